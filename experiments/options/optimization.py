@@ -17,7 +17,7 @@ _DEFAULT_SERVER_MOMENTUM = 0.9
 _CONSTANT, _COOLDOWN = 'constant', 'cooldown'
 _KINDS = optimizers.KINDS.values()
 _WITH_MOMENTUM = [kind.name for kind in _KINDS if kind.has_momentum]
-_INNER = '; '.join(f'{name}: {each.help}' for name, each in options.INNER.items())
+_INNER = '; '.join(f'{name}: {what}' for name, what in options.INNER.items())
 _ADAPTIVE = ', '.join(kind.name for kind in _KINDS if kind.adaptivity)
 
 

@@ -320,13 +320,6 @@ def straight(tmp_path_factory):
   return _lasting(run_dir)
 
 
-@pytest.mark.slow
-def test_a_training_leaves_what_it_leaves_without_a_cluster(client, straight, tmp_path):
-  run_dir = tmp_path / 'run'
-  training_runs.train(run_dir, mechanism=_MECHANISM, scheduler=client)
-  assert _lasting(run_dir) == straight
-
-
 class _Late(dict):
   """A metric that does something when it is asked for the n-th time."""
 

@@ -12,7 +12,7 @@ from tff_dp_aggregators import sampling
 from tff_dp_aggregators.accounting.programs import report as report_program
 from tff_dp_aggregators.accounting.records import ledger
 from tff_dp_aggregators.accounting.reports import inputs
-from tff_dp_aggregators.learning.runs import larger_cohort
+from tff_dp_aggregators.learning.runs import plan
 
 _BOTH = 'simulated cohort of 30 of 120 clients, and rounds have 3 of 12'
 _BESIDES = {
@@ -77,13 +77,13 @@ def test_it_goes_on_with_the_same_scale_only(simulated):
 @pytest.mark.parametrize(
   ('scale', 'error', 'message'),
   [
-    (0.5, ValueError, 'finite and at least 1, .* got 0.5'),
+    (0.5, ValueError, 'finite, and within 1 and inf; got 0.5'),
     ('10', TypeError, "must be a number, got '10'"),
     (1e6, ValueError, 'leaves too little noise: '),
   ],
 )
 def test_scales_that_are_none_are_refused(tmp_path, scale, error, message):
-  with pytest.raises(error, match=f'scale .*{message}'):
+  with pytest.raises(error, match=f'scale.*{message}'):
     _train(tmp_path / 'run', simulated_cohort_scale=scale)
   assert not (tmp_path / 'run').exists()
 
@@ -120,5 +120,6 @@ def test_what_was_computed_besides_is_told(tmp_path):
 def test_the_noise_of_a_count_is_scaled_as_well():
   drawn = sampling.PoissonSampling(4, 0.1)
   noisy = accounting.Mechanism('gaussian', drawn, 2.0, clipped_count_stddev=5.0)
-  scaled = larger_cohort.with_noise_over(noisy, 4)
+  cohorts = plan.LargerCohort(inputs.SimulatedCohort(4.0, 3, 12), noisy)
+  scaled = cohorts.mechanism_of_run
   assert (scaled.noise_multiplier, scaled.clipped_count_stddev) == (0.5, 1.25)

@@ -1,13 +1,20 @@
-"""Computations in one runtime, called from functions, coroutines and threads."""
+"""Computations in a runtime: whoever calls them, and if a worker hangs or dies."""
 
 import asyncio
 import concurrent.futures
+import contextlib
+import signal
+import threading
+import time
 
 import numpy as np
+import psutil
 import pytest
 import tensorflow as tf
 import tensorflow_federated as tff
 
+from tff_dp_aggregators import aggregators
+from tff_dp_aggregators import strategies
 from tff_dp_aggregators.learning import runtime
 
 
@@ -86,3 +93,116 @@ def test_what_was_tffs_context_before_is_so_again(context):
       assert _add(1) == 2
   assert stack.current is context
   assert _add(1) == 2
+
+
+def _workers():
+  for child in psutil.Process().children():
+    with contextlib.suppress(psutil.NoSuchProcess):
+      if child.name() == 'worker_binary' and child.status() != psutil.STATUS_ZOMBIE:
+        yield child
+
+
+@pytest.fixture
+def before():
+  """Workers that other tests have left; none of those of this one may be."""
+  before = set(_workers())
+  yield before
+  assert set(_workers()) == before
+
+
+def _the_worker(before):
+  (found,) = set(_workers()) - before
+  return found
+
+
+@contextlib.contextmanager
+def _after(seconds, action):
+  timer = threading.Timer(seconds, action)
+  timer.start()
+  try:
+    yield
+  finally:
+    timer.join()
+
+
+def test_a_worker_that_hangs_ends_in_an_error_that_names_the_limit(before):
+  errors = []
+
+  def wait_for_a_turn():
+    try:
+      _add(1)
+    except TimeoutError as e:
+      errors.append(e)
+
+  with runtime.local_runtime(timeout_seconds=0.5) as context:
+    assert _add(1) == 2
+    worker = _the_worker(before)
+    worker.send_signal(signal.SIGSTOP)
+    other = threading.Thread(target=context.bound(wait_for_a_turn))
+    other.start()
+    started = time.monotonic()
+    with pytest.raises(runtime.RoundTimeoutError) as error:
+      _add(1)
+    assert 0.4 < time.monotonic() - started < 10
+    for each in ('timeout_seconds=0.5', 'larger timeout_seconds', 'last state'):
+      assert each in str(error.value)
+    other.join(10)
+    assert len(errors) == 1
+    assert set(_workers()) == before
+    with pytest.raises(RuntimeError, match='has ended: a round took longer than'):
+      _add(1)
+  with runtime.local_runtime(timeout_seconds=60):
+    assert _add(1) == 2
+
+
+def test_each_computation_has_the_limit_for_itself():
+  with runtime.local_runtime(timeout_seconds=1.0):
+    for _ in range(3):
+      assert _wait(0.4) > 0
+  with pytest.raises(ValueError, match='timeout_seconds must be positive'):
+    with runtime.local_runtime(timeout_seconds=float('nan')):
+      pass
+
+
+def test_a_computation_is_repeated_when_its_worker_dies(before, caplog):
+  with runtime.local_runtime():
+    assert _add(1) == 2
+    with _after(0.3, _the_worker(before).kill):
+      assert _wait(0.6) > 0
+    assert 'was ended by SIGKILL; starting another one' in caplog.text
+    assert _add(1) == 2
+
+
+def test_a_round_that_is_repeated_has_the_same_noise(before):
+  participation = strategies.Participation(4)
+  process = aggregators.gaussian(
+    participation, clip_norm=1.0, noise_multiplier=1.0, clients_per_round=2
+  ).create(tff.TensorType(np.float32, [3]))
+  values = [np.ones(3, np.float32)] * 2
+  with runtime.local_runtime():
+    state = process.initialize()
+    first = process.next(state, values).result
+    _the_worker(before).kill()
+    np.testing.assert_array_equal(process.next(state, values).result, first)
+
+
+@pytest.mark.slow
+def test_a_worker_that_always_dies_is_an_error(before):
+  ended = threading.Event()
+
+  def kill_all():
+    while not ended.wait(0.05):
+      for worker in set(_workers()) - before:
+        if time.time() - worker.create_time() > 2.0:  # It has begun.
+          worker.kill()
+
+  with runtime.local_runtime():
+    killer = threading.Thread(target=kill_all)
+    killer.start()
+    try:
+      with pytest.raises(runtime.WorkerError, match='died 3 times .* SIGKILL.* memory'):
+        _wait(60.0)
+    finally:  # Or it would end the workers of all tests that follow.
+      ended.set()
+      killer.join()
+    assert _add(1) == 2  # The next one is a new one.

@@ -3,8 +3,10 @@
 import asyncio
 import dataclasses
 import functools
+import gc
 import json
 import os
+import threading
 import warnings
 
 import numpy as np
@@ -266,19 +268,6 @@ def test_a_run_is_reported_by_the_accountant_that_its_noise_was_found_by(tmp_pat
 
 
 @pytest.mark.slow
-def test_laplace_noise_trains_and_reports(tmp_path):
-  limits = strategies.Participation(training_runs.NUM_ROUNDS, 3, 3)
-  mechanism = accounting.Mechanism('laplace', limits, noise_multiplier=0.5)
-  result = _train(tmp_path / 'run', mechanism=mechanism, noise_seed=3)
-  # Three rounds of 1 / 0.5 each, and a little less at a positive delta.
-  assert 0.99 * 6.0 < result.epsilon <= 6.0
-  entries = ledger.read(str(tmp_path / 'run' / 'ledger.jsonl')).entries
-  assert tuple(entry.dp_event for entry in entries) == mechanism.round_events
-  report = tmp_path / 'run' / 'report.json'
-  assert executing.execute(report_program, f'--verify={report}').returncode == 0
-
-
-@pytest.mark.slow
 def test_without_signal_a_models_steps_are_as_long_as_the_noise_is_said_to_be(tmp_path):
   size, clip_norm, models = 2000, 0.5, []  # The first is that before training.
 
@@ -425,6 +414,10 @@ def test_a_schedule_that_does_not_keep_its_schema_ends_the_run(tmp_path):
     ({'model': training_runs.random_model()}, 'random numbers anew'),
     ({'test_metrics': {'max': max}}, r"metrics\['max'\] must make a number"),
     ({'test_data': (np.zeros([0, 2]), np.zeros([0, 1]))}, 'test data have no examples'),
+    (
+      {'test_data': {'x': np.zeros([2, 2]), 'y': np.array([[0.0], [np.inf]])}},
+      r'test data: y\[1, 0\] \(row 1\) is inf, .*loss',
+    ),
     ({'scheduler': 'nowhere'}, 'scheduler=nowhere is not the address'),
     ({'trusted_network': True}, 'run.trusted_network is for a scheduler='),
     (
@@ -451,17 +444,6 @@ def test_what_contradicts_itself_is_refused_before_anything_is_written(
 ):
   with pytest.raises(ValueError, match=match):
     _train(tmp_path / 'run', **changes)
-  assert os.listdir(tmp_path) == []
-
-
-def test_test_data_that_are_not_finite_are_refused(tmp_path):
-  x, y = training_runs.clients()['client 3']
-  y = y.copy()
-  y[1, 0] = np.inf
-  with pytest.raises(
-    ValueError, match=r'test data: y\[1, 0\] \(row 1\) is inf, .*loss'
-  ):
-    _train(tmp_path / 'run', test_data={'x': x, 'y': y})
   assert os.listdir(tmp_path) == []
 
 
@@ -492,3 +474,58 @@ def test_secret_noise_goes_on_with_its_key(tmp_path):
   _train(run_dir, test_metrics=training_runs.killing(0), **changes)
   entries = ledger.read(str(run_dir / 'ledger.jsonl')).entries
   assert len(entries) == 4 and len({entry.noise_key_tag for entry in entries}) == 1
+
+
+# Many trainings in one process.
+
+
+def _train_keras(run_dir, seed=7):
+  """A training of a Keras model, as most are."""
+  return learning.train(
+    lambda: tf.keras.Sequential([tf.keras.layers.Dense(1, input_shape=[2])]),
+    training_runs.clients(),
+    None,
+    str(run_dir),
+    loss=tf.keras.losses.MeanSquaredError(),
+    clients_per_round=3,
+    num_rounds=2,
+    seed=seed,
+    local=learning.ClientTraining(batch_size=2),
+    test=training_runs.clients()['client 3'],
+  )
+
+
+def _graphs():
+  gc.collect()
+  return sum(isinstance(each, tf.Graph) for each in gc.get_objects())
+
+
+@pytest.mark.slow
+def test_a_training_leaves_no_graph_behind(tmp_path):
+  counts = []
+  for number in range(4):
+    _train_keras(tmp_path / f'run {number}')
+    counts.append(_graphs())
+  assert counts[3] == counts[2] <= counts[1]
+
+
+@pytest.mark.slow
+def test_trainings_of_two_threads_are_those_of_one(tmp_path):
+  found, errors = {}, []
+
+  def train(seed):
+    try:
+      result = _train_keras(tmp_path / f'of thread {seed}', seed)
+      found[seed] = result.weights.trainable[0]
+    except BaseException as e:
+      errors.append(e)
+
+  threads = [threading.Thread(target=train, args=(seed,)) for seed in (1, 2)]
+  for each in threads:
+    each.start()
+  for each in threads:
+    each.join()
+  assert not errors and set(found) == {1, 2}
+  assert np.all(found[1] != found[2])
+  alone = _train_keras(tmp_path / 'alone', 1).weights.trainable[0]
+  np.testing.assert_array_equal(found[1], alone)

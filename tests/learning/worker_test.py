@@ -12,7 +12,7 @@ import grpc
 import psutil
 import pytest
 
-from tff_dp_aggregators.learning import worker
+from tff_dp_aggregators.learning import runtime
 
 
 class _Machine:
@@ -96,7 +96,7 @@ def _reaches(host, port):
 
 @pytest.fixture
 def running():
-  process = worker.Worker()
+  process = runtime.Worker()
   yield process
   process.end()
 
@@ -161,7 +161,7 @@ def test_another_machine_does_not_reach_it(running, elsewhere):
 
 def test_who_was_quicker_than_the_binding_is_noticed(monkeypatch, elsewhere):
   command, address = elsewhere
-  bind, pids = worker._bind_to_loopback, []
+  bind, pids = runtime._bind_to_loopback, []
   with contextlib.ExitStack() as connections:
 
     def connect_and_bind(pid, descriptor):
@@ -174,16 +174,16 @@ def test_who_was_quicker_than_the_binding_is_noticed(monkeypatch, elsewhere):
       assert connections.enter_context(connecting(command, address, port))
       return bind(pid, descriptor)
 
-    monkeypatch.setattr(worker, '_bind_to_loopback', connect_and_bind)
-    with pytest.raises(worker.WorkerError, match='reached from another machine'):
-      worker.Worker()
+    monkeypatch.setattr(runtime, '_bind_to_loopback', connect_and_bind)
+    with pytest.raises(runtime.WorkerError, match='reached from another machine'):
+      runtime.Worker()
     assert not psutil.pid_exists(*pids)
 
 
 def test_where_the_kernel_has_no_such_call_it_is_told(monkeypatch, caplog):
-  monkeypatch.setattr(worker, '_PIDFD_GETFD', 9999)
-  worker._warn_that_it_is_open.cache_clear()
-  worker.Worker().end()
+  monkeypatch.setattr(runtime, '_PIDFD_GETFD', 9999)
+  runtime._warn_that_it_is_open.cache_clear()
+  runtime.Worker().end()
   for words in ('pidfd_getfd: Function not implemented', 'run code', 'SYS_PTRACE'):
     assert words in caplog.text
 
@@ -198,11 +198,11 @@ def test_one_that_does_not_start_is_ended_and_says_how(
   broken = tmp_path / 'worker_binary'
   broken.write_text(f'#!/bin/sh\n{script}\n')
   broken.chmod(0o755)
-  monkeypatch.setattr(worker, '_BINARY', str(broken))
-  monkeypatch.setattr(worker, '_START_SECONDS', seconds)
+  monkeypatch.setattr(runtime, '_BINARY', str(broken))
+  monkeypatch.setattr(runtime, '_START_SECONDS', seconds)
   before = psutil.Process().children()
-  with pytest.raises(worker.WorkerError, match=how):
-    worker.Worker()
+  with pytest.raises(runtime.WorkerError, match=how):
+    runtime.Worker()
   assert psutil.Process().children() == before
 
 
@@ -227,7 +227,7 @@ def test_it_has_one_thread_for_an_operation_and_keeps_memory(running):
 
 def test_what_a_user_set_is_left(monkeypatch):
   monkeypatch.setenv('TF_NUM_INTRAOP_THREADS', '3')
-  process = worker.Worker()
+  process = runtime.Worker()
   try:
     assert _environment(process)['TF_NUM_INTRAOP_THREADS'] == '3'
   finally:

@@ -1,16 +1,10 @@
 """Packs on several processes and machines, which Dask's `distributed` manages.
 
-`connect` gives a client of a scheduler whose workers have the environment of this
-program, and `Cluster` has the packs of a round computed there. All of a round is tasks,
-which Dask can compute again: what is told to all, the sum of each pack, of each group
-of packs, and of all groups. So a worker may be lost with whatever it has. Noise is no
-part of it, and no key is sent.
-
-Dask starts tasks of lost workers anew, as often as `allowed-failures` says, and drops
-workers that are silent for `worker-ttl`. What is ours is a deadline for tasks that
-hang, and one for silent workers that a round waits for: nannies start them anew.
-
-Nothing here loads TensorFlow, but on workers.
+All of a round is tasks, which Dask can compute again: what is told to all, and the sums
+of packs, of groups of packs, and of groups. So a worker may be lost with whatever it
+has. Noise is no part of it, and no key is sent. Dask starts tasks of lost workers anew;
+what is ours is a deadline for tasks that hang, and one for silent workers that a round
+waits for. Nothing here loads TensorFlow, but on workers.
 """
 
 import concurrent.futures
@@ -60,9 +54,8 @@ _TICK_SECONDS = 0.2
 ANSWER_SECONDS = 30.0
 # Dask's loggers, which log what this says itself.
 _LOGGERS = ('distributed', 'distributed.client', 'distributed.nanny', 'tornado')
-# For a cluster that is started here. A worker whose event loop is silent for so long is
-# started anew, and given up if that takes longer still; others of this machine are
-# shown nothing; memory is kept, and not given back to the kernel after each step.
+# For a cluster that is started here: silent workers are started anew; others of this
+# machine are shown nothing; memory is not given back to the kernel after each step.
 _LOCAL_CONFIGURATION = {
   'distributed.scheduler.worker-ttl': '30 seconds',
   'distributed.deploy.lost-worker-timeout': '2 minutes',
@@ -88,16 +81,15 @@ def check(
 ) -> None:
   """Checks where a scheduler is; nothing is connected to."""
   trust = '--trusted_network' if name.startswith('-') else 'run.trusted_network'
-  found, host = _ADDRESS.fullmatch(scheduler), ''
+  found, local, host = _ADDRESS.fullmatch(scheduler), _LOCAL.fullmatch(scheduler), ''
   if found is not None and 0 < int(found.group(3)) <= _MAX_PORT:
     host = found.group(2).strip('[]')
-  elif not _LOCAL.fullmatch(scheduler):
+  elif local is None:
     raise ValueError(
       f'{name}={scheduler} is not the address of a Dask scheduler; give {name}='
       'tcp://HOST:PORT or tls://HOST:PORT, as `dask scheduler` prints it, or '
       f'{name}=local:4 for four processes of this machine.'
     )
-  local = _LOCAL.fullmatch(scheduler)
   most = max(8, 4 * machine.usable_processors())
   if local is not None and int(local.group(1)) > most:
     raise ValueError(
@@ -149,11 +141,7 @@ def connect(
   reach_seconds: float = 20.0,
   workers_seconds: float = 60.0,
 ) -> 'Iterator[distributed.Client]':
-  """Connects to a Dask cluster whose workers have the environment of this program.
-
-  While inside, what Dask logs and warns of is kept off the terminal: who uses the
-  cluster says what matters.
-  """
+  """Connects to a Dask cluster whose workers have the environment of this program."""
   import distributed
 
   said = scheduler if isinstance(scheduler, str) else 'CLIENT'
@@ -223,11 +211,6 @@ def _local(processes: int, refused: _Refused) -> Iterator[Any]:
     yield cluster
 
 
-def _close_cluster(cluster: Any) -> None:
-  with interrupts.deferred(), contextlib.suppress(Exception):
-    cluster.close(timeout=ANSWER_SECONDS)
-
-
 def _set_variable(name: str, value: Optional[str]) -> None:
   os.environ.pop(name, None)
   if value is not None:
@@ -235,9 +218,8 @@ def _set_variable(name: str, value: Optional[str]) -> None:
 
 
 def dask_setup(worker: Any) -> None:
-  """Readies a worker before it joins; Dask calls this, given this module to preload.
+  """Readies a worker before it joins, which loads TensorFlow; Dask calls this.
 
-  TensorFlow takes seconds to load, in which a worker does not say that it lives; and
   Ctrl-C in a terminal is for the program that started it, or its nanny.
   """
   from tff_dp_aggregators.learning import runtime as unused_runtime
@@ -263,22 +245,13 @@ def _connected(address: Any, refused: _Refused, seconds: float) -> 'distributed.
   try:
     client: distributed.Client = connecting.result()
     return client
-  except OSError as e:  # Among them what is too late.
+  except Exception as e:  # Also by whatever else answers there.
     raise refused(
-      f'cannot be reached within {seconds:g} seconds. Look whether a scheduler runs '
-      'there by this protocol (tcp or tls), with a certificate of the same authority, '
-      'and whether this machine may connect to it. Dask says: '
-      f'{_line(e) or type(e).__name__}.'
-    ) from e
-  except Exception as e:  # By whatever else answers there.
-    if 'encryption required' in str(e):
-      raise refused(
-        "is not encrypted, as Dask's configuration here asks for (require-encryption). "
-        'Give tls://HOST:PORT, or unset DASK_CONFIG.'
-      ) from e
-    raise refused(
-      'cannot be used. Look whether what answers there is Dask of this version, '
-      f'{distributed.__version__}. Dask says: {type(e).__name__}: {_line(e)}.'
+      f'cannot be used, or not be reached within {seconds:g} seconds. Look whether a '
+      f'scheduler of Dask {distributed.__version__} runs there by this protocol (tcp '
+      "or tls; see require-encryption in Dask's configuration), with a certificate of "
+      'the same authority, and whether this machine may connect to it. Dask says: '
+      f'{type(e).__name__}: {_line(e)}.'
     ) from e
 
 
@@ -297,12 +270,8 @@ def _check_keys(refused: _Refused) -> None:
   except OSError as e:  # Also of what is no key.
     found = dask.config.get('distributed.comm.tls')
     files = [found['ca-file'], *(found['client'] or {}).values()]
-    lost = [
-      each for each in files if isinstance(each, str) and not os.path.exists(each)
-    ]
-    why = _line(e)
-    if lost:
-      why = f'{", ".join(lost)} is not there, as seen from {os.getcwd()}'
+    named = ', '.join(str(each) for each in files if each)
+    why = f'{_line(e)}, of {named} as seen from {os.getcwd()}'
   raise refused(
     "needs keys and certificates of Dask's configuration, distributed.comm.tls with "
     f'ca-file, client.key and client.cert: {why}. docs/several_machines.md tells how '
@@ -350,11 +319,9 @@ def _check_workers(
     ) from e
   unfit = [f'{worker} {why}' for worker, why in said.items() if why]
   if unfit:
-    more = len(unfit) - _MOST_NAMED
     raise refused(
-      f'has workers that are not as this program: {"; ".join(unfit[:_MOST_NAMED])}'
-      f'{f"; and {more} more" if more > 0 else ""}. All need the environment of this '
-      'program, and are to be started anew where it was changed.'
+      f'has workers that are not as this program: {_listed(unfit)}. All need the '
+      'environment of this program, and are to be started anew where it was changed.'
     )
 
 
@@ -369,13 +336,7 @@ def ask(
   *arguments: Any,
   workers: Optional[list[str]] = None,
 ) -> dict[str, Any]:
-  """Has workers call a function, besides their tasks.
-
-  `workers`: Their addresses; `None` for all.
-
-  Returns what each says that answers, by address; one may be gone by now. One that
-  cannot load the function says so.
-  """
+  """What workers answer that call a function, or cannot load it, beside their tasks."""
   answers = client.run(
     function,
     *arguments,
@@ -397,6 +358,11 @@ def ask(
 def _close(client: 'distributed.Client') -> None:
   with contextlib.suppress(Exception):
     client.close(timeout=_TICK_SECONDS * 10)
+
+
+def _close_cluster(cluster: Any) -> None:
+  with interrupts.deferred(), contextlib.suppress(Exception):
+    cluster.close(timeout=ANSWER_SECONDS)
 
 
 def _listed(workers: Sequence[str]) -> str:
@@ -457,10 +423,7 @@ class Cluster:
     absence_seconds: float = 60.0,
     say: Callable[[str], None] = functools.partial(progress.say, file=sys.stderr),
   ):
-    """Begins to watch the workers.
-
-    `round_seconds`: How long a round may take; `None` for any time.
-    """
+    """Begins to watch the workers; a round may take `round_seconds`."""
     self._client = client
     self._address = client.scheduler.address
     self._round_seconds, self._absence_seconds = round_seconds, absence_seconds
@@ -501,10 +464,7 @@ class Cluster:
   def sums(
     self, function: Any, broadcast: Sequence[np.ndarray], cohort: Sequence[np.ndarray]
   ) -> list[np.ndarray]:
-    """Has packs computed, and adds up what they come to.
-
-    Returns the sums of groups of packs, and of these groups, in the order of the packs.
-    """
+    """Has packs computed, and adds up groups of them, and these, in their order."""
     begun = time.monotonic()
     failed: set[str] = set()  # Workers on which packs did.
     while True:
@@ -600,11 +560,10 @@ class Cluster:
             root.add_done_callback(done.put)  # Who has it is silent.
           except distributed.KilledWorker as e:
             raise self._lost(
-              f'has lost {e.allowed_failures + 1} workers one after the other while '
-              f'they had the same task, the last one {e.last_worker.address}; their '
-              'logs may say why. Mostly that is too little memory: have fewer workers '
-              'on a machine. More than distributed.scheduler.allowed-failures='
-              f'{e.allowed_failures} are not tried'
+              f'has lost more workers than allowed-failures={e.allowed_failures} one '
+              'after the other with the same task, the last one '
+              f'{e.last_worker.address}; their logs may say why. Mostly that is too '
+              'little memory: have fewer workers on a machine'
             ) from None
           except distributed.CancelledError:
             raise self._lost('was lost, or has forgotten what it was given') from None
@@ -624,7 +583,15 @@ class Cluster:
         raise self._lost(f'has had no worker for {self._absence_seconds:g} seconds')
       if now - last > patience * self._silent_seconds and now - looked > 1:
         looked = now
-        silent, busy = self._stuck(name)
+        try:
+          silent, busy = self._client.run_on_scheduler(
+            _silent_and_busy,
+            self._silent_seconds,
+            name,
+            callback_timeout=ANSWER_SECONDS,
+          )
+        except Exception as e:
+          raise self._lost(f'does not answer any more: {_line(e)}') from e
         limit = patience * max(self._hang_seconds, _PAUSE_FACTOR * self._longest_pause)
         # One that has just joined may load TensorFlow still.
         old = [each for each in busy if now - self._workers.get(each, now) > limit]
@@ -636,16 +603,6 @@ class Cluster:
         elif not busy and now - last > limit:
           self._note('no worker has a task of the round, which is submitted again')
           raise _PackError('', RuntimeError('no worker has a task'), is_unfit=True)
-
-  def _stuck(self, name: str) -> tuple[list[str], list[str]]:
-    """Workers that are silent, and those that have tasks of a round."""
-    try:
-      found: tuple[list[str], list[str]] = self._client.run_on_scheduler(
-        _silent_and_busy, self._silent_seconds, name, callback_timeout=ANSWER_SECONDS
-      )
-    except Exception as e:
-      raise self._lost(f'does not answer any more: {_line(e)}') from e
-    return found
 
   def _start_anew(self, workers: list[str]) -> None:
     """Has nannies end workers and start others; those without one are dropped."""
@@ -702,13 +659,12 @@ class Cluster:
         self._note(f'worker {worker} is lost')
 
   def _note(self, what: str) -> None:
-    # The ledger is for others to see: it has no addresses.
-    self._notes.append(_WORKER.sub(self._number, what))
-    self._say(f'{what[0].upper()}{what[1:]}.')
+    def number(address: re.Match[str]) -> str:
+      return str(self._numbered.setdefault(address.group(), len(self._numbered) + 1))
 
-  def _number(self, address: re.Match[str]) -> str:
-    """A number for a worker."""
-    return str(self._numbered.setdefault(address.group(), len(self._numbered) + 1))
+    # The ledger is for others to see: it has no addresses.
+    self._notes.append(_WORKER.sub(number, what))
+    self._say(f'{what[0].upper()}{what[1:]}.')
 
   def _lost(self, what: str) -> ClusterError:
     return ClusterError(
@@ -796,9 +752,9 @@ def _use_threads(number: int) -> None:
     tf.config.threading.set_intra_op_parallelism_threads(number)
   except RuntimeError as e:
     raise RuntimeError(
-      f'TensorFlow was used in this worker before, with {chosen or "as many"} threads '
-      f'for an operation{"" if chosen else " as it chose"}, and this training needs '
-      f'{number} for the same last digits: start the worker anew.'
+      f'TensorFlow was used in this worker before with {chosen or "other"} threads for '
+      f'an operation, and this training needs {number} for the same last digits: start '
+      'the worker anew.'
     ) from e
 
 

@@ -1,8 +1,4 @@
-"""What a computation failed with, in its own words.
-
-TensorFlow and TFF's worker give thousands of characters for it, and the sentence that
-says what is wrong, such as that of an assertion of this package, is in their middle.
-"""
+"""What a computation failed with: one sentence of all that TensorFlow says."""
 
 import re
 from typing import Any
@@ -31,10 +27,7 @@ class RoundTimeoutError(TimeoutError):
 
   @classmethod
   def of(cls, seconds: float, where: str, look: str) -> 'RoundTimeoutError':
-    """The error of a round that was to take no longer than so many seconds.
-
-    `where`: It was computed, with a preposition; `look`: For what, if it hangs.
-    """
+    """The error of a round; `where` it was computed, and what to `look` for."""
     return cls(
       f'a round took longer than timeout_seconds={seconds:g}{where}; nothing of it was '
       f'kept. If it may take longer, give a larger timeout_seconds; if not, {look}. '
@@ -57,10 +50,7 @@ class ComputationError(RuntimeError):
     return ComputationError, (str(self), self.details)
 
   def in_round(self, number: int, clients: Any, ids: Any) -> 'ComputationError':
-    """The same, with the round and who took part.
-
-    `ids`: Ids of all clients, by number; `None` if they have none.
-    """
+    """The same, with the round and the ids, or numbers, of who took part."""
     numbers = np.asarray(clients)[:_MOST_CLIENTS].tolist()
     named = ', '.join(repr(each if ids is None else ids[each]) for each in numbers)
     more = len(clients) - len(numbers)

@@ -1,10 +1,4 @@
-"""What signals do to a program that computes: an orderly end, or one after the round.
-
-`Signals` makes them end a `with`, wherever the program happens to be.
-`graceful_interrupts` makes the first one a request that a loop reads when it can.
-`stopped_by` is for threads, which get no signals; a `CallingThread` computes while its
-caller heeds them.
-"""
+"""What signals do to a program: an orderly end, or one after the round."""
 
 import concurrent.futures
 import contextlib
@@ -153,43 +147,38 @@ def _ends_the_program(handler: Any) -> bool:
   return handler in (signal.SIG_DFL, signal.default_int_handler)
 
 
-def _caller_of_tensorflow(
-  frame: Optional[types.FrameType],
-) -> Optional[types.FrameType]:
-  """The innermost frame that called TensorFlow and waits for it, if there is one."""
+def _raise_outside_tensorflow(
+  frame: Optional[types.FrameType], error: BaseException
+) -> None:
+  """Raises `error`; in the frame that called TensorFlow once it is back, if one did."""
   inside = False
   while frame is not None:
     is_tensorflow = frame.f_code.co_filename.startswith(_TENSORFLOW)
     if inside and not is_tensorflow:
-      return frame
+      break
     inside = inside or is_tensorflow
     frame = frame.f_back
-  return None
-
-
-def _raise_in(frame: types.FrameType, error: BaseException) -> None:
-  """Raises `error` in a frame of this thread, once the call it waits for is over."""
-  before = sys.gettrace()
+  if frame is None:
+    raise error
+  caller, before = frame, sys.gettrace()
 
   def trace(traced: types.FrameType, event: str, arg: Any) -> None:
     del event, arg
-    if traced is frame:
+    if traced is caller:
       sys.settrace(before)
-      frame.f_trace = None
+      caller.f_trace = None
       raise error
 
-  frame.f_trace = trace
+  caller.f_trace = trace
   sys.settrace(trace)
 
 
 class Signals:
   """Makes signals end the body of a `with`, and lets nothing disturb what follows.
 
-  Python turns a signal into an exception wherever the program happens to be, and drops
-  the exception where that is a destructor or a callback of native code. So until the
-  body is left, the signal is sent again. TensorFlow's native code does worse where it
-  calls Python (to convert an argument, say) and gets an exception: it crashes. So
-  TensorFlow is let finish its call first, unless that takes too long.
+  Python drops exceptions in destructors and in callbacks of native code: until the body
+  is left, the signal is sent again. TensorFlow's native code crashes where it calls
+  Python and gets an exception: it is let finish first, unless that takes too long.
   """
 
   def __init__(self) -> None:
@@ -230,11 +219,9 @@ class Signals:
     self._timer = threading.Timer(_INSISTENCE_SECONDS, os.kill, (os.getpid(), number))
     self._timer.daemon = True
     self._timer.start()
-    error = error_of(number)
-    caller = _caller_of_tensorflow(frame)
-    if caller is None or now - self._first > _PATIENCE_SECONDS:
-      raise error
-    _raise_in(caller, error)
+    if now - self._first > _PATIENCE_SECONDS:
+      raise error_of(number)
+    _raise_outside_tensorflow(frame, error_of(number))
 
   def ignore(self) -> None:
     """Drops signals from here to the end of the `with`; the program is leaving."""

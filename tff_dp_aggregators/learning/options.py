@@ -1,13 +1,12 @@
-"""What `train` takes besides model, clients and mechanism, by what it is for.
+"""What `train` takes besides model, clients and mechanism, without TensorFlow.
 
-Loads no TensorFlow, so that programs refuse wrong flags at once. `runs.fitting` checks
-what has to go together with a mechanism.
+`runs.fitting` checks what has to go together with a mechanism.
 """
 
 import dataclasses
 import math
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Callable, NamedTuple, Optional, Union
+from typing import TYPE_CHECKING, Any, Callable, Optional, Union
 
 from tff_dp_aggregators.accounting import canaries
 from tff_dp_aggregators.accounting import mechanism as mechanism_lib
@@ -21,23 +20,13 @@ if TYPE_CHECKING:
 AUTO = 'auto'
 
 
-class Inner(NamedTuple):
-  """What sums the clipped values of a round, with its help for a flag."""
-
-  help: str
-  is_secure: bool  # Secure sums are simulated here.
-
-
 SUM, SECURE, MODULAR = 'sum', 'secure_sum', 'secure_modular_sum'
+# What sums the clipped values of a round, with its help; secure sums are simulated.
 INNER = {
-  SUM: Inner('a plain sum', is_secure=False),
-  SECURE: Inner(
-    'a secure sum, with bounds that nothing exceeds; of everything but integer noise',
-    is_secure=True,
-  ),
-  MODULAR: Inner(
-    'a secure sum modulo two to the --bits; of integer noise alone', is_secure=True
-  ),
+  SUM: 'a plain sum',
+  SECURE: 'a secure sum, with bounds that nothing exceeds; of everything but integer '
+  'noise',
+  MODULAR: 'a secure sum modulo two to the --bits; of integer noise alone',
 }
 
 
@@ -279,7 +268,15 @@ class SimulatedCohort:
   Attributes:
     mechanism: That of the larger cohort, with noise of the server.
     scale: At least 1; with 1 it is the mechanism alone.
+
+  Raises:
+    TypeError: If the scale is no number.
+    ValueError: If it is not finite, or below 1.
   """
 
   mechanism: Optional[mechanism_lib.Mechanism]
   scale: float
+
+  def __post_init__(self) -> None:
+    scale = checks.check_within('scale', self.scale, 1, math.inf)
+    object.__setattr__(self, 'scale', scale)

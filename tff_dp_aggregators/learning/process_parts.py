@@ -1,8 +1,7 @@
 """What the private learning processes share: their arguments, and counting NaN.
 
-`fed_avg`, `fed_prox` and `fed_sgd` are made of it. All of them pass every client's
-update through one aggregator, all clients alike, and look at nothing else of a client
-but what they measure.
+All of them pass every client's update through one aggregator, all clients alike, and
+look at nothing else of a client but what they measure.
 """
 
 import collections
@@ -41,11 +40,7 @@ class CountZeroWeights(tff.aggregators.WeightedAggregationFactory):
     self._inner = inner
 
   def create(self, value_type: Any, weight_type: Any) -> Any:
-    """Creates the process.
-
-    Returns a process with the result of the inner one, and in its measurement
-    `nonfinite_count` the clients of weight zero as well.
-    """
+    """Creates a process that measures clients of weight zero in `nonfinite_count`."""
     factory.check_value_type(value_type)
     inner = self._inner.create(value_type)
 
@@ -93,11 +88,7 @@ def check_model(model_fn: Any) -> ModelFn:
 
 @contextlib.contextmanager
 def keras_as_before() -> Iterator[None]:
-  """Leaves Keras as it was, which TFF has make models in graphs as of old.
-
-  That changes Keras's classes, and so all models that there are, until a model is made
-  outside of such graphs.
-  """
+  """Leaves Keras's classes as they were, which TFF changes by models in old graphs."""
   try:
     yield
   finally:
@@ -135,8 +126,7 @@ def check_pair(
 ) -> None:
   """Refuses an aggregator whose results are not what a server's optimizer works on.
 
-  That is seen of `aggregators.DPMeanFactory`, of what this package puts around one, and
-  of TFF's mean without privacy; others are let pass.
+  That is seen of this package's aggregators and of TFF's mean; others are let pass.
   """
   while isinstance(aggregator, _AROUND):
     aggregator = aggregator.inner
@@ -168,10 +158,7 @@ def check_pair(
 def check_optimizer(
   name: str, optimizer: Any, default: Optional[tff.learning.optimizers.Optimizer] = None
 ) -> tff.learning.optimizers.Optimizer:
-  """Returns an optimizer that TFF's processes can use.
-
-  `default`: What `None` stands for.
-  """
+  """Returns an optimizer that TFF's processes can use; `None` is the default."""
   if optimizer is None and default is not None:
     return default
   if not isinstance(optimizer, tff.learning.optimizers.Optimizer):

@@ -1,9 +1,4 @@
-"""Private federated training, from clients to a report that can be checked.
-
-`train` is all of it. What it is made of can be used alone: a schedule (`sampling`),
-clients' data (`clients`, `sources`), processes (`fed_avg`, `packed`), the runtime
-(`runtime`), and the files of a run (`run_directory` and those it names).
-"""
+"""Private federated training, from clients to a report that can be checked."""
 
 import contextlib
 import dataclasses
@@ -48,12 +43,10 @@ from tff_dp_aggregators.learning.optimizers import ftrl
 from tff_dp_aggregators.learning.packed import step_checks
 from tff_dp_aggregators.learning.runs import evaluation
 from tff_dp_aggregators.learning.runs import fitting
-from tff_dp_aggregators.learning.runs import larger_cohort
 from tff_dp_aggregators.learning.runs import metrics_file
 from tff_dp_aggregators.learning.runs import plan as plan_lib
 from tff_dp_aggregators.learning.runs import progress
-from tff_dp_aggregators.learning.runs import reporting
-from tff_dp_aggregators.learning.runs import resumption
+from tff_dp_aggregators.learning.runs import records
 from tff_dp_aggregators.learning.runs import run as run_lib
 from tff_dp_aggregators.learning.runs import run_directory
 from tff_dp_aggregators.learning.runs import saved_model
@@ -81,7 +74,6 @@ class Result:
     statement: What the report is made of.
     simulated_epsilon: What a run with the simulated cohort would have spent; `None`
       unless one was simulated, and then there is no guarantee.
-    is_finished: Whether all rounds were run; if not, the same call goes on.
   """
 
   run_dir: str
@@ -101,11 +93,7 @@ class Result:
 
   @property
   def model(self) -> Any:
-    """A model with these weights, made anew: see `learning.load`.
-
-    Raises:
-      NotKeptError: If it cannot be made of what the run has kept.
-    """
+    """A model with these weights, made anew: see `learning.load`, also for errors."""
     return saved_model.load(self.run_dir, model=self._make)
 
   @property
@@ -139,12 +127,7 @@ def _in_turn(function: Callable[..., Result]) -> Callable[..., Result]:
 
 
 def _forget_graphs() -> None:
-  """Lets go of graphs that TFF keeps, some 40 MB a training.
-
-  Its functions for what a model without metrics measures, nothing, keep every graph in
-  which they were called; and computations that were compiled, which are made of graphs,
-  outlive the runtime that they were compiled for.
-  """
+  """Lets go of graphs that TFF's functions and compiler keep, some 40 MB a training."""
   compiler_pipeline.CompilerPipeline.compile.cache_clear()
   for function in (
     functional.empty_metrics_state,
@@ -186,10 +169,7 @@ def train(
   it after the round, with a checkpoint and a report of what was spent by then.
   A second training of the process, in another thread, waits for the first one to end.
 
-  Clients are simulated, packed if that is possible: see `learning.packed`. Noise that
-  clients make is made by each of them: where it is drawn without `noise_seed`, what a
-  round came to is kept until there is a checkpoint, for it cannot be had again, and so
-  no round is released twice.
+  Clients are simulated, packed if that is possible: see `learning.packed`.
 
   Args:
     model: A `tff.learning.models.FunctionalModel`; or a Keras model, or a function that
@@ -280,9 +260,7 @@ def train(
     {'epsilon': 8.0, 'found': 'noise_multiplier'}
   """
   if getattr(multiprocessing.current_process(), '_inheriting', False):
-    # A process of a local cluster loads a script that does not ask for its __name__;
-    # the program that started it says so.
-    sys.exit(1)
+    sys.exit(1)  # A local cluster loads a script that does not ask for its __name__.
   if not tf.executing_eagerly():
     raise ValueError(
       'train is called in a graph; call it outside of tf.Graph and tf.function.'
@@ -362,7 +340,7 @@ def train(
   evaluator = _evaluator(local_training.model, test, run_dir)
   with run_directory.RunDirectory(run_dir) as directory:
     training = run_lib.Run(plan, directory, evaluator)
-    if resumption.find(directory, plan.num_rounds).is_finished:
+    if records.find(directory, plan.num_rounds).is_finished:
       rounds = f'{plan.num_rounds} of {plan.num_rounds} rounds'
       progress.say(
         f'{run_dir}: finished before, with {rounds}; nothing was trained.', sys.stderr
@@ -371,7 +349,7 @@ def train(
       _keep(directory, local_training.model, run.preprocessing)
       cluster = None
       with contextlib.ExitStack() as stack:
-        if plan.packed:  # In this process, or on a cluster.
+        if plan.packed:
           signals = stack.enter_context(interrupts.Signals())
           if scheduler is not None:
             client = stack.enter_context(
@@ -387,7 +365,7 @@ def train(
           stack.enter_context(
             runtime.local_runtime(
               timeout_seconds=run.timeout_seconds,
-              simulated_secure_sums=options.INNER[server.inner_aggregator].is_secure,
+              simulated_secure_sums=server.inner_aggregator != options.SUM,
             )
           )
         stop = stack.enter_context(
@@ -396,10 +374,8 @@ def train(
           )
         )
         training.go(stop, cluster)
-    is_function = not isinstance(
-      model, (tf.keras.Model, tff.learning.models.FunctionalModel)
-    )
-    return _result(training, model if is_function else None)
+    is_model = isinstance(model, (tf.keras.Model, tff.learning.models.FunctionalModel))
+    return _result(training, None if is_model else model)
 
 
 def _mechanism(
@@ -420,7 +396,8 @@ def _mechanism(
       'mechanism must be an accounting.Mechanism, JointMechanism or nbafl.Nbafl, a '
       f'learning.SimulatedCohort of a mechanism, or None; got {given!r}.'
     )
-  return given, larger_cohort.check_scale(scale, given), nbafl
+  fitting.check_scale(scale, given)
+  return given, scale, nbafl
 
 
 def _evaluator(
@@ -534,14 +511,15 @@ def _check_compiled_optimizer(
 ) -> None:
   """Says that an optimizer which a Keras model was compiled with is not used."""
   compiled = getattr(models.keras_model_of(model), 'optimizer', None)
+  if compiled is None:
+    return
   why = (
-    f'the model is compiled with the optimizer {getattr(compiled, "name", None)} of '
-    'Keras, and clients are trained by one of TFF, local.optimizer'
+    f'the model is compiled with the optimizer {compiled.name} of Keras, and clients '
+    'are trained by one of TFF, local.optimizer'
   )
-  if compiled is not None and client_optimizer is None:
+  if client_optimizer is None:
     raise ValueError(f'{why}: give tff.learning.optimizers.build_sgdm(0.1), say.')
-  if compiled is not None:
-    progress.say(f'Note: {why}; the other is not used.', sys.stderr)
+  progress.say(f'Note: {why}; the other is not used.', sys.stderr)
 
 
 def _server_optimizer(
@@ -566,16 +544,12 @@ def _schedule(
   seed: int,
 ) -> sampling.Schedule:
   """The schedule that keeps what privacy rests on; without it, anybody in any round."""
-  for name, given, is_needed in (
-    ('clients_per_round', clients_per_round, True),
-    ('num_rounds', num_rounds, mechanism is None),
-  ):
-    if given is None and is_needed:
-      raise ValueError(f'{name} is missing: give it, or a schedule.')
-  assert clients_per_round is not None
+  if clients_per_round is None:
+    raise ValueError('clients_per_round is missing: give it, or a schedule.')
   if mechanism is not None:
     return sampling.for_mechanism(mechanism, num_clients, clients_per_round, seed)
-  assert num_rounds is not None
+  if num_rounds is None:
+    raise ValueError('num_rounds is missing: give it, or a schedule.')
   anybody = strategies.Participation(num_rounds)
   return sampling.for_scheme(anybody, num_clients, clients_per_round, seed)
 
@@ -618,11 +592,11 @@ def _result(run: run_lib.Run, make: Optional[Callable[[], Any]]) -> Result:
   rows = metrics_file.read(directory.file(run_directory.METRICS))
   if not rows:
     raise KeyboardInterrupt  # Before the first round: there is nothing to report.
-  found = resumption.find(directory, plan.num_rounds)
+  found = records.find(directory, plan.num_rounds)
   if found.is_finished:
-    statement = reporting.read(directory)
+    statement = records.read_report(directory)
   else:
-    statement = reporting.write(
+    statement = records.write_report(
       directory, plan.schedule, has_mechanism=plan.mechanism is not None
     )
     if len(rows) == plan.num_rounds:

@@ -47,16 +47,6 @@ def shares(data):
 
 
 @pytest.mark.slow
-@pytest.mark.optimized_graphs
-def test_models_are_the_same_but_for_a_last_bit_in_any_number_of_packs(data):
-  one, three = (_simulation(data, 'local_laplace', num_packs=n) for n in (1, 3))
-  # Some processors multiply matrices otherwise if there are more of them at once.
-  np.testing.assert_allclose(
-    populations.steps(one, 2), populations.steps(three, 2), rtol=1e-6, atol=1e-7
-  )
-
-
-@pytest.mark.slow
 def test_one_after_the_other_the_noise_is_the_same(data, shares):
   after = _simulation(data, 'gaussian_shares', weighted=False)
   assert shares.one_by_one is None
@@ -97,18 +87,6 @@ def test_a_round_with_too_few_clients_fails_and_its_state_still_serves(shares):
   np.testing.assert_array_equal(
     populations.flat(after) - before, populations.steps(shares, 1)[0]
   )
-
-
-@pytest.mark.slow
-def test_without_a_seed_a_round_that_is_run_again_has_other_noise(data):
-  simulation = _simulation(data, 'local_gaussian', seed=None)
-  state = simulation.initialize()
-  one, other = (
-    simulation.next(state, *populations.a_round())[0].global_model_weights.trainable
-    for _ in 'ab'
-  )
-  for mine, again in zip(one, other):
-    assert not np.any(np.asarray(mine) == np.asarray(again))
 
 
 @pytest.mark.slow

@@ -15,8 +15,8 @@ from tff_dp_aggregators import noise
 from tff_dp_aggregators import strategies
 from tff_dp_aggregators.learning import local_order
 from tff_dp_aggregators.learning import packed
-from tff_dp_aggregators.learning.packed import cohort as cohort_lib
 from tff_dp_aggregators.learning.packed import simulation as simulation_lib
+from tff_dp_aggregators.learning.packed import step_checks
 
 data = populations.data
 
@@ -24,7 +24,7 @@ data = populations.data
 def _cohort(data, clients, num_packs):
   clients = np.asarray(clients, np.int64)
   keys = local_order.keys(1, 0, clients)
-  return cohort_lib.Cohort(
+  return simulation_lib.Cohort(
     data, clients, keys, local_epochs=1, side_by_side=True, packs=num_packs
   )
 
@@ -47,7 +47,7 @@ def test_rows_are_those_of_the_clients_most_examples_first(data):
 
 def test_clients_without_a_key_are_refused(data):
   with pytest.raises(ValueError, match='keys must be as many as clients, 3; got'):
-    cohort_lib.Cohort(
+    simulation_lib.Cohort(
       data, np.arange(3), np.zeros(2, np.uint64), local_epochs=1, side_by_side=True
     )
 
@@ -56,17 +56,17 @@ def test_clients_without_a_key_are_refused(data):
 @pytest.mark.parametrize('side_by_side', [True, False])
 def test_packs_cover_a_cohort_and_are_alike(cohort, side_by_side):
   sizes = np.full(cohort, 10)
-  number = cohort_lib.num_packs(sizes, 1, side_by_side=side_by_side)
-  lengths = np.diff(cohort_lib.cuts(cohort, number))
+  number = simulation_lib.num_packs(sizes, 1, side_by_side=side_by_side)
+  lengths = np.diff(simulation_lib.cuts(cohort, number))
   assert lengths.sum() == cohort
   assert lengths.max() - lengths.min() <= 1
   assert lengths.min() >= 1
-  assert lengths.max() <= cohort_lib.LARGEST
+  assert lengths.max() <= step_checks.LARGEST
 
 
 def test_more_examples_never_make_fewer_packs():
   numbers = [
-    cohort_lib.num_packs(np.full(300, size), 2, side_by_side=False)
+    simulation_lib.num_packs(np.full(300, size), 2, side_by_side=False)
     for size in range(1, 400, 7)
   ]
   assert numbers == sorted(numbers)

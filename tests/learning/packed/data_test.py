@@ -120,16 +120,3 @@ def test_nothing_is_overwritten_and_damage_is_found(tmp_path):
   feature.write_bytes(feature.read_bytes()[:-4])
   with pytest.raises(ValueError, match='or cut. Remove it'):
     packed.PackedData(str(path))
-
-
-class _Texts:
-  def __len__(self):
-    return 1
-
-  def examples(self, number):
-    return (np.array(['a', 'b']),)
-
-
-def test_texts_are_refused_with_a_remedy(tmp_path):
-  with pytest.raises(TypeError, match='as numbers'):
-    packed.lay_out(_Texts(), str(tmp_path / 'data'))

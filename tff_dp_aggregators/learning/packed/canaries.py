@@ -1,8 +1,8 @@
-"""Canaries: clients that an auditor makes up, in rounds of packed simulation.
+"""Canaries (`accounting.canaries`) in rounds of packed simulation.
 
 A canary has a number after those of all clients and takes part like them. Its update is
 a random direction of the whole model, of ten clip norms, so that the clipping is tested
-as well; or zeros, if its coin says so. `accounting.canaries` says what for.
+as well; or zeros, if its coin says so.
 """
 
 import dataclasses

@@ -1,8 +1,4 @@
-"""A population in files that a round's computation reads in place.
-
-Each feature is one file: the examples of all clients, client after client. The files
-are mapped into memory, so that a million clients need none, and a round ships client
-numbers only.
+"""A population in files that are mapped into memory, one for each feature.
 
 | file | content |
 |------|---------|
@@ -136,14 +132,7 @@ class PackedData:
     ]
 
   def check_against(self, input_spec: Any) -> None:
-    """Checks that a model takes these examples.
-
-    Args:
-      input_spec: A model's, of batches.
-
-    Raises:
-      ValueError: If number, dtypes or shapes of features differ.
-    """
+    """Raises ValueError unless a model with this spec of batches takes the examples."""
     wanted = [(each.dtype, each.shape[1:]) for each in tf.nest.flatten(input_spec)]
     given = [(tf.as_dtype(each.dtype), each.shape) for each in self.features]
     if len(wanted) != len(given) or not all(

@@ -1,9 +1,8 @@
 """TensorFlow graphs as functions, in this process and in others.
 
-They are made as TFF makes those of its computations, which is what models are written
-for. That of a pack has the model in it and no weights, and needs neither the user's
-module nor the user's data where it is called. Whoever calls it comes to the same bits,
-on processors of the same kind and with as many threads for an operation.
+That of a pack needs neither the user's module nor data where it is called. Whoever
+calls it comes to the same bits, on processors of the same kind and with as many threads
+for an operation.
 """
 
 import contextlib
@@ -19,8 +18,6 @@ import numpy as np
 import tensorflow as tf
 from tensorflow.core.protobuf import rewriter_config_pb2
 from tensorflow.python.eager import context
-
-from tff_dp_aggregators.learning.packed import data as data_lib
 
 # Packs that are added up together, before the sums of such groups are: how floats are
 # rounded follows from the packs alone, wherever they are trained.
@@ -40,10 +37,7 @@ _AS_WRITTEN = context.FunctionCallOptions(
 
 
 def intra_op_threads() -> int:
-  """How many threads TensorFlow has for one operation, in this process.
-
-  It cuts large products by them, so that last digits depend on it.
-  """
+  """By how many threads TensorFlow cuts products here: last digits depend on it."""
   chosen: int = tf.config.threading.get_intra_op_parallelism_threads()
   stated = os.environ.get('TF_NUM_INTRAOP_THREADS', '')
   return chosen or int(stated or 0) or len(os.sched_getaffinity(0))
@@ -53,7 +47,6 @@ class Traced:
   """A function of structures of tensors, made once: a graph, and names in it."""
 
   def __init__(self, compute: Callable[..., Any], *specs: Any):
-    """Makes the graph."""
     with tf.Graph().as_default() as graph:
       arguments = tf.nest.map_structure(
         lambda spec: tf.compat.v1.placeholder(spec.dtype, spec.shape), specs
@@ -162,18 +155,6 @@ class PackFunction:
 
 # By key; one, as a process works for one training.
 _FUNCTIONS: dict[str, Callable[..., list[tf.Tensor]]] = {}
-
-
-def of_pack(traced: Traced, data: data_lib.PackedData) -> PackFunction:
-  """What goes to other processes."""
-  return PackFunction(
-    traced.graph,
-    traced.arguments,
-    traced.results,
-    data.directory,
-    data.checksum,
-    intra_op_threads(),
-  )
 
 
 def group_sums(sums: Iterable[Sequence[np.ndarray]]) -> list[np.ndarray]:

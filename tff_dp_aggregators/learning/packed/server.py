@@ -1,7 +1,6 @@
-"""What the server does in a round of packed federated averaging, as one graph.
+"""The server's part of a packed round in one graph.
 
-It is the work of `DPMeanFactory` and of TFF's finalizer, on their states, in one
-computation instead of some ten.
+It is the work of `DPMeanFactory` and of TFF's finalizer, on their states.
 """
 
 import collections
@@ -28,7 +27,7 @@ CANARY_PROJECTIONS = 'canary_projections'
 
 
 class Server:
-  """Initial state and the server's part of each round."""
+  """Initial state, sums and the server's part of each round."""
 
   def __init__(
     self,
@@ -36,11 +35,7 @@ class Server:
     aggregator: Optional[tff.aggregators.UnweightedAggregationFactory],
     optimizer: tff.learning.optimizers.Optimizer,
   ):
-    """Initializes it.
-
-    `aggregator`: The private mean, or what has clients change their values before it;
-    `None` for one without privacy.
-    """
+    """Takes the aggregator apart; `None` is a mean without privacy."""
     self._training = training
     self._optimizer = optimizer
     trainable, rest = training.model.initial_weights
@@ -59,7 +54,10 @@ class Server:
           'side by side would share it, and so their noise. Use a learning process of '
           "TFF's with this aggregator, such as learning.build_dp_fed_avg."
         )
-      self._mean = _PrivateMean(mean.mean_of(_type_of(self._specs)))
+      types = [
+        tff.TensorType(each.dtype.as_numpy_dtype, each.shape) for each in self._specs
+      ]
+      self._mean = _PrivateMean(mean.mean_of(tff.StructWithPythonType(types, tuple)))
     elif mean is None or isinstance(mean, tff.aggregators.UnweightedMeanFactory):
       self._mean = _PlainMean(self._specs)
     else:
@@ -107,12 +105,9 @@ class Server:
     return weights, self._mean.client_params(state.aggregator)
 
   def for_workers(self, state: tff.learning.templates.LearningAlgorithmState) -> Any:
-    """What is broadcast to those who only train: `for_clients` without keys of noise.
-
-    With it `encode` does the same, and `add_noise` cannot be done.
-    """
+    """What is broadcast to who only trains: `for_clients` without keys of noise."""
     weights, params = self.for_clients(state)
-    return weights, self._mean.without_key(params)
+    return weights, (params[0], ())
 
   def zeros(self) -> Any:
     """The sums of no clients: of updates, counts, and metrics."""
@@ -138,10 +133,7 @@ class Server:
     return total, _counts_of(told_finite), metrics
 
   def add(self, params: Any, sums: Any, trained: Sequence[training_lib.Trained]) -> Any:
-    """Sums with those of some more clients, whose models are large.
-
-    Metrics of a training that ended in NaN or infinity are left out, as TFF does.
-    """
+    """Sums with those of more clients; metrics that ended in NaN are left out."""
     total, counts, metrics = sums
     values = [each.update for each in trained]
     for step in self._first_steps:
@@ -173,8 +165,7 @@ class Server:
   ) -> tuple[tff.learning.templates.LearningAlgorithmState, Any]:
     """The state after the round, and the metrics of a learning process.
 
-    `directions`: Of canaries, float32 of shape [canaries, size of a model], along which
-    the metrics have what is released.
+    `directions`: Along which they have what is released, float32 [canaries, size].
     """
     total, counts, metrics = sums
     counts = factory.Counts(*counts)
@@ -186,7 +177,17 @@ class Server:
       flat = [tf.reshape(tf.cast(each, tf.float32), [-1]) for each in mean]
       released = tf.linalg.matvec(directions, tf.concat(flat, axis=0))
       measured[CANARY_PROJECTIONS] = released
-    weights, optimizer_state, finalized = self._apply(state, mean)
+    # One step of the optimizer, unless the update is not finite.
+    before = state.finalizer, tuple(state.global_model_weights.trainable)
+    stepped = tracing.converted(self._optimizer.next)(*before, tuple(mean))
+    finite = _all_finite(mean)
+    optimizer_state, trainable = tf.nest.map_structure(
+      lambda new, old: tf.where(finite, new, old), stepped, before
+    )
+    weights = tff.learning.models.ModelWeights(
+      trainable, state.global_model_weights.non_trainable
+    )
+    non_finite = tf.cast(tf.logical_not(finite), tf.int32)
     train = tracing.converted(self._training.model.finalize_metrics)(metrics)
     client_work, measured_work = state.client_work, collections.OrderedDict(train=train)
     if self._training.schedule is not None:
@@ -201,26 +202,7 @@ class Server:
       distributor=(),
       client_work=measured_work,
       aggregator=measured,
-      finalizer=finalized,
-    )
-
-  def _apply(self, state: Any, update: Any) -> Any:
-    """One step of the optimizer, unless the update is not finite."""
-    trainable = tuple(state.global_model_weights.trainable)
-    step = tracing.converted(self._optimizer.next)
-    stepped = step(state.finalizer, trainable, tuple(update))
-    finite = _all_finite(update)
-    optimizer_state, new_trainable = tf.nest.map_structure(
-      lambda new, old: tf.where(finite, new, old), stepped, (state.finalizer, trainable)
-    )
-    weights = tff.learning.models.ModelWeights(
-      new_trainable, state.global_model_weights.non_trainable
-    )
-    non_finite = tf.cast(tf.logical_not(finite), tf.int32)
-    return (
-      weights,
-      optimizer_state,
-      collections.OrderedDict(update_non_finite=non_finite),
+      finalizer=collections.OrderedDict(update_non_finite=non_finite),
     )
 
 
@@ -233,15 +215,12 @@ class _PrivateMean:
     self.clients_add_noise = mean.noised_by is not None
     self.initial_state = mean.initial_state
 
-  def client_params(self, state: Any) -> Any:
-    # What clients have to know of the state.
+  def client_params(self, state: Any) -> tuple[Any, Any]:
+    """What clients have to know of the state, and the key of their noise."""
     params = self._mean.client_params(state.query)
     # One key for all clients of a round, who are told apart by number.
     key = () if self._noised_by is None else self._noised_by.round_key(state.query)
     return params, key
-
-  def without_key(self, params: Any) -> Any:
-    return params[0], ()
 
   def zeros(self) -> Any:
     return self._mean.no_sum()
@@ -291,12 +270,9 @@ class _PlainMean:
   def initial_state(self) -> Any:
     return (), ()
 
-  def client_params(self, state: Any) -> Any:
+  def client_params(self, state: Any) -> tuple[Any, Any]:
     del state
-    return ()
-
-  def without_key(self, params: Any) -> Any:
-    return params
+    return (), ()
 
   def zeros(self) -> Any:
     return tuple(tf.zeros(spec.shape, spec.dtype) for spec in self._specs)
@@ -347,8 +323,3 @@ def _all_finite(structure: Any) -> tf.Tensor:
   return tf.reduce_all(
     tf.stack([tf.reduce_all(tf.math.is_finite(each)) for each in flat])
   )
-
-
-def _type_of(specs: tuple[tf.TensorSpec, ...]) -> tff.Type:
-  types = [tff.TensorType(each.dtype.as_numpy_dtype, each.shape) for each in specs]
-  return tff.StructWithPythonType(types, tuple)

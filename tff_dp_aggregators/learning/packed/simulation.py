@@ -3,20 +3,16 @@
 A round of TFF costs some 14 ms for each client, whatever the client does. Here clients
 are trained in *packs*, whose examples are read in place: side by side where that is
 possible, clipped, encoded and added up. What comes of a pack is an exact sum of
-integers, with counts; so state, noise and accounting are those of the process that it
-stands for, and the sum is the same however clients are packed. It is a technique of
-simulation: no device is where it says.
-
-Rounds are computed in this process, and a state is tensors in its memory: that of
-`build_dp_fed_avg` with the same model, aggregator and optimizers, and it may go from
-one to the other. Or the processes of a Dask cluster train the packs, to the same bits;
-state, noise and its keys stay here.
+integers, with counts; so state, noise and accounting are those of `build_dp_fed_avg`
+with the same model, aggregator and optimizers, and a state may go from one to the
+other. The processes of a Dask cluster may train the packs, to the same bits; state,
+noise and its keys stay here.
 """
 
 import concurrent.futures
 import contextlib
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Callable, Optional, cast
 
 import numpy as np
@@ -29,13 +25,12 @@ from tff_dp_aggregators.learning import failures
 from tff_dp_aggregators.learning import interrupts
 from tff_dp_aggregators.learning import process_parts
 from tff_dp_aggregators.learning.packed import canaries as canaries_lib
-from tff_dp_aggregators.learning.packed import cohort as cohort_lib
 from tff_dp_aggregators.learning.packed import data as data_lib
 from tff_dp_aggregators.learning.packed import function as function_lib
-from tff_dp_aggregators.learning.packed import pack as pack_lib
 from tff_dp_aggregators.learning.packed import server as server_lib
 from tff_dp_aggregators.learning.packed import step_checks
 from tff_dp_aggregators.learning.packed import training as training_lib
+from tff_dp_aggregators.sampling import watch
 
 if TYPE_CHECKING:
   from tff_dp_aggregators.learning import cluster as cluster_lib
@@ -43,6 +38,87 @@ if TYPE_CHECKING:
 # How what TensorFlow logs begins when it fails to vectorise an operation.
 _OF_CONVERSIONS = ('Got error while pfor was converting op', '%s\ncreated at:\n')
 _PATIENCE_SECONDS = 10.0
+# Measured, on two cores: a pack costs 0.8 ms besides its clients, an example of a small
+# model 5 us, and adding up the sums of 10^6 parameters what 27 examples of a model of
+# that size cost.
+_LEAST_SIDE_BY_SIDE, _LEAST_ONE_BY_ONE = 8192, 256
+# More of them do not speed up what one machine does, until they are large.
+_ENOUGH = 32
+
+
+class Cohort(Sequence[np.ndarray]):
+  """Clients of a round, most examples first; a sequence of the rows of each pack.
+
+  What a client trains may differ in its last bits with how many are trained beside it.
+  So packs depend on the cohort alone, and a round has the same bits on any machine.
+
+  A *row* has of a client the number of its first example, how many it has, and its key;
+  the rows of a pack are int64 of shape [clients, 3].
+
+  Attributes:
+    rows: Those of all packs, one after the other.
+    cuts: Where packs begin and end in them, int32 of shape [packs + 1].
+  """
+
+  def __init__(
+    self,
+    data: data_lib.PackedData,
+    clients: np.ndarray,
+    keys: np.ndarray,
+    *,
+    local_epochs: int,
+    side_by_side: bool,
+    packs: Optional[int] = None,
+  ):
+    """Orders and cuts clients, by number, with keys of `local_order.keys`.
+
+    `packs`: How many; `None` for `num_packs`.
+    """
+    clients = watch.check_cohort('clients', clients, len(data))
+    if np.shape(keys) != clients.shape:
+      raise ValueError(
+        f'keys must be as many as clients, {len(clients)}; got an array of shape '
+        f'{list(np.shape(keys))}. local_order.keys makes one for each.'
+      )
+    sizes = data.sizes(clients)
+    if packs is None:
+      packs = num_packs(sizes, local_epochs, side_by_side=side_by_side)
+    self.cuts = cuts(len(clients), max(1, min(packs, len(clients))))
+    order = np.argsort(-sizes, kind='stable')
+    self.rows = np.empty([len(clients), 3], np.int64)
+    self.rows[:, 0] = data.starts(clients)[order]
+    self.rows[:, 1] = sizes[order]
+    self.rows[:, 2] = keys.view(np.int64)[order]
+
+  def __len__(self) -> int:
+    return len(self.cuts) - 1
+
+  def __getitem__(self, number: Any) -> Any:
+    """The rows of a pack; of a slice a list of them."""
+    if isinstance(number, slice):
+      return [self[each] for each in range(len(self))[number]]
+    number = range(len(self))[number]
+    return self.rows[self.cuts[number] : self.cuts[number + 1]]
+
+
+def num_packs(sizes: np.ndarray, local_epochs: int, *, side_by_side: bool) -> int:
+  """How many packs a cohort is cut into whose clients have so many examples.
+
+  Two at least, if there are two clients; more if all have enough to do; and as many as
+  it takes for none to be large.
+  """
+  cohort = len(sizes)
+  least = _LEAST_SIDE_BY_SIDE if side_by_side else _LEAST_ONE_BY_ONE
+  wanted = min(_ENOUGH, int(sizes.sum()) * local_epochs // least)
+  power = max(1, wanted.bit_length() - 1)
+  while cohort > step_checks.LARGEST << power:
+    power += 1
+  return max(1, min(cohort, 1 << power))
+
+
+def cuts(cohort: int, packs: int) -> np.ndarray:
+  """Where packs begin and end, alike but for one client: int32 of shape [packs + 1]."""
+  return (np.arange(packs + 1, dtype=np.int64) * cohort // packs).astype(np.int32)
 
 
 class PackedFedAvg:
@@ -74,7 +150,7 @@ class PackedFedAvg:
         not used: sums are made here.
       data: Clients' examples.
       server_optimizer: Applies the mean of updates to the model.
-      num_packs: In how many packs a cohort is cut; `None` for what `cohort` says, which
+      num_packs: In how many packs a cohort is cut; `None` for `num_packs`, which
         is the same on all machines.
       cluster: Who trains packs; `None` for this process.
       timeout_seconds: How long a round may take in this process; `None` for no limit.
@@ -125,8 +201,7 @@ class PackedFedAvg:
       self._build()  # What else is wrong is raised here.
 
   def _build(self) -> None:
-    """Makes the functions that compute rounds."""
-    self._pack = pack_lib.Pack(
+    self._pack = _Pack(
       self._training,
       self._data,
       self._server,
@@ -145,7 +220,14 @@ class PackedFedAvg:
       self._broadcast.specs,
       rows,
     )
-    self._function = function_lib.of_pack(traced, self._data)
+    self._function = function_lib.PackFunction(
+      traced.graph,
+      traced.arguments,
+      traced.results,
+      self._data.directory,
+      self._data.checksum,
+      function_lib.intra_op_threads(),
+    )
     self._sums_specs = traced.specs
     self._finish = function_lib.Traced(self._finish_round, state, traced.specs, *told)
 
@@ -182,22 +264,9 @@ class PackedFedAvg:
     sums = self._insertion.add(self._server, state, sums, directions, numbers)
     return self._server.finish(state, sums, directions)
 
-  def packs(self, clients: np.ndarray, keys: np.ndarray) -> cohort_lib.Cohort:
-    """Cuts a cohort into packs, clients of a size together.
-
-    Args:
-      clients: Client numbers, int64 of shape [cohort].
-      keys: What decides the order of each one's examples, of `local_order.keys`.
-
-    Returns:
-      For each pack, int64 of shape [clients, 3]: first example, number of examples and
-      key of each. There is one pack at least.
-
-    Raises:
-      TypeError: If `clients` are no vector of whole numbers.
-      ValueError: If one of them is not there, or twice, or there is not a key for each.
-    """
-    return cohort_lib.Cohort(
+  def packs(self, clients: np.ndarray, keys: np.ndarray) -> Cohort:
+    """Cuts a cohort into packs, with arguments and errors of `next`."""
+    return Cohort(
       self._data,
       clients,
       keys,
@@ -218,8 +287,8 @@ class PackedFedAvg:
 
     Args:
       state: Before it; of `initialize`, of a round, or of `hold`.
-      clients: As for `packs`.
-      keys: As for `packs`.
+      clients: Client numbers, int64 of shape [cohort].
+      keys: What decides the order of each one's examples, of `local_order.keys`.
 
     Returns:
       The state after the round, tensors, and its metrics, those of a learning process,
@@ -228,8 +297,8 @@ class PackedFedAvg:
     Raises:
       ComputationError: If something in it fails; the message says what.
       RoundTimeoutError: If it took longer than `timeout_seconds`.
-      TypeError: As for `packs`.
-      ValueError: As for `packs`.
+      TypeError: If `clients` are no vector of whole numbers.
+      ValueError: If one of them is not there, or twice, or there is not a key for each.
     """
     canaries: tuple[tf.Tensor, ...] = ()
     if self._insertion is not None:
@@ -283,16 +352,10 @@ class PackedFedAvg:
       raise failures.of_tensorflow(e) from None
 
   def hold(self, state: Any) -> Any:
-    """Goes on from a state: of this or another process, packed or not.
-
-    Args:
-      state: Structure of tensors or arrays.
-
-    Returns:
-      The same as tensors.
+    """A state of tensors or arrays, packed or not, as the tensors that `next` takes.
 
     Raises:
-      ValueError: If it is of another process.
+      ValueError: If it is not that of such a process.
     """
     try:
       tf.nest.assert_same_structure(state, self._specs)
@@ -305,6 +368,116 @@ class PackedFedAvg:
         f'this state is of another process: shapes or dtypes differ from {self._specs}.'
       )
     return tf.nest.pack_sequence_as(self._specs, flat)
+
+
+class _Pack:
+  """Trains the clients of a pack in a graph, some at a time, and adds up their sums."""
+
+  def __init__(
+    self,
+    training: training_lib.LocalTraining,
+    data: data_lib.PackedData,
+    server: server_lib.Server,
+    *,
+    side_by_side: bool,
+  ):
+    self._training = training
+    self._data = data
+    self._server = server
+    self._side_by_side = side_by_side
+    self._at_once = (
+      step_checks.at_once(training) if side_by_side else server.added_at_once
+    )
+    self._padded = step_checks.is_padded(training, data)
+
+  def run(self, weights: training_lib.Weights, params: Any, rows: tf.Tensor) -> Any:
+    """The sum of what clients send, by their rows, int64 of shape [clients, 3]."""
+    zeros = self._server.zeros()
+    examples = self._data.tensors()
+
+    def batches(rows: tf.Tensor) -> training_lib.Batches:
+      return training_lib.Batches(self._training, examples, rows)
+
+    def body(first: tf.Tensor, sums: Any) -> Any:
+      some = rows[first : first + self._at_once]
+      if self._side_by_side:
+        trained = training_lib.side_by_side(
+          self._training, weights, batches(some), padded=self._padded
+        )
+        more = self._server.sum(params, trained)
+        added = tf.nest.map_structure(tf.add, sums, more)
+      else:
+        added = self._one_by_one(weights, params, batches, some, sums)
+      return first + self._at_once, tf.nest.map_structure(
+        lambda total, before: tf.ensure_shape(total, before.shape), added, sums
+      )
+
+    _, sums = tf.while_loop(
+      lambda first, unused_sums: first < tf.shape(rows)[0],
+      body,
+      (tf.constant(0), zeros),
+      parallel_iterations=1,
+    )
+    return sums
+
+  def _one_by_one(
+    self,
+    weights: training_lib.Weights,
+    params: Any,
+    batches: Callable[[tf.Tensor], training_lib.Batches],
+    rows: tf.Tensor,
+    sums: Any,
+  ) -> Any:
+    """The sums with those of clients that are trained one after the other."""
+
+    def train(row: tf.Tensor) -> training_lib.Trained:
+      return training_lib.one(self._training, weights, batches(row[tf.newaxis]))
+
+    if self._at_once == 1:
+      return self._server.add(params, sums, [train(rows[0])])
+    _, _, metrics = sums
+    like = training_lib.Trained(tuple(weights.trainable), metrics)
+    several = tf.nest.map_structure(
+      lambda tensor: tf.TensorArray(
+        tensor.dtype, self._at_once, element_shape=tensor.shape, clear_after_read=False
+      ),
+      like,
+    )
+
+    def keep(number: tf.Tensor, several: Any) -> Any:
+      trained = train(rows[number])
+      return number + 1, tf.nest.map_structure(
+        lambda array, tensor: array.write(number, tensor), several, trained
+      )
+
+    _, several = tf.while_loop(
+      lambda number, unused_several: number < tf.shape(rows)[0],
+      keep,
+      (tf.constant(0), several),
+      parallel_iterations=1,
+    )
+
+    def read(place: Any) -> training_lib.Trained:
+      return tf.nest.map_structure(lambda array: array.read(place), several)
+
+    def add_together() -> Any:
+      trained = [read(place) for place in range(self._at_once)]
+      return self._server.add(params, sums, trained)
+
+    def add_each() -> Any:
+      _, added = tf.while_loop(
+        lambda place, unused_added: place < tf.shape(rows)[0],
+        lambda place, added: (
+          place + 1,
+          self._server.add(params, added, [read(place)]),
+        ),
+        (tf.constant(0), sums),
+        parallel_iterations=1,
+      )
+      return added
+
+    are_all = tf.equal(tf.shape(rows)[0], self._at_once)
+    return tf.cond(are_all, add_together, add_each)
 
 
 def to_numpy(structure: Any) -> Any:
@@ -347,11 +520,7 @@ def _in_groups(
 
 @contextlib.contextmanager
 def _without_conversions_logged() -> Iterator[None]:
-  """Leaves out what TensorFlow logs of an operation that it cannot vectorise.
-
-  For a convolution that is 1,800 lines of errors, and all that comes of it is that
-  clients are trained one by one. What was wrong is in the exception as well.
-  """
+  """Leaves out what TensorFlow logs of an operation that it cannot vectorise."""
 
   def is_other(record: logging.LogRecord) -> bool:
     return not str(record.msg).startswith(_OF_CONVERSIONS)

@@ -1,23 +1,19 @@
 """A step of local training as a graph, looked at before one is run.
 
-What fails in it fails at once and by name, and random numbers in it show: those that
-TensorFlow draws anew each time make a round another one when it is run again.
-
-Whether clients can be trained side by side, with the same result, is found out on two
-clients' data: padded examples are to weigh nothing. They do if the loss takes weights
-and no example sees the others of its batch.
+What fails in it fails at once and by name. Random numbers in it show. Clients can be
+trained side by side if padded examples weigh nothing, which is tried on some data.
 """
 
+import itertools
 import re
 import weakref
-from typing import Any, Optional
+from typing import Any, Callable, Optional
 
 import numpy as np
 import tensorflow as tf
 
 from tff_dp_aggregators.learning import failures
 from tff_dp_aggregators.learning.packed import data as data_lib
-from tff_dp_aggregators.learning.packed import pack
 from tff_dp_aggregators.learning.packed import training as training_lib
 
 # Operations of TensorFlow whose numbers differ from one execution to the next.
@@ -34,6 +30,14 @@ _FEWEST = 4
 _TRIED = 8
 # Relative, and to the largest entry; float32 in another order of summation.
 _TOLERANCE = 1e-3
+# Clients of a pack, and how many are trained at once: what a pack takes does not grow
+# with the cohort. More of them take no less time a client. Cohorts of up to 3,000, as
+# those of most published runs, are not cut for it: they make two packs anyway.
+LARGEST = 1536
+# What the tensors of clients that are trained side by side may take, roughly.
+_BYTES_IN_FLIGHT = 64 * 2**20
+# Copies of a model that local training, clipping and encoding hold at a time.
+_COPIES = 8
 
 
 def random_operations(training: training_lib.LocalTraining) -> list[str]:
@@ -47,11 +51,6 @@ def random_operations(training: training_lib.LocalTraining) -> list[str]:
   )
 
 
-def loops(training: training_lib.LocalTraining) -> list[str]:
-  """Names of loops in a step of local training, such as those of recurrent layers."""
-  return sorted({name for name, each in _operations(training) if each in _LOOPS})
-
-
 # A run asks three times, and making the graph takes most of a second. What is known of
 # a training does not keep its model, nor the graphs that this is part of.
 _KNOWN: 'weakref.WeakKeyDictionary[training_lib.LocalTraining, Any]' = (
@@ -63,19 +62,13 @@ def _operations(training: training_lib.LocalTraining) -> list[tuple[str, str]]:
   """Names and operations of a step's graph, those of its functions among them."""
   known: Optional[list[tuple[str, str]]] = _KNOWN.get(training)
   if known is None:
-    known = _KNOWN[training] = _found(training)
+    with tf.Graph().as_default() as graph:
+      _make_step(training)
+    definition = graph.as_graph_def()
+    functions = (each.node_def for each in definition.library.function)
+    nodes = itertools.chain(definition.node, *functions)
+    known = _KNOWN[training] = [(node.name, node.op) for node in nodes]
   return known
-
-
-def _found(training: training_lib.LocalTraining) -> list[tuple[str, str]]:
-  with tf.Graph().as_default() as graph:
-    _make_step(training)
-  definition = graph.as_graph_def()
-  nodes = [
-    *definition.node,
-    *(node for function in definition.library.function for node in function.node_def),
-  ]
-  return [(node.name, node.op) for node in nodes]
 
 
 def refuse_random_models(training: training_lib.LocalTraining) -> None:
@@ -97,53 +90,68 @@ def _make_step(training: training_lib.LocalTraining) -> None:
     lambda spec: tf.compat.v1.placeholder(spec.dtype, spec.shape),
     training.model.input_spec,
   )
-  weights = training_lib.Weights(
-    *(
-      tuple(tf.constant(each) for each in tf.nest.flatten(part))
-      for part in training.model.initial_weights
-    )
-  )
+  weights = _weights(training, tf.constant)
   initial = training_lib.initial_state(training, weights)
   try:
     training_lib.train_step(training, weights, initial, batch)
   except Exception as e:  # Whatever a user's model raises.
-    raise ValueError(_why(e, batch)) from e
-
-
-def _why(error: Exception, batch: Any) -> str:
-  found = _ERROR.findall(str(error))
-  text = found[-1].strip() if found else str(error)
-  if isinstance(error, AttributeError) and 'assign' in text:
-    return (
-      'a layer of the model changes weights of its own while it trains, such as the '
-      'averages of batch normalisation. That is not part of the update that is clipped '
-      f'and noised. Use a layer without it, such as GroupNormalization. ({text})'
+    found = _ERROR.findall(str(e))
+    text = found[-1].strip() if found else str(e)
+    given = ', '.join(
+      f'{each.dtype.name}{each.shape.as_list()}' for each in tf.nest.flatten(batch)
     )
-  given = ', '.join(
-    f'{each.dtype.name}{each.shape.as_list()}' for each in tf.nest.flatten(batch)
+    why = (
+      'model, loss and local.optimizer do not go together, or not with batches of '
+      f'{given}: {type(e).__name__}: {text}'
+    )
+    if isinstance(e, AttributeError) and 'assign' in text:
+      why = (
+        'a layer of the model changes weights of its own while it trains, such as the '
+        'averages of batch normalisation. That is not part of the update that is '
+        'clipped and noised. Use a layer without it, such as GroupNormalization. '
+        f'({text})'
+      )
+    raise ValueError(why) from e
+
+
+def _weights(
+  training: training_lib.LocalTraining, make: Callable[[Any], Any]
+) -> training_lib.Weights:
+  """What is made of a model's initial weights, flat."""
+  trainable, rest = (
+    tuple(make(each) for each in tf.nest.flatten(part))
+    for part in training.model.initial_weights
   )
-  return (
-    f'model, loss and local.optimizer do not go together, or not with batches of '
-    f'{given}: {type(error).__name__}: {text}'
-  )
+  return training_lib.Weights(trainable, rest)
+
+
+def at_once(training: training_lib.LocalTraining) -> int:
+  """How many clients may be trained side by side, for the memory that it takes."""
+  trainable, _ = training.model.initial_weights
+  num_bytes = sum(each.nbytes for each in tf.nest.flatten(trainable))
+  fitting = _BYTES_IN_FLIGHT // (_COPIES * max(1, num_bytes))
+  return max(1, min(fitting, LARGEST))
+
+
+def is_padded(training: training_lib.LocalTraining, data: data_lib.PackedData) -> bool:
+  """Whether some client has a batch that is short."""
+  rest = data.all_sizes * training.local_epochs % training.batch_size
+  return bool(rest.any())
 
 
 def why_one_by_one(
   training: training_lib.LocalTraining, data: data_lib.PackedData
 ) -> Optional[str]:
-  """Why clients have to be trained one after the other; `None` if nothing is known.
-
-  That TensorFlow cannot vectorise a model shows when the computation is made.
-  """
-  if pack.at_once(training) < _FEWEST:
+  """Why clients have to be trained one after the other; `None` if nothing is known."""
+  if at_once(training) < _FEWEST:
     return 'the model is large'
   random = random_operations(training)
   if random:
     return f'the model draws random numbers: {", ".join(random)}'
-  if loops(training):
+  if any(operation in _LOOPS for _, operation in _operations(training)):
     # Measured on LSTMs of 64 units: twice the time to begin with, and rounds as long.
     return 'the model has loops, which gain nothing side by side'
-  if not pack.is_padded(training, data):
+  if not is_padded(training, data):
     return None
   if getattr(training.model, 'penalty_needs_inputs', False):
     return 'batches have to be padded, and the model adds a loss of its inputs'
@@ -206,12 +214,7 @@ def _steps(
     counts = tf.constant(positions < count)
     # Not those to begin with, which may be zeros, where less may show than later.
     rng = np.random.default_rng(1)
-    weights = training_lib.Weights(
-      *(
-        tuple(tf.constant(_near(each, rng)) for each in tf.nest.flatten(part))
-        for part in training.model.initial_weights
-      )
-    )
+    weights = _weights(training, lambda each: tf.constant(_near(each, rng)))
     initial = training_lib.initial_state(training, weights)
     after = training_lib.train_step(training, weights, initial, exact)
     try:

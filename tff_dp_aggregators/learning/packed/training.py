@@ -46,22 +46,10 @@ class LocalTraining:
   schedule: Optional[client_schedule.ClientSchedule] = None
 
   def optimizer_with(self, learning_rate: Any) -> tff.learning.optimizers.Optimizer:
-    """The optimizer of a round.
-
-    Args:
-      learning_rate: That of the round, a tensor; `()` for that of round 0.
-    """
+    """The optimizer of a round with this learning rate; `()` for that of round 0."""
     if self.schedule is None or isinstance(learning_rate, tuple):
       return self.optimizer
     return self.schedule.make(learning_rate)
-
-
-class Clients(NamedTuple):
-  """Some clients of a round, an entry of each tensor for each."""
-
-  starts: tf.Tensor  # Number of the first example, int64.
-  sizes: tf.Tensor  # How many examples, int64.
-  keys: tf.Tensor  # What decides their order, uint64: of `local_order.keys`.
 
 
 class Trained(NamedTuple):
@@ -90,14 +78,7 @@ class State(NamedTuple):
 def permutations(
   keys: tf.Tensor, sizes: tf.Tensor, largest: tf.Tensor, epochs: int
 ) -> tf.Tensor:
-  """`local_order.permutation` of several clients and epochs.
-
-  `keys`: uint64 of shape [clients].
-  `sizes`: Examples of each, int64 of shape [clients].
-
-  Returns int32 of shape [clients, epochs, largest], of which the first `size` are
-  meant.
-  """
+  """`local_order.permutation` of several clients: int32 [clients, epochs, largest]."""
   position = tf.range(tf.cast(largest, tf.int32))
   above = tf.constant(
     [[epoch << local_order.EPOCH_BITS] for epoch in range(epochs)], tf.uint64
@@ -126,48 +107,40 @@ def _mix(numbers: tf.Tensor) -> tf.Tensor:
 class Batches:
   """The batches of some clients: which examples make the step of each."""
 
-  def __init__(self, training: LocalTraining, examples: Examples, clients: Clients):
-    """Orders the examples of each client."""
+  def __init__(self, training: LocalTraining, examples: Examples, rows: tf.Tensor):
+    """Orders the examples of each client, by its row: see `simulation.Cohort`."""
     self._batch_size = training.batch_size
-    self._clients = clients
-    self._totals = clients.sizes * training.local_epochs
+    self._starts, self._sizes = rows[:, 0], rows[:, 1]
+    keys = tf.bitcast(rows[:, 2], tf.uint64)
+    self._totals = self._sizes * training.local_epochs
     self._order = permutations(
-      clients.keys, clients.sizes, tf.reduce_max(clients.sizes), training.local_epochs
+      keys, self._sizes, tf.reduce_max(self._sizes), training.local_epochs
     )
     self._features = examples
     self._spec = training.model.input_spec
-
-  @property
-  def num_clients(self) -> tf.Tensor:
-    """How many there are."""
-    return tf.shape(self._totals)[0]
-
-  @property
-  def num_steps(self) -> tf.Tensor:
-    """How many steps it takes until all are done."""
+    self.num_clients = tf.shape(self._totals)[0]
     most = tf.reduce_max(self._totals)
-    return (most + self._batch_size - 1) // self._batch_size
+    self.num_steps = (most + self._batch_size - 1) // self._batch_size
 
   def side_by_side(self, step: tf.Tensor) -> tuple[Any, tf.Tensor]:
     """Batches of all clients, padded, and which of their examples count."""
-    totals, sizes = self._totals[:, tf.newaxis], self._clients.sizes[:, tf.newaxis]
+    totals, sizes = self._totals[:, tf.newaxis], self._sizes[:, tf.newaxis]
     position = step * self._batch_size + tf.range(self._batch_size, dtype=tf.int64)
     counts = position < totals
     position = tf.minimum(position, totals - 1)
     where = tf.stack([position // sizes, position % sizes], axis=-1)
     chosen = tf.gather_nd(self._order, where, batch_dims=1)
-    return self._read(
-      self._clients.starts[:, tf.newaxis] + tf.cast(chosen, tf.int64)
-    ), counts
+    examples = self._starts[:, tf.newaxis] + tf.cast(chosen, tf.int64)
+    return self._read(examples), counts
 
   def of_the_only_client(self, step: tf.Tensor) -> Any:
     """The batch of a single client as it is."""
-    total, size = self._totals[0], self._clients.sizes[0]
+    total, size = self._totals[0], self._sizes[0]
     first = step * self._batch_size
     position = tf.range(first, tf.minimum(first + self._batch_size, total))
     where = tf.stack([position // size, position % size], axis=-1)
     chosen = tf.gather_nd(self._order[0], where)
-    return self._read(self._clients.starts[0] + tf.cast(chosen, tf.int64))
+    return self._read(self._starts[0] + tf.cast(chosen, tf.int64))
 
   def _read(self, examples: tf.Tensor) -> Any:
     flat = [tf.gather(feature, examples) for feature in self._features]
@@ -187,7 +160,13 @@ def train_step(
   """
   model = training.model
   x, y = examples_lib.pair(batch)
-  sample_weight = None if counts is None else _weights_of_examples(counts)
+  sample_weight = None
+  if counts is not None:
+    # A mean over the batch becomes one over the examples that count, whether a loss
+    # divides by the size of the batch or by the sum of weights.
+    sample_weight = tf.cast(counts, tf.float32)
+    size = tf.cast(tf.size(counts), tf.float32)
+    sample_weight *= size / tf.maximum(tf.reduce_sum(sample_weight), 1.0)
   with tf.GradientTape() as tape:
     tape.watch(state.trainable)
     predict = tracing.converted(model.predict_on_batch)
@@ -203,16 +182,6 @@ def train_step(
   else:
     metrics = _add_metrics_of_examples(model, state.metrics, output, y, counts)
   return State(trainable, optimizer_state, metrics)
-
-
-def _weights_of_examples(counts: tf.Tensor) -> tf.Tensor:
-  """Weights that make a mean over the batch one over the examples that count.
-
-  They do, whether a loss divides by the size of the batch or by the sum of weights.
-  """
-  weights = tf.cast(counts, tf.float32)
-  size = tf.cast(tf.size(counts), tf.float32)
-  return weights * (size / tf.maximum(tf.reduce_sum(weights), 1.0))
 
 
 def _update_metrics(
@@ -237,11 +206,7 @@ def _add_metrics_of_examples(
   labels: Any,
   counts: tf.Tensor,
 ) -> Any:
-  """Adds to metrics what each example that counts adds by itself.
-
-  TFF's functional metrics do not take weights, but they are sums: clients' are added
-  up as well.
-  """
+  """Adds what each example that counts adds by itself: metrics take no weights."""
   if not tf.nest.flatten(metrics):
     return metrics
   zero = tf.nest.map_structure(tf.convert_to_tensor, model.initialize_metrics_state())
@@ -277,7 +242,6 @@ def side_by_side(
   stacked = tf.nest.map_structure(
     lambda tensor: tf.repeat(tensor[tf.newaxis], batches.num_clients, axis=0), initial
   )
-
   # How many clients there are is not known when the graph is made.
   shapes = tf.nest.map_structure(
     lambda tensor: tf.TensorShape([None]).concatenate(tensor.shape), initial

@@ -34,20 +34,14 @@ class Checkpoints:
   """
 
   def __init__(self, directory: str):
-    """Makes the directory, or takes up one.
-
-    What writes left in it that were killed is removed, of other modules as well.
-    """
+    """Makes the directory, or takes up one, without what is half written."""
     os.makedirs(directory, mode=0o700, exist_ok=True)
     os.chmod(directory, 0o700)
     self._directory = directory
     new_files.remove_half_written(directory)
 
   def save(self, checkpoint: Checkpoint) -> None:
-    """Keeps a checkpoint, unless there is one after as many rounds.
-
-    When it returns, the checkpoint is on disk; so is the one before, which stays.
-    """
+    """Keeps a checkpoint on disk beside the one before, unless it is there."""
     path = self._path(checkpoint.rounds)
     if os.path.exists(path):
       return
@@ -72,7 +66,15 @@ class Checkpoints:
         errors[rounds] = e
         continue
       for broken, error in errors.items():
-        self._put_aside(broken, error)
+        path = self._path(broken)
+        aside = os.path.join(self._directory, f'unreadable_{broken}_{time.time_ns()}')
+        os.rename(path, aside)
+        _logger.warning(
+          'The checkpoint %s cannot be read (%r), is now %s; an older one is taken.',
+          path,
+          error,
+          aside,
+        )
       return Checkpoint(rounds, found, ledger.Head(int(lines), sha256))
     if errors:
       rounds, error = next(iter(errors.items()))
@@ -82,17 +84,6 @@ class Checkpoints:
         'run in another run_dir.'
       ) from error
     return None
-
-  def _put_aside(self, rounds: int, error: Exception) -> None:
-    path = self._path(rounds)
-    aside = os.path.join(self._directory, f'unreadable_{rounds}_{time.time_ns()}')
-    os.rename(path, aside)
-    _logger.warning(
-      'The checkpoint %s cannot be read (%r), is now %s, and an older one is taken.',
-      path,
-      error,
-      aside,
-    )
 
   def _path(self, rounds: int) -> str:
     return os.path.join(self._directory, f'{_PREFIX}{rounds}')
@@ -108,16 +99,13 @@ class KeptRound(NamedTuple):
 class KeptRounds:
   """Results of rounds that cannot be run again, kept until a checkpoint has them.
 
-  A server's noise is a function of its key, which checkpoints have: a round that is run
-  again comes to the same bits. Noise that clients draw, each for itself, is in no
-  state: run again, the round would be another release of the same clients, with other
-  noise, and nothing would tell. Nor may what a cluster trained come to the same last
-  digits on those that go on. So the result is on disk before its line is in the ledger,
-  and who goes on takes it from there.
+  Noise that clients draw is in no state: run again, the round would be another release
+  of the same clients, with other noise, and nothing would tell. Nor may what a cluster
+  trained come to the same last digits on those that go on. So the result is on disk
+  before its line is in the ledger, and who goes on takes it from there.
   """
 
   def __init__(self, directory: str):
-    """Takes up what is there."""
     self._directory = directory
 
   @property
@@ -151,22 +139,19 @@ class KeptRounds:
 
 
 def is_any(directory: str) -> bool:
-  """Whether a directory has a checkpoint, of whatever round."""
-  return bool(_rounds(directory))
+  """Whether a directory is there and has a checkpoint, of whatever round."""
+  return os.path.isdir(directory) and bool(_rounds(directory))
 
 
 def _rounds(directory: str) -> list[int]:
   """After how many rounds there are checkpoints."""
-  names = filter(lambda name: name.startswith(_PREFIX), os.listdir(directory))
-  numbers = (name.removeprefix(_PREFIX) for name in names)
+  names = [name for name in os.listdir(directory) if name.startswith(_PREFIX)]
+  numbers = [name.removeprefix(_PREFIX) for name in names]
   return sorted(int(number) for number in numbers if number.isdigit())
 
 
 def to_bytes(structure: Any) -> bytes:
-  """The content of a file, in NumPy's format, whose parts have checksums.
-
-  `structure`: A structure of arrays, numbers, bytes and texts.
-  """
+  """A file of arrays, numbers, bytes and texts in NumPy's format, with checksums."""
   arrays = {}
   for number, leaf in enumerate(tf.nest.flatten(structure)):
     text = leaf.encode() if isinstance(leaf, str) else np.asarray(leaf)[()]

@@ -1,11 +1,11 @@
 """Loss and metrics of a model on data of no client.
 
-Outputs are computed in batches that are the smaller, the more a model puts out for an
-example: a language model puts out a number for each word of the vocabulary and each
-place of a sentence, which is gigabytes for some thousand sentences. What is a mean
-needs no more than a batch (`mean_metric`); for other functions outputs are kept.
+Batches are the smaller, the more a model puts out for an example: outputs of a language
+model are gigabytes for some thousand sentences. What is a mean needs no more than a
+batch (`mean_metric`); for other functions outputs are kept.
 """
 
+import functools
 from collections.abc import Iterator, Mapping
 from typing import Any, Callable, Optional
 
@@ -28,11 +28,7 @@ _WHOLE_BYTES = 2**30
 
 
 class Evaluator:
-  """Evaluates functional models, Keras ones among them.
-
-  What it measures of a model that was released costs no privacy if the data are of
-  nobody whose privacy is to be kept.
-  """
+  """Evaluates functional models, Keras ones among them."""
 
   def __init__(
     self,
@@ -40,11 +36,7 @@ class Evaluator:
     examples: Any,
     metrics: Any = None,
   ):
-    """Makes the graph.
-
-    `metrics`: Further measures by name; 'loss' is in place of the model's own. `None`
-    for those that a Keras model was compiled with.
-    """
+    """Makes the graph; `metrics` are those of `options.Evaluation`."""
     if isinstance(examples, tf.data.Dataset):
       raise TypeError(
         'test data are a dataset; give inputs and labels as arrays, (x, y).'
@@ -59,14 +51,12 @@ class Evaluator:
     examples_lib.check(
       _of_one((x, y)), _of_one((x_spec, y_spec)), 'test data', dtypes=False
     )
-    examples_lib.check_lengths(
-      [
-        (name, len(each))
-        for name, part in (('x', x), ('y', y))
-        for each in tf.nest.flatten(part)
-      ],
-      'test data',
-    )
+    lengths = [
+      (name, len(each))
+      for name, part in (('x', x), ('y', y))
+      for each in tf.nest.flatten(part)
+    ]
+    examples_lib.check_lengths(lengths, 'test data')
     self._inputs = tf.nest.flatten(x)
     self._labels = y
     if not len(self._inputs[0]):
@@ -76,26 +66,20 @@ class Evaluator:
     with self._graph.as_default():
       self._x = _placeholders(x_spec)
       self._y = _placeholders(y_spec)
-      self._weights = tf.nest.map_structure(
-        lambda each: tf.compat.v1.placeholder(each.dtype, each.shape),
-        model.initial_weights,
-      )
+      self._weights = _placeholders(model.initial_weights)
       output = model.predict_on_batch(self._weights, self._x, training=False)
-      self._loss = None
-      if _LOSS not in by_name:
-        self._loss = model.loss(output, self._y)
+      self._loss = None if _LOSS in by_name else model.loss(output, self._y)
     is_penalised = isinstance(output, keras_losses.Penalised)
     self._output = output.output if is_penalised else output
-    self._sort(by_name, bool(getattr(model, 'logits', None)))
     self._output_bytes: Optional[int] = None
     self._session = tf.compat.v1.Session(graph=self._graph)
-
-  def _sort(self, metrics: dict[str, Any], is_of_logits: bool) -> None:
-    """Tells metrics apart by how they are computed."""
+    self.names = list(dict.fromkeys([_LOSS, *by_name]))  # Of what is measured.
+    # Metrics by how they are computed.
     self._whole: dict[str, Callable[[Any, Any], Any]] = {}
     self._means: dict[str, mean_metric.MeanMetric] = {}
     self._of_keras: dict[str, keras_metrics.KerasMetric] = {}
-    for name, metric in metrics.items():
+    is_of_logits = bool(getattr(model, 'logits', None))
+    for name, metric in by_name.items():
       if isinstance(metric, mean_metric.MeanMetric):
         self._means[name] = metric
       elif isinstance(metric, keras_metrics.KerasMetric):
@@ -114,12 +98,6 @@ class Evaluator:
           f'test.metrics[{name!r}] must be a function of labels and outputs, a '
           f'learning.MeanMetric, or a metric of Keras or its name; got {metric!r}.'
         )
-    self._names = list(dict.fromkeys([_LOSS, *metrics]))
-
-  @property
-  def names(self) -> list[str]:
-    """What is measured."""
-    return list(self._names)
 
   def measure(self, weights: tff.learning.models.ModelWeights) -> dict[str, float]:
     """`loss`, and the further metrics, of a model."""
@@ -152,8 +130,9 @@ class Evaluator:
     if self._whole:
       whole = tf.nest.map_structure(lambda *parts: np.concatenate(parts), *kept)
       for name, function in self._whole.items():
-        measured[name] = self._try(name, _number_of(function), self._labels, whole)
-    return {name: measured[name] for name in self._names}
+        number_of = functools.partial(_number_of, function)
+        measured[name] = self._try(name, number_of, self._labels, whole)
+    return {name: measured[name] for name in self.names}
 
   def _batches(self, fed: dict[Any, Any]) -> Iterator[tuple[int, Any, Any, Any]]:
     """Number of examples, output, labels and loss of each batch."""
@@ -211,25 +190,23 @@ class Evaluator:
       ) from e
 
 
-def _number_of(function: Callable[[Any, Any], Any]) -> Callable[[Any, Any], float]:
-  def measure(labels: Any, outputs: Any) -> float:
-    found = _mean(function(labels, outputs), labels)
-    if not isinstance(outputs, np.ndarray) or not isinstance(labels, np.ndarray):
-      return found
-    if outputs.shape == (*labels.shape, 1):
-      try:
-        other = _mean(function(labels, outputs[..., 0]), labels)
-      except Exception:  # It takes the outputs as they are.
-        return found
-      if not np.isclose(found, other, rtol=1e-6, atol=1e-12, equal_nan=True):
-        raise ValueError(
-          f'it makes {found:.6g} of outputs of shape {outputs.shape}, and {other:.6g} '
-          f'of the same of shape {labels.shape}, that of labels: NumPy repeats one '
-          'along the other. Take outputs[:, 0].'
-        )
+def _number_of(function: Callable[[Any, Any], Any], labels: Any, outputs: Any) -> float:
+  """What a function makes of all outputs, if NumPy does not repeat an axis in it."""
+  found = _mean(function(labels, outputs), labels)
+  if not isinstance(outputs, np.ndarray) or not isinstance(labels, np.ndarray):
     return found
-
-  return measure
+  if outputs.shape == (*labels.shape, 1):
+    try:
+      other = _mean(function(labels, outputs[..., 0]), labels)
+    except Exception:  # It takes the outputs as they are.
+      return found
+    if not np.isclose(found, other, rtol=1e-6, atol=1e-12, equal_nan=True):
+      raise ValueError(
+        f'it makes {found:.6g} of outputs of shape {outputs.shape}, and {other:.6g} '
+        f'of the same of shape {labels.shape}, that of labels: NumPy repeats one '
+        'along the other. Take outputs[:, 0].'
+      )
+  return found
 
 
 def _mean(value: Any, labels: Any) -> float:

@@ -1,17 +1,15 @@
 """Models and optimizers as a configuration has them, to compare runs by.
 
-Numbers that have a name are told by it. Whatever else decides what is computed, such as
-a loss, an activation or a function of the round, is in a fingerprint of the graph,
-which is equal for the same graph, whatever process makes it. TensorFlow's own
-serialised graphs are not: names of nodes and functions have counters in them, which
-depend on what else was made before. Here names are replaced by places.
+Numbers that have a name are told by it, and whatever else decides what is computed by a
+fingerprint of the graph. TensorFlow's serialised graphs have counters in their names,
+which depend on what was made before; here names are replaced by places.
 """
 
 import hashlib
 import json
 import math
 import numbers
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any, Callable, Optional
 
 import numpy as np
@@ -28,11 +26,7 @@ _CALLED = {'lr': 'learning_rate'}
 
 
 def model(functional: tff.learning.models.FunctionalModel) -> dict[str, Any]:
-  """A model: its weights, and the graph of a step of training with its loss.
-
-  Returns JSON-ready. `initial_weights` is the checksum of those that a new run begins
-  with.
-  """
+  """A model: its weights, and the graph of a step of training with its loss."""
   weights = functional.initial_weights
   flat = [np.asarray(each) for each in tf.nest.flatten(weights)]
   # The simplest optimizer: the step is then that of the model.
@@ -63,10 +57,7 @@ def optimizer(
     state = which.initialize(trainable)
     return state, which.next(state, weights, gradients)
 
-  return {
-    **_named(which),
-    'graph': graph_of(step, trainable, trainable),
-  }
+  return {**_named(which), 'graph': graph_of(step, trainable, trainable)}
 
 
 def graph_of_optimizers(
@@ -108,9 +99,7 @@ def _specs(weights: Any) -> Any:
 def graph_of(function: Callable[..., Any], *specs: Any) -> str:
   """SHA-256 of the graph that a function makes: operations, constants, and types.
 
-  What it computes otherwise, in Python or by operations that run Python, is not in it,
-  nor are the seeds of random operations. Another release of TensorFlow may make another
-  graph of the same function.
+  What runs Python is not in it, nor are seeds of random operations.
   """
   with tf.Graph().as_default() as graph:
     arguments = [
@@ -162,9 +151,9 @@ class _Canonical:
     ]
 
   def _attribute(self, value: Any) -> Any:
-    called = list(_called(value))
-    if called:
-      return [self._place(name) for name in called]
+    functions = [value.func] if value.HasField('func') else value.list.func
+    if functions:
+      return [self._place(each.name) for each in functions]
     return value.SerializeToString(deterministic=True).hex()
 
   def _place(self, name: str) -> Any:
@@ -185,15 +174,6 @@ class _Canonical:
         ),
       ]
     return self._places[name]
-
-
-def _called(value: Any) -> Iterator[str]:
-  """Names of the functions in a node's attribute."""
-  if value.HasField('func'):
-    yield value.func.name
-  elif value.HasField('list'):
-    for function in value.list.func:
-      yield function.name
 
 
 def _tensor(name: str, places: dict[str, str]) -> list[str]:

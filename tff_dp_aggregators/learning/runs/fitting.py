@@ -1,7 +1,4 @@
-"""Whether a mechanism goes with the rest of what a run is told.
-
-Loads no TensorFlow, so that programs refuse what does not go together at once.
-"""
+"""Whether a mechanism goes with the rest of what a run is told, without TensorFlow."""
 
 from collections.abc import Mapping
 from typing import Any, Callable, Optional
@@ -22,10 +19,7 @@ class TooFewExamplesError(ValueError):
 
 
 def check_packing(why_not_packed: Optional[str], needing: Mapping[str, bool]) -> None:
-  """Refuses what is for packs of clients, where they are trained one by one.
-
-  `needing`: By the words of whoever stated it, whether it was stated.
-  """
+  """Refuses what was stated and is for packs, where there are none."""
   for stated, is_stated in needing.items():
     if is_stated and why_not_packed is not None:
       raise ValueError(
@@ -55,8 +49,13 @@ def check_scale(
   name: str = 'scale',
 ) -> None:
   """Refuses the noise of a larger cohort where that is not less."""
-  if scale == 1 or mechanism is None:
+  if scale == 1:
     return
+  if mechanism is None:
+    raise ValueError(
+      f'{name}={scale:g}, and there is no mechanism whose noise it could make less; '
+      'give one, or leave it out.'
+    )
   if mechanism.parts:
     raise ValueError(
       f'{name}={scale:g} does not go with a joint mechanism: what a '
@@ -82,7 +81,17 @@ def check_clients(
   placement = mechanism.placement
   hides_each = placement.is_on_clients and placement.is_of_client
   if hides_each:
-    _check_sent_once(placement.name, dropouts, schedule)
+    tried_again = bool(dropouts) and goal is not None
+    if dropouts is None:
+      rounds = range(schedule.num_rounds)
+      tried_again = any(len(schedule.attempts(number)) > 1 for number in rounds)
+    if tried_again:
+      raise ValueError(
+        f'rounds that are tried again (reporting_goal={goal}) do not go with '
+        f'noise_site={placement.name}: clients have sent their updates by then, and '
+        'send others when they are asked again, which no event counts. Leave the '
+        'reporting goal out: with noise of its own a client is hidden in any round.'
+      )
   if not min_clients:
     return
   if dropouts and (goal is None or goal < min_clients):
@@ -140,7 +149,6 @@ def check_canaries(
   """Refuses canaries where nothing is claimed, or nothing knows how to carry them.
 
   `is_other_noise`: Whether it is that of a simulated cohort, or of NbAFL.
-  `model_size`: How many parameters, if that is known.
   """
   why = None
   if mechanism is None or not mechanism.has_noise:
@@ -184,10 +192,7 @@ def check_server(
   clip_norm: Optional[float],
   prefix: str = 'server.',
 ) -> None:
-  """Refuses what does not go with a mechanism, or with none.
-
-  `prefix`: What stands before the name of a field where it was given.
-  """
+  """Refuses what does not go with a mechanism, or with none."""
   name = f'{prefix}inner_aggregator={server.inner_aggregator}'
   plain, secure, modular = options_lib.INNER
   has_integers = mechanism is not None and mechanism.has_integer_noise
@@ -233,26 +238,8 @@ def why_one_by_one(
 ) -> Optional[str]:
   """Why clients cannot be packed; `None` if they can."""
   if mechanism is not None and mechanism.has_integer_noise:
-    return (
-      f'each client draws its share of {mechanism.name} noise with a key of its own'
-    )
-  if options_lib.INNER[server.inner_aggregator].is_secure:
+    return f'each client draws its share of {mechanism.name} noise with its own key'
+  if server.inner_aggregator != options_lib.SUM:
     name = f'{prefix}inner_aggregator={server.inner_aggregator}'
     return f'{name} sums what each client sends'
   return None
-
-
-def _check_sent_once(
-  noise_site: str, dropouts: Any, schedule: sampling.Schedule
-) -> None:
-  """Refuses rounds in which a client may send two updates, each with noise."""
-  tried_again = bool(dropouts) and schedule.reporting_goal is not None
-  if dropouts is None:
-    tried_again = any(len(schedule.attempts(i)) > 1 for i in range(schedule.num_rounds))
-  if tried_again:
-    raise ValueError(
-      f'rounds that are tried again (reporting_goal={schedule.reporting_goal}) do not '
-      f'go with noise_site={noise_site}: clients have sent their updates by then, and '
-      'send others when they are asked again, which no event counts. Leave the '
-      'reporting goal out: with noise of its own a client is hidden in any round.'
-    )

@@ -40,10 +40,7 @@ class MetricsFile:
       new_files.replace(path, ''.join(kept))
 
   def append(self, row: dict[str, Any]) -> None:
-    """Appends the row of a round.
-
-    `row`: Values by column; what is `None` or missing is left empty.
-    """
+    """Appends the row of a round; what is `None` or missing is left empty."""
     with open(self._path, 'a', newline='', encoding='utf-8') as file:
       file.write(self._line(row))
 
@@ -54,14 +51,9 @@ class MetricsFile:
 
 
 class EventFile:
-  """A new file of events for TensorBoard beside those that are there.
-
-  TensorFlow's summaries cost half a millisecond a number; here all of a round are one
-  record, which a thread writes.
-  """
+  """A new file of events for TensorBoard, in which a round is one record."""
 
   def __init__(self, directory: str, rounds: int = 0):
-    """Makes the file."""
     from tensorboard.compat.proto import event_pb2
     from tensorboard.compat.proto import summary_pb2
     from tensorboard.summary.writer import event_file_writer

@@ -2,9 +2,10 @@
 
 import dataclasses
 import functools
+import math
 import platform
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Callable, Optional, Union, cast
+from typing import TYPE_CHECKING, Any, Callable, NamedTuple, Optional, Union, cast
 
 import dp_accounting
 import numpy as np
@@ -20,6 +21,7 @@ from tff_dp_aggregators.accounting import joint_mechanism
 from tff_dp_aggregators.accounting import mechanism as mechanism_lib
 from tff_dp_aggregators.accounting import noise_to_signal
 from tff_dp_aggregators.accounting import spent_by_round
+from tff_dp_aggregators.accounting.accountants import gaussian
 from tff_dp_aggregators.accounting.records import ledger
 from tff_dp_aggregators.accounting.reports import inputs as inputs_lib
 from tff_dp_aggregators.accounting.reports import terms
@@ -36,14 +38,15 @@ from tff_dp_aggregators.learning.packed import function
 from tff_dp_aggregators.learning.packed import simulation as simulation_lib
 from tff_dp_aggregators.learning.runs import fingerprints
 from tff_dp_aggregators.learning.runs import fitting
-from tff_dp_aggregators.learning.runs import larger_cohort as larger_cohort_lib
 from tff_dp_aggregators.learning.runs import run_directory
+from tff_dp_aggregators.queries import grid
 from tff_dp_aggregators.sampling import draws
 
 if TYPE_CHECKING:
   from tff_dp_aggregators.learning import cluster as cluster_lib
 
-# Settings that tell data or draws to whoever knows all the rest, by names with dots.
+NO_GUARANTEE = 'no privacy guarantee'
+# Settings that tell data or draws to whoever knows all the rest.
 _PRIVATE = (
   'data_facts',
   'flags.seed',
@@ -76,20 +79,14 @@ _PRIVATE_IF_SAMPLED = (
 )
 
 
-# What computes the rounds of a run has the states of a learning process of TFF's, so a
-# checkpoint of one is one of the other. `release` makes NumPy arrays of a state, which
-# holds the key of the noise, and `hold` takes them back.
+# What computes rounds has the states of a learning process of TFF's. `release` makes
+# NumPy arrays of a state, which holds the key of the noise, and `hold` takes them back.
 
 
 class PackedEngine:
   """Many clients in one function of this process, or of a cluster's."""
 
-  def __init__(
-    self,
-    simulation: packed.PackedFedAvg,
-    seed: int,
-    ids: Sequence[Any],
-  ):
+  def __init__(self, simulation: packed.PackedFedAvg, seed: int, ids: Sequence[Any]):
     self._simulation = simulation
     self._seed = seed
     self._keys = draws.keys_of_ids(ids, seed)
@@ -100,9 +97,7 @@ class PackedEngine:
     keys = local_order.keys(self._seed, number, self._keys[clients])
     return self._simulation.next(state, clients, keys)
 
-  def release(self, state: Any) -> Any:
-    """The tensors' arrays, which are not copied."""
-    return simulation_lib.to_numpy(state)
+  release = staticmethod(simulation_lib.to_numpy)  # Which copies nothing.
 
 
 class ProcessEngine:
@@ -132,13 +127,52 @@ class ProcessEngine:
 Engine = Union[PackedEngine, ProcessEngine]
 
 
+class LargerCohort(NamedTuple):
+  """A cohort that a run simulates, with less noise, and so without guarantee."""
+
+  facts: inputs_lib.SimulatedCohort  # Both cohorts, and the factor between them.
+  mechanism: accounting.Mechanism  # What the larger cohort would have had.
+
+  @property
+  def mechanism_of_run(self) -> accounting.Mechanism:
+    """The same with the run's own noise, also that of the count of norms."""
+    mechanism, scale = self.mechanism, self.facts.scale
+    stddev = mechanism.clipped_count_stddev
+    return dataclasses.replace(
+      mechanism,
+      noise_multiplier=mechanism.noise_multiplier / scale,
+      clipped_count_stddev=None if stddev is None else stddev / scale,
+    )
+
+  def in_words(self) -> str:
+    """Both cohorts, and that there is no guarantee."""
+    facts = self.facts
+    return (
+      f'{NO_GUARANTEE}, as the noise is that of a simulated cohort of '
+      f'{_count(facts.simulated_clients_per_round)} of '
+      f'{_count(facts.simulated_num_clients)} clients, and rounds have '
+      f'{_count(facts.clients_per_round)} of {_count(facts.num_clients)} '
+      f'(simulated_cohort_scale={facts.scale:g})'
+    )
+
+  def to_json(self) -> dict[str, Any]:
+    """What a configuration says of it, beside what the larger cohort would have had."""
+    facts, mechanism = self.facts, self.mechanism_of_run
+    return {
+      'guarantee': f'none: {self.in_words()}',
+      'scale': facts.scale,
+      'clients_per_round': facts.clients_per_round,
+      'simulated_clients_per_round': facts.simulated_clients_per_round,
+      'num_clients': facts.num_clients,
+      'simulated_num_clients': facts.simulated_num_clients,
+      'noise_multiplier': mechanism.noise_multiplier,
+      'clipped_count_stddev': mechanism.clipped_count_stddev,
+    }
+
+
 @dataclasses.dataclass(frozen=True)
 class Plan:
-  """Everything that decides what a run comes to.
-
-  `server` has the optimizer that is used, and `mechanism` is that of the larger cohort
-  if one is simulated.
-  """
+  """All that decides what a run comes to; its mechanism may be of a larger cohort."""
 
   training: packed.LocalTraining
   server: options_lib.Server
@@ -156,7 +190,7 @@ class Plan:
   canaries: Optional[packed.Canaries] = None
 
   @functools.cached_property
-  def larger_cohort(self) -> Optional[larger_cohort_lib.LargerCohort]:
+  def larger_cohort(self) -> Optional[LargerCohort]:
     """The cohort that the noise is for, if it is not that of the run."""
     if self.mechanism is None or self.simulated_cohort_scale == 1:
       return None
@@ -166,9 +200,7 @@ class Plan:
       self.schedule.num_clients,
     )
     # It is one mechanism for all weights: `fitting` refuses others.
-    return larger_cohort_lib.LargerCohort(
-      facts, cast(accounting.Mechanism, self.mechanism)
-    )
+    return LargerCohort(facts, cast(accounting.Mechanism, self.mechanism))
 
   @functools.cached_property
   def added_noise(self) -> Optional[joint_mechanism.AnyMechanism]:
@@ -190,7 +222,18 @@ class Plan:
     """What the simulated cohort would have spent by round, if one is simulated."""
     if self.larger_cohort is None:
       return None
-    return larger_cohort_lib.spent_by_round(self.larger_cohort.mechanism, self.delta)
+    mechanism, delta = self.larger_cohort.mechanism, self.delta
+    if not mechanism.noise_multiplier:
+      return lambda rounds: math.inf
+    if not mechanism.is_one_gaussian:
+      return spent_by_round.SpentByRound(mechanism, delta).after
+    so_far = mechanism.noise_multipliers_so_far
+
+    @functools.lru_cache(maxsize=16)  # Many rounds add nothing to the worst case.
+    def epsilon_of(mu: float) -> float:
+      return float(gaussian.epsilon_of(mu, delta))
+
+    return lambda rounds: epsilon_of(1 / float(so_far[rounds - 1]))
 
   @property
   def noise_seed(self) -> Optional[int]:
@@ -211,10 +254,7 @@ class Plan:
 
   @functools.cached_property
   def noise_to_signal(self) -> Optional[np.ndarray]:
-    """Noise-to-signal ratio of each round: see `accounting.noise_to_signal`.
-
-    It follows from public numbers only, and is no secret. `None` without a mechanism.
-    """
+    """Noise-to-signal ratio by round, of public numbers; `None` without mechanism."""
     if self.added_noise is None:
       return None
     return noise_to_signal.by_round(
@@ -277,16 +317,18 @@ class Plan:
   @functools.cached_property
   def noise_generator(self) -> str:
     """What the noise was drawn by, as the ledger has it."""
-    mean = self.mean()
-    assert mean is not None
-    return mean.generator
+    return cast(aggregators.DPMeanFactory, self.mean()).generator
 
   def check(self, scheduler: Any) -> None:
-    """Refuses what does not go together, before anything is written.
-
-    `scheduler`: Who is to train packs; `None` for this process.
-    """
+    """Refuses what does not go together, before anything is written."""
     fitting.check_server(self.server, self.mechanism, self.clip_norm)
+    if self.larger_cohort is not None:
+      try:
+        left = self.larger_cohort.mechanism_of_run.noise_multiplier
+        grid.check_noise_multiplier(left)
+      except ValueError as e:
+        scale = self.simulated_cohort_scale
+        raise ValueError(f'scale={scale:g} leaves too little noise: {e}') from e
     if self.nbafl is not None:
       assert self.mechanism is not None
       fitting.check_nbafl(
@@ -455,8 +497,8 @@ class Plan:
   def config(self) -> dict[str, Any]:
     """All of it, JSON-ready."""
     model, tuning = self.training.model, self.options.tuning
-    facts = self.options.data_facts
-    canaries, rates, told_rates = self.canaries, self.training.schedule, None
+    facts, canaries = self.options.data_facts, self.canaries
+    rates, told_rates = self.training.schedule, None
     if rates is not None:
       graph = fingerprints.graph_of_optimizers(rates.make, model)
       told_rates = {**rates.to_json(), 'graph': graph}
@@ -554,3 +596,7 @@ class Plan:
       clients_per_round=self.larger_cohort.facts.simulated_clients_per_round,
     )
     return {**self.larger_cohort.to_json(), 'as_planned': planned}
+
+
+def _count(number: float) -> str:
+  return f'{int(number)}' if float(number).is_integer() else f'{number:g}'

@@ -26,10 +26,6 @@ class Progress:
   """Shows the rounds of a run on standard error."""
 
   def __init__(self, num_rounds: int, done: int = 0, file: Optional[TextIO] = None):
-    """Initializes it.
-
-    `file`: Where to; `None` for standard error.
-    """
     self._file = file or sys.stderr
     self._num_rounds, self._done = num_rounds, done
     self._begun = self._said = time.monotonic()
@@ -73,11 +69,7 @@ class Progress:
       )
 
   def _warn(self, row: dict[str, Any]) -> None:
-    """Says for the first time that updates or losses are not finite.
-
-    Such an update counts as zero, and its round like any other: without a word, a run
-    in which nothing is learned would end as if all were well.
-    """
+    """Says for the first time that updates or losses are not finite."""
     clients, lost = row.get(metrics_file.CLIENTS, 0), row.get(_LOST) or 0
     found = {}
     if lost:
@@ -108,15 +100,7 @@ class Progress:
 
 
 def in_words(values: dict[str, float], short: bool = False) -> str:
-  """Values with their names on one line, those that people look for first.
-
-  Example:
-    >>> values = {'epsilon': 7.91001, 'clients/s': 8412.3, 'loss': 0.31832}
-    >>> in_words(values)
-    'loss=0.3183, epsilon=7.9101, clients/s=8412'
-    >>> in_words(values, short=True)
-    'loss=0.318, eps=7.911, clients/s=8.41k'
-  """
+  """Values with their names on one line, those that people look for first."""
   names = [name for name in _FIRST if name in values]
   names += [name for name in values if name not in (*_FIRST, _NOISE)]
   names += [_NOISE] if _NOISE in values else []

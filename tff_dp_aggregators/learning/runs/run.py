@@ -2,24 +2,21 @@
 
 How a run that was stopped goes on, at whatever moment that was:
 
-1. `config.json` is there before anything else, and a checkpoint before the first round:
-   the key of the noise is in it, so no noise is drawn that is not kept.
-2. Attempts at a round that are aborted have their lines in the ledger before the round
-   is run. The round's own line is there, and on disk, before anything is made of its
-   result. Its metrics come after that, and now and then a checkpoint, which names the
-   ledger's head.
+1. `config.json` is there before anything else, and a checkpoint, with the key of the
+   noise, before the first round.
+2. Aborted attempts at a round have their lines in the ledger before the round is run;
+   the round's own line is on disk before anything is made of its result. Then come its
+   metrics, and now and then a checkpoint, which names the ledger's head.
 3. Who goes on takes the last checkpoint. Rounds after it that have a line are run
-   again, on the same clients with the same noise; each has to come to the very result
-   that its line has the checksum of. If one does not, the run ends with an error, and
-   nothing of that result is told. So there are no two results with the same noise.
-   Aborted attempts that have a line are compared with it as well.
-   Noise that clients draw is in no state, and cannot be had again. Rounds with it leave
-   their result on disk before their line, and who goes on takes it from there
-   (`checkpoints.KeptRounds`); without it, the run ends with an error. So do rounds that
-   other machines train, which may come to other last digits than those that go on;
-   without it, they are run again.
+   again, on the same clients with the same noise, and have to come to the very result
+   that the line has the checksum of; or the run ends with an error, and nothing of that
+   result is told. So there are no two results with the same noise.
+   Rounds with noise of clients, which is in no state, and those that other machines
+   train, with other last digits perhaps, leave their result on disk before their line,
+   and who goes on takes it from there (`checkpoints.KeptRounds`). Without it, the first
+   end with an error, and the others are run again.
 4. `metrics.csv` is cut to the rounds of the checkpoint, and written on. Before that,
-   `resumption` refuses if something knows of a round that the ledger has no line of.
+   `records.find` refuses if something knows of a round that the ledger has no line of.
 """
 
 import contextlib
@@ -49,24 +46,17 @@ from tff_dp_aggregators.learning import interrupts
 from tff_dp_aggregators.learning import options
 from tff_dp_aggregators.learning import runtime
 from tff_dp_aggregators.learning.packed import server as server_lib
-from tff_dp_aggregators.learning.runs import attempts as attempts_lib
 from tff_dp_aggregators.learning.runs import checkpoints as checkpoints_lib
 from tff_dp_aggregators.learning.runs import evaluation as evaluation_lib
-from tff_dp_aggregators.learning.runs import larger_cohort as larger_cohort_lib
 from tff_dp_aggregators.learning.runs import metrics_file
 from tff_dp_aggregators.learning.runs import plan as plan_lib
 from tff_dp_aggregators.learning.runs import progress as progress_lib
+from tff_dp_aggregators.learning.runs import records
 from tff_dp_aggregators.learning.runs import run_directory
 from tff_dp_aggregators.sampling import schedule as schedule_lib
 
 _REMOVED = '.removed'
 _MOST_OF_THE_TIME = 0.05  # For checkpoints.
-# What ends a round without a result, or what is done with one that has its line.
-_NOTHING_CAME_OF_IT = (
-  cluster_lib.ClusterError,
-  failures.RoundTimeoutError,
-  runtime.WorkerError,
-)
 _CLIENTS, NOT_PRIVATE = metrics_file.CLIENTS, metrics_file.NOT_PRIVATE
 # Columns of the signal-to-noise ratio; the first two are what a process measures.
 _SIGNAL, _NOISE = f'{NOT_PRIVATE}signal_norm', 'squared_noise_norm'
@@ -97,7 +87,12 @@ class Run:
     self._watch = schedule_lib.Watch(plan.schedule)
     if directory.config is not None:
       directory.forget_untrained(plan.config())
-    laid_out = self._lay_out()
+    laid_out = None
+    if plan.packed and not plan.clients.is_laid_out and directory.config is None:
+      # Data are read once. Until the configuration is there, they have a name of which
+      # nothing stays.
+      laid_out = directory.file(run_directory.NEW_DATA)
+      plan.clients.lay_out(laid_out)
     is_new = directory.begin(plan.config(), plan.private_settings)
     if is_new or not directory.has(run_directory.STRATEGY):
       if plan.mechanism is not None:
@@ -107,31 +102,12 @@ class Run:
     if laid_out:
       os.rename(laid_out, directory.file(run_directory.DATA))
 
-  def _lay_out(self) -> Optional[str]:
-    """Lays out the data of a new run, so that they are read once; where, if it did.
-
-    Until the configuration is there, they have a name of which nothing stays.
-    """
-    clients, directory = self.plan.clients, self.directory
-    if not self.plan.packed or clients.is_laid_out or directory.config is not None:
-      return None
-    path = directory.file(run_directory.NEW_DATA)
-    clients.lay_out(path)
-    return path
-
   def go(
     self,
     stop: interrupts.StopRequest,
     cluster: Optional[cluster_lib.Cluster] = None,
   ) -> int:
-    """Runs the rounds that are left; returns how many there are.
-
-    Clients that are not packed need a runtime of TFF's around it.
-
-    Files that are lost are found by `resumption.find`, which is to be asked before.
-
-    `cluster`: Who trains packs; `None` for this process.
-    """
+    """Runs the rounds that are left, once `records.find` was asked; gives how many."""
     plan, directory = self.plan, self.directory
     engine = plan.engine(directory.file(run_directory.DATA), cluster)
     self._cluster = cluster
@@ -142,22 +118,20 @@ class Run:
         directory.file(run_directory.METRICS), self._columns(), rounds
       )
       if plan.canaries is not None:
+        canaries = directory.file(run_directory.CANARIES)
         self._canaries_file = metrics_file.MetricsFile(
-          directory.file(run_directory.CANARIES),
-          plan.canaries.columns,
-          rounds,
+          canaries, plan.canaries.columns, rounds
         )
       if self._measures_signal:
         for before in metrics_file.read(directory.file(run_directory.METRICS)):
           self._add_signal([float(before[_SIGNAL]), float(before[_NOISE])])
       self._say_where_it_is(rounds, ledger.rounds)
-      remark = None
       if not rounds and plan.added_noise is not None:
         remark = noise_to_signal.remark(
           plan.added_noise, plan.noised_size, plan.schedule.clients_per_round
         )
-      if remark is not None:  # The first round's noise is larger than what it hides.
-        progress_lib.say(remark, sys.stderr)
+        if remark is not None:  # The first round's noise is larger than what it hides.
+          progress_lib.say(remark, sys.stderr)
       events = metrics_file.EventFile(directory.file(run_directory.EVENTS), rounds)
       stack.callback(events.close)
       progress = progress_lib.Progress(plan.num_rounds, rounds)
@@ -165,12 +139,15 @@ class Run:
       while rounds < plan.num_rounds and not stop.requested:
         begun = time.monotonic()
         try:
-          after = self._round(engine, state, released, rounds, ledger)
-        except _NOTHING_CAME_OF_IT:
-          # The rounds before it need not be run again.
+          state, released, row = self._round(engine, state, released, rounds, ledger)
+        except (
+          cluster_lib.ClusterError,
+          failures.RoundTimeoutError,
+          runtime.WorkerError,
+        ):
+          # Nothing came of it. The rounds before it need not be run again.
           self._checkpoint(checkpoints, rounds, released, ledger)
           raise
-        state, released, row = after
         rounds += 1
         row['round_seconds'] = round(time.monotonic() - begun, 6)
         row['clients_per_second'] = round(row[_CLIENTS] / row['round_seconds'], 3)
@@ -187,9 +164,8 @@ class Run:
           self._checkpoint(checkpoints, rounds, released, ledger)
       self._checkpoint(checkpoints, rounds, released, ledger)
       if plan.canaries is not None and rounds:
-        rows = metrics_file.read(directory.file(run_directory.CANARIES))
         mechanism = cast(accounting.Mechanism, plan.mechanism)
-        record = plan.canaries.record(rows, mechanism)
+        record = plan.canaries.record(metrics_file.read(canaries), mechanism)
         directory.write(run_directory.CANARY_SCORES, record.to_json())
     return rounds
 
@@ -243,8 +219,16 @@ class Run:
       # The checkpoint before this one may still be needed, if this cannot be read.
       self._kept_rounds.remove_before(self._checkpointed_rounds)
     self._checkpointed_rounds = rounds
-    weights = state.global_model_weights
-    self.directory.write(run_directory.MODEL, _npz(weights))
+    arrays = {
+      f'{kind}_{number}': np.asarray(each)
+      for kind in ('trainable', 'non_trainable')
+      for number, each in enumerate(
+        tf.nest.flatten(getattr(state.global_model_weights, kind))
+      )
+    }
+    buffer = io.BytesIO()
+    np.savez(buffer, **arrays)
+    self.directory.write(run_directory.MODEL, buffer.getvalue())
     self._checkpoint_took = time.monotonic() - begun
 
   def _round(
@@ -258,7 +242,7 @@ class Run:
     """Runs a round: the state after it, that state released, and its metrics."""
     goal = self.plan.schedule.reporting_goal
     attempts = self._watch.attempts(number)
-    attempts_lib.write_aborted(ledger, number, attempts, goal)
+    records.write_aborted(ledger, number, attempts, goal)
     counted = attempts[-1]
     clip_norm, mechanism = self.plan.clip_norm, self.plan.mechanism
     if mechanism is not None and mechanism.clipped_count_stddev is not None:
@@ -359,20 +343,25 @@ class Run:
     notes: Optional[list[str]],
   ) -> ledger_lib.LedgerEntry:
     """Writes the round's line, or compares it with the one that is there."""
-    mechanism, tag = self.plan.added_noise, None
+    mechanism = self.plan.added_noise
     event: dp_accounting.DpEvent = dp_accounting.NonPrivateDpEvent()
     noise: dict[str, Any] = {
       'clip_norm': clip_norm,
       'noise_multiplier': 0.0,
       'strategy_checksum': None,
+      'noise_generator': None,
+      'noise_key_tag': None,
     }
     if self.plan.sampled_events is not None:
       event = self.plan.sampled_events[number]
     elif self.plan.guaranteed is not None:
       event = aggregators.extract_dp_event(state).last_round_only
     if mechanism is not None:
-      tag = self.plan.noise_seed_tag or measured['noise_key_tag'] or None
-      noise = mechanism.line(clip_norm)
+      noise = {
+        **mechanism.line(clip_norm),
+        'noise_generator': self.plan.noise_generator,
+        'noise_key_tag': self.plan.noise_seed_tag or measured['noise_key_tag'] or None,
+      }
     # How many were drawn follows from who was, which is secret.
     is_told = not self.plan.is_sampled
     line: dict[str, Any] = {
@@ -384,8 +373,6 @@ class Run:
       'result_checksum': ledger_lib.checksum_of(
         tf.nest.flatten(state.global_model_weights)
       ),
-      'noise_generator': self.plan.noise_generator if mechanism else None,
-      'noise_key_tag': tag,
       **self.plan.sources,
     }
     if number < ledger.rounds:
@@ -445,10 +432,7 @@ class Run:
     return [*columns, 'round_seconds', 'clients_per_second']
 
   def finish(self) -> None:
-    """Removes what a run needs to go on: checkpoints, with the key, and data.
-
-    A run with all its rounds and no checkpoint is finished; so they go at once.
-    """
+    """Removes what a run needs to go on: data, and at once all checkpoints."""
     self.directory.check_in_place()
     shutil.rmtree(self.directory.file(run_directory.DATA), ignore_errors=True)
     checkpoints = self.directory.file(run_directory.CHECKPOINTS)
@@ -462,9 +446,7 @@ def _whose(mechanism: accounting.joint_mechanism.AnyMechanism) -> str:
   """Whose noise a noise multiplier is of, if it is not that of the server."""
   placement, on_top = mechanism.placement, mechanism.server_noise_multiplier
   if placement.is_simulation:
-    return (
-      f' of each client, simulated by the server ({larger_cohort_lib.NO_GUARANTEE})'
-    )
+    return f' of each client, simulated by the server ({plan_lib.NO_GUARANTEE})'
   if placement.is_of_client:
     more = '' if on_top is None else f', and {on_top:.4f} of the noise of the server'
     return f" of each client's own noise{more}"
@@ -496,18 +478,6 @@ def _measured(metrics: Any) -> dict[str, Any]:
       float(of_query[name]) for name in (_SIGNAL, _NOISE) if name in of_query
     ],
   }
-
-
-def _npz(weights: tff.learning.models.ModelWeights) -> bytes:
-  """Weights in NumPy's format, in the order of the model's."""
-  arrays = {
-    f'{kind}_{number}': np.asarray(each)
-    for kind in ('trainable', 'non_trainable')
-    for number, each in enumerate(tf.nest.flatten(getattr(weights, kind)))
-  }
-  buffer = io.BytesIO()
-  np.savez(buffer, **arrays)
-  return buffer.getvalue()
 
 
 def read_weights(path: str) -> tff.learning.models.ModelWeights:

@@ -15,9 +15,8 @@
 | `architecture.keras`, or `architecture/` | the model but for its training | you |
 | `preprocessing.json` | what makes inputs of columns, if that is known | you |
 
-"You" are those who may see the clients' data as well: a model begins with weights that
-may be made of them, and has constants, such as the means that it scales features by; so
-has the preprocessing. No noise is in these. While it runs there are also
+"You" are those who may see the clients' data as well: initial weights, constants of a
+model and preprocessing may be made of them, without noise. While it runs there are also
 
 | file | content | who may see it |
 |------|---------|----------------|
@@ -25,12 +24,11 @@ has the preprocessing. No noise is in these. While it runs there are also
 | `data/` | clients' examples, laid out for packed simulation | you |
 
 and `.lock`, which stays: whoever runs it has that locked. `log.txt` and `error.txt` are
-of whoever runs it, what it says and why it failed; they may be there before the run.
+of whoever runs it, and may be there before the run.
 
-Settings are private by `Plan.private_settings`. A hash of the data would tell whoever
-knows all clients but one, by trying, whether that one is among them; a seed tells who
-was drawn, or the noise. So nothing that may be handed on has one, nor a hash of it that
-is quick to try.
+A hash of the data would tell whoever knows all clients but one, by trying, whether that
+one is among them; a seed tells who was drawn, or the noise. So nothing that may be
+handed on has one, nor a hash of it that is quick to try: see `Plan.private_settings`.
 """
 
 import json
@@ -38,7 +36,7 @@ import os
 import secrets
 import shutil
 import sys
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any, Optional
 
 from tff_dp_aggregators.accounting import canaries
@@ -57,8 +55,7 @@ ORIGINAL = os.path.join(CHECKPOINTS, 'original.json')
 KERAS_ARCHITECTURE, ARCHITECTURE = 'architecture.keras', 'architecture'
 PREPROCESSING = 'preprocessing.json'
 LOG, ERROR = 'log.txt', 'error.txt'
-# What a run has left that was begun and drew no noise yet. Without the first there is
-# none.
+# What a run has left that was begun and drew no noise yet.
 _UNTRAINED = (
   CONFIG,
   PRIVATE,
@@ -130,9 +127,14 @@ class RunDirectory:
         f'another process, here or on another machine, runs the training in {path}; '
         'wait for it, or give another run_dir.'
       ) from e
-    for name in os.listdir(path):
-      if name.startswith(_HALF_WRITTEN):
-        _remove(self.file(name))
+    self._remove(name for name in os.listdir(path) if name.startswith(_HALF_WRITTEN))
+
+  def _remove(self, names: Iterable[str]) -> None:
+    for path in map(self.file, names):
+      if os.path.isdir(path):
+        shutil.rmtree(path)
+      else:
+        os.unlink(path)
 
   def file(self, name: str) -> str:
     """Path of a file in the directory."""
@@ -168,11 +170,8 @@ class RunDirectory:
       self.write(name, text, is_private=name == PRIVATE)
 
   def share(self, instead: Mapping[str, str]) -> None:
-    """Copies what a reviewer may have into a directory of its own, anew.
-
-    Nothing of a run of before, whose configuration has what is private.
-    """
-    if not self.has(PRIVATE):
+    """Copies what a reviewer may have into a directory of its own, anew."""
+    if not self.has(PRIVATE):  # Of an old run, whose configuration has what is private.
       return
     os.makedirs(self.file(SHARE), exist_ok=True)
     for name in filter(self.has, (*SHARED, CANARY_SCORES)):
@@ -183,10 +182,9 @@ class RunDirectory:
         self.write(os.path.join(SHARE, name), file.read())
 
   def forget_untrained(self, config: Mapping[str, Any]) -> None:
-    """Removes what a run left that failed before its first round, if settings differ.
+    """Removes what a run left that drew no noise yet, if settings differ.
 
-    So whoever mends a model that could not be trained can use the same directory. There
-    is no key of noise in what is removed, and nothing that was released.
+    So whoever mends a model that could not be trained can use the same directory.
     """
     begun = self.config
     if begun is None or not _is_untrained(self.path):
@@ -197,9 +195,7 @@ class RunDirectory:
       f'{self.path}: begun with other settings, and nothing was trained; begins anew.',
       file=sys.stderr,
     )
-    for name in _UNTRAINED:
-      if self.has(name):
-        _remove(self.file(name))
+    self._remove(filter(self.has, _UNTRAINED))
 
   def surroundings_that_changed(self, config: Mapping[str, Any]) -> str:
     """What has changed in software and machine since the run began; '' if nothing."""
@@ -216,25 +212,17 @@ class RunDirectory:
   def mark_as_original(self) -> None:
     """Marks a directory with checkpoints as the one that its run began in.
 
-    The mark is the number of the directory's inode: it stays in a move within a file
-    system, and not in a copy. Some network file systems number anew when they are
-    mounted; there a run has to be told that its directory is the original.
+    The number of its inode stays in a move within a file system, and not in a copy; nor
+    where a network file system numbers anew, and a run has to be told.
     """
     if not self.has(ORIGINAL):
       self.check_in_place()
       self.write(ORIGINAL, json.dumps({'inode': os.stat(self.path).st_ino}) + '\n')
 
   def check_is_original(self) -> None:
-    """Refuses a copy of a directory that was marked.
-
-    A copy has the key of the noise. If original and copy both go on, on other data,
-    what one released takes the noise away from what the other did, and no ledger shows
-    it.
-    """
+    """Refuses a copy of a directory that was marked: it has the key of the noise."""
     if self.has(ORIGINAL):
-      with open(self.file(ORIGINAL), encoding='utf-8') as file:
-        marked = json.load(file)
-      if marked != {'inode': os.stat(self.path).st_ino}:
+      if _read(self.file(ORIGINAL)) != {'inode': os.stat(self.path).st_ino}:
         raise ValueError(
           f'{self.path} is a copy of the directory that its run began in, or was moved '
           'to another file system. A copy has the key of the noise: if the original '
@@ -308,7 +296,9 @@ def told_of_data(facts: Mapping[str, Any]) -> dict[str, Any]:
 def _refuse_others(
   path: str, begun: Any, config: Mapping[str, Any], more: str = ''
 ) -> None:
-  secret = _private_names(path)
+  private = os.path.join(path, PRIVATE)
+  # Whose values no message is to have.
+  secret = set(_names_within(_read(private))) if os.path.exists(private) else set()
   differences = [
     f'{_called(name)}: another one than then, which is in {PRIVATE}'
     if name in secret and not all(map(_is_no_secret, values))
@@ -334,16 +324,6 @@ def _is_no_secret(value: Any) -> bool:
   return value is None or (isinstance(value, int) and value < ledger.GUESSABLE)
 
 
-def _private_names(path: str) -> set[str]:
-  """Names of private settings, whose values no message is to have."""
-  private = os.path.join(path, PRIVATE)
-  if not os.path.exists(private):
-    return set()
-  with open(private, encoding='utf-8') as file:
-    secret = json.load(file)
-  return set(_names_within(secret))
-
-
 def _names_within(settings: Mapping[str, Any], within: str = '') -> Iterator[str]:
   """Names with dots of all settings, also of groups of them."""
   for key, value in settings.items():
@@ -358,14 +338,18 @@ def _is_untrained(path: str) -> bool:
   return _names(path) <= set(_UNTRAINED)
 
 
+def _read(path: str) -> dict[str, Any]:
+  with open(path, encoding='utf-8') as file:
+    content: dict[str, Any] = json.load(file)
+    return content
+
+
 def read_config(path: str) -> dict[str, Any]:
   """The configuration in a run directory, with its private settings."""
-  with open(os.path.join(path, CONFIG), encoding='utf-8') as file:
-    config: dict[str, Any] = json.load(file)
+  config = _read(os.path.join(path, CONFIG))
   private = os.path.join(path, PRIVATE)
   if os.path.exists(private):
-    with open(private, encoding='utf-8') as file:
-      _put_in(config, json.load(file))
+    _put_in(config, _read(private))
   elif config.get(_PRIVATE_FILE) is not None:
     raise ValueError(
       f'{private} is gone, which has the seeds of the run and what tells its data from '
@@ -377,10 +361,7 @@ def read_config(path: str) -> dict[str, Any]:
 
 
 def secret_seed(path: Optional[str]) -> int:
-  """The seed of the run that goes on in a directory, or one that nobody can guess.
-
-  `path`: The run's directory; `None` if it has none.
-  """
+  """The seed of the run that goes on in a directory, or one that nobody can guess."""
   if path is not None and os.path.exists(os.path.join(path, CONFIG)):
     seed = (read_config(path).get('training') or {}).get('seed')
     if isinstance(seed, int):
@@ -419,10 +400,7 @@ def _put_in(config: dict[str, Any], secret: Mapping[str, Any]) -> None:
 
 
 def _names(path: str) -> set[str]:
-  """What a run has left in a directory, without what says nothing of it.
-
-  That is what is half written, the lock, and what whoever runs it writes down.
-  """
+  """What a run has left in a directory, without what says nothing of it."""
   return {
     name
     for name in os.listdir(path)
@@ -431,16 +409,9 @@ def _names(path: str) -> set[str]:
 
 
 def looks_finished(path: str) -> bool:
-  """Whether a run in `path` seems to be finished; `resumption` proves it."""
+  """Whether a run in `path` seems to be finished; `records.find` proves it."""
   names = set(os.listdir(path)) if os.path.isdir(path) else set()
   return REPORT in names and CHECKPOINTS not in names
-
-
-def _remove(path: str) -> None:
-  if os.path.isdir(path):
-    shutil.rmtree(path)
-  else:
-    os.unlink(path)
 
 
 def _differences(

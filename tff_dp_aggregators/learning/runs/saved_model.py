@@ -1,9 +1,8 @@
 """The model of a run, to be used: its architecture when it begins, weights afterwards.
 
-A Keras model is kept in Keras's own format, `architecture.keras`; a functional one as
-its TensorFlow graph, by TFF's `save_functional_model`, in `architecture/`. Both hold
-the weights that the training begins with, which may be made of data that no noise
-protects, as the means that a layer scales by are: neither is for others to see.
+A Keras model is kept in Keras's own format, a functional one as its TensorFlow graph.
+Both hold the weights that the training begins with, which may be made of data that no
+noise protects: neither is for others to see.
 """
 
 import io
@@ -31,7 +30,7 @@ from tff_dp_aggregators.learning.runs import run_directory
 
 _MODELS = (tf.keras.Model, tff.learning.models.FunctionalModel)
 # In the file of a Keras model: inputs, and what it puts out for them.
-_TRIED = 'tried.npz'
+_TRIED, _TRIED_KINDS = 'tried.npz', ('output', 'trainable', 'rest')
 _MADE_AGAIN = 'learning.load(run_dir, model=make_model), with the function that made it'
 
 
@@ -40,10 +39,7 @@ class NotKeptError(ValueError):
 
 
 class TrainedModel(tff.learning.models.FunctionalModel):
-  """A functional model whose `initial_weights` are the trained ones.
-
-  It can be called, as a Keras model can: with a batch of inputs.
-  """
+  """A functional model with the trained weights as `initial_weights`."""
 
   def __call__(self, x: Any, training: bool = False) -> Any:
     """What the model puts out."""
@@ -56,10 +52,7 @@ class TrainedModel(tff.learning.models.FunctionalModel):
 def save(
   directory: run_directory.RunDirectory, model: tff.learning.models.FunctionalModel
 ) -> None:
-  """Keeps the architecture of a run's model, unless it is there.
-
-  A model that cannot be kept is trained all the same, and a line says so.
-  """
+  """Keeps the architecture of a run's model; or a line says that it cannot be kept."""
   keras_model = models.keras_model_of(model)
   try:
     if keras_model is None:
@@ -109,22 +102,6 @@ def load(
     TypeError: If `model` is none.
     ValueError: If the run has released no round yet; or if the weights are not of such
       a model, or of no round.
-
-  Example:
-    >>> from tff_dp_aggregators import learning
-    >>> x = np.float32([[1.0], [2.0], [4.0]])
-    >>> run_dir = os.path.join(tempfile.mkdtemp(), 'run')
-    >>> result = learning.train(
-    ...   lambda: tf.keras.Sequential([tf.keras.layers.Dense(1, input_shape=[1])]),
-    ...   {'one': (x, 3 * x)},
-    ...   None,
-    ...   run_dir,
-    ...   loss='mean_squared_error',
-    ...   clients_per_round=1,
-    ...   num_rounds=150,
-    ... )
-    >>> learning.load(run_dir)(np.float32([[5.0]])).numpy().round(1)
-    array([[15.]], dtype=float32)
   """
   path = os.path.join(run_dir, run_directory.MODEL)
   if not os.path.exists(path):
@@ -178,11 +155,17 @@ def _save_functional(
 
 def _keras_bytes(model: keras_models.KerasFunctionalModel) -> bytes:
   """The model in Keras's format, with what it puts out for some inputs."""
-  inputs, outputs = model.some_inputs(), tf.nest.flatten(model.some_outputs())
-  given = _by_name(inputs, 'input')
-  given.update({f'output/{number}': each for number, each in enumerate(outputs)})
-  for kind, weights in zip(('trainable', 'rest'), model.initial_weights):
-    given.update({f'{kind}/{number}': each for number, each in enumerate(weights)})
+  inputs = model.some_inputs()
+  # By names that say how inputs are put together.
+  if isinstance(inputs, Mapping):
+    given = {f'input:{key}': np.asarray(each) for key, each in inputs.items()}
+  elif isinstance(inputs, (list, tuple)):
+    given = {f'input/{number}': np.asarray(each) for number, each in enumerate(inputs)}
+  else:
+    given = {'input': np.asarray(inputs)}
+  outputs = tf.nest.flatten(model.some_outputs())
+  for kind, arrays in zip(_TRIED_KINDS, (outputs, *model.initial_weights)):
+    given.update({f'{kind}/{number}': each for number, each in enumerate(arrays)})
   tried = io.BytesIO()
   np.savez(tried, **given)
   with tempfile.TemporaryDirectory() as folder:
@@ -194,20 +177,8 @@ def _keras_bytes(model: keras_models.KerasFunctionalModel) -> bytes:
       return file.read()
 
 
-def _by_name(inputs: Any, name: str) -> dict[str, np.ndarray]:
-  """Inputs by names that say how they are put together."""
-  if isinstance(inputs, Mapping):
-    return {f'{name}:{key}': np.asarray(each) for key, each in inputs.items()}
-  if isinstance(inputs, (list, tuple)):
-    return {f'{name}/{number}': np.asarray(each) for number, each in enumerate(inputs)}
-  return {name: np.asarray(inputs)}
-
-
 def _check_constants(model: tf.keras.Model, run_dir: str) -> None:
-  """Refuses a model that is not the one that was trained, but for its weights.
-
-  It is one that has constants which are drawn when it is made, or other activations.
-  """
+  """Refuses a model with other constants or activations than the trained one."""
   path = os.path.join(run_dir, run_directory.KERAS_ARCHITECTURE)
   if not os.path.exists(path):
     return
@@ -218,7 +189,7 @@ def _check_constants(model: tf.keras.Model, run_dir: str) -> None:
       arrays = {name: tried[name] for name in tried.files}
   outputs, *weights = (
     [each for name, each in arrays.items() if name.startswith(f'{kind}/')]
-    for kind in ('output', 'trainable', 'rest')
+    for kind in _TRIED_KINDS
   )
   _assign(model, tff.learning.models.ModelWeights(*weights))
   given = {name: each for name, each in arrays.items() if name.startswith('input')}

@@ -1,18 +1,103 @@
-"""Aborted attempts: in the ledger, in the report, and the same after a kill."""
+"""How far a run is by its files, and the attempts that its ledger has."""
 
 import itertools
 import json
+import os
 import pathlib
 
 import dp_accounting
+import numpy as np
 import pytest
 
 from tests.learning import training_runs
 from tff_dp_aggregators import sampling
 from tff_dp_aggregators.accounting.programs import report as report_program
-from tff_dp_aggregators.accounting.records import ledger
+from tff_dp_aggregators.accounting.records import ledger as ledger_lib
 from tff_dp_aggregators.accounting.reports import verification
-from tff_dp_aggregators.learning.runs import attempts
+from tff_dp_aggregators.learning.runs import records
+from tff_dp_aggregators.learning.runs import run_directory
+
+_ROUNDS = 4
+
+
+def _write_ledger(path, rounds):
+  with ledger_lib.LedgerWriter(path, delta=1e-3) as writer:
+    for number in range(rounds):
+      writer.append(
+        event=dp_accounting.GaussianDpEvent(1.0),
+        cohort_requested=3,
+        cohort_reported=3,
+        clip_norm=1.0,
+        noise_multiplier=1.0,
+        strategy_checksum='sha256:0',
+        result_checksum=ledger_lib.checksum_of([np.full(2, number)]),
+      )
+
+
+def _directory(path, *, ledger=None, metrics=None, report=None, checkpoint=None):
+  """A directory with the files of a run that got so far."""
+  directory = run_directory.RunDirectory(str(path))
+  directory.write('config.json', '{}')
+  if ledger is not None:
+    _write_ledger(directory.file('ledger.jsonl'), ledger)
+  if metrics is not None:
+    rows = ''.join(f'{number},0.5\n' for number in range(metrics))
+    directory.write('metrics.csv', f'round,loss\n{rows}')
+  if report is not None:
+    run = {'run': {'rounds_completed': report}}
+    directory.write('report.json', json.dumps(run))
+  if checkpoint is not None:
+    os.makedirs(directory.file(f'checkpoints/after_round_{checkpoint}'))
+  return directory
+
+
+@pytest.mark.parametrize(
+  ('files', 'rounds', 'is_finished'),
+  [
+    ({}, 0, False),
+    ({'ledger': 0}, 0, False),
+    ({'ledger': 0, 'checkpoint': 0}, 0, False),
+    ({'ledger': 3, 'metrics': 2, 'checkpoint': 1}, 3, False),
+    ({'ledger': 3, 'metrics': 3, 'checkpoint': 3, 'report': 3}, 3, False),
+    ({'ledger': 4, 'metrics': 4, 'checkpoint': 4, 'report': 4}, 4, False),
+    ({'ledger': 4, 'metrics': 4, 'report': 4}, 4, True),
+  ],
+)
+def test_how_far_a_run_is(files, rounds, is_finished, tmp_path):
+  with _directory(tmp_path / 'run', **files) as directory:
+    assert records.find(directory, _ROUNDS) == (rounds, is_finished)
+
+
+@pytest.mark.parametrize(
+  ('files', 'match'),
+  [
+    # Lines are cut that come after the checkpoint.
+    ({'ledger': 2, 'metrics': 3, 'checkpoint': 1}, 'metrics.csv has 3: lines are miss'),
+    ({'ledger': 2, 'report': 3, 'checkpoint': 1}, 'report.json has 3: lines are miss'),
+    ({'ledger': 3, 'metrics': 4, 'report': 4}, 'metrics.csv has 4'),
+    # The ledger is gone, with and without checkpoints, and after the end.
+    ({'metrics': 2, 'checkpoint': 1}, 'is gone, but there is metrics.csv, checkpoints'),
+    # The checkpoints are gone.
+    ({'ledger': 2, 'metrics': 2}, 'no checkpoint'),
+    ({'ledger': 2, 'metrics': 2, 'report': 2}, '2 of 4 rounds, metrics.csv 2, report'),
+    ({'ledger': 4, 'metrics': 4, 'report': 2}, 'not finished'),
+    ({'ledger': 4, 'report': 4}, 'not finished'),
+  ],
+)
+def test_files_that_contradict_each_other_are_refused(files, match, tmp_path):
+  with _directory(tmp_path / 'run', **files) as directory:
+    with pytest.raises(ValueError, match=match):
+      records.find(directory, _ROUNDS)
+
+
+def test_half_a_line_of_metrics_is_no_round(tmp_path):
+  with _directory(tmp_path / 'run', ledger=2, metrics=2, checkpoint=1) as directory:
+    with open(directory.file('metrics.csv'), 'a') as file:
+      file.write('2,0.')
+    assert records.find(directory, _ROUNDS).rounds == 2
+
+
+# Attempts.
 
 
 def _schedule(seed, goal=3):
@@ -64,7 +149,7 @@ def straight(tmp_path_factory):
 
 def test_what_was_aborted_is_in_the_ledger_and_spends_nothing(straight):
   run_dir, result = straight
-  read = ledger.read(str(run_dir / 'ledger.jsonl'))
+  read = ledger_lib.read(str(run_dir / 'ledger.jsonl'))
   assert [
     (aborted.round, aborted.attempt, aborted.cohort_requested, aborted.cohort_reported)
     for aborted in read.aborted
@@ -128,9 +213,9 @@ def test_killed_between_an_aborted_attempt_and_its_round_it_goes_on(
 def _write(path, made, rounds=4, more=0):
   """A ledger with what a schedule says of some rounds, and of attempts at the next."""
   path = str(pathlib.Path(path) / 'ledger.jsonl')
-  with ledger.LedgerWriter(path, 1e-3) as writer:
+  with ledger_lib.LedgerWriter(path, 1e-3) as writer:
     for number in range(rounds):
-      attempts.write_aborted(writer, number, made.attempts(number), made.reporting_goal)
+      records.write_aborted(writer, number, made.attempts(number), made.reporting_goal)
       counted = made.attempts(number)[-1]
       writer.append(
         event=dp_accounting.GaussianDpEvent(1.0),
@@ -148,14 +233,14 @@ def _write(path, made, rounds=4, more=0):
         cohort_reported=len(attempt.reporting),
         reporting_goal=made.reporting_goal,
       )
-  return ledger.read(path)
+  return ledger_lib.read(path)
 
 
 @pytest.mark.parametrize(('rounds', 'more'), [(4, 0), (2, 3)])
 def test_a_ledger_of_the_schedule_is_accepted_wherever_it_stopped(
   rounds, more, tmp_path
 ):
-  attempts.check(_write(tmp_path, SCHEDULE, rounds, more), SCHEDULE)
+  records.check_attempts(_write(tmp_path, SCHEDULE, rounds, more), SCHEDULE)
 
 
 @pytest.mark.parametrize(
@@ -179,7 +264,7 @@ def test_a_ledger_of_the_schedule_is_accepted_wherever_it_stopped(
 def test_a_ledger_of_another_schedule_is_refused(other, message, tmp_path):
   read = _write(tmp_path, SCHEDULE)
   with pytest.raises(ValueError, match=message):
-    attempts.check(read, other)
+    records.check_attempts(read, other)
 
 
 def _write_path(folder, made, rounds):
@@ -192,26 +277,26 @@ def test_lines_that_the_schedule_does_not_have_stop_a_run(tmp_path):
   path = _write_path(tmp_path / 'run', SCHEDULE, rounds=2)
   made = SCHEDULE.attempts(2)
   count = ABORTED[2]
-  with ledger.LedgerWriter(path, 1e-3, resume=True) as writer:
-    attempts.write_aborted(writer, 2, made, 3)
-    attempts.write_aborted(writer, 2, made, 3)  # Confirms them.
+  with ledger_lib.LedgerWriter(path, 1e-3, resume=True) as writer:
+    records.write_aborted(writer, 2, made, 3)
+    records.write_aborted(writer, 2, made, 3)  # Confirms them.
     writer.append_aborted(
       round=2, attempt=count, cohort_requested=3, cohort_reported=0, reporting_goal=3
     )
     with pytest.raises(
       ValueError, match=f'has {count + 1} aborted attempts, but the schedule {count}'
     ):
-      attempts.write_aborted(writer, 2, made, 3)
+      records.write_aborted(writer, 2, made, 3)
 
 
 def test_attempts_at_a_round_that_never_came_are_compared_as_well(tmp_path):
   read = _write(tmp_path, SCHEDULE, rounds=2, more=2)
   other = _write_path(tmp_path / 'other', SCHEDULE, rounds=2)
-  with ledger.LedgerWriter(other, 1e-3, resume=True) as writer:
+  with ledger_lib.LedgerWriter(other, 1e-3, resume=True) as writer:
     wrong = read.aborted[-2].cohort_reported + 1
     what = {'cohort_requested': 3, 'reporting_goal': 3}
     writer.append_aborted(round=2, attempt=0, cohort_reported=wrong % 3, **what)
     with pytest.raises(ValueError, match='attempt 0 at round 2 has a line with other'):
-      attempts.write_aborted(writer, 2, SCHEDULE.attempts(2), 3)
+      records.write_aborted(writer, 2, SCHEDULE.attempts(2), 3)
   with pytest.raises(ValueError, match='the ledger has the aborted attempts'):
-    attempts.check(ledger.read(other), SCHEDULE)
+    records.check_attempts(ledger_lib.read(other), SCHEDULE)
