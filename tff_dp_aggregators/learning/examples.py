@@ -1,8 +1,4 @@
-"""Whether examples are what a model takes: inputs and labels, of its shapes.
-
-What does not fit is found here before anything is computed, and the message names whose
-examples they are. In a computation it is a page of TensorFlow's own.
-"""
+"""Whether examples are what a model takes: inputs and labels, of its shapes."""
 
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -59,21 +55,15 @@ def check(given: Any, wanted: Any, owner: str, *, dtypes: bool = True) -> None:
         f'{owner} gives {name} as {given_part}, the model takes {wanted_part}.'
       ) from e
     for one, other in zip(tf.nest.flatten(given_part), tf.nest.flatten(wanted_part)):
-      _check_one(one, other, f'{owner} gives {name}', dtypes)
-
-
-def _check_one(
-  given: tf.TensorSpec, wanted: tf.TensorSpec, subject: str, dtypes: bool
-) -> None:
-  if not wanted.shape.is_compatible_with(given.shape):
-    raise ValueError(
-      f'{subject} of shape {list(given.shape)} for each example, the model takes '
-      f'{list(wanted.shape)}. Reshape it, or have the model take what there is; '
-      'datasets are of single examples, not batched; one-hot labels become numbers of '
-      'classes by .argmax(-1).'
-    )
-  if dtypes and given.dtype != wanted.dtype:
-    raise ValueError(
-      f'{subject} of {given.dtype.name}, the model takes {wanted.dtype.name}; convert '
-      'it, by .astype.'
-    )
+      if not other.shape.is_compatible_with(one.shape):
+        raise ValueError(
+          f'{owner} gives {name} of shape {list(one.shape)} for each example, the '
+          f'model takes {list(other.shape)}. Reshape it, or have the model take what '
+          'there is; datasets are of single examples, not batched; one-hot labels '
+          'become numbers of classes by .argmax(-1).'
+        )
+      if dtypes and one.dtype != other.dtype:
+        raise ValueError(
+          f'{owner} gives {name} of {one.dtype.name}, the model takes '
+          f'{other.dtype.name}; convert it, by .astype.'
+        )

@@ -1,9 +1,7 @@
 """Keras models as functional ones: traced once, with weights as arguments.
 
-A model's own variables stay what they are. Its call is traced with tensors in their
-places, in the order of `trainable_variables` and `non_trainable_variables`, and what is
-trained, clipped and released are the first. What else a model asks of `fit` is done as
-well, or refused by name.
+A model's own variables stay what they are: its call is traced with tensors in their
+places. What else a model asks of `fit` is done as well, or refused by name.
 """
 
 import contextlib
@@ -78,7 +76,9 @@ class KerasFunctionalModel(tff.learning.models.FunctionalModel):
     @tf.function
     def predict_on_batch(model_weights: Any, x: Any, training: bool) -> Any:
       output, penalties = traced[bool(training)](model_weights, x)
-      return keras_losses.Penalised.of(output, penalties)
+      return (
+        keras_losses.Penalised(output, tf.add_n(penalties)) if penalties else output
+      )
 
     def loss_of_batch(output: Any, label: Any, sample_weight: Any = None) -> Any:
       if not isinstance(output, keras_losses.Penalised):
@@ -100,15 +100,13 @@ class KerasFunctionalModel(tff.learning.models.FunctionalModel):
   def compiled_metrics(self) -> Any:
     """The metrics that the model was compiled with; `None` for none."""
     container = getattr(self.keras_model, 'compiled_metrics', None)
-    given = []
-    if container is not None:
-      given = [container._user_metrics, container._user_weighted_metrics]
-    metrics, *others = [each for each in given if each] or [None]
-    if others:
+    metrics = getattr(container, '_user_metrics', None)
+    weighted = getattr(container, '_user_weighted_metrics', None)
+    if metrics and weighted:
       raise ValueError(
         'the model is compiled with metrics and weighted_metrics; give test.metrics.'
       )
-    return metrics
+    return metrics or weighted or None
 
   @property
   def penalty_needs_inputs(self) -> bool:
@@ -116,20 +114,22 @@ class KerasFunctionalModel(tff.learning.models.FunctionalModel):
     return self._traced[True].penalty_needs_inputs
 
   def check_examples(self, examples: Any, owner: str) -> None:
-    """Refuses classes that there is no output for, and tokens without an embedding.
-
-    In a computation they are an error of the round, after noise was drawn.
-    """
+    """Refuses classes that there is no output for, and tokens without an embedding."""
     x, y = examples_lib.pair(examples)
     if self._losses is not None:
       self._losses.check_labels(y, owner)
     names = getattr(self.keras_model, 'input_names', None) or []
     by_name = isinstance(x, Mapping) and set(x) == set(names)
     given = [x[name] for name in names] if by_name else tf.nest.flatten(x)
-    for layer, place in _embedded(self.keras_model):
-      keras_losses.check_range(
-        given[place], layer.input_dim, f'{owner}: the input of layer {layer.name!r}'
-      )
+    inputs = getattr(self.keras_model, 'inputs', None) or ()
+    places = {id(each): place for place, each in enumerate(inputs)}
+    for layer in self.keras_model.layers if inputs else ():
+      if isinstance(layer, tf.keras.layers.Embedding):
+        what = f'{owner}: the input of layer {layer.name!r}'
+        for node in layer._inbound_nodes:
+          for each in tf.nest.flatten(node.keras_inputs):
+            if id(each) in places:  # It is looked up as it is.
+              keras_losses.check_range(given[places[id(each)]], layer.input_dim, what)
 
   def some_inputs(self) -> Any:
     """Inputs: numbers are normal of standard deviation 10; classes and tokens are 0."""
@@ -151,17 +151,6 @@ class KerasFunctionalModel(tff.learning.models.FunctionalModel):
     return tf.nest.map_structure(lambda each: each.numpy(), output)
 
 
-def _embedded(model: tf.keras.Model) -> Iterator[tuple[Any, int]]:
-  """Layers that look up inputs as they are, and which inputs."""
-  inputs = [id(each) for each in getattr(model, 'inputs', None) or ()]
-  for layer in getattr(model, 'layers', ()) if inputs else ():
-    if isinstance(layer, tf.keras.layers.Embedding):
-      for node in layer._inbound_nodes:
-        for each in tf.nest.flatten(node.keras_inputs):
-          if id(each) in inputs:
-            yield layer, inputs.index(id(each))
-
-
 def names_of_weights(model: tf.keras.Model) -> tuple[str, ...]:
   """Number and name of each trainable weight, in Keras's order."""
   return tuple(f'{i} {each.name}' for i, each in enumerate(model.trainable_variables))
@@ -170,11 +159,7 @@ def names_of_weights(model: tf.keras.Model) -> tuple[str, ...]:
 def make(
   model: Any, x: Any, seed: int, owner: str = 'the first client'
 ) -> tf.keras.Model:
-  """A Keras model with its weights.
-
-  `x`: Inputs of a batch: structure of `tf.TensorSpec`; `None` for models that know what
-  they take.
-  """
+  """A Keras model with its weights, for inputs like the specs `x`, if it needs them."""
   with as_in_a_new_process(seed):
     made = model if isinstance(model, tf.keras.Model) else model()
     if not isinstance(made, tf.keras.Model):
@@ -255,9 +240,9 @@ def refuse(model: tf.keras.Model) -> None:
       'the model has no weights that are trained: all layers are frozen, or have none.'
     )
   for variable in model.trainable_variables:
-    if _dtype(variable) != tf.float32 or getattr(variable, 'constraint', None):
+    if _kept(variable).dtype != tf.float32 or getattr(variable, 'constraint', None):
       raise ValueError(
-        f'the weight {variable.name!r} is of {_dtype(variable).name} with the '
+        f'the weight {variable.name!r} is of {_kept(variable).dtype.name} with the '
         f'constraint {getattr(variable, "constraint", None)}: optimizers and noise are '
         'of float32, and noise would break a constraint. Make the layer with dtype '
         'float32, and have it use what keeps the constraint, such as tf.nn.softplus of '
@@ -278,7 +263,7 @@ def refuse_batch_normalisation(model: tf.keras.Model) -> None:
 
 
 class _Traced:
-  """A model's call, with its weights as arguments."""
+  """A model's call, with its weights as arguments, and nothing else that it reads."""
 
   def __init__(self, model: tf.keras.Model, x: Any, training: bool):
     variables = (model.trainable_variables, model.non_trainable_variables)
@@ -288,7 +273,7 @@ class _Traced:
     @tf.function
     def forward(weights: Any, x: Any) -> Any:
       by_variable = {
-        _key(variable): tensor
+        id(_kept(variable)): tensor
         for part, tensors in zip(variables, weights)
         for variable, tensor in zip(part, tensors)
       }
@@ -300,22 +285,25 @@ class _Traced:
       return output, penalties
 
     specs = tuple(
-      tuple(tf.TensorSpec(each.shape, _dtype(each)) for each in part)
+      tuple(tf.TensorSpec(each.shape, _kept(each).dtype) for each in part)
       for part in variables
     )
     with tf.init_scope():
       try:
         self._function = forward.get_concrete_function(specs, x)
+      except AttributeError as e:
+        refuse_batch_normalisation(model)
+        raise ValueError(
+          'a layer of the model uses a weight as only a variable can be used '
+          f'({str(e).strip().splitlines()[-1].strip()}); use it as a tensor, and leave '
+          'out layers that change weights of their own while they train.'
+        ) from e
       except Exception as e:  # Whatever a user's model raises.
-        raise ValueError(_why(e, model, x)) from e
+        raise ValueError(_fails_on(e, x, 'clients')) from e
     self.output_spec = tf.nest.map_structure(
       lambda each: tf.TensorSpec(each.shape, each.dtype),
       self._function.structured_outputs[0],
     )
-    self._check_captures(variables)
-
-  def _check_captures(self, variables: Any) -> None:
-    """Refuses what is computed from anything but weights and inputs."""
     names = {id(each.handle): each.name for part in variables for each in part}
     for tensor, _ in self._function.graph.captures:
       raise ValueError(
@@ -349,10 +337,7 @@ class _Traced:
 
 @contextlib.contextmanager
 def _constants_in_graph() -> Iterator[None]:
-  """Makes constants of the tensors from outside that a function reads.
-
-  A function is called in graphs as of old as well, which cannot be given such tensors.
-  """
+  """Makes constants of outer tensors, which graphs of TensorFlow 1 cannot be given."""
   graph = tf.compat.v1.get_default_graph()
   capture, made = graph.capture, {}
 
@@ -371,14 +356,9 @@ def _constants_in_graph() -> Iterator[None]:
     graph.capture = capture
 
 
-def _key(variable: Any) -> int:
-  """Identifies a variable, also in what casts it for mixed precision."""
-  return id(getattr(variable, '_variable', variable))
-
-
-def _dtype(variable: Any) -> tf.DType:
-  """As what it is kept."""
-  return getattr(variable, '_variable', variable).dtype
+def _kept(variable: Any) -> Any:
+  """A variable itself, without what casts it for mixed precision."""
+  return getattr(variable, '_variable', variable)
 
 
 @contextlib.contextmanager
@@ -414,7 +394,7 @@ def _replaced(
 ) -> Any:
   """A value of an attribute, with tensors for variables in it."""
   if isinstance(value, tf.Variable):
-    tensor = tensors.get(_key(value))
+    tensor = tensors.get(id(_kept(value)))
     if tensor is None:
       return value
     # For mixed precision; regularizers take weights as they are.
@@ -436,23 +416,9 @@ def _replaced(
   return value
 
 
-def _why(error: Exception, model: tf.keras.Model, x: Any) -> str:
-  """Why a model cannot be traced."""
-  if isinstance(error, AttributeError):
-    refuse_batch_normalisation(model)
-    return (
-      'a layer of the model uses a weight as only a variable can be used '
-      f'({str(error).strip().splitlines()[-1].strip()}); use it as a tensor, and leave '
-      'out layers that change weights of their own while they train.'
-    )
-  return _fails_on(error, x, 'clients')
-
-
 def _fails_on(error: Exception, x: Any, owner: str) -> str:
   given = ', '.join(
     f'{each.dtype.name}{each.shape.as_list()}' for each in tf.nest.flatten(x)
   )
-  text = failures.sentence(str(error))
-  return (
-    f'the model fails on inputs of {owner}, {given}: {type(error).__name__}: {text}'
-  )
+  why = f'{type(error).__name__}: {failures.sentence(str(error))}'
+  return f'the model fails on inputs of {owner}, {given}: {why}'

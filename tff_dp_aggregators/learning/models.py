@@ -1,12 +1,13 @@
 """Models as training takes them: functional ones."""
 
 import copy
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any, Optional
 
 import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
+from tensorflow.python.util import nest
 
 from tff_dp_aggregators.learning import examples
 from tff_dp_aggregators.learning import keras_models
@@ -25,10 +26,8 @@ def functional(
 ) -> tff.learning.models.FunctionalModel:
   """A model as a functional one, if clients' examples are what it takes.
 
-  `loss`: The loss of a Keras model, or its name; `None` for the one that it was
-  compiled with. A functional model has its own.
-  `element_spec`: Structure of `tf.TensorSpec` of one example, inputs and labels; `None`
-  if it is not known, for functional models.
+  `loss`: That of a Keras model; `None` for the one that it was compiled with.
+  `element_spec`: Structure of `tf.TensorSpec` of one example; `None` if not known.
   """
   if isinstance(model, tff.learning.models.FunctionalModel):
     if loss is not None:
@@ -57,9 +56,7 @@ def functional(
   input_spec = tf.nest.map_structure(
     lambda spec: tf.TensorSpec([None, *spec.shape], spec.dtype), element_spec
   )
-  x, _ = examples.inputs_and_labels(input_spec, owner)
-  if isinstance(model, tf.keras.Model):
-    _check_inputs(model, element_spec, owner)
+  x, _ = examples.pair(input_spec)
   made = keras_models.make(model, x, seed, owner)
   _check_inputs(made, element_spec, owner)
   return keras_models.KerasFunctionalModel(made, loss, input_spec)
@@ -109,7 +106,7 @@ def weight_names(model: Any) -> tuple[str, ...]:
     return model.weight_names
   if isinstance(model, tff.learning.models.FunctionalModel):
     trainable, _ = model.initial_weights
-    return tuple(name for name, _ in _paths(trainable, ''))
+    return tuple(path for path, _ in nest.flatten_with_joined_string_paths(trainable))
   _check_kind(model)
   return keras_models.names_of_weights(keras_models.make(model, None, seed=0))
 
@@ -137,26 +134,12 @@ def _check_kind(model: Any) -> None:
     )
 
 
-def _paths(weights: Any, path: str) -> Iterator[tuple[str, Any]]:
-  """Weights by path, in the order of `tf.nest.flatten`."""
-  if isinstance(weights, Mapping):
-    parts = [(key, weights[key]) for key in sorted(weights)]
-  elif isinstance(weights, (list, tuple)):
-    keys = getattr(weights, '_fields', range(len(weights)))
-    parts = list(zip(keys, weights))
-  else:
-    yield path, weights
-    return
-  for key, each in parts:
-    yield from _paths(each, f'{path}/{key}' if path else f'{key}')
-
-
 def _check_inputs(model: tf.keras.Model, element_spec: Any, owner: str) -> None:
   """Compares inputs with those of a model that says what it takes."""
   known = getattr(model, 'inputs', None)
   if not known:
     return
-  x, y = examples.inputs_and_labels(element_spec, owner)
+  x, y = examples.pair(element_spec)
   names = getattr(model, 'input_names', [])
   if isinstance(x, Mapping) and set(x) == set(names):
     given = [x[name] for name in names]

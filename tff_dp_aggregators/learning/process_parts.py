@@ -1,6 +1,6 @@
 """What the private learning processes share: their arguments, and counting NaN.
 
-`fed_avg`, `fed_prox` and `fed_sgd` are made of it. All of them pass every client's
+`fed_avg` is made of it. All of its processes pass every client's
 update through one aggregator, all clients alike, and look at nothing else of a client
 but what they measure.
 """
@@ -18,8 +18,7 @@ from tff_dp_aggregators.aggregators import clientwise
 from tff_dp_aggregators.aggregators import factory
 from tff_dp_aggregators.aggregators import tracing
 from tff_dp_aggregators.learning import keras_models
-from tff_dp_aggregators.learning.optimizers import ftrl
-from tff_dp_aggregators.learning.optimizers import server_schedule
+from tff_dp_aggregators.learning import optimizers
 
 # A model as TFF's processes take it.
 ModelFn = Union[
@@ -146,7 +145,7 @@ def check_pair(
   ):
     return
   workload = aggregator.workload if is_private else None
-  if isinstance(server_optimizer, ftrl.FTRL):
+  if isinstance(server_optimizer, optimizers.FTRL):
     if workload is None:
       raise ValueError(
         'server_optimizer_fn is FTRL, which works on sums of all rounds so far, and '
@@ -161,7 +160,7 @@ def check_pair(
       f'{type(server_optimizer).__name__}, which adds up means of single rounds. Use '
       'learning.build_ftrl(...), or leave out workload and cumulative=True.'
     )
-  elif is_private and isinstance(server_optimizer, server_schedule.ScheduledOptimizer):
+  elif is_private and isinstance(server_optimizer, optimizers.ScheduledOptimizer):
     server_optimizer.check_participation(aggregator)
 
 
@@ -186,7 +185,7 @@ def check_client_optimizer(
   optimizer: Any, name: str = 'client_optimizer_fn'
 ) -> tff.learning.optimizers.Optimizer:
   """The optimizer that trains on clients; `None` means SGD with learning rate 0.1."""
-  if isinstance(optimizer, ftrl.FTRL):
+  if isinstance(optimizer, optimizers.FTRL):
     raise ValueError(
       f'{name} is FTRL on sums of rounds, which is for the server; on a '
       'client, the gradient of each batch stands for itself. Use '

@@ -34,17 +34,15 @@ from tff_dp_aggregators.base import rounding
 from tff_dp_aggregators.learning import clients as clients_lib
 from tff_dp_aggregators.learning import cluster as cluster_lib
 from tff_dp_aggregators.learning import fed_avg
-from tff_dp_aggregators.learning import fed_prox
 from tff_dp_aggregators.learning import interrupts
 from tff_dp_aggregators.learning import keras_models
 from tff_dp_aggregators.learning import models
+from tff_dp_aggregators.learning import optimizers
 from tff_dp_aggregators.learning import options
 from tff_dp_aggregators.learning import packed
 from tff_dp_aggregators.learning import population as population_lib
 from tff_dp_aggregators.learning import process_parts
 from tff_dp_aggregators.learning import runtime
-from tff_dp_aggregators.learning.optimizers import client_schedule
-from tff_dp_aggregators.learning.optimizers import ftrl
 from tff_dp_aggregators.learning.packed import step_checks
 from tff_dp_aggregators.learning.runs import evaluation
 from tff_dp_aggregators.learning.runs import fitting
@@ -514,13 +512,13 @@ def _local_training(
     found = process_parts.check_client_optimizer(optimizer, 'local.optimizer')
     if local.proximal_strength is None:
       return found
-    return fed_prox.proximal(found, local.proximal_strength)
+    return fed_avg.proximal(found, local.proximal_strength)
 
   if local.learning_rate_fn is None:
     optimizer, rates = checked(local.optimizer), None
   else:
-    make = client_schedule.check_optimizer_fn('local.optimizer', local.optimizer)
-    rates = client_schedule.ClientSchedule(
+    make = optimizers.check_optimizer_fn('local.optimizer', local.optimizer)
+    rates = optimizers.ClientSchedule(
       local.learning_rate_fn, lambda rate: checked(make(rate)), num_rounds
     )
     optimizer = rates.make(float(rates.learning_rates[0]))
@@ -551,9 +549,9 @@ def _server_optimizer(
   checked = process_parts.check_optimizer(
     'server.optimizer', optimizer, fed_avg.default_server_optimizer()
   )
-  if not isinstance(checked, ftrl.FTRL):
+  if not isinstance(checked, optimizers.FTRL):
     return checked
-  on_means = ftrl.FTRLOnMeans(checked)
+  on_means = optimizers.FTRLOnMeans(checked)
   on_means.check_num_rounds(num_rounds)
   return on_means
 

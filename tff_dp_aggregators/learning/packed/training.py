@@ -19,7 +19,7 @@ import tensorflow_federated as tff
 from tff_dp_aggregators.aggregators import tracing
 from tff_dp_aggregators.learning import examples as examples_lib
 from tff_dp_aggregators.learning import local_order
-from tff_dp_aggregators.learning.optimizers import client_schedule
+from tff_dp_aggregators.learning import optimizers
 from tff_dp_aggregators.sampling import draws
 
 # Examples of all clients, client after client: a tensor for each feature.
@@ -43,7 +43,7 @@ class LocalTraining:
   optimizer: tff.learning.optimizers.Optimizer
   batch_size: int
   local_epochs: int = 1
-  schedule: Optional[client_schedule.ClientSchedule] = None
+  schedule: Optional[optimizers.ClientSchedule] = None
 
   def optimizer_with(self, learning_rate: Any) -> tff.learning.optimizers.Optimizer:
     """The optimizer of a round.

@@ -3,7 +3,7 @@
 Outputs are computed in batches that are the smaller, the more a model puts out for an
 example: a language model puts out a number for each word of the vocabulary and each
 place of a sentence, which is gigabytes for some thousand sentences. What is a mean
-needs no more than a batch (`mean_metric`); for other functions outputs are kept.
+needs no more than a batch (`metrics`); for other functions outputs are kept.
 """
 
 from collections.abc import Iterator, Mapping
@@ -16,9 +16,8 @@ import tensorflow_federated as tff
 from tff_dp_aggregators.learning import examples as examples_lib
 from tff_dp_aggregators.learning import failures
 from tff_dp_aggregators.learning import keras_losses
-from tff_dp_aggregators.learning import keras_metrics
 from tff_dp_aggregators.learning import keras_models
-from tff_dp_aggregators.learning import mean_metric
+from tff_dp_aggregators.learning import metrics as metrics_lib
 
 _LOSS = 'loss'
 # A batch has so many examples, or fewer if their outputs take more bytes.
@@ -93,21 +92,19 @@ class Evaluator:
   def _sort(self, metrics: dict[str, Any], is_of_logits: bool) -> None:
     """Tells metrics apart by how they are computed."""
     self._whole: dict[str, Callable[[Any, Any], Any]] = {}
-    self._means: dict[str, mean_metric.MeanMetric] = {}
-    self._of_keras: dict[str, keras_metrics.KerasMetric] = {}
+    self._means: dict[str, metrics_lib.MeanMetric] = {}
+    self._of_keras: dict[str, metrics_lib.KerasMetric] = {}
     for name, metric in metrics.items():
-      if isinstance(metric, mean_metric.MeanMetric):
+      if isinstance(metric, metrics_lib.MeanMetric):
         self._means[name] = metric
-      elif isinstance(metric, keras_metrics.KerasMetric):
+      elif isinstance(metric, metrics_lib.KerasMetric):
         self._of_keras[name] = metric
       elif isinstance(metric, (str, type, tf.keras.metrics.Metric)) or (
         getattr(metric, '__module__', '').startswith('keras.')
       ):
-        self._of_keras[name] = keras_metrics.KerasMetric(
-          metric, are_logits=is_of_logits
-        )
+        self._of_keras[name] = metrics_lib.KerasMetric(metric, are_logits=is_of_logits)
       elif callable(metric):
-        mean_metric.check_order(f'test.metrics[{name!r}]', metric)
+        metrics_lib.check_order(f'test.metrics[{name!r}]', metric)
         self._whole[name] = metric
       else:
         raise TypeError(
@@ -129,14 +126,14 @@ class Evaluator:
         tf.nest.flatten((weights.trainable, weights.non_trainable)),
       )
     )
-    losses = mean_metric.Sums()
-    sums = dict.fromkeys(self._means, mean_metric.Sums())
+    losses = metrics_lib.Sums()
+    sums = dict.fromkeys(self._means, metrics_lib.Sums())
     kept = []
     for each in self._of_keras.values():
       each.reset()
     for size, output, labels, loss in self._batches(fed):
       if loss is not None:
-        losses = losses.plus(mean_metric.Sums(size * float(loss), size))
+        losses = losses.plus(metrics_lib.Sums(size * float(loss), size))
       for name, metric in self._means.items():
         added = self._try(name, metric.sums, labels, output)
         sums[name] = sums[name].plus(added)
@@ -235,7 +232,7 @@ def _number_of(function: Callable[[Any, Any], Any]) -> Callable[[Any, Any], floa
 def _mean(value: Any, labels: Any) -> float:
   """A number; of one for each example, as functions of Keras have, the mean."""
   found = np.asarray(value, np.float64)
-  mean_metric.check_shape(found, labels)
+  metrics_lib.check_shape(found, labels)
   return float(found.mean())
 
 
@@ -253,7 +250,7 @@ def _named(model: tff.learning.models.FunctionalModel, metrics: Any) -> dict[str
   names = []
   if of_keras and not isinstance(model.output_spec, tf.TensorSpec):
     names = keras_losses.names_of_outputs(model.keras_model, model.output_spec)
-  return keras_metrics.by_name(metrics, names, getattr(model, 'logits', ()))
+  return metrics_lib.by_name(metrics, names, getattr(model, 'logits', ()))
 
 
 def _shapes(arrays: Any) -> str:
