@@ -24,7 +24,7 @@ and bits of large models are claimed by tests of `noise`, clipping by those of
 import dataclasses
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Callable, Optional
+from typing import Any, Callable, NamedTuple, Optional
 
 import numpy as np
 import scipy.linalg
@@ -261,32 +261,28 @@ def _factory(
   clip_norm: float,
   noise_options: dict[str, Any],
 ) -> aggregators.DPMeanFactory:
-  """What users make of a mechanism; where clients are sampled, without sampling."""
+  """What users make of a mechanism, with a clip norm that stays."""
   if isinstance(mechanism, accounting.JointMechanism):
     part_of = [each.name for each in mechanism.parts for _ in _TENSORS]
     return aggregators.from_joint_mechanism(
       mechanism, part_of, clients_per_round=1.0, **noise_options
     )
-  if not mechanism.is_sampled and mechanism.clipped_count_stddev is None:
-    return aggregators.from_mechanism(
-      mechanism, clip_norm=clip_norm, clients_per_round=1.0, **noise_options
-    )
-  shared: dict[str, Any] = {
-    'noise_multiplier': mechanism.noise_multiplier,
-    'clients_per_round': 1.0,
+  adapts = mechanism.clipped_count_stddev is not None
+  return aggregators.from_mechanism(
+    mechanism,
+    clip_norm=clip_norm,
+    clients_per_round=1.0,
+    schedule=_OneClient(mechanism.participation),
+    clip_learning_rate=_NO_CHANGE if adapts else None,
     **noise_options,
-  }
-  strategy, limits = mechanism.strategy, mechanism.limits
-  if mechanism.clipped_count_stddev is None:
-    return aggregators.from_strategy(strategy, limits, clip_norm=clip_norm, **shared)
-  return aggregators.adaptive(
-    strategy=strategy,
-    participation=limits,
-    initial_clip_norm=clip_norm,
-    clipped_count_stddev=mechanism.clipped_count_stddev,
-    learning_rate=_NO_CHANGE,
-    **shared,
   )
+
+
+class _OneClient(NamedTuple):
+  """Stands for the schedule: one client, in every round."""
+
+  schema: Any
+  clients_per_round: float = 1.0
 
 
 _Key = tuple[int, ...]

@@ -17,7 +17,7 @@ from tff_dp_aggregators import aggregators
 from tff_dp_aggregators.aggregators import clientwise
 from tff_dp_aggregators.aggregators import factory
 from tff_dp_aggregators.aggregators import tracing
-from tff_dp_aggregators.learning import keras_models
+from tff_dp_aggregators.learning import models
 from tff_dp_aggregators.learning import optimizers
 
 # A model as TFF's processes take it.
@@ -85,8 +85,8 @@ def check_model(model_fn: Any) -> ModelFn:
     with tf.Graph().as_default():
       of_keras = getattr(model_fn(), '_keras_model', None)
       if of_keras is not None:
-        keras_models.refuse(of_keras)
-        keras_models.refuse_batch_normalisation(of_keras)
+        models.refuse(of_keras)
+        models.refuse_batch_normalisation(of_keras)
   return model_fn
 
 

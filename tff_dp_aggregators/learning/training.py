@@ -35,7 +35,6 @@ from tff_dp_aggregators.learning import clients as clients_lib
 from tff_dp_aggregators.learning import cluster as cluster_lib
 from tff_dp_aggregators.learning import fed_avg
 from tff_dp_aggregators.learning import interrupts
-from tff_dp_aggregators.learning import keras_models
 from tff_dp_aggregators.learning import models
 from tff_dp_aggregators.learning import optimizers
 from tff_dp_aggregators.learning import options
@@ -334,7 +333,7 @@ def train(
     model, loss, population.element_spec, population.first, seed
   )
   _check_compiled_optimizer(functional_model, local.optimizer)
-  if isinstance(functional_model, keras_models.KerasFunctionalModel):
+  if isinstance(functional_model, models.KerasFunctionalModel):
     population.check_with(functional_model.check_examples)
   local_training = _local_training(functional_model, local, schedule.num_rounds)
   plan = plan_lib.Plan(
@@ -531,7 +530,7 @@ def _check_compiled_optimizer(
   model: tff.learning.models.FunctionalModel, client_optimizer: Any
 ) -> None:
   """Says that an optimizer which a Keras model was compiled with is not used."""
-  compiled = getattr(models.keras_model_of(model), 'optimizer', None)
+  compiled = getattr(getattr(model, 'keras_model', None), 'optimizer', None)
   why = (
     f'the model is compiled with the optimizer {getattr(compiled, "name", None)} of '
     'Keras, and clients are trained by one of TFF, local.optimizer'

@@ -16,8 +16,8 @@ import tensorflow_federated as tff
 from tff_dp_aggregators.learning import examples as examples_lib
 from tff_dp_aggregators.learning import failures
 from tff_dp_aggregators.learning import keras_losses
-from tff_dp_aggregators.learning import keras_models
 from tff_dp_aggregators.learning import metrics as metrics_lib
+from tff_dp_aggregators.learning import models
 
 _LOSS = 'loss'
 # A batch has so many examples, or fewer if their outputs take more bytes.
@@ -238,7 +238,7 @@ def _mean(value: Any, labels: Any) -> float:
 
 def _named(model: tff.learning.models.FunctionalModel, metrics: Any) -> dict[str, Any]:
   """Metrics by name; those that a Keras model was compiled with, if none are given."""
-  of_keras = isinstance(model, keras_models.KerasFunctionalModel)
+  of_keras = isinstance(model, models.KerasFunctionalModel)
   is_compiled = metrics is None and of_keras
   if is_compiled:
     metrics = model.compiled_metrics

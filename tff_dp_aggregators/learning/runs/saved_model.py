@@ -23,7 +23,6 @@ import tensorflow_federated as tff
 from tff_dp_aggregators.accounting.records import ledger as ledger_lib
 from tff_dp_aggregators.base import new_files
 from tff_dp_aggregators.learning import examples
-from tff_dp_aggregators.learning import keras_models
 from tff_dp_aggregators.learning import models
 from tff_dp_aggregators.learning.runs import progress
 from tff_dp_aggregators.learning.runs import run as run_lib
@@ -60,7 +59,7 @@ def save(
 
   A model that cannot be kept is trained all the same, and a line says so.
   """
-  keras_model = models.keras_model_of(model)
+  keras_model = getattr(model, 'keras_model', None)
   try:
     if keras_model is None:
       if not directory.has(run_directory.ARCHITECTURE):
@@ -139,7 +138,7 @@ def load(
   if model is None:
     model = _kept(run_dir, custom_objects)
   elif not isinstance(model, _MODELS) and callable(model):
-    with keras_models.as_in_a_new_process(run_directory.secret_seed(run_dir)):
+    with models.as_in_a_new_process(run_directory.secret_seed(run_dir)):
       model = model()
   if not isinstance(model, _MODELS):
     raise TypeError(
@@ -176,7 +175,7 @@ def _save_functional(
   os.rename(path, directory.file(run_directory.ARCHITECTURE))
 
 
-def _keras_bytes(model: keras_models.KerasFunctionalModel) -> bytes:
+def _keras_bytes(model: models.KerasFunctionalModel) -> bytes:
   """The model in Keras's format, with what it puts out for some inputs."""
   inputs, outputs = model.some_inputs(), tf.nest.flatten(model.some_outputs())
   given = _by_name(inputs, 'input')
