@@ -22,7 +22,7 @@ _NAME = tff_dp_aggregators.__name__
 _PACKAGE = pathlib.Path(__file__).resolve().parents[1]
 # What setup.py of this project says, and that of a project with a copy of it does not.
 _OWN_SETUP = re.compile(r"""\bname=(['"])tff-dp-aggregators\1""")
-_COMMIT = re.compile(r'# branch\.oid ([0-9a-f]{40}|[0-9a-f]{64})')
+_COMMIT = re.compile(r'^# branch\.oid ([0-9a-f]{40}|[0-9a-f]{64})$', re.MULTILINE)
 # What says how this user runs git, and not for which repository.
 _KEPT = ('GIT_CONFIG', 'GIT_EXEC_PATH')
 # Where the commit is in what was built, below the folder of the package.
@@ -144,11 +144,12 @@ def commit_of(package: pathlib.Path) -> tuple[Optional[str], Optional[bool]]:
   has the package in it (as that of an environment within some repository is not), if
   nothing is committed yet, or if git is missing or refuses.
   """
-  top = package.parent
-  if not (top / '.git').exists() or not _is_own(top / 'setup.py'):
-    return None, None
-  name = package.name
-  if _git(top, 'ls-files', '--error-unmatch', '--', f'{name}/__init__.py') is None:
+  top, name = package.parent, package.name
+  if (
+    not (top / '.git').exists()
+    or not _is_own(top / 'setup.py')
+    or _git(top, 'ls-files', '--error-unmatch', '--', f'{name}/__init__.py') is None
+  ):
     return None, None
   # The commit and the changes, of the same moment.
   status = _git(
@@ -158,11 +159,10 @@ def commit_of(package: pathlib.Path) -> tuple[Optional[str], Optional[bool]]:
   )
   if status is None:
     return None, None
-  lines = status.splitlines()
-  found = [match.group(1) for match in map(_COMMIT.fullmatch, lines) if match]
-  if not found:
+  found = _COMMIT.search(status)
+  if found is None:
     return None, None
-  return found[0], any(not line.startswith('#') for line in lines)
+  return found[1], any(not line.startswith('#') for line in status.splitlines())
 
 
 def _is_own(setup: pathlib.Path) -> bool:

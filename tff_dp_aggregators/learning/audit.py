@@ -408,7 +408,7 @@ def _effective_noise_multiplier(
     return 0.0, True
   inverse = scipy.linalg.solve_triangular(factor, np.eye(num_rounds), lower=True)
   inverse[np.abs(inverse) < _ROUNDING * np.abs(inverse).max()] = 0.0
-  squared, exact = _enumerated(inverse.T @ inverse, limits)
+  squared, reached, exact = _enumerated(inverse.T @ inverse, limits)
   if not exact:
     of_any, exact = sensitivity.squared(inverse, limits)
     squared = min(squared, of_any)
@@ -419,35 +419,33 @@ def _effective_noise_multiplier(
     bound = mechanism.values_noise_multiplier / math.sqrt(so_far[num_rounds - 1])
     found = max(found, bound)
   # Whatever bounds say, some patterns are there.
-  found = min(found, 1 / math.sqrt(_reached(inverse.T @ inverse, limits)))
+  found = min(found, 1 / math.sqrt(reached))
   return found * own / mechanism.sensitivity, exact
-
-
-def _reached(gram: np.ndarray, limits: strategies.Participation) -> float:
-  """The largest sum of regular patterns: rounds as far apart as is least, or more."""
-  reached = float(np.diagonal(gram).max())
-  for times in range(1, 5):
-    for start in range(limits.num_rounds):
-      pattern = np.arange(start, limits.num_rounds, limits.min_separation * times)
-      pattern = pattern[: limits.possible_participations]
-      reached = max(reached, float(gram[np.ix_(pattern, pattern)].sum()))
-  return reached
 
 
 def _enumerated(
   gram: np.ndarray, limits: strategies.Participation
-) -> tuple[float, bool]:
-  """The largest sum of a pattern's entries, and whether it is what one client can do.
+) -> tuple[float, float, bool]:
+  """A bound for what a pattern comes to, what one does, and whether these are the same.
 
-  Infinite if there are too many patterns. Contributions of norm 1 that are all the same
-  come to the sum of entries, and no others to more than that of absolute values.
+  Contributions of norm 1 that are all the same come to the sum of entries, and no
+  others to more than that of absolute values. If there are too many patterns, the bound
+  is infinite, and regular ones are tried, whose rounds are as far apart as is least, or
+  some times that.
   """
-  most = limits.possible_participations
-  if sum(math.comb(limits.num_rounds, k) for k in range(1, most + 1)) > _MOST_PATTERNS:
-    return math.inf, False
-  reached, bound = 0.0, 0.0
-  for pattern in limits.patterns():
+  rounds, most = limits.num_rounds, limits.possible_participations
+  few = sum(math.comb(rounds, k) for k in range(1, most + 1)) <= _MOST_PATTERNS
+  patterns: Iterable[Any] = limits.patterns()
+  if not few:
+    patterns = (
+      range(start, rounds, limits.min_separation * times)[:most]
+      for times in range(1, 5)
+      for start in range(rounds)
+    )
+  reached, bound = float(np.diagonal(gram).max()), 0.0
+  for pattern in patterns:
     entries = gram[np.ix_(pattern, pattern)]
     reached = max(reached, float(entries.sum()))
     bound = max(bound, float(np.abs(entries).sum()))
-  return bound, bound <= reached * (1 + _TOLERANCE)
+  exact = few and bound <= reached * (1 + _TOLERANCE)
+  return bound if few else math.inf, reached, exact

@@ -1,4 +1,4 @@
-"""Clients' data, whatever they are kept in: ids in a fixed order, examples by number.
+"""Clients' data, whatever they are kept in, and whether they are what a model takes.
 
 A client's examples are read when they are needed: nothing copies the population.
 """
@@ -6,7 +6,7 @@ A client's examples are read when they are needed: nothing copies the population
 import collections
 import copy
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Callable, Optional
 
 import numpy as np
@@ -14,7 +14,6 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from tff_dp_aggregators.base import checks
-from tff_dp_aggregators.learning import examples as examples_lib
 from tff_dp_aggregators.sampling import draws
 
 # Examples that a dataset hands over at a time.
@@ -305,16 +304,33 @@ def _as_arrays(examples: Any, id_: Any) -> Any:
     examples = _from_dataset(examples, id_)
   arrays = _mapped(lambda path, value: _array(value, path, id_), examples)
   lengths = [(path, len(array)) for path, array in _by_path(arrays)]
-  examples_lib.check_lengths(lengths, f'client {id_!r}')
+  check_lengths(lengths, f'client {id_!r}')
   if not any(length for _, length in lengths):
     raise ValueError(f'client {id_!r} has no examples; leave out such clients.')
   return arrays
 
 
 def _from_dataset(dataset: tf.data.Dataset, id_: Any) -> Any:
-  """All of a dataset of single examples at once."""
+  """All of a dataset of single examples at once, as far as it may reach."""
+  cardinality = int(dataset.cardinality())
+  never_ends = cardinality == tf.data.INFINITE_CARDINALITY
+  batches = []
+  count = num_bytes = 0
   try:
-    batches = list(_batches(dataset, id_))
+    for batch in dataset.batch(_BATCH).as_numpy_iterator():
+      flat = [np.asarray(each) for each in tf.nest.flatten(batch)]
+      count += len(flat[0])
+      num_bytes += sum(each.nbytes for each in flat)
+      is_long = count > MAX_EXAMPLES and cardinality == tf.data.UNKNOWN_CARDINALITY
+      if never_ends or is_long or num_bytes > MAX_BYTES:
+        raise ValueError(
+          f'the dataset of client {id_!r} {"never ends" if never_ends else "goes on"} '
+          f'after {count} examples of {num_bytes} bytes: it may have {MAX_BYTES}, and '
+          f'{MAX_EXAMPLES} examples if it does not say how many it has. Give it an '
+          'end, such as .take(n), and leave out .repeat(): the epochs say how often a '
+          'client goes through them. If there are so many, give them as arrays.'
+        )
+      batches.append(batch)
     if not batches:
       return np.zeros(0)
     return tf.nest.map_structure(lambda *parts: np.concatenate(parts), *batches)
@@ -323,27 +339,6 @@ def _from_dataset(dataset: tf.data.Dataset, id_: Any) -> Any:
       f'the examples of client {id_!r} differ in shape, or are ragged or sparse, and '
       f'make no array: {e}'
     ) from e
-
-
-def _batches(dataset: tf.data.Dataset, id_: Any) -> Iterator[Any]:
-  """A dataset in batches of single examples, as far as it may reach."""
-  cardinality = int(dataset.cardinality())
-  never_ends = cardinality == tf.data.INFINITE_CARDINALITY
-  count = num_bytes = 0
-  for batch in dataset.batch(_BATCH).as_numpy_iterator():
-    flat = [np.asarray(each) for each in tf.nest.flatten(batch)]
-    count += len(flat[0])
-    num_bytes += sum(each.nbytes for each in flat)
-    is_long = count > MAX_EXAMPLES and cardinality == tf.data.UNKNOWN_CARDINALITY
-    if never_ends or is_long or num_bytes > MAX_BYTES:
-      raise ValueError(
-        f'the dataset of client {id_!r} {"never ends" if never_ends else "goes on"} '
-        f'after {count} examples of {num_bytes} bytes: it may have {MAX_BYTES} bytes, '
-        f'and {MAX_EXAMPLES} examples if it does not say how many it has. Give it an '
-        'end, such as .take(n), and leave out .repeat(): the epochs say how often a '
-        'client goes through its examples. If there are so many, give them as arrays.'
-      )
-    yield batch
 
 
 def _array(value: Any, path: str, id_: Any) -> np.ndarray:
@@ -433,3 +428,66 @@ def _without_batch(spec: Any) -> tf.TensorSpec:
       f'of a batch; got {spec!r}.'
     )
   return tf.TensorSpec(spec.shape[1:], spec.dtype)
+
+
+def pair(structure: Any) -> tuple[Any, Any]:
+  """Inputs and labels of what is known to be both."""
+  if isinstance(structure, Mapping):
+    return structure['x'], structure['y']
+  return tuple(structure)
+
+
+def inputs_and_labels(structure: Any, owner: str) -> tuple[Any, Any]:
+  """The two parts of examples, however they are kept."""
+  if isinstance(structure, Mapping):
+    if set(structure) == {'x', 'y'}:
+      return pair(structure)
+    has = f'has arrays {", ".join(map(str, structure))}'
+  elif isinstance(structure, (tuple, list)):
+    if len(structure) == 2:
+      return pair(structure)
+    has = f'has a {type(structure).__name__} of {len(structure)}'
+  else:
+    has = 'has one array'
+  raise ValueError(
+    f'{owner} {has}; a model needs inputs and labels: a tuple of both, or arrays named '
+    'x and y and no others.'
+  )
+
+
+def check_lengths(lengths: Iterable[tuple[str, int]], owner: str) -> None:
+  """Checks that arrays have an entry for each example; lengths with arrays' names."""
+  found = list(lengths)
+  if len({length for _, length in found}) > 1:
+    said = ', '.join(f'{length} in {path}' for path, length in found)
+    raise ValueError(
+      f'{owner} has arrays of different length: {said}. Every example has an entry in '
+      'each. (A list is one array: several inputs are a tuple, or named.)'
+    )
+
+
+def check_spec(given: Any, wanted: Any, owner: str, *, dtypes: bool = True) -> None:
+  """Checks that examples are what a model takes."""
+  parts = zip(
+    'xy', inputs_and_labels(given, owner), inputs_and_labels(wanted, 'the model')
+  )
+  for name, given_part, wanted_part in parts:
+    try:
+      tf.nest.assert_same_structure(given_part, wanted_part, check_types=False)
+    except (TypeError, ValueError) as e:
+      raise ValueError(
+        f'{owner} gives {name} as {given_part}, the model takes {wanted_part}.'
+      ) from e
+    for one, other in zip(tf.nest.flatten(given_part), tf.nest.flatten(wanted_part)):
+      if not other.shape.is_compatible_with(one.shape):
+        raise ValueError(
+          f'{owner} gives {name} of shape {list(one.shape)} for each example, the '
+          f'model takes {list(other.shape)}. Reshape it, or have the model take what '
+          'there is; datasets are of single examples, not batched; one-hot labels '
+          'become numbers of classes by .argmax(-1).'
+        )
+      if dtypes and one.dtype != other.dtype:
+        raise ValueError(
+          f'{owner} gives {name} of {one.dtype.name}, the model takes '
+          f'{other.dtype.name}; convert it, by .astype.'
+        )

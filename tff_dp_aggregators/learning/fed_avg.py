@@ -20,10 +20,7 @@ _SUM = tff.learning.metrics.sum_then_finalize
 
 
 def default_server_optimizer() -> tff.learning.optimizers.Optimizer:
-  """SGD with learning rate 0.2 and momentum 0.9.
-
-  It goes twice as far as plain averaging, and averages the noise of some ten rounds.
-  """
+  """SGD that goes twice as far as averaging, and averages noise of some ten rounds."""
   return tff.learning.optimizers.build_sgdm(0.2, momentum=0.9)
 
 
@@ -249,11 +246,7 @@ def build_dp_fed_sgd(
 def _without_empty_clients_counted(
   process: tff.learning.templates.LearningProcess,
 ) -> tff.learning.templates.LearningProcess:
-  """Takes the clients without examples out of `nonfinite_count`.
-
-  In TFF their mean gradient is 0 / 0, not a number, and so their weight zero, as it is
-  where a gradient went wrong. Nothing is wrong with them.
-  """
+  """Takes clients without examples, whose mean is 0 / 0, out of `nonfinite_count`."""
   state_type, clients_type = process.next.type_signature.parameter
   metrics_type = process.next.type_signature.result.metrics
 
@@ -299,9 +292,7 @@ def build_scheduled_dp_fed_avg(
 ) -> tff.learning.templates.LearningProcess:
   """Builds `build_dp_fed_avg` whose clients' learning rate follows from the round.
 
-  The number of the round is the state of the clients' work, as it is in
-  `tff.learning.algorithms.build_weighted_fed_avg_with_optimizer_schedule` of TFF 0.87,
-  which fails for functional models.
+  `build_weighted_fed_avg_with_optimizer_schedule` of TFF 0.87 fails for such models.
   """
   initial = tff.learning.models.ModelWeights(*map(tuple, model.initial_weights))
   initial_weights = tff.tensorflow.computation(

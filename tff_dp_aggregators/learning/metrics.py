@@ -234,8 +234,19 @@ def _name_of(metric: Any) -> str:
 def _made(
   metric: Any, labels: tuple[int, ...], outputs: tuple[int, ...]
 ) -> tf.keras.metrics.Metric:
+  """The metric of a name, class or function, for labels and outputs of such shapes."""
   if isinstance(metric, str):
-    metric = _named(metric, labels, outputs)
+    name, kind = metric, _SHORT.get(metric, metric)
+    if kind in _BY_SHAPE:
+      are_classes = len(labels) < len(outputs) or labels[-1] == 1
+      of_several = 'sparse_categorical' if are_classes else 'categorical'
+      kind = f'{"binary" if outputs[-1] == 1 else of_several}_{kind}'
+    try:
+      metric = tf.keras.metrics.get(kind)
+    except ValueError:
+      metric = None
+    if not callable(metric):
+      raise ValueError(f'{name!r} is not a metric that tf.keras.metrics.get knows')
   if isinstance(metric, type):
     metric = metric()
   if isinstance(metric, tf.keras.metrics.Metric):
@@ -260,21 +271,3 @@ def _refuse_logits(metric: tf.keras.metrics.Metric) -> None:
       'give a metric of tf.keras.metrics with from_logits=True, threshold=0.0 or '
       'thresholds=0.0, whichever it takes; binary_accuracy is BinaryAccuracy'
     )
-
-
-def _named(name: str, labels: tuple[int, ...], outputs: tuple[int, ...]) -> Any:
-  kind = _SHORT.get(name, name)
-  if kind in _BY_SHAPE:
-    if outputs[-1] == 1:
-      kind = f'binary_{kind}'
-    elif len(labels) < len(outputs) or labels[-1] == 1:
-      kind = f'sparse_categorical_{kind}'
-    else:
-      kind = f'categorical_{kind}'
-  try:
-    found = tf.keras.metrics.get(kind)
-  except ValueError:
-    found = None
-  if not callable(found):
-    raise ValueError(f'{name!r} is not a metric that tf.keras.metrics.get knows')
-  return found

@@ -20,7 +20,7 @@ from keras.src import backend as keras_backend
 from tensorflow.python.eager import context as tf_context
 from tensorflow.python.util import nest
 
-from tff_dp_aggregators.learning import examples as examples_lib
+from tff_dp_aggregators.learning import clients as clients_lib
 from tff_dp_aggregators.learning import failures
 from tff_dp_aggregators.learning import keras_losses
 
@@ -76,7 +76,7 @@ def functional(
       of_one = tf.nest.map_structure(
         lambda spec: tf.TensorSpec(spec.shape[1:], spec.dtype), model.input_spec
       )
-      examples_lib.check(element_spec, of_one, owner)
+      clients_lib.check_spec(element_spec, of_one, owner)
     return model
   if element_spec is None:
     raise ValueError(
@@ -84,11 +84,11 @@ def functional(
       'give a tff.learning.models.FunctionalModel, such as learning.models.functional '
       'makes of a Keras model.'
     )
-  examples_lib.inputs_and_labels(element_spec, owner)
+  clients_lib.inputs_and_labels(element_spec, owner)
   input_spec = tf.nest.map_structure(
     lambda spec: tf.TensorSpec([None, *spec.shape], spec.dtype), element_spec
   )
-  x, _ = examples_lib.pair(input_spec)
+  x, _ = clients_lib.pair(input_spec)
   made = make(model, x, seed, owner)
   _check_inputs(made, element_spec, owner)
   return KerasFunctionalModel(made, loss, input_spec)
@@ -150,7 +150,7 @@ def _check_inputs(model: tf.keras.Model, element_spec: Any, owner: str) -> None:
   known = getattr(model, 'inputs', None)
   if not known:
     return
-  x, y = examples_lib.pair(element_spec)
+  x, y = clients_lib.pair(element_spec)
   given = _inputs_of(model, x)
   if len(given) != len(known):
     raise ValueError(
@@ -160,7 +160,7 @@ def _check_inputs(model: tf.keras.Model, element_spec: Any, owner: str) -> None:
   wanted = [  # Keras converts dtypes.
     tf.TensorSpec(one.shape[1:], other.dtype) for one, other in zip(known, given)
   ]
-  examples_lib.check((given, y), (wanted, y), owner)
+  clients_lib.check_spec((given, y), (wanted, y), owner)
 
 
 def _inputs_of(model: tf.keras.Model, x: Any) -> list[Any]:
@@ -185,7 +185,7 @@ class KerasFunctionalModel(tff.learning.models.FunctionalModel):
     """Traces the model."""
     refuse(model)
     self.keras_model = model
-    x, y = examples_lib.pair(input_spec)
+    x, y = clients_lib.pair(input_spec)
     variables = (model.trainable_variables, model.non_trainable_variables)
     initial = tuple(tuple(each.numpy() for each in part) for part in variables)
     traced = {training: _Traced(model, x, training) for training in (True, False)}
@@ -241,7 +241,7 @@ class KerasFunctionalModel(tff.learning.models.FunctionalModel):
 
   def check_examples(self, examples: Any, owner: str) -> None:
     """Refuses classes that there is no output for, and tokens without an embedding."""
-    x, y = examples_lib.pair(examples)
+    x, y = clients_lib.pair(examples)
     if self._losses is not None:
       self._losses.check_labels(y, owner)
     given = _inputs_of(self.keras_model, x)
@@ -258,7 +258,7 @@ class KerasFunctionalModel(tff.learning.models.FunctionalModel):
   def some_inputs(self) -> Any:
     """Inputs: numbers are normal of standard deviation 10; classes and tokens are 0."""
     rng = np.random.default_rng(1)
-    x, _ = examples_lib.pair(self.input_spec)
+    x, _ = clients_lib.pair(self.input_spec)
 
     def draw(spec: tf.TensorSpec) -> tf.Tensor:
       shape = [_DRAWN, *(size or 2 for size in spec.shape[1:])]

@@ -24,10 +24,7 @@ from tff_dp_aggregators.strategies import registry
 class FTRL(tff.learning.optimizers.Optimizer):
   """Follows the regularized leader on cumulative sums; see `build_ftrl`.
 
-  The state has two structures like the model: `anchor`, the initial model, and
-  `velocity`, the last sum, with momentum that of the sums. There are no
-  hyperparameters to be changed between rounds: all rounds so far are in one sum, and a
-  new learning rate would be that of the past as well.
+  It has no hyperparameters: a new learning rate would be that of the past as well.
   """
 
   def __init__(
@@ -36,11 +33,7 @@ class FTRL(tff.learning.optimizers.Optimizer):
     momentum: float = 0.0,
     workload: Optional[strategies.Workload] = None,
   ):
-    """Initializes the optimizer.
-
-    `workload`: What the aggregator's workload has to be; `None` for any, but for prefix
-    sums alone with momentum.
-    """
+    """`workload` is what the aggregator's has to be; `None` for any."""
     self._learning_rate = checks.check_positive('learning_rate', learning_rate)
     checks.check_number('momentum', momentum)
     if not 0 <= momentum < 1:
@@ -88,11 +81,9 @@ class FTRL(tff.learning.optimizers.Optimizer):
     """Algorithm 1 of arXiv:2103.00039, for one tensor.
 
     The regularized leader, argmin <s, w> + |w - w_0|^2 / (2 learning_rate), is
-    w_0 - learning_rate s; with momentum, v takes the place of the sum s. The same
-    operations on the last velocity give the model that this optimizer made, so that
-    the anchor moves by exactly 0 unless the model is another one. In the first round,
-    anchor and velocity being 0, it becomes the initial model, of which weight decay
-    takes a part away in each round, as it does of the sum.
+    w_0 - learning_rate s; with momentum, v takes the place of the sum s. The anchor is
+    w_0 after the first round, and moves by exactly 0 unless the model is not that which
+    this optimizer made. Weight decay takes a part of it away, as it does of the sum.
     """
     rate = tf.constant(self._learning_rate, weight.dtype)
     anchor += weight - (anchor - rate * velocity)
@@ -113,24 +104,21 @@ class FTRLOnMeans(tff.learning.optimizers.Optimizer):
   the same learning rate and momentum, to round-off.
   """
 
-  def __init__(self, on_sums: FTRL):
-    if not strategies.workload.is_prefix_sums(on_sums.workload):
+  def __init__(self, on_sums: FTRL, num_rounds: int):
+    workload = on_sums.workload
+    if not strategies.workload.is_prefix_sums(workload):
       raise ValueError(
-        f'server.optimizer is FTRL for the workload {on_sums.workload}, whose '
+        f'server.optimizer is FTRL for the workload {workload}, whose '
         'momentum, learning rates or weight decay the aggregator would have to put '
         'into its sums; here it returns the mean of each round. Give optimizer() of '
         'the same learning.ServerSchedule, which comes to the same model.'
       )
-    self._on_sums = on_sums
-
-  def check_num_rounds(self, num_rounds: int) -> None:
-    """Refuses a run of other rounds than those that the optimizer was made for."""
-    workload = self._on_sums.workload
     if workload is not None and workload.num_rounds != num_rounds:
       raise ValueError(
         f'server.optimizer is FTRL for {workload.num_rounds} rounds, but the run has '
         f'{num_rounds}; build both for the same number.'
       )
+    self._on_sums = on_sums
 
   def initialize(self, specs: Any) -> Any:
     """The state before the first round."""

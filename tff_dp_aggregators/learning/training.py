@@ -550,9 +550,7 @@ def _server_optimizer(
   )
   if not isinstance(checked, optimizers.FTRL):
     return checked
-  on_means = optimizers.FTRLOnMeans(checked)
-  on_means.check_num_rounds(num_rounds)
-  return on_means
+  return optimizers.FTRLOnMeans(checked, num_rounds)
 
 
 def _schedule(

@@ -17,7 +17,7 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from tff_dp_aggregators.aggregators import tracing
-from tff_dp_aggregators.learning import examples as examples_lib
+from tff_dp_aggregators.learning import clients as clients_lib
 from tff_dp_aggregators.learning import local_order
 from tff_dp_aggregators.learning import optimizers
 from tff_dp_aggregators.sampling import draws
@@ -186,7 +186,7 @@ def train_step(
   `counts`: Which examples count, bool; `None` if all do.
   """
   model = training.model
-  x, y = examples_lib.pair(batch)
+  x, y = clients_lib.pair(batch)
   sample_weight = None if counts is None else _weights_of_examples(counts)
   with tf.GradientTape() as tape:
     tape.watch(state.trainable)

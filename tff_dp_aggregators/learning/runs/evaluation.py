@@ -13,7 +13,7 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from tff_dp_aggregators.learning import examples as examples_lib
+from tff_dp_aggregators.learning import clients as clients_lib
 from tff_dp_aggregators.learning import failures
 from tff_dp_aggregators.learning import keras_losses
 from tff_dp_aggregators.learning import metrics as metrics_lib
@@ -48,17 +48,17 @@ class Evaluator:
       raise TypeError(
         'test data are a dataset; give inputs and labels as arrays, (x, y).'
       )
-    x, y = map(_arrays, examples_lib.inputs_and_labels(examples, 'test data'))
-    x_spec, y_spec = examples_lib.pair(model.input_spec)
+    x, y = map(_arrays, clients_lib.inputs_and_labels(examples, 'test data'))
+    x_spec, y_spec = clients_lib.pair(model.input_spec)
     if isinstance(y, np.ndarray) and isinstance(y_spec, tf.TensorSpec):
       # One number for each example may have an axis of its own, or not.
       of_spec = (len(y), *y_spec.shape[1:])
       fits = keras_losses.fitted_shape(y.shape, of_spec) is not None
       y = y.reshape(of_spec) if fits else y
-    examples_lib.check(
+    clients_lib.check_spec(
       _of_one((x, y)), _of_one((x_spec, y_spec)), 'test data', dtypes=False
     )
-    examples_lib.check_lengths(
+    clients_lib.check_lengths(
       [
         (name, len(each))
         for name, part in (('x', x), ('y', y))

@@ -22,7 +22,7 @@ import tensorflow_federated as tff
 
 from tff_dp_aggregators.accounting.records import ledger as ledger_lib
 from tff_dp_aggregators.base import new_files
-from tff_dp_aggregators.learning import examples
+from tff_dp_aggregators.learning import clients
 from tff_dp_aggregators.learning import models
 from tff_dp_aggregators.learning.runs import progress
 from tff_dp_aggregators.learning.runs import run as run_lib
@@ -47,7 +47,7 @@ class TrainedModel(tff.learning.models.FunctionalModel):
   def __call__(self, x: Any, training: bool = False) -> Any:
     """What the model puts out."""
     x = tf.nest.map_structure(
-      lambda spec, each: tf.cast(each, spec.dtype), examples.pair(self.input_spec)[0], x
+      lambda spec, each: tf.cast(each, spec.dtype), clients.pair(self.input_spec)[0], x
     )
     return self.predict_on_batch(self.initial_weights, x, training=training)
 
@@ -161,7 +161,7 @@ def _save_functional(
     initial_weights=model.initial_weights,
     predict_on_batch_fn=_predicting(model),
     loss_fn=model.loss,
-    input_spec=examples.pair(model.input_spec),
+    input_spec=clients.pair(model.input_spec),
   )
   path = directory.file(run_directory.NEW_ARCHITECTURE)
   os.makedirs(path, mode=0o700)
