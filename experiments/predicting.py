@@ -18,6 +18,7 @@ import tensorflow as tf
 
 from tff_dp_aggregators import learning
 from tff_dp_aggregators.learning import keras_losses
+from tff_dp_aggregators.learning import metrics as learning_metrics
 from tff_dp_aggregators.learning.runs import run_directory
 from tff_dp_aggregators.learning.runs import saved_model
 
@@ -73,7 +74,7 @@ class Predictor:
     """The metric of the run on data with labels: its name, and what it comes to."""
     metric = self._metric.make(self._shape)
     is_mean = isinstance(metric, learning.MeanMetric)
-    sums, outputs, labels = learning.mean_metric.Sums(), [], []
+    sums, outputs, labels = learning_metrics.Sums(), [], []
     for x, y in data.examples():
       for some in self._batches(len(x)):
         found = self._outputs(x[some])

@@ -103,14 +103,13 @@ class _Own(kind_lib.Kind):
     import tensorflow as tf
     import tensorflow_federated as tff
 
-    from tff_dp_aggregators.learning import keras_models
     from tff_dp_aggregators.learning import models as models_lib
     from tff_dp_aggregators.learning import packed
     from tff_dp_aggregators.learning.packed import step_checks
 
     from . import networks
 
-    with keras_models.as_in_a_new_process(options.seed):
+    with models_lib.as_in_a_new_process(options.seed):
       made = make(self.name, shape)
     spec = networks.input_spec(shape)
     of_one = tf.nest.map_structure(

@@ -1,5 +1,6 @@
-"""Private federated averaging is federated averaging with another aggregator."""
+"""Private FedAvg is FedAvg with another aggregator; FedProx and FedSGD are papers'."""
 
+import dp_accounting
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -11,12 +12,41 @@ from tff_dp_aggregators import learning
 from tff_dp_aggregators import noise as noise_lib
 from tff_dp_aggregators import strategies
 from tff_dp_aggregators.accounting import accountants
+from tff_dp_aggregators.learning import runtime
+
+_SIZES = {1: 8, 2: 4, 3: 20}  # Clients: none of them weighs more than another.
+_sgd = tff.learning.optimizers.build_sgdm
+
+
+@pytest.fixture(scope='module', autouse=True)
+def _runtime():
+  with runtime.local_runtime():
+    yield
+
+
+def _aggregator(clip_norm=1e4, noise_multiplier=0.0, clients_per_round=3):
+  return aggregators.gaussian(
+    clip_norm=clip_norm,
+    noise_multiplier=noise_multiplier,
+    clients_per_round=clients_per_round,
+  )
+
+
+def _clients():
+  return [linear.client(seed, size) for seed, size in _SIZES.items()]
+
+
+def _gradient(weights, examples):
+  """Of the mean squared error: kernel and bias."""
+  residuals = examples['x'] @ weights[:2] + weights[2] - examples['y'][:, 0]
+  columns = np.column_stack([examples['x'], np.ones(len(residuals))])
+  return 2 * residuals @ columns / len(residuals)
 
 
 def _optimizers():
   return {
-    'client_optimizer_fn': tff.learning.optimizers.build_sgdm(0.1),
-    'server_optimizer_fn': tff.learning.optimizers.build_sgdm(1.0),
+    'client_optimizer_fn': _sgd(0.1),
+    'server_optimizer_fn': _sgd(1.0),
   }
 
 
@@ -24,8 +54,7 @@ def _optimizers():
   'name', ['keras', pytest.param('functional', marks=pytest.mark.slow)]
 )
 def test_without_noise_and_clipping_it_is_federated_averaging(name):
-  # Clients of different sizes: none of them weighs more than another.
-  clients = [linear.client(1), linear.client(2, 4), linear.client(3, 20)]
+  clients = _clients()
   ours = learning.build_dp_fed_avg(
     linear.MODELS[name](),
     aggregators.tree(
@@ -57,7 +86,7 @@ def test_clipping_bounds_how_far_a_round_moves_the_model():
   clients = [linear.client(1, factor=1000.0)] * 2
   process = learning.build_dp_fed_avg(
     linear.functional_model(),
-    aggregators.gaussian(clip_norm=0.25, noise_multiplier=0.0, clients_per_round=2),
+    _aggregator(0.25, clients_per_round=2),
     **_optimizers(),
   )
   _, weights = linear.train(process, clients, num_rounds=1)
@@ -99,7 +128,7 @@ def test_a_client_that_ends_in_nan_is_counted_and_does_no_harm(name):
   good, bad = linear.client(1), linear.client(2, factor=np.nan)
   process = learning.build_dp_fed_avg(
     linear.MODELS[name](),
-    aggregators.gaussian(clip_norm=1e4, noise_multiplier=0.0, clients_per_round=4),
+    _aggregator(clients_per_round=4),
     **_optimizers(),
   )
   output, weights = linear.train(process, [good, bad, bad], num_rounds=1)
@@ -115,10 +144,134 @@ def test_a_client_that_ends_in_nan_is_counted_and_does_no_harm(name):
   assert output.metrics['aggregator']['nonfinite_count'] == 0
 
 
-@pytest.mark.parametrize(
-  'aggregator',
-  [None, aggregators.gaussian],
-)
+@pytest.mark.parametrize('aggregator', [None, aggregators.gaussian])
 def test_other_aggregators_are_refused(aggregator):
   with pytest.raises(TypeError, match='aggregator must be a .*UnweightedAggregation'):
     learning.build_dp_fed_avg(linear.functional_model(), aggregator)
+
+
+def _fed_prox(model_fn, strength):
+  return learning.build_dp_fed_prox(
+    model_fn,
+    _aggregator(),
+    proximal_strength=strength,
+    **_optimizers(),
+  )
+
+
+def _local_model(model, examples, strength):
+  """After local training in batches of 4 (arXiv:1812.06127, equation 2)."""
+  weights = model
+  for begin in range(0, len(examples['x']), 4):
+    batch = {name: array[begin : begin + 4] for name, array in examples.items()}
+    pulled = _gradient(weights, batch) + strength * (weights - model)
+    weights = weights - 0.1 * pulled
+  return weights
+
+
+@pytest.mark.parametrize(
+  'name', ['functional', pytest.param('keras', marks=pytest.mark.slow)]
+)
+def test_models_follow_proximal_gradients(name):
+  process = _fed_prox(linear.MODELS[name](), 3)
+  _, weights = linear.train(process, _clients(), num_rounds=3)
+  expected = np.zeros(3)
+  for _ in range(3):
+    expected = np.mean(
+      [
+        _local_model(expected, linear.examples(seed, size), 3.0)
+        for seed, size in _SIZES.items()
+      ],
+      axis=0,
+    )
+  np.testing.assert_allclose(linear.flat(weights), expected, atol=1e-5)
+
+
+def _step(process):
+  return linear.flat(linear.train(process, _clients(), num_rounds=1)[1])
+
+
+@pytest.mark.slow
+def test_steps_are_shorter_than_those_of_fed_avg_and_with_fed_prox_of_tff_longer():
+  without = _step(_fed_prox(linear.functional_model(), 0.0))
+  shorter = _step(_fed_prox(linear.functional_model(), 5.0))
+  assert np.linalg.norm(shorter) < 0.8 * np.linalg.norm(without)
+  # If this fails with a later TFF, FedProx can build on TFF's again.
+  theirs = tff.learning.algorithms.build_unweighted_fed_prox(
+    linear.functional_model(),
+    5.0,
+    _sgd(0.1),
+    _sgd(1.0),
+  )
+  assert np.linalg.norm(_step(theirs)) > 1.2 * np.linalg.norm(without)
+
+
+@pytest.mark.parametrize(
+  ('strength', 'error'),
+  [(-1.0, ValueError), (np.nan, ValueError), ('1', TypeError)],
+)
+def test_strengths_that_make_no_sense_are_refused(strength, error):
+  with pytest.raises(error, match='proximal_strength'):
+    _fed_prox(linear.functional_model(), strength)
+
+
+def _fed_sgd(model_fn, *aggregator):
+  return learning.build_dp_fed_sgd(
+    model_fn, _aggregator(*aggregator), server_optimizer_fn=_sgd(0.2)
+  )
+
+
+@pytest.fixture(
+  scope='module',
+  params=['functional', pytest.param('keras', marks=pytest.mark.slow)],
+)
+def process(request):
+  return _fed_sgd(linear.MODELS[request.param]())
+
+
+def test_the_model_follows_mean_gradients_of_clients_that_weigh_the_same(process):
+  _, weights = linear.train(process, _clients(), num_rounds=3)
+  expected = np.zeros(3)
+  for _ in range(3):
+    gradients = [
+      _gradient(expected, linear.examples(seed, size)) for seed, size in _SIZES.items()
+    ]
+    expected = expected - 0.2 * np.mean(gradients, axis=0)
+  assert np.abs(expected).min() > 0.1  # Something was learnt.
+  np.testing.assert_allclose(linear.flat(weights), expected, atol=1e-5)
+
+
+def test_a_gradient_with_nan_is_counted_and_no_gradient_is_none(process):
+  good, bad = linear.client(1), linear.client(2, factor=np.nan)
+  empty = linear.client(3).take(0)
+  output, weights = linear.train(process, [good, bad, empty, bad], num_rounds=1)
+  assert output.metrics['aggregator']['nonfinite_count'] == 2
+  assert 'dp_query_metrics' in output.metrics['aggregator']
+  _, alone = linear.train(process, [good], num_rounds=1)
+  np.testing.assert_allclose(linear.flat(weights), linear.flat(alone), atol=1e-7)
+
+
+def test_it_is_a_whole_learning_process_of_tff(process):
+  state = process.initialize()
+  model = tff.learning.models.ModelWeights(
+    trainable=tf.nest.map_structure(
+      np.ones_like, process.get_model_weights(state).trainable
+    ),
+    non_trainable=process.get_model_weights(state).non_trainable,
+  )
+  state = process.set_model_weights(state, model)
+  np.testing.assert_array_equal(linear.flat(process.get_model_weights(state)), 1)
+  hparams = process.get_hparams(state)
+  assert hparams['finalizer']['learning_rate'] == pytest.approx(0.2)
+  assert process.set_hparams(state, hparams).finalizer == state.finalizer
+
+
+def test_clipping_and_noise_are_of_gradients():
+  process = _fed_sgd(linear.functional_model(), 0.25, 1.0, 2)
+  clients = [linear.client(1, factor=1000.0)] * 2
+  output, _ = linear.train(process, clients, num_rounds=1)
+  event = aggregators.extract_dp_event(output.state).last_round_only
+  assert event == dp_accounting.GaussianDpEvent(1.0)
+  quiet = _fed_sgd(linear.functional_model(), 0.25, 0.0, 2)
+  _, weights = linear.train(quiet, clients, num_rounds=1)
+  assert np.linalg.norm(linear.flat(weights)) == pytest.approx(0.2 * 0.25, rel=1e-5)

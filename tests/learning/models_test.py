@@ -1,47 +1,714 @@
-"""What does not fit a model is named before anything is computed."""
+"""Keras models are trained as they were written; what does not fit is named before."""
+
+import random
 
 import numpy as np
 import pytest
 import tensorflow as tf
+import tensorflow_federated as tff
 
 from tests.learning import training_runs
+from tff_dp_aggregators import accounting
+from tff_dp_aggregators import learning
+from tff_dp_aggregators import strategies
 from tff_dp_aggregators.learning import models
+from tff_dp_aggregators.learning import packed
+from tff_dp_aggregators.learning.packed import step_checks
+from tff_dp_aggregators.learning.runs import evaluation
 
-_SPEC = (tf.TensorSpec([2]), tf.TensorSpec([], tf.int32))
+_KERAS = tf.keras
+_LAYERS = tf.keras.layers
+_CROSS_ENTROPY = _KERAS.losses.SparseCategoricalCrossentropy(from_logits=True)
+_RATE = 0.1
 
 
-def _keras(layers=(), loss=None):
-  model = tf.keras.Sequential(
-    [
-      tf.keras.layers.Dense(3, input_shape=[2], activation='softmax', name='dense'),
-      *layers,
-    ]
-  )
-  if loss is not None:
-    model.compile('sgd', loss)
+class _Subclass(_KERAS.Model):
+  def __init__(self):
+    super().__init__()
+    self.hidden = [_LAYERS.Dense(4, activation='tanh')]
+    self.scale = {'of': self.add_weight('scale', [4], initializer='ones')}
+    self.end = _LAYERS.Dense(2)
+
+  def call(self, x, training=None):
+    return self.end(self.hidden[0](x) * self.scale['of'])
+
+
+class _Activity(_LAYERS.Layer):
+  def call(self, x):
+    self.add_loss(0.3 * tf.reduce_mean(tf.square(x)))
+    return x
+
+
+def _pairs(one, other):
+  """Weights of two models, side by side."""
+  assert len(one) == len(other)
+  return zip(one, other)
+
+
+def _sequential(*layers, inputs=(3,), dtype=None):
+  return _KERAS.Sequential([_KERAS.Input(inputs, dtype=dtype), *layers])
+
+
+def _frozen():
+  base = _sequential(_LAYERS.Dense(8, activation='relu'), _LAYERS.BatchNormalization())
+  base.layers[1].moving_mean.assign(np.linspace(0, 1, 8))
+  base.trainable = False
+  return _KERAS.Sequential([base, _LAYERS.Dense(2)])
+
+
+def _adapted():
+  normalization = _LAYERS.Normalization()
+  normalization.adapt(np.random.default_rng(3).normal(2.0, 3.0, size=[50, 3]))
+  return _sequential(normalization, _LAYERS.Dense(2))
+
+
+def _shared():
+  inputs, layer = _KERAS.Input([3]), _LAYERS.Dense(3)
+  return _KERAS.Model(inputs, _LAYERS.Dense(2)(layer(layer(inputs))))
+
+
+def _with_losses():
+  inputs = _KERAS.Input([3])
+  hidden = _LAYERS.Dense(4, kernel_regularizer='l2', activity_regularizer='l1')(inputs)
+  model = _KERAS.Model(inputs, _LAYERS.Dense(2)(_Activity()(hidden)))
+  model.add_loss(0.1 * tf.reduce_mean(tf.abs(hidden)))
   return model
 
 
-def _loss_of(functional):
-  outputs = np.float32([[0.2, 0.3, 0.5], [0.1, 0.8, 0.1]])
-  return float(functional.loss(tf.constant(outputs), tf.constant([2, 0])))
+def _two_towers():
+  a, b = _KERAS.Input([2], name='a'), _KERAS.Input([1], name='b')
+  of_b = _LAYERS.Dense(4, activation='relu', name='tower_b')(b)
+  of_a = _LAYERS.Dense(4, activation='relu', name='tower_a')(a)
+  joined = _LAYERS.Concatenate()([of_a, of_b])
+  return _KERAS.Model([a, b], _LAYERS.Dense(2, name='head')(joined))
+
+
+_NUMBERS = np.random.default_rng(1).normal(size=[5, 3]).astype(np.float32)
+_TOKENS = np.random.default_rng(2).integers(0, 20, size=[5, 7]).astype(np.int32)
+_IMAGES = np.random.default_rng(3).normal(size=[5, 8, 8, 1]).astype(np.float32)
+_CLASSES = np.array([0, 1, 1, 0, 1])
+
+
+def _tokens(*layers):
+  return _sequential(_LAYERS.Embedding(20, 4), *layers, inputs=(7,), dtype='int32')
+
+
+_MODELS = {
+  'fixed batch': (
+    lambda: _KERAS.Sequential([_LAYERS.Dense(2, batch_input_shape=[4, 3])]),
+    _NUMBERS,
+  ),
+  'not built': (lambda: _KERAS.Sequential([_LAYERS.Dense(2)]), _NUMBERS),
+  'subclass': (_Subclass, _NUMBERS),
+  'frozen': (_frozen, _NUMBERS),
+  'adapted': (_adapted, _NUMBERS),
+  'shared': (_shared, _NUMBERS),
+  'losses': (_with_losses, _NUMBERS),
+  'two towers': (_two_towers, (_NUMBERS[:, :2], _NUMBERS[:, 2:])),
+  'by name': (_two_towers, {'a': _NUMBERS[:, :2], 'b': _NUMBERS[:, 2:]}),
+  'lstm': (lambda: _tokens(_LAYERS.LSTM(3), _LAYERS.Dense(2)), _TOKENS),
+  'convolution': (
+    lambda: _sequential(
+      _LAYERS.Conv2D(4, 3, activation='relu'),
+      _LAYERS.GroupNormalization(2),
+      _LAYERS.MaxPool2D(),
+      _LAYERS.Flatten(),
+      _LAYERS.Dense(2),
+      inputs=(8, 8, 1),
+    ),
+    _IMAGES,
+  ),
+}
+
+
+def _functional(make, x, y, loss, seed=0):
+  spec = tf.nest.map_structure(
+    lambda each: tf.TensorSpec(np.shape(each)[1:], np.asarray(each).dtype), (x, y)
+  )
+  return models.functional(make, loss, spec, seed=seed)
+
+
+def _step(functional, x, y):
+  """The trainable weights after one step of SGD, in a graph as of old."""
+  with tf.Graph().as_default():
+    weights = tf.nest.map_structure(tf.constant, functional.initial_weights)
+    with tf.GradientTape() as tape:
+      tape.watch(weights[0])
+      output = functional.predict_on_batch(weights, x, training=True)
+      loss = functional.loss(output, tf.nest.map_structure(tf.constant, y))
+    gradients = tape.gradient(loss, weights[0])
+    after = [
+      one - _RATE * tf.convert_to_tensor(g) for one, g in zip(weights[0], gradients)
+    ]
+    with tf.compat.v1.Session() as session:
+      return session.run([after, loss])
+
+
+def _fit(model, x, y, loss, **compiled):
+  """The same by Keras: the trainable weights, and the loss."""
+  model.compile(_KERAS.optimizers.SGD(_RATE), loss, run_eagerly=False, **compiled)
+  found = model.train_on_batch(x, y, return_dict=True)
+  return [each.numpy() for each in model.trainable_variables], found['loss']
+
+
+def _assert_equal(found, expected):
+  weights, loss = found
+  expected_weights, expected_loss = expected
+  assert loss == pytest.approx(expected_loss, rel=1e-5)
+  for one, other in _pairs(weights, expected_weights):
+    np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-6)
+
+
+_QUICK = ('subclass', 'adapted', 'losses', 'by name')
 
 
 @pytest.mark.parametrize(
-  ('model', 'loss'),
+  'name',
   [
-    (_keras, 'sparse_categorical_crossentropy'),
-    (lambda: _keras(loss='sparse_categorical_crossentropy'), None),
-    (_keras(loss=tf.keras.losses.SparseCategoricalCrossentropy()), None),
+    pytest.param(name, marks=[] if name in _QUICK else [pytest.mark.slow])
+    for name in _MODELS
   ],
 )
-def test_a_loss_is_given_named_or_compiled(model, loss):
-  functional = models.functional(model, loss, _SPEC)
-  assert _loss_of(functional) == pytest.approx(-np.log([0.5, 0.1]).mean(), rel=1e-5)
-  with tf.Graph().as_default():
+def test_a_step_is_that_of_fit(name):
+  make, x = _MODELS[name]
+  functional = _functional(make, x, _CLASSES, _CROSS_ENTROPY)
+  found = _step(functional, x, _CLASSES)
+  _assert_equal(found, _fit(functional.keras_model, x, _CLASSES, _CROSS_ENTROPY))
+
+
+def _two_outputs():
+  inputs = _KERAS.Input([3])
+  one = _LAYERS.Dense(1, name='one')(inputs)
+  return _KERAS.Model(inputs, [one, _LAYERS.Dense(2, name='two')(inputs)])
+
+
+@pytest.mark.parametrize(
+  ('is_named', 'weights'),
+  [
+    (False, [0.25, 3.0]),
+    pytest.param(True, {'one': 0.0, 'two': 1.0}, marks=pytest.mark.slow),
+  ],
+)
+def test_several_outputs_have_their_losses_and_weights(is_named, weights):
+  y = (_NUMBERS[:, 0], _CLASSES)
+  labels = {'one': y[0], 'two': y[1]} if is_named else y
+  loss = {'one': 'mean_squared_error', 'two': _CROSS_ENTROPY}
+
+  def make():
+    model = _two_outputs()
+    model.compile(loss=loss, loss_weights=weights)
+    return model
+
+  functional = _functional(make, _NUMBERS, labels, None)
+  found = _step(functional, _NUMBERS, labels)
+  expected = _fit(functional.keras_model, _NUMBERS, list(y), loss, loss_weights=weights)
+  _assert_equal(found, expected)
+
+
+class _OwnLoss(_KERAS.losses.Loss):
+  def call(self, y_true, y_pred):
+    return tf.reduce_mean(tf.square(y_pred - y_true), axis=-1)
+
+
+@pytest.mark.parametrize(
+  ('loss', 'shape'),
+  [
+    (_OwnLoss(), (5,)),
+    pytest.param(_OwnLoss, (5, 1), marks=pytest.mark.slow),
+    ('mse', (5,)),
+  ],
+)
+def test_labels_without_a_last_axis_are_not_repeated(loss, shape):
+  make = lambda: _sequential(_LAYERS.Dense(1))  # noqa: E731
+  y = _NUMBERS.sum(axis=1).reshape(shape)
+  functional = _functional(make, _NUMBERS, y, loss)
+  found = _step(functional, _NUMBERS, y)
+  _assert_equal(found, _fit(functional.keras_model, _NUMBERS, y.reshape(5, 1), 'mse'))
+
+
+@pytest.mark.parametrize(
+  ('make', 'y', 'loss', 'message'),
+  [
+    (_two_outputs, (_CLASSES,) * 3, 'mse', 'labels must be for the outputs of .*one'),
+    (_two_outputs, {'one': _CLASSES, 'x': _CLASSES}, 'mse', 'labels must be for'),
+    (_two_outputs, (_NUMBERS, _CLASSES), 'mse', "of the output 'one'.*\\[n, 3\\]"),
+    (_shared, _CLASSES, 'mse', r'\[n\], .* takes labels of the shape .* \[n, 2\]'),
+    (_shared, _NUMBERS[:, :1], _OwnLoss(), 'repeat'),
+    (_shared, _CLASSES, 'categorical_hinge', 'labels of the shape of outputs'),
+    (_shared, _NUMBERS[:, :2], _CROSS_ENTROPY, 'one-hot labels for Categorical'),
+    (
+      _shared,
+      _NUMBERS[:, :2],
+      lambda t, p: _KERAS.losses.sparse_categorical_crossentropy(t, p),
+      r'loss fails on labels float32 \[n, 2\]',
+    ),
+  ],
+)
+def test_labels_of_another_shape_are_refused(make, y, loss, message):
+  with pytest.raises(ValueError, match=message):
+    _functional(make, _NUMBERS, y, loss)
+
+
+def _ending_in(activation, units=2, initializer='glorot_uniform'):
+  return lambda: _sequential(
+    _LAYERS.Dense(units, activation=activation, kernel_initializer=initializer)
+  )
+
+
+_SPARSE = _KERAS.losses.SparseCategoricalCrossentropy
+_BINARY = _KERAS.losses.BinaryCrossentropy
+
+
+@pytest.mark.parametrize('initializer', ['glorot_uniform', 'zeros'])
+@pytest.mark.parametrize(
+  ('units', 'activation', 'loss', 'message'),
+  [
+    (2, None, _SPARSE(), 'from_logits=True'),
+    (2, 'softmax', _SPARSE(), None),
+    (1, None, 'binary_crossentropy', 'from_logits=True'),
+    (1, 'sigmoid', _BINARY(from_logits=True), 'takes logits'),
+    (1, None, _BINARY(from_logits=True), None),
+  ],
+)
+def test_logits_and_probabilities_are_told_apart(
+  units, activation, loss, message, initializer
+):
+  make = _ending_in(activation, units, initializer)
+  if message is None:
+    _functional(make, _NUMBERS, _CLASSES, loss)
+  else:
+    with pytest.raises(ValueError, match=message):
+      _functional(make, _NUMBERS, _CLASSES, loss)
+
+
+class _OwnStep(_KERAS.Model):
+  def train_step(self, data):
+    return super().train_step(data)
+
+
+def _with_own_step():
+  inputs = _KERAS.Input([3])
+  return _OwnStep(inputs, _LAYERS.Dense(2)(inputs))
+
+
+class _Hidden(_LAYERS.Layer):
+  def build(self, shape):
+    kernel = self.add_weight('hidden_kernel', [shape[-1], 2])
+    self.multiply = lambda x: x @ kernel
+
+  def call(self, x):
+    return self.multiply(x)
+
+
+@pytest.mark.parametrize(
+  ('make', 'x', 'message'),
+  [
+    (
+      lambda: _sequential(_LAYERS.Dense(2, name='it', kernel_constraint='non_neg')),
+      _NUMBERS,
+      "'it/kernel:0' .* constraint",
+    ),
+    (
+      lambda: _sequential(_LAYERS.BatchNormalization(name='it'), _LAYERS.Dense(2)),
+      _NUMBERS,
+      "batch normalisation 'it'",
+    ),
+    (
+      lambda: _KERAS.Sequential(
+        [
+          _LAYERS.Embedding(20, 4, batch_input_shape=[4, 7]),
+          _LAYERS.LSTM(3, stateful=True, name='it'),
+          _LAYERS.Dense(2),
+        ]
+      ),
+      _TOKENS,
+      "'it' is stateful",
+    ),
+    (_with_own_step, _NUMBERS, 'a train_step of its own'),
+    (
+      lambda: _sequential(_LAYERS.Dense(2, dtype='float64')),
+      _NUMBERS,
+      'float64 .* dtype float32',
+    ),
+    (
+      lambda: _sequential(_Hidden()),
+      _NUMBERS,
+      'hidden_kernel:0.*other than as an attribute',
+    ),
+    (lambda: _two_towers(), _NUMBERS, 'gives 1 inputs, the model takes 2: a, b'),
+  ],
+)
+def test_what_is_not_done_is_refused_by_name(make, x, message):
+  with pytest.raises(ValueError, match=message):
+    _functional(make, x, _CLASSES, _CROSS_ENTROPY)
+
+
+def test_weights_have_the_order_and_the_names_of_keras():
+  x = (_NUMBERS[:, :2], _NUMBERS[:, 2:])
+  functional = _functional(_two_towers, x, _CLASSES, _CROSS_ENTROPY)
+  names = [each.name for each in functional.keras_model.trainable_variables]
+  assert names[:2] == ['tower_a/kernel:0', 'tower_a/bias:0']
+  assert learning.weight_names(functional) == tuple(
+    f'{number} {name}' for number, name in enumerate(names)
+  )
+  assert learning.weight_names(_two_towers) == learning.weight_names(functional)
+  assert models.weight_shapes(functional)['2 tower_b/kernel:0'] == [1, 4]
+
+
+def test_names_and_weights_do_not_depend_on_what_was_made_before():
+  make = _MODELS['subclass'][0]
+  one = _functional(make, _NUMBERS, _CLASSES, _CROSS_ENTROPY, seed=2**70)
+  random.random(), np.random.rand(), _sequential(_LAYERS.Dense(2))  # noqa: NPY002
+  other = _functional(make, _NUMBERS, _CLASSES, _CROSS_ENTROPY, seed=2**70)
+  assert one.weight_names == other.weight_names
+  tf.nest.map_structure(
+    np.testing.assert_array_equal, one.initial_weights, other.initial_weights
+  )
+  third = _functional(make, _NUMBERS, _CLASSES, _CROSS_ENTROPY, seed=3)
+  assert (one.initial_weights[0][0] != third.initial_weights[0][0]).any()
+
+
+def _train(model, run_dir, mechanism=None, clients=None, **arguments):
+  if clients is None:
+    rng = np.random.default_rng(7)
+    clients = {}
+    for number in range(20):
+      x = rng.normal(size=[4, 3]).astype(np.float32)
+      clients[f'client {number}'] = (x, (x[:, 0] > x[:, 1]).astype(np.int64))
+  settings = {'num_rounds': 3, 'clients_per_round': 5, 'loss': _CROSS_ENTROPY}
+  if mechanism is not None:
+    settings.update(delta=1e-3, clip_norm=1.0, num_rounds=None)
+  return learning.train(
+    model,
+    clients,
+    mechanism,
+    str(run_dir),
+    **training_runs.grouped(**{**settings, 'batch_size': 2, 'seed': 1, **arguments}),
+  )
+
+
+def _frozen_with_losses():
+  inputs = _KERAS.Input([3])
+  normalization = _LAYERS.BatchNormalization(trainable=False)
+  hidden = normalization(_LAYERS.Dense(4, kernel_regularizer='l2')(inputs))
+  return _KERAS.Model(inputs, _LAYERS.Dense(2)(_Activity()(hidden)))
+
+
+@pytest.fixture(scope='module')
+def frozen(tmp_path_factory):
+  """A model with fixed weights, what it was before a training, and the result."""
+  model, other = _frozen_with_losses(), _shared()
+
+  def what_they_are():
+    model(_NUMBERS)
+    losses = [float(each) for each in model.losses]
+    outputs = other.predict(_NUMBERS, verbose=0)
+    return [model.get_weights(), losses, other.get_weights(), outputs]
+
+  before = what_they_are()
+  run_dir = tmp_path_factory.mktemp('runs') / 'run'
+  result = _train(model, run_dir, _mechanism(), noise_seed=1)
+  return model, (before, what_they_are()), result
+
+
+def _mechanism():
+  participation = strategies.Participation(3, min_separation=3)
+  return accounting.Mechanism.for_target('banded', participation, 8.0, 1e-3)
+
+
+def test_a_model_that_is_given_and_others_are_as_before(frozen):
+  _, (before, after), result = frozen
+  tf.nest.map_structure(np.testing.assert_array_equal, after, before)
+  copy = _frozen_with_losses()
+  result.weights.assign_weights_to(copy)
+  for one, other in zip(copy.trainable_variables, result.weights.trainable):
+    np.testing.assert_array_equal(one.numpy(), other)
+
+
+def test_frozen_layers_stay_as_they_are_and_get_no_noise(frozen):
+  model, _, result = frozen
+  for one, other in _pairs(result.weights.non_trainable, model.non_trainable_variables):
+    np.testing.assert_array_equal(one, other.numpy())
+  for one, other in _pairs(result.weights.trainable, model.trainable_variables):
+    assert (one != other.numpy()).all()
+
+
+@pytest.mark.slow
+def test_clients_one_by_one_are_trained_as_in_packs(frozen, tmp_path):
+  model, _, result = frozen
+  changes = {'noise_seed': 1, 'packed_simulation': False}
+  alone = _train(model, tmp_path / 'run', _mechanism(), **changes)
+  for one, other in _pairs(result.weights.trainable, alone.weights.trainable):
+    np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-6)
+
+
+def test_an_optimizer_that_a_model_was_compiled_with_is_not_ignored(tmp_path, capsys):
+  model = _shared()
+  model.compile(_KERAS.optimizers.Adam(1e-9), _CROSS_ENTROPY)
+  with pytest.raises(ValueError, match='compiled with the optimizer Adam'):
+    _train(model, tmp_path / 'run', loss=None)
+  optimizer = tff.learning.optimizers.build_sgdm(0.1)
+  given = {'client_optimizer': optimizer, 'inner_aggregator': 'secure_modular_sum'}
+  with pytest.raises(ValueError, match='inner_aggregator'):  # Which is refused later.
+    _train(model, tmp_path / 'run', loss=None, **given)
+  assert 'optimizer Adam of Keras' in capsys.readouterr().err
+
+
+def _measured(make, x, y, loss, metrics=None):
+  """What is measured of a model before it is trained, and its weights."""
+  functional = _functional(make, x, y, loss, seed=1)
+  weights = tff.learning.models.ModelWeights(*functional.initial_weights)
+  return evaluation.Evaluator(functional, (x, y), metrics).measure(weights), weights
+
+
+def test_metrics_are_those_of_keras_and_of_scikit_learn():
+  from sklearn import metrics as sklearn_metrics
+
+  x = np.random.default_rng(3).normal(size=[30, 3]).astype(np.float32)
+  y = (x @ [1.0, 2.0, 3.0]).astype(np.float32)
+  measured, weights = _measured(
+    lambda: _sequential(_LAYERS.Dense(1)),
+    x,
+    y,
+    'mse',
+    {
+      'object': _KERAS.metrics.MeanSquaredError(),
+      'class': _KERAS.metrics.MeanSquaredError,
+      'name': 'mse',
+      'function': _KERAS.losses.mean_squared_error,
+      'mean': learning.MeanMetric(lambda y, outputs: (y - outputs[:, 0]) ** 2),
+      'r2': sklearn_metrics.r2_score,
+    },
+  )
+  outputs = x @ weights.trainable[0] + weights.trainable[1]
+  expected = np.mean((outputs[:, 0] - y) ** 2)
+  for name in ('object', 'class', 'name', 'function', 'mean', 'loss'):
+    assert measured[name] == pytest.approx(expected, rel=1e-4)
+  r2 = sklearn_metrics.r2_score(y, outputs)
+  assert measured['r2'] == pytest.approx(r2, rel=1e-4)
+
+
+@pytest.mark.parametrize(
+  ('make', 'y', 'loss', 'metrics'),
+  [
+    (_ending_in(None), _CLASSES, _CROSS_ENTROPY, ['accuracy']),
+    (_ending_in('sigmoid', 1), _CLASSES, _BINARY(), ['accuracy']),
+    (
+      _ending_in('softmax'),
+      np.eye(2, dtype=np.float32)[_CLASSES],
+      'categorical_crossentropy',
+      ['accuracy'],
+    ),
+    (
+      _two_outputs,
+      {'one': _NUMBERS[:, 0], 'two': _CLASSES},
+      {'one': 'mse', 'two': _CROSS_ENTROPY},
+      {'one': ['mse'], 'two': 'accuracy'},
+    ),
+  ],
+)
+def test_names_of_metrics_mean_what_they_mean_in_keras(make, y, loss, metrics):
+  def compiled():
+    model = make()
+    model.compile(loss=loss, metrics=metrics)
+    return model
+
+  found, weights = _measured(compiled, _NUMBERS, y, None)
+  model = compiled()
+  weights.assign_weights_to(model)
+  expected = model.evaluate(_NUMBERS, y, verbose=0, return_dict=True)
+  assert len(found) == 1 + len(metrics)
+  assert found == pytest.approx({name: expected[name] for name in found}, rel=1e-4)
+
+
+@pytest.mark.parametrize(
+  ('metric', 'message'),
+  [
+    ('accurcy', "'accurcy' is not a metric"),
+    (lambda labels, outputs: np.eye(2), r'an array of shape \(2, 2\)'),
+    (3, 'must be a function of labels and outputs'),
+    (lambda y_pred, y_true: 0.0, "calls its first argument 'y_pred'"),
+  ],
+)
+def test_what_is_no_metric_is_refused(metric, message):
+  with pytest.raises((TypeError, ValueError), match=message):
+    _measured(_shared, _NUMBERS, _CLASSES, _CROSS_ENTROPY, {'it': metric})
+
+
+def test_a_model_of_which_all_is_frozen_is_refused():
+  model = _shared()
+  model.trainable = False
+  with pytest.raises(ValueError, match='no weights that are trained'):
+    _functional(model, _NUMBERS, _CLASSES, _CROSS_ENTROPY)
+
+
+@pytest.mark.parametrize(
+  'metric',
+  [
+    lambda labels, outputs: np.mean((labels - outputs) ** 2),
+    learning.MeanMetric(lambda labels, outputs: (labels - outputs) ** 2),
+  ],
+)
+def test_metrics_that_repeat_labels_along_outputs_are_refused(metric):
+  y = _NUMBERS.sum(axis=1)
+  with pytest.raises(ValueError, match=r'take outputs\[:, 0\]|Take outputs\[:, 0\]'):
+    _measured(
+      lambda: _sequential(_LAYERS.Dense(1)), _NUMBERS, y, 'mse', {'error': metric}
+    )
+
+
+@pytest.mark.parametrize('metric', ['accuracy', _KERAS.metrics.Precision])
+def test_metrics_of_probabilities_are_refused_for_logits(metric):
+  with pytest.raises(ValueError, match='from_logits=True, threshold=0.0'):
+    _measured(
+      _ending_in(None, 1), _NUMBERS, _CLASSES, _BINARY(from_logits=True), {'it': metric}
+    )
+
+
+def test_tokens_without_an_embedding_and_classes_without_an_output_are_refused():
+  layers = (_LAYERS.GlobalAveragePooling1D(), _LAYERS.Dense(2))
+  functional = _functional(lambda: _tokens(*layers), _TOKENS, _CLASSES, _CROSS_ENTROPY)
+  functional.check_examples((_TOKENS, _CLASSES), 'it')
+  tokens = _TOKENS.copy()
+  tokens[2, 1] = 20
+  with pytest.raises(ValueError, match='it: .*embedding.* in row 2 is 20'):
+    functional.check_examples((tokens, _CLASSES), 'it')
+  with pytest.raises(ValueError, match='it: the label in row 1 is 2'):
+    functional.check_examples((_TOKENS, 2 * _CLASSES), 'it')
+
+
+def _with_loss_of_outputs():
+  inputs = _KERAS.Input([3])
+  output = _LAYERS.Dense(1, kernel_initializer='zeros')(inputs)
+  model = _KERAS.Model(inputs, output)
+  model.add_loss(tf.reduce_sum(output**2))
+  return model
+
+
+def _balanced(y_true, y_pred):
+  """The mean of the losses of both classes, each of which is one of its examples."""
+  losses = tf.square(y_pred - y_true)[:, 0]
+  of_class = [tf.cast(y_true[:, 0] == each, tf.float32) for each in (0.0, 1.0)]
+  return sum(
+    tf.math.divide_no_nan(tf.reduce_sum(each * losses), tf.reduce_sum(each))
+    for each in of_class
+  )
+
+
+@pytest.mark.parametrize(
+  ('make', 'loss'),
+  [(_with_loss_of_outputs, 'mse'), (lambda: _sequential(_LAYERS.Dense(1)), _balanced)],
+)
+def test_batches_are_not_padded_where_that_would_not_show_at_once(make, loss, tmp_path):
+  rng = np.random.default_rng(5)
+  clients = {}
+  for number, size in enumerate([1, 2, 3, 5, 7, 6, 10, 1, 1, 1]):
+    y = rng.integers(0, 2, size).astype(np.float32)
+    y[: 4 if size == 10 else 0] = 1.0
+    clients[f'{number}'] = (rng.normal(size=[size, 3]).astype(np.float32), y)
+  functional = _functional(make, *clients['6'], loss)
+  training = packed.LocalTraining(functional, tff.learning.optimizers.build_sgdm(), 4)
+  data = packed.lay_out(learning.Clients.of(clients), str(tmp_path / 'data'))
+  assert 'have to be padded' in step_checks.why_one_by_one(training, data)
+
+
+def test_regularizers_of_mixed_precision_take_weights_as_they_are():
+  policy = _KERAS.mixed_precision.Policy('mixed_float16')
+
+  def make():
+    layer = _LAYERS.Dense(
+      2000,
+      kernel_initializer=_KERAS.initializers.Constant(4.0),
+      kernel_regularizer=_KERAS.regularizers.L2(1e-5),
+      dtype=policy,
+    )
+    return _sequential(layer, _LAYERS.Dense(2))
+
+  functional = _functional(make, _NUMBERS, _CLASSES, _CROSS_ENTROPY)
+  with tf.Graph().as_default(), tf.compat.v1.Session() as session:
     weights = tf.nest.map_structure(tf.constant, functional.initial_weights)
-    output = functional.predict_on_batch(weights, tf.zeros([4, 2]), training=True)
-  assert output.shape.as_list() == [4, 3]
+    output = functional.predict_on_batch(weights, _NUMBERS, training=True)
+    found = session.run(output.penalty)
+  assert found == pytest.approx(3 * 2000 * 16 * 1e-5, rel=1e-4)
+
+
+@pytest.mark.parametrize('axis', [[1, 2], 1])
+def test_layer_normalisation_trains_side_by_side_as_one_by_one(axis):
+  x = np.arange(60, dtype=np.float32).reshape(5, 4, 3) / 60
+  make = lambda: _sequential(  # noqa: E731
+    _LAYERS.Dense(6),
+    _LAYERS.LayerNormalization(axis=axis),
+    _LAYERS.Flatten(),
+    _LAYERS.Dense(2),
+    inputs=(4, 3),
+  )
+  functional = _functional(make, x, _CLASSES, _CROSS_ENTROPY)
+  model = make()
+  model.set_weights(functional.initial_weights[0])
+  several = tf.vectorized_map(
+    lambda each: functional.predict_on_batch(functional.initial_weights, each),
+    tf.stack([x, 2 * x]),
+    fallback_to_while_loop=False,
+  )
+  np.testing.assert_allclose(several[0], model(x), atol=1e-5)
+  np.testing.assert_allclose(several[1], model(2 * x), atol=1e-5)
+
+
+def test_what_draws_and_names_goes_on_as_before():
+  def draws():
+    layer = _LAYERS.Dense(2)
+    return [
+      random.random(),
+      np.random.rand(),  # noqa: NPY002
+      float(tf.random.uniform([])),
+      layer.name,
+      layer(_NUMBERS).numpy().tolist(),
+    ]
+
+  drawn = []
+  for between in (False, True):
+    _KERAS.backend.clear_session()
+    _KERAS.utils.set_random_seed(5)
+    first = draws()
+    if between:
+      _functional(_shared, _NUMBERS, _CLASSES, _CROSS_ENTROPY)
+      with pytest.raises(ValueError, match='takes logits'):
+        _functional(_ending_in('softmax'), _NUMBERS, _CLASSES, _CROSS_ENTROPY)
+    drawn.append((first, draws()))
+  assert drawn[0] == drawn[1]
+
+
+def _mixed():
+  policy = _KERAS.mixed_precision.Policy('mixed_float16')
+  return _sequential(_LAYERS.Dense(4, dtype=policy), _LAYERS.Dense(2))
+
+
+def test_mixed_precision_is_within_its_rounding():
+  functional = _functional(_mixed, _NUMBERS, _CLASSES, _CROSS_ENTROPY)
+  found, _ = _step(functional, _NUMBERS, _CLASSES)
+  expected, _ = _fit(functional.keras_model, _NUMBERS, _CLASSES, _CROSS_ENTROPY)
+  for one, other in _pairs(found, expected):
+    np.testing.assert_allclose(one, other, rtol=1e-2, atol=1e-3)
+
+
+def test_metrics_of_logits_are_measured():
+  measured, weights = _measured(
+    _ending_in(None, 1),
+    _NUMBERS,
+    _CLASSES,
+    _BINARY(from_logits=True),
+    {
+      'auc': _KERAS.metrics.AUC(2000, from_logits=True),
+      'accuracy': _KERAS.metrics.BinaryAccuracy(threshold=0.0),
+    },
+  )
+  outputs = (_NUMBERS @ weights.trainable[0] + weights.trainable[1])[:, 0]
+  no, yes = (outputs[_CLASSES == each] for each in (0, 1))
+  assert measured['auc'] == pytest.approx(np.mean(yes[:, None] > no), abs=5e-3)
+  assert measured['accuracy'] == pytest.approx(np.mean((outputs > 0) == _CLASSES))
+
+
+_SPEC = (tf.TensorSpec([3]), tf.TensorSpec([], tf.int32))
 
 
 @pytest.mark.parametrize(
@@ -51,7 +718,7 @@ def test_a_loss_is_given_named_or_compiled(model, loss):
     ('crossentropie', ValueError, 'loss must be .*crossentropie'),
     (0.5, TypeError, 'loss must be a tf.keras.losses.Loss'),
     (
-      tf.keras.losses.MeanSquaredError(reduction='none'),
+      _KERAS.losses.MeanSquaredError(reduction='none'),
       ValueError,
       'reduction none',
     ),
@@ -59,18 +726,10 @@ def test_a_loss_is_given_named_or_compiled(model, loss):
 )
 def test_other_losses_are_refused(loss, error, match):
   with pytest.raises(error, match=match):
-    models.functional(_keras, loss, _SPEC)
+    models.functional(_shared, loss, _SPEC)
 
 
-@pytest.mark.parametrize('name', ['mse', 'kl_divergence'])
-def test_names_of_losses_are_those_of_keras(name):
-  functional = models.functional(_keras, name, (tf.TensorSpec([2]), tf.TensorSpec([3])))
-  one, other = tf.constant([[0.2, 0.8]]), tf.constant([[0.5, 0.5]])
-  expected = tf.reduce_mean(tf.keras.losses.get(name)(other, one))
-  assert float(functional.loss(one, other)) == pytest.approx(float(expected))
-
-
-_BATCHES = (tf.TensorSpec([4, 2]), tf.TensorSpec([4], tf.int32))
+_BATCHES = (tf.TensorSpec([4, 3]), tf.TensorSpec([4], tf.int32))
 _NARROW = {'x': tf.TensorSpec([1]), 'y': tf.TensorSpec([], tf.int32)}
 
 
@@ -85,19 +744,19 @@ _NARROW = {'x': tf.TensorSpec([1]), 'y': tf.TensorSpec([], tf.int32)}
     ((*_SPEC, _SPEC[1]), 'a tuple of 3'),
     (
       _NARROW,
-      r"client 'a' gives x of shape \[1\] .* the model takes \[2\]. Reshape",
+      r"client 'a' gives x of shape \[1\] .* the model takes \[3\]. Reshape",
     ),
-    (_BATCHES, r'x of shape \[4, 2\] .* takes \[2\]. .* not batched'),
+    (_BATCHES, r'x of shape \[4, 3\] .* takes \[3\]. .* not batched'),
   ],
 )
 def test_examples_of_another_kind_are_refused(spec, match):
   with pytest.raises(ValueError, match=match):
-    models.functional(_keras, 'sparse_categorical_crossentropy', spec, "client 'a'")
+    models.functional(_shared, 'sparse_categorical_crossentropy', spec, "client 'a'")
 
 
 def test_keras_models_need_clients_that_say_what_their_inputs_are():
   with pytest.raises(ValueError, match='packed.PackedData, which do not say'):
-    models.functional(_keras, 'mse', None)
+    models.functional(_shared, 'mse', None)
 
 
 def test_functional_models_whose_weights_are_named_are_refused():

@@ -10,6 +10,7 @@ import pytest
 import tensorflow as tf
 import tensorflow_federated as tff
 
+from tests.learning import linear
 from tff_dp_aggregators import aggregators
 from tff_dp_aggregators import learning
 from tff_dp_aggregators import noise
@@ -26,7 +27,8 @@ _LIMITS = strategies.Participation(_NUM_ROUNDS, min_separation=2)
 def _examples(number):
   size = number % 4 + 1
   inputs = np.full([size, 2], number, np.float32)
-  return collections.OrderedDict(x=inputs, y=np.arange(size, dtype=np.int32))
+  labels = np.arange(size, dtype=np.float32)[:, None]
+  return collections.OrderedDict(x=inputs, y=labels)
 
 
 _DATA = {f'{number:02}': _examples(number) for number in range(12)}
@@ -54,7 +56,7 @@ def test_a_round_is_its_cohort_in_local_order():
     keys = local_order.keys(5, this_round, own[cohort])
     for client, key, dataset in zip(cohort, keys, source.round_data(this_round)):
       batches = list(dataset.as_numpy_iterator())
-      labels = np.concatenate([batch['y'] for batch in batches])
+      labels = np.concatenate([batch['y'][:, 0] for batch in batches])
       size = client % 4 + 1
       orders = [local_order.permutation(key, size, epoch) for epoch in range(2)]
       np.testing.assert_array_equal(labels, np.concatenate(orders))
@@ -155,28 +157,16 @@ def test_drop_outs_send_no_data():
 # In learning processes.
 
 
-def _process():
-  @tf.function
-  def loss(outputs, labels, sample_weight=None):
-    del sample_weight
-    targets = tf.cast(labels, tf.float32)[:, tf.newaxis]
-    return tf.reduce_mean((outputs - targets) ** 2)
+@pytest.fixture(scope='module', autouse=True)
+def _runtime():
+  with learning.runtime.local_runtime():
+    yield
 
-  @tf.function
-  def predict(weights, inputs, training):
-    del training
-    return inputs @ weights[0][0]
 
-  model = tff.learning.models.FunctionalModel(
-    initial_weights=((np.zeros([2, 1], np.float32),), ()),
-    predict_on_batch_fn=predict,
-    loss_fn=loss,
-    input_spec=collections.OrderedDict(
-      x=tf.TensorSpec([None, 2], tf.float32), y=tf.TensorSpec([None], tf.int32)
-    ),
-  )
+@pytest.fixture(scope='module')
+def process():
   return learning.build_dp_fed_avg(
-    model,
+    linear.functional_model(),
     aggregators.gaussian(
       strategies.Participation(_NUM_ROUNDS),
       clip_norm=1.0,
@@ -186,17 +176,6 @@ def _process():
     ),
     client_optimizer_fn=tff.learning.optimizers.build_sgdm(0.001),
   )
-
-
-@pytest.fixture(scope='module', autouse=True)
-def _runtime():
-  with learning.runtime.local_runtime():
-    yield
-
-
-@pytest.fixture(scope='module')
-def process():
-  return _process()
 
 
 def test_the_type_is_that_of_a_learning_process(process):

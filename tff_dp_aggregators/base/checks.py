@@ -30,11 +30,7 @@ def check_int(name: str, value: Any, at_least: Optional[int] = None) -> int:
 
 
 def check_number(name: str, value: Any) -> Any:
-  """Returns `value` as it is, or raises TypeError if it cannot be a float.
-
-  `None` and text, as settings that were not filled in or not read, have no order, and
-  a comparison would not say of which argument.
-  """
+  """Returns `value` as it is, or raises if it cannot be a float, as `None` and text."""
   if not hasattr(value, '__float__'):
     raise TypeError(f'{name} must be a number, got {value!r}.')
   if isinstance(value, int) and value.bit_length() > _MOST_BITS:

@@ -1,8 +1,7 @@
 """Imports dp-accounting without what it seldom needs of SciPy, so that programs start.
 
-`scipy.signal` and `scipy.stats` take longer to import than all the rest together, and a
-mistyped flag is to be answered within a second. So the modules of dp-accounting get
-stand-ins, which import them when they are first used. Others see nothing of this.
+`scipy.signal` and `scipy.stats` take longer to import than all the rest together. So
+the modules of dp-accounting get stand-ins, which import them when they are first used.
 """
 
 import importlib
@@ -24,15 +23,11 @@ class _StandIn(types.ModuleType):
     return getattr(pkgutil.resolve_name(self.__name__), name)
 
 
-def _import() -> None:
-  stand_ins = {name: _StandIn(name) for name in _POSTPONED if name not in sys.modules}
-  sys.modules.update(stand_ins)
-  try:
-    importlib.import_module('dp_accounting')
-  finally:
-    for name, stand_in in stand_ins.items():
-      if sys.modules.get(name) is stand_in:
-        del sys.modules[name]
-
-
-_import()
+_stand_ins = {name: _StandIn(name) for name in _POSTPONED if name not in sys.modules}
+sys.modules.update(_stand_ins)
+try:
+  importlib.import_module('dp_accounting')
+finally:
+  for _name, _stand_in in _stand_ins.items():
+    if sys.modules.get(_name) is _stand_in:
+      del sys.modules[_name]

@@ -1,15 +1,11 @@
 """Folders in which one process at a time works, of one machine or of several.
 
-The kernel takes a lock away from whoever ends, in whatever way, so a process that was
-killed holds none. A lock of the folder itself is seen on one machine only: to an NFS
-server, clients hand on the locks of regular files that are open for writing (flock(2),
-"NFS details"; Linux since 2.6.12), and no others. So a file in the folder is locked as
-well. It stays there: whoever opened it while it was being removed would hold the lock
-of a file that nobody else finds.
-
-Mounts that keep locks to one machine (`nolock` or `local_lock=flock` of nfs(5)) do so
-here as well. A machine that is cut off from its server has its locks until their lease
-ends, with NFSv4 after 90 seconds mostly; with NFSv3, until it is back.
+The kernel takes a lock away from whoever ends, in whatever way. A lock of the folder
+itself is seen on one machine only: to an NFS server, clients hand on the locks of
+regular files that are open for writing (flock(2), "NFS details"), and no others. So a
+file in the folder is locked as well. It stays there: whoever opened it while it was
+being removed would hold the lock of a file that nobody else finds. Mounts that keep
+locks to one machine (`nolock` or `local_lock=flock` of nfs(5)) do so here as well.
 """
 
 import contextlib
@@ -61,9 +57,16 @@ class FolderLock:
       take(self._folder)
       self._file = _opened(path)
       if self._file is not None:
-        _lock(self._file, path)
-    except BaseException:
+        take(self._file)
+    except BaseException as e:
       self.close()
+      if isinstance(e, OSError) and e.errno in _CANNOT and fcntl is not None:
+        raise OSError(
+          e.errno,
+          'the file system locks no files, and without that two processes could write '
+          'there; have it (of NFSv3, rpc.statd on both sides), or take another folder',
+          path,
+        ) from e
       raise
 
   def is_of(self, path: str) -> bool:
@@ -112,17 +115,3 @@ def _opened(path: str) -> Optional[int]:
     if e.errno in (errno.EROFS, errno.EACCES) and not os.access(path, os.W_OK):
       return None
     raise
-
-
-def _lock(descriptor: int, path: str) -> None:
-  try:
-    take(descriptor)
-  except OSError as e:
-    if e.errno not in _CANNOT:
-      raise
-    raise OSError(
-      e.errno,
-      'the file system locks no files, and without that two processes could write '
-      'there; have it (of NFSv3, rpc.statd on both sides), or take another folder',
-      path,
-    ) from e

@@ -1,7 +1,6 @@
 """Ids of clients as they are in files: one who is written in several ways is one.
 
-Whoever is taken for two takes part twice as often as the guarantee is for, and whoever
-has no id is nobody whose rounds could be counted.
+Whoever is taken for two takes part twice as often as the guarantee is for.
 """
 
 import decimal

@@ -1,8 +1,4 @@
-"""The machine of a run, as far as it decides the last digits of what is computed.
-
-Another processor, or another choice of TensorFlow's routines, may come to other bits in
-a round that is run again. The run is then refused, and this tells why.
-"""
+"""The machine of a run, as far as it decides the last digits of what is computed."""
 
 import math
 import os
@@ -12,8 +8,7 @@ from typing import Any
 _GROUP = '/sys/fs/cgroup'
 # Environment variables that choose routines or the number of threads.
 _PREFIXES = ('TF_', 'XLA_', 'OMP_', 'KMP_', 'MKL_')
-# Those of logging; of clusters, which compute nothing here and name hosts; of another
-# program; and what libraries set when they are imported, which chooses no routine.
+# Those that choose none: of logging, of clusters, and what libraries set on import.
 _OTHERS = (
   *('TF_CPP_', 'TF_CONFIG', 'TF_CLI_'),
   *('KMP_DUPLICATE_LIB_OK', 'KMP_INIT_AT_FORK'),

@@ -1,9 +1,8 @@
 """Numbers as text that never claims more privacy than there is.
 
-What a reader wants small (epsilon, mu, sensitivity, error) rounds up at the last digit
-shown, what a reader wants large (the effective noise multiplier) rounds down, and what
-was chosen or found, and may be used again (noise multiplier, delta, clip norm), stands
-exactly.
+What a reader wants small (epsilon, mu, sensitivity, error) rounds up, what a reader
+wants large (the effective noise multiplier) rounds down, and what was chosen or found,
+and may be used again (noise multiplier, delta, clip norm), stands exactly.
 """
 
 import decimal
@@ -15,9 +14,7 @@ _SMALL, _LARGE = 1e-3, 1e9
 
 
 def up(value: Optional[float], decimals: int = 4) -> str:
-  """The smallest number of so many decimals that is not below the value.
-
-  `value`: `None` is infinite.
+  """The smallest number of so many decimals not below the value; `None` is infinite.
 
   Example:
     >>> up(0.5, 0), up(math.inf)
@@ -29,9 +26,7 @@ def up(value: Optional[float], decimals: int = 4) -> str:
 
 
 def down(value: Optional[float], decimals: int = 6) -> str:
-  """The largest number of so many decimals that is not above the value.
-
-  `value`: `None` is infinite.
+  """The largest number of so many decimals not above the value; `None` is infinite.
 
   Example:
     >>> down(0.78756199), down(7.0)

@@ -1,7 +1,4 @@
-"""JSON as the standard means it: no name twice, no infinity, no NaN.
-
-What would be read in one way here and in another elsewhere is refused.
-"""
+"""JSON as the standard means it: no name twice, no infinity, no NaN."""
 
 import json
 from typing import Any

@@ -1,11 +1,6 @@
-"""Which code computes: the version and the commit.
+"""Which code computes: the version, and the commit, so that reports can be traced.
 
-A version alone says little while it is worked on. A report that names the commit can be
-traced to the lines that computed it, and one that says that files were changed warns
-that it cannot.
-
-A checkout is asked when it matters. In what is built from a checkout, setup.py leaves a
-file with the commit.
+A checkout is asked; in what is built from one, setup.py leaves a file with the commit.
 """
 
 import contextlib
@@ -27,7 +22,7 @@ _NAME = tff_dp_aggregators.__name__
 _PACKAGE = pathlib.Path(__file__).resolve().parents[1]
 # What setup.py of this project says, and that of a project with a copy of it does not.
 _OWN_SETUP = re.compile(r"""\bname=(['"])tff-dp-aggregators\1""")
-_COMMIT = re.compile(r'# branch\.oid ([0-9a-f]{40}|[0-9a-f]{64})')
+_COMMIT = re.compile(r'^# branch\.oid ([0-9a-f]{40}|[0-9a-f]{64})$', re.MULTILINE)
 # What says how this user runs git, and not for which repository.
 _KEPT = ('GIT_CONFIG', 'GIT_EXEC_PATH')
 # Where the commit is in what was built, below the folder of the package.
@@ -38,13 +33,16 @@ _SECONDS = 10.0
 
 @dataclasses.dataclass(frozen=True)
 class Version:
-  """What identifies the code of this package, now or when it was built."""
+  """What identifies the code of this package, now or when it was built.
 
-  version: str  # Such as '0.1.0'.
-  # The full hash of the commit that is checked out; `None` without a git checkout of
-  # the package's own, or if git cannot tell.
+  Attributes:
+    version: Such as '0.1.0'.
+    commit: Full hash of the commit that is checked out; `None` if git cannot tell.
+    modified: Whether tracked files of the package differ from it; `None` without one.
+  """
+
+  version: str
   commit: Optional[str] = None
-  # Whether tracked files of the package differ from it; `None` without a commit.
   modified: Optional[bool] = None
 
   def __str__(self) -> str:
@@ -63,11 +61,7 @@ class Version:
 
 @functools.cache
 def current() -> Version:
-  """The version of the package that is imported, and its commit if there is one.
-
-  Asks git at the first call alone. A program that runs for long calls it when it
-  starts: what is checked out later is not what runs.
-  """
+  """That of the package that is imported; as it was at the first call."""
   commit, modified = commit_of(_PACKAGE)
   if commit is None:
     commit, modified = _recorded(_PACKAGE)
@@ -90,8 +84,7 @@ def checksum() -> str:
 def recorded(package: pathlib.Path) -> Iterator[None]:
   """Keeps the commit of a checkout's package in it, for what is built meanwhile.
 
-  What `_recorded` finds once it is installed. In an unpacked sdist, which has it from
-  the checkout, nothing is changed.
+  An unpacked sdist, which has it from the checkout, is not changed.
   """
   commit, modified = commit_of(package)
   if commit is None:
@@ -107,7 +100,7 @@ def recorded(package: pathlib.Path) -> Iterator[None]:
 
 
 def _recorded(package: pathlib.Path) -> tuple[Optional[str], Optional[bool]]:
-  """What `record` left in an installed package; a source tree may have been changed."""
+  """What `recorded` left in an installed package; sources may have been changed."""
   if (package.parent / 'setup.py').exists():
     return None, None
   try:
@@ -119,10 +112,7 @@ def _recorded(package: pathlib.Path) -> tuple[Optional[str], Optional[bool]]:
 
 @functools.cache
 def of_libraries() -> dict[str, str]:
-  """Versions of the libraries that decide the last digits, by name; loads none of them.
-
-  'none' stands for one that is not installed.
-  """
+  """Versions of the libraries that decide the last digits; loads none of them."""
   found = {}
   for name in ('tensorflow', 'tensorflow-federated'):
     try:
@@ -133,9 +123,7 @@ def of_libraries() -> dict[str, str]:
 
 
 def in_words(software: Mapping[str, Any]) -> dict[str, str]:
-  """A name and what to say about it, of each field of a record of software.
-
-  Commit and changes are said with the version that they belong to.
+  """The fields of a record of software as text; the commit is said with its version.
 
   >>> in_words({'tff_dp_aggregators': '0.1.0', 'commit': 'c0ffee', 'modified': False})
   {'tff_dp_aggregators': '0.1.0 (commit c0ffee)'}
@@ -152,16 +140,16 @@ def in_words(software: Mapping[str, Any]) -> dict[str, str]:
 def commit_of(package: pathlib.Path) -> tuple[Optional[str], Optional[bool]]:
   """The commit of a package's own checkout, and whether its tracked files differ.
 
-  `(None, None)` if the folder above `package` is not the top of a checkout of this
-  project that has the package in it (an installed package is not, even if its
-  environment lies in some repository), if nothing is committed yet, or if git is
-  missing or refuses.
+  `(None, None)` if the folder above is not the top of a checkout of this project that
+  has the package in it (as that of an environment within some repository is not), if
+  nothing is committed yet, or if git is missing or refuses.
   """
-  top = package.parent
-  if not (top / '.git').exists() or not _is_own(top / 'setup.py'):
-    return None, None
-  name = package.name
-  if _git(top, 'ls-files', '--error-unmatch', '--', f'{name}/__init__.py') is None:
+  top, name = package.parent, package.name
+  if (
+    not (top / '.git').exists()
+    or not _is_own(top / 'setup.py')
+    or _git(top, 'ls-files', '--error-unmatch', '--', f'{name}/__init__.py') is None
+  ):
     return None, None
   # The commit and the changes, of the same moment.
   status = _git(
@@ -171,11 +159,10 @@ def commit_of(package: pathlib.Path) -> tuple[Optional[str], Optional[bool]]:
   )
   if status is None:
     return None, None
-  lines = status.splitlines()
-  found = [match.group(1) for match in map(_COMMIT.fullmatch, lines) if match]
-  if not found:
+  found = _COMMIT.search(status)
+  if found is None:
     return None, None
-  return found[0], any(not line.startswith('#') for line in lines)
+  return found[1], any(not line.startswith('#') for line in status.splitlines())
 
 
 def _is_own(setup: pathlib.Path) -> bool:

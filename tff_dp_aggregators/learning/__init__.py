@@ -13,8 +13,7 @@ from tff_dp_aggregators.base import tff_extra
 tff_extra.require(__name__, 'tensorflow', 'tensorflow_federated')
 
 # TensorFlow has notices at its start and for each new computation, between the lines of
-# a run. Its warnings and errors are shown. What users have set counts; and where they
-# imported TensorFlow before, it has read their setting.
+# a run. Its warnings and errors are shown, and what users have set counts.
 os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '1')
 # A package that TFF imports warns its maintainers. Users' filters come before this one.
 warnings.filterwarnings(
@@ -25,36 +24,23 @@ warnings.filterwarnings(
   append=True,
 )
 
-_MODULES = (
-  'clients',
-  'fed_avg',
-  'fed_prox',
-  'fed_sgd',
-  'mean_metric',
-  'models',
-  'optimizers',
-  'options',
-  'packed',
-  'runtime',
-  'sources',
-  'training',
-)
+_MODULES = ('models', 'packed', 'runtime')
 # Names, and the modules that they are of.
 _NAMES = {
   'ClientSource': 'sources',
   'ClientTraining': 'options',
   'Clients': 'clients',
   'Evaluation': 'options',
-  'MeanMetric': 'mean_metric',
+  'MeanMetric': 'metrics',
   'Result': 'training',
   'RunOptions': 'options',
   'Server': 'options',
-  'ServerSchedule': 'optimizers.server_schedule',
+  'ServerSchedule': 'optimizers',
   'SimulatedCohort': 'options',
   'build_dp_fed_avg': 'fed_avg',
-  'build_dp_fed_prox': 'fed_prox',
-  'build_dp_fed_sgd': 'fed_sgd',
-  'build_ftrl': 'optimizers.ftrl',
+  'build_dp_fed_prox': 'fed_avg',
+  'build_dp_fed_sgd': 'fed_avg',
+  'build_ftrl': 'optimizers',
   'load': 'runs.saved_model',
   'train': 'training',
   'weight_names': 'models',

@@ -1,10 +1,9 @@
 """Reads from the code that runs the matrix that its noise is made with.
 
-A mechanism's noise is D z, with z iid Gaussian, and what is claimed of it follows from
-its strategy C. Here the claim is not asked: the mean is run, in TFF's runtime or as
-packed simulation runs it, for all its rounds, with one client who sends zeros, so that
-it releases its noise and nothing else. The rows of z are a function of the key, which
-is in the state (`noise.GaussianRows`); they are drawn again, and D is what the released
+A mechanism's noise is D z, with z iid Gaussian. The mean is run for its rounds, in
+TFF's runtime or as packed simulation does, with one client who sends zeros, so that it
+releases its noise and nothing else. The rows of z are a function of the key, which is
+in the state (`noise.GaussianRows`). They are drawn again, and D is what the released
 numbers are made of them by: a least-squares problem with more entries than rows of z,
 whose residual is the noise that no row explains. Two tensors with the same noise, one
 without any, a key that serves twice, a restart that is forgotten and a storage that
@@ -13,21 +12,19 @@ loses the past all show in the residual or in the matrix.
 With Sigma = D D^T, and u the contributions of one client in units of the clip norm, the
 rounds together are a Gaussian mechanism with mu^2 = max u^T Sigma^-1 u over the
 patterns that the limits allow. Patterns are enumerated where they are not too many.
-Otherwise mu is the sensitivity of the matrix C' with C'^T C' = Sigma^-1, computed as
-that of any matrix: exact for some, a bound for others. Where Sigma is that of the
-strategy, the bound that its own structure gives holds as well, unless patterns are
-found that come to more.
+Otherwise mu is the sensitivity of the matrix C' with C'^T C' = Sigma^-1: exact for
+some, a bound for others. Where Sigma is that of the strategy, the bound that its own
+structure gives holds as well, unless patterns are found that come to more.
 
-The rows of z themselves are held against a Gaussian: their moments, and correlations of
-all pairs. That their tails are Gaussian, and that vectors of large models share no
-bits, is claimed by tests of `noise`; that clients' contributions are clipped, by those
-of `queries`.
+Of the rows of z themselves, moments and correlations are held against a Gaussian; tails
+and bits of large models are claimed by tests of `noise`, clipping by those of
+`queries`.
 """
 
 import dataclasses
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Callable, Optional
+from typing import Any, Callable, NamedTuple, Optional
 
 import numpy as np
 import scipy.linalg
@@ -78,13 +75,11 @@ class Reading:
       independent standard Gaussians, up to chance of 1e-6.
     claimed: The effective noise multiplier that is accounted for, of the rounds read.
     found: That of the matrix, at least; 0 if some combination of rounds has no noise.
-    exact: Whether the worst pattern was found, and not a bound for it: one of any
-      matrix, or, where the covariance is that of the strategy, the strategy's own.
+    exact: Whether the worst pattern was found, and not a bound for it.
     differs: Largest entry by which the covariance D D^T differs from that of the
       mechanism's strategy, relative to its largest entry.
-    is_sampled: Whether the guarantee rests on sampling. What an accountant makes of
-      that follows from the strategy, so that the covariance must not differ; `claimed`
-      and `found` are those of one round.
+    is_sampled: Whether the guarantee rests on sampling, so that the covariance must not
+      differ; `claimed` and `found` are those of one round.
   """
 
   part: str
@@ -177,12 +172,8 @@ def audit(
       raise ValueError(f'runtimes must be of {", ".join(RUNTIMES)}; got {runtime!r}.')
   rounds = mechanism.limits.num_rounds
   if first_rounds is not None:
-    checks.check_positive_int('first_rounds', first_rounds)
-    if first_rounds > rounds:
-      raise ValueError(
-        f'first_rounds must be at most {rounds}, the rounds of the mechanism; got '
-        f'{first_rounds}.'
-      )
+    first_rounds = checks.check_positive_int('first_rounds', first_rounds)
+    checks.check_within('first_rounds', first_rounds, 1, rounds)
     rounds = first_rounds
   size = len(parts) * (2 * mechanism.limits.num_rounds + _MORE_ROWS) * 5 // 4
   specs = [tff.TensorType(dtype, [size + more]) for more, dtype in _TENSORS]
@@ -221,6 +212,10 @@ def audit(
       off = np.abs(matrix @ matrix.T - covariance).max()
       differs = float(off / np.abs(covariance).max())
       found, exact = _effective_noise_multiplier(matrix, each, rounds, differs)
+      claimed = each.effective_noise_multiplier
+      if not each.is_sampled:
+        so_far = each.strategy.sensitivity_squared_by_round(each.limits)
+        claimed *= math.sqrt(so_far[-1] / so_far[rounds - 1])
       readings.append(
         Reading(
           part=name,
@@ -229,7 +224,7 @@ def audit(
           unexplained=unexplained,
           keys_differ=differ,
           is_gaussian=is_gaussian,
-          claimed=_claimed(each, rounds),
+          claimed=claimed,
           found=found,
           exact=exact,
           differs=differs,
@@ -266,32 +261,28 @@ def _factory(
   clip_norm: float,
   noise_options: dict[str, Any],
 ) -> aggregators.DPMeanFactory:
-  """What users make of a mechanism; where clients are sampled, without sampling."""
+  """What users make of a mechanism, with a clip norm that stays."""
   if isinstance(mechanism, accounting.JointMechanism):
     part_of = [each.name for each in mechanism.parts for _ in _TENSORS]
     return aggregators.from_joint_mechanism(
       mechanism, part_of, clients_per_round=1.0, **noise_options
     )
-  if not mechanism.is_sampled and mechanism.clipped_count_stddev is None:
-    return aggregators.from_mechanism(
-      mechanism, clip_norm=clip_norm, clients_per_round=1.0, **noise_options
-    )
-  shared: dict[str, Any] = {
-    'noise_multiplier': mechanism.noise_multiplier,
-    'clients_per_round': 1.0,
+  adapts = mechanism.clipped_count_stddev is not None
+  return aggregators.from_mechanism(
+    mechanism,
+    clip_norm=clip_norm,
+    clients_per_round=1.0,
+    schedule=_OneClient(mechanism.participation),
+    clip_learning_rate=_NO_CHANGE if adapts else None,
     **noise_options,
-  }
-  strategy, limits = mechanism.strategy, mechanism.limits
-  if mechanism.clipped_count_stddev is None:
-    return aggregators.from_strategy(strategy, limits, clip_norm=clip_norm, **shared)
-  return aggregators.adaptive(
-    strategy=strategy,
-    participation=limits,
-    initial_clip_norm=clip_norm,
-    clipped_count_stddev=mechanism.clipped_count_stddev,
-    learning_rate=_NO_CHANGE,
-    **shared,
   )
+
+
+class _OneClient(NamedTuple):
+  """Stands for the schedule: one client, in every round."""
+
+  schema: Any
+  clients_per_round: float = 1.0
 
 
 _Key = tuple[int, ...]
@@ -392,8 +383,7 @@ def _matrix(
 def _is_gaussian(z: np.ndarray) -> bool:
   """Whether rows are independent standard Gaussians, by moments and correlations.
 
-  A false alarm in none of 10^6 audits or so: each number is allowed 7 standard
-  deviations, which one exceeds with probability 3e-12.
+  Each number is allowed 7 standard deviations, exceeded with probability 3e-12.
   """
   for power, mean, variance in ((1, 0, 1), (2, 1, 2), (3, 0, 15), (4, 3, 96)):
     if abs(np.mean(z**power) - mean) > 7 * math.sqrt(variance / z.size):
@@ -401,15 +391,6 @@ def _is_gaussian(z: np.ndarray) -> bool:
   inner = z @ z.T / z.shape[1] - np.eye(len(z))
   allowed = 7 / math.sqrt(z.shape[1])
   return bool(np.abs(inner).max() <= math.sqrt(2) * allowed)
-
-
-def _claimed(mechanism: accounting.Mechanism, num_rounds: int) -> float:
-  """The effective noise multiplier that is accounted for after so many rounds."""
-  effective = mechanism.effective_noise_multiplier
-  if mechanism.is_sampled:
-    return effective
-  so_far = mechanism.strategy.sensitivity_squared_by_round(mechanism.limits)
-  return effective * math.sqrt(so_far[-1] / so_far[num_rounds - 1])
 
 
 def _effective_noise_multiplier(
@@ -427,7 +408,7 @@ def _effective_noise_multiplier(
     return 0.0, True
   inverse = scipy.linalg.solve_triangular(factor, np.eye(num_rounds), lower=True)
   inverse[np.abs(inverse) < _ROUNDING * np.abs(inverse).max()] = 0.0
-  squared, exact = _enumerated(inverse.T @ inverse, limits)
+  squared, reached, exact = _enumerated(inverse.T @ inverse, limits)
   if not exact:
     of_any, exact = sensitivity.squared(inverse, limits)
     squared = min(squared, of_any)
@@ -438,36 +419,33 @@ def _effective_noise_multiplier(
     bound = mechanism.values_noise_multiplier / math.sqrt(so_far[num_rounds - 1])
     found = max(found, bound)
   # Whatever bounds say, some patterns are there.
-  found = min(found, 1 / math.sqrt(_reached(inverse.T @ inverse, limits)))
+  found = min(found, 1 / math.sqrt(reached))
   return found * own / mechanism.sensitivity, exact
-
-
-def _reached(gram: np.ndarray, limits: strategies.Participation) -> float:
-  """The largest sum of regular patterns: rounds as far apart as is least, or more."""
-  reached = float(np.diagonal(gram).max())
-  num_rounds, most = limits.num_rounds, limits.possible_participations
-  steps = [limits.min_separation * times for times in range(1, 5)]
-  for step in steps:
-    for start in range(num_rounds):
-      pattern = np.arange(start, num_rounds, step)[:most]
-      reached = max(reached, float(gram[np.ix_(pattern, pattern)].sum()))
-  return reached
 
 
 def _enumerated(
   gram: np.ndarray, limits: strategies.Participation
-) -> tuple[float, bool]:
-  """The largest sum of a pattern's entries, and whether it is what one client can do.
+) -> tuple[float, float, bool]:
+  """A bound for what a pattern comes to, what one does, and whether these are the same.
 
-  Infinite if there are too many patterns. Contributions of norm 1 that are all the same
-  come to the sum of entries, and no others to more than that of absolute values.
+  Contributions of norm 1 that are all the same come to the sum of entries, and no
+  others to more than that of absolute values. If there are too many patterns, the bound
+  is infinite, and regular ones are tried, whose rounds are as far apart as is least, or
+  some times that.
   """
-  most = limits.possible_participations
-  if sum(math.comb(limits.num_rounds, k) for k in range(1, most + 1)) > _MOST_PATTERNS:
-    return math.inf, False
-  reached, bound = 0.0, 0.0
-  for pattern in limits.patterns():
+  rounds, most = limits.num_rounds, limits.possible_participations
+  few = sum(math.comb(rounds, k) for k in range(1, most + 1)) <= _MOST_PATTERNS
+  patterns: Iterable[Any] = limits.patterns()
+  if not few:
+    patterns = (
+      range(start, rounds, limits.min_separation * times)[:most]
+      for times in range(1, 5)
+      for start in range(rounds)
+    )
+  reached, bound = float(np.diagonal(gram).max()), 0.0
+  for pattern in patterns:
     entries = gram[np.ix_(pattern, pattern)]
     reached = max(reached, float(entries.sum()))
     bound = max(bound, float(np.abs(entries).sum()))
-  return bound, bound <= reached * (1 + _TOLERANCE)
+  exact = few and bound <= reached * (1 + _TOLERANCE)
+  return bound if few else math.inf, reached, exact

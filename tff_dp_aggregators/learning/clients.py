@@ -1,13 +1,12 @@
-"""Clients' data under one roof: ids in a fixed order, examples one client at a time.
+"""Clients' data, whatever they are kept in, and whether they are what a model takes.
 
-Whatever clients are kept in, a schedule names them by number, and a client's examples
-are read when they are needed: nothing copies the population.
+A client's examples are read when they are needed: nothing copies the population.
 """
 
 import collections
 import copy
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Callable, Optional
 
 import numpy as np
@@ -15,7 +14,6 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from tff_dp_aggregators.base import checks
-from tff_dp_aggregators.learning import examples as examples_lib
 from tff_dp_aggregators.sampling import draws
 
 # Examples that a dataset hands over at a time.
@@ -32,8 +30,9 @@ _DRAWN_IN_GRAPH = re.compile(r'^(Random|Multinomial|TruncatedNormal|Parameterize
 class Clients:
   """The clients of a training: their ids, and the examples of each.
 
-  Numbers of clients, which schedules speak of, are places in `ids`. These are sorted,
-  so that the same clients have the same numbers in whatever order they are given.
+  Attributes:
+    ids: The ids, sorted. A client's number, which schedules speak of, is its place in
+      them, in whatever order clients are given.
 
   Example:
     >>> clients = Clients.of({'b': ([[3.0]], [1]), 'a': ([[1.0], [2.0]], [0, 1])})
@@ -60,13 +59,15 @@ class Clients:
       draw_id: As for `of`.
 
     Raises:
-      TypeError: If ids are neither texts nor numbers.
-      ValueError: If there are no clients, or two with the same id.
+      TypeError: As for `of`.
+      ValueError: As for `of`.
     """
-    self._ids = _sorted_ids(ids)
+    self.ids = _sorted_ids(ids)
     self._read = read
     self._draw_id = draw_id
-    self._element_spec = None if input_spec is None else _without_batch(input_spec)
+    self._element_spec = None
+    if input_spec is not None:
+      self._element_spec = tf.nest.map_structure(_without_batch, input_spec)
     self._spec_of = 'the model takes'
     self._check: Optional[Callable[[Any, str], None]] = None
 
@@ -99,7 +100,7 @@ class Clients:
     if isinstance(clients, cls):
       if input_spec is None:
         return clients
-      return cls(clients._ids, clients._read, input_spec, clients._draw_id)
+      return cls(clients.ids, clients._read, input_spec, clients._draw_id)
     if isinstance(clients, tff.simulation.datasets.ClientData):
       read = clients.create_tf_dataset_for_client
       return cls(clients.client_ids, read, input_spec)
@@ -125,26 +126,24 @@ class Clients:
       ValueError: If two clients have the same: they would be drawn together.
     """
     if self._draw_id is None:
-      return self._ids
-    found = [self._draw_id(id_) for id_ in self._ids]
+      return self.ids
+    found = [self._draw_id(id_) for id_ in self.ids]
     draws.check_ids(found, 'draw_id')
     return found
 
-  @property
-  def ids(self) -> Sequence[Any]:
-    """The ids, sorted; a client's number is its place in them."""
-    return self._ids
-
   def __len__(self) -> int:
-    return len(self._ids)
+    return len(self.ids)
 
   @property
   def element_spec(self) -> Any:
     """Structure of `tf.TensorSpec` of one example."""
     if self._element_spec is None:
-      first = self._ids[0]
+      first = self.ids[0]
       self._spec_of = f'client {first!r} has'
-      self._element_spec = _spec_of(_as_arrays(self._read(first), first))
+      self._element_spec = tf.nest.map_structure(
+        lambda array: tf.TensorSpec(array.shape[1:], array.dtype),
+        _as_arrays(self._read(first), first),
+      )
     return self._element_spec
 
   def examples(self, number: int) -> Any:
@@ -164,12 +163,12 @@ class Clients:
         names the client's id.
     """
     number = checks.check_int('number', number, at_least=0)
-    if number >= len(self._ids):
+    if number >= len(self.ids):
       raise IndexError(
         f'there is no client {number}; clients are numbered from 0 to '
-        f'{len(self._ids) - 1}.'
+        f'{len(self.ids) - 1}.'
       )
-    spec, id_ = self.element_spec, self._ids[number]
+    spec, id_ = self.element_spec, self.ids[number]
     arrays = _as_arrays(self._read(id_), id_)
     check_finite(arrays, self.owner(number))
     fitted = _fitted(spec, arrays, self.owner(number), '', self._spec_of)
@@ -178,36 +177,25 @@ class Clients:
     return fitted
 
   def checked_by(self, check: Callable[[Any, str], None]) -> 'Clients':
-    """The same clients, whose examples are looked at whenever they are read.
-
-    Args:
-      check: Takes examples, and whose they are for messages; raises if they are wrong.
-    """
+    """The same clients, whose examples, and owner, `check` takes when they are read."""
     other = copy.copy(self)
     other._check = check
     return other
 
   def owner(self, number: int) -> str:
     """A client as messages call it."""
-    return f'client {self._ids[number]!r}'
+    return f'client {self.ids[number]!r}'
 
   def drawn_anew(self, number: int) -> Optional[str]:
-    """Operations by which a client's dataset draws without a seed, if it has any.
-
-    Its examples may be the same each time in this program, and others in the next.
-    """
-    kept = self._read(self._ids[number])
+    """Operations by which a client's dataset draws without a seed, if it has any."""
+    kept = self._read(self.ids[number])
     if not isinstance(kept, tf.data.Dataset):
       return None
     return ', '.join(sorted(set(_unseeded(kept)))) or None
 
 
 def check_finite(examples: Any, owner: str, why: str = _COUNTS_AS_ZERO) -> None:
-  """Refuses numbers that are NaN or infinite.
-
-  Local training on one of them ends in a model that is not finite, and such a client
-  counts as zero in each round, for which privacy is spent all the same.
-  """
+  """Refuses numbers that are NaN or infinite, as is then what a client trains."""
   pair = isinstance(examples, tuple) and len(examples) == 2
   for path, value in _by_path(examples):
     try:
@@ -234,8 +222,7 @@ def check_finite(examples: Any, owner: str, why: str = _COUNTS_AS_ZERO) -> None:
 def check_repeatable(clients: Clients) -> None:
   """Refuses clients whose examples are others each time they are read.
 
-  A round that is run again has to see the same; so does a run that goes on. A few
-  clients are read twice, for it is the same code that reads all.
+  A few are read twice, for it is the same code that reads all.
   """
   count = len(clients)
   looked_at = sorted({round(each) for each in np.linspace(0, count - 1, _LOOKED_AT)})
@@ -244,7 +231,7 @@ def check_repeatable(clients: Clients) -> None:
     once = [np.asarray(each) for each in tf.nest.flatten(clients.examples(number))]
     drawn = clients.drawn_anew(number)
     again = [np.asarray(each) for each in tf.nest.flatten(clients.examples(number))]
-    if drawn is not None or not _are_same(once, again):
+    if drawn is not None or not all(map(np.array_equal, once, again)):
       what = 'are others when they are read a second time'
       if drawn is not None:
         what = f'are drawn without a seed ({drawn}), and are others in another program'
@@ -260,15 +247,6 @@ def check_repeatable(clients: Clients) -> None:
       break
 
 
-def _are_same(once: list[np.ndarray], again: list[np.ndarray]) -> bool:
-  return len(once) == len(again) and all(
-    one.dtype == other.dtype
-    and one.shape == other.shape
-    and (one.tobytes() == other.tobytes() or np.array_equal(one, other))
-    for one, other in zip(once, again)
-  )
-
-
 def _unseeded(dataset: tf.data.Dataset) -> Iterator[str]:
   """Operations of a dataset's graph that draw from the entropy of the machine."""
   try:
@@ -281,7 +259,13 @@ def _unseeded(dataset: tf.data.Dataset) -> Iterator[str]:
   graph = tf.compat.v1.GraphDef.FromString(serialized.numpy())
   scopes = [graph.node, *(each.node_def for each in graph.library.function)]
   for nodes in scopes:
-    zeros = {node.name for node in nodes if _is_zero(node)}
+    zeros = {
+      node.name
+      for node in nodes
+      if node.op == 'Const'
+      and node.attr['value'].tensor.dtype == tf.int64.as_datatype_enum
+      and not tf.make_ndarray(node.attr['value'].tensor).any()
+    }
     for node in nodes:
       inputs = [each.split(':')[0] for each in node.input]
       if node.op.startswith('Shuffle') and len(inputs) > 3:
@@ -295,24 +279,14 @@ def _unseeded(dataset: tf.data.Dataset) -> Iterator[str]:
           yield node.op
 
 
-def _is_zero(node: Any) -> bool:
-  tensor = node.attr['value'].tensor
-  is_seed = node.op == 'Const' and tensor.dtype == tf.int64.as_datatype_enum
-  return is_seed and not tf.make_ndarray(tensor).any()
-
-
 def _sorted_ids(ids: Any) -> Sequence[Any]:
   if isinstance(ids, range) and ids.step > 0 and len(ids):
     return ids  # In order, and takes no memory.
   found = list(ids)
   if not found:
     raise ValueError('there are no clients; give at least one.')
-  of_one_kind = (
-    all(isinstance(id_, str) for id_ in found)
-    or all(isinstance(id_, bytes) for id_ in found)
-    or all(isinstance(id_, (int, np.integer)) for id_ in found)
-  )
-  if not of_one_kind:
+  kinds: tuple[Any, ...] = (str, bytes, (int, np.integer))
+  if not any(all(isinstance(id_, kind) for id_ in found) for kind in kinds):
     raise TypeError(
       'ids of clients must be all texts or all whole numbers, which have an order; '
       f'got such as {found[0]!r} and {found[-1]!r}.'
@@ -329,51 +303,42 @@ def _as_arrays(examples: Any, id_: Any) -> Any:
   if isinstance(examples, tf.data.Dataset):
     examples = _from_dataset(examples, id_)
   arrays = _mapped(lambda path, value: _array(value, path, id_), examples)
-  lengths = {path: len(array) for path, array in _by_path(arrays)}
-  examples_lib.check_lengths(lengths.items(), f'client {id_!r}')
-  if not any(lengths.values()):
-    raise _no_examples(id_)
+  lengths = [(path, len(array)) for path, array in _by_path(arrays)]
+  check_lengths(lengths, f'client {id_!r}')
+  if not any(length for _, length in lengths):
+    raise ValueError(f'client {id_!r} has no examples; leave out such clients.')
   return arrays
 
 
-def _no_examples(id_: Any) -> ValueError:
-  return ValueError(f'client {id_!r} has no examples; leave out such clients.')
-
-
 def _from_dataset(dataset: tf.data.Dataset, id_: Any) -> Any:
-  """All of a dataset of single examples at once."""
+  """All of a dataset of single examples at once, as far as it may reach."""
+  cardinality = int(dataset.cardinality())
+  never_ends = cardinality == tf.data.INFINITE_CARDINALITY
+  batches = []
+  count = num_bytes = 0
   try:
-    batches = list(_batches(dataset, id_))
+    for batch in dataset.batch(_BATCH).as_numpy_iterator():
+      flat = [np.asarray(each) for each in tf.nest.flatten(batch)]
+      count += len(flat[0])
+      num_bytes += sum(each.nbytes for each in flat)
+      is_long = count > MAX_EXAMPLES and cardinality == tf.data.UNKNOWN_CARDINALITY
+      if never_ends or is_long or num_bytes > MAX_BYTES:
+        raise ValueError(
+          f'the dataset of client {id_!r} {"never ends" if never_ends else "goes on"} '
+          f'after {count} examples of {num_bytes} bytes: it may have {MAX_BYTES}, and '
+          f'{MAX_EXAMPLES} examples if it does not say how many it has. Give it an '
+          'end, such as .take(n), and leave out .repeat(): the epochs say how often a '
+          'client goes through them. If there are so many, give them as arrays.'
+        )
+      batches.append(batch)
     if not batches:
-      raise _no_examples(id_)
+      return np.zeros(0)
     return tf.nest.map_structure(lambda *parts: np.concatenate(parts), *batches)
   except (tf.errors.InvalidArgumentError, TypeError) as e:
     raise ValueError(
       f'the examples of client {id_!r} differ in shape, or are ragged or sparse, and '
       f'make no array: {e}'
     ) from e
-
-
-def _batches(dataset: tf.data.Dataset, id_: Any) -> Iterator[Any]:
-  """A dataset in batches of single examples, as far as it may reach."""
-  cardinality = int(dataset.cardinality())
-  says_how_many = cardinality != tf.data.UNKNOWN_CARDINALITY
-  count = num_bytes = 0
-  for batch in dataset.batch(_BATCH).as_numpy_iterator():
-    flat = [np.asarray(each) for each in tf.nest.flatten(batch)]
-    count += len(flat[0])
-    num_bytes += sum(each.nbytes for each in flat)
-    never_ends = cardinality == tf.data.INFINITE_CARDINALITY
-    is_long = count > MAX_EXAMPLES and not says_how_many
-    if never_ends or is_long or num_bytes > MAX_BYTES:
-      raise ValueError(
-        f'the dataset of client {id_!r} {"never ends" if never_ends else "goes on"} '
-        f'after {count} examples of {num_bytes} bytes: it may have {MAX_BYTES} bytes, '
-        f'and {MAX_EXAMPLES} examples if it does not say how many it has. Give it an '
-        'end, such as .take(n), and leave out .repeat(): the epochs say how often a '
-        'client goes through its examples. If there are so many, give them as arrays.'
-      )
-    yield batch
 
 
 def _array(value: Any, path: str, id_: Any) -> np.ndarray:
@@ -450,27 +415,79 @@ def _joined(path: str, key: Any) -> str:
   return f'{path}.{key}' if path else f'{key}'
 
 
-def _by_path(structure: Any) -> Iterator[tuple[str, Any]]:
+def _by_path(structure: Any) -> list[tuple[str, Any]]:
   found: list[tuple[str, Any]] = []
   _mapped(lambda path, value: found.append((path, value)), structure)
-  return iter(found)
+  return found
 
 
-def _spec_of(arrays: Any) -> Any:
-  return _mapped(
-    lambda path, array: tf.TensorSpec(array.shape[1:], tf.as_dtype(array.dtype)), arrays
+def _without_batch(spec: Any) -> tf.TensorSpec:
+  if not isinstance(spec, tf.TensorSpec) or not spec.shape.rank:
+    raise TypeError(
+      'input_spec must be a structure of tf.TensorSpec whose first dimension is that '
+      f'of a batch; got {spec!r}.'
+    )
+  return tf.TensorSpec(spec.shape[1:], spec.dtype)
+
+
+def pair(structure: Any) -> tuple[Any, Any]:
+  """Inputs and labels of what is known to be both."""
+  if isinstance(structure, Mapping):
+    return structure['x'], structure['y']
+  return tuple(structure)
+
+
+def inputs_and_labels(structure: Any, owner: str) -> tuple[Any, Any]:
+  """The two parts of examples, however they are kept."""
+  if isinstance(structure, Mapping):
+    if set(structure) == {'x', 'y'}:
+      return pair(structure)
+    has = f'has arrays {", ".join(map(str, structure))}'
+  elif isinstance(structure, (tuple, list)):
+    if len(structure) == 2:
+      return pair(structure)
+    has = f'has a {type(structure).__name__} of {len(structure)}'
+  else:
+    has = 'has one array'
+  raise ValueError(
+    f'{owner} {has}; a model needs inputs and labels: a tuple of both, or arrays named '
+    'x and y and no others.'
   )
 
 
-def _without_batch(input_spec: Any) -> Any:
-  """The spec of one example, from that of a batch."""
+def check_lengths(lengths: Iterable[tuple[str, int]], owner: str) -> None:
+  """Checks that arrays have an entry for each example; lengths with arrays' names."""
+  found = list(lengths)
+  if len({length for _, length in found}) > 1:
+    said = ', '.join(f'{length} in {path}' for path, length in found)
+    raise ValueError(
+      f'{owner} has arrays of different length: {said}. Every example has an entry in '
+      'each. (A list is one array: several inputs are a tuple, or named.)'
+    )
 
-  def one(path: str, spec: Any) -> tf.TensorSpec:
-    if not isinstance(spec, tf.TensorSpec) or not spec.shape.rank:
-      raise TypeError(
-        'input_spec must be a structure of tf.TensorSpec whose first dimension is '
-        f'that of a batch; {path} is {spec!r}.'
-      )
-    return tf.TensorSpec(spec.shape[1:], spec.dtype)
 
-  return _mapped(one, input_spec)
+def check_spec(given: Any, wanted: Any, owner: str, *, dtypes: bool = True) -> None:
+  """Checks that examples are what a model takes."""
+  parts = zip(
+    'xy', inputs_and_labels(given, owner), inputs_and_labels(wanted, 'the model')
+  )
+  for name, given_part, wanted_part in parts:
+    try:
+      tf.nest.assert_same_structure(given_part, wanted_part, check_types=False)
+    except (TypeError, ValueError) as e:
+      raise ValueError(
+        f'{owner} gives {name} as {given_part}, the model takes {wanted_part}.'
+      ) from e
+    for one, other in zip(tf.nest.flatten(given_part), tf.nest.flatten(wanted_part)):
+      if not other.shape.is_compatible_with(one.shape):
+        raise ValueError(
+          f'{owner} gives {name} of shape {list(one.shape)} for each example, the '
+          f'model takes {list(other.shape)}. Reshape it, or have the model take what '
+          'there is; datasets are of single examples, not batched; one-hot labels '
+          'become numbers of classes by .argmax(-1).'
+        )
+      if dtypes and one.dtype != other.dtype:
+        raise ValueError(
+          f'{owner} gives {name} of {one.dtype.name}, the model takes '
+          f'{other.dtype.name}; convert it, by .astype.'
+        )

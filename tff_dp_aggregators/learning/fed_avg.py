@@ -1,4 +1,4 @@
-"""Federated averaging with a private aggregator."""
+"""Federated averaging, FedProx and federated SGD with a private aggregator."""
 
 import collections
 from typing import Any, Optional
@@ -8,16 +8,19 @@ import tensorflow as tf
 import tensorflow_federated as tff
 from tensorflow_federated.python.learning.templates import model_delta_client_work
 
+from tff_dp_aggregators.aggregators import factory
 from tff_dp_aggregators.aggregators import tracing
+from tff_dp_aggregators.base import checks
+from tff_dp_aggregators.learning import optimizers
 from tff_dp_aggregators.learning import process_parts
-from tff_dp_aggregators.learning.optimizers import client_schedule
+
+_UNIFORM = tff.learning.ClientWeighting.UNIFORM
+_DATASET_ITERATOR = tff.learning.LoopImplementation.DATASET_ITERATOR
+_SUM = tff.learning.metrics.sum_then_finalize
 
 
 def default_server_optimizer() -> tff.learning.optimizers.Optimizer:
-  """SGD with learning rate 0.2 and momentum 0.9.
-
-  It goes twice as far as plain averaging, and averages the noise of some ten rounds.
-  """
+  """SGD that goes twice as far as averaging, and averages noise of some ten rounds."""
   return tff.learning.optimizers.build_sgdm(0.2, momentum=0.9)
 
 
@@ -27,15 +30,9 @@ def build_dp_fed_avg(
   *,
   client_optimizer_fn: Optional[tff.learning.optimizers.Optimizer] = None,
   server_optimizer_fn: Optional[tff.learning.optimizers.Optimizer] = None,
-  client_weighting: tff.learning.ClientWeighting = (
-    tff.learning.ClientWeighting.UNIFORM
-  ),
-  metrics_aggregator: process_parts.MetricsAggregator = (
-    tff.learning.metrics.sum_then_finalize
-  ),
-  loop_implementation: tff.learning.LoopImplementation = (
-    tff.learning.LoopImplementation.DATASET_ITERATOR
-  ),
+  client_weighting: tff.learning.ClientWeighting = _UNIFORM,
+  metrics_aggregator: process_parts.MetricsAggregator = _SUM,
+  loop_implementation: tff.learning.LoopImplementation = _DATASET_ITERATOR,
 ) -> tff.learning.templates.LearningProcess:
   """Builds federated averaging whose only look at client updates is `aggregator`.
 
@@ -53,9 +50,8 @@ def build_dp_fed_avg(
     aggregator: Aggregates client updates, e.g. `aggregators.banded(...)`.
     client_optimizer_fn: Trains on a client; `None` means SGD with learning rate 0.1.
     server_optimizer_fn: Applies the mean of client updates; `None` means SGD with
-      learning rate 0.2 and momentum 0.9, which goes twice as far as plain averaging and
-      averages the noise of some ten rounds (the default of `experiments.simulate` as
-      well). An aggregator with cumulative results needs `learning.build_ftrl`.
+      learning rate 0.2 and momentum 0.9. An aggregator with cumulative results needs
+      `learning.build_ftrl`.
     client_weighting: Uniform, the only one that is private; others are refused.
     metrics_aggregator: How the clients' metrics are combined: a function of the model's
       metric finalizers, such as those in `tff.learning.metrics`.
@@ -90,17 +86,213 @@ def build_dp_fed_avg(
     )
 
 
+class _Proximal(tff.learning.optimizers.Optimizer):
+  """Adds strength / 2 times the squared distance from the first weights to a loss."""
+
+  def __init__(self, inner: tff.learning.optimizers.Optimizer, strength: float):
+    self._inner = inner
+    self._strength = strength
+
+  def initialize(self, specs: Any) -> Any:
+    zeros = [tf.zeros(spec.shape, spec.dtype) for spec in tf.nest.flatten(specs)]
+    return collections.OrderedDict(
+      is_first=tf.constant(True),
+      first_weights=tuple(zeros),
+      optimizer=self._inner.initialize(specs),
+    )
+
+  def next(self, state: Any, weights: Any, gradients: Any) -> Any:
+    now = tf.nest.flatten(weights)
+    first = tuple(
+      tf.where(state['is_first'], weight, kept)
+      for weight, kept in zip(now, state['first_weights'])
+    )
+    # TensorFlow has no gradient for weights without use.
+    dense = [
+      tf.zeros_like(weight) if gradient is None else tf.convert_to_tensor(gradient)
+      for gradient, weight in zip(tf.nest.flatten(gradients), now)
+    ]
+    # The term's gradient (arXiv:1812.06127, equation 2).
+    pulled = [
+      gradient + self._strength * (weight - start)
+      for gradient, weight, start in zip(dense, now, first)
+    ]
+    optimizer, weights = self._inner.next(
+      state['optimizer'], weights, tf.nest.pack_sequence_as(weights, pulled)
+    )
+    return collections.OrderedDict(
+      is_first=tf.constant(False), first_weights=first, optimizer=optimizer
+    ), weights
+
+  def get_hparams(self, state: Any) -> Any:
+    return self._inner.get_hparams(state['optimizer'])
+
+  def set_hparams(self, state: Any, hparams: Any) -> Any:
+    return collections.OrderedDict(
+      state, optimizer=self._inner.set_hparams(state['optimizer'], hparams)
+    )
+
+
+def proximal(
+  optimizer: tff.learning.optimizers.Optimizer, proximal_strength: float
+) -> tff.learning.optimizers.Optimizer:
+  """A client's optimizer with the proximal term.
+
+  TFF 0.87 has a FedProx as well, whose term has the wrong sign: it drives clients away
+  from the server's model.
+  """
+  checks.check_not_negative('proximal_strength', proximal_strength)
+  return _Proximal(optimizer, float(proximal_strength))
+
+
+def build_dp_fed_prox(
+  model_fn: process_parts.ModelFn,
+  aggregator: tff.aggregators.UnweightedAggregationFactory,
+  *,
+  proximal_strength: float,
+  client_optimizer_fn: Optional[tff.learning.optimizers.Optimizer] = None,
+  server_optimizer_fn: Optional[tff.learning.optimizers.Optimizer] = None,
+  client_weighting: tff.learning.ClientWeighting = _UNIFORM,
+  metrics_aggregator: process_parts.MetricsAggregator = _SUM,
+  loop_implementation: tff.learning.LoopImplementation = _DATASET_ITERATOR,
+) -> tff.learning.templates.LearningProcess:
+  """Builds FedProx whose only look at client updates is `aggregator`.
+
+  It is `build_dp_fed_avg`, but that a client minimises its loss plus
+  `proximal_strength / 2` times the squared distance from the model that it was given
+  (arXiv:1812.06127). Updates are then shorter, and fewer are clipped, where clients are
+  unlike each other.
+
+  Args:
+    model_fn: As for `build_dp_fed_avg`, and so are the others.
+    aggregator: As there.
+    proximal_strength: The paper's mu, at least 0; with 0 it is federated averaging.
+      Times the client's learning rate it should be below 1, for with more a step goes
+      beyond the model that it is pulled to.
+    client_optimizer_fn: As there.
+    server_optimizer_fn: As there.
+    client_weighting: As there.
+    metrics_aggregator: As there.
+    loop_implementation: As there.
+
+  Returns:
+    A learning process.
+
+  Raises:
+    TypeError: As for `build_dp_fed_avg`.
+    ValueError: As for it, or if `proximal_strength` is negative or not finite.
+  """
+  client_optimizer = process_parts.check_client_optimizer(client_optimizer_fn)
+  return build_dp_fed_avg(
+    model_fn,
+    aggregator,
+    client_optimizer_fn=proximal(client_optimizer, proximal_strength),
+    server_optimizer_fn=server_optimizer_fn,
+    client_weighting=client_weighting,
+    metrics_aggregator=metrics_aggregator,
+    loop_implementation=loop_implementation,
+  )
+
+
+def build_dp_fed_sgd(
+  model_fn: process_parts.ModelFn,
+  aggregator: tff.aggregators.UnweightedAggregationFactory,
+  *,
+  server_optimizer_fn: Optional[tff.learning.optimizers.Optimizer] = None,
+  metrics_aggregator: process_parts.MetricsAggregator = _SUM,
+  loop_implementation: tff.learning.LoopImplementation = _DATASET_ITERATOR,
+) -> tff.learning.templates.LearningProcess:
+  """Builds federated SGD whose only look at client gradients is `aggregator`.
+
+  A client computes the mean gradient of its examples at the server's model, and trains
+  nothing (arXiv:1602.05629): that is `tff.learning.algorithms.build_fed_sgd`, but
+  that every client counts alike. With one example a client, it is DP-SGD.
+
+  A client without examples has a gradient of zeros; what is not finite is counted as in
+  `build_dp_fed_avg`.
+
+  Args:
+    model_fn: As for `build_dp_fed_avg`.
+    aggregator: Aggregates client gradients, e.g. `aggregators.banded(...)`; its clip
+      norm is that of a gradient.
+    server_optimizer_fn: Applies the mean of gradients; `None` means SGD with learning
+      rate 0.1. An aggregator with cumulative results needs `learning.build_ftrl`.
+    metrics_aggregator: As for `build_dp_fed_avg`.
+    loop_implementation: As for `build_dp_fed_avg`.
+
+  Returns:
+    A learning process.
+
+  Raises:
+    TypeError: As for `build_dp_fed_avg`.
+    ValueError: As for it.
+  """
+  server_optimizer = process_parts.check_optimizer(
+    'server_optimizer_fn',
+    server_optimizer_fn,
+    default=tff.learning.optimizers.build_sgdm(0.1),
+  )
+  with process_parts.keras_as_before():
+    process = tff.learning.algorithms.build_fed_sgd(
+      process_parts.check_model(model_fn),
+      server_optimizer,
+      model_aggregator=process_parts.private_mean(aggregator, server_optimizer),
+      metrics_aggregator=metrics_aggregator,
+      loop_implementation=loop_implementation,
+    )
+  return _without_empty_clients_counted(process)
+
+
+def _without_empty_clients_counted(
+  process: tff.learning.templates.LearningProcess,
+) -> tff.learning.templates.LearningProcess:
+  """Takes clients without examples, whose mean is 0 / 0, out of `nonfinite_count`."""
+  state_type, clients_type = process.next.type_signature.parameter
+  metrics_type = process.next.type_signature.result.metrics
+
+  @tff.tensorflow.computation(clients_type.member)
+  @tracing.as_written
+  def is_empty(dataset: tf.data.Dataset) -> tf.Tensor:
+    options = tf.data.Options()
+    options.autotune.enabled = False  # It would complain of being ended so soon.
+    first = dataset.take(1).with_options(options)
+    batches = first.reduce(0, lambda count, unused_batch: count + 1)
+    return tf.cast(tf.equal(batches, 0), tf.int32)
+
+  @tff.tensorflow.computation(metrics_type.member, np.int32)
+  @tracing.as_written
+  def subtract(metrics: Any, num_empty: tf.Tensor) -> Any:
+    measured = collections.OrderedDict(metrics['aggregator'])
+    measured[factory.NONFINITE_COUNT] -= num_empty
+    return collections.OrderedDict(metrics, aggregator=measured)
+
+  @tff.federated_computation(state_type, clients_type)
+  def next_fn(state: Any, clients: Any) -> Any:
+    output = process.next(state, clients)
+    num_empty = tff.federated_sum(tff.federated_map(is_empty, clients))
+    return tff.learning.templates.LearningProcessOutput(
+      output.state, tff.federated_map(subtract, (output.metrics, num_empty))
+    )
+
+  return tff.learning.templates.LearningProcess(
+    process.initialize,
+    next_fn,
+    process.get_model_weights,
+    process.set_model_weights,
+    get_hparams_fn=process.get_hparams,
+    set_hparams_fn=process.set_hparams,
+  )
+
+
 def build_scheduled_dp_fed_avg(
   model: tff.learning.models.FunctionalModel,
   aggregator: tff.aggregators.UnweightedAggregationFactory,
-  schedule: client_schedule.ClientSchedule,
+  schedule: optimizers.ClientSchedule,
   server_optimizer: tff.learning.optimizers.Optimizer,
 ) -> tff.learning.templates.LearningProcess:
   """Builds `build_dp_fed_avg` whose clients' learning rate follows from the round.
 
-  The number of the round is the state of the clients' work, as it is in
-  `tff.learning.algorithms.build_weighted_fed_avg_with_optimizer_schedule` of TFF 0.87,
-  which fails for functional models.
+  `build_weighted_fed_avg_with_optimizer_schedule` of TFF 0.87 fails for such models.
   """
   initial = tff.learning.models.ModelWeights(*map(tuple, model.initial_weights))
   initial_weights = tff.tensorflow.computation(
@@ -121,7 +313,7 @@ def build_scheduled_dp_fed_avg(
 
 def _scheduled_work(
   model: tff.learning.models.FunctionalModel,
-  schedule: client_schedule.ClientSchedule,
+  schedule: optimizers.ClientSchedule,
   weights_type: tff.Type,
 ) -> tff.learning.templates.ClientWorkProcess:
   """What clients do in a round, whose number is the state."""
@@ -131,8 +323,8 @@ def _scheduled_work(
   def train(weights: Any, dataset: Any, learning_rate: Any) -> Any:
     update = model_delta_client_work.build_functional_model_delta_update(
       model=model,
-      weighting=tff.learning.ClientWeighting.UNIFORM,
-      loop_implementation=tff.learning.LoopImplementation.DATASET_ITERATOR,
+      weighting=_UNIFORM,
+      loop_implementation=_DATASET_ITERATOR,
     )
     optimizer = schedule.make(learning_rate)
     return update(optimizer, (weights.trainable, weights.non_trainable), dataset)
@@ -156,7 +348,7 @@ def _scheduled_work(
     updates, metrics = tff.federated_map(
       train, (weights, data, tff.federated_broadcast(rate))
     )
-    finalized = tff.learning.metrics.sum_then_finalize(model.finalize_metrics)(metrics)
+    finalized = _SUM(model.finalize_metrics)(metrics)
     return tff.templates.MeasuredProcessOutput(
       tff.federated_map(next_round, state),
       updates,

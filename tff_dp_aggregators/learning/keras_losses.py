@@ -1,6 +1,5 @@
 """What is minimised of a Keras model: a loss for each output, of labels that fit it.
 
-A batch's loss is what `fit` has: the loss of each output times its weight, added up.
 Shapes of labels and outputs are compared before anything is computed, because
 TensorFlow broadcasts those that differ.
 """
@@ -13,30 +12,21 @@ import numpy as np
 import tensorflow as tf
 
 _losses = tf.keras.losses
-_SPARSE = (_losses.SparseCategoricalCrossentropy,)
+_SPARSE = _losses.SparseCategoricalCrossentropy
 _CATEGORICAL = (
-  *_SPARSE,
+  _SPARSE,
   _losses.CategoricalCrossentropy,
   _losses.CategoricalFocalCrossentropy,
 )
 _BINARY = (_losses.BinaryCrossentropy, _losses.BinaryFocalCrossentropy)
+# By the names of the functions that compute them, without underscores.
+_OF_KERAS = {
+  name.lower(): each
+  for name, each in vars(_losses).items()
+  if isinstance(each, type) and issubclass(each, _losses.Loss)
+}
 # Losses of one place of the labels and the same place of the outputs.
-_BY_PLACE = (
-  *_BINARY,
-  *_CATEGORICAL[1:],
-  _losses.CategoricalHinge,
-  _losses.CosineSimilarity,
-  _losses.Hinge,
-  _losses.Huber,
-  _losses.KLDivergence,
-  _losses.LogCosh,
-  _losses.MeanAbsoluteError,
-  _losses.MeanAbsolutePercentageError,
-  _losses.MeanSquaredError,
-  _losses.MeanSquaredLogarithmicError,
-  _losses.Poisson,
-  _losses.SquaredHinge,
-)
+_BY_PLACE = tuple(set(_OF_KERAS.values()) - {_losses.Loss, _SPARSE})
 # Stands for the size of a batch, where shapes are compared: no other dimension is it.
 _BATCH = 1_000_003
 # Activations whose outputs are probabilities.
@@ -47,11 +37,7 @@ _ROUNDING = 1e-3
 
 @dataclasses.dataclass(frozen=True)
 class BatchLoss:
-  """A loss that needs nothing of Keras.
-
-  Attributes:
-    of_batch: Function of outputs, labels and, if given, weights of examples.
-  """
+  """A loss that needs nothing of Keras: of outputs, labels and weights of examples."""
 
   of_batch: Callable[..., Any]
 
@@ -61,24 +47,14 @@ class BatchLoss:
 
 
 class Penalised(NamedTuple):
-  """What a model with regularizers, or with `add_loss`, puts out for a batch.
-
-  Attributes:
-    output: What it puts out else.
-    penalty: What is added to the loss of the batch.
-  """
+  """What a model puts out for a batch, and what it adds to the loss of that batch."""
 
   output: Any
   penalty: tf.Tensor
 
-  @classmethod
-  def of(cls, output: Any, penalties: Sequence[tf.Tensor]) -> Any:
-    """The output as it is if there are no penalties."""
-    return cls(output, tf.add_n(penalties)) if penalties else output
-
 
 class Losses:
-  """The loss of a batch of a Keras model."""
+  """The loss of a batch of a Keras model: each output's times its weight, added up."""
 
   def __init__(
     self, loss: Any, model: tf.keras.Model, output_spec: Any, label_spec: Any
@@ -100,7 +76,7 @@ class Losses:
     self._model = model
     self._names = names_of_outputs(model, output_spec)
     outputs = parts(output_spec, self._names)
-    labels = _labels_of(label_spec, self._names)
+    labels = _of_each('labels', label_spec, self._names, is_for_all=False)
     of_each = _of_each('loss', loss, self._names)
     weight_of = _of_each(
       'loss_weights', 1.0 if weights is None else weights, self._names
@@ -137,12 +113,9 @@ class Losses:
       ) from e
 
   def __call__(self, output: Any, label: Any, sample_weight: Any = None) -> Any:
-    """The loss of a batch.
-
-    `sample_weight`: Weights of examples; `None` for equal ones.
-    """
+    """The loss of a batch, whose examples may have weights."""
     outputs = parts(output, self._names)
-    labels = _labels_of(label, self._names)
+    labels = _of_each('labels', label, self._names, is_for_all=False)
     total = None
     for name, loss, weight in self._parts:
       fitted = _fit_labels(labels[name], outputs[name])
@@ -153,7 +126,7 @@ class Losses:
 
   def check_labels(self, labels: Any, owner: str) -> None:
     """Refuses numbers of classes that outputs have none for."""
-    by_output = _labels_of(labels, self._names)
+    by_output = _of_each('labels', labels, self._names, is_for_all=False)
     for name, loss, _ in self._parts:
       if isinstance(loss, _SPARSE):
         ignored = loss.get_config().get('ignore_class')
@@ -210,8 +183,7 @@ def check_range(
 ) -> None:
   """Refuses numbers of classes or tokens that are not from 0 to below their count.
 
-  `count`: How many there are; `None` if that is not known.
-  `ignored`: A number that stands for none; `None` if none does.
+  `ignored`: A number that stands for none.
   """
   found = np.asarray(numbers)
   if count is None or not found.size:
@@ -228,10 +200,7 @@ def check_range(
 
 
 def why_no_logits(outputs: np.ndarray, is_binary: bool = False) -> Optional[str]:
-  """Why outputs for inputs that are drawn at random are no logits; `None` if they are.
-
-  `outputs`: Shape [examples, ...]; the last axis is that of classes.
-  """
+  """Why outputs for inputs drawn at random, [examples, ..., classes], are no logits."""
   if (outputs < 0).any():
     return None
   if is_binary:
@@ -246,7 +215,7 @@ def why_no_logits(outputs: np.ndarray, is_binary: bool = False) -> Optional[str]
 
 
 def why_no_probabilities(outputs: np.ndarray, is_binary: bool = False) -> Optional[str]:
-  """Why outputs are no probabilities; `None` if they may be."""
+  """Why outputs, [examples, ..., classes], are no probabilities."""
   are_out = (outputs < 0).any() or (is_binary and (outputs > 1).any())
   whole = outputs if is_binary else outputs.sum(axis=-1)
   if are_out or not (whole.any() if is_binary else whole.all()):
@@ -277,10 +246,7 @@ def parts(structure: Any, names: Sequence[str]) -> dict[str, Any]:
 def _of_each(
   argument: str, given: Any, names: Sequence[str], is_for_all: bool = True
 ) -> dict[str, Any]:
-  """What was given of outputs by name, in a sequence, or once for all of them.
-
-  `is_for_all`: Whether what is given once may be for several outputs.
-  """
+  """What was given by name, in a sequence, or once, if it may be for all outputs."""
   is_sequence = isinstance(given, (list, tuple))
   if isinstance(given, Mapping) and set(given) == set(names):
     return dict(given)
@@ -292,11 +258,6 @@ def _of_each(
       f'names, or one for each in this order; got {given!r:.300}.'
     )
   return dict.fromkeys(names, given)
-
-
-def _labels_of(labels: Any, names: Sequence[str]) -> dict[str, Any]:
-  """Labels by output."""
-  return _of_each('labels', labels, names, is_for_all=False)
 
 
 class _OfFunction(tf.keras.losses.Loss):
@@ -323,7 +284,12 @@ def _checked(loss: Any) -> tf.keras.losses.Loss:
   if isinstance(loss, type) and issubclass(loss, _losses.Loss):
     loss = loss()
   if not isinstance(loss, _losses.Loss):
-    loss = _class_of(loss) or _OfFunction(loss)
+    name = getattr(loss, '__name__', '')
+    of_keras = _OF_KERAS.get(name.replace('_', ''))
+    if of_keras is not None and loss is getattr(_losses, name, None):
+      loss = of_keras()
+    else:
+      loss = _OfFunction(loss)
   if loss.reduction == _losses.Reduction.NONE:
     raise ValueError(
       f'the loss {type(loss).__name__} has reduction none, which makes a value for '
@@ -332,21 +298,10 @@ def _checked(loss: Any) -> tf.keras.losses.Loss:
   return loss
 
 
-def _class_of(function: Any) -> Optional[tf.keras.losses.Loss]:
-  """The loss whose values a function of Keras's has; `None` of others."""
-  key = getattr(function, '__name__', '').replace('_', '')
-  for name, each in vars(_losses).items():
-    if isinstance(each, type) and issubclass(each, _losses.Loss):
-      if name.lower() == key and function is getattr(_losses, function.__name__, None):
-        return each()
-  return None
-
-
 def _fit_labels(labels: Any, outputs: Any) -> Any:
   """Labels as `fit` compares them with outputs: [n] for [n, 1], and of their dtype."""
   labels, outputs = tf.convert_to_tensor(labels), tf.convert_to_tensor(outputs)
-  places = fitted_shape(labels.shape, outputs.shape)
-  if places is not None:
+  if fitted_shape(labels.shape, outputs.shape) is not None:
     labels = tf.reshape(labels, tf.shape(outputs))
   for kind in ('is_floating', 'is_integer'):
     if getattr(labels.dtype, kind) and getattr(outputs.dtype, kind):
@@ -355,13 +310,7 @@ def _fit_labels(labels: Any, outputs: Any) -> Any:
 
 
 def fitted_shape(labels: Any, outputs: Any) -> Optional[list[Optional[int]]]:
-  """The shape of outputs if that of labels differs from it by a last axis of 1.
-
-  `labels`: Their shape.
-  `outputs`: Their shape.
-
-  Returns `None` if it does not.
-  """
+  """The shape of outputs, if that of labels differs from it by a last axis of 1."""
   one, other = list(labels), list(outputs)
   if other == [*one, 1] or (len(one) > 1 and one == [*other, 1]):
     return other
@@ -393,7 +342,8 @@ def _check_labels(
   else:
     # Whole numbers may be classes, which a loss of one's own looks up.
     are_classes = one_less and not label.dtype.is_floating
-    repeats = one_less or _broadcast(fitted, output.shape)
+    pairs = zip([*fitted[:0:-1], _BATCH], [*output.shape[:0:-1], _BATCH])
+    repeats = one_less or all(a == b or 1 in (a, b) for a, b in pairs)
     fits = is_same or are_classes or not repeats
     wanted = f'labels that fit outputs of shape {_shape(output)}'
   if not fits:
@@ -405,12 +355,6 @@ def _check_labels(
       'another loss: numbers of classes are for SparseCategoricalCrossentropy, one-hot '
       'labels for CategoricalCrossentropy.'
     )
-
-
-def _broadcast(one: tf.TensorShape, other: tf.TensorShape) -> bool:
-  """Whether TensorFlow would repeat one along the other, for batches of any size."""
-  pairs = zip([*one[:0:-1], _BATCH], [*other[:0:-1], _BATCH])
-  return all(a == b or 1 in (a, b) for a, b in pairs)
 
 
 def _takes_logits(loss: tf.keras.losses.Loss) -> Optional[bool]:

@@ -1,19 +1,53 @@
-"""Models as training takes them: functional ones."""
+"""Models as training takes them: functional ones, also of Keras models.
 
+A Keras model is traced once, with weights as arguments: its own variables stay what
+they are. What else it asks of `fit` is done as well, or refused by name.
+"""
+
+import contextlib
 import copy
+import functools
+import hashlib
+import random
+import threading
 from collections.abc import Iterator, Mapping
 from typing import Any, Optional
 
 import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
+from keras.src import backend as keras_backend
+from tensorflow.python.eager import context as tf_context
+from tensorflow.python.util import nest
 
-from tff_dp_aggregators.learning import examples
-from tff_dp_aggregators.learning import keras_models
+from tff_dp_aggregators.learning import clients as clients_lib
+from tff_dp_aggregators.learning import failures
+from tff_dp_aggregators.learning import keras_losses
 
 # As Keras takes it: one, its name, or a function of labels and outputs; for several
 # outputs also a list or a mapping of these.
 Loss = Any
+# Lists of a layer's variables, which its call does not read.
+_LISTS = ('_trainable_weights', '_non_trainable_weights')
+# What `fit` would call. A model that has its own is not trained by its loss alone.
+_OF_FIT = ('train_step', 'compute_loss', 'test_step', 'compute_metrics')
+_BATCH_NORMALISATIONS = (
+  tf.keras.layers.BatchNormalization,
+  tf.keras.layers.experimental.SyncBatchNormalization,
+)
+_MASKED = (
+  'outputs of the model have a mask (mask_zero=True), by which fit leaves padding out '
+  'of the loss, and here it would count. End the model in tf.keras.layers.Lambda('
+  'lambda x: x), which drops the mask, and give padding a label that the loss leaves '
+  'out: tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True, '
+  'ignore_class=-1), say.'
+)
+# Seeds of Keras have so many bits.
+_SEED_BITS = 32
+# Inputs that outputs are looked at for.
+_DRAWN = 64
+# Only one model at a time has tensors in place of its variables.
+_LOCK = threading.RLock()
 
 
 def functional(
@@ -25,10 +59,8 @@ def functional(
 ) -> tff.learning.models.FunctionalModel:
   """A model as a functional one, if clients' examples are what it takes.
 
-  `loss`: The loss of a Keras model, or its name; `None` for the one that it was
-  compiled with. A functional model has its own.
-  `element_spec`: Structure of `tf.TensorSpec` of one example, inputs and labels; `None`
-  if it is not known, for functional models.
+  `loss`: That of a Keras model; `None` for the one that it was compiled with.
+  `element_spec`: Structure of `tf.TensorSpec` of one example; `None` if not known.
   """
   if isinstance(model, tff.learning.models.FunctionalModel):
     if loss is not None:
@@ -44,25 +76,22 @@ def functional(
       of_one = tf.nest.map_structure(
         lambda spec: tf.TensorSpec(spec.shape[1:], spec.dtype), model.input_spec
       )
-      examples.check(element_spec, of_one, owner)
+      clients_lib.check_spec(element_spec, of_one, owner)
     return model
-  _check_kind(model)
   if element_spec is None:
     raise ValueError(
       'clients are packed.PackedData, which do not say what are inputs and labels: '
       'give a tff.learning.models.FunctionalModel, such as learning.models.functional '
       'makes of a Keras model.'
     )
-  examples.inputs_and_labels(element_spec, owner)
+  clients_lib.inputs_and_labels(element_spec, owner)
   input_spec = tf.nest.map_structure(
     lambda spec: tf.TensorSpec([None, *spec.shape], spec.dtype), element_spec
   )
-  x, _ = examples.inputs_and_labels(input_spec, owner)
-  if isinstance(model, tf.keras.Model):
-    _check_inputs(model, element_spec, owner)
-  made = keras_models.make(model, x, seed, owner)
+  x, _ = clients_lib.pair(input_spec)
+  made = make(model, x, seed, owner)
   _check_inputs(made, element_spec, owner)
-  return keras_models.KerasFunctionalModel(made, loss, input_spec)
+  return KerasFunctionalModel(made, loss, input_spec)
 
 
 def with_loss(
@@ -74,23 +103,15 @@ def with_loss(
   return made
 
 
-def keras_model_of(model: Any) -> Optional[tf.keras.Model]:
-  """The Keras model that a functional one was made of; `None` if it was of none."""
-  is_of_keras = isinstance(model, keras_models.KerasFunctionalModel)
-  return model.keras_model if is_of_keras else None
-
-
 def weight_names(model: Any) -> tuple[str, ...]:
   """Names of a model's trainable weights, for the parts of joint mechanisms.
 
-  For a Keras model they are number and name, such as '0 dense/kernel:0', in the order
-  of its `trainable_variables`; a pattern may be for both, or for either. Else they are
-  the paths in the structure of `initial_weights`, with a slash between keys, names of
-  fields and places in a sequence.
+  For a Keras model they are number and name, in the order of its `trainable_variables`;
+  a pattern may be for both, or for either. Else they are the paths in the structure of
+  `initial_weights`: keys, names of fields and places, with slashes between.
 
   Args:
-    model: What `learning.train` takes: a Keras model, a function that makes one, or a
-      `tff.learning.models.FunctionalModel`.
+    model: What `learning.train` takes.
 
   Returns:
     In the order of `tf.nest.flatten`.
@@ -105,20 +126,18 @@ def weight_names(model: Any) -> tuple[str, ...]:
     ... )
     ('0 dense/kernel:0', '1 dense/bias:0')
   """
-  if isinstance(model, keras_models.KerasFunctionalModel):
+  if isinstance(model, KerasFunctionalModel):
     return model.weight_names
   if isinstance(model, tff.learning.models.FunctionalModel):
     trainable, _ = model.initial_weights
-    return tuple(name for name, _ in _paths(trainable, ''))
-  _check_kind(model)
-  return keras_models.names_of_weights(keras_models.make(model, None, seed=0))
+    return tuple(path for path, _ in nest.flatten_with_joined_string_paths(trainable))
+  return names_of_weights(make(model, None, seed=0))
 
 
 def weight_shapes(model: tff.learning.models.FunctionalModel) -> dict[str, list[int]]:
   """The shapes of a model's trainable weights by name, in the order of the names."""
   flat = tf.nest.flatten(model.initial_weights[0])
-  shapes = [list(np.shape(weight)) for weight in flat]
-  return dict(zip(weight_names(model), shapes))
+  return dict(zip(weight_names(model), [list(np.shape(weight)) for weight in flat]))
 
 
 def weights_in_words(model: tff.learning.models.FunctionalModel) -> list[str]:
@@ -126,48 +145,411 @@ def weights_in_words(model: tff.learning.models.FunctionalModel) -> list[str]:
   return [f'{name} {shape}' for name, shape in weight_shapes(model).items()]
 
 
-def _check_kind(model: Any) -> None:
-  if isinstance(model, tf.keras.Model):
-    return
-  if isinstance(model, tf.keras.layers.Layer) or not callable(model):
-    raise TypeError(
-      'model must be a tff.learning.models.FunctionalModel, a Keras model, or a '
-      f'function that makes one; got {type(model).__name__}. A layer becomes a model '
-      'by tf.keras.Sequential([layer]).'
-    )
-
-
-def _paths(weights: Any, path: str) -> Iterator[tuple[str, Any]]:
-  """Weights by path, in the order of `tf.nest.flatten`."""
-  if isinstance(weights, Mapping):
-    parts = [(key, weights[key]) for key in sorted(weights)]
-  elif isinstance(weights, (list, tuple)):
-    keys = getattr(weights, '_fields', range(len(weights)))
-    parts = list(zip(keys, weights))
-  else:
-    yield path, weights
-    return
-  for key, each in parts:
-    yield from _paths(each, f'{path}/{key}' if path else f'{key}')
-
-
 def _check_inputs(model: tf.keras.Model, element_spec: Any, owner: str) -> None:
   """Compares inputs with those of a model that says what it takes."""
   known = getattr(model, 'inputs', None)
   if not known:
     return
-  x, y = examples.inputs_and_labels(element_spec, owner)
-  names = getattr(model, 'input_names', [])
-  if isinstance(x, Mapping) and set(x) == set(names):
-    given = [x[name] for name in names]
-  else:
-    given = tf.nest.flatten(x)
+  x, y = clients_lib.pair(element_spec)
+  given = _inputs_of(model, x)
   if len(given) != len(known):
     raise ValueError(
       f'{owner} gives {len(given)} inputs, the model takes {len(known)}: '
-      f'{", ".join(names)}.'
+      f'{", ".join(getattr(model, "input_names", []))}.'
     )
   wanted = [  # Keras converts dtypes.
     tf.TensorSpec(one.shape[1:], other.dtype) for one, other in zip(known, given)
   ]
-  examples.check((given, y), (wanted, y), owner)
+  clients_lib.check_spec((given, y), (wanted, y), owner)
+
+
+def _inputs_of(model: tf.keras.Model, x: Any) -> list[Any]:
+  """Inputs in the order of the model, which may be given by its names."""
+  names = getattr(model, 'input_names', None) or []
+  if isinstance(x, Mapping) and set(x) == set(names):
+    return [x[name] for name in names]
+  return list(tf.nest.flatten(x))
+
+
+class KerasFunctionalModel(tff.learning.models.FunctionalModel):
+  """A Keras model as a functional one.
+
+  Attributes:
+    keras_model: The model; its variables keep the weights to begin with.
+    output_spec: What it puts out for a batch: structure of `tf.TensorSpec`.
+    logits: Names of the outputs that are logits, as far as the loss says so.
+    weight_names: Names of the trainable weights, in Keras's order: number and name.
+  """
+
+  def __init__(self, model: tf.keras.Model, loss: Any, input_spec: Any):
+    """Traces the model."""
+    refuse(model)
+    self.keras_model = model
+    x, y = clients_lib.pair(input_spec)
+    variables = (model.trainable_variables, model.non_trainable_variables)
+    initial = tuple(tuple(each.numpy() for each in part) for part in variables)
+    traced = {training: _Traced(model, x, training) for training in (True, False)}
+    self._traced = traced
+    self.output_spec = traced[False].output_spec
+    self.logits: set[str] = set()
+    self._losses: Optional[keras_losses.Losses] = None
+    if not isinstance(loss, keras_losses.BatchLoss):
+      loss = keras_losses.Losses(loss, model, self.output_spec, y)
+      self.logits, self._losses = loss.of_logits, loss
+      if any(traced[True].masks):
+        raise ValueError(_MASKED)
+
+    @tf.function
+    def predict_on_batch(model_weights: Any, x: Any, training: bool) -> Any:
+      output, penalties = traced[bool(training)](model_weights, x)
+      return (
+        keras_losses.Penalised(output, tf.add_n(penalties)) if penalties else output
+      )
+
+    def loss_of_batch(output: Any, label: Any, sample_weight: Any = None) -> Any:
+      if not isinstance(output, keras_losses.Penalised):
+        return loss(output, label, sample_weight)
+      found = loss(output.output, label, sample_weight)
+      return found + tf.cast(output.penalty, found.dtype)
+
+    super().__init__(
+      initial_weights=initial,
+      predict_on_batch_fn=predict_on_batch,
+      loss_fn=loss_of_batch,
+      input_spec=input_spec,
+    )
+    self.weight_names = names_of_weights(model)
+    if isinstance(loss, keras_losses.Losses):
+      loss.check_probabilities(self.some_outputs())
+
+  @property
+  def compiled_metrics(self) -> Any:
+    """The metrics that the model was compiled with; `None` for none."""
+    container = getattr(self.keras_model, 'compiled_metrics', None)
+    metrics = getattr(container, '_user_metrics', None)
+    weighted = getattr(container, '_user_weighted_metrics', None)
+    if metrics and weighted:
+      raise ValueError(
+        'the model is compiled with metrics and weighted_metrics; give test.metrics.'
+      )
+    return metrics or weighted or None
+
+  @property
+  def penalty_needs_inputs(self) -> bool:
+    """Whether what is added to the loss depends on inputs, as activity does."""
+    return self._traced[True].penalty_needs_inputs
+
+  def check_examples(self, examples: Any, owner: str) -> None:
+    """Refuses classes that there is no output for, and tokens without an embedding."""
+    x, y = clients_lib.pair(examples)
+    if self._losses is not None:
+      self._losses.check_labels(y, owner)
+    given = _inputs_of(self.keras_model, x)
+    inputs = getattr(self.keras_model, 'inputs', None) or ()
+    places = {id(each): place for place, each in enumerate(inputs)}
+    for layer in self.keras_model.layers if inputs else ():
+      if isinstance(layer, tf.keras.layers.Embedding):
+        what = f'{owner}: the input of layer {layer.name!r}'
+        for node in layer._inbound_nodes:
+          for each in tf.nest.flatten(node.keras_inputs):
+            if id(each) in places:  # It is looked up as it is.
+              keras_losses.check_range(given[places[id(each)]], layer.input_dim, what)
+
+  def some_inputs(self) -> Any:
+    """Inputs: numbers are normal of standard deviation 10; classes and tokens are 0."""
+    rng = np.random.default_rng(1)
+    x, _ = clients_lib.pair(self.input_spec)
+
+    def draw(spec: tf.TensorSpec) -> tf.Tensor:
+      shape = [_DRAWN, *(size or 2 for size in spec.shape[1:])]
+      scale = 10.0 if spec.dtype.is_floating else 0.0
+      return tf.cast(tf.constant(scale * rng.normal(size=shape)), spec.dtype)
+
+    return tf.nest.map_structure(draw, x)
+
+  def some_outputs(self) -> Any:
+    """Outputs for `some_inputs`, with the weights to begin with."""
+    output, _ = self._traced[False](
+      tf.nest.map_structure(tf.constant, self.initial_weights), self.some_inputs()
+    )
+    return tf.nest.map_structure(lambda each: each.numpy(), output)
+
+
+def names_of_weights(model: tf.keras.Model) -> tuple[str, ...]:
+  """Number and name of each trainable weight, in Keras's order."""
+  return tuple(f'{i} {each.name}' for i, each in enumerate(model.trainable_variables))
+
+
+def make(
+  model: Any, x: Any, seed: int, owner: str = 'the first client'
+) -> tf.keras.Model:
+  """A Keras model with its weights, for inputs like the specs `x`, if it needs them."""
+  is_made = isinstance(model, tf.keras.Model)
+  if not is_made and (isinstance(model, tf.keras.layers.Layer) or not callable(model)):
+    raise TypeError(
+      'model must be a tff.learning.models.FunctionalModel, a Keras model, or a '
+      f'function that makes one; got {type(model).__name__}. A layer becomes a model '
+      'by tf.keras.Sequential([layer]).'
+    )
+  with as_in_a_new_process(seed):
+    made = model if is_made else model()
+    if not isinstance(made, tf.keras.Model):
+      raise TypeError(
+        'model is a function, which must make a Keras model; it made '
+        f'{type(made).__name__}. A tff.learning.models.FunctionalModel is given as it '
+        'is.'
+      )
+    if made.built and (x is None or getattr(made, 'inputs', None)):
+      return made
+    if x is None:
+      raise ValueError(
+        'the model has no weights until it is called; give one that says what it '
+        'takes, such as by tf.keras.Input.'
+      )
+
+    def some(spec: tf.TensorSpec) -> Any:
+      # A sequence of layers keeps the size of the batch that it is called on first.
+      if isinstance(made, tf.keras.Sequential):
+        return tf.keras.Input(spec.shape[1:], dtype=spec.dtype)
+      return tf.zeros([1, *(size or 1 for size in spec.shape[1:])], spec.dtype)
+
+    try:
+      made(tf.nest.map_structure(some, x))
+    except Exception as e:  # Whatever a user's model raises.
+      raise ValueError(_fails_on(e, x, owner)) from e
+    return made
+
+
+@contextlib.contextmanager
+def as_in_a_new_process(seed: int) -> Iterator[None]:
+  """Draws and names as in a new process with a seed, and then goes on as before."""
+  of_keras = vars(keras_backend._SEED_GENERATOR)
+  of_tensorflow = vars(tf_context.context())
+  names = keras_backend.PER_GRAPH_OBJECT_NAME_UIDS
+  with _LOCK:
+    states = random.getstate(), np.random.get_state()  # noqa: NPY002
+    # Which TensorFlow and Keras have no functions for.
+    kept = [(where, dict(where)) for where in (of_keras, names)]
+    seeds = {name: of_tensorflow.get(name) for name in ('_seed', '_rng')}
+    names.clear()
+    if seed >= 2**_SEED_BITS:  # A hash, which tells nothing else of it.
+      digest = hashlib.sha256(str(seed).encode()).digest()
+      seed = int.from_bytes(digest[: _SEED_BITS // 8], 'big')
+    tf.keras.utils.set_random_seed(seed)
+    try:
+      yield
+    finally:
+      random.setstate(states[0])
+      np.random.set_state(states[1])  # noqa: NPY002
+      of_tensorflow.update(seeds)
+      for where, before in kept:
+        where.clear()
+        where.update(before)
+
+
+def _layers(model: tf.keras.Model) -> list[Any]:
+  return list(model._flatten_modules(include_self=True, recursive=True))
+
+
+def refuse(model: tf.keras.Model) -> None:
+  """Refuses what a model asks of `fit` and is not done here."""
+  for name in _OF_FIT:
+    of_keras = [getattr(each, name) for each in (tf.keras.Model, tf.keras.Sequential)]
+    if getattr(type(model), name) not in of_keras:
+      raise ValueError(
+        f'the model has a {name} of its own, which is not called: clients are trained '
+        'by the gradient of the loss. Put it into the loss, or into add_loss.'
+      )
+  for layer in _layers(model):
+    if getattr(layer, 'stateful', False) and isinstance(layer, tf.keras.layers.RNN):
+      raise ValueError(
+        f'the layer {layer.name!r} is stateful: it would hand what one batch left to '
+        'the next, of other clients. Make it with stateful=False.'
+      )
+  if not model.trainable_variables:
+    raise ValueError(
+      'the model has no weights that are trained: all layers are frozen, or have none.'
+    )
+  for variable in model.trainable_variables:
+    if _kept(variable).dtype != tf.float32 or getattr(variable, 'constraint', None):
+      raise ValueError(
+        f'the weight {variable.name!r} is of {_kept(variable).dtype.name} with the '
+        f'constraint {getattr(variable, "constraint", None)}: optimizers and noise are '
+        'of float32, and noise would break a constraint. Make the layer with dtype '
+        'float32, and have it use what keeps the constraint, such as tf.nn.softplus of '
+        'the weight.'
+      )
+
+
+def refuse_batch_normalisation(model: tf.keras.Model) -> None:
+  """Refuses layers that average what clients have."""
+  for layer in _layers(model):
+    if isinstance(layer, _BATCH_NORMALISATIONS) and layer.trainable:
+      raise ValueError(
+        f'the model has the batch normalisation {layer.name!r}: it averages what '
+        'clients have outside of their updates, where no noise is added. Use '
+        'tf.keras.layers.GroupNormalization or LayerNormalization; or freeze it, by '
+        'trainable = False.'
+      )
+
+
+class _Traced:
+  """A model's call, with its weights as arguments, and nothing else that it reads."""
+
+  def __init__(self, model: tf.keras.Model, x: Any, training: bool):
+    variables = (model.trainable_variables, model.non_trainable_variables)
+    self._x = x
+    self.masks: list[Any] = []
+
+    @tf.function
+    def forward(weights: Any, x: Any) -> Any:
+      by_variable = {
+        id(_kept(variable)): tensor
+        for part, tensors in zip(variables, weights)
+        for variable, tensor in zip(part, tensors)
+      }
+      with _constants_in_graph(), _in_place_of_variables(model, by_variable):
+        output = model(x, training=training)
+        penalties = [tf.cast(each, tf.float32) for each in model.losses]
+      flat = tf.nest.flatten(output)
+      self.masks = [getattr(each, '_keras_mask', None) is not None for each in flat]
+      return output, penalties
+
+    specs = tuple(
+      tuple(tf.TensorSpec(each.shape, _kept(each).dtype) for each in part)
+      for part in variables
+    )
+    with tf.init_scope():
+      try:
+        self._function = forward.get_concrete_function(specs, x)
+      except AttributeError as e:
+        refuse_batch_normalisation(model)
+        raise ValueError(
+          'a layer of the model uses a weight as only a variable can be used '
+          f'({str(e).strip().splitlines()[-1].strip()}); use it as a tensor, and leave '
+          'out layers that change weights of their own while they train.'
+        ) from e
+      except Exception as e:  # Whatever a user's model raises.
+        raise ValueError(_fails_on(e, x, 'clients')) from e
+    self.output_spec = tf.nest.map_structure(
+      lambda each: tf.TensorSpec(each.shape, each.dtype),
+      self._function.structured_outputs[0],
+    )
+    names = {id(each.handle): each.name for part in variables for each in part}
+    for tensor, _ in self._function.graph.captures:
+      raise ValueError(
+        f'the model reads {names.get(id(tensor), "a variable or a table")!r} other '
+        'than as an attribute of a layer in its call, so clients cannot be given '
+        'another value of it. Have the call of the layer read its own attribute; and '
+        'look names and tokens up before, so that examples have their numbers.'
+      )
+
+  @property
+  def penalty_needs_inputs(self) -> bool:
+    """Whether penalties are computed from inputs, and not from weights alone."""
+    graph = self._function.graph
+    num_inputs = len(tf.nest.flatten(self._x))
+    inputs = {each.name for each in graph.inputs[-num_inputs:]}
+    left = [each.name for each in self._function.structured_outputs[1]]
+    seen = set(left)
+    while left:
+      for each in graph.get_tensor_by_name(left.pop()).op.inputs:
+        if each.name in inputs:
+          return True
+        if each.name not in seen:
+          seen.add(each.name)
+          left.append(each.name)
+    return False
+
+  def __call__(self, weights: Any, x: Any) -> tuple[Any, list[tf.Tensor]]:
+    x = tf.nest.pack_sequence_as(self._x, tf.nest.flatten(x))
+    return self._function(tuple(tuple(tf.nest.flatten(w)) for w in weights), x)
+
+
+@contextlib.contextmanager
+def _constants_in_graph() -> Iterator[None]:
+  """Makes constants of outer tensors, which graphs of TensorFlow 1 cannot be given."""
+  graph = tf.compat.v1.get_default_graph()
+  capture, made = graph.capture, {}
+
+  def as_constant(tensor: Any, name: Any = None, shape: Any = None) -> tf.Tensor:
+    if not hasattr(tensor, 'numpy') or tensor.dtype in (tf.resource, tf.variant):
+      return capture(tensor, name, shape)
+    if id(tensor) not in made:
+      with graph.as_default(), tf.control_dependencies(None):
+        made[id(tensor)] = tf.constant(tensor.numpy()), tensor
+    return made[id(tensor)][0]
+
+  graph.capture = as_constant
+  try:
+    yield
+  finally:
+    graph.capture = capture
+
+
+def _kept(variable: Any) -> Any:
+  """A variable itself, without what casts it for mixed precision."""
+  return getattr(variable, '_variable', variable)
+
+
+@contextlib.contextmanager
+def _in_place_of_variables(
+  model: tf.keras.Model, tensors: Mapping[int, tf.Tensor]
+) -> Iterator[None]:
+  """Puts tensors into the attributes of layers that are variables."""
+  undo = []
+  with _LOCK:
+    try:
+      for layer in _layers(model):
+        attributes = vars(layer)
+        losses = getattr(layer, '_thread_local', None)
+        if losses is not None and hasattr(losses, '_eager_losses'):
+          undo.append((vars(losses), '_eager_losses', losses._eager_losses))
+        if isinstance(layer, tf.keras.layers.LayerNormalization):
+          # Its fast kernel takes shapes that clients side by side do not have.
+          undo.append((attributes, '_fused', layer._fused))
+          attributes['_fused'] = False
+        for name, value in list(attributes.items()):
+          replaced = value if name in _LISTS else _replaced(value, layer, tensors)
+          if replaced is not value or name == '_losses':
+            undo.append((attributes, name, value))
+            attributes[name] = replaced
+      yield
+    finally:
+      for attributes, name, value in reversed(undo):
+        attributes[name] = value
+
+
+def _replaced(
+  value: Any, layer: Any, tensors: Mapping[int, tf.Tensor], is_read: bool = True
+) -> Any:
+  """A value of an attribute, with tensors for variables in it."""
+  if isinstance(value, tf.Variable):
+    tensor = tensors.get(id(_kept(value)))
+    if tensor is None:
+      return value
+    # For mixed precision; regularizers take weights as they are.
+    is_cast = is_read and hasattr(value, '_variable') and tensor.dtype.is_floating
+    return tf.cast(tensor, layer.compute_dtype) if is_cast else tensor
+  if isinstance(value, functools.partial):  # Of a regularizer.
+    args = [_replaced(each, layer, tensors, is_read=False) for each in value.args]
+    if all(one is other for one, other in zip(args, value.args)):
+      return value
+    return functools.partial(value.func, *args, **value.keywords)
+  if isinstance(value, dict):
+    found = {key: _replaced(each, layer, tensors) for key, each in value.items()}
+    return value if all(found[key] is value[key] for key in found) else found
+  if isinstance(value, (list, tuple)):
+    items = [_replaced(each, layer, tensors) for each in value]
+    if all(one is other for one, other in zip(items, value)):
+      return value
+    return type(value)(*items) if hasattr(value, '_fields') else items
+  return value
+
+
+def _fails_on(error: Exception, x: Any, owner: str) -> str:
+  given = ', '.join(
+    f'{each.dtype.name}{each.shape.as_list()}' for each in tf.nest.flatten(x)
+  )
+  why = f'{type(error).__name__}: {failures.sentence(str(error))}'
+  return f'the model fails on inputs of {owner}, {given}: {why}'

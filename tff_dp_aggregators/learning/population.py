@@ -14,10 +14,12 @@ from tff_dp_aggregators.learning.packed import data
 
 
 class Population:
-  """The clients of a run: what `Clients.of` takes, or `packed.PackedData`."""
+  """The clients of a run: what `Clients.of` takes, or `packed.PackedData`.
+
+  Canaries are numbered after the clients, and have no examples.
+  """
 
   def __init__(self, clients: Any, canaries: Optional[packed.Canaries] = None):
-    """`canaries` are numbered after the clients, and have no examples."""
     self._canaries = canaries
     self._packed = clients if isinstance(clients, packed.PackedData) else None
     self._clients = None if self._packed else clients_lib.Clients.of(clients)
@@ -71,12 +73,11 @@ class Population:
       number = int(np.argmin(self._packed.all_sizes))
       return f'client number {number}', int(self._packed.all_sizes[number])
     clients = self.clients
-    sizes = (
-      len(tf.nest.flatten(clients.examples(number))[0])
+    size, number = min(
+      (len(tf.nest.flatten(clients.examples(number))[0]), number)
       for number in range(len(clients))
     )
-    size, number = min((size, number) for number, size in enumerate(sizes))
-    return f'client {clients.ids[number]!r}', size
+    return clients.owner(number), size
 
   @property
   def is_laid_out(self) -> bool:
@@ -87,8 +88,7 @@ class Population:
   def checksum(self) -> str:
     """Tells populations apart: by who has which examples, all of which are read.
 
-    Of data that were laid out it is what was found then. What clients are drawn by is
-    in it, unless these are their numbers.
+    What clients are drawn by is in it, unless these are their numbers.
     """
     return self._packed.checksum if self._packed else data.checksum(self.clients)
 

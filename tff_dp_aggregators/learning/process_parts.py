@@ -16,9 +16,8 @@ from tff_dp_aggregators import aggregators
 from tff_dp_aggregators.aggregators import clientwise
 from tff_dp_aggregators.aggregators import factory
 from tff_dp_aggregators.aggregators import tracing
-from tff_dp_aggregators.learning import keras_models
-from tff_dp_aggregators.learning.optimizers import ftrl
-from tff_dp_aggregators.learning.optimizers import server_schedule
+from tff_dp_aggregators.learning import models
+from tff_dp_aggregators.learning import optimizers
 
 # A model as TFF's processes take it.
 ModelFn = Union[
@@ -81,8 +80,8 @@ def check_model(model_fn: Any) -> ModelFn:
     with tf.Graph().as_default():
       of_keras = getattr(model_fn(), '_keras_model', None)
       if of_keras is not None:
-        keras_models.refuse(of_keras)
-        keras_models.refuse_batch_normalisation(of_keras)
+        models.refuse(of_keras)
+        models.refuse_batch_normalisation(of_keras)
   return model_fn
 
 
@@ -136,7 +135,7 @@ def check_pair(
   ):
     return
   workload = aggregator.workload if is_private else None
-  if isinstance(server_optimizer, ftrl.FTRL):
+  if isinstance(server_optimizer, optimizers.FTRL):
     if workload is None:
       raise ValueError(
         'server_optimizer_fn is FTRL, which works on sums of all rounds so far, and '
@@ -151,7 +150,7 @@ def check_pair(
       f'{type(server_optimizer).__name__}, which adds up means of single rounds. Use '
       'learning.build_ftrl(...), or leave out workload and cumulative=True.'
     )
-  elif is_private and isinstance(server_optimizer, server_schedule.ScheduledOptimizer):
+  elif is_private and isinstance(server_optimizer, optimizers.ScheduledOptimizer):
     server_optimizer.check_participation(aggregator)
 
 
@@ -173,7 +172,7 @@ def check_client_optimizer(
   optimizer: Any, name: str = 'client_optimizer_fn'
 ) -> tff.learning.optimizers.Optimizer:
   """The optimizer that trains on clients; `None` means SGD with learning rate 0.1."""
-  if isinstance(optimizer, ftrl.FTRL):
+  if isinstance(optimizer, optimizers.FTRL):
     raise ValueError(
       f'{name} is FTRL on sums of rounds, which is for the server; on a '
       'client, the gradient of each batch stands for itself. Use '

@@ -1,10 +1,10 @@
 """A data source whose clients are those of a schedule, for loops and TFF's programs.
 
-Nothing of it remembers what was drawn: the data of a round follow from the round's
-number, so a round that is run again is run on the same clients, with their examples in
-the same order.
+The data of a round follow from its number, so a round that is run again is run on the
+same clients, with their examples in the same order.
 """
 
+import copy
 import functools
 import hashlib
 import json
@@ -36,10 +36,13 @@ class ClientSource(tff.program.FederatedDataSource):
   A client goes `local_epochs` times through its examples, each time in another order,
   and batches are cut from all of them together; the last may be smaller.
 
-  Its iterator can be saved, by the managers of program state that TFF has. What is
-  saved is the number of the next round, and by what the source is found again: its ids,
-  schedule and numbers, not the examples themselves. So make the source before a saved
-  iterator is read, as a program does that is started again.
+  Its iterator can be saved, by the managers of program state that TFF has: the number
+  of the next round, and by what the source is found again: its ids, schedule and
+  numbers. So make the source before a saved iterator is read.
+
+  Attributes:
+    clients: Ids and data of the clients.
+    schedule: Who takes part in which round; the accountant reads its `schema`.
 
   Example:
     >>> from tff_dp_aggregators import sampling, strategies
@@ -82,38 +85,28 @@ class ClientSource(tff.program.FederatedDataSource):
       raise TypeError(
         f'schedule must be a sampling.Schedule; got {type(schedule).__name__}.'
       )
-    self._clients = clients_lib.Clients.of(clients, input_spec)
+    self.clients = clients_lib.Clients.of(clients, input_spec)
     self._batch_size = checks.check_positive_int('batch_size', batch_size)
     self._local_epochs = checks.check_positive_int('local_epochs', local_epochs)
     self._seed = schedule_lib.check_seed(seed)
-    if len(self._clients) != schedule.num_clients:
+    if len(self.clients) != schedule.num_clients:
       raise ValueError(
         f'the schedule draws from num_clients={schedule.num_clients}, but there are '
-        f'{len(self._clients)} clients; make it for as many.'
+        f'{len(self.clients)} clients; make it for as many.'
       )
-    clients_lib.check_repeatable(self._clients)
-    ids = self._clients.draw_ids
-    self._schedule = schedule.for_clients(ids)
+    clients_lib.check_repeatable(self.clients)
+    ids = self.clients.draw_ids
+    self.schedule = schedule.for_clients(ids)
     self._keys = draws.keys_of_ids(ids, self._seed)
     _LIVE[:] = [live for live in _LIVE if live() is not None]
     _LIVE.append(weakref.ref(self))
-
-  @property
-  def clients(self) -> clients_lib.Clients:
-    """Ids and data of the clients."""
-    return self._clients
-
-  @property
-  def schedule(self) -> schedule_lib.Schedule:
-    """Who takes part in which round; the accountant reads its `schema`."""
-    return self._schedule
 
   @functools.cached_property
   def federated_type(self) -> tff.FederatedType:
     """Type of a round's data: what `next` of a learning process takes."""
     batch_spec = tf.nest.map_structure(
       lambda spec: tf.TensorSpec([None, *spec.shape], spec.dtype),
-      self._clients.element_spec,
+      self.clients.element_spec,
     )
     dataset_spec = tf.data.DatasetSpec(batch_spec)
     return tff.FederatedType(tff.types.tensorflow_to_type(dataset_spec), tff.CLIENTS)
@@ -132,19 +125,18 @@ class ClientSource(tff.program.FederatedDataSource):
       TypeError: If it is not a whole number, or a client's data are no numbers.
       ValueError: If it is out of range, or a client's data are not like others'.
     """
-    return self.cohort_data(round_num, self._schedule.cohort(round_num))
+    return self.cohort_data(round_num, self.schedule.cohort(round_num))
 
   def cohort_data(self, round_num: int, cohort: np.ndarray) -> list[tf.data.Dataset]:
     """The data of some clients, in the order that their examples have in a round.
 
     Args:
       round_num: The round, from 0.
-      cohort: Client numbers, int64 of shape [cohort].
+      cohort: Client numbers, int64 of shape [cohort], each once.
 
     Raises:
       TypeError: If they are no vector of whole numbers, or a client's data no numbers.
-      ValueError: If one of them is not there, or twice, or a client's data are not like
-        others'.
+      ValueError: If they are wrong, or a client's data are not like others'.
     """
     where = f'the cohort of round {round_num}'
     cohort = schedule_lib.check_cohort(where, cohort, len(self._clients))
@@ -153,7 +145,7 @@ class ClientSource(tff.program.FederatedDataSource):
 
   def _dataset(self, client: int, key: int) -> tf.data.Dataset:
     """One client's batches in one round."""
-    examples = self._clients.examples(int(client))
+    examples = self.clients.examples(int(client))
     num_examples = len(tf.nest.flatten(examples)[0])
     order = np.concatenate(
       [
@@ -168,11 +160,11 @@ class ClientSource(tff.program.FederatedDataSource):
   def identity(self) -> dict[str, Any]:
     """What a saved iterator has to find again; JSON-ready, with checksums."""
     ids = hashlib.sha256()
-    for id_ in self._clients.draw_ids:
+    for id_ in self.clients.draw_ids:
       ids.update(f'{id_!r},'.encode())
     return {
       'clients': 'sha256:' + ids.hexdigest(),
-      'schedule': self._schedule.checksum,
+      'schedule': self.schedule.checksum,
       'batch_size': self._batch_size,
       'local_epochs': self._local_epochs,
       'seed': self._seed,
@@ -181,21 +173,11 @@ class ClientSource(tff.program.FederatedDataSource):
 
 
 class ClientIterator(tff.program.FederatedDataSourceIterator):
-  """Goes through the rounds of a `ClientSource`.
-
-  Its only state is the number of the next round: a copy, or one that was saved and
-  read again, goes on with the same clients and data.
-  """
+  """Goes through the rounds of a `ClientSource`; its state is the next one's number."""
 
   def __init__(self, source: ClientSource, round_num: int = 0):
-    """Initializes the iterator of a source, before a round."""
-    self._source = source
+    self._source, self.schedule = source, source.schedule
     self._round_num = checks.check_int('round_num', round_num, at_least=0)
-
-  @property
-  def schedule(self) -> schedule_lib.Schedule:
-    """Who takes part in which round; the accountant reads its `schema`."""
-    return self._source.schedule
 
   @property
   def round_num(self) -> int:
@@ -208,11 +190,7 @@ class ClientIterator(tff.program.FederatedDataSourceIterator):
     return self._source.federated_type
 
   def select(self, k: Optional[int] = None) -> list[tf.data.Dataset]:
-    """The data of the next round.
-
-    `k`: `None`, or the size of the round's cohort; with a schedule whose cohorts vary
-    in size, `train_model` takes `train_per_round_clients=None`.
-    """
+    """The data of the next round; `k` is `None` or the size of the round's cohort."""
     num_rounds = self.schedule.num_rounds
     if self._round_num >= num_rounds:
       raise ValueError(
@@ -260,8 +238,5 @@ class ClientIterator(tff.program.FederatedDataSourceIterator):
   def __hash__(self) -> int:
     return hash(self.to_bytes())
 
-  def __copy__(self) -> 'ClientIterator':
-    return type(self)(self._source, self._round_num)
-
   def __deepcopy__(self, memo: dict[int, Any]) -> 'ClientIterator':
-    return self.__copy__()  # The source holds the data, and does not change.
+    return copy.copy(self)  # The source holds the data, and does not change.

@@ -29,17 +29,14 @@ from tff_dp_aggregators.base import rounding
 from tff_dp_aggregators.learning import clients as clients_lib
 from tff_dp_aggregators.learning import cluster as cluster_lib
 from tff_dp_aggregators.learning import fed_avg
-from tff_dp_aggregators.learning import fed_prox
 from tff_dp_aggregators.learning import interrupts
-from tff_dp_aggregators.learning import keras_models
 from tff_dp_aggregators.learning import models
+from tff_dp_aggregators.learning import optimizers
 from tff_dp_aggregators.learning import options
 from tff_dp_aggregators.learning import packed
 from tff_dp_aggregators.learning import population as population_lib
 from tff_dp_aggregators.learning import process_parts
 from tff_dp_aggregators.learning import runtime
-from tff_dp_aggregators.learning.optimizers import client_schedule
-from tff_dp_aggregators.learning.optimizers import ftrl
 from tff_dp_aggregators.learning.packed import step_checks
 from tff_dp_aggregators.learning.runs import evaluation
 from tff_dp_aggregators.learning.runs import fitting
@@ -314,7 +311,7 @@ def train(
     model, loss, population.element_spec, population.first, seed
   )
   _check_compiled_optimizer(functional_model, local.optimizer)
-  if isinstance(functional_model, keras_models.KerasFunctionalModel):
+  if isinstance(functional_model, models.KerasFunctionalModel):
     population.check_with(functional_model.check_examples)
   local_training = _local_training(functional_model, local, schedule.num_rounds)
   plan = plan_lib.Plan(
@@ -491,13 +488,13 @@ def _local_training(
     found = process_parts.check_client_optimizer(optimizer, 'local.optimizer')
     if local.proximal_strength is None:
       return found
-    return fed_prox.proximal(found, local.proximal_strength)
+    return fed_avg.proximal(found, local.proximal_strength)
 
   if local.learning_rate_fn is None:
     optimizer, rates = checked(local.optimizer), None
   else:
-    make = client_schedule.check_optimizer_fn('local.optimizer', local.optimizer)
-    rates = client_schedule.ClientSchedule(
+    make = optimizers.check_optimizer_fn('local.optimizer', local.optimizer)
+    rates = optimizers.ClientSchedule(
       local.learning_rate_fn, lambda rate: checked(make(rate)), num_rounds
     )
     optimizer = rates.make(float(rates.learning_rates[0]))
@@ -510,7 +507,7 @@ def _check_compiled_optimizer(
   model: tff.learning.models.FunctionalModel, client_optimizer: Any
 ) -> None:
   """Says that an optimizer which a Keras model was compiled with is not used."""
-  compiled = getattr(models.keras_model_of(model), 'optimizer', None)
+  compiled = getattr(getattr(model, 'keras_model', None), 'optimizer', None)
   if compiled is None:
     return
   why = (
@@ -529,11 +526,9 @@ def _server_optimizer(
   checked = process_parts.check_optimizer(
     'server.optimizer', optimizer, fed_avg.default_server_optimizer()
   )
-  if not isinstance(checked, ftrl.FTRL):
+  if not isinstance(checked, optimizers.FTRL):
     return checked
-  on_means = ftrl.FTRLOnMeans(checked)
-  on_means.check_num_rounds(num_rounds)
-  return on_means
+  return optimizers.FTRLOnMeans(checked, num_rounds)
 
 
 def _schedule(

@@ -116,7 +116,7 @@ def test_no_file_has_a_hash_or_a_number_of_the_data(neighbours):
   for run_dir, clients in neighbours:
     private = json.loads((run_dir / 'private.json').read_text())
     told = private['training']['clients']
-    assert told == data.checksum(learning.clients.Clients.of(clients))
+    assert told == data.checksum(learning.Clients.of(clients))
     whole = hashlib.sha256((run_dir / 'private.json').read_bytes()).hexdigest()
     for name, content in _handed_on(run_dir).items():
       for what in (told.removeprefix('sha256:'), whole, str(_EXAMPLES)):

@@ -30,7 +30,7 @@ from tff_dp_aggregators.learning.packed import function as function_lib
 from tff_dp_aggregators.learning.packed import server as server_lib
 from tff_dp_aggregators.learning.packed import step_checks
 from tff_dp_aggregators.learning.packed import training as training_lib
-from tff_dp_aggregators.sampling import watch
+from tff_dp_aggregators.sampling import schedule as schedule_lib
 
 if TYPE_CHECKING:
   from tff_dp_aggregators.learning import cluster as cluster_lib
@@ -74,7 +74,7 @@ class Cohort(Sequence[np.ndarray]):
 
     `packs`: How many; `None` for `num_packs`.
     """
-    clients = watch.check_cohort('clients', clients, len(data))
+    clients = schedule_lib.check_cohort('clients', clients, len(data))
     if np.shape(keys) != clients.shape:
       raise ValueError(
         f'keys must be as many as clients, {len(clients)}; got an array of shape '

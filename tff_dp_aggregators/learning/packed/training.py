@@ -17,9 +17,9 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from tff_dp_aggregators.aggregators import tracing
-from tff_dp_aggregators.learning import examples as examples_lib
+from tff_dp_aggregators.learning import clients as clients_lib
 from tff_dp_aggregators.learning import local_order
-from tff_dp_aggregators.learning.optimizers import client_schedule
+from tff_dp_aggregators.learning import optimizers
 from tff_dp_aggregators.sampling import draws
 
 # Examples of all clients, client after client: a tensor for each feature.
@@ -43,7 +43,7 @@ class LocalTraining:
   optimizer: tff.learning.optimizers.Optimizer
   batch_size: int
   local_epochs: int = 1
-  schedule: Optional[client_schedule.ClientSchedule] = None
+  schedule: Optional[optimizers.ClientSchedule] = None
 
   def optimizer_with(self, learning_rate: Any) -> tff.learning.optimizers.Optimizer:
     """The optimizer of a round with this learning rate; `()` for that of round 0."""
@@ -159,7 +159,7 @@ def train_step(
   `counts`: Which examples count, bool; `None` if all do.
   """
   model = training.model
-  x, y = examples_lib.pair(batch)
+  x, y = clients_lib.pair(batch)
   sample_weight = None
   if counts is not None:
     # A mean over the batch becomes one over the examples that count, whether a loss

@@ -2,7 +2,7 @@
 
 Batches are the smaller, the more a model puts out for an example: outputs of a language
 model are gigabytes for some thousand sentences. What is a mean needs no more than a
-batch (`mean_metric`); for other functions outputs are kept.
+batch (`metrics`); for other functions outputs are kept.
 """
 
 import functools
@@ -13,12 +13,11 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from tff_dp_aggregators.learning import examples as examples_lib
+from tff_dp_aggregators.learning import clients as clients_lib
 from tff_dp_aggregators.learning import failures
 from tff_dp_aggregators.learning import keras_losses
-from tff_dp_aggregators.learning import keras_metrics
-from tff_dp_aggregators.learning import keras_models
-from tff_dp_aggregators.learning import mean_metric
+from tff_dp_aggregators.learning import metrics as metrics_lib
+from tff_dp_aggregators.learning import models
 
 _LOSS = 'loss'
 # A batch has so many examples, or fewer if their outputs take more bytes.
@@ -41,14 +40,14 @@ class Evaluator:
       raise TypeError(
         'test data are a dataset; give inputs and labels as arrays, (x, y).'
       )
-    x, y = map(_arrays, examples_lib.inputs_and_labels(examples, 'test data'))
-    x_spec, y_spec = examples_lib.pair(model.input_spec)
+    x, y = map(_arrays, clients_lib.inputs_and_labels(examples, 'test data'))
+    x_spec, y_spec = clients_lib.pair(model.input_spec)
     if isinstance(y, np.ndarray) and isinstance(y_spec, tf.TensorSpec):
       # One number for each example may have an axis of its own, or not.
       of_spec = (len(y), *y_spec.shape[1:])
       fits = keras_losses.fitted_shape(y.shape, of_spec) is not None
       y = y.reshape(of_spec) if fits else y
-    examples_lib.check(
+    clients_lib.check_spec(
       _of_one((x, y)), _of_one((x_spec, y_spec)), 'test data', dtypes=False
     )
     lengths = [
@@ -56,7 +55,7 @@ class Evaluator:
       for name, part in (('x', x), ('y', y))
       for each in tf.nest.flatten(part)
     ]
-    examples_lib.check_lengths(lengths, 'test data')
+    clients_lib.check_lengths(lengths, 'test data')
     self._inputs = tf.nest.flatten(x)
     self._labels = y
     if not len(self._inputs[0]):
@@ -76,22 +75,20 @@ class Evaluator:
     self.names = list(dict.fromkeys([_LOSS, *by_name]))  # Of what is measured.
     # Metrics by how they are computed.
     self._whole: dict[str, Callable[[Any, Any], Any]] = {}
-    self._means: dict[str, mean_metric.MeanMetric] = {}
-    self._of_keras: dict[str, keras_metrics.KerasMetric] = {}
+    self._means: dict[str, metrics_lib.MeanMetric] = {}
+    self._of_keras: dict[str, metrics_lib.KerasMetric] = {}
     is_of_logits = bool(getattr(model, 'logits', None))
     for name, metric in by_name.items():
-      if isinstance(metric, mean_metric.MeanMetric):
+      if isinstance(metric, metrics_lib.MeanMetric):
         self._means[name] = metric
-      elif isinstance(metric, keras_metrics.KerasMetric):
+      elif isinstance(metric, metrics_lib.KerasMetric):
         self._of_keras[name] = metric
       elif isinstance(metric, (str, type, tf.keras.metrics.Metric)) or (
         getattr(metric, '__module__', '').startswith('keras.')
       ):
-        self._of_keras[name] = keras_metrics.KerasMetric(
-          metric, are_logits=is_of_logits
-        )
+        self._of_keras[name] = metrics_lib.KerasMetric(metric, are_logits=is_of_logits)
       elif callable(metric):
-        mean_metric.check_order(f'test.metrics[{name!r}]', metric)
+        metrics_lib.check_order(f'test.metrics[{name!r}]', metric)
         self._whole[name] = metric
       else:
         raise TypeError(
@@ -107,14 +104,14 @@ class Evaluator:
         tf.nest.flatten((weights.trainable, weights.non_trainable)),
       )
     )
-    losses = mean_metric.Sums()
-    sums = dict.fromkeys(self._means, mean_metric.Sums())
+    losses = metrics_lib.Sums()
+    sums = dict.fromkeys(self._means, metrics_lib.Sums())
     kept = []
     for each in self._of_keras.values():
       each.reset()
     for size, output, labels, loss in self._batches(fed):
       if loss is not None:
-        losses = losses.plus(mean_metric.Sums(size * float(loss), size))
+        losses = losses.plus(metrics_lib.Sums(size * float(loss), size))
       for name, metric in self._means.items():
         added = self._try(name, metric.sums, labels, output)
         sums[name] = sums[name].plus(added)
@@ -212,13 +209,13 @@ def _number_of(function: Callable[[Any, Any], Any], labels: Any, outputs: Any) -
 def _mean(value: Any, labels: Any) -> float:
   """A number; of one for each example, as functions of Keras have, the mean."""
   found = np.asarray(value, np.float64)
-  mean_metric.check_shape(found, labels)
+  metrics_lib.check_shape(found, labels)
   return float(found.mean())
 
 
 def _named(model: tff.learning.models.FunctionalModel, metrics: Any) -> dict[str, Any]:
   """Metrics by name; those that a Keras model was compiled with, if none are given."""
-  of_keras = isinstance(model, keras_models.KerasFunctionalModel)
+  of_keras = isinstance(model, models.KerasFunctionalModel)
   is_compiled = metrics is None and of_keras
   if is_compiled:
     metrics = model.compiled_metrics
@@ -230,7 +227,7 @@ def _named(model: tff.learning.models.FunctionalModel, metrics: Any) -> dict[str
   names = []
   if of_keras and not isinstance(model.output_spec, tf.TensorSpec):
     names = keras_losses.names_of_outputs(model.keras_model, model.output_spec)
-  return keras_metrics.by_name(metrics, names, getattr(model, 'logits', ()))
+  return metrics_lib.by_name(metrics, names, getattr(model, 'logits', ()))
 
 
 def _shapes(arrays: Any) -> str:

@@ -21,8 +21,7 @@ import tensorflow_federated as tff
 
 from tff_dp_aggregators.accounting.records import ledger as ledger_lib
 from tff_dp_aggregators.base import new_files
-from tff_dp_aggregators.learning import examples
-from tff_dp_aggregators.learning import keras_models
+from tff_dp_aggregators.learning import clients
 from tff_dp_aggregators.learning import models
 from tff_dp_aggregators.learning.runs import progress
 from tff_dp_aggregators.learning.runs import run as run_lib
@@ -44,7 +43,7 @@ class TrainedModel(tff.learning.models.FunctionalModel):
   def __call__(self, x: Any, training: bool = False) -> Any:
     """What the model puts out."""
     x = tf.nest.map_structure(
-      lambda spec, each: tf.cast(each, spec.dtype), examples.pair(self.input_spec)[0], x
+      lambda spec, each: tf.cast(each, spec.dtype), clients.pair(self.input_spec)[0], x
     )
     return self.predict_on_batch(self.initial_weights, x, training=training)
 
@@ -53,7 +52,7 @@ def save(
   directory: run_directory.RunDirectory, model: tff.learning.models.FunctionalModel
 ) -> None:
   """Keeps the architecture of a run's model; or a line says that it cannot be kept."""
-  keras_model = models.keras_model_of(model)
+  keras_model = getattr(model, 'keras_model', None)
   try:
     if keras_model is None:
       if not directory.has(run_directory.ARCHITECTURE):
@@ -116,7 +115,7 @@ def load(
   if model is None:
     model = _kept(run_dir, custom_objects)
   elif not isinstance(model, _MODELS) and callable(model):
-    with keras_models.as_in_a_new_process(run_directory.secret_seed(run_dir)):
+    with models.as_in_a_new_process(run_directory.secret_seed(run_dir)):
       model = model()
   if not isinstance(model, _MODELS):
     raise TypeError(
@@ -139,7 +138,7 @@ def _save_functional(
     initial_weights=model.initial_weights,
     predict_on_batch_fn=_predicting(model),
     loss_fn=model.loss,
-    input_spec=examples.pair(model.input_spec),
+    input_spec=clients.pair(model.input_spec),
   )
   path = directory.file(run_directory.NEW_ARCHITECTURE)
   os.makedirs(path, mode=0o700)
@@ -153,7 +152,7 @@ def _save_functional(
   os.rename(path, directory.file(run_directory.ARCHITECTURE))
 
 
-def _keras_bytes(model: keras_models.KerasFunctionalModel) -> bytes:
+def _keras_bytes(model: models.KerasFunctionalModel) -> bytes:
   """The model in Keras's format, with what it puts out for some inputs."""
   inputs = model.some_inputs()
   # By names that say how inputs are put together.

@@ -1,0 +1,332 @@
+"""FTRL is SGD on sums, a schedule its workload; rates of clients follow from rounds."""
+
+import json
+
+import numpy as np
+import pytest
+import tensorflow as tf
+import tensorflow_federated as tff
+
+from tests.learning import linear
+from tests.learning import training_runs
+from tff_dp_aggregators import accounting
+from tff_dp_aggregators import aggregators
+from tff_dp_aggregators import learning
+from tff_dp_aggregators import sampling
+from tff_dp_aggregators import strategies
+from tff_dp_aggregators.learning import local_order
+from tff_dp_aggregators.learning import optimizers
+from tff_dp_aggregators.learning.runs import metrics_file
+from tff_dp_aggregators.sampling import draws
+
+_sgd = tff.learning.optimizers.build_sgdm
+
+
+@pytest.mark.parametrize('momentum', [0.0, 0.9])
+def test_models_are_those_of_the_paper_on_sums_and_on_means(momentum):
+  """Algorithm 1 and its momentum variant, in structures of tensors."""
+  rng = np.random.default_rng(1)
+  initial, means = rng.normal(size=[2, 3]), rng.normal(size=[9, 2, 3])
+  sums = np.cumsum(means, axis=0)
+  on_sums = learning.build_ftrl(0.25, momentum)
+  on_means = optimizers.FTRLOnMeans(on_sums, 9)
+  for optimizer, results in ((on_sums, sums), (on_means, means)):
+    weights = {'b': [tf.constant(initial[0])], 'a': tf.constant(initial[1])}
+    specs = tf.nest.map_structure(tf.TensorSpec.from_tensor, weights)
+    state, velocity = optimizer.initialize(specs), 0
+    for total, (first, second) in zip(sums, results):
+      velocity = momentum * velocity + total
+      result = {'b': [tf.constant(first)], 'a': tf.constant(second)}
+      state, weights = optimizer.next(state, weights, result)
+      found = [weights['b'][0], weights['a']]
+      np.testing.assert_allclose(found, initial - 0.25 * velocity, rtol=1e-12)
+
+
+def test_a_model_that_is_set_is_where_it_goes_on_from():
+  optimizer = learning.build_ftrl(0.5)
+  weights = tf.constant([1.0])
+  state = optimizer.initialize(tf.TensorSpec.from_tensor(weights))
+  state, weights = optimizer.next(state, weights, tf.constant([2.0]))
+  assert weights.numpy() == [0.0]
+  state, weights = optimizer.next(state, tf.constant([10.0]), tf.constant([3.0]))
+  assert weights.numpy() == [9.5]
+  _, weights = optimizer.next(state, weights, tf.constant([5.0]))
+  assert weights.numpy() == [8.5]
+
+
+@pytest.mark.parametrize(
+  ('arguments', 'error', 'message'),
+  [
+    ((0.0,), ValueError, 'learning_rate must be positive'),
+    ((0.1, 1.0), ValueError, 'momentum must be at least 0 and below 1, got 1.0'),
+    ((0.1, 'much'), TypeError, 'momentum'),
+  ],
+)
+def test_numbers_out_of_range_are_refused(arguments, error, message):
+  with pytest.raises(error, match=message):
+    learning.build_ftrl(*arguments)
+
+
+@pytest.mark.slow
+def test_a_run_that_was_stopped_trains_to_the_model_of_sgd(tmp_path):
+  limits = strategies.Participation(5, min_separation=3)
+  on_sums = learning.build_ftrl(0.5, 0.9)
+
+  def train(name, optimizer, killed_after):
+    return training_runs.train(
+      tmp_path / name,
+      server_optimizer=optimizer,
+      mechanism=accounting.Mechanism('tree', limits, 0.5),
+      checkpoint_seconds=0.0,
+      test_metrics=training_runs.killing(killed_after),
+    )
+
+  with pytest.raises(training_runs.Killed):
+    train('ftrl', on_sums, 3)
+  results = [train('ftrl', on_sums, 0), train('sgd', _sgd(0.5, 0.9), 0)]
+  found, expected = (result.weights.trainable[0] for result in results)
+  np.testing.assert_allclose(found, expected, rtol=2e-5)
+  assert np.any(np.abs(expected) > 0.1)
+
+
+def test_a_schedule_of_tff_that_would_rewrite_the_past_is_refused():
+  optimizer = tff.learning.optimizers.schedule_learning_rate(
+    learning.build_ftrl(0.5), lambda this_round: 0.5 / tf.cast(this_round, tf.float32)
+  )
+  with pytest.raises(KeyError, match='must have learning rate'):
+    optimizer.initialize(tf.TensorSpec([1]))
+
+
+_ROUNDS = 64
+_PARTICIPATION = strategies.Participation(_ROUNDS, min_separation=8)
+_SCHEDULES = {
+  'prefix': learning.ServerSchedule(strategies.Workload(_ROUNDS), 0.3),
+  'momentum': learning.ServerSchedule(strategies.Workload(_ROUNDS, momentum=0.9)),
+  'cooldown': learning.ServerSchedule(
+    strategies.Workload.cooldown(_ROUNDS, momentum=0.9), learning_rate=0.5
+  ),
+  'weight decay': learning.ServerSchedule(
+    strategies.Workload(_ROUNDS, momentum=0.5, weight_decay=0.1), learning_rate=0.5
+  ),
+}
+
+
+@pytest.mark.parametrize('name', _SCHEDULES)
+def test_models_are_the_workload_applied_to_means(name):
+  schedule = _SCHEDULES[name]
+  means = np.random.default_rng(1).normal(size=(_ROUNDS, 3)).astype(np.float32)
+  optimizer = schedule.optimizer()
+  weights = tf.zeros([3])
+  state = optimizer.initialize(tf.TensorSpec([3]))
+  models = []
+  for mean in means:
+    state, weights = optimizer.next(state, weights, tf.constant(mean))
+    models.append(weights.numpy())
+  expected = -schedule.learning_rate * (schedule.workload.materialize() @ means)
+  np.testing.assert_allclose(models, expected, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize('name', _SCHEDULES)
+def test_sums_of_the_workload_come_to_the_same_models_from_any_start(name):
+  schedule = _SCHEDULES[name]
+  means = np.random.default_rng(2).normal(size=(_ROUNDS, 3)).astype(np.float32)
+  sums = (schedule.workload.materialize() @ means).astype(np.float32)
+  models = []
+  for optimizer, results in ((schedule.optimizer(), means), (schedule.ftrl(), sums)):
+    weights, state = (
+      tf.constant([5.0, -3.0, 1.0]),
+      optimizer.initialize(tf.TensorSpec([3])),
+    )
+    for result in results:
+      state, weights = optimizer.next(state, weights, tf.constant(result))
+      models.append(weights.numpy())
+  np.testing.assert_allclose(models[_ROUNDS:], models[:_ROUNDS], rtol=1e-4, atol=1e-4)
+  # Of the initial model is left what weight decay says.
+  left = (1 - schedule.workload.weight_decay) ** _ROUNDS * np.array([5.0, -3.0, 1.0])
+  moved = schedule.learning_rate * sums[-1]
+  np.testing.assert_allclose(models[-1], left - moved, rtol=1e-4, atol=1e-4)
+
+
+def test_weight_decay_of_sums_alone_is_refused():
+  workload = strategies.Workload(_ROUNDS, weight_decay=0.1)
+  with pytest.raises(ValueError, match='any without weight decay'):
+    learning.build_ftrl(0.1).check_workload(workload)
+
+
+@pytest.mark.parametrize(
+  ('kind', 'name'),
+  [
+    ('toeplitz', 'momentum'),
+    ('banded', 'cooldown'),
+    ('blt', 'weight decay'),
+    pytest.param('epoch_toeplitz', 'cooldown', marks=pytest.mark.slow),
+  ],
+)
+def test_a_strategy_optimised_for_the_workload_has_less_error(kind, name):
+  schedule = _SCHEDULES[name]
+  ours = schedule.strategy(kind, _PARTICIPATION)
+  theirs = accounting.mechanism.strategy_for(kind, _PARTICIPATION)
+  rmse = ours.rmse(_PARTICIPATION, schedule.workload)
+  assert rmse < 0.97 * theirs.rmse(_PARTICIPATION, schedule.workload)
+  assert ours.rmse(_PARTICIPATION) > theirs.rmse(_PARTICIPATION)
+  mechanism = accounting.Mechanism('file', _PARTICIPATION, 2.0, strategy=ours)
+  aggregator = aggregators.from_mechanism(
+    mechanism, clip_norm=1.0, clients_per_round=10
+  )
+  assert aggregator.strategy == ours
+
+
+@pytest.mark.parametrize('kind', ['tree', 'toeplitz'])
+def test_without_momentum_or_rates_it_is_the_strategy_of_the_name(kind):
+  assert _SCHEDULES['prefix'].strategy(
+    kind, _PARTICIPATION
+  ) == accounting.mechanism.strategy_for(kind, _PARTICIPATION)
+
+
+def test_options_reach_the_strategy_and_unknown_ones_are_refused():
+  schedule = _SCHEDULES['momentum']
+  assert schedule.strategy('toeplitz', _PARTICIPATION, num_bands=3).num_bands == 3
+  with pytest.raises(ValueError, match='num_bands=3 is for'):
+    schedule.strategy('blt', _PARTICIPATION, num_bands=3)
+  with pytest.raises(ValueError, match='unknown mechanism'):
+    schedule.strategy('bandid', _PARTICIPATION)
+  with pytest.raises(ValueError, match='learning rates of the workload change'):
+    _SCHEDULES['cooldown'].strategy('blt', _PARTICIPATION)
+
+
+def test_other_rounds_are_refused():
+  schedule = _SCHEDULES['momentum']
+  other = strategies.Participation(_ROUNDS + 1, min_separation=8)
+  with pytest.raises(ValueError, match='the workload is for 64 rounds'):
+    schedule.strategy('toeplitz', other)
+  numbers = {'clip_norm': 1.0, 'noise_multiplier': 1.0, 'clients_per_round': 10}
+  with pytest.raises(ValueError, match='num_rounds=65, but the schedule .* for 64'):
+    learning.build_dp_fed_avg(
+      linear.functional_model(),
+      aggregators.gaussian(other, **numbers),
+      server_optimizer_fn=schedule.optimizer(),
+    )
+
+
+@pytest.mark.parametrize(
+  ('arguments', 'error', 'message'),
+  [
+    ((np.tri(3),), TypeError, 'workload must be a strategies.Workload'),
+    ((strategies.Workload(3), 0.0), ValueError, 'learning_rate must be positive'),
+  ],
+)
+def test_what_is_no_schedule_is_refused(arguments, error, message):
+  with pytest.raises(error, match=message):
+    learning.ServerSchedule(*arguments)
+
+
+_RUN_ROUNDS = 4
+_RATES = [0.4, 0.2, 0.1, 0.05]
+# Batches of two have to be padded.
+_CLIENTS = training_runs.clients(sizes=(2, 3, 4, 5))
+
+
+def _halving(round_num):
+  return 0.4 * 0.5**round_num
+
+
+def _train(run_dir, **changes):
+  arguments = {
+    'clients': _CLIENTS,
+    'mechanism': None,
+    'num_rounds': _RUN_ROUNDS,
+    'clip_norm': None,
+    'noise_seed': None,
+    'server_optimizer': _sgd(1.0),
+    'learning_rate_fn': _halving,
+    **changes,
+  }
+  return training_runs.train(run_dir, **arguments)
+
+
+def _weights(result):
+  return np.concatenate([each.ravel() for each in result.weights.trainable])
+
+
+@pytest.fixture(scope='module')
+def packed(tmp_path_factory):
+  run_dir = tmp_path_factory.mktemp('runs') / 'packed'
+  return run_dir, _train(run_dir, test_metrics=training_runs.killing(0))
+
+
+def _by_hand(cohorts):
+  """The same rounds in NumPy: two examples a batch, in the order of `local_order`."""
+  clients = learning.Clients.of(_CLIENTS)
+  keys = draws.keys_of_ids(clients.draw_ids, 7)
+  kernel = np.zeros([2, 1])
+  for number, cohort in enumerate(cohorts):
+    updates = []
+    of_round = local_order.keys(7, number, keys[cohort])
+    for client, key in zip(cohort, of_round):
+      x, y = clients.examples(int(client))
+      own = kernel.copy()
+      order = local_order.permutation(key, len(x))
+      for first in range(0, len(x), 2):
+        chosen = order[first : first + 2]
+        gradient = 2 * x[chosen].T @ (x[chosen] @ own - y[chosen]) / len(chosen)
+        own -= _RATES[number] * gradient
+      updates.append(kernel - own)
+    kernel -= np.mean(updates, axis=0)
+  return kernel.ravel()
+
+
+def test_rounds_are_those_of_optimizers_with_their_rates(packed):
+  run_dir, result = packed
+  rows = metrics_file.read(str(run_dir / 'metrics.csv'))
+  assert [float(row['client_learning_rate']) for row in rows] == _RATES
+  schedule = sampling.RandomEligible(
+    strategies.Participation(_RUN_ROUNDS), 12, 3, 7
+  ).for_clients(learning.Clients.of(_CLIENTS).draw_ids)
+  cohorts = [schedule.cohort(number) for number in range(_RUN_ROUNDS)]
+  np.testing.assert_allclose(_weights(result), _by_hand(cohorts), rtol=1e-5)
+  config = json.loads((run_dir / 'config.json').read_text())
+  told = config['training']['client_learning_rates']
+  assert (told['first'], told['last']) == (0.4, 0.05)
+
+
+def test_it_is_the_same_training_one_by_one(packed, tmp_path):
+  alone = _train(
+    tmp_path / 'run', client_optimizer=_sgd, packed_simulation=False, test_data=None
+  )
+  np.testing.assert_allclose(_weights(alone), _weights(packed[1]), rtol=1e-5)
+  assert alone.metrics['client_learning_rate'] == 0.05
+
+
+@pytest.mark.slow
+def test_a_run_that_was_stopped_goes_on_with_the_rates_of_its_rounds(packed, tmp_path):
+  run_dir = tmp_path / 'run'
+  with pytest.raises(training_runs.Killed):
+    _train(run_dir, test_metrics=training_runs.killing(3), checkpoint_seconds=0.0)
+  with pytest.raises(ValueError, match=r'local\.learning_rate_fn\.first: .*\.last: '):
+    _train(run_dir, learning_rate_fn=lambda round_num: 0.3 * 0.6**round_num)
+  with pytest.raises(ValueError, match='local.learning_rate_fn'):
+    _train(run_dir, learning_rate_fn=None)
+  _train(run_dir, test_metrics=training_runs.killing(0))
+  assert training_runs.lasting(run_dir) == training_runs.lasting(packed[0])
+
+
+@pytest.mark.parametrize(
+  'learning_rate_fn, error, said',
+  [
+    (lambda number: None, TypeError, r'rate_fn\(0\) must be a number, got None'),
+    (lambda number: 0.1 - number, ValueError, r'_fn\(1\) must be .*; got -0.9'),
+  ],
+)
+def test_what_is_no_rate_is_refused_by_name(learning_rate_fn, error, said):
+  with pytest.raises(error, match=said):
+    optimizers.ClientSchedule(learning_rate_fn, _sgd, _RUN_ROUNDS)
+
+
+def test_an_optimizer_with_a_rate_of_its_own_is_refused():
+  with pytest.raises(TypeError, match='local.optimizer must be a function of the'):
+    optimizers.check_optimizer_fn('local.optimizer', _sgd(0.1))
+
+
+def test_a_function_that_makes_no_optimizer_is_refused(tmp_path):
+  with pytest.raises(TypeError, match='local.optimizer must be a tff.learning.optim'):
+    _train(tmp_path / 'run', client_optimizer=lambda rate: rate)

@@ -1,0 +1,354 @@
+"""Optimizers that TFF does not have: DP-FTRL(M), and rates that follow from the round.
+
+`ServerSchedule` states momentum and learning rates once, for the server's optimizer and
+its noise: they are the workload for which a strategy can be optimised.
+"""
+
+import collections
+import dataclasses
+from collections.abc import Sequence
+from typing import Any, Callable, Optional, Union
+
+import numpy as np
+import tensorflow as tf
+import tensorflow_federated as tff
+
+from tff_dp_aggregators import aggregators
+from tff_dp_aggregators import sampling
+from tff_dp_aggregators import strategies
+from tff_dp_aggregators.accounting.records import ledger
+from tff_dp_aggregators.base import checks
+from tff_dp_aggregators.strategies import registry
+
+
+class FTRL(tff.learning.optimizers.Optimizer):
+  """Follows the regularized leader on cumulative sums; see `build_ftrl`.
+
+  It has no hyperparameters: a new learning rate would be that of the past as well.
+  """
+
+  def __init__(
+    self,
+    learning_rate: float,
+    momentum: float = 0.0,
+    workload: Optional[strategies.Workload] = None,
+  ):
+    """`workload` is what the aggregator's has to be; `None` for any."""
+    self._learning_rate = checks.check_positive('learning_rate', learning_rate)
+    checks.check_number('momentum', momentum)
+    if not 0 <= momentum < 1:
+      raise ValueError(f'momentum must be at least 0 and below 1, got {momentum}.')
+    self._momentum = float(momentum)
+    self.workload = workload
+    self._weight_decay = workload.weight_decay if workload else 0.0
+
+  def check_workload(self, workload: strategies.Workload) -> None:
+    """Refuses sums of another workload than this optimizer is for."""
+    is_prefix = strategies.workload.is_prefix_sums(workload)
+    if (
+      (self.workload is not None and workload != self.workload)
+      or workload.weight_decay != self._weight_decay
+      or (self._momentum and not is_prefix)
+    ):
+      raise ValueError(
+        f"the aggregator's workload is {workload}, and the optimizer is FTRL for "
+        f'{self.workload or "any without weight decay"}, with momentum='
+        f'{self._momentum}, which is for plain sums. Build both from one '
+        'learning.ServerSchedule; or give build_ftrl without momentum.'
+      )
+
+  def initialize(self, specs: Any) -> Any:
+    """The state before the first round."""
+    return collections.OrderedDict(anchor=_zeros(specs), velocity=_zeros(specs))
+
+  def next(self, state: Any, weights: Any, gradients: Any) -> Any:
+    """Applies the sum of all rounds so far."""
+    tff.learning.optimizers.check_weights_gradients_match(weights, gradients)
+    flat = [
+      self._step(*tensors)
+      for tensors in zip(
+        *map(tf.nest.flatten, (weights, state['anchor'], state['velocity'], gradients))
+      )
+    ]
+    anchor, velocity, model = (
+      tf.nest.pack_sequence_as(weights, list(part)) for part in zip(*flat)
+    )
+    return collections.OrderedDict(anchor=anchor, velocity=velocity), model
+
+  def _step(
+    self, weight: tf.Tensor, anchor: tf.Tensor, velocity: tf.Tensor, total: tf.Tensor
+  ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+    """Algorithm 1 of arXiv:2103.00039, for one tensor.
+
+    The regularized leader, argmin <s, w> + |w - w_0|^2 / (2 learning_rate), is
+    w_0 - learning_rate s; with momentum, v takes the place of the sum s. The anchor is
+    w_0 after the first round, and moves by exactly 0 unless the model is not that which
+    this optimizer made. Weight decay takes a part of it away, as it does of the sum.
+    """
+    rate = tf.constant(self._learning_rate, weight.dtype)
+    anchor += weight - (anchor - rate * velocity)
+    if self._weight_decay:
+      anchor *= tf.constant(1.0 - self._weight_decay, weight.dtype)
+    if self._momentum:
+      velocity = tf.constant(self._momentum, weight.dtype) * velocity + total
+    else:
+      velocity = total
+    return anchor, velocity, anchor - rate * velocity
+
+
+class FTRLOnMeans(tff.learning.optimizers.Optimizer):
+  """`FTRL` for an aggregator that returns the mean of each round.
+
+  Residuals of the noise in the means add up to the noise of the sums, so the sum of the
+  means is kept in the state, as `total`, and handed on. The model is that of SGD with
+  the same learning rate and momentum, to round-off.
+  """
+
+  def __init__(self, on_sums: FTRL, num_rounds: int):
+    workload = on_sums.workload
+    if not strategies.workload.is_prefix_sums(workload):
+      raise ValueError(
+        f'server.optimizer is FTRL for the workload {workload}, whose '
+        'momentum, learning rates or weight decay the aggregator would have to put '
+        'into its sums; here it returns the mean of each round. Give optimizer() of '
+        'the same learning.ServerSchedule, which comes to the same model.'
+      )
+    if workload is not None and workload.num_rounds != num_rounds:
+      raise ValueError(
+        f'server.optimizer is FTRL for {workload.num_rounds} rounds, but the run has '
+        f'{num_rounds}; build both for the same number.'
+      )
+    self._on_sums = on_sums
+
+  def initialize(self, specs: Any) -> Any:
+    """The state before the first round."""
+    ftrl = self._on_sums.initialize(specs)
+    return collections.OrderedDict(total=_zeros(specs), ftrl=ftrl)
+
+  def next(self, state: Any, weights: Any, gradients: Any) -> Any:
+    """Adds the mean of a round, and applies the sum."""
+    tff.learning.optimizers.check_weights_gradients_match(weights, gradients)
+    flat = zip(tf.nest.flatten(state['total']), tf.nest.flatten(gradients))
+    total = tf.nest.pack_sequence_as(weights, [before + mean for before, mean in flat])
+    of_ftrl, model = self._on_sums.next(state['ftrl'], weights, total)
+    return collections.OrderedDict(total=total, ftrl=of_ftrl), model
+
+
+def build_ftrl(learning_rate: float, momentum: float = 0.0) -> FTRL:
+  """DP-FTRL, and with momentum DP-FTRLM, for cumulative sums (arXiv:2103.00039).
+
+  After round t, with s_t the sum that the aggregator returned, the model is
+
+      v_t = momentum v_{t-1} + s_t
+      w_t = w_0 - learning_rate v_t
+
+  which is where SGD of that learning rate and momentum arrives on the rounds' means.
+
+  For learning rates that change, or momentum in what is released, give these to the
+  aggregator as its workload, and no momentum here; `ServerSchedule.ftrl` does.
+
+  Args:
+    learning_rate: The inverse of the paper's regularization strength lambda.
+    momentum: At least 0 and below 1.
+
+  Returns:
+    A server optimizer for an aggregator whose result is cumulative, such as
+    `aggregators.tree(cumulative=True)`, or any with a workload; the processes of this
+    package refuse it with others.
+
+  Raises:
+    TypeError: If an argument is no number.
+    ValueError: If one is out of range.
+
+  Example:
+    >>> optimizer = build_ftrl(0.5)
+    >>> weights = tf.constant([1.0, 2.0])
+    >>> state = optimizer.initialize(tf.TensorSpec.from_tensor(weights))
+    >>> for total in ([1.0, 0.0], [1.0, 2.0]):  # The second has the first in it.
+    ...   state, weights = optimizer.next(state, weights, tf.constant(total))
+    >>> weights.numpy().tolist()
+    [0.5, 1.0]
+  """
+  return FTRL(learning_rate, momentum)
+
+
+@dataclasses.dataclass(frozen=True)
+class ServerSchedule:
+  """SGD with momentum, learning rates and weight decay, and the workload this is.
+
+  Attributes:
+    workload: Rounds, momentum, relative learning rates of the rounds, and weight decay.
+    learning_rate: What the relative learning rates are multiplied by.
+
+  Raises:
+    TypeError: If an argument is not of its type.
+    ValueError: If `learning_rate` is not positive and finite.
+
+  Example:
+    >>> schedule = ServerSchedule(
+    ...   strategies.Workload.cooldown(64, momentum=0.9), learning_rate=0.5
+    ... )
+    >>> from tff_dp_aggregators import accounting
+    >>> participation = strategies.Participation(64, min_separation=8)
+    >>> strategy = schedule.strategy('toeplitz', participation)
+    >>> mechanism = accounting.Mechanism(
+    ...   'file', participation, noise_multiplier=4.0, strategy=strategy
+    ... )
+    >>> aggregator = aggregators.from_mechanism(
+    ...   mechanism, clip_norm=1.0, clients_per_round=100
+    ... )
+    >>> server_optimizer = schedule.optimizer()
+  """
+
+  workload: strategies.Workload
+  learning_rate: float = 1.0
+
+  def __post_init__(self) -> None:
+    if not isinstance(self.workload, strategies.Workload):
+      raise TypeError(
+        'workload must be a strategies.Workload, such as '
+        f'strategies.Workload(num_rounds, momentum=0.9), got {self.workload!r}.'
+      )
+    checks.check_positive('learning_rate', self.learning_rate)
+
+  def optimizer(self) -> tff.learning.optimizers.Optimizer:
+    """The server's optimizer for aggregators that return the mean of each round."""
+    return ScheduledOptimizer(self)
+
+  def ftrl(self) -> FTRL:
+    """The server's optimizer for aggregators with this `workload`.
+
+    What they return is what the model moved by so far, so that it is scaled and
+    subtracted from the initial model, or from what weight decay left of it.
+    """
+    return FTRL(self.learning_rate, workload=self.workload)
+
+  def strategy(
+    self, name: str, participation: sampling.Schema, **options: Optional[int]
+  ) -> strategies.Strategy:
+    """The strategy with the least RMSE under this workload.
+
+    Args:
+      name: One of `strategies.registry.KINDS`. 'gaussian' and 'tree' have nothing to
+        adapt; 'blt' and its variants take momentum and weight decay, but no learning
+        rates that change.
+      participation: Who takes part when, in as many rounds.
+      **options: As for `accounting.Mechanism`.
+
+    Returns:
+      A strategy, to be given to `accounting.Mechanism` under the name 'file'.
+
+    Raises:
+      TypeError: If there is no such option, or a number is not whole.
+      ValueError: If an argument is out of range or for other rounds, or the kind is
+        not optimised for such a workload.
+    """
+    given = registry.check_options(name, options)
+    limits = sampling.limits_of(participation)
+    return registry.kind(name).build_for(limits, self.workload, **given)
+
+
+class ScheduledOptimizer(tff.learning.optimizers.Optimizer):
+  """SGD of TFF with the learning rates and the weight decay of a `ServerSchedule`."""
+
+  def __init__(self, schedule: ServerSchedule):
+    self._workload = schedule.workload
+    relative = self._workload.learning_rates or (1.0,)
+    rates = [schedule.learning_rate * rate for rate in relative]
+    self._optimizer = tff.learning.optimizers.schedule_learning_rate(
+      tff.learning.optimizers.build_sgdm(
+        schedule.learning_rate, self._workload.momentum or None
+      ),
+      lambda this_round: _rate_of(rates, this_round),
+    )
+
+  def check_participation(self, aggregator: aggregators.DPMeanFactory) -> None:
+    """Refuses an aggregator for another number of rounds."""
+    try:
+      num_rounds = aggregator.participation.num_rounds
+    except ValueError:  # It serves any number.
+      return
+    if num_rounds != self._workload.num_rounds:
+      raise ValueError(
+        f'the aggregator is for num_rounds={num_rounds}, but the schedule of the '
+        f"server's optimizer for {self._workload.num_rounds}; build both for the same "
+        'number.'
+      )
+
+  def initialize(self, specs: Any) -> Any:
+    """The state before the first round."""
+    return self._optimizer.initialize(specs)
+
+  def next(self, state: Any, weights: Any, gradients: Any) -> Any:
+    """Takes a step with the round's learning rate, from the model less its decay."""
+    decay = self._workload.weight_decay
+    if decay:
+      weights = tf.nest.map_structure(lambda each: (1.0 - decay) * each, weights)
+    return self._optimizer.next(state, weights, gradients)
+
+
+class ClientSchedule:
+  """A learning rate of clients for each round, and the optimizers that have them.
+
+  A schedule within a client's optimizer would count the steps of the client, and begin
+  anew in each round. So the round's number is in the server's state, as in TFF's
+  `build_weighted_fed_avg_with_optimizer_schedule`, and clients are told the rate.
+
+  Attributes:
+    learning_rates: By round, float32; asked for once, before the first round.
+    make: Makes the optimizer with a learning rate.
+  """
+
+  def __init__(
+    self,
+    learning_rate_fn: Callable[[int], float],
+    optimizer_fn: Callable[[Any], tff.learning.optimizers.Optimizer],
+    num_rounds: int,
+  ):
+    rates = []
+    for number in range(num_rounds):
+      name = f'local.learning_rate_fn({number})'
+      rate = np.asarray(learning_rate_fn(number)).tolist()
+      rates.append(checks.check_not_negative(name, rate))
+    self.learning_rates = np.asarray(rates, np.float32)
+    self.make = optimizer_fn
+
+  def learning_rate(self, this_round: tf.Tensor) -> tf.Tensor:
+    """That of a round."""
+    return _rate_of(self.learning_rates, this_round)
+
+  def to_json(self) -> dict[str, Any]:
+    """What tells schedules apart: the first rate, the last one, and all of them."""
+    return {
+      'first': float(f'{self.learning_rates[0]:.6g}'),
+      'last': float(f'{self.learning_rates[-1]:.6g}'),
+      'all': ledger.checksum_of([self.learning_rates]),
+    }
+
+
+def check_optimizer_fn(
+  name: str, optimizer_fn: Any
+) -> Callable[[Any], tff.learning.optimizers.Optimizer]:
+  """Returns what makes optimizers of learning rates; SGD for `None`."""
+  if optimizer_fn is None:
+    made: Callable[[Any], Any] = tff.learning.optimizers.build_sgdm
+    return made
+  is_optimizer = isinstance(optimizer_fn, tff.learning.optimizers.Optimizer)
+  if is_optimizer or not callable(optimizer_fn):
+    raise TypeError(
+      f'with local.learning_rate_fn, {name} must be a function of the learning rate, '
+      'such as tff.learning.optimizers.build_sgdm, and no optimizer with one of its '
+      f'own; got {optimizer_fn!r}.'
+    )
+  return optimizer_fn
+
+
+def _rate_of(
+  rates: Union[Sequence[float], np.ndarray], this_round: tf.Tensor
+) -> tf.Tensor:
+  """The learning rate of a round; after the last one, which nobody uses, the last."""
+  return tf.gather(tf.constant(rates), tf.minimum(this_round, len(rates) - 1))
+
+
+def _zeros(specs: Any) -> Any:
+  return tf.nest.map_structure(lambda spec: tf.zeros(spec.shape, spec.dtype), specs)
