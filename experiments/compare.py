@@ -34,7 +34,6 @@ from . import settings as settings_lib
 from .comparing import cells as cells_lib
 from .comparing import comparison
 from .comparing import grid
-from .comparing import record as record_lib
 from .comparing import running
 from .options import run as run_options
 
@@ -138,7 +137,7 @@ def _planned(
   untuned = {**refused, **dict.fromkeys(_WHAT_IS_BEST, 'it says what the best is')}
   tuned = grid.axes(values.tune or (), values, untuned, '--tune')
   comparison.check_apart(axes, tuned, list(given))
-  record = record_lib.Record(
+  record = grid.Record(
     given=given,
     varied=[axis.flag for axis in axes],
     points=grid.points(axes, {**on_all, 'mechanism': values.mechanism}),

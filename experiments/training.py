@@ -27,11 +27,10 @@ from tff_dp_aggregators.learning.runs import progress
 
 from . import metrics
 from . import optimizers
+from . import plotting
 from . import settings as settings_lib
 from .data import population as population_lib
 from .options import run as run_options
-from .plotting import charts
-from .plotting import runs as run_pictures
 
 _INTERRUPTED = 130  # Exit code of a program ended by Ctrl-C.
 _FAILED = 1  # A cluster, or a round that takes too long.
@@ -205,15 +204,15 @@ def _say_what_there_is(
 
 def _draw(settings: settings_lib.Settings, run_dir: str, num_clients: int) -> None:
   name = settings.model.metric.name
-  run = run_pictures.read(run_dir)
+  run = plotting.read_run(run_dir)
   if not run.has(f'test_{name}'):
     return
-  picture = run_pictures.picture(
+  picture = plotting.picture(
     [run],
     y=f'test_{name}',
     title=f'{settings.name}, {num_clients} clients',
   )
-  charts.save(picture, os.path.join(run_dir, f'{name}.png'))
+  plotting.save(picture, os.path.join(run_dir, f'{name}.png'))
 
 
 def _say_how_it_went(
@@ -226,8 +225,8 @@ def _say_how_it_went(
   measured = result.metrics.get(f'test_{metric}')
   if measured is not None:
     progress.say(f'Test {metric} after {result.rounds} rounds: {measured:.4f}.')
-    _, values = run_pictures.read(result.run_dir).points(
-      run_pictures.ROUND, f'test_{metric}'
+    _, values = plotting.read_run(result.run_dir).points(
+      plotting.ROUND, f'test_{metric}'
     )
     if said := remark_on_no_change(settings.model.metric, values):
       progress.say(said)

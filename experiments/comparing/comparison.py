@@ -2,7 +2,6 @@
 
 import collections
 import dataclasses
-import itertools
 import sys
 import time
 from collections.abc import Mapping, Sequence
@@ -14,11 +13,8 @@ from tff_dp_aggregators.learning.runs import progress
 
 from . import cells as cells_lib
 from . import grid
-from . import pictures
-from . import record as record_lib
+from . import results as results_lib
 from . import running
-from . import table
-from . import tuning
 
 FAILED, INTERRUPTED = 1, 130  # Exit codes.
 
@@ -26,23 +22,26 @@ FAILED, INTERRUPTED = 1, 130  # Exit codes.
 def check_apart(
   axes: Sequence[grid.Axis], tuned: Sequence[grid.Axis], given: Sequence[str] = ()
 ) -> None:
-  """Refuses flags that are said in two ways."""
+  """Refuses flags that are set in two ways; values of --grid may set what others do."""
+  tunes = [{flag for each in axis.values for flag, _ in each} for axis in tuned]
+  along = {flag for axis in axes for each in axis.values for flag, _ in each[1:]}
+  set_by: dict[str, list[str]] = collections.defaultdict(list)
+  for place, flags in (
+    *(('--grid', {axis.flag}) for axis in axes),
+    *(('--tune', names) for names in tunes),
+    ('the command line', given),
+    ('a value of --grid', along & {flag for names in tunes for flag in names}),
+  ):
+    for name in flags:
+      set_by[name].append(place)
+  for name, places in sorted(set_by.items()):
+    if len(places) > 1:
+      raise ValueError(
+        f'--{name} is set by {" and by ".join(places)}; leave it out of one of them.'
+      )
   for axis in tuned:
     if any(not value for each in axis.values for _, value in each):
       raise ValueError(f'--tune {axis.flag} has an empty value; leave it out.')
-  places = [
-    *(('--grid', {axis.flag}) for axis in axes),
-    *(('--tune', {f for each in axis.values for f, _ in each}) for axis in tuned),
-    ('the command line', set(given)),
-  ]
-  for (place, names), (other, others) in itertools.combinations(places, 2):
-    for name in sorted(names & others):
-      where = f'{place} twice' if other == place else f'{place} and by {other}'
-      raise ValueError(f'--{name} is set by {where}; leave it out of one of them.')
-  along = {flag for axis in axes for each in axis.values for flag, _ in each[1:]}
-  of_tune = {flag for place, names in places if place == '--tune' for flag in names}
-  for name in sorted(along & of_tune):
-    raise ValueError(f'--{name} is set by a value of --grid and by --tune; use one.')
 
 
 def values_of(axis: grid.Axis) -> tuple[str, ...]:
@@ -58,31 +57,31 @@ class Comparison:
   def __init__(
     self,
     output: str,
-    asked: record_lib.Record,
+    asked: grid.Record,
     tuned: Sequence[grid.Axis],
     cluster: running.Cluster,
   ):
     """Checks all of it, before anything is run or written."""
-    asked, self._record = record_lib.taken_up(output, asked)
+    asked, self._record = grid.taken_up(output, asked)
     self._output, self._asked, self._tuned = output, asked, tuned
     self._cluster = cluster
     self._make = cells_lib.Maker(output, asked.given)
-    combinations = tuning.combinations(tuned) if tuned else []
+    self._combinations = cells_lib.combinations(tuned) if tuned else []
     self._tried = list(
       self._make.cells(
         self._record.points,
-        tuning.seeds(asked.tuning_seeds),
+        cells_lib.tuning_seeds(asked.tuning_seeds),
         cells_lib.TUNING,
-        combinations,
+        self._combinations,
       )
     )
     self._cells = self._make_cells({})
-    cells = (*self._tried, *self._cells)
-    tasks = dict.fromkeys(cell.settings.task.name for cell in cells)
-    self._record = dataclasses.replace(self._record, tasks=tuple(tasks))
+    names = (cell.settings.task.name for cell in (*self._tried, *self._cells))
+    tasks = tuple(dict.fromkeys(names))
+    self._record = dataclasses.replace(self._record, tasks=tasks)
 
   def _make_cells(
-    self, selections: Mapping[grid.Point, tuning.Selected]
+    self, selections: Mapping[grid.Point, cells_lib.Selected]
   ) -> list[cells_lib.Cell]:
     """All cells that are reported, for which what is tuned has been chosen."""
     cells = []
@@ -101,9 +100,9 @@ class Comparison:
     """Runs what is not finished; returns the exit code."""
     notice = 'Ending after the rounds that are run; press Ctrl-C again to end now.'
     stopping = interrupts.graceful_interrupts(notice)
-    with record_lib.folder(self._output), stopping as stop:
+    with grid.folder(self._output), stopping as stop:
       self._cluster.check(self._output)
-      record_lib.write(self._output, self._record)
+      grid.write_record(self._output, self._record)
       self._say_what_it_is()
       outcomes: list[running.Outcome] = []
       lost: Optional[running.LostError] = None
@@ -117,18 +116,12 @@ class Comparison:
       except KeyboardInterrupt:
         progress.say('Ending at once.', sys.stderr)
       results = [cells_lib.read(cell) for cell in self._cells]
-      progress.say(self._write(results, self._selections()))
+      selections = self._selections()
+      notes = self._notes(results, selections)
+      rows = results_lib.write(self._output, self._record, results, selections, notes)
+      results_lib.draw(self._output)
+      progress.say(results_lib.to_text(self._record, rows))
       return self._end(outcomes, stop, lost)
-
-  def _write(
-    self,
-    results: Sequence[cells_lib.Result],
-    selections: Mapping[grid.Point, tuning.Selected],
-  ) -> str:
-    notes = self._notes(results, selections)
-    rows = table.write(self._output, self._record, results, selections, notes)
-    pictures.draw(self._output)
-    return table.to_text(self._record, rows)
 
   def _run(
     self,
@@ -163,29 +156,24 @@ class Comparison:
 
     self._cluster.run(left, stop, tell)
 
-  def _selections(self) -> dict[grid.Point, tuning.Selected]:
+  def _selections(self) -> dict[grid.Point, cells_lib.Selected]:
     found = {}
     for point in self._record.points:
       tried = [cells_lib.read(cell) for cell in self._tried if cell.point == point]
-      selected = tuning.choose(tried, self._tuned, self._make)
+      selected = cells_lib.choose(tried, self._tuned, self._make)
       if selected is not None:
         found[point] = selected
     return found
 
   def _say_what_it_is(self) -> None:
-    asked = self._asked
-    tried = len(tuning.combinations(self._tuned)) if self._tuned else 0
-    tried *= asked.tuning_seeds
-    runs = len(asked.points) * (asked.seeds + tried)
-    points, seeds = len(asked.points), asked.seeds
+    points, seeds = len(self._asked.points), self._asked.seeds
+    tried = len(self._combinations) * self._asked.tuning_seeds
+    runs = points * (seeds + tried)
     text = f'{points} point{_s(points)} with {seeds} seed{_s(seeds)} each'
     if tried:
       text += f', and {tried} tuning run{_s(tried)} before'
-    progress.say(
-      f'{text}: {runs} run{_s(runs)}, {self._cluster.in_words}. Writing to '
-      f'{self._output}.'
-    )
-    for note in self._left_out():
+    text += f': {runs} run{_s(runs)}, {self._cluster.in_words}.'
+    for note in (f'{text} Writing to {self._output}.', *self._left_out()):
       progress.say(note)
 
   def _left_out(self) -> list[str]:
@@ -199,7 +187,7 @@ class Comparison:
   def _notes(
     self,
     results: Sequence[cells_lib.Result],
-    selections: Mapping[grid.Point, tuning.Selected],
+    selections: Mapping[grid.Point, cells_lib.Selected],
   ) -> list[str]:
     notes = list(self._left_out())
     missing = [
@@ -223,18 +211,13 @@ class Comparison:
       f'Of {count} of {len(results)} runs: {sentence}.'
       for sentence, count in warnings.items()
     ]
-    if self._tuned:
-      notes += self._notes_on_tuning(selections)
-    return notes
-
-  def _notes_on_tuning(
-    self, selections: Mapping[grid.Point, tuning.Selected]
-  ) -> list[str]:
+    if not self._tuned:
+      return notes
     tried = '; '.join(
       f'{name} among {", ".join(values)}' for name, values in self._record.tuned.items()
     )
-    number, first = self._record.tuning_seeds, tuning.seeds(1)[0]
-    notes = [
+    number, first = self._record.tuning_seeds, cells_lib.tuning_seeds(1)[0]
+    notes += [
       f'Tuned for each point: {tried}; the best by the metric on test data, of runs '
       f'({number} each) with seeds from {first} on, none of which is in the table. '
       'They chose by the test data that the table is measured on, which flatters what '
@@ -242,7 +225,7 @@ class Comparison:
       'epsilon with tuning is that of a run, of the runs among which its settings were '
       'chosen, and of the choice, all composed: what publishing a tuned run really '
       'spends, if the clients are private and the test data are of none of them. '
-      f'{tuning.TIGHTER}',
+      f'{cells_lib.TIGHTER}',
     ]
     for name in self._record.tuned:
       chosen = ((p.name or 'all', name in s.at_edge) for p, s in selections.items())
@@ -264,7 +247,7 @@ class Comparison:
     stop: interrupts.StopRequest,
     lost: Optional[running.LostError],
   ) -> int:
-    progress.say(f'Results are in {self._output}; read {table.MARKDOWN} first.')
+    progress.say(f'Results are in {self._output}; read {results_lib.MARKDOWN} first.')
     if lost is not None:
       progress.say(f'error: {lost}', sys.stderr)
       return FAILED
