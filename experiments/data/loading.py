@@ -17,11 +17,9 @@ import numpy as np
 
 from ..options import data as data_options
 from . import arrangement
-from . import class_weights
 from . import columns
 from . import formats
 from . import hashing
-from . import numerals
 from . import population
 from . import preprocessing
 from . import problems
@@ -161,7 +159,7 @@ def _opened(
     reading=columns.Reading(
       # A file of text has lines, of which none is a value.
       columns.Missing(() if file_format.text_column else files.missing_values),
-      numerals.Numerals(files.decimal, files.thousands),
+      columns.Numerals(files.decimal, files.thousands),
     ),
   )
 
@@ -193,7 +191,7 @@ def _of_table(
       found += np.bincount(labels, minlength=len(found))
     return found
 
-  weights = class_weights.of(files.class_weights, classes, counts)
+  weights = preprocessing.class_weights(files.class_weights, classes, counts)
   told_weights = {}
   if weights is not None:
     rounded = [round(weight, 6) for weight in weights]
@@ -250,7 +248,7 @@ def _of_table(
     ('The names of classes are those found in the data.', classes is not None),
     (
       'The weights of classes follow from how many training examples are of each.',
-      files.class_weights == (class_weights.BALANCED,),
+      files.class_weights == (preprocessing.BALANCED,),
     ),
     (
       f'The values of columns with a feature for each value ({names}) are those found '

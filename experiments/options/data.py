@@ -10,8 +10,8 @@ from absl import flags
 from tff_dp_aggregators.accounting.programs import program
 from tff_dp_aggregators.base import ids
 
+from ..data import columns
 from ..data import formats
-from ..data import numerals
 
 Flag = program.Flag
 # What only goes with clients that are made.
@@ -122,13 +122,13 @@ class Files:
   )
   decimal: Optional[str] = program.flag(
     'Decimal sign of numbers in text files such as CSV.',
-    list(numerals.DECIMALS),
+    list(columns.DECIMALS),
     unset='a point',
   )
   thousands: Optional[str] = program.flag(
     'Separator of groups of digits of numbers in text files such as CSV; empty, the '
     'default, for none.',
-    ['', *numerals.THOUSANDS],
+    ['', *columns.THOUSANDS],
   )
   # How examples are dealt out; `None` if the data have clients.
   partition: Optional[str] = program.flag(

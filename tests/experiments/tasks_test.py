@@ -11,7 +11,7 @@ from experiments import metrics
 from experiments import models
 from experiments import tasks
 from experiments.options import data as data_options
-from experiments.tasks import tables
+from experiments.tasks import installed
 from tests.experiments import simulations
 
 
@@ -22,7 +22,7 @@ def _entropy(labels):
 
 
 def _load(num_clients, dirichlet_alpha, seed):
-  return tables.DIGITS.load(data_options.Data(num_clients, dirichlet_alpha, seed))
+  return installed.DIGITS.load(data_options.Data(num_clients, dirichlet_alpha, seed))
 
 
 def _examples(population):
@@ -60,8 +60,8 @@ def test_small_alpha_skews_labels_more_than_large_alpha():
 
 def test_more_clients_than_images_are_refused():
   with pytest.raises(ValueError, match='at most 1438'):
-    tables.DIGITS.check(data_options.Data(1439, 0.5, seed=1))
-  tables.DIGITS.check(data_options.Data(1438, 0.5, seed=1))
+    installed.DIGITS.check(data_options.Data(1439, 0.5, seed=1))
+  installed.DIGITS.check(data_options.Data(1438, 0.5, seed=1))
 
 
 OFFLINE = ('breast_cancer', 'digits', 'text')
