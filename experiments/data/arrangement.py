@@ -90,10 +90,10 @@ def sorted_rows(
 ) -> Iterator[np.ndarray]:
   """Rows in the order of their keys, some at a time, with their numbers behind.
 
-  Rows with the same first key come together. They are dealt out to buckets by the first
-  bits of that, on disk, and each bucket is sorted by itself.
+  They are dealt out to buckets on disk by the first key, a hash, each of which is
+  sorted by itself; so rows with the same first key come together.
 
-  `keys`: Chunks of uint64 [rows, width], of `count` rows in all; the first are hashes.
+  `keys`: Chunks of uint64 [rows, width], of `count` rows in all.
   """
   bits = min(_MOST_BITS, max(0, math.ceil(math.log2(max(1, count) / _BUCKET))))
   buckets = [

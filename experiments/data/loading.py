@@ -1,8 +1,8 @@
 """Makes a population of the user's own data.
 
-Rows are read once and kept, column by column, in files without names. Then they are
-brought into the order of clients, and a client's examples are made when they are asked
-for. So memory does not grow with the data, but for some numbers for each client.
+Rows are read once and kept on disk, then brought into the order of clients; a client's
+examples are made when they are asked for. So memory does not grow with the data, but
+for some numbers for each client.
 """
 
 import dataclasses
@@ -192,10 +192,6 @@ def _of_table(
     return found
 
   weights = preprocessing.class_weights(files.class_weights, classes, counts)
-  told_weights = {}
-  if weights is not None:
-    rounded = [round(weight, 6) for weight in weights]
-    told_weights = {'weights of classes': dict(zip((classes or ())[:20], rounded))}
   made = preprocessing.Preprocessing(
     shape=population.Shape(
       inputs=shape,
@@ -233,13 +229,12 @@ def _of_table(
         x, y = made.examples_of(ordered, some)
         yield x[is_held], y[is_held]
 
-  whose = None
-  if files.test_data is None:
-    tested = _stored(held_out(), made.shape, files.scratch)
-  else:
+  whose, testing = None, held_out()
+  if files.test_data is not None:
     new = _test_data(made, files)
     whose = _whose(new.rows.clients, rows.clients)
-    tested = _stored(new.examples(is_scaled=True), made.shape, files.scratch)
+    testing = new.examples(is_scaled=True)
+  tested = _stored(testing, made.shape, files.scratch)
   by_moments = 'by their mean and standard deviation over all training examples.'
   names, embedded = map(problems.listed, (schema.name_columns, schema.embedded_columns))
   said = [
@@ -270,10 +265,9 @@ def _of_table(
     label_scaling=label_scaling,
     facts={
       **_facts(rows, arranged, tested, 'examples'),
-      **_facts_of_table(schema, shape, moments, label_scaling, tested[1]),
-      **told_weights,
+      **_facts_of_table(schema, made, moments, tested[1]),
     },
-    not_covered=_sentences(said),
+    not_covered=tuple(sentence for sentence, is_so in said if is_so),
     preprocessing=made,
   )
 
@@ -292,9 +286,8 @@ class Moments(NamedTuple):
 def moments_of(chunks: Iterable[np.ndarray], num_columns: int) -> Moments:
   """Mean and standard deviation of columns, added up chunk by chunk.
 
-  Without loss of digits where values are large and differ little: Chan, Golub and
-  LeVeque, "Updating formulae and a pairwise algorithm for computing sample variances",
-  1979, of differences from the first row.
+  Chan, Golub and LeVeque, "Updating formulae and a pairwise algorithm for computing
+  sample variances", 1979, of differences from the first row.
   """
   count = 0
   first, mean, squares = np.zeros((3, num_columns))
@@ -372,11 +365,10 @@ def _label_scaling(
   return population.LabelScaling(float(mean[0]), float(scale[0]))
 
 
-_Said = list[tuple[str, bool]]  # Sentences, and whether they are so.
-
-
-def _of_clients(files: data_options.Files, whose: Optional[str]) -> _Said:
-  """What is to be said of who is protected, and of whose the test data are."""
+def _of_clients(
+  files: data_options.Files, whose: Optional[str]
+) -> list[tuple[str, bool]]:
+  """What is to be said of clients and test data, and whether it is so."""
   return [
     (population.MADE_CLIENTS, files.partition is not None),
     (population.HELD_OUT_OF_CLIENTS, files.test_examples is not None),
@@ -387,11 +379,7 @@ def _of_clients(files: data_options.Files, whose: Optional[str]) -> _Said:
 def _whose(
   tested: Optional[np.ndarray], trained: Optional[np.ndarray]
 ) -> Optional[str]:
-  """What is to be said of whose test data from elsewhere are; `None` for nothing.
-
-  `tested`: Keys of clients' ids, by row; `None` if the test data do not say.
-  `trained`: Those of the training data; `None` if clients were made.
-  """
+  """What is to be said of whose test data are, by keys of clients, if any say it."""
   if trained is None:
     return None
   if tested is None:
@@ -468,7 +456,7 @@ def _of_texts(
       input_dtype='int32',
       labels=(length,),
       label_kind='tokens',
-      num_classes=vocabulary.num_tokens,
+      num_classes=len(vocabulary.names),
       names=vocabulary.names,
       ignored_labels=(texts_lib.PADDING,),
     ),
@@ -506,6 +494,10 @@ def _of_texts(
 
   arranged = arranged._replace(starts=place(arranged.starts), ends=place(arranged.ends))
   test_examples = tested[:, :-1], tested[:, 1:]
+  words = (
+    f'The vocabulary is of the {unit}s that are most frequent in the training data.'
+  )
+  said = [(words, not files.vocabulary), *_of_clients(files, whose)]
   return population.Population(
     clients=FileClients(examples, arranged, rows),
     num_clients=len(arranged.starts),
@@ -518,22 +510,9 @@ def _of_texts(
       'vocabulary size': len(vocabulary.entries),
       'share of unknown tokens': round(unknown / max(1, tokens), 6),
     },
-    not_covered=_sentences(
-      [
-        (
-          f'The vocabulary is of the {unit}s that are most frequent in the training '
-          'data.',
-          not files.vocabulary,
-        ),
-        *_of_clients(files, whose),
-      ]
-    ),
+    not_covered=tuple(sentence for sentence, is_so in said if is_so),
     preprocessing=made,
   )
-
-
-def _sentences(said: _Said) -> tuple[str, ...]:
-  return tuple(sentence for sentence, is_so in said if is_so)
 
 
 def _texts(
@@ -591,12 +570,16 @@ def _checksum(*arrays: np.ndarray) -> str:
 
 def _facts_of_table(
   schema: table.Schema,
-  shape: tuple[int, ...],
+  made: preprocessing.Preprocessing,
   moments: Optional[Moments],
-  scaling: Optional[population.LabelScaling],
   tested: np.ndarray,  # Labels for testing.
 ) -> dict[str, Any]:
   facts: dict[str, Any] = {}
+  shape, scaling, weights = (
+    made.shape.inputs,
+    made.label_scaling,
+    made.shape.class_weights,
+  )
   several, classes = schema.several or (), schema.classes
   if len(tested) and classes is not None:
     # The accuracy that is had by one answer to all.
@@ -614,16 +597,19 @@ def _facts_of_table(
     'a feature': schema.name_columns,
     'an embedding': schema.embedded_columns,
   }
-  for made, found in of_values.items():
+  for each, found in of_values.items():
     if found:
       numbers = {name: len(values) for name, values in found.items()}
-      facts[f'columns with {made} for each value'] = numbers
+      facts[f'columns with {each} for each value'] = numbers
   facts['scaling of numbers'] = 'none' if moments is None else 'standard'
   if moments is not None and moments.is_constant.any():
     facts['columns that are constant'] = int(moments.is_constant.sum())
   if classes is not None:
-    labels = f'{len(classes)} classes'
-    return {**facts, 'labels': labels, 'classes': list(classes[:20])}
+    facts |= {'labels': f'{len(classes)} classes', 'classes': list(classes[:20])}
+    if weights is not None:
+      rounded = (round(weight, 6) for weight in weights)
+      facts['weights of classes'] = dict(zip(classes[:20], rounded))
+    return facts
   kind = 'tags' if schema.are_tags else 'numbers'
   facts['labels'] = kind
   if schema.several is not None:

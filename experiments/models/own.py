@@ -7,9 +7,11 @@ finds them, and in the current directory.
 """
 
 import importlib
+import importlib.machinery
 import importlib.util
 import inspect
 import os
+import re
 import sys
 import traceback
 from typing import Any, Callable, Optional
@@ -22,6 +24,8 @@ from ..data import population
 from . import kind as kind_lib
 
 _FORM = '--model=package.module:function'
+# What may define names that are not in the text of a module.
+_DYNAMIC = r'import \*|__getattr__|globals|vars|setattr|exec|eval'
 
 
 def kind(name: str) -> kind_lib.Kind:
@@ -31,8 +35,11 @@ def kind(name: str) -> kind_lib.Kind:
     raise ValueError(f'--model={name} is not of the form {_FORM}.')
   if os.getcwd() not in sys.path:  # Where `python -m` looks, too.
     sys.path.insert(0, os.getcwd())
-  try:  # Loads the packages it is in alone: the module may take long.
+  source = None
+  try:  # Does not load the module, which may take long, but the packages it is in.
     spec = importlib.util.find_spec(module)
+    if spec and isinstance(spec.loader, importlib.machinery.SourceFileLoader):
+      source = spec.loader.get_source(module)
   except ModuleNotFoundError:
     spec = None
   except Exception as e:
@@ -42,7 +49,18 @@ def kind(name: str) -> kind_lib.Kind:
       f'--model={name}: there is no module {module!r} in {os.getcwd()}, nor where '
       'Python looks for modules; it is named without .py.'
     )
+  if source and not re.search(rf'\b{function}\b|{_DYNAMIC}', source):
+    own = re.findall(r'^def (\w+)', source, re.MULTILINE)
+    raise ValueError(_no_function(name, spec.origin, function, own))
   return _Own(name, 'your own', 'features', ())
+
+
+def _no_function(name: str, path: Any, function: str, own: list[str]) -> str:
+  near = messages.near(function, own)
+  return (
+    f'--model={name}: {path} has no function {function!r}; '
+    f'{"similar are" if near else "there are"}: {", ".join(near or own) or "none"}.'
+  )
 
 
 class _Own(kind_lib.Kind):
@@ -122,12 +140,8 @@ def _function(name: str) -> Callable[..., Any]:
   function = getattr(module, function_name, None)
   if not callable(function):
     own = [key for key, each in vars(module).items() if inspect.isfunction(each)]
-    near = messages.near(function_name, own)
-    raise program.WrongUsage(
-      f'--model={name}: {getattr(module, "__file__", "?")} has no function '
-      f'{function_name!r}; {"similar are" if near else "there are"}: '
-      f'{", ".join(near or own) or "none"}.'
-    )
+    path = getattr(module, '__file__', '?')
+    raise program.WrongUsage(_no_function(name, path, function_name, own))
   return function
 
 

@@ -105,7 +105,7 @@ def shape_of_tokens(
     'int32',
     (length,),
     'tokens',
-    vocabulary.num_tokens,
+    len(vocabulary.names),
     vocabulary.names,
     ignored_labels=(texts.PADDING,),
     **unscored,

@@ -162,6 +162,19 @@ def test_a_module_that_is_not_there_is_refused_with_the_flags(name, message):
     own.kind(name)
 
 
+def test_functions_are_looked_for_without_loading_the_module(tmp_path):
+  module = tmp_path / 'never_loaded.py'
+  module.write_text(
+    'raise RuntimeError\nfrom tensorflow import elsewhere as function\n'
+  )
+  assert own.kind('never_loaded:function').name == 'never_loaded:function'
+  with pytest.raises(ValueError, match="never_loaded.py has no function 'missing'"):
+    own.kind('never_loaded:missing')
+  module.write_text('from elsewhere import *\n')
+  assert own.kind('never_loaded:missing').name == 'never_loaded:missing'
+  assert 'never_loaded' not in sys.modules
+
+
 def test_the_program_trains_it_and_refuses_it_in_a_line(tmp_path):
   (tmp_path / 'for_digits.py').write_text(
     'import tensorflow as tf\n'

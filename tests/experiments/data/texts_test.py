@@ -38,7 +38,7 @@ def test_characters_are_the_sequences_of_the_baseline_of_shakespeare():
   assert np.array_equal(made['x'], expected[0])
   assert np.array_equal(made['y'], expected[1])
   assert list(cached.CHARACTERS.entries) == shakespeare.CHAR_VOCAB
-  assert cached.CHARACTERS.num_tokens == len(shakespeare.CHAR_VOCAB) + 4
+  assert len(cached.CHARACTERS.names) == len(shakespeare.CHAR_VOCAB) + 4
 
 
 def test_words_are_the_sentences_of_the_baseline_of_stackoverflow():
