@@ -136,7 +136,11 @@ def train(
       **{name: value for name, value in audit.items() if value is not None},
     ),
   )
-  _draw(settings, run_dir, population.num_clients)
+  name, drawn = settings.model.metric.name, plotting.read_run(run_dir)
+  if drawn.has(f'test_{name}'):
+    title = f'{settings.name}, {population.num_clients} clients'
+    picture = plotting.picture([drawn], y=f'test_{name}', title=title)
+    plotting.save(picture, os.path.join(run_dir, f'{name}.png'))
   return result
 
 
@@ -152,9 +156,8 @@ def _with_warnings_in_lines(
 
 
 def _client_training(settings: settings_lib.Settings) -> learning.ClientTraining:
-  optimization = settings.optimization
-  kind = optimizers.KINDS[optimization.client_optimizer]
-  optimizer, learning_rate_fn = kind.make, None
+  optimization, learning_rate_fn = settings.optimization, None
+  optimizer = optimizers.KINDS[optimization.client_optimizer].make
   if optimization.has_client_schedule:
     learning_rate_fn = optimizers.client_learning_rate_fn(
       optimization.client_learning_rate_schedule,
@@ -162,7 +165,7 @@ def _client_training(settings: settings_lib.Settings) -> learning.ClientTraining
       settings.participation.num_rounds,
     )
   else:
-    optimizer = kind.make(optimization.client_learning_rate)
+    optimizer = optimizer(optimization.client_learning_rate)
   return learning.ClientTraining(
     optimization.batch_size,
     optimization.local_epochs,
@@ -200,19 +203,6 @@ def _say_what_there_is(
     progress.say(f'  {name}: {said}')
   for remark in settings.remarks:
     progress.say(remark)
-
-
-def _draw(settings: settings_lib.Settings, run_dir: str, num_clients: int) -> None:
-  name = settings.model.metric.name
-  run = plotting.read_run(run_dir)
-  if not run.has(f'test_{name}'):
-    return
-  picture = plotting.picture(
-    [run],
-    y=f'test_{name}',
-    title=f'{settings.name}, {num_clients} clients',
-  )
-  plotting.save(picture, os.path.join(run_dir, f'{name}.png'))
 
 
 def _say_how_it_went(
