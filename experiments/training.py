@@ -26,10 +26,10 @@ from tff_dp_aggregators.learning.runs import fitting
 from tff_dp_aggregators.learning.runs import progress
 
 from . import metrics
-from . import optimizers
 from . import plotting
 from . import settings as settings_lib
 from .data import population as population_lib
+from .options import optimization as optimization_options
 from .options import run as run_options
 
 _INTERRUPTED = 130  # Exit code of a program ended by Ctrl-C.
@@ -157,9 +157,9 @@ def _with_warnings_in_lines(
 
 def _client_training(settings: settings_lib.Settings) -> learning.ClientTraining:
   optimization, learning_rate_fn = settings.optimization, None
-  optimizer = optimizers.KINDS[optimization.client_optimizer].make
+  optimizer = optimization_options.KINDS[optimization.client_optimizer].make
   if optimization.has_client_schedule:
-    learning_rate_fn = optimizers.client_learning_rate_fn(
+    learning_rate_fn = optimization_options.client_learning_rate_fn(
       optimization.client_learning_rate_schedule,
       optimization.client_learning_rate,
       settings.participation.num_rounds,
@@ -185,7 +185,7 @@ def _server_optimizer(
       workload, optimization.server_learning_rate
     ).optimizer()
   rates = (optimization.server_learning_rate, optimization.server_momentum)
-  kind = optimizers.KINDS[optimization.server_optimizer]
+  kind = optimization_options.KINDS[optimization.server_optimizer]
   return kind.make(*rates, optimization.server_adaptivity)
 
 
