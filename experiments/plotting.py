@@ -40,8 +40,6 @@ _APART = 0.006
 
 @dataclasses.dataclass(frozen=True)
 class Line:
-  """Points of one line, or a level."""
-
   label: str  # In the legend; empty for none.
   x: Sequence[float]  # Of each point; empty for a level, which is the same at every x.
   y: Sequence[float]  # Of each point; the one of a level.
@@ -50,8 +48,6 @@ class Line:
 
 @dataclasses.dataclass(frozen=True)
 class Chart:
-  """Lines over one axis."""
-
   title: str
   x_label: str
   y_label: str
@@ -369,7 +365,12 @@ def _draw_lines(axes: Any, chart: Chart) -> None:
     # Beside the axis, where it covers no line, however short that is.
     axes.set_ylabel(f'{chart.y_label} (last {chart.lines[0].y[-1]:.3f})')
   if chart.right is not None:
-    _draw_right(axes, chart.right)
+    line = chart.right
+    axes.yaxis.label.set_color(_COLORS[0])
+    right = axes.twinx()
+    right.set_ylabel(f'{line.label} (last {line.y[-1]:.2f})', color=_COLORS[1])
+    right.step(line.x, line.y, where='post', color=_COLORS[1], linewidth=1.4)
+    right.set_ylim(0.0, 1.15 * max(line.y) or 1.0)
 
 
 def _mark_values(axes: Any, x_values: Sequence[float], is_log: bool) -> None:
@@ -392,14 +393,6 @@ def _draw_level(axes: Any, line: Line, dashes: str) -> None:
   )
   for error in filter(math.isfinite, line.errors):
     axes.axhspan(level - error, level + error, color=_GREY, alpha=0.12, zorder=0)
-
-
-def _draw_right(axes: Any, line: Line) -> None:
-  axes.yaxis.label.set_color(_COLORS[0])
-  right = axes.twinx()
-  right.set_ylabel(f'{line.label} (last {line.y[-1]:.2f})', color=_COLORS[1])
-  right.step(line.x, line.y, where='post', color=_COLORS[1], linewidth=1.4)
-  right.set_ylim(0.0, 1.15 * max(line.y) or 1.0)
 
 
 def _draw_dots(axes: Any, dots: Dots) -> None:

@@ -177,7 +177,16 @@ class Served(tf.Module):
     if not isinstance(model, tf.keras.Model):
       self._weights = tf.nest.map_structure(tf.Variable, model.initial_weights)
     if self._preprocessing.text is not None:
-      self._table = self._table_of_tokens()
+      vocabulary = self._preprocessing.tokens
+      keys: Any = list(vocabulary.entries)
+      is_of_characters = vocabulary.unit == 'character'
+      if is_of_characters:
+        keys = list(map(ord, keys))
+      initializer = tf.lookup.KeyValueTensorInitializer(
+        tf.constant(keys, tf.int64 if is_of_characters else tf.string),
+        tf.range(1, len(keys) + 1, dtype=tf.int64),
+      )
+      self._table = tf.lookup.StaticHashTable(initializer, vocabulary.unknown)
     self._values = self._known()
     self.columns = self._columns()
     self.predict = tf.function(self._predict, input_signature=[self.columns])
@@ -256,17 +265,6 @@ class Served(tf.Module):
     is_known = tf.equal(tf.gather(known[order], place), numbers)
     return tf.where(is_known, tf.gather(order, place), len(known))
 
-  def _table_of_tokens(self) -> Any:
-    vocabulary = self._preprocessing.tokens
-    keys: Any = list(vocabulary.entries)
-    dtype = tf.string
-    if vocabulary.unit == 'character':
-      keys, dtype = list(map(ord, keys)), tf.int64
-    initializer = tf.lookup.KeyValueTensorInitializer(
-      tf.constant(keys, dtype), tf.range(1, len(keys) + 1, dtype=tf.int64)
-    )
-    return tf.lookup.StaticHashTable(initializer, vocabulary.unknown)
-
   def _tokens(self, text: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
     """The last tokens of each text, padded behind, and the place of the last one."""
     vocabulary, (length,) = self._preprocessing.tokens, self._preprocessing.shape.inputs
@@ -301,7 +299,11 @@ def export(predictor: Predictor, folder: str) -> dict[str, tf.TensorSpec]:
   specs: dict[str, tf.TensorSpec] = {}
   taken: set[str] = set()
   for column, spec in served.columns.items():
-    name = _argument(column, taken)
+    name = re.sub(r'\W', '_', column, flags=re.ASCII)
+    if not re.match('[A-Za-z]', name):
+      name = f'column_{name}'
+    while name.lower() in taken:
+      name += '_'
     taken.add(name.lower())  # Which TensorFlow does not tell apart.
     specs[column] = tf.TensorSpec(spec.shape, spec.dtype, name=name)
 
@@ -314,16 +316,6 @@ def export(predictor: Predictor, folder: str) -> dict[str, tf.TensorSpec]:
   )
   tf.saved_model.save(served, folder, signatures={'serving_default': signature})
   return specs
-
-
-def _argument(column: str, taken: set[str]) -> str:
-  """The name of a column as that of an argument, other than those that are taken."""
-  name = re.sub(r'\W', '_', column, flags=re.ASCII)
-  if not re.match('[A-Za-z]', name):
-    name = f'column_{name}'
-  while name.lower() in taken:
-    name += '_'
-  return name
 
 
 def _check(is_so: tf.Tensor, otherwise: str) -> None:

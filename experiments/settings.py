@@ -104,10 +104,6 @@ def _with_defaults(row: program.Flag) -> program.Flag:
   return dataclasses.replace(row, unset=unset) if said else row
 
 
-def define(values: flags.FlagValues) -> None:
-  program.define(values, groups())
-
-
 def from_flags(values: flags.FlagValues) -> Settings:
   # The seed by which clients are drawn is then a secret that nobody gave.
   if values.secret_noise and not values['seed'].present and _draws_clients(values):

@@ -542,30 +542,20 @@ def _facts(
   if arranged.num_test_clients:
     facts['clients held out for testing'] = arranged.num_test_clients
   facts[f'{called} for testing, exact'] = len(y)
-  facts['checksum of those'] = _checksum(x, y)
-  facts['checksum of all rows'] = _checksum_of_rows(rows)
-  return facts
-
-
-def _checksum_of_rows(rows: table.Rows) -> str:
-  """Checksum of what was read and whose it is, whatever the order of rows."""
-  total = np.uint64(0)
+  # Which a run that goes on must have again.
+  digest, total = hashlib.sha256(), np.uint64(0)
+  for array in (x, y):
+    digest.update(f'{array.dtype.str}{array.shape}'.encode())
+    for some in _slices(len(array)):
+      digest.update(np.ascontiguousarray(array[some]).data)
   for some in _slices(len(rows.hashes)):
     hashes = rows.hashes[some]
     if rows.clients is not None:
       hashes = hashes ^ hashing.of_rows(rows.clients[some])
     total = np.add.reduce(hashing.mixed(hashes), initial=total, dtype=np.uint64)
-  return f'{int(total):016x}'
-
-
-def _checksum(*arrays: np.ndarray) -> str:
-  """Checksum of test data, which a run that goes on must have again."""
-  digest = hashlib.sha256()
-  for array in arrays:
-    digest.update(f'{array.dtype.str}{array.shape}'.encode())
-    for some in _slices(len(array)):
-      digest.update(np.ascontiguousarray(array[some]).data)
-  return f'sha256:{digest.hexdigest()[:32]}'
+  facts['checksum of those'] = f'sha256:{digest.hexdigest()[:32]}'
+  facts['checksum of all rows'] = f'{int(total):016x}'  # Whatever their order.
+  return facts
 
 
 def _facts_of_table(

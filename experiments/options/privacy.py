@@ -187,9 +187,13 @@ def from_flags(
 ) -> Privacy:
   """What the flags say, with the noise multiplier that the privacy target needs."""
   if values.nbafl and values.mechanism != NONE:
-    planned = _nbafl_from_flags(values)
+    planned = flags_lib.nbafl(values)
+    arguments = planned.mechanism_arguments()
+    for name in ('noise_site', 'server_noise_multiplier', 'min_clients'):
+      if name in arguments:
+        values.set_default(name, arguments[name])
     return Privacy(
-      mechanism_lib.Mechanism(**planned.mechanism_arguments()),
+      mechanism_lib.Mechanism(**arguments),
       clip_norm=planned.clip_norm,
       delta=planned.delta,
       nbafl=planned,
@@ -474,13 +478,3 @@ def prepare_nbafl(
   values.set_default('mechanism', noises.GAUSSIAN.name)
   values.set_default('clipping', FIXED)
   values.set_default('num_exposures', values.num_rounds)
-
-
-def _nbafl_from_flags(values: flags.FlagValues) -> nbafl_lib.Nbafl:
-  """The plan that the flags state, which were prepared."""
-  plan = flags_lib.nbafl(values)
-  arguments = plan.mechanism_arguments()
-  for name in ('noise_site', 'server_noise_multiplier', 'min_clients'):
-    if name in arguments:
-      values.set_default(name, arguments[name])
-  return plan

@@ -396,12 +396,11 @@ _NAMES = (
   'cifar-10-python.tar.gz',
   'cifar10.npz',
 )
-_MOST_CLIENTS = 50_000
 
 
 def _check_cifar10(options: data_options.Data) -> None:
   path = _cifar10(options)
-  task.check_num_clients(options, _MOST_CLIENTS)
+  task.check_num_clients(options, 50_000)
   if os.path.isdir(path):
     for name in (*_BATCHES, _TEST_BATCH):
       if not os.path.isfile(os.path.join(path, name)):
@@ -443,15 +442,16 @@ def _batch(content: bytes, where: str) -> tuple[np.ndarray, np.ndarray]:
     raise ValueError(f'{where} is not a batch of CIFAR-10: {e}.') from e
 
 
-def _read(path: str) -> dict[str, tuple[np.ndarray, np.ndarray]]:
+def _read(path: str) -> list[tuple[np.ndarray, np.ndarray]]:
+  """Images and labels, those for training and those for testing."""
   contents = {}
   try:
     if path.endswith('.npz'):
       with np.load(path, allow_pickle=False) as arrays:
-        return {
-          split: (arrays[f'x_{split}'], arrays[f'y_{split}'].reshape(-1))
+        return [
+          (arrays[f'x_{split}'], arrays[f'y_{split}'].reshape(-1))
           for split in ('train', 'test')
-        }
+        ]
     if os.path.isdir(path):
       for name in (*_BATCHES, _TEST_BATCH):
         with open(os.path.join(path, name), 'rb') as file:
@@ -469,7 +469,7 @@ def _read(path: str) -> dict[str, tuple[np.ndarray, np.ndarray]]:
   }
   train = [batches[name] for name in _BATCHES]
   images, labels = (np.concatenate(each) for each in zip(*train))
-  return {'train': (images, labels), 'test': batches[_TEST_BATCH]}
+  return [(images, labels), batches[_TEST_BATCH]]
 
 
 def _scaled(path: str, images: np.ndarray, labels: np.ndarray) -> Any:
@@ -486,15 +486,9 @@ def _scaled(path: str, images: np.ndarray, labels: np.ndarray) -> Any:
 
 def _load_cifar10(options: data_options.Data) -> population.Population:
   path = _cifar10(options)
-  data = _read(path)
+  train, test = (_scaled(path, *each) for each in _read(path))
   rng = np.random.default_rng([options.seed, 0])
-  return task.dealt_out(
-    _scaled(path, *data['train']),
-    _scaled(path, *data['test']),
-    options,
-    rng,
-    num_classes=10,
-  )
+  return task.dealt_out(train, test, options, rng, num_classes=10)
 
 
 CIFAR10 = task.Task(

@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from experiments import models
 from experiments.data import population
 from experiments.models import kind
 from experiments.models import networks
@@ -104,7 +103,7 @@ def test_models_have_a_table_for_each_column(name):
   shape = population.Shape(
     (5,), 'float32', (), label_kind, None if name == 'linear' else 3, embedded=(4, 9)
   )
-  made = models.KINDS[name].build(shape, kind.Options(embedding_size=3))
+  made = kind.KINDS[name].build(shape, kind.Options(embedding_size=3))
   first, second, kernel = made.initial_weights[0][:3]
   assert [np.shape(each) for each in (first, second)] == [(4, 3), (9, 3)]
   assert not first.any() and not second.any() and kernel.any()

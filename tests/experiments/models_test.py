@@ -9,7 +9,6 @@ import pytest
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from experiments import models
 from experiments.data import population
 from experiments.models import kind
 from experiments.models import networks
@@ -45,7 +44,7 @@ SMALL = kind.Options(hidden_units=4, embedding_size=3)
 
 
 def _build(name, shape, options=None):
-  options, made = options or kind.Options(), models.KINDS[name]
+  options, made = options or kind.Options(), kind.KINDS[name]
   widths = {key: getattr(options, key) for key in made.widths}
   return made.build(shape, kind.Options(options.seed, options.loss, **widths))
 

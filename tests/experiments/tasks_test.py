@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from experiments import metrics
-from experiments import models
 from experiments import tasks
+from experiments.models import kind as kind_lib
 from experiments.options import data as data_options
 from experiments.tasks import installed
 from tests.experiments import simulations
@@ -84,7 +84,7 @@ def test_model_and_metric_of_an_offline_task_are_for_its_data(name):
   options = data_options.Data(task.defaults.num_clients, 0.5, seed=1)
   task.check(options)
   population = task.load(options)
-  kind = models.KINDS[task.defaults.model]
+  kind = kind_lib.KINDS[task.defaults.model]
   assert kind.why_not(population.shape) is None
   assert metrics.METRICS[task.defaults.metric].why_not(population.shape) is None
   assert population.num_clients == len(population.clients)
