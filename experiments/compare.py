@@ -18,23 +18,27 @@ has the reason in error.txt in its directory, and is tried again.
 With --scheduler instead of --jobs, the workers of a Dask cluster do the runs.
 """
 
+import collections
 import dataclasses
+import itertools
 import sys
-from collections.abc import Mapping
+import time
+from collections.abc import Mapping, Sequence
 from typing import Optional
 
 from absl import flags
 
 from tff_dp_aggregators.accounting.programs import program
 from tff_dp_aggregators.accounting.programs import table
+from tff_dp_aggregators.base import rounding
 from tff_dp_aggregators.learning import cluster
+from tff_dp_aggregators.learning import interrupts
 from tff_dp_aggregators.learning.runs import progress
 
 from . import settings as settings_lib
 from .comparing import cells as cells_lib
-from .comparing import comparison
 from .comparing import grid
-from .comparing import record as record_lib
+from .comparing import results as results_lib
 from .comparing import running
 from .options import run as run_options
 
@@ -69,6 +73,7 @@ class _Own:
 
 
 _OWN = program.rows_of(_Own)
+FAILED, INTERRUPTED = 1, 130  # Exit codes.
 # A cluster runs cells, and not packs of theirs.
 NAMES = table.names((*_OWN, *program.rows_of(run_options.Cluster)))
 # Values that are measured by other metrics, or on other data, are not better or worse.
@@ -80,6 +85,272 @@ _WHAT_IS_BEST = (
   'test_split',
   'split_seed',
 )
+
+
+def check_apart(
+  axes: Sequence[grid.Axis], tuned: Sequence[grid.Axis], given: Sequence[str] = ()
+) -> None:
+  """Refuses flags that are set in two ways; values of --grid may set what others do."""
+  tunes = [{flag for each in axis.values for flag, _ in each} for axis in tuned]
+  along = {flag for axis in axes for each in axis.values for flag, _ in each[1:]}
+  set_by: dict[str, list[str]] = collections.defaultdict(list)
+  for place, names in (
+    *(('--grid', {axis.flag}) for axis in axes),
+    *(('--tune', tuned_flags) for tuned_flags in tunes),
+    ('the command line', given),
+    ('a value of --grid', along.intersection(itertools.chain(*tunes))),
+  ):
+    for name in names:
+      set_by[name].append(place)
+  for name, places in sorted(set_by.items()):
+    if len(places) > 1:
+      raise ValueError(
+        f'--{name} is set by {" and by ".join(places)}; leave it out of one of them.'
+      )
+  for axis in tuned:
+    if any(not value for each in axis.values for _, value in each):
+      raise ValueError(f'--tune {axis.flag} has an empty value; leave it out.')
+
+
+def values_of(axis: grid.Axis) -> tuple[str, ...]:
+  return tuple(
+    ':'.join([own, *(f'{flag}={value}' for flag, value in along)])
+    for (_, own), *along in axis.values
+  )
+
+
+class Comparison:
+  """A comparison that is to be run, or to go on, in a folder."""
+
+  def __init__(
+    self,
+    output: str,
+    asked: grid.Record,
+    tuned: Sequence[grid.Axis],
+    cluster: running.Cluster,
+  ):
+    """Checks all of it, before anything is run or written."""
+    asked, self._record = grid.taken_up(output, asked)
+    self._output, self._asked, self._tuned = output, asked, tuned
+    self._cluster = cluster
+    self._make = cells_lib.Maker(output, asked.given)
+    self._combinations = cells_lib.combinations(tuned) if tuned else []
+    self._tried = list(
+      self._make.cells(
+        self._record.points,
+        cells_lib.tuning_seeds(asked.tuning_seeds),
+        cells_lib.TUNING,
+        self._combinations,
+      )
+    )
+    self._cells = self._make_cells({})
+    names = (cell.settings.task.name for cell in (*self._tried, *self._cells))
+    tasks = tuple(dict.fromkeys(names))
+    self._record = dataclasses.replace(self._record, tasks=tasks)
+
+  def _make_cells(
+    self, selections: Mapping[grid.Point, cells_lib.Selected]
+  ) -> list[cells_lib.Cell]:
+    """All cells that are reported, for which what is tuned has been chosen."""
+    cells = []
+    for seed in range(1, self._record.seeds + 1):
+      for point in self._record.points:
+        if not self._tuned:
+          cells.append(self._make.cell(point, seed))
+        elif point in selections:
+          selected = selections[point]
+          cell = self._make.cell(point, seed, tuned=selected.settings, chosen=True)
+          said = () if selected.sentence is None else (selected.sentence,)
+          cells.append(dataclasses.replace(cell, not_covered=said))
+    return cells
+
+  def run(self) -> int:
+    """Runs what is not finished; returns the exit code."""
+    notice = 'Ending after the rounds that are run; press Ctrl-C again to end now.'
+    stopping = interrupts.graceful_interrupts(notice)
+    with grid.folder(self._output), stopping as stop:
+      self._cluster.check(self._output)
+      grid.write_record(self._output, self._record)
+      self._say_what_it_is()
+      outcomes: list[running.Outcome] = []
+      lost: Optional[running.LostError] = None
+      try:
+        self._run(self._tried, stop, outcomes, 'tuning ')
+        if self._tuned:
+          self._cells = self._make_cells(self._selections())
+        self._run(self._cells, stop, outcomes)
+      except running.LostError as e:
+        lost = e
+      except KeyboardInterrupt:
+        progress.say('Ending at once.', sys.stderr)
+      results = [cells_lib.read(cell) for cell in self._cells]
+      selections = self._selections()
+      notes = self._notes(results, selections)
+      rows = results_lib.write(self._output, self._record, results, selections, notes)
+      results_lib.draw(self._output)
+      progress.say(results_lib.to_text(self._record, rows))
+      return self._end(outcomes, stop, lost)
+
+  def _run(
+    self,
+    cells: Sequence[cells_lib.Cell],
+    stop: interrupts.StopRequest,
+    outcomes: list[running.Outcome],
+    kind: str = '',
+  ) -> None:
+    asked = [
+      cell
+      for cell in cells
+      if cell.point in self._asked.points and (kind or cell.seed <= self._asked.seeds)
+    ]
+    left = [cell for cell in asked if not cells_lib.read(cell).is_finished]
+    if not left or stop.requested:
+      return
+    if len(left) < len(asked):
+      progress.say(
+        f'{len(asked) - len(left)} of {len(asked)} {kind}runs were finished before.'
+      )
+    before, begun = len(outcomes), time.monotonic()
+
+    def tell(outcome: running.Outcome) -> None:
+      outcomes.append(outcome)
+      done = len(outcomes) - before
+      text = f'{kind}{done}/{len(left)} {outcome.cell.name}: {_in_words(outcome)}'
+      waiting = len(left) - done
+      if waiting:
+        seconds = (time.monotonic() - begun) / done * waiting
+        text += f'; {waiting} left, about {_duration(seconds)}'
+      progress.say(text)
+
+    self._cluster.run(left, stop, tell)
+
+  def _selections(self) -> dict[grid.Point, cells_lib.Selected]:
+    found = {}
+    for point in self._record.points:
+      tried = [cells_lib.read(cell) for cell in self._tried if cell.point == point]
+      selected = cells_lib.choose(tried, self._tuned, self._make)
+      if selected is not None:
+        found[point] = selected
+    return found
+
+  def _say_what_it_is(self) -> None:
+    points, seeds = len(self._asked.points), self._asked.seeds
+    tried = len(self._combinations) * self._asked.tuning_seeds
+    runs = points * (seeds + tried)
+    text = f'{points} point{_s(points)} with {seeds} seed{_s(seeds)} each'
+    if tried:
+      text += f', and {tried} tuning run{_s(tried)} before'
+    text += f': {runs} run{_s(runs)}, {self._cluster.in_words}.'
+    for note in (f'{text} Writing to {self._output}.', *self._left_out()):
+      progress.say(note)
+
+  def _left_out(self) -> list[str]:
+    """What the command line says that does not go with some points."""
+    return [
+      f'{point.name}: without --{", --".join(names)}.'
+      for point in self._record.points
+      if (names := [each for each in point.left_out if each in self._record.given])
+    ]
+
+  def _notes(
+    self,
+    results: Sequence[cells_lib.Result],
+    selections: Mapping[grid.Point, cells_lib.Selected],
+  ) -> list[str]:
+    notes = list(self._left_out())
+    missing = [
+      f'{each.cell.name} ({each.error or each.status})'
+      for each in results
+      if not each.is_finished
+    ]
+    if missing:
+      notes.append(
+        f'{len(missing)} of {len(results)} runs are missing: {"; ".join(missing)}.'
+      )
+    notes.append(
+      'Each epsilon is that of one run by itself. All runs are on the same clients: '
+      'publishing several of them spends more, and those of one seed have the same '
+      'clients and noise, which no composition covers.'
+    )
+    warnings = collections.Counter(
+      each.split('. ')[0].rstrip('.') for found in results for each in found.warnings
+    )
+    notes += [
+      f'Of {count} of {len(results)} runs: {sentence}.'
+      for sentence, count in warnings.items()
+    ]
+    if not self._tuned:
+      return notes
+    tried = '; '.join(
+      f'{name} among {", ".join(values)}' for name, values in self._record.tuned.items()
+    )
+    number, first = self._record.tuning_seeds, cells_lib.tuning_seeds(1)[0]
+    notes += [
+      f'Tuned for each point: {tried}; the best by the metric on test data, of runs '
+      f'({number} each) with seeds from {first} on, none of which is in the table. '
+      'They chose by the test data that the table is measured on, which flatters what '
+      'was tuned.',
+      'epsilon with tuning is that of a run, of the runs among which its settings were '
+      'chosen, and of the choice, all composed: what publishing a tuned run really '
+      'spends, if the clients are private and the test data are of none of them. '
+      f'{cells_lib.TIGHTER}',
+    ]
+    for name in self._record.tuned:
+      chosen = ((p.name or 'all', name in s.at_edge) for p, s in selections.items())
+      if at_edge := [point for point, is_at_edge in chosen if is_at_edge]:
+        notes.append(
+          f'The best {name} is at the edge of what was tried, and something beyond it '
+          f'may be better, for {"; ".join(at_edge)}.'
+        )
+    waiting = [p.name or 'all' for p in self._record.points if p not in selections]
+    if waiting:
+      notes.append(
+        f'Not tuned yet, as not all tuning runs are finished: {"; ".join(waiting)}.'
+      )
+    return notes
+
+  def _end(
+    self,
+    outcomes: Sequence[running.Outcome],
+    stop: interrupts.StopRequest,
+    lost: Optional[running.LostError],
+  ) -> int:
+    progress.say(f'Results are in {self._output}; read {results_lib.MARKDOWN} first.')
+    if lost is not None:
+      progress.say(f'error: {lost}', sys.stderr)
+      return FAILED
+    stopped = any(each.status == running.INTERRUPTED for each in outcomes)
+    if stop.requested or stopped:
+      progress.say('Stopped before its end; the same command goes on.')
+      return INTERRUPTED
+    failed = sum(each.status == cells_lib.FAILED for each in outcomes)
+    if failed:
+      progress.say(
+        f'{failed} of the runs failed; the same command tries again what failed.'
+      )
+      return FAILED
+    return 0
+
+
+def _s(number: int) -> str:
+  return '' if number == 1 else 's'
+
+
+def _in_words(outcome: running.Outcome) -> str:
+  if outcome.status == running.INTERRUPTED:
+    return 'stopped, and can go on'
+  if outcome.status == cells_lib.FAILED:
+    return f'failed: {outcome.reason}; all of it is in {outcome.cell.error_path}'
+  result = cells_lib.read(outcome.cell)
+  name = outcome.cell.settings.model.metric.name
+  spent = rounding.up(result.epsilon)
+  return f'{name} {result.metric:.4f}, epsilon {spent} ({_duration(outcome.seconds)})'
+
+
+def _duration(seconds: float) -> str:
+  if seconds < 100:
+    return f'{seconds:.0f} s'
+  return f'{seconds / 60:.0f} min' if seconds < 5400 else f'{seconds / 3600:.1f} h'
 
 
 def groups() -> tuple[program.Group, ...]:
@@ -111,7 +382,7 @@ def main(values: flags.FlagValues) -> int:
       f'error: {e}. Nothing is lost; the same command resumes the comparison.',
       sys.stderr,
     )
-    return comparison.FAILED
+    return FAILED
 
 
 def _runner(values: flags.FlagValues) -> running.Cluster:
@@ -130,25 +401,25 @@ def _runner(values: flags.FlagValues) -> running.Cluster:
 
 def _planned(
   values: flags.FlagValues, refused: Mapping[str, str], runner: running.Cluster
-) -> comparison.Comparison:
+) -> Comparison:
   names = [name for name in program.names_of(values) if name not in NAMES]
   given = cells_lib.given(values, names)
   on_all = {name: values[name].value for name in given}
   axes = grid.axes(values.grid or (), values, refused)
   untuned = {**refused, **dict.fromkeys(_WHAT_IS_BEST, 'it says what the best is')}
   tuned = grid.axes(values.tune or (), values, untuned, '--tune')
-  comparison.check_apart(axes, tuned, list(given))
-  record = record_lib.Record(
+  check_apart(axes, tuned, list(given))
+  record = grid.Record(
     given=given,
     varied=[axis.flag for axis in axes],
     points=grid.points(axes, {**on_all, 'mechanism': values.mechanism}),
     tasks=(),
     seeds=values.seeds,
-    tuned={axis.flag: comparison.values_of(axis) for axis in tuned},
+    tuned={axis.flag: values_of(axis) for axis in tuned},
     tuning_seeds=values.tuning_seeds,
   )
   output = values.output or run_options.new_directory('compare')
-  return comparison.Comparison(output, record, tuned, runner)
+  return Comparison(output, record, tuned, runner)
 
 
 # Errors of the comparison itself are shown with where they happened.

@@ -15,10 +15,9 @@ from absl import flags
 from tff_dp_aggregators.accounting.programs import program
 from tff_dp_aggregators.learning.runs import progress
 
-from .comparing import pictures
-from .comparing import record as record_lib
-from .plotting import charts
-from .plotting import runs as runs_lib
+from . import plotting
+from .comparing import grid
+from .comparing import results
 
 _DEFAULT_OUTPUT = 'plot.png'
 
@@ -35,14 +34,14 @@ _FLAGS = (
     'output',
     str,
     'Picture to write, ending in .png or .svg. An existing file is replaced.',
-    unset=f'{_DEFAULT_OUTPUT}; of a comparison, {" and ".join(pictures.NAMES)} in its '
-    'directory',
+    unset=f'{_DEFAULT_OUTPUT}; of a comparison, {" and ".join(results.PICTURES)} in '
+    'its directory',
   ),
   program.Flag(
     'x',
     str,
     'Column on the horizontal axis: round, epsilon, seconds, or another one.',
-    default=runs_lib.ROUND,
+    default=plotting.ROUND,
   ),
   program.Flag(
     'y', str, 'Column on the vertical axis.', unset='the metric of the runs'
@@ -52,17 +51,17 @@ _FLAGS = (
 
 def main(values: flags.FlagValues) -> int:
   if values.output is not None:
-    charts.format_of(values.output)
+    plotting.format_of(values.output)
   directories = values.run_dir
   if not directories:
     raise program.WrongUsage('name the directory of a run, or several.')
-  comparisons = [each for each in directories if record_lib.is_any(each)]
+  comparisons = [each for each in directories if grid.is_comparison(each)]
   if comparisons:
     written = _draw_comparison(values, directories)
   else:
     written = [values.output or _DEFAULT_OUTPUT]
-    runs = [runs_lib.read(each) for each in directories]
-    charts.save(runs_lib.picture(runs, values.x, values.y), written[0])
+    runs = [plotting.read_run(each) for each in directories]
+    plotting.save(plotting.picture(runs, values.x, values.y), written[0])
   progress.say(f'Drawn: {", ".join(written)}.')
   return 0
 
@@ -76,7 +75,7 @@ def _draw_comparison(values: flags.FlagValues, directories: list[str]) -> list[s
   for name in ('x', 'y'):
     if values[name].present:
       raise program.WrongUsage(f'--{name} is for runs; a comparison has its own axes.')
-  written = pictures.draw(directories[0], values.output)
+  written = results.draw(directories[0], values.output)
   if not written:
     raise program.WrongUsage(f'no run of {directories[0]} is finished yet.')
   return written

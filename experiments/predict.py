@@ -84,9 +84,7 @@ def main(values: flags.FlagValues) -> int:
     progress.say(f'Predictions are in {values.output}.')
     _say_metric(predictor, data)
   if values.export is not None:
-    from . import serving
-
-    taken = serving.export(predictor, values.export)
+    taken = predicting.export(predictor, values.export)
     said = ', '.join(
       f'{column} ({each.dtype.name})'
       if each.name == column

@@ -26,7 +26,6 @@ from tff_dp_aggregators.strategies import registry
 from . import tasks
 from .options import data as data_options
 from .options import model as model_options
-from .options import nbafl as nbafl_options
 from .options import optimization as optimization_options
 from .options import participation as participation_options
 from .options import privacy as privacy_options
@@ -84,7 +83,7 @@ def groups() -> tuple[program.Group, ...]:
     ('Participation', participation_options.rows()),
     ('Privacy', privacy_options.rows()),
     ('Where noise is made', privacy_options.site_rows()),
-    ('NbAFL', nbafl_options.rows()),
+    ('NbAFL', privacy_options.nbafl_rows()),
     ('Aggregation', optimization_options.AGGREGATION),
     ('Training', program.rows_of(optimization_options.Optimization)),
     ('Run', program.rows_of(run_options.Run)),
@@ -105,10 +104,6 @@ def _with_defaults(row: program.Flag) -> program.Flag:
   return dataclasses.replace(row, unset=unset) if said else row
 
 
-def define(values: flags.FlagValues) -> None:
-  program.define(values, groups())
-
-
 def from_flags(values: flags.FlagValues) -> Settings:
   # The seed by which clients are drawn is then a secret that nobody gave.
   if values.secret_noise and not values['seed'].present and _draws_clients(values):
@@ -119,7 +114,7 @@ def from_flags(values: flags.FlagValues) -> Settings:
   run = run_options.from_flags(values)
   scheduler = run_options.scheduler_from(values)
   if values.mechanism != privacy_options.NONE:  # Which refuses all flags of privacy.
-    nbafl_options.prepare(
+    privacy_options.prepare_nbafl(
       values,
       participation_options.names(),
       (*privacy_options.names(), *table.names(table.placement())),

@@ -26,12 +26,11 @@ from tff_dp_aggregators.learning.runs import fitting
 from tff_dp_aggregators.learning.runs import progress
 
 from . import metrics
-from . import optimizers
+from . import plotting
 from . import settings as settings_lib
 from .data import population as population_lib
+from .options import optimization as optimization_options
 from .options import run as run_options
-from .plotting import charts
-from .plotting import runs as run_pictures
 
 _INTERRUPTED = 130  # Exit code of a program ended by Ctrl-C.
 _FAILED = 1  # A cluster, or a round that takes too long.
@@ -137,7 +136,11 @@ def train(
       **{name: value for name, value in audit.items() if value is not None},
     ),
   )
-  _draw(settings, run_dir, population.num_clients)
+  name, drawn = settings.model.metric.name, plotting.read_run(run_dir)
+  if drawn.has(f'test_{name}'):
+    title = f'{settings.name}, {population.num_clients} clients'
+    picture = plotting.picture([drawn], y=f'test_{name}', title=title)
+    plotting.save(picture, os.path.join(run_dir, f'{name}.png'))
   return result
 
 
@@ -153,17 +156,16 @@ def _with_warnings_in_lines(
 
 
 def _client_training(settings: settings_lib.Settings) -> learning.ClientTraining:
-  optimization = settings.optimization
-  kind = optimizers.KINDS[optimization.client_optimizer]
-  optimizer, learning_rate_fn = kind.make, None
+  optimization, learning_rate_fn = settings.optimization, None
+  optimizer = optimization_options.KINDS[optimization.client_optimizer].make
   if optimization.has_client_schedule:
-    learning_rate_fn = optimizers.client_learning_rate_fn(
+    learning_rate_fn = optimization_options.client_learning_rate_fn(
       optimization.client_learning_rate_schedule,
       optimization.client_learning_rate,
       settings.participation.num_rounds,
     )
   else:
-    optimizer = kind.make(optimization.client_learning_rate)
+    optimizer = optimizer(optimization.client_learning_rate)
   return learning.ClientTraining(
     optimization.batch_size,
     optimization.local_epochs,
@@ -183,7 +185,7 @@ def _server_optimizer(
       workload, optimization.server_learning_rate
     ).optimizer()
   rates = (optimization.server_learning_rate, optimization.server_momentum)
-  kind = optimizers.KINDS[optimization.server_optimizer]
+  kind = optimization_options.KINDS[optimization.server_optimizer]
   return kind.make(*rates, optimization.server_adaptivity)
 
 
@@ -203,19 +205,6 @@ def _say_what_there_is(
     progress.say(remark)
 
 
-def _draw(settings: settings_lib.Settings, run_dir: str, num_clients: int) -> None:
-  name = settings.model.metric.name
-  run = run_pictures.read(run_dir)
-  if not run.has(f'test_{name}'):
-    return
-  picture = run_pictures.picture(
-    [run],
-    y=f'test_{name}',
-    title=f'{settings.name}, {num_clients} clients',
-  )
-  charts.save(picture, os.path.join(run_dir, f'{name}.png'))
-
-
 def _say_how_it_went(
   settings: settings_lib.Settings,
   population: population_lib.Population,
@@ -226,8 +215,8 @@ def _say_how_it_went(
   measured = result.metrics.get(f'test_{metric}')
   if measured is not None:
     progress.say(f'Test {metric} after {result.rounds} rounds: {measured:.4f}.')
-    _, values = run_pictures.read(result.run_dir).points(
-      run_pictures.ROUND, f'test_{metric}'
+    _, values = plotting.read_run(result.run_dir).points(
+      plotting.ROUND, f'test_{metric}'
     )
     if said := remark_on_no_change(settings.model.metric, values):
       progress.say(said)

@@ -17,6 +17,7 @@ from absl import flags
 from experiments import settings
 from experiments import simulate
 from tests import executing
+from tff_dp_aggregators.accounting.programs import program as program_lib
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 _FOLDER = ROOT / 'docs' / 'several_machines'
@@ -59,7 +60,7 @@ def test_programs_have_the_flags(command):
   program, *arguments = command
   if program == 'tff-dp-simulate':
     values = flags.FlagValues()
-    settings.define(values)
+    program_lib.define(values, settings.groups())
     assert values(['program', *arguments]) == ['program']
     return
   assert program == 'dask' and arguments[0] in ('scheduler', 'worker')

@@ -1,4 +1,1 @@
-"""Many runs of a grid, in a few processes, and what they come to in one table.
-
-TensorFlow is loaded in those processes only, by `running`.
-"""
+"""Many runs of a grid, in a few processes, and what they come to in one table."""

@@ -6,24 +6,37 @@ more than those of the grid and of the command line, as in
 `mechanism=tree,banded:num_bands=8`; one that it brings without a value is left out:
 `mechanism=gaussian,none:clip_norm=`. A comma in a value is written `\,`, and a colon in
 front of a name and `=` as `\:`.
+
+The folder of a comparison says in `comparison.json` what is varied, what all runs have,
+and what is tuned. A command goes on if it says the same; values of the grid and seeds
+may be added, which changes nothing of what is there.
 """
 
+import contextlib
 import csv
 import dataclasses
 import hashlib
 import io
 import itertools
+import json
+import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Optional
 
+import msgspec
 from absl import flags
 
 from tff_dp_aggregators.accounting import mechanism as mechanism_lib
 from tff_dp_aggregators.accounting import noises
+from tff_dp_aggregators.accounting.programs import program
+from tff_dp_aggregators.base import folder_lock
+from tff_dp_aggregators.base import new_files
+from tff_dp_aggregators.base import strict_json
 from tff_dp_aggregators.strategies import registry
 
 from ..options import privacy as privacy_options
+from ..options import run as run_options
 
 _AXIS = re.compile(r'(\w+)=(.*)', re.DOTALL)
 _COMMA = re.compile(r'(?<!\\),')
@@ -33,6 +46,9 @@ _ESCAPED = re.compile(r'\\([,:])')
 _UNUSUAL = re.compile(r'[^\w.,=+-]')
 _LONGEST_NAME = 200  # Letters; file systems take 255.
 _DIGEST = 8
+
+FILE = 'comparison.json'  # Of the record of a comparison.
+_VERSION = 1  # Changes with what the file can say.
 
 # A flag and its value as text; an empty one leaves the flag out.
 Setting = tuple[str, str]
@@ -167,21 +183,15 @@ def points(axes: Sequence[Axis], others: Mapping[str, Any]) -> tuple[Point, ...]
     merged: dict[str, str] = {flag: value for (flag, value), *_ in combination}
     for _, *along in combination:
       merged.update(along)
-    point = _without_unused(merged, others)
-    found[point] = None
+    chosen = {**others, **merged}
+    unused = unused_by(
+      chosen.get('mechanism'), chosen.get('noise_site'), chosen.get('clipping')
+    )
+    settings = tuple((f, v) for f, v in merged.items() if v and f not in unused)
+    left_out = {f for f, v in merged.items() if not v}
+    left_out |= {f for f in unused if others.get(f) is not None}
+    found[Point(settings, tuple(sorted(left_out)))] = None
   return tuple(found)
-
-
-def _without_unused(merged: Mapping[str, str], others: Mapping[str, Any]) -> Point:
-  """A point without what its mechanism has no use for."""
-  chosen = {**others, **merged}
-  unused = unused_by(
-    chosen.get('mechanism'), chosen.get('noise_site'), chosen.get('clipping')
-  )
-  settings = tuple((f, v) for f, v in merged.items() if v and f not in unused)
-  left_out = {f for f, v in merged.items() if not v}
-  left_out |= {f for f in unused if others.get(f) is not None}
-  return Point(settings, tuple(sorted(left_out)))
 
 
 def unused_by(
@@ -206,3 +216,125 @@ def unused_by(
     if not noise.placement(noise_site).adds_on_server:
       unused.add(noises.SERVER_NOISE)
   return frozenset(unused)
+
+
+@dataclasses.dataclass(frozen=True)
+class Record:
+  """What a comparison's folder says about it, so that the same command goes on."""
+
+  given: Mapping[str, tuple[str, ...]]  # Flags of every run, as arguments, by name.
+  varied: Sequence[str]  # Names of the flags that are varied, in their order.
+  # Points of the grid, of all commands that worked in the folder.
+  points: Sequence[Point]
+  tasks: Sequence[str]  # What is trained.
+  seeds: int  # How many runs each point has, the most that were asked for.
+  # Flags that are tuned, with the values that are tried.
+  tuned: Mapping[str, Sequence[str]]
+  tuning_seeds: int  # How often each of them is tried.
+
+  def to_json(self) -> dict[str, Any]:
+    found = msgspec.json.decode(msgspec.json.encode(self))
+    for point in found['points']:
+      point['settings'] = dict(point['settings'])
+    return {'version': _VERSION, **found}
+
+  @classmethod
+  def from_json(cls, data: Mapping[str, Any]) -> 'Record':
+    if data['version'] != _VERSION:
+      raise ValueError(f'it is of version {data["version"]}, not {_VERSION}')
+    points = [{**p, 'settings': [*p['settings'].items()]} for p in data['points']]
+    return strict_json.convert({**data, 'points': points}, cls)
+
+
+def read_record(output: str) -> Record:
+  path = os.path.join(output, FILE)
+  try:
+    with open(path, encoding='utf-8') as file:
+      return Record.from_json(json.load(file))
+  except (OSError, KeyError, TypeError, AttributeError, ValueError) as e:
+    raise ValueError(f'{path} is not a record of a comparison: {e}.') from e
+
+
+def is_comparison(output: str) -> bool:
+  return os.path.exists(os.path.join(output, FILE))
+
+
+def taken_up(output: str, record: Record) -> tuple[Record, Record]:
+  """What is asked for, and what the comparison in a folder is with that.
+
+  Flags of `--grid` in another order are the same points.
+  """
+  if not is_comparison(output):
+    names = os.listdir(output) if os.path.isdir(output) else ()
+    has_more = any(
+      not name.startswith(new_files.HALF_WRITTEN) and name != folder_lock.FILE
+      for name in names
+    )
+    if has_more or (os.path.lexists(output) and not os.path.isdir(output)):
+      raise FileExistsError(
+        f'{output} exists, is not empty, and is not of a comparison; nothing is '
+        'overwritten. Give another --output.'
+      )
+    return record, record
+  begun = read_record(output)
+  if differences := _differences(begun, record):
+    raise ValueError(
+      f'the comparison in {output} is a different one, and resumes only with the same '
+      f'flags, to which values of --grid and --seeds may be added: '
+      f'{"; ".join(differences)}. Give another --output.'
+    )
+  known = {frozenset(point.settings): point for point in begun.points}
+  points = [known.get(frozenset(each.settings), each) for each in record.points]
+  asked = dataclasses.replace(
+    record, varied=begun.varied, points=tuple(dict.fromkeys(points))
+  )
+  return asked, dataclasses.replace(
+    asked,
+    points=tuple(dict.fromkeys([*begun.points, *asked.points])),
+    seeds=max(begun.seeds, asked.seeds),
+  )
+
+
+def _differences(begun: Record, now: Record) -> list[str]:
+  before, after = (
+    {
+      **{name: ' '.join(each.given[name]) for name in sorted(each.given)},
+      'grid': sorted(each.varied),
+      'tune': each.to_json()['tuned'],
+      'tuning_seeds': each.tuning_seeds,
+    }
+    for each in (begun, now)
+  )
+  return [
+    f'--{name}: {before.get(name) or "not given"} then, '
+    f'{after.get(name) or "not given"} now'
+    for name in {**before, **after}
+    if before.get(name) != after.get(name) and name not in run_options.MAY_DIFFER
+  ]
+
+
+@contextlib.contextmanager
+def folder(output: str) -> Iterator[None]:
+  """Makes the folder of a comparison, which one process at a time works in."""
+  try:
+    os.makedirs(output, exist_ok=True)
+  except OSError as e:
+    raise program.WrongUsage(
+      f'--output={output} cannot be made: {e.strerror}. Give another directory.'
+    ) from e
+  try:
+    lock = folder_lock.FolderLock(output)
+  except BlockingIOError as e:
+    raise BlockingIOError(
+      f'another comparison, here or on another machine, works in {output}; wait for '
+      'it, or give another --output.'
+    ) from e
+  with contextlib.closing(lock):
+    new_files.remove_half_written(output)  # By comparisons that were killed.
+    yield
+
+
+def write_record(output: str, record: Record) -> None:
+  new_files.replace(
+    os.path.join(output, FILE), json.dumps(record.to_json(), indent=2) + '\n'
+  )

@@ -1,12 +1,9 @@
 """Runs the cells of a comparison: each is a task of Dask, here or on other machines.
 
-Dask hands cells to workers, also to those that join later, and again to others if a
-worker is lost. What a cell is made of, and what it leaves, is in files that this
-program and all workers see; so it goes on where it was. Its log and, if it failed, why,
-are beside its run.
-
-`Cluster` is this program's side. `run_cell` and what follows it are a worker's, which
-runs one cell at a time in its own process, so that TensorFlow is loaded once.
+Dask hands a cell to another worker if one is lost, and it goes on where it was, as what
+it is made of and leaves is in files that all see. `Cluster` is this program's side;
+`why_unfit` and what follows are a worker's, which runs one cell at a time in its own
+process, so that TensorFlow is loaded once.
 """
 
 import asyncio
@@ -65,7 +62,7 @@ _GOES_ON = (
 
 
 class Outcome(NamedTuple):
-  cell: cells_lib.Cell  # Which.
+  cell: cells_lib.Cell
   status: str  # `cells_lib.FINISHED`, `cells_lib.FAILED` or `INTERRUPTED`.
   seconds: float  # How long that took.
   reason: str = ''  # Why it failed, on a line.
@@ -171,9 +168,20 @@ class Cluster:
         elif is_stopping:
           return
         elif now > last_seen + self._absence_seconds:  # Nannies start workers anew.
-          raise LostError(self._why_no_worker())
+          unfit = [f'; {worker} {why}' for worker, why in self._unfit.items()]
+          seconds = f'{self._absence_seconds:g} seconds'
+          raise self._lost(
+            f'has had no worker for {seconds} that runs can be run on{"".join(unfit)}'
+          )
     finally:
-      self._drop()
+      if self._running:  # Dask forgets what is not done, and workers end what runs.
+        client: Any = self._client
+        with contextlib.suppress(Exception):
+          client.sync(
+            client._cancel, list(self._running), callback_timeout=_LOOK_SECONDS
+          )
+        self._running.clear()
+        self._tell_workers(end)
 
   def _connect(self) -> None:
     self._client = self._held.enter_context(
@@ -280,25 +288,6 @@ class Cluster:
       self._fit.discard(worker)  # Until its nanny has started another process.
       self._tell_workers(end, workers=[worker])
     tell(Outcome(cell, status, answer['seconds'], reason))
-
-  def _drop(self) -> None:
-    """Has Dask forget what is not done, and workers end what runs."""
-    if not self._running:
-      return
-    with contextlib.suppress(Exception):
-      self._client.sync(
-        self._client._cancel, list(self._running), callback_timeout=_LOOK_SECONDS
-      )
-    self._running.clear()
-    self._tell_workers(end)
-
-  def _why_no_worker(self) -> str:
-    unfit = [f'; {worker} {why}' for worker, why in self._unfit.items()]
-    return (
-      f'The Dask scheduler {self._address} has had no worker for '
-      f'{self._absence_seconds:g} seconds that runs can be run on{"".join(unfit)}. '
-      f'{_GOES_ON}'
-    )
 
   def _lost(self, what: str) -> LostError:
     return LostError(f'The Dask scheduler {self._address} {what}. {_GOES_ON}')
@@ -459,15 +448,11 @@ def _train(job: Mapping[str, Any], is_to_end: Callable[[], bool]) -> str:
     _populations.clear()  # Two may not fit into memory.
     _populations[key] = settings.task.load(settings.data)
   deadline = time.monotonic() + _PATIENCE_SECONDS
+  data, said = _populations[key], tuple(job['not_covered'])
   while not is_to_end():
     try:
       with interrupts.stopped_by(is_to_end):
-        result = training.train(
-          settings,
-          _populations[key],
-          job['directory'],
-          not_covered=tuple(job['not_covered']),
-        )
+        result = training.train(settings, data, job['directory'], said)
       return cells_lib.FINISHED if result.is_finished else INTERRUPTED
     except BlockingIOError:  # Whoever was lost still runs it, and is to end.
       if time.monotonic() > deadline:
@@ -479,18 +464,16 @@ def _train(job: Mapping[str, Any], is_to_end: Callable[[], bool]) -> str:
 @contextlib.contextmanager
 def _output_to(path: str) -> Iterator[None]:
   """Sends all output of this process, and of those that it starts, to a file."""
-  own = {each: os.dup(each) for each in (1, 2)}
-  log = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
-  sys.stdout.flush()
-  sys.stderr.flush()
+  streams = {1: sys.stdout, 2: sys.stderr}
+  own = {each: os.dup(each) for each in streams}
   try:
-    for each in own:
-      os.dup2(log, each)
+    with open(path, 'ab') as log:
+      for each, stream in streams.items():
+        stream.flush()
+        os.dup2(log.fileno(), each)
     yield
   finally:
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os.close(log)
-    for each, before in own.items():
-      os.dup2(before, each)
-      os.close(before)
+    for each, stream in streams.items():
+      stream.flush()
+      os.dup2(own[each], each)
+      os.close(own[each])

@@ -1,4 +1,1 @@
-"""Where examples come from, who has them, and what of them is held out.
-
-Knows nothing of TensorFlow, so that data are read, or refused, before it is loaded.
-"""
+"""Where examples come from, who has them, and what is held out: without TensorFlow."""

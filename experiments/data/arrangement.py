@@ -11,7 +11,6 @@ import numpy as np
 
 from ..options import data as data_options
 from . import hashing
-from . import partition
 from . import problems
 from . import spill
 from . import table
@@ -44,7 +43,7 @@ def of_clients(rows: table.Rows, options: data_options.Data) -> Arrangement:
   starts = spill.Spill(folder, np.int64)
   hashes = spill.Spill(folder, np.uint64)
   first_rows = spill.Spill(folder, np.int64)
-  drawn = _drawn(rows, options.seed)
+  drawn = _row_keys(rows, options.seed)
   keys = (np.column_stack(each) for each in zip(table.chunks(rows.clients), drawn))
   for some in sorted_rows(keys, len(rows.hashes), 3, folder):
     # A client's rows have the same first key, so they are here all together.
@@ -80,7 +79,7 @@ def of_clients(rows: table.Rows, options: data_options.Data) -> Arrangement:
   )
 
 
-def _drawn(rows: table.Rows, seed: int) -> Iterator[np.ndarray]:
+def _row_keys(rows: table.Rows, seed: int) -> Iterator[np.ndarray]:
   """By what rows of one client, or of nobody, are brought into an order."""
   for content in table.chunks(rows.hashes):
     yield hashing.seeded(content, seed, _ORDER)
@@ -91,10 +90,10 @@ def sorted_rows(
 ) -> Iterator[np.ndarray]:
   """Rows in the order of their keys, some at a time, with their numbers behind.
 
-  Rows with the same first key come together. They are dealt out to buckets by the first
-  bits of that, on disk, and each bucket is sorted by itself.
+  They are dealt out to buckets on disk by the first key, a hash, each of which is
+  sorted by itself; so rows with the same first key come together.
 
-  `keys`: Chunks of uint64 [rows, width], of `count` rows in all; the first are hashes.
+  `keys`: Chunks of uint64 [rows, width], of `count` rows in all.
   """
   bits = min(_MOST_BITS, max(0, math.ceil(math.log2(max(1, count) / _BUCKET))))
   buckets = [
@@ -157,7 +156,7 @@ def of_nobody(rows: table.Rows, options: data_options.Data) -> Arrangement:
   assert files is not None and num_clients is not None
   folder, seed, alpha = files.scratch, options.seed, options.dirichlet_alpha
   order = spill.Spill(folder, np.int64)
-  keys = (drawn[:, None] for drawn in _drawn(rows, seed))
+  keys = (drawn[:, None] for drawn in _row_keys(rows, seed))
   for some in sorted_rows(keys, len(rows.hashes), 1, folder):
     order.append(some[:, 1])
   count, tested = len(order), 0
@@ -173,14 +172,14 @@ def of_nobody(rows: table.Rows, options: data_options.Data) -> Arrangement:
   places = order.array
   if files.partition == 'label_skew':
     labels = rows.labels_of(places[tested:]).astype(np.int32)
-    parts = partition.split_with_label_skew(labels, num_clients, alpha, rng)
+    parts = split_with_label_skew(labels, num_clients, alpha, rng)
     sizes = np.array([len(part) for part in parts])
     dealt = places[tested:][np.concatenate(parts)]
     places = np.concatenate([places[:tested], dealt])
   elif files.partition == 'quantity_skew':
-    sizes = partition.skewed_sizes(left, num_clients, alpha, rng)
+    sizes = skewed_sizes(left, num_clients, alpha, rng)
   else:
-    sizes = partition.equal_sizes(left, num_clients)
+    sizes = equal_sizes(left, num_clients)
   ends = tested + np.cumsum(sizes)
   is_test = np.zeros(count, np.int8)
   is_test[:tested] = 1
@@ -192,3 +191,69 @@ def of_nobody(rows: table.Rows, options: data_options.Data) -> Arrangement:
     first_rows=np.zeros(0, np.int64),
     num_test_clients=0,
   )
+
+
+def split_with_label_skew(
+  labels: np.ndarray,
+  num_clients: int,
+  dirichlet_alpha: float,
+  rng: np.random.Generator,
+) -> list[np.ndarray]:
+  """Deals examples out to clients of equal size and skewed label distributions.
+
+  Each client draws a label distribution from a Dirichlet and then its examples, label
+  by label from it, among those that are left. Every example is dealt out once.
+
+  `labels`: Class numbers, int [num_examples]; clients are no more than these.
+  """
+  classes = np.unique(labels)
+  pools = [list(rng.permutation(np.flatnonzero(labels == c))) for c in classes]
+  parts = []
+  for size in equal_sizes(len(labels), num_clients):
+    wanted = rng.dirichlet(np.full(len(classes), dirichlet_alpha))
+    part: list[int] = []
+    while len(part) < size:
+      part += _drawn(pools, wanted, size - len(part), rng)
+    parts.append(np.array(part))
+  return parts
+
+
+def _drawn(
+  pools: list[list[int]], wanted: np.ndarray, count: int, rng: np.random.Generator
+) -> list[int]:
+  """Draws examples of a client, as if one by one, until a label is used up."""
+  left = np.array([len(pool) > 0 for pool in pools])
+  weights = np.where(left, wanted, 0.0)
+  if weights.sum() <= 0:  # The client's labels are used up: any other.
+    weights = left.astype(float)
+  state = rng.bit_generator.state
+  chosen = rng.choice(len(pools), size=count, p=weights / weights.sum())
+  taken: list[int] = []
+  for label in chosen:
+    taken.append(pools[label].pop())
+    if not pools[label]:
+      break
+  if len(taken) < count:
+    # As many numbers as were used, and no more.
+    rng.bit_generator.state = state
+    rng.choice(len(pools), size=len(taken), p=weights / weights.sum())
+  return taken
+
+
+def equal_sizes(num_examples: int, num_clients: int) -> np.ndarray:
+  """How many examples each client gets, of sizes that differ by at most one."""
+  sizes = np.full(num_clients, num_examples // num_clients)
+  sizes[: num_examples % num_clients] += 1
+  return sizes
+
+
+def skewed_sizes(
+  num_examples: int,
+  num_clients: int,
+  dirichlet_alpha: float,
+  rng: np.random.Generator,
+) -> np.ndarray:
+  """How many examples each client gets, by shares from a Dirichlet; at least one."""
+  shares = rng.dirichlet(np.full(num_clients, dirichlet_alpha))
+  more = rng.multinomial(num_examples - num_clients, shares / shares.sum())
+  return np.asarray(1 + more)

@@ -47,10 +47,10 @@ def of_ids(ids: Sequence[str]) -> np.ndarray:
 
 
 def of_short_ids(ids: Union[Sequence[Any], np.ndarray]) -> Optional[np.ndarray]:
-  """Keys as of `of_ids`, fast, if all ids are of 1 to 16 ASCII characters.
+  """Keys as of `of_ids`, fast; `None` unless all ids are of 1 to 16 ASCII characters.
 
-  Returns uint64 of shape [ids, 2]; `None` if an id is of another kind, begins or ends
-  with a space, has a zero in it, or may be a number that is no plain whole one.
+  `None` as well if an id begins or ends with a space, has a zero in it, or may be a
+  number that is no plain whole one.
   """
   if isinstance(ids, np.ndarray):
     if ids.dtype.kind != 'U' or ids.ndim != 1:

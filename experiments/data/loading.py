@@ -1,8 +1,8 @@
 """Makes a population of the user's own data.
 
-Rows are read once and kept, column by column, in files without names. Then they are
-brought into the order of clients, and a client's examples are made when they are asked
-for. So memory does not grow with the data, but for some numbers for each client.
+Rows are read once and kept on disk, then brought into the order of clients; a client's
+examples are made when they are asked for. So memory does not grow with the data, but
+for some numbers for each client.
 """
 
 import dataclasses
@@ -17,11 +17,9 @@ import numpy as np
 
 from ..options import data as data_options
 from . import arrangement
-from . import class_weights
 from . import columns
 from . import formats
 from . import hashing
-from . import numerals
 from . import population
 from . import preprocessing
 from . import problems
@@ -161,7 +159,7 @@ def _opened(
     reading=columns.Reading(
       # A file of text has lines, of which none is a value.
       columns.Missing(() if file_format.text_column else files.missing_values),
-      numerals.Numerals(files.decimal, files.thousands),
+      columns.Numerals(files.decimal, files.thousands),
     ),
   )
 
@@ -193,11 +191,7 @@ def _of_table(
       found += np.bincount(labels, minlength=len(found))
     return found
 
-  weights = class_weights.of(files.class_weights, classes, counts)
-  told_weights = {}
-  if weights is not None:
-    rounded = [round(weight, 6) for weight in weights]
-    told_weights = {'weights of classes': dict(zip((classes or ())[:20], rounded))}
+  weights = preprocessing.class_weights(files.class_weights, classes, counts)
   made = preprocessing.Preprocessing(
     shape=population.Shape(
       inputs=shape,
@@ -235,13 +229,12 @@ def _of_table(
         x, y = made.examples_of(ordered, some)
         yield x[is_held], y[is_held]
 
-  whose = None
-  if files.test_data is None:
-    tested = _stored(held_out(), made.shape, files.scratch)
-  else:
+  whose, testing = None, held_out()
+  if files.test_data is not None:
     new = _test_data(made, files)
     whose = _whose(new.rows.clients, rows.clients)
-    tested = _stored(new.examples(is_scaled=True), made.shape, files.scratch)
+    testing = new.examples(is_scaled=True)
+  tested = _stored(testing, made.shape, files.scratch)
   by_moments = 'by their mean and standard deviation over all training examples.'
   names, embedded = map(problems.listed, (schema.name_columns, schema.embedded_columns))
   said = [
@@ -250,7 +243,7 @@ def _of_table(
     ('The names of classes are those found in the data.', classes is not None),
     (
       'The weights of classes follow from how many training examples are of each.',
-      files.class_weights == (class_weights.BALANCED,),
+      files.class_weights == (preprocessing.BALANCED,),
     ),
     (
       f'The values of columns with a feature for each value ({names}) are those found '
@@ -272,10 +265,9 @@ def _of_table(
     label_scaling=label_scaling,
     facts={
       **_facts(rows, arranged, tested, 'examples'),
-      **_facts_of_table(schema, shape, moments, label_scaling, tested[1]),
-      **told_weights,
+      **_facts_of_table(schema, made, moments, tested[1]),
     },
-    not_covered=_sentences(said),
+    not_covered=tuple(sentence for sentence, is_so in said if is_so),
     preprocessing=made,
   )
 
@@ -294,9 +286,8 @@ class Moments(NamedTuple):
 def moments_of(chunks: Iterable[np.ndarray], num_columns: int) -> Moments:
   """Mean and standard deviation of columns, added up chunk by chunk.
 
-  Without loss of digits where values are large and differ little: Chan, Golub and
-  LeVeque, "Updating formulae and a pairwise algorithm for computing sample variances",
-  1979, of differences from the first row.
+  Chan, Golub and LeVeque, "Updating formulae and a pairwise algorithm for computing
+  sample variances", 1979, of differences from the first row.
   """
   count = 0
   first, mean, squares = np.zeros((3, num_columns))
@@ -374,11 +365,10 @@ def _label_scaling(
   return population.LabelScaling(float(mean[0]), float(scale[0]))
 
 
-_Said = list[tuple[str, bool]]  # Sentences, and whether they are so.
-
-
-def _of_clients(files: data_options.Files, whose: Optional[str]) -> _Said:
-  """What is to be said of who is protected, and of whose the test data are."""
+def _of_clients(
+  files: data_options.Files, whose: Optional[str]
+) -> list[tuple[str, bool]]:
+  """What is to be said of clients and test data, and whether it is so."""
   return [
     (population.MADE_CLIENTS, files.partition is not None),
     (population.HELD_OUT_OF_CLIENTS, files.test_examples is not None),
@@ -389,11 +379,7 @@ def _of_clients(files: data_options.Files, whose: Optional[str]) -> _Said:
 def _whose(
   tested: Optional[np.ndarray], trained: Optional[np.ndarray]
 ) -> Optional[str]:
-  """What is to be said of whose test data from elsewhere are; `None` for nothing.
-
-  `tested`: Keys of clients' ids, by row; `None` if the test data do not say.
-  `trained`: Those of the training data; `None` if clients were made.
-  """
+  """What is to be said of whose test data are, by keys of clients, if any say it."""
   if trained is None:
     return None
   if tested is None:
@@ -470,7 +456,7 @@ def _of_texts(
       input_dtype='int32',
       labels=(length,),
       label_kind='tokens',
-      num_classes=vocabulary.num_tokens,
+      num_classes=len(vocabulary.names),
       names=vocabulary.names,
       ignored_labels=(texts_lib.PADDING,),
     ),
@@ -508,6 +494,10 @@ def _of_texts(
 
   arranged = arranged._replace(starts=place(arranged.starts), ends=place(arranged.ends))
   test_examples = tested[:, :-1], tested[:, 1:]
+  words = (
+    f'The vocabulary is of the {unit}s that are most frequent in the training data.'
+  )
+  said = [(words, not files.vocabulary), *_of_clients(files, whose)]
   return population.Population(
     clients=FileClients(examples, arranged, rows),
     num_clients=len(arranged.starts),
@@ -520,22 +510,9 @@ def _of_texts(
       'vocabulary size': len(vocabulary.entries),
       'share of unknown tokens': round(unknown / max(1, tokens), 6),
     },
-    not_covered=_sentences(
-      [
-        (
-          f'The vocabulary is of the {unit}s that are most frequent in the training '
-          'data.',
-          not files.vocabulary,
-        ),
-        *_of_clients(files, whose),
-      ]
-    ),
+    not_covered=tuple(sentence for sentence, is_so in said if is_so),
     preprocessing=made,
   )
-
-
-def _sentences(said: _Said) -> tuple[str, ...]:
-  return tuple(sentence for sentence, is_so in said if is_so)
 
 
 def _texts(
@@ -565,40 +542,34 @@ def _facts(
   if arranged.num_test_clients:
     facts['clients held out for testing'] = arranged.num_test_clients
   facts[f'{called} for testing, exact'] = len(y)
-  facts['checksum of those'] = _checksum(x, y)
-  facts['checksum of all rows'] = _checksum_of_rows(rows)
-  return facts
-
-
-def _checksum_of_rows(rows: table.Rows) -> str:
-  """Checksum of what was read and whose it is, whatever the order of rows."""
-  total = np.uint64(0)
+  # Which a run that goes on must have again.
+  digest, total = hashlib.sha256(), np.uint64(0)
+  for array in (x, y):
+    digest.update(f'{array.dtype.str}{array.shape}'.encode())
+    for some in _slices(len(array)):
+      digest.update(np.ascontiguousarray(array[some]).data)
   for some in _slices(len(rows.hashes)):
     hashes = rows.hashes[some]
     if rows.clients is not None:
       hashes = hashes ^ hashing.of_rows(rows.clients[some])
     total = np.add.reduce(hashing.mixed(hashes), initial=total, dtype=np.uint64)
-  return f'{int(total):016x}'
-
-
-def _checksum(*arrays: np.ndarray) -> str:
-  """Checksum of test data, which a run that goes on must have again."""
-  digest = hashlib.sha256()
-  for array in arrays:
-    digest.update(f'{array.dtype.str}{array.shape}'.encode())
-    for some in _slices(len(array)):
-      digest.update(np.ascontiguousarray(array[some]).data)
-  return f'sha256:{digest.hexdigest()[:32]}'
+  facts['checksum of those'] = f'sha256:{digest.hexdigest()[:32]}'
+  facts['checksum of all rows'] = f'{int(total):016x}'  # Whatever their order.
+  return facts
 
 
 def _facts_of_table(
   schema: table.Schema,
-  shape: tuple[int, ...],
+  made: preprocessing.Preprocessing,
   moments: Optional[Moments],
-  scaling: Optional[population.LabelScaling],
   tested: np.ndarray,  # Labels for testing.
 ) -> dict[str, Any]:
   facts: dict[str, Any] = {}
+  shape, scaling, weights = (
+    made.shape.inputs,
+    made.label_scaling,
+    made.shape.class_weights,
+  )
   several, classes = schema.several or (), schema.classes
   if len(tested) and classes is not None:
     # The accuracy that is had by one answer to all.
@@ -616,16 +587,19 @@ def _facts_of_table(
     'a feature': schema.name_columns,
     'an embedding': schema.embedded_columns,
   }
-  for made, found in of_values.items():
+  for each, found in of_values.items():
     if found:
       numbers = {name: len(values) for name, values in found.items()}
-      facts[f'columns with {made} for each value'] = numbers
+      facts[f'columns with {each} for each value'] = numbers
   facts['scaling of numbers'] = 'none' if moments is None else 'standard'
   if moments is not None and moments.is_constant.any():
     facts['columns that are constant'] = int(moments.is_constant.sum())
   if classes is not None:
-    labels = f'{len(classes)} classes'
-    return {**facts, 'labels': labels, 'classes': list(classes[:20])}
+    facts |= {'labels': f'{len(classes)} classes', 'classes': list(classes[:20])}
+    if weights is not None:
+      rounded = (round(weight, 6) for weight in weights)
+      facts['weights of classes'] = dict(zip(classes[:20], rounded))
+    return facts
   kind = 'tags' if schema.are_tags else 'numbers'
   facts['labels'] = kind
   if schema.several is not None:

@@ -7,10 +7,11 @@ say that the guarantee does not cover it.
 import dataclasses
 import functools
 import json
+import math
 import os
 import tempfile
-from collections.abc import Iterator, Mapping
-from typing import Any, NamedTuple, Optional
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Callable, NamedTuple, Optional
 
 import msgspec
 import numpy as np
@@ -20,7 +21,6 @@ from tff_dp_aggregators.learning.runs import run_directory
 
 from . import columns
 from . import formats
-from . import numerals
 from . import population
 from . import problems
 from . import spill
@@ -28,6 +28,7 @@ from . import table
 from . import texts as texts_lib
 from .formats import source
 
+BALANCED = 'balanced'  # Weights of classes.
 _CHUNK = 2**12
 # Mappings, whose order counts.
 _BY_NAME = ('number_columns', 'name_columns', 'embedded_columns')
@@ -73,7 +74,7 @@ class Preprocessing:
   def reading(self) -> columns.Reading:
     return columns.Reading(
       columns.Missing(self.missing_values),
-      numerals.Numerals(self.decimal, self.thousands),
+      columns.Numerals(self.decimal, self.thousands),
     )
 
   @functools.cached_property
@@ -289,3 +290,46 @@ def of_run(run_dir: str) -> Preprocessing:
       return Preprocessing.from_json(json.load(file))
     except ValueError as e:
       raise ValueError(f'{path} cannot be read: {e} Put it back.') from e
+
+
+def class_weights(
+  stated: Sequence[str],
+  classes: Optional[Sequence[str]],
+  counted: Callable[[], np.ndarray],
+) -> Optional[tuple[float, ...]]:
+  """The weight of each class.
+
+  Balanced are those of scikit-learn, n / (k n_c) for a class with n_c of n training
+  examples if k classes have any: they are 1 on average over the examples. Classes
+  without any, and those that are not named, have weight 1.
+
+  `classes`: Names of classes, in order; `None` if labels are no classes.
+  `counted`: Counts the training examples of each class.
+
+  Returns in the order of the classes; `None` if no weights are stated.
+  """
+  if not stated:
+    return None
+  if classes is None:
+    raise problems.DataError(
+      '--class_weights is for labels of which each is one class, and these are '
+      'numbers or tags. Leave it out, or give --label_kind=class if they are names.'
+    )
+  if tuple(stated) == (BALANCED,):
+    counts = counted()
+    total, present = int(counts.sum()), int(np.count_nonzero(counts))
+    return tuple(float(total / (present * n)) if n else 1.0 for n in counts)
+  weights: dict[str, float] = {}
+  for each in stated:
+    name, _, number = each.rpartition(':')
+    if name not in classes and columns.is_number(name) and math.isfinite(float(name)):
+      name = columns.number_name(float(name))
+    is_weight = columns.is_number(number) and 0 < float(number) < math.inf
+    if name not in classes or name in weights or not is_weight:
+      raise problems.DataError(
+        f'--class_weights has {each!r}. Give --class_weights={BALANCED}, or '
+        'class:weight once for each as in no:1,yes:5, with weights that are positive '
+        f'and finite. The classes are: {problems.listed(classes)}.'
+      )
+    weights[name] = float(number)
+  return tuple(weights.get(name, 1.0) for name in classes)

@@ -1,8 +1,7 @@
-"""Arrays that grow on disk, in files without names.
+"""Arrays that grow on disk, in files without names, and are mapped when they are read.
 
 Such a file is gone with the process, however that ends, so nothing of clients' data is
-left behind. What is read back is mapped into memory: its pages are the file's, which
-the system takes back when it needs them.
+left behind.
 """
 
 import contextlib

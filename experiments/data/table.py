@@ -12,7 +12,6 @@ import numpy as np
 
 from . import columns
 from . import hashing
-from . import numerals as numerals_lib
 from . import problems
 from . import spill
 from .formats import source
@@ -511,7 +510,7 @@ def clients_of(
   rows are of one client.
   """
   # Names of files are not written by who writes numbers.
-  as_text = dataclasses.replace(reading, numerals=numerals_lib.Numerals('.', ''))
+  as_text = dataclasses.replace(reading, numerals=columns.Numerals('.', ''))
   if name is not None:
     values = batch.columns[name]
     keys = hashing.of_short_ids(values)

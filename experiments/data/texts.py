@@ -3,12 +3,9 @@
 Tokens are numbered as `tff.simulation.baselines.shakespeare` and `stackoverflow` do: 0
 is padding, then the vocabulary, then one for all that is not in it, beginning of text
 and end of text. A sequence has one token more than an example, whose inputs are all but
-the last, and whose labels all but the first.
-
-A text goes on, where it is longer, in a further sequence, so nothing of it is lost;
-the last sequence is padded. That is what the baseline of Shakespeare does, with 80
-characters and a fixed vocabulary of 86. The baseline of StackOverflow cuts a sentence
-after 20 words instead, and knows the 10,000 most frequent ones.
+the last, and whose labels all but the first. A text that is longer goes on in a further
+sequence, the last of which is padded, as in the baseline of Shakespeare; that of
+StackOverflow cuts a sentence instead.
 """
 
 import collections
@@ -74,12 +71,8 @@ class Vocabulary:
     return len(self.entries) + 3
 
   @property
-  def num_tokens(self) -> int:
-    """How many tokens there are, special ones included."""
-    return len(self.entries) + 4
-
-  @property
   def names(self) -> tuple[str, ...]:
+    """Of all tokens, special ones included."""
     return ('<pad>', *self.entries, '<oov>', '<bos>', '<eos>')
 
   def tokens(self, text: str) -> np.ndarray:

@@ -1,4 +1,7 @@
-"""What a model says about itself."""
+"""Models by name: what `--model` takes, and what a model says about itself.
+
+Knows nothing of TensorFlow until a model is made, so that flags are checked at once.
+"""
 
 import dataclasses
 from collections.abc import Mapping
@@ -59,3 +62,67 @@ class Kind:
     asked = {name: getattr(options, name) for name in self.widths}
     given = {name: width for name, width in asked.items() if width is not None}
     return networks.build(self.name, shape, options, **{**self.widths, **given})
+
+
+KINDS: dict[str, Kind] = {
+  each.name: each
+  for each in (
+    Kind(
+      'logistic',
+      'logistic regression',
+      'features',
+      ('class', 'tags'),
+      {'embedding_size': 8},
+    ),
+    Kind(
+      'char_lstm',
+      'two LSTMs that predict the next character, as for Shakespeare',
+      'tokens',
+      ('tokens',),
+      {'hidden_units': 256, 'embedding_size': 8},
+    ),
+    Kind(
+      'cnn',
+      'convolutional network of federated averaging and of DP-FTRL on EMNIST',
+      'images',
+      ('class',),
+      {'hidden_units': 512},
+    ),
+    Kind(
+      'linear',
+      'linear regression of numbers',
+      'features',
+      ('number',),
+      {'embedding_size': 8},
+    ),
+    Kind(
+      'mlp',
+      'perceptron with two hidden layers',
+      'features',
+      ('class', 'tags', 'number'),
+      {'hidden_units': 200, 'embedding_size': 8},
+    ),
+    Kind(
+      'simple_cnn',
+      "convolutional network of pfl-research's CIFAR-10 benchmark",
+      'images',
+      ('class',),
+      {'hidden_units': 128},
+      least_pixels=6,  # Two convolutions without padding, and a pooling.
+    ),
+    Kind(
+      'vgg',
+      "small VGG with tanh, of DP-FTRL's experiments on CIFAR-10",
+      'images',
+      ('class',),
+      {'hidden_units': 128},
+    ),
+    Kind(
+      'word_lstm',
+      'LSTM that predicts the next word, as for StackOverflow',
+      'tokens',
+      ('tokens',),
+      {'hidden_units': 670, 'embedding_size': 96},
+    ),
+  )
+}

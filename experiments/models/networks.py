@@ -1,13 +1,21 @@
 """The networks that `--model` names: weights to begin with, and what they predict.
 
-Each is called with the shape of examples, the generator of its initial weights and its
-widths. It returns the weights, and a function of weights and inputs that gives what the
-model puts out.
+Initial weights are drawn as Keras draws them, from a NumPy generator: a model starts
+with the same ones on every machine. Layers are functions of their weights, in the form
+that trains clients fastest. Clients have weights of their own, and convolutions of all
+of them at once, as products of matrices, took two to four times as long as one client's
+after the other; so convolutions and recurrent layers are trained one client after the
+other, on every core.
+
+A network is called with the shape of examples, the generator of its initial weights and
+its widths. It returns the weights, and a function of weights and inputs that gives what
+the model puts out.
 """
 
 import collections
 import functools
 import math
+from collections.abc import Sequence
 from typing import Any, Callable
 
 import numpy as np
@@ -16,9 +24,197 @@ import tensorflow_federated as tff
 
 from .. import losses
 from ..data import population
-from . import initial
 from . import kind
-from . import layers
+
+# The standard deviation of a normal distribution that is cut at two of its own.
+_CUT = 0.87962566103423978
+
+
+def glorot_uniform(rng: np.random.Generator, *shape: int) -> np.ndarray:
+  """Uniform with variance 2 / (fan in + fan out)."""
+  fan_in, fan_out = _fans(shape)
+  limit = math.sqrt(6 / (fan_in + fan_out))
+  return rng.uniform(-limit, limit, shape).astype(np.float32)
+
+
+def glorot_normal(rng: np.random.Generator, *shape: int) -> np.ndarray:
+  """Normal with variance 2 / (fan in + fan out)."""
+  return rng.normal(0, math.sqrt(2 / sum(_fans(shape))), shape).astype(np.float32)
+
+
+def lecun_normal(rng: np.random.Generator, *shape: int) -> np.ndarray:
+  """Normal with variance 1 / fan in."""
+  return rng.normal(0, math.sqrt(1 / _fans(shape)[0]), shape).astype(np.float32)
+
+
+def he_normal(rng: np.random.Generator, *shape: int) -> np.ndarray:
+  """Normal with variance 2 / fan in, cut at two standard deviations."""
+  stddev = math.sqrt(2 / _fans(shape)[0]) / _CUT
+  drawn = rng.normal(0, 1, shape)
+  while (outside := np.abs(drawn) > 2).any():
+    drawn[outside] = rng.normal(0, 1, int(outside.sum()))
+  return (stddev * drawn).astype(np.float32)
+
+
+def orthogonal(rng: np.random.Generator, rows: int, columns: int) -> np.ndarray:
+  """Orthonormal rows or columns, whichever are fewer."""
+  tall = rng.normal(0, 1, (max(rows, columns), min(rows, columns)))
+  q, r = np.linalg.qr(tall)
+  q *= np.sign(np.diag(r))
+  return np.ascontiguousarray(q if rows >= columns else q.T, np.float32)
+
+
+def embedding_weights(
+  rng: np.random.Generator, num_tokens: int, size: int
+) -> np.ndarray:
+  """Uniform within 0.05."""
+  return rng.uniform(-0.05, 0.05, (num_tokens, size)).astype(np.float32)
+
+
+def zeros(*shape: int) -> np.ndarray:
+  return np.zeros(shape, np.float32)
+
+
+def dense_weights(
+  rng: np.random.Generator, inputs: int, units: int
+) -> list[np.ndarray]:
+  return [glorot_uniform(rng, inputs, units), zeros(units)]
+
+
+def lstm_weights(
+  rng: np.random.Generator, inputs: int, units: int, kernel=glorot_uniform
+) -> list[np.ndarray]:
+  """Kernel, recurrent kernel and bias of an LSTM, whose gates forget nothing yet."""
+  bias = zeros(4 * units)
+  bias[units : 2 * units] = 1  # Of the forget gate: Jozefowicz et al., ICML 2015.
+  return [kernel(rng, inputs, 4 * units), orthogonal(rng, units, 4 * units), bias]
+
+
+def _fans(shape: tuple[int, ...]) -> tuple[int, int]:
+  field = int(np.prod(shape[:-2]))
+  return field * shape[-2], field * shape[-1]
+
+
+def dense(x: Any, kernel: Any, bias: Any) -> tf.Tensor:
+  return tf.tensordot(x, kernel, 1) + bias
+
+
+def flat(x: Any) -> tf.Tensor:
+  return tf.reshape(x, [-1, x.shape[1:].num_elements()])
+
+
+def embedding(table: Any, tokens: Any) -> tf.Tensor:
+  """Rows of a table; its gradient is a tensor, as optimizers take it."""
+
+  @tf.custom_gradient
+  def rows(whole: Any) -> Any:
+    def gradient(upstream: Any) -> tf.Tensor:
+      size = whole.shape[1]
+      return tf.math.unsorted_segment_sum(
+        tf.reshape(upstream, [-1, size]), tf.reshape(tokens, [-1]), whole.shape[0]
+      )
+
+    return tf.gather(whole, tokens), gradient
+
+  return rows(table)
+
+
+def features(x: Any, tables: Sequence[Any]) -> tf.Tensor:
+  """Each example as a vector, in which embeddings stand for the codes at its end."""
+  if not tables:
+    return flat(x)
+  codes = tf.cast(x[:, -len(tables) :], tf.int32)
+  parts = [x[:, : -len(tables)]]
+  for place, table in enumerate(tables):
+    with_unknown = tf.pad(table, [[0, 1], [0, 0]])
+    parts.append(embedding(with_unknown, codes[:, place]))
+  return tf.concat(parts, axis=1)
+
+
+@tf.custom_gradient
+def lstm(x: Any, kernel: Any, recurrent: Any, bias: Any) -> Any:
+  """An LSTM, all of whose states are returned; as `tf.keras.layers.LSTM` computes it.
+
+  Its gradient is written out, so that those of the kernels are one product of matrices
+  for all steps, and the loops stay small: a graph of 80 steps takes seconds to make.
+
+  `x`: Of shape [batch, steps, inputs]. What comes later than an example's end does not
+  change what comes before, so padding at the end needs no mask here.
+  `kernel`: [inputs, 4 * units], for input gate, forget gate, candidate, output gate.
+  `recurrent`: [units, 4 * units].
+
+  Returns [batch, steps, units].
+  """
+  steps, units = x.shape[1], recurrent.shape[0]
+  projected = tf.transpose(tf.tensordot(x, kernel, 1) + bias, [1, 0, 2])
+  zero = tf.zeros([tf.shape(x)[0], units])
+
+  def forward(step: Any, h: Any, c: Any, gates: Any, cells: Any, states: Any) -> Any:
+    z = projected[step] + tf.matmul(h, recurrent)
+    i, f, _, o = tf.split(tf.sigmoid(z), 4, axis=1)
+    g = tf.tanh(z[:, 2 * units : 3 * units])
+    c = f * c + i * g
+    h = o * tf.tanh(c)
+    gate = tf.concat([i, f, g, o], axis=1)
+    return (
+      step + 1,
+      h,
+      c,
+      gates.write(step, gate),
+      cells.write(step, c),
+      states.write(step, h),
+    )
+
+  arrays = _loop(
+    lambda step, *_: step < steps,
+    forward,
+    (0, zero, zero, _array(steps), _array(steps), _array(steps)),
+  )[3:]
+  gates, cells, states = (array.stack() for array in arrays)
+
+  def gradient(upstream: Any) -> Any:
+    upstream = tf.transpose(upstream, [1, 0, 2])
+    i, f, g, o = tf.split(gates, 4, axis=2)
+    squashed = tf.tanh(cells)
+    before = tf.concat([zero[tf.newaxis], cells[:-1]], axis=0)
+    # How cell and output gate depend on what comes before their nonlinearities.
+    of_cell = o * (1 - squashed * squashed)
+    of_gates = tf.concat(
+      [g * i * (1 - i), before * f * (1 - f), i * (1 - g * g)], axis=2
+    )
+    of_output = squashed * o * (1 - o)
+
+    def backward(step: Any, dh: Any, dc: Any, array: Any) -> Any:
+      dh = dh + upstream[step]
+      dc = dc + dh * of_cell[step]
+      dz = tf.concat(
+        [tf.tile(dc, [1, 3]) * of_gates[step], dh * of_output[step]], axis=1
+      )
+      dh = tf.matmul(dz, recurrent, transpose_b=True)
+      return step - 1, dh, dc * f[step], array.write(step, dz)
+
+    start = (steps - 1, zero, zero, _array(steps))
+    dz = _loop(lambda step, *_: step >= 0, backward, start)[3].stack()
+    states_before = tf.concat([zero[tf.newaxis], states[:-1]], axis=0)
+    rows = tf.reshape(dz, [-1, 4 * units])
+    inputs = tf.reshape(tf.transpose(x, [1, 0, 2]), [-1, x.shape[2]])
+    return (
+      tf.transpose(tf.tensordot(dz, kernel, [[2], [1]]), [1, 0, 2]),
+      tf.matmul(inputs, rows, transpose_a=True),
+      tf.matmul(tf.reshape(states_before, [-1, units]), rows, transpose_a=True),
+      tf.reduce_sum(rows, axis=0),
+    )
+
+  return tf.transpose(states, [1, 0, 2]), gradient
+
+
+def _array(steps: int) -> tf.TensorArray:
+  return tf.TensorArray(tf.float32, steps, element_shape=[None, None])
+
+
+def _loop(condition: Any, body: Any, start: Any) -> Any:
+  return tf.while_loop(condition, body, start, parallel_iterations=1)
+
 
 _Network = tuple[list[np.ndarray], Callable[[Any, Any], Any]]
 
@@ -26,7 +222,7 @@ _Network = tuple[list[np.ndarray], Callable[[Any, Any], Any]]
 def build(
   name: str, shape: population.Shape, options: kind.Options, **widths: int
 ) -> tff.learning.models.FunctionalModel:
-  rng = initial.generator(options.seed)
+  rng = np.random.default_rng([options.seed, 1])
   weights, predict = _NETWORKS[name](shape, rng, **widths)
 
   @tf.function
@@ -56,16 +252,16 @@ def _one_layer(
   """One layer of all features, whose outputs start at zero."""
   num_codes, num_outputs = len(shape.embedded), shape.num_outputs
   num_features = _num_features(shape, embedding_size)
-  kernel = initial.zeros(num_features, num_outputs)
+  kernel = zeros(num_features, num_outputs)
   if num_codes:
     first = num_features - num_codes * embedding_size
-    kernel[first:] = initial.glorot_uniform(rng, num_features - first, num_outputs)
-  tables = initial.tables(shape.embedded, embedding_size)
+    kernel[first:] = glorot_uniform(rng, num_features - first, num_outputs)
+  tables = (zeros(each, embedding_size) for each in shape.embedded)
 
   def predict(w: Any, x: Any) -> Any:
-    return layers.dense(layers.features(x, w[:num_codes]), *w[num_codes:])
+    return dense(features(x, w[:num_codes]), *w[num_codes:])
 
-  return [*tables, kernel, initial.zeros(num_outputs)], predict
+  return [*tables, kernel, zeros(num_outputs)], predict
 
 
 def _num_features(shape: population.Shape, embedding_size: int) -> int:
@@ -85,17 +281,17 @@ def _mlp(
   for images of 28 x 28 pixels in 10 classes.
   """
   weights = [
-    *initial.tables(shape.embedded, embedding_size),
-    *initial.dense(rng, _num_features(shape, embedding_size), hidden_units),
-    *initial.dense(rng, hidden_units, hidden_units),
-    *initial.dense(rng, hidden_units, shape.num_outputs),
+    *(zeros(each, embedding_size) for each in shape.embedded),
+    *dense_weights(rng, _num_features(shape, embedding_size), hidden_units),
+    *dense_weights(rng, hidden_units, hidden_units),
+    *dense_weights(rng, hidden_units, shape.num_outputs),
   ]
 
   def predict(w: Any, x: Any) -> Any:
-    x, w = layers.features(x, w[: len(shape.embedded)]), w[len(shape.embedded) :]
-    hidden = tf.nn.relu(layers.dense(x, *w[:2]))
-    hidden = tf.nn.relu(layers.dense(hidden, *w[2:4]))
-    return layers.dense(hidden, *w[4:])
+    x, w = features(x, w[: len(shape.embedded)]), w[len(shape.embedded) :]
+    hidden = tf.nn.relu(dense(x, *w[:2]))
+    hidden = tf.nn.relu(dense(hidden, *w[2:4]))
+    return dense(hidden, *w[4:])
 
   return weights, predict
 
@@ -108,8 +304,8 @@ def _convolutional(
   size: int = 5,
   padding: str = 'SAME',
   pooled: tuple[int, ...] = (0, 1),
-  kernel: Any = initial.glorot_uniform,
-  dense_kernel: Any = initial.glorot_uniform,
+  kernel: Any = glorot_uniform,
+  dense_kernel: Any = glorot_uniform,
   activation: Any = tf.nn.relu,
 ) -> _Network:
   """Convolutions, some with a 2 x 2 max-pooling behind, then a hidden layer.
@@ -124,7 +320,7 @@ def _convolutional(
   height, width, channels = (*shape.inputs, 1)[:3]
   weights = []
   for number, (inputs, outputs) in enumerate(zip((channels, *filters), filters)):
-    weights += [kernel(rng, size, size, inputs, outputs), initial.zeros(outputs)]
+    weights += [kernel(rng, size, size, inputs, outputs), zeros(outputs)]
     lost = 0 if padding == 'SAME' else size - 1
     height, width = height - lost, width - lost
     if number in pooled:
@@ -132,7 +328,7 @@ def _convolutional(
       height, width = (height + up) // 2, (width + up) // 2
   num_flat = height * width * filters[-1]
   for inputs, outputs in ((num_flat, hidden_units), (hidden_units, shape.num_outputs)):
-    weights += [dense_kernel(rng, inputs, outputs), initial.zeros(outputs)]
+    weights += [dense_kernel(rng, inputs, outputs), zeros(outputs)]
 
   def predict(w: Any, x: Any) -> Any:
     x = x[..., tf.newaxis] if x.shape.rank == 3 else x
@@ -140,8 +336,8 @@ def _convolutional(
       x = activation(tf.nn.conv2d(x, w[2 * number], 1, padding) + w[2 * number + 1])
       if number in pooled:
         x = tf.nn.max_pool2d(x, 2, 2, padding)
-    hidden = activation(layers.dense(layers.flat(x), *w[-4:-2]))
-    return layers.dense(hidden, *w[-2:])
+    hidden = activation(dense(flat(x), *w[-4:-2]))
+    return dense(hidden, *w[-2:])
 
   return weights, predict
 
@@ -160,8 +356,8 @@ _vgg = functools.partial(
   filters=(32, 32, 64, 64, 128, 128),
   size=3,
   pooled=(1, 3, 5),
-  kernel=initial.lecun_normal,
-  dense_kernel=initial.glorot_normal,
+  kernel=lecun_normal,
+  dense_kernel=glorot_normal,
   activation=tf.tanh,
 )
 
@@ -179,15 +375,15 @@ def _char_lstm(
   weights (90 tokens). The embedding is not tied to the output.
   """
   weights = [
-    initial.embedding(rng, shape.num_outputs, embedding_size),
-    *initial.lstm(rng, embedding_size, hidden_units, initial.he_normal),
-    *initial.lstm(rng, hidden_units, hidden_units, initial.he_normal),
-    *initial.dense(rng, hidden_units, shape.num_outputs),
+    embedding_weights(rng, shape.num_outputs, embedding_size),
+    *lstm_weights(rng, embedding_size, hidden_units, he_normal),
+    *lstm_weights(rng, hidden_units, hidden_units, he_normal),
+    *dense_weights(rng, hidden_units, shape.num_outputs),
   ]
 
   def predict(w: Any, x: Any) -> Any:
-    states = layers.lstm(layers.embedding(w[0], x), *w[1:4])
-    return layers.dense(layers.lstm(states, *w[4:7]), *w[7:])
+    states = lstm(embedding(w[0], x), *w[1:4])
+    return dense(lstm(states, *w[4:7]), *w[7:])
 
   return weights, predict
 
@@ -207,15 +403,15 @@ def _word_lstm(
   dp_matrix_factorization.
   """
   weights = [
-    initial.embedding(rng, shape.num_outputs, embedding_size),
-    *initial.lstm(rng, embedding_size, hidden_units),
-    *initial.dense(rng, hidden_units, embedding_size),
-    *initial.dense(rng, embedding_size, shape.num_outputs),
+    embedding_weights(rng, shape.num_outputs, embedding_size),
+    *lstm_weights(rng, embedding_size, hidden_units),
+    *dense_weights(rng, hidden_units, embedding_size),
+    *dense_weights(rng, embedding_size, shape.num_outputs),
   ]
 
   def predict(w: Any, x: Any) -> Any:
-    states = layers.lstm(layers.embedding(w[0], x), *w[1:4])
-    return layers.dense(layers.dense(states, *w[4:6]), *w[6:])
+    states = lstm(embedding(w[0], x), *w[1:4])
+    return dense(dense(states, *w[4:6]), *w[6:])
 
   return weights, predict
 

@@ -10,8 +10,8 @@ from absl import flags
 from tff_dp_aggregators.accounting.programs import program
 from tff_dp_aggregators.base import ids
 
+from ..data import columns
 from ..data import formats
-from ..data import numerals
 
 Flag = program.Flag
 # What only goes with clients that are made.
@@ -122,13 +122,13 @@ class Files:
   )
   decimal: Optional[str] = program.flag(
     'Decimal sign of numbers in text files such as CSV.',
-    list(numerals.DECIMALS),
+    list(columns.DECIMALS),
     unset='a point',
   )
   thousands: Optional[str] = program.flag(
     'Separator of groups of digits of numbers in text files such as CSV; empty, the '
     'default, for none.',
-    ['', *numerals.THOUSANDS],
+    ['', *columns.THOUSANDS],
   )
   # How examples are dealt out; `None` if the data have clients.
   partition: Optional[str] = program.flag(
@@ -267,7 +267,11 @@ def _files(values: flags.FlagValues) -> Files:
       program.refuse(values, names, why)
   _check_columns(values)
   _check_shares(values)
-  _check_splits(values)
+  tested = values.test_data or path
+  for name, of in (('data_split', path), ('test_split', tested)):
+    if not _is_database(of, values):  # It would be all of them.
+      why = 'is for databases in the format of TensorFlow Federated; leave it out.'
+      program.refuse(values, (name,), why)
   if (values.decimal or '.') == values.thousands:
     raise ValueError(
       f'--thousands={values.thousands} is the decimal sign as well; give --decimal='
@@ -315,15 +319,6 @@ def separator(values: flags.FlagValues) -> Optional[str]:
       'letter, digit, quote, end of a line, point or sign of a number; or tab.'
     )
   return found
-
-
-def _check_splits(values: flags.FlagValues) -> None:
-  """Refuses splits of data that have none, which would be all of them."""
-  tested = values.test_data or values.data
-  for name, path in (('data_split', values.data), ('test_split', tested)):
-    if not _is_database(path, values):
-      why = 'is for databases in the format of TensorFlow Federated; leave it out.'
-      program.refuse(values, (name,), why)
 
 
 def _check_path(name: str, path: str) -> None:

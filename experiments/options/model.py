@@ -9,7 +9,6 @@ from tff_dp_aggregators.accounting.programs import program
 
 from .. import losses
 from .. import metrics
-from .. import models
 from ..data import population
 from ..models import kind as kind_lib
 from ..models import own
@@ -18,7 +17,7 @@ from ..models import own
 def _widths(name: str) -> str:
   own_widths = (
     f'{kind.widths[name]} of {kind.name}'
-    for kind in models.KINDS.values()
+    for kind in kind_lib.KINDS.values()
     if name in kind.widths
   )
   return f'Without it, that of the model: {", ".join(own_widths)}.'
@@ -50,7 +49,7 @@ class Model:
     """Checks that model, loss and metric go with such examples; loads no TensorFlow."""
     why_not = self.kind.why_not(shape)
     if why_not is not None:
-      kinds = models.KINDS.values()
+      kinds = kind_lib.KINDS.values()
       fitting = ', '.join(each.name for each in kinds if each.why_not(shape) is None)
       raise program.WrongUsage(
         f'--model={self.kind.name} is not for these data: {why_not}. Of the models '
@@ -109,7 +108,7 @@ class Model:
 
 
 def rows() -> tuple[program.Flag, ...]:
-  said = '; '.join(f'{kind.name}, {kind.summary}' for kind in models.KINDS.values())
+  said = '; '.join(f'{kind.name}, {kind.summary}' for kind in kind_lib.KINDS.values())
   return (
     program.Flag(
       'model',
@@ -137,7 +136,7 @@ def from_flags(values: flags.FlagValues) -> Model:
     if flag.using_default_value:
       flag.value = None  # A task's, for another model.
       continue
-    having = [each.name for each in models.KINDS.values() if name in each.widths]
+    having = [each.name for each in kind_lib.KINDS.values() if name in each.widths]
     raise ValueError(
       f'--{name} does not go with --model={kind.name}, which has none, or only with '
       f'--embedding_columns; those that have are {", ".join(having)}.'
@@ -148,11 +147,11 @@ def from_flags(values: flags.FlagValues) -> Model:
 
 
 def _kind(name: str) -> kind_lib.Kind:
-  if name in models.KINDS:
-    return models.KINDS[name]
+  if name in kind_lib.KINDS:
+    return kind_lib.KINDS[name]
   if ':' in name:
     return own.kind(name)
   raise ValueError(
-    f'--model={name} is none of {", ".join(models.KINDS)}; your own is given as '
+    f'--model={name} is none of {", ".join(kind_lib.KINDS)}; your own is given as '
     '--model=package.module:function.'
   )

@@ -1,7 +1,11 @@
-"""How clients and server train, and what is done with updates between them."""
+"""How clients and server train, and what is done with updates between them.
+
+Knows nothing of TensorFlow until an optimizer is made.
+"""
 
 import dataclasses
-from typing import Optional
+import math
+from typing import Any, Callable, Optional
 
 from absl import flags
 
@@ -11,20 +15,86 @@ from tff_dp_aggregators.accounting.programs import program
 from tff_dp_aggregators.learning import options
 from tff_dp_aggregators.learning.runs import fitting
 
-from .. import optimizers
+
+@dataclasses.dataclass(frozen=True)
+class Kind:
+  name: str  # Value of the flags.
+  # The function of `tff.learning.optimizers` that makes it; `None` for DP-FTRL, which
+  # is this package's, and for the server alone.
+  build: Optional[str]
+  # Whether it takes a momentum. Then the model is a linear function of the rounds'
+  # means: a workload, for which a strategy can be the best.
+  has_momentum: bool = False
+  # Whether its learning rate may change from round to round.
+  has_schedule: bool = False
+  # What it calls the small number that keeps its steps finite; `None` if it has none.
+  adaptivity: Optional[str] = None
+
+  def make(
+    self,
+    learning_rate: Any,
+    momentum: float = 0.0,
+    adaptivity: Optional[float] = None,  # `None` for its own default.
+  ) -> Any:
+    import tensorflow_federated as tff
+
+    from tff_dp_aggregators import learning
+
+    if self.build is None:
+      return learning.build_ftrl(learning_rate, momentum)
+    arguments: dict[str, Any] = {}
+    if momentum:
+      arguments['momentum'] = momentum
+    if self.adaptivity is not None and adaptivity is not None:
+      arguments[self.adaptivity] = adaptivity
+    return getattr(tff.learning.optimizers, self.build)(learning_rate, **arguments)
+
+
+KINDS = {
+  each.name: each
+  for each in (
+    Kind('sgd', 'build_sgdm', has_momentum=True, has_schedule=True),
+    Kind('adafactor', 'build_adafactor'),
+    Kind('adagrad', 'build_adagrad', adaptivity='epsilon'),
+    Kind('adam', 'build_adam', adaptivity='epsilon'),
+    Kind('adamw', 'build_adamw', adaptivity='epsilon'),
+    Kind('rmsprop', 'build_rmsprop', adaptivity='epsilon'),
+    Kind('yogi', 'build_yogi', adaptivity='epsilon'),
+    Kind('ftrl', None, has_momentum=True),
+  )
+}
+OF_CLIENTS = tuple(name for name, kind in KINDS.items() if kind.build is not None)
+
+
+# What fraction of its learning rate a client has in a round, by the fraction of the
+# rounds that are over.
+CLIENT_SCHEDULES: dict[str, Callable[[float], float]] = {
+  'constant': lambda over: 1.0,
+  'linear': lambda over: 1.0 - over,
+  'cosine': lambda over: (1.0 + math.cos(math.pi * over)) / 2,
+  'exponential': lambda over: 0.01**over,
+}
+
+
+def client_learning_rate_fn(
+  schedule: str, learning_rate: float, num_rounds: int
+) -> Callable[[int], float]:
+  """The learning rate of clients by the number of the round, from 0."""
+  fraction = CLIENT_SCHEDULES[schedule]
+  return lambda round_num: learning_rate * fraction(round_num / num_rounds)
+
 
 _DEFAULT_SERVER_MOMENTUM = 0.9
 _CONSTANT, _COOLDOWN = 'constant', 'cooldown'
-_KINDS = optimizers.KINDS.values()
-_WITH_MOMENTUM = [kind.name for kind in _KINDS if kind.has_momentum]
+_WITH_MOMENTUM = [kind.name for kind in KINDS.values() if kind.has_momentum]
 _INNER = '; '.join(f'{name}: {what}' for name, what in options.INNER.items())
-_ADAPTIVE = ', '.join(kind.name for kind in _KINDS if kind.adaptivity)
+_ADAPTIVE = ', '.join(kind.name for kind in KINDS.values() if kind.adaptivity)
 
 
 @dataclasses.dataclass(frozen=True)
 class Optimization:
   client_optimizer: str = program.flag(
-    'Optimizer of local training.', optimizers.OF_CLIENTS, default='sgd'
+    'Optimizer of local training.', OF_CLIENTS, default='sgd'
   )
   client_learning_rate: float = program.flag(
     'Learning rate of local training.', above=0
@@ -32,7 +102,7 @@ class Optimization:
   client_learning_rate_schedule: str = program.flag(
     'Schedule of the learning rate of local training over rounds: constant; linear or '
     'cosine decay towards 0; or exponential decay to a hundredth.',
-    list(optimizers.CLIENT_SCHEDULES),
+    list(CLIENT_SCHEDULES),
     default=_CONSTANT,
   )
   proximal_strength: Optional[float] = program.flag(
@@ -43,7 +113,7 @@ class Optimization:
   )
   server_optimizer: str = program.flag(
     'Optimizer of the global model; ftrl is DP-FTRL(M), on the sum of all rounds.',
-    list(optimizers.KINDS),
+    list(KINDS),
     default='sgd',
   )
   server_learning_rate: float = program.flag(
@@ -82,7 +152,7 @@ class Optimization:
 
   def workload(self, num_rounds: int) -> Optional[strategies.Workload]:
     """What the server makes of the rounds' means; `None` if that is not linear."""
-    if not optimizers.KINDS[self.server_optimizer].has_momentum:
+    if not KINDS[self.server_optimizer].has_momentum:
       return None
     if self.has_schedule:
       return strategies.Workload.cooldown(num_rounds, self.server_momentum)
@@ -90,7 +160,7 @@ class Optimization:
 
 
 def from_flags(values: flags.FlagValues) -> Optimization:
-  kind, momentum = optimizers.KINDS[values.server_optimizer], values.server_momentum
+  kind, momentum = KINDS[values.server_optimizer], values.server_momentum
   if momentum is not None and not kind.has_momentum:
     raise ValueError(
       f'--server_momentum is for --server_optimizer={" or ".join(_WITH_MOMENTUM)}.'
@@ -102,7 +172,7 @@ def from_flags(values: flags.FlagValues) -> Optimization:
     )
   schedule = values.server_learning_rate_schedule
   if schedule != _CONSTANT and not kind.has_schedule:
-    having = ' or '.join(each.name for each in _KINDS if each.has_schedule)
+    having = ' or '.join(each.name for each in KINDS.values() if each.has_schedule)
     raise ValueError(
       f'--server_learning_rate_schedule={schedule} is for --server_optimizer={having}.'
     )

@@ -1,4 +1,4 @@
-"""The privacy mechanism, its target or noise, and clipping.
+"""The privacy mechanism, its target or noise, clipping, and NbAFL.
 
 The flags are those of `report` and `plan`; mechanisms with their options, accountants
 and neighbouring relations that are registered are among them.
@@ -9,8 +9,8 @@ import dataclasses
 import math
 import sys
 import threading
-from collections.abc import Iterator
-from typing import Callable, Optional
+from collections.abc import Iterable, Iterator
+from typing import Any, Callable, Optional
 
 from absl import flags
 
@@ -28,7 +28,6 @@ from tff_dp_aggregators.accounting.reports import nbafl_report
 from tff_dp_aggregators.learning.runs import fitting
 from tff_dp_aggregators.strategies import registry
 
-from . import nbafl as nbafl_options
 from . import optimization as optimization_options
 from . import participation as participation_options
 
@@ -37,6 +36,19 @@ FIXED, ADAPTIVE = 'fixed', 'adaptive'
 _DEFAULT = table.DEFAULT_OF_PARTS
 _DEFAULT_TARGET_EPSILON = 8.0
 _PREFIX_SUMS, _SERVER = 'prefix_sums', 'server'
+_NBAFL = table.names(table.NBAFL)
+# What may be said as well as --nbafl, as it is so anyway.
+_SO_ANYWAY: dict[str, tuple[Any, ...]] = {
+  'mechanism': (noises.GAUSSIAN.name,),
+  'clipping': (FIXED,),
+  'workload': (_PREFIX_SUMS,),
+  'simulated_cohort_scale': (1.0,),
+  'sampling': (sampling.Limits.flag,),
+  'min_separation': (1,),
+  'rounds_between': (0,),
+  'fixed_epoch': (False,),
+  'schedule': (sampling.RandomEligible.name,),
+}
 # Seconds after which the search for the noise is no surprise only if it is announced.
 _SOON = 1.5
 
@@ -161,7 +173,7 @@ def not_without(clipping: Optional[str] = None) -> tuple[str, ...]:
   goes = {'mechanism', 'clipping'}
   if clipping == FIXED:
     goes |= {'clip_norm', 'clip_order'}
-  others = (*names(), *table.names(table.placement()), *nbafl_options.NAMES)
+  others = (*names(), *table.names(table.placement()), *_NBAFL)
   others += ('not_private_signal_to_noise', 'secret_noise')
   return tuple(name for name in others if name not in goes)
 
@@ -174,9 +186,13 @@ def from_flags(
 ) -> Privacy:
   """What the flags say, with the noise multiplier that the privacy target needs."""
   if values.nbafl and values.mechanism != NONE:
-    planned = nbafl_options.from_flags(values)
+    planned = flags_lib.nbafl(values)
+    arguments = planned.mechanism_arguments()
+    for name in ('noise_site', 'server_noise_multiplier', 'min_clients'):
+      if name in arguments:
+        values.set_default(name, arguments[name])
     return Privacy(
-      mechanism_lib.Mechanism(**planned.mechanism_arguments()),
+      mechanism_lib.Mechanism(**arguments),
       clip_norm=planned.clip_norm,
       delta=planned.delta,
       nbafl=planned,
@@ -415,3 +431,49 @@ def _announced(text: str) -> Iterator[None]:
     yield
   finally:
     timer.cancel()
+
+
+def nbafl_rows() -> table.Rows:
+  changes = {
+    'nbafl': {
+      'help': 'Noise of each client and of the server by NbAFL (arXiv:1911.00222), '
+      'from --target_epsilon, --target_delta, --clip_norm, --num_rounds, '
+      '--num_clients, --clients_per_round and the flags below. The report says what '
+      'the formulas claim of an example beside what holds of a client. All clients '
+      'take part in each round, or are drawn at random anew for each.'
+    },
+    'num_exposures': {'unset': '--num_rounds, for a client may be in each of them'},
+  }
+  return table.change(table.NBAFL, changes)
+
+
+def prepare_nbafl(
+  values: flags.FlagValues, of_participation: Iterable[str], of_noise: Iterable[str]
+) -> None:
+  """Refuses what does not go with the flags, and puts what follows from them."""
+  flags_lib.check_nbafl(values)
+  if not values.nbafl:
+    return
+  for names, why in (
+    (
+      of_participation,
+      'its formulas are for clients who all take part in each round, or are drawn at '
+      'random anew for each, and all report',
+    ),
+    (of_noise, 'mechanism, noise and its site follow from the formulas'),
+  ):
+    for name in names:
+      flag = values[name]
+      if name in (*_NBAFL, *table.OF_NBAFL) or not flag.present:
+        continue
+      if flag.value not in _SO_ANYWAY.get(name, ()):
+        raise ValueError(f'{flag.serialize()} does not go with --nbafl: {why}.')
+  if values.num_clients is None:
+    raise ValueError(
+      '--nbafl needs the number of clients, which is not known before the data are '
+      'read; give --num_clients.'
+    )
+  values['min_separation'].value = 1  # Not the task's.
+  values.set_default('mechanism', noises.GAUSSIAN.name)
+  values.set_default('clipping', FIXED)
+  values.set_default('num_exposures', values.num_rounds)

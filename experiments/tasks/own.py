@@ -12,9 +12,9 @@ from typing import Any
 
 from absl import flags
 
-from .. import models
 from ..data import loading
 from ..data import population as population_lib
+from ..models import kind as kind_lib
 from ..options import data as data_options
 from . import task
 
@@ -127,8 +127,8 @@ def _model(shape: population_lib.Shape, text_unit: Any) -> str:
   preferred = list(_MODELS[shape.label_kind])
   if text_unit == 'word':
     preferred.reverse()
-  for name in [*preferred, *models.KINDS]:
-    if models.KINDS[name].why_not(shape) is None:
+  for name in [*preferred, *kind_lib.KINDS]:
+    if kind_lib.KINDS[name].why_not(shape) is None:
       return name
   raise ValueError(
     f'there is no model for labels of kind {shape.label_kind} and inputs of shape '

@@ -5,7 +5,7 @@ from typing import Any, Callable, Optional
 
 import numpy as np
 
-from ..data import partition
+from ..data import arrangement
 from ..data import population
 from ..data import texts
 from ..options import data as data_options
@@ -77,7 +77,7 @@ def dealt_out(
   """Examples of classes without clients, split over made ones with label skew."""
   inputs, labels = train
   assert options.num_clients is not None
-  parts = partition.split_with_label_skew(
+  parts = arrangement.split_with_label_skew(
     labels, options.num_clients, options.dirichlet_alpha, rng
   )
   clients = [{'x': inputs[part], 'y': labels[part]} for part in parts]
@@ -105,7 +105,7 @@ def shape_of_tokens(
     'int32',
     (length,),
     'tokens',
-    vocabulary.num_tokens,
+    len(vocabulary.names),
     vocabulary.names,
     ignored_labels=(texts.PADDING,),
     **unscored,

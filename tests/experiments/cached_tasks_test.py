@@ -161,12 +161,12 @@ def test_images_are_those_that_tff_loads(cache_dir):
 
 
 def test_images_are_standardised_as_tensorflow_does_it():
-  from experiments.tasks import databases
+  from experiments.tasks import cached
 
   images = _RNG.integers(0, 256, (3, 32, 32, 3))
   images[1] = 7  # Of one colour.
   expected = tf.image.per_image_standardization(images.astype(np.float32))
-  np.testing.assert_allclose(databases.standardized(images), expected, atol=1e-5)
+  np.testing.assert_allclose(cached.standardized(images), expected, atol=1e-5)
 
 
 def test_stackoverflow_keeps_the_first_sentences_and_leaves_special_words_out(

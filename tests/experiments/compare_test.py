@@ -17,8 +17,6 @@ import pytest
 from experiments import compare
 from experiments.comparing import cells
 from experiments.comparing import grid
-from experiments.comparing import record as record_lib
-from experiments.comparing import tuning
 from tests import executing
 from tests.experiments import simulations
 
@@ -47,7 +45,7 @@ def _break(output):
   given = {flag[2:].split('=')[0]: (flag,) for flag in SMALL}
   make = cells.Maker(str(output), given)
   tried = (('server_learning_rate', '0.5'),)
-  cell = make.cell(point, tuning.seeds(2)[1], cells.TUNING, tried)
+  cell = make.cell(point, cells.tuning_seeds(2)[1], cells.TUNING, tried)
   assert os.path.basename(cell.directory) == BROKEN
   os.makedirs(cell.directory)
   begun = {'flags': cell.settings.flags, 'training': {'model': 'another'}}
@@ -198,7 +196,7 @@ def test_another_comparison_is_refused_naming_what_differs(shared):
     (('--grid', 'mechanism=tree', '--mechanism=blt'), 'is set by --grid and by the'),
     (
       ('--grid=mechanism=tree:clip_norm=2', '--tune=clip_norm=1,3'),
-      '--clip_norm is set by a value of --grid and by --tune',
+      '--clip_norm is set by --tune and by a value of --grid',
     ),
     (('--jobs=1000',), '--jobs=1000, or --scheduler=local:1000 is more than'),
   ],
@@ -223,7 +221,7 @@ def test_a_disk_that_is_full_is_said_on_a_line(tmp_path, monkeypatch):
   def full(*unused):
     raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), 'cells.csv')
 
-  monkeypatch.setattr(record_lib, 'write', full)
+  monkeypatch.setattr(grid, 'write_record', full)
   result = _compare(tmp_path / 'output', '--grid', 'mechanism=tree', '--seeds=1')
   assert result.returncode == 1
   assert result.stderr.startswith('error: [Errno 28] No space left on device: ')

@@ -4,10 +4,9 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from experiments import models
 from experiments.data import population
 from experiments.models import kind
-from experiments.models import layers
+from experiments.models import networks
 from tests.experiments import simulations
 from tests.experiments.data import own_data
 
@@ -94,8 +93,8 @@ def test_embeddings_stand_for_codes_and_that_of_unknown_values_is_0():
     np.array([[7, 8], [9, 10]], np.float32),
   ]
   expected = [[0.5, 5, 6, 9, 10], [1.5, 1, 2, 7, 8], [2.5, 0, 0, 0, 0]]
-  assert layers.features(x, tables).numpy().tolist() == expected
-  assert layers.features(x, []).numpy().tolist() == x.numpy().tolist()
+  assert networks.features(x, tables).numpy().tolist() == expected
+  assert networks.features(x, []).numpy().tolist() == x.numpy().tolist()
 
 
 @pytest.mark.parametrize('name', ['logistic', 'linear', 'mlp'])
@@ -104,7 +103,7 @@ def test_models_have_a_table_for_each_column(name):
   shape = population.Shape(
     (5,), 'float32', (), label_kind, None if name == 'linear' else 3, embedded=(4, 9)
   )
-  made = models.KINDS[name].build(shape, kind.Options(embedding_size=3))
+  made = kind.KINDS[name].build(shape, kind.Options(embedding_size=3))
   first, second, kernel = made.initial_weights[0][:3]
   assert [np.shape(each) for each in (first, second)] == [(4, 3), (9, 3)]
   assert not first.any() and not second.any() and kernel.any()

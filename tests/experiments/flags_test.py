@@ -7,9 +7,9 @@ import re
 import pytest
 from absl import flags as absl_flags
 
-from experiments import optimizers
 from experiments import settings
 from experiments.options import data as data_options
+from experiments.options import optimization as optimization_options
 from experiments.options import privacy as privacy_options
 from experiments.options import run as run_options
 from tests.experiments import simulations
@@ -185,7 +185,7 @@ def test_the_learning_rate_of_clients_falls_as_it_is_documented(schedule, last, 
     f'--client_learning_rate_schedule={schedule}', '--client_learning_rate=0.5', *LIMITS
   ).optimization
   assert optimization.has_client_schedule == (schedule != 'constant')
-  rate = optimizers.client_learning_rate_fn(
+  rate = optimization_options.client_learning_rate_fn(
     optimization.client_learning_rate_schedule, optimization.client_learning_rate, 12
   )
   assert rate(0) == 0.5
@@ -385,8 +385,8 @@ def test_all_optimizers_of_tensorflow_federated_can_be_asked_for():
   import tensorflow_federated as tff
 
   built = {name for name in dir(tff.learning.optimizers) if name.startswith('build_')}
-  assert {kind.build for kind in optimizers.KINDS.values()} - {None} == built
-  for name, kind in optimizers.KINDS.items():
+  assert {kind.build for kind in optimization_options.KINDS.values()} - {None} == built
+  for name, kind in optimization_options.KINDS.items():
     optimizer = kind.make(0.5, 0.9 if kind.has_momentum else 0.0, 0.25)
     weights = tf.constant([1.0, 2.0])
     state = optimizer.initialize(tf.TensorSpec([2]))

@@ -9,11 +9,9 @@ import pytest
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from experiments import models
 from experiments.data import population
-from experiments.models import initial
 from experiments.models import kind
-from experiments.models import layers
+from experiments.models import networks
 from tff_dp_aggregators import learning
 from tff_dp_aggregators.learning import packed
 
@@ -46,7 +44,7 @@ SMALL = kind.Options(hidden_units=4, embedding_size=3)
 
 
 def _build(name, shape, options=None):
-  options, made = options or kind.Options(), models.KINDS[name]
+  options, made = options or kind.Options(), kind.KINDS[name]
   widths = {key: getattr(options, key) for key in made.widths}
   return made.build(shape, kind.Options(options.seed, options.loss, **widths))
 
@@ -108,16 +106,16 @@ def test_initial_weights_are_those_of_the_seed(name):
 
 
 def test_an_lstm_and_its_gradient_are_those_of_keras():
-  rng = initial.generator(3)
+  rng = np.random.default_rng([3, 1])
   x = tf.constant(rng.normal(size=(4, 7, 5)).astype(np.float32))
   upstream = tf.constant(rng.normal(size=(4, 7, 6)).astype(np.float32))
-  weights = [tf.constant(each) for each in initial.lstm(rng, 5, 6)]
+  weights = [tf.constant(each) for each in networks.lstm_weights(rng, 5, 6)]
   keras = tf.keras.layers.LSTM(6, return_sequences=True)
   keras.build(x.shape)
   keras.set_weights([each.numpy() for each in weights])
   with tf.GradientTape(persistent=True) as tape:
     tape.watch([x, *weights])
-    ours, theirs = layers.lstm(x, *weights), keras(x)
+    ours, theirs = networks.lstm(x, *weights), keras(x)
     summed = [tf.reduce_sum(each * upstream) for each in (ours, theirs)]
   np.testing.assert_allclose(ours, theirs, atol=1e-6)
   gradients = tape.gradient(summed[0], [x, *weights])
@@ -132,7 +130,7 @@ def test_an_embedding_and_its_gradient_are_those_of_gather():
   upstream = tf.random.stateless_normal([2, 2, 3], [1, 2])
   with tf.GradientTape(persistent=True) as tape:
     tape.watch(table)
-    ours, theirs = layers.embedding(table, numbers), tf.gather(table, numbers)
+    ours, theirs = networks.embedding(table, numbers), tf.gather(table, numbers)
     summed = [tf.reduce_sum(each * upstream) for each in (ours, theirs)]
   assert np.array_equal(ours, theirs)
   gradient = tape.gradient(summed[0], table)
@@ -154,15 +152,15 @@ def test_initial_weights_have_the_variance_that_they_are_named_for():
   rng = np.random.default_rng(1)
   size = 400  # So that standard deviations are known to a hundredth.
   for draw, variance in (
-    (initial.glorot_uniform, 1 / size),
-    (initial.glorot_normal, 1 / size),
-    (initial.lecun_normal, 1 / size),
-    (initial.he_normal, 2 / size),
+    (networks.glorot_uniform, 1 / size),
+    (networks.glorot_normal, 1 / size),
+    (networks.lecun_normal, 1 / size),
+    (networks.he_normal, 2 / size),
   ):
     assert np.std(draw(rng, size, size)) == pytest.approx(variance**0.5, rel=0.01)
-  wide = initial.orthogonal(rng, 5, 20)
+  wide = networks.orthogonal(rng, 5, 20)
   np.testing.assert_allclose(wide @ wide.T, np.eye(5), atol=1e-6)
-  _, _, bias = initial.lstm(rng, 2, 3)
+  _, _, bias = networks.lstm_weights(rng, 2, 3)
   assert bias.tolist() == [0, 0, 0, 1, 1, 1, 0, 0, 0, 0, 0, 0]
 
 

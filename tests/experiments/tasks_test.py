@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from experiments import metrics
-from experiments import models
 from experiments import tasks
+from experiments.models import kind as kind_lib
 from experiments.options import data as data_options
-from experiments.tasks import tables
+from experiments.tasks import installed
 from tests.experiments import simulations
 
 
@@ -22,7 +22,7 @@ def _entropy(labels):
 
 
 def _load(num_clients, dirichlet_alpha, seed):
-  return tables.DIGITS.load(data_options.Data(num_clients, dirichlet_alpha, seed))
+  return installed.DIGITS.load(data_options.Data(num_clients, dirichlet_alpha, seed))
 
 
 def _examples(population):
@@ -60,8 +60,8 @@ def test_small_alpha_skews_labels_more_than_large_alpha():
 
 def test_more_clients_than_images_are_refused():
   with pytest.raises(ValueError, match='at most 1438'):
-    tables.DIGITS.check(data_options.Data(1439, 0.5, seed=1))
-  tables.DIGITS.check(data_options.Data(1438, 0.5, seed=1))
+    installed.DIGITS.check(data_options.Data(1439, 0.5, seed=1))
+  installed.DIGITS.check(data_options.Data(1438, 0.5, seed=1))
 
 
 OFFLINE = ('breast_cancer', 'digits', 'text')
@@ -84,7 +84,7 @@ def test_model_and_metric_of_an_offline_task_are_for_its_data(name):
   options = data_options.Data(task.defaults.num_clients, 0.5, seed=1)
   task.check(options)
   population = task.load(options)
-  kind = models.KINDS[task.defaults.model]
+  kind = kind_lib.KINDS[task.defaults.model]
   assert kind.why_not(population.shape) is None
   assert metrics.METRICS[task.defaults.metric].why_not(population.shape) is None
   assert population.num_clients == len(population.clients)

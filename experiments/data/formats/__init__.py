@@ -4,10 +4,11 @@ Knows nothing of TensorFlow, so that what is wrong is found before it is loaded.
 """
 
 import os
-from typing import Optional
+import re
+from collections.abc import Collection, Iterator, Sequence
+from typing import Callable, Optional
 
 from .. import problems
-from . import folder
 from . import lines
 from . import npz
 from . import source
@@ -56,7 +57,7 @@ def open_data(path: str, name: Optional[str], wanted: source.Wanted) -> source.S
       return lines.WholeFile(file, wanted)
     return file_format.open(file, wanted)
 
-  return folder.Folder(path, open_file)
+  return Folder(path, open_file)
 
 
 def _some_file(path: str) -> str:
@@ -70,3 +71,85 @@ def _some_file(path: str) -> str:
       )
     path = found.path
   return path
+
+
+# Opens one of the files.
+Open = Callable[[str], source.Source]
+
+
+class Folder:
+  """A folder of which one file was looked at; its files may have a `split`."""
+
+  def __init__(self, path: str, open_file: Open):
+    self.path = path
+    self._open = open_file
+    first = next(self._files(), None)
+    if first is None:
+      raise problems.DataError(
+        f'{path} is empty; it must have a file, or a folder, for each client.'
+      )
+    self._first = open_file(first[1])
+    self.columns = self._first.columns
+    self.split = getattr(self._first, 'split', None)
+
+  def batches(
+    self, wanted: Sequence[str], numbers: Collection[str] = ()
+  ) -> Iterator[source.Batch]:
+    for client, path in self._files():
+      opened = self._open(path)
+      is_alike = type(opened) is type(self._first)
+      if not is_alike or set(opened.columns) != set(self.columns):
+        raise problems.DataError(
+          f'{path} is of another format than {self._first.path}, or has other columns, '
+          f'{problems.listed(opened.columns)} for {problems.listed(self.columns)}; all '
+          'files must be alike.'
+        )
+      count = 0
+      for batch in opened.batches(wanted, numbers):
+        count += batch.num_rows
+        yield batch._replace(clients=client)
+      if not count:
+        raise problems.DataError(
+          f'{path}: client {client!r} has no examples; remove it, or fill it in.'
+        )
+
+  def _files(self) -> Iterator[tuple[str, str]]:
+    """Client and path of each file; names that begin with a dot are nobody's."""
+    kinds: dict[bool, str] = {}
+    for entry in _entries(self.path):
+      kinds[entry.is_dir()] = entry.name
+      if len(kinds) > 1:
+        raise problems.DataError(
+          f'{self.path} has {kinds[False]} and {kinds[True]}; there must be a file for '
+          'each client, or a folder for each client.'
+        )
+      if not entry.is_dir():
+        name = re.sub(
+          rf'{re.escape(lines.PACKED)}$', '', entry.name, flags=re.IGNORECASE
+        )
+        yield os.path.splitext(name)[0], _file(entry)
+        continue
+      inner = [_file(each) for each in _entries(entry.path)]
+      if not inner:
+        raise problems.DataError(
+          f'{entry.path}: client {entry.name!r} has no examples; remove the folder, or '
+          'fill it in.'
+        )
+      for path in inner:
+        yield entry.name, path
+
+
+def _file(entry: 'os.DirEntry[str]') -> str:
+  """Refuses folders, links that lead nowhere, and pipes."""
+  if not entry.is_file():
+    raise problems.DataError(
+      f'{entry.path} is not a file, of which a client may have several; remove it.'
+    )
+  return entry.path
+
+
+def _entries(path: str) -> Iterator['os.DirEntry[str]']:
+  with os.scandir(path) as found:
+    for entry in found:
+      if not entry.name.startswith('.'):
+        yield entry

@@ -1,7 +1,4 @@
-"""Files of plain text: a text a line, or in a folder a text a file.
-
-They are UTF-8, and gzipped if they are called so.
-"""
+"""Files of plain text: a text a line, or in a folder a text a file; gzipped or not."""
 
 import contextlib
 import gzip
@@ -19,12 +16,11 @@ COLUMN = 'text'
 PACKED = '.gz'
 _LINES = 2**12
 _NO_UTF8 = re.compile('[\udc80-\udcff]')  # As Python keeps such bytes.
-_FIELDS, _MOST_ROWS, _LEAST_ROWS = 2**16, 2**13, 2**6
 
 
 def rows_at_a_time(width: int) -> int:
   """How many rows of so many fields are handed over at a time."""
-  return max(_LEAST_ROWS, min(_MOST_ROWS, _FIELDS // max(1, width)))
+  return max(2**6, min(2**13, 2**16 // max(1, width)))
 
 
 def _bytes(path: str) -> IO[bytes]:

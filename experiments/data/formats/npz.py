@@ -75,22 +75,18 @@ class NpzFile:
     member = self._members[name]
     try:
       content = file.read(count * _row_bytes(member))
-      array = np.frombuffer(content, member.dtype).reshape(count, *member.shape[1:])
+      return np.frombuffer(content, member.dtype).reshape(count, *member.shape[1:])
     except (ValueError, zipfile.BadZipFile, EOFError) as e:
       raise problems.DataError(f'{self.path}: {name} is damaged: {e}.') from e
-    return array
 
   def _head(self, file_name: str, file: Any) -> _Member:
     name = file_name.removesuffix('.npy')
     try:
       version = np.lib.format.read_magic(file)
-      read = {
-        (1, 0): np.lib.format.read_array_header_1_0,
-        (2, 0): np.lib.format.read_array_header_2_0,
-      }.get(version)
-      if read is None:
-        raise ValueError(f'format {version} is unknown')
-      shape, is_fortran, dtype = read(file)
+      if version == (1, 0):
+        shape, is_fortran, dtype = np.lib.format.read_array_header_1_0(file)
+      else:
+        shape, is_fortran, dtype = np.lib.format.read_array_header_2_0(file)
     except (ValueError, zipfile.BadZipFile, EOFError) as e:
       raise problems.DataError(f'{self.path}: {name} is not an array: {e}.') from e
     is_whole = dtype.kind in 'biufUS' and shape and not (is_fortran and len(shape) > 1)

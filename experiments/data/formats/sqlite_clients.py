@@ -1,9 +1,4 @@
-"""SQLite in the format of TensorFlow Federated's `SqlClientData`.
-
-A table `examples` with `split_name`, `client_id` and `serialized_example_proto`, a
-`tf.train.Example`; and a table `client_metadata` with `client_id`, `split_name` and
-`num_examples`. The protos are read by a definition here, without TensorFlow.
-"""
+"""SQLite as TensorFlow Federated's `SqlClientData` has it, without TensorFlow."""
 
 import contextlib
 import functools
@@ -18,6 +13,7 @@ from .. import problems
 from . import source
 
 _ROWS = 2**10
+# `serialized_example_proto` is a `tf.train.Example`.
 _TABLES = {
   'examples': ('split_name', 'client_id', 'serialized_example_proto'),
   'client_metadata': ('client_id', 'split_name', 'num_examples'),
@@ -53,10 +49,7 @@ class SqliteClients:
         'WHERE split_name = ?',
         (self.split,),
       )
-      while True:
-        found = rows.fetchmany(_ROWS)
-        if not found:
-          return
+      while found := rows.fetchmany(_ROWS):
         numbers, clients, protos = zip(*found)
         where = self._where(numbers)
         parsed = [_parsed(proto, where(i)) for i, proto in enumerate(protos)]

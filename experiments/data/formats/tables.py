@@ -321,18 +321,15 @@ class JsonLines:
         if text.endswith('\r'):
           why = 'ends with a carriage return alone; save the file with line feeds'
         elif len(text) > _LONGEST_OBJECT:
-          size = {name: len(json.dumps(value)) for name, value in row.items()}
-          name = max(size, key=lambda each: size[each])
           why = (
-            f'has {len(text)} characters, most of them in {name!r}; a line may have '
-            f'{_LONGEST_OBJECT}. Shorten it, or save the data as Parquet'
+            f'has {len(text)} characters, and may have {_LONGEST_OBJECT}. Shorten it, '
+            'or save the data as Parquet'
           )
-        for name, value in row.items():
-          if _HALF.search(json.dumps(value, ensure_ascii=False)):
-            why = (
-              f'has half of a character, a surrogate without the other, in {name!r}: '
-              f'{problems.shown(value)}. Take it out, or write the whole character'
-            )
+        elif half := _HALF.search(json.dumps(row, ensure_ascii=False)):
+          why = (
+            f'has half of a character, {half[0]!r}, a surrogate without the other. '
+            'Take it out, or write the whole character'
+          )
         if why:
           return problems.DataError(f'{self._where(number)(0)} {why}.')
     return problems.DataError(f'{self.path} cannot be read: {error}.')

@@ -1,4 +1,7 @@
-"""Grids: how they are written, crossed and named."""
+"""Grids: how they are written, crossed and named, and what a folder says of them."""
+
+import fcntl
+import os
 
 import pytest
 from absl import flags
@@ -134,3 +137,61 @@ def test_names_are_fit_for_folders_and_differ_where_settings_do():
     assert '/' not in name
     assert ' ' not in name
     assert len(name) < 230
+
+
+def asked(values, *texts):
+  axes = grid.axes(texts, values, {})
+  points = grid.points(axes, {'mechanism': None, 'num_bands': 3})
+  varied = [axis.flag for axis in axes]
+  return grid.Record({}, varied, points, ['digits'], 1, {}, 1)
+
+
+def test_one_comparison_at_a_time_also_of_several_machines(tmp_path):
+  with grid.folder(str(tmp_path)):
+    with pytest.raises(BlockingIOError, match='another comparison, here or on another'):
+      with grid.folder(str(tmp_path)):
+        pass
+  with open(tmp_path / '.lock', 'r+') as theirs:  # All that another machine shows.
+    fcntl.flock(theirs, fcntl.LOCK_EX)
+    with pytest.raises(BlockingIOError, match='another comparison, here or on another'):
+      with grid.folder(str(tmp_path)):
+        pass
+
+
+def test_what_a_killed_comparison_left_half_written_is_removed(tmp_path):
+  (tmp_path / '.writing-of-another').touch()
+  (tmp_path / 'table.md').touch()
+  with grid.folder(str(tmp_path)):
+    assert sorted(os.listdir(tmp_path)) == ['.lock', 'table.md']
+    (tmp_path / '.writing-now').touch()
+    with pytest.raises(BlockingIOError):  # Whoever is refused removes nothing.
+      with grid.folder(str(tmp_path)):
+        pass
+    assert (tmp_path / '.writing-now').exists()
+
+
+def test_a_folder_with_a_lock_alone_is_empty(values, tmp_path):
+  with grid.folder(str(tmp_path)):
+    pass
+  now = asked(values, 'mechanism=tree')
+  assert grid.taken_up(str(tmp_path), now) == (now, now)
+  (tmp_path / 'mine.txt').touch()
+  with pytest.raises(FileExistsError, match='is not empty, and is not of a comparison'):
+    grid.taken_up(str(tmp_path), now)
+
+
+def test_flags_in_another_order_are_the_same_runs(values, tmp_path):
+  one = ('mechanism=tree:batch_size=7,banded', 'clip_norm=1,2')
+  begun = asked(values, *one)
+  grid.write_record(str(tmp_path), begun)
+  again, all_of_it = grid.taken_up(str(tmp_path), asked(values, *one[::-1]))
+  assert set(again.points) == set(begun.points)
+  assert list(all_of_it.points) == list(begun.points)
+
+
+def test_a_record_of_other_types_is_refused_with_its_place(values, tmp_path):
+  grid.write_record(str(tmp_path), asked(values, 'mechanism=tree'))
+  path = tmp_path / grid.FILE
+  path.write_text(path.read_text().replace('"seeds": 1', '"seeds": "one"'))
+  with pytest.raises(ValueError, match='not a record of a comparison: .*seeds'):
+    grid.read_record(str(tmp_path))

@@ -6,7 +6,6 @@ import pytest
 from experiments.data import arrangement
 from experiments.data import hashing
 from experiments.data import loading
-from experiments.data import partition
 
 # Whoever changes these changes who is held out, and in which order clients are.
 ALICE = [
@@ -79,7 +78,7 @@ def _one_by_one(labels, num_clients, alpha, rng):
   classes = np.unique(labels)
   pools = [list(rng.permutation(np.flatnonzero(labels == c))) for c in classes]
   parts = []
-  for size in partition.equal_sizes(len(labels), num_clients):
+  for size in arrangement.equal_sizes(len(labels), num_clients):
     wanted = rng.dirichlet(np.full(len(classes), alpha))
     part = []
     for _ in range(size):
@@ -97,7 +96,7 @@ def test_label_skew_is_what_one_draw_after_the_other_comes_to(alpha):
   labels = np.random.default_rng(0).integers(0, 5, 400)
   found, expected = (
     split(labels, 23, alpha, np.random.default_rng(7))
-    for split in (partition.split_with_label_skew, _one_by_one)
+    for split in (arrangement.split_with_label_skew, _one_by_one)
   )
   assert all(map(np.array_equal, found, expected))
 
@@ -106,7 +105,7 @@ def test_sizes_are_skewed_the_more_the_smaller_alpha_is_and_nobody_has_none():
   largest = []
   for alpha in (1e-3, 0.05, 1.0, 1000.0):
     rng = np.random.default_rng(1)
-    sizes = partition.skewed_sizes(10_000, 50, alpha, rng)
+    sizes = arrangement.skewed_sizes(10_000, 50, alpha, rng)
     assert sizes.sum() == 10_000
     assert sizes.min() >= 1
     largest.append(sizes.max())

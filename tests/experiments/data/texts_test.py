@@ -13,7 +13,7 @@ from tensorflow_federated.python.simulation.baselines.stackoverflow import (
 
 from experiments.data import problems
 from experiments.data import texts
-from experiments.tasks import databases
+from experiments.tasks import cached
 from tests.experiments.data import own_data
 
 SAID = {'client_column': 'who', 'text_column': 'said'}
@@ -32,13 +32,13 @@ def test_characters_are_the_sequences_of_the_baseline_of_shakespeare():
   preprocess = shakespeare.create_preprocess_fn(SPEC, 80)
   expected = _of_baseline(preprocess, 'snippets', found)
   sequences = [
-    databases.CHARACTERS.sequences(each.decode('latin-1'), 80) for each in found
+    cached.CHARACTERS.sequences(each.decode('latin-1'), 80) for each in found
   ]
   made = texts.examples(np.concatenate(sequences))
   assert np.array_equal(made['x'], expected[0])
   assert np.array_equal(made['y'], expected[1])
-  assert list(databases.CHARACTERS.entries) == shakespeare.CHAR_VOCAB
-  assert databases.CHARACTERS.num_tokens == len(shakespeare.CHAR_VOCAB) + 4
+  assert list(cached.CHARACTERS.entries) == shakespeare.CHAR_VOCAB
+  assert len(cached.CHARACTERS.names) == len(shakespeare.CHAR_VOCAB) + 4
 
 
 def test_words_are_the_sentences_of_the_baseline_of_stackoverflow():

@@ -120,7 +120,7 @@ def test_arrays_that_are_not_right_are_named(changes, message, tmp_path):
     ('{"who": "a", "age": [1, ], "height": 2, "bought": 0}', 'line 71 is not JSON: '),
     (
       '{"who": "\\ud800", "age": 1, "height": 2, "bought": 0}',
-      "line 71 has half of a character, a surrogate without the other, in 'who'",
+      'line 71 has half of a character, ',
     ),
     (
       '{"who": "a", "age": 1, "height": 2, "bought": 0}\r',
@@ -141,7 +141,7 @@ def test_json_that_is_not_right_is_named_by_line(line, message, tmp_path):
 def test_a_line_of_json_that_is_too_long_is_named(tmp_path):
   path = tmp_path / 'data.jsonl'
   path.write_text('{"x": 1, "y": ""}\n' + '{"x": 1, "y": "%s"}\n' % ('a' * 2**25))
-  with pytest.raises(problems.DataError, match="line 2 has 3.* most of them in 'y';"):
+  with pytest.raises(problems.DataError, match='line 2 has 3.* Shorten it'):
     list(tables.JsonLines(str(path), None).batches(['x']))
 
 

@@ -1,10 +1,11 @@
 """What is drawn of runs: their numbers, and names that tell them apart."""
 
 import json
+import math
 
 import pytest
 
-from experiments.plotting import runs as runs_lib
+from experiments import plotting
 
 HEADER = 'round,epsilon,test_loss,test_accuracy,round_seconds\n'
 
@@ -32,7 +33,7 @@ def none(tmp_path):
 
 
 def test_one_run_is_its_metric_with_epsilon_beside_it(tree):
-  chart = runs_lib.picture([runs_lib.read(tree)])
+  chart = plotting.picture([plotting.read_run(tree)])
   (line,) = chart.lines
   # Rounds that were not evaluated have no point.
   assert (line.label, line.x, line.y) == ('', [1, 3], [0.25, 0.75])
@@ -41,7 +42,7 @@ def test_one_run_is_its_metric_with_epsilon_beside_it(tree):
 
 
 def test_several_are_named_by_what_differs_and_by_nothing_else(tree, none):
-  chart = runs_lib.picture([runs_lib.read(tree), runs_lib.read(none)])
+  chart = plotting.picture([plotting.read_run(tree), plotting.read_run(none)])
   assert [line.label for line in chart.lines] == [
     'mechanism=tree, target_epsilon=3.5',
     'mechanism=none',
@@ -55,16 +56,16 @@ def test_what_is_private_names_no_line(tmp_path, tree):
   drawn = make(tmp_path / 'drawn', flags, ('0,1.5,2.0,0.25,0.5',))
   private = {'flags': {'seed': seed, 'num_clients': 183}}
   (tmp_path / 'drawn' / 'private.json').write_text(json.dumps(private))
-  runs = [runs_lib.read(drawn), runs_lib.read(tree)]
+  runs = [plotting.read_run(drawn), plotting.read_run(tree)]
   assert runs[0].flags['seed'] == seed
-  said = ' '.join(runs_lib.labels(runs))
+  said = ' '.join(plotting.labels(runs))
   assert str(seed) not in said and '183' not in said
   assert 'mechanism=gaussian' in said and 'seed=1' in said
 
 
 def test_over_epsilon_a_run_without_privacy_is_a_level(tree, none):
-  runs = [runs_lib.read(tree), runs_lib.read(none)]
-  first, second = runs_lib.picture(runs, 'epsilon').lines
+  runs = [plotting.read_run(tree), plotting.read_run(none)]
+  first, second = plotting.picture(runs, 'epsilon').lines
   assert (first.x, first.y) == ([1.5, 3.5], [0.25, 0.75])
   assert (second.x, second.y) == ((), [0.875])
   assert second.label == 'mechanism=none (no privacy)'
@@ -72,22 +73,53 @@ def test_over_epsilon_a_run_without_privacy_is_a_level(tree, none):
 
 def test_a_column_that_is_not_there_is_refused_with_those_that_are(tree):
   with pytest.raises(ValueError, match="no column 'speed'; there are round, epsilon,"):
-    runs_lib.picture([runs_lib.read(tree)], y='speed')
+    plotting.picture([plotting.read_run(tree)], y='speed')
 
 
 def test_runs_that_measured_different_things_are_refused(tree, tmp_path):
   header = 'round,test_error,round_seconds\n'
   other = make(tmp_path / 'other', {}, ['0,0.5,1'], header=header)
   with pytest.raises(ValueError, match='no measure that all runs have'):
-    runs_lib.picture([runs_lib.read(tree), runs_lib.read(other)])
+    plotting.picture([plotting.read_run(tree), plotting.read_run(other)])
   # The run of another program has no metric by name.
-  (line,) = runs_lib.picture([runs_lib.read(other)]).lines
+  (line,) = plotting.picture([plotting.read_run(other)]).lines
   assert line.y == [0.5]
 
 
 def test_what_is_no_run_is_refused(tmp_path, tree):
   with pytest.raises(ValueError, match='cannot be read as a run: '):
-    runs_lib.read(str(tmp_path))
+    plotting.read_run(str(tmp_path))
   (tmp_path / 'tree' / 'metrics.csv').write_text(HEADER)
   with pytest.raises(ValueError, match='no rounds yet'):
-    runs_lib.read(tree)
+    plotting.read_run(tree)
+
+
+LINES = tuple(
+  plotting.Line(f'mechanism={number}', (1, 2, 4), (0.1, 0.2, number / 20), (0.01,) * 3)
+  for number in range(12)
+)
+CHART = plotting.Chart(
+  'title', 'epsilon', 'accuracy', (*LINES, plotting.Line('no privacy', (), (0.9,)))
+)
+
+
+@pytest.mark.parametrize('kind', plotting.FORMATS)
+def test_the_same_picture_is_the_same_bytes(kind, tmp_path):
+  paths = [str(tmp_path / f'{number}.{kind}') for number in range(2)]
+  for path in paths:
+    plotting.save(CHART, path)
+  first, second = (open(path, 'rb').read() for path in paths)
+  assert first == second
+  assert first.startswith(b'\x89PNG' if kind == 'png' else b'<?xml')
+
+
+def test_error_bars_have_the_length_of_the_errors():
+  line = plotting.Line('a', (1.0, 2.0, 4.0), (0.5, 0.6, 0.7), (0.05, math.nan, 0.02))
+  chart = plotting.Chart('', 'x', 'y', [line], are_points=True)
+  (axes,) = plotting._drawn(chart).axes
+  (container,) = axes.containers
+  (bars,) = container[2]
+  segments = bars.get_segments()
+  assert segments[0][:, 1] == pytest.approx([0.45, 0.55])
+  assert segments[2][:, 1] == pytest.approx([0.68, 0.72])
+  assert [text.get_text() for text in axes.get_xticklabels()] == ['1', '2', '4']

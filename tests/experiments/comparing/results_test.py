@@ -7,10 +7,10 @@ import math
 import numpy as np
 import pytest
 
+from experiments import plotting
 from experiments.comparing import cells
 from experiments.comparing import grid
-from experiments.comparing import record as record_lib
-from experiments.comparing import table
+from experiments.comparing import results as results_lib
 
 ACCURACIES = {2: (0.71, 0.74, 0.79), 4: (0.8, 0.9, None)}
 SEEDS = (1, 2, 3)
@@ -23,7 +23,7 @@ def points():
 
 @pytest.fixture(scope='module')
 def record(points):
-  return record_lib.Record({}, ['target_epsilon'], points, ['digits'], 3, {}, 1)
+  return grid.Record({}, ['target_epsilon'], points, ['digits'], 3, {}, 1)
 
 
 @pytest.fixture(scope='module')
@@ -51,7 +51,7 @@ def results(points, tmp_path_factory):
 
 
 def test_mean_and_standard_error_are_those_of_numpy(record, results):
-  rows = table.rows(record, results, {})
+  rows = results_lib.rows(record, results, {})
   assert len(rows) == len(ACCURACIES)
   for row, accuracies in zip(rows, ACCURACIES.values()):
     values = np.array([each for each in accuracies if each is not None])
@@ -63,19 +63,19 @@ def test_mean_and_standard_error_are_those_of_numpy(record, results):
 
 
 def test_a_single_run_has_no_standard_error(record, results):
-  rows = table.rows(record, results[:1], {})
+  rows = results_lib.rows(record, results[:1], {})
   assert (rows[0]['test_accuracy'], rows[0]['test_accuracy_stderr']) == (0.71, None)
   assert (rows[1]['test_accuracy'], rows[1]['test_accuracy_stderr']) == (None, None)
 
 
 def test_markdown_has_mean_and_error_and_csv_every_digit(record, results):
-  rows = table.rows(record, results, {})
+  rows = results_lib.rows(record, results, {})
   assert [(row['seeds'], row['seeds_missing']) for row in rows] == [(3, 0), (2, 1)]
-  assert '| 2 (1 missing) |' in table.to_markdown(record, rows, ())
+  assert '| 2 (1 missing) |' in results_lib.to_markdown(record, rows, ())
   assert '| 2 | 0.7467 ± 0.0233 | 0.2533 ± 0.0233 | 2.0000 | 1e-05 |' in (
-    table.to_markdown(record, rows, ())
+    results_lib.to_markdown(record, rows, ())
   )
-  (first, _) = csv.DictReader(io.StringIO(table.to_csv(rows)))
+  (first, _) = csv.DictReader(io.StringIO(results_lib.to_csv(rows)))
   assert float(first['test_accuracy']) == rows[0]['test_accuracy']
   assert float(first['noise_multiplier']) == rows[0]['noise_multiplier']
   assert list(first)[:3] == ['target_epsilon', 'test_accuracy', 'test_accuracy_stderr']
@@ -89,14 +89,68 @@ def test_means_that_seeds_cannot_tell_apart_are_not_ranked(record):
       for each in zip((1.0, 2.0, 4.0), (0.90, 0.91, 0.99), errors)
     ]
 
-  assert table.ranking(record, rows([0.001] * 3, 5)) == ''
-  said = table.ranking(record, rows([0.01] * 3, 5))
+  assert results_lib.ranking(record, rows([0.001] * 3, 5)) == ''
+  said = results_lib.ranking(record, rows([0.01] * 3, 5))
   assert '1.0 and 2.0.' in said and '4.0' not in said
   # Two seeds know their error badly: t of two degrees of freedom is 4.3.
-  assert '2.0 and 4.0' in table.ranking(record, rows([0.014] * 3, 2))
-  assert 'Give more --seeds' in table.ranking(record, rows([None] * 3, 1))
+  assert '2.0 and 4.0' in results_lib.ranking(record, rows([0.014] * 3, 2))
+  assert 'Give more --seeds' in results_lib.ranking(record, rows([None] * 3, 1))
 
 
 def test_epsilon_of_runs_without_a_guarantee_is_infinite(record, results):
-  row = {**table.rows(record, results, {})[0], 'epsilon': math.inf}
-  assert '| infinite |' in table.to_markdown(record, [row], ())
+  row = {**results_lib.rows(record, results, {})[0], 'epsilon': math.inf}
+  assert '| infinite |' in results_lib.to_markdown(record, [row], ())
+
+
+NAN = pytest.approx(math.nan, nan_ok=True)
+
+
+def picture(varied, lines):
+  """Of lines with the values of what is varied, accuracy, error and epsilon."""
+  rows, points = [], []
+  for values, accuracy, error, epsilon, more in lines:
+    points.append(grid.Point(tuple((n, v) for n, v in zip(varied, values) if v)))
+    rows.append(
+      {
+        **dict(zip(varied, values)),
+        'test_accuracy': accuracy,
+        f'test_accuracy{results_lib.ERROR}': error,
+        'epsilon': epsilon,
+        'delta': '1e-05',
+        'seeds': '2' if error else '1',
+        **more,
+      }
+    )
+  record = grid.Record({}, varied, points, ['digits'], 2, {}, 1)
+  return results_lib.picture(record, rows)
+
+
+def test_the_metric_is_drawn_against_epsilon_with_a_line_for_each_mechanism():
+  chart = picture(
+    ['mechanism', 'target_epsilon'],
+    [
+      (('tree', '8'), '0.9', '0.01', '7.9999999', {}),
+      (('tree', '2'), '0.8', '0.02', '1.9999999', {}),
+      (('blt', '2'), '0.7', '', '1.9999999', {}),
+      (('blt', '4'), '', '', '', {}),  # Not finished.
+      (('none', ''), '0.95', '0.005', 'inf', {'delta': ''}),
+    ],
+  )
+  assert chart.lines == [
+    plotting.Line('tree', [2.0, 8.0], [0.8, 0.9], [0.02, 0.01]),
+    plotting.Line('blt', [2.0], [0.7], [NAN]),
+    plotting.Line('no privacy', (), [0.95], [0.005]),
+  ]
+  assert chart.x_label == 'epsilon at delta = 1e-05'
+  assert chart.y_label == 'test accuracy'
+  assert chart.title == 'digits: test accuracy, 1 to 2 seeds'
+
+
+def test_epsilon_of_a_simulated_cohort_is_said_to_be_no_guarantee():
+  lines = [
+    ((noise,), '0.5', '', 'inf', {'simulated_epsilon': epsilon})
+    for noise, epsilon in (('1', '12.5'), ('2', '3.25'))
+  ]
+  chart = picture(['noise_multiplier'], lines)
+  assert chart.lines[0].x == [3.25, 12.5]
+  assert 'no guarantee' in chart.x_label

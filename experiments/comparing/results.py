@@ -1,4 +1,10 @@
-"""The table of a comparison: a line for each point of the grid, mean over its seeds."""
+"""What a comparison comes to: its table, and the picture that is drawn of that.
+
+The table has a line for each point of the grid, mean over its seeds. The picture has
+the metric against epsilon, with a line for each combination of the flags that are
+varied besides; no privacy is a level. Where epsilon is not varied, it has the metric
+over the number that is, or a dot for each line of the table.
+"""
 
 import csv
 import io
@@ -15,17 +21,25 @@ import numpy as np
 from tff_dp_aggregators.base import new_files
 from tff_dp_aggregators.base import rounding
 
+from .. import metrics as metrics_lib
+from .. import plotting
 from . import cells as cells_lib
 from . import grid
-from . import record as record_lib
-from . import tuning as tuning_lib
 
 CELLS, TABLE, MARKDOWN = 'cells.csv', 'table.csv', 'table.md'
+PICTURES = tuple(f'comparison.{each}' for each in plotting.FORMATS)
 ERROR = '_stderr'  # After the name of a measure: the standard error of its mean.
 _MOST_PAIRS = 5  # That are named of lines which cannot be ranked.
 _OF_NOISE = ('delta', 'noise_multiplier', 'rmse')  # The same for all seeds.
 TUNED = 'tuned_'  # Before the name of a flag that was chosen.
-Row = dict[str, Any]
+_NOISE = ('target_epsilon', 'target_rho', 'noise_multiplier')
+_LEAST_VALUES = 3  # Of a number, to be an axis.
+_LOG_RATIO = 8.0  # Largest value by the smallest from which on steps are ratios.
+_SAME = 1e-3  # Relative difference of epsilons that are one in a picture.
+_TEST = 'test_'
+_SIMULATED = 'simulated_epsilon'  # Of runs with the noise of a larger cohort.
+Row = dict[str, Any]  # Of the table, with numbers.
+_Row = Mapping[str, str]  # As it is read again.
 
 
 def mean_and_error(values: Sequence[float]) -> tuple[Optional[float], Optional[float]]:
@@ -39,9 +53,9 @@ def mean_and_error(values: Sequence[float]) -> tuple[Optional[float], Optional[f
 
 
 def rows(
-  record: record_lib.Record,
+  record: grid.Record,
   results: Sequence[cells_lib.Result],
-  selections: Mapping[grid.Point, tuning_lib.Selected],
+  selections: Mapping[grid.Point, cells_lib.Selected],
 ) -> list[Row]:
   measures = _measures(results)
   found = []
@@ -70,7 +84,7 @@ def rows(
   return found
 
 
-def columns_varied(record: record_lib.Record) -> list[str]:
+def columns_varied(record: grid.Record) -> list[str]:
   """The flags in which points differ, also those that values bring along."""
   along = [flag for point in record.points for flag in point.values]
   return list(dict.fromkeys([*record.varied, *along]))
@@ -84,9 +98,9 @@ def _measures(results: Sequence[cells_lib.Result]) -> list[str]:
 
 def write(
   output: str,
-  record: record_lib.Record,
+  record: grid.Record,
   results: Sequence[cells_lib.Result],
-  selections: Mapping[grid.Point, tuning_lib.Selected],
+  selections: Mapping[grid.Point, cells_lib.Selected],
   notes: Sequence[str],
 ) -> list[Row]:
   made = rows(record, results, selections)
@@ -101,7 +115,7 @@ def write(
 
 
 def _cell_rows(
-  output: str, record: record_lib.Record, results: Sequence[cells_lib.Result]
+  output: str, record: grid.Record, results: Sequence[cells_lib.Result]
 ) -> list[Row]:
   measures = _measures(results)
   found = []
@@ -142,9 +156,7 @@ def read(output: str) -> list[dict[str, str]]:
     ) from e
 
 
-def to_markdown(
-  record: record_lib.Record, rows: Sequence[Row], notes: Sequence[str]
-) -> str:
+def to_markdown(record: grid.Record, rows: Sequence[Row], notes: Sequence[str]) -> str:
   shown = [name for name in rows[0] if _is_shown(name, rows)]
   flags = columns_varied(record)
   lines = [
@@ -157,20 +169,15 @@ def to_markdown(
     'Mean and standard error of the mean over '
     f'{seeds_in_words(row["seeds"] for row in rows)}, after the last round.'
   )
-  settings = f'Flags of all runs: `{given}`.' if given else ''
-  parts = ['# Comparison', ' '.join(filter(None, (about, settings))), '\n'.join(lines)]
-  notes = [*filter(None, [ranking(record, rows)]), *notes]
-  parts += ['\n'.join(f'- {note}' for note in notes)] if notes else []
-  return '\n\n'.join(parts) + '\n'
+  if given:
+    about += f' Flags of all runs: `{given}`.'
+  notes = [f'- {note}' for note in (ranking(record, rows), *notes) if note]
+  parts = ['# Comparison', about, '\n'.join(lines), '\n'.join(notes)]
+  return '\n\n'.join(filter(None, parts)) + '\n'
 
 
-def ranking(record: record_lib.Record, rows: Sequence[Row]) -> str:
-  """Which lines their seeds are too few to rank, in a sentence; '' if none.
-
-  Two means are told apart if they differ by more than the Student's t quantile of 97.5%
-  times both standard errors combined, with as many degrees of freedom as there are
-  seeds less one for each line.
-  """
+def ranking(record: grid.Record, rows: Sequence[Row]) -> str:
+  """Which lines their seeds are too few to rank, by Student's t test; '' if none."""
   from scipy import stats
 
   measure = next((name for name in rows[0] if f'{name}{ERROR}' in rows[0]), '')
@@ -202,7 +209,7 @@ def ranking(record: record_lib.Record, rows: Sequence[Row]) -> str:
   )
 
 
-def to_text(record: record_lib.Record, rows: Sequence[Row]) -> str:
+def to_text(record: grid.Record, rows: Sequence[Row]) -> str:
   """What tells the points apart, their metric and epsilon: fits into a terminal."""
   measures = [name for name in rows[0] if f'{name}{ERROR}' in rows[0]]
   told = {*columns_varied(record), *measures[:1]}
@@ -266,3 +273,136 @@ def _cell(row: Row, name: str) -> str:
   if isinstance(value, float):
     return format(value, {'seconds': '.1f', 'noise_multiplier': '.4f'}.get(name, 'g'))
   return str(value).replace('|', '\\|')
+
+
+def draw(output: str, path: Optional[str] = None) -> list[str]:
+  """Draws the picture of the comparison in a folder: there, or to a path."""
+  made = picture(grid.read_record(output), read(output))
+  if made is None:
+    return []
+  paths = [path] if path else [os.path.join(output, name) for name in PICTURES]
+  for each in paths:
+    plotting.save(made, each)
+  return paths
+
+
+def picture(record: grid.Record, rows: Sequence[_Row]) -> Optional[plotting.Picture]:
+  """What the picture shows; `None` if no run is finished yet."""
+  names = [name for row in rows for name in row if f'{name}{ERROR}' in row]
+  # The metric is the first one that the table has.
+  measure = next((name for name in names if any(row[name] for row in rows)), '')
+  drawn = [row for row in rows if math.isfinite(_number(row.get(measure, '')))]
+  if not drawn:
+    return None
+  varied = columns_varied(record)
+  x, said = _axis(record, varied, drawn), _heading(measure)
+  seeds = seeds_in_words(int(row['seeds']) for row in drawn)
+  note = 'Bars: standard error of the mean over seeds.' if record.seeds > 1 else ''
+  if record.tuned:
+    note += f' Tuned for each point: {", ".join(record.tuned)}.'
+  title, note = f'{", ".join(record.tasks)}: {said}, {seeds}', note.strip()
+  if x is None:
+    return plotting.Dots(
+      title,
+      x_label=said,
+      names=[_label(row, varied) or 'all' for row in drawn],
+      values=[_number(row[measure]) for row in drawn],
+      errors=[_number(row[f'{measure}{ERROR}']) for row in drawn],
+      note=note,
+    )
+  finite = [each for each in (_x(row, x) for row in drawn) if each is not None]
+  metric = metrics_lib.METRICS.get(measure.removeprefix(_TEST))
+  return plotting.Chart(
+    title,
+    x_label=_x_label(x, drawn),
+    y_label=said,
+    lines=_lines(drawn, [name for name in varied if name != x], x, measure),
+    y_limits=metric.limits if metric else (None, None),
+    are_points=True,
+    log_x=min(finite) > 0 and max(finite) >= _LOG_RATIO * min(finite),
+    note=note,
+  )
+
+
+def _axis(
+  record: grid.Record, varied: Sequence[str], rows: Sequence[_Row]
+) -> Optional[str]:
+  """Which of the flags is the horizontal axis: noise, or else a number."""
+  for name in _NOISE:
+    if name in record.varied and len({row[name] for row in rows} - {''}) > 1:
+      return name
+  for name in varied:
+    values = [row[name] for row in rows if row[name]]
+    numbers = {_number(value) for value in values}
+    if len(numbers) >= _LEAST_VALUES and all(map(math.isfinite, numbers)):
+      return name
+  return None
+
+
+def _x(row: _Row, axis: str) -> Optional[float]:
+  """Where a line of the table is on the axis; `None` if it is a level."""
+  # Other mechanisms spend another epsilon with the same noise; and with a target, runs
+  # may spend less, where its accountant is not the tightest.
+  own = row.get(_SIMULATED) or row['epsilon']
+  value = _number(own if axis in _NOISE else row[axis])
+  if axis == 'target_epsilon':
+    target = _number(row[axis])
+    value = target if math.isclose(value, target, rel_tol=_SAME) else value
+  return value if math.isfinite(value) else None
+
+
+def _x_label(axis: str, rows: Sequence[_Row]) -> str:
+  if axis not in _NOISE:
+    return _heading(axis)
+  deltas = {row['delta'] for row in rows} - {''}
+  at_delta = f' at delta = {float(deltas.pop()):g}' if len(deltas) == 1 else ''
+  if any(row.get(_SIMULATED) for row in rows):
+    return f'epsilon{at_delta} of a simulated, larger cohort: no guarantee'
+  return f'epsilon{at_delta}'
+
+
+def _lines(
+  rows: Sequence[_Row], others: Sequence[str], axis: str, measure: str
+) -> list[plotting.Line]:
+  groups: dict[tuple[str, bool], list[tuple[float, _Row]]] = {}
+  for row in rows:
+    x = _x(row, axis)
+    label = _label(row, others)
+    groups.setdefault((label, x is None), []).append((x or 0.0, row))
+  found = []
+  for (label, is_level), points in groups.items():
+    ordered = sorted(points, key=lambda each: each[0])
+    for part in [[each] for each in ordered] if is_level else [ordered]:
+      found.append(
+        plotting.Line(
+          _of_level(label, part[0][1]) if is_level else label,
+          () if is_level else [x for x, _ in part],
+          [_number(row[measure]) for _, row in part],
+          [_number(row[f'{measure}{ERROR}']) for _, row in part],
+        )
+      )
+  return found
+
+
+def _of_level(label: str, row: _Row) -> str:
+  """The name of a level: without privacy, or with an epsilon that is not varied."""
+  if math.isinf(_number(row['epsilon'])):
+    others = [part for part in label.split(', ') if part not in ('none', '')]
+    return ', '.join(['no privacy', *others])
+  return label
+
+
+def _label(row: _Row, names: Sequence[str]) -> str:
+  """What tells a line from others; mechanisms are known without the flag's name."""
+  return ', '.join(
+    row[name] if name == 'mechanism' else f'{name}={row[name]}'
+    for name in names
+    if row[name]
+  )
+
+
+def _number(text: str) -> float:
+  try:
+    return float(text) if text else math.nan
+  except ValueError:
+    return math.nan

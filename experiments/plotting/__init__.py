@@ -1,4 +1,0 @@
-"""Pictures of runs and of comparisons, for people; all are drawn in `charts`.
-
-Knows nothing of TensorFlow.
-"""

@@ -1,0 +1,175 @@
+"""Data that are installed: small ones of scikit-learn, and the sources of Python.
+
+Of those of scikit-learn a fifth is held out. Digits: 1,797 images of 8 x 8 pixels in 10
+classes. Breast cancer: two classes of 569 tumours, from 30 numbers each; these are
+scaled by the training examples without noise, so reports say that no privacy covers it.
+"""
+
+import hashlib
+import os
+import sysconfig
+from typing import Any, Optional
+
+import numpy as np
+
+from ..data import population
+from ..data import texts
+from ..options import data as data_options
+from . import task
+
+
+def _task(name: str, num_examples: int, **said: Any) -> task.Task:
+  num_test = round(num_examples / 5)
+
+  def check(options: data_options.Data) -> None:
+    task.refuse_cache_dir(name, options)
+    task.check_num_clients(options, num_examples - num_test)
+
+  def load(options: data_options.Data) -> population.Population:
+    import sklearn.datasets  # Takes a second; flags are checked without it.
+
+    found = getattr(sklearn.datasets, f'load_{name}')()
+    labels = found.target.astype(np.int32)
+    rng = np.random.default_rng([options.seed, 0])
+    order = rng.permutation(len(labels))
+    test, train = order[:num_test], order[num_test:]
+    names: Optional[tuple[str, ...]] = None
+    not_covered: tuple[str, ...] = ()
+    if name == 'digits':
+      inputs = (found.images[..., np.newaxis] / 16.0).astype(np.float32)
+    else:
+      mean, stddev = found.data[train].mean(axis=0), found.data[train].std(axis=0)
+      inputs = ((found.data - mean) / stddev).astype(np.float32)
+      names = tuple(str(each) for each in found.target_names)
+      not_covered = (
+        "Features were scaled by the mean and standard deviation of all clients' "
+        'training examples.',
+      )
+    return task.dealt_out(
+      (inputs[train], labels[train]),
+      (inputs[test], labels[test]),
+      options,
+      rng,
+      num_classes=len(found.target_names),
+      names=names,
+      not_covered=not_covered,
+    )
+
+  return task.Task(name=name, check=check, load=load, **said)
+
+
+DIGITS = _task(
+  'digits',
+  1797,
+  summary='logistic regression on handwritten digits, which shows in some 15 seconds '
+  'what privacy costs',
+  defaults=task.Defaults(
+    model='logistic',
+    metric='accuracy',
+    num_rounds=100,
+    num_clients=300,
+    clients_per_round=30,
+    min_separation=10,
+    batch_size=5,
+    client_learning_rate=0.5,
+    server_learning_rate=0.2,
+  ),
+)
+BREAST_CANCER = _task(
+  'breast_cancer',
+  569,
+  summary='logistic regression on a small table, where few clients have to hide behind '
+  'much noise',
+  defaults=task.Defaults(
+    model='logistic',
+    metric='accuracy',
+    num_rounds=60,
+    num_clients=150,
+    clients_per_round=30,
+    min_separation=5,
+    batch_size=4,
+    client_learning_rate=0.5,
+    server_learning_rate=0.05,
+  ),
+)
+
+
+# The next character in Python's standard library. Each of its modules but tests is a
+# client, so there are a few more or fewer with another release of Python. A client has
+# the first 24 sequences of 40 characters of its file; what is no printable ASCII is out
+# of vocabulary, so nothing of the vocabulary is made of the data. One file in ten is
+# held out.
+_ROOT = sysconfig.get_path('stdlib')
+_LENGTH = 40
+_MOST_SEQUENCES = 24
+_LEAST_CHARACTERS = 1000
+_LEFT_OUT = ('site-packages', 'dist-packages', 'test', 'tests', 'idle_test')
+_HELD_OUT = 10  # One in so many.
+VOCABULARY = texts.Vocabulary('character', ('\n', *map(chr, range(32, 127))))
+
+
+def files() -> list[str]:
+  found = []
+  for folder, folders, names in os.walk(_ROOT):
+    folders[:] = [
+      each for each in folders if each not in _LEFT_OUT and each.isidentifier()
+    ]
+    for name in names:
+      path = os.path.join(folder, name)
+      if name.endswith('.py') and os.path.getsize(path) >= _LEAST_CHARACTERS:
+        found.append(os.path.relpath(path, _ROOT))
+  if not found:
+    raise FileNotFoundError(f'{_ROOT} has no sources of the standard library.')
+  return sorted(found)
+
+
+def _is_held_out(name: str) -> bool:
+  digest = hashlib.sha256(name.encode()).digest()
+  return int.from_bytes(digest[:8], 'big') % _HELD_OUT == 0
+
+
+def _check_text(options: data_options.Data) -> None:
+  task.refuse_cache_dir('text', options)
+  files()
+
+
+def _examples(name: str) -> dict[str, np.ndarray]:
+  with open(os.path.join(_ROOT, name), encoding='utf-8', errors='replace') as file:
+    text = file.read(_MOST_SEQUENCES * (_LENGTH + 1) - 1)
+  sequences = VOCABULARY.sequences(text, _LENGTH)
+  return texts.examples(sequences[:_MOST_SEQUENCES])
+
+
+def _load_text(options: data_options.Data) -> population.Population:
+  del options
+  names = files()
+  clients = {name: _examples(name) for name in names if not _is_held_out(name)}
+  held_out = [_examples(name) for name in names if _is_held_out(name)]
+  test = {key: np.concatenate([each[key] for each in held_out]) for key in 'xy'}
+  return population.Population(
+    clients=clients,
+    num_clients=len(clients),
+    test_examples=(test['x'], test['y']),
+    shape=task.shape_of_tokens(VOCABULARY, _LENGTH),
+    facts={'clients': len(clients), 'test clients': len(held_out)},
+  )
+
+
+TEXT = task.Task(
+  name='text',
+  summary="the next character of Python's own sources with two small LSTMs, which "
+  'shows what privacy leaves of a recurrent model when clients are few',
+  check=_check_text,
+  load=_load_text,
+  defaults=task.Defaults(
+    model='char_lstm',
+    metric='token_accuracy',
+    num_rounds=100,
+    clients_per_round=50,
+    min_separation=10,
+    batch_size=8,
+    client_learning_rate=1.0,
+    server_learning_rate=0.5,
+    hidden_units=32,
+  ),
+)
