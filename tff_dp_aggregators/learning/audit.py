@@ -24,7 +24,7 @@ and bits of large models are claimed by tests of `noise`, clipping by those of
 import dataclasses
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Callable, NamedTuple, Optional
+from typing import Any, Callable, Optional
 
 import numpy as np
 import scipy.linalg
@@ -34,6 +34,7 @@ import tensorflow_federated as tff
 from tff_dp_aggregators import accounting
 from tff_dp_aggregators import aggregators
 from tff_dp_aggregators import noise
+from tff_dp_aggregators import sampling
 from tff_dp_aggregators import strategies
 from tff_dp_aggregators.accounting import joint_mechanism
 from tff_dp_aggregators.accounting import noises
@@ -278,11 +279,20 @@ def _factory(
   )
 
 
-class _OneClient(NamedTuple):
-  """Stands for the schedule: one client, in every round."""
+@dataclasses.dataclass(frozen=True)
+class _OneClient(sampling.Schedule):
+  """Stands for the schedule of what is audited: one client, in every round."""
 
-  schema: Any
+  participation: Any
+  num_clients: int = 1
   clients_per_round: float = 1.0
+
+  @property
+  def schema(self) -> Any:
+    return self.participation
+
+  def attempts(self, round_num: int) -> tuple[sampling.Attempt, ...]:
+    return (sampling.Attempt(np.array([0]), np.array([0]), True),)
 
 
 _Key = tuple[int, ...]

@@ -139,7 +139,7 @@ class ClientSource(tff.program.FederatedDataSource):
       ValueError: If they are wrong, or a client's data are not like others'.
     """
     where = f'the cohort of round {round_num}'
-    cohort = schedule_lib.check_cohort(where, cohort, len(self._clients))
+    cohort = schedule_lib.check_cohort(where, cohort, len(self.clients))
     keys = local_order.keys(self._seed, round_num, self._keys[cohort])
     return [self._dataset(*each) for each in zip(cohort, keys)]
 
