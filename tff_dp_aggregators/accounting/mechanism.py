@@ -350,8 +350,8 @@ class Mechanism(Guaranteed):
       target_rho: Instead of epsilon, rho of zCDP, for Gaussian noise without sampling.
       accountant: A key of `accountants.ACCOUNTANTS`; `None` for the tightest.
       **options: Further arguments of the class, but for `noise_multiplier`; and instead
-      of `clipped_count_stddev`, `clipped_count_share`: adaptive clipping whose count of
-      small norms takes that part of the budget, such as 0.1, which fits always.
+        of `clipped_count_stddev`, `clipped_count_share`, adaptive clipping whose count
+        of small norms takes that part of the budget, such as 0.1, which fits always.
     """
     target = Target(target_epsilon, target_delta, accountant, target_rho)
     stddev = options.pop('clipped_count_stddev', None)

@@ -118,7 +118,7 @@ class Banded(strategy_lib.Strategy):
     return np.maximum.accumulate(spent)
 
   def squared_or_bound(self, participation: Participation) -> tuple[float, bool]:
-    """As `sensitivity_squared_by_round`."""
+    """sens(C)^2 and True, or a proven upper bound of it and False."""
     if not self._is_disjoint(participation):
       return sensitivity_lib.squared(self.materialize(), participation)
     norms = np.square(self.diagonals).sum(axis=0)
