@@ -168,3 +168,41 @@ def test_the_bound_after_rounding_is_that_of_tff(beta):
     made.clip_norm, 1 / made.scale, beta, made.dimension
   )
   assert made.l2_sensitivity == pytest.approx(float(theirs) * made.scale, rel=1e-2)
+
+
+def simulated_sums(made, clients, rounds, seed):
+  """Sums of clients that all send the same longest record, the worst there is."""
+  rng = np.random.default_rng(seed)
+  d = made.dimension
+  hadamard = scipy.linalg.hadamard(d) / math.sqrt(d)
+  record = np.zeros(d)
+  record[:] = made.clip_norm * made.scale / math.sqrt(d)
+  for _ in range(rounds):
+    rotated = hadamard @ (record * rng.choice([-1, 1], d))
+    low = np.floor(rotated)
+    total = (low + (rng.random((clients, d)) < rotated - low)).sum(0)
+    if made.noise == 'skellam':
+      mean = made.local_stddev**2 * clients / 2
+      total += rng.poisson(mean, d) - rng.poisson(mean, d)
+    else:
+      total += np.round(rng.normal(0, made.local_stddev, (clients, d))).sum(0)
+    yield total
+
+
+@each_noise
+def test_sums_wrap_as_seldom_as_bounded_and_often_with_more_clients(noise):
+  made = distributed_noise.design(
+    noise, noise_multiplier=1.0, bits=12, max_wrap_probability=0.05, **_NUMBERS
+  )
+  rounds = 600
+  limit = made.modulus / 2
+
+  def wrapped(clients):
+    sums = simulated_sums(made, clients, rounds, seed=clients)
+    return sum(bool(np.abs(total).max() >= limit) for total in sums)
+
+  # More than 71 of 600 at a probability of 0.05 has one of less than 1e-6.
+  assert 0.04 < made.wrap_probability <= 0.05
+  assert wrapped(20) <= 71
+  assert made.wrap_probability_with(60) == 1.0
+  assert wrapped(60) > rounds / 2

@@ -143,3 +143,13 @@ def test_shares_add_up_to_the_noise_they_are_of():
 def test_what_has_no_guarantee_is_refused(call, message):
   with pytest.raises(ValueError, match=message):
     call()
+
+
+@pytest.mark.parametrize(('epsilon', 'delta'), [(0.5, 1e-5), (0.9, 1e-3)])
+def test_noise_by_the_classical_formula_has_the_privacy_claimed_for_it(epsilon, delta):
+  # Dwork and Roth 2014, theorem A.1, as LocalDpMod of Flower has it.
+  noise_multiplier = math.sqrt(2 * math.log(1.25 / delta)) / epsilon
+  event = local.local_event(noise_multiplier, adjacency='zero_out')
+  assert accounting.accountants.delta(event, epsilon) <= delta
+  event = local.local_event(noise_multiplier, adjacency='replace_one')
+  assert accounting.accountants.delta(event, epsilon) > delta

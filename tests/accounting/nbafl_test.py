@@ -229,3 +229,9 @@ def test_a_client_among_drawn_ones_is_that_of_the_fixed_size_accountant():
   assert downlink[1].epsilon == of_client
   # With one example each, an example is a client; that clients may be far apart costs.
   assert downlink[0].epsilon >= of_client
+
+
+def test_the_constant_is_too_small_at_flower_dps_default_epsilon():
+  # Its PrivateClient: epsilon=10, delta=1/2e5.
+  noise = math.sqrt(2 * math.log(1.25 * 2e5)) / 10
+  assert gaussian.epsilon_of(1 / noise, 1 / 2e5) > 10.05
