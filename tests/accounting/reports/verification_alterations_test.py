@@ -183,7 +183,13 @@ def test_what_is_taken_away_set_to_null_or_added_is_found(tmp_path, kind):
   report = statements.of_kind(tmp_path, kind)
 
   def changes():
-    later = (*mechanism.options(), 'server_noise_multiplier', 'nbafl', 'warnings')
+    later = {
+      *mechanism.options(),
+      'server_noise_multiplier',
+      'nbafl',
+      'warnings',
+      'other_releases',
+    }
     for path in _inner(_cut(report)):
       if 'software' in path[:-1]:
         continue
