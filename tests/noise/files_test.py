@@ -42,7 +42,9 @@ class _Run:
     rows = noise.GaussianRows(_SPECS, seed, generator)
     files = noise.Files(str(directory), rewind)
     streaming = noise.build(_STRATEGIES[kind], rows, files)
-    self._next = tf.function(streaming.next) if traced else streaming.next
+    self._next = (
+      tf.function(streaming.next, autograph=False) if traced else streaming.next
+    )
     self._first = streaming.initialize()
 
   def listen_to(self, capfd):

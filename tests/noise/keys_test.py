@@ -40,7 +40,7 @@ def _three():
 
 
 def test_keys_of_one_execution_and_of_the_next_are_all_new():
-  traced = tf.function(_three)
+  traced = tf.function(_three, autograph=False)
   in_worker = tff.tensorflow.computation(_three)
   drawn = [np.array(_three()), np.array(traced()), np.array(traced())]
   drawn += [np.array(list(in_worker())) for _ in range(2)]

@@ -64,7 +64,7 @@ def test_rows_are_random_access(generator):
   forward = [_record(rows, key, index).numpy() for index in range(5)]
   backward = [_record(rows, key, index).numpy() for index in reversed(range(5))]
   np.testing.assert_array_equal(forward, backward[::-1])
-  traced = tf.function(rows.row)
+  traced = tf.function(rows.row, autograph=False)
   for index in range(5):
     (value,) = traced(key, tf.constant(index, tf.int64))
     assert value.numpy().tobytes() == forward[index].tobytes()

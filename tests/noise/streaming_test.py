@@ -117,7 +117,9 @@ def test_one_row_of_z_a_round_is_all_that_a_tree_needs(kind):
 def test_unit_rows_give_the_noise_matrix(kind, storage, num_rounds):
   rows = _UnitRows(num_rounds)
   streaming, matrix = _build(kind, storage, num_rounds, rows)
-  emitted, state = _emit(streaming, num_rounds, next_fn=tf.function(streaming.next))
+  emitted, state = _emit(
+    streaming, num_rounds, next_fn=tf.function(streaming.next, autograph=False)
+  )
   np.testing.assert_allclose(emitted, matrix, rtol=0, atol=1e-12)
   assert int(state.round) == num_rounds
 
@@ -230,7 +232,9 @@ def test_a_strategy_of_the_user_streams_by_its_recursion(form, storage):
   strategy = _Leaky(num_rounds, 0.8, form)
   streaming = noise.build(strategy, _UnitRows(num_rounds), storage)
   assert streaming.storage == storage
-  emitted, _ = _emit(streaming, num_rounds, next_fn=tf.function(streaming.next))
+  emitted, _ = _emit(
+    streaming, num_rounds, next_fn=tf.function(streaming.next, autograph=False)
+  )
   np.testing.assert_allclose(emitted, strategy.noise_matrix(), rtol=0, atol=1e-12)
   assert noise.build(strategy, _UnitRows(num_rounds)).storage in _STORAGES
 

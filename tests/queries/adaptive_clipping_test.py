@@ -74,7 +74,7 @@ def test_the_estimate_settles_at_the_quantile_of_the_norms():
     ),
   )
 
-  @tf.function
+  @tf.function(autograph=False)
   def step(state, records):
     return query.get_noised_result(
       adaptive_queries.sum_of(query, state, records), state

@@ -56,7 +56,7 @@ def run(query, records, num_rounds):
   """Results, and states after them, of rounds with the same records, one a row."""
   records = tf.convert_to_tensor(records)
 
-  @tf.function
+  @tf.function(autograph=False)
   def step(state):
     return query.get_noised_result(sum_of(query, state, records), state)[:2]
 

@@ -65,7 +65,7 @@ def _clip(traced, order=2):
   def clip(record, clip_norm):
     return grid.clip_to_grid(record, clip_norm, _steps(clip_norm), order)
 
-  return tf.function(clip) if traced else clip
+  return tf.function(clip, autograph=False) if traced else clip
 
 
 def _steps(clip_norm):

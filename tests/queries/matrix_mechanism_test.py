@@ -106,7 +106,7 @@ def test_without_noise_the_life_cycle_gives_exact_sums(kind, traced):
   rng = np.random.default_rng(3)
   step = lambda state, records: _one_round(query, state, records)  # noqa: E731
   if traced:
-    step = tf.function(step)
+    step = tf.function(step, autograph=False)
   state = query.initial_global_state()
   released = []
   sums = []
@@ -168,7 +168,7 @@ def test_one_round_more_than_planned_is_refused(traced):
   query = _build('banded', strategies.Participation(3, min_separation=3))
   step = lambda state: _one_round(query, state, [])[:2]  # noqa: E731
   if traced:
-    step = tf.function(step)
+    step = tf.function(step, autograph=False)
   state = query.initial_global_state()
   for _ in range(3):
     _, state = step(state)
