@@ -654,7 +654,16 @@ def test_layer_normalisation_trains_side_by_side_as_one_by_one(axis):
   np.testing.assert_allclose(several[1], model(2 * x), atol=1e-5)
 
 
-def test_what_draws_and_names_goes_on_as_before():
+@pytest.fixture(name='seeded')
+def fixture_seeded():
+  """For tests that set the seeds of the process, which are drawn anew afterwards."""
+  yield _KERAS.utils.set_random_seed
+  random.seed()
+  np.random.seed()  # noqa: NPY002
+  tf.random.set_seed(None)
+
+
+def test_what_draws_and_names_goes_on_as_before(seeded):
   def draws():
     layer = _LAYERS.Dense(2)
     return [
@@ -668,7 +677,7 @@ def test_what_draws_and_names_goes_on_as_before():
   drawn = []
   for between in (False, True):
     _KERAS.backend.clear_session()
-    _KERAS.utils.set_random_seed(5)
+    seeded(5)
     first = draws()
     if between:
       _functional(_shared, _NUMBERS, _CLASSES, _CROSS_ENTROPY)
