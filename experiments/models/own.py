@@ -6,12 +6,12 @@ class or token, or one for each number that is a label. Modules are found where 
 finds them, and in the current directory.
 """
 
+import ast
 import importlib
 import importlib.machinery
 import importlib.util
 import inspect
 import os
-import re
 import sys
 import traceback
 from typing import Any, Callable, Optional
@@ -24,8 +24,6 @@ from ..data import population
 from . import kind as kind_lib
 
 _FORM = '--model=package.module:function'
-# What may define names that are not in the text of a module.
-_DYNAMIC = r'import \*|__getattr__|globals|vars|setattr|exec|eval'
 
 
 def kind(name: str) -> kind_lib.Kind:
@@ -35,24 +33,56 @@ def kind(name: str) -> kind_lib.Kind:
     raise ValueError(f'--model={name} is not of the form {_FORM}.')
   if os.getcwd() not in sys.path:  # Where `python -m` looks, too.
     sys.path.insert(0, os.getcwd())
-  source = None
-  try:  # Does not load the module, which may take long, but the packages it is in.
+  _check_function(name, module, function)
+  return _Own(name, 'your own', 'features', ())
+
+
+def _check_function(name: str, module: str, function: str) -> None:
+  """Refuses what is not there, without loading the module, which may take long."""
+  try:
     spec = importlib.util.find_spec(module)
-    if spec and isinstance(spec.loader, importlib.machinery.SourceFileLoader):
-      source = spec.loader.get_source(module)
   except ModuleNotFoundError:
     spec = None
-  except Exception as e:
+  except Exception as e:  # Of the packages it is in.
     raise ValueError(f'--model={name}: {_why(e, module)}') from e
   if spec is None:
     raise ValueError(
       f'--model={name}: there is no module {module!r} in {os.getcwd()}, nor where '
       'Python looks for modules; it is named without .py.'
     )
-  if source and not re.search(rf'\b{function}\b|{_DYNAMIC}', source):
-    own = re.findall(r'^def (\w+)', source, re.MULTILINE)
+  if not isinstance(spec.loader, importlib.machinery.SourceFileLoader):
+    return
+  try:
+    source = ast.parse(spec.loader.get_source(module) or '')
+  except (SyntaxError, ValueError) as e:
+    raise ValueError(f'--model={name}: {spec.origin} cannot be read: {e}.') from e
+  defined, texts = _defined(source), ast.dump(source)
+  # What may define names in other ways is looked at when it is loaded.
+  if '*' in defined or any(f"'{each}'" in texts for each in _DYNAMIC):
+    return
+  if not defined.get(function, False):
+    own = [each.name for each in source.body if isinstance(each, ast.FunctionDef)]
     raise ValueError(_no_function(name, spec.origin, function, own))
-  return _Own(name, 'your own', 'features', ())
+
+
+_DYNAMIC = ('__getattr__', 'globals', 'vars', 'setattr', 'exec', 'eval')
+_LITERALS = (ast.Constant, ast.List, ast.Dict, ast.Set, ast.Tuple, ast.JoinedStr)
+
+
+def _defined(source: ast.Module) -> dict[str, bool]:
+  """Names that a module may define, and whether they may be called."""
+  found: dict[str, bool] = {}
+  of_literals: set[int] = set()
+  for node in ast.walk(source):  # Children come after what they are in.
+    if isinstance(node, (ast.FunctionDef, ast.ClassDef)):
+      found[node.name] = True
+    elif isinstance(node, (ast.Import, ast.ImportFrom)):
+      found.update(((e.asname or e.name).partition('.')[0], True) for e in node.names)
+    elif isinstance(node, ast.Assign) and isinstance(node.value, _LITERALS):
+      of_literals.update(map(id, node.targets))
+    elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+      found[node.id] = found.get(node.id, False) or id(node) not in of_literals
+  return found
 
 
 def _no_function(name: str, path: Any, function: str, own: list[str]) -> str:

@@ -163,15 +163,24 @@ def test_a_module_that_is_not_there_is_refused_with_the_flags(name, message):
 
 
 def test_functions_are_looked_for_without_loading_the_module(tmp_path):
-  module = tmp_path / 'never_loaded.py'
-  module.write_text(
-    'raise RuntimeError\nfrom tensorflow import elsewhere as function\n'
+  (tmp_path / 'never_loaded.py').write_text(
+    'raise RuntimeError\n'
+    'from tensorflow import made_elsewhere\n'
+    'number = 3\n'
+    'if number:\n  def function(): pass\n'
+    'later = None\n'
+    'later = lambda: 3\n'
   )
-  assert own.kind('never_loaded:function').name == 'never_loaded:function'
-  with pytest.raises(ValueError, match="never_loaded.py has no function 'missing'"):
-    own.kind('never_loaded:missing')
-  module.write_text('from elsewhere import *\n')
-  assert own.kind('never_loaded:missing').name == 'never_loaded:missing'
+  for name in ('made_elsewhere', 'function', 'later'):
+    assert own.kind(f'never_loaded:{name}').name == f'never_loaded:{name}'
+  for name in ('number', 'missing'):
+    with pytest.raises(ValueError, match=f"never_loaded.py has no function '{name}'"):
+      own.kind(f'never_loaded:{name}')
+  (tmp_path / 'never_loaded.py').write_text('def function(:\n')
+  with pytest.raises(
+    ValueError, match='never_loaded.py cannot be read: invalid syntax'
+  ):
+    own.kind('never_loaded:function')
   assert 'never_loaded' not in sys.modules
 
 

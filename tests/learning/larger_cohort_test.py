@@ -77,7 +77,7 @@ def test_it_goes_on_with_the_same_scale_only(simulated):
 @pytest.mark.parametrize(
   ('scale', 'error', 'message'),
   [
-    (0.5, ValueError, 'finite, and within 1 and inf; got 0.5'),
+    (0.5, ValueError, 'finite and at least 1; got 0.5'),
     ('10', TypeError, "must be a number, got '10'"),
     (1e6, ValueError, 'leaves too little noise: '),
   ],

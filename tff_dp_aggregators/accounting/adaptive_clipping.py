@@ -11,7 +11,8 @@ So one target, z, is enough, and the count takes the `share` (z / (2 sigma_b))^2
 of mu^2, which adds up over what is released. By default sigma_b is a twentieth of the
 cohort (section 3.2 there; TFF and pfl-research the same), or what takes a tenth of the
 budget, if that is more: the updates' noise is at most 5.4% larger than without, and the
-noised fraction of small norms of m clients deviates by at most max(1/20, 1.58 z / m).
+noise in the fraction of small norms of m clients has a standard deviation of at most
+max(1/20, 1.58 z / m).
 """
 
 import math

@@ -63,9 +63,8 @@ _MAX_NORM = 2.0**30  # Before rounding: squares of integers are summed in 63 bit
 _SAFETY = 1 + 1e-9
 _EXPONENTS = np.geomspace(1e-10, 20.0, 3000)
 _MOST_NOISE = 20.0  # Where a search ends, relative to what a Gaussian needs.
-_UNLIKELY = (
-  1e-6  # By default, that an entry of a sum wraps, and that a client rounds again.
-)
+# By default, that an entry of a sum wraps, and that a client rounds again.
+_UNLIKELY = 1e-6
 _WORTH_A_BIT = 1.01  # How much more noise than with `MAX_BITS` is worth a bit.
 
 

@@ -74,7 +74,12 @@ def gaussian_constant(epsilon: float, delta: float) -> float:
 
 
 class Guarantee(NamedTuple):
-  """What somebody learns of somebody, as claimed and as it is."""
+  """What somebody learns of somebody, as claimed and as it is.
+
+  For an example, one example has to change an upload by no more than 2 C / m. Towards
+  who sees the means, K clients in every round have to add their noise, and to keep it
+  to themselves.
+  """
 
   seen: str  # 'uplink' for who sees a client's uploads, 'downlink' for the means.
   unit: str  # 'example' or 'client': what neighbouring data sets differ in.
@@ -291,8 +296,9 @@ def _delta_of_random_rounds(
 ) -> float:
   """Delta of a Gaussian that was seen in a binomial number of rounds, from above.
 
-  Who is told which rounds they are sees k Gaussians: the divergence of a mixture is at
-  most the mean of theirs (joint convexity).
+  Rounds are drawn independently of the data. Who is told which they are sees k
+  Gaussians: the divergence of a mixture is at most the mean of theirs (joint
+  convexity).
   """
   if fraction == 1:
     return gaussian.delta_of(math.sqrt(rounds) * mu, epsilon)

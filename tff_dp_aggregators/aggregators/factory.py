@@ -45,7 +45,7 @@ class DPMeanState(NamedTuple):
   spent: Any  # What all rounds so far have spent, and the last: one of `queries.spent`.
 
 
-class DPMeanFactory(tff.aggregators.UnweightedAggregationFactory):
+class DPMeanFactory(checks.SetOnce, tff.aggregators.UnweightedAggregationFactory):
   """Differentially private mean with a fixed denominator.
 
   The process clips each client's value, sums, adds the mechanism's noise, and divides
@@ -199,7 +199,7 @@ class DPMeanFactory(tff.aggregators.UnweightedAggregationFactory):
     """
     checks.check_positive_int('min_clients', min_clients)
     strict = copy.copy(self)
-    strict.min_clients = _min_clients_of(
+    strict.__dict__['min_clients'] = _min_clients_of(
       self.query, max(min_clients, self.min_clients), self.clients_per_round
     )
     return strict
@@ -561,7 +561,7 @@ def add_nonfinite_count(measurements: Any, count: Any) -> Any:
 # `ExactSum`.
 
 
-class ExactSum(tff.aggregators.UnweightedAggregationFactory):
+class ExactSum(checks.SetOnce, tff.aggregators.UnweightedAggregationFactory):
   """Says that a factory, unknown here, returns the exact sum of clients' integers.
 
   What has to be true of the inner one, or privacy is not what is stated:

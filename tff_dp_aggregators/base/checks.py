@@ -9,6 +9,17 @@ from typing import Any, Callable, Optional
 _MOST_BITS = 1023  # Of a whole number that fits into a float.
 
 
+class SetOnce:
+  """Public attributes are set when an object is made: noise and events rest on them."""
+
+  def __setattr__(self, name: str, value: Any) -> None:
+    if name in self.__dict__ and not name.startswith('_'):
+      raise AttributeError(
+        f'{name} cannot be set any more; make another {type(self).__name__}.'
+      )
+    super().__setattr__(name, value)
+
+
 def check_positive_int(name: str, value: Any) -> int:
   """`check_int` for numbers from 1."""
   return check_int(name, value, at_least=1)

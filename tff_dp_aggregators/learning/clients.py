@@ -325,8 +325,8 @@ def _from_dataset(dataset: tf.data.Dataset, id_: Any) -> Any:
       if never_ends or is_long or num_bytes > MAX_BYTES:
         raise ValueError(
           f'the dataset of client {id_!r} {"never ends" if never_ends else "goes on"} '
-          f'after {count} examples of {num_bytes} bytes: it may have {MAX_BYTES}, and '
-          f'{MAX_EXAMPLES} examples if it does not say how many it has. Give it an '
+          f'after {count} examples of {num_bytes} bytes: it may have {MAX_BYTES} '
+          f'bytes, and {MAX_EXAMPLES} examples if it does not say how many. Give it an '
           'end, such as .take(n), and leave out .repeat(): the epochs say how often a '
           'client goes through them. If there are so many, give them as arrays.'
         )

@@ -166,7 +166,9 @@ def train(
   it after the round, with a checkpoint and a report of what was spent by then.
   A second training of the process, in another thread, waits for the first one to end.
 
-  Clients are simulated, packed if that is possible: see `learning.packed`.
+  Clients are simulated, packed if that is possible: see `learning.packed`. Where their
+  noise is drawn without `noise_seed`, what a round came to is kept until there is a
+  checkpoint: it cannot be had again, and no round is released twice.
 
   Args:
     model: A `tff.learning.models.FunctionalModel`; or a Keras model, or a function that

@@ -55,9 +55,12 @@ class ClientNoiseState(NamedTuple):
   belongs_to: Any  # The mechanism, as `mechanism_text` writes it.
 
   def __repr__(self) -> str:
+    key = (
+      self.server_key if self.server_key == () else streaming.hidden(self.server_key)
+    )
     return (
       f'{type(self).__name__}(round={self.round!r}, clip_norm={self.clip_norm!r}, '
-      f'server_key={streaming.hidden(self.server_key)})'
+      f'server_key={key})'
     )
 
 
@@ -455,7 +458,8 @@ class ApproximateLocalSumQuery(ClientNoiseSumQuery):
       client_noise_multiplier=noise_multiplier,
       **arguments,
     )
-    self._server_adds_noise, self.clients_add_noise = self.clients_add_noise, False
+    self._server_adds_noise = self.clients_add_noise
+    self.__dict__['clients_add_noise'] = False
 
   def _event(self) -> dp_accounting.DpEvent:
     return dp_accounting.NonPrivateDpEvent()

@@ -25,6 +25,7 @@ from typing_extensions import Unpack
 from tff_dp_aggregators import noise as noise_lib
 from tff_dp_aggregators import strategies
 from tff_dp_aggregators.accounting import events
+from tff_dp_aggregators.base import checks
 from tff_dp_aggregators.noise import options
 from tff_dp_aggregators.queries import grid
 
@@ -158,7 +159,7 @@ class RecordSumQuery(SumAggregationDPQuery):
     return grid.check_record(record, self._record_specs)
 
 
-class GridSumQuery(RecordSumQuery):
+class GridSumQuery(checks.SetOnce, RecordSumQuery):
   """What the queries have in common that bound records: sums of integers (`grid`).
 
   Who uses one without `aggregators`, which count records, has to see to it that no sum

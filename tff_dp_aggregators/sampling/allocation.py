@@ -1,5 +1,8 @@
 """Schemes whose clients draw all their rounds before the first, in secret.
 
+A client in bin j of b takes part in rounds j, j + b, j + 2b, ..., and the noise of C
+may tie them together.
+
 **The pair.** Whatever a client sends in its rounds, each of norm at most 1 and chosen
 after seeing all before it, the likelihood ratio of with and without the client is a
 mean of exponential martingales, one for each bin. For a convex f, the mean of f of it
@@ -173,6 +176,9 @@ class BallsInBins(Allocation):
   def __post_init__(self) -> None:
     super().__post_init__()
     scheme.check_cycle('cycle_length', self.cycle_length)
+
+  def check(self, strategy: strategies.Strategy) -> None:
+    """The events of any strategy are known."""
 
   @classmethod
   def of_cohort(
@@ -462,6 +468,10 @@ class BMinSepSampling(Allocation):
   def __post_init__(self) -> None:
     super().__post_init__()
     scheme.check_cycle('min_separation', self.min_separation)
+
+  def check(self, strategy: strategies.Strategy) -> None:
+    """Refuses a strategy with which rounds of a client would share noise."""
+    scheme.check_groups(strategy, self.min_separation, self.separation)
 
   @classmethod
   def of_cohort(

@@ -53,6 +53,9 @@ class Limits(scheme.Scheme):
     """The limits themselves."""
     return self.participation
 
+  def check(self, strategy: strategies.Strategy) -> None:
+    """The events of any strategy are known."""
+
   @property
   def schedule_name(self) -> str:
     """Fixed epochs are shuffled once; else clients are drawn from the eligible ones."""

@@ -102,6 +102,10 @@ class RoundSampling(scheme.SampledScheme):
     """Clients of the smallest group that are drawn in the mean, before any cap."""
     return self.sampling_probability * (num_clients // self.num_groups)
 
+  def check(self, strategy: strategies.Strategy) -> None:
+    """Refuses a strategy with which rounds of a client would share noise."""
+    scheme.check_groups(strategy, self.num_groups)
+
   def event(
     self, strategy: strategies.Strategy, noise: scheme.Noise
   ) -> dp_accounting.DpEvent:

@@ -201,10 +201,9 @@ class Scheme(abc.ABC):
     """How many clip norms a round's sum moves by if one client's data change."""
     return sensitivity_factor(relation)
 
+  @abc.abstractmethod
   def check(self, strategy: strategies.Strategy) -> None:
     """Refuses a strategy, of as many rounds, whose events are not known."""
-    if self.free_bands is not None:
-      check_groups(strategy, self.free_bands, self.separation)
 
   def check_bands(self, option: str, num_bands: int) -> None:
     """Refuses so many bands if rounds of a client would share noise."""
@@ -256,6 +255,10 @@ class SampledScheme(Scheme):
       if field.type in (float, 'float'):
         check = checks.check_probability
       self.__dict__[field.name] = check(field.name, getattr(self, field.name))
+
+  def check_clients(self, num_clients: int) -> None:
+    """Refuses too few clients."""
+    check_groups_have_clients(num_clients, getattr(self, 'num_groups', 1))
 
   @abc.abstractmethod
   def event(self, strategy: strategies.Strategy, noise: Noise) -> dp_accounting.DpEvent:

@@ -127,7 +127,7 @@ class Banded(strategy_lib.Strategy):
 
   def noise_row_norms(self) -> np.ndarray:
     """O(n num_bands^2), without a matrix."""
-    return np.sqrt(bands.InverseRowNorms(self.diagonals).values)
+    return np.sqrt(bands.inverse_row_norms(self.diagonals))
 
   def per_query_error(self, workload: workload_lib.WorkloadLike = None) -> np.ndarray:
     """O(n num_bands^2), without a matrix.
@@ -138,8 +138,7 @@ class Banded(strategy_lib.Strategy):
     inverse_workload = inverse_diagonals(workload)
     if inverse_workload is None:
       return workload_lib.errors(self.materialize(), workload)
-    product = bands.multiply(self.diagonals, inverse_workload)
-    return bands.InverseRowNorms(product).values
+    return bands.inverse_row_norms(bands.multiply(self.diagonals, inverse_workload))
 
   def materialize(self) -> np.ndarray:
     """`C` as a dense array."""

@@ -198,6 +198,7 @@ class UnitBandedInverse(toeplitz.ScaledToeplitz):
     given = self.unscaled.coefficients
     object.__setattr__(self, 'coefficients', tuple(c / given[0] for c in given))
     self.__dict__.pop('unscaled')  # That of what was given.
+    _ = self.unscaled  # Which refuses bands whose C is too large.
 
   @classmethod
   def of(cls, unscaled: BandedInverse) -> 'UnitBandedInverse':
@@ -447,7 +448,7 @@ class _Problem(series_problem.SeriesProblem):
       )
     return series_optimization.workload_gram(self._rows, None, self.num_bands)
 
-  @property
+  @functools.cached_property
   def _rows(self) -> np.ndarray:
     return workload_lib.apply(self.workload, np.eye(self.num_rounds))
 

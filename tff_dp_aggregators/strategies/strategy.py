@@ -388,6 +388,8 @@ class Problem:
 
 def array_digest(array: np.ndarray) -> dict[str, Any]:
   """A JSON-ready value that tells float64 arrays apart."""
+  if not isinstance(array, np.ndarray):
+    raise TypeError(f'{array!r} is neither an array nor of a type of JSON.')
   data = np.ascontiguousarray(array, '<f8').tobytes()
   return {'shape': list(array.shape), 'float64': hashlib.sha256(data).hexdigest()}
 

@@ -85,8 +85,10 @@ class NpzFile:
       version = np.lib.format.read_magic(file)
       if version == (1, 0):
         shape, is_fortran, dtype = np.lib.format.read_array_header_1_0(file)
-      else:
+      elif version == (2, 0):
         shape, is_fortran, dtype = np.lib.format.read_array_header_2_0(file)
+      else:
+        raise ValueError(f'format {version} is unknown')
     except (ValueError, zipfile.BadZipFile, EOFError) as e:
       raise problems.DataError(f'{self.path}: {name} is not an array: {e}.') from e
     is_whole = dtype.kind in 'biufUS' and shape and not (is_fortran and len(shape) > 1)

@@ -26,7 +26,8 @@ may be wrong counts in delta: with probability at most beta, what chooses its no
 
 * **Search.** Calibration asks for many noise multipliers and keeps one that passed.
   Each has outcomes of its own, and beta is for `MAX_QUESTIONS` questions of two
-  directions together, `FAILURE_SHARE` of delta.
+  directions together, `FAILURE_SHARE` of delta. Who calibrates several plans and keeps
+  one has made several searches, each with a confidence of its own.
 * **Epsilon.** The x_i fall with epsilon, so what passes at one passes at all above it.
   Let e be the largest epsilon of a grid whose delta is really too large: a result that
   is too small has passed at e, so one beta is enough for all epsilons.

@@ -37,8 +37,9 @@ Which pair stands for a round depends on the neighbouring relation:
   `REMOVED`. Below 1 it follows by H_a(P || Q) = 1 - a + a H_1/a(Q || P), with the two
   data sets exchanged, and is that of `ADDED`. Both together are a convex curve, for its
   slope rises by what `REPLACED` has at loss 0, which is not negative; so it is that of
-  one pair, which dominates each round and composes. One round has no smaller bound; for
-  many, no data set has the worst of both sides at once in each (arXiv:2405.20769).
+  one pair, `REPLACED`, which dominates each round and composes. One round has no
+  smaller bound; for many, no data set has the worst of both sides at once in each
+  (arXiv:2405.20769).
 * A Poisson sample with a cap: one of two pairs at random, and which one is told
   (`EitherLoss`; `sampling.round_sampling` has the proof).
 * Random allocation: noise in a step that is drawn at random, once for all steps. P has

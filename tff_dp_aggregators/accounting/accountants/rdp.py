@@ -36,8 +36,9 @@ ways, the second and third of which are **proved here**:
    order / 2 (D2^2 / mu + 2 D1 tau / sqrt(mu) + tau^2 d).
 3. The same for the vector as a whole: order / 2 (D2 / sqrt(mu) + tau sqrt(d))^2.
 
-What one client moves a coordinate by are whole numbers, so that it moves no more than
-D1 of them and no more than D2^2: d is the least of the dimension and these two.
+A coordinate that one client does not move costs nothing. What it moves others by are
+whole numbers, so that these are no more than D1 and no more than D2^2: d is the least
+of the dimension and these two.
 """
 
 import decimal

@@ -127,7 +127,7 @@ class _Line:
       time = datetime.datetime.fromisoformat(self.time)
       # Later Pythons read more forms than earlier ones; all write the same one.
       is_utc = self.time == time.astimezone(datetime.timezone.utc).isoformat()
-    except ValueError:
+    except (ValueError, OverflowError):
       is_utc = False
     if not is_utc:
       raise ValueError(
@@ -154,7 +154,8 @@ class LedgerEntry(_Line):
     noise_multiplier: Standard deviation of z over the clip norm.
     strategy_checksum: `Strategy.checksum`.
     event: The round's event, as `events.to_json` writes it.
-    effective_noise_multiplier: That of all rounds so far; `None` if infinite.
+    effective_noise_multiplier: That of all rounds so far; `None` if infinite,
+      or where rounds are sampled.
     epsilon: Spent after this round at `delta`, exact; `None` likewise.
     time: When the line was written, ISO 8601 in UTC.
     previous_line_sha256: Of the line before, with its line feed, or of nothing.

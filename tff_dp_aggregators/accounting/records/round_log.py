@@ -653,8 +653,8 @@ class _File(Database):
       'from rounds where times > 1'
     ):
       raise ValueError(
-        f'{self._path}: {name} may be the only client of each round, or not; say '
-        f'which: --columns=client_id={name} or --columns=client_id=.'
+        f'{self._path}: column {name} may say who the only client of each round was, '
+        f'or not; say which: --columns=client_id={name} or --columns=client_id=.'
       )
     self._put_in_order()
     self.notes.append('each line is one participation of one client.')

@@ -107,6 +107,8 @@ def compose(
         'Epsilons for different neighbours say nothing together; --adjacency gives a '
         'mechanism another one, where it has several.'
       )
+  if not of_what:
+    raise ValueError('parts must be one at least; got none.')
   adjacency, delta = of_what[0]
   relation = sampling.ADJACENCIES[adjacency]
   inputs_lib.check_releases(other_releases, delta, adjacency)

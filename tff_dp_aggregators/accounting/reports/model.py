@@ -137,7 +137,9 @@ class Mechanism(Model, frozen=True, kw_only=True):
   strategy: str  # Kind of the strategy matrix C.
   strategy_checksum: Checksum
   num_rounds: BuiltFor
-  noise_site: str  # Who makes the noise.
+  # Who makes the noise: the server, clients in shares of that of the sum, each client
+  # all of it (local), or the server in a simulation of that.
+  noise_site: str
   registered: Registered
   noise_buffers: Count  # Noise kept from round to round, in model sizes.
   # L2 bound of one client's contribution to one round, as stated or as in all rounds of
@@ -357,7 +359,8 @@ class Guarantee(Model, frozen=True, kw_only=True):
   registered: Registered
   # rho of zCDP (arXiv:1605.02065); null if not Gaussian, or infinite.
   zcdp_rho: Optional[float]
-  gdp_mu: Optional[float]  # mu of Gaussian DP (arXiv:1905.02383), as well.
+  # mu of Gaussian DP (arXiv:1905.02383); null if not Gaussian, or infinite.
+  gdp_mu: Optional[float]
   pure_epsilon: Optional[NonNegative]  # With delta 0, of Laplace noise alone; or null.
   recognised: Recognised
   accountants: list[AccountantsEpsilon]  # By every accountant that was asked.
@@ -438,7 +441,8 @@ class NbaflPlan(NbaflInputs, frozen=True, kw_only=True):
   uplink_stddev: float  # sigma_u, noise of a client in each coordinate.
   downlink_stddev: float  # sigma_d, noise of the server in a coordinate of a mean.
   client_noise_multiplier: float  # Noise of a client over the clip norm.
-  server_noise_multiplier: float  # Noise of the server on a round's sum, over it.
+  # Noise of the server on a round's sum, over the clip norm.
+  server_noise_multiplier: float
   sum_noise_multiplier: float  # All noise in a round's sum, over the clip norm.
 
 
@@ -498,7 +502,8 @@ class Curves(Model, frozen=True, kw_only=True):
 
   epsilon_by_delta: Points  # [delta, epsilon], largest delta first.
   epsilon_by_round: Points = []  # [rounds, epsilon at the delta of the guarantee].
-  epsilon_by_round_accountant: Optional[str] = None  # Null for a composition.
+  # The accountant of `epsilon_by_round`; null for a composition.
+  epsilon_by_round_accountant: Optional[str] = None
   error_by_round: Points = []  # [rounds, stddev of an entry of their sum].
   noise_correlation: Points = []  # [lag, correlation of the last round with that one].
 
@@ -526,7 +531,8 @@ class Software(msgspec.Struct, kw_only=True, rename={'dp_accounting': 'dp-accoun
   commit: Union[  # Commit of tff_dp_aggregators, if it ran from a git checkout.
     Annotated[str, Meta(pattern='^([0-9a-f]{40}|[0-9a-f]{64})$')], msgspec.UnsetType
   ] = msgspec.UNSET
-  modified: Union[bool, msgspec.UnsetType] = msgspec.UNSET  # Since that commit.
+  # Whether files had been changed since that commit.
+  modified: Union[bool, msgspec.UnsetType] = msgspec.UNSET
 
 
 class File(Model, frozen=True, kw_only=True):
@@ -567,7 +573,7 @@ class Verification(Model, frozen=True, kw_only=True):
 class Report(Model, frozen=True, kw_only=True):
   """What all reports begin with."""
 
-  format: Literal['tff_dp_aggregators.privacy_report'] = FORMAT  # Marks these.
+  format: Literal['tff_dp_aggregators.privacy_report'] = FORMAT  # What marks reports.
   version: Literal[7] = VERSION  # Version of this schema.
 
 

@@ -59,6 +59,12 @@ def multiply_pull_back(gradient: np.ndarray, right: np.ndarray) -> np.ndarray:
   return by_left
 
 
+def inverse_row_norms(diagonals: np.ndarray) -> np.ndarray:
+  """The `values` of `InverseRowNorms`, which keep no blocks."""
+  norms = [np.diagonal(block.gram).copy() for block in _forward(diagonals)]
+  return np.concatenate(norms)[: diagonals.shape[1]]
+
+
 class InverseRowNorms:
   """Squared row norms of K^-1, `values`, with their derivative.
 
@@ -173,7 +179,7 @@ def check_matrix(
 ) -> np.ndarray:
   """Returns a strategy matrix as `check_numbers` does, after looking at every entry."""
   matrix = check_numbers('matrix', matrix)
-  size = len(matrix) if num_rounds is None else num_rounds
+  size = max(matrix.shape, default=0) if num_rounds is None else num_rounds
   if matrix.shape != (size, size) or not size:
     raise ValueError(
       f'matrix must be square, {size} x {size}, got shape {matrix.shape}.'

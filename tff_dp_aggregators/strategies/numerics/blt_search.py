@@ -310,7 +310,7 @@ def best_nodes(problem: BLTProblem, max_buffers: int, min_gain: float) -> np.nda
   return _unfold(points[0])[0]
 
 
-def scales_and_decays(nodes: np.ndarray) -> exponential_sums.ValueAndSlope:
+def scales_and_decays(nodes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
   """Output scales and decays of `C`, shape [d]; the scales sum to at most 1."""
   decays, inverse_decays = nodes[0::2], nodes[1::2]
   scales = exponential_sums.residues(
@@ -377,7 +377,7 @@ def _starts(problem: BLTProblem, nodes: np.ndarray) -> np.ndarray:
 
 def descend(
   problem: BLTProblem, points: np.ndarray, tolerance: float
-) -> exponential_sums.ValueAndSlope:
+) -> tuple[np.ndarray, np.ndarray]:
   """Losses [m], and where they are, by Newton's method from `points` [m, 2 d + 1]."""
   points = points.copy()
   losses, slopes = loss_and_slope(problem, points)
@@ -401,7 +401,7 @@ def descend(
 
 def _directions(
   problem: BLTProblem, points: np.ndarray, slopes: np.ndarray
-) -> exponential_sums.ValueAndSlope:
+) -> tuple[np.ndarray, np.ndarray]:
   """Steps by the curvature's absolute value, and half their squared decrements."""
   moves = _DIFFERENCE * np.eye(points.shape[-1])
   around = points[:, np.newaxis] + np.concatenate([moves, -moves])
@@ -499,7 +499,7 @@ class WindowProblem(series_problem.SeriesProblem):
     tail = [complements[0], scales[0]]
     return np.log(np.concatenate([complements[1:], scales[1:], tail]))
 
-  def _bounds(self, size: int) -> exponential_sums.ValueAndSlope:
+  def _bounds(self, size: int) -> tuple[np.ndarray, np.ndarray]:
     """The least and the largest parameters."""
     decays = size // 2 - self.has_tail
     is_scale = np.repeat([False, True, False, True], [decays] * 2 + [self.has_tail] * 2)
