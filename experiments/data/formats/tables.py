@@ -42,7 +42,7 @@ _QUOTED = re.compile('"[^"]*"')
 # DuckDB passes over spaces beside quotes, and over fields too many that are empty.
 _ODD = (b'\r', b'\0', b'\n\n', b'"')
 _SETTINGS = {
-  'threads': 1,
+  'threads': 2,
   'memory_limit': '512MB',
   'temp_directory': '',
   'autoinstall_known_extensions': False,
