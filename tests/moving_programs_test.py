@@ -88,6 +88,7 @@ PAIRS = (
     noisy={_NOISE: _OF_NUMBERS},
     there={_NAN: True},
     here={_NAN: False},
+    marks=(pytest.mark.slow,),
   ),
   Pair(
     'pfl_research',

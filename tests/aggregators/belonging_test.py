@@ -74,7 +74,7 @@ def _after_one_round(build):
   return state
 
 
-@pytest.mark.few(4)
+@pytest.mark.few(3)
 @pytest.mark.parametrize(
   ('build', 'changed', 'named'),
   [

@@ -130,7 +130,7 @@ def test_no_record_makes_a_client_send_more_than_its_bound(noise):
   ]
   hostile += [10 ** rng.uniform(-3, 3) * rng.normal(size=_SIZE) for _ in range(20)]
   query._draw = lambda key: tf.zeros([query.mechanism.dimension], tf.int64)
-  encode = tf.function(query.encode_record)
+  encode = tf.function(query.encode_record, autograph=False)
   for record in hostile:
     shares, finite = encode(params, tf.constant(record, tf.float32))
     entries = shares.entries.numpy()

@@ -149,7 +149,8 @@ def _sender(name, dtypes):
     input_signature=[
       tf.TensorSpec([]),
       tf.TensorSpec([None, hostile_updates.DIMENSION], tf.float64),
-    ]
+    ],
+    autograph=False,
   )
   def send(clip_norm, rows):
     # The clip norm, and where it adapts the estimate that norms are compared with.
@@ -239,7 +240,7 @@ def _check_many(name, dtypes, settings):
   return sum(checked)
 
 
-@pytest.mark.few(8)
+@pytest.mark.few(6)
 @dtypes
 @factories
 def test_no_update_adds_more_than_the_clip_norm(name, dtypes):
@@ -294,11 +295,11 @@ def _seen_in(measurements):
   return np.concatenate([np.reshape(t, [len(t), -1]) for t in flat], axis=1)
 
 
-def _check_process(name, wrappers, dtypes, base):
+def _check_process(name, wrappers, dtypes, base, every=1):
   build, order = _FACTORIES[name]
   factory = build(record_aggregation_factory=aggregators.ExactSum(_SumAndSee()))
   process = _wrapped(wrappers, factory).create(_TYPES[dtypes])
-  rows = hostile_updates.batch(base, _CLIP_NORM)
+  rows = hostile_updates.batch(base, _CLIP_NORM)[::every]
   with np.errstate(over='ignore'):
     values = [[row[:4].astype(np.float32), row[4:]] for row in rows]
     if dtypes == 'float32':
@@ -322,14 +323,14 @@ _ALL_WRAPPERS = tuple(_WRAPPERS)
 
 def test_in_a_process_no_client_adds_more_than_the_clip_norm():
   base = [0.5, -0.25, 1.0, 0.0, 3.0, -0.125]
-  _check_process('adaptive', _ALL_WRAPPERS, 'mixed', base)
+  _check_process('adaptive', _ALL_WRAPPERS, 'mixed', base, every=5)
 
 
 def test_the_mean_is_the_exact_sum_over_the_denominator():
   # No noise: a client moves the sum by its integers, and the mean by these over steps
   # and denominator, but for one rounding of the mean to its dtype.
   base = [0.5, -0.25, 1.0, 0.0, 3.0, -0.125]
-  integers, steps, mean = _check_process('tree', (), 'mixed', base)
+  integers, steps, mean = _check_process('tree', (), 'mixed', base, every=5)
   total = integers.astype(object).sum(axis=0)
   for part, entries, spec in zip(mean, (total[:4], total[4:]), _MIXED):
     exact = [fractions.Fraction(int(n)) / steps / int(_CLIENTS) for n in entries]

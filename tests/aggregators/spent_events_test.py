@@ -85,13 +85,7 @@ def test_mime_lite_with_full_gradients_without_noise_is_refused():
   assert aggregators.extract_dp_event(state.aggregator).last_round_only
 
 
-def test_mime_lite_with_updates_without_noise_is_refused():
-  state = _after(_mime_lite(full_gradient_aggregator=_gaussian()))
-  with pytest.raises(TypeError, match='private mean in client_work.1 alone'):
-    aggregators.extract_dp_event(state)
-
-
-def test_two_private_aggregations_are_refused_and_each_alone_is_not_enough():
+def test_mime_lite_with_updates_without_noise_or_two_mechanisms_is_refused():
   process = _mime_lite(_gaussian(seed=2, noise_multiplier=3.0), _gaussian())
   state = _after(process)
   with pytest.raises(TypeError, match='with 2. They are client_work.1 and aggregator'):
@@ -101,6 +95,9 @@ def test_two_private_aggregations_are_refused_and_each_alone_is_not_enough():
     for part in (state.client_work[1], state.aggregator)
   ]
   assert spent == [dp_accounting.GaussianDpEvent(each) for each in (2.0, 3.0)]
+  # Updates of which a mean without noise is made leave no state.
+  with pytest.raises(TypeError, match='private mean in client_work.1 alone'):
+    aggregators.extract_dp_event(_learning_state(state, aggregator=()))
 
 
 def _keras_model():

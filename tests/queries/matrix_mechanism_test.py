@@ -81,7 +81,7 @@ def _one_round(query, state, records):
 
 def _zero_rounds(query, num_rounds):
   """Results of rounds without records: the noise, as [rounds, entries] float64."""
-  step = tf.function(lambda state: _one_round(query, state, [])[:2])
+  step = tf.function(lambda state: _one_round(query, state, [])[:2], autograph=False)
   state = query.initial_global_state()
   noise = []
   for _ in range(num_rounds):
