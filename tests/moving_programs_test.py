@@ -105,6 +105,7 @@ PAIRS = (
     },
     there={'sensitivity': 2.815, 'epsilon': 5.88},
     here={'sensitivity': 2.0, 'epsilon': 4.0},
+    marks=(pytest.mark.slow,),
   ),
   Pair(
     'pfl_research',

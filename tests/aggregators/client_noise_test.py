@@ -52,6 +52,7 @@ def _reports(factory):
   return send
 
 
+@pytest.mark.few(1)
 @pytest.mark.optimized_graphs
 @pytest.mark.parametrize('name', ['local_laplace', 'gaussian_shares'])
 def test_what_clients_send_has_noise_of_their_own(name):

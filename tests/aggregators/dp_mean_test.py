@@ -235,6 +235,7 @@ def test_mechanisms_that_no_factory_keeps_are_refused():
     aggregators.from_mechanism(adaptive, clip_norm=1.0, clients_per_round=4)
 
 
+@pytest.mark.few(4)
 @pytest.mark.parametrize('name', registry.KINDS)
 def test_a_mechanism_by_name_has_the_noise_that_was_planned(name):
   limits = strategies.Participation(12, 4)

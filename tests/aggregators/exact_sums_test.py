@@ -118,6 +118,7 @@ def test_what_is_released_is_the_rounding_of_exact_sum_and_noise():
       np.testing.assert_array_equal(released, as_float)
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize('kind', ['blt', 'adaptive'])
 def test_the_order_of_clients_changes_no_bit(kind):
   process = _BUILDERS[kind](

@@ -1,8 +1,4 @@
-"""One client moves the un-noised mean by its clip norm over the denominator at most.
-
-`make slow-test ARGS=tests/aggregators/hostile_updates_test.py` checks more than 10^5
-updates, which it chooses anew in each run; `make test` some thousands.
-"""
+"""One client moves the un-noised mean by its clip norm over the denominator at most."""
 
 import fractions
 import functools
@@ -116,10 +112,6 @@ _FLOAT32 = tff.to_type([(np.float32, [4]), (np.float32, [2])])
 _MIXED = tff.to_type([(np.float32, [4]), (np.float64, [2])])
 _TYPES = {'float32': _FLOAT32, 'mixed': _MIXED}
 
-quickly = hypothesis.settings(
-  max_examples=3, deadline=None, database=None, derandomize=True
-)
-thoroughly = hypothesis.settings(max_examples=16, deadline=None, database=None)
 factories = pytest.mark.parametrize('name', _FACTORIES)
 dtypes = pytest.mark.parametrize('dtypes', _TYPES)
 
@@ -227,32 +219,19 @@ def _check_updates(name, dtypes, clip_norm, base):
   return len(rows)
 
 
-def _check_many(name, dtypes, settings):
-  """Checks updates that hypothesis chooses, and returns how many."""
+@pytest.mark.few(6)
+@dtypes
+@factories
+def test_no_update_adds_more_than_the_clip_norm(name, dtypes):
   checked = []
 
-  @settings
+  @hypothesis.settings(max_examples=3, deadline=None, database=None, derandomize=True)
   @hypothesis.given(hostile_updates.clip_norms, hostile_updates.bases)
   def check(clip_norm, base):
     checked.append(_check_updates(name, dtypes, clip_norm, base))
 
   check()
-  return sum(checked)
-
-
-@pytest.mark.few(6)
-@dtypes
-@factories
-def test_no_update_adds_more_than_the_clip_norm(name, dtypes):
-  assert _check_many(name, dtypes, quickly) >= 1_000
-
-
-@pytest.mark.slow
-def test_none_of_a_hundred_thousand_updates_adds_more_than_the_clip_norm():
-  checked = [
-    _check_many(*case, thoroughly) for case in itertools.product(_FACTORIES, _TYPES)
-  ]
-  assert sum(checked) >= 100_000
+  assert sum(checked) >= 1_000
 
 
 # In processes of TFF.

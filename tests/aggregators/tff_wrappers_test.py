@@ -75,7 +75,7 @@ def _moved_by_hostile_clients(process):
   ]
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 @pytest.mark.parametrize('name', _CLIENTS_THEMSELVES)
 def test_around_a_mechanism_neither_sensitivity_nor_event_changes(name):
   process = _CLIENTS_THEMSELVES[name](_gaussian()).create(_TYPE)

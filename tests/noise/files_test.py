@@ -184,15 +184,13 @@ def test_files_that_were_swapped_are_recognised(kind, emptied):
   assert run.serve(number) == (whole[number], True)
 
 
-def test_files_of_another_key_strategy_or_generator_are_not_used(emptied):
-  runs = [
-    emptied('banded'),
-    emptied('banded', seed=noise.Seed(2)),
-    # A state that goes on by another one.
-    emptied('banded', generator='chacha20'),
-    emptied('tree'),
-  ]
-  for number in range(5):
+def test_files_of_another_key_strategy_or_generator_are_not_used(emptied, start):
+  runs = [emptied('banded'), emptied('tree')]
+  # Another key, and a state that goes on by another generator.
+  for other in ({'seed': noise.Seed(2)}, {'generator': 'chacha20'}):
+    alone = start('banded', f'alone {len(runs)}', **other).serve_all(3)
+    runs.append((start('banded', runs[0][0].directory, **other), alone))
+  for number in range(3):
     for run, whole in runs:  # All of one directory.
       assert run.serve(number) == (whole[number], False)
 
@@ -344,6 +342,7 @@ print(streaming.directory, len(os.listdir(streaming.directory)))
 """
 
 
+@pytest.mark.slow
 def test_another_process_is_refused_the_directory_and_removes_its_temporary_one(
   tmp_path,
 ):

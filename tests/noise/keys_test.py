@@ -129,12 +129,14 @@ def keys_of_processes(tmp_path_factory):
   return drawn[:2], drawn[2:]
 
 
+@pytest.mark.slow
 def test_forked_processes_have_keys_of_their_own(keys_of_processes):
   drawn, _ = keys_of_processes
   assert [len(words) for words in drawn] == [8] * 2
   assert _all_new(drawn)
 
 
+@pytest.mark.slow
 def test_processes_that_run_one_serialised_graph_have_keys_of_their_own(
   keys_of_processes,
 ):

@@ -92,9 +92,7 @@ def test_no_two_tensors_of_a_record_have_the_same_noise():
 def test_tensors_of_a_record_share_noise_in_tf_privacy():
   query = tfp.DistributedSkellamSumQuery(10**6, 1e6, 5.0)
   params = query.derive_sample_params(query.initial_global_state())
-  encode = tf.function(
-    lambda record: query.preprocess_record(params, record), autograph=False
-  )
+  encode = tf.function(lambda record: query.preprocess_record(params, record))
   zeros = [tf.zeros([20], tf.int32)] * 8
   records = [[each.numpy() for each in encode(zeros)] for _ in range(1000)]
   equal, pairs = _equal_pairs(records)

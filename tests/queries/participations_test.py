@@ -89,12 +89,13 @@ def test_rounds_add_up_to_what_is_spent(limits):
   assert total == (7 if limits is None else _count(query.run_event()))
 
 
-@pytest.mark.parametrize('name', _QUERIES)
-def test_what_has_no_limits_tells_none(name):
-  query = _QUERIES[name](None)
-  for ask in (lambda: query.participation, query.run_event):
+def test_what_has_no_limits_tells_none():
+  for name in ('skellam', 'local_laplace', 'laplace'):
+    query = _QUERIES[name](None)
     with pytest.raises(ValueError, match='any number of rounds'):
-      ask()
+      query.participation  # noqa: B018
+    with pytest.raises(ValueError, match='any number of rounds'):
+      query.run_event()
   many = query.initial_global_state()._replace(round=tf.constant(10**9, tf.int64))
   _, state, _ = query.get_noised_result(query.initial_sample_state(), many)
   assert int(query.spent(state).all_rounds) == 10**9 + 1
