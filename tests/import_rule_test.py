@@ -81,10 +81,20 @@ EXCEPTIONS = {
 }
 
 
-def imported_names(source, module, is_package):
-  """Absolute dotted names of everything that `source` imports, wherever it does."""
+@functools.cache
+def nodes_of(path):
+  """All nodes of a file's syntax tree."""
+  return list(ast.walk(ast.parse(path.read_text(encoding='utf-8'))))
+
+
+@functools.cache
+def names_imported_by(path):
+  """Absolute dotted names of everything that a file imports, wherever it does."""
+  relative = path.relative_to(ROOT).with_suffix('')
+  is_package = relative.name == '__init__'
+  module = '.'.join(relative.parent.parts if is_package else relative.parts)
   names = set()
-  for node in ast.walk(ast.parse(source)):
+  for node in nodes_of(path):
     if isinstance(node, ast.Import):
       names.update(alias.name for alias in node.names)
     elif isinstance(node, ast.ImportFrom):
@@ -95,14 +105,6 @@ def imported_names(source, module, is_package):
         base = '.'.join([*kept, *([base] if base else [])])
       names.update(f'{base}.{alias.name}' for alias in node.names)
   return names
-
-
-@functools.cache
-def names_imported_by(path):
-  relative = path.relative_to(ROOT).with_suffix('')
-  is_package = relative.name == '__init__'
-  module = '.'.join(relative.parent.parts if is_package else relative.parts)
-  return imported_names(path.read_text(encoding='utf-8'), module, is_package)
 
 
 def layer_of(path):
@@ -189,17 +191,16 @@ def classes():
   return found - {'Strategy'}
 
 
-def switches(source):
-  """Where a source tells kinds of strategies apart."""
-  tree = ast.parse(source)
+def switches(path):
+  """Where a file tells kinds of strategies apart."""
   exported = {
     id(node)
-    for assignment in ast.walk(tree)
+    for assignment in nodes_of(path)
     if isinstance(assignment, ast.Assign)
     and any(getattr(each, 'id', '') == '__all__' for each in assignment.targets)
     for node in ast.walk(assignment)
   }
-  for node in ast.walk(tree):
+  for node in nodes_of(path):
     if isinstance(node, ast.Call) and getattr(node.func, 'id', '') == 'isinstance':
       for each in ast.walk(node.args[1]):
         name = getattr(each, 'attr', getattr(each, 'id', None))
@@ -214,8 +215,7 @@ def test_only_strategies_and_the_exceptions_tell_kinds_apart():
   telling = {
     path.relative_to(ROOT).as_posix()
     for path in [*FILES, *(ROOT / 'experiments').rglob('*.py')]
-    if 'tff_dp_aggregators/strategies/' not in path.as_posix()
-    and any(switches(path.read_text('utf-8')))
+    if 'tff_dp_aggregators/strategies/' not in path.as_posix() and any(switches(path))
   }
   assert telling == set(EXCEPTIONS)
 

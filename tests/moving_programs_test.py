@@ -88,6 +88,7 @@ PAIRS = (
     noisy={_NOISE: _OF_NUMBERS},
     there={_NAN: True},
     here={_NAN: False},
+    marks=(pytest.mark.slow,),
   ),
   Pair(
     'pfl_research',
@@ -104,6 +105,7 @@ PAIRS = (
     },
     there={'sensitivity': 2.815, 'epsilon': 5.88},
     here={'sensitivity': 2.0, 'epsilon': 4.0},
+    marks=(pytest.mark.slow,),
   ),
   Pair(
     'pfl_research',

@@ -182,6 +182,7 @@ class TestMetadata:
       each.name for each in brought
     }
 
+  @pytest.mark.slow
   def test_wheel_has_code_and_data_and_license(self, tmp_path):
     source = _copy_of_the_source(tmp_path / 'source')
     # A folder of data is no package, and its files must come along nonetheless.

@@ -13,11 +13,11 @@ from tests import executing
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 ACCOUNTING = ('participation', 'plan', 'report')
 PROGRAMS = [
+  'experiments.simulate',
   'experiments.audit',
   'experiments.compare',
   'experiments.plot',
   'experiments.predict',
-  'experiments.simulate',
   *(f'tff_dp_aggregators.accounting.{name}' for name in ACCOUNTING),
 ]
 BENCHMARKS = [
@@ -44,7 +44,7 @@ runpy.run_module(name, run_name='__main__', alter_sys=True)
 """
 
 
-@pytest.mark.few(3)
+@pytest.mark.few(2)
 @pytest.mark.parametrize(
   'name',
   [*PROGRAMS, *(pytest.param(name, marks=pytest.mark.slow) for name in BENCHMARKS)],

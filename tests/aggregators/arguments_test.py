@@ -156,11 +156,6 @@ def test_an_option_of_the_noise_that_there_is_not_is_refused_by_name(name):
   assert (made.seed_identity[:6], made.generator) == ('seed 1', 'chacha20')
 
 
-def test_no_builder_has_more_than_fifteen_arguments():
-  for name in _FUNCTIONS:
-    assert len(_parameters(name)) <= 15
-
-
 @each
 def test_numbers_by_position_are_refused(name):
   first, numbers = _BUILDERS[name]

@@ -74,7 +74,7 @@ def _after_one_round(build):
   return state
 
 
-@pytest.mark.few(4)
+@pytest.mark.few(2)
 @pytest.mark.parametrize(
   ('build', 'changed', 'named'),
   [
@@ -116,7 +116,8 @@ def test_a_state_of_a_model_with_another_layout_is_refused():
   assert '3 float32' in str(error.value)
 
 
-@pytest.mark.parametrize('build', [_adaptive, _tree])
+@pytest.mark.few(1)
+@pytest.mark.parametrize('build', [_tree, _adaptive])
 def test_a_state_goes_on_in_an_equal_process_and_says_what_all_rounds_spent(build):
   straight = _after(build(), 5)
   states = straight[:3]

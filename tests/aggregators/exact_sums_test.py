@@ -118,6 +118,7 @@ def test_what_is_released_is_the_rounding_of_exact_sum_and_noise():
       np.testing.assert_array_equal(released, as_float)
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize('kind', ['blt', 'adaptive'])
 def test_the_order_of_clients_changes_no_bit(kind):
   process = _BUILDERS[kind](
@@ -125,16 +126,16 @@ def test_the_order_of_clients_changes_no_bit(kind):
   ).create(_TYPE)
   rng = np.random.default_rng(2)
   results = []
-  for _ in range(3):
+  for _ in range(2):
     state = process.initialize()
     bits = []
     for this_round in range(2):
-      records = _records(40, seed=this_round)
-      output = process.next(state, [records[i] for i in rng.permutation(40)])
+      records = _records(20, seed=this_round)
+      output = process.next(state, [records[i] for i in rng.permutation(20)])
       state = output.state
       bits.append([np.asarray(t).tobytes() for t in output.result])
     results.append(bits)
-  assert results[0] == results[1] == results[2]
+  assert results[0] == results[1]
 
 
 class _Altered(tff.aggregators.UnweightedAggregationFactory):
@@ -159,23 +160,20 @@ class _Altered(tff.aggregators.UnweightedAggregationFactory):
     return tff.templates.AggregationProcess(inner.initialize, next_fn)
 
 
-@pytest.mark.parametrize(('more', 'served'), [(-3, True), (-2, False)])
-def test_more_clients_than_are_summed_exactly_are_refused(more, served):
+def test_more_clients_than_are_summed_exactly_are_refused():
   process = aggregators.DPMeanFactory(
     lambda specs: queries.GaussianSumQuery(
       clip_norm=1.0, noise_multiplier=1.0, record_specs=specs
     ),
     clients_per_round=20.0,
     count_sum_factory=_Altered(
-      lambda counts: type(counts)(counts.clients + 10**7 + more, counts.nonfinite)
+      lambda counts: type(counts)(counts.clients + 10**7 - 3, counts.nonfinite)
     ),
   ).create(_SCALAR)
-  state, values = process.initialize(), [np.float32(1)] * 3
-  if served:
-    process.next(state, values)
-  else:
-    with pytest.raises(Exception, match='more clients in a round than can be summed'):
-      process.next(state, values)
+  state, value = process.initialize(), np.float32(1)
+  process.next(state, [value] * 3)
+  with pytest.raises(Exception, match='more clients in a round than can be summed'):
+    process.next(state, [value] * 4)
 
 
 def test_an_inner_aggregation_that_does_not_return_the_sum_is_refused():

@@ -104,12 +104,9 @@ def test_what_does_not_fit_is_refused():
     )
 
 
-@pytest.mark.slow
-def test_a_seed_says_which_noise_and_an_int_which_seed():
-  mechanism = _mechanism()
-  one, same = (_first_round(_process(mechanism, noise.Seed(3))) for _ in range(2))
-  np.testing.assert_array_equal(one, same)
-  one, other = (_first_round(_process(mechanism, 3)) for _ in range(2))
-  assert not np.intersect1d(one, other).size
-  secret, other = (_first_round(_process(mechanism)) for _ in range(2))
-  assert not np.intersect1d(secret, other).size
+def test_parts_have_streams_of_their_own_of_a_seed():
+  first = _factory(_mechanism(), noise.Seed(3)).query.noise_identities
+  assert first == tuple(f'seed 3, stream {stream}' for stream in (2, 1, 0))
+  of_an_int = [_factory(_mechanism(), 31).query.noise_identities for _ in range(2)]
+  assert len({*of_an_int[0], *of_an_int[1]}) == 6  # The next ones in this process.
+  assert _factory(_mechanism()).query.noise_identities == ()

@@ -92,6 +92,7 @@ def test_a_plain_sum_is_in_the_open():
     tff.test.assert_not_contains_unsecure_aggregation(process.next)
 
 
+@pytest.mark.slow
 def test_with_secure_counts_all_that_is_around_a_mechanism_is_secure():
   counts = tff.aggregators.SecureSumFactory(1, 0)
   factory = tff.aggregators.zeroing_factory(

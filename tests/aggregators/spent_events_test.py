@@ -74,6 +74,7 @@ def _mime_lite(model_aggregator=None, full_gradient_aggregator=None):
   )
 
 
+@pytest.mark.slow
 def test_mime_lite_with_full_gradients_without_noise_is_refused():
   state = _after(_mime_lite(_gaussian()))
   with pytest.raises(
@@ -85,13 +86,7 @@ def test_mime_lite_with_full_gradients_without_noise_is_refused():
   assert aggregators.extract_dp_event(state.aggregator).last_round_only
 
 
-def test_mime_lite_with_updates_without_noise_is_refused():
-  state = _after(_mime_lite(full_gradient_aggregator=_gaussian()))
-  with pytest.raises(TypeError, match='private mean in client_work.1 alone'):
-    aggregators.extract_dp_event(state)
-
-
-def test_two_private_aggregations_are_refused_and_each_alone_is_not_enough():
+def test_mime_lite_with_any_other_than_one_mechanism_is_refused():
   process = _mime_lite(_gaussian(seed=2, noise_multiplier=3.0), _gaussian())
   state = _after(process)
   with pytest.raises(TypeError, match='with 2. They are client_work.1 and aggregator'):
@@ -101,6 +96,12 @@ def test_two_private_aggregations_are_refused_and_each_alone_is_not_enough():
     for part in (state.client_work[1], state.aggregator)
   ]
   assert spent == [dp_accounting.GaussianDpEvent(each) for each in (2.0, 3.0)]
+  # Means without noise leave no state.
+  with pytest.raises(TypeError, match='private mean in client_work.1 alone'):
+    aggregators.extract_dp_event(_learning_state(state, aggregator=()))
+  without = _learning_state(state, client_work=(state.client_work[0], ()))
+  with pytest.raises(ValueError, match='remembers client_work.0.learning_rate'):
+    aggregators.extract_dp_event(without)
 
 
 def _keras_model():
@@ -170,7 +171,17 @@ def test_hyperparameters_of_clients_are_accepted_and_their_momenta_are_not(
       aggregators.extract_dp_event(whole)
 
 
-def test_schedules_of_clients_count_rounds_and_that_is_accepted(fed_avg_state):
+def test_a_number_of_rounds_is_accepted_and_no_other_number(fed_avg_state):
+  counted = _learning_state(fed_avg_state, client_work=np.int32(1))
+  assert aggregators.extract_dp_event(counted).last_round_only
+  for other in (np.int32(2), np.float32(1), np.array([1])):
+    changed = _learning_state(fed_avg_state, client_work=other)
+    with pytest.raises(ValueError, match='remembers client_work'):
+      aggregators.extract_dp_event(changed)
+
+
+@pytest.mark.slow
+def test_schedules_of_clients_count_rounds():
   process = tff.learning.algorithms.build_weighted_fed_avg_with_optimizer_schedule(
     _model(),
     lambda round_number: 0.1 / (1.0 + tf.cast(round_number, tf.float32)),
@@ -180,11 +191,6 @@ def test_schedules_of_clients_count_rounds_and_that_is_accepted(fed_avg_state):
   state = _after(process, rounds=2)
   assert state.client_work == 2
   assert aggregators.extract_dp_event(state).last_round_only
-  # A number that is not the round may be of anything.
-  for other in (np.int32(3), np.float32(2), np.array([2])):
-    changed = _learning_state(state, client_work=other)
-    with pytest.raises(ValueError, match='remembers client_work'):
-      aggregators.extract_dp_event(changed)
 
 
 @pytest.mark.parametrize(
@@ -288,6 +294,7 @@ _OWN_LOOP = {
 }
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize('name', _OWN_LOOP)
 def test_a_loop_asks_before_each_round_whether_another_is_too_much(name):
   mechanism = _OWN_LOOP[name]

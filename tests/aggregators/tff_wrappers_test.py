@@ -75,7 +75,7 @@ def _moved_by_hostile_clients(process):
   ]
 
 
-@pytest.mark.few(3)
+@pytest.mark.few(1)
 @pytest.mark.parametrize('name', _CLIENTS_THEMSELVES)
 def test_around_a_mechanism_neither_sensitivity_nor_event_changes(name):
   process = _CLIENTS_THEMSELVES[name](_gaussian()).create(_TYPE)
@@ -95,6 +95,7 @@ def test_around_a_mechanism_neither_sensitivity_nor_event_changes(name):
     assert so_far == pytest.approx(2.0 / math.sqrt(rounds))
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize('name', _ROTATIONS)
 def test_around_a_mechanism_rotations_do_not_change_the_sensitivity(name):
   process = _ROTATIONS[name](_gaussian()).create(_TYPE)

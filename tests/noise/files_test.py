@@ -32,12 +32,12 @@ def _build(directory, seed=_SEED):
 
 
 class _Run:
-  """Rounds of one noise in a directory, and what was said meanwhile."""
+  """Rounds of one noise in a directory, and whether they said to compute again."""
 
   def __init__(
     self, kind, directory, capfd, rewind=1, seed=_SEED, generator='auto', traced=False
   ):
-    self._capfd = capfd
+    self.capfd = capfd
     self.directory = directory
     rows = noise.GaussianRows(_SPECS, seed, generator)
     files = noise.Files(str(directory), rewind)
@@ -45,20 +45,16 @@ class _Run:
     self._next = (
       tf.function(streaming.next, autograph=False) if traced else streaming.next
     )
-    self._first = streaming.initialize()
-
-  def listen_to(self, capfd):
-    """Hears what is said from now on, in another test than the one before."""
-    self._capfd = capfd
+    self.first = streaming.initialize()
 
   def serve(self, this_round):
     """The bytes of a round's noise, and whether it said to compute again."""
-    self._capfd.readouterr()
-    state = self._first._replace(round=tf.constant(this_round, tf.int64))
+    self.capfd.readouterr()
+    state = self.first._replace(round=tf.constant(this_round, tf.int64))
     row, after = self._next(state)
     assert int(after.round) == this_round + 1
     return b''.join(tensor.numpy().tobytes() for tensor in row), _AGAIN in (
-      self._capfd.readouterr().err
+      self.capfd.readouterr().err
     )
 
   def serve_all(self, rounds=_ROUNDS):
@@ -72,47 +68,62 @@ class _Run:
     paths = [path for path in self.directory.iterdir() if path.name != '.lock']
     return {path: path.read_bytes() for path in sorted(paths)}
 
+  def restore(self, files):
+    """Leaves these files in the directory, and no others."""
+    for path in self.files():
+      path.unlink()
+    for path, content in files.items():
+      path.write_bytes(content)
+
 
 @pytest.fixture(name='start')
 def fixture_start(tmp_path, capfd):
+  """Starts a run as a new process would."""
+
   def start(kind, name='noise', **kwargs):
     return _Run(kind, tmp_path / name, capfd, **kwargs)
 
   return start
 
 
-@pytest.fixture(name='whole_runs', scope='module')
-def fixture_whole_runs():
-  return {}
+@pytest.fixture(name='runs', scope='module')
+def fixture_runs(tmp_path_factory):
+  return tmp_path_factory.mktemp('runs') / 'noise', {}
 
 
-@pytest.fixture(name='whole_of')
-def fixture_whole_of(whole_runs, start):
-  """All rounds of a kind, served without interruption; computed once."""
+@pytest.fixture(name='emptied')
+def fixture_emptied(runs, capfd):
+  """A run whose files are gone, and all its rounds; traced once for all tests."""
 
-  def whole_of(kind):
-    if kind not in whole_runs:
-      whole_runs[kind] = start(kind, f'whole {kind}').serve_all()
-    return whole_runs[kind]
+  def emptied(kind, **kwargs):
+    directory, made = runs
+    case = (kind, *kwargs.items())
+    if case not in made:
+      run = _Run(kind, directory, capfd, traced=True, **kwargs)
+      run.restore({})
+      made[case] = run, run.serve_all()
+    run, whole = made[case]
+    run.capfd = capfd
+    run.restore({})
+    return run, whole
 
-  return whole_of
+  return emptied
 
 
 @two_kinds
-def test_files_that_are_there_are_used(kind, start, whole_of):
-  whole = whole_of(kind)
-  for stop in (1, 10):
-    name = f'until {stop}'
-    assert start(kind, name).serve_all(stop) == whole[:stop]
-    continued = start(kind, name)
+def test_files_that_are_there_are_used(kind, emptied, start):
+  for stop in (6, 10):
+    run, whole = emptied(kind)
+    assert run.serve_all(stop) == whole[:stop]
+    continued = start(kind, run.directory)
     served = [continued.serve(number) for number in range(stop, _ROUNDS)]
     assert served == [(row, False) for row in whole[stop:]]
 
 
 @pytest.mark.parametrize('kind', ['tree', 'banded', 'blt'])
-def test_rounds_can_be_served_again_as_far_back_as_promised(kind, start, whole_of):
-  whole, rewind = whole_of(kind), 3
-  run = start(kind, 'rewind', rewind=rewind)
+def test_rounds_can_be_served_again_as_far_back_as_promised(kind, emptied):
+  rewind = 3
+  run, whole = emptied(kind, rewind=rewind)
   for last in range(_ROUNDS):
     assert run.serve(last) == (whole[last], False)
     for number in range(max(0, last + 1 - rewind), last + 1):
@@ -120,10 +131,9 @@ def test_rounds_can_be_served_again_as_far_back_as_promised(kind, start, whole_o
 
 
 @two_kinds
-def test_an_older_state_is_served_by_computing_again(kind, start, whole_of):
-  run = start(kind)
-  whole = run.serve_all()
-  assert whole == whole_of(kind)
+def test_an_older_state_is_served_by_computing_again(kind, emptied):
+  run, whole = emptied(kind)
+  assert run.serve_all() == whole
   for number in (9, 6, 0, 10, 3):
     assert run.serve(number)[0] == whole[number]
   # Not all of what one of these needs is there any more.
@@ -141,35 +151,15 @@ def _damage(content, how):
   return bytes(damaged)
 
 
-@pytest.fixture(name='seven_rounds', scope='module')
-def fixture_seven_rounds(tmp_path_factory):
-  """A run of a kind that served 7 rounds, and a copy of its files; made once."""
-  made = {}
-
-  def seven_rounds(kind, capfd):
-    if kind not in made:
-      directory = tmp_path_factory.mktemp('damaged') / 'noise'
-      run = _Run(kind, directory, capfd, traced=True)
-      run.serve_all(7)
-      made[kind] = run, shutil.copytree(directory, directory.with_name('backup'))
-    run, backup = made[kind]
-    run.listen_to(capfd)
-    return run, backup
-
-  return seven_rounds
-
-
-@pytest.mark.few(4)
 @pytest.mark.parametrize('how', ['missing', 'torn', 'longer', 'header', 'values'])
 @pytest.mark.parametrize('kind, needed', [('tree', 6), ('blt', 4)])
-def test_damage_is_recognised_and_mended(
-  kind, needed, how, seven_rounds, whole_of, capfd
-):
+def test_damage_is_recognised_and_mended(kind, needed, how, emptied):
   # Each of the files that round 7 needs, in two dtypes.
-  whole = whole_of(kind)
-  run, backup = seven_rounds(kind, capfd)
+  run, whole = emptied(kind)
+  run.serve_all(7)
+  files = run.files()
   missed = 0
-  for path, content in run.files().items():
+  for path, content in files.items():
     if how == 'missing':
       path.unlink()
     else:
@@ -177,19 +167,14 @@ def test_damage_is_recognised_and_mended(
     row, again = run.serve(7)
     assert row == whole[7]
     missed += again
-    for copy in backup.iterdir():
-      if copy.name != '.lock':
-        shutil.copyfile(copy, run.directory / copy.name)
-    for path in set(run.files()):
-      if not (backup / path.name).exists():
-        path.unlink()
+    run.restore(files)
   assert missed == needed
 
 
 @two_kinds
-def test_files_that_were_swapped_are_recognised(kind, start, whole_of):
-  whole = whole_of(kind)
-  run, number = start(kind, 'swapped'), 9  # It needs more than one file.
+def test_files_that_were_swapped_are_recognised(kind, emptied):
+  run, whole = emptied(kind)
+  number = 9  # It needs more than one file.
   run.serve_all(number)
   files = run.files()
   for position in range(len(_SPECS)):
@@ -199,27 +184,20 @@ def test_files_that_were_swapped_are_recognised(kind, start, whole_of):
   assert run.serve(number) == (whole[number], True)
 
 
-def test_files_of_another_key_strategy_or_generator_are_not_used(start):
-  cases = [
-    ('banded', {}),
-    ('banded', {'seed': noise.Seed(2)}),
-    ('banded', {'generator': 'chacha20'}),  # A state that goes on by another one.
-    ('tree', {}),
-  ]
-  wholes = [
-    start(kind, f'alone {i}', **given).serve_all(5)
-    for i, (kind, given) in enumerate(cases)
-  ]
-  shared = [start(kind, 'shared', **given) for kind, given in cases]
-  for number in range(5):
-    for whole, run in zip(wholes, shared):
+def test_files_of_another_key_strategy_or_generator_are_not_used(emptied, start):
+  runs = [emptied('banded'), emptied('tree')]
+  # Another key, and a state that goes on by another generator.
+  for other in ({'seed': noise.Seed(2)}, {'generator': 'chacha20'}):
+    alone = start('banded', f'alone {len(runs)}', **other).serve_all(3)
+    runs.append((start('banded', runs[0][0].directory, **other), alone))
+  for number in range(3):
+    for run, whole in runs:  # All of one directory.
       assert run.serve(number) == (whole[number], False)
 
 
 @two_kinds
-def test_a_crash_in_a_write_costs_nothing(kind, start, whole_of):
-  whole = whole_of(kind)
-  run = start(kind, 'crashed')
+def test_a_crash_in_a_write_costs_nothing(kind, emptied):
+  run, whole = emptied(kind)
   for number in range(_ROUNDS):
     before = run.files()
     assert run.serve(number) == (whole[number], False)
@@ -233,18 +211,14 @@ def test_a_crash_in_a_write_costs_nothing(kind, start, whole_of):
 
 
 @two_kinds
-def test_a_full_disk_is_an_error_and_no_loss(kind, start, whole_of):
-  whole = whole_of(kind)
-  run = start(kind, 'full')
+def test_a_full_disk_is_an_error_and_no_loss(kind, emptied):
+  run, whole = emptied(kind)
   run.serve_all(6)
   before = run.files()
   run.serve(6)
   after = run.files()
   written = [path for path in after if after[path] != before.get(path)]
-  for path in after:
-    path.unlink()
-  for path, content in before.items():
-    path.write_bytes(content)
+  run.restore(before)
   for path in written:
     path.unlink(missing_ok=True)
     path.symlink_to('/dev/full')
@@ -252,16 +226,15 @@ def test_a_full_disk_is_an_error_and_no_loss(kind, start, whole_of):
     run.serve(6)
   for path in written:
     path.unlink()
-  for path, content in before.items():
-    path.write_bytes(content)
+  run.restore(before)
   for number in range(6, _ROUNDS):
     assert run.serve(number) == (whole[number], False)
 
 
 def test_names_and_contents_tell_no_key(start):
   run = start('tree', seed=None)
-  run.serve_all()
-  words = run._first.key.numpy().tolist()
+  run.serve_all(4)
+  words = run.first.key.numpy().tolist()
   for path, content in run.files().items():
     for word in words:
       for secret in (str(word), f'{word & (2**64 - 1):x}', str(abs(word))):
@@ -276,39 +249,6 @@ def test_the_directory_is_for_its_owner_alone(tmp_path, start):
   (tmp_path / 'open').mkdir(mode=0o755)
   with pytest.raises(PermissionError, match='has mode 755.*with mode 700'):
     start('banded', 'open')
-
-
-_CHILD = """
-import sys
-import tensorflow as tf
-from tff_dp_aggregators import noise, strategies
-
-rows = noise.GaussianRows(tf.TensorSpec([3]), 1)
-for directory in sys.argv[1:]:
-  try:
-    noise.build(strategies.BinaryTree(4), rows, noise.Files(directory))
-  except RuntimeError as e:
-    print(e)
-"""
-
-
-def _output_of(program, *arguments, **variables):
-  """What a program prints that runs in a process of its own."""
-  return subprocess.run(
-    [sys.executable, '-c', program, *map(str, arguments)],
-    env={**os.environ, 'PYTHONPATH': os.pathsep.join(sys.path), **variables},
-    stdout=subprocess.PIPE,
-    check=True,
-    text=True,
-    timeout=300,
-  ).stdout
-
-
-def test_a_second_process_is_refused_until_the_first_has_ended(tmp_path):
-  _build(tmp_path / 'noise')
-  refused = _output_of(_CHILD, tmp_path / 'noise', tmp_path / 'other').splitlines()
-  assert len(refused) == 1 and 'in use by another process' in refused[0]
-  _build(tmp_path / 'other')  # The child has ended.
 
 
 def test_a_fork_is_a_second_process(tmp_path):
@@ -333,14 +273,14 @@ def test_a_directory_that_is_not_there_is_said_and_not_made(tmp_path, start):
     run.serve(1)
   assert not (tmp_path / 'noise').exists()
   # One that is made anew is another one, and locked like the first.
-  assert start('banded').serve_all(3)
+  assert start('banded').serve_all(1)
 
 
-def test_a_path_may_have_any_characters(start, whole_of):
+def test_a_path_may_have_any_characters(start, emptied):
   name = 'a [1]* \\ {b}? é'
-  whole = whole_of('banded')
-  assert start('banded', name).serve_all(7) == whole[:7]
-  assert start('banded', name).serve(7) == (whole[7], False)
+  _, whole = emptied('banded')
+  assert start('banded', name).serve_all(3) == whole[:3]
+  assert start('banded', name).serve(3) == (whole[3], False)
 
 
 def test_a_directory_of_another_user_is_refused(tmp_path):
@@ -373,7 +313,7 @@ def test_noise_in_the_temporary_directory_is_not_mixed_up():
   served = []
   for streaming in (one, other):
     state, values = streaming.initialize(), []
-    for _ in range(6):
+    for _ in range(4):
       value, state = streaming.next(state)
       values.append(value.numpy().tolist())
     served.append(values)
@@ -381,25 +321,38 @@ def test_noise_in_the_temporary_directory_is_not_mixed_up():
   assert served[0] == served[1] and served[2] == served[3]
 
 
-_TEMPORARY = """
-import os
+_OTHER_PROCESS = """
+import os, sys
 import tensorflow as tf
 from tff_dp_aggregators import noise, strategies
 
-rows = noise.GaussianRows(tf.TensorSpec([3]))
-streaming = noise.build(strategies.BinaryTree(4), rows, 'files')
+rows = noise.GaussianRows(tf.TensorSpec([3]), 1)
+
+def build(storage):
+  return noise.build(strategies.BinaryTree(4), rows, storage)
+
+for directory in sys.argv[1:]:
+  try:
+    build(noise.Files(directory))
+  except RuntimeError as e:
+    print(e)
+streaming = build('files')
 streaming.next(streaming.initialize())
 print(streaming.directory, len(os.listdir(streaming.directory)))
 """
 
 
-def test_what_a_killed_process_left_is_removed_by_the_next(tmp_path):
-  elsewhere = tmp_path / 'elsewhere'
+@pytest.mark.slow
+def test_another_process_is_refused_the_directory_and_removes_its_temporary_one(
+  tmp_path,
+):
+  temporary, elsewhere = tmp_path / 'tmp', tmp_path / 'tmp' / 'elsewhere'
+  temporary.mkdir()
   elsewhere.mkdir(mode=0o700)
   left, link, open_to_all, foreign = (
-    tmp_path / f'tff_dp_aggregators-noise-{name}' for name in 'klof'
+    temporary / f'tff_dp_aggregators-noise-{name}' for name in 'klof'
   )
-  left.mkdir(mode=0o700)
+  left.mkdir(mode=0o700)  # By a process that was killed.
   (left / 'content').write_text('')
   link.symlink_to(elsewhere)
   open_to_all.mkdir(mode=0o755)
@@ -408,10 +361,24 @@ def test_what_a_killed_process_left_is_removed_by_the_next(tmp_path):
     foreign.mkdir(mode=0o700)
     os.chown(foreign, 12345, -1)
     kept.add(foreign)
-  output = _output_of(_TEMPORARY, TMPDIR=str(tmp_path))
-  own, number_of_files = output.split()
-  assert os.path.dirname(own) == str(tmp_path) and int(number_of_files) > 1
-  assert set(tmp_path.iterdir()) == kept  # Nor is its own there any more.
+  _build(tmp_path / 'mine')
+  refused, printed = subprocess.run(
+    [sys.executable, '-c', _OTHER_PROCESS, tmp_path / 'mine', tmp_path / 'its'],
+    env={
+      **os.environ,
+      'PYTHONPATH': os.pathsep.join(sys.path),
+      'TMPDIR': str(temporary),
+    },
+    stdout=subprocess.PIPE,
+    check=True,
+    text=True,
+    timeout=300,
+  ).stdout.splitlines()
+  assert f'{tmp_path}/mine is in use by another process' in refused
+  _build(tmp_path / 'its')  # The other one has ended.
+  own, number_of_files = printed.split()
+  assert os.path.dirname(own) == str(temporary) and int(number_of_files) > 1
+  assert set(temporary.iterdir()) == kept  # Nor is its own there any more.
 
 
 @pytest.mark.parametrize(

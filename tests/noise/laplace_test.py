@@ -1,4 +1,4 @@
-"""Laplace rows are Laplace, far into the tails, independent, and secret as others."""
+"""Laplace rows are Laplace, far into the tails; `rows_test` has how rows are drawn."""
 
 import math
 
@@ -10,15 +10,6 @@ from tff_dp_aggregators import noise
 from tff_dp_aggregators.noise import rows
 
 _NUM_SAMPLES = 400_000
-
-
-def _rows(specs, seed=None):
-  return rows.LaplaceRows(specs, None if seed is None else noise.Seed(seed))
-
-
-def _sample(seed):
-  rows = _rows(tf.TensorSpec([_NUM_SAMPLES]), seed)
-  return rows.row(rows.new_key(), 0)[0].numpy().astype(np.float64)
 
 
 def test_numbers_follow_from_the_bits():
@@ -49,25 +40,10 @@ def test_numbers_reach_88_scales():
 
 def test_entries_are_laplace_of_scale_1():
   # Kolmogorov-Smirnov: false alarm 1e-8. Moments: seven standard deviations, 3e-12.
-  sample = _sample(11)
+  drawn = rows.LaplaceRows(tf.TensorSpec([_NUM_SAMPLES]), noise.Seed(11))
+  (vector,) = drawn.row(drawn.new_key(), 0)
+  sample = vector.numpy()
   assert scipy.stats.kstest(sample, 'laplace').pvalue > 1e-8
   for power, mean, variance in [(1, 0, 2), (2, 2, 20), (3, 0, 720), (4, 24, 39_744)]:
     bound = 7 * np.sqrt(variance / _NUM_SAMPLES)
     assert abs(np.mean(sample**power) - mean) < bound, power
-
-
-def test_rows_vectors_and_keys_are_uncorrelated_and_share_no_value():
-  # 66 pairs, each correlation beyond seven standard deviations with 3e-12.
-  size = 100_000
-  specs = [tf.TensorSpec([size]), tf.TensorSpec([size], tf.float64)]
-  vectors = []
-  for seed in (1, 2):
-    rows = _rows(specs, seed)
-    key = rows.new_key()
-    for index in range(3):
-      vectors.extend(vector.numpy() for vector in rows.row(key, index))
-  vectors = np.array(vectors, np.float64)
-  correlations = np.corrcoef(vectors)[~np.eye(len(vectors), dtype=bool)]
-  assert np.abs(correlations).max() < 7 / math.sqrt(size)
-  doubles = vectors[1::2].ravel()
-  assert len(np.unique(doubles)) == len(doubles)

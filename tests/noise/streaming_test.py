@@ -113,8 +113,8 @@ def test_one_row_of_z_a_round_is_all_that_a_tree_needs(kind):
 
 @pytest.mark.few(13)
 @all_kinds
-@pytest.mark.parametrize('num_rounds', [pytest.param(2, marks=pytest.mark.slow), 64])
-def test_unit_rows_give_the_noise_matrix(kind, storage, num_rounds):
+def test_unit_rows_give_the_noise_matrix(kind, storage):
+  num_rounds = 64
   rows = _UnitRows(num_rounds)
   streaming, matrix = _build(kind, storage, num_rounds, rows)
   emitted, state = _emit(
@@ -124,12 +124,12 @@ def test_unit_rows_give_the_noise_matrix(kind, storage, num_rounds):
   assert int(state.round) == num_rounds
 
 
-@pytest.mark.parametrize('kind', ['identity', 'banded', 'blt', 'tree_honaker_restarts'])
+@pytest.mark.parametrize('kind', ['banded', 'tree_honaker_restarts'])
 def test_covariance_over_rounds_is_that_of_the_strategy(kind):
   # Entry (s, t) of the empirical covariance has standard deviation
   # sqrt((V_ss V_tt + V_st^2) / d). Seven of them: below 3e-12 for one entry, 2e-8 for
-  # all entries of all kinds. The bound is 2.3% of a variance.
-  num_rounds, num_samples = 12, 200_000
+  # all entries of all kinds. The bound is 4.5% of a variance.
+  num_rounds, num_samples = 12, 50_000
   rows = noise.GaussianRows(tf.TensorSpec([num_samples]), seed=noise.Seed(20230518))
   streaming, _ = _build(kind, 'state', num_rounds, rows)
   emitted, _ = _emit(streaming, num_rounds)
@@ -149,7 +149,7 @@ def test_covariance_over_rounds_is_that_of_the_strategy(kind):
   'kind, storage', [('banded', 'state'), ('tree_plain', 'files')]
 )
 def test_a_state_saved_after_any_round_continues_bit_by_bit(kind, storage):
-  num_rounds = 5
+  num_rounds = 4
   specs = [tf.TensorSpec([5]), tf.TensorSpec([], tf.float64)]
   streaming, _ = _build(
     kind, storage, num_rounds, noise.GaussianRows(specs, seed=noise.Seed(5))
@@ -303,12 +303,12 @@ def test_large_records_are_cut_into_vectors_that_share_no_noise():
     [*specs, tf.TensorSpec([5], tf.float64)], seed=noise.Seed(7)
   )
   assert rows.layout.sizes == (524_290, 524_290, 5)
-  strategy = strategies.BLT(3, every_kind.SCALES, every_kind.DECAYS)
-  streaming = noise.build(strategy, rows, 'files')
+  strategy = strategies.BLT(2, every_kind.SCALES, every_kind.DECAYS)
+  streaming = noise.build(strategy, rows, 'state')
   state = streaming.initialize()
   matrix = strategy.noise_matrix()
   z = []
-  for this_round in range(3):
+  for this_round in range(2):
     row, state = streaming.next(state)
     z.append(np.concatenate(rows.row(state.key, this_round)[:2]))
     whole = np.concatenate([np.ravel(tensor) for tensor in row[:3]])

@@ -176,7 +176,7 @@ _EXTREMES = {
 _BOUNDS = (*grid.CLIP_NORM_LIMITS, 0.1)
 
 
-@pytest.mark.few(14)
+@pytest.mark.few(7)
 @all_orders
 @pytest.mark.parametrize('name', _EXTREMES)
 def test_no_record_of_extremes_is_longer_than_any_clip_norm(name, order):
@@ -198,18 +198,7 @@ def test_no_record_of_extremes_is_longer_than_any_clip_norm(name, order):
     assert reached >= min(length, np.float32(bound)) * (1 - 1e-6) - 1.01 * lost, bound
 
 
-def test_the_bound_holds_in_exact_arithmetic():
-  rng = np.random.default_rng(7)
-  for order in (1, 2, 3):
-    clip = _clip(True, order)
-    for exponent in rng.uniform(-30, 37, 15):
-      for dtype in (tf.float32, tf.float64):
-        record = tf.constant(rng.standard_cauchy(30) * 10**exponent, dtype)
-        for bound in _BOUNDS:
-          assert _is_within(clip(record, tf.constant(bound)), bound, order)
-
-
-@pytest.mark.few(3)
+@pytest.mark.few(2)
 @pytest.mark.parametrize('dtype', [tf.float32, tf.float64])
 @pytest.mark.parametrize('order', [1, 2, 3])
 def test_records_of_just_the_norm_do_not_exceed_it_by_a_step(order, dtype):
@@ -217,7 +206,7 @@ def test_records_of_just_the_norm_do_not_exceed_it_by_a_step(order, dtype):
   rng = np.random.default_rng(11)
   clip = _clip(True, order)
   changed = 0
-  for _ in range(100):
+  for _ in range(60):
     record = tf.constant(rng.normal(size=50), dtype)
     bound = np.float32(_norm(record, order))
     for factor in (0.9999999, 1.0, 1.0000001):
@@ -227,7 +216,7 @@ def test_records_of_just_the_norm_do_not_exceed_it_by_a_step(order, dtype):
       steps = float(_steps(tf.constant(bound)))
       kept = np.trunc(scaled.numpy().astype(np.float64) * steps)
       changed += not np.array_equal(kept, clipped.integers.numpy())
-  assert 50 < changed < 250  # Both are met with.
+  assert 30 < changed < 150  # Both are met with.
 
 
 @pytest.mark.parametrize('bad', [np.nan, np.inf, -np.inf])
@@ -283,7 +272,7 @@ def test_the_sum_of_stacked_records_is_that_of_records_that_are_clipped(dtype):
   stacked[0][5, 1, 2], stacked[2][6, 3] = np.nan, -np.inf
   stacked = [tf.constant(each, dtype) for each in stacked]
   steps = grid.steps_per_unit(3.7, 1.0)
-  for count in (7, 5, 1):  # With records that are not finite, and without.
+  for count in (7, 5):  # With records that are not finite, and without.
     some = [each[:count] for each in stacked]
     added = grid.sum_clipped(some, 3.7, steps)
     clipped = [
@@ -300,7 +289,7 @@ def test_the_sum_of_stacked_records_is_that_of_records_that_are_clipped(dtype):
 
 def test_stacked_records_of_just_the_norm_do_not_exceed_it():
   rng = np.random.default_rng(12)
-  for _ in range(40):
+  for _ in range(25):
     record = tf.constant(rng.normal(size=50), tf.float32)
     bound = np.float32(_norm(record, 2))
     for factor in (0.9999999, 1.0, 1.0000001):
@@ -341,7 +330,8 @@ def test_a_clip_norm_that_turns_out_to_be_none_lets_no_record_through(order, bad
   clip = tf.function(
     lambda record, bound: grid.clip_to_grid(
       record, bound, tf.constant(2.0**39, tf.float64), order
-    )
+    ),
+    autograph=False,
   )
   for dtype in (tf.float32, tf.float64):
     clipped = clip([tf.constant([0.5, 2.0], dtype)], tf.constant(bad))

@@ -81,7 +81,7 @@ def _equal_pairs(records):
 def test_no_two_tensors_of_a_record_have_the_same_noise():
   query = _query([tf.TensorSpec([32])] * 8, noise_multiplier=0.5)
   params = query.derive_sample_params(query.initial_global_state())
-  encode = tf.function(query.encode_record)
+  encode = tf.function(query.encode_record, autograph=False)
   sent = [encode(params, [tf.zeros([32])] * 8)[0].entries.numpy() for _ in range(20)]
   equal, _ = _equal_pairs([np.split(each, 8) for each in sent])
   assert equal == 0

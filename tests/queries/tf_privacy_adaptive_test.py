@@ -45,7 +45,7 @@ def test_clip_norms_and_sums_are_those_of_tf_privacy(quantile, rate, start):
 
   our_state, their_state = ours.initial_global_state(), theirs.initial_global_state()
   template = as_record(np.zeros(5))
-  for number in range(9):
+  for number in range(6):
     scales = rng.lognormal(1.0, 1.0, size=[(4, 6, 15)[number % 3], 1])
     records = [as_record(row) for row in scales * rng.normal(size=[len(scales), 5])]
     our_sum, our_state, _ = records_lib.one_round(ours, our_state, records, template)
@@ -61,7 +61,7 @@ def test_clip_norms_and_sums_are_those_of_tf_privacy(quantile, rate, start):
 
 
 def test_a_tree_with_restarts_is_that_of_tf_privacy():
-  period, num_rounds = 4, 8
+  period, num_rounds = 2, 5
   template = tf.zeros([3])
   theirs = tfp.RestartQuery(
     tfp.QAdaClipTreeResSumQuery(

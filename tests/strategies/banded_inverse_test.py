@@ -1,6 +1,6 @@
 """Banded inverses: closed form and optimum, against dense algebra, peers and patterns.
 
-Claims: matrices and sensitivities are those of dense algebra; the square root has the
+Claims: matrices are those of dense algebra; the square root has the
 published errors; optimised bands are at or below the recorded errors of a peer, and
 their sensitivity is exact although the optimum without it would not be.
 """
@@ -97,18 +97,12 @@ def test_square_root_has_the_published_error(result):
     (0.5, -0.6, -0.1),
   ],
 )
-def test_any_bands_have_that_inverse_and_a_sensitivity_that_is_as_it_says(coefficients):
+def test_any_bands_have_that_inverse(coefficients):
   strategy = BandedInverse(8, coefficients)
   inverse = dense_inverse(8, coefficients)
   matrix = np.linalg.inv(inverse)
   np.testing.assert_allclose(strategy.materialize(), matrix, atol=1e-13)
   np.testing.assert_allclose(strategy.noise_matrix(), inverse, atol=1e-15)
-  for participation in every_kind.schemas(8):
-    truth = every_kind.worst_by_round(matrix, participation)[-1]
-    value = strategy.sensitivity_squared(participation)
-    assert value >= truth * (1 - 1e-12)
-    if strategy.sensitivity_kind(participation) == 'exact':
-      assert value == pytest.approx(truth, rel=1e-11)
 
 
 @pytest.mark.few(2)

@@ -69,7 +69,7 @@ def test_parameters_are_alike(name):
   }
 
 
-@pytest.mark.few(4)
+@pytest.mark.few(3)
 @each
 def test_the_objective_is_the_mean_unless_the_largest_is_asked_for(name):
   optimize, (options, participation) = _named(name), _OPTIMIZERS[name]

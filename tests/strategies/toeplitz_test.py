@@ -1,8 +1,7 @@
-"""Toeplitz strategies: when their sensitivity is exact, and how small their error is.
+"""Toeplitz strategies: their matrices, and how small their error is.
 
-Privacy is checked against every participation pattern and all signs of small matrices,
-and called a bound where it is not known exactly; errors against peers' figures, which
-are in matrix_factorization.json.
+`sensitivity_test` and `numerics/toeplitz_sensitivity_test` have their sensitivity.
+Errors are compared with peers' figures, which are in matrix_factorization.json.
 """
 
 import math
@@ -15,9 +14,6 @@ from tests.strategies import every_kind
 from tff_dp_aggregators.strategies import BandedToeplitz
 from tff_dp_aggregators.strategies import Participation
 from tff_dp_aggregators.strategies import toeplitz
-
-# Unordered signs and sizes: exact only while the columns of a client do not overlap.
-MIXED = (1.0, -0.75, 0.5, 0.0, -2.0)
 
 
 def lower_toeplitz(num_rounds, coefficients):
@@ -33,37 +29,14 @@ def test_square_root_coefficients_are_central_binomials():
   )
 
 
-@pytest.mark.parametrize('coefficients', [(2.5,), MIXED, (1.0,) * 9], ids=len)
+@pytest.mark.parametrize(
+  'coefficients', [(2.5,), (1.0, -0.75, 0.5, 0.0, -2.0), (1.0,) * 9], ids=len
+)
 def test_the_matrix_has_the_coefficients_below_its_diagonal(coefficients):
   strategy = BandedToeplitz(9, coefficients)
   matrix = lower_toeplitz(9, coefficients)
   np.testing.assert_array_equal(strategy.materialize(), matrix)
   np.testing.assert_allclose(strategy.noise_matrix(), np.linalg.inv(matrix), atol=1e-12)
-
-
-@pytest.mark.parametrize(
-  'coefficients, min_separation, kind',
-  [
-    (MIXED, 4, 'exact'),
-    ((1.0, -0.5), 1, 'exact'),  # Overlap cancels for equal signs, adds for opposite.
-    ((0.5, 1.0, 3.0), 2, 'exact'),
-    ((1.0, 0.0, 0.5), 1, 'bound'),
-    ((1.0, 0.5, -1e-300), 2, 'exact'),
-  ],
-)
-def test_other_sensitivities_are_exact_or_bounds_as_they_say(
-  coefficients, min_separation, kind
-):
-  strategy = BandedToeplitz(7, coefficients)
-  participation = Participation(7, min_separation)
-  assert strategy.sensitivity_kind(participation) == kind
-  matrix = lower_toeplitz(7, coefficients)
-  worst = every_kind.worst_by_round(matrix, participation)
-  profile = strategy.sensitivity_squared_by_round(participation)
-  assert np.all(profile >= worst * (1 - 1e-14))
-  assert np.all(np.diff(profile) >= 0)
-  if kind == 'exact':
-    assert profile[-1] == pytest.approx(worst[-1], rel=1e-13)
 
 
 @pytest.mark.parametrize('num_rounds, num_bands', [(10, 3), (30, 30), (17, 1)])

@@ -246,33 +246,6 @@ def joint(
     record_aggregation_factory: Sums the clipped values; `None` for
       `tff.aggregators.SumFactory`.
   """
-  clients_per_round = _check(parts)
-  part_of = nested.check_parts(part_of, parts)
-
-  def build_query(record_specs: Any) -> queries.JointSumQuery:
-    nested.check_parts(part_of, parts, record_specs)
-    specs = nested.by_part(tf.nest.flatten(record_specs), part_of)
-    return queries.JointSumQuery(
-      {name: parts[name].query_for(own) for name, own in specs.items()},
-      part_of=part_of,
-      record_specs=record_specs,
-    )
-
-  return factory.DPMeanFactory(
-    build_query,
-    clients_per_round=clients_per_round,
-    # A part whose clients make its noise in shares needs so many of them.
-    min_clients=max(part.min_clients for part in parts.values()) or None,
-    record_aggregation_factory=record_aggregation_factory,
-    specs_to_look_at=[
-      parts[name].spec_to_look_at(part_of[:index].count(name))
-      for index, name in enumerate(part_of)
-    ],
-  )
-
-
-def _check(parts: Mapping[str, factory.DPMeanFactory]) -> float:
-  """Returns the parts' common denominator."""
   if not isinstance(parts, Mapping) or not parts:
     raise TypeError(f'parts must be a mapping of names to factories; got {parts!r}.')
   sizes = {}
@@ -289,7 +262,28 @@ def _check(parts: Mapping[str, factory.DPMeanFactory]) -> float:
       f'parts must have the same clients_per_round, for they are of the same clients; '
       f'got {sizes}.'
     )
-  return next(iter(sizes.values()))
+  part_of = nested.check_parts(part_of, parts)
+
+  def build_query(record_specs: Any) -> queries.JointSumQuery:
+    nested.check_parts(part_of, parts, record_specs)
+    specs = nested.by_part(tf.nest.flatten(record_specs), part_of)
+    return queries.JointSumQuery(
+      {name: parts[name].query_for(own) for name, own in specs.items()},
+      part_of=part_of,
+      record_specs=record_specs,
+    )
+
+  return factory.DPMeanFactory(
+    build_query,
+    clients_per_round=next(iter(sizes.values())),
+    # A part whose clients make its noise in shares needs so many of them.
+    min_clients=max(part.min_clients for part in parts.values()) or None,
+    record_aggregation_factory=record_aggregation_factory,
+    specs_to_look_at=[
+      parts[name].spec_to_look_at(part_of[:index].count(name))
+      for index, name in enumerate(part_of)
+    ],
+  )
 
 
 def from_joint_mechanism(

@@ -107,7 +107,7 @@ class Banded(strategy_lib.Strategy):
     still open in round t. O(n num_bands + n max_participations). Otherwise a bound.
     """
     participation = self._participation(participation)
-    if not self._is_disjoint(participation):
+    if _columns_overlap(self.num_bands, participation):
       return sensitivity_lib.squared_by_round(self.materialize(), participation)
     so_far = np.cumsum(np.square(self.diagonals), axis=0)
     before = participation_lib.best_before(so_far[-1], participation)
@@ -119,7 +119,7 @@ class Banded(strategy_lib.Strategy):
 
   def squared_or_bound(self, participation: Participation) -> tuple[float, bool]:
     """sens(C)^2 and True, or a proven upper bound of it and False."""
-    if not self._is_disjoint(participation):
+    if _columns_overlap(self.num_bands, participation):
       return sensitivity_lib.squared(self.materialize(), participation)
     norms = np.square(self.diagonals).sum(axis=0)
     before = participation_lib.best_before(norms, participation)
@@ -143,12 +143,6 @@ class Banded(strategy_lib.Strategy):
   def materialize(self) -> np.ndarray:
     """`C` as a dense array."""
     return bands.to_dense(self.diagonals)
-
-  def _is_disjoint(self, participation: Participation) -> bool:
-    return (
-      participation.possible_participations == 1
-      or self.num_bands <= participation.min_separation
-    )
 
 
 def optimize(
@@ -387,12 +381,14 @@ def multiplier(
   return gram.shift_to_positive(found)
 
 
+def _columns_overlap(num_bands: int, participation: Participation) -> bool:
+  several = participation.possible_participations > 1
+  return several and num_bands > participation.min_separation
+
+
 def check_separation(num_bands: int, participation: Participation) -> None:
   """Refuses bands with which columns of one client would overlap."""
-  if (
-    participation.possible_participations > 1
-    and num_bands > participation.min_separation
-  ):
+  if _columns_overlap(num_bands, participation):
     raise ValueError(
       f'num_bands={num_bands} is more than min_separation='
       f'{participation.min_separation}: columns of one client would overlap. Use at '

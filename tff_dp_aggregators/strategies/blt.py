@@ -438,10 +438,10 @@ def optimize_windowed(
   * `workload`: As for `optimize`.
 
   Example:
-    >>> participation = Participation(500, 50, max_participations=2)
-    >>> strategy = optimize_windowed(500, tail=True, participation=participation)
-    >>> round(strategy.rmse(participation), 3), strategy.noise_buffers
-    (4.465, 33)
+    >>> given = {'num_decays': 1, 'participation': Participation(100, 10, 2)}
+    >>> strategy = optimize_windowed(100, tail=True, **given)
+    >>> round(strategy.rmse(given['participation']), 3), strategy.noise_buffers
+    (3.752, 10)
   """
   participation = participation_lib.check(num_rounds, participation)
   if participation.possible_participations == 1:

@@ -195,9 +195,7 @@ class Strategy(abc.ABC):
     if workload is None:
       return np.square(self.materialize_estimator()).sum(axis=1)
     workload = workload_lib.check(self.num_rounds, workload)
-    if isinstance(workload, workload_lib.Workload):
-      return np.square(workload.apply(self.noise_matrix())).sum(axis=1)
-    return np.square(workload @ self.noise_matrix()).sum(axis=1)
+    return np.square(workload_lib.apply(workload, self.noise_matrix())).sum(axis=1)
 
   def error_by_round(
     self, participation: Optional[Participation] = None, workload: WorkloadLike = None

@@ -160,11 +160,7 @@ class LowerToeplitz(_Toeplitz):
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class ScaledToeplitz(_Toeplitz):
-  """C[i, j] = T[i, j] * (scale of j), T lower-triangular and Toeplitz.
-
-  A round's noise is that of `T` over the scale of the round. A subclass says what they
-  are.
-  """
+  """A subclass says what the scales are; noise is that of `T` over a round's scale."""
 
   @property
   @abc.abstractmethod

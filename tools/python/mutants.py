@@ -91,7 +91,7 @@ MUTANTS = (
     'noise/rows.py',
     'vector, place = first_vector + number // num_chunks, number % num_chunks',
     'vector, place = first_vector, number % num_chunks',
-    'noise/rows_test.py',
+    'noise/rows_test.py noise/streaming_test.py',
   ),
   Mutant(
     'chunks of a vector share their words',

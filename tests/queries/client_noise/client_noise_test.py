@@ -122,7 +122,7 @@ def test_without_noise_sums_are_those_of_clipped_records(kind):
 )
 def test_real_reports_are_no_easier_to_tell_apart_than_stated(kind, adjacency):
   # Each coordinate is a report of its own, of a record with one entry.
-  noise_multiplier, size = 0.8, 400_000
+  noise_multiplier, size = 0.8, 200_000
   query = _local(
     kind, record_specs=tf.TensorSpec([]), noise_multiplier=noise_multiplier
   )

@@ -118,10 +118,10 @@ def minimize_max(
   point, best, best_gap, stalled = start, Minimum(start, weights), math.inf, 0
   while best_gap > tolerance and stalled < _MAX_STALLED_ROUNDS:
     mixed = (1 - _EVEN_SHARE) * weights + _EVEN_SHARE * _even(values)
-    smooth = _SmoothMaximum(errors, mixed, smoothing * float(values.max()))
-    point = (descend or lbfgs)(smooth.loss, point, 0.1 * tolerance * smoothing, report)
+    loss, gradient = _smooth_maximum(errors, mixed, smoothing * float(values.max()))
+    point = (descend or lbfgs)(loss, point, 0.1 * tolerance * smoothing, report)
     values = _errors_at(errors, point)
-    weights = smooth.weights(values)
+    weights = gradient(values)
     gap = 1.0 - float(weights @ values / values.max())
     stalled += 1
     if gap < best_gap:
@@ -263,27 +263,24 @@ def bounded(
   return descend
 
 
-class _SmoothMaximum:
-  """width * log sum_t weights[t] exp(errors[t] / width)."""
+def _smooth_maximum(
+  errors: Errors, weights: np.ndarray, width: float
+) -> tuple[Loss, Callable[[np.ndarray], np.ndarray]]:
+  """Width times log sum_t weights[t] exp(errors[t] / width); its gradient by errors."""
+  log_weights = np.log(weights)
 
-  def __init__(self, errors: Errors, weights: np.ndarray, width: float):
-    self._errors = errors
-    self._log_weights = np.log(weights)
-    self._width = width
+  def gradient(values: np.ndarray) -> np.ndarray:  # Convex weights.
+    return scipy.special.softmax(log_weights + values / width)
 
-  def loss(self, point: np.ndarray) -> tuple[float, Optional[np.ndarray]]:
-    """The smooth maximum and its gradient."""
-    evaluated = self._errors(point)
+  def loss(point: np.ndarray) -> tuple[float, Optional[np.ndarray]]:
+    evaluated = errors(point)
     if evaluated is None:
       return math.inf, None
     values, pull_back = evaluated
-    exponents = self._log_weights + values / self._width
-    value = self._width * float(scipy.special.logsumexp(exponents))
-    return value, pull_back(self.weights(values))
+    value = width * float(scipy.special.logsumexp(log_weights + values / width))
+    return value, pull_back(gradient(values))
 
-  def weights(self, values: np.ndarray) -> np.ndarray:
-    """The gradient by the errors: convex weights."""
-    return scipy.special.softmax(self._log_weights + values / self._width)
+  return loss, gradient
 
 
 def _even(values: np.ndarray) -> np.ndarray:

@@ -10,6 +10,7 @@ small coefficients are not. `inverse` has a way around that.
 """
 
 import numpy as np
+from scipy import fft
 
 # Up to so many coefficients, dividing term by term is as fast as transforms.
 _FEW = 256
@@ -23,16 +24,16 @@ def multiply(left: np.ndarray, right: np.ndarray, num_terms: int) -> np.ndarray:
   """The first `num_terms` coefficients of a product."""
   left, right = left[:num_terms], right[:num_terms]
   length = len(left) + len(right) - 1
-  size = transform_size(length)
-  product = inverse_transform(transform(left, size) * transform(right, size), size)
+  size = fft.next_fast_len(length, real=True)
+  product = fft.irfft(fft.rfft(left, size) * fft.rfft(right, size), size)
   return resized(product[:length], num_terms)
 
 
 def correlate(left: np.ndarray, right: np.ndarray, num_lags: int) -> np.ndarray:
   """sum_t left[t] right[t - lag] for lags from 0: T^t left, T the matrix of `right`."""
-  size = transform_size(len(left) + len(right) - 1)
-  product = transform(left, size) * np.conj(transform(right, size))
-  return resized(inverse_transform(product, size)[: len(left)], num_lags)
+  size = fft.next_fast_len(len(left) + len(right) - 1, real=True)
+  product = fft.rfft(left, size) * np.conj(fft.rfft(right, size))
+  return resized(fft.irfft(product, size)[: len(left)], num_lags)
 
 
 def divide(
@@ -67,37 +68,16 @@ def inverse(series: np.ndarray, num_terms: int) -> np.ndarray:
   return result
 
 
-def transform_size(at_least: int) -> int:
-  """A size from there on whose transforms are fast."""
-  import scipy.fft  # Slow to import.
-
-  return scipy.fft.next_fast_len(at_least, real=True)
-
-
-def transform(series: np.ndarray, size: int) -> np.ndarray:
-  """Fourier transform of series filled up with zeros, along the last axis."""
-  import scipy.fft  # Slow to import.
-
-  return scipy.fft.rfft(series, size)
-
-
-def inverse_transform(transformed: np.ndarray, size: int) -> np.ndarray:
-  """The series of a transform, `size` coefficients."""
-  import scipy.fft  # Slow to import.
-
-  return scipy.fft.irfft(transformed, size)
-
-
 def _newton_step(series: np.ndarray, known: np.ndarray, num_terms: int) -> np.ndarray:
   """Extends the inverse of a series from `known` to at most twice as many terms."""
   # The products are longer than the transforms, but what wraps around falls on terms
   # that are known, and left alone.
-  size = transform_size(num_terms)
-  factor = transform(known, size)
-  error = inverse_transform(transform(series[:num_terms], size) * factor, size)
+  size = fft.next_fast_len(num_terms, real=True)
+  factor = fft.rfft(known, size)
+  error = fft.irfft(fft.rfft(series[:num_terms], size) * factor, size)
   error[: len(known)] = 0.0
   error[num_terms:] = 0.0
-  correction = inverse_transform(transform(error, size) * factor, size)
+  correction = fft.irfft(fft.rfft(error, size) * factor, size)
   return np.concatenate([known, -correction[len(known) : num_terms]])
 
 

@@ -21,6 +21,7 @@ from typing import Callable, Optional
 
 import numpy as np
 import scipy.linalg
+from scipy import fft
 
 from tff_dp_aggregators.strategies.numerics import descent
 from tff_dp_aggregators.strategies.numerics import power_series
@@ -98,8 +99,8 @@ class LargestRow:
   def __init__(self, workload: np.ndarray, exponent: float):
     self._workload = workload
     self._exponent = exponent
-    self._size = power_series.transform_size(2 * len(workload))
-    self._transform = power_series.transform(workload, self._size)
+    self._size = fft.next_fast_len(2 * len(workload), real=True)
+    self._transform = fft.rfft(workload, self._size)
 
   def __call__(self, z: np.ndarray) -> Evaluated:
     """The bound, with its derivatives."""
@@ -113,10 +114,8 @@ class LargestRow:
       share = errors[relevant] / norm
       weights = share ** (q - 1)
       # Derivatives of e_t by z_s: 2 sum_j B[t, j] A[t, j + s].
-      transform = np.conj(power_series.transform(estimator[relevant], self._size))
-      jacobian = 2 * power_series.inverse_transform(
-        self._transform[relevant] * transform, self._size
-      )
+      transform = np.conj(fft.rfft(estimator[relevant], self._size))
+      jacobian = 2 * fft.irfft(self._transform[relevant] * transform, self._size)
       jacobian = jacobian[:, : len(z)]
       gradient = weights @ jacobian
       scaled = jacobian * np.sqrt(share ** (q - 2))[:, np.newaxis]
@@ -137,10 +136,8 @@ class LargestRow:
     return float(1 - weights @ share / weights.sum())
 
   def _estimator(self, z: np.ndarray) -> np.ndarray:
-    column = power_series.transform(z, self._size)
-    product = power_series.inverse_transform(
-      self._transform * np.conj(column), self._size
-    )
+    column = fft.rfft(z, self._size)
+    product = fft.irfft(self._transform * np.conj(column), self._size)
     return product[:, : len(self._workload)]
 
 
