@@ -164,7 +164,7 @@ def _write_banded(path):
   strategy, participation = ledgers.MECHANISMS['banded']
   each, _ = events.round_noise_multipliers(strategy, participation, 3.0)
   with ledger.LedgerWriter(path, ledgers.DELTA) as writer:
-    for number in (0, 1, 1, 2):
+    for number in (0, 0, 1):
       ledgers.append(
         writer,
         Gaussian(each[number]),
@@ -224,9 +224,9 @@ def test_every_digit_that_matters_is_found_if_it_changes(
         assert getattr(new, name) == getattr(old, name)
       differing = {n for n in _FREE if getattr(old, n) != getattr(new, n)}
       # Of a round released twice, there is the other line to compare with.
-      assert differing <= {'time'} or new.round != 1
+      assert differing <= {'time'} or new.round != 0
       free |= differing
-  assert found > 250
+  assert found > 150
   if knows_the_head:
     assert not passed
   elif writes_anew:
@@ -326,7 +326,7 @@ def test_a_removed_end_is_found_by_who_knows_the_head(path):
       ledgers.release(writer, number)
     head = tuple(writer.head)  # As it comes back from a checkpoint.
   data = pathlib.Path(path).read_bytes()
-  for length in range(len(data)):
+  for length in [*range(0, len(data), 9), len(data) - 1]:
     pathlib.Path(path).write_bytes(data[:length])
     complete = data[:length].count(b'\n')
     message = f'has {complete} complete lines, but had 2 once'
