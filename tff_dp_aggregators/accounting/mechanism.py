@@ -291,6 +291,8 @@ class Mechanism(Guaranteed):
     server_noise_multiplier = noises.check_server_noise(
       placement, noise_multiplier, server_noise_multiplier
     )
+    if name in noises.OTHERS:
+      _refuse_for_others(name, **of_strategy, clipped_count_stddev=clipped_count_stddev)
     if name == FROM_FILE:
       if strategy is None or of_strategy:
         raise ValueError(
@@ -298,15 +300,11 @@ class Mechanism(Guaranteed):
           'strategy=..., such as strategies.Strategy.load(path).'
         )
       strategies.strategy.require(strategy)
-    elif name in noises.OTHERS:
-      _refuse_for_others(name, **of_strategy, clipped_count_stddev=clipped_count_stddev)
-      strategy = strategy or strategies.Identity(participation.num_rounds)
-    else:
+    elif strategy is None:
+      strategy = strategy_for(name, participation, **of_strategy)
+    elif name not in noises.OTHERS:
       registry.check_options(name, of_strategy)
-      if strategy is None:
-        strategy = _built(name, participation, of_strategy)
-      else:
-        registry.check_strategy(name, of_strategy, strategy)
+      registry.check_strategy(name, of_strategy, strategy)
     noises.check(placement, strategy, participation, clipped_count_stddev)
     run_events.check(strategy, participation, noise)
     if noise.is_integer:
@@ -604,12 +602,6 @@ def strategy_for(
     _refuse_for_others(name, **registry.check_numbers(options))
     return strategies.Identity(participation.num_rounds)
   given = registry.check_options(name, options)
-  return _built(name, participation, given)
-
-
-def _built(
-  name: str, participation: sampling.Schema, given: Mapping[str, int]
-) -> strategies.Strategy:
   kind = kind_for(name, participation)
   if kind.bands is not None and kind.bands in given:
     # Where clients are sampled, more bands than these allow are no option.
