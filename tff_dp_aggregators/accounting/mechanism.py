@@ -175,6 +175,9 @@ class Guaranteed:
       (700, 447)
     """
     target = Target(target_epsilon, target_delta, accountant, target_rho)
+    return int(self._rounds_keeping(target))
+
+  def _rounds_keeping(self: Any, target: Target) -> int:
     if target.is_kept(self.event, self.relation):
       return int(self.participation.num_rounds)
     each = self.round_events
@@ -205,12 +208,7 @@ class Guaranteed:
     # No field: it follows from the mechanism, and a loop asks before each round.
     known = self.__dict__.setdefault('_rounds_within', {})
     if target not in known:
-      known[target] = self.rounds_within(
-        target.epsilon,
-        target.delta,
-        target_rho=target.rho,
-        accountant=target.accountant,
-      )
+      known[target] = self._rounds_keeping(target)
     return bool(rounds >= known[target])
 
 

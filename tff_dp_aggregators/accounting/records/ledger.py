@@ -143,57 +143,38 @@ class _Line:
 
 @dataclasses.dataclass(frozen=True)
 class LedgerEntry(_Line):
-  """What one round released. What is not stated, or not there, is `None`.
+  """What one round released. What is not stated, or not there, is `None`."""
 
-  Attributes:
-    round: Round number, from 0.
-    cohort_requested: Clients the round was planned for, the mean's denominator; not
-      told where secret chance decides how many.
-    cohort_reported: Clients whose updates arrived; not told likewise.
-    clip_norm: L2 bound of one client's contribution.
-    noise_multiplier: Standard deviation of z over the clip norm.
-    strategy_checksum: `Strategy.checksum`.
-    event: The round's event, as `events.to_json` writes it.
-    effective_noise_multiplier: That of all rounds so far; `None` if infinite,
-      or where rounds are sampled.
-    epsilon: Spent after this round at `delta`, exact; `None` likewise.
-    time: When the line was written, ISO 8601 in UTC.
-    previous_line_sha256: Of the line before, with its line feed, or of nothing.
-    result_checksum: `checksum_of` what the round released.
-    noise_generator: What drew the noise, such as 'chacha20' or 'philox'.
-    noise_key_tag: What tells the key of the noise from others, and nothing else of it.
-    parts: Name, clip norm and noise multiplier of each part of a joint mechanism.
-    noise_site: Where the noise is made, if not on the server.
-    notes: Sentences for people on how the round was computed, such as that a worker
-      was lost; they are no part of what was released.
-    noise_source: Whether the key of the noise is 'secret', or follows from a 'seed',
-      which protects from nobody who knows it.
-    sampling_source: Where clients are drawn in secret: from a 'seed' that can be
-      guessed, from what is 'secret', or from a 'file'.
-    sampling_tag: `tag_of_seed` of the seed that they were drawn by.
-  """
-
-  round: _Count
+  round: _Count  # From 0.
+  # Clients the round was planned for, the mean's denominator, and those whose updates
+  # arrived; not told where secret chance decides how many.
   cohort_requested: Optional[_Count]
   cohort_reported: Optional[_Count]
-  clip_norm: Optional[_Number]
-  noise_multiplier: Optional[_Number]
-  strategy_checksum: Optional[_Text]
-  event: dict[str, Any]
+  clip_norm: Optional[_Number]  # L2 bound of one client's contribution.
+  noise_multiplier: Optional[_Number]  # Standard deviation of z over the clip norm.
+  strategy_checksum: Optional[_Text]  # `Strategy.checksum`.
+  event: dict[str, Any]  # The round's event, as `events.to_json` writes it.
+  # That of all rounds so far; `None` if infinite, or where rounds are sampled.
   effective_noise_multiplier: Optional[_Number]
-  epsilon: Optional[_Number]
+  epsilon: Optional[_Number]  # Spent after this round at `delta`; `None` likewise.
   delta: _Number
-  time: _Text
-  previous_line_sha256: _Sha256
-  result_checksum: Optional[_Checksum] = None
-  noise_generator: Optional[_Text] = None
+  time: _Text  # When the line was written, ISO 8601 in UTC.
+  previous_line_sha256: _Sha256  # Of that line with its line feed, or of nothing.
+  result_checksum: Optional[_Checksum] = None  # `checksum_of` what was released.
+  noise_generator: Optional[_Text] = None  # Such as 'chacha20' or 'philox'.
+  # What tells the key of the noise from others, and nothing else of it.
   noise_key_tag: Optional[_Text] = None
+  # Of a joint mechanism, which states no clip norm and noise multiplier of all.
   parts: Optional[Annotated[list[_Part], msgspec.Meta(min_length=2)]] = None
-  noise_site: Optional[_Placement] = None
+  noise_site: Optional[_Placement] = None  # Where noise is made, if not on the server.
+  # For people, such as that a worker was lost; no part of what was released.
   notes: Optional[Annotated[list[_Text], msgspec.Meta(min_length=1)]] = None
+  # Whether the key of the noise is secret, or follows from a seed, which protects from
+  # nobody who knows it.
   noise_source: Optional[Literal['secret', 'seed']] = None
+  # By what clients are drawn in secret: a guessable seed, what is secret, or a file.
   sampling_source: Optional[Literal['secret', 'seed', 'file']] = None
-  sampling_tag: Optional[_Text] = None
+  sampling_tag: Optional[_Text] = None  # `tag_of_seed` of the seed of these draws.
 
   def __post_init__(self) -> None:
     super().__post_init__()
@@ -228,17 +209,14 @@ class AbortedAttempt(_Line):
   It spent nothing: its event is `NoOpDpEvent`. How many reported is exact, and no
   guarantee covers it; whether it depends on clients' data is for the runner to know
   (`docs/threat_model.md`).
-
-  Attributes:
-    attempt: Which attempt at the round, from 0.
-    reporting_goal: Least number of updates that the round needs, more than arrived;
-      `None` if it is not known, or was not the reason.
   """
 
   round: _Count
-  attempt: _Count
+  attempt: _Count  # Which attempt at the round, from 0.
   cohort_requested: _Count
   cohort_reported: _Count
+  # Least number of updates that the round needs, more than arrived; `None` if it is not
+  # known, or was not the reason.
   reporting_goal: Optional[_Count]
   event: dict[str, Any]
   time: _Text
