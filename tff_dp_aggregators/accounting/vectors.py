@@ -181,20 +181,18 @@ class _File(msgspec.Struct, frozen=True):
 
 def remake(vectors: Iterable[Vector]) -> list[Vector]:
   """The same figures, made anew from their inputs; a few seconds."""
+  made = []
   with mpmath.workdps(DIGITS):
-    return [_made(each) for each in vectors]
-
-
-def _made(vector: Vector) -> Vector:
-  quantity, exact = QUANTITIES[vector.kind], None
-  value = _computed(vector, quantity.exact)
-  if isinstance(value, Fraction):
-    exact = str(value)
-    value = mpmath.mpf(value.numerator) / value.denominator
-  decimal = mpmath.nstr(value, _SHOWN, strip_zeros=False)
-  return msgspec.structs.replace(
-    vector, value=decimal, digits=_SHOWN, method=quantity.method, exact=exact
-  )
+    for vector in vectors:
+      quantity, exact = QUANTITIES[vector.kind], None
+      value = _computed(vector, quantity.exact)
+      if isinstance(value, Fraction):
+        exact = str(value)
+        value = mpmath.mpf(value.numerator) / value.denominator
+      decimal = mpmath.nstr(value, _SHOWN, strip_zeros=False)
+      found = {'value': decimal, 'digits': _SHOWN, 'exact': exact}
+      made.append(msgspec.structs.replace(vector, method=quantity.method, **found))
+  return made
 
 
 def _computed(vector: Vector, compute: Callable[[Any], Any]) -> Any:

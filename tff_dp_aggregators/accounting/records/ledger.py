@@ -183,7 +183,13 @@ class LedgerEntry(_Line):
     if self.parts is None:
       if self.noise_multiplier is None:
         raise ValueError('noise_multiplier must be a finite number from 0; got None.')
-      _check_hidden(self.clip_norm, self.noise_multiplier, event)
+      if (self.clip_norm is None or not self.noise_multiplier) and _is_private(event):
+        raise ValueError(
+          f'clip_norm is {self.clip_norm} and noise_multiplier '
+          f'{self.noise_multiplier}, but the event is {event}: without clipping, or '
+          'without noise, nothing is private. State both, or '
+          'dp_accounting.NonPrivateDpEvent() as the event.'
+        )
     elif self.clip_norm is not None or self.noise_multiplier is not None:
       raise ValueError(
         f'clip_norm is {self.clip_norm} and noise_multiplier {self.noise_multiplier}, '
@@ -280,22 +286,11 @@ def changed_fields(earlier: Line, again: Line) -> dict[str, tuple[Any, Any]]:
   return {n: (a, b) for n, (a, b) in both.items() if n not in _OF_THE_LINE and a != b}
 
 
-def _check_hidden(
-  clip_norm: Optional[float], noise_multiplier: float, event: dp_accounting.DpEvent
-) -> None:
-  """Refuses privacy where a contribution may be of any size, or there is no noise."""
-  if clip_norm is not None and noise_multiplier:
-    return
+def _is_private(event: dp_accounting.DpEvent) -> bool:
   try:
-    is_private = not math.isinf(accountants.gdp_mu(event))
+    return not math.isinf(accountants.gdp_mu(event))
   except dp_accounting.UnsupportedEventError:
-    is_private = True
-  if is_private:
-    raise ValueError(
-      f'clip_norm is {clip_norm} and noise_multiplier {noise_multiplier}, but the '
-      f'event is {event}: without clipping, or without noise, nothing is private. '
-      'State both, or dp_accounting.NonPrivateDpEvent() as the event.'
-    )
+    return True
 
 
 @functools.cache
@@ -507,7 +502,12 @@ class _Lines:
       size=state.size + len(line), head=state.head.after(line), last_round=entry.round
     )
     if isinstance(entry, AbortedAttempt):
-      self._check_next_attempt(entry)
+      if (entry.round, entry.attempt) != (state.rounds, self.attempts):
+        raise ValueError(
+          f'expected attempt {self.attempts} at round {state.rounds}, or that round; '
+          f'found attempt {entry.attempt} at round {entry.round}. A round that is run '
+          'again confirms its attempts.'
+        )
       then = then._replace(aborted=state.aborted + 1, last_round=entry.round - 1)
     elif entry.round < state.rounds:
       _check_repetition(self.entries[entry.round], entry)
@@ -548,15 +548,6 @@ class _Lines:
           f'{name} is {value!r} in round {rounds} and was {was!r} in round 0; another '
           'mechanism has its own ledger.'
         )
-
-  def _check_next_attempt(self, aborted: AbortedAttempt) -> None:
-    rounds, attempts = self.state.rounds, self.attempts
-    if (aborted.round, aborted.attempt) != (rounds, attempts):
-      raise ValueError(
-        f'expected attempt {attempts} at round {rounds}, or that round; found attempt '
-        f'{aborted.attempt} at round {aborted.round}. A round that is run again '
-        'confirms its attempts.'
-      )
 
 
 def _check_repetition(earlier: LedgerEntry, again: LedgerEntry) -> None:
