@@ -265,10 +265,6 @@ class JointMechanism(mechanism_lib.Guaranteed):
     """In which rounds a client can take part at all."""
     return self.parts[0].mechanism.limits
 
-  def clips_in_words(self) -> str:
-    """In which norm clients are clipped."""
-    return "each part in the norm of its mechanism's noise"
-
   @property
   def is_one_gaussian(self) -> bool:
     """Whether all rounds of all parts are one Gaussian, or bounded by one."""

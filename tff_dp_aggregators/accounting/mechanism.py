@@ -511,10 +511,6 @@ class Mechanism(Guaranteed):
       return self.event
     return dp_accounting.SelfComposedDpEvent(self.round_events[0], turns)
 
-  def clips_in_words(self) -> str:
-    """In which norm clients are clipped."""
-    return f'in L{self.noise.order} norm'
-
   def noise_in_words(self) -> str:
     """The noise, in a few words."""
     return f'noise multiplier {self.noise_multiplier:.4f}'

@@ -317,7 +317,7 @@ def compare(
     'blt, 3 buffers'
   """
   left_out: list[LeftOut] = []
-  built: list[_Built] = []
+  built: list[tuple[_Candidate, mechanism_lib.Mechanism]] = []
 
   def leave_out(candidate: _Candidate, reason: str) -> None:
     left_out.append(LeftOut(candidate.kind.name, candidate.sampling, reason))
@@ -329,7 +329,12 @@ def compare(
       continue
     report(candidate.describe())
     try:
-      mechanism = candidate.build(task.noise_multiplier or 1.0)
+      mechanism = mechanism_lib.Mechanism(
+        candidate.kind.name,
+        candidate.schema,
+        task.noise_multiplier or 1.0,
+        options=candidate.options,
+      )
     except (ValueError, RuntimeError) as e:  # Or it did not converge.
       leave_out(candidate, str(e))
       continue
@@ -396,14 +401,6 @@ class _Candidate(NamedTuple):
     quicker = [self.kind.quicker_with, '--num_groups' if self.seconds_of_groups else '']
     others = ' or '.join(filter(None, ['--mechanisms=all', *quicker]))
     return f'it would take about {self.seconds:,.0f} s; have it with {others}.'
-
-  def build(self, noise_multiplier: float) -> mechanism_lib.Mechanism:
-    return mechanism_lib.Mechanism(
-      self.kind.name, self.schema, noise_multiplier, options=self.options
-    )
-
-
-_Built = tuple[_Candidate, mechanism_lib.Mechanism]
 
 
 def _candidates(task: Task) -> list[_Candidate]:

@@ -596,9 +596,6 @@ def _read(
 class LedgerWriter:
   """Appends entries to a ledger file, under a lock, and knows what has been spent.
 
-  Attributes:
-    recovered: File with the half line that a resumed ledger ended in; `None` if none.
-
   Example:
     >>> import tempfile
     >>> path = os.path.join(tempfile.mkdtemp(), 'ledger.jsonl')
@@ -643,6 +640,7 @@ class LedgerWriter:
     self._lines = _Lines()
     self._path = os.path.abspath(path)
     self._torn = False  # Whether there may be something after the complete lines.
+    # File with the half line that a resumed ledger ended in; `None` if none.
     self.recovered: Optional[str] = None
     flags = os.O_RDWR | os.O_APPEND | (0 if resume else os.O_CREAT | os.O_EXCL)
     try:
