@@ -50,12 +50,10 @@ def ends_of_lines(data):
   return {m.start() + offset for m in re.finditer(b'\n', data) for offset in (0, 1)}
 
 
-@pytest.mark.parametrize('step', [13, pytest.param(1, marks=pytest.mark.slow)])
-def test_cut_at_any_byte_it_is_resumed_as_if_nothing_had_happened(
-  path, whole, caplog, step
-):
+def test_cut_at_any_byte_it_is_resumed_as_if_nothing_had_happened(path, whole, caplog):
   data = pathlib.Path(path).read_bytes()
-  for length in sorted({*range(0, len(data) + 1, step), *ends_of_lines(data)}):
+  # Every byte would take seconds.
+  for length in sorted({*range(0, len(data) + 1, 11), *ends_of_lines(data)}):
     ledgers.put(path, data[:length])
     complete = data[:length].count(b'\n')
     prefix = b''.join(lines_of_bytes(data)[:complete])
