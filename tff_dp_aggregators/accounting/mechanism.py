@@ -8,7 +8,7 @@ import contextlib
 import dataclasses
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, Callable, Optional, Union
+from typing import Any, Callable, ClassVar, Optional, Union
 
 import dp_accounting
 import numpy as np
@@ -253,6 +253,8 @@ class Mechanism(Guaranteed):
   server_noise_multiplier: Optional[float]
   # C. It follows from the rest, and need be given for 'file' alone, or to save time.
   strategy: strategies.Strategy
+  # None: all weights have one mechanism, unlike those of a `JointMechanism`.
+  parts: ClassVar[tuple[Any, ...]] = ()
 
   def __init__(
     self,
@@ -471,11 +473,6 @@ class Mechanism(Guaranteed):
     return run_events.event(
       self.strategy, self.participation, noise_multiplier, self.relation, self.noise
     )
-
-  @property
-  def parts(self) -> tuple[Any, ...]:
-    """None: all weights have one mechanism, unlike those of a `JointMechanism`."""
-    return ()
 
   def part_of(
     self, names: Sequence[str], labels: Optional[Sequence[str]] = None

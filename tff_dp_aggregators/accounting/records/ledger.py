@@ -763,8 +763,12 @@ class LedgerWriter:
       )
     self._lines = lines
     if cut:
-      self.recovered = _keep(path, cut)
-      self._torn = True
+      number = 1
+      while os.path.lexists(kept := f'{path}.cut-{number}'):
+        number += 1
+      new_files.write_new(kept, cut)
+      new_files.sync(os.path.dirname(os.path.abspath(kept)))
+      self.recovered, self._torn = kept, True
       self._mend()
       _logger.warning(
         '%s ended in the middle of a line, whose %d bytes are now in %s.',
@@ -870,16 +874,6 @@ def _check_head(head: Head) -> Head:
     f'expected must be a ledger.Head(lines, sha256), as LedgerWriter.head is; got '
     f'{head!r}.'
   )
-
-
-def _keep(path: str, cut: bytes) -> str:
-  """Puts what was cut into a new file beside the ledger and returns its path."""
-  number = 1
-  while os.path.lexists(kept := f'{path}.cut-{number}'):
-    number += 1
-  new_files.write_new(kept, cut)
-  new_files.sync(os.path.dirname(os.path.abspath(kept)))
-  return kept
 
 
 def check_schedule(ledger: Ledger, schedule: Any) -> None:
