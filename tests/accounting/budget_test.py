@@ -137,15 +137,6 @@ def test_numbers_out_of_range_are_refused_by_name(changed, message):
     accounting.Budget(**{**given, **changed})
 
 
-@pytest.mark.slow
-def test_prv_finds_what_pld_finds():
-  use = {'num_compositions': 1000, 'sampling_probability': 0.01, 'delta': 1e-6}
-  pld = accounting.Budget(epsilon=2.0, **use)
-  prv = accounting.Budget(epsilon=2.0, accountant='prv', **use)
-  assert prv.noise_multiplier == pytest.approx(pld.noise_multiplier, rel=2e-3)
-  assert prv.noise_multiplier > pld.noise_multiplier
-
-
 @pytest.mark.parametrize('accountant', ['exact', 'rdp', 'prv'])
 def test_accountants_that_do_not_read_the_noise_are_refused(accountant):
   with pytest.raises(dp_accounting.UnsupportedEventError):

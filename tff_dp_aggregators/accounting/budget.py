@@ -116,10 +116,8 @@ class Budget:
     noise_scale: float = 1.0,
     accountant: Optional[str] = None,
   ) -> None:
-    if noise not in noises.REAL:
-      raise ValueError(f'noise must be one of {", ".join(noises.REAL)}; got {noise!r}.')
     self.__dict__.update(
-      noise=noise,
+      noise=noises.real(noise).name,
       num_compositions=checks.check_positive_int('num_compositions', num_compositions),
       sampling_probability=_check_probability(sampling_probability),
       noise_scale=checks.check_probability('noise_scale', noise_scale),

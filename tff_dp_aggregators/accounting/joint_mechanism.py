@@ -60,7 +60,22 @@ class JointPart:
       )
     clip_norm = checks.check_positive(f'clip_norm of part {self.name}', self.clip_norm)
     self.__dict__.update(weights=weights, clip_norm=clip_norm)
-    _check_beside_others(self.name, self.mechanism)
+    mechanism = self.mechanism
+    # No composition with others is known here of these.
+    refused = (
+      (mechanism.is_sampled, f'{mechanism.participation}'),
+      (mechanism.noise.is_integer, f'{mechanism.noise.name} noise'),
+      (mechanism.placement is not noises.SERVER, f'noise_site={mechanism.noise_site}'),
+      (mechanism.clipped_count_stddev is not None, 'adaptive clipping'),
+      (not mechanism.noise_multiplier, 'no noise'),
+    )
+    for is_so, what in refused:
+      if is_so:
+        raise ValueError(
+          f'part {name} has {what}, and a joint mechanism cannot: its parts have noise '
+          'of real numbers, made by the server, without sampling and adaptive '
+          'clipping. Change the part, or take one mechanism for all weights.'
+        )
 
   def with_noise(self, noise_multiplier: float) -> 'JointPart':
     """The part with other noise."""
@@ -81,24 +96,6 @@ def is_for(pattern: str, weight: str) -> bool:
   """Whether a pattern is for a weight; '0' and 'dense/*' are for '0 dense/kernel:0'."""
   names = (weight, *weight.split(' ', 1))
   return any(fnmatch.fnmatchcase(name, pattern) for name in names)
-
-
-def _check_beside_others(name: str, mechanism: mechanism_lib.Mechanism) -> None:
-  """Refuses a mechanism of which no composition with others is known here."""
-  refused = (
-    (mechanism.is_sampled, f'{mechanism.participation}'),
-    (mechanism.noise.is_integer, f'{mechanism.noise.name} noise'),
-    (mechanism.placement is not noises.SERVER, f'noise_site={mechanism.noise_site}'),
-    (mechanism.clipped_count_stddev is not None, 'adaptive clipping'),
-    (not mechanism.noise_multiplier, 'no noise'),
-  )
-  for is_so, what in refused:
-    if is_so:
-      raise ValueError(
-        f'part {name} has {what}, and a joint mechanism cannot: its parts have noise '
-        'of real numbers, made by the server, without sampling and adaptive clipping. '
-        'Change the part, or take one mechanism for all weights.'
-      )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -267,10 +264,6 @@ class JointMechanism(mechanism_lib.Guaranteed):
   def limits(self) -> strategies.Participation:
     """In which rounds a client can take part at all."""
     return self.parts[0].mechanism.limits
-
-  def clips_in_words(self) -> str:
-    """In which norm clients are clipped."""
-    return "each part in the norm of its mechanism's noise"
 
   @property
   def is_one_gaussian(self) -> bool:

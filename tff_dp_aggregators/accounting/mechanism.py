@@ -8,7 +8,7 @@ import contextlib
 import dataclasses
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, Callable, Optional, Union
+from typing import Any, Callable, ClassVar, Optional, Union
 
 import dp_accounting
 import numpy as np
@@ -175,6 +175,9 @@ class Guaranteed:
       (700, 447)
     """
     target = Target(target_epsilon, target_delta, accountant, target_rho)
+    return int(self._rounds_keeping(target))
+
+  def _rounds_keeping(self: Any, target: Target) -> int:
     if target.is_kept(self.event, self.relation):
       return int(self.participation.num_rounds)
     each = self.round_events
@@ -205,12 +208,7 @@ class Guaranteed:
     # No field: it follows from the mechanism, and a loop asks before each round.
     known = self.__dict__.setdefault('_rounds_within', {})
     if target not in known:
-      known[target] = self.rounds_within(
-        target.epsilon,
-        target.delta,
-        target_rho=target.rho,
-        accountant=target.accountant,
-      )
+      known[target] = self._rounds_keeping(target)
     return bool(rounds >= known[target])
 
 
@@ -255,6 +253,8 @@ class Mechanism(Guaranteed):
   server_noise_multiplier: Optional[float]
   # C. It follows from the rest, and need be given for 'file' alone, or to save time.
   strategy: strategies.Strategy
+  # None: all weights have one mechanism, unlike those of a `JointMechanism`.
+  parts: ClassVar[tuple[Any, ...]] = ()
 
   def __init__(
     self,
@@ -291,6 +291,8 @@ class Mechanism(Guaranteed):
     server_noise_multiplier = noises.check_server_noise(
       placement, noise_multiplier, server_noise_multiplier
     )
+    if name in noises.OTHERS:
+      _refuse_for_others(name, **of_strategy, clipped_count_stddev=clipped_count_stddev)
     if name == FROM_FILE:
       if strategy is None or of_strategy:
         raise ValueError(
@@ -298,15 +300,11 @@ class Mechanism(Guaranteed):
           'strategy=..., such as strategies.Strategy.load(path).'
         )
       strategies.strategy.require(strategy)
-    elif name in noises.OTHERS:
-      _refuse_for_others(name, **of_strategy, clipped_count_stddev=clipped_count_stddev)
-      strategy = strategy or strategies.Identity(participation.num_rounds)
-    else:
+    elif strategy is None:
+      strategy = strategy_for(name, participation, **of_strategy)
+    elif name not in noises.OTHERS:
       registry.check_options(name, of_strategy)
-      if strategy is None:
-        strategy = _built(name, participation, of_strategy)
-      else:
-        registry.check_strategy(name, of_strategy, strategy)
+      registry.check_strategy(name, of_strategy, strategy)
     noises.check(placement, strategy, participation, clipped_count_stddev)
     run_events.check(strategy, participation, noise)
     if noise.is_integer:
@@ -476,11 +474,6 @@ class Mechanism(Guaranteed):
       self.strategy, self.participation, noise_multiplier, self.relation, self.noise
     )
 
-  @property
-  def parts(self) -> tuple[Any, ...]:
-    """None: all weights have one mechanism, unlike those of a `JointMechanism`."""
-    return ()
-
   def part_of(
     self, names: Sequence[str], labels: Optional[Sequence[str]] = None
   ) -> tuple[str, ...]:
@@ -514,10 +507,6 @@ class Mechanism(Guaranteed):
     if not sampling.of(self.participation).composes:
       return self.event
     return dp_accounting.SelfComposedDpEvent(self.round_events[0], turns)
-
-  def clips_in_words(self) -> str:
-    """In which norm clients are clipped."""
-    return f'in L{self.noise.order} norm'
 
   def noise_in_words(self) -> str:
     """The noise, in a few words."""
@@ -604,12 +593,6 @@ def strategy_for(
     _refuse_for_others(name, **registry.check_numbers(options))
     return strategies.Identity(participation.num_rounds)
   given = registry.check_options(name, options)
-  return _built(name, participation, given)
-
-
-def _built(
-  name: str, participation: sampling.Schema, given: Mapping[str, int]
-) -> strategies.Strategy:
   kind = kind_for(name, participation)
   if kind.bands is not None and kind.bands in given:
     # Where clients are sampled, more bands than these allow are no option.

@@ -33,92 +33,69 @@ from tff_dp_aggregators.accounting import calibration
 DIGITS = 50
 _SHOWN = 30  # Of a decimal; all of them are right.
 
-Matrix = list[list[Fraction]]
-
 
 def patterns(
   num_rounds: int, min_separation: int, max_participations: int, fixed_epoch: bool
-) -> Iterator[tuple[int, ...]]:
+) -> Iterator[list[int]]:
   """All sets of rounds of one client, min_separation or more, or multiples, apart."""
   most = min(max_participations, -(-num_rounds // min_separation))
   for count in range(1, most + 1):
     for rounds in itertools.combinations(range(num_rounds), count):
-      gaps = [later - earlier for earlier, later in zip(rounds, rounds[1:])]
-      if all(
-        gap % min_separation == 0 if fixed_epoch else gap >= min_separation
-        for gap in gaps
-      ):
-        yield rounds
+      gaps = np.diff(rounds)
+      if np.all(gaps % min_separation == 0 if fixed_epoch else gaps >= min_separation):
+        yield list(rounds)
 
 
 def toeplitz(
   coefficients: Sequence[Fraction],
   num_rounds: int,
   column_scales: Optional[Sequence[Fraction]] = None,
-) -> Matrix:
+) -> np.ndarray:
   """C[i, j] = coefficients[i - j] column_scales[j], 0 where there is no coefficient."""
-  n, scales = num_rounds, column_scales or [Fraction(1)] * num_rounds
-  padded = [*coefficients, *[Fraction(0)] * n]
-  return [
-    [padded[i - j] * scales[j] if i >= j else Fraction(0) for j in range(n)]
-    for i in range(n)
-  ]
+  padded = [*coefficients[:num_rounds], *[Fraction(0)] * num_rounds]
+  # Index i - j is negative above the diagonal, and finds the zeros at the end.
+  rounds = range(num_rounds)
+  matrix = np.array([[padded[i - j] for j in rounds] for i in rounds])
+  return matrix * np.array(column_scales or Fraction(1))
 
 
-def tree(num_rounds: int) -> Matrix:
+def tree(num_rounds: int) -> np.ndarray:
   """A row for each node of a binary tree over the rounds that is completed in them."""
   rows = []
   width = 1
   while width <= num_rounds:
     for first in range(0, num_rounds - width + 1, width):
-      rows.append(
-        [Fraction(int(first <= j < first + width)) for j in range(num_rounds)]
-      )
+      rows.append([Fraction(first <= j < first + width) for j in range(num_rounds)])
     width *= 2
-  return rows
+  return np.array(rows)
 
 
 def squared_sensitivity(
-  matrix: Matrix, all_patterns: Iterator[Sequence[int]]
+  matrix: np.ndarray, all_patterns: Iterator[list[int]]
 ) -> Fraction:
   """Max ||C u||^2 over patterns, for a matrix without negative entries."""
-  return max(
-    _total(_total(row[j] for j in rounds) ** 2 for row in matrix)
-    for rounds in all_patterns
-  )
+  scale = math.lcm(*(entry.denominator for entry in matrix.flat))
+  whole = np.vectorize(int, [object])(matrix * scale)  # Sums of fractions are slow.
+  most = max((whole[:, rounds].sum(1) ** 2).sum() for rounds in all_patterns)
+  return Fraction(most, scale**2)
 
 
-def workload(num_rounds: int, momentum: Fraction, weight_decay: Fraction) -> Matrix:
+def workload(num_rounds: int, momentum: Fraction, weight_decay: Fraction) -> np.ndarray:
   """A[t, j] = sum_{s = j..t} (1 - weight_decay)^(t - s) momentum^(s - j)."""
-  kept, rounds = 1 - weight_decay, range(num_rounds)
-  return [
-    [
-      _total(kept ** (t - s) * momentum ** (s - j) for s in range(j, t + 1))
-      for j in rounds
-    ]
-    for t in rounds
-  ]
+  kept, grown = (
+    toeplitz([base**i for i in range(num_rounds)], num_rounds)
+    for base in (1 - weight_decay, momentum)
+  )
+  return kept @ grown
 
 
-def squared_errors(matrix: Matrix, queries: Matrix) -> list[Fraction]:
+def squared_errors(matrix: np.ndarray, queries: np.ndarray) -> np.ndarray:
   """Squared row norms of A C^-1, for a lower-triangular C."""
-  size = len(matrix)
-  inverse = [[Fraction(0)] * size for _ in range(size)]
-  for j in range(size):
-    inverse[j][j] = 1 / matrix[j][j]
-    for i in range(j + 1, size):
-      above = _total(matrix[i][k] * inverse[k][j] for k in range(j, i))
-      inverse[i][j] = -above / matrix[i][i]
-  return [
-    _total(
-      _total(query[k] * inverse[k][j] for k in range(j, size)) ** 2 for j in range(size)
-    )
-    for query in queries
-  ]
-
-
-def _total(values: Iterable[Fraction]) -> Fraction:
-  return sum(values, Fraction(0))
+  solved = queries.copy()
+  for j in reversed(range(len(matrix))):
+    later = solved[:, j + 1 :] @ matrix[j + 1 :, j]
+    solved[:, j] = (solved[:, j] - later) / matrix[j, j]
+  return (solved**2).sum(1)
 
 
 def gaussian_delta(mu: mpmath.mpf, epsilon: mpmath.mpf) -> mpmath.mpf:
@@ -161,7 +138,7 @@ def smallest(
   low, high = mpmath.mpf(0), mpmath.mpf(1)
   while delta_of(high) > delta:
     low, high = high, 2 * high
-  for _ in range(4 * DIGITS):
+  for _ in range(3 * DIGITS):  # So many bits; fewer are shown.
     middle = (low + high) / 2
     if delta_of(middle) > delta:
       low = middle
@@ -204,20 +181,18 @@ class _File(msgspec.Struct, frozen=True):
 
 def remake(vectors: Iterable[Vector]) -> list[Vector]:
   """The same figures, made anew from their inputs; a few seconds."""
+  made = []
   with mpmath.workdps(DIGITS):
-    return [_made(each) for each in vectors]
-
-
-def _made(vector: Vector) -> Vector:
-  quantity, exact = QUANTITIES[vector.kind], None
-  value = _computed(vector, quantity.exact)
-  if isinstance(value, Fraction):
-    exact = str(value)
-    value = mpmath.mpf(value.numerator) / value.denominator
-  decimal = mpmath.nstr(value, _SHOWN, strip_zeros=False)
-  return msgspec.structs.replace(
-    vector, value=decimal, digits=_SHOWN, method=quantity.method, exact=exact
-  )
+    for vector in vectors:
+      quantity, exact = QUANTITIES[vector.kind], None
+      value = _computed(vector, quantity.exact)
+      if isinstance(value, Fraction):
+        exact = str(value)
+        value = mpmath.mpf(value.numerator) / value.denominator
+      decimal = mpmath.nstr(value, _SHOWN, strip_zeros=False)
+      found = {'value': decimal, 'digits': _SHOWN, 'exact': exact}
+      made.append(msgspec.structs.replace(vector, method=quantity.method, **found))
+  return made
 
 
 def _computed(vector: Vector, compute: Callable[[Any], Any]) -> Any:
@@ -262,7 +237,7 @@ def read(path: Optional[str] = None) -> list[Vector]:
   return vectors
 
 
-def _matrix(inputs: Any) -> Matrix:
+def _matrix(inputs: Any) -> np.ndarray:
   """C, of the inputs of a vector."""
   if 'binary_tree' in inputs:
     return tree(inputs['num_rounds'])
@@ -271,7 +246,7 @@ def _matrix(inputs: Any) -> Matrix:
   return toeplitz(coefficients, inputs['num_rounds'], scales)
 
 
-def _exact_errors(inputs: Any) -> list[Fraction]:
+def _exact_errors(inputs: Any) -> np.ndarray:
   momentum, decay = Fraction(inputs['momentum']), Fraction(inputs['weight_decay'])
   return squared_errors(
     _matrix(inputs), workload(inputs['num_rounds'], momentum, decay)
@@ -435,13 +410,13 @@ QUANTITIES = {
     'without both. The noise in the queries of round t has this variance if that '
     'of C X + z is 1.',
     lambda inputs: _our_errors(inputs).mean(),
-    lambda inputs: _total(_exact_errors(inputs)) / inputs['num_rounds'],
+    lambda inputs: _exact_errors(inputs).sum() / inputs['num_rounds'],
     _BY_FRACTIONS,
   ),
   'max_squared_error': Quantity(
     'The largest of these squared row norms.',
     lambda inputs: _our_errors(inputs).max(),
-    lambda inputs: max(_exact_errors(inputs)),
+    lambda inputs: _exact_errors(inputs).max(),
     _BY_FRACTIONS,
   ),
   'gaussian_delta': Quantity(

@@ -10,25 +10,8 @@ import unicodedata
 
 # What `pandas.read_csv` takes for a missing value, and pandas and Excel write.
 MISSING = (
-  '',
-  '#N/A',
-  '#N/A N/A',
-  '#NA',
-  '-1.#IND',
-  '-1.#QNAN',
-  '-NaN',
-  '-nan',
-  '1.#IND',
-  '1.#QNAN',
-  '<NA>',
-  'N/A',
-  'NA',
-  'NULL',
-  'NaN',
-  'None',
-  'n/a',
-  'nan',
-  'null',
+  *('', '#N/A', '#N/A N/A', '#NA', '-1.#IND', '-1.#QNAN', '-NaN', '-nan', '1.#IND'),
+  *('1.#QNAN', '<NA>', 'N/A', 'NA', 'NULL', 'NaN', 'None', 'n/a', 'nan', 'null'),
 )
 # With a point, or with an exponent that has a sign, as pandas, NumPy and Excel write
 # them. 12e7 is none: hexadecimal digits look like that.

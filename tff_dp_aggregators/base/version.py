@@ -33,17 +33,13 @@ _SECONDS = 10.0
 
 @dataclasses.dataclass(frozen=True)
 class Version:
-  """What identifies the code of this package, now or when it was built.
+  """What identifies the code of this package, now or when it was built."""
 
-  Attributes:
-    version: Such as '0.1.0'.
-    commit: Full hash of the commit that is checked out; `None` if git cannot tell.
-    modified: Whether tracked files of the package differ from it; `None` without one.
-  """
-
-  version: str
-  commit: Optional[str] = None
-  modified: Optional[bool] = None
+  version: str  # Such as '0.1.0'.
+  commit: Optional[str] = None  # Full hash of what is checked out, if git can tell.
+  modified: Optional[bool] = (
+    None  # Whether tracked files of the package differ from it.
+  )
 
   def __str__(self) -> str:
     if self.commit is None:

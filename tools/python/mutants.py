@@ -296,7 +296,7 @@ MUTANTS = (
   Mutant(
     'a ledger whose lines were changed is read',
     'accounting/records/ledger.py',
-    'if entry.previous_line_sha256 != state.head.sha256:',
+    'if entry.previous_line_sha256 != self.head.sha256:',
     'if False:',
     'accounting/records/ledger_test.py accounting/records/ledger_reading_test.py',
   ),

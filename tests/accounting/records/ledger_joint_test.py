@@ -46,6 +46,8 @@ def test_rounds_compose_to_what_all_parts_spend(name, rounds, path):
   written = _write(path, mechanism, rounds)
   read = ledger.read(path)
   assert list(read.entries) == written
+  states_figures = {entry.epsilon is not None for entry in written}
+  assert states_figures == {name == 'gaussian'}
   spent = accountants.epsilon(read.total_event, 1e-5)
   exact = accountants.epsilon(
     dp_accounting.ComposedDpEvent(list(mechanism.round_events[:rounds])), 1e-5
@@ -121,8 +123,3 @@ def test_a_number_of_a_part_that_was_changed_is_found(path):
   ledgers.put(path, b''.join(ledgers.chained(lines)))
   with pytest.raises(ValueError, match='line 2: parts is'):
     ledger.read(path)
-
-
-def test_lines_with_laplace_noise_state_nothing_of_all_rounds(path):
-  for entry in _write(path, MECHANISMS['laplace']):
-    assert entry.epsilon is None and entry.effective_noise_multiplier is None

@@ -164,7 +164,7 @@ def _write_banded(path):
   strategy, participation = ledgers.MECHANISMS['banded']
   each, _ = events.round_noise_multipliers(strategy, participation, 3.0)
   with ledger.LedgerWriter(path, ledgers.DELTA) as writer:
-    for number in (0, 1, 1, 2):
+    for number in (0, 0, 1):
       ledgers.append(
         writer,
         Gaussian(each[number]),
@@ -186,15 +186,10 @@ def _digits(lines):
       yield index, [*lines[:index], mutant, *lines[index + 1 :]]
 
 
-@pytest.mark.parametrize(
-  'writes_anew, knows_the_head', [(False, False), (True, False), (True, True)]
-)
-def test_every_digit_that_matters_is_found_if_it_changes(
-  path, writes_anew, knows_the_head
-):
+@pytest.mark.parametrize('writes_anew', [False, True])
+def test_every_digit_that_matters_is_found_if_it_changes(path, writes_anew):
   right = _write_banded(path)
   spent = accountants.epsilon(right.total_event, ledgers.DELTA)
-  head = right.head if knows_the_head else None
   lines = ledgers.lines_of(path)
   free, passed, found = set(), set(), 0
   for index, mutants in _digits(lines):
@@ -207,12 +202,13 @@ def test_every_digit_that_matters_is_found_if_it_changes(
       continue  # A digit of the hash, which was written anew.
     ledgers.put(path, b''.join(mutants))
     try:
-      wrong = ledger.read(path, head)
+      wrong = ledger.read(path)
     except ValueError as e:
       assert path in str(e)
       found += 1
       continue
     passed.add(index)
+    assert wrong.head != right.head  # By which who knows it finds all of these.
     # Not found: then nothing that epsilon depends on has changed by 1e-9.
     total = accountants.epsilon(wrong.total_event, ledgers.DELTA)
     assert total == pytest.approx(spent, rel=1e-9)
@@ -224,15 +220,11 @@ def test_every_digit_that_matters_is_found_if_it_changes(
         assert getattr(new, name) == getattr(old, name)
       differing = {n for n in _FREE if getattr(old, n) != getattr(new, n)}
       # Of a round released twice, there is the other line to compare with.
-      assert differing <= {'time'} or new.round != 1
+      assert differing <= {'time'} or new.round != 0
       free |= differing
-  assert found > 250
-  if knows_the_head:
-    assert not passed
-  elif writes_anew:
-    assert passed == set(range(len(lines))) and free == _FREE
-  else:
-    assert passed == {len(lines) - 1} and free == _FREE
+  assert found > 150
+  assert free == _FREE
+  assert passed == (set(range(len(lines))) if writes_anew else {len(lines) - 1})
 
 
 def test_a_bit_of_any_byte_but_in_the_last_line_is_found_without_the_head(path):
@@ -326,7 +318,7 @@ def test_a_removed_end_is_found_by_who_knows_the_head(path):
       ledgers.release(writer, number)
     head = tuple(writer.head)  # As it comes back from a checkpoint.
   data = pathlib.Path(path).read_bytes()
-  for length in range(len(data)):
+  for length in [*range(0, len(data), 9), len(data) - 1]:
     pathlib.Path(path).write_bytes(data[:length])
     complete = data[:length].count(b'\n')
     message = f'has {complete} complete lines, but had 2 once'

@@ -121,7 +121,17 @@ class Task:
       checks.check_positive_int('num_groups', self.num_groups)
     object.__setattr__(self, 'options', registry.check_numbers(self.options))
     gaussian.check_delta(self.target_delta, 'target_delta')
-    self._check_target_or_noise()
+    if self.target_rho is not None:
+      mechanism_lib.Target(self.target_epsilon, None, self.accountant, self.target_rho)
+      epsilon = gaussian.epsilon_of(math.sqrt(2 * self.target_rho), self.target_delta)
+      object.__setattr__(self, 'target_epsilon', epsilon)
+    if (self.target_epsilon is None) == (self.noise_multiplier is None):
+      raise ValueError('give either target_epsilon, or noise_multiplier for all rows.')
+    if self.target_epsilon is not None:
+      checks.check_positive('target_epsilon', self.target_epsilon)
+    noise = self.noise_multiplier
+    if noise is not None and events.check_noise_multiplier(noise) == 0:
+      raise ValueError('noise_multiplier must be positive: without noise, no privacy.')
     if self.num_clients is not None and self.clients_per_round is not None:
       strategies.participation.check_population(
         self.num_clients, self.clients_per_round, self.limits
@@ -143,39 +153,22 @@ class Task:
       )
     for name in self.mechanisms or ():
       registry.kind(name)
-    self._check_options_are_used()
+    names = self.mechanisms or tuple(registry.KINDS)
+    for option, value in self.options.items():
+      having = [
+        name for name, kind in registry.options()[option].items() if kind.is_compared
+      ]
+      if not set(having) & set(names):  # No row would have it.
+        raise ValueError(
+          f'{option}={value} is for {", ".join(having)}, not for {", ".join(names)}; '
+          'leave it out, or compare one of them.'
+        )
     if self.accountant and accountants.entry_of(self.accountant).is_drawn:
       raise ValueError(
         f'accountant={self.accountant} has a confidence that covers one calibration: '
         'leave it out, and find the noise of the row that you choose with '
         f'tff-dp-report --accountant={self.accountant}.'
       )
-
-  def _check_target_or_noise(self) -> None:
-    if self.target_rho is not None:
-      mechanism_lib.Target(self.target_epsilon, None, self.accountant, self.target_rho)
-      epsilon = gaussian.epsilon_of(math.sqrt(2 * self.target_rho), self.target_delta)
-      object.__setattr__(self, 'target_epsilon', epsilon)
-    if (self.target_epsilon is None) == (self.noise_multiplier is None):
-      raise ValueError('give either target_epsilon, or noise_multiplier for all rows.')
-    if self.target_epsilon is not None:
-      checks.check_positive('target_epsilon', self.target_epsilon)
-    noise = self.noise_multiplier
-    if noise is not None and events.check_noise_multiplier(noise) == 0:
-      raise ValueError('noise_multiplier must be positive: without noise, no privacy.')
-
-  def _check_options_are_used(self) -> None:
-    """Refuses an option that no row would have."""
-    names = self.mechanisms or tuple(registry.KINDS)
-    for option, value in self.options.items():
-      having = [
-        name for name, kind in registry.options()[option].items() if kind.is_compared
-      ]
-      if not set(having) & set(names):
-        raise ValueError(
-          f'{option}={value} is for {", ".join(having)}, not for {", ".join(names)}; '
-          'leave it out, or compare one of them.'
-        )
 
   @property
   def num_bytes(self) -> int:
@@ -192,9 +185,8 @@ class Row:
   accountant: str
   epsilon: float  # At the task's delta.
   equal_noise_multiplier: float  # Noise with which epsilon is the same in all rows.
-  costs: dict[
-    str, strategies.strategy.Cost
-  ]  # By where the noise of earlier rounds is kept.
+  # By where the noise of earlier rounds is kept.
+  costs: dict[str, strategies.strategy.Cost]
   variant: int = 0  # Number among the rows of its mechanism.
   instead: Optional[accountants.Instead] = None  # Whose bound is stated instead.
 
@@ -325,7 +317,7 @@ def compare(
     'blt, 3 buffers'
   """
   left_out: list[LeftOut] = []
-  built: list[_Built] = []
+  built: list[tuple[_Candidate, mechanism_lib.Mechanism]] = []
 
   def leave_out(candidate: _Candidate, reason: str) -> None:
     left_out.append(LeftOut(candidate.kind.name, candidate.sampling, reason))
@@ -337,7 +329,12 @@ def compare(
       continue
     report(candidate.describe())
     try:
-      mechanism = candidate.build(task.noise_multiplier or 1.0)
+      mechanism = mechanism_lib.Mechanism(
+        candidate.kind.name,
+        candidate.schema,
+        task.noise_multiplier or 1.0,
+        options=candidate.options,
+      )
     except (ValueError, RuntimeError) as e:  # Or it did not converge.
       leave_out(candidate, str(e))
       continue
@@ -405,14 +402,6 @@ class _Candidate(NamedTuple):
     others = ' or '.join(filter(None, ['--mechanisms=all', *quicker]))
     return f'it would take about {self.seconds:,.0f} s; have it with {others}.'
 
-  def build(self, noise_multiplier: float) -> mechanism_lib.Mechanism:
-    return mechanism_lib.Mechanism(
-      self.kind.name, self.schema, noise_multiplier, options=self.options
-    )
-
-
-_Built = tuple[_Candidate, mechanism_lib.Mechanism]
-
 
 def _candidates(task: Task) -> list[_Candidate]:
   names = task.mechanisms or registry.KINDS
@@ -457,14 +446,18 @@ def least_error(numbers: Iterable[int], error: Callable[[int], float]) -> int:
     errors[number] = error(number)
     if errors[number] > CLOSE * min(errors.values()):
       break  # It gets no better.
-  return min(errors, key=lambda number: errors[number])
+  return min(errors, key=errors.__getitem__)
 
 
 def _in_groups(
   task: Task, assumed: Assumption, cohort: dict[str, int]
 ) -> tuple[Any, float]:
-  """A scheme with about the best number of groups; seconds, if that would take long."""
-  assert assumed.make is not None
+  """A scheme with about the best number of groups; seconds, if that would take long.
+
+  That with about the least RMSE, of the kind found in least time: more groups allow
+  more bands, and leave less to sampling. The noise is a rough one.
+  """
+  assert assumed.make is not None and assumed.noise_for is not None
   make = functools.partial(assumed.make, **cohort)
   if task.num_groups is not None:
     return make(num_groups=task.num_groups), 0.0
@@ -478,31 +471,20 @@ def _in_groups(
     seconds += quickest.seconds(sampling_lib.limits_of(schema), **options)
   if task.mechanisms is None and seconds > MAX_SECONDS:
     return make(num_groups=powers[-1]), seconds
-  return make(num_groups=_best_groups(task, assumed, make, powers)), 0.0
-
-
-def _best_groups(
-  task: Task, assumed: Assumption, make: Callable[..., Any], numbers: list[int]
-) -> int:
-  """The number of groups with about the least RMSE, of the kind found in least time.
-
-  More groups allow more bands, and leave less to sampling. The noise is a rough one.
-  """
-  quickest, mu = quickest_with_bands(task.limits), _mu(task)
+  mu, noise_for = _mu(task), assumed.noise_for
 
   def error(groups: int) -> float:
-    assert assumed.noise_for is not None
     schema = make(num_groups=groups)
     strategy = mechanism_lib.strategy_for(
       quickest.name, schema, **_free_bands(task, quickest, schema)
     )
-    return strategy.rmse() * assumed.noise_for(schema, mu)
+    return strategy.rmse() * noise_for(schema, mu)
 
-  return least_error(numbers, error)
+  return make(num_groups=least_error(powers, error)), 0.0
 
 
 def _best_bands(task: Task, schema: sampling_lib.Schema) -> int:
-  """The number of bands, a power of 2, with about the least RMSE, as `_best_groups`.
+  """The number of bands, a power of 2, with about the least RMSE, as `_in_groups`.
 
   More bands have less error for the same noise, and leave less to sampling.
   """

@@ -143,57 +143,38 @@ class _Line:
 
 @dataclasses.dataclass(frozen=True)
 class LedgerEntry(_Line):
-  """What one round released. What is not stated, or not there, is `None`.
+  """What one round released. What is not stated, or not there, is `None`."""
 
-  Attributes:
-    round: Round number, from 0.
-    cohort_requested: Clients the round was planned for, the mean's denominator; not
-      told where secret chance decides how many.
-    cohort_reported: Clients whose updates arrived; not told likewise.
-    clip_norm: L2 bound of one client's contribution.
-    noise_multiplier: Standard deviation of z over the clip norm.
-    strategy_checksum: `Strategy.checksum`.
-    event: The round's event, as `events.to_json` writes it.
-    effective_noise_multiplier: That of all rounds so far; `None` if infinite,
-      or where rounds are sampled.
-    epsilon: Spent after this round at `delta`, exact; `None` likewise.
-    time: When the line was written, ISO 8601 in UTC.
-    previous_line_sha256: Of the line before, with its line feed, or of nothing.
-    result_checksum: `checksum_of` what the round released.
-    noise_generator: What drew the noise, such as 'chacha20' or 'philox'.
-    noise_key_tag: What tells the key of the noise from others, and nothing else of it.
-    parts: Name, clip norm and noise multiplier of each part of a joint mechanism.
-    noise_site: Where the noise is made, if not on the server.
-    notes: Sentences for people on how the round was computed, such as that a worker
-      was lost; they are no part of what was released.
-    noise_source: Whether the key of the noise is 'secret', or follows from a 'seed',
-      which protects from nobody who knows it.
-    sampling_source: Where clients are drawn in secret: from a 'seed' that can be
-      guessed, from what is 'secret', or from a 'file'.
-    sampling_tag: `tag_of_seed` of the seed that they were drawn by.
-  """
-
-  round: _Count
+  round: _Count  # From 0.
+  # Clients the round was planned for, the mean's denominator, and those whose updates
+  # arrived; not told where secret chance decides how many.
   cohort_requested: Optional[_Count]
   cohort_reported: Optional[_Count]
-  clip_norm: Optional[_Number]
-  noise_multiplier: Optional[_Number]
-  strategy_checksum: Optional[_Text]
-  event: dict[str, Any]
+  clip_norm: Optional[_Number]  # L2 bound of one client's contribution.
+  noise_multiplier: Optional[_Number]  # Standard deviation of z over the clip norm.
+  strategy_checksum: Optional[_Text]  # `Strategy.checksum`.
+  event: dict[str, Any]  # The round's event, as `events.to_json` writes it.
+  # That of all rounds so far; `None` if infinite, or where rounds are sampled.
   effective_noise_multiplier: Optional[_Number]
-  epsilon: Optional[_Number]
+  epsilon: Optional[_Number]  # Spent after this round at `delta`; `None` likewise.
   delta: _Number
-  time: _Text
-  previous_line_sha256: _Sha256
-  result_checksum: Optional[_Checksum] = None
-  noise_generator: Optional[_Text] = None
+  time: _Text  # When the line was written, ISO 8601 in UTC.
+  previous_line_sha256: _Sha256  # Of that line with its line feed, or of nothing.
+  result_checksum: Optional[_Checksum] = None  # `checksum_of` what was released.
+  noise_generator: Optional[_Text] = None  # Such as 'chacha20' or 'philox'.
+  # What tells the key of the noise from others, and nothing else of it.
   noise_key_tag: Optional[_Text] = None
+  # Of a joint mechanism, which states no clip norm and noise multiplier of all.
   parts: Optional[Annotated[list[_Part], msgspec.Meta(min_length=2)]] = None
-  noise_site: Optional[_Placement] = None
+  noise_site: Optional[_Placement] = None  # Where noise is made, if not on the server.
+  # For people, such as that a worker was lost; no part of what was released.
   notes: Optional[Annotated[list[_Text], msgspec.Meta(min_length=1)]] = None
+  # Whether the key of the noise is secret, or follows from a seed, which protects from
+  # nobody who knows it.
   noise_source: Optional[Literal['secret', 'seed']] = None
+  # By what clients are drawn in secret: a guessable seed, what is secret, or a file.
   sampling_source: Optional[Literal['secret', 'seed', 'file']] = None
-  sampling_tag: Optional[_Text] = None
+  sampling_tag: Optional[_Text] = None  # `tag_of_seed` of the seed of these draws.
 
   def __post_init__(self) -> None:
     super().__post_init__()
@@ -202,7 +183,13 @@ class LedgerEntry(_Line):
     if self.parts is None:
       if self.noise_multiplier is None:
         raise ValueError('noise_multiplier must be a finite number from 0; got None.')
-      _check_hidden(self.clip_norm, self.noise_multiplier, event)
+      if (self.clip_norm is None or not self.noise_multiplier) and _is_private(event):
+        raise ValueError(
+          f'clip_norm is {self.clip_norm} and noise_multiplier '
+          f'{self.noise_multiplier}, but the event is {event}: without clipping, or '
+          'without noise, nothing is private. State both, or '
+          'dp_accounting.NonPrivateDpEvent() as the event.'
+        )
     elif self.clip_norm is not None or self.noise_multiplier is not None:
       raise ValueError(
         f'clip_norm is {self.clip_norm} and noise_multiplier {self.noise_multiplier}, '
@@ -228,17 +215,14 @@ class AbortedAttempt(_Line):
   It spent nothing: its event is `NoOpDpEvent`. How many reported is exact, and no
   guarantee covers it; whether it depends on clients' data is for the runner to know
   (`docs/threat_model.md`).
-
-  Attributes:
-    attempt: Which attempt at the round, from 0.
-    reporting_goal: Least number of updates that the round needs, more than arrived;
-      `None` if it is not known, or was not the reason.
   """
 
   round: _Count
-  attempt: _Count
+  attempt: _Count  # Which attempt at the round, from 0.
   cohort_requested: _Count
   cohort_reported: _Count
+  # Least number of updates that the round needs, more than arrived; `None` if it is not
+  # known, or was not the reason.
   reporting_goal: Optional[_Count]
   event: dict[str, Any]
   time: _Text
@@ -302,22 +286,11 @@ def changed_fields(earlier: Line, again: Line) -> dict[str, tuple[Any, Any]]:
   return {n: (a, b) for n, (a, b) in both.items() if n not in _OF_THE_LINE and a != b}
 
 
-def _check_hidden(
-  clip_norm: Optional[float], noise_multiplier: float, event: dp_accounting.DpEvent
-) -> None:
-  """Refuses privacy where a contribution may be of any size, or there is no noise."""
-  if clip_norm is not None and noise_multiplier:
-    return
+def _is_private(event: dp_accounting.DpEvent) -> bool:
   try:
-    is_private = not math.isinf(accountants.gdp_mu(event))
+    return not math.isinf(accountants.gdp_mu(event))
   except dp_accounting.UnsupportedEventError:
-    is_private = True
-  if is_private:
-    raise ValueError(
-      f'clip_norm is {clip_norm} and noise_multiplier {noise_multiplier}, but the '
-      f'event is {event}: without clipping, or without noise, nothing is private. '
-      'State both, or dp_accounting.NonPrivateDpEvent() as the event.'
-    )
+    return True
 
 
 @functools.cache
@@ -395,7 +368,10 @@ class Spent(NamedTuple):
 
   def check_stated(self, entry: LedgerEntry) -> None:
     """Checks that the figures of an entry are what the events so far compose to."""
-    mu, delta = self.mu, entry.delta
+    mu, delta, figures = self.mu, entry.delta, self.figures(entry.delta)
+    stated = {name: getattr(entry, name) for name in figures}
+    if stated == figures:
+      return  # The usual case; epsilon is found once, and not three times.
     bounds = {
       'effective_noise_multiplier': (
         (1 - _TOLERANCE) / mu if mu else math.inf,
@@ -406,14 +382,14 @@ class Spent(NamedTuple):
         gaussian.epsilon_of(mu, delta) * (1 + _TOLERANCE),
       ),
     }
-    for name, exact in self.figures(delta).items():
-      value, (least, most) = getattr(entry, name), bounds[name]
+    for name, value in stated.items():
+      least, most = bounds[name]
       is_right = least <= (math.inf if value is None else value) <= most
       if not (is_right if self.repeated is None else value is None):
         raise ValueError(
           f'{name} is {value}, but the events of rounds 0 to {entry.round} compose to '
-          f'{exact} at delta {delta}; it is null where rounds are sampled, or their '
-          'noise is not Gaussian.'
+          f'{figures[name]} at delta {delta}; it is null where rounds are sampled, or '
+          'their noise is not Gaussian.'
         )
 
 
@@ -483,78 +459,56 @@ class Ledger:
     return total_event([*self.entries, *self.aborted])
 
 
-class _State(NamedTuple):
-  """How many lines there are, and what they come to."""
+class _Lines(NamedTuple):
+  """The complete lines of a ledger, and what they come to.
 
+  One line more makes another of these: an interrupt comes before it counts, or after.
+  (All copies take 0.1 s for 10,000 rounds, whose figures take seconds.)
+  """
+
+  entries: tuple[LedgerEntry, ...] = ()  # Of rounds, each counted once.
+  aborted: tuple[AbortedAttempt, ...] = ()  # At all rounds.
+  repeated: tuple[int, ...] = ()
   size: int = 0  # In bytes.
   head: Head = Head()
-  rounds: int = 0  # Released, each counted once.
-  aborted: int = 0  # Attempts, at all rounds.
   last_round: int = -1  # Round of the last line; before that of an aborted attempt.
   spent: Spent = Spent()
 
-
-class _Lines:
-  """The complete lines of a ledger, and the rules that they keep together.
-
-  A line counts from the assignment of `state` on: an interrupt comes before it or
-  after. What the lists have beyond the state's counts is not in the ledger.
-  """
-
-  def __init__(self) -> None:
-    self.entries: list[LedgerEntry] = []
-    self.aborted: list[AbortedAttempt] = []
-    self.repeated: list[int] = []
-    self.state = _State()
-
-  @property
-  def attempts(self) -> int:
-    """Aborted attempts at the round that comes next."""
-    last = self.aborted[self.state.aborted - 1] if self.state.aborted else None
-    return last.attempt + 1 if last and last.round == self.state.rounds else 0
-
-  def drop_uncounted(self) -> None:
-    """Drops what was added before an interrupt, and never counted."""
-    _, head, rounds, aborted, *_ = self.state
-    del self.entries[rounds:], self.aborted[aborted:]
-    del self.repeated[head.lines - rounds - aborted :]
-
-  def after(self, entry: Line, line: bytes) -> _State:
-    """The state with one line more, or ValueError if it breaks a rule."""
-    state = self.state
-    then = state._replace(
-      size=state.size + len(line), head=state.head.after(line), last_round=entry.round
+  def plus(self, entry: Line, line: bytes) -> '_Lines':
+    """With one line more, or ValueError if it breaks a rule."""
+    rounds = len(self.entries)
+    then = self._replace(
+      size=self.size + len(line), head=self.head.after(line), last_round=entry.round
     )
     if isinstance(entry, AbortedAttempt):
-      self._check_next_attempt(entry)
-      then = then._replace(aborted=state.aborted + 1, last_round=entry.round - 1)
-    elif entry.round < state.rounds:
+      last = self.aborted[-1] if self.aborted else None
+      attempts = last.attempt + 1 if last and last.round == rounds else 0
+      if (entry.round, entry.attempt) != (rounds, attempts):
+        raise ValueError(
+          f'expected attempt {attempts} at round {rounds}, or that round; found '
+          f'attempt {entry.attempt} at round {entry.round}. A round that is run again '
+          'confirms its attempts.'
+        )
+      then = then._replace(aborted=(*self.aborted, entry), last_round=entry.round - 1)
+    elif entry.round < rounds:
       _check_repetition(self.entries[entry.round], entry)
+      then = then._replace(repeated=(*self.repeated, entry.round))
     else:
       self._check_next(entry)
-      spent = state.spent.plus(entry.dp_event)
+      spent = self.spent.plus(entry.dp_event)
       spent.check_stated(entry)
-      then = then._replace(rounds=state.rounds + 1, spent=spent)
-    if entry.previous_line_sha256 != state.head.sha256:
+      # A star would take twice as long.
+      then = then._replace(entries=self.entries + (entry,), spent=spent)
+    if entry.previous_line_sha256 != self.head.sha256:
       raise ValueError(
         f'previous_line_sha256 is {entry.previous_line_sha256}, but the line before '
-        f'has {state.head.sha256}: a line was changed, removed or inserted.'
+        f'has {self.head.sha256}: a line was changed, removed or inserted.'
       )
     return then
 
-  def add(self, entry: Line, then: _State) -> None:
-    """Adds a line that is written, with the state after it."""
-    if isinstance(entry, AbortedAttempt):
-      self.aborted.append(entry)
-    elif then.rounds > self.state.rounds:
-      self.entries.append(entry)
-    else:
-      self.repeated.append(entry.round)
-    self.state = then
-
   def _check_next(self, entry: LedgerEntry) -> None:
     """Checks that the entry is of the next round and of round 0's mechanism."""
-    rounds = self.state.rounds
+    rounds = len(self.entries)
     if entry.round != rounds:
       raise ValueError(
         f'expected round {rounds}, or an earlier one released again; found round '
@@ -567,15 +521,6 @@ class _Lines:
           f'{name} is {value!r} in round {rounds} and was {was!r} in round 0; another '
           'mechanism has its own ledger.'
         )
-
-  def _check_next_attempt(self, aborted: AbortedAttempt) -> None:
-    rounds, attempts = self.state.rounds, self.attempts
-    if (aborted.round, aborted.attempt) != (rounds, attempts):
-      raise ValueError(
-        f'expected attempt {attempts} at round {rounds}, or that round; found attempt '
-        f'{aborted.attempt} at round {aborted.round}. A round that is run again '
-        'confirms its attempts.'
-      )
 
 
 def _check_repetition(earlier: LedgerEntry, again: LedgerEntry) -> None:
@@ -607,14 +552,14 @@ def _read(
       break
     try:
       entry = parse(line)
-      lines.add(entry, lines.after(entry, line))
+      lines = lines.plus(entry, line)
     except ValueError as e:
       raise ValueError(f'{path}, line {number}: {e}') from e
     if expected is not None and number == expected.lines:
-      once = lines.state.head
+      once = lines.head
   if expected is not None and once != expected:
     raise ValueError(
-      f'{path}: the ledger has {lines.state.head.lines} complete lines, but had '
+      f'{path}: the ledger has {lines.head.lines} complete lines, but had '
       f'{expected.lines} once, the last with the SHA-256 {expected.sha256}: some were '
       'changed or removed. What they spent is spent; find the ledger that has them.'
     )
@@ -623,9 +568,6 @@ def _read(
 
 class LedgerWriter:
   """Appends entries to a ledger file, under a lock, and knows what has been spent.
-
-  Attributes:
-    recovered: File with the half line that a resumed ledger ended in; `None` if none.
 
   Example:
     >>> import tempfile
@@ -671,6 +613,7 @@ class LedgerWriter:
     self._lines = _Lines()
     self._path = os.path.abspath(path)
     self._torn = False  # Whether there may be something after the complete lines.
+    # File with the half line that a resumed ledger ended in; `None` if none.
     self.recovered: Optional[str] = None
     flags = os.O_RDWR | os.O_APPEND | (0 if resume else os.O_CREAT | os.O_EXCL)
     try:
@@ -694,12 +637,12 @@ class LedgerWriter:
   @property
   def rounds(self) -> int:
     """Rounds released so far, each counted once."""
-    return self._lines.state.rounds
+    return len(self._lines.entries)
 
   @property
   def head(self) -> Head:
     """Head of the lines so far, by which a checkpoint can tell that none is lost."""
-    return self._lines.state.head
+    return self._lines.head
 
   def append(self, *, round: Optional[int] = None, **what: Any) -> LedgerEntry:
     """Writes a round's line, waits until it is on disk, and returns it.
@@ -718,7 +661,7 @@ class LedgerWriter:
     """
     self._mend()
     if round is None:
-      round = self._lines.state.last_round + 1
+      round = self._lines.last_round + 1
     entry = self._entry_of(round=round, **what)
     self._commit(entry)
     return entry
@@ -756,8 +699,7 @@ class LedgerWriter:
     return len(self._aborted_at(checks.check_int('round', round, 0)))
 
   def _aborted_at(self, round: int) -> list[AbortedAttempt]:
-    counted = self._lines.aborted[: self._lines.state.aborted]
-    return [each for each in counted if each.round == round]
+    return [each for each in self._lines.aborted if each.round == round]
 
   def _aborted_of(self, **what: Any) -> AbortedAttempt:
     """The next line for an attempt."""
@@ -791,7 +733,7 @@ class LedgerWriter:
       earlier = self._lines.entries[given['round']]
       figures = {n: getattr(earlier, n) for n in Spent().figures(self._delta)}
     else:
-      spent = self._lines.state.spent.plus(events.from_json(written))
+      spent = self._lines.spent.plus(events.from_json(written))
       figures = spent.figures(self._delta)
     return LedgerEntry(
       **given, **figures, **self._stamp(), event=written, delta=self._delta
@@ -821,8 +763,12 @@ class LedgerWriter:
       )
     self._lines = lines
     if cut:
-      self.recovered = _keep(path, cut)
-      self._torn = True
+      number = 1
+      while os.path.lexists(kept := f'{path}.cut-{number}'):
+        number += 1
+      new_files.write_new(kept, cut)
+      new_files.sync(os.path.dirname(os.path.abspath(kept)))
+      self.recovered, self._torn = kept, True
       self._mend()
       _logger.warning(
         '%s ended in the middle of a line, whose %d bytes are now in %s.',
@@ -834,14 +780,14 @@ class LedgerWriter:
   def _commit(self, entry: Line) -> None:
     """Writes the line, if it keeps the rules, and only then counts it."""
     line = write(entry)
-    then = self._lines.after(entry, line)
+    then = self._lines.plus(entry, line)
     self._torn = True
     try:
       written = 0
       while written < len(line):  # A full disk takes a part.
         written += os.write(self._file.fileno(), line[written:])
       os.fsync(self._file.fileno())
-      self._lines.add(entry, then)
+      self._lines = then
     except BaseException:
       try:
         self._mend()
@@ -852,9 +798,8 @@ class LedgerWriter:
 
   def _mend(self) -> None:
     """Takes back what a failed write left; finds what others did to the file."""
-    descriptor, size = self._file.fileno(), self._lines.state.size
+    descriptor, size = self._file.fileno(), self._lines.size
     if self._torn:
-      self._lines.drop_uncounted()
       os.ftruncate(descriptor, size)
       os.fsync(descriptor)
       self._torn = False
@@ -882,12 +827,12 @@ def read(path: str, expected: Optional[Head] = None) -> Ledger:
   with open(path, 'rb') as file:
     lines, cut, sha256 = _read(path, file, expected)
   return Ledger(
-    entries=tuple(lines.entries),
-    repeated=tuple(lines.repeated),
+    entries=lines.entries,
+    repeated=lines.repeated,
     cut=len(cut),
     sha256=sha256,
-    head=lines.state.head,
-    aborted=tuple(lines.aborted),
+    head=lines.head,
+    aborted=lines.aborted,
   )
 
 
@@ -929,16 +874,6 @@ def _check_head(head: Head) -> Head:
     f'expected must be a ledger.Head(lines, sha256), as LedgerWriter.head is; got '
     f'{head!r}.'
   )
-
-
-def _keep(path: str, cut: bytes) -> str:
-  """Puts what was cut into a new file beside the ledger and returns its path."""
-  number = 1
-  while os.path.lexists(kept := f'{path}.cut-{number}'):
-    number += 1
-  new_files.write_new(kept, cut)
-  new_files.sync(os.path.dirname(os.path.abspath(kept)))
-  return kept
 
 
 def check_schedule(ledger: Ledger, schedule: Any) -> None:

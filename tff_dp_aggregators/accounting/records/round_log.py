@@ -237,8 +237,7 @@ def read(
     >>> log.num_rounds, log.format_time(log.completions[-1])
     (2, '2023-05-30T13:30:00Z')
   """
-  file = _File(path, dict(columns or {}), population)
-  return file.of_participations() if 'client_id' in file.found else file.of_rounds()
+  return _File(path, dict(columns or {}), population).log()
 
 
 def parse_time(text: str) -> tuple[int, str]:
@@ -581,29 +580,48 @@ class _File(Database):
         found[column] = present[0]
     return found
 
-  def of_rounds(self) -> RoundLog:
-    """The log of which each line is a round."""
-    self.query(f'create table rounds as {_converted(self._names, "entries")}')
+  def log(self) -> RoundLog:
+    """The log in numbers, which were checked, in the order of its rounds."""
+    rounds, key, members = _converted(self._names, 'entries'), 'no', 'table'
+    named = (
+      'select no, unnest(listed(client_ids)) as raw, '
+      'generate_subscripts(listed(client_ids), 1) as place from entries'
+    )
+    client = self.found.get('client_id')
+    if client:  # Each line is one client in one round.
+      rounds = (
+        f'select round, min(no) as no, count(*) as times from ({rounds}) group by 1'
+      )
+      named = (
+        'select no, whole(round) as round, client_id as raw, 0 as place from entries'
+      )
+      key, members = 'round', 'view'  # A table would be as large as the log.
+      self.notes.append('each line is one participation of one client.')
+    self.query(f'create table rounds as {rounds}')
     self._check_converted()
     time_format, is_in_powers = self._time_format()
-    if 'client_ids' in self._names:
-      named = (
-        'select no, unnest(listed(client_ids)) as raw, '
-        'generate_subscripts(listed(client_ids), 1) as place from entries'
-      )
+    has_clients = bool(client or 'client_ids' in self.found)
+    if has_clients:
       self._number_clients(named)
-      if self._key == 'no' and self.query(
-        'select min(client_ids) = 1 and max(client_ids) = 1 from rounds'
-      ) == [(True,)]:
-        raise self.error(
-          'has one client in every line, and neither rounds nor times. Name '
-          '--columns=round=NAME,client_id=NAME, or add the number of each round.'
-        )
       self.query(
-        f'create table members as select no, client from ({named}) join ids using '
-        '(raw) join names using (name)'
+        f'create {members} members as select each.* exclude (raw, place), client from '
+        f'({named}) as each join ids using (raw) join names using (name)'
       )
-    if self.query(
+    if client and 'client_id' not in self._columns:
+      if not self.query('from rounds where times > 1'):
+        raise ValueError(
+          f'{self._path}: column {client} may say who the only client of each round '
+          f'was, or not; say which: --columns=client_id={client} or '
+          '--columns=client_id=.'
+        )
+    if self._key == 'no' and self.query(
+      'select min(client_ids) = 1 and max(client_ids) = 1 from rounds'
+    ) == [(True,)]:
+      raise self.error(
+        'has one client in every line, and neither rounds nor times. Name '
+        '--columns=round=NAME,client_id=NAME, or add the number of each round.'
+      )
+    if not client and self.query(
       f'from (select no, lag(no) over (order by {self._key}, no) as before from rounds)'
       ' where before > no limit 1'
     ):
@@ -613,66 +631,39 @@ class _File(Database):
           'saving. Write times with their zone, or sort the lines.'
         )
       self.notes.append('the lines were not in order and have been sorted.')
-    if self._key != 'no':
+    if not client and self._key != 'no':
       self._leave_out_repeated()
     self._put_in_order()
-    clients = None
-    if 'client_ids' in self._names:
-      if not self.query('from names limit 1'):
-        raise self.error('names no client in any round.')
-      self.query(
-        'create table contributions as select client, number as round from members '
-        'join ordered using (no); drop table members'
-      )
-      clients = self._with_clients(
-        'select no from ordered where $1 >= 0 and number = $2'
-      )
+    if has_clients:
+      self._count_contributions(key)
+      self.query(f'drop {members} members; drop table ids')
+    self.query('drop table entries')
     columns = [name for name in self._names if name not in ('round', 'client_ids')]
     values = self.arrays(
       f'select {", ".join(["number", *columns])} from ordered order by number'
     )
-    return self._log(
+    first = 'min(round)' if 'round' in self._names else '0'
+    ((num_rounds, number),) = self.query(f'select count(*), {first} from ordered')
+    return RoundLog(
+      num_rounds,
+      number,
       completions=values.get('completion_time'),
       starts=values.get('start_time'),
       cohort_sizes=values.get('cohort_size'),
-      clients=clients,
+      clients=self if has_clients else None,
       time_format=time_format,
+      notes=tuple(self.notes),
       resolution=_resolution(values) if is_in_powers else 0,
+      twice=self._twice,
     )
 
-  def of_participations(self) -> RoundLog:
-    """The log of which each line is one client in one round."""
-    self.query(
-      'create table rounds as select whole(round) as round, min(no) as no, count(*) as '
-      'times from entries group by 1'
-    )
-    self._check_converted()
-    self._number_clients('select no, client_id as raw, 0 as place from entries')
-    name = self.found['client_id']
-    if 'client_id' not in self._columns and not self.query(
-      'from rounds where times > 1'
-    ):
-      raise ValueError(
-        f'{self._path}: column {name} may say who the only client of each round was, '
-        f'or not; say which: --columns=client_id={name} or --columns=client_id=.'
-      )
-    self._put_in_order()
-    self.notes.append('each line is one participation of one client.')
-    joined = (
-      'entries join ids on client_id = raw join names using (name) join ordered on '
-      'whole(entries.round) = ordered.round'
-    )
-    self.query(
-      f'create table contributions as select client, number as round from {joined}'
-    )
-    clients = self._with_clients(
-      f'select entries.no from {joined} where client = $1 and number = $2 order by 1'
-    )
-    return self._log(clients=clients)
-
-  def _with_clients(self, lines: str) -> Database:
-    """The clients; `lines` finds those of a client in a round."""
-    self.query("""
+  def _count_contributions(self, key: str) -> None:
+    """Makes the tables of `Database`, and finds who is the first twice in a round."""
+    if not self.query('from names limit 1'):
+      raise self.error('names no client in any round.')
+    self.query(f"""
+      create table contributions as
+      select client, number as round from members join ordered using ({key});
       create table by_client as
       select client, count(*) as times, min(apart) as closest from (
         select
@@ -681,20 +672,16 @@ class _File(Database):
         from contributions
       ) group by client
     """)
-    for client, number in self.query(
+    for twice in self.query(
       'select client, round from contributions where client = (select min(client) from '
       'by_client where closest = 0) group by all having count(*) > 1 order by 2 limit 1'
     ):
-      self._twice = tuple(self.line(no) for (no,) in self.query(lines, client, number))
-    self.query('drop table entries; drop table ids')
-    return self
-
-  def _log(self, **values: Any) -> RoundLog:
-    first = 'min(round)' if 'round' in self._names else '0'
-    ((rounds, number),) = self.query(f'select count(*), {first} from ordered')
-    return RoundLog(
-      rounds, number, notes=tuple(self.notes), twice=self._twice, **values
-    )
+      lines = self.query(
+        f'select distinct members.no from members join ordered using ({key}) where '
+        'client = $1 and number = $2 order by 1',
+        *twice,
+      )
+      self._twice = tuple(self.line(no) for (no,) in lines)
 
   def _check_converted(self) -> None:
     """Refuses the first value that is not what its column is for."""
