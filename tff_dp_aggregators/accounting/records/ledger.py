@@ -463,7 +463,7 @@ class _Lines(NamedTuple):
   """The complete lines of a ledger, and what they come to.
 
   One line more makes another of these: an interrupt comes before it counts, or after.
-  (All copies take 0.1 s for 10,000 rounds, whose figures take seconds.)
+  (All copies take some 0.2 s for 10,000 rounds, whose figures take seconds.)
   """
 
   entries: tuple[LedgerEntry, ...] = ()  # Of rounds, each counted once.
