@@ -164,10 +164,14 @@ def numbers(values: source.Values) -> np.ndarray:
   if isinstance(values, np.ndarray) and values.dtype.kind in 'biuf':
     return values.astype(np.float64)
   try:
-    found = np.array(values, np.float64)
-    # Python reads 1_000, which nobody means.
+    types = set(map(type, values))
+    if types == {str}:  # Which NumPy reads slowly.
+      found = np.fromiter(map(float, values), np.float64, len(values))
+    else:
+      found = np.array(values, np.float64)
     texts_of = (value for value in values if isinstance(value, str))
-    if found.ndim > 1 or '_' not in ''.join(texts_of):
+    # Python reads 1_000, which nobody means.
+    if types == {float} or '_' not in ''.join(texts_of):
       return found
   except (ValueError, TypeError, OverflowError):
     pass

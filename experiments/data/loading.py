@@ -58,8 +58,7 @@ class FileClients:
     """The id that a client has in the data; its number if it was made."""
     if self._keys is None:
       return str(number)
-    row = int(self._arranged.first_rows[number])
-    return self._ids.of(row, self._keys[row])
+    return self._ids[int(self._arranged.first_rows[number])]
 
 
 def load(options: data_options.Data) -> population.Population:

@@ -9,6 +9,7 @@ finds the line of what is wrong.
 import collections
 import contextlib
 import csv
+import functools
 import glob
 import itertools
 import json
@@ -87,31 +88,28 @@ class CsvFile:
   ) -> Iterator[source.Batch]:
     import duckdb  # Here, because checks of flags need none.
 
-    all_places = {name: place for place, name in enumerate(self.columns)}
-    places = {name: all_places[name] for name in wanted}
-    may_be_fast = self._is_plain()
+    passed = 1  # Rows, that of the names included.
+    if self._is_plain:
+      try:
+        for rows in _queried(self._query(wanted, frozenset(numbers)), len(wanted)):
+          columns = dict(zip(wanted, zip(*rows)))
+          if any(None in columns[name] for name in numbers):
+            raise duckdb.ConversionException
+          yield source.Batch(len(rows), columns, None, self._where(passed))
+          passed += len(rows)
+        return
+      except duckdb.Error:
+        pass  # Python reads the rest, or names the line.
     with lines.opened(self.path) as file:
       reader = self._reader(file)
-      self._names(reader)
-      passed = 1  # Rows, that of the names included.
-      while rows := self._rows(reader, passed):
-        columns = tuple(zip(*rows))
-        found = {name: columns[place] for name, place in places.items()}
-        yield source.Batch(len(rows), found, None, self._where(passed))
-        passed += len(rows)
-        # By the first rows it was decided what are numbers.
-        if may_be_fast and reader.line_num == 1 + len(rows):
-          done = 0
-          try:
-            for batch in self._plain_batches(reader.line_num, places, numbers):
-              yield batch
-              done += batch.num_rows
-            return
-          except (duckdb.Error, _NotAllNumbersError):
-            collections.deque(itertools.islice(reader, done), maxlen=0)
-            passed += done
-        may_be_fast = False
+      collections.deque(itertools.islice(reader, passed), maxlen=0)
+      while found := self._rows(reader, passed):
+        of_all = dict(zip(self.columns, zip(*found)))
+        columns = {name: of_all[name] for name in wanted}
+        yield source.Batch(len(found), columns, None, self._where(passed))
+        passed += len(found)
 
+  @functools.cached_property
   def _is_plain(self) -> bool:
     """Whether there is nothing in the file that DuckDB reads in a way of its own."""
     if len(self.columns) > _MOST_COLUMNS or self.path.lower().endswith(lines.PACKED):
@@ -123,44 +121,30 @@ class CsvFile:
           return False
         return all(content.find(each) < 0 for each in (*_ODD, last + b'\n'))
 
-  def _plain_batches(
-    self, passed: int, places: dict[str, int], numbers: Collection[str]
-  ) -> Iterator[source.Batch]:
-    """Rows behind so many lines, each of which is one, as DuckDB reads them."""
-    names = [f'c{place}' for place in range(len(self.columns))]
-    columns = ', '.join(f"'{name}': 'VARCHAR'" for name in names)
-    delimiter = "'" if self._delimiter == "'" else ''
-    table = (
-      f'read_csv({_literal(glob.escape(self.path))}, auto_detect=false, header=false, '
-      f"skip={passed}, delim='{delimiter}{self._delimiter}', quote='\"', escape='\"', "
-      "strict_mode=true, allow_quoted_nulls=false, compression='none', "
-      f'max_line_size={_LONGEST_LINE}, buffer_size={4 * _LONGEST_LINE}, '
-      f'hive_partitioning=false, columns={{{columns}}})'
+  def _query(self, wanted: Sequence[str], numbers: Collection[str]) -> str:
+    """Texts or numbers of all rows of a plain file, each of which is a line."""
+    columns = ', '.join(f"'c{place}': 'VARCHAR'" for place in range(len(self.columns)))
+    places = {name: f'c{place}' for place, name in enumerate(self.columns)}
+    # Python reads 1_000 as well, which nobody means; and DuckDB reads +-5. What float32
+    # does not hold is left to Python, too.
+    number = (
+      "if(NOT contains({0}, '_') AND NOT contains({0}, '+-') AND "
+      f'abs(try_cast({{0}} AS DOUBLE)) <= {np.finfo(np.float32).max}, '
+      'try_cast({0} AS DOUBLE), NULL)'
     )
-    as_numbers = frozenset(numbers)
     values = (
-      # Python reads 1_000 as well, which nobody means; and DuckDB reads +-5.
-      f"if(contains({names[place]}, '_') OR contains({names[place]}, '+-'), NULL, "
-      f'try_cast({names[place]} AS DOUBLE))'
-      if name in as_numbers
-      else f"coalesce({names[place]}, '')"
-      for name, place in places.items()
+      (number if name in numbers else "coalesce({0}, '')").format(places[name])
+      for name in wanted
     )
-    query = f'SELECT {", ".join(values)} FROM {table}'
-    kinds = [
-      (f'c{place}', np.float64 if name in as_numbers else object)
-      for name, place in places.items()
-    ]
-    for rows in _queried(query, len(places)):
-      array = np.array(rows, kinds)
-      found: dict[str, source.Values] = {}
-      for name, place in places.items():
-        values_of = array[f'c{place}']
-        found[name] = values_of if name in as_numbers else values_of.tolist()
-        if name in as_numbers and np.isnan(values_of).any():  # As NULL is.
-          raise _NotAllNumbersError
-      yield source.Batch(len(rows), found, None, self._where(passed))
-      passed += len(rows)
+    delimiter = "'" if self._delimiter == "'" else ''
+    return (
+      f'SELECT {", ".join(values)} FROM read_csv({_literal(glob.escape(self.path))}, '
+      "auto_detect=false, header=false, skip=1, quote='\"', escape='\"', "
+      f"delim='{delimiter}{self._delimiter}', strict_mode=true, "
+      "allow_quoted_nulls=false, compression='none', hive_partitioning=false, "
+      f'max_line_size={_LONGEST_LINE}, buffer_size={4 * _LONGEST_LINE}, '
+      f'columns={{{columns}}})'
+    )
 
   def _where(self, passed: int) -> Callable[[int], str]:
     """Lines of rows behind so many, the names included, counted only when asked for."""
@@ -219,10 +203,6 @@ class CsvFile:
       f'{self._where(passed)(bad[0])}: {len(rows[bad[0]]) or "no"} fields, where the '
       f'{width} columns {problems.listed(self.columns)} need {width}.{others.in_words}'
     )
-
-
-class _NotAllNumbersError(Exception):
-  """A number is none, or not finite."""
 
 
 def _queried(query: str, width: int) -> Iterator[list[tuple[Any, ...]]]:

@@ -32,16 +32,14 @@ def test_a_constant_column_is_scaled_to_zeros():
   assert (mean[0], scale[0]) == (0.1, 1.0)
 
 
-def test_ids_have_keys_of_their_own_by_both_ways_and_short_ones_are_told_again():
+def test_ids_have_keys_of_their_own_by_both_ways():
   ids = [f'{a}{b}' for a in ('', 'user ', 'x' * 13) for b in range(700)]
   keys = hashing.of_ids(ids)
   assert len(np.unique(keys, axis=0)) == len(ids)
   assert np.array_equal(hashing.of_short_ids(ids), keys)
-  assert [hashing.short_id(key) for key in keys] == ids
   other = ['ä', 'a\0', 'a', 'x' * 17, ' ', 'é' * 9]
   assert hashing.of_short_ids(other) is None
   assert len(np.unique(hashing.of_ids(other), axis=0)) == len(other)
-  assert hashing.short_id(hashing.of_ids(['ä'])[0]) == 'ä'
 
 
 def test_keys_are_the_same_in_every_process():
