@@ -79,13 +79,6 @@ def load(options: data_options.Data) -> population.Population:
   return _of_table(rows, arranged, files, uses, schema)
 
 
-def check(options: data_options.Data) -> None:
-  """Refuses data whose head is wrong, without reading all."""
-  assert options.files is not None
-  opened, _ = _opened(options.files.path, options.files)
-  _check_test_data(opened, options.files)
-
-
 def _check_test_data(training: source.Source, files: data_options.Files) -> None:
   """Refuses test data whose head is wrong, or that are those that are trained on."""
   if files.test_data is None:

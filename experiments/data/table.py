@@ -1,6 +1,5 @@
 """Reads rows of whatever format, once, and keeps them on disk column by column."""
 
-import contextlib
 import dataclasses
 import itertools
 import math
@@ -485,12 +484,11 @@ def clients_of(
 
 def _others(error: problems.ValueOfRowError, batches: Iterator[source.Batch]) -> str:
   """In how many rows a column has what cannot be used, as far as all can be read."""
-  others = problems.Others()
-  with contextlib.suppress(problems.DataError):
-    for batch in batches:
-      values = batch.columns.get(error.column, ())
-      others.add([i for i, v in enumerate(values) if error.is_bad(v)], batch.where)
-  return others.in_words
+  values = ((batch.columns.get(error.column, ()), batch.where) for batch in batches)
+  return problems.others(
+    ([i for i, v in enumerate(some) if error.is_bad(v)], where)
+    for some, where in values
+  )
 
 
 def chunks(array: np.ndarray, size: int = 2**14) -> Iterator[np.ndarray]:

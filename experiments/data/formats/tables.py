@@ -7,7 +7,6 @@ well, faster than DuckDB, which passes over commas too many and takes no long li
 """
 
 import collections
-import contextlib
 import csv
 import functools
 import glob
@@ -189,14 +188,13 @@ class CsvFile:
       read += len(rest)
     if not rest:
       return rows[: bad[0]]
-    others, found = problems.Others(), list[int]()
-    with lines.opened(self.path) as file, contextlib.suppress(csv.Error):
+    with lines.opened(self.path) as file:
       whole = enumerate(self._reader(file))
-      found.extend(i for i, row in whole if row and len(row) != width)
-    others.add(found, self._where(0))
+      found = (([i], self._where(0)) for i, row in whole if row and len(row) != width)
+      others = problems.others(found)
     raise problems.DataError(
       f'{self._where(passed)(bad[0])}: {len(rows[bad[0]]) or "no"} fields, where the '
-      f'{width} columns {problems.listed(self.columns)} need {width}.{others.in_words}'
+      f'{width} columns {problems.listed(self.columns)} need {width}.{others}'
     )
 
 
