@@ -163,13 +163,12 @@ def numbers(values: source.Values) -> np.ndarray:
   """
   if isinstance(values, np.ndarray) and values.dtype.kind in 'biuf':
     return values.astype(np.float64)
-  types = set(map(type, values))
-  if types == {str}:  # Which NumPy reads slowly.
+  if set(map(type, values)) == {str}:  # Which NumPy reads slowly.
     found = np.fromiter(map(float, values), np.float64, len(values))
   else:
     found = np.array(values, np.float64)
   texts_of = (value for value in values if isinstance(value, str))
-  if types != {float} and '_' in ''.join(texts_of):
+  if '_' in ''.join(texts_of):
     raise ValueError('Python reads 1_000, which nobody means.')
   return found
 

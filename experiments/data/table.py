@@ -136,11 +136,13 @@ class Texts:
     return len(self._ends)
 
   def append(self, found: source.Values) -> None:
-    encoded = [text.encode('utf-8', 'surrogatepass') for text in found]
-    first = len(self._content)
-    self._content.append(np.frombuffer(b''.join(encoded), np.uint8))
-    sizes = np.fromiter(map(len, encoded), np.int64, len(encoded))
-    self._ends.append(first + np.cumsum(sizes))
+    encoded = ''.join(found).encode('utf-8', 'surrogatepass')
+    sizes = np.fromiter(map(len, found), np.int64, len(found))
+    if sizes.sum() < len(encoded):  # Of bytes, not characters.
+      of_each = (len(text.encode('utf-8', 'surrogatepass')) for text in found)
+      sizes = np.fromiter(of_each, np.int64, len(found))
+    self._ends.append(len(self._content) + np.cumsum(sizes))
+    self._content.append(np.frombuffer(encoded, np.uint8))
 
   def __getitem__(self, number: int) -> str:
     ends = self._ends.array

@@ -29,6 +29,7 @@ from . import source
 _LONGEST_FIELD = 2**24
 # Limits of what DuckDB reads, which has room for 2,048 rows of all columns; in bytes.
 _MOST_COLUMNS, _LONGEST_LINE = 500, 2**18
+_SMALL = 2**15  # Bytes.
 _TAB = '\t'
 # Tried for files whose separator is not stated.
 _SEPARATORS = (';', _TAB, '|', ',')
@@ -86,9 +87,11 @@ class CsvFile:
     if self._is_plain:
       try:
         for rows in _queried(self._query(wanted, frozenset(numbers)), len(wanted)):
-          columns = dict(zip(wanted, zip(*rows)))
-          if any(None in columns[name] for name in numbers):
-            raise duckdb.ConversionException
+          columns: dict[str, source.Values] = dict(zip(wanted, zip(*rows)))
+          for name in numbers:
+            columns[name] = np.array(columns[name], np.float64)
+            if np.isnan(columns[name]).any():  # As NULL is.
+              raise duckdb.ConversionException
           yield source.Batch(len(rows), columns, None, self._where(passed))
           passed += len(rows)
         return
@@ -107,6 +110,8 @@ class CsvFile:
   def _is_plain(self) -> bool:
     """Whether there is nothing in the file that DuckDB reads in a way of its own."""
     if len(self.columns) > _MOST_COLUMNS or self.path.lower().endswith(lines.PACKED):
+      return False
+    if os.path.getsize(self.path) < _SMALL:  # Read before DuckDB has started.
       return False
     with open(self.path, 'rb') as file:
       with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
