@@ -90,8 +90,8 @@ class CsvFile:
           columns: dict[str, source.Values] = dict(zip(wanted, zip(*rows)))
           for name in numbers:
             columns[name] = np.array(columns[name], np.float64)
-            if np.isnan(columns[name]).any():  # As NULL is.
-              raise duckdb.ConversionException
+            if not (np.abs(columns[name]) <= np.finfo(np.float32).max).all():
+              raise duckdb.ConversionException  # One is none, or not finite.
           yield source.Batch(len(rows), columns, None, self._where(passed))
           passed += len(rows)
         return
@@ -124,12 +124,9 @@ class CsvFile:
     """Texts or numbers of all rows of a plain file, each of which is a line."""
     columns = ', '.join(f"'c{place}': 'VARCHAR'" for place in range(len(self.columns)))
     places = {name: f'c{place}' for place, name in enumerate(self.columns)}
-    # Python reads 1_000 as well, which nobody means; and DuckDB reads +-5. What float32
-    # does not hold is left to Python, too.
+    # Python reads 1_000 as well, which nobody means; and DuckDB reads +-5.
     number = (
-      "if(NOT contains({0}, '_') AND NOT contains({0}, '+-') AND "
-      f'abs(try_cast({{0}} AS DOUBLE)) <= {np.finfo(np.float32).max}, '
-      'try_cast({0} AS DOUBLE), NULL)'
+      "if(contains({0}, '_') OR contains({0}, '+-'), NULL, try_cast({0} AS DOUBLE))"
     )
     values = (
       (number if name in numbers else "coalesce({0}, '')").format(places[name])
