@@ -130,27 +130,23 @@ def _like(outputs: np.ndarray, labels: np.ndarray) -> np.ndarray:
   return np.reshape(outputs, np.shape(labels))
 
 
-def _error(of_difference: Callable[[np.ndarray], np.ndarray]) -> Callable[..., Any]:
+def _of_error(name: str, measured: Callable[..., Any], center: Any) -> Metric:
+  """The mean of a function of differences, which is least for a center as constant."""
+
   def make(shape: population.Shape) -> Any:
     del shape
 
     def parts(labels: np.ndarray, outputs: np.ndarray) -> _Parts:
       difference = _like(outputs, labels) - labels
-      return _evenly(of_difference(difference.astype(np.float64)))
+      return _evenly(measured(difference.astype(np.float64)))
 
     return _mean(parts)
 
-  return make
-
-
-def _best(
-  center: Callable[..., Any], of_difference: Callable[[np.ndarray], np.ndarray]
-) -> Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]]:
   def best_constant(labels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     best = center(labels, axis=0)
-    return best, of_difference(labels - best)
+    return best, measured(labels - best)
 
-  return best_constant
+  return Metric(name, ('number',), make, (0, None), False, best_constant=best_constant)
 
 
 def _most_frequent(labels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -209,21 +205,7 @@ METRICS = {
       needs_all_classes=True,
     ),
     Metric('token_accuracy', ('tokens',), _token_accuracy, (0, 1), True),
-    Metric(
-      'mean_squared_error',
-      ('number',),
-      _error(np.square),
-      (0, None),
-      False,
-      best_constant=_best(np.mean, np.square),
-    ),
-    Metric(
-      'mean_absolute_error',
-      ('number',),
-      _error(np.abs),
-      (0, None),
-      False,
-      best_constant=_best(np.median, np.abs),
-    ),
+    _of_error('mean_squared_error', np.square, np.mean),
+    _of_error('mean_absolute_error', np.abs, np.median),
   )
 }

@@ -3,6 +3,7 @@
 Nothing depends on the order of rows in a file, nor on that of files in a folder.
 """
 
+import bisect
 import math
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
@@ -213,31 +214,18 @@ def split_with_label_skew(
     wanted = rng.dirichlet(np.full(len(classes), dirichlet_alpha))
     part: list[int] = []
     while len(part) < size:
-      part += _drawn(pools, wanted, size - len(part), rng)
+      left = np.array([len(pool) > 0 for pool in pools])
+      weights = np.where(left, wanted, 0.0)
+      if weights.sum() <= 0:  # The client's labels are used up: any other.
+        weights = left.astype(float)
+      shares = np.cumsum(weights / weights.sum())
+      shares = (shares / shares[-1]).tolist()
+      pool = [0]
+      while pool and len(part) < size:  # As `rng.choice`, until a label is used up.
+        pool = pools[bisect.bisect_right(shares, rng.random())]
+        part.append(pool.pop())
     parts.append(np.array(part))
   return parts
-
-
-def _drawn(
-  pools: list[list[int]], wanted: np.ndarray, count: int, rng: np.random.Generator
-) -> list[int]:
-  """Draws examples of a client, as if one by one, until a label is used up."""
-  left = np.array([len(pool) > 0 for pool in pools])
-  weights = np.where(left, wanted, 0.0)
-  if weights.sum() <= 0:  # The client's labels are used up: any other.
-    weights = left.astype(float)
-  state = rng.bit_generator.state
-  chosen = rng.choice(len(pools), size=count, p=weights / weights.sum())
-  taken: list[int] = []
-  for label in chosen:
-    taken.append(pools[label].pop())
-    if not pools[label]:
-      break
-  if len(taken) < count:
-    # As many numbers as were used, and no more.
-    rng.bit_generator.state = state
-    rng.choice(len(pools), size=len(taken), p=weights / weights.sum())
-  return taken
 
 
 def equal_sizes(num_examples: int, num_clients: int) -> np.ndarray:

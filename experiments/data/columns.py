@@ -155,43 +155,29 @@ class Missing:
     return problems.ValueOfRowError(said, name, self.has)
 
 
-class NotNumbersError(Exception):
-  """A value is no number; `args` has its number in the batch."""
-
-
 def numbers(values: source.Values) -> np.ndarray:
-  """Values as float64, whole arrays of them if an entry is one."""
+  """Values as float64, whole arrays of them if an entry is one.
+
+  Raises:
+    ValueError, TypeError, OverflowError: If one is no number, or of another shape.
+  """
   if isinstance(values, np.ndarray) and values.dtype.kind in 'biuf':
     return values.astype(np.float64)
-  try:
+  if set(map(type, values)) == {str}:  # Which NumPy reads slowly.
+    found = np.fromiter(map(float, values), np.float64, len(values))
+  else:
     found = np.array(values, np.float64)
-    # Python reads 1_000, which nobody means.
-    texts_of = (value for value in values if isinstance(value, str))
-    if found.ndim > 1 or '_' not in ''.join(texts_of):
-      return found
-  except (ValueError, TypeError, OverflowError):
-    pass
-  raise NotNumbersError(_first_that_is_none(values))
-
-
-def _first_that_is_none(values: source.Values) -> int:
-  shape: Optional[tuple[int, ...]] = None
-  for number, value in enumerate(values):
-    try:
-      found = np.array(value, np.float64)
-    except (ValueError, TypeError, OverflowError):
-      return number
-    if (isinstance(value, str) and '_' in value) or shape not in (None, found.shape):
-      return number
-    shape = found.shape
-  raise AssertionError('each value by itself is a number')
+  texts_of = (value for value in values if isinstance(value, str))
+  if '_' in ''.join(texts_of):
+    raise ValueError('Python reads 1_000, which nobody means.')
+  return found
 
 
 def is_number(value: Any) -> bool:
   """Whether a value, or all in an array, are numbers, be they finite or not."""
   try:
     numbers([value])
-  except NotNumbersError:
+  except (ValueError, TypeError, OverflowError):
     return False
   return value is not None
 
@@ -207,37 +193,38 @@ def finite(
   values: source.Values, name: str, where: Where, remedy: str, reading: Reading
 ) -> np.ndarray:
   """Numbers that float32 can hold."""
+
+  def are_good(found: np.ndarray) -> bool:
+    return bool(((np.abs(found) <= _LARGEST) & ~reading.missing.among(found)).all())
+
+  def is_bad(value: Any) -> bool:
+    return not is_number(value) or not are_good(numbers([value]))
+
   try:
     found = numbers(values)
-    is_bad = ~(np.abs(found) <= _LARGEST) | reading.missing.among(found)
-    if not is_bad.any():
+    if are_good(found):
       return found
-    number = int(np.flatnonzero(is_bad.reshape(len(found), -1).any(axis=1))[0])
-  except NotNumbersError as e:
-    (number,) = e.args
+  except (ValueError, TypeError, OverflowError):
+    pass
+  number = next((i for i, value in enumerate(values) if is_bad(value)), None)
+  why = 'of another shape than values before'
+  if number is None:
+    shape = np.shape(values[0])
+    number = next(i for i, value in enumerate(values) if np.shape(value) != shape)
+  else:
+    why = f'not {"finite in float32" if is_number(values[number]) else "a number"}'
   value = values[number]
   if is_empty(value):
     raise _empty(name, where(number))
   if reading.missing.has(value):
     raise reading.missing.error(value, name, where(number))
   remark = reading.numerals.remark(value) if isinstance(value, str) else None
-  why = 'not finite in float32'
-  if not is_number(value):
-    why = 'not a number'
-  elif (np.abs(numbers([value])) <= _LARGEST).all():
-    why = 'of another shape than values before'
   raise problems.ValueOfRowError(
     f'{where(number)}: {name} is {problems.shown(value)}, which is {why}. '
     f'{f"{remark} " if remark else ""}{remedy}',
     name,
-    functools.partial(_is_not_finite, reading=reading),
+    is_bad,
   )
-
-
-def _is_not_finite(value: Any, reading: Reading) -> bool:
-  if not is_number(value) or reading.missing.has(value):
-    return True
-  return not (np.abs(numbers([value])) <= _LARGEST).all()
 
 
 def _empty(name: str, where: str) -> problems.DataError:
@@ -276,32 +263,24 @@ def ids(values: source.Values, name: str, where: Where, reading: Reading) -> lis
     if values.dtype.kind == 'f':
       exact = 2 ** (np.finfo(values.dtype).nmant + 1)
     values = values.tolist()
-
-  def read(of: Callable[[Any], str], number: int, value: Any) -> str:
+  found = []
+  for number, value in enumerate(values):
+    text = '' if isinstance(value, float) else _as_text(value, name, where, number)
     try:
-      return of(value)
+      if isinstance(value, bool):
+        raise ValueError('neither text nor a whole number.')
+      if isinstance(value, float):
+        text = ids_lib.of_number(value, exact)
+      found.append(ids_lib.of_text(text))
     except ValueError as e:
       raise problems.DataError(
         f'{where(number)}: {name} is {problems.shown(value)}, which is {e}'
       ) from e
-
-  def of_number(value: Any) -> Any:
-    if isinstance(value, bool):
-      raise ValueError('neither text nor a whole number.')
-    return ids_lib.of_number(value, exact) if isinstance(value, float) else value
-
-  if set(map(type, values)) & {bool, float}:
-    values = [read(of_number, number, value) for number, value in enumerate(values)]
-  found = [
-    read(ids_lib.of_text, number, text)
-    for number, text in enumerate(texts(values, name, where))
-  ]
-  for number, each in enumerate(found):
-    if reading.missing.has(each):
-      raise reading.missing.error(values[number], name, where(number))
-    if (remark := reading.numerals.remark(each)) is not None:
+    if reading.missing.has(found[-1]):
+      raise reading.missing.error(value, name, where(number))
+    if (remark := reading.numerals.remark(found[-1])) is not None:
       raise problems.DataError(
-        f'{where(number)}: {name} is {problems.shown(each)}. {remark} If it is text, '
+        f'{where(number)}: {name} is {problems.shown(value)}. {remark} If it is text, '
         'give --decimal=. --thousands= for numbers with a point and no groups.'
       )
   return found

@@ -77,15 +77,6 @@ def of_short_ids(ids: Union[Sequence[Any], np.ndarray]) -> Optional[np.ndarray]:
   return _scrambled(_numbers(padded.tobytes()))
 
 
-def short_id(key: np.ndarray) -> str:
-  """The id of at most 16 bytes that has a key, uint64 [2]."""
-  left, right = key[:1], key[1:]
-  for number in _ROUNDS[::-1]:
-    left, right = right ^ mixed(left ^ mixed(number)), left
-  padded = np.concatenate([left, right]).astype('>u8').tobytes()
-  return padded.rstrip(b'\0').decode('utf-8', 'surrogatepass')
-
-
 def _numbers(digests: bytes) -> np.ndarray:
   return np.frombuffer(digests, '>u8').reshape(-1, 2).astype(np.uint64)
 

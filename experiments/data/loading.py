@@ -58,8 +58,7 @@ class FileClients:
     """The id that a client has in the data; its number if it was made."""
     if self._keys is None:
       return str(number)
-    row = int(self._arranged.first_rows[number])
-    return self._ids.of(row, self._keys[row])
+    return self._ids[int(self._arranged.first_rows[number])]
 
 
 def load(options: data_options.Data) -> population.Population:
@@ -78,13 +77,6 @@ def load(options: data_options.Data) -> population.Population:
   if uses.text is not None:
     return _of_texts(rows, arranged, files, uses)
   return _of_table(rows, arranged, files, uses, schema)
-
-
-def check(options: data_options.Data) -> None:
-  """Refuses data whose head is wrong, without reading all."""
-  assert options.files is not None
-  opened, _ = _opened(options.files.path, options.files)
-  _check_test_data(opened, options.files)
 
 
 def _check_test_data(training: source.Source, files: data_options.Files) -> None:

@@ -205,13 +205,12 @@ class NewData:
     return self._uses.text is not None or bool(self._uses.labels)
 
   def chunks(self) -> Iterator[Chunk]:
-    ids = self._ids()
     for first in range(0, len(self), _CHUNK):
-      count = min(_CHUNK, len(self) - first)
+      end = min(first + _CHUNK, len(self))
       clients = None
       if self.client_column is not None:
-        clients = [next(ids) for _ in range(count)]
-      inputs, last = self._inputs(first, first + count)
+        clients = [self.rows.ids[row] for row in range(first, end)]
+      inputs, last = self._inputs(first, end)
       yield Chunk(clients, inputs, last)
 
   def examples(
@@ -245,23 +244,6 @@ class NewData:
       return np.concatenate([chunk.inputs for chunk in self.chunks()]), None
     x, y = zip(*self.examples())
     return np.concatenate(x), np.concatenate(y)
-
-  def _ids(self) -> Iterator[str]:
-    if self.client_column is None:
-      return
-    wanted = [self._uses.client] if self._uses.client is not None else []
-    # Some formats count rows by a column.
-    wanted = wanted or [next(iter(self._opened.columns))]
-    for batch in self._opened.batches(wanted):
-      if self._uses.client is not None:
-        values = batch.columns[self._uses.client]
-        yield from columns.ids(
-          values, self._uses.client, batch.where, self._uses.reading
-        )
-      elif isinstance(batch.clients, str):
-        yield from [batch.clients] * batch.num_rows
-      else:
-        yield from map(str, batch.clients or ())
 
   def _inputs(self, first: int, end: int) -> tuple[np.ndarray, Optional[np.ndarray]]:
     if self.rows.texts is None:

@@ -1,6 +1,8 @@
 """What is wrong with data, said with the place where it is."""
 
-from collections.abc import Sequence
+import contextlib
+import csv
+from collections.abc import Iterable, Sequence
 from typing import Any, Callable
 
 _MOST_PLACES = 4  # That are named of rows with one problem.
@@ -32,25 +34,24 @@ def listed(names: Any) -> str:
   return ', '.join(found)
 
 
-class Others:
-  """How many rows have a problem, and where the first ones are."""
+def others(found: Iterable[tuple[Sequence[int], Callable[[int], str]]]) -> str:
+  """How many rows have a problem, and where the first ones are: a further sentence.
 
-  def __init__(self) -> None:
-    self._count, self._places = 0, list[str]()
+  `found`: Rows of batches and where they are, which is looked up for few: that reads
+    the file again. It ends where the rest cannot be read.
 
-  def add(self, rows: Sequence[int], where: Callable[[int], str]) -> None:
-    """Counts rows of a batch, of which few are looked up: that reads the file again."""
-    few = rows[: _MOST_PLACES - len(self._places)]
-    self._places += [where(row).rpartition(', ')[2] for row in few]
-    self._count += len(rows)
-
-  @property
-  def in_words(self) -> str:
-    """A sentence to be put behind the message; '' if there is one row only."""
-    if self._count < 2:
-      return ''
-    more = ', ...' if self._count > len(self._places) else ''
-    return f' {self._count} rows are like that: {", ".join(self._places)}{more}.'
+  Returns '' if there is one row only.
+  """
+  count, places = 0, list[str]()
+  with contextlib.suppress(DataError, csv.Error):
+    for rows, where in found:
+      few = rows[: _MOST_PLACES - len(places)]
+      places += [where(row).rpartition(', ')[2] for row in few]
+      count += len(rows)
+  if count < 2:
+    return ''
+  more = ', ...' if count > len(places) else ''
+  return f' {count} rows are like that: {", ".join(places)}{more}.'
 
 
 def missing_column(

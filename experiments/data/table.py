@@ -1,11 +1,11 @@
 """Reads rows of whatever format, once, and keeps them on disk column by column."""
 
-import contextlib
 import dataclasses
 import itertools
+import math
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import Any, Callable, NamedTuple, Optional
 
 import numpy as np
@@ -100,7 +100,7 @@ class Rows(NamedTuple):
   # several.
   values: np.ndarray
   texts: Optional['Texts']  # Texts by row, or `None`.
-  ids: 'Ids'  # Clients' ids.
+  ids: 'Texts'  # Clients' ids by row; none without clients.
   name_numbers: tuple[np.ndarray, ...] = ()  # The number of each code, by column.
   # The number of the class of each label; `None` for numbers.
   class_numbers: Optional[Callable[[np.ndarray], np.ndarray]] = None
@@ -135,12 +135,14 @@ class Texts:
   def __len__(self) -> int:
     return len(self._ends)
 
-  def append(self, found: Sequence[str]) -> None:
-    encoded = [text.encode('utf-8', 'surrogatepass') for text in found]
-    first = len(self._content)
-    self._content.append(np.frombuffer(b''.join(encoded), np.uint8))
-    sizes = np.fromiter(map(len, encoded), np.int64, len(encoded))
-    self._ends.append(first + np.cumsum(sizes))
+  def append(self, found: source.Values) -> None:
+    encoded = ''.join(found).encode('utf-8', 'surrogatepass')
+    sizes = np.fromiter(map(len, found), np.int64, len(found))
+    if sizes.sum() < len(encoded):  # Of bytes, not characters.
+      of_each = (len(text.encode('utf-8', 'surrogatepass')) for text in found)
+      sizes = np.fromiter(of_each, np.int64, len(found))
+    self._ends.append(len(self._content) + np.cumsum(sizes))
+    self._content.append(np.frombuffer(encoded, np.uint8))
 
   def __getitem__(self, number: int) -> str:
     ends = self._ends.array
@@ -149,54 +151,30 @@ class Texts:
     return content.decode('utf-8', 'surrogatepass')
 
 
-class Ids:
-  """Ids of clients on disk, with the rows where they were seen first in a batch.
-
-  Those that their keys tell need not be here.
-  """
-
-  def __init__(self, folder: str):
-    self._texts = Texts(folder)
-    self._rows = spill.Spill(folder, np.int64)
-
-  def append(self, found: Sequence[str], rows: Any) -> None:
-    self._texts.append(found)
-    self._rows.append(rows)
-
-  def of(self, row: int, key: np.ndarray) -> str:
-    """The id of a client."""
-    place = int(np.searchsorted(self._rows.array, row))
-    if place < len(self._rows) and self._rows.array[place] == row:
-      return self._texts[place]
-    return hashing.short_id(key)
-
-
 class Reader:
   def __init__(self, uses: Uses, folder: str, like: Optional[Schema] = None):
     # Without `like`, what the data are like is found out.
     self._uses, self._folder, self._like = uses, folder, like
     self._clients = spill.Spill(folder, np.uint64, (2,))
     self._hashes = spill.Spill(folder, np.uint64)
-    self._labels = spill.Spill(folder, np.float64)
-    self._ids = Ids(folder)
+    self._ids = Texts(folder)
     self._texts = None if uses.text is None else Texts(folder)
-    self._kinds: Optional[dict[str, Optional[columns.Names]]] = None
-    self._shapes: dict[str, tuple[int, ...]] = {}
+    self._kinds: dict[str, Optional[columns.Names]] = {}  # `None` for numbers.
+    self._shapes: dict[str, tuple[int, ...]] = {}  # Of numbers.
     self._classes: Optional[columns.Names] = None
     self._few: Optional[set[float]] = set()
     self._several: Optional[tuple[str, ...]] = None
-    self._are_tags = np.zeros(0, bool)
     self._are_one_hot = True
-    self._numbers: Optional[spill.Spill] = None
-    self._names: Optional[spill.Spill] = None
 
   def read(self, opened: source.Source) -> tuple[Rows, Schema]:
-    uses = self._uses
-    wanted = uses.named
+    wanted = self._uses.named
     for name in wanted:
       if name not in opened.columns:
         raise problems.missing_column(opened.path, name, opened.columns)
-    numbers: set[str] = set()
+    first = next(opened.batches(wanted), None)
+    if first is None:
+      raise problems.DataError(f'{opened.path} is empty: it has no rows.')
+    numbers = self._decide(self._standard(first))
     said = time.monotonic()
     batches = opened.batches(wanted, numbers)
     for batch in batches:
@@ -208,12 +186,6 @@ class Reader:
       if time.monotonic() - said > _LINE_SECONDS:
         said = time.monotonic()
         print(f'{opened.path}: {len(self._hashes)} rows so far.', file=sys.stderr)
-      if uses.reading.numerals.are_plain:  # What they are is decided.
-        kinds = self._kinds or {}
-        numbers.update(name for name, kind in kinds.items() if kind is None)
-        numbers.update(uses.labels if self._classes is None else ())
-    if not len(self._hashes):
-      raise problems.DataError(f'{opened.path} is empty: it has no rows.')
     return self._finish()
 
   def _standard(self, batch: source.Batch) -> source.Batch:
@@ -227,10 +199,82 @@ class Reader:
     }
     return batch._replace(columns=found)
 
+  def _decide(self, batch: source.Batch) -> frozenset[str]:
+    """Decides by the first row which columns are names, and of which shape others are.
+
+    Returns the columns of which a format may read numbers.
+    """
+    first = {name: values[0] for name, values in batch.columns.items()}
+    for name in sorted(self._uses.features, key=self._uses.embedded.__contains__):
+      self._kinds[name] = self._names_of(name, first[name])
+      if self._kinds[name] is None:
+        self._shapes[name] = np.shape(first[name])
+        if self._like is not None:
+          self._shapes[name] = self._like.number_columns[name]
+    dtype = np.float64 if all(len(s) < 2 for s in self._shapes.values()) else np.float32
+    width = sum(map(math.prod, self._shapes.values()))
+    self._numbers = spill.Spill(self._folder, dtype, (width,))
+    num_names = len(self._kinds) - len(self._shapes)
+    self._names = spill.Spill(self._folder, np.uint32, (num_names,))
+    if self._uses.labels:
+      self._decide_labels([first[name] for name in self._uses.labels])
+    num_labels = () if self._several is None else (len(self._several),)
+    self._labels = spill.Spill(self._folder, np.float64, num_labels)
+    self._are_tags = np.ones(num_labels, bool)
+    if not self._uses.reading.numerals.are_plain:
+      return frozenset()
+    labels = self._uses.labels if self._classes is None else ()
+    return frozenset([*self._shapes, *labels])
+
+  def _names_of(self, name: str, first: Any) -> Optional[columns.Names]:
+    """The names that a column has; `None` if it has numbers."""
+    uses, like = self._uses, self._like
+    if name in uses.embedded:
+      known = None if like is None else like.embedded_columns[name]
+      too_many = 'Make fewer values of it, or leave the column out.'
+      return columns.Names(
+        name, _MOST_EMBEDDED, too_many, uses.reading, known, has_others=True
+      )
+    is_one_hot = name in uses.one_hot
+    has_names = is_one_hot or not _may_be_number(first)
+    if like is not None:
+      has_names = name in like.name_columns
+    if not has_names:
+      return None
+    known = None if like is None else like.name_columns[name]
+    mixed = None if known or is_one_hot else _MIXED
+    return columns.Names(name, MOST_VALUES, _TOO_MANY, uses.reading, known, mixed)
+
+  def _decide_labels(self, first: list[Any]) -> None:
+    """Decides whether labels are several, classes, or numbers; by the first of them."""
+    kind, like, (name, *others) = self._uses.label_kind, self._like, self._uses.labels
+    is_list = isinstance(first[0], (list, np.ndarray))
+    if like is not None and (like.several or others or is_list):
+      self._several = like.several or self._uses.labels
+    elif others or is_list:
+      sizes = zip(self._uses.labels, map(np.size, first), map(np.ndim, first))
+      self._several = tuple(each for found in sizes for each in _label_names(*found))
+    if self._several is not None:
+      return
+    if like is not None:
+      kind = 'number' if like.classes is None else 'class'
+    elif kind is None and not _may_be_number(first[0]):
+      kind = 'class'
+    if kind == 'class':
+      known = None if like is None else like.classes
+      no_numbers = None if known or self._uses.label_kind else _MIXED_LABELS
+      self._classes = columns.Names(
+        name, _MOST_CLASSES, _CLASSES, self._uses.reading, known, no_numbers
+      )
+    if kind == 'number':
+      self._few = None
+
   def _add(self, batch: source.Batch) -> None:
     uses = self._uses
-    first = len(self._hashes)
-    self._add_clients(batch, first)
+    keys, ids = clients_of(batch, uses.client, uses.reading)
+    if keys is not None:
+      self._clients.append(keys)
+      self._ids.append(ids)
     if uses.text is not None:
       assert self._texts is not None
       found = columns.texts(batch.columns[uses.text], uses.text, batch.where)
@@ -240,113 +284,43 @@ class Reader:
       self._texts.append(found)
       self._hashes.append(hashing.of_texts(found)[:, 0])
       return
-    hashed = [self._add_numbers(batch), self._add_names(batch)]
+    hashed = self._add_features(batch)
     if uses.labels:
       labels, hashes = self._label(batch)
       self._labels.append(labels)
       hashed.append(hashes)
     self._hashes.append(hashing.of_rows(np.stack(hashed, axis=1)))
 
-  def _add_clients(self, batch: source.Batch, first: int) -> None:
-    keys, ids = clients_of(batch, self._uses.client, self._uses.reading)
-    if keys is None:
-      return
-    self._clients.append(keys)
-    # The place of each id's first row in the batch: from behind, it is put in last.
-    places = dict(zip(reversed(ids), range(len(ids) - 1, -1, -1)))
-    seen = sorted((place, id_) for id_, place in places.items())
-    self._ids.append([id_ for _, id_ in seen], [first + place for place, _ in seen])
-
-  def _decide(self, batch: source.Batch) -> dict[str, Optional[columns.Names]]:
-    """Which columns have names, by the first row; of the others, what shape."""
-    if self._kinds is not None:
-      return self._kinds
-    kinds: dict[str, Optional[columns.Names]] = {}
-    reading, like = self._uses.reading, self._like
-    for name in sorted(self._uses.features, key=self._uses.embedded.__contains__):
-      value = self._first(name, batch)
-      is_one_hot = name in self._uses.one_hot
-      kinds[name] = None
-      if name in self._uses.embedded:
-        known = None if like is None else like.embedded_columns[name]
-        too_many = 'Make fewer values of it, or leave the column out.'
-        kinds[name] = columns.Names(
-          name, _MOST_EMBEDDED, too_many, reading, known, has_others=True
-        )
-      elif (
-        name in like.name_columns
-        if like is not None
-        else is_one_hot or not (columns.is_number(value) or columns.is_empty(value))
-      ):
-        known = None if like is None else like.name_columns[name]
-        kinds[name] = columns.Names(
-          name,
-          MOST_VALUES,
-          _TOO_MANY,
-          reading,
-          known,
-          None if known or is_one_hot else _MIXED,
-        )
-    self._kinds = kinds
-    return kinds
-
-  def _first(self, name: str, batch: source.Batch) -> Any:
-    """The first value of a column, by which its kind is decided."""
-    value, missing = batch.columns[name][0], self._uses.reading.missing
-    if missing.has(value):  # Some look like numbers.
-      raise missing.error(value, name, batch.where(0))
-    return value
-
-  def _add_numbers(self, batch: source.Batch) -> np.ndarray:
-    names = [name for name, kind in self._decide(batch).items() if kind is None]
-    parts = []
-    for name in names:
-      # What the columns are has been decided by the training data, if there are any.
-      remedy = _NOT_NUMBERS if self._like is None else _NOT_AS_TRAINED
-      part = columns.finite(
-        batch.columns[name], name, batch.where, remedy, self._uses.reading
-      )
-      shape = self._shapes.setdefault(name, part.shape[1:])
-      if self._like is not None:
-        shape = self._like.number_columns[name]
-      if part.shape[1:] != shape:
+  def _add_features(self, batch: source.Batch) -> list[np.ndarray]:
+    """Hashes of numbers and of names."""
+    none = np.zeros((batch.num_rows, 0), np.uint64)
+    numbers, codes, hashes = [none.astype(np.float64)], [none], [none]
+    # What the columns are has been decided by the training data, if there are any.
+    remedy = _NOT_NUMBERS if self._like is None else _NOT_AS_TRAINED
+    for name, kind in self._kinds.items():
+      values = batch.columns[name]
+      if kind is not None:
+        codes.append(kind.add(values, batch.where))
+        hashes.append(kind.hashes(codes[-1]))
+        continue
+      part = columns.finite(values, name, batch.where, remedy, self._uses.reading)
+      if part.shape[1:] != self._shapes[name]:
         raise problems.DataError(
           f'{batch.where(0)}: {name} is of shape {list(part.shape[1:])}, not '
-          f'{list(shape)} as before.'
+          f'{list(self._shapes[name])} as before.'
         )
-      parts.append(part.reshape(batch.num_rows, -1))
-    block = np.concatenate(parts, axis=1) if parts else np.zeros((batch.num_rows, 0))
-    if self._numbers is None:
-      dtype = np.float64 if all(len(s) < 2 for s in self._shapes.values()) else 'f4'
-      self._numbers = spill.Spill(self._folder, dtype, block.shape[1:])
+      numbers.append(part.reshape(batch.num_rows, -1))
+    block = np.column_stack(numbers)
     self._numbers.append(block)
-    return hashing.of_rows(block)
-
-  def _add_names(self, batch: source.Batch) -> np.ndarray:
-    codes, hashed = [], []
-    for name, kind in self._decide(batch).items():
-      if kind is not None:
-        codes.append(kind.add(batch.columns[name], batch.where))
-        hashed.append(kind.hashes(codes[-1]))
-    empty = np.zeros((batch.num_rows, 0), np.uint64)
-    block = np.stack(codes, axis=1) if codes else empty
-    if self._names is None:
-      self._names = spill.Spill(self._folder, np.uint32, block.shape[1:])
-    self._names.append(block)
-    return hashing.of_rows(np.stack(hashed, axis=1) if hashed else empty)
+    self._names.append(np.column_stack(codes))
+    return [hashing.of_rows(block), hashing.of_rows(np.column_stack(hashes))]
 
   def _label(self, batch: source.Batch) -> tuple[np.ndarray, np.ndarray]:
     """Labels as numbers, or codes of classes; and hashes."""
-    name, *others = self._uses.labels
-    values = batch.columns[name]
-    if not len(self._hashes):
-      is_list = isinstance(values[0], (list, np.ndarray))
-      if others or is_list or (self._like is not None and self._like.several):
-        self._several = ()
     if self._several is not None:
       return self._several_labels(batch)
-    if not len(self._hashes):
-      self._decide_labels(name, self._first(name, batch))
+    (name,) = self._uses.labels
+    values = batch.columns[name]
     if self._classes is not None:
       codes = self._classes.add(values, batch.where)
       return codes.astype(np.float64), self._classes.hashes(codes)
@@ -365,7 +339,7 @@ class Reader:
 
   def _several_labels(self, batch: source.Batch) -> tuple[np.ndarray, np.ndarray]:
     """Several labels of each row as numbers; and hashes."""
-    parts, names = [], []
+    parts, names = [], list[str]()
     for name in self._uses.labels:
       found = columns.finite(
         batch.columns[name], name, batch.where, _SEVERAL, self._uses.reading
@@ -376,15 +350,8 @@ class Reader:
           'labels must be one, or a list.'
         )
       parts.append(found.reshape(batch.num_rows, -1))
-      width = parts[-1].shape[1]
-      names += [name] if found.ndim == 1 else [f'{name}[{i}]' for i in range(width)]
+      names += _label_names(name, parts[-1].shape[1], found.ndim - 1)
     block = np.concatenate(parts, axis=1)
-    if not len(self._hashes):
-      self._several = tuple(names)
-      if self._like is not None:
-        self._several = self._like.several or self._uses.labels
-      self._are_tags = np.ones(len(names), bool)
-      self._labels = spill.Spill(self._folder, np.float64, (len(names),))
     if self._several != tuple(names):
       raise problems.DataError(
         f'{batch.where(0)}: labels are {problems.listed(names)}, and before '
@@ -425,32 +392,12 @@ class Reader:
       )
     return True
 
-  def _decide_labels(self, name: str, first: Any) -> None:
-    """Makes classes of labels if they are names, or are to be; by the first of them."""
-    kind = self._uses.label_kind
-    if self._like is not None:
-      kind = 'number' if self._like.classes is None else 'class'
-    elif kind is None:
-      is_number = columns.is_number(first) or columns.is_empty(first)
-      kind = None if is_number else 'class'
-    if kind == 'class':
-      known = None if self._like is None else self._like.classes
-      no_numbers = None if known or self._uses.label_kind else _MIXED_LABELS
-      self._classes = columns.Names(
-        name, _MOST_CLASSES, _CLASSES, self._uses.reading, known, no_numbers
-      )
-    if kind == 'number':
-      self._few = None
-
   def _finish(self) -> tuple[Rows, Schema]:
-    kinds = self._kinds or {}
-    number_columns, renumbered = {}, []
+    renumbered = []
     name_columns: dict[str, tuple[str, ...]] = {}
     embedded_columns: dict[str, tuple[str, ...]] = {}
-    for name, kind in kinds.items():
-      if kind is None:
-        number_columns[name] = self._shapes[name]
-      else:
+    for name, kind in self._kinds.items():
+      if kind is not None:
         found = embedded_columns if name in self._uses.embedded else name_columns
         found[name], numbers = kind.names()
         renumbered.append(numbers)
@@ -458,8 +405,8 @@ class Reader:
     rows = Rows(
       clients=self._clients.array if len(self._clients) else None,
       hashes=self._hashes.array,
-      numbers=self._numbers.array if self._numbers else np.zeros((0, 0)),
-      codes=self._names.array if self._names else np.zeros((0, 0), np.uint32),
+      numbers=self._numbers.array,
+      codes=self._names.array,
       values=self._labels.array,
       texts=self._texts,
       ids=self._ids,
@@ -468,7 +415,7 @@ class Reader:
     )
     are_tags = self._of_tags()
     return rows, Schema(
-      number_columns, name_columns, classes, embedded_columns, self._several, are_tags
+      self._shapes, name_columns, classes, embedded_columns, self._several, are_tags
     )
 
   def _class_numbers(
@@ -498,46 +445,52 @@ class Reader:
       )
 
 
+def _may_be_number(value: Any) -> bool:
+  """Whether a column that begins so has numbers, of which the first may be missing."""
+  return columns.is_number(value) or columns.is_empty(value)
+
+
+def _label_names(name: str, width: int, ndim: int) -> list[str]:
+  """What the labels of a column are called, of which a row has one, or a list."""
+  return [f'{name}[{i}]' for i in range(width)] if ndim else [name]
+
+
 def clients_of(
   batch: source.Batch, name: Optional[str], reading: columns.Reading
-) -> tuple[Optional[np.ndarray], Sequence[str]]:
-  """Whose the rows of a batch are.
+) -> tuple[Optional[np.ndarray], source.Values]:
+  """Whose the rows of a batch are: keys of ids, uint64 [rows, 2], and the ids.
 
-  `name`: Column that says it; `None` if the format does, or nothing.
-
-  Returns keys of clients' ids, uint64 [rows, 2], or `None` if nothing says it; and ids
-  of the first rows, as many as are needed: none if their keys tell them, and one if all
-  rows are of one client.
+  `name`: Column that says it; `None` if the format does, or nothing; then there are no
+  keys.
   """
-  # Names of files are not written by who writes numbers.
-  as_text = dataclasses.replace(reading, numerals=columns.Numerals('.', ''))
   if name is not None:
     values = batch.columns[name]
     keys = hashing.of_short_ids(values)
     if keys is not None:
       if not np.isin(keys[:, 0], reading.missing.keys[:, 0]).any():
-        return keys, ()
+        return keys, values
     ids = columns.ids(values, name, batch.where, reading)
-  elif isinstance(batch.clients, str):
+    return hashing.of_ids(ids), ids
+  if batch.clients is None:
+    return None, ()
+  # Names of files are not written by who writes numbers.
+  as_text = dataclasses.replace(reading, numerals=columns.Numerals('.', ''))
+  if isinstance(batch.clients, str):
     ids = columns.ids(
       [batch.clients], 'the name of the client', lambda _: batch.where(0), as_text
     )
-    return hashing.of_ids(ids).repeat(batch.num_rows, axis=0), ids
-  elif batch.clients is not None:
-    ids = columns.ids(batch.clients, 'the id of the client', batch.where, as_text)
-  else:
-    return None, ()
+    return hashing.of_ids(ids).repeat(batch.num_rows, axis=0), ids * batch.num_rows
+  ids = columns.ids(batch.clients, 'the id of the client', batch.where, as_text)
   return hashing.of_ids(ids), ids
 
 
 def _others(error: problems.ValueOfRowError, batches: Iterator[source.Batch]) -> str:
   """In how many rows a column has what cannot be used, as far as all can be read."""
-  others = problems.Others()
-  with contextlib.suppress(problems.DataError):
-    for batch in batches:
-      values = batch.columns.get(error.column, ())
-      others.add([i for i, v in enumerate(values) if error.is_bad(v)], batch.where)
-  return others.in_words
+  values = ((batch.columns.get(error.column, ()), batch.where) for batch in batches)
+  return problems.others(
+    ([i for i, v in enumerate(some) if error.is_bad(v)], where)
+    for some, where in values
+  )
 
 
 def chunks(array: np.ndarray, size: int = 2**14) -> Iterator[np.ndarray]:

@@ -32,7 +32,7 @@ def of(path: str, name: Optional[str] = None) -> source.Format:
   """The format of a file, or of the files in a folder."""
   if name is not None:
     return FORMATS[name]
-  file = _some_file(path)
+  file = next(_files(path))[1] if os.path.isdir(path) else path
   for each in FORMATS.values():
     plain = file.lower()
     if each in (tables.CSV, tables.JSON, lines.TEXT):
@@ -60,19 +60,6 @@ def open_data(path: str, name: Optional[str], wanted: source.Wanted) -> source.S
   return Folder(path, open_file)
 
 
-def _some_file(path: str) -> str:
-  """The file itself, or one in the folder, or in a folder there."""
-  while os.path.isdir(path):
-    with os.scandir(path) as entries:
-      found = next((each for each in entries if not each.name.startswith('.')), None)
-    if found is None:
-      raise problems.DataError(
-        f'{path} is empty; it must have a file, or a folder, for each client.'
-      )
-    path = found.path
-  return path
-
-
 # Opens one of the files.
 Open = Callable[[str], source.Source]
 
@@ -83,19 +70,15 @@ class Folder:
   def __init__(self, path: str, open_file: Open):
     self.path = path
     self._open = open_file
-    first = next(self._files(), None)
-    if first is None:
-      raise problems.DataError(
-        f'{path} is empty; it must have a file, or a folder, for each client.'
-      )
-    self._first = open_file(first[1])
+    _, first = next(_files(path))
+    self._first = open_file(first)
     self.columns = self._first.columns
     self.split = getattr(self._first, 'split', None)
 
   def batches(
     self, wanted: Sequence[str], numbers: Collection[str] = ()
   ) -> Iterator[source.Batch]:
-    for client, path in self._files():
+    for client, path in _files(self.path):
       opened = self._open(path)
       is_alike = type(opened) is type(self._first)
       if not is_alike or set(opened.columns) != set(self.columns):
@@ -113,30 +96,33 @@ class Folder:
           f'{path}: client {client!r} has no examples; remove it, or fill it in.'
         )
 
-  def _files(self) -> Iterator[tuple[str, str]]:
-    """Client and path of each file; names that begin with a dot are nobody's."""
-    kinds: dict[bool, str] = {}
-    for entry in _entries(self.path):
-      kinds[entry.is_dir()] = entry.name
-      if len(kinds) > 1:
-        raise problems.DataError(
-          f'{self.path} has {kinds[False]} and {kinds[True]}; there must be a file for '
-          'each client, or a folder for each client.'
-        )
-      if not entry.is_dir():
-        name = re.sub(
-          rf'{re.escape(lines.PACKED)}$', '', entry.name, flags=re.IGNORECASE
-        )
-        yield os.path.splitext(name)[0], _file(entry)
-        continue
-      inner = [_file(each) for each in _entries(entry.path)]
-      if not inner:
-        raise problems.DataError(
-          f'{entry.path}: client {entry.name!r} has no examples; remove the folder, or '
-          'fill it in.'
-        )
-      for path in inner:
-        yield entry.name, path
+
+def _files(folder: str) -> Iterator[tuple[str, str]]:
+  """Client and path of each file; names that begin with a dot are nobody's."""
+  kinds: dict[bool, str] = {}
+  for entry in _entries(folder):
+    kinds[entry.is_dir()] = entry.name
+    if len(kinds) > 1:
+      raise problems.DataError(
+        f'{folder} has {kinds[False]} and {kinds[True]}; there must be a file for each '
+        'client, or a folder for each client.'
+      )
+    if not entry.is_dir():
+      name = re.sub(rf'{re.escape(lines.PACKED)}$', '', entry.name, flags=re.IGNORECASE)
+      yield os.path.splitext(name)[0], _file(entry)
+      continue
+    inner = [_file(each) for each in _entries(entry.path)]
+    if not inner:
+      raise problems.DataError(
+        f'{entry.path}: client {entry.name!r} has no examples; remove the folder, or '
+        'fill it in.'
+      )
+    for path in inner:
+      yield entry.name, path
+  if not kinds:
+    raise problems.DataError(
+      f'{folder} is empty; it must have a file, or a folder, for each client.'
+    )
 
 
 def _file(entry: 'os.DirEntry[str]') -> str:

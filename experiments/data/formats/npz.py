@@ -28,6 +28,8 @@ class _Member(NamedTuple):
 class NpzFile:
   """An archive of which only shapes were read."""
 
+  columns: tuple[str, ...]
+
   def __init__(self, path: str, wanted: source.Wanted):
     del wanted
     self.path = path
@@ -121,16 +123,11 @@ def _archive(path: str) -> Iterator[zipfile.ZipFile]:
       ) from e
 
 
-def _has_clients(path: str) -> bool:
-  with _archive(path) as archive:
-    return not {'client_ids', 'client_ids.npy'}.isdisjoint(archive.namelist())
-
-
 FORMAT = source.Format(
   'npz',
   ('.npz',),
   'NumPy arrays x, y and client_ids',
   NpzFile,
-  has_clients=_has_clients,
+  has_clients=lambda path: 'client_ids' in NpzFile(path, source.Wanted()).columns,
   label_column='y',
 )

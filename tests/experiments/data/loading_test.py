@@ -421,7 +421,7 @@ def test_numbers_are_read_as_the_flags_say(dialect, tmp_path):
       'colour': 'rgb'[i % 3],
       'cost': 1234.5 + i,
     }
-    for i in range(10_000)
+    for i in range(300)
   ]
   names = {'client_column': 'who', 'label_column': 'cost'}
   expected = own_data.load(own_data.write_csv(tmp_path / 'a.csv', rows), **names)
@@ -510,16 +510,6 @@ def test_who_is_held_out_does_not_depend_on_what_they_have(plain, tmp_path):
   found = [own_data.load_rows(each, test_clients=0.3) for each in (plain, path)]
   names = [{each.clients.name(i) for i in each.clients.ids} for each in found]
   assert names[0] == names[1]
-
-
-def test_who_is_held_out_does_not_depend_on_who_else_is_there(tmp_path):
-  rows = [{'who': f'c{i}', 'x': i, 'y': i % 2} for i in range(300)]
-  names = []
-  for kept in (rows, rows[:40] + rows[41:]):
-    path = own_data.write_csv(tmp_path / f'{len(kept)}.csv', kept)
-    found = own_data.load(path, client_column='who', label_column='y', test_clients=0.2)
-    names.append({found.clients.name(i) for i in found.clients.ids})
-  assert names[0] - {'c40'} == names[1]
 
 
 def test_the_share_that_one_answer_to_all_test_examples_has_is_told(tmp_path):

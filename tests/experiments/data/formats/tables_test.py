@@ -94,15 +94,19 @@ def test_a_column_by_itself_may_have_empty_lines_at_the_end_only(tmp_path):
 def test_what_is_read_row_by_row_is_what_is_read_many_at_a_time(tmp_path):
   rows = [
     {'who': f'Zoë {i % 40}', 'age': i / 7, 'colour': 'rgb'[i % 3], 'y': i % 2}
-    for i in range(20_000)
+    for i in range(9_000)
   ]
   path = own_data.write_csv(tmp_path / 'data.csv', rows)
   text = path.read_text()
   names = {'client_column': 'who', 'label_column': 'y', 'one_hot_columns': ('colour',)}
   fast = own_data.load(path, **names)
-  at = text.index('\n', len(text) // 2) + 1
-  for begin in (0, at):  # A quote there: all of the rest is read row by row.
-    path.write_text(text[:begin] + '"' + text[begin:].replace(',', '",', 1))
+  at = text.index('\n', len(text) * 19 // 20) + 1
+  rest = text[at:]
+  for written in (
+    '"' + rest.replace(',', '",', 1),  # With a quote all is read row by row.
+    rest.replace(',', ',\u00a0', 1),  # DuckDB reads no such number: the rest is.
+  ):
+    path.write_text(text[:at] + written)
     assert own_data.same(fast, own_data.load(path, **names))
 
 
@@ -135,18 +139,18 @@ def test_spaces_beside_quotes_make_no_client_two(tmp_path):
 
 def test_long_lines_and_many_columns_are_read(tmp_path):
   rows = [{'who': f'c{i % 9}', 'said': f'text {i}'} for i in range(200)]
-  rows[150]['said'] = 'to be ' * 100_000
+  rows[150]['said'] = 'to be ' * 50_000
   path = own_data.write_csv(tmp_path / 'data.csv', rows)
   names = {'client_column': 'who', 'text_column': 'said', 'text_unit': 'word'}
   found = own_data.load(path, **names, test_examples=0.1)
-  assert found.facts['sequences'] + found.facts['sequences for testing, exact'] > 9_700
-  names = [f'c{number}' for number in range(3_000)]
+  assert found.facts['sequences'] + found.facts['sequences for testing, exact'] > 4_800
+  names = [f'c{number}' for number in range(600)]
   rows = [
-    {'who': f'client {i}', 'y': i % 2, **dict.fromkeys(names, i)} for i in range(99)
+    {'who': f'client {i}', 'y': i % 2, **dict.fromkeys(names, i)} for i in range(19)
   ]
   path = own_data.write_csv(tmp_path / 'data.csv', rows)
   found = own_data.load(path, client_column='who', label_column='y')
-  assert found.facts['features'] == 3_000
+  assert found.facts['features'] == 600
 
 
 @pytest.mark.parametrize(
@@ -183,10 +187,3 @@ def test_clients_without_a_name_are_refused_in_any_type(name):
   reading = columns.Reading()
   with pytest.raises(problems.DataError, match='row 0: who is empty'):
     columns.ids([name, b'a'], 'who', lambda row: f'row {row}', reading)
-
-
-def test_a_wrong_row_is_found_far_into_the_file(tmp_path):
-  path = tmp_path / 'data.csv'
-  path.write_text(HEAD + GOOD * 1500 + 'c1,1,,0\n' + GOOD)
-  with pytest.raises(problems.DataError, match='line 30002: height is empty'):
-    own_data.load_rows(path)
