@@ -7,13 +7,14 @@ import itertools
 import re
 import zlib
 from collections.abc import Collection, Iterator, Sequence
-from typing import IO, Callable, cast
+from typing import IO, cast
 
 from .. import problems
 from . import source
 
 COLUMN = 'text'
 PACKED = '.gz'
+_LINES = 2**12
 _NO_UTF8 = re.compile('[\udc80-\udcff]')  # As Python keeps such bytes.
 
 
@@ -57,7 +58,6 @@ class TextFile:
   """A file with a text a line; empty lines are between texts."""
 
   columns: tuple[str, ...] = (COLUMN,)
-  at_a_time = 2**12  # Lines.
 
   def __init__(self, path: str, wanted: source.Wanted):
     del wanted
@@ -68,16 +68,14 @@ class TextFile:
   ) -> Iterator[source.Batch]:
     done = 0
     with opened(self.path) as file:
-      while texts := list(itertools.islice(file, self.at_a_time)):
+      while texts := list(itertools.islice(file, _LINES)):
         kept = [number for number, text in enumerate(texts) if text.strip()]
         if kept:
           found = [texts[number].rstrip('\r\n') for number in kept]
+          lines = [f'{self.path}, line {done + 1 + number}' for number in kept]
           columns = dict.fromkeys(wanted, found)
-          yield source.Batch(len(kept), columns, None, self._where(done + 1, kept))
+          yield source.Batch(len(kept), columns, None, lines.__getitem__)
         done += len(texts)
-
-  def _where(self, first: int, kept: Sequence[int]) -> Callable[[int], str]:
-    return lambda number: f'{self.path}, line {first + kept[number]}'
 
 
 class WholeFile(TextFile):

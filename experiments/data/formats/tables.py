@@ -1,9 +1,9 @@
-"""Tables: CSV with a line of names and Parquet, which DuckDB reads, and JSON lines.
+"""Tables that DuckDB reads: CSV with a line of names, JSON lines, and Parquet.
 
 Nothing is guessed: every field of CSV is read as text, or as the number that it is said
-to be. Where DuckDB does not read a file, or would pass over what may be an error in it,
-Python reads it, row by row: it finds the line of what is wrong. Python reads JSON as
-well, faster than DuckDB, which passes over commas too many and takes no long lines.
+to be, and values of JSON are what they are in the file. Where DuckDB does not read a
+file, or would pass over what may be an error in it, Python reads it, row by row: it
+finds the line of what is wrong.
 """
 
 import collections
@@ -30,6 +30,11 @@ _LONGEST_FIELD = 2**24
 # Limits of what DuckDB reads, which has room for 2,048 rows of all columns; in bytes.
 _MOST_COLUMNS, _LONGEST_LINE = 500, 2**18
 _SMALL = 2**15  # Bytes.
+# Longest line of JSON, in bytes; DuckDB reads some up to twice as long.
+_LONGEST_OBJECT = 2**24
+# A comma with nothing behind it, but for what looks so in a text.
+_COMMA = r',\s*[]}]'
+_HALF = re.compile('[\ud800-\udfff]')
 _TAB = '\t'
 # Tried for files whose separator is not stated.
 _SEPARATORS = (';', _TAB, '|', ',')
@@ -219,69 +224,136 @@ def _flag(separator: str) -> str:
   return shlex.quote(f'--separator={"tab" if separator == _TAB else separator}')
 
 
-class JsonLines(lines.TextFile):
+class JsonLines:
   """JSON lines of which only the first was read, whose names are those of all."""
 
   def __init__(self, path: str, wanted: source.Wanted):
-    super().__init__(path, wanted)
-    self.at_a_time = 1
-    first = next(super().batches(self.columns), None)
+    del wanted
+    self.path = path
+    with lines.opened(path) as file:  # Which says what it is, if it is no such file.
+      file.read(1)
+    first = next(self._queried("coalesce(json, 'null')", 'LIMIT 1'), None)
     if first is None:
       raise problems.DataError(f'{path} is empty; it must have a JSON object a line.')
     # Sorted: rows in another order may begin with names in another order.
-    self.columns = tuple(
-      sorted(_object(first.columns[lines.COLUMN][0], first.where, 0))
-    )
-    self.at_a_time = lines.rows_at_a_time(len(self.columns))
+    self.columns = tuple(sorted(self._row(first[0][0], 0)))
 
   def batches(
     self, wanted: Sequence[str], numbers: Collection[str] = ()
   ) -> Iterator[source.Batch]:
-    names = set(self.columns)
-    for batch in super().batches((lines.COLUMN,)):
-      rows = []
-      for number, text in enumerate(batch.columns[lines.COLUMN]):
-        rows.append(_object(text, batch.where, number))
-        if rows[-1].keys() != names:
-          raise self._other_names(rows[-1], batch.where(number))
-      columns = {name: [row[name] for row in rows] for name in wanted}
-      yield batch._replace(columns=columns)
+    self._check_commas()
+    names = ', '.join(map(_literal, self.columns))
+    pointers = (f'/{name.replace("~", "~0").replace("/", "~1")}' for name in wanted)
+    done = 0
+    for rows in self._queried(
+      f'json_extract(json, [{", ".join(map(_literal, pointers))}]), '
+      f'if(coalesce(list_sort(json_keys(json)) = [{names}], false), NULL, '
+      "coalesce(json, 'null'))"
+    ):
+      values, others = zip(*rows)
+      for number, text in enumerate(others):
+        if text is not None:
+          raise self._other_names(text, done + number)
+      try:
+        columns = {
+          name: json.loads(f'[{",".join(column)}]')
+          for name, column in zip(wanted, zip(*values))
+        }
+      except (ValueError, RecursionError) as e:  # DuckDB reads inf.
+        raise self._refusal(e) from e
+      yield source.Batch(len(rows), columns, None, self._where(done))
+      done += len(rows)
 
-  def _other_names(self, row: dict[str, Any], where: str) -> problems.DataError:
-    names = set(self.columns)
-    said = [f'lacks {each!r}' for each in sorted(names - row.keys())]
-    said += [f'has {each!r} as well' for each in sorted(row.keys() - names)]
+  def _queried(self, values: str, more: str = '') -> Iterator[list[tuple[Any, ...]]]:
+    import duckdb
+
+    path = _literal(glob.escape(os.path.abspath(self.path)))
+    packed = self.path.lower().endswith(lines.PACKED)
+    table = (
+      f"read_json({path}, columns={{json: 'JSON'}}, format='newline_delimited', "
+      'records=false, auto_detect=false, hive_partitioning=false, '
+      f"compression='{'gzip' if packed else 'uncompressed'}')"
+    )
+    width = len(getattr(self, 'columns', ()))
+    try:
+      yield from _queried(f'SELECT {values} FROM {table} {more}', width)
+    except duckdb.Error as e:
+      raise self._refusal(e) from e
+
+  def _check_commas(self) -> None:
+    """Refuses a comma before a bracket that closes, which DuckDB passes over."""
+    if not self.path.lower().endswith(lines.PACKED):
+      with open(self.path, 'rb') as file:
+        with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
+          if not re.search(_COMMA.encode(), content):
+            return
+    with lines.opened(self.path) as texts:  # To its end: DuckDB compares no checksums.
+      for number, text in enumerate(filter(str.strip, texts)):
+        if re.search(_COMMA, text):
+          self._row(text, number)
+
+  def _refusal(self, error: Exception) -> problems.DataError:
+    """Names the line that Python does not read either, or that DuckDB does not."""
+    with lines.opened(self.path) as file:
+      for number, text in enumerate(filter(str.strip, file)):
+        row = self._row(text, number)
+        why = ''
+        if text.endswith('\r'):
+          why = 'ends with a carriage return alone; save the file with line feeds'
+        elif len(text) > _LONGEST_OBJECT:
+          why = (
+            f'has {len(text)} characters, and may have {_LONGEST_OBJECT}. Shorten it, '
+            'or save the data as Parquet'
+          )
+        elif half := _HALF.search(json.dumps(row, ensure_ascii=False)):
+          why = (
+            f'has half of a character, {half[0]!r}, a surrogate without the other. '
+            'Take it out, or write the whole character'
+          )
+        if why:
+          return problems.DataError(f'{self._where(number)(0)} {why}.')
+    return problems.DataError(f'{self.path} cannot be read: {error}.')
+
+  def _where(self, done: int) -> Callable[[int], str]:
+    """Lines of rows, counted only when asked for; empty lines are no rows."""
+
+    def where(number: int) -> str:
+      with lines.opened(self.path) as file:
+        found = (line for line, text in enumerate(file, start=1) if text.strip())
+        line = next(itertools.islice(found, done + number, None))
+      return f'{self.path}, line {line}'
+
+    return where
+
+  def _row(self, text: str, number: int) -> dict[str, Any]:
+    """An object as Python reads it, and refuses it."""
+
+    def checked(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+      names = [name for name, _ in pairs]
+      for name in names:
+        if names.count(name) > 1:
+          raise ValueError(f'it has {name!r} twice')
+      return dict(pairs)
+
+    try:
+      row = json.loads(text, object_pairs_hook=checked)
+    except (ValueError, RecursionError) as e:
+      raise problems.DataError(f'{self._where(number)(0)} is not JSON: {e}.') from e
+    if not isinstance(row, dict):
+      raise problems.DataError(
+        f'{self._where(number)(0)} is {problems.shown(row)}; it must be an object, '
+        '{"name": value, ...}.'
+      )
+    return row
+
+  def _other_names(self, text: str, number: int) -> problems.DataError:
+    names, found = set(self.columns), self._row(text, number).keys()
+    said = [f'lacks {each!r}' for each in sorted(names - found)]
+    said += [f'has {each!r} as well' for each in sorted(found - names)]
     return problems.DataError(
-      f'{where} {problems.listed(said)}, other than the first; all lines must have the '
-      'same names.'
+      f'{self._where(number)(0)} {problems.listed(said)}, other than the first; all '
+      'lines must have the same names.'
     )
-
-
-def _each_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-  found = dict(pairs)
-  if len(found) < len(pairs):
-    names = [name for name, _ in pairs]
-    raise ValueError(f'it has {max(names, key=names.count)!r} twice')
-  return found
-
-
-_DECODER = json.JSONDecoder(object_pairs_hook=_each_once)
-
-
-def _object(text: str, where: Callable[[int], str], number: int) -> dict[str, Any]:
-  """What a line has, which must be an object with each name once."""
-  try:
-    row = _DECODER.decode(text)
-    if r'\u' in text:  # Half of a character cannot be encoded.
-      json.dumps(row, ensure_ascii=False).encode()
-  except (ValueError, RecursionError) as e:
-    raise problems.DataError(f'{where(number)} is not JSON: {e}.') from e
-  if not isinstance(row, dict):
-    raise problems.DataError(
-      f'{where(number)} is {problems.shown(row)}; it must be an object, '
-      '{"name": value, ...}.'
-    )
-  return row
 
 
 class ParquetFile:

@@ -120,11 +120,11 @@ def test_arrays_that_are_not_right_are_named(changes, message, tmp_path):
     ('{"who": "a", "age": [1, ], "height": 2, "bought": 0}', 'line 71 is not JSON: '),
     (
       '{"who": "\\ud800", "age": 1, "height": 2, "bought": 0}',
-      'line 71 is not JSON: ',
+      'line 71 has half of a character, ',
     ),
     (
-      '{"who": "a", "age": 1, "height": 2, "bought": 0}\r{',
-      'line 72 is not JSON: ',
+      '{"who": "a", "age": 1, "height": 2, "bought": 0}\r',
+      'line 71 ends with a carriage return alone',
     ),
   ],
 )
@@ -132,10 +132,17 @@ def test_json_that_is_not_right_is_named_by_line(line, message, tmp_path):
   path = own_data.write_json(tmp_path / 'data.jsonl', own_data.ROWS[:1] * 70)
   good = path.read_text().splitlines()[0]
   with path.open('a') as file:
-    file.write(f'{line}\n{good}\n')
+    file.write(f'{line}{good}\n' if line[-1] == '\r' else f'{line}\n{good}\n')
   with pytest.raises(problems.DataError) as error:
     own_data.load_rows(path)
   assert message in str(error.value)
+
+
+def test_a_line_of_json_that_is_too_long_is_named(tmp_path):
+  path = tmp_path / 'data.jsonl'
+  path.write_text('{"x": 1, "y": ""}\n' + '{"x": 1, "y": "%s"}\n' % ('a' * 2**25))
+  with pytest.raises(problems.DataError, match='line 2 has 3.* Shorten it'):
+    list(tables.JsonLines(str(path), None).batches(['x']))
 
 
 def test_texts_may_have_what_looks_like_a_comma_too_many(tmp_path):
