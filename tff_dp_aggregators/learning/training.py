@@ -611,7 +611,7 @@ def _result(run: run_lib.Run, make: Optional[Callable[[], Any]]) -> Result:
     simulated = math.inf if simulated is None else simulated
     progress.say(
       f'{directory.path}: {len(rows)} of {plan.num_rounds} rounds; '
-      f'{plan.larger_cohort.in_words()}. A run of that size would have spent epsilon = '
+      f'{plan.both_cohorts}. A run of that size would have spent epsilon = '
       f'{rounding.up(simulated)} at delta = {plan.delta:g}.',
       sys.stderr,
     )
