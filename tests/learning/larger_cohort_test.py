@@ -89,7 +89,7 @@ def test_scales_that_are_none_are_refused(tmp_path, scale, error, message):
 
 
 def test_a_scale_needs_a_mechanism(tmp_path):
-  with pytest.raises(ValueError, match='there is no mechanism'):
+  with pytest.raises(ValueError, match='does not go with training without a mech'):
     _train(tmp_path / 'run', mechanism=None, clip_norm=None, num_rounds=3)
 
 

@@ -65,12 +65,11 @@ class Losses:
     weights = (model.get_compile_config() or {}).get('loss_weights')
     self._model = model
     self._names = names_of_outputs(model, output_spec)
-    outputs = parts(output_spec, self._names)
-    labels = _of_each('labels', label_spec, self._names, is_for_all=False)
-    of_each = _of_each('loss', loss, self._names)
-    weight_of = _of_each(
-      'loss_weights', 1.0 if weights is None else weights, self._names
-    )
+    outputs = by_output('outputs', output_spec, self._names)
+    labels = by_output('labels', label_spec, self._names)
+    of_each = by_output('loss', loss, self._names, is_for_all=True)
+    weights = 1.0 if weights is None else weights
+    weight_of = by_output('loss_weights', weights, self._names, is_for_all=True)
     self._parts = []
     self._num_classes = {name: each.shape[-1] for name, each in outputs.items()}
     for name, output in outputs.items():
@@ -104,8 +103,8 @@ class Losses:
 
   def __call__(self, output: Any, label: Any, sample_weight: Any = None) -> Any:
     """The loss of a batch, whose examples may have weights."""
-    outputs = parts(output, self._names)
-    labels = _of_each('labels', label, self._names, is_for_all=False)
+    outputs = by_output('outputs', output, self._names)
+    labels = by_output('labels', label, self._names)
     total = None
     for name, loss, weight in self._parts:
       fitted = _fit_labels(labels[name], outputs[name])
@@ -116,13 +115,13 @@ class Losses:
 
   def check_labels(self, labels: Any, owner: str) -> None:
     """Refuses numbers of classes that outputs have none for."""
-    by_output = _of_each('labels', labels, self._names, is_for_all=False)
+    of_each = by_output('labels', labels, self._names)
     for name, loss, _ in self._parts:
       if _function_of(loss) == _SPARSE:
         ignored = loss.get_config().get('ignore_class')
         of = f' of {name!r}' if len(self._parts) > 1 else ''
         check_range(
-          by_output[name], self._num_classes[name], f'{owner}: the label{of}', ignored
+          of_each[name], self._num_classes[name], f'{owner}: the label{of}', ignored
         )
 
   @property
@@ -132,7 +131,7 @@ class Losses:
 
   def check_probabilities(self, output: Any) -> None:
     """Refuses logits where the loss takes probabilities, and the reverse."""
-    outputs = parts(output, self._names)
+    outputs = by_output('outputs', output, self._names)
     for name, loss, _ in self._parts:
       takes_logits = _takes_logits(loss)
       if takes_logits is None:
@@ -226,17 +225,8 @@ def names_of_outputs(model: Any, outputs: Any) -> list[str]:
   return [str(number) for number in range(count)]
 
 
-def parts(structure: Any, names: Sequence[str]) -> dict[str, Any]:
-  """Outputs, or labels of several, by name."""
-  if isinstance(structure, Mapping):
-    return {name: structure[name] for name in names}
-  if isinstance(structure, (list, tuple)):
-    return dict(zip(names, structure))
-  return {names[0]: structure}
-
-
-def _of_each(
-  argument: str, given: Any, names: Sequence[str], is_for_all: bool = True
+def by_output(
+  argument: str, given: Any, names: Sequence[str], is_for_all: bool = False
 ) -> dict[str, Any]:
   """What was given by name, in a sequence, or once, if it may be for all outputs."""
   is_sequence = isinstance(given, (list, tuple))

@@ -160,8 +160,10 @@ class KerasMetric:
   def update(self, labels: Any, outputs: Any) -> None:
     """Takes a batch."""
     if self._output is not None:
-      labels = keras_losses.parts(labels, self._names)[self._output]
-      outputs = keras_losses.parts(outputs, self._names)[self._output]
+      labels, outputs = (
+        keras_losses.by_output(kind, given, self._names)[self._output]
+        for kind, given in (('labels', labels), ('outputs', outputs))
+      )
     elif not isinstance(labels, np.ndarray) or not isinstance(outputs, np.ndarray):
       raise ValueError(
         'it is for one output; give a list of metrics, which are measured of each, or '
@@ -175,7 +177,8 @@ class KerasMetric:
       self._metric = compile_utils.MetricsContainer()._get_metric_object(
         metric, tf.TensorSpec(labels.shape), tf.TensorSpec(outputs.shape)
       )
-      if isinstance(getattr(self._metric, '_fn', None), str):
+      # That of a name which Keras does not know is a text, and a loss is an object.
+      if not hasattr(getattr(self._metric, '_fn', len), '__name__'):
         raise ValueError(f'{metric!r} is not a metric that tf.keras.metrics.get knows')
       several = {'thresholds', 'num_thresholds'} & set(self._metric.get_config())
       if labels.shape != outputs.shape and several:

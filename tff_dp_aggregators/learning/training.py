@@ -185,8 +185,8 @@ def train(
       report says what its formulas claim beside what holds: cohorts, `delta` and
       `clip_norm` have to be the plan's, and each client has at least its
       `min_examples`.
-    run_dir: Where everything is left: see `run_directory`. A directory that does not
-      exist, is empty, or is that of the same run.
+    run_dir: Where everything is left: `docs/threat_model.md` lists the files. A
+      directory that does not exist, is empty, or is that of the same run.
     delta: At which delta epsilon is told; well below one over the number of clients.
       Without mechanism epsilon is infinite at each, and `None` will do.
     clip_norm: Bound of one client's update in one round, the first one if the

@@ -52,22 +52,18 @@ def check_scale(
   if scale == 1:
     return
   if mechanism is None:
-    raise ValueError(
-      f'{name}={scale:g}, and there is no mechanism whose noise it could make less; '
-      'give one, or leave it out.'
-    )
-  if mechanism.parts:
-    raise ValueError(
-      f'{name}={scale:g} does not go with a joint mechanism: what a '
-      'larger cohort would have spent is stated of one mechanism for all weights. '
-      'Leave one of them out.'
-    )
-  if mechanism.noise_site != 'server':
-    raise ValueError(
-      f'{name}={scale:g} does not go with noise_site={mechanism.noise_site}: it stands '
-      'for a cohort that shares the noise of one server. Noise of clients grows with '
-      'their number; leave one of them out.'
-    )
+    other = 'training without a mechanism'
+  elif mechanism.parts:
+    other = 'a joint mechanism'
+  elif mechanism.noise_site != 'server':
+    other = f'noise_site={mechanism.noise_site}'
+  else:
+    return
+  raise ValueError(
+    f'{name}={scale:g} does not go with {other}: it stands for a cohort that shares '
+    'the noise of one server, under one mechanism for all weights. Leave one of them '
+    'out.'
+  )
 
 
 def check_clients(

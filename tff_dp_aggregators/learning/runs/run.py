@@ -259,15 +259,7 @@ class Run:
       'epsilon': epsilon,
       'effective_noise_multiplier': entry.effective_noise_multiplier,
     }
-    if self.plan.simulated_spending is not None:
-      row['simulated_epsilon'] = self.plan.simulated_spending(number + 1)
-    if self.plan.noise_to_signal is not None:
-      ratio = self.plan.noise_to_signal[number]
-      # Rounded, as the last digits depend on the machine.
-      row['noise_to_signal'] = float(f'{ratio:.6g}')
-    if self.plan.training.schedule is not None:
-      rate = self.plan.training.schedule.learning_rates[number]
-      row['client_learning_rate'] = float(f'{rate:.6g}')
+    row.update(self._planned(number))
     if self._canaries_file is not None:
       self._keep_projections(number, counted.reporting, measured['canaries'])
     is_last = number + 1 == self.plan.num_rounds
@@ -278,6 +270,18 @@ class Run:
     if self._measures_signal:
       row.update(self._add_signal(measured['signal_and_noise']))
     return state, released, row
+
+  def _planned(self, number: int) -> dict[str, float]:
+    """Columns of a round that follow from the plan."""
+    plan, row = self.plan, {}
+    if plan.simulated_spending is not None:
+      row['simulated_epsilon'] = plan.simulated_spending(number + 1)
+    # Rounded, as the last digits depend on the machine.
+    if plan.noise_to_signal is not None:
+      row['noise_to_signal'] = float(f'{plan.noise_to_signal[number]:.6g}')
+    if (rates := plan.training.schedule) is not None:
+      row['client_learning_rate'] = float(f'{rates.learning_rates[number]:.6g}')
+    return row
 
   def _add_signal(self, measured: Sequence[float]) -> dict[str, float]:
     """Adds up a round's signal and noise; returns its columns."""
@@ -394,12 +398,7 @@ class Run:
 
   def _columns(self) -> list[str]:
     columns = ['round', 'attempts', _CLIENTS, 'epsilon', 'effective_noise_multiplier']
-    if self.plan.larger_cohort is not None:
-      columns.append('simulated_epsilon')
-    if self.plan.noise_to_signal is not None:
-      columns.append('noise_to_signal')
-    if self.plan.training.schedule is not None:
-      columns.append('client_learning_rate')
+    columns += self._planned(0)
     if self._evaluator:
       columns += [f'test_{name}' for name in self._evaluator.names]
     model = self.plan.training.model
