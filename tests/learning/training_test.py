@@ -6,6 +6,7 @@ import functools
 import gc
 import json
 import os
+import shutil
 import threading
 import warnings
 
@@ -47,22 +48,35 @@ FILES = {
 _train = training_runs.train
 # Attempts at some of its rounds are aborted.
 _SCHEDULE = training_runs.schedule()
-
-
-def _train_killed(run_dir, after, **changes):
-  """A run with aborted attempts, which is killed in the nth round; in none for 0."""
-  metrics = training_runs.killing(after)
-  return _train(run_dir, test_metrics=metrics, schedule=_SCHEDULE, **changes)
+_SECRET = {'schedule': _SCHEDULE, 'noise_seed': None, 'checkpoint_seconds': 0.0}
 
 
 @pytest.fixture(scope='module')
 def straight(tmp_path_factory):
+  """A run with secret noise, beside a copy of what a kill in its sixth round leaves."""
   run_dir = tmp_path_factory.mktemp('runs') / 'straight'
+  asked = []
+
+  def copying(labels, outputs):
+    del labels, outputs
+    asked.append(None)
+    if len(asked) == 7:  # It is tried once before the first round.
+      shutil.copytree(run_dir, run_dir.parent / 'stopped')
+    return 0.0
 
   async def in_a_notebook():
-    return _train_killed(run_dir, 0)
+    return _train(run_dir, test_metrics={'killing': copying}, **_SECRET)
 
   return run_dir, asyncio.run(in_a_notebook())
+
+
+@pytest.fixture(scope='module')
+def seeded(tmp_path_factory):
+  """The same with noise from a seed."""
+  run_dir = tmp_path_factory.mktemp('runs') / 'seeded'
+  never = training_runs.killing(0)
+  _train(run_dir, test_metrics=never, schedule=_SCHEDULE)
+  return training_runs.lasting(run_dir)
 
 
 @pytest.mark.optimized_graphs
@@ -146,22 +160,11 @@ def test_what_was_aborted_is_in_ledger_and_report_and_spends_nothing(straight):
 
 
 @pytest.mark.optimized_graphs
-@pytest.mark.parametrize(
-  ('after', 'checkpoint_seconds'),
-  [
-    ((6,), 0.0),
-    pytest.param((1, 11), 1e9, marks=pytest.mark.slow),
-  ],
-)
-def test_a_run_that_was_stopped_goes_on_to_the_same_end(
-  straight, after, checkpoint_seconds, tmp_path, capfd
-):
+def test_a_run_that_was_stopped_goes_on_to_the_same_end(straight, tmp_path, capfd):
   run_dir = tmp_path / 'run'
-  kwargs = {'checkpoint_seconds': checkpoint_seconds}
-  for count in after:
-    with pytest.raises(training_runs.Killed):
-      _train_killed(run_dir, count, **kwargs)
-  result = _train_killed(run_dir, 0, **kwargs)
+  shutil.copytree(straight[0].parent / 'stopped', run_dir)
+  (run_dir / 'checkpoints' / 'original.json').unlink()  # As the original is gone.
+  result = _train(run_dir, test_metrics=training_runs.killing(0), **_SECRET)
   assert result.is_finished
   assert training_runs.lasting(run_dir) == training_runs.lasting(straight[0])
   assert set(os.listdir(run_dir)) == FILES
@@ -169,14 +172,29 @@ def test_a_run_that_was_stopped_goes_on_to_the_same_end(
   assert [each.step for each in events.Scalars('epsilon')] == list(range(12))
   said = capfd.readouterr().err
   assert 'finite' not in said.replace('infinite', '')  # All updates and losses are.
-  begun, *_, last = _of_run(said, run_dir)
-  assert begun == '12 rounds of 3 of 12 clients; noise multiplier 0.1000.'
-  # The last checkpoint is that before the killed round, or the first one.
-  assert last == (
-    f'going on after round 0 of 12; {after[-1]} more were released and are run again.'
-    if checkpoint_seconds
-    else 'going on after round 5 of 12; 1 more were released and are run again.'
+  assert _of_run(said, run_dir)[0] == (
+    'going on after round 5 of 12; 1 more were released and are run again.'
   )
+  entries = ledger.read(str(run_dir / 'ledger.jsonl')).entries
+  assert {entry.noise_source for entry in entries} == {ledger.SECRET}
+  assert len({entry.noise_key_tag for entry in entries}) == 1
+
+
+@pytest.mark.slow
+@pytest.mark.optimized_graphs
+def test_killed_before_its_first_checkpoint_it_goes_on_from_the_start(
+  seeded, tmp_path, capfd
+):
+  run_dir, changes = tmp_path / 'run', {'schedule': _SCHEDULE}
+  for count in (1, 11):
+    with pytest.raises(training_runs.Killed):
+      metrics = training_runs.killing(count)
+      _train(run_dir, test_metrics=metrics, checkpoint_seconds=1e9, **changes)
+  _train(run_dir, test_metrics=training_runs.killing(0), **changes)
+  assert training_runs.lasting(run_dir) == seeded
+  begun, *_, last = _of_run(capfd.readouterr().err, run_dir)
+  assert begun == '12 rounds of 3 of 12 clients; noise multiplier 0.1000.'
+  assert last.startswith('going on after round 0 of 12; 11 more were released and are')
 
 
 def _of_run(said, run_dir):
@@ -192,7 +210,7 @@ def test_a_finished_run_is_not_run_again_and_says_so(straight, capfd):
   capfd.readouterr()
   folders = {'architecture', 'events', 'share'}
   before = {name: (run_dir / name).read_bytes() for name in FILES - folders}
-  again = _train_killed(run_dir, 1)
+  again = _train(run_dir, test_metrics=training_runs.killing(1), **_SECRET)
   assert _of_run(capfd.readouterr().err, run_dir) == [
     'finished before, with 12 of 12 rounds; nothing was trained.'
   ]
@@ -241,7 +259,7 @@ def test_other_results_of_a_round_that_is_run_again_are_not_told(tmp_path, monke
 
 @pytest.mark.slow
 @pytest.mark.optimized_graphs
-def test_a_directory_that_is_moved_while_its_run_goes_on_ends_it(straight, tmp_path):
+def test_a_directory_that_is_moved_while_its_run_goes_on_ends_it(seeded, tmp_path):
   run_dir, moved = tmp_path / 'run', tmp_path / 'moved'
   asked = []
 
@@ -262,7 +280,7 @@ def test_a_directory_that_is_moved_while_its_run_goes_on_ends_it(straight, tmp_p
   assert len(ledger.read(str(moved / 'ledger.jsonl')).entries) == 3
   # Where it was moved to, it goes on.
   _train(moved, test_metrics=metrics, schedule=_SCHEDULE)
-  assert training_runs.lasting(moved) == training_runs.lasting(straight[0])
+  assert training_runs.lasting(moved) == seeded
 
 
 @pytest.mark.slow

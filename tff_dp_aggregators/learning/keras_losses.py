@@ -4,9 +4,9 @@ Shapes of labels and outputs are compared before anything is computed, because
 TensorFlow broadcasts those that differ.
 """
 
-import dataclasses
+import functools
 from collections.abc import Mapping, Sequence
-from typing import Any, Callable, NamedTuple, Optional
+from typing import Any, NamedTuple, Optional
 
 import numpy as np
 import tensorflow as tf
@@ -25,15 +25,8 @@ PROBABLE = ('sigmoid', 'softmax')
 _ROUNDING = 1e-3
 
 
-@dataclasses.dataclass(frozen=True)
-class BatchLoss:
+class BatchLoss(functools.partial[Any]):
   """A loss that needs nothing of Keras: of outputs, labels and weights of examples."""
-
-  of_batch: Callable[..., Any]
-
-  def __call__(self, output: Any, label: Any, sample_weight: Any = None) -> Any:
-    """The loss of a batch."""
-    return self.of_batch(output, label, sample_weight)
 
 
 class Penalised(NamedTuple):
@@ -137,15 +130,15 @@ class Losses:
       if takes_logits is None:
         continue
       found = np.asarray(outputs[name], np.float64)
-      name = _function_of(loss)
-      is_binary = name in _BINARY
+      function = _function_of(loss)
+      is_binary = function in _BINARY
       check = why_no_logits if takes_logits else why_no_probabilities
       why = check(found, is_binary)
       ends = last_activation(self._model) if self._is_single else None
       if why is None and ends in (PROBABLE if takes_logits else ('linear',)):
         why = f'ends in the activation {ends}'
       if why is not None:
-        kind = name.title().replace('_', '')
+        kind = function.title().replace('_', '')
         other = '' if takes_logits else 'from_logits=True'
         raise ValueError(
           f'the model {why}, and the loss {kind} takes '
@@ -327,9 +320,10 @@ def _check_labels(
 
 def _function_of(loss: tf.keras.losses.Loss) -> str:
   """The name of the function that a loss of Keras computes; '' for one's own."""
-  function: Any = getattr(loss, 'fn', None)
-  is_of_keras = getattr(function, '__module__', '') == losses_lib.__name__
-  return function.__name__ if is_of_keras else ''
+  if not isinstance(loss, losses_lib.LossFunctionWrapper):
+    return ''
+  is_of_keras = getattr(loss.fn, '__module__', '') == losses_lib.__name__
+  return str(loss.fn.__name__) if is_of_keras else ''
 
 
 def _takes_logits(loss: tf.keras.losses.Loss) -> Optional[bool]:

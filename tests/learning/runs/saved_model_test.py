@@ -11,7 +11,6 @@ import tensorflow_federated as tff
 
 from tests.learning import training_runs
 from tff_dp_aggregators import learning
-from tff_dp_aggregators.accounting.records import ledger
 from tff_dp_aggregators.learning import models
 from tff_dp_aggregators.learning.runs import run_directory
 from tff_dp_aggregators.learning.runs import saved_model
@@ -71,28 +70,26 @@ def _loss(model):
 
 @pytest.fixture(scope='module')
 def functional(tmp_path_factory):
-  """A functional model's run with secret noise that was killed, what was loaded then,
-  and what was refused."""
-  run_dir = str(tmp_path_factory.mktemp('functional') / 'run')
+  """A functional model's run, and a copy of what a kill in its third round leaves."""
+  folder = tmp_path_factory.mktemp('functional')
+  run_dir, stopped = str(folder / 'run'), str(folder / 'stopped')
+  asked = []
 
-  def train(after, mean=1.5):
-    changes = {
-      'loss': None,
-      'mechanism': training_runs.mechanism(4),
-      'clip_norm': 0.5,
-      'num_rounds': None,
-      'preprocessing': {'means': [mean]},
-      'test_metrics': training_runs.killing(after),
-      'checkpoint_seconds': 0.0,
-    }
-    return _train(run_dir, training_runs.model(), **changes)
+  def copying(labels, outputs):
+    del labels, outputs
+    asked.append(None)
+    if len(asked) == 4:  # It is tried once before the first round.
+      shutil.copytree(run_dir, stopped)
+    return 0.0
 
-  with pytest.raises(training_runs.Killed):
-    train(3)
-  stopped = learning.load(run_dir)
-  with pytest.raises(ValueError) as other:
-    train(-1, mean=2.0)
-  return run_dir, other.value, stopped, train(-1)
+  changes = {
+    'loss': None,
+    'num_rounds': 4,
+    'preprocessing': {'means': [1.5]},
+    'test_metrics': {'copying': copying},
+    'checkpoint_seconds': 0.0,
+  }
+  return run_dir, stopped, _train(run_dir, training_runs.model(), **changes)
 
 
 @pytest.fixture(scope='module')
@@ -132,7 +129,7 @@ def test_an_instance_of_several_inputs_with_layers_of_ones_own_is_loaded(tmp_pat
 
 
 def test_a_functional_model_is_loaded_and_can_be_called(functional):
-  run_dir, _, _, result = functional
+  run_dir, _, result = functional
   loaded = learning.load(run_dir)
   assert isinstance(loaded, tff.learning.models.FunctionalModel)
   assert _loss(loaded) == pytest.approx(result.metrics['test_loss'], rel=1e-6)
@@ -153,18 +150,15 @@ def test_before_a_round_is_in_a_checkpoint_there_is_no_model(functional, tmp_pat
 
 
 def test_a_run_does_not_go_on_with_other_preprocessing(functional):
-  assert 'preprocessing is not that' in str(functional[1])
-
-
-def test_secret_noise_goes_on_with_its_key(functional):
-  entries = ledger.read(os.path.join(functional[0], 'ledger.jsonl')).entries
-  assert len(entries) == 4 and len({entry.noise_key_tag for entry in entries}) == 1
-  assert entries[0].noise_key_tag and entries[0].noise_source == ledger.SECRET
+  other = {'num_rounds': 4, 'loss': None, 'preprocessing': {'means': [2.0]}}
+  os.unlink(os.path.join(functional[1], run_directory.ORIGINAL))
+  with pytest.raises(ValueError, match='preprocessing is not that'):
+    _train(functional[1], training_runs.model(), **other)
 
 
 def test_a_run_that_was_stopped_gives_a_released_round(functional):
-  _, _, stopped, result = functional
-  weights = stopped.initial_weights[0][0]
+  _, stopped, result = functional
+  weights = learning.load(stopped).initial_weights[0][0]
   assert np.any(weights) and np.any(weights != result.weights.trainable[0])
 
 
@@ -202,7 +196,9 @@ def test_a_model_that_is_made_again_without_weights_gets_them(plain, tmp_path):
 
   run_dir, result = tmp_path / 'run', plain[1]
   shutil.copytree(plain[0], run_dir)
-  found = _loss(learning.load(str(run_dir), model=without_inputs))
+  loaded = learning.load(str(run_dir), model=without_inputs)
+  assert loaded.input_shape == (None, 2)
+  found = _loss(loaded)
   assert found == pytest.approx(result.metrics['test_loss'], rel=1e-6)
   (run_dir / run_directory.KERAS_ARCHITECTURE).unlink()
   with pytest.raises(ValueError, match='call it once with some of them'):

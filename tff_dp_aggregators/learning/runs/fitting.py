@@ -1,12 +1,11 @@
 """Whether a mechanism goes with the rest of what a run is told, without TensorFlow."""
 
 from collections.abc import Mapping
-from typing import Any, Callable, Optional
+from typing import Any, Optional
 
 from tff_dp_aggregators import accounting
 from tff_dp_aggregators import sampling
 from tff_dp_aggregators.accounting import joint_mechanism
-from tff_dp_aggregators.accounting.reports import nbafl_report
 from tff_dp_aggregators.learning import options as options_lib
 
 # Limits of canaries: dense matrices of rounds, and 2 GiB of directions.
@@ -110,26 +109,6 @@ def check_clients(
         f'round {this_round} is of {size} clients, but min_clients is {min_clients}. '
         'Ask for more clients a round, or plan with a smaller min_clients.'
       )
-
-
-def check_nbafl(
-  plan: accounting.nbafl.Nbafl,
-  mechanism: joint_mechanism.AnyMechanism,
-  clip_norm: Optional[float],
-  delta: float,
-  schedule: sampling.Schedule,
-  fewest_examples: Callable[[], tuple[str, int]],
-) -> None:
-  """Refuses a run that is not the one that NbAFL plans."""
-  nbafl_report.check_cohorts(plan, schedule.to_json())
-  nbafl_report.check(plan, mechanism, delta=delta, clip_norm=clip_norm)
-  who, fewest = fewest_examples()
-  if fewest < plan.min_examples:
-    raise TooFewExamplesError(
-      f'{who} has {fewest} examples, and NbAFL counts on min_examples='
-      f'{plan.min_examples} or more of each: its noise is too little for fewer. Leave '
-      f'such clients out, or plan with min_examples={fewest}.'
-    )
 
 
 def check_canaries(

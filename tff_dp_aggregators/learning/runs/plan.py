@@ -23,6 +23,7 @@ from tff_dp_aggregators.accounting import spent_by_round
 from tff_dp_aggregators.accounting.accountants import gaussian
 from tff_dp_aggregators.accounting.records import ledger
 from tff_dp_aggregators.accounting.reports import inputs as inputs_lib
+from tff_dp_aggregators.accounting.reports import nbafl_report
 from tff_dp_aggregators.accounting.reports import terms
 from tff_dp_aggregators.base import machine
 from tff_dp_aggregators.base import version
@@ -258,15 +259,7 @@ class Plan:
         scale = self.simulated_cohort_scale
         raise ValueError(f'scale={scale:g} leaves too little noise: {e}') from e
     if self.nbafl is not None:
-      assert self.mechanism is not None
-      fitting.check_nbafl(
-        self.nbafl,
-        self.mechanism,
-        self.clip_norm,
-        self.delta,
-        self.schedule,
-        self.clients.fewest_examples,
-      )
+      self._check_nbafl(self.nbafl)
     if self.canaries is not None:
       is_other = self.nbafl is not None or self.simulated_cohort_scale != 1
       fitting.check_canaries(
@@ -292,6 +285,21 @@ class Plan:
     mean = self.mean()
     if self.mechanism is not None and mean is not None:
       fitting.check_clients(self.mechanism, mean.min_clients, self.schedule)
+
+  def _check_nbafl(self, planned: accounting.nbafl.Nbafl) -> None:
+    """Refuses a run that is not the one that NbAFL plans."""
+    assert self.mechanism is not None
+    nbafl_report.check_cohorts(planned, self.schedule.to_json())
+    nbafl_report.check(
+      planned, self.mechanism, delta=self.delta, clip_norm=self.clip_norm
+    )
+    who, fewest = self.clients.fewest_examples()
+    if fewest < planned.min_examples:
+      raise fitting.TooFewExamplesError(
+        f'{who} has {fewest} examples, and NbAFL counts on min_examples='
+        f'{planned.min_examples} or more of each: its noise is too little for fewer. '
+        f'Leave such clients out, or plan with min_examples={fewest}.'
+      )
 
   def mean(self) -> Optional[aggregators.DPMeanFactory]:
     """The private mean, or that of clipped updates; `None` without clipping."""
