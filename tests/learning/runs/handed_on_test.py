@@ -53,14 +53,6 @@ def _train(folder, scheme=_POISSON, clients=None, **changes):
   return run_dir
 
 
-def _begun(folder, *args, **changes):
-  """A run that was killed in its second round: all that its ledger tells is there."""
-  metrics, data = training_runs.killing(2), training_runs.a_client()
-  with pytest.raises(training_runs.Killed):
-    _train(folder, *args, test_metrics=metrics, test_data=data, **changes)
-  return pathlib.Path(folder) / 'run'
-
-
 def _share(scheme):
   """Of the clients in a round."""
   return 1 / scheme.cycle_length if scheme != _POISSON else 0.5
@@ -200,10 +192,7 @@ def test_a_schedule_from_a_file_is_told_by_no_hash(tmp_path):
   file = str(tmp_path / 'schedule.jsonl')
   sampling.for_mechanism(mechanism, 12, 6, 3).save(file)
   replay = sampling.Replay(file)
-  runs = (
-    _train(tmp_path / 'a', schedule=replay),
-    _begun(tmp_path / 'b', schedule=replay),
-  )
+  runs = [_train(tmp_path / name, schedule=replay) for name in 'ab']
   for name, content in _handed_on(runs[0]).items():
     for what in (replay.sha256, replay.checksum.removeprefix('sha256:'), file):
       assert what.encode() not in content, (name, what)
@@ -265,7 +254,7 @@ def test_ledgers_have_the_tags_of_seeds_by_which_others_are_found(seeded):
 def test_two_runs_from_one_seed_are_refused_by_their_ledgers_alone(seeded, tmp_path):
   clients = training_runs.clients(12, 2.0)
   bins = sampling.BallsInBins(_ROUNDS, 4)
-  other = _begun(tmp_path / 'other', bins, clients, noise_seed=_NOISE_SEED)
+  other = _train(tmp_path / 'other', bins, clients, noise_seed=_NOISE_SEED)
   alone = {}
   for name, run_dir in {**seeded, 'other': other}.items():
     alone[name] = shutil.copy(run_dir / 'ledger.jsonl', tmp_path / f'{name}.jsonl')
