@@ -89,7 +89,7 @@ def test_scales_that_are_none_are_refused(tmp_path, scale, error, message):
 
 
 def test_a_scale_needs_a_mechanism(tmp_path):
-  with pytest.raises(ValueError, match='there is no mechanism'):
+  with pytest.raises(ValueError, match='does not go with training without a mech'):
     _train(tmp_path / 'run', mechanism=None, clip_norm=None, num_rounds=3)
 
 
@@ -120,6 +120,5 @@ def test_what_was_computed_besides_is_told(tmp_path):
 def test_the_noise_of_a_count_is_scaled_as_well():
   drawn = sampling.PoissonSampling(4, 0.1)
   noisy = accounting.Mechanism('gaussian', drawn, 2.0, clipped_count_stddev=5.0)
-  cohorts = plan.LargerCohort(inputs.SimulatedCohort(4.0, 3, 12), noisy)
-  scaled = cohorts.mechanism_of_run
+  scaled = plan.mechanism_of_run(noisy, 4.0)
   assert (scaled.noise_multiplier, scaled.clipped_count_stddev) == (0.5, 1.25)

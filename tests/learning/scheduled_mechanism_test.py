@@ -117,7 +117,7 @@ def _run(mechanism, path):
   return state
 
 
-_QUICK = ('truncated_poisson', 'adaptive_poisson')
+_QUICK = ('adaptive_poisson',)
 
 
 @pytest.mark.parametrize(

@@ -6,13 +6,13 @@ import functools
 import gc
 import json
 import os
+import shutil
 import threading
 import warnings
 
 import numpy as np
 import pytest
 import tensorflow as tf
-import tensorflow_federated as tff
 from tensorboard.backend.event_processing import event_accumulator
 
 from tests import executing
@@ -21,7 +21,6 @@ from tff_dp_aggregators import accounting
 from tff_dp_aggregators import learning
 from tff_dp_aggregators import sampling
 from tff_dp_aggregators import strategies
-from tff_dp_aggregators.accounting import noise_to_signal
 from tff_dp_aggregators.accounting import spent_by_round
 from tff_dp_aggregators.accounting.programs import report as report_program
 from tff_dp_aggregators.accounting.records import ledger
@@ -47,12 +46,37 @@ FILES = {
 
 
 _train = training_runs.train
+# Attempts at some of its rounds are aborted.
+_SCHEDULE = training_runs.schedule()
+_SECRET = {'schedule': _SCHEDULE, 'noise_seed': None, 'checkpoint_seconds': 0.0}
 
 
 @pytest.fixture(scope='module')
 def straight(tmp_path_factory):
+  """A run with secret noise, beside a copy of what a kill in its sixth round leaves."""
   run_dir = tmp_path_factory.mktemp('runs') / 'straight'
-  return run_dir, _train(run_dir, test_metrics=training_runs.killing(0))
+  asked = []
+
+  def copying(labels, outputs):
+    del labels, outputs
+    asked.append(None)
+    if len(asked) == 7:  # It is tried once before the first round.
+      shutil.copytree(run_dir, run_dir.parent / 'stopped')
+    return 0.0
+
+  async def in_a_notebook():
+    return _train(run_dir, test_metrics={'killing': copying}, **_SECRET)
+
+  return run_dir, asyncio.run(in_a_notebook())
+
+
+@pytest.fixture(scope='module')
+def seeded(tmp_path_factory):
+  """The same with noise from a seed."""
+  run_dir = tmp_path_factory.mktemp('runs') / 'seeded'
+  never = training_runs.killing(0)
+  _train(run_dir, test_metrics=never, schedule=_SCHEDULE)
+  return training_runs.lasting(run_dir)
 
 
 @pytest.mark.optimized_graphs
@@ -100,23 +124,47 @@ def test_metrics_have_the_noise_to_signal_ratio_of_each_round(straight):
   np.testing.assert_allclose(shown, expected, rtol=1e-5)
 
 
+def test_what_was_aborted_is_in_ledger_and_report_and_spends_nothing(straight):
+  run_dir, result = straight
+  aborted = [len(_SCHEDULE.attempts(number)) - 1 for number in range(12)]
+  read = ledger.read(str(run_dir / 'ledger.jsonl'))
+  assert sum(aborted) and [
+    (each.round, each.attempt, each.cohort_requested, each.cohort_reported)
+    for each in read.aborted
+  ] == [
+    (number, index, 3, len(attempt.reporting))
+    for number in range(12)
+    for index, attempt in enumerate(_SCHEDULE.attempts(number)[:-1])
+  ]
+  assert {each.reporting_goal for each in read.aborted} == {_SCHEDULE.reporting_goal}
+  assert all(len(each.event) == 1 for each in read.aborted)
+  rows = training_runs.lasting(run_dir)['metrics']
+  assert [int(row['attempts']) - 1 for row in rows] == aborted
+  run = result.statement['run']
+  assert run['aborted_attempts'] == {
+    'count': sum(aborted),
+    'rounds': [number for number in range(12) if aborted[number]],
+    'epsilon': 0.0,
+  }
+  assert run['simulation'] == 'packed'
+  assert run['reporting'] == {
+    'dropout_rate': _SCHEDULE.dropouts.rate,
+    'reporting_goal': _SCHEDULE.reporting_goal,
+    'denominator': _SCHEDULE.clients_per_round,
+  }
+  assert 'aborted attempts' in (run_dir / 'report.md').read_text()
+  checked = verification.verify(
+    str(run_dir / 'report.json'), report_program.statement_of
+  )
+  assert checked.ok, checked.text
+
+
 @pytest.mark.optimized_graphs
-@pytest.mark.parametrize(
-  ('after', 'checkpoint_seconds'),
-  [
-    ((6,), 0.0),
-    pytest.param((1, 11), 1e9, marks=pytest.mark.slow),
-  ],
-)
-def test_a_run_that_was_stopped_goes_on_to_the_same_end(
-  straight, after, checkpoint_seconds, tmp_path, capfd
-):
+def test_a_run_that_was_stopped_goes_on_to_the_same_end(straight, tmp_path, capfd):
   run_dir = tmp_path / 'run'
-  kwargs = {'checkpoint_seconds': checkpoint_seconds}
-  for count in after:
-    with pytest.raises(training_runs.Killed):
-      _train(run_dir, test_metrics=training_runs.killing(count), **kwargs)
-  result = _train(run_dir, test_metrics=training_runs.killing(0), **kwargs)
+  shutil.copytree(straight[0].parent / 'stopped', run_dir)
+  (run_dir / 'checkpoints' / 'original.json').unlink()  # As the original is gone.
+  result = _train(run_dir, test_metrics=training_runs.killing(0), **_SECRET)
   assert result.is_finished
   assert training_runs.lasting(run_dir) == training_runs.lasting(straight[0])
   assert set(os.listdir(run_dir)) == FILES
@@ -124,14 +172,29 @@ def test_a_run_that_was_stopped_goes_on_to_the_same_end(
   assert [each.step for each in events.Scalars('epsilon')] == list(range(12))
   said = capfd.readouterr().err
   assert 'finite' not in said.replace('infinite', '')  # All updates and losses are.
-  begun, *_, last = _of_run(said, run_dir)
-  assert begun == '12 rounds of 3 of 12 clients; noise multiplier 0.1000.'
-  # The last checkpoint is that before the killed round, or the first one.
-  assert last == (
-    f'going on after round 0 of 12; {after[-1]} more were released and are run again.'
-    if checkpoint_seconds
-    else 'going on after round 5 of 12; 1 more were released and are run again.'
+  assert _of_run(said, run_dir)[0] == (
+    'going on after round 5 of 12; 1 more were released and are run again.'
   )
+  entries = ledger.read(str(run_dir / 'ledger.jsonl')).entries
+  assert {entry.noise_source for entry in entries} == {ledger.SECRET}
+  assert len({entry.noise_key_tag for entry in entries}) == 1
+
+
+@pytest.mark.slow
+@pytest.mark.optimized_graphs
+def test_killed_before_its_first_checkpoint_it_goes_on_from_the_start(
+  seeded, tmp_path, capfd
+):
+  run_dir, changes = tmp_path / 'run', {'schedule': _SCHEDULE}
+  for count in (1, 11):
+    with pytest.raises(training_runs.Killed):
+      metrics = training_runs.killing(count)
+      _train(run_dir, test_metrics=metrics, checkpoint_seconds=1e9, **changes)
+  _train(run_dir, test_metrics=training_runs.killing(0), **changes)
+  assert training_runs.lasting(run_dir) == seeded
+  begun, *_, last = _of_run(capfd.readouterr().err, run_dir)
+  assert begun == '12 rounds of 3 of 12 clients; noise multiplier 0.1000.'
+  assert last.startswith('going on after round 0 of 12; 11 more were released and are')
 
 
 def _of_run(said, run_dir):
@@ -147,7 +210,7 @@ def test_a_finished_run_is_not_run_again_and_says_so(straight, capfd):
   capfd.readouterr()
   folders = {'architecture', 'events', 'share'}
   before = {name: (run_dir / name).read_bytes() for name in FILES - folders}
-  again = _train(run_dir, test_metrics=training_runs.killing(1))
+  again = _train(run_dir, test_metrics=training_runs.killing(1), **_SECRET)
   assert _of_run(capfd.readouterr().err, run_dir) == [
     'finished before, with 12 of 12 rounds; nothing was trained.'
   ]
@@ -196,7 +259,7 @@ def test_other_results_of_a_round_that_is_run_again_are_not_told(tmp_path, monke
 
 @pytest.mark.slow
 @pytest.mark.optimized_graphs
-def test_a_directory_that_is_moved_while_its_run_goes_on_ends_it(straight, tmp_path):
+def test_a_directory_that_is_moved_while_its_run_goes_on_ends_it(seeded, tmp_path):
   run_dir, moved = tmp_path / 'run', tmp_path / 'moved'
   asked = []
 
@@ -211,13 +274,13 @@ def test_a_directory_that_is_moved_while_its_run_goes_on_ends_it(straight, tmp_p
 
   metrics = {'killing': moving}
   with pytest.raises(OSError, match='was moved or removed while the run'):
-    _train(run_dir, test_metrics=metrics, checkpoint_seconds=0.0)
+    _train(run_dir, test_metrics=metrics, schedule=_SCHEDULE, checkpoint_seconds=0.0)
   assert os.listdir(run_dir) == ['metrics.csv']
   assert (run_dir / 'metrics.csv').read_text() == 'of another run'
   assert len(ledger.read(str(moved / 'ledger.jsonl')).entries) == 3
   # Where it was moved to, it goes on.
-  _train(moved, test_metrics=metrics)
-  assert training_runs.lasting(moved) == training_runs.lasting(straight[0])
+  _train(moved, test_metrics=metrics, schedule=_SCHEDULE)
+  assert training_runs.lasting(moved) == seeded
 
 
 @pytest.mark.slow
@@ -267,74 +330,12 @@ def test_a_run_is_reported_by_the_accountant_that_its_noise_was_found_by(tmp_pat
   assert sources.from_run_dir(str(run_dir), 'pld').accountant == 'pld'
 
 
-@pytest.mark.slow
-def test_without_signal_a_models_steps_are_as_long_as_the_noise_is_said_to_be(tmp_path):
-  size, clip_norm, models = 2000, 0.5, []  # The first is that before training.
-
-  def weights(labels, outputs):
-    del labels
-    models.append(np.asarray(outputs)[:, 0].astype(np.float64))
-    return 0.0
-
-  nothing = (np.zeros([2, size], np.float32), np.zeros([2, 1], np.float32))
-  mechanism = accounting.Mechanism('toeplitz', training_runs.PARTICIPATION, 0.3)
-  _train(
-    tmp_path / 'run',
-    model=lambda: tf.keras.Sequential(
-      [
-        tf.keras.layers.Dense(
-          1, use_bias=False, kernel_initializer='zeros', input_shape=[size]
-        )
-      ]
-    ),
-    loss=tf.keras.losses.MeanSquaredError(),
-    clients={f'client {number}': nothing for number in range(12)},
-    mechanism=mechanism,
-    clip_norm=clip_norm,
-    server_optimizer=tff.learning.optimizers.build_sgdm(1.0),
-    test_data=(np.eye(size, dtype=np.float32), np.zeros([size, 1], np.float32)),
-    test_metrics={'weights': weights},
-  )
-  # The mean of three clipped updates is at most a clip norm long.
-  steps = np.linalg.norm(np.diff(models, axis=0), axis=1) / clip_norm
-  rows = training_runs.lasting(tmp_path / 'run')['metrics']
-  said = [float(row['noise_to_signal']) for row in rows]
-  # Norms of so many coordinates deviate by 1 / sqrt(2 size) = 1.6% of them.
-  np.testing.assert_allclose(steps, said, rtol=0.1)
-  all_rounds = np.linalg.norm(models[-1]) / (12 * clip_norm)
-  of_sums = noise_to_signal.of_sums(mechanism, size, 3)
-  assert all_rounds == pytest.approx(of_sums[-1], rel=0.1)
-
-
 def test_optimizers_of_keras_are_refused_by_the_name_of_the_argument(tmp_path):
   for name in ('client_optimizer', 'server_optimizer'):
     field = name.replace('client', 'local').replace('_', '.')
     with pytest.raises(TypeError, match=f'{field} must be .*SGD'):
       _train(tmp_path / 'run', **{name: tf.keras.optimizers.SGD(0.1)})
   assert os.listdir(tmp_path) == []
-
-
-@pytest.mark.slow
-def test_a_label_out_of_range_names_the_round_and_its_clients(tmp_path):
-  clients = {
-    id_: (x, np.zeros(len(x), np.int32))
-    for id_, (x, _) in training_runs.clients().items()
-  }
-  clients['client 5'][1][:] = 7
-  with pytest.raises(learning.runtime.ComputationError) as error:
-    _train(
-      tmp_path / 'run',
-      clients=clients,
-      model=lambda: tf.keras.Sequential([tf.keras.layers.Dense(3, input_shape=[2])]),
-      # Of its own: of those of Keras it is known before what labels they take.
-      loss=lambda labels, logits: tf.nn.sparse_softmax_cross_entropy_with_logits(
-        labels, logits
-      ),
-      test_data=None,
-    )
-  said = str(error.value)
-  assert 'round ' in said and "'client 5'" in said and 'label value of 7' in said
-  assert len(said) < 600 and len(error.value.details) > len(said)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -345,6 +346,7 @@ class _OneTooSoon(sampling.RandomEligible):
     return super().attempts(1 if round_num == 2 else round_num)
 
 
+@pytest.mark.slow
 def test_a_run_draws_by_ids_however_data_are_laid_out_and_goes_on_with_no_others(
   tmp_path,
 ):
@@ -353,7 +355,7 @@ def test_a_run_draws_by_ids_however_data_are_laid_out_and_goes_on_with_no_others
   other = {f'x{id_}': examples for id_, examples in own.items()}
   laid_out = packed.lay_out(learning.Clients.of(own), str(tmp_path / 'data'))
 
-  async def in_a_notebook(name, clients):
+  def weights(name, clients):
     return _train(
       tmp_path / name,
       clients=clients,
@@ -364,14 +366,12 @@ def test_a_run_draws_by_ids_however_data_are_laid_out_and_goes_on_with_no_others
       test_data=None,
     ).weights.trainable[0]
 
-  def weights(*arguments):
-    return asyncio.run(in_a_notebook(*arguments))
-
   np.testing.assert_array_equal(weights('own', own), weights('laid out', laid_out))
   with pytest.raises(ValueError, match='clients'):
     weights('own', other)
 
 
+@pytest.mark.slow
 def test_a_schedule_that_does_not_keep_its_schema_ends_the_run(tmp_path):
   schedule = _OneTooSoon(training_runs.PARTICIPATION, 12, 3, seed=1)
   with pytest.raises(ValueError, match='round 2 of _OneTooSoon: .* at least 3'):
@@ -464,16 +464,6 @@ def test_what_is_there_is_not_overwritten(tmp_path):
   with pytest.raises(FileExistsError, match='not the directory of a run'):
     _train(tmp_path)
   assert os.listdir(tmp_path) == ['results.txt']
-
-
-def test_secret_noise_goes_on_with_its_key(tmp_path):
-  run_dir = tmp_path / 'run'
-  changes = {'noise_seed': None, 'mechanism': training_runs.mechanism(4)}
-  with pytest.raises(training_runs.Killed):
-    _train(run_dir, test_metrics=training_runs.killing(3), **changes)
-  _train(run_dir, test_metrics=training_runs.killing(0), **changes)
-  entries = ledger.read(str(run_dir / 'ledger.jsonl')).entries
-  assert len(entries) == 4 and len({entry.noise_key_tag for entry in entries}) == 1
 
 
 # Many trainings in one process.

@@ -4,29 +4,19 @@ Shapes of labels and outputs are compared before anything is computed, because
 TensorFlow broadcasts those that differ.
 """
 
-import dataclasses
+import functools
 from collections.abc import Mapping, Sequence
-from typing import Any, Callable, NamedTuple, Optional
+from typing import Any, NamedTuple, Optional
 
 import numpy as np
 import tensorflow as tf
+from keras.src import losses as losses_lib
 
 _losses = tf.keras.losses
-_SPARSE = _losses.SparseCategoricalCrossentropy
-_CATEGORICAL = (
-  _SPARSE,
-  _losses.CategoricalCrossentropy,
-  _losses.CategoricalFocalCrossentropy,
-)
-_BINARY = (_losses.BinaryCrossentropy, _losses.BinaryFocalCrossentropy)
-# By the names of the functions that compute them, without underscores.
-_OF_KERAS = {
-  name.lower(): each
-  for name, each in vars(_losses).items()
-  if isinstance(each, type) and issubclass(each, _losses.Loss)
-}
-# Losses of one place of the labels and the same place of the outputs.
-_BY_PLACE = tuple(set(_OF_KERAS.values()) - {_losses.Loss, _SPARSE})
+# Names of the functions that compute losses of Keras.
+_SPARSE = 'sparse_categorical_crossentropy'
+_CATEGORICAL = (_SPARSE, 'categorical_crossentropy', 'categorical_focal_crossentropy')
+_BINARY = ('binary_crossentropy', 'binary_focal_crossentropy')
 # Stands for the size of a batch, where shapes are compared: no other dimension is it.
 _BATCH = 1_000_003
 # Activations whose outputs are probabilities.
@@ -35,15 +25,8 @@ PROBABLE = ('sigmoid', 'softmax')
 _ROUNDING = 1e-3
 
 
-@dataclasses.dataclass(frozen=True)
-class BatchLoss:
+class BatchLoss(functools.partial[Any]):
   """A loss that needs nothing of Keras: of outputs, labels and weights of examples."""
-
-  of_batch: Callable[..., Any]
-
-  def __call__(self, output: Any, label: Any, sample_weight: Any = None) -> Any:
-    """The loss of a batch."""
-    return self.of_batch(output, label, sample_weight)
 
 
 class Penalised(NamedTuple):
@@ -75,12 +58,11 @@ class Losses:
     weights = (model.get_compile_config() or {}).get('loss_weights')
     self._model = model
     self._names = names_of_outputs(model, output_spec)
-    outputs = parts(output_spec, self._names)
-    labels = _of_each('labels', label_spec, self._names, is_for_all=False)
-    of_each = _of_each('loss', loss, self._names)
-    weight_of = _of_each(
-      'loss_weights', 1.0 if weights is None else weights, self._names
-    )
+    outputs = by_output('outputs', output_spec, self._names)
+    labels = by_output('labels', label_spec, self._names)
+    of_each = by_output('loss', loss, self._names, is_for_all=True)
+    weights = 1.0 if weights is None else weights
+    weight_of = by_output('loss_weights', weights, self._names, is_for_all=True)
     self._parts = []
     self._num_classes = {name: each.shape[-1] for name, each in outputs.items()}
     for name, output in outputs.items():
@@ -90,7 +72,7 @@ class Losses:
       _check_labels(made, labels[name], output, name if len(outputs) > 1 else '')
       self._parts.append((name, made, float(weight_of[name])))
     self._is_single = isinstance(output_spec, tf.TensorSpec)
-    if any(isinstance(each, _OfFunction) for _, each, _ in self._parts):
+    if not all(_function_of(each) for _, each, _ in self._parts):
       self._try(output_spec, label_spec)
 
   def _try(self, output_spec: Any, label_spec: Any) -> None:
@@ -114,8 +96,8 @@ class Losses:
 
   def __call__(self, output: Any, label: Any, sample_weight: Any = None) -> Any:
     """The loss of a batch, whose examples may have weights."""
-    outputs = parts(output, self._names)
-    labels = _of_each('labels', label, self._names, is_for_all=False)
+    outputs = by_output('outputs', output, self._names)
+    labels = by_output('labels', label, self._names)
     total = None
     for name, loss, weight in self._parts:
       fitted = _fit_labels(labels[name], outputs[name])
@@ -126,13 +108,13 @@ class Losses:
 
   def check_labels(self, labels: Any, owner: str) -> None:
     """Refuses numbers of classes that outputs have none for."""
-    by_output = _of_each('labels', labels, self._names, is_for_all=False)
+    of_each = by_output('labels', labels, self._names)
     for name, loss, _ in self._parts:
-      if isinstance(loss, _SPARSE):
+      if _function_of(loss) == _SPARSE:
         ignored = loss.get_config().get('ignore_class')
         of = f' of {name!r}' if len(self._parts) > 1 else ''
         check_range(
-          by_output[name], self._num_classes[name], f'{owner}: the label{of}', ignored
+          of_each[name], self._num_classes[name], f'{owner}: the label{of}', ignored
         )
 
   @property
@@ -142,20 +124,22 @@ class Losses:
 
   def check_probabilities(self, output: Any) -> None:
     """Refuses logits where the loss takes probabilities, and the reverse."""
-    outputs = parts(output, self._names)
+    outputs = by_output('outputs', output, self._names)
     for name, loss, _ in self._parts:
       takes_logits = _takes_logits(loss)
       if takes_logits is None:
         continue
       found = np.asarray(outputs[name], np.float64)
-      is_binary = isinstance(loss, _BINARY)
+      function = _function_of(loss)
+      is_binary = function in _BINARY
       check = why_no_logits if takes_logits else why_no_probabilities
       why = check(found, is_binary)
       ends = last_activation(self._model) if self._is_single else None
       if why is None and ends in (PROBABLE if takes_logits else ('linear',)):
         why = f'ends in the activation {ends}'
       if why is not None:
-        kind, other = type(loss).__name__, '' if takes_logits else 'from_logits=True'
+        kind = function.title().replace('_', '')
+        other = '' if takes_logits else 'from_logits=True'
         raise ValueError(
           f'the model {why}, and the loss {kind} takes '
           f'{"logits" if takes_logits else "probabilities"}: give '
@@ -234,17 +218,8 @@ def names_of_outputs(model: Any, outputs: Any) -> list[str]:
   return [str(number) for number in range(count)]
 
 
-def parts(structure: Any, names: Sequence[str]) -> dict[str, Any]:
-  """Outputs, or labels of several, by name."""
-  if isinstance(structure, Mapping):
-    return {name: structure[name] for name in names}
-  if isinstance(structure, (list, tuple)):
-    return dict(zip(names, structure))
-  return {names[0]: structure}
-
-
-def _of_each(
-  argument: str, given: Any, names: Sequence[str], is_for_all: bool = True
+def by_output(
+  argument: str, given: Any, names: Sequence[str], is_for_all: bool = False
 ) -> dict[str, Any]:
   """What was given by name, in a sequence, or once, if it may be for all outputs."""
   is_sequence = isinstance(given, (list, tuple))
@@ -260,17 +235,6 @@ def _of_each(
   return dict.fromkeys(names, given)
 
 
-class _OfFunction(tf.keras.losses.Loss):
-  """The mean of what a function of labels and outputs has for each example."""
-
-  def __init__(self, function: Callable[[Any, Any], Any]):
-    super().__init__(name=getattr(function, '__name__', None))
-    self._function = function
-
-  def call(self, y_true: Any, y_pred: Any) -> Any:
-    return self._function(y_true, y_pred)
-
-
 def _checked(loss: Any) -> tf.keras.losses.Loss:
   try:
     loss = _losses.get(loss)
@@ -284,12 +248,8 @@ def _checked(loss: Any) -> tf.keras.losses.Loss:
   if isinstance(loss, type) and issubclass(loss, _losses.Loss):
     loss = loss()
   if not isinstance(loss, _losses.Loss):
-    name = getattr(loss, '__name__', '')
-    of_keras = _OF_KERAS.get(name.replace('_', ''))
-    if of_keras is not None and loss is getattr(_losses, name, None):
-      loss = of_keras()
-    else:
-      loss = _OfFunction(loss)
+    name = getattr(loss, '__name__', None)
+    loss = losses_lib.LossFunctionWrapper(loss, name=name)
   if loss.reduction == _losses.Reduction.NONE:
     raise ValueError(
       f'the loss {type(loss).__name__} has reduction none, which makes a value for '
@@ -335,9 +295,10 @@ def _check_labels(
     tf.TensorShape([*output.shape[:-1], *last]).is_compatible_with(fitted)
     for last in ([], [1])
   )
-  if isinstance(loss, _SPARSE):
+  of_keras = _function_of(loss)
+  if of_keras == _SPARSE:
     fits, wanted = one_less, f'numbers of classes of shape {_shape(output, -1)}'
-  elif isinstance(loss, _BY_PLACE):
+  elif of_keras:
     fits, wanted = is_same, f'labels of the shape of outputs, {_shape(output)}'
   else:
     # Whole numbers may be classes, which a loss of one's own looks up.
@@ -357,8 +318,16 @@ def _check_labels(
     )
 
 
+def _function_of(loss: tf.keras.losses.Loss) -> str:
+  """The name of the function that a loss of Keras computes; '' for one's own."""
+  if not isinstance(loss, losses_lib.LossFunctionWrapper):
+    return ''
+  is_of_keras = getattr(loss.fn, '__module__', '') == losses_lib.__name__
+  return str(loss.fn.__name__) if is_of_keras else ''
+
+
 def _takes_logits(loss: tf.keras.losses.Loss) -> Optional[bool]:
   """Whether a loss takes logits, where that is known."""
-  if not isinstance(loss, (*_CATEGORICAL, *_BINARY)):
+  if _function_of(loss) not in (*_CATEGORICAL, *_BINARY):
     return None
   return bool(loss.get_config().get('from_logits', False))

@@ -9,6 +9,7 @@ from typing import Any, Callable, NamedTuple, Optional
 
 import numpy as np
 import tensorflow as tf
+from keras.src.engine import compile_utils
 
 from tff_dp_aggregators.learning import keras_losses
 
@@ -16,9 +17,6 @@ from tff_dp_aggregators.learning import keras_losses
 _OUTPUTS = re.compile(
   r'o|p|(y_?)?(pred|hat)|(model_?)?(output|logit|prediction|score|prob)\w*|pred\w*'
 )
-_SHORT = {'acc': 'accuracy', 'ce': 'crossentropy'}
-# What Keras means by these depends on the shapes of labels and outputs.
-_BY_SHAPE = ('accuracy', 'crossentropy')
 # What Keras takes probabilities for a yes above.
 _MIDDLE = 0.5
 
@@ -162,8 +160,10 @@ class KerasMetric:
   def update(self, labels: Any, outputs: Any) -> None:
     """Takes a batch."""
     if self._output is not None:
-      labels = keras_losses.parts(labels, self._names)[self._output]
-      outputs = keras_losses.parts(outputs, self._names)[self._output]
+      labels, outputs = (
+        keras_losses.by_output(kind, given, self._names)[self._output]
+        for kind, given in (('labels', labels), ('outputs', outputs))
+      )
     elif not isinstance(labels, np.ndarray) or not isinstance(outputs, np.ndarray):
       raise ValueError(
         'it is for one output; give a list of metrics, which are measured of each, or '
@@ -172,7 +172,14 @@ class KerasMetric:
     if keras_losses.fitted_shape(labels.shape, outputs.shape) is not None:
       labels = labels.reshape(outputs.shape)
     if self._metric is None:
-      self._metric = _made(self._given, labels.shape, outputs.shape)
+      metric = self._given() if isinstance(self._given, type) else self._given
+      # What some names mean depends on the shapes of labels and outputs.
+      self._metric = compile_utils.MetricsContainer()._get_metric_object(
+        metric, tf.TensorSpec(labels.shape), tf.TensorSpec(outputs.shape)
+      )
+      # That of a name which Keras does not know is a text, and a loss is an object.
+      if not hasattr(getattr(self._metric, '_fn', len), '__name__'):
+        raise ValueError(f'{metric!r} is not a metric that tf.keras.metrics.get knows')
       several = {'thresholds', 'num_thresholds'} & set(self._metric.get_config())
       if labels.shape != outputs.shape and several:
         raise ValueError(
@@ -229,29 +236,6 @@ def _name_of(metric: Any) -> str:
   raise ValueError(
     f'the metric {metric!r} has no name; give metrics as a mapping of names to metrics.'
   )
-
-
-def _made(
-  metric: Any, labels: tuple[int, ...], outputs: tuple[int, ...]
-) -> tf.keras.metrics.Metric:
-  """The metric of a name, class or function, for labels and outputs of such shapes."""
-  if isinstance(metric, str):
-    name, kind = metric, _SHORT.get(metric, metric)
-    if kind in _BY_SHAPE:
-      are_classes = len(labels) < len(outputs) or labels[-1] == 1
-      of_several = 'sparse_categorical' if are_classes else 'categorical'
-      kind = f'{"binary" if outputs[-1] == 1 else of_several}_{kind}'
-    try:
-      metric = tf.keras.metrics.get(kind)
-    except ValueError:
-      metric = None
-    if not callable(metric):
-      raise ValueError(f'{name!r} is not a metric that tf.keras.metrics.get knows')
-  if isinstance(metric, type):
-    metric = metric()
-  if isinstance(metric, tf.keras.metrics.Metric):
-    return metric
-  return tf.keras.metrics.MeanMetricWrapper(metric, name=metric.__name__)
 
 
 def _refuse_logits(metric: tf.keras.metrics.Metric) -> None:

@@ -18,6 +18,7 @@ import tensorflow as tf
 import tensorflow_federated as tff
 from keras.src import backend as keras_backend
 from tensorflow.python.eager import context as tf_context
+from tensorflow.python.ops import op_selector
 from tensorflow.python.util import nest
 
 from tff_dp_aggregators.learning import clients as clients_lib
@@ -448,18 +449,10 @@ class _Traced:
   def penalty_needs_inputs(self) -> bool:
     """Whether penalties are computed from inputs, and not from weights alone."""
     graph = self._function.graph
-    num_inputs = len(tf.nest.flatten(self._x))
-    inputs = {each.name for each in graph.inputs[-num_inputs:]}
-    left = [each.name for each in self._function.structured_outputs[1]]
-    seen = set(left)
-    while left:
-      for each in graph.get_tensor_by_name(left.pop()).op.inputs:
-        if each.name in inputs:
-          return True
-        if each.name not in seen:
-          seen.add(each.name)
-          left.append(each.name)
-    return False
+    inputs = {each.op for each in graph.inputs[-len(tf.nest.flatten(self._x)) :]}
+    penalties = graph.outputs[len(self.masks) :]
+    needed = op_selector.get_backward_walk_ops([each.op for each in penalties])
+    return not inputs.isdisjoint(needed)
 
   def __call__(self, weights: Any, x: Any) -> tuple[Any, list[tf.Tensor]]:
     x = tf.nest.pack_sequence_as(self._x, tf.nest.flatten(x))

@@ -185,8 +185,8 @@ def train(
       report says what its formulas claim beside what holds: cohorts, `delta` and
       `clip_norm` have to be the plan's, and each client has at least its
       `min_examples`.
-    run_dir: Where everything is left: see `run_directory`. A directory that does not
-      exist, is empty, or is that of the same run.
+    run_dir: Where everything is left: `docs/threat_model.md` lists the files. A
+      directory that does not exist, is empty, or is that of the same run.
     delta: At which delta epsilon is told; well below one over the number of clients.
       Without mechanism epsilon is infinite at each, and `None` will do.
     clip_norm: Bound of one client's update in one round, the first one if the
@@ -611,7 +611,7 @@ def _result(run: run_lib.Run, make: Optional[Callable[[], Any]]) -> Result:
     simulated = math.inf if simulated is None else simulated
     progress.say(
       f'{directory.path}: {len(rows)} of {plan.num_rounds} rounds; '
-      f'{plan.larger_cohort.in_words()}. A run of that size would have spent epsilon = '
+      f'{plan.both_cohorts}. A run of that size would have spent epsilon = '
       f'{rounding.up(simulated)} at delta = {plan.delta:g}.',
       sys.stderr,
     )

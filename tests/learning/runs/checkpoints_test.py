@@ -118,7 +118,7 @@ def test_what_is_no_array_of_numpys_comes_back_as_it_was():
 def test_what_is_damaged_anywhere_is_never_read_as_something_else():
   content = checkpoints_lib.to_bytes(_STATE)
   refused = 0
-  for place in range(len(content)):
+  for place in range(0, len(content), 5):
     damaged = bytearray(content)
     damaged[place] ^= 0x11
     try:
@@ -128,4 +128,4 @@ def test_what_is_damaged_anywhere_is_never_read_as_something_else():
       continue
     for name, expected in _STATE.items():
       np.testing.assert_array_equal(found[name], expected)
-  assert refused > len(content) / 2
+  assert refused > len(content) / 10

@@ -19,6 +19,7 @@ from tff_dp_aggregators.accounting.reports import composition
 from tff_dp_aggregators.accounting.reports import sources
 from tff_dp_aggregators.accounting.reports import verification
 from tff_dp_aggregators.base import rounding
+from tff_dp_aggregators.learning import packed
 from tff_dp_aggregators.learning.packed import data
 from tff_dp_aggregators.learning.runs import run_directory
 
@@ -50,14 +51,6 @@ def _train(folder, scheme=_POISSON, clients=None, **changes):
   run_dir.parent.mkdir(exist_ok=True)
   training_runs.train(str(run_dir), **arguments)
   return run_dir
-
-
-def _begun(folder, *args, **changes):
-  """A run that was killed in its second round: all that its ledger tells is there."""
-  metrics, data = training_runs.killing(2), training_runs.a_client()
-  with pytest.raises(training_runs.Killed):
-    _train(folder, *args, test_metrics=metrics, test_data=data, **changes)
-  return pathlib.Path(folder) / 'run'
 
 
 def _share(scheme):
@@ -141,19 +134,14 @@ def test_the_private_file_is_its_owners(neighbours):
 
 @pytest.fixture(scope='module')
 def seeded(neighbours, tmp_path_factory):
-  """Runs whose clients are drawn from a seed; of two the noise is from one as well."""
-  folder = tmp_path_factory.mktemp('seeded')
-  other = training_runs.clients(12, 2.0)
+  """Runs whose clients are drawn from a seed; of one the noise is from one as well."""
   return {
     'one': _train(
-      folder / 'one',
+      tmp_path_factory.mktemp('seeded'),
       noise_seed=_NOISE_SEED,
       schedule=sampling.SampledSchedule(_POISSON, 12, _NOISE_SEED),
     ),
     'bins': neighbours[0][0],
-    'other': _begun(
-      folder / 'other', sampling.BallsInBins(_ROUNDS, 4), other, noise_seed=_NOISE_SEED
-    ),
   }
 
 
@@ -204,10 +192,7 @@ def test_a_schedule_from_a_file_is_told_by_no_hash(tmp_path):
   file = str(tmp_path / 'schedule.jsonl')
   sampling.for_mechanism(mechanism, 12, 6, 3).save(file)
   replay = sampling.Replay(file)
-  runs = (
-    _train(tmp_path / 'a', schedule=replay),
-    _begun(tmp_path / 'b', schedule=replay),
-  )
+  runs = [_train(tmp_path / name, schedule=replay) for name in 'ab']
   for name, content in _handed_on(runs[0]).items():
     for what in (replay.sha256, replay.checksum.removeprefix('sha256:'), file):
       assert what.encode() not in content, (name, what)
@@ -258,9 +243,20 @@ def test_what_is_shared_verifies_without_the_rest(neighbours, tmp_path):
   assert set(run_directory.SHARED) == {path.name for path in moved.iterdir()}
 
 
+def test_ledgers_have_the_tags_of_seeds_by_which_others_are_found(seeded):
+  noise = {each.noise_key_tag for each in _entries(seeded['one'])}
+  assert noise == {ledger.tag_of_seed('noise', _NOISE_SEED)}
+  drawn = {each.sampling_tag for each in _entries(seeded['bins'])}
+  assert drawn == {ledger.tag_of_seed('sampling', _SEED)}
+
+
+@pytest.mark.slow
 def test_two_runs_from_one_seed_are_refused_by_their_ledgers_alone(seeded, tmp_path):
+  clients = training_runs.clients(12, 2.0)
+  bins = sampling.BallsInBins(_ROUNDS, 4)
+  other = _train(tmp_path / 'other', bins, clients, noise_seed=_NOISE_SEED)
   alone = {}
-  for name, run_dir in seeded.items():
+  for name, run_dir in {**seeded, 'other': other}.items():
     alone[name] = shutil.copy(run_dir / 'ledger.jsonl', tmp_path / f'{name}.jsonl')
   with pytest.raises(ValueError, match='have their noise from the same seed'):
     composition.check_not_forked([alone['one'], alone['other']])
@@ -319,8 +315,15 @@ def test_a_run_goes_on_only_with_its_seeds_and_data(neighbours):
     _train(run_dir.parent, _BINS, seed=2**100)
 
 
-def test_a_seed_that_is_drawn_has_128_bits_and_no_warning(tmp_path):
-  run_dir = _train(tmp_path / 'a', seed=None, clients_per_round=6, schedule=None)
-  seed = json.loads((run_dir / 'private.json').read_text())['training']['seed']
+def test_a_seed_that_is_drawn_has_128_bits_and_draws_the_clients(tmp_path, monkeypatch):
+  def stop(*args, **kwargs):
+    raise training_runs.Killed
+
+  # With the configuration written, before a round is run.
+  monkeypatch.setattr(packed, 'PackedFedAvg', stop)
+  with pytest.raises(training_runs.Killed):
+    _train(tmp_path / 'a', seed=None, clients_per_round=6, schedule=None)
+  private = json.loads((tmp_path / 'a' / 'run' / 'private.json').read_text())
+  seed = private['training']['seed']
   assert 2**96 < seed < 2**128  # Less by chance: 2^-32.
-  assert json.loads((run_dir / 'report.json').read_text())['warnings'] == []
+  assert private['training']['schedule']['seed'] == seed

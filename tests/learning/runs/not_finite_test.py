@@ -3,12 +3,14 @@
 import io
 import math
 
+import pytest
 import tensorflow_federated as tff
 
 from tests.learning import training_runs
 from tff_dp_aggregators.learning.runs import progress as progress_lib
 
 
+@pytest.mark.slow
 def test_the_first_round_says_so_and_the_report_does_not(tmp_path, capfd):
   capfd.readouterr()
   clients = training_runs.clients(factor=1e30)

@@ -11,9 +11,7 @@ import pytest
 
 from tests.learning import training_runs
 from tff_dp_aggregators import sampling
-from tff_dp_aggregators.accounting.programs import report as report_program
 from tff_dp_aggregators.accounting.records import ledger as ledger_lib
-from tff_dp_aggregators.accounting.reports import verification
 from tff_dp_aggregators.learning.runs import records
 from tff_dp_aggregators.learning.runs import run_directory
 
@@ -141,57 +139,9 @@ def _train(run_dir, after=0, **changes):
   )
 
 
-@pytest.fixture(scope='module')
-def straight(tmp_path_factory):
-  run_dir = tmp_path_factory.mktemp('runs') / 'straight'
-  return run_dir, _train(run_dir)
-
-
-def test_what_was_aborted_is_in_the_ledger_and_spends_nothing(straight):
-  run_dir, result = straight
-  read = ledger_lib.read(str(run_dir / 'ledger.jsonl'))
-  assert [
-    (aborted.round, aborted.attempt, aborted.cohort_requested, aborted.cohort_reported)
-    for aborted in read.aborted
-  ] == [
-    (number, index, 3, len(attempt.reporting))
-    for number in range(12)
-    for index, attempt in enumerate(SCHEDULE.attempts(number)[:-1])
-  ]
-  assert {aborted.reporting_goal for aborted in read.aborted} == {3}
-  assert all(len(aborted.event) == 1 for aborted in read.aborted)
-  rows = training_runs.lasting(run_dir)['metrics']
-  assert [int(row['attempts']) - 1 for row in rows] == ABORTED
-  mechanism = training_runs.mechanism()
-  assert result.epsilon == pytest.approx(mechanism.epsilon(1e-3), rel=1e-9)
-
-
-def test_the_report_tells_of_aborted_attempts_and_of_packed_simulation(straight):
-  run_dir, result = straight
-  run = result.statement['run']
-  assert run['aborted_attempts'] == {
-    'count': sum(ABORTED),
-    'rounds': [number for number in range(12) if ABORTED[number]],
-    'epsilon': 0.0,
-  }
-  assert run['simulation'] == 'packed'
-  assert run['reporting'] == {
-    'dropout_rate': SCHEDULE.dropouts.rate,
-    'reporting_goal': SCHEDULE.reporting_goal,
-    'denominator': SCHEDULE.clients_per_round,
-  }
-  assert 'aborted attempts' in (run_dir / 'report.md').read_text()
-  checked = verification.verify(
-    str(run_dir / 'report.json'), report_program.statement_of
-  )
-  assert checked.ok, checked.text
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize('more', [0, 30], ids=['between two lines', 'within a line'])
-def test_killed_between_an_aborted_attempt_and_its_round_it_goes_on(
-  straight, more, tmp_path
-):
+def test_killed_between_an_aborted_attempt_and_its_round_it_goes_on(more, tmp_path):
   run_dir = tmp_path / 'run'
   with pytest.raises(training_runs.Killed):
     _train(run_dir, after=3)
@@ -207,7 +157,9 @@ def test_killed_between_an_aborted_attempt_and_its_round_it_goes_on(
   metrics = run_dir / 'metrics.csv'
   metrics.write_bytes(b''.join(metrics.read_bytes().splitlines(keepends=True)[:3]))
   _train(run_dir)
-  assert training_runs.lasting(run_dir) == training_runs.lasting(straight[0])
+  _train(tmp_path / 'straight')
+  straight = training_runs.lasting(tmp_path / 'straight')
+  assert training_runs.lasting(run_dir) == straight
 
 
 def _write(path, made, rounds=4, more=0):

@@ -1,5 +1,4 @@
 """A run in a directory: its rounds, what they leave, and how it goes on when stopped.
 
-`plan.Plan` is what is to be done, `run.Run` does it. `run_directory` lists the
-files.
+`plan.Plan` is what is to be done, `run.Run` does it.
 """

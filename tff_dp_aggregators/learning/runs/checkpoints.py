@@ -27,10 +27,23 @@ class Checkpoint(NamedTuple):
   head: ledger.Head
 
 
+class KeptRound(NamedTuple):
+  """What a round came to."""
+
+  state: Any  # That of the learning process after it.
+  measured: dict[str, Any]  # JSON-ready: what else its line and metrics are made of.
+
+
 class Checkpoints:
   """The last checkpoints of a run, in a directory that only its owner may enter.
 
   They hold the key of the noise: who has them and what was released knows the sums.
+
+  Beside them are results of rounds that cannot be run again, until a checkpoint has
+  them. Noise that clients draw is in no state: run again, the round would be another
+  release of the same clients, with other noise, and nothing would tell. Nor may what a
+  cluster trained come to the same last digits on those that go on. So the result is on
+  disk before its line is in the ledger, and who goes on takes it from there.
   """
 
   def __init__(self, directory: str):
@@ -48,8 +61,12 @@ class Checkpoints:
     head = checkpoint.head
     content = to_bytes((checkpoint.state, head.lines, head.sha256))
     new_files.replace(path, content, is_private=True)
-    for rounds in _rounds(self._directory)[:-_KEPT]:
+    there = _rounds(self._directory)
+    for rounds in there[:-_KEPT]:
       os.unlink(self._path(rounds))
+    for number in _rounds(self._directory, _RESULT_PREFIX):
+      if number < there[-_KEPT:][0]:  # The older one may be needed yet.
+        os.unlink(self._path(number, _RESULT_PREFIX))
 
   def latest(self, state: Any) -> Optional[Checkpoint]:
     """The last checkpoint that can be read; `None` if there is none.
@@ -85,57 +102,27 @@ class Checkpoints:
       ) from error
     return None
 
-  def _path(self, rounds: int) -> str:
-    return os.path.join(self._directory, f'{_PREFIX}{rounds}')
-
-
-class KeptRound(NamedTuple):
-  """What a round came to."""
-
-  state: Any  # That of the learning process after it.
-  measured: dict[str, Any]  # JSON-ready: what else its line and metrics are made of.
-
-
-class KeptRounds:
-  """Results of rounds that cannot be run again, kept until a checkpoint has them.
-
-  Noise that clients draw is in no state: run again, the round would be another release
-  of the same clients, with other noise, and nothing would tell. Nor may what a cluster
-  trained come to the same last digits on those that go on. So the result is on disk
-  before its line is in the ledger, and who goes on takes it from there.
-  """
-
-  def __init__(self, directory: str):
-    self._directory = directory
-
   @property
-  def is_any(self) -> bool:
+  def has_results(self) -> bool:
     """Whether the result of any round is there."""
-    return any(name.startswith(_RESULT_PREFIX) for name in os.listdir(self._directory))
+    return bool(_rounds(self._directory, _RESULT_PREFIX))
 
-  def save(self, number: int, kept: KeptRound) -> None:
+  def save_result(self, number: int, kept: KeptRound) -> None:
     """Keeps the result of a round; when it returns, it is on disk."""
     content = to_bytes((kept.state, json.dumps(kept.measured)))
-    new_files.replace(self._path(number), content, is_private=True)
+    new_files.replace(self._path(number, _RESULT_PREFIX), content, is_private=True)
 
-  def load(self, number: int, like: Any) -> Optional[KeptRound]:
+  def result(self, number: int, like: Any) -> Optional[KeptRound]:
     """The result of a round; `None` if it is not there, or not whole."""
     try:
-      with open(self._path(number), 'rb') as file:
+      with open(self._path(number, _RESULT_PREFIX), 'rb') as file:
         state, measured = from_bytes(file.read(), (like, ''))
     except (FileNotFoundError, ValueError):
       return None
     return KeptRound(state, json.loads(measured))
 
-  def remove_before(self, number: int) -> None:
-    """Removes the results of rounds that checkpoints have."""
-    for name in os.listdir(self._directory):
-      kept = name.removeprefix(_RESULT_PREFIX)
-      if name.startswith(_RESULT_PREFIX) and kept.isdigit() and int(kept) < number:
-        os.unlink(os.path.join(self._directory, name))
-
-  def _path(self, number: int) -> str:
-    return os.path.join(self._directory, f'{_RESULT_PREFIX}{number}')
+  def _path(self, rounds: int, prefix: str = _PREFIX) -> str:
+    return os.path.join(self._directory, f'{prefix}{rounds}')
 
 
 def is_any(directory: str) -> bool:
@@ -143,10 +130,10 @@ def is_any(directory: str) -> bool:
   return os.path.isdir(directory) and bool(_rounds(directory))
 
 
-def _rounds(directory: str) -> list[int]:
-  """After how many rounds there are checkpoints."""
-  names = [name for name in os.listdir(directory) if name.startswith(_PREFIX)]
-  numbers = [name.removeprefix(_PREFIX) for name in names]
+def _rounds(directory: str, prefix: str = _PREFIX) -> list[int]:
+  """After how many rounds there are checkpoints; of results, which rounds'."""
+  names = [name for name in os.listdir(directory) if name.startswith(prefix)]
+  numbers = [name.removeprefix(prefix) for name in names]
   return sorted(int(number) for number in numbers if number.isdigit())
 
 

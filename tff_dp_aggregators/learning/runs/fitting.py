@@ -1,12 +1,11 @@
 """Whether a mechanism goes with the rest of what a run is told, without TensorFlow."""
 
 from collections.abc import Mapping
-from typing import Any, Callable, Optional
+from typing import Any, Optional
 
 from tff_dp_aggregators import accounting
 from tff_dp_aggregators import sampling
 from tff_dp_aggregators.accounting import joint_mechanism
-from tff_dp_aggregators.accounting.reports import nbafl_report
 from tff_dp_aggregators.learning import options as options_lib
 
 # Limits of canaries: dense matrices of rounds, and 2 GiB of directions.
@@ -52,22 +51,18 @@ def check_scale(
   if scale == 1:
     return
   if mechanism is None:
-    raise ValueError(
-      f'{name}={scale:g}, and there is no mechanism whose noise it could make less; '
-      'give one, or leave it out.'
-    )
-  if mechanism.parts:
-    raise ValueError(
-      f'{name}={scale:g} does not go with a joint mechanism: what a '
-      'larger cohort would have spent is stated of one mechanism for all weights. '
-      'Leave one of them out.'
-    )
-  if mechanism.noise_site != 'server':
-    raise ValueError(
-      f'{name}={scale:g} does not go with noise_site={mechanism.noise_site}: it stands '
-      'for a cohort that shares the noise of one server. Noise of clients grows with '
-      'their number; leave one of them out.'
-    )
+    other = 'training without a mechanism'
+  elif mechanism.parts:
+    other = 'a joint mechanism'
+  elif mechanism.noise_site != 'server':
+    other = f'noise_site={mechanism.noise_site}'
+  else:
+    return
+  raise ValueError(
+    f'{name}={scale:g} does not go with {other}: it stands for a cohort that shares '
+    'the noise of one server, under one mechanism for all weights. Leave one of them '
+    'out.'
+  )
 
 
 def check_clients(
@@ -114,26 +109,6 @@ def check_clients(
         f'round {this_round} is of {size} clients, but min_clients is {min_clients}. '
         'Ask for more clients a round, or plan with a smaller min_clients.'
       )
-
-
-def check_nbafl(
-  plan: accounting.nbafl.Nbafl,
-  mechanism: joint_mechanism.AnyMechanism,
-  clip_norm: Optional[float],
-  delta: float,
-  schedule: sampling.Schedule,
-  fewest_examples: Callable[[], tuple[str, int]],
-) -> None:
-  """Refuses a run that is not the one that NbAFL plans."""
-  nbafl_report.check_cohorts(plan, schedule.to_json())
-  nbafl_report.check(plan, mechanism, delta=delta, clip_norm=clip_norm)
-  who, fewest = fewest_examples()
-  if fewest < plan.min_examples:
-    raise TooFewExamplesError(
-      f'{who} has {fewest} examples, and NbAFL counts on min_examples='
-      f'{plan.min_examples} or more of each: its noise is too little for fewer. Leave '
-      f'such clients out, or plan with min_examples={fewest}.'
-    )
 
 
 def check_canaries(

@@ -54,39 +54,24 @@ class EventFile:
   """A new file of events for TensorBoard, in which a round is one record."""
 
   def __init__(self, directory: str, rounds: int = 0):
-    from tensorboard.compat.proto import event_pb2
-    from tensorboard.compat.proto import summary_pb2
-    from tensorboard.summary.writer import event_file_writer
+    import tensorflow.compat.v1 as tf  # Which programs that only read do not load.
 
-    self._event, self._summary = event_pb2.Event, summary_pb2.Summary
-    self._writer = event_file_writer.EventFileWriter(directory)
-    start = event_pb2.SessionLog(status=event_pb2.SessionLog.START)
-    self._writer.add_event(
-      self._event(wall_time=time.time(), step=rounds, session_log=start)
-    )
+    self._tf = tf
+    with tf.Graph().as_default():  # There is none of whole records without a graph.
+      suffix = f'.{time.time_ns()}'  # Of those that began in one second.
+      self._writer = tf.summary.FileWriter(directory, filename_suffix=suffix)
+    self.flush, self.close = self._writer.flush, self._writer.close
+    start = tf.SessionLog(status=tf.SessionLog.START)
+    self._writer.add_session_log(start, rounds)
 
   def append(self, row: dict[str, Any]) -> None:
     """Appends the numbers of a round."""
     values = [
-      self._summary.Value(tag=name, simple_value=value)
+      self._tf.Summary.Value(tag=name, simple_value=value)
       for name, value in row.items()
       if name != 'round' and isinstance(value, (int, float))
     ]
-    self._writer.add_event(
-      self._event(
-        wall_time=time.time(),
-        step=row['round'],
-        summary=self._summary(value=values),
-      )
-    )
-
-  def flush(self) -> None:
-    """Writes what is left, before a checkpoint that goes on after it."""
-    self._writer.flush()
-
-  def close(self) -> None:
-    """Writes what is left, and closes the file."""
-    self._writer.close()
+    self._writer.add_summary(self._tf.Summary(value=values), row['round'])
 
 
 def read(path: str) -> list[dict[str, str]]:

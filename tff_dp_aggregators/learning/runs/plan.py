@@ -4,7 +4,6 @@ import dataclasses
 import functools
 import math
 import platform
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Callable, NamedTuple, Optional, Union, cast
 
 import dp_accounting
@@ -24,6 +23,7 @@ from tff_dp_aggregators.accounting import spent_by_round
 from tff_dp_aggregators.accounting.accountants import gaussian
 from tff_dp_aggregators.accounting.records import ledger
 from tff_dp_aggregators.accounting.reports import inputs as inputs_lib
+from tff_dp_aggregators.accounting.reports import nbafl_report
 from tff_dp_aggregators.accounting.reports import terms
 from tff_dp_aggregators.base import machine
 from tff_dp_aggregators.base import version
@@ -79,95 +79,15 @@ _PRIVATE_IF_SAMPLED = (
 )
 
 
-# What computes rounds has the states of a learning process of TFF's. `release` makes
-# NumPy arrays of a state, which holds the key of the noise, and `hold` takes them back.
+class Engine(NamedTuple):
+  """What computes rounds; its states are those of a learning process of TFF."""
 
-
-class PackedEngine:
-  """Many clients in one function of this process, or of a cluster's."""
-
-  def __init__(self, simulation: packed.PackedFedAvg, seed: int, ids: Sequence[Any]):
-    self._simulation = simulation
-    self._seed = seed
-    self._keys = draws.keys_of_ids(ids, seed)
-    self.initialize, self.hold = simulation.initialize, simulation.hold
-
-  def next(self, state: Any, number: int, clients: np.ndarray) -> tuple[Any, Any]:
-    """The state after a round of some clients, and the metrics of a process."""
-    keys = local_order.keys(self._seed, number, self._keys[clients])
-    return self._simulation.next(state, clients, keys)
-
-  release = staticmethod(simulation_lib.to_numpy)  # Which copies nothing.
-
-
-class ProcessEngine:
-  """A learning process whose clients are each a dataset."""
-
-  def __init__(
-    self,
-    process: tff.learning.templates.LearningProcess,
-    source: sources.ClientSource,
-  ):
-    self._process = process
-    self._source = source
-    self.initialize = process.initialize
-
-  def next(self, state: Any, number: int, clients: np.ndarray) -> tuple[Any, Any]:
-    """The state after a round of some clients, and the process's metrics."""
-    output = self._process.next(state, self._source.cohort_data(number, clients))
-    return output.state, output.metrics
-
-  def release(self, state: Any) -> Any:
-    """The state, which is arrays already; so it is for `hold`."""
-    return state
-
-  hold = release
-
-
-Engine = Union[PackedEngine, ProcessEngine]
-
-
-class LargerCohort(NamedTuple):
-  """A cohort that a run simulates, with less noise, and so without guarantee."""
-
-  facts: inputs_lib.SimulatedCohort  # Both cohorts, and the factor between them.
-  mechanism: accounting.Mechanism  # What the larger cohort would have had.
-
-  @property
-  def mechanism_of_run(self) -> accounting.Mechanism:
-    """The same with the run's own noise, also that of the count of norms."""
-    mechanism, scale = self.mechanism, self.facts.scale
-    stddev = mechanism.clipped_count_stddev
-    return dataclasses.replace(
-      mechanism,
-      noise_multiplier=mechanism.noise_multiplier / scale,
-      clipped_count_stddev=None if stddev is None else stddev / scale,
-    )
-
-  def in_words(self) -> str:
-    """Both cohorts, and that there is no guarantee."""
-    facts = self.facts
-    return (
-      f'{NO_GUARANTEE}, as the noise is that of a simulated cohort of '
-      f'{_count(facts.simulated_clients_per_round)} of '
-      f'{_count(facts.simulated_num_clients)} clients, and rounds have '
-      f'{_count(facts.clients_per_round)} of {_count(facts.num_clients)} '
-      f'(simulated_cohort_scale={facts.scale:g})'
-    )
-
-  def to_json(self) -> dict[str, Any]:
-    """What a configuration says of it, beside what the larger cohort would have had."""
-    facts, mechanism = self.facts, self.mechanism_of_run
-    return {
-      'guarantee': f'none: {self.in_words()}',
-      'scale': facts.scale,
-      'clients_per_round': facts.clients_per_round,
-      'simulated_clients_per_round': facts.simulated_clients_per_round,
-      'num_clients': facts.num_clients,
-      'simulated_num_clients': facts.simulated_num_clients,
-      'noise_multiplier': mechanism.noise_multiplier,
-      'clipped_count_stddev': mechanism.clipped_count_stddev,
-    }
+  initialize: Callable[[], Any]
+  # Of a state, a round's number and its clients: the next state, and the metrics.
+  next: Callable[[Any, int, np.ndarray], tuple[Any, Any]]
+  # NumPy arrays of a state, which holds the key of the noise; and the state of them.
+  release: Callable[[Any], Any]
+  hold: Callable[[Any], Any]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -190,24 +110,37 @@ class Plan:
   canaries: Optional[packed.Canaries] = None
 
   @functools.cached_property
-  def larger_cohort(self) -> Optional[LargerCohort]:
+  def larger_cohort(self) -> Optional[inputs_lib.SimulatedCohort]:
     """The cohort that the noise is for, if it is not that of the run."""
     if self.mechanism is None or self.simulated_cohort_scale == 1:
       return None
-    facts = inputs_lib.SimulatedCohort(
+    return inputs_lib.SimulatedCohort(
       self.simulated_cohort_scale,
       self.schedule.clients_per_round,
       self.schedule.num_clients,
     )
-    # It is one mechanism for all weights: `fitting` refuses others.
-    return LargerCohort(facts, cast(accounting.Mechanism, self.mechanism))
+
+  @property
+  def both_cohorts(self) -> str:
+    """The run's cohort and the larger one in words, and that there is no guarantee."""
+    facts = self.larger_cohort
+    assert facts is not None
+    return (
+      f'{NO_GUARANTEE}, as the noise is that of a simulated cohort of '
+      f'{facts.simulated_clients_per_round:.12g} of '
+      f'{facts.simulated_num_clients:.12g} clients, and rounds have '
+      f'{facts.clients_per_round:.12g} of {facts.num_clients} '
+      f'(simulated_cohort_scale={facts.scale:g})'
+    )
 
   @functools.cached_property
   def added_noise(self) -> Optional[joint_mechanism.AnyMechanism]:
     """The mechanism as it is run, which is `mechanism` unless a cohort is simulated."""
     if self.larger_cohort is None:
       return self.mechanism
-    return self.larger_cohort.mechanism_of_run
+    # It is one mechanism for all weights: `fitting` refuses others.
+    mechanism = cast(accounting.Mechanism, self.mechanism)
+    return mechanism_of_run(mechanism, self.simulated_cohort_scale)
 
   @property
   def guaranteed(self) -> Optional[joint_mechanism.AnyMechanism]:
@@ -222,18 +155,14 @@ class Plan:
     """What the simulated cohort would have spent by round, if one is simulated."""
     if self.larger_cohort is None:
       return None
-    mechanism, delta = self.larger_cohort.mechanism, self.delta
+    mechanism, delta = cast(accounting.Mechanism, self.mechanism), self.delta
     if not mechanism.noise_multiplier:
       return lambda rounds: math.inf
     if not mechanism.is_one_gaussian:
       return spent_by_round.SpentByRound(mechanism, delta).after
+    of_mu = functools.lru_cache(maxsize=16)(gaussian.epsilon_of)  # Rounds share some.
     so_far = mechanism.noise_multipliers_so_far
-
-    @functools.lru_cache(maxsize=16)  # Many rounds add nothing to the worst case.
-    def epsilon_of(mu: float) -> float:
-      return float(gaussian.epsilon_of(mu, delta))
-
-    return lambda rounds: epsilon_of(1 / float(so_far[rounds - 1]))
+    return lambda rounds: float(of_mu(1 / float(so_far[rounds - 1]), delta))
 
   @property
   def noise_seed(self) -> Optional[int]:
@@ -324,21 +253,13 @@ class Plan:
     fitting.check_server(self.server, self.mechanism, self.clip_norm)
     if self.larger_cohort is not None:
       try:
-        left = self.larger_cohort.mechanism_of_run.noise_multiplier
-        grid.check_noise_multiplier(left)
+        left = cast(accounting.Mechanism, self.added_noise)
+        grid.check_noise_multiplier(left.noise_multiplier)
       except ValueError as e:
         scale = self.simulated_cohort_scale
         raise ValueError(f'scale={scale:g} leaves too little noise: {e}') from e
     if self.nbafl is not None:
-      assert self.mechanism is not None
-      fitting.check_nbafl(
-        self.nbafl,
-        self.mechanism,
-        self.clip_norm,
-        self.delta,
-        self.schedule,
-        self.clients.fewest_examples,
-      )
+      self._check_nbafl(self.nbafl)
     if self.canaries is not None:
       is_other = self.nbafl is not None or self.simulated_cohort_scale != 1
       fitting.check_canaries(
@@ -364,6 +285,21 @@ class Plan:
     mean = self.mean()
     if self.mechanism is not None and mean is not None:
       fitting.check_clients(self.mechanism, mean.min_clients, self.schedule)
+
+  def _check_nbafl(self, planned: accounting.nbafl.Nbafl) -> None:
+    """Refuses a run that is not the one that NbAFL plans."""
+    assert self.mechanism is not None
+    nbafl_report.check_cohorts(planned, self.schedule.to_json())
+    nbafl_report.check(
+      planned, self.mechanism, delta=self.delta, clip_norm=self.clip_norm
+    )
+    who, fewest = self.clients.fewest_examples()
+    if fewest < planned.min_examples:
+      raise fitting.TooFewExamplesError(
+        f'{who} has {fewest} examples, and NbAFL counts on min_examples='
+        f'{planned.min_examples} or more of each: its noise is too little for fewer. '
+        f'Leave such clients out, or plan with min_examples={fewest}.'
+      )
 
   def mean(self) -> Optional[aggregators.DPMeanFactory]:
     """The private mean, or that of clipped updates; `None` without clipping."""
@@ -439,7 +375,13 @@ class Plan:
         canaries=self.canaries,
         clip_norm=self.clip_norm,
       )
-      return PackedEngine(made, self.seed, self.clients.draw_ids)
+      keys_of_clients = draws.keys_of_ids(self.clients.draw_ids, self.seed)
+
+      def next_packed(state: Any, number: int, clients: np.ndarray) -> tuple[Any, Any]:
+        keys = local_order.keys(self.seed, number, keys_of_clients[clients])
+        return made.next(state, clients, keys)
+
+      return Engine(made.initialize, next_packed, simulation_lib.to_numpy, made.hold)
     model, rates = self.training.model, self.training.schedule
     if rates is None:
       process = fed_avg.build_dp_fed_avg(
@@ -460,7 +402,13 @@ class Plan:
       seed=self.seed,
       input_spec=self.training.model.input_spec,
     )
-    return ProcessEngine(process, source)
+
+    def next_alone(state: Any, number: int, clients: np.ndarray) -> tuple[Any, Any]:
+      output = process.next(state, source.cohort_data(number, clients))
+      return output.state, output.metrics
+
+    as_it_is = lambda state: state  # noqa: E731  # It is arrays already.
+    return Engine(process.initialize, next_alone, as_it_is, as_it_is)
 
   @property
   def is_sampled(self) -> bool:
@@ -589,14 +537,31 @@ class Plan:
     return found
 
   def _simulated_cohort(self) -> Optional[dict[str, Any]]:
-    if self.larger_cohort is None:
+    facts = self.larger_cohort
+    if facts is None:
       return None
-    planned = dict(
-      self._privacy() or {},
-      clients_per_round=self.larger_cohort.facts.simulated_clients_per_round,
-    )
-    return {**self.larger_cohort.to_json(), 'as_planned': planned}
+    mechanism = cast(accounting.Mechanism, self.added_noise)
+    planned = facts.simulated_clients_per_round
+    return {
+      'guarantee': f'none: {self.both_cohorts}',
+      'scale': facts.scale,
+      'clients_per_round': facts.clients_per_round,
+      'simulated_clients_per_round': facts.simulated_clients_per_round,
+      'num_clients': facts.num_clients,
+      'simulated_num_clients': facts.simulated_num_clients,
+      'noise_multiplier': mechanism.noise_multiplier,
+      'clipped_count_stddev': mechanism.clipped_count_stddev,
+      'as_planned': {**(self._privacy() or {}), 'clients_per_round': planned},
+    }
 
 
-def _count(number: float) -> str:
-  return f'{int(number)}' if float(number).is_integer() else f'{number:g}'
+def mechanism_of_run(
+  mechanism: accounting.Mechanism, scale: float
+) -> accounting.Mechanism:
+  """That of a larger cohort with the run's own noise, also of the count of norms."""
+  stddev = mechanism.clipped_count_stddev
+  return dataclasses.replace(
+    mechanism,
+    noise_multiplier=mechanism.noise_multiplier / scale,
+    clipped_count_stddev=None if stddev is None else stddev / scale,
+  )

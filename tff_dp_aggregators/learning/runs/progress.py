@@ -18,7 +18,7 @@ _BAR_FORMAT = '{n_fmt}/{total_fmt} {bar}| {remaining} left{postfix}'
 # The order in which people look, and in which a narrow line loses what is last.
 _FIRST = ('loss', 'accuracy', 'epsilon', 'simulated_epsilon', 'clients/s')
 _NOISE = 'noise/signal'  # It hardly changes, and comes last.
-_SHORT_NAMES = {'accuracy': 'acc', 'epsilon': 'eps', 'simulated_epsilon': 'sim_eps'}
+_FORMATS = {'clients/s': '.0f', _NOISE: '.3g'}
 _EPSILONS = ('epsilon', 'simulated_epsilon')
 
 
@@ -54,7 +54,7 @@ class Progress:
     if 'noise_to_signal' in row:
       self._shown[_NOISE] = row['noise_to_signal']
     if self._bar is not None:
-      self._bar.set_postfix_str(in_words(self._shown, short=True), refresh=False)
+      self._bar.set_postfix_str(in_words(self._shown), refresh=False)
       self._bar.update()
     elif (
       time.monotonic() - self._said > _LINE_SECONDS or self._done == self._num_rounds
@@ -99,25 +99,17 @@ class Progress:
       self._bar.close()
 
 
-def in_words(values: dict[str, float], short: bool = False) -> str:
+def in_words(values: dict[str, float]) -> str:
   """Values with their names on one line, those that people look for first."""
-  names = [name for name in _FIRST if name in values]
-  names += [name for name in values if name not in (*_FIRST, _NOISE)]
-  names += [_NOISE] if _NOISE in values else []
-  return ', '.join(_in_words(name, values[name], short) for name in names)
+  order = {name: place for place, name in enumerate(_FIRST)}
+  names = sorted(values, key=lambda name: (name == _NOISE, order.get(name, len(order))))
+  return ', '.join(f'{name}={_number(name, values[name])}' for name in names)
 
 
-def _in_words(name: str, value: float, short: bool) -> str:
-  digits = 3 if short else 4
-  if name == 'clients/s':
-    number = tqdm.tqdm.format_sizeof(value) if short else f'{value:.0f}'
-  elif name == _NOISE:
-    number = f'{value:.3g}'
-  elif name in _EPSILONS:
-    number = rounding.up(value, digits)
-  else:
-    number = f'{value:.{digits}f}'
-  return f'{_SHORT_NAMES.get(name, name) if short else name}={number}'
+def _number(name: str, value: float) -> str:
+  if name in _EPSILONS:
+    return rounding.up(value)
+  return f'{value:{_FORMATS.get(name, ".4f")}}'
 
 
 def say(text: str, file: Optional[TextIO] = None) -> None:

@@ -5,6 +5,7 @@ round. So if anything knows of more rounds than the ledger, lines are lost, and 
 that went on would use their noise on other data.
 """
 
+import collections
 import json
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple, Optional
@@ -47,16 +48,15 @@ def write_aborted(
 
 def check_attempts(ledger: ledger_lib.Ledger, schedule: sampling.Schedule) -> None:
   """Checks that the cohorts of all rounds and attempts are those of a schedule."""
-  found: list[list[dict[str, Any]]] = [[] for _ in range(len(ledger.entries) + 1)]
+  found = collections.defaultdict(list)
   for aborted in ledger.aborted:
     line = {name: getattr(aborted, name) for name in _NAMES}  # Without time and hash.
     found[aborted.round].append(line)
-  if not found[-1]:  # Of a round that has no line yet.
-    del found[-1]
-  for number, lines in enumerate(found):
-    attempts = schedule.attempts(number)
+  rounds = len(ledger.entries)
+  for number in range(rounds + (rounds in found)):
+    attempts, lines = schedule.attempts(number), found[number]
     made = list(_aborted(number, attempts, schedule.reporting_goal))
-    if number == len(ledger.entries):
+    if number == rounds:  # It has no line yet.
       made = made[: len(lines)]
     else:
       entry = ledger.entries[number]

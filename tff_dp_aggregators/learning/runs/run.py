@@ -13,8 +13,8 @@ How a run that was stopped goes on, at whatever moment that was:
    result is told. So there are no two results with the same noise.
    Rounds with noise of clients, which is in no state, and those that other machines
    train, with other last digits perhaps, leave their result on disk before their line,
-   and who goes on takes it from there (`checkpoints.KeptRounds`). Without it, the first
-   end with an error, and the others are run again.
+   and who goes on takes it from there (`checkpoints.Checkpoints`). Without it, the
+   first end with an error, and the others are run again.
 4. `metrics.csv` is cut to the rounds of the checkpoint, and written on. Before that,
    `records.find` refuses if something knows of a round that the ledger has no line of.
 """
@@ -67,6 +67,10 @@ _OF_SIGNAL = [_SIGNAL, _NOISE, _RATIO, f'{_RATIO}_so_far']
 class Run:
   """A plan being carried out in a directory."""
 
+  # Of `go`.
+  _ledger: ledger_lib.LedgerWriter
+  _checkpoints: checkpoints_lib.Checkpoints
+
   def __init__(
     self,
     plan: plan_lib.Plan,
@@ -78,8 +82,7 @@ class Run:
     self._evaluator = evaluator
     self._cluster: Optional[cluster_lib.Cluster] = None
     self._checkpointed, self._checkpoint_took = time.monotonic(), 0.0
-    # Results of rounds that cannot be run again, if there are such.
-    self._kept_rounds: Optional[checkpoints_lib.KeptRounds] = None
+    self._keeps_results = plan.draws_anew  # Of rounds that cannot be run again.
     # All rounds so far; from exact sums of clients, and so not private.
     self._signal_to_noise = aggregators.SignalToNoise()
     self._measures_signal = plan.server.not_private_signal_to_noise
@@ -112,7 +115,7 @@ class Run:
     engine = plan.engine(directory.file(run_directory.DATA), cluster)
     self._cluster = cluster
     with contextlib.ExitStack() as stack:
-      state, rounds, ledger, checkpoints = self._take_up(engine, stack)
+      state, rounds = self._take_up(engine, stack)
       released = engine.release(state)
       metrics = metrics_file.MetricsFile(
         directory.file(run_directory.METRICS), self._columns(), rounds
@@ -125,7 +128,7 @@ class Run:
       if self._measures_signal:
         for before in metrics_file.read(directory.file(run_directory.METRICS)):
           self._add_signal([float(before[_SIGNAL]), float(before[_NOISE])])
-      self._say_where_it_is(rounds, ledger.rounds)
+      self._say_where_it_is(rounds)
       if not rounds and plan.added_noise is not None:
         remark = noise_to_signal.remark(
           plan.added_noise, plan.noised_size, plan.schedule.clients_per_round
@@ -139,14 +142,14 @@ class Run:
       while rounds < plan.num_rounds and not stop.requested:
         begun = time.monotonic()
         try:
-          state, released, row = self._round(engine, state, released, rounds, ledger)
+          state, released, row = self._round(engine, state, released, rounds)
         except (
           cluster_lib.ClusterError,
           failures.RoundTimeoutError,
           runtime.WorkerError,
         ):
           # Nothing came of it. The rounds before it need not be run again.
-          self._checkpoint(checkpoints, rounds, released, ledger)
+          self._checkpoint(rounds, released)
           raise
         rounds += 1
         row['round_seconds'] = round(time.monotonic() - begun, 6)
@@ -161,8 +164,8 @@ class Run:
           seconds = max(seconds, self._checkpoint_took / _MOST_OF_THE_TIME)
         if time.monotonic() - self._checkpointed >= seconds:
           events.flush()
-          self._checkpoint(checkpoints, rounds, released, ledger)
-      self._checkpoint(checkpoints, rounds, released, ledger)
+          self._checkpoint(rounds, released)
+      self._checkpoint(rounds, released)
       if plan.canaries is not None and rounds:
         mechanism = cast(accounting.Mechanism, plan.mechanism)
         record = plan.canaries.record(metrics_file.read(canaries), mechanism)
@@ -171,41 +174,31 @@ class Run:
 
   def _take_up(
     self, engine: plan_lib.Engine, stack: contextlib.ExitStack
-  ) -> tuple[Any, int, ledger_lib.LedgerWriter, checkpoints_lib.Checkpoints]:
-    """State, rounds completed, ledger and checkpoints to go on with."""
+  ) -> tuple[Any, int]:
+    """Opens ledger and checkpoints; the state to go on with, and after which round."""
     directory = self.directory
-    checkpoints = checkpoints_lib.Checkpoints(directory.file(run_directory.CHECKPOINTS))
+    self._checkpoints = checkpoints_lib.Checkpoints(
+      directory.file(run_directory.CHECKPOINTS)
+    )
     directory.mark_as_original()
     state = engine.initialize()
     initial = engine.release(state)
-    latest = checkpoints.latest(initial)
-    path = directory.file(run_directory.LEDGER)
-    kept = checkpoints_lib.KeptRounds(directory.file(run_directory.CHECKPOINTS))
-    if self.plan.draws_anew or kept.is_any:
-      self._kept_rounds = kept
-    self._checkpointed_rounds = 0 if latest is None else latest.rounds
-    if latest is not None:
-      state = engine.hold(latest.state)
-    ledger = stack.enter_context(
+    latest = self._checkpoints.latest(initial)
+    self._keeps_results |= self._checkpoints.has_results
+    self._ledger = stack.enter_context(
       ledger_lib.LedgerWriter(
-        path,
+        directory.file(run_directory.LEDGER),
         self.plan.delta,
         resume=directory.has(run_directory.LEDGER),
         expected=latest.head if latest else None,
       )
     )
-    rounds = latest.rounds if latest else 0
-    if latest is None:
-      self._checkpoint(checkpoints, 0, initial, ledger)
-    return state, rounds, ledger, checkpoints
+    if latest is not None:
+      return engine.hold(latest.state), latest.rounds
+    self._checkpoint(0, initial)
+    return state, 0
 
-  def _checkpoint(
-    self,
-    checkpoints: checkpoints_lib.Checkpoints,
-    rounds: int,
-    state: Any,
-    ledger: ledger_lib.LedgerWriter,
-  ) -> None:
+  def _checkpoint(self, rounds: int, state: Any) -> None:
     begun = time.monotonic()
     self.directory.check_in_place()
     if rounds:
@@ -213,12 +206,9 @@ class Run:
       new_files.sync(self.directory.file(run_directory.METRICS))
       if self._canaries_file is not None:
         new_files.sync(self.directory.file(run_directory.CANARIES))
-    checkpoints.save(checkpoints_lib.Checkpoint(rounds, state, ledger.head))
+    checkpoint = checkpoints_lib.Checkpoint(rounds, state, self._ledger.head)
+    self._checkpoints.save(checkpoint)
     self._checkpointed = time.monotonic()
-    if self._kept_rounds is not None:
-      # The checkpoint before this one may still be needed, if this cannot be read.
-      self._kept_rounds.remove_before(self._checkpointed_rounds)
-    self._checkpointed_rounds = rounds
     arrays = {
       f'{kind}_{number}': np.asarray(each)
       for kind in ('trainable', 'non_trainable')
@@ -232,22 +222,17 @@ class Run:
     self._checkpoint_took = time.monotonic() - begun
 
   def _round(
-    self,
-    engine: plan_lib.Engine,
-    state: Any,
-    before: Any,
-    number: int,
-    ledger: ledger_lib.LedgerWriter,
+    self, engine: plan_lib.Engine, state: Any, before: Any, number: int
   ) -> tuple[Any, Any, dict[str, Any]]:
     """Runs a round: the state after it, that state released, and its metrics."""
     goal = self.plan.schedule.reporting_goal
     attempts = self._watch.attempts(number)
-    records.write_aborted(ledger, number, attempts, goal)
+    records.write_aborted(self._ledger, number, attempts, goal)
     counted = attempts[-1]
     clip_norm, mechanism = self.plan.clip_norm, self.plan.mechanism
     if mechanism is not None and mechanism.clipped_count_stddev is not None:
       clip_norm = float(before.aggregator.query.clip_norm)  # It adapts.
-    kept = self._kept(number, before, ledger)
+    kept = self._kept(number, before)
     if kept is None:
       try:
         state, metrics = engine.next(state, number, counted.reporting)
@@ -255,17 +240,15 @@ class Run:
         raise e.in_round(number, counted.reporting, self.plan.clients.ids) from None
       kept = checkpoints_lib.KeptRound(engine.release(state), _measured(metrics))
       # Workers of other machines may join in any round.
-      if self._kept_rounds is None and self._cluster and self._cluster.is_elsewhere:
-        path = self.directory.file(run_directory.CHECKPOINTS)
-        self._kept_rounds = checkpoints_lib.KeptRounds(path)
+      if self._cluster and self._cluster.is_elsewhere:
+        self._keeps_results = True
       # With a line, it is to be confirmed first: what is kept is what is released.
-      if self._kept_rounds is not None and number >= ledger.rounds:
-        self._kept_rounds.save(number, kept)
+      if self._keeps_results and number >= self._ledger.rounds:
+        self._checkpoints.save_result(number, kept)
     else:
       state = engine.hold(kept.state)
     released, measured = kept
-    notes = list(self._cluster.notes()) or None if self._cluster else None
-    entry = self._account(ledger, number, counted, clip_norm, released, measured, notes)
+    entry = self._account(number, counted, clip_norm, released, measured)
     epsilon = math.inf if entry.epsilon is None else entry.epsilon
     if self.plan.composed_spending is not None:
       epsilon = self.plan.composed_spending.after(number + 1)
@@ -276,15 +259,7 @@ class Run:
       'epsilon': epsilon,
       'effective_noise_multiplier': entry.effective_noise_multiplier,
     }
-    if self.plan.simulated_spending is not None:
-      row['simulated_epsilon'] = self.plan.simulated_spending(number + 1)
-    if self.plan.noise_to_signal is not None:
-      ratio = self.plan.noise_to_signal[number]
-      # Rounded, as the last digits depend on the machine.
-      row['noise_to_signal'] = float(f'{ratio:.6g}')
-    if self.plan.training.schedule is not None:
-      rate = self.plan.training.schedule.learning_rates[number]
-      row['client_learning_rate'] = float(f'{rate:.6g}')
+    row.update(self._planned(number))
     if self._canaries_file is not None:
       self._keep_projections(number, counted.reporting, measured['canaries'])
     is_last = number + 1 == self.plan.num_rounds
@@ -295,6 +270,18 @@ class Run:
     if self._measures_signal:
       row.update(self._add_signal(measured['signal_and_noise']))
     return state, released, row
+
+  def _planned(self, number: int) -> dict[str, float]:
+    """Columns of a round that follow from the plan."""
+    plan, row = self.plan, {}
+    if plan.simulated_spending is not None:
+      row['simulated_epsilon'] = plan.simulated_spending(number + 1)
+    # Rounded, as the last digits depend on the machine.
+    if plan.noise_to_signal is not None:
+      row['noise_to_signal'] = float(f'{plan.noise_to_signal[number]:.6g}')
+    if (rates := plan.training.schedule) is not None:
+      row['client_learning_rate'] = float(f'{rates.learning_rates[number]:.6g}')
+    return row
 
   def _add_signal(self, measured: Sequence[float]) -> dict[str, float]:
     """Adds up a round's signal and noise; returns its columns."""
@@ -315,14 +302,12 @@ class Run:
     row = plan.canaries.row(number, took_part[took_part >= 0], scaled)
     self._canaries_file.append(row)
 
-  def _kept(
-    self, number: int, before: Any, ledger: ledger_lib.LedgerWriter
-  ) -> Optional[checkpoints_lib.KeptRound]:
+  def _kept(self, number: int, before: Any) -> Optional[checkpoints_lib.KeptRound]:
     """What a round came to that was run before and cannot be run again."""
-    if self._kept_rounds is None:
+    if not self._keeps_results:
       return None
-    kept = self._kept_rounds.load(number, before)
-    if kept is None and number < ledger.rounds and self.plan.draws_anew:
+    kept = self._checkpoints.result(number, before)
+    if kept is None and number < self._ledger.rounds and self.plan.draws_anew:
       raise ValueError(
         f'round {number} has a line in the ledger and was released, and what it came '
         f'to is no longer in {self.directory.file(run_directory.CHECKPOINTS)}. Its '
@@ -334,13 +319,11 @@ class Run:
 
   def _account(
     self,
-    ledger: ledger_lib.LedgerWriter,
     number: int,
     attempt: sampling.Attempt,
     clip_norm: Optional[float],
     state: Any,
     measured: dict[str, Any],
-    notes: Optional[list[str]],
   ) -> ledger_lib.LedgerEntry:
     """Writes the round's line, or compares it with the one that is there."""
     mechanism = self.plan.added_noise
@@ -375,20 +358,21 @@ class Run:
       ),
       **self.plan.sources,
     }
-    if number < ledger.rounds:
+    notes = list(self._cluster.notes()) if self._cluster else []
+    if number < self._ledger.rounds:
       try:
-        return ledger.confirm(**line)
+        return self._ledger.confirm(**line)
       except ValueError as e:
         config = self.plan.config()
         raise ValueError(
           f'{e} It was run again, and came to another result: data, code or machine '
           f'changed.{self.directory.surroundings_that_changed(config)}'
         ) from e
-    return ledger.append(**line, notes=notes)
+    return self._ledger.append(**line, notes=notes or None)
 
-  def _say_where_it_is(self, rounds: int, released: int) -> None:
+  def _say_where_it_is(self, rounds: int) -> None:
     """Says in a line what begins, or after which of its rounds it goes on."""
-    plan, path = self.plan, self.directory.path
+    plan, path, released = self.plan, self.directory.path, self._ledger.rounds
     if released:
       text = f'{path}: going on after round {rounds} of {plan.num_rounds}'
       if released > rounds:
@@ -403,7 +387,7 @@ class Run:
         f'{plan.schedule.num_clients} clients; {noise}'
       )
     if plan.larger_cohort is not None:
-      text += f'; {plan.larger_cohort.in_words()}'
+      text += f'; {plan.both_cohorts}'
     if plan.options.packed_simulation == options.AUTO and not plan.packed:
       text += f'; clients are trained one by one: {plan.why_one_by_one}'
     progress_lib.say(f'{text}.', sys.stderr)
@@ -414,12 +398,7 @@ class Run:
 
   def _columns(self) -> list[str]:
     columns = ['round', 'attempts', _CLIENTS, 'epsilon', 'effective_noise_multiplier']
-    if self.plan.larger_cohort is not None:
-      columns.append('simulated_epsilon')
-    if self.plan.noise_to_signal is not None:
-      columns.append('noise_to_signal')
-    if self.plan.training.schedule is not None:
-      columns.append('client_learning_rate')
+    columns += self._planned(0)
     if self._evaluator:
       columns += [f'test_{name}' for name in self._evaluator.names]
     model = self.plan.training.model

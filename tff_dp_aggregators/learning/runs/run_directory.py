@@ -1,30 +1,11 @@
 """A run directory: everything a run leaves, and nothing half written.
 
-| file | content | who may see it |
-|------|---------|----------------|
-| `config.json` | settings, and the privacy parameters that follow from them | anybody |
-| `ledger.jsonl` | by round: what it released and what was spent by then | anybody |
-| `strategy.npz` | the strategy of the noise, if there is any | anybody |
-| `canaries.json` | coins and scores of canaries, if there are any | anybody |
-| `report.md`, `report.json`, `report.html` | the privacy report | anybody |
-| `share/` | copies of these files, as they were when the report was written | anybody |
-| `model.npz` | the weights of the trained model, which the guarantee covers | anybody |
-| `canaries.csv` | what they are made of: rounds of canaries tell draws | you |
-| `private.json` | all other settings: seeds, and what tells data from others | you |
-| `metrics.csv`, `events/` | numbers by round, exact ones of clients too | you |
-| `architecture.keras`, or `architecture/` | the model but for its training | you |
-| `preprocessing.json` | what makes inputs of columns, if that is known | you |
-
-"You" are those who may see the clients' data as well: initial weights, constants of a
-model and preprocessing may be made of them, without noise. While it runs there are also
-
-| file | content | who may see it |
-|------|---------|----------------|
-| `checkpoints/` | states to go on from; they hold the key of the noise | you |
-| `data/` | clients' examples, laid out for packed simulation | you |
-
-and `.lock`, which stays: whoever runs it has that locked. `log.txt` and `error.txt` are
-of whoever runs it, and may be there before the run.
+`docs/threat_model.md` has its files, and who may see which: what is in `share/` and the
+trained weights are for anybody, all else for those who may see the clients' data as
+well. For initial weights, constants of a model and preprocessing may be made of them,
+without noise; `checkpoints/` hold the key of the noise, and `data/` the examples.
+Whoever runs it has `.lock` locked, which stays; `log.txt` and `error.txt` are theirs,
+and may be there before the run.
 
 A hash of the data would tell whoever knows all clients but one, by trying, whether that
 one is among them; a seed tells who was drawn, or the noise. So nothing that may be

@@ -6,7 +6,6 @@ noise protects: neither is for others to see.
 """
 
 import io
-import json
 import os
 import shutil
 import sys
@@ -123,7 +122,6 @@ def load(
       f'tff.learning.models.FunctionalModel; got {type(model).__name__}.'
     )
   if isinstance(model, tf.keras.Model):
-    _build(model, run_dir)
     _check_constants(model, run_dir)
     _assign(model, weights)
     return model
@@ -177,26 +175,38 @@ def _keras_bytes(model: models.KerasFunctionalModel) -> bytes:
 
 
 def _check_constants(model: tf.keras.Model, run_dir: str) -> None:
-  """Refuses a model with other constants or activations than the trained one."""
+  """Refuses a model with other constants or activations than the trained one.
+
+  If it has no weights before it sees inputs, it sees those that were tried.
+  """
   path = os.path.join(run_dir, run_directory.KERAS_ARCHITECTURE)
-  if not os.path.exists(path):
+  arrays: dict[str, np.ndarray] = {}
+  if os.path.exists(path):
+    with zipfile.ZipFile(path) as archive:
+      if _TRIED in archive.namelist():
+        with np.load(io.BytesIO(archive.read(_TRIED))) as tried:
+          arrays.update(tried)
+  if not arrays:
+    if not model.built:
+      raise ValueError(
+        'the model has no weights yet, and the run has not kept what its inputs are: '
+        'call it once with some of them in the function that makes it.'
+      )
     return
-  with zipfile.ZipFile(path) as archive:
-    if _TRIED not in archive.namelist():
-      return
-    with np.load(io.BytesIO(archive.read(_TRIED))) as tried:
-      arrays = {name: tried[name] for name in tried.files}
   outputs, *weights = (
     [each for name, each in arrays.items() if name.startswith(f'{kind}/')]
     for kind in _TRIED_KINDS
   )
-  _assign(model, tff.learning.models.ModelWeights(*weights))
   given = {name: each for name, each in arrays.items() if name.startswith('input')}
   inputs: Any = next(iter(given.values()))
   if any(':' in name for name in given):
     inputs = {name.partition(':')[2]: each for name, each in given.items()}
   elif 'input' not in given:
     inputs = tuple(given.values())
+  if not model.built:
+    of_any = lambda each: tf.TensorSpec([None, *each.shape[1:]], each.dtype)  # noqa: E731
+    models.make(model, tf.nest.map_structure(of_any, inputs), seed=0, owner='the run')
+  _assign(model, tff.learning.models.ModelWeights(*weights))
   found = [each.numpy() for each in tf.nest.flatten(model(inputs, training=False))]
   for one, other in zip(found, outputs):
     scale = float(np.max(np.abs(other), initial=0.0)) or 1.0
@@ -231,23 +241,6 @@ def _kept(run_dir: str, custom_objects: Optional[Mapping[str, Any]]) -> Any:
       f'could not be kept, or the run is of an earlier version. Give {_MADE_AGAIN}.'
     )
   return tff.learning.models.load_functional_model(path)
-
-
-def _build(model: tf.keras.Model, run_dir: str) -> None:
-  """Makes the variables of a model that has none before it sees inputs."""
-  if model.built:
-    return
-  path = os.path.join(run_dir, run_directory.KERAS_ARCHITECTURE)
-  kept = None
-  if os.path.exists(path):
-    with zipfile.ZipFile(path) as archive:
-      kept = json.loads(archive.read('config.json')).get('build_config')
-  if kept is None:
-    raise ValueError(
-      'the model has no weights yet, and the run has not kept what its inputs are: '
-      'call it once with some of them in the function that makes it.'
-    )
-  model.build_from_config(kept)
 
 
 def _check_released(run_dir: str, weights: tff.learning.models.ModelWeights) -> None:
