@@ -166,16 +166,14 @@ def test_functions_are_looked_for_without_loading_the_module(tmp_path):
   (tmp_path / 'never_loaded.py').write_text(
     'raise RuntimeError\n'
     'from tensorflow import made_elsewhere\n'
-    'number = 3\n'
-    'if number:\n  def function(): pass\n'
+    'if 3:\n  def function(): pass\n'
     'later = None\n'
     'later = lambda: 3\n'
   )
   for name in ('made_elsewhere', 'function', 'later'):
     assert own.kind(f'never_loaded:{name}').name == f'never_loaded:{name}'
-  for name in ('number', 'missing'):
-    with pytest.raises(ValueError, match=f"never_loaded.py has no function '{name}'"):
-      own.kind(f'never_loaded:{name}')
+  with pytest.raises(ValueError, match="never_loaded.py has no function 'missing'"):
+    own.kind('never_loaded:missing')
   (tmp_path / 'never_loaded.py').write_text('def function(:\n')
   with pytest.raises(
     ValueError, match='never_loaded.py cannot be read: invalid syntax'
