@@ -364,32 +364,28 @@ def _x_label(axis: str, rows: Sequence[_Row]) -> str:
 def _lines(
   rows: Sequence[_Row], others: Sequence[str], axis: str, measure: str
 ) -> list[plotting.Line]:
-  groups: dict[tuple[str, bool], list[tuple[float, _Row]]] = {}
-  for row in rows:
-    x = _x(row, axis)
-    label = _label(row, others)
-    groups.setdefault((label, x is None), []).append((x or 0.0, row))
+  groups: dict[Any, list[tuple[Optional[float], _Row]]] = {}
+  for number, row in enumerate(rows):
+    x, label = _x(row, axis), _label(row, others)
+    # What has no place on the axis is a level of its own.
+    groups.setdefault(number if x is None else label, []).append((x, row))
   found = []
-  for (label, is_level), points in groups.items():
-    ordered = sorted(points, key=lambda each: each[0])
-    for part in [[each] for each in ordered] if is_level else [ordered]:
-      found.append(
-        plotting.Line(
-          _of_level(label, part[0][1]) if is_level else label,
-          () if is_level else [x for x, _ in part],
-          [_number(row[measure]) for _, row in part],
-          [_number(row[f'{measure}{ERROR}']) for _, row in part],
-        )
+  for points in groups.values():
+    ordered = sorted(points, key=lambda each: each[0] or 0.0)
+    label = _label(ordered[0][1], others)
+    is_level = ordered[0][0] is None
+    if is_level and math.isinf(_number(ordered[0][1]['epsilon'])):
+      parts = [part for part in label.split(', ') if part not in ('none', '')]
+      label = ', '.join(['no privacy', *parts])
+    found.append(
+      plotting.Line(
+        label,
+        () if is_level else [x for x, _ in ordered if x is not None],
+        [_number(row[measure]) for _, row in ordered],
+        [_number(row[f'{measure}{ERROR}']) for _, row in ordered],
       )
+    )
   return found
-
-
-def _of_level(label: str, row: _Row) -> str:
-  """The name of a level: without privacy, or with an epsilon that is not varied."""
-  if math.isinf(_number(row['epsilon'])):
-    others = [part for part in label.split(', ') if part not in ('none', '')]
-    return ', '.join(['no privacy', *others])
-  return label
 
 
 def _label(row: _Row, names: Sequence[str]) -> str:

@@ -15,7 +15,7 @@ import os
 import re
 import sys
 import traceback
-from typing import Any, Callable, Optional
+from typing import Any, Optional
 
 from tff_dp_aggregators.accounting.programs import program
 from tff_dp_aggregators.base import messages
@@ -117,7 +117,18 @@ class _Own(kind_lib.Kind):
 
 
 def make(name: str, shape: population.Shape) -> Any:
-  function = _function(name)
+  module_name, _, function_name = name.partition(':')
+  try:
+    module = importlib.import_module(module_name)
+  except (Exception, SystemExit) as e:  # Whatever a user's module raises.
+    raise program.WrongUsage(
+      f'--model={name}: importing {module_name} failed: {_why(e)}'
+    ) from e
+  function = getattr(module, function_name, None)
+  if not callable(function):
+    own = [key for key, each in vars(module).items() if inspect.isfunction(each)]
+    path = getattr(module, '__file__', '?')
+    raise program.WrongUsage(_no_function(name, path, function_name, own))
   variable = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
   parameters = inspect.signature(function).parameters.values()
   takes_shape = any(
@@ -134,22 +145,6 @@ def make(name: str, shape: population.Shape) -> Any:
     return function(shape) if takes_shape else function()
   except (Exception, SystemExit) as e:  # Whatever a user's function raises.
     raise program.WrongUsage(f'--model={name} failed: {_why(e)}') from e
-
-
-def _function(name: str) -> Callable[..., Any]:
-  module_name, _, function_name = name.partition(':')
-  try:
-    module = importlib.import_module(module_name)
-  except (Exception, SystemExit) as e:  # Whatever a user's module raises.
-    raise program.WrongUsage(
-      f'--model={name}: importing {module_name} failed: {_why(e)}'
-    ) from e
-  function = getattr(module, function_name, None)
-  if not callable(function):
-    own = [key for key, each in vars(module).items() if inspect.isfunction(each)]
-    path = getattr(module, '__file__', '?')
-    raise program.WrongUsage(_no_function(name, path, function_name, own))
-  return function
 
 
 def _why(error: BaseException) -> str:

@@ -5,8 +5,8 @@ loaded. Of databases a client's examples are read when they are needed, so a pop
 needs no memory; test examples are those of a split of its own.
 """
 
+import contextlib
 import dataclasses
-import io
 import os
 import pickle
 import tarfile
@@ -183,7 +183,6 @@ EMNIST = _task(
   '--cache_dir)',
   defaults=task.Defaults(
     model='cnn',
-    metric='accuracy',
     num_rounds=300,
     clients_per_round=100,
     min_separation=30,
@@ -228,7 +227,6 @@ CIFAR100 = _task(
   '(needs --cache_dir)',
   defaults=task.Defaults(
     model='simple_cnn',
-    metric='accuracy',
     num_rounds=300,
     clients_per_round=50,
     min_separation=10,
@@ -385,8 +383,7 @@ STACKOVERFLOW = task.Task(
 # clients; pfl-research takes mean and standard deviation of the training images
 # instead. Images are not flipped or cropped at random.
 _FOLDER = 'cifar-10-batches-py'
-_BATCHES = tuple(f'data_batch_{number}' for number in range(1, 6))
-_TEST_BATCH = 'test_batch'
+_BATCHES = (*(f'data_batch_{number}' for number in range(1, 6)), 'test_batch')
 # Keras unpacks to the first; the archive has the second's name where it comes from.
 _NAMES = (
   f'datasets/{_FOLDER}',
@@ -399,12 +396,8 @@ _NAMES = (
 
 
 def _check_cifar10(options: data_options.Data) -> None:
-  path = _cifar10(options)
+  _cifar10(options)
   task.check_num_clients(options, 50_000)
-  if os.path.isdir(path):
-    for name in (*_BATCHES, _TEST_BATCH):
-      if not os.path.isfile(os.path.join(path, name)):
-        raise FileNotFoundError(f'--task=cifar10 needs {os.path.join(path, name)}.')
 
 
 def _cifar10(options: data_options.Data) -> str:
@@ -433,18 +426,9 @@ class _Unpickler(pickle.Unpickler):
     return super().find_class(module, name)
 
 
-def _batch(content: bytes, where: str) -> tuple[np.ndarray, np.ndarray]:
-  try:
-    batch = _Unpickler(io.BytesIO(content), encoding='bytes').load()
-    images, labels = np.asarray(batch[b'data']), np.asarray(batch[b'labels'])
-    return images.reshape(-1, 3, 32, 32).transpose(0, 2, 3, 1), labels
-  except (pickle.UnpicklingError, EOFError, KeyError, TypeError, ValueError) as e:
-    raise ValueError(f'{where} is not a batch of CIFAR-10: {e}.') from e
-
-
 def _read(path: str) -> list[tuple[np.ndarray, np.ndarray]]:
   """Images and labels, those for training and those for testing."""
-  contents = {}
+  batches = []
   try:
     if path.endswith('.npz'):
       with np.load(path, allow_pickle=False) as arrays:
@@ -452,24 +436,24 @@ def _read(path: str) -> list[tuple[np.ndarray, np.ndarray]]:
           (arrays[f'x_{split}'], arrays[f'y_{split}'].reshape(-1))
           for split in ('train', 'test')
         ]
-    if os.path.isdir(path):
-      for name in (*_BATCHES, _TEST_BATCH):
-        with open(os.path.join(path, name), 'rb') as file:
-          contents[name] = file.read()
-    else:
-      with tarfile.open(path) as archive:
-        for name in (*_BATCHES, _TEST_BATCH):
-          member = archive.extractfile(f'{_FOLDER}/{name}')
-          assert member is not None
-          contents[name] = member.read()
-  except (tarfile.TarError, KeyError, EOFError, OSError, ValueError) as e:
+    with contextlib.ExitStack() as held:
+      is_folder = os.path.isdir(path)
+      archive = None if is_folder else held.enter_context(tarfile.open(path))
+      for name in _BATCHES:
+        if archive is None:
+          file: Any = held.enter_context(open(os.path.join(path, name), 'rb'))
+        else:
+          file = archive.extractfile(f'{_FOLDER}/{name}')
+        batch = _Unpickler(file, encoding='bytes').load()
+        images = np.asarray(batch[b'data']).reshape(-1, 3, 32, 32)
+        batches.append((images.transpose(0, 2, 3, 1), np.asarray(batch[b'labels'])))
+  except (
+    *(pickle.UnpicklingError, tarfile.TarError, EOFError, OSError),
+    *(KeyError, TypeError, ValueError),
+  ) as e:
     raise ValueError(f'{path} is not CIFAR-10: {e}.') from e
-  batches = {
-    name: _batch(content, f'{path}: {name}') for name, content in contents.items()
-  }
-  train = [batches[name] for name in _BATCHES]
-  images, labels = (np.concatenate(each) for each in zip(*train))
-  return [(images, labels), batches[_TEST_BATCH]]
+  images, labels = (np.concatenate(each) for each in zip(*batches[:-1]))
+  return [(images, labels), batches[-1]]
 
 
 def _scaled(path: str, images: np.ndarray, labels: np.ndarray) -> Any:
@@ -499,7 +483,6 @@ CIFAR10 = task.Task(
   load=_load_cifar10,
   defaults=task.Defaults(
     model='simple_cnn',
-    metric='accuracy',
     num_rounds=1500,
     num_clients=1000,
     clients_per_round=50,

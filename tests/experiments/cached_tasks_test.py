@@ -100,23 +100,24 @@ def test_there_are_files_for_every_task_that_reads_some():
   assert with_files == set(FILES)
 
 
-@pytest.mark.parametrize('task', ['cifar10', 'emnist'])
-def test_a_missing_file_is_named_at_once(task, tmp_path):
+def test_a_missing_file_is_named_at_once(tmp_path):
+  names = ('cifar10', 'emnist')
   program = (
     'import sys\n'
     'from experiments import simulate\n'
-    f'code = simulate.execute(["--task={task}", "--cache_dir={tmp_path}"])\n'
+    f'for name in {names}:\n'
+    f'  simulate.execute([f"--task={{name}}", "--cache_dir={tmp_path}"])\n'
     'assert "tensorflow" not in sys.modules\n'
-    'sys.exit(code)\n'
   )
   result = executing.run_python(program)
-  assert result.returncode == 2
   assert result.stdout == ''
-  (line,) = result.stderr.splitlines()
-  assert line.startswith('error: ')
-  assert str(tmp_path / FILES[task]) in line
-  assert 'nothing is downloaded' in line
-  simulations.refusal(f'--task={task}')
+  lines = result.stderr.splitlines()
+  for task, line in zip(names, lines):
+    assert line.startswith('error: ')
+    assert str(tmp_path / FILES[task]) in line
+    assert 'nothing is downloaded' in line
+    simulations.refusal(f'--task={task}')
+  assert len(lines) == len(names)
 
 
 @pytest.mark.parametrize('task', ['emnist', 'stackoverflow'])
@@ -238,7 +239,7 @@ def test_a_pickle_that_runs_something_is_refused(tmp_path, monkeypatch):
   folder.mkdir()
   for name in (*(f'data_batch_{i}' for i in range(1, 6)), 'test_batch'):
     (folder / name).write_bytes(pickle.dumps({b'data': _Evil(), b'labels': []}))
-  with pytest.raises(ValueError, match='is not a batch of CIFAR-10: it has a .*mkdir'):
+  with pytest.raises(ValueError, match='is not CIFAR-10: it has a .*mkdir'):
     tasks.TASKS['cifar10'].load(_options(tmp_path, 5))
   assert not (tmp_path / 'pwned').exists()
 
