@@ -71,6 +71,7 @@ def test_a_sampled_run_spends_what_report_says(sampled):
   assert 'for each client, an upper bound.' in result.stdout
 
 
+@pytest.mark.slow
 def test_a_sampled_run_was_carried_out_as_the_flags_say(sampled):
   run_dir, _, _ = sampled
   training = simulations.read(run_dir, 'config')['training']
@@ -82,6 +83,7 @@ def test_a_sampled_run_was_carried_out_as_the_flags_say(sampled):
   assert [row['test_accuracy'] != '' for row in rows] == [False, True]
 
 
+@pytest.mark.slow
 def test_packing_may_not_change_when_a_run_goes_on(sampled):
   run_dir, _, shared = sampled
   said = simulations.refusal(*CLIENTS, *shared, f'--run_dir={run_dir}')
