@@ -105,7 +105,6 @@ def train(
   is_seeded = privacy.mechanism is not None and not (
     run.secret_noise or privacy.is_always_secret
   )
-  audit = {name: getattr(run, name) for name in ('audit_canaries', 'audit_confidence')}
   options = learning.RunOptions(
     noise_seed=run.seed if is_seeded else None,
     packed_simulation='auto'
@@ -119,7 +118,8 @@ def train(
     target_epsilon=privacy.target_epsilon,
     not_covered=(*population.not_covered, *not_covered),
     data_facts=population.facts or None,
-    **{name: value for name, value in audit.items() if value is not None},
+    audit_canaries=run.audit_canaries or 0,
+    audit_confidence=run.audit_confidence,
   )
   with warnings.catch_warnings():
     warnings.showwarning = _say_warning

@@ -22,6 +22,8 @@ from ..data.formats import sqlite_clients
 from ..options import data as data_options
 from . import task
 
+# Makes examples of what is serialised.
+_Parse = Callable[[list[bytes]], dict[str, np.ndarray]]
 _SERVER = 'https://storage.googleapis.com/tff-datasets-public/'
 
 
@@ -61,7 +63,7 @@ class _Split:
     self,
     path: str,
     name: str,
-    parse: Callable[[list[bytes]], dict[str, np.ndarray]],
+    parse: _Parse,
     most: Optional[int] = None,  # Of a client's examples that are read.
   ):
     self._path, self._name, self._parse = path, name, parse
@@ -117,9 +119,6 @@ def _features(serialized: list[bytes], **wanted: Any) -> Mapping[str, np.ndarray
   return {name: tensor.numpy() for name, tensor in found.items()}
 
 
-_Parse = Callable[[list[bytes]], dict[str, np.ndarray]]
-
-
 def _task(
   name: str,
   shape: population.Shape,
@@ -135,7 +134,7 @@ def _task(
 
   def load(options: data_options.Data) -> population.Population:
     path = _database(options, name, splits)
-    return _population(path, splits, parse, shape, not_covered)
+    return _population(path, splits, parse, shape=shape, not_covered=not_covered)
 
   return task.Task(name=name, check=check, load=load, **said)
 
@@ -144,10 +143,9 @@ def _population(
   path: str,
   splits: Sequence[str],
   parse: _Parse,
-  shape: population.Shape,
-  not_covered: tuple[str, ...],
   most: Optional[int] = None,  # Examples of a client.
   most_tested: Optional[int] = None,
+  **said: Any,
 ) -> population.Population:
   clients, test = (_Split(path, name, parse, most) for name in splits)
   found = test.first(most_tested)
@@ -155,9 +153,8 @@ def _population(
     clients=clients,
     num_clients=len(clients),
     test_examples=(found['x'], found['y']),
-    shape=shape,
     facts={'clients': len(clients), 'test examples': len(found['y'])},
-    not_covered=not_covered,
+    **said,
   )
 
 
@@ -342,14 +339,14 @@ def _stackoverflow(options: data_options.Data) -> population.Population:
     path,
     ('train', 'test'),
     parse,
-    task.shape_of_tokens(vocabulary, _LENGTH, unscored_labels=unscored),
-    (
+    _MOST_SENTENCES,
+    _NUM_TEST_SENTENCES,
+    shape=task.shape_of_tokens(vocabulary, _LENGTH, unscored_labels=unscored),
+    not_covered=(
       f"The vocabulary of {known} words was counted over the training clients' "
       'sentences, by those who published the data.',
       'Test metrics are computed from later sentences, many of the same clients.',
     ),
-    _MOST_SENTENCES,
-    _NUM_TEST_SENTENCES,
   )
   facts = {**made.facts, 'words in the vocabulary': known}
   return dataclasses.replace(made, facts=facts)
