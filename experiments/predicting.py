@@ -179,15 +179,11 @@ class Served(tf.Module):
       self._weights = tf.nest.map_structure(tf.Variable, model.initial_weights)
     if self._preprocessing.text is not None:
       vocabulary = self._preprocessing.tokens
-      keys: Any = list(vocabulary.entries)
-      is_of_characters = vocabulary.unit == 'character'
-      if is_of_characters:
-        keys = list(map(ord, keys))
-      initializer = tf.lookup.KeyValueTensorInitializer(
-        tf.constant(keys, tf.int64 if is_of_characters else tf.string),
-        tf.range(1, len(keys) + 1, dtype=tf.int64),
-      )
-      self._table = tf.lookup.StaticHashTable(initializer, vocabulary.unknown)
+      if vocabulary.unit == 'character':
+        keys = tf.constant([*map(ord, vocabulary.entries)], tf.int64)
+      else:
+        keys = tf.constant(vocabulary.entries, tf.string)
+      self._table = _numbers_of(keys, 1, vocabulary.unknown)
     self._values = self._known()
     self.columns = self._columns()
     self.predict = tf.function(self._predict, input_signature=[self.columns])
@@ -251,9 +247,7 @@ class Served(tf.Module):
       if all(map(columns_lib.is_number, names)):  # However they are written.
         found[name] = np.array(names, np.float64)
       else:
-        codes = tf.range(len(names), dtype=tf.int64)
-        initializer = tf.lookup.KeyValueTensorInitializer(tf.constant(names), codes)
-        found[name] = tf.lookup.StaticHashTable(initializer, len(names))
+        found[name] = _numbers_of(tf.constant(names), 0, len(names))
     return found
 
   def _codes(self, name: str, values: tf.Tensor) -> tf.Tensor:
@@ -317,6 +311,14 @@ def export(predictor: Predictor, folder: str) -> dict[str, tf.TensorSpec]:
   )
   tf.saved_model.save(served, folder, signatures={'serving_default': signature})
   return specs
+
+
+def _numbers_of(
+  keys: tf.Tensor, first: int, unknown: int
+) -> tf.lookup.StaticHashTable:
+  numbers = tf.range(first, first + len(keys), dtype=tf.int64)
+  initializer = tf.lookup.KeyValueTensorInitializer(keys, numbers)
+  return tf.lookup.StaticHashTable(initializer, unknown)
 
 
 def _check(is_so: tf.Tensor, otherwise: str) -> None:
