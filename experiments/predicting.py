@@ -313,9 +313,7 @@ def export(predictor: Predictor, folder: str) -> dict[str, tf.TensorSpec]:
   return specs
 
 
-def _numbers_of(
-  keys: tf.Tensor, first: int, unknown: int
-) -> tf.lookup.StaticHashTable:
+def _numbers_of(keys: tf.Tensor, first: int, unknown: int) -> tf.lookup.StaticHashTable:
   numbers = tf.range(first, first + len(keys), dtype=tf.int64)
   initializer = tf.lookup.KeyValueTensorInitializer(keys, numbers)
   return tf.lookup.StaticHashTable(initializer, unknown)
