@@ -104,9 +104,6 @@ def check_apart(
       raise ValueError(
         f'--{name} is set by {one} and by {other}; leave it out of one of them.'
       )
-  for axis in tuned:
-    if any(not value for each in axis.values for _, value in each):
-      raise ValueError(f'--tune {axis.flag} has an empty value; leave it out.')
 
 
 def _values_of(axis: grid.Axis) -> tuple[str, ...]:

@@ -57,16 +57,13 @@ def rows(
   results: Sequence[cells_lib.Result],
   selections: Mapping[grid.Point, cells_lib.Selected],
 ) -> list[Row]:
-  measures = _measures(results)
   found = []
   for point in record.points:
-    of_point = [each for each in results if each.cell.point == point]
+    of_point = (each for each in results if each.cell.point == point)
     finished = [each for each in of_point if each.is_finished]
-    row: Row = {name: point.values.get(name, '') for name in columns_varied(record)}
     selected = selections.get(point)
-    chosen = dict(selected.settings) if selected else {}
-    row |= {f'{TUNED}{name}': chosen.get(name, '') for name in record.tuned}
-    for name in measures:
+    row = _settings_of(record, point, selected.settings if selected else ())
+    for name in _measures(results):
       values = [each.measures[name] for each in finished if name in each.measures]
       row[name], row[f'{name}{ERROR}'] = mean_and_error(values)
     # All seeds have the same, but that drop-outs, say, may make of it.
@@ -82,6 +79,14 @@ def rows(
     row['seconds'] = None if seconds is None else round(seconds, 3)
     found.append(row)
   return found
+
+
+def _settings_of(
+  record: grid.Record, point: grid.Point, tuned: Iterable[grid.Setting]
+) -> Row:
+  values, chosen = point.values, dict(tuned)
+  row = {name: values.get(name, '') for name in columns_varied(record)}
+  return row | {f'{TUNED}{name}': chosen.get(name, '') for name in record.tuned}
 
 
 def columns_varied(record: grid.Record) -> list[str]:
@@ -117,14 +122,11 @@ def write(
 def _cell_rows(
   output: str, record: grid.Record, results: Sequence[cells_lib.Result]
 ) -> list[Row]:
-  measures = _measures(results)
   found = []
   for each in results:
-    values = {**each.cell.point.values, **dict(each.cell.tuned)}
-    row: Row = {name: values.get(name, '') for name in columns_varied(record)}
-    row |= {f'{TUNED}{name}': values.get(name, '') for name in record.tuned}
+    row = _settings_of(record, each.cell.point, each.cell.tuned)
     row |= {'seed': each.cell.seed, 'status': each.status, 'rounds': each.rounds}
-    row |= {name: each.measures.get(name) for name in measures}
+    row |= {name: each.measures.get(name) for name in _measures(results)}
     row |= {name: getattr(each, name) for name in ('epsilon', *_OF_NOISE)}
     row |= {
       'seconds': round(each.seconds, 3),
