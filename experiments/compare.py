@@ -314,7 +314,7 @@ class Comparison:
       progress.say(f'error: {lost}', sys.stderr)
       return FAILED
     failed = sum(each.status == cells_lib.FAILED for each in done)
-    if stop.requested or any(each.is_stopped for each in done):
+    if stop.requested or any(each.status == cells_lib.BEGUN for each in done):
       progress.say('Stopped before its end; the same command goes on.')
       return INTERRUPTED
     if failed:
@@ -330,7 +330,7 @@ def _s(number: int) -> str:
 
 
 def _in_words(result: cells_lib.Result, seconds: float) -> str:
-  if result.is_stopped:
+  if result.status == cells_lib.BEGUN:
     return 'stopped, and can go on'
   if result.status == cells_lib.FAILED:
     return f'failed: {result.error}; all of it is in {result.cell.error_path}'

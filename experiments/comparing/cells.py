@@ -165,11 +165,6 @@ class Result:
     return self.status == FINISHED
 
   @property
-  def is_stopped(self) -> bool:
-    """Whether it can go on where it is."""
-    return self.status in (BEGUN, WAITING)
-
-  @property
   def metric(self) -> float:
     """What its settings measure; NaN before there is anything."""
     name = f'{_TEST}{self.cell.settings.model.metric.name}'

@@ -57,13 +57,13 @@ def rows(
   results: Sequence[cells_lib.Result],
   selections: Mapping[grid.Point, cells_lib.Selected],
 ) -> list[Row]:
-  found = []
+  found, measures = [], _measures(results)
   for point in record.points:
     of_point = (each for each in results if each.cell.point == point)
     finished = [each for each in of_point if each.is_finished]
     selected = selections.get(point)
     row = _settings_of(record, point, selected.settings if selected else ())
-    for name in _measures(results):
+    for name in measures:
       values = [each.measures[name] for each in finished if name in each.measures]
       row[name], row[f'{name}{ERROR}'] = mean_and_error(values)
     # All seeds have the same, but that drop-outs, say, may make of it.
@@ -122,11 +122,11 @@ def write(
 def _cell_rows(
   output: str, record: grid.Record, results: Sequence[cells_lib.Result]
 ) -> list[Row]:
-  found = []
+  found, measures = [], _measures(results)
   for each in results:
     row = _settings_of(record, each.cell.point, each.cell.tuned)
     row |= {'seed': each.cell.seed, 'status': each.status, 'rounds': each.rounds}
-    row |= {name: each.measures.get(name) for name in _measures(results)}
+    row |= {name: each.measures.get(name) for name in measures}
     row |= {name: getattr(each, name) for name in ('epsilon', *_OF_NOISE)}
     row |= {
       'seconds': round(each.seconds, 3),

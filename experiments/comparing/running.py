@@ -9,7 +9,6 @@ process, so that TensorFlow is loaded once.
 import asyncio
 import collections
 import contextlib
-import dataclasses
 import os
 import queue
 import re
@@ -290,10 +289,12 @@ class Cluster:
     if error:
       os.makedirs(cell.directory, exist_ok=True)
       new_files.replace(cell.error_path, error.rstrip('\n') + '\n')
-    result = cells_lib.read(cell)
-    if error:
       last = cells_lib.last_line(error)
-      result = dataclasses.replace(result, status=cells_lib.FAILED, error=last)
+      result = cells_lib.Result(cell, cells_lib.FAILED, error=last)
+    elif answer.is_finished:
+      result = cells_lib.read(cell)
+    else:
+      result = cells_lib.Result(cell, cells_lib.BEGUN)
     tell(result, answer.seconds)
 
   def _lost(self, what: str) -> LostError:
