@@ -93,26 +93,20 @@ def check_apart(
   """Refuses flags that are set in two ways; values of --grid may set what others do."""
   tunes = [{flag for each in axis.values for flag, _ in each} for axis in tuned]
   along = {flag for axis in axes for each in axis.values for flag, _ in each[1:]}
-  set_by: dict[str, list[str]] = collections.defaultdict(list)
-  for place, names in (
-    *(('--grid', {axis.flag}) for axis in axes),
-    *(('--tune', tuned_flags) for tuned_flags in tunes),
-    ('the command line', given),
+  places = (
+    ('--grid', {axis.flag for axis in axes}),
+    *(('--tune', flags_of_axis) for flags_of_axis in tunes),
+    ('the command line', set(given)),
     ('a value of --grid', along.intersection(itertools.chain(*tunes))),
-  ):
-    for name in names:
-      set_by[name].append(place)
-  for name, places in sorted(set_by.items()):
-    if len(places) > 1:
+  )
+  for (one, names), (other, more) in itertools.combinations(places, 2):
+    for name in sorted(names & more):
       raise ValueError(
-        f'--{name} is set by {" and by ".join(places)}; leave it out of one of them.'
+        f'--{name} is set by {one} and by {other}; leave it out of one of them.'
       )
-  for axis in tuned:
-    if any(not value for each in axis.values for _, value in each):
-      raise ValueError(f'--tune {axis.flag} has an empty value; leave it out.')
 
 
-def values_of(axis: grid.Axis) -> tuple[str, ...]:
+def _values_of(axis: grid.Axis) -> tuple[str, ...]:
   return tuple(
     ':'.join([own, *(f'{flag}={value}' for flag, value in along)])
     for (_, own), *along in axis.values
@@ -159,7 +153,7 @@ class Comparison:
           cells.append(self._make.cell(point, seed))
         elif point in selections:
           selected = selections[point]
-          cell = self._make.cell(point, seed, tuned=selected.settings, chosen=True)
+          cell = self._make.cell(point, seed, tuned=selected.settings)
           said = () if selected.sentence is None else (selected.sentence,)
           cells.append(dataclasses.replace(cell, not_covered=said))
     return cells
@@ -172,13 +166,13 @@ class Comparison:
       self._cluster.check(self._output)
       grid.write_record(self._output, self._record)
       self._say_what_it_is()
-      outcomes: list[running.Outcome] = []
+      done: list[cells_lib.Result] = []
       lost: Optional[running.LostError] = None
       try:
-        self._run(self._tried, stop, outcomes, 'tuning ')
+        self._run(self._tried, stop, done, 'tuning ')
         if self._tuned:
           self._cells = self._make_cells(self._selections())
-        self._run(self._cells, stop, outcomes)
+        self._run(self._cells, stop, done)
       except running.LostError as e:
         lost = e
       except KeyboardInterrupt:
@@ -189,13 +183,13 @@ class Comparison:
       rows = results_lib.write(self._output, self._record, results, selections, notes)
       results_lib.draw(self._output)
       progress.say(results_lib.to_text(self._record, rows))
-      return self._end(outcomes, stop, lost)
+      return self._end(done, stop, lost)
 
   def _run(
     self,
     cells: Sequence[cells_lib.Cell],
     stop: interrupts.StopRequest,
-    outcomes: list[running.Outcome],
+    done: list[cells_lib.Result],
     kind: str = '',
   ) -> None:
     asked = [
@@ -210,15 +204,15 @@ class Comparison:
       progress.say(
         f'{len(asked) - len(left)} of {len(asked)} {kind}runs were finished before.'
       )
-    before, begun = len(outcomes), time.monotonic()
+    before, begun = len(done), time.monotonic()
 
-    def tell(outcome: running.Outcome) -> None:
-      outcomes.append(outcome)
-      done = len(outcomes) - before
-      text = f'{kind}{done}/{len(left)} {outcome.cell.name}: {_in_words(outcome)}'
-      waiting = len(left) - done
-      if waiting:
-        seconds = (time.monotonic() - begun) / done * waiting
+    def tell(result: cells_lib.Result, seconds: float) -> None:
+      done.append(result)
+      number = len(done) - before
+      text = f'{kind}{number}/{len(left)} {result.cell.name}: '
+      text += _in_words(result, seconds)
+      if waiting := len(left) - number:
+        seconds = (time.monotonic() - begun) / number * waiting
         text += f'; {waiting} left, about {_duration(seconds)}'
       progress.say(text)
 
@@ -311,7 +305,7 @@ class Comparison:
 
   def _end(
     self,
-    outcomes: Sequence[running.Outcome],
+    done: Sequence[cells_lib.Result],
     stop: interrupts.StopRequest,
     lost: Optional[running.LostError],
   ) -> int:
@@ -319,11 +313,10 @@ class Comparison:
     if lost is not None:
       progress.say(f'error: {lost}', sys.stderr)
       return FAILED
-    stopped = any(each.status == running.INTERRUPTED for each in outcomes)
-    if stop.requested or stopped:
+    failed = sum(each.status == cells_lib.FAILED for each in done)
+    if stop.requested or any(each.status == cells_lib.BEGUN for each in done):
       progress.say('Stopped before its end; the same command goes on.')
       return INTERRUPTED
-    failed = sum(each.status == cells_lib.FAILED for each in outcomes)
     if failed:
       progress.say(
         f'{failed} of the runs failed; the same command tries again what failed.'
@@ -336,15 +329,14 @@ def _s(number: int) -> str:
   return '' if number == 1 else 's'
 
 
-def _in_words(outcome: running.Outcome) -> str:
-  if outcome.status == running.INTERRUPTED:
+def _in_words(result: cells_lib.Result, seconds: float) -> str:
+  if result.status == cells_lib.BEGUN:
     return 'stopped, and can go on'
-  if outcome.status == cells_lib.FAILED:
-    return f'failed: {outcome.reason}; all of it is in {outcome.cell.error_path}'
-  result = cells_lib.read(outcome.cell)
-  name = outcome.cell.settings.model.metric.name
+  if result.status == cells_lib.FAILED:
+    return f'failed: {result.error}; all of it is in {result.cell.error_path}'
+  name = result.cell.settings.model.metric.name
   spent = rounding.up(result.epsilon)
-  return f'{name} {result.metric:.4f}, epsilon {spent} ({_duration(outcome.seconds)})'
+  return f'{name} {result.metric:.4f}, epsilon {spent} ({_duration(seconds)})'
 
 
 def _duration(seconds: float) -> str:
@@ -415,7 +407,7 @@ def _planned(
     points=grid.points(axes, {**on_all, 'mechanism': values.mechanism}),
     tasks=(),
     seeds=values.seeds,
-    tuned={axis.flag: values_of(axis) for axis in tuned},
+    tuned={axis.flag: _values_of(axis) for axis in tuned},
     tuning_seeds=values.tuning_seeds,
   )
   output = values.output or run_options.new_directory('compare')

@@ -55,30 +55,22 @@ def main(values: flags.FlagValues) -> int:
   directories = values.run_dir
   if not directories:
     raise program.WrongUsage('name the directory of a run, or several.')
-  comparisons = [each for each in directories if grid.is_comparison(each)]
-  if comparisons:
-    written = _draw_comparison(values, directories)
+  if any(map(grid.is_comparison, directories)):
+    if len(directories) > 1:
+      raise program.WrongUsage(
+        f'a comparison is drawn alone; got {", ".join(directories)}. Its runs are in '
+        'the directory cells in it.'
+      )
+    program.refuse(values, ('x', 'y'), 'is for runs; a comparison has its own axes.')
+    written = results.draw(directories[0], values.output)
+    if not written:
+      raise program.WrongUsage(f'no run of {directories[0]} is finished yet.')
   else:
     written = [values.output or _DEFAULT_OUTPUT]
     runs = [plotting.read_run(each) for each in directories]
     plotting.save(plotting.picture(runs, values.x, values.y), written[0])
   progress.say(f'Drawn: {", ".join(written)}.')
   return 0
-
-
-def _draw_comparison(values: flags.FlagValues, directories: list[str]) -> list[str]:
-  if len(directories) > 1:
-    raise program.WrongUsage(
-      f'a comparison is drawn alone; got {", ".join(directories)}. Its runs are in '
-      'the directory cells in it.'
-    )
-  for name in ('x', 'y'):
-    if values[name].present:
-      raise program.WrongUsage(f'--{name} is for runs; a comparison has its own axes.')
-  written = results.draw(directories[0], values.output)
-  if not written:
-    raise program.WrongUsage(f'no run of {directories[0]} is finished yet.')
-  return written
 
 
 PROGRAM = program.Program(

@@ -352,7 +352,11 @@ def _draw_lines(axes: Any, chart: Chart) -> None:
       **of_line,
     )
   for number, line in enumerate(each for each in chart.lines if not len(each.x)):
-    _draw_level(axes, line, _DASHES[(1 + number) % len(_DASHES)])
+    (level,) = line.y
+    dashes = {'linestyle': _DASHES[(1 + number) % len(_DASHES)], 'linewidth': 1.4}
+    axes.axhline(level, label=line.label, color=_GREY, zorder=1, **dashes)
+    for error in filter(math.isfinite, line.errors):
+      axes.axhspan(level - error, level + error, color=_GREY, alpha=0.12, zorder=0)
   if chart.are_points and x_values:
     _mark_values(axes, x_values, chart.log_x)
   elif not chart.log_x:
@@ -383,16 +387,6 @@ def _mark_values(axes: Any, x_values: Sequence[float], is_log: bool) -> None:
   axes.set_xticks([x_values[each] for each in kept])
   axes.set_xticklabels([f'{x_values[each]:.4g}' for each in kept])
   axes.set_xticks([], minor=True)
-
-
-def _draw_level(axes: Any, line: Line, dashes: str) -> None:
-  # At one height, with a band of a standard error to both sides.
-  (level,) = line.y
-  axes.axhline(
-    level, label=line.label, color=_GREY, linestyle=dashes, linewidth=1.4, zorder=1
-  )
-  for error in filter(math.isfinite, line.errors):
-    axes.axhspan(level - error, level + error, color=_GREY, alpha=0.12, zorder=0)
 
 
 def _draw_dots(axes: Any, dots: Dots) -> None:

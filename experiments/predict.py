@@ -17,8 +17,7 @@ import io
 import os
 import sys
 import warnings
-from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any, Optional
+from typing import TYPE_CHECKING
 
 from absl import flags
 
@@ -79,8 +78,13 @@ def main(values: flags.FlagValues) -> int:
     from . import predicting
   predictor = predicting.Predictor(values.run_dir)
   if data is not None:
-    found = _table(predictor.predictions(data), data, predictor.preprocessing.several)
-    new_files.write_new(values.output, found)
+    content = io.StringIO()
+    writer = csv.writer(content, lineterminator='\n')
+    for number, some in enumerate(predictor.columns(data)):
+      if number == 0:
+        writer.writerow(some)
+      writer.writerows(zip(*some.values()))
+    new_files.write_new(values.output, content.getvalue())
     progress.say(f'Predictions are in {values.output}.')
     _say_metric(predictor, data)
   if values.export is not None:
@@ -111,44 +115,6 @@ def _check(values: flags.FlagValues) -> None:
   elif not os.path.exists(values.data):
     raise program.WrongUsage(f'--data={values.data}: there is no such file or folder.')
   program.check_new(values, 'output', 'export')
-
-
-def _table(
-  predictions: Iterator['predicting.Predictions'],
-  data: preprocessing_lib.NewData,
-  labels: Optional[Sequence[str]],
-) -> str:
-  content = io.StringIO()
-  writer = csv.writer(content, lineterminator='\n')
-  head = None
-  for some in predictions:
-    parts: dict[Any, Any] = {}
-    if some.clients is not None:
-      parts[data.client_column] = some.clients
-    parts.update(_columns(some, labels))
-    if head is None:
-      head = list(parts)
-      writer.writerow(head)
-    writer.writerows(zip(*parts.values()))
-  return content.getvalue()
-
-
-def _columns(
-  some: 'predicting.Predictions', labels: Optional[Sequence[str]]
-) -> Iterator[tuple[str, list[Any]]]:
-  """Columns of predictions; of several labels of a row, those of each."""
-  for place, label in enumerate(labels or ['']):
-    of = f'_{label}' if label else ''
-    one: Any = (slice(None), place) if label else slice(None)
-    values = some.values[one]
-    is_number = some.probabilities is None
-    yield (
-      f'prediction{of}',
-      [f'{value:.9g}' for value in values] if is_number else list(values),
-    )
-    if some.probabilities is not None:
-      likely = some.probabilities[one]
-      yield f'probability{of}', [f'{each:.6g}' for each in likely]
 
 
 def _say_metric(

@@ -12,7 +12,7 @@ import json
 import os
 import re
 from collections.abc import Iterator, Mapping
-from typing import Any, NamedTuple, Optional
+from typing import Any, Optional
 
 import numpy as np
 import tensorflow as tf
@@ -24,7 +24,7 @@ from tff_dp_aggregators.learning.runs import run_directory
 from tff_dp_aggregators.learning.runs import saved_model
 
 from . import metrics
-from .data import columns
+from .data import columns as columns_lib
 from .data import population
 from .data import preprocessing as preprocessing_lib
 from .data import texts as texts_lib
@@ -35,16 +35,6 @@ _BATCH_BYTES = 2**26
 _CROSS_ENTROPY = 'cross_entropy'
 # Inputs by which is seen whether outputs are probabilities.
 _NUM_TRIED = 16
-
-
-class Predictions(NamedTuple):
-  # Whose they are, as the data have it; `None` if they do not say.
-  clients: Optional[list[str]]
-  # Names of classes or of next tokens, or numbers in the units of the labels; whether
-  # they are there of tags. Of several labels, [rows, labels].
-  values: np.ndarray
-  # Probability of each name, or of each tag being there; `None` for numbers.
-  probabilities: Optional[np.ndarray]
 
 
 class Predictor:
@@ -61,17 +51,27 @@ class Predictor:
     is_known = ':' not in flags['model'] or flags['loss'] == _CROSS_ENTROPY
     self.gives_logits = is_known or not self._gives_probabilities()
 
-  def predictions(self, data: preprocessing_lib.NewData) -> Iterator[Predictions]:
+  def columns(self, data: preprocessing_lib.NewData) -> Iterator[dict[str, list[Any]]]:
+    """Client, prediction and probability of rows, as far as there are such."""
     for chunk in data.chunks():
       outputs = self._outputs(chunk.inputs, chunk.last)
       said = said_of(outputs, self.preprocessing, self.gives_logits)
-      found = said['prediction'].numpy()
-      if found.dtype == object:
-        found = np.array([name.decode('utf-8') for name in found], object)
-      likely = said.get('probability')
-      yield Predictions(
-        chunk.clients, found, None if likely is None else likely.numpy()
-      )
+      values, likely = said['prediction'].numpy(), said.get('probability')
+      found: dict[str, list[Any]] = {}
+      if chunk.clients is not None:
+        found[str(data.client_column)] = chunk.clients
+      for place, label in enumerate(self.preprocessing.several or ['']):
+        of = f'_{label}' if label else ''
+        one: Any = (slice(None), place) if label else slice(None)
+        if likely is None:
+          found[f'prediction{of}'] = [f'{each:.9g}' for each in values[one]]
+          continue
+        found[f'prediction{of}'] = [
+          each.decode('utf-8') if isinstance(each, bytes) else each
+          for each in values[one]
+        ]
+        found[f'probability{of}'] = [f'{each:.6g}' for each in likely.numpy()[one]]
+      yield found
 
   def measure(self, data: preprocessing_lib.NewData) -> tuple[str, float]:
     """The metric of the run on data with labels: its name, and what it comes to."""
@@ -179,15 +179,11 @@ class Served(tf.Module):
       self._weights = tf.nest.map_structure(tf.Variable, model.initial_weights)
     if self._preprocessing.text is not None:
       vocabulary = self._preprocessing.tokens
-      keys: Any = list(vocabulary.entries)
-      is_of_characters = vocabulary.unit == 'character'
-      if is_of_characters:
-        keys = list(map(ord, keys))
-      initializer = tf.lookup.KeyValueTensorInitializer(
-        tf.constant(keys, tf.int64 if is_of_characters else tf.string),
-        tf.range(1, len(keys) + 1, dtype=tf.int64),
-      )
-      self._table = tf.lookup.StaticHashTable(initializer, vocabulary.unknown)
+      if vocabulary.unit == 'character':
+        keys = tf.constant([*map(ord, vocabulary.entries)], tf.int64)
+      else:
+        keys = tf.constant(vocabulary.entries, tf.string)
+      self._table = _numbers_of(keys, 1, vocabulary.unknown)
     self._values = self._known()
     self.columns = self._columns()
     self.predict = tf.function(self._predict, input_signature=[self.columns])
@@ -248,12 +244,10 @@ class Served(tf.Module):
     """The values of columns that are names: numbers, or a table of texts."""
     kept, found = self._preprocessing, {}
     for name, names in {**kept.name_columns, **kept.embedded_columns}.items():
-      if all(map(columns.is_number, names)):  # However they are written.
+      if all(map(columns_lib.is_number, names)):  # However they are written.
         found[name] = np.array(names, np.float64)
       else:
-        codes = tf.range(len(names), dtype=tf.int64)
-        initializer = tf.lookup.KeyValueTensorInitializer(tf.constant(names), codes)
-        found[name] = tf.lookup.StaticHashTable(initializer, len(names))
+        found[name] = _numbers_of(tf.constant(names), 0, len(names))
     return found
 
   def _codes(self, name: str, values: tf.Tensor) -> tf.Tensor:
@@ -317,6 +311,12 @@ def export(predictor: Predictor, folder: str) -> dict[str, tf.TensorSpec]:
   )
   tf.saved_model.save(served, folder, signatures={'serving_default': signature})
   return specs
+
+
+def _numbers_of(keys: tf.Tensor, first: int, unknown: int) -> tf.lookup.StaticHashTable:
+  numbers = tf.range(first, first + len(keys), dtype=tf.int64)
+  initializer = tf.lookup.KeyValueTensorInitializer(keys, numbers)
+  return tf.lookup.StaticHashTable(initializer, unknown)
 
 
 def _check(is_so: tf.Tensor, otherwise: str) -> None:

@@ -8,7 +8,7 @@ import shlex
 import sys
 import warnings
 from collections.abc import Sequence
-from typing import Any, Callable, Optional
+from typing import Any, Optional
 
 import numpy as np
 import tensorflow as tf
@@ -105,37 +105,41 @@ def train(
   is_seeded = privacy.mechanism is not None and not (
     run.secret_noise or privacy.is_always_secret
   )
-  audit = {name: getattr(run, name) for name in ('audit_canaries', 'audit_confidence')}
-  result = _with_warnings_in_lines(
-    learning.train,
-    model,
-    population.clients,
-    mechanism,
-    run_dir,
-    delta=privacy.delta,
-    clip_norm=privacy.clip_norm,
-    schedule=schedule,
-    seed=run.seed,
-    scheduler=settings.scheduler,
-    local=_client_training(settings),
-    server=dataclasses.replace(settings.server, optimizer=_server_optimizer(settings)),
-    test=test,
-    run=learning.RunOptions(
-      noise_seed=run.seed if is_seeded else None,
-      packed_simulation='auto'
-      if run.packed_simulation is None
-      else run.packed_simulation,
-      checkpoint_seconds=run.checkpoint_seconds,
-      timeout_seconds=run.timeout_seconds,
-      trusted_network=settings.trusted_network,
-      settings=settings.flags,
-      preprocessing=population.preprocessing and population.preprocessing.to_json(),
-      target_epsilon=privacy.target_epsilon,
-      not_covered=(*population.not_covered, *not_covered),
-      data_facts=population.facts or None,
-      **{name: value for name, value in audit.items() if value is not None},
-    ),
+  options = learning.RunOptions(
+    noise_seed=run.seed if is_seeded else None,
+    packed_simulation='auto'
+    if run.packed_simulation is None
+    else run.packed_simulation,
+    checkpoint_seconds=run.checkpoint_seconds,
+    timeout_seconds=run.timeout_seconds,
+    trusted_network=settings.trusted_network,
+    settings=settings.flags,
+    preprocessing=population.preprocessing and population.preprocessing.to_json(),
+    target_epsilon=privacy.target_epsilon,
+    not_covered=(*population.not_covered, *not_covered),
+    data_facts=population.facts or None,
+    audit_canaries=run.audit_canaries or 0,
+    audit_confidence=run.audit_confidence,
   )
+  with warnings.catch_warnings():
+    warnings.showwarning = _say_warning
+    result = learning.train(
+      model,
+      population.clients,
+      mechanism,
+      run_dir,
+      delta=privacy.delta,
+      clip_norm=privacy.clip_norm,
+      schedule=schedule,
+      seed=run.seed,
+      scheduler=settings.scheduler,
+      local=_client_training(settings),
+      server=dataclasses.replace(
+        settings.server, optimizer=_server_optimizer(settings)
+      ),
+      test=test,
+      run=options,
+    )
   name, drawn = settings.model.metric.name, plotting.read_run(run_dir)
   if drawn.has(f'test_{name}'):
     title = f'{settings.name}, {population.num_clients} clients'
@@ -144,15 +148,9 @@ def train(
   return result
 
 
-def _with_warnings_in_lines(
-  function: Callable[..., Any], *args: Any, **kwargs: Any
-) -> Any:
-  """Calls a function, whose warnings are said as programs do, without lines of code."""
-  with warnings.catch_warnings():
-    warnings.showwarning = lambda message, *_, **__: progress.say(
-      f'warning: {message}', sys.stderr
-    )
-    return function(*args, **kwargs)
+def _say_warning(message: Any, *unused: Any, **unused_too: Any) -> None:
+  """Without lines of code."""
+  progress.say(f'warning: {message}', sys.stderr)
 
 
 def _client_training(settings: settings_lib.Settings) -> learning.ClientTraining:

@@ -126,7 +126,11 @@ def test_command_in_the_readme_runs(name, arguments, kept_strategies):
 @pytest.mark.parametrize(
   'name, arguments',
   [
-    pytest.param(*command, id=f'{document}-{number}')
+    pytest.param(
+      *command,
+      id=f'{document}-{number}',
+      marks=[pytest.mark.slow] if command[0] == 'plan' else [],
+    )
     for document, text in _SHORT_DOCS.items()
     for number, command in enumerate(_commands(text))
   ],
@@ -181,8 +185,10 @@ def _examples():
   pattern = r'^```python\n(.*?)^```\n\n```text\n(.*?)^```'
   for name, text in DOCS.items():
     for program, output in re.findall(pattern, text, re.MULTILINE | re.DOTALL):
-      # One optimises for long; the other is in moving_programs_test.py piece by piece.
-      is_slow = 'best_separation(' in program or name == 'tff.md'
+      # One optimises for long, learning/sources_test.py has the next, and the last is
+      # in moving_programs_test.py piece by piece.
+      long = ('best_separation(', 'programs.train_model(')
+      is_slow = any(each in program for each in long) or name == 'tff.md'
       marks = [pytest.mark.slow] if is_slow else []
       yield pytest.param(program, output, id=name, marks=marks)
 

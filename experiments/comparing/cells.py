@@ -3,6 +3,7 @@
 There is one for each point of the grid and each seed, and those that tune.
 """
 
+import contextlib
 import dataclasses
 import itertools
 import json
@@ -59,14 +60,6 @@ class Cell:
   def error_path(self) -> str:
     return os.path.join(self.directory, run_directory.ERROR)
 
-  @property
-  def error(self) -> str:
-    try:
-      with open(self.error_path, encoding='utf-8') as file:
-        return last_line(file.read())
-    except FileNotFoundError:
-      return ''
-
 
 @dataclasses.dataclass(frozen=True)
 class Maker:
@@ -97,9 +90,10 @@ class Maker:
     seed: int,
     folder: str = CELLS,
     tuned: tuple[grid.Setting, ...] = (),
-    chosen: bool = False,
   ) -> Cell:
-    in_name = (*point.settings, *(() if chosen else tuned), ('seed', str(seed)))
+    # One that is reported is the same run whatever was chosen for it.
+    tried = tuned if folder == TUNING else ()
+    in_name = (*point.settings, *tried, ('seed', str(seed)))
     directory = os.path.join(self.output, folder, grid.name_of(in_name))
     settings = dict((*point.settings, *tuned))
     arguments = tuple(
@@ -178,8 +172,10 @@ class Result:
 
 
 def read(cell: Cell) -> Result:
-  path = os.path.join(cell.directory, run_directory.METRICS)
-  error = cell.error
+  path, error = os.path.join(cell.directory, run_directory.METRICS), ''
+  with contextlib.suppress(FileNotFoundError):
+    with open(cell.error_path, encoding='utf-8') as file:
+      error = last_line(file.read())
   if not os.path.exists(path):
     return Result(cell, FAILED if error else WAITING, error=error)
   try:
@@ -316,7 +312,7 @@ def choose(
     return -math.inf if math.isnan(mean) else mean
 
   best = max(by_settings, key=score)
-  reported = make.cell(results[0].cell.point, 1, tuned=best, chosen=True)
+  reported = make.cell(results[0].cell.point, 1, tuned=best)
   delta = reported.settings.privacy.delta
   # With the noise of a larger cohort there is no guarantee, whatever that would have.
   privacies = [each.cell.settings.privacy for each in results]

@@ -113,7 +113,8 @@ def axes(
     flag, listed = match.groups()
     for part in _COMMA.split(listed):
       value = _value(f'{flag}={part}', values, refused, f'{option} {text!r}')
-      if not value[0][1]:
+      # What is tuned has a value in each run, also of flags that are brought along.
+      if not all(each for _, each in (value if option == '--tune' else value[:1])):
         raise ValueError(f'{option} {text!r} has an empty value; leave it out.')
       found.setdefault(flag, {})[value] = None
   return tuple(Axis(flag, tuple(listed)) for flag, listed in found.items())

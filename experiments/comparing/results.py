@@ -57,15 +57,12 @@ def rows(
   results: Sequence[cells_lib.Result],
   selections: Mapping[grid.Point, cells_lib.Selected],
 ) -> list[Row]:
-  measures = _measures(results)
-  found = []
+  found, measures = [], _measures(results)
   for point in record.points:
-    of_point = [each for each in results if each.cell.point == point]
+    of_point = (each for each in results if each.cell.point == point)
     finished = [each for each in of_point if each.is_finished]
-    row: Row = {name: point.values.get(name, '') for name in columns_varied(record)}
     selected = selections.get(point)
-    chosen = dict(selected.settings) if selected else {}
-    row |= {f'{TUNED}{name}': chosen.get(name, '') for name in record.tuned}
+    row = _settings_of(record, point, selected.settings if selected else ())
     for name in measures:
       values = [each.measures[name] for each in finished if name in each.measures]
       row[name], row[f'{name}{ERROR}'] = mean_and_error(values)
@@ -82,6 +79,14 @@ def rows(
     row['seconds'] = None if seconds is None else round(seconds, 3)
     found.append(row)
   return found
+
+
+def _settings_of(
+  record: grid.Record, point: grid.Point, tuned: Iterable[grid.Setting]
+) -> Row:
+  values, chosen = point.values, dict(tuned)
+  row = {name: values.get(name, '') for name in columns_varied(record)}
+  return row | {f'{TUNED}{name}': chosen.get(name, '') for name in record.tuned}
 
 
 def columns_varied(record: grid.Record) -> list[str]:
@@ -117,12 +122,9 @@ def write(
 def _cell_rows(
   output: str, record: grid.Record, results: Sequence[cells_lib.Result]
 ) -> list[Row]:
-  measures = _measures(results)
-  found = []
+  found, measures = [], _measures(results)
   for each in results:
-    values = {**each.cell.point.values, **dict(each.cell.tuned)}
-    row: Row = {name: values.get(name, '') for name in columns_varied(record)}
-    row |= {f'{TUNED}{name}': values.get(name, '') for name in record.tuned}
+    row = _settings_of(record, each.cell.point, each.cell.tuned)
     row |= {'seed': each.cell.seed, 'status': each.status, 'rounds': each.rounds}
     row |= {name: each.measures.get(name) for name in measures}
     row |= {name: getattr(each, name) for name in ('epsilon', *_OF_NOISE)}
@@ -364,32 +366,28 @@ def _x_label(axis: str, rows: Sequence[_Row]) -> str:
 def _lines(
   rows: Sequence[_Row], others: Sequence[str], axis: str, measure: str
 ) -> list[plotting.Line]:
-  groups: dict[tuple[str, bool], list[tuple[float, _Row]]] = {}
-  for row in rows:
-    x = _x(row, axis)
-    label = _label(row, others)
-    groups.setdefault((label, x is None), []).append((x or 0.0, row))
+  groups: dict[Any, list[tuple[Optional[float], _Row]]] = {}
+  for number, row in enumerate(rows):
+    x, label = _x(row, axis), _label(row, others)
+    # What has no place on the axis is a level of its own.
+    groups.setdefault(number if x is None else label, []).append((x, row))
   found = []
-  for (label, is_level), points in groups.items():
-    ordered = sorted(points, key=lambda each: each[0])
-    for part in [[each] for each in ordered] if is_level else [ordered]:
-      found.append(
-        plotting.Line(
-          _of_level(label, part[0][1]) if is_level else label,
-          () if is_level else [x for x, _ in part],
-          [_number(row[measure]) for _, row in part],
-          [_number(row[f'{measure}{ERROR}']) for _, row in part],
-        )
+  for points in groups.values():
+    ordered = sorted(points, key=lambda each: each[0] or 0.0)
+    label = _label(ordered[0][1], others)
+    is_level = ordered[0][0] is None
+    if is_level and math.isinf(_number(ordered[0][1]['epsilon'])):
+      parts = [part for part in label.split(', ') if part not in ('none', '')]
+      label = ', '.join(['no privacy', *parts])
+    found.append(
+      plotting.Line(
+        label,
+        () if is_level else [x for x, _ in ordered if x is not None],
+        [_number(row[measure]) for _, row in ordered],
+        [_number(row[f'{measure}{ERROR}']) for _, row in ordered],
       )
+    )
   return found
-
-
-def _of_level(label: str, row: _Row) -> str:
-  """The name of a level: without privacy, or with an epsilon that is not varied."""
-  if math.isinf(_number(row['epsilon'])):
-    others = [part for part in label.split(', ') if part not in ('none', '')]
-    return ', '.join(['no privacy', *others])
-  return label
 
 
 def _label(row: _Row, names: Sequence[str]) -> str:

@@ -30,11 +30,8 @@ from tff_dp_aggregators.learning import interrupts
 from tff_dp_aggregators.learning.runs import progress
 from tff_dp_aggregators.learning.runs import run_directory
 
-from ..data import population as population_lib
 from . import cells as cells_lib
 
-INTERRUPTED = 'interrupted'
-_UNFIT = 'unfit'  # The worker is not fit to run the cell, and another one may be.
 _UNWANTED = 'cancelled'  # Dask's state of a task that runs and whose result is no use.
 _TICK_SECONDS = 0.2
 _LOOK_SECONDS = 2.0
@@ -61,14 +58,22 @@ _GOES_ON = (
 )
 
 
-class Outcome(NamedTuple):
-  cell: cells_lib.Cell
-  status: str  # `cells_lib.FINISHED`, `cells_lib.FAILED` or `INTERRUPTED`.
-  seconds: float  # How long that took.
-  reason: str = ''  # Why it failed, on a line.
+class _Answer(NamedTuple):
+  """What a worker says of a cell that it was given."""
+
+  worker: str = ''  # Its address.
+  unfit: str = ''  # Why the cell cannot be run there; another worker may be fit.
+  is_finished: bool = False
+  error: str = ''  # Why the run failed, the last line in short.
+  seconds: float = 0.0  # How long it took.
+  is_large: bool = False  # Whether the process has grown too much for another cell.
 
 
-class LostError(RuntimeError):
+# Is told of each cell that is run: what it came to, and how many seconds it took.
+_Tell = Callable[[cells_lib.Result, float], None]
+
+
+class LostError(cluster.ClusterError):
   """A cluster that cannot go on; what is finished is kept."""
 
 
@@ -134,7 +139,7 @@ class Cluster:
     self,
     cells: Sequence[cells_lib.Cell],
     stop: interrupts.StopRequest,
-    tell: Callable[[Outcome], None],
+    tell: _Tell,
   ) -> None:
     """Runs cells; those that fail are no reason to stop.
 
@@ -193,10 +198,7 @@ class Cluster:
 
   def _look_at_all(self) -> None:
     self._fit, self._unfit = set(), {}
-    try:
-      unfit = [f'{worker} {why}' for worker, why in self._look().items()]
-    except LostError as e:
-      raise cluster.ClusterError(str(e)) from e
+    unfit = [f'{worker} {why}' for worker, why in self._look().items()]
     if unfit:
       raise cluster.ClusterError(
         f'{self._flag}={self._address} has workers on which runs cannot be run: '
@@ -253,7 +255,7 @@ class Cluster:
     self,
     future: Any,
     waiting: 'collections.deque[cells_lib.Cell]',
-    tell: Callable[[Outcome], None],
+    tell: _Tell,
   ) -> None:
     import distributed
 
@@ -269,25 +271,31 @@ class Cluster:
       raise self._lost('was lost, or has forgotten what it was given') from e
     except Exception as e:  # Of workers that were lost with this run, say.
       said = ' '.join(str(e).split()).rstrip('.')
-      reason = _fail(cell.directory, f'{type(e).__name__}: {said}')
-      tell(Outcome(cell, cells_lib.FAILED, 0.0, reason))
-      return
-    worker, status, reason = answer['worker'], answer['status'], answer['reason']
-    if status == _UNFIT:  # It joined, and was given a cell at once.
-      if worker not in self._unfit:
-        self._leave_out(worker, reason)
+      answer = _Answer(error=f'{type(e).__name__}: {said}')
+    if answer.unfit:  # It joined, and was given a cell at once.
+      if answer.worker not in self._unfit:
+        self._leave_out(answer.worker, answer.unfit)
       waiting.appendleft(cell)
       return
-    if status == cells_lib.FINISHED and not _is_seen(cell):
-      status = cells_lib.FAILED
-      reason = (
-        f'the Dask worker {worker} finished it, and {_LATE_FILES_SECONDS:.0f} seconds '
-        f'later the files are not in {cell.directory} as this program sees it'
+    if answer.is_large:
+      self._fit.discard(answer.worker)  # Until its nanny has started another process.
+      self._tell_workers(end, workers=[answer.worker])
+    error = answer.error
+    if answer.is_finished and not _is_seen(cell):
+      error = (
+        f'the Dask worker {answer.worker} finished it, and {_LATE_FILES_SECONDS:.0f} '
+        f'seconds later the files are not in {cell.directory} as this program sees it'
       )
-    if answer['is_large']:
-      self._fit.discard(worker)  # Until its nanny has started another process.
-      self._tell_workers(end, workers=[worker])
-    tell(Outcome(cell, status, answer['seconds'], reason))
+    if error:
+      os.makedirs(cell.directory, exist_ok=True)
+      new_files.replace(cell.error_path, error.rstrip('\n') + '\n')
+      last = cells_lib.last_line(error)
+      result = cells_lib.Result(cell, cells_lib.FAILED, error=last)
+    elif answer.is_finished:
+      result = cells_lib.read(cell)
+    else:
+      result = cells_lib.Result(cell, cells_lib.BEGUN)
+    tell(result, answer.seconds)
 
   def _lost(self, what: str) -> LostError:
     return LostError(f'The Dask scheduler {self._address} {what}. {_GOES_ON}')
@@ -306,13 +314,6 @@ def _is_seen(cell: cells_lib.Cell) -> bool:
     time.sleep(_TICK_SECONDS)
 
 
-def _fail(directory: str, reason: str) -> str:
-  os.makedirs(directory, exist_ok=True)
-  path = os.path.join(directory, run_directory.ERROR)
-  new_files.replace(path, reason.rstrip('\n') + '\n')
-  return cells_lib.last_line(reason)
-
-
 def _remove(path: str) -> None:
   with contextlib.suppress(OSError):
     os.unlink(path)
@@ -323,8 +324,6 @@ _ONE = threading.Lock()
 _finishing: set[str] = set()  # Comparisons whose cells are to end after their rounds.
 _latest = ''  # The comparison whose cell is run, or was run last.
 _first_peak: Optional[int] = None
-# Clients' data of the cell before, by what they were loaded by.
-_populations: dict[str, population_lib.Population] = {}
 
 
 def why_unfit(expected: Mapping[str, Any], dask_worker: Any) -> str:
@@ -362,36 +361,28 @@ def end(name: str) -> None:
     os._exit(1)
 
 
-def run_cell(
-  job: Mapping[str, Any], expected: Mapping[str, Any], name: str
-) -> dict[str, Any]:
-  """Runs a cell; returns what became of it, and of which worker."""
+def run_cell(job: Mapping[str, Any], expected: Mapping[str, Any], name: str) -> _Answer:
+  """Runs a cell of the comparison of a name."""
   global _first_peak, _latest
   import distributed
 
   worker = distributed.get_worker()
   begun = time.monotonic()
-  is_large = False
-  reason = why_unfit(expected, worker)
-  status = _UNFIT if reason else INTERRUPTED
-  if not reason:
-    with _ONE, _watched(worker, name) as is_to_end:
-      _latest = name
-      if not is_to_end():
-        os.chdir(expected['folder'])  # A model of the user's own may have left it.
-        status, reason = _run(job, is_to_end)
-      peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-      _first_peak = _first_peak or peak
-      is_large = (peak - _first_peak) * _RUSAGE_UNIT > _MOST_GROWTH
-      # Dask begins nothing more there once its memory limit is reached.
-      is_large |= worker.status == distributed.Status.paused
-  return {
-    'worker': worker.address,
-    'status': status,
-    'reason': reason,
-    'seconds': time.monotonic() - begun,
-    'is_large': is_large,
-  }
+  if unfit := why_unfit(expected, worker):
+    return _Answer(worker.address, unfit)
+  is_finished, error = False, ''
+  with _ONE, _watched(worker, name) as is_to_end:
+    _latest = name
+    if not is_to_end():
+      os.chdir(expected['folder'])  # A model of the user's own may have left it.
+      is_finished, error = _run(job, is_to_end)
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    _first_peak = _first_peak or peak
+    is_large = (peak - _first_peak) * _RUSAGE_UNIT > _MOST_GROWTH
+    # Dask begins nothing more there once its memory limit is reached.
+    is_large |= worker.status == distributed.Status.paused
+  seconds = time.monotonic() - begun
+  return _Answer(worker.address, '', is_finished, error, seconds, is_large)
 
 
 @contextlib.contextmanager
@@ -415,7 +406,8 @@ def _watched(worker: Any, name: str) -> Iterator[Callable[[], bool]]:
     is_over.set()
 
 
-def _run(job: Mapping[str, Any], is_to_end: Callable[[], bool]) -> tuple[str, str]:
+def _run(job: Mapping[str, Any], is_to_end: Callable[[], bool]) -> tuple[bool, str]:
+  """Returns whether the run is finished, and why it failed."""
   directory = job['directory']
   os.makedirs(directory, exist_ok=True)
   _remove(os.path.join(directory, run_directory.ERROR))
@@ -427,38 +419,34 @@ def _run(job: Mapping[str, Any], is_to_end: Callable[[], bool]) -> tuple[str, st
     try:
       return _train(job, is_to_end), ''
     except KeyboardInterrupt:
-      return INTERRUPTED, ''
+      return False, ''
     except (Exception, SystemExit) as e:  # A model may call sys.exit.
-      told = traceback.format_exc()
-      print(told, file=sys.stderr)
+      trace = traceback.format_exc()
+      print(trace, file=sys.stderr)
       # The last line of what is kept says it, also of errors with several.
       said = getattr(e, 'message', str(e))  # TensorFlow's own has more lines.
       said = cells_lib.last_line(failures.sentence(said))
-      return cells_lib.FAILED, _fail(directory, f'{told}\n{type(e).__name__}: {said}')
+      return False, f'{trace}\n{type(e).__name__}: {said}'
 
 
-def _train(job: Mapping[str, Any], is_to_end: Callable[[], bool]) -> str:
+def _train(job: Mapping[str, Any], is_to_end: Callable[[], bool]) -> bool:
   settings = cells_lib.settings_of(job['arguments'])
   if settings.facts != job['facts']:
     raise ValueError('the data have changed since the comparison began.')
   from .. import training  # Loads TensorFlow.
 
-  key = f'{settings.task.name} {settings.data!r} {settings.facts!r}'
-  if key not in _populations:
-    _populations.clear()  # Two may not fit into memory.
-    _populations[key] = settings.task.load(settings.data)
+  data, directory = settings.task.load(settings.data), job['directory']
   deadline = time.monotonic() + _PATIENCE_SECONDS
-  data, said = _populations[key], tuple(job['not_covered'])
   while not is_to_end():
     try:
       with interrupts.stopped_by(is_to_end):
-        result = training.train(settings, data, job['directory'], said)
-      return cells_lib.FINISHED if result.is_finished else INTERRUPTED
+        result = training.train(settings, data, directory, job['not_covered'])
+      return result.is_finished
     except BlockingIOError:  # Whoever was lost still runs it, and is to end.
       if time.monotonic() > deadline:
         raise
       time.sleep(_LOOK_SECONDS)
-  return INTERRUPTED
+  return False
 
 
 @contextlib.contextmanager

@@ -26,6 +26,7 @@ from .. import losses
 from ..data import population
 from . import kind
 
+_loop = functools.partial(tf.while_loop, parallel_iterations=1)
 # The standard deviation of a normal distribution that is cut at two of its own.
 _CUT = 0.87962566103423978
 
@@ -210,10 +211,6 @@ def lstm(x: Any, kernel: Any, recurrent: Any, bias: Any) -> Any:
 
 def _array(steps: int) -> tf.TensorArray:
   return tf.TensorArray(tf.float32, steps, element_shape=[None, None])
-
-
-def _loop(condition: Any, body: Any, start: Any) -> Any:
-  return tf.while_loop(condition, body, start, parallel_iterations=1)
 
 
 _Network = tuple[list[np.ndarray], Callable[[Any, Any], Any]]

@@ -12,9 +12,10 @@ import importlib.machinery
 import importlib.util
 import inspect
 import os
+import re
 import sys
 import traceback
-from typing import Any, Callable, Optional
+from typing import Any, Optional
 
 from tff_dp_aggregators.accounting.programs import program
 from tff_dp_aggregators.base import messages
@@ -26,63 +27,40 @@ from . import kind as kind_lib
 _FORM = '--model=package.module:function'
 
 
+# Where these stand, a module may define names in other ways than by writing them.
+_DYNAMIC = r'import \*|__getattr__|globals|vars|setattr|exec|eval'
+
+
 def kind(name: str) -> kind_lib.Kind:
+  """Finds the module, without loading it, which may take long."""
   module, _, function = name.partition(':')
   parts = [*module.split('.'), function]
   if not all(part.isidentifier() for part in parts):
     raise ValueError(f'--model={name} is not of the form {_FORM}.')
   if os.getcwd() not in sys.path:  # Where `python -m` looks, too.
     sys.path.insert(0, os.getcwd())
-  _check_function(name, module, function)
-  return _Own(name, 'your own', 'features', ())
-
-
-def _check_function(name: str, module: str, function: str) -> None:
-  """Refuses what is not there, without loading the module, which may take long."""
   try:
     spec = importlib.util.find_spec(module)
   except ModuleNotFoundError:
     spec = None
   except Exception as e:  # Of the packages it is in.
-    raise ValueError(f'--model={name}: {_why(e, module)}') from e
+    raise ValueError(f'--model={name}: {_why(e)}') from e
   if spec is None:
     raise ValueError(
       f'--model={name}: there is no module {module!r} in {os.getcwd()}, nor where '
       'Python looks for modules; it is named without .py.'
     )
-  if not isinstance(spec.loader, importlib.machinery.SourceFileLoader):
-    return
-  try:
-    source = ast.parse(spec.loader.get_source(module) or '')
-  except (SyntaxError, ValueError) as e:
-    raise ValueError(f'--model={name}: {spec.origin} cannot be read: {e}.') from e
-  defined, texts = _defined(source), ast.dump(source)
-  # What may define names in other ways is looked at when it is loaded.
-  if '*' in defined or any(f"'{each}'" in texts for each in _DYNAMIC):
-    return
-  if not defined.get(function, False):
-    own = [each.name for each in source.body if isinstance(each, ast.FunctionDef)]
-    raise ValueError(_no_function(name, spec.origin, function, own))
-
-
-_DYNAMIC = ('__getattr__', 'globals', 'vars', 'setattr', 'exec', 'eval')
-_LITERALS = (ast.Constant, ast.List, ast.Dict, ast.Set, ast.Tuple, ast.JoinedStr)
-
-
-def _defined(source: ast.Module) -> dict[str, bool]:
-  """Names that a module may define, and whether they may be called."""
-  found: dict[str, bool] = {}
-  of_literals: set[int] = set()
-  for node in ast.walk(source):  # Children come after what they are in.
-    if isinstance(node, (ast.FunctionDef, ast.ClassDef)):
-      found[node.name] = True
-    elif isinstance(node, (ast.Import, ast.ImportFrom)):
-      found.update(((e.asname or e.name).partition('.')[0], True) for e in node.names)
-    elif isinstance(node, ast.Assign) and isinstance(node.value, _LITERALS):
-      of_literals.update(map(id, node.targets))
-    elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
-      found[node.id] = found.get(node.id, False) or id(node) not in of_literals
-  return found
+  if isinstance(spec.loader, importlib.machinery.SourceFileLoader):
+    try:
+      source = spec.loader.get_source(module) or ''
+      ast.parse(source)
+    except (SyntaxError, ValueError) as e:
+      raise ValueError(f'--model={name}: {spec.origin} cannot be read: {e}.') from e
+    # What is written there, and is no function, is seen when the module is loaded.
+    if not re.search(rf'\b{function}\b|{_DYNAMIC}', source):
+      own = re.findall(r'(?m)^def (\w+)', source)
+      raise ValueError(_no_function(name, spec.origin, function, own))
+  return _Own(name, 'your own', 'features', ())
 
 
 def _no_function(name: str, path: Any, function: str, own: list[str]) -> str:
@@ -139,7 +117,18 @@ class _Own(kind_lib.Kind):
 
 
 def make(name: str, shape: population.Shape) -> Any:
-  function = _function(name)
+  module_name, _, function_name = name.partition(':')
+  try:
+    module = importlib.import_module(module_name)
+  except (Exception, SystemExit) as e:  # Whatever a user's module raises.
+    raise program.WrongUsage(
+      f'--model={name}: importing {module_name} failed: {_why(e)}'
+    ) from e
+  function = getattr(module, function_name, None)
+  if not callable(function):
+    own = [key for key, each in vars(module).items() if inspect.isfunction(each)]
+    path = getattr(module, '__file__', '?')
+    raise program.WrongUsage(_no_function(name, path, function_name, own))
   variable = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
   parameters = inspect.signature(function).parameters.values()
   takes_shape = any(
@@ -155,26 +144,10 @@ def make(name: str, shape: population.Shape) -> Any:
   try:
     return function(shape) if takes_shape else function()
   except (Exception, SystemExit) as e:  # Whatever a user's function raises.
-    raise program.WrongUsage(f'--model={name} failed: {_why(e, name)}') from e
+    raise program.WrongUsage(f'--model={name} failed: {_why(e)}') from e
 
 
-def _function(name: str) -> Callable[..., Any]:
-  module_name, _, function_name = name.partition(':')
-  try:
-    module = importlib.import_module(module_name)
-  except (Exception, SystemExit) as e:  # Whatever a user's module raises.
-    raise program.WrongUsage(
-      f'--model={name}: importing {module_name} failed: {_why(e, module_name)}'
-    ) from e
-  function = getattr(module, function_name, None)
-  if not callable(function):
-    own = [key for key, each in vars(module).items() if inspect.isfunction(each)]
-    path = getattr(module, '__file__', '?')
-    raise program.WrongUsage(_no_function(name, path, function_name, own))
-  return function
-
-
-def _why(error: BaseException, name: str) -> str:
+def _why(error: BaseException) -> str:
   frames = [
     each
     for each in traceback.extract_tb(error.__traceback__)

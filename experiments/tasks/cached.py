@@ -5,8 +5,8 @@ loaded. Of databases a client's examples are read when they are needed, so a pop
 needs no memory; test examples are those of a split of its own.
 """
 
+import contextlib
 import dataclasses
-import io
 import os
 import pickle
 import tarfile
@@ -22,6 +22,8 @@ from ..data.formats import sqlite_clients
 from ..options import data as data_options
 from . import task
 
+# Makes examples of what is serialised.
+_Parse = Callable[[list[bytes]], dict[str, np.ndarray]]
 _SERVER = 'https://storage.googleapis.com/tff-datasets-public/'
 
 
@@ -61,7 +63,7 @@ class _Split:
     self,
     path: str,
     name: str,
-    parse: Callable[[list[bytes]], dict[str, np.ndarray]],
+    parse: _Parse,
     most: Optional[int] = None,  # Of a client's examples that are read.
   ):
     self._path, self._name, self._parse = path, name, parse
@@ -117,9 +119,6 @@ def _features(serialized: list[bytes], **wanted: Any) -> Mapping[str, np.ndarray
   return {name: tensor.numpy() for name, tensor in found.items()}
 
 
-_Parse = Callable[[list[bytes]], dict[str, np.ndarray]]
-
-
 def _task(
   name: str,
   shape: population.Shape,
@@ -135,7 +134,7 @@ def _task(
 
   def load(options: data_options.Data) -> population.Population:
     path = _database(options, name, splits)
-    return _population(path, splits, parse, shape, not_covered)
+    return _population(path, splits, parse, shape=shape, not_covered=not_covered)
 
   return task.Task(name=name, check=check, load=load, **said)
 
@@ -144,10 +143,9 @@ def _population(
   path: str,
   splits: Sequence[str],
   parse: _Parse,
-  shape: population.Shape,
-  not_covered: tuple[str, ...],
   most: Optional[int] = None,  # Examples of a client.
   most_tested: Optional[int] = None,
+  **said: Any,
 ) -> population.Population:
   clients, test = (_Split(path, name, parse, most) for name in splits)
   found = test.first(most_tested)
@@ -155,9 +153,8 @@ def _population(
     clients=clients,
     num_clients=len(clients),
     test_examples=(found['x'], found['y']),
-    shape=shape,
     facts={'clients': len(clients), 'test examples': len(found['y'])},
-    not_covered=not_covered,
+    **said,
   )
 
 
@@ -183,7 +180,6 @@ EMNIST = _task(
   '--cache_dir)',
   defaults=task.Defaults(
     model='cnn',
-    metric='accuracy',
     num_rounds=300,
     clients_per_round=100,
     min_separation=30,
@@ -202,22 +198,11 @@ EMNIST = _task(
 
 
 def _images(serialized: list[bytes]) -> dict[str, np.ndarray]:
+  import tensorflow as tf
+
   found = _features(serialized, image=('int64', [32, 32, 3]), label=('int64', []))
-  return {'x': standardized(found['image']), 'y': found['label'].astype(np.int32)}
-
-
-def standardized(images: np.ndarray) -> np.ndarray:
-  """Each image with mean 0 and standard deviation 1, as TensorFlow does it.
-
-  The standard deviation is taken for at least 1 / sqrt(pixels), which keeps images of
-  one colour finite.
-  """
-  images = images.astype(np.float32)
-  axes = tuple(range(1, images.ndim))
-  mean = images.mean(axis=axes, keepdims=True, dtype=np.float64)
-  stddev = images.std(axis=axes, keepdims=True, dtype=np.float64)
-  least = 1 / np.sqrt(np.prod(images.shape[1:]))
-  return ((images - mean) / np.maximum(stddev, least)).astype(np.float32)
+  images = tf.image.per_image_standardization(found['image']).numpy()
+  return {'x': images, 'y': found['label'].astype(np.int32)}
 
 
 CIFAR100 = _task(
@@ -228,7 +213,6 @@ CIFAR100 = _task(
   '(needs --cache_dir)',
   defaults=task.Defaults(
     model='simple_cnn',
-    metric='accuracy',
     num_rounds=300,
     clients_per_round=50,
     min_separation=10,
@@ -344,14 +328,14 @@ def _stackoverflow(options: data_options.Data) -> population.Population:
     path,
     ('train', 'test'),
     parse,
-    task.shape_of_tokens(vocabulary, _LENGTH, unscored_labels=unscored),
-    (
+    _MOST_SENTENCES,
+    _NUM_TEST_SENTENCES,
+    shape=task.shape_of_tokens(vocabulary, _LENGTH, unscored_labels=unscored),
+    not_covered=(
       f"The vocabulary of {known} words was counted over the training clients' "
       'sentences, by those who published the data.',
       'Test metrics are computed from later sentences, many of the same clients.',
     ),
-    _MOST_SENTENCES,
-    _NUM_TEST_SENTENCES,
   )
   facts = {**made.facts, 'words in the vocabulary': known}
   return dataclasses.replace(made, facts=facts)
@@ -385,8 +369,7 @@ STACKOVERFLOW = task.Task(
 # clients; pfl-research takes mean and standard deviation of the training images
 # instead. Images are not flipped or cropped at random.
 _FOLDER = 'cifar-10-batches-py'
-_BATCHES = tuple(f'data_batch_{number}' for number in range(1, 6))
-_TEST_BATCH = 'test_batch'
+_BATCHES = (*(f'data_batch_{number}' for number in range(1, 6)), 'test_batch')
 # Keras unpacks to the first; the archive has the second's name where it comes from.
 _NAMES = (
   f'datasets/{_FOLDER}',
@@ -399,12 +382,8 @@ _NAMES = (
 
 
 def _check_cifar10(options: data_options.Data) -> None:
-  path = _cifar10(options)
+  _cifar10(options)
   task.check_num_clients(options, 50_000)
-  if os.path.isdir(path):
-    for name in (*_BATCHES, _TEST_BATCH):
-      if not os.path.isfile(os.path.join(path, name)):
-        raise FileNotFoundError(f'--task=cifar10 needs {os.path.join(path, name)}.')
 
 
 def _cifar10(options: data_options.Data) -> str:
@@ -433,18 +412,9 @@ class _Unpickler(pickle.Unpickler):
     return super().find_class(module, name)
 
 
-def _batch(content: bytes, where: str) -> tuple[np.ndarray, np.ndarray]:
-  try:
-    batch = _Unpickler(io.BytesIO(content), encoding='bytes').load()
-    images, labels = np.asarray(batch[b'data']), np.asarray(batch[b'labels'])
-    return images.reshape(-1, 3, 32, 32).transpose(0, 2, 3, 1), labels
-  except (pickle.UnpicklingError, EOFError, KeyError, TypeError, ValueError) as e:
-    raise ValueError(f'{where} is not a batch of CIFAR-10: {e}.') from e
-
-
 def _read(path: str) -> list[tuple[np.ndarray, np.ndarray]]:
   """Images and labels, those for training and those for testing."""
-  contents = {}
+  batches = []
   try:
     if path.endswith('.npz'):
       with np.load(path, allow_pickle=False) as arrays:
@@ -452,24 +422,24 @@ def _read(path: str) -> list[tuple[np.ndarray, np.ndarray]]:
           (arrays[f'x_{split}'], arrays[f'y_{split}'].reshape(-1))
           for split in ('train', 'test')
         ]
-    if os.path.isdir(path):
-      for name in (*_BATCHES, _TEST_BATCH):
-        with open(os.path.join(path, name), 'rb') as file:
-          contents[name] = file.read()
-    else:
-      with tarfile.open(path) as archive:
-        for name in (*_BATCHES, _TEST_BATCH):
-          member = archive.extractfile(f'{_FOLDER}/{name}')
-          assert member is not None
-          contents[name] = member.read()
-  except (tarfile.TarError, KeyError, EOFError, OSError, ValueError) as e:
+    with contextlib.ExitStack() as held:
+      is_folder = os.path.isdir(path)
+      archive = None if is_folder else held.enter_context(tarfile.open(path))
+      for name in _BATCHES:
+        if archive is None:
+          file: Any = held.enter_context(open(os.path.join(path, name), 'rb'))
+        else:
+          file = archive.extractfile(f'{_FOLDER}/{name}')
+        batch = _Unpickler(file, encoding='bytes').load()
+        images = np.asarray(batch[b'data']).reshape(-1, 3, 32, 32)
+        batches.append((images.transpose(0, 2, 3, 1), np.asarray(batch[b'labels'])))
+  except (
+    *(pickle.UnpicklingError, tarfile.TarError, EOFError, OSError),
+    *(KeyError, TypeError, ValueError),
+  ) as e:
     raise ValueError(f'{path} is not CIFAR-10: {e}.') from e
-  batches = {
-    name: _batch(content, f'{path}: {name}') for name, content in contents.items()
-  }
-  train = [batches[name] for name in _BATCHES]
-  images, labels = (np.concatenate(each) for each in zip(*train))
-  return [(images, labels), batches[_TEST_BATCH]]
+  images, labels = (np.concatenate(each) for each in zip(*batches[:-1]))
+  return [(images, labels), batches[-1]]
 
 
 def _scaled(path: str, images: np.ndarray, labels: np.ndarray) -> Any:
@@ -499,7 +469,6 @@ CIFAR10 = task.Task(
   load=_load_cifar10,
   defaults=task.Defaults(
     model='simple_cnn',
-    metric='accuracy',
     num_rounds=1500,
     num_clients=1000,
     clients_per_round=50,

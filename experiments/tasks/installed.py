@@ -65,7 +65,6 @@ DIGITS = _task(
   'what privacy costs',
   defaults=task.Defaults(
     model='logistic',
-    metric='accuracy',
     num_rounds=100,
     num_clients=300,
     clients_per_round=30,
@@ -82,7 +81,6 @@ BREAST_CANCER = _task(
   'much noise',
   defaults=task.Defaults(
     model='logistic',
-    metric='accuracy',
     num_rounds=60,
     num_clients=150,
     clients_per_round=30,

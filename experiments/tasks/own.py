@@ -18,13 +18,7 @@ from ..models import kind as kind_lib
 from ..options import data as data_options
 from . import task
 
-# What is tried first for labels of a kind, and what is measured of it.
-_MODELS = {
-  'class': ('logistic',),
-  'number': ('linear',),
-  'tags': ('logistic',),
-  'tokens': ('char_lstm', 'word_lstm'),
-}
+# What is measured for labels of a kind.
 _METRICS = {
   'class': 'accuracy',
   'number': 'mean_absolute_error',
@@ -124,13 +118,7 @@ def _name(path: str) -> str:
 
 
 def _model(shape: population_lib.Shape, text_unit: Any) -> str:
-  preferred = list(_MODELS[shape.label_kind])
-  if text_unit == 'word':
-    preferred.reverse()
-  for name in [*preferred, *kind_lib.KINDS]:
-    if kind_lib.KINDS[name].why_not(shape) is None:
-      return name
-  raise ValueError(
-    f'there is no model for labels of kind {shape.label_kind} and inputs of shape '
-    f'{list(shape.inputs)}.'
-  )
+  """The first one that is for the data; one is for each kind of labels."""
+  of_words = ['word_lstm'] if text_unit == 'word' else []
+  names = (*of_words, *kind_lib.KINDS)
+  return next(name for name in names if kind_lib.KINDS[name].why_not(shape) is None)

@@ -20,13 +20,13 @@ class Defaults:
   """
 
   model: str
-  metric: str
   num_rounds: int
   clients_per_round: int
   min_separation: int
   batch_size: int
   client_learning_rate: float
   server_learning_rate: float
+  metric: str = 'accuracy'
   num_clients: Optional[int] = None
   clip_norm: float = 1.0
   local_epochs: int = 1

@@ -16,7 +16,7 @@ def test_canaries_are_clients_of_whom_cohorts_are_drawn():
   assert drawn.participation.schema.sampling_probability == 10 / 50
   assert drawn.flags['num_clients'] == 24
   # These limits take 50 clients, which there are with canaries alone.
-  limited = (*TINY, '--min_separation=5', '--noise_multiplier=1')
+  limited = (*TINY, '--min_separation=5', *sampled[1:], '--noise_multiplier=1')
   chosen = simulations.settings_of(*limited, CANARIES)
   assert chosen.participation.schedule(50).num_clients == 50
   with pytest.raises(ValueError, match='50'):

@@ -1,18 +1,16 @@
-"""Every mechanism and every way to draw clients, trained for two rounds by flags."""
+"""Every way to draw clients, trained for two rounds by flags."""
 
 import pytest
 
 from tests.experiments import simulations
 from tff_dp_aggregators import sampling
-from tff_dp_aggregators.strategies import registry
 
 CLIENTS = ('--num_clients=24', '--clients_per_round=4')
 SHARED = ('--num_rounds=2', '--noise_multiplier=3', '--target_delta=1e-3')
-LIMITS = ('--min_separation=2',)
 # What some schemes need besides.
 _NEEDED = {
   'random_allocation': '--clients_per_round=12',
-  'b_min_sep': LIMITS[0],
+  'b_min_sep': '--min_separation=2',
   'truncated_poisson': '--max_clients_per_round=5',
 }
 SAMPLED = {
@@ -26,19 +24,18 @@ SAMPLED = {
 }
 
 
-def _unsaid(known, arguments):
-  """Those of `known` that arguments do not say otherwise."""
+def _with_clients(arguments):
   said = {each.partition('=')[0] for each in arguments}
-  return [each for each in known if each.partition('=')[0] not in said]
+  return [*(each for each in CLIENTS if each.partition('=')[0] not in said), *arguments]
 
 
 def _run(run_dir, *arguments):
-  return simulations.run(run_dir, *_unsaid(CLIENTS, arguments), *arguments)
+  return simulations.run(run_dir, *_with_clients(arguments))
 
 
-def _check_spends_as_reported(run_dir, *arguments, known=()):
+def _check_spends_as_reported(run_dir, *arguments):
   """The run's report has the numbers of the plan with the same flags."""
-  planned = simulations.reported(*_unsaid(known, arguments), *arguments)
+  planned = simulations.reported(*_with_clients(arguments))
   spent = simulations.read(run_dir, 'report')
   assert spent['guarantee']['epsilon'] == pytest.approx(
     planned['guarantee']['epsilon'], rel=1e-9
@@ -52,7 +49,7 @@ def sampled(tmp_path_factory):
   """Cohorts drawn in secret, some of whom drop out; another optimizer."""
   run_dir = tmp_path_factory.mktemp('runs') / 'sampled'
   shared = (*SAMPLED['poisson'], *SHARED)
-  result = _run(
+  _run(
     run_dir,
     *shared,
     '--dropout_probability=0.3',
@@ -61,18 +58,12 @@ def sampled(tmp_path_factory):
     '--evaluate_every=2',
     '--nopacked_simulation',
   )
-  return run_dir, result, shared
+  return run_dir, shared
 
 
 @pytest.mark.slow
-def test_a_sampled_run_spends_what_report_says(sampled):
-  run_dir, result, shared = sampled
-  _check_spends_as_reported(run_dir, *shared, known=CLIENTS)
-  assert 'for each client, an upper bound.' in result.stdout
-
-
 def test_a_sampled_run_was_carried_out_as_the_flags_say(sampled):
-  run_dir, _, _ = sampled
+  run_dir, _ = sampled
   training = simulations.read(run_dir, 'config')['training']
   assert training['schedule']['schedule'] == 'poisson'
   assert training['schedule']['dropouts'] == {'rate': 0.3}  # Its seed is private.
@@ -82,18 +73,11 @@ def test_a_sampled_run_was_carried_out_as_the_flags_say(sampled):
   assert [row['test_accuracy'] != '' for row in rows] == [False, True]
 
 
+@pytest.mark.slow
 def test_packing_may_not_change_when_a_run_goes_on(sampled):
-  run_dir, _, shared = sampled
+  run_dir, shared = sampled
   said = simulations.refusal(*CLIENTS, *shared, f'--run_dir={run_dir}')
   assert '--packed_simulation: False then, None now' in said
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize('name', registry.KINDS)
-def test_every_kind_of_mechanism_spends_what_report_says(name, tmp_path):
-  flags = (f'--mechanism={name}', *SHARED, *LIMITS)
-  _run(tmp_path / 'run', *flags)
-  _check_spends_as_reported(tmp_path / 'run', *flags)
 
 
 @pytest.mark.slow
@@ -108,4 +92,4 @@ def test_every_kind_of_mechanism_spends_what_report_says(name, tmp_path):
 )
 def test_every_sampling_spends_what_report_says(flags, tmp_path):
   _run(tmp_path / 'run', *flags, *SHARED)
-  _check_spends_as_reported(tmp_path / 'run', *flags, *SHARED, known=CLIENTS)
+  _check_spends_as_reported(tmp_path / 'run', *flags, *SHARED)

@@ -180,7 +180,7 @@ def _clients(shape, sizes):
   'name, why',
   [
     pytest.param('mlp', None, marks=pytest.mark.slow),
-    ('cnn', 'TensorFlow cannot vectorise'),
+    pytest.param('cnn', 'TensorFlow cannot vectorise', marks=pytest.mark.slow),
     pytest.param('char_lstm', 'the model has loops', marks=pytest.mark.slow),
   ],
 )

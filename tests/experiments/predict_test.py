@@ -289,6 +289,7 @@ def numbers(tables, tmp_path_factory):
   )
 
 
+@pytest.mark.slow
 def test_numbers_are_in_the_units_of_the_labels(numbers):
   rows = _read(numbers.test)
   labels = np.array([float(row['worth']) for row in rows])
@@ -304,6 +305,7 @@ def test_numbers_are_in_the_units_of_the_labels(numbers):
   np.testing.assert_array_equal(y, labels)
 
 
+@pytest.mark.slow
 def test_errors_are_in_the_unit_of_the_labels_and_the_loss_in_that_of_the_training(
   numbers,
 ):

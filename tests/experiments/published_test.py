@@ -259,11 +259,12 @@ def test_dp_sgd_has_the_epsilons_that_it_is_compared_at():
     assert f'{noise:g}' in _said('dp_sgd_cifar10')['Published']
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
   'names, rounds, cohort, scale',
   [
     (('pfl_cifar10_iid', 'pfl_cifar10_noniid'), 3000, 1000, '20'),
-    pytest.param(('pfl_stackoverflow',), 2000, 5000, '12.5', marks=pytest.mark.slow),
+    (('pfl_stackoverflow',), 2000, 5000, '12.5'),
   ],
 )
 def test_pfl_research_finds_the_same_noise(names, rounds, cohort, scale):
