@@ -15,9 +15,11 @@ import msgspec
 
 from tff_dp_aggregators import sampling
 from tff_dp_aggregators.accounting import accountants
+from tff_dp_aggregators.accounting import joint_mechanism
 from tff_dp_aggregators.accounting import mechanism as mechanism_lib
 from tff_dp_aggregators.accounting import noises
 from tff_dp_aggregators.accounting.reports import model
+from tff_dp_aggregators.accounting.reports import nbafl_report
 from tff_dp_aggregators.accounting.reports import terms
 from tff_dp_aggregators.strategies import registry
 
@@ -153,9 +155,27 @@ def violations(report: Any) -> Iterator[str]:
   draft = jsonschema.Draft202012Validator
   # A float is no integer here, whatever its value: reports have none where these stand.
   types = draft.TYPE_CHECKER.redefine('integer', lambda _, value: type(value) is int)
-  validator = jsonschema.validators.extend(draft, type_checker=types)(load())
+  own = {**load(), 'anyOf': [{'$ref': f'#/$defs/{_kind_of(report).__name__}'}]}
+  validator = jsonschema.validators.extend(draft, type_checker=types)(own)
   for error in validator.iter_errors(report):
     yield from _in_words(error)
+
+
+def _kind_of(report: Any) -> type[model.Report]:
+  """Which of `model.REPORTS` a report is by its mechanism, whose schema it has to keep.
+
+  Trying all of them takes several times as long.
+  """
+  mechanism = report.get('mechanism', '') if isinstance(report, dict) else ''
+  if mechanism is None:
+    return model.WithoutPrivacy
+  kinds: dict[str, type[model.Report]] = {
+    'composition': model.Composition,
+    nbafl_report.NAME: model.Nbafl,
+    joint_mechanism.NAME: model.Joint,
+  }
+  name = mechanism.get('name') if isinstance(mechanism, dict) else ''
+  return kinds.get(str(name), model.Single)
 
 
 def _in_words(error: Any) -> Iterator[str]:
