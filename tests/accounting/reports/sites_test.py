@@ -1,7 +1,6 @@
 """Reports of noise that clients make."""
 
 import dataclasses
-import json
 import math
 
 import dp_accounting
@@ -261,16 +260,6 @@ def test_a_simulation_says_first_that_there_is_no_guarantee():
   assert 'What else holds' not in words
   epsilon = rounding.up(LOCAL.epsilon(DELTA))
   assert f'would have (epsilon, delta) = ({epsilon}, 1e-06) local' in words
-
-
-def test_a_changed_digit_of_what_else_holds_is_found(tmp_path):
-  report = json.loads(json.dumps(statements.of_clients(tmp_path, 'both')))
-  assert statements.verify(tmp_path, report).differences == ()
-  for each in report['other_guarantees']:
-    each['epsilon'] *= 1 + 1e-8
-    differences = statements.verify(tmp_path, report).differences
-    assert len(differences) == 1 and 'other_guarantees' in differences[0]
-    each['epsilon'] /= 1 + 1e-8
 
 
 @pytest.mark.parametrize('mechanism, of_server', [(LOCAL, 0), (BOTH, 40)])

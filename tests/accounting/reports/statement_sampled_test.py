@@ -70,7 +70,7 @@ def test_the_rounds_that_ran_count_if_they_were_fixed(mechanism, turns, tmp_path
   [
     (B_MIN_SEP, None, 1),
     pytest.param(BINS, None, 20, marks=pytest.mark.slow),
-    (ALLOCATED, 'monte_carlo', 20),
+    pytest.param(ALLOCATED, 'monte_carlo', 20, marks=pytest.mark.slow),
   ],
   ids=['b_min_sep', 'bins', 'drawn allocated'],
 )
@@ -111,7 +111,11 @@ def test_a_ledger_of_rounds_drawn_together_is_of_one_sampling(stated, tmp_path):
     statements.build(other, 1e-4, ledger=run)
 
 
-@pytest.mark.parametrize('mechanism', [BINS, ALLOCATED], ids=['bins', 'allocated'])
+@pytest.mark.parametrize(
+  'mechanism',
+  [pytest.param(BINS, marks=pytest.mark.slow), ALLOCATED],
+  ids=['bins', 'allocated'],
+)
 def test_a_ledger_that_has_a_bound_alone_is_accounted_for_by_it(mechanism, tmp_path):
   path = tmp_path / 'ledger.jsonl'
   run = _write(path, mechanism, change=events.with_bounds)

@@ -9,6 +9,7 @@ simulation, which knows its clients, takes `mechanism_from`, or `parse_parts` an
 """
 
 import dataclasses
+import functools
 import sys
 from collections.abc import Iterable, Sequence
 from typing import Any, Callable, NamedTuple, Optional
@@ -333,31 +334,27 @@ def _max_rounds(values: flags.FlagValues) -> mechanism_lib.Mechanism:
   most = 1
   while most < MAX_ROUNDS and not is_slow(2 * most):
     most = min(2 * most, MAX_ROUNDS)
-  found = _largest(values, schema, most)
-  if found == most:
+  found = _with_most(values, schema, most)
+  if found.participation.num_rounds == most:
     raise ValueError(
       f'{most} rounds keep the target and more may; they are not looked for, as that '
       'would take long. Give --num_rounds.'
     )
-  return _mechanism(values, schema(found), values.noise_multiplier)
+  return found
 
 
 def _max_participations(values: flags.FlagValues) -> mechanism_lib.Mechanism:
   if values.sampling != sampling.Limits.flag:
     raise ValueError('--find=max_participations is for limits, without --sampling.')
 
-  def schema(max_participations: int) -> sampling.Schema:
-    return table.limits_from(values, values.num_rounds, max_participations)
-
-  possible = table.limits_from(values, values.num_rounds).possible_participations
-  found = _largest(values, schema, possible)
-  return _mechanism(values, schema(found), values.noise_multiplier)
+  schema = functools.partial(table.limits_from, values, values.num_rounds)
+  return _with_most(values, schema, schema().possible_participations)
 
 
-def _largest(
+def _with_most(
   values: flags.FlagValues, schema: Callable[[int], sampling.Schema], at_most: int
-) -> int:
-  """The largest number whose schema keeps the target."""
+) -> mechanism_lib.Mechanism:
+  """The mechanism of the largest number whose schema keeps the target."""
   first = _mechanism(values, schema(1), values.noise_multiplier)
   independent = next(k.name for k in registry.KINDS.values() if k.is_independent)
 
@@ -373,17 +370,19 @@ def _largest(
     ).event
 
   if values.target_rho is not None:
-    return calibration.largest_by(
+    found = calibration.largest_by(
       lambda number: mechanism_lib.rho_of(event(number)), values.target_rho, at_most
     )
-  return calibration.largest(
-    event,
-    values.target_epsilon,
-    values.target_delta,
-    at_most=at_most,
-    accountant=values.accountant,
-    relation=first.relation,
-  )
+  else:
+    found = calibration.largest(
+      event,
+      values.target_epsilon,
+      values.target_delta,
+      at_most=at_most,
+      accountant=values.accountant,
+      relation=first.relation,
+    )
+  return _mechanism(values, schema(found), values.noise_multiplier)
 
 
 def _search(values: flags.FlagValues, schema: sampling.Schema) -> tuple[float, bool]:

@@ -18,6 +18,7 @@ from tff_dp_aggregators.accounting import accountants
 from tff_dp_aggregators.accounting import canaries as canaries_lib
 from tff_dp_aggregators.accounting import joint_mechanism
 from tff_dp_aggregators.accounting import mechanism as mechanism_lib
+from tff_dp_aggregators.accounting import nbafl
 from tff_dp_aggregators.accounting.records import ledger as ledger_lib
 from tff_dp_aggregators.accounting.records import log_participation
 from tff_dp_aggregators.accounting.records import round_log as round_log_lib
@@ -268,8 +269,9 @@ def _from_config(
   with _naming(config_path):
     if cohort is None and config.schedule:
       _check_schedule(mechanism, privacy, config.schedule)
-    plan = nbafl_report.from_json(config.nbafl)
-    if plan is not None:
+    plan = None
+    if config.nbafl is not None:
+      plan = nbafl.Nbafl(**config.nbafl)
       nbafl_report.check_cohorts(plan, config.schedule)
     weights_of_parts = _weights_of_parts(mechanism, privacy)
     not_covered = inputs_lib.check_not_covered(config.not_covered)
