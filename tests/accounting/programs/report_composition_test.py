@@ -10,6 +10,7 @@ import pytest
 
 from tests.accounting.programs import reporting
 from tests.accounting.records import ledgers
+from tests.accounting.reports import statements
 from tff_dp_aggregators import accounting
 from tff_dp_aggregators import strategies
 from tff_dp_aggregators.accounting import events
@@ -32,8 +33,8 @@ def _ledger(path, events_of_rounds, sizes=None, **said):
 def test_runs_on_the_same_clients_compose(tmp_path):
   tree = accounting.Mechanism('tree', strategies.Participation(20, 5), 4.0)
   toeplitz = accounting.Mechanism('toeplitz', strategies.Participation(12, 3), 3.0)
-  reporting.write_run(tmp_path / 'one', tree, 20)
-  reporting.write_run(tmp_path / 'two', toeplitz, 12)
+  statements.run_dir(tmp_path / 'one', mechanism=tree, num_rounds=20)
+  statements.run_dir(tmp_path / 'two', mechanism=toeplitz, num_rounds=12)
   report = reporting.json_of(f'--run_dir={tmp_path}/one', f'--run_dir={tmp_path}/two')
   mu = math.hypot(
     1 / tree.effective_noise_multiplier, 1 / toeplitz.effective_noise_multiplier
@@ -201,7 +202,7 @@ def test_ledgers_whose_clients_drew_the_same_rounds_do_not_compose(kind, tmp_pat
 
 
 def test_a_run_given_twice_is_refused_whatever_it_comes_as(tmp_path):
-  reporting.write_run(tmp_path / 'run', reporting.TREE_OF_20, 20)
+  statements.run_dir(tmp_path / 'run', mechanism=reporting.TREE_OF_20, num_rounds=20)
   log = reporting.write_log(tmp_path / 'rounds.csv', 20)
   ledger_path = tmp_path / 'run' / 'ledger.jsonl'
   (tmp_path / 'copy.jsonl').write_bytes(ledger_path.read_bytes())

@@ -157,10 +157,8 @@ def test_what_a_file_of_the_run_shows_is_not_marked(tmp_path):
     **dict.fromkeys(OF_MECHANISM, 'stated'),
     **dict.fromkeys(FACTS, 'not_stated'),
   }
-  reporting.write_run(tmp_path / 'run', reporting.TREE_OF_20, 11)
-  config = json.loads((tmp_path / 'run' / 'config.json').read_text())
-  config['software'] = {'tff_dp_aggregators': '0.1.0', 'commit': 'c0ffee'}
-  (tmp_path / 'run' / 'config.json').write_text(json.dumps(config))
+  software = {'tff_dp_aggregators': '0.1.0', 'commit': 'c0ffee'}
+  statements.run_dir(tmp_path / 'run', besides={'software': software})
   run = reporting.json_of(f'--run_dir={tmp_path}/run')
   assert run['provenance'] == {
     **dict.fromkeys((*OF_MECHANISM, *FACTS), 'recorded'),

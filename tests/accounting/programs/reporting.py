@@ -11,7 +11,6 @@ from tff_dp_aggregators import accounting
 from tff_dp_aggregators import strategies
 from tff_dp_aggregators.accounting.programs import report as report_program
 from tff_dp_aggregators.accounting.records import ledger
-from tff_dp_aggregators.accounting.reports import inputs
 
 TREE_OF_20 = accounting.Mechanism('tree', strategies.Participation(20, 5), 4.0)
 OF_TREE_OF_20 = ('--mechanism=tree', '--num_rounds=20', '--min_separation=5')
@@ -55,22 +54,6 @@ def seeded(seed):
 def write_ledger(path, mechanism, num_rounds, **changes):
   """Writes the ledger of the first rounds of a run, at delta 1e-6."""
   statements.ledger_of(mechanism, path, num_rounds=num_rounds, clients=10, **changes)
-
-
-def write_run(folder, mechanism, num_rounds, seed=None):
-  """Makes a run directory: configuration, strategy and ledger."""
-  folder.mkdir()
-  privacy = {
-    'mechanism': mechanism.to_json(),
-    'target_epsilon': None,
-    'delta': 1e-6,
-    'clip_norm': 0.5,
-    'enforced_by': 'a test',
-    'noise_source': 'a test' if seed is None else inputs.SEEDED_NOISE,
-  }
-  (folder / 'config.json').write_text(json.dumps({'privacy': privacy}))
-  mechanism.strategy.save(folder / 'strategy.npz')
-  write_ledger(folder / 'ledger.jsonl', mechanism, num_rounds, **seeded(seed))
 
 
 def write_log(path, num_rounds):

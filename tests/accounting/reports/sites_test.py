@@ -329,15 +329,6 @@ def test_wrapping_is_told_of_as_many_clients_as_a_round_had(tmp_path):
   assert stated['wrap_probability'] == GRID.wrap_probability_with(200) > 1e-6
 
 
-def test_runs_at_one_site_compose_with_what_else_holds():
-  parts = [_build(SHARES, with_curves=True), _build(SHARES, with_curves=True)]
-  built = statements.compose(parts)
-  assert built['setting'] == terms.PLACEMENTS[noises.CLIENTS.name].setting
-  assert built['guarantee']['epsilon'] == _gaussian(5.0, rounds=2 * TURNS)
-  assert _others(built)['released', 'replace_one'] == _gaussian(2.5, rounds=2 * TURNS)
-  assert built['curves']['epsilon_by_delta']
-
-
 def test_integers_and_gaussians_compose_by_what_reads_both():
   built = statements.compose([_build(INTEGERS), _build(SHARES)])
   assert built['guarantee']['accountant'] == 'rdp'

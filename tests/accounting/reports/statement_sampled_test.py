@@ -24,14 +24,6 @@ CYCLIC = accounting.Mechanism(
   'toeplitz', sampling.PoissonSampling(20, 0.1, num_groups=3), 2.0, num_bands=3
 )
 
-# What a run's configuration says of privacy besides.
-_BESIDES = {
-  'target_epsilon': None,
-  'delta': 1e-6,
-  'clip_norm': 0.5,
-  'enforced_by': 'a test',
-  'noise_source': 'a seed',
-}
 # Rounds of a client that are drawn together, with noise that is correlated.
 BINS = accounting.Mechanism('toeplitz', sampling.BallsInBins(20, 10), 2.0, num_bands=3)
 ALLOCATED = accounting.Mechanism('gaussian', sampling.RandomAllocation(20, 3), 2.0)
@@ -126,15 +118,9 @@ def test_a_ledger_that_has_a_bound_alone_is_accounted_for_by_it(mechanism, tmp_p
 
 
 def _run_dir(tmp_path, mechanism, schedule, **privacy):
-  run_dir = tmp_path / 'run'
-  run_dir.mkdir()
-  config = {
-    'privacy': {'mechanism': mechanism.to_json(), **_BESIDES, **privacy},
-    'training': {'schedule': schedule},
-  }
-  (run_dir / 'config.json').write_text(json.dumps(config))
-  _write(run_dir / 'ledger.jsonl', mechanism)
-  return str(run_dir)
+  besides = {'training': {'schedule': schedule}}
+  folder = tmp_path / 'run'
+  return statements.run_dir(folder, mechanism=mechanism, besides=besides, **privacy)
 
 
 def _replayed(schema):

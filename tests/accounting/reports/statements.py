@@ -163,24 +163,26 @@ def round_log(folder):
   return str(path)
 
 
-def run_dir(folder, noise_seed=None, **changes):
-  """Makes the directory of a run of TREE; returns its path."""
+def run_dir(
+  folder, noise_seed=None, mechanism=TREE, num_rounds=7, besides=BESIDES, **changes
+):
+  """Makes the directory of a run of a mechanism; returns its path."""
   folder.mkdir()
   privacy = {
-    'mechanism': TREE.to_json(),
+    'mechanism': mechanism.to_json(),
     'target_epsilon': None,
     'delta': 1e-6,
     'clip_norm': 0.5,
     'enforced_by': 'a test',
     'noise_source': 'a test' if noise_seed is None else inputs.SEEDED_NOISE,
   }
-  config = {'privacy': {**privacy, **changes}, **BESIDES}
+  config = {'privacy': {**privacy, **changes}, **besides}
   (folder / 'config.json').write_text(json.dumps(config))
-  TREE.strategy.save(folder / 'strategy.npz')
+  mechanism.strategy.save(folder / 'strategy.npz')
   seeded = {}
   if noise_seed is not None:
     seeded = {'noise_source': ledger.SEED, 'noise_key_tag': f'tag {noise_seed}'}
-  with_ledger(folder, **seeded)
+  ledger_of(mechanism, folder / 'ledger.jsonl', num_rounds=num_rounds, **seeded)
   return str(folder)
 
 

@@ -216,7 +216,6 @@ def _num_sources(values: flags.FlagValues) -> int:
 
 def _parts(values: flags.FlagValues, with_curves: bool) -> Iterator[composition.Part]:
   """The statement of each source."""
-
   stated = _stated(values)
   for path in values.run_dir or ():
     run = sources.from_run_dir(path, values.accountant, stated.get('rounds_fixed_by'))

@@ -8,6 +8,7 @@ signatures of the scheme and of its `of_cohort` say which are needed.
 """
 
 import dataclasses
+import functools
 import inspect
 from collections.abc import Collection, Iterable, Mapping
 from typing import Any, Optional, cast
@@ -410,6 +411,7 @@ def cohort_flag(values: flags.FlagValues) -> Optional[str]:
   return next((each for each in names if each in values and values[each].present), None)
 
 
+@functools.cache  # Signatures take a tenth of reading flags.
 def _ways(scheme: type[sampling_lib.Scheme]) -> list[dict[str, bool]]:
   """What makes a scheme takes besides the rounds, and whether it needs that."""
   makers = (scheme.data, getattr(scheme.data, 'of_cohort', None))

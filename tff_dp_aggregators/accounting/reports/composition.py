@@ -28,7 +28,7 @@ from tff_dp_aggregators.accounting.reports import nbafl_report
 from tff_dp_aggregators.accounting.reports import statement as statement_lib
 from tff_dp_aggregators.accounting.reports import terms
 
-_SAID = terms.sentences('statement.j2')
+_TEXTS = terms.sentences('statement.j2')
 # Events of rounds for which clients are drawn by themselves, as files name them.
 _DRAWN_BY_THEMSELVES = (
   dp_accounting.PoissonSampledDpEvent.__name__,
@@ -128,10 +128,10 @@ def compose(
   if not accountants.has_stated(event):
     others = guarantees.others_composed(statements, accountant)
   settings = _union([part['setting']] for part in statements)
-  seen = _union([each['outputs'].removesuffix(_SAID.secret)] for each in definitions)
+  seen = _union([each['outputs'].removesuffix(_TEXTS.secret)] for each in definitions)
   outputs = '; and '.join(seen)
-  if any(each['outputs'].endswith(_SAID.secret) for each in definitions):
-    outputs += _SAID.secret
+  if any(each['outputs'].endswith(_TEXTS.secret) for each in definitions):
+    outputs += _TEXTS.secret
   return model.to_json(
     model.Composition(
       warnings=[
@@ -139,7 +139,7 @@ def compose(
         for number, part in enumerate(statements, start=1)
         for warning in part.get('warnings', ())
       ],
-      setting=terms.in_a_line(_SAID.setting(settings, bool(other_releases))),
+      setting=terms.in_a_line(_TEXTS.setting(settings, bool(other_releases))),
       definition=model.Definition(
         privacy_unit=definitions[0]['privacy_unit'],
         adjacency=model.NamedAdjacency(**definitions[0]['adjacency']),

@@ -42,7 +42,7 @@ from tff_dp_aggregators.base import rounding
 from tff_dp_aggregators.base import version
 from tff_dp_aggregators.strategies import registry
 
-_SAID = terms.sentences('statement.j2')
+_TEXTS = terms.sentences('statement.j2')
 _M = TypeVar('_M', bound=model.Mechanism)
 # Epsilons that are closer, relative, differ by round-off.
 _SAME = 1e-9
@@ -111,14 +111,14 @@ def build(inputs: inputs_lib.Inputs, *, with_curves: bool = True) -> dict[str, A
   counted = adjacency == 'add_or_remove'
   placement = terms.PLACEMENTS[mechanism.noise_site]
   definition = model.Definition(
-    privacy_unit=_SAID.privacy_unit,
+    privacy_unit=_TEXTS.privacy_unit,
     adjacency=model.NamedAdjacency(
-      name=adjacency, meaning=_SAID.adjacencies[adjacency]
+      name=adjacency, meaning=_TEXTS.adjacencies[adjacency]
     ),
-    outputs=placement.outputs + (_SAID.secret if mechanism.is_sampled else ''),
-    covered=_SAID.covered + (_SAID.covered_if_adaptive if adaptive else []),
-    not_covered=_SAID.not_covered
-    + (_SAID.not_covered_if_counted if counted else [])
+    outputs=placement.outputs + (_TEXTS.secret if mechanism.is_sampled else ''),
+    covered=_TEXTS.covered + (_TEXTS.covered_if_adaptive if adaptive else []),
+    not_covered=_TEXTS.not_covered
+    + (_TEXTS.not_covered_if_counted if counted else [])
     + list(inputs.not_covered),
   )
   warnings = inputs_lib.warnings(inputs)
@@ -127,7 +127,7 @@ def build(inputs: inputs_lib.Inputs, *, with_curves: bool = True) -> dict[str, A
     of_canaries = _canaries(inputs, guarantee, cast(model.Run, run))
     shown = [each.epsilon for each in of_canaries.bounds if each.contradicts]
     if shown:
-      said = _SAID.contradicted(
+      said = _TEXTS.contradicted(
         rounding.down(max(shown), 4),
         rounding.up(guarantee.epsilon),
         rounding.exact(delta),
