@@ -47,14 +47,6 @@ def test_runs_on_the_same_clients_compose(tmp_path):
   assert mechanism['effective_noise_multiplier'] == pytest.approx(1 / mu, rel=1e-9)
 
 
-def test_a_plan_counts_as_often_as_it_is_given(tmp_path):
-  saved = f'{tmp_path}/plan.json'
-  reporting.execute(*reporting.OF_TREE_OF_20, '--format=json', f'--output={saved}')
-  twice = reporting.json_of(f'--report={saved}', f'--report={saved}')
-  mu = math.sqrt(2) / reporting.TREE_OF_20.effective_noise_multiplier
-  assert twice['guarantee']['gdp_mu'] == pytest.approx(mu, rel=1e-9)
-
-
 def test_runs_that_drew_the_same_clients_do_not_compose(tmp_path):
   # Accountants compose independent draws: 20 rounds of noise 0.838, drawn with 1/18,
   # spend 3.27, twice that 4.04, and with the same clients in both 7.38.
@@ -203,7 +195,7 @@ def test_ledgers_whose_clients_drew_the_same_rounds_do_not_compose(kind, tmp_pat
 
 def test_a_run_given_twice_is_refused_whatever_it_comes_as(tmp_path):
   statements.run_dir(tmp_path / 'run', mechanism=reporting.TREE_OF_20, num_rounds=20)
-  log = reporting.write_log(tmp_path / 'rounds.csv', 20)
+  log = statements.round_log(tmp_path, 20)
   ledger_path = tmp_path / 'run' / 'ledger.jsonl'
   (tmp_path / 'copy.jsonl').write_bytes(ledger_path.read_bytes())
   by_ledger = (*reporting.OF_TREE_OF_20, f'--ledger={ledger_path}')

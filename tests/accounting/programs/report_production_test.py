@@ -17,7 +17,7 @@ from tff_dp_aggregators.accounting.reports import schema as schema_lib
 
 
 def test_a_round_log_gives_the_limits(tmp_path):
-  log = reporting.write_log(tmp_path / 'rounds.csv', 60)
+  log = statements.round_log(tmp_path, 60)
   arguments = ('--mechanism=tree', '--target_delta=1e-6', '--noise_multiplier=7')
   report = reporting.json_of(*arguments, f'--round_log={log}')
   participation = report['participation']
@@ -67,35 +67,30 @@ def test_limits_that_are_not_stated_are_those_of_the_log(tmp_path):
 
 
 @pytest.mark.parametrize(
-  ('changes', 'message'),
+  ('flags', 'changes', 'message'),
   [
+    (('--fixed_epoch',), {}, 'a round log cannot show fixed epochs'),
     (
+      (),
       {'cohort': lambda number: 10 + (number == 6)},
       'in round 6 (number 7 in the log) the ledger has 10 clients that reported',
     ),
-    ({'rounds': 9}, 'has 11 rounds, the round log 9'),
+    ((), {'rounds': 9}, 'has 11 rounds, the round log 9'),
     (
+      (),
       {'hours': 7},
       'a device that waits 24 h can be in rounds 1 and 4, which are 3 apart; prom',
     ),
   ],
 )
 def test_a_ledger_and_a_log_that_disagree_are_refused_with_the_round(
-  tmp_path, changes, message
+  tmp_path, flags, changes, message
 ):
   files = reporting.write_production(tmp_path, **changes)
-  result = reporting.execute(*reporting.OF_TREE_OF_20, *files)
+  result = reporting.execute(*reporting.OF_TREE_OF_20, *flags, *files)
   assert result.returncode == 2
   assert message in result.stderr
   assert result.stderr.count('\n') == 1
-
-
-def test_a_log_says_nothing_of_fixed_epochs(tmp_path):
-  result = reporting.execute(
-    *reporting.OF_TREE_OF_20, '--fixed_epoch', *reporting.write_production(tmp_path)
-  )
-  assert result.returncode == 2
-  assert 'a round log cannot show fixed epochs' in result.stderr
 
 
 def test_client_ids_of_a_log_are_counted_against_the_ledger(tmp_path):
@@ -404,7 +399,7 @@ def test_what_keeps_a_cap_that_a_log_widened_is_told(tmp_path, by_wait, flags, s
   # The plan allows two rounds of a client; a device can be in more, or one was.
   log = tmp_path / 'log.csv'
   if by_wait:
-    log = reporting.write_log(log, 60)
+    log = statements.round_log(tmp_path, 60)
   else:
     rounds = (f'{r},{"a" if r in (0, 9, 18) else f"x{r}"}\n' for r in range(60))
     log.write_text(''.join(('round,client_ids\n', *rounds)))

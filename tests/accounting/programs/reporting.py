@@ -1,6 +1,5 @@
 """The report program for tests, and files of runs for it to report."""
 
-import datetime
 import gzip
 import json
 import shlex
@@ -54,17 +53,6 @@ def seeded(seed):
 def write_ledger(path, mechanism, num_rounds, **changes):
   """Writes the ledger of the first rounds of a run, at delta 1e-6."""
   statements.ledger_of(mechanism, path, num_rounds=num_rounds, clients=10, **changes)
-
-
-def write_log(path, num_rounds):
-  """Writes a round log without sizes and clients; returns its path."""
-  start = datetime.datetime(2026, 1, 1, tzinfo=datetime.timezone.utc)
-  lines = ['round,completion_time']
-  for number in range(num_rounds):  # A round in three hours: eight in a day.
-    time = start + datetime.timedelta(hours=3 * number)
-    lines.append(f'{number},{time.isoformat()}')
-  path.write_text('\n'.join(lines) + '\n')
-  return path
 
 
 def write_production(folder, rounds=11, hours=4, cohort=10, first=1):

@@ -153,7 +153,7 @@ def test_a_run_directory_takes_what_fixed_its_rounds(tmp_path):
 
 
 def test_a_log_of_fewer_rounds_than_planned_counts_as_the_plan(tmp_path):
-  log = reporting.write_log(tmp_path / 'rounds.csv', 9)
+  log = statements.round_log(tmp_path, 9)
   flags = (*reporting.OF_TREE_OF_20, f'--round_log={log}', '--min_wait_hours=24')
   found = reporting.json_of(*flags)
   assert found['participation']['source']['planned']['broken'] == []

@@ -237,11 +237,8 @@ def _of_parts(
     )
     for part in parts:
       _check_needs_no_plan(f'--part={part.name}', part.mechanism)
-  target, found = None, None
-  if not have_noise(parts):
-    target = target_from(values)
-  if target is not None:
-    found = 'noise_multiplier'
+  target = None if have_noise(parts) else target_from(values)
+  found = None if target is None else 'noise_multiplier'
   schema = limits or table.schema_from(values)
   return joint(parts, schema, target, values.accountant, values.adjacency), found
 

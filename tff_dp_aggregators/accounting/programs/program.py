@@ -138,7 +138,7 @@ def _split(
     name, is_no = _flag_of(argument, values)
     if argument == '--':
       others += [argument, *rest]
-    elif name == 'flagfile':
+    elif name == 'flagfile' and not is_no:
       named = [argument, *([] if '=' in argument else itertools.islice(rest, 1))]
       try:
         lines = values.read_flags_from_files(named)

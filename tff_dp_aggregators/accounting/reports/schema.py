@@ -19,7 +19,6 @@ from tff_dp_aggregators.accounting import joint_mechanism
 from tff_dp_aggregators.accounting import mechanism as mechanism_lib
 from tff_dp_aggregators.accounting import noises
 from tff_dp_aggregators.accounting.reports import model
-from tff_dp_aggregators.accounting.reports import nbafl_report
 from tff_dp_aggregators.accounting.reports import terms
 from tff_dp_aggregators.strategies import registry
 
@@ -162,20 +161,24 @@ def violations(report: Any) -> Iterator[str]:
 
 
 def _kind_of(report: Any) -> type[model.Report]:
-  """Which of `model.REPORTS` a report is by its mechanism, whose schema it has to keep.
+  """Which of `model.REPORTS` it comes closest to, whose schema it then has to keep.
 
-  Trying all of them takes several times as long.
+  Looking for violations of each of them takes several times as long.
   """
-  mechanism = report.get('mechanism', '') if isinstance(report, dict) else ''
-  if mechanism is None:
-    return model.WithoutPrivacy
-  kinds: dict[str, type[model.Report]] = {
-    'composition': model.Composition,
-    nbafl_report.NAME: model.Nbafl,
-    joint_mechanism.NAME: model.Joint,
-  }
-  name = mechanism.get('name') if isinstance(mechanism, dict) else ''
-  return kinds.get(str(name), model.Single)
+  keys = set(report) if isinstance(report, dict) else set()
+
+  def distance(kind: type[model.Report]) -> int:
+    fields = msgspec.structs.fields(kind)
+    needed = {each.name for each in fields if each.default is not msgspec.UNSET}
+    return len(needed - keys) + len(keys - {each.name for each in fields})
+
+  kinds: tuple[type[model.Report], ...] = model.REPORTS
+  kind = min(kinds, key=distance)
+  mechanism = report['mechanism'] if 'mechanism' in keys else None
+  if kind is model.Single and isinstance(mechanism, dict):
+    if 'parts' in mechanism or mechanism.get('name') == joint_mechanism.NAME:
+      return model.Joint
+  return kind
 
 
 def _in_words(error: Any) -> Iterator[str]:
