@@ -118,14 +118,10 @@ class _Config(msgspec.Struct, frozen=True):
   canaries: Any = None
   software: Any = None
 
-  def of_training(self, name: str) -> Any:
-    """What it says of the training; `None` if it was that of another program."""
-    return self.training.get(name) if isinstance(self.training, dict) else None
-
   @property
   def schedule(self) -> dict[str, Any]:
     """What it says of the schedule; nothing of one that is not known here."""
-    found = self.of_training('schedule')
+    found = self.training.get('schedule')
     return found if isinstance(found, dict) else {}
 
   @property
@@ -138,7 +134,7 @@ class _Config(msgspec.Struct, frozen=True):
   @property
   def simulation(self) -> Optional[str]:
     """How clients were simulated; `None` if it does not say."""
-    stated = self.of_training('simulation')
+    stated = self.training.get('simulation')
     return stated if stated in (None, 'packed') else 'one_by_one'
 
   @property
@@ -156,7 +152,7 @@ class _Config(msgspec.Struct, frozen=True):
   @property
   def before_clipping(self) -> Optional[model.BeforeClipping]:
     """What was done with an update before it was clipped."""
-    stated = self.of_training('aggregation')
+    stated = self.training.get('aggregation')
     if not isinstance(stated, dict):
       return None
     found = {name: stated.get(name) for name in model.BeforeClipping.__struct_fields__}
@@ -199,9 +195,13 @@ def _config_of(run_dir: str) -> tuple[str, _Config]:
   try:
     with open(path, encoding='utf-8') as file:
       found = msgspec.convert(strict_json.loads(file.read()), _Config)
-    not_covered = inputs_lib.check_not_covered(found.not_covered)
-    tuning = inputs_lib.Tuning.from_json(found.tuning)
-    return path, msgspec.structs.replace(found, not_covered=not_covered, tuning=tuning)
+    return path, msgspec.structs.replace(
+      found,
+      # That of another program may be anything.
+      training=found.training if isinstance(found.training, dict) else {},
+      not_covered=inputs_lib.check_not_covered(found.not_covered),
+      tuning=inputs_lib.Tuning.from_json(found.tuning),
+    )
   except (FileNotFoundError, NotADirectoryError) as e:
     why = 'no config.json' if os.path.isdir(run_dir) else 'there is no such directory'
     raise ValueError(f'{run_dir} is not a run directory: {why}.') from e
@@ -232,7 +232,7 @@ def _from_config(
     strategy = joint_mechanism.load_strategy(privacy.mechanism, path)
     files.append(file_of('strategy', path))
   ledger_file, ledger = _ledger_of(os.path.join(run_dir, 'ledger.jsonl'))
-  ledger_lib.check_schedule(ledger, config.of_training('schedule'))
+  ledger_lib.check_schedule(ledger, config.schedule)
   files.append(ledger_file)
   canary_record = None
   path = os.path.join(run_dir, canaries_lib.FILE)
