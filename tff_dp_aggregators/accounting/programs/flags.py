@@ -331,13 +331,13 @@ def _max_rounds(values: flags.FlagValues) -> mechanism_lib.Mechanism:
   most = 1
   while most < MAX_ROUNDS and not is_slow(2 * most):
     most = min(2 * most, MAX_ROUNDS)
-  found = _with_most(values, schema, most)
-  if found.participation.num_rounds == most:
+  found = _largest(values, schema, most)
+  if found == most:  # Whose strategy is not looked for, as it may take long.
     raise ValueError(
       f'{most} rounds keep the target and more may; they are not looked for, as that '
       'would take long. Give --num_rounds.'
     )
-  return found
+  return _mechanism(values, schema(found), values.noise_multiplier)
 
 
 def _max_participations(values: flags.FlagValues) -> mechanism_lib.Mechanism:
@@ -345,13 +345,14 @@ def _max_participations(values: flags.FlagValues) -> mechanism_lib.Mechanism:
     raise ValueError('--find=max_participations is for limits, without --sampling.')
 
   schema = functools.partial(table.limits_from, values, values.num_rounds)
-  return _with_most(values, schema, schema().possible_participations)
+  found = _largest(values, schema, schema().possible_participations)
+  return _mechanism(values, schema(found), values.noise_multiplier)
 
 
-def _with_most(
+def _largest(
   values: flags.FlagValues, schema: Callable[[int], sampling.Schema], at_most: int
-) -> mechanism_lib.Mechanism:
-  """The mechanism of the largest number whose schema keeps the target."""
+) -> int:
+  """The largest number whose schema keeps the target."""
   first = _mechanism(values, schema(1), values.noise_multiplier)
   independent = next(k.name for k in registry.KINDS.values() if k.is_independent)
 
@@ -367,19 +368,17 @@ def _with_most(
     ).event
 
   if values.target_rho is not None:
-    found = calibration.largest_by(
+    return calibration.largest_by(
       lambda number: mechanism_lib.rho_of(event(number)), values.target_rho, at_most
     )
-  else:
-    found = calibration.largest(
-      event,
-      values.target_epsilon,
-      values.target_delta,
-      at_most=at_most,
-      accountant=values.accountant,
-      relation=first.relation,
-    )
-  return _mechanism(values, schema(found), values.noise_multiplier)
+  return calibration.largest(
+    event,
+    values.target_epsilon,
+    values.target_delta,
+    at_most=at_most,
+    accountant=values.accountant,
+    relation=first.relation,
+  )
 
 
 def _search(values: flags.FlagValues, schema: sampling.Schema) -> tuple[float, bool]:
