@@ -177,8 +177,8 @@ def test_a_report_says_the_target_and_what_was_found(given, found, tmp_path):
 @pytest.mark.parametrize(
   'flags, message',
   [
-    (('--target_epsilon=1',), 'two targets'),
-    (('--accountant=pld',), '--accountant=pld'),
+    (('--target_epsilon=1',), 'or target_rho alone; got target_epsilon=1.0'),
+    (('--accountant=pld',), 'accountant=pld'),
     (('--other_release=a: epsilon=1, delta=1e-7',), '--target_rho'),
   ],
 )

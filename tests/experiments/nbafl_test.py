@@ -117,7 +117,7 @@ def test_the_report_is_made_again_and_verified(run_dir):
   [
     ('nbafl.epsilon', 0.7, 'noise_multiplier is'),
     ('nbafl.num_clients', 25, 'has num_clients=24, and NbAFL is planned with 25'),
-    ('nbafl.rounds', 3, 'the stored plan of NbAFL is incomplete'),
+    ('nbafl.rounds', 3, "unexpected keyword argument 'rounds'"),
     ('training.schedule.reporting_goal', 3, 'the schedule has reporting_goal=3'),
     ('privacy.mechanism.server_noise_multiplier', 1.0, 'server_noise_multiplier is'),
   ],

@@ -85,7 +85,7 @@ def test_a_ledger_is_reported_with_its_parts(tmp_path):
 
 
 def test_a_round_log_gives_rounds_and_limits(tmp_path):
-  log = reporting.write_log(tmp_path / 'rounds.csv', 20)
+  log = statements.round_log(tmp_path, 20)
   flags = ('--target_delta=1e-6', BODY, HEAD, f'--round_log={log}')
   report = reporting.json_of(*flags)
   assert report['participation']['num_rounds'] == 20

@@ -1,6 +1,5 @@
 """The report program for tests, and files of runs for it to report."""
 
-import datetime
 import gzip
 import json
 import shlex
@@ -11,7 +10,6 @@ from tff_dp_aggregators import accounting
 from tff_dp_aggregators import strategies
 from tff_dp_aggregators.accounting.programs import report as report_program
 from tff_dp_aggregators.accounting.records import ledger
-from tff_dp_aggregators.accounting.reports import inputs
 
 TREE_OF_20 = accounting.Mechanism('tree', strategies.Participation(20, 5), 4.0)
 OF_TREE_OF_20 = ('--mechanism=tree', '--num_rounds=20', '--min_separation=5')
@@ -55,33 +53,6 @@ def seeded(seed):
 def write_ledger(path, mechanism, num_rounds, **changes):
   """Writes the ledger of the first rounds of a run, at delta 1e-6."""
   statements.ledger_of(mechanism, path, num_rounds=num_rounds, clients=10, **changes)
-
-
-def write_run(folder, mechanism, num_rounds, seed=None):
-  """Makes a run directory: configuration, strategy and ledger."""
-  folder.mkdir()
-  privacy = {
-    'mechanism': mechanism.to_json(),
-    'target_epsilon': None,
-    'delta': 1e-6,
-    'clip_norm': 0.5,
-    'enforced_by': 'a test',
-    'noise_source': 'a test' if seed is None else inputs.SEEDED_NOISE,
-  }
-  (folder / 'config.json').write_text(json.dumps({'privacy': privacy}))
-  mechanism.strategy.save(folder / 'strategy.npz')
-  write_ledger(folder / 'ledger.jsonl', mechanism, num_rounds, **seeded(seed))
-
-
-def write_log(path, num_rounds):
-  """Writes a round log without sizes and clients; returns its path."""
-  start = datetime.datetime(2026, 1, 1, tzinfo=datetime.timezone.utc)
-  lines = ['round,completion_time']
-  for number in range(num_rounds):  # A round in three hours: eight in a day.
-    time = start + datetime.timedelta(hours=3 * number)
-    lines.append(f'{number},{time.isoformat()}')
-  path.write_text('\n'.join(lines) + '\n')
-  return path
 
 
 def write_production(folder, rounds=11, hours=4, cohort=10, first=1):

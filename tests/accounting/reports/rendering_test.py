@@ -133,10 +133,8 @@ def test_a_banner_is_green_only_where_what_keeps_the_limits_is_stated():
   assert f'the number of participations that is said below; {said}' in page
 
 
-def test_pure_epsilon_is_told_and_never_exceeded(tmp_path):
-  flags = ('--num_rounds=12', '--min_separation=4', '--target_delta=1e-6')
-  flags += ('--mechanism=laplace', '--noise_multiplier=0.5')
-  report = statements.by_flags(tmp_path, *flags)
+def test_pure_epsilon_is_told_and_never_exceeded():
+  report = statements.build(statements.mechanism_of('laplace', statements.LIMITS, 0.5))
   stated = report['guarantee']
   # A client is in three of the rounds.
   pure = 3 / report['mechanism']['noise_multiplier']
@@ -148,7 +146,6 @@ def test_pure_epsilon_is_told_and_never_exceeded(tmp_path):
   )
   said = f'With delta = 0 it is epsilon = {rounding.up(stated["pure_epsilon"])}: pure'
   rendered.says(report, said)
-  assert statements.verify(tmp_path, report).differences == ()
 
 
 # Joint mechanisms.

@@ -205,8 +205,8 @@ def test_what_does_not_state_a_release_is_refused(text):
 
 def test_the_schema_describes_every_key_of_every_mechanism_s_statement(monkeypatch):
   monkeypatch.setattr(schema_lib, 'load', functools.cache(schema_lib.load))
-  names = accounting.mechanism.names()
-  mechanisms = [statements.mechanism_of(name, PARTICIPATION, 1.0) for name in names]
+  names, limits = accounting.mechanism.names(), strategies.Participation(8, 4)
+  mechanisms = [statements.mechanism_of(name, limits, 1.0) for name in names]
   mechanisms += [
     dataclasses.replace(MECHANISM, **changes)
     for changes in (

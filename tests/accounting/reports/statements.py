@@ -152,35 +152,37 @@ def by_flags(folder, *flags):
   return json.loads(path.read_text())
 
 
-def round_log(folder):
-  """Writes a round log with a round in three hours; returns its path."""
+def round_log(folder, num_rounds=80):
+  """Writes a round log without sizes and clients; returns its path."""
   path = folder / 'rounds.csv'
   lines = ['round,completion_time']
-  for number in range(80):  # A round in three hours.
+  for number in range(num_rounds):  # A round in three hours: eight in a day.
     day, hour = 1 + number // 8, number % 8 * 3
     lines.append(f'{number},2026-01-{day:02d}T{hour:02d}:00:00Z')
   path.write_text('\n'.join(lines) + '\n')
   return str(path)
 
 
-def run_dir(folder, noise_seed=None, **changes):
-  """Makes the directory of a run of TREE; returns its path."""
+def run_dir(
+  folder, noise_seed=None, mechanism=TREE, num_rounds=7, besides=BESIDES, **changes
+):
+  """Makes the directory of a run of a mechanism; returns its path."""
   folder.mkdir()
   privacy = {
-    'mechanism': TREE.to_json(),
+    'mechanism': mechanism.to_json(),
     'target_epsilon': None,
     'delta': 1e-6,
     'clip_norm': 0.5,
     'enforced_by': 'a test',
     'noise_source': 'a test' if noise_seed is None else inputs.SEEDED_NOISE,
   }
-  config = {'privacy': {**privacy, **changes}, **BESIDES}
+  config = {'privacy': {**privacy, **changes}, **besides}
   (folder / 'config.json').write_text(json.dumps(config))
-  TREE.strategy.save(folder / 'strategy.npz')
+  mechanism.strategy.save(folder / 'strategy.npz')
   seeded = {}
   if noise_seed is not None:
     seeded = {'noise_source': ledger.SEED, 'noise_key_tag': f'tag {noise_seed}'}
-  with_ledger(folder, **seeded)
+  ledger_of(mechanism, folder / 'ledger.jsonl', num_rounds=num_rounds, **seeded)
   return str(folder)
 
 

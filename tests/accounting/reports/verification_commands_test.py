@@ -41,6 +41,7 @@ def test_a_command_with_other_flags_that_leads_to_the_report_is_right(tmp_path):
     (('--output=o',), "ValueError: '--output=o' does not decide on the numbers"),
     (('--flagfile=/etc/passwd',), "ValueError: '--flagfile=/etc/passwd' does not"),
     (('--num_ro=12',), "ValueError: '--num_ro=12' does not decide on the numbers"),
+    (('--num_rounds=12', '--num_rounds=12'), '--num_rounds is given twice'),
   ],
 )
 def test_a_command_that_does_not_lead_to_the_report_is_found(
@@ -92,13 +93,6 @@ def test_flags_that_had_other_names_are_as_right(tmp_path):
   assert result.ok, result.text
   located = verification.statement_of_report(str(tmp_path / 'report.json'))
   assert located['verification']['command'] == command
-
-
-def test_a_flag_that_stands_twice_in_a_command_is_found(tmp_path):
-  (difference,) = _by_command(
-    tmp_path, '--num_rounds=9', *statements.OF_TREE
-  ).differences
-  assert '--num_rounds is given twice' in difference
 
 
 @pytest.mark.parametrize('flag', ['ledger', 'report'])

@@ -9,6 +9,7 @@ simulation, which knows its clients, takes `mechanism_from`, or `parse_parts` an
 """
 
 import dataclasses
+import functools
 import sys
 from collections.abc import Iterable, Sequence
 from typing import Any, Callable, NamedTuple, Optional
@@ -39,8 +40,6 @@ _OF_ALL_PARTS = (
   *('part', 'target_epsilon', 'target_rho', 'target_delta'),
   *('accountant', 'adjacency'),
 )
-_WEIGHTS, _MECHANISM, _CLIP_NORM = 'weights', 'mechanism', 'clip_norm'
-_SHARE, _NOISE = 'share', 'noise_multiplier'
 _EXAMPLE = "--part='head: weights=2 3, mechanism=tree, clip_norm=0.3'"
 FIND = table.Flag(
   'find',
@@ -55,16 +54,6 @@ def target_from(values: flags.FlagValues) -> Optional[mechanism_lib.Target]:
   epsilon, rho = values.target_epsilon, values.target_rho
   if epsilon is rho is None:
     return None
-  if None not in (epsilon, rho):
-    raise ValueError(
-      f'--target_epsilon={epsilon!r} and --target_rho={rho!r} are two targets; give '
-      'one of them.'
-    )
-  if rho is not None and values.accountant is not None:
-    raise ValueError(
-      f'--accountant={values.accountant} does not go with --target_rho, which is in '
-      'closed form; leave it out.'
-    )
   return mechanism_lib.Target(epsilon, values.target_delta, values.accountant, rho)
 
 
@@ -248,11 +237,8 @@ def _of_parts(
     )
     for part in parts:
       _check_needs_no_plan(f'--part={part.name}', part.mechanism)
-  target, found = None, None
-  if not have_noise(parts):
-    target = target_from(values)
-  if target is not None:
-    found = 'noise_multiplier'
+  target = None if have_noise(parts) else target_from(values)
+  found = None if target is None else 'noise_multiplier'
   schema = limits or table.schema_from(values)
   return joint(parts, schema, target, values.accountant, values.adjacency), found
 
@@ -346,7 +332,7 @@ def _max_rounds(values: flags.FlagValues) -> mechanism_lib.Mechanism:
   while most < MAX_ROUNDS and not is_slow(2 * most):
     most = min(2 * most, MAX_ROUNDS)
   found = _largest(values, schema, most)
-  if found == most:
+  if found == most:  # Whose strategy is not looked for, as it may take long.
     raise ValueError(
       f'{most} rounds keep the target and more may; they are not looked for, as that '
       'would take long. Give --num_rounds.'
@@ -358,11 +344,8 @@ def _max_participations(values: flags.FlagValues) -> mechanism_lib.Mechanism:
   if values.sampling != sampling.Limits.flag:
     raise ValueError('--find=max_participations is for limits, without --sampling.')
 
-  def schema(max_participations: int) -> sampling.Schema:
-    return table.limits_from(values, values.num_rounds, max_participations)
-
-  possible = table.limits_from(values, values.num_rounds).possible_participations
-  found = _largest(values, schema, possible)
+  schema = functools.partial(table.limits_from, values, values.num_rounds)
+  found = _largest(values, schema, schema().possible_participations)
   return _mechanism(values, schema(found), values.noise_multiplier)
 
 
@@ -452,12 +435,12 @@ class Part(NamedTuple):
   """What a flag says of a part; weights are patterns, a share is of the budget."""
 
   name: str
-  weights: tuple[str, ...]
-  mechanism: str
-  clip_norm: float
-  share: Optional[float]
-  noise_multiplier: Optional[float]
   options: dict[str, int]
+  weights: tuple[str, ...]
+  clip_norm: float
+  mechanism: str = table.DEFAULT_OF_PARTS
+  share: Optional[float] = None
+  noise_multiplier: Optional[float] = None
 
 
 def parse_parts(texts: Sequence[str]) -> list[Part]:
@@ -466,10 +449,11 @@ def parse_parts(texts: Sequence[str]) -> list[Part]:
 
 
 def _parse_part(text: str) -> Part:
-  options = registry.options()
   read: dict[str, Callable[[str], Any]] = {
-    **{_WEIGHTS: str.split, _MECHANISM: str, _CLIP_NORM: float},
-    **{_SHARE: float, _NOISE: float, **dict.fromkeys(options, int)},
+    'weights': lambda patterns: tuple(patterns.split()),
+    'mechanism': str,
+    **dict.fromkeys(('clip_norm', 'share', 'noise_multiplier'), float),
+    **dict.fromkeys(registry.options(), int),
   }
   given: dict[str, Any] = {}
   name, colon, rest = text.partition(':')
@@ -484,26 +468,19 @@ def _parse_part(text: str) -> Part:
         f'--part={text!r} is not a name, a colon, and settings with commas between '
         f'them, as in {_EXAMPLE}: {e}. Settings are {", ".join(read)}.'
       ) from e
-  wrong = [each for each in given.get(_WEIGHTS, ()) if '=' in each]
-  if wrong or not {_WEIGHTS, _CLIP_NORM} <= set(given):
+  wrong = [each for each in given.get('weights', ()) if '=' in each]
+  if wrong or not {'weights', 'clip_norm'} <= set(given):
     raise ValueError(
-      f'--part={text!r} needs {_WEIGHTS}, patterns without an equals sign, and '
-      f'{_CLIP_NORM}, with a comma between them, as in {_EXAMPLE}.'
+      f'--part={text!r} needs weights, patterns without an equals sign, and clip_norm, '
+      f'with a comma between them, as in {_EXAMPLE}.'
     )
-  return Part(
-    name.strip(),
-    tuple(given[_WEIGHTS]),
-    given.get(_MECHANISM, table.DEFAULT_OF_PARTS),
-    given[_CLIP_NORM],
-    given.get(_SHARE),
-    given.get(_NOISE),
-    {key: value for key, value in given.items() if key in options},
-  )
+  options = {key: given.pop(key) for key in registry.options() if key in given}
+  return Part(name.strip(), options, **given)
 
 
 def check_beside_parts(values: flags.FlagValues, names: Iterable[str]) -> None:
   """Refuses flags of one mechanism for all weights."""
-  in_a_part = (_MECHANISM, _NOISE, _CLIP_NORM, *registry.options())
+  in_a_part = ('mechanism', 'noise_multiplier', 'clip_norm', *registry.options())
   for name in names:
     where = f'; in a part it stands as {name}=...' if name in in_a_part else ''
     why = f'does not go with --part: it is of one mechanism for all weights{where}.'
@@ -532,9 +509,9 @@ def joint(
       )
     if target is None and (part.noise_multiplier is None or part.share is not None):
       raise ValueError(
-        f'--part: without a target each part has its {_NOISE} and none a {_SHARE}; '
-        f'{part.name} has {_NOISE}={part.noise_multiplier} and {_SHARE}={part.share}. '
-        f'Or give --target_epsilon, and no {_NOISE}.'
+        '--part: without a target each part has its noise_multiplier and none a share; '
+        f'{part.name} has noise_multiplier={part.noise_multiplier} and share='
+        f'{part.share}. Or give --target_epsilon, and no noise_multiplier.'
       )
   try:
     made = [

@@ -7,7 +7,6 @@ of a file; `--noNAME` leaves out what a file has for `--NAME`.
 """
 
 import dataclasses
-import importlib
 import itertools
 import math
 import os
@@ -15,7 +14,7 @@ import re
 import sys
 import textwrap
 import typing
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import Any, Callable, Optional, Union
 
 import dp_accounting
@@ -28,8 +27,6 @@ from tff_dp_aggregators.strategies.numerics import descent
 
 CHECK_FAILED, WRONG_USAGE = 1, 2  # Exit codes; 0 is fine.
 _EVERY_PROGRAM = 'every program'  # Where flags of all say that they are defined.
-# Modules of programs, which import this one.
-_PROGRAMS = ('report', 'plan', 'participation', 'vectors')
 _FEW = 24  # So many flags `--help` shows all of.
 # What absl puts before the help of a flag that has one of several values.
 _ALTERNATIVES = re.compile('^<[^>]*>: ')
@@ -111,62 +108,37 @@ def define(values: flags.FlagValues, groups: Iterable[Group]) -> None:
 def parse(values: flags.FlagValues, arguments: Sequence[str]) -> list[str]:
   """Reads a command line, and returns what of it is no flag."""
   try:
-    _check_once(arguments, values)
-    return list(values(['program', *_files_first(arguments, values)])[1:])
+    of_files, others, left_out = _split(arguments, values)
+    rest = values(['program', *of_files])[1:]
+    for name in left_out:
+      values[name].unparse()
+    return [*rest, *values(['program', *others])[1:]]
   except flags.Error as e:
     message = ' '.join(str(e).split())
     if isinstance(e, flags.UnrecognizedFlagError):
       new = messages.RENAMED.get(e.flagname, '')
       near = [f'--{each}' for each in messages.near(e.flagname, names_of(values))]
-      knowing = _programs_with(e.flagname)
       message = f"Unknown command line flag '{e.flagname}'"
       if new in values:
         message = f'--{e.flagname} is called --{new}'
-      elif knowing:
-        message += f', which is one of {" and ".join(knowing)}'
       elif near:
         message += f'; there are {", ".join(near)}'
     raise WrongUsage(f'{message.rstrip(".")}; --helpfull lists all flags.') from e
 
 
-def _programs_with(name: str) -> list[str]:
-  """Programs of this package that know a flag."""
-  modules = (importlib.import_module(f'{__package__}.{each}') for each in _PROGRAMS)
-  return [
-    each.PROGRAM.name
-    for each in modules
-    if any(row.name == name for _, rows in each.PROGRAM.groups() for row in rows)
-  ]
-
-
-def _check_once(arguments: Sequence[str], values: flags.FlagValues) -> None:
-  """Refuses a flag that the command line has twice, unless it collects values."""
-  seen = set()
-  for argument in itertools.takewhile(lambda each: each != '--', arguments):
-    name = _name_of(argument)
-    if name == 'undefok':
-      raise flags.Error(
-        '--undefok would let flags that are not known do nothing in silence; leave it '
-        'out'
-      )
-    if name not in values and name.startswith('no'):
-      name = name[2:]  # As in --noshown.
-    if name not in values or isinstance(values[name], flags.MultiFlag):
-      continue
-    if name in seen and name != 'flagfile':
-      raise flags.Error(f'--{name} is given twice; give it once')
-    seen.add(name)
-
-
-def _files_first(arguments: Sequence[str], values: flags.FlagValues) -> list[str]:
-  """Arguments after those of flag files, which so count less."""
+def _split(
+  arguments: Sequence[str], values: flags.FlagValues
+) -> tuple[list[str], list[str], list[str]]:
+  """Arguments in flag files, others, and names of flags that these leave out."""
+  _check_once(arguments, values)
   of_files: list[str] = []
-  left_out: set[str] = set()
-  others, rest = [], iter(arguments)
+  others: list[str] = []
+  left_out, rest = [], iter(arguments)
   for argument in rest:
+    name, is_no = _flag_of(argument, values)
     if argument == '--':
       others += [argument, *rest]
-    elif _name_of(argument) == 'flagfile':
+    elif name == 'flagfile' and not is_no:
       named = [argument, *([] if '=' in argument else itertools.islice(rest, 1))]
       try:
         lines = values.read_flags_from_files(named)
@@ -176,34 +148,37 @@ def _files_first(arguments: Sequence[str], values: flags.FlagValues) -> list[str
         ) from e
       _check_once(lines, values)
       of_files += lines
-    elif _left_out(argument, values):
-      left_out.add(_left_out(argument, values))
+    elif is_no and not values[name].boolean:
+      left_out.append(name)
     else:
       others.append(argument)
-  return [*_without(of_files, left_out), *others]
+  return of_files, others, left_out
 
 
-def _left_out(argument: str, values: flags.FlagValues) -> str:
-  """Name of the flag that an argument takes out of a flag file; '' for another one."""
-  name = argument.lstrip('-')
-  is_flag = argument.startswith('-') and name not in values and name[:2] == 'no'
-  is_flag = is_flag and name[2:] in values and not values[name[2:]].boolean
-  return name[2:] if is_flag else ''
+def _check_once(arguments: Sequence[str], values: flags.FlagValues) -> None:
+  """Refuses a flag that is there twice, unless it collects values."""
+  seen = set()
+  for argument in itertools.takewhile(lambda each: each != '--', arguments):
+    name, _ = _flag_of(argument, values)
+    if name == 'undefok':
+      raise flags.Error(
+        '--undefok would let flags that are not known do nothing in silence; leave it '
+        'out'
+      )
+    if name not in values or isinstance(values[name], flags.MultiFlag):
+      continue
+    if name in seen and name != 'flagfile':
+      raise flags.Error(f'--{name} is given twice; give it once')
+    seen.add(name)
 
 
-def _without(arguments: Iterable[str], names: Collection[str]) -> Iterator[str]:
-  """Arguments but for flags with these names, and their values."""
-  rest = iter(arguments)
-  for argument in rest:
-    if _name_of(argument) not in names:
-      yield argument
-    elif '=' not in argument:
-      next(rest, None)
-
-
-def _name_of(argument: str) -> str:
-  """Name of the flag that an argument gives; '' for another argument."""
-  return argument.lstrip('-').split('=', 1)[0] if argument.startswith('-') else ''
+def _flag_of(argument: str, values: flags.FlagValues) -> tuple[str, bool]:
+  """Name of the flag that an argument gives, or ''; and whether as --noNAME."""
+  if not argument.startswith('-'):
+    return '', False
+  name = argument.lstrip('-').split('=', 1)[0]
+  is_no = name not in values and name[:2] == 'no' and name[2:] in values
+  return name[2:] if is_no else name, is_no
 
 
 def values_of(groups: Sequence[Group], arguments: Sequence[str]) -> flags.FlagValues:

@@ -216,20 +216,12 @@ def _num_sources(values: flags.FlagValues) -> int:
 
 def _parts(values: flags.FlagValues, with_curves: bool) -> Iterator[composition.Part]:
   """The statement of each source."""
-
-  def part(
-    inputs: inputs_lib.Inputs, sources_given: Mapping[str, str]
-  ) -> composition.Part:
-    name = ' '.join(f'--{key}={value}' for key, value in sources_given.items())
-    statement = statement_lib.build(inputs, with_curves=with_curves)
-    return composition.Part(name or 'the plan', statement)
-
+  stated = _stated(values)
   for path in values.run_dir or ():
-    stated = _stated(values)
     run = sources.from_run_dir(path, values.accountant, stated.get('rounds_fixed_by'))
-    yield part(run, {'run_dir': path})
+    built = statement_lib.build(run, with_curves=with_curves)
+    yield composition.Part(f'--run_dir={path}', built)
   if _is_of_mechanism(values):
-    stated = _stated(values)
 
     @functools.cache
     def planned(limits: Optional[strategies.Participation]) -> inputs_lib.Inputs:
@@ -241,7 +233,10 @@ def _parts(values: flags.FlagValues, with_curves: bool) -> Iterator[composition.
       return dataclasses.replace(plan, **stated)
 
     for files in _ledgers_and_logs(values):
-      yield part(_of_mechanism(values, files, planned), files)
+      run = _of_mechanism(values, files, planned)
+      built = statement_lib.build(run, with_curves=with_curves)
+      name = ' '.join(f'--{key}={value}' for key, value in files.items())
+      yield composition.Part(name or 'the plan', built)
   for path in values.report or ():
     verified = verification.statement_of_report(path, statement_of)
     yield composition.Part(f'--report={path}', verified)

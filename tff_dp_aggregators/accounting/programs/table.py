@@ -8,6 +8,7 @@ signatures of the scheme and of its `of_cohort` say which are needed.
 """
 
 import dataclasses
+import functools
 import inspect
 from collections.abc import Collection, Iterable, Mapping
 from typing import Any, Optional, cast
@@ -389,12 +390,11 @@ def limits_from(
   return strategies.Participation(num_rounds, **given)
 
 
-def whole(values: flags.FlagValues, name: str) -> Optional[int]:
-  """The value of a flag that may be a mean elsewhere, and counts something here."""
+def whole(values: flags.FlagValues, name: str) -> None:
+  """Refuses a fraction for a flag that may be a mean elsewhere, and is a count here."""
   value = values[name].value
   if value is not None and not isinstance(value, int):
     raise ValueError(f'--{name} must be a whole number; got {value}.')
-  return value
 
 
 def own_flags(scheme: type[sampling_lib.Scheme]) -> list[str]:
@@ -410,6 +410,7 @@ def cohort_flag(values: flags.FlagValues) -> Optional[str]:
   return next((each for each in names if each in values and values[each].present), None)
 
 
+@functools.cache  # Signatures take a tenth of reading flags.
 def _ways(scheme: type[sampling_lib.Scheme]) -> list[dict[str, bool]]:
   """What makes a scheme takes besides the rounds, and whether it needs that."""
   makers = (scheme.data, getattr(scheme.data, 'of_cohort', None))
@@ -437,12 +438,8 @@ def _given(
   values: flags.FlagValues,
   left_out: Collection[str] = (),
 ) -> dict[str, Any]:
-  stated = {
-    name: values[name].value
-    for name in flags_of(scheme)
-    if name in values and name not in left_out
-  }
-  return {name: value for name, value in stated.items() if value is not None}
+  names = [n for n in flags_of(scheme) if n in values and n not in left_out]
+  return {n: values[n].value for n in names if values[n].value is not None}
 
 
 def _check_cohort(made: Any, own: list[str], given: Mapping[str, Any]) -> None:

@@ -28,7 +28,7 @@ from tff_dp_aggregators.accounting.reports import nbafl_report
 from tff_dp_aggregators.accounting.reports import statement as statement_lib
 from tff_dp_aggregators.accounting.reports import terms
 
-_SAID = terms.sentences('statement.j2')
+_TEXTS = terms.sentences('statement.j2')
 # Events of rounds for which clients are drawn by themselves, as files name them.
 _DRAWN_BY_THEMSELVES = (
   dp_accounting.PoissonSampledDpEvent.__name__,
@@ -128,10 +128,10 @@ def compose(
   if not accountants.has_stated(event):
     others = guarantees.others_composed(statements, accountant)
   settings = _union([part['setting']] for part in statements)
-  seen = _union([each['outputs'].removesuffix(_SAID.secret)] for each in definitions)
+  seen = _union([each['outputs'].removesuffix(_TEXTS.secret)] for each in definitions)
   outputs = '; and '.join(seen)
-  if any(each['outputs'].endswith(_SAID.secret) for each in definitions):
-    outputs += _SAID.secret
+  if any(each['outputs'].endswith(_TEXTS.secret) for each in definitions):
+    outputs += _TEXTS.secret
   return model.to_json(
     model.Composition(
       warnings=[
@@ -139,7 +139,7 @@ def compose(
         for number, part in enumerate(statements, start=1)
         for warning in part.get('warnings', ())
       ],
-      setting=terms.in_a_line(_SAID.setting(settings, bool(other_releases))),
+      setting=terms.in_a_line(_TEXTS.setting(settings, bool(other_releases))),
       definition=model.Definition(
         privacy_unit=definitions[0]['privacy_unit'],
         adjacency=model.NamedAdjacency(**definitions[0]['adjacency']),
@@ -194,26 +194,26 @@ def _check_distinct(parts: Sequence[Part]) -> None:
       files = run['verification']['files'] if run['mechanism'] else ()
       by_role = {file['role']: file['sha256'] for file in files}
       if 'ledger' in by_role:
-        told_by = ('ledger', by_role['ledger'], None)
+        identity = ('ledger', by_role['ledger'], None)
       elif 'round_log' in by_role:
         population = run['participation']['source']['arguments'].get('population')
-        told_by = ('round log', by_role['round_log'], population)
+        identity = ('round log', by_role['round_log'], population)
       else:
         continue
-      if told_by in seen:
+      if identity in seen:
         raise ValueError(
-          f'a run is given twice, in {seen[told_by]} and in {name}: the same '
-          f'{told_by[0]} (sha256 {told_by[1]}). Give each run once.'
+          f'a run is given twice, in {seen[identity]} and in {name}: the same '
+          f'{identity[0]} (sha256 {identity[1]}). Give each run once.'
         )
-      seen[told_by] = name
+      seen[identity] = name
 
 
 class _Run(NamedTuple):
   """What tells the run of a ledger from others."""
 
   first: ledger_lib.LedgerEntry
-  # What no two runs have in common, each with what is wrong if they do.
-  alone: dict[tuple[str, Any], None]
+  # What no two runs may share, each with what is wrong if they do.
+  marks: dict[tuple[str, Any], None]
   sizes: Sequence[int]  # Clients of each round, as far as chance drew them.
   # Hashes of those of so many rounds of a file that no two draws have them by chance.
   cohorts: Sequence[str]
@@ -232,7 +232,7 @@ def check_not_forked(ledgers: Sequence[str]) -> None:
     if not entries:
       continue
     run = _Run(
-      entries[0], _alone(entries), _drawn_sizes(entries), _cohorts(path, entries[0])
+      entries[0], _marks(entries), _drawn_sizes(entries), _cohorts(path, entries[0])
     )
     for other, before in runs.items():
       if (why := _why_one(before, run)) is not None:
@@ -241,9 +241,9 @@ def check_not_forked(ledgers: Sequence[str]) -> None:
 
 
 def _why_one(one: _Run, other: _Run) -> Optional[str]:
-  """Why two ledgers may be of one run or draw; what one does not tell, is the same."""
-  for what in other.alone:
-    if what in one.alone:
+  """Why two ledgers may be of one run or draw; what one does not state is the same."""
+  for what in other.marks:
+    if what in one.marks:
       return what[0]
   both = (one.first, other.first)
   tags = {each.noise_key_tag for each in both}
@@ -252,25 +252,25 @@ def _why_one(one: _Run, other: _Run) -> Optional[str]:
   if all(ledger_lib.is_drawn(each.dp_event) for each in both):
     tagged = all(each.sampling_tag is not None for each in both)
     from_files = any(each.sampling_source == ledger_lib.FILE for each in both)
-    # Seeds that both tell are compared above, and sizes below.
-    told = not from_files and (tagged or (one.sizes and other.sizes))
-    told_by_files = one.cohorts and set(one.cohorts).isdisjoint(other.cohorts)
-    if not told and not (told_by_files and other.cohorts):
+    # Seeds that both name are compared above, and sizes below.
+    is_told_apart = not from_files and (tagged or (one.sizes and other.sizes))
+    files_differ = one.cohorts and set(one.cohorts).isdisjoint(other.cohorts)
+    if not is_told_apart and not (files_differ and other.cohorts):
       return _ONE_FILE
   return _SAME_SIZES if _are_of_one_draw(one.sizes, other.sizes) else None
 
 
-def _alone(entries: Sequence[ledger_lib.LedgerEntry]) -> dict[tuple[str, Any], None]:
+def _marks(entries: Sequence[ledger_lib.LedgerEntry]) -> dict[tuple[str, Any], None]:
   first = entries[0]
   line = json.dumps(dataclasses.asdict(first), sort_keys=True)
-  told: list[tuple[str, Any]] = [(f'begin with the same line{_OF_ONE_RUN}', line)]
+  marks: list[tuple[str, Any]] = [(f'begin with the same line{_OF_ONE_RUN}', line)]
   if first.noise_key_tag is not None and not first.has_seeded_noise:
-    told.append((f'have noise of the same key{_OF_ONE_RUN}', first.noise_key_tag))
+    marks.append((f'have noise of the same key{_OF_ONE_RUN}', first.noise_key_tag))
   if first.sampling_tag is not None:
-    told.append((_ONE_DRAW, first.sampling_tag))
+    marks.append((_ONE_DRAW, first.sampling_tag))
   results = {entry.result_checksum for entry in entries} - {None}
-  told += [(f'have the same result{_OF_ONE_RUN}', each) for each in results]
-  return dict.fromkeys(told)
+  marks += [(f'have the same result{_OF_ONE_RUN}', each) for each in results]
+  return dict.fromkeys(marks)
 
 
 def _cohorts(ledger: str, first: ledger_lib.LedgerEntry) -> Sequence[str]:

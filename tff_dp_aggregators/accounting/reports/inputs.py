@@ -29,12 +29,12 @@ from tff_dp_aggregators.base import checks
 from tff_dp_aggregators.base import rounding
 
 OtherRelease = model.OtherRelease
-_SAID = terms.sentences('statement.j2')
+_TEXTS = terms.sentences('statement.j2')
 # What is said of limits if it is not stated what enforces them.
-NOT_STATED: str = _SAID.not_stated
+NOT_STATED: str = _TEXTS.not_stated
 _LARGEST = sys.float_info.max
 # What a run's configuration says of noise that it draws from a seed.
-SEEDED_NOISE: str = _SAID.seeded_noise
+SEEDED_NOISE: str = _TEXTS.seeded_noise
 # Facts that ledgers record as well as configurations; the first two are always stated.
 _OF_MECHANISM = ('mechanism', 'noise_multiplier')
 _IN_LEDGERS = (*_OF_MECHANISM, 'clip_norm')
@@ -248,7 +248,7 @@ def enforced_by_log(
   which = 'shown' if planned is None else 'widened' if planned['broken'] else 'kept'
   which = 'kept' if has_ledger else which
   stated = None if stated in (None, NOT_STATED) else stated
-  return terms.in_a_line(_SAID.enforced_by_log(source['basis'], which, stated))
+  return terms.in_a_line(_TEXTS.enforced_by_log(source['basis'], which, stated))
 
 
 def noise_source_of(ledger: Optional[ledger_lib.Ledger]) -> Optional[str]:
@@ -257,7 +257,7 @@ def noise_source_of(ledger: Optional[ledger_lib.Ledger]) -> Optional[str]:
   if any(entry.has_seeded_noise for entry in entries):
     return SEEDED_NOISE
   if any(entry.noise_source for entry in entries):
-    return str(_SAID.secret_noise)
+    return str(_TEXTS.secret_noise)
   return None
 
 
@@ -269,20 +269,20 @@ def warnings(inputs: Inputs) -> list[str]:
   source = inputs.participation_source or {}
   planned, seen = source.get('planned') or {}, source.get('observed') or {}
   if planned.get('broken'):
-    found.append(_SAID.broken_limits(planned))
+    found.append(_TEXTS.broken_limits(planned))
   clients = getattr(mechanism.participation, 'num_clients', seen.get('num_clients'))
   doubt = clients and gaussian.doubt_of_delta(inputs.delta, clients)
   if doubt and mechanism.has_noise:
     found.append(doubt[0].upper() + doubt[1:])
   seeded = noise_source_of(ledger) == SEEDED_NOISE
   if mechanism.has_noise and (seeded or inputs.noise_source == SEEDED_NOISE):
-    found.append(_SAID.known_noise)
+    found.append(_TEXTS.known_noise)
   if mechanism.is_sampled:
     if any(entry.sampling_source == ledger_lib.SEED for entry in entries):
-      found.append(_SAID.known_draws(_without_sampling(inputs)))
+      found.append(_TEXTS.known_draws(_without_sampling(inputs)))
     told = any(entry.cohort_requested is not None for entry in entries)
     if told and not sampling.of(mechanism.participation).has_public_sizes:
-      found.append(_SAID.known_sizes)
+      found.append(_TEXTS.known_sizes)
   return [terms.in_a_line(each) for each in found]
 
 

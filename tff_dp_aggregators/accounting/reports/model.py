@@ -28,22 +28,22 @@ Fraction = Annotated[float, Meta(gt=0, le=1)]
 Points = list[Annotated[list[float], Meta(min_length=2, max_length=2)]]
 
 
-def _said(description: str) -> Any:
+def _doc(description: str) -> Any:
   return Meta(description=description)
 
 
 # Fields that several structs have.
-BuiltFor = Annotated[Positive, _said('Rounds that the mechanism was built for.')]
+BuiltFor = Annotated[Positive, _doc('Rounds that the mechanism was built for.')]
 OfAllTogether = Annotated[
   Optional[float],
-  _said('Of the Gaussian mechanism that all are together; null if they are not one.'),
+  _doc('Of the Gaussian mechanism that all are together; null if they are not one.'),
 ]
-Epsilon = Annotated[Optional[NonNegative], _said('Epsilon at delta; null if infinite.')]
+Epsilon = Annotated[Optional[NonNegative], _doc('Epsilon at delta; null if infinite.')]
 Delta = Annotated[float, Meta(gt=0, lt=1, description='At which epsilon is stated.')]
 AnyAdjacency = Literal['zero_out', 'add_or_remove', 'replace_one']
-Adjacency = Annotated[AnyAdjacency, _said('Name of the neighbouring relation.')]
+Adjacency = Annotated[AnyAdjacency, _doc('Name of the neighbouring relation.')]
 AskedAccountant = Annotated[
-  Optional[str], _said('Accountant asked for; null for the tightest.')
+  Optional[str], _doc('Accountant asked for; null for the tightest.')
 ]
 Checksum = Annotated[
   str,
@@ -51,25 +51,25 @@ Checksum = Annotated[
 ]
 Sha256 = Annotated[str, Meta(pattern='^[0-9a-f]{64}$', description='SHA-256, in hex.')]
 Exactness = Annotated[
-  Literal['exact', 'bound'], _said('Whether the sensitivity is exact or a bound.')
+  Literal['exact', 'bound'], _doc('Whether the sensitivity is exact or a bound.')
 ]
 Found = Annotated[
   Optional[Literal['noise_multiplier', 'num_rounds', 'max_participations']],
-  _said('What was found from the target; null if everything was given.'),
+  _doc('What was found from the target; null if everything was given.'),
 ]
 Rho = Annotated[
-  Union[float, msgspec.UnsetType], _said('Asked for in zCDP (arXiv:1605.02065), if so.')
+  Union[float, msgspec.UnsetType], _doc('Asked for in zCDP (arXiv:1605.02065), if so.')
 ]
 Origin = Annotated[
   Literal['recorded', 'stated', 'not_stated'],
-  _said('In a file of the run, by who made the report and not verified, or nowhere.'),
+  _doc('In a file of the run, by who made the report and not verified, or nowhere.'),
 ]
 Simulation = Annotated[
   Optional[Literal['packed', 'one_by_one']],
-  _said('Many clients in one computation, or one by one; null if that is not known.'),
+  _doc('Many clients in one computation, or one by one; null if that is not known.'),
 ]
 NoParts = Annotated[list[Any], Meta(max_length=0, description='Empty.')]
-EachPartHasItsOwn = Annotated[None, _said('Each part has its own.')]
+EachPartHasItsOwn = Annotated[None, _doc('Each part has its own.')]
 # Fields that registries add, which `to_json` writes beside the others.
 Registered = dict[str, Any]
 
@@ -543,7 +543,7 @@ class File(Model, frozen=True, kw_only=True):
   sha256: Sha256
 
 
-Files = Annotated[list[File], _said('Files that the numbers rest on.')]
+Files = Annotated[list[File], _doc('Files that the numbers rest on.')]
 
 
 class VerificationInputs(Model, frozen=True, kw_only=True):

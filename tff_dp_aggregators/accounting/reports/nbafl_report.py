@@ -55,16 +55,6 @@ def of_run(plan: nbafl.Nbafl) -> model.NbaflOfRun:
   )
 
 
-def from_json(data: Any) -> Optional[nbafl.Nbafl]:
-  """The plan with these inputs, as a run's configuration has them; `None` for none."""
-  if data is None:
-    return None
-  try:
-    return nbafl.Nbafl(**data)
-  except TypeError as e:
-    raise ValueError(f'the stored plan of NbAFL is incomplete: {e}') from e
-
-
 def check(
   plan: nbafl.Nbafl,
   mechanism: joint_mechanism.AnyMechanism,

@@ -15,6 +15,7 @@ import msgspec
 
 from tff_dp_aggregators import sampling
 from tff_dp_aggregators.accounting import accountants
+from tff_dp_aggregators.accounting import joint_mechanism
 from tff_dp_aggregators.accounting import mechanism as mechanism_lib
 from tff_dp_aggregators.accounting import noises
 from tff_dp_aggregators.accounting.reports import model
@@ -153,9 +154,31 @@ def violations(report: Any) -> Iterator[str]:
   draft = jsonschema.Draft202012Validator
   # A float is no integer here, whatever its value: reports have none where these stand.
   types = draft.TYPE_CHECKER.redefine('integer', lambda _, value: type(value) is int)
-  validator = jsonschema.validators.extend(draft, type_checker=types)(load())
+  own = {**load(), 'anyOf': [{'$ref': f'#/$defs/{_kind_of(report).__name__}'}]}
+  validator = jsonschema.validators.extend(draft, type_checker=types)(own)
   for error in validator.iter_errors(report):
     yield from _in_words(error)
+
+
+def _kind_of(report: Any) -> type[model.Report]:
+  """Which of `model.REPORTS` it comes closest to, whose schema it then has to keep.
+
+  Looking for violations of each of them takes several times as long.
+  """
+  keys = set(report) if isinstance(report, dict) else set()
+
+  def distance(kind: type[model.Report]) -> int:
+    fields = msgspec.structs.fields(kind)
+    needed = {each.name for each in fields if each.default is not msgspec.UNSET}
+    return len(needed - keys) + len(keys - {each.name for each in fields})
+
+  kinds: tuple[type[model.Report], ...] = model.REPORTS
+  kind = min(kinds, key=distance)
+  mechanism = report['mechanism'] if 'mechanism' in keys else None
+  if kind is model.Single and isinstance(mechanism, dict):
+    if 'parts' in mechanism or mechanism.get('name') == joint_mechanism.NAME:
+      return model.Joint
+  return kind
 
 
 def _in_words(error: Any) -> Iterator[str]:

@@ -1,12 +1,11 @@
 """The inputs of statements from files, with their checksums."""
 
-import contextlib
 import dataclasses
 import hashlib
 import math
 import os
 import shlex
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any, Optional, Union, cast
 
 import dp_accounting
@@ -18,6 +17,7 @@ from tff_dp_aggregators.accounting import accountants
 from tff_dp_aggregators.accounting import canaries as canaries_lib
 from tff_dp_aggregators.accounting import joint_mechanism
 from tff_dp_aggregators.accounting import mechanism as mechanism_lib
+from tff_dp_aggregators.accounting import nbafl
 from tff_dp_aggregators.accounting.records import ledger as ledger_lib
 from tff_dp_aggregators.accounting.records import log_participation
 from tff_dp_aggregators.accounting.records import round_log as round_log_lib
@@ -118,14 +118,10 @@ class _Config(msgspec.Struct, frozen=True):
   canaries: Any = None
   software: Any = None
 
-  def of_training(self, name: str) -> Any:
-    """What it says of the training; `None` if it was that of another program."""
-    return self.training.get(name) if isinstance(self.training, dict) else None
-
   @property
   def schedule(self) -> dict[str, Any]:
     """What it says of the schedule; nothing of one that is not known here."""
-    found = self.of_training('schedule')
+    found = self.training.get('schedule')
     return found if isinstance(found, dict) else {}
 
   @property
@@ -138,7 +134,7 @@ class _Config(msgspec.Struct, frozen=True):
   @property
   def simulation(self) -> Optional[str]:
     """How clients were simulated; `None` if it does not say."""
-    stated = self.of_training('simulation')
+    stated = self.training.get('simulation')
     return stated if stated in (None, 'packed') else 'one_by_one'
 
   @property
@@ -156,7 +152,7 @@ class _Config(msgspec.Struct, frozen=True):
   @property
   def before_clipping(self) -> Optional[model.BeforeClipping]:
     """What was done with an update before it was clipped."""
-    stated = self.of_training('aggregation')
+    stated = self.training.get('aggregation')
     if not isinstance(stated, dict):
       return None
     found = {name: stated.get(name) for name in model.BeforeClipping.__struct_fields__}
@@ -175,15 +171,11 @@ def from_run_dir(
   """
   path, config = _config_of(run_dir)
   try:
-    found = _from_config(path, config, accountant)
+    return _from_config(path, config, accountant, rounds_fixed_by)
   except (AttributeError, KeyError, TypeError) as e:
     raise ValueError(
       f'{path} lacks something, or has something else there: {e}.'
     ) from e
-  if rounds_fixed_by is None:
-    return found
-  command = f'{found.command} {shlex.quote(f"--rounds_fixed_by={rounds_fixed_by}")}'
-  return dataclasses.replace(found, rounds_fixed_by=rounds_fixed_by, command=command)
 
 
 def without_privacy(run_dir: str) -> inputs_lib.WithoutPrivacy:
@@ -191,20 +183,9 @@ def without_privacy(run_dir: str) -> inputs_lib.WithoutPrivacy:
   path, config = _config_of(run_dir)
   if config.privacy is not None or config.simulated_cohort is not None:
     raise ValueError(f'the run in {os.path.normpath(run_dir)} had a mechanism.')
-  with _naming(path):
-    not_covered = inputs_lib.check_not_covered(config.not_covered)
-    tuning = inputs_lib.Tuning.from_json(config.tuning)
-  files = (file_of('config', path),)
-  return inputs_lib.WithoutPrivacy(config.simulation, not_covered, tuning, files)
-
-
-@contextlib.contextmanager
-def _naming(path: str) -> Iterator[None]:
-  """Names the file in errors of what is in it."""
-  try:
-    yield
-  except (TypeError, ValueError) as e:
-    raise ValueError(f'{path}: {e}') from e
+  return inputs_lib.WithoutPrivacy(
+    config.simulation, config.not_covered, config.tuning, (file_of('config', path),)
+  )
 
 
 def _config_of(run_dir: str) -> tuple[str, _Config]:
@@ -213,7 +194,14 @@ def _config_of(run_dir: str) -> tuple[str, _Config]:
   path = os.path.join(run_dir, 'config.json')
   try:
     with open(path, encoding='utf-8') as file:
-      return path, msgspec.convert(strict_json.loads(file.read()), _Config)
+      found = msgspec.convert(strict_json.loads(file.read()), _Config)
+    return path, msgspec.structs.replace(
+      found,
+      # That of another program may be anything.
+      training=found.training if isinstance(found.training, dict) else {},
+      not_covered=inputs_lib.check_not_covered(found.not_covered),
+      tuning=inputs_lib.Tuning.from_json(found.tuning),
+    )
   except (FileNotFoundError, NotADirectoryError) as e:
     why = 'no config.json' if os.path.isdir(run_dir) else 'there is no such directory'
     raise ValueError(f'{run_dir} is not a run directory: {why}.') from e
@@ -222,7 +210,10 @@ def _config_of(run_dir: str) -> tuple[str, _Config]:
 
 
 def _from_config(
-  config_path: str, config: _Config, accountant: Optional[str]
+  config_path: str,
+  config: _Config,
+  accountant: Optional[str],
+  rounds_fixed_by: Optional[str],
 ) -> inputs_lib.Inputs:
   """The inputs by a configuration, and by the files beside it."""
   run_dir = os.path.dirname(config_path)
@@ -241,7 +232,7 @@ def _from_config(
     strategy = joint_mechanism.load_strategy(privacy.mechanism, path)
     files.append(file_of('strategy', path))
   ledger_file, ledger = _ledger_of(os.path.join(run_dir, 'ledger.jsonl'))
-  ledger_lib.check_schedule(ledger, config.of_training('schedule'))
+  ledger_lib.check_schedule(ledger, config.schedule)
   files.append(ledger_file)
   canary_record = None
   path = os.path.join(run_dir, canaries_lib.FILE)
@@ -263,17 +254,20 @@ def _from_config(
   is_asked = accountant not in (None, planned_by)
   if is_asked:
     arguments.append(f'--accountant={accountant}')
+  if rounds_fixed_by is not None:
+    arguments.append(f'--rounds_fixed_by={rounds_fixed_by}')
   mechanism = joint_mechanism.stored(privacy.mechanism, strategy)
   _check_ledger(config_path, privacy, ledger)
-  with _naming(config_path):
+  plan = None
+  try:
     if cohort is None and config.schedule:
       _check_schedule(mechanism, privacy, config.schedule)
-    plan = nbafl_report.from_json(config.nbafl)
-    if plan is not None:
+    if config.nbafl is not None:
+      plan = nbafl.Nbafl(**config.nbafl)
       nbafl_report.check_cohorts(plan, config.schedule)
     weights_of_parts = _weights_of_parts(mechanism, privacy)
-    not_covered = inputs_lib.check_not_covered(config.not_covered)
-    tuning = inputs_lib.Tuning.from_json(config.tuning)
+  except (TypeError, ValueError) as e:
+    raise ValueError(f'{config_path}: {e}') from e
   target = privacy.target_epsilon
   if target is not None and is_asked:
     # Another accountant may say more; then it is no target of its report.
@@ -289,6 +283,7 @@ def _from_config(
     clip_norm=privacy.clip_norm,
     weights_of_parts=weights_of_parts,
     ledger=ledger,
+    rounds_fixed_by=rounds_fixed_by,
     enforced_by=privacy.enforced_by,
     cap_enforced_by=privacy.cap_enforced_by,
     noise_source=privacy.noise_source,
@@ -298,8 +293,8 @@ def _from_config(
     before_clipping=config.before_clipping,
     simulated_cohort=cohort,
     nbafl=plan,
-    not_covered=not_covered,
-    tuning=tuning,
+    not_covered=config.not_covered,
+    tuning=config.tuning,
     canary_record=canary_record,
     command=command_of(arguments),
     files=tuple(files),

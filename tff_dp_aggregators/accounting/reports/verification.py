@@ -155,15 +155,17 @@ def _verify(path: str, statement_of: Optional[StatementOf]) -> Result:
       *_notes_on_software(report.get('software'), again.get('software')),
     ]
     differences = [*wrong_files, *_differences(report, again)]
-    led_to, said = _check_command(report, lambda path: find(path, folder), statement_of)
+    of_command, more = _check_command(
+      report, lambda path: find(path, folder), statement_of
+    )
   except Exception as e:  # What is no report of ours may lead to anything.
     failure = f'it cannot be computed again: {type(e).__name__}: {e}'
     # A wrong file is the reason, and no second difference.
     return Result(('; so '.join((*wrong_files, failure)),), ())
-  # What the command leads to as well is told once.
+  # What the command leads to as well is listed once.
   known = {f'{_LED_TO}{each}' for each in differences}
-  differences += [each for each in led_to if each not in known]
-  notes += said
+  differences += [each for each in of_command if each not in known]
+  notes += more
   entry = accountants.ACCOUNTANTS.get(again['guarantee'].get('accountant'))
   if differences and entry is not None and entry.is_drawn:
     notes.append(
