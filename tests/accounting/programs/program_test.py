@@ -162,6 +162,12 @@ def test_an_old_name_is_refused_with_the_new_one():
   )
 
 
+def test_a_flag_of_another_program_is_refused_with_its_name():
+  result = executing.execute(plan, '--round_log=x')
+  assert result.returncode == 2
+  assert 'is one of tff-dp-report and tff-dp-participation;' in result.stderr
+
+
 def test_python_m_is_each_program_without_tensorflow_and_ends_with_its_code():
   code = (
     'import runpy, sys\n'

@@ -7,6 +7,7 @@ of a file; `--noNAME` leaves out what a file has for `--NAME`.
 """
 
 import dataclasses
+import importlib
 import itertools
 import math
 import os
@@ -27,6 +28,8 @@ from tff_dp_aggregators.strategies.numerics import descent
 
 CHECK_FAILED, WRONG_USAGE = 1, 2  # Exit codes; 0 is fine.
 _EVERY_PROGRAM = 'every program'  # Where flags of all say that they are defined.
+# Modules of programs, which import this one.
+_PROGRAMS = ('report', 'plan', 'participation', 'vectors')
 _FEW = 24  # So many flags `--help` shows all of.
 # What absl puts before the help of a flag that has one of several values.
 _ALTERNATIVES = re.compile('^<[^>]*>: ')
@@ -118,12 +121,25 @@ def parse(values: flags.FlagValues, arguments: Sequence[str]) -> list[str]:
     if isinstance(e, flags.UnrecognizedFlagError):
       new = messages.RENAMED.get(e.flagname, '')
       near = [f'--{each}' for each in messages.near(e.flagname, names_of(values))]
+      knowing = _programs_with(e.flagname)
       message = f"Unknown command line flag '{e.flagname}'"
       if new in values:
         message = f'--{e.flagname} is called --{new}'
+      elif knowing:
+        message += f', which is one of {" and ".join(knowing)}'
       elif near:
         message += f'; there are {", ".join(near)}'
     raise WrongUsage(f'{message.rstrip(".")}; --helpfull lists all flags.') from e
+
+
+def _programs_with(name: str) -> list[str]:
+  """Programs of this package that know a flag."""
+  modules = (importlib.import_module(f'{__package__}.{each}') for each in _PROGRAMS)
+  return [
+    each.PROGRAM.name
+    for each in modules
+    if any(row.name == name for _, rows in each.PROGRAM.groups() for row in rows)
+  ]
 
 
 def _split(
