@@ -3,24 +3,14 @@
 `components` takes an event apart, as it is valid under a neighbouring relation, and
 `Accountant` is the base class.
 
-Sampling amplifies privacy for some relations only:
-
-| event | valid under |
-|---|---|
-| `PoissonSampledDpEvent` | `ADD_OR_REMOVE_ONE` |
-| `SampledWithoutReplacementDpEvent` | `REPLACE_ONE`, `ADD_OR_REMOVE_ONE` |
-| `SingleEpochTreeAggregationDpEvent` | `REPLACE_SPECIAL` |
-| `events.TruncatedPoissonDpEvent`, `AllocatedDpEvent`, `MixtureDpEvent` | \
-`ADD_OR_REMOVE_ONE`, `REPLACE_SPECIAL` |
-| `events.INTEGER_NOISE` | `REPLACE_SPECIAL`, `REPLACE_ONE` |
-
-The last are of noise that clients add: who is removed takes a share of it along. All
-others are valid under each, with one trap: a noise multiplier is relative to the
-sensitivity *under that relation*. Replacing one client's contribution moves a sum by up
-to twice the clip norm, so under `REPLACE_ONE` the event of noise with standard
-deviation `noise_multiplier * clip_norm` has half that noise multiplier. So it has
-within `SampledWithoutReplacementDpEvent` under both: who joins a cohort takes another's
-place.
+Sampling amplifies privacy for some relations only (`_ONLY_UNDER`; `sampling` says which
+scheme has which). Integer noise is added by clients: who is removed takes a share of it
+along. All other events are valid under each, with one trap: a noise multiplier is
+relative to the sensitivity *under that relation*. Replacing one client's contribution
+moves a sum by up to twice the clip norm, so under `REPLACE_ONE` the event of noise with
+standard deviation `noise_multiplier * clip_norm` has half that noise multiplier. So it
+has within `SampledWithoutReplacementDpEvent` under both: who joins a cohort takes
+another's place.
 """
 
 import dataclasses
@@ -115,7 +105,7 @@ class Accountant(dp_accounting.PrivacyAccountant):
 
   name: ClassVar[str]  # What flags, arguments and reports call it.
   reads = 'events'  # The events that it reads, for messages: "Only ... are supported."
-  # Whether it reads mixtures by their bounds; only if all that it says is of a bound.
+  # Whether it reads mixtures by their bounds.
   reads_bounds = False
   # Place among those that are asked when none is named; `None` if never the tightest.
   rank: ClassVar[Optional[int]] = None
@@ -201,14 +191,10 @@ class Accountant(dp_accounting.PrivacyAccountant):
     return self._failure(left) if left > 0 else 0.0
 
   def _read(self, event: dp_accounting.DpEvent) -> list[Component]:
-    """The components; of mixtures the bound, where that is tight or all there is."""
+    """The components; of mixtures the bound, if the accountant reads that."""
     found = []
     for part, count in components(event, self.neighboring_relation):
-      if (
-        self.reads_bounds
-        and isinstance(part, events.MixtureDpEvent)
-        and (part.bound_is_tight or part.strategy is None)
-      ):
+      if self.reads_bounds and isinstance(part, events.MixtureDpEvent):
         bound = components(part.bound, self.neighboring_relation)
         found += [(each, times * count) for each, times in bound]
       else:
