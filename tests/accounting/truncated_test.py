@@ -65,7 +65,6 @@ def _neighbours(others, probability, most, noise, points):
   'others, probability, most, noise',
   [
     (2, 0.3, 1, 2.0),
-    pytest.param(4, 0.5, 3, 0.6, marks=pytest.mark.slow),
     pytest.param(5, 0.7, 5, 0.7, marks=pytest.mark.slow),
     pytest.param(3, 1.0, 3, 1.0, marks=pytest.mark.slow),
   ],
