@@ -129,7 +129,7 @@ CASES = [pytest.param(*each, id=name) for name, *each in _cases()]
 
 
 @pytest.mark.parametrize(('mixture', 'means', 'probabilities', 'columns'), CASES)
-def test_likelihood_ratios_are_those_of_enumeration(
+def test_likelihood_ratios_and_moments_are_those_of_enumeration(
   mixture, means, probabilities, columns
 ):
   assert probabilities.sum() == pytest.approx(1.0, rel=1e-13)
@@ -139,14 +139,13 @@ def test_likelihood_ratios_are_those_of_enumeration(
     found = mixture.log_ratios(y @ columns.T, stretch, tilt)
     expected = _ratios(means, probabilities, y, stretch, tilt)
     np.testing.assert_allclose(found, expected, rtol=1e-11, atol=1e-11)
-
-
-@pytest.mark.parametrize(('mixture', 'means', 'probabilities', 'columns'), CASES)
-def test_moments_are_those_of_enumeration(mixture, means, probabilities, columns):
   norms = (means**2).sum(axis=1)
   for tilt in (-7.0, -1.3, 0.0, 0.4, 3.0):
     expected = _log_mean(tilt * norms / 2, probabilities)
     assert mixture.log_moment(tilt) == pytest.approx(expected, rel=1e-12, abs=1e-13)
+  both = np.multiply.outer(probabilities, probabilities)
+  expected = special.logsumexp(means @ means.T, b=both)
+  assert mixture.log_second_moment() == pytest.approx(expected, rel=1e-11, abs=1e-12)
 
 
 def _check_frequencies(counts, expected):
@@ -190,6 +189,13 @@ class _KnownNoise:
     return self._normal.copy()
 
 
+def _check_places(inner, places, weights):
+  """Each row is one of these places, in proportion to its weight."""
+  at = np.abs(inner[:, None] - places[None]).max(axis=2) < 1e-12
+  assert np.all(at.sum(axis=1) == 1)
+  _check_frequencies(at.sum(axis=0), len(inner) * weights / weights.sum())
+
+
 @pytest.mark.parametrize('tilt', [0.0, 1.2, -2.5])
 @pytest.mark.parametrize(('n', 'b'), [(5, 2), (4, 9)])
 def test_bins_are_drawn_as_often_as_enumeration_says(n, b, tilt):
@@ -200,12 +206,9 @@ def test_bins_are_drawn_as_often_as_enumeration_says(n, b, tilt):
   inner = mixture.draw(rng, size, 1.5, tilt)
   means = _means(strategy, 1.1, sets)
   added = np.array([row for row, rounds in zip(means, sets) if rounds])
-  # Without noise, it is w times the inner products of one of them with all.
-  apart = np.abs(inner[:, None] - 1.5 * (means @ added.T)[None]).max(axis=2)
-  assert np.all((apart < 1e-12).sum(axis=1) == 1)
   weights = np.array(list(sets.values())) * np.exp(tilt * (means**2).sum(axis=1) / 2)
-  counts = (apart < 1e-12).sum(axis=0)
-  _check_frequencies(counts, size * weights / weights.sum())
+  # Without noise, it is w times the inner products of one of them with all.
+  _check_places(inner, 1.5 * (means @ added.T), weights)
 
 
 @pytest.mark.parametrize('num_bins', [1, 4, 11])
@@ -302,12 +305,10 @@ def test_no_outcome_of_the_square_adds_more_than_the_bound(name):
     bound = proposal.log_bound(mixture, epsilon)
     assert bound - 0.01 <= logs.max() <= bound + 1e-9
     # Of which half are of one set twice, at most twice that.
-    drawn = monte_carlo.Squared(doubled=True).log_densities(mixture, inner, losses)[
-      above
-    ]
+    doubled = monte_carlo.Squared(doubled=True)
+    drawn = doubled.log_densities(mixture, inner, losses)[above]
     logs += losses[above] - log_weights[above] - drawn
-    bound = monte_carlo.Squared(doubled=True).log_bound(mixture, epsilon)
-    assert logs.max() <= bound + 1e-9
+    assert logs.max() <= doubled.log_bound(mixture, epsilon) + 1e-9
 
 
 @pytest.mark.parametrize('p', [0.5, 1.0])
@@ -357,15 +358,6 @@ def test_rare_rounds_are_as_rare_as_that():
   assert mixture.log_second_moment() == pytest.approx(expected, rel=1e-13)
 
 
-@pytest.mark.parametrize(('mixture', 'means', 'probabilities', 'columns'), CASES)
-def test_second_moments_are_those_of_enumeration(
-  mixture, means, probabilities, columns
-):
-  both = np.multiply.outer(probabilities, probabilities)
-  expected = special.logsumexp(means @ means.T, b=both)
-  assert mixture.log_second_moment() == pytest.approx(expected, rel=1e-11, abs=1e-12)
-
-
 @pytest.mark.parametrize(('n', 'b', 'p'), SAMPLINGS)
 def test_pairs_of_sets_are_drawn_as_often_as_enumeration_says(n, b, p):
   strategy, sets, size, noise = _signed(n, b), _sets(n, b, p), 30_000, 0.6
@@ -393,12 +385,9 @@ def test_pairs_of_bins_are_drawn_as_often_as_enumeration_says(n, b):
   added = np.array([row for row, rounds in zip(means, sets) if rounds])
   pairs = list(itertools.combinations_with_replacement(range(len(means)), 2))
   places = np.array([(means[i] + means[j]) @ added.T for i, j in pairs])
-  apart = np.abs(inner[:, None] - places[None]).max(axis=2)
-  assert np.all((apart < 1e-12).sum(axis=1) == 1)
   weights = np.outer(probabilities, probabilities) * np.exp(means @ means.T)
   expected = np.array([weights[i, j] * (1 if i == j else 2) for i, j in pairs])
-  counts = (apart < 1e-12).sum(axis=0)
-  _check_frequencies(counts, size * expected / expected.sum())
+  _check_places(inner, places, expected)
 
 
 def test_rounds_that_share_noise_are_refused():

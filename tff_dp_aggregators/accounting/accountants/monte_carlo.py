@@ -518,37 +518,14 @@ class OverlappingSets:
     self, rng: np.random.Generator, was: np.ndarray, free: np.ndarray
   ) -> np.ndarray:
     """When a free client is in a round, before the other one is free."""
-    rows = self._stays[was + self._b]
-    low = free - was
-    least = np.take_along_axis(rows, low[:, None], 1)[:, 0]
-    least = least - rng.standard_exponential(len(was))
-    high = np.full_like(low, self._b)
-    while True:
-      open_ = low < high
-      if not open_.any():
-        return low
-      middle = (low + high) // 2
-      out = np.take_along_axis(rows, np.minimum(middle + 1, self._b)[:, None], 1)
-      is_out = out[:, 0] < least
-      high = np.where(open_ & is_out, middle, high)
-      low = np.where(open_ & ~is_out, middle + 1, low)
+    stays, low = self._stays[was + self._b], (free - was)[:, None]
+    least = np.take_along_axis(stays, low, 1)
+    least = least - rng.standard_exponential(least.shape)
+    later = np.arange(self._b + 1) > low
+    return free - was + np.sum(later & (stays >= least), axis=1)
 
 
 _BLOCK = 64  # The least width of a block of C.
-
-
-def _inner_products(strategy: strategies.Strategy) -> np.ndarray:
-  """At t and d, the inner product of columns t and t - d of |C|; [rounds, bands]."""
-  matrix, num_bands = np.abs(strategy.materialize()), _bands(strategy)
-  found = np.zeros((len(matrix), num_bands))
-  for columns, rows, block in _blocks(matrix, num_bands):
-    first = max(columns.start - num_bands + 1, 0)
-    products = block @ matrix[rows, first : columns.stop]
-    t, u = np.indices(products.shape)
-    t, lag = t + columns.start, t + columns.start - (u + first)
-    near = (lag >= 0) & (lag < num_bands)
-    found[t[near], lag[near]] = products[near]
-  return found
 
 
 def _bands(strategy: strategies.Strategy) -> int:
@@ -574,13 +551,14 @@ class BMinSepMixture:
     numbers += 2 * (rounds + free) * free + 6 * free**2
     check_size(numbers, rounds, free, math.inf)
     scheme.check_groups(strategy, min_separation)
-    self._lags = _inner_products(strategy) / noise**2
+    columns, num_bands = np.abs(strategy.materialize()) / noise, _bands(strategy)
+    self._blocks = _blocks(columns, num_bands)
+    banded = sparse.csr_matrix(columns.T)
+    self._products = (banded @ banded.T).tocsr()  # Of all columns.
+    # At t and d, the inner product of columns t and t - d; [rounds, bands].
+    by_lag = [self._products.diagonal(-lag) for lag in range(num_bands)]
+    self._lags = np.stack([np.pad(p, (rounds - len(p), 0)) for p in by_lag], axis=1)
     self._norms = self._lags[:, 0].copy()
-    self._blocks = _blocks(np.abs(strategy.materialize()) / noise, _bands(strategy))
-    # All inner products of columns, of those by distance.
-    apart = [self._lags[lag:, lag] for lag in range(self._lags.shape[1])]
-    offsets = range(1 - len(apart), len(apart))
-    self._products = sparse.diags([*apart[:0:-1], *apart], offsets, format='csr')
     self._probability = probability
     # Who is free only after the last round is never in one: all of that is the last.
     b, p = min_separation, probability
