@@ -1,6 +1,7 @@
 """Mixtures of Gaussians: likelihoods, draws, weights and bounds against enumeration."""
 
 import collections
+import functools
 import itertools
 import math
 
@@ -244,18 +245,23 @@ WEIGHED = sorted(_weighed())
 
 
 @pytest.mark.few(8)
-@pytest.mark.parametrize('proposal', [
-  monte_carlo.Squared(),
-  monte_carlo.Squared(doubled=True),
-  *(monte_carlo.Stretched(a, to) for a in (1.05, 2.2) for to in (True, False)),
+@pytest.mark.parametrize('make', [
+  monte_carlo.squared,
+  functools.partial(monte_carlo.squared, doubled=True),
+  *(
+    functools.partial(monte_carlo.stretched, a=a, removed=removed)
+    for a, removed in itertools.product((1.05, 2.2), (True, False))
+  ),
 ])  # fmt: skip
 @pytest.mark.parametrize('name', WEIGHED)
-def test_weights_have_the_mean_one(name, proposal, monkeypatch):
+def test_weights_have_the_mean_one(name, make, monkeypatch):
   mixture, size = _weighed()[name], 40_000
   # Several batches, the last of them smaller.
   monkeypatch.setattr(monte_carlo, '_BATCH', 17_000 * mixture.cells)
   rng = np.random.default_rng(7)
-  losses, log_weights, *_ = monte_carlo.draw(mixture, rng, size, proposal, -math.inf)
+  losses, log_weights, *_ = monte_carlo.draw(
+    mixture, rng, size, make(mixture), -math.inf
+  )
   assert losses.shape == log_weights.shape == (size,)
   weights = np.exp(log_weights)
   error = weights.std() / math.sqrt(size)
@@ -273,42 +279,43 @@ def test_weights_have_the_mean_one(name, proposal, monkeypatch):
 @pytest.mark.parametrize('a', [1.01, 2.0, 10.0])
 @pytest.mark.parametrize('name', WEIGHED)
 def test_no_outcome_adds_more_than_the_bound(name, a, removed):
-  mixture, proposal = _weighed()[name], monte_carlo.Stretched(a, removed)
+  mixture = _weighed()[name]
+  proposal = monte_carlo.stretched(mixture, a, removed)
+  w, c = (a, a - 1) if removed else (1 - a, -a)
   # Of all sets, and of sets that are drawn from farther away or not as far.
-  for stretch in (proposal.stretch, 0.0, 1.5 * proposal.stretch):
+  for stretch in (w, 0.0, 1.5 * w):
     rng = np.random.default_rng(9)
-    inner = mixture.draw(rng, 5000, stretch, proposal.tilt)
+    inner = mixture.draw(rng, 5000, stretch, c)
     log_ratios = mixture.log_ratios(inner, 1.0, 0.0)
-    drawn = mixture.log_ratios(inner, proposal.stretch, proposal.tilt)
-    drawn -= mixture.log_moment(proposal.tilt)
+    drawn = proposal.log_densities(inner, log_ratios)
     losses = log_ratios if removed else -log_ratios
     log_weights = (log_ratios if removed else 0.0) - drawn
     for epsilon in (0.0, 0.05, 0.5, 2.0):
       above = losses > epsilon
       logs = np.log(-np.expm1(epsilon - losses[above])) + log_weights[above]
-      bound = proposal.log_bound(mixture, epsilon)
+      bound = proposal.log_bound(epsilon)
       assert logs.max(initial=-math.inf) <= bound + 1e-9
 
 
 @pytest.mark.parametrize('name', WEIGHED)
 def test_no_outcome_of_the_square_adds_more_than_the_bound(name):
   """Of outcomes with a loss of epsilon + log 2, each adds just that."""
-  mixture, proposal = _weighed()[name], monte_carlo.Squared()
+  mixture = _weighed()[name]
+  proposal, doubled = (monte_carlo.squared(mixture, each) for each in (False, True))
   inner = np.concatenate(
     [mixture.draw(np.random.default_rng(9), 5000, w, 0.0) for w in (0.0, 1.0, 2.0, 3.0)]
   )
   losses = mixture.log_ratios(inner)
-  log_weights = losses - proposal.log_densities(mixture, inner, losses)
+  log_weights = losses - proposal.log_densities(inner, losses)
   for epsilon in (0.0, 0.05, 0.5):
     above = losses > epsilon
     logs = np.log(-np.expm1(epsilon - losses[above])) + log_weights[above]
-    bound = proposal.log_bound(mixture, epsilon)
+    bound = proposal.log_bound(epsilon)
     assert bound - 0.01 <= logs.max() <= bound + 1e-9
     # Of which half are of one set twice, at most twice that.
-    doubled = monte_carlo.Squared(doubled=True)
-    drawn = doubled.log_densities(mixture, inner, losses)[above]
+    drawn = doubled.log_densities(inner, losses)[above]
     logs += losses[above] - log_weights[above] - drawn
-    assert logs.max() <= doubled.log_bound(mixture, epsilon) + 1e-9
+    assert logs.max() <= doubled.log_bound(epsilon) + 1e-9
 
 
 @pytest.mark.parametrize('p', [0.5, 1.0])

@@ -856,21 +856,16 @@ def ratios(mu: float, num_places: int, num_steps: int, deviations: float) -> Rat
 
   least = math.exp(-deviations * deviations / 2) / num_places
   power = _of_one(mu, interval_for(1), deviations)
-  total, has, size = None, 0, 1
-  while True:
+  total: Optional[Ratios] = None
+  has = 0  # Steps in it.
+  for size in (2**bit for bit in range(num_steps.bit_length())):
+    if size > 1:
+      power = power.finer(interval_for(size))
+      power = power.plus(power, least)
     if num_steps & size:
-      if total is None:
-        total, has = power, size
-      else:
-        has += size
-        interval = interval_for(has)
-        total = total.finer(interval).plus(power.finer(interval), least)
-    size *= 2
-    if size > num_steps:
-      break
-    interval = interval_for(size)
-    power = power.finer(interval)
-    power = power.plus(power, least)
+      has += size
+      finer = power.finer(interval_for(has))
+      total = total.finer(finer.interval).plus(finer, least) if total else finer
   assert total is not None
   if num_places > num_steps:
     # The places that are no steps, shared among two points.
