@@ -116,6 +116,8 @@ class Accountant(dp_accounting.PrivacyAccountant):
   is_drawn = False
   # Epsilons that one search may ask for, if its confidence is for so many.
   max_questions: ClassVar[Optional[int]] = None
+  # Probability that an epsilon is too small, over its delta, which has it as a part.
+  failure_share: ClassVar[float] = 0.0
 
   def __init__(self, relation: Relation = Relation.REPLACE_SPECIAL) -> None:
     super().__init__(relation)
@@ -136,10 +138,6 @@ class Accountant(dp_accounting.PrivacyAccountant):
   def _instead(self, found: list[Component], delta: float) -> Optional[Instead]:
     """Whose bound `_epsilon` returns, if not this accountant's own."""
     return None
-
-  def _failure(self, delta: float) -> float:
-    """Probability that `_epsilon` is too small."""
-    return 0.0
 
   @classmethod
   def can_read(cls, event: dp_accounting.DpEvent, relation: Relation) -> bool:
@@ -188,7 +186,7 @@ class Accountant(dp_accounting.PrivacyAccountant):
   def failure_probability(self, target_delta: float) -> float:
     """Probability that `get_epsilon` is too small, a part of its delta; mostly 0."""
     left = _left(target_delta, self._found()[1])
-    return self._failure(left) if left > 0 else 0.0
+    return max(left, 0.0) * self.failure_share
 
   def _read(self, event: dp_accounting.DpEvent) -> list[Component]:
     """The components; of mixtures the bound, if the accountant reads that."""

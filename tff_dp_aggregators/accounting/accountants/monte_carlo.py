@@ -942,6 +942,7 @@ class MonteCarloAccountant(accountant.Accountant):
   is_numerical = True
   is_drawn = True
   max_questions = MAX_QUESTIONS
+  failure_share = FAILURE_SHARE / MAX_QUESTIONS  # Of both directions together.
   reads = 'events of rounds that clients draw in advance, one alone,'
 
   def _can_read(self, part: dp_accounting.DpEvent) -> bool:
@@ -966,9 +967,6 @@ class MonteCarloAccountant(accountant.Accountant):
       ):
         return self.CompositionErrorDetails(event, f'Only {self.reads} are supported.')
     return error or super()._maybe_compose(event, count, do_compose)
-
-  def _failure(self, delta: float) -> float:
-    return 2 * math.exp(_log_beta(delta))  # In one of both directions.
 
   def _epsilon(self, found: list[accountant.Component], delta: float) -> float:
     return _epsilon_of(found[0][0], delta, self.neighboring_relation)

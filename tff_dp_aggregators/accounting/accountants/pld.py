@@ -233,8 +233,8 @@ class Loss:
     with np.errstate(over='ignore', invalid='ignore'):
       lower = other * np.exp(edges[:-1])
       up = (inner - lower + errors * (inner + lower)) / -math.expm1(-interval)
-      told = (lower > 0) & np.isfinite(lower)  # Else all goes up.
-    up = np.where(told, np.clip(up, 0.0, inner), inner)
+      shared = (lower > 0) & np.isfinite(lower)  # Else all goes up.
+    up = np.where(shared, np.clip(up, 0.0, inner), inner)
     masses = np.zeros(len(edges))
     masses[1:] += up
     masses[:-1] += inner - up
