@@ -143,10 +143,13 @@ def test_answers_that_are_drawn_are_searched(start, factor):
 
 
 @pytest.mark.parametrize(
-  'rounds_of_a_client', [1, pytest.param(4, marks=pytest.mark.slow)]
+  'rounds, rounds_of_a_client',
+  [(12, 1), pytest.param(30, 4, marks=pytest.mark.slow)],
 )
-def test_drawn_outcomes_find_less_noise_for_random_allocation(rounds_of_a_client):
-  schema, target = sampling.RandomAllocation(30, rounds_of_a_client), (6.0, 1e-4)
+def test_drawn_outcomes_find_less_noise_for_random_allocation(
+  rounds, rounds_of_a_client
+):
+  schema, target = sampling.RandomAllocation(rounds, rounds_of_a_client), (6.0, 1e-4)
   drawn, bound = (
     mechanism.Mechanism.for_target('gaussian', schema, *target, accountant=name)
     for name in ('monte_carlo', None)

@@ -63,12 +63,7 @@ def _neighbours(others, probability, most, noise, points):
 
 @pytest.mark.parametrize(
   'others, probability, most, noise',
-  [
-    (2, 0.3, 1, 2.0),
-    pytest.param(4, 0.5, 3, 0.6, marks=pytest.mark.slow),
-    pytest.param(5, 0.7, 5, 0.7, marks=pytest.mark.slow),
-    pytest.param(3, 1.0, 3, 1.0, marks=pytest.mark.slow),
-  ],
+  [(2, 0.3, 1, 2.0), pytest.param(3, 1.0, 3, 1.0, marks=pytest.mark.slow)],
 )
 def test_no_data_sets_are_told_apart_more_easily_than_stated(
   others, probability, most, noise
@@ -137,7 +132,7 @@ def test_the_pair_of_zeroing_out_is_what_an_integral_says(q, mu, side):
   def delta(pair, odds):
     return np.maximum(pair[0] - odds * pair[1], 0).sum() * (x[1] - x[0])
 
-  rounds = ((pld.ZeroedLoss(mu, q, side), 1),)
+  rounds = ((pld.zeroed(mu, q, side), 1),)
   for epsilon in (-0.4, 0.02, 1.0):
     a = math.exp(epsilon)
     exact = delta(pairs[0], a) if a >= 1 else 1 - a + a * delta(pairs[1], 1 / a)
@@ -245,7 +240,7 @@ def test_a_cap_below_the_mean_is_refused():
 
 
 def test_cohorts_have_the_probabilities_that_the_event_assumes():
-  clients, probability, most, rounds, groups = 4, 0.45, 2, 16_000, 2
+  clients, probability, most, rounds, groups = 4, 0.45, 2, 6000, 2
   scheme = sampling.TruncatedPoissonSampling(
     rounds, probability, clients * groups, most, groups
   )

@@ -231,8 +231,9 @@ def test_limits_that_are_no_fixed_epochs_are_refused():
 
 
 def test_another_attempt_asks_others_while_there_are_enough():
+  schedule = _tried()
   for this_round in range(40):
-    attempts = _tried().attempts(this_round)
+    attempts = schedule.attempts(this_round)
     asked = np.concatenate([attempt.requested for attempt in attempts])
     if len(attempts) <= 16:  # 200 clients, less the 30 who took part in 3 rounds.
       assert len(np.unique(asked)) == len(asked)

@@ -10,15 +10,8 @@ accountant can read:
   `noise_multiplier / sqrt(sens^2(C_t) - sens^2(C_{t-1}))`. A round that adds nothing
   to the worst case has an infinite one.
 
-With a strategy whose sensitivity is an upper bound, both are at most as private.
-
-* A Gaussian in a place that is drawn for a client at random is an `AllocatedDpEvent`.
-* A Gaussian on a Poisson sample with a cap is a `TruncatedPoissonDpEvent`.
-* A run of whose rounds a client draws some is a `MixtureDpEvent`, if its noise is
-  correlated or a client is in several of them.
-* A release of another system is an `EpsilonDeltaDpEvent`.
-* A sum of integers to which clients add noise is a `SkellamDpEvent` or a
-  `DistributedDiscreteGaussianDpEvent`.
+With a strategy whose sensitivity is an upper bound, both are at most as private. Other
+events say in their classes what they are; those of sampling are in `sampling.scheme`.
 
 **Integer noise in shares, for secure aggregation.** Each client rounds its contribution
 to integers, adds noise of `local_stddev`, and sends it into a secure sum: only that is

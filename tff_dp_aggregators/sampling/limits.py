@@ -201,9 +201,8 @@ class _Eligible:
     self._rng = draws.generator(schedule.seed)
     self._size = schedule.clients_per_round
     self._cap = schedule.participation.assumed_at_most
-    self._times: Optional[np.ndarray] = None  # How often each took part, if it decides.
-    if self._cap is not None:
-      self._times = np.zeros(schedule.num_clients, dtype)
+    # How often each took part, if it decides; else 0.
+    self._times: np.ndarray = np.zeros(schedule.num_clients, dtype)
     self._pools = [draws.Pool(np.arange(schedule.num_clients, dtype=dtype))]
     for _ in range(1, self._cap or 1):
       self._pools.append(draws.Pool(np.empty(0, dtype)))
@@ -229,15 +228,12 @@ class _Eligible:
     counted = self._asked.pop()
     while self._asked:
       self.come_back(self._asked.pop())
-    if self._times is not None:
+    if self._cap is not None:
       self._times[counted] += 1
     return counted
 
   def come_back(self, clients: np.ndarray) -> None:
     """Those of them may be drawn that may take part once more."""
-    if self._times is None:
-      self._pools[0].add(clients)
-      return
     times = self._times[clients]
     for number in np.unique(times):
       if number < len(self._pools):

@@ -36,7 +36,7 @@ r N(2) from (1 - r) N(0) + r N(1). In the same way, as N(X - t) is within one cl
 of both other points, H_a(Q || P) is at most that of `REMOVED` for one. Curves for a < 1
 follow by H_a(P || Q) = 1 - a + a H_1/a(Q || P). Of each direction both halves are one
 convex curve, as the slope rises at a = 1 by what is left at loss 0, which is positive:
-they are those of pairs, `ZeroedLoss`.
+they are those of pairs, `pld.zeroed`.
 
 No such pair is harder to tell with a larger fraction: for a >= 1, H_a is convex in the
 fraction and 0 at 0, thus it grows; for a < 1 by exchange. As r <= q, q stands for r.

@@ -95,7 +95,7 @@ class MixtureDpEvent(OwnDpEvent):
   noise_multiplier: float  # Standard deviation of z over the clip norm.
   bound: dp_accounting.DpEvent  # At most as private, of events that compose.
   strategy_checksum: str  # By default that of `strategy`.
-  # Whether accountants that compose read the bound, also where others read the event.
+  # Whether the bound is as good as the event, also where accountants read that itself.
   bound_is_tight: ClassVar[bool]
 
   def __post_init__(self) -> None:

@@ -21,7 +21,6 @@ Poisson = dp_accounting.PoissonSampledDpEvent
 WithoutReplacement = dp_accounting.SampledWithoutReplacementDpEvent
 Repeated = dp_accounting.SelfComposedDpEvent
 Selected = dp_accounting.dp_event.RepeatAndSelectDpEvent
-SLOW_TEN = pytest.param(10.0, marks=pytest.mark.slow)  # Much to add up.
 TREE = dp_accounting.SingleEpochTreeAggregationDpEvent(5.0, [7])
 
 
@@ -59,12 +58,11 @@ def test_gboard_run_has_its_published_epsilon(
 def test_gboard_run_has_its_published_zcdp_and_gdp(gboard_event):
   rho = accountants.zcdp_rho(gboard_event)
   assert rho == pytest.approx(GBOARD['zcdp'], rel=1e-14)
-  assert rho == pytest.approx(0.81, abs=5e-3)
-  assert rho == pytest.approx(79 / (2 * 7**2), rel=1e-14)
+  assert f'{rho:.2f}' == '0.81'
   assert accountants.gdp_mu(gboard_event) == pytest.approx(GBOARD['gdp_mu'], rel=1e-14)
 
 
-@pytest.mark.parametrize('mu', [0.1, 1.0, SLOW_TEN])
+@pytest.mark.parametrize('mu', [0.1, 1.0])
 def test_accountants_are_ordered_from_exact_to_loosest(mu):
   event = Gaussian(1 / mu)
   for delta in (1e-10, 1e-4):
@@ -78,27 +76,12 @@ def test_accountants_are_ordered_from_exact_to_loosest(mu):
     assert exact <= zcdp
     # Orders end at 63: below epsilon of about 0.4 the grid costs more than it gains.
     assert rdp <= zcdp or mu < 0.3
-
-
-# TensorFlow Privacy 0.9.0, analysis/compute_dp_sgd_privacy_test.py: examples, batch
-# size, noise multiplier, epochs, delta, epsilon, order. (The third of its cases is at
-# an order of 1.25, which is none of the orders here.)
-@pytest.mark.parametrize(
-  'population, cohort, noise_multiplier, epochs, delta, published',
-  [
-    (60000, 150, 1.3, 15, 1e-5, 0.7242234026109595),
-    (100000, 100, 1.0, 30, 1e-7, 1.4154988495444845),
-  ],
-)
-def test_dp_sgd_has_tf_privacys_epsilon(
-  population, cohort, noise_multiplier, epochs, delta, published
-):
-  sampled = Poisson(cohort / population, Gaussian(noise_multiplier))
-  event = Repeated(sampled, math.ceil(epochs * population / cohort))
-  relation = Relation.ADD_OR_REMOVE_ONE
-  rdp = accountants.epsilon(event, delta, 'rdp', relation)
-  assert rdp == pytest.approx(published, rel=1e-9)
-  assert accountants.epsilon(event, delta, 'pld', relation) < published
+  for epsilon in (0.0, 3 * mu + mu * mu / 2):
+    exact, pld, *others = (
+      accountants.delta(event, epsilon, name)
+      for name in ('exact', 'pld', 'prv', 'rdp', 'zcdp')
+    )
+    assert exact <= pld <= exact * (1 + 1e-3) and exact <= min(others)
 
 
 @pytest.mark.parametrize('accountant', sorted(accountants.ACCOUNTANTS))
@@ -202,18 +185,18 @@ def test_composing_less_than_once_is_refused(count):
   assert accountant.mu == 0.0
 
 
-def test_an_event_in_the_place_of_delta_is_refused_by_name():
-  event = dp_accounting.GaussianDpEvent(1.0)
-  with pytest.raises(TypeError, match='delta'):
-    accountants.epsilon(1e-5, event)
-  with pytest.raises(TypeError, match='epsilon'):
-    accountants.delta(event, None)
-
-
 @pytest.mark.parametrize('accountant', sorted(accountants.ACCOUNTANTS))
-def test_delta_out_of_range_is_refused(accountant):
+def test_what_is_no_delta_and_no_epsilon_is_refused_by_name(accountant):
+  event = Gaussian(1.0)
+  with pytest.raises(TypeError, match='delta'):
+    accountants.epsilon(1e-5, event, accountant)
+  with pytest.raises(TypeError, match='epsilon'):
+    accountants.delta(event, None, accountant)
   with pytest.raises(ValueError, match='delta'):
-    accountants.epsilon(Gaussian(1.0), 1.0, accountant)
+    accountants.epsilon(event, 1.0, accountant)
+  for epsilon in (-1.0, math.nan, math.inf):
+    with pytest.raises(ValueError, match='epsilon must be finite'):
+      accountants.delta(event, epsilon, accountant)
 
 
 def test_unknown_accountants_are_refused_with_those_known():
@@ -236,37 +219,3 @@ def test_unknown_accountants_are_refused_with_those_known():
 def test_an_epoch_of_dp_sgd_has_tf_privacys_epsilon(event, accountant, published):
   epsilon = accountants.epsilon(event, 1e-5, accountant, Relation.ADD_OR_REMOVE_ONE)
   assert epsilon == pytest.approx(published, abs=1e-6)
-
-
-@pytest.mark.parametrize(
-  'event, epsilon',
-  [
-    (dp_accounting.ComposedDpEvent([Repeated(Laplace(1.0), 3), Laplace(1.0)]), 4.0),
-    (Repeated(Poisson(0.2, Laplace(0.5)), 3), 2.46964),
-  ],
-  ids=['everybody', 'sampled'],
-)
-def test_laplace_noise_has_dp_accountings_pure_epsilon(event, epsilon):
-  relation = Relation.ADD_OR_REMOVE_ONE
-  computed = accountants.epsilon(event, 1e-12, 'pld', relation)
-  assert computed == pytest.approx(epsilon, abs=1e-3)
-  assert accountants.delta(event, epsilon + 4e-4, 'pld', relation) < 1e-13
-
-
-@pytest.mark.parametrize('mu', [0.02, 0.5, SLOW_TEN])
-def test_no_delta_is_below_the_exact_one(mu):
-  for epsilon in (0.0, 3 * mu + mu * mu / 2):
-    exact = accountants.delta(Gaussian(1 / mu), epsilon)
-    for name in ('pld', 'prv', 'rdp', 'zcdp'):
-      assert accountants.delta(Gaussian(1 / mu), epsilon, name) >= exact, (
-        epsilon,
-        name,
-      )
-    pld = accountants.delta(Gaussian(1 / mu), epsilon, 'pld')
-    assert pld == pytest.approx(exact, rel=1e-3)
-
-
-@pytest.mark.parametrize('epsilon', [-1.0, math.nan, math.inf])
-def test_epsilon_out_of_range_is_refused(epsilon):
-  with pytest.raises(ValueError, match='epsilon must be finite'):
-    accountants.delta(Gaussian(1.0), epsilon)

@@ -55,7 +55,7 @@ def test_a_rounded_sum_is_larger_in_convex_order(interval):
 
 def _two_steps_by_integration(sigma, epsilon):
   """Both directions, with one bin of each of two steps."""
-  x = np.linspace(-9.0, 9.0, 3001)
+  x = np.linspace(-9.0, 9.0, 1501)
   density = np.exp(-x * x / 2) / math.sqrt(2 * math.pi)
   ratio = np.exp(x / sigma - 1 / (2 * sigma**2))
   s = (ratio[:, None] + ratio[None, :]) / 2
@@ -93,11 +93,9 @@ def test_many_steps_are_what_drawn_outcomes_say(places, steps, sigma):
     assert means[larger] - error <= stated <= means[larger] * 1.01 + error
 
 
-@pytest.mark.parametrize(
-  ('rounds', 'times'), [(5, 4), pytest.param(7, 3, marks=pytest.mark.slow)]
-)
-def test_more_rounds_cost_at_least_the_mixture_over_all_sets(rounds, times):
-  sigma, size, rng = 1.2, 400_000, np.random.default_rng(5)
+def test_more_rounds_cost_at_least_the_mixture_over_all_sets():
+  rounds, times, sigma = 5, 4, 1.2
+  size, rng = 100_000, np.random.default_rng(5)
   sets = [list(each) for each in itertools.combinations(range(rounds), times)]
   z = rng.standard_normal((size, rounds))
   exponents = np.stack([z[:, each].sum(axis=1) / sigma for each in sets])

@@ -124,9 +124,7 @@ def test_everything_adds_up_exactly_or_to_the_next_number():
   assert accountant.pure_epsilon(event) == 1.75
   thirds = accountant.pure_epsilon(Repeated(Laplace(3.0), 1))
   assert thirds == math.nextafter(1 / 3, 1)  # 1 / 3 itself is below a third.
-
-
-def test_other_noise_has_none():
+  # Other noise has none.
   event = Composed([Laplace(1.0), Gaussian(100.0)])
   assert accountant.pure_epsilon(event, Relation.ADD_OR_REMOVE_ONE) == math.inf
 

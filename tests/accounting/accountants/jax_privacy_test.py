@@ -75,7 +75,7 @@ def _compared(name):
   for removed, deltas in DIRECTIONS.items():
     proposal = monte_carlo.best_proposal(mixture, removed, 1.0)
     tails = monte_carlo.draw(
-      mixture, np.random.default_rng(1), 2**18, proposal, min(setting['epsilons'])
+      mixture, np.random.default_rng(1), 2**16, proposal, min(setting['epsilons'])
     )
     for epsilon, (mean, error) in zip(setting['epsilons'], setting[deltas]):
       outcomes = tails.outcomes(epsilon)

@@ -1,6 +1,7 @@
 """Mixtures of Gaussians: likelihoods, draws, weights and bounds against enumeration."""
 
 import collections
+import functools
 import itertools
 import math
 
@@ -129,7 +130,7 @@ CASES = [pytest.param(*each, id=name) for name, *each in _cases()]
 
 
 @pytest.mark.parametrize(('mixture', 'means', 'probabilities', 'columns'), CASES)
-def test_likelihood_ratios_are_those_of_enumeration(
+def test_likelihood_ratios_and_moments_are_those_of_enumeration(
   mixture, means, probabilities, columns
 ):
   assert probabilities.sum() == pytest.approx(1.0, rel=1e-13)
@@ -139,14 +140,13 @@ def test_likelihood_ratios_are_those_of_enumeration(
     found = mixture.log_ratios(y @ columns.T, stretch, tilt)
     expected = _ratios(means, probabilities, y, stretch, tilt)
     np.testing.assert_allclose(found, expected, rtol=1e-11, atol=1e-11)
-
-
-@pytest.mark.parametrize(('mixture', 'means', 'probabilities', 'columns'), CASES)
-def test_moments_are_those_of_enumeration(mixture, means, probabilities, columns):
   norms = (means**2).sum(axis=1)
   for tilt in (-7.0, -1.3, 0.0, 0.4, 3.0):
     expected = _log_mean(tilt * norms / 2, probabilities)
     assert mixture.log_moment(tilt) == pytest.approx(expected, rel=1e-12, abs=1e-13)
+  both = np.multiply.outer(probabilities, probabilities)
+  expected = special.logsumexp(means @ means.T, b=both)
+  assert mixture.log_second_moment() == pytest.approx(expected, rel=1e-11, abs=1e-12)
 
 
 def _check_frequencies(counts, expected):
@@ -190,6 +190,13 @@ class _KnownNoise:
     return self._normal.copy()
 
 
+def _check_places(inner, places, weights):
+  """Each row is one of these places, in proportion to its weight."""
+  at = np.abs(inner[:, None] - places[None]).max(axis=2) < 1e-12
+  assert np.all(at.sum(axis=1) == 1)
+  _check_frequencies(at.sum(axis=0), len(inner) * weights / weights.sum())
+
+
 @pytest.mark.parametrize('tilt', [0.0, 1.2, -2.5])
 @pytest.mark.parametrize(('n', 'b'), [(5, 2), (4, 9)])
 def test_bins_are_drawn_as_often_as_enumeration_says(n, b, tilt):
@@ -200,12 +207,9 @@ def test_bins_are_drawn_as_often_as_enumeration_says(n, b, tilt):
   inner = mixture.draw(rng, size, 1.5, tilt)
   means = _means(strategy, 1.1, sets)
   added = np.array([row for row, rounds in zip(means, sets) if rounds])
-  # Without noise, it is w times the inner products of one of them with all.
-  apart = np.abs(inner[:, None] - 1.5 * (means @ added.T)[None]).max(axis=2)
-  assert np.all((apart < 1e-12).sum(axis=1) == 1)
   weights = np.array(list(sets.values())) * np.exp(tilt * (means**2).sum(axis=1) / 2)
-  counts = (apart < 1e-12).sum(axis=0)
-  _check_frequencies(counts, size * weights / weights.sum())
+  # Without noise, it is w times the inner products of one of them with all.
+  _check_places(inner, 1.5 * (means @ added.T), weights)
 
 
 @pytest.mark.parametrize('num_bins', [1, 4, 11])
@@ -241,18 +245,23 @@ WEIGHED = sorted(_weighed())
 
 
 @pytest.mark.few(8)
-@pytest.mark.parametrize('proposal', [
-  monte_carlo.Squared(),
-  monte_carlo.Squared(doubled=True),
-  *(monte_carlo.Stretched(a, to) for a in (1.05, 2.2) for to in (True, False)),
+@pytest.mark.parametrize('make', [
+  monte_carlo.squared,
+  functools.partial(monte_carlo.squared, doubled=True),
+  *(
+    functools.partial(monte_carlo.stretched, a=a, removed=removed)
+    for a, removed in itertools.product((1.05, 2.2), (True, False))
+  ),
 ])  # fmt: skip
 @pytest.mark.parametrize('name', WEIGHED)
-def test_weights_have_the_mean_one(name, proposal, monkeypatch):
+def test_weights_have_the_mean_one(name, make, monkeypatch):
   mixture, size = _weighed()[name], 40_000
   # Several batches, the last of them smaller.
   monkeypatch.setattr(monte_carlo, '_BATCH', 17_000 * mixture.cells)
   rng = np.random.default_rng(7)
-  losses, log_weights, *_ = monte_carlo.draw(mixture, rng, size, proposal, -math.inf)
+  losses, log_weights, *_ = monte_carlo.draw(
+    mixture, rng, size, make(mixture), -math.inf
+  )
   assert losses.shape == log_weights.shape == (size,)
   weights = np.exp(log_weights)
   error = weights.std() / math.sqrt(size)
@@ -270,44 +279,43 @@ def test_weights_have_the_mean_one(name, proposal, monkeypatch):
 @pytest.mark.parametrize('a', [1.01, 2.0, 10.0])
 @pytest.mark.parametrize('name', WEIGHED)
 def test_no_outcome_adds_more_than_the_bound(name, a, removed):
-  mixture, proposal = _weighed()[name], monte_carlo.Stretched(a, removed)
+  mixture = _weighed()[name]
+  proposal = monte_carlo.stretched(mixture, a, removed)
+  w, c = (a, a - 1) if removed else (1 - a, -a)
   # Of all sets, and of sets that are drawn from farther away or not as far.
-  for stretch in (proposal.stretch, 0.0, 1.5 * proposal.stretch):
+  for stretch in (w, 0.0, 1.5 * w):
     rng = np.random.default_rng(9)
-    inner = mixture.draw(rng, 5000, stretch, proposal.tilt)
+    inner = mixture.draw(rng, 5000, stretch, c)
     log_ratios = mixture.log_ratios(inner, 1.0, 0.0)
-    drawn = mixture.log_ratios(inner, proposal.stretch, proposal.tilt)
-    drawn -= mixture.log_moment(proposal.tilt)
+    drawn = proposal.log_densities(inner, log_ratios)
     losses = log_ratios if removed else -log_ratios
     log_weights = (log_ratios if removed else 0.0) - drawn
     for epsilon in (0.0, 0.05, 0.5, 2.0):
       above = losses > epsilon
       logs = np.log(-np.expm1(epsilon - losses[above])) + log_weights[above]
-      bound = proposal.log_bound(mixture, epsilon)
+      bound = proposal.log_bound(epsilon)
       assert logs.max(initial=-math.inf) <= bound + 1e-9
 
 
 @pytest.mark.parametrize('name', WEIGHED)
 def test_no_outcome_of_the_square_adds_more_than_the_bound(name):
   """Of outcomes with a loss of epsilon + log 2, each adds just that."""
-  mixture, proposal = _weighed()[name], monte_carlo.Squared()
+  mixture = _weighed()[name]
+  proposal, doubled = (monte_carlo.squared(mixture, each) for each in (False, True))
   inner = np.concatenate(
     [mixture.draw(np.random.default_rng(9), 5000, w, 0.0) for w in (0.0, 1.0, 2.0, 3.0)]
   )
   losses = mixture.log_ratios(inner)
-  log_weights = losses - proposal.log_densities(mixture, inner, losses)
+  log_weights = losses - proposal.log_densities(inner, losses)
   for epsilon in (0.0, 0.05, 0.5):
     above = losses > epsilon
     logs = np.log(-np.expm1(epsilon - losses[above])) + log_weights[above]
-    bound = proposal.log_bound(mixture, epsilon)
+    bound = proposal.log_bound(epsilon)
     assert bound - 0.01 <= logs.max() <= bound + 1e-9
     # Of which half are of one set twice, at most twice that.
-    drawn = monte_carlo.Squared(doubled=True).log_densities(mixture, inner, losses)[
-      above
-    ]
+    drawn = doubled.log_densities(inner, losses)[above]
     logs += losses[above] - log_weights[above] - drawn
-    bound = monte_carlo.Squared(doubled=True).log_bound(mixture, epsilon)
-    assert logs.max() <= bound + 1e-9
+    assert logs.max() <= doubled.log_bound(epsilon) + 1e-9
 
 
 @pytest.mark.parametrize('p', [0.5, 1.0])
@@ -357,15 +365,6 @@ def test_rare_rounds_are_as_rare_as_that():
   assert mixture.log_second_moment() == pytest.approx(expected, rel=1e-13)
 
 
-@pytest.mark.parametrize(('mixture', 'means', 'probabilities', 'columns'), CASES)
-def test_second_moments_are_those_of_enumeration(
-  mixture, means, probabilities, columns
-):
-  both = np.multiply.outer(probabilities, probabilities)
-  expected = special.logsumexp(means @ means.T, b=both)
-  assert mixture.log_second_moment() == pytest.approx(expected, rel=1e-11, abs=1e-12)
-
-
 @pytest.mark.parametrize(('n', 'b', 'p'), SAMPLINGS)
 def test_pairs_of_sets_are_drawn_as_often_as_enumeration_says(n, b, p):
   strategy, sets, size, noise = _signed(n, b), _sets(n, b, p), 30_000, 0.6
@@ -393,12 +392,9 @@ def test_pairs_of_bins_are_drawn_as_often_as_enumeration_says(n, b):
   added = np.array([row for row, rounds in zip(means, sets) if rounds])
   pairs = list(itertools.combinations_with_replacement(range(len(means)), 2))
   places = np.array([(means[i] + means[j]) @ added.T for i, j in pairs])
-  apart = np.abs(inner[:, None] - places[None]).max(axis=2)
-  assert np.all((apart < 1e-12).sum(axis=1) == 1)
   weights = np.outer(probabilities, probabilities) * np.exp(means @ means.T)
   expected = np.array([weights[i, j] * (1 if i == j else 2) for i, j in pairs])
-  counts = (apart < 1e-12).sum(axis=0)
-  _check_frequencies(counts, size * expected / expected.sum())
+  _check_places(inner, places, expected)
 
 
 def test_rounds_that_share_noise_are_refused():

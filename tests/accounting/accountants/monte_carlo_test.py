@@ -151,14 +151,13 @@ MADE = [_five_bins, _breaks, _allocated]
 
 
 def test_the_same_question_has_the_same_answer():
-  asked = [_five_bins(), _five_bins()]
-  assert len({accountants.epsilon(each, 1e-4, NAME, BOTH) for each in asked}) == 1
-  assert len({accountants.delta(each, 1.0, NAME, BOTH) for each in asked}) == 1
-  # Whatever was asked before.
-  accountant = monte_carlo.MonteCarloAccountant(BOTH).compose(asked[0])
-  accountant.get_epsilon(1e-3)
-  expected = accountants.epsilon(asked[0], 1e-4, NAME, BOTH)
-  assert accountant.get_epsilon(1e-4) == expected
+  said = []
+  for before in (1e-2, 1e-3):  # Whatever was asked before.
+    monte_carlo._epsilon_of.cache_clear()
+    accountant = monte_carlo.MonteCarloAccountant(BOTH).compose(_five_bins())
+    accountant.get_epsilon(before)
+    said.append(accountant.get_epsilon(1e-4))
+  assert said[0] == said[1]
 
 
 _ASKED = """
@@ -250,7 +249,7 @@ LAWS = {
 @pytest.mark.parametrize('size', [400, 3000])
 @pytest.mark.parametrize('law', sorted(LAWS))
 def test_a_mean_of_delta_passes_as_rarely_as_is_said(law, size):
-  rng, times, beta, mean, log_bound = np.random.default_rng(3), 2000, 0.05, 0.008, -9.0
+  rng, times, beta, mean, log_bound = np.random.default_rng(3), 1000, 0.05, 0.008, -9.0
   delta = mean * math.exp(log_bound)
   passed = sum(
     _tails(LAWS[law](rng, size, mean), size, log_bound).passes(
@@ -282,8 +281,7 @@ def test_bounds_beyond_float64_do_not_pass_and_are_answered():
   # With the unit that large, what is small in it is seen.
   tails = _tails(np.full(10, 1e-320), 3000, log_bound=700.0)
   assert 0 < tails.delta(1.0) < 1e-15
-  strategy = strategies.BandedToeplitz.square_root(40, num_bands=8)
-  event = run_events.event(strategy, sampling.BallsInBins(40, 8), 1e-3)
+  event = _allocated(1e-3)
   assert accountants.delta(event, 1.0, NAME, BOTH) == 1.0
   assert 1e6 < accountants.epsilon(event, 1e-6, NAME, BOTH) < 1e7
 

@@ -28,7 +28,7 @@ class _Plane:
 
   def __init__(self, name):
     means, weights = np.array(PLANE[name][0]) @ _TURN, np.array(PLANE[name][1])
-    axis = np.linspace(-9, 9, 1201)
+    axis = np.linspace(-9, 9, 901)
     x, y = np.meshgrid(axis, axis, indexing='ij')
     logs = [x * m[0] + y * m[1] - (m @ m) / 2 for m in means]
     self.losses = -special.logsumexp(logs, axis=0, b=weights[:, None, None]).ravel()

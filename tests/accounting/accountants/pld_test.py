@@ -24,13 +24,20 @@ ADD_OR_REMOVE = Relation.ADD_OR_REMOVE_ONE
 REPLACE_ONE = Relation.REPLACE_ONE
 
 
-@pytest.mark.parametrize('mu', [1e-200, 1e-3, 1e6])
-def test_any_noise_has_a_sound_epsilon(mu):
-  for delta in (1e-15, 1e-6, 0.3):
+@pytest.mark.parametrize(
+  'mu, deltas, epsilons',
+  [
+    (1e-200, (1e-15, 1e-6, 0.3), (0.0, 1.0, 1e5)),
+    (1e-3, (1e-15, 1e-6, 0.3), (0.0, 1.0, 1e5)),
+    (1e6, (1e-6,), (1e5,)),  # Of the largest grid.
+  ],
+)
+def test_any_noise_has_a_sound_epsilon(mu, deltas, epsilons):
+  for delta in deltas:
     exact = accountants.epsilon(Gaussian(1 / mu), delta)
     pld = accountants.epsilon(Gaussian(1 / mu), delta, 'pld')
     assert exact <= pld <= max(exact * 1.3, exact + 1e-6), delta
-  for epsilon in (0.0, 1.0, 1e5):
+  for epsilon in epsilons:
     exact = accountants.delta(Gaussian(1 / mu), epsilon)
     pld = accountants.delta(Gaussian(1 / mu), epsilon, 'pld')
     assert exact <= pld <= 1.0 or pld == pytest.approx(exact, abs=1e-300)
@@ -162,17 +169,13 @@ def _releases(values, cohort, sigma, x):
   return _mixture(x, sigma, [(1 / len(cohorts), sum(each)) for each in cohorts])
 
 
-EPSILONS = (-1.5, -0.2, 0.0, 0.2, 0.6, 1.5)
+EPSILONS = (-1.5, 0.0, 0.2, 1.5)
 CLIPPED = (-1.0, 0.0, 0.6, 1.0)
 
 
 @pytest.mark.parametrize(
   'clients, cohort, sigma',
-  [
-    (3, 2, 0.7),
-    pytest.param(2, 1, 2.0, marks=pytest.mark.slow),
-    pytest.param(3, 1, 0.7, marks=pytest.mark.slow),
-  ],
+  [(3, 2, 0.7), pytest.param(2, 1, 2.0, marks=pytest.mark.slow)],
 )
 def test_no_data_sets_are_told_apart_more_easily_than_by_the_pair(
   clients, cohort, sigma
@@ -193,8 +196,11 @@ def test_no_data_sets_are_told_apart_more_easily_than_by_the_pair(
     if not pairs:
       continue
     worst = _worst(pairs, EPSILONS, spread)
-    side = pld.Side(name)
-    rounds = ((pld.Loss(False, 2 / sigma, cohort / clients, side), 1),)
+    mu, fraction = 2 / sigma, cohort / clients
+    loss = pld.replaced(mu, fraction)
+    if name != 'replaced':
+      loss = pld.Loss(False, mu, fraction, pld.Side(name))
+    rounds = ((loss, 1),)
     for epsilon, delta in zip(EPSILONS, worst):
       how = pld.plan(rounds, -20.0, epsilon)
       stated, _ = pld.Composition(rounds, how).delta(epsilon)
@@ -224,11 +230,12 @@ def test_fixed_cohorts_are_between_what_is_reached_and_renyis_bound(
 # Rare losses: little noise on small samples, where a moment says nothing of the tail.
 
 
-def _peer(q, noise, num_rounds, delta, pessimistic=True):
+def _peer(q, noise, num_rounds, delta, interval, pessimistic=True):
   """Epsilon by dp-accounting's own grid, from above or from below."""
   one = privacy_loss_distribution.from_gaussian_mechanism(
     noise,
     sampling_prob=q,
+    value_discretization_interval=interval,
     pessimistic_estimate=pessimistic,
     use_connect_dots=pessimistic,
   )
@@ -238,13 +245,12 @@ def _peer(q, noise, num_rounds, delta, pessimistic=True):
 @pytest.mark.parametrize(
   'case',
   [
-    (1e-2, 0.7, 30, 1e-6),
-    pytest.param((1e-5, 0.5, 800, 1e-9), marks=pytest.mark.slow),
-    pytest.param((1e-6, 1.981, 1000, 1e-9), marks=pytest.mark.slow),
+    (1e-2, 0.7, 30, 1e-6, 1e-3),
+    pytest.param((1e-6, 1.981, 1000, 1e-9, 1e-4), marks=pytest.mark.slow),
   ],
 )
 def test_rare_losses_are_within_a_thousandth_of_the_peers(case):
-  q, noise, num_rounds, delta = case
+  q, noise, num_rounds, delta, _ = case
 
   def epsilon(rounds):
     event = Repeated(Poisson(q, Gaussian(noise)), rounds)
@@ -259,6 +265,7 @@ def test_rare_losses_are_within_a_thousandth_of_the_peers(case):
   assert found <= epsilon(num_rounds + num_rounds // 5 + 1)[0] * (1 + 1e-6)
 
 
+@pytest.mark.slow
 def test_a_quintillion_rounds_are_answered_within_memory():
   # The round-off of so many places asked for 24.9 TiB.
   budget = accounting.Budget(
@@ -311,16 +318,7 @@ def test_a_client_that_is_added_costs_no_more_than_its_absence_can():
 
 
 @pytest.mark.slow
-@pytest.mark.few(1)
-@pytest.mark.parametrize(
-  'q, sigma',
-  [
-    (0.5, 2.0),
-    (1 / 3, 1.0),
-    pytest.param(0.5, 1.0, marks=pytest.mark.slow),
-    pytest.param(1 / 3, 2.0, marks=pytest.mark.slow),
-  ],
-)
+@pytest.mark.parametrize('q, sigma', [(0.5, 2.0), (1 / 3, 1.0)])
 def test_two_rounds_of_any_data_sets_are_below_the_composed_pair(q, sigma):
   x = np.linspace(-9 * sigma - 1, 9 * sigma + 1, 601)
   spread = (x[1] - x[0]) ** 2

@@ -16,16 +16,9 @@ Repeated = dp_accounting.SelfComposedDpEvent
 ADD_OR_REMOVE = Relation.ADD_OR_REMOVE_ONE
 
 
-@pytest.mark.parametrize(
-  'probability, noise_multiplier, rounds',
-  [
-    (0.01, 1.0, 100),
-    pytest.param(1e-4, 0.6, 1000, marks=pytest.mark.slow),
-    pytest.param(0.01, 1.0, 3000, marks=pytest.mark.slow),
-  ],
-)
-def test_it_agrees_with_pld_about_sampling(probability, noise_multiplier, rounds):
-  event = Repeated(Poisson(probability, Gaussian(noise_multiplier)), rounds)
+@pytest.mark.parametrize('rounds', [100, pytest.param(3000, marks=pytest.mark.slow)])
+def test_it_agrees_with_pld_about_sampling(rounds):
+  event = Repeated(Poisson(0.01, Gaussian(1.0)), rounds)
   by_pld, by_prv, by_rdp = (
     accountants.epsilon(event, 1e-6, name, ADD_OR_REMOVE)
     for name in ('pld', 'prv', 'rdp')
@@ -33,7 +26,7 @@ def test_it_agrees_with_pld_about_sampling(probability, noise_multiplier, rounds
   # The certificate is 2e-3 each way and grows beyond a thousand rounds.
   assert by_pld - 1e-3 <= by_prv <= by_pld + (5e-3 if rounds <= 1000 else 1e-2)
   assert by_pld <= by_rdp
-  everybody = Gaussian(noise_multiplier / math.sqrt(rounds))
+  everybody = Gaussian(1 / math.sqrt(rounds))
   assert by_rdp < accountants.epsilon(everybody, 1e-6)
 
 
@@ -48,14 +41,9 @@ def both_directions(probability, noise_multiplier, epsilon):
   return removing, adding
 
 
-@pytest.mark.parametrize(
-  'probability, noise_multiplier, epsilon',
-  [(0.01, 0.5, 0.5), pytest.param(0.7, 2.0, 0.02, marks=pytest.mark.slow)],
-)
-def test_one_sampled_round_is_its_integral(probability, noise_multiplier, epsilon):
-  event = Poisson(probability, Gaussian(noise_multiplier))
-  removing, adding = both_directions(probability, noise_multiplier, epsilon)
-  worst = max(removing, adding)
+def test_one_sampled_round_is_its_integral():
+  event, epsilon = Poisson(0.01, Gaussian(0.5)), 0.5
+  worst = max(both_directions(0.01, 0.5, epsilon))
   by_pld, by_prv, by_rdp = (
     accountants.delta(event, epsilon, name, ADD_OR_REMOVE)
     for name in ('pld', 'prv', 'rdp')
@@ -63,12 +51,6 @@ def test_one_sampled_round_is_its_integral(probability, noise_multiplier, epsilo
   assert worst * (1 - 1e-8) <= by_pld <= worst * (1 + 1e-5)
   assert worst <= by_prv <= worst * 1.01 + 3e-3
   assert worst <= by_rdp
-  assert accountants.epsilon(event, worst, 'pld', ADD_OR_REMOVE) == pytest.approx(
-    epsilon, abs=1e-5
-  )
-  # Sound, and as close as certified: 2e-3 twice.
-  by_prv = accountants.epsilon(event, worst, 'prv', ADD_OR_REMOVE)
-  assert epsilon <= by_prv <= epsilon + 5e-3
 
 
 def test_where_float64_ends_it_raises():

@@ -24,7 +24,7 @@ answer; the others are there to compare with published figures, and for sampling
 `relation` is a `dp_accounting.NeighboringRelation`, zeroing out one client's
 contributions by default (`REPLACE_SPECIAL`; arXiv:2103.00039, Definition 1.1). A
 Gaussian has the same curve under each, at the noise multiplier relative to the
-sensitivity under it; `accountant` has which sampling amplifies under which.
+sensitivity under it; `sampling` has which scheme amplifies under which.
 
 No accountant returns too small a number: each rounds up, returns a bound, or raises.
 """
@@ -127,15 +127,11 @@ def composed(
   """The accountant of an event, for many questions; arguments as of `epsilon`."""
   entry = entry_of(accountant or tightest(event, relation))
   made = entry(relation)
-  for part, count in components(_as_read(entry, event, relation), relation):
+  for part, count in components(event, relation):
     try:
       made.compose(part, count)
     except dp_accounting.UnsupportedEventError as e:
-      others = [
-        each.name
-        for each in ACCOUNTANTS.values()
-        if each.can_read(_as_read(each, event, relation), relation)
-      ]
+      others = [e.name for e in ACCOUNTANTS.values() if e.can_read(event, relation)]
       if accountant is None or not others:
         raise
       raise dp_accounting.UnsupportedEventError(
@@ -148,17 +144,6 @@ def composed(
 def has_stated(event: dp_accounting.DpEvent) -> bool:
   """Whether something of an event is only stated to be (epsilon, delta)-DP."""
   return any(isinstance(each, events.EpsilonDeltaDpEvent) for each in nested(event))
-
-
-def _as_read(
-  entry: type[Accountant], event: dp_accounting.DpEvent, relation: Relation
-) -> dp_accounting.DpEvent:
-  """The event, or bounds of mixtures, where nothing else is known."""
-  if not entry.reads_bounds or entry.can_read(event, relation):
-    return event
-  components(event, relation)  # Its bound may be valid where the event is not.
-  bound = events.with_bounds(event)
-  return bound if entry.can_read(bound, relation) else event
 
 
 def epsilon(
@@ -239,14 +224,20 @@ def tightest(event: dp_accounting.DpEvent, relation: Relation = _ZERO_OUT) -> st
   """
   components(event, relation)  # Its errors say more.
   ranked = [entry for entry in ACCOUNTANTS.values() if entry.rank is not None]
-  ranked.sort(key=lambda entry: (entry.rank, entry.name))
-  for read in (lambda entry: event, lambda entry: _as_read(entry, event, relation)):
-    for entry in ranked:
-      if entry.can_read(read(entry), relation):
-        return entry.name
-  raise dp_accounting.UnsupportedEventError(
-    f'no accountant reads {event} under {relation.name}.'
+  reading = [entry for entry in ranked if entry.can_read(event, relation)]
+  if not reading:
+    raise dp_accounting.UnsupportedEventError(
+      f'no accountant reads {event} under {relation.name}.'
+    )
+  # Loose bounds only where nothing else is known.
+  loose = any(
+    isinstance(each, events.MixtureDpEvent)
+    and not (each.bound_is_tight or each.strategy is None)
+    for each in nested(event)
   )
+  return min(
+    reading, key=lambda entry: (loose and entry.reads_bounds, entry.rank, entry.name)
+  ).name
 
 
 def __dir__() -> list[str]:

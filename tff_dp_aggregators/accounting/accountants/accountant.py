@@ -3,24 +3,14 @@
 `components` takes an event apart, as it is valid under a neighbouring relation, and
 `Accountant` is the base class.
 
-Sampling amplifies privacy for some relations only:
-
-| event | valid under |
-|---|---|
-| `PoissonSampledDpEvent` | `ADD_OR_REMOVE_ONE` |
-| `SampledWithoutReplacementDpEvent` | `REPLACE_ONE`, `ADD_OR_REMOVE_ONE` |
-| `SingleEpochTreeAggregationDpEvent` | `REPLACE_SPECIAL` |
-| `events.TruncatedPoissonDpEvent`, `AllocatedDpEvent`, `MixtureDpEvent` | \
-`ADD_OR_REMOVE_ONE`, `REPLACE_SPECIAL` |
-| `events.INTEGER_NOISE` | `REPLACE_SPECIAL`, `REPLACE_ONE` |
-
-The last are of noise that clients add: who is removed takes a share of it along. All
-others are valid under each, with one trap: a noise multiplier is relative to the
-sensitivity *under that relation*. Replacing one client's contribution moves a sum by up
-to twice the clip norm, so under `REPLACE_ONE` the event of noise with standard
-deviation `noise_multiplier * clip_norm` has half that noise multiplier. So it has
-within `SampledWithoutReplacementDpEvent` under both: who joins a cohort takes another's
-place.
+Sampling amplifies privacy for some relations only (`_ONLY_UNDER`; `sampling` says which
+scheme has which). Integer noise is added by clients: who is removed takes a share of it
+along. All other events are valid under each, with one trap: a noise multiplier is
+relative to the sensitivity *under that relation*. Replacing one client's contribution
+moves a sum by up to twice the clip norm, so under `REPLACE_ONE` the event of noise with
+standard deviation `noise_multiplier * clip_norm` has half that noise multiplier. So it
+has within `SampledWithoutReplacementDpEvent` under both: who joins a cohort takes
+another's place.
 """
 
 import dataclasses
@@ -115,7 +105,7 @@ class Accountant(dp_accounting.PrivacyAccountant):
 
   name: ClassVar[str]  # What flags, arguments and reports call it.
   reads = 'events'  # The events that it reads, for messages: "Only ... are supported."
-  # Whether it reads mixtures by their bounds; only if all that it says is of a bound.
+  # Whether it reads mixtures by their bounds.
   reads_bounds = False
   # Place among those that are asked when none is named; `None` if never the tightest.
   rank: ClassVar[Optional[int]] = None
@@ -126,6 +116,8 @@ class Accountant(dp_accounting.PrivacyAccountant):
   is_drawn = False
   # Epsilons that one search may ask for, if its confidence is for so many.
   max_questions: ClassVar[Optional[int]] = None
+  # Probability that an epsilon is too small, over its delta, which has it as a part.
+  failure_share: ClassVar[float] = 0.0
 
   def __init__(self, relation: Relation = Relation.REPLACE_SPECIAL) -> None:
     super().__init__(relation)
@@ -146,10 +138,6 @@ class Accountant(dp_accounting.PrivacyAccountant):
   def _instead(self, found: list[Component], delta: float) -> Optional[Instead]:
     """Whose bound `_epsilon` returns, if not this accountant's own."""
     return None
-
-  def _failure(self, delta: float) -> float:
-    """Probability that `_epsilon` is too small."""
-    return 0.0
 
   @classmethod
   def can_read(cls, event: dp_accounting.DpEvent, relation: Relation) -> bool:
@@ -198,17 +186,13 @@ class Accountant(dp_accounting.PrivacyAccountant):
   def failure_probability(self, target_delta: float) -> float:
     """Probability that `get_epsilon` is too small, a part of its delta; mostly 0."""
     left = _left(target_delta, self._found()[1])
-    return self._failure(left) if left > 0 else 0.0
+    return max(left, 0.0) * self.failure_share
 
   def _read(self, event: dp_accounting.DpEvent) -> list[Component]:
-    """The components; of mixtures the bound, where that is tight or all there is."""
+    """The components; of mixtures the bound, if the accountant reads that."""
     found = []
     for part, count in components(event, self.neighboring_relation):
-      if (
-        self.reads_bounds
-        and isinstance(part, events.MixtureDpEvent)
-        and (part.bound_is_tight or part.strategy is None)
-      ):
+      if self.reads_bounds and isinstance(part, events.MixtureDpEvent):
         bound = components(part.bound, self.neighboring_relation)
         found += [(each, times * count) for each, times in bound]
       else:

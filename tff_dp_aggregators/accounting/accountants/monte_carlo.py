@@ -37,7 +37,7 @@ from a distribution that makes them frequent, and what H_{e^epsilon} is made of 
 over its density. A pilot run, which shares no outcome with the run that counts, chooses
 one of three, each with a bound on what an outcome adds, for any a > 1:
 
-* `Stretched`: means are stretched to w m_S, and sets are drawn in proportion to their
+* `stretched`: means are stretched to w m_S, and sets are drawn in proportion to their
   probability times exp(c |m_S|^2 / 2). Let M(c) be the mean of that. The density over Q
   is E_S exp(w <m_S, y> - (w^2 - c) |m_S|^2 / 2) / M(c), which is bounded by powers of L
   by Hoelder's inequality: for H(P || Q) with w = a, c = a - 1, from below by
@@ -46,11 +46,11 @@ one of three, each with a bound on what an outcome adds, for any a > 1:
 
       (a - 1)^(a - 1) / a^a exp(-(a - 1) epsilon).
 
-* `Squared`: the density over Q is L^2 / E_Q L^2, for H(P || Q). As L^2 is a mean over
+* `squared`: the density over Q is L^2 / E_Q L^2, for H(P || Q). As L^2 is a mean over
   two independent sets, S and S', it is a mixture as well: of means m_S + m_S', in
   proportion to their probabilities times exp(<m_S, m_S'>). The bound, E_Q L^2
   exp(-epsilon) / 4, is smaller where sets overlap little.
-* `Squared(doubled=True)`: half of the density is that, and half that of means 2 m_S,
+* `squared`, doubled: half of the density is that, and half that of means 2 m_S,
   so that the bound is twice as large.
 
 **Normal tails** (**proved here**). The delta of the direction in which a client is
@@ -118,76 +118,61 @@ def check_size(numbers: int, num_rounds: int, places: int, most: float) -> None:
     )
 
 
-class Stretched(NamedTuple):
-  """Outcomes of means that are stretched by w, away from Q or to its other side."""
+class Proposal(NamedTuple):
+  """What outcomes are drawn from."""
 
-  a: float  # How far from Q, above 1.
   removed: bool  # Whether P is told from Q, or Q from P.
+  # Logarithm of the most that an outcome adds to a delta, at epsilon 0, and how fast it
+  # falls with epsilon.
+  log_most: float
+  slope: float
+  draw: Callable[[np.random.Generator, int], np.ndarray]  # As `Mixture.draw`.
+  # Logarithms of the density over Q, of inner products and logarithms of L.
+  log_densities: Callable[[np.ndarray, np.ndarray], np.ndarray]
 
-  @property
-  def stretch(self) -> float:
-    """The w."""
-    return self.a if self.removed else 1 - self.a
-
-  @property
-  def tilt(self) -> float:
-    """The c."""
-    return self.a - 1 if self.removed else -self.a
-
-  def log_bound(self, mixture: 'Mixture', epsilon: float) -> float:
+  def log_bound(self, epsilon: float) -> float:
     """Logarithm of the most that one outcome adds to a delta."""
-    a = self.a
-    power = special.xlogy(a - 1, a - 1) - special.xlogy(a, a)
-    times = a if self.removed else 1 - a
-    moment = times * mixture.log_moment(self.tilt)
-    return float(moment + power - (a - 1) * epsilon)
-
-  def draw(self, mixture: 'Mixture', rng: np.random.Generator, size: int) -> np.ndarray:
-    """Outcomes, as `Mixture.draw` has them."""
-    return mixture.draw(rng, size, self.stretch, self.tilt)
-
-  def log_densities(
-    self, mixture: 'Mixture', inner: np.ndarray, log_ratios: np.ndarray
-  ) -> np.ndarray:
-    """Logarithms of the densities over Q, of the distribution that is drawn from."""
-    total = mixture.log_ratios(inner, self.stretch, self.tilt)
-    return total - mixture.log_moment(self.tilt)
+    return self.log_most - self.slope * epsilon
 
 
-_TWICE = Stretched(2.0, removed=True)
+def stretched(mixture: 'Mixture', a: float, removed: bool) -> Proposal:
+  """Outcomes of means stretched by w, away from Q or to its other side; a above 1."""
+  w, c, times = (a, a - 1, a) if removed else (1 - a, -a, 1 - a)
+  log_moment = mixture.log_moment(c)
+  power = special.xlogy(a - 1, a - 1) - special.xlogy(a, a)
+  return Proposal(
+    removed,
+    log_most=float(times * log_moment + power),
+    slope=a - 1,
+    draw=lambda rng, size: mixture.draw(rng, size, w, c),
+    log_densities=lambda inner, _: mixture.log_ratios(inner, w, c) - log_moment,
+  )
 
 
-class Squared(NamedTuple):
+def squared(mixture: 'Mixture', doubled: bool = False) -> Proposal:
   """Outcomes in proportion to the square of L; doubled, by a coin, of one set twice."""
+  log_moment, twice = mixture.log_second_moment(), stretched(mixture, 2.0, True)
 
-  doubled: bool = False
-  removed: bool = True
-
-  def log_bound(self, mixture: 'Mixture', epsilon: float) -> float:
-    """Logarithm of the most that one outcome adds to a delta."""
-    one = mixture.log_second_moment() - math.log(4) - epsilon
-    return one + math.log(2) if self.doubled else one
-
-  def draw(self, mixture: 'Mixture', rng: np.random.Generator, size: int) -> np.ndarray:
-    """Outcomes, as `Mixture.draw` has them."""
-    if not self.doubled:
-      return mixture.draw_squared(rng, size)
+  def draw_either(rng: np.random.Generator, size: int) -> np.ndarray:
     some = int(rng.binomial(size, 0.5))
-    one = mixture.draw_squared(rng, some)
-    return np.concatenate([one, _TWICE.draw(mixture, rng, size - some)])
+    return np.concatenate(
+      [mixture.draw_squared(rng, some), twice.draw(rng, size - some)]
+    )
 
-  def log_densities(
-    self, mixture: 'Mixture', inner: np.ndarray, log_ratios: np.ndarray
-  ) -> np.ndarray:
-    """Logarithms of the densities over Q, of the distribution that is drawn from."""
-    one = 2 * log_ratios - mixture.log_second_moment()
-    if not self.doubled:
+  def log_densities(inner: np.ndarray, log_ratios: np.ndarray) -> np.ndarray:
+    one = 2 * log_ratios - log_moment
+    if not doubled:
       return one
-    two = _TWICE.log_densities(mixture, inner, log_ratios)
+    two = twice.log_densities(inner, log_ratios)
     return np.asarray(np.logaddexp(one, two) - math.log(2))
 
-
-Proposal = Union[Stretched, Squared]  # What outcomes are drawn from.
+  return Proposal(
+    True,
+    log_most=log_moment - math.log(2 if doubled else 4),
+    slope=1.0,
+    draw=draw_either if doubled else mixture.draw_squared,
+    log_densities=log_densities,
+  )
 
 
 # A pair (P, Q), from which outcomes can be drawn. All classes have these methods:
@@ -518,37 +503,14 @@ class OverlappingSets:
     self, rng: np.random.Generator, was: np.ndarray, free: np.ndarray
   ) -> np.ndarray:
     """When a free client is in a round, before the other one is free."""
-    rows = self._stays[was + self._b]
-    low = free - was
-    least = np.take_along_axis(rows, low[:, None], 1)[:, 0]
-    least = least - rng.standard_exponential(len(was))
-    high = np.full_like(low, self._b)
-    while True:
-      open_ = low < high
-      if not open_.any():
-        return low
-      middle = (low + high) // 2
-      out = np.take_along_axis(rows, np.minimum(middle + 1, self._b)[:, None], 1)
-      is_out = out[:, 0] < least
-      high = np.where(open_ & is_out, middle, high)
-      low = np.where(open_ & ~is_out, middle + 1, low)
+    stays, low = self._stays[was + self._b], (free - was)[:, None]
+    least = np.take_along_axis(stays, low, 1)
+    least = least - rng.standard_exponential(least.shape)
+    later = np.arange(self._b + 1) > low
+    return free - was + np.sum(later & (stays >= least), axis=1)
 
 
 _BLOCK = 64  # The least width of a block of C.
-
-
-def _inner_products(strategy: strategies.Strategy) -> np.ndarray:
-  """At t and d, the inner product of columns t and t - d of |C|; [rounds, bands]."""
-  matrix, num_bands = np.abs(strategy.materialize()), _bands(strategy)
-  found = np.zeros((len(matrix), num_bands))
-  for columns, rows, block in _blocks(matrix, num_bands):
-    first = max(columns.start - num_bands + 1, 0)
-    products = block @ matrix[rows, first : columns.stop]
-    t, u = np.indices(products.shape)
-    t, lag = t + columns.start, t + columns.start - (u + first)
-    near = (lag >= 0) & (lag < num_bands)
-    found[t[near], lag[near]] = products[near]
-  return found
 
 
 def _bands(strategy: strategies.Strategy) -> int:
@@ -574,13 +536,14 @@ class BMinSepMixture:
     numbers += 2 * (rounds + free) * free + 6 * free**2
     check_size(numbers, rounds, free, math.inf)
     scheme.check_groups(strategy, min_separation)
-    self._lags = _inner_products(strategy) / noise**2
+    columns, num_bands = np.abs(strategy.materialize()) / noise, _bands(strategy)
+    self._blocks = _blocks(columns, num_bands)
+    banded = sparse.csr_matrix(columns.T)
+    self._products = (banded @ banded.T).tocsr()  # Of all columns.
+    # At t and d, the inner product of columns t and t - d; [rounds, bands].
+    by_lag = [self._products.diagonal(-lag) for lag in range(num_bands)]
+    self._lags = np.stack([np.pad(p, (rounds - len(p), 0)) for p in by_lag], axis=1)
     self._norms = self._lags[:, 0].copy()
-    self._blocks = _blocks(np.abs(strategy.materialize()) / noise, _bands(strategy))
-    # All inner products of columns, of those by distance.
-    apart = [self._lags[lag:, lag] for lag in range(self._lags.shape[1])]
-    offsets = range(1 - len(apart), len(apart))
-    self._products = sparse.diags([*apart[:0:-1], *apart], offsets, format='csr')
     self._probability = probability
     # Who is free only after the last round is never in one: all of that is the last.
     b, p = min_separation, probability
@@ -839,20 +802,20 @@ class Tails(NamedTuple):
 def best_proposal(mixture: Mixture, removed: bool, epsilon: float) -> Proposal:
   """The proposal with the least bound on what an outcome adds."""
 
-  def stretched(log: float) -> Stretched:
-    return Stretched(1 + math.exp(log), removed)
+  def by_log(log: float) -> Proposal:
+    return stretched(mixture, 1 + math.exp(log), removed)
 
   found = optimize.minimize_scalar(
-    lambda log: stretched(log).log_bound(mixture, epsilon),
+    lambda log: by_log(log).log_bound(epsilon),
     bounds=(-7.0, 5.0),
     method='bounded',
     options={'xatol': 1e-3},
   )
-  best = stretched(round(float(found.x) * _PROPOSALS) / _PROPOSALS)
-  other = Squared(doubled=isinstance(mixture, AllocationMixture))
-  if removed and other.log_bound(mixture, epsilon) < best.log_bound(mixture, epsilon):
-    return other
-  return best
+  best = by_log(round(float(found.x) * _PROPOSALS) / _PROPOSALS)
+  if not removed:
+    return best
+  other = squared(mixture, doubled=isinstance(mixture, AllocationMixture))
+  return other if other.log_bound(epsilon) < best.log_bound(epsilon) else best
 
 
 def draw(
@@ -865,17 +828,17 @@ def draw(
   """Outcomes for the deltas of epsilons from a least one on, drawn in batches."""
   all_losses, all_weights = [], []
   for part in _batches(mixture, size):
-    inner = proposal.draw(mixture, rng, part)
+    inner = proposal.draw(rng, part)
     log_ratios = mixture.log_ratios(inner)
     losses: np.ndarray = log_ratios if proposal.removed else -log_ratios
     some = losses > epsilon
-    drawn = proposal.log_densities(mixture, inner[some], log_ratios[some])
+    drawn = proposal.log_densities(inner[some], log_ratios[some])
     all_losses.append(losses[some])
     # The density of P, or of Q, over that of what was drawn.
     all_weights.append(log_ratios[some] - drawn if proposal.removed else -drawn)
   losses, log_weights = np.concatenate(all_losses), np.concatenate(all_weights)
   order = np.argsort(-losses)
-  bound = proposal.log_bound(mixture, epsilon)
+  bound = proposal.log_bound(epsilon)
   return Tails(losses[order], log_weights[order], size, bound)
 
 
@@ -932,7 +895,7 @@ class _Search(NamedTuple):
 
   def draw(self, proposal: Proposal, epsilon: float) -> Tails:
     """As many outcomes as can pass."""
-    log_bound = proposal.log_bound(self.mixture, epsilon)
+    log_bound = proposal.log_bound(epsilon)
     size = _size(log_bound, self.delta, self.log_beta, self.mixture.cells)
     return draw(self.mixture, self.rng, size, proposal, epsilon)
 
@@ -954,7 +917,7 @@ class _Search(NamedTuple):
   ) -> float:
     """Logarithm of the outcomes that bets need, over as many as there may be."""
     proposal = best_proposal(self.mixture, removed, epsilon)
-    bound = proposal.log_bound(self.mixture, epsilon)
+    bound = proposal.log_bound(epsilon)
     return math.log(-_TIMES * self.log_beta / (most * self.delta)) + bound
 
   def _reached(self, removed: bool, epsilon: float, certain: float) -> float:
@@ -979,6 +942,7 @@ class MonteCarloAccountant(accountant.Accountant):
   is_numerical = True
   is_drawn = True
   max_questions = MAX_QUESTIONS
+  failure_share = FAILURE_SHARE / MAX_QUESTIONS  # Of both directions together.
   reads = 'events of rounds that clients draw in advance, one alone,'
 
   def _can_read(self, part: dp_accounting.DpEvent) -> bool:
@@ -1003,9 +967,6 @@ class MonteCarloAccountant(accountant.Accountant):
       ):
         return self.CompositionErrorDetails(event, f'Only {self.reads} are supported.')
     return error or super()._maybe_compose(event, count, do_compose)
-
-  def _failure(self, delta: float) -> float:
-    return 2 * math.exp(_log_beta(delta))  # In one of both directions.
 
   def _epsilon(self, found: list[accountant.Component], delta: float) -> float:
     return _epsilon_of(found[0][0], delta, self.neighboring_relation)

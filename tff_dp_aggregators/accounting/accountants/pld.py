@@ -15,7 +15,7 @@ The loss is log(P(x) / Q(x)) with x from P. Here are the pairs of noise on a sam
 |---|---|---|
 | `REMOVED` | (1 - q) N(0) + q N(1) | N(0) |
 | `ADDED` | N(0) | (1 - q) N(0) + q N(1) |
-| `REPLACED` | losses above 0 as `REMOVED` has them, below 0 as `ADDED` | |
+| `replaced` | losses above 0 as `REMOVED` has them, below 0 as `ADDED` | |
 
 Which pair stands for a round depends on the neighbouring relation:
 
@@ -36,8 +36,8 @@ Which pair stands for a round depends on the neighbouring relation:
   arXiv:1807.01647): at most q H_a' of noise on two clip norms, which is H_a of
   `REMOVED`. Below 1 it follows by H_a(P || Q) = 1 - a + a H_1/a(Q || P), with the two
   data sets exchanged, and is that of `ADDED`. Both together are a convex curve, for its
-  slope rises by what `REPLACED` has at loss 0, which is not negative; so it is that of
-  one pair, `REPLACED`, which dominates each round and composes. One round has no
+  slope rises by what `replaced` has at loss 0, which is not negative; so it is that of
+  one pair, `replaced`, which dominates each round and composes. One round has no
   smaller bound; for many, no data set has the worst of both sides at once in each
   (arXiv:2405.20769).
 * A Poisson sample with a cap: one of two pairs at random, and which one is told
@@ -91,7 +91,7 @@ and a bound on it is added to delta.
 * The rest are sums and products of positive numbers, whose relative errors add up.
 
 Where grid or float64 end (noise multipliers below a millionth, or a grid so coarse that
-the Renyi bound is smaller), and of many rounds of `REPLACED` where it is smaller, the
+the Renyi bound is smaller), and of many rounds of `replaced` where it is smaller, the
 answer is the Renyi bound, and `PldAccountant.instead` says so.
 """
 
@@ -100,7 +100,7 @@ import enum
 import functools
 import math
 from collections.abc import Iterable
-from typing import Any, NamedTuple, Optional, Union
+from typing import Any, ClassVar, NamedTuple, Optional, Union
 
 import dp_accounting
 import numpy as np
@@ -143,7 +143,6 @@ class Side(enum.Enum):
 
   REMOVED = 'removed'  # From the one with the client.
   ADDED = 'added'  # From the one without it.
-  REPLACED = 'replaced'  # From either one, at its worst.
 
 
 @dataclasses.dataclass(frozen=True)
@@ -158,6 +157,9 @@ class Loss:
   mu: float
   fraction: float
   side: Side
+
+  # Where the noise of a sampled client is under P and Q, in units of `mu`.
+  _moved: ClassVar[tuple[int, int]] = (1, 0)
 
   def _reached(self, epsilon: Any) -> Any:
     """The loss of the noise alone where that of the sample, removed, is epsilon."""
@@ -188,18 +190,8 @@ class Loss:
 
   def masses(self, epsilon: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Masses up to, between and above, of mixture and noise; errors between."""
-    from_q, from_p = self._places(self._reached(epsilon))
-    far = np.maximum(np.abs(from_q), np.abs(from_p))
-    far = np.where(np.isfinite(far), far, 0.0)
-    far = np.maximum(far[:-1], far[1:])
-    with np.errstate(divide='ignore', invalid='ignore'):
-      width = np.minimum(np.diff(from_q), np.diff(from_p))
-      displaced = np.where(width > 0, _PLACE_ERROR * far / width, 1.0)
-    errors = np.minimum(_CELL_ERROR * (1 + far * far) + displaced, 1.0)
-    mass = _laplace_mass if self.is_laplace else _normal_mass
-    ends = np.array([math.inf])
-    plain = mass(np.concatenate([-ends, from_q]), np.concatenate([from_q, ends]))
-    shifted = mass(np.concatenate([-ends, from_p]), np.concatenate([from_p, ends]))
+    places = self._places(self._reached(epsilon))
+    (plain, shifted), errors = _masses(places, self.is_laplace)
     return (1 - self.fraction) * plain + self.fraction * shifted, plain, errors
 
   def _largest(self, deviations: float) -> tuple[float, float]:
@@ -210,11 +202,7 @@ class Loss:
   def range(self, deviations: float) -> tuple[float, float]:
     """Least and largest loss within so many deviations of the noise."""
     least, largest = self._largest(deviations)
-    if self.side is Side.REMOVED:
-      return least, largest
-    if self.side is Side.ADDED:
-      return -largest, -least
-    return -largest, largest
+    return (least, largest) if self.side is Side.REMOVED else (-largest, -least)
 
   def displacement(self, deviations: float) -> float:
     """How far from its loss the place of a grid point may be, by round-off."""
@@ -225,42 +213,38 @@ class Loss:
 
   def on_grid(self, interval: float, deviations: float) -> 'Cells':
     """Its distribution on the multiples of `interval`, rounded up."""
-    least, largest = self._largest(deviations)
-    if self.side is Side.REPLACED:
-      last = math.ceil(largest / interval)
-      return _joined((self, last), (self, last), interval, self._level())
-    if self.side is Side.ADDED:
-      least, largest = -largest, -least
+    least, largest = self.range(deviations)
     first, last = math.floor(least / interval), math.ceil(largest / interval)
-    masses, below, beyond = self._cells(first, last, interval, self.side is Side.ADDED)
+    masses, below, beyond = self.cells(first, last, interval)
     masses[0] += below
     return Cells(first, masses, beyond)
 
-  def _level(self) -> float:
-    """What `REPLACED` has at loss 0: what is left of a probability of 1."""
-    half = self.mu / 2
-    within = -math.expm1(-half) if self.is_laplace else math.erf(half / math.sqrt(2))
-    return (1 - self.fraction) * within
-
-  def _cells(
-    self, first: int, last: int, interval: float, added: bool
+  def cells(
+    self, first: int, last: int, interval: float
   ) -> tuple[np.ndarray, float, float]:
     """Probabilities on multiples `first` to `last`, and those below and above."""
     edges = np.arange(first, last + 1) * interval
-    p, q, errors = self.masses(-edges[::-1] if added else edges)
-    if added:
-      p, q, errors = q[::-1], p[::-1], errors[::-1]
+    if self.side is Side.REMOVED:
+      p, q, errors = self.masses(edges)
+    else:
+      q, p, errors = (each[::-1] for each in self.masses(-edges[::-1]))
     # The inner ones are shared: P keeps p, Q keeps q.
     inner, other = p[1:-1], q[1:-1]
     with np.errstate(over='ignore', invalid='ignore'):
       lower = other * np.exp(edges[:-1])
       up = (inner - lower + errors * (inner + lower)) / -math.expm1(-interval)
-      told = (lower > 0) & np.isfinite(lower)  # Else all goes up.
-    up = np.where(told, np.clip(up, 0.0, inner), inner)
+      shared = (lower > 0) & np.isfinite(lower)  # Else all goes up.
+    up = np.where(shared, np.clip(up, 0.0, inner), inner)
     masses = np.zeros(len(edges))
     masses[1:] += up
     masses[:-1] += inner - up
     return masses, float(p[0]), float(p[-1])
+
+  def _losses(self, place: np.ndarray) -> np.ndarray:
+    """The loss, removed, at a place in the noise, from where no client moves it."""
+    if self.is_laplace:
+      return np.asarray(self._sampled(np.abs(place) - np.abs(place - self.mu)))
+    return np.asarray(self._sampled(self.mu * (place - self.mu / 2)))
 
   def points(self, deviations: float) -> tuple[np.ndarray, np.ndarray]:
     """About the distribution, for a plan: logarithms of probabilities, and losses."""
@@ -273,28 +257,36 @@ class Loss:
       z = np.concatenate([z, deviations + step * beyond])
     log_density = -np.abs(z) if self.is_laplace else -z * z / 2
     log_density = log_density - special.logsumexp(log_density)
-    if self.is_laplace:
-      from_q = np.abs(z) - np.abs(z - self.mu)
-      from_p = np.abs(z + self.mu) - np.abs(z)
-    else:
-      from_q, from_p = self.mu * (z - self.mu / 2), self.mu * (z + self.mu / 2)
-    from_q, from_p = self._sampled(from_q), self._sampled(from_p)
-    if self.side is Side.ADDED:
-      return log_density, -from_q
-    if self.fraction == 1 and self.side is Side.REMOVED:
-      return log_density, from_p
+    is_added = self.side is Side.ADDED
+    sign, moved = 1 - 2 * is_added, self._moved[is_added]
+    if not moved:
+      return log_density, sign * self._losses(z)
     with np.errstate(divide='ignore'):
       weights = np.log([1 - self.fraction, self.fraction])
-    logs = np.concatenate([log_density + weights[0], log_density + weights[1]])
-    values = np.concatenate([from_q, from_p])
-    if self.side is Side.REMOVED:
-      return logs, values
-    above, below = values > 0, from_q > 0
-    level = math.log(max(self._level(), _SMALLEST))
-    return (
-      np.concatenate([logs[above], log_density[below], [level]]),
-      np.concatenate([values[above], -from_q[below], [0.0]]),
-    )
+    logs = np.concatenate([log_density + each for each in weights])
+    return logs, sign * self._losses(np.concatenate([z, z + moved * self.mu]))
+
+
+def _masses(
+  places: Iterable[np.ndarray], is_laplace: bool
+) -> tuple[list[np.ndarray], np.ndarray]:
+  """Masses up to, between and above places, and the relative errors of those between.
+
+  A place is given as it is seen from the centre of each noise.
+  """
+  seen = np.stack(list(places))
+  far = np.abs(seen).max(axis=0)
+  far = np.where(np.isfinite(far), far, 0.0)
+  far = np.maximum(far[:-1], far[1:])
+  with np.errstate(divide='ignore', invalid='ignore'):
+    width = np.diff(seen).min(axis=0)
+    displaced = np.where(width > 0, _PLACE_ERROR * far / width, 1.0)
+  errors = np.minimum(_CELL_ERROR * (1 + far * far) + displaced, 1.0)
+  mass, ends = _laplace_mass if is_laplace else _normal_mass, np.array([math.inf])
+  found = [
+    mass(np.concatenate([-ends, each]), np.concatenate([each, ends])) for each in seen
+  ]
+  return found, errors
 
 
 def _normal_mass(a: np.ndarray, b: np.ndarray) -> np.ndarray:
@@ -328,20 +320,11 @@ def _laplace_mass(a: np.ndarray, b: np.ndarray) -> np.ndarray:
   return positive(a, b) + positive(-b, -a)
 
 
-def _joined(
-  above: tuple[Loss, int], below: tuple[Loss, int], interval: float, level: float
-) -> 'Cells':
-  """Losses above 0 of one pair and below 0 of another; `level` is at loss 0."""
-  removed, _, beyond = above[0]._cells(0, above[1], interval, False)
-  added, under, _ = below[0]._cells(-below[1], 0, interval, True)
-  added[0] += under
-  added[-1] += removed[0] + level
-  return Cells(-below[1], np.concatenate([added, removed[1:]]), beyond)
-
-
 @dataclasses.dataclass(frozen=True)
 class _Displacing(Loss):
-  """Losses above 0 of (1 - q) N(0) + q N(2) against (1 - q) N(0) + q N(1), removed."""
+  """(1 - q) N(0) + q N(2) against (1 - q) N(0) + q N(1), for losses of one sign."""
+
+  _moved = (2, 1)
 
   def masses(self, epsilon: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Those of losses, from 0 on, under the first and the second mixture."""
@@ -351,112 +334,88 @@ class _Displacing(Loss):
     square = rest * -np.expm1(-epsilon) * np.exp(-epsilon)  # Less one.
     half = square / (1 + np.sqrt(1 + square)) / 2
     place = (epsilon + np.log1p(half)) / mu + 1.5 * mu
-    ends = np.array([math.inf])
-    p, far = np.zeros((3, len(epsilon) + 1)), np.zeros(len(epsilon))
-    width = np.full(len(epsilon) - 1, math.inf)
-    for each in range(3):
-      at = place - each * mu
-      p[each] = _normal_mass(np.concatenate([-ends, at]), np.concatenate([at, ends]))
-      far, width = np.maximum(far, np.abs(at)), np.minimum(width, np.diff(at))
-    far = np.maximum(far[:-1], far[1:])
-    with np.errstate(divide='ignore'):
-      displaced = np.where(width > 0, _PLACE_ERROR * far / width, 1.0)
-    errors = np.minimum(_CELL_ERROR * (1 + far * far) + displaced, 1.0)
-    return (1 - q) * p[0] + q * p[2], (1 - q) * p[0] + q * p[1], errors
+    (none, one, two), errors = _masses((place - i * mu for i in range(3)), False)
+    return (1 - q) * none + q * two, (1 - q) * none + q * one, errors
 
-  def losses(self, place: Any) -> Any:
-    """The loss at a place in the noise."""
+  def _losses(self, place: Any) -> np.ndarray:
+    """As of the base class."""
     mu, q = self.mu, self.fraction
     with np.errstate(divide='ignore'):
       none = np.log1p(-q)
     both = (2 * mu * (place - mu), mu * (place - mu / 2))
     first, second = (np.logaddexp(none, math.log(q) + each) for each in both)
-    return first - second
-
-
-@dataclasses.dataclass(frozen=True)
-class ZeroedLoss:
-  """A client in another's place; `REMOVED` is from where its contribution is not 0."""
-
-  is_laplace = False
-  mu: float
-  fraction: float
-  side: Side
-
-  @property
-  def _plain(self) -> Loss:
-    return Loss(False, self.mu, self.fraction, Side.REMOVED)
-
-  @property
-  def _displacing(self) -> _Displacing:
-    return _Displacing(False, self.mu, self.fraction, Side.REMOVED)
-
-  def _level(self) -> float:
-    half = self.mu / 2
-    within = special.ndtr(half) - special.ndtr(-3 * half)
-    return float((1 - self.fraction) * within)
+    return np.asarray(first - second)
 
   def _largest(self, deviations: float) -> tuple[float, float]:
-    """The largest loss of both pairs."""
-    farthest = self._displacing.losses(deviations + 2 * self.mu)
-    return self._plain.range(deviations)[1], float(farthest)
-
-  def range(self, deviations: float) -> tuple[float, float]:
-    """Least and largest loss within so many deviations of the noise."""
-    plain, displacing = self._largest(deviations)
-    return (-plain, displacing) if self.side is Side.REMOVED else (-displacing, plain)
+    """From 0 to the largest loss, removed."""
+    return 0.0, float(self._losses(deviations + 2 * self.mu))
 
   def displacement(self, deviations: float) -> float:
     """How far from its loss the place of a grid point may be, by round-off."""
-    wider = dataclasses.replace(self._plain, mu=2 * self.mu)
+    wider = Loss(False, 2 * self.mu, self.fraction, Side.REMOVED)
     return 2 * wider.displacement(deviations)
+
+
+@dataclasses.dataclass(frozen=True)
+class JoinedLoss:
+  """Losses above 0 of one pair, and below 0 of another."""
+
+  above: Loss  # Removed.
+  below: Loss  # Added.
+  level: float  # Probability of loss 0: what is left of 1.
+
+  def range(self, deviations: float) -> tuple[float, float]:
+    """Least and largest loss within so many deviations of the noise."""
+    return self.below.range(deviations)[0], self.above.range(deviations)[1]
+
+  def displacement(self, deviations: float) -> float:
+    """How far from its loss the place of a grid point may be, by round-off."""
+    return max(each.displacement(deviations) for each in (self.above, self.below))
 
   def on_grid(self, interval: float, deviations: float) -> 'Cells':
     """Its distribution on the multiples of `interval`, rounded up."""
-    sizes = [math.ceil(each / interval) for each in self._largest(deviations)]
-    pairs = list(zip((self._plain, self._displacing), sizes))
-    below, above = pairs if self.side is Side.REMOVED else pairs[::-1]
-    return _joined(above, below, interval, self._level())
+    least, largest = self.range(deviations)
+    first, last = math.floor(least / interval), math.ceil(largest / interval)
+    masses, below, _ = self.below.cells(first, 0, interval)
+    others, _, beyond = self.above.cells(0, last, interval)
+    masses[0] += below
+    masses[-1] += others[0] + self.level
+    return Cells(first, np.concatenate([masses, others[1:]]), beyond)
 
   def points(self, deviations: float) -> tuple[np.ndarray, np.ndarray]:
     """About the distribution, for a plan: logarithms of probabilities, and losses."""
-    plain = dataclasses.replace(self._plain, side=Side.ADDED)
-    above, below = self._displaced(deviations, 2), plain.points(deviations)
-    if self.side is Side.ADDED:
-      above = self._plain.points(deviations)
-      logs, values = self._displaced(deviations, 1)
-      below = logs, -values
+    above, below = self.above.points(deviations), self.below.points(deviations)
     positive, negative = above[1] > 0, below[1] < 0
-    level = math.log(max(self._level(), _SMALLEST))
+    level = math.log(max(self.level, _SMALLEST))
     return (
       np.concatenate([above[0][positive], below[0][negative], [level]]),
       np.concatenate([above[1][positive], below[1][negative], [0.0]]),
     )
 
-  def _displaced(self, deviations: float, times: int) -> tuple[np.ndarray, np.ndarray]:
-    """Points of a mixture with N(times)."""
-    z = np.linspace(-deviations, deviations, _POINTS)
-    log_density = -z * z / 2
-    log_density = log_density - special.logsumexp(log_density)
-    with np.errstate(divide='ignore'):
-      weights = np.log([1 - self.fraction, self.fraction])
-    places = np.concatenate([z, z + times * self.mu])
-    logs = np.concatenate([log_density + each for each in weights])
-    losses = self._displacing.losses(places)
-    above = places > 1.5 * self.mu  # Below it they are none of this pair's.
-    return logs[above], losses[above]
+
+def replaced(mu: float, fraction: float) -> JoinedLoss:
+  """A client replaced by another in a sample of fixed size, from either one."""
+  above, below = (Loss(False, mu, fraction, side) for side in Side)
+  return JoinedLoss(above, below, (1 - fraction) * math.erf(mu / 2 / math.sqrt(2)))
+
+
+def zeroed(mu: float, fraction: float, side: Side) -> JoinedLoss:
+  """A client in another's place; `REMOVED` is from where its contribution is not 0."""
+  pairs = (_Displacing, Loss) if side is Side.REMOVED else (Loss, _Displacing)
+  above, below = (pair(False, mu, fraction, of) for pair, of in zip(pairs, Side))
+  within = special.ndtr(mu / 2) - special.ndtr(-3 * (mu / 2))
+  return JoinedLoss(above, below, float((1 - fraction) * within))
 
 
 @dataclasses.dataclass(frozen=True)
 class EitherLoss:
   """One of two losses, at random, and which one is told."""
 
-  is_laplace = False
   usual: Loss
-  other: Union[Loss, ZeroedLoss]
+  other: Union[Loss, JoinedLoss]
   probability: float  # Of the other one.
 
-  def _both(self) -> tuple[tuple[Union[Loss, ZeroedLoss], float], ...]:
+  def _both(self) -> tuple[tuple[Union[Loss, JoinedLoss], float], ...]:
     return (self.usual, 1 - self.probability), (self.other, self.probability)
 
   def range(self, deviations: float) -> tuple[float, float]:
@@ -496,7 +455,7 @@ class Cells(NamedTuple):
 
 
 # The distribution of a round, or of a random allocation.
-AnyLoss = Union[Loss, ZeroedLoss, EitherLoss, 'AllocatedLoss']
+AnyLoss = Union[Loss, JoinedLoss, EitherLoss, 'AllocatedLoss']
 # Distributions, and how many there are of each.
 Losses = tuple[tuple[AnyLoss, int], ...]
 
@@ -562,7 +521,7 @@ def plan(
       np.zeros(len(tilts)),
     )
 
-  has_ends = any(loss.is_laplace for loss, _ in losses)
+  has_ends = any(isinstance(each, Loss) and each.is_laplace for each, _ in losses)
 
   def best(tilts: np.ndarray, total: np.ndarray) -> int:
     if has_ends:
@@ -897,21 +856,16 @@ def ratios(mu: float, num_places: int, num_steps: int, deviations: float) -> Rat
 
   least = math.exp(-deviations * deviations / 2) / num_places
   power = _of_one(mu, interval_for(1), deviations)
-  total, has, size = None, 0, 1
-  while True:
+  total: Optional[Ratios] = None
+  has = 0  # Steps in it.
+  for size in (2**bit for bit in range(num_steps.bit_length())):
+    if size > 1:
+      power = power.finer(interval_for(size))
+      power = power.plus(power, least)
     if num_steps & size:
-      if total is None:
-        total, has = power, size
-      else:
-        has += size
-        interval = interval_for(has)
-        total = total.finer(interval).plus(power.finer(interval), least)
-    size *= 2
-    if size > num_steps:
-      break
-    interval = interval_for(size)
-    power = power.finer(interval)
-    power = power.plus(power, least)
+      has += size
+      finer = power.finer(interval_for(has))
+      total = total.finer(finer.interval).plus(finer, least) if total else finer
   assert total is not None
   if num_places > num_steps:
     # The places that are no steps, shared among two points.
@@ -928,7 +882,6 @@ def ratios(mu: float, num_places: int, num_steps: int, deviations: float) -> Rat
 class AllocatedLoss:
   """The loss of all steps of a random allocation; `mu` is that of one of them."""
 
-  is_laplace = False
   mu: float
   num_places: int
   num_steps: int
@@ -1083,7 +1036,7 @@ def _answer(
 
 
 def _is_replaced(found: Iterable[accountant.Component], relation: Relation) -> bool:
-  """Whether rounds have the pair of `REPLACED`, which many rounds make loose."""
+  """Whether rounds have the pair of `replaced`, which many rounds make loose."""
   return relation is Relation.REPLACE_ONE and any(
     isinstance(part, _FIXED_SIZE) for part, _ in found
   )
@@ -1163,7 +1116,7 @@ def _end(side: Losses) -> float:
       end += -count * math.log(missed)
     elif isinstance(loss, EitherLoss):
       end += count * max(_end(((each, 1),)) for each in (loss.usual, loss.other))
-    elif isinstance(loss, ZeroedLoss):
+    elif isinstance(loss, JoinedLoss):
       return math.inf
     elif loss.is_laplace:
       end += count * (loss.range(0.0)[1] + loss.displacement(0.0))
@@ -1191,16 +1144,17 @@ def _loss(part: dp_accounting.DpEvent, relation: Relation, side: Side) -> AnyLos
   noise = getattr(part, 'event', part)
   is_laplace = isinstance(noise, dp_accounting.LaplaceDpEvent)
   mu = 1 / min(noise.noise_multiplier, _MAX_NOISE)
+  fraction = max(_fraction(part), _LEAST_PROBABILITY)
   if isinstance(part, events.AllocatedDpEvent) and part.num_steps > 1:
     return AllocatedLoss(mu, part.num_places, part.num_steps, side)
-  if isinstance(part, _TRUNCATED):
-    usual = Loss(False, mu, max(_fraction(part), _LEAST_PROBABILITY), side)
-    other: Union[Loss, ZeroedLoss] = dataclasses.replace(usual, mu=2 * mu)
-    if relation is Relation.REPLACE_SPECIAL:
-      other = ZeroedLoss(mu, usual.fraction, side)
-    return EitherLoss(usual, other, accountant.truncated(part))
+  if isinstance(part, _FIXED_SIZE) and relation is Relation.REPLACE_ONE:
+    return replaced(mu, fraction)
   if accountant.is_noise(part):
     side = Side.REMOVED  # Symmetric: both sides are the same.
-  elif isinstance(part, _FIXED_SIZE) and relation is Relation.REPLACE_ONE:
-    side = Side.REPLACED
-  return Loss(is_laplace, mu, max(_fraction(part), _LEAST_PROBABILITY), side)
+  usual = Loss(is_laplace, mu, fraction, side)
+  if not isinstance(part, _TRUNCATED):
+    return usual
+  other: Union[Loss, JoinedLoss] = dataclasses.replace(usual, mu=2 * mu)
+  if relation is Relation.REPLACE_SPECIAL:
+    other = zeroed(mu, fraction, side)
+  return EitherLoss(usual, other, accountant.truncated(part))
