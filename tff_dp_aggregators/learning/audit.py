@@ -193,17 +193,21 @@ def audit(
     )
     seen.update(known, others)
     found_rows: list[np.ndarray] = []
+    rows = noise.GaussianRows(
+      [tf.TensorSpec(spec.shape, spec.dtype) for spec in specs],
+      generator=noise_options.get('generator', 'auto'),
+    )
+    z_of_row = tf.function(
+      lambda key, index, rows=rows: rows.layout.unflatten(rows.row(key, index)),
+      autograph=False,
+    )
     for number, (name, (each, norm)) in enumerate(parts.items()):
       tensors = [
         np.array([values[number * len(_TENSORS) + i] for values in released]) / norm
         for i, _ in enumerate(_TENSORS)
       ]
-      rows = noise.GaussianRows(
-        [tf.TensorSpec(spec.shape, spec.dtype) for spec in specs],
-        generator=noise_options.get('generator', 'auto'),
-      )
       every_key = sorted(set().union(*keys))
-      matrix, unexplained, is_gaussian = _matrix(tensors, rows, every_key)
+      matrix, unexplained, is_gaussian = _matrix(tensors, z_of_row, every_key)
       used = np.abs(matrix).max(axis=0).reshape(len(every_key), -1)[:, :rounds]
       used = used > _TOLERANCE * used.max()
       differ = differ and not any(np.any(used & before) for before in found_rows)
@@ -359,12 +363,13 @@ def _keys(state: Any) -> list[_Key]:
 
 def _matrix(
   tensors: Sequence[np.ndarray],
-  rows: noise.GaussianRows,
+  z_of_row: Callable[..., Any],
   keys: Sequence[_Key],
 ) -> tuple[np.ndarray, float, bool]:
   """The matrix that all tensors' noise is made with, and what it leaves unexplained.
 
-  And whether rows of z are Gaussian. `tensors`: The noise of each, [rounds, size].
+  And whether rows of z are Gaussian. `tensors`: The noise of each, [rounds, size];
+  `z_of_row`: Row of z for each tensor, of key and index.
   """
   num_rounds = len(tensors[0])
   largest = max(float(np.abs(each).max()) for each in tensors)
@@ -372,7 +377,7 @@ def _matrix(
     return np.zeros((num_rounds, num_rounds * len(keys))), 0.0, True
   for num_rows in (num_rounds, 2 * num_rounds + _MORE_ROWS):
     drawn = [
-      rows.layout.unflatten(rows.row(tf.constant(key, tf.int64), tf.constant(index)))
+      z_of_row(tf.constant(key, tf.int64), tf.constant(index))
       for key in keys
       for index in range(num_rows)
     ]

@@ -81,10 +81,8 @@ def check(
 ) -> None:
   """Checks where a scheduler is; nothing is connected to."""
   trust = '--trusted_network' if name.startswith('-') else 'run.trusted_network'
-  found, local, host = _ADDRESS.fullmatch(scheduler), _LOCAL.fullmatch(scheduler), ''
-  if found is not None and 0 < int(found.group(3)) <= _MAX_PORT:
-    host = found.group(2).strip('[]')
-  elif local is None:
+  found, local = _ADDRESS.fullmatch(scheduler), _LOCAL.fullmatch(scheduler)
+  if local is None and (found is None or not 0 < int(found.group(3)) <= _MAX_PORT):
     raise ValueError(
       f'{name}={scheduler} is not the address of a Dask scheduler; give {name}='
       'tcp://HOST:PORT or tls://HOST:PORT, as `dask scheduler` prints it, or '
@@ -96,19 +94,18 @@ def check(
       f'{name}={scheduler} is more than {most} processes, four for each processor of '
       'this machine, and each takes some 500 MB; give fewer.'
     )
-  is_open = False
-  if host and scheduler.startswith('tcp'):
-    others = [each for each in _resolve(host, name) if not _is_loopback(each)]
-    is_open = bool(others)
-    if is_open and not trusted_network:
-      meant = '' if others == [host] else f' ({", ".join(others)})'
-      raise ValueError(
-        f'{name}={scheduler}{meant} is not on this machine alone, and whoever reaches '
-        'an unencrypted scheduler can run code on all of its workers. Give '
-        "tls://HOST:PORT, with keys and certificates of Dask's configuration "
-        f'(distributed.comm.tls); or {trust}, if nobody else is on that network.'
-      )
-  if trusted_network and not is_open:
+  others: list[str] = []
+  if found is not None and found.group(1) == 'tcp':
+    addresses = _resolve(found.group(2).strip('[]'), name)
+    others = [each for each in addresses if not _is_loopback(each)]
+  if others and not trusted_network:
+    raise ValueError(
+      f'{name}={scheduler} ({", ".join(others)}) is not on this machine alone, and '
+      'whoever reaches an unencrypted scheduler can run code on all of its workers. '
+      "Give tls://HOST:PORT, with keys and certificates of Dask's configuration "
+      f'(distributed.comm.tls); or {trust}, if nobody else is on that network.'
+    )
+  if trusted_network and not others:
     raise ValueError(
       f'{trust} is for a {name}=tcp://HOST:PORT of another machine, and here there is '
       f'{name}={scheduler}; leave it out.'
@@ -222,9 +219,9 @@ def dask_setup(worker: Any) -> None:
 
   Ctrl-C in a terminal is for the program that started it, or its nanny.
   """
-  from tff_dp_aggregators.learning import runtime as unused_runtime
+  from tff_dp_aggregators.learning import functions as unused_functions
 
-  del unused_runtime
+  del unused_functions
   if worker.nanny is not None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
 
@@ -256,7 +253,7 @@ def _connected(address: Any, refused: _Refused, seconds: float) -> 'distributed.
 
 
 def _check_keys(refused: _Refused) -> None:
-  """Refuses to connect by TLS without keys, which a client may not survive."""
+  """Refuses to connect by TLS without keys, of which a client would end badly."""
   import dask
   import distributed
 
@@ -264,13 +261,10 @@ def _check_keys(refused: _Refused) -> None:
     return
   why = 'it names none'
   try:
-    security = distributed.Security()
-    if security.get_connection_args('client')['ssl_context'] is not None:
+    if distributed.Security().get_connection_args('client')['ssl_context'] is not None:
       return
   except OSError as e:  # Also of what is no key.
-    found = dask.config.get('distributed.comm.tls')
-    files = [found['ca-file'], *(found['client'] or {}).values()]
-    named = ', '.join(str(each) for each in files if each)
+    named = dask.config.get('distributed.comm.tls')
     why = f'{_line(e)}, of {named} as seen from {os.getcwd()}'
   raise refused(
     "needs keys and certificates of Dask's configuration, distributed.comm.tls with "
@@ -498,7 +492,7 @@ class Cluster:
     """Submits all tasks of a round; gives the futures of the sum, and of the packs."""
     import dask
 
-    from tff_dp_aggregators.learning.packed import function as function_lib
+    from tff_dp_aggregators.learning import functions
 
     submit = functools.partial(
       self._client.submit,
@@ -527,7 +521,7 @@ class Cluster:
         )
         for number, rows in enumerate(cohort)
       ]
-      size = function_lib.GROUP
+      size = functions.GROUP
       groups = [
         submit(_add, packs[first : first + size], key=f'group-{name}-{first}')
         for first in range(0, len(packs), size)
@@ -698,9 +692,9 @@ def _same(value: Any) -> Any:
 
 def _add(sums: list[list[np.ndarray]]) -> list[np.ndarray]:
   """Adds up packs, or groups of them."""
-  from tff_dp_aggregators.learning.packed import function as function_lib
+  from tff_dp_aggregators.learning import functions
 
-  return function_lib.group_sums(sums)
+  return functions.group_sums(sums)
 
 
 def _pack(

@@ -22,11 +22,11 @@ from tensorflow.python.eager import cancellation
 
 from tff_dp_aggregators.base import machine
 from tff_dp_aggregators.learning import failures
+from tff_dp_aggregators.learning import functions
 from tff_dp_aggregators.learning import interrupts
 from tff_dp_aggregators.learning import process_parts
 from tff_dp_aggregators.learning.packed import canaries as canaries_lib
 from tff_dp_aggregators.learning.packed import data as data_lib
-from tff_dp_aggregators.learning.packed import function as function_lib
 from tff_dp_aggregators.learning.packed import server as server_lib
 from tff_dp_aggregators.learning.packed import step_checks
 from tff_dp_aggregators.learning.packed import training as training_lib
@@ -185,7 +185,7 @@ class PackedFedAvg:
       trainable, _ = training.model.initial_weights
       weights = tf.nest.map_structure(np.asarray, trainable)
       self._insertion = canaries_lib.Insertion(canaries, clip_norm, weights)
-    self._specs = function_lib.specs_of(self.initialize())
+    self._specs = functions.specs_of(self.initialize())
     try:
       with (
         contextlib.nullcontext() if self.one_by_one else _without_conversions_logged()
@@ -201,35 +201,29 @@ class PackedFedAvg:
       self._build()  # What else is wrong is raised here.
 
   def _build(self) -> None:
-    self._pack = _Pack(
-      self._training,
-      self._data,
-      self._server,
-      side_by_side=self.one_by_one is None,
-    )
     state, rows = self._specs, tf.TensorSpec([None, 3], tf.int64)
     told: tuple[tf.TensorSpec, ...] = (rows, tf.TensorSpec([None], tf.int32))
     if self._insertion is not None:
       told += self._insertion.specs
     if self._cluster is None:
-      self._whole = function_lib.Traced(self._round, state, *told)
+      self._whole = functions.Traced(self._round, state, *told)
       return
-    self._broadcast = function_lib.Traced(self._server.for_workers, state)
-    traced = function_lib.Traced(
-      lambda broadcast, rows: self._pack.run(broadcast[0], broadcast[1], rows),
+    self._broadcast = functions.Traced(self._server.for_workers, state)
+    traced = functions.Traced(
+      lambda broadcast, rows: self._pack(broadcast[0], broadcast[1], rows),
       self._broadcast.specs,
       rows,
     )
-    self._function = function_lib.PackFunction(
+    self._function = functions.PackFunction(
       traced.graph,
       traced.arguments,
       traced.results,
       self._data.directory,
       self._data.checksum,
-      function_lib.intra_op_threads(),
+      functions.intra_op_threads(),
     )
     self._sums_specs = traced.specs
-    self._finish = function_lib.Traced(self._finish_round, state, traced.specs, *told)
+    self._finish = functions.Traced(self._finish_round, state, traced.specs, *told)
 
   def _round(
     self, state: Any, rows: tf.Tensor, cuts: tf.Tensor, *canaries: tf.Tensor
@@ -237,11 +231,41 @@ class PackedFedAvg:
     """The next state and metrics."""
     weights, params = self._server.for_clients(state)
     sums = _in_groups(
-      lambda number: self._pack.run(weights, params, _rows_of(rows, cuts, number)),
+      lambda number: self._pack(weights, params, _rows_of(rows, cuts, number)),
       tf.shape(cuts)[0] - 1,
       self._server.zeros(),
     )
     return self._finish_round(state, sums, rows, cuts, *canaries)
+
+  def _pack(self, weights: training_lib.Weights, params: Any, rows: tf.Tensor) -> Any:
+    """The sum of what clients send, by their rows, int64 of shape [clients, 3]."""
+    side_by_side = self.one_by_one is None
+    at_once = step_checks.at_once(self._training) if side_by_side else 1
+    padded = step_checks.is_padded(self._training, self._data)
+    examples = self._data.tensors()
+
+    def body(first: tf.Tensor, sums: Any) -> Any:
+      some = rows[first : first + at_once]
+      batches = training_lib.Batches(self._training, examples, some)
+      if side_by_side:
+        trained = training_lib.side_by_side(
+          self._training, weights, batches, padded=padded
+        )
+        added = tf.nest.map_structure(tf.add, sums, self._server.sum(params, trained))
+      else:
+        trained = training_lib.one(self._training, weights, batches)
+        added = self._server.add(params, sums, trained)
+      return first + at_once, tf.nest.map_structure(
+        lambda total, before: tf.ensure_shape(total, before.shape), added, sums
+      )
+
+    _, sums = tf.while_loop(
+      lambda first, unused_sums: first < tf.shape(rows)[0],
+      body,
+      (tf.constant(0), self._server.zeros()),
+      parallel_iterations=1,
+    )
+    return sums
 
   def _finish_round(
     self, state: Any, sums: Any, rows: tf.Tensor, cuts: tf.Tensor, *canaries: tf.Tensor
@@ -370,116 +394,6 @@ class PackedFedAvg:
     return tf.nest.pack_sequence_as(self._specs, flat)
 
 
-class _Pack:
-  """Trains the clients of a pack in a graph, some at a time, and adds up their sums."""
-
-  def __init__(
-    self,
-    training: training_lib.LocalTraining,
-    data: data_lib.PackedData,
-    server: server_lib.Server,
-    *,
-    side_by_side: bool,
-  ):
-    self._training = training
-    self._data = data
-    self._server = server
-    self._side_by_side = side_by_side
-    self._at_once = (
-      step_checks.at_once(training) if side_by_side else server.added_at_once
-    )
-    self._padded = step_checks.is_padded(training, data)
-
-  def run(self, weights: training_lib.Weights, params: Any, rows: tf.Tensor) -> Any:
-    """The sum of what clients send, by their rows, int64 of shape [clients, 3]."""
-    zeros = self._server.zeros()
-    examples = self._data.tensors()
-
-    def batches(rows: tf.Tensor) -> training_lib.Batches:
-      return training_lib.Batches(self._training, examples, rows)
-
-    def body(first: tf.Tensor, sums: Any) -> Any:
-      some = rows[first : first + self._at_once]
-      if self._side_by_side:
-        trained = training_lib.side_by_side(
-          self._training, weights, batches(some), padded=self._padded
-        )
-        more = self._server.sum(params, trained)
-        added = tf.nest.map_structure(tf.add, sums, more)
-      else:
-        added = self._one_by_one(weights, params, batches, some, sums)
-      return first + self._at_once, tf.nest.map_structure(
-        lambda total, before: tf.ensure_shape(total, before.shape), added, sums
-      )
-
-    _, sums = tf.while_loop(
-      lambda first, unused_sums: first < tf.shape(rows)[0],
-      body,
-      (tf.constant(0), zeros),
-      parallel_iterations=1,
-    )
-    return sums
-
-  def _one_by_one(
-    self,
-    weights: training_lib.Weights,
-    params: Any,
-    batches: Callable[[tf.Tensor], training_lib.Batches],
-    rows: tf.Tensor,
-    sums: Any,
-  ) -> Any:
-    """The sums with those of clients that are trained one after the other."""
-
-    def train(row: tf.Tensor) -> training_lib.Trained:
-      return training_lib.one(self._training, weights, batches(row[tf.newaxis]))
-
-    if self._at_once == 1:
-      return self._server.add(params, sums, [train(rows[0])])
-    _, _, metrics = sums
-    like = training_lib.Trained(tuple(weights.trainable), metrics)
-    several = tf.nest.map_structure(
-      lambda tensor: tf.TensorArray(
-        tensor.dtype, self._at_once, element_shape=tensor.shape, clear_after_read=False
-      ),
-      like,
-    )
-
-    def keep(number: tf.Tensor, several: Any) -> Any:
-      trained = train(rows[number])
-      return number + 1, tf.nest.map_structure(
-        lambda array, tensor: array.write(number, tensor), several, trained
-      )
-
-    _, several = tf.while_loop(
-      lambda number, unused_several: number < tf.shape(rows)[0],
-      keep,
-      (tf.constant(0), several),
-      parallel_iterations=1,
-    )
-
-    def read(place: Any) -> training_lib.Trained:
-      return tf.nest.map_structure(lambda array: array.read(place), several)
-
-    def add_together() -> Any:
-      trained = [read(place) for place in range(self._at_once)]
-      return self._server.add(params, sums, trained)
-
-    def add_each() -> Any:
-      _, added = tf.while_loop(
-        lambda place, unused_added: place < tf.shape(rows)[0],
-        lambda place, added: (
-          place + 1,
-          self._server.add(params, added, [read(place)]),
-        ),
-        (tf.constant(0), sums),
-        parallel_iterations=1,
-      )
-      return added
-
-    are_all = tf.equal(tf.shape(rows)[0], self._at_once)
-    return tf.cond(are_all, add_together, add_each)
-
-
 def to_numpy(structure: Any) -> Any:
   """A structure of tensors as NumPy arrays and scalars; arrays are not copied."""
   flat = [np.asarray(tensor)[()] for tensor in tf.nest.flatten(structure)]
@@ -493,7 +407,7 @@ def _rows_of(rows: tf.Tensor, cuts: tf.Tensor, number: tf.Tensor) -> tf.Tensor:
 def _in_groups(
   compute: Callable[[tf.Tensor], Any], number: tf.Tensor, zeros: Any
 ) -> Any:
-  """The sum of what is computed for packs, as `function.group_sums` adds it up."""
+  """The sum of what is computed for packs, as `functions.group_sums` adds it up."""
 
   def add(
     compute: Callable[[tf.Tensor], Any], first: tf.Tensor, end: tf.Tensor, parallel: int
@@ -508,7 +422,7 @@ def _in_groups(
       parallel_iterations=parallel,
     )[1]
 
-  size, processors = function_lib.GROUP, machine.usable_processors()
+  size, processors = functions.GROUP, machine.usable_processors()
 
   def group(place: tf.Tensor) -> Any:
     end = tf.minimum(size * (place + 1), number)
