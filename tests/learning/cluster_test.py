@@ -191,7 +191,7 @@ def test_nothing_that_is_sent_has_the_key_of_the_noise(client, banded, monkeypat
 
 def test_what_fails_on_all_workers_is_the_error_of_this_process(client, banded):
   with _cluster(client, banded) as used:
-    packs = banded.packs(*_cohort(0))
+    packs = banded.cohort(*_cohort(0)).packs
     told = [np.zeros([2, 7], np.float32)] * len(banded._function.arguments[:-1])
     with pytest.raises(tf.errors.InvalidArgumentError):
       banded._function(told, packs[0])

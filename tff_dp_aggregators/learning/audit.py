@@ -21,6 +21,7 @@ and bits of large models are claimed by tests of `noise`, clipping by those of
 `queries`.
 """
 
+import contextlib
 import dataclasses
 import math
 from collections.abc import Iterable, Mapping, Sequence
@@ -184,7 +185,7 @@ def audit(
   for runtime in runtimes:
     options = {'storage': _STORAGES[runtime], **noise_options}
     factory = _factory(mechanism, clip_norm, options)
-    released, keys = _RUN[runtime](factory, value_type, rounds)
+    released, keys = _run(runtime, factory, value_type, rounds)
     # The last are those of another initialization.
     *keys, others = keys
     known = sorted(set(keys[0]))
@@ -304,50 +305,42 @@ _Key = tuple[int, ...]
 _Run = tuple[list[list[np.ndarray]], list[list[_Key]]]
 
 
-def _run_in_tff(
-  factory: aggregators.DPMeanFactory, value_type: tff.Type, num_rounds: int
+def _run(
+  runtime: str,
+  factory: aggregators.DPMeanFactory,
+  value_type: tff.Type,
+  num_rounds: int,
 ) -> _Run:
-  """Runs the process that users of TFF's runtime have."""
-  process = factory.create(value_type)
-  zeros = [np.zeros(each.shape, each.dtype) for each in value_type]
-  with runtime_lib.local_runtime():
-    state = process.initialize()
-    released, keys = [], []
+  """Runs the process that users of TFF have, or does what packed simulation does."""
+  with contextlib.ExitStack() as stack:
+    step: Callable[[Any], tuple[Any, Any]]
+    if runtime == 'tff':
+      stack.enter_context(runtime_lib.local_runtime())
+      process = factory.create(value_type)
+      zeros = [np.zeros(each.shape, each.dtype) for each in value_type]
+      initialize = process.initialize
+
+      def step(state: Any) -> tuple[Any, Any]:
+        output = process.next(state, [zeros])
+        return output.result, output.state
+
+    else:
+      mean = factory.mean_of(value_type)
+      counts = factory_lib.Counts(tf.constant(1), tf.constant(0))
+      step = tf.function(
+        lambda state: mean.release(state, mean.no_sum(), counts)[:2], autograph=False
+      )
+
+      def initialize() -> Any:
+        return mean.initial_state().query
+
+    state, released, keys = initialize(), [], []
     for _ in range(num_rounds):
-      output = process.next(state, [zeros])
       keys.append(_keys(state))
-      state = output.state
-      released.append([np.asarray(each) for each in tf.nest.flatten(output.result)])
-    keys.append(_keys(process.initialize()))
+      value, state = step(state)
+      released.append([np.asarray(each) for each in tf.nest.flatten(value)])
+    keys.append(_keys(initialize()))
   return released, keys
-
-
-def _run_as_simulated(
-  factory: aggregators.DPMeanFactory, value_type: tff.Type, num_rounds: int
-) -> _Run:
-  """Does what the server of packed simulation does in a round."""
-  mean = factory.mean_of(value_type)
-  counts = factory_lib.Counts(tf.constant(1), tf.constant(0))
-
-  @tf.function(autograph=False)
-  def release(query_state: Any) -> Any:
-    value, query_state, _, _ = mean.release(query_state, mean.no_sum(), counts)
-    return value, query_state
-
-  state = mean.initial_state().query
-  released, keys = [], []
-  for _ in range(num_rounds):
-    keys.append(_keys(state))
-    value, state = release(state)
-    released.append([each.numpy() for each in tf.nest.flatten(value)])
-  keys.append(_keys(mean.initial_state().query))
-  return released, keys
-
-
-_RUN: dict[str, Callable[..., _Run]] = {
-  'tff': _run_in_tff,
-  'simulation': _run_as_simulated,
-}
 
 
 def _keys(state: Any) -> list[_Key]:

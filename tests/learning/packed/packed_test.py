@@ -203,6 +203,25 @@ def test_what_a_query_of_ones_own_encodes_is_what_is_added(data):
   assert changed == [True, False, False]
 
 
+def test_rows_are_those_of_the_clients_most_examples_first(data, plain):
+  clients = np.array([7, 2, 0, 9, 11, 4, 5])
+  sizes = [len(populations.Population().examples(each)['y']) for each in clients]
+  keys = dict(zip(clients, local_order.keys(1, 0, clients)))
+  starts = dict(enumerate(data.starts(np.arange(len(data)))))
+  expected = [
+    [starts[client], size, int(keys[client].view(np.int64))]
+    for size, client in sorted(zip(sizes, clients), key=lambda each: -each[0])
+  ]
+  cohort = plain.cohort(clients, local_order.keys(1, 0, clients))
+  assert [len(rows) for rows in cohort.packs] == [3, 4]
+  assert cohort.rows.tolist() == np.concatenate(cohort.packs).tolist() == expected
+
+
+def test_clients_without_a_key_are_refused(plain):
+  with pytest.raises(ValueError, match='keys must be as many as clients, 3; got'):
+    plain.cohort(np.arange(3), np.zeros(2, np.uint64))
+
+
 def test_a_state_of_another_process_is_refused(banded, plain):
   with pytest.raises(ValueError, match='of another process'):
     plain.hold(packed_lib.to_numpy(banded.initialize()))

@@ -12,8 +12,8 @@ noise and its keys stay here.
 import concurrent.futures
 import contextlib
 import logging
-from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any, Callable, Optional, cast
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any, Callable, NamedTuple, Optional, cast
 
 import numpy as np
 import tensorflow as tf
@@ -46,59 +46,22 @@ _LEAST_SIDE_BY_SIDE, _LEAST_ONE_BY_ONE = 8192, 256
 _ENOUGH = 32
 
 
-class Cohort(Sequence[np.ndarray]):
-  """Clients of a round, most examples first; a sequence of the rows of each pack.
+class Cohort(NamedTuple):
+  """Clients of a round, most examples first, and how they are cut into packs.
 
   What a client trains may differ in its last bits with how many are trained beside it.
   So packs depend on the cohort alone, and a round has the same bits on any machine.
 
-  A *row* has of a client the number of its first example, how many it has, and its key;
-  the rows of a pack are int64 of shape [clients, 3].
-
-  Attributes:
-    rows: Those of all packs, one after the other.
-    cuts: Where packs begin and end in them, int32 of shape [packs + 1].
+  A *row* has of a client the number of its first example, how many it has, and its key.
   """
 
-  def __init__(
-    self,
-    data: data_lib.PackedData,
-    clients: np.ndarray,
-    keys: np.ndarray,
-    *,
-    local_epochs: int,
-    side_by_side: bool,
-    packs: Optional[int] = None,
-  ):
-    """Orders and cuts clients, by number, with keys of `local_order.keys`.
+  rows: np.ndarray  # Of all packs, one after the other; int64 of shape [clients, 3].
+  cuts: np.ndarray  # Where packs begin and end, int32 of shape [packs + 1].
 
-    `packs`: How many; `None` for `num_packs`.
-    """
-    clients = schedule_lib.check_cohort('clients', clients, len(data))
-    if np.shape(keys) != clients.shape:
-      raise ValueError(
-        f'keys must be as many as clients, {len(clients)}; got an array of shape '
-        f'{list(np.shape(keys))}. local_order.keys makes one for each.'
-      )
-    sizes = data.sizes(clients)
-    if packs is None:
-      packs = num_packs(sizes, local_epochs, side_by_side=side_by_side)
-    self.cuts = cuts(len(clients), max(1, min(packs, len(clients))))
-    order = np.argsort(-sizes, kind='stable')
-    self.rows = np.empty([len(clients), 3], np.int64)
-    self.rows[:, 0] = data.starts(clients)[order]
-    self.rows[:, 1] = sizes[order]
-    self.rows[:, 2] = keys.view(np.int64)[order]
-
-  def __len__(self) -> int:
-    return len(self.cuts) - 1
-
-  def __getitem__(self, number: Any) -> Any:
-    """The rows of a pack; of a slice a list of them."""
-    if isinstance(number, slice):
-      return [self[each] for each in range(len(self))[number]]
-    number = range(len(self))[number]
-    return self.rows[self.cuts[number] : self.cuts[number + 1]]
+  @property
+  def packs(self) -> list[np.ndarray]:
+    """The rows of each pack."""
+    return np.split(self.rows, self.cuts[1:-1])
 
 
 def num_packs(sizes: np.ndarray, local_epochs: int, *, side_by_side: bool) -> int:
@@ -288,15 +251,24 @@ class PackedFedAvg:
     sums = self._insertion.add(self._server, state, sums, directions, numbers)
     return self._server.finish(state, sums, directions)
 
-  def packs(self, clients: np.ndarray, keys: np.ndarray) -> Cohort:
-    """Cuts a cohort into packs, with arguments and errors of `next`."""
+  def cohort(self, clients: np.ndarray, keys: np.ndarray) -> Cohort:
+    """Orders clients and cuts them into packs, with arguments and errors of `next`."""
+    clients = schedule_lib.check_cohort('clients', clients, len(self._data))
+    if np.shape(keys) != clients.shape:
+      raise ValueError(
+        f'keys must be as many as clients, {len(clients)}; got an array of shape '
+        f'{list(np.shape(keys))}. local_order.keys makes one for each.'
+      )
+    sizes, packs = self._data.sizes(clients), self._num_packs
+    if packs is None:
+      packs = num_packs(
+        sizes, self._training.local_epochs, side_by_side=self.one_by_one is None
+      )
+    order = np.argsort(-sizes, kind='stable')
+    columns = (self._data.starts(clients), sizes, keys.view(np.int64))
     return Cohort(
-      self._data,
-      clients,
-      keys,
-      local_epochs=self._training.local_epochs,
-      side_by_side=self.one_by_one is None,
-      packs=self._num_packs,
+      np.stack(columns, axis=-1)[order],
+      cuts(len(clients), max(1, min(packs, len(clients)))),
     )
 
   def initialize(self) -> Any:
@@ -330,13 +302,13 @@ class PackedFedAvg:
       numbers = (clients[~are_real] - len(self._data)).astype(np.int32)
       canaries = self._insertion.directions, tf.constant(numbers)
       clients, keys = clients[are_real], keys[are_real]
-    cohort = self.packs(clients, keys)
+    cohort = self.cohort(clients, keys)
     told = (tf.constant(cohort.rows), tf.constant(cohort.cuts), *canaries)
     if self._cluster is None:
       state, metrics = self._call(self._whole, state, *told)
     else:
       broadcast = [np.asarray(each) for each in tf.nest.flatten(self._broadcast(state))]
-      sums = self._cluster.sums(self._function, broadcast, cohort)
+      sums = self._cluster.sums(self._function, broadcast, cohort.packs)
       _, counts, _ = tf.nest.pack_sequence_as(self._sums_specs, sums)
       if counts[0] != len(cohort.rows):
         raise RuntimeError(
