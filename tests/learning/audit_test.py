@@ -47,11 +47,8 @@ def test_the_noise_of_every_kind_is_that_of_its_strategy(kind, storage):
   assert reading.found <= mechanism.effective_noise_multiplier * 1.2
 
 
-@pytest.mark.parametrize(
-  'storage', ['files', pytest.param('auto', marks=pytest.mark.slow)]
-)
-def test_tffs_runtime_has_the_same_noise(storage):
-  (reading,) = _audit(_mechanism(), 'tff', storage=storage)
+def test_tffs_runtime_has_the_same_noise():
+  (reading,) = _audit(_mechanism(), 'tff', storage='files')
   assert reading.ok
   assert reading.differs < 1e-6
 
@@ -60,10 +57,13 @@ def test_where_patterns_can_be_enumerated_the_number_is_exact():
   (reading,) = _audit(_mechanism('banded'))
   assert reading.exact
   assert reading.found == pytest.approx(2 / np.sqrt(3), rel=1e-6)
+
+
+@pytest.mark.slow
+def test_of_the_first_rounds_it_is_what_they_have():
   (first,) = _audit(_mechanism('banded'), first_rounds=4)
-  assert first.matrix.shape == (4, 4)
+  assert first.ok and first.matrix.shape == (4, 4)
   assert first.claimed == pytest.approx(2.0)  # Of one participation.
-  np.testing.assert_allclose(first.matrix, reading.matrix[:4, :4], atol=1e-6)
 
 
 def test_parts_have_noise_of_their_own():
@@ -76,6 +76,7 @@ def test_parts_have_noise_of_their_own():
   assert all(each.ok and each.differs < 1e-6 for each in readings)
 
 
+@pytest.mark.slow
 def test_noise_of_counts_makes_that_of_adaptive_clipping_more():
   (reading,) = _audit(_mechanism('banded', clipped_count_stddev=3.0))
   assert reading.ok

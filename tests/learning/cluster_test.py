@@ -77,8 +77,8 @@ def banded(data):
   return _simulation(data, 'a cluster to come')
 
 
-def _simulation(data, used=None, name='banded', model=None):
-  model = model or populations.model(units=22000 if name == 'large' else 0)
+def _simulation(data, used=None, name='banded'):
+  model = populations.model(units=22000 if name == 'large' else 0)
   training = packed.LocalTraining(model, tff.learning.optimizers.build_sgdm(0.3), 4)
   return packed.PackedFedAvg(
     training,
@@ -117,9 +117,10 @@ def here(data):
 
 
 @pytest.mark.slow
-def test_large_models_have_the_bits_of_those_of_this_process(client, data, here):
+@pytest.mark.parametrize('name', ['large', 'local'])
+def test_rounds_have_the_bits_of_this_process(client, data, here, name):
   with _cluster(client) as used:
-    assert _bits(_simulation(data, used, 'large')) == here('large')
+    assert _bits(_simulation(data, used, name)) == here(name)
     assert (used.notes(), used.said) == ((), [])
     assert not used.is_elsewhere
 
@@ -281,17 +282,20 @@ def test_nobody_joins_a_local_cluster_without_its_certificate(client):
 
 # Last of the quick ones, as the next worker takes seconds to start.
 def test_rounds_have_the_bits_of_this_process_though_a_worker_is_killed(
-  client, data, here
+  client, banded, here
 ):
   def before(number):
     if number == 1:
       threading.Timer(0.01, _kill, [client]).start()
       time.sleep(0.02)
 
-  with _cluster(client) as used:
-    assert _bits(_simulation(data, used, 'local'), before) == here('local')
-    (lost,) = [note for note in used.notes() if note.endswith(' is lost')]
-    assert '://' not in lost  # Others see the ledger.
+  with _cluster(client, banded) as used:
+    assert _bits(banded, before) == here('banded')
+    begun, lost = time.monotonic(), []
+    while not lost and time.monotonic() < begun + 60:
+      lost = [note for note in used.notes() if note.endswith(' is lost')]
+      time.sleep(0.05)
+    assert len(lost) == 1 and '://' not in lost[0]  # Others see the ledger.
     assert any(each.endswith(' is lost.') and '://' in each for each in used.said)
 
 

@@ -47,23 +47,11 @@ def _optimizers():
   }
 
 
-@pytest.mark.parametrize(
-  'name', ['keras', pytest.param('functional', marks=pytest.mark.slow)]
-)
-def test_without_noise_and_clipping_it_is_federated_averaging(name):
+def test_without_noise_and_clipping_it_is_federated_averaging():
   clients = _clients()
-  ours = learning.build_dp_fed_avg(
-    linear.MODELS[name](),
-    aggregators.tree(
-      strategies.Participation(5),
-      clip_norm=1e4,
-      noise_multiplier=0.0,
-      clients_per_round=len(clients),
-    ),
-    **_optimizers(),
-  )
+  ours = learning.build_dp_fed_avg(linear.keras_model, _aggregator(), **_optimizers())
   theirs = tff.learning.algorithms.build_unweighted_fed_avg(
-    linear.MODELS[name](), **_optimizers()
+    linear.keras_model, **_optimizers()
   )
   our_output, our_weights = linear.train(ours, clients)
   their_output, their_weights = linear.train(theirs, clients)
@@ -107,15 +95,10 @@ def test_noise_of_the_model_is_that_of_the_aggregator():
   assert accountants.gdp_mu(event) == pytest.approx(first**0.5 / 2.0)
 
 
-@pytest.mark.parametrize(
-  'name', ['functional', pytest.param('keras', marks=pytest.mark.slow)]
-)
-def test_a_client_that_ends_in_nan_is_counted_and_does_no_harm(name):
+def test_a_client_that_ends_in_nan_is_counted_and_does_no_harm():
   good, bad = linear.client(1), linear.client(2, factor=np.nan)
   process = learning.build_dp_fed_avg(
-    linear.MODELS[name](),
-    _aggregator(clients_per_round=4),
-    **_optimizers(),
+    linear.functional_model(), _aggregator(clients_per_round=4), **_optimizers()
   )
   output, weights = linear.train(process, [good, bad, bad], num_rounds=1)
   assert output.metrics['aggregator']['nonfinite_count'] == 2
@@ -155,11 +138,8 @@ def _local_model(model, examples, strength):
   return weights
 
 
-@pytest.mark.parametrize(
-  'name', ['functional', pytest.param('keras', marks=pytest.mark.slow)]
-)
-def test_models_follow_proximal_gradients(name):
-  process = _fed_prox(linear.MODELS[name](), 3)
+def test_models_follow_proximal_gradients():
+  process = _fed_prox(linear.functional_model(), 3)
   _, weights = linear.train(process, _clients(), num_rounds=3)
   expected = np.zeros(3)
   for _ in range(3):

@@ -1,6 +1,6 @@
 """Packs on several processes and machines, which Dask's `distributed` manages.
 
-All of a round is tasks, which Dask can compute again: what is told to all, and the sums
+All of a round is tasks, which Dask can compute again: what is sent to all, and the sums
 of packs, of groups of packs, and of groups. So a worker may be lost with whatever it
 has. Noise is no part of it, and no key is sent. Dask starts tasks of lost workers anew;
 what is ours is a deadline for tasks that hang, and one for silent workers that a round
@@ -141,10 +141,10 @@ def connect(
   """Connects to a Dask cluster whose workers have the environment of this program."""
   import distributed
 
-  said = scheduler if isinstance(scheduler, str) else 'CLIENT'
+  stated = scheduler if isinstance(scheduler, str) else 'CLIENT'
 
   def refused(what: str) -> ClusterError:
-    return ClusterError(f'{name}={said} {what}')
+    return ClusterError(f'{name}={stated} {what}')
 
   if isinstance(scheduler, distributed.Client):
     if scheduler.asynchronous or scheduler.status != 'running':
@@ -305,13 +305,13 @@ def _check_workers(
       f'dask worker {client.scheduler.address} --nthreads 1'
     ) from None
   try:
-    said = ask(client, differs, software())
+    answers = ask(client, differs, software())
   except Exception as e:
     raise refused(
       f'has workers that do not answer within {ANSWER_SECONDS:g} seconds '
       f'({type(e).__name__}: {_line(e)}). Look at their logs, and end those that hang.'
     ) from e
-  unfit = [f'{worker} {why}' for worker, why in said.items() if why]
+  unfit = [f'{worker} {why}' for worker, why in answers.items() if why]
   if unfit:
     raise refused(
       f'has workers that are not as this program: {_listed(unfit)}. All need the '
@@ -339,13 +339,13 @@ def ask(
     callback_timeout=ANSWER_SECONDS,
   )
   found = {}
-  for worker, said in answers.items():
-    if isinstance(said, ImportError):
-      found[worker] = f'cannot load {function.__module__} ({_line(said)})'
-    elif not isinstance(said, BaseException):
-      found[worker] = said
-    elif not isinstance(said, OSError):
-      raise said
+  for worker, answer in answers.items():
+    if isinstance(answer, ImportError):
+      found[worker] = f'cannot load {function.__module__} ({_line(answer)})'
+    elif not isinstance(answer, BaseException):
+      found[worker] = answer
+    elif not isinstance(answer, OSError):
+      raise answer
   return found
 
 
@@ -392,7 +392,7 @@ _MOST_FAILED, _RETRIES = 3, 1
 # happened to workers.
 _PAUSE_FACTOR = 8.0
 _RESTART_SECONDS = 15.0
-# What is told to all goes to the scheduler with the task that keeps it.
+# What is sent to all goes to the scheduler with the task that keeps it.
 _QUIET = {'distributed.admin.large-graph-warning-threshold': '1 TB'}
 
 
@@ -512,10 +512,10 @@ class Cluster:
       files = None
       if not self._see_data:
         files = hold(function.data_checksum, lambda: _files(function.data_directory))
-      told = submit(_same, broadcast, key=f'broadcast-{name}')
+      sent = submit(_same, broadcast, key=f'broadcast-{name}')
       packs = [
         submit(
-          *(_pack, rows, function.key, made, told, files, software()),
+          *(_pack, rows, function.key, made, sent, files, software()),
           key=f'pack-{name}-{number}',
           retries=_RETRIES,
         )
@@ -539,12 +539,12 @@ class Cluster:
     for each in (*packs.values(), root):
       each.add_done_callback(done.put)
     last = seen = looked = time.monotonic()
-    patience, told = 1.0, len(self._notes)
+    patience, noted = 1.0, len(self._notes)
     while True:
       with contextlib.suppress(queue.Empty):
         key = done.get(timeout=_TICK_SECONDS).key  # Signals are heeded in between.
         pause, last = time.monotonic() - last, time.monotonic()
-        if len(self._notes) == told:
+        if len(self._notes) == noted:
           self._longest_pause = max(self._longest_pause, pause)
         packs.pop(key, None)  # Its sum is forgotten when its group's is there.
         if key == root.key:
@@ -615,10 +615,12 @@ class Cluster:
       self._take_events()
       new = sorted(self._workers.keys() - self._known)
       try:
-        said = ask(self._client, _looks, software(), *where, workers=new) if new else {}
+        answers = (
+          ask(self._client, _looks, software(), *where, workers=new) if new else {}
+        )
       except Exception as e:
         raise self._lost(f'does not answer any more: {_line(e)}') from e
-      for worker, (why, sees) in said.items():
+      for worker, (why, sees) in answers.items():
         self._known.add(worker)
         if why:
           self._unfit.add(worker)

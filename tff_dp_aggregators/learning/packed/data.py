@@ -231,10 +231,10 @@ def _read(clients: clients_lib.Clients, directory: Optional[str]) -> dict[str, A
   if directory is not None:
     offsets.tofile(os.path.join(directory, _OFFSETS))
     # The index says that all else is there.
-    for name, told in ((_IDS, ids), (_INDEX, index)):
-      if told is not None:
+    for name, written in ((_IDS, ids), (_INDEX, index)):
+      if written is not None:
         with open(os.path.join(directory, name), 'w') as file:
-          json.dump(told, file)
+          json.dump(written, file)
   return index
 
 

@@ -119,16 +119,16 @@ class Server:
     for step in self._first_steps:
       update = tf.vectorized_map(step, update, fallback_to_while_loop=False)
     if self._private_mean is None:
-      told_finite = _rows_finite(update)
-      total = _sum_of_rows(grid.zero_rows_unless(told_finite, update))
+      counted_finite = _rows_finite(update)
+      total = _sum_of_rows(grid.zero_rows_unless(counted_finite, update))
     else:
-      total, told_finite = self._private_mean.sum_without_noise(params[0], update)
-    finite = told_finite
+      total, counted_finite = self._private_mean.sum_without_noise(params[0], update)
+    finite = counted_finite
     # The counts do not tell of a client that hides itself.
     if self._first_steps or self.clients_add_noise:
       finite = _rows_finite(stacked.update)
     metrics = _sum_of_rows(grid.zero_rows_unless(finite, stacked.metrics))
-    return total, _counts_of(told_finite), metrics
+    return total, _counts_of(counted_finite), metrics
 
   def add(self, params: Any, sums: Any, trained: training_lib.Trained) -> Any:
     """Sums with those of one more client; metrics that ended in NaN are left out."""
@@ -137,19 +137,19 @@ class Server:
     for step in self._first_steps:
       update = step(update)
     if self._private_mean is None:
-      told_finite = _all_finite(update)[tf.newaxis]
+      counted_finite = _all_finite(update)[tf.newaxis]
       kept = tf.cond(
-        told_finite[0],
+        counted_finite[0],
         lambda: update,
         lambda: tf.nest.map_structure(tf.zeros_like, update),
       )
       total = tf.nest.map_structure(tf.add, total, kept)
     else:
-      total, told_finite = self._private_mean.add_without_noise(
+      total, counted_finite = self._private_mean.add_without_noise(
         params[0], total, [update]
       )
-    counts = tf.nest.map_structure(tf.add, counts, _counts_of(told_finite))
-    finite = told_finite[0]
+    counts = tf.nest.map_structure(tf.add, counts, _counts_of(counted_finite))
+    finite = counted_finite[0]
     if self._first_steps or self.clients_add_noise:
       finite = _all_finite(trained.update)
     more = tf.nest.map_structure(

@@ -165,11 +165,11 @@ class PackedFedAvg:
 
   def _build(self) -> None:
     state, rows = self._specs, tf.TensorSpec([None, 3], tf.int64)
-    told: tuple[tf.TensorSpec, ...] = (rows, tf.TensorSpec([None], tf.int32))
+    round_inputs: tuple[tf.TensorSpec, ...] = (rows, tf.TensorSpec([None], tf.int32))
     if self._insertion is not None:
-      told += self._insertion.specs
+      round_inputs += self._insertion.specs
     if self._cluster is None:
-      self._whole = functions.Traced(self._round, state, *told)
+      self._whole = functions.Traced(self._round, state, *round_inputs)
       return
     self._broadcast = functions.Traced(self._server.for_workers, state)
     traced = functions.Traced(
@@ -186,7 +186,9 @@ class PackedFedAvg:
       functions.intra_op_threads(),
     )
     self._sums_specs = traced.specs
-    self._finish = functions.Traced(self._finish_round, state, traced.specs, *told)
+    self._finish = functions.Traced(
+      self._finish_round, state, traced.specs, *round_inputs
+    )
 
   def _round(
     self, state: Any, rows: tf.Tensor, cuts: tf.Tensor, *canaries: tf.Tensor
@@ -303,9 +305,9 @@ class PackedFedAvg:
       canaries = self._insertion.directions, tf.constant(numbers)
       clients, keys = clients[are_real], keys[are_real]
     cohort = self.cohort(clients, keys)
-    told = (tf.constant(cohort.rows), tf.constant(cohort.cuts), *canaries)
+    round_inputs = (tf.constant(cohort.rows), tf.constant(cohort.cuts), *canaries)
     if self._cluster is None:
-      state, metrics = self._call(self._whole, state, *told)
+      state, metrics = self._call(self._whole, state, *round_inputs)
     else:
       broadcast = [np.asarray(each) for each in tf.nest.flatten(self._broadcast(state))]
       sums = self._cluster.sums(self._function, broadcast, cohort.packs)
@@ -317,7 +319,7 @@ class PackedFedAvg:
           'what this program does.'
         )
       state, metrics = self._call(
-        self._finish, state, list(map(tf.constant, sums)), *told
+        self._finish, state, list(map(tf.constant, sums)), *round_inputs
       )
     return state, to_numpy(metrics)
 
