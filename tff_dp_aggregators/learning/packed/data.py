@@ -113,9 +113,7 @@ class PackedData:
 
   def sizes(self, clients: np.ndarray) -> np.ndarray:
     """How many examples each client has; int64 like `clients`."""
-    sizes = np.asarray(self._offsets[clients + 1])
-    sizes -= self._offsets[clients]
-    return sizes
+    return self.starts(clients + 1) - self.starts(clients)
 
   def examples(self, number: int) -> list[np.ndarray]:
     """A client's features, read-only, in the order of `features`."""

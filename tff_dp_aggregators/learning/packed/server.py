@@ -12,6 +12,7 @@ import tensorflow_federated as tff
 from tff_dp_aggregators.aggregators import clientwise
 from tff_dp_aggregators.aggregators import factory
 from tff_dp_aggregators.aggregators import tracing
+from tff_dp_aggregators.base import machine
 from tff_dp_aggregators.learning.packed import training as training_lib
 from tff_dp_aggregators.queries import grid
 
@@ -168,12 +169,12 @@ class Server:
     def body(client: tf.Tensor, noised: Any) -> Any:
       return client + 1, query.with_noise_of(for_all, noised, key, numbers[client])
 
-    # One after the other: noise takes memory like an update, and packs run at once.
+    # A few at a time, for each takes memory like an update.
     _, noised = tf.while_loop(
       lambda client, unused_noised: client < tf.shape(numbers)[0],
       body,
       (tf.constant(0), total),
-      parallel_iterations=1,
+      parallel_iterations=machine.usable_processors(),
     )
     return noised, counts, metrics
 

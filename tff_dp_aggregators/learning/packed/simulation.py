@@ -238,15 +238,9 @@ class PackedFedAvg:
     """The next state and metrics, with the noise, also that which clients make."""
     if self._server.clients_add_noise:
       _, params = self._server.for_clients(state)
-      zeros = tf.nest.map_structure(tf.zeros_like, sums)
-
-      def noise(number: tf.Tensor) -> Any:
-        keys = tf.bitcast(_rows_of(rows, cuts, number)[:, 2], tf.uint64)
-        return self._server.add_noise(params, zeros, keys)
-
       # These are integers, whose sums are the same in any order.
-      noised = _in_groups(noise, tf.shape(cuts)[0] - 1, zeros)
-      sums = tf.nest.map_structure(tf.add, sums, noised)
+      keys = tf.bitcast(rows[:, 2], tf.uint64)
+      sums = self._server.add_noise(params, sums, keys)
     if self._insertion is None:
       return self._server.finish(state, sums)
     directions, numbers = canaries
