@@ -90,9 +90,6 @@ def test_seeds_give_the_same_bits_in_any_number_of_packs_and_others_other(data):
   ('kinds', 'seeds'),
   [
     (('local_gaussian', 'local_gaussian'), (noise.Seed(4), noise.Seed(4, stream=1))),
-    pytest.param(
-      ('local_gaussian', 'local_gaussian'), (None, None), marks=pytest.mark.slow
-    ),
     pytest.param(('local_laplace', 'laplace'), (8, 8), marks=pytest.mark.slow),
     pytest.param(
       ('gaussian_shares', 'approximate_local_laplace'), (8, 8), marks=pytest.mark.slow
