@@ -117,10 +117,13 @@ def _run(mechanism, path):
   return state
 
 
+_QUICK = ('adaptive_poisson',)
+
+
 @pytest.mark.parametrize(
   'name',
   [
-    pytest.param(name, marks=[] if name == 'truncated_poisson' else [pytest.mark.slow])
+    pytest.param(name, marks=[] if name in _QUICK else [pytest.mark.slow])
     for name in _MECHANISMS
   ],
 )
