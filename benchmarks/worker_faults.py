@@ -116,7 +116,7 @@ def misbehave(how: str, dask_worker: Any) -> None:
     how: What.
     dask_worker: The worker; Dask gives it.
   """
-  from tff_dp_aggregators.learning.packed import function
+  from tff_dp_aggregators.learning import functions
 
   def wrong(*unused: Any) -> Any:
     if how == 'fail':
@@ -132,7 +132,7 @@ def misbehave(how: str, dask_worker: Any) -> None:
   if how == 'drop':
     dask_worker.batched_stream.comm.abort()
   else:
-    patched: Any = function.PackFunction
+    patched: Any = functions.PackFunction
     patched.__call__ = wrong
 
 

@@ -29,7 +29,7 @@ def _audit(mechanism, runtime='simulation', **options):
   return audit.audit(mechanism, runtimes=[runtime], **options)
 
 
-@pytest.mark.few(3)
+@pytest.mark.few(2)
 @pytest.mark.parametrize(
   'kind, storage',
   [
@@ -47,29 +47,28 @@ def test_the_noise_of_every_kind_is_that_of_its_strategy(kind, storage):
   assert reading.found <= mechanism.effective_noise_multiplier * 1.2
 
 
-@pytest.mark.parametrize(
-  'storage', ['files', pytest.param('auto', marks=pytest.mark.slow)]
-)
-def test_tffs_runtime_has_the_same_noise(storage):
-  (reading,) = _audit(_mechanism(), 'tff', storage=storage)
+def test_tffs_runtime_has_the_same_noise():
+  (reading,) = _audit(_mechanism(), 'tff', storage='files')
   assert reading.ok
   assert reading.differs < 1e-6
 
 
 def test_where_patterns_can_be_enumerated_the_number_is_exact():
-  assert _audit(_mechanism('gaussian'))[0].ok
   (reading,) = _audit(_mechanism('banded'))
   assert reading.exact
   assert reading.found == pytest.approx(2 / np.sqrt(3), rel=1e-6)
+
+
+@pytest.mark.slow
+def test_of_the_first_rounds_it_is_what_they_have():
   (first,) = _audit(_mechanism('banded'), first_rounds=4)
-  assert first.matrix.shape == (4, 4)
+  assert first.ok and first.matrix.shape == (4, 4)
   assert first.claimed == pytest.approx(2.0)  # Of one participation.
-  np.testing.assert_allclose(first.matrix, reading.matrix[:4, :4], atol=1e-6)
 
 
 def test_parts_have_noise_of_their_own():
   parts = (
-    accounting.JointPart('body', '0', _mechanism('tree'), 0.3),
+    accounting.JointPart('body', '0', _mechanism('gaussian'), 0.3),
     accounting.JointPart('head', '1', _mechanism('banded'), 2.0),
   )
   readings = _audit(accounting.JointMechanism(parts))
@@ -77,6 +76,7 @@ def test_parts_have_noise_of_their_own():
   assert all(each.ok and each.differs < 1e-6 for each in readings)
 
 
+@pytest.mark.slow
 def test_noise_of_counts_makes_that_of_adaptive_clipping_more():
   (reading,) = _audit(_mechanism('banded', clipped_count_stddev=3.0))
   assert reading.ok
@@ -191,13 +191,18 @@ def _of_builders_with_less_noise(monkeypatch):
   'mutate',
   [
     _of_signs_alone,
-    _of_one_key_for_all,
-    _of_builders_with_less_noise,
     _of_less_noise,
-    _of_a_tensor_without_noise,
     _of_tensors_with_the_same_noise,
     _of_rounds_with_the_same_rows,
-    _of_a_larger_sensitivity,
+    *(
+      pytest.param(mutate, marks=pytest.mark.slow)
+      for mutate in (
+        _of_one_key_for_all,
+        _of_builders_with_less_noise,
+        _of_a_tensor_without_noise,
+        _of_a_larger_sensitivity,
+      )
+    ),
   ],
 )
 def test_a_mistake_is_noticed(monkeypatch, mutate):
@@ -208,7 +213,7 @@ def test_a_mistake_is_noticed(monkeypatch, mutate):
 
 
 def test_a_bound_below_what_patterns_come_to_is_noticed(monkeypatch):
-  limits = strategies.Participation(64, min_separation=8)
+  limits = strategies.Participation(32, min_separation=8)
   real = strategies.BinaryTree.squared_or_bound
   monkeypatch.setattr(
     strategies.BinaryTree,
@@ -221,6 +226,7 @@ def test_a_bound_below_what_patterns_come_to_is_noticed(monkeypatch):
   assert 'is claimed' in reading.why
 
 
+@pytest.mark.slow
 def test_a_part_that_takes_the_key_of_another_is_noticed(monkeypatch):
   real, first_key = streaming.CarriedNoise.next, []
 

@@ -70,8 +70,6 @@ def test_it_goes_on_with_the_same_scale_only(simulated):
   run_dir, _ = simulated
   with pytest.raises(ValueError, match='scale: 10.0 then, 20.0 now'):
     _train(run_dir, simulated_cohort_scale=20, **_BESIDES)
-  with pytest.raises(ValueError, match=r'not_covered: \[.*\] then, \[\] now'):
-    _train(run_dir, tuning=_BESIDES['tuning'])
 
 
 @pytest.mark.parametrize(

@@ -35,7 +35,7 @@ def test_seed_round_client_and_epoch_each_change_it():
   'vary', ['client', 'epoch', pytest.param('round', marks=pytest.mark.slow)]
 )
 def test_all_orders_are_equally_likely(vary):
-  draws = 24_000
+  draws = 6_000
   if vary == 'client':
     keys = local_order.keys(0, 0, np.arange(draws))
   elif vary == 'round':

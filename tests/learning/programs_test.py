@@ -156,9 +156,9 @@ def test_a_worker_that_hangs_ends_in_an_error_that_names_the_limit(before):
 
 
 def test_each_computation_has_the_limit_for_itself():
-  with runtime.local_runtime(timeout_seconds=1.0):
+  with runtime.local_runtime(timeout_seconds=0.5):
     for _ in range(3):
-      assert _wait(0.4) > 0
+      assert _wait(0.2) > 0
   with pytest.raises(ValueError, match='timeout_seconds must be positive'):
     with runtime.local_runtime(timeout_seconds=float('nan')):
       pass

@@ -241,6 +241,7 @@ def plain(process):
   return models
 
 
+@pytest.mark.slow
 def test_train_model_runs_a_discarded_round_again_on_the_same_data(
   process, plain, tmp_path
 ):

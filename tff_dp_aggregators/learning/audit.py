@@ -21,6 +21,7 @@ and bits of large models are claimed by tests of `noise`, clipping by those of
 `queries`.
 """
 
+import contextlib
 import dataclasses
 import math
 from collections.abc import Iterable, Mapping, Sequence
@@ -184,7 +185,7 @@ def audit(
   for runtime in runtimes:
     options = {'storage': _STORAGES[runtime], **noise_options}
     factory = _factory(mechanism, clip_norm, options)
-    released, keys = _RUN[runtime](factory, value_type, rounds)
+    released, keys = _run(runtime, factory, value_type, rounds)
     # The last are those of another initialization.
     *keys, others = keys
     known = sorted(set(keys[0]))
@@ -193,17 +194,21 @@ def audit(
     )
     seen.update(known, others)
     found_rows: list[np.ndarray] = []
+    rows = noise.GaussianRows(
+      [tf.TensorSpec(spec.shape, spec.dtype) for spec in specs],
+      generator=noise_options.get('generator', 'auto'),
+    )
+    z_of_row = tf.function(
+      lambda key, index, rows=rows: rows.layout.unflatten(rows.row(key, index)),
+      autograph=False,
+    )
     for number, (name, (each, norm)) in enumerate(parts.items()):
       tensors = [
         np.array([values[number * len(_TENSORS) + i] for values in released]) / norm
         for i, _ in enumerate(_TENSORS)
       ]
-      rows = noise.GaussianRows(
-        [tf.TensorSpec(spec.shape, spec.dtype) for spec in specs],
-        generator=noise_options.get('generator', 'auto'),
-      )
       every_key = sorted(set().union(*keys))
-      matrix, unexplained, is_gaussian = _matrix(tensors, rows, every_key)
+      matrix, unexplained, is_gaussian = _matrix(tensors, z_of_row, every_key)
       used = np.abs(matrix).max(axis=0).reshape(len(every_key), -1)[:, :rounds]
       used = used > _TOLERANCE * used.max()
       differ = differ and not any(np.any(used & before) for before in found_rows)
@@ -300,50 +305,42 @@ _Key = tuple[int, ...]
 _Run = tuple[list[list[np.ndarray]], list[list[_Key]]]
 
 
-def _run_in_tff(
-  factory: aggregators.DPMeanFactory, value_type: tff.Type, num_rounds: int
+def _run(
+  runtime: str,
+  factory: aggregators.DPMeanFactory,
+  value_type: tff.Type,
+  num_rounds: int,
 ) -> _Run:
-  """Runs the process that users of TFF's runtime have."""
-  process = factory.create(value_type)
-  zeros = [np.zeros(each.shape, each.dtype) for each in value_type]
-  with runtime_lib.local_runtime():
-    state = process.initialize()
-    released, keys = [], []
+  """Runs the process that users of TFF have, or does what packed simulation does."""
+  with contextlib.ExitStack() as stack:
+    step: Callable[[Any], tuple[Any, Any]]
+    if runtime == 'tff':
+      stack.enter_context(runtime_lib.local_runtime())
+      process = factory.create(value_type)
+      zeros = [np.zeros(each.shape, each.dtype) for each in value_type]
+      initialize = process.initialize
+
+      def step(state: Any) -> tuple[Any, Any]:
+        output = process.next(state, [zeros])
+        return output.result, output.state
+
+    else:
+      mean = factory.mean_of(value_type)
+      counts = factory_lib.Counts(tf.constant(1), tf.constant(0))
+      step = tf.function(
+        lambda state: mean.release(state, mean.no_sum(), counts)[:2], autograph=False
+      )
+
+      def initialize() -> Any:
+        return mean.initial_state().query
+
+    state, released, keys = initialize(), [], []
     for _ in range(num_rounds):
-      output = process.next(state, [zeros])
       keys.append(_keys(state))
-      state = output.state
-      released.append([np.asarray(each) for each in tf.nest.flatten(output.result)])
-    keys.append(_keys(process.initialize()))
+      value, state = step(state)
+      released.append([np.asarray(each) for each in tf.nest.flatten(value)])
+    keys.append(_keys(initialize()))
   return released, keys
-
-
-def _run_as_simulated(
-  factory: aggregators.DPMeanFactory, value_type: tff.Type, num_rounds: int
-) -> _Run:
-  """Does what the server of packed simulation does in a round."""
-  mean = factory.mean_of(value_type)
-  counts = factory_lib.Counts(tf.constant(1), tf.constant(0))
-
-  @tf.function(autograph=False)
-  def release(query_state: Any) -> Any:
-    value, query_state, _, _ = mean.release(query_state, mean.no_sum(), counts)
-    return value, query_state
-
-  state = mean.initial_state().query
-  released, keys = [], []
-  for _ in range(num_rounds):
-    keys.append(_keys(state))
-    value, state = release(state)
-    released.append([each.numpy() for each in tf.nest.flatten(value)])
-  keys.append(_keys(mean.initial_state().query))
-  return released, keys
-
-
-_RUN: dict[str, Callable[..., _Run]] = {
-  'tff': _run_in_tff,
-  'simulation': _run_as_simulated,
-}
 
 
 def _keys(state: Any) -> list[_Key]:
@@ -359,12 +356,13 @@ def _keys(state: Any) -> list[_Key]:
 
 def _matrix(
   tensors: Sequence[np.ndarray],
-  rows: noise.GaussianRows,
+  z_of_row: Callable[..., Any],
   keys: Sequence[_Key],
 ) -> tuple[np.ndarray, float, bool]:
   """The matrix that all tensors' noise is made with, and what it leaves unexplained.
 
-  And whether rows of z are Gaussian. `tensors`: The noise of each, [rounds, size].
+  And whether rows of z are Gaussian. `tensors`: The noise of each, [rounds, size];
+  `z_of_row`: Row of z for each tensor, of key and index.
   """
   num_rounds = len(tensors[0])
   largest = max(float(np.abs(each).max()) for each in tensors)
@@ -372,7 +370,7 @@ def _matrix(
     return np.zeros((num_rounds, num_rounds * len(keys))), 0.0, True
   for num_rows in (num_rounds, 2 * num_rounds + _MORE_ROWS):
     drawn = [
-      rows.layout.unflatten(rows.row(tf.constant(key, tf.int64), tf.constant(index)))
+      z_of_row(tf.constant(key, tf.int64), tf.constant(index))
       for key in keys
       for index in range(num_rows)
     ]

@@ -1,6 +1,6 @@
 """Packs on several processes and machines, which Dask's `distributed` manages.
 
-All of a round is tasks, which Dask can compute again: what is told to all, and the sums
+All of a round is tasks, which Dask can compute again: what is sent to all, and the sums
 of packs, of groups of packs, and of groups. So a worker may be lost with whatever it
 has. Noise is no part of it, and no key is sent. Dask starts tasks of lost workers anew;
 what is ours is a deadline for tasks that hang, and one for silent workers that a round
@@ -81,10 +81,8 @@ def check(
 ) -> None:
   """Checks where a scheduler is; nothing is connected to."""
   trust = '--trusted_network' if name.startswith('-') else 'run.trusted_network'
-  found, local, host = _ADDRESS.fullmatch(scheduler), _LOCAL.fullmatch(scheduler), ''
-  if found is not None and 0 < int(found.group(3)) <= _MAX_PORT:
-    host = found.group(2).strip('[]')
-  elif local is None:
+  found, local = _ADDRESS.fullmatch(scheduler), _LOCAL.fullmatch(scheduler)
+  if local is None and (found is None or not 0 < int(found.group(3)) <= _MAX_PORT):
     raise ValueError(
       f'{name}={scheduler} is not the address of a Dask scheduler; give {name}='
       'tcp://HOST:PORT or tls://HOST:PORT, as `dask scheduler` prints it, or '
@@ -96,19 +94,18 @@ def check(
       f'{name}={scheduler} is more than {most} processes, four for each processor of '
       'this machine, and each takes some 500 MB; give fewer.'
     )
-  is_open = False
-  if host and scheduler.startswith('tcp'):
-    others = [each for each in _resolve(host, name) if not _is_loopback(each)]
-    is_open = bool(others)
-    if is_open and not trusted_network:
-      meant = '' if others == [host] else f' ({", ".join(others)})'
-      raise ValueError(
-        f'{name}={scheduler}{meant} is not on this machine alone, and whoever reaches '
-        'an unencrypted scheduler can run code on all of its workers. Give '
-        "tls://HOST:PORT, with keys and certificates of Dask's configuration "
-        f'(distributed.comm.tls); or {trust}, if nobody else is on that network.'
-      )
-  if trusted_network and not is_open:
+  others: list[str] = []
+  if found is not None and found.group(1) == 'tcp':
+    addresses = _resolve(found.group(2).strip('[]'), name)
+    others = [each for each in addresses if not _is_loopback(each)]
+  if others and not trusted_network:
+    raise ValueError(
+      f'{name}={scheduler} ({", ".join(others)}) is not on this machine alone, and '
+      'whoever reaches an unencrypted scheduler can run code on all of its workers. '
+      "Give tls://HOST:PORT, with keys and certificates of Dask's configuration "
+      f'(distributed.comm.tls); or {trust}, if nobody else is on that network.'
+    )
+  if trusted_network and not others:
     raise ValueError(
       f'{trust} is for a {name}=tcp://HOST:PORT of another machine, and here there is '
       f'{name}={scheduler}; leave it out.'
@@ -144,10 +141,10 @@ def connect(
   """Connects to a Dask cluster whose workers have the environment of this program."""
   import distributed
 
-  said = scheduler if isinstance(scheduler, str) else 'CLIENT'
+  stated = scheduler if isinstance(scheduler, str) else 'CLIENT'
 
   def refused(what: str) -> ClusterError:
-    return ClusterError(f'{name}={said} {what}')
+    return ClusterError(f'{name}={stated} {what}')
 
   if isinstance(scheduler, distributed.Client):
     if scheduler.asynchronous or scheduler.status != 'running':
@@ -222,9 +219,9 @@ def dask_setup(worker: Any) -> None:
 
   Ctrl-C in a terminal is for the program that started it, or its nanny.
   """
-  from tff_dp_aggregators.learning import runtime as unused_runtime
+  from tff_dp_aggregators.learning import functions as unused_functions
 
-  del unused_runtime
+  del unused_functions
   if worker.nanny is not None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
 
@@ -256,7 +253,7 @@ def _connected(address: Any, refused: _Refused, seconds: float) -> 'distributed.
 
 
 def _check_keys(refused: _Refused) -> None:
-  """Refuses to connect by TLS without keys, which a client may not survive."""
+  """Refuses to connect by TLS without keys, of which a client would end badly."""
   import dask
   import distributed
 
@@ -264,13 +261,10 @@ def _check_keys(refused: _Refused) -> None:
     return
   why = 'it names none'
   try:
-    security = distributed.Security()
-    if security.get_connection_args('client')['ssl_context'] is not None:
+    if distributed.Security().get_connection_args('client')['ssl_context'] is not None:
       return
   except OSError as e:  # Also of what is no key.
-    found = dask.config.get('distributed.comm.tls')
-    files = [found['ca-file'], *(found['client'] or {}).values()]
-    named = ', '.join(str(each) for each in files if each)
+    named = dask.config.get('distributed.comm.tls')
     why = f'{_line(e)}, of {named} as seen from {os.getcwd()}'
   raise refused(
     "needs keys and certificates of Dask's configuration, distributed.comm.tls with "
@@ -311,13 +305,13 @@ def _check_workers(
       f'dask worker {client.scheduler.address} --nthreads 1'
     ) from None
   try:
-    said = ask(client, differs, software())
+    answers = ask(client, differs, software())
   except Exception as e:
     raise refused(
       f'has workers that do not answer within {ANSWER_SECONDS:g} seconds '
       f'({type(e).__name__}: {_line(e)}). Look at their logs, and end those that hang.'
     ) from e
-  unfit = [f'{worker} {why}' for worker, why in said.items() if why]
+  unfit = [f'{worker} {why}' for worker, why in answers.items() if why]
   if unfit:
     raise refused(
       f'has workers that are not as this program: {_listed(unfit)}. All need the '
@@ -345,13 +339,13 @@ def ask(
     callback_timeout=ANSWER_SECONDS,
   )
   found = {}
-  for worker, said in answers.items():
-    if isinstance(said, ImportError):
-      found[worker] = f'cannot load {function.__module__} ({_line(said)})'
-    elif not isinstance(said, BaseException):
-      found[worker] = said
-    elif not isinstance(said, OSError):
-      raise said
+  for worker, answer in answers.items():
+    if isinstance(answer, ImportError):
+      found[worker] = f'cannot load {function.__module__} ({_line(answer)})'
+    elif not isinstance(answer, BaseException):
+      found[worker] = answer
+    elif not isinstance(answer, OSError):
+      raise answer
   return found
 
 
@@ -398,7 +392,7 @@ _MOST_FAILED, _RETRIES = 3, 1
 # happened to workers.
 _PAUSE_FACTOR = 8.0
 _RESTART_SECONDS = 15.0
-# What is told to all goes to the scheduler with the task that keeps it.
+# What is sent to all goes to the scheduler with the task that keeps it.
 _QUIET = {'distributed.admin.large-graph-warning-threshold': '1 TB'}
 
 
@@ -498,7 +492,7 @@ class Cluster:
     """Submits all tasks of a round; gives the futures of the sum, and of the packs."""
     import dask
 
-    from tff_dp_aggregators.learning.packed import function as function_lib
+    from tff_dp_aggregators.learning import functions
 
     submit = functools.partial(
       self._client.submit,
@@ -518,16 +512,16 @@ class Cluster:
       files = None
       if not self._see_data:
         files = hold(function.data_checksum, lambda: _files(function.data_directory))
-      told = submit(_same, broadcast, key=f'broadcast-{name}')
+      sent = submit(_same, broadcast, key=f'broadcast-{name}')
       packs = [
         submit(
-          *(_pack, rows, function.key, made, told, files, software()),
+          *(_pack, rows, function.key, made, sent, files, software()),
           key=f'pack-{name}-{number}',
           retries=_RETRIES,
         )
         for number, rows in enumerate(cohort)
       ]
-      size = function_lib.GROUP
+      size = functions.GROUP
       groups = [
         submit(_add, packs[first : first + size], key=f'group-{name}-{first}')
         for first in range(0, len(packs), size)
@@ -545,12 +539,12 @@ class Cluster:
     for each in (*packs.values(), root):
       each.add_done_callback(done.put)
     last = seen = looked = time.monotonic()
-    patience, told = 1.0, len(self._notes)
+    patience, noted = 1.0, len(self._notes)
     while True:
       with contextlib.suppress(queue.Empty):
         key = done.get(timeout=_TICK_SECONDS).key  # Signals are heeded in between.
         pause, last = time.monotonic() - last, time.monotonic()
-        if len(self._notes) == told:
+        if len(self._notes) == noted:
           self._longest_pause = max(self._longest_pause, pause)
         packs.pop(key, None)  # Its sum is forgotten when its group's is there.
         if key == root.key:
@@ -621,10 +615,12 @@ class Cluster:
       self._take_events()
       new = sorted(self._workers.keys() - self._known)
       try:
-        said = ask(self._client, _looks, software(), *where, workers=new) if new else {}
+        answers = (
+          ask(self._client, _looks, software(), *where, workers=new) if new else {}
+        )
       except Exception as e:
         raise self._lost(f'does not answer any more: {_line(e)}') from e
-      for worker, (why, sees) in said.items():
+      for worker, (why, sees) in answers.items():
         self._known.add(worker)
         if why:
           self._unfit.add(worker)
@@ -698,9 +694,9 @@ def _same(value: Any) -> Any:
 
 def _add(sums: list[list[np.ndarray]]) -> list[np.ndarray]:
   """Adds up packs, or groups of them."""
-  from tff_dp_aggregators.learning.packed import function as function_lib
+  from tff_dp_aggregators.learning import functions
 
-  return function_lib.group_sums(sums)
+  return functions.group_sums(sums)
 
 
 def _pack(

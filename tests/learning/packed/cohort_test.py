@@ -9,7 +9,6 @@ import pytest
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from tests.learning.packed import populations
 from tff_dp_aggregators import aggregators
 from tff_dp_aggregators import noise
 from tff_dp_aggregators import strategies
@@ -17,39 +16,6 @@ from tff_dp_aggregators.learning import local_order
 from tff_dp_aggregators.learning import packed
 from tff_dp_aggregators.learning.packed import simulation as simulation_lib
 from tff_dp_aggregators.learning.packed import step_checks
-
-data = populations.data
-
-
-def _cohort(data, clients, num_packs):
-  clients = np.asarray(clients, np.int64)
-  keys = local_order.keys(1, 0, clients)
-  return simulation_lib.Cohort(
-    data, clients, keys, local_epochs=1, side_by_side=True, packs=num_packs
-  )
-
-
-def test_rows_are_those_of_the_clients_most_examples_first(data):
-  clients = [7, 2, 0, 9, 11, 4, 5]
-  sizes = [len(populations.Population().examples(each)['y']) for each in clients]
-  keys = dict(zip(clients, local_order.keys(1, 0, np.array(clients))))
-  starts = dict(enumerate(data.starts(np.arange(len(data)))))
-  expected = [
-    [starts[client], size, int(keys[client].view(np.int64))]
-    for size, client in sorted(zip(sizes, clients), key=lambda each: -each[0])
-  ]
-  cohort = _cohort(data, clients, 3)
-  assert [len(rows) for rows in cohort] == [2, 2, 3]
-  assert np.concatenate(list(cohort)).tolist() == expected
-  assert cohort[-1].tolist() == expected[4:]
-  assert [len(rows) for rows in cohort[1:]] == [2, 3]
-
-
-def test_clients_without_a_key_are_refused(data):
-  with pytest.raises(ValueError, match='keys must be as many as clients, 3; got'):
-    simulation_lib.Cohort(
-      data, np.arange(3), np.zeros(2, np.uint64), local_epochs=1, side_by_side=True
-    )
 
 
 @pytest.mark.parametrize('cohort', [1, 3, 4097, 10**5])

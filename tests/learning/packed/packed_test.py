@@ -21,6 +21,7 @@ from tff_dp_aggregators.learning import local_order
 from tff_dp_aggregators.learning import models
 from tff_dp_aggregators.learning import packed
 from tff_dp_aggregators.learning.packed import simulation as packed_lib
+from tff_dp_aggregators.learning.packed import step_checks
 
 _runtime, data = populations.local_runtime, populations.data
 _PARTICIPATION = strategies.Participation(8, min_separation=2)
@@ -52,13 +53,21 @@ def plain(data):
   return _packed(data, None, timeout_seconds=60)
 
 
-def _packed(data, aggregator, model=None, **kwargs):
-  training = packed.LocalTraining(
+def _training(model=None):
+  return packed.LocalTraining(
     model or populations.model(), _CLIENT, _BATCH_SIZE, _EPOCHS
   )
+
+
+def _packed(data, aggregator, model=None, **kwargs):
   return packed.PackedFedAvg(
-    training, aggregator, data, server_optimizer=_SERVER, **kwargs
+    _training(model), aggregator, data, server_optimizer=_SERVER, **kwargs
   )
+
+
+def _why_one_by_one(data, model):
+  """What `_packed` says of it, which it asks before it makes graphs."""
+  return step_checks.why_one_by_one(_training(model), data)
 
 
 def _composed(aggregator):
@@ -136,8 +145,7 @@ def test_labels_of_rank_1_for_outputs_of_rank_2_are_trained_one_by_one(tmp_path)
     tf.keras.losses.BinaryCrossentropy(from_logits=True),
     spec,
   )
-  simulation = _packed(data, None, model)
-  assert 'no weight for each example' in simulation.one_by_one
+  assert 'no weight for each example' in _why_one_by_one(data, model)
 
 
 @pytest.mark.slow
@@ -169,30 +177,6 @@ def test_a_client_that_ends_in_nan_is_counted_and_adds_nothing(tmp_path):
   _assert_close(packed_lib.to_numpy(held), output.state)
 
 
-@pytest.mark.slow
-def test_large_models_are_added_several_at_once_to_the_same_bits(tmp_path):
-  data = packed.lay_out(populations.OneIsBroken(7), str(tmp_path / 'data'))
-  states, metrics = [], []
-  for num_packs in (2, 7):  # Of 3 and 4, and of 1.
-    simulation = _packed(
-      data,
-      _aggregator('adaptive'),
-      populations.model(units=22000),
-      num_packs=num_packs,
-    )
-    assert simulation.one_by_one is not None
-    state = simulation.initialize()
-    for this_round in range(2):
-      keys = local_order.keys(9, this_round, np.arange(7))
-      state, measured = simulation.next(state, np.arange(7), keys)
-    states.append(packed_lib.to_numpy(state))
-    metrics.append(measured)
-    assert measured['aggregator']['nonfinite_count'] == 1
-  for one, two in zip(*map(tf.nest.flatten, states)):
-    np.testing.assert_array_equal(one, two)
-  _assert_close(*metrics)
-
-
 class _OnlyTheFirst(queries.GaussianSumQuery):
   """Sums nothing of the other tensors."""
 
@@ -219,6 +203,25 @@ def test_what_a_query_of_ones_own_encodes_is_what_is_added(data):
   assert changed == [True, False, False]
 
 
+def test_rows_are_those_of_the_clients_most_examples_first(data, plain):
+  clients = np.array([7, 2, 0, 9, 11, 4, 5])
+  sizes = [len(populations.Population().examples(each)['y']) for each in clients]
+  keys = dict(zip(clients, local_order.keys(1, 0, clients)))
+  starts = dict(enumerate(data.starts(np.arange(len(data)))))
+  expected = [
+    [starts[client], size, int(keys[client].view(np.int64))]
+    for size, client in sorted(zip(sizes, clients), key=lambda each: -each[0])
+  ]
+  cohort = plain.cohort(clients, local_order.keys(1, 0, clients))
+  assert [len(rows) for rows in cohort.packs] == [3, 4]
+  assert cohort.rows.tolist() == np.concatenate(cohort.packs).tolist() == expected
+
+
+def test_clients_without_a_key_are_refused(plain):
+  with pytest.raises(ValueError, match='keys must be as many as clients, 3; got'):
+    plain.cohort(np.arange(3), np.zeros(2, np.uint64))
+
+
 def test_a_state_of_another_process_is_refused(banded, plain):
   with pytest.raises(ValueError, match='of another process'):
     plain.hold(packed_lib.to_numpy(banded.initialize()))
@@ -242,10 +245,9 @@ class _LabelsOutOfRange(populations.Population):
 def test_labels_out_of_range_are_told_of_a_client(tmp_path):
   data = packed.lay_out(_LabelsOutOfRange(), str(tmp_path / 'data'))
   with pytest.raises(ValueError, match=r'of client number \d+: Received a label value'):
-    _packed(data, None)
+    _why_one_by_one(data, populations.model())
 
 
-@pytest.mark.optimized_graphs
 def test_a_model_that_draws_random_numbers_is_trained_one_by_one(data):
   model = models.functional(
     lambda: tf.keras.Sequential(
@@ -259,7 +261,7 @@ def test_a_model_that_draws_random_numbers_is_trained_one_by_one(data):
       lambda spec: tf.TensorSpec(spec.shape[1:], spec.dtype), populations.SPEC
     ),
   )
-  assert 'random numbers: ' in _packed(data, None, model).one_by_one
+  assert 'random numbers: ' in _why_one_by_one(data, model)
 
 
 @pytest.mark.slow

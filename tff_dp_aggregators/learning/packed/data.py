@@ -113,9 +113,7 @@ class PackedData:
 
   def sizes(self, clients: np.ndarray) -> np.ndarray:
     """How many examples each client has; int64 like `clients`."""
-    sizes = np.asarray(self._offsets[clients + 1])
-    sizes -= self._offsets[clients]
-    return sizes
+    return self.starts(clients + 1) - self.starts(clients)
 
   def examples(self, number: int) -> list[np.ndarray]:
     """A client's features, read-only, in the order of `features`."""
@@ -231,10 +229,10 @@ def _read(clients: clients_lib.Clients, directory: Optional[str]) -> dict[str, A
   if directory is not None:
     offsets.tofile(os.path.join(directory, _OFFSETS))
     # The index says that all else is there.
-    for name, told in ((_IDS, ids), (_INDEX, index)):
-      if told is not None:
+    for name, written in ((_IDS, ids), (_INDEX, index)):
+      if written is not None:
         with open(os.path.join(directory, name), 'w') as file:
-          json.dump(told, file)
+          json.dump(written, file)
   return index
 
 

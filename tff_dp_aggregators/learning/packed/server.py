@@ -4,8 +4,7 @@ It is the work of `DPMeanFactory` and of TFF's finalizer, on their states.
 """
 
 import collections
-from collections.abc import Sequence
-from typing import Any, Optional, Union
+from typing import Any, Optional
 
 import tensorflow as tf
 import tensorflow_federated as tff
@@ -17,11 +16,6 @@ from tff_dp_aggregators.base import machine
 from tff_dp_aggregators.learning.packed import training as training_lib
 from tff_dp_aggregators.queries import grid
 
-# Updates that wait to be added to a sum in one pass, and their bytes in all packs that
-# may run at once; more of them save little.
-_ADDED_AT_ONCE, _BYTES_ADDED_AT_ONCE = 4, 256 * 2**20
-# That pass is compiled, which for more tensors takes longer than it saves.
-_MOST_TENSORS = 40
 # A measurement of the mean, where there are canaries.
 CANARY_PROJECTIONS = 'canary_projections'
 
@@ -46,7 +40,8 @@ class Server:
       tf.TensorSpec(each.shape, each.dtype) for each in self._initial_weights.trainable
     )
     self._first_steps, mean = clientwise.taken_off(aggregator)
-    self._mean: Union[_PrivateMean, _PlainMean]
+    # `None` for the mean of `tff.aggregators.UnweightedMeanFactory`.
+    self._private_mean: Optional[factory.DPMean] = None
     if isinstance(mean, factory.DPMeanFactory):
       if mean.query.clients_draw_keys:
         raise ValueError(
@@ -57,31 +52,21 @@ class Server:
       types = [
         tff.TensorType(each.dtype.as_numpy_dtype, each.shape) for each in self._specs
       ]
-      self._mean = _PrivateMean(mean.mean_of(tff.StructWithPythonType(types, tuple)))
-    elif mean is None or isinstance(mean, tff.aggregators.UnweightedMeanFactory):
-      self._mean = _PlainMean(self._specs)
-    else:
+      self._private_mean = mean.mean_of(tff.StructWithPythonType(types, tuple))
+    elif not (mean is None or isinstance(mean, tff.aggregators.UnweightedMeanFactory)):
       raise TypeError(
         'aggregator must be a mean of this package, which packed simulation knows how '
         f'to sum; got {type(mean).__name__}.'
       )
+    # The query, if clients add noise.
+    self._noised_by = None
+    if self._private_mean is not None:
+      self._noised_by = self._private_mean.noised_by
 
   @property
   def clients_add_noise(self) -> bool:
     """Whether `add_noise` adds any."""
-    return self._mean.clients_add_noise
-
-  @property
-  def added_at_once(self) -> int:
-    """How many clients `add` adds best: large private sums are read once for all."""
-    is_private = isinstance(self._mean, _PrivateMean)
-    if not (is_private and grid.is_large(self._specs)):
-      return 1
-    if len(self._specs) > _MOST_TENSORS:
-      return 1
-    num_bytes = sum(spec.shape.num_elements() * spec.dtype.size for spec in self._specs)
-    at_most = _BYTES_ADDED_AT_ONCE // machine.usable_processors()
-    return max(1, min(_ADDED_AT_ONCE, at_most // num_bytes))
+    return self._noised_by is not None
 
   def initial_state(self) -> tff.learning.templates.LearningAlgorithmState:
     """The state before the first round."""
@@ -89,20 +74,26 @@ class Server:
       self._initial_weights,
       (),
       () if self._training.schedule is None else tf.constant(0),
-      self._mean.initial_state(),
+      ((), ()) if self._private_mean is None else self._private_mean.initial_state(),
       self._optimizer.initialize(self._specs),
     )
     return tf.nest.map_structure(tf.convert_to_tensor, state)
 
   def for_clients(self, state: tff.learning.templates.LearningAlgorithmState) -> Any:
-    """What is broadcast: the model, and what clients have to know to encode."""
+    """What is broadcast: the model; and what clients encode by, with a key of noise."""
     model, rate = state.global_model_weights, ()
     if self._training.schedule is not None:
       rate = self._training.schedule.learning_rate(state.client_work)
     weights = training_lib.Weights(
       tuple(model.trainable), tuple(model.non_trainable), rate
     )
-    return weights, self._mean.client_params(state.aggregator)
+    if self._private_mean is None:
+      return weights, ((), ())
+    query_state, key = state.aggregator.query, ()
+    if self._noised_by is not None:
+      # One key for all clients of a round, who are told apart by number.
+      key = self._noised_by.round_key(query_state)
+    return weights, (self._private_mean.client_params(query_state), key)
 
   def for_workers(self, state: tff.learning.templates.LearningAlgorithmState) -> Any:
     """What is broadcast to who only trains: `for_clients` without keys of noise."""
@@ -111,10 +102,14 @@ class Server:
 
   def zeros(self) -> Any:
     """The sums of no clients: of updates, counts, and metrics."""
+    if self._private_mean is None:
+      total = tuple(tf.zeros(spec.shape, spec.dtype) for spec in self._specs)
+    else:
+      total = self._private_mean.no_sum()
     metrics = self._training.model.initialize_metrics_state()
     none = tf.constant(0, tf.int32)
     return (
-      self._mean.zeros(),
+      total,
       factory.Counts(none, none),
       tf.nest.map_structure(tf.zeros_like, metrics),
     )
@@ -124,38 +119,64 @@ class Server:
     update = stacked.update
     for step in self._first_steps:
       update = tf.vectorized_map(step, update, fallback_to_while_loop=False)
-    total, told_finite = self._mean.sum(params, update)
-    finite = told_finite
-    if self._first_steps or self.clients_add_noise:
-      finite = _rows_finite(stacked.update)
-    metrics = grid.zero_rows_unless(finite, stacked.metrics)
-    metrics = tf.nest.map_structure(lambda each: tf.reduce_sum(each, axis=0), metrics)
-    return total, _counts_of(told_finite), metrics
-
-  def add(self, params: Any, sums: Any, trained: Sequence[training_lib.Trained]) -> Any:
-    """Sums with those of more clients; metrics that ended in NaN are left out."""
-    total, counts, metrics = sums
-    values = [each.update for each in trained]
-    for step in self._first_steps:
-      values = list(map(step, values))
-    total, told_finite = self._mean.add(params, total, values)
-    counts = tf.nest.map_structure(tf.add, counts, _counts_of(told_finite))
-    finite: Sequence[Any] = tf.unstack(told_finite)
+    if self._private_mean is None:
+      counted_finite = _rows_finite(update)
+      total = _sum_of_rows(grid.zero_rows_unless(counted_finite, update))
+    else:
+      total, counted_finite = self._private_mean.sum_without_noise(params[0], update)
+    finite = counted_finite
     # The counts do not tell of a client that hides itself.
     if self._first_steps or self.clients_add_noise:
-      finite = [_all_finite(each.update) for each in trained]
-    for each, is_finite in zip(trained, finite):
-      more = tf.nest.map_structure(
-        lambda tensor, kept=is_finite: tf.where(kept, tensor, tf.zeros_like(tensor)),
-        each.metrics,
+      finite = _rows_finite(stacked.update)
+    metrics = _sum_of_rows(grid.zero_rows_unless(finite, stacked.metrics))
+    return total, _counts_of(counted_finite), metrics
+
+  def add(self, params: Any, sums: Any, trained: training_lib.Trained) -> Any:
+    """Sums with those of one more client; metrics that ended in NaN are left out."""
+    total, counts, metrics = sums
+    update = trained.update
+    for step in self._first_steps:
+      update = step(update)
+    if self._private_mean is None:
+      counted_finite = _all_finite(update)[tf.newaxis]
+      kept = tf.cond(
+        counted_finite[0],
+        lambda: update,
+        lambda: tf.nest.map_structure(tf.zeros_like, update),
       )
-      metrics = tf.nest.map_structure(tf.add, metrics, more)
-    return total, counts, metrics
+      total = tf.nest.map_structure(tf.add, total, kept)
+    else:
+      total, counted_finite = self._private_mean.add_without_noise(
+        params[0], total, [update]
+      )
+    counts = tf.nest.map_structure(tf.add, counts, _counts_of(counted_finite))
+    finite = counted_finite[0]
+    if self._first_steps or self.clients_add_noise:
+      finite = _all_finite(trained.update)
+    more = tf.nest.map_structure(
+      lambda tensor: tf.where(finite, tensor, tf.zeros_like(tensor)), trained.metrics
+    )
+    return total, counts, tf.nest.map_structure(tf.add, metrics, more)
 
   def add_noise(self, params: Any, sums: Any, clients: tf.Tensor) -> Any:
     """Sums of what clients encoded, with the noise that these add, if they do."""
-    sample, counts, metrics = sums
-    return self._mean.add_noise(params, sample, clients), counts, metrics
+    query = self._noised_by
+    if query is None:
+      return sums
+    total, counts, metrics = sums
+    (for_all, key), numbers = params, tf.bitcast(clients, tf.int64)
+
+    def body(client: tf.Tensor, noised: Any) -> Any:
+      return client + 1, query.with_noise_of(for_all, noised, key, numbers[client])
+
+    # A few at a time, for each takes memory like an update.
+    _, noised = tf.while_loop(
+      lambda client, unused_noised: client < tf.shape(numbers)[0],
+      body,
+      (tf.constant(0), total),
+      parallel_iterations=machine.usable_processors(),
+    )
+    return noised, counts, metrics
 
   def finish(
     self,
@@ -169,9 +190,18 @@ class Server:
     """
     total, counts, metrics = sums
     counts = factory.Counts(*counts)
-    mean, aggregator_state, measured = self._mean.release(
-      state.aggregator, total, counts
-    )
+    aggregator_state = state.aggregator
+    if self._private_mean is None:
+      mean = tf.nest.map_structure(
+        lambda tensor: tensor / tf.cast(counts.clients, tensor.dtype), total
+      )
+      measured = collections.OrderedDict(mean_value=(), mean_count=())
+    else:
+      mean, query_state, spent, metrics_of_query = self._private_mean.release(
+        aggregator_state.query, total, counts
+      )
+      aggregator_state = aggregator_state._replace(query=query_state, spent=spent)
+      measured = collections.OrderedDict(dp_query_metrics=metrics_of_query, dp=())
     measured[factory.NONFINITE_COUNT] = counts.nonfinite
     if directions is not None:
       flat = [tf.reshape(tf.cast(each, tf.float32), [-1]) for each in mean]
@@ -206,111 +236,13 @@ class Server:
     )
 
 
-class _PrivateMean:
-  """That of a `DPMeanFactory`; states are those of its aggregation process."""
-
-  def __init__(self, mean: factory.DPMean):
-    self._mean = mean
-    self._noised_by = mean.noised_by
-    self.clients_add_noise = mean.noised_by is not None
-    self.initial_state = mean.initial_state
-
-  def client_params(self, state: Any) -> tuple[Any, Any]:
-    """What clients have to know of the state, and the key of their noise."""
-    params = self._mean.client_params(state.query)
-    # One key for all clients of a round, who are told apart by number.
-    key = () if self._noised_by is None else self._noised_by.round_key(state.query)
-    return params, key
-
-  def zeros(self) -> Any:
-    return self._mean.no_sum()
-
-  def sum(self, params: Any, stacked: Any) -> tuple[Any, tf.Tensor]:
-    return self._mean.sum_without_noise(params[0], stacked)
-
-  def add(
-    self, params: Any, total: Any, values: Sequence[Any]
-  ) -> tuple[Any, tf.Tensor]:
-    return self._mean.add_without_noise(params[0], total, values)
-
-  def add_noise(self, params: Any, total: Any, clients: tf.Tensor) -> Any:
-    query = self._noised_by
-    if query is None:
-      return total
-    (for_all, key), numbers = params, tf.bitcast(clients, tf.int64)
-
-    def body(client: tf.Tensor, noised: Any) -> Any:
-      return client + 1, query.with_noise_of(for_all, noised, key, numbers[client])
-
-    # One after the other: noise takes memory like an update, and packs run at once.
-    _, noised = tf.while_loop(
-      lambda client, unused_noised: client < tf.shape(numbers)[0],
-      body,
-      (tf.constant(0), total),
-      parallel_iterations=1,
-    )
-    return noised
-
-  def release(self, state: Any, total: Any, counts: factory.Counts) -> Any:
-    mean, query_state, spent, metrics = self._mean.release(state.query, total, counts)
-    new_state = factory.DPMeanState(
-      query_state, state.record_sum, state.count_sum, spent
-    )
-    return mean, new_state, collections.OrderedDict(dp_query_metrics=metrics, dp=())
-
-
-class _PlainMean:
-  """That of `tff.aggregators.UnweightedMeanFactory`, without privacy."""
-
-  clients_add_noise = False
-
-  def __init__(self, specs: tuple[tf.TensorSpec, ...]):
-    self._specs = specs
-
-  def initial_state(self) -> Any:
-    return (), ()
-
-  def client_params(self, state: Any) -> tuple[Any, Any]:
-    del state
-    return (), ()
-
-  def zeros(self) -> Any:
-    return tuple(tf.zeros(spec.shape, spec.dtype) for spec in self._specs)
-
-  def sum(self, params: Any, stacked: Any) -> tuple[Any, tf.Tensor]:
-    del params
-    finite = _rows_finite(stacked)
-    kept = grid.zero_rows_unless(finite, stacked)
-    return tf.nest.map_structure(lambda each: tf.reduce_sum(each, axis=0), kept), finite
-
-  def add(
-    self, params: Any, total: Any, values: Sequence[Any]
-  ) -> tuple[Any, tf.Tensor]:
-    del params
-    finite = [_all_finite(value) for value in values]
-    for value, is_finite in zip(values, finite):
-      kept = tf.cond(
-        is_finite,
-        lambda value=value: value,
-        lambda value=value: tf.nest.map_structure(tf.zeros_like, value),
-      )
-      total = tf.nest.map_structure(tf.add, total, kept)
-    return total, tf.stack(finite)
-
-  def add_noise(self, params: Any, total: Any, clients: tf.Tensor) -> Any:
-    del params, clients
-    return total
-
-  def release(self, state: Any, total: Any, counts: factory.Counts) -> Any:
-    mean = tf.nest.map_structure(
-      lambda tensor: tensor / tf.cast(counts.clients, tensor.dtype), total
-    )
-    return mean, state, collections.OrderedDict(mean_value=(), mean_count=())
-
-
 def _counts_of(finite: tf.Tensor) -> factory.Counts:
   nonfinite_clients = tf.reduce_sum(tf.cast(tf.logical_not(finite), tf.int32))
   return factory.Counts(tf.size(finite), nonfinite_clients)
+
+
+def _sum_of_rows(stacked: Any) -> Any:
+  return tf.nest.map_structure(lambda each: tf.reduce_sum(each, axis=0), stacked)
 
 
 def _rows_finite(stacked: Any) -> tf.Tensor:

@@ -12,8 +12,8 @@ noise and its keys stay here.
 import concurrent.futures
 import contextlib
 import logging
-from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any, Callable, Optional, cast
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any, Callable, NamedTuple, Optional, cast
 
 import numpy as np
 import tensorflow as tf
@@ -22,11 +22,11 @@ from tensorflow.python.eager import cancellation
 
 from tff_dp_aggregators.base import machine
 from tff_dp_aggregators.learning import failures
+from tff_dp_aggregators.learning import functions
 from tff_dp_aggregators.learning import interrupts
 from tff_dp_aggregators.learning import process_parts
 from tff_dp_aggregators.learning.packed import canaries as canaries_lib
 from tff_dp_aggregators.learning.packed import data as data_lib
-from tff_dp_aggregators.learning.packed import function as function_lib
 from tff_dp_aggregators.learning.packed import server as server_lib
 from tff_dp_aggregators.learning.packed import step_checks
 from tff_dp_aggregators.learning.packed import training as training_lib
@@ -46,59 +46,22 @@ _LEAST_SIDE_BY_SIDE, _LEAST_ONE_BY_ONE = 8192, 256
 _ENOUGH = 32
 
 
-class Cohort(Sequence[np.ndarray]):
-  """Clients of a round, most examples first; a sequence of the rows of each pack.
+class Cohort(NamedTuple):
+  """Clients of a round, most examples first, and how they are cut into packs.
 
   What a client trains may differ in its last bits with how many are trained beside it.
   So packs depend on the cohort alone, and a round has the same bits on any machine.
 
-  A *row* has of a client the number of its first example, how many it has, and its key;
-  the rows of a pack are int64 of shape [clients, 3].
-
-  Attributes:
-    rows: Those of all packs, one after the other.
-    cuts: Where packs begin and end in them, int32 of shape [packs + 1].
+  A *row* has of a client the number of its first example, how many it has, and its key.
   """
 
-  def __init__(
-    self,
-    data: data_lib.PackedData,
-    clients: np.ndarray,
-    keys: np.ndarray,
-    *,
-    local_epochs: int,
-    side_by_side: bool,
-    packs: Optional[int] = None,
-  ):
-    """Orders and cuts clients, by number, with keys of `local_order.keys`.
+  rows: np.ndarray  # Of all packs, one after the other; int64 of shape [clients, 3].
+  cuts: np.ndarray  # Where packs begin and end, int32 of shape [packs + 1].
 
-    `packs`: How many; `None` for `num_packs`.
-    """
-    clients = schedule_lib.check_cohort('clients', clients, len(data))
-    if np.shape(keys) != clients.shape:
-      raise ValueError(
-        f'keys must be as many as clients, {len(clients)}; got an array of shape '
-        f'{list(np.shape(keys))}. local_order.keys makes one for each.'
-      )
-    sizes = data.sizes(clients)
-    if packs is None:
-      packs = num_packs(sizes, local_epochs, side_by_side=side_by_side)
-    self.cuts = cuts(len(clients), max(1, min(packs, len(clients))))
-    order = np.argsort(-sizes, kind='stable')
-    self.rows = np.empty([len(clients), 3], np.int64)
-    self.rows[:, 0] = data.starts(clients)[order]
-    self.rows[:, 1] = sizes[order]
-    self.rows[:, 2] = keys.view(np.int64)[order]
-
-  def __len__(self) -> int:
-    return len(self.cuts) - 1
-
-  def __getitem__(self, number: Any) -> Any:
-    """The rows of a pack; of a slice a list of them."""
-    if isinstance(number, slice):
-      return [self[each] for each in range(len(self))[number]]
-    number = range(len(self))[number]
-    return self.rows[self.cuts[number] : self.cuts[number + 1]]
+  @property
+  def packs(self) -> list[np.ndarray]:
+    """The rows of each pack."""
+    return np.split(self.rows, self.cuts[1:-1])
 
 
 def num_packs(sizes: np.ndarray, local_epochs: int, *, side_by_side: bool) -> int:
@@ -185,7 +148,7 @@ class PackedFedAvg:
       trainable, _ = training.model.initial_weights
       weights = tf.nest.map_structure(np.asarray, trainable)
       self._insertion = canaries_lib.Insertion(canaries, clip_norm, weights)
-    self._specs = function_lib.specs_of(self.initialize())
+    self._specs = functions.specs_of(self.initialize())
     try:
       with (
         contextlib.nullcontext() if self.one_by_one else _without_conversions_logged()
@@ -201,35 +164,31 @@ class PackedFedAvg:
       self._build()  # What else is wrong is raised here.
 
   def _build(self) -> None:
-    self._pack = _Pack(
-      self._training,
-      self._data,
-      self._server,
-      side_by_side=self.one_by_one is None,
-    )
     state, rows = self._specs, tf.TensorSpec([None, 3], tf.int64)
-    told: tuple[tf.TensorSpec, ...] = (rows, tf.TensorSpec([None], tf.int32))
+    round_inputs: tuple[tf.TensorSpec, ...] = (rows, tf.TensorSpec([None], tf.int32))
     if self._insertion is not None:
-      told += self._insertion.specs
+      round_inputs += self._insertion.specs
     if self._cluster is None:
-      self._whole = function_lib.Traced(self._round, state, *told)
+      self._whole = functions.Traced(self._round, state, *round_inputs)
       return
-    self._broadcast = function_lib.Traced(self._server.for_workers, state)
-    traced = function_lib.Traced(
-      lambda broadcast, rows: self._pack.run(broadcast[0], broadcast[1], rows),
+    self._broadcast = functions.Traced(self._server.for_workers, state)
+    traced = functions.Traced(
+      lambda broadcast, rows: self._pack(broadcast[0], broadcast[1], rows),
       self._broadcast.specs,
       rows,
     )
-    self._function = function_lib.PackFunction(
+    self._function = functions.PackFunction(
       traced.graph,
       traced.arguments,
       traced.results,
       self._data.directory,
       self._data.checksum,
-      function_lib.intra_op_threads(),
+      functions.intra_op_threads(),
     )
     self._sums_specs = traced.specs
-    self._finish = function_lib.Traced(self._finish_round, state, traced.specs, *told)
+    self._finish = functions.Traced(
+      self._finish_round, state, traced.specs, *round_inputs
+    )
 
   def _round(
     self, state: Any, rows: tf.Tensor, cuts: tf.Tensor, *canaries: tf.Tensor
@@ -237,11 +196,41 @@ class PackedFedAvg:
     """The next state and metrics."""
     weights, params = self._server.for_clients(state)
     sums = _in_groups(
-      lambda number: self._pack.run(weights, params, _rows_of(rows, cuts, number)),
+      lambda number: self._pack(weights, params, _rows_of(rows, cuts, number)),
       tf.shape(cuts)[0] - 1,
       self._server.zeros(),
     )
     return self._finish_round(state, sums, rows, cuts, *canaries)
+
+  def _pack(self, weights: training_lib.Weights, params: Any, rows: tf.Tensor) -> Any:
+    """The sum of what clients send, by their rows, int64 of shape [clients, 3]."""
+    side_by_side = self.one_by_one is None
+    at_once = step_checks.at_once(self._training) if side_by_side else 1
+    padded = step_checks.is_padded(self._training, self._data)
+    examples = self._data.tensors()
+
+    def body(first: tf.Tensor, sums: Any) -> Any:
+      some = rows[first : first + at_once]
+      batches = training_lib.Batches(self._training, examples, some)
+      if side_by_side:
+        trained = training_lib.side_by_side(
+          self._training, weights, batches, padded=padded
+        )
+        added = tf.nest.map_structure(tf.add, sums, self._server.sum(params, trained))
+      else:
+        trained = training_lib.one(self._training, weights, batches)
+        added = self._server.add(params, sums, trained)
+      return first + at_once, tf.nest.map_structure(
+        lambda total, before: tf.ensure_shape(total, before.shape), added, sums
+      )
+
+    _, sums = tf.while_loop(
+      lambda first, unused_sums: first < tf.shape(rows)[0],
+      body,
+      (tf.constant(0), self._server.zeros()),
+      parallel_iterations=1,
+    )
+    return sums
 
   def _finish_round(
     self, state: Any, sums: Any, rows: tf.Tensor, cuts: tf.Tensor, *canaries: tf.Tensor
@@ -249,30 +238,33 @@ class PackedFedAvg:
     """The next state and metrics, with the noise, also that which clients make."""
     if self._server.clients_add_noise:
       _, params = self._server.for_clients(state)
-      zeros = tf.nest.map_structure(tf.zeros_like, sums)
-
-      def noise(number: tf.Tensor) -> Any:
-        keys = tf.bitcast(_rows_of(rows, cuts, number)[:, 2], tf.uint64)
-        return self._server.add_noise(params, zeros, keys)
-
       # These are integers, whose sums are the same in any order.
-      noised = _in_groups(noise, tf.shape(cuts)[0] - 1, zeros)
-      sums = tf.nest.map_structure(tf.add, sums, noised)
+      keys = tf.bitcast(rows[:, 2], tf.uint64)
+      sums = self._server.add_noise(params, sums, keys)
     if self._insertion is None:
       return self._server.finish(state, sums)
     directions, numbers = canaries
     sums = self._insertion.add(self._server, state, sums, directions, numbers)
     return self._server.finish(state, sums, directions)
 
-  def packs(self, clients: np.ndarray, keys: np.ndarray) -> Cohort:
-    """Cuts a cohort into packs, with arguments and errors of `next`."""
+  def cohort(self, clients: np.ndarray, keys: np.ndarray) -> Cohort:
+    """Orders clients and cuts them into packs, with arguments and errors of `next`."""
+    clients = schedule_lib.check_cohort('clients', clients, len(self._data))
+    if np.shape(keys) != clients.shape:
+      raise ValueError(
+        f'keys must be as many as clients, {len(clients)}; got an array of shape '
+        f'{list(np.shape(keys))}. local_order.keys makes one for each.'
+      )
+    sizes, packs = self._data.sizes(clients), self._num_packs
+    if packs is None:
+      packs = num_packs(
+        sizes, self._training.local_epochs, side_by_side=self.one_by_one is None
+      )
+    order = np.argsort(-sizes, kind='stable')
+    columns = (self._data.starts(clients), sizes, keys.view(np.int64))
     return Cohort(
-      self._data,
-      clients,
-      keys,
-      local_epochs=self._training.local_epochs,
-      side_by_side=self.one_by_one is None,
-      packs=self._num_packs,
+      np.stack(columns, axis=-1)[order],
+      cuts(len(clients), max(1, min(packs, len(clients)))),
     )
 
   def initialize(self) -> Any:
@@ -306,13 +298,13 @@ class PackedFedAvg:
       numbers = (clients[~are_real] - len(self._data)).astype(np.int32)
       canaries = self._insertion.directions, tf.constant(numbers)
       clients, keys = clients[are_real], keys[are_real]
-    cohort = self.packs(clients, keys)
-    told = (tf.constant(cohort.rows), tf.constant(cohort.cuts), *canaries)
+    cohort = self.cohort(clients, keys)
+    round_inputs = (tf.constant(cohort.rows), tf.constant(cohort.cuts), *canaries)
     if self._cluster is None:
-      state, metrics = self._call(self._whole, state, *told)
+      state, metrics = self._call(self._whole, state, *round_inputs)
     else:
       broadcast = [np.asarray(each) for each in tf.nest.flatten(self._broadcast(state))]
-      sums = self._cluster.sums(self._function, broadcast, cohort)
+      sums = self._cluster.sums(self._function, broadcast, cohort.packs)
       _, counts, _ = tf.nest.pack_sequence_as(self._sums_specs, sums)
       if counts[0] != len(cohort.rows):
         raise RuntimeError(
@@ -321,7 +313,7 @@ class PackedFedAvg:
           'what this program does.'
         )
       state, metrics = self._call(
-        self._finish, state, list(map(tf.constant, sums)), *told
+        self._finish, state, list(map(tf.constant, sums)), *round_inputs
       )
     return state, to_numpy(metrics)
 
@@ -370,116 +362,6 @@ class PackedFedAvg:
     return tf.nest.pack_sequence_as(self._specs, flat)
 
 
-class _Pack:
-  """Trains the clients of a pack in a graph, some at a time, and adds up their sums."""
-
-  def __init__(
-    self,
-    training: training_lib.LocalTraining,
-    data: data_lib.PackedData,
-    server: server_lib.Server,
-    *,
-    side_by_side: bool,
-  ):
-    self._training = training
-    self._data = data
-    self._server = server
-    self._side_by_side = side_by_side
-    self._at_once = (
-      step_checks.at_once(training) if side_by_side else server.added_at_once
-    )
-    self._padded = step_checks.is_padded(training, data)
-
-  def run(self, weights: training_lib.Weights, params: Any, rows: tf.Tensor) -> Any:
-    """The sum of what clients send, by their rows, int64 of shape [clients, 3]."""
-    zeros = self._server.zeros()
-    examples = self._data.tensors()
-
-    def batches(rows: tf.Tensor) -> training_lib.Batches:
-      return training_lib.Batches(self._training, examples, rows)
-
-    def body(first: tf.Tensor, sums: Any) -> Any:
-      some = rows[first : first + self._at_once]
-      if self._side_by_side:
-        trained = training_lib.side_by_side(
-          self._training, weights, batches(some), padded=self._padded
-        )
-        more = self._server.sum(params, trained)
-        added = tf.nest.map_structure(tf.add, sums, more)
-      else:
-        added = self._one_by_one(weights, params, batches, some, sums)
-      return first + self._at_once, tf.nest.map_structure(
-        lambda total, before: tf.ensure_shape(total, before.shape), added, sums
-      )
-
-    _, sums = tf.while_loop(
-      lambda first, unused_sums: first < tf.shape(rows)[0],
-      body,
-      (tf.constant(0), zeros),
-      parallel_iterations=1,
-    )
-    return sums
-
-  def _one_by_one(
-    self,
-    weights: training_lib.Weights,
-    params: Any,
-    batches: Callable[[tf.Tensor], training_lib.Batches],
-    rows: tf.Tensor,
-    sums: Any,
-  ) -> Any:
-    """The sums with those of clients that are trained one after the other."""
-
-    def train(row: tf.Tensor) -> training_lib.Trained:
-      return training_lib.one(self._training, weights, batches(row[tf.newaxis]))
-
-    if self._at_once == 1:
-      return self._server.add(params, sums, [train(rows[0])])
-    _, _, metrics = sums
-    like = training_lib.Trained(tuple(weights.trainable), metrics)
-    several = tf.nest.map_structure(
-      lambda tensor: tf.TensorArray(
-        tensor.dtype, self._at_once, element_shape=tensor.shape, clear_after_read=False
-      ),
-      like,
-    )
-
-    def keep(number: tf.Tensor, several: Any) -> Any:
-      trained = train(rows[number])
-      return number + 1, tf.nest.map_structure(
-        lambda array, tensor: array.write(number, tensor), several, trained
-      )
-
-    _, several = tf.while_loop(
-      lambda number, unused_several: number < tf.shape(rows)[0],
-      keep,
-      (tf.constant(0), several),
-      parallel_iterations=1,
-    )
-
-    def read(place: Any) -> training_lib.Trained:
-      return tf.nest.map_structure(lambda array: array.read(place), several)
-
-    def add_together() -> Any:
-      trained = [read(place) for place in range(self._at_once)]
-      return self._server.add(params, sums, trained)
-
-    def add_each() -> Any:
-      _, added = tf.while_loop(
-        lambda place, unused_added: place < tf.shape(rows)[0],
-        lambda place, added: (
-          place + 1,
-          self._server.add(params, added, [read(place)]),
-        ),
-        (tf.constant(0), sums),
-        parallel_iterations=1,
-      )
-      return added
-
-    are_all = tf.equal(tf.shape(rows)[0], self._at_once)
-    return tf.cond(are_all, add_together, add_each)
-
-
 def to_numpy(structure: Any) -> Any:
   """A structure of tensors as NumPy arrays and scalars; arrays are not copied."""
   flat = [np.asarray(tensor)[()] for tensor in tf.nest.flatten(structure)]
@@ -493,7 +375,7 @@ def _rows_of(rows: tf.Tensor, cuts: tf.Tensor, number: tf.Tensor) -> tf.Tensor:
 def _in_groups(
   compute: Callable[[tf.Tensor], Any], number: tf.Tensor, zeros: Any
 ) -> Any:
-  """The sum of what is computed for packs, as `function.group_sums` adds it up."""
+  """The sum of what is computed for packs, as `functions.group_sums` adds it up."""
 
   def add(
     compute: Callable[[tf.Tensor], Any], first: tf.Tensor, end: tf.Tensor, parallel: int
@@ -508,7 +390,7 @@ def _in_groups(
       parallel_iterations=parallel,
     )[1]
 
-  size, processors = function_lib.GROUP, machine.usable_processors()
+  size, processors = functions.GROUP, machine.usable_processors()
 
   def group(place: tf.Tensor) -> Any:
     end = tf.minimum(size * (place + 1), number)

@@ -4,9 +4,9 @@ What fails in it fails at once and by name. Random numbers in it show. Clients c
 trained side by side if padded examples weigh nothing, which is tried on some data.
 """
 
+import functools
 import itertools
 import re
-import weakref
 from typing import Any, Callable, Optional
 
 import numpy as np
@@ -51,24 +51,15 @@ def random_operations(training: training_lib.LocalTraining) -> list[str]:
   )
 
 
-# A run asks three times, and making the graph takes most of a second. What is known of
-# a training does not keep its model, nor the graphs that this is part of.
-_KNOWN: 'weakref.WeakKeyDictionary[training_lib.LocalTraining, Any]' = (
-  weakref.WeakKeyDictionary()
-)
-
-
+@functools.lru_cache(maxsize=1)  # A run asks three times, which takes some seconds.
 def _operations(training: training_lib.LocalTraining) -> list[tuple[str, str]]:
   """Names and operations of a step's graph, those of its functions among them."""
-  known: Optional[list[tuple[str, str]]] = _KNOWN.get(training)
-  if known is None:
-    with tf.Graph().as_default() as graph:
-      _make_step(training)
-    definition = graph.as_graph_def()
-    functions = (each.node_def for each in definition.library.function)
-    nodes = itertools.chain(definition.node, *functions)
-    known = _KNOWN[training] = [(node.name, node.op) for node in nodes]
-  return known
+  with tf.Graph().as_default() as graph:
+    _make_step(training)
+  definition = graph.as_graph_def()
+  functions = (each.node_def for each in definition.library.function)
+  nodes = itertools.chain(definition.node, *functions)
+  return [(node.name, node.op) for node in nodes]
 
 
 def refuse_random_models(training: training_lib.LocalTraining) -> None:

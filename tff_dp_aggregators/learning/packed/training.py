@@ -131,20 +131,14 @@ class Batches:
     where = tf.stack([position // sizes, position % sizes], axis=-1)
     chosen = tf.gather_nd(self._order, where, batch_dims=1)
     examples = self._starts[:, tf.newaxis] + tf.cast(chosen, tf.int64)
-    return self._read(examples), counts
+    flat = [tf.gather(feature, examples) for feature in self._features]
+    return tf.nest.pack_sequence_as(self._spec, flat), counts
 
   def of_the_only_client(self, step: tf.Tensor) -> Any:
     """The batch of a single client as it is."""
-    total, size = self._totals[0], self._sizes[0]
-    first = step * self._batch_size
-    position = tf.range(first, tf.minimum(first + self._batch_size, total))
-    where = tf.stack([position // size, position % size], axis=-1)
-    chosen = tf.gather_nd(self._order[0], where)
-    return self._read(self._starts[0] + tf.cast(chosen, tf.int64))
-
-  def _read(self, examples: tf.Tensor) -> Any:
-    flat = [tf.gather(feature, examples) for feature in self._features]
-    return tf.nest.pack_sequence_as(self._spec, flat)
+    batch, counts = self.side_by_side(step)
+    size = tf.reduce_sum(tf.cast(counts, tf.int32))
+    return tf.nest.map_structure(lambda each: each[0, :size], batch)
 
 
 def train_step(

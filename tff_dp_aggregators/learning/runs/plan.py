@@ -28,13 +28,13 @@ from tff_dp_aggregators.accounting.reports import terms
 from tff_dp_aggregators.base import machine
 from tff_dp_aggregators.base import version
 from tff_dp_aggregators.learning import fed_avg
+from tff_dp_aggregators.learning import functions
 from tff_dp_aggregators.learning import local_order
 from tff_dp_aggregators.learning import models
 from tff_dp_aggregators.learning import options as options_lib
 from tff_dp_aggregators.learning import packed
 from tff_dp_aggregators.learning import population
 from tff_dp_aggregators.learning import sources
-from tff_dp_aggregators.learning.packed import function
 from tff_dp_aggregators.learning.packed import simulation as simulation_lib
 from tff_dp_aggregators.learning.runs import fingerprints
 from tff_dp_aggregators.learning.runs import fitting
@@ -490,7 +490,7 @@ class Plan:
       },
       'machine': {
         **machine.current(),
-        'threads_of_an_operation': function.intra_op_threads(),
+        'threads_of_an_operation': functions.intra_op_threads(),
       },
     }
 

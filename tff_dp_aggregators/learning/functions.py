@@ -1,8 +1,8 @@
 """TensorFlow graphs as functions, in this process and in others.
 
-That of a pack needs neither the user's module nor data where it is called. Whoever
-calls it comes to the same bits, on processors of the same kind and with as many threads
-for an operation.
+That of a pack needs neither the user's module nor data where it is called, nor TFF.
+Whoever calls it comes to the same bits, on processors of the same kind and with as many
+threads for an operation.
 """
 
 import contextlib
@@ -146,15 +146,13 @@ class PackFunction:
     self, broadcast: Sequence[np.ndarray], rows: np.ndarray
   ) -> list[np.ndarray]:
     """Trains the clients of a pack."""
-    if self.key not in _FUNCTIONS:
-      _FUNCTIONS.clear()  # That of another training.
-      _FUNCTIONS[self.key] = _made(self.graph, self.arguments, self.results)
-    sums = _FUNCTIONS[self.key](*map(tf.constant, (*broadcast, rows)))
+    function = _made_once(self.graph, self.arguments, self.results)
+    sums = function(*map(tf.constant, (*broadcast, rows)))
     return [np.asarray(each) for each in sums]
 
 
-# By key; one, as a process works for one training.
-_FUNCTIONS: dict[str, Callable[..., list[tf.Tensor]]] = {}
+# As a process works for one training.
+_made_once = functools.lru_cache(maxsize=1)(_made)
 
 
 def group_sums(sums: Iterable[Sequence[np.ndarray]]) -> list[np.ndarray]:
