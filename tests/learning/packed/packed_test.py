@@ -177,6 +177,30 @@ def test_a_client_that_ends_in_nan_is_counted_and_adds_nothing(tmp_path):
   _assert_close(packed_lib.to_numpy(held), output.state)
 
 
+@pytest.mark.slow
+def test_large_models_are_added_several_at_once_to_the_same_bits(tmp_path):
+  data = packed.lay_out(populations.OneIsBroken(7), str(tmp_path / 'data'))
+  states, metrics = [], []
+  for num_packs in (2, 7):  # Of 3 and 4, and of 1.
+    simulation = _packed(
+      data,
+      _aggregator('adaptive'),
+      populations.model(units=22000),
+      num_packs=num_packs,
+    )
+    assert simulation.one_by_one is not None
+    state = simulation.initialize()
+    for this_round in range(2):
+      keys = local_order.keys(9, this_round, np.arange(7))
+      state, measured = simulation.next(state, np.arange(7), keys)
+    states.append(packed_lib.to_numpy(state))
+    metrics.append(measured)
+    assert measured['aggregator']['nonfinite_count'] == 1
+  for one, two in zip(*map(tf.nest.flatten, states)):
+    np.testing.assert_array_equal(one, two)
+  _assert_close(*metrics)
+
+
 class _OnlyTheFirst(queries.GaussianSumQuery):
   """Sums nothing of the other tensors."""
 

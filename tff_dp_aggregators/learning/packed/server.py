@@ -4,6 +4,7 @@ It is the work of `DPMeanFactory` and of TFF's finalizer, on their states.
 """
 
 import collections
+from collections.abc import Sequence
 from typing import Any, Optional
 
 import tensorflow as tf
@@ -16,6 +17,11 @@ from tff_dp_aggregators.base import machine
 from tff_dp_aggregators.learning.packed import training as training_lib
 from tff_dp_aggregators.queries import grid
 
+# Updates that wait to be added to a sum in one pass, and their bytes in all packs that
+# may run at once; more of them save little.
+_ADDED_AT_ONCE, _BYTES_ADDED_AT_ONCE = 4, 256 * 2**20
+# That pass is compiled, which for more tensors takes longer than it saves.
+_MOST_TENSORS = 40
 # A measurement of the mean, where there are canaries.
 CANARY_PROJECTIONS = 'canary_projections'
 
@@ -67,6 +73,17 @@ class Server:
   def clients_add_noise(self) -> bool:
     """Whether `add_noise` adds any."""
     return self._noised_by is not None
+
+  @property
+  def added_at_once(self) -> int:
+    """How many clients `add` adds best: large private sums are read once for all."""
+    if self._private_mean is None or not grid.is_large(self._specs):
+      return 1
+    if len(self._specs) > _MOST_TENSORS:
+      return 1
+    num_bytes = sum(spec.shape.num_elements() * spec.dtype.size for spec in self._specs)
+    at_most = _BYTES_ADDED_AT_ONCE // machine.usable_processors()
+    return max(1, min(_ADDED_AT_ONCE, at_most // num_bytes))
 
   def initial_state(self) -> tff.learning.templates.LearningAlgorithmState:
     """The state before the first round."""
@@ -131,32 +148,36 @@ class Server:
     metrics = _sum_of_rows(grid.zero_rows_unless(finite, stacked.metrics))
     return total, _counts_of(counted_finite), metrics
 
-  def add(self, params: Any, sums: Any, trained: training_lib.Trained) -> Any:
-    """Sums with those of one more client; metrics that ended in NaN are left out."""
+  def add(self, params: Any, sums: Any, trained: Sequence[training_lib.Trained]) -> Any:
+    """Sums with those of more clients; metrics that ended in NaN are left out."""
     total, counts, metrics = sums
-    update = trained.update
+    updates = [each.update for each in trained]
     for step in self._first_steps:
-      update = step(update)
+      updates = list(map(step, updates))
     if self._private_mean is None:
-      counted_finite = _all_finite(update)[tf.newaxis]
-      kept = tf.cond(
-        counted_finite[0],
-        lambda: update,
-        lambda: tf.nest.map_structure(tf.zeros_like, update),
-      )
-      total = tf.nest.map_structure(tf.add, total, kept)
+      told_finite = tf.stack([_all_finite(update) for update in updates])
+      for update, is_finite in zip(updates, tf.unstack(told_finite)):
+        kept = tf.cond(
+          is_finite,
+          lambda update=update: update,
+          lambda update=update: tf.nest.map_structure(tf.zeros_like, update),
+        )
+        total = tf.nest.map_structure(tf.add, total, kept)
     else:
-      total, counted_finite = self._private_mean.add_without_noise(
-        params[0], total, [update]
+      total, told_finite = self._private_mean.add_without_noise(
+        params[0], total, updates
       )
-    counts = tf.nest.map_structure(tf.add, counts, _counts_of(counted_finite))
-    finite = counted_finite[0]
+    counts = tf.nest.map_structure(tf.add, counts, _counts_of(told_finite))
+    finite: Sequence[Any] = tf.unstack(told_finite)
     if self._first_steps or self.clients_add_noise:
-      finite = _all_finite(trained.update)
-    more = tf.nest.map_structure(
-      lambda tensor: tf.where(finite, tensor, tf.zeros_like(tensor)), trained.metrics
-    )
-    return total, counts, tf.nest.map_structure(tf.add, metrics, more)
+      finite = [_all_finite(each.update) for each in trained]
+    for each, is_finite in zip(trained, finite):
+      more = tf.nest.map_structure(
+        lambda tensor, kept=is_finite: tf.where(kept, tensor, tf.zeros_like(tensor)),
+        each.metrics,
+      )
+      metrics = tf.nest.map_structure(tf.add, metrics, more)
+    return total, counts, metrics
 
   def add_noise(self, params: Any, sums: Any, clients: tf.Tensor) -> Any:
     """Sums of what clients encoded, with the noise that these add, if they do."""

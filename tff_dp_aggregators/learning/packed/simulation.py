@@ -205,21 +205,24 @@ class PackedFedAvg:
   def _pack(self, weights: training_lib.Weights, params: Any, rows: tf.Tensor) -> Any:
     """The sum of what clients send, by their rows, int64 of shape [clients, 3]."""
     side_by_side = self.one_by_one is None
-    at_once = step_checks.at_once(self._training) if side_by_side else 1
+    at_once = self._server.added_at_once
+    if side_by_side:
+      at_once = step_checks.at_once(self._training)
     padded = step_checks.is_padded(self._training, self._data)
     examples = self._data.tensors()
 
+    def batches(rows: tf.Tensor) -> training_lib.Batches:
+      return training_lib.Batches(self._training, examples, rows)
+
     def body(first: tf.Tensor, sums: Any) -> Any:
       some = rows[first : first + at_once]
-      batches = training_lib.Batches(self._training, examples, some)
       if side_by_side:
         trained = training_lib.side_by_side(
-          self._training, weights, batches, padded=padded
+          self._training, weights, batches(some), padded=padded
         )
         added = tf.nest.map_structure(tf.add, sums, self._server.sum(params, trained))
       else:
-        trained = training_lib.one(self._training, weights, batches)
-        added = self._server.add(params, sums, trained)
+        added = self._one_by_one(weights, params, batches, some, at_once, sums)
       return first + at_once, tf.nest.map_structure(
         lambda total, before: tf.ensure_shape(total, before.shape), added, sums
       )
@@ -231,6 +234,65 @@ class PackedFedAvg:
       parallel_iterations=1,
     )
     return sums
+
+  def _one_by_one(
+    self,
+    weights: training_lib.Weights,
+    params: Any,
+    batches: Callable[[tf.Tensor], training_lib.Batches],
+    rows: tf.Tensor,
+    at_once: int,
+    sums: Any,
+  ) -> Any:
+    """The sums with those of clients that are trained one after the other."""
+
+    def train(row: tf.Tensor) -> training_lib.Trained:
+      return training_lib.one(self._training, weights, batches(row[tf.newaxis]))
+
+    if at_once == 1:
+      return self._server.add(params, sums, [train(rows[0])])
+    _, _, metrics = sums
+    like = training_lib.Trained(tuple(weights.trainable), metrics)
+    several = tf.nest.map_structure(
+      lambda tensor: tf.TensorArray(
+        tensor.dtype, at_once, element_shape=tensor.shape, clear_after_read=False
+      ),
+      like,
+    )
+
+    def keep(number: tf.Tensor, several: Any) -> Any:
+      trained = train(rows[number])
+      return number + 1, tf.nest.map_structure(
+        lambda array, tensor: array.write(number, tensor), several, trained
+      )
+
+    _, several = tf.while_loop(
+      lambda number, unused_several: number < tf.shape(rows)[0],
+      keep,
+      (tf.constant(0), several),
+      parallel_iterations=1,
+    )
+
+    def read(place: Any) -> training_lib.Trained:
+      return tf.nest.map_structure(lambda array: array.read(place), several)
+
+    def add_each() -> Any:
+      _, added = tf.while_loop(
+        lambda place, unused_added: place < tf.shape(rows)[0],
+        lambda place, added: (
+          place + 1,
+          self._server.add(params, added, [read(place)]),
+        ),
+        (tf.constant(0), sums),
+        parallel_iterations=1,
+      )
+      return added
+
+    return tf.cond(
+      tf.equal(tf.shape(rows)[0], at_once),
+      lambda: self._server.add(params, sums, list(map(read, range(at_once)))),
+      add_each,
+    )
 
   def _finish_round(
     self, state: Any, sums: Any, rows: tf.Tensor, cuts: tf.Tensor, *canaries: tf.Tensor
