@@ -42,10 +42,11 @@ def walk() -> dict[str, list[str]]:
 
   package = f'{_PACKAGE}/'
   called: dict[str, list[str]] = {}
+  top = sys._getframe()
 
   def note(frame: Any, event: str, _: Any) -> None:
     path, name = frame.f_code.co_filename, frame.f_code.co_name
-    if event != 'call' or not path.startswith(package) or _is_imported(frame):
+    if event != 'call' or not path.startswith(package) or _is_imported(frame, top):
       return
     names = called.setdefault(path[len(package) :], [])
     if name not in names:
@@ -72,10 +73,10 @@ def walk() -> dict[str, list[str]]:
   return called
 
 
-def _is_imported(frame: Any) -> bool:
-  """Whether a call is part of an import."""
-  while frame is not None:
-    if frame.f_code.co_name == '<module>' and frame.f_globals['__name__'] != '__main__':
+def _is_imported(frame: Any, top: Any) -> bool:
+  """Whether a call below the frame `top` is part of an import."""
+  while frame is not None and frame is not top:
+    if frame.f_code.co_name == '<module>':
       return True
     frame = frame.f_back
   return False

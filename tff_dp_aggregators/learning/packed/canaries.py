@@ -138,7 +138,7 @@ class Insertion:
       ]
       structure = tf.nest.pack_sequence_as(weights.trainable, update)
       trained = training_lib.Trained(structure, no_metrics)
-      return place + 1, server.add(params, sums, trained)
+      return place + 1, server.add(params, sums, [trained])
 
     _, sums = tf.while_loop(
       lambda place, unused_sums: place < tf.shape(numbers)[0],
