@@ -6,10 +6,10 @@ import os
 import numpy as np
 import pytest
 import tensorflow as tf
+import tensorflow_federated as tff
 
 from tests.learning import training_runs
 from tff_dp_aggregators import accounting
-from tff_dp_aggregators import learning
 from tff_dp_aggregators import strategies
 from tff_dp_aggregators.accounting.records import ledger as ledger_lib
 from tff_dp_aggregators.learning.runs import metrics_file
@@ -127,7 +127,7 @@ def test_what_clients_do_first_bounds_what_they_send(tmp_path):
     num_rounds=2,
     noise_seed=None,
     packed_simulation=True,
-    server_optimizer=_sgd(),
+    server_optimizer=tff.learning.optimizers.build_sgdm(1.0),
     test_data=None,
     coordinate_bound=0.01,
   )
@@ -136,10 +136,6 @@ def test_what_clients_do_first_bounds_what_they_send(tmp_path):
   moved = np.max(np.abs(result.weights.trainable[0]))
   # Each of two rounds moves it by the bound at most, which all updates exceed.
   assert 0.01 < moved <= 0.02 * (1 + 1e-6)
-
-
-def _sgd():
-  return learning.training.tff.learning.optimizers.build_sgdm(1.0)
 
 
 _DROPPING = {'clients_per_round': None, 'schedule': training_runs.schedule(_ROUNDS)}
