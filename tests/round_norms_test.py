@@ -7,8 +7,6 @@ import scipy.optimize
 from benchmarks import _round_norms
 from tff_dp_aggregators.strategies import Participation
 from tff_dp_aggregators.strategies import banded
-from tff_dp_aggregators.strategies import epoch_scaled
-from tff_dp_aggregators.strategies import sensitivity
 from tff_dp_aggregators.strategies.numerics import bands
 
 _SCHEMAS = {
@@ -61,28 +59,3 @@ def test_no_other_norms_are_better(schema, seed):
   assert other.success
   assert found.error == pytest.approx(other.fun, rel=1e-6)
   assert found.error == pytest.approx(found.lower_bound, rel=1e-8)
-
-
-@pytest.mark.few(2)
-@pytest.mark.parametrize('limits', [(24, 6), (20, 6), (24, 6, 3)])
-@pytest.mark.parametrize('fixed', [False, True])
-def test_columns_and_norms_together_are_certified_to_be_the_best(limits, fixed):
-  participation = Participation(*limits, fixed_epoch=fixed)
-  if len(limits) == 3 and fixed:
-    with pytest.raises(ValueError, match='be able to be in all'):
-      _round_norms.Columns(participation)
-    return
-  epochs = epoch_scaled.optimize(
-    banded.optimize(limits[0], num_bands=limits[1], cache=False),
-    participation=participation,
-    cache=False,
-  )
-  strategy = _round_norms.Columns(participation).optimize(epochs)
-  certificate = epoch_scaled.certify(strategy, participation=participation)
-  assert -1e-9 < certificate.gap < 1e-5
-  assert strategy.rmse(participation) < epochs.rmse(participation) * (1 + 1e-9)
-  for schema in {participation, Participation(*limits, fixed_epoch=True)}:
-    squared, exact = sensitivity.squared(strategy.materialize(), schema)
-    assert exact and squared < 1.0 + 1e-12
-    worst = _sums(np.square(strategy.diagonals).sum(axis=0), schema).max()
-    assert squared == pytest.approx(worst, rel=1e-12)

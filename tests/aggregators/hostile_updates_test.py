@@ -2,7 +2,6 @@
 
 import fractions
 import functools
-import itertools
 import math
 
 import hypothesis
@@ -318,23 +317,3 @@ def test_the_mean_is_the_exact_sum_over_the_denominator():
       assert abs(fractions.Fraction(float(released)) - number) <= 2 * spacing * abs(
         number
       )
-
-
-_WITH_EACH_WRAPPER = ('adaptive', 'laplace')
-
-
-def _check_process_of_any(name, wrappers, dtypes):
-  @hypothesis.settings(max_examples=1, deadline=None, database=None)
-  @hypothesis.given(hostile_updates.bases)
-  def check(base):
-    _check_process(name, wrappers, dtypes, base)
-
-  check()
-
-
-@pytest.mark.slow
-@factories
-def test_in_each_process_no_client_adds_more_than_the_clip_norm(name):
-  single = [(each,) for each in _WRAPPERS] if name in _WITH_EACH_WRAPPER else []
-  for dtypes, wrappers in itertools.product(_TYPES, [(), *single, _ALL_WRAPPERS]):
-    _check_process_of_any(name, wrappers, dtypes)

@@ -58,11 +58,8 @@ def _clients():
   return [tf.data.Dataset.from_tensor_slices((x, y)).batch(2)] * 2
 
 
-def _after(process, rounds=1):
-  state = process.initialize()
-  for _ in range(rounds):
-    state = process.next(state, _clients()).state
-  return state
+def _after_a_round(process):
+  return process.next(process.initialize(), _clients()).state
 
 
 def _mime_lite(model_aggregator=None, full_gradient_aggregator=None):
@@ -74,21 +71,9 @@ def _mime_lite(model_aggregator=None, full_gradient_aggregator=None):
   )
 
 
-@pytest.mark.slow
-def test_mime_lite_with_full_gradients_without_noise_is_refused():
-  state = _after(_mime_lite(_gaussian()))
-  with pytest.raises(
-    ValueError, match='remembers client_work.0.learning_rate'
-  ) as error:
-    aggregators.extract_dp_event(state)
-  assert 'full gradients in Mime Lite' in str(error.value)
-  assert '`state.aggregator`' in str(error.value)
-  assert aggregators.extract_dp_event(state.aggregator).last_round_only
-
-
 def test_mime_lite_with_any_other_than_one_mechanism_is_refused():
   process = _mime_lite(_gaussian(seed=2, noise_multiplier=3.0), _gaussian())
-  state = _after(process)
+  state = _after_a_round(process)
   with pytest.raises(TypeError, match='with 2. They are client_work.1 and aggregator'):
     aggregators.extract_dp_event(state)
   spent = [
@@ -145,7 +130,7 @@ def fed_avg_state():
     _optimizers.build_adam(0.1),
     model_aggregator=_gaussian(),
   )
-  return _after(process)
+  return _after_a_round(process)
 
 
 def test_fed_avg_says_what_it_spent_whatever_its_server_remembers(fed_avg_state):
@@ -178,19 +163,6 @@ def test_a_number_of_rounds_is_accepted_and_no_other_number(fed_avg_state):
     changed = _learning_state(fed_avg_state, client_work=other)
     with pytest.raises(ValueError, match='remembers client_work'):
       aggregators.extract_dp_event(changed)
-
-
-@pytest.mark.slow
-def test_schedules_of_clients_count_rounds():
-  process = tff.learning.algorithms.build_weighted_fed_avg_with_optimizer_schedule(
-    _model(),
-    lambda round_number: 0.1 / (1.0 + tf.cast(round_number, tf.float32)),
-    _optimizers.build_sgdm,
-    model_aggregator=tff.aggregators.as_weighted_aggregator(_gaussian()),
-  )
-  state = _after(process, rounds=2)
-  assert state.client_work == 2
-  assert aggregators.extract_dp_event(state).last_round_only
 
 
 @pytest.mark.parametrize(

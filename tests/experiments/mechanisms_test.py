@@ -44,42 +44,6 @@ def _check_spends_as_reported(run_dir, *arguments):
     assert spent['mechanism'][name] == planned['mechanism'][name]
 
 
-@pytest.fixture(scope='module')
-def sampled(tmp_path_factory):
-  """Cohorts drawn in secret, some of whom drop out; another optimizer."""
-  run_dir = tmp_path_factory.mktemp('runs') / 'sampled'
-  shared = (*SAMPLED['poisson'], *SHARED)
-  _run(
-    run_dir,
-    *shared,
-    '--dropout_probability=0.3',
-    '--server_optimizer=yogi',
-    '--server_adaptivity=0.01',
-    '--evaluate_every=2',
-    '--nopacked_simulation',
-  )
-  return run_dir, shared
-
-
-@pytest.mark.slow
-def test_a_sampled_run_was_carried_out_as_the_flags_say(sampled):
-  run_dir, _ = sampled
-  training = simulations.read(run_dir, 'config')['training']
-  assert training['schedule']['schedule'] == 'poisson'
-  assert training['schedule']['dropouts'] == {'rate': 0.3}  # Its seed is private.
-  assert training['server_optimizer']['kind'] == 'Yogi'
-  assert training['simulation'] == 'one TFF client for each client'
-  rows = simulations.metrics(run_dir)
-  assert [row['test_accuracy'] != '' for row in rows] == [False, True]
-
-
-@pytest.mark.slow
-def test_packing_may_not_change_when_a_run_goes_on(sampled):
-  run_dir, shared = sampled
-  said = simulations.refusal(*CLIENTS, *shared, f'--run_dir={run_dir}')
-  assert '--packed_simulation: False then, None now' in said
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize(
   'flags',

@@ -13,7 +13,6 @@ from experiments.data import population
 from experiments.models import kind
 from experiments.models import networks
 from tff_dp_aggregators import learning
-from tff_dp_aggregators.learning import packed
 
 
 def _images(*inputs, num_classes=10):
@@ -174,27 +173,6 @@ def _clients(shape, sizes):
       'y': labels.astype(np.int32),
     }
   return clients
-
-
-@pytest.mark.parametrize(
-  'name, why',
-  [
-    pytest.param('mlp', None, marks=pytest.mark.slow),
-    pytest.param('cnn', 'TensorFlow cannot vectorise', marks=pytest.mark.slow),
-    pytest.param('char_lstm', 'the model has loops', marks=pytest.mark.slow),
-  ],
-)
-def test_convolutions_and_lstms_are_trained_one_by_one(name, why, tmp_path):
-  shape = SHAPES[name]
-  clients = learning.Clients.of(_clients(shape, [3, 1, 4, 2]))
-  data = packed.lay_out(clients, str(tmp_path / 'packed'))
-  optimizer = tff.learning.optimizers.build_sgdm(0.1)
-  training = packed.LocalTraining(_build(name, shape, SMALL), optimizer, 2)
-  simulation = packed.PackedFedAvg(training, None, data, server_optimizer=optimizer)
-  if why is None:
-    assert simulation.one_by_one is None
-  else:
-    assert why in simulation.one_by_one
 
 
 @pytest.mark.slow

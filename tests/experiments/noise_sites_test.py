@@ -53,31 +53,6 @@ def _spends_what_report_plans(run_dir, *flags):
 
 
 @pytest.mark.slow
-def test_noise_of_clients_and_of_the_server_on_top(tmp_path):
-  flags = (
-    GAUSSIAN,
-    '--noise_site=clients_and_server',
-    '--noise_multiplier=2',
-    '--server_noise_multiplier=3',
-    '--min_clients=4',
-  )
-  _run(tmp_path, *flags)
-  _spends_what_report_plans(tmp_path, *flags)
-  row = simulations.metrics(tmp_path)[-1]
-  expected = math.sqrt(4 * 2**2 + 3**2) * math.sqrt(650) / 4
-  assert float(row['noise_to_signal']) == pytest.approx(expected, rel=1e-4)
-  report = simulations.read(tmp_path, 'report')
-  assert report['mechanism']['server_noise_multiplier'] == 3.0
-  found = {
-    (each['against'], each['adjacency']): each['epsilon']
-    for each in report['other_guarantees']
-  }
-  server = _mechanism(GAUSSIAN, f'--noise_multiplier={math.sqrt(4 * 4 + 9)!r}')
-  assert found['released', 'zero_out'] == pytest.approx(server.epsilon(1e-3), rel=1e-9)
-  assert simulations.verifies(tmp_path / 'report.json')[0]
-
-
-@pytest.mark.slow
 def test_integer_noise_under_a_secure_sum(tmp_path):
   drawn = (SKELLAM, '--noise_multiplier=2')
   _run(tmp_path, *drawn, '--bits=16', '--inner_aggregator=secure_modular_sum')

@@ -184,16 +184,3 @@ def test_functions_are_looked_for_without_loading_the_module(tmp_path):
 def test_the_program_refuses_it_in_a_line(tmp_path):
   said = simulations.refusal('--model=their_models:returns_nothing', *_RUN)
   assert 'error: --model=their_models:returns_nothing: it returned None' in said
-
-
-@pytest.mark.slow  # The tutorial trains one, and prediction's tests do.
-def test_the_program_trains_it(tmp_path):
-  (tmp_path / 'for_digits.py').write_text(
-    'import tensorflow as tf\n'
-    'def small(shape):\n'
-    '  return tf.keras.Sequential([\n'
-    '    tf.keras.layers.Flatten(input_shape=shape.inputs),\n'
-    '    tf.keras.layers.Dense(shape.num_classes)])\n'
-  )
-  trained = simulations.run(tmp_path / 'run', '--model=for_digits:small', *_RUN)
-  assert 'Test accuracy after 2 rounds' in trained.stdout

@@ -184,13 +184,10 @@ def test_strengths_that_make_no_sense_are_refused(strength, error):
 _SGD_CLIP_NORM = 100.0  # Most gradients here are shorter.
 
 
-@pytest.fixture(
-  scope='module',
-  params=['functional', pytest.param('keras', marks=pytest.mark.slow)],
-)
-def process(request):
+@pytest.fixture(scope='module')
+def process():
   return learning.build_dp_fed_sgd(
-    linear.MODELS[request.param](),
+    linear.functional_model(),
     _aggregator(_SGD_CLIP_NORM),
     server_optimizer_fn=_sgd(0.2),
   )

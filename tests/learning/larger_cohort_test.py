@@ -1,24 +1,17 @@
-"""Runs with the noise of a larger cohort, and what runs say was computed besides."""
+"""Runs with the noise of a larger cohort."""
 
 import json
 import math
 
 import pytest
 
-from tests import executing
 from tests.learning import training_runs
 from tff_dp_aggregators import accounting
 from tff_dp_aggregators import sampling
-from tff_dp_aggregators.accounting.programs import report as report_program
 from tff_dp_aggregators.accounting.records import ledger
-from tff_dp_aggregators.accounting.reports import inputs
 from tff_dp_aggregators.learning.runs import plan
 
 _BOTH = 'simulated cohort of 30 of 120 clients, and rounds have 3 of 12'
-_BESIDES = {
-  'not_covered': ('Features were scaled by the mean of all examples.',),
-  'tuning': inputs.Tuning(5, 20.5),
-}
 
 
 def _train(run_dir, **changes):
@@ -29,19 +22,7 @@ def _train(run_dir, **changes):
 @pytest.fixture(name='simulated', scope='module')
 def _simulated(tmp_path_factory):
   run_dir = tmp_path_factory.mktemp('runs') / 'simulated'
-  return run_dir, _train(run_dir, test_metrics=training_runs.killing(0), **_BESIDES)
-
-
-@pytest.mark.slow
-def test_noise_is_less_by_the_scale(simulated, tmp_path):
-  limits = training_runs.PARTICIPATION
-  less = accounting.Mechanism('banded', limits, noise_multiplier=0.1 / 10)
-  _train(tmp_path / 'less', mechanism=less, simulated_cohort_scale=1)
-  found = training_runs.lasting(simulated[0])
-  expected = training_runs.lasting(tmp_path / 'less')
-  assert found['weights'] == expected['weights']
-  for row, same in zip(found['metrics'], expected['metrics']):
-    assert row['noise_to_signal'] == same['noise_to_signal']
+  return run_dir, _train(run_dir, test_metrics=training_runs.killing(0))
 
 
 def test_every_output_has_no_guarantee_and_names_both_cohorts(simulated):
@@ -69,7 +50,7 @@ def test_every_output_has_no_guarantee_and_names_both_cohorts(simulated):
 def test_it_goes_on_with_the_same_scale_only(simulated):
   run_dir, _ = simulated
   with pytest.raises(ValueError, match='scale: 10.0 then, 20.0 now'):
-    _train(run_dir, simulated_cohort_scale=20, **_BESIDES)
+    _train(run_dir, simulated_cohort_scale=20)
 
 
 @pytest.mark.parametrize(
@@ -89,30 +70,6 @@ def test_scales_that_are_none_are_refused(tmp_path, scale, error, message):
 def test_a_scale_needs_a_mechanism(tmp_path):
   with pytest.raises(ValueError, match='does not go with training without a mech'):
     _train(tmp_path / 'run', mechanism=None, clip_norm=None, num_rounds=3)
-
-
-@pytest.mark.slow
-def test_what_was_computed_besides_is_told(tmp_path):
-  run_dir = tmp_path / 'run'
-  mechanism = training_runs.mechanism(2)
-  result = _train(run_dir, simulated_cohort_scale=1, mechanism=mechanism, **_BESIDES)
-  config = json.loads((run_dir / 'config.json').read_text())
-  assert config['not_covered'] == list(_BESIDES['not_covered'])
-  assert (
-    config['tuning']
-    == result.statement['tuning']
-    == {
-      'num_runs': 5,
-      'epsilon': 20.5,
-    }
-  )
-  for name in ('md', 'html', 'json'):
-    assert _BESIDES['not_covered'][0] in (run_dir / f'report.{name}').read_text()
-  report = run_dir / 'report.json'
-  assert executing.execute(report_program, f'--verify={report}').returncode == 0
-  report.write_text(report.read_text().replace('Features were', 'Labels were'))
-  altered = executing.execute(report_program, f'--verify={report}')
-  assert altered.returncode == 1 and 'not_covered' in altered.stdout
 
 
 def test_the_noise_of_a_count_is_scaled_as_well():

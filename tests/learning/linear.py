@@ -50,10 +50,6 @@ def keras_model():
   )
 
 
-# A model as processes take it, by the kind of it.
-MODELS = {'functional': functional_model, 'keras': lambda: keras_model}
-
-
 def examples(seed, num_examples=8, factor=1.0):
   """Features and labels of a client; the kernel behind them is 1, -2, the bias 0.5."""
   rng = np.random.default_rng(seed)

@@ -67,28 +67,6 @@ def test_numbers_out_of_range_are_refused(arguments, error, message):
     learning.build_ftrl(*arguments)
 
 
-@pytest.mark.slow
-def test_a_run_that_was_stopped_trains_to_the_model_of_sgd(tmp_path):
-  limits = strategies.Participation(5, min_separation=3)
-  on_sums = learning.build_ftrl(0.5, 0.9)
-
-  def train(name, optimizer, killed_after):
-    return training_runs.train(
-      tmp_path / name,
-      server_optimizer=optimizer,
-      mechanism=accounting.Mechanism('tree', limits, 0.5),
-      checkpoint_seconds=0.0,
-      test_metrics=training_runs.killing(killed_after),
-    )
-
-  with pytest.raises(training_runs.Killed):
-    train('ftrl', on_sums, 3)
-  results = [train('ftrl', on_sums, 0), train('sgd', _sgd(0.5, 0.9), 0)]
-  found, expected = (result.weights.trainable[0] for result in results)
-  np.testing.assert_allclose(found, expected, rtol=2e-5)
-  assert np.any(np.abs(expected) > 0.1)
-
-
 def test_a_schedule_of_tff_that_would_rewrite_the_past_is_refused():
   optimizer = tff.learning.optimizers.schedule_learning_rate(
     learning.build_ftrl(0.5), lambda this_round: 0.5 / tf.cast(this_round, tf.float32)
@@ -159,7 +137,6 @@ def test_weight_decay_of_sums_alone_is_refused():
     ('toeplitz', 'momentum'),
     ('banded', 'cooldown'),
     ('blt', 'weight decay'),
-    pytest.param('epoch_toeplitz', 'cooldown', marks=pytest.mark.slow),
   ],
 )
 def test_a_strategy_optimised_for_the_workload_has_less_error(kind, name):

@@ -116,19 +116,6 @@ _PROCESSES = {
 each_process = pytest.mark.parametrize('process', _PROCESSES)
 
 
-@pytest.mark.slow
-def test_a_process_runs_with_adaptive_clipping():
-  aggregator = aggregators.adaptive(
-    noise_multiplier=0.5, clients_per_round=2, clipped_count_stddev=0.4
-  )
-  process = learning.build_dp_fed_avg(linear.functional_model(), aggregator)
-  output, weights = linear.train(process, [linear.client(1), linear.client(2)], 2)
-  assert np.all(np.isfinite(linear.flat(weights))) and np.any(linear.flat(weights))
-  # A client took part in one round or both.
-  spent = aggregators.extract_dp_event(output.state)
-  assert 0 < spent.all_rounds_so_far.noise_multiplier <= 0.5
-
-
 # What is refused.
 
 

@@ -1,14 +1,12 @@
 """A program that uses `local_runtime` ends when it is done and leaves no process."""
 
 import signal
-import time
 
 import pytest
 
 from tests.learning import programs_that_end
 
 _PROGRAM = """
-import sys, time
 import tensorflow_federated as tff
 from tff_dp_aggregators.learning import runtime
 
@@ -17,14 +15,6 @@ compute = tff.tensorflow.computation(lambda: 1 + 2)
 with runtime.local_runtime():
   print('computed', compute(), flush=True)
   if what == 'compute':
-    while True:
-      compute()
-  if what == 'swallow':
-    class Destructor:
-      def __del__(self):
-        print('in the destructor', flush=True)
-        time.sleep(60)  # Ctrl-C in here is dropped by Python.
-    Destructor()
     while True:
       compute()
 """
@@ -38,27 +28,18 @@ def programs():
 
 
 @pytest.mark.parametrize(
-  'what, number, code',
+  'number, code',
   [
-    ('compute', signal.SIGTERM, 128 + signal.SIGTERM),
-    # Python ends by the signal itself after a KeyboardInterrupt, which it drops there.
-    pytest.param('swallow', signal.SIGINT, -signal.SIGINT, marks=pytest.mark.slow),
-    ('compute', signal.SIGKILL, -signal.SIGKILL),
+    (signal.SIGTERM, 128 + signal.SIGTERM),
+    (signal.SIGKILL, -signal.SIGKILL),
   ],
 )
-def test_a_program_that_is_stopped_leaves_nothing(
-  what, number, code, programs, tmp_path
-):
-  program = programs.start(_PROGRAM.format(what=what), tmp_path)
+def test_a_program_that_is_stopped_leaves_nothing(number, code, programs, tmp_path):
+  program = programs.start(_PROGRAM.format(what='compute'), tmp_path)
   assert program.line() == 'computed 3\n', program.stderr()
   children = program.children()
-  if what == 'swallow':
-    assert program.line() == 'in the destructor\n'
-    time.sleep(0.5)  # So that it sleeps when it is interrupted.
   program.signal(number)
   assert program.finish(children) == ('', code)
-  if what == 'swallow':
-    assert 'Exception ignored in' in program.stderr()
 
 
 @pytest.mark.slow
@@ -89,17 +70,12 @@ def test_a_runtime_that_is_never_left_ends_with_the_interpreter(programs, tmp_pa
 
 
 _GRACEFUL = """
-import contextlib, signal, time
+import signal
 import tensorflow_federated as tff
 from tff_dp_aggregators.learning import runtime
 
 compute = tff.tensorflow.computation(lambda: 1 + 2)
-with contextlib.ExitStack() as stack:
-  for each in {order!r}:
-    if each == 'runtime':
-      stack.enter_context(runtime.local_runtime())
-    else:
-      stop = stack.enter_context(runtime.graceful_interrupts('Stopping soon.'))
+with runtime.local_runtime(), runtime.graceful_interrupts('Stopping soon.') as stop:
   print('computed', compute(), flush=True)
   while not stop.requested:
     compute()
@@ -110,39 +86,26 @@ print('left', signal.getsignal(signal.SIGINT) is signal.default_int_handler)
 """
 
 
-@pytest.mark.parametrize(
-  'number, code, order',
-  [
-    (signal.SIGINT, -signal.SIGINT, ('runtime', 'request')),
-    pytest.param(
-      signal.SIGTERM,
-      128 + signal.SIGTERM,
-      ('request', 'runtime'),
-      marks=pytest.mark.slow,
-    ),
-  ],
-)
 def test_the_first_signal_is_a_request_and_the_second_one_ends_at_once(
-  number, code, order, programs, tmp_path
+  programs, tmp_path
 ):
-  program = programs.start(_GRACEFUL.format(order=order, again=True), tmp_path)
+  program = programs.start(_GRACEFUL.format(again=True), tmp_path)
   assert program.line() == 'computed 3\n', program.stderr()
   children = program.children()
   # A terminal sends it to the worker as well, and so do batch systems.
   for process in children:
-    process.send_signal(number)
-  program.signal(number)
+    process.send_signal(signal.SIGINT)
+  program.signal(signal.SIGINT)
   assert program.line() == 'after the round 3\n', program.stderr()
   assert program.stderr().count('Stopping soon.') == 1
   assert program.children() == children  # The same worker.
-  program.signal(number)
-  assert program.finish(children) == ('', code)
+  program.signal(signal.SIGINT)
+  assert program.finish(children) == ('', -signal.SIGINT)
 
 
 @pytest.mark.slow
 def test_a_loop_that_was_asked_to_stop_ends_as_always(programs, tmp_path):
-  order = ('request', 'runtime')
-  program = programs.start(_GRACEFUL.format(order=order, again=False), tmp_path)
+  program = programs.start(_GRACEFUL.format(again=False), tmp_path)
   assert program.line() == 'computed 3\n', program.stderr()
   program.signal(signal.SIGINT)
   assert program.finish() == ('after the round 3\nleft True\n', 0)

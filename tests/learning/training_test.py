@@ -2,7 +2,6 @@
 
 import asyncio
 import dataclasses
-import functools
 import gc
 import json
 import os
@@ -21,10 +20,8 @@ from tff_dp_aggregators import accounting
 from tff_dp_aggregators import learning
 from tff_dp_aggregators import sampling
 from tff_dp_aggregators import strategies
-from tff_dp_aggregators.accounting import spent_by_round
 from tff_dp_aggregators.accounting.programs import report as report_program
 from tff_dp_aggregators.accounting.records import ledger
-from tff_dp_aggregators.accounting.reports import sources
 from tff_dp_aggregators.accounting.reports import verification
 from tff_dp_aggregators.learning import packed
 
@@ -180,23 +177,6 @@ def test_a_run_that_was_stopped_goes_on_to_the_same_end(straight, tmp_path, capf
   assert len({entry.noise_key_tag for entry in entries}) == 1
 
 
-@pytest.mark.slow
-@pytest.mark.optimized_graphs
-def test_killed_before_its_first_checkpoint_it_goes_on_from_the_start(
-  seeded, tmp_path, capfd
-):
-  run_dir, changes = tmp_path / 'run', {'schedule': _SCHEDULE}
-  for count in (1, 11):
-    with pytest.raises(training_runs.Killed):
-      metrics = training_runs.killing(count)
-      _train(run_dir, test_metrics=metrics, checkpoint_seconds=1e9, **changes)
-  _train(run_dir, test_metrics=training_runs.killing(0), **changes)
-  assert training_runs.lasting(run_dir) == seeded
-  begun, *_, last = _of_run(capfd.readouterr().err, run_dir)
-  assert begun == '12 rounds of 3 of 12 clients; noise multiplier 0.1000.'
-  assert last.startswith('going on after round 0 of 12; 11 more were released and are')
-
-
 def _of_run(said, run_dir):
   """What was said of a run, without which run it was."""
   start = f'{run_dir}: '
@@ -281,53 +261,6 @@ def test_a_directory_that_is_moved_while_its_run_goes_on_ends_it(seeded, tmp_pat
   # Where it was moved to, it goes on.
   _train(moved, test_metrics=metrics, schedule=_SCHEDULE)
   assert training_runs.lasting(moved) == seeded
-
-
-@pytest.mark.slow
-def test_sampled_and_adaptive_mechanisms_train_and_report(tmp_path):
-  scheme = sampling.PoissonSampling(6, sampling_probability=0.25)
-  mechanism = accounting.Mechanism('gaussian', scheme, noise_multiplier=3.0)
-  poisson = {'mechanism': mechanism, 'checkpoint_seconds': 0.0}
-  with pytest.raises(training_runs.Killed):
-    _train(tmp_path / 'poisson', test_metrics=training_runs.killing(3), **poisson)
-  never = training_runs.killing(0)
-  result = _train(tmp_path / 'poisson', test_metrics=never, **poisson)
-  rows = training_runs.lasting(tmp_path / 'poisson')['metrics']
-  assert len({row['not_private_clients'] for row in rows}) > 1
-  spent = spent_by_round.SpentByRound(mechanism, 1e-3)
-  in_metrics = [float(row['epsilon']) for row in rows]
-  assert in_metrics == [spent.after(number + 1) for number in range(6)]
-  assert in_metrics[-1] == result.epsilon
-  adaptive = accounting.Mechanism(
-    'banded', training_runs.PARTICIPATION, 0.5, clipped_count_stddev=1.0
-  )
-  result = _train(tmp_path / 'adaptive', mechanism=adaptive)
-  assert result.epsilon == pytest.approx(adaptive.epsilon(1e-3), rel=1e-9)
-  entries = ledger.read(str(tmp_path / 'adaptive' / 'ledger.jsonl')).entries
-  assert entries[0].clip_norm == 0.5 and len({e.clip_norm for e in entries}) > 3
-
-
-@pytest.mark.slow
-def test_a_run_is_reported_by_the_accountant_that_its_noise_was_found_by(tmp_path):
-  made = functools.partial(
-    accounting.Mechanism.for_target, 'blt', sampling.BallsInBins(6, 4), 6.0, 1e-3
-  )
-  drawn, composed = made(accountant='monte_carlo'), made()
-  assert drawn.noise_multiplier < 0.95 * composed.noise_multiplier
-  assert drawn.target == accounting.Target(6.0, 1e-3, 'monte_carlo')
-  assert drawn.epsilon(1e-3) > 6.5
-  run_dir = tmp_path / 'run'
-  result = _train(run_dir, mechanism=drawn)
-  assert 5.9 < result.epsilon <= 6.0
-  rows = training_runs.lasting(run_dir)['metrics']
-  assert {float(row['epsilon']) for row in rows} == {result.epsilon}
-  report = run_dir / 'report.json'
-  stated = json.loads(report.read_text())
-  assert stated['guarantee']['accountant'] == 'monte_carlo'
-  assert stated['target'] == {'epsilon': 6.0, 'found': 'noise_multiplier'}
-  checked = verification.verify(str(report))
-  assert checked.ok, checked.text
-  assert sources.from_run_dir(str(run_dir), 'pld').accountant == 'pld'
 
 
 def test_optimizers_of_keras_are_refused_by_the_name_of_the_argument(tmp_path):

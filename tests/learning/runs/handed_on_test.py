@@ -250,21 +250,6 @@ def test_ledgers_have_the_tags_of_seeds_by_which_others_are_found(seeded):
   assert drawn == {ledger.tag_of_seed('sampling', _SEED)}
 
 
-@pytest.mark.slow
-def test_two_runs_from_one_seed_are_refused_by_their_ledgers_alone(seeded, tmp_path):
-  clients = training_runs.clients(12, 2.0)
-  bins = sampling.BallsInBins(_ROUNDS, 4)
-  other = _train(tmp_path / 'other', bins, clients, noise_seed=_NOISE_SEED)
-  alone = {}
-  for name, run_dir in {**seeded, 'other': other}.items():
-    alone[name] = shutil.copy(run_dir / 'ledger.jsonl', tmp_path / f'{name}.jsonl')
-  with pytest.raises(ValueError, match='have their noise from the same seed'):
-    composition.check_not_forked([alone['one'], alone['other']])
-  # Other cycles from one seed draw almost the same places.
-  with pytest.raises(ValueError, match='drew their clients from the same seed'):
-    composition.check_not_forked([alone['bins'], alone['other']])
-
-
 def test_a_report_of_noise_from_a_seed_begins_with_that(seeded):
   run_dir = seeded['one']
   first = [line for line in (run_dir / 'report.md').read_text().splitlines() if line][1]

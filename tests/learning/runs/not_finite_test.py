@@ -3,33 +3,7 @@
 import io
 import math
 
-import pytest
-import tensorflow_federated as tff
-
-from tests.learning import training_runs
 from tff_dp_aggregators.learning.runs import progress as progress_lib
-
-
-@pytest.mark.slow
-def test_the_first_round_says_so_and_the_report_does_not(tmp_path, capfd):
-  capfd.readouterr()
-  clients = training_runs.clients(factor=1e30)
-  result = training_runs.train(
-    tmp_path / 'run',
-    mechanism=training_runs.mechanism(3),
-    clients=clients,
-    client_optimizer=tff.learning.optimizers.build_sgdm(1e30),
-    test_data=clients['client 3'],
-  )
-  lines = capfd.readouterr().err.splitlines()
-  for begin in (
-    'round 1 of 3: the updates of 3 of 3 clients are not finite (NaN or infinite)',
-    'round 1 of 3: test_loss is inf',
-  ):
-    (line,) = (each for each in lines if each.startswith(begin))
-    assert 'smaller learning rate' in line
-  assert result.metrics['not_private_nonfinite_count'] == 3.0
-  assert 'not finite' not in (tmp_path / 'run' / 'share' / 'report.md').read_text()
 
 
 def _row(lost, **more):
