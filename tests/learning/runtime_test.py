@@ -1,12 +1,14 @@
 """A program that uses `local_runtime` ends when it is done and leaves no process."""
 
 import signal
+import time
 
 import pytest
 
 from tests.learning import programs_that_end
 
 _PROGRAM = """
+import sys, time
 import tensorflow_federated as tff
 from tff_dp_aggregators.learning import runtime
 
@@ -15,6 +17,14 @@ compute = tff.tensorflow.computation(lambda: 1 + 2)
 with runtime.local_runtime():
   print('computed', compute(), flush=True)
   if what == 'compute':
+    while True:
+      compute()
+  if what == 'swallow':
+    class Destructor:
+      def __del__(self):
+        print('in the destructor', flush=True)
+        time.sleep(60)  # Ctrl-C in here is dropped by Python.
+    Destructor()
     while True:
       compute()
 """
@@ -28,18 +38,27 @@ def programs():
 
 
 @pytest.mark.parametrize(
-  'number, code',
+  'what, number, code',
   [
-    (signal.SIGTERM, 128 + signal.SIGTERM),
-    (signal.SIGKILL, -signal.SIGKILL),
+    ('compute', signal.SIGTERM, 128 + signal.SIGTERM),
+    # Python ends by the signal itself after a KeyboardInterrupt, which it drops there.
+    pytest.param('swallow', signal.SIGINT, -signal.SIGINT, marks=pytest.mark.slow),
+    ('compute', signal.SIGKILL, -signal.SIGKILL),
   ],
 )
-def test_a_program_that_is_stopped_leaves_nothing(number, code, programs, tmp_path):
-  program = programs.start(_PROGRAM.format(what='compute'), tmp_path)
+def test_a_program_that_is_stopped_leaves_nothing(
+  what, number, code, programs, tmp_path
+):
+  program = programs.start(_PROGRAM.format(what=what), tmp_path)
   assert program.line() == 'computed 3\n', program.stderr()
   children = program.children()
+  if what == 'swallow':
+    assert program.line() == 'in the destructor\n'
+    time.sleep(0.5)  # So that it sleeps when it is interrupted.
   program.signal(number)
   assert program.finish(children) == ('', code)
+  if what == 'swallow':
+    assert 'Exception ignored in' in program.stderr()
 
 
 @pytest.mark.slow
@@ -70,12 +89,17 @@ def test_a_runtime_that_is_never_left_ends_with_the_interpreter(programs, tmp_pa
 
 
 _GRACEFUL = """
-import signal
+import contextlib, signal, time
 import tensorflow_federated as tff
 from tff_dp_aggregators.learning import runtime
 
 compute = tff.tensorflow.computation(lambda: 1 + 2)
-with runtime.local_runtime(), runtime.graceful_interrupts('Stopping soon.') as stop:
+with contextlib.ExitStack() as stack:
+  for each in {order!r}:
+    if each == 'runtime':
+      stack.enter_context(runtime.local_runtime())
+    else:
+      stop = stack.enter_context(runtime.graceful_interrupts('Stopping soon.'))
   print('computed', compute(), flush=True)
   while not stop.requested:
     compute()
@@ -86,26 +110,39 @@ print('left', signal.getsignal(signal.SIGINT) is signal.default_int_handler)
 """
 
 
+@pytest.mark.parametrize(
+  'number, code, order',
+  [
+    (signal.SIGINT, -signal.SIGINT, ('runtime', 'request')),
+    pytest.param(
+      signal.SIGTERM,
+      128 + signal.SIGTERM,
+      ('request', 'runtime'),
+      marks=pytest.mark.slow,
+    ),
+  ],
+)
 def test_the_first_signal_is_a_request_and_the_second_one_ends_at_once(
-  programs, tmp_path
+  number, code, order, programs, tmp_path
 ):
-  program = programs.start(_GRACEFUL.format(again=True), tmp_path)
+  program = programs.start(_GRACEFUL.format(order=order, again=True), tmp_path)
   assert program.line() == 'computed 3\n', program.stderr()
   children = program.children()
   # A terminal sends it to the worker as well, and so do batch systems.
   for process in children:
-    process.send_signal(signal.SIGINT)
-  program.signal(signal.SIGINT)
+    process.send_signal(number)
+  program.signal(number)
   assert program.line() == 'after the round 3\n', program.stderr()
   assert program.stderr().count('Stopping soon.') == 1
   assert program.children() == children  # The same worker.
-  program.signal(signal.SIGINT)
-  assert program.finish(children) == ('', -signal.SIGINT)
+  program.signal(number)
+  assert program.finish(children) == ('', code)
 
 
 @pytest.mark.slow
 def test_a_loop_that_was_asked_to_stop_ends_as_always(programs, tmp_path):
-  program = programs.start(_GRACEFUL.format(again=False), tmp_path)
+  order = ('request', 'runtime')
+  program = programs.start(_GRACEFUL.format(order=order, again=False), tmp_path)
   assert program.line() == 'computed 3\n', program.stderr()
   program.signal(signal.SIGINT)
   assert program.finish() == ('after the round 3\nleft True\n', 0)
