@@ -233,8 +233,7 @@ def test_clients_are_checked_against_the_wait_if_there_is_one():
   summary = participation.summarize(log, 35)
   assert summary.min_separation == 3
   assert summary.broken() == [
-    "client 'a' took part in rounds 0 and 2, which are 2 apart; what the wait allows: "
-    'at least 3'
+    "client 'a' took part in rounds 0 and 2, which are 2 apart; by the wait: at least 3"
   ]
   with pytest.raises(ValueError, match="'a' took part in rounds 0 and 2"):
     summary.participation  # noqa: B018

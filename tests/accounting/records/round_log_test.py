@@ -253,6 +253,7 @@ Z = '2023-11-15T12:00:00Z'
     (f'time,timestamp\n{Z},{Z}\n', 1, 'time and timestamp could both be'),
     (f'time, Time\n{Z},{Z}\n', 1, 'two columns have the same name'),
     (f'time,flRound\n{Z},1\n', 1, 'flRound may be the number of the round'),
+    (f'{{"time": "{Z}", "devices": [1]}}\n', 1, 'devices may say which clients took'),
     # Populations.
     (f'time,population\n{Z},es\n{Z},fr\n', 3, "'fr', but line 2 has 'es'"),
     (f'time,population\n{Z},es\n{Z},\n', 3, 'there is no population'),

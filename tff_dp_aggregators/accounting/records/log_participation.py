@@ -166,7 +166,7 @@ class Summary:
     broken += self._broken(self.observed, *promised, 'what was promised')
     if self.waiting is not None:
       allowed = (self.waiting.min_separation, self.waiting.max_participations)
-      broken += self._broken(self.observed, *allowed, 'what the wait allows')
+      broken += self._broken(self.observed, *allowed, 'by the wait')
     return broken
 
   def broken_in_short(

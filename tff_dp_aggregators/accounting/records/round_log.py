@@ -83,6 +83,10 @@ _LONGEST_LINE = 2**24  # Bytes.
 # DuckDB's types whose values are not single, or tell neither ids nor times apart.
 _UNREAD = ('MAP', 'STRUCT', 'UNION', 'VARIANT', 'FLOAT')
 _LIKE_ROUND = re.compile('(?<![A-Za-z])(?i:round)|Round')  # No background.
+# A column that may say who took part, and not how many did.
+_LIKE_CLIENTS = re.compile(
+  '(client|device|participant|user|member|contributor|node)(s|_?ids?|s_?ids?)', re.I
+)
 # Several clients where one should be; GUIDs stand in braces.
 _LIST = re.compile(r'[;|,]|^\[.*\]$|^[({][^)}]*\s[^)}]*[)}]$', re.DOTALL)
 _DECODER = strict_json.Decoder(object_pairs_hook=strict_json.unique)
@@ -510,12 +514,20 @@ class _File(Database):
   def _find_columns(self, names: list[str], line: int) -> None:
     """Finds the file's name of each column to read."""
     found = self._names_of(names, line)
-    unread = [n for n in names if n not in found.values() and _LIKE_ROUND.search(n)]
-    if unread and 'round' not in {*found, *self._columns}:
+    unread = [name for name in names if name not in found.values()]
+    like_round = list(filter(_LIKE_ROUND.search, unread))
+    if like_round and 'round' not in {*found, *self._columns}:
       raise self._refusal(
         line,
-        f'{unread[0]} may be the number of the round; say --columns=round={unread[0]}, '
-        'or --columns=round= if it is something else.',
+        f'{like_round[0]} may be the number of the round; say --columns=round='
+        f'{like_round[0]}, or --columns=round= if it is something else.',
+      )
+    like_clients = list(filter(_LIKE_CLIENTS.fullmatch, unread))
+    if like_clients and not {'client_ids', 'client_id'} & {*found, *self._columns}:
+      raise self._refusal(
+        line,
+        f'{like_clients[0]} may say which clients took part; say --columns=client_ids='
+        f'{like_clients[0]}, or --columns=client_ids= if it is something else.',
       )
     by_participation = {'round', 'client_id'} <= found.keys()
     if not (found.keys() & {'completion_time', 'client_ids'} or by_participation):

@@ -380,13 +380,22 @@ def find(path: str, folder: str) -> str:
 
 
 def _notes_on_files_beside(report: dict[str, Any], folder: str) -> Iterator[str]:
-  """Which files beside the report were not read, as they still are where it says."""
+  """Which files beside the report are not its own, which are where it says."""
   for stated in (report['verification'] or {}).get('files', ()):
-    path = stated['path']
+    role, path = stated['role'], stated['path']
     beside = os.path.join(folder, os.path.basename(path))
-    both = os.path.exists(path) and os.path.exists(beside)
-    if both and not os.path.samefile(path, beside):
-      yield f'{path} was read, where the report says, and not {beside}'
+    both = os.path.exists(path) and os.path.isfile(beside)
+    if not both or os.path.samefile(path, beside):
+      continue
+    try:
+      is_own = sources.file_of(role, beside)['sha256'] == stated['sha256']
+    except (OSError, ValueError):
+      is_own = False
+    if not is_own:
+      yield (
+        f'{beside} is not the {role} of the report, and was not verified: that is '
+        f'{path}, where the report says'
+      )
 
 
 def _notes_on_software(stated: Any, found: Any) -> Iterator[str]:
