@@ -240,11 +240,12 @@ class Loss:
     masses[:-1] += inner - up
     return masses, float(p[0]), float(p[-1])
 
-  def _losses(self, place: np.ndarray) -> np.ndarray:
-    """The loss, removed, at a place in the noise, from where no client moves it."""
+  def _losses(self, noise: Any, moved: int) -> np.ndarray:
+    """The loss, removed, where the noise is so much, moved by so many `mu`."""
+    one, none = (noise + each * self.mu for each in (moved, moved - 1))
     if self.is_laplace:
-      return np.asarray(self._sampled(np.abs(place) - np.abs(place - self.mu)))
-    return np.asarray(self._sampled(self.mu * (place - self.mu / 2)))
+      return np.asarray(self._sampled(np.abs(one) - np.abs(none)))
+    return np.asarray(self._sampled(self.mu * (noise + (moved - 0.5) * self.mu)))
 
   def points(self, deviations: float) -> tuple[np.ndarray, np.ndarray]:
     """About the distribution, for a plan: logarithms of probabilities, and losses."""
@@ -259,12 +260,13 @@ class Loss:
     log_density = log_density - special.logsumexp(log_density)
     is_added = self.side is Side.ADDED
     sign, moved = 1 - 2 * is_added, self._moved[is_added]
-    if not moved:
-      return log_density, sign * self._losses(z)
+    if not moved or self.fraction == 1:
+      return log_density, sign * self._losses(z, moved)
     with np.errstate(divide='ignore'):
       weights = np.log([1 - self.fraction, self.fraction])
     logs = np.concatenate([log_density + each for each in weights])
-    return logs, sign * self._losses(np.concatenate([z, z + moved * self.mu]))
+    losses = np.concatenate([self._losses(z, each) for each in (0, moved)])
+    return logs, sign * losses
 
 
 def _masses(
@@ -337,9 +339,10 @@ class _Displacing(Loss):
     (none, one, two), errors = _masses((place - i * mu for i in range(3)), False)
     return (1 - q) * none + q * two, (1 - q) * none + q * one, errors
 
-  def _losses(self, place: Any) -> np.ndarray:
+  def _losses(self, noise: Any, moved: int) -> np.ndarray:
     """As of the base class."""
     mu, q = self.mu, self.fraction
+    place = noise + moved * mu
     with np.errstate(divide='ignore'):
       none = np.log1p(-q)
     both = (2 * mu * (place - mu), mu * (place - mu / 2))
@@ -348,7 +351,7 @@ class _Displacing(Loss):
 
   def _largest(self, deviations: float) -> tuple[float, float]:
     """From 0 to the largest loss, removed."""
-    return 0.0, float(self._losses(deviations + 2 * self.mu))
+    return 0.0, float(self._losses(deviations, 2))
 
   def displacement(self, deviations: float) -> float:
     """How far from its loss the place of a grid point may be, by round-off."""
