@@ -252,8 +252,11 @@ class Reader:
     if like is not None and (like.several or others or is_list):
       self._several = like.several or self._uses.labels
     elif others or is_list:
-      sizes = zip(self._uses.labels, map(np.size, first), map(np.ndim, first))
-      self._several = tuple(each for found in sizes for each in _label_names(*found))
+      try:
+        sizes = zip(self._uses.labels, map(np.size, first), map(np.ndim, first))
+        self._several = tuple(each for found in sizes for each in _label_names(*found))
+      except ValueError:  # Lists of several lengths, which are refused with their line.
+        self._several = self._uses.labels
     if self._several is not None:
       return
     if like is not None:

@@ -264,7 +264,9 @@ def _check_keys(refused: _Refused) -> None:
     if distributed.Security().get_connection_args('client')['ssl_context'] is not None:
       return
   except OSError as e:  # Also of what is no key.
-    named = dask.config.get('distributed.comm.tls')
+    found = dask.config.get('distributed.comm.tls')
+    files = [found['ca-file'], *(found['client'] or {}).values()]
+    named = ', '.join(str(each) for each in files if each)
     why = f'{_line(e)}, of {named} as seen from {os.getcwd()}'
   raise refused(
     "needs keys and certificates of Dask's configuration, distributed.comm.tls with "

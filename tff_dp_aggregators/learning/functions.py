@@ -146,13 +146,15 @@ class PackFunction:
     self, broadcast: Sequence[np.ndarray], rows: np.ndarray
   ) -> list[np.ndarray]:
     """Trains the clients of a pack."""
-    function = _made_once(self.graph, self.arguments, self.results)
-    sums = function(*map(tf.constant, (*broadcast, rows)))
+    if self.key not in _MADE:
+      _MADE.clear()
+      _MADE[self.key] = _made(self.graph, self.arguments, self.results)
+    sums = _MADE[self.key](*map(tf.constant, (*broadcast, rows)))
     return [np.asarray(each) for each in sums]
 
 
-# As a process works for one training.
-_made_once = functools.lru_cache(maxsize=1)(_made)
+# By key, which has the checksum of the data; one, as a process works for one training.
+_MADE: dict[str, Callable[..., list[tf.Tensor]]] = {}
 
 
 def group_sums(sums: Iterable[Sequence[np.ndarray]]) -> list[np.ndarray]:

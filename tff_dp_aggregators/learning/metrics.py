@@ -178,7 +178,9 @@ class KerasMetric:
         metric, tf.TensorSpec(labels.shape), tf.TensorSpec(outputs.shape)
       )
       # That of a name which Keras does not know is a text, and a loss is an object.
-      if not hasattr(getattr(self._metric, '_fn', len), '__name__'):
+      is_made = isinstance(metric, tf.keras.metrics.Metric)
+      if not is_made and not hasattr(getattr(self._metric, '_fn', len), '__name__'):
+        self._metric = None
         raise ValueError(f'{metric!r} is not a metric that tf.keras.metrics.get knows')
       several = {'thresholds', 'num_thresholds'} & set(self._metric.get_config())
       if labels.shape != outputs.shape and several:
