@@ -450,8 +450,11 @@ class _Traced:
     """Whether penalties are computed from inputs, and not from weights alone."""
     graph = self._function.graph
     inputs = {each.op for each in graph.inputs[-len(tf.nest.flatten(self._x)) :]}
-    penalties = graph.outputs[len(self.masks) :]
-    needed = op_selector.get_backward_walk_ops([each.op for each in penalties])
+    # By name: outputs of the graph become more when gradients are computed.
+    penalties = [each.name for each in self._function.structured_outputs[1]]
+    needed = op_selector.get_backward_walk_ops(
+      [graph.get_tensor_by_name(name).op for name in penalties]
+    )
     return not inputs.isdisjoint(needed)
 
   def __call__(self, weights: Any, x: Any) -> tuple[Any, list[tf.Tensor]]:

@@ -272,18 +272,41 @@ def test_labels_out_of_range_are_told_of_a_client(tmp_path):
     _why_one_by_one(data, populations.model())
 
 
-def test_a_model_that_draws_random_numbers_is_trained_one_by_one(data):
-  model = models.functional(
-    lambda: tf.keras.Sequential(
-      [
-        tf.keras.layers.Dropout(0.5, input_shape=[populations.NUM_FEATURES]),
-        tf.keras.layers.Dense(populations.NUM_CLASSES),
-      ]
-    ),
+def _keras(*layers):
+  return models.functional(
+    lambda: tf.keras.Sequential(list(layers)),
     tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True),
     tf.nest.map_structure(
       lambda spec: tf.TensorSpec(spec.shape[1:], spec.dtype), populations.SPEC
     ),
+  )
+
+
+@pytest.mark.parametrize(
+  'penalised, why',
+  [
+    ({}, None),
+    ({'kernel_regularizer': 'l2'}, None),
+    (
+      {'activity_regularizer': 'l2'},
+      'batches have to be padded, and the model adds a loss of its inputs',
+    ),
+  ],
+)
+def test_of_short_batches_only_a_loss_of_inputs_is_trained_one_by_one(
+  data, penalised, why
+):
+  layer = tf.keras.layers.Dense(
+    populations.NUM_CLASSES, input_shape=[populations.NUM_FEATURES], **penalised
+  )
+  assert step_checks.is_padded(_training(), data)
+  assert _why_one_by_one(data, _keras(layer)) == why
+
+
+def test_a_model_that_draws_random_numbers_is_trained_one_by_one(data):
+  model = _keras(
+    tf.keras.layers.Dropout(0.5, input_shape=[populations.NUM_FEATURES]),
+    tf.keras.layers.Dense(populations.NUM_CLASSES),
   )
   assert 'random numbers: ' in _why_one_by_one(data, model)
 
