@@ -168,6 +168,15 @@ def test_test_data_with_another_number_of_labels_are_refused(is_list, tmp_path):
     own_data.load(trained, client_column='who', label_column='y', test_data=str(tested))
 
 
+@pytest.mark.parametrize('ragged', ['x', 'y'])
+def test_lists_of_several_lengths_are_refused_with_their_line(ragged, tmp_path):
+  value = [[1], [0, 1]]
+  rows = [{'who': f'c{i % 3}', 'x': [1, 2], 'y': [1, 0]} for i in range(9)]
+  path = own_data.write_json(tmp_path / 'd.jsonl', [{**r, ragged: value} for r in rows])
+  with pytest.raises(problems.DataError, match=f'd.jsonl, line 1: {ragged} is '):
+    own_data.load(path, client_column='who', label_column='y', label_kind='class')
+
+
 @pytest.mark.parametrize('weights', [None, [1.5, 1.5, 0.0]])
 def test_the_loss_of_tags_is_the_mean_over_examples_and_tags(weights):
   logits = _RNG.normal(size=(3, 3)).astype(np.float32)

@@ -1,5 +1,6 @@
 """Keras models are trained as they were written; what does not fit is named before."""
 
+import functools
 import random
 
 import numpy as np
@@ -459,6 +460,9 @@ def test_metrics_are_those_of_keras_and_of_scikit_learn():
     {
       'object': _KERAS.metrics.MeanSquaredError(),
       'class': _KERAS.metrics.MeanSquaredError,
+      'partial': _KERAS.metrics.MeanMetricWrapper(
+        functools.partial(_KERAS.losses.mean_squared_error), 'partial'
+      ),
       'name': 'mse',
       'function': _KERAS.losses.mean_squared_error,
       'mean': learning.MeanMetric(lambda y, outputs: (y - outputs[:, 0]) ** 2),
@@ -467,7 +471,7 @@ def test_metrics_are_those_of_keras_and_of_scikit_learn():
   )
   outputs = x @ weights.trainable[0] + weights.trainable[1]
   expected = np.mean((outputs[:, 0] - y) ** 2)
-  for name in ('object', 'class', 'name', 'function', 'mean', 'loss'):
+  for name in ('object', 'class', 'partial', 'name', 'function', 'mean', 'loss'):
     assert measured[name] == pytest.approx(expected, rel=1e-4)
   r2 = sklearn_metrics.r2_score(y, outputs)
   assert measured['r2'] == pytest.approx(r2, rel=1e-4)

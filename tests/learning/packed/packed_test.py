@@ -17,6 +17,7 @@ from tff_dp_aggregators import queries
 from tff_dp_aggregators import strategies
 from tff_dp_aggregators.aggregators import factory
 from tff_dp_aggregators.learning import failures
+from tff_dp_aggregators.learning import functions
 from tff_dp_aggregators.learning import local_order
 from tff_dp_aggregators.learning import models
 from tff_dp_aggregators.learning import packed
@@ -270,6 +271,29 @@ def test_labels_out_of_range_are_told_of_a_client(tmp_path):
   data = packed.lay_out(_LabelsOutOfRange(), str(tmp_path / 'data'))
   with pytest.raises(ValueError, match=r'of client number \d+: Received a label value'):
     _why_one_by_one(data, populations.model())
+
+
+def test_a_worker_computes_on_the_data_of_its_training(tmp_path):
+  path, rows = str(tmp_path / 'x.bin'), np.zeros([2, 3], np.int64)
+
+  def compute(broadcast, rows):
+    read = tf.raw_ops.ImmutableConst(
+      dtype=tf.float32, shape=[4], memory_region_name=path
+    )
+    return [broadcast[0] * tf.reduce_sum(read) + tf.cast(tf.size(rows), tf.float32)]
+
+  np.full(4, 1, np.float32).tofile(path)
+  traced = functions.Traced(
+    compute, [tf.TensorSpec([], tf.float32)], tf.TensorSpec([None, 3], tf.int64)
+  )
+  graph = traced.graph, traced.arguments, traced.results
+  first, second = (
+    functions.PackFunction(*graph, str(tmp_path), checksum, 2) for checksum in 'ab'
+  )
+  assert first([np.float32(1)], rows) == [10]
+  (tmp_path / 'x.bin').unlink()
+  np.full(4, 9, np.float32).tofile(path)
+  assert second([np.float32(1)], rows) == [42]
 
 
 def _keras(*layers):
