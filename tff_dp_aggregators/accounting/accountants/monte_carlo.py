@@ -126,7 +126,8 @@ class Proposal(NamedTuple):
   # falls with epsilon.
   log_most: float
   slope: float
-  draw: Callable[[np.random.Generator, int], np.ndarray]  # As `Mixture.draw`.
+  # Draws so many outcomes; `Mixture.draw` says which array that is.
+  draw: Callable[[np.random.Generator, int], np.ndarray]
   # Logarithms of the density over Q, of inner products and logarithms of L.
   log_densities: Callable[[np.ndarray, np.ndarray], np.ndarray]
 
