@@ -238,15 +238,15 @@ def _noisy(x):
   return x + tf.random.uniform([2])
 
 
-# So many are in the same order twice in no case.
-_BASE = tf.data.Dataset.from_tensor_slices(_arrays(50)['x'])
+_BASE = tf.data.Dataset.from_tensor_slices(_arrays(5)['x'])
 _DRAWN = {
-  'shuffle': _BASE.shuffle(99),
+  'shuffle': _BASE.shuffle(9),
   'with a seed, in another order each time': _BASE.shuffle(9, seed=1),
-  'within': _BASE.batch(50).flat_map(
-    lambda each: tf.data.Dataset.from_tensor_slices(each).shuffle(99)
+  'cached': _BASE.shuffle(9).cache(),
+  'within': _BASE.batch(5).flat_map(
+    lambda each: tf.data.Dataset.from_tensor_slices(each).shuffle(9)
   ),
-  'map': _BASE.map(_noisy),
+  'map, cached': _BASE.map(_noisy).cache(),
 }
 
 
@@ -263,9 +263,13 @@ def test_examples_that_are_drawn_anew_are_refused(drawn, tmp_path):
 
 def test_client_data_and_objects_that_draw_anew_are_refused():
   kept = tff.simulation.datasets.TestClientData({'a': _arrays(9), 'b': _arrays(9)})
-  drawn = learning.Clients.of(kept.preprocess(lambda each: each.shuffle(9)))
-  with pytest.raises(ValueError, match="client 'a' are others when"):
-    clients_lib.check_repeatable(drawn)
+  seeded, unseeded = (
+    learning.Clients.of(kept.preprocess(lambda each, seed=seed: each.shuffle(9, seed)))
+    for seed in (1, None)
+  )
+  clients_lib.check_repeatable(seeded)
+  with pytest.raises(ValueError, match="client 'a' are drawn without a seed"):
+    clients_lib.check_repeatable(unseeded)
   rng = np.random.default_rng(1)
 
   class Drawn:

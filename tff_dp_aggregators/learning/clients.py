@@ -5,7 +5,8 @@ A client's examples are read when they are needed: nothing copies the population
 
 import collections
 import copy
-from collections.abc import Iterable, Mapping, Sequence
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Callable, Optional
 
 import numpy as np
@@ -23,6 +24,7 @@ MAX_EXAMPLES, MAX_BYTES = 2**20, 2**31
 # Clients that are read twice, and among how many they are looked for.
 _READ_TWICE, _LOOKED_AT = 3, 8
 _COUNTS_AS_ZERO = 'Its update would count as zero in each round.'
+_DRAWN_IN_GRAPH = re.compile(r'^(Random|Multinomial|TruncatedNormal|Parameterized)')
 
 
 class Clients:
@@ -184,6 +186,13 @@ class Clients:
     """A client as messages call it."""
     return f'client {self.ids[number]!r}'
 
+  def drawn_anew(self, number: int) -> Optional[str]:
+    """Operations by which a client's dataset draws without a seed, if it has any."""
+    kept = self._read(self.ids[number])
+    if not isinstance(kept, tf.data.Dataset):
+      return None
+    return ', '.join(sorted(set(_unseeded(kept)))) or None
+
 
 def check_finite(examples: Any, owner: str, why: str = _COUNTS_AS_ZERO) -> None:
   """Refuses numbers that are NaN or infinite, as is then what a client trains."""
@@ -213,30 +222,61 @@ def check_finite(examples: Any, owner: str, why: str = _COUNTS_AS_ZERO) -> None:
 def check_repeatable(clients: Clients) -> None:
   """Refuses clients whose examples are others each time they are read.
 
-  A few are read twice, for it is the same code that reads all. Those that are others
-  only in another program, as what is shuffled and cached, have another checksum then,
-  and a run does not go on with them.
+  A few are read twice, for it is the same code that reads all.
   """
   count = len(clients)
   looked_at = sorted({round(each) for each in np.linspace(0, count - 1, _LOOKED_AT)})
   compared = 0
   for number in looked_at:
-    once, again = (
-      [np.asarray(each) for each in tf.nest.flatten(clients.examples(number))]
-      for _ in range(2)
-    )
-    if not all(map(np.array_equal, once, again)):
+    once = [np.asarray(each) for each in tf.nest.flatten(clients.examples(number))]
+    drawn = clients.drawn_anew(number)
+    again = [np.asarray(each) for each in tf.nest.flatten(clients.examples(number))]
+    if drawn is not None or not all(map(np.array_equal, once, again)):
+      what = 'are others when they are read a second time'
+      if drawn is not None:
+        what = f'are drawn without a seed ({drawn}), and are others in another program'
       raise ValueError(
-        f'the examples of {clients.owner(number)} are others when they are read a '
-        'second time: a round that is run again, or a run that goes on, would train on '
-        'something else. Leave out shuffle: training orders the examples of each round '
-        'itself. Otherwise give it a seed and reshuffle_each_iteration=False, and in '
-        'map use tf.random.stateless_... with a seed made of the example; or read all '
-        'examples once, into arrays.'
+        f'the examples of {clients.owner(number)} {what}: a round that is run again, '
+        'or a run that goes on, would train on something else. Leave out shuffle: '
+        'training orders the examples of each round itself. Otherwise give it a seed '
+        'and reshuffle_each_iteration=False, and in map use tf.random.stateless_... '
+        'with a seed made of the example; or read all examples once, into arrays.'
       )
     compared += len(once[0]) > 1  # One example alone is in any order.
     if compared == _READ_TWICE:
       break
+
+
+def _unseeded(dataset: tf.data.Dataset) -> Iterator[str]:
+  """Operations of a dataset's graph that draw from the entropy of the machine."""
+  try:
+    serialized = tf.raw_ops.DatasetToGraphV2(
+      input_dataset=dataset._variant_tensor,
+      external_state_policy=1,  # Ignores what Python holds, such as generators.
+    )
+  except tf.errors.OpError:
+    return  # It is not made of TensorFlow's operations alone; what it gives, decides.
+  graph = tf.compat.v1.GraphDef.FromString(serialized.numpy())
+  scopes = [graph.node, *(each.node_def for each in graph.library.function)]
+  for nodes in scopes:
+    zeros = {
+      node.name
+      for node in nodes
+      if node.op == 'Const'
+      and node.attr['value'].tensor.dtype == tf.int64.as_datatype_enum
+      and not tf.make_ndarray(node.attr['value'].tensor).any()
+    }
+    for node in nodes:
+      inputs = [each.split(':')[0] for each in node.input]
+      if node.op.startswith('Shuffle') and len(inputs) > 3:
+        # After dataset and buffer size come both parts of the seed.
+        if set(inputs[2:4]) <= zeros:
+          yield 'shuffle'
+      elif node.op.startswith('RandomDataset') and set(inputs[:2]) <= zeros:
+        yield 'Dataset.random'
+      elif _DRAWN_IN_GRAPH.search(node.op) and 'seed' in node.attr:
+        if not node.attr['seed'].i and not node.attr['seed2'].i:
+          yield node.op
 
 
 def _sorted_ids(ids: Any) -> Sequence[Any]:
