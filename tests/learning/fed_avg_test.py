@@ -209,10 +209,25 @@ def test_a_gradient_with_nan_is_counted_and_no_gradient_is_none(process):
   good, bad = linear.client(1), linear.client(2, factor=np.nan)
   empty = linear.client(3).take(0)
   output, weights = linear.train(process, [good, bad, empty, bad], num_rounds=1)
-  # The one without examples among them, whose mean is 0 / 0.
-  assert output.metrics['aggregator']['nonfinite_count'] == 3
+  assert output.metrics['aggregator']['nonfinite_count'] == 2
+  assert 'dp_query_metrics' in output.metrics['aggregator']
   _, alone = linear.train(process, [good], num_rounds=1)
   np.testing.assert_allclose(linear.flat(weights), linear.flat(alone), atol=1e-7)
+
+
+def test_it_is_a_whole_learning_process_of_tff(process):
+  state = process.initialize()
+  model = tff.learning.models.ModelWeights(
+    trainable=tf.nest.map_structure(
+      np.ones_like, process.get_model_weights(state).trainable
+    ),
+    non_trainable=process.get_model_weights(state).non_trainable,
+  )
+  state = process.set_model_weights(state, model)
+  np.testing.assert_array_equal(linear.flat(process.get_model_weights(state)), 1)
+  hparams = process.get_hparams(state)
+  assert hparams['finalizer']['learning_rate'] == pytest.approx(0.2)
+  assert process.set_hparams(state, hparams).finalizer == state.finalizer
 
 
 def test_clipping_is_of_gradients(process):

@@ -8,6 +8,7 @@ import tensorflow as tf
 import tensorflow_federated as tff
 from tensorflow_federated.python.learning.templates import model_delta_client_work
 
+from tff_dp_aggregators.aggregators import factory
 from tff_dp_aggregators.aggregators import tracing
 from tff_dp_aggregators.base import checks
 from tff_dp_aggregators.learning import optimizers
@@ -207,8 +208,8 @@ def build_dp_fed_sgd(
   nothing (arXiv:1602.05629): that is `tff.learning.algorithms.build_fed_sgd`, but
   that every client counts alike. With one example a client, it is DP-SGD.
 
-  A client without examples, whose mean is 0 / 0, has a gradient of zeros. It is counted
-  in `nonfinite_count` like one whose gradient is not finite.
+  A client without examples has a gradient of zeros; what is not finite is counted as in
+  `build_dp_fed_avg`.
 
   Args:
     model_fn: As for `build_dp_fed_avg`.
@@ -232,13 +233,55 @@ def build_dp_fed_sgd(
     default=tff.learning.optimizers.build_sgdm(0.1),
   )
   with process_parts.keras_as_before():
-    return tff.learning.algorithms.build_fed_sgd(
+    process = tff.learning.algorithms.build_fed_sgd(
       process_parts.check_model(model_fn),
       server_optimizer,
       model_aggregator=process_parts.private_mean(aggregator, server_optimizer),
       metrics_aggregator=metrics_aggregator,
       loop_implementation=loop_implementation,
     )
+  return _without_empty_clients_counted(process)
+
+
+def _without_empty_clients_counted(
+  process: tff.learning.templates.LearningProcess,
+) -> tff.learning.templates.LearningProcess:
+  """Takes clients without examples, whose mean is 0 / 0, out of `nonfinite_count`."""
+  state_type, clients_type = process.next.type_signature.parameter
+  metrics_type = process.next.type_signature.result.metrics
+
+  @tff.tensorflow.computation(clients_type.member)
+  @tracing.as_written
+  def is_empty(dataset: tf.data.Dataset) -> tf.Tensor:
+    options = tf.data.Options()
+    options.autotune.enabled = False  # It would complain of being ended so soon.
+    first = dataset.take(1).with_options(options)
+    batches = first.reduce(0, lambda count, unused_batch: count + 1)
+    return tf.cast(tf.equal(batches, 0), tf.int32)
+
+  @tff.tensorflow.computation(metrics_type.member, np.int32)
+  @tracing.as_written
+  def subtract(metrics: Any, num_empty: tf.Tensor) -> Any:
+    measured = collections.OrderedDict(metrics['aggregator'])
+    measured[factory.NONFINITE_COUNT] -= num_empty
+    return collections.OrderedDict(metrics, aggregator=measured)
+
+  @tff.federated_computation(state_type, clients_type)
+  def next_fn(state: Any, clients: Any) -> Any:
+    output = process.next(state, clients)
+    num_empty = tff.federated_sum(tff.federated_map(is_empty, clients))
+    return tff.learning.templates.LearningProcessOutput(
+      output.state, tff.federated_map(subtract, (output.metrics, num_empty))
+    )
+
+  return tff.learning.templates.LearningProcess(
+    process.initialize,
+    next_fn,
+    process.get_model_weights,
+    process.set_model_weights,
+    get_hparams_fn=process.get_hparams,
+    set_hparams_fn=process.set_hparams,
+  )
 
 
 def build_scheduled_dp_fed_avg(
