@@ -250,9 +250,9 @@ class Loss:
   def points(self, deviations: float) -> tuple[np.ndarray, np.ndarray]:
     """About the distribution, for a plan: logarithms of probabilities, and losses."""
     # As far as the grid reaches, `mu` beyond the plain noise: at strong tilts it
-    # counts.
+    # counts. Clients that move the noise by two reach it themselves.
     z = np.linspace(-deviations, deviations, _POINTS)
-    if not self.is_laplace:
+    if not self.is_laplace and max(self._moved) == 1:
       step = z[1] - z[0]
       beyond = np.arange(1, 1 + min(math.ceil(self.mu / step), _POINTS))
       z = np.concatenate([z, deviations + step * beyond])
