@@ -46,6 +46,11 @@ def test_the_noise_is_split_as_in_tff(noise_multiplier, clients, count_stddev):
   assert ours == pytest.approx(expected, rel=1e-12)
 
 
+def test_a_fixed_clip_norm_is_refused():
+  with pytest.raises(TypeError, match='give initial_clip_norm'):
+    aggregators.adaptive(clip_norm=1.0, noise_multiplier=1.0, clients_per_round=10)
+
+
 def test_a_process_does_what_the_query_does_and_goes_on_from_its_state():
   values = [np.float32([1, 2, 3]), np.float32([0.01, 0.02, 0])]
   arguments = {

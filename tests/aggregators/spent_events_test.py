@@ -197,6 +197,15 @@ def test_a_mechanism_elsewhere_than_in_the_aggregator_is_refused(fed_avg_state):
       aggregators.extract_dp_event(both)
 
 
+def test_what_next_returns_is_no_state():
+  process = _gaussian().create(_VECTOR)
+  output = process.next(process.initialize(), [np.float32([1, 0])] * 2)
+  learnt = tff.learning.templates.LearningProcessOutput(output.state, ())
+  for each in (output, learnt):
+    with pytest.raises(TypeError, match=r'give its \.state'):
+      aggregators.extract_dp_event(each)
+
+
 def test_a_denominator_without_noise_is_refused():
   # Two values of 1 and any number of zeros: the result tells how many there were.
   factory = tff.aggregators.MeanFactory(_gaussian(noise_multiplier=0.0))

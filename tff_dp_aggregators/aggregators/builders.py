@@ -236,6 +236,8 @@ def adaptive(
     >>> bool(clip_norm > 0.1)  # It was far too small.
     True
   """
+  if 'clip_norm' in noise_options:
+    raise TypeError('the clip norm adapts: give initial_clip_norm, not clip_norm.')
   first: tuple[Any, ...] = (strategy, participation)
   query: Any = queries.AdaptiveClippingQuery
   if strategy is None:

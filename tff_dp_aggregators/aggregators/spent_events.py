@@ -33,6 +33,11 @@ _ONLY_MEASURED = frozenset(
 
 # Relative, of sensitivities that are found in other orders.
 _ROUND_OFF = 1e-9
+# What `next` of learning and aggregation processes returns.
+_OUTPUTS = (
+  tff.learning.templates.LearningProcessOutput,
+  tff.templates.MeasuredProcessOutput,
+)
 
 
 class SpentEvents(NamedTuple):
@@ -117,6 +122,10 @@ def extract_dp_event(state: Any) -> SpentEvents:
     >>> extract_dp_event(output.state).last_round_only
     GaussianDpEvent(noise_multiplier=2.0)
   """
+  if isinstance(state, _OUTPUTS):
+    raise TypeError(
+      f'state must be a state, got the {type(state).__name__} of next: give its .state.'
+    )
   found = _the_one_mechanism(state)
   if isinstance(state, tff.learning.templates.LearningAlgorithmState):
     # No builder of TFF or this package has a distributor with a memory.

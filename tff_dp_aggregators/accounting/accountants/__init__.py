@@ -222,7 +222,7 @@ def tightest(event: dp_accounting.DpEvent, relation: Relation = _ZERO_OUT) -> st
     >>> tightest(event, Relation.REPLACE_ONE)
     'pld'
   """
-  components(event, relation)  # Its errors say more.
+  parts = components(event, relation)  # Its errors say more.
   ranked = [entry for entry in ACCOUNTANTS.values() if entry.rank is not None]
   reading = [entry for entry in ranked if entry.can_read(event, relation)]
   if not reading:
@@ -231,9 +231,9 @@ def tightest(event: dp_accounting.DpEvent, relation: Relation = _ZERO_OUT) -> st
     )
   # Loose bounds only where nothing else is known.
   loose = any(
-    isinstance(each, events.MixtureDpEvent)
-    and not (each.bound_is_tight or each.strategy is None)
-    for each in nested(event)
+    isinstance(part, events.MixtureDpEvent)
+    and not (part.bound_is_tight or part.strategy is None)
+    for part, _ in parts
   )
   return min(
     reading, key=lambda entry: (loose and entry.reads_bounds, entry.rank, entry.name)
