@@ -1,10 +1,10 @@
-"""The optimal dense strategies: error against certified bounds and a peer's figure.
+"""Compares errors of optimal dense strategies with certified bounds and a peer's.
 
     python -m benchmarks.dense
 
 The ratio in every line is that of the squared error to the certified lower bound for
-all strategies: 1 is optimal. The peer does not install beside TensorFlow Federated; its
-figures are recorded ones (tests/strategies/matrix_factorization.json). One core.
+all strategies: 1 is optimal. The peer cannot be installed with TensorFlow Federated;
+its figures are recorded ones (tests/strategies/matrix_factorization.json). One core.
 """
 
 import os
