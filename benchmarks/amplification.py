@@ -222,7 +222,6 @@ def _label(row: Row) -> str:
 
 
 def main() -> None:
-  """Prints a line for each row."""
   logging.disable(logging.WARNING)
   rows: list[Row] = []
   print(f'{"":70}{"noise":>8}{"RMSE":>9}{"of unsampled":>14}  adjacency')

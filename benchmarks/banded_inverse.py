@@ -35,7 +35,6 @@ _BANDS = (2, 4, 8, 16)
 
 
 def main() -> None:
-  """Prints a line a case."""
   # Imports slow modules before anything is timed.
   banded_inverse.optimize(16, num_bands=4, cache=False)
   results = json.loads(_RECORDED.read_text())['results']

@@ -78,7 +78,6 @@ def _recorded() -> list[dict[str, Any]]:
 
 
 def main() -> None:
-  """Prints a line a case."""
   toeplitz.optimize(16, num_bands=4, cache=False)  # Imports slow modules.
   print('rounds bands times  for         error  above peer   seconds  bound   to peer')
   for result in _recorded():

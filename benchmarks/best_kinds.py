@@ -161,7 +161,6 @@ def _cell(axes, x: int, y: int, point: Point, choice: str, colors: dict) -> None
 
 
 def main() -> None:
-  """Prints a line for each point."""
   logging.disable(logging.WARNING)
   points = []
   print(f'{"apart":>6}{"times":>6}  {"best":32}{"RMSE":>9}  advised')

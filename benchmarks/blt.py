@@ -127,7 +127,6 @@ def _time_closed_forms() -> None:
 
 
 def main() -> None:
-  """Prints both tables."""
   logging.getLogger(blt.__name__).setLevel(logging.ERROR)  # No warnings on buffers.
   _compare_optima()
   _time_closed_forms()

@@ -43,7 +43,6 @@ def _error(
 
 
 def main() -> None:
-  """Prints a line a case, then the peer's figure."""
   print('participation     rounds  objective     error  to bound  seconds  32 bands')
   for name, num_rounds, objective, participation in _CASES:
     start = time.process_time()

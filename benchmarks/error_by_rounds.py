@@ -171,7 +171,6 @@ def _repeated(num_rounds: int) -> Participation:
 
 
 def main(num_rounds: int, output: str) -> None:
-  """Prints the table and draws the picture."""
   logging.disable(logging.WARNING)  # Warnings that fewer buffers suffice.
   print(f'{"strategy":36} {"rounds":>9} {"rmse":>10} {"built in":>11}')
   picture = figure.Figure(figsize=(11, 6), dpi=120, layout='constrained')

@@ -84,7 +84,6 @@ def _clients(num_clients: int) -> list[tf.data.Dataset]:
 
 
 def main(num_rounds: int, num_clients: int) -> None:
-  """Prints a line for each case."""
   model, clients = _perceptron.model(_LAYERS), _clients(num_clients)
   seconds = collections.defaultdict(list)
   with learning.runtime.local_runtime():

@@ -100,7 +100,6 @@ def _count_tail(draw: _Source, chunks: int) -> int:
 
 
 def main() -> None:
-  """Prints a line for each source, and its time as a multiple of TensorFlow's."""
   os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
   tf.config.threading.set_intra_op_parallelism_threads(1)
   tf.config.threading.set_inter_op_parallelism_threads(1)

@@ -46,7 +46,7 @@ def _recorded(num_rounds: int, num_bands: int, objective: str) -> Optional[dict]
 
 
 def _measure(num_rounds: int, num_bands: int, objective: str) -> dict[str, Any]:
-  """Optimises in this process."""
+  """Optimises a strategy; returns error, gap, and time and memory of this process."""
   start = time.process_time()
   strategy = banded.optimize(
     num_rounds, num_bands=num_bands, objective=objective, cache=False
@@ -69,7 +69,6 @@ def _in_new_process(*case: Any) -> dict[str, Any]:
 
 
 def main() -> None:
-  """Prints a line a case."""
   print(
     'rounds  bands  objective     error  peer error     ratio      gap'
     '  seconds  peer (recorded)   ratio  GiB'

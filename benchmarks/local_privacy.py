@@ -97,7 +97,6 @@ def _seconds(
 
 
 def main() -> None:
-  """Prints a line for each process, and the ratios."""
   with tempfile.TemporaryDirectory() as scratch, learning.runtime.local_runtime():
     data = _data(scratch, _FLAGS.cohort)
     simulations = {_CENTRAL: _simulation('gaussian', _SEED, data, _FLAGS.hidden)}

@@ -68,8 +68,7 @@ from tff_dp_aggregators.noise.streaming import interpret
 _ROUNDS = 2048
 _TIMED, _UNTIMED = 5, 2
 _SHARED_MEMORY = '/dev/shm'
-# Storages whose estimated round is longer are left out.
-_MAX_SECONDS = 5.0
+_MAX_SECONDS = 5.0  # Storages whose estimated round is longer are left out.
 
 
 class Case(NamedTuple):

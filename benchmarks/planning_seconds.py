@@ -98,7 +98,6 @@ _CASES = {
 
 
 def main() -> None:
-  """Prints a line for each case."""
   print(f'{"mechanism":16}{"rounds":>8}{"bands":>8}{"seconds":>10}{"estimate":>10}')
   for name, cases in _CASES.items():
     kind = registry.kind(name)

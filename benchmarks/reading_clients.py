@@ -31,8 +31,7 @@ from experiments.data import loading
 from experiments.options import data as data_options
 
 _ROWS_AT_A_TIME = 100_000
-# Number of clients whose examples are made, as for a round.
-_COHORT = 1000
+_COHORT = 1000  # Number of clients whose examples are made, as for a round.
 
 
 def _write(path: str, num_clients: int, num_rows: int) -> None:
@@ -111,7 +110,6 @@ def measured(work: Callable[[str], str], path: str) -> tuple[float, float, int, 
 
 
 def main(num_clients: int, num_rows: int, folder: str) -> None:
-  """Prints a line for each reader, and the ratio."""
   with tempfile.TemporaryDirectory(dir=folder or None) as scratch:
     path = os.path.join(scratch, 'data.csv')
     _write(path, num_clients, num_rows)

@@ -43,7 +43,6 @@ def _seconds_to_first_line(arguments: list[str]) -> float:
 
 
 def main() -> None:
-  """Prints both medians and their ratio."""
   times: dict[str, list[float]] = {'report': [], 'imports alone': []}
   for _ in range(_RUNS):
     times['report'].append(_seconds_to_first_line(_REPORT))

@@ -81,7 +81,6 @@ def _measure(path: str, memory: str) -> str:
 
 
 def main() -> None:
-  """Prints one line for each format."""
   print(f'{_ROUNDS} rounds       split s   read s  ratio  summarize s  peak MB')
   processes = multiprocessing.get_context('spawn')
   with tempfile.TemporaryDirectory() as folder:

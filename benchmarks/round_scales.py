@@ -68,7 +68,6 @@ def _line(
 
 
 def main(small: bool) -> None:
-  """Prints a line a case and schema."""
   print(
     'rounds  apart  times  schema           equal    epochs  rescaled      gap'
     '    rounds     bound      gap   gain'

@@ -38,7 +38,6 @@ def _seconds_of_a_call() -> float:
 
 
 def main() -> None:
-  """Prints both and their ratio."""
   with runtime.local_runtime():
     ours = _seconds_of_a_call()
     # Nested, so that both run in the same process with the same workers.

@@ -109,7 +109,6 @@ def _layers(parameters: int) -> tuple[int, ...]:
 
 
 def main() -> None:
-  """Prints a line for each case."""
   cohorts, sizes, workers = (
     [int(each) for each in text.split(',')]
     for text in (_FLAGS.cohorts, _FLAGS.parameters, _FLAGS.workers)

@@ -197,7 +197,6 @@ def _with_and_without(
 
 
 def main() -> None:
-  """Prints a line for each case."""
   # As in `experiments.simulate`: packs use the other processors.
   tf.config.threading.set_intra_op_parallelism_threads(1)
   cohorts = [int(each) for each in _FLAGS.cohorts.split(',')]

@@ -66,7 +66,6 @@ def _relative_error(strategy: strategies.Strategy, errors: np.ndarray) -> str:
 
 
 def main() -> None:
-  """Prints a line a strategy."""
   numbers = np.random.default_rng(0).standard_normal(2 * _ROUNDS)
   limit = _best_time(lambda: scipy.fft.rfft(numbers))
   print(f'one Fourier transform: {limit:.3f} s')

@@ -76,7 +76,6 @@ _PROFILES = [
 
 
 def our_zeta(case: Case) -> float:
-  """Returns our zeta*."""
   return tree.sensitivity_squared(
     case.num_rounds, case.rounds_between + 1, case.max_participations
   )
@@ -125,12 +124,10 @@ def memory() -> int:
 
 
 def header(*columns: str) -> None:
-  """Prints the header of a table of cases."""
   print('\n  rounds  between    times', *columns, sep='  ')
 
 
 def show_claims() -> None:
-  """Prints a line for each claimed case."""
   header(
     ' zeta*', 'seconds', 'limit', 'of limit', 'MiB of 1024', 'TF Privacy, recorded'
   )
@@ -173,7 +170,6 @@ def show_comparison() -> None:
 
 
 def main() -> None:
-  """Prints the tables."""
   parser = argparse.ArgumentParser(description=__doc__.split('\n', 1)[0])
   parser.add_argument('--slow', action='store_true', help='the slowest case as well')
   slow = parser.parse_args().slow

@@ -74,7 +74,6 @@ def _compare(participation: Participation, objective: str, recorded: float) -> N
 
 
 def main() -> None:
-  """Prints a line a strategy."""
   logging.disable(logging.WARNING)  # The table shows that fewer buffers suffice.
   toeplitz.optimize(8, num_bands=2)  # Imports lazily imported modules.
   print(

@@ -16,8 +16,7 @@ from . import problems
 from . import spill
 from . import table
 
-# Separate uses of the seed.
-_ORDER, _CLIENTS, _ROUNDING, _PARTITION = range(4)
+_ORDER, _CLIENTS, _ROUNDING, _PARTITION = range(4)  # Separate uses of the seed.
 # Rows sorted at once, and log2 of the maximum number of buckets of rows.
 _BUCKET, _MAX_BUCKET_BITS = 2**18, 8
 _BUFFER = 2**15

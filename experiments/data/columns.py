@@ -39,8 +39,7 @@ class Numerals:
     None None
   """
 
-  # `--decimal`; `None` for a point by default.
-  decimal: Optional[str] = None
+  decimal: Optional[str] = None  # `--decimal`; `None` for a point by default.
   # `--thousands`, empty for no groups; `None` for no groups by default.
   thousands: Optional[str] = None
 
@@ -105,8 +104,7 @@ def _pattern(decimal: str, thousands: str) -> 're.Pattern[str]':
   )
 
 
-# The largest finite float32.
-_MAX_FLOAT32 = float(np.finfo(np.float32).max)
+_MAX_FLOAT32 = float(np.finfo(np.float32).max)  # The largest finite float32.
 # Returns file and line of a row, given its index in a batch.
 Where = Callable[[int], str]
 
@@ -303,7 +301,7 @@ def _as_text(value: Any, name: str, where: Where, row: int) -> str:
   return text
 
 
-class Names:
+class Encoder:
   """Encodes a categorical column: values are numbered as they first occur.
 
   Two notations of a number are one value, if all values are numbers.

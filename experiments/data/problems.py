@@ -61,9 +61,9 @@ def missing_column(
   message = f'{path} has no column {name!r}; its columns are: {listed(columns)}.'
   if is_default:
     message += (
-      ' Say by --label_column which one is predicted, and by --feature_columns from '
-      'which.'
+      ' Give the column to predict by --label_column, and the features by '
+      '--feature_columns.'
     )
   if any(set(';\t|,') & set(each) for each in columns):
-    message += ' If another sign is between them, name it by --separator.'
+    message += ' If another character separates them, give it by --separator.'
   return DataError(message)

@@ -16,20 +16,17 @@ from . import problems
 from . import spill
 from .formats import source
 
-# Interval between two progress lines.
-_LINE_SECONDS = 10.0
-# Maximum number of values of a column that is one-hot encoded.
-MAX_VALUES = 100
-# Maximum number of values of a column with an embedding; float32 holds their indices.
-_MAX_EMBEDDED_VALUES = 1_000_000
-# Up to so many different integers are taken for classes; maximum number of classes.
+_LINE_SECONDS = 10.0  # Between two lines of progress.
+MAX_VALUES = 100  # Of a column that is one-hot encoded.
+_MAX_EMBEDDED_VALUES = 1_000_000  # Of a column; float32 holds their indices.
+# Up to so many different integers are taken for classes; maximum of classes.
 MAX_NUMERIC_CLASSES, _MAX_CLASSES = 20, 10_000
-_ALWAYS_ALLOWED_CLASSES = 100  # Accepted however few rows each class has.
+_FEW_CLASSES = 100  # So many are accepted however few rows each has.
 _TOO_MANY_CLASSES = 'Is that a label? If it is a number, give --label_kind=number.'
 _MIXED_LABELS = 'If all are names of classes, give --label_kind=class.'
 _LEAVE_OUT = 'leave the column out by --feature_columns'
 _MIXED = f'If all are names, give --one_hot_columns; or {_LEAVE_OUT}.'
-_TOO_MANY_VALUES = (
+_TOO_MANY = (
   f'Text becomes a feature for each value. Make fewer values of it, {_LEAVE_OUT}, or '
   'give each value an embedding by --embedding_columns.'
 )
@@ -53,10 +50,8 @@ class Uses:
   # Columns to predict; empty for text, and for data without labels.
   labels: tuple[str, ...] = ()
   features: tuple[str, ...] = ()  # Columns to predict from.
-  # Features that are categorical even if their values are numbers.
-  one_hot: frozenset[str] = frozenset()
-  # Features whose values have an embedding each.
-  embedded: frozenset[str] = frozenset()
+  one_hot: frozenset[str] = frozenset()  # Features categorical even if numbers.
+  embedded: frozenset[str] = frozenset()  # Features with an embedding by value.
   text: Optional[str] = None  # Column of text; `None` for data with features.
   # `class` (for several labels of a row: tags), `number`, or `None` to infer it.
   label_kind: Optional[str] = None
@@ -166,9 +161,9 @@ class Reader:
     self._hashes = spill.Spill(folder, np.uint64)
     self._ids = Texts(folder)
     self._texts = None if uses.text is None else Texts(folder)
-    self._encoders: dict[str, Optional[columns.Names]] = {}  # `None` for numbers.
+    self._encoders: dict[str, Optional[columns.Encoder]] = {}  # `None` for numbers.
     self._shapes: dict[str, tuple[int, ...]] = {}  # Shapes of numeric columns.
-    self._classes: Optional[columns.Names] = None
+    self._classes: Optional[columns.Encoder] = None
     # The different labels, while all are integers and few; `None` otherwise.
     self._int_labels: Optional[set[float]] = set()
     self._label_names: Optional[tuple[str, ...]] = None
@@ -182,7 +177,7 @@ class Reader:
     first = next(opened.batches(wanted), None)
     if first is None:
       raise problems.DataError(f'{opened.path} is empty: it has no rows.')
-    numbers = self._choose_column_kinds(self._with_plain_numbers(first))
+    numbers = self._infer_columns(self._with_plain_numbers(first))
     last_report = time.monotonic()
     batches = opened.batches(wanted, numbers)
     for batch in batches:
@@ -190,7 +185,7 @@ class Reader:
         self._add(self._with_plain_numbers(batch))
       except problems.ValueOfRowError as e:
         remaining = map(self._with_plain_numbers, itertools.chain([batch], batches))
-        raise problems.DataError(f'{e}{_count_similar_rows(e, remaining)}') from e
+        raise problems.DataError(f'{e}{_similar_rows(e, remaining)}') from e
       if time.monotonic() - last_report > _LINE_SECONDS:
         last_report = time.monotonic()
         print(f'{opened.path}: {len(self._hashes)} rows so far.', file=sys.stderr)
@@ -207,7 +202,7 @@ class Reader:
     }
     return batch._replace(columns=standard)
 
-  def _choose_column_kinds(self, batch: source.Batch) -> frozenset[str]:
+  def _infer_columns(self, batch: source.Batch) -> frozenset[str]:
     """Infers from the first row which columns are categorical, and the others' shapes.
 
     Returns the columns that the format may parse as numbers.
@@ -225,7 +220,7 @@ class Reader:
     num_names = len(self._encoders) - len(self._shapes)
     self._names = spill.Spill(self._folder, np.uint32, (num_names,))
     if self._uses.labels:
-      self._choose_label_kind([first[name] for name in self._uses.labels])
+      self._infer_labels([first[name] for name in self._uses.labels])
     num_labels = () if self._label_names is None else (len(self._label_names),)
     self._labels = spill.Spill(self._folder, np.float64, num_labels)
     self._are_tags = np.ones(num_labels, bool)
@@ -234,13 +229,13 @@ class Reader:
     labels = self._uses.labels if self._classes is None else ()
     return frozenset([*self._shapes, *labels])
 
-  def _encoder_of(self, name: str, first: Any) -> Optional[columns.Names]:
+  def _encoder_of(self, name: str, first: Any) -> Optional[columns.Encoder]:
     """Returns the encoder of a categorical column; `None` for a numeric column."""
     uses, expected = self._uses, self._expected
     if name in uses.embedded:
       known = None if expected is None else expected.embedded_columns[name]
       too_many = 'Make fewer values of it, or leave the column out.'
-      return columns.Names(
+      return columns.Encoder(
         name, _MAX_EMBEDDED_VALUES, too_many, uses.reading, known, has_others=True
       )
     is_one_hot = name in uses.one_hot
@@ -251,11 +246,9 @@ class Reader:
       return None
     known = None if expected is None else expected.name_columns[name]
     no_numbers = None if known or is_one_hot else _MIXED
-    return columns.Names(
-      name, MAX_VALUES, _TOO_MANY_VALUES, uses.reading, known, no_numbers
-    )
+    return columns.Encoder(name, MAX_VALUES, _TOO_MANY, uses.reading, known, no_numbers)
 
-  def _choose_label_kind(self, first: list[Any]) -> None:
+  def _infer_labels(self, first: list[Any]) -> None:
     """Infers from the first row whether labels are several, classes, or numbers."""
     kind, expected, (name, *others) = (
       self._uses.label_kind,
@@ -269,7 +262,7 @@ class Reader:
       try:
         sizes = zip(self._uses.labels, map(np.size, first), map(np.ndim, first))
         self._label_names = tuple(
-          each for found in sizes for each in _names_of_labels(*found)
+          each for found in sizes for each in _name_labels(*found)
         )
       except ValueError:  # Lists of different lengths are refused later, by line.
         self._label_names = self._uses.labels
@@ -282,7 +275,7 @@ class Reader:
     if kind == 'class':
       known = None if expected is None else expected.classes
       no_numbers = None if known or self._uses.label_kind else _MIXED_LABELS
-      self._classes = columns.Names(
+      self._classes = columns.Encoder(
         name, _MAX_CLASSES, _TOO_MANY_CLASSES, self._uses.reading, known, no_numbers
       )
     if kind == 'number':
@@ -337,7 +330,7 @@ class Reader:
   def _encode_labels(self, batch: source.Batch) -> tuple[np.ndarray, np.ndarray]:
     """Returns labels as numbers or codes of classes, and their hashes."""
     if self._label_names is not None:
-      return self._encode_multi_labels(batch)
+      return self._multi_labels(batch)
     (name,) = self._uses.labels
     values = batch.columns[name]
     if self._classes is not None:
@@ -358,7 +351,7 @@ class Reader:
         self._int_labels = None
     return labels, labels.view(np.uint64)
 
-  def _encode_multi_labels(self, batch: source.Batch) -> tuple[np.ndarray, np.ndarray]:
+  def _multi_labels(self, batch: source.Batch) -> tuple[np.ndarray, np.ndarray]:
     """Returns the several labels of each row as numbers, and the rows' hashes."""
     parts, names = [], list[str]()
     for name in self._uses.labels:
@@ -371,7 +364,7 @@ class Reader:
           'labels must be one, or a list.'
         )
       parts.append(array.reshape(batch.num_rows, -1))
-      names += _names_of_labels(name, parts[-1].shape[1], array.ndim - 1)
+      names += _name_labels(name, parts[-1].shape[1], array.ndim - 1)
     block = np.concatenate(parts, axis=1)
     if self._label_names != tuple(names):
       raise problems.DataError(
@@ -386,7 +379,7 @@ class Reader:
       row, column = np.argwhere(~is_tag)[0]
       raise problems.DataError(
         f'{batch.where(row)}: {names[column]} is {block[row, column]:g}. Each of '
-        'several labels that are tags is 0 or 1; of numbers give --label_kind=number.'
+        'several labels that are tags is 0 or 1; for numbers give --label_kind=number.'
       )
     self._are_tags &= is_tag.all(axis=0)
     self._are_one_hot &= bool((is_tag.all(axis=1) & (block.sum(axis=1) == 1)).all())
@@ -408,8 +401,8 @@ class Reader:
       )
     if self._are_one_hot and self._uses.label_kind is None:
       raise problems.DataError(
-        f'each row has exactly one of {problems.listed(tags)}. Of classes that are '
-        'written one-hot, give the class in one column; of tags, --label_kind=class.'
+        f'each row has exactly one of {problems.listed(tags)}. For classes '
+        'written one-hot, give the class in one column; for tags, --label_kind=class.'
       )
     return True
 
@@ -463,7 +456,7 @@ class Reader:
   def _refuse_identifiers(self, num_classes: int) -> None:
     """Refuses labels most of which occur in one row only: nothing can be learned."""
     num_rows, (name, *_) = len(self._labels), self._uses.labels
-    if num_classes > _ALWAYS_ALLOWED_CLASSES and 2 * num_classes > num_rows:
+    if num_classes > _FEW_CLASSES and 2 * num_classes > num_rows:
       raise problems.DataError(
         f'{name} has {num_classes} different values in {num_rows} rows, as texts and '
         'identifiers have; a label must be one of few classes. Give another '
@@ -476,7 +469,7 @@ def _may_be_number(value: Any) -> bool:
   return columns.is_number(value) or columns.is_empty(value)
 
 
-def _names_of_labels(name: str, width: int, ndim: int) -> list[str]:
+def _name_labels(name: str, width: int, ndim: int) -> list[str]:
   """Returns names for the labels of a column, which has one or a list in each row."""
   return [f'{name}[{i}]' for i in range(width)] if ndim else [name]
 
@@ -510,7 +503,7 @@ def clients_of(
   return hashing.of_ids(ids), ids
 
 
-def _count_similar_rows(
+def _similar_rows(
   error: problems.ValueOfRowError, batches: Iterator[source.Batch]
 ) -> str:
   """Says how many rows have a bad value in this column, as far as all can be read."""

@@ -121,7 +121,7 @@ def most_frequent(texts: Iterable[str], unit: str, size: int) -> Vocabulary:
 
 
 def from_file(path: str, unit: str) -> Vocabulary:
-  """Reads a public vocabulary."""
+  """Reads a public vocabulary from a file."""
   seen: set[str] = set()
   with lines.opened(path) as file:
     content = file.read()

@@ -192,11 +192,11 @@ def _check_logits(model: Any, shape: population.Shape) -> None:
   if not why and activation in keras_losses.PROBABLE:
     why = f'ends in {activation}'
   if why:
-    loss = 'of tags loss and metric' if are_tags else 'the loss cross_entropy'
+    loss = 'loss and metric of tags' if are_tags else 'the loss cross_entropy'
     raise ValueError(
-      f'it {why}, as probabilities, and logits are for {loss}: leave the last '
-      'activation out, and give from_logits=True to a loss of Keras; or of classes '
-      'give --loss=sparse_categorical_crossentropy, which takes probabilities.'
+      f'it {why}, like probabilities, but logits are required by {loss}: leave out '
+      'the last activation, and give from_logits=True to a loss of Keras; or for classes give '
+      '--loss=sparse_categorical_crossentropy, which takes probabilities.'
     )
 
 

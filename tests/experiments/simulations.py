@@ -33,7 +33,6 @@ def refusal(*arguments):
 
 
 def read(run_dir, name):
-  """Returns the content of a JSON file of a run."""
   return json.loads((run_dir / f'{name}.json').read_text('utf-8'))
 
 

@@ -16,7 +16,7 @@ def _squared_error(output, label):
 
 
 def mean_output(output, label):
-  """Returns a loss whose gradient is the mean of the features for every model."""
+  """A loss whose gradient is the mean of the features, whatever the model."""
   del label
   return tf.reduce_mean(output)
 

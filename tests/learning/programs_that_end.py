@@ -75,8 +75,6 @@ class Programs:
 
 
 class Program:
-  """A running program."""
-
   def __init__(self, pid, folder, codes):
     self.pid = pid
     self._stderr = folder / 'stderr'
@@ -84,7 +82,6 @@ class Program:
     self._stdout = open(folder / 'stdout')
 
   def line(self):
-    """Returns the next line of its output."""
     return self._stdout.readline()
 
   def stderr(self):

@@ -100,21 +100,21 @@ _FIELDS = {
 }
 
 
-def grouped(**arguments):
+def grouped(**kwargs):
   """Returns arguments of `learning.train`, with fields grouped into their classes."""
   groups = {'local': {}, 'server': {}, 'run': {}, 'test': {'data': None}}
-  scale = arguments.pop('simulated_cohort_scale', None)
-  for name in [name for name in arguments if name in _FIELDS]:
+  scale = kwargs.pop('simulated_cohort_scale', None)
+  for name in [name for name in kwargs if name in _FIELDS]:
     group, field = _FIELDS[name]
-    groups[group][field] = arguments.pop(name)
+    groups[group][field] = kwargs.pop(name)
   if scale is not None:
-    arguments['mechanism'] = learning.SimulatedCohort(arguments['mechanism'], scale)
+    kwargs['mechanism'] = learning.SimulatedCohort(kwargs['mechanism'], scale)
   return {
     'local': learning.ClientTraining(**groups['local']),
     'server': learning.Server(**groups['server']),
     'run': learning.RunOptions(**groups['run']),
     'test': learning.Evaluation(**groups['test']),
-    **arguments,
+    **kwargs,
   }
 
 

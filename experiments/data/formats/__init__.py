@@ -47,7 +47,6 @@ def of(path: str, name: Optional[str] = None) -> source.Format:
 
 
 def open_data(path: str, name: Optional[str], wanted: source.Wanted) -> source.Source:
-  """Opens a file or a folder."""
   if not os.path.isdir(path):
     return of(path, name).open(path, wanted)
 

@@ -147,7 +147,7 @@ class CsvFile:
     )
 
   def _where(self, num_read: int) -> Callable[[int], str]:
-    """Returns a function that finds the line of a row after the first `num_read`."""
+    """Returns a function that finds a row's line when called, after `num_read` rows."""
 
     def where(number: int) -> str:
       with lines.opened(self.path) as file:
@@ -316,7 +316,7 @@ class JsonLines:
     return problems.DataError(f'{self.path} cannot be read: {error}.')
 
   def _where(self, num_read: int) -> Callable[[int], str]:
-    """Returns a function that finds the line of a row; empty lines are not rows."""
+    """Returns a function that finds a row's line when called; skips empty lines."""
 
     def where(number: int) -> str:
       with lines.opened(self.path) as file:
@@ -352,7 +352,7 @@ class JsonLines:
     changes = [f'lacks {each!r}' for each in sorted(names - names_here)]
     changes += [f'has {each!r} as well' for each in sorted(names_here - names)]
     return problems.DataError(
-      f'{self._where(number)(0)} {problems.listed(changes)}, other than the first; all '
+      f'{self._where(number)(0)} {problems.listed(changes)}, unlike the first; all '
       'lines must have the same names.'
     )
 

@@ -72,7 +72,6 @@ def build(mechanism=TREE, delta=1e-6, *, with_curves=False, **options):
 
 
 def mechanism_of(name, participation, noise_multiplier):
-  """Returns the mechanism of a name."""
   required = REQUIRED_ARGUMENTS.get(name, {})
   return accounting.Mechanism(name, participation, noise_multiplier, **required)
 
@@ -307,7 +306,6 @@ def of_kind(folder, kind):
 
 
 def of_every_kind(folder):
-  """Yields reports of all KINDS."""
   return (of_kind(folder, kind) for kind in KINDS)
 
 

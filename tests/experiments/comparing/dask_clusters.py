@@ -30,7 +30,6 @@ def wait_until(condition, *processes):
 
 
 def children_of(process):
-  """Returns the descendants of a process."""
   return psutil.Process(process.pid).children(recursive=True)
 
 
