@@ -195,8 +195,8 @@ def _check_logits(model: Any, shape: population.Shape) -> None:
     loss = 'loss and metric of tags' if are_tags else 'the loss cross_entropy'
     raise ValueError(
       f'it {why}, like probabilities, but logits are required by {loss}: leave out '
-      'the last activation, and give from_logits=True to a loss of Keras; or for classes give '
-      '--loss=sparse_categorical_crossentropy, which takes probabilities.'
+      'the last activation, and give from_logits=True to a loss of Keras; or for '
+      'classes give --loss=sparse_categorical_crossentropy, which takes probabilities.'
     )
 
 
