@@ -104,7 +104,7 @@ def _pattern(decimal: str, thousands: str) -> 're.Pattern[str]':
   )
 
 
-_MAX_FLOAT32 = float(np.finfo(np.float32).max)  # The largest finite float32.
+_MAX_FLOAT32 = float(np.finfo(np.float32).max)
 # Returns file and line of a row, given its index in a batch.
 Where = Callable[[int], str]
 
@@ -317,11 +317,11 @@ class Encoder:
     known: Optional[tuple[str, ...]] = None,
     # The remedy if a value is a number; `None` if numbers are allowed.
     no_numbers: Optional[str] = None,
-    has_others: bool = False,
+    allows_unknown: bool = False,
   ):
     self._name, self._limit, self._too_many = name, limit, too_many
     self._reading, self._no_numbers = reading, no_numbers
-    self._allows_unknown = has_others
+    self._allows_unknown = allows_unknown
     self._known = None if known is None else frozenset(known)
     self._known_are_numbers = known is not None and all(map(is_number, known))
     self._codes: dict[str, int] = {}

@@ -236,7 +236,7 @@ class Reader:
       known = None if expected is None else expected.embedded_columns[name]
       too_many = 'Make fewer values of it, or leave the column out.'
       return columns.Encoder(
-        name, _MAX_EMBEDDED_VALUES, too_many, uses.reading, known, has_others=True
+        name, _MAX_EMBEDDED_VALUES, too_many, uses.reading, known, allows_unknown=True
       )
     is_one_hot = name in uses.one_hot
     has_names = is_one_hot or not _may_be_number(first)

@@ -85,7 +85,7 @@ class CsvFile:
   def batches(
     self, wanted: Sequence[str], numbers: Collection[str] = ()
   ) -> Iterator[source.Batch]:
-    import duckdb  # Here, because checks of flags need none.
+    import duckdb  # Imported here, since checks of flags do not need it.
 
     num_read = 1  # Rows, the header included.
     if self._is_plain:
