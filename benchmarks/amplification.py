@@ -195,10 +195,7 @@ def draw(rows: Sequence[Row]) -> figure.Figure:
     ax.set_yticks(range(len(shown)), [_label(row) for row in shown], fontsize='small')
     ax.invert_yaxis()
     ax.set_xscale('log')
-    ax.set_xlim(
-      min(row.rmse for row in shown) / 2,
-      6 * max(row.rmse for row in shown),
-    )
+    ax.set_xlim(min(row.rmse for row in shown) / 2, 6 * max(row.rmse for row in shown))
     ax.set_xlabel('RMSE of prefix sums, in clip norms')
     size = (
       f'{setting.num_rounds:,} rounds of {setting.cohort} of {setting.population:,}'

@@ -68,10 +68,7 @@ class _Clients:
 
 
 def _seconds(
-  layers: tuple[int, ...],
-  data: packed.PackedData,
-  cohort: int,
-  used: Optional[Any],
+  layers: tuple[int, ...], data: packed.PackedData, cohort: int, used: Optional[Any]
 ) -> float:
   """Returns the seconds of the median round."""
   simulation = packed.PackedFedAvg(
@@ -118,11 +115,11 @@ def main() -> None:
     data = packed.lay_out(_Clients(max(cohorts)), os.path.join(scratch, 'data'))
     alone: dict[tuple[int, int], float] = {}
     for number in (0, *workers):
-      with contextlib.ExitStack() as inner_stack:
+      with contextlib.ExitStack() as inner:
         used = None
         if number:
-          client = inner_stack.enter_context(cluster.connect(f'local:{number}'))
-          used = inner_stack.enter_context(contextlib.closing(cluster.Cluster(client)))
+          client = inner.enter_context(cluster.connect(f'local:{number}'))
+          used = inner.enter_context(contextlib.closing(cluster.Cluster(client)))
         for size in sizes:
           for cohort in (each for each in cohorts if each * size <= _FLAGS.largest):
             seconds = _seconds(_layers(size), data, cohort, used)

@@ -17,7 +17,7 @@ from . import spill
 from . import table
 
 _ORDER, _CLIENTS, _ROUNDING, _PARTITION = range(4)  # Separate uses of the seed.
-# Rows sorted at once, and log2 of the maximum number of buckets of rows.
+# Rows sorted at once, provided that 2**_MAX_BUCKET_BITS buckets suffice for that.
 _BUCKET, _MAX_BUCKET_BITS = 2**18, 8
 _BUFFER = 2**15
 _CLIENTS_AT_ONCE = 2**16
@@ -131,7 +131,7 @@ def _held_out(
     # Whether a client is held out does not depend on which others there are.
     draws = hashing.seeded(hashes, seed, _CLIENTS) / 2.0**64
     is_kept = draws >= files.test_clients
-    # But if there are few, neither side may be empty.
+    # But if clients are few, chance must not leave one side empty.
     if is_kept.all():
       is_kept[np.argmin(draws)] = False
     elif not is_kept.any():

@@ -20,7 +20,7 @@ _LINE_SECONDS = 10.0  # Between two lines of progress.
 MAX_VALUES = 100  # Of a column that is one-hot encoded.
 _MAX_EMBEDDED_VALUES = 1_000_000  # Of a column; float32 holds their indices.
 # Up to so many different integers are taken for classes; maximum of classes.
-MAX_NUMERIC_CLASSES, _MAX_CLASSES = 20, 10_000
+MAX_INT_CLASSES, _MAX_CLASSES = 20, 10_000
 _FEW_CLASSES = 100  # So many are accepted however few rows each has.
 _TOO_MANY_CLASSES = 'Is that a label? If it is a number, give --label_kind=number.'
 _MIXED_LABELS = 'If all are names of classes, give --label_kind=class.'
@@ -345,7 +345,7 @@ class Reader:
       )
     if self._int_labels is not None:
       self._int_labels |= set(np.unique(labels).tolist())
-      if len(self._int_labels) > MAX_NUMERIC_CLASSES or any(
+      if len(self._int_labels) > MAX_INT_CLASSES or any(
         v != int(v) for v in self._int_labels
       ):
         self._int_labels = None
@@ -429,12 +429,7 @@ class Reader:
     )
     are_tags = self._labels_are_tags()
     return rows, Schema(
-      self._shapes,
-      name_columns,
-      classes,
-      embedded_columns,
-      self._label_names,
-      are_tags,
+      self._shapes, name_columns, classes, embedded_columns, self._label_names, are_tags
     )
 
   def _class_encoding(

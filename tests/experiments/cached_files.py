@@ -17,9 +17,9 @@ def example(**features):
       return tf.train.Feature(int64_list=tf.train.Int64List(value=value))
     return tf.train.Feature(float_list=tf.train.FloatList(value=value))
 
-  proto_features = {name: feature(value) for name, value in features.items()}
+  protos = {name: feature(value) for name, value in features.items()}
   return tf.train.Example(
-    features=tf.train.Features(feature=proto_features)
+    features=tf.train.Features(feature=protos)
   ).SerializeToString()
 
 

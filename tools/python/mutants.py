@@ -20,14 +20,7 @@ import tempfile
 from typing import NamedTuple
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-_FOLDERS = (
-  'tff_dp_aggregators',
-  'experiments',
-  'tests',
-  'benchmarks',
-  'tools',
-  'docs',
-)
+_FOLDERS = ('tff_dp_aggregators', 'experiments', 'tests', 'benchmarks', 'tools', 'docs')
 _TIMEOUT_SECONDS = 600.0
 
 

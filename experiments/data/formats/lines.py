@@ -69,14 +69,12 @@ class TextFile:
     num_read = 0
     with opened(self.path) as file:
       while texts := list(itertools.islice(file, _LINES_PER_BATCH)):
-        text_lines = [number for number, text in enumerate(texts) if text.strip()]
-        if text_lines:
-          stripped = [texts[number].rstrip('\r\n') for number in text_lines]
-          places = [
-            f'{self.path}, line {num_read + 1 + number}' for number in text_lines
-          ]
+        indices = [number for number, text in enumerate(texts) if text.strip()]
+        if indices:
+          stripped = [texts[number].rstrip('\r\n') for number in indices]
+          places = [f'{self.path}, line {num_read + 1 + number}' for number in indices]
           columns = dict.fromkeys(wanted, stripped)
-          yield source.Batch(len(text_lines), columns, None, places.__getitem__)
+          yield source.Batch(len(indices), columns, None, places.__getitem__)
         num_read += len(texts)
 
 
