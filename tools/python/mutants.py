@@ -150,7 +150,7 @@ MUTANTS = (
     'noise/seeds_test.py noise/keys_test.py',
   ),
   Mutant(
-    'things made with one seed have the same noise',
+    'objects built with one seed have the same noise',
     'noise/options.py',
     '_taken[value] += 1',
     '_taken[value] += 0',
@@ -223,7 +223,7 @@ MUTANTS = (
     'aggregators/client_noise_test.py aggregators/distributed_test.py',
   ),
   Mutant(
-    'a state of another mechanism goes on',
+    'a state of another mechanism is accepted',
     'queries/matrix_mechanism.py',
     'mechanism_text(self._mechanism()),\n      global_state.noise.round,',
     'global_state.belongs_to,\n      global_state.noise.round,',
@@ -238,7 +238,7 @@ MUTANTS = (
     'accounting/mechanism_test.py accounting/run_events_test.py',
   ),
   Mutant(
-    'the event of a run leaves out who changes what under its relation',
+    'the event of a run ignores how far a client moves sums under its relation',
     'accounting/run_events.py',
     'return scheme_lib.Noise(checked / factor, noise.event, _epsilon)',
     'return scheme_lib.Noise(checked, noise.event, _epsilon)',
@@ -252,14 +252,14 @@ MUTANTS = (
     'accounting/joint_mechanism_test.py',
   ),
   Mutant(
-    'noise that is found is the largest below what is needed',
+    'calibration returns the largest noise below what is needed',
     'accounting/calibration.py',
     'return least if asked.is_numerical else least * (1 + _ROUND_OFF)',
     'return least * (1 - 1e-6)',
     'accounting/calibration_test.py',
   ),
   Mutant(
-    'noise of clients hides from the client that made it',
+    'shares of noise that an observer knows are counted as unknown',
     'accounting/local.py',
     'clients = noise_multiplier * math.sqrt(min_clients - known_shares)',
     'clients = noise_multiplier * math.sqrt(min_clients)',

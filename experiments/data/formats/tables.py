@@ -231,7 +231,7 @@ class JsonLines:
   def __init__(self, path: str, wanted: source.Wanted):
     del wanted
     self.path = path
-    with lines.opened(path) as file:  # Raises an error if it is not such a file.
+    with lines.opened(path) as file:  # Refuses other encodings and damaged gzip.
       file.read(1)
     first = next(self._rows_of("coalesce(json, 'null')", 'LIMIT 1'), None)
     if first is None:
@@ -288,7 +288,7 @@ class JsonLines:
         with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
           if not re.search(_TRAILING_COMMA.encode(), content):
             return
-    with lines.opened(self.path) as texts:  # Checks gzip's checksum; DuckDB does not.
+    with lines.opened(self.path) as texts:  # To the end: DuckDB ignores gzip checksums.
       for number, text in enumerate(filter(str.strip, texts)):
         if re.search(_TRAILING_COMMA, text):
           self._row(text, number)
@@ -399,7 +399,7 @@ class ParquetFile:
     for rows in self._rows_of(f'SELECT {", ".join(names)} FROM {self._table}'):
       columns: dict[str, Any] = dict(zip(wanted, map(list, zip(*rows))))
       for name in wanted:
-        # Ids of clients must be distinct in the precision of the column.
+        # Keeps float32, whose precision limits which numbers can be ids.
         if self._types[name] == 'FLOAT' and None not in columns[name]:
           columns[name] = np.array(columns[name], np.float32)
       yield source.Batch(len(rows), columns, None, self._where(num_read))
