@@ -141,7 +141,7 @@ def arguments(run_dir, **changes):
   }
 
 
-def lasting(run_dir):
+def results(run_dir):
   """Returns the results of a run, without times and paths."""
   run_dir = pathlib.Path(run_dir)
   with open(run_dir / 'metrics.csv', newline='') as file:

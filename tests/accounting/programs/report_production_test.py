@@ -42,7 +42,7 @@ def test_a_ledger_and_a_log_of_one_run_are_one_report(tmp_path):
   assert report['participation']['enforced_by'].startswith('the wait between')
   roles = [file['role'] for file in report['verification']['files']]
   assert sorted(roles) == ['ledger', 'round_log']
-  assert reporting.again(report) == report
+  assert reporting.rerun(report) == report
   verified = reporting.verified(tmp_path, report)
   assert verified.returncode == 0, verified.stdout
   (tmp_path / 'slower').mkdir()

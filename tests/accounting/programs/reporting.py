@@ -35,7 +35,7 @@ def verified(folder, report):
   return execute(f'--verify={path}')
 
 
-def again(report):
+def rerun(report):
   """Returns the report of the command that is in a report."""
   return json_of(*shlex.split(report['verification']['command'])[1:])
 

@@ -53,13 +53,13 @@ def release(writer, number, **changes):
   )
 
 
-def timeless(entries):
+def untimed(entries):
   """Returns the entries without the fields that differ when a run is repeated."""
   same = {'time': '2000-01-01T00:00:00+00:00', 'previous_line_sha256': 64 * '0'}
   return [dataclasses.replace(entry, **same) for entry in entries]
 
 
-def chained(lines):
+def rehashed(lines):
   """Returns the lines with recomputed hashes, as a forger could write them."""
   sha256, written = hashlib.sha256().hexdigest(), []
   for line in lines:
