@@ -1,1 +1,1 @@
-"""Programs that print a ratio for each performance claim; never run as tests."""
+"""Programs that print the ratio behind each performance claim; not run as tests."""

@@ -1,16 +1,15 @@
-"""The flags of the programs in this folder, refused before anything heavy is loaded."""
+"""Parses the flags of the benchmarks before slow modules are imported."""
 
 import argparse
 from typing import Any
 
 
 def parse(description: str, **flags: Any) -> argparse.Namespace:
-  """Parses the command line; ends the program with 2 if it is wrong.
+  """Parses the command line; exits with 2 if it is wrong.
 
   Args:
     description: The program's docstring.
-    **flags: The default of each flag that the program has, which says its type as well;
-      False makes a switch of it.
+    **flags: The default of each flag, whose type is the flag's; False makes a switch.
   """
   parser = argparse.ArgumentParser(
     description=description,

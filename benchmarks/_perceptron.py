@@ -1,4 +1,4 @@
-"""The model that benchmarks of training train."""
+"""The model that is trained by the benchmarks of training."""
 
 from typing import Any
 
@@ -8,7 +8,7 @@ import tensorflow_federated as tff
 
 
 def model(layers: tuple[int, ...]) -> tff.learning.models.FunctionalModel:
-  """A multilayer perceptron for classification.
+  """Returns a multilayer perceptron for classification.
 
   Args:
     layers: Inputs, units of each hidden layer, and classes.

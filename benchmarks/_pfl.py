@@ -1,13 +1,13 @@
-"""A round of pfl-research (Apple) on PyTorch: a peer for `simulation_round`.
+"""Times a round of pfl-research (Apple) on PyTorch: a peer for `simulation_round`.
 
-It runs in an environment of its own, which is made once:
+It needs a separate environment, which is made once:
 
     tools/python/make_peer.sh pfl_research
 
-This file is imported here, and run as a program there. One process trains one client
-after the other; clients' data are tensors in memory, no model is evaluated, and nothing
-is written. PyTorch has one thread, or as many as there are cores, whichever is faster.
-The mechanism is pfl's Gaussian one: each update is clipped, and noise added to the sum.
+This file is imported here, and run as a program in that environment. One process trains
+one client after the other; clients' data are tensors in memory, no model is evaluated,
+and nothing is written. PyTorch uses one thread or all cores, whichever is faster. The
+mechanism is pfl's Gaussian one: each update is clipped, and noise added to the sum.
 """
 
 import json
@@ -25,8 +25,8 @@ import numpy as np
 
 _ROOT = pathlib.Path(__file__).resolve().parents[1]
 _PYTHON = _ROOT / 'build' / 'peers' / 'pfl_research' / 'bin' / 'python'
-_UNTIMED, _LEAST_TIMED = 2, 3
-_LONGEST_SECONDS = 15.0  # After which no more rounds are timed.
+_UNTIMED, _MIN_TIMED = 2, 3
+_MAX_SECONDS = 15.0  # After which no more rounds are timed.
 HOW_TO_MAKE = (
   'pfl-research on PyTorch: not measured, as it is not there; '
   'tools/python/make_peer.sh pfl_research makes it.'
@@ -42,21 +42,21 @@ def seconds_of_a_round(
   *,
   with_privacy: bool,
 ) -> Optional[float]:
-  """The median round of federated averaging.
+  """Returns the median seconds of a round of federated averaging.
 
   Args:
     layers: Inputs, units of each hidden layer, and classes.
-    examples: A client's, by its number.
+    examples: Returns the inputs and labels of a client, given its number.
     cohort: Clients of a round.
     batch_size: Examples of a batch.
-    rounds: How many are timed.
-    with_privacy: Whether updates are clipped, and noise added.
+    rounds: Number of timed rounds.
+    with_privacy: Whether updates are clipped and noise is added.
 
   Returns:
-    Seconds; `None` if there is no such environment.
+    Seconds; `None` if the environment is not installed.
 
   Raises:
-    RuntimeError: If the program there failed; has what it wrote.
+    RuntimeError: If the program failed there; contains its output.
   """
   if not _PYTHON.exists():
     return None
@@ -65,19 +65,19 @@ def seconds_of_a_round(
     path = os.path.join(scratch, 'clients.npz')
     np.savez(path, x=np.stack(x), y=np.stack(y))
     case = [layers, batch_size, _UNTIMED + rounds, with_privacy]
-    ended = subprocess.run(
+    process = subprocess.run(
       [_PYTHON, __file__, path, json.dumps(case)], capture_output=True, text=True
     )
-  if ended.returncode:
-    raise RuntimeError(f'pfl-research failed: {ended.stderr[-2000:]}')
-  by_threads = json.loads(ended.stdout.splitlines()[-1])
+  if process.returncode:
+    raise RuntimeError(f'pfl-research failed: {process.stderr[-2000:]}')
+  by_threads = json.loads(process.stdout.splitlines()[-1])
   return min(statistics.median(seconds[_UNTIMED:]) for seconds in by_threads)
 
 
 def _seconds_of_rounds(
   clients: Any, layers: list[int], batch_size: int, rounds: int, with_privacy: bool
 ) -> list[float]:
-  """Those of each round but the first, in which pfl evaluates."""
+  """Returns the seconds of each round but the first, in which pfl evaluates."""
   import torch
   from pfl import metrics
   from pfl.aggregate import simulate
@@ -93,7 +93,7 @@ def _seconds_of_rounds(
   from pfl.privacy import privacy_mechanism
 
   class Perceptron(torch.nn.Sequential):
-    """With what pfl asks of a model."""
+    """A model with the methods that pfl requires."""
 
     def loss(self, x: Any, y: Any) -> Any:
       return torch.nn.functional.cross_entropy(self(x), y)
@@ -102,7 +102,7 @@ def _seconds_of_rounds(
       return {'loss': metrics.Weighted(self.loss(x, y).item() * len(y), len(y))}
 
   class Clock(callbacks.TrainingProcessCallback):
-    """Notes when rounds end."""
+    """Records when rounds end."""
 
     def __init__(self) -> None:
       self.times: list[float] = []
@@ -110,8 +110,8 @@ def _seconds_of_rounds(
     def after_central_iteration(self, *args: Any, **kwargs: Any) -> Any:
       del args, kwargs
       self.times.append(time.perf_counter())
-      took_long = self.times[-1] - self.times[0] > _LONGEST_SECONDS
-      enough = len(self.times) > _UNTIMED + _LEAST_TIMED
+      took_long = self.times[-1] - self.times[0] > _MAX_SECONDS
+      enough = len(self.times) > _UNTIMED + _MIN_TIMED
       return took_long and enough, metrics.Metrics()
 
   modules = []

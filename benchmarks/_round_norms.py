@@ -1,30 +1,32 @@
-"""The best norm of each column of banded strategies, for prefix sums.
+"""Computes the optimal norm of each column of banded strategies, for prefix sums.
 
 Scaling column j of C by s[j] divides row j of C^-1 by it. So with r = 1 / s, and
 X = C^T C once columns of C have norm 1, the mean squared error is a quadratic form,
 
     r^T Q r,    Q[i, j] = (A^T A)[i, j] (X^-1)[i, j] / n,
 
-which is convex as a product of positive semidefinite matrices, entry by entry. With as
-many bands as the separation a client's columns do not overlap, and the squared
-sensitivity is the largest sum of r^-2 over patterns: to be at most 1, and convex too.
+which is convex as the entrywise product of positive semidefinite matrices. With as many
+bands as the separation, a client's columns do not overlap, and the squared sensitivity
+is the largest sum of r^-2 over participation patterns. Requiring that it is at most 1
+is a convex constraint, too.
 
-**Sensitivity.** Patterns are those of `epoch_scaled.certify`: the corners of
-what has sums of at most 1 over b successive rounds, and of at most k in all. By duality
-of linear programs, the largest sum of r^-2 is at most 1 if and only if there are
-shares, positive and with sum 1, of these conditions such that r[j]^-2 is at most the
-sum of those of the intervals that have round j, and the k-th part of that of the last
-condition. In fixed epochs each residue class has a sum, of which each is at most 1.
+**Sensitivity.** Patterns are those of `epoch_scaled.certify`: the vertices of the
+polytope with sums of at most 1 over b successive rounds, and of at most k in all. By
+duality of linear programs, the largest sum of r^-2 is at most 1 if and only if there
+are shares of these constraints, positive and with sum 1, such that r[j]^-2 is at
+most the sum of the shares of the intervals that contain round j, plus the k-th part of
+the share of the last constraint. In fixed epochs each residue class has a sum, and each
+of these is at most 1.
 
 **Lower bounds.** Let E = r^T Q r, and v = r^3 (Q r) where that is positive, else 0.
-F(q) = q^T Q q + sum(v q^-2) is convex, and its derivative g at r is 0 but where v is,
-where it is 2 Q r. So F(q) >= F(r) + g^T (q - r). If the error of q is below E, then
+F(q) = q^T Q q + sum(v q^-2) is convex, and its gradient g at r is 0 except where v is
+0, where it is 2 Q r. So F(q) >= F(r) + g^T (q - r). If the error of q is below E, then
 q[j]^2 <= E (Q^-1)[j, j]; and if its sensitivity is at most 1, sum(v q^-2) is at most
-the smallest number of which v is a mean of patterns, or less than that in some entries,
-which `epoch_scaled.certify` states. What is left is a bound of q^T Q q.
+the smallest t such that v is at most t times a mean of patterns, entry by entry, as
+`epoch_scaled.certify` states. Subtracting these leaves a lower bound of q^T Q q.
 
 **Columns and norms together.** The error of columns with their best norms has, as a
-function of the columns, the derivative of the error with those norms held fixed; so
+function of the columns, the gradient of the error with those norms held fixed; so
 L-BFGS finds both. As functions of C^T C, error and sensitivity are convex: there is no
 other minimum.
 """
@@ -43,18 +45,18 @@ from tff_dp_aggregators.strategies import workload
 from tff_dp_aggregators.strategies.numerics import bands
 from tff_dp_aggregators.strategies.numerics import descent
 
-# Where the search for columns ends, relative to the squared error.
+# Tolerance of the search for columns, relative to the squared error.
 _TOLERANCE = 1e-11
-# How far norms may be from the best, the same; and from where on a short step means
-# that round-off is all that is left.
-_NORMS_TOLERANCE, _NORMS_ENOUGH = 1e-12, 1e-7
-_SHORT = 0.1
+# Tolerance of the search for norms, relative to the error; and the one below which a
+# short step means that only round-off is left.
+_NORMS_TOLERANCE, _NORMS_STALL_TOLERANCE = 1e-12, 1e-7
+_SHORT_STEP = 0.1
 _MAX_STEPS = 100
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Norms:
-  """Squared column norms, their squared error, and a lower bound of that."""
+  """Squared column norms, their squared error, and a lower bound of the least one."""
 
   squares: np.ndarray
   error: float
@@ -62,7 +64,7 @@ class Norms:
 
   @property
   def gap(self) -> float:
-    """By what share of it the squared error can be above the least."""
+    """Relative excess of the squared error over its lower bound."""
     return self.error / self.lower_bound - 1.0
 
 
@@ -70,67 +72,69 @@ class BestNorms:
   """The best norms of columns under a schema, at a squared sensitivity of 1.
 
   Args:
-    participation: Who may take part when; in fixed epochs, in all of them.
+    participation: Limits on participation; in fixed epochs, clients may be in all.
   """
 
   def __init__(self, participation: Participation):
     self._participation = participation
     n = participation.num_rounds
     width = self._width = min(participation.min_separation, n)
-    in_all = (
+    is_unlimited = (
       participation.possible_participations == participation.possible_by_separation
     )
-    # The sensitivity is at most 1 if and only if for some shares, positive and with sum
-    # 1, self._sums @ squares is at most self._conditions @ shares.
+    # The sensitivity is at most 1 if and only if there are shares, positive and with
+    # sum 1, such that self._sums @ squares is at most self._conditions @ shares.
     if participation.fixed_epoch:
-      if not in_all:
+      if not is_unlimited:
         raise ValueError('in fixed epochs, clients must be able to be in all of them.')
       self._sums = np.tile(np.eye(width), -(-n // width))[:, :n]
       self._conditions = np.ones((width, 1))
       return
     self._sums = np.eye(n)
-    later = np.arange(n)[:, np.newaxis] - np.arange(n - width + 1)
-    self._conditions = ((later >= 0) & (later < width)).astype(float)
-    if not in_all:
+    rounds_after = np.arange(n)[:, np.newaxis] - np.arange(n - width + 1)
+    self._conditions = ((rounds_after >= 0) & (rounds_after < width)).astype(float)
+    if not is_unlimited:
       share = np.full(n, 1.0 / participation.possible_participations)
       self._conditions = np.column_stack([self._conditions, share])
 
   def __call__(self, costs: np.ndarray) -> Norms:
-    """The best ones for errors inverses @ costs @ inverses, of inverse norms."""
+    """Returns the best norms for the error inverses @ costs @ inverses."""
     scale = float(costs.sum())
     inverses = self._interior_point(costs / scale)
     squares = inverses**-2.0
     squares /= float(participation_lib.worst_sum(squares, self._participation))
-    error, bound = self._bounded(squares**-0.5, costs)
+    error, bound = self._error_and_bound(squares**-0.5, costs)
     return Norms(squares, error, bound)
 
-  def _bounded(self, inverses: np.ndarray, costs: np.ndarray) -> tuple[float, float]:
-    """The error, and the lower bound of the least one."""
-    by_inverses = costs @ inverses
-    error = float(inverses @ by_inverses)
-    multiplier = np.maximum(inverses**3 * by_inverses, 0.0)
+  def _error_and_bound(
+    self, inverses: np.ndarray, costs: np.ndarray
+  ) -> tuple[float, float]:
+    """Returns the error, and a lower bound of the least error."""
+    half_gradient = costs @ inverses
+    error = float(inverses @ half_gradient)
+    multiplier = np.maximum(inverses**3 * half_gradient, 0.0)
     bound = error + float((multiplier / inverses**2).sum()) - self._budget(multiplier)
-    if by_inverses.min() < 0:
-      largest = np.sqrt(error * np.diagonal(np.linalg.inv(costs)))
-      bound += 2.0 * float(np.minimum(by_inverses, 0.0) @ (largest - inverses))
+    if half_gradient.min() < 0:
+      upper = np.sqrt(error * np.diagonal(np.linalg.inv(costs)))
+      bound += 2.0 * float(np.minimum(half_gradient, 0.0) @ (upper - inverses))
     return error, bound
 
   def _budget(self, multiplier: np.ndarray) -> float:
-    """The largest multiplier @ squares at a sensitivity of 1."""
+    """Returns the largest multiplier @ squares at a sensitivity of 1."""
     if self._participation.fixed_epoch:
-      largest = np.zeros(self._width)
+      maxima = np.zeros(self._width)
       offset = np.arange(len(multiplier)) % self._width
-      np.maximum.at(largest, offset, multiplier)
-      return math.fsum(largest)
-    times = self._participation.possible_participations
+      np.maximum.at(maxima, offset, multiplier)
+      return math.fsum(maxima)
+    num_participations = self._participation.possible_participations
     successive = np.convolve(multiplier, np.ones(self._width), 'valid')
-    return max(float(successive.max()), math.fsum(multiplier) / times)
+    return max(float(successive.max()), math.fsum(multiplier) / num_participations)
 
   def _interior_point(self, costs: np.ndarray) -> np.ndarray:
-    """The best inverse norms but for a common factor, of error + sum(shares).
+    """Returns the best inverse norms up to a factor, for error + sum(shares).
 
-    Primal-dual: slacks are conditions @ shares - sums @ inverses^-2, and the products
-    of slacks and duals, and of shares and theirs, go to 0.
+    A primal-dual method: slacks are conditions @ shares - sums @ inverses^-2, and the
+    products of slacks and duals, and of shares and their duals, go to 0.
     """
     sums, conditions = self._sums, self._conditions
     n = len(costs)
@@ -156,7 +160,7 @@ class BestNorms:
       step = np.linalg.solve(curvature, rising)
       dual_step = target / slacks - duals - duals / slacks * (jacobian @ step)
       share_dual_step = target / shares - share_duals - share_duals / shares * step[n:]
-      length = _length(np.append(inverses, shares), step)
+      length = _max_length(np.append(inverses, shares), step)
       while True:
         new_inverses = inverses + length * step[:n]
         new_shares = shares + length * step[n:]
@@ -164,17 +168,19 @@ class BestNorms:
         if np.all(new_slacks > 0.01 * (1.0 - length) * slacks):
           break
         length *= 0.7
-      if length < _SHORT and complementarity < _NORMS_ENOUGH * error:
+      if length < _SHORT_STEP and complementarity < _NORMS_STALL_TOLERANCE * error:
         break
       inverses, shares, slacks = new_inverses, new_shares, new_slacks
-      length = min(_length(duals, dual_step), _length(share_duals, share_dual_step))
+      length = min(
+        _max_length(duals, dual_step), _max_length(share_duals, share_dual_step)
+      )
       duals = duals + length * dual_step
       share_duals = share_duals + length * share_dual_step
     return inverses
 
 
-def _length(values: np.ndarray, step: np.ndarray) -> float:
-  """How much of a step leaves values positive."""
+def _max_length(values: np.ndarray, step: np.ndarray) -> float:
+  """Returns how much of a step keeps the values positive."""
   falls = step < 0
   return min(1.0, 0.99 * float(np.min(-values[falls] / step[falls], initial=np.inf)))
 
@@ -183,7 +189,7 @@ class Columns:
   """The error of unit columns with their best norms, for prefix sums.
 
   Args:
-    participation: Who may take part when.
+    participation: Limits on participation.
   """
 
   def __init__(self, participation: Participation):
@@ -193,36 +199,36 @@ class Columns:
     self._weights = np.full(n, 1.0 / n)
 
   def norms(self, units: np.ndarray) -> Norms:
-    """The best ones for diagonals with columns of norm 1."""
+    """Returns the best norms for diagonals with columns of norm 1."""
     return self._best_norms(norm_costs(units))
 
   def loss(self, columns: np.ndarray) -> tuple[float, Optional[np.ndarray]]:
-    """Squared error by diagonals, whose columns may have any norm, and gradient."""
+    """Returns squared error and gradient by diagonals; columns may have any norm."""
     if np.any(columns[0] <= 0):
       return math.inf, None
     units = banded.unit_columns(columns)
-    found = self.norms(units)
-    lengths = np.sqrt(found.squares)
-    _, pull_back = self._errors(units * lengths)
-    by_units = pull_back(self._weights) * lengths
-    return found.error, banded.by_columns(columns, by_units)
+    norms = self.norms(units)
+    column_norms = np.sqrt(norms.squares)
+    _, pull_back = self._errors(units * column_norms)
+    unit_gradient = pull_back(self._weights) * column_norms
+    return norms.error, banded.by_columns(columns, unit_gradient)
 
   def rescaled(self, strategy: banded.Banded) -> tuple[banded.Banded, Norms]:
-    """A strategy with the best norms for its columns."""
+    """Returns a strategy with the best norms for its columns."""
     units = banded.unit_columns(strategy.diagonals)
-    found = self.norms(units)
-    return banded.Banded(strategy.num_rounds, units * np.sqrt(found.squares)), found
+    norms = self.norms(units)
+    return banded.Banded(strategy.num_rounds, units * np.sqrt(norms.squares)), norms
 
   def optimize(self, start: banded.Banded) -> banded.Banded:
-    """The best columns and norms, from a strategy on."""
-    found = descent.lbfgs(self.loss, start.diagonals, _TOLERANCE, lambda loss: None)
-    return self.rescaled(banded.Banded(start.num_rounds, found))[0]
+    """Returns the best columns and norms, searched from the strategy `start`."""
+    columns = descent.lbfgs(self.loss, start.diagonals, _TOLERANCE, lambda loss: None)
+    return self.rescaled(banded.Banded(start.num_rounds, columns))[0]
 
 
 def norm_costs(units: np.ndarray) -> np.ndarray:
-  """The mean squared error as a quadratic form of the inverse norms of columns."""
+  """Returns the mean squared error as a quadratic form of inverse column norms."""
   n = units.shape[1]
   inverse = scipy.linalg.solve_triangular(bands.to_dense(units), np.eye(n), lower=True)
-  # How many prefix sums have both of two rounds.
-  later = n - np.arange(n)
-  return np.minimum.outer(later, later) / n * (inverse @ inverse.T)
+  # The number of prefix sums that include both of two rounds is the minimum.
+  num_sums = n - np.arange(n)
+  return np.minimum.outer(num_sums, num_sums) / n * (inverse @ inverse.T)

@@ -1,24 +1,24 @@
-"""How much noise it takes, by how clients are drawn: for settings of published runs.
+"""Compares the noise that sampling schemes need, for settings of published runs.
 
     python -m benchmarks.amplification --output=docs/accounting
 
 Noise multipliers at (epsilon, delta) = (8, 1e-6), and the RMSE of prefix sums, of
 independent noise (gaussian), banded Toeplitz matrices and windowed BLTs, under each
-schema whose events are known for it:
+sampling scheme whose events are known for the mechanism:
 
-* StackOverflow: 2,048 rounds of 100 of 342,477 clients (arXiv:2202.08312). Nobody has
-  to come back; without sampling a client is in one round.
+* StackOverflow: 2,048 rounds of 100 of 342,477 clients (arXiv:2202.08312). No client
+  must participate twice; without sampling it is in one round.
 * CIFAR-10: 2,000 steps on 500 of 50,000 examples, 20 epochs (arXiv:2306.08153). Without
-  sampling each is in every 100th step.
+  sampling each example is in every 100th step.
 
-Numbers of bands are those of powers of 2 with the least RMSE, jointly with
-amplification: for cyclic Poisson sampling, whose groups are as many, for balls in bins,
-and for b-min-sep sampling, whose separation they are.
+Numbers of bands are the powers of 2 with the least RMSE, amplification included: for
+cyclic Poisson sampling, which has as many groups, for balls in bins, and for b-min-sep
+sampling, where they are the separation.
 
 Epsilon is for adding or removing a client; without sampling, for leaving out its data.
 
-With `--output`, a table, amplification.csv, and a picture, amplification.png. With
-`--monte_carlo`, the rows of that accountant as well, which take most of the time: balls
+With `--output`, writes a table, amplification.csv, and a picture, amplification.png.
+With `--monte_carlo`, adds rows of that accountant, which take most of the time: balls
 in bins with the bands of the deterministic bound, and b-min-sep sampling, which has no
 other accountant.
 """
@@ -36,7 +36,7 @@ from typing import Any, NamedTuple, Optional
 from benchmarks import _arguments
 
 if __name__ == '__main__':
-  # The folder to write table and picture to.
+  # `output`: folder for table and picture.
   _FLAGS = _arguments.parse(__doc__ or '', output='', monte_carlo=False)
 
 from matplotlib import figure
@@ -60,7 +60,7 @@ class Setting(NamedTuple):
 
   @property
   def unsampled(self) -> strategies.Participation:
-    """A client is in one round, or in every so manieth one."""
+    """Limits without sampling: one participation, or one in each cycle."""
     cycle = self.population // self.cohort
     if cycle >= self.num_rounds:
       return strategies.Participation.single(self.num_rounds)
@@ -68,7 +68,7 @@ class Setting(NamedTuple):
 
   @property
   def clients(self) -> tuple[int, int, int]:
-    """What most schemas are made of."""
+    """Arguments of most sampling schemes."""
     return self.num_rounds, self.population, self.cohort
 
 
@@ -79,7 +79,7 @@ SETTINGS = (
 
 
 class Row(NamedTuple):
-  """A mechanism with as much noise as it takes under a schema."""
+  """A mechanism with the noise that it needs under a sampling scheme."""
 
   setting: str
   sampling: str
@@ -117,27 +117,27 @@ def _rmse(mechanism: accounting.Mechanism) -> float:
 
 
 def _best_bands(
-  largest: int, schema_of: Callable[[int], sampling.Schema]
+  maximum: int, schema_of: Callable[[int], sampling.Schema]
 ) -> tuple[accounting.Mechanism, int]:
-  """The Toeplitz matrix with the least error, of those with powers of 2 bands."""
-  bands = [2**i for i in range(1, largest.bit_length())]
-  found = [(_fit('toeplitz', schema_of(each), None, each), each) for each in bands]
-  return min(found, key=lambda each: _rmse(each[0]))
+  """Returns the Toeplitz mechanism with the least error over powers of 2 bands."""
+  bands = [2**i for i in range(1, maximum.bit_length())]
+  candidates = [(_fit('toeplitz', schema_of(each), None, each), each) for each in bands]
+  return min(candidates, key=lambda each: _rmse(each[0]))
 
 
 def measure(
   setting: Setting, with_monte_carlo: bool
 ) -> Iterator[tuple[str, accounting.Mechanism, Optional[int], Optional[str]]]:
-  """Name of the sampling, mechanism, bands, and the accountant if it was chosen."""
+  """Yields sampling scheme, mechanism, bands, and the accountant if it was chosen."""
   rounds, cycle = setting.num_rounds, setting.population // setting.cohort
-  limits, most = setting.unsampled, min(cycle, rounds)
+  limits, max_bands = setting.unsampled, min(cycle, rounds)
   for name in ('gaussian', 'toeplitz', 'windowed_blt'):
-    bands = most if name == 'toeplitz' else None
+    bands = max_bands if name == 'toeplitz' else None
     yield 'no sampling', _fit(name, limits, None, bands), bands, None
   poisson = sampling.PoissonSampling.of_cohort(*setting.clients)
   yield 'Poisson', _fit('gaussian', poisson), None, None
   best, bands = _best_bands(
-    most,
+    max_bands,
     lambda b: sampling.PoissonSampling.of_cohort(*setting.clients, num_groups=b),
   )
   yield 'cyclic Poisson', best, bands, None
@@ -147,7 +147,7 @@ def measure(
   yield 'random allocation', _fit('gaussian', allocation), None, None
   bins = sampling.BallsInBins.of_cohort(*setting.clients)
   yield 'balls in bins', _fit('gaussian', bins), None, None
-  best, bands = _best_bands(most, lambda _: bins)
+  best, bands = _best_bands(max_bands, lambda _: bins)
   yield 'balls in bins', best, bands, None
   yield 'balls in bins', _fit('windowed_blt', bins), None, None
   if not with_monte_carlo:
@@ -155,18 +155,18 @@ def measure(
   for name, number in (('toeplitz', bands), ('windowed_blt', None)):
     fitted = _fit(name, bins, 'monte_carlo', number)
     yield 'balls in bins', fitted, number, 'monte_carlo'
-  breaks = separations.best_separation(*setting.clients, _EPSILON, _DELTA)
-  bands = breaks.min_separation
-  yield 'b-min-sep', _fit('toeplitz', breaks, None, bands), bands, 'monte_carlo'
+  b_min_sep = separations.best_separation(*setting.clients, _EPSILON, _DELTA)
+  bands = b_min_sep.min_separation
+  yield 'b-min-sep', _fit('toeplitz', b_min_sep, None, bands), bands, 'monte_carlo'
 
 
 def rows_of(setting: Setting, with_monte_carlo: bool) -> Iterator[Row]:
-  """All rows of a setting, as they are found."""
+  """Yields the rows of a setting as they are computed."""
   unsampled: dict[str, float] = {}
   for scheme, mechanism, bands, accountant in measure(setting, with_monte_carlo):
     rmse = _rmse(mechanism)
     unsampled.setdefault(mechanism.name, rmse)
-    used = accountant or accounting.accountants.tightest(
+    used_accountant = accountant or accounting.accountants.tightest(
       mechanism.event, mechanism.relation
     )
     yield Row(
@@ -174,7 +174,7 @@ def rows_of(setting: Setting, with_monte_carlo: bool) -> Iterator[Row]:
       scheme,
       mechanism.name,
       bands,
-      used,
+      used_accountant,
       mechanism.adjacency,
       mechanism.noise_multiplier,
       rmse,
@@ -183,30 +183,30 @@ def rows_of(setting: Setting, with_monte_carlo: bool) -> Iterator[Row]:
 
 
 def draw(rows: Sequence[Row]) -> figure.Figure:
-  """Errors, as bars; and noise multipliers beside them."""
-  made = figure.Figure(figsize=(12, 6.2), layout='constrained')
-  axes = made.subplots(1, len(SETTINGS))
-  for each, setting in zip(axes, SETTINGS):
-    own = [row for row in rows if row.setting == setting.name]
-    for y, row in enumerate(own):
-      each.barh(y, row.rmse, color=_COLORS[row.mechanism], height=0.75)
+  """Draws errors as bars, labelled with noise multipliers."""
+  picture = figure.Figure(figsize=(12, 6.2), layout='constrained')
+  axes = picture.subplots(1, len(SETTINGS))
+  for ax, setting in zip(axes, SETTINGS):
+    shown = [row for row in rows if row.setting == setting.name]
+    for y, row in enumerate(shown):
+      ax.barh(y, row.rmse, color=_COLORS[row.mechanism], height=0.75)
       text = f' {row.rmse:.2f}  (noise {row.noise_multiplier:.3f})'
-      each.text(row.rmse, y, text, va='center', fontsize='small')
-    each.set_yticks(range(len(own)), [_label(row) for row in own], fontsize='small')
-    each.invert_yaxis()
-    each.set_xscale('log')
-    each.set_xlim(min(row.rmse for row in own) / 2, 6 * max(row.rmse for row in own))
-    each.set_xlabel('RMSE of prefix sums, in clip norms')
+      ax.text(row.rmse, y, text, va='center', fontsize='small')
+    ax.set_yticks(range(len(shown)), [_label(row) for row in shown], fontsize='small')
+    ax.invert_yaxis()
+    ax.set_xscale('log')
+    ax.set_xlim(min(row.rmse for row in shown) / 2, 6 * max(row.rmse for row in shown))
+    ax.set_xlabel('RMSE of prefix sums, in clip norms')
     size = (
       f'{setting.num_rounds:,} rounds of {setting.cohort} of {setting.population:,}'
     )
-    each.set_title(f'{setting.name}: {size}', fontsize='medium')
+    ax.set_title(f'{setting.name}: {size}', fontsize='medium')
     for side in ('top', 'right'):
-      each.spines[side].set_visible(False)
-  made.suptitle(
+      ax.spines[side].set_visible(False)
+  picture.suptitle(
     f'Noise for epsilon = {_EPSILON:g} at delta = {_DELTA:g}, by how clients are drawn'
   )
-  return made
+  return picture
 
 
 def _label(row: Row) -> str:
@@ -219,7 +219,6 @@ def _label(row: Row) -> str:
 
 
 def main() -> None:
-  """Prints a line for each row."""
   logging.disable(logging.WARNING)
   rows: list[Row] = []
   print(f'{"":70}{"noise":>8}{"RMSE":>9}{"of unsampled":>14}  adjacency')
@@ -227,9 +226,9 @@ def main() -> None:
     for row in rows_of(setting, _FLAGS.monte_carlo):
       rows.append(row)
       label = f'{row.setting}: {_label(row)} ({row.accountant})'
-      part = row.rmse / row.unsampled_rmse
+      ratio = row.rmse / row.unsampled_rmse
       print(
-        f'{label:70}{row.noise_multiplier:8.4f}{row.rmse:9.3f}{part:14.3f}'
+        f'{label:70}{row.noise_multiplier:8.4f}{row.rmse:9.3f}{ratio:14.3f}'
         f'  {row.adjacency}',
         flush=True,
       )

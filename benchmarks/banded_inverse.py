@@ -1,18 +1,18 @@
-"""Error and time of optimised banded inverses, against a peer's figures.
+"""Compares error and time of optimised banded inverses with a peer's recorded ones.
 
     python -m benchmarks.banded_inverse
 
-The peer does not install beside TensorFlow Federated; its figures are recorded, on one
+The peer cannot be installed with TensorFlow Federated; its figures are recorded, on one
 core of another machine, from runs that had not converged
 (tests/strategies/matrix_factorization.json). Ours are measured here on one core.
 
-Then the RMSE without and with columns of one norm: of BISR, of the best root, and of
-the best bands.
+Then compares the RMSE without and with columns of equal norm: of BISR, of the best
+root, and of the best bands.
 """
 
 import os
 
-# Before NumPy reads them: one core.
+# One core; set before NumPy reads them.
 for _variable in ('OMP_NUM_THREADS', 'OPENBLAS_NUM_THREADS', 'MKL_NUM_THREADS'):
   os.environ[_variable] = '1'
 
@@ -29,14 +29,13 @@ from tff_dp_aggregators.strategies import banded_inverse
 _RECORDED = (
   pathlib.Path(__file__).parents[1] / 'tests/strategies/matrix_factorization.json'
 )
-# Rounds, separation and times of a client.
+# Rounds, separation, and participations of a client.
 _LIMITS = ((2000, 400, 5), (512, 512, 1), (512, 64, 8))
 _BANDS = (2, 4, 8, 16)
 
 
 def main() -> None:
-  """Prints a line a case."""
-  # Imports what is slow to import.
+  # Imports slow modules before anything is timed.
   banded_inverse.optimize(16, num_bands=4, cache=False)
   results = json.loads(_RECORDED.read_text())['results']
   print(
@@ -60,18 +59,18 @@ def main() -> None:
     seconds = time.process_time() - start
     measure = 'rmse' if objective == 'mean' else 'max_error'
     error = getattr(strategy, measure)(participation)
-    closed = BandedInverse.square_root(num_rounds, num_bands)
+    closed_form = BandedInverse.square_root(num_rounds, num_bands)
     print(
       f'{num_rounds:6d} {separation:6d} {participation.max_participations:5d}'
       f' {num_bands:5d}  {objective:4s} {error:12.6f} {error / result[measure]:9.6f}'
       f' {seconds:8.3f} {seconds / result["peer_seconds_one_core"]:9.1e}'
-      f' {getattr(closed, measure)(participation):13.6f}'
+      f' {getattr(closed_form, measure)(participation):13.6f}'
       f'  {strategy.sensitivity_kind(participation)}'
     )
-  _columns_of_one_norm()
+  _compare_unit_columns()
 
 
-def _columns_of_one_norm() -> None:
+def _compare_unit_columns() -> None:
   print(
     '\nrounds  apart times bands     BISR  one norm     root  one norm     best'
     '  one norm    gained  sensitivity'
@@ -94,10 +93,10 @@ def _columns_of_one_norm() -> None:
         (best, UnitBandedInverse.of(best)),
       )
       errors = [[each.rmse(participation) for each in pair] for pair in pairs]
-      written = ''.join(f'{one:9.4f} {other:9.4f}' for one, other in errors)
+      text = ''.join(f'{first:9.4f} {second:9.4f}' for first, second in errors)
       kinds = {each.sensitivity_kind(participation) for pair in pairs for each in pair}
       print(
-        f'{num_rounds:6d} {separation:6d} {times:5d} {num_bands:5d}{written}'
+        f'{num_rounds:6d} {separation:6d} {times:5d} {num_bands:5d}{text}'
         f' {1 - errors[-1][1] / errors[-1][0]:9.2%}  {", ".join(sorted(kinds))}'
       )
 

@@ -1,8 +1,8 @@
-"""Error and time of optimised banded Toeplitz strategies, against a peer's figures.
+"""Compares error and time of optimised banded Toeplitz strategies with a peer's.
 
     python -m benchmarks.banded_toeplitz
 
-The peer does not install beside TensorFlow Federated; its figures are recorded, on one
+The peer cannot be installed with TensorFlow Federated; its figures are recorded, on one
 core of another machine and converged (tests/strategies/matrix_factorization.json).
 Ours are measured here on one core, the better of two times. This package promises an
 error at most 5e-4 above the peer's, and the times in the column "bound". For several
@@ -11,7 +11,7 @@ participations the best errors known before had four or five digits.
 
 import os
 
-# Before NumPy reads them: one core.
+# One core; set before NumPy reads them.
 for _variable in ('OMP_NUM_THREADS', 'OPENBLAS_NUM_THREADS', 'MKL_NUM_THREADS'):
   os.environ[_variable] = '1'
 
@@ -31,7 +31,7 @@ _RECORDED = (
 )
 _RUNS = 2
 _BOUNDS = {(2048, 342): 0.3, (10**5, 1000): 20.0}
-# Best errors known, for the mean, with as many bands as rounds between participations.
+# Best known mean errors with as many bands as rounds between participations.
 _SEVERAL = {(2000, 400, 5): 7.849, (2000, 100, 20): 20.207}
 
 
@@ -78,8 +78,7 @@ def _recorded() -> list[dict[str, Any]]:
 
 
 def main() -> None:
-  """Prints a line a case."""
-  toeplitz.optimize(16, num_bands=4, cache=False)  # Imports what is slow to import.
+  toeplitz.optimize(16, num_bands=4, cache=False)  # Imports slow modules.
   print('rounds bands times  for         error  above peer   seconds  bound   to peer')
   for result in _recorded():
     objective = result['objective']

@@ -1,20 +1,20 @@
-"""Which kind of strategy has the least error, by how often and when clients come back.
+"""Finds the kind of strategy with the least error for each limit on participation.
 
     python -m benchmarks.best_kinds --output=docs/strategies
 
-For a number of rounds, and a grid of how far a client's rounds are apart at least and
-how many there are at most: the mechanism with the least RMSE at equal epsilon, and the
-one that `tff-dp-plan` advises, which keeps little from round to round and is at most 5%
-above that. What a plan leaves out as skipped is built as well: the last line says by
-how much the best of all kinds is better than the best row of its plan, at most.
+For a number of rounds, and a grid of minimum separations and maximum participations,
+finds the mechanism with the least RMSE at equal epsilon, and the one that `tff-dp-plan`
+advises, which needs little memory between rounds and is at most 5% above that. Kinds
+that a plan skips are built as well: the last line has the largest relative improvement
+of the best of all kinds over the best row of its plan.
 
-With `--output`, a table, best_kinds.csv, and a picture, best_kinds.png.
+With `--output`, writes a table, best_kinds.csv, and a picture, best_kinds.png.
 """
 
 import os
 
 os.environ['OMP_NUM_THREADS'] = os.environ['OPENBLAS_NUM_THREADS'] = '1'
-os.environ['TFF_DP_AGGREGATORS_CACHE'] = ''  # Nothing is read that was kept.
+os.environ['TFF_DP_AGGREGATORS_CACHE'] = ''  # Disables the cache of strategies.
 
 import csv
 import logging
@@ -24,7 +24,7 @@ from typing import NamedTuple
 from benchmarks import _arguments
 
 if __name__ == '__main__':
-  # Rounds, a power of 2, and the folder to write table and picture to.
+  # `num_rounds`: a power of 2; `output`: folder for table and picture.
   _FLAGS = _arguments.parse(__doc__ or '', num_rounds=512, output='')
 
 from matplotlib import colormaps
@@ -36,12 +36,12 @@ from tff_dp_aggregators.accounting.planning import comparison as planning
 from tff_dp_aggregators.strategies import registry
 
 _MODEL_SIZE, _DELTA = 10**6, 1e-6
-_FEWEST_APART = 2
+_MIN_SEPARATION = 2
 _ROUNDING = 1e-5
 
 
 class Point(NamedTuple):
-  """What came out for one of the grid's limits on participation."""
+  """The result for one point of the grid of limits on participation."""
 
   num_rounds: int
   min_separation: int
@@ -58,9 +58,9 @@ class Point(NamedTuple):
 
 
 def grid(num_rounds: int) -> Iterator[strategies.Participation]:
-  """A single participation, and powers of 2 of both limits."""
+  """Yields a single participation, then powers of 2 of both limits."""
   yield strategies.Participation.single(num_rounds)
-  separation = _FEWEST_APART
+  separation = _MIN_SEPARATION
   while separation < num_rounds:
     times = 2
     while (times - 1) * separation < num_rounds:
@@ -70,7 +70,7 @@ def grid(num_rounds: int) -> Iterator[strategies.Participation]:
 
 
 def measure(limits: strategies.Participation) -> Point:
-  """Plans for the limits, and builds what the plan leaves out."""
+  """Plans for the limits, and builds the kinds that the plan skips."""
   task = planning.Task(
     limits, _MODEL_SIZE, _DELTA, noise_multiplier=1.0, mechanisms=tuple(registry.KINDS)
   )
@@ -107,7 +107,7 @@ def _kind(name: str) -> str:
 
 
 def draw(points: Sequence[Point]) -> figure.Figure:
-  """Which kind is the best, and which is advised, as colors of a grid."""
+  """Draws the best and the advised kinds as colors of a grid."""
   single, several = points[0], points[1:]
   kinds = [
     name
@@ -116,16 +116,16 @@ def draw(points: Sequence[Point]) -> figure.Figure:
   ]
   palette = (*colormaps['Set2'].colors, *colormaps['Set3'].colors)
   colors = dict(zip(kinds, palette))
-  made = figure.Figure(figsize=(13, 5.6), layout='constrained')
-  left, right = made.subplots(1, 2, sharey=True)
+  picture = figure.Figure(figsize=(13, 5.6), layout='constrained')
+  left, right = picture.subplots(1, 2, sharey=True)
   separations = sorted({point.min_separation for point in several})
   times = sorted({point.max_participations for point in several})
-  for axes, what in ((left, 'best'), (right, 'advised')):
+  for axes, choice in ((left, 'best'), (right, 'advised')):
     for point in several:
       x, y = separations.index(point.min_separation), _row(times, point)
-      _cell(axes, x, y, point, what, colors)
+      _cell(axes, x, y, point, choice, colors)
     for x in range(len(separations)):
-      _cell(axes, x, 0, single, what, colors)
+      _cell(axes, x, 0, single, choice, colors)
     axes.set_xlim(-0.5, len(separations) - 0.5)
     axes.set_ylim(-0.5, len(times) + 0.5)
     axes.set_xticks(range(len(separations)), [str(each) for each in separations])
@@ -137,40 +137,39 @@ def draw(points: Sequence[Point]) -> figure.Figure:
   left.set_ylabel('max_participations')
   left.set_title('The least RMSE', fontsize='medium')
   right.set_title('What tff-dp-plan advises', fontsize='medium')
-  made.suptitle(
+  picture.suptitle(
     f'{single.num_rounds} rounds: RMSE as a part of that of the gaussian mechanism, '
     'and model-sized buffers'
   )
   handles = [patches.Patch(color=colors[name], label=name) for name in kinds]
-  made.legend(
+  picture.legend(
     handles=handles, loc='outside lower center', ncols=len(kinds), frameon=False
   )
-  return made
+  return picture
 
 
 def _row(times: Sequence[int], point: Point) -> int:
   return 1 + times.index(point.max_participations)
 
 
-def _cell(axes, x: int, y: int, point: Point, what: str, colors: dict) -> None:
-  rmse = getattr(point, f'{what}_rmse') / point.gaussian_rmse
-  color = colors[_kind(getattr(point, what))]
+def _cell(axes, x: int, y: int, point: Point, choice: str, colors: dict) -> None:
+  rmse = getattr(point, f'{choice}_rmse') / point.gaussian_rmse
+  color = colors[_kind(getattr(point, choice))]
   axes.add_patch(patches.Rectangle((x - 0.48, y - 0.48), 0.96, 0.96, color=color))
-  buffers = getattr(point, f'{what}_buffers')
+  buffers = getattr(point, f'{choice}_buffers')
   axes.text(x, y, f'{rmse:.3f}\n{buffers}', ha='center', va='center', fontsize='small')
 
 
 def main() -> None:
-  """Prints a line for each point."""
   logging.disable(logging.WARNING)
   points = []
   print(f'{"apart":>6}{"times":>6}  {"best":32}{"RMSE":>9}  advised')
   for limits in grid(_FLAGS.num_rounds):
     point = measure(limits)
     points.append(point)
-    where = f'{point.min_separation:6}{point.max_participations:6}'
-    chosen = f'{point.advised} ({point.advised_rmse:.4f})'
-    print(f'{where}  {point.best:32}{point.best_rmse:9.4f}  {chosen}', flush=True)
+    start = f'{point.min_separation:6}{point.max_participations:6}'
+    advised = f'{point.advised} ({point.advised_rmse:.4f})'
+    print(f'{start}  {point.best:32}{point.best_rmse:9.4f}  {advised}', flush=True)
   if _FLAGS.output:
     path = os.path.join(_FLAGS.output, 'best_kinds')
     with open(f'{path}.csv', 'w', encoding='utf-8', newline='') as file:
@@ -182,10 +181,10 @@ def main() -> None:
         )
     draw(points).savefig(f'{path}.png', dpi=110)
     print(f'Written: {path}.csv and {path}.png.')
-  ahead = max((1 - point.skipped_rmse / point.best_rmse, point) for point in points)
+  gain = max((1 - point.skipped_rmse / point.best_rmse, point) for point in points)
   print(
-    f'What a plan leaves out is better by {max(0.0, ahead[0]):.3%} at most'
-    + (f': {ahead[1].skipped}.' if ahead[0] > _ROUNDING else '.')
+    f'What a plan leaves out is better by {max(0.0, gain[0]):.3%} at most'
+    + (f': {gain[1].skipped}.' if gain[0] > _ROUNDING else '.')
   )
 
 

@@ -1,16 +1,17 @@
-"""Buffered linear Toeplitz strategies: error and time, as ratios to a peer's.
+"""Compares error and time of buffered linear Toeplitz strategies with a peer's.
 
     python -m benchmarks.blt
 
 Optimises each case of the peer (tests/strategies/matrix_factorization.json, recorded on
-one core of another machine) and prints, a line a case, our error and process time, the
-ratios of both to the peer's, and the ratio of our error to a strategy that needs far
-more memory: for one participation the square root with n - 1 buffers, which has the
-least maximal error of all Toeplitz strategies and, for the mean, its own; for several
-participations banded Toeplitz with min_separation - 1 buffers, optimised here.
+one core of another machine). Prints a line for each case with our error and process
+time, the ratios of both to the peer's, and the ratio of our error to that of a strategy
+that needs far more memory: for one participation the square root with n - 1 buffers,
+which has the least maximum error of all Toeplitz strategies, and whose own error is
+taken for the mean as well; for several participations banded Toeplitz with
+min_separation - 1 buffers, optimised here.
 
 A second table has the time of the search and of the closed forms for growing numbers of
-rounds. Nothing is read from the cache of strategies.
+rounds. The cache of strategies is not read.
 """
 
 import os
@@ -36,7 +37,7 @@ from tff_dp_aggregators.strategies import toeplitz
 _RECORDED = (
   pathlib.Path(__file__).parents[1] / 'tests/strategies/matrix_factorization.json'
 )
-# Participations of the second table; the last one is the slowest found at random.
+# Participations of the second table; the last one was the slowest in a random search.
 _PARTICIPATIONS = (
   Participation(10, 1, 8),
   Participation(10**3, 111, 8),
@@ -54,7 +55,7 @@ def _error(strategy: Strategy, objective: str, participation: Participation) -> 
 
 @functools.cache
 def _reference(objective: str, participation: Participation) -> float:
-  """The error of the strategy with more memory."""
+  """Returns the error of the strategy with more memory."""
   num_rounds = participation.num_rounds
   if participation.possible_participations > 1:
     strategy = toeplitz.optimize(
@@ -126,8 +127,7 @@ def _time_closed_forms() -> None:
 
 
 def main() -> None:
-  """Prints both tables."""
-  logging.getLogger(blt.__name__).setLevel(logging.ERROR)  # Buffers that do not help.
+  logging.getLogger(blt.__name__).setLevel(logging.ERROR)  # No warnings on buffers.
   _compare_optima()
   _time_closed_forms()
 

@@ -1,10 +1,10 @@
-"""The optimal dense strategies: error against certified bounds and a peer's figure.
+"""Compares errors of optimal dense strategies with certified bounds and a peer's.
 
     python -m benchmarks.dense
 
 The ratio in every line is that of the squared error to the certified lower bound for
-all strategies: 1 is optimal. The peer does not install beside TensorFlow Federated; its
-figures are recorded ones (tests/strategies/matrix_factorization.json). One core.
+all strategies: 1 is optimal. The peer cannot be installed with TensorFlow Federated;
+its figures are recorded ones (tests/strategies/matrix_factorization.json). One core.
 """
 
 import os
@@ -43,7 +43,6 @@ def _error(
 
 
 def main() -> None:
-  """Prints a line a case, then the peer's figure."""
   print('participation     rounds  objective     error  to bound  seconds  32 bands')
   for name, num_rounds, objective, participation in _CASES:
     start = time.process_time()

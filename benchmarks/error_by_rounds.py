@@ -1,17 +1,17 @@
-"""Error against number of rounds, for all strategies: a table and a picture.
+"""Plots the error of all strategies by number of rounds, and prints a table.
 
     python -m benchmarks.error_by_rounds --output=docs/strategies/error_by_rounds.png
 
 RMSE of prefix sums at an effective noise multiplier of 1 (sens(C) x ||B||_F / sqrt(n)),
 on the left for a single participation, on the right for five epochs (min_separation
-n / 5). Everything is computed in this run; each strategy goes as far as its optimiser
-is meant to go.
+n / 5). Everything is computed in this run; each strategy is plotted up to the number of
+rounds that its optimiser is meant for.
 """
 
 import os
 
 os.environ['OMP_NUM_THREADS'] = os.environ['OPENBLAS_NUM_THREADS'] = '1'
-os.environ['TFF_DP_AGGREGATORS_CACHE'] = ''  # Nothing is read that was kept.
+os.environ['TFF_DP_AGGREGATORS_CACHE'] = ''  # Disables the cache of strategies.
 
 import logging
 import time
@@ -20,7 +20,7 @@ from typing import Callable, NamedTuple
 from benchmarks import _arguments
 
 if __name__ == '__main__':
-  # How many rounds to go up to, and the PNG file to write the picture to.
+  # `num_rounds`: maximum number of rounds; `output`: PNG file of the picture.
   _FLAGS = _arguments.parse(__doc__ or '', num_rounds=10**6, output='')
 
 from matplotlib import figure
@@ -35,23 +35,23 @@ Build = Callable[[int, Participation], Strategy]
 
 
 class Line(NamedTuple):
-  """One strategy in the picture: what it is, up to how many rounds, drawn how."""
+  """A strategy in the picture, its maximum number of rounds, and its line style."""
 
   name: str
   build: Build
-  most: int
+  max_rounds: int
   style: str
 
 
-def _bands(participation: Participation, most: int = 10**6) -> int:
-  """As many bands as cost no sensitivity."""
-  several = participation.possible_participations > 1
+def _bands(participation: Participation, maximum: int = 10**6) -> int:
+  """Returns the largest number of bands that does not increase the sensitivity."""
+  is_repeated = participation.possible_participations > 1
   return min(
-    participation.min_separation if several else participation.num_rounds, most
+    participation.min_separation if is_repeated else participation.num_rounds, maximum
   )
 
 
-_BOTH = (
+_COMMON_LINES = (
   Line('Gaussian sum (identity)', lambda n, p: strategies.Identity(n), 10**7, 'k:'),
   Line('tree, plain', lambda n, p: strategies.BinaryTree(n, False), 10**7, 'C5--'),
   Line('tree, Honaker', lambda n, p: strategies.BinaryTree(n), 10**7, 'C5-'),
@@ -76,8 +76,8 @@ _BOTH = (
     'C2-',
   ),
 )
-_SINGLE = (
-  *_BOTH,
+_SINGLE_LINES = (
+  *_COMMON_LINES,
   Line(
     'banded Toeplitz, 64 bands',
     lambda n, p: strategies.toeplitz.optimize(n, num_bands=min(n, 64), participation=p),
@@ -97,8 +97,8 @@ _SINGLE = (
     'C3-',
   ),
 )
-_SEVERAL = (
-  *_BOTH,
+_REPEATED_LINES = (
+  *_COMMON_LINES,
   Line(
     'windowed BLT, 3 decays',
     lambda n, p: strategies.blt.optimize_windowed(n, num_decays=3, participation=p),
@@ -120,18 +120,18 @@ _SEVERAL = (
 )
 
 
-def _rounds(most: int) -> list[int]:
-  """Two to a factor of ten, all divisible by the epochs."""
+def _rounds(maximum: int) -> list[int]:
+  """Returns two numbers of rounds for each power of ten, divisible by the epochs."""
   rounds = [10 * 10**power * step for power in range(7) for step in (1, 3)]
-  return [n for n in rounds if n <= most]
+  return [n for n in rounds if n <= maximum]
 
 
 def _errors(
-  line: Line, participation_of: Callable[[int], Participation], most: int
+  line: Line, participation_of: Callable[[int], Participation], max_rounds: int
 ) -> list[tuple[int, float]]:
   """Prints and returns the error for each number of rounds."""
   points = []
-  for num_rounds in _rounds(min(most, line.most)):
+  for num_rounds in _rounds(min(max_rounds, line.max_rounds)):
     participation = participation_of(num_rounds)
     start = time.process_time()
     strategy = line.build(num_rounds, participation)
@@ -166,19 +166,18 @@ def _single(num_rounds: int) -> Participation:
   return Participation.single(num_rounds)
 
 
-def _several(num_rounds: int) -> Participation:
+def _repeated(num_rounds: int) -> Participation:
   return Participation(num_rounds, num_rounds // _EPOCHS, _EPOCHS)
 
 
 def main(num_rounds: int, output: str) -> None:
-  """Prints the table and draws the picture."""
-  logging.disable(logging.WARNING)  # That fewer buffers than asked for do.
+  logging.disable(logging.WARNING)  # Warnings that fewer buffers suffice.
   print(f'{"strategy":36} {"rounds":>9} {"rmse":>10} {"built in":>11}')
   picture = figure.Figure(figsize=(11, 6), dpi=120, layout='constrained')
   left, right = picture.subplots(1, 2)
   for axes, title, lines, participation_of in (
-    (left, 'single participation', _SINGLE, _single),
-    (right, 'five epochs, n/5 rounds apart', _SEVERAL, _several),
+    (left, 'single participation', _SINGLE_LINES, _single),
+    (right, 'five epochs, n/5 rounds apart', _REPEATED_LINES, _repeated),
   ):
     print(title)
     results = [(line, _errors(line, participation_of, num_rounds)) for line in lines]

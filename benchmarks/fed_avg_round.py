@@ -1,12 +1,12 @@
-"""What privacy adds to a round of federated averaging.
+"""Measures the time that privacy adds to a round of federated averaging.
 
     python -m benchmarks.fed_avg_round [--rounds=15] [--clients=20]
 
 Trains a multilayer perceptron of 996,000 parameters on clients with 20 random examples
 each, in TFF's worker on all cores: without privacy, with TFF's own Gaussian mechanism,
-and with mechanisms of this package, whose noise is secret (ChaCha20) or has a seed
-(Philox). The processes take turns, a round each, so that a slower minute of the machine
-meets all of them. Printed are the median seconds of a round, and its ratio to the round
+and with mechanisms of this package, with secret noise (ChaCha20) or seeded noise
+(Philox). The processes run in turn, a round each, so that slower minutes of the machine
+affect all of them. Prints the median seconds of a round, and the ratio to the round
 without privacy.
 """
 
@@ -70,7 +70,7 @@ def _cases() -> dict[str, tff.aggregators.UnweightedAggregationFactory]:
   }
 
 
-def _clients(number: int) -> list[tf.data.Dataset]:
+def _clients(num_clients: int) -> list[tf.data.Dataset]:
   rng = np.random.default_rng(1)
   return [
     tf.data.Dataset.from_tensor_slices(
@@ -79,12 +79,11 @@ def _clients(number: int) -> list[tf.data.Dataset]:
         rng.integers(_LAYERS[-1], size=_EXAMPLES),
       )
     ).batch(_EXAMPLES)
-    for _ in range(number)
+    for _ in range(num_clients)
   ]
 
 
 def main(num_rounds: int, num_clients: int) -> None:
-  """Prints a line for each case."""
   model, clients = _perceptron.model(_LAYERS), _clients(num_clients)
   seconds = collections.defaultdict(list)
   with learning.runtime.local_runtime():
@@ -99,10 +98,10 @@ def main(num_rounds: int, num_clients: int) -> None:
         states[name] = process.next(states[name], clients).state
         if this_round >= _UNTIMED:
           seconds[name].append(time.perf_counter() - start)
-  without = statistics.median(seconds['no privacy'])
+  baseline = statistics.median(seconds['no privacy'])
   for name, values in seconds.items():
     median = statistics.median(values)
-    print(f'{name:16} {median:7.3f} s   {median / without:5.2f} x')
+    print(f'{name:16} {median:7.3f} s   {median / baseline:5.2f} x')
 
 
 if __name__ == '__main__':

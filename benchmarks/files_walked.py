@@ -1,17 +1,17 @@
-"""Files of the package that run from `aggregators.banded(...)` to a round's noise.
+"""Lists the package's files that run from `aggregators.banded(...)` to a round's noise.
 
     python -m benchmarks.files_walked
 
 Profiles a fresh process, which builds a banded mean, creates its process for a small
-model and runs the first round; prints each file of the package in which a function was
-called, by when that was first, with the functions. What a file does when it is imported
-does not count. TensorFlow and TFF trace Python once: what is called then is what runs
-in each round. The last line is the count, beside the most that there may be; the
-program ends with 1 if there are more.
+model and runs the first round. Prints each file of the package in which a function was
+called, by the time of the first call, with the functions. Code that runs on import does
+not count. TensorFlow and TFF trace Python once: the functions called then make up each
+round. The last line has the number of files and the maximum; the program exits with 1
+if there are more.
 
-The strategy has been optimised before, and is read from disk: how it is found is a
-story of its own. docs/architecture.md names these files; jax_privacy and TFF
-with TF Privacy have 4 and 5 files on the same way.
+The strategy was optimised before, and is read from disk, since its optimisation is not
+part of this path. docs/architecture.md names these files; jax_privacy and TFF with TF
+Privacy have 4 and 5 files on the same path.
 """
 
 import contextlib
@@ -27,13 +27,13 @@ from typing import Any
 
 from benchmarks import _arguments
 
-MOST_FILES = 18
+MAX_FILES = 18
 _ROOT = pathlib.Path(__file__).resolve().parent.parent
 _PACKAGE = _ROOT / 'tff_dp_aggregators'
 
 
 def walk() -> dict[str, list[str]]:
-  """Functions by file of the package, in the order of their first calls."""
+  """Returns the called functions by file, in the order of their first calls."""
   import numpy as np
   import tensorflow_federated as tff
 
@@ -44,19 +44,19 @@ def walk() -> dict[str, list[str]]:
   called: dict[str, list[str]] = {}
   top = sys._getframe()
 
-  def note(frame: Any, event: str, _: Any) -> None:
+  def record(frame: Any, event: str, _: Any) -> None:
     path, name = frame.f_code.co_filename, frame.f_code.co_name
-    if event != 'call' or not path.startswith(package) or _is_imported(frame, top):
+    if event != 'call' or not path.startswith(package) or _is_import(frame, top):
       return
     names = called.setdefault(path[len(package) :], [])
     if name not in names:
       names.append(name)
 
   participation = strategies.Participation(num_rounds=16, min_separation=4)
-  # The optimum is on disk then, as it is in every run but the first.
+  # Puts the optimum on disk, as in every run but the first.
   strategies.banded.optimize(16, num_bands=4, participation=participation)
-  threading.setprofile(note)
-  sys.setprofile(note)
+  threading.setprofile(record)
+  sys.setprofile(record)
   try:
     mean = aggregators.banded(
       participation,
@@ -73,8 +73,8 @@ def walk() -> dict[str, list[str]]:
   return called
 
 
-def _is_imported(frame: Any, top: Any) -> bool:
-  """Whether a call below the frame `top` is part of an import."""
+def _is_import(frame: Any, top: Any) -> bool:
+  """Whether a frame is part of an import that began below the frame `top`."""
   while frame is not None and frame is not top:
     if frame.f_code.co_name == '<module>':
       return True
@@ -83,14 +83,14 @@ def _is_imported(frame: Any, top: Any) -> bool:
 
 
 def walk_afresh() -> dict[str, list[str]]:
-  """`walk` in a process of its own, with a cache of strategies of its own."""
+  """Calls `walk` in a new process with an empty cache of strategies."""
   with tempfile.TemporaryDirectory() as folder:
-    # By a file, because TFF's workers keep a pipe open after the process has ended.
-    told = pathlib.Path(folder) / 'walk.json'
+    # The result is in a file, since TFF's workers keep pipes open after the process.
+    output = pathlib.Path(folder) / 'walk.json'
     code = 'import json, sys; from benchmarks.files_walked import walk; '
     code += "json.dump(walk(), open(sys.argv[1], 'w'))"
     program = subprocess.Popen(
-      [sys.executable, '-c', code, str(told)],
+      [sys.executable, '-c', code, str(output)],
       cwd=_ROOT,
       env={**os.environ, 'TFF_DP_AGGREGATORS_CACHE': folder},
       stdout=subprocess.DEVNULL,
@@ -101,19 +101,19 @@ def walk_afresh() -> dict[str, list[str]]:
       if program.wait():
         raise subprocess.CalledProcessError(program.returncode, program.args)
     finally:
-      # Its worker too, which TFF leaves behind.
+      # Ends TFF's worker too, which TFF leaves behind.
       with contextlib.suppress(ProcessLookupError):
         os.killpg(program.pid, signal.SIGKILL)
-    return json.loads(told.read_text(encoding='utf-8'))
+    return json.loads(output.read_text(encoding='utf-8'))
 
 
 def main() -> bool:
-  """Prints the files; returns whether they are few enough."""
+  """Prints the files; returns whether there are at most `MAX_FILES`."""
   called = walk_afresh()
   for path, functions in called.items():
     print(f'{path:36} {", ".join(functions)}')
-  print(f'{len(called)} files, of at most {MOST_FILES}')
-  return len(called) <= MOST_FILES
+  print(f'{len(called)} files, of at most {MAX_FILES}')
+  return len(called) <= MAX_FILES
 
 
 if __name__ == '__main__':

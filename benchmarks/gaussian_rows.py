@@ -1,13 +1,13 @@
-"""Time and tails of this package's Gaussians, against TensorFlow's own.
+"""Compares time and tails of this package's Gaussians with TensorFlow's own.
 
     python -m benchmarks.gaussian_rows
 
-Times 10^6 numbers a call on one core, all in turn: TensorFlow's, ours of Philox's words
-(simulations) and of ChaCha20's (secret noise), and the words alone, 64 bits a
-number, which are the floor. (Memory is a lower one: `copied` is reading and writing as
-many numbers.) Then counts how many of 5 x 10^8 float32 numbers of each, 5 x 10^7 of
-ChaCha20's, lie beyond 5.68 standard deviations, where a Gaussian has 6.7 of 5 x 10^8 on
-average.
+Times 10^6 numbers a call on one core, in turn: TensorFlow's, ours from words of Philox
+(simulations) and of ChaCha20 (secret noise), and the words alone, 64 bits a number,
+which are a lower bound. (Memory is a smaller one: `copied` is reading and writing as
+many numbers.) Then counts how many of 5 x 10^8 float32 numbers of each source, 5 x 10^7
+of ChaCha20's, are beyond 5.68 standard deviations, where a Gaussian has 6.7 of
+5 x 10^8 on average.
 """
 
 import os
@@ -29,7 +29,7 @@ from tff_dp_aggregators.noise import rows
 _TIMED = 10**6
 _CALLS = 51
 _COUNTED = 10**7
-_CHUNKS = 50
+_NUM_CHUNKS = 50
 _TAIL = 5.68
 
 
@@ -74,7 +74,7 @@ _FLOORS: dict[str, _Source] = {
 
 
 def _times(dtype: tf.DType) -> dict[str, list[float]]:
-  """Seconds of each call, sources in turn, the first call of each left out."""
+  """Returns the seconds of each call but the first; the sources run in turn."""
   numbers = tf.zeros([_TIMED], dtype)
   timed = {
     name: tf.function(lambda call, draw=draw: draw(_TIMED, dtype, call))
@@ -100,7 +100,6 @@ def _count_tail(draw: _Source, chunks: int) -> int:
 
 
 def main() -> None:
-  """Prints a line for each source, and its time as a multiple of TensorFlow's."""
   os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
   tf.config.threading.set_intra_op_parallelism_threads(1)
   tf.config.threading.set_inter_op_parallelism_threads(1)
@@ -111,14 +110,14 @@ def main() -> None:
     times = _times(dtype)
     for name, seconds in times.items():
       ratio = statistics.median(
-        one / other for one, other in zip(seconds, times['TensorFlow'])
+        ours / tensorflow for ours, tensorflow in zip(seconds, times['TensorFlow'])
       )
       print(
         f'{dtype.name}  {name:16s}  {statistics.median(seconds) * 1e3:6.1f} ms'
         f'{min(seconds) * 1e3:6.1f} ms  {ratio:.2f}'
       )
   for name, draw in _SOURCES.items():
-    chunks = _CHUNKS // 10 if name == 'ChaCha20' else _CHUNKS
+    chunks = _NUM_CHUNKS // 10 if name == 'ChaCha20' else _NUM_CHUNKS
     count = _count_tail(draw, chunks)
     print(f'{name:10s}  {count:3d} of {chunks * _COUNTED:.0e} beyond {_TAIL}')
 

@@ -1,12 +1,12 @@
-"""Optimised general banded strategies: error, gap, time and memory against a peer's.
+"""Compares optimised general banded strategies with a peer: error, gap, time, memory.
 
     python -m benchmarks.general_banded [--large]
 
-The peer does not install beside TensorFlow Federated: its figures are recorded ones
-(tests/strategies/matrix_factorization.json, which says where they are from), on one
-core of another machine and where marked with * stopped before it had converged. Each of
-ours is computed in a process of its own, for the memory, on one core. `gap` is the
-certified gap of the squared error; its time is not in ours. --large adds 2048 rounds.
+The peer cannot be installed with TensorFlow Federated: its figures are recorded on one
+core of another machine (tests/strategies/matrix_factorization.json has their source),
+and those marked with * stopped before convergence. Each of ours is computed in a new
+process, to measure its memory, on one core. `gap` is the certified gap of the squared
+error, whose time is not included. --large adds 2048 rounds.
 """
 
 import os
@@ -34,7 +34,7 @@ _LARGE_CASES = [(2048, 342, 'mean')]
 
 
 def _recorded(num_rounds: int, num_bands: int, objective: str) -> Optional[dict]:
-  """The peer's figures, None if there are none."""
+  """Returns the peer's figures; None if there are none."""
   for result in json.loads(_RECORDED.read_text())['results']:
     if result['strategy'] == 'general_banded_unit_columns' and (
       num_rounds,
@@ -46,7 +46,7 @@ def _recorded(num_rounds: int, num_bands: int, objective: str) -> Optional[dict]
 
 
 def _measure(num_rounds: int, num_bands: int, objective: str) -> dict[str, Any]:
-  """Optimises in this process."""
+  """Optimises a strategy; returns error, gap, and time and memory of this process."""
   start = time.process_time()
   strategy = banded.optimize(
     num_rounds, num_bands=num_bands, objective=objective, cache=False
@@ -69,7 +69,6 @@ def _in_new_process(*case: Any) -> dict[str, Any]:
 
 
 def main() -> None:
-  """Prints a line a case."""
   print(
     'rounds  bands  objective     error  peer error     ratio      gap'
     '  seconds  peer (recorded)   ratio  GiB'

@@ -1,17 +1,17 @@
-"""Local privacy in simulation: noise of each client, and what stands for it.
+"""Compares simulations of local privacy: noise of each client, or its approximation.
 
     python -m benchmarks.local_privacy [--cohort=1000] [--rounds=30] [--hidden=256]
 
 Trains a perceptron of 64 features, `hidden` units and 10 classes, packed, on clients of
-10 random examples in one batch, on all cores. Rounds of three processes come in turn:
-each client adds noise of its own (`aggregators.local_gaussian`, `local_laplace`), the
-server adds noise of the same error in its place (`approximate_local_gaussian`,
-`approximate_local_laplace`: simulation only), and the server alone adds noise
-(`gaussian`), which is what a round costs anyway. All with a seed, whose noise is
-Philox's, and local Gaussian noise with a secret key too, whose noise is ChaCha20's.
+10 random examples in one batch, on all cores. Rounds of three processes run in turn:
+each client adds noise (`aggregators.local_gaussian`, `local_laplace`), the server adds
+noise of the same error instead (`approximate_local_gaussian`,
+`approximate_local_laplace`: simulation only), and only the server adds noise
+(`gaussian`), which is the baseline. All have a seed and Philox noise; local Gaussian
+noise is measured with a secret key and ChaCha20 noise, too.
 
 Prints the median round of each. The last lines are the ratios of local noise to its
-approximation, medians of the ratios of rounds side by side.
+approximation, medians of the ratios of rounds run side by side.
 """
 
 import os
@@ -41,7 +41,7 @@ from tff_dp_aggregators.learning import packed
 _FEATURES, _CLASSES, _EXAMPLES = 64, 10, 10
 _UNTIMED = 2
 _SEED = noise.Seed(1)
-# Each local one with what stands for it, and the seed of both.
+# Each local mechanism with its approximation, and the seed of both.
 _PAIRS = {
   'Gaussian, of a seed': ('local_gaussian', 'approximate_local_gaussian', _SEED),
   'Laplace, of a seed': ('local_laplace', 'approximate_local_laplace', _SEED),
@@ -80,7 +80,7 @@ def _simulation(
 def _seconds(
   simulations: dict[str, packed.PackedFedAvg], cohort: int, rounds: int
 ) -> dict[str, list[float]]:
-  """Of each round of each, in turn."""
+  """Returns the seconds of each round of each simulation, which run in turn."""
   states: dict[str, Any] = {
     name: simulation.initialize() for name, simulation in simulations.items()
   }
@@ -89,30 +89,29 @@ def _seconds(
   for this_round in range(_UNTIMED + rounds):
     keys = local_order.keys(1, this_round, clients)
     for name, simulation in simulations.items():
-      begun = time.perf_counter()
+      start = time.perf_counter()
       states[name], _ = simulation.next(states[name], clients, keys)
       if this_round >= _UNTIMED:
-        seconds[name].append(time.perf_counter() - begun)
+        seconds[name].append(time.perf_counter() - start)
   return seconds
 
 
 def main() -> None:
-  """Prints a line for each process, and the ratios."""
   with tempfile.TemporaryDirectory() as scratch, learning.runtime.local_runtime():
     data = _data(scratch, _FLAGS.cohort)
     simulations = {_CENTRAL: _simulation('gaussian', _SEED, data, _FLAGS.hidden)}
-    for words, (local, approximate, seed) in _PAIRS.items():
+    for label, (local, approximate, seed) in _PAIRS.items():
       for name in (local, approximate):
-        simulations[f'{words}: {name}'] = _simulation(name, seed, data, _FLAGS.hidden)
+        simulations[f'{label}: {name}'] = _simulation(name, seed, data, _FLAGS.hidden)
     seconds = _seconds(simulations, _FLAGS.cohort, _FLAGS.rounds)
   size = (_FEATURES + 1) * _FLAGS.hidden + (_FLAGS.hidden + 1) * _CLASSES
   print(f'{size} parameters, {_FLAGS.cohort} clients a round; median round:')
   for name, times in seconds.items():
     print(f'{name:48s} {statistics.median(times) * 1e3:8.1f} ms')
-  for words, (local, approximate, _) in _PAIRS.items():
-    pairs = zip(seconds[f'{words}: {local}'], seconds[f'{words}: {approximate}'])
-    ratio = statistics.median(one / other for one, other in pairs)
-    print(f'noise of each client over its approximation, {words}: {ratio:.1f}')
+  for label, (local, approximate, _) in _PAIRS.items():
+    pairs = zip(seconds[f'{label}: {local}'], seconds[f'{label}: {approximate}'])
+    ratio = statistics.median(exact / approximation for exact, approximation in pairs)
+    print(f'noise of each client over its approximation, {label}: {ratio:.1f}')
 
 
 if __name__ == '__main__':

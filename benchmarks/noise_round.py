@@ -1,35 +1,35 @@
-"""What noise costs in a round of TFF: time, memory, and state that is shipped.
+"""Measures what noise costs in a round of TFF: time, memory, and state.
 
     python -m benchmarks.noise_round [--elements=1000000] [--storage=all] [--only=blt]
 
-Runs aggregation processes over one client with one float32 tensor, on one core, the
-worker of TFF included, each mechanism in a worker of its own. `seconds` are of one
-round beyond the same round of a plain sum (`tff.aggregators.SumFactory`), timed in
-turn: difference of the medians, and in brackets of the shortest.
-`busy` is the time of the processor that both processes took, on average (in steps of
-2 ms), for machines that have other things to do.
+Runs aggregation processes over one client with one float32 tensor, on one core, which
+TFF's worker shares, each mechanism in a new worker. `seconds` are those of one round
+minus those of the same round of a plain sum (`tff.aggregators.SumFactory`), timed in
+turn: difference of the medians, and in brackets of the minima. `busy` is the processor
+time of both processes, on average (in steps of 2 ms), for machines that run other
+programs.
 
-Each mechanism is in the round where most is remembered: its buffers are full, the tree
-completes ten levels at once (and, in the line before, only a leaf while ten levels are
-occupied, as in every other round). That round is served again and again. Files are in
+Each mechanism runs the round that remembers most: its buffers are full, and the tree
+completes ten levels at once (in the line before, it completes only a leaf while ten
+levels are occupied, as in every other round). That round is repeated. Files are in
 memory if there is a file system in memory.
 
 Ratios, both of medians:
 
 * `to TFF's tree`: to TFF's own `tree_aggregation`, in the round that completes ten
   levels.
-* `to limit`: to what the machine cannot do faster, timed in the same run on the same
-  core: 64 random bits for each number that is drawn, and each buffer that is read or
-  written, once, at the speed at which memory is copied.
+* `to limit`: to a lower bound of the machine, timed in the same run on the same core:
+  64 random bits for each number that is drawn, and each buffer that is read or written,
+  once, at the speed of copying memory.
 
-`estimated` is what `storage='auto'` goes by; it leaves out what a round takes with any
-storage, clipping for instance. `peak` is the most memory the worker had;
-files come on top of it. `state` is what TFF ships from round to round.
+`estimated` is the estimate that `storage='auto'` uses; it leaves out what a round takes
+with any storage, such as clipping. `peak` is the peak memory of the worker, without
+files. `state` is the size of TFF's state between rounds.
 """
 
 import os
 
-# Before TensorFlow counts the cores; the worker inherits it.
+# Set before TensorFlow counts the cores; the worker inherits it.
 os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
 os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '3')
 
@@ -48,7 +48,7 @@ from unittest import mock
 from benchmarks import _arguments
 
 if __name__ == '__main__':
-  # `storage` is auto, all, or one of them; `only`, a part of the names of mechanisms.
+  # `storage`: auto, all, or one of them; `only`: part of the names of mechanisms.
   _FLAGS = _arguments.parse(__doc__ or '', elements=10**6, storage='auto', only='')
 
 import numpy as np
@@ -68,8 +68,7 @@ from tff_dp_aggregators.noise.streaming import interpret
 _ROUNDS = 2048
 _TIMED, _UNTIMED = 5, 2
 _SHARED_MEMORY = '/dev/shm'
-# What takes longer a round is left out.
-_MAX_SECONDS = 5.0
+_MAX_SECONDS = 5.0  # Storages whose estimated round is longer are left out.
 
 
 class Case(NamedTuple):
@@ -109,8 +108,8 @@ class Limits(NamedTuple):
   """Seconds of one core for as many numbers as a record has.
 
   Attributes:
-    draw: 64 random bits for each.
-    touch: Reading them or writing them once.
+    draw: Drawing 64 random bits for each number.
+    touch: Reading or writing the numbers once.
   """
 
   draw: float
@@ -124,7 +123,7 @@ def _limits(num_elements: int) -> Limits:
     )
   )
   seed = tf.constant([1, 2], tf.int64)
-  source = np.ones(2**26, np.float32)  # More than any cache holds.
+  source = np.ones(2**26, np.float32)  # Larger than any cache of the processor.
   target = np.ones(2**26, np.float32)
   bandwidth = 2 * source.size / _shortest(lambda: np.copyto(target, source))
   return Limits(_shortest(lambda: draw(seed).numpy()), num_elements / bandwidth)
@@ -163,7 +162,7 @@ def _work(case: Case) -> Work:
 
 @dataclasses.dataclass
 class Measured:
-  """Of one mechanism: seconds in all, of a plain sum, of the processor; and bytes."""
+  """Seconds of rounds, plain sums and processor, and bytes, of one mechanism."""
 
   rounds: list[float]
   sums: list[float]
@@ -186,20 +185,20 @@ def _measure(
   num_elements: int,
   set_up: Callable[[Any], Any],
 ) -> Measured:
-  """Times rounds from the state that `set_up` makes of the initial one."""
+  """Times rounds that start from the state that `set_up` makes from the initial one."""
   value_type = tff.TensorType(np.float32, [num_elements])
   value = [np.full([num_elements], 1e-4, np.float32)]
   with runtime.local_runtime():
     process = factory.create(value_type)
     plain = tff.aggregators.SumFactory().create(value_type)
     state = _mapped(set_up, process.initialize())
-    nothing = plain.initialize()
+    plain_state = plain.initialize()
     rounds, sums, busy = [], [], []
     for _ in range(_UNTIMED + _TIMED):
       before = _busy_seconds()
       rounds.append(_seconds(lambda: process.next(state, value)))
       between = _busy_seconds()
-      sums.append(_seconds(lambda: plain.next(nothing, value)))
+      sums.append(_seconds(lambda: plain.next(plain_state, value)))
       busy.append(2 * between - before - _busy_seconds())
     peak = _peak_of_worker()
   leaves = tf.nest.flatten(state)
@@ -214,7 +213,7 @@ def _measure(
 
 
 def _mapped(function: Callable[[Any], Any], state: Any) -> Any:
-  """A state with `function` applied to the named tuples in it, outermost first."""
+  """Applies `function` to the named tuples in a state, outermost first."""
   changed = function(state)
   if changed is not state or not isinstance(state, tuple):
     return changed
@@ -228,13 +227,13 @@ def _worker() -> psutil.Process:
 
 
 def _busy_seconds() -> float:
-  """Time of the processor that this process and its worker have taken so far."""
+  """Returns the processor time of this process and its worker so far."""
   times = [process.cpu_times() for process in (psutil.Process(), _worker())]
   return sum(time.user + time.system for time in times)
 
 
 def _peak_of_worker() -> int:
-  """Bytes that the worker had in memory when it had most."""
+  """Returns the peak memory of the worker, in bytes."""
   worker = _worker()
   with open(f'/proc/{worker.pid}/status') as status:
     (kilobytes,) = re.findall(r'^VmHWM:\s*(\d+) kB', status.read(), re.MULTILINE)
@@ -261,7 +260,7 @@ def _measure_case(case: Case, storage: noise.Storage, num_elements: int) -> Meas
 
 
 class _Filled(files_lib._Memory):
-  """Writes zeros to what is read."""
+  """Memory that writes zeros to each file before it is read."""
 
   def _read(self, position: int, slot: tf.Tensor, stamp: tf.Tensor) -> Any:
     layout = self.rows.layout
@@ -335,23 +334,23 @@ def _print_line(
   )
 
 
-def _storages(case: Case, num_elements: int, which: str) -> dict[str, float]:
-  """Estimated seconds of the storages to be tried."""
+def _storages(case: Case, num_elements: int, choice: str) -> dict[str, float]:
+  """Returns the storages to measure, with their estimated seconds."""
   rows = noise.GaussianRows(tf.TensorSpec([num_elements]))
   costs = strategies.strategy.by_storage(case.strategy, rows.layout.num_bytes)
   cheapest = strategies.strategy.cheapest(costs)
   estimates = {storage: cost.seconds for storage, cost in costs.items()}
-  if which == 'auto':
+  if choice == 'auto':
     return {cheapest: estimates[cheapest]}
   quick = {s: e for s, e in estimates.items() if e <= _MAX_SECONDS}
-  return quick if which == 'all' else {s: e for s, e in quick.items() if s == which}
+  return quick if choice == 'all' else {s: e for s, e in quick.items() if s == choice}
 
 
-def main(num_elements: int, which: str, only: str) -> None:
-  """Prints the limits, a line for TFF's tree, and one a mechanism and storage."""
+def main(num_elements: int, choice: str, only: str) -> None:
+  """Prints the limits, then a line for TFF's tree and each mechanism and storage."""
   choices = ['auto', 'all', *STORAGES]
-  if which not in choices:
-    sys.exit(f'error: --storage={which} is none of {", ".join(choices)}.')
+  if choice not in choices:
+    sys.exit(f'error: --storage={choice} is none of {", ".join(choices)}.')
   limits = _limits(num_elements)
   print(
     f'{num_elements} numbers: {limits.draw:.4f} s to draw 64 random bits for each, '
@@ -368,7 +367,7 @@ def main(num_elements: int, which: str, only: str) -> None:
     if only not in case.name:
       continue
     limit = _work(case).seconds(limits)
-    for storage, estimated in _storages(case, num_elements, which).items():
+    for storage, estimated in _storages(case, num_elements, choice).items():
       with _directory() as directory:
         used: noise.Storage = noise.Files(directory) if storage == 'files' else storage
         measured = _measure_case(case, used, num_elements)

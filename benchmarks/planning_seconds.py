@@ -1,16 +1,16 @@
-"""How long strategies take to find, against what `accounting.plan` expects.
+"""Compares the time of optimising strategies with the estimates of `accounting.plan`.
 
     python -m benchmarks.planning_seconds
 
-For rounds, separations and bands in a grid, on one core and without the cache: seconds
-of the processor, the estimate by which the program leaves a mechanism out or not
+For a grid of rounds, separations and bands, on one core and without the cache, prints
+processor seconds, the estimate by which a plan decides whether to skip a mechanism
 (`seconds` of the kind of strategy), and their ratio, measured to estimated. Above 1
-the user waits for longer than told.
+the user waits longer than announced.
 """
 
 import os
 
-# Before NumPy counts the cores.
+# Set before NumPy counts the cores.
 os.environ['OPENBLAS_NUM_THREADS'] = '1'
 os.environ['TFF_DP_AGGREGATORS_CACHE'] = ''
 
@@ -20,7 +20,7 @@ from benchmarks import _arguments
 from tff_dp_aggregators import strategies
 from tff_dp_aggregators.strategies import registry
 
-# Rounds, separation (and bands of C), and participations if there are fewer.
+# Rounds, separation (and bands of C), and maximum participations if they are limited.
 _CASES = {
   'banded': (
     (100, 20),
@@ -47,7 +47,7 @@ _CASES = {
     (2000, 314),
     (5000, 4096),
     (100000, 4096),
-    # With so many participations, and more bands than the separation.
+    # With this many participations, and more bands than the separation.
     (1000, 50, 5),
     (2000, 50, 4),
     (2000, 100, 5),
@@ -98,14 +98,15 @@ _CASES = {
 
 
 def main() -> None:
-  """Prints a line for each case."""
   print(f'{"mechanism":16}{"rounds":>8}{"bands":>8}{"seconds":>10}{"estimate":>10}')
   for name, cases in _CASES.items():
     kind = registry.kind(name)
     for num_rounds, separation, *times in cases:
       limits = strategies.Participation(num_rounds, separation, *times)
-      more = registry.more_bands(limits)
-      options = {'num_bands': more} if kind.option('num_bands') and more else {}
+      num_bands = registry.more_bands(limits)
+      options = (
+        {'num_bands': num_bands} if kind.option('num_bands') and num_bands else {}
+      )
       start = time.process_time()
       kind.build(limits, **options)
       seconds = time.process_time() - start

@@ -1,13 +1,13 @@
-"""Time and memory of reading clients' data from a CSV file, against `numpy.loadtxt`.
+"""Compares time and memory of reading clients' data from CSV with `numpy.loadtxt`.
 
     python -m benchmarks.reading_clients
     python -m benchmarks.reading_clients --clients=10000 --rows=100000
 
-Writes a file with three numbers, a label and a client's id in each row, the rows of a
-client scattered over it; reads it as `--data` does; and reads the same numbers with
-`numpy.loadtxt`, which knows nothing of clients and keeps all in memory. Each way has a
-process of its own, whose memory besides mapped files is measured: what an import takes
-is left out. The last line is the ratio of their seconds.
+Writes a file with three numbers, a label and a client's id in each row, each client's
+rows scattered over it; reads it as `--data` does; and reads the same numbers with
+`numpy.loadtxt`, which knows no clients and keeps all in memory. Each reader runs in a
+new process, whose memory is measured without mapped files and imports. The last line is
+the ratio of their seconds.
 """
 
 import multiprocessing
@@ -31,8 +31,7 @@ from experiments.data import loading
 from experiments.options import data as data_options
 
 _ROWS_AT_A_TIME = 100_000
-# Examples of these are made, as a round would ask for them.
-_COHORT = 1000
+_COHORT = 1000  # Number of clients whose examples are made, as for a round.
 
 
 def _write(path: str, num_clients: int, num_rows: int) -> None:
@@ -41,7 +40,7 @@ def _write(path: str, num_clients: int, num_rows: int) -> None:
     file.write('client,a,b,c,label\n')
     for first in range(0, num_rows, _ROWS_AT_A_TIME):
       count = min(_ROWS_AT_A_TIME, num_rows - first)
-      # Everybody has one row at least.
+      # Every client has at least one row.
       ids = np.arange(first, first + count) * 7919 % num_clients
       values = rng.normal(size=(count, 3))
       labels = rng.integers(0, 2, count)
@@ -59,27 +58,27 @@ def _read_clients(path: str) -> str:
     test_clients=0.1,
     scratch=os.path.dirname(path),
   )
-  found = loading.load(data_options.Data(None, 0.5, 1, files))
-  numbers = np.random.default_rng(1).integers(0, found.num_clients, _COHORT)
-  examples = sum(len(found.clients.examples(int(i))['y']) for i in numbers)
-  return f'{found.num_clients} clients take part; {examples} examples of {_COHORT}'
+  population = loading.load(data_options.Data(None, 0.5, 1, files))
+  numbers = np.random.default_rng(1).integers(0, population.num_clients, _COHORT)
+  examples = sum(len(population.clients.examples(int(i))['y']) for i in numbers)
+  return f'{population.num_clients} clients take part; {examples} examples of {_COHORT}'
 
 
 def _read_numbers(path: str) -> str:
-  found = np.loadtxt(path, delimiter=',', skiprows=1, usecols=(1, 2, 3, 4))
-  return f'an array of shape {found.shape}'
+  array = np.loadtxt(path, delimiter=',', skiprows=1, usecols=(1, 2, 3, 4))
+  return f'an array of shape {array.shape}'
 
 
 class _Memory(threading.Thread):
-  """Watches how much memory the process has, besides files that are mapped."""
+  """Records the peak memory of the process, mapped files not included."""
 
   def __init__(self) -> None:
     super().__init__(daemon=True)
-    self.begun = self.largest = self._now()
+    self.start = self.peak = self._now()
 
   def run(self) -> None:
     while True:
-      self.largest = max(self.largest, self._now())
+      self.peak = max(self.peak, self._now())
       time.sleep(0.005)
 
   def _now(self) -> int:
@@ -91,14 +90,14 @@ class _Memory(threading.Thread):
 def _measure(work: Callable[[str], str], path: str, queue: Any) -> None:
   memory = _Memory()
   memory.start()
-  begun = time.perf_counter(), time.process_time()
-  said = work(path)
-  seconds = time.perf_counter() - begun[0], time.process_time() - begun[1]
-  queue.put((*seconds, memory.largest - memory.begun, said))
+  start = time.perf_counter(), time.process_time()
+  summary = work(path)
+  seconds = time.perf_counter() - start[0], time.process_time() - start[1]
+  queue.put((*seconds, memory.peak - memory.start, summary))
 
 
 def measured(work: Callable[[str], str], path: str) -> tuple[float, float, int, str]:
-  """Seconds, processor's seconds, bytes at the peak, and what was read."""
+  """Returns seconds, processor seconds, peak bytes, and a summary of what was read."""
   context = multiprocessing.get_context('spawn')
   queue = context.Queue()
   process = context.Process(target=_measure, args=(work, path, queue))
@@ -106,12 +105,11 @@ def measured(work: Callable[[str], str], path: str) -> tuple[float, float, int, 
   process.join()
   if process.exitcode:
     sys.exit(f'{work.__name__} ended with {process.exitcode}.')
-  found: tuple[float, float, int, str] = queue.get()
-  return found
+  result: tuple[float, float, int, str] = queue.get()
+  return result
 
 
 def main(num_clients: int, num_rows: int, folder: str) -> None:
-  """Prints a line for each way, and the ratio."""
   with tempfile.TemporaryDirectory(dir=folder or None) as scratch:
     path = os.path.join(scratch, 'data.csv')
     _write(path, num_clients, num_rows)
@@ -120,11 +118,11 @@ def main(num_clients: int, num_rows: int, folder: str) -> None:
     print('way                  seconds  processor    rows/s  peak MB')
     seconds = {}
     for work in (_read_clients, _read_numbers):
-      wall, processor, peak, said = measured(work, path)
+      wall, processor, peak, summary = measured(work, path)
       seconds[work] = processor
       print(
         f'{work.__name__.strip("_"):18} {wall:9.2f}  {processor:9.2f} '
-        f'{num_rows / processor:9.0f}  {peak / 1e6:7.0f}  {said}'
+        f'{num_rows / processor:9.0f}  {peak / 1e6:7.0f}  {summary}'
       )
     print(f'ratio {seconds[_read_clients] / seconds[_read_numbers]:.2f}')
 

@@ -1,10 +1,10 @@
-"""Time to the first line of a report, against importing what it rests on.
+"""Compares the time to a report's first line with the time of its imports.
 
     python -m benchmarks.report_start
 
 Starts the report program for the published Gboard run, and Python with NumPy, SciPy's
-optimize and dp-accounting alone, which is the floor; prints the medians of seven runs
-each and their ratio.
+optimize and dp-accounting alone, which is a lower bound; prints the medians of seven
+runs each and their ratio.
 """
 
 import statistics
@@ -25,7 +25,7 @@ _REPORT = [
   '--noise_multiplier=7',
   '--target_delta=1e-10',
 ]
-_FLOOR = ['-c', 'import numpy, scipy.optimize, dp_accounting; print()']
+_IMPORTS = ['-c', 'import numpy, scipy.optimize, dp_accounting; print()']
 
 
 def _seconds_to_first_line(arguments: list[str]) -> float:
@@ -43,11 +43,10 @@ def _seconds_to_first_line(arguments: list[str]) -> float:
 
 
 def main() -> None:
-  """Prints both medians and their ratio."""
   times: dict[str, list[float]] = {'report': [], 'imports alone': []}
   for _ in range(_RUNS):
     times['report'].append(_seconds_to_first_line(_REPORT))
-    times['imports alone'].append(_seconds_to_first_line(_FLOOR))
+    times['imports alone'].append(_seconds_to_first_line(_IMPORTS))
   medians = {name: statistics.median(values) for name, values in times.items()}
   for name, median in medians.items():
     print(f'{name:14} {median:6.2f} s')

@@ -1,14 +1,14 @@
-"""Time of reading a production system's round log, against reading its text alone.
+"""Compares reading a production system's round log with splitting its lines.
 
     python -m benchmarks.round_log
     python -m benchmarks.round_log --participations=100000000 --memory=1GB
 
 Writes logs of 10^6 rounds, reads them with `records.round_log`, summarizes them with
-`records.log_participation`, and prints the ratio to what only splitting the same lines
-takes in one thread: the csv module for CSV, the json module for JSON lines. The last
-log is the export of a warehouse: 10^7 lines, each a participation of one of some
-million devices. Each is read by a process of its own, whose peak memory is printed;
-DuckDB keeps on disk what does not fit into its memory.
+`records.log_participation`, and prints the ratio to the time of splitting the same
+lines in one thread: with the csv module for CSV, the json module for JSON lines. The
+last log is the export of a data warehouse: 10^7 lines, each a participation of one of
+some million devices. Each log is read in a new process, whose peak memory is printed;
+DuckDB stores on disk what does not fit into its memory.
 """
 
 import csv
@@ -30,15 +30,15 @@ from tff_dp_aggregators.accounting.records import log_participation as participa
 from tff_dp_aggregators.accounting.records import round_log
 
 _ROUNDS = 10**6
-_A_ROUND = 5000
+_PARTICIPATIONS_PER_ROUND = 5000
 _COLUMNS = ('round', 'completion_time', 'cohort_size')
 
 
 def _rounds() -> Iterator[tuple[int, str, int]]:
   start = datetime.datetime(2020, 1, 1, tzinfo=datetime.timezone.utc)
   for number in range(_ROUNDS):
-    time_of_round = start + datetime.timedelta(seconds=97 * number)
-    yield number, time_of_round.isoformat(), 5000 + number % 1000
+    completion = start + datetime.timedelta(seconds=97 * number)
+    yield number, completion.isoformat(), 5000 + number % 1000
 
 
 def _write(path: str, participations: int) -> None:
@@ -47,7 +47,7 @@ def _write(path: str, participations: int) -> None:
     if path.endswith('participations.csv'):
       file.write('device,round\n')
       file.writelines(
-        f'device-{i * 7919 % devices:08d},{i // _A_ROUND}\n'
+        f'device-{i * 7919 % devices:08d},{i // _PARTICIPATIONS_PER_ROUND}\n'
         for i in range(participations)
       )
     elif path.endswith('.csv'):
@@ -66,22 +66,21 @@ def _split(path: str) -> None:
 
 
 def _measure(path: str, memory: str) -> str:
-  """Times of one log, and the peak memory of this process, which reads no other."""
+  """Measures times of one log, and the peak memory of this process, which is new."""
   round_log.MEMORY = memory
-  seconds = [time.perf_counter()]
+  times = [time.perf_counter()]
   _split(path)
-  seconds.append(time.perf_counter())
+  times.append(time.perf_counter())
   log = round_log.read(path)
-  seconds.append(time.perf_counter())
+  times.append(time.perf_counter())
   participation.summarize(log)
-  seconds.append(time.perf_counter())
-  split, read, summarize = (b - a for a, b in zip(seconds, seconds[1:]))
+  times.append(time.perf_counter())
+  split, read, summarize = (b - a for a, b in zip(times, times[1:]))
   peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
   return f'{split:9.2f} {read:8.2f} {read / split:6.1f} {summarize:12.2f} {peak:8.0f}'
 
 
 def main() -> None:
-  """Prints one line for each format."""
   print(f'{_ROUNDS} rounds       split s   read s  ratio  summarize s  peak MB')
   processes = multiprocessing.get_context('spawn')
   with tempfile.TemporaryDirectory() as folder:

@@ -1,21 +1,21 @@
-"""Columns scaled from round to round: what they gain over scales of epochs.
+"""Compares column norms that vary by round with column norms that vary by epoch.
 
     python -m benchmarks.round_scales [--small]
 
-Banded strategies with as many bands as the separation, so that a client's columns do
-not overlap, and prefix sums. A line a case, with clients at least that far apart and in
-fixed epochs, has the RMSE of
+Strategies are banded for prefix sums, with as many bands as the separation, so that a
+client's columns do not overlap. A line for each case, with clients at least that far
+apart and in fixed epochs, has the RMSE of
 
-    equal     the best columns of one norm,
+    equal     the best columns of equal norm,
     epochs    the best columns with one or two norms for each epoch,
-    rescaled  the same, with the best norm for each round,
-    rounds    the best columns with a norm for each round, found together,
+    rescaled  the same columns, with the best norm for each round,
+    rounds    the best columns with a norm for each round, optimised jointly,
 
-and `bound`, which no banded strategy with as many bands is below, whatever its norms:
-the one of `epoch_scaled.certify`. `gap` is by how much the RMSE before it can be
-above the least, for given columns and for all; `gain` by how much `rounds` is below
-`epochs`. Sensitivities are exact, and taken from the dense matrix. In the last two
-cases the last epoch is a part of one. `_round_norms` says how it is done.
+and `bound`, a lower bound for all banded strategies with as many bands, whatever their
+norms: that of `epoch_scaled.certify`. `gap` is by how much the RMSE before it can
+exceed the minimum, for given columns and for all; `gain` by how much `rounds` is below
+`epochs`. Sensitivities are exact, and computed from the dense matrix. In the last two
+cases the last epoch is incomplete. `_round_norms` describes the method.
 
 --small leaves out all cases but the first and the last but one. One core.
 """
@@ -42,7 +42,7 @@ _CASES += [(100, 16, 7), (250, 100, 3)]
 
 
 def _rmse(strategy: banded.Banded, participation: Participation) -> float:
-  """That of the dense matrix, with its exact sensitivity."""
+  """Returns the RMSE of the dense matrix, with its exact sensitivity."""
   matrix = strategy.materialize()
   squared, exact = sensitivity.squared(matrix, participation)
   assert exact, participation
@@ -68,7 +68,6 @@ def _line(
 
 
 def main(small: bool) -> None:
-  """Prints a line a case and schema."""
   print(
     'rounds  apart  times  schema           equal    epochs  rescaled      gap'
     '    rounds     bound      gap   gain'

@@ -1,10 +1,9 @@
-"""Time of a call in this package's runtime, against TensorFlow Federated's own.
+"""Compares the time of a call in this package's runtime with TFF's own runtime.
 
     python -m benchmarks.runtime_call
 
-Adds 1 to a number in `learning.runtime.local_runtime` and in the runtime that
-TensorFlow Federated sets up by itself; prints the best mean of some hundreds of calls
-each, and their ratio.
+Adds 1 to a number in `learning.runtime.local_runtime` and in TensorFlow Federated's
+default runtime; prints the best mean of some hundreds of calls each, and their ratio.
 """
 
 import time
@@ -39,10 +38,9 @@ def _seconds_of_a_call() -> float:
 
 
 def main() -> None:
-  """Prints both and their ratio."""
   with runtime.local_runtime():
     ours = _seconds_of_a_call()
-    # Inside, so that it is the same process with the same workers beside it.
+    # Nested, so that both run in the same process with the same workers.
     context = tff.backends.native.create_sync_local_cpp_execution_context()
     with tff.framework.get_context_stack().install(context):
       theirs = _seconds_of_a_call()

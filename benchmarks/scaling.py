@@ -1,15 +1,15 @@
-"""Rounds on a Dask cluster of this machine, against the same rounds in one process.
+"""Compares rounds on a local Dask cluster with the same rounds in one process.
 
     python -m benchmarks.scaling [--cohorts=100,1000,10000] [--workers=1,2] [--rounds=8]
 
 Trains perceptrons (64 features, 10 classes) of about 10^3 and 10^6 parameters on
 clients with 20 random examples each, in one batch, with banded noise: in this process
-with all of its cores, and on so many workers of `local:N`. A line for each case has
-clients a second of the median round, its seconds, and the ratio to the process alone.
-Cohorts whose clients times parameters are above --largest are left out.
+on all cores, and on the workers of `local:N`. A line for each case has clients per
+second of the median round, its seconds, and the speedup over one process. Cohorts with
+more clients times parameters than --largest are left out.
 
-What goes to other machines in a round is the model, 4 bytes a parameter, once to each
-worker, and the sums of packs, 8 bytes a parameter, once a pack at most; here it goes
+On a real cluster, each round sends the model, 4 bytes a parameter, once to each worker,
+and the sums of packs, 8 bytes a parameter, at most once for each pack; here both go
 through memory, not through a network.
 """
 
@@ -53,8 +53,8 @@ _UNTIMED = 2
 class _Clients:
   """Clients with random examples."""
 
-  def __init__(self, number: int):
-    self._number = number
+  def __init__(self, count: int):
+    self._number = count
     rng = np.random.default_rng(0)
     self._x = rng.normal(size=[_EXAMPLES, _FEATURES]).astype(np.float32)
     self._y = rng.integers(_CLASSES, size=_EXAMPLES)
@@ -63,14 +63,14 @@ class _Clients:
     return self._number
 
   def examples(self, number: int) -> tuple[np.ndarray, np.ndarray]:
-    """Those of a client: the same as the others', in another order and scale."""
+    """Returns the same examples for each client, in another order and scale."""
     return np.roll(self._x, number, axis=0) * np.float32(1 + number % 7), self._y
 
 
 def _seconds(
   layers: tuple[int, ...], data: packed.PackedData, cohort: int, used: Optional[Any]
 ) -> float:
-  """Of the median round."""
+  """Returns the seconds of the median round."""
   simulation = packed.PackedFedAvg(
     packed.LocalTraining(
       _perceptron.model(layers),
@@ -93,20 +93,19 @@ def _seconds(
   for number in range(_UNTIMED + _FLAGS.rounds):
     clients = rng.choice(len(data), cohort, replace=False)
     keys = local_order.keys(1, number, clients)
-    begun = time.perf_counter()
+    start = time.perf_counter()
     state, _ = simulation.next(state, clients, keys)
-    seconds.append(time.perf_counter() - begun)
+    seconds.append(time.perf_counter() - start)
   return statistics.median(seconds[_UNTIMED:])
 
 
 def _layers(parameters: int) -> tuple[int, ...]:
-  """A perceptron of about so many parameters."""
+  """Returns the layers of a perceptron with about so many parameters."""
   units = (parameters - _CLASSES) // (_FEATURES + 1 + _CLASSES)
   return (_FEATURES, units, _CLASSES)
 
 
 def main() -> None:
-  """Prints a line for each case."""
   cohorts, sizes, workers = (
     [int(each) for each in text.split(',')]
     for text in (_FLAGS.cohorts, _FLAGS.parameters, _FLAGS.workers)
@@ -116,18 +115,18 @@ def main() -> None:
     data = packed.lay_out(_Clients(max(cohorts)), os.path.join(scratch, 'data'))
     alone: dict[tuple[int, int], float] = {}
     for number in (0, *workers):
-      with contextlib.ExitStack() as held:
+      with contextlib.ExitStack() as inner:
         used = None
         if number:
-          client = held.enter_context(cluster.connect(f'local:{number}'))
-          used = held.enter_context(contextlib.closing(cluster.Cluster(client)))
+          client = inner.enter_context(cluster.connect(f'local:{number}'))
+          used = inner.enter_context(contextlib.closing(cluster.Cluster(client)))
         for size in sizes:
           for cohort in (each for each in cohorts if each * size <= _FLAGS.largest):
             seconds = _seconds(_layers(size), data, cohort, used)
             alone.setdefault((size, cohort), seconds)
-            where = f'{number} workers' if number else 'one process'
+            label = f'{number} workers' if number else 'one process'
             print(
-              f'{size:8d} parameters  {cohort:6d} clients  {where:12} '
+              f'{size:8d} parameters  {cohort:6d} clients  {label:12} '
               f'{cohort / seconds:9.0f} clients/s  {seconds:7.3f} s  '
               f'{alone[size, cohort] / seconds:5.2f} times one process',
               flush=True,

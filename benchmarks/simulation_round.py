@@ -1,25 +1,25 @@
-"""Simulated clients a second, packed and not.
+"""Measures simulated clients per second, packed and unpacked.
 
     python -m benchmarks.simulation_round [--cohorts=100,1000,10000] [--rounds=40]
 
 Trains logistic regression (64 features, 10 classes) on clients with 10 random examples
 each, in two batches, on all cores:
 
-* packed, as `learning.train` does it, and with everything that a run does but
-  evaluation: the ledger on disk, metrics, events, checkpoints. The time of a round is
-  that between two lines of the ledger; with the default mechanism of
-  `experiments.simulate`, and without privacy;
+* packed, as in `learning.train`, with everything that a run does except evaluation: the
+  ledger on disk, metrics, events, checkpoints. The time of a round is that between two
+  lines of the ledger; with the default mechanism of `experiments.simulate`, and without
+  privacy;
 * one TFF client for each client, for the first of the cohorts: our process with the
   mechanism, TFF's own with its Gaussian mechanism, and without privacy, with both of
-  TFF's loop implementations. Larger cohorts take as many times longer.
+  TFF's loop implementations. The time is proportional to the cohort.
 
 Then a multilayer perceptron of 996,151 parameters, packed: 20 clients a round with 20
-examples each, in one batch. pfl-research on PyTorch does this and the first of the
-cohorts as well, where it is there (`_pfl` says how to make it), and our rates are
-printed as multiples of its.
+examples each, in one batch. If pfl-research on PyTorch is installed (see `_pfl`), it
+runs this model and the first of the cohorts as well, and our rates are printed as
+multiples of its rates.
 
-Rates are of the median round. The last line is the ratio of packed to the best of TFF's
-own, with privacy, for the first of the cohorts.
+Rates are those of the median round. The last line is the ratio of packed to the best of
+TFF's own, with privacy, for the first of the cohorts.
 """
 
 import os
@@ -72,7 +72,7 @@ class _Task:
     self._y = rng.integers(layers[-1], size=num_examples)
 
   def examples(self, number: int) -> tuple[np.ndarray, np.ndarray]:
-    """Those of a client: the same as the others', in another order and scale."""
+    """Returns the same examples for each client, in another order and scale."""
     return np.roll(self._x, number, axis=0) * np.float32(1 + number % 7), self._y
 
 
@@ -84,10 +84,10 @@ def _mechanism(num_rounds: int) -> accounting.Mechanism:
 def _packed(
   task: _Task, data: Any, cohort: int, rounds: int, *, with_privacy: bool
 ) -> float:
-  """Clients a second of a training from start to end, evaluation left out."""
+  """Returns clients per second of a training, evaluation left out."""
   rounds += _UNTIMED
   with tempfile.TemporaryDirectory() as scratch:
-    with open(os.devnull, 'w') as nowhere, contextlib.redirect_stderr(nowhere):
+    with open(os.devnull, 'w') as devnull, contextlib.redirect_stderr(devnull):
       learning.train(
         _perceptron.model(task.layers),
         data,
@@ -108,7 +108,7 @@ def _packed(
 
 
 def _unpacked(task: _Task, cohort: int, rounds: int) -> float:
-  """Prints cases with one TFF client for each; the rate of the best of TFF's own."""
+  """Prints cases with one TFF client for each; returns the best rate of TFF's own."""
   rng = np.random.default_rng(2)
   clients = [task.examples(number) for number in rng.choice(len(task.ids), cohort)]
   data = [
@@ -135,7 +135,7 @@ def _unpacked(task: _Task, cohort: int, rounds: int) -> float:
         loop_implementation=loop,
       )
       rate = cohort / _seconds_of_a_round(process, data, rounds)
-      _say(f'unpacked, {cohort} a round, {name}, {loop.name.lower()}', rate)
+      _print_rate(f'unpacked, {cohort} a round, {name}, {loop.name.lower()}', rate)
       if aggregator is theirs:
         best = max(best, rate)
   return best
@@ -146,16 +146,16 @@ def _seconds_of_a_round(process: Any, data: Any, rounds: int) -> float:
   with learning.runtime.local_runtime():
     state = process.initialize()
     for _ in range(1 + rounds):
-      begun = time.perf_counter()
+      start = time.perf_counter()
       state = process.next(state, data).state
-      seconds.append(time.perf_counter() - begun)
+      seconds.append(time.perf_counter() - start)
   return statistics.median(seconds[1:])
 
 
 def _pfl_research(
   task: _Task, cohort: int, rounds: int, name: str, ours: tuple[float, float]
 ) -> None:
-  """Prints rates of pfl-research, and how many times as fast ours are."""
+  """Prints pfl-research's rates, and our rates as multiples of them."""
   rates = []
   for with_privacy in (True, False):
     seconds = _pfl.seconds_of_a_round(
@@ -170,35 +170,34 @@ def _pfl_research(
       print(_pfl.HOW_TO_MAKE, flush=True)
       return
     rates.append(cohort / seconds)
-  _say(f'pfl-research on PyTorch, {name}{cohort} a round', *rates)
+  _print_rate(f'pfl-research on PyTorch, {name}{cohort} a round', *rates)
   private, plain = (our / theirs for our, theirs in zip(ours, rates))
   print(
     f'  ours to pfl-research: {private:.2f} with DP, {plain:.2f} without', flush=True
   )
 
 
-def _say(name: str, rate: float, plain: Optional[float] = None) -> None:
+def _print_rate(name: str, rate: float, plain: Optional[float] = None) -> None:
   text = f'{name:60} {rate:9.0f} clients/s'
   if plain is not None:
     text += f'   without privacy {plain:9.0f}: DP adds {plain / rate - 1:.0%}'
   print(text, flush=True)
 
 
-def _both(
+def _with_and_without(
   task: _Task, data: Any, cohort: int, rounds: int, name: str
 ) -> tuple[float, float]:
-  """Prints and returns the rate with privacy, and that without."""
+  """Prints and returns the rates with and without privacy."""
   private, plain = (
     _packed(task, data, cohort, rounds, with_privacy=with_privacy)
     for with_privacy in (True, False)
   )
-  _say(f'packed, {name}{cohort} a round', private, plain)
+  _print_rate(f'packed, {name}{cohort} a round', private, plain)
   return private, plain
 
 
 def main() -> None:
-  """Prints a line for each case."""
-  # As `experiments.simulate` has it: packs use the other processors.
+  # As in `experiments.simulate`: packs use the other processors.
   tf.config.threading.set_intra_op_parallelism_threads(1)
   cohorts = [int(each) for each in _FLAGS.cohorts.split(',')]
   small = _Task((64, 10), max(2000, _MIN_SEPARATION * max(cohorts)), 10, 5)
@@ -207,13 +206,15 @@ def main() -> None:
     data = learning.packed.lay_out(
       learning.Clients.of(small), os.path.join(scratch, 'small')
     )
-    packed = [_both(small, data, cohort, _FLAGS.rounds, '') for cohort in cohorts]
+    packed = [
+      _with_and_without(small, data, cohort, _FLAGS.rounds, '') for cohort in cohorts
+    ]
     _pfl_research(small, cohorts[0], _PFL_ROUNDS, '', packed[0])
     data = learning.packed.lay_out(
       learning.Clients.of(large), os.path.join(scratch, 'large')
     )
     name = '996,151 parameters, '
-    rates = _both(large, data, 20, _FLAGS.rounds, name)
+    rates = _with_and_without(large, data, 20, _FLAGS.rounds, name)
     _pfl_research(large, 20, _PFL_ROUNDS, name, rates)
     best = _unpacked(small, cohorts[0], _FLAGS.unpacked_rounds)
   print(f"packed to the best of TFF's own: {packed[0][0] / best:.1f}")

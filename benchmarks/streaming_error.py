@@ -1,17 +1,17 @@
-"""Errors of a million rounds: time against a Fourier transform, and their accuracy.
+"""Compares the time of errors of a million rounds with a Fourier transform's.
 
     python -m benchmarks.streaming_error
 
-`per_query_error` of prefix sums for structured strategies on one core. The limit is one
-real Fourier transform of 2 n numbers, timed in the same run. `off by` is the largest
-relative difference from dividing the power series term by term, which takes
-O(n num_bands) and is done where that is a second or so.
+Computes `per_query_error` of prefix sums for structured strategies on one core. The
+unit is one real Fourier transform of 2 n numbers, timed in the same run. `off by` is
+the largest relative difference from dividing the power series term by term, which takes
+O(n num_bands) and is done where that is about a second.
 """
 
 import os
 
 os.environ['OMP_NUM_THREADS'] = os.environ['OPENBLAS_NUM_THREADS'] = '1'
-os.environ['TFF_DP_AGGREGATORS_CACHE'] = ''  # Nothing is read that was kept.
+os.environ['TFF_DP_AGGREGATORS_CACHE'] = ''  # Disables the cache of strategies.
 
 import time
 from typing import Callable
@@ -29,7 +29,7 @@ from tff_dp_aggregators import strategies
 
 _ROUNDS = 10**6
 _RUNS = 3
-# Up to so many bands the series is divided term by term as well.
+# Maximum number of bands for which the series is divided term by term as well.
 _MAX_BANDS = 1000
 
 
@@ -54,7 +54,7 @@ def _best_time(function: Callable[[], object]) -> float:
   return min(times)
 
 
-def _off_by(strategy: strategies.Strategy, errors: np.ndarray) -> str:
+def _relative_error(strategy: strategies.Strategy, errors: np.ndarray) -> str:
   if not isinstance(strategy, strategies.BandedToeplitz):
     return ''
   if strategy.num_bands > _MAX_BANDS:
@@ -66,14 +66,13 @@ def _off_by(strategy: strategies.Strategy, errors: np.ndarray) -> str:
 
 
 def main() -> None:
-  """Prints a line a strategy."""
   numbers = np.random.default_rng(0).standard_normal(2 * _ROUNDS)
   limit = _best_time(lambda: scipy.fft.rfft(numbers))
   print(f'one Fourier transform: {limit:.3f} s')
   print(f'{"strategy":22} {"seconds":>8} {"transforms":>10} {"off by":>8}')
   for name, strategy in _strategies().items():
     seconds = _best_time(strategy.per_query_error)
-    off_by = _off_by(strategy, strategy.per_query_error())
+    off_by = _relative_error(strategy, strategy.per_query_error())
     print(f'{name:22} {seconds:8.3f} {seconds / limit:10.1f} {off_by:>8}')
 
 

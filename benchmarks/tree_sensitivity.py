@@ -1,4 +1,4 @@
-"""Time and memory of the tree's exact sensitivity.
+"""Measures time and memory of the tree's exact sensitivity.
 
     python -m benchmarks.tree_sensitivity [--slow]
 
@@ -35,7 +35,7 @@ _RECORDED = pathlib.Path(__file__).parents[1] / 'tests/strategies/tree_sensitivi
 
 
 class Case(NamedTuple):
-  """Rounds, rounds *between* participations, and most participations."""
+  """Rounds, rounds *between* participations, and maximum participations."""
 
   num_rounds: int
   rounds_between: int
@@ -45,9 +45,9 @@ class Case(NamedTuple):
     return f'{self.num_rounds:8d} {self.rounds_between:8d} {self.max_participations:8d}'
 
 
-# What the peer does in seconds.
+# Cases that take the peer seconds.
 _COMPARED = [Case(256, 50, 4), Case(512, 100, 4), Case(1000, 20, 20)]
-# With their limits in seconds.
+# Claimed cases, with their limits in seconds.
 _CLAIMED = {
   Case(2000, 313, 6): 0.01,
   Case(2**20, 1000, 64): 2.0,
@@ -75,15 +75,14 @@ _PROFILES = [
 ]
 
 
-def ours(case: Case) -> float:
-  """Our zeta*."""
+def our_zeta(case: Case) -> float:
   return tree.sensitivity_squared(
     case.num_rounds, case.rounds_between + 1, case.max_participations
   )
 
 
-def peers(case: Case) -> float:
-  """TF Privacy's zeta*, from an empty cache."""
+def peer_zeta(case: Case) -> float:
+  """Returns TF Privacy's zeta*, from an empty cache."""
   from tensorflow_privacy.privacy.analysis import tree_aggregation_accountant as peer
 
   peer._tree_sensitivity_square_sum.cache_clear()
@@ -93,7 +92,7 @@ def peers(case: Case) -> float:
 
 
 def profile(case: Case, fixed_epoch: bool) -> float:
-  """The last of our zeta* for every prefix."""
+  """Returns our zeta* for all rounds, from those for every prefix."""
   participation = participation_lib.Participation(
     case.num_rounds, case.rounds_between + 1, case.max_participations, fixed_epoch
   )
@@ -102,7 +101,7 @@ def profile(case: Case, fixed_epoch: bool) -> float:
 
 
 def best_time(function: Callable[[], float], runs: int) -> tuple[float, float]:
-  """Smallest time of several calls in seconds, and the value."""
+  """Returns the shortest time of several calls in seconds, and the value."""
   best, value = math.inf, math.nan
   for _ in range(runs):
     start = time.process_time()
@@ -112,7 +111,7 @@ def best_time(function: Callable[[], float], runs: int) -> tuple[float, float]:
 
 
 def recorded_seconds(case: Case) -> Optional[float]:
-  """What TF Privacy's accountant took on one core elsewhere, if it is known."""
+  """Returns recorded seconds of TF Privacy's accountant on one core elsewhere."""
   for recorded in json.loads(_RECORDED.read_text())['cases']:
     if case == tuple(recorded[field] for field in Case._fields):
       return float(recorded['reference_seconds'])
@@ -120,22 +119,20 @@ def recorded_seconds(case: Case) -> Optional[float]:
 
 
 def memory() -> int:
-  """Largest resident size of this process so far, in bytes."""
+  """Returns the largest resident size of this process so far, in bytes."""
   return 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 
 
 def header(*columns: str) -> None:
-  """Prints the head of a table of cases."""
   print('\n  rounds  between    times', *columns, sep='  ')
 
 
 def show_claims() -> None:
-  """Prints a line for each claimed case."""
   header(
     ' zeta*', 'seconds', 'limit', 'of limit', 'MiB of 1024', 'TF Privacy, recorded'
   )
   for case, limit in _CLAIMED.items():
-    seconds, value = best_time(functools.partial(ours, case), _RUNS)
+    seconds, value = best_time(functools.partial(our_zeta, case), _RUNS)
     recorded = recorded_seconds(case)
     peer: Union[str, float] = 'none' if recorded is None else recorded
     print(
@@ -148,7 +145,7 @@ def show_growth(slow: bool) -> None:
   """Prints a line for each further case, and for each profile."""
   header('zeta*, or of every prefix  ', 'seconds', 'MiB so far')
   for case in [*_GROWTH, _SLOWEST] if slow else _GROWTH:
-    seconds, value = best_time(functools.partial(ours, case), 1)
+    seconds, value = best_time(functools.partial(our_zeta, case), 1)
     print(f'{case}  {value:28.0f}  {seconds:7.3f}  {memory() / 2**20:10.0f}')
   for case in _PROFILES:
     for fixed_epoch in (False, True):
@@ -159,11 +156,11 @@ def show_growth(slow: bool) -> None:
 
 
 def show_comparison() -> None:
-  """Prints a line for each case that the peer can do."""
+  """Prints a line for each case that is feasible for the peer."""
   header(' zeta*', 'ours [ms]', 'TF Privacy [ms]', 'ratio')
   for case in _COMPARED:
-    our_time, our_value = best_time(functools.partial(ours, case), _RUNS)
-    peer_time, peer_value = best_time(functools.partial(peers, case), _RUNS)
+    our_time, our_value = best_time(functools.partial(our_zeta, case), _RUNS)
+    peer_time, peer_value = best_time(functools.partial(peer_zeta, case), _RUNS)
     if our_value != peer_value:
       raise AssertionError(f'we found {our_value}, TF Privacy {peer_value}.')
     print(
@@ -173,7 +170,6 @@ def show_comparison() -> None:
 
 
 def main() -> None:
-  """Prints the tables."""
   parser = argparse.ArgumentParser(description=__doc__.split('\n', 1)[0])
   parser.add_argument('--slow', action='store_true', help='the slowest case as well')
   slow = parser.parse_args().slow

@@ -1,16 +1,16 @@
-"""Windowed BLT against BLT and the best banded Toeplitz matrix, and its buffers.
+"""Compares windowed BLT with BLT and the best banded Toeplitz matrix.
 
     python -m benchmarks.windowed_blt
 
-BLT and banded Toeplitz come from this package's optimisers in the same run; `recorded`
-is the RMSE or largest error of jax_privacy 2.3.0.dev0's BLT with 4 buffers for the same
+BLT and banded Toeplitz are optimised by this package in the same run; `recorded` is the
+RMSE or largest error of jax_privacy 2.3.0.dev0's BLT with 4 buffers for the same
 schema.
 """
 
 import os
 
 os.environ['OMP_NUM_THREADS'] = os.environ['OPENBLAS_NUM_THREADS'] = '1'
-os.environ['TFF_DP_AGGREGATORS_CACHE'] = ''  # Nothing is read that was kept.
+os.environ['TFF_DP_AGGREGATORS_CACHE'] = ''  # Disables the cache of strategies.
 
 import functools
 import logging
@@ -23,20 +23,20 @@ from tff_dp_aggregators.strategies import Participation
 from tff_dp_aggregators.strategies import blt
 from tff_dp_aggregators.strategies import toeplitz
 
-# Rounds, min_separation, participations; recorded (rmse, max_error).
+# Rounds, min_separation and max_participations; recorded (rmse, max_error).
 _CASES = {
   (2000, 400, 5): {'mean': 8.146616677344507, 'max': 9.430562915224291},
   (2000, 100, 20): {'mean': 21.373966851946673, 'max': 26.92751351733317},
 }
 
 
-# Buffers of each.
+# Numbers of buffers.
 _WINDOWED = (1, 2, 3)
 _BLT = (2, 3, 4)
 
 
 def _builds(num_rounds: int, separation: int) -> dict[str, Callable]:
-  """Name and optimiser of each strategy, the yardstick first."""
+  """Returns name and optimiser of each strategy, beginning with the reference."""
   builds = {
     'banded Toeplitz': functools.partial(
       toeplitz.optimize, num_rounds, num_bands=separation
@@ -74,9 +74,8 @@ def _compare(participation: Participation, objective: str, recorded: float) -> N
 
 
 def main() -> None:
-  """Prints a line a strategy."""
-  logging.disable(logging.WARNING)  # That fewer buffers do is in the table.
-  toeplitz.optimize(8, num_bands=2)  # Imports what is imported when it is needed.
+  logging.disable(logging.WARNING)  # The table shows that fewer buffers suffice.
+  toeplitz.optimize(8, num_bands=2)  # Imports lazily imported modules.
   print(
     f'  {"strategy":20} {"memory":>6} {"error":>9} {"to banded":>9} {"built in":>9}'
   )

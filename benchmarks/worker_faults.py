@@ -1,20 +1,19 @@
-"""A campaign of faults against a training on a Dask cluster, which none may change.
+"""Injects faults into a training on a Dask cluster; none may change the results.
 
     python -m benchmarks.worker_faults [--faults=200] [--seed=1] [--workers=3]
 
-Starts a cluster of processes of this machine, as --scheduler=local:N does. A private
-training runs on it, round after round, and the state and metrics of each round have to
-be, to the bit, those of a training in this process alone. In each round faults come at
-random moments, one to three of them, to random workers: processes are killed, stopped
-for a while or for good, end by themselves, or take all memory that they may have; tasks
-fail, or hang; connections are dropped; all workers stop at once; workers leave, and
-others join.
+Starts a cluster of processes of this machine, like --scheduler=local:N. A private
+training runs on it, and the state and metrics of each round must equal, bit for bit,
+those of a training in this process alone. In each round one to three faults hit random
+workers at random moments: processes are killed, stopped temporarily or permanently,
+exit, or exhaust their memory; tasks fail or hang; connections are dropped; all workers
+stop at once; workers leave, and others join.
 
-Prints a line for each kind, with the seconds of the longest round that had it. Ends
-with 1 if a round took more than five minutes, was lost, or came to other bits.
+Prints a line for each kind, with the seconds of the longest round that had it. Exits
+with 1 if a round took more than five minutes, was lost, or had other results.
 
-Workers are given up after 5 s of silence and 15 s without a pack, here, and not after
-15 and 120 s, so that more faults come in a minute.
+Workers are given up after 5 s of silence and 15 s without a pack, instead of 15 and
+120 s, so that more faults occur per minute.
 """
 
 import os
@@ -55,7 +54,7 @@ from tff_dp_aggregators.learning import packed
 _LAYERS, _EXAMPLES = (64, 100, 10), 20
 _CLIENTS, _COHORT, _PACKS, _NUM_ROUNDS = 2000, 600, 12, 1000
 _HANG_SECONDS = 300.0
-_FEWEST_WORKERS = 2  # With fewer there is nobody to go on.
+_MIN_WORKERS = 2  # With one, its fault would leave none.
 
 
 class _Clients:
@@ -72,7 +71,7 @@ class _Clients:
 
 
 class _Training:
-  """A training that is run round after round."""
+  """A training that runs one round at a time."""
 
   def __init__(self, data: packed.PackedData, used: Any = None):
     self._simulation = packed.PackedFedAvg(
@@ -97,96 +96,96 @@ class _Training:
     self._state = self._simulation.initialize()
 
   def round(self, number: int) -> str:
-    """Runs a round; returns a fingerprint of all that it came to."""
+    """Runs a round; returns a digest of its state and metrics."""
     clients = np.random.default_rng(number).choice(_CLIENTS, _COHORT, replace=False)
     keys = local_order.keys(1, number, clients)
     self._state, metrics = self._simulation.next(self._state, clients, keys)
-    found = hashlib.sha256()
+    digest = hashlib.sha256()
     for leaf in tf.nest.flatten((self._state, metrics)):
       array = np.asarray(leaf)
       is_text = array.dtype.hasobject
-      found.update(repr(array.tolist()).encode() if is_text else array.tobytes())
-    return found.hexdigest()
+      digest.update(repr(array.tolist()).encode() if is_text else array.tobytes())
+    return digest.hexdigest()
 
 
-def misbehave(how: str, dask_worker: Any) -> None:
-  """Has this worker do something wrong with its next pack, or at once.
+def misbehave(fault: str, dask_worker: Any) -> None:
+  """Makes this worker fail at its next pack, or at once.
 
   Args:
-    how: What.
-    dask_worker: The worker; Dask gives it.
+    fault: Kind of failure: fail, hang, exit, memory or drop.
+    dask_worker: The worker, which Dask passes.
   """
   from tff_dp_aggregators.learning import functions
 
-  def wrong(*unused: Any) -> Any:
-    if how == 'fail':
+  def run_wrongly(*unused: Any) -> Any:
+    if fault == 'fail':
       raise OSError('no space left on device')
-    if how == 'hang':
+    if fault == 'hang':
       time.sleep(1e6)
-    if how == 'exit':
+    if fault == 'exit':
       os._exit(3)
-    # As a machine without memory does it: after much was taken.
+    # As on a machine out of memory: killed after a large allocation.
     np.ones(5 * 10**7).sum()
     os.kill(os.getpid(), signal.SIGKILL)
 
-  if how == 'drop':
+  if fault == 'drop':
     dask_worker.batched_stream.comm.abort()
   else:
     patched: Any = functions.PackFunction
-    patched.__call__ = wrong
+    patched.__call__ = run_wrongly
 
 
 class _Site:
-  """The cluster, and what can be done to it."""
+  """The cluster, and the faults that can be injected into it."""
 
   def __init__(self, client: Any, workers: int, rng: random.Random):
     self._rng, self._number = rng, workers
     self.client = client
     self.cluster: Any = client.cluster
-    self._late: list[threading.Timer] = []
+    self._timers: list[threading.Timer] = []
 
   def _workers(self) -> list[str]:
     return sorted(cluster.workers_of(self.client))
 
-  def one(self) -> list[str]:
-    """A random worker."""
+  def pick(self) -> list[str]:
+    """Returns the address of a random worker, in a list."""
     return [self._rng.choice(self._workers())]
 
   def signal(self, workers: Any, number: int) -> list[int]:
-    """Sends a signal to workers' processes, and returns their numbers."""
+    """Sends a signal to workers' processes, and returns their process ids."""
     pids = self.client.run(
       os.getpid, workers=workers, on_error='ignore', callback_timeout=5.0
     )
-    found = [pid for pid in pids.values() if isinstance(pid, int)]
-    _send(found, number)
-    return found
+    valid_pids = [pid for pid in pids.values() if isinstance(pid, int)]
+    _send(valid_pids, number)
+    return valid_pids
 
   def stop(self, workers: Any, seconds: float) -> None:
-    """Stops workers for a while, unless they are ended before."""
+    """Stops workers for some seconds, unless they end before."""
     pids = self.signal(workers, signal.SIGSTOP)
-    self._late.append(threading.Timer(seconds, _send, [pids, signal.SIGCONT]))
-    self._late[-1].daemon = True
-    self._late[-1].start()
+    self._timers.append(threading.Timer(seconds, _send, [pids, signal.SIGCONT]))
+    self._timers[-1].daemon = True
+    self._timers[-1].start()
 
-  def ask(self, how: str) -> None:
-    """Has a worker misbehave."""
+  def inject(self, fault: str) -> None:
+    """Makes a random worker fail."""
     self.client.run(
-      misbehave, how, workers=self.one(), on_error='ignore', callback_timeout=5.0
+      misbehave, fault, workers=self.pick(), on_error='ignore', callback_timeout=5.0
     )
 
   def leave(self) -> None:
-    """Lets a worker go, with what it has handed over, if there are others."""
-    if len(self._workers()) > _FEWEST_WORKERS:
-      self.client.retire_workers(self.one())
+    """Retires a worker, which hands its data over, if enough others remain."""
+    if len(self._workers()) > _MIN_WORKERS:
+      self.client.retire_workers(self.pick())
 
   def join(self) -> None:
-    """Starts another worker, unless there are more than there were."""
+    """Starts another worker, unless there are more than at the start."""
     if len(self._workers()) <= self._number:
       self.cluster.scale(len(self.cluster.worker_spec) + 1)
 
   def close(self) -> None:
-    """Lets stopped workers go on, which then end as others do."""
-    for each in self._late:
+    """Continues stopped workers, so that they can end."""
+    for each in self._timers:
       each.cancel()
       each.function(*each.args)
 
@@ -198,7 +197,7 @@ def _send(pids: list[int], number: int) -> None:
 
 
 class _Kind(NamedTuple):
-  """A kind of fault: what it does, and how often it comes among the others."""
+  """A kind of fault: its effect, and its relative frequency."""
 
   name: str
   make: Callable[[_Site, random.Random], None]
@@ -206,17 +205,17 @@ class _Kind(NamedTuple):
 
 
 _KINDS = (
-  _Kind('killed', lambda site, rng: site.signal(site.one(), signal.SIGKILL), 2.0),
+  _Kind('killed', lambda site, rng: site.signal(site.pick(), signal.SIGKILL), 2.0),
   _Kind(
-    'stopped for a while', lambda site, rng: site.stop(site.one(), rng.uniform(0.1, 8))
+    'stopped for a while', lambda site, rng: site.stop(site.pick(), rng.uniform(0.1, 8))
   ),
-  _Kind('stopped for good', lambda site, rng: site.stop(site.one(), 1e6)),
+  _Kind('stopped for good', lambda site, rng: site.stop(site.pick(), 1e6)),
   _Kind('all stopped', lambda site, rng: site.stop(None, rng.uniform(0.1, 3.0))),
-  _Kind('ends by itself', lambda site, rng: site.ask('exit')),
-  _Kind('takes all memory', lambda site, rng: site.ask('memory')),
-  _Kind('tasks fail', lambda site, rng: site.ask('fail')),
-  _Kind('tasks hang', lambda site, rng: site.ask('hang'), 0.5),
-  _Kind('connection dropped', lambda site, rng: site.ask('drop')),
+  _Kind('ends by itself', lambda site, rng: site.inject('exit')),
+  _Kind('takes all memory', lambda site, rng: site.inject('memory')),
+  _Kind('tasks fail', lambda site, rng: site.inject('fail')),
+  _Kind('tasks hang', lambda site, rng: site.inject('hang'), 0.5),
+  _Kind('connection dropped', lambda site, rng: site.inject('drop')),
   _Kind('leaves', lambda site, rng: site.leave()),
   _Kind('joins', lambda site, rng: site.join(), 1.5),
 )
@@ -224,14 +223,14 @@ _KINDS = (
 
 @contextlib.contextmanager
 def _faults(
-  site: _Site, kinds: list[_Kind], rng: random.Random, longest: float
+  site: _Site, kinds: list[_Kind], rng: random.Random, max_delay: float
 ) -> Iterator[None]:
-  """Has faults come at random moments while inside."""
+  """Injects faults at random moments while the context is open."""
 
-  def make(kind: _Kind, own: random.Random) -> None:
-    time.sleep(own.uniform(0, longest))
-    with contextlib.suppress(Exception):  # Of whom another fault has met before.
-      kind.make(site, own)
+  def make(kind: _Kind, own_rng: random.Random) -> None:
+    time.sleep(own_rng.uniform(0, max_delay))
+    with contextlib.suppress(Exception):  # Another fault may have hit the worker.
+      kind.make(site, own_rng)
 
   threads = [
     threading.Thread(target=make, args=(kind, random.Random(rng.random())), daemon=True)
@@ -253,19 +252,19 @@ def run(
   """Runs a campaign.
 
   Args:
-    faults: How many, at least; of each kind one if there are as many.
-    seed: Of what comes when.
+    faults: Number of faults; one of each kind if there are enough.
+    seed: Seed of the faults and their times.
     workers: Processes of the cluster, two or more.
-    say: Takes lines.
+    say: Takes lines of progress.
 
   Returns:
-    What it came to, and whether that is nothing bad.
+    A summary, and whether no round hung, was lost or differed.
   """
-  if workers < _FEWEST_WORKERS:
+  if workers < _MIN_WORKERS:
     raise ValueError(f'workers={workers}: give two or more, so that others go on.')
   rng = random.Random(seed)
-  made = list(_KINDS) + rng.choices(_KINDS, [each.weight for each in _KINDS], k=faults)
-  left = collections.deque(rng.sample(made[:faults], faults))
+  drawn = list(_KINDS) + rng.choices(_KINDS, [each.weight for each in _KINDS], k=faults)
+  remaining = collections.deque(rng.sample(drawn[:faults], faults))
   rounds: list[tuple[float, list[str]]] = []
   hangs = lost = different = 0
   with contextlib.ExitStack() as stack:
@@ -282,39 +281,42 @@ def run(
       say=lambda line: say(f'  {line}'),
     )
     stack.callback(used.close)
-    here, there = _Training(data), _Training(data, used)
-    expected = here.round(0)
-    different += there.round(0) != expected
+    local, distributed = _Training(data), _Training(data, used)
+    expected = local.round(0)
+    different += distributed.round(0) != expected
     typical = 1.0
-    while left:
+    while remaining:
       number = len(rounds) + 1
-      expected = here.round(number)
-      if len(cluster.workers_of(client)) < _FEWEST_WORKERS:
+      expected = local.round(number)
+      if len(cluster.workers_of(client)) < _MIN_WORKERS:
         site.join()
-      kinds = [left.popleft() for _ in range(min(len(left), rng.choice((1, 1, 2, 3))))]
+      kinds = [
+        remaining.popleft()
+        for _ in range(min(len(remaining), rng.choice((1, 1, 2, 3))))
+      ]
       names = [each.name for each in kinds]
-      begun = time.monotonic()
+      start = time.monotonic()
       try:
         with _faults(site, kinds, rng, typical):
-          found = there.round(number)
-          seconds = time.monotonic() - begun
-      except Exception as e:  # Of which the state is gone.
+          actual = distributed.round(number)
+          seconds = time.monotonic() - start
+      except Exception as e:  # The state of the training is lost.
         say(f'round {number} ({", ".join(names)}): {e}')
         hangs += isinstance(e, failures.RoundTimeoutError)
         lost += 1
         break
       rounds.append((seconds, names))
       typical = float(np.median([each for each, _ in rounds]))
-      different += found != expected
+      different += actual != expected
       notes = len(used.notes())
       say(f'round {number}: {seconds:6.1f} s, {notes} notes, {", ".join(names)}')
-  made_of = {
+  rounds_by_kind = {
     kind.name: [each for each in rounds if kind.name in each[1]] for kind in _KINDS
   }
-  for name, those in made_of.items():
-    if those:
-      count = sum(names.count(name) for _, names in those)
-      longest = max(seconds for seconds, _ in those)
+  for name, with_kind in rounds_by_kind.items():
+    if with_kind:
+      count = sum(names.count(name) for _, names in with_kind)
+      longest = max(seconds for seconds, _ in with_kind)
       say(f'{name:20} {count:4d}   longest round {longest:6.1f} s')
   count = sum(len(names) for _, names in rounds)
   return (
@@ -325,12 +327,12 @@ def run(
 
 
 def main() -> None:
-  """Prints a line for each round and kind, and what became of all."""
+  """Prints a line for each round and kind, then the summary."""
   try:
-    said, is_good = run(_FLAGS.faults, _FLAGS.seed, _FLAGS.workers)
+    summary, is_good = run(_FLAGS.faults, _FLAGS.seed, _FLAGS.workers)
   except ValueError as e:
     sys.exit(f'error: {e}')
-  print(said, flush=True)
+  print(summary, flush=True)
   sys.exit(not is_good)
 
 

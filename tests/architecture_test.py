@@ -76,7 +76,7 @@ def test_the_walk_from_banded_to_noise_names_its_files(tmp_path, monkeypatch):
   monkeypatch.setenv('TFF_DP_AGGREGATORS_CACHE', str(tmp_path))
   gc.collect()  # What other tests have left is not to be finalized on the way.
   assert sorted(files_walked.walk()) == sorted(FILES_WALKED)
-  assert len(FILES_WALKED) <= files_walked.MOST_FILES
+  assert len(FILES_WALKED) <= files_walked.MAX_FILES
 
 
 @pytest.mark.slow

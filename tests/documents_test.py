@@ -21,7 +21,7 @@ README = (ROOT / 'README.md').read_text(encoding='utf-8')
 DOCS = {
   path.name: path.read_text(encoding='utf-8')
   for path in sorted([*(ROOT / 'docs').glob('*.md'), ROOT / 'docs/moving/tff.md'])
-  if not walkthroughs.is_one(path)
+  if not walkthroughs.is_walkthrough(path)
 }
 _MODULES = 'tff_dp_aggregators.accounting.'
 # Those whose commands run here; those of the other one have a test of their own.

@@ -1,4 +1,4 @@
-"""Programs executed in the process of the tests, with all that they print."""
+"""Executes programs in the process of the tests, and captures their output."""
 
 import contextlib
 import os
@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 
 class Result(NamedTuple):
-  """What a program left besides files, called as `subprocess.run` calls it."""
+  """Exit code and output of a program, with the names of `subprocess.run`."""
 
   returncode: int
   stdout: str
@@ -18,10 +18,10 @@ class Result(NamedTuple):
 
 
 def execute(program, *arguments):
-  """Executes a program, or a module that has its `execute`, as its command line would.
+  """Executes a program, or a module with a function `execute`, like a command line.
 
-  Output goes through files, because TensorFlow Federated starts its worker only with
-  an output that has a file behind it.
+  Output goes to files, because TensorFlow Federated starts its worker only if stdout
+  and stderr are files.
   """
   with contextlib.ExitStack() as stack:
     stdout, stderr = (
@@ -38,12 +38,12 @@ def execute(program, *arguments):
 
 
 def run_example(program):
-  """Returns what a Python program prints, that is given as text."""
+  """Returns what a Python program, given as text, prints."""
   return run_text(program)[0]
 
 
 def run_text(program):
-  """What a Python program prints, that is given as text, and its names at the end."""
+  """Returns what a Python program, given as text, prints, and its global names."""
   names = {'__name__': '__main__'}
   with tempfile.TemporaryFile('w+', encoding='utf-8') as stdout:
     with contextlib.redirect_stdout(stdout):
@@ -53,7 +53,7 @@ def run_text(program):
 
 
 def run_python(code, *arguments):
-  """Runs code in an interpreter of its own, which finds this checkout."""
+  """Runs code in a new interpreter, which imports from this checkout."""
   root = pathlib.Path(__file__).resolve().parents[1]
   return subprocess.run(
     [sys.executable, '-c', code, *arguments],

@@ -15,7 +15,7 @@ DOCS = pathlib.Path(__file__).resolve().parent.parent / 'docs'
 WALKTHROUGHS = {
   path.stem: path.read_text(encoding='utf-8')
   for path in sorted(DOCS.glob('*.md'))
-  if walkthroughs.is_one(path)
+  if walkthroughs.is_walkthrough(path)
 }
 # With what tests of predictions and of reports run in small.
 SLOW = ('after_training', 'production')

@@ -1,6 +1,6 @@
-"""Documents that are followed from top to bottom, as a reader does.
+"""Executes walkthroughs: documents to be followed from top to bottom.
 
-In a walkthrough, commands are shown with what they print:
+A walkthrough shows commands with their output:
 
     ```console
     $ tff-dp-plan --num_rounds=300 \
@@ -8,10 +8,10 @@ In a walkthrough, commands are shown with what they print:
     300 rounds, ...
     ```
 
-and Python with a block of its output below; Python whose first line is a comment with
-nothing but a file's name, such as `# shop.py`, is put into that file. A line `...`
-stands for any lines, and `...` in a line for any characters, as in doctest. All run in
-one directory, so that each step finds what those before it left.
+and Python with a block of its output below. Python whose first line is a comment with
+only the name of a file, such as `# shop.py`, is written to that file. A line `...`
+stands for any lines, and `...` in a line for any characters, as in doctest. All steps
+run in one directory, so that each finds the files of those before it.
 """
 
 import contextlib
@@ -28,13 +28,13 @@ from typing import NamedTuple
 
 from tests import executing
 
-# What is not told apart: an end of a line and a space. `...` is any text.
+# Ends of lines and spaces compare equal; `...` matches any text.
 _OPTIONS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
 _BLOCK = re.compile(r'^```(\w+)\n(.*?)^```$', re.MULTILINE | re.DOTALL)
-# Its last line is the first that does not end in a backslash.
+# A command ends with the first line without a backslash at its end.
 _COMMAND = re.compile(r'((?:[^\n]*\\\n)*[^\n]*\n)(.*)', re.DOTALL)
 _FILE = re.compile(r'# (\S+\.py)\n')
-_OF_SHELLS = re.compile(r'[|&;<>$]')
+_SHELL_SYNTAX = re.compile(r'[|&;<>$]')
 _PROGRAMS = {
   **{
     name: f'tff_dp_aggregators.accounting.programs.{name}'
@@ -47,49 +47,49 @@ _PROGRAMS = {
 
 
 class Step(NamedTuple):
-  """One thing that the reader does: a command, Python, or writing a file."""
+  """One step of the reader: a command, Python, or writing a file."""
 
   kind: str
-  text: str  # What is typed.
-  output: str  # What is seen.
+  text: str  # The command or code.
+  output: str  # Its expected output.
 
 
-def is_one(path):
-  """Whether the document in a file is a walkthrough: it has commands with output."""
+def is_walkthrough(path):
+  """Whether a file is a walkthrough, which has commands with output."""
   return '```console' in path.read_text(encoding='utf-8')
 
 
 def steps(document):
-  """The steps of a walkthrough, of which the text is given, in Markdown."""
-  found = []
+  """Returns the steps of a walkthrough, given as Markdown text."""
+  result = []
   blocks = _BLOCK.findall(document)
-  for number, (language, text) in enumerate(blocks):
+  for index, (language, text) in enumerate(blocks):
     if language == 'console':
       for part in re.split(r'^\$ ', text, flags=re.MULTILINE)[1:]:
         command, output = _COMMAND.match(part).groups()
-        found.append(Step('command', command.replace('\\\n', ' ').strip(), output))
+        result.append(Step('command', command.replace('\\\n', ' ').strip(), output))
     elif language == 'python' and _FILE.match(text):
-      found.append(Step('file', text, ''))
+      result.append(Step('file', text, ''))
     elif language == 'python':
-      following, output = blocks[number + 1] if number + 1 < len(blocks) else ('', '')
+      following, output = blocks[index + 1] if index + 1 < len(blocks) else ('', '')
       assert following == 'text', f'no output below:\n{text}'
-      found.append(Step('python', text, output))
-  return found
+      result.append(Step('python', text, output))
+  return result
 
 
 def follow(document, directory):
-  """Takes all steps in an empty directory, and compares what is seen."""
-  with _In(directory):
+  """Executes all steps in an empty directory, and compares their output."""
+  with _WorkingDirectory(directory):
     for step in steps(document):
-      seen = _run(step)
-      if not doctest.OutputChecker().check_output(step.output, seen, _OPTIONS):
+      output = _run(step)
+      if not doctest.OutputChecker().check_output(step.output, output, _OPTIONS):
         raise AssertionError(
-          f'{step.text}\n\nshould print\n\n{step.output}\nand printed\n\n{seen}'
+          f'{step.text}\n\nshould print\n\n{step.output}\nand printed\n\n{output}'
         )
 
 
-class _In(contextlib.AbstractContextManager):
-  """Makes a directory the current one; `contextlib.chdir` of Python 3.11."""
+class _WorkingDirectory(contextlib.AbstractContextManager):
+  """Changes the working directory, like `contextlib.chdir` of Python 3.11."""
 
   def __init__(self, directory):
     self._directory, self._before = directory, os.getcwd()
@@ -109,7 +109,7 @@ def _run(step):
     return ''
   program, *arguments = shlex.split(step.text)
   name = program.removeprefix('tff-dp-')
-  if name == program or _OF_SHELLS.search(step.text):
+  if name == program or _SHELL_SYNTAX.search(step.text):
     path = os.pathsep.join([str(pathlib.Path(sys.executable).parent), os.defpath])
     return subprocess.run(
       step.text,
@@ -121,13 +121,13 @@ def _run(step):
       env={**os.environ, 'PATH': path},
       timeout=120,
     ).stdout
-  code, seen = _seen(importlib.import_module(_PROGRAMS[name]), arguments)
-  assert code == 0, f'{step.text}\n{seen}'
-  return seen
+  code, output = _output_of(importlib.import_module(_PROGRAMS[name]), arguments)
+  assert code == 0, f'{step.text}\n{output}'
+  return output
 
 
-def _seen(program, arguments):
-  """Exit code of a program, and all that it prints, in the order of a terminal."""
+def _output_of(program, arguments):
+  """Returns a program's exit code, and its output in the order of a terminal."""
   with tempfile.TemporaryFile('w+', encoding='utf-8') as file:
     with contextlib.redirect_stdout(file), contextlib.redirect_stderr(file):
       code = program.execute(arguments)

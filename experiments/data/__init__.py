@@ -1,1 +1,1 @@
-"""Where examples come from, who has them, and what is held out: without TensorFlow."""
+"""Reads clients' examples and splits off test data, without TensorFlow."""

@@ -1,7 +1,7 @@
-"""Hashes that are the same in every process, of ids, texts and rows of numbers.
+"""Hashes of ids, texts and rows of numbers, equal in every process.
 
-What is drawn by hash, such as who is held out, depends on the seed and on the data, and
-not on the order of rows in a file.
+Draws by hash, such as which clients are held out, depend on the seed and the data, not
+on the order of rows in a file.
 """
 
 import hashlib
@@ -15,8 +15,8 @@ _DIGEST = 16
 # generators", 2014.
 _STEP = np.uint64(0x9E3779B97F4A7C15)
 _FIRST, _SECOND = np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)
-# By character: what a number begins with, and what is in floats, such as 7.0 and 1e-05,
-# and in numbers in groups besides digits.
+# By ASCII code: characters that begin a number; and those other than digits that are in
+# floats, such as 7.0 and 1e-05, or in numbers in groups.
 _BEGINS_NUMBER, _IS_IN_FLOAT = np.zeros((2, 128), bool)
 _BEGINS_NUMBER[list(b'0123456789+-.')] = True
 _IS_IN_FLOAT[list(b".,+-' ")] = True
@@ -24,40 +24,40 @@ _ROUNDS = np.arange(1, 5, dtype=np.uint64)
 
 
 def of_texts(texts: Sequence[str]) -> np.ndarray:
-  """BLAKE2b of texts: uint64 of shape [texts, 2]."""
+  """Returns BLAKE2b digests of texts: uint64 [texts, 2]."""
   digests = [
-    hashlib.blake2b(each.encode('utf-8', 'surrogatepass'), digest_size=_DIGEST).digest()
-    for each in texts
+    hashlib.blake2b(text.encode('utf-8', 'surrogatepass'), digest_size=_DIGEST).digest()
+    for text in texts
   ]
-  return _numbers(b''.join(digests))
+  return _as_pairs(b''.join(digests))
 
 
 def of_ids(ids: Sequence[str]) -> np.ndarray:
-  """Keys of ids, which no two of them share: uint64 of shape [ids, 2].
+  """Returns distinct keys of ids: uint64 [ids, 2].
 
-  Ids of at most 16 bytes are scrambled one-to-one; of others it is BLAKE2b.
+  Ids of at most 16 bytes are permuted one-to-one; the key of others is BLAKE2b.
   """
   encoded = [each.encode('utf-8', 'surrogatepass') for each in ids]
   is_short = np.array([len(e) <= _DIGEST and b'\0' not in e for e in encoded], bool)
   padded = b''.join(each[:_DIGEST].ljust(_DIGEST, b'\0') for each in encoded)
-  keys = _scrambled(_numbers(padded))
+  keys = _scrambled(_as_pairs(padded))
   if not is_short.all():
     keys[~is_short] = of_texts([ids[i] for i in np.flatnonzero(~is_short)])
   return keys
 
 
 def of_short_ids(ids: Union[Sequence[Any], np.ndarray]) -> Optional[np.ndarray]:
-  """Keys as of `of_ids`, fast; `None` unless all ids are of 1 to 16 ASCII characters.
+  """Returns the keys of `of_ids`, faster, if all ids have 1 to 16 ASCII characters.
 
-  `None` as well if an id begins or ends with a space, has a zero in it, or may be a
-  number that is no plain whole one.
+  Returns `None` otherwise, and if an id begins or ends with a space, contains a null
+  character, or may be a number in another notation than that of integers.
   """
   if isinstance(ids, np.ndarray):
     if ids.dtype.kind != 'U' or ids.ndim != 1:
       return None
     array = ids
   elif set(map(type, ids)) == {str} and '\0' not in ''.join(ids):
-    array = np.array(ids)  # NumPy takes zeros at the end for padding.
+    array = np.array(ids)  # Null characters would be taken for padding.
   else:
     return None
   width = array.dtype.itemsize // 4
@@ -74,23 +74,23 @@ def of_short_ids(ids: Union[Sequence[Any], np.ndarray]) -> Optional[np.ndarray]:
     return None
   padded = np.zeros((len(array), _DIGEST), np.uint8)
   padded[:, :width] = codes
-  return _scrambled(_numbers(padded.tobytes()))
+  return _scrambled(_as_pairs(padded.tobytes()))
 
 
-def _numbers(digests: bytes) -> np.ndarray:
+def _as_pairs(digests: bytes) -> np.ndarray:
   return np.frombuffer(digests, '>u8').reshape(-1, 2).astype(np.uint64)
 
 
 def _scrambled(pairs: np.ndarray) -> np.ndarray:
-  """Pairs of numbers, one-to-one, as if drawn at random: a Feistel network."""
+  """Permutes pairs of numbers pseudorandomly by a Feistel network."""
   left, right = pairs[:, 0], pairs[:, 1]
-  for number in _ROUNDS:
-    left, right = right, left ^ mixed(right ^ mixed(number))
+  for index in _ROUNDS:
+    left, right = right, left ^ mixed(right ^ mixed(index))
   return np.stack([left, right], axis=1)
 
 
 def mixed(numbers: np.ndarray) -> np.ndarray:
-  """Numbers, one-to-one, as if drawn at random: the finalizer of SplitMix64."""
+  """Permutes numbers pseudorandomly by the finalizer of SplitMix64."""
   with np.errstate(over='ignore'):
     z = numbers + _STEP
     z = (z ^ (z >> np.uint64(30))) * _FIRST
@@ -99,13 +99,13 @@ def mixed(numbers: np.ndarray) -> np.ndarray:
 
 
 def of_rows(block: np.ndarray) -> np.ndarray:
-  """A hash of each row of float64 or uint64 numbers: uint64 [rows]."""
-  places = mixed(np.arange(block.shape[1], dtype=np.uint64))
+  """Returns a hash of each row of float64 or uint64 numbers: uint64 [rows]."""
+  column_keys = mixed(np.arange(block.shape[1], dtype=np.uint64))
   bits = np.ascontiguousarray(block).view(np.uint64)
-  return np.asarray(np.add.reduce(mixed(bits ^ places), axis=1, dtype=np.uint64))
+  return np.asarray(np.add.reduce(mixed(bits ^ column_keys), axis=1, dtype=np.uint64))
 
 
 def seeded(numbers: np.ndarray, seed: int, use: int) -> np.ndarray:
-  """Hashes drawn again by a seed."""
+  """Returns hashes of numbers under a seed, independent for each `use`."""
   salt = hashlib.blake2b(f'{seed} {use}'.encode(), digest_size=8).digest()
   return mixed(numbers ^ np.frombuffer(salt, '>u8').astype(np.uint64))

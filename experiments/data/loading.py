@@ -1,8 +1,7 @@
-"""Makes a population of the user's own data.
+"""Loads the user's own data as a federated population.
 
-Rows are read once and kept on disk, then brought into the order of clients; a client's
-examples are made when they are asked for. So memory does not grow with the data, but
-for some numbers for each client.
+Rows are read once and kept on disk, then sorted by client; a client's examples are made
+on demand. So memory does not grow with the data, except for a few numbers per client.
 """
 
 import dataclasses
@@ -32,7 +31,7 @@ _CHUNK = 2**14
 
 
 class FileClients:
-  """Clients by number, with their examples on disk: what `learning.train` takes."""
+  """Clients by number with their examples on disk, as `learning.train` takes them."""
 
   def __init__(
     self, examples: Any, arranged: arrangement.Arrangement, rows: table.Rows
@@ -49,13 +48,13 @@ class FileClients:
     return {'x': x, 'y': y}
 
   def draw_id(self, number: int) -> Any:
-    """What a client is drawn by, which is its own: the hash of its id in the data."""
+    """Returns the hash of a client's id in the data, by which it is sampled."""
     if self._keys is None:
       return number
     return self._keys[int(self._arranged.first_rows[number])].tobytes().hex()
 
   def name(self, number: int) -> str:
-    """The id that a client has in the data; its number if it was made."""
+    """Returns a client's id in the data; its number if the clients were made."""
     if self._keys is None:
       return str(number)
     return self._ids[int(self._arranged.first_rows[number])]
@@ -72,15 +71,17 @@ def load(options: data_options.Data) -> population.Population:
       '--partition=label_skew needs labels of which each is one class; give '
       '--label_kind=class if they are names, or another --partition.'
     )
-  arrange = arrangement.of_clients if files.partition is None else arrangement.of_nobody
+  arrange = (
+    arrangement.of_clients if files.partition is None else arrangement.of_made_clients
+  )
   arranged = arrange(rows, options)
   if uses.text is not None:
-    return _of_texts(rows, arranged, files, uses)
-  return _of_table(rows, arranged, files, uses, schema)
+    return _text_population(rows, arranged, files, uses)
+  return _table_population(rows, arranged, files, uses, schema)
 
 
 def _check_test_data(training: source.Source, files: data_options.Files) -> None:
-  """Refuses test data whose head is wrong, or that are those that are trained on."""
+  """Refuses test data that lack columns, or are the training data themselves."""
   if files.test_data is None:
     return
   tested, _ = _opened(files.test_data, files, is_test=True)
@@ -89,7 +90,7 @@ def _check_test_data(training: source.Source, files: data_options.Files) -> None
   pair = (files.path, files.test_data)
   is_same = os.path.samefile(*pair)
   if not is_same and all(map(os.path.isfile, pair)):
-    # Bytes are compared only of files of one size.
+    # Compares bytes only if the files have the same size.
     is_same = filecmp.cmp(*pair, shallow=False)
   if is_same:
     raise problems.DataError(
@@ -101,7 +102,7 @@ def _check_test_data(training: source.Source, files: data_options.Files) -> None
 def _opened(
   path: str, files: data_options.Files, is_test: bool = False
 ) -> tuple[source.Source, table.Uses]:
-  """The data, of which only the head was read, and what their columns are for."""
+  """Opens the data, reading only their head, and decides what the columns are for."""
   file_format = formats.of(path, files.data_format)
   text = files.text_column or file_format.text_column
   split = files.test_split if is_test else files.data_split
@@ -114,7 +115,7 @@ def _opened(
   present = frozenset(opened.columns)
   label = None if text else files.label_column or file_format.label_column
   labels: tuple[str, ...] = () if label is None else (label,)
-  if label is not None and label not in present:  # One with commas in its name may be.
+  if label is not None and label not in present:  # A single name may have commas.
     labels = data_options.label_columns(label)
   if text is None and not labels:
     raise problems.DataError(
@@ -122,7 +123,7 @@ def _opened(
       f'are: {problems.listed(opened.columns)}. For text give --text_column.'
     )
   if is_test and client not in present:
-    client = None  # They need not say whose they are.
+    client = None  # Test data need not have clients.
   for name in (client, *labels, text, *(files.feature_columns or ())):
     if name is not None and name not in present:
       is_default = files.label_column is None and name in labels
@@ -132,9 +133,9 @@ def _opened(
     features = tuple(
       each for each in opened.columns if each not in (client, *labels) and not text
     )
-  known = frozenset(features)
+  feature_set = frozenset(features)
   for flag in ('one_hot_columns', 'embedding_columns'):
-    unknown = [name for name in getattr(files, flag) if name not in known]
+    unknown = [name for name in getattr(files, flag) if name not in feature_set]
     if unknown:
       raise problems.DataError(
         f'--{flag} names {unknown[0]!r}, which is not a feature; the features are: '
@@ -149,14 +150,14 @@ def _opened(
     text=text,
     label_kind=files.label_kind,
     reading=columns.Reading(
-      # A file of text has lines, of which none is a value.
+      # Lines of a text file are never missing values.
       columns.Missing(() if file_format.text_column else files.missing_values),
       columns.Numerals(files.decimal, files.thousands),
     ),
   )
 
 
-def _of_table(
+def _table_population(
   rows: table.Rows,
   arranged: arrangement.Arrangement,
   files: data_options.Files,
@@ -165,7 +166,7 @@ def _of_table(
 ) -> population.Population:
   shape = _input_shape(schema)
   ordered = rows.in_order(arranged.order, files.scratch)
-  ordered, schema = _known_in_training(ordered, schema, arranged.is_test)
+  ordered, schema = _with_training_values(ordered, schema, arranged.is_test)
   classes = schema.classes
   num_numbers = ordered.numbers.shape[1]
   is_scaled = files.scaling == 'standard' or (
@@ -173,18 +174,18 @@ def _of_table(
   )
   moments = None
   if is_scaled:
-    moments = _of_training(ordered.numbers.__getitem__, num_numbers, arranged)
+    moments = _training_moments(ordered.numbers.__getitem__, num_numbers, arranged)
   label_scaling = _label_scaling(ordered, arranged, files, schema)
 
-  def counts() -> np.ndarray:  # How many training examples each class has.
-    found = np.zeros(len(classes or ()), np.int64)
-    for some in _slices(len(arranged.order)):
-      labels = ordered.labels_of(some)[arranged.is_test[some] == 0].astype(np.int64)
-      found += np.bincount(labels, minlength=len(found))
-    return found
+  def count_classes() -> np.ndarray:  # Number of training examples by class.
+    totals = np.zeros(len(classes or ()), np.int64)
+    for index in _slices(len(arranged.order)):
+      labels = ordered.labels_of(index)[arranged.is_test[index] == 0].astype(np.int64)
+      totals += np.bincount(labels, minlength=len(totals))
+    return totals
 
-  weights = preprocessing.class_weights(files.class_weights, classes, counts)
-  made = preprocessing.Preprocessing(
+  weights = preprocessing.class_weights(files.class_weights, classes, count_classes)
+  prep = preprocessing.Preprocessing(
     shape=population.Shape(
       inputs=shape,
       input_dtype='float32',
@@ -212,24 +213,24 @@ def _of_table(
   )
 
   def examples(first: int, end: int) -> tuple[np.ndarray, np.ndarray]:
-    return made.examples_of(ordered, slice(first, end))
+    return prep.examples_of(ordered, slice(first, end))
 
   def held_out() -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    for some in _slices(len(arranged.order)):
-      is_held = arranged.is_test[some] == 1
+    for index in _slices(len(arranged.order)):
+      is_held = arranged.is_test[index] == 1
       if is_held.any():
-        x, y = made.examples_of(ordered, some)
+        x, y = prep.examples_of(ordered, index)
         yield x[is_held], y[is_held]
 
-  whose, testing = None, held_out()
+  overlap, test_batches = None, held_out()
   if files.test_data is not None:
-    new = _test_data(made, files)
-    whose = _whose(new.rows.clients, rows.clients)
-    testing = new.examples(is_scaled=True)
-  tested = _stored(testing, made.shape, files.scratch)
+    new_data = _test_data(prep, files)
+    overlap = _overlap(new_data.rows.clients, rows.clients)
+    test_batches = new_data.examples(is_scaled=True)
+  test_examples = _stored(test_batches, prep.shape, files.scratch)
   by_moments = 'by their mean and standard deviation over all training examples.'
   names, embedded = map(problems.listed, (schema.name_columns, schema.embedded_columns))
-  said = [
+  remarks = [
     (f'Features were scaled {by_moments}', is_scaled),
     (f'Labels were scaled {by_moments}', label_scaling is not None),
     ('The names of classes are those found in the data.', classes is not None),
@@ -247,20 +248,20 @@ def _of_table(
       'found in the training data.',
       bool(embedded),
     ),
-    *_of_clients(files, whose),
+    *_client_remarks(files, overlap),
   ]
   return population.Population(
     clients=FileClients(examples, arranged, rows),
     num_clients=len(arranged.starts),
-    test_examples=tested,
-    shape=made.shape,
+    test_examples=test_examples,
+    shape=prep.shape,
     label_scaling=label_scaling,
     facts={
-      **_facts(rows, arranged, tested, 'examples'),
-      **_facts_of_table(schema, made, moments, tested[1]),
+      **_facts(rows, arranged, test_examples, 'examples'),
+      **_facts_of_table(schema, prep, moments, test_examples[1]),
     },
-    not_covered=tuple(sentence for sentence, is_so in said if is_so),
-    preprocessing=made,
+    not_covered=tuple(sentence for sentence, applies in remarks if applies),
+    preprocessing=prep,
   )
 
 
@@ -271,22 +272,22 @@ def _slices(count: int) -> Iterator[slice]:
 
 class Moments(NamedTuple):
   mean: np.ndarray
-  scale: np.ndarray  # The standard deviation; 1 of columns that are constant.
+  scale: np.ndarray  # The standard deviation; 1 for constant columns.
   is_constant: np.ndarray
 
 
 def moments_of(chunks: Iterable[np.ndarray], num_columns: int) -> Moments:
-  """Mean and standard deviation of columns, added up chunk by chunk.
+  """Returns mean and standard deviation of columns, updated chunk by chunk.
 
-  Chan, Golub and LeVeque, "Updating formulae and a pairwise algorithm for computing
-  sample variances", 1979, of differences from the first row.
+  The algorithm is that of Chan, Golub and LeVeque, "Updating formulae and a pairwise
+  algorithm for computing sample variances", 1979, for differences from the first row.
   """
   count = 0
   first, mean, squares = np.zeros((3, num_columns))
-  least, largest = np.full(num_columns, np.inf), np.full(num_columns, -np.inf)
+  minimum, maximum = np.full(num_columns, np.inf), np.full(num_columns, -np.inf)
   for chunk in filter(len, chunks):
-    least = np.minimum(least, chunk.min(axis=0))
-    largest = np.maximum(largest, chunk.max(axis=0))
+    minimum = np.minimum(minimum, chunk.min(axis=0))
+    maximum = np.maximum(maximum, chunk.max(axis=0))
     if not count:
       first = np.array(chunk[0])
     chunk = chunk - first
@@ -297,29 +298,29 @@ def moments_of(chunks: Iterable[np.ndarray], num_columns: int) -> Moments:
     squares += np.square(difference) * (count * len(chunk) / total)
     mean += difference * (len(chunk) / total)
     count = total
-  is_constant = least == largest
+  is_constant = minimum == maximum
   scale = np.sqrt(squares / max(1, count))
   return Moments(
-    np.where(is_constant, least, first + mean),
+    np.where(is_constant, minimum, first + mean),
     np.where(is_constant | (scale == 0), 1.0, scale),
     is_constant,
   )
 
 
-def _of_training(
+def _training_moments(
   values: Callable[[slice], np.ndarray],
   num_columns: int,
   arranged: arrangement.Arrangement,
 ) -> Moments:
   chunks = (
-    values(some)[arranged.is_test[some] == 0].astype(np.float64)
-    for some in _slices(len(arranged.order))
+    values(index)[arranged.is_test[index] == 0].astype(np.float64)
+    for index in _slices(len(arranged.order))
   )
   return moments_of(chunks, num_columns)
 
 
 def _input_shape(schema: table.Schema) -> tuple[int, ...]:
-  """Shape of one example's inputs: that of an image, or all features in a row."""
+  """Returns the shape of one example's inputs: an image's, or one vector."""
   shapes = list(schema.number_columns.values())
   names = {**schema.name_columns, **schema.embedded_columns}
   if len(shapes) == 1 and len(shapes[0]) > 1 and not names:
@@ -349,67 +350,67 @@ def _label_scaling(
     return None
   shape = ordered.values.shape[1:]
   width = math.prod(shape)
-  mean, scale, _ = _of_training(
-    lambda some: ordered.labels_of(some).reshape(-1, width), width, arranged
+  mean, scale, _ = _training_moments(
+    lambda index: ordered.labels_of(index).reshape(-1, width), width, arranged
   )
   if shape:
     return population.LabelScaling(tuple(mean.tolist()), tuple(scale.tolist()))
   return population.LabelScaling(float(mean[0]), float(scale[0]))
 
 
-def _of_clients(
-  files: data_options.Files, whose: Optional[str]
+def _client_remarks(
+  files: data_options.Files, overlap: Optional[str]
 ) -> list[tuple[str, bool]]:
-  """What is to be said of clients and test data, and whether it is so."""
+  """Returns remarks on clients and test data, each with whether it applies."""
   return [
     (population.MADE_CLIENTS, files.partition is not None),
     (population.HELD_OUT_OF_CLIENTS, files.test_examples is not None),
-    (whose or '', whose is not None),
+    (overlap or '', overlap is not None),
   ]
 
 
-def _whose(
-  tested: Optional[np.ndarray], trained: Optional[np.ndarray]
+def _overlap(
+  test_clients: Optional[np.ndarray], training: Optional[np.ndarray]
 ) -> Optional[str]:
-  """What is to be said of whose test data are, by keys of clients, if any say it."""
-  if trained is None:
+  """Returns the remark on clients who are in training and test data, by their keys."""
+  if training is None:
     return None
-  if tested is None:
+  if test_clients is None:
     return population.TEST_DATA_OF_UNKNOWN
-  # Half a key is enough: 64 bits, which by chance no two of them share.
-  known = np.unique(tested[:, 0])
-  if any(np.isin(some[:, 0], known).any() for some in table.chunks(trained)):
+  # The first 64 bits of a key suffice: two clients do not share them by chance.
+  test_keys = np.unique(test_clients[:, 0])
+  if any(np.isin(keys[:, 0], test_keys).any() for keys in table.chunks(training)):
     return population.TEST_DATA_OF_CLIENTS
   return None
 
 
-def _known_in_training(
+def _with_training_values(
   ordered: table.Rows, schema: table.Schema, is_test: np.ndarray
 ) -> tuple[table.Rows, table.Schema]:
-  """Names, where those with embeddings are of training examples, and others unknown."""
+  """Restricts embedded columns to values of training examples; others are unknown."""
   if not schema.embedded_columns:
     return ordered, schema
-  names = list(ordered.name_numbers)
-  first = len(names) - len(schema.embedded_columns)
+  indices = list(ordered.name_indices)
+  first = len(indices) - len(schema.embedded_columns)
   known = {}
-  for place, (name, values) in enumerate(schema.embedded_columns.items(), first):
+  for column, (name, values) in enumerate(schema.embedded_columns.items(), first):
     is_trained = np.zeros(len(values), bool)
     for codes, tested in zip(table.chunks(ordered.codes), table.chunks(is_test)):
-      is_trained[names[place][codes[tested == 0, place]]] = True
+      is_trained[indices[column][codes[tested == 0, column]]] = True
     known[name] = tuple(np.array(values, object)[is_trained])
-    numbers = np.where(is_trained, np.cumsum(is_trained) - 1, len(known[name]))
-    names[place] = numbers[names[place]]
+    new_indices = np.where(is_trained, np.cumsum(is_trained) - 1, len(known[name]))
+    indices[column] = new_indices[indices[column]]
   return (
-    ordered._replace(name_numbers=tuple(names)),
+    ordered._replace(name_indices=tuple(indices)),
     dataclasses.replace(schema, embedded_columns=known),
   )
 
 
 def _test_data(
-  made: preprocessing.Preprocessing, files: data_options.Files
+  prep: preprocessing.Preprocessing, files: data_options.Files
 ) -> preprocessing.NewData:
   assert files.test_data is not None
-  return made.read(files.test_data, files.data_format, files.test_split, files.scratch)
+  return prep.read(files.test_data, files.data_format, files.test_split, files.scratch)
 
 
 def _stored(
@@ -417,7 +418,7 @@ def _stored(
   shape: population.Shape,
   folder: str,
 ) -> tuple[np.ndarray, np.ndarray]:
-  """Inputs and labels for testing, on disk."""
+  """Stores the test inputs and labels on disk, and maps them."""
   is_number = shape.label_kind == 'number'
   inputs = spill.Spill(folder, shape.input_dtype, shape.inputs)
   labels = spill.Spill(folder, np.float32 if is_number else np.int32, shape.labels)
@@ -427,7 +428,7 @@ def _stored(
   return inputs.array, labels.array
 
 
-def _of_texts(
+def _text_population(
   rows: table.Rows,
   arranged: arrangement.Arrangement,
   files: data_options.Files,
@@ -442,7 +443,7 @@ def _of_texts(
     size = files.vocabulary_size or texts_lib.VOCABULARY_SIZES[unit]
     training = (text for text, is_test in _texts(rows.texts, arranged) if not is_test)
     vocabulary = texts_lib.most_frequent(training, unit, size)
-  made = preprocessing.Preprocessing(
+  prep = preprocessing.Preprocessing(
     shape=population.Shape(
       inputs=(length,),
       input_dtype='int32',
@@ -459,42 +460,44 @@ def _of_texts(
     missing_values=tuple(sorted(uses.reading.missing.texts)),
     separator=files.separator,
   )
-  spilled, held = (
+  spilled, test_spill = (
     spill.Spill(files.scratch, np.int32, (length + 1,)) for _ in range(2)
   )
-  behind = spill.Spill(files.scratch, np.int64)
+  end_spill = spill.Spill(files.scratch, np.int64)
   tokens = unknown = 0
   for text, is_test in _texts(rows.texts, arranged):
-    found = vocabulary.sequences(text, length)
-    spilled.append(found)
-    behind.append([len(spilled)])
+    cut = vocabulary.sequences(text, length)
+    spilled.append(cut)
+    end_spill.append([len(spilled)])
     if is_test:
-      held.append(found)
-    tokens += np.count_nonzero(found)
-    unknown += np.count_nonzero(found == vocabulary.unknown)
-  whose, tested = None, held.array
+      test_spill.append(cut)
+    tokens += np.count_nonzero(cut)
+    unknown += np.count_nonzero(cut == vocabulary.unknown)
+  overlap, test = None, test_spill.array
   if files.test_data is not None:
-    new = _test_data(made, files)
-    whose, tested = _whose(new.rows.clients, rows.clients), new.sequences()
-  sequences, ends = spilled.array, behind.array
+    new = _test_data(prep, files)
+    overlap, test = _overlap(new.rows.clients, rows.clients), new.sequences()
+  sequences, ends = spilled.array, end_spill.array
 
   def examples(first: int, end: int) -> tuple[np.ndarray, np.ndarray]:
     return sequences[first:end, :-1], sequences[first:end, 1:]
 
-  def place(rows: np.ndarray) -> np.ndarray:  # Of sequences, from those of texts.
+  def convert(rows: np.ndarray) -> np.ndarray:  # Rows of texts to rows of sequences.
     return np.where(rows > 0, ends[np.maximum(rows - 1, 0)], 0)
 
-  arranged = arranged._replace(starts=place(arranged.starts), ends=place(arranged.ends))
-  test_examples = tested[:, :-1], tested[:, 1:]
-  words = (
+  arranged = arranged._replace(
+    starts=convert(arranged.starts), ends=convert(arranged.ends)
+  )
+  test_examples = test[:, :-1], test[:, 1:]
+  remark = (
     f'The vocabulary is of the {unit}s that are most frequent in the training data.'
   )
-  said = [(words, not files.vocabulary), *_of_clients(files, whose)]
+  remarks = [(remark, not files.vocabulary), *_client_remarks(files, overlap)]
   return population.Population(
     clients=FileClients(examples, arranged, rows),
     num_clients=len(arranged.starts),
     test_examples=test_examples,
-    shape=made.shape,
+    shape=prep.shape,
     facts={
       **_facts(rows, arranged, test_examples, 'sequences'),
       'sequence length': length,
@@ -502,30 +505,30 @@ def _of_texts(
       'vocabulary size': len(vocabulary.entries),
       'share of unknown tokens': round(unknown / max(1, tokens), 6),
     },
-    not_covered=tuple(sentence for sentence, is_so in said if is_so),
-    preprocessing=made,
+    not_covered=tuple(sentence for sentence, applies in remarks if applies),
+    preprocessing=prep,
   )
 
 
 def _texts(
   texts: table.Texts, arranged: arrangement.Arrangement
 ) -> Iterator[tuple[str, bool]]:
-  for order, tested in zip(
+  for order, is_test_chunk in zip(
     table.chunks(arranged.order), table.chunks(arranged.is_test)
   ):
-    for row, is_test in zip(order.tolist(), tested.tolist()):
+    for row, is_test in zip(order.tolist(), is_test_chunk.tolist()):
       yield texts[row], bool(is_test)
 
 
 def _facts(
-  rows: table.Rows, arranged: arrangement.Arrangement, tested: Any, called: str
+  rows: table.Rows, arranged: arrangement.Arrangement, test_examples: Any, unit: str
 ) -> dict[str, Any]:
   sizes = arranged.ends - arranged.starts
-  x, y = tested
+  x, y = test_examples
   facts: dict[str, Any] = {
     'clients': len(sizes),
-    called: int(sizes.sum()),
-    f'{called} of a client (least, median, most)': [
+    unit: int(sizes.sum()),
+    f'{unit} of a client (least, median, most)': [
       int(sizes.min()),
       float(np.median(sizes)),
       int(sizes.max()),
@@ -533,56 +536,56 @@ def _facts(
   }
   if arranged.num_test_clients:
     facts['clients held out for testing'] = arranged.num_test_clients
-  facts[f'{called} for testing, exact'] = len(y)
-  # Which a run that goes on must have again.
+  facts[f'{unit} for testing, exact'] = len(y)
+  # A resumed run must have the same checksums.
   digest, total = hashlib.sha256(), np.uint64(0)
   for array in (x, y):
     digest.update(f'{array.dtype.str}{array.shape}'.encode())
-    for some in _slices(len(array)):
-      digest.update(np.ascontiguousarray(array[some]).data)
-  for some in _slices(len(rows.hashes)):
-    hashes = rows.hashes[some]
+    for index in _slices(len(array)):
+      digest.update(np.ascontiguousarray(array[index]).data)
+  for index in _slices(len(rows.hashes)):
+    hashes = rows.hashes[index]
     if rows.clients is not None:
-      hashes = hashes ^ hashing.of_rows(rows.clients[some])
+      hashes = hashes ^ hashing.of_rows(rows.clients[index])
     total = np.add.reduce(hashing.mixed(hashes), initial=total, dtype=np.uint64)
   facts['checksum of those'] = f'sha256:{digest.hexdigest()[:32]}'
-  facts['checksum of all rows'] = f'{int(total):016x}'  # Whatever their order.
+  facts['checksum of all rows'] = f'{int(total):016x}'  # Whatever the order of rows.
   return facts
 
 
 def _facts_of_table(
   schema: table.Schema,
-  made: preprocessing.Preprocessing,
+  prep: preprocessing.Preprocessing,
   moments: Optional[Moments],
-  tested: np.ndarray,  # Labels for testing.
+  test_labels: np.ndarray,
 ) -> dict[str, Any]:
   facts: dict[str, Any] = {}
   shape, scaling, weights = (
-    made.shape.inputs,
-    made.label_scaling,
-    made.shape.class_weights,
+    prep.shape.inputs,
+    prep.label_scaling,
+    prep.shape.class_weights,
   )
   several, classes = schema.several or (), schema.classes
-  if len(tested) and classes is not None:
-    # The accuracy that is had by one answer to all.
-    counts = np.bincount(tested, minlength=len(classes))
+  if len(test_labels) and classes is not None:
+    # The accuracy of always predicting one class.
+    counts = np.bincount(test_labels, minlength=len(classes))
     share = round(float(counts.max() / counts.sum()), 4)
     facts['most frequent class for testing'] = (
       f'{classes[int(np.argmax(counts))]}, a share of {share:g}'
     )
-  if len(tested) and schema.are_tags:
-    shares = tested.mean(axis=0).round(4).tolist()
+  if len(test_labels) and schema.are_tags:
+    shares = test_labels.mean(axis=0).round(4).tolist()
     facts['share with a tag for testing'] = dict(zip(several[:20], shares))
   facts['features'] = shape[0] if len(shape) == 1 else list(shape)
   facts['columns of numbers'] = list(schema.number_columns)
-  of_values = {
+  encoded = {
     'a feature': schema.name_columns,
     'an embedding': schema.embedded_columns,
   }
-  for each, found in of_values.items():
-    if found:
-      numbers = {name: len(values) for name, values in found.items()}
-      facts[f'columns with {each} for each value'] = numbers
+  for encoding, columns_found in encoded.items():
+    if columns_found:
+      num_values = {name: len(values) for name, values in columns_found.items()}
+      facts[f'columns with {encoding} for each value'] = num_values
   facts['scaling of numbers'] = 'none' if moments is None else 'standard'
   if moments is not None and moments.is_constant.any():
     facts['columns that are constant'] = int(moments.is_constant.sum())

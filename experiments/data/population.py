@@ -1,19 +1,19 @@
-"""A federated population: who has which examples, and what they are like."""
+"""A federated population: the clients' examples, and their shapes and kinds."""
 
 import dataclasses
 import math
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Literal, Optional, Union
 
-if TYPE_CHECKING:  # Which imports this.
+if TYPE_CHECKING:  # It imports this module.
   from . import preprocessing as preprocessing_lib
 
 import numpy as np
 
-# What labels are: one of so many classes, a number (or several), tags, each of which an
-# example has or has not, or the next token at each position of a text.
+# Kinds of labels: a class, one or several numbers, tags that an example has or has not,
+# or the next token at each position of a text.
 LabelKind = Literal['class', 'number', 'tags', 'tokens']
-# Remarks on populations: whose their test examples are, and that clients were made.
+# Remarks on populations: on the clients of the test examples, and on made clients.
 HELD_OUT_OF_CLIENTS = (
   'Test metrics are computed from examples of the same clients, which were held out of '
   'training.'
@@ -35,68 +35,66 @@ MADE_CLIENTS = (
 @dataclasses.dataclass(frozen=True)
 class Shape:
   inputs: tuple[int, ...]  # Shape of one example's inputs.
-  input_dtype: Literal['float32', 'int32']  # `float32`, or `int32` for tokens.
-  # Shape of one example's label: empty for one class or number, else [k].
+  input_dtype: Literal['float32', 'int32']  # `int32` for tokens.
+  # Shape of one example's label: () for one class or number, else (k,).
   labels: tuple[int, ...]
-  label_kind: LabelKind  # Numbers are float32, others int32.
-  # How many classes or tokens there are, padding included; `None` for numbers and tags.
+  label_kind: LabelKind  # Numbers are float32, other labels int32.
+  # Number of classes or tokens, padding included; `None` for numbers and tags.
   num_classes: Optional[int] = None
-  # What they are called, by number, if they have names; of several numbers or tags,
-  # what each is called.
+  # Names of classes or tokens by index, if they have names; or the name of each of
+  # several numbers or tags.
   names: Optional[tuple[str, ...]] = None
-  # Tokens that count neither in the loss nor in metrics, such as padding.
+  # Tokens such as padding that are left out of the loss and of metrics.
   ignored_labels: tuple[int, ...] = ()
-  # Further tokens that `token_accuracy` leaves out, as the papers do: those out of
-  # vocabulary, and ends of sentences.
+  # Further tokens that `token_accuracy` leaves out, as the papers do:
+  # out-of-vocabulary tokens and ends of sentences.
   unscored_labels: tuple[int, ...] = ()
-  # What the loss of an example counts times, by its class; `None` for 1.
+  # Weight of an example's loss, by its class; `None` for 1.
   class_weights: Optional[tuple[float, ...]] = None
-  # How many values each column with an embedding has. The last inputs are these, as
-  # whole numbers from 0; the number of values is one that training data do not have.
+  # Number of values of each column with an embedding. The last inputs are indices of
+  # these values; an index equal to their number is a value unknown in training.
   embedded: tuple[int, ...] = ()
 
   @property
   def num_outputs(self) -> int:
-    """Numbers that a model puts out for an example, or for a token of it."""
+    """Number of outputs of a model for an example, or for each of its tokens."""
     return math.prod(self.labels) if self.num_classes is None else self.num_classes
 
 
 @dataclasses.dataclass(frozen=True)
 class LabelScaling:
-  """What was done to labels that are numbers: (label - mean) / scale is trained on.
+  """Scaling of numeric labels: the model is trained on (label - mean) / scale.
 
-  The constants are of the training data, without noise.
+  The constants are computed from training data without noise.
   """
 
-  # In the labels' own unit; of several labels of a row one of each.
+  # In the labels' unit; one for each of several labels.
   mean: Union[float, tuple[float, ...]]
-  scale: Union[float, tuple[float, ...]]  # As well; positive.
+  scale: Union[float, tuple[float, ...]]  # In the same unit; positive.
 
   def done(self, labels: Any) -> np.ndarray:
-    """Labels as they are trained on: float64."""
+    """Returns the labels as a model is trained on them: float64."""
     return (np.asarray(labels, np.float64) - np.array(self.mean)) / np.array(self.scale)
 
   def undone(self, labels: Any) -> np.ndarray:
-    """Labels, or predictions, in their own unit: float64."""
+    """Returns labels or predictions in their unit: float64."""
     return np.asarray(labels, np.float64) * np.array(self.scale) + np.array(self.mean)
 
 
 @dataclasses.dataclass(frozen=True)
 class Population:
-  clients: Any  # What `learning.train` takes: inputs and labels by client.
+  clients: Any  # Inputs and labels by client, as `learning.train` takes them.
   num_clients: int
-  # Held-out inputs and labels, for which no privacy is claimed; `None` if there are
-  # none.
+  # Test inputs and labels, for which no privacy is claimed; `None` without any.
   test_examples: Optional[tuple[Any, Any]]
   shape: Shape
-  # What was done to all labels, also those of `test_examples`; `None` if nothing was.
+  # Scaling of all labels, those of `test_examples` included; `None` if none.
   label_scaling: Optional[LabelScaling] = None
-  # What is told of the data before the training, by what it is: numbers of clients and
-  # examples, say. Not private.
+  # Facts on the data printed before training, such as numbers of clients and examples.
+  # Not private.
   facts: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-  # What else was made of clients' data without noise, such as the scale of features, in
-  # a sentence each: the guarantee does not cover it, and reports say so.
+  # Other uses of clients' data without noise, such as the scale of features, in a
+  # sentence each: the guarantee does not cover them, and reports say so.
   not_covered: tuple[str, ...] = ()
-  # What made inputs of the user's own data, for others like them; `None` of the data of
-  # a task.
+  # Preprocessing of the user's own data, for further data; `None` for a task's data.
   preprocessing: Optional['preprocessing_lib.Preprocessing'] = None

@@ -1,7 +1,7 @@
-"""What makes inputs of columns, kept with a run: for data that come after the training.
+"""Preprocessing that turns columns into model inputs, stored with a run for later data.
 
-It is computed from clients' data without noise, so it is not for others to see; reports
-say that the guarantee does not cover it.
+It is computed from clients' data without noise, so others must not see it; reports say
+that the guarantee does not cover it.
 """
 
 import dataclasses
@@ -30,8 +30,8 @@ from .formats import source
 
 BALANCED = 'balanced'  # Weights of classes.
 _CHUNK = 2**12
-# Mappings, whose order counts.
-_BY_NAME = ('number_columns', 'name_columns', 'embedded_columns')
+# Mappings whose order matters.
+_ORDERED_MAPPINGS = ('number_columns', 'name_columns', 'embedded_columns')
 _NOT_PRIVATE = (
   "computed from the clients' data without noise: not covered by the guarantee, and "
   'not to be handed on'
@@ -40,11 +40,12 @@ _NOT_PRIVATE = (
 
 @dataclasses.dataclass(frozen=True)
 class Preprocessing:
-  """What was found of the training data, and is done to others like them."""
+  """How the training data were preprocessed, to be repeated on data like them."""
 
-  shape: population.Shape  # What a model takes, and the names of classes or tokens.
-  # Columns and what they are for, as in `table.Uses` and `table.Schema`. Inputs are
-  # numbers, then a feature for each name, then columns with embeddings.
+  # Shapes of inputs and labels, and names of classes or tokens.
+  shape: population.Shape
+  # Columns and their uses, as in `table.Uses` and `table.Schema`. Inputs are numeric
+  # features, then one-hot encoded ones, then those with embeddings.
   client: Optional[str] = None
   labels: tuple[str, ...] = ()
   number_columns: Mapping[str, tuple[int, ...]] = dataclasses.field(
@@ -56,15 +57,15 @@ class Preprocessing:
   )
   several: Optional[tuple[str, ...]] = None
   are_tags: bool = False
-  # Subtracted from numbers, by column; `None` for no scaling.
+  # Subtracted from numeric features, by column; `None` for no scaling.
   mean: Optional[tuple[float, ...]] = None
-  scale: Optional[tuple[float, ...]] = None  # What they are divided by then.
+  scale: Optional[tuple[float, ...]] = None  # By which they are divided afterwards.
   text: Optional[str] = None
   text_unit: Optional[str] = None  # `character` or `word`; `None` without text.
-  vocabulary: Optional[tuple[str, ...]] = None  # Known texts, in the order of tokens.
-  # What was done to labels that are numbers; `None` if nothing was.
+  vocabulary: Optional[tuple[str, ...]] = None  # Known characters or words, by token.
+  # Scaling of numeric labels; `None` if none.
   label_scaling: Optional[population.LabelScaling] = None
-  # How values are written: the flags of these names.
+  # How values are written: the values of the flags with these names.
   missing_values: Optional[tuple[str, ...]] = None
   decimal: Optional[str] = None
   thousands: Optional[str] = None
@@ -83,47 +84,47 @@ class Preprocessing:
     return texts_lib.Vocabulary(self.text_unit, self.vocabulary)
 
   def examples_of(
-    self, rows: table.Rows, some: slice, is_scaled: bool = True
+    self, rows: table.Rows, index: slice, is_scaled: bool = True
   ) -> tuple[np.ndarray, np.ndarray]:
-    """Inputs and labels of some rows, the latter scaled or in their own unit."""
-    labels = rows.labels_of(some)
+    """Returns inputs and labels of the rows, the latter scaled or in their unit."""
+    labels = rows.labels_of(index)
     if is_scaled and self.label_scaling is not None:
       labels = self.label_scaling.done(labels)
     is_number = self.shape.label_kind == 'number'
     dtype = np.float32 if is_number else np.int32
-    return self.inputs_of(rows, some), labels.astype(dtype)
+    return self.inputs_of(rows, index), labels.astype(dtype)
 
-  def inputs_of(self, rows: table.Rows, some: slice) -> np.ndarray:
-    numbers, names = rows.numbers[some], rows.names_of(some)
+  def inputs_of(self, rows: table.Rows, index: slice) -> np.ndarray:
+    numbers, names = rows.numbers[index], rows.names_of(index)
     if self.mean is not None and self.scale is not None:
       numbers = (numbers - np.array(self.mean)) / np.array(self.scale)
     sizes = tuple(map(len, self.name_columns.values()))
     width = numbers.shape[1]
     num_inputs = width + sum(sizes) + names.shape[1] - len(sizes)
-    found = np.zeros((len(numbers), num_inputs), np.float32)
-    found[:, :width] = numbers
-    for place, size in enumerate(sizes):
-      found[np.arange(len(numbers)), width + names[:, place]] = 1
+    inputs = np.zeros((len(numbers), num_inputs), np.float32)
+    inputs[:, :width] = numbers
+    for column, size in enumerate(sizes):
+      inputs[np.arange(len(numbers)), width + names[:, column]] = 1
       width += size
-    found[:, width:] = names[:, len(sizes) :]
-    return found.reshape(-1, *self.shape.inputs)
+    inputs[:, width:] = names[:, len(sizes) :]
+    return inputs.reshape(-1, *self.shape.inputs)
 
   def in_units(self, outputs: np.ndarray) -> np.ndarray:
-    """What a model of numbers puts out, in the units of the labels: float64."""
-    found = np.asarray(outputs, np.float64)
-    found = found.reshape(len(outputs), *self.shape.labels)
-    return found if self.label_scaling is None else self.label_scaling.undone(found)
+    """Returns outputs of a model of numbers in the labels' units: float64."""
+    result = np.asarray(outputs, np.float64)
+    result = result.reshape(len(outputs), *self.shape.labels)
+    return result if self.label_scaling is None else self.label_scaling.undone(result)
 
   def to_json(self) -> dict[str, Any]:
-    found = msgspec.json.decode(msgspec.json.encode(self))
-    # An object of JSON may be put in another order.
-    in_order = {name: list(found[name].items()) for name in _BY_NAME}
-    return {'about': _NOT_PRIVATE, **found, **in_order}
+    content = msgspec.json.decode(msgspec.json.encode(self))
+    # JSON objects are unordered.
+    in_order = {name: list(content[name].items()) for name in _ORDERED_MAPPINGS}
+    return {'about': _NOT_PRIVATE, **content, **in_order}
 
   @classmethod
   def from_json(cls, content: Mapping[str, Any]) -> 'Preprocessing':
     try:
-      mappings = {name: dict(content[name]) for name in _BY_NAME}
+      mappings = {name: dict(content[name]) for name in _ORDERED_MAPPINGS}
       unknown = set(content) - {'about', *(f.name for f in dataclasses.fields(cls))}
       if unknown:
         raise ValueError(f'there is no {min(unknown)}')
@@ -152,7 +153,7 @@ class Preprocessing:
       text=self.text,
       reading=self.reading,
     )
-    like = table.Schema(
+    expected = table.Schema(
       self.number_columns,
       self.name_columns,
       None if self.several is not None else self.shape.names,
@@ -160,23 +161,22 @@ class Preprocessing:
       self.several,
       self.are_tags,
     )
-    rows, _ = table.Reader(uses, scratch, like=like).read(opened)
+    rows, _ = table.Reader(uses, scratch, expected=expected).read(opened)
     return NewData(self, opened, uses, rows, scratch)
 
 
 class Chunk(NamedTuple):
-  # Whose they are, as the data have it; `None` if they do not say.
+  # Ids of the rows' clients in the data; `None` if the data have none.
   clients: Optional[list[str]]
-  # What a model takes, an entry for each row. Of text, the last tokens of each, padded
-  # behind.
+  # Inputs of a model by row; for text, the last tokens of each text, padded at the end.
   inputs: np.ndarray
-  # Place of the last token of each text; `None` for features.
+  # Index of the last token of each text; `None` for features.
   last: Optional[np.ndarray]
 
 
 @dataclasses.dataclass(frozen=True)
 class NewData:
-  """Data that were read, in the order in which they are in the file."""
+  """Data in the order of the file, with the preprocessing that applies to them."""
 
   _preprocessing: Preprocessing
   _opened: source.Source
@@ -194,7 +194,7 @@ class NewData:
 
   @property
   def client_column(self) -> Optional[str]:
-    """What the column is called that says whose a row is; `None` if nothing says it."""
+    """Name of the column with clients' ids; `None` if the data have no clients."""
     if self.rows.clients is None:
       return None
     return self._uses.client or 'client'
@@ -216,7 +216,7 @@ class NewData:
   def examples(
     self, is_scaled: bool = False
   ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """Inputs and labels, some at a time, as those that a model is tested on."""
+    """Yields chunks of inputs and labels, like those that a model is tested on."""
     if not self.has_labels:
       raise ValueError(
         f'the data lack a column of {problems.listed(self._preprocessing.labels)}.'
@@ -226,20 +226,20 @@ class NewData:
         yield sequences[:, :-1], sequences[:, 1:]
       return
     for first in range(0, len(self), _CHUNK):
-      some = slice(first, first + _CHUNK)
-      yield self._preprocessing.examples_of(self.rows, some, is_scaled)
+      index = slice(first, first + _CHUNK)
+      yield self._preprocessing.examples_of(self.rows, index, is_scaled)
 
   def sequences(self) -> np.ndarray:
-    """Tokens of all texts, on disk: int32 [sequences, length + 1]."""
+    """Returns tokens of all texts, on disk: int32 [sequences, length + 1]."""
     assert self.rows.texts is not None
     vocabulary, (length,) = self._preprocessing.tokens, self._preprocessing.shape.inputs
-    found = spill.Spill(self._scratch, np.int32, (length + 1,))
+    sequences = spill.Spill(self._scratch, np.int32, (length + 1,))
     for row in range(len(self)):
-      found.append(vocabulary.sequences(self.rows.texts[row], length))
-    return found.array
+      sequences.append(vocabulary.sequences(self.rows.texts[row], length))
+    return sequences.array
 
   def arrays(self) -> tuple[np.ndarray, Optional[np.ndarray]]:
-    """All inputs in an array, and labels if there are any; see `examples`."""
+    """Returns all inputs in one array, and labels if there are any; see `examples`."""
     if not self.has_labels:
       return np.concatenate([chunk.inputs for chunk in self.chunks()]), None
     x, y = zip(*self.examples())
@@ -249,18 +249,18 @@ class NewData:
     if self.rows.texts is None:
       return self._preprocessing.inputs_of(self.rows, slice(first, end)), None
     vocabulary, (length,) = self._preprocessing.tokens, self._preprocessing.shape.inputs
-    found = np.full((end - first, length), texts_lib.PADDING, np.int32)
+    inputs = np.full((end - first, length), texts_lib.PADDING, np.int32)
     last = np.zeros(end - first, np.int64)
-    for place, row in enumerate(range(first, end)):
-      # The token of its end is what may be predicted.
+    for index, row in enumerate(range(first, end)):
+      # Without the end token, which may be predicted.
       tokens = vocabulary.tokens(self.rows.texts[row])[:-1][-length:]
-      found[place, : len(tokens)] = tokens
-      last[place] = len(tokens) - 1
-    return found, last
+      inputs[index, : len(tokens)] = tokens
+      last[index] = len(tokens) - 1
+    return inputs, last
 
 
 def of_run(run_dir: str) -> Preprocessing:
-  """The preprocessing that a run on data of one's own has kept."""
+  """Returns the preprocessing that a run on the user's own data has stored."""
   path = os.path.join(run_dir, run_directory.PREPROCESSING)
   if not os.path.exists(path):
     raise FileNotFoundError(
@@ -277,18 +277,16 @@ def of_run(run_dir: str) -> Preprocessing:
 def class_weights(
   stated: Sequence[str],
   classes: Optional[Sequence[str]],
-  counted: Callable[[], np.ndarray],
+  count: Callable[[], np.ndarray],
 ) -> Optional[tuple[float, ...]]:
-  """The weight of each class.
+  """Returns the weight of each class in their order; `None` if no weights are stated.
 
-  Balanced are those of scikit-learn, n / (k n_c) for a class with n_c of n training
-  examples if k classes have any: they are 1 on average over the examples. Classes
-  without any, and those that are not named, have weight 1.
+  Balanced weights are those of scikit-learn, n / (k n_c) for a class with n_c of n
+  training examples if k classes have any: they are 1 on average over the examples.
+  Classes without examples, and those that are not named, have weight 1.
 
-  `classes`: Names of classes, in order; `None` if labels are no classes.
-  `counted`: Counts the training examples of each class.
-
-  Returns in the order of the classes; `None` if no weights are stated.
+  `classes`: Names of classes, in order; `None` if labels are not classes.
+  `count`: Counts the training examples of each class.
   """
   if not stated:
     return None
@@ -298,9 +296,9 @@ def class_weights(
       'numbers or tags. Leave it out, or give --label_kind=class if they are names.'
     )
   if tuple(stated) == (BALANCED,):
-    counts = counted()
-    total, present = int(counts.sum()), int(np.count_nonzero(counts))
-    return tuple(float(total / (present * n)) if n else 1.0 for n in counts)
+    counts = count()
+    total, num_present = int(counts.sum()), int(np.count_nonzero(counts))
+    return tuple(float(total / (num_present * n)) if n else 1.0 for n in counts)
   weights: dict[str, float] = {}
   for each in stated:
     name, _, number = each.rpartition(':')

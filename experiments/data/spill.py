@@ -1,7 +1,7 @@
-"""Arrays that grow on disk, in files without names, and are mapped when they are read.
+"""Arrays that grow on disk in unnamed files, and are memory-mapped for reading.
 
-Such a file is gone with the process, however that ends, so nothing of clients' data is
-left behind.
+Such a file disappears with the process, however that ends, so nothing of clients' data
+is left behind.
 """
 
 import contextlib
@@ -22,14 +22,14 @@ class Spill:
     self,
     folder: str,
     dtype: Any,
-    shape: tuple[int, ...] = (),  # Of one entry.
+    shape: tuple[int, ...] = (),  # Shape of one entry.
     buffering: int = _BUFFER,
   ):
     self.dtype, self.shape = np.dtype(dtype), shape
     self._folder = folder
     self._count = 0
     self._array: Optional[np.ndarray] = None
-    with _room(folder):
+    with _advice_on_space(folder):
       self._file: IO[bytes] = tempfile.TemporaryFile(dir=folder, buffering=buffering)
 
   def __len__(self) -> int:
@@ -39,15 +39,15 @@ class Spill:
     """Appends entries, an array of shape [number of them, *shape]."""
     array = np.ascontiguousarray(entries, self.dtype)
     assert array.shape[1:] == self.shape, (array.shape, self.shape)
-    with _room(self._folder):
+    with _advice_on_space(self._folder):
       self._file.write(array.data if array.size else b'')
     self._count += len(array)
 
   @property
   def array(self) -> np.ndarray:
-    """All entries, mapped and read-only; nothing is appended after that."""
+    """All entries, memory-mapped and read-only; `append` fails afterwards."""
     if self._array is None:
-      with _room(self._folder):
+      with _advice_on_space(self._folder):
         self._file.flush()
       self._array = np.zeros((0, *self.shape), self.dtype)
       if self._file.tell():
@@ -59,8 +59,8 @@ class Spill:
 
 
 @contextlib.contextmanager
-def _room(folder: str) -> Iterator[None]:
-  """Says what helps where there is no room, or no leave to write."""
+def _advice_on_space(folder: str) -> Iterator[None]:
+  """Adds advice to errors for lack of space or permission."""
   try:
     yield
   except OSError as e:

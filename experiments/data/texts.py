@@ -1,11 +1,11 @@
-"""Sequences of tokens made of texts, in the layout of TFF's baselines.
+"""Turns texts into sequences of tokens, in the layout of TFF's baselines.
 
-Tokens are numbered as `tff.simulation.baselines.shakespeare` and `stackoverflow` do: 0
-is padding, then the vocabulary, then one for all that is not in it, beginning of text
-and end of text. A sequence has one token more than an example, whose inputs are all but
-the last, and whose labels all but the first. A text that is longer goes on in a further
-sequence, the last of which is padded, as in the baseline of Shakespeare; that of
-StackOverflow cuts a sentence instead.
+Tokens are numbered as in `tff.simulation.baselines.shakespeare` and `stackoverflow`: 0
+is padding, then come the vocabulary, one token for everything out of vocabulary,
+beginning of text and end of text. A sequence has one token more than an example, whose
+inputs are all tokens but the last, and whose labels are all but the first. A longer
+text continues in further sequences, the last of which is padded, as in the Shakespeare
+baseline; the StackOverflow baseline truncates a sentence instead.
 """
 
 import collections
@@ -28,7 +28,7 @@ _NUM_CHARACTERS = 0x110000
 
 @dataclasses.dataclass(frozen=True)
 class Vocabulary:
-  """Characters or words that are known.
+  """The known characters or words.
 
   Example:
     >>> vocabulary = Vocabulary('word', ('to', 'be'))
@@ -41,22 +41,22 @@ class Vocabulary:
   """
 
   unit: str  # `character` or `word`.
-  # The known ones, in the order of their tokens, the first of which is 1.
+  # Characters or words in the order of their tokens, the first of which is 1.
   entries: tuple[str, ...]
 
   def __post_init__(self) -> None:
-    if len(self._places) != len(self.entries):
+    if len(self._tokens) != len(self.entries):
       raise ValueError('the vocabulary has an entry twice.')
 
   @functools.cached_property
-  def _places(self) -> Mapping[str, int]:
-    return {entry: place for place, entry in enumerate(self.entries, start=1)}
+  def _tokens(self) -> Mapping[str, int]:
+    return {entry: token for token, entry in enumerate(self.entries, start=1)}
 
   @functools.cached_property
   def _by_character(self) -> np.ndarray:
-    found = np.full(_NUM_CHARACTERS, self.unknown, np.int32)
-    found[[ord(entry) for entry in self.entries]] = range(1, self.unknown)
-    return found
+    tokens = np.full(_NUM_CHARACTERS, self.unknown, np.int32)
+    tokens[[ord(entry) for entry in self.entries]] = range(1, self.unknown)
+    return tokens
 
   @property
   def unknown(self) -> int:
@@ -72,45 +72,39 @@ class Vocabulary:
 
   @property
   def names(self) -> tuple[str, ...]:
-    """Of all tokens, special ones included."""
+    """Names of all tokens, special ones included."""
     return ('<pad>', *self.entries, '<oov>', '<bos>', '<eos>')
 
   def tokens(self, text: str) -> np.ndarray:
-    """Tokens of a text with those of its beginning and end; int32."""
-    found: Union[Sequence[int], np.ndarray]
+    """Returns a text's tokens, with those of its beginning and end; int32."""
+    tokens: Union[Sequence[int], np.ndarray]
     if self.unit == 'character':
       code_points = text.encode('utf-32-le', 'surrogatepass')
-      found = self._by_character[np.frombuffer(code_points, np.uint32)]
+      tokens = self._by_character[np.frombuffer(code_points, np.uint32)]
     else:
-      found = [self._places.get(word, self.unknown) for word in text.split()]
-    return np.concatenate([[self.begin], found, [self.end]]).astype(np.int32)
+      tokens = [self._tokens.get(word, self.unknown) for word in text.split()]
+    return np.concatenate([[self.begin], tokens, [self.end]]).astype(np.int32)
 
   def sequences(self, text: str, length: int) -> np.ndarray:
-    """Tokens of a text cut into sequences, the last one padded.
-
-    Returns int32 of shape [sequences, length + 1].
-    """
+    """Returns a text's tokens as int32 [sequences, length + 1], the last one padded."""
     tokens = self.tokens(text)
     count = -(-len(tokens) // (length + 1))
-    found = np.full(count * (length + 1), PADDING, np.int32)
-    found[: len(tokens)] = tokens
-    return found.reshape(count, length + 1)
+    padded = np.full(count * (length + 1), PADDING, np.int32)
+    padded[: len(tokens)] = tokens
+    return padded.reshape(count, length + 1)
 
   def sentence(self, words: Sequence[str], length: int) -> np.ndarray:
-    """A sentence as one sequence; what is longer is cut, and then has no end.
-
-    Returns int32 of shape [length + 1].
-    """
-    tokens = [self._places.get(word, self.unknown) for word in words[:length]]
+    """Returns a sentence as int32 [length + 1]; if truncated, it has no end token."""
+    tokens = [self._tokens.get(word, self.unknown) for word in words[:length]]
     if len(tokens) < length:
       tokens.append(self.end)
-    found = np.full(length + 1, PADDING, np.int32)
-    found[0], found[1 : len(tokens) + 1] = self.begin, tokens
-    return found
+    padded = np.full(length + 1, PADDING, np.int32)
+    padded[0], padded[1 : len(tokens) + 1] = self.begin, tokens
+    return padded
 
 
 def examples(sequences: np.ndarray) -> dict[str, np.ndarray]:
-  """Inputs and labels of sequences: each token's label is the next."""
+  """Returns inputs and labels of sequences: each token's label is the next one."""
   return {
     'x': np.ascontiguousarray(sequences[:, :-1]),
     'y': np.ascontiguousarray(sequences[:, 1:]),
@@ -118,7 +112,7 @@ def examples(sequences: np.ndarray) -> dict[str, np.ndarray]:
 
 
 def most_frequent(texts: Iterable[str], unit: str, size: int) -> Vocabulary:
-  """A vocabulary of what is most frequent; of equals, what is first in order."""
+  """Returns the vocabulary of the most frequent entries, ties in sorted order."""
   counts: collections.Counter[str] = collections.Counter()
   for text in texts:
     counts.update(text if unit == 'character' else text.split())
@@ -127,8 +121,8 @@ def most_frequent(texts: Iterable[str], unit: str, size: int) -> Vocabulary:
 
 
 def from_file(path: str, unit: str) -> Vocabulary:
-  """A public vocabulary."""
-  where: set[str] = set()
+  """Reads a public vocabulary from a file."""
+  seen: set[str] = set()
   with lines.opened(path) as file:
     content = file.read()
   if unit == 'character':
@@ -136,12 +130,12 @@ def from_file(path: str, unit: str) -> Vocabulary:
   else:
     entries = content.splitlines()
     for number, entry in enumerate(entries, start=1):
-      if entry.split() != [entry] or entry in where:
+      if entry.split() != [entry] or entry in seen:
         raise problems.DataError(
           f'{path}, line {number}: {problems.shown(entry)} is not a single word, or '
           'in a line before.'
         )
-      where.add(entry)
+      seen.add(entry)
   if not entries:
     raise problems.DataError(f'{os.path.abspath(path)} is empty; it must have entries.')
   return Vocabulary(unit, tuple(entries))

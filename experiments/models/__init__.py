@@ -1,1 +1,1 @@
-"""What can be trained: models by name, and those of users."""
+"""Models of the simulations: built-in ones by name, and those of users."""

@@ -1,6 +1,6 @@
-"""Models by name: what `--model` takes, and what a model says about itself.
+"""Kinds of models by their name in `--model`, and the data that each is for.
 
-Knows nothing of TensorFlow until a model is made, so that flags are checked at once.
+Does not import TensorFlow until a model is built, so that flags are checked at once.
 """
 
 import dataclasses
@@ -12,12 +12,12 @@ from ..data import population
 
 @dataclasses.dataclass(frozen=True)
 class Options:
-  """What a model is built with, besides the shape of examples; `None` for its own."""
+  """Arguments of a model besides the shape of examples; `None` for its default."""
 
-  seed: int = 1  # Of the initial weights: same seed, same weights.
+  seed: int = 1  # Seed of the initial weights.
   loss: Optional[str] = None
   hidden_units: Optional[int] = None
-  embedding_size: Optional[int] = None  # Of a token, or of a value of a column.
+  embedding_size: Optional[int] = None  # For each token, or each value of a column.
 
 
 @dataclasses.dataclass(frozen=True)
@@ -26,42 +26,42 @@ class Kind:
   summary: str  # One line, for `--help`.
   inputs: Literal['features', 'images', 'tokens']
   label_kinds: tuple[population.LabelKind, ...]
-  # Which of `hidden_units` and `embedding_size` it has, with its own values.
+  # Defaults of `hidden_units` and `embedding_size`, if the model has them.
   widths: Mapping[str, int] = dataclasses.field(default_factory=dict)
-  least_pixels: int = 1  # On each side of an image.
+  min_pixels: int = 1  # Minimum height and width of an image.
 
   @property
   def embeds_columns(self) -> bool:
-    """Whether it has embeddings of columns, of `embedding_size`."""
+    """Whether it embeds columns in vectors of `embedding_size`."""
     return self.inputs == 'features'
 
   def why_not(self, shape: population.Shape) -> Optional[str]:
-    """Why the model is not for examples of such a shape; `None` if it is."""
-    found = (
+    """Returns why the model cannot take examples of this shape; `None` if it can."""
+    actual = (
       f'these are {shape.input_dtype} of shape {list(shape.inputs)} with labels of the '
       f'kind {shape.label_kind!r}'
     )
     dtype = 'int32' if self.inputs == 'tokens' else 'float32'
     if shape.label_kind not in self.label_kinds or shape.input_dtype != dtype:
       kinds = ' or '.join(map(repr, self.label_kinds))
-      return f'it is for {dtype} inputs and labels of the kind {kinds}, and {found}'
+      return f'it is for {dtype} inputs and labels of the kind {kinds}, and {actual}'
     if self.inputs != 'images':
       return None
     if len(shape.inputs) not in (2, 3):
       return (
         'its inputs are images of shape [height, width] or [height, width, channels], '
-        f'and {found}'
+        f'and {actual}'
       )
-    if min(shape.inputs[:2]) < self.least_pixels:
-      return f'its images have {self.least_pixels} pixels or more a side, and {found}'
+    if min(shape.inputs[:2]) < self.min_pixels:
+      return f'its images have {self.min_pixels} pixels or more a side, and {actual}'
     return None
 
   def build(self, shape: population.Shape, options: Options) -> Any:
-    from . import networks  # Flags are checked without TensorFlow.
+    from . import networks  # Imports TensorFlow, which checks of flags do without.
 
-    asked = {name: getattr(options, name) for name in self.widths}
-    given = {name: width for name, width in asked.items() if width is not None}
-    return networks.build(self.name, shape, options, **{**self.widths, **given})
+    stated = {name: getattr(options, name) for name in self.widths}
+    widths = {name: width for name, width in stated.items() if width is not None}
+    return networks.build(self.name, shape, options, **{**self.widths, **widths})
 
 
 KINDS: dict[str, Kind] = {
@@ -108,7 +108,7 @@ KINDS: dict[str, Kind] = {
       'images',
       ('class',),
       {'hidden_units': 128},
-      least_pixels=6,  # Two convolutions without padding, and a pooling.
+      min_pixels=6,  # Two convolutions without padding, and a pooling.
     ),
     Kind(
       'vgg',

@@ -1,15 +1,14 @@
-"""The networks that `--model` names: weights to begin with, and what they predict.
+"""The networks of `--model`: initial weights, and functions that compute outputs.
 
-Initial weights are drawn as Keras draws them, from a NumPy generator: a model starts
-with the same ones on every machine. Layers are functions of their weights, in the form
-that trains clients fastest. Clients have weights of their own, and convolutions of all
-of them at once, as products of matrices, took two to four times as long as one client's
-after the other; so convolutions and recurrent layers are trained one client after the
-other, on every core.
+Initial weights have the distributions of Keras, drawn by a NumPy generator: a model
+starts with the same weights on every machine. Layers are functions of their weights, in
+the form that trains clients fastest. Clients have separate weights, and convolutions of
+all clients at once, as products of matrices, took two to four times as long as one
+client after the other; so convolutions and recurrent layers are trained one client
+after the other, on every core.
 
 A network is called with the shape of examples, the generator of its initial weights and
-its widths. It returns the weights, and a function of weights and inputs that gives what
-the model puts out.
+its widths. It returns the weights, and a function from weights and inputs to outputs.
 """
 
 import collections
@@ -27,8 +26,8 @@ from ..data import population
 from . import kind
 
 _loop = functools.partial(tf.while_loop, parallel_iterations=1)
-# The standard deviation of a normal distribution that is cut at two of its own.
-_CUT = 0.87962566103423978
+# Standard deviation of a standard normal distribution truncated at two.
+_TRUNCATED_STDDEV = 0.87962566103423978
 
 
 def glorot_uniform(rng: np.random.Generator, *shape: int) -> np.ndarray:
@@ -49,8 +48,8 @@ def lecun_normal(rng: np.random.Generator, *shape: int) -> np.ndarray:
 
 
 def he_normal(rng: np.random.Generator, *shape: int) -> np.ndarray:
-  """Normal with variance 2 / fan in, cut at two standard deviations."""
-  stddev = math.sqrt(2 / _fans(shape)[0]) / _CUT
+  """Normal with variance 2 / fan in, truncated at two standard deviations."""
+  stddev = math.sqrt(2 / _fans(shape)[0]) / _TRUNCATED_STDDEV
   drawn = rng.normal(0, 1, shape)
   while (outside := np.abs(drawn) > 2).any():
     drawn[outside] = rng.normal(0, 1, int(outside.sum()))
@@ -85,9 +84,9 @@ def dense_weights(
 def lstm_weights(
   rng: np.random.Generator, inputs: int, units: int, kernel=glorot_uniform
 ) -> list[np.ndarray]:
-  """Kernel, recurrent kernel and bias of an LSTM, whose gates forget nothing yet."""
+  """Returns kernel, recurrent kernel and bias of an LSTM."""
   bias = zeros(4 * units)
-  bias[units : 2 * units] = 1  # Of the forget gate: Jozefowicz et al., ICML 2015.
+  bias[units : 2 * units] = 1  # Opens the forget gate: Jozefowicz et al., ICML 2015.
   return [kernel(rng, inputs, 4 * units), orthogonal(rng, units, 4 * units), bias]
 
 
@@ -105,42 +104,42 @@ def flat(x: Any) -> tf.Tensor:
 
 
 def embedding(table: Any, tokens: Any) -> tf.Tensor:
-  """Rows of a table; its gradient is a tensor, as optimizers take it."""
+  """Returns rows of a table; its gradient is dense, as optimizers need it."""
 
   @tf.custom_gradient
-  def rows(whole: Any) -> Any:
+  def rows(weights: Any) -> Any:
     def gradient(upstream: Any) -> tf.Tensor:
-      size = whole.shape[1]
+      size = weights.shape[1]
       return tf.math.unsorted_segment_sum(
-        tf.reshape(upstream, [-1, size]), tf.reshape(tokens, [-1]), whole.shape[0]
+        tf.reshape(upstream, [-1, size]), tf.reshape(tokens, [-1]), weights.shape[0]
       )
 
-    return tf.gather(whole, tokens), gradient
+    return tf.gather(weights, tokens), gradient
 
   return rows(table)
 
 
 def features(x: Any, tables: Sequence[Any]) -> tf.Tensor:
-  """Each example as a vector, in which embeddings stand for the codes at its end."""
+  """Returns each example as a vector, with embeddings for the indices at its end."""
   if not tables:
     return flat(x)
   codes = tf.cast(x[:, -len(tables) :], tf.int32)
   parts = [x[:, : -len(tables)]]
-  for place, table in enumerate(tables):
-    with_unknown = tf.pad(table, [[0, 1], [0, 0]])
-    parts.append(embedding(with_unknown, codes[:, place]))
+  for column, table in enumerate(tables):
+    padded = tf.pad(table, [[0, 1], [0, 0]])
+    parts.append(embedding(padded, codes[:, column]))
   return tf.concat(parts, axis=1)
 
 
 @tf.custom_gradient
 def lstm(x: Any, kernel: Any, recurrent: Any, bias: Any) -> Any:
-  """An LSTM, all of whose states are returned; as `tf.keras.layers.LSTM` computes it.
+  """Returns all states of an LSTM, computed as in `tf.keras.layers.LSTM`.
 
-  Its gradient is written out, so that those of the kernels are one product of matrices
-  for all steps, and the loops stay small: a graph of 80 steps takes seconds to make.
+  The gradient is explicit, so that those of the kernels are one product of matrices for
+  all steps, and the loops stay small: tracing a graph of 80 steps takes seconds.
 
-  `x`: Of shape [batch, steps, inputs]. What comes later than an example's end does not
-  change what comes before, so padding at the end needs no mask here.
+  `x`: Of shape [batch, steps, inputs]. Later steps do not change earlier states, so
+  padding at the end needs no mask here.
   `kernel`: [inputs, 4 * units], for input gate, forget gate, candidate, output gate.
   `recurrent`: [units, 4 * units].
 
@@ -177,19 +176,19 @@ def lstm(x: Any, kernel: Any, recurrent: Any, bias: Any) -> Any:
     upstream = tf.transpose(upstream, [1, 0, 2])
     i, f, g, o = tf.split(gates, 4, axis=2)
     squashed = tf.tanh(cells)
-    before = tf.concat([zero[tf.newaxis], cells[:-1]], axis=0)
-    # How cell and output gate depend on what comes before their nonlinearities.
-    of_cell = o * (1 - squashed * squashed)
-    of_gates = tf.concat(
-      [g * i * (1 - i), before * f * (1 - f), i * (1 - g * g)], axis=2
+    cells_before = tf.concat([zero[tf.newaxis], cells[:-1]], axis=0)
+    # dh/dc, dc/dz of input, forget and candidate, and dh/dz of the output gate.
+    cell_factor = o * (1 - squashed * squashed)
+    gate_factors = tf.concat(
+      [g * i * (1 - i), cells_before * f * (1 - f), i * (1 - g * g)], axis=2
     )
-    of_output = squashed * o * (1 - o)
+    output_factor = squashed * o * (1 - o)
 
     def backward(step: Any, dh: Any, dc: Any, array: Any) -> Any:
       dh = dh + upstream[step]
-      dc = dc + dh * of_cell[step]
+      dc = dc + dh * cell_factor[step]
       dz = tf.concat(
-        [tf.tile(dc, [1, 3]) * of_gates[step], dh * of_output[step]], axis=1
+        [tf.tile(dc, [1, 3]) * gate_factors[step], dh * output_factor[step]], axis=1
       )
       dh = tf.matmul(dz, recurrent, transpose_b=True)
       return step - 1, dh, dc * f[step], array.write(step, dz)
@@ -246,13 +245,13 @@ def input_spec(shape: population.Shape) -> Any:
 def _one_layer(
   shape: population.Shape, rng: np.random.Generator, embedding_size: int
 ) -> _Network:
-  """One layer of all features, whose outputs start at zero."""
+  """One dense layer of all features, whose outputs start at zero."""
   num_codes, num_outputs = len(shape.embedded), shape.num_outputs
   num_features = _num_features(shape, embedding_size)
   kernel = zeros(num_features, num_outputs)
   if num_codes:
-    first = num_features - num_codes * embedding_size
-    kernel[first:] = glorot_uniform(rng, num_features - first, num_outputs)
+    start = num_features - num_codes * embedding_size
+    kernel[start:] = glorot_uniform(rng, num_features - start, num_outputs)
   tables = (zeros(each, embedding_size) for each in shape.embedded)
 
   def predict(w: Any, x: Any) -> Any:
@@ -262,7 +261,7 @@ def _one_layer(
 
 
 def _num_features(shape: population.Shape, embedding_size: int) -> int:
-  """Numbers of an example, with the embeddings that stand for codes of its columns."""
+  """Returns the size of an example with its embedded columns."""
   return math.prod(shape.inputs) + len(shape.embedded) * (embedding_size - 1)
 
 
@@ -305,33 +304,33 @@ def _convolutional(
   dense_kernel: Any = glorot_uniform,
   activation: Any = tf.nn.relu,
 ) -> _Network:
-  """Convolutions, some with a 2 x 2 max-pooling behind, then a hidden layer.
+  """Convolutions, some followed by 2 x 2 max-pooling, then a hidden layer.
 
-  As it is it is the network of federated averaging, without dropout: convolutions of
+  The defaults are the network of federated averaging, without dropout: convolutions of
   5 x 5, arXiv:1602.05629, where it has 1,663,370 weights with 512 units for images of
   28 x 28 pixels in 10 classes. The EMNIST experiment of DP-FTRL (arXiv:2103.00039)
   trains it.
 
-  `pooled`: Numbers of the convolutions behind which there is a pooling.
+  `pooled`: Indices of the convolutions that are followed by pooling.
   """
   height, width, channels = (*shape.inputs, 1)[:3]
   weights = []
-  for number, (inputs, outputs) in enumerate(zip((channels, *filters), filters)):
+  for layer, (inputs, outputs) in enumerate(zip((channels, *filters), filters)):
     weights += [kernel(rng, size, size, inputs, outputs), zeros(outputs)]
-    lost = 0 if padding == 'SAME' else size - 1
-    height, width = height - lost, width - lost
-    if number in pooled:
-      up = 1 if padding == 'SAME' else 0
-      height, width = (height + up) // 2, (width + up) // 2
+    margin = 0 if padding == 'SAME' else size - 1
+    height, width = height - margin, width - margin
+    if layer in pooled:
+      rounding = 1 if padding == 'SAME' else 0
+      height, width = (height + rounding) // 2, (width + rounding) // 2
   num_flat = height * width * filters[-1]
   for inputs, outputs in ((num_flat, hidden_units), (hidden_units, shape.num_outputs)):
     weights += [dense_kernel(rng, inputs, outputs), zeros(outputs)]
 
   def predict(w: Any, x: Any) -> Any:
     x = x[..., tf.newaxis] if x.shape.rank == 3 else x
-    for number in range(len(filters)):
-      x = activation(tf.nn.conv2d(x, w[2 * number], 1, padding) + w[2 * number + 1])
-      if number in pooled:
+    for layer in range(len(filters)):
+      x = activation(tf.nn.conv2d(x, w[2 * layer], 1, padding) + w[2 * layer + 1])
+      if layer in pooled:
         x = tf.nn.max_pool2d(x, 2, 2, padding)
     hidden = activation(dense(flat(x), *w[-4:-2]))
     return dense(hidden, *w[-2:])
@@ -342,8 +341,8 @@ def _convolutional(
 # pfl-research's CIFAR-10 benchmark (apple/pfl-research, benchmarks/model/tf2/cnn.py,
 # `simple_cnn`): 1,626,442 weights with 128 units for images of 32 x 32 pixels with 3
 # channels in 10 classes. For EMNIST it is the network of arXiv:2003.00295, which has
-# 1,199,882 there. Both have dropout, which draws random numbers anew whenever a round
-# is run again; here there is none.
+# 1,199,882 there. Both have dropout, which draws new random numbers whenever a round
+# is run again; these have none.
 _simple_cnn = functools.partial(_convolutional, size=3, padding='VALID', pooled=(1,))
 # `vgg128` of google-research/DP-FTRL (nn.py), the code of arXiv:2103.00039, with its
 # initial weights: 550,570 weights for images of 32 x 32 pixels with 3 channels in 10

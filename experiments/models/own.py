@@ -1,9 +1,9 @@
-"""The user's own model: `--model=package.module:function`.
+"""Loads the user's own model: `--model=package.module:function`.
 
-The function takes no arguments, or one, the `Shape` of the examples. It returns a Keras
-model or a `tff.learning.models.FunctionalModel`, whose outputs are a number for each
-class or token, or one for each number that is a label. Modules are found where Python
-finds them, and in the current directory.
+The function takes no arguments, or the `Shape` of the examples. It returns a Keras
+model or a `tff.learning.models.FunctionalModel` with one output for each class or
+token, or one for each numeric label. Modules are searched on Python's path and in the
+current directory.
 """
 
 import ast
@@ -24,26 +24,24 @@ from .. import losses
 from ..data import population
 from . import kind as kind_lib
 
-_FORM = '--model=package.module:function'
-
-
-# Where these stand, a module may define names in other ways than by writing them.
+_USAGE = '--model=package.module:function'
+# Source code that may define names in other ways than by `def` or assignment.
 _DYNAMIC = r'import \*|__getattr__|globals|vars|setattr|exec|eval'
 
 
 def kind(name: str) -> kind_lib.Kind:
-  """Finds the module, without loading it, which may take long."""
+  """Finds module and function without importing the module, which may take long."""
   module, _, function = name.partition(':')
   parts = [*module.split('.'), function]
   if not all(part.isidentifier() for part in parts):
-    raise ValueError(f'--model={name} is not of the form {_FORM}.')
-  if os.getcwd() not in sys.path:  # Where `python -m` looks, too.
+    raise ValueError(f'--model={name} is not of the form {_USAGE}.')
+  if os.getcwd() not in sys.path:  # As `python -m` does.
     sys.path.insert(0, os.getcwd())
   try:
     spec = importlib.util.find_spec(module)
   except ModuleNotFoundError:
     spec = None
-  except Exception as e:  # Of the packages it is in.
+  except Exception as e:  # Raised by a parent package.
     raise ValueError(f'--model={name}: {_why(e)}') from e
   if spec is None:
     raise ValueError(
@@ -56,22 +54,23 @@ def kind(name: str) -> kind_lib.Kind:
       ast.parse(source)
     except (SyntaxError, ValueError) as e:
       raise ValueError(f'--model={name}: {spec.origin} cannot be read: {e}.') from e
-    # What is written there, and is no function, is seen when the module is loaded.
+    # A name that is in the source but not a function is detected on import.
     if not re.search(rf'\b{function}\b|{_DYNAMIC}', source):
-      own = re.findall(r'(?m)^def (\w+)', source)
-      raise ValueError(_no_function(name, spec.origin, function, own))
-  return _Own(name, 'your own', 'features', ())
+      functions = re.findall(r'(?m)^def (\w+)', source)
+      raise ValueError(_no_function(name, spec.origin, function, functions))
+  return _OwnModel(name, 'your own', 'features', ())
 
 
-def _no_function(name: str, path: Any, function: str, own: list[str]) -> str:
-  near = messages.near(function, own)
+def _no_function(name: str, path: Any, function: str, functions: list[str]) -> str:
+  near = messages.near(function, functions)
   return (
     f'--model={name}: {path} has no function {function!r}; '
-    f'{"similar are" if near else "there are"}: {", ".join(near or own) or "none"}.'
+    f'{"similar are" if near else "there are"}: '
+    f'{", ".join(near or functions) or "none"}.'
   )
 
 
-class _Own(kind_lib.Kind):
+class _OwnModel(kind_lib.Kind):
   embeds_columns = False
 
   def why_not(self, shape: population.Shape) -> Optional[str]:
@@ -88,24 +87,24 @@ class _Own(kind_lib.Kind):
     from . import networks
 
     with models_lib.as_in_a_new_process(options.seed):
-      made = make(self.name, shape)
+      returned = make(self.name, shape)
     spec = networks.input_spec(shape)
-    of_one = tf.nest.map_structure(
+    example_spec = tf.nest.map_structure(
       lambda each: tf.TensorSpec(each.shape[1:], each.dtype), spec
     )
     try:
-      if isinstance(made, tff.learning.models.FunctionalModel):
+      if isinstance(returned, tff.learning.models.FunctionalModel):
         if options.loss is not None:
           raise ValueError(
             f'--loss={options.loss} is for Keras models; this one is functional and '
             'has its own.'
           )
-        model = models_lib.functional(made, None, of_one, owner='the data')
-      elif isinstance(made, tf.keras.Model):
-        model = _of_keras(made, shape, options, of_one)
+        model = models_lib.functional(returned, None, example_spec, owner='the data')
+      elif isinstance(returned, tf.keras.Model):
+        model = _from_keras(returned, shape, options, example_spec)
       else:
         raise ValueError(
-          f'it returned {type(made).__name__}, and must return a Keras model or a '
+          f'it returned {type(returned).__name__}, and must return a Keras model or a '
           'tff.learning.models.FunctionalModel.'
         )
       _check_outputs(model, shape)
@@ -120,15 +119,15 @@ def make(name: str, shape: population.Shape) -> Any:
   module_name, _, function_name = name.partition(':')
   try:
     module = importlib.import_module(module_name)
-  except (Exception, SystemExit) as e:  # Whatever a user's module raises.
+  except (Exception, SystemExit) as e:  # The user's module may raise anything.
     raise program.WrongUsage(
       f'--model={name}: importing {module_name} failed: {_why(e)}'
     ) from e
   function = getattr(module, function_name, None)
   if not callable(function):
-    own = [key for key, each in vars(module).items() if inspect.isfunction(each)]
+    functions = [key for key, each in vars(module).items() if inspect.isfunction(each)]
     path = getattr(module, '__file__', '?')
-    raise program.WrongUsage(_no_function(name, path, function_name, own))
+    raise program.WrongUsage(_no_function(name, path, function_name, functions))
   variable = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
   parameters = inspect.signature(function).parameters.values()
   takes_shape = any(
@@ -143,7 +142,7 @@ def make(name: str, shape: population.Shape) -> Any:
     )
   try:
     return function(shape) if takes_shape else function()
-  except (Exception, SystemExit) as e:  # Whatever a user's function raises.
+  except (Exception, SystemExit) as e:  # The user's function may raise anything.
     raise program.WrongUsage(f'--model={name} failed: {_why(e)}') from e
 
 
@@ -157,69 +156,71 @@ def _why(error: BaseException) -> str:
   return f'{type(error).__name__}: {" ".join(str(error).split())}{where}'
 
 
-def _of_keras(
-  made: Any, shape: population.Shape, options: kind_lib.Options, of_one: Any
+def _from_keras(
+  returned: Any, shape: population.Shape, options: kind_lib.Options, example_spec: Any
 ) -> Any:
-  """A Keras model with one of the losses here, or with one of Keras's."""
+  """Returns the Keras model with a loss of this package or of Keras."""
   from tff_dp_aggregators.learning import keras_losses
   from tff_dp_aggregators.learning import models as models_lib
 
   loss: Any = options.loss
-  own_loss = loss is not None and loss not in losses.LOSSES
-  is_own = own_loss or (loss is None and getattr(made, 'loss', None) is not None)
-  if is_own and shape.ignored_labels:
+  is_named = loss is not None and loss not in losses.LOSSES
+  is_keras_loss = is_named or (
+    loss is None and getattr(returned, 'loss', None) is not None
+  )
+  if is_keras_loss and shape.ignored_labels:
     raise ValueError(
       f"Keras's losses count padding like other tokens; give --loss="
       f'{losses.name_for(shape, None)}, or a functional model.'
     )
-  name = None if is_own else losses.name_for(shape, loss)
+  name = None if is_keras_loss else losses.name_for(shape, loss)
   if name is not None:
     loss = keras_losses.BatchLoss(losses.function(shape, name))
-  model = models_lib.functional(made, loss, of_one, 'the data', options.seed)
+  model = models_lib.functional(returned, loss, example_spec, 'the data', options.seed)
   if name == 'cross_entropy' or shape.label_kind == 'tags':
     _check_logits(model, shape)
   return model
 
 
 def _check_logits(model: Any, shape: population.Shape) -> None:
-  """Refuses probabilities, where loss or metric are of logits."""
+  """Refuses outputs that are probabilities if loss or metric need logits."""
   from tff_dp_aggregators.learning import keras_losses
 
-  outputs, is_of_tags = model.some_outputs(), shape.label_kind == 'tags'
-  why = hasattr(outputs, 'shape') and keras_losses.why_no_logits(outputs, is_of_tags)
-  ends = keras_losses.last_activation(model.keras_model)
-  if not why and ends in keras_losses.PROBABLE:
-    why = f'ends in {ends}'
+  outputs, are_tags = model.some_outputs(), shape.label_kind == 'tags'
+  why = hasattr(outputs, 'shape') and keras_losses.why_no_logits(outputs, are_tags)
+  activation = keras_losses.last_activation(model.keras_model)
+  if not why and activation in keras_losses.PROBABLE:
+    why = f'ends in {activation}'
   if why:
-    loss = 'of tags loss and metric' if is_of_tags else 'the loss cross_entropy'
+    loss = 'loss and metric of tags' if are_tags else 'the loss cross_entropy'
     raise ValueError(
-      f'it {why}, as probabilities, and logits are for {loss}: leave the last '
-      'activation out, and give from_logits=True to a loss of Keras; or of classes '
-      'give --loss=sparse_categorical_crossentropy, which takes probabilities.'
+      f'it {why}, like probabilities, but logits are required by {loss}: leave out '
+      'the last activation, and give from_logits=True to a loss of Keras; or for '
+      'classes give --loss=sparse_categorical_crossentropy, which takes probabilities.'
     )
 
 
 def _check_outputs(model: Any, shape: population.Shape) -> None:
   import tensorflow as tf
 
-  wanted = [None, *shape.labels]
+  expected = [None, *shape.labels]
   if shape.num_classes is not None:
-    wanted.append(shape.num_classes)
+    expected.append(shape.num_classes)
   spec = model.input_spec
   x_spec = spec['x'] if hasattr(spec, 'keys') else spec[0]
-  with tf.Graph().as_default():  # Where functional models of Keras work.
+  with tf.Graph().as_default():  # Functional models of Keras need a graph.
     weights = tf.nest.map_structure(tf.constant, model.initial_weights)
     x = tf.compat.v1.placeholder(x_spec.dtype, x_spec.shape)
-    found = model.predict_on_batch(weights, x, training=False)
-    found = getattr(found, 'output', found)  # Without what regularizers add.
-  if not hasattr(found, 'shape'):
+    outputs = model.predict_on_batch(weights, x, training=False)
+    outputs = getattr(outputs, 'output', outputs)  # Without the regularizers' losses.
+  if not hasattr(outputs, 'shape'):
     raise ValueError('it puts out several tensors; loss and metrics take one.')
-  sizes = {tuple(wanted)}
+  shapes = {tuple(expected)}
   if shape.num_classes is None:
-    sizes.add((*wanted, 1))
-  if not any(found.shape.is_compatible_with(each) for each in sizes):
+    shapes.add((*expected, 1))
+  if not any(outputs.shape.is_compatible_with(each) for each in shapes):
     raise ValueError(
-      f'it puts out {found.shape.as_list()} for inputs of {list(shape.inputs)}; for '
-      f'these data it must be {wanted}: a number for each class, token or label. The '
+      f'it puts out {outputs.shape.as_list()} for inputs of {list(shape.inputs)}; for '
+      f'these data it must be {expected}: a number for each class, token or label. The '
       'function may take the shape of the examples as its argument.'
     )

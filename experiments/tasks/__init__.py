@@ -1,7 +1,6 @@
-"""Tasks of the simulations: what can be trained, each a `task.Task`.
+"""Tasks of the simulations by name, each a `task.Task`; the first is the default.
 
-The first one is the default. Knows nothing of TensorFlow until data are loaded, so that
-flags are checked at once.
+Does not import TensorFlow until data are loaded, so that flags are checked at once.
 """
 
 from . import cached as _cached

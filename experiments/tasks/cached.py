@@ -1,8 +1,8 @@
-"""Data that the loaders of `tff.simulation.datasets` and Keras keep in a `--cache_dir`.
+"""Tasks on data that `tff.simulation.datasets` and Keras store in a `--cache_dir`.
 
-Nothing is downloaded here: what is not there is refused by name, before TensorFlow is
-loaded. Of databases a client's examples are read when they are needed, so a population
-needs no memory; test examples are those of a split of its own.
+Nothing is downloaded here: an error names missing files before TensorFlow is loaded. A
+client's examples are read from the database on demand, so a population needs little
+memory; test examples have a split of their own.
 """
 
 import contextlib
@@ -22,7 +22,7 @@ from ..data.formats import sqlite_clients
 from ..options import data as data_options
 from . import task
 
-# Makes examples of what is serialised.
+# Parses serialised examples.
 _Parse = Callable[[list[bytes]], dict[str, np.ndarray]]
 _SERVER = 'https://storage.googleapis.com/tff-datasets-public/'
 
@@ -30,17 +30,17 @@ _SERVER = 'https://storage.googleapis.com/tff-datasets-public/'
 def path_of(
   options: data_options.Data, task_name: str, names: Sequence[str], source: str
 ) -> str:
-  said = f'It comes from {source}; nothing is downloaded here.'
+  origin = f'It comes from {source}; nothing is downloaded here.'
   if options.cache_dir is None:
     raise ValueError(
       f'--task={task_name} reads {names[0]} in the folder --cache_dir; give that. '
-      f'{said}'
+      f'{origin}'
     )
   paths = [os.path.join(os.path.abspath(options.cache_dir), name) for name in names]
   for path in paths:
     if os.path.exists(path):
       return path
-  raise FileNotFoundError(f'--task={task_name} needs {" or ".join(paths)}. {said}')
+  raise FileNotFoundError(f'--task={task_name} needs {" or ".join(paths)}. {origin}')
 
 
 def _database(options: data_options.Data, task_name: str, splits: Sequence[str]) -> str:
@@ -57,17 +57,17 @@ def _database(options: data_options.Data, task_name: str, splits: Sequence[str])
 
 
 class _Split:
-  """The clients of a split; what `learning.train` takes, read when it is needed."""
+  """The clients of a split, read on demand, as `learning.train` takes them."""
 
   def __init__(
     self,
     path: str,
     name: str,
     parse: _Parse,
-    most: Optional[int] = None,  # Of a client's examples that are read.
+    max_examples: Optional[int] = None,  # Of each client.
   ):
     self._path, self._name, self._parse = path, name, parse
-    self._most = -1 if most is None else most
+    self._max_examples = -1 if max_examples is None else max_examples
     self._local = threading.local()
     query = 'SELECT DISTINCT client_id FROM client_metadata WHERE split_name = ?'
     self.ids = tuple(sorted(row[0] for row in self._rows(query, name)))
@@ -82,24 +82,26 @@ class _Split:
     )
     import tensorflow as tf
 
-    found = [row[0] for row in self._rows(query, id_, self._name, self._most)]
+    serialized = [
+      row[0] for row in self._rows(query, id_, self._name, self._max_examples)
+    ]
     try:
-      return self._parse(found)
+      return self._parse(serialized)
     except tf.errors.InvalidArgumentError as e:
       raise ValueError(
         f'{self._path}: examples of client {id_!r} are not those of this task: '
         f'{e.message}'
       ) from e
 
-  def first(self, most: Optional[int] = None) -> dict[str, np.ndarray]:
-    """Examples of all clients, of one after the other; at most so many."""
+  def first(self, limit: Optional[int] = None) -> dict[str, np.ndarray]:
+    """Returns examples of one client after the other, at most `limit`."""
     parts, count = [], 0
     for id_ in self.ids:
-      if most is not None and count >= most:
+      if limit is not None and count >= limit:
         break
       parts.append(self.examples(id_))
       count += len(parts[-1]['x'])
-    return {key: np.concatenate([part[key] for part in parts])[:most] for key in 'xy'}
+    return {key: np.concatenate([part[key] for part in parts])[:limit] for key in 'xy'}
 
   def _rows(self, query: str, *arguments: Any) -> Iterator[tuple[Any, ...]]:
     if not hasattr(self._local, 'connection'):
@@ -107,16 +109,16 @@ class _Split:
     return iter(self._local.connection.execute(query, arguments))
 
 
-def _features(serialized: list[bytes], **wanted: Any) -> Mapping[str, np.ndarray]:
-  """Features of serialised `tf.train.Example`s; `wanted` has dtypes and shapes."""
+def _features(serialized: list[bytes], **features: Any) -> Mapping[str, np.ndarray]:
+  """Parses serialised `tf.train.Example`s, given dtype and shape of each feature."""
   import tensorflow as tf
 
   specs = {
     name: tf.io.FixedLenFeature(shape, tf.as_dtype(dtype))
-    for name, (dtype, shape) in wanted.items()
+    for name, (dtype, shape) in features.items()
   }
-  found = tf.io.parse_example(tf.constant(serialized, tf.string), specs)
-  return {name: tensor.numpy() for name, tensor in found.items()}
+  tensors = tf.io.parse_example(tf.constant(serialized, tf.string), specs)
+  return {name: tensor.numpy() for name, tensor in tensors.items()}
 
 
 def _task(
@@ -125,9 +127,9 @@ def _task(
   parse: _Parse,
   splits: Sequence[str] = ('train', 'test'),
   not_covered: tuple[str, ...] = (),
-  **said: Any,
+  **fields: Any,
 ) -> task.Task:
-  """A task whose examples are serialised, and are made of that by `parse`."""
+  """Returns a task whose serialised examples `parse` reads."""
 
   def check(options: data_options.Data) -> None:
     _database(options, name, splits)
@@ -136,38 +138,38 @@ def _task(
     path = _database(options, name, splits)
     return _population(path, splits, parse, shape=shape, not_covered=not_covered)
 
-  return task.Task(name=name, check=check, load=load, **said)
+  return task.Task(name=name, check=check, load=load, **fields)
 
 
 def _population(
   path: str,
   splits: Sequence[str],
   parse: _Parse,
-  most: Optional[int] = None,  # Examples of a client.
-  most_tested: Optional[int] = None,
-  **said: Any,
+  max_examples: Optional[int] = None,  # Of each client.
+  max_test_examples: Optional[int] = None,
+  **fields: Any,
 ) -> population.Population:
-  clients, test = (_Split(path, name, parse, most) for name in splits)
-  found = test.first(most_tested)
+  clients, test = (_Split(path, name, parse, max_examples) for name in splits)
+  test_examples = test.first(max_test_examples)
   return population.Population(
     clients=clients,
     num_clients=len(clients),
-    test_examples=(found['x'], found['y']),
-    facts={'clients': len(clients), 'test examples': len(found['y'])},
-    **said,
+    test_examples=(test_examples['x'], test_examples['y']),
+    facts={'clients': len(clients), 'test examples': len(test_examples['y'])},
+    **fields,
   )
 
 
 # Digits by writer: the EMNIST experiment of DP-FTRL (arXiv:2103.00039). 3,383 writers
 # with 341,873 training images of 28 x 28 pixels in 10 classes, and 40,832 test images
 # of the same writers: `only_digits`, as in google-research/federated,
-# dp_ftrl/run_emnist.py. Pixels are as they are, with 1 for the background; batches of
+# dp_ftrl/run_emnist.py. Pixels are unchanged, with 1 for the background; batches of
 # 16, one local epoch.
 
 
 def _digits(serialized: list[bytes]) -> dict[str, np.ndarray]:
-  found = _features(serialized, pixels=('float32', [28, 28, 1]), label=('int64', []))
-  return {'x': found['pixels'], 'y': found['label'].astype(np.int32)}
+  features = _features(serialized, pixels=('float32', [28, 28, 1]), label=('int64', []))
+  return {'x': features['pixels'], 'y': features['label'].astype(np.int32)}
 
 
 EMNIST = _task(
@@ -191,18 +193,18 @@ EMNIST = _task(
 
 
 # CIFAR-100 over 500 clients, split by Pachinko allocation (arXiv:2003.00295): 100
-# training images each, and 10,000 test images of other clients. Each image is brought
-# to mean 0 and standard deviation 1 by itself, as in
-# `tff.simulation.baselines.cifar100`; it is not cropped at random. The papers' network,
-# ResNet-18 with group normalisation, is for --model=package.module:function.
+# training images each, and 10,000 test images of other clients. Each image is
+# standardised by its own mean and standard deviation, as in
+# `tff.simulation.baselines.cifar100`, but not cropped at random. The papers' network,
+# ResNet-18 with group normalisation, can be given as --model=package.module:function.
 
 
 def _images(serialized: list[bytes]) -> dict[str, np.ndarray]:
   import tensorflow as tf
 
-  found = _features(serialized, image=('int64', [32, 32, 3]), label=('int64', []))
-  images = tf.image.per_image_standardization(found['image']).numpy()
-  return {'x': images, 'y': found['label'].astype(np.int32)}
+  features = _features(serialized, image=('int64', [32, 32, 3]), label=('int64', []))
+  images = tf.image.per_image_standardization(features['image']).numpy()
+  return {'x': images, 'y': features['label'].astype(np.int32)}
 
 
 CIFAR100 = _task(
@@ -227,9 +229,8 @@ CIFAR100 = _task(
 # 715 roles with 16,068 training snippets, and 2,356 test snippets of the same roles.
 # As in `tff.simulation.baselines.shakespeare`, a snippet becomes sequences of 80
 # characters and their successors, the last one padded; 86 characters have tokens, and
-# with those for padding, all others, beginning and end there are 90. All tokens but
-# padding count in loss and accuracy. The characters are in the order of that
-# baseline.
+# with padding, out of vocabulary, beginning and end there are 90. All tokens but
+# padding count in loss and accuracy. The order of characters is the baseline's.
 CHARACTERS = texts.Vocabulary(
   'character',
   tuple(
@@ -241,7 +242,7 @@ CHARACTERS = texts.Vocabulary(
 
 def _snippets(serialized: list[bytes]) -> dict[str, np.ndarray]:
   snippets = _features(serialized, snippets=('string', []))['snippets']
-  # A character is a byte, as there; those beyond ASCII are out of vocabulary.
+  # A character is a byte, as in TFF; those beyond ASCII are out of vocabulary.
   sequences = [CHARACTERS.sequences(each.decode('latin-1'), 80) for each in snippets]
   return texts.examples(np.concatenate(sequences))
 
@@ -270,8 +271,8 @@ SHAKESPEARE = _task(
 # 342,477 users with 135.8 million training sentences. As in google-research/federated
 # (dp_ftrl, dp_matrix_factorization), and so in arXiv:2103.00039, 2202.08312 and
 # 2306.08153: the 10,000 most frequent words, 20 tokens a sentence, at most 256
-# sentences of a user (the first of them), batches of 16, one local epoch; a sentence
-# that is cut has no end. After each round the model is measured on 10,000 sentences
+# sentences of a user (the first ones), batches of 16, one local epoch; a truncated
+# sentence has no end. After each round the model is measured on 10,000 sentences
 # of the test split, which is of the same users at later dates. `token_accuracy`
 # leaves out padding, words out of vocabulary and ends of sentences
 # (`accuracy_no_oov_or_eos` there). The words are those of `load_word_counts`: counted
@@ -279,13 +280,13 @@ SHAKESPEARE = _task(
 _WORDS = 'stackoverflow.word_count'
 _NUM_WORDS = 10_000
 _LENGTH = 20
-_MOST_SENTENCES = 256
+_MAX_SENTENCES = 256
 _NUM_TEST_SENTENCES = 10_000
 
 
 def _paths(options: data_options.Data) -> tuple[str, str]:
   database = _database(options, 'stackoverflow', ('train', 'test'))
-  # Keras, which TFF has fetch it, keeps it in a folder of its own.
+  # TFF downloads it by Keras, which stores it in another folder.
   folders = (f'datasets/{_WORDS}', _WORDS)
   names = [f'{each}{ending}' for each in folders for ending in ('.tar.bz2', '')]
   source = 'tff.simulation.datasets.stackoverflow.load_word_counts(cache_dir=...)'
@@ -315,30 +316,30 @@ def _vocabulary(path: str) -> texts.Vocabulary:
 def _stackoverflow(options: data_options.Data) -> population.Population:
   path, path_of_words = _paths(options)
   vocabulary = _vocabulary(path_of_words)
-  known = len(vocabulary.entries)
+  num_words = len(vocabulary.entries)
 
   def parse(serialized: list[bytes]) -> dict[str, np.ndarray]:
-    found = _features(serialized, tokens=('string', []))['tokens']
-    sentences = (each.decode('utf-8', 'replace').split(' ') for each in found)
+    sentences_read = _features(serialized, tokens=('string', []))['tokens']
+    sentences = (each.decode('utf-8', 'replace').split(' ') for each in sentences_read)
     rows = [vocabulary.sentence(words, _LENGTH) for words in sentences]
     return texts.examples(np.stack(rows))
 
   unscored = (vocabulary.unknown, vocabulary.begin, vocabulary.end)
-  made = _population(
+  loaded = _population(
     path,
     ('train', 'test'),
     parse,
-    _MOST_SENTENCES,
+    _MAX_SENTENCES,
     _NUM_TEST_SENTENCES,
     shape=task.shape_of_tokens(vocabulary, _LENGTH, unscored_labels=unscored),
     not_covered=(
-      f"The vocabulary of {known} words was counted over the training clients' "
+      f"The vocabulary of {num_words} words was counted over the training clients' "
       'sentences, by those who published the data.',
       'Test metrics are computed from later sentences, many of the same clients.',
     ),
   )
-  facts = {**made.facts, 'words in the vocabulary': known}
-  return dataclasses.replace(made, facts=facts)
+  facts = {**loaded.facts, 'words in the vocabulary': num_words}
+  return dataclasses.replace(loaded, facts=facts)
 
 
 STACKOVERFLOW = task.Task(
@@ -362,15 +363,15 @@ STACKOVERFLOW = task.Task(
 
 
 # CIFAR-10: 50,000 training and 10,000 test images in 10 classes, from the files that
-# Keras keeps. They have no clients: each of 1,000 that are made gets 50, with a label
-# distribution of its own from a Dirichlet (arXiv:1909.06335), as in pfl-research's
-# benchmark with alpha 0.1; arXiv:2306.08153 has a client for each image,
-# --num_clients=50000. Pixels are brought to [-1, 1], which needs no statistics of the
-# clients; pfl-research takes mean and standard deviation of the training images
+# Keras stores. They have no clients: 1,000 are made, each with 50 images and its own
+# label distribution from a Dirichlet distribution (arXiv:1909.06335), as in
+# pfl-research's benchmark with alpha 0.1; arXiv:2306.08153 has a client for each image,
+# --num_clients=50000. Pixels are scaled to [-1, 1], which needs no statistics of the
+# clients; pfl-research uses mean and standard deviation of the training images
 # instead. Images are not flipped or cropped at random.
 _FOLDER = 'cifar-10-batches-py'
 _BATCHES = (*(f'data_batch_{number}' for number in range(1, 6)), 'test_batch')
-# Keras unpacks to the first; the archive has the second's name where it comes from.
+# Keras unpacks to the first; at its source the archive is cifar-10-python.tar.gz.
 _NAMES = (
   f'datasets/{_FOLDER}',
   f'datasets/{_FOLDER}.tar.gz',
@@ -396,7 +397,7 @@ def _cifar10(options: data_options.Data) -> str:
 
 
 class _Unpickler(pickle.Unpickler):
-  """Loads arrays and plain values; nothing that could run anything."""
+  """Unpickles arrays and plain values; refuses anything that could run code."""
 
   _ALLOWED = {
     ('numpy', 'dtype'),
@@ -413,7 +414,7 @@ class _Unpickler(pickle.Unpickler):
 
 
 def _read(path: str) -> list[tuple[np.ndarray, np.ndarray]]:
-  """Images and labels, those for training and those for testing."""
+  """Returns images and labels for training, then those for testing."""
   batches = []
   try:
     if path.endswith('.npz'):
@@ -422,12 +423,12 @@ def _read(path: str) -> list[tuple[np.ndarray, np.ndarray]]:
           (arrays[f'x_{split}'], arrays[f'y_{split}'].reshape(-1))
           for split in ('train', 'test')
         ]
-    with contextlib.ExitStack() as held:
+    with contextlib.ExitStack() as stack:
       is_folder = os.path.isdir(path)
-      archive = None if is_folder else held.enter_context(tarfile.open(path))
+      archive = None if is_folder else stack.enter_context(tarfile.open(path))
       for name in _BATCHES:
         if archive is None:
-          file: Any = held.enter_context(open(os.path.join(path, name), 'rb'))
+          file: Any = stack.enter_context(open(os.path.join(path, name), 'rb'))
         else:
           file = archive.extractfile(f'{_FOLDER}/{name}')
         batch = _Unpickler(file, encoding='bytes').load()
@@ -443,9 +444,9 @@ def _read(path: str) -> list[tuple[np.ndarray, np.ndarray]]:
 
 
 def _scaled(path: str, images: np.ndarray, labels: np.ndarray) -> Any:
-  is_right = images.shape[1:] == (32, 32, 3) and images.dtype == np.uint8
-  is_right &= labels.shape == images.shape[:1] and len(labels) > 0
-  if not is_right or labels.min() < 0 or labels.max() > 9:
+  is_valid = images.shape[1:] == (32, 32, 3) and images.dtype == np.uint8
+  is_valid &= labels.shape == images.shape[:1] and len(labels) > 0
+  if not is_valid or labels.min() < 0 or labels.max() > 9:
     raise ValueError(
       f'{path} must have uint8 images of [images, 32, 32, 3] and as many labels from 0 '
       f'to 9; it has {images.dtype} of {list(images.shape)} and labels of '
@@ -458,7 +459,7 @@ def _load_cifar10(options: data_options.Data) -> population.Population:
   path = _cifar10(options)
   train, test = (_scaled(path, *each) for each in _read(path))
   rng = np.random.default_rng([options.seed, 0])
-  return task.dealt_out(train, test, options, rng, num_classes=10)
+  return task.split_with_label_skew(train, test, options, rng, num_classes=10)
 
 
 CIFAR10 = task.Task(

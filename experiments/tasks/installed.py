@@ -1,8 +1,8 @@
-"""Data that are installed: small ones of scikit-learn, and the sources of Python.
+"""Tasks on installed data: small data sets of scikit-learn, and Python's sources.
 
-Of those of scikit-learn a fifth is held out. Digits: 1,797 images of 8 x 8 pixels in 10
-classes. Breast cancer: two classes of 569 tumours, from 30 numbers each; these are
-scaled by the training examples without noise, so reports say that no privacy covers it.
+A fifth of scikit-learn's data is held out. Digits: 1,797 images of 8 x 8 pixels in 10
+classes. Breast cancer: 569 tumours in two classes, with 30 numbers each; these are
+scaled by training examples without noise, so reports say that no privacy covers it.
 """
 
 import hashlib
@@ -18,7 +18,7 @@ from ..options import data as data_options
 from . import task
 
 
-def _task(name: str, num_examples: int, **said: Any) -> task.Task:
+def _task(name: str, num_examples: int, **fields: Any) -> task.Task:
   num_test = round(num_examples / 5)
 
   def check(options: data_options.Data) -> None:
@@ -28,34 +28,34 @@ def _task(name: str, num_examples: int, **said: Any) -> task.Task:
   def load(options: data_options.Data) -> population.Population:
     import sklearn.datasets  # Takes a second; flags are checked without it.
 
-    found = getattr(sklearn.datasets, f'load_{name}')()
-    labels = found.target.astype(np.int32)
+    data = getattr(sklearn.datasets, f'load_{name}')()
+    labels = data.target.astype(np.int32)
     rng = np.random.default_rng([options.seed, 0])
     order = rng.permutation(len(labels))
     test, train = order[:num_test], order[num_test:]
     names: Optional[tuple[str, ...]] = None
     not_covered: tuple[str, ...] = ()
     if name == 'digits':
-      inputs = (found.images[..., np.newaxis] / 16.0).astype(np.float32)
+      inputs = (data.images[..., np.newaxis] / 16.0).astype(np.float32)
     else:
-      mean, stddev = found.data[train].mean(axis=0), found.data[train].std(axis=0)
-      inputs = ((found.data - mean) / stddev).astype(np.float32)
-      names = tuple(str(each) for each in found.target_names)
+      mean, stddev = data.data[train].mean(axis=0), data.data[train].std(axis=0)
+      inputs = ((data.data - mean) / stddev).astype(np.float32)
+      names = tuple(str(each) for each in data.target_names)
       not_covered = (
         "Features were scaled by the mean and standard deviation of all clients' "
         'training examples.',
       )
-    return task.dealt_out(
+    return task.split_with_label_skew(
       (inputs[train], labels[train]),
       (inputs[test], labels[test]),
       options,
       rng,
-      num_classes=len(found.target_names),
+      num_classes=len(data.target_names),
       names=names,
       not_covered=not_covered,
     )
 
-  return task.Task(name=name, check=check, load=load, **said)
+  return task.Task(name=name, check=check, load=load, **fields)
 
 
 DIGITS = _task(
@@ -92,38 +92,38 @@ BREAST_CANCER = _task(
 )
 
 
-# The next character in Python's standard library. Each of its modules but tests is a
-# client, so there are a few more or fewer with another release of Python. A client has
-# the first 24 sequences of 40 characters of its file; what is no printable ASCII is out
-# of vocabulary, so nothing of the vocabulary is made of the data. One file in ten is
-# held out.
+# The next character in Python's standard library. Each module but tests is a client, so
+# their number depends on the release of Python. A client has the first 24 sequences of
+# 40 characters of its file; other characters than printable ASCII are out of
+# vocabulary, so the vocabulary does not depend on the data. One file in ten is held
+# out.
 _ROOT = sysconfig.get_path('stdlib')
 _LENGTH = 40
-_MOST_SEQUENCES = 24
-_LEAST_CHARACTERS = 1000
-_LEFT_OUT = ('site-packages', 'dist-packages', 'test', 'tests', 'idle_test')
-_HELD_OUT = 10  # One in so many.
+_MAX_SEQUENCES = 24
+_MIN_BYTES = 1000
+_EXCLUDED_FOLDERS = ('site-packages', 'dist-packages', 'test', 'tests', 'idle_test')
+_HELD_OUT_ONE_IN = 10
 VOCABULARY = texts.Vocabulary('character', ('\n', *map(chr, range(32, 127))))
 
 
 def files() -> list[str]:
-  found = []
+  paths = []
   for folder, folders, names in os.walk(_ROOT):
     folders[:] = [
-      each for each in folders if each not in _LEFT_OUT and each.isidentifier()
+      each for each in folders if each not in _EXCLUDED_FOLDERS and each.isidentifier()
     ]
     for name in names:
       path = os.path.join(folder, name)
-      if name.endswith('.py') and os.path.getsize(path) >= _LEAST_CHARACTERS:
-        found.append(os.path.relpath(path, _ROOT))
-  if not found:
+      if name.endswith('.py') and os.path.getsize(path) >= _MIN_BYTES:
+        paths.append(os.path.relpath(path, _ROOT))
+  if not paths:
     raise FileNotFoundError(f'{_ROOT} has no sources of the standard library.')
-  return sorted(found)
+  return sorted(paths)
 
 
 def _is_held_out(name: str) -> bool:
   digest = hashlib.sha256(name.encode()).digest()
-  return int.from_bytes(digest[:8], 'big') % _HELD_OUT == 0
+  return int.from_bytes(digest[:8], 'big') % _HELD_OUT_ONE_IN == 0
 
 
 def _check_text(options: data_options.Data) -> None:
@@ -133,9 +133,9 @@ def _check_text(options: data_options.Data) -> None:
 
 def _examples(name: str) -> dict[str, np.ndarray]:
   with open(os.path.join(_ROOT, name), encoding='utf-8', errors='replace') as file:
-    text = file.read(_MOST_SEQUENCES * (_LENGTH + 1) - 1)
+    text = file.read(_MAX_SEQUENCES * (_LENGTH + 1) - 1)
   sequences = VOCABULARY.sequences(text, _LENGTH)
-  return texts.examples(sequences[:_MOST_SEQUENCES])
+  return texts.examples(sequences[:_MAX_SEQUENCES])
 
 
 def _load_text(options: data_options.Data) -> population.Population:

@@ -1,7 +1,7 @@
-"""The user's own data: what a task would say of them, found in the data themselves.
+"""A task for the user's own data, whose defaults are derived from the data.
 
-Model and metric follow from the labels, and what depends on how many clients there are
-from that, so that the same data give the same run. No other file knows these rules.
+Model and metric depend on the labels, and other defaults on the number of clients, so
+the same data give the same run. No other file has these rules.
 """
 
 import functools
@@ -18,7 +18,7 @@ from ..models import kind as kind_lib
 from ..options import data as data_options
 from . import task
 
-# What is measured for labels of a kind.
+# Metric by kind of labels.
 _METRICS = {
   'class': 'accuracy',
   'number': 'mean_absolute_error',
@@ -26,44 +26,44 @@ _METRICS = {
   'tokens': 'token_accuracy',
 }
 _NUM_ROUNDS = 100
-_LARGEST_COHORT = 100
-_LARGEST_DELTA = 1e-5
-# Populations that are kept: a comparison of mechanisms asks for the same ones again.
-_KEPT = 2
-# As of --task=text: the noise of as many weights as models for text have in the papers
-# drowns what some hundred clients say.
-_UNITS_FOR_TEXT = 32
-_BY_SIZE = ('clients_per_round', 'min_separation', 'target_delta', 'hidden_units')
+_MAX_COHORT = 100
+_MAX_DELTA = 1e-5
+# Populations in the cache: a comparison of mechanisms asks for the same ones again.
+_CACHE_SIZE = 2
+# As for --task=text: with as many weights as the papers' text models have, noise would
+# drown the updates of some hundred clients.
+_TEXT_UNITS = 32
+_SIZE_FLAGS = ('clients_per_round', 'min_separation', 'target_delta', 'hidden_units')
 
 
 def load(options: data_options.Data) -> population_lib.Population:
-  """The population of the user's data; read once as long as the files are the same."""
+  """Returns the population of the user's data; cached while the files are the same."""
   assert options.files is not None
   files = options.files
   paths = [files.path, files.test_data, files.vocabulary]
   return _load(options, tuple(_state(path) for path in paths if path is not None))
 
 
-@functools.lru_cache(_KEPT)
+@functools.lru_cache(_CACHE_SIZE)
 def _load(options: data_options.Data, states: Any) -> population_lib.Population:
-  del states  # Other files under the same names are other data.
+  del states  # Only a key of the cache: changed files are other data.
   return loading.load(options)
 
 
 def _state(path: str) -> tuple[Any, ...]:
-  """What changes with a file, or with those in a folder."""
+  """Returns a value that changes with a file, or with the files in a folder."""
   if not os.path.isdir(path):
-    found = os.stat(path)
-    return (path, found.st_size, found.st_mtime_ns, found.st_ino)
-  whole = 0
+    status = os.stat(path)
+    return (path, status.st_size, status.st_mtime_ns, status.st_ino)
+  combined = 0
   for folder, _, names in os.walk(path):
     for name in names:
-      whole ^= hash(_state(os.path.join(folder, name)))
-  return (path, whole)
+      combined ^= hash(_state(os.path.join(folder, name)))
+  return (path, combined)
 
 
 def task_for(values: flags.FlagValues, data: data_options.Data) -> task.Task:
-  """A task with the user's data, and with defaults that suit them."""
+  """Returns a task with the user's data, and defaults that suit them."""
   assert data.files is not None
   population = load(data)
   shape = population.shape
@@ -71,7 +71,7 @@ def task_for(values: flags.FlagValues, data: data_options.Data) -> task.Task:
   num_rounds = values['num_rounds'].value or _NUM_ROUNDS
   cohort = values['clients_per_round'].value
   if cohort is None:
-    cohort = min(_LARGEST_COHORT, max(1, num_clients // 10))
+    cohort = min(_MAX_COHORT, max(1, num_clients // 10))
   is_text = shape.label_kind == 'tokens'
   return task.Task(
     name=_name(data.files.path),
@@ -86,29 +86,29 @@ def task_for(values: flags.FlagValues, data: data_options.Data) -> task.Task:
       clients_per_round=cohort,
       min_separation=max(1, min(num_clients // max(1, cohort), num_rounds)),
       batch_size=16,
-      # As those of --task=text, with which recurrent models learn in so few rounds.
+      # As for --task=text, where recurrent models learn in so few rounds.
       client_learning_rate=1.0 if is_text else 0.1,
       server_learning_rate=0.5 if is_text else 0.2,
-      hidden_units=_UNITS_FOR_TEXT if is_text else None,
+      hidden_units=_TEXT_UNITS if is_text else None,
       target_delta=delta_for(num_clients),
     ),
   )
 
 
 def delta_for(num_clients: int) -> float:
-  """The default of `--target_delta`: a power of ten, at most 1 / (10 num_clients)."""
+  """Returns the default of `--target_delta`: a power of 10, <= 1 / (10 num_clients)."""
   power = -math.floor(-math.log10(10 * num_clients) + 1e-12)
-  return min(_LARGEST_DELTA, float(f'1e-{power}'))
+  return min(_MAX_DELTA, float(f'1e-{power}'))
 
 
 def chosen(values: flags.FlagValues, num_clients: int) -> str:
-  """Says which flags follow from the number of clients."""
-  said = ', '.join(
+  """Returns a sentence on the flags that depend on the number of clients."""
+  flag_values = ', '.join(
     f'--{name}={values[name].value}'
-    for name in _BY_SIZE
+    for name in _SIZE_FLAGS
     if values[name].using_default_value and values[name].value is not None
   )
-  return f'Chosen for {num_clients} clients: {said}.' if said else ''
+  return f'Chosen for {num_clients} clients: {flag_values}.' if flag_values else ''
 
 
 def _name(path: str) -> str:
@@ -118,7 +118,7 @@ def _name(path: str) -> str:
 
 
 def _model(shape: population_lib.Shape, text_unit: Any) -> str:
-  """The first one that is for the data; one is for each kind of labels."""
-  of_words = ['word_lstm'] if text_unit == 'word' else []
-  names = (*of_words, *kind_lib.KINDS)
+  """Returns the first model that can take the data; there is one for all labels."""
+  word_models = ['word_lstm'] if text_unit == 'word' else []
+  names = (*word_models, *kind_lib.KINDS)
   return next(name for name in names if kind_lib.KINDS[name].why_not(shape) is None)

@@ -1,4 +1,4 @@
-"""What a task says about itself; flags, help and the simulation follow from it."""
+"""Definition of a task, from which flags, their help and the simulation follow."""
 
 import dataclasses
 from typing import Any, Callable, Optional
@@ -13,10 +13,10 @@ from ..options import data as data_options
 
 @dataclasses.dataclass(frozen=True)
 class Defaults:
-  """Values of the flags of the same names that the task works well with.
+  """Default values of the flags of the same names.
 
-  A `num_clients` of `None` says that the data have their clients already, and
-  `hidden_units` of `None` that the model has its own.
+  A `num_clients` of `None` means that the data have clients, and `hidden_units` of
+  `None` means the model's default.
   """
 
   model: str
@@ -36,15 +36,15 @@ class Defaults:
 
 @dataclasses.dataclass(frozen=True)
 class Task:
-  """Data, with the model and the settings that suit them."""
+  """Data, and the defaults of model and settings for them."""
 
-  name: str  # Value of `--task`, and of file names.
-  summary: str  # One line, for `--help`: what it trains, and what it shows.
-  # Refuses options that the data cannot be had with (`ValueError`, `OSError`), within a
-  # second: without reading all data, or loading TensorFlow.
+  name: str  # Value of `--task`; part of file names.
+  summary: str  # One line for `--help`: what the task trains, and what it shows.
+  # Raises `ValueError` or `OSError` for invalid options, within a second: it does not
+  # read all data, or load TensorFlow.
   check: Callable[[data_options.Data], Any]
-  load: Callable[[data_options.Data], population.Population]  # Makes the population.
-  defaults: Defaults  # Of flags.
+  load: Callable[[data_options.Data], population.Population]
+  defaults: Defaults
 
 
 def refuse_cache_dir(name: str, options: data_options.Data) -> None:
@@ -55,16 +55,16 @@ def refuse_cache_dir(name: str, options: data_options.Data) -> None:
     )
 
 
-def check_num_clients(options: data_options.Data, most: int) -> None:
-  """For data that are dealt out: refuses more clients than there are examples."""
-  if options.num_clients is None or options.num_clients > most:
+def check_num_clients(options: data_options.Data, maximum: int) -> None:
+  """Refuses more clients than examples, for data that are split over made clients."""
+  if options.num_clients is None or options.num_clients > maximum:
     raise ValueError(
-      f'num_clients must be at most {most}, the number of training examples; got '
+      f'num_clients must be at most {maximum}, the number of training examples; got '
       f'{options.num_clients}.'
     )
 
 
-def dealt_out(
+def split_with_label_skew(
   train: tuple[np.ndarray, np.ndarray],
   test: tuple[np.ndarray, np.ndarray],
   options: data_options.Data,
@@ -74,7 +74,7 @@ def dealt_out(
   names: Optional[tuple[str, ...]] = None,
   not_covered: tuple[str, ...] = (),
 ) -> population.Population:
-  """Examples of classes without clients, split over made ones with label skew."""
+  """Splits examples of classes over made clients with label skew."""
   inputs, labels = train
   assert options.num_clients is not None
   parts = arrangement.split_with_label_skew(

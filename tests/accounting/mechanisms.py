@@ -1,4 +1,4 @@
-"""Mechanisms of every kind of composition, for 20 rounds."""
+"""Mechanisms for 20 rounds, one for each kind of composition."""
 
 from tff_dp_aggregators import accounting
 from tff_dp_aggregators import sampling

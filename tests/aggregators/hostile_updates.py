@@ -1,7 +1,7 @@
-"""Updates that a bad client, or a bad day, may send; and what they may do.
+"""Updates that a malicious or faulty client may send, and bounds on their effect.
 
-`batches` makes many of a few numbers that hypothesis chooses, so that one call of
-TensorFlow checks hundreds, and what fails still shrinks to a few numbers.
+`batch` makes hundreds of updates from a few numbers that hypothesis draws, so that one
+call of TensorFlow checks all of them, and a failure still shrinks to a few numbers.
 """
 
 import fractions
@@ -16,8 +16,8 @@ _SPECIAL = (
   *(math.nan, math.inf, -math.inf, _MAX32, -_MAX32, 1.7e308, -1e300, 0.0, -0.0),
   *(_TINY32, -_TINY32, 2.0**-126, 5e-324, 1e-310, 2.0**64, -(2.0**63)),
 )
-# How many units in the last place above the norm that is clipped to, and below.
-_UNITS = (-300, -17, -4, -3, -2, -1, 0, 1, 2, 3, 4, 17, 300)
+# Offsets from the clip norm, in units in the last place.
+_ULPS = (-300, -17, -4, -3, -2, -1, 0, 1, 2, 3, 4, 17, 300)
 
 clip_norms = st.one_of(
   st.sampled_from([1.0, 0.1, 2.0**-80, 2.0**80, 1 + 2.0**-23, 1 - 2.0**-24]),
@@ -30,11 +30,11 @@ bases = st.lists(_coordinates, min_size=DIMENSION, max_size=DIMENSION)
 
 
 def batch(base: list[float], clip_norm: float) -> np.ndarray:
-  """Hundreds of hostile updates, rows of float64.
+  """Returns hundreds of hostile updates, as rows of float64.
 
   Args:
-    base: Some update.
-    clip_norm: What updates are clipped to.
+    base: An update.
+    clip_norm: The norm to which updates are clipped.
   """
   with np.errstate(all='ignore'):
     rows = [np.array(base, np.float64), -np.array(base, np.float64)]
@@ -44,13 +44,13 @@ def batch(base: list[float], clip_norm: float) -> np.ndarray:
     rows += _special(finite)
     directions = (finite, np.ones(DIMENSION), -np.ones(DIMENSION), np.eye(DIMENSION)[0])
     for direction in directions:
-      rows += _near_the_bound(direction, clip_norm)
-    rows += _near_steps(finite, clip_norm)
+      rows += _near_bound(direction, clip_norm)
+    rows += _near_grid_points(finite, clip_norm)
   return np.array(rows)
 
 
 def _special(finite: np.ndarray) -> list[np.ndarray]:
-  """One coordinate of them special, or all."""
+  """Returns updates of which one coordinate, or all, are special numbers."""
   rows = [np.full(DIMENSION, number) for number in _SPECIAL]
   for i, number in enumerate(_SPECIAL):
     row = finite.copy()
@@ -59,27 +59,27 @@ def _special(finite: np.ndarray) -> list[np.ndarray]:
   return rows
 
 
-def _near_the_bound(direction: np.ndarray, clip_norm: float) -> list[np.ndarray]:
-  """Just above and below the bound in each norm, as float32 and as float64."""
-  largest = np.abs(direction).max()
-  if not largest:
+def _near_bound(direction: np.ndarray, clip_norm: float) -> list[np.ndarray]:
+  """Returns updates just above and below the bound in each norm, in both precisions."""
+  maximum = np.abs(direction).max()
+  if not maximum:
     return []
   rows = []
-  unit = direction / largest
+  scaled = direction / maximum
   for order in (1, 2, 3, math.inf):
-    at_bound = unit * (clip_norm / np.linalg.norm(unit, order))
-    rows += [at_bound * (1 + units * 2.0**-53) for units in _UNITS]
+    at_bound = scaled * (clip_norm / np.linalg.norm(scaled, order))
+    rows += [at_bound * (1 + ulps * 2.0**-53) for ulps in _ULPS]
     as_float32 = at_bound.astype(np.float32)
-    for units in _UNITS:
-      rows.append((as_float32 * np.float32(1 + units * 2.0**-24)).astype(np.float64))
-    for towards in (0.0, math.inf):
-      away = np.copysign(np.float32(towards), as_float32)
-      rows.append(np.nextafter(as_float32, away).astype(np.float64))
+    for ulps in _ULPS:
+      rows.append((as_float32 * np.float32(1 + ulps * 2.0**-24)).astype(np.float64))
+    for limit in (0.0, math.inf):
+      target = np.copysign(np.float32(limit), as_float32)
+      rows.append(np.nextafter(as_float32, target).astype(np.float64))
   return rows
 
 
-def _near_steps(finite: np.ndarray, clip_norm: float) -> list[np.ndarray]:
-  """Whole and half steps of grids as fine as this clip norm's, and beside them."""
+def _near_grid_points(finite: np.ndarray, clip_norm: float) -> list[np.ndarray]:
+  """Returns updates at whole and half steps of the clip norm's grid, and near them."""
   step = 2.0 ** math.ceil(math.log2(clip_norm)) * 2.0**-39
   whole = np.round(np.clip(finite, -9, 9)) + np.arange(DIMENSION)
   rows = []
@@ -89,12 +89,12 @@ def _near_steps(finite: np.ndarray, clip_norm: float) -> list[np.ndarray]:
 
 
 def norm_is_within(integers: np.ndarray, order: float, bound: fractions.Fraction):
-  """Whether each row has a p-norm within a bound, by exact arithmetic.
+  """Returns whether each row's p-norm is within a bound, by exact arithmetic.
 
   Args:
     integers: Rows of int64.
-    order: Which p-norm: 1, 2, 3, ... or infinity.
-    bound: On the norm, in steps.
+    order: The p of the norm: 1, 2, 3, ... or infinity.
+    bound: Bound on the norm, in steps.
   """
   exact = np.abs(integers.astype(object))
   if math.isinf(order):

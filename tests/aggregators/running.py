@@ -1,4 +1,4 @@
-"""Processes of aggregators, run."""
+"""Runs processes of aggregators."""
 
 import pytest
 
@@ -7,13 +7,13 @@ from tff_dp_aggregators.learning import runtime
 
 @pytest.fixture(scope='module', autouse=True)
 def local_runtime():
-  """TFF's runtime on this machine, for all tests of a file that has this fixture."""
+  """Starts TFF's local runtime for all tests of a file that imports this fixture."""
   with runtime.local_runtime():
     yield
 
 
 def rounds(process, values, num_rounds=1):
-  """Outputs of successive rounds with the same clients."""
+  """Returns the outputs of successive rounds with the same clients."""
   outputs = []
   state = process.initialize()
   for _ in range(num_rounds):

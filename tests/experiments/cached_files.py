@@ -1,4 +1,4 @@
-"""Small files of the shape of those that TFF's loaders keep."""
+"""Small files in the format of those that TFF's loaders store."""
 
 import sqlite3
 
@@ -7,7 +7,7 @@ import tensorflow as tf
 
 
 def example(**features):
-  """A serialized `tf.train.Example` of bytes, whole numbers and arrays."""
+  """Returns a serialized `tf.train.Example` of bytes, integers and arrays."""
 
   def feature(value):
     if isinstance(value, bytes):
@@ -17,12 +17,14 @@ def example(**features):
       return tf.train.Feature(int64_list=tf.train.Int64List(value=value))
     return tf.train.Feature(float_list=tf.train.FloatList(value=value))
 
-  made = {name: feature(value) for name, value in features.items()}
-  return tf.train.Example(features=tf.train.Features(feature=made)).SerializeToString()
+  protos = {name: feature(value) for name, value in features.items()}
+  return tf.train.Example(
+    features=tf.train.Features(feature=protos)
+  ).SerializeToString()
 
 
 def write_database(path, splits, make, num_clients=8, prefix="client '"):
-  """Writes two to four examples, which `make` makes, for each client of each split."""
+  """Writes two to four examples, made by `make`, for each client of each split."""
   connection = sqlite3.connect(path)
   connection.execute(
     'CREATE TABLE examples '

@@ -137,7 +137,7 @@ def test_a_keras_model_of_tokens_has_a_loss_that_padding_does_not_count_in():
     ('their_models:wrong_outputs', None, r'must be \[None, 3\]'),
     ('their_models:wrong_inputs', None, '9'),
     ('their_models:normalised', None, 'batch normalisation'),
-    ('their_models:probabilities', None, 'logits are for the loss cross_en'),
+    ('their_models:probabilities', None, 'required by the loss cross_entropy'),
     ('their_models:keras', 'nonsense', "got 'nonsense'"),
     ('their_models:functional', 'cross_entropy', 'functional and has its own'),
     ('their_broken:keras', None, 'importing their_broken failed: ModuleNot'),

@@ -90,7 +90,7 @@ def test_classes_that_are_written_one_hot_are_taken_for_tags_only_if_asked(tmp_p
   rows = [{**row, 'cold': 1 - row['warm']} for row in ROWS]
   path = own_data.write_csv(tmp_path / 'data.csv', rows)
   files = {'label_column': 'warm,cold', **FEATURES}
-  with pytest.raises(problems.DataError, match='exactly one of warm, cold. Of classes'):
+  with pytest.raises(problems.DataError, match='exactly one of warm, cold. For'):
     own_data.load(path, **files)
   for label_kind, kind in (('class', 'tags'), ('number', 'number')):
     found = own_data.load(path, label_kind=label_kind, **files)

@@ -304,7 +304,7 @@ _MECHANISM = training_runs.mechanism(6)
 
 def _lasting(run_dir):
   """What a run leaves, and the notes that its ledger has."""
-  left = training_runs.lasting(run_dir)
+  left = training_runs.results(run_dir)
   notes = [note for line in left['ledger'] for note in line.pop('notes', None) or ()]
   return left, notes
 

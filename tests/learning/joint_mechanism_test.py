@@ -90,7 +90,7 @@ def test_a_run_that_was_killed_comes_to_the_same(run, tmp_path):
   with pytest.raises(training_runs.Killed):
     _train(tmp_path / 'run', _joint(), test_metrics=training_runs.killing(4))
   _train(tmp_path / 'run', _joint(), test_metrics=training_runs.killing(-1))
-  assert training_runs.lasting(tmp_path / 'run') == training_runs.lasting(run.run_dir)
+  assert training_runs.results(tmp_path / 'run') == training_runs.results(run.run_dir)
 
 
 def test_it_spends_what_the_mechanism_says(run):

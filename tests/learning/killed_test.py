@@ -68,7 +68,7 @@ def test_killed_40_times_it_comes_to_the_same(tmp_path):
     assert set(codes) <= {-9, 0}, (tmp_path / 'log').read_text()[-2000:]
     assert codes.count(-9) > _KILLS / 2
     assert _start(killed, log).wait() == 0, (tmp_path / 'log').read_text()[-2000:]
-  assert training_runs.lasting(killed) == training_runs.lasting(straight)
+  assert training_runs.results(killed) == training_runs.results(straight)
   assert set(os.listdir(killed)) == set(os.listdir(straight))
 
 
@@ -87,4 +87,4 @@ def test_a_full_disk_is_an_error_and_the_run_goes_on_with_room(tmp_path):
       assert _start(full, log, preexec_fn=limit).wait() not in (0, -9)
     assert 'File too large' in (tmp_path / 'log').read_text()
     assert _start(full, log).wait() == 0, (tmp_path / 'log').read_text()[-2000:]
-  assert training_runs.lasting(full) == training_runs.lasting(straight)
+  assert training_runs.results(full) == training_runs.results(straight)

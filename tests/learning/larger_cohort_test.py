@@ -34,7 +34,7 @@ def test_every_output_has_no_guarantee_and_names_both_cohorts(simulated):
   assert config['privacy'] is None
   assert _BOTH in config['simulated_cohort']['guarantee']
   assert config['simulated_cohort']['noise_multiplier'] == 0.1 / 10
-  rows = training_runs.lasting(run_dir)['metrics']
+  rows = training_runs.results(run_dir)['metrics']
   assert {row['epsilon'] for row in rows} == {'inf'}
   spent = [float(row['simulated_epsilon']) for row in rows]
   assert spent == sorted(spent) and spent[-1] == result.simulated_epsilon

@@ -51,7 +51,7 @@ def keras_model():
 
 
 def examples(seed, num_examples=8, factor=1.0):
-  """Features and labels of a client; the kernel behind them is 1, -2, the bias 0.5."""
+  """Returns features and labels of a client, for kernel (1, -2) and bias 0.5."""
   rng = np.random.default_rng(seed)
   x = rng.normal(size=[num_examples, 2]).astype(np.float32)
   y = (x @ [[1.0], [-2.0]] + 0.5).astype(np.float32) * np.float32(factor)
@@ -59,13 +59,13 @@ def examples(seed, num_examples=8, factor=1.0):
 
 
 def client(seed, num_examples=8, factor=1.0):
-  """The data set of a client, in batches of 4."""
+  """Returns the data set of a client, in batches of 4."""
   columns = examples(seed, num_examples, factor)
   return tf.data.Dataset.from_tensor_slices(columns).batch(4)
 
 
 def train(process, clients, num_rounds=3):
-  """The last output, and the model after it."""
+  """Runs rounds; returns the last output, and the model after it."""
   state = process.initialize()
   for _ in range(num_rounds):
     output = process.next(state, clients)
@@ -74,5 +74,5 @@ def train(process, clients, num_rounds=3):
 
 
 def flat(weights):
-  """All numbers of a model in one vector."""
+  """Returns all numbers of a model in one vector."""
   return np.concatenate([np.ravel(tensor) for tensor in weights.trainable])

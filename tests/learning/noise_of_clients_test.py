@@ -113,8 +113,8 @@ def test_noise_with_a_seed_is_the_same_again_after_a_kill(tmp_path):
   assert _kept(tmp_path / 'run') == ['after_round_0']
   result = _train(tmp_path / 'run', test_metrics=training_runs.killing(-1), **changes)
   assert result.epsilon == _SHARES.epsilon(1e-3)
-  lasting = training_runs.lasting(tmp_path / 'run')
-  assert lasting == training_runs.lasting(tmp_path / 'straight')
+  lasting = training_runs.results(tmp_path / 'run')
+  assert lasting == training_runs.results(tmp_path / 'straight')
 
 
 def test_what_clients_do_first_bounds_what_they_send(tmp_path):

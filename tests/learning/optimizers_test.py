@@ -284,7 +284,7 @@ def test_a_run_that_was_stopped_goes_on_with_the_rates_of_its_rounds(packed, tmp
   with pytest.raises(ValueError, match='local.learning_rate_fn'):
     _train(run_dir, learning_rate_fn=None)
   _train(run_dir, test_metrics=training_runs.killing(0))
-  assert training_runs.lasting(run_dir) == training_runs.lasting(packed[0])
+  assert training_runs.results(run_dir) == training_runs.results(packed[0])
 
 
 @pytest.mark.parametrize(

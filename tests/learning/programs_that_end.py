@@ -1,8 +1,8 @@
-"""Programs that use the runtime, in processes of their own, and how they end.
+"""Runs programs that use the runtime in new processes, and checks how they end.
 
-Importing TFF takes eight seconds, so one process does that, and each program is forked
-off it before anything was computed. It then is a program like another: its standard
-output is a pipe, it is the first of a session, and the interpreter exits as always.
+Importing TFF takes eight seconds, so one process imports it, and each program is forked
+from it before anything is computed. The program then is like any other: its standard
+output is a pipe, it leads a session, and the interpreter exits as usual.
 """
 
 import os
@@ -13,12 +13,12 @@ import time
 
 import psutil
 
-_END_SECONDS = 60
+_TIMEOUT_SECONDS = 60
 
-# A request is three lines: the folder for what comes out, the file with the program,
-# and whether it ignores Ctrl-C, as what a script puts into the background does from its
-# start on, and so does this process.
-_FORKS = """
+# A request is three lines: the folder for output, the file with the program, and
+# whether the program ignores Ctrl-C, like a program that a script starts in the
+# background. The forking process ignores it as well.
+_FORK_SERVER = """
 import os, signal, sys
 import tensorflow_federated as tff
 from tff_dp_aggregators.learning import runtime
@@ -43,11 +43,11 @@ exec(open(path).read())
 
 
 class Programs:
-  """Starts programs, one at a time."""
+  """A process that starts programs, one at a time."""
 
   def __init__(self):
     self._process = subprocess.Popen(
-      [sys.executable, '-c', _FORKS],
+      [sys.executable, '-c', _FORK_SERVER],
       env={
         **os.environ,
         'PYTHONPATH': os.pathsep.join(sys.path),
@@ -61,7 +61,7 @@ class Programs:
     assert self._process.stdout.readline() == 'ready\n'
 
   def start(self, source, folder, interrupt='default'):
-    """Starts a program; `interrupt` says whether Ctrl-C is 'ignored' there."""
+    """Starts a program; it ignores Ctrl-C if `interrupt` is 'ignored'."""
     os.mkfifo(folder / 'stdout')
     (folder / 'program.py').write_text(source)
     self._process.stdin.write(f'{folder}\n{folder / "program.py"}\n{interrupt}\n')
@@ -70,13 +70,11 @@ class Programs:
     return Program(pid, folder, self._process.stdout)
 
   def end(self):
-    """Ends the process that programs are forked off."""
-    self._process.communicate('\n\n\n', timeout=_END_SECONDS)
+    """Ends the process from which programs are forked."""
+    self._process.communicate('\n\n\n', timeout=_TIMEOUT_SECONDS)
 
 
 class Program:
-  """A program that runs."""
-
   def __init__(self, pid, folder, codes):
     self.pid = pid
     self._stderr = folder / 'stderr'
@@ -84,31 +82,30 @@ class Program:
     self._stdout = open(folder / 'stdout')
 
   def line(self):
-    """The next line that it prints."""
     return self._stdout.readline()
 
   def stderr(self):
-    """What it has printed there until now."""
+    """Returns its standard error so far."""
     return self._stderr.read_text()
 
   def children(self):
-    """Its worker, as a list."""
+    """Returns its only child, TFF's worker, in a list."""
     children = psutil.Process(self.pid).children(recursive=True)
     assert [child.name() for child in children] == ['worker_binary']
     return children
 
   def signal(self, number):
-    """Sends a signal to the program alone."""
+    """Sends a signal to the program but not to its worker."""
     os.kill(self.pid, number)
 
   def finish(self, children=()):
-    """Rest of its output and its exit code, after checking that nothing is left."""
+    """Checks that no process is left; returns the rest of the output and exit code."""
     try:
       started = time.monotonic()
-      # Ends only when every process that holds the pipe has ended.
+      # Reaches the end only when every process that holds the pipe has ended.
       rest = self._stdout.read()
       code = int(self._codes.readline())
-      assert time.monotonic() - started < _END_SECONDS
+      assert time.monotonic() - started < _TIMEOUT_SECONDS
       _, alive = psutil.wait_procs(children, timeout=10)
       assert not alive
       return rest, code

@@ -1,7 +1,7 @@
-"""Small trainings, to be run, stopped, killed and compared.
+"""Small trainings for tests that run, stop, kill and compare them.
 
-As a program it trains: its arguments are the directory, the rounds, the seconds between
-checkpoints.
+Run as a program, it trains: its arguments are the directory, the number of rounds and
+the seconds between checkpoints.
 """
 
 import csv
@@ -24,7 +24,7 @@ PARTICIPATION = strategies.Participation(NUM_ROUNDS, min_separation=3)
 
 
 def clients(num_clients=12, factor=1.0, sizes=(2, 4)):
-  """Linear data of two features, by id; in batches of 2 these sizes need no padding."""
+  """Returns linear data of two features by id; batches of 2 need no padding."""
   by_id = {}
   for number in range(num_clients):
     rng = np.random.default_rng(number)
@@ -35,13 +35,13 @@ def clients(num_clients=12, factor=1.0, sizes=(2, 4)):
   return by_id
 
 
-def a_client():
-  """Examples to measure a model on."""
+def evaluation_data():
+  """Returns examples for evaluating a model."""
   return clients()['client 3']
 
 
 def model(loss_factor=1.0, inputs=2, outputs=1):
-  """Linear regression that starts at zero."""
+  """Returns linear regression that starts at zero."""
 
   @tf.function
   def predict(weights, x, training):
@@ -65,23 +65,23 @@ def model(loss_factor=1.0, inputs=2, outputs=1):
 
 
 def random_model():
-  """The same with half of the inputs dropped."""
-  without = model()
+  """Returns the same model with half of the inputs dropped at random."""
+  deterministic = model()
 
   @tf.function
   def predict(weights, x, training):
     x = tf.nn.dropout(x, 0.5) if training else x
-    return without.predict_on_batch(weights, x, training)
+    return deterministic.predict_on_batch(weights, x, training)
 
   return tff.learning.models.FunctionalModel(
-    initial_weights=without.initial_weights,
+    initial_weights=deterministic.initial_weights,
     predict_on_batch_fn=predict,
-    loss_fn=without.loss,
-    input_spec=without.input_spec,
+    loss_fn=deterministic.loss,
+    input_spec=deterministic.input_spec,
   )
 
 
-# Fields of the classes that group arguments, with names that tell them apart.
+# Fields of the classes that group arguments, by unambiguous names.
 _FIELDS = {
   **{
     field.name: (name, field.name)
@@ -100,31 +100,31 @@ _FIELDS = {
 }
 
 
-def grouped(**given):
-  """Arguments of `learning.train` from those, and from fields of what groups them."""
+def grouped(**kwargs):
+  """Returns arguments of `learning.train`, with fields grouped into their classes."""
   groups = {'local': {}, 'server': {}, 'run': {}, 'test': {'data': None}}
-  scale = given.pop('simulated_cohort_scale', None)
-  for name in [name for name in given if name in _FIELDS]:
+  scale = kwargs.pop('simulated_cohort_scale', None)
+  for name in [name for name in kwargs if name in _FIELDS]:
     group, field = _FIELDS[name]
-    groups[group][field] = given.pop(name)
+    groups[group][field] = kwargs.pop(name)
   if scale is not None:
-    given['mechanism'] = learning.SimulatedCohort(given['mechanism'], scale)
+    kwargs['mechanism'] = learning.SimulatedCohort(kwargs['mechanism'], scale)
   return {
     'local': learning.ClientTraining(**groups['local']),
     'server': learning.Server(**groups['server']),
     'run': learning.RunOptions(**groups['run']),
     'test': learning.Evaluation(**groups['test']),
-    **given,
+    **kwargs,
   }
 
 
 def train(run_dir, **changes):
-  """Trains with a few arguments, or fields of what groups them, that are others."""
+  """Trains with the default `arguments`, except for the changes."""
   return learning.train(**grouped(**arguments(run_dir, **changes)))
 
 
 def arguments(run_dir, **changes):
-  """Arguments of `grouped`."""
+  """Returns default arguments for `grouped`, with changes."""
   return {
     'model': model(),
     'clients': clients(),
@@ -136,13 +136,13 @@ def arguments(run_dir, **changes):
     'batch_size': 2,
     'seed': 7,
     'noise_seed': None if changes.get('mechanism', 0) is None else 11,
-    'test_data': a_client(),
+    'test_data': evaluation_data(),
     **changes,
   }
 
 
-def lasting(run_dir):
-  """What a run leaves, without what tells times and where it was."""
+def results(run_dir):
+  """Returns the results of a run, without times and paths."""
   run_dir = pathlib.Path(run_dir)
   with open(run_dir / 'metrics.csv', newline='') as file:
     rows = list(csv.DictReader(file))
@@ -164,13 +164,13 @@ def lasting(run_dir):
 
 
 def mechanism(num_rounds=NUM_ROUNDS):
-  """Banded, with little noise."""
+  """Returns a banded mechanism with little noise."""
   participation = strategies.Participation(num_rounds, min_separation=3)
   return accounting.Mechanism('banded', participation, noise_multiplier=0.1)
 
 
 def schedule(num_rounds=NUM_ROUNDS):
-  """Of clients that drop out, so that one round in five is tried again."""
+  """Returns a schedule with dropouts, so that one round in five is tried again."""
   return sampling.RandomEligible(
     strategies.Participation(num_rounds, min_separation=3),
     num_clients=12,
@@ -182,18 +182,18 @@ def schedule(num_rounds=NUM_ROUNDS):
 
 
 class Killed(BaseException):
-  """Stands for an end that nothing in the program expects."""
+  """Simulates the death of the process, which no code catches."""
 
 
 def killing(after):
-  """A test metric that ends the program in the nth round that it runs."""
-  asked = []
+  """Returns a test metric that ends the program in the nth round that it runs."""
+  evaluations = []
 
   def metric(labels, outputs):
     del labels, outputs
-    if asked and len(asked) == after:  # It is tried once before the first round.
+    if evaluations and len(evaluations) == after:  # The first call precedes all rounds.
       raise Killed
-    asked.append(None)
+    evaluations.append(None)
     return 0.0
 
   return {'killing': metric}

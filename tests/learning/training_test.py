@@ -73,7 +73,7 @@ def seeded(tmp_path_factory):
   run_dir = tmp_path_factory.mktemp('runs') / 'seeded'
   never = training_runs.killing(0)
   _train(run_dir, test_metrics=never, schedule=_SCHEDULE)
-  return training_runs.lasting(run_dir)
+  return training_runs.results(run_dir)
 
 
 @pytest.mark.optimized_graphs
@@ -85,7 +85,7 @@ def test_it_trains_and_leaves_what_it_says(straight):
   mechanism = training_runs.arguments('')['mechanism']
   assert result.epsilon == pytest.approx(mechanism.epsilon(1e-3), rel=1e-9)
   assert result.metrics['epsilon'] == pytest.approx(result.epsilon, rel=1e-9)
-  rows = training_runs.lasting(run_dir)['metrics']
+  rows = training_runs.results(run_dir)['metrics']
   assert float(rows[-1]['test_loss']) < float(rows[0]['test_loss'])
   with np.load(run_dir / 'model.npz') as arrays:
     np.testing.assert_array_equal(arrays['trainable_0'], result.weights.trainable[0])
@@ -112,7 +112,7 @@ def test_metrics_have_the_noise_to_signal_ratio_of_each_round(straight):
   # Two parameters and three clients a round; clip norms cancel.
   rows = np.linalg.inv(training_runs.mechanism().strategy.materialize())
   expected = 0.1 * np.linalg.norm(rows, axis=1) * np.sqrt(2) / 3
-  metrics = training_runs.lasting(run_dir)['metrics']
+  metrics = training_runs.results(run_dir)['metrics']
   found = [float(row['noise_to_signal']) for row in metrics]
   np.testing.assert_allclose(found, expected, rtol=1e-5)
   events = event_accumulator.EventAccumulator(str(run_dir / 'events'))
@@ -135,7 +135,7 @@ def test_what_was_aborted_is_in_ledger_and_report_and_spends_nothing(straight):
   ]
   assert {each.reporting_goal for each in read.aborted} == {_SCHEDULE.reporting_goal}
   assert all(len(each.event) == 1 for each in read.aborted)
-  rows = training_runs.lasting(run_dir)['metrics']
+  rows = training_runs.results(run_dir)['metrics']
   assert [int(row['attempts']) - 1 for row in rows] == aborted
   run = result.statement['run']
   assert run['aborted_attempts'] == {
@@ -163,7 +163,7 @@ def test_a_run_that_was_stopped_goes_on_to_the_same_end(straight, tmp_path, capf
   (run_dir / 'checkpoints' / 'original.json').unlink()  # As the original is gone.
   result = _train(run_dir, test_metrics=training_runs.killing(0), **_SECRET)
   assert result.is_finished
-  assert training_runs.lasting(run_dir) == training_runs.lasting(straight[0])
+  assert training_runs.results(run_dir) == training_runs.results(straight[0])
   assert set(os.listdir(run_dir)) == FILES
   events = event_accumulator.EventAccumulator(str(run_dir / 'events')).Reload()
   assert [each.step for each in events.Scalars('epsilon')] == list(range(12))
@@ -234,7 +234,7 @@ def test_other_results_of_a_round_that_is_run_again_are_not_told(tmp_path, monke
     _train(run_dir, test_metrics=training_runs.killing(0))
   assert "machine.environment.TF_ENABLE_ONEDNN_OPTS: None then, '0' now" in str(e.value)
   assert (run_dir / 'ledger.jsonl').read_text() == lines
-  assert not training_runs.lasting(run_dir)['metrics']
+  assert not training_runs.results(run_dir)['metrics']
 
 
 @pytest.mark.slow
@@ -260,7 +260,7 @@ def test_a_directory_that_is_moved_while_its_run_goes_on_ends_it(seeded, tmp_pat
   assert len(ledger.read(str(moved / 'ledger.jsonl')).entries) == 3
   # Where it was moved to, it goes on.
   _train(moved, test_metrics=metrics, schedule=_SCHEDULE)
-  assert training_runs.lasting(moved) == seeded
+  assert training_runs.results(moved) == seeded
 
 
 def test_optimizers_of_keras_are_refused_by_the_name_of_the_argument(tmp_path):

@@ -1,4 +1,4 @@
-"""Adaptive queries for tests, and rounds of them."""
+"""Builds adaptive queries for tests, and runs their rounds."""
 
 import tensorflow as tf
 
@@ -20,7 +20,7 @@ STRATEGIES = {
 
 
 def arguments(**kwargs):
-  """Arguments of a query, the same but for those given."""
+  """Returns default arguments of a query, updated by `kwargs`."""
   defaults = {
     'initial_clip_norm': 1.0,
     'noise_multiplier': 2.0,
@@ -31,19 +31,19 @@ def arguments(**kwargs):
 
 
 def build(kind='gaussian', **kwargs):
-  """A query of ROUNDS rounds, with one of the STRATEGIES."""
+  """Returns a query of ROUNDS rounds, with one of the STRATEGIES."""
   return queries.AdaptiveClippingQuery(
     STRATEGIES[kind], PARTICIPATION, **arguments(**kwargs)
   )
 
 
 def unlimited(**kwargs):
-  """A query of any number of rounds, with independent noise."""
+  """Returns a query of any number of rounds, with independent noise."""
   return queries.AdaptiveGaussianSumQuery(**arguments(**kwargs))
 
 
 def one_round(query, state, records, template=None):
-  """Result, next state and, if there is noise, its multiplier."""
+  """Returns result, next state and, if there is noise, its multiplier."""
   params = query.derive_sample_params(state)
   sample = query.initial_sample_state(template)
   for record in records:
@@ -53,7 +53,7 @@ def one_round(query, state, records, template=None):
 
 
 def run(query, records, num_rounds):
-  """Results, and states after them, of rounds with the same records, one a row."""
+  """Returns results and states of rounds with the same records, one per row."""
   records = tf.convert_to_tensor(records)
 
   @tf.function(autograph=False)
@@ -69,18 +69,18 @@ def run(query, records, num_rounds):
 
 
 def sum_of(query, state, records):
-  """The sample state of records that are the rows of a tensor."""
+  """Returns the sample state of records that are the rows of a tensor."""
   params = query.derive_sample_params(state)
   each = tf.vectorized_map(lambda x: query.preprocess_record(params, x), records)
   return tf.nest.map_structure(lambda x: tf.reduce_sum(x, axis=0), each)
 
 
 def entries(query, params, sample):
-  """The clipped record that a sample stands for."""
+  """Returns the clipped record of a sample state, decoded from the grid."""
   steps = grid.steps_per_unit(params.clip_norm, query.value_noise_multiplier)
   return records_lib.flat(sample.record) / float(steps)
 
 
 def below(sample):
-  """What a sample adds to the count: half, or minus a half above the estimate."""
+  """Returns a sample's part of the count: 1/2, or -1/2 if above the estimate."""
   return float(sample.below) / adaptive_clipping.UNIT

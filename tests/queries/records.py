@@ -1,4 +1,4 @@
-"""Records of six numbers in four tensors, one of which has none."""
+"""Records for tests: six numbers in four tensors, one of which is empty."""
 
 import collections
 
@@ -12,7 +12,7 @@ SPECS = collections.OrderedDict(
 
 
 def record(values):
-  """A record like `SPECS` with these six numbers."""
+  """Returns a record of `SPECS` with these six numbers."""
   return collections.OrderedDict(
     kernel=tf.constant(np.reshape(values[:4], [2, 2]), tf.float32),
     others=(
@@ -24,13 +24,13 @@ def record(values):
 
 
 def flat(structure):
-  """All numbers of a structure, as float64."""
+  """Returns all numbers of a structure, as float64."""
   tensors = tf.nest.flatten(structure)
   return np.concatenate([np.ravel(tensor).astype(float) for tensor in tensors])
 
 
 def one_round(query, state, records=(), template=None):
-  """Result, next state and event of a round with these records."""
+  """Returns result, next state and event of a round with these records."""
   params = query.derive_sample_params(state)
   sample = query.initial_sample_state(template)
   for record in records:

@@ -1,4 +1,4 @@
-"""Strategies of every kind and form, and the worst that a client does to their sums."""
+"""Strategies of every kind, and sensitivities by brute force."""
 
 import functools
 import itertools
@@ -20,7 +20,7 @@ def _triangle(num_rounds):
 
 
 def _epochs(num_rounds, starts, scales):
-  """Those that begin within so many rounds."""
+  """Returns the epochs that begin within `num_rounds`."""
   count = sum(start < num_rounds for start in starts)
   return starts[:count], scales[:count]
 
@@ -40,7 +40,7 @@ STRATEGIES = {
   'inverse_4_bands': lambda n: strategies.BandedInverse.square_root(n, min(4, n)),
   'blt': lambda n: strategies.BLT(n, SCALES, DECAYS),
   'blt_no_buffers': lambda n: strategies.BLT(n, (), ()),
-  # Three copies of one sum, and the last rounds.
+  # Three copies of one decaying sum, and the last rounds.
   'windowed_blt': lambda n: strategies.WindowedBLT(
     n, min(n // 3 + 2, n), (0.4,), (0.9,)
   ),
@@ -82,13 +82,13 @@ STRATEGIES = {
 
 
 def figures(strategy):
-  """What peers and publications have of it, and what was computed for a comparison."""
+  """Returns figures of peers and publications, and figures computed for comparison."""
   results = json.loads(_FIGURES.read_text())['results']
   return [result for result in results if result['strategy'] == strategy]
 
 
 def schemas(num_rounds):
-  """Limits on participation of all kinds, also some that allow no second round."""
+  """Yields limits on participation of all kinds, some of which allow one round only."""
   for separation, most, fixed_epoch in itertools.product(
     range(1, num_rounds + 2), sorted({1, 2, 3, num_rounds}), [False, True]
   ):
@@ -97,7 +97,7 @@ def schemas(num_rounds):
 
 @functools.cache
 def _contributions(participation):
-  """A column for each pattern of rounds and signs, of which the first is plus."""
+  """Returns a column for each pattern of rounds and signs; the first sign is plus."""
   columns = []
   for rounds in participation.patterns():
     for signs in itertools.product((1.0, -1.0), repeat=max(0, len(rounds) - 1)):
@@ -107,6 +107,6 @@ def _contributions(participation):
 
 
 def worst_by_round(matrix, participation):
-  """Largest ||C_t u||^2 of the first t rows, over all patterns and all signs."""
+  """Returns the largest ||C_t u||^2 of the first t rows, over patterns and signs."""
   responses = matrix @ _contributions(participation)
   return np.cumsum(np.square(responses), axis=0).max(axis=1)

@@ -1,9 +1,9 @@
-"""Checks what no other tool does: the ends of lines and files, YAML, large files.
+"""Checks line ends, file ends, YAML syntax and sizes, which no other tool here does.
 
     .venv/bin/python tools/python/check_files.py [FILE ...]
 
-Without arguments, all files that git tracks. Prints what is wrong and ends with 1 if
-anything is.
+Without arguments, checks all files that git tracks. Prints each problem; exits with 1
+if there are any.
 """
 
 import pathlib
@@ -14,16 +14,16 @@ from collections.abc import Iterator
 
 import yaml
 
-_LARGEST = 500_000  # Bytes. What is larger stays in every clone for ever.
+_MAX_BYTES = 500_000  # Larger files would stay in every clone forever.
 _CONFLICT = re.compile(rb'^(<{7} |={7}$|>{7} )', re.MULTILINE)
 
 
 def problems(path: pathlib.Path) -> Iterator[str]:
-  """What is wrong with a file, each in a line that begins with its path."""
+  """Yields the problems of a file, each as a line that begins with its path."""
   content = path.read_bytes()
-  if len(content) > _LARGEST:
-    yield f'{path}: {len(content)} bytes; at most {_LARGEST} are kept in git.'
-  if b'\0' in content:  # Pictures and the like.
+  if len(content) > _MAX_BYTES:
+    yield f'{path}: {len(content)} bytes; at most {_MAX_BYTES} are kept in git.'
+  if b'\0' in content:  # Binary files, such as pictures.
     return
   for number, line in enumerate(content.split(b'\n'), start=1):
     if line.endswith((b' ', b'\t', b'\r')):
@@ -40,22 +40,22 @@ def problems(path: pathlib.Path) -> Iterator[str]:
 
 
 def main(arguments: list[str]) -> int:
-  """Prints what is wrong with the files; returns the exit code."""
+  """Prints the problems of the files; returns the exit code."""
   if not arguments:
-    listed = subprocess.run(
+    output = subprocess.run(
       ['git', 'ls-files', '-z'], check=True, stdout=subprocess.PIPE
     ).stdout
-    arguments = [name for name in listed.decode('utf-8').split('\0') if name]
+    arguments = [name for name in output.decode('utf-8').split('\0') if name]
   paths = [pathlib.Path(name) for name in arguments]
-  # A file that is removed and not yet staged is still listed; links lead elsewhere.
-  found = [
+  # Git lists removed files until the removal is staged; targets of links are skipped.
+  lines = [
     problem
     for path in paths
     if path.is_file() and not path.is_symlink()
     for problem in problems(path)
   ]
-  print('\n'.join(found) or f'{len(paths)} files are in order.')
-  return 1 if found else 0
+  print('\n'.join(lines) or f'{len(paths)} files are in order.')
+  return 1 if lines else 0
 
 
 if __name__ == '__main__':

@@ -1,11 +1,11 @@
-r"""Breaks the package on purpose, one line at a time, and says which test notices.
+r"""Mutation tests: breaks the package one line at a time, and prints which test fails.
 
     .venv/bin/python tools/python/mutants.py [--only=TEXT] [--jobs=2]
 
-Each mutation is a mistake by which noise would be less, a sensitivity or an epsilon too
-small, or a client counted wrongly. It is applied in a scratch copy of the checkout, in
-which the tests named beside it run until one fails. Prints a table; ends with 1 if a
-mutation passes all its tests, or if the line that it changes is not there any more.
+Each mutant is a mistake that reduces the noise, makes a sensitivity or an epsilon too
+small, or counts a client wrongly. It is applied in a scratch copy of the checkout, in
+which the tests listed with it run until one fails. Prints a table; exits with 1 if a
+mutant passes all its tests, or if the line that it changes no longer exists.
 """
 
 import argparse
@@ -20,12 +20,12 @@ import tempfile
 from typing import NamedTuple
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-_COPIED = ('tff_dp_aggregators', 'experiments', 'tests', 'benchmarks', 'tools', 'docs')
-_SECONDS = 600.0
+_FOLDERS = ('tff_dp_aggregators', 'experiments', 'tests', 'benchmarks', 'tools', 'docs')
+_TIMEOUT_SECONDS = 600.0
 
 
 class Mutant(NamedTuple):
-  """A mistake: `old` occurs once in `file` and becomes `new`."""
+  """A mistake: `old`, which must occur exactly once in `file`, becomes `new`."""
 
   what: str
   file: str  # Below tff_dp_aggregators.
@@ -150,7 +150,7 @@ MUTANTS = (
     'noise/seeds_test.py noise/keys_test.py',
   ),
   Mutant(
-    'things made with one seed have the same noise',
+    'objects built with one seed have the same noise',
     'noise/options.py',
     '_taken[value] += 1',
     '_taken[value] += 0',
@@ -223,7 +223,7 @@ MUTANTS = (
     'aggregators/client_noise_test.py aggregators/distributed_test.py',
   ),
   Mutant(
-    'a state of another mechanism goes on',
+    'a state of another mechanism is accepted',
     'queries/matrix_mechanism.py',
     'mechanism_text(self._mechanism()),\n      global_state.noise.round,',
     'global_state.belongs_to,\n      global_state.noise.round,',
@@ -238,7 +238,7 @@ MUTANTS = (
     'accounting/mechanism_test.py accounting/run_events_test.py',
   ),
   Mutant(
-    'the event of a run leaves out who changes what under its relation',
+    'the event of a run ignores how far a client moves sums under its relation',
     'accounting/run_events.py',
     'return scheme_lib.Noise(checked / factor, noise.event, _epsilon)',
     'return scheme_lib.Noise(checked, noise.event, _epsilon)',
@@ -252,14 +252,14 @@ MUTANTS = (
     'accounting/joint_mechanism_test.py',
   ),
   Mutant(
-    'noise that is found is the largest below what is needed',
+    'calibration returns the largest noise below what is needed',
     'accounting/calibration.py',
     'return least if asked.is_numerical else least * (1 + _ROUND_OFF)',
     'return least * (1 - 1e-6)',
     'accounting/calibration_test.py',
   ),
   Mutant(
-    'noise of clients hides from the client that made it',
+    'shares of noise that an observer knows are counted as unknown',
     'accounting/local.py',
     'clients = noise_multiplier * math.sqrt(min_clients - known_shares)',
     'clients = noise_multiplier * math.sqrt(min_clients)',
@@ -409,8 +409,8 @@ MUTANTS = (
 )
 
 
-def _applied(mutant: Mutant, root: pathlib.Path) -> bool:
-  """Whether the line is there, once, and so could be changed."""
+def _apply(mutant: Mutant, root: pathlib.Path) -> bool:
+  """Changes the line; returns whether it occurred exactly once."""
   path = root / 'tff_dp_aggregators' / mutant.file
   text = path.read_text(encoding='utf-8')
   if text.count(mutant.old) != 1:
@@ -419,11 +419,11 @@ def _applied(mutant: Mutant, root: pathlib.Path) -> bool:
   return True
 
 
-def _noticed_by(mutant: Mutant) -> str:
-  """The first test that fails; empty if none does."""
+def _find_failing_test(mutant: Mutant) -> str:
+  """Returns the first test that fails; '' if none does."""
   with tempfile.TemporaryDirectory() as scratch:
     root = pathlib.Path(scratch)
-    for name in _COPIED:
+    for name in _FOLDERS:
       shutil.copytree(
         ROOT / name,
         root / name,
@@ -432,7 +432,7 @@ def _noticed_by(mutant: Mutant) -> str:
       )
     for name in ('conftest.py', 'pyproject.toml', 'setup.py', 'README.md'):
       shutil.copy(ROOT / name, root)
-    if not _applied(mutant, root):
+    if not _apply(mutant, root):
       return 'NOT APPLIED'
     tests = [f'tests/{each}' for each in mutant.tests.split()]
     command = [sys.executable, '-m', 'pytest', '-x', '-q', '--tb=no', *tests]
@@ -443,13 +443,13 @@ def _noticed_by(mutant: Mutant) -> str:
         env={**os.environ, 'PYTHONPATH': str(root)},
         stdout=output,
         stderr=subprocess.STDOUT,
-        timeout=_SECONDS,
+        timeout=_TIMEOUT_SECONDS,
       )
       output.seek(0)
       text = output.read()
-  found = re.search(r'^(?:FAILED|ERROR) (\S+)', text, re.MULTILINE)
-  if found:
-    return found.group(1).removeprefix('tests/')
+  failed = re.search(r'^(?:FAILED|ERROR) (\S+)', text, re.MULTILINE)
+  if failed:
+    return failed.group(1).removeprefix('tests/')
   return '' if result.returncode == 0 else f'PYTEST ENDED WITH {result.returncode}'
 
 
@@ -459,14 +459,14 @@ def main() -> int:
   parser.add_argument('--only', default='', help='mutations with this text in them')
   parser.add_argument('--jobs', type=int, default=2, help='so many side by side')
   arguments = parser.parse_args()
-  chosen = [each for each in MUTANTS if arguments.only in f'{each.what} {each.file}']
+  selected = [each for each in MUTANTS if arguments.only in f'{each.what} {each.file}']
   missed = 0
   with concurrent.futures.ThreadPoolExecutor(arguments.jobs) as pool:
-    for mutant, test in zip(chosen, pool.map(_noticed_by, chosen)):
+    for mutant, test in zip(selected, pool.map(_find_failing_test, selected)):
       is_missed = not test or test.isupper()
       missed += is_missed
       print(f'{mutant.file}: {mutant.what}: {test or "NOT NOTICED"}', flush=True)
-  print(f'{len(chosen)} mutations, {missed} not noticed.')
+  print(f'{len(selected)} mutations, {missed} not noticed.')
   return 1 if missed else 0
 
 

@@ -1,6 +1,6 @@
-"""Runs a module of this repository as a program, as `python -m` does.
+"""Runs a module of this repository as a program, like `python -m`.
 
-Its first argument is the module, the others are the program's.
+The first argument is the module, the others are the program's arguments.
 """
 
 import runpy

@@ -12,7 +12,7 @@ import pytest
 
 
 class _Deselected:
-  """Counts the tests that were left out on purpose."""
+  """Counts the tests that were deselected."""
 
   def __init__(self):
     self.count = 0
@@ -22,10 +22,10 @@ class _Deselected:
 
 
 def _forget_editable_install() -> None:
-  """Leaves the run files as the only place the package can come from.
+  """Makes the run files the only source of the package.
 
   The environment has the package installed from the checkout. Its import hook would
-  supply any module that a BUILD file forgets, and so hide the mistake.
+  supply modules that a BUILD file forgets, and so hide the mistake.
   """
   sys.meta_path[:] = [
     finder
@@ -38,7 +38,7 @@ def _check_origin(root: pathlib.Path) -> None:
   try:
     import tff_dp_aggregators
   except ModuleNotFoundError:
-    return  # A test that declares no dependency on the package.
+    return  # The test declares no dependency on the package.
   origin = pathlib.Path(tff_dp_aggregators.__file__)
   if not origin.is_relative_to(root):
     sys.exit(
@@ -54,7 +54,7 @@ def main(argv: list[str]) -> int:
       sys.exit(f'error: {name} is not set. Run this through `bazel test`.')
   root = pathlib.Path(os.environ['TEST_SRCDIR'], os.environ['TEST_WORKSPACE'])
   scratch = pathlib.Path(os.environ['TEST_TMPDIR'])
-  # The sandbox has no home folder that can be written to.
+  # The sandbox has no writable home folder.
   os.environ.setdefault('MPLCONFIGDIR', str(scratch / 'matplotlib'))
   _forget_editable_install()
   _check_origin(root)
@@ -73,7 +73,7 @@ def main(argv: list[str]) -> int:
   deselected = _Deselected()
   code = pytest.main([*arguments, *argv[1:]], plugins=[deselected])
   if code == pytest.ExitCode.NO_TESTS_COLLECTED and deselected.count:
-    return 0  # All tests of the file are slow, or are not the ones asked for.
+    return 0  # All tests of the file are slow or not selected.
   return int(code)
 
 

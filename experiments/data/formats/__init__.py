@@ -1,6 +1,6 @@
-"""Formats of data by name: what `--data_format` takes, each a module with its `FORMAT`.
+"""Data formats by their name in `--data_format`; each is a module with a `FORMAT`.
 
-Knows nothing of TensorFlow, so that what is wrong is found before it is loaded.
+Does not import TensorFlow, so that errors in the data are found before it is loaded.
 """
 
 import os
@@ -29,7 +29,7 @@ FORMATS = {
 
 
 def of(path: str, name: Optional[str] = None) -> source.Format:
-  """The format of a file, or of the files in a folder."""
+  """Returns the format of a file, or of the files in a folder."""
   if name is not None:
     return FORMATS[name]
   file = next(_files(path))[1] if os.path.isdir(path) else path
@@ -47,7 +47,6 @@ def of(path: str, name: Optional[str] = None) -> source.Format:
 
 
 def open_data(path: str, name: Optional[str], wanted: source.Wanted) -> source.Source:
-  """Opens a file or a folder."""
   if not os.path.isdir(path):
     return of(path, name).open(path, wanted)
 
@@ -60,12 +59,11 @@ def open_data(path: str, name: Optional[str], wanted: source.Wanted) -> source.S
   return Folder(path, open_file)
 
 
-# Opens one of the files.
-Open = Callable[[str], source.Source]
+Open = Callable[[str], source.Source]  # Opens one of the files.
 
 
 class Folder:
-  """A folder of which one file was looked at; its files may have a `split`."""
+  """A folder of files of one format; opening it reads the head of the first file."""
 
   def __init__(self, path: str, open_file: Open):
     self.path = path
@@ -98,7 +96,7 @@ class Folder:
 
 
 def _files(folder: str) -> Iterator[tuple[str, str]]:
-  """Client and path of each file; names that begin with a dot are nobody's."""
+  """Yields client and path of each file; ignores names that begin with a dot."""
   kinds: dict[bool, str] = {}
   for entry in _entries(folder):
     kinds[entry.is_dir()] = entry.name
@@ -126,7 +124,7 @@ def _files(folder: str) -> Iterator[tuple[str, str]]:
 
 
 def _file(entry: 'os.DirEntry[str]') -> str:
-  """Refuses folders, links that lead nowhere, and pipes."""
+  """Returns the path of a file; refuses folders, dangling links, and pipes."""
   if not entry.is_file():
     raise problems.DataError(
       f'{entry.path} is not a file, of which a client may have several; remove it.'

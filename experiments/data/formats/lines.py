@@ -1,4 +1,4 @@
-"""Files of plain text: a text a line, or in a folder a text a file; gzipped or not."""
+"""Files of plain text, gzipped or not: one text per line, or per file in a folder."""
 
 import contextlib
 import gzip
@@ -14,12 +14,12 @@ from . import source
 
 COLUMN = 'text'
 PACKED = '.gz'
-_LINES = 2**12
-_NO_UTF8 = re.compile('[\udc80-\udcff]')  # As Python keeps such bytes.
+_LINES_PER_BATCH = 2**12
+_INVALID_BYTE = re.compile('[\udc80-\udcff]')  # As `surrogateescape` decodes it.
 
 
 def rows_at_a_time(width: int) -> int:
-  """How many rows of so many fields are handed over at a time."""
+  """Returns the number of rows in a batch, if each has `width` fields."""
   return max(2**6, min(2**13, 2**16 // max(1, width)))
 
 
@@ -31,7 +31,7 @@ def _bytes(path: str) -> IO[bytes]:
 
 @contextlib.contextmanager
 def opened(path: str) -> Iterator[IO[str]]:
-  """A file whose lines are left as they are; a byte order mark is passed over."""
+  """Opens a text file without translating line ends; skips a byte order mark."""
   with io.TextIOWrapper(_bytes(path), 'utf-8-sig', newline='') as file:
     try:
       yield file
@@ -44,9 +44,9 @@ def opened(path: str) -> Iterator[IO[str]]:
 
 
 def _not_utf8(path: str) -> problems.DataError:
-  """The error for a file with bytes that are no UTF-8, which names the line."""
+  """Returns the error for a file that is not UTF-8, which names the first bad line."""
   with io.TextIOWrapper(_bytes(path), 'utf-8', 'surrogateescape') as file:
-    numbered = ((n, _NO_UTF8.search(line)) for n, line in enumerate(file, start=1))
+    numbered = ((n, _INVALID_BYTE.search(line)) for n, line in enumerate(file, start=1))
     number, bad = next((number, bad[0]) for number, bad in numbered if bad)
   return problems.DataError(
     f'{path}, line {number}: byte 0x{ord(bad) - 0xDC00:02x} is not UTF-8. Save the '
@@ -55,7 +55,7 @@ def _not_utf8(path: str) -> problems.DataError:
 
 
 class TextFile:
-  """A file with a text a line; empty lines are between texts."""
+  """A file with one text per line; empty lines are skipped."""
 
   columns: tuple[str, ...] = (COLUMN,)
 
@@ -66,16 +66,16 @@ class TextFile:
   def batches(
     self, wanted: Sequence[str], numbers: Collection[str] = ()
   ) -> Iterator[source.Batch]:
-    done = 0
+    num_read = 0
     with opened(self.path) as file:
-      while texts := list(itertools.islice(file, _LINES)):
-        kept = [number for number, text in enumerate(texts) if text.strip()]
-        if kept:
-          found = [texts[number].rstrip('\r\n') for number in kept]
-          lines = [f'{self.path}, line {done + 1 + number}' for number in kept]
-          columns = dict.fromkeys(wanted, found)
-          yield source.Batch(len(kept), columns, None, lines.__getitem__)
-        done += len(texts)
+      while texts := list(itertools.islice(file, _LINES_PER_BATCH)):
+        indices = [number for number, text in enumerate(texts) if text.strip()]
+        if indices:
+          stripped = [texts[number].rstrip('\r\n') for number in indices]
+          places = [f'{self.path}, line {num_read + 1 + number}' for number in indices]
+          columns = dict.fromkeys(wanted, stripped)
+          yield source.Batch(len(indices), columns, None, places.__getitem__)
+        num_read += len(texts)
 
 
 class WholeFile(TextFile):

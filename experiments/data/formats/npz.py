@@ -1,6 +1,6 @@
-"""NumPy archives: arrays x, y and client_ids, or others, with an entry for each row.
+"""NumPy archives of arrays, such as x, y and client_ids, with one entry per row.
 
-They are read as a stream, member by member, so an archive may be larger than memory.
+Their members are read as streams, so an archive may be larger than memory.
 """
 
 import contextlib
@@ -15,8 +15,8 @@ import numpy as np
 from .. import problems
 from . import source
 
-_BYTES = 2**22
-_MOST_ROWS = 2**13
+_BATCH_BYTES = 2**22
+_MAX_BATCH_ROWS = 2**13
 
 
 class _Member(NamedTuple):
@@ -26,7 +26,7 @@ class _Member(NamedTuple):
 
 
 class NpzFile:
-  """An archive of which only shapes were read."""
+  """A NumPy archive; opening it reads the arrays' headers only."""
 
   columns: tuple[str, ...]
 
@@ -44,9 +44,9 @@ class NpzFile:
     self.columns = tuple(self._members)
     counts = {name: member.shape[0] for name, member in self._members.items()}
     if len(set(counts.values())) != 1:
-      said = ', '.join(f'{count} in {name}' for name, count in counts.items())
+      lengths = ', '.join(f'{count} in {name}' for name, count in counts.items())
       raise problems.DataError(
-        f'{path} has arrays of different length or none: {said}. Each must have an '
+        f'{path} has arrays of different length or none: {lengths}. Each must have an '
         'entry for each example.'
       )
     self._count = next(iter(counts.values()))
@@ -61,8 +61,8 @@ class NpzFile:
         file_name = self._members[name].file
         files[name] = stack.enter_context(archive.open(file_name))
         self._head(file_name, files[name])
-      row = sum(_row_bytes(self._members[name]) for name in wanted)
-      size = max(1, min(_MOST_ROWS, _BYTES // max(1, row)))
+      row_bytes = sum(_row_bytes(self._members[name]) for name in wanted)
+      size = max(1, min(_MAX_BATCH_ROWS, _BATCH_BYTES // max(1, row_bytes)))
       for first in range(0, self._count, size):
         count = min(size, self._count - first)
         columns = {

@@ -1,4 +1,4 @@
-"""What a format gives: rows in batches, column by column, with where each row is."""
+"""Interface of data formats: sources that yield batches of rows, column by column."""
 
 import dataclasses
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -6,48 +6,48 @@ from typing import Any, Callable, NamedTuple, Optional, Protocol, Union
 
 import numpy as np
 
-# Texts as they are in the file, Python values, or an array with an entry for each row.
+# Unparsed texts, Python values, or an array with one entry per row.
 Values = Union[Sequence[Any], np.ndarray]
 
 
 class Batch(NamedTuple):
-  num_rows: int  # How many.
-  columns: Mapping[str, Values]  # Values of the columns that were asked for.
-  # Whose the rows are if the format says it: an id for all of them, or one for each;
-  # `None` if a column says it, or nothing.
+  num_rows: int
+  columns: Mapping[str, Values]  # Values of the requested columns.
+  # Clients' ids if the format gives them: one id for all rows, or one for each; `None`
+  # if a column has them, or there are no clients.
   clients: Union[None, str, Sequence[str]]
-  # File and line of a row by its number in the batch, for messages.
+  # Returns file and line of a row, given its index in the batch, for messages.
   where: Callable[[int], str]
 
 
 class Source(Protocol):
-  """A file, or a folder, that is open for reading."""
+  """A file or folder that is open for reading."""
 
-  path: str  # Where it is.
-  # Names of all columns, in an order that does not depend on that of rows.
+  path: str
+  # Names of all columns, in an order that does not depend on the order of rows.
   columns: tuple[str, ...]
 
   def batches(
     self, wanted: Sequence[str], numbers: Collection[str] = ()
   ) -> Iterator[Batch]:
-    """All rows, of which nothing is left out."""
+    """Yields all rows; `numbers` are the `wanted` columns that may be parsed."""
 
 
 class Wanted(NamedTuple):
-  split: Optional[str] = None  # Which split of a database; `None` for the only one.
-  text_column: Optional[str] = None  # Column that has to be text, if one is.
-  separator: Optional[str] = None  # Between fields of CSV; `None` to go by the ending.
+  split: Optional[str] = None  # Split of a database; `None` for the only one.
+  text_column: Optional[str] = None  # Column that must be text, if any.
+  separator: Optional[str] = None  # Between CSV fields; `None`: by the file's ending.
 
 
 @dataclasses.dataclass(frozen=True)
 class Format:
   name: str  # Value of `--data_format`.
-  endings: tuple[str, ...]  # Of names of files that have it.
+  endings: tuple[str, ...]  # Of file names.
   summary: str  # For `--help`.
-  # Opens a file, and knows its columns; reads no more than is needed for that.
+  # Opens a file and finds its columns; reads no more than is needed for that.
   open: Callable[[str, Wanted], Source]
-  # Whether a file says whose its rows are, without being told a column.
+  # Whether a file gives clients' ids without a `--client_column`.
   has_clients: Callable[[str], bool] = lambda path: False
-  # Where the text is, if files of the format are nothing but text.
+  # Name of the text column, if files of the format have nothing but text.
   text_column: Optional[str] = None
-  label_column: Optional[str] = None  # Where labels are unless told otherwise.
+  label_column: Optional[str] = None  # The default of `--label_column`.

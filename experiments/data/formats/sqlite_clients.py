@@ -1,4 +1,4 @@
-"""SQLite as TensorFlow Federated's `SqlClientData` has it, without TensorFlow."""
+"""Reads TensorFlow Federated's `SqlClientData` from SQLite without TensorFlow."""
 
 import contextlib
 import functools
@@ -12,7 +12,7 @@ import numpy as np
 from .. import problems
 from . import source
 
-_ROWS = 2**10
+_BATCH_ROWS = 2**10
 # `serialized_example_proto` is a `tf.train.Example`.
 _TABLES = {
   'examples': ('split_name', 'client_id', 'serialized_example_proto'),
@@ -21,23 +21,23 @@ _TABLES = {
 
 
 class SqliteClients:
-  """A database of which only one example was read; `split` is read of it."""
+  """A database of clients' examples; opening it reads one example of the split."""
 
   def __init__(self, path: str, wanted: source.Wanted):
     self.path = path
     self._text_column = wanted.text_column
     with connected(path) as connection:
       self.split = self._chosen_split(connection, wanted.split)
-      found = connection.execute(
+      example = connection.execute(
         'SELECT rowid, serialized_example_proto FROM examples WHERE split_name = ? '
         'LIMIT 1',
         (self.split,),
       ).fetchone()
-      if found is None:
+      if example is None:
         raise problems.DataError(
           f'{path} is empty: there are no examples of split {self.split!r}.'
         )
-      self.columns = tuple(sorted(_parsed(found[1], self._where([found[0]])(0))))
+      self.columns = tuple(sorted(_parsed(example[1], self._where([example[0]])(0))))
       self._check_metadata(connection)
 
   def batches(
@@ -49,24 +49,24 @@ class SqliteClients:
         'WHERE split_name = ?',
         (self.split,),
       )
-      while found := rows.fetchmany(_ROWS):
-        numbers, clients, protos = zip(*found)
+      while batch := rows.fetchmany(_BATCH_ROWS):
+        numbers, clients, protos = zip(*batch)
         where = self._where(numbers)
         parsed = [_parsed(proto, where(i)) for i, proto in enumerate(protos)]
         columns = {name: self._column(name, parsed, where) for name in wanted}
-        yield source.Batch(len(found), columns, clients, where)
+        yield source.Batch(len(batch), columns, clients, where)
 
   def _where(self, numbers: Sequence[int]) -> Any:
     return lambda number: f'{self.path}, row {numbers[number]} of table examples'
 
   def _column(self, name: str, parsed: list[dict[str, Any]], where: Any) -> Any:
-    """A feature of all examples: numbers of one shape, or texts."""
+    """Returns a feature of all examples: numbers of one shape, or texts."""
     first = parsed[0].get(name, ())
     is_number = isinstance(first, np.ndarray)
     for number, example in enumerate(parsed):
       value = example.get(name, ())
-      is_alike = isinstance(value, np.ndarray) == is_number
-      if not is_alike or len(value) != (len(first) if is_number else 1):
+      has_same_kind = isinstance(value, np.ndarray) == is_number
+      if not has_same_kind or len(value) != (len(first) if is_number else 1):
         raise problems.DataError(
           f'{where(number)}: {name} has {len(value)} values; it must have one text, or '
           'as many numbers as the examples before.'
@@ -78,8 +78,8 @@ class SqliteClients:
     try:
       return [str(value, 'utf-8') for (value,) in values]
     except UnicodeDecodeError as e:
-      said = f'{where(0)}, or after: {name} is not text in UTF-8: {e}.'
-      raise problems.DataError(said) from e
+      message = f'{where(0)}, or after: {name} is not text in UTF-8: {e}.'
+      raise problems.DataError(message) from e
 
   def _chosen_split(self, connection: sqlite3.Connection, split: Optional[str]) -> str:
     query = 'SELECT DISTINCT split_name FROM examples'
@@ -94,8 +94,8 @@ class SqliteClients:
     return split
 
   def _check_metadata(self, connection: sqlite3.Connection) -> None:
-    """Clients have as many examples as is said of them, and at least one."""
-    other = connection.execute(
+    """Checks that clients have as many examples as their metadata say, at least 1."""
+    wrong = connection.execute(
       'SELECT m.client_id, m.num_examples, COALESCE(e.found, 0) '
       'FROM client_metadata m LEFT JOIN (SELECT client_id, COUNT(*) found '
       'FROM examples WHERE split_name = ?1 GROUP BY client_id) e USING (client_id) '
@@ -103,11 +103,11 @@ class SqliteClients:
       'OR m.num_examples < 1) LIMIT 1',
       (self.split,),
     ).fetchone()
-    if other is not None:
-      client, said, found = other
+    if wrong is not None:
+      client, stated, found = wrong
       raise problems.DataError(
-        f'{self.path}: client {client!r} has {found} examples, and {said} according to '
-        'table client_metadata; both must be the same, and at least 1.'
+        f'{self.path}: client {client!r} has {found} examples, and {stated} according '
+        'to table client_metadata; both must be the same, and at least 1.'
       )
 
 
@@ -120,9 +120,9 @@ def connect(path: str) -> sqlite3.Connection:
 def connected(path: str) -> Iterator[sqlite3.Connection]:
   connection = connect(path)
   try:
-    for table, needed in _TABLES.items():
-      found = [row[1] for row in connection.execute(f'PRAGMA table_info({table})')]
-      missing = sorted(set(needed) - set(found))
+    for table, required in _TABLES.items():
+      columns = [row[1] for row in connection.execute(f'PRAGMA table_info({table})')]
+      missing = sorted(set(required) - set(columns))
       if missing:
         raise problems.DataError(
           f'{path} is not a database of clients as TensorFlow Federated has them: '
@@ -136,26 +136,26 @@ def connected(path: str) -> Iterator[sqlite3.Connection]:
 
 
 def _parsed(proto: Any, where: str) -> dict[str, Any]:
-  """Features of an example: arrays of numbers, or lists of bytes."""
+  """Returns features of an example: arrays of numbers, or lists of bytes."""
   from google.protobuf import message
 
   try:
     example = _example_class().FromString(proto)
   except (message.DecodeError, TypeError) as e:
     raise problems.DataError(f'{where} is not a tf.train.Example: {e}.') from e
-  found: dict[str, Any] = {}
+  features: dict[str, Any] = {}
   for entry in example.features.feature:
     kind = entry.value.WhichOneof('kind')
     if kind == 'bytes_list':
-      found[entry.key] = list(entry.value.bytes_list.value)
+      features[entry.key] = list(entry.value.bytes_list.value)
     elif kind is not None:
       dtype = np.float32 if kind == 'float_list' else np.int64
-      found[entry.key] = np.array(getattr(entry.value, kind).value, dtype)
-  return found
+      features[entry.key] = np.array(getattr(entry.value, kind).value, dtype)
+  return features
 
 
-# `tf.train.Example`, defined here so that TensorFlow is not needed. A map is, on the
-# wire, entries with key and value.
+# `tf.train.Example`, defined here so that TensorFlow is not needed. On the wire, a map
+# is a list of entries with key and value.
 _EXAMPLE = """
 name: "example.proto" package: "own" syntax: "proto3"
 message_type { name: "BytesList"

@@ -1,9 +1,8 @@
-"""Tables that DuckDB reads: CSV with a line of names, JSON lines, and Parquet.
+"""Reads tables with DuckDB: CSV with a header line, JSON lines, and Parquet.
 
-Nothing is guessed: every field of CSV is read as text, or as the number that it is said
-to be, and values of JSON are what they are in the file. Where DuckDB does not read a
-file, or would pass over what may be an error in it, Python reads it, row by row: it
-finds the line of what is wrong.
+Nothing is guessed: a CSV field is read as text, or as a number if the column is stated
+to be numeric, and JSON values keep their type. If DuckDB cannot read a file, or would
+overlook a possible error in it, Python reads it row by row, and finds the bad line.
 """
 
 import collections
@@ -25,22 +24,22 @@ from .. import problems
 from . import lines
 from . import source
 
-# Characters. A quote that is not closed would take in the rest of the file.
-_LONGEST_FIELD = 2**24
-# Limits of what DuckDB reads, which has room for 2,048 rows of all columns; in bytes.
-_MOST_COLUMNS, _LONGEST_LINE = 500, 2**18
-_SMALL = 2**15  # Bytes.
-# Longest line of JSON, in bytes; DuckDB reads some up to twice as long.
-_LONGEST_OBJECT = 2**24
-# A comma with nothing behind it, but for what looks so in a text.
-_COMMA = r',\s*[]}]'
-_HALF = re.compile('[\ud800-\udfff]')
+# In characters. A quote that is not closed would take in the rest of the file.
+_MAX_FIELD = 2**24
+# Limits of what DuckDB reads, which buffers 2,048 rows of all columns; in bytes.
+_MAX_COLUMNS, _MAX_LINE = 500, 2**18
+_SMALL_FILE = 2**15  # In bytes.
+# Longest line of JSON, in bytes; DuckDB may read lines up to twice as long.
+_MAX_OBJECT = 2**24
+# A trailing comma, or a text that looks like one.
+_TRAILING_COMMA = r',\s*[]}]'
+_LONE_SURROGATE = re.compile('[\ud800-\udfff]')
 _TAB = '\t'
 # Tried for files whose separator is not stated.
 _SEPARATORS = (';', _TAB, '|', ',')
 _QUOTED = re.compile('"[^"]*"')
-# In files with these, DuckDB and Python do not agree on where rows and fields end:
-# DuckDB passes over spaces beside quotes, and over fields too many that are empty.
+# Files with these bytes are read by Python: DuckDB splits rows and fields otherwise,
+# ignores spaces beside quotes, and ignores surplus fields that are empty.
 _ODD = (b'\r', b'\0', b'\n\n', b'"')
 _SETTINGS = {
   'threads': 2,
@@ -51,7 +50,7 @@ _SETTINGS = {
 
 
 class CsvFile:
-  """A file of which only its head was read."""
+  """A CSV file; opening it reads the header only."""
 
   def __init__(self, path: str, wanted: source.Wanted):
     self.path = path
@@ -70,9 +69,9 @@ class CsvFile:
         )
 
   def _check_separator(self) -> None:
-    """Refuses a first line in which another separator is more often than its own."""
+    """Refuses a header with more of another separator than of the file's own."""
     with lines.opened(self.path) as file:
-      line = file.readline(_LONGEST_FIELD)
+      line = file.readline(_MAX_FIELD)
     unquoted = _QUOTED.sub('', line)
     likely = max(_SEPARATORS, key=unquoted.count)
     if unquoted.count(likely) > unquoted.count(self._delimiter):
@@ -86,55 +85,55 @@ class CsvFile:
   def batches(
     self, wanted: Sequence[str], numbers: Collection[str] = ()
   ) -> Iterator[source.Batch]:
-    import duckdb  # Here, because checks of flags need none.
+    import duckdb  # Imported here, since checks of flags do not need it.
 
-    passed = 1  # Rows, that of the names included.
+    num_read = 1  # Rows, the header included.
     if self._is_plain:
       try:
-        for rows in _queried(self._query(wanted, frozenset(numbers)), len(wanted)):
+        for rows in _rows_of(self._query(wanted, frozenset(numbers)), len(wanted)):
           columns: dict[str, source.Values] = dict(zip(wanted, zip(*rows)))
           for name in numbers:
             columns[name] = np.array(columns[name], np.float64)
             if not (np.abs(columns[name]) <= np.finfo(np.float32).max).all():
-              raise duckdb.ConversionException  # One is none, or not finite.
-          yield source.Batch(len(rows), columns, None, self._where(passed))
-          passed += len(rows)
+              raise duckdb.ConversionException  # One is not a finite float32.
+          yield source.Batch(len(rows), columns, None, self._where(num_read))
+          num_read += len(rows)
         return
       except duckdb.Error:
         pass  # Python reads the rest, or names the line.
     with lines.opened(self.path) as file:
       reader = self._reader(file)
-      collections.deque(itertools.islice(reader, passed), maxlen=0)
-      while found := self._rows(reader, passed):
-        of_all = dict(zip(self.columns, zip(*found)))
-        columns = {name: of_all[name] for name in wanted}
-        yield source.Batch(len(found), columns, None, self._where(passed))
-        passed += len(found)
+      collections.deque(itertools.islice(reader, num_read), maxlen=0)
+      while fields := self._rows(reader, num_read):
+        all_columns = dict(zip(self.columns, zip(*fields)))
+        columns = {name: all_columns[name] for name in wanted}
+        yield source.Batch(len(fields), columns, None, self._where(num_read))
+        num_read += len(fields)
 
   @functools.cached_property
   def _is_plain(self) -> bool:
-    """Whether there is nothing in the file that DuckDB reads in a way of its own."""
-    if len(self.columns) > _MOST_COLUMNS or self.path.lower().endswith(lines.PACKED):
+    """Whether DuckDB and Python are sure to read the file alike."""
+    if len(self.columns) > _MAX_COLUMNS or self.path.lower().endswith(lines.PACKED):
       return False
-    if os.path.getsize(self.path) < _SMALL:  # Read before DuckDB has started.
+    if os.path.getsize(self.path) < _SMALL_FILE:  # Python is faster: DuckDB must start.
       return False
     with open(self.path, 'rb') as file:
       with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
-        last = self._delimiter.encode()
-        if content[-1:] == last:
+        delimiter = self._delimiter.encode()
+        if content[-1:] == delimiter:
           return False
-        return all(content.find(each) < 0 for each in (*_ODD, last + b'\n'))
+        return all(content.find(each) < 0 for each in (*_ODD, delimiter + b'\n'))
 
   def _query(self, wanted: Sequence[str], numbers: Collection[str]) -> str:
-    """Texts or numbers of all rows of a plain file, each of which is a line."""
-    columns = ', '.join(f"'c{place}': 'VARCHAR'" for place in range(len(self.columns)))
-    places = {name: f'c{place}' for place, name in enumerate(self.columns)}
-    # Python reads 1_000 as well, which nobody means; and DuckDB reads +-5.
-    number = (
+    """Returns the query for values of a plain file, where each row is one line."""
+    columns = ', '.join(f"'c{index}': 'VARCHAR'" for index in range(len(self.columns)))
+    sql_names = {name: f'c{index}' for index, name in enumerate(self.columns)}
+    # Python would parse 1_000, and DuckDB +-5; neither is meant.
+    as_number = (
       "if(contains({0}, '_') OR contains({0}, '+-'), NULL, try_cast({0} AS DOUBLE))"
     )
     values = (
-      (number if name in numbers else "coalesce({0}, '')").format(places[name])
+      (as_number if name in numbers else "coalesce({0}, '')").format(sql_names[name])
       for name in wanted
     )
     delimiter = "'" if self._delimiter == "'" else ''
@@ -143,75 +142,77 @@ class CsvFile:
       "auto_detect=false, header=false, skip=1, quote='\"', escape='\"', "
       f"delim='{delimiter}{self._delimiter}', strict_mode=true, "
       "allow_quoted_nulls=false, compression='none', hive_partitioning=false, "
-      f'max_line_size={_LONGEST_LINE}, buffer_size={4 * _LONGEST_LINE}, '
+      f'max_line_size={_MAX_LINE}, buffer_size={4 * _MAX_LINE}, '
       f'columns={{{columns}}})'
     )
 
-  def _where(self, passed: int) -> Callable[[int], str]:
-    """Lines of rows behind so many, the names included, counted only when asked for."""
+  def _where(self, num_read: int) -> Callable[[int], str]:
+    """Returns a function that finds a row's line when called, after `num_read` rows."""
 
     def where(number: int) -> str:
       with lines.opened(self.path) as file:
         reader = self._reader(file)
-        collections.deque(itertools.islice(reader, passed + number), maxlen=0)
+        collections.deque(itertools.islice(reader, num_read + number), maxlen=0)
         return f'{self.path}, line {reader.line_num + 1}'
 
     return where
 
   def _reader(self, file: Any) -> Any:
-    csv.field_size_limit(_LONGEST_FIELD)
+    csv.field_size_limit(_MAX_FIELD)
     return csv.reader(file, delimiter=self._delimiter, strict=True)
 
   def _names(self, reader: Any) -> list[str]:
-    rows = self._take(reader, 0, 1)
+    rows = self._read(reader, 0, 1)
     if not rows or not rows[0]:
       raise problems.DataError(
         f'{self.path} is empty; its first line must have the names of the columns.'
       )
     return rows[0]
 
-  def _take(self, reader: Any, passed: int, count: int) -> list[list[str]]:
+  def _read(self, reader: Any, num_read: int, count: int) -> list[list[str]]:
     rows: list[list[str]] = []
     try:
       rows.extend(itertools.islice(reader, count))
     except csv.Error as e:
       raise problems.DataError(
-        f'{self._where(passed)(len(rows))}: {e}. Is a quote of the row that begins '
+        f'{self._where(num_read)(len(rows))}: {e}. Is a quote of the row that begins '
         'there not closed, or not doubled inside quotes?'
       ) from e
     return rows
 
-  def _rows(self, reader: Any, passed: int) -> list[list[str]]:
+  def _rows(self, reader: Any, num_read: int) -> list[list[str]]:
     width = len(self.columns)
-    rows = self._take(reader, passed, lines.rows_at_a_time(width))
+    rows = self._read(reader, num_read, lines.rows_at_a_time(width))
     bad = [i for i, row in enumerate(rows) if len(row) != width]
     if not bad:
       return rows
-    # Empty lines at the end of the file are no rows.
+    # Empty lines at the end of the file are not rows.
     rest = rows[bad[0] :]
-    read = passed + len(rows)
+    read = num_read + len(rows)
     while rest and not any(rest):
-      rest = self._take(reader, read, len(rows))
+      rest = self._read(reader, read, len(rows))
       read += len(rest)
     if not rest:
       return rows[: bad[0]]
     with lines.opened(self.path) as file:
       whole = enumerate(self._reader(file))
-      found = (([i], self._where(0)) for i, row in whole if row and len(row) != width)
-      others = problems.others(found)
+      bad_rows = (
+        ([i], self._where(0)) for i, row in whole if row and len(row) != width
+      )
+      others = problems.others(bad_rows)
     raise problems.DataError(
-      f'{self._where(passed)(bad[0])}: {len(rows[bad[0]]) or "no"} fields, where the '
+      f'{self._where(num_read)(bad[0])}: {len(rows[bad[0]]) or "no"} fields, where the '
       f'{width} columns {problems.listed(self.columns)} need {width}.{others}'
     )
 
 
-def _queried(query: str, width: int) -> Iterator[list[tuple[Any, ...]]]:
+def _rows_of(query: str, width: int) -> Iterator[list[tuple[Any, ...]]]:
   import duckdb
 
   with duckdb.connect(config=_SETTINGS) as connection:
-    connection.execute('SET enable_progress_bar = false')  # It would be in the output.
-    found = connection.execute(query)
-    while rows := found.fetchmany(lines.rows_at_a_time(width)):
+    connection.execute('SET enable_progress_bar = false')  # It would be printed.
+    result = connection.execute(query)
+    while rows := result.fetchmany(lines.rows_at_a_time(width)):
       yield rows
 
 
@@ -220,22 +221,22 @@ def _literal(text: str) -> str:
 
 
 def _flag(separator: str) -> str:
-  """The flag that says what a separator is, as the shell takes it."""
+  """Returns the flag that states a separator, quoted for the shell."""
   return shlex.quote(f'--separator={"tab" if separator == _TAB else separator}')
 
 
 class JsonLines:
-  """JSON lines of which only the first was read, whose names are those of all."""
+  """JSON lines; opening reads the first, whose names all lines must have."""
 
   def __init__(self, path: str, wanted: source.Wanted):
     del wanted
     self.path = path
-    with lines.opened(path) as file:  # Which says what it is, if it is no such file.
+    with lines.opened(path) as file:  # Refuses other encodings and damaged gzip.
       file.read(1)
-    first = next(self._queried("coalesce(json, 'null')", 'LIMIT 1'), None)
+    first = next(self._rows_of("coalesce(json, 'null')", 'LIMIT 1'), None)
     if first is None:
       raise problems.DataError(f'{path} is empty; it must have a JSON object a line.')
-    # Sorted: rows in another order may begin with names in another order.
+    # Sorted, since the order of names in the first row means nothing.
     self.columns = tuple(sorted(self._row(first[0][0], 0)))
 
   def batches(
@@ -244,8 +245,8 @@ class JsonLines:
     self._check_commas()
     names = ', '.join(map(_literal, self.columns))
     pointers = (f'/{name.replace("~", "~0").replace("/", "~1")}' for name in wanted)
-    done = 0
-    for rows in self._queried(
+    num_read = 0
+    for rows in self._rows_of(
       f'json_extract(json, [{", ".join(map(_literal, pointers))}]), '
       f'if(coalesce(list_sort(json_keys(json)) = [{names}], false), NULL, '
       "coalesce(json, 'null'))"
@@ -253,59 +254,59 @@ class JsonLines:
       values, others = zip(*rows)
       for number, text in enumerate(others):
         if text is not None:
-          raise self._other_names(text, done + number)
+          raise self._names_error(text, num_read + number)
       try:
         columns = {
           name: json.loads(f'[{",".join(column)}]')
           for name, column in zip(wanted, zip(*values))
         }
-      except (ValueError, RecursionError) as e:  # DuckDB reads inf.
-        raise self._refusal(e) from e
-      yield source.Batch(len(rows), columns, None, self._where(done))
-      done += len(rows)
+      except (ValueError, RecursionError) as e:  # DuckDB accepts inf.
+        raise self._error(e) from e
+      yield source.Batch(len(rows), columns, None, self._where(num_read))
+      num_read += len(rows)
 
-  def _queried(self, values: str, more: str = '') -> Iterator[list[tuple[Any, ...]]]:
+  def _rows_of(self, values: str, clause: str = '') -> Iterator[list[tuple[Any, ...]]]:
     import duckdb
 
     path = _literal(glob.escape(os.path.abspath(self.path)))
-    packed = self.path.lower().endswith(lines.PACKED)
+    is_gzipped = self.path.lower().endswith(lines.PACKED)
     table = (
       f"read_json({path}, columns={{json: 'JSON'}}, format='newline_delimited', "
       'records=false, auto_detect=false, hive_partitioning=false, '
-      f"compression='{'gzip' if packed else 'uncompressed'}')"
+      f"compression='{'gzip' if is_gzipped else 'uncompressed'}')"
     )
     width = len(getattr(self, 'columns', ()))
     try:
-      yield from _queried(f'SELECT {values} FROM {table} {more}', width)
+      yield from _rows_of(f'SELECT {values} FROM {table} {clause}', width)
     except duckdb.Error as e:
-      raise self._refusal(e) from e
+      raise self._error(e) from e
 
   def _check_commas(self) -> None:
-    """Refuses a comma before a bracket that closes, which DuckDB passes over."""
+    """Refuses a comma before a closing bracket, which DuckDB ignores."""
     if not self.path.lower().endswith(lines.PACKED):
       with open(self.path, 'rb') as file:
         with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
-          if not re.search(_COMMA.encode(), content):
+          if not re.search(_TRAILING_COMMA.encode(), content):
             return
-    with lines.opened(self.path) as texts:  # To its end: DuckDB compares no checksums.
+    with lines.opened(self.path) as texts:  # To the end: DuckDB ignores gzip checksums.
       for number, text in enumerate(filter(str.strip, texts)):
-        if re.search(_COMMA, text):
+        if re.search(_TRAILING_COMMA, text):
           self._row(text, number)
 
-  def _refusal(self, error: Exception) -> problems.DataError:
-    """Names the line that Python does not read either, or that DuckDB does not."""
+  def _error(self, error: Exception) -> problems.DataError:
+    """Returns the error for the line that Python or DuckDB cannot read."""
     with lines.opened(self.path) as file:
       for number, text in enumerate(filter(str.strip, file)):
         row = self._row(text, number)
         why = ''
         if text.endswith('\r'):
           why = 'ends with a carriage return alone; save the file with line feeds'
-        elif len(text) > _LONGEST_OBJECT:
+        elif len(text) > _MAX_OBJECT:
           why = (
-            f'has {len(text)} characters, and may have {_LONGEST_OBJECT}. Shorten it, '
+            f'has {len(text)} characters, and may have {_MAX_OBJECT}. Shorten it, '
             'or save the data as Parquet'
           )
-        elif half := _HALF.search(json.dumps(row, ensure_ascii=False)):
+        elif half := _LONE_SURROGATE.search(json.dumps(row, ensure_ascii=False)):
           why = (
             f'has half of a character, {half[0]!r}, a surrogate without the other. '
             'Take it out, or write the whole character'
@@ -314,19 +315,19 @@ class JsonLines:
           return problems.DataError(f'{self._where(number)(0)} {why}.')
     return problems.DataError(f'{self.path} cannot be read: {error}.')
 
-  def _where(self, done: int) -> Callable[[int], str]:
-    """Lines of rows, counted only when asked for; empty lines are no rows."""
+  def _where(self, num_read: int) -> Callable[[int], str]:
+    """Returns a function that finds a row's line when called; skips empty lines."""
 
     def where(number: int) -> str:
       with lines.opened(self.path) as file:
-        found = (line for line, text in enumerate(file, start=1) if text.strip())
-        line = next(itertools.islice(found, done + number, None))
+        line_numbers = (line for line, text in enumerate(file, start=1) if text.strip())
+        line = next(itertools.islice(line_numbers, num_read + number, None))
       return f'{self.path}, line {line}'
 
     return where
 
   def _row(self, text: str, number: int) -> dict[str, Any]:
-    """An object as Python reads it, and refuses it."""
+    """Returns the object as Python reads it; refuses repeated names."""
 
     def checked(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
       names = [name for name, _ in pairs]
@@ -346,18 +347,18 @@ class JsonLines:
       )
     return row
 
-  def _other_names(self, text: str, number: int) -> problems.DataError:
-    names, found = set(self.columns), self._row(text, number).keys()
-    said = [f'lacks {each!r}' for each in sorted(names - found)]
-    said += [f'has {each!r} as well' for each in sorted(found - names)]
+  def _names_error(self, text: str, number: int) -> problems.DataError:
+    names, names_here = set(self.columns), self._row(text, number).keys()
+    changes = [f'lacks {each!r}' for each in sorted(names - names_here)]
+    changes += [f'has {each!r} as well' for each in sorted(names_here - names)]
     return problems.DataError(
-      f'{self._where(number)(0)} {problems.listed(said)}, other than the first; all '
+      f'{self._where(number)(0)} {problems.listed(changes)}, unlike the first; all '
       'lines must have the same names.'
     )
 
 
 class ParquetFile:
-  """A file of which only the schema was read."""
+  """A Parquet file; opening it reads the schema only."""
 
   def __init__(self, path: str, wanted: source.Wanted):
     del wanted
@@ -365,23 +366,23 @@ class ParquetFile:
     name = _literal(glob.escape(os.path.abspath(path)))
     self._table = f'read_parquet({name}, hive_partitioning=false)'
     self._types: dict[str, str] = {}
-    for rows in self._queried(f'DESCRIBE FROM {self._table}'):
+    for rows in self._rows_of(f'DESCRIBE FROM {self._table}'):
       self._types.update((name, kind) for name, kind, *_ in rows)
     self.columns = tuple(self._types)
     self._check_names(name)
 
   def _check_names(self, file: str) -> None:
-    """Refuses names that differ in case alone or not at all: DuckDB renames them."""
+    """Refuses names that are equal but for case: DuckDB would rename them."""
     query = f'SELECT name, num_children FROM parquet_schema({file})'
-    nodes = [node for rows in self._queried(query) for node in rows]
-    names, left = [], [nodes[0][1]]  # The root, and children that are to come.
+    nodes = [node for rows in self._rows_of(query) for node in rows]
+    names, num_children_left = [], [nodes[0][1]]  # Of the root and open nodes.
     for name, num_children in nodes[1:]:
-      if len(left) == 1:
+      if len(num_children_left) == 1:
         names.append(name)
-      left[-1] -= 1
-      left.append(num_children or 0)
-      while len(left) > 1 and not left[-1]:
-        left.pop()
+      num_children_left[-1] -= 1
+      num_children_left.append(num_children or 0)
+      while len(num_children_left) > 1 and not num_children_left[-1]:
+        num_children_left.pop()
     counts = collections.Counter(name.casefold() for name in names)
     for name in names:
       if counts[name.casefold()] > 1:
@@ -393,27 +394,27 @@ class ParquetFile:
   def batches(
     self, wanted: Sequence[str], numbers: Collection[str] = ()
   ) -> Iterator[source.Batch]:
-    done = 0
+    num_read = 0
     names = ('"' + name.replace('"', '""') + '"' for name in wanted)
-    for rows in self._queried(f'SELECT {", ".join(names)} FROM {self._table}'):
+    for rows in self._rows_of(f'SELECT {", ".join(names)} FROM {self._table}'):
       columns: dict[str, Any] = dict(zip(wanted, map(list, zip(*rows))))
       for name in wanted:
-        # What float32 tells apart decides on ids.
+        # Keeps float32, whose precision limits which numbers can be ids.
         if self._types[name] == 'FLOAT' and None not in columns[name]:
           columns[name] = np.array(columns[name], np.float32)
-      yield source.Batch(len(rows), columns, None, self._where(done))
-      done += len(rows)
+      yield source.Batch(len(rows), columns, None, self._where(num_read))
+      num_read += len(rows)
 
-  def _queried(self, query: str) -> Iterator[list[tuple[Any, ...]]]:
+  def _rows_of(self, query: str) -> Iterator[list[tuple[Any, ...]]]:
     import duckdb
 
     try:
-      yield from _queried(query, len(self._types))
+      yield from _rows_of(query, len(self._types))
     except duckdb.Error as e:
       raise problems.DataError(f'{self.path} is not a Parquet file: {e}.') from e
 
-  def _where(self, done: int) -> Any:
-    return lambda number: f'{self.path}, row {done + number + 1}'
+  def _where(self, num_read: int) -> Any:
+    return lambda number: f'{self.path}, row {num_read + number + 1}'
 
 
 CSV = source.Format(

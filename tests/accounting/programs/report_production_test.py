@@ -42,7 +42,7 @@ def test_a_ledger_and_a_log_of_one_run_are_one_report(tmp_path):
   assert report['participation']['enforced_by'].startswith('the wait between')
   roles = [file['role'] for file in report['verification']['files']]
   assert sorted(roles) == ['ledger', 'round_log']
-  assert reporting.again(report) == report
+  assert reporting.rerun(report) == report
   verified = reporting.verified(tmp_path, report)
   assert verified.returncode == 0, verified.stdout
   (tmp_path / 'slower').mkdir()
@@ -153,7 +153,7 @@ def test_what_a_file_of_the_run_shows_is_not_marked(tmp_path):
     **dict.fromkeys(FACTS, 'not_stated'),
   }
   software = {'tff_dp_aggregators': '0.1.0', 'commit': 'c0ffee'}
-  statements.run_dir(tmp_path / 'run', besides={'software': software})
+  statements.run_dir(tmp_path / 'run', extra={'software': software})
   run = reporting.json_of(f'--run_dir={tmp_path}/run')
   assert run['provenance'] == {
     **dict.fromkeys((*OF_MECHANISM, *FACTS), 'recorded'),

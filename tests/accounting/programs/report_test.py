@@ -51,7 +51,7 @@ def test_the_printed_command_gives_the_same_numbers_again():
     '--adjacency=replace_one',
   )
   assert report['verification']['command'].startswith('tff-dp-report ')
-  assert reporting.again(report) == report
+  assert reporting.rerun(report) == report
 
 
 def test_output_file_is_written_whole_and_never_overwritten(tmp_path):

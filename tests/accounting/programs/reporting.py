@@ -1,4 +1,4 @@
-"""The report program for tests, and files of runs for it to report."""
+"""Runs the report program for tests, and writes files of runs for it."""
 
 import gzip
 import json
@@ -17,31 +17,31 @@ OF_TREE_OF_20 += ('--noise_multiplier=4', '--target_delta=1e-6')
 
 
 def execute(*arguments):
-  """Executes the report program; what it printed and its exit code."""
+  """Executes the report program; returns its output and exit code."""
   return executing.execute(report_program, *arguments)
 
 
 def json_of(*arguments):
-  """The report that the program prints as JSON."""
+  """Returns the report that the program prints as JSON."""
   result = execute('--format=json', *arguments)
   assert result.returncode == 0, result.stderr
   return json.loads(result.stdout)
 
 
 def verified(folder, report):
-  """What the program says of a report, which it reads from a file in the folder."""
+  """Runs --verify on a report, written to a file in the folder."""
   path = folder / 'report.json'
   path.write_text(json.dumps(report))
   return execute(f'--verify={path}')
 
 
-def again(report):
-  """The report that the command in a report leads to."""
+def rerun(report):
+  """Returns the report of the command that is in a report."""
   return json_of(*shlex.split(report['verification']['command'])[1:])
 
 
 def seeded(seed):
-  """What lines of a ledger say of noise from a seed; nothing without one."""
+  """Returns the ledger's fields for seeded noise; {} without a seed."""
   if seed is None:
     return {}
   return {
@@ -56,7 +56,7 @@ def write_ledger(path, mechanism, num_rounds, **changes):
 
 
 def write_production(folder, rounds=11, hours=4, cohort=10, first=1):
-  """A ledger and a packed log of the same run, with columns of other names."""
+  """Writes a ledger and a gzipped log with other column names; returns their flags."""
   write_ledger(folder / 'ledger.jsonl', TREE_OF_20, 11)
   lines = ['nr\tdone\tn\tlang']
   for number in range(rounds):

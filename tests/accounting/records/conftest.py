@@ -1,4 +1,4 @@
-"""Where a test's ledger is."""
+"""The path of a test's ledger."""
 
 import pytest
 

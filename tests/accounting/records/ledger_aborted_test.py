@@ -55,7 +55,7 @@ def test_an_aborted_attempt_is_there_and_spends_nothing(path, whole, tmp_path):
     write(writer, [line for line in LINES if isinstance(line, int)])
   without = ledger.read(other)
   assert without.aborted == ()
-  assert ledgers.timeless(whole.entries) == ledgers.timeless(without.entries)
+  assert ledgers.untimed(whole.entries) == ledgers.untimed(without.entries)
   assert whole.total_event == without.total_event
 
 
@@ -104,7 +104,7 @@ def changed(line, **changes):
   [
     (lambda a, b, c, d: [a, c, d], 'line 2: expected attempt 0 at round 1, or that'),
     (
-      lambda a, b, c, d: ledgers.chained([a, d, c]),
+      lambda a, b, c, d: ledgers.rehashed([a, d, c]),
       'line 3: expected attempt 0 at round 2, or that round; found .* at round 1',
     ),
     (lambda a, b, c, d: [a, changed(b, round=2)], 'line 2: expected attempt 0 at rou'),
@@ -151,7 +151,7 @@ def test_cut_anywhere_it_is_resumed_to_the_same(path, whole):
 
 def test_the_head_finds_that_an_aborted_attempt_was_taken_out(path, whole):
   lines = ledgers.lines_of(path)
-  pathlib.Path(path).write_bytes(b''.join(ledgers.chained(lines[:2] + lines[3:])))
+  pathlib.Path(path).write_bytes(b''.join(ledgers.rehashed(lines[:2] + lines[3:])))
   ledger.read(path)  # Whoever can write all lines anew can take one out,
   with pytest.raises(ValueError, match='changed or removed'):
     ledger.read(path, expected=whole.head)  # but not from who knows the head.

@@ -42,7 +42,7 @@ def test_a_full_disk_spends_nothing_and_leaves_no_half_line(path, room):
     ledgers.release(writer, 1)
   with ledger.LedgerWriter(path + '-2', ledgers.DELTA) as writer:
     undisturbed = [ledgers.release(writer, 0), ledgers.release(writer, 1)]
-  assert ledgers.timeless(ledger.read(path).entries) == ledgers.timeless(undisturbed)
+  assert ledgers.untimed(ledger.read(path).entries) == ledgers.untimed(undisturbed)
   assert ledger.read(path).repeated == (1,)
 
 

@@ -120,6 +120,6 @@ def test_a_number_of_a_part_that_was_changed_is_found(path):
   changed = json.loads(lines[1])
   changed['parts'][0]['noise_multiplier'] = 6.0
   lines[1] = json.dumps(changed)
-  ledgers.put(path, b''.join(ledgers.chained(lines)))
+  ledgers.put(path, b''.join(ledgers.rehashed(lines)))
   with pytest.raises(ValueError, match='line 2: parts is'):
     ledger.read(path)

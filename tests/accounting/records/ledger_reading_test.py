@@ -111,9 +111,9 @@ def test_lines_without_a_result_checksum_stay_readable(path):
   with ledger.LedgerWriter(path, ledgers.DELTA) as writer:
     written = [ledgers.append(writer), ledgers.append(writer)]
   old = [without(line, 'result_checksum') for line in ledgers.lines_of(path)]
-  pathlib.Path(path).write_bytes(b''.join(ledgers.chained(old)))
+  pathlib.Path(path).write_bytes(b''.join(ledgers.rehashed(old)))
   read = ledger.read(path).entries
-  assert ledgers.timeless(read) == ledgers.timeless(written)
+  assert ledgers.untimed(read) == ledgers.untimed(written)
 
 
 @pytest.mark.parametrize(
@@ -195,7 +195,7 @@ def test_every_digit_that_matters_is_found_if_it_changes(path, writes_anew):
   for index, mutants in _digits(lines):
     if writes_anew:
       try:
-        mutants = ledgers.chained(mutants)
+        mutants = ledgers.rehashed(mutants)
       except ValueError:
         continue  # It is not JSON any more.
     if mutants == lines:
@@ -272,7 +272,7 @@ def test_what_may_be_changed_in_the_last_line_is_what_the_module_says(path, chan
     ([changed(single[0], **change)], only, False),
     ([first, changed(last, **change)], head, of_the_mechanism),
     ([changed(first, **change), last], head, True),
-    (ledgers.chained([changed(first, **change), last]), head, of_the_mechanism),
+    (ledgers.rehashed([changed(first, **change), last]), head, of_the_mechanism),
   ):
     pathlib.Path(path).write_bytes(b''.join(lines))
     if is_found:

@@ -71,7 +71,7 @@ def test_cut_at_any_byte_it_is_resumed_as_if_nothing_had_happened(path, whole, c
       for number in (0, 1, 1)[complete:]:
         ledgers.release(writer, number)
     again = ledger.read(path)
-    assert ledgers.timeless(again.entries) == ledgers.timeless(whole.entries)
+    assert ledgers.untimed(again.entries) == ledgers.untimed(whole.entries)
     assert again.repeated == (1,) and not again.cut
 
 
@@ -127,7 +127,7 @@ def test_a_round_released_again_is_a_line_but_counts_once(path):
   assert [entry.round for entry in twice.entries] == [0, 1, 2, 3, 4]
   assert twice.entries[:4] == once.entries
   assert twice.repeated == (2, 3)
-  assert ledgers.timeless(again) == ledgers.timeless(list(once.entries[2:]))
+  assert ledgers.untimed(again) == ledgers.untimed(list(once.entries[2:]))
   total = [Gaussian(2.0 + number) for number in range(5)]
   assert last.epsilon == pytest.approx(
     accountants.epsilon(dp_accounting.ComposedDpEvent(total), ledgers.DELTA), rel=1e-12

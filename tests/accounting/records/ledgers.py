@@ -1,4 +1,4 @@
-"""Ledgers for tests: rounds as runs append them, and what is in the file."""
+"""Ledgers for tests: appends rounds like a run, and reads and changes the file."""
 
 import dataclasses
 import hashlib
@@ -14,9 +14,9 @@ from tff_dp_aggregators.accounting.records import ledger
 Gaussian = dp_accounting.GaussianDpEvent
 DELTA = 1e-7
 _EVENT = Gaussian(2.0)
-# Of a sampled mechanism's rounds.
+# Event of a sampled mechanism's rounds.
 SAMPLED = dp_accounting.PoissonSampledDpEvent(0.1, Gaussian(1.0))
-# Strategies of runs, each with the participation it is for.
+# Strategies of runs, each with its limits on participation.
 MECHANISMS = {
   'gaussian': (strategies.Identity(12), strategies.Participation(12, 5)),
   'tree': (strategies.BinaryTree(13), strategies.Participation(13, 4)),
@@ -28,7 +28,7 @@ MECHANISMS = {
 
 
 def append(writer, event=_EVENT, **changes):
-  """Appends a round, the same but for the changes."""
+  """Appends a round with default fields, except for the changes."""
   arguments = {
     'cohort_requested': 10,
     'cohort_reported': 9,
@@ -41,7 +41,7 @@ def append(writer, event=_EVENT, **changes):
 
 
 def release(writer, number, **changes):
-  """Appends a round as a run would that is the same each time it runs."""
+  """Appends a round whose fields depend on its number only, like a repeated run."""
   return append(
     writer,
     Gaussian(2.0 + number),
@@ -53,14 +53,14 @@ def release(writer, number, **changes):
   )
 
 
-def timeless(entries):
-  """Entries without what differs when the same is written again."""
+def untimed(entries):
+  """Returns the entries without the fields that differ when a run is repeated."""
   same = {'time': '2000-01-01T00:00:00+00:00', 'previous_line_sha256': 64 * '0'}
   return [dataclasses.replace(entry, **same) for entry in entries]
 
 
-def chained(lines):
-  """Lines with the hashes that whoever writes them anew can put in."""
+def rehashed(lines):
+  """Returns the lines with recomputed hashes, as a forger could write them."""
   sha256, written = hashlib.sha256().hexdigest(), []
   for line in lines:
     data = {**json.loads(line), 'previous_line_sha256': sha256}
@@ -70,11 +70,11 @@ def chained(lines):
 
 
 def lines_of(path):
-  """The lines of a file, with their ends, as bytes."""
+  """Returns the lines of a file as bytes, with their ends."""
   return pathlib.Path(path).read_bytes().splitlines(keepends=True)
 
 
 def put(path, content):
-  """Writes a file anew; one that is cut to nothing first would wait for the disk."""
+  """Replaces a file; truncating it instead would wait for the disk."""
   pathlib.Path(path).unlink(missing_ok=True)
   pathlib.Path(path).write_bytes(content)

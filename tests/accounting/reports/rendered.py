@@ -1,4 +1,4 @@
-"""Statements for tests of what is rendered, and what readers of a format see."""
+"""Statements for tests of rendering, and the text that readers of a format see."""
 
 import html.parser
 import re
@@ -15,9 +15,9 @@ MECHANISM = accounting.Mechanism('banded', PARTICIPATION, noise_multiplier=2.0)
 
 
 def build(mechanism=MECHANISM, *, cut=False, with_curves=False, **options):
-  """The statement of a mechanism; `cut`, as if of a run that ended early."""
+  """Returns the statement of a mechanism; with `cut`, like that of a stopped run."""
   built = statements.build(mechanism, DELTA, **options, with_curves=with_curves)
-  if cut:  # As if a ledger said so.
+  if cut:  # Sets the fields that a ledger would.
     built['run'] = {
       'rounds_completed': 7,
       'rounds_planned': 20,
@@ -43,17 +43,17 @@ def build(mechanism=MECHANISM, *, cut=False, with_curves=False, **options):
 
 
 def cut():
-  """The statement as if of a run that ended early."""
+  """Returns a statement like that of a run that ended early."""
   return build(cut=True)
 
 
 def composition():
-  """The statement of two runs together."""
+  """Returns the statement of two runs together."""
   return statements.compose([build(), build(cut=True)], command='program --twice')
 
 
 class Page(html.parser.HTMLParser):
-  """The text, tags and images of a page; tags must be closed in order."""
+  """Parses text, tags and attributes of a page; tags must be closed in order."""
 
   VOID = ('meta', 'br', 'img')
 
@@ -79,18 +79,18 @@ class Page(html.parser.HTMLParser):
 
 
 def plain(text):
-  """Text without white space, for lines break where a format wants them."""
+  """Returns text without white space, since formats break lines differently."""
   return ''.join(text.split())
 
 
 def unescaped(text):
-  """Markdown as a reader sees it, but for its lists and tables."""
+  """Returns Markdown as a reader sees it, except lists and tables."""
   text = re.sub(r'(?<!\\)(`|\*\*)', '', text)
   return re.sub(r'\\([\\`*_<>|\[\]&~$-])', r'\1', text)
 
 
 def read(built, output_format='markdown'):
-  """What a reader of a format sees, without white space."""
+  """Returns what a reader of a format sees, without white space."""
   text = rendering.render(built, output_format)
   if output_format == 'html':
     text = ''.join(Page(text).words)

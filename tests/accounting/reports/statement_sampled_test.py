@@ -97,9 +97,9 @@ def test_a_ledger_that_has_a_bound_alone_is_accounted_for_by_it(tmp_path):
 
 
 def _run_dir(tmp_path, mechanism, schedule, **privacy):
-  besides = {'training': {'schedule': schedule}}
+  extra = {'training': {'schedule': schedule}}
   folder = tmp_path / 'run'
-  return statements.run_dir(folder, mechanism=mechanism, besides=besides, **privacy)
+  return statements.run_dir(folder, mechanism=mechanism, extra=extra, **privacy)
 
 
 def _replayed(schema):

@@ -1,4 +1,4 @@
-"""Reports of every kind for tests, with the files that they are of."""
+"""Builds reports of every kind for tests, with the files that they are based on."""
 
 import contextlib
 import functools
@@ -26,24 +26,24 @@ OF_TREE += ('--noise_multiplier=5', '--target_delta=1e-6')
 OF_NBAFL = ('--nbafl', '--target_epsilon=0.8', '--target_delta=1e-5', '--clip_norm=1.5')
 OF_NBAFL += ('--num_rounds=40', '--num_exposures=2', '--num_clients=50')
 OF_NBAFL += ('--min_examples=1000',)
-# What a run's configuration says of clients' data besides.
-BESIDES = {
+# Further fields of a run's configuration on uses of clients' data.
+EXTRA_CONFIG = {
   'not_covered': ['The vocabulary was counted without noise.'],
   'tuning': {'num_runs': 5, 'epsilon': 20.5},
 }
-
-
-# What mechanisms of a name need besides.
-NEEDED = {
+# Further arguments that mechanisms need, by name.
+REQUIRED_ARGUMENTS = {
   name: {'min_clients': 20, 'dimension': 30, 'bits': 16}
   for name in ('skellam', 'discrete_gaussian')
 }
-# Noise of clients, by the name of a kind.
+# Mechanisms with noise of clients, by kind of report.
 OF_CLIENTS = {
   'shares': accounting.Mechanism(
     'gaussian', LIMITS, 5.0, noise_site='clients', min_clients=20
   ),
-  'integers': accounting.Mechanism('skellam', LIMITS, 5.0, **NEEDED['skellam']),
+  'integers': accounting.Mechanism(
+    'skellam', LIMITS, 5.0, **REQUIRED_ARGUMENTS['skellam']
+  ),
   'local': accounting.Mechanism(
     'laplace', LIMITS, 5.0, noise_site='local', min_clients=20
   ),
@@ -64,23 +64,22 @@ OF_CLIENTS = {
 }
 
 
-def build(mechanism=TREE, delta=1e-6, *, with_curves=False, **given):
-  """The report of a mechanism, or of a run of it."""
+def build(mechanism=TREE, delta=1e-6, *, with_curves=False, **options):
+  """Returns the report of a mechanism, or of a run of it."""
   return statement.build(
-    reports.Inputs(mechanism, delta, **given), with_curves=with_curves
+    reports.Inputs(mechanism, delta, **options), with_curves=with_curves
   )
 
 
 def mechanism_of(name, participation, noise_multiplier):
-  """A mechanism of any name."""
-  needed = NEEDED.get(name, {})
-  return accounting.Mechanism(name, participation, noise_multiplier, **needed)
+  required = REQUIRED_ARGUMENTS.get(name, {})
+  return accounting.Mechanism(name, participation, noise_multiplier, **required)
 
 
 def ledger_of(
   mechanism, path, *, num_rounds=7, clients=25, aborted=0, events=None, **changes
 ):
-  """Writes the ledger of a run of a mechanism; returns what it says."""
+  """Writes the ledger of a run of a mechanism; returns its content."""
   with ledger.LedgerWriter(str(path), delta=1e-6) as writer:
     for attempt in range(aborted):
       writer.append_aborted(
@@ -101,23 +100,23 @@ def ledger_of(
 
 
 def of_clients(folder, kind):
-  """The report of a kind of OF_CLIENTS; a plan, or of a run with a ledger."""
-  mechanism, read, files = OF_CLIENTS[kind], None, ()
+  """Returns the report of a kind of OF_CLIENTS, of a plan or of a run with a ledger."""
+  mechanism, entries, files = OF_CLIENTS[kind], None, ()
   if kind in ('integers', 'local_ledger', 'both', 'simulated'):
     path = folder / f'{kind}.jsonl'
-    read = ledger_of(mechanism, path, aborted=2)
+    entries = ledger_of(mechanism, path, aborted=2)
     files = (sources.file_of('ledger', str(path)),)
-  return build(mechanism, ledger=read, files=files)
+  return build(mechanism, ledger=entries, files=files)
 
 
 def compose(parts, **options):
-  """The report of several together."""
+  """Returns the report of the composition of several reports."""
   named = [composition.Part(f'part {n}', part) for n, part in enumerate(parts, start=1)]
   return composition.compose(named, **options)
 
 
 def joint(second, noise_multiplier):
-  """A mechanism of two parts, of which the first has a tree."""
+  """Returns a mechanism of two parts, of which the first has a tree."""
   other = accounting.Mechanism(second, LIMITS, noise_multiplier)
   return accounting.JointMechanism(
     (
@@ -128,24 +127,24 @@ def joint(second, noise_multiplier):
 
 
 def of_joint_run(folder):
-  """The report of a run with a ledger of Gaussian and Laplace noise."""
+  """Returns the report of a run with a ledger of Gaussian and Laplace noise."""
   path = folder / 'joint.jsonl'
   mechanism = joint('laplace', 12.0)
-  read = ledger_of(mechanism, path, aborted=2)
+  entries = ledger_of(mechanism, path, aborted=2)
   files = (sources.file_of('ledger', str(path)),)
-  return build(mechanism, ledger=read, files=files)
+  return build(mechanism, ledger=entries, files=files)
 
 
 def with_ledger(folder, num_rounds=7, **changes):
-  """The report of a run of TREE with a ledger, which is left in the folder."""
+  """Returns the report of a run of TREE with a ledger, which stays in the folder."""
   path = folder / 'ledger.jsonl'
-  read = ledger_of(TREE, path, num_rounds=num_rounds, **changes)
+  entries = ledger_of(TREE, path, num_rounds=num_rounds, **changes)
   files = (sources.file_of('ledger', str(path)),)
-  return build(ledger=read, files=files, clip_norm=0.5, enforced_by='a test')
+  return build(ledger=entries, files=files, clip_norm=0.5, enforced_by='a test')
 
 
 def by_flags(folder, *flags):
-  """What the report program writes for flags, and so with a command."""
+  """Returns the report that the program writes for flags, which has a command."""
   path = folder / f'{len(list(folder.iterdir()))}.json'
   arguments = (*flags, '--format=json', f'--output={path}')
   assert report_program.execute(arguments) == 0
@@ -156,7 +155,7 @@ def round_log(folder, num_rounds=80):
   """Writes a round log without sizes and clients; returns its path."""
   path = folder / 'rounds.csv'
   lines = ['round,completion_time']
-  for number in range(num_rounds):  # A round in three hours: eight in a day.
+  for number in range(num_rounds):  # A round every three hours, eight a day.
     day, hour = 1 + number // 8, number % 8 * 3
     lines.append(f'{number},2026-01-{day:02d}T{hour:02d}:00:00Z')
   path.write_text('\n'.join(lines) + '\n')
@@ -164,9 +163,9 @@ def round_log(folder, num_rounds=80):
 
 
 def run_dir(
-  folder, noise_seed=None, mechanism=TREE, num_rounds=7, besides=BESIDES, **changes
+  folder, noise_seed=None, mechanism=TREE, num_rounds=7, extra=EXTRA_CONFIG, **changes
 ):
-  """Makes the directory of a run of a mechanism; returns its path."""
+  """Writes the directory of a run of a mechanism; returns its path."""
   folder.mkdir()
   privacy = {
     'mechanism': mechanism.to_json(),
@@ -176,19 +175,19 @@ def run_dir(
     'enforced_by': 'a test',
     'noise_source': 'a test' if noise_seed is None else inputs.SEEDED_NOISE,
   }
-  config = {'privacy': {**privacy, **changes}, **besides}
+  config = {'privacy': {**privacy, **changes}, **extra}
   (folder / 'config.json').write_text(json.dumps(config))
   mechanism.strategy.save(folder / 'strategy.npz')
-  seeded = {}
+  noise_fields = {}
   if noise_seed is not None:
-    seeded = {'noise_source': ledger.SEED, 'noise_key_tag': f'tag {noise_seed}'}
-  ledger_of(mechanism, folder / 'ledger.jsonl', num_rounds=num_rounds, **seeded)
+    noise_fields = {'noise_source': ledger.SEED, 'noise_key_tag': f'tag {noise_seed}'}
+  ledger_of(mechanism, folder / 'ledger.jsonl', num_rounds=num_rounds, **noise_fields)
   return str(folder)
 
 
 @contextlib.contextmanager
 def edited(folder):
-  """The configuration of a run, which is stored as it is left."""
+  """Yields the configuration of a run, and stores it with the caller's changes."""
   path = folder / 'config.json'
   config = json.loads(path.read_text())
   yield config
@@ -196,7 +195,7 @@ def edited(folder):
 
 
 def run_of_larger_cohort(folder, scale=10.0, **changes):
-  """Makes that of a run of TREE as if cohorts of 10 of 40 clients were larger."""
+  """Writes that of a run of TREE that simulates larger cohorts; it has 10 of 40."""
   run_dir(folder)
   simulated = {'scale': scale, 'clients_per_round': 10, 'num_clients': 40, **changes}
   with edited(folder) as config:
@@ -208,15 +207,15 @@ def run_of_larger_cohort(folder, scale=10.0, **changes):
 
 
 def ledger_of_larger_cohort(path, noise_multiplier, event=None, num_rounds=7):
-  """Writes the ledger of such a run."""
+  """Writes the ledger of a run that simulates a larger cohort."""
   events = (event or dp_accounting.NonPrivateDpEvent(),) * num_rounds
   ledger_of(TREE, path, clients=10, events=events, noise_multiplier=noise_multiplier)
 
 
 def run_without_privacy(folder):
-  """Makes that of a run without a mechanism; returns its path."""
+  """Writes the directory of a run without a mechanism; returns its path."""
   folder.mkdir()
-  config = {'privacy': None, 'training': {'simulation': 'packed'}, **BESIDES}
+  config = {'privacy': None, 'training': {'simulation': 'packed'}, **EXTRA_CONFIG}
   (folder / 'config.json').write_text(json.dumps(config))
   return str(folder)
 
@@ -259,7 +258,7 @@ def _run_without_privacy(folder):
   return statement.build_without_privacy(without)
 
 
-_OF_KINDS = {
+_BUILDERS = {
   'tree': lambda folder: _tree(),
   'blt': lambda folder: _blt(),
   'curves': lambda folder: build(
@@ -269,7 +268,7 @@ _OF_KINDS = {
   'sampled': lambda folder: build(accounting.Mechanism('gaussian', FIXED_SIZE, 2.0)),
   'composition': lambda folder: compose([_tree(), _blt(with_curves=True)]),
   'without_privacy': lambda folder: statement.build_without_privacy(),
-  # With commands.
+  # Reports of the program, which have commands.
   'flags': lambda folder: by_flags(
     folder,
     *('--mechanism=tree', '--num_rounds=12', '--rounds_between=3'),
@@ -298,21 +297,20 @@ _OF_KINDS = {
   'joint': lambda folder: build(joint('banded', 3.0)),
   'joint_ledger': of_joint_run,
 }
-KINDS = tuple(_OF_KINDS)
+KINDS = tuple(_BUILDERS)
 
 
 def of_kind(folder, kind):
-  """The report of one of KINDS; the files that it is of are left in the folder."""
-  return _OF_KINDS[kind](folder)
+  """Returns the report of one of KINDS; its files stay in the folder."""
+  return _BUILDERS[kind](folder)
 
 
 def of_every_kind(folder):
-  """Reports of all KINDS, one by one."""
   return (of_kind(folder, kind) for kind in KINDS)
 
 
 def verify(folder, report):
-  """Verifies a report, which is written into the folder, by its command as well."""
+  """Verifies a report, written to the folder, also by its command."""
   path = folder / 'report.json'
   path.write_text(json.dumps(report))
   return verification.verify(str(path), report_program.statement_of)

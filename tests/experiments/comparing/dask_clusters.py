@@ -1,4 +1,4 @@
-"""Dask clusters of processes of this machine, which tests use, and kill."""
+"""Local Dask clusters for tests, whose processes can be killed."""
 
 import json
 import os
@@ -13,14 +13,14 @@ ROOT = pathlib.Path(__file__).resolve().parents[3]
 SECONDS = 300.0
 
 
-def environment(**more):
-  """Of programs that find the packages where this process does."""
+def environment(**variables):
+  """Returns the environment of programs that import packages like this process."""
   path = os.pathsep.join(filter(None, [str(ROOT), *sys.path]))
-  return {**os.environ, 'PYTHONPATH': path, **more}
+  return {**os.environ, 'PYTHONPATH': path, **variables}
 
 
 def wait_until(condition, *processes):
-  """Waits until something is true, while processes live."""
+  """Waits until a condition is true; fails if one of the processes ends."""
   deadline = time.monotonic() + SECONDS
   while not condition():
     for each in processes:
@@ -30,12 +30,11 @@ def wait_until(condition, *processes):
 
 
 def children_of(process):
-  """Processes that one has started, and those that these have."""
   return psutil.Process(process.pid).children(recursive=True)
 
 
 def cells_of(process):
-  """Processes below a worker's nanny that run a cell, whose log they write to."""
+  """Returns a worker's descendants that run a cell, by the log that they write."""
   return [each for each in children_of(process) if _output(each).endswith('/log.txt')]
 
 
@@ -47,7 +46,7 @@ def _output(process):
 
 
 class DaskCluster:
-  """A scheduler and workers, each a process; ended at the end of a `with`."""
+  """A scheduler and workers, each a process; a context manager that ends them."""
 
   def __init__(self, folder):
     self._folder = folder
@@ -71,12 +70,12 @@ class DaskCluster:
       'worker', self.address, '--nthreads=1', local, *arguments, **variables
     )
     log = self._log(len(self._processes))
-    # What both a worker alone and that of a nanny say.
+    # A worker logs this with and without a nanny.
     wait_until(lambda: 'Registered to' in log.read_text(), process)
     return process
 
   def said(self):
-    """All that they have said."""
+    """Returns the logs of all processes."""
     numbers = range(1, len(self._processes) + 1)
     return '\n'.join(self._log(each).read_text() for each in numbers)
 
@@ -85,13 +84,13 @@ class DaskCluster:
 
   def _start(self, *arguments, **variables):
     number = len(self._processes) + 1
-    own = self._folder / f'{number}'  # Nothing of the checkout is in it.
-    own.mkdir()
+    directory = self._folder / f'{number}'  # Outside of the checkout.
+    directory.mkdir()
     variables = {'DASK_CONFIG': str(self._folder / 'none'), **variables}
     with self._log(number).open('w') as log:
       process = subprocess.Popen(
         [sys.executable, '-m', 'dask', *arguments, '--no-dashboard'],
-        cwd=own,
+        cwd=directory,
         env=environment(**variables),
         stdin=subprocess.DEVNULL,
         stdout=log,
@@ -101,20 +100,20 @@ class DaskCluster:
     return process
 
   def end(self):
-    """Ends all of it."""
-    found = []
+    """Kills all processes and their children."""
+    children = []
     for process in self._processes:
       if process.poll() is None:
-        found += psutil.Process(process.pid).children(recursive=True)
+        children += psutil.Process(process.pid).children(recursive=True)
         process.kill()
     for process in self._processes:
       process.wait()
-    for each in found:
+    for each in children:
       try:
         each.kill()
       except psutil.NoSuchProcess:
         continue
-    psutil.wait_procs(found, timeout=10)
+    psutil.wait_procs(children, timeout=10)
 
   def __enter__(self):
     return self

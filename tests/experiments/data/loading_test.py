@@ -214,10 +214,10 @@ def test_numbers_are_standardized_by_training_examples_and_text_becomes_one_hot(
 @pytest.mark.parametrize(
   ('values', 'label_kind', 'expected'),
   [
-    (range(table.FEW_CLASSES), None, tuple(map(str, range(table.FEW_CLASSES)))),
-    (range(table.FEW_CLASSES + 1), None, None),
-    ([*range(table.FEW_CLASSES), 0.5], None, None),
-    (range(table.FEW_CLASSES), 'number', None),
+    (range(table.MAX_INT_CLASSES), None, tuple(map(str, range(table.MAX_INT_CLASSES)))),
+    (range(table.MAX_INT_CLASSES + 1), None, None),
+    ([*range(table.MAX_INT_CLASSES), 0.5], None, None),
+    (range(table.MAX_INT_CLASSES), 'number', None),
     (['10', '9', '9.0'], None, ('9', '10')),
     (['b', 'a'], None, ('a', 'b')),
     (['10', '9', 'x'], 'class', ('10', '9', 'x')),

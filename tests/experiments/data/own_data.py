@@ -1,4 +1,4 @@
-"""Small data of a user's own, in whatever format, and populations read from them."""
+"""Small files of user data in any format, and populations read from them."""
 
 import json
 
@@ -31,7 +31,7 @@ def write_json(path, rows=None):
 
 
 def load(path, num_clients=None, dirichlet_alpha=0.5, seed=1, **files):
-  """The population of a file or folder, as flags of these names would have it."""
+  """Returns the population of a file or folder, for flags of these names."""
   if num_clients is not None:
     files.setdefault('partition', 'iid')
     files.setdefault('test_examples', 0.2)
@@ -40,41 +40,43 @@ def load(path, num_clients=None, dirichlet_alpha=0.5, seed=1, **files):
   if 'text_column' in files:
     files.setdefault('text_unit', 'character')
   files.setdefault('scratch', str(path.parent))
-  made = data_options.Files(str(path), **files)
-  return loading.load(data_options.Data(num_clients, dirichlet_alpha, seed, files=made))
+  options = data_options.Files(str(path), **files)
+  return loading.load(
+    data_options.Data(num_clients, dirichlet_alpha, seed, files=options)
+  )
 
 
 def load_rows(path, **files):
-  """The population of a file with the columns of `ROWS`."""
+  """Returns the population of a file with the columns of `ROWS`."""
   return load(path, client_column='who', label_column='bought', **files)
 
 
 def everything(population):
-  """All examples by client name, as sorted tuples, and those for testing."""
+  """Returns all examples by client name, as sorted tuples, and the test examples."""
   clients = population.clients
-  found = {}
+  by_name = {}
   for number in clients.ids:
     examples = clients.examples(number)
-    found[clients.name(number)] = rows_of(examples['x'], examples['y'])
-  return found, rows_of(*population.test_examples)
+    by_name[clients.name(number)] = rows_of(examples['x'], examples['y'])
+  return by_name, rows_of(*population.test_examples)
 
 
 def rows_of(x, y):
-  """Inputs and label of each example as a tuple, sorted."""
+  """Returns inputs and label of each example as a tuple, sorted."""
   x = np.asarray(x).reshape(len(x), -1)
   y = np.asarray(y).reshape(len(y), -1)
   return sorted(map(tuple, np.concatenate([x, y], axis=1).tolist()))
 
 
-def same(one, other):
-  """Whether two populations are the same to the last bit, in the same order."""
-  if len(one.clients.ids) != len(other.clients.ids) or one.facts != other.facts:
+def same(first, second):
+  """Returns whether two populations are equal bit for bit, in the same order."""
+  if len(first.clients.ids) != len(second.clients.ids) or first.facts != second.facts:
     return False
   return all(
-    np.array_equal(each[key], another[key])
-    for number in one.clients.ids
-    for each, another in [
-      (one.clients.examples(number), other.clients.examples(number))
+    np.array_equal(examples[key], others[key])
+    for number in first.clients.ids
+    for examples, others in [
+      (first.clients.examples(number), second.clients.examples(number))
     ]
     for key in 'xy'
-  ) and all(map(np.array_equal, one.test_examples, other.test_examples))
+  ) and all(map(np.array_equal, first.test_examples, second.test_examples))

@@ -98,7 +98,7 @@ def test_a_round_with_too_few_clients_fails_and_its_state_still_serves(loud):
 
 @pytest.mark.slow
 def test_metrics_of_a_client_that_ended_in_nan_are_left_out(tmp_path):
-  data = packed.lay_out(populations.OneIsBroken(), str(tmp_path / 'data'))
+  data = packed.lay_out(populations.NonFinite(), str(tmp_path / 'data'))
   simulation = _simulation(data, 'local_gaussian', metrics=True)
   _, metrics = simulation.next(simulation.initialize(), *populations.a_round())
   assert np.isfinite(metrics['client_work']['train']['accuracy'])

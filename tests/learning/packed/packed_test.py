@@ -168,19 +168,19 @@ def test_models_are_the_same_but_for_a_last_bit_in_any_number_of_packs(data):
 
 @pytest.mark.slow
 def test_a_client_that_ends_in_nan_is_counted_and_adds_nothing(tmp_path):
-  broken = packed.lay_out(populations.OneIsBroken(), str(tmp_path / 'broken'))
+  broken = packed.lay_out(populations.NonFinite(), str(tmp_path / 'broken'))
   simulation = _packed(broken, _aggregator('gaussian'), populations.model(metrics=True))
   composed = _composed(_aggregator('gaussian'))
   held, metrics = simulation.next(simulation.initialize(), *_round(0))
   assert metrics['aggregator']['nonfinite_count'] == 1
-  output = composed.next(composed.initialize(), _datasets(0, populations.OneIsBroken()))
+  output = composed.next(composed.initialize(), _datasets(0, populations.NonFinite()))
   _assert_close(metrics, output.metrics)
   _assert_close(packed_lib.to_numpy(held), output.state)
 
 
 @pytest.mark.slow
 def test_large_models_are_added_several_at_once_to_the_same_bits(tmp_path):
-  data = packed.lay_out(populations.OneIsBroken(7), str(tmp_path / 'data'))
+  data = packed.lay_out(populations.NonFinite(7), str(tmp_path / 'data'))
   states, metrics = [], []
   for num_packs in (2, 7):  # Of 3 and 4, and of 1.
     simulation = _packed(

@@ -18,7 +18,7 @@ SPEC = collections.OrderedDict(
 
 
 class Population:
-  """Clients of 1 to 9 examples."""
+  """A population of clients with 1 to 9 examples."""
 
   def __init__(self, num_clients=12, seed=0):
     self._rng_seed = seed
@@ -35,7 +35,7 @@ class Population:
     return collections.OrderedDict(x=x, y=y)
 
   def dataset(self, number, key, batch_size, local_epochs):
-    """A client's batches of a round, in the order of `local_order`."""
+    """Returns a client's batches of a round, in the order of `local_order`."""
     examples = self.examples(number)
     size = len(examples['y'])
     order = np.concatenate(
@@ -47,37 +47,37 @@ class Population:
     )
 
 
-class OneIsBroken(Population):
-  """Of which the updates of client 3 are not finite."""
+class NonFinite(Population):
+  """A population in which the update of client 3 is not finite."""
 
   def examples(self, number):
     examples = super().examples(number)
     if number == 3:
-      examples['x'][0] = 3e38  # Finite; what comes of it is not.
+      examples['x'][0] = 3e38  # Finite, but the update is not.
     return examples
 
 
 @pytest.fixture(scope='module', autouse=True)
 def local_runtime():
-  """TFF's runtime on this machine, for all tests of a file that has this fixture."""
+  """Starts TFF's local runtime for all tests of a file that imports this fixture."""
   with learning.runtime.local_runtime():
     yield
 
 
 @pytest.fixture(scope='module')
 def data(tmp_path_factory):
-  """A population, laid out."""
+  """Returns a population that is laid out on disk."""
   directory = tmp_path_factory.mktemp('packed') / 'data'
   return packed.lay_out(Population(), str(directory))
 
 
 def model(weighted=True, metrics=False, units=0):
-  """Softmax regression, or a perceptron.
+  """Returns softmax regression, or a perceptron.
 
   Args:
-    weighted: Whether its loss heeds sample weights.
-    metrics: Whether it measures accuracy.
-    units: Of a hidden layer; 0 for none.
+    weighted: Whether the loss uses sample weights.
+    metrics: Whether the model has accuracy as a metric.
+    units: Units of a hidden layer; 0 for none.
   """
   rng = np.random.default_rng(5)
 
@@ -117,19 +117,19 @@ def model(weighted=True, metrics=False, units=0):
 
 
 def a_round(cohort=5):
-  """The first clients, and what decides the order of their examples."""
+  """Returns the first clients, and the keys of the order of their examples."""
   clients = np.arange(cohort)
   return clients, local_order.keys(9, 0, clients)
 
 
 def flat(state):
-  """All weights of a state's model in one vector."""
+  """Returns all weights of a state's model in one vector."""
   weights = tf.nest.flatten(state.global_model_weights)
   return np.concatenate([np.ravel(each) for each in weights])
 
 
 def steps(simulation, rounds):
-  """What each of some rounds added to the model, all of the same clients."""
+  """Returns the model's change in each round, all with the same clients."""
   state = simulation.initialize()
   weights = [flat(state)]
   for _ in range(rounds):

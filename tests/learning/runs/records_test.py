@@ -158,8 +158,8 @@ def test_killed_between_an_aborted_attempt_and_its_round_it_goes_on(more, tmp_pa
   metrics.write_bytes(b''.join(metrics.read_bytes().splitlines(keepends=True)[:3]))
   _train(run_dir)
   _train(tmp_path / 'straight')
-  straight = training_runs.lasting(tmp_path / 'straight')
-  assert training_runs.lasting(run_dir) == straight
+  straight = training_runs.results(tmp_path / 'straight')
+  assert training_runs.results(run_dir) == straight
 
 
 def _write(path, made, rounds=4, more=0):
