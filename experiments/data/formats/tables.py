@@ -15,6 +15,8 @@ import mmap
 import os
 import re
 import shlex
+import sys
+import tempfile
 from collections.abc import Collection, Iterator, Sequence
 from typing import Any, Callable
 
@@ -28,7 +30,8 @@ from . import source
 _MAX_FIELD = 2**24
 # Limits of what DuckDB reads, which buffers 2,048 rows of all columns; in bytes.
 _MAX_COLUMNS, _MAX_LINE = 500, 2**18
-_SMALL_FILE = 2**15  # In bytes.
+# In bytes: Python parses smaller files, and larger ones take DuckDB some seconds.
+_SMALL_FILE, _LARGE_FILE = 2**15, 2**28
 # Longest line of JSON, in bytes; DuckDB may read lines up to twice as long.
 _MAX_OBJECT = 2**24
 # A trailing comma, or a text that looks like one.
@@ -53,7 +56,7 @@ class CsvFile:
   """A CSV file; opening it reads the header only."""
 
   def __init__(self, path: str, wanted: source.Wanted):
-    self.path = path
+    self.path, self._scratch = path, wanted.scratch
     is_tsv = path.lower().removesuffix(lines.PACKED).endswith('.tsv')
     self._delimiter = wanted.separator or (_TAB if is_tsv else ',')
     if wanted.separator is None:
@@ -88,16 +91,12 @@ class CsvFile:
     import duckdb  # Imported here, since checks of flags do not need it.
 
     num_read = 1  # Rows, the header included.
-    if self._is_plain:
+    if numbers and self._is_plain:  # Texts alone are read faster by Python.
       try:
-        for rows in _rows_of(self._query(wanted, frozenset(numbers)), len(wanted)):
-          columns: dict[str, source.Values] = dict(zip(wanted, zip(*rows)))
-          for name in numbers:
-            columns[name] = np.array(columns[name], np.float64)
-            if not (np.abs(columns[name]) <= np.finfo(np.float32).max).all():
-              raise duckdb.ConversionException  # One is not a finite float32.
-          yield source.Batch(len(rows), columns, None, self._where(num_read))
-          num_read += len(rows)
+        for columns in self._parsed(wanted, numbers):
+          num_rows = len(columns[wanted[0]])
+          yield source.Batch(num_rows, columns, None, self._where(num_read))
+          num_read += num_rows
         return
       except duckdb.Error:
         pass  # Python reads the rest, or names the line.
@@ -124,17 +123,55 @@ class CsvFile:
           return False
         return all(content.find(each) < 0 for each in (*_ODD, delimiter + b'\n'))
 
+  def _parsed(
+    self, wanted: Sequence[str], numbers: Collection[str]
+  ) -> Iterator[dict[str, source.Values]]:
+    """Parses a plain file into a temporary database, and reads that in batches.
+
+    DuckDB returns arrays of a part of a table, but not of a part of a query's result.
+    """
+    import duckdb
+
+    memory = f'{32 + 2 * len(self.columns)}MB'  # Twice what a row group takes.
+    settings = {**_SETTINGS, 'threads': 1, 'memory_limit': memory}
+    with tempfile.TemporaryDirectory(dir=self._scratch) as folder:
+      path = os.path.join(folder, 'rows')
+      with duckdb.connect(path, config=settings) as connection:
+        # No file with a name, in which clients' data would outlive a killed process.
+        os.unlink(path)
+        connection.execute("SET wal_autocheckpoint = '1B'")
+        connection.execute('SET enable_progress_bar = false')
+        if os.path.getsize(self.path) > _LARGE_FILE:
+          print(f'{self.path} is being parsed.', file=sys.stderr)
+        connection.execute(f'CREATE TABLE rows AS {self._query(wanted, numbers)}')
+        count = lines.rows_at_a_time(len(wanted))
+        for start in itertools.count(0, count):
+          batch = connection.execute(
+            f'FROM rows WHERE rowid >= {start} AND rowid < {start + count}'
+          ).fetchnumpy()
+          arrays = dict(zip(wanted, batch.values()))
+          if not len(arrays[wanted[0]]):
+            return
+          for name in numbers:
+            if not (np.abs(arrays[name]) <= np.finfo(np.float32).max).all():
+              raise duckdb.ConversionException(f'{name} is not finite in float32')
+          yield {
+            name: values if name in numbers else values.tolist()
+            for name, values in arrays.items()
+          }
+
   def _query(self, wanted: Sequence[str], numbers: Collection[str]) -> str:
     """Returns the query for values of a plain file, where each row is one line."""
     columns = ', '.join(f"'c{index}': 'VARCHAR'" for index in range(len(self.columns)))
-    sql_names = {name: f'c{index}' for index, name in enumerate(self.columns)}
     # Python would parse 1_000, and DuckDB +-5; neither is meant.
-    as_number = (
-      "if(contains({0}, '_') OR contains({0}, '+-'), NULL, try_cast({0} AS DOUBLE))"
-    )
+    as_number = "if(contains({0}, '_') OR contains({0}, '+-'), NULL, {0})"
+    as_number = f"coalesce(try_cast({as_number} AS DOUBLE), 'nan')"
     values = (
-      (as_number if name in numbers else "coalesce({0}, '')").format(sql_names[name])
-      for name in wanted
+      (as_number if name in numbers else "coalesce({0}, '')").format(
+        f'c{self.columns.index(name)}'
+      )
+      + f' AS v{place}'
+      for place, name in enumerate(wanted)
     )
     delimiter = "'" if self._delimiter == "'" else ''
     return (

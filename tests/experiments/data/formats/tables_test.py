@@ -1,9 +1,14 @@
 """CSV: what is wrong is named by file and physical line; nothing is left out."""
 
+import os
+
+import numpy as np
 import pytest
 
 from experiments.data import columns
 from experiments.data import problems
+from experiments.data.formats import source
+from experiments.data.formats import tables
 from tests.experiments.data import own_data
 
 HEAD = 'who,age,height,bought\n'
@@ -108,6 +113,21 @@ def test_what_is_read_row_by_row_is_what_is_read_many_at_a_time(tmp_path):
   ):
     path.write_text(text[:at] + written)
     assert own_data.same(fast, own_data.load(path, **names))
+
+
+def test_rows_that_duckdb_parsed_are_in_no_file_with_a_name(tmp_path):
+  path = tmp_path / 'data.csv'
+  path.write_text(HEAD + GOOD * 1000)
+  scratch = tmp_path / 'scratch'
+  scratch.mkdir()
+  opened = tables.CsvFile(str(path), source.Wanted(scratch=str(scratch)))
+  batches = opened.batches(('who', 'age'), {'age'})
+  first = next(batches)
+  assert isinstance(first.columns['age'], np.ndarray)
+  (folder,) = scratch.iterdir()
+  assert not os.listdir(folder)
+  assert sum(batch.num_rows for batch in batches) + first.num_rows == 20_000
+  assert not os.listdir(scratch)
 
 
 def test_what_duckdb_would_pass_over_is_refused_or_read(tmp_path):
