@@ -501,7 +501,7 @@ def _constrained(
 
 def _is_earliest_worst(problem: _Problem, bands: np.ndarray) -> bool:
   """Whether the pattern that was optimised for, the earliest, is the worst one."""
-  return toeplitz_sensitivity.is_earliest(
+  return toeplitz_sensitivity.is_earliest_worst(
     power_series.inverse(bands, problem.num_rounds), problem.participation
   )
 

@@ -110,7 +110,7 @@ class EpochScaled(toeplitz.ScaledToeplitz):
   def per_query_error(self, workload: workload_lib.WorkloadLike = None) -> np.ndarray:
     """Takes O(n log n) a scale; dense for an array or a changing learning rate."""
     workload = workload_lib.check(self.num_rounds, workload)
-    errors = scaled_errors.of_workload(workload, self.epoch_starts)
+    errors = scaled_errors.errors_for_workload(workload, self.epoch_starts)
     column = self.unscaled.inverse_coefficients()
     return errors(column, 1.0 / np.array(self.epoch_scales))[0]
 
@@ -370,7 +370,7 @@ def _toeplitz_family(
   n = unscaled.num_rounds
 
   def series(column: np.ndarray) -> Optional[series_problem.Series]:
-    return series_problem.of_column(column, n) if column[0] > 0 else None
+    return series_problem.series_from_column(column, n) if column[0] > 0 else None
 
   def strategy(column: np.ndarray, starts: list[int], scales: np.ndarray) -> Any:
     norm = np.linalg.norm(column)
@@ -389,7 +389,7 @@ def _inverse_family(
     if bands[0] <= 0:
       return None
     with np.errstate(over='ignore', invalid='ignore'):
-      result = series_problem.of_noise(bands, n)
+      result = series_problem.series_from_inverse(bands, n)
       finite = math.isfinite(float(np.abs(result.column).sum()))
     return result if finite else None
 

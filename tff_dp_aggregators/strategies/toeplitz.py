@@ -318,7 +318,7 @@ def _optimize(problem: series_problem.SeriesProblem, num_bands: int) -> BandedTo
   def family(point: np.ndarray) -> Optional[series_problem.Series]:
     if point[0] <= 0:
       return None
-    series = series_problem.of_column(column_of(point), n)
+    series = series_problem.series_from_column(column_of(point), n)
 
     def pull_back(by_column: np.ndarray, by_noise: np.ndarray) -> np.ndarray:
       by_point = series.pull_back(by_column, by_noise)
