@@ -136,7 +136,7 @@ class Banded(strategy_lib.Strategy):
   def per_query_error(self, workload: workload_lib.WorkloadLike = None) -> np.ndarray:
     """Takes O(n num_bands^2) time, without an n x n matrix.
 
-    Takes O(n^3) for a workload given as an array, or with learning rates of 0.
+    For a workload given as an array, or with learning rates of 0, it takes O(n^3).
     """
     workload = workload_lib.check(self.num_rounds, workload)
     inverse_workload = inverse_diagonals(workload)
@@ -185,8 +185,7 @@ def optimize(
     TypeError: If a number is not an integer.
     ValueError: If an argument is out of range or for other rounds, if clients may come
       back in less than `num_bands` rounds, or if `max_gap` cannot be reached.
-    descent.ConvergenceError: Only in optimisers of other kinds: if one does not
-      converge.
+    descent.ConvergenceError: Only in other optimisers: if one does not converge.
 
   Example:
     >>> strategy = optimize(32, num_bands=4, cache=False)
@@ -379,8 +378,7 @@ def multiplier(
 ) -> np.ndarray:
   """A positive definite V that is zero within the bands, except on its diagonal.
 
-  This is `gram.multiplier` with zeros there; if it is indefinite, a multiple of the
-  identity is added.
+  It is `gram.multiplier` with zeros there, plus a multiple of the identity if needed.
   """
   dual = gram.multiplier(bands.to_dense(diagonals), workload, weights)
   for i in range(1, len(diagonals)):

@@ -69,7 +69,8 @@ _logger = logging.getLogger(__name__)
 _MIN_GAIN = 5e-6
 _MIN_WINDOW_GAIN = 1e-4
 _DEFAULT_GAIN = 1e-3
-# Of momentum and 1 - weight_decay; closer decays have residues whose digits cancel.
+# Minimum difference of momentum and 1 - weight_decay, relative to weight_decay: for
+# closer decays, leading digits of the residues cancel.
 _MIN_RELATIVE_DISTANCE = 1e-4
 _SAME_LOSS = 1e-9  # Losses that differ by less are taken to be equal.
 _SMALLEST_MIN_GAIN = 1e-8  # Smaller gains could be rounding errors.
@@ -130,9 +131,7 @@ class BLT(toeplitz.LowerToeplitz):
     return recursion_lib.DecayingSums(np.array(self.buffer_decays), -scales)
 
   def inverse(self) -> 'BLT':
-    """Returns `C^-1`, a BLT with as many buffers.
-
-    Raises ValueError if its noise would grow without bound.
+    """Returns `C^-1`, a BLT with as many buffers; ValueError if its noise is unbounded.
 
     With y = 1 / x, C(x) = 1 + sum_j omega_j / (y - theta_j). The decays of the inverse
     are the zeros of this function, its scales the residues of 1 / C there

@@ -207,7 +207,7 @@ class _DenseProblem(strategy_lib.Problem):
     return possible >= np.bincount(self.classes).max()
 
   def solve(self) -> descent.Minimum:
-    """Returns the optimal X = C^T C, and weights whose sum of errors it minimises."""
+    """Returns the optimal X = C^T C, and the weights of the errors it minimises."""
     progress = descent.Progress(f'dense {self.num_rounds}')
     if self.objective == 'mean' and self.participation.possible_participations == 1:
       workload = workload_lib.apply(self.workload, np.eye(self.num_rounds))

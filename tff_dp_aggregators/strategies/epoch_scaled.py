@@ -110,7 +110,7 @@ class EpochScaled(toeplitz.ScaledToeplitz):
   def per_query_error(self, workload: workload_lib.WorkloadLike = None) -> np.ndarray:
     """Takes O(n log n) a scale; dense for an array or a changing learning rate."""
     workload = workload_lib.check(self.num_rounds, workload)
-    errors = scaled_errors.errors_for_workload(workload, self.epoch_starts)
+    errors = scaled_errors.workload_errors(workload, self.epoch_starts)
     column = self.unscaled.inverse_coefficients()
     return errors(column, 1.0 / np.array(self.epoch_scales))[0]
 
@@ -429,29 +429,29 @@ _SEARCHES: dict[Any, tuple[type[EpochScaled], Callable[..., _Family]]] = {
 def _scaled_diagonals(
   problem: strategy_lib.Problem, start: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-  """Returns the best diagonals, and weights whose sum of errors they minimise."""
+  """Returns the best diagonals, and the weights of the errors that they minimise."""
   norms = series_problem.ColumnNorms(problem.participation)
   lengths = np.diff([*norms.starts, problem.num_rounds])
   errors_of_diagonals = banded.errors_of_diagonals(problem.workload)
 
   def split(point: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    searched, columns = np.split(point, [len(norms.start)])
-    return searched, columns.reshape(start.shape)
+    variables, columns = np.split(point, [len(norms.start)])
+    return variables, columns.reshape(start.shape)
 
   def errors(point: np.ndarray) -> Optional[descent.Evaluated]:
-    searched, columns = split(point)
+    variables, columns = split(point)
     if np.any(columns[0] <= 0):
       return None
     units = banded.unit_columns(columns)
-    by_round = np.repeat(norms(searched), lengths)
+    by_round = np.repeat(norms(variables), lengths)
     values, pull_back_scaled = errors_of_diagonals(units * by_round)
 
     def pull_back(weights: np.ndarray) -> np.ndarray:
       by_scaled = pull_back_scaled(weights)
       by_norm = np.add.reduceat((units * by_scaled).sum(axis=0), norms.starts)
-      by_searched = norms.pull_back(searched, by_norm)
+      by_variables = norms.pull_back(variables, by_norm)
       by_columns = banded.by_columns(columns, by_scaled * by_round)
-      return np.append(by_searched, by_columns.ravel())
+      return np.append(by_variables, by_columns.ravel())
 
     return values, pull_back
 
@@ -463,8 +463,8 @@ def _scaled_diagonals(
     _TOLERANCES[problem.objective],
     progress,
   )
-  searched, columns = split(minimum.point)
-  by_round = np.repeat(norms(searched), lengths)
+  variables, columns = split(minimum.point)
+  by_round = np.repeat(norms(variables), lengths)
   return banded.unit_columns(columns) * by_round, minimum.weights
 
 

@@ -213,10 +213,7 @@ def _fitting_cohort(population: int, limits: Participation) -> int:
 
 
 def free_bands(limits: Participation) -> int:
-  """Maximum bands of C with which two columns of one client share no row.
-
-  So many bands do not raise the sensitivity. At most MAX_BANDS.
-  """
+  """Maximum bands with no effect on the sensitivity: a client's columns are disjoint."""
   returns = limits.possible_participations > 1
   bands = limits.min_separation if returns else limits.num_rounds
   return min(bands, limits.num_rounds, MAX_BANDS)

@@ -207,8 +207,7 @@ def check_strategy(
       raise ValueError(f'{option.name} is {limit}, but the strategy given has {value}.')
 
 
-# For toeplitz, in comparisons: optimising so many bands takes some seconds.
-_MAX_OVERLAPPING_BANDS = 512
+_MAX_OVERLAPPING_BANDS = 512  # For toeplitz, in comparisons: takes some seconds.
 
 
 def more_bands(limits: Limits) -> Optional[int]:
@@ -230,8 +229,7 @@ def more_bands(limits: Limits) -> Optional[int]:
 def are_done_early(limits: Limits) -> bool:
   """Whether clients take part repeatedly, all within less than 0.6 of the rounds.
 
-  Then it is better to lower the noise of the rounds after that than to have shorter
-  columns there.
+  Then it is better to lower the noise of later rounds than to shorten their columns.
   """
   done = limits.possible_participations * limits.min_separation
   return limits.possible_participations > 1 and 5 * done < 3 * limits.num_rounds

@@ -87,7 +87,7 @@ class Strategy(abc.ABC):
       if (other.__module__, other.__qualname__) != (cls.__module__, cls.__qualname__):
         raise ValueError(
           f'the kind {cls.kind!r} is taken by {other.__module__}.{other.__qualname__}: '
-          f'files and checksums would not tell {cls.__qualname__} from it.'
+          f'files and checksums could not distinguish {cls.__qualname__} from it.'
         )
       Strategy._kinds[cls.kind] = cls
 
@@ -102,8 +102,6 @@ class Strategy(abc.ABC):
     names = [field.name for field in dataclasses.fields(self) if field.init]
     fields = {name: getattr(self, name) for name in names}
     return functools.partial(type(self), **fields), ()
-
-  # A kind of strategy implements these methods.
 
   @abc.abstractmethod
   def sensitivity_squared_by_round(
@@ -142,8 +140,6 @@ class Strategy(abc.ABC):
   @abc.abstractmethod
   def recursion(self) -> recursion_lib.Recursion:
     """Returns how round t's noise, row t of `noise_matrix() z`, is computed."""
-
-  # These methods follow from the ones above.
 
   def sensitivity_squared(self, participation: Optional[Participation] = None) -> float:
     """sens(C)^2: the last entry of `sensitivity_squared_by_round`."""
@@ -235,8 +231,6 @@ class Strategy(abc.ABC):
   ) -> float:
     """Largest of `error_by_round`: sens(C) x the largest row norm of B."""
     return self.error('max', participation, workload)
-
-  # Saving and loading.
 
   def parameters(self) -> dict[str, Any]:
     """The dataclass fields as JSON-ready values, except for arrays."""

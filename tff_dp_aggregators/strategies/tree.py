@@ -236,10 +236,7 @@ def sensitivity_squared(
 
 
 def best_restart(limits: Participation) -> Optional[int]:
-  """The best `restart_every` of the form `min_separation` 2^i; `None` if none helps.
-
-  The best is the one with the least RMSE.
-  """
+  """The `restart_every` = `min_separation` 2^i with the least RMSE, `None` for none."""
   best, least = None, BinaryTree(limits.num_rounds).rmse(limits)
   restart_every = max(2, limits.min_separation)
   while restart_every < limits.num_rounds:

@@ -59,13 +59,11 @@ _FINAL_TOLERANCE = 1e-14  # The absolute tolerance of the loss in the final desc
 _MAX_STEPS = 40
 _NUM_POSITIONS = 80  # Number of decays at which a new buffer is tried.
 _MAX_LOCAL_MINIMA = 1  # Number of local minima over these decays that are followed.
-# The start of a search with a window: `min_gain` of the uncut BLT, and scale and
-# complement of further decays.
-_START_GAIN = 1e-6
-_START_SCALE = 1e-3
-_FAST_COMPLEMENT = 0.9
-# Lower bounds of a search with a window.
-_MIN_COMPLEMENT = 1e-12
+# For a search with a window.
+_START_GAIN = 1e-6  # `min_gain` of the BLT with which it starts.
+_START_SCALE = 1e-3  # Scale of further decays at the start,
+_FAST_COMPLEMENT = 0.9  # and their complements.
+_MIN_COMPLEMENT = 1e-12  # Lower bounds.
 _MIN_SCALE = 1e-12
 
 # A value and its derivatives by two arrays.
@@ -151,8 +149,8 @@ def squared_error(
   if problem.momentum:
     sums, slopes = (1.0 - pairs) * sums, (1.0 - pairs) * slopes - sums
   ratios = 1.0 - complements
-  by_weight = weights * _multiply(sums, weights)
-  by_complement = weights * _multiply(slopes, weights * ratios)
+  by_weight = weights * _matrix_vector(sums, weights)
+  by_complement = weights * _matrix_vector(slopes, weights * ratios)
   return by_weight.sum(-1), 2.0 * by_weight, 2.0 * by_complement
 
 
@@ -164,8 +162,8 @@ def squared_sensitivity(
   Returns it and its derivatives by log(scales) and by p.
   """
   pairs, pairs_slope, single, single_slope = _pattern_products(complements, problem)
-  by_scale = scales * (single + _multiply(pairs, scales))
-  by_complement = scales * (single_slope + _multiply(pairs_slope, scales))
+  by_scale = scales * (single + _matrix_vector(pairs, scales))
+  by_complement = scales * (single_slope + _matrix_vector(pairs_slope, scales))
   value = problem.participations + (scales * single + by_scale).sum(-1)
   return value, 2.0 * by_scale, 2.0 * by_complement
 
@@ -244,7 +242,7 @@ def _sensitivity_by_nodes(
   return value, by_decay + by_decay_position, by_inverse_decay
 
 
-def _multiply(matrix: np.ndarray, vector: np.ndarray) -> np.ndarray:
+def _matrix_vector(matrix: np.ndarray, vector: np.ndarray) -> np.ndarray:
   return (matrix @ vector[..., np.newaxis])[..., 0]
 
 
@@ -417,8 +415,8 @@ def _directions(
   values, vectors = np.linalg.eigh((curvature + np.swapaxes(curvature, -1, -2)) / 2)
   values = np.abs(values)
   values = np.maximum(values, _MIN_CURVATURE * values.max(-1, keepdims=True) + 1e-300)
-  along = _multiply(np.swapaxes(vectors, -1, -2), slopes)
-  directions = -_multiply(vectors, along / values)
+  along = _matrix_vector(np.swapaxes(vectors, -1, -2), slopes)
+  directions = -_matrix_vector(vectors, along / values)
   longest = np.abs(directions).max(-1, keepdims=True)
   shorter = _LARGEST_STEP / np.maximum(longest, _LARGEST_STEP)
   return directions * shorter, (along**2 / values).sum(-1) / 2
@@ -488,10 +486,7 @@ class WindowProblem(series_problem.SeriesProblem):
     )
 
   def _start(self, num_decays: int) -> np.ndarray:
-    """The best BLT for `window` rounds, or for all if there is a tail, as parameters.
-
-    If it has fewer than `num_decays` decays, small fast ones are added.
-    """
+    """The best BLT of `window` rounds, with a tail of all, and small fast decays."""
     total_decays = num_decays + self.has_tail
     problem = self.uncut
     if not self.has_tail:

@@ -268,13 +268,10 @@ def bounded(
 def _smooth_maximum(
   errors: Errors, weights: np.ndarray, width: float
 ) -> tuple[Loss, Callable[[np.ndarray], np.ndarray]]:
-  """The loss width log sum_t weights[t] exp(errors[t] / width), and its gradient.
-
-  The gradient is a function from errors to the derivatives by them, convex weights.
-  """
+  """Loss width log sum_t weights[t] exp(errors[t] / width); its gradient by errors."""
   log_weights = np.log(weights)
 
-  def gradient(values: np.ndarray) -> np.ndarray:
+  def gradient(values: np.ndarray) -> np.ndarray:  # Convex weights.
     return scipy.special.softmax(log_weights + values / width)
 
   def loss(point: np.ndarray) -> tuple[float, Optional[np.ndarray]]:

@@ -215,8 +215,7 @@ def zeros_above(poles: np.ndarray, scales: np.ndarray) -> Zeros:
   low = high + np.log(_SMALLEST_OFFSET)
   for _ in range(_BISECTIONS):
     middle = (low + high) / 2
-    # On the right side of a pole, the excess falls with the distance from it; on the
-    # left side it rises.
+    # Right of a pole, the excess falls with the distance; left of a pole, it rises.
     is_farther = sign * excess(nearest, sign * np.exp(middle)) > 0
     low, high = np.where(is_farther, middle, low), np.where(is_farther, high, middle)
   return Zeros(nearest, sign * np.exp((low + high) / 2))

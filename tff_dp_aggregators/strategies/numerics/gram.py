@@ -28,10 +28,9 @@ class Certificate:
 
 
 def factor(gram: np.ndarray) -> np.ndarray:
-  """The lower-triangular C with positive diagonal and C^T C = gram.
+  """The lower-triangular C with positive diagonal and C^T C = gram, as banded as gram.
 
-  This is a Cholesky decomposition from the last round to the first. C has as many bands
-  as `gram` has on and below its diagonal.
+  This is a Cholesky decomposition from the last round to the first.
   """
   reverse = scipy.linalg.cholesky(gram[::-1, ::-1], lower=False, check_finite=False)
   return np.ascontiguousarray(reverse[::-1, ::-1])

@@ -46,9 +46,7 @@ PullBack = Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]]
 Errors = Callable[[np.ndarray, np.ndarray], tuple[np.ndarray, PullBack]]
 
 
-def errors_for_workload(
-  workload: workload_lib.Checked, starts: Sequence[int]
-) -> Errors:
+def workload_errors(workload: workload_lib.Checked, starts: Sequence[int]) -> Errors:
   """Returns the errors of a workload, by the fastest algorithm for it."""
   if isinstance(workload, workload_lib.Workload) and workload.is_toeplitz:
     if len(starts) == 1:

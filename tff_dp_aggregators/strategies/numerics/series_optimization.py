@@ -35,11 +35,9 @@ MAX_TOLERANCE = 2e-6
 # Relative rounding error of values of the objective.
 _ROUNDING = 1e-13
 _MAX_ITERATIONS = 500  # Far more than a search that converges needs.
-# The relative decrease that is accepted as convergence after all iterations.
-_NEGLIGIBLE_GAIN = 1e-6
+_NEGLIGIBLE_GAIN = 1e-6  # Relative; accepted as convergence after all iterations.
 _SMALLEST_STEP = 1e-10
-# Curvatures below this, relative to the largest, are rounding errors.
-_MIN_CURVATURE = 1e-13
+_MIN_RATIO = 1e-13  # Smaller curvatures, relative to the largest, are rounding errors.
 
 
 _Slopes = tuple[np.ndarray, np.ndarray]  # Gradient [p] and Hessian [p, p].
@@ -130,8 +128,7 @@ class LargestRow:
   def gap(self, z: np.ndarray) -> float:
     """The relative excess of max e_t over the mean with weights e_t^(q - 1).
 
-    A minimum of a sum with this function is also a stationary point of the sum with
-    that mean.
+    A minimum of a sum with this function is a stationary point of that with the mean.
     """
     errors = np.square(self._estimator(z)).sum(axis=1)
     share = errors / errors.max()
@@ -265,9 +262,7 @@ def _newton_step(gradient: np.ndarray, hessian: np.ndarray) -> np.ndarray:
     return -scale * scipy.linalg.cho_solve(factor, gradient)
   except np.linalg.LinAlgError:
     curvatures, directions = scipy.linalg.eigh(scaled, check_finite=False)
-    curvatures = np.maximum(
-      np.abs(curvatures), _MIN_CURVATURE * np.abs(curvatures).max()
-    )
+    curvatures = np.maximum(np.abs(curvatures), _MIN_RATIO * np.abs(curvatures).max())
     return -scale * (directions @ (directions.T @ gradient / curvatures))
 
 

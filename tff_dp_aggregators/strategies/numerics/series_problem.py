@@ -84,9 +84,9 @@ class ColumnNorms:
   the rounds before. So these other norms may be smaller than shares allow.
 
   The variables are, first, the square root of each share, up to a common factor. Then,
-  for each squared norm that may be smaller than shares allow, the square root of its
-  relative distance from that. `starts` are the rounds in which another norm begins;
-  `start` are variables to begin a search, with nearly equal norms in all epochs.
+  for each squared norm s that may be less than the a that shares allow, the square root
+  of (a - s) / s. `starts` are the rounds in which another norm begins; `start` are
+  variables to begin a search, with nearly equal norms in all epochs.
   """
 
   def __init__(self, participation: Participation):
@@ -116,30 +116,28 @@ class ColumnNorms:
     # The factor makes the mean square over a client's rounds 1.
     self._squares = times * np.where((first <= starts) & (starts < end), part, 0.0)
 
-  def __call__(self, searched: np.ndarray) -> np.ndarray:
+  def __call__(self, variables: np.ndarray) -> np.ndarray:
     """The norms, one for each of `starts`."""
-    roots, distances = self._split(searched)
-    return np.sqrt(self._squares @ _shares(roots) / self._multiples(distances))
+    roots, excess = self._split(variables)
+    return np.sqrt(self._squares @ _shares(roots) / self._multiples(excess))
 
-  def pull_back(self, searched: np.ndarray, by_norm: np.ndarray) -> np.ndarray:
+  def pull_back(self, variables: np.ndarray, by_norm: np.ndarray) -> np.ndarray:
     """The gradient by the variables, from the gradient by the norms."""
-    roots, distances = self._split(searched)
-    norms = self(searched)
-    by_allowed = 0.5 * by_norm / norms / self._multiples(distances)
-    by_distance = (
-      -(by_norm * norms)[self._shorter] * distances / (1.0 + np.square(distances))
-    )
+    roots, excess = self._split(variables)
+    norms = self(variables)
+    by_allowed = 0.5 * by_norm / norms / self._multiples(excess)
+    by_excess = -(by_norm * norms)[self._shorter] * excess / (1.0 + np.square(excess))
     by_share = self._squares.T @ by_allowed
     by_root = 2.0 * roots / (roots @ roots) * (by_share - _shares(roots) @ by_share)
-    return np.append(by_root, by_distance)
+    return np.append(by_root, by_excess)
 
-  def _split(self, searched: np.ndarray) -> list[np.ndarray]:
-    return np.split(searched, [self._squares.shape[1]])
+  def _split(self, variables: np.ndarray) -> list[np.ndarray]:
+    return np.split(variables, [self._squares.shape[1]])
 
-  def _multiples(self, distances: np.ndarray) -> np.ndarray:
+  def _multiples(self, excess: np.ndarray) -> np.ndarray:
     """What shares allow, as a multiple of each squared norm."""
     multiple = np.ones(len(self.starts))
-    multiple[self._shorter] += np.square(distances)
+    multiple[self._shorter] += np.square(excess)
     return multiple
 
 
@@ -184,27 +182,24 @@ class DisjointScales:
     self._lengths = participation.num_rounds - np.array(self.starts)
     self._times = float(participation.possible_participations)
 
-  def __call__(self, searched: np.ndarray, column: np.ndarray) -> EvaluatedScales:
+  def __call__(self, variables: np.ndarray, column: np.ndarray) -> EvaluatedScales:
     """The scales with which columns have the norms of `ColumnNorms`."""
     last = np.minimum(self._lengths, len(column)) - 1
     unscaled = np.sqrt(np.cumsum(np.square(column))[last])
-    scales = self._norms(searched) / unscaled
+    scales = self._norms(variables) / unscaled
 
     def pull_back(by_scale: np.ndarray, _: float) -> tuple[np.ndarray, np.ndarray]:
       by_square = np.bincount(
         last, -0.5 * by_scale * scales / np.square(unscaled), len(column)
       )
       by_column = 2.0 * column * np.cumsum(by_square[::-1])[::-1]
-      return self._norms.pull_back(searched, by_scale / unscaled), by_column
+      return self._norms.pull_back(variables, by_scale / unscaled), by_column
 
     return EvaluatedScales(scales, self._times, pull_back)
 
 
 class FallingScales:
-  """Decreasing scales for columns that overlap, with mean square 1.
-
-  A scale is that of one epoch, or of several if there are more than `max_scales`.
-  """
+  """Decreasing scales, each of one or more epochs, with mean square 1."""
 
   def __init__(
     self,
@@ -220,9 +215,9 @@ class FallingScales:
     self.starts = self._rounds[::group_size].tolist()
     self.start = np.full(len(pattern) - 1, np.sqrt(_FIRST_STEP))
 
-  def __call__(self, searched: np.ndarray, column: np.ndarray) -> EvaluatedScales:
-    """The scales, which do not depend on the column, and ||C u||^2, u the pattern."""
-    unscaled = np.exp(np.append(0.0, -np.cumsum(np.square(searched))))
+  def __call__(self, variables: np.ndarray, column: np.ndarray) -> EvaluatedScales:
+    """The scales, which do not depend on `column`, and ||C u||^2, u the pattern."""
+    unscaled = np.exp(np.append(0.0, -np.cumsum(np.square(variables))))
     scales = unscaled / np.sqrt(self._shares @ np.square(unscaled))
     n = self._num_rounds
     pattern = np.zeros(n)
@@ -233,14 +228,14 @@ class FallingScales:
       by_scale: np.ndarray, by_squared: float
     ) -> tuple[np.ndarray, np.ndarray]:
       by_column = 2.0 * power_series.correlate(response, pattern, len(column))
-      if not searched.size:
-        return searched, by_squared * by_column
-      met = 2.0 * power_series.correlate(response, column, n)[self._rounds]
-      by_log = scales * (by_scale + by_squared * np.bincount(self._scale_of, met))
+      if not variables.size:
+        return variables, by_squared * by_column
+      by_u = 2.0 * power_series.correlate(response, column, n)[self._rounds]
+      by_log = scales * (by_scale + by_squared * np.bincount(self._scale_of, by_u))
       # A common factor of all scales has no effect.
       by_log = (by_log - by_log.sum() * self._shares * np.square(scales))[1:]
-      by_searched = -2.0 * searched * np.cumsum(by_log[::-1])[::-1]
-      return by_searched, by_squared * by_column
+      by_variables = -2.0 * variables * np.cumsum(by_log[::-1])[::-1]
+      return by_variables, by_squared * by_column
 
     return EvaluatedScales(scales, float(response @ response), pull_back)
 
@@ -306,25 +301,25 @@ class SeriesProblem(strategy_lib.Problem):
       weights,
       descend,
     )
-    searched, parameters = np.split(minimum.point, [len(scales.start)])
+    variables, parameters = np.split(minimum.point, [len(scales.start)])
     series = family(parameters)
     assert series is not None  # The minimum is in the domain.
-    evaluated = scales(searched, series.column)
+    evaluated = scales(variables, series.column)
     return Optimum(parameters, scales.starts, evaluated.scales, minimum.weights)
 
   def errors(self, family: Family) -> descent.Errors:
     """Squared errors times squared sensitivity, as functions of all variables."""
     scales = self.scales
-    squared_norms = scaled_errors.errors_for_workload(self.workload, scales.starts)
+    squared_norms = scaled_errors.workload_errors(self.workload, scales.starts)
 
     # A step that is too long overflows.
     @np.errstate(over='ignore', invalid='ignore', divide='ignore')
     def errors(point: np.ndarray) -> Optional[descent.Evaluated]:
-      searched, parameters = np.split(point, [len(scales.start)])
+      variables, parameters = np.split(point, [len(scales.start)])
       series = family(parameters)
       if series is None:
         return None
-      factors, cost, pull_back_scales = scales(searched, series.column)
+      factors, cost, pull_back_scales = scales(variables, series.column)
       values, pull_back_values = squared_norms(series.noise, 1.0 / factors)
       if not (np.all(np.isfinite(values)) and np.isfinite(cost)):
         return None
@@ -332,11 +327,11 @@ class SeriesProblem(strategy_lib.Problem):
       @np.errstate(over='ignore', invalid='ignore', divide='ignore')
       def pull_back(weights: np.ndarray) -> np.ndarray:
         by_noise, by_factor = pull_back_values(weights)
-        by_searched, by_column = pull_back_scales(
+        by_variables, by_column = pull_back_scales(
           -cost * by_factor / np.square(factors), weights @ values
         )
         by_parameter = series.pull_back(by_column, cost * by_noise)
-        return np.append(by_searched, by_parameter)
+        return np.append(by_variables, by_parameter)
 
       return cost * values, pull_back
 

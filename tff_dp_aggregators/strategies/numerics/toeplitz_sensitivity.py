@@ -77,8 +77,7 @@ So
 where the maximum is over such i and j (and over i = j >= p b if p = q). This holds for
 any signs and scales, and is exact if u attains each of the maxima. They are computed
 from all pairs, in O(n m) for the m coefficients that are not negligible. u attains them
-if T^-1 has two bands and columns have equal norm: with c[t] = l^t, 0 <= l < 1, a pair
-is
+if T^-1 has two bands and columns have equal norm: for c[t] = l^t, 0 <= l < 1, a pair is
 
     l^a sqrt((1 - l^(2 s)) / (1 - l^(2 s + 2 a))),    a = j - i,  s = n - j,
 
@@ -114,8 +113,7 @@ def squared_by_round(
 ) -> np.ndarray:
   """Upper bounds of the squared sensitivity of the first 1, 2, ..., n rounds, [n].
 
-  `coefficients` are c of the matrix T before its columns are scaled, float64 [n], and
-  `scales` are d, positive, of shape [n], or `None`.
+  `coefficients` are c, before scaling, float64 [n]; `scales` d, positive [n], if any.
   """
   if participation.possible_participations > 1:
     coefficients = majorant(coefficients, participation.min_separation)
