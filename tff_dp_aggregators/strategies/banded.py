@@ -1,8 +1,7 @@
 """General banded strategies: lower-triangular with b bands, all entries free.
 
-`optimize` finds the best one with unit columns; `certify` bounds how far a strategy is
-from the best. The error is a few per cent below that of banded Toeplitz strategies with
-the same noise memory.
+`optimize` finds the best with unit columns; `certify` bounds the gap to the best. Their
+error is a few per cent below that of banded Toeplitz strategies with as many buffers.
 
 For a single participation, equal column norms are the best. For several participations,
 early columns may be longer than late ones at the same sensitivity; then
@@ -104,10 +103,9 @@ class Banded(strategy_lib.Strategy):
   ) -> np.ndarray:
     """Exact for a single participation and for num_bands <= min_separation.
 
-    Then columns of one client do not overlap (arXiv:2306.08153), and this is the
-    maximum over patterns of the sum of squared column norms. In round t, only the last
-    of a client's columns can be incomplete. Takes O(n num_bands + n
-    max_participations). In other cases the result is a bound.
+    Then columns of one client do not overlap (arXiv:2306.08153): this is the maximum
+    over patterns of the sum of squared column norms, of which only the last can be
+    incomplete in round t. O(n num_bands + n max_participations). Otherwise a bound.
     """
     participation = self._participation(participation)
     if _columns_overlap(self.num_bands, participation):
@@ -221,11 +219,10 @@ def certify(
   norm; columns of different norms can be better and are not covered by the bound.
 
   The bound is `gram.lower_bound`: a banded X with diagonal entries of at most 1 has
-  tr(V X) <= tr(V) if V is zero within the bands off its diagonal, because X is zero
-  beyond them. V is computed from the strategy (`multiplier`): the further that is from
-  the optimum, the looser the bound. For the maximum error, the weights are found by
-  continuing the optimisation from the strategy. Takes O(n^3) time and O(n^2) memory:
-  for up to a few thousand rounds.
+  tr(V X) <= tr(V) if V is zero within the bands off its diagonal, as X is zero beyond
+  them. V is computed from the strategy (`multiplier`): the further from the optimum,
+  the looser the bound. For the maximum error, the optimisation is continued to find the
+  weights. Takes O(n^3) time and O(n^2) memory: for up to a few thousand rounds.
 
   Args:
     strategy: Any banded strategy; the bound is tightest for (nearly) optimal ones.

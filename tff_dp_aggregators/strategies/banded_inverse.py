@@ -7,13 +7,12 @@ Closed forms are truncated roots of a workload's inverse, A^-exponent:
 `BandedInverse.square_root` is BISR (arXiv:2505.12128), `BandedInverse.root` has other
 exponents (arXiv:2605.18379; one-step correlations with two bands), and `best_root`
 finds the best exponent. `optimize` finds the best bands (BandInvMF, arXiv:2505.12128).
-`python -m benchmarks.banded_inverse` prints errors. For 2000 rounds and 5
-participations 400 rounds apart, the RMSE with 2 and with 16 bands is 40.90 and 15.41
-with BISR, 12.67 and 10.39 with the best root, 12.67 and 8.55 with the best bands.
+`python -m benchmarks.banded_inverse` prints errors. For 2000 rounds, 400 apart, 5
+times, the RMSE with 2 and with 16 bands is 40.90 and 15.41 for BISR, 12.67 and 10.39
+for the best root, 12.67 and 8.55 for the best bands.
 
-`UnitBandedInverse` scales columns to norm 1. That lowers the error by 0.2 to 1.1% in
-the benchmark's cases, and raises it by 2 to 3% for 64 rounds and 4 participations 20
-rounds apart.
+`UnitBandedInverse` scales columns to norm 1. Its error is 0.2 to 1.1% lower in the
+benchmark's cases, and 2 to 3% higher for 64 rounds, 20 apart, 4 times.
 """
 
 import dataclasses

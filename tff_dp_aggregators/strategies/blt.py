@@ -64,13 +64,11 @@ from tff_dp_aggregators.strategies.participation import Participation
 
 _logger = logging.getLogger(__name__)
 
-# Relative decrease of the error for which a decay is added: if a maximum number is
-# given, for `optimize` and `optimize_windowed`, and if none is.
+# Minimum relative decrease of the error by a decay, if a maximum number is given.
 _MIN_GAIN = 5e-6
 _MIN_WINDOW_GAIN = 1e-4
-_DEFAULT_GAIN = 1e-3
-# Minimum difference of momentum and 1 - weight_decay, relative to weight_decay: for
-# closer decays, leading digits of the residues cancel.
+_DEFAULT_GAIN = 1e-3  # The same if no number is given.
+# If two decays of a workload are closer, leading digits of residues cancel.
 _MIN_RELATIVE_DISTANCE = 1e-4
 _SAME_LOSS = 1e-9  # Losses that differ by less are taken to be equal.
 _SMALLEST_MIN_GAIN = 1e-8  # Smaller gains could be rounding errors.
@@ -194,8 +192,7 @@ class BLT(toeplitz.LowerToeplitz):
       and np.all(zeros.values(poles) <= 2.0)
     ):
       return super().squared_error(objective, workload)
-    # Rows: the zeros of B, which are the decays of C. Columns: the poles of B, which
-    # are 1 and the decays of C^-1.
+    # Rows: zeros of B, which are decays of C. Columns: poles, 1 and decays of C^-1.
     to_poles = np.hstack([poles[:, np.newaxis], -zeros.to_poles(poles).T])
     all_poles = np.append(0.0, zeros.values(poles))
     between = exponential_sums.differences(all_poles, all_poles)
@@ -372,11 +369,11 @@ def optimize(
 ) -> BLT:
   """Returns the BLT with the least error.
 
-  Buffers are added one by one as long as each lowers the error by at least the fraction
-  `min_gain` (`blt_search`); a warning is logged if there are fewer than `num_buffers`.
-  The result is not proven to be optimal, but descents from random points have found
-  none better by `min_gain`. Scales are positive and sum to at most 1, so that the
-  sensitivity is exact under any participation.
+  Buffers are added one by one while each lowers the error by at least the fraction
+  `min_gain` (`blt_search`); a warning is logged if they are fewer than `num_buffers`.
+  The result is not proven to be optimal, but no descent from a random point was better
+  by `min_gain`. Scales are positive and sum to at most 1, so that the sensitivity is
+  exact under any participation.
 
   Arguments are those of `banded.optimize`, with any `participation`, and:
 
@@ -434,8 +431,7 @@ def optimize_windowed(
   * `window`: Number of coefficients that are not only the tail, at most `num_rounds`.
     By default `min_separation`, the maximum with which the columns of one client do not
     overlap, or with a tail `num_rounds` if that is better.
-  * `tail`: Whether a decay continues after the window: for clients whose participations
-    end early.
+  * `tail`: Whether a decay continues after the window: if participations end early.
   * `min_gain`: The fraction of the error by which a decay, or the tail, has to lower
     it. By default 1e-4 if `num_decays` is given, and 0.001 if it is not.
   * `participation`: Who may take part when, more than once.

@@ -47,9 +47,8 @@ def fetch(
 ) -> _Kind:
   """Returns the cached strategy, or computes and caches it.
 
-  `kind` is its class, `name` the function that computes it, `version` the version of
-  that function, and `parameters` everything that the result depends on. Errors of the
-  file system are only logged.
+  `kind` is its class; `name` and `version` identify the function that computes it, and
+  `parameters` are all that it depends on. Errors of the file system are only logged.
   """
   folder = directory() if use_cache else None
   if folder is None:

@@ -23,8 +23,7 @@ from tff_dp_aggregators.strategies.participation import Participation
 _FIXED_POINT_TOLERANCE = 1e-6
 _DESCENT_TOLERANCES = {'mean': 1e-8, 'max': 1e-4}
 _ROUNDING = 1e-12  # Inner products of unit columns below this are rounding errors.
-# After so many steps without progress, rounding errors prevent any more.
-_MAX_STALLED_STEPS = 50
+_MAX_STALLED_STEPS = 50  # Steps without progress, because of rounding errors.
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -115,8 +114,7 @@ def optimize(
 
   * `num_rounds`: Rounds n; up to some hundred.
   * `participation`: A single participation, or fixed epochs.
-  * `workload`: The queries whose error is minimised, with an inverse; `None` means
-    prefix sums.
+  * `workload`: The invertible queries whose error is minimised; `None`: prefix sums.
 
   Raises:
     TypeError: If a number is not an integer.

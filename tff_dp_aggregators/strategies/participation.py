@@ -95,7 +95,7 @@ class Participation:
     return tuple(m * self.min_separation for m in range(self.possible_participations))
 
   def allows(self, rounds: Sequence[int]) -> bool:
-    """Whether one client may take part in exactly these rounds, given in order."""
+    """Whether one client may take part in exactly these rounds, in increasing order."""
     gaps = [later - earlier for earlier, later in zip(rounds, rounds[1:])]
     if len(rounds) > self.possible_participations or (
       rounds and not 0 <= rounds[0] <= rounds[-1] < self.num_rounds
@@ -152,8 +152,8 @@ def check_population(
 
   Any `min_separation` successive rounds have no client in common, and all rounds
   together need `clients_per_round * num_rounds` participations. These two conditions
-  are sufficient: let clients take turns. In fixed epochs, rounds that are a multiple of
-  `min_separation` apart share their clients with no other rounds.
+  are sufficient: let clients take turns. In fixed epochs, rounds a multiple of
+  `min_separation` apart share clients with no other rounds. The error says what fits.
   """
   checks.check_positive_int('num_clients', num_clients)
   checks.check_positive_int('clients_per_round', clients_per_round)
@@ -193,8 +193,7 @@ def _clients_needed(cohort: int, limits: Participation) -> int:
   window = min(limits.min_separation, num_rounds)
   if not limits.fixed_epoch:
     return max(cohort * window, -(-cohort * num_rounds // times))
-  # `longer` residue classes have `epochs + 1` rounds, the others `epochs`.
-  epochs, longer = divmod(num_rounds, window)
+  epochs, longer = divmod(num_rounds, window)  # `longer` classes have one more round.
   return longer * max(cohort, -(-cohort * (epochs + 1) // times)) + (
     window - longer
   ) * max(cohort, -(-cohort * epochs // times))
@@ -213,7 +212,7 @@ def _fitting_cohort(population: int, limits: Participation) -> int:
 
 
 def free_bands(limits: Participation) -> int:
-  """Maximum bands with no effect on the sensitivity: a client's columns are disjoint."""
+  """Maximum bands at no cost in sensitivity: a client's columns share no row."""
   returns = limits.possible_participations > 1
   bands = limits.min_separation if returns else limits.num_rounds
   return min(bands, limits.num_rounds, MAX_BANDS)
@@ -222,8 +221,8 @@ def free_bands(limits: Participation) -> int:
 def worst_sum(weights: np.ndarray, participation: Participation) -> np.ndarray:
   """Maximum over allowed patterns of the sum of the weights of a pattern's rounds.
 
-  `weights` are not negative, of shape [..., m], for the first m rounds. Returns an
-  array of shape [...], in O(m max_participations) for each entry.
+  `weights`, of shape [..., m], are not negative and for the first m rounds. The result
+  has shape [...] and takes O(m max_participations) for each entry.
   """
   num_rounds = weights.shape[-1]
   separation = participation.min_separation
@@ -251,8 +250,7 @@ def worst_sum(weights: np.ndarray, participation: Participation) -> np.ndarray:
 def best_before(norms: np.ndarray, participation: Participation) -> np.ndarray:
   """Entry j: maximum sum of norms of earlier rounds of a client who is in round j.
 
-  `norms` are squared norms of columns that do not overlap, of shape [n]. Takes O(n
-  max_participations).
+  `norms` are squared norms of disjoint columns, [n]. Takes O(n max_participations).
   """
   others = participation.possible_participations - 1
   separation = participation.min_separation
@@ -262,8 +260,7 @@ def best_before(norms: np.ndarray, participation: Participation) -> np.ndarray:
       best = np.maximum.accumulate(norms + _delay(best, separation))
     return _delay(best, separation)
   if others:
-    # The largest norms so far in each residue class, not sorted.
-    largest = np.zeros((others, separation))
+    largest = np.zeros((others, separation))  # In each residue class so far, unsorted.
     for first in range(0, len(norms), separation):
       epoch = norms[first : first + separation]
       members = np.arange(len(epoch))

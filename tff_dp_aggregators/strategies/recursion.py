@@ -34,8 +34,7 @@ class Work(NamedTuple):
 class Recursion(abc.ABC):
   """Computes a round's noise from its row of z and buffers of earlier rounds."""
 
-  # True if the noise is `noise_matrix()` times the rows of z that `serve` draws, False
-  # if only its distribution is the same.
+  # Whether the noise equals `noise_matrix()` times rows of z, not only in distribution.
   applies_noise_matrix: ClassVar[bool] = True
 
   @property

@@ -22,8 +22,7 @@ Options = dict[str, int]
 class Option:
   """An option of a kind: a positive integer that limits its strategies."""
 
-  # Name of the argument of `accounting.Mechanism`, of the flag and of the key in JSON.
-  # Several kinds may have an option of the same name.
+  # The argument of `accounting.Mechanism`, flag and JSON key; kinds may share one.
   name: str
   help: str  # Meaning and default, to follow text such as 'For banded: '.
   # Returns the value of a strategy; `None` if it has none.

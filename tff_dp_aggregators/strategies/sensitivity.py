@@ -37,8 +37,7 @@ from tff_dp_aggregators.strategies.participation import Participation
 # Negative entries of G are rounding below this, relative to both columns.
 _ROUNDING = 1e-12
 _PREFIXES = 32  # The general bound is computed for this many prefixes of the rounds.
-# A Toeplitz matrix is made dense for a bound up to this many rounds: 0.1 seconds.
-_MAX_DENSE_ROUNDS = 256
+_MAX_DENSE_ROUNDS = 256  # Of a Toeplitz matrix made dense for a bound: 0.1 seconds.
 
 
 def squared(matrix: np.ndarray, participation: Participation) -> tuple[float, bool]:

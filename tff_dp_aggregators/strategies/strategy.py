@@ -489,9 +489,9 @@ class Cost(NamedTuple):
 
 
 def max_terms(strategy: Strategy) -> Optional[int]:
-  """Maximum rows of z in a round's noise; `None` if they cannot be drawn again.
+  """Maximum rows of z in a round's noise; `None` if drawing them again is not offered.
 
-  That of the recursion, or all earlier rounds, up to `MAX_ROUNDS_WRITTEN_OUT` of them.
+  That of the recursion, or all rounds if there are at most `MAX_ROUNDS_WRITTEN_OUT`.
   """
   recursion, num_rounds = strategy.recursion(), strategy.num_rounds
   if recursion.max_terms is not None or not recursion.applies_noise_matrix:

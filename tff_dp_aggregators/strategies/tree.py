@@ -139,8 +139,7 @@ class BinaryTree(strategy_lib.Strategy):
   def noise_row_norms(self) -> np.ndarray:
     """Takes O(n): a norm depends only on the level of the highest completed node."""
     in_tree = np.arange(self.num_rounds) % self.tree_rounds
-    # The number of 1-bits is the number of nodes that the round completes.
-    completed = np.bitwise_xor(in_tree, in_tree + 1)
+    completed = np.bitwise_xor(in_tree, in_tree + 1)  # A 1-bit for each node completed.
     heights = np.frexp(completed.astype(np.float64))[1] - 1
     return np.sqrt(self.recursion().variance_by_height())[heights]
 
@@ -169,8 +168,7 @@ class BinaryTree(strategy_lib.Strategy):
   def materialize_estimator(self) -> np.ndarray:
     """`B` with `B C = A` for prefix sums A, dense; shape [num_rounds, num_nodes]."""
     matrix = np.zeros((self.num_rounds, self.num_nodes))
-    # (level, estimate) of the nodes that the current prefix consists of.
-    estimates: list[tuple[int, np.ndarray]] = []
+    estimates: list[tuple[int, np.ndarray]] = []  # Of the prefix's nodes, with levels.
     earlier_trees = np.zeros(self.num_nodes)
     for index, (last, level) in enumerate(self._nodes()):
       if last and last % self.tree_rounds == level == 0:
@@ -256,9 +254,8 @@ def pattern_value(
   Computed from the definition, to check the result of `worst_case_rounds` by hand.
 
   Example:
-    Three of five rounds. They are three leaves, two of them below the node of rounds
-    0 and 1, one below that of rounds 2 and 3, and all of them below that of rounds 0
-    to 3: 3 * 1 + 2^2 + 1^2 + 3^2.
+    Three of five rounds: three leaves, two of them below the node of rounds 0 and 1,
+    one below that of 2 and 3, all below that of 0 to 3: 3 * 1 + 2^2 + 1^2 + 3^2.
 
     >>> pattern_value([0, 1, 3], num_rounds=5)
     17

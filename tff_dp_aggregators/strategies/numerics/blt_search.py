@@ -8,17 +8,15 @@ positive output scales if and only if the decays of `C` and of `C^-1` interlace,
 (arXiv:2408.08868 searches the same 2 d numbers, with a penalty). Here they are
 represented by their complements 1 - theta, the *nodes*, increasing from 0, and the
 variables are logarithms of the gaps between them. The first 2 d gaps, up to theta_d and
-from there to decay 0, sum to 1, which keeps every decay in [0, 1]. The sum of the
-scales is the sum of every other gap; the last of these is a fraction of the rest to 1.
-So every point is a strategy with positive, non-increasing coefficients, whose
-sensitivity is exact.
+from there to decay 0, sum to 1, which keeps every decay in [0, 1]. The scales add up to
+every other gap, of which the last is a fraction of the rest to 1. So every point is a
+strategy with positive, non-increasing coefficients, whose sensitivity is exact.
 
 The loss is the logarithm of squared sensitivity times squared error. Both are sums of
 geometric series with positive weights, so no digits are lost, and the cost does not
-depend on the number of rounds. The loss is minimised by Newton's method with finite
-differences of gradients as second derivatives, from several starts and with several
-step lengths in one evaluation. Buffers are added one by one, each at the best of many
-decays; a buffer that has become useless is removed.
+depend on the number of rounds. It is minimised by Newton's method, with second
+derivatives from finite differences of gradients, and several starts and step lengths in
+one evaluation. Buffers are added at the best of many decays; useless ones are removed.
 
 **With a window** (`WindowProblem`), no closed form is faster than the Fourier
 transforms of `series_problem`.
@@ -39,23 +37,17 @@ from tff_dp_aggregators.strategies.numerics import exponential_sums
 from tff_dp_aggregators.strategies.numerics import series_problem
 from tff_dp_aggregators.strategies.participation import Participation
 
-# Step lengths that are tried in one evaluation.
-_STEPS = 2.0 ** np.array([1, 0, -1, -2, -3, -5, -7, -10])
-# No parameter, a logarithm, changes by more than this in a step of length 1.
-_LARGEST_STEP = 2.0
+_STEPS = 2.0 ** np.array([1, 0, -1, -2, -3, -5, -7, -10])  # Step lengths tried.
+_LARGEST_STEP = 2.0  # Maximum change of any parameter in a step of length 1.
 # A gap at either end is also tried closed if its logarithm decreases by this in a step.
 _CLOSING_STEP = -0.5
-# Minimum distance of decays of C^-1 from those of the workload, relative.
-_MIN_RELATIVE_DISTANCE = 1e-4
-# Maximum value of the last parameter's logistic function at a start.
-_MAX_PART = 1 - 1e-6
+_MIN_RELATIVE_DISTANCE = 1e-4  # Of decays of C^-1 from those of the workload.
+_MAX_PART = 1 - 1e-6  # Maximum logistic function of the last parameter at a start.
 _FINITE_DIFFERENCE = 1e-4  # For second derivatives by differences of gradients.
-# Curvatures below this fraction of the largest one are rounding errors.
-_MIN_CURVATURE = 1e-11
-# A descent ends when both gain and decrement of a step are below this fraction of the
-# decrease for which a buffer is added.
+_MIN_CURVATURE = 1e-11  # Smaller ones, relative to the largest, are rounding errors.
+# A descent ends when a step's gain and decrement are below this part of `min_decrease`.
 _TOLERANCE = 1e-2
-_FINAL_TOLERANCE = 1e-14  # The absolute tolerance of the loss in the final descent.
+_FINAL_TOLERANCE = 1e-14  # Absolute tolerance of the loss in the final descent.
 _MAX_STEPS = 40
 _NUM_POSITIONS = 80  # Number of decays at which a new buffer is tried.
 _MAX_LOCAL_MINIMA = 1  # Number of local minima over these decays that are followed.
@@ -173,10 +165,9 @@ def _pattern_products(
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
   """Inner products of the sums of exponentials that start in rounds 0, b, 2b, ...
 
-  In round m b + s, 0 < s <= b, m + 1 participations have begun: their sum for
-  exponential j is r_j^(s-1) S(m + 1), S(m + 1) the sum of m + 1 powers of r_j^b. In the
-  first round of participation m + 1 the diagonal entry 1 is multiplied with r_j^(b-1)
-  S(m).
+  In round m b + s, 0 < s <= b, the sum of m + 1 participations for exponential j is
+  r_j^(s-1) S(m + 1), with S(m + 1) the sum of m + 1 powers of r_j^b. In the first round
+  of participation m + 1, the diagonal entry 1 is multiplied with r_j^(b-1) S(m).
 
   Returns the coefficients of scales_i scales_j in ||C u||^2, and of 2 scales_j, each
   followed by its derivative with respect to p_i or p_j.
@@ -246,10 +237,9 @@ def _matrix_vector(matrix: np.ndarray, vector: np.ndarray) -> np.ndarray:
   return (matrix @ vector[..., np.newaxis])[..., 0]
 
 
-# Parameters are 2 d + 1 numbers. The first 2 d are logarithms of gaps, up to a common
-# factor: from 1 through the decays to 0, without the gap of the last buffer. That gap
-# is the rest to 1 after those of the others, times the logistic function of the last
-# parameter.
+# Parameters are 2 d + 1 numbers. The first 2 d are logarithms of gaps, up to a factor,
+# from 1 over the decays to 0, except that of the last buffer. That one is the rest to 1
+# after those of the other buffers, times the logistic function of the last parameter.
 
 
 def _from_parameters(

@@ -5,9 +5,8 @@ an exponential method of multipliers around it.
 
 There are two implementations of L-BFGS. `bounded` is SciPy's, with bounds, for up to
 some thousand variables: Toeplitz strategies take 10 to 200 evaluations. `lbfgs` is for
-matrices, where evaluations dominate the cost: 500 x 50 variables take 76 evaluations
-and 7 s, with SciPy's 107 and 15 s; for the maximum error, 500 x 20 variables take 665
-and 13 s, with SciPy's 1944 and 55 s.
+matrices, whose evaluations are expensive: 500 x 50 variables take 76 of them and 7 s
+(SciPy's 107 and 15 s); 500 x 20 for the maximum error 665 and 13 s (1944 and 55 s).
 """
 
 import collections
@@ -32,16 +31,13 @@ Descend = Callable[[Loss, np.ndarray, float, Report], np.ndarray]
 
 _MEMORY_BYTES = 2**30
 _MAX_PAIRS = 20
-# After so many steps in a row with a small predicted decrease, the search ends.
-_MAX_SMALL_STEPS = 3
+_MAX_SMALL_STEPS = 3  # Steps in a row with a small predicted decrease.
 _SUFFICIENT_DECREASE = 1e-4
 # Smoothing, relative to the maximum: at first, and the minimum as the gap closes.
 _FIRST_SMOOTHING = 0.1
 _LAST_SMOOTHING = 1e-3
-# This share of the weights is distributed uniformly, so that no weight is zero.
-_UNIFORM_SHARE = 1e-3
-# After so many iterations without progress, rounding errors prevent any more.
-_MAX_STALLED_ROUNDS = 10
+_UNIFORM_SHARE = 1e-3  # Share of the weights that is uniform, so that none is zero.
+_MAX_STALLED_ROUNDS = 10  # Iterations without progress, because of rounding errors.
 _LOG_LOSS_OUTSIDE = 1e4  # Outside of the domain; higher than that of any strategy.
 # Maximum slope of the logarithm of a loss if rounding errors end a search.
 _MAX_SLOPE = 1e-5
@@ -249,8 +245,7 @@ def bounded(
         },
       )
 
-    # L-BFGS-B may stop early when many bounds become active at once: restart it until
-    # it makes no progress.
+    # It may stop early when many bounds become active: restart it while that helps.
     before, result = math.inf, search(start)
     while result.fun < before - tolerance:
       before, result = result.fun, search(result.x)
@@ -301,7 +296,7 @@ def _error_report(progress: Report) -> Report:
 
 
 class Progress:
-  """Shows a progress bar on a terminal, and otherwise logs progress (INFO)."""
+  """A progress bar on a terminal, closed with this object, or log lines (INFO)."""
 
   def __init__(self, name: str):
     import tqdm  # Slow to import, and few callers need it.

@@ -6,14 +6,13 @@ O(n log n) by fast Fourier transforms. Everything is float64.
 
 Rounding: a transform causes errors in all coefficients, relative to the largest one of
 about 1e-16 times the logarithm of the length. So sums and norms are relatively
-accurate, small coefficients are not. `inverse` avoids transforms where that matters.
+accurate, small coefficients are not. `inverse` avoids transforms if that matters.
 """
 
 import numpy as np
 from scipy import fft
 
-# Up to this many coefficients, dividing term by term is as fast as transforms.
-_MAX_DIRECT_TERMS = 256
+_MAX_DIRECT_TERMS = 256  # Up to these, division term by term is as fast as transforms.
 _NUM_START_TERMS = 64  # Newton's iteration starts from this many terms.
 # If coefficients of the inverse are so much larger than the first one, transforms are
 # not used: their rounding errors would exceed the smaller coefficients.

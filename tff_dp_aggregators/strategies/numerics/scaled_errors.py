@@ -23,8 +23,7 @@ in round s' = s + l and has r' in place of r,
     f' = momentum^l f + (r - r') V[s' - 1 - j].
 
 So a row's norm follows from running sums of W^2, products of h and f, and their
-convolutions with W: O(n log n) for each epoch. Derivatives are computed by running this
-backwards.
+convolutions with W: O(n log n) for each epoch. Derivatives run through it backwards.
 
 **Any other workload** needs the matrix B, in O(n^2), or O(n^3) for an array.
 """

@@ -28,12 +28,10 @@ from tff_dp_aggregators.strategies.numerics import power_series
 
 # Newton's method stops when the predicted relative decrease is at most this.
 TOLERANCE = 1e-10
-# Final cost of the barrier, relative to the objective.
-BARRIER_TOLERANCE = 1e-8
+BARRIER_TOLERANCE = 1e-8  # Final cost of the barrier, relative to the objective.
 # Maximum relative excess of the largest row error over the weighted mean of all.
 MAX_TOLERANCE = 2e-6
-# Relative rounding error of values of the objective.
-_ROUNDING = 1e-13
+_ROUNDING = 1e-13  # Relative rounding error of values of the objective.
 _MAX_ITERATIONS = 500  # Far more than a search that converges needs.
 _NEGLIGIBLE_GAIN = 1e-6  # Relative; accepted as convergence after all iterations.
 _SMALLEST_STEP = 1e-10
@@ -144,9 +142,8 @@ class LargestRow:
 def barrier(function: Function, start: int, end: int, weight: float) -> Function:
   """Subtracts `weight` times the logarithms of constrained values from a function.
 
-  With c the inverse series of z, these values are c_j for j < start, c_j - c_{j + 1}
-  for start <= j < end - 1, and c_{end - 1}. If they are positive, c is, and does not
-  increase from `start` to `end - 1`.
+  With c the inverse series of z, these are c_j for j < start, c_j - c_{j + 1} for
+  start <= j < end - 1, and c_{end - 1}: c does not increase from `start` on.
   """
 
   def decreases(rows: np.ndarray) -> np.ndarray:

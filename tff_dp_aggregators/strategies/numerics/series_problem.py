@@ -4,7 +4,7 @@ A *family* maps parameters to the first columns of T and of its inverse, and has
 derivatives; C is T, or T with scaled columns. The objective is the error times the
 squared sensitivity, which does not depend on a common factor. For unscaled strategies
 the latter is taken to be ||C u||^2, u the earliest, densest pattern of rounds; the
-caller has to make sure that it is no larger.
+caller ensures that it is no larger.
 
 **Scales.** In epochs of `min_separation` rounds, a client is in at most one round of
 each. If *columns of one client do not overlap*, the squared sensitivity is the sum of
@@ -16,8 +16,7 @@ If *columns overlap*: a client's p-th round is in epoch p or a later one, so wit
 that decrease, the worst pattern of the first k epochs is the worst of all
 (`toeplitz_sensitivity`), where k is the maximum number of rounds of a client. From the
 k-th epoch on, scales are equal: a smaller one would add noise without lowering the
-sensitivity. So there are k - 1 free ratios; the variables are the square roots of the
-decreases of their logarithms.
+sensitivity. This leaves k - 1 ratios; squared variables are decreases of logarithms.
 """
 
 import dataclasses
@@ -38,8 +37,7 @@ from tff_dp_aggregators.strategies.participation import Participation
 MAX_SCALES = 32
 # Maximum number of shares of one kind; with more runs, successive ones have one share.
 _MAX_SHARES = 32
-# Total share of all runs at the start, relative to that of all columns.
-_FIRST_SHARES = 0.2
+_FIRST_SHARES = 0.2  # Shares of all runs at the start, relative to that of all columns.
 _FIRST_STEP = 0.05  # The decrease of the logarithms of scales at the start.
 # Tolerances of the search, relative to the squared error.
 _TOLERANCES = {'mean': 1e-8, 'max': 1e-4}

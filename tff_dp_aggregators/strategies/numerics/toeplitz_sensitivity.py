@@ -22,11 +22,10 @@ apart do not overlap.
 
 **Pairs.** An increase of c at a large index need not matter: a client who waits for it
 loses more in other terms. Let R_N(l) be the autocorrelation of the first N coefficients
-at lag l. Contributions v_p, v_q of norm 1 in rounds r_p < r_q of a pattern then have
-the inner product <v_p, v_q> R_{n - r_p}(r_q - r_p). (||C u||^2 is convex in each
-contribution, so norm 1 is the worst. Let r_0 = 0, because moving a pattern to the front
-only adds rows.) In u, with equal contributions, it is R_pq = R_{n - p b}((q - p) b).
-Write
+at lag l. Contributions v_p, v_q of norm 1 in rounds r_p < r_q of a pattern have the
+inner product <v_p, v_q> R_{n - r_p}(r_q - r_p). (||C u||^2 is convex in each
+contribution, so norm 1 is the worst. Let r_0 = 0, as moving a pattern to the front only
+adds rows.) In u, with equal contributions, it is R_pq = R_{n - p b}((q - p) b). Write
 
     e_i = r_{i + 1} - r_i - b,    d_i = 1 - <v_i, v_{i + 1}>, from 0 to 2,
 
@@ -96,8 +95,7 @@ import numpy as np
 
 from tff_dp_aggregators.strategies.participation import Participation
 
-# A bound is exact if its relative excess over the attained value is at most this.
-_ROUNDING = 1e-12
+_ROUNDING = 1e-12  # Relative excess over the attained value of an exact bound.
 # Bounds by pairs take m^2 operations and m k numbers, for m coefficients up to the last
 # that is not negligible. Above these limits, they are not computed.
 _MAX_OPERATIONS = 10**8
