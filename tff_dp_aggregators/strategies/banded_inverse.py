@@ -61,7 +61,7 @@ def inverse_root_coefficients(
   if workload is not None:
     if not isinstance(workload, workload_lib.Workload) or not workload.is_toeplitz:
       raise ValueError(
-        'roots are of a strategies.Workload with a constant learning rate, got '
+        'a root needs a strategies.Workload with a constant learning rate, got '
         f'{workload!r}; use banded_inverse.optimize for others.'
       )
     decays = [1.0 - workload.weight_decay, workload.momentum]

@@ -141,7 +141,7 @@ class BLT(toeplitz.LowerToeplitz):
     decays = 1.0 - zeros.values(poles)
     if not np.all(np.abs(decays) <= 1.0 + 1e-12):
       raise ValueError(
-        f'the noise of the inverse grows without end: output_scales '
+        f'the noise of the inverse grows without bound: output_scales '
         f'{self.output_scales} are too large for buffer_decays {self.buffer_decays}.'
       )
     parts = exponential_sums.residues(-zeros.to_poles(poles).T, zeros.to_zeros(poles))

@@ -61,7 +61,7 @@ def fetch(
     os.makedirs(folder, exist_ok=True)
     lock = _lock(path + '.lock')
   except OSError as e:
-    _logger.warning('nothing is kept in %s (%s); set %s', folder, e, _VARIABLE)
+    _logger.warning('nothing is cached in %s (%s); set %s', folder, e, _VARIABLE)
     return compute()
   with lock:
     strategy = _read(path, kind, request)
@@ -85,7 +85,7 @@ def _read(path: str, kind: type[_Kind], request: bytes) -> Optional[_Kind]:
   except FileNotFoundError:
     return None
   except (OSError, ValueError, zipfile.BadZipFile) as e:
-    _logger.warning('a kept strategy cannot be read and is optimised again: %s', e)
+    _logger.warning('a cached strategy cannot be read and is optimised again: %s', e)
     return None
 
 
@@ -96,7 +96,7 @@ def _write(path: str, strategy: strategy_lib.Strategy, request: bytes) -> None:
   try:
     new_files.replace(path, content.getvalue())
   except OSError as e:
-    _logger.warning('the strategy could not be kept as %s: %s', path, e)
+    _logger.warning('the strategy could not be cached as %s: %s', path, e)
 
 
 def _lock(path: str) -> IO[str]:

@@ -17,8 +17,7 @@ import numpy as np
 from tff_dp_aggregators.base import checks
 from tff_dp_aggregators.strategies import workload as workload_lib
 
-# The buffers, by slot.
-Memory = MutableMapping[int, np.ndarray]
+Memory = MutableMapping[int, np.ndarray]  # The buffers, by slot.
 _TOLERANCE = 1e-6  # Relative rounding error that covariances may have.
 
 

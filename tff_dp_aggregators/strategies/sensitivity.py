@@ -34,8 +34,7 @@ from tff_dp_aggregators.strategies import participation as participation_lib
 from tff_dp_aggregators.strategies.numerics import toeplitz_sensitivity
 from tff_dp_aggregators.strategies.participation import Participation
 
-# Negative entries of G are rounding below this, relative to both columns.
-_ROUNDING = 1e-12
+_ROUNDING = 1e-12  # Negative entries of G up to this, relative to both columns.
 _PREFIXES = 32  # The general bound is computed for this many prefixes of the rounds.
 _MAX_DENSE_ROUNDS = 256  # Of a Toeplitz matrix made dense for a bound: 0.1 seconds.
 

@@ -63,8 +63,7 @@ class Strategy(abc.ABC):
   """
 
   num_rounds: int
-  # The name of this class in files and in `checksum`.
-  kind: ClassVar[str]
+  kind: ClassVar[str]  # The name of this class in files and in `checksum`.
   needs_no_matrix: ClassVar[bool] = False
   _kinds: ClassVar[dict[str, type['Strategy']]] = {}
   # Whether the constructor refuses more than MAX_ROUNDS rounds.

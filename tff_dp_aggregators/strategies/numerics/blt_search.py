@@ -492,8 +492,7 @@ class WindowProblem(series_problem.SeriesProblem):
     scales = np.append(scales, [_START_SCALE] * num_missing)
     if not self.has_tail:
       return np.log(np.concatenate([complements, scales]))
-    # The slowest decay, the first one, becomes the tail.
-    tail = [complements[0], scales[0]]
+    tail = [complements[0], scales[0]]  # The slowest decay becomes the tail.
     return np.log(np.concatenate([complements[1:], scales[1:], tail]))
 
   def _bounds(self, size: int) -> tuple[np.ndarray, np.ndarray]:

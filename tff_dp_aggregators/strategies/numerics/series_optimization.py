@@ -26,8 +26,7 @@ from scipy import fft
 from tff_dp_aggregators.strategies.numerics import descent
 from tff_dp_aggregators.strategies.numerics import power_series
 
-# Newton's method stops when the predicted relative decrease is at most this.
-TOLERANCE = 1e-10
+TOLERANCE = 1e-10  # Predicted relative decrease at which Newton's method stops.
 BARRIER_TOLERANCE = 1e-8  # Final cost of the barrier, relative to the objective.
 # Maximum relative excess of the largest row error over the weighted mean of all.
 MAX_TOLERANCE = 2e-6

@@ -48,8 +48,7 @@ _TOLERANCE_OF_SMOOTH, _TOLERANCE_OF_LARGEST = 1e-13, 2e-6
 class Series(NamedTuple):
   """An unscaled Toeplitz strategy as a function of parameters."""
 
-  # First column of C before scaling, up to its last non-zero entry.
-  column: np.ndarray
+  column: np.ndarray  # First column of C before scaling, up to its last non-zero entry.
   noise: np.ndarray  # First column of its inverse, shape [n].
   # From the gradients by `column` and by `noise` to the gradient by the parameters.
   pull_back: Callable[[np.ndarray, np.ndarray], np.ndarray]
