@@ -1,7 +1,7 @@
 """General banded strategies: lower-triangular with b bands, all entries free.
 
-`optimize` finds the best with unit columns; `certify` bounds the gap to the best. Their
-error is a few per cent below that of banded Toeplitz strategies with as many buffers.
+`optimize` finds the best one with unit columns; `certify` bounds the gap to the best.
+Errors are a few per cent below those of banded Toeplitz strategies with as many bands.
 
 For a single participation, equal column norms are the best. For several participations,
 early columns may be longer than late ones at the same sensitivity; then

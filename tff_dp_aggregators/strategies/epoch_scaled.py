@@ -285,7 +285,7 @@ def certify(
     error=problem.error(strategy) ** 2,
     lower_bound=max(
       gram.lower_bound(each, _budget(each, participation), problem.workload, weights)
-      for each in (multiplier, _evened(multiplier, participation))
+      for each in (multiplier, _balanced(multiplier, participation))
     ),
     scope=(
       f'strategies of {num_rounds} rounds with at most {strategy.num_bands} bands, for '
@@ -294,7 +294,7 @@ def certify(
   )
 
 
-def _evened(multiplier: np.ndarray, participation: Participation) -> np.ndarray:
+def _balanced(multiplier: np.ndarray, participation: Participation) -> np.ndarray:
   """Scales rows and columns so that the diagonal repeats from epoch to epoch."""
   diagonal = np.diagonal(multiplier)
   offset = np.arange(len(diagonal)) % participation.min_separation

@@ -219,9 +219,9 @@ def more_bands(limits: Limits) -> Optional[int]:
   """
   if not are_done_early(limits):
     return None
-  done = limits.possible_participations * limits.min_separation
+  span = limits.possible_participations * limits.min_separation
   max_bands = max(_MAX_OVERLAPPING_BANDS, 2 * limits.min_separation)
-  bands = min(2 * done, limits.num_rounds, max_bands, participation_lib.MAX_BANDS)
+  bands = min(2 * span, limits.num_rounds, max_bands, participation_lib.MAX_BANDS)
   return bands if bands > participation_lib.free_bands(limits) else None
 
 
@@ -230,5 +230,5 @@ def are_done_early(limits: Limits) -> bool:
 
   Then it is better to lower the noise of later rounds than to shorten their columns.
   """
-  done = limits.possible_participations * limits.min_separation
-  return limits.possible_participations > 1 and 5 * done < 3 * limits.num_rounds
+  span = limits.possible_participations * limits.min_separation
+  return limits.possible_participations > 1 and 5 * span < 3 * limits.num_rounds

@@ -17,7 +17,7 @@ from tff_dp_aggregators.strategies import tree
 def restarted(
   strategy: strategy_lib.Strategy, num_rounds: int, *, first: Optional[int] = None
 ) -> banded.Banded:
-  """Repeats a strategy: it restarts after its `num_rounds`, until there are enough.
+  """Returns a strategy for `num_rounds` that restarts after the rounds of another.
 
   A server keeps noise of at most the rounds of a block, less one. The noise of
   different blocks is independent, and adds up. The last block may be cut off, and the

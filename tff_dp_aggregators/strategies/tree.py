@@ -234,14 +234,14 @@ def sensitivity_squared(
 
 
 def best_restart(limits: Participation) -> Optional[int]:
-  """The `restart_every` = `min_separation` 2^i with the least RMSE, `None` for none."""
-  best, least = None, BinaryTree(limits.num_rounds).rmse(limits)
+  """The best `restart_every`, `min_separation` 2^i, by RMSE; `None` if none helps."""
+  best, least_error = None, BinaryTree(limits.num_rounds).rmse(limits)
   restart_every = max(2, limits.min_separation)
   while restart_every < limits.num_rounds:
     restarted = BinaryTree(limits.num_rounds, restart_every=restart_every)
     error = restarted.rmse(limits)
-    if error < least:
-      best, least = restart_every, error
+    if error < least_error:
+      best, least_error = restart_every, error
     restart_every *= 2
   return best
 

@@ -194,8 +194,8 @@ def check_matrix(
   return matrix
 
 
-def refuse(wrong: np.ndarray, array: np.ndarray, what: str) -> None:
+def refuse(wrong: np.ndarray, array: np.ndarray, requirement: str) -> None:
   """Raises a ValueError that names the first entry, by rows, where `wrong` is True."""
   if np.any(wrong):
     row, column = np.unravel_index(np.argmax(wrong), wrong.shape)
-    raise ValueError(f'{what}, but [{row}, {column}] is {array[row, column]}.')
+    raise ValueError(f'{requirement}, but [{row}, {column}] is {array[row, column]}.')

@@ -179,21 +179,22 @@ def minimize(
   tolerance: float = TOLERANCE,
 ) -> np.ndarray:
   """Finds a local minimum by Newton's method with line search, from `start`."""
-  z, at = start, function(start)
+  z, current = start, function(start)
   for _ in range(_MAX_ITERATIONS):
-    report(at.value)
-    gradient, hessian = at.slopes()
+    report(current.value)
+    gradient, hessian = current.slopes()
     step = _newton_step(gradient, hessian)
     slope = float(gradient @ step)
     decrease = -slope / 2  # Half the squared Newton decrement.
-    if decrease <= tolerance * abs(at.value):
-      return z + step if function(z + step).value <= at.value else z
-    z, at = _line_search(function, z, at.value, step, slope)
-  if decrease <= _NEGLIGIBLE_GAIN * abs(at.value):
+    if decrease <= tolerance * abs(current.value):
+      return z + step if function(z + step).value <= current.value else z
+    z, current = _line_search(function, z, current.value, step, slope)
+  if decrease <= _NEGLIGIBLE_GAIN * abs(current.value):
     return z  # Slow progress along constraints, possibly due to rounding errors.
   raise descent.ConvergenceError(
     f'no convergence in {_MAX_ITERATIONS} iterations: the quadratic model still '
-    f'gains {decrease:.3g} of {at.value:.6g}, and should gain {tolerance:.3g} relative.'
+    f'gains {decrease:.3g} of {current.value:.6g}, and should gain {tolerance:.3g} '
+    'relative.'
   )
 
 

@@ -16,7 +16,7 @@ If *columns overlap*: a client's p-th round is in epoch p or a later one, so wit
 that decrease, the worst pattern of the first k epochs is the worst of all
 (`toeplitz_sensitivity`), where k is the maximum number of rounds of a client. From the
 k-th epoch on, scales are equal: a smaller one would add noise without lowering the
-sensitivity. This leaves k - 1 ratios; squared variables are decreases of logarithms.
+sensitivity. This leaves k - 1 ratios, whose logarithms are minus squared variables.
 """
 
 import dataclasses
