@@ -385,8 +385,8 @@ def multiplier(
 
 
 def _columns_overlap(num_bands: int, participation: Participation) -> bool:
-  returns = participation.possible_participations > 1
-  return returns and num_bands > participation.min_separation
+  can_return = participation.possible_participations > 1
+  return can_return and num_bands > participation.min_separation
 
 
 def check_separation(num_bands: int, participation: Participation) -> None:

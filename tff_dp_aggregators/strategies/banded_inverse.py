@@ -528,8 +528,8 @@ _DEFAULT_BANDS = 16
 
 def _seconds(limits: registry.Limits, num_bands: int = _DEFAULT_BANDS) -> float:
   """Estimated time; constraints are searched if clients come back within the bands."""
-  returns = limits.possible_participations > 1 and limits.min_separation < num_bands
-  return (1e-3 if returns else 2e-5) * limits.num_rounds
+  can_return = limits.possible_participations > 1 and limits.min_separation < num_bands
+  return (1e-3 if can_return else 2e-5) * limits.num_rounds
 
 
 registry.register(

@@ -479,11 +479,11 @@ def _register(
     workload: workload_lib.WorkloadLike = None,
     **given: int,
   ) -> strategy_lib.Strategy:
-    returns = limits.possible_participations > 1
-    if returns and base.bands and given.get(base.bands):
+    can_return = limits.possible_participations > 1
+    if can_return and base.bands and given.get(base.bands):
       banded.check_separation(given[base.bands], limits)
     unscaled: Any = base.build(limits, workload=workload, **given)
-    if returns:
+    if can_return:
       return optimize(unscaled, participation=limits, workload=workload)
     is_kind = base.strategy is strategy
     return unscaled if is_kind else _search_for(unscaled)[0].of(unscaled)

@@ -213,8 +213,8 @@ def _fitting_cohort(population: int, limits: Participation) -> int:
 
 def free_bands(limits: Participation) -> int:
   """Maximum bands at no cost in sensitivity: a client's columns share no row."""
-  returns = limits.possible_participations > 1
-  bands = limits.min_separation if returns else limits.num_rounds
+  can_return = limits.possible_participations > 1
+  bands = limits.min_separation if can_return else limits.num_rounds
   return min(bands, limits.num_rounds, MAX_BANDS)
 
 

@@ -74,8 +74,8 @@ class InverseRowNorms:
 
       L[t]^-1 (I - E[t] (row block t - 1)),
 
-  where I and the other term share no columns. So its Gram matrix, whose diagonal are
-  the squared row norms, follows from that of the block before:
+  where I and the other term share no columns. So its Gram matrix, with the squared row
+  norms on its diagonal, follows from that of the block before:
 
       S[t] = L[t]^-1 (I + E[t] S[t - 1] E[t]') L[t]^-T.
 
