@@ -63,7 +63,7 @@ class _Toeplitz(strategy_lib.Strategy):
     (arXiv:2306.08153).
   * The coefficients of `T` are non-negative and do not increase from index
     min_separation on, and scales do not increase: the earliest, densest pattern 0, b,
-    2b, ... is the worst (arXiv:2405.13763), whatever rounds epochs have.
+    2b, ... is the worst (arXiv:2405.13763), in whichever rounds scales decrease.
   * Any scales, if for every two rounds of that pattern, their columns have the largest
     inner product of all pairs that are at least as far apart and not earlier.
   """
