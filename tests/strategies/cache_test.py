@@ -131,7 +131,7 @@ def test_a_folder_that_cannot_be_made_is_no_obstacle(
   (tmp_path / 'file').write_text('')
   monkeypatch.setenv('TFF_DP_AGGREGATORS_CACHE', str(tmp_path / 'file' / 'cache'))
   assert cache.fetch(BandedToeplitz, 'f', 1, {}, compute) == STRATEGY
-  assert 'nothing is kept in' in caplog.text
+  assert 'nothing is cached in' in caplog.text
   assert 'TFF_DP_AGGREGATORS_CACHE' in caplog.text
 
 
@@ -141,7 +141,7 @@ def test_a_full_disk_is_no_obstacle(compute, tmp_path, monkeypatch, caplog):
 
   monkeypatch.setattr(cache.new_files, 'replace', fail)
   assert cache.fetch(BandedToeplitz, 'f', 1, {}, compute) == STRATEGY
-  assert 'could not be kept' in caplog.text
+  assert 'could not be cached' in caplog.text
   assert kept(tmp_path) == []
 
 

@@ -1,11 +1,11 @@
-"""General banded strategies: lower-triangular, b bands, every column free.
+"""General banded strategies: lower-triangular with b bands, all entries free.
 
-`optimize` finds the best one with unit columns, `certify` proves how good one is. They
-are a few per cent better than banded Toeplitz strategies at the same noise memory.
+`optimize` finds the best one with unit columns; `certify` bounds the gap to the best.
+Errors are a few per cent below those of banded Toeplitz strategies with as many bands.
 
-For a single participation, no column norms are better than equal ones. For several,
-early columns may be longer than late ones at the same sensitivity: then
-`epoch_scaled.optimize` finds columns and norms of epochs together.
+For a single participation, equal column norms are the best. For several participations,
+early columns may be longer than late ones at the same sensitivity; then
+`epoch_scaled.optimize` optimises columns together with a norm for each epoch.
 """
 
 import dataclasses
@@ -30,7 +30,7 @@ from tff_dp_aggregators.strategies.numerics import descent
 from tff_dp_aggregators.strategies.numerics import gram
 from tff_dp_aggregators.strategies.participation import Participation
 
-# Where an optimisation stops, relative to the squared error.
+# Tolerances of the optimisation, relative to the squared error.
 _TOLERANCES = {'mean': 1e-7, 'max': 1e-4}
 _SMALLEST_TOLERANCES = {'mean': 1e-13, 'max': 1e-7}
 
@@ -73,9 +73,10 @@ class Banded(strategy_lib.Strategy):
 
   @classmethod
   def from_matrix(cls, matrix: Any, num_bands: Optional[int] = None) -> 'Banded':
-    """The strategy with this matrix, lower-triangular and positive on its diagonal.
+    """Returns the strategy with this matrix.
 
-    Beyond `num_bands`, if given, it has to be zero; a ValueError names what is wrong.
+    Raises ValueError unless the matrix is lower-triangular, positive on its diagonal
+    and, if `num_bands` is given, zero beyond these bands.
     """
     if num_bands is not None:
       checks.check_positive_int('num_bands', num_bands)
@@ -102,23 +103,24 @@ class Banded(strategy_lib.Strategy):
   ) -> np.ndarray:
     """Exact for a single participation and for num_bands <= min_separation.
 
-    There columns of one client do not overlap (arXiv:2306.08153): the largest sum of
-    squared column norms over patterns; of one client's columns at most the last one is
-    still open in round t. O(n num_bands + n max_participations). Otherwise a bound.
+    Then columns of one client do not overlap (arXiv:2306.08153): this is the maximum
+    over patterns of the sum of squared column norms, of which only the last can be
+    incomplete in round t. O(n num_bands + n max_participations). Otherwise a bound.
     """
     participation = self._participation(participation)
     if _columns_overlap(self.num_bands, participation):
       return sensitivity_lib.squared_by_round(self.materialize(), participation)
-    so_far = np.cumsum(np.square(self.diagonals), axis=0)
-    before = participation_lib.best_before(so_far[-1], participation)
+    # Row i: squared norms of the first i + 1 entries of each column.
+    partial_norms = np.cumsum(np.square(self.diagonals), axis=0)
+    before = participation_lib.best_before(partial_norms[-1], participation)
     spent = np.zeros(self.num_rounds)
-    for i, norms in enumerate(so_far):
+    for i, norms in enumerate(partial_norms):
       last = (norms + before)[: self.num_rounds - i]
       spent[i:] = np.maximum(spent[i:], last)
     return np.maximum.accumulate(spent)
 
   def squared_or_bound(self, participation: Participation) -> tuple[float, bool]:
-    """sens(C)^2 and True, or a proven upper bound of it and False."""
+    """Exact in the same cases as `sensitivity_squared_by_round`."""
     if _columns_overlap(self.num_bands, participation):
       return sensitivity_lib.squared(self.materialize(), participation)
     norms = np.square(self.diagonals).sum(axis=0)
@@ -126,13 +128,13 @@ class Banded(strategy_lib.Strategy):
     return float((norms + before).max()), True
 
   def noise_row_norms(self) -> np.ndarray:
-    """O(n num_bands^2), without a matrix."""
+    """Takes O(n num_bands^2) time, without an n x n matrix."""
     return np.sqrt(bands.inverse_row_norms(self.diagonals))
 
   def per_query_error(self, workload: workload_lib.WorkloadLike = None) -> np.ndarray:
-    """O(n num_bands^2), without a matrix.
+    """Takes O(n num_bands^2) time, without an n x n matrix.
 
-    O(n^3) for a workload given as an array, or with learning rates of 0.
+    For a workload given as an array, or with learning rates of 0, it takes O(n^3).
     """
     workload = workload_lib.check(self.num_rounds, workload)
     inverse_workload = inverse_diagonals(workload)
@@ -155,33 +157,33 @@ def optimize(
   workload: workload_lib.WorkloadLike = None,
   cache: bool = True,
 ) -> Banded:
-  """The banded strategy with unit columns that has the least error.
+  """Returns the banded strategy with unit columns that has the least error.
 
   With unit columns and participations at least `num_bands` rounds apart, the squared
-  sensitivity is the number of participations (arXiv:2306.08153); so the same are best
-  for all such schemas. As functions of X = C^T C, errors are convex: what is found is
-  the least error of unit columns, for prefix sums the mean squared error to 1e-6 or so
-  and the largest one to 1e-3; `certify` tells.
+  sensitivity is the number of participations (arXiv:2306.08153), so the same strategy
+  is best for all such schemas. Errors are convex functions of X = C^T C, so the result
+  is the global minimum over unit columns: for prefix sums, the mean squared error to
+  about 1e-6 and the maximum to 1e-3; `certify` bounds the gap.
 
-  Time is O(n num_bands^2) a step and memory O(n num_bands), in up to some hundred steps
-  for the mean and a thousand for the largest error. A workload given as an array, or
-  with learning rates of 0, takes O(n^3) and O(n^2).
+  A step takes O(n num_bands^2) time and O(n num_bands) memory; there are up to some
+  hundred steps for the mean and a thousand for the maximum error. A workload given as
+  an array, or with learning rates of 0, takes O(n^3) time and O(n^2) memory.
 
   Args:
     num_rounds: Rounds n.
     num_bands: Bands b; the server carries b - 1 model-sized buffers of noise.
     max_gap: If given, the largest gap that a certificate (`certify`) may leave; takes
       O(n^3) time and O(n^2) memory more.
-    objective: 'mean' for the smallest `rmse`, 'max' for the smallest `max_error`.
+    objective: 'mean' minimises `rmse`, 'max' minimises `max_error`.
     participation: Who may take part when, at least `num_bands` rounds apart, or once.
-    workload: Whose error it is; `None` means prefix sums.
-    cache: Whether to look on disk first, and to keep the result there (see `cache`).
+    workload: The queries whose error is minimised; `None` means prefix sums.
+    cache: Whether to read and write the result on disk (see `cache`).
 
   Raises:
-    TypeError: If a number is not whole.
+    TypeError: If a number is not an integer.
     ValueError: If an argument is out of range or for other rounds, if clients may come
       back in less than `num_bands` rounds, or if `max_gap` cannot be reached.
-    descent.ConvergenceError: In optimisers of other kinds, if one does not converge.
+    descent.ConvergenceError: Only in other optimisers: if one does not converge.
 
   Example:
     >>> strategy = optimize(32, num_bands=4, cache=False)
@@ -210,22 +212,22 @@ def certify(
   objective: str = 'mean',
   workload: workload_lib.WorkloadLike = None,
 ) -> gram.Certificate:
-  """Proves how far a strategy is from the best with as many bands.
+  """Proves how far a strategy is from the best one with as many bands.
 
   For a single participation, that is the best of all strategies with as many bands. For
-  several, at least `num_bands` apart, it is the best of those whose columns have one
-  norm; columns of several norms can be better and are not bounded.
+  several, at least `num_bands` apart, it is the best of those with columns of equal
+  norm; columns of different norms can be better and are not covered by the bound.
 
   The bound is `gram.lower_bound`: a banded X with diagonal entries of at most 1 has
-  tr(V X) <= tr(V) if V is zero within the bands off its diagonal, for X is zero beyond
-  them. V is taken from the strategy (`multiplier`): the further from the optimum, the
-  looser the bound. For the largest error, the weights are found by optimising on from
-  the strategy. O(n^3) time and O(n^2) memory: for up to a few thousand rounds.
+  tr(V X) <= tr(V) if V is zero within the bands off its diagonal, as X is zero beyond
+  them. V is computed from the strategy (`multiplier`): the further from the optimum,
+  the looser the bound. For the maximum error, the optimisation is continued to find the
+  weights. Takes O(n^3) time and O(n^2) memory: for up to a few thousand rounds.
 
   Args:
-    strategy: Any banded strategy; the bound says most about (nearly) optimal ones.
-    objective: 'mean' or 'max', whichever it was optimised for.
-    workload: Whose error it is; `None` means prefix sums.
+    strategy: Any banded strategy; the bound is tightest for (nearly) optimal ones.
+    objective: 'mean' or 'max', the one that the strategy was optimised for.
+    workload: The queries whose error is bounded; `None` means prefix sums.
 
   Example:
     >>> certify(optimize(32, num_bands=4, cache=False)).gap < 1e-5
@@ -284,7 +286,7 @@ def _descend(
   progress: descent.Progress,
   weights: Optional[np.ndarray] = None,
 ) -> descent.Minimum:
-  """Minimises over the diagonals; their columns may have any length."""
+  """Minimises over the diagonals; columns are normalised, so any norm is allowed."""
   errors_of_units = errors_of_diagonals(problem.workload)
 
   def errors(columns: np.ndarray) -> Optional[descent.Evaluated]:
@@ -301,19 +303,19 @@ def _descend(
 def _lower_bound(
   diagonals: np.ndarray, problem: strategy_lib.Problem, weights: np.ndarray
 ) -> float:
-  """A lower bound of the least error there can be, by duality (`certify`)."""
+  """A lower bound of the minimum error, by duality (see `certify`)."""
   dual = multiplier(diagonals, problem.workload, weights)
   budget = math.fsum(np.diagonal(dual))
   return gram.lower_bound(dual, budget, problem.workload, weights)
 
 
 def unit_columns(diagonals: np.ndarray) -> np.ndarray:
-  """Diagonals of the matrix whose columns are divided by their norms."""
+  """Normalises the columns of a matrix given by its diagonals."""
   return diagonals / np.linalg.norm(diagonals, axis=0)
 
 
 def by_columns(columns: np.ndarray, by_units: np.ndarray) -> np.ndarray:
-  """The gradient by columns, from that by what they are once they have norm 1."""
+  """The gradient with respect to columns, from that with respect to unit columns."""
   norms = np.linalg.norm(columns, axis=0)
   units = columns / norms
   return (by_units - units * (units * by_units).sum(axis=0)) / norms
@@ -322,9 +324,10 @@ def by_columns(columns: np.ndarray, by_units: np.ndarray) -> np.ndarray:
 def errors_of_diagonals(
   workload: workload_lib.Checked,
 ) -> Callable[[np.ndarray], descent.Evaluated]:
-  """The errors of a banded strategy by its diagonals.
+  """Returns the errors of a banded strategy as a function of its diagonals.
 
-  Row norms of (C A^-1)^-1, if A^-1 is banded; else by dB = -B dC C^-1, B = A C^-1.
+  They are squared row norms of (C A^-1)^-1 if A^-1 is banded. Otherwise B = A C^-1 is
+  computed, with dB = -B dC C^-1.
   """
   inverse_workload = inverse_diagonals(workload)
   if inverse_workload is None:
@@ -359,7 +362,7 @@ def _dense_errors(
 
 
 def inverse_diagonals(workload: workload_lib.Checked) -> Optional[np.ndarray]:
-  """Those of the inverse of the workload, if it is known and banded."""
+  """The diagonals of the workload's inverse; `None` unless known to be banded."""
   if not isinstance(workload, workload_lib.Workload) or (
     workload.learning_rates is not None and min(workload.learning_rates) == 0
   ):
@@ -370,24 +373,24 @@ def inverse_diagonals(workload: workload_lib.Checked) -> Optional[np.ndarray]:
 def multiplier(
   diagonals: np.ndarray, workload: workload_lib.Checked, weights: np.ndarray
 ) -> np.ndarray:
-  """A positive definite V that is zero within the bands, but for its diagonal.
+  """A positive definite V that is zero within the bands, except on its diagonal.
 
-  `gram.multiplier` with zeros there; if that is indefinite, its diagonal is raised.
+  It is `gram.multiplier` with zeros there, plus a multiple of the identity if needed.
   """
-  found = gram.multiplier(bands.to_dense(diagonals), workload, weights)
+  dual = gram.multiplier(bands.to_dense(diagonals), workload, weights)
   for i in range(1, len(diagonals)):
-    for triangle in (found[i:], found.T[i:]):
+    for triangle in (dual[i:], dual.T[i:]):
       np.einsum('jj->j', triangle[:, : triangle.shape[0]])[:] = 0.0
-  return gram.shift_to_positive(found)
+  return gram.shift_to_positive(dual)
 
 
 def _columns_overlap(num_bands: int, participation: Participation) -> bool:
-  several = participation.possible_participations > 1
-  return several and num_bands > participation.min_separation
+  can_return = participation.possible_participations > 1
+  return can_return and num_bands > participation.min_separation
 
 
 def check_separation(num_bands: int, participation: Participation) -> None:
-  """Refuses bands with which columns of one client would overlap."""
+  """Raises ValueError if two columns of one client would overlap."""
   if _columns_overlap(num_bands, participation):
     raise ValueError(
       f'num_bands={num_bands} is more than min_separation='
@@ -397,12 +400,12 @@ def check_separation(num_bands: int, participation: Participation) -> None:
 
 
 def name(diagonals: np.ndarray) -> str:
-  """What a matrix is called where progress is shown."""
+  """The name of an optimisation in its progress bar and log."""
   return f'banded {diagonals.shape[1]} x {diagonals.shape[0]}'
 
 
 def _seconds(limits: registry.Limits, num_bands: Optional[int] = None) -> float:
-  """Steps, of which the mean error takes up to about 150."""
+  """Estimated time: up to about 150 steps for the mean error."""
   if num_bands is None:
     num_bands = participation_lib.free_bands(limits)
   step = 6e-6 + 0.11e-6 * num_bands + 0.0007e-6 * num_bands**2
@@ -418,7 +421,7 @@ registry.register(
     words='noise correlated over rounds by a banded matrix',
     citations=('arXiv:2306.08153',),
     options=(toeplitz.BANDS,),
-    # Columns of norm 1 with so many bands never overlap for one client.
+    # With so few bands, columns of one client do not overlap, and all have norm 1.
     is_free=lambda limits, num_bands=None: (
       num_bands is None or num_bands <= participation_lib.free_bands(limits)
     ),

@@ -1,18 +1,18 @@
 """Strategies whose inverse is banded Toeplitz: correlated noise without buffers.
 
-Row t of `C^-1 z` needs z of the last `num_bands` rounds only, which can be drawn again
-from the seed, so a server carries no noise from round to round. `C` itself is full.
+Row t of `C^-1 z` needs z of only the last `num_bands` rounds, which can be drawn again
+from the seed, so a server stores no noise from round to round. `C` itself is full.
 
 Closed forms are truncated roots of a workload's inverse, A^-exponent:
 `BandedInverse.square_root` is BISR (arXiv:2505.12128), `BandedInverse.root` has other
-exponents (arXiv:2605.18379), with two bands one-step correlations, and `best_root`
-finds the best one. `optimize` finds the best bands (BandInvMF, arXiv:2505.12128).
-`python -m benchmarks.banded_inverse` prints errors; for 2000 rounds, 400 apart, 5
-times, the RMSE with 2 and with 16 bands is 40.90 and 15.41 by BISR, 12.67 and 10.39 by
-the best root, 12.67 and 8.55 by the best bands.
+exponents (arXiv:2605.18379; one-step correlations with two bands), and `best_root`
+finds the best exponent. `optimize` finds the best bands (BandInvMF, arXiv:2505.12128).
+`python -m benchmarks.banded_inverse` prints errors. For 2000 rounds, 400 apart, 5
+times, the RMSE with 2 and with 16 bands is 40.90 and 15.41 for BISR, 12.67 and 10.39
+for the best root, 12.67 and 8.55 for the best bands.
 
-`UnitBandedInverse` scales columns to norm 1. It gains 0.2 to 1.1% in the benchmark's
-cases; it loses 2 to 3% with 64 rounds, 20 apart, 4 times.
+`UnitBandedInverse` scales columns to norm 1. Its error is 0.2 to 1.1% lower in the
+benchmark's cases, and 2 to 3% higher for 64 rounds, 20 apart, 4 times.
 """
 
 import dataclasses
@@ -36,7 +36,7 @@ from tff_dp_aggregators.strategies.numerics import series_problem
 from tff_dp_aggregators.strategies.numerics import toeplitz_sensitivity
 from tff_dp_aggregators.strategies.participation import Participation
 
-_EXPONENTS = 11  # Which are tried first.
+_NUM_EXPONENTS = 11  # The size of the grid with which `best_root` begins.
 
 
 def inverse_root_coefficients(
@@ -46,9 +46,9 @@ def inverse_root_coefficients(
 ) -> np.ndarray:
   """First column of A^-exponent, for a workload A of infinitely many rounds, float64.
 
-  Of prefix sums, the coefficients of (1 - x)^exponent (arXiv:2505.12128, section 3). Of
-  a Toeplitz workload with momentum and weight decay, those of ((1 - momentum x) (1 -
-  (1 - weight_decay) x))^exponent; a constant learning rate is left out.
+  For prefix sums, the coefficients of (1 - x)^exponent (arXiv:2505.12128, section 3).
+  For a Toeplitz workload with momentum and weight decay, those of ((1 - momentum x)
+  (1 - (1 - weight_decay) x))^exponent; a constant learning rate is ignored.
 
   Example:
     >>> inverse_root_coefficients(4).tolist()
@@ -61,7 +61,7 @@ def inverse_root_coefficients(
   if workload is not None:
     if not isinstance(workload, workload_lib.Workload) or not workload.is_toeplitz:
       raise ValueError(
-        'roots are of a strategies.Workload with a constant learning rate, got '
+        'a root needs a strategies.Workload with a constant learning rate, got '
         f'{workload!r}; use banded_inverse.optimize for others.'
       )
     decays = [1.0 - workload.weight_decay, workload.momentum]
@@ -83,15 +83,15 @@ class BandedInverse(toeplitz.LowerToeplitz):
 
       c[t] = m[1] c[t - 1] + ... + m[p - 1] c[t - p + 1],    c[0] = 1.
 
-  The steps c[t] - c[t + 1] follow the same recursion from t = p - 1 on. So if p - 1
-  successive ones, the last of them at or after p - 2, are not negative, neither is any
-  later one: c does not increase from there on, and if that is from min_separation on,
-  the sensitivity is exact. For `square_root`, c[t] for t < p are the coefficients of
-  (1 - x)^(-1/2), which decrease, and so all of c does, for every n.
+  The decreases c[t] - c[t + 1] follow the same recursion from t = p - 1 on. So if p - 1
+  successive ones, the last of them at or after p - 2, are not negative, no later one
+  is: c does not increase from there on, and if that is from min_separation on, the
+  sensitivity is exact. For `square_root`, c[t] for t < p are the coefficients of
+  (1 - x)^(-1/2), which decrease, so all of c decreases, for every n.
 
   Attributes:
-    coefficients: First column of `C^-1` down to its last band, the first of them
-      positive; a ValueError if their inverse exceeds float64.
+    coefficients: First column of `C^-1` down to its last band; the first coefficient is
+      positive. ValueError if coefficients of the inverse exceed float64.
 
   Example:
     >>> strategy = BandedInverse(4, (1.0, -0.5))
@@ -122,7 +122,7 @@ class BandedInverse(toeplitz.LowerToeplitz):
     num_bands: int,
     workload: Optional[workload_lib.Workload] = None,
   ) -> 'BandedInverse':
-    """BISR, the bands of a workload's inverse square root: `root` with exponent 0.5."""
+    """BISR, the truncated inverse square root of a workload: `root` of exponent 0.5."""
     return cls.root(num_rounds, num_bands, workload=workload)
 
   @classmethod
@@ -134,11 +134,11 @@ class BandedInverse(toeplitz.LowerToeplitz):
     exponent: float = 0.5,
     workload: Optional[workload_lib.Workload] = None,
   ) -> 'BandedInverse':
-    """The bands of A^-exponent, scaled to columns of norm 1.
+    """The first `num_bands` bands of A^-exponent, scaled so column 0 has norm 1.
 
     Later columns are shorter. The exponent is from 0, independent noise, to 1; A is
-    Toeplitz, and prefix sums by default. With two bands, each round takes back
-    `exponent` times the fresh noise of the round before.
+    Toeplitz, by default prefix sums. With two bands, each round subtracts `exponent`
+    times the independent noise of the round before.
 
     Example:
       >>> strategy = BandedInverse.root(num_rounds=128, num_bands=2, exponent=0.9)
@@ -154,11 +154,11 @@ class BandedInverse(toeplitz.LowerToeplitz):
     return len(self.coefficients)
 
   def recursion(self) -> recursion_lib.LastRounds:
-    """Sums over z of the last rounds, which can be drawn again from the seed."""
+    """Sums over rows of z of the last rounds, which can be drawn again."""
     return recursion_lib.LastRounds(np.array([self.coefficients]), remembers='row')
 
   def matrix_coefficients(self) -> np.ndarray:
-    """First column of `C`, float64 of shape [n]; O(n log n) unless they grow."""
+    """First column of `C`, float64 [n]; takes O(n log n) unless coefficients grow."""
     return power_series.inverse(np.array(self.coefficients), self.num_rounds)
 
   def inverse_coefficients(self) -> np.ndarray:
@@ -172,14 +172,14 @@ class UnitBandedInverse(toeplitz.ScaledToeplitz):
 
       C = T diag(1 / |t_j|),    C^-1 = diag(|t_j|) T^-1,    t_j column j of T.
 
-  With two bands (1, -lambda) that is DP-lambda-CGD (arXiv:2601.22334). The sensitivity
-  of a single participation is 1; that of several is exact if of all columns that one
-  client can have, those of the earliest, densest pattern have the largest products
-  (`toeplitz_sensitivity`), as they do with two bands, lambda from 0 to below 1.
+  With two bands (1, -lambda) this is DP-lambda-CGD (arXiv:2601.22334). The sensitivity
+  is 1 for a single participation. For several, it is exact if of all columns that one
+  client can have, those of the earliest, densest pattern have the largest inner
+  products (`toeplitz_sensitivity`). With two bands and 0 <= lambda < 1 they do.
 
   Attributes:
-    coefficients: First column of `T^-1` down to its last band. The first of them has to
-      be positive and is brought to 1, which changes nothing of `C`.
+    coefficients: First column of `T^-1` down to its last band. All are divided by the
+      first, which has to be positive; that does not change `C`.
 
   Example:
     >>> strategy = UnitBandedInverse(3, (1.0, -0.75))
@@ -197,12 +197,12 @@ class UnitBandedInverse(toeplitz.ScaledToeplitz):
     super().__post_init__()
     given = self.unscaled.coefficients
     object.__setattr__(self, 'coefficients', tuple(c / given[0] for c in given))
-    self.__dict__.pop('unscaled')  # That of what was given.
-    _ = self.unscaled  # Which refuses bands whose C is too large.
+    self.__dict__.pop('unscaled')  # It was cached for the coefficients given.
+    _ = self.unscaled  # Raises ValueError if C exceeds float64.
 
   @classmethod
   def of(cls, unscaled: BandedInverse) -> 'UnitBandedInverse':
-    """The strategy with the bands of another, whose columns are brought to one norm."""
+    """Scales the columns of a strategy to norm 1."""
     if not isinstance(unscaled, BandedInverse):
       raise TypeError(f'unscaled must be a strategies.BandedInverse, got {unscaled!r}.')
     return cls(unscaled.num_rounds, unscaled.coefficients)
@@ -216,7 +216,7 @@ class UnitBandedInverse(toeplitz.ScaledToeplitz):
     exponent: float = 0.5,
     workload: Optional[workload_lib.Workload] = None,
   ) -> 'UnitBandedInverse':
-    """`BandedInverse.root` with columns of one norm."""
+    """`BandedInverse.root` with all columns scaled to norm 1."""
     bands = _root_bands(num_rounds, num_bands, exponent, workload)
     return cls(num_rounds, tuple(bands))
 
@@ -241,13 +241,13 @@ class UnitBandedInverse(toeplitz.ScaledToeplitz):
     return 1.0 / self._norms
 
   def recursion(self) -> recursion_lib.Scaled:
-    """That of the unscaled strategy, times a norm a round."""
+    """That of the unscaled strategy, times the norm of each round's column."""
     return recursion_lib.Scaled(
       self.unscaled.recursion(), self._norms, tuple(range(self.num_rounds))
     )
 
   def per_query_error(self, workload: workload_lib.WorkloadLike = None) -> np.ndarray:
-    """O(n) for each band; for a workload given as an array, dense."""
+    """Takes O(n) for each band; needs dense matrices if the workload is an array."""
     workload = workload_lib.check(self.num_rounds, workload)
     if not isinstance(workload, workload_lib.Workload):
       return super().per_query_error(workload)
@@ -256,17 +256,17 @@ class UnitBandedInverse(toeplitz.ScaledToeplitz):
 
 
 def errors_of_noise(workload: workload_lib.Workload, weights: np.ndarray) -> np.ndarray:
-  """Squared row norms of A N, for noise N z that is made of few rows of z; float64 [n].
+  """Squared row norms of A N for noise N z with few rows of z in each; float64 [n].
 
-  Row t of the noise is sum_i W[t, i] z[t - i] for i below p. So z[j] is in rounds j to
-  j + p - 1 only, where it is followed lag by lag, for all j at once. Later a workload
-  only carries on what it remembers of z[j], two numbers: its decayed sum v and its part
-  y of the answer,
+  Row t of the noise is sum_i W[t, i] z[t - i] for i < p. So z[j] enters in rounds j to
+  j + p - 1 only; these are computed lag by lag, for all j at once. After that, the
+  state of the workload that is due to z[j] is two numbers, the decayed sum v and the
+  contribution y to the answer,
 
       v <- momentum v,    y <- (1 - weight_decay) y + learning_rate v.
 
-  Their squares and products, summed up over all such j, follow from those of the round
-  before. `weights`: W, float64 [n, p], p at most n; [t, i] with i > t is unused.
+  Their squares and products, summed over all such j, follow from those of the round
+  before. `weights` is W, float64 [n, p] with p <= n; [t, i] with i > t is unused.
   """
   num_rounds, width = weights.shape
   momentum, kept = workload.momentum, 1.0 - workload.weight_decay
@@ -306,13 +306,13 @@ def best_root(
   workload: Optional[workload_lib.Workload] = None,
   unit_columns: bool = False,
 ) -> Union[BandedInverse, UnitBandedInverse]:
-  """The `BandedInverse.root` of the exponent with the smallest error.
+  """Returns the `BandedInverse.root` of the exponent with the least error.
 
   Arguments are those of `banded.optimize`, with any `participation`, and:
 
   * `num_bands`: Bands of C^-1.
-  * `workload`: Whose root and whose error it is: a Toeplitz one; `None` is prefix sums.
-  * `unit_columns`: Whether it is to be a `UnitBandedInverse.root`.
+  * `workload`: A Toeplitz workload, for both root and error; `None` means prefix sums.
+  * `unit_columns`: Whether to return a `UnitBandedInverse.root`.
 
   Example:
     >>> best = best_root(128, num_bands=2)
@@ -325,19 +325,19 @@ def best_root(
   if unit_columns:
     kind = UnitBandedInverse
 
-  def made(exponent: float) -> Union[BandedInverse, UnitBandedInverse]:
+  def root(exponent: float) -> Union[BandedInverse, UnitBandedInverse]:
     return kind.root(num_rounds, num_bands, exponent=exponent, workload=workload)
 
   def error(exponent: float) -> float:
-    return problem.error(made(exponent))
+    return problem.error(root(exponent))
 
   import scipy.optimize  # Slow to import, and few callers optimise.
 
-  few = np.linspace(0.0, 1.0, _EXPONENTS)
-  best = float(min(few, key=error))
-  around = (max(0.0, best - few[1]), min(1.0, best + few[1]))
-  found = scipy.optimize.minimize_scalar(error, bounds=around, method='bounded')
-  return made(min((float(found.x), best), key=error))
+  grid = np.linspace(0.0, 1.0, _NUM_EXPONENTS)
+  best = float(min(grid, key=error))
+  bounds = (max(0.0, best - grid[1]), min(1.0, best + grid[1]))
+  result = scipy.optimize.minimize_scalar(error, bounds=bounds, method='bounded')
+  return root(min((float(result.x), best), key=error))
 
 
 def optimize(
@@ -349,22 +349,23 @@ def optimize(
   workload: workload_lib.WorkloadLike = None,
   cache: bool = True,
 ) -> BandedInverse:
-  """The strategy with the smallest error of those whose inverse has so many bands.
+  """Returns the strategy with the least error whose inverse has `num_bands` bands.
 
-  Minimises `rmse` or `max_error` by Newton's method (`series_optimization`). What is
-  found is a local minimum, from `square_root`; for a single participation, it was
-  always the same from random starts.
+  Minimises `rmse` or `max_error` by Newton's method (`series_optimization`). The search
+  starts from `square_root` and returns a local minimum. For a single participation,
+  random starts all led to the same one. The first column of C has norm 1.
 
-  Under several participations, it first looks for the best bands if the earliest,
-  densest pattern of rounds was the worst. If it is not, the first column of C is kept
-  non-negative, and non-increasing from `min_separation` on, for as many rounds as it
-  takes to make it so, and the sensitivity exact. That column has norm 1.
+  For several participations, the bands are first optimised as if the earliest, densest
+  pattern of rounds were the worst. If it is not the worst for the result, the first
+  column of C is constrained to be non-negative, and non-increasing from
+  `min_separation` on, for as many rounds as are needed to make that pattern the worst,
+  and so the sensitivity exact.
 
   Arguments are those of `banded.optimize`, with any `participation`, and:
 
   * `num_bands`: Bands of C^-1, at most 4096.
-  * `workload`: Whose error it is; `None` means prefix sums. Given as an array, or with
-    a learning rate that changes, for at most 4096 rounds.
+  * `workload`: The queries whose error is minimised; `None` means prefix sums. An array
+    or a workload whose learning rate changes may have at most 4096 rounds.
 
   Example:
     >>> strategy = optimize(num_rounds=128, num_bands=16, cache=False)
@@ -387,13 +388,14 @@ def optimize(
 
 @dataclasses.dataclass(frozen=True)
 class _Problem(series_problem.SeriesProblem):
-  """What is asked for, checked, with so many bands z of C^-1.
+  """The problem of finding the best bands z of C^-1, with checked arguments.
 
-  The error is that of A D, D = C^-1, and the squared sensitivity ||C u||^2, u the
-  earliest, densest pattern of rounds; that it is no more is up to the caller, who may
-  constrain the first column of C. With the same constraints, SciPy's SLSQP ended 0.03%
-  above (1000 rounds, 16 bands, 4 apart) or not at a strategy at all (2000 rounds, 16
-  bands, 1 apart), and L-BFGS with a barrier 0.2 to 7% above, at ten times the cost.
+  The error is that of A D, D = C^-1, and the squared sensitivity is taken to be
+  ||C u||^2, u the earliest, densest pattern of rounds. The caller has to make sure that
+  it is no larger, and may constrain the first column of C. With the same constraints,
+  SciPy's SLSQP ended 0.03% above (1000 rounds, 16 bands, 4 apart) or not at a strategy
+  at all (2000 rounds, 16 bands, 1 apart), and L-BFGS with a barrier ended 0.2 to 7%
+  above, at ten times the cost.
   """
 
   num_bands: int = 1
@@ -401,12 +403,12 @@ class _Problem(series_problem.SeriesProblem):
   def best_bands(
     self, start: np.ndarray, end: Optional[int], report: descent.Report
   ) -> np.ndarray:
-    """The best bands, [p], up to a factor; the first `end` coefficients constrained."""
+    """The best bands, [p], up to a factor; constrains the first `end` coefficients."""
     if self.objective == 'mean' or series_problem.is_toeplitz(self.workload):
       return self._minimize_sum(
         series_optimization.quadratic(self._matrix()), start, end, report
       )
-    # The error is the maximum of several: closer and closer bounds of it.
+    # The error is the maximum over rows: minimise smooth bounds that get closer to it.
     z = start
     for power in range(1, 11):
       rows = series_optimization.LargestRow(self._rows, 8.0**power)
@@ -427,7 +429,7 @@ class _Problem(series_problem.SeriesProblem):
     pattern = np.zeros(self.num_rounds)
     pattern[list(self.participation.rounds)] = 1.0
     sensitivity = series_optimization.quotient(pattern)
-    # Of degrees -2 and 2: where they have the same value, their sum is least.
+    # They are homogeneous of degrees -2 and 2: their sum is least where they are equal.
     start = start * (sensitivity(start).value / error(start).value) ** 0.25
 
     def total(z: np.ndarray) -> series_optimization.Evaluated:
@@ -440,7 +442,7 @@ class _Problem(series_problem.SeriesProblem):
     )
 
   def _matrix(self) -> np.ndarray:
-    """Q, the error of bands z being z^T Q z."""
+    """The matrix Q such that the error of bands z is z^T Q z."""
     if isinstance(self.workload, workload_lib.Workload) and self.workload.is_toeplitz:
       averaged = self.objective == 'mean'
       return series_optimization.gram(
@@ -459,7 +461,7 @@ def _optimize(problem: _Problem) -> BandedInverse:
   progress = descent.Progress(name)
 
   def report(value: float) -> None:
-    progress(value / 2)  # A sum of two equal numbers, whose product is the error^2.
+    progress(value / 2)  # The sum of two equal numbers whose product is the error^2.
 
   bands = problem.best_bands(start, None, report)
   if not _is_earliest_worst(problem, bands):
@@ -470,9 +472,9 @@ def _optimize(problem: _Problem) -> BandedInverse:
 def _constrained(
   problem: _Problem, start: np.ndarray, report: descent.Report
 ) -> np.ndarray:
-  """The best bands with constraints on the fewest rounds that make them exact.
+  """The best bands, with constraints on as few rounds as make the sensitivity exact.
 
-  The fewest are found to an eighth of the separation.
+  That number of rounds is found to an eighth of the separation.
   """
   too_few = enough = max(problem.separation, problem.num_bands)
   bands = None
@@ -497,8 +499,8 @@ def _constrained(
 
 
 def _is_earliest_worst(problem: _Problem, bands: np.ndarray) -> bool:
-  """Whether the pattern of rounds that was optimised for is the worst one."""
-  return toeplitz_sensitivity.is_earliest(
+  """Whether the pattern that was optimised for, the earliest, is the worst one."""
+  return toeplitz_sensitivity.is_earliest_worst(
     power_series.inverse(bands, problem.num_rounds), problem.participation
   )
 
@@ -516,7 +518,7 @@ def _root_bands(
 
 
 def with_unit_columns(num_rounds: int, bands: np.ndarray) -> BandedInverse:
-  """The strategy with these bands up to a factor, its first column of norm 1."""
+  """The strategy with these bands, scaled so that the first column of C has norm 1."""
   norm = np.linalg.norm(power_series.inverse(bands, num_rounds))
   return BandedInverse(num_rounds, tuple(bands * norm))
 
@@ -525,9 +527,9 @@ _DEFAULT_BANDS = 16
 
 
 def _seconds(limits: registry.Limits, num_bands: int = _DEFAULT_BANDS) -> float:
-  """It looks for the best constraints if clients come back within its bands."""
-  often = limits.possible_participations > 1 and limits.min_separation < num_bands
-  return (1e-3 if often else 2e-5) * limits.num_rounds
+  """Estimated time; constraints are searched if clients come back within the bands."""
+  can_return = limits.possible_participations > 1 and limits.min_separation < num_bands
+  return (1e-3 if can_return else 2e-5) * limits.num_rounds
 
 
 registry.register(
@@ -548,7 +550,7 @@ registry.register(
         words=('1 band', '{} bands'),
         title='bands of the inverse of C',
         meaning='diagonals that are not 0',
-        # What is asked of all is bands of C; those of the inverse are another thing.
+        # A comparison's num_bands are bands of C, not of its inverse.
         is_compared=False,
         is_within_rounds=True,
       ),

@@ -2,43 +2,43 @@
 
     c_0 = 1,    c_i = sum_j output_scales[j] * buffer_decays[j]^(i - 1)
 
-are the coefficients of the Toeplitz matrix `C` (arXiv:2404.16706, section 3). A
-server draws `C^-1 z` with one model-sized buffer a decay, whatever the number of
-rounds. With positive scales, as `optimize` finds them (arXiv:2408.08868), `C` decreases
-along its columns, which makes its sensitivity exact.
+are the coefficients of the Toeplitz matrix `C` (arXiv:2404.16706, section 3). A server
+computes `C^-1 z` with one model-sized buffer for each decay, whatever the number of
+rounds. With positive scales, as in `optimize` (arXiv:2408.08868), `C` decreases along
+its columns, which makes its sensitivity exact.
 
-**Windows and tails.** For several participations, `optimize_windowed` comes to smaller
-errors with more buffers: the decays are cut off after a window, but for one decay, the
-tail, that may go on.
+**Windows and tails.** For several participations, `optimize_windowed` reaches smaller
+errors with more buffers: the decays are cut off after a window, except for an optional
+decay, the tail, which continues.
 
     c_i = [i < window] sum_j output_scales[j] * buffer_decays[j]^(i - 1)
           + tail_scale * tail_decay^(i - 1)
 
 With a window of at most `min_separation` the columns of one client do not overlap, as
-those of banded Toeplitz strategies, whose error two or three decays come close to. The
-tail is for clients that are done early, where small entries far from the diagonal lower
-the error of the many rounds after that. docs/strategies.md has figures.
+for banded Toeplitz strategies; two or three decays nearly reach the error of those. The
+tail is for clients whose participations end early, where small entries far from the
+diagonal lower the error of the many rounds after that. docs/strategies.md has figures.
 
-**How a server draws the noise of a window.** With y = C^-1 z, and for each decay the
-sum s of the last window - 1 rounds,
+**How a server computes the noise of a window.** With y = C^-1 z, and for each decay the
+sum s over the last window - 1 rounds,
 
     y[t] = z[t] - sum_j output_scales[j] s_j[t]
     s_j[t + 1] = decay_j s_j[t] + y[t] - decay_j^(window - 1) y[t - (window - 1)].
 
-y of `window - 1` rounds ago need not be remembered: z can be drawn again, so a second
-copy of the recursion that runs `window - 1` rounds late makes it anew; a third copy
-serves the second; and so on to the first round. That are (n - 2) // (window - 1) + 1
-copies with d buffers each, and as many drawings of z a round. A tail is one sum more in
-each copy, which nothing ends.
+y of `window - 1` rounds ago need not be stored. As z can be drawn again, a second copy
+of the recursion, delayed by `window - 1` rounds, computes it again; a third copy does
+so for the second, and so on back to the first round. These are (n - 2) // (window - 1)
++ 1 copies with d buffers each, and a round draws as many rows of z. A tail is one more
+sum in each copy, from which nothing is subtracted.
 
-Where that is not fewer than `window - 1` buffers, `recursion` is forward substitution;
-and with a tail, with H the windowed matrix and T that of the tail's decay alone, whose
-inverse has two bands,
+If that takes at least `window - 1` buffers, `recursion` is forward substitution. With
+a tail, let H be the windowed matrix and T that of the tail's decay alone, whose inverse
+has two bands. Then
 
     C = H + tail_scale S T = (H T^-1 + tail_scale S) T,    S the shift by one round.
 
-What stands in brackets has `window + 1` bands, so C is a quotient of banded matrices,
-and `window` buffers are enough.
+The matrix in brackets has `window + 1` bands, so C is a quotient of banded matrices,
+and `window` buffers are sufficient.
 """
 
 import dataclasses
@@ -64,26 +64,26 @@ from tff_dp_aggregators.strategies.participation import Participation
 
 _logger = logging.getLogger(__name__)
 
-# By how much of the error one more has to lower it, if a number is asked for or not.
+# Minimum relative decrease of the error by a decay, if a maximum number is given.
 _MIN_GAIN = 5e-6
-_MIN_GAIN_OF_WINDOW = 1e-4
-_GAIN_WORTH_A_BUFFER = 1e-3
-# Decays of a relative distance below this make residues whose first digits cancel.
-_TOO_NEAR = 1e-4
-_ROUNDING = 1e-9  # Losses that are closer are the same.
+_MIN_WINDOW_GAIN = 1e-4
+_DEFAULT_GAIN = 1e-3  # The same if no number is given.
+# If two decays of a workload are closer, leading digits of residues cancel.
+_MIN_RELATIVE_DISTANCE = 1e-4
+_SAME_LOSS = 1e-9  # Losses that differ by less are taken to be equal.
 _SMALLEST_MIN_GAIN = 1e-8  # Smaller gains could be rounding errors.
 _MAX_BUFFERS = 8
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class BLT(toeplitz.LowerToeplitz):
-  """The BLT strategy of given scales and decays.
+  """The BLT strategy with given scales and decays.
 
   Attributes:
     output_scales: omega, one for each buffer, all positive or (as in an inverse) all
-      negative. No buffers make the identity.
-    buffer_decays: theta, all different, each in [-1, 1]. Buffers are sorted from the
-      slowest decay on.
+      negative. Without buffers, `C` is the identity.
+    buffer_decays: theta, all different, each in [-1, 1]. They are sorted in decreasing
+      order, the slowest decay first.
 
   Example:
     >>> strategy = BLT(5, output_scales=(0.5,), buffer_decays=(0.8,))
@@ -118,7 +118,7 @@ class BLT(toeplitz.LowerToeplitz):
 
   @property
   def num_buffers(self) -> int:
-    """d, the number of decays."""
+    """The number d of decays."""
     return len(self.buffer_decays)
 
   def recursion(self) -> recursion_lib.Recursion:
@@ -129,11 +129,11 @@ class BLT(toeplitz.LowerToeplitz):
     return recursion_lib.DecayingSums(np.array(self.buffer_decays), -scales)
 
   def inverse(self) -> 'BLT':
-    """`C^-1`, a BLT of as many buffers; ValueError if its noise would grow without end.
+    """Returns `C^-1`, a BLT with as many buffers; ValueError if its noise is unbounded.
 
     With y = 1 / x, C(x) = 1 + sum_j omega_j / (y - theta_j). The decays of the inverse
-    are the zeros of that, its scales the residues of 1 / C there (arXiv:2404.16706,
-    section 4).
+    are the zeros of this function, its scales the residues of 1 / C there
+    (arXiv:2404.16706, section 4).
     """
     if not self.num_buffers:
       return self
@@ -141,14 +141,14 @@ class BLT(toeplitz.LowerToeplitz):
     decays = 1.0 - zeros.values(poles)
     if not np.all(np.abs(decays) <= 1.0 + 1e-12):
       raise ValueError(
-        f'the noise of the inverse grows without end: output_scales '
+        f'the noise of the inverse grows without bound: output_scales '
         f'{self.output_scales} are too large for buffer_decays {self.buffer_decays}.'
       )
     parts = exponential_sums.residues(-zeros.to_poles(poles).T, zeros.to_zeros(poles))
     return BLT(self.num_rounds, tuple(parts.values), tuple(np.clip(decays, -1.0, 1.0)))
 
   def matrix_coefficients(self) -> np.ndarray:
-    """First column of `C`, float64 of shape [n]; O(n d)."""
+    """First column of `C`, float64 of shape [n]; takes O(n d)."""
     coefficients = np.zeros(self.num_rounds)
     coefficients[0] = 1.0
     for scale, decay in zip(self.output_scales, self.buffer_decays):
@@ -156,11 +156,11 @@ class BLT(toeplitz.LowerToeplitz):
     return coefficients
 
   def inverse_coefficients(self) -> np.ndarray:
-    """First column of `C^-1`, float64 of shape [n]; O(n d)."""
+    """First column of `C^-1`, float64 of shape [n]; takes O(n d)."""
     return self.inverse().matrix_coefficients()
 
   def squared_or_bound(self, participation: Participation) -> tuple[float, bool]:
-    """Exact, and without a matrix, if c does not increase or for one participation."""
+    """Exact, and needs no matrix, for one participation or if c does not increase."""
     is_non_increasing = (
       self._are_scales_positive
       and math.fsum(self.output_scales) <= 1.0
@@ -178,28 +178,28 @@ class BLT(toeplitz.LowerToeplitz):
   def squared_error(
     self, objective: str, workload: workload_lib.WorkloadLike = None
   ) -> float:
-    """For prefix sums at one cost, whatever n.
+    """For prefix sums, the cost does not depend on n.
 
-    The estimator's coefficients are a sum of exponentials, with positive weights if
-    scales are: nothing cancels.
+    The estimator's coefficients are a sum of exponentials. Their weights are positive
+    if the scales are, so no digits cancel.
     """
     workload = workload_lib.check(self.num_rounds, workload)
     poles, zeros = self._poles, self._zeros
-    # The closed form is of powers that do not grow; `inverse` refuses those that do.
+    # The closed form needs powers that do not grow; `inverse` refuses those that do.
     if not (
       workload_lib.is_prefix_sums(workload)
       and self._are_scales_positive
       and np.all(zeros.values(poles) <= 2.0)
     ):
       return super().squared_error(objective, workload)
-    # Rows are the zeros of B, the decays of C; columns its poles: 1, and the inverse's.
+    # Rows: zeros of B, which are decays of C. Columns: poles, 1 and decays of C^-1.
     to_poles = np.hstack([poles[:, np.newaxis], -zeros.to_poles(poles).T])
-    places = np.append(0.0, zeros.values(poles))
-    between = exponential_sums.differences(places, places)
+    all_poles = np.append(0.0, zeros.values(poles))
+    between = exponential_sums.differences(all_poles, all_poles)
     between[1:, 1:] = zeros.to_zeros(poles)
     parts = exponential_sums.residues(to_poles, between)
     value, _, _ = blt_search.squared_error(
-      parts.values, places, blt_search.problem(objective, self._participation(None))
+      parts.values, all_poles, blt_search.problem(objective, self._participation(None))
     )
     return float(value)
 
@@ -209,12 +209,12 @@ class BLT(toeplitz.LowerToeplitz):
 
   @property
   def _poles(self) -> np.ndarray:
-    """Complements of the decays, increasing."""
+    """1 - decay for each decay, increasing."""
     return 1.0 - np.array(self.buffer_decays)
 
   @property
   def _zeros(self) -> exponential_sums.Zeros:
-    """Complements of the inverse's decays."""
+    """1 - decay for each decay of the inverse."""
     scales = np.array(self.output_scales)
     if self._are_scales_positive:
       return exponential_sums.zeros_above(self._poles, scales)
@@ -223,7 +223,7 @@ class BLT(toeplitz.LowerToeplitz):
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class _Windowed(toeplitz.LowerToeplitz):
-  """A BLT that is cut off after a window, but for what a subclass says goes on."""
+  """A BLT that is cut off after a window, with a tail that a subclass may add."""
 
   window: int
   output_scales: tuple[float, ...]
@@ -239,40 +239,40 @@ class _Windowed(toeplitz.LowerToeplitz):
 
   @property
   def _tail(self) -> tuple[float, float]:
-    """Scale and decay of what goes on; a scale of 0 means no tail."""
+    """Scale and decay of the tail; a scale of 0 means no tail."""
     return 0.0, 0.0
 
   @property
   def num_copies(self) -> int:
-    """How many copies of the sums there are, each `window - 1` rounds after another."""
+    """Number of copies of the sums, each `window - 1` rounds behind the one before."""
     if self.window == 1 or self.num_rounds == 1:
       return 0
     return (self.num_rounds - 2) // (self.window - 1) + 1
 
   def recursion(self) -> recursion_lib.Recursion:
-    """That which keeps less: sums of decays in copies, or the last rounds."""
+    """Copies of decaying sums, or the last rounds, whichever needs fewer buffers."""
     tail_scale, tail_decay = self._tail
     tail = ((tail_scale,), (tail_decay,)) if tail_scale else ((), ())
     if not self.buffer_decays or not self.num_copies:
       return BLT(self.num_rounds, *tail).recursion()
-    late = self.window - 1
+    delay = self.window - 1
     decays = np.array(self.buffer_decays + tail[1])
-    if late + len(tail[0]) <= self.num_copies * len(decays):
+    if delay + len(tail[0]) <= self.num_copies * len(decays):
       if tail_scale:
         return recursion_lib.LastRounds.of_quotient(*self._quotient())
       return recursion_lib.LastRounds.solving(self._bands()[np.newaxis])
-    ends = -(decays**late)
-    ends[len(self.buffer_decays) :] = 0.0  # Nothing ends a tail.
+    ends = -(decays**delay)
+    ends[len(self.buffer_decays) :] = 0.0  # A tail does not end.
     return recursion_lib.DecayingSums(
       decays,
       outputs=-np.array(self.output_scales + tail[0]),
       ends=ends,
       copies=self.num_copies,
-      delay=late,
+      delay=delay,
     )
 
   def matrix_coefficients(self) -> np.ndarray:
-    """First column of `C`, float64 of shape [n]; O(n + window d)."""
+    """First column of `C`, float64 of shape [n]; takes O(n + window d)."""
     coefficients = np.zeros(self.num_rounds)
     coefficients[: self.window] = self._bands()
     scale, decay = self._tail
@@ -281,7 +281,7 @@ class _Windowed(toeplitz.LowerToeplitz):
     return coefficients
 
   def inverse_coefficients(self) -> np.ndarray:
-    """First column of `C^-1`; O(n window), or for long windows O(n log n)."""
+    """First column of `C^-1`; takes O(n window), or O(n log n) for long windows."""
     scale, decay = self._tail
     if not scale:
       return power_series.inverse(self._bands(), self.num_rounds)
@@ -295,7 +295,7 @@ class _Windowed(toeplitz.LowerToeplitz):
     return uncut.matrix_coefficients()
 
   def _quotient(self) -> tuple[np.ndarray, np.ndarray]:
-    """First columns of N and M, with `window + 1` and 2 entries: C = N / M."""
+    """First columns of N and M, with `window + 1` and 2 entries, where C = N M^-1."""
     scale, decay = self._tail
     head = self._bands()
     numerator = np.append(head, 0.0)
@@ -306,10 +306,10 @@ class _Windowed(toeplitz.LowerToeplitz):
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class WindowedBLT(_Windowed):
-  """A BLT of given scales and decays whose coefficients are 0 from `window` on.
+  """A BLT with given scales and decays whose coefficients are 0 from `window` on.
 
   Attributes:
-    window: How many coefficients are not 0, at most n; the others are those of `BLT`.
+    window: Number of non-zero coefficients, at most n. For the others, see `BLT`.
 
   Example:
     >>> strategy = WindowedBLT(6, 3, output_scales=(0.5,), buffer_decays=(0.8,))
@@ -327,13 +327,13 @@ class WindowedBLT(_Windowed):
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class TailedBLT(_Windowed):
-  """A windowed BLT, plus a decay that goes on after the window.
+  """A windowed BLT, plus a decay that continues after the window.
 
   Attributes:
-    window: How many coefficients are more than the tail, at most n.
-    output_scales: omega, as in `BLT`, like `buffer_decays`.
-    tail_scale: That of the tail, at least 0; 0 for no tail.
-    tail_decay: That of the tail, from 0 to 1.
+    window: Number of coefficients that are not only the tail, at most n.
+    output_scales: See `BLT`, also for `buffer_decays`.
+    tail_scale: Output scale of the tail, at least 0; 0 for no tail.
+    tail_decay: Decay of the tail, from 0 to 1.
 
   Example:
     >>> strategy = TailedBLT(6, 3, (0.5,), (0.8,), tail_scale=0.125, tail_decay=1.0)
@@ -367,22 +367,22 @@ def optimize(
   workload: workload_lib.WorkloadLike = None,
   cache: bool = True,
 ) -> BLT:
-  """The BLT with the smallest error of prefix sums.
+  """Returns the BLT with the least error.
 
-  Buffers are added one by one while each lowers the error by at least `min_gain` of it
-  (`blt_search`); the log says if they are fewer than `num_buffers`. It is not proven
-  that there is nothing better; descents from random points have found nothing that is
+  Buffers are added one by one while each lowers the error by at least the fraction
+  `min_gain` (`blt_search`); a warning is logged if they are fewer than `num_buffers`.
+  The result is not proven to be optimal, but no descent from a random point was better
   by `min_gain`. Scales are positive and sum to at most 1, so that the sensitivity is
   exact under any participation.
 
   Arguments are those of `banded.optimize`, with any `participation`, and:
 
-  * `num_buffers`: Largest number of buffers, each of the model's size; `None` leaves it
-    to `min_gain`, up to 8.
-  * `min_gain`: By which part of the error a buffer has to lower it, at least 1e-8. By
-    default 5e-6 if `num_buffers` is given, and 0.001 if it is not.
-  * `workload`: Whose error it is; `None` means prefix sums. Only a `Workload` with a
-    constant learning rate, with or without momentum and weight decay.
+  * `num_buffers`: Maximum number of buffers, each of the model's size; `None` means as
+    many as gain `min_gain`, up to 8.
+  * `min_gain`: The fraction of the error by which a buffer has to lower it, at least
+    1e-8. By default 5e-6 if `num_buffers` is given, and 0.001 if it is not.
+  * `workload`: The queries whose error is minimised, a `Workload` with a constant
+    learning rate, with or without momentum and weight decay; `None` means prefix sums.
 
   Example:
     >>> strategy = optimize(num_rounds=1000, num_buffers=3, objective='max')
@@ -390,10 +390,10 @@ def optimize(
     3.2699
   """
   workload = check_workload(num_rounds, workload)
-  asked = strategy_lib.Problem.check(num_rounds, objective, participation, workload)
+  checked = strategy_lib.Problem.check(num_rounds, objective, participation, workload)
   limits = _limits('num_buffers', num_buffers, min_gain, _MIN_GAIN)
-  problem = blt_search.problem(objective, asked.participation, workload)
-  parameters = asked.parameters(limits=limits)
+  problem = blt_search.problem(objective, checked.participation, workload)
+  parameters = checked.parameters(limits=limits)
 
   def compute() -> BLT:
     nodes = blt_search.best_nodes(problem, *limits)
@@ -417,23 +417,23 @@ def optimize_windowed(
   workload: workload_lib.WorkloadLike = None,
   cache: bool = True,
 ) -> Union[WindowedBLT, TailedBLT]:
-  """The windowed BLT with the smallest error of prefix sums, or the tailed one.
+  """Returns the windowed BLT, or the tailed BLT, with the least error.
 
   Scales are positive, the sensitivity under `participation` is exact, and a step takes
-  O(n log n). With a tail, the search starts from the best BLT of one decay more, whose
-  slowest decay becomes the tail. Where that BLT, uncut, is better, it is what is
-  returned, with a window of all rounds: for a `min_separation` of a few rounds.
+  O(n log n). With a tail, the search starts from the best BLT with one more decay; its
+  slowest decay becomes the tail. If that BLT is better without a window, as happens for
+  a `min_separation` of a few rounds, it is returned with a window of all rounds.
 
   Arguments are those of `banded.optimize`, and:
 
-  * `num_decays`: Largest number of decays of the window; `None` leaves it to
+  * `num_decays`: Maximum number of decays in the window; `None` means as many as gain
     `min_gain`, up to 8.
-  * `window`: Coefficients that are more than the tail, at most `num_rounds`; by default
-    `min_separation`, up to which the columns of one client do not overlap, or with a
-    tail `num_rounds` if that is better.
-  * `tail`: Whether a decay goes on after the window: for clients that are done early.
-  * `min_gain`: By which part of the error a decay, or the tail, has to lower it, or it
-    is left out. By default 1e-4 if `num_decays` is given, and 0.001 if it is not.
+  * `window`: Number of coefficients that are not only the tail, at most `num_rounds`.
+    By default `min_separation`, the maximum with which the columns of one client do not
+    overlap, or with a tail `num_rounds` if that is better.
+  * `tail`: Whether a decay continues after the window: if participations end early.
+  * `min_gain`: The fraction of the error by which a decay, or the tail, has to lower
+    it. By default 1e-4 if `num_decays` is given, and 0.001 if it is not.
   * `participation`: Who may take part when, more than once.
   * `workload`: As for `optimize`.
 
@@ -449,14 +449,14 @@ def optimize_windowed(
       'a window is of no use if a client takes part only once; use blt.optimize, or '
       f'give a participation that allows more; got {participation}.'
     )
-  limits = _limits('num_decays', num_decays, min_gain, _MIN_GAIN_OF_WINDOW)
-  chosen = participation.min_separation if window is None else window
+  limits = _limits('num_decays', num_decays, min_gain, _MIN_WINDOW_GAIN)
+  window_size = participation.min_separation if window is None else window
   problem = blt_search.WindowProblem.check(
     num_rounds,
     objective,
     participation,
     check_workload(num_rounds, workload),
-    window=strategy_lib.check_bands(num_rounds, chosen, 'window'),
+    window=strategy_lib.check_bands(num_rounds, window_size, 'window'),
     has_tail=tail,
   )
 
@@ -464,8 +464,8 @@ def optimize_windowed(
     if tail:
       return _optimize_tailed(problem, limits, window is None)
     progress = descent.Progress(f'windowed BLT, {num_rounds} rounds')
-    _, found = problem.search(*limits, progress)
-    return from_logarithms(found, num_rounds, problem.window)
+    _, parameters = problem.search(*limits, progress)
+    return from_logarithms(parameters, num_rounds, problem.window)
 
   strategy: Union[WindowedBLT, TailedBLT] = cache_lib.fetch(
     TailedBLT if tail else WindowedBLT,
@@ -480,30 +480,33 @@ def optimize_windowed(
 
 
 def _limits(
-  name: str, most: Optional[int], min_gain: Optional[float], default_gain: float
+  name: str, max_decays: Optional[int], min_gain: Optional[float], default_gain: float
 ) -> tuple[int, float]:
-  """The most decays, and what one more has to gain; where both are open, much."""
+  """Returns the maximum number of decays, and what one more has to gain."""
   if min_gain is None:
-    min_gain = _GAIN_WORTH_A_BUFFER if most is None else default_gain
+    min_gain = _DEFAULT_GAIN if max_decays is None else default_gain
   if not _SMALLEST_MIN_GAIN <= min_gain < 1:
     raise ValueError(
       f'min_gain must be at least {_SMALLEST_MIN_GAIN} and below 1, got {min_gain}.'
     )
-  most = _MAX_BUFFERS if most is None else most
-  return checks.check_positive_int(name, most), float(min_gain)
+  max_decays = _MAX_BUFFERS if max_decays is None else max_decays
+  return checks.check_positive_int(name, max_decays), float(min_gain)
 
 
 def _warn_if_fewer(
-  strategy: strategy_lib.Strategy, has: int, asked: Optional[int], min_gain: float
+  strategy: strategy_lib.Strategy,
+  num_decays: int,
+  max_decays: Optional[int],
+  min_gain: float,
 ) -> None:
-  """Logs why a strategy has fewer buffers or decays than were asked for."""
-  if asked is not None and has < asked:
+  """Logs why a strategy has fewer buffers or decays than the maximum given."""
+  if max_decays is not None and num_decays < max_decays:
     _logger.warning(
       'the %s has %d exponential decays, not %d: one more would lower the error by '
       'less than %g of it.',
       strategy.kind,
-      has,
-      asked,
+      num_decays,
+      max_decays,
       min_gain,
     )
 
@@ -514,27 +517,27 @@ def _optimize_tailed(
   max_decays, min_gain = limits
   num_rounds = tailed.num_rounds
   progress = descent.Progress(f'tailed BLT, {num_rounds} rounds')
-  loss, found = tailed.search(*limits, progress)
-  without = dataclasses.replace(tailed, has_tail=False)
-  other_loss, other = without.search(*limits, progress)
+  loss, parameters = tailed.search(*limits, progress)
+  without_tail = dataclasses.replace(tailed, has_tail=False)
+  other_loss, other = without_tail.search(*limits, progress)
   nodes = blt_search.best_nodes(tailed.uncut, max_decays + 1, min_gain)
   uncut_loss = float(tailed.uncut.loss_and_slope(nodes)[0])
-  if is_any_window and len(nodes) and uncut_loss < min(loss, other_loss) - _ROUNDING:
-    # A BLT, of which the slowest decay, the first one, is called the tail.
+  if is_any_window and len(nodes) and uncut_loss < min(loss, other_loss) - _SAME_LOSS:
+    # The uncut BLT; its slowest decay, the first one, becomes the tail.
     scales, decays = blt_search.scales_and_decays(nodes)
     head = WindowedBLT(num_rounds, num_rounds, tuple(scales[1:]), tuple(decays[1:]))
     return _with_tail(head, scales[0], decays[0])
   if blt_search.gain(loss, other_loss) < min_gain:
     return _with_tail(from_logarithms(other, num_rounds, tailed.window), 0.0, 1.0)
-  complement, scale = np.exp(found[-2:])
-  head = from_logarithms(found[:-2], num_rounds, tailed.window)
+  complement, scale = np.exp(parameters[-2:])
+  head = from_logarithms(parameters[:-2], num_rounds, tailed.window)
   return _with_tail(head, scale, 1.0 - complement)
 
 
 def from_logarithms(
   parameters: np.ndarray, num_rounds: int, window: int
 ) -> WindowedBLT:
-  """The strategy of the logarithms that `blt_search` searches, without a tail."""
+  """The strategy with parameters of `blt_search.WindowProblem`, without a tail."""
   complements, scales = np.split(np.exp(parameters), 2)
   return WindowedBLT(num_rounds, window, tuple(scales), tuple(1.0 - complements))
 
@@ -546,7 +549,7 @@ def _with_tail(head: WindowedBLT, scale: float, decay: float) -> TailedBLT:
 
 
 def _powers(base: float, count: int) -> np.ndarray:
-  """base^0 to base^(count - 1), each rounded only a few times."""
+  """base^0 to base^(count - 1), each with few rounding errors."""
   width = math.isqrt(count) + 1
   low = np.power(base, np.arange(width))
   high = np.power(base, width * np.arange(-(-count // width)))
@@ -556,7 +559,7 @@ def _powers(base: float, count: int) -> np.ndarray:
 def check_workload(
   num_rounds: int, workload: workload_lib.WorkloadLike
 ) -> workload_lib.Workload:
-  """The workload, if BLTs are optimised for it: a Toeplitz one of different decays."""
+  """Returns the workload; ValueError unless Toeplitz with decays that differ."""
   checked = workload_lib.check(num_rounds, workload)
   if not isinstance(checked, workload_lib.Workload) or not checked.is_toeplitz:
     raise ValueError(
@@ -565,7 +568,7 @@ def check_workload(
       'another kind of strategy for it.'
     )
   apart = abs(checked.momentum - (1.0 - checked.weight_decay))
-  if checked.weight_decay and apart <= _TOO_NEAR * checked.weight_decay:
+  if checked.weight_decay and apart <= _MIN_RELATIVE_DISTANCE * checked.weight_decay:
     raise ValueError(
       f'momentum={checked.momentum} is, or nearly is, 1 - weight_decay with '
       f'weight_decay={checked.weight_decay}, where the errors of BLTs have another '
@@ -580,13 +583,13 @@ def _build_windowed(
   num_decays: Optional[int] = None,
   workload: workload_lib.WorkloadLike = None,
 ) -> Union[WindowedBLT, TailedBLT]:
-  """The best windowed or tailed BLT; the best BLT where nobody comes back."""
+  """The best windowed or tailed BLT; the best BLT for a single participation."""
   num_rounds = limits.num_rounds
-  asked: Any = {'participation': limits, 'workload': workload}
+  arguments: Any = {'participation': limits, 'workload': workload}
   if limits.possible_participations > 1:
-    return optimize_windowed(num_rounds, num_decays=num_decays, tail=tail, **asked)
-  # Nobody comes back, so nothing is to be cut off: the window is all rounds.
-  uncut = optimize(num_rounds, num_buffers=num_decays, **asked)
+    return optimize_windowed(num_rounds, num_decays=num_decays, tail=tail, **arguments)
+  # For a single participation, the best window is all rounds.
+  uncut = optimize(num_rounds, num_buffers=num_decays, **arguments)
   head = WindowedBLT(num_rounds, num_rounds, uncut.output_scales, uncut.buffer_decays)
   return _with_tail(head, 0.0, 0.0) if tail else head
 
@@ -660,7 +663,7 @@ registry.register(
     + ' that is cut off where a client may come back, but for one slow decay',
     citations=_CITATIONS,
     options=(_DECAYS,),
-    # Two searches, one of which looks at the coefficients of all rounds.
+    # There are two searches, one of them over coefficients of all rounds.
     seconds=lambda limits, num_decays=None: 1.0 + 3e-4 * limits.num_rounds,
     why_skip=_why_skip_tail,
   )

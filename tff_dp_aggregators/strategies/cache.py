@@ -1,11 +1,11 @@
-"""Optimised strategies on disk, so that the same one is never optimised twice.
+"""A cache of optimised strategies on disk.
 
 The folder is `$TFF_DP_AGGREGATORS_CACHE`, by default
-`$XDG_CACHE_HOME/tff_dp_aggregators` or `~/.cache/tff_dp_aggregators`; an empty text
-keeps nothing. Files may be deleted at any time, and several processes may use one
-folder. A file names the request that it answers; one that answers another, or is
-damaged, is replaced with a warning. Privacy does not rest on what is read: noise and
-sensitivity both follow from it.
+`$XDG_CACHE_HOME/tff_dp_aggregators` or `~/.cache/tff_dp_aggregators`; the empty string
+turns the cache off. Files may be deleted at any time, and several processes may use one
+folder. A file contains the request that it answers; if that is another request or the
+file is damaged, it is replaced with a warning. Privacy does not depend on the cache:
+noise and sensitivity are both computed from the strategy that was read.
 """
 
 import hashlib
@@ -29,10 +29,10 @@ _Kind = TypeVar('_Kind', bound=strategy_lib.Strategy)
 
 
 def directory() -> Optional[str]:
-  """Where strategies are kept, or None if they are not."""
-  chosen = os.environ.get(_VARIABLE)
-  if chosen is not None:
-    return chosen or None
+  """Returns the folder of the cache, or `None` if the cache is off."""
+  configured = os.environ.get(_VARIABLE)
+  if configured is not None:
+    return configured or None
   base = os.environ.get('XDG_CACHE_HOME') or os.path.join('~', '.cache')
   return os.path.join(os.path.expanduser(base), 'tff_dp_aggregators')
 
@@ -45,23 +45,23 @@ def fetch(
   compute: Callable[[], _Kind],
   use_cache: bool = True,
 ) -> _Kind:
-  """The strategy that `compute` returns, from disk if it is there.
+  """Returns the cached strategy, or computes and caches it.
 
-  `kind` is its class, `name` what computes it, in this `version`, and `parameters` all
-  that it depends on. Trouble with the folder is only logged.
+  `kind` is its class; `name` and `version` identify the function that computes it, and
+  `parameters` are all that it depends on. Errors of the file system are only logged.
   """
   folder = directory() if use_cache else None
   if folder is None:
     return compute()
   content = {'name': name, 'version': version, 'parameters': parameters}
-  request = json.dumps(content, sort_keys=True, default=_plain).encode()
+  request = json.dumps(content, sort_keys=True, default=_json_value).encode()
   digest = hashlib.sha256(request).hexdigest()[:32]
   path = os.path.join(folder, f'{name}-{digest}.npz')
   try:
     os.makedirs(folder, exist_ok=True)
     lock = _lock(path + '.lock')
   except OSError as e:
-    _logger.warning('nothing is kept in %s (%s); set %s', folder, e, _VARIABLE)
+    _logger.warning('nothing is cached in %s (%s); set %s', folder, e, _VARIABLE)
     return compute()
   with lock:
     strategy = _read(path, kind, request)
@@ -75,17 +75,17 @@ def _read(path: str, kind: type[_Kind], request: bytes) -> Optional[_Kind]:
   try:
     strategy = strategy_lib.Strategy.load(path)
     with zipfile.ZipFile(path) as archive:
-      answered = archive.comment
-    if answered != request:
-      said = answered.decode(errors='replace')
-      raise ValueError(f'{path}: answers {said!r}, not {request.decode()!r}.')
+      stored_request = archive.comment
+    if stored_request != request:
+      text = stored_request.decode(errors='replace')
+      raise ValueError(f'{path}: answers {text!r}, not {request.decode()!r}.')
     if not isinstance(strategy, kind):
       raise ValueError(f'{path}: holds a {strategy.kind}, not a {kind.kind}.')
     return strategy
   except FileNotFoundError:
     return None
   except (OSError, ValueError, zipfile.BadZipFile) as e:
-    _logger.warning('a kept strategy cannot be read and is optimised again: %s', e)
+    _logger.warning('a cached strategy cannot be read and is optimised again: %s', e)
     return None
 
 
@@ -96,15 +96,15 @@ def _write(path: str, strategy: strategy_lib.Strategy, request: bytes) -> None:
   try:
     new_files.replace(path, content.getvalue())
   except OSError as e:
-    _logger.warning('the strategy could not be kept as %s: %s', path, e)
+    _logger.warning('the strategy could not be cached as %s: %s', path, e)
 
 
 def _lock(path: str) -> IO[str]:
-  """Waits for an exclusive lock, which lasts until the file is closed."""
+  """Waits for an exclusive lock, which is held until the file is closed."""
   file = open(path, 'a', encoding='utf-8')
   try:
     import fcntl
-  except ImportError:  # Windows has none: several processes may optimise the same.
+  except ImportError:  # Windows: several processes may compute the same strategy.
     return file
   try:
     fcntl.flock(file, fcntl.LOCK_EX)
@@ -114,8 +114,8 @@ def _lock(path: str) -> IO[str]:
   return file
 
 
-def _plain(value: Any) -> Any:
-  """What stands for a value in a request; json.dumps asks where it cannot tell."""
+def _json_value(value: Any) -> Any:
+  """Encodes what json.dumps cannot, for a request."""
   if isinstance(value, np.ndarray):
     return ['array', strategy_lib.array_digest(value)]
   if isinstance(value, Participation):

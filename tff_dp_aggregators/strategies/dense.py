@@ -1,7 +1,7 @@
-"""Dense strategies: any lower-triangular matrix, and the best there is for small n.
+"""Dense strategies: any lower-triangular matrix, and the optimal one for small n.
 
-Other strategies are measured by them: a server that draws dense noise carries a buffer
-for every round, and optimising takes O(n^3) a step.
+They serve as a reference for other strategies: a server needs a buffer of noise for
+every round, and a step of the optimisation takes O(n^3).
 """
 
 import dataclasses
@@ -19,12 +19,11 @@ from tff_dp_aggregators.strategies.numerics import descent
 from tff_dp_aggregators.strategies.numerics import gram as gram_lib
 from tff_dp_aggregators.strategies.participation import Participation
 
-# Where an optimisation stops, relative to the squared error.
+# Tolerances of the optimisation, relative to the squared error.
 _FIXED_POINT_TOLERANCE = 1e-6
 _DESCENT_TOLERANCES = {'mean': 1e-8, 'max': 1e-4}
-_ROUNDING = 1e-12  # Products of unit columns below this are rounding.
-# So many steps without progress mean that rounding allows no more.
-_MAX_STALLED_STEPS = 50
+_ROUNDING = 1e-12  # Inner products of unit columns below this are rounding errors.
+_MAX_STALLED_STEPS = 50  # Steps without progress, because of rounding errors.
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -57,17 +56,17 @@ class Dense(strategy_lib.Strategy):
   def sensitivity_squared_by_round(
     self, participation: Optional[Participation] = None
   ) -> np.ndarray:
-    """What is exact and what a bound: see `sensitivity`, the module."""
+    """Exact or upper bounds: see the module `sensitivity`."""
     participation = self._participation(participation)
     return sensitivity_lib.squared_by_round(self.matrix, participation)
 
   def squared_or_bound(self, participation: Participation) -> tuple[float, bool]:
-    """Exact, too, if all columns of one client are orthogonal, as by `optimize`."""
+    """Exact also if all columns of one client are orthogonal, as in `optimize`."""
     squared, exact = sensitivity_lib.squared(self.matrix, participation)
     return squared, exact or self._is_orthogonal(participation)
 
   def per_query_error(self, workload: workload_lib.WorkloadLike = None) -> np.ndarray:
-    """O(n^3)."""
+    """Takes O(n^3)."""
     workload = workload_lib.check(self.num_rounds, workload)
     return workload_lib.errors(self.matrix, workload)
 
@@ -76,7 +75,7 @@ class Dense(strategy_lib.Strategy):
     return self.matrix.copy()
 
   def _is_orthogonal(self, participation: Participation) -> bool:
-    """Whether columns that one client can have are orthogonal, up to rounding."""
+    """Whether all columns of one client are orthogonal, up to rounding."""
     units = self.matrix / np.linalg.norm(self.matrix, axis=0)
     rounds = np.arange(self.num_rounds)
     gaps = np.abs(rounds[:, np.newaxis] - rounds)
@@ -95,30 +94,30 @@ def optimize(
   workload: workload_lib.WorkloadLike = None,
   cache: bool = True,
 ) -> Dense:
-  """The strategy with the least error of all; sens(C) = 1, or sqrt(k) (see below).
+  """Returns the strategy with the least error; sens(C) = 1, or sqrt(k) (see below).
 
-  For a single participation, C has unit columns; for the mean it is found as in
-  arXiv:2202.08312, theorem 3.2.
+  For a single participation, C has unit columns; for the mean error it is computed as
+  in arXiv:2202.08312, theorem 3.2.
 
-  In fixed epochs (arXiv:2211.06530), columns that one client can have are kept
+  In fixed epochs (arXiv:2211.06530), all columns of one client are constrained to be
   orthogonal (as in arXiv:2306.08153), and their squared norms sum to 1. If a client may
-  take part in every epoch, no strategy is better. For sens(C)^2 is the largest
+  take part in every epoch, no strategy is better. Proof: sens(C)^2 is the maximum of
   tr(R X[c, c]) over residue classes c and Gram matrices R of contributions (positive
-  semidefinite, with ones on the diagonal); by duality the optimal X minimises
-  tr(M X^-1) + tr(V X) for some V made of multiples of worst R's; so V = X^-1 M X^-1,
-  which is definite, and so are these R. A linear function that is largest at a definite
-  R does not depend on its entries off the diagonal: X[c, c] is diagonal. If a client
-  may take part in k epochs only, all columns have norm 1 and the sensitivity is
-  sqrt(k). `certify` bounds what could be better.
+  semidefinite, with ones on the diagonal). By duality the optimal X minimises
+  tr(M X^-1) + tr(V X) for some V made of multiples of maximising R's. So V = X^-1 M
+  X^-1, which is definite, and so are these R. A linear function that has its maximum at
+  a definite R does not depend on the entries of R off the diagonal, so X[c, c] is
+  diagonal. If a client may take part in only k epochs, all columns have norm 1 and the
+  sensitivity is sqrt(k); `certify` bounds how much better another strategy could be.
 
   Arguments are those of `banded.optimize`, and:
 
   * `num_rounds`: Rounds n; up to some hundred.
-  * `participation`: A single one, or fixed epochs.
-  * `workload`: Whose error it is, with an inverse; `None` means prefix sums.
+  * `participation`: A single participation, or fixed epochs.
+  * `workload`: The invertible queries whose error is minimised; `None`: prefix sums.
 
   Raises:
-    TypeError: If a number is not whole.
+    TypeError: If a number is not an integer.
     ValueError: If an argument is out of range, if the workload has no inverse, or if
       clients come back after min_separation rounds or more, not in fixed epochs.
 
@@ -155,21 +154,21 @@ def certify(
 ) -> gram_lib.Certificate:
   """Proves how far a strategy is from the best of all strategies, banded or not.
 
-  The bound is `gram.lower_bound`. A contribution of one client is a vector u_i of norm
-  at most 1 in each of its rounds i. Let V be a positive semidefinite matrix that is
-  zero but for pairs of rounds that one client can have in fixed epochs, and equal to
-  v[c] on the diagonal for the rounds of residue class c. Then V restricted to a class
-  is v[c] times the Gram matrix of unit vectors, so of possible contributions, and
-  tr(V C^T C), the sum of what they come to, is at most sens(C)^2 sum_c v[c].
+  The bound is `gram.lower_bound`. A client contributes a vector u_i of norm at most 1
+  in each of its rounds i. Let V be a positive semidefinite matrix that is zero except
+  for pairs of rounds that one client can have in fixed epochs, and equal to v[c] on the
+  diagonal for the rounds of residue class c. Then V restricted to a class is v[c] times
+  the Gram matrix of unit vectors, which are possible contributions, and tr(V C^T C), a
+  sum over classes of v[c] times ||C u||^2, is at most sens(C)^2 sum_c v[c].
 
-  If a client can have k of the rounds of its class only, V is diagonal, and v[c] the
-  larger of its largest entry and of the k-th part of its sum over the class; for V is
-  then v[c] times a mean of diagonals with ones for k rounds.
+  If a client can have only k of the rounds of its class, V is diagonal, and v[c] is the
+  larger of its maximum entry and of 1 / k of its sum over the class, because V is then
+  at most v[c] times a mean of diagonals with ones for k rounds.
 
-  V comes from the optimum, as in `banded.certify`, and takes as long to find. Clients
-  that come back after min_separation rounds or more have all patterns of fixed epochs
-  and some more, so the bound holds, but is not the best possible. Arguments are those
-  of `optimize`, whatever the strategy.
+  V is computed from the optimum, as in `banded.certify`, and takes as long as that.
+  Clients that come back after min_separation rounds or more have all patterns of fixed
+  epochs and some more, so the bound holds, but is not tight. Arguments are those of
+  `optimize`, and any strategy.
   """
   problem = _DenseProblem.check(strategy.num_rounds, objective, participation, workload)
   return gram_lib.Certificate(
@@ -181,7 +180,7 @@ def certify(
 
 @dataclasses.dataclass(frozen=True)
 class _DenseProblem(strategy_lib.Problem):
-  """What is asked for, of any matrix."""
+  """The problem of finding the best matrix."""
 
   def __post_init__(self) -> None:
     diagonal = np.diagonal(workload_lib.apply(self.workload, np.eye(self.num_rounds)))
@@ -193,7 +192,7 @@ class _DenseProblem(strategy_lib.Problem):
 
   @property
   def classes(self) -> np.ndarray:
-    """For each round, the number of the group of rounds that one client can have."""
+    """The class of each round: rounds of one class can be of the same client."""
     rounds = np.arange(self.num_rounds)
     if self.participation.possible_participations == 1:
       return rounds
@@ -206,7 +205,7 @@ class _DenseProblem(strategy_lib.Problem):
     return possible >= np.bincount(self.classes).max()
 
   def solve(self) -> descent.Minimum:
-    """X = C^T C, and the weights of the errors whose sum it minimises."""
+    """Returns the optimal X = C^T C, and the weights of the errors it minimises."""
     progress = descent.Progress(f'dense {self.num_rounds}')
     if self.objective == 'mean' and self.participation.possible_participations == 1:
       workload = workload_lib.apply(self.workload, np.eye(self.num_rounds))
@@ -214,7 +213,7 @@ class _DenseProblem(strategy_lib.Problem):
     return _descend(self, progress)
 
   def lower_bound(self) -> float:
-    """A lower bound of the least error there can be, by duality (`certify`)."""
+    """A lower bound of the minimum error, by duality (see `certify`)."""
     optimum = self.solve()
     matrix = gram_lib.factor(optimum.point)
     multiplier = gram_lib.multiplier(matrix, self.workload, optimum.weights)
@@ -242,7 +241,7 @@ class _DenseProblem(strategy_lib.Problem):
 
 
 def _fixed_point(workload: np.ndarray, progress: descent.Progress) -> descent.Minimum:
-  """The least mean error for a single participation: arXiv:2202.08312, theorem 3.2.
+  """Minimises the mean error, single participation: arXiv:2202.08312, theorem 3.2.
 
   Let L = diag(multipliers) of the constraints X[i, i] <= 1, and U diag(s) V^T the
   singular value decomposition of A L^1/2. Then X = L^-1/2 V diag(s) V^T L^-1/2
@@ -250,9 +249,9 @@ def _fixed_point(workload: np.ndarray, progress: descent.Progress) -> descent.Mi
 
       X[i, i] = (V diag(s) V^T)[i, i] / L[i, i].
 
-  At the optimum these are all the same, so L is set to the diagonal of V diag(s) V^T
-  until it stays what it is. The error of X is tr(A X^-1 A^T) max_i X[i, i] = sum(s)
-  max_i X[i, i], and sum(s)^2 / tr(L) a lower bound (`gram.lower_bound`).
+  At the optimum these are all equal, so L is set to the diagonal of V diag(s) V^T until
+  it converges. The error of X is tr(A X^-1 A^T) max_i X[i, i] = sum(s) max_i X[i, i],
+  and sum(s)^2 / tr(L) is a lower bound (`gram.lower_bound`).
   """
   multipliers = np.ones(len(workload))
   best_gap, stalled = np.inf, 0
@@ -273,12 +272,12 @@ def _fixed_point(workload: np.ndarray, progress: descent.Progress) -> descent.Mi
 
 
 def _descend(problem: _DenseProblem, progress: descent.Progress) -> descent.Minimum:
-  """The optimum with orthogonal columns in every residue class.
+  """Finds the optimum with orthogonal columns in every residue class.
 
-  Over all X that are zero off the diagonal for two rounds of a class, which are then
-  scaled: to a diagonal that sums to 1 over each class if a client can have all of it,
-  and otherwise to a diagonal of ones. For a single participation, every round is a
-  class of its own.
+  The search is over all X that are zero off the diagonal for two rounds of a class.
+  They are scaled: to a diagonal that sums to 1 over each class if a client can have all
+  of its rounds, and otherwise to a diagonal of ones. For a single participation, every
+  round is its own class.
   """
   scale = _Scale(problem)
 
@@ -304,7 +303,7 @@ def _descend(problem: _DenseProblem, progress: descent.Progress) -> descent.Mini
 
 
 class _Scale:
-  """Makes any positive definite matrix one that `_descend` is to choose from."""
+  """Scales any positive definite matrix to satisfy the constraints of `_descend`."""
 
   def __init__(self, problem: _DenseProblem):
     classes = problem.classes
@@ -317,7 +316,7 @@ class _Scale:
     return np.where(self._free, unscaled, 0.0) / np.outer(norms, norms)
 
   def pull_back(self, unscaled: np.ndarray, by_gram: np.ndarray) -> np.ndarray:
-    """Gradient by the unscaled matrix, from that by the scaled one; both symmetric."""
+    """The gradient by the unscaled matrix, from that by the scaled; both symmetric."""
     squares = self._sums(np.diagonal(unscaled))
     norms = np.sqrt(squares)
     by_unscaled = np.where(self._free, by_gram, 0.0) / np.outer(norms, norms)

@@ -1,11 +1,11 @@
 """Strategies whose columns get shorter from epoch to epoch.
 
-If clients come back, a client's squared sensitivity is a sum over its rounds, and a
-large column in the first rounds may be paid for by smaller ones in the last. Early
-noise is in every later prefix sum, so that is worth it: 1 to 3% of the error, for
-nothing in memory, with one scale for each epoch of `min_separation` rounds.
-`benchmarks/round_scales.py` prints how little scales of rounds gain more, and `certify`
-proves that no norms whatever gain more.
+If clients take part repeatedly, the squared sensitivity is a sum over a client's
+rounds, so longer columns in the first rounds can be offset by shorter ones in the last.
+Early noise is in every later prefix sum, so this lowers the error, by 1 to 3%, without
+more memory, with one scale for each epoch of `min_separation` rounds.
+`benchmarks/round_scales.py` prints how little is gained by a scale for each round, and
+`certify` bounds what any column norms could gain.
 """
 
 import dataclasses
@@ -32,7 +32,7 @@ from tff_dp_aggregators.strategies.numerics import scaled_errors
 from tff_dp_aggregators.strategies.numerics import series_problem
 from tff_dp_aggregators.strategies.participation import Participation
 
-# Where an optimisation of banded strategies stops, relative to the squared error.
+# Tolerances of optimising banded strategies, relative to the squared error.
 _TOLERANCES = {'mean': 1e-7, 'max': 1e-4}
 _Scaled = TypeVar('_Scaled', bound='EpochScaled')
 
@@ -41,11 +41,11 @@ _Scaled = TypeVar('_Scaled', bound='EpochScaled')
 class EpochScaled(toeplitz.ScaledToeplitz):
   """C[i, j] = T[i, j] * (scale of round j), T lower-triangular and Toeplitz.
 
-  A subclass has the fields of a Toeplitz strategy after these, and says of which.
+  A subclass states the class of `T` and has the fields of that class after these.
 
   Attributes:
-    epoch_starts: The rounds in which another scale begins, in rising order from 0.
-    epoch_scales: The scale from each of them on, positive.
+    epoch_starts: The first round of each scale, in increasing order from 0.
+    epoch_scales: The scales, positive, one for each of `epoch_starts`.
     unscaled_kind: The class of `T`.
   """
 
@@ -69,7 +69,7 @@ class EpochScaled(toeplitz.ScaledToeplitz):
         f'got {scales}.'
       )
     object.__setattr__(self, 'epoch_scales', scales)
-    for name in self._unscaled_names:  # As they are checked.
+    for name in self._unscaled_names:  # The values as checked and converted by `T`.
       object.__setattr__(self, name, getattr(self.unscaled, name))
 
   @property
@@ -90,7 +90,7 @@ class EpochScaled(toeplitz.ScaledToeplitz):
     epoch_starts: Iterable[int] = (0,),
     epoch_scales: Iterable[float] = (1.0,),
   ) -> _Scaled:
-    """The strategy with these scales; without any, the unscaled one as this kind."""
+    """Returns the strategy with these scales; by default a single one of 1."""
     return cls(
       epoch_starts=tuple(epoch_starts),
       epoch_scales=tuple(epoch_scales),
@@ -103,14 +103,14 @@ class EpochScaled(toeplitz.ScaledToeplitz):
     return np.repeat(self.epoch_scales, np.diff([*self.epoch_starts, self.num_rounds]))
 
   def recursion(self) -> recursion_lib.Recursion:
-    """The unscaled strategy's noise, divided by the scales."""
+    """That of the unscaled strategy, with noise divided by the scales."""
     factors = 1.0 / np.array(self.epoch_scales)
     return recursion_lib.Scaled(self.unscaled.recursion(), factors, self.epoch_starts)
 
   def per_query_error(self, workload: workload_lib.WorkloadLike = None) -> np.ndarray:
-    """O(n log n) for each scale; dense where learning rates change, or of an array."""
+    """Takes O(n log n) a scale; dense for an array or a changing learning rate."""
     workload = workload_lib.check(self.num_rounds, workload)
-    errors = scaled_errors.of_workload(workload, self.epoch_starts)
+    errors = scaled_errors.workload_errors(workload, self.epoch_starts)
     column = self.unscaled.inverse_coefficients()
     return errors(column, 1.0 / np.array(self.epoch_scales))[0]
 
@@ -127,7 +127,7 @@ class EpochToeplitz(EpochScaled):
            [0. , 0. , 0.5, 1. ]])
   """
 
-  coefficients: tuple[float, ...]  # Of the first column, before scales.
+  coefficients: tuple[float, ...]  # First column of the unscaled matrix.
   kind = 'epoch_toeplitz'
   unscaled_kind = toeplitz.BandedToeplitz
 
@@ -136,7 +136,7 @@ class EpochToeplitz(EpochScaled):
 class EpochBandedInverse(EpochScaled):
   """A `BandedInverse` with scales: attributes of `EpochScaled`, then its own."""
 
-  coefficients: tuple[float, ...]  # Of the first column of the unscaled inverse.
+  coefficients: tuple[float, ...]  # First column of the unscaled inverse.
   kind = 'epoch_banded_inverse'
   unscaled_kind = banded_inverse.BandedInverse
 
@@ -150,7 +150,7 @@ class EpochBandedInverse(EpochScaled):
 class EpochWindowedBLT(EpochScaled):
   """A `WindowedBLT` with scales: attributes of `EpochScaled`, then its own."""
 
-  window: int  # Rows of a column that are not zero.
+  window: int  # Number of non-zero entries of the first column.
   output_scales: tuple[float, ...]  # One for each buffer.
   buffer_decays: tuple[float, ...]  # One for each buffer.
   kind = 'epoch_windowed_blt'
@@ -168,34 +168,34 @@ def optimize(
   workload: workload_lib.WorkloadLike = None,
   cache: bool = True,
 ) -> Union[banded.Banded, EpochScaled]:
-  """A strategy with the smallest error, found together with scales for its epochs.
+  """Minimises the error over the parameters of a strategy and a scale for each epoch.
 
-  Its parameters and the scales are found by exact gradients (L-BFGS) from those of
-  `unscaled`, which is best the result of its own `optimize` for the same arguments. An
-  epoch has `min_separation` rounds (`series_problem` says which scales are searched).
+  The search uses exact gradients (L-BFGS) and starts from `unscaled`, which should be
+  the result of `optimize` of its module for the same arguments. An epoch has
+  `min_separation` rounds (`series_problem` describes which scales are searched).
 
-  For banded inverses, whose columns overlap, scales fall, so that the earliest, densest
-  pattern of rounds is the worst; if it is not known to be, because coefficients of C
-  increase after `min_separation` rounds, then the bands of `unscaled` are tried as
-  well, and the sensitivity may be a bound.
+  For banded inverses, whose columns overlap, the scales decrease, so that the earliest,
+  densest pattern of rounds is the worst. If that is not known of the result, because
+  coefficients of C increase after `min_separation` rounds, a search with the bands of
+  `unscaled` is tried as well, and the sensitivity may be a bound.
 
-  A step takes O(n log n) for each epoch, and of banded strategies as long as without
-  scales. For Toeplitz ones, what is found is a local minimum.
+  A step takes O(n log n) for each epoch; for banded strategies, as long as without
+  scales. For Toeplitz strategies, the result is a local minimum.
 
   Arguments are those of `banded.optimize`, with more than one participation, and:
 
-  * `unscaled`: A `Banded`, `BandedToeplitz`, `WindowedBLT`, or `BandedInverse`; but for
-    the last one, with at most `min_separation` bands.
-  * `workload`: As `unscaled.optimize` has it; `None` means prefix sums.
+  * `unscaled`: A `Banded`, `BandedToeplitz` or `WindowedBLT` with at most
+    `min_separation` bands, or a `BandedInverse`.
+  * `workload`: As for `optimize` of the strategy's module; `None` means prefix sums.
 
   Returns:
-    A `Banded` whose squared column norms are 1 in the mean over a client's rounds, or
-    the strategy as one of the `EpochScaled`, without scales if none help.
+    A `Banded` whose squared column norms have mean 1 over a client's rounds, or a
+    subclass of `EpochScaled`, with a single scale of 1 if scales do not help.
 
   Raises:
     TypeError: If `unscaled` is of another kind.
-    ValueError: If columns of one client would overlap, an argument is out of range, for
-      other rounds, or allows one participation only.
+    ValueError: If columns of one client would overlap, or an argument is out of range,
+      for other rounds, or allows only one participation.
 
   Example:
     >>> participation = Participation(64, min_separation=16)
@@ -246,26 +246,26 @@ def certify(
   participation: Optional[Participation] = None,
   workload: workload_lib.WorkloadLike = None,
 ) -> gram.Certificate:
-  """Proves how far a strategy is from the best with as many bands, of any norms.
+  """Proves how far a strategy is from the best with as many bands and any norms.
 
-  The bound is `gram.lower_bound`, of all banded strategies with at most as many bands,
+  The bound is `gram.lower_bound` for all banded strategies with at most as many bands,
   whatever the norms of their columns. X = C^T C is zero beyond the bands, so if V is
-  zero within them but for its diagonal v, tr(V X) is the sum of v[j] X[j, j]. As the
-  sum of X[j, j] over one client's rounds is at most sens(C)^2, that is at most
-  sens(C)^2 times the smallest number of which v is a mean of patterns, or less than
-  that in some entries.
+  zero within them except for its diagonal v, tr(V X) is the sum of v[j] X[j, j]. The
+  sum of X[j, j] over one client's rounds is at most sens(C)^2. So tr(V X) is at most
+  sens(C)^2 times the budget of v: the smallest number such that v is at most that
+  number times a mean of patterns, entry by entry.
 
-  That number is known. Patterns with differences of at least b are the 0/1 vectors with
+  The budget is known. Patterns with differences of at least b are the 0/1 vectors with
   at most one 1 in b successive rounds, and at most k in all. The rows of these
   conditions are intervals, so their matrix is totally unimodular (Hoffman and Kruskal,
   "Integral boundary points of convex polyhedra", 1956), and vectors from 0 to 1 that
-  satisfy them are means of patterns. So it is the largest sum of v over b successive
-  rounds, or the k-th part of the whole sum, if that is larger. In fixed epochs each
-  residue class has a share of its own: its largest entry, or the k-th part of its sum.
+  satisfy them are means of patterns. So the budget is the maximum of the sums of v over
+  b successive rounds and of 1 / k of the whole sum. In fixed epochs it is a sum over
+  residue classes: for each, the maximum of its entries and of 1 / k of its sum.
 
-  V is taken from the strategy, as in `banded.certify`, or has rows and columns scaled
-  so that b successive rounds have the same sum, whichever is better. Arguments and cost
-  are those of `banded.certify`, and a participation.
+  V is computed from the strategy, as in `banded.certify`, or has rows and columns
+  scaled so that any b successive rounds have the same sum, whichever is better.
+  Arguments and cost are those of `banded.certify`, and a participation.
 
   Example:
     >>> participation = Participation(32, min_separation=8)
@@ -285,7 +285,7 @@ def certify(
     error=problem.error(strategy) ** 2,
     lower_bound=max(
       gram.lower_bound(each, _budget(each, participation), problem.workload, weights)
-      for each in (multiplier, _evened(multiplier, participation))
+      for each in (multiplier, _balanced(multiplier, participation))
     ),
     scope=(
       f'strategies of {num_rounds} rounds with at most {strategy.num_bands} bands, for '
@@ -294,8 +294,8 @@ def certify(
   )
 
 
-def _evened(multiplier: np.ndarray, participation: Participation) -> np.ndarray:
-  """The same with rows and columns scaled, to a diagonal that epochs have in common."""
+def _balanced(multiplier: np.ndarray, participation: Participation) -> np.ndarray:
+  """Scales rows and columns so that the diagonal repeats from epoch to epoch."""
   diagonal = np.diagonal(multiplier)
   offset = np.arange(len(diagonal)) % participation.min_separation
   mean = np.bincount(offset, diagonal) / np.bincount(offset)
@@ -304,7 +304,7 @@ def _evened(multiplier: np.ndarray, participation: Participation) -> np.ndarray:
 
 
 def _budget(multiplier: np.ndarray, participation: Participation) -> float:
-  """The smallest number of which the diagonal is at most a mean of patterns."""
+  """The budget of the diagonal, as in `certify`."""
   diagonal = np.diagonal(multiplier)
   times = participation.possible_participations
   width = min(participation.min_separation, len(diagonal))
@@ -320,22 +320,22 @@ def _budget(multiplier: np.ndarray, participation: Participation) -> float:
 def _search_for(
   unscaled: strategy_lib.Strategy,
 ) -> tuple[type[EpochScaled], Callable[..., '_Family']]:
-  """The kind that has scales for a strategy, and how they are searched."""
+  """The class of a strategy with scales, and the function that makes its family."""
   return next(each for kind, each in _SEARCHES.items() if isinstance(unscaled, kind))
 
 
 def _candidates(
   problem: series_problem.SeriesProblem, unscaled: _Unscaled
 ) -> list[Union[banded.Banded, EpochScaled]]:
-  """What may be the best, from what was found to what is without scales."""
+  """The strategies of which `optimize` returns the best, the unscaled one included."""
   if isinstance(unscaled, banded.Banded):
     diagonals, _ = _scaled_diagonals(problem, unscaled.diagonals)
     return [banded.Banded(unscaled.num_rounds, diagonals), unscaled]
   kind, family_of = _search_for(unscaled)
   family = family_of(unscaled, problem)
   report = descent.Progress(f'epochs, {unscaled.num_rounds} rounds')
-  found = problem.minimize(family.series, family.start, report)
-  best = kind.of(*family.made(found.parameters, found.starts, found.scales))
+  optimum = problem.minimize(family.series, family.start, report)
+  best = kind.of(*family.strategy(optimum.parameters, optimum.starts, optimum.scales))
   candidates: list[Union[banded.Banded, EpochScaled]] = [best, kind.of(unscaled)]
   if (
     problem.scaling == 'falling'
@@ -344,114 +344,114 @@ def _candidates(
     series = family.series(family.start)
     assert series is not None
     fixed = series._replace(pull_back=lambda by_column, by_noise: np.zeros(0))
-    again = problem.minimize(lambda none: fixed, np.zeros(0), report)
-    made = family.made(family.start, again.starts, again.scales)
-    candidates.insert(1, kind.of(*made))
+    fallback = problem.minimize(lambda none: fixed, np.zeros(0), report)
+    arguments = family.strategy(family.start, fallback.starts, fallback.scales)
+    candidates.insert(1, kind.of(*arguments))
   return candidates
 
 
 class _Family(NamedTuple):
-  """The strategies of one kind, as a search sees them."""
+  """The strategies of one kind as a function of parameters, which are searched."""
 
-  start: np.ndarray  # Where the search begins.
-  # What parameters make, or `None` outside of the domain.
+  start: np.ndarray  # The parameters with which the search starts.
+  # From parameters to a series, or `None` outside of the domain.
   series: series_problem.Family
-  # The strategy of parameters, with epochs and their scales.
-  made: Callable[
+  # From parameters, starts and scales of epochs to the arguments of `EpochScaled.of`.
+  strategy: Callable[
     [np.ndarray, list[int], np.ndarray],
     tuple[toeplitz.LowerToeplitz, list[int], np.ndarray],
   ]
 
 
-def _toeplitz(
+def _toeplitz_family(
   unscaled: toeplitz.BandedToeplitz, _: series_problem.SeriesProblem
 ) -> _Family:
-  """A search over first columns, which are scaled to norm 1 in the end."""
+  """Parameters: the first column of C, which is scaled to norm 1 in the end."""
   n = unscaled.num_rounds
 
   def series(column: np.ndarray) -> Optional[series_problem.Series]:
-    return series_problem.of_column(column, n) if column[0] > 0 else None
+    return series_problem.series_from_column(column, n) if column[0] > 0 else None
 
-  def made(column: np.ndarray, starts: list[int], scales: np.ndarray) -> Any:
+  def strategy(column: np.ndarray, starts: list[int], scales: np.ndarray) -> Any:
     norm = np.linalg.norm(column)
     return toeplitz.BandedToeplitz(n, tuple(column / norm)), starts, scales * norm
 
-  return _Family(np.array(unscaled.coefficients), series, made)
+  return _Family(np.array(unscaled.coefficients), series, strategy)
 
 
-def _inverses(
+def _inverse_family(
   unscaled: banded_inverse.BandedInverse, _: series_problem.SeriesProblem
 ) -> _Family:
-  """A search over bands of the inverse; the first column of C has norm 1 in the end."""
+  """Parameters: the bands of the inverse; C's first column gets norm 1 in the end."""
   n = unscaled.num_rounds
 
   def series(bands: np.ndarray) -> Optional[series_problem.Series]:
     if bands[0] <= 0:
       return None
     with np.errstate(over='ignore', invalid='ignore'):
-      found = series_problem.of_noise(bands, n)
-      finite = math.isfinite(float(np.abs(found.column).sum()))
-    return found if finite else None
+      result = series_problem.series_from_inverse(bands, n)
+      finite = math.isfinite(float(np.abs(result.column).sum()))
+    return result if finite else None
 
-  def made(bands: np.ndarray, starts: list[int], scales: np.ndarray) -> Any:
+  def strategy(bands: np.ndarray, starts: list[int], scales: np.ndarray) -> Any:
     return banded_inverse.with_unit_columns(n, bands), starts, scales
 
-  return _Family(np.array(unscaled.coefficients), series, made)
+  return _Family(np.array(unscaled.coefficients), series, strategy)
 
 
-def _windowed(
-  unscaled: blt.WindowedBLT, asked: series_problem.SeriesProblem
+def _windowed_family(
+  unscaled: blt.WindowedBLT, epoch_problem: series_problem.SeriesProblem
 ) -> _Family:
-  """A search over logarithms of the decays' complements and of the scales."""
+  """Parameters: logarithms of the decays' complements and of the output scales."""
   n, window = unscaled.num_rounds, unscaled.window
-  problem = blt_search.WindowProblem(**asked.parameters(window=window))
+  problem = blt_search.WindowProblem(**epoch_problem.parameters(window=window))
 
   def series(logarithms: np.ndarray) -> Optional[series_problem.Series]:
     complements, _ = np.split(logarithms, 2)
     return None if np.any(complements >= 0.0) else problem.series(logarithms)
 
-  def made(logarithms: np.ndarray, starts: list[int], scales: np.ndarray) -> Any:
+  def strategy(logarithms: np.ndarray, starts: list[int], scales: np.ndarray) -> Any:
     return blt.from_logarithms(logarithms, n, window), starts, scales
 
   complements = 1.0 - np.array(unscaled.buffer_decays)
   start = np.log(np.append(complements, unscaled.output_scales))
-  return _Family(start, series, made)
+  return _Family(start, series, strategy)
 
 
-# By the class of the strategy that is scaled.
+# By the class of the unscaled strategy.
 _SEARCHES: dict[Any, tuple[type[EpochScaled], Callable[..., _Family]]] = {
-  toeplitz.BandedToeplitz: (EpochToeplitz, _toeplitz),
-  banded_inverse.BandedInverse: (EpochBandedInverse, _inverses),
-  blt.WindowedBLT: (EpochWindowedBLT, _windowed),
+  toeplitz.BandedToeplitz: (EpochToeplitz, _toeplitz_family),
+  banded_inverse.BandedInverse: (EpochBandedInverse, _inverse_family),
+  blt.WindowedBLT: (EpochWindowedBLT, _windowed_family),
 }
 
 
 def _scaled_diagonals(
   problem: strategy_lib.Problem, start: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-  """The best diagonals, and the weights of the errors that they minimise."""
+  """Returns the best diagonals, and the weights of the errors that they minimise."""
   norms = series_problem.ColumnNorms(problem.participation)
   lengths = np.diff([*norms.starts, problem.num_rounds])
   errors_of_diagonals = banded.errors_of_diagonals(problem.workload)
 
   def split(point: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    searched, columns = np.split(point, [len(norms.start)])
-    return searched, columns.reshape(start.shape)
+    variables, columns = np.split(point, [len(norms.start)])
+    return variables, columns.reshape(start.shape)
 
   def errors(point: np.ndarray) -> Optional[descent.Evaluated]:
-    searched, columns = split(point)
+    variables, columns = split(point)
     if np.any(columns[0] <= 0):
       return None
     units = banded.unit_columns(columns)
-    by_round = np.repeat(norms(searched), lengths)
+    by_round = np.repeat(norms(variables), lengths)
     values, pull_back_scaled = errors_of_diagonals(units * by_round)
 
     def pull_back(weights: np.ndarray) -> np.ndarray:
       by_scaled = pull_back_scaled(weights)
       by_norm = np.add.reduceat((units * by_scaled).sum(axis=0), norms.starts)
-      by_searched = norms.pull_back(searched, by_norm)
+      by_variables = norms.pull_back(variables, by_norm)
       by_columns = banded.by_columns(columns, by_scaled * by_round)
-      return np.append(by_searched, by_columns.ravel())
+      return np.append(by_variables, by_columns.ravel())
 
     return values, pull_back
 
@@ -463,15 +463,15 @@ def _scaled_diagonals(
     _TOLERANCES[problem.objective],
     progress,
   )
-  searched, columns = split(minimum.point)
-  by_round = np.repeat(norms(searched), lengths)
+  variables, columns = split(minimum.point)
+  by_round = np.repeat(norms(variables), lengths)
   return banded.unit_columns(columns) * by_round, minimum.weights
 
 
 def _register(
   name: str, strategy: type[strategy_lib.Strategy], seconds: Callable[..., float]
 ) -> None:
-  """Registers a kind with scales; without any where nobody comes back."""
+  """Registers a kind with scales; it has none if clients take part only once."""
   base = registry.kind(name)
 
   def build(
@@ -479,11 +479,11 @@ def _register(
     workload: workload_lib.WorkloadLike = None,
     **given: int,
   ) -> strategy_lib.Strategy:
-    several = limits.possible_participations > 1
-    if several and base.bands and given.get(base.bands):
+    can_return = limits.possible_participations > 1
+    if can_return and base.bands and given.get(base.bands):
       banded.check_separation(given[base.bands], limits)
     unscaled: Any = base.build(limits, workload=workload, **given)
-    if several:
+    if can_return:
       return optimize(unscaled, participation=limits, workload=workload)
     is_kind = base.strategy is strategy
     return unscaled if is_kind else _search_for(unscaled)[0].of(unscaled)
@@ -516,7 +516,7 @@ def _register(
 
 
 def _seconds(limits: registry.Limits, **options: int) -> float:
-  """Steps with a few transforms of all rounds for each scale."""
+  """Estimated time: each step takes a few Fourier transforms for each scale."""
   scales = min(limits.possible_participations, series_problem.MAX_SCALES)
   return 0.5 + 2e-4 * limits.num_rounds + 2e-5 * scales * limits.num_rounds
 

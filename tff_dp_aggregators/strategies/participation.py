@@ -1,7 +1,7 @@
 """Participation schemas: in which rounds one client may take part.
 
 `min_separation` is a difference of rounds: two rounds `r1 < r2` of one client satisfy
-`r2 - r1 >= min_separation`. The DP-FTRL accountant of TF Privacy counts the rounds
+`r2 - r1 >= min_separation`. The DP-FTRL accountant of TF Privacy counts the rounds in
 between, `r2 - r1 - 1` (`Participation.from_rounds_between`).
 """
 
@@ -22,15 +22,15 @@ class Participation:
   """Who may take part when: the (k, b) schemas of arXiv:2306.08153, section 2.
 
   Attributes:
-    num_rounds: Rounds in all, n.
+    num_rounds: Total number n of rounds.
     min_separation: Smallest difference b of two rounds of one client. 1 allows every
       round.
-    max_participations: Most rounds k of one client; if `None` is given, as many as
-      `min_separation` leaves possible. A larger number is kept as given;
-      `possible_participations` tells what can really happen.
+    max_participations: Maximum number k of rounds of one client; `None` becomes the
+      number that `min_separation` allows. A larger number is kept as given;
+      `possible_participations` is the number that can occur.
     fixed_epoch: Whether the differences of one client's rounds are multiples of
       exactly `min_separation`, as when every epoch goes through the clients in the
-      same order. A client may still leave an epoch out.
+      same order. A client may still skip an epoch.
 
   Example:
     >>> participation = Participation(num_rounds=100, min_separation=30)
@@ -58,7 +58,7 @@ class Participation:
 
   @classmethod
   def single(cls, num_rounds: int) -> 'Participation':
-    """Each client takes part in at most one round."""
+    """Returns the schema in which each client takes part in at most one round."""
     return cls(num_rounds, min_separation=1, max_participations=1)
 
   @classmethod
@@ -68,24 +68,24 @@ class Participation:
     rounds_between: int,
     max_participations: Optional[int] = None,
   ) -> 'Participation':
-    """The schema by the rounds strictly between two of a client, as in TF Privacy."""
+    """Returns the schema from the rounds strictly between two, as in TF Privacy."""
     rounds_between = checks.check_int('rounds_between', rounds_between, at_least=0)
     return cls(num_rounds, rounds_between + 1, max_participations)
 
   @property
   def possible_by_separation(self) -> int:
-    """The most rounds of one client that are so far apart, whatever else is assumed."""
+    """Maximum rounds of one client by `min_separation` alone."""
     return -(-self.num_rounds // self.min_separation)
 
   @property
   def assumed_at_most(self) -> Optional[int]:
-    """`max_participations`; `None` if the separation leaves no more possible."""
+    """`max_participations`, or `None` if the separation already implies it."""
     possible = self.possible_participations
     return possible if possible < self.possible_by_separation else None
 
   @property
   def possible_participations(self) -> int:
-    """The most rounds in which one client can really take part."""
+    """Maximum rounds of one client by `min_separation` and `max_participations`."""
     assert self.max_participations is not None  # Set by __post_init__.
     return min(self.max_participations, self.possible_by_separation)
 
@@ -95,7 +95,7 @@ class Participation:
     return tuple(m * self.min_separation for m in range(self.possible_participations))
 
   def allows(self, rounds: Sequence[int]) -> bool:
-    """Whether one client may take part in exactly these rounds, in rising order."""
+    """Whether one client may take part in exactly these rounds, in increasing order."""
     gaps = [later - earlier for earlier, later in zip(rounds, rounds[1:])]
     if len(rounds) > self.possible_participations or (
       rounds and not 0 <= rounds[0] <= rounds[-1] < self.num_rounds
@@ -117,7 +117,7 @@ class Participation:
 
 
 def require(participation: Any) -> Participation:
-  """Returns the schema, where it must be given; `None` is refused as well."""
+  """Returns the schema; raises TypeError for anything else, `None` included."""
   if not isinstance(participation, Participation):
     raise TypeError(
       f'participation must be a strategies.Participation, got {participation!r}. If a '
@@ -128,7 +128,7 @@ def require(participation: Any) -> Participation:
 
 
 def check(num_rounds: int, participation: Optional[Participation]) -> Participation:
-  """Returns the schema, a single participation for None, if it is for these rounds."""
+  """Returns the schema, a single participation for `None`; checks `num_rounds`."""
   if participation is None:
     return Participation.single(num_rounds)
   if participation.num_rounds != num_rounds:
@@ -140,7 +140,7 @@ def check(num_rounds: int, participation: Optional[Participation]) -> Participat
 
 
 class PopulationTooSmallError(ValueError):
-  """The clients there are cannot fill every round within the participation limits."""
+  """There are too few clients to fill every round within the participation limits."""
 
 
 def check_population(
@@ -148,12 +148,12 @@ def check_population(
   clients_per_round: int,
   participation: Participation,
 ) -> None:
-  """Checks that the clients there are can fill every round within limits.
+  """Raises PopulationTooSmallError if the clients cannot fill every round.
 
   Any `min_separation` successive rounds have no client in common, and all rounds
-  together need `clients_per_round * num_rounds` participations; taking turns shows that
-  nothing more is needed. In fixed epochs, rounds a multiple of `min_separation` apart
-  share clients with no others. `PopulationTooSmallError` says what would fit.
+  together need `clients_per_round * num_rounds` participations. These two conditions
+  are sufficient: let clients take turns. In fixed epochs, rounds a multiple of
+  `min_separation` apart share clients with no other rounds. The error says what fits.
   """
   checks.check_positive_int('num_clients', num_clients)
   checks.check_positive_int('clients_per_round', clients_per_round)
@@ -177,7 +177,7 @@ def check_population(
 
 
 def allowed_separation(num_clients: int, clients_per_round: int) -> int:
-  """The largest min_separation with which a population fills every cohort."""
+  """The largest min_separation with which `num_clients` can fill every cohort."""
   checks.check_positive_int('num_clients', num_clients)
   checks.check_positive_int('clients_per_round', clients_per_round)
   if clients_per_round > num_clients:
@@ -193,14 +193,14 @@ def _clients_needed(cohort: int, limits: Participation) -> int:
   window = min(limits.min_separation, num_rounds)
   if not limits.fixed_epoch:
     return max(cohort * window, -(-cohort * num_rounds // times))
-  epochs, longer = divmod(num_rounds, window)  # `longer` groups have a round more.
+  epochs, longer = divmod(num_rounds, window)  # `longer` classes have one more round.
   return longer * max(cohort, -(-cohort * (epochs + 1) // times)) + (
     window - longer
   ) * max(cohort, -(-cohort * epochs // times))
 
 
 def _fitting_cohort(population: int, limits: Participation) -> int:
-  """The largest cohort that the clients there are can fill; 0 if there is none."""
+  """The largest cohort that the population can fill; 0 if there is none."""
   fits, fails = 0, population + 1
   while fails - fits > 1:
     middle = (fits + fails) // 2
@@ -212,32 +212,32 @@ def _fitting_cohort(population: int, limits: Participation) -> int:
 
 
 def free_bands(limits: Participation) -> int:
-  """How many bands cost no sensitivity, as columns of one client share no row."""
-  several = limits.possible_participations > 1
-  bands = limits.min_separation if several else limits.num_rounds
+  """Maximum bands at no cost in sensitivity: a client's columns share no row."""
+  can_return = limits.possible_participations > 1
+  bands = limits.min_separation if can_return else limits.num_rounds
   return min(bands, limits.num_rounds, MAX_BANDS)
 
 
 def worst_sum(weights: np.ndarray, participation: Participation) -> np.ndarray:
-  """Largest sum of the weights of one client's rounds over all allowed patterns.
+  """Maximum over allowed patterns of the sum of the weights of a pattern's rounds.
 
-  `weights`: Not negative, [..., m], for the first m rounds. Returns [...], in O(m
-  max_participations) each.
+  `weights`, of shape [..., m], are not negative and for the first m rounds. The result
+  has shape [...] and takes O(m max_participations) for each entry.
   """
   num_rounds = weights.shape[-1]
   separation = participation.min_separation
-  most = min(participation.possible_participations, -(-num_rounds // separation))
-  if most == 1:
+  max_count = min(participation.possible_participations, -(-num_rounds // separation))
+  if max_count == 1:
     return weights.max(axis=-1)
   if participation.fixed_epoch:
-    classes = [
-      np.sort(weights[..., first::separation], axis=-1)[..., -most:].sum(axis=-1)
+    class_sums = [
+      np.sort(weights[..., first::separation], axis=-1)[..., -max_count:].sum(axis=-1)
       for first in range(min(separation, num_rounds))
     ]
-    return np.max(classes, axis=0)
-  # best[c]: largest sum of at most c of the rounds before t; recent[s % b] is what it
-  # was before round s, for the last b of them.
-  best = np.zeros((most + 1, *weights.shape[:-1]))
+    return np.max(class_sums, axis=0)
+  # best[c] is the maximum for at most c of the rounds before t; recent[s % b] holds
+  # `best` as it was before round s, for the last b rounds s.
+  best = np.zeros((max_count + 1, *weights.shape[:-1]))
   recent = np.zeros((separation, *best.shape))
   for t in range(num_rounds):
     recent[t % separation] = best
@@ -248,9 +248,9 @@ def worst_sum(weights: np.ndarray, participation: Participation) -> np.ndarray:
 
 
 def best_before(norms: np.ndarray, participation: Participation) -> np.ndarray:
-  """Entry j: the largest sum of norms of earlier rounds of a client that has round j.
+  """Entry j: maximum sum of norms of earlier rounds of a client who is in round j.
 
-  `norms`: Squared norms of columns that do not overlap, [n]. O(n max_participations).
+  `norms` are squared norms of disjoint columns, [n]. Takes O(n max_participations).
   """
   others = participation.possible_participations - 1
   separation = participation.min_separation
@@ -260,7 +260,7 @@ def best_before(norms: np.ndarray, participation: Participation) -> np.ndarray:
       best = np.maximum.accumulate(norms + _delay(best, separation))
     return _delay(best, separation)
   if others:
-    largest = np.zeros((others, separation))  # Of each residue class, in no order.
+    largest = np.zeros((others, separation))  # In each residue class so far, unsorted.
     for first in range(0, len(norms), separation):
       epoch = norms[first : first + separation]
       members = np.arange(len(epoch))

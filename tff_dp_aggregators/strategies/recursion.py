@@ -1,9 +1,9 @@
-"""How a strategy's noise follows from the rounds before, as plain data.
+"""Recursions: how a server computes a round's noise from buffers, as plain data.
 
 The noise of round t is row t of `D z`, where z has iid standard Gaussian rows. A server
-forms it from the round's own row and a few model-sized buffers, its memory: with what
-weights, and what is remembered in turn, is the *recursion* that `Strategy.recursion`
-returns. The layer `noise` interprets it in TensorFlow.
+computes it from row t of z and a few model-sized buffers. The *recursion* that
+`Strategy.recursion` returns contains the weights, and what is stored in the buffers.
+The package `noise` implements it in TensorFlow.
 """
 
 import abc
@@ -17,53 +17,52 @@ import numpy as np
 from tff_dp_aggregators.base import checks
 from tff_dp_aggregators.strategies import workload as workload_lib
 
-# What is remembered of earlier rounds, by slot.
-Memory = MutableMapping[int, np.ndarray]
-_TOLERANCE = 1e-6  # How far covariances may be apart by rounding, relative.
+Memory = MutableMapping[int, np.ndarray]  # The buffers, by slot.
+_TOLERANCE = 1e-6  # Relative rounding error that covariances may have.
 
 
 class Work(NamedTuple):
-  """What a round takes at most if the noise of earlier rounds is kept."""
+  """The maximum work of a round if the noise of earlier rounds is stored."""
 
-  buffers: int  # That are kept.
-  draws: int  # Rows of z.
-  reads: int  # Buffers that the round's noise and what is kept are made of.
-  writes: int  # Buffers that change.
+  buffers: int  # Buffers stored.
+  draws: int  # Rows of z drawn.
+  reads: int  # Buffers read.
+  writes: int  # Buffers written.
 
 
 class Recursion(abc.ABC):
-  """A round's noise from its row of z and a memory of earlier rounds."""
+  """Computes a round's noise from its row of z and buffers of earlier rounds."""
 
-  # Whether the noise is `noise_matrix()` times these rows of z, or so in distribution.
+  # Whether the noise equals `noise_matrix()` times rows of z, not only in distribution.
   applies_noise_matrix: ClassVar[bool] = True
 
   @property
   @abc.abstractmethod
   def work(self) -> Work:
-    """What a round takes at most."""
+    """The maximum work of a round."""
 
   @property
   def max_terms(self) -> Optional[int]:
-    """How many rows of z a round's noise combines at most; `None` for all so far."""
+    """Maximum rows of z in a round's noise; `None` for all earlier rounds."""
     return None
 
   @property
   def buffers_needed(self) -> int:
-    """Buffers that have to be kept: none if few rows of z, drawn again, do as well."""
+    """Buffers that must be stored; 0 if it suffices to draw rows of z again."""
     return self.work.buffers if self.max_terms is None else 0
 
   @abc.abstractmethod
   def serve(
     self, this_round: int, row: Callable[[int], np.ndarray], memory: Memory
   ) -> np.ndarray:
-    """The noise of the round t, `this_round`, of the shape of a row.
+    """Returns the noise of round t, `this_round`, in the shape of a row of z.
 
-    `row` draws the row of z of a round from 0 to t. `memory` is changed; its slots are
-    0 to `work.buffers - 1`, and one that is not there holds zeros.
+    `row` draws the row of z of a round from 0 to t. `memory` is modified; its slots are
+    0 to `work.buffers - 1`, and a missing slot means zeros.
     """
 
   def noise_rows(self, z: np.ndarray) -> np.ndarray:
-    """The noise of all rounds, one after the other, from all rows of z.
+    """Returns the noise of all rounds, from all rows of z.
 
     Example:
       >>> LastRounds([[1.0, -0.5]], remembers='noise').noise_rows(np.eye(3))
@@ -81,20 +80,20 @@ class Recursion(abc.ABC):
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class LastRounds(Recursion):
-  """Sums over a round and the ones before it: banded `C` or `C^-1`, and quotients.
+  """Weighted sums over the last rounds: for banded `C` or `C^-1`, and quotients.
 
       noise[t] = weights[t, 0] z[t] + sum_{i >= 1} weights[t, i] value[t - i],
 
-  where the value of a round that is remembered is its noise (arXiv:2306.08153), its row
-  of z (arXiv:2505.12128, the bands of `C^-1`), or a sum
+  where the stored value of a round is its noise (arXiv:2306.08153), its row of z
+  (arXiv:2505.12128, the bands of `C^-1`), or a sum
 
       value[t] = sums[t, 0] z[t] + sum_{i >= 1} sums[t, i] value[t - i].
   """
 
-  # Float64 array of shape [rounds, lags + 1]; the last line is that of all later
-  # rounds. Entries [t, i] with i > t are of no meaning.
+  # Float64 array of shape [rounds, lags + 1]; the last row is also used for all later
+  # rounds. Entries [t, i] with i > t are unused.
   weights: np.ndarray
-  remembers: str  # 'noise', 'row' or 'sum'.
+  remembers: str  # The stored values: 'noise', 'row' or 'sum'.
   sums: Optional[np.ndarray] = None  # Of the same shape; only with 'sum'.
 
   def __post_init__(self) -> None:
@@ -118,31 +117,31 @@ class LastRounds(Recursion):
 
   @classmethod
   def of_quotient(cls, numerator: np.ndarray, denominator: np.ndarray) -> 'LastRounds':
-    """The noise `M N^-1 z` of `C = N / M`, Toeplitz matrices by their first columns."""
+    """The noise `M N^-1 z` of `C = N M^-1`, Toeplitz, given by their first columns."""
     lags = max(len(numerator), len(denominator))
     solved, applied = np.zeros(lags), np.zeros(lags)
     solved[: len(numerator)] = numerator
     applied[: len(denominator)] = denominator
     sums = -solved / numerator[0]
     sums[0] = 1.0 / numerator[0]
-    # M's first entry meets the value of the round itself, the others those before it.
+    # M's first entry is multiplied with the round's own value, the others with earlier.
     weights = applied[0] * sums
     weights[1:] += applied[1:]
     return cls(weights[np.newaxis], 'sum', sums[np.newaxis])
 
   @property
   def num_lags(self) -> int:
-    """How many earlier rounds a round's noise is made of."""
+    """Number of earlier rounds that a round's noise depends on directly."""
     return self.weights.shape[1] - 1
 
   @property
   def work(self) -> Work:
-    """One of the buffers changes."""
+    """A round reads all buffers and overwrites one."""
     return Work(self.num_lags, 1, self.num_lags, min(1, self.num_lags))
 
   @property
   def max_terms(self) -> Optional[int]:
-    """`None` if sums are made of sums."""
+    """`None` if stored values depend on earlier stored values."""
     if self.remembers != 'row' and self.num_lags:
       return None
     return self.num_lags + 1
@@ -150,8 +149,8 @@ class LastRounds(Recursion):
   def serve(
     self, this_round: int, row: Callable[[int], np.ndarray], memory: Memory
   ) -> np.ndarray:
-    """Sums up, and puts the round in the place of the oldest one."""
-    line = min(this_round, len(self.weights) - 1)
+    """Computes the sum, and overwrites the oldest stored value."""
+    index = min(this_round, len(self.weights) - 1)
     own = row(this_round)
     lags = range(1, min(self.num_lags, this_round) + 1)
     earlier = [memory[(this_round - lag) % self.num_lags] for lag in lags]
@@ -162,39 +161,39 @@ class LastRounds(Recursion):
         result = result + weight * value
       return result
 
-    noise = total(self.weights[line])
+    noise = total(self.weights[index])
     if self.num_lags:
-      kept = noise if self.remembers == 'noise' else own
+      stored = noise if self.remembers == 'noise' else own
       if self.sums is not None:
-        kept = total(self.sums[line])
-      memory[this_round % self.num_lags] = kept
+        stored = total(self.sums[index])
+      memory[this_round % self.num_lags] = stored
     return noise
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class TreeNodes(Recursion):
-  """Prefix sums of nodes of a binary tree, with one row of z a round.
+  """Prefix sums from the nodes of a binary tree, with one row of z a round.
 
-  Round t completes its leaf and then one node a level, up to level m, as many as t has
-  1-bits at its end. The highest, of value u[t], replaces in the cover of the prefix sum
-  one left child of each lower level l, which round t - 2^l completed. With w the
-  weights, round t adds
+  Round t completes its leaf and one node of each level up to m, the number of 1-bits at
+  the end of t. In the nodes that make up the prefix sum, the highest one, of value
+  u[t], replaces one left child of each lower level l, which round t - 2^l completed.
+  With w the weights, round t adds
 
       noise[t] = w[m] u[t] - sum_{l < m} w[l] u[t - 2^l].
 
-  Nodes are taken as drawn, u[t] = z[t] (arXiv:2103.00039), or combined with those
-  below:
+  The value of a node is u[t] = z[t] (arXiv:2103.00039), or a combination with the nodes
+  below it:
 
       u[t] = combination[m, m] z[t] + sum_{l < m} combination[m, l] u[t - 2^l].
 
-  The nodes between the levels that t completes are used for the first time, and so come
-  in as one Gaussian, z[t], of the variance that they have together.
+  The nodes that t completes are used for the first time in round t, so a single
+  Gaussian, z[t], stands for their weighted sum, with the variance of that sum.
   """
 
   weights: np.ndarray  # w, float64 of shape [levels].
-  # [levels, levels], used on and below the diagonal; `None` for nodes as drawn.
+  # [levels, levels], used on and below the diagonal; `None` for u[t] = z[t].
   combination: Optional[np.ndarray] = None
-  # Rounds after which a fresh tree begins; `None` for a single one.
+  # Rounds after which a new tree begins; `None` for a single tree.
   tree_rounds: Optional[int] = None
   applies_noise_matrix = False
 
@@ -207,12 +206,12 @@ class TreeNodes(Recursion):
 
   @property
   def num_levels(self) -> int:
-    """How many levels the tree has, leaves included."""
+    """Number of levels of the tree, leaves included."""
     return len(self.weights)
 
   @property
   def work(self) -> Work:
-    """A buffer a level, one of which changes in each round."""
+    """There is a buffer for each level; a round overwrites one."""
     return Work(self.num_levels, 1, self.num_levels - 1, 1)
 
   @property
@@ -221,9 +220,9 @@ class TreeNodes(Recursion):
     return self.num_levels if self.combination is None else None
 
   def variance_by_height(self) -> np.ndarray:
-    """Variance of a round's noise by the level m of its highest node, shape [levels].
+    """Variance of a round's noise, by the level m of its highest node; [levels].
 
-    The u[t - 2^l] are independent; with combined nodes they are part of u[t] as well.
+    The u[t - 2^l] are independent of each other, but combined nodes u[t] contain them.
     """
     combination = self.combination
     if combination is None:
@@ -239,7 +238,7 @@ class TreeNodes(Recursion):
   def serve(
     self, this_round: int, row: Callable[[int], np.ndarray], memory: Memory
   ) -> np.ndarray:
-    """Replaces one node a level below that of the round's highest node by it."""
+    """Replaces a node of each lower level by the highest node that t completes."""
     in_tree = this_round % self.tree_rounds if self.tree_rounds else this_round
     height = (in_tree ^ (in_tree + 1)).bit_length() - 1
     below = [memory[level] for level in range(height)]  # u[t - 2^level].
@@ -258,9 +257,9 @@ class TreeNodes(Recursion):
 def honaker_combination(num_levels: int) -> np.ndarray:
   """`TreeNodes.combination` of Honaker's estimation from below (Honaker 2015).
 
-  A node of level m counts in full, and half of its two children in the same way, so the
-  left child of level l with 2^(l - m). The node itself and the right children, of
-  variances 4^-i for i from 0 to m, are one row of z.
+  A node of level m has weight 1 and each of its two children, combined in the same way,
+  weight 1/2, so the left child of level l has weight 2^(l - m). The node itself and the
+  right children, of variances 4^-i for i from 0 to m, are a single row of z.
   """
   levels = np.arange(num_levels)
   combination = np.tril(2.0 ** (levels - levels[:, np.newaxis]))
@@ -270,20 +269,21 @@ def honaker_combination(num_levels: int) -> np.ndarray:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class DecayingSums(Recursion):
-  """Sums over all rounds that decay, and late copies of them.
+  """Exponentially decaying sums over all rounds, optionally with delayed copies.
 
       noise[t] = z[t] + sum_j outputs[j] s_j,    s_j <- decays[j] s_j + noise[t]
 
   is a BLT's forward substitution in `C noise = z` (arXiv:2404.16706, algorithm 1), with
-  outputs -omega and decays theta. In general there are copies c of this, each `delay`
-  rounds later than the one before, with rows of z drawn again, which end what they once
-  began in the sums of the copy before (`strategies.blt`); the noise is the first one's:
+  outputs -omega and decays theta. In general there are several copies c of this
+  recursion, each `delay` rounds behind the one before, which draw rows of z again. They
+  remove the terms that leave the window from the sums of the copy before
+  (`strategies.blt`). The noise is that of the first copy:
 
       w_c = z[t - c delay] + sum_j outputs[j] s_cj,
       s_cj <- decays[j] s_cj + w_c + ends[j] w_{c + 1},
 
-  where rows of z before the first round are zeros, and so is w of the copy after the
-  last. `decays`, `outputs` and `ends`, `None` for one copy, are of shape [sums].
+  where rows of z before the first round are zero, and so is w after the last copy.
+  `decays`, `outputs` and `ends` (`None` for one copy) are of shape [sums].
   """
 
   decays: np.ndarray
@@ -307,19 +307,19 @@ class DecayingSums(Recursion):
 
   @property
   def num_sums(self) -> int:
-    """Sums of all copies."""
+    """Number of sums in all copies."""
     return self.copies * len(self.decays)
 
   @property
   def work(self) -> Work:
-    """A buffer that changes for each sum; a row of z for each copy."""
+    """A round changes all sums, each a buffer, and draws a row of z for each copy."""
     return Work(self.num_sums, self.copies, self.num_sums, self.num_sums)
 
   def serve(
     self, this_round: int, row: Callable[[int], np.ndarray], memory: Memory
   ) -> np.ndarray:
-    """Sums up for each copy that has begun, the last one first."""
-    later = None  # The noise of the copy after this one.
+    """Updates each copy that has begun, from the last to the first."""
+    later = None  # w of the copy after this one.
     for copy in reversed(range(self.copies)):
       if this_round < copy * self.delay:
         continue
@@ -339,7 +339,7 @@ class DecayingSums(Recursion):
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Scaled(Recursion):
-  """The noise of another recursion, which remembers it unscaled, times factors.
+  """The noise of another recursion, whose buffers are not scaled, times factors.
 
   noise[t] = factors[i] * (noise of `recursion`)[t], starts[i] <= t < starts[i + 1]
   """
@@ -357,29 +357,29 @@ class Scaled(Recursion):
 
   @property
   def applies_noise_matrix(self) -> bool:  # type: ignore[override]
-    """That of what is scaled."""
+    """The same as that of the unscaled recursion."""
     return self.recursion.applies_noise_matrix
 
   @property
   def work(self) -> Work:
-    """That of what is scaled."""
+    """The same as that of the unscaled recursion."""
     return self.recursion.work
 
   @property
   def max_terms(self) -> Optional[int]:
-    """That of what is scaled."""
+    """The same as that of the unscaled recursion."""
     return self.recursion.max_terms
 
   def serve(
     self, this_round: int, row: Callable[[int], np.ndarray], memory: Memory
   ) -> np.ndarray:
-    """Serves the round of what is scaled, and scales its noise."""
+    """Scales the noise of the unscaled recursion."""
     factor = self.factors[bisect.bisect_right(self.starts, this_round) - 1]
     return factor * self.recursion.serve(this_round, row, memory)
 
 
 def check_starts(name: str, starts: Iterable[int]) -> tuple[int, ...]:
-  """The rounds in which something begins anew, in rising order from 0."""
+  """Returns `starts`; raises ValueError unless they are increasing from 0."""
   checked = tuple(
     checks.check_int(f'{name}[{i}]', start, 0) for i, start in enumerate(starts)
   )
@@ -389,20 +389,20 @@ def check_starts(name: str, starts: Iterable[int]) -> tuple[int, ...]:
 
 
 def check(recursion: Recursion, noise_matrix: np.ndarray) -> None:
-  """Refuses a recursion whose noise has not the covariance over rounds of `D z`."""
-  made = recursion.noise_rows(np.eye(len(noise_matrix)))
-  is_so, wanted = made @ made.T, noise_matrix @ noise_matrix.T
-  scale = np.sqrt(np.diagonal(wanted))
-  off = ~(np.abs(is_so - wanted) <= _TOLERANCE * np.outer(scale, scale))
-  if off.any():
-    first, second = (int(each) for each in np.argwhere(off)[0])
-    has, ought = is_so[first, second], wanted[first, second]
-    wrong = f'rounds {second} and {first} would have the covariance {has:.6g} and not '
-    wrong += f'{ought:.6g}, as'
+  """Raises ValueError unless a recursion's noise has the covariance of `D z`."""
+  actual_rows = recursion.noise_rows(np.eye(len(noise_matrix)))
+  actual, expected = actual_rows @ actual_rows.T, noise_matrix @ noise_matrix.T
+  scale = np.sqrt(np.diagonal(expected))
+  is_wrong = ~(np.abs(actual - expected) <= _TOLERANCE * np.outer(scale, scale))
+  if is_wrong.any():
+    first, second = (int(each) for each in np.argwhere(is_wrong)[0])
+    got, want = actual[first, second], expected[first, second]
+    error = f'rounds {second} and {first} would have the covariance {got:.6g} and not '
+    error += f'{want:.6g}, as'
     if first == second:
-      wrong = f'round {first} would have {has / ought:.6g} times the variance that'
+      error = f'round {first} would have {got / want:.6g} times the variance that'
     raise ValueError(
-      f'the noise of {wrong} the noise matrix says; recursion() and noise_matrix() '
+      f'the noise of {error} the noise matrix says; recursion() and noise_matrix() '
       'must describe the same noise.'
     )
 
@@ -410,10 +410,10 @@ def check(recursion: Recursion, noise_matrix: np.ndarray) -> None:
 def _set_array(
   recursion: Recursion, name: str, shape: tuple[Optional[int], ...]
 ) -> tuple[int, ...]:
-  """Makes a field a finite float64 array of a shape, where `None` is 1 or more."""
+  """Converts a field to a finite float64 array; `None` in `shape` is any size >= 1."""
   array = workload_lib.real_array(name, getattr(recursion, name))
   fits = array.ndim == len(shape) and array.size > 0
-  fits = fits and all(wanted in (None, has) for wanted, has in zip(shape, array.shape))
+  fits = fits and all(want in (None, size) for want, size in zip(shape, array.shape))
   if not (fits and np.all(np.isfinite(array))):
     raise ValueError(
       f'{name} must be finite numbers of shape {shape}, None for 1 or more, got '

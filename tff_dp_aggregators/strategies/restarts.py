@@ -1,7 +1,7 @@
-"""Strategies that begin again: TF Privacy's `RestartQuery`, for any kind but trees.
+"""Strategies that restart, as TF Privacy's `RestartQuery`, of any kind but trees.
 
-The matrix of all rounds is block-diagonal, with the strategy's in each block, so that
-what a client costs who takes part before and after restarts follows from it.
+The matrix of all rounds is block-diagonal with the strategy's matrix in each block, so
+its sensitivity also covers clients who take part before and after a restart.
 """
 
 from typing import Optional
@@ -17,11 +17,11 @@ from tff_dp_aggregators.strategies import tree
 def restarted(
   strategy: strategy_lib.Strategy, num_rounds: int, *, first: Optional[int] = None
 ) -> banded.Banded:
-  """The strategy that begins again after as many rounds as it has, for `num_rounds`.
+  """Returns a strategy for `num_rounds` that restarts after the rounds of another.
 
-  It remembers no more noise than the rounds of a block, less one; between blocks the
-  noise is independent, and adds up. The last block may be cut off, and the first may
-  have `first` rounds only; TF Privacy's `warmup`.
+  A server keeps noise of at most the rounds of a block, less one. The noise of
+  different blocks is independent, and adds up. The last block may be cut off, and the
+  first block may have only `first` rounds (TF Privacy's `warmup`).
 
   Example:
     >>> from tff_dp_aggregators.strategies import toeplitz

@@ -1,7 +1,7 @@
-"""What strategies have in common: sensitivity, error, files, and what noise costs.
+"""Base class of strategies: sensitivity, error, serialisation, cost of the noise.
 
 With the clients' clipped sums of n rounds as the rows of `X` and z iid standard
-Gaussian rows, the server releases in round t what is needed to know row t of
+Gaussian rows, the server releases in round t what is needed to compute row t of
 
     A X + B z,    A = B C,    A the prefix-sum workload,
 
@@ -37,14 +37,14 @@ from tff_dp_aggregators.strategies.workload import WorkloadLike
 
 _FORMAT = 'tff_dp_aggregators.strategy'
 _VERSION = 1
-_MAX_SHOWN = 6  # Numbers of a field in a strategy's repr.
-MAX_ROUNDS = 10**7  # Some ten arrays of so many numbers are made at once: a gigabyte.
-# What reading an archive may raise.
-_DAMAGED = (
+_MAX_SHOWN_NUMBERS = 6  # Numbers of a field in a strategy's repr.
+MAX_ROUNDS = 10**7  # About ten arrays of this length exist at once: a gigabyte.
+# Exceptions that reading a damaged archive may raise.
+_ARCHIVE_ERRORS = (
   *(AttributeError, EOFError, KeyError, OSError, RuntimeError, TypeError, ValueError),
   *(zipfile.BadZipFile, zlib.error),
 )
-_MAX_NUMBERS = 10**8  # Of a strategy with bands of its own in each round.
+_MAX_NUMBERS = 10**8  # Entries of a strategy whose bands differ from round to round.
 _AnyProblem = TypeVar('_AnyProblem', bound='Problem')
 
 
@@ -53,67 +53,65 @@ class Strategy(abc.ABC):
   """A strategy matrix `C` for `num_rounds` rounds, with its estimator `B`.
 
   A kind of strategy is a frozen dataclass with a class attribute `kind`. Its fields
-  are numbers, tuples of numbers, or float64 arrays, with which it is declared
-  `eq=False`. Strategies are equal if their checksums are.
+  are numbers, tuples of numbers, or float64 arrays; a class with arrays is declared
+  `eq=False`. Two strategies are equal if their checksums are.
 
   Attributes:
     num_rounds: Rounds n the mechanism is built for; `C` has n columns.
-    needs_no_matrix: Whether norms and correlations of the noise take columns only, and
-      not n x n matrices.
+    needs_no_matrix: Whether norms and correlations of the noise are computed from
+      columns, without n x n matrices.
   """
 
   num_rounds: int
-  # What files and `checksum` call strategies of this class.
-  kind: ClassVar[str]
+  kind: ClassVar[str]  # The name of this class in files and in `checksum`.
   needs_no_matrix: ClassVar[bool] = False
   _kinds: ClassVar[dict[str, type['Strategy']]] = {}
-  # Whether more rounds than arrays can have are refused at once.
-  _is_limited: ClassVar[bool] = True
+  # Whether the constructor refuses more than MAX_ROUNDS rounds.
+  _has_max_rounds: ClassVar[bool] = True
 
   def __post_init__(self) -> None:
     # A NumPy integer would compare equal but could not be saved.
     num_rounds = checks.check_positive_int('num_rounds', self.num_rounds)
-    if self._is_limited:
+    if self._has_max_rounds:
       check_rounds(num_rounds)
     object.__setattr__(self, 'num_rounds', num_rounds)
 
   def __init_subclass__(cls, **kwargs: Any) -> None:
     super().__init_subclass__(**kwargs)
-    # Taken up by the class itself, for `dataclass` makes one for those that have none.
+    # `dataclass` generates a repr unless the class defines one itself.
     cls.__repr__ = cls.__repr__  # type: ignore[method-assign]
     if 'kind' in cls.__dict__:
       other = Strategy._kinds.get(cls.kind, cls)
-      # The same name is the class defined again, as when its module is reloaded.
+      # With the same name it is this class defined again, by a reload of its module.
       if (other.__module__, other.__qualname__) != (cls.__module__, cls.__qualname__):
         raise ValueError(
           f'the kind {cls.kind!r} is taken by {other.__module__}.{other.__qualname__}: '
-          f'files and checksums would not tell {cls.__qualname__} from it.'
+          f'files and checksums could not distinguish {cls.__qualname__} from it.'
         )
       Strategy._kinds[cls.kind] = cls
 
   def __repr__(self) -> str:
-    """What it is, for people: of many numbers only how many there are."""
+    """Returns class and fields; long tuples and arrays are shown by their size."""
     names = [each.name for each in dataclasses.fields(self)]
-    shown = ', '.join(f'{name}={_short(getattr(self, name))}' for name in names)
+    shown = ', '.join(f'{name}={_abbreviated(getattr(self, name))}' for name in names)
     return f'{type(self).__name__}({shown})'
 
   def __reduce__(self) -> tuple[Any, ...]:
-    """Copies and pickles are made anew: without what was computed, and read-only."""
+    """Copies and pickles are constructed anew: read-only, and without cached values."""
     names = [field.name for field in dataclasses.fields(self) if field.init]
     fields = {name: getattr(self, name) for name in names}
     return functools.partial(type(self), **fields), ()
-
-  # What a strategy has to say for itself.
 
   @abc.abstractmethod
   def sensitivity_squared_by_round(
     self, participation: Optional[Participation] = None
   ) -> np.ndarray:
-    """Squared sensitivity of the first 1, 2, ..., n rounds: what is spent after each.
+    """Returns the squared sensitivity of the first 1, 2, ..., n rounds.
 
-    Entry t is max ||C_t u||^2 over one client's participation patterns u, with `C_t`
-    what is released of `C` in rounds 0 to t, or a proven upper bound of it. The last
-    entry is that of the whole run, and exact if `sensitivity_kind` says so.
+    Entry t, what is spent after round t, is max ||C_t u||^2 over one client's
+    participation patterns u, with `C_t` the part of `C` that is released in rounds 0
+    to t, or a proven upper bound of it. The last entry is the squared sensitivity of
+    the whole run, which is exact if `sensitivity_kind` returns 'exact'.
 
     Args:
       participation: Who may take part when; `None` means a single participation.
@@ -124,9 +122,9 @@ class Strategy(abc.ABC):
 
   @abc.abstractmethod
   def squared_or_bound(self, participation: Participation) -> tuple[float, bool]:
-    """sens(C)^2 and True, or a proven upper bound of it and False.
+    """Returns sens(C)^2 and True, or a proven upper bound of it and False.
 
-    The last entry of `sensitivity_squared_by_round`, at less cost if there is a way.
+    This is the last entry of `sensitivity_squared_by_round`, at less cost if possible.
     """
 
   @abc.abstractmethod
@@ -134,15 +132,13 @@ class Strategy(abc.ABC):
     """`C` as a dense float64 array with n columns; for tests and small n."""
 
   def materialize_estimator(self) -> np.ndarray:
-    """`B` with `B C = A` for prefix sums A, `A C^-1` of a square `C`; dense."""
+    """`B`, dense, with `B C = A` for prefix sums A; `A C^-1` if `C` is square."""
     prefix_sums = workload_lib.Workload(self.num_rounds)
     return workload_lib.estimator(self.materialize(), prefix_sums)
 
   @abc.abstractmethod
   def recursion(self) -> recursion_lib.Recursion:
-    """How the noise of a round, row t of `noise_matrix() z`, follows from earlier."""
-
-  # What follows from it.
+    """Returns how round t's noise, row t of `noise_matrix() z`, is computed."""
 
   def sensitivity_squared(self, participation: Optional[Participation] = None) -> float:
     """sens(C)^2: the last entry of `sensitivity_squared_by_round`."""
@@ -155,12 +151,12 @@ class Strategy(abc.ABC):
 
   def sensitivity(self, participation: Optional[Participation] = None) -> float:
     """sens(C), the largest ||C u|| over participation patterns u, or a proven bound."""
-    known = self.__dict__.setdefault('_sensitivities', {})
+    cached = self.__dict__.setdefault('_sensitivities', {})
     try:
-      return float(known[participation])
-    except (KeyError, TypeError):  # The latter: no participation, refused below.
+      return float(cached[participation])
+    except (KeyError, TypeError):  # TypeError: no Participation, refused below.
       sensitivity = math.sqrt(self.sensitivity_squared(participation))
-    known[participation] = sensitivity
+    cached[participation] = sensitivity
     return sensitivity
 
   def noise_matrix(self) -> np.ndarray:
@@ -170,23 +166,23 @@ class Strategy(abc.ABC):
   def noise_row_norms(self) -> np.ndarray:
     """Standard deviation of the noise that each round adds, for unit-variance z.
 
-    In sums over rounds, noise that is correlated cancels in part: `per_query_error`.
+    Correlated noise partly cancels in sums over rounds: see `per_query_error`.
     """
     return np.linalg.norm(self.noise_matrix(), axis=1)
 
   @property
   def noise_buffers(self) -> int:
-    """Model-sized buffers of noise that a server carries; 0 if z is drawn again."""
+    """Model-sized buffers of noise that a server keeps; 0 if z is drawn again."""
     return self.recursion().buffers_needed
 
   def noise_correlation(self, num_lags: int) -> np.ndarray:
-    """Correlation of the noise that the last round adds with that of earlier ones."""
+    """Correlation of the last round's noise with that of earlier rounds, by lag."""
     lags = min(checks.check_positive_int('num_lags', num_lags), self.num_rounds)
     rows = self.noise_matrix()[::-1][:lags]
     return rows @ rows[0] / (np.linalg.norm(rows, axis=1) * np.linalg.norm(rows[0]))
 
   def per_query_error(self, workload: WorkloadLike = None) -> np.ndarray:
-    """Variance of each workload row's noise for unit-variance z, before sensitivity.
+    """Variance of each workload row's noise for unit-variance z, without sensitivity.
 
     Args:
       workload: The linear queries over rounds: a `Workload`, or a lower-triangular
@@ -202,14 +198,14 @@ class Strategy(abc.ABC):
   ) -> np.ndarray:
     """Standard deviation of the noise in each query, for the same privacy.
 
-    In clip norms, at an effective noise multiplier of 1: sens(C) x
-    sqrt(`per_query_error`).
+    This is sens(C) x sqrt(`per_query_error`): in clip norms, at an effective noise
+    multiplier of 1.
     """
     error = self.per_query_error(workload)
     return self.sensitivity(participation) * np.sqrt(error)
 
   def squared_error(self, objective: str, workload: WorkloadLike = None) -> float:
-    """The mean ('mean') or the largest ('max') of `per_query_error`."""
+    """The mean ('mean') or the maximum ('max') of `per_query_error`."""
     error = self.per_query_error(workload)
     return float(error.mean() if objective == 'mean' else error.max())
 
@@ -235,16 +231,14 @@ class Strategy(abc.ABC):
     """Largest of `error_by_round`: sens(C) x the largest row norm of B."""
     return self.error('max', participation, workload)
 
-  # Saving and loading.
-
   def parameters(self) -> dict[str, Any]:
-    """The dataclass fields as JSON-ready values, arrays as they are."""
+    """The dataclass fields as JSON-ready values, except for arrays."""
     values = {each.name: getattr(self, each.name) for each in dataclasses.fields(self)}
     return {n: list(v) if isinstance(v, tuple) else v for n, v in values.items()}
 
   @functools.cached_property
   def checksum(self) -> str:
-    """SHA-256 over kind and parameters: two strategies with it are the same."""
+    """SHA-256 of kind and parameters: equal checksums mean equal strategies."""
     content = {'kind': self.kind, 'parameters': self.parameters()}
     text = json.dumps(
       content, sort_keys=True, separators=(',', ':'), default=array_digest
@@ -261,13 +255,13 @@ class Strategy(abc.ABC):
     return hash(self.checksum)
 
   def to_json(self) -> str:
-    """A versioned, checksummed JSON text that `from_json` reads back exactly."""
+    """Returns a versioned, checksummed JSON text that `from_json` reads exactly."""
     content = self._content(self.parameters())
     return json.dumps(content, indent=2, default=np.ndarray.tolist)
 
   @staticmethod
   def from_json(text: str) -> 'Strategy':
-    """Reads what `to_json` wrote; ValueError if it is none, or altered."""
+    """Reads what `to_json` wrote; ValueError if it is no such text, or was altered."""
     try:
       data = strict_json.Decoder().decode(text)
     except ValueError as e:
@@ -275,9 +269,9 @@ class Strategy(abc.ABC):
     return _from_content(data)
 
   def save(self, path: Union[str, os.PathLike[str]]) -> None:
-    """Writes the strategy to a new file: small ones as .json, large ones as .npz.
+    """Writes the strategy to a new file: .json, or .npz for large strategies.
 
-    The suffix decides; ValueError for another one, FileExistsError if there is a file.
+    Raises ValueError for another suffix, FileExistsError if the file exists.
 
     Example:
       >>> import tempfile
@@ -308,7 +302,7 @@ class Strategy(abc.ABC):
       raise ValueError(f'{path}: {e}') from e
 
   def to_npz(self) -> bytes:
-    """The content of a NumPy .npz archive that `from_npz` reads back exactly."""
+    """Returns the bytes of a NumPy .npz archive that `from_npz` reads exactly."""
     parameters = self.parameters()
     arrays = {n: v for n, v in parameters.items() if isinstance(v, np.ndarray)}
     others = {n: v for n, v in parameters.items() if n not in arrays}
@@ -325,7 +319,7 @@ class Strategy(abc.ABC):
         arrays = {name: archive[name] for name in archive.files}
       content = strict_json.Decoder().decode(str(arrays.pop('strategy')))
       content['parameters'].update(arrays)
-    except _DAMAGED as e:
+    except _ARCHIVE_ERRORS as e:
       raise ValueError(f'not a saved strategy, or a damaged one: {e}') from e
     return _from_content(content)
 
@@ -339,17 +333,17 @@ class Strategy(abc.ABC):
     }
 
   def _participation(self, participation: Optional[Participation]) -> Participation:
-    """Defaults `participation` to a single one and checks that it fits."""
+    """Checks `participation`; `None` becomes a single participation."""
     return participation_lib.check(self.num_rounds, participation)
 
 
 @dataclasses.dataclass(frozen=True)
 class Problem:
-  """What an optimiser is asked for, checked."""
+  """The checked arguments of an optimiser."""
 
   participation: Participation  # Who may take part when.
   objective: str  # 'mean' or 'max'.
-  workload: workload_lib.Checked  # What the error is about.
+  workload: workload_lib.Checked  # The queries whose error is minimised.
 
   @classmethod
   def check(
@@ -360,7 +354,7 @@ class Problem:
     workload: WorkloadLike,
     **others: Any,
   ) -> _AnyProblem:
-    """The problem that the arguments of an optimiser pose."""
+    """Checks the arguments of an optimiser; raises TypeError or ValueError."""
     check_rounds(checks.check_positive_int('num_rounds', num_rounds))
     return cls(
       participation_lib.check(num_rounds, participation),
@@ -375,17 +369,17 @@ class Problem:
     return self.participation.num_rounds
 
   def parameters(self, **others: Any) -> dict[str, Any]:
-    """All of it, as the cache takes it."""
+    """Returns the fields and `others`, as the parameters of `cache.fetch`."""
     own = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
     return {**own, **others}
 
   def error(self, strategy: Strategy) -> float:
-    """What is minimised, of a strategy."""
+    """The objective, which is minimised, for a strategy."""
     return strategy.error(self.objective, self.participation, self.workload)
 
 
 def array_digest(array: np.ndarray) -> dict[str, Any]:
-  """A JSON-ready value that tells float64 arrays apart."""
+  """A JSON-ready value that identifies a float64 array: its shape and hash."""
   if not isinstance(array, np.ndarray):
     raise TypeError(f'{array!r} is neither an array nor of a type of JSON.')
   data = np.ascontiguousarray(array, '<f8').tobytes()
@@ -393,7 +387,7 @@ def array_digest(array: np.ndarray) -> dict[str, Any]:
 
 
 def check_rounds(num_rounds: int) -> int:
-  """Returns `num_rounds`, or raises ValueError if arrays of them fill the memory."""
+  """Returns `num_rounds`; raises ValueError if it is more than MAX_ROUNDS."""
   if num_rounds > MAX_ROUNDS:
     raise ValueError(
       f'num_rounds must be at most {MAX_ROUNDS}, got {num_rounds}. State fewer rounds, '
@@ -414,7 +408,7 @@ def check_bands(num_rounds: int, num_bands: int, name: str = 'num_bands') -> int
 
 
 def check_numbers(num_rounds: int, num_bands: int) -> None:
-  """Raises ValueError if bands of their own in each round fill the memory."""
+  """Raises ValueError if `num_bands` diagonals of all rounds are too many numbers."""
   check_rounds(num_rounds)
   if num_rounds * num_bands > _MAX_NUMBERS:
     raise ValueError(
@@ -425,7 +419,7 @@ def check_numbers(num_rounds: int, num_bands: int) -> None:
 
 
 def require(strategy: Any) -> Strategy:
-  """Returns the strategy, or says how to make one of what was given."""
+  """Returns the strategy; raises TypeError if it is none."""
   if not isinstance(strategy, Strategy):
     raise TypeError(
       f'strategy must be a strategies.Strategy, got {reprlib.repr(strategy)}. '
@@ -434,17 +428,17 @@ def require(strategy: Any) -> Strategy:
   return strategy
 
 
-def _short(value: Any) -> str:
-  """A field's value, or the shape of one that would fill a screen."""
+def _abbreviated(value: Any) -> str:
+  """A field's value as text; for many numbers, only how many there are."""
   if isinstance(value, np.ndarray):
     return f'<{" x ".join(map(str, value.shape))} numbers>'
-  if isinstance(value, tuple) and len(value) > _MAX_SHOWN:
+  if isinstance(value, tuple) and len(value) > _MAX_SHOWN_NUMBERS:
     return f'<{len(value)} numbers>'
   return repr(value)
 
 
 def _from_content(data: Any) -> Strategy:
-  """The strategy that a saved file's content describes, verified."""
+  """Returns the strategy in the content of a saved file, and verifies its checksum."""
   if not isinstance(data, dict) or data.get('format') != _FORMAT:
     raise ValueError(f'not a saved strategy: it has no "format": "{_FORMAT}".')
   if data.get('version') != _VERSION:
@@ -476,27 +470,27 @@ def _suffix(path: str) -> str:
   return suffix
 
 
-# Seconds for 10^6 bytes (benchmarks/noise_round.py).
-_CARRY = 0.03  # TFF carries a state to the worker and back.
-_DRAW = {'chacha20': 0.025, 'philox': 0.01}  # By what the noise is made of.
-_READ = 0.0006
-_WRITE = 0.0025
-_FILE = 0.00015  # Seconds that a file of any size takes.
-# The whole noise matrix of other strategies would be part of the computation.
+# Seconds for 10^6 bytes, measured by benchmarks/noise_round.py.
+_CARRY_SECONDS = 0.03  # TFF carries a state to the worker and back.
+_DRAW_SECONDS = {'chacha20': 0.025, 'philox': 0.01}  # By noise generator.
+_READ_SECONDS = 0.0006
+_WRITE_SECONDS = 0.0025
+_SECONDS_PER_FILE = 0.00015  # In addition, for a file of any size.
+# To draw all earlier rows again, the computation contains the whole noise matrix.
 MAX_ROUNDS_WRITTEN_OUT = 1024
 
 
 class Cost(NamedTuple):
-  """What a place for the noise of earlier rounds costs: seconds a round, and bytes."""
+  """The cost of one way to store the noise of earlier rounds."""
 
-  seconds: float  # On one core inside TFF, as far as the place matters.
+  seconds: float  # Per round on one core inside TFF, where the ways to store differ.
   num_bytes: int  # Kept from round to round.
 
 
 def max_terms(strategy: Strategy) -> Optional[int]:
-  """The most rows of z in a round's noise; `None` if drawing them again is not offered.
+  """Maximum rows of z in a round's noise; `None` if drawing them again is not offered.
 
-  Those of the recursion, or all so far up to `MAX_ROUNDS_WRITTEN_OUT`.
+  That of the recursion, or all rounds if there are at most `MAX_ROUNDS_WRITTEN_OUT`.
   """
   recursion, num_rounds = strategy.recursion(), strategy.num_rounds
   if recursion.max_terms is not None or not recursion.applies_noise_matrix:
@@ -507,20 +501,20 @@ def max_terms(strategy: Strategy) -> Optional[int]:
 def by_storage(
   strategy: Strategy, num_bytes: int, generator: str = 'chacha20'
 ) -> dict[str, Cost]:
-  """The costs of the places that are offered for the noise of earlier rounds.
+  """The costs of storing the noise of earlier rounds, by storage of `noise.Options`.
 
-  They are those of `noise.Options`; only 'redraw' if there is nothing to keep.
+  There is only 'redraw' if the recursion keeps no buffers.
   """
   megabytes = num_bytes / 1e6
-  draw = _DRAW[generator]
+  draw = _DRAW_SECONDS[generator]
   buffers, draws, reads, writes = strategy.recursion().work
   if not buffers:
     return {'redraw': Cost(draw * megabytes, 0)}
   kept = buffers * num_bytes
-  files = (draw * draws + _READ * reads + _WRITE * writes) * megabytes
+  files = (draw * draws + _READ_SECONDS * reads + _WRITE_SECONDS * writes) * megabytes
   costs = {
-    'state': Cost((draw * draws + _CARRY * buffers) * megabytes, kept),
-    'files': Cost(files + _FILE * (reads + writes), kept),
+    'state': Cost((draw * draws + _CARRY_SECONDS * buffers) * megabytes, kept),
+    'files': Cost(files + _SECONDS_PER_FILE * (reads + writes), kept),
   }
   terms = max_terms(strategy)
   if terms is not None:
@@ -529,5 +523,5 @@ def by_storage(
 
 
 def cheapest(costs: dict[str, Cost]) -> str:
-  """The storage with the least time: what 'auto' stands for."""
+  """The storage that takes the least time; 'auto' chooses it."""
   return min(costs, key=lambda storage: costs[storage].seconds)

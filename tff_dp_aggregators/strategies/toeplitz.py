@@ -1,7 +1,7 @@
 """Toeplitz strategies: lower-triangular, constant along diagonals.
 
-`LowerToeplitz` is what all of them share, `ScaledToeplitz` what those share of which
-the columns are scaled.
+`LowerToeplitz` is their base class, `ScaledToeplitz` that of strategies whose matrix is
+a Toeplitz matrix with scaled columns.
 """
 
 import abc
@@ -41,7 +41,7 @@ def square_root_coefficients(num_coefficients: int) -> np.ndarray:
 
 
 def check_coefficients(num_rounds: int, coefficients: Any) -> tuple[float, ...]:
-  """Returns the coefficients of a strategy for so many rounds as floats."""
+  """Returns the coefficients of a strategy for `num_rounds` rounds, as floats."""
   checked = workload_lib.real_numbers('coefficients', coefficients)
   if not 1 <= len(checked) <= num_rounds:
     raise ValueError(
@@ -56,28 +56,28 @@ def check_coefficients(num_rounds: int, coefficients: Any) -> tuple[float, ...]:
 class _Toeplitz(strategy_lib.Strategy):
   """C[i, j] = T[i, j] * (scale of j), T lower-triangular and Toeplitz.
 
-  Sensitivities of several participations are exact in these cases, among others
+  For several participations, the sensitivity is exact in these cases, among others
   (`toeplitz_sensitivity` has proofs, further cases, and bounds).
 
   * num_bands <= min_separation: the columns of one client do not overlap
     (arXiv:2306.08153).
-  * non-negative coefficients of `T` that do not increase from index min_separation on,
-    and scales that do not increase: the earliest, densest pattern 0, b, 2b, ... is the
-    worst (arXiv:2405.13763), whatever rounds epochs have.
-  * any scales, if of all columns as far apart as two of that pattern, and not before
-    them, these two have the largest product.
+  * The coefficients of `T` are non-negative and do not increase from index
+    min_separation on, and scales do not increase: the earliest, densest pattern 0, b,
+    2b, ... is the worst (arXiv:2405.13763), in whichever rounds scales decrease.
+  * Any scales, if for every two rounds of that pattern, their columns have the largest
+    inner product of all pairs that are at least as far apart and not earlier.
   """
 
   needs_no_matrix = True
 
   @abc.abstractmethod
   def _column_and_scales(self) -> tuple[np.ndarray, Optional[np.ndarray]]:
-    """First column of `T`, and the scale of each round, if there are any; both [n]."""
+    """First column of `T`, and the scales of the rounds or `None`; both [n]."""
 
   def sensitivity_squared_by_round(
     self, participation: Optional[Participation] = None
   ) -> np.ndarray:
-    """The last entry is exact in the cases of `sensitivity_kind`."""
+    """The last entry is exact if `sensitivity_kind` is 'exact'; others are bounds."""
     column, scales = self._column_and_scales()
     participation = self._participation(participation)
     bounds = toeplitz_sensitivity.squared_by_round(column, participation, scales)
@@ -85,7 +85,7 @@ class _Toeplitz(strategy_lib.Strategy):
     return np.append(np.minimum(bounds, whole)[:-1], whole)
 
   def squared_or_bound(self, participation: Participation) -> tuple[float, bool]:
-    """sens(C)^2, and whether it is exact."""
+    """Returns sens(C)^2 or an upper bound, and whether it is exact."""
     column, scales = self._column_and_scales()
     return sensitivity_lib.squared_of_toeplitz(column, participation, scales)
 
@@ -111,11 +111,11 @@ class LowerToeplitz(_Toeplitz):
     return self.num_rounds
 
   def noise_row_norms(self) -> np.ndarray:
-    """O(n) from the first column of `C^-1`: rows are parts of one another."""
+    """Takes O(n): each row of `C^-1` extends the row before by one entry."""
     return np.sqrt(np.cumsum(np.square(self.inverse_coefficients())))
 
   def noise_correlation(self, num_lags: int) -> np.ndarray:
-    """O(n) for each lag."""
+    """Takes O(n) for each lag."""
     lags = min(checks.check_positive_int('num_lags', num_lags), self.num_rounds)
     column = self.inverse_coefficients()
     norms = self.noise_row_norms()[::-1][:lags]  # Of rows n - 1 - lag.
@@ -123,10 +123,10 @@ class LowerToeplitz(_Toeplitz):
     return np.array(products) / (norms * norms[0])
 
   def per_query_error(self, workload: workload_lib.WorkloadLike = None) -> np.ndarray:
-    """Without a matrix, but for a workload given as an array.
+    """Needs no matrix, unless the workload is an array.
 
-    If the workload is Toeplitz, so is the estimator, and its rows are parts of one
-    another. Otherwise O(n^2) operations.
+    If the workload is Toeplitz, so is the estimator, and each of its rows extends the
+    row before. Otherwise this takes O(n^2) operations.
     """
     workload = workload_lib.check(self.num_rounds, workload)
     if not isinstance(workload, workload_lib.Workload):
@@ -134,8 +134,8 @@ class LowerToeplitz(_Toeplitz):
     if workload.is_toeplitz:
       return np.cumsum(np.square(self._estimator_coefficients(workload)))
     steady = dataclasses.replace(workload, learning_rates=None, weight_decay=0.0)
-    # Row t of the estimator, backwards from column t, is what is kept of row t - 1,
-    # plus the learning rate times the noise in the momentum of round t.
+    # Row t of the estimator, reversed from column t on, is the decayed row t - 1 plus
+    # the learning rate times the noise in the momentum of round t.
     velocity = np.diff(self._estimator_coefficients(steady), prepend=0.0)
     row = np.zeros(self.num_rounds)
     error = np.zeros(self.num_rounds)
@@ -150,7 +150,7 @@ class LowerToeplitz(_Toeplitz):
     return _lower_toeplitz(self.matrix_coefficients())
 
   def materialize_estimator(self) -> np.ndarray:
-    """`A C^-1` for prefix sums A, dense; Toeplitz as well."""
+    """`A C^-1`, dense, for prefix sums A; also Toeplitz."""
     return _lower_toeplitz(np.cumsum(self.inverse_coefficients()))
 
   def _estimator_coefficients(self, workload: workload_lib.Workload) -> np.ndarray:
@@ -160,7 +160,7 @@ class LowerToeplitz(_Toeplitz):
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class ScaledToeplitz(_Toeplitz):
-  """A subclass says what the scales are; noise is that of `T` over a round's scale."""
+  """C = T diag(scales), T Toeplitz; its noise is that of `T` over a round's scale."""
 
   @property
   @abc.abstractmethod
@@ -181,11 +181,11 @@ class ScaledToeplitz(_Toeplitz):
     return self.unscaled.matrix_coefficients(), self._scales
 
   def noise_row_norms(self) -> np.ndarray:
-    """O(n), as that of the unscaled strategy."""
+    """Takes O(n)."""
     return self.unscaled.noise_row_norms() / self._scales
 
   def noise_correlation(self, num_lags: int) -> np.ndarray:
-    """That of the unscaled strategy: scales change nothing of it."""
+    """The same as that of the unscaled strategy: scales do not change correlations."""
     return self.unscaled.noise_correlation(num_lags)
 
   def materialize(self) -> np.ndarray:
@@ -193,7 +193,7 @@ class ScaledToeplitz(_Toeplitz):
     return self.unscaled.materialize() * self._scales
 
   def materialize_estimator(self) -> np.ndarray:
-    """`A C^-1` for prefix sums A, dense."""
+    """`A C^-1`, dense, for prefix sums A."""
     noise = np.diff(self.unscaled.materialize_estimator(), axis=0, prepend=0.0)
     return np.cumsum(noise / self._scales[:, np.newaxis], axis=0)
 
@@ -217,7 +217,7 @@ class BandedToeplitz(LowerToeplitz):
 
   @classmethod
   def square_root(cls, num_rounds: int, num_bands: int) -> 'BandedToeplitz':
-    """The square-root coefficients cut off after `num_bands`; column 0 has norm 1."""
+    """The first `num_bands` square-root coefficients, scaled so column 0 has norm 1."""
     strategy_lib.check_bands(num_rounds, num_bands)
     coefficients = square_root_coefficients(num_bands)
     return cls(num_rounds, tuple(coefficients / np.linalg.norm(coefficients)))
@@ -236,7 +236,7 @@ class BandedToeplitz(LowerToeplitz):
     return power_series.resized(np.array(self.coefficients), self.num_rounds)
 
   def inverse_coefficients(self) -> np.ndarray:
-    """First column of `C^-1`; O(n log n) unless the noise it describes grows."""
+    """First column of `C^-1`; takes O(n log n) unless its coefficients grow."""
     return power_series.inverse(np.array(self.coefficients), self.num_rounds)
 
 
@@ -256,7 +256,7 @@ class Identity(BandedToeplitz):
       )
 
   def squared_or_bound(self, participation: Participation) -> tuple[float, bool]:
-    """Without a look at its rounds."""
+    """Exact, without a computation over rounds."""
     return float(participation.possible_participations), True
 
 
@@ -269,22 +269,22 @@ def optimize(
   workload: workload_lib.WorkloadLike = None,
   cache: bool = True,
 ) -> BandedToeplitz:
-  """The banded Toeplitz strategy with the smallest error, with columns of norm 1.
+  """Returns the banded Toeplitz strategy with the least error; column 0 has norm 1.
 
   Minimises `rmse` or `max_error` (arXiv:2405.15913) by L-BFGS. The problem is not
-  convex and what is found is a local minimum, from the square root of the prefix sums;
-  for a single participation, it was always the same from random starts.
+  convex; the search starts from the square root of the prefix sums and returns a local
+  minimum. For a single participation, random starts all led to the same one.
 
-  Where bands of several participations overlap, the coefficients are kept
-  non-negative, and non-increasing from index `min_separation` on, so that the
-  sensitivity is exact. If the best of those are zero from there on, or fewer bands with
-  signs are better, the strategy has `min_separation` bands.
+  If columns of one client overlap, the coefficients are constrained to be non-negative,
+  and non-increasing from index `min_separation` on, so that the sensitivity is exact.
+  If the best of those are zero from there on, or if fewer bands without constraints are
+  better, the strategy has `min_separation` bands.
 
   Arguments are those of `banded.optimize`, with any `participation`, and:
 
-  * `num_bands`: Most bands of C, up to 4096; `None` for as many of those as help.
-  * `workload`: Whose error it is; `None` means prefix sums. Given as an array, or with
-    a learning rate that changes, for at most 4096 rounds.
+  * `num_bands`: Maximum bands of C, up to 4096; `None` for as many of those as help.
+  * `workload`: The queries whose error is minimised; `None` means prefix sums. An array
+    or a workload whose learning rate changes may have at most 4096 rounds.
 
   Example:
     >>> strategy = optimize(num_rounds=128, num_bands=16, cache=False)
@@ -311,14 +311,14 @@ def _optimize(problem: series_problem.SeriesProblem, num_bands: int) -> BandedTo
   start = square_root_coefficients(num_bands)
 
   def column_of(point: np.ndarray) -> np.ndarray:
-    """From `free` on, the steps down are what is searched."""
+    """From index `free` on, the variables are the decreases of the coefficients."""
     steps = point[free:]
     return np.append(point[:free], np.cumsum(steps[::-1])[::-1])
 
   def family(point: np.ndarray) -> Optional[series_problem.Series]:
     if point[0] <= 0:
       return None
-    series = series_problem.of_column(column_of(point), n)
+    series = series_problem.series_from_column(column_of(point), n)
 
     def pull_back(by_column: np.ndarray, by_noise: np.ndarray) -> np.ndarray:
       by_point = series.pull_back(by_column, by_noise)
@@ -332,22 +332,22 @@ def _optimize(problem: series_problem.SeriesProblem, num_bands: int) -> BandedTo
     return BandedToeplitz(n, tuple(column / np.linalg.norm(column)))
 
   report = descent.Progress(f'banded Toeplitz, {n} rounds, {num_bands} bands')
-  found = problem.minimize(family, start[:free], report)
-  fewer = with_unit_columns(found.parameters)
+  optimum = problem.minimize(family, start[:free], report)
+  fewer = with_unit_columns(optimum.parameters)
   if num_bands == free:
     return fewer
-  # Further coefficients that do not increase are sums of steps down, none of them
-  # negative: they are useless if none of the steps lowers the error.
+  # Further non-increasing coefficients are sums of non-negative decreases: they do not
+  # help if no single decrease lowers the error.
   padded = np.append(fewer.coefficients, np.zeros(num_bands - free))
   evaluated = problem.errors(family)(padded)
-  assert evaluated is not None  # Or it had not been evaluated.
-  slopes = evaluated[1](found.weights)[free:]
+  assert evaluated is not None  # `fewer` is in the domain.
+  slopes = evaluated[1](optimum.weights)[free:]
   if np.all(slopes > 0) and np.all(padded >= 0):
     return fewer
   start[free:] = -np.diff(start[free:], append=0.0)
-  found = problem.minimize(family, start, report, descent.bounded(0.0))
-  # Fewer bands may have signs, which more of them may not.
-  return min(fewer, with_unit_columns(found.parameters), key=problem.error)
+  optimum = problem.minimize(family, start, report, descent.bounded(0.0))
+  # Unlike more bands, fewer bands may have negative coefficients, and be better.
+  return min(fewer, with_unit_columns(optimum.parameters), key=problem.error)
 
 
 def _lower_toeplitz(column: np.ndarray) -> np.ndarray:
@@ -355,7 +355,7 @@ def _lower_toeplitz(column: np.ndarray) -> np.ndarray:
 
 
 def _seconds(limits: registry.Limits, num_bands: Optional[int] = None) -> float:
-  """Bands that cost sensitivity are constrained, which takes a hundred steps or two."""
+  """Estimated time; with overlapping columns, constraints take 100 to 200 steps."""
   if num_bands is None or num_bands <= participation_lib.free_bands(limits):
     return 2e-5 * limits.num_rounds
   return 0.4 + 3e-6 * (100 + 0.08 * num_bands) * limits.num_rounds
@@ -364,21 +364,21 @@ def _seconds(limits: registry.Limits, num_bands: Optional[int] = None) -> float:
 def free_bands_unless_given(
   limits: registry.Limits, given: registry.Options
 ) -> list[registry.Options]:
-  """Options of the row of a comparison."""
+  """One row of a comparison, with `free_bands` unless bands are given."""
   return [{'num_bands': participation_lib.free_bands(limits), **given}]
 
 
 def _free_bands_and_more(
   limits: registry.Limits, given: registry.Options
 ) -> list[registry.Options]:
-  """As many bands as cost no sensitivity, and more if they may help."""
+  """One row with `free_bands`, and one with more bands if these may help."""
   free = free_bands_unless_given(limits, given)
   more = None if given else registry.more_bands(limits)
   return free if more is None else [*free, {'num_bands': more}]
 
 
 def why_skip_bands(limits: registry.Limits, given: registry.Options) -> Optional[str]:
-  """Why a comparison does without a banded strategy, if it should."""
+  """Why a comparison leaves a banded strategy out, or `None`."""
   if given.get('num_bands', participation_lib.free_bands(limits)) > 1:
     return None
   return 'with one band, the most that costs nothing, it is the gaussian mechanism.'

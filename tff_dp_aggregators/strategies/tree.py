@@ -1,18 +1,18 @@
 """The binary-tree strategy of DP-FTRL, with or without periodic restarts.
 
 `C` has one row per complete node of the tree over rounds: node (level, j) covers
-rounds `[j 2^level, (j + 1) 2^level)` and exists when its last round is before
+rounds `[j 2^level, (j + 1) 2^level)` and exists if its last round is before
 `num_rounds`. Row entries are 1 in the node's rounds (arXiv:2103.00039). Nodes are
 numbered in the order in which they are completed.
 
-**Restarts.** With `restart_every=r` a fresh tree begins every r rounds. What a tree
-estimates in its last round is kept and added to all later estimates: TF Privacy's
-`RestartQuery(TreeCumulativeSumQuery, PeriodicRoundRestartIndicator(r))`, and the
-restarts of arXiv:2103.00039 without its tree completion.
+**Restarts.** With `restart_every=r` a new tree begins every r rounds. The estimate of
+a tree in its last round is added to all later estimates, as in TF Privacy's
+`RestartQuery(TreeCumulativeSumQuery, PeriodicRoundRestartIndicator(r))`, and as in
+arXiv:2103.00039 without its tree completion.
 
 **Sensitivity** is exact under every participation schema, also across trees
-(`numerics.tree_patterns`). A reviewer can check it by hand, with a worst pattern of
-rounds (`BinaryTree.worst_case_rounds`) and the sum `pattern_value`.
+(`numerics.tree_patterns`). A reviewer can check it by hand: `pattern_value` of a worst
+pattern of rounds (`BinaryTree.worst_case_rounds`).
 """
 
 import collections
@@ -32,21 +32,21 @@ from tff_dp_aggregators.strategies.participation import Participation
 
 
 def num_levels(num_rounds: int) -> int:
-  """Levels of the tree over `num_rounds` rounds: floor(log2 n) + 1."""
+  """Number of levels of the tree over `num_rounds` rounds: floor(log2 n) + 1."""
   return checks.check_positive_int('num_rounds', num_rounds).bit_length()
 
 
 @dataclasses.dataclass(frozen=True)
 class BinaryTree(strategy_lib.Strategy):
-  """The tree strategy with one of its two estimators, and restarts if wanted.
+  """The tree strategy with one of its two estimators, optionally with restarts.
 
   Attributes:
     num_rounds: Rounds n, the tree's leaves.
     honaker: Whether prefix sums are estimated by Honaker's online method, which
-      combines each node with all below it and lowers the variance by up to a half
+      combines each node with all nodes below it and lowers the variance by up to a half
       (Honaker 2015, "Efficient use of differentially private binary trees", estimation
       from below), or by the plain sum of the fewest nodes.
-    restart_every: Rounds after which a fresh tree begins; `None` for a single one.
+    restart_every: Rounds after which a new tree begins; `None` for a single tree.
 
   Example:
     >>> participation = Participation(8, min_separation=1)
@@ -57,7 +57,7 @@ class BinaryTree(strategy_lib.Strategy):
   honaker: bool = True
   restart_every: Optional[int] = None
   kind = 'binary_tree'
-  _is_limited = False  # Its sensitivity takes no array over the rounds.
+  _has_max_rounds = False  # The sensitivity needs no array of length num_rounds.
 
   def __post_init__(self) -> None:
     super().__post_init__()
@@ -67,7 +67,7 @@ class BinaryTree(strategy_lib.Strategy):
     object.__setattr__(self, 'restart_every', restart_every)
 
   def parameters(self) -> dict[str, Any]:
-    """The dataclass fields; `restart_every` only if there are restarts."""
+    """The dataclass fields, without `restart_every` if it is `None`."""
     parameters = super().parameters()
     if self.restart_every is None:
       del parameters['restart_every']
@@ -79,23 +79,23 @@ class BinaryTree(strategy_lib.Strategy):
 
   @property
   def tree_rounds(self) -> int:
-    """Rounds of the first tree, the longest one."""
+    """Number of rounds of the first tree, the longest one."""
     return min(self.num_rounds, self.restart_every or self.num_rounds)
 
   @property
   def num_levels(self) -> int:
-    """Levels of the longest tree, leaves included."""
+    """Number of levels of the longest tree, leaves included."""
     return num_levels(self.tree_rounds)
 
   @property
   def num_nodes(self) -> int:
-    """Complete nodes, the rows of `C`: 2 t - popcount(t) in a tree of t rounds."""
+    """Number of complete nodes, the rows of `C`: 2 t - popcount(t) for t rounds."""
     whole, rest = divmod(self.num_rounds, self.tree_rounds)
     first, last = (2 * t - bin(t).count('1') for t in (self.tree_rounds, rest))
     return whole * first + last
 
   def recursion(self) -> recursion_lib.TreeNodes:
-    """Honaker combines nodes, one kept a level; plain ones can be drawn again."""
+    """Honaker's method keeps a combined node a level; plain nodes are drawn again."""
     combination = None
     if self.honaker:
       combination = recursion_lib.honaker_combination(self.num_levels)
@@ -106,26 +106,26 @@ class BinaryTree(strategy_lib.Strategy):
   ) -> np.ndarray:
     """Exact for every prefix: arXiv:2103.00039, Appendix D.2.
 
-    The cost is that of `tree.sensitivity_squared` for about `log2(num_rounds)` prefixes
-    a value that occurs: (10000, 100, 20) takes 0.1 s, (10000, 7, 1000) 5 s.
+    Calls `tree.sensitivity_squared` for about `log2(num_rounds)` prefixes per distinct
+    value: `Participation(10000, 100, 20)` takes 0.1 s, `(10000, 7, 1000)` 5 s.
     """
     participation = self._participation(participation)
     return _search(participation, self.restart_every).profile(self.num_rounds)
 
   def squared_or_bound(self, participation: Participation) -> tuple[float, bool]:
-    """Exact, without the work for shorter prefixes."""
+    """Exact; computed for the whole run only."""
     search = _search(participation, self.restart_every)
     return float(search.value(self.num_rounds)), True
 
   def sensitivity_kind(self, participation: Optional[Participation] = None) -> str:
-    """'exact', always: no search for that."""
+    """Always 'exact', without a search."""
     self._participation(participation)
     return 'exact'
 
   def worst_case_rounds(
     self, participation: Optional[Participation] = None
   ) -> tuple[int, ...]:
-    """Rounds in which one client attains the sensitivity, in rising order.
+    """A pattern of rounds that attains the sensitivity, in increasing order.
 
     Example:
       >>> participation = Participation(2000, 314, 6)
@@ -137,16 +137,16 @@ class BinaryTree(strategy_lib.Strategy):
     return _search(participation, self.restart_every).rounds(self.num_rounds)
 
   def noise_row_norms(self) -> np.ndarray:
-    """O(n): it depends on the highest node that a round completes, and no more."""
+    """Takes O(n): a norm depends only on the level of the highest completed node."""
     in_tree = np.arange(self.num_rounds) % self.tree_rounds
-    completed = np.bitwise_xor(in_tree, in_tree + 1)  # As many 1-bits as levels.
+    completed = np.bitwise_xor(in_tree, in_tree + 1)  # A 1-bit for each node completed.
     heights = np.frexp(completed.astype(np.float64))[1] - 1
     return np.sqrt(self.recursion().variance_by_height())[heights]
 
   def per_query_error(self, workload: workload_lib.WorkloadLike = None) -> np.ndarray:
-    """O(n log n) for prefix sums, without the matrix.
+    """Takes O(n log n) for prefix sums, without a matrix.
 
-    The variance of a node's estimate is its weight.
+    The variance of a node's estimate is equal to its weight.
     """
     workload = workload_lib.check(self.num_rounds, workload)
     if not workload_lib.is_prefix_sums(workload):
@@ -168,24 +168,24 @@ class BinaryTree(strategy_lib.Strategy):
   def materialize_estimator(self) -> np.ndarray:
     """`B` with `B C = A` for prefix sums A, dense; shape [num_rounds, num_nodes]."""
     matrix = np.zeros((self.num_rounds, self.num_nodes))
-    estimates: list[tuple[int, np.ndarray]] = []  # Of a prefix's nodes, with levels.
+    estimates: list[tuple[int, np.ndarray]] = []  # Of the prefix's nodes, with levels.
     earlier_trees = np.zeros(self.num_nodes)
-    for this, (last, level) in enumerate(self._nodes()):
+    for index, (last, level) in enumerate(self._nodes()):
       if last and last % self.tree_rounds == level == 0:
         earlier_trees, estimates = matrix[last - 1], []
-      estimate = np.eye(1, self.num_nodes, this)[0]
+      estimate = np.eye(1, self.num_nodes, index)[0]
       if level:
         (_, right), (_, left) = estimates.pop(), estimates.pop()
         if self.honaker:
           estimate += (left + right) / 2
       estimates.append((level, estimate))
       matrix[last] = earlier_trees
-      for of_level, each in estimates:
-        matrix[last] += self._weights[of_level] * each
+      for node_level, node_estimate in estimates:
+        matrix[last] += self._weights[node_level] * node_estimate
     return matrix
 
   def _nodes(self) -> Iterator[tuple[int, int]]:
-    """(last round, level) of each node, in the order in which they are completed."""
+    """Yields (last round, level) of each node, in the order of completion."""
     for last in range(self.num_rounds):
       in_tree = last % self.tree_rounds
       for level in range((in_tree ^ (in_tree + 1)).bit_length()):
@@ -193,7 +193,7 @@ class BinaryTree(strategy_lib.Strategy):
 
   @property
   def _weights(self) -> np.ndarray:
-    """What makes estimates of nodes unbiased, by level: 1 / (2 - 2^-level), or 1."""
+    """Factors that make node estimates unbiased, by level: 1 / (2 - 2^-level), or 1."""
     if not self.honaker:
       return np.ones(self.num_levels)
     return 1.0 / (2.0 - 0.5 ** np.arange(self.num_levels))
@@ -207,21 +207,21 @@ def sensitivity_squared(
   fixed_epoch: bool = False,
   restart_every: Optional[int] = None,
 ) -> int:
-  """Exact squared sensitivity zeta* of the tree.
+  """Returns the exact squared sensitivity zeta* of the tree.
 
-  The largest sum, over complete nodes, of the squared number of rounds in which one
-  client takes part below the node (arXiv:2103.00039, Appendix D.2).
+  It is the maximum over patterns of the sum, over complete nodes, of the squared number
+  of a client's rounds below the node (arXiv:2103.00039, Appendix D.2).
 
-  Time and memory hardly grow with `num_rounds` alone, at worst like
+  Time and memory hardly grow with `num_rounds` alone, at worst with
   `max_participations` times `min_separation`: 2 s for 10^6 rounds, 101 apart, 10,000
   times, up to a minute for separations just below a power of two.
 
   Args:
     num_rounds: Leaves of the tree, or of all trees.
-    min_separation: As of `Participation`, like the next two.
-    max_participations: Most rounds of one client; `None` for as many as fit.
+    min_separation: See `Participation`, also for the next two.
+    max_participations: Maximum rounds of one client; `None` for as many as fit.
     fixed_epoch: Whether differences are multiples of exactly `min_separation`.
-    restart_every: Rounds after which a fresh tree begins; `None` for a single one.
+    restart_every: Rounds after which a new tree begins; `None` for a single tree.
 
   Example:
     >>> sensitivity_squared(2000, min_separation=314, max_participations=6)  # Gboard.
@@ -234,14 +234,14 @@ def sensitivity_squared(
 
 
 def best_restart(limits: Participation) -> Optional[int]:
-  """The restart, 2^i separations long, with the least RMSE; `None` if none helps."""
-  best, least = None, BinaryTree(limits.num_rounds).rmse(limits)
+  """The best `restart_every`, `min_separation` 2^i, by RMSE; `None` if none helps."""
+  best, least_error = None, BinaryTree(limits.num_rounds).rmse(limits)
   restart_every = max(2, limits.min_separation)
   while restart_every < limits.num_rounds:
     restarted = BinaryTree(limits.num_rounds, restart_every=restart_every)
     error = restarted.rmse(limits)
-    if error < least:
-      best, least = restart_every, error
+    if error < least_error:
+      best, least_error = restart_every, error
     restart_every *= 2
   return best
 
@@ -249,13 +249,13 @@ def best_restart(limits: Participation) -> Optional[int]:
 def pattern_value(
   rounds: Iterable[int], num_rounds: int, restart_every: Optional[int] = None
 ) -> int:
-  """What one client's rounds are worth: the sum of squared counts over nodes.
+  """The sum over nodes of the squared number of one client's rounds below the node.
 
-  Formed from the definition, to check by hand what `worst_case_rounds` found.
+  Computed from the definition, to check the result of `worst_case_rounds` by hand.
 
   Example:
-    Three of five rounds. They are three leaves, two of them below the node of rounds
-    0 and 1, and all of them below that of rounds 0 to 3: 3 * 1 + 2^2 + 1^2 + 3^2.
+    Three of five rounds: three leaves, two of them below the node of rounds 0 and 1,
+    one below that of 2 and 3, all below that of 0 to 3: 3 * 1 + 2^2 + 1^2 + 3^2.
 
     >>> pattern_value([0, 1, 3], num_rounds=5)
     17
@@ -291,7 +291,7 @@ def _check_restart_every(restart_every: Optional[int]) -> Optional[int]:
 
 
 def _build(limits: registry.Limits, restart_every: Optional[int] = None) -> BinaryTree:
-  # Sensitivities alone have no need of it.
+  # Unlike its sensitivity, a mechanism's errors need arrays of length num_rounds.
   strategy_lib.check_rounds(limits.num_rounds)
   return BinaryTree(limits.num_rounds, restart_every=restart_every)
 
@@ -299,7 +299,7 @@ def _build(limits: registry.Limits, restart_every: Optional[int] = None) -> Bina
 def _variants(
   limits: registry.Limits, given: registry.Options
 ) -> list[registry.Options]:
-  """Without restarts, and with those asked for or the best, if they help."""
+  """One tree without restarts, and one with those given or the best, if they help."""
   restart_every = given.get('restart_every') or best_restart(limits)
   return [{}] if restart_every is None else [{}, {'restart_every': restart_every}]
 

@@ -1,13 +1,13 @@
-"""Workloads: the linear queries over rounds whose error a strategy is judged by.
+"""Workloads: the linear queries over rounds whose error strategies are compared by.
 
-Stochastic gradient descent adds the noisy sums up: prefix sums, the default. With
-momentum, learning rates that change, and weight decay, the model after round t needs
+Plain stochastic gradient descent needs prefix sums of the noisy sums, the default. With
+momentum, a learning-rate schedule and weight decay, the model after round t needs
 
     A[t, j] = sum_{s = j..t} kept^(t - s) * learning_rates[s] * momentum^(s - j)
 
 with kept = 1 - weight_decay (arXiv:2202.08312, section 4; arXiv:2211.06530, section 5;
-with weight decay arXiv:2405.13763). Where a function takes a `workload`, `None` stands
-for prefix sums, and a lower-triangular array is taken as well.
+with weight decay arXiv:2405.13763). Functions with an argument `workload` also accept
+`None`, which means prefix sums, or a lower-triangular array.
 """
 
 import dataclasses
@@ -22,15 +22,15 @@ from tff_dp_aggregators.base import checks
 
 @dataclasses.dataclass(frozen=True)
 class Workload:
-  """Prefix sums, with momentum, a learning-rate schedule and weight decay if wanted.
+  """Prefix sums, optionally with momentum, a learning-rate schedule and weight decay.
 
   Attributes:
     num_rounds: Rounds n; `A` is n x n.
     momentum: Server momentum, at least 0 and below 1.
     learning_rates: Relative learning rate of each round, not negative and not all 0;
       `None` for 1 in every round.
-    weight_decay: Which part of the model each round takes away before its step, at
-      least 0 and below 1, whatever the learning rate.
+    weight_decay: The fraction of the model that each round subtracts before its step,
+      at least 0 and below 1, independent of the learning rate.
 
   Example:
     >>> Workload(3, momentum=0.5).materialize()
@@ -50,7 +50,7 @@ class Workload:
     for name in ('momentum', 'weight_decay'):
       given = getattr(self, name)
       value = float(real_array(name, given))
-      checks.check_number(name, given)  # No text, which NumPy would read.
+      checks.check_number(name, given)  # NumPy would also convert a string.
       if not 0 <= value < 1:
         raise ValueError(f'{name} must be at least 0 and below 1, got {given}.')
       object.__setattr__(self, name, value)
@@ -72,9 +72,9 @@ class Workload:
     cooldown_rounds: Optional[int] = None,
     final_learning_rate: float = 0.05,
   ) -> 'Workload':
-    """A learning rate of 1 that falls linearly over the last rounds, a quarter of all.
+    """A learning rate of 1 that falls linearly over the last `cooldown_rounds`.
 
-    As in the experiments of arXiv:2211.06530.
+    By default these are a quarter of all, as in the experiments of arXiv:2211.06530.
     """
     checks.check_positive_int('num_rounds', num_rounds)
     if cooldown_rounds is None:
@@ -93,7 +93,7 @@ class Workload:
     return cls(num_rounds, momentum, tuple(np.concatenate([constant, falling])))
 
   def __repr__(self) -> str:
-    # States name their workload by this; those without weight decay never had it here.
+    # States identify their workload by this text; in older ones it has no weight decay.
     decay = f', weight_decay={self.weight_decay}' if self.weight_decay else ''
     return (
       f'Workload(num_rounds={self.num_rounds}, momentum={self.momentum}, '
@@ -102,11 +102,11 @@ class Workload:
 
   @property
   def is_toeplitz(self) -> bool:
-    """Whether `A` is constant along diagonals: the learning rate never changes."""
+    """Whether `A` is constant along diagonals, i.e. the learning rate is constant."""
     return self.learning_rates is None or len(set(self.learning_rates)) == 1
 
   def coefficients(self) -> np.ndarray:
-    """First column of `A`, float64 [n]; ValueError if the learning rate changes."""
+    """First column of `A`, float64 [n]; raises ValueError unless `is_toeplitz`."""
     if not self.is_toeplitz:
       raise ValueError(
         'a workload whose learning rate changes has no Toeplitz coefficients; use '
@@ -129,7 +129,7 @@ class Workload:
     return _decayed_sums((self._rates * sums)[::-1], self.momentum)[::-1]
 
   def inverse_diagonals(self) -> np.ndarray:
-    """The inverse of `A`, which is banded: its diagonals from the main one down.
+    """The diagonals of the inverse of `A`, which is banded, from the main one down.
 
     With learning rates L it is (I - momentum S) L^-1 (I - (1 - weight_decay) S), S the
     shift by one round. Float64 of shape [2, n], or [3, n] with momentum; row i, column
@@ -152,7 +152,7 @@ class Workload:
 
   @property
   def _kept(self) -> float:
-    """Which part of the model a round keeps."""
+    """The fraction of the model that a round keeps."""
     return 1.0 - self.weight_decay
 
   @property
@@ -163,13 +163,13 @@ class Workload:
     return np.array(self.learning_rates)[:, np.newaxis]
 
 
-# What functions take for a workload; None stands for prefix sums.
+# What functions accept as a workload; `None` means prefix sums.
 WorkloadLike = Union[Workload, np.ndarray, None]
-Checked = Union[Workload, np.ndarray]  # A workload that was checked.
+Checked = Union[Workload, np.ndarray]  # What `check` returns.
 
 
 def check(num_rounds: int, workload: WorkloadLike) -> Checked:
-  """The workload for these rounds, `Workload(n)` for `None`, or a float64 array."""
+  """Returns the workload, `Workload(n)` for `None`, an array as float64; checks it."""
   if workload is None:
     return Workload(num_rounds)
   if isinstance(workload, Workload):
@@ -192,7 +192,7 @@ def check(num_rounds: int, workload: WorkloadLike) -> Checked:
 
 
 def is_prefix_sums(workload: WorkloadLike) -> bool:
-  """Whether a workload is prefix sums: None, or a `Workload` that comes to the same."""
+  """Whether a workload is known to be prefix sums; always False for an array."""
   return workload is None or (
     isinstance(workload, Workload)
     and not workload.momentum
@@ -238,7 +238,7 @@ def _decayed_sums(matrix: np.ndarray, decay: float) -> np.ndarray:
 
 
 def real_array(name: str, values: Any) -> np.ndarray:
-  """The values as a float64 array; TypeError if they are complex, or no numbers."""
+  """Returns a float64 array; raises TypeError unless the values are real numbers."""
   try:
     array = np.asarray(values)
     if array.dtype.kind not in 'fiu':
@@ -249,7 +249,7 @@ def real_array(name: str, values: Any) -> np.ndarray:
 
 
 def real_numbers(name: str, values: Any) -> tuple[float, ...]:
-  """Returns a sequence of finite numbers as floats."""
+  """Returns the values as floats; raises an error unless a finite 1-D sequence."""
   array = real_array(name, values)
   if array.ndim != 1:
     raise TypeError(f'{name} must be a sequence of numbers, got {values!r}.')

@@ -33,7 +33,7 @@ def test_errors_and_derivatives_are_those_of_dense_matrices(name, starts):
   by_round = np.repeat(factors, np.diff([*starts, _N]))
   noise = scipy.linalg.toeplitz(column, np.zeros(_N))
   estimator = (dense * by_round) @ noise
-  errors = scaled_errors.of_workload(workload, starts)
+  errors = scaled_errors.workload_errors(workload, starts)
   values, pull_back = errors(column, factors)
   np.testing.assert_allclose(values, np.square(estimator).sum(axis=1), rtol=1e-11)
   back = dense.T @ (2.0 * weights[:, np.newaxis] * estimator)

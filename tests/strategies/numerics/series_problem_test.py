@@ -44,7 +44,7 @@ def test_scales_give_the_sensitivity_that_is_said(limits):
   column = np.append(1.0, rng.uniform(0.1, 0.5, size=limits.min_separation - 1))
   lengths = np.minimum(limits.num_rounds - np.arange(limits.num_rounds), len(column))
   squares = np.cumsum(np.square(column))[lengths - 1]
-  for kind in (series_problem.Disjoint, series_problem.Falling):
+  for kind in (series_problem.DisjointScales, series_problem.FallingScales):
     scales = kind(limits)
     searched = scales.start + rng.normal(scale=0.3, size=len(scales.start))
     chosen = scales(searched, column)
@@ -57,7 +57,7 @@ def test_scales_give_the_sensitivity_that_is_said(limits):
 
 def test_scales_that_fall_do_so_and_have_a_mean_square_of_one():
   limits = Participation(300, 2, 139)
-  scales = series_problem.Falling(limits)
+  scales = series_problem.FallingScales(limits)
   # 139 rounds of a client in blocks of five: the last one has four.
   assert scales.starts == list(range(0, 280, 10))
   searched = np.random.default_rng(2).normal(scale=0.2, size=27)

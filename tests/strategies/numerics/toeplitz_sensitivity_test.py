@@ -55,7 +55,7 @@ def test_never_below_the_truth_and_equal_to_it_if_exact(seed):
     exact_cases += exact
     if exact:
       assert bound == pytest.approx(truth, rel=1e-11), (column, participation)
-    if toeplitz_sensitivity.is_earliest(column, participation):
+    if toeplitz_sensitivity.is_earliest_worst(column, participation):
       pattern = np.zeros(len(column))
       pattern[list(participation.rounds)] = 1
       attained = np.square(lower_toeplitz(column) @ pattern).sum()
@@ -117,7 +117,7 @@ def test_coefficients_far_below_rounding_are_left_out_and_accounted_for(monkeypa
   participation = Participation(900, 20, 10)
   assert column[-1] < 1e-18 * column[0]
   bound, exact = toeplitz_sensitivity.squared(column, participation)
-  assert exact and toeplitz_sensitivity.is_earliest(column, participation)
+  assert exact and toeplitz_sensitivity.is_earliest_worst(column, participation)
   monkeypatch.setattr(toeplitz_sensitivity, '_NEGLIGIBLE', 0.0)
   whole, _ = toeplitz_sensitivity.squared(column, participation)
   assert whole * (1 - 1e-13) <= bound <= whole * (1 + 1e-12)

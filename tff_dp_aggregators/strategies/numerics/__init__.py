@@ -1,1 +1,1 @@
-"""The mathematics behind the strategies, none of which is known here."""
+"""Numerical algorithms that strategies use; they do not depend on strategies."""

@@ -1,6 +1,6 @@
-"""Arithmetic of banded lower-triangular matrices, held by their diagonals.
+"""Arithmetic of banded lower-triangular matrices, stored by their diagonals.
 
-An array `diagonals` of shape [num_bands, n] stands for the n x n matrix K with
+An array `diagonals` of shape [num_bands, n] represents the n x n matrix K with
 K[j + i, j] = diagonals[i, j]; entries past the last row are zero.
 """
 
@@ -12,7 +12,7 @@ import scipy.linalg
 
 from tff_dp_aggregators.strategies import workload as workload_lib
 
-_SMALLEST_BLOCK = 32  # Smaller blocks would spend their time between calls.
+_SMALLEST_BLOCK = 32  # With smaller blocks, the overhead of calls dominates.
 
 
 def mask(num_bands: int, num_rounds: int) -> np.ndarray:
@@ -21,7 +21,7 @@ def mask(num_bands: int, num_rounds: int) -> np.ndarray:
 
 
 def to_dense(diagonals: np.ndarray) -> np.ndarray:
-  """The matrix itself, [n, n]."""
+  """The dense matrix, [n, n]."""
   num_rounds = diagonals.shape[1]
   matrix = np.zeros((num_rounds, num_rounds))
   for i, diagonal in enumerate(diagonals[:num_rounds]):
@@ -39,7 +39,7 @@ def from_dense(matrix: np.ndarray, num_bands: int) -> np.ndarray:
 
 
 def multiply(left: np.ndarray, right: np.ndarray) -> np.ndarray:
-  """Diagonals of the product of two matrices given by theirs."""
+  """The diagonals of the product of two matrices, given by their diagonals."""
   num_rounds = left.shape[1]
   product = np.zeros((len(left) + len(right) - 1, num_rounds))
   for i, diagonal in enumerate(right):
@@ -49,7 +49,7 @@ def multiply(left: np.ndarray, right: np.ndarray) -> np.ndarray:
 
 
 def multiply_pull_back(gradient: np.ndarray, right: np.ndarray) -> np.ndarray:
-  """Gradient by `left` of a function of `multiply(left, right)`, from that by it."""
+  """The gradient by `left`, from the gradient by `multiply(left, right)`."""
   num_rounds = gradient.shape[1]
   num_bands = len(gradient) - len(right) + 1
   by_left = np.zeros((num_bands, num_rounds))
@@ -60,40 +60,40 @@ def multiply_pull_back(gradient: np.ndarray, right: np.ndarray) -> np.ndarray:
 
 
 def inverse_row_norms(diagonals: np.ndarray) -> np.ndarray:
-  """The `values` of `InverseRowNorms`, which keep no blocks."""
+  """The `values` of `InverseRowNorms`, without storing the blocks."""
   norms = [np.diagonal(block.gram).copy() for block in _forward(diagonals)]
   return np.concatenate(norms)[: diagonals.shape[1]]
 
 
 class InverseRowNorms:
-  """Squared row norms of K^-1, `values`, with their derivative.
+  """Squared row norms of K^-1, `values`, and their derivative.
 
-  O(n num_bands^2) operations, O(n num_bands) memory. With blocks of at least
+  Takes O(n num_bands^2) operations and O(n num_bands) memory. With blocks of at least
   num_bands - 1 rounds, K has blocks L[t] on the diagonal and E[t] to the left of them,
   and no others. Row block t of K^-1 is
 
       L[t]^-1 (I - E[t] (row block t - 1)),
 
-  where I and the other term share no columns. So its Gram matrix, whose diagonal is
-  wanted, follows from that of the block before:
+  where I and the other term share no columns. So its Gram matrix, with the squared row
+  norms on its diagonal, follows from that of the block before:
 
       S[t] = L[t]^-1 (I + E[t] S[t - 1] E[t]') L[t]^-T.
 
-  Sums of non-negative terms only: no digits are lost.
+  The diagonal entries are sums of non-negative terms, so no digits are lost.
   """
 
   def __init__(self, diagonals: np.ndarray):
-    """`diagonals`: Shape [num_bands, n], the first row without a zero."""
+    """Takes `diagonals` of shape [num_bands, n], without zeros in the first row."""
     self._shape = diagonals.shape
     self._blocks = list(_forward(diagonals))
     norms = [np.diagonal(block.gram) for block in self._blocks]
     self.values = np.concatenate(norms)[: diagonals.shape[1]]
 
   def pull_back(self, weights: np.ndarray) -> np.ndarray:
-    """Gradient of `weights @ values` by the diagonals, of the diagonals' shape.
+    """The gradient of `weights @ values` by the diagonals, in their shape.
 
-    The recursion run backwards: with P[t] the derivative by
-    S[t], J[t] = L[t]^-1 E[t] and D[t] the weights,
+    This is the recursion run backwards. Let P[t] be the derivative by S[t],
+    J[t] = L[t]^-1 E[t] and D[t] the weights. Then
 
         P[t] = D[t] + J[t + 1]' P[t + 1] J[t + 1],
         by L[t]: -2 L[t]^-T P[t] S[t],    by E[t]: 2 L[t]^-T P[t] J[t] S[t - 1].
@@ -145,12 +145,12 @@ def _forward(diagonals: np.ndarray) -> Iterator[_Block]:
 
 
 def _to_block_columns(diagonals: np.ndarray) -> np.ndarray:
-  """K in blocks, [t, j, i] of K[t size + i, t size + j], the identity past its end."""
+  """K in blocks: [t, j, i] is K[t size + i, t size + j]; the identity past its end."""
   num_bands, num_rounds = diagonals.shape
   size = max(num_bands - 1, min(_SMALLEST_BLOCK, num_rounds))
   count = -(-num_rounds // size)
-  # A row of this array is a column of K from its main diagonal down. One entry more
-  # than two blocks in each: read with that entry dropped, row j moves j to the right.
+  # A row of this array is a column of K from its main diagonal down. Each has one entry
+  # more than two blocks, so that reshaping to rows of two blocks shifts row j by j.
   rows = np.zeros((count * size, 2 * size + 1))
   rows[num_rounds:, 0] = 1.0
   rows[:num_rounds, :num_bands] = np.where(
@@ -160,7 +160,7 @@ def _to_block_columns(diagonals: np.ndarray) -> np.ndarray:
 
 
 def _from_block_columns(columns: np.ndarray, num_bands: int) -> np.ndarray:
-  """The diagonals in what `_to_block_columns` has made."""
+  """The inverse of `_to_block_columns`."""
   count, size, _ = columns.shape
   rows = np.zeros((count, size * (2 * size + 1)))
   rows[:, : 2 * size * size] = columns.reshape(count, -1)
@@ -168,16 +168,16 @@ def _from_block_columns(columns: np.ndarray, num_bands: int) -> np.ndarray:
 
 
 def check_numbers(name: str, value: Any) -> np.ndarray:
-  """`value` as a read-only float64 array of its own, if it holds real numbers."""
+  """Returns a read-only float64 copy; raises TypeError unless numbers are real."""
   array = workload_lib.real_array(name, value)
-  # In bytes, which nothing can make writeable again: what was computed of it stays so.
+  # An array of bytes cannot be made writeable, so results computed of it stay valid.
   return np.frombuffer(array.tobytes(), np.float64).reshape(array.shape)
 
 
 def check_matrix(
   matrix: Any, num_rounds: Optional[int] = None, num_bands: Optional[int] = None
 ) -> np.ndarray:
-  """Returns a strategy matrix as `check_numbers` does, after looking at every entry."""
+  """Returns a strategy matrix as `check_numbers` does; ValueError if it is none."""
   matrix = check_numbers('matrix', matrix)
   size = max(matrix.shape, default=0) if num_rounds is None else num_rounds
   if matrix.shape != (size, size) or not size:
@@ -194,8 +194,8 @@ def check_matrix(
   return matrix
 
 
-def refuse(wrong: np.ndarray, array: np.ndarray, what: str) -> None:
-  """Raises a ValueError about the first entry, by rows, that is wrong."""
+def refuse(wrong: np.ndarray, array: np.ndarray, requirement: str) -> None:
+  """Raises a ValueError that names the first entry, by rows, where `wrong` is True."""
   if np.any(wrong):
     row, column = np.unravel_index(np.argmax(wrong), wrong.shape)
-    raise ValueError(f'{what}, but [{row}, {column}] is {array[row, column]}.')
+    raise ValueError(f'{requirement}, but [{row}, {column}] is {array[row, column]}.')

@@ -1,12 +1,12 @@
-"""Minimising the mean or the largest of smooth errors, to convergence.
+"""Minimises the mean or the maximum of smooth errors, until convergence.
 
-How to go downhill is the same for all optimisers: L-BFGS for a smooth loss, and for the
-largest error an exponential method of multipliers around it.
+All optimisers use the same methods: L-BFGS for a smooth loss, and for the maximum error
+an exponential method of multipliers around it.
 
-There are two L-BFGS. `bounded` is SciPy's, for up to some thousand variables, with
-bounds: Toeplitz strategies take 10 to 200 evaluations. `lbfgs` is for matrices, whose
-evaluation is what costs: a search of 500 x 50 numbers takes 76 of them and 7 s, SciPy's
-107 and 15 s; for the largest error of 500 x 20, 665 and 13 s, SciPy's 1944 and 55 s.
+There are two implementations of L-BFGS. `bounded` is SciPy's, with bounds, for up to
+some thousand variables: Toeplitz strategies take 10 to 200 evaluations. `lbfgs` is for
+matrices, whose evaluations are expensive: 500 x 50 variables take 76 of them and 7 s
+(SciPy's 107 and 15 s); 500 x 20 for the maximum error 665 and 13 s (1944 and 55 s).
 """
 
 import collections
@@ -20,9 +20,9 @@ import scipy.special
 
 _logger = logging.getLogger(__name__)
 
-# Loss and gradient; the loss is infinite where there is none.
+# Loss and gradient; outside of the domain infinity and `None`.
 Loss = Callable[[np.ndarray], tuple[float, Optional[np.ndarray]]]
-# Errors, and what makes of weights w the gradient of w @ errors.
+# Errors, and a function from weights w to the gradient of w @ errors.
 Evaluated = tuple[np.ndarray, Callable[[np.ndarray], np.ndarray]]
 Errors = Callable[[np.ndarray], Optional[Evaluated]]  # None outside the domain.
 Report = Callable[[float], None]
@@ -31,19 +31,15 @@ Descend = Callable[[Loss, np.ndarray, float, Report], np.ndarray]
 
 _MEMORY_BYTES = 2**30
 _MAX_PAIRS = 20
-# So many steps in a row of too small a predicted decrease mean convergence.
-_SMALL_STEPS = 3
+_MAX_SMALL_STEPS = 3  # Steps in a row with a small predicted decrease.
 _SUFFICIENT_DECREASE = 1e-4
-# How smooth the maximum is, relative to it: at first, and at most once the gap closes.
+# Smoothing, relative to the maximum: at first, and the minimum as the gap closes.
 _FIRST_SMOOTHING = 0.1
 _LAST_SMOOTHING = 1e-3
-# This share of the weights is spread evenly, so that none of them vanishes.
-_EVEN_SHARE = 1e-3
-# So many rounds without progress mean that rounding allows no more.
-_MAX_STALLED_ROUNDS = 10
-_OUTSIDE = 1e4  # The logarithm of a loss that no strategy has.
-# Slope of the logarithm of a loss at which rounding may end a search.
-_LARGEST_SLOPE = 1e-5
+_UNIFORM_SHARE = 1e-3  # Share of the weights that is uniform, so that none is zero.
+_MAX_STALLED_ROUNDS = 10  # Iterations without progress, because of rounding errors.
+_LOG_LOSS_OUTSIDE = 1e4  # Outside of the domain; higher than that of any strategy.
+_MAX_SLOPE = 1e-5  # Of the logarithm of a loss, if rounding errors end a search.
 _SHOW_AFTER_SECONDS = 2.0
 _LOG_EVERY_SECONDS = 10.0
 
@@ -53,11 +49,11 @@ class ConvergenceError(RuntimeError):
 
 
 class Minimum(NamedTuple):
-  """Where a descent ended."""
+  """The result of a minimisation."""
 
   point: np.ndarray  # The array at which the loss is least.
-  # Convex weights of the errors, shape as the errors, for which `point` (nearly)
-  # minimises the weighted sum of errors, too. They certify it.
+  # Convex weights, in the shape of the errors, for which `point` (nearly) minimises the
+  # weighted sum of errors, too. They certify the minimum.
   weights: np.ndarray
 
 
@@ -71,7 +67,7 @@ def minimize_mean(
 ) -> Minimum:
   """Minimises a weighted mean of the errors, to a decrease below `tolerance`."""
   if weights is None:
-    weights = _even(_errors_at(errors, start))
+    weights = _uniform(_errors_at(errors, start))
 
   def loss(point: np.ndarray) -> tuple[float, Optional[np.ndarray]]:
     evaluated = errors(point)
@@ -80,7 +76,7 @@ def minimize_mean(
     values, pull_back = evaluated
     return float(weights @ values), pull_back(weights)
 
-  point = (descend or lbfgs)(loss, start, tolerance, _reporting(progress))
+  point = (descend or lbfgs)(loss, start, tolerance, _error_report(progress))
   return Minimum(point, weights)
 
 
@@ -92,7 +88,7 @@ def minimize_max(
   weights: Optional[np.ndarray] = None,
   descend: Optional[Descend] = None,
 ) -> Minimum:
-  """Minimises the largest of the errors, until weights say that it is the least.
+  """Minimises the maximum of the errors, until weights certify the minimum.
 
   The method of multipliers with exponential penalty (Tseng and Bertsekas, "On the
   convergence of the exponential multiplier method for convex programming", 1993): with
@@ -100,24 +96,24 @@ def minimize_max(
 
       s log sum_t w[t] exp(errors[t] / s)  <=  max_t errors[t],
 
-  then let w[t] grow in proportion to exp(errors[t] / s), and do it again. So s need not
-  go to zero, where the loss has a kink; it follows the gap that is left.
+  then multiply w[t] by a factor proportional to exp(errors[t] / s), and repeat. So s
+  need not go to zero, where the loss has a kink; it is chosen by the remaining gap.
 
   At a minimum of the smooth loss, its gradient is that of `new weights @ errors`. If
   errors are convex functions of some other variable, no point has a smaller weighted
   sum, and hence none a smaller maximum, than `new weights @ errors`.
 
-  Returns the best point seen; if rounding keeps it from the tolerance, with a larger
-  gap, and a warning in the log.
+  Returns the best point seen. If rounding errors prevent the tolerance from being
+  reached, its gap is larger, and a warning is logged.
   """
-  report = _reporting(progress)
+  report = _error_report(progress)
   values = _errors_at(errors, start)
   smoothing = _FIRST_SMOOTHING if weights is None else _LAST_SMOOTHING
   if weights is None:
-    weights = _even(values)
+    weights = _uniform(values)
   point, best, best_gap, stalled = start, Minimum(start, weights), math.inf, 0
   while best_gap > tolerance and stalled < _MAX_STALLED_ROUNDS:
-    mixed = (1 - _EVEN_SHARE) * weights + _EVEN_SHARE * _even(values)
+    mixed = (1 - _UNIFORM_SHARE) * weights + _UNIFORM_SHARE * _uniform(values)
     loss, gradient = _smooth_maximum(errors, mixed, smoothing * float(values.max()))
     point = (descend or lbfgs)(loss, point, 0.1 * tolerance * smoothing, report)
     values = _errors_at(errors, point)
@@ -129,7 +125,7 @@ def minimize_max(
     smoothing = max(_LAST_SMOOTHING, min(smoothing, gap / 4))
   if best_gap > tolerance:
     _logger.warning(
-      'rounding ends the search for the least largest error with a relative gap of '
+      'rounding errors end the search for the least maximum error at a relative gap of '
       '%.2g, not %.2g',
       best_gap,
       tolerance,
@@ -144,7 +140,7 @@ def lbfgs(
 
   Nocedal and Wright, "Numerical Optimization", algorithm 7.5, with a backtracking line
   search. It ends when several steps in a row have a predicted relative decrease below
-  `tolerance`, or when rounding leaves no smaller loss to be found.
+  `tolerance`, or when the line search finds no smaller loss because of rounding.
   """
   point = start
   value, gradient = loss(point)
@@ -152,17 +148,17 @@ def lbfgs(
   pairs = max(3, min(_MAX_PAIRS, _MEMORY_BYTES // (16 * start.size)))
   memory: collections.deque = collections.deque(maxlen=pairs)
   small_steps = 0
-  while small_steps < _SMALL_STEPS:
+  while small_steps < _MAX_SMALL_STEPS:
     direction = _quasi_newton(memory, gradient, value)
     slope = float(np.vdot(gradient, direction))
     small_steps = small_steps + 1 if slope <= tolerance * value else 0
-    found = _backtrack(loss, point, value, direction, slope)
-    if found is None:
+    accepted = _backtrack(loss, point, value, direction, slope)
+    if accepted is None:
       break
-    new_point, value, new_gradient = found
+    new_point, value, new_gradient = accepted
     step, change = new_point - point, new_gradient - gradient
     product = np.vdot(step, change)
-    # Or the step says that there is no curvature.
+    # Skip steps along which the curvature is not positive.
     if product > 1e-10 * math.sqrt(np.vdot(step, step) * np.vdot(change, change)):
       memory.append((step, change, 1.0 / product))
     point, gradient = new_point, new_gradient
@@ -173,10 +169,10 @@ def lbfgs(
 def _quasi_newton(
   memory: collections.deque, gradient: np.ndarray, value: float
 ) -> np.ndarray:
-  """The inverse Hessian's estimate, applied to the gradient."""
+  """Applies the estimate of the inverse Hessian to the gradient."""
   direction = gradient.copy()
   if not memory:
-    # A step predicted to gain a tenth of the loss, or one of the gradient's length.
+    # Predicted to lower the loss by a tenth, but not longer than the gradient.
     direction *= min(1.0, 0.1 * value / max(np.vdot(gradient, gradient), 1e-300))
     return direction
   shares = []
@@ -194,7 +190,7 @@ def _quasi_newton(
 def _backtrack(
   loss: Loss, point: np.ndarray, value: float, direction: np.ndarray, slope: float
 ) -> Optional[tuple[np.ndarray, float, np.ndarray]]:
-  """A point along `-direction` with a sufficiently smaller loss; None if none is."""
+  """Finds a point along `-direction` with a sufficiently smaller loss, or `None`."""
   length = 1.0
   while length > 1e-12:
     new_point = point - length * direction
@@ -202,7 +198,7 @@ def _backtrack(
     if new_value <= value - _SUFFICIENT_DECREASE * length * slope:
       return (new_point, new_value, new_gradient) if new_gradient is not None else None
     if math.isfinite(new_value):
-      # The least value of the parabola through what is known.
+      # The minimum of the parabola through both values with the slope at the point.
       parabola = 0.5 * slope * length / (new_value - value + length * slope)
       length *= min(max(parabola, 0.1), 0.5)
     else:
@@ -214,7 +210,7 @@ def bounded(
   lower: Union[float, np.ndarray] = -math.inf,
   upper: Union[float, np.ndarray] = math.inf,
 ) -> Descend:
-  """SciPy's L-BFGS-B within bounds, of the logarithm of a loss."""
+  """Returns SciPy's L-BFGS-B with bounds, applied to the logarithm of the loss."""
 
   def descend(
     loss: Loss, start: np.ndarray, tolerance: float, report: Report
@@ -222,13 +218,13 @@ def bounded(
     import scipy.optimize  # Slow to import, and few callers optimise.
 
     def logarithm(point: np.ndarray) -> tuple[float, np.ndarray]:
-      with np.errstate(all='ignore'):  # Of a step that is too long.
+      with np.errstate(all='ignore'):  # A step that is too long may overflow.
         value, gradient = loss(point)
         if gradient is None or not 0 < value < math.inf:
-          return _OUTSIDE, np.zeros_like(point)
+          return _LOG_LOSS_OUTSIDE, np.zeros_like(point)
         slope = gradient / value
       if not np.all(np.isfinite(slope)):
-        return _OUTSIDE, np.zeros_like(point)
+        return _LOG_LOSS_OUTSIDE, np.zeros_like(point)
       report(value)
       return math.log(value), slope
 
@@ -248,13 +244,13 @@ def bounded(
         },
       )
 
-    # It may stop early where many bounds are met at once; not twice, then.
+    # It may stop early when many bounds become active: restart it while that helps.
     before, result = math.inf, search(start)
     while result.fun < before - tolerance:
       before, result = result.fun, search(result.x)
     free = (result.x > lower) & (result.x < upper)
     slope = np.abs(result.jac[free]).max(initial=0.0)
-    if not (result.success or slope <= _LARGEST_SLOPE):
+    if not (result.success or slope <= _MAX_SLOPE):
       raise ConvergenceError(
         f'no strategy with the least error was found: {result.message}'
       )
@@ -266,7 +262,7 @@ def bounded(
 def _smooth_maximum(
   errors: Errors, weights: np.ndarray, width: float
 ) -> tuple[Loss, Callable[[np.ndarray], np.ndarray]]:
-  """Width times log sum_t weights[t] exp(errors[t] / width); its gradient by errors."""
+  """Loss width log sum_t weights[t] exp(errors[t] / width); its gradient by errors."""
   log_weights = np.log(weights)
 
   def gradient(values: np.ndarray) -> np.ndarray:  # Convex weights.
@@ -283,7 +279,7 @@ def _smooth_maximum(
   return loss, gradient
 
 
-def _even(values: np.ndarray) -> np.ndarray:
+def _uniform(values: np.ndarray) -> np.ndarray:
   return np.full(values.shape, 1.0 / values.size)
 
 
@@ -293,13 +289,13 @@ def _errors_at(errors: Errors, point: np.ndarray) -> np.ndarray:
   return evaluated[0]
 
 
-def _reporting(progress: Report) -> Report:
-  """Shows losses as errors."""
+def _error_report(progress: Report) -> Report:
+  """Reports the square roots of losses, which are errors."""
   return lambda loss: progress(math.sqrt(max(loss, 0.0)))
 
 
 class Progress:
-  """A progress bar on a terminal, which ends with this object, or log lines (INFO)."""
+  """A progress bar on a terminal, closed with this object, or log lines (INFO)."""
 
   def __init__(self, name: str):
     import tqdm  # Slow to import, and few callers need it.
@@ -309,13 +305,13 @@ class Progress:
     self._bar = tqdm.tqdm(
       desc=name,
       delay=_SHOW_AFTER_SECONDS,
-      disable=None,  # Unless standard error is a terminal.
+      disable=None,  # Disabled unless standard error is a terminal.
       leave=False,
     )
     self._logged = time.monotonic() + _SHOW_AFTER_SECONDS - _LOG_EVERY_SECONDS
 
   def __call__(self, error: float) -> None:
-    """Says that one more iteration is done, and the error that it came to."""
+    """Shows that one more iteration is done, and its error."""
     self._iterations += 1
     if not self._bar.disable:
       self._bar.set_postfix_str(f'error {error:.6g}', refresh=False)

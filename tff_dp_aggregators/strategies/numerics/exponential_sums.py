@@ -1,17 +1,17 @@
-"""Sums of exponentials: of their terms, and from zeros and poles.
+"""Closed forms of geometric series, and residues and zeros of rational functions.
 
-Ratios r are given by their complement q = 1 - r, from 0 to 2, which a difference from 1
-would lose where r is close to 1. Sums cost the same whatever their length. Functions
-that end in `_and_slope` return a value and its derivative with respect to q.
+Buffered linear Toeplitz strategies (`blt`) use this. Arguments are not checked.
+
+Ratios r are given by their complement q = 1 - r, from 0 to 2, because 1 - r would lose
+digits where r is close to 1. The cost of a sum does not depend on its length. Functions
+whose names end in `_and_slope` return a value and its derivative with respect to q.
 
 For poles p_j and zeros z_i that interlace,
 
     prod_i (y - z_i) / prod_j (y - p_j) = constant + sum_j (residue_j / (y - p_j)).
 
-All that enters are differences of zeros and poles; products and quotients of them keep
-full relative accuracy, which polynomial coefficients would not.
-
-Buffered linear Toeplitz strategies (`blt`) use this. Arguments are not checked.
+Residues are computed from differences of zeros and poles only: their products and
+quotients have full relative accuracy, unlike polynomial coefficients.
 """
 
 from typing import NamedTuple, Union
@@ -23,12 +23,12 @@ Length = Union[int, np.ndarray]
 
 ValueAndSlope = tuple[np.ndarray, np.ndarray]  # A value and its derivative.
 
-# Below this product of complement and length, a Taylor polynomial is the accurate way.
-_SERIES_BELOW = 0.2
-_SERIES_TERMS = 10  # 0.2**10 / 11! < 1e-14
-_ALMOST_ONE = 1 - 2.0**-53
+# If complement times length is below this, a Taylor polynomial is more accurate.
+_TAYLOR_BELOW = 0.2
+_TAYLOR_TERMS = 10  # 0.2**10 / 11! < 1e-14
+_LARGEST_BELOW_ONE = 1 - 2.0**-53
 _BISECTIONS = 64
-# A zero is looked for at distances from a pole down to this part of the gap.
+# Zeros are searched at distances from a pole down to this fraction of the gap.
 _SMALLEST_OFFSET = 1e-200
 
 
@@ -46,14 +46,14 @@ def power_complement(complement: np.ndarray, exponent: Length) -> np.ndarray:
 
 
 def _log_ratio(complement: np.ndarray) -> np.ndarray:
-  """Logarithm of |1 - q|; for q = 1 of the smallest |1 - q| there is."""
+  """Logarithm of |1 - q|; for q = 1, of the smallest non-zero |1 - q| in float64."""
   below_one = np.maximum(-complement, complement - 2.0)
-  return np.log1p(np.maximum(below_one, -_ALMOST_ONE))
+  return np.log1p(np.maximum(below_one, -_LARGEST_BELOW_ONE))
 
 
 def series_and_slope(complement: np.ndarray, length: Length) -> ValueAndSlope:
-  """S(q, n) = sum of r^i over i < n."""
-  near = complement * length < _SERIES_BELOW
+  """S(q, n), the sum of r^i over i < n."""
+  near = complement * length < _TAYLOR_BELOW
   far = np.where(near, 1.0, complement)
   last = power(far, np.maximum(length - 1, 0))
   value = (1.0 - (1.0 - far) * last) / far
@@ -63,7 +63,7 @@ def series_and_slope(complement: np.ndarray, length: Length) -> ValueAndSlope:
 
 def series_of_series_and_slope(complement: np.ndarray, length: int) -> ValueAndSlope:
   """Sum of S(q, m) over 1 <= m <= n, which is the sum of (n - i) r^i over i < n."""
-  near = complement * length < _SERIES_BELOW
+  near = complement * length < _TAYLOR_BELOW
   far = np.where(near, 1.0, complement)
   inner, inner_slope = series_and_slope(far, length)
   value = (length - (1.0 - far) * inner) / far
@@ -74,10 +74,10 @@ def series_of_series_and_slope(complement: np.ndarray, length: int) -> ValueAndS
 def products_of_series_and_slope(complement: np.ndarray, length: int) -> ValueAndSlope:
   """P[i, j] = sum of S(q_i, m) S(q_j, m) over 1 <= m <= n, with its slope by q_i.
 
-  By doubling n, with S(q, n + m) = S(q, n) + r^n S(q, m): O(log n) steps, each a sum of
-  terms that are positive for r > 0.
+  Computed by doubling n, with S(q, n + m) = S(q, n) + r^n S(q, m): O(log n) steps, each
+  a sum of terms that are positive for r > 0.
   """
-  # The leading binary digits of n, the number they make, and twice that number.
+  # The numbers that the first 1, 2, ... binary digits of n form.
   halves = length >> np.arange(length.bit_length())[::-1]
   column = (slice(None),) + (np.newaxis,) * complement.ndim
   series, series_slope = series_and_slope(complement, halves[column])
@@ -127,14 +127,14 @@ def _patch(
   top: Length,
   order: int,
 ) -> ValueAndSlope:
-  """Replaces what is `near` by sum over k of (-q)^k binomial(top, order + k)."""
+  """Sets entries that are `near` to sum over k of (-q)^k binomial(top, order + k)."""
   if not np.any(near):
     return value, slope
   q = np.where(near, complement, 0.0)
   polynomial, derivative = np.zeros_like(q), np.zeros_like(q)
   # binomial(top, 0), binomial(top, 1), ...
   binomials: list[Union[float, np.ndarray]] = [1.0]
-  for i in range(order + _SERIES_TERMS - 1):
+  for i in range(order + _TAYLOR_TERMS - 1):
     binomials.append(binomials[-1] * (top - i) / (i + 1))
   for coefficient in reversed(binomials[order:]):
     derivative = -polynomial - q * derivative
@@ -148,15 +148,15 @@ def differences(first: np.ndarray, second: np.ndarray) -> np.ndarray:
 
 
 class Residues(NamedTuple):
-  """Residues and what their gradient takes."""
+  """Residues, and the terms of their gradient."""
 
   values: np.ndarray  # prod_i (z_i - p_j) / prod_{i != j} (p_i - p_j), shape [..., j].
-  # 1 / (z_i - p_j), shape [..., i, j]; 0 where a zero removes a pole.
+  # 1 / (z_i - p_j), shape [..., i, j]; 0 where a zero and a pole are equal.
   by_zero: np.ndarray
   by_pole: np.ndarray  # 1 / (p_i - p_j), 0 for i = j, shape [..., i, j].
 
   def pull_back(self, weights: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Gradient of sum_j weights_j log |values_j| by zeros and by poles."""
+    """The gradients of sum_j weights_j log |values_j| by zeros and by poles."""
     zeros = self.by_zero * weights[..., np.newaxis, :]
     poles = self.by_pole * weights[..., np.newaxis, :]
     return zeros.sum(-1), poles.sum(-2) - poles.sum(-1) - zeros.sum(-2)
@@ -167,8 +167,8 @@ def residues(zeros_to_poles: np.ndarray, poles_to_poles: np.ndarray) -> Residues
   identity = np.eye(poles_to_poles.shape[-1])
   between = poles_to_poles + identity
   values = np.prod(zeros_to_poles, axis=-2) / np.prod(between, axis=-2)
-  absent = zeros_to_poles == 0.0
-  by_zero = np.where(absent, 0.0, 1.0 / np.where(absent, 1.0, zeros_to_poles))
+  cancels = zeros_to_poles == 0.0
+  by_zero = np.where(cancels, 0.0, 1.0 / np.where(cancels, 1.0, zeros_to_poles))
   return Residues(values, by_zero, 1.0 / between - identity)
 
 
@@ -195,9 +195,9 @@ class Zeros(NamedTuple):
 def zeros_above(poles: np.ndarray, scales: np.ndarray) -> Zeros:
   """Solves 1 = sum_j scales_j / (z - p_j), p increasing, scales positive.
 
-  Between two poles the sum falls from infinity to minus infinity, and beyond the last
-  one from infinity to 0: one zero follows each pole. Each is found by bisection of the
-  logarithm of its distance from the nearer pole.
+  Between two poles the sum decreases from infinity to minus infinity, and beyond the
+  last one from infinity to 0, so one zero follows each pole. Each is found by bisection
+  of the logarithm of its distance from the nearer pole.
   """
   index, last = np.arange(len(poles)), len(poles) - 1
   if not len(poles):
@@ -208,16 +208,16 @@ def zeros_above(poles: np.ndarray, scales: np.ndarray) -> Zeros:
     distances = Zeros(nearest, offsets).to_poles(poles)
     return (scales / distances).sum(axis=1) - 1.0
 
-  follows = (excess(index, halves) > 0) & (index < last)  # Nearer to the next pole.
-  nearest = index + follows
-  sign = np.where(follows, -1.0, 1.0)
+  is_next_nearer = (excess(index, halves) > 0) & (index < last)
+  nearest = index + is_next_nearer
+  sign = np.where(is_next_nearer, -1.0, 1.0)
   high = np.log(halves)
   low = high + np.log(_SMALLEST_OFFSET)
   for _ in range(_BISECTIONS):
     middle = (low + high) / 2
-    # Moving away from a pole lowers the excess on its right side only.
-    away = sign * excess(nearest, sign * np.exp(middle)) > 0
-    low, high = np.where(away, middle, low), np.where(away, high, middle)
+    # Right of a pole, the excess falls with the distance; left of a pole, it rises.
+    is_farther = sign * excess(nearest, sign * np.exp(middle)) > 0
+    low, high = np.where(is_farther, middle, low), np.where(is_farther, high, middle)
   return Zeros(nearest, sign * np.exp((low + high) / 2))
 
 

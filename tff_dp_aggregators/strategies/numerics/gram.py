@@ -1,8 +1,8 @@
-"""The convex problem behind optimal strategies, and how far from its optimum one is.
+"""The convex problem of optimal strategies, and lower bounds of its minimum.
 
 The errors of a strategy, (A X^-1 A^T)[t, t], are convex in its Gram matrix X = C^T C,
-and so is what sensitivity asks of X (arXiv:2202.08312, section 3). Each feasible point
-of the dual problem is a number that no strategy's error can be below.
+and so are the constraints on its sensitivity (arXiv:2202.08312, section 3). Each
+feasible point of the dual problem gives a lower bound of every strategy's error.
 """
 
 import dataclasses
@@ -15,22 +15,22 @@ from tff_dp_aggregators.strategies import workload as workload_lib
 
 @dataclasses.dataclass(frozen=True)
 class Certificate:
-  """A strategy's error, and what no strategy of its class can do better than."""
+  """A strategy's error, and a lower bound of the error of every strategy of a class."""
 
   error: float  # The square of `rmse` or of `max_error`.
   lower_bound: float  # The proven lower bound of the same number.
-  scope: str  # For which strategies, and whose participation, it is a lower bound.
+  scope: str  # The strategies and participation for which the lower bound holds.
 
   @property
   def gap(self) -> float:
-    """By what share of it the error exceeds the lower bound."""
+    """The relative excess of the error over the lower bound."""
     return self.error / self.lower_bound - 1.0
 
 
 def factor(gram: np.ndarray) -> np.ndarray:
-  """The lower-triangular C with positive diagonal and C^T C = gram, as banded as that.
+  """The lower-triangular C with positive diagonal and C^T C = gram, as banded as gram.
 
-  A Cholesky decomposition from the last round to the first.
+  This is a Cholesky decomposition from the last round to the first.
   """
   reverse = scipy.linalg.cholesky(gram[::-1, ::-1], lower=False, check_finite=False)
   return np.ascontiguousarray(reverse[::-1, ::-1])
@@ -41,7 +41,8 @@ def multiplier(
 ) -> np.ndarray:
   """X^-1 M X^-1, M = A^T diag(weights) A: the derivative of -tr(M X^-1) by X.
 
-  At an optimum it vanishes but for what constraints of X allow: it is their multiplier.
+  At an optimum this is the Lagrange multiplier of the constraints on X, so it is zero
+  in entries that are not constrained.
   """
   inverse = scipy.linalg.solve_triangular(matrix, np.eye(len(matrix)), lower=True)
   half = np.sqrt(weights)[:, np.newaxis] * (
@@ -56,9 +57,9 @@ def lower_bound(
   workload: workload_lib.Checked,
   weights: np.ndarray,
 ) -> float:
-  """What no strategy's weighted error can be below.
+  """A lower bound of the weighted error of every strategy of a class.
 
-  Let V be a positive semidefinite matrix (the multiplier) such that every C of some
+  Let V be a positive semidefinite matrix (the multiplier) such that every C of the
   class has tr(V C^T C) <= budget. Then for each of them, with W = diag(weights),
 
       sum_t weights[t] errors[t] >= || W^1/2 A V^1/2 ||_*^2 / budget,
@@ -69,13 +70,13 @@ def lower_bound(
   one is the weighted error, that of the second one tr(V C^T C). If the weights sum to
   1, the largest error is at least as large as the weighted one.
 
-  Rounding. For V^1/2 serves any L with L L^T = V; the Cholesky factor's L L^T is V up
-  to (n + 1) eps sqrt(V[i, i] V[j, j]) in every entry (Higham, "Accuracy and Stability
-  of Numerical Algorithms", theorem 10.3); since |X[i, j]| <= sqrt(X[i, i] X[j, j]) this
-  moves tr(V X) by at most n (n + 1) eps sum_i V[i, i] X[i, i], and diag(V) is part of
-  the budget. The product and its singular values are off by a few n eps of the largest
-  one, their sum by n times that. `8 n (n + 1) eps` of the bound is taken off for all of
-  it together: 1e-8 for n = 2048.
+  Rounding. Any L with L L^T = V may be used as V^1/2. The Cholesky factor's L L^T is V
+  up to (n + 1) eps sqrt(V[i, i] V[j, j]) in every entry (Higham, "Accuracy and
+  Stability of Numerical Algorithms", theorem 10.3). Since |X[i, j]| <= sqrt(X[i, i]
+  X[j, j]), this changes tr(V X) by at most n (n + 1) eps sum_i V[i, i] X[i, i], and
+  diag(V) is part of the budget. The errors of the product and of its singular values
+  are a few n eps of the largest one, that of their sum n times as large. To cover all
+  of these, the bound is lowered by the fraction `8 n (n + 1) eps`: 1e-8 for n = 2048.
   """
   half = scipy.linalg.cholesky(multiplier, lower=True)
   product = np.sqrt(weights)[:, np.newaxis] * workload_lib.apply(workload, half)
@@ -86,7 +87,7 @@ def lower_bound(
 
 
 def shift_to_positive(symmetric: np.ndarray) -> np.ndarray:
-  """The matrix, made positive definite by the least multiple of the identity."""
+  """Adds the least multiple of the identity that makes a matrix positive definite."""
   if _is_positive(symmetric):
     return symmetric
   smallest = scipy.linalg.eigvalsh(symmetric, subset_by_index=[0, 0])[0]

@@ -4,28 +4,28 @@ With C = T D, T Toeplitz and D constant on epochs, the estimator is
 
     B = A D^-1 G,    G = T^-1, Toeplitz with first column g,
 
-so that row i of G z, the noise of the unscaled strategy, is multiplied by r of its
-epoch before A adds it up. Here are the squared row norms of B as functions of g and of
-r, with their derivatives.
+so row i of G z, the noise of the unscaled strategy, is multiplied by the factor r of
+its epoch before A is applied. This module computes the squared row norms of B as
+functions of g and of all r, with their derivatives.
 
-**A workload with momentum**, prefix sums among them, remembers two numbers of what it
-has seen: with decayed sums v[t] = momentum v[t - 1] + x[t], it is rate times the sum of
-v. Let W and V be the first columns of A G and of the decayed sums of G, and phi[m] =
-rate (momentum + ... + momentum^m). For a row t of an epoch that begins in round s,
+**A workload with momentum**, or prefix sums, has a state of two numbers: with decayed
+sums v[t] = momentum v[t - 1] + x[t], its result is rate times the sum of v. Let W and V
+be the first columns of A G and of the decayed sums of G, and phi[m] = rate (momentum +
+... + momentum^m). For a row t of an epoch that begins in round s,
 
     B[t, j] = r W[t - j] + h[j] + phi[t - s + 1] f[j],
 
-where h and f are what earlier epochs left, with scales of their own, less what they
-would have left with r: both are zero from j = s on, and from one epoch to the next,
-that begins in round s' = s + l, with r' in place of r,
+where h and f are the states after the earlier epochs with their own factors, less the
+states with the factor r. Both are zero from j = s on. For the next epoch, which begins
+in round s' = s + l and has r' in place of r,
 
     h' = h + phi[l] f + (r - r') W[s' - 1 - j],
     f' = momentum^l f + (r - r') V[s' - 1 - j].
 
 So a row's norm follows from running sums of W^2, products of h and f, and their
-convolutions with W: O(n log n) for each epoch. Derivatives run backwards through that.
+convolutions with W: O(n log n) for each epoch. Derivatives run through it backwards.
 
-**Any other workload** takes the matrix B, O(n^2), or O(n^3) for an array.
+**Any other workload** needs the matrix B, in O(n^2), or O(n^3) for an array.
 """
 
 import functools
@@ -38,25 +38,25 @@ import scipy.linalg
 from tff_dp_aggregators.strategies import workload as workload_lib
 from tff_dp_aggregators.strategies.numerics import power_series
 
-# Maps weights of the errors to the gradient of their weighted sum by g, and by r.
+# From weights of the errors to the gradients of their weighted sum by g and by r.
 PullBack = Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]]
-# Squared row norms of A D^-1 G, float64 of shape [n], from g, shape [n], and r, for one
-# workload and one division into epochs; and how to differentiate them.
+# From g, shape [n], and r to squared row norms of A D^-1 G, float64 of shape [n], and
+# their derivatives, for a fixed workload and fixed epochs.
 Errors = Callable[[np.ndarray, np.ndarray], tuple[np.ndarray, PullBack]]
 
 
-def of_workload(workload: workload_lib.Checked, starts: Sequence[int]) -> Errors:
-  """The errors of a workload, in the way that is best for it."""
+def workload_errors(workload: workload_lib.Checked, starts: Sequence[int]) -> Errors:
+  """Returns the errors of a workload, by the fastest algorithm for it."""
   if isinstance(workload, workload_lib.Workload) and workload.is_toeplitz:
     if len(starts) == 1:
-      return _of_one_epoch(workload.coefficients())
+      return _errors_of_one_epoch(workload.coefficients())
     if not workload.weight_decay:
-      return _OfMomentum(workload, starts)
-  return functools.partial(_dense, workload, starts)
+      return _MomentumErrors(workload, starts)
+  return functools.partial(_dense_errors, workload, starts)
 
 
-def _of_one_epoch(workload: np.ndarray) -> Errors:
-  """Those of a Toeplitz estimator, whose rows are parts of one another."""
+def _errors_of_one_epoch(workload: np.ndarray) -> Errors:
+  """Errors with a Toeplitz estimator, each row of which extends the row before."""
   n = len(workload)
 
   def errors(column: np.ndarray, factors: np.ndarray) -> tuple[np.ndarray, PullBack]:
@@ -74,13 +74,13 @@ def _of_one_epoch(workload: np.ndarray) -> Errors:
   return errors
 
 
-def _dense(
+def _dense_errors(
   workload: workload_lib.Checked,
   starts: Sequence[int],
   column: np.ndarray,
   factors: np.ndarray,
 ) -> tuple[np.ndarray, PullBack]:
-  """Those of any workload."""
+  """Errors of any workload."""
   noise = scipy.linalg.toeplitz(column, np.zeros_like(column))
   lengths = np.diff([*starts, len(column)])
   by_round = np.repeat(factors, lengths)[:, np.newaxis]
@@ -98,15 +98,15 @@ def _dense(
 
 
 class _Epoch(NamedTuple):
-  """What an epoch is made of: h, f, their norms, and their convolutions with W."""
+  """h and f of an epoch, and their convolutions with W."""
 
   left: np.ndarray  # h, of shape [s].
-  fading: np.ndarray  # f, of shape [s]; none without momentum.
-  met: np.ndarray  # sum_j h[j] W[t - j] for each of its rounds.
-  met_fading: np.ndarray  # The same of f.
+  fading: np.ndarray  # f, of shape [s]; zeros without momentum.
+  product: np.ndarray  # sum_j h[j] W[t - j] for each of its rounds.
+  fading_product: np.ndarray  # sum_j f[j] W[t - j] for each of its rounds.
 
 
-class _OfMomentum:
+class _MomentumErrors:
   """Errors of prefix sums, with or without momentum."""
 
   def __init__(self, workload: workload_lib.Workload, starts: Sequence[int]):
@@ -134,7 +134,7 @@ class _OfMomentum:
       phi = self._fading[1 : stop - start + 1]
       values[start:stop] = (
         factor**2 * squares[start:stop]
-        + 2.0 * factor * (each.met + phi * each.met_fading)
+        + 2.0 * factor * (each.product + phi * each.fading_product)
         + each.left @ each.left
         + 2.0 * phi * (each.left @ each.fading)
         + phi**2 * (each.fading @ each.fading)
@@ -157,22 +157,22 @@ class _OfMomentum:
     epochs = []
     left, fading = np.zeros(0), np.zeros(0)
     for number, (start, stop) in enumerate(self._bounds):
-      met = _convolved(left, sums, start, stop)
-      met_fading = np.zeros(stop - start)
+      product = _convolved(left, sums, start, stop)
+      fading_product = np.zeros(stop - start)
       if self._momentum:
-        met_fading = _convolved(fading, sums, start, stop)
-      epochs.append(_Epoch(left, fading, met, met_fading))
+        fading_product = _convolved(fading, sums, start, stop)
+      epochs.append(_Epoch(left, fading, product, fading_product))
       if stop == self._num_rounds:
         break
       step = factors[number] - factors[number + 1]
-      more = np.zeros(stop)
-      more[:start] = left + self._fading[stop - start] * fading
-      more += step * sums[stop - 1 :: -1]
-      kept = np.zeros(stop)
+      new_left = np.zeros(stop)
+      new_left[:start] = left + self._fading[stop - start] * fading
+      new_left += step * sums[stop - 1 :: -1]
+      new_fading = np.zeros(stop)
       if self._momentum:
-        kept[:start] = self._momentum ** (stop - start) * fading
-        kept += step * decayed[stop - 1 :: -1]
-      left, fading = more, kept
+        new_fading[:start] = self._momentum ** (stop - start) * fading
+        new_fading += step * decayed[stop - 1 :: -1]
+      left, fading = new_left, new_fading
     return epochs
 
   def _backward(
@@ -184,7 +184,7 @@ class _OfMomentum:
     epochs: list[_Epoch],
     weights: np.ndarray,
   ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Derivatives by W, by V and by r."""
+    """The derivatives by W, by V and by r."""
     by_sums = np.zeros_like(sums)
     by_decayed = np.zeros_like(decayed)
     by_factor = np.zeros_like(factors)
@@ -208,19 +208,19 @@ class _OfMomentum:
         by_left, by_fading = np.zeros(start), np.zeros(start)
       own = weights[start:stop]
       phi = self._fading[1 : stop - start + 1]
-      met = each.met + phi * each.met_fading
-      by_factor[number] += 2.0 * own @ (factor * squares[start:stop] + met)
-      # Gradients: sum_t w[t] W[t - j] by h[j], and sum_t w[t] h[t - m] by W[m].
-      met_by = np.zeros(stop)
-      met_by[start:] = 2.0 * factor * own
-      by_left = by_left + _correlated(met_by, sums, start)
+      product = each.product + phi * each.fading_product
+      by_factor[number] += 2.0 * own @ (factor * squares[start:stop] + product)
+      # The gradient by h[j] is sum_t w[t] W[t - j], that by W[m] sum_t w[t] h[t - m].
+      by_product = np.zeros(stop)
+      by_product[start:] = 2.0 * factor * own
+      by_left = by_left + _correlated(by_product, sums, start)
       by_left += 2.0 * (own.sum() * each.left + (own @ phi) * each.fading)
-      by_sums[:stop] += _correlated(met_by, each.left, stop)
+      by_sums[:stop] += _correlated(by_product, each.left, stop)
       if self._momentum:
-        met_by[start:] *= phi
-        by_fading = by_fading + _correlated(met_by, sums, start)
+        by_product[start:] *= phi
+        by_fading = by_fading + _correlated(by_product, sums, start)
         by_fading += 2.0 * ((own @ phi) * each.left + (own @ phi**2) * each.fading)
-        by_sums[:stop] += _correlated(met_by, each.fading, stop)
+        by_sums[:stop] += _correlated(by_product, each.fading, stop)
     lengths = [stop - start for start, stop in self._bounds]
     later = np.cumsum((weights * np.repeat(np.square(factors), lengths))[::-1])[::-1]
     return by_sums + 2.0 * sums * later, by_decayed, by_factor

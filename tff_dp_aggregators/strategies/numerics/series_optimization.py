@@ -1,9 +1,9 @@
 """Newton's method for strategies whose inverse is banded Toeplitz.
 
 With z the bands of C^-1, the squared sensitivity s(z) is a sum of squares of a power
-series divided by z, and the squared error e(z) for noise of variance 1 a sum of squares
-of z. They scale like |z|^-2 and |z|^2, so that minimising s(z) + e(z), where they come
-out equal, minimises the product s(z) e(z), which no scaling changes.
+series divided by z, and the squared error e(z) for noise of variance 1 is a quadratic
+form of z, or a norm of several. They scale like |z|^-2 and |z|^2, so at the minimum of
+s(z) + e(z) they are equal, and their product, which no scaling changes, is least.
 
 Second derivatives are cheap. With v = a / z^2 and g the gradient with respect to
 w = a / z, the Hessian of sum_t w_t^2 is
@@ -12,7 +12,7 @@ w = a / z, the Hessian of sum_t w_t^2 is
 
 the second part is a Hankel matrix, and in the first each entry follows from its upper
 left neighbour: O(n log n + p^3 / 3) an iteration for p coefficients. Constraints are
-kept by a logarithmic barrier, whose weight falls until what it costs is negligible.
+enforced by a logarithmic barrier, whose weight is lowered until its cost is negligible.
 """
 
 import dataclasses
@@ -26,18 +26,15 @@ from scipy import fft
 from tff_dp_aggregators.strategies.numerics import descent
 from tff_dp_aggregators.strategies.numerics import power_series
 
-# Newton's method stops when the model gains no more than this, relative to the value.
-TOLERANCE = 1e-10
-# What the barrier may cost in the end, relative to the objective.
-BARRIER_TOLERANCE = 1e-8
-# How far the largest of several row errors may be above their weighted mean, relative.
+TOLERANCE = 1e-10  # Predicted relative decrease at which Newton's method stops.
+BARRIER_TOLERANCE = 1e-8  # Final cost of the barrier, relative to the objective.
+# Maximum relative excess of the largest row error over the weighted mean of all.
 MAX_TOLERANCE = 2e-6
-# What values of the objective may differ by because of rounding, relative.
-_ROUNDING = 1e-13
-_MAX_ITERATIONS = 500  # Far more than needed; to end what does not converge.
-_NEARLY = 1e-6  # After so many, a relative gain of a step that is as good as none.
+_ROUNDING = 1e-13  # Relative rounding error of values of the objective.
+_MAX_ITERATIONS = 500  # Far more than a search that converges needs.
+_NEGLIGIBLE_GAIN = 1e-6  # Relative; accepted as convergence after all iterations.
 _SMALLEST_STEP = 1e-10
-_FLATTEST = 1e-13  # Curvatures below this, relative to the largest, are rounding.
+_MIN_RATIO = 1e-13  # Smaller curvatures, relative to the largest, are rounding errors.
 
 
 _Slopes = tuple[np.ndarray, np.ndarray]  # Gradient [p] and Hessian [p, p].
@@ -90,10 +87,10 @@ def quotient(numerator: np.ndarray) -> Function:
 
 
 class LargestRow:
-  """A smooth upper bound of the largest row of A D, squared; D is the matrix of z.
+  """A smooth upper bound of the maximum squared row norm of A D, D the matrix of z.
 
   With e_t the squared norm of row t, it is (sum_t e_t^q)^(1 / q), at most n^(1 / q)
-  times the largest of them.
+  times the maximum.
   """
 
   def __init__(self, workload: np.ndarray, exponent: float):
@@ -103,7 +100,7 @@ class LargestRow:
     self._transform = fft.rfft(workload, self._size)
 
   def __call__(self, z: np.ndarray) -> Evaluated:
-    """The bound, with its derivatives."""
+    """Evaluates the bound."""
     estimator = self._estimator(z)
     errors = np.square(estimator).sum(axis=1)
     largest, q = errors.max(), self._exponent
@@ -113,7 +110,7 @@ class LargestRow:
       relevant = (errors / norm) ** (q - 2) > 1e-18
       share = errors[relevant] / norm
       weights = share ** (q - 1)
-      # Derivatives of e_t by z_s: 2 sum_j B[t, j] A[t, j + s].
+      # The derivative of e_t by z_s is 2 sum_j B[t, j] A[t, j + s].
       transform = np.conj(fft.rfft(estimator[relevant], self._size))
       jacobian = 2 * fft.irfft(self._transform[relevant] * transform, self._size)
       jacobian = jacobian[:, : len(z)]
@@ -126,9 +123,9 @@ class LargestRow:
     return Evaluated(norm if math.isfinite(largest) else math.inf, slopes)
 
   def gap(self, z: np.ndarray) -> float:
-    """How far the largest e_t is above the mean with weights e_t^(q - 1), relative.
+    """The relative excess of max e_t over the mean with weights e_t^(q - 1).
 
-    At a minimum of a sum with this function, the same z is stationary for that mean.
+    A minimum of a sum with this function is a stationary point of that with the mean.
     """
     errors = np.square(self._estimator(z)).sum(axis=1)
     share = errors / errors.max()
@@ -142,26 +139,26 @@ class LargestRow:
 
 
 def barrier(function: Function, start: int, end: int, weight: float) -> Function:
-  """A function plus `weight` times the negative logarithms of what has to be positive.
+  """Subtracts `weight` times the logarithms of constrained values from a function.
 
-  With c the inverse series of z, that is c_j for j < start, c_j - c_{j + 1} for
+  With c the inverse series of z, these are c_j for j < start, c_j - c_{j + 1} for
   start <= j < end - 1, and c_{end - 1}: c does not increase from `start` on.
   """
 
-  def steps_down(rows: np.ndarray) -> np.ndarray:
+  def decreases(rows: np.ndarray) -> np.ndarray:
     result = rows.copy()
     result[start:-1] -= rows[start + 1 :]
     return result
 
   def evaluated(z: np.ndarray) -> Evaluated:
-    # Term by term: the last coefficients are small, and their signs matter.
+    # Divide term by term: the last coefficients are small, and their signs matter.
     column = power_series.divide(np.ones(1), z, end)
-    slack = steps_down(column)
+    slack = decreases(column)
 
     def slopes() -> _Slopes:
       square = power_series.divide(column, z, end)
       cube = power_series.divide(square, z, end)
-      jacobian = steps_down(-scipy.linalg.toeplitz(square, np.zeros(len(z))))
+      jacobian = decreases(-scipy.linalg.toeplitz(square, np.zeros(len(z))))
       relative = jacobian / slack[:, np.newaxis]
       by_column = 1 / slack
       by_column[start + 1 :] -= 1 / slack[start:-1]
@@ -181,32 +178,33 @@ def minimize(
   report: descent.Report,
   tolerance: float = TOLERANCE,
 ) -> np.ndarray:
-  """A local minimum by Newton's method with line search, from a point of the domain."""
-  z, at = start, function(start)
+  """Finds a local minimum by Newton's method with line search, from `start`."""
+  z, current = start, function(start)
   for _ in range(_MAX_ITERATIONS):
-    report(at.value)
-    gradient, hessian = at.slopes()
+    report(current.value)
+    gradient, hessian = current.slopes()
     step = _newton_step(gradient, hessian)
     slope = float(gradient @ step)
     decrease = -slope / 2  # Half the squared Newton decrement.
-    if decrease <= tolerance * abs(at.value):
-      return z + step if function(z + step).value <= at.value else z
-    z, at = _line_search(function, z, at.value, step, slope)
-  if decrease <= _NEARLY * abs(at.value):
-    return z  # It creeps along constraints, which round-off alone may decide.
+    if decrease <= tolerance * abs(current.value):
+      return z + step if function(z + step).value <= current.value else z
+    z, current = _line_search(function, z, current.value, step, slope)
+  if decrease <= _NEGLIGIBLE_GAIN * abs(current.value):
+    return z  # Slow progress along constraints, possibly due to rounding errors.
   raise descent.ConvergenceError(
     f'no convergence in {_MAX_ITERATIONS} iterations: the quadratic model still '
-    f'gains {decrease:.3g} of {at.value:.6g}, and should gain {tolerance:.3g} relative.'
+    f'gains {decrease:.3g} of {current.value:.6g}, and should gain {tolerance:.3g} '
+    'relative.'
   )
 
 
 def minimize_within(
   function: Function, first: int, end: int, start: np.ndarray, report: descent.Report
 ) -> np.ndarray:
-  """A local minimum strictly inside of the constraints of `barrier`, from `start`.
+  """Finds a local minimum strictly inside the constraints of `barrier`, from `start`.
 
-  The weight of the barrier falls tenfold each time. At the minimum with weight m, a
-  convex function is within m times the number of constraints of its best value.
+  The weight of the barrier is lowered tenfold each time. At the minimum with weight m,
+  a convex function is within m times the number of constraints of its minimum.
   """
   z = start
   scale = abs(function(start).value)
@@ -235,14 +233,14 @@ def workload_gram(
 ) -> np.ndarray:
   """M with x^T M x = sum_t weights_t ||row t of A D||^2, D the Toeplitz matrix of x.
 
-  `workload`: Rows of A, shape [m, n]; `weights`: [m], or None for 1 / n each.
+  `workload` are rows of A, shape [m, n]; `weights` [m], or `None` for 1 / n each.
   """
   num_rounds = workload.shape[1]
   if weights is None:
     weights = np.full(len(workload), 1 / num_rounds)
   scaled = workload * np.sqrt(weights)[:, np.newaxis]
   pairs = scaled.T @ scaled
-  # Sums along diagonals less than `size` from the main one, from the lower right end.
+  # Cumulative sums along diagonals less than `size` from the main one, from their end.
   for i in range(num_rounds - 2, -1, -1):
     near = slice(max(0, i - size), min(num_rounds - 1, i + size))
     pairs[i, near] += pairs[i + 1, near.start + 1 : near.stop + 1]
@@ -250,7 +248,7 @@ def workload_gram(
 
 
 def _newton_step(gradient: np.ndarray, hessian: np.ndarray) -> np.ndarray:
-  """Minus the gradient over the Hessian, scaled, with curvatures made positive."""
+  """The Newton step, after diagonal scaling; takes curvatures by absolute value."""
   if not np.all(np.isfinite(hessian)):
     raise descent.ConvergenceError('the second derivatives are not finite.')
   scale = 1 / np.sqrt(np.maximum(np.abs(np.diagonal(hessian)), 1e-300))
@@ -261,22 +259,22 @@ def _newton_step(gradient: np.ndarray, hessian: np.ndarray) -> np.ndarray:
     return -scale * scipy.linalg.cho_solve(factor, gradient)
   except np.linalg.LinAlgError:
     curvatures, directions = scipy.linalg.eigh(scaled, check_finite=False)
-    curvatures = np.maximum(np.abs(curvatures), _FLATTEST * np.abs(curvatures).max())
+    curvatures = np.maximum(np.abs(curvatures), _MIN_RATIO * np.abs(curvatures).max())
     return -scale * (directions @ (directions.T @ gradient / curvatures))
 
 
 def _line_search(
   function: Function, z: np.ndarray, value: float, step: np.ndarray, slope: float
 ) -> tuple[np.ndarray, Evaluated]:
-  """The first of z + step, z + step / 2, ... that gains part of what the model does."""
+  """The first of z + step, z + step / 2, ... with a sufficient decrease (Armijo)."""
   length = 1.0
   while length > _SMALLEST_STEP:
     candidate = z + length * step
-    wanted = value + 1e-4 * length * slope + _ROUNDING * abs(value)
+    limit = value + 1e-4 * length * slope + _ROUNDING * abs(value)
     with np.errstate(over='ignore', invalid='ignore'):
-      found = function(candidate)
-    if found.value <= wanted:
-      return candidate, found
+      evaluated = function(candidate)
+    if evaluated.value <= limit:
+      return candidate, evaluated
     length /= 2
   raise descent.ConvergenceError(
     f'no step along the descent direction lowers {value:.6g}, though its slope is '
@@ -293,7 +291,7 @@ def _hankel(left: np.ndarray, right: np.ndarray, size: int) -> np.ndarray:
 def _from_upper_left(
   first_row: np.ndarray, decrease: Callable[[int], np.ndarray]
 ) -> np.ndarray:
-  """The symmetric matrix whose row i + 1 is row i, moved right, minus decrease(i)."""
+  """The symmetric matrix whose row i + 1 is row i, shifted right, minus decrease(i)."""
   matrix = np.empty((len(first_row), len(first_row)))
   matrix[0] = matrix[:, 0] = first_row
   for i in range(len(first_row) - 1):
