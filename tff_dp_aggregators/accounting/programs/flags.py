@@ -32,8 +32,7 @@ from tff_dp_aggregators.accounting.reports import inputs as inputs_lib
 from tff_dp_aggregators.strategies import registry
 from tff_dp_aggregators.strategies.strategy import MAX_ROUNDS
 
-# The longest time to build strategies in a search for the number of rounds.
-_MAX_SECONDS = 60.0
+_MAX_SECONDS = 60.0  # To build strategies in a search for the number of rounds.
 _ROUND_OFF = 1e-12  # Relative error of a sensitivity computed from a strategy.
 # Flags that hold for all parts together.
 _OF_ALL_PARTS = (
@@ -114,9 +113,9 @@ def planned(
     )
     program.refuse(values, names, why)
   if values['part'].present:
-    mechanism, found = _of_parts(values, limits)
+    mechanism, found = _mechanism_of_parts(values, limits)
   else:
-    mechanism, found = _of_all_weights(values, limits)
+    mechanism, found = _mechanism_of_all_weights(values, limits)
   target = target_from(values)
   warn_of_large_delta(values)
   plan = inputs_lib.Inputs(
@@ -150,7 +149,7 @@ def warn_of_large_delta(values: flags.FlagValues, seen: Optional[int] = None) ->
     print(f'warning: --target_delta: {warning}', file=sys.stderr)
 
 
-def _of_all_weights(
+def _mechanism_of_all_weights(
   values: flags.FlagValues, limits: Optional[strategies.Participation]
 ) -> tuple[joint_mechanism.AnyMechanism, Optional[str]]:
   """Returns a mechanism for all weights, and what was found from the target."""
@@ -222,7 +221,7 @@ def _check_needs_no_plan(flag: str, mechanism: str) -> None:
     )
 
 
-def _of_parts(
+def _mechanism_of_parts(
   values: flags.FlagValues, limits: Optional[strategies.Participation]
 ) -> tuple[joint_mechanism.AnyMechanism, Optional[str]]:
   """Returns a mechanism of parts, and what was found from the target."""
@@ -295,7 +294,7 @@ def _mechanism(
   if values.num_rounds is None and values.mechanism in registry.KINDS:
     # During a search for rounds there may be fewer rounds than bands.
     kind = registry.kind(values.mechanism)
-    options.update(_of_kind(values, kind, schema.num_rounds))
+    options.update(_kind_options(values, kind, schema.num_rounds))
   return mechanism_lib.Mechanism(
     values.mechanism or mechanism_lib.FROM_FILE, schema, noise_multiplier, **options
   )
@@ -325,7 +324,7 @@ def _max_rounds(values: flags.FlagValues) -> mechanism_lib.Mechanism:
     return table.schema_from(values, num_rounds)
 
   def is_slow(num_rounds: int) -> bool:
-    seconds, is_free = _search(values, schema(num_rounds))
+    seconds, is_free = _cost(values, schema(num_rounds))
     return seconds * (1 if is_free else num_rounds.bit_length()) > _MAX_SECONDS
 
   upper = 1
@@ -357,7 +356,7 @@ def _largest(
   independent = next(k.name for k in registry.KINDS.values() if k.is_independent)
 
   def event(number: int) -> dp_accounting.DpEvent:
-    _, is_free = _search(values, schema(number))
+    _, is_free = _cost(values, schema(number))
     if not is_free:
       return _mechanism(values, schema(number), values.noise_multiplier).event
     # The event of independent noise, reduced to allow for round-off of the strategy.
@@ -381,7 +380,7 @@ def _largest(
   )
 
 
-def _search(values: flags.FlagValues, schema: sampling.Schema) -> tuple[float, bool]:
+def _cost(values: flags.FlagValues, schema: sampling.Schema) -> tuple[float, bool]:
   """Estimates the seconds to find a strategy, and says whether none is needed.
 
   None is needed if the guarantee is that of independent noise for any strategy.
@@ -390,12 +389,12 @@ def _search(values: flags.FlagValues, schema: sampling.Schema) -> tuple[float, b
   if kind is None:
     return 0.0, False
   limits = sampling.limits_of(schema)
-  options = _of_kind(values, kind, limits.num_rounds)
+  options = _kind_options(values, kind, limits.num_rounds)
   is_free = not sampling.is_sampled(schema) and kind.is_free(limits, **options)
   return kind.seconds(limits, **options), is_free
 
 
-def _of_kind(
+def _kind_options(
   values: flags.FlagValues, kind: registry.Kind, num_rounds: int
 ) -> dict[str, int]:
   """Returns the given options of a kind, at most `num_rounds` where that is needed."""

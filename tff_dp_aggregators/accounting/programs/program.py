@@ -132,7 +132,6 @@ def parse(values: flags.FlagValues, arguments: Sequence[str]) -> list[str]:
 
 
 def _programs_with(name: str) -> list[str]:
-  """Names of the programs of this package that have a flag."""
   modules = (importlib.import_module(f'{__package__}.{each}') for each in _PROGRAMS)
   return [
     each.PROGRAM.name
@@ -229,8 +228,8 @@ def check_new(values: flags.FlagValues, *names: str) -> None:
       continue
     folder = os.path.dirname(path) or '.'
     if not path or not os.path.isdir(folder):
-      wrong = f'there is no folder {folder}' if path else 'a file has a name'
-      raise ValueError(f'--{name}={path}: {wrong}. Give a file in one that exists.')
+      wrong = f'there is no folder {folder}' if path else 'the name is empty'
+      raise ValueError(f'--{name}={path}: {wrong}. Give a file in an existing folder.')
     if os.path.lexists(path):
       raise ValueError(
         f'--{name}={path} exists and is not overwritten; choose another name.'

@@ -58,7 +58,7 @@ _SOURCES = ('run_dir', 'report', 'ledger', 'round_log')
 
 
 @dataclasses.dataclass
-class _Reported:
+class _ReportFlags:
   run_dir: Optional[list[str]] = program.flag(
     'Report what the run in this directory spent. This flag and the next three can be '
     'repeated and combined.'
@@ -92,12 +92,12 @@ class _Reported:
 def groups() -> tuple[program.Group, ...]:
   """Returns the program's flags."""
   formats = ('markdown', *(f for f in rendering.FORMATS if f != 'markdown'))
-  own = (*program.rows_of(_Reported), *table.printed(*formats))
+  own = (*program.rows_of(_ReportFlags), *table.printed(*formats))
   return (
     ('What is reported', own),
     ('Round log', table.ROUND_LOG),
     *flags_lib.groups(),
-    ('Stated, and marked as not verified', program.rows_of(_Stated)),
+    ('Stated, and marked as not verified', program.rows_of(_StatedFlags)),
     ('NbAFL', table.NBAFL),
   )
 
@@ -106,7 +106,7 @@ _STATE = 'State, for the report and not verified, what'
 
 
 @dataclasses.dataclass
-class _Stated:
+class _StatedFlags:
   """Facts about the mechanism in flags and its run that no program can know."""
 
   enforced_by: Optional[str] = program.flag(
@@ -136,7 +136,7 @@ def _mechanism_flags() -> tuple[str, ...]:
   return (
     *flags_lib.all_names(),
     *table.names(table.ROUND_LOG),
-    *table.names(program.rows_of(_Stated)),
+    *table.names(program.rows_of(_StatedFlags)),
     *table.names(table.NBAFL),
     'other_release',
   )
@@ -151,7 +151,7 @@ def build(values: flags.FlagValues) -> dict[str, Any]:
     program.refuse(values, others, 'does not go with --nbafl.', but=allowed)
     command = sources.command_of(_given(values, allowed))
     return statement_lib.build_nbafl(flags_lib.nbafl(values), command=command)
-  _check_together(values)
+  _check_sources(values)
   return composition.compose(
     list(_parts(values, with_curves=values.format in ('json', 'html'))),
     accountant=values.accountant,
@@ -162,7 +162,7 @@ def build(values: flags.FlagValues) -> dict[str, Any]:
   )
 
 
-def _check_together(values: flags.FlagValues) -> None:
+def _check_sources(values: flags.FlagValues) -> None:
   """Raises ValueError for flags that do not go with the given sources."""
   if values.round_log is None:
     program.refuse(values, table.names(table.ROUND_LOG), 'is for --round_log.')
@@ -176,7 +176,7 @@ def _check_together(values: flags.FlagValues) -> None:
       )
     return
   given = 'run_dir' if values.run_dir is not None else 'report'
-  others = (*flags_lib.all_names(), *table.names(program.rows_of(_Stated)))
+  others = (*flags_lib.all_names(), *table.names(program.rows_of(_StatedFlags)))
   why = f'does not go with --{given}, which has it all.'
   for_runs = ('rounds_fixed_by',) if values.run_dir is not None else ()
   program.refuse(values, others, why, but=('accountant', *for_runs))
@@ -186,9 +186,9 @@ def _check_together(values: flags.FlagValues) -> None:
     program.refuse(values, ['accountant'], why)
 
 
-def _stated(values: flags.FlagValues) -> dict[str, Any]:
+def _stated_fields(values: flags.FlagValues) -> dict[str, Any]:
   """Returns the fields of `Inputs` that flags state."""
-  read = program.read(_Stated, values)
+  read = program.read(_StatedFlags, values)
   stated = {name: value for name, value in read.items() if value is not None}
   for name, value in stated.items():
     if isinstance(value, str) and not value.strip():
@@ -213,7 +213,7 @@ def _num_sources(values: flags.FlagValues) -> int:
 
 
 def _parts(values: flags.FlagValues, with_curves: bool) -> Iterator[composition.Part]:
-  stated = _stated(values)
+  stated = _stated_fields(values)
   for path in values.run_dir or ():
     run = sources.from_run_dir(path, values.accountant, stated.get('rounds_fixed_by'))
     built = statement_lib.build(run, with_curves=with_curves)

@@ -30,8 +30,7 @@ from tff_dp_aggregators.strategies import registry
 
 Flag = program.Flag
 Rows = tuple[Flag, ...]
-# The mechanism of a part of a model if --part names none.
-DEFAULT_OF_PARTS = 'banded'
+DEFAULT_OF_PARTS = 'banded'  # The mechanism of a --part that names none.
 # The flags of a mechanism that most users need.
 BASIC = (
   *'num_rounds num_clients clients_per_round min_separation max_participations'.split(),
@@ -93,7 +92,6 @@ class _SchemeFlags:
   )
 
 
-# The flags of all schemes, by name.
 SCHEME_FLAGS = {row.name: row for row in program.rows_of(_SchemeFlags)}
 _CLIENTS, _COHORT = 'num_clients', 'clients_per_round'
 

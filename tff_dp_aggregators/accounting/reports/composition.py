@@ -45,7 +45,7 @@ _ONE_SEED = (
 _DEPENDENT = ', and epsilon is for draws that are independent.'
 _ONE_DRAW = f'drew their clients from the same seed{_DEPENDENT}'
 _ONE_FILE = (
-  'drew their clients from the same file, or from what nothing tells apart'
+  'drew their clients from the same file, or from sources that may be the same'
   f'{_DEPENDENT} Files are told apart by private.json of the run directories, seeds by '
   'sampling_tag.'
 )
@@ -83,8 +83,8 @@ def compose(
     placement = noises.PLACEMENTS.get(mechanism.get('noise_site', ''))
     if not mechanism or (placement is not None and placement.is_simulation):
       raise ValueError(
-        f'{name} has no guarantee, as without a mechanism, or with noise that is of a '
-        'larger cohort or simulates that of clients; with it nothing has one.'
+        f'{name} has no guarantee: there is no mechanism, or the noise is that of a '
+        'larger cohort or simulates that of clients. With it a composition has none.'
       )
     if nbafl_report.is_plan(part):
       raise ValueError(
@@ -108,7 +108,7 @@ def compose(
         'mechanism another one, where it has several.'
       )
   if not pairs:
-    raise ValueError('parts must be one at least; got none.')
+    raise ValueError('parts is empty; give at least one.')
   adjacency, delta = pairs[0]
   relation = sampling.ADJACENCIES[adjacency]
   inputs_lib.check_releases(other_releases, delta, adjacency)

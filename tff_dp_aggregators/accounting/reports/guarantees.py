@@ -31,10 +31,8 @@ from tff_dp_aggregators.accounting.reports import model
 from tff_dp_aggregators.accounting.reports import terms
 
 _ADDED = '; with what other releases state added to it, an upper bound'
-# Deltas at which every report states epsilon.
 _STATED_DELTAS = tuple(10.0**-power for power in range(4, 11, 2))
-# The false positive rate for which the largest power is stated.
-FALSE_ALARMS = 0.01
+FALSE_ALARMS = 0.01  # The false positive rate for which the largest power is stated.
 # Deltas at which the privacy curve is evaluated; the larger ones are for small epsilon.
 _DELTAS = (*np.logspace(-12, -1, 23), *np.linspace(0.15, 0.95, 17), 0.99)
 # For accountants that draw outcomes for each delta: few, none of which takes millions.
@@ -186,7 +184,7 @@ def others(inputs: inputs_lib.Inputs) -> list[model.OtherGuarantee]:
       rows.append(('released', other, fewest))
     if has_sum_bound:
       rows.append(('other_client', own, other_clients))
-  released, reports = _reports(inputs)
+  released, reports = _count_reports(inputs)
   stated = []
   for against, adjacency, clients in rows:
     if against == 'everybody':
@@ -198,16 +196,16 @@ def others(inputs: inputs_lib.Inputs) -> list[model.OtherGuarantee]:
       )
     else:
       rounds = reports if against == 'server' else released
-      event = _of_sums(mechanism, clients, adjacency, rounds)
+      event = _event_of_sums(mechanism, clients, adjacency, rounds)
     words = terms.sentences('statement.j2').rests_on(against, placement.name, clients)
     rests_on = terms.in_a_line(words)
     stated.append(
-      _stated(against, adjacency, event, rests_on, inputs.delta, inputs.accountant)
+      _build(against, adjacency, event, rests_on, inputs.delta, inputs.accountant)
     )
   return stated
 
 
-def _of_sums(
+def _event_of_sums(
   mechanism: mechanism_lib.Mechanism,
   clients: Optional[int],
   adjacency: str,
@@ -250,17 +248,17 @@ def others_composed(
   for against, adjacency in dict.fromkeys(
     (each['against'], each['adjacency']) for each in stated
   ):
-    by_run = [_towards(run, against, adjacency) for run in runs]
+    by_run = [_event_against(run, against, adjacency) for run in runs]
     known = [each for each in by_run if each is not None]
     if len(known) == len(runs):
       event = dp_accounting.ComposedDpEvent([events.from_json(e) for e, _ in known])
       rests_on = '; '.join(dict.fromkeys(assumptions for _, assumptions in known))
       delta = stated[0]['delta']
-      found.append(_stated(against, adjacency, event, rests_on, delta, accountant))
+      found.append(_build(against, adjacency, event, rests_on, delta, accountant))
   return found
 
 
-def _towards(
+def _event_against(
   run: dict[str, Any], against: str, adjacency: str
 ) -> Optional[tuple[Any, str]]:
   """Event and assumptions of a run for an observer, or for one who sees more."""
@@ -274,7 +272,7 @@ def _towards(
   return None
 
 
-def _reports(inputs: inputs_lib.Inputs) -> tuple[int, int]:
+def _count_reports(inputs: inputs_lib.Inputs) -> tuple[int, int]:
   """How often a client is in a released sum; how often it reports, aborted or not."""
   mechanism, ledger = inputs.mechanism, inputs.ledger
   rounds = mechanism.participation.num_rounds
@@ -288,7 +286,7 @@ def _reports(inputs: inputs_lib.Inputs) -> tuple[int, int]:
   return released, released + sum(each.cohort_reported > 0 for each in attempts)
 
 
-def _stated(
+def _build(
   against: Any,
   adjacency: Any,
   event: dp_accounting.DpEvent,

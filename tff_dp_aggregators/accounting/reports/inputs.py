@@ -36,11 +36,11 @@ _LARGEST = sys.float_info.max
 # The noise source in the configuration of a run that draws noise from a seed.
 SEEDED_NOISE: str = _TEXTS.seeded_noise
 # Facts that ledgers record as well as configurations; the first two are always stated.
-_OF_MECHANISM = ('mechanism', 'noise_multiplier')
-_IN_LEDGERS = (*_OF_MECHANISM, 'clip_norm')
+_MECHANISM_FACTS = ('mechanism', 'noise_multiplier')
+_IN_LEDGERS = (*_MECHANISM_FACTS, 'clip_norm')
 # Stated adjacencies that imply the adjacency of a report: if a client is removed, or
 # replaced by a client without data, its contributions are replaced by zeros.
-_IMPLY = {'zero_out': ('zero_out', 'add_or_remove', 'replace_one')}
+_IMPLYING = {'zero_out': ('zero_out', 'add_or_remove', 'replace_one')}
 
 
 class Tuning(model.Tuning, frozen=True):
@@ -134,7 +134,6 @@ class Inputs:
   simulation: Optional[str] = None
   # Dropouts and reporting goal; `None` if all selected clients reported.
   reporting: Optional[model.Reporting] = None
-  # Processing of an update before it is clipped.
   before_clipping: Optional[model.BeforeClipping] = None
   # The larger cohort whose noise the run has; `mechanism` is then the one which that
   # cohort would have had.
@@ -142,9 +141,7 @@ class Inputs:
   nbafl: Optional[nbafl_lib.Nbafl] = None  # The NbAFL plan that the noise is from.
   # Sentences about what else was computed from clients' data without noise.
   not_covered: tuple[str, ...] = ()
-  # The runs on the same clients from which this one was chosen.
   tuning: Optional[Tuning] = None
-  # What an attacker with canaries saw, if there were canaries.
   canary_record: Optional[canaries_lib.Record] = None
   command: Optional[str] = None  # A command that prints the same numbers.
   # Files that the statement is made from, each with `role`, `path` and `sha256`.
@@ -221,7 +218,7 @@ def check_releases(
   names = [release.name for release in releases]
   if len(set(names)) < len(names):
     raise ValueError(f'other releases must have names of their own; got {names}.')
-  accepted = _IMPLY.get(adjacency, (adjacency,))
+  accepted = _IMPLYING.get(adjacency, (adjacency,))
   for release in releases:
     if release.adjacency not in (None, *accepted):
       raise ValueError(
@@ -312,7 +309,7 @@ def provenance(inputs: Inputs) -> model.Provenance:
 def _origin(name: str, inputs: Inputs, roles: set[str]) -> str:
   if name in _IN_LEDGERS and 'ledger' in roles:
     return 'recorded'
-  if name in _OF_MECHANISM:
+  if name in _MECHANISM_FACTS:
     return 'recorded' if 'config' in roles else 'stated'
   value = getattr(inputs, name)
   if name == 'clip_norm' and inputs.mechanism.parts:

@@ -40,12 +40,12 @@ def of_run(run_dir: str) -> Optional[Curves]:
   # A run that was killed may have left an incomplete last line.
   lines = text[: text.rfind('\n') + 1].splitlines()
   try:
-    return _of_rows(csv.DictReader(lines, strict=True))
+    return _parse_rows(csv.DictReader(lines, strict=True))
   except (TypeError, ValueError, csv.Error) as e:
     raise ValueError(f'{path} is no file of metrics: {e}') from e
 
 
-def _of_rows(reader: 'csv.DictReader[str]') -> Curves:
+def _parse_rows(reader: 'csv.DictReader[str]') -> Curves:
   names = list(reader.fieldnames or ())
   if names[:1] != [_ROUND]:
     raise ValueError(f'its first column must be {_ROUND}, got {names[:1]}.')

@@ -15,8 +15,7 @@ from tff_dp_aggregators.accounting import events
 
 # The `format` of every JSON report.
 FORMAT: Final = 'tff_dp_aggregators.privacy_report'
-# The version of that format; reports of other versions are refused.
-VERSION: Final = 7
+VERSION: Final = 7  # Reports of other versions are refused.
 
 Positive = Annotated[int, Meta(ge=1)]
 Count = Annotated[int, Meta(ge=0)]

@@ -13,10 +13,8 @@ from tff_dp_aggregators.accounting import mechanism as mechanism_lib
 from tff_dp_aggregators.accounting import nbafl
 from tff_dp_aggregators.accounting.reports import model
 
-# The name of the mechanism in such a statement.
-NAME: Final = 'nbafl'
-# Relative tolerance for noise multipliers of one plan that two machines found.
-_TOLERANCE = 1e-9
+NAME: Final = 'nbafl'  # The name of the mechanism in such a statement.
+_TOLERANCE = 1e-9  # Relative; of noise multipliers that two machines found.
 
 
 def is_plan(statement: dict[str, Any]) -> bool:

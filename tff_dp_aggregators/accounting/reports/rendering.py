@@ -371,7 +371,6 @@ def _principles(
 
 
 def _parts_by_noise(parts: Sequence[dict[str, Any]]) -> list[tuple[noises.Noise, str]]:
-  """Noises, each with the names of its parts."""
   by_noise: dict[noises.Noise, list[str]] = {}
   for part in parts:
     by_noise.setdefault(noises.of_mechanism(part['name']), []).append(part['part'])

@@ -27,8 +27,7 @@ from tff_dp_aggregators.accounting.reports import nbafl_report
 from tff_dp_aggregators.base import strict_json
 from tff_dp_aggregators.base import version
 
-# The name of the report program in the commands of reports.
-PROGRAM = 'tff-dp-report'
+PROGRAM = 'tff-dp-report'  # The report program, in the commands of reports.
 # The roles of files in a statement.
 ROLES = ('config', 'strategy', 'ledger', 'canaries', 'round_log')
 _ALTERED = 'something was altered, or is of another run'
@@ -48,7 +47,7 @@ def from_plan(
   """
   files, inputs = [], dataclasses.replace(plan, command=command)
   if ledger is not None:
-    ledger_file, ledger_read = _ledger_of(ledger)
+    ledger_file, ledger_read = _read_ledger(ledger)
     files.append(ledger_file)
     noise_source = inputs.noise_source
     if noise_source == inputs_lib.Inputs.noise_source:
@@ -169,7 +168,7 @@ def from_run_dir(
   `accountant`: Computes epsilon; `None` for the one that the run was planned with.
   `rounds_fixed_by`: As in `Inputs`.
   """
-  path, config = _config_of(run_dir)
+  path, config = _read_config(run_dir)
   try:
     return _from_config(path, config, accountant, rounds_fixed_by)
   except (AttributeError, KeyError, TypeError) as e:
@@ -180,7 +179,7 @@ def from_run_dir(
 
 def without_privacy(run_dir: str) -> inputs_lib.WithoutPrivacy:
   """Returns the inputs for a run without a mechanism, from its configuration."""
-  path, config = _config_of(run_dir)
+  path, config = _read_config(run_dir)
   if config.privacy is not None or config.simulated_cohort is not None:
     raise ValueError(f'the run in {os.path.normpath(run_dir)} had a mechanism.')
   return inputs_lib.WithoutPrivacy(
@@ -188,7 +187,7 @@ def without_privacy(run_dir: str) -> inputs_lib.WithoutPrivacy:
   )
 
 
-def _config_of(run_dir: str) -> tuple[str, _Config]:
+def _read_config(run_dir: str) -> tuple[str, _Config]:
   run_dir = os.path.normpath(run_dir)
   path = os.path.join(run_dir, 'config.json')
   try:
@@ -214,7 +213,6 @@ def _from_config(
   accountant: Optional[str],
   rounds_fixed_by: Optional[str],
 ) -> inputs_lib.Inputs:
-  """Returns the inputs from a configuration and the files beside it."""
   run_dir = os.path.dirname(config_path)
   cohort = config.simulated_cohort
   privacy = config.privacy if cohort is None else cohort.as_planned
@@ -230,7 +228,7 @@ def _from_config(
   for path in filter(os.path.exists, paths):
     strategy = joint_mechanism.load_strategy(privacy.mechanism, path)
     files.append(file_of('strategy', path))
-  ledger_file, ledger = _ledger_of(os.path.join(run_dir, 'ledger.jsonl'))
+  ledger_file, ledger = _read_ledger(os.path.join(run_dir, 'ledger.jsonl'))
   ledger_lib.check_schedule(ledger, config.schedule)
   files.append(ledger_file)
   canary_record = None
@@ -460,7 +458,7 @@ def file_of(role: str, path: str) -> dict[str, Any]:
   return {'role': role, 'path': path, 'sha256': digest.hexdigest()}
 
 
-def _ledger_of(path: str) -> tuple[dict[str, Any], ledger_lib.Ledger]:
+def _read_ledger(path: str) -> tuple[dict[str, Any], ledger_lib.Ledger]:
   """Reads a ledger; the SHA-256 is of what was read, as a run may append more."""
   _check_stays('ledger', path)
   ledger = ledger_lib.read(path)

@@ -44,14 +44,12 @@ from tff_dp_aggregators.strategies import registry
 
 _TEXTS = terms.sentences('statement.j2')
 _M = TypeVar('_M', bound=model.Mechanism)
-# Epsilons whose relative difference is smaller differ by round-off only.
-_SAME = 1e-9
+_SAME = 1e-9  # Smaller relative differences of epsilons are round-off.
 # Numbers of points of curves: over rounds, over rounds with a composition for each,
 # over delta, and over delta with outcomes drawn for each.
 _POINTS, _SAMPLED_POINTS, _DELTAS, _DRAWN_DELTAS = 200, 20, 33, 7
 _LAGS, _MAX_DENSE = 64, 2048  # Number of lags; maximum rounds of a dense matrix.
-# The largest number of parameters of a strategy that is part of the report.
-_MAX_NUMBERS = 10_000
+_MAX_NUMBERS = 10_000  # The maximum size of a strategy that is part of the report.
 # Bounds of a ledger's figures relative to the planned ones. More noise than planned
 # would be privacy for which there is no evidence.
 _BELOW, _ABOVE = 1 - 1e-6, 1 + 1e-9
@@ -466,13 +464,12 @@ def _spent_in_ledger(
   if mechanism.placement.is_of_client and reported:
     # The event of a client that takes part for the first time in the attempt.
     attempts = dp_accounting.SelfComposedDpEvent(mechanism.round_events[0], reported)
-
   if not isinstance(attempts, dp_accounting.NoOpDpEvent):
     spent = events.simplify(dp_accounting.ComposedDpEvent([spent, attempts]))
     planned = events.simplify(dp_accounting.ComposedDpEvent([planned, attempts]))
   elif isinstance(planned, events.MixtureDpEvent):
-    # By `_check_ledger` it is the planned event, which has the strategy as well; or a
-    # bound that other mixtures have too, and then the strategy is not known.
+    # By `_check_ledger` it is the planned event, which has the strategy as well; or it
+    # is a bound that other mixtures have too, and then the strategy is not known.
     is_mixture = isinstance(spent, events.MixtureDpEvent)
     spent = planned if is_mixture else dataclasses.replace(planned, strategy=None)
     planned = spent  # The first round spends all of it.
@@ -501,7 +498,6 @@ def _spent_in_ledger(
 def _canaries(
   inputs: inputs_lib.Inputs, guarantee: model.Guarantee, run: model.Run
 ) -> model.Canaries:
-  """The results of an attacker with canaries, compared with the guarantee."""
   audit = canaries_lib.audit(
     cast(canaries_lib.Record, inputs.canary_record),
     delta=inputs.delta,
@@ -617,10 +613,10 @@ def _check_ledger(
   if ledger.aborted and mechanism.is_sampled and mechanism.has_noise:
     raise ValueError(
       f'the ledger has an aborted attempt at round {ledger.aborted[0].round}, and '
-      'another one makes clients likelier to be in it than the sampling says. State '
+      'a second one makes clients likelier to be in it than the sampling says. State '
       'the mechanism with limits on participation, without sampling.'
     )
-  _compare(mechanism, ledger.entries, _planned(mechanism, clip_norm))
+  _compare(mechanism, ledger.entries, _planned_lines(mechanism, clip_norm))
   needed = dict(mechanism.options).get(noises.MIN_CLIENTS)
   for entry in ledger.entries:
     reported = entry.cohort_reported
@@ -638,7 +634,7 @@ def _check_simulated(inputs: inputs_lib.Inputs) -> None:
   assert cohort is not None
   if mechanism.parts or inputs.ledger is None:
     raise ValueError(
-      'a larger cohort is simulated with one mechanism for all weights, and told by a '
+      'a larger cohort is simulated with one mechanism for all weights, and has a '
       'ledger; something was altered.'
     )
   line = {
@@ -655,7 +651,7 @@ def _check_simulated(inputs: inputs_lib.Inputs) -> None:
   _compare(mechanism, entries, iter([line] * len(entries)), remedy)
 
 
-def _planned(
+def _planned_lines(
   mechanism: joint_lib.AnyMechanism, clip_norm: Optional[float]
 ) -> Iterator[dict[str, Any]]:
   """Yields for each round the fields that the mechanism plans for its line."""

@@ -108,17 +108,17 @@ def describe(option: str) -> str:
 
 def assumption(schema: sampling.Schema) -> str:
   """The assumptions of a scheme, for the statement and as a fact of the report."""
-  return _of_scheme('assumption', sampling.of(schema))
+  return _scheme_text('assumption', sampling.of(schema))
 
 
 def sentence(schema: sampling.Schema) -> str:
   """The assumptions of a scheme, for the report's list of assumptions."""
-  return _of_scheme('sentence', sampling.of(schema))
+  return _scheme_text('sentence', sampling.of(schema))
 
 
 def heading(schema: sampling.Schema) -> str:
   """The assumptions and the epsilon of rows of a comparison under a scheme."""
-  return _of_scheme('heading', sampling.of(schema))
+  return _scheme_text('heading', sampling.of(schema))
 
 
 def enforced_by(schedule: sampling.Schedule) -> str:
@@ -130,8 +130,8 @@ def enforced_by(schedule: sampling.Schedule) -> str:
     way, scheme = 'sampled', schedule.sampling
   elif type(schedule) in (sampling.RandomEligible, sampling.ShuffledEpochs):
     way = 'limits'
-  return _of_scheme('enforced_by', type(schedule).__name__, scheme, way)
+  return _scheme_text('enforced_by', type(schedule).__name__, scheme, way)
 
 
-def _of_scheme(macro: str, *about: object) -> str:
+def _scheme_text(macro: str, *about: object) -> str:
   return in_a_line(getattr(sentences('schemes.j2'), macro)(*about))

@@ -44,14 +44,12 @@ from tff_dp_aggregators.base import messages
 from tff_dp_aggregators.base import strict_json
 from tff_dp_aggregators.base import version
 
-# Relative tolerance of numbers: last digits depend on the machine.
-_TOLERANCE = 1e-9
+_TOLERANCE = 1e-9  # Relative; the last digits of numbers depend on the machine.
 # Makes a statement from arguments of the report program. The second argument locates
 # files: it gets a path and whether that is a run directory. Raises ValueError or
 # OSError if the program would refuse the arguments.
 StatementOf = Callable[[Sequence[str], Callable[[str, bool], str]], dict[str, Any]]
-# Relative tolerance of figures if a strategy was optimised on another machine.
-_STRATEGY_TOLERANCE = 1e-6
+_STRATEGY_TOLERANCE = 1e-6  # If a strategy was optimised on another machine.
 _OTHER_STRATEGY = (
   'the command finds a strategy that is not the same to the last bit, as another '
   'machine or version may; figures were compared to six digits'
@@ -187,7 +185,7 @@ def _verify(path: str, statement_of: Optional[StatementOf]) -> Result:
 
 
 def _read(path: str) -> dict[str, Any]:
-  """Reads a report and adds fields that this release added."""
+  """Reads a report and brings it up to date with this release."""
   with open(path, encoding='utf-8') as file:
     try:
       report = strict_json.loads(file.read())
@@ -270,7 +268,6 @@ def _by_another_method(statement: dict[str, Any]) -> Optional[float]:
 
 
 def _build_again(report: dict[str, Any], folder: str) -> dict[str, Any]:
-  """Builds the statement again from the inputs and files of a report."""
   stated = report['verification']
   if stated is None:  # Without privacy, and not of a run.
     return statement_lib.build_without_privacy(
