@@ -460,7 +460,7 @@ def _parse_part(text: str) -> Part:
     key, equals, value = (each.strip() for each in setting.partition('='))
     try:
       if not (colon and equals and value) or key in given:
-        raise ValueError(f'{setting!r} is no setting, or stands twice')
+        raise ValueError(f'{setting!r} is not a setting, or is given twice')
       given[key] = parsers[key](value)
     except (KeyError, ValueError) as e:
       raise ValueError(

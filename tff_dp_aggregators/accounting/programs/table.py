@@ -217,7 +217,7 @@ def target() -> Rows:
       'target_rho',
       float,
       'Privacy target in zCDP, instead of --target_epsilon: rho, for Gaussian noise '
-      'without sampling. Epsilon is told beside it, at --target_delta.',
+      'without sampling. Epsilon is reported as well, at --target_delta.',
       above=0,
     ),
     Flag('target_delta', float, 'Delta of the guarantee.', above=0, below=1),

@@ -73,7 +73,7 @@ def _compare(listed: list[vectors.Vector]) -> None:
   for each, remade in zip(listed, vectors.remake(listed)):
     if remade != each:
       raise program.CheckFailed(
-        f'{each.id} is {each.value} in the file, and made anew it is {remade.value}.'
+        f'{each.id} is {each.value} in the file, but computed again {remade.value}.'
       )
 
 

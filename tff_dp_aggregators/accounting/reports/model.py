@@ -402,7 +402,7 @@ class OtherRelease(Model, frozen=True):
       if (
         not name.strip().isprintable() or not name.strip() or len(given) < len(settings)
       ):
-        raise ValueError('a name is missing, or stands twice')
+        raise ValueError('a name is missing or given twice')
       epsilon, delta = float(given.pop('epsilon')), float(given.pop('delta'))
       release = cls(name.strip(), epsilon, delta, **given)
       release.to_event()

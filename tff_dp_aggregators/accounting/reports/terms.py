@@ -75,9 +75,9 @@ class PlacementTerms(NamedTuple):
 
 
 _WORDS = sentences('terms.j2')
-ACCOUNTANTS = {k: AccountantTerms(**said) for k, said in _WORDS.accountants.items()}
-OPTIONS = {name: OptionTerms(**said) for name, said in _WORDS.options.items()}
-PLACEMENTS = {name: PlacementTerms(**said) for name, said in _WORDS.placements.items()}
+ACCOUNTANTS = {k: AccountantTerms(**each) for k, each in _WORDS.accountants.items()}
+OPTIONS = {name: OptionTerms(**each) for name, each in _WORDS.options.items()}
+PLACEMENTS = {name: PlacementTerms(**each) for name, each in _WORDS.placements.items()}
 # Accountants whose epsilons a report lists beside that of the accountant in the key, if
 # they can read the event; zCDP cannot read sampled events.
 BESIDE = {'pld': (accountants.QUICK_BOUND,), 'monte_carlo': ()}
