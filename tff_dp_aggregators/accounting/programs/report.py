@@ -240,7 +240,7 @@ def _parts(values: flags.FlagValues, with_curves: bool) -> Iterator[composition.
 
 
 def _ledgers_and_logs(values: flags.FlagValues) -> Iterator[dict[str, str]]:
-  """Yields a dict for each run of the mechanism in flags: ledger, round log or both."""
+  """Yields paths of ledger and round log, by flag, for each run of the mechanism."""
   ledgers, logs = values.ledger or (), values.round_log or ()
   if ledgers and logs and len(ledgers) != len(logs):
     raise ValueError(

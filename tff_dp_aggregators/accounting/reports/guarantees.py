@@ -126,7 +126,7 @@ def max_power_by(accountant: Any, pure_epsilon: float, is_drawn: bool = False) -
     if is_drawn:
       failure += accountant.failure_probability(delta)
   for epsilon, delta in points:
-    first = math.exp(min(epsilon, 100.0)) * FALSE_ALARMS + delta  # 100 is far above 1.
+    first = math.exp(min(epsilon, 100.0)) * FALSE_ALARMS + delta  # Above 1 at the cap.
     second = 1 - math.exp(-epsilon) * (1 - delta - FALSE_ALARMS)
     rate = min(rate, first, second)
   return min(rate + failure, 1.0)
