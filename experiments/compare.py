@@ -363,7 +363,7 @@ def main(values: flags.FlagValues) -> int:
   try:
     planned = _planned(values, refused, runner := _runner(values))
   except program.BAD_INPUT as e:
-    raise program.WrongUsage(program.said(e, values)) from e
+    raise program.WrongUsage(program.error_message(e, values)) from e
   try:
     with runner:
       return planned.run()

@@ -33,7 +33,7 @@ def main(values: flags.FlagValues) -> int:
       _make(settings.run.run_dir)
       run_directory.check_flags(settings.run.run_dir, settings.flags, settings.facts)
   except program.BAD_INPUT as e:
-    raise program.WrongUsage(program.said(e, values)) from e
+    raise program.WrongUsage(program.error_message(e, values)) from e
   with warnings.catch_warnings():
     warnings.simplefilter('ignore')  # Of TFF's dependencies, about each other.
     from . import training

@@ -202,7 +202,7 @@ def _schema(
   """What accounting assumes, the clients of a round, and a denominator if stated."""
   kind = sampling.for_flag(values.sampling)
   if not kind.is_sampled:
-    table.whole(values, 'clients_per_round')
+    table.check_whole(values, 'clients_per_round')
   if kind is not sampling.Limits and not values['min_separation'].present:
     values['min_separation'].value = None  # The task's; sampling decides.
   said_by = table.cohort_flag(values)

@@ -208,7 +208,7 @@ def test_the_installed_command_is_this_program(name):
 
 
 def test_help_shows_the_flags_that_most_need_where_there_are_many(monkeypatch):
-  monkeypatch.setattr(program, '_FEW', 4)
+  monkeypatch.setattr(program, '_MAX_SHOWN', 4)
   short = executing.execute(_program(), '--help').stdout
   assert '--number:' in short and '--shape:' in short
   assert '--share:' not in short and '--mean:' not in short

@@ -113,7 +113,7 @@ def test_a_tag_and_sizes_of_draws_tell_nothing_of_each_other(tmp_path, kind):
   # Of cohorts of one size nothing tells apart who was drawn, but for seeds.
   unsure += [(sizes, others), (sizes, both)] if kind == 'fixed size' else []
   for runs in unsure:
-    with pytest.raises(ValueError, match='or from what nothing tells apart'):
+    with pytest.raises(ValueError, match='or from sources that may be the same'):
       composition.check_not_forked(runs)
   composition.check_not_forked([tag, both])
   if kind == 'poisson':

@@ -22,11 +22,11 @@ def best_test(log_ratio, p, q):
 
 def of_event(event):
   composed = accountants.composed(event)
-  return guarantees.caught_by(composed, accountants.pure_epsilon(event))
+  return guarantees.max_power_by(composed, accountants.pure_epsilon(event))
 
 
 def of_gaussian(mu):
-  return guarantees.caught({}, None, None, mu, math.inf)
+  return guarantees.max_power({}, None, None, mu, math.inf)
 
 
 @pytest.mark.parametrize('rounds, noise_multiplier', [(1, 1.0), (1, 5.0), (3, 3.0)])
@@ -73,7 +73,7 @@ def test_an_accountant_without_an_answer_is_asked_elsewhere():
 
   narrow = Narrow().compose(dp_accounting.GaussianDpEvent(1.0))
   exact = of_gaussian(1.0)
-  assert exact <= guarantees.caught_by(narrow, math.inf) <= 1.05 * exact
+  assert exact <= guarantees.max_power_by(narrow, math.inf) <= 1.05 * exact
 
 
 def test_drawn_points_have_to_be_right_all_at_once(monkeypatch):
@@ -88,7 +88,7 @@ def test_drawn_points_have_to_be_right_all_at_once(monkeypatch):
   doubts = [drawn.failure_probability(float(delta)) for delta in deltas]
   # For one of 64 questions, in units of delta.
   assert doubts == pytest.approx([0.01 * delta / 64 for delta in deltas], rel=1e-9)
-  found = guarantees.caught({}, event, relation, None, math.inf)
+  found = guarantees.max_power({}, event, relation, None, math.inf)
   alarms = guarantees.FALSE_ALARMS
   shares = [
     min(math.exp(e) * alarms + d, 1 - math.exp(-e) * (1 - d - alarms))

@@ -59,7 +59,7 @@ def test_nothing_with_it_has_a_guarantee(run_dir, tmp_path):
   private = statements.run_dir(tmp_path / 'private')
   composed = reporting.execute(f'--run_dir={run_dir}', f'--run_dir={private}')
   assert composed.returncode == 2
-  assert 'has no guarantee, as without a mechanism' in composed.stderr
+  assert 'has no guarantee: there is no mechanism' in composed.stderr
   # Nor its ledger, whatever noise is said to be that of the mechanism.
   for noise_multiplier in (0.5, 5.0):
     flags = [flag for flag in statements.OF_TREE if 'noise' not in flag]

@@ -181,7 +181,7 @@ def test_a_sampled_round_that_was_tried_again_is_refused(tmp_path):
     writer.append_aborted(
       round=2, attempt=0, cohort_requested=10, cohort_reported=3, reporting_goal=5
     )
-  with pytest.raises(ValueError, match='aborted attempt at round 2, and another'):
+  with pytest.raises(ValueError, match='aborted attempt at round 2, and a second'):
     statements.build(POISSON, ledger=ledger.read(path))
 
 

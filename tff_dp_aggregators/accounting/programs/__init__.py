@@ -1,1 +1,1 @@
-"""The programs `report`, `plan` and `participation`, and the flags they share."""
+"""The programs `report`, `plan`, `participation` and `vectors`, and their flags."""

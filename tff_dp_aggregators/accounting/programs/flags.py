@@ -1,7 +1,7 @@
-"""What the flags that programs share ask for, checked together.
+"""Makes mechanisms and inputs of statements from the flags that programs share.
 
-`table` has the flags; `planned` turns their values into the inputs of a statement. A
-simulation, which knows its clients, takes `mechanism_from`, or `parse_parts` and
+`table` has the flags; `planned` turns their values into the inputs of a statement.
+Simulations, which know their clients, use `mechanism_from`, or `parse_parts` and
 `joint` for parts of a model:
 
 --part='embedding: weights=0, mechanism=tree, clip_norm=0.3, share=0.25'
@@ -32,10 +32,9 @@ from tff_dp_aggregators.accounting.reports import inputs as inputs_lib
 from tff_dp_aggregators.strategies import registry
 from tff_dp_aggregators.strategies.strategy import MAX_ROUNDS
 
-# What a search for the number of rounds may take to build strategies.
-_MAX_SECONDS = 60.0
-_ROUND_OFF = 1e-12  # Relative, of a sensitivity that is computed from a strategy.
-# Flags that are of all parts together.
+_MAX_SECONDS = 60.0  # To build strategies in a search for the number of rounds.
+_ROUND_OFF = 1e-12  # Relative error of a sensitivity computed from a strategy.
+# Flags that hold for all parts together.
 _OF_ALL_PARTS = (
   *('part', 'target_epsilon', 'target_rho', 'target_delta'),
   *('accountant', 'adjacency'),
@@ -50,7 +49,7 @@ FIND = table.Flag(
 
 
 def target_from(values: flags.FlagValues) -> Optional[mechanism_lib.Target]:
-  """The target that flags state; `None` for none."""
+  """Returns the target that flags state; `None` if they state none."""
   epsilon, rho = values.target_epsilon, values.target_rho
   if epsilon is rho is None:
     return None
@@ -81,14 +80,14 @@ def all_names() -> tuple[str, ...]:
 
 
 def options_from(values: flags.FlagValues) -> dict[str, Optional[int]]:
-  """The options of mechanisms that are flags; `None` where not given."""
+  """Returns the options of mechanisms; `None` if a flag is not given."""
   return {name: values[name].value for name in registry.options() if name in values}
 
 
 def planned(
   values: flags.FlagValues, limits: Optional[strategies.Participation] = None
 ) -> inputs_lib.Inputs:
-  """What the flags ask for."""
+  """Returns the inputs of the statement that the flags ask for."""
   delta = values.target_delta
   if delta is None:
     raise ValueError('--target_delta is missing: at which delta is epsilon wanted?')
@@ -114,9 +113,9 @@ def planned(
     )
     program.refuse(values, names, why)
   if values['part'].present:
-    mechanism, found = _of_parts(values, limits)
+    mechanism, found = _mechanism_of_parts(values, limits)
   else:
-    mechanism, found = _of_all_weights(values, limits)
+    mechanism, found = _mechanism_of_all_weights(values, limits)
   target = target_from(values)
   warn_of_large_delta(values)
   plan = inputs_lib.Inputs(
@@ -127,7 +126,7 @@ def planned(
     found,
     values.accountant,
   )
-  # A report checks what the rounds that ran have spent, if their number was fixed.
+  # If the number of rounds was fixed, the report checks what those that ran have spent.
   is_fixed = 'rounds_fixed_by' in values and values['rounds_fixed_by'].value is not None
   if target is not None and found is None and not is_fixed:
     try:
@@ -141,19 +140,19 @@ def planned(
 
 
 def warn_of_large_delta(values: flags.FlagValues, seen: Optional[int] = None) -> None:
-  """Warns of a delta above one over the clients in a flag, or `seen` in a log."""
+  """Warns if delta exceeds one over the number of clients, by the flag or `seen`."""
   num_clients = seen or values.num_clients
   if values.target_delta is None or num_clients is None:
     return
-  doubt = gaussian.doubt_of_delta(values.target_delta, num_clients)
-  if doubt is not None:
-    print(f'warning: --target_delta: {doubt}', file=sys.stderr)
+  warning = gaussian.doubt_of_delta(values.target_delta, num_clients)
+  if warning is not None:
+    print(f'warning: --target_delta: {warning}', file=sys.stderr)
 
 
-def _of_all_weights(
+def _mechanism_of_all_weights(
   values: flags.FlagValues, limits: Optional[strategies.Participation]
 ) -> tuple[joint_mechanism.AnyMechanism, Optional[str]]:
-  """The mechanism of all weights, and what of it was found."""
+  """Returns a mechanism for all weights, and what was found from the target."""
   _check_two_of_three(values, limits)
   placement = noises.PLACEMENTS.get(values.noise_site or '')
   if placement is not None and placement.is_simulation:
@@ -175,7 +174,7 @@ def _of_all_weights(
 
 
 def _strategy_that_ran(values: flags.FlagValues) -> Optional[strategies.Strategy]:
-  """The strategy that was planned for the rounds in a log; `None` if any limits do."""
+  """The strategy planned for a log's rounds; `None` if it depends on no plan."""
   planned = any(values[name].present for name in table.names(table.participation()))
   if planned and values.num_rounds is None:
     raise ValueError(
@@ -202,17 +201,17 @@ def _has_separation(values: flags.FlagValues) -> bool:
 
 
 def planned_limits(values: flags.FlagValues) -> Optional[strategies.Participation]:
-  """Limits that were planned for what a round log is of; `None` if none are stated."""
+  """Returns the limits planned for the run of a round log; `None` if not stated."""
   stated = _has_separation(values) or values.max_participations is not None
   if not stated or values.num_rounds is None:
     return None
   limits = table.limits_from(values, values.num_rounds)
-  # No log shows that differences would have been multiples in rounds of others.
+  # No log shows that the rounds of other clients would have differed by multiples.
   return dataclasses.replace(limits, fixed_epoch=False)
 
 
 def _check_needs_no_plan(flag: str, mechanism: str) -> None:
-  """Refuses a log alone for a mechanism whose strategy depends on limits."""
+  """Raises ValueError if the strategy depends on planned limits, which a log lacks."""
   kind = registry.KINDS.get(mechanism)
   if kind is not None and kind.adapts:
     raise ValueError(
@@ -222,10 +221,10 @@ def _check_needs_no_plan(flag: str, mechanism: str) -> None:
     )
 
 
-def _of_parts(
+def _mechanism_of_parts(
   values: flags.FlagValues, limits: Optional[strategies.Participation]
 ) -> tuple[joint_mechanism.AnyMechanism, Optional[str]]:
-  """The mechanisms of parts, and what of them was found."""
+  """Returns a mechanism of parts, and what was found from the target."""
   if limits is None and values.num_rounds is None:
     raise ValueError('--num_rounds is missing, which is not looked for with --part.')
   parts = parse_parts(values.part)
@@ -270,7 +269,7 @@ def mechanism_from(
   schema: sampling.Schema,
   strategy: Optional[strategies.Strategy] = None,
 ) -> mechanism_lib.Mechanism:
-  """The mechanism that the flags state, with its noise or the least for the target."""
+  """Returns the mechanism that flags state, with their noise or the least possible."""
   given = {} if strategy is None else {'strategy': strategy}
   if values.noise_multiplier is not None:
     return _mechanism(values, schema, values.noise_multiplier, **given)
@@ -293,9 +292,9 @@ def _mechanism(
 ) -> mechanism_lib.Mechanism:
   options = {**_options(values), **more}
   if values.num_rounds is None and values.mechanism in registry.KINDS:
-    # While rounds are looked for there may be fewer of them than bands.
+    # During a search for rounds there may be fewer rounds than bands.
     kind = registry.kind(values.mechanism)
-    options.update(_of_kind(values, kind, schema.num_rounds))
+    options.update(_kind_options(values, kind, schema.num_rounds))
   return mechanism_lib.Mechanism(
     values.mechanism or mechanism_lib.FROM_FILE, schema, noise_multiplier, **options
   )
@@ -325,19 +324,19 @@ def _max_rounds(values: flags.FlagValues) -> mechanism_lib.Mechanism:
     return table.schema_from(values, num_rounds)
 
   def is_slow(num_rounds: int) -> bool:
-    seconds, is_free = _search(values, schema(num_rounds))
+    seconds, is_free = _cost(values, schema(num_rounds))
     return seconds * (1 if is_free else num_rounds.bit_length()) > _MAX_SECONDS
 
-  most = 1
-  while most < MAX_ROUNDS and not is_slow(2 * most):
-    most = min(2 * most, MAX_ROUNDS)
-  found = _largest(values, schema, most)
-  if found == most:  # Whose strategy is not looked for, as it may take long.
+  upper = 1
+  while upper < MAX_ROUNDS and not is_slow(2 * upper):
+    upper = min(2 * upper, MAX_ROUNDS)
+  largest = _largest(values, schema, upper)
+  if largest == upper:  # More rounds are not tried, as their strategies may take long.
     raise ValueError(
-      f'{most} rounds keep the target and more may; they are not looked for, as that '
+      f'{upper} rounds keep the target and more may; they are not looked for, as that '
       'would take long. Give --num_rounds.'
     )
-  return _mechanism(values, schema(found), values.noise_multiplier)
+  return _mechanism(values, schema(largest), values.noise_multiplier)
 
 
 def _max_participations(values: flags.FlagValues) -> mechanism_lib.Mechanism:
@@ -345,22 +344,22 @@ def _max_participations(values: flags.FlagValues) -> mechanism_lib.Mechanism:
     raise ValueError('--find=max_participations is for limits, without --sampling.')
 
   schema = functools.partial(table.limits_from, values, values.num_rounds)
-  found = _largest(values, schema, schema().possible_participations)
-  return _mechanism(values, schema(found), values.noise_multiplier)
+  largest = _largest(values, schema, schema().possible_participations)
+  return _mechanism(values, schema(largest), values.noise_multiplier)
 
 
 def _largest(
   values: flags.FlagValues, schema: Callable[[int], sampling.Schema], at_most: int
 ) -> int:
-  """The largest number whose schema keeps the target."""
+  """Returns the largest number, up to `at_most`, whose schema keeps the target."""
   first = _mechanism(values, schema(1), values.noise_multiplier)
   independent = next(k.name for k in registry.KINDS.values() if k.is_independent)
 
   def event(number: int) -> dp_accounting.DpEvent:
-    _, is_free = _search(values, schema(number))
+    _, is_free = _cost(values, schema(number))
     if not is_free:
       return _mechanism(values, schema(number), values.noise_multiplier).event
-    # That of independent noise, and of a little less for the strategy's round-off.
+    # The event of independent noise, reduced to allow for round-off of the strategy.
     options = {**_options(values), **dict.fromkeys(registry.options())}
     noise_multiplier = values.noise_multiplier * (1 - _ROUND_OFF)
     return mechanism_lib.Mechanism(
@@ -381,24 +380,24 @@ def _largest(
   )
 
 
-def _search(values: flags.FlagValues, schema: sampling.Schema) -> tuple[float, bool]:
-  """About how many seconds a strategy takes to find, and whether none has to be.
+def _cost(values: flags.FlagValues, schema: sampling.Schema) -> tuple[float, bool]:
+  """Estimates the seconds to find a strategy, and says whether none is needed.
 
-  So where the guarantee is that of independent noise, whatever the strategy.
+  None is needed if the guarantee is that of independent noise for any strategy.
   """
   kind = registry.KINDS.get(values.mechanism)
   if kind is None:
     return 0.0, False
   limits = sampling.limits_of(schema)
-  options = _of_kind(values, kind, limits.num_rounds)
+  options = _kind_options(values, kind, limits.num_rounds)
   is_free = not sampling.is_sampled(schema) and kind.is_free(limits, **options)
   return kind.seconds(limits, **options), is_free
 
 
-def _of_kind(
+def _kind_options(
   values: flags.FlagValues, kind: registry.Kind, num_rounds: int
 ) -> dict[str, int]:
-  """Options of a kind that are given, within so many rounds where they have to be."""
+  """Returns the given options of a kind, at most `num_rounds` where that is needed."""
   given = {}
   for option in kind.options:
     value = values[option.name].value
@@ -409,30 +408,30 @@ def _of_kind(
 
 
 def check_nbafl(values: flags.FlagValues) -> None:
-  """Refuses flags of NbAFL without --nbafl."""
+  """Raises ValueError for flags of NbAFL without --nbafl."""
   if not values.nbafl:
     names = table.names(table.NBAFL)
     program.refuse(values, names, 'is for --nbafl.', but=('nbafl',))
 
 
 def nbafl(values: flags.FlagValues) -> nbafl_lib.Nbafl:
-  """The plan of NbAFL that the flags state."""
+  """Returns the NbAFL plan that the flags state."""
   names = (*table.OF_NBAFL, 'num_exposures', 'min_examples', 'calibration')
   given = {name: values[name].value for name in names}
   needed = (name for name in names if name != 'clients_per_round')
   missing = [f'--{name}' for name in needed if given[name] is None]
   if missing:
     raise ValueError(f'--nbafl needs {", ".join(missing)} as well.')
-  table.whole(values, 'clients_per_round')
+  table.check_whole(values, 'clients_per_round')
   epsilon, delta = given.pop('target_epsilon'), given.pop('target_delta')
   return nbafl_lib.Nbafl(epsilon, delta, **given)
 
 
-# Parts of a model with mechanisms of their own.
+# Parts of a model, each with its own mechanism.
 
 
 class Part(NamedTuple):
-  """What a flag says of a part; weights are patterns, a share is of the budget."""
+  """A parsed --part: `weights` are patterns, `share` is that of the budget."""
 
   name: str
   options: dict[str, int]
@@ -444,12 +443,12 @@ class Part(NamedTuple):
 
 
 def parse_parts(texts: Sequence[str]) -> list[Part]:
-  """What the flags say, each by itself."""
+  """Parses the values of --part."""
   return [_parse_part(text) for text in texts]
 
 
 def _parse_part(text: str) -> Part:
-  read: dict[str, Callable[[str], Any]] = {
+  parsers: dict[str, Callable[[str], Any]] = {
     'weights': lambda patterns: tuple(patterns.split()),
     'mechanism': str,
     **dict.fromkeys(('clip_norm', 'share', 'noise_multiplier'), float),
@@ -461,15 +460,15 @@ def _parse_part(text: str) -> Part:
     key, equals, value = (each.strip() for each in setting.partition('='))
     try:
       if not (colon and equals and value) or key in given:
-        raise ValueError(f'{setting!r} is no setting, or stands twice')
-      given[key] = read[key](value)
+        raise ValueError(f'{setting!r} is not a setting, or is given twice')
+      given[key] = parsers[key](value)
     except (KeyError, ValueError) as e:
       raise ValueError(
         f'--part={text!r} is not a name, a colon, and settings with commas between '
-        f'them, as in {_EXAMPLE}: {e}. Settings are {", ".join(read)}.'
+        f'them, as in {_EXAMPLE}: {e}. Settings are {", ".join(parsers)}.'
       ) from e
-  wrong = [each for each in given.get('weights', ()) if '=' in each]
-  if wrong or not {'weights', 'clip_norm'} <= set(given):
+  malformed = [each for each in given.get('weights', ()) if '=' in each]
+  if malformed or not {'weights', 'clip_norm'} <= set(given):
     raise ValueError(
       f'--part={text!r} needs weights, patterns without an equals sign, and clip_norm, '
       f'with a comma between them, as in {_EXAMPLE}.'
@@ -479,7 +478,7 @@ def _parse_part(text: str) -> Part:
 
 
 def check_beside_parts(values: flags.FlagValues, names: Iterable[str]) -> None:
-  """Refuses flags of one mechanism for all weights."""
+  """Raises ValueError for flags that are for one mechanism for all weights."""
   in_a_part = ('mechanism', 'noise_multiplier', 'clip_norm', *registry.options())
   for name in names:
     where = f'; in a part it stands as {name}=...' if name in in_a_part else ''
@@ -488,7 +487,7 @@ def check_beside_parts(values: flags.FlagValues, names: Iterable[str]) -> None:
 
 
 def have_noise(parts: Sequence[Part]) -> bool:
-  """Whether noise is given, if not for all of them, and so not to be found."""
+  """Whether noise is given for any part; then it is not found from the target."""
   return any(part.noise_multiplier is not None for part in parts)
 
 
@@ -499,7 +498,7 @@ def joint(
   accountant: Optional[str],
   adjacency: Optional[str],
 ) -> joint_mechanism.JointMechanism:
-  """The joint mechanism of parts, with their noise or the least for a target."""
+  """Returns the joint mechanism of parts, with their noise or the least possible."""
   for part in parts:
     if noises.of_mechanism(part.mechanism).is_integer:
       raise ValueError(
@@ -514,7 +513,7 @@ def joint(
         f'{part.share}. Or give --target_epsilon, and no noise_multiplier.'
       )
   try:
-    made = [
+    joint_parts = [
       joint_mechanism.JointPart(
         part.name,
         part.weights,
@@ -530,10 +529,10 @@ def joint(
       for part in parts
     ]
     if target is None:
-      return joint_mechanism.JointMechanism(tuple(made))
+      return joint_mechanism.JointMechanism(tuple(joint_parts))
     shares = {part.name: part.share for part in parts if part.share is not None}
     return joint_mechanism.JointMechanism.for_target(
-      made,
+      joint_parts,
       target.epsilon,
       target.delta,
       target_rho=target.rho,

@@ -31,7 +31,7 @@ from tff_dp_aggregators.base import new_files
 
 
 @dataclasses.dataclass
-class _Promised:
+class _Promises:
   promised_min_separation: Optional[int] = program.flag(
     'Fail if two rounds of one device can be, or were, closer than this difference.',
     at_least=1,
@@ -47,19 +47,19 @@ class _Promised:
 
 
 def groups() -> tuple[program.Group, ...]:
-  """The program's flags."""
+  """Returns the program's flags."""
   log = program.Flag(
     'round_log',
     str,
     'The log: CSV or TSV with a header, JSON lines or Parquet; plain or gzipped.',
   )
   printed = table.printed('text', 'json')
-  rows = (log, *table.ROUND_LOG, *program.rows_of(_Promised), *printed)
+  rows = (log, *table.ROUND_LOG, *program.rows_of(_Promises), *printed)
   return (('Flags', rows),)
 
 
 def columns_from_flags(values: flags.FlagValues) -> dict[str, str]:
-  """The log's own names of columns."""
+  """Returns the log's names of columns, by the standard names."""
   columns: dict[str, str] = {}
   for entry in values.columns:
     name, separator, source = entry.partition('=')
@@ -73,7 +73,7 @@ def columns_from_flags(values: flags.FlagValues) -> dict[str, str]:
 
 
 def wait_from(values: flags.FlagValues) -> tuple[Optional[float], str, Optional[str]]:
-  """Arguments of `log_participation.summarize` but the first."""
+  """Returns the arguments of `log_participation.summarize` except the first."""
   return values.min_wait_hours, values.wait_from, values.first_start
 
 
@@ -119,7 +119,7 @@ def _write_offenders(
   summary: log_participation.Summary,
   promised: tuple[Optional[int], Optional[int]],
 ) -> None:
-  """Writes who broke a promise, for whoever may see clients."""
+  """Writes the clients that broke a promise, to a private file."""
   if summary.observed is None:
     raise ValueError(
       '--offenders needs a log that names clients, in a column client_ids.'

@@ -51,7 +51,7 @@ _TASK_FLAGS = (
 
 
 def groups() -> tuple[program.Group, ...]:
-  """The program's flags."""
+  """Returns the program's flags."""
   task = (
     *table.participation(),
     program.Flag('model_size', int, 'Number of trainable float32 parameters.'),
@@ -94,12 +94,12 @@ def groups() -> tuple[program.Group, ...]:
 
 
 def task_from(values: flags.FlagValues) -> planning.Task:
-  """What the flags ask for."""
+  """Returns the task that the flags describe."""
   missing = [name for name in _REQUIRED if values[name].value is None]
   if missing:
     questions = ' '.join(f'--{name}: {_REQUIRED[name]}' for name in missing)
     raise ValueError(f'missing {"are" if missing[1:] else "is"} {questions}')
-  table.whole(values, 'clients_per_round')
+  table.check_whole(values, 'clients_per_round')
   mechanisms = values.mechanisms
   if mechanisms == []:
     raise ValueError('--mechanisms is empty; name some, or leave it out for all.')

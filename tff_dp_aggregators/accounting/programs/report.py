@@ -53,12 +53,12 @@ from tff_dp_aggregators.accounting.reports import sources
 from tff_dp_aggregators.accounting.reports import statement as statement_lib
 from tff_dp_aggregators.accounting.reports import verification
 
-# Flags that say what to report, and can be given several times and together.
+# Flags that name what to report; they can be repeated and combined.
 _SOURCES = ('run_dir', 'report', 'ledger', 'round_log')
 
 
 @dataclasses.dataclass
-class _Reported:
+class _ReportFlags:
   run_dir: Optional[list[str]] = program.flag(
     'Report what the run in this directory spent. This flag and the next three can be '
     'repeated and combined.'
@@ -90,14 +90,14 @@ class _Reported:
 
 
 def groups() -> tuple[program.Group, ...]:
-  """The program's flags."""
+  """Returns the program's flags."""
   formats = ('markdown', *(f for f in rendering.FORMATS if f != 'markdown'))
-  own = (*program.rows_of(_Reported), *table.printed(*formats))
+  own = (*program.rows_of(_ReportFlags), *table.printed(*formats))
   return (
     ('What is reported', own),
     ('Round log', table.ROUND_LOG),
     *flags_lib.groups(),
-    ('Stated, and marked as not verified', program.rows_of(_Stated)),
+    ('Stated, and marked as not verified', program.rows_of(_StatedFlags)),
     ('NbAFL', table.NBAFL),
   )
 
@@ -106,8 +106,8 @@ _STATE = 'State, for the report and not verified, what'
 
 
 @dataclasses.dataclass
-class _Stated:
-  """What no program can know of the mechanism in flags and its run."""
+class _StatedFlags:
+  """Facts about the mechanism in flags and its run that no program can know."""
 
   enforced_by: Optional[str] = program.flag(
     f'{_STATE} keeps the rounds of a client apart, or draws the clients.'
@@ -131,42 +131,42 @@ class _Stated:
   )
 
 
-def _of_mechanism_flags() -> tuple[str, ...]:
-  """Flags that decide on the numbers of a mechanism, but for what a run of it left."""
+def _mechanism_flags() -> tuple[str, ...]:
+  """Flags that determine the numbers of a mechanism, besides files of its run."""
   return (
     *flags_lib.all_names(),
     *table.names(table.ROUND_LOG),
-    *table.names(program.rows_of(_Stated)),
+    *table.names(program.rows_of(_StatedFlags)),
     *table.names(table.NBAFL),
     'other_release',
   )
 
 
 def build(values: flags.FlagValues) -> dict[str, Any]:
-  """The statement that the flags ask for."""
+  """Builds the statement that the flags ask for."""
   flags_lib.check_nbafl(values)
   if values.nbafl:
-    deciding = (*table.names(table.NBAFL), *table.OF_NBAFL)
-    others = (*_of_mechanism_flags(), *_SOURCES)
-    program.refuse(values, others, 'does not go with --nbafl.', but=deciding)
-    command = sources.command_of(_given(values, deciding))
+    allowed = (*table.names(table.NBAFL), *table.OF_NBAFL)
+    others = (*_mechanism_flags(), *_SOURCES)
+    program.refuse(values, others, 'does not go with --nbafl.', but=allowed)
+    command = sources.command_of(_given(values, allowed))
     return statement_lib.build_nbafl(flags_lib.nbafl(values), command=command)
-  _check_together(values)
+  _check_sources(values)
   return composition.compose(
     list(_parts(values, with_curves=values.format in ('json', 'html'))),
     accountant=values.accountant,
-    command=sources.command_of(_given(values, (*_of_mechanism_flags(), *_SOURCES))),
+    command=sources.command_of(_given(values, (*_mechanism_flags(), *_SOURCES))),
     other_releases=[
       inputs_lib.OtherRelease.parse(text) for text in values.other_release or ()
     ],
   )
 
 
-def _check_together(values: flags.FlagValues) -> None:
-  """Refuses flags that say nothing about the sources that are given."""
+def _check_sources(values: flags.FlagValues) -> None:
+  """Raises ValueError for flags that do not go with the given sources."""
   if values.round_log is None:
     program.refuse(values, table.names(table.ROUND_LOG), 'is for --round_log.')
-  if _is_of_mechanism(values):
+  if _reports_mechanism(values):
     composed = _num_sources(values) > 1 or values['other_release'].present
     if flags_lib.target_from(values) is not None and composed:
       name = 'target_epsilon' if values.target_rho is None else 'target_rho'
@@ -176,19 +176,19 @@ def _check_together(values: flags.FlagValues) -> None:
       )
     return
   given = 'run_dir' if values.run_dir is not None else 'report'
-  others = (*flags_lib.all_names(), *table.names(program.rows_of(_Stated)))
+  others = (*flags_lib.all_names(), *table.names(program.rows_of(_StatedFlags)))
   why = f'does not go with --{given}, which has it all.'
-  of_runs = ('rounds_fixed_by',) if values.run_dir is not None else ()
-  program.refuse(values, others, why, but=('accountant', *of_runs))
+  for_runs = ('rounds_fixed_by',) if values.run_dir is not None else ()
+  program.refuse(values, others, why, but=('accountant', *for_runs))
   one_report = values.run_dir is None and _num_sources(values) == 1
   if one_report and not values['other_release'].present:
     why = 'does not go with a single --report, which is printed as it is.'
     program.refuse(values, ['accountant'], why)
 
 
-def _stated(values: flags.FlagValues) -> dict[str, Any]:
-  """Fields of `Inputs` that flags state."""
-  read = program.read(_Stated, values)
+def _stated_fields(values: flags.FlagValues) -> dict[str, Any]:
+  """Returns the fields of `Inputs` that flags state."""
+  read = program.read(_StatedFlags, values)
   stated = {name: value for name, value in read.items() if value is not None}
   for name, value in stated.items():
     if isinstance(value, str) and not value.strip():
@@ -201,27 +201,24 @@ def _stated(values: flags.FlagValues) -> dict[str, Any]:
   return stated
 
 
-def _is_of_mechanism(values: flags.FlagValues) -> bool:
-  """Whether something is to be said of the mechanism in flags."""
+def _reports_mechanism(values: flags.FlagValues) -> bool:
   if values.ledger is not None or values.round_log is not None:
     return True
   return values.run_dir is None and values.report is None
 
 
 def _num_sources(values: flags.FlagValues) -> int:
-  """How many statements are composed."""
-  of_flags = max(len(values.ledger or ()), len(values.round_log or ()))
-  return of_flags + len(values.run_dir or ()) + len(values.report or ())
+  num_runs = max(len(values.ledger or ()), len(values.round_log or ()))
+  return num_runs + len(values.run_dir or ()) + len(values.report or ())
 
 
 def _parts(values: flags.FlagValues, with_curves: bool) -> Iterator[composition.Part]:
-  """The statement of each source."""
-  stated = _stated(values)
+  stated = _stated_fields(values)
   for path in values.run_dir or ():
     run = sources.from_run_dir(path, values.accountant, stated.get('rounds_fixed_by'))
     built = statement_lib.build(run, with_curves=with_curves)
     yield composition.Part(f'--run_dir={path}', built)
-  if _is_of_mechanism(values):
+  if _reports_mechanism(values):
 
     @functools.cache
     def planned(limits: Optional[strategies.Participation]) -> inputs_lib.Inputs:
@@ -233,7 +230,7 @@ def _parts(values: flags.FlagValues, with_curves: bool) -> Iterator[composition.
       return dataclasses.replace(plan, **stated)
 
     for files in _ledgers_and_logs(values):
-      run = _of_mechanism(values, files, planned)
+      run = _inputs_of_mechanism(values, files, planned)
       built = statement_lib.build(run, with_curves=with_curves)
       name = ' '.join(f'--{key}={value}' for key, value in files.items())
       yield composition.Part(name or 'the plan', built)
@@ -243,7 +240,7 @@ def _parts(values: flags.FlagValues, with_curves: bool) -> Iterator[composition.
 
 
 def _ledgers_and_logs(values: flags.FlagValues) -> Iterator[dict[str, str]]:
-  """What each run of the mechanism in flags left: a ledger, a round log, or both."""
+  """Yields paths of ledger and round log, by flag, for each run of the mechanism."""
   ledgers, logs = values.ledger or (), values.round_log or ()
   if ledgers and logs and len(ledgers) != len(logs):
     raise ValueError(
@@ -255,15 +252,15 @@ def _ledgers_and_logs(values: flags.FlagValues) -> Iterator[dict[str, str]]:
     yield {name: path for name, paths in given.items() for path in paths}
 
 
-def _of_mechanism(
+def _inputs_of_mechanism(
   values: flags.FlagValues,
   files: Mapping[str, str],
   planned: Callable[[Optional[strategies.Participation]], inputs_lib.Inputs],
 ) -> inputs_lib.Inputs:
-  """The mechanism in flags, with what a run of it left."""
+  """Returns the inputs of the mechanism in flags, with the files of a run of it."""
   log = limits = None
-  # A ledger's events are for the limits of its plan, which the log may show kept.
-  of_ledger = 'ledger' in files and any(
+  # The events of a ledger are for its planned limits; the log may show they were kept.
+  has_plan = 'ledger' in files and any(
     values[name].present for name in table.names(table.participation())
   )
   if 'round_log' in files:
@@ -272,11 +269,11 @@ def _of_mechanism(
       *participation.wait_from(values),
       columns=participation.columns_from_flags(values),
       population=values.population_name,
-      planned=None if of_ledger else flags_lib.planned_limits(values),
+      planned=None if has_plan else flags_lib.planned_limits(values),
     )
     if log.proved.observed is not None:
       flags_lib.warn_of_large_delta(values, log.proved.observed.num_clients)
-    if not of_ledger:
+    if not has_plan:
       limits = log.limits
   arguments = [f'--{name}={path}' for name, path in files.items()]
   return sources.from_plan(
@@ -284,20 +281,20 @@ def _of_mechanism(
     ledger=files.get('ledger'),
     strategy_file=values.strategy_file,
     round_log=log,
-    command=sources.command_of([*_given(values, _of_mechanism_flags()), *arguments]),
+    command=sources.command_of([*_given(values, _mechanism_flags()), *arguments]),
   )
 
 
 def statement_of(
   arguments: Sequence[str], locate: Callable[[str, bool], str]
 ) -> dict[str, Any]:
-  """The statement that flags of this program ask for, which must be those it prints."""
-  deciding = {*_of_mechanism_flags(), *_SOURCES}
+  """Builds the statement of a report's command; other flags raise ValueError."""
+  allowed = {*_mechanism_flags(), *_SOURCES}
   for argument in arguments:
-    # No abbreviation, and no flag file: absl would read that before anything else.
+    # Abbreviations and flag files are refused; absl would read a flag file first.
     name = argument[2:].split('=', 1)[0] if argument.startswith('--') else ''
     positive = name[2:] if name.startswith('no') else name  # As in --nofixed_epoch.
-    if not {name, positive} & deciding:
+    if not {name, positive} & allowed:
       raise ValueError(f'{argument!r} does not decide on the numbers of a report.')
   values = program.values_of(groups(), arguments)
   for name in (*_SOURCES, 'strategy_file'):
@@ -310,7 +307,7 @@ def statement_of(
 
 
 def _given(values: flags.FlagValues, names: Iterable[str]) -> list[str]:
-  """Those of these flags that are given, as they stand on a command line."""
+  """Returns the given flags in `names` as arguments of a command line."""
   arguments = []
   for name in names:
     if not values[name].present:
@@ -358,8 +355,8 @@ def main(values: flags.FlagValues) -> int:
 
 
 def _check_alone(values: flags.FlagValues, alone: str, *more: str) -> None:
-  """Refuses flags that say what to report, and `more`, beside one that needs none."""
-  names = (*_of_mechanism_flags(), *_SOURCES, 'format', *more)
+  """Raises ValueError if `alone`, which needs no other flag, is given with others."""
+  names = (*_mechanism_flags(), *_SOURCES, 'format', *more)
   why = f'does not go with --{alone}, which needs no other flag.'
   program.refuse(values, names, why)
 

@@ -1,10 +1,10 @@
-"""The table of flags: one name for one thing, in all programs.
+"""The table of flags that programs share.
 
-Programs take rows of it, some with other words for what stands where a flag is left
-out, and add those that are theirs alone. What is registered, such as mechanisms with
-their options, is among the rows. Python's arguments have the same names, so that what
-refuses one names the flag. `schema_from` reads the flags of a sampling scheme: the
-signatures of the scheme and of its `of_cohort` say which are needed.
+Programs take rows of it, some with another text on the default, and add their own. The
+rows include registered things, such as mechanisms with their options. Arguments of
+Python functions have the names of the flags, so that their errors name the flag.
+`schema_from` reads the flags of a sampling scheme; the signatures of the scheme and of
+its `of_cohort` determine which are required.
 """
 
 import dataclasses
@@ -30,15 +30,14 @@ from tff_dp_aggregators.strategies import registry
 
 Flag = program.Flag
 Rows = tuple[Flag, ...]
-# The mechanism of a part of a model that names none.
-DEFAULT_OF_PARTS = 'banded'
-# What most need to say of a mechanism.
+DEFAULT_OF_PARTS = 'banded'  # The mechanism of a --part that names none.
+# The flags of a mechanism that most users need.
 BASIC = (
   *'num_rounds num_clients clients_per_round min_separation max_participations'.split(),
   *'sampling mechanism clip_norm noise_multiplier target_epsilon target_delta'.split(),
   *('target_rho', 'format', 'output'),
 )
-# What each scheme assumes, for the help of `--sampling`.
+# The assumption of each scheme, for the help of `--sampling`.
 ASSUMED: dict[type[sampling_lib.Scheme], str] = {
   sampling_lib.Limits: 'nothing',
   sampling_lib.PoissonSampling: 'Poisson sampling',
@@ -51,7 +50,7 @@ ASSUMED: dict[type[sampling_lib.Scheme], str] = {
 
 
 @dataclasses.dataclass
-class _Stated:
+class _SchemeFlags:
   min_separation: int = program.flag(
     'Smallest difference between two rounds of one client.', unset='1, every round'
   )
@@ -71,7 +70,7 @@ class _Stated:
     'round; for b_min_sep, that of a client whose break is over.'
   )
   num_clients: int = program.flag('Number of clients to draw from.')
-  # Not whole if it is a mean.
+  # It may be a fraction if it is a mean.
   clients_per_round: float = program.flag(
     'Clients per round; for poisson, their mean number; for truncated_poisson, that '
     'before any are left out.',
@@ -93,33 +92,32 @@ class _Stated:
   )
 
 
-# The flags of all schemes, by name.
-SCHEME_FLAGS = {row.name: row for row in program.rows_of(_Stated)}
+SCHEME_FLAGS = {row.name: row for row in program.rows_of(_SchemeFlags)}
 _CLIENTS, _COHORT = 'num_clients', 'clients_per_round'
 
 
 def names(rows: Iterable[Flag]) -> tuple[str, ...]:
-  """Names of flags."""
+  """Returns the names of flags."""
   return tuple(row.name for row in rows)
 
 
 def change(rows: Iterable[Flag], changes: Mapping[str, Mapping[str, Any]]) -> Rows:
-  """Rows with other fields, by the flag's name."""
+  """Returns rows with some fields replaced, by the name of the flag."""
   return tuple(dataclasses.replace(row, **changes.get(row.name, {})) for row in rows)
 
 
 def participation() -> Rows:
-  """Rounds, and limits on participation."""
+  """Flags of rounds and limits on participation."""
   num_rounds = Flag('num_rounds', int, 'Rounds in all.')
   own = flags_of(sampling_lib.Limits)
   return (num_rounds, *(SCHEME_FLAGS[name] for name in own))
 
 
 def sampling() -> Rows:
-  """How clients are drawn."""
+  """Flags of sampling schemes."""
   limits = names(participation())
   *first, last = (
-    f'{text}, with {_takes(scheme)}' if _takes(scheme) else text
+    f'{text}, with {_required(scheme)}' if _required(scheme) else text
     for scheme, text in ASSUMED.items()
   )
   return (
@@ -135,7 +133,7 @@ def sampling() -> Rows:
 
 
 def mechanism(none: Optional[str] = None) -> Rows:
-  """The mechanism, but for its noise; `none` is a value that asks for no mechanism."""
+  """Flags of the mechanism without its noise; `none` is the value for no mechanism."""
   known = [*mechanism_lib.names(), *([] if none is None else [none])]
   return (
     Flag('mechanism', known, 'Privacy mechanism; or give --strategy_file.'),
@@ -168,8 +166,8 @@ def mechanism(none: Optional[str] = None) -> Rows:
 
 
 def options(is_comparison: bool = False) -> Rows:
-  """The options of mechanisms."""
-  said = {
+  """Flags of the options of mechanisms."""
+  texts = {
     name: {
       kind: option.help
       for kind, option in by_kind.items()
@@ -179,19 +177,19 @@ def options(is_comparison: bool = False) -> Rows:
   }
   return tuple(
     Flag(name, int, registry.describe(by_kind))
-    for name, by_kind in said.items()
+    for name, by_kind in texts.items()
     if by_kind
   )
 
 
 def placement() -> Rows:
-  """Who makes the noise."""
-  said = '; '.join(f'{name}: {each.help}' for name, each in terms.PLACEMENTS.items())
+  """Flags of the place where the noise is made."""
+  text = '; '.join(f'{name}: {each.help}' for name, each in terms.PLACEMENTS.items())
   return (
     Flag(
       'noise_site',
       list(noises.PLACEMENTS),
-      f'Who makes the noise. {said}.',
+      f'Who makes the noise. {text}.',
       unset=f'{noises.SERVER.name}; of integers {noises.CLIENTS.name}',
     ),
     *(Flag(name, int, terms.describe(name)) for name in noises.options()),
@@ -206,7 +204,7 @@ def placement() -> Rows:
 
 
 def target() -> Rows:
-  """Noise, privacy target, and whose epsilon counts."""
+  """Flags of noise, privacy target, accountant and adjacency."""
   return (
     Flag(
       'noise_multiplier',
@@ -219,7 +217,7 @@ def target() -> Rows:
       'target_rho',
       float,
       'Privacy target in zCDP, instead of --target_epsilon: rho, for Gaussian noise '
-      'without sampling. Epsilon is told beside it, at --target_delta.',
+      'without sampling. Epsilon is reported as well, at --target_delta.',
       above=0,
     ),
     Flag('target_delta', float, 'Delta of the guarantee.', above=0, below=1),
@@ -245,7 +243,7 @@ CLIP_NORM = Flag(
 
 @dataclasses.dataclass
 class Nbafl:
-  """NbAFL, which takes clients, rounds, target and clip norm of other groups."""
+  """Flags of NbAFL besides those in `OF_NBAFL`."""
 
   nbafl: bool = program.flag(
     'A plan of NbAFL (arXiv:1911.00222): what its formulas claim beside what the '
@@ -270,7 +268,7 @@ class Nbafl:
 
 @dataclasses.dataclass
 class RoundLog:
-  """How a round log is to be read, and what its devices do."""
+  """Flags on reading a round log and on the behaviour of its devices."""
 
   columns: tuple[str, ...] = program.flag(
     'Names of columns in the log that are not understood, such as '
@@ -300,7 +298,7 @@ class RoundLog:
   )
 
 
-# What NbAFL takes of the flags that every mechanism has.
+# Flags of other mechanisms that NbAFL uses as well.
 OF_NBAFL = (
   *('target_epsilon', 'target_delta', 'num_rounds', 'clip_norm', 'num_clients'),
   'clients_per_round',
@@ -309,18 +307,18 @@ NBAFL, ROUND_LOG = program.rows_of(Nbafl), program.rows_of(RoundLog)
 
 
 def printed(*formats: str) -> Rows:
-  """What is printed, and where it goes."""
+  """Flags of the output format and file."""
   return (
     Flag('format', formats, 'What to print.', default=formats[0]),
     Flag('output', str, 'New file to write instead of printing.'),
   )
 
 
-# What flags say of participation.
+# Schemas of participation from flags.
 
 
 def flags_of(scheme: type[sampling_lib.Scheme]) -> list[str]:
-  """Names of the flags of a scheme, besides the number of rounds."""
+  """Returns the names of a scheme's flags, without the number of rounds."""
   own = {name for way in _ways(scheme) for name in way}
   if scheme is sampling_lib.Limits:
     own.add('rounds_between')
@@ -332,10 +330,10 @@ def schema_from(
   num_rounds: Optional[int] = None,
   known: Collection[str] = (),
 ) -> sampling_lib.Schema:
-  """The participation schema that flags state.
+  """Returns the participation schema that flags state.
 
-  `num_rounds`: Instead of the flag.
-  `known`: Flags that say something without sampling as well.
+  `num_rounds`: Used instead of the flag.
+  `known`: Flags that also have a meaning without sampling.
   """
   scheme = sampling_lib.for_flag(values.sampling)
   num_rounds = values.num_rounds if num_rounds is None else num_rounds
@@ -347,15 +345,15 @@ def schema_from(
   if scheme is sampling_lib.Limits:
     return limits_from(values, num_rounds)
   flag, (own, *of_cohort) = scheme.flag, _ways(scheme)
-  besides = [name for name in known if name not in own]
-  given = _given(scheme, values, besides if cohort_flag(values) is not None else ())
+  ignored = [name for name in known if name not in own]
+  given = _given(scheme, values, ignored if cohort_flag(values) is not None else ())
   way, make = own, scheme.data
   by_cohort = [
     name for name in (_CLIENTS, _COHORT) if name in given and name not in own
   ]
   if of_cohort and by_cohort:
     way, make = of_cohort[0], scheme.data.of_cohort  # type: ignore[attr-defined]
-  takes = _takes(scheme)
+  takes = _required(scheme)
   for name in given:
     if name not in way:
       raise ValueError(
@@ -365,11 +363,11 @@ def schema_from(
   if any(needed and name not in given for name, needed in way.items()):
     raise ValueError(f'--sampling={flag} needs {takes}.')
   if scheme.has_public_sizes:
-    whole(values, _COHORT)
-  made = make(num_rounds, **given)
+    check_whole(values, _COHORT)
+  schema = make(num_rounds, **given)
   if way is not own:
-    _check_cohort(made, own_flags(scheme), given)
-  return cast(sampling_lib.Schema, made)
+    _check_cohort(schema, own_flags(scheme), given)
+  return cast(sampling_lib.Schema, schema)
 
 
 def limits_from(
@@ -377,7 +375,7 @@ def limits_from(
   num_rounds: int,
   max_participations: Optional[int] = None,
 ) -> strategies.Participation:
-  """The limits that flags state, in either convention for the separation."""
+  """Returns the limits that flags state, in either convention for the separation."""
   given = _given(sampling_lib.Limits, values)
   between = given.pop('rounds_between', None)
   if between is not None:
@@ -390,29 +388,29 @@ def limits_from(
   return strategies.Participation(num_rounds, **given)
 
 
-def whole(values: flags.FlagValues, name: str) -> None:
-  """Refuses a fraction for a flag that may be a mean elsewhere, and is a count here."""
+def check_whole(values: flags.FlagValues, name: str) -> None:
+  """Raises ValueError for a fraction if a flag, elsewhere a mean, is a count here."""
   value = values[name].value
   if value is not None and not isinstance(value, int):
     raise ValueError(f'--{name} must be a whole number; got {value}.')
 
 
 def own_flags(scheme: type[sampling_lib.Scheme]) -> list[str]:
-  """Flags that say how many clients a round has, without --clients_per_round."""
+  """Required flags that determine the cohort size instead of --clients_per_round."""
   own, *of_cohort = _ways(scheme)
   others = {_CLIENTS, _COHORT}.union(*of_cohort)
   return [name for name, needed in own.items() if needed and name not in others]
 
 
 def cohort_flag(values: flags.FlagValues) -> Optional[str]:
-  """That of `own_flags` which is given."""
+  """Returns the flag of `own_flags` that is given, if one is."""
   names = own_flags(sampling_lib.for_flag(values.sampling))
   return next((each for each in names if each in values and values[each].present), None)
 
 
-@functools.cache  # Signatures take a tenth of reading flags.
+@functools.cache  # Reading signatures takes a tenth of the time to parse flags.
 def _ways(scheme: type[sampling_lib.Scheme]) -> list[dict[str, bool]]:
-  """What makes a scheme takes besides the rounds, and whether it needs that."""
+  """The parameters of each way to make a scheme, and whether they are required."""
   makers = (scheme.data, getattr(scheme.data, 'of_cohort', None))
   return [
     {
@@ -425,8 +423,8 @@ def _ways(scheme: type[sampling_lib.Scheme]) -> list[dict[str, bool]]:
   ]
 
 
-def _takes(scheme: type[sampling_lib.Scheme]) -> str:
-  """The flags that a scheme needs, for each way to state it."""
+def _required(scheme: type[sampling_lib.Scheme]) -> str:
+  """Returns the required flags of a scheme as text, for each way to state it."""
   needed = (
     [f'--{n}' for n, is_needed in way.items() if is_needed] for way in _ways(scheme)
   )
@@ -443,18 +441,18 @@ def _given(
 
 
 def _check_cohort(made: Any, own: list[str], given: Mapping[str, Any]) -> None:
-  """Refuses a cohort that a scheme which was made for it does not have."""
+  """Raises ValueError if a scheme made for a cohort size has another one."""
   population, cohort = given[_CLIENTS], given[_COHORT]
-  has: Optional[float] = made.other_cohort(population, cohort)
-  if has is None:
+  actual: Optional[float] = made.other_cohort(population, cohort)
+  if actual is None:
     return
-  near = float(round(has))
-  if made.other_cohort(population, near) is not None:
-    near = has
+  nearby = float(round(actual))
+  if made.other_cohort(population, nearby) is not None:
+    nearby = actual
   as_well = ''.join(f', which is --{name}={getattr(made, name)}' for name in own)
   raise ValueError(
     f'--clients_per_round={cohort:g} of --num_clients={population} clients in '
     f'{made.num_rounds} rounds does not fit --sampling={made.flag}, where a client has '
-    f'whole numbers of rounds: the next larger one is --clients_per_round={near:.6g}'
+    f'whole numbers of rounds: the next larger one is --clients_per_round={nearby:.6g}'
     f'{as_well}.'
   )

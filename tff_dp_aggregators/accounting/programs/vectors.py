@@ -24,7 +24,7 @@ from tff_dp_aggregators.base import new_files
 
 
 def groups() -> tuple[program.Group, ...]:
-  """The program's flags."""
+  """Returns the program's flags."""
   rows = (
     program.Flag('file', str, 'Test vectors to check.', unset="the package's own"),
     program.Flag(
@@ -51,10 +51,10 @@ def main(values: flags.FlagValues) -> int:
     program.check_new(values, 'output')
     new_files.write_new(values.output, vectors.to_json(vectors.remake(vectors.read())))
     return 0
-  found = vectors.read(values.file)
+  listed = vectors.read(values.file)
   if values.remake:
-    _compare(found)
-  checked = vectors.check(found)
+    _compare(listed)
+  checked = vectors.check(listed)
   sys.stdout.write(_table(checked))
   wrong = [each for each in checked if not each.is_right]
   if wrong:
@@ -66,14 +66,14 @@ def main(values: flags.FlagValues) -> int:
   return 0
 
 
-def _compare(found: list[vectors.Vector]) -> None:
-  missing = {each.id for each in vectors.read()} - {each.id for each in found}
+def _compare(listed: list[vectors.Vector]) -> None:
+  missing = {each.id for each in vectors.read()} - {each.id for each in listed}
   if missing:
     raise program.CheckFailed(f'the file has no {min(missing)}.')
-  for each, made in zip(found, vectors.remake(found)):
-    if made != each:
+  for each, remade in zip(listed, vectors.remake(listed)):
+    if remade != each:
       raise program.CheckFailed(
-        f'{each.id} is {each.value} in the file, and made anew it is {made.value}.'
+        f'{each.id} is {each.value} in the file, but computed again {remade.value}.'
       )
 
 

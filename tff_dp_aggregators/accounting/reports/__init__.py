@@ -1,4 +1,4 @@
-"""Privacy reports: what they are made of, what they say, and whether that is so."""
+"""Privacy reports: their inputs, statements, rendering and verification."""
 
 from tff_dp_aggregators.accounting.reports import composition
 from tff_dp_aggregators.accounting.reports import inputs

@@ -1,8 +1,8 @@
-"""What several runs spent together: statements from any sources, composed.
+"""Composes the statements of several runs into one statement of what they spent.
 
-A client may take part in all of them. No run may count twice, which its ledger tells,
-or its round log and population; a plan has neither, and counts as often as it is given.
-Nor may noise of two runs be known to come from one seed, or from one key.
+A client may take part in all of them. A run that is given twice, as its ledger or its
+round log and population show, is refused; a plan has neither, and counts each time. So
+are runs whose noise is known to come from the same seed or key.
 """
 
 import collections
@@ -29,8 +29,8 @@ from tff_dp_aggregators.accounting.reports import statement as statement_lib
 from tff_dp_aggregators.accounting.reports import terms
 
 _TEXTS = terms.sentences('statement.j2')
-# Events of rounds for which clients are drawn by themselves, as files name them.
-_DRAWN_BY_THEMSELVES = (
+# Types of events, as in files, of rounds that draw each client independently.
+_INDEPENDENT_DRAWS = (
   dp_accounting.PoissonSampledDpEvent.__name__,
   events.TruncatedPoissonDpEvent.__name__,
 )
@@ -45,7 +45,7 @@ _ONE_SEED = (
 _DEPENDENT = ', and epsilon is for draws that are independent.'
 _ONE_DRAW = f'drew their clients from the same seed{_DEPENDENT}'
 _ONE_FILE = (
-  'drew their clients from the same file, or from what nothing tells apart'
+  'drew their clients from the same file, or from sources that may be the same'
   f'{_DEPENDENT} Files are told apart by private.json of the run directories, seeds by '
   'sampling_tag.'
 )
@@ -55,7 +55,7 @@ _SAME_SIZES = f'have cohorts of the same sizes, drawn at random{_DEPENDENT}'
 class Part(NamedTuple):
   """A statement to be composed with others, as `statement` returned it."""
 
-  name: str  # Where it comes from, for messages, such as '--ledger=ledger.jsonl'.
+  name: str  # Its source, for messages, such as '--ledger=ledger.jsonl'.
   statement: dict[str, Any]
 
 
@@ -67,12 +67,12 @@ def compose(
   other_releases: Sequence[inputs_lib.OtherRelease] = (),
   ledgers: Optional[Sequence[str]] = None,
 ) -> dict[str, Any]:
-  """The statement of several runs or phases together; of a single one, that itself.
+  """Returns the statement of several parts together; a single part is not changed.
 
   Curves are computed if all parts have them.
 
-  `other_releases`: What other systems released of these clients, as it is stated.
-  `ledgers`: Where those of the parts are, if not where these say.
+  `other_releases`: What other systems stated that they released about these clients.
+  `ledgers`: Paths of the parts' ledgers, if they are not where the parts say.
   """
   _check_distinct(parts)
   if len(parts) == 1 and not other_releases:
@@ -83,50 +83,50 @@ def compose(
     placement = noises.PLACEMENTS.get(mechanism.get('noise_site', ''))
     if not mechanism or (placement is not None and placement.is_simulation):
       raise ValueError(
-        f'{name} has no guarantee, as without a mechanism, or with noise that is of a '
-        'larger cohort or simulates that of clients; with it nothing has one.'
+        f'{name} has no guarantee: there is no mechanism, or the noise is that of a '
+        'larger cohort or simulates that of clients. With it a composition has none.'
       )
-    if nbafl_report.is_one(part):
+    if nbafl_report.is_plan(part):
       raise ValueError(
         f'{name} is of an NbAFL plan, which has several guarantees, of examples and of '
         'clients; it stands alone.'
       )
   files = [file for part in statements for file in part['verification']['files']]
-  stated = [file['path'] for file in files if file['role'] == 'ledger']
-  check_not_forked(stated if ledgers is None else ledgers)
+  ledger_paths = [file['path'] for file in files if file['role'] == 'ledger']
+  check_not_forked(ledger_paths if ledgers is None else ledgers)
   definitions = [part['definition'] for part in statements]
-  of_what = [
+  pairs = [
     (part['definition']['adjacency']['name'], part['guarantee']['delta'])
     for part in statements
   ]
-  for (name, _), (adjacency, delta) in zip(parts, of_what):
-    if (adjacency, delta) != of_what[0]:
+  for (name, _), (adjacency, delta) in zip(parts, pairs):
+    if (adjacency, delta) != pairs[0]:
       raise ValueError(
         f'what is composed needs the same adjacency and delta; {parts[0].name} has '
-        f'{of_what[0][0]} and {of_what[0][1]}, {name} has {adjacency} and {delta}. '
+        f'{pairs[0][0]} and {pairs[0][1]}, {name} has {adjacency} and {delta}. '
         'Epsilons for different neighbours say nothing together; --adjacency gives a '
         'mechanism another one, where it has several.'
       )
-  if not of_what:
-    raise ValueError('parts must be one at least; got none.')
-  adjacency, delta = of_what[0]
+  if not pairs:
+    raise ValueError('parts is empty; give at least one.')
+  adjacency, delta = pairs[0]
   relation = sampling.ADJACENCIES[adjacency]
   inputs_lib.check_releases(other_releases, delta, adjacency)
   event = dp_accounting.ComposedDpEvent(
     [*map(_event_of_part, statements), *(each.to_event() for each in other_releases)]
   )
-  known_by = 'bound' if statement_lib.is_bound(*statements) else 'exact'
-  total = guarantees.of_event(event, delta, relation, accountant, known_by)
-  mu = total.gdp_mu or math.inf
+  sensitivity_kind = 'bound' if statement_lib.is_bound(*statements) else 'exact'
+  guarantee = guarantees.of_event(event, delta, relation, accountant, sensitivity_kind)
+  mu = guarantee.gdp_mu or math.inf
   curves = None
   if all(part['curves'] is not None for part in statements):
     curves = model.Curves(
       epsilon_by_delta=statement_lib.by_delta(event, delta, relation, accountant),
     )
-  # Towards another observer, or for other neighbours, other releases state nothing.
-  others = []
+  # Other releases state no epsilon towards other observers or for other adjacencies.
+  other_guarantees = []
   if not accountants.has_stated(event):
-    others = guarantees.others_composed(statements, accountant)
+    other_guarantees = guarantees.others_composed(statements, accountant)
   settings = _union([part['setting']] for part in statements)
   seen = _union([each['outputs'].removesuffix(_TEXTS.secret)] for each in definitions)
   outputs = '; and '.join(seen)
@@ -151,8 +151,8 @@ def compose(
         name='composition',
         effective_noise_multiplier=1 / mu if math.isfinite(mu) else None,
       ),
-      guarantee=total,
-      other_guarantees=others,
+      guarantee=guarantee,
+      other_guarantees=other_guarantees,
       parts=statements,
       other_releases=list(other_releases),
       curves=curves,
@@ -176,7 +176,7 @@ def _union(lists: Iterable[list[str]]) -> list[str]:
 
 
 def _event_of_part(part: dict[str, Any]) -> dp_accounting.DpEvent:
-  """What a part spent, with the strategy of a mixture if the report has it."""
+  """The event of a part; a mixture gets its strategy, if the report has it."""
   inputs = part['verification']['inputs']
   event = events.from_json(inputs['event'])
   if isinstance(event, events.MixtureDpEvent) and inputs['strategy'] is not None:
@@ -187,7 +187,7 @@ def _event_of_part(part: dict[str, Any]) -> dp_accounting.DpEvent:
 
 
 def _check_distinct(parts: Sequence[Part]) -> None:
-  """Refuses a run that is given twice."""
+  """Raises ValueError if a run is given twice."""
   seen: dict[Any, str] = {}
   for name, part in parts:
     for _, run in model.runs(part):
@@ -209,22 +209,23 @@ def _check_distinct(parts: Sequence[Part]) -> None:
 
 
 class _Run(NamedTuple):
-  """What tells the run of a ledger from others."""
+  """What distinguishes the run of a ledger from other runs."""
 
   first: ledger_lib.LedgerEntry
-  # What no two runs may share, each with what is wrong if they do.
+  # Error messages, each with a value that no two independent runs have in common.
   marks: dict[tuple[str, Any], None]
-  sizes: Sequence[int]  # Clients of each round, as far as chance drew them.
-  # Hashes of those of so many rounds of a file that no two draws have them by chance.
+  sizes: Sequence[int]  # Cohort sizes of the rounds in which they are random.
+  # Hashes of cohorts from a file, each of enough rounds not to be equal by chance.
   cohorts: Sequence[str]
 
 
 def check_not_forked(ledgers: Sequence[str]) -> None:
-  """Checks that runs compose: their noise, and where it counts their draws, differ.
+  """Raises ValueError if the noise or the draws of runs may not be independent.
 
-  From one key or seed two runs have the same noise, and their difference none; their
-  ledgers name one key, begin alike, or have a result in common. From one seed or file
-  they have the same clients: their ledgers name one, or have cohorts of the same sizes.
+  Runs with the same key or seed have the same noise, so their difference has none.
+  Their ledgers name one key, begin with the same line, or have a result in common.
+  Where epsilon relies on sampling, runs whose draws are from one seed or file have the
+  same clients: their ledgers name one seed or file, or have cohorts of equal sizes.
   """
   runs: dict[str, _Run] = {}
   for path in ledgers:
@@ -234,30 +235,30 @@ def check_not_forked(ledgers: Sequence[str]) -> None:
     run = _Run(
       entries[0], _marks(entries), _drawn_sizes(entries), _cohorts(path, entries[0])
     )
-    for other, before in runs.items():
-      if (why := _why_one(before, run)) is not None:
-        raise ValueError(f'{other} and {path} {why}')
+    for earlier_path, earlier_run in runs.items():
+      if (reason := _reason_not_independent(earlier_run, run)) is not None:
+        raise ValueError(f'{earlier_path} and {path} {reason}')
     runs[path] = run
 
 
-def _why_one(one: _Run, other: _Run) -> Optional[str]:
-  """Why two ledgers may be of one run or draw; what one does not state is the same."""
-  for what in other.marks:
-    if what in one.marks:
-      return what[0]
-  both = (one.first, other.first)
-  tags = {each.noise_key_tag for each in both}
-  if all(each.has_seeded_noise for each in both) and (None in tags or len(tags) == 1):
+def _reason_not_independent(run: _Run, other: _Run) -> Optional[str]:
+  """Why two ledgers may be of one run or draw, assuming unstated values to be equal."""
+  for mark in other.marks:
+    if mark in run.marks:
+      return mark[0]
+  firsts = (run.first, other.first)
+  tags = {each.noise_key_tag for each in firsts}
+  if all(each.has_seeded_noise for each in firsts) and (None in tags or len(tags) == 1):
     return _ONE_SEED
-  if all(ledger_lib.is_drawn(each.dp_event) for each in both):
-    tagged = all(each.sampling_tag is not None for each in both)
-    from_files = any(each.sampling_source == ledger_lib.FILE for each in both)
-    # Seeds that both name are compared above, and sizes below.
-    is_told_apart = not from_files and (tagged or (one.sizes and other.sizes))
-    files_differ = one.cohorts and set(one.cohorts).isdisjoint(other.cohorts)
-    if not is_told_apart and not (files_differ and other.cohorts):
+  if all(ledger_lib.is_drawn(each.dp_event) for each in firsts):
+    have_tags = all(each.sampling_tag is not None for each in firsts)
+    from_files = any(each.sampling_source == ledger_lib.FILE for each in firsts)
+    # Tags that both ledgers have were compared above; sizes are below.
+    differ = not from_files and (have_tags or (run.sizes and other.sizes))
+    files_differ = run.cohorts and set(run.cohorts).isdisjoint(other.cohorts)
+    if not differ and not (files_differ and other.cohorts):
       return _ONE_FILE
-  return _SAME_SIZES if _are_of_one_draw(one.sizes, other.sizes) else None
+  return _SAME_SIZES if _are_of_one_draw(run.sizes, other.sizes) else None
 
 
 def _marks(entries: Sequence[ledger_lib.LedgerEntry]) -> dict[tuple[str, Any], None]:
@@ -274,20 +275,20 @@ def _marks(entries: Sequence[ledger_lib.LedgerEntry]) -> dict[tuple[str, Any], N
 
 
 def _cohorts(ledger: str, first: ledger_lib.LedgerEntry) -> Sequence[str]:
-  """Hashes of cohorts of a file, where a run's private settings are there to see."""
+  """Hashes of cohorts from a file, if the run's private settings can be read."""
   path = os.path.join(os.path.dirname(ledger), 'private.json')
   if first.sampling_source != ledger_lib.FILE or not os.path.exists(path):
     return ()
   with open(path, encoding='utf-8') as file:
     private = json.load(file)
-  found: Sequence[str] = private['training']['schedule'].get('cohorts', ())
-  return found
+  cohorts: Sequence[str] = private['training']['schedule'].get('cohorts', ())
+  return cohorts
 
 
 def _drawn_sizes(entries: Sequence[Any]) -> list[int]:
-  """Clients of each round, if it drew each by itself; those of one cycle, of bins."""
+  """Sizes of rounds with independent draws; with balls in bins, of one cycle."""
   if any(entry.cohort_requested is None for entry in entries):
-    return []  # Their draws are told apart by tags.
+    return []  # Tags distinguish these draws.
   together, _ = ledger_lib.split(entries[0].dp_event)
   if any(ledger_lib.is_allocated(each) for each in together):
     sizes = [entry.cohort_requested for entry in entries]
@@ -296,15 +297,15 @@ def _drawn_sizes(entries: Sequence[Any]) -> list[int]:
   return [
     entry.cohort_requested
     for entry in entries
-    if entry.event.get('type') in _DRAWN_BY_THEMSELVES
+    if entry.event.get('type') in _INDEPENDENT_DRAWS
   ]
 
 
-def _are_of_one_draw(sizes: Sequence[int], others: Sequence[int]) -> bool:
-  """Whether sizes are alike by more than chance, which two rounds of one run tell."""
-  common = min(len(sizes), len(others))
-  if not common or sizes[:common] != others[:common]:
+def _are_of_one_draw(sizes: Sequence[int], other_sizes: Sequence[int]) -> bool:
+  """Whether sizes agree by more than chance, estimated from two rounds of one run."""
+  common = min(len(sizes), len(other_sizes))
+  if not common or sizes[:common] != other_sizes[:common]:
     return False
   counts = collections.Counter(sizes[:common]).values()
-  by_chance = sum((count / common) ** 2 for count in counts)
-  return bool(by_chance**common < 1e-9)
+  collision_probability = sum((count / common) ** 2 for count in counts)
+  return bool(collision_probability**common < 1e-9)

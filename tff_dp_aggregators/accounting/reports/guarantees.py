@@ -1,12 +1,12 @@
-"""What a mechanism guarantees: epsilon by all accountants, and what else holds.
+"""Computes the guarantees of a mechanism: epsilon by all accountants, and others.
 
-Who tells two neighbouring data sets apart is wrong at times. Whoever suspects a part
-alpha of those in one wrongly catches at most a part of the other, by the trade-off
-function of the mechanism (arXiv:1905.02383).
+A test that distinguishes two neighbouring data sets makes errors. If its false positive
+rate is alpha, its power, the true positive rate, is at most one minus the trade-off
+function of the mechanism at alpha (arXiv:1905.02383).
 
-Where clients make the noise, one epsilon is not the whole answer: a client of the round
-knows its own share, a server that sees more than the sum sees one share alone, and of
-noise that hides each report the sum has more. `accounting.local` has the reasons.
+Where clients make the noise, one epsilon is not enough: a client of the round knows its
+own share of it, a server that sees each report sees only a single share, and where the
+noise hides each report, the sum has more of it. `accounting.local` has the reasons.
 """
 
 import dataclasses
@@ -31,17 +31,15 @@ from tff_dp_aggregators.accounting.reports import model
 from tff_dp_aggregators.accounting.reports import terms
 
 _ADDED = '; with what other releases state added to it, an upper bound'
-# Deltas at which every report states epsilon.
 _STATED_DELTAS = tuple(10.0**-power for power in range(4, 11, 2))
-# Wrong suspicions for which it is stated.
-FALSE_ALARMS = 0.01
-# Where the privacy curve is looked at; the larger deltas serve where epsilon is small.
+FALSE_ALARMS = 0.01  # The false positive rate for which the largest power is stated.
+# Deltas at which the privacy curve is evaluated; the larger ones are for small epsilon.
 _DELTAS = (*np.logspace(-12, -1, 23), *np.linspace(0.15, 0.95, 17), 0.99)
-# The same, where outcomes are drawn for each: few, of which none takes millions.
+# For accountants that draw outcomes for each delta: few, none of which takes millions.
 _DRAWN_DELTAS = (*np.logspace(-4, -1, 4), *np.linspace(0.2, 0.9, 8))
-# Who looks; each sees all that those before see.
+# Observers; each sees everything that those before it see.
 _OBSERVERS = ('released', 'other_client', 'server', 'everybody')
-# Whom the guarantee itself holds against, by where the noise is made.
+# Observers against whom the guarantee itself holds, by the place of the noise.
 _HOLDS_AGAINST = {
   noises.SERVER.name: ('released', 'other_client'),
   noises.CLIENTS.name: ('released',),
@@ -59,7 +57,7 @@ def of_event(
   accountant: Optional[str] = None,
   sensitivity_kind: str = 'exact',
 ) -> model.Guarantee:
-  """What an event guarantees; a 'bound' of the sensitivity makes every epsilon one."""
+  """The guarantee of an event; every epsilon is a bound if the sensitivity is one."""
   gaussian.check_delta(delta)
   chosen = accountant or accountants.tightest(event, relation)
   names = dict.fromkeys((chosen, *terms.BESIDE.get(chosen, terms.BESIDE_OTHERS)))
@@ -72,15 +70,15 @@ def of_event(
       if name == chosen:
         raise
       continue
-    other = composed[name].instead(delta)
-    said = terms.of_accountant(other.accountant if other else name)
-    what = said.of_sensitivity(sensitivity_kind).what
+    instead = composed[name].instead(delta)
+    words = terms.of_accountant(instead.accountant if instead else name)
+    kind = words.of_sensitivity(sensitivity_kind).what
     listed.append(
       model.AccountantsEpsilon(
         name=name,
         epsilon=value,
-        kind=what + (_ADDED if accountants.has_stated(event) else ''),
-        instead=None if other is None else model.Instead.of(other),
+        kind=kind + (_ADDED if accountants.has_stated(event) else ''),
+        instead=None if instead is None else model.Instead.of(instead),
       )
     )
   by_name: dict[str, Any] = {each.name: each.epsilon for each in listed}
@@ -99,7 +97,7 @@ def of_event(
     gdp_mu=mu,
     pure_epsilon=pure,
     recognised=model.Recognised(
-      false_alarms=FALSE_ALARMS, share=caught(composed, event, relation, mu, pure)
+      false_alarms=FALSE_ALARMS, share=max_power(composed, event, relation, mu, pure)
     ),
     accountants=listed,
     epsilon_by_delta=[
@@ -113,77 +111,81 @@ def of_event(
   )
 
 
-def caught_by(accountant: Any, pure_epsilon: float, is_drawn: bool = False) -> float:
-  """The largest part that is caught with `FALSE_ALARMS`; 1 without a guarantee.
+def max_power_by(accountant: Any, pure_epsilon: float, is_drawn: bool = False) -> float:
+  """The largest power of a test with `FALSE_ALARMS`, by one accountant.
 
-  It is the least that any point of the privacy curve gives, so all of them have to be
-  right: where they are drawn, the probabilities that one is not are added to it.
+  It is the minimum over points of the privacy curve, so all of them have to be right:
+  where they are drawn, the probabilities that they are wrong are added to it.
   """
-  points, least, doubt = [(pure_epsilon, 0.0)], 1.0, 0.0
+  points, rate, failure = [(pure_epsilon, 0.0)], 1.0, 0.0
   for delta in map(float, _DRAWN_DELTAS if is_drawn else _DELTAS):
     try:
       points.append((accountant.get_epsilon(delta), delta))
     except ValueError:
-      continue  # Where it has no answer; fewer points are a bound as well.
+      continue  # The accountant has no answer; fewer points are a bound as well.
     if is_drawn:
-      doubt += accountant.failure_probability(delta)
+      failure += accountant.failure_probability(delta)
   for epsilon, delta in points:
-    few = math.exp(min(epsilon, 100.0)) * FALSE_ALARMS + delta  # Above 1 long before.
-    most = 1 - math.exp(-epsilon) * (1 - delta - FALSE_ALARMS)
-    least = min(least, few, most)
-  return min(least + doubt, 1.0)
+    first = math.exp(min(epsilon, 100.0)) * FALSE_ALARMS + delta  # Above 1 at the cap.
+    second = 1 - math.exp(-epsilon) * (1 - delta - FALSE_ALARMS)
+    rate = min(rate, first, second)
+  return min(rate + failure, 1.0)
 
 
-def caught(
+def max_power(
   composed: dict[str, Any],
   event: dp_accounting.DpEvent,
   relation: dp_accounting.NeighboringRelation,
   mu: Optional[float],
   pure_epsilon: float,
 ) -> float:
-  """By the tightest accountant, or a drawn one; of a Gaussian, by equation 6."""
+  """The largest power of a test with `FALSE_ALARMS`; 1 without a guarantee.
+
+  For a Gaussian, equation 6 of arXiv:1905.02383; else by the tightest accountant, or by
+  one of `composed` that draws outcomes, whichever is less.
+  """
   if mu == math.inf:
     return 1.0
   if mu is not None:
     normal = statistics.NormalDist()
     return normal.cdf(mu + normal.inv_cdf(FALSE_ALARMS))
   drawn = [name for name in composed if accountants.ACCOUNTANTS[name].is_drawn]
-  shares = []
+  rates = []
   for name in dict.fromkeys([accountants.tightest(event, relation), *drawn]):
     accountant = composed.get(name) or accountants.composed(event, name, relation)
     is_drawn = accountants.ACCOUNTANTS[name].is_drawn
-    shares.append(caught_by(accountant, pure_epsilon, is_drawn))
-  return min(shares)
+    rates.append(max_power_by(accountant, pure_epsilon, is_drawn))
+  return min(rates)
 
 
 def others(inputs: inputs_lib.Inputs) -> list[model.OtherGuarantee]:
-  """What else holds of a mechanism or its run; nothing with the server's noise."""
+  """Other guarantees of a mechanism or its run; none if the server makes the noise."""
   if not inputs.mechanism.placement.is_on_clients or not inputs.mechanism.is_private:
     return []
   mechanism = cast(mechanism_lib.Mechanism, inputs.mechanism)
   placement = mechanism.placement
-  honest, other = mechanism.adjacency, _OTHER[mechanism.adjacency]
+  own, other = mechanism.adjacency, _OTHER[mechanism.adjacency]
   fewest = dict(mechanism.options).get(noises.MIN_CLIENTS)
-  # With another client in the round there are two; it takes its own noise away.
-  left = None if fewest is None else max(fewest - 1, 1)
-  # Against whom, for which adjacency, and with the noise of at least how many clients.
+  # With another client there are two or more; it can subtract its own noise.
+  other_clients = None if fewest is None else max(fewest - 1, 1)
+  # Observer, adjacency, and the least number of clients whose noise protects.
   rows: list[tuple[str, str, Optional[int]]] = [
-    ('other_client', honest, left),
+    ('other_client', own, other_clients),
     ('released', other, fewest),
-    ('server', honest, 1),
+    ('server', own, 1),
   ]
   if placement.is_of_client:
-    # Nothing better is known of the sum of Laplace noise.
-    is_known = fewest is not None and mechanism.noise.is_gaussian
+    # For a sum of Laplace noise nothing better is known.
+    has_sum_bound = fewest is not None and mechanism.noise.is_gaussian
     rows = [('everybody', other, 1)]
-    if placement.adds_on_server or is_known:
-      rows.append(('released', honest, fewest))
+    if placement.adds_on_server or has_sum_bound:
+      rows.append(('released', own, fewest))
     if placement.adds_on_server:
       rows.append(('released', other, fewest))
-    if is_known:
-      rows.append(('other_client', honest, left))
-  released, reports = _reports(inputs)
-  found = []
+    if has_sum_bound:
+      rows.append(('other_client', own, other_clients))
+  released, reports = _count_reports(inputs)
+  stated = []
   for against, adjacency, clients in rows:
     if against == 'everybody':
       event = local.local_event(
@@ -194,22 +196,22 @@ def others(inputs: inputs_lib.Inputs) -> list[model.OtherGuarantee]:
       )
     else:
       rounds = reports if against == 'server' else released
-      event = _of_sums(mechanism, clients, adjacency, rounds)
-    said = terms.sentences('statement.j2').rests_on(against, placement.name, clients)
-    rests_on = terms.in_a_line(said)
-    found.append(
-      _stated(against, adjacency, event, rests_on, inputs.delta, inputs.accountant)
+      event = _event_of_sums(mechanism, clients, adjacency, rounds)
+    words = terms.sentences('statement.j2').rests_on(against, placement.name, clients)
+    rests_on = terms.in_a_line(words)
+    stated.append(
+      _build(against, adjacency, event, rests_on, inputs.delta, inputs.accountant)
     )
-  return found
+  return stated
 
 
-def _of_sums(
+def _event_of_sums(
   mechanism: mechanism_lib.Mechanism,
   clients: Optional[int],
   adjacency: str,
   rounds: int,
 ) -> dp_accounting.DpEvent:
-  """The event of so many sums with the noise of so many clients, one if not known."""
+  """The event of `rounds` sums with the noise of `clients` clients, one if `None`."""
   noise = mechanism.noise_multiplier
   if mechanism.noise.is_gaussian:
     if not mechanism.placement.is_of_client:
@@ -221,13 +223,13 @@ def _of_sums(
       adjacency=adjacency,
       participations=rounds,
     )
-  one: Any = mechanism.noise.event(noise)
-  moved = 2.0 if adjacency == 'replace_one' else 1.0
+  noise_event: Any = mechanism.noise.event(noise)
+  factor = 2.0 if adjacency == 'replace_one' else 1.0
   event = dataclasses.replace(
-    one,
+    noise_event,
     num_clients=clients,
-    l2_sensitivity=one.l2_sensitivity * moved,
-    l1_sensitivity=one.l1_sensitivity * moved,
+    l2_sensitivity=noise_event.l2_sensitivity * factor,
+    l1_sensitivity=noise_event.l1_sensitivity * factor,
   )
   return dp_accounting.SelfComposedDpEvent(event, rounds)
 
@@ -235,10 +237,10 @@ def _of_sums(
 def others_composed(
   parts: Sequence[dict[str, Any]], accountant: Optional[str]
 ) -> list[model.OtherGuarantee]:
-  """What else holds of several runs together: towards somebody who looks at all.
+  """Other guarantees of several runs together, towards one observer of all runs.
 
-  Of a run where nothing is stated for that observer, what is stated for one who sees
-  more holds. Where nothing holds of one run, nothing does of all.
+  If a run states nothing for that observer, its statement for an observer who sees more
+  is used. If a run has neither, nothing is stated for all runs.
   """
   runs = [run for part in parts for _, run in model.runs(part)]
   stated = [each for run in runs for each in run['other_guarantees']]
@@ -246,32 +248,32 @@ def others_composed(
   for against, adjacency in dict.fromkeys(
     (each['against'], each['adjacency']) for each in stated
   ):
-    towards = [_towards(run, against, adjacency) for run in runs]
-    held = [each for each in towards if each is not None]
-    if len(held) == len(runs):
-      event = dp_accounting.ComposedDpEvent([events.from_json(e) for e, _ in held])
-      rests_on = '; '.join(dict.fromkeys(said for _, said in held))
+    by_run = [_event_against(run, against, adjacency) for run in runs]
+    known = [each for each in by_run if each is not None]
+    if len(known) == len(runs):
+      event = dp_accounting.ComposedDpEvent([events.from_json(e) for e, _ in known])
+      rests_on = '; '.join(dict.fromkeys(assumptions for _, assumptions in known))
       delta = stated[0]['delta']
-      found.append(_stated(against, adjacency, event, rests_on, delta, accountant))
+      found.append(_build(against, adjacency, event, rests_on, delta, accountant))
   return found
 
 
-def _towards(
+def _event_against(
   run: dict[str, Any], against: str, adjacency: str
 ) -> Optional[tuple[Any, str]]:
-  """Event of a run for an observer, or one who sees more, and what that rests on."""
-  for each in _OBSERVERS[_OBSERVERS.index(against) :]:
+  """Event and assumptions of a run for an observer, or for one who sees more."""
+  for observer in _OBSERVERS[_OBSERVERS.index(against) :]:
     for row in run['other_guarantees']:
-      if (row['against'], row['adjacency']) == (each, adjacency):
+      if (row['against'], row['adjacency']) == (observer, adjacency):
         return row['event'], row['rests_on']
-    if each in _HOLDS_AGAINST[run['mechanism']['noise_site']]:
+    if observer in _HOLDS_AGAINST[run['mechanism']['noise_site']]:
       if run['definition']['adjacency']['name'] == adjacency:
         return run['verification']['inputs']['event'], 'what the guarantee rests on'
   return None
 
 
-def _reports(inputs: inputs_lib.Inputs) -> tuple[int, int]:
-  """How often a client is in a released sum, and reports, in aborted attempts too."""
+def _count_reports(inputs: inputs_lib.Inputs) -> tuple[int, int]:
+  """How often a client is in a released sum; how often it reports, aborted or not."""
   mechanism, ledger = inputs.mechanism, inputs.ledger
   rounds = mechanism.participation.num_rounds
   if ledger is not None and inputs.rounds_fixed_by is not None:
@@ -284,7 +286,7 @@ def _reports(inputs: inputs_lib.Inputs) -> tuple[int, int]:
   return released, released + sum(each.cohort_reported > 0 for each in attempts)
 
 
-def _stated(
+def _build(
   against: Any,
   adjacency: Any,
   event: dp_accounting.DpEvent,

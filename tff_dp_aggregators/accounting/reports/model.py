@@ -1,7 +1,7 @@
-"""The statement as typed data, which is the JSON schema of reports as well.
+"""The statement as typed data, from which the JSON schema of reports is made.
 
-`statement` makes these structs, and `to_json` writes them as JSON-ready values.
-`schema` takes docstrings and the comments of fields, and adds what registries have.
+`statement` makes these structs, and `to_json` converts them to JSON-ready values. The
+JSON schema has their docstrings, the comments of fields, and fields from registries.
 """
 
 import math
@@ -13,10 +13,9 @@ from msgspec import Meta
 
 from tff_dp_aggregators.accounting import events
 
-# What a JSON report says that it is.
+# The `format` of every JSON report.
 FORMAT: Final = 'tff_dp_aggregators.privacy_report'
-# Version of that format; a report of another version is refused.
-VERSION: Final = 7
+VERSION: Final = 7  # Reports of other versions are refused.
 
 Positive = Annotated[int, Meta(ge=1)]
 Count = Annotated[int, Meta(ge=0)]
@@ -78,11 +77,11 @@ _Model = TypeVar('_Model', bound='Model')
 
 
 class Model(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fields=True):
-  """What all structs of a statement have in common."""
+  """The base class of the structs of a statement."""
 
   @classmethod
   def of(cls: type[_Model], *objects: Any, **given: Any) -> _Model:
-    """One with what is given; what is not, as the first object has it that has it."""
+    """Takes fields from `given`, or else from the first object with that attribute."""
     for name in set(cls.__struct_fields__) - set(given):
       for each in objects:
         if hasattr(each, name):
@@ -92,14 +91,14 @@ class Model(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fields=Tru
 
 
 class NamedAdjacency(Model, frozen=True, kw_only=True):
-  """Which data sets must look alike."""
+  """The neighbouring relation: which data sets must look alike."""
 
   name: Adjacency
   meaning: str  # In words.
 
 
 class Definition(Model, frozen=True, kw_only=True):
-  """What is promised to whom."""
+  """What the guarantee protects, and from whom."""
 
   privacy_unit: str  # Whose privacy it is.
   adjacency: NamedAdjacency
@@ -146,25 +145,25 @@ class Mechanism(Model, frozen=True, kw_only=True):
   # the ledger; null if neither; the guarantee does not depend on it.
   clip_norm: Optional[float]
   adaptive_clipping: Optional[AdaptiveClipping]
-  # Standard deviation of z over the clip norm; of one client's noise with the
-  # noise_site local, clients_and_server and local_approximate.
+  # Standard deviation of z over the clip norm; with the noise_site local,
+  # clients_and_server or local_approximate, that of one client's noise.
   noise_multiplier: NonNegative
-  # That of the server with the noise_site clients_and_server, which the guarantee does
-  # not have; null for others.
+  # That of the server's noise with the noise_site clients_and_server, which the
+  # guarantee does not count; null for others.
   server_noise_multiplier: Optional[NonNegative]
   # The most that one client changes C X by, in clip norms, in all its rounds, or in one
-  # of a sampled schema; after rounding of integer noise.
+  # round of a sampled schema; with integer noise, after rounding.
   sensitivity: PositiveFloat
   sensitivity_squared: PositiveFloat  # Its square.
   sensitivity_kind: Exactness
   effective_noise_multiplier: NonNegative  # noise_multiplier / sensitivity.
   integer_noise: Optional[IntegerNoise]
-  # Epsilon of noise that is only simulated, in all planned rounds; null if noise is
-  # made as it is said, or infinite.
+  # Epsilon of noise that is only simulated, in all planned rounds; null if the noise is
+  # made at the stated place, or if infinite.
   simulated_epsilon: Optional[NonNegative]
   noise_source: str  # Where the randomness comes from.
-  # Whether rmse and max_error are of the noise in the sum, or of that of one client,
-  # where it is not known how many there are.
+  # Whether rmse and max_error are of the noise in the sum or, where the number of
+  # clients is not known, of the noise of one client.
   error_of: Literal['sum', 'client']
   # Root mean square over rounds of the noise in an entry of the sum of all rounds so
   # far, in clip norms; max_error is the largest.
@@ -173,19 +172,19 @@ class Mechanism(Model, frozen=True, kw_only=True):
 
 
 class Part(Mechanism, frozen=True, kw_only=True):
-  """A part of a joint mechanism: its weights, and its mechanism as any other."""
+  """A part of a joint mechanism: its weights, and the fields of its mechanism."""
 
   part: str  # Name of the part.
-  # For names of its weights, but for those of earlier parts.
+  # Patterns for the names of its weights; a weight is of the first part that matches.
   patterns: Annotated[list[str], Meta(min_length=1)]
-  # Names of its weights; null if the report is of no run, as are their shapes.
+  # Names of its weights; they and the shapes are null if the report is of no run.
   weights: Optional[list[str]]
   shapes: Optional[list[list[Count]]]  # Shapes of its weights, or null.
   num_parameters: Optional[Count]  # Numbers in all its weights, or null.
-  # Fraction of the sum of 1 / effective_noise_multiplier^2 of all parts, by which a
+  # Fraction of the sum of 1 / effective_noise_multiplier^2 over all parts, by which a
   # target is divided when noise is found for it.
   share: Fraction
-  # Fraction of all Gaussian parts; null of other noise.
+  # Fraction of the sum over Gaussian parts; null for other noise.
   share_of_mu_squared: Optional[Fraction]
 
 
@@ -202,7 +201,7 @@ class JointMechanism(Model, frozen=True, kw_only=True):
   sensitivity_kind: Exactness
   effective_noise_multiplier: OfAllTogether
   noise_source: str  # Where the randomness comes from.
-  # In their order: a weight is of the first with a pattern for its name.
+  # In order: a weight is of the first part with a pattern for its name.
   parts: Annotated[list[Part], Meta(min_length=2)]
 
 
@@ -216,7 +215,7 @@ class Composed(Model, frozen=True, kw_only=True):
 
 
 class Participation(Model, frozen=True, kw_only=True):
-  """What is assumed about who takes part when; each schema adds its own numbers."""
+  """Assumptions about which clients take part when; schemas add their own numbers."""
 
   schema: str  # Which schema.
   num_rounds: Positive  # Rounds in all.
@@ -227,38 +226,38 @@ class Participation(Model, frozen=True, kw_only=True):
   max_participations: Positive  # Most rounds of one client, as it is assumed.
   possible_by_separation: Positive  # Most rounds of one client by the separation alone.
   assumed_at_most: Optional[Positive]  # max_participations, if more are possible.
-  enforced_by: str  # What makes sure of the separation, or of the sampling.
-  cap_enforced_by: Optional[str]  # What makes sure of assumed_at_most, if it is there.
-  source: Optional[dict[str, Any]]  # Where limits come from: what a round log says.
+  enforced_by: str  # What enforces the separation, or the sampling.
+  cap_enforced_by: Optional[str]  # What enforces assumed_at_most, if there is one.
+  source: Optional[dict[str, Any]]  # Source of the limits: the summary of a round log.
 
 
 class AbortedAttempts(Model, frozen=True, kw_only=True):
   """Attempts at rounds that were aborted, of which nothing was released."""
 
-  count: Count  # How many there are.
-  rounds: list[Count]  # The rounds that they were at, each once.
+  count: Count  # Number of attempts.
+  rounds: list[Count]  # The rounds that were attempted, each once.
   epsilon: Optional[NonNegative]  # Spent by reports that were sent; null if infinite.
 
 
 class Reporting(Model, frozen=True, kw_only=True):
-  """Which clients that were asked reported; null is no drop-out, and no goal."""
+  """Dropouts and reporting goal; fields are null if there were none."""
 
   dropout_rate: Optional[float]  # Probability that a client did not report, by chance.
   reporting_goal: Optional[int]  # Least number of reports for a round.
-  denominator: Optional[float]  # What the sum is divided by, however many reported.
+  denominator: Optional[float]  # Divisor of the sum, however many clients reported.
 
 
 class BeforeClipping(Model, frozen=True, kw_only=True):
-  """What was done with an update before it was clipped, which changes no guarantee."""
+  """Processing of updates before they are clipped, which changes no guarantee."""
 
   zeroing_norm: Optional[float]  # Updates of a larger L2 norm counted as zeros.
-  coordinate_bound: Optional[float]  # Largest magnitude; or null.
+  coordinate_bound: Optional[float]  # Largest magnitude of a coordinate; or null.
 
 
 class LedgerHead(Model, frozen=True, kw_only=True):
   """Length and hash of a ledger, which show whether lines were changed or removed."""
 
-  lines: Positive  # A round released again has more than one.
+  lines: Positive  # Number of lines; a round released again has more than one.
   sha256: Sha256
 
 
@@ -273,15 +272,15 @@ class Stopped(Model, frozen=True, kw_only=True):
   """A run that ended before the last of its planned rounds."""
 
   rounds_completed: Positive  # Rounds in the ledger or log.
-  rounds_planned: Positive  # That might have run.
+  rounds_planned: Positive  # Rounds that were planned.
   # Epsilon of the rounds that ran, for a number of them that was fixed before anything
   # was computed from clients; null if infinite.
   epsilon_completed: Optional[float]
-  # Epsilon of all planned rounds, which holds for any rule that looks at released
-  # results alone; null if infinite.
+  # Epsilon of all planned rounds, which holds for any stopping rule that looks at
+  # released results alone; null if infinite.
   epsilon_planned: Optional[float]
-  # What fixed the number, as stated and not verified; null if nobody states it, and
-  # then the guarantee is epsilon_planned, and epsilon_completed else.
+  # What fixed the number, as stated and not verified; null if nobody states it. The
+  # guarantee is then epsilon_planned, and otherwise epsilon_completed.
   rounds_fixed_by: Optional[str]
 
 
@@ -290,14 +289,14 @@ class Run(Model, frozen=True, kw_only=True):
 
   rounds_completed: Count  # Rounds in the ledger.
   rounds_released_again: list[Count]  # Those with the same result twice; no cost.
-  bytes_cut_off: Count  # Length of the half line in which the ledger ends, or 0.
+  bytes_cut_off: Count  # Length of an incomplete last line of the ledger, or 0.
   aborted_attempts: AbortedAttempts
   simulation: Simulation
   reporting: Optional[Reporting]
   before_clipping: Optional[BeforeClipping]
   ledger_head: LedgerHead
   clip_norms: ClipNorms
-  # What drew the noise, in order; null where that is not stated.
+  # Generators that drew the noise, in order; null where none is stated.
   noise_generators: Annotated[list[Optional[str]], Meta(min_length=1)]
   rounds_planned: BuiltFor
   epsilon_planned: Optional[float]  # Epsilon of all planned rounds; or null.
@@ -312,23 +311,23 @@ class Target(Model, frozen=True, kw_only=True):
 
 
 class Tuning(Model, frozen=True):
-  """Runs on the same clients among which this one was chosen."""
+  """The runs on the same clients from which this one was chosen."""
 
-  num_runs: Positive  # How many there were.
+  num_runs: Positive  # Number of runs.
   epsilon: Epsilon
 
 
 class Recognised(Model, frozen=True, kw_only=True):
-  """What it means for who tells neighbouring data sets apart (arXiv:1905.02383)."""
+  """The power of a test between neighbouring data sets (arXiv:1905.02383)."""
 
-  false_alarms: float  # Which part of those in one is wrongly suspected.
-  share: Share  # Which part of the others is caught at most; 1 without a guarantee.
+  false_alarms: float  # False positive rate of the test.
+  share: Share  # Largest true positive rate of the test; 1 without a guarantee.
 
 
 class Instead(Model, frozen=True, kw_only=True):
-  """Whose bound a number is, where an accountant has no smaller one of its own."""
+  """The accountant whose bound is stated, if the named one has no smaller bound."""
 
-  accountant: str  # Whose epsilon it is.
+  accountant: str  # The accountant whose epsilon it is.
   reason: str  # Why, in a few words.
 
 
@@ -337,7 +336,7 @@ class AccountantsEpsilon(Model, frozen=True, kw_only=True):
 
   name: str  # Name of the accountant.
   epsilon: Optional[float]  # Null if infinite.
-  kind: str  # Whether exact or an upper bound, and by which method.
+  kind: str  # Whether it is exact or an upper bound, and by which method.
   instead: Optional[Instead]
 
 
@@ -346,16 +345,16 @@ class DeltasEpsilon(Model, frozen=True, kw_only=True):
 
   delta: float  # Delta of the guarantee.
   epsilon: Optional[float]  # Null if infinite.
-  accountant: str  # Whose epsilon it is.
+  accountant: str  # The accountant whose epsilon it is.
 
 
 class Guarantee(Model, frozen=True, kw_only=True):
-  """What an adversary can learn at most."""
+  """The guarantee: the most that an adversary can learn."""
 
   epsilon: Epsilon
   delta: Delta
   is_private: bool  # Whether epsilon is finite.
-  accountant: str  # Whose epsilon the report states; the tightest unless asked for.
+  accountant: str  # The accountant of epsilon; the tightest unless asked for.
   registered: Registered
   # rho of zCDP (arXiv:1605.02065); null if not Gaussian, or infinite.
   zcdp_rho: Optional[float]
@@ -363,22 +362,22 @@ class Guarantee(Model, frozen=True, kw_only=True):
   gdp_mu: Optional[float]
   pure_epsilon: Optional[NonNegative]  # With delta 0, of Laplace noise alone; or null.
   recognised: Recognised
-  accountants: list[AccountantsEpsilon]  # By every accountant that was asked.
+  accountants: list[AccountantsEpsilon]  # By every accountant that was used.
   epsilon_by_delta: list[DeltasEpsilon]  # At `delta` and customary ones, largest first.
 
 
 class OtherGuarantee(Model, frozen=True, kw_only=True):
-  """What holds against somebody else, or for other neighbours."""
+  """A guarantee against another observer, or for another neighbouring relation."""
 
-  # Who looks: who sees the released sums, one other client of the rounds, a server that
-  # sees what each client sends, or everybody.
+  # The observer: whoever sees the released sums, one other client of the rounds, a
+  # server that sees what each client sends, or everybody.
   against: Literal['released', 'other_client', 'server', 'everybody']
   adjacency: Adjacency
   event: dict[str, Any]  # Privacy event, as events.to_json writes it.
   epsilon: Epsilon
   delta: Delta
-  accountant: str  # Whose epsilon it is.
-  rests_on: str  # What has to be true besides.
+  accountant: str  # The accountant whose epsilon it is.
+  rests_on: str  # Further assumptions.
 
 
 class OtherRelease(Model, frozen=True):
@@ -390,12 +389,12 @@ class OtherRelease(Model, frozen=True):
   adjacency: Optional[AnyAdjacency] = None  # Null if it was not stated.
 
   def to_event(self) -> events.EpsilonDeltaDpEvent:
-    """For accountants."""
+    """Returns the event that accountants read."""
     return events.EpsilonDeltaDpEvent(self.epsilon, self.delta)
 
   @classmethod
   def parse(cls, text: str) -> 'OtherRelease':
-    """Reads 'NAME: epsilon=0.5, delta=1e-7', which may end with adjacency=...."""
+    """Parses 'NAME: epsilon=0.5, delta=1e-7' with an optional adjacency=NAME."""
     name, _, rest = text.partition(':')
     try:
       settings = [each.split('=') for each in rest.split(',')]
@@ -403,7 +402,7 @@ class OtherRelease(Model, frozen=True):
       if (
         not name.strip().isprintable() or not name.strip() or len(given) < len(settings)
       ):
-        raise ValueError('a name is missing, or stands twice')
+        raise ValueError('a name is missing or given twice')
       epsilon, delta = float(given.pop('epsilon')), float(given.pop('delta'))
       release = cls(name.strip(), epsilon, delta, **given)
       release.to_event()
@@ -419,15 +418,15 @@ class OtherRelease(Model, frozen=True):
 class NbaflInputs(Model, frozen=True, kw_only=True):
   """Inputs of a plan of NbAFL (arXiv:1911.00222), as nbafl.Nbafl takes them."""
 
-  epsilon: PositiveFloat  # For one example, as asked for.
+  epsilon: PositiveFloat  # Target for one example.
   delta: Delta
   clip_norm: PositiveFloat  # C, the L2 bound of an upload.
   num_exposures: Positive  # L, how often a client's uploads are seen.
-  num_rounds: Positive  # T, how many models are sent down.
-  num_clients: Positive  # N, how many clients there are.
-  min_examples: Positive  # m, how many examples every client has at least.
-  clients_per_round: Optional[Positive]  # K, of a round, drawn at random; null for all.
-  # By the published formulas, or the least that keeps what they promise.
+  num_rounds: Positive  # T, the number of models that are sent down.
+  num_clients: Positive  # N, the number of clients.
+  min_examples: Positive  # m, the least number of examples of a client.
+  clients_per_round: Optional[Positive]  # K, drawn at random; null for all clients.
+  # Noise by the published formulas, or the least that keeps what they promise.
   calibration: Literal['published', 'exact']
 
 
@@ -447,15 +446,15 @@ class NbaflPlan(NbaflInputs, frozen=True, kw_only=True):
 
 
 class NbaflGuarantee(Model, frozen=True, kw_only=True):
-  """What is claimed beside what holds, for one who sees something."""
+  """What the formulas claim and what holds, against one observer."""
 
-  seen: Literal['uplink', 'downlink']  # A client's uploads, or the models.
+  seen: Literal['uplink', 'downlink']  # It sees a client's uploads, or the models.
   unit: Literal['example', 'client']  # What neighbouring data sets differ in.
   adjacency: Adjacency
-  releases: Positive  # How many are seen.
+  releases: Positive  # Number of releases that are seen.
   noise_multiplier: float  # Noise of one release over what the unit can change it by.
-  claimed_epsilon: Optional[float]  # What the formulas promise; null if nothing.
-  epsilon: Optional[float]  # What the accountants say; null if infinite.
+  claimed_epsilon: Optional[float]  # Epsilon by the formulas; null if they claim none.
+  epsilon: Optional[float]  # Epsilon by the accountants; null if infinite.
   delta: Delta
 
 
@@ -477,23 +476,23 @@ class CanaryBound(Model, frozen=True, kw_only=True):
 
   # one_run is of arXiv:2305.08846, one_run_fdp of arXiv:2410.22235.
   method: Literal['one_run', 'one_run_fdp']
-  curve: Literal['gdp', 'any']  # It assumes that of a Gaussian mechanism, or any.
+  curve: Literal['gdp', 'any']  # Assumed curve: of a Gaussian mechanism, or any.
   num_guesses: Count  # Guesses whether a canary was inserted, planned before the run.
   num_correct: Count  # Guesses that were right.
-  epsilon: NonNegative  # At the delta of the guarantee; 0 if nothing was found.
+  epsilon: NonNegative  # The bound at the delta of the guarantee; 0 if none was found.
   contradicts: bool  # Whether it is above the epsilon of the guarantee.
 
 
 class Canaries(Model, frozen=True, kw_only=True):
-  """What an attacker with canaries reached, which is no guarantee."""
+  """The results of an attacker with canaries, which are no guarantee."""
 
-  num_canaries: Positive  # Made up, each inserted with probability 1/2.
-  num_inserted: Count  # Those of them that were.
-  num_rounds: Positive  # Rounds, from the first on, that the scores are made of.
+  num_canaries: Positive  # Canaries, each inserted with probability 1/2.
+  num_inserted: Count  # Canaries that were inserted.
+  num_rounds: Positive  # Rounds, from the first on, that the scores are computed from.
   confidence: Share  # Probability that all bounds are right.
   bounds: list[CanaryBound]
-  # Epsilon of Gaussians fitted to the scores (arXiv:2302.03098), no bound; null if
-  # infinite, or of too few canaries.
+  # Epsilon of Gaussians fitted to the scores (arXiv:2302.03098), which is no bound;
+  # null if infinite, or if there are too few canaries.
   estimate: Optional[NonNegative]
 
 
@@ -509,7 +508,7 @@ class Curves(Model, frozen=True, kw_only=True):
 
 
 class Provenance(Model, frozen=True, kw_only=True):
-  """From where facts are known that computing the report again does not confirm."""
+  """Origins of the facts that computing the report again does not confirm."""
 
   mechanism: Origin
   noise_multiplier: Origin
@@ -538,8 +537,8 @@ class Software(msgspec.Struct, kw_only=True, rename={'dp_accounting': 'dp-accoun
 class File(Model, frozen=True, kw_only=True):
   """A file that the numbers rest on."""
 
-  role: str  # What it is.
-  path: str  # Where it was.
+  role: str  # Role of the file.
+  path: str  # Path at the time.
   sha256: Sha256
 
 
@@ -547,10 +546,10 @@ Files = Annotated[list[File], _doc('Files that the numbers rest on.')]
 
 
 class VerificationInputs(Model, frozen=True, kw_only=True):
-  """From which everything is computed again; a composition has few of them."""
+  """Inputs for computing everything again; a composition has few of them."""
 
   mechanism: Optional[dict[str, Any]] = None  # As Mechanism.to_json writes it.
-  # As Strategy.to_json writes it, by part if there are; null if it is large.
+  # As Strategy.to_json writes it, by part if there are parts; null if it is large.
   strategy: Optional[dict[str, Any]] = None
   event: dict[str, Any]  # Privacy event, as events.to_json writes it.
   delta: Delta
@@ -571,16 +570,16 @@ class Verification(Model, frozen=True, kw_only=True):
 
 
 class Report(Model, frozen=True, kw_only=True):
-  """What all reports begin with."""
+  """The fields that all reports begin with."""
 
-  format: Literal['tff_dp_aggregators.privacy_report'] = FORMAT  # What marks reports.
+  format: Literal['tff_dp_aggregators.privacy_report'] = FORMAT  # Marks reports.
   version: Literal[7] = VERSION  # Version of this schema.
 
 
 class Single(Report, frozen=True, kw_only=True):
   """One mechanism, or one run of it."""
 
-  warnings: list[str]  # Towards whom what is stated does not hold; above all else.
+  warnings: list[str]  # Such as against whom the guarantee does not hold.
   setting: str  # Who is trusted with what.
   definition: Definition
   mechanism: Mechanism
@@ -611,7 +610,7 @@ class Joint(Single, frozen=True, kw_only=True):
 class Composition(Report, frozen=True, kw_only=True):
   """Several runs on the same clients together, and what else was released of them."""
 
-  warnings: list[str]  # Towards whom what is stated does not hold; above all else.
+  warnings: list[str]  # Such as against whom the guarantee does not hold.
   setting: str  # Who is trusted with what.
   definition: Definition
   mechanism: Composed
@@ -632,7 +631,7 @@ class Composition(Report, frozen=True, kw_only=True):
 
 
 class GuaranteeOfPlan(Model, frozen=True, kw_only=True):
-  """The guarantee of one client, towards who sees the models of all rounds."""
+  """The guarantee of one client, against whoever sees the models of all rounds."""
 
   epsilon: Epsilon
   delta: Delta
@@ -641,7 +640,7 @@ class GuaranteeOfPlan(Model, frozen=True, kw_only=True):
 
 
 class PlanInputs(Model, frozen=True, kw_only=True):
-  """From which everything is computed again."""
+  """Inputs for computing everything again."""
 
   plan: NbaflInputs
 
@@ -693,7 +692,7 @@ class SimulatedCohort(Model, frozen=True, kw_only=True):
 
 
 class NoGuarantee(Model, frozen=True, kw_only=True):
-  """There is none."""
+  """No guarantee."""
 
   epsilon: None = None  # Infinite.
   delta: None = None  # None.
@@ -704,13 +703,13 @@ class NoGuarantee(Model, frozen=True, kw_only=True):
 
 
 class InputsWithoutPrivacy(Model, frozen=True, kw_only=True):
-  """What was asked for."""
+  """Inputs of a report without privacy."""
 
   accountant: AskedAccountant = None
 
 
 class VerificationWithoutPrivacy(Model, frozen=True, kw_only=True):
-  """How to compute it again, from files."""
+  """How to compute the report again, from files."""
 
   command: Optional[str] = None  # One that prints the same numbers.
   files: Files
@@ -729,14 +728,13 @@ class WithoutPrivacy(Report, frozen=True, kw_only=True):
   verification: Optional[VerificationWithoutPrivacy]
 
 
-# All reports.
 REPORTS = (Single, Joint, Composition, Nbafl, WithoutPrivacy)
 
 
 def runs(
   statement: dict[str, Any], number: str = ''
 ) -> Iterator[tuple[str, dict[str, Any]]]:
-  """The statements of single runs, with numbers such as 2 or 2.1 if they are parts."""
+  """Yields the statements of single runs; parts have numbers such as 2 or 2.1."""
   if not statement.get('parts'):
     yield number, statement
     return
@@ -745,7 +743,7 @@ def runs(
 
 
 def to_json(statement: msgspec.Struct) -> dict[str, Any]:
-  """A struct as JSON-ready values; infinite numbers are `None`."""
+  """Converts a struct to JSON-ready values; infinite numbers are `None`."""
   written: dict[str, Any] = _flat(msgspec.to_builtins(statement, enc_hook=float))
   return written
 

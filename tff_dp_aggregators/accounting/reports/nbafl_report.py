@@ -1,7 +1,7 @@
-"""The statement of an NbAFL plan: what its formulas claim, and what holds.
+"""The statement of an NbAFL plan: the claims of its formulas, and what holds.
 
-The guarantee of the whole is that of one client towards who sees the models: it rests
-on no assumption about single examples.
+The guarantee of the statement is that of one client against whoever sees the models; it
+assumes nothing about single examples.
 """
 
 import math
@@ -13,13 +13,11 @@ from tff_dp_aggregators.accounting import mechanism as mechanism_lib
 from tff_dp_aggregators.accounting import nbafl
 from tff_dp_aggregators.accounting.reports import model
 
-# What the mechanism of such a statement is called.
-NAME: Final = 'nbafl'
-# Noise multipliers of one plan, found on two machines.
-_ALIKE = 1e-9
+NAME: Final = 'nbafl'  # The name of the mechanism in such a statement.
+_TOLERANCE = 1e-9  # Relative; of noise multipliers that two machines found.
 
 
-def is_one(statement: dict[str, Any]) -> bool:
+def is_plan(statement: dict[str, Any]) -> bool:
   """Whether a statement is of an NbAFL plan."""
   mechanism = statement['mechanism']
   return mechanism is not None and mechanism['name'] == NAME
@@ -28,18 +26,18 @@ def is_one(statement: dict[str, Any]) -> bool:
 def of(
   plan: nbafl.Nbafl, software: model.Software, command: Optional[str] = None
 ) -> model.Nbafl:
-  """What a statement says of a plan."""
-  said = of_run(plan)
-  # That of a client towards who sees the models: zeroed out if all clients take part in
-  # every round, and else replaced.
+  """The statement of a plan."""
+  of_plan = of_run(plan)
+  # The guarantee of a client against whoever sees the models. The adjacency is zero-out
+  # if all clients take part in every round, and otherwise replace-one.
   central = next(
-    row for row in said.guarantees if (row.seen, row.unit) == ('downlink', 'client')
+    row for row in of_plan.guarantees if (row.seen, row.unit) == ('downlink', 'client')
   )
   is_private = central.epsilon is not None and math.isfinite(central.epsilon)
   return model.Nbafl(
-    mechanism=said.plan,
+    mechanism=of_plan.plan,
     guarantee=model.GuaranteeOfPlan.of(central, is_private=is_private),
-    guarantees=said.guarantees,
+    guarantees=of_plan.guarantees,
     software=software,
     verification=model.VerificationOfPlan(
       command=command, inputs=model.PlanInputs(plan=model.NbaflInputs.of(plan))
@@ -48,7 +46,7 @@ def of(
 
 
 def of_run(plan: nbafl.Nbafl) -> model.NbaflOfRun:
-  """What the statement of a run says of the plan that its noise is from."""
+  """The plan that the noise of a run is from, for the run's statement."""
   return model.NbaflOfRun(
     plan=model.NbaflPlan.of(plan, name=NAME),
     guarantees=[model.NbaflGuarantee.of(each) for each in plan.guarantees()],
@@ -62,28 +60,28 @@ def check(
   delta: float,
   clip_norm: Optional[float],
 ) -> None:
-  """Refuses a mechanism that is not the one of a plan."""
+  """Raises ValueError if a mechanism is not the one of a plan."""
   if mechanism.parts:
     raise ValueError('NbAFL plans noise for all weights, and this mechanism has parts.')
-  own = mechanism_lib.Mechanism(**plan.mechanism_arguments())
+  expected = mechanism_lib.Mechanism(**plan.mechanism_arguments())
   clip_norm = plan.clip_norm if clip_norm is None else clip_norm
-  found = {**mechanism.to_json(), 'delta': delta, 'clip_norm': clip_norm}
-  planned = {**own.to_json(), 'delta': plan.delta, 'clip_norm': plan.clip_norm}
+  actual = {**mechanism.to_json(), 'delta': delta, 'clip_norm': clip_norm}
+  planned = {**expected.to_json(), 'delta': plan.delta, 'clip_norm': plan.clip_norm}
   for name, value in planned.items():
-    # The least noise is searched for, and its last digits depend on the machine.
-    is_alike = name.endswith('noise_multiplier') and math.isclose(
-      found[name] or 0.0, value or 0.0, rel_tol=_ALIKE
+    # The least noise is found by a search, whose last digits depend on the machine.
+    is_close = name.endswith('noise_multiplier') and math.isclose(
+      actual[name] or 0.0, value or 0.0, rel_tol=_TOLERANCE
     )
-    if found[name] != value and not is_alike:
+    if actual[name] != value and not is_close:
       raise ValueError(
-        f'the run is not the one that NbAFL plans: {name} is {found[name]}, and the '
+        f'the run is not the one that NbAFL plans: {name} is {actual[name]}, and the '
         f'plan has {value}. accounting.Mechanism(**plan.mechanism_arguments()) is its '
         'mechanism.'
       )
 
 
 def check_cohorts(plan: nbafl.Nbafl, schedule: Mapping[str, Any]) -> None:
-  """Refuses cohorts that are not those of a plan."""
+  """Raises ValueError if the cohorts of a schedule are not those of a plan."""
   planned = {
     'schedule': 'random_eligible',
     'num_clients': plan.num_clients,

@@ -1,7 +1,7 @@
-"""Statements written out: Markdown, one HTML page of the same, or JSON.
+"""Renders statements as Markdown, as one HTML page with the same text, or as JSON.
 
-Every sentence stands in `templates/`. Here is what they ask of a statement, and how
-their text becomes Markdown and a page. No number of a guarantee is computed here.
+All sentences are in `templates/`. This module has the functions that templates call,
+and turns their text into Markdown and HTML. It computes no number of a guarantee.
 """
 
 import base64
@@ -36,29 +36,29 @@ from tff_dp_aggregators.base import rounding
 from tff_dp_aggregators.base import version
 from tff_dp_aggregators.strategies import registry
 
-# What `render` can make of a statement; the text for terminals is the Markdown.
+# Formats of `render`; 'text', for terminals, is the same as 'markdown'.
 FORMATS = ('text', 'markdown', 'html', 'json')
-_POINTS = 400  # Of a plot at most.
-# The y axis of bars reaches at least to this, so that rounding errors look like zero.
+_POINTS = 400  # The maximum number of points of a plot.
+# The least height of the y axis of a bar plot, so that rounding errors look like zero.
 _LEAST_HEIGHT = 0.2
 _LINE, _MARK = '#1f5fa8', '#c0392b'
-# What Markdown reads as markup wherever it stands in a line, and at the start of one.
+# What Markdown reads as markup anywhere in a line, or at the start of one.
 _MARKUP = re.compile(r'([\\`*<>|\[\]&~$]|(?<!\w)_|_(?!\w)|^[-+#](?=\s))')
 
 
 @dataclasses.dataclass(frozen=True)
 class Plot:
-  """One curve; only pages show it."""
+  """A plot of one curve, for HTML pages."""
 
   title: str
   caption: str  # How to read it, in a sentence or two.
-  x_label: str  # With the unit, as the next.
+  x_label: str  # Both labels include the unit.
   y_label: str
   points: tuple[tuple[float, float], ...]  # At least one.
   log_x: bool = False
-  is_bars: bool = False  # For values that belong to whole numbers.
-  mark: Optional[tuple[float, float]] = None  # Where the report's own number is.
-  mark_text: Optional[str] = None  # By default its y, rounded up.
+  is_bars: bool = False  # For values at integers.
+  mark: Optional[tuple[float, float]] = None  # The point that the report states.
+  mark_text: Optional[str] = None  # By default the y of `mark`, rounded up.
 
 
 def render(
@@ -66,10 +66,9 @@ def render(
   output_format: str,
   learned: Optional[learning_curves.Curves] = None,
 ) -> str:
-  """A statement in one of `FORMATS`; HTML is one file, with nothing to load.
+  """Renders a statement in one of `FORMATS`; HTML is one file that loads nothing.
 
-  For plots the statement needs its curves, and `learned`, if a run is known to have
-  learned something.
+  Plots are those of the statement's curves and of `learned`, a run's learning curves.
   """
   if output_format == 'json':
     return json.dumps(statement, indent=2, allow_nan=False) + '\n'
@@ -85,10 +84,10 @@ def _markdown(
   learned: Optional[learning_curves.Curves] = None,
   plots: Optional[list[Plot]] = None,
 ) -> str:
-  """A report as Markdown; plots are collected where a list of them is given."""
+  """Renders a report as Markdown; with a list `plots`, appends its plots to that."""
   if statement['mechanism'] is None:
     name = 'without_guarantee.md.j2'
-  elif nbafl_report.is_one(statement):
+  elif nbafl_report.is_plan(statement):
     name = 'nbafl_plan.md.j2'
   else:
     name = 'report.md.j2'
@@ -99,7 +98,7 @@ def _markdown(
     if plots is None or not points:
       return markupsafe.Markup('')
     mark = points[-1] if mark == 'last' else mark
-    # So many that pictures stay small, the first and the last of them.
+    # At most `_POINTS`, to keep pictures small; the first and the last are included.
     chosen = np.unique(np.linspace(0, len(points) - 1, _POINTS).round().astype(int))
     pairs = tuple((points[index][0], points[index][1]) for index in chosen)
     drawn = Plot(points=pairs, mark=mark and tuple(mark), **options)
@@ -118,7 +117,7 @@ def _markdown(
 
 
 def _tidy(text: str) -> str:
-  """Text of templates with each paragraph and each item in a line of its own."""
+  """Puts each paragraph and each list item of a template's text on one line."""
   blocks = []
   for block in re.split(r'\n\s*\n(?!\s*- )', text.strip('\n')):
     lines: list[str] = []
@@ -127,7 +126,7 @@ def _tidy(text: str) -> str:
       if lines and not begins and not lines[-1].startswith(('|', '#', '    ')):
         lines[-1] += f' {line.strip()}'
       elif lines and line.startswith('- ') and not lines[-1].startswith('- '):
-        lines += ['', line]  # A list is a block of its own.
+        lines += ['', line]  # Markdown needs an empty line before a list.
       else:
         lines.append(line.rstrip())
     blocks.append('\n'.join(lines))
@@ -135,7 +134,7 @@ def _tidy(text: str) -> str:
 
 
 def _escaped(value: Any) -> Any:
-  """A value of a template as Markdown shows it as it is, in one line."""
+  """Escapes a value of a template, in one line, so that Markdown shows it unchanged."""
   if isinstance(value, jinja2.Undefined) or hasattr(value, '__html__'):
     return value
   if value is None:
@@ -145,7 +144,7 @@ def _escaped(value: Any) -> Any:
 
 
 def _code(text: str) -> markupsafe.Markup:
-  """Text in which every letter counts: a command, a path, a checksum."""
+  """Formats text, such as a command, a path or a checksum, as code."""
   line = messages.visible(' '.join(text.split()))
   if line and not set('`|') & set(line):
     return markupsafe.Markup(f'`{line}`')
@@ -154,19 +153,19 @@ def _code(text: str) -> markupsafe.Markup:
 
 
 def _verbatim(text: str) -> markupsafe.Markup:
-  """Lines to be copied as they are, of a block that is indented."""
+  """Lines of an indented code block."""
   return markupsafe.Markup('\n    '.join(map(messages.visible, text.splitlines())))
 
 
 @functools.cache
 def _environment() -> jinja2.Environment:
-  """Templates in which values are text, never markup, and know what stands here."""
-  known: dict[str, Any] = {
+  """Templates that escape all values and can call the functions of this module."""
+  functions: dict[str, Any] = {
     name.lstrip('_'): function
     for name, function in globals().items()
     if inspect.isfunction(function)
   }
-  known.update(
+  functions.update(
     command_of=sources.command_of,
     dirname=posixpath.dirname,
     down=rounding.down,
@@ -177,8 +176,8 @@ def _environment() -> jinja2.Environment:
     up=rounding.up,
   )
   templates = terms.environment('reports', autoescape=True, finalize=_escaped)
-  templates.filters.update(known)
-  templates.globals.update(known)
+  templates.filters.update(functions)
+  templates.globals.update(functions)
   return templates
 
 
@@ -186,7 +185,7 @@ def _page(statement: dict[str, Any], learned: Optional[learning_curves.Curves]) 
   plots: list[Plot] = []
   text = _markdown(statement, learned, plots)
   reader = markdown.Markdown(extensions=['tables'], output_format='html')
-  # A report is text: nothing in it is HTML, whoever wrote it.
+  # Nothing in a report is HTML, whoever wrote its texts.
   reader.preprocessors.deregister('html_block')
   reader.inlinePatterns.deregister('html')
   reader.ESCAPED_CHARS = [*reader.ESCAPED_CHARS, *'<&~$|']
@@ -207,12 +206,12 @@ def _page(statement: dict[str, Any], learned: Optional[learning_curves.Curves]) 
   return template.render(body=markupsafe.Markup(body), title=title)
 
 
-# Runs of one mechanism, in one process, share most of their plots, and drawing those of
-# a page takes longer than many a run's rounds.
+# Runs of one mechanism in one process share most plots, and drawing the plots of a page
+# can take longer than the rounds of a run.
 @functools.lru_cache(maxsize=64)
 def _image(plot: Plot) -> str:
-  """A plot as the address of an SVG, with nothing to load; the same for the same."""
-  # Matplotlib takes longer to import than all the rest of a report.
+  """A plot as a data URL of an SVG; equal plots have equal URLs."""
+  # Importing Matplotlib takes longer than all the rest of a report.
   import matplotlib
   from matplotlib import figure
 
@@ -220,14 +219,14 @@ def _image(plot: Plot) -> str:
   settings = {
     **dict.fromkeys(colored, '#333333'),
     'svg.hashsalt': plot.title,
-    'svg.fonttype': 'path',  # Looks the same wherever it is opened.
-    'font.family': 'DejaVu Sans',  # Matplotlib's own.
+    'svg.fonttype': 'path',  # Looks the same on any machine.
+    'font.family': 'DejaVu Sans',  # Comes with Matplotlib.
     'font.size': 10,
     'axes.edgecolor': '#999999',
   }
   with matplotlib.rc_context(settings):
     picture = figure.Figure(figsize=(5.2, 3.3))
-    # Laying out by itself would take as long as drawing.
+    # Automatic layout would take as long as drawing.
     _draw(picture.add_axes((0.175, 0.15, 0.795, 0.81)), plot)
     file = io.StringIO()
     picture.savefig(file, format='svg', metadata={'Date': None, 'Creator': None})
@@ -245,7 +244,7 @@ def _draw(axes: Any, plot: Plot) -> None:
       axes.set_ylim(-_LEAST_HEIGHT / 2, _LEAST_HEIGHT / 2)
   else:
     axes.plot(x, y, color=_LINE, linewidth=1.8)
-    # What may be negative, such as a loss, is shown whole.
+    # Negative values, as of a loss, are shown.
     axes.set_ylim(bottom=None if min(y) < 0 else 0)
   if plot.log_x:
     axes.set_xscale('log')
@@ -254,7 +253,7 @@ def _draw(axes: Any, plot: Plot) -> None:
   if all(float(each).is_integer() for each in x):
     axes.xaxis.get_major_locator().set_params(integer=True)
   axes.set_xlabel(_plain(plot.x_label))
-  # So many letters fit beside the axis.
+  # 32 characters fit beside the axis.
   axes.set_ylabel('\n'.join(textwrap.wrap(_plain(plot.y_label), 32)))
   axes.grid(color='#dddddd', linewidth=0.7)
   axes.set_axisbelow(True)
@@ -262,20 +261,19 @@ def _draw(axes: Any, plot: Plot) -> None:
   if plot.mark is not None and plot.mark[1] is not None:
     text = plot.mark_text or rounding.up(plot.mark[1])
     axes.plot(*plot.mark, 'o', color=_MARK, markersize=6, clip_on=False, label=text)
-    # Where it covers the least of the curve.
     axes.legend(loc='best', labelcolor=_MARK, frameon=False, handletextpad=0.2)
 
 
 def _plain(text: str) -> str:
-  """Text in which Matplotlib finds no formula."""
+  """Escapes text so that Matplotlib finds no formula in it."""
   return text.replace('$', r'\$')
 
 
-# What templates ask of a statement.
+# Functions that templates call.
 
 
 def _by_part(statement: dict[str, Any]) -> list[dict[str, Any]]:
-  """The statement, or with a joint mechanism what it says of each part."""
+  """One statement for each part of a joint mechanism, or the statement itself."""
   parts = statement['mechanism'].get('parts')
   if parts is None:
     return [statement]
@@ -291,7 +289,7 @@ def _noise(statement: dict[str, Any]) -> noises.Noise:
 
 
 def _noises(runs: Sequence[dict[str, Any]]) -> list[str]:
-  """The noises of runs, each once."""
+  """The names of the noises of runs, each once."""
   return list(
     dict.fromkeys(_noise(part).name for run in runs for part in _by_part(run))
   )
@@ -302,7 +300,7 @@ def _scheme(statement: dict[str, Any]) -> sampling.Scheme:
 
 
 def _is_simulation(statement: dict[str, Any]) -> bool:
-  """Whether the noise is one that is made elsewhere, without the guarantee of that."""
+  """Whether a run only simulates the noise of clients, whose guarantee it lacks."""
   return any(_placement(part).is_simulation for _, part in model.runs(statement))
 
 
@@ -313,8 +311,8 @@ def _is_one_gaussian(statement: dict[str, Any]) -> bool:
 
 
 def _what_is_unstated(statement: dict[str, Any]) -> str:
-  """What nobody states that keeps 'limits', or a 'cap', 'wait' or 'plan'; or ''."""
-  if statement['guarantee']['epsilon'] is None or nbafl_report.is_one(statement):
+  """Which enforcement is not stated: of 'limits', 'cap', 'wait' or 'plan'; or ''."""
+  if statement['guarantee']['epsilon'] is None or nbafl_report.is_plan(statement):
     return ''
   for _, run in model.runs(statement):
     limits, unstated = run['participation'], {inputs_lib.NOT_STATED}
@@ -332,18 +330,18 @@ def _what_is_unstated(statement: dict[str, Any]) -> str:
 
 
 def _local_or_distributed(statement: dict[str, Any]) -> str:
-  """Local or distributed, if it is."""
+  """'local ' or 'distributed ' for such differential privacy, and '' otherwise."""
   if any(_other_releases(statement)):
-    return ''  # Who is trusted with those, nobody states.
-  found = {
+    return ''  # It is not stated who is trusted with those.
+  kinds = {
     terms.PLACEMENTS[part['mechanism']['noise_site']].privacy
     for _, part in model.runs(statement)
   }
-  return f'{found.pop()} '.lstrip() if len(found) == 1 else ''
+  return f'{kinds.pop()} '.lstrip() if len(kinds) == 1 else ''
 
 
 def _seen(statement: dict[str, Any], words: dict[str, str]) -> str:
-  """What an adversary sees of all runs, from words for each place of noise."""
+  """What an adversary sees of all runs; `words` has a text for each place of noise."""
   runs: dict[str, list[str]] = {}
   for number, part in model.runs(statement):
     seen = words[part['mechanism']['noise_site']]
@@ -352,14 +350,14 @@ def _seen(statement: dict[str, Any], words: dict[str, str]) -> str:
     runs.setdefault(seen, []).append(number)
   if len(runs) == 1:
     return next(iter(runs))
-  # Who sees what a client sends in one run need not see it in another.
+  # An adversary that sees what a client sends in one run may not see it in another.
   return '; and '.join(
     f'of run {" and ".join(numbers)} {seen}' for seen, numbers in runs.items()
   )
 
 
 def _other_releases(statement: dict[str, Any]) -> Iterator[dict[str, Any]]:
-  """What is composed as it is stated, in the parts of a composition as well."""
+  """The other releases of a composition and of compositions among its parts."""
   yield from statement.get('other_releases', ())
   for part in statement['parts']:
     yield from _other_releases(part)
@@ -368,12 +366,11 @@ def _other_releases(statement: dict[str, Any]) -> Iterator[dict[str, Any]]:
 def _principles(
   principle: Callable[[dict[str, Any]], str], statement: dict[str, Any]
 ) -> list[str]:
-  """What a template says of the mechanisms of all runs, each once."""
+  """A template's texts on the mechanisms of all runs, each once."""
   return list(dict.fromkeys(principle(part) for _, part in model.runs(statement)))
 
 
 def _parts_by_noise(parts: Sequence[dict[str, Any]]) -> list[tuple[noises.Noise, str]]:
-  """Noises, each with the names of the parts that have it."""
   by_noise: dict[noises.Noise, list[str]] = {}
   for part in parts:
     by_noise.setdefault(noises.of_mechanism(part['name']), []).append(part['part'])
@@ -384,7 +381,7 @@ def _parts_by_noise(parts: Sequence[dict[str, Any]]) -> list[tuple[noises.Noise,
 
 
 def _kind_of_strategy(name: str) -> str:
-  """What a kind of strategy is, with its papers; '' for a matrix of a file."""
+  """A description of a kind of strategy, with papers; '' for a matrix from a file."""
   kind = registry.KINDS.get(name)
   if kind is None:
     return ''
@@ -393,7 +390,7 @@ def _kind_of_strategy(name: str) -> str:
 
 
 def _options(mechanism: dict[str, Any]) -> Iterator[tuple[str, str, str]]:
-  """Options of a mechanism: what each is called, its value and what that means."""
+  """Options of a mechanism: the title, value and meaning of each."""
   kind = registry.kind_of(mechanism['strategy'])
   for option in () if kind is None else kind.options:
     value = mechanism.get(option.name)
@@ -405,19 +402,18 @@ def _options(mechanism: dict[str, Any]) -> Iterator[tuple[str, str, str]]:
 
 
 def _label(listed: dict[str, Any]) -> str:
-  """An accountant's name, and whose bound it states if not its own."""
-  other = listed['instead']
-  return terms.label(listed['name'], other and accountants.Instead(**other))
+  """An accountant's name, and the accountant whose bound it states if not its own."""
+  instead = listed['instead']
+  return terms.label(listed['name'], instead and accountants.Instead(**instead))
 
 
 def _keeps(name: str, statement: dict[str, Any]) -> str:
-  """What an accountant keeps of a mechanism."""
-  known_by = 'bound' if statement_lib.is_bound(statement) else 'exact'
-  return terms.of_accountant(name).of_sensitivity(known_by).keeps
+  kind = 'bound' if statement_lib.is_bound(statement) else 'exact'
+  return terms.of_accountant(name).of_sensitivity(kind).keeps
 
 
 def _source_values(participation: dict[str, Any]) -> Iterator[tuple[str, str]]:
-  """What a round log says, but for what stands above already."""
+  """The values of a round log that are not in `participation` already."""
   source = dict(participation['source'])
   source.update(source.pop('waiting', None) or {})
   for name, value in _flat(source):
@@ -426,7 +422,7 @@ def _source_values(participation: dict[str, Any]) -> Iterator[tuple[str, str]]:
 
 
 def _flat(values: dict[str, Any]) -> Iterator[tuple[str, Any]]:
-  """The values of a nested dict, without those that say nothing."""
+  """The values of a nested dict, without empty ones and nested plans."""
   for key, value in values.items():
     if key in ('planned', 'occurred'):
       continue
@@ -444,14 +440,14 @@ def _written(value: Any) -> str:
 
 
 def _number(value: float) -> str:
-  """With all its digits, and numbers of clients as people write them."""
+  """A number with all its digits, and without a fraction if it is whole."""
   return f'{int(value)}' if float(value).is_integer() else rounding.exact(value)
 
 
 def _measured(
   learned: learning_curves.Curves,
 ) -> list[tuple[str, learning_curves.Curve]]:
-  """Measures with points, as the file has them, the loss last."""
+  """Measures with points, in the order of the file but with the loss last."""
   ordered = sorted(learned.test.items(), key=lambda item: item[0] == 'loss')
   return [(name.replace('_', ' '), curve) for name, curve in ordered if curve.points]
 
@@ -459,7 +455,7 @@ def _measured(
 def _bought(
   measures: Sequence[tuple[str, learning_curves.Curve]], spent: learning_curves.Curve
 ) -> Sequence[tuple[float, float]]:
-  """The first measure over epsilon; nothing if epsilon stays the same."""
+  """Points of the first measure over epsilon; none if epsilon is constant."""
   by_round = dict(spent.points)
   points = [
     (by_round[rounds], value)
@@ -471,5 +467,5 @@ def _bought(
 
 
 def _measure(value: float) -> str:
-  """A measure with four digits; it claims no privacy, and is rounded to the nearest."""
+  """A measure with four digits, rounded to nearest, as it is no claim of privacy."""
   return f'{value:.4f}' if 1e-3 <= abs(value) < 1e6 else f'{value:.4g}'

@@ -1,6 +1,6 @@
-"""The JSON schema of reports, and where a report is something else.
+"""The JSON schema of reports, and the validation of reports against it.
 
-It follows from the structs of `model`, and from registries of mechanisms and their
+It is made from the structs of `model` and from the registries of mechanisms, their
 options, schemes of participation and accountants. `tff-dp-report --schema` prints it.
 """
 
@@ -24,7 +24,7 @@ from tff_dp_aggregators.strategies import registry
 
 
 def load() -> dict[str, Any]:
-  """The JSON schema (draft 2020-12) of every report."""
+  """Returns the JSON schema (draft 2020-12) of all reports."""
   refs, definitions = msgspec.json.schema_components(
     model.REPORTS, ref_template='#/$defs/{name}'
   )
@@ -33,11 +33,11 @@ def load() -> dict[str, Any]:
     struct = getattr(model, name)
     each['description'] = ' '.join((inspect.getdoc(struct) or '').split())
     bases = {base.__name__ for base in struct.__mro__}
-    for base, field, said in comments:
+    for base, field, text in comments:
       if base in bases and field in each['properties']:
-        each['properties'][field]['description'] = said
+        each['properties'][field]['description'] = text
     each['properties'].pop('registered', None)
-    # Reports have all fields, also those with a default, but what is not set.
+    # Reports have all fields, also those with a default, except fields that are unset.
     fields = msgspec.structs.fields(struct)
     unset = {field.encode_name for field in fields if field.default is msgspec.UNSET}
     each['required'] = [field for field in each['properties'] if field not in unset]
@@ -60,28 +60,28 @@ def load() -> dict[str, Any]:
 
 
 def _comments() -> Iterator[tuple[str, str, str]]:
-  """Structs of `model`, their fields, and the comments above each or behind it."""
+  """Yields struct, field and the comment above or behind it, for fields of `model`."""
   struct, above = '', ''
   for line in inspect.getsource(model).splitlines():
     code, _, comment = line.partition('  # ')
-    said = f'{above} {comment}'.strip()
+    text = f'{above} {comment}'.strip()
     if code.startswith('class '):
       struct = code[len('class ') : code.index('(')]
     elif field := re.match(r'  (\w+): ', code):
-      if said and not said.startswith('type: '):
-        yield struct, field[1], said
-      said = ''
-    above = '' if code else said
+      if text and not text.startswith('type: '):
+        yield struct, field[1], text
+      text = ''
+    above = '' if code else text
 
 
 def _add_mechanisms(definitions: dict[str, Any]) -> None:
-  """Names of mechanisms, and the fields of their options."""
+  """Adds the names of mechanisms and the fields of their options."""
   names = [*mechanism_lib.names(), mechanism_lib.FROM_FILE]
   options: dict[str, Any] = {}
   for name, by_kind in registry.options().items():
-    said = {kind: f'{each.title}, {each.meaning}' for kind, each in by_kind.items()}
+    texts = {kind: f'{each.title}, {each.meaning}' for kind, each in by_kind.items()}
     options[name] = {
-      'description': f'{registry.describe(said)} Null for others.',
+      'description': f'{registry.describe(texts)} Null for others.',
       'type': ['integer', 'null'],
     }
   for name, option in terms.OPTIONS.items():
@@ -98,11 +98,11 @@ def _add_mechanisms(definitions: dict[str, Any]) -> None:
 
 
 def _add_schemas(definitions: dict[str, Any]) -> None:
-  """One form of `participation` for each scheme."""
-  every = definitions['Participation']
+  """Makes `participation` a choice of one form for each scheme."""
+  common = definitions['Participation']
   forms = []
   for scheme in sampling.SCHEMES.values():
-    form = copy.deepcopy(every)
+    form = copy.deepcopy(common)
     numbers = {
       scheme.json_names.get(field.name, field.name): _number(field)
       for field in dataclasses.fields(scheme.data)
@@ -110,13 +110,13 @@ def _add_schemas(definitions: dict[str, Any]) -> None:
     }
     form['properties'].update(numbers)
     form['properties']['schema']['const'] = scheme.name
-    form['required'] = list(dict.fromkeys([*every['required'], *numbers]))
+    form['required'] = list(dict.fromkeys([*common['required'], *numbers]))
     forms.append({**form, 'description': f'As of --sampling={scheme.flag}.'})
-  definitions['Participation'] = {'description': every['description'], 'anyOf': forms}
+  definitions['Participation'] = {'description': common['description'], 'anyOf': forms}
 
 
 def _number(field: dataclasses.Field[Any]) -> dict[str, Any]:
-  """The JSON schema of a scheme's number: a count, a probability, or whether."""
+  """The JSON schema of a scheme's field: a count, a probability or a boolean."""
   field_schema = {'description': f'As the flag, or argument, {field.name}.'}
   if 'bool' in str(field.type):
     return {**field_schema, 'type': 'boolean'}
@@ -126,7 +126,7 @@ def _number(field: dataclasses.Field[Any]) -> dict[str, Any]:
 
 
 def _add_accountants(definitions: dict[str, Any]) -> None:
-  """Names of accountants, and the fields that some have in every guarantee."""
+  """Adds the names of accountants and their fields in guarantees."""
   names = list(accountants.ACCOUNTANTS)
   for name, field, known in (
     ('Guarantee', 'accountant', names),
@@ -147,12 +147,12 @@ def _add_accountants(definitions: dict[str, Any]) -> None:
 
 
 def violations(report: Any) -> Iterator[str]:
-  """Where a value is not what the JSON schema says."""
-  # Only reading a report takes this.
+  """Yields a line for each violation of the JSON schema by a value."""
+  # Imported here as only reading a report needs it.
   import jsonschema
 
   draft = jsonschema.Draft202012Validator
-  # A float is no integer here, whatever its value: reports have none where these stand.
+  # A float with an integral value is not an integer: reports write integers as such.
   types = draft.TYPE_CHECKER.redefine('integer', lambda _, value: type(value) is int)
   own = {**load(), 'anyOf': [{'$ref': f'#/$defs/{_kind_of(report).__name__}'}]}
   validator = jsonschema.validators.extend(draft, type_checker=types)(own)
@@ -161,16 +161,16 @@ def violations(report: Any) -> Iterator[str]:
 
 
 def _kind_of(report: Any) -> type[model.Report]:
-  """Which of `model.REPORTS` it comes closest to, whose schema it then has to keep.
+  """The struct of `model.REPORTS` whose fields are closest to those of a report.
 
-  Looking for violations of each of them takes several times as long.
+  The report has to match that one; checking all of them takes several times as long.
   """
   keys = set(report) if isinstance(report, dict) else set()
 
   def distance(kind: type[model.Report]) -> int:
     fields = msgspec.structs.fields(kind)
-    needed = {each.name for each in fields if each.default is not msgspec.UNSET}
-    return len(needed - keys) + len(keys - {each.name for each in fields})
+    required = {each.name for each in fields if each.default is not msgspec.UNSET}
+    return len(required - keys) + len(keys - {each.name for each in fields})
 
   kinds: tuple[type[model.Report], ...] = model.REPORTS
   kind = min(kinds, key=distance)
@@ -182,14 +182,14 @@ def _kind_of(report: Any) -> type[model.Report]:
 
 
 def _in_words(error: Any) -> Iterator[str]:
-  """A violation; where there are alternatives, those of the one that comes closest."""
+  """Describes a violation; if there are alternatives, those of the closest one."""
   if error.context:
     alternatives: dict[Any, list[Any]] = {}
     for each in error.context:
       alternatives.setdefault(each.schema_path[0], []).append(each)
 
     def distance(errors: list[Any]) -> tuple[bool, int]:
-      """Whether the value is of another type than an alternative, or what differs."""
+      """Whether the value has another type than the alternative; number of errors."""
       is_other = errors[0].validator == 'type' and not errors[0].relative_path
       return is_other, len(errors)
 

@@ -1,4 +1,4 @@
-"""The inputs of statements from files, with their checksums."""
+"""Reads the inputs of statements from files, whose checksums are recorded."""
 
 import dataclasses
 import hashlib
@@ -27,9 +27,8 @@ from tff_dp_aggregators.accounting.reports import nbafl_report
 from tff_dp_aggregators.base import strict_json
 from tff_dp_aggregators.base import version
 
-# The command that makes a report, as reports name it.
-PROGRAM = 'tff-dp-report'
-# What files are to a statement.
+PROGRAM = 'tff-dp-report'  # The report program, in the commands of reports.
+# The roles of files in a statement.
 ROLES = ('config', 'strategy', 'ledger', 'canaries', 'round_log')
 _ALTERED = 'something was altered, or is of another run'
 
@@ -42,48 +41,48 @@ def from_plan(
   round_log: Optional['RoundLog'] = None,
   command: Optional[str] = None,
 ) -> inputs_lib.Inputs:
-  """The statement's inputs for a plan, or for the rounds of it that a ledger lists.
+  """Returns the inputs for a plan, or for those of its rounds that a ledger lists.
 
-  Its limits are those of a round log, which shows that those of a ledger were kept.
+  The limits are those of a round log, which shows that those of a ledger were kept.
   """
-  files, found = [], dataclasses.replace(plan, command=command)
+  files, inputs = [], dataclasses.replace(plan, command=command)
   if ledger is not None:
-    file, read = _ledger_of(ledger)
-    files.append(file)
-    said = found.noise_source
-    if said == inputs_lib.Inputs.noise_source:
-      said = inputs_lib.noise_source_of(read) or said
-    found = dataclasses.replace(found, ledger=read, noise_source=said)
+    ledger_file, ledger_read = _read_ledger(ledger)
+    files.append(ledger_file)
+    noise_source = inputs.noise_source
+    if noise_source == inputs_lib.Inputs.noise_source:
+      noise_source = inputs_lib.noise_source_of(ledger_read) or noise_source
+    inputs = dataclasses.replace(inputs, ledger=ledger_read, noise_source=noise_source)
   if round_log is not None:
-    limits = found.mechanism.limits
-    if found.ledger is not None:
-      log_participation.check_agreement(round_log.proved, found.ledger, limits)
+    limits = inputs.mechanism.limits
+    if inputs.ledger is not None:
+      log_participation.check_agreement(round_log.proved, inputs.ledger, limits)
     else:
       shown = log_participation.of_plan(round_log.limits, limits.num_rounds)
-      planned = found.mechanism.participation
-      if shown != planned:
-        raise ValueError(f'the round log gives {shown}, the report has {planned}.')
-    summary, cap = summary_of(round_log, found), found.cap_enforced_by
+      schema = inputs.mechanism.participation
+      if shown != schema:
+        raise ValueError(f'the round log gives {shown}, the report has {schema}.')
+    summary, cap = summary_of(round_log, inputs), inputs.cap_enforced_by
     if cap is None and summary['basis'] == 'min_wait':
-      cap = found.enforced_by  # It follows from the wait as the separation does.
-    has_ledger, stated = ledger is not None, found.enforced_by
-    found = dataclasses.replace(
-      found,
-      enforced_by=inputs_lib.enforced_by_log(summary, has_ledger, stated),
+      cap = inputs.enforced_by  # The wait implies both the separation and the cap.
+    has_ledger, enforced_by = ledger is not None, inputs.enforced_by
+    inputs = dataclasses.replace(
+      inputs,
+      enforced_by=inputs_lib.enforced_by_log(summary, has_ledger, enforced_by),
       cap_enforced_by=inputs_lib.enforced_by_log(summary, has_ledger, cap),
       participation_source=summary,
     )
     files.insert(0, round_log.file)
   if strategy_file is not None:
     files.append(file_of('strategy', strategy_file))
-  return dataclasses.replace(found, files=tuple(files))
+  return dataclasses.replace(inputs, files=tuple(files))
 
 
-# What a run left.
+# Run directories.
 
 
 class _Privacy(msgspec.Struct, frozen=True):
-  """What a run's configuration says of its mechanism."""
+  """The privacy mechanism in a run's configuration."""
 
   mechanism: dict[str, Any]
   delta: float
@@ -95,19 +94,19 @@ class _Privacy(msgspec.Struct, frozen=True):
   target_rho: Optional[float] = None
   accountant: Any = None
   noise_generator: Optional[str] = None
-  noise_seed: Any = msgspec.UNSET  # Of a release before.
+  noise_seed: Any = msgspec.UNSET  # Written by an earlier release.
   clients_per_round: Union[int, float, None] = None
   weights_of_parts: Optional[dict[str, dict[str, list[model.Count]]]] = None
 
 
 class _SimulatedCohort(inputs_lib.SimulatedCohort, frozen=True):
-  """What it says of a larger cohort whose noise a run has."""
+  """The larger cohort whose noise a run has, in the run's configuration."""
 
   as_planned: _Privacy
 
 
 class _Config(msgspec.Struct, frozen=True):
-  """What a statement takes of a run's configuration."""
+  """The fields of a run's configuration that a statement needs."""
 
   privacy: Optional[_Privacy]
   simulated_cohort: Optional[_SimulatedCohort] = None
@@ -120,26 +119,26 @@ class _Config(msgspec.Struct, frozen=True):
 
   @property
   def schedule(self) -> dict[str, Any]:
-    """What it says of the schedule; nothing of one that is not known here."""
-    found = self.training.get('schedule')
-    return found if isinstance(found, dict) else {}
+    """The schedule; empty if it is not in a form that is known here."""
+    value = self.training.get('schedule')
+    return value if isinstance(value, dict) else {}
 
   @property
   def code_version(self) -> Optional[str]:
-    """What it says of the code that trained."""
+    """Versions of the code that trained, as text; `None` if not stated."""
     if not isinstance(self.software, dict):
       return None
     return ', '.join(map(' '.join, version.in_words(self.software).items()))
 
   @property
   def simulation(self) -> Optional[str]:
-    """How clients were simulated; `None` if it does not say."""
+    """'packed' or 'one_by_one'; `None` if the configuration does not say."""
     stated = self.training.get('simulation')
     return stated if stated in (None, 'packed') else 'one_by_one'
 
   @property
   def reporting(self) -> Optional[model.Reporting]:
-    """Which clients that were asked reported."""
+    """Dropouts and reporting goal; `None` if there are neither."""
     dropouts, goal = self.schedule.get('dropouts'), self.schedule.get('reporting_goal')
     if dropouts is None and goal is None:
       return None
@@ -151,12 +150,12 @@ class _Config(msgspec.Struct, frozen=True):
 
   @property
   def before_clipping(self) -> Optional[model.BeforeClipping]:
-    """What was done with an update before it was clipped."""
+    """Processing of an update before it is clipped; `None` if there is none."""
     stated = self.training.get('aggregation')
     if not isinstance(stated, dict):
       return None
-    found = {name: stated.get(name) for name in model.BeforeClipping.__struct_fields__}
-    return None if found == dict.fromkeys(found) else model.BeforeClipping(**found)
+    values = {name: stated.get(name) for name in model.BeforeClipping.__struct_fields__}
+    return None if values == dict.fromkeys(values) else model.BeforeClipping(**values)
 
 
 def from_run_dir(
@@ -164,12 +163,12 @@ def from_run_dir(
   accountant: Optional[str] = None,
   rounds_fixed_by: Optional[str] = None,
 ) -> inputs_lib.Inputs:
-  """The statement's inputs for what a run left: configuration, strategy and ledger.
+  """Returns the inputs from a run's configuration, strategy and ledger.
 
-  `accountant`: Whose epsilon counts; `None` for the one that the run was planned by.
+  `accountant`: Computes epsilon; `None` for the one that the run was planned with.
   `rounds_fixed_by`: As in `Inputs`.
   """
-  path, config = _config_of(run_dir)
+  path, config = _read_config(run_dir)
   try:
     return _from_config(path, config, accountant, rounds_fixed_by)
   except (AttributeError, KeyError, TypeError) as e:
@@ -179,8 +178,8 @@ def from_run_dir(
 
 
 def without_privacy(run_dir: str) -> inputs_lib.WithoutPrivacy:
-  """What is to be said of a run without a mechanism, by its configuration."""
-  path, config = _config_of(run_dir)
+  """Returns the inputs for a run without a mechanism, from its configuration."""
+  path, config = _read_config(run_dir)
   if config.privacy is not None or config.simulated_cohort is not None:
     raise ValueError(f'the run in {os.path.normpath(run_dir)} had a mechanism.')
   return inputs_lib.WithoutPrivacy(
@@ -188,19 +187,18 @@ def without_privacy(run_dir: str) -> inputs_lib.WithoutPrivacy:
   )
 
 
-def _config_of(run_dir: str) -> tuple[str, _Config]:
-  """Path and content of a run's configuration."""
+def _read_config(run_dir: str) -> tuple[str, _Config]:
   run_dir = os.path.normpath(run_dir)
   path = os.path.join(run_dir, 'config.json')
   try:
     with open(path, encoding='utf-8') as file:
-      found = msgspec.convert(strict_json.loads(file.read()), _Config)
+      config = msgspec.convert(strict_json.loads(file.read()), _Config)
     return path, msgspec.structs.replace(
-      found,
-      # That of another program may be anything.
-      training=found.training if isinstance(found.training, dict) else {},
-      not_covered=inputs_lib.check_not_covered(found.not_covered),
-      tuning=inputs_lib.Tuning.from_json(found.tuning),
+      config,
+      # Other programs may write anything there.
+      training=config.training if isinstance(config.training, dict) else {},
+      not_covered=inputs_lib.check_not_covered(config.not_covered),
+      tuning=inputs_lib.Tuning.from_json(config.tuning),
     )
   except (FileNotFoundError, NotADirectoryError) as e:
     why = 'no config.json' if os.path.isdir(run_dir) else 'there is no such directory'
@@ -215,7 +213,6 @@ def _from_config(
   accountant: Optional[str],
   rounds_fixed_by: Optional[str],
 ) -> inputs_lib.Inputs:
-  """The inputs by a configuration, and by the files beside it."""
   run_dir = os.path.dirname(config_path)
   cohort = config.simulated_cohort
   privacy = config.privacy if cohort is None else cohort.as_planned
@@ -231,7 +228,7 @@ def _from_config(
   for path in filter(os.path.exists, paths):
     strategy = joint_mechanism.load_strategy(privacy.mechanism, path)
     files.append(file_of('strategy', path))
-  ledger_file, ledger = _ledger_of(os.path.join(run_dir, 'ledger.jsonl'))
+  ledger_file, ledger = _read_ledger(os.path.join(run_dir, 'ledger.jsonl'))
   ledger_lib.check_schedule(ledger, config.schedule)
   files.append(ledger_file)
   canary_record = None
@@ -248,11 +245,11 @@ def _from_config(
       most_rounds=len(ledger.entries),
     )
     files.append(file_of('canaries', path))
-  arguments, planned_by = [f'--run_dir={run_dir or "."}'], privacy.accountant
-  if planned_by is not None:
-    accountants.entry_of(planned_by)
-  is_asked = accountant not in (None, planned_by)
-  if is_asked:
+  arguments, own_accountant = [f'--run_dir={run_dir or "."}'], privacy.accountant
+  if own_accountant is not None:
+    accountants.entry_of(own_accountant)
+  is_other = accountant not in (None, own_accountant)
+  if is_other:
     arguments.append(f'--accountant={accountant}')
   if rounds_fixed_by is not None:
     arguments.append(f'--rounds_fixed_by={rounds_fixed_by}')
@@ -269,8 +266,8 @@ def _from_config(
   except (TypeError, ValueError) as e:
     raise ValueError(f'{config_path}: {e}') from e
   target = privacy.target_epsilon
-  if target is not None and is_asked:
-    # Another accountant may say more; then it is no target of its report.
+  if target is not None and is_other:
+    # By another accountant epsilon may exceed the target, which is then left out.
     spent = mechanism.epsilon(privacy.delta, accountant=accountant)
     target = target if spent <= target else None
   return inputs_lib.Inputs(
@@ -279,7 +276,7 @@ def _from_config(
     target_epsilon=target,
     target_rho=privacy.target_rho,
     found='noise_multiplier' if target or privacy.target_rho else None,
-    accountant=planned_by if accountant is None else accountant,
+    accountant=own_accountant if accountant is None else accountant,
     clip_norm=privacy.clip_norm,
     weights_of_parts=weights_of_parts,
     ledger=ledger,
@@ -306,22 +303,22 @@ def _check_schedule(
   privacy: _Privacy,
   schedule: Mapping[str, Any],
 ) -> None:
-  """Refuses a configuration whose schedule is not that which it accounts for."""
+  """Raises ValueError if the schedule is not the one that the mechanism assumes."""
   stated = sampling.to_json(mechanism.participation)
-  if schedule.get('schedule') == 'replay':  # From a file; which one, is private.
-    said = schedule.get('stated')
-    kept = stated if said is None else said.get('schema')  # Or its file says it.
+  if schedule.get('schedule') == 'replay':  # Cohorts of a file, whose name is private.
+    value = schedule.get('stated')
+    kept = stated if value is None else value.get('schema')  # Or the file states it.
   else:
-    unknown = None if mechanism.is_sampled else stated  # Of a schedule of one's own.
+    unknown = None if mechanism.is_sampled else stated  # For user-defined schedules.
     kept = schedule.get('sampling', schedule.get('participation', unknown))
   if kept != stated:
     raise ValueError(
       f'its schedule keeps {kept}, but its mechanism counts on {stated}: {_ALTERED}.'
     )
-  denominator, said = privacy.clients_per_round, schedule.get('clients_per_round')
-  if None not in (denominator, said) and denominator != said:
+  denominator, value = privacy.clients_per_round, schedule.get('clients_per_round')
+  if None not in (denominator, value) and denominator != value:
     raise ValueError(
-      f'its schedule has clients_per_round={said}, but the mean is divided by '
+      f'its schedule has clients_per_round={value}, but the mean is divided by '
       f'{denominator}: {_ALTERED}.'
     )
 
@@ -329,15 +326,15 @@ def _check_schedule(
 def _check_ledger(
   config_path: str, privacy: _Privacy, ledger: ledger_lib.Ledger
 ) -> None:
-  """Refuses a configuration with another delta, or source of noise, than its ledger."""
+  """Raises ValueError if delta or the noise source differ from those in the ledger."""
   generator = privacy.noise_generator
-  said = {privacy.noise_source == inputs_lib.SEEDED_NOISE}
+  seeded = {privacy.noise_source == inputs_lib.SEEDED_NOISE}
   if privacy.noise_seed is not msgspec.UNSET:
-    said.add(privacy.noise_seed is not None)
+    seeded.add(privacy.noise_seed is not None)
   for entry in ledger.entries:
     is_same = entry.delta == privacy.delta
-    if (entry.noise_source, entry.noise_generator) != (None, None):  # It says.
-      is_same &= said == {entry.has_seeded_noise}
+    if (entry.noise_source, entry.noise_generator) != (None, None):
+      is_same &= seeded == {entry.has_seeded_noise}
       is_same &= generator is None or entry.noise_generator in (None, generator)
     if not is_same:
       raise ValueError(
@@ -351,7 +348,7 @@ def _check_ledger(
 def _weights_of_parts(
   mechanism: joint_mechanism.AnyMechanism, privacy: _Privacy
 ) -> Optional[dict[str, dict[str, list[int]]]]:
-  """The weights that a configuration says each part has, if the patterns say so too."""
+  """Returns the weights of each part; raises ValueError if patterns disagree."""
   if not mechanism.parts:
     return None
   stated = privacy.weights_of_parts or {}
@@ -364,19 +361,19 @@ def _weights_of_parts(
   return stated
 
 
-# What a production system left.
+# Round logs of production systems.
 
 
 @dataclasses.dataclass(frozen=True)
 class RoundLog:
-  """What a production system's round log says about participation."""
+  """Facts about participation from a production system's round log."""
 
-  # The planned limits, widened by what it shows; or what it shows alone.
+  # The planned limits, widened by those that the log shows; or the latter alone.
   limits: strategies.Participation
-  proved: log_participation.Summary  # All that it says.
-  # JSON-ready, with the arguments of `from_round_log` and without who took part.
+  proved: log_participation.Summary  # The whole summary.
+  # JSON-ready, with the arguments of `from_round_log`, and without names of clients.
   summary: dict[str, Any]
-  file: dict[str, Any]  # Its role, path and checksum, as `file_of` has them.
+  file: dict[str, Any]  # Role, path and checksum, as `file_of` returns them.
 
 
 def from_round_log(
@@ -388,19 +385,19 @@ def from_round_log(
   population: Optional[str] = None,
   planned: Optional[strategies.Participation] = None,
 ) -> RoundLog:
-  """Limits that a round log proves, or of a plan those that it shows were kept.
+  """Reads the limits that a round log proves; `planned` ones are widened by these.
 
-  Other arguments are those of `round_log.read` and `log_participation.summarize`.
+  The other arguments are those of `round_log.read` and `log_participation.summarize`.
   """
   file = file_of('round_log', path)
   log = round_log_lib.read(path, columns, population)
   if file_of('round_log', path) != file:
     raise ValueError(f'{path} was changed while it was read; give a copy of it.')
   summary = log_participation.summarize(log, min_wait_hours, wait_from, first_start)
-  said = summary.to_json()
+  summary_json = summary.to_json()
   for name in ('closest', 'most_active', 'rounds_of_most_active'):
-    said.get('observed', {}).pop(name, None)
-  said['arguments'] = {
+    summary_json.get('observed', {}).pop(name, None)
+  summary_json['arguments'] = {
     'min_wait_hours': min_wait_hours,
     'wait_from': wait_from,
     'first_start': first_start,
@@ -416,7 +413,7 @@ def from_round_log(
       )
     cap = planned.assumed_at_most
     broken = summary.broken_in_short(planned.min_separation, cap)
-    said['planned'] = {
+    summary_json['planned'] = {
       'num_rounds': planned.num_rounds,
       'min_separation': planned.min_separation,
       'max_participations': cap,
@@ -425,14 +422,14 @@ def from_round_log(
     limits = log_participation.of_plan(
       limits, planned.num_rounds, planned, bool(broken)
     )
-  return RoundLog(limits, summary, said, file)
+  return RoundLog(limits, summary, summary_json, file)
 
 
 def summary_of(log: RoundLog, plan: inputs_lib.Inputs) -> dict[str, Any]:
-  """What a report says of a round log: its summary, and what occurred.
+  """Returns the summary of a round log with `occurred`, for a report.
 
-  That is epsilon of the participations in the log, by the client with the largest one;
-  `None` without names of clients, or unless the server's noise is one Gaussian.
+  That has epsilon of the participations in the log, for the client with the largest
+  one; `None` without names of clients, or unless the server's noise is one Gaussian.
   """
   mechanism, squared = cast(mechanism_lib.Mechanism, plan.mechanism), None
   if not mechanism.parts and mechanism.is_one_gaussian and mechanism.is_private:
@@ -440,8 +437,8 @@ def summary_of(log: RoundLog, plan: inputs_lib.Inputs) -> dict[str, Any]:
       squared = log.proved.sensitivity_squared(mechanism.strategy)
   if squared is None:
     return {**log.summary, 'occurred': None}
-  # For contributions alone, which replacing one moves twice as far. Either may be known
-  # by a bound.
+  # Sensitivities without the factor 2 of replacing a contribution, which the event has.
+  # Either may be an upper bound.
   allowed = mechanism.strategy.sensitivity_squared(mechanism.limits)
   share = min(squared / allowed, 1.0)
   mu = accountants.gdp_mu(mechanism.event) * math.sqrt(share)
@@ -452,7 +449,7 @@ def summary_of(log: RoundLog, plan: inputs_lib.Inputs) -> dict[str, Any]:
 
 
 def file_of(role: str, path: str) -> dict[str, Any]:
-  """A file that a statement rests on: its role, path and SHA-256."""
+  """Returns role, path and SHA-256 of a file that a statement rests on."""
   _check_stays(role, path)
   digest = hashlib.sha256()
   with open(path, 'rb') as file:
@@ -461,15 +458,15 @@ def file_of(role: str, path: str) -> dict[str, Any]:
   return {'role': role, 'path': path, 'sha256': digest.hexdigest()}
 
 
-def _ledger_of(path: str) -> tuple[dict[str, Any], ledger_lib.Ledger]:
-  """A ledger and its file, with the SHA-256 of what was read: a run may append more."""
+def _read_ledger(path: str) -> tuple[dict[str, Any], ledger_lib.Ledger]:
+  """Reads a ledger; the SHA-256 is of what was read, as a run may append more."""
   _check_stays('ledger', path)
   ledger = ledger_lib.read(path)
   return {'role': 'ledger', 'path': path, 'sha256': ledger.sha256}, ledger
 
 
 def _check_stays(role: str, path: str) -> None:
-  """Refuses what can be read once only, where nobody could read the same again."""
+  """Raises ValueError for pipes and the like, which cannot be read a second time."""
   if os.path.exists(path) and not (os.path.isfile(path) or os.path.isdir(path)):
     raise ValueError(
       f'the {role.replace("_", " ")} {path} is no regular file, and reports are '
@@ -478,5 +475,5 @@ def _check_stays(role: str, path: str) -> None:
 
 
 def command_of(arguments: list[str]) -> str:
-  """The command line of the report program."""
+  """Returns a command line of the report program."""
   return f'{PROGRAM} {shlex.join(arguments)}'

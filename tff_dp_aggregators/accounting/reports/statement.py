@@ -1,6 +1,6 @@
-"""The privacy statement: a guarantee with everything it rests on, as data.
+"""Builds the privacy statement: a guarantee with everything it rests on, as data.
 
-`build` makes it of `Inputs`: a mechanism, a delta, what a run's ledger says. Headings
+`build` makes it from `Inputs`: a mechanism, a delta and the ledger of a run. Headings
 follow section 5.3 of "How to DP-fy ML" (arXiv:2303.00654): setting, definition (unit,
 adjacency, outputs, data accesses), accounting, verification. `model` has the types.
 """
@@ -44,16 +44,14 @@ from tff_dp_aggregators.strategies import registry
 
 _TEXTS = terms.sentences('statement.j2')
 _M = TypeVar('_M', bound=model.Mechanism)
-# Epsilons that are closer, relative, differ by round-off.
-_SAME = 1e-9
-# Numbers of points of curves: over rounds, where each takes a composition, over delta,
-# where outcomes are drawn for each, and over lags (of so many rounds, if dense).
+_SAME = 1e-9  # Smaller relative differences of epsilons are round-off.
+# Numbers of points of curves: over rounds, over rounds with a composition for each,
+# over delta, and over delta with outcomes drawn for each.
 _POINTS, _SAMPLED_POINTS, _DELTAS, _DRAWN_DELTAS = 200, 20, 33, 7
-_LAGS, _MAX_DENSE = 64, 2048
-# Strategies of at most so many numbers are part of the report.
-_MAX_NUMBERS = 10_000
-# How far figures of a ledger may be below those planned, and above, relative. More
-# noise than planned would be privacy that nothing shows.
+_LAGS, _MAX_DENSE = 64, 2048  # Number of lags; maximum rounds of a dense matrix.
+_MAX_NUMBERS = 10_000  # The maximum size of a strategy that is part of the report.
+# Bounds of a ledger's figures relative to the planned ones. More noise than planned
+# would be privacy for which there is no evidence.
 _BELOW, _ABOVE = 1 - 1e-6, 1 + 1e-9
 _REMEDY = (
   'State mechanism, parts, rounds, noise, clip norm, limits or sampling as the run was '
@@ -63,9 +61,9 @@ _REMEDY = (
 
 
 def build(inputs: inputs_lib.Inputs, *, with_curves: bool = True) -> dict[str, Any]:
-  """The statement of a mechanism, and of a run of it, JSON-ready; infinity is `None`.
+  """Builds the JSON-ready statement of a mechanism and a run of it.
 
-  Without `with_curves`, so are the points of plots.
+  Infinite numbers are `None`, and without `with_curves` so are the points of plots.
   """
   mechanism, delta = inputs.mechanism, inputs.delta
   gaussian.check_delta(delta)
@@ -79,15 +77,15 @@ def build(inputs: inputs_lib.Inputs, *, with_curves: bool = True) -> dict[str, A
     return build_without_privacy(inputs)
   event, run, clip_norm = mechanism.event, None, inputs.clip_norm
   if inputs.ledger is None:
-    spent, completed = _in_the_log(inputs)
+    spent, completed = _spent_in_log(inputs)
   else:
     _check_ledger(mechanism, inputs.ledger, clip_norm)
-    spent, event, run = _ran(inputs, inputs.ledger)
+    spent, event, run = _spent_in_ledger(inputs, inputs.ledger)
     completed = run.rounds_completed
     norms = run.clip_norms
     if mechanism.clipped_count_stddev is None:
       clip_norm = norms.largest if norms.smallest == norms.largest else None
-  stopped = _stopped(inputs, completed, spent, event)
+  stopped = _stopped_early(inputs, completed, spent, event)
   is_complete = completed == mechanism.participation.num_rounds
   if is_complete or inputs.rounds_fixed_by is not None:
     event = spent
@@ -107,8 +105,8 @@ def build(inputs: inputs_lib.Inputs, *, with_curves: bool = True) -> dict[str, A
     event, delta, mechanism.relation, inputs.accountant, mechanism.sensitivity_kind
   )
   adjacency: Any = mechanism.adjacency
-  adaptive = mechanism.clipped_count_stddev is not None
-  counted = adjacency == 'add_or_remove'
+  is_adaptive = mechanism.clipped_count_stddev is not None
+  may_be_absent = adjacency == 'add_or_remove'
   placement = terms.PLACEMENTS[mechanism.noise_site]
   definition = model.Definition(
     privacy_unit=_TEXTS.privacy_unit,
@@ -116,24 +114,24 @@ def build(inputs: inputs_lib.Inputs, *, with_curves: bool = True) -> dict[str, A
       name=adjacency, meaning=_TEXTS.adjacencies[adjacency]
     ),
     outputs=placement.outputs + (_TEXTS.secret if mechanism.is_sampled else ''),
-    covered=_TEXTS.covered + (_TEXTS.covered_if_adaptive if adaptive else []),
+    covered=_TEXTS.covered + (_TEXTS.covered_if_adaptive if is_adaptive else []),
     not_covered=_TEXTS.not_covered
-    + (_TEXTS.not_covered_if_counted if counted else [])
+    + (_TEXTS.not_covered_if_counted if may_be_absent else [])
     + list(inputs.not_covered),
   )
   warnings = inputs_lib.warnings(inputs)
-  of_canaries: Any = msgspec.UNSET
+  canaries: Any = msgspec.UNSET
   if inputs.canary_record is not None:
-    of_canaries = _canaries(inputs, guarantee, cast(model.Run, run))
-    shown = [each.epsilon for each in of_canaries.bounds if each.contradicts]
+    canaries = _canaries(inputs, guarantee, cast(model.Run, run))
+    shown = [each.epsilon for each in canaries.bounds if each.contradicts]
     if shown:
-      said = _TEXTS.contradicted(
+      warning = _TEXTS.contradicted(
         rounding.down(max(shown), 4),
         rounding.up(guarantee.epsilon),
         rounding.exact(delta),
-        rounding.exact(of_canaries.confidence),
+        rounding.exact(canaries.confidence),
       )
-      warnings.insert(0, terms.in_a_line(said))
+      warnings.insert(0, terms.in_a_line(warning))
   return model.to_json(
     report.of(
       inputs,
@@ -146,7 +144,7 @@ def build(inputs: inputs_lib.Inputs, *, with_curves: bool = True) -> dict[str, A
       stopped=stopped,
       target=target,
       guarantee=guarantee,
-      canaries=of_canaries,
+      canaries=canaries,
       other_guarantees=guarantees.others(inputs),
       nbafl=inputs.nbafl and nbafl_report.of_run(inputs.nbafl),
       curves=curves,
@@ -170,7 +168,7 @@ def build(inputs: inputs_lib.Inputs, *, with_curves: bool = True) -> dict[str, A
 
 
 def is_bound(*statements: dict[str, Any]) -> bool:
-  """Whether a sensitivity that the statements rest on is known by an upper bound."""
+  """Whether the sensitivity of any run in the statements is only an upper bound."""
   return any(
     run['mechanism']['sensitivity_kind'] != 'exact'
     for each in statements
@@ -179,14 +177,14 @@ def is_bound(*statements: dict[str, Any]) -> bool:
 
 
 def build_nbafl(plan: nbafl.Nbafl, *, command: Optional[str] = None) -> dict[str, Any]:
-  """The statement of an NbAFL plan: what its formulas claim, and what holds."""
+  """Builds the statement of an NbAFL plan: what its formulas claim, and what holds."""
   return model.to_json(nbafl_report.of(plan, software(), command))
 
 
 def build_without_privacy(
   run: Union[inputs_lib.WithoutPrivacy, inputs_lib.Inputs, None] = None,
 ) -> dict[str, Any]:
-  """The statement of a run without a mechanism, or with one of a larger cohort."""
+  """Builds the statement of a run without a mechanism, or with a simulated cohort."""
   run, verification, cohort = run or inputs_lib.WithoutPrivacy(), None, None
   if isinstance(run, inputs_lib.Inputs):
     cohort = _simulated_cohort(run)
@@ -208,7 +206,7 @@ def build_without_privacy(
 
 
 def _simulated_cohort(inputs: inputs_lib.Inputs) -> model.SimulatedCohort:
-  """What is said of a larger cohort, whose noise a run without privacy has."""
+  """The simulated larger cohort of a run, which is not private itself."""
   _check_simulated(inputs)
   mechanism = cast(mechanism_lib.Mechanism, inputs.mechanism)
   cohort, ledger = inputs.simulated_cohort, inputs.ledger
@@ -241,7 +239,7 @@ def _simulated_cohort(inputs: inputs_lib.Inputs) -> model.SimulatedCohort:
 def event_of_rounds(
   mechanism: mechanism_lib.Mechanism, rounds: int
 ) -> dp_accounting.DpEvent:
-  """The event of the first rounds of a mechanism, as a ledger of them would have it."""
+  """The event of the first `rounds` rounds, as it would be in a ledger of them."""
   if rounds == mechanism.participation.num_rounds:
     return mechanism.event
   counted = collections.Counter(mechanism.round_events[:rounds])
@@ -255,7 +253,7 @@ def event_of_rounds(
 def _mechanisms(
   inputs: inputs_lib.Inputs, clip_norm: Optional[float]
 ) -> Union[model.Mechanism, model.JointMechanism]:
-  """What is said of the mechanism, or of those of the parts and of all together."""
+  """The mechanism, or the joint mechanism with those of its parts."""
   if not inputs.mechanism.parts:
     return _mechanism(inputs, clip_norm)
   joint = cast(joint_lib.JointMechanism, inputs.mechanism)
@@ -301,10 +299,10 @@ def _mechanism(
   if mechanism.clipped_count_stddev is not None:
     adaptive = model.AdaptiveClipping.of(mechanism)
   if placement.is_simulation:
-    would_be = mechanism.event_with(mechanism.noise_multiplier)
-    simulated_epsilon = inputs.epsilon_of(would_be)
+    simulated = mechanism.event_with(mechanism.noise_multiplier)
+    simulated_epsilon = inputs.epsilon_of(simulated)
   error, noise = strategy.per_query_error(), error_multiplier(mechanism)
-  of_sum = noises.MIN_CLIENTS in dict(mechanism.options) or not placement.is_of_client
+  in_sum = noises.MIN_CLIENTS in dict(mechanism.options) or not placement.is_of_client
   return struct.of(
     mechanism,
     strategy,
@@ -323,8 +321,8 @@ def _mechanism(
     effective_noise_multiplier=mechanism.noise_multiplier / sensitivity,
     integer_noise=integers,
     simulated_epsilon=simulated_epsilon,
-    # The noise in prefix sums, in clip norms.
-    error_of='sum' if of_sum else 'client',
+    # Errors are of the noise in prefix sums, in clip norms.
+    error_of='sum' if in_sum else 'client',
     rmse=noise * math.sqrt(float(error.mean())),
     max_error=noise * math.sqrt(float(error.max())),
     **of_part,
@@ -332,17 +330,17 @@ def _mechanism(
 
 
 def error_multiplier(mechanism: mechanism_lib.Mechanism) -> float:
-  """Stddev of noise in a round's sum, in clip norms; of the fewest clients, or one."""
-  fewest = dict(mechanism.options).get(noises.MIN_CLIENTS, 1)
-  return mechanism.sum_noise_multiplier(fewest)
+  """Stddev of the noise of a sum, in clip norms, with the fewest clients (or one)."""
+  min_clients = dict(mechanism.options).get(noises.MIN_CLIENTS, 1)
+  return mechanism.sum_noise_multiplier(min_clients)
 
 
 def _integer_noise(
   mechanism: mechanism_lib.Mechanism, ledger: Optional[ledger_lib.Ledger]
 ) -> Optional[model.IntegerNoise]:
-  """Grid, rounding and wrapping of integer noise; `None` for noise of real numbers.
+  """Grid, rounding and wrapping of integer noise; `None` for real-valued noise.
 
-  A ledger's rounds may have had more clients than the grid was planned for.
+  The rounds of a ledger may have had more clients than the grid was planned for.
   """
   noise = mechanism.noise
   if not noise.is_integer:
@@ -384,21 +382,21 @@ def _participation(inputs: inputs_lib.Inputs) -> model.Participation:
 
 
 def _strategy(mechanism: joint_lib.AnyMechanism) -> Optional[dict[str, Any]]:
-  """The strategy, or those of parts by name; `None` if one of them is large."""
+  """The strategy as JSON, or those of parts by name; `None` if one is large."""
 
-  def small(strategy: strategies.Strategy) -> Optional[dict[str, Any]]:
+  def if_small(strategy: strategies.Strategy) -> Optional[dict[str, Any]]:
     values = strategy.parameters().values()
     numbers = sum(np.size(value) for value in values if value is not None)
     return json.loads(strategy.to_json()) if numbers <= _MAX_NUMBERS else None
 
   if isinstance(mechanism, mechanism_lib.Mechanism):
-    return small(mechanism.strategy)
-  found = {part.name: small(part.mechanism.strategy) for part in mechanism.parts}
-  return None if None in found.values() else found
+    return if_small(mechanism.strategy)
+  by_part = {part.name: if_small(part.mechanism.strategy) for part in mechanism.parts}
+  return None if None in by_part.values() else by_part
 
 
-def _in_the_log(inputs: inputs_lib.Inputs) -> tuple[dp_accounting.DpEvent, int]:
-  """What the rounds of a log spent, and their number; of a plan without one, all."""
+def _spent_in_log(inputs: inputs_lib.Inputs) -> tuple[dp_accounting.DpEvent, int]:
+  """The event of a round log's rounds, and their number; without a log, of all."""
   mechanism, source = inputs.mechanism, inputs.participation_source or {}
   num_rounds = mechanism.participation.num_rounds
   rounds, planned = source.get('num_rounds', num_rounds), source.get('planned')
@@ -409,32 +407,33 @@ def _in_the_log(inputs: inputs_lib.Inputs) -> tuple[dp_accounting.DpEvent, int]:
     limits = strategies.Participation(
       num_rounds, planned['min_separation'], planned['max_participations']
     )
-  seen = strategies.Participation(
+  observed = strategies.Participation(
     rounds, source['min_separation'], source['max_participations']
   )
   ran = log_participation.of_plan(
-    seen, rounds, limits, bool(planned and planned['broken'])
+    observed, rounds, limits, bool(planned and planned['broken'])
   )
-  # The strategy is for all rounds: who was in the first alone was in no later one.
+  # The strategy is for all planned rounds; nobody took part in those after the log.
   shown = strategies.Participation(
     num_rounds, ran.min_separation, ran.possible_participations
   )
-  alone = cast(mechanism_lib.Mechanism, mechanism)
-  return dataclasses.replace(alone, participation=shown).event, rounds
+  single = cast(mechanism_lib.Mechanism, mechanism)
+  return dataclasses.replace(single, participation=shown).event, rounds
 
 
-def _stopped(
+def _stopped_early(
   inputs: inputs_lib.Inputs,
   completed: int,
   spent: dp_accounting.DpEvent,
   planned: dp_accounting.DpEvent,
 ) -> Union[model.Stopped, msgspec.UnsetType]:
-  """What is said of a run that ended early; of others nothing."""
+  """A run that ended early; UNSET for other runs."""
   rounds = inputs.mechanism.participation.num_rounds
-  of_rounds, of_plan = math.inf, math.inf
+  spent_epsilon, full_epsilon = math.inf, math.inf
   if completed != rounds and inputs.mechanism.is_private:
-    of_rounds, of_plan = inputs.epsilon_of(spent), inputs.epsilon_of(planned)
-  if of_rounds >= of_plan * (1 - _SAME):  # As where rounds were drawn in advance.
+    spent_epsilon, full_epsilon = inputs.epsilon_of(spent), inputs.epsilon_of(planned)
+  # Equal if, for example, the rounds of each client were drawn in advance.
+  if spent_epsilon >= full_epsilon * (1 - _SAME):
     if inputs.rounds_fixed_by is not None:
       raise ValueError(
         f'rounds_fixed_by={inputs.rounds_fixed_by!r} is for a private run that ended '
@@ -446,35 +445,34 @@ def _stopped(
     inputs,
     rounds_completed=completed,
     rounds_planned=rounds,
-    epsilon_completed=of_rounds,
-    epsilon_planned=of_plan,
+    epsilon_completed=spent_epsilon,
+    epsilon_planned=full_epsilon,
   )
 
 
-def _ran(
+def _spent_in_ledger(
   inputs: inputs_lib.Inputs, ledger: ledger_lib.Ledger
 ) -> tuple[dp_accounting.DpEvent, dp_accounting.DpEvent, model.Run]:
-  """What rounds and attempts of a ledger spent, what all planned ones do, and what ran.
+  """Events of the ledger and of all planned rounds, with aborted attempts; the run.
 
-  Nothing of aborted attempts was released; but the server has a report of each client
-  whom noise of its own hides.
+  Nothing was released of aborted attempts. But where each client hides its report by
+  its own noise, the server has these reports, and they count.
   """
   mechanism, planned = inputs.mechanism, inputs.mechanism.event
   spent, attempts = ledger.total_event, ledger_lib.total_event(ledger.aborted)
   reported = sum(1 for each in ledger.aborted if each.cohort_reported)
   if mechanism.placement.is_of_client and reported:
-    # That of a client who has its first turn there.
+    # The event of a client that takes part for the first time in the attempt.
     attempts = dp_accounting.SelfComposedDpEvent(mechanism.round_events[0], reported)
-
   if not isinstance(attempts, dp_accounting.NoOpDpEvent):
     spent = events.simplify(dp_accounting.ComposedDpEvent([spent, attempts]))
     planned = events.simplify(dp_accounting.ComposedDpEvent([planned, attempts]))
   elif isinstance(planned, events.MixtureDpEvent):
-    # It is the one that was planned (`_check_ledger`), which has its strategy as well;
-    # or a bound that others have, too, and then no more is known.
-    known = isinstance(spent, events.MixtureDpEvent)
-    spent = planned if known else dataclasses.replace(planned, strategy=None)
-    planned = spent  # All of it is spent from the first round on.
+    # By `_check_ledger` it is the planned event, which has the strategy as well; or it
+    # is a bound that other mixtures have too, and then the strategy is not known.
+    is_mixture = isinstance(spent, events.MixtureDpEvent)
+    spent = planned if is_mixture else dataclasses.replace(planned, strategy=None)
+    planned = spent  # The first round spends all of it.
   norms: list[Any] = [entry.clip_norm for entry in ledger.entries]
   norms = [None] if None in norms else norms
   generators = dict.fromkeys(entry.noise_generator for entry in ledger.entries)
@@ -500,8 +498,7 @@ def _ran(
 def _canaries(
   inputs: inputs_lib.Inputs, guarantee: model.Guarantee, run: model.Run
 ) -> model.Canaries:
-  """What an attacker with canaries reached, beside what is guaranteed."""
-  found = canaries_lib.audit(
+  audit = canaries_lib.audit(
     cast(canaries_lib.Record, inputs.canary_record),
     delta=inputs.delta,
     planned_epsilon=cast(float, run.epsilon_planned),
@@ -510,17 +507,17 @@ def _canaries(
   claimed = cast(float, guarantee.epsilon)
   bounds = [
     model.CanaryBound.of(each, contradicts=each.epsilon > claimed)
-    for each in found.bounds
+    for each in audit.bounds
   ]
-  return model.Canaries.of(found, bounds=bounds)
+  return model.Canaries.of(audit, bounds=bounds)
 
 
-# What is imported stays the same; reading versions takes a third of a statement's time.
+# Cached, as reading versions takes a third of a statement's time.
 _version_of = functools.cache(importlib.metadata.version)
 
 
 def software() -> model.Software:
-  """What computes; the commit and what was modified, where they are known."""
+  """Versions of the software; commit and modified files where they are known."""
   return model.Software(
     **version.current().to_json(),
     dp_accounting=_version_of('dp-accounting'),
@@ -537,7 +534,7 @@ def _curves(
   accountant: Optional[str],
   run: Optional[model.Run],
 ) -> model.Curves:
-  """Points of a report's plots; infinite epsilons are left out."""
+  """The points of a report's plots, without infinite epsilons."""
   num_rounds, relation = mechanism.participation.num_rounds, mechanism.relation
   rounds = np.unique(np.linspace(0, num_rounds - 1, _POINTS).astype(int))
   completed, by = num_rounds if run is None else run.rounds_completed, accountants.EXACT
@@ -549,23 +546,23 @@ def _curves(
   spent: list[list[float]] = []
   aborted = run is not None and bool(run.aborted_attempts.count)
   if not mechanism.is_private or (mechanism.placement.is_of_client and aborted):
-    pass  # Without privacy, or if rounds alone do not say it.
+    pass  # Without privacy, or if aborted attempts spent privacy between rounds.
   elif mechanism.is_one_gaussian:
-    so_far = mechanism.noise_multipliers_so_far
+    multipliers = mechanism.noise_multipliers_so_far
     spent = [
-      [int(each) + 1, gaussian.epsilon_of(1 / float(so_far[each]), delta)]
+      [int(each) + 1, gaussian.epsilon_of(1 / float(multipliers[each]), delta)]
       for each in rounds[rounds < completed]
     ]
-  else:  # When the first group had its turns.
+  else:  # At the rounds in which the first group of clients takes part.
     limits = mechanism.limits
-    most = min(-(-completed // limits.min_separation), limits.possible_participations)
-    for turns in np.unique(np.linspace(1, most, _SAMPLED_POINTS).astype(int)):
+    last = min(-(-completed // limits.min_separation), limits.possible_participations)
+    for turns in np.unique(np.linspace(1, last, _SAMPLED_POINTS).astype(int)):
       of_turns = mechanism.event_of_turns(int(turns))
       epsilon = accountants.epsilon(of_turns, delta, by, relation)
       spent.append([(int(turns) - 1) * limits.min_separation + 1, epsilon])
   error: list[list[float]] = []
   correlation: list[list[float]] = []
-  if isinstance(mechanism, mechanism_lib.Mechanism):  # Parts each have their own.
+  if isinstance(mechanism, mechanism_lib.Mechanism):  # Each part would have its own.
     strategy = mechanism.strategy
     errors = error_multiplier(mechanism) * np.sqrt(strategy.per_query_error())
     error = [[int(each) + 1, float(errors[each])] for each in rounds]
@@ -587,7 +584,7 @@ def by_delta(
   relation: Relation,
   accountant: Optional[str],
 ) -> list[list[float]]:
-  """Epsilon over delta, around the one that is told."""
+  """Points of epsilon over delta, including `delta`."""
   name = accountant or accountants.tightest(event, relation)
   if accountants.ACCOUNTANTS[name].is_drawn:
     powers = np.linspace(math.log10(delta) - 1, -2, _DRAWN_DELTAS)
@@ -599,7 +596,7 @@ def by_delta(
   return [point for point in points if math.isfinite(point[1])]
 
 
-# Whether a ledger is one of the mechanism: each line is held against that planned.
+# Comparison of each line of a ledger with the line that the mechanism plans.
 
 
 def _check_ledger(
@@ -607,7 +604,7 @@ def _check_ledger(
   ledger: ledger_lib.Ledger,
   clip_norm: Optional[float] = None,
 ) -> None:
-  """Refuses a ledger whose rounds were not this mechanism's, under its schema."""
+  """Raises ValueError if rounds of a ledger are not the mechanism's, by its schema."""
   if not mechanism.is_sampled and mechanism.relation is not Relation.REPLACE_SPECIAL:
     raise ValueError(
       'ledgers of rounds without sampling hold events for zero-out adjacency; state '
@@ -616,28 +613,28 @@ def _check_ledger(
   if ledger.aborted and mechanism.is_sampled and mechanism.has_noise:
     raise ValueError(
       f'the ledger has an aborted attempt at round {ledger.aborted[0].round}, and '
-      'another one makes clients likelier to be in it than the sampling says. State '
+      'a second one makes clients likelier to be in it than the sampling says. State '
       'the mechanism with limits on participation, without sampling.'
     )
-  _compare(mechanism, ledger.entries, _planned(mechanism, clip_norm))
-  fewest = dict(mechanism.options).get(noises.MIN_CLIENTS)
+  _compare(mechanism, ledger.entries, _planned_lines(mechanism, clip_norm))
+  needed = dict(mechanism.options).get(noises.MIN_CLIENTS)
   for entry in ledger.entries:
     reported = entry.cohort_reported
-    if fewest is not None and (reported is None or reported < fewest):
+    if needed is not None and (reported is None or reported < needed):
       raise ValueError(
         f'round {entry.round} of the ledger was released with {reported} clients, and '
-        f'min_clients={fewest} counts the noise of as many. State the mechanism with '
+        f'min_clients={needed} counts the noise of as many. State the mechanism with '
         'as many clients as reported in every round, and the noise that they made.'
       )
 
 
 def _check_simulated(inputs: inputs_lib.Inputs) -> None:
-  """Refuses a ledger of other noise than a larger cohort's, or that states privacy."""
+  """Raises ValueError unless a ledger has a larger cohort's noise and no privacy."""
   mechanism, cohort = cast(Any, inputs.mechanism), inputs.simulated_cohort
   assert cohort is not None
   if mechanism.parts or inputs.ledger is None:
     raise ValueError(
-      'a larger cohort is simulated with one mechanism for all weights, and told by a '
+      'a larger cohort is simulated with one mechanism for all weights, and has a '
       'ledger; something was altered.'
     )
   line = {
@@ -654,16 +651,16 @@ def _check_simulated(inputs: inputs_lib.Inputs) -> None:
   _compare(mechanism, entries, iter([line] * len(entries)), remedy)
 
 
-def _planned(
+def _planned_lines(
   mechanism: joint_lib.AnyMechanism, clip_norm: Optional[float]
 ) -> Iterator[dict[str, Any]]:
-  """What the line of each round has by the mechanism."""
+  """Yields for each round the fields that the mechanism plans for its line."""
   line = {'parts': None, **mechanism.line(None)}
   del line['clip_norm']
   line |= _clip_norm(mechanism, clip_norm)
   if mechanism.has_noise and mechanism.is_private and mechanism.is_one_gaussian:
-    for so_far in mechanism.noise_multipliers_so_far:
-      yield {**line, 'effective_noise_multiplier': float(so_far)}
+    for multiplier in mechanism.noise_multipliers_so_far:
+      yield {**line, 'effective_noise_multiplier': float(multiplier)}
   else:
     for event in mechanism.round_events:
       yield {**line, 'dp_event': event} if mechanism.has_noise else line
@@ -672,7 +669,7 @@ def _planned(
 def _clip_norm(
   mechanism: joint_lib.AnyMechanism, clip_norm: Optional[float]
 ) -> dict[str, Any]:
-  """The clip norm of all lines, if it is stated and does not change."""
+  """The clip norm of all lines, if it is stated and constant."""
   if clip_norm is None or mechanism.clipped_count_stddev is not None:
     return {}
   return {'clip_norm': clip_norm}
@@ -684,11 +681,11 @@ def _compare(
   planned: Iterator[dict[str, Any]],
   remedy: str = _REMEDY,
 ) -> None:
-  """Refuses the first line that has something else than was planned."""
-  most = mechanism.participation.num_rounds
-  if not 0 < len(entries) <= most:
+  """Raises ValueError for the first line that differs from the planned one."""
+  num_rounds = mechanism.participation.num_rounds
+  if not 0 < len(entries) <= num_rounds:
     raise ValueError(
-      f'the ledger lists {len(entries)} rounds; the mechanism is for 1 to {most}.'
+      f'the ledger lists {len(entries)} rounds; the mechanism is for 1 to {num_rounds}.'
     )
   for entry, line in zip(entries, planned):
     for name, value in line.items():
@@ -702,19 +699,19 @@ def _compare(
 
 
 def _is_as_planned(name: str, stated: Any, planned: Any) -> bool:
-  """Whether a field is as planned, but for round-off in what rounds compose to."""
+  """Whether a field is as planned, up to round-off in composed noise multipliers."""
   if name == 'effective_noise_multiplier':
     return stated is not None and planned * _BELOW <= stated <= planned * _ABOVE
   if name != 'dp_event':
     return bool(stated == planned)
-  # Ledgers of old had bounds in place of mixtures.
-  as_written = (planned, events.with_bounds(planned))
-  written = events.to_json(stated)
-  return any(_is_same_event(written, events.to_json(each)) for each in as_written)
+  # Older ledgers have bounds instead of mixtures.
+  accepted = (planned, events.with_bounds(planned))
+  stated_json = events.to_json(stated)
+  return any(_is_same_event(stated_json, events.to_json(each)) for each in accepted)
 
 
 def _is_same_event(stated: Any, planned: Any, name: str = '') -> bool:
-  """Whether a written event is another, but for round-off in its noise multiplier."""
+  """Whether two JSON events are equal, up to round-off in the noise multiplier."""
   if isinstance(planned, dict) and isinstance(stated, dict):
     return set(stated) == set(planned) and all(
       _is_same_event(stated[key], value, key) for key, value in planned.items()

@@ -1,6 +1,6 @@
-"""What reports and programs call accountants, noises, placements of noise and schemes.
+"""Texts on accountants, noises, placements of noise and schemes, for all programs.
 
-What is said of each, by name, stands in `templates/terms.j2` and `schemes.j2`.
+The texts are in `templates/terms.j2` and `templates/schemes.j2`, by name.
 """
 
 import functools
@@ -15,7 +15,7 @@ from tff_dp_aggregators.accounting.accountants import monte_carlo
 
 
 def environment(package: str, **options: Any) -> jinja2.Environment:
-  """Templates of 'reports' or 'planning', in which all names have to be known."""
+  """The templates of 'reports' or 'planning'; undefined names are errors."""
   return jinja2.Environment(
     loader=jinja2.PackageLoader(f'tff_dp_aggregators.accounting.{package}'),
     undefined=jinja2.StrictUndefined,
@@ -27,29 +27,29 @@ def environment(package: str, **options: Any) -> jinja2.Environment:
 
 @functools.cache
 def sentences(name: str) -> Any:
-  """What a template of plain text has, as attributes: texts, tables and macros."""
+  """A plain-text template with its texts, tables and macros as attributes."""
   templates = environment('reports')
   templates.globals['monte_carlo'] = monte_carlo
   return templates.get_template(name).module
 
 
 def in_a_line(text: Any) -> str:
-  """What a macro says, whose sentences stand in lines of their own."""
+  """Joins the lines of a macro's text."""
   return ' '.join(str(text).split())
 
 
 class AccountantTerms(NamedTuple):
-  """What is said of an accountant."""
+  """Texts on an accountant."""
 
-  what: str  # What its epsilon is: exact or a bound, numerical or not; the citation.
+  what: str  # Whether its epsilon is exact or a bound, or numerical, with citation.
   keeps: str  # What it keeps of a mechanism, beginning with the name.
   title: str  # The method in a few words.
-  # The same where the sensitivity, by which the event is made, is known by a bound.
+  # The same if the sensitivity in the event is an upper bound.
   what_of_bound: Optional[str] = None
   keeps_of_bound: Optional[str] = None
 
   def of_sensitivity(self, known_by: str) -> 'AccountantTerms':
-    """With the words for a sensitivity that is known so: 'exact' or 'bound'."""
+    """The texts for a sensitivity that is 'exact' or a 'bound'."""
     if known_by == 'exact':
       return self
     return self._replace(
@@ -58,48 +58,48 @@ class AccountantTerms(NamedTuple):
 
 
 class OptionTerms(NamedTuple):
-  """What is said of a number that noise or its placement takes."""
+  """Texts on a numeric option of a noise or of its placement."""
 
-  help: str  # What it is and its default, to stand after 'For skellam: '.
+  help: str  # Meaning and default, to follow 'For skellam: '.
   title: str
   meaning: str
 
 
 class PlacementTerms(NamedTuple):
-  """What is said of a place where noise is made."""
+  """Texts on a place where noise is made."""
 
-  help: str  # What that is, for the help of `--noise_site`.
+  help: str  # For the help of `--noise_site`.
   setting: str  # Who has to be trusted with what.
   outputs: str  # What the adversary sees.
-  privacy: str = ''  # Of differential privacy, if it is not that of the server's noise.
+  privacy: str = ''  # 'local', 'distributed', or '' if the server makes the noise.
 
 
 _WORDS = sentences('terms.j2')
-ACCOUNTANTS = {k: AccountantTerms(**said) for k, said in _WORDS.accountants.items()}
-OPTIONS = {name: OptionTerms(**said) for name, said in _WORDS.options.items()}
-PLACEMENTS = {name: PlacementTerms(**said) for name, said in _WORDS.placements.items()}
-# Accountants whose epsilons a report lists beside that of another one, where they read
-# the event, by its name; zCDP says nothing of samples.
+ACCOUNTANTS = {k: AccountantTerms(**each) for k, each in _WORDS.accountants.items()}
+OPTIONS = {name: OptionTerms(**each) for name, each in _WORDS.options.items()}
+PLACEMENTS = {name: PlacementTerms(**each) for name, each in _WORDS.placements.items()}
+# Accountants whose epsilons a report lists beside that of the accountant in the key, if
+# they can read the event; zCDP cannot read sampled events.
 BESIDE = {'pld': (accountants.QUICK_BOUND,), 'monte_carlo': ()}
 BESIDE_OTHERS = (accountants.EXACT, accountants.QUICK_BOUND, 'zcdp')
-# Those that every guarantee has a field `epsilon_<name>` for.
+# Accountants for which every guarantee has a field `epsilon_<name>`.
 IN_GUARANTEE = (accountants.EXACT, 'pld', accountants.QUICK_BOUND, 'zcdp')
 
 
 def of_accountant(name: str) -> AccountantTerms:
-  """What is said of an accountant; its name, if it was registered from outside."""
+  """The texts on an accountant; its name, if it was registered from outside."""
   return ACCOUNTANTS.get(name) or AccountantTerms(f'by {name}', name, name)
 
 
-def label(name: str, other: Optional[accountants.Instead]) -> str:
-  """An accountant's name for a table, with whose bound it states if not its own."""
-  if other is None:
+def label(name: str, instead: Optional[accountants.Instead]) -> str:
+  """An accountant's name for a table, with the one whose bound it states, if any."""
+  if instead is None:
     return name
-  return f"{name} ({other.accountant}'s bound, as {other.reason})"
+  return f"{name} ({instead.accountant}'s bound, as {instead.reason})"
 
 
 def describe(option: str) -> str:
-  """What is said of an option of noise or its placement, for the help of its flag."""
+  """The help of the flag for an option of a noise or of its placement."""
   return f'For {noises.having(option, " and ")}: {OPTIONS[option].help}.'
 
 
@@ -107,22 +107,22 @@ def describe(option: str) -> str:
 
 
 def assumption(schema: sampling.Schema) -> str:
-  """What is assumed, for the statement and as a fact of the report."""
-  return _of_scheme('assumption', sampling.of(schema))
+  """The assumptions of a scheme, for the statement and as a fact of the report."""
+  return _scheme_text('assumption', sampling.of(schema))
 
 
 def sentence(schema: sampling.Schema) -> str:
-  """What is assumed, for the report's list of assumptions."""
-  return _of_scheme('sentence', sampling.of(schema))
+  """The assumptions of a scheme, for the report's list of assumptions."""
+  return _scheme_text('sentence', sampling.of(schema))
 
 
 def heading(schema: sampling.Schema) -> str:
-  """What the rows of a comparison under a scheme assume, and what epsilon is for."""
-  return _of_scheme('heading', sampling.of(schema))
+  """The assumptions and the epsilon of rows of a comparison under a scheme."""
+  return _scheme_text('heading', sampling.of(schema))
 
 
 def enforced_by(schedule: sampling.Schedule) -> str:
-  """What makes sure that a schedule keeps its scheme."""
+  """The text on what enforces the scheme of a schedule."""
   way, scheme = 'own', None
   if isinstance(schedule, sampling.Replay):
     way, scheme = 'replay', sampling.of(schedule.schema)
@@ -130,8 +130,8 @@ def enforced_by(schedule: sampling.Schedule) -> str:
     way, scheme = 'sampled', schedule.sampling
   elif type(schedule) in (sampling.RandomEligible, sampling.ShuffledEpochs):
     way = 'limits'
-  return _of_scheme('enforced_by', type(schedule).__name__, scheme, way)
+  return _scheme_text('enforced_by', type(schedule).__name__, scheme, way)
 
 
-def _of_scheme(macro: str, *about: object) -> str:
+def _scheme_text(macro: str, *about: object) -> str:
   return in_a_line(getattr(sentences('schemes.j2'), macro)(*about))

@@ -1,17 +1,17 @@
-"""Computing a report again, to find any difference.
+"""Verifies a report by computing it again and comparing.
 
-`verify` holds a report against the JSON schema, reads the files that it lists again,
-builds the statement again from its inputs, and compares all of it, as well as what the
-command in it leads to. Where epsilon is one of the exact curve, privacy loss
-distributions, which share no code with it, have to come to the same.
+`verify` checks a report against the JSON schema, reads the files that it lists, builds
+the statement again from its inputs, and compares all of it with the report, as well as
+with the result of the report's command. If epsilon is that of the exact curve, privacy
+loss distributions, which share no code with it, have to give the same.
 
-What can be changed without being found: texts that people wrote, which are what
-enforces limits and where the noise comes from, if neither a run's configuration nor the
-command has them; how a run without privacy was simulated, if its configuration is not
-among its files; names of weights of a part that fit its patterns; where a file was, if
-it is not there any more; digits beyond the ninth; the command, if it leads to the same
-or is taken away; and software, of which the result has a note. And whoever changes
-inputs and results together has written another report, which is right for what it says.
+Changes of the following are not found: texts that people wrote, which are what enforces
+limits and where the noise comes from, if neither a run's configuration nor the command
+has them; how a run without privacy was simulated, if its configuration is not among its
+files; names of weights of a part that match its patterns; the path of a file that does
+not exist any more; digits after the ninth; the command, if it gives the same result or
+is removed; and software, on which the result has a note. If inputs and results are
+changed consistently, the report is another one, which is correct for these inputs.
 """
 
 import contextlib
@@ -44,66 +44,65 @@ from tff_dp_aggregators.base import messages
 from tff_dp_aggregators.base import strict_json
 from tff_dp_aggregators.base import version
 
-# Numbers may differ by so much, relative: another machine's last digits.
-_TOLERANCE = 1e-9
-# Makes a statement of the arguments of the report program; files that they name are
-# where the second argument says, to which it gives each path and whether that is of a
-# run directory. Raises ValueError or OSError if the program would refuse them.
+_TOLERANCE = 1e-9  # Relative; the last digits of numbers depend on the machine.
+# Makes a statement from arguments of the report program. The second argument locates
+# files: it gets a path and whether that is a run directory. Raises ValueError or
+# OSError if the program would refuse the arguments.
 StatementOf = Callable[[Sequence[str], Callable[[str, bool], str]], dict[str, Any]]
-# Strategies that were optimised on another machine give figures this close.
-_ALIKE = 1e-6
+_STRATEGY_TOLERANCE = 1e-6  # If a strategy was optimised on another machine.
 _OTHER_STRATEGY = (
   'the command finds a strategy that is not the same to the last bit, as another '
   'machine or version may; figures were compared to six digits'
 )
-# What may be anything: software, of which the result has notes; and, in what a command
-# leads to, curves, places of files that moved, and strategies that were found anew.
+# Fields that are not compared: software, on which the result has notes, and, if the
+# command optimises a strategy again, what depends on its last bits.
 _SOFTWARE = frozenset({'software'})
-_IF_FOUND_ANEW = frozenset({'strategy', 'strategy_checksum', 'event'})
-# Texts that a report has from elsewhere where a command says nothing of them.
-_FREE = (
+_OF_STRATEGY = frozenset({'strategy', 'strategy_checksum', 'event'})
+# Texts that are taken from the report if the command gives one of the listed values.
+_TEXTS_OF_REPORT = (
   ('participation', 'enforced_by', (inputs_lib.NOT_STATED,)),
   ('participation', 'cap_enforced_by', (inputs_lib.NOT_STATED, None)),
   ('mechanism', 'noise_source', (inputs_lib.Inputs.noise_source,)),
 )
-# What commands of reports began with before the program had a name.
+# The beginning of commands in reports from before the program had a name.
 _OLD_PROGRAM = 'python -m tff_dp_aggregators.accounting.report '
 _OLD_FLAG = re.compile(rf'(?<= --)({"|".join(messages.RENAMED)})(?==)')
-# What to do about a report of before that lacks something.
+# Remedies for fields that reports of earlier releases lack.
 _IF_MISSING = {
   'stopped': ': the run ended early, and epsilon is that of all planned rounds unless '
   '--rounds_fixed_by says what fixed their number; make the report again'
 }
-# Differences that are shown first, as others follow from them, and that are counted.
+# Differences of inputs are shown first, as others follow; of curves only one is shown.
 _LED_TO = 'verification.command leads to something else: '
 _OF_INPUTS = re.compile(rf'({_LED_TO})?(parts\[\d+\]\.)*verification\.(inputs|files)')
-_OF_A_CURVE = re.compile(r'(parts\[\d+\]\.)*curves\.')
-# An accountant that shares no code with the exact one has to come to the same, at most
-# so far above it, relative above 1; for smaller deltas, and other mu, it is a bound.
+_OF_CURVES = re.compile(r'(parts\[\d+\]\.)*curves\.')
+# An accountant that shares no code with the exact one has to give the same epsilon, up
+# to `_AGREEMENT` above it, relative above 1. For smaller deltas or other mu, it is only
+# an upper bound.
 _OTHER_METHOD, _AGREEMENT = 'pld', 1e-3
 _MIN_MU, _MAX_MU, _MIN_DELTA = 0.1, 10.0, 1e-13
-# Reports whose commands are being followed; each may name others.
+# Reports that are being verified; the command of each may name other reports.
 _being_verified: list[str] = []
 
 
 @dataclasses.dataclass(frozen=True)
 class Result:
-  """What verifying a report found."""
+  """The result of verifying a report."""
 
-  # A line for each, naming the field and both values; none if the report is right.
+  # A line for each, with the field and both values; none if the report is correct.
   differences: tuple[str, ...]
-  notes: tuple[str, ...]  # Such as other versions of the software.
+  notes: tuple[str, ...]  # Such as on other versions of the software.
 
   @property
   def ok(self) -> bool:
-    """Whether the report is right."""
+    """Whether the report is correct."""
     return not self.differences
 
   @property
   def text(self) -> str:
-    """The result for people."""
+    """The result as text."""
     lines = [f'note: {messages.visible(note)}' for note in self.notes]
-    of_curves = [each for each in self.differences if _OF_A_CURVE.match(each)][1:]
+    of_curves = [each for each in self.differences if _OF_CURVES.match(each)][1:]
     shown = [each for each in self.differences if each not in of_curves]
     lines += [f'difference: {messages.visible(each)}' for each in shown]
     if of_curves:
@@ -122,7 +121,7 @@ class Result:
 def verify(path: str, statement_of: Optional[StatementOf] = None) -> Result:
   """Computes a JSON report again and compares.
 
-  Files it was made from are looked for where it says, and else beside the report.
+  Files are looked for at the paths in the report, and otherwise beside the report.
   `statement_of` is `programs.report.statement_of`. Without it the report's command is
   not checked, and a note says so.
   """
@@ -148,24 +147,24 @@ def _verify(path: str, statement_of: Optional[StatementOf]) -> Result:
   wrong_files = list(dict.fromkeys(_wrong_files(report, folder)))
   try:
     again = _build_again(report, folder)
-    other = _by_another_method(again)
+    other_epsilon = _by_another_method(again)
     again = json.loads(json.dumps(again))
     notes = [
       *_notes_on_files_beside(report, folder),
       *_notes_on_software(report.get('software'), again.get('software')),
     ]
     differences = [*wrong_files, *_differences(report, again)]
-    of_command, more = _check_command(
+    of_command, more_notes = _check_command(
       report, lambda path: find(path, folder), statement_of
     )
-  except Exception as e:  # What is no report of ours may lead to anything.
+  except Exception as e:  # Inputs from a file may cause any error.
     failure = f'it cannot be computed again: {type(e).__name__}: {e}'
-    # A wrong file is the reason, and no second difference.
+    # A wrong file is the reason, so both are one difference.
     return Result(('; so '.join((*wrong_files, failure)),), ())
-  # What the command leads to as well is listed once.
+  # Differences that the command leads to as well are listed once.
   known = {f'{_LED_TO}{each}' for each in differences}
   differences += [each for each in of_command if each not in known]
-  notes += more
+  notes += more_notes
   entry = accountants.ACCOUNTANTS.get(again['guarantee'].get('accountant'))
   if differences and entry is not None and entry.is_drawn:
     notes.append(
@@ -173,20 +172,20 @@ def _verify(path: str, statement_of: Optional[StatementOf]) -> Result:
       'to round-off; where that decides, a figure is a step of 0.2% beside the one of '
       'another processor, which is as right'
     )
-  if other is not None:
+  if other_epsilon is not None:
     method = terms.of_accountant(_OTHER_METHOD).title
-    notes.append(f'{method}, another method, give epsilon = {other!r}')
+    notes.append(f'{method}, another method, give epsilon = {other_epsilon!r}')
     stated = again['guarantee']['epsilon']
-    if not 0 <= other - stated <= _AGREEMENT * max(1.0, stated):
+    if not 0 <= other_epsilon - stated <= _AGREEMENT * max(1.0, stated):
       differences.append(
-        f'guarantee.epsilon is {stated!r}, by another method {other!r}'
+        f'guarantee.epsilon is {stated!r}, by another method {other_epsilon!r}'
       )
   differences.sort(key=lambda each: not _OF_INPUTS.match(each))
   return Result(tuple(differences), tuple(notes))
 
 
 def _read(path: str) -> dict[str, Any]:
-  """A report as this release writes it."""
+  """Reads a report and brings it up to date with this release."""
   with open(path, encoding='utf-8') as file:
     try:
       report = strict_json.loads(file.read())
@@ -202,14 +201,14 @@ def _read(path: str) -> dict[str, Any]:
       f'{path} is not a privacy report of this package in version {model.VERSION}, but '
       f'in {stated.get("version")!r}.'
     )
-  # The schema tells what is no report of any release.
+  # Validation against the schema reports what is no report of any release.
   with contextlib.suppress(AttributeError, KeyError, TypeError):
     _bring_up_to_date(report)
   return report
 
 
 def _bring_up_to_date(report: dict[str, Any]) -> None:
-  """Adds what came after a report was made: options, names of program and flags."""
+  """Adds what a report of an earlier release lacks, and renames program and flags."""
   mechanism, parts = report['mechanism'], report.get('parts') or ()
   stated = report['verification'] or {}
   if (stated.get('command') or '').startswith(_OLD_PROGRAM):
@@ -217,12 +216,12 @@ def _bring_up_to_date(report: dict[str, Any]) -> None:
       lambda old: messages.RENAMED[old[0]], stated['command'][len(_OLD_PROGRAM) - 1 :]
     )
     stated['command'] = sources.PROGRAM + arguments
-  of_all = [mechanism or {}, *(mechanism or {}).get('parts', ())]
-  of_one = [each for each in of_all if 'strategy' in each]
-  for each in of_one:
+  mechanisms = [mechanism or {}, *(mechanism or {}).get('parts', ())]
+  single = [each for each in mechanisms if 'strategy' in each]
+  for each in single:
     for name in (*mechanism_lib.options(), noises.SERVER_NOISE):
       each.setdefault(name, None)
-  if parts or of_one:
+  if parts or single:
     report.setdefault('warnings', [])
     report.setdefault('other_releases' if parts else 'nbafl', [] if parts else None)
   provenance, names = report.get('provenance'), ('mechanism', 'noise_multiplier')
@@ -234,30 +233,30 @@ def _bring_up_to_date(report: dict[str, Any]) -> None:
 
 
 def _wrong_files(report: dict[str, Any], folder: str) -> Iterator[str]:
-  """Which files are missing, or not those that the report was made of."""
+  """Yields a line for each file that is missing or was changed."""
   for part in report.get('parts') or ():
     yield from _wrong_files(part, folder)
   for stated in (report['verification'] or {}).get('files', ()):
-    what = f'the {stated["role"]} {stated["path"]!r}'
+    name = f'the {stated["role"]} {stated["path"]!r}'
     try:
       found = sources.file_of(stated['role'], find(stated['path'], folder))['sha256']
     except FileNotFoundError:
       yield (
-        f'{what} is missing; it is looked for from the current directory and beside '
+        f'{name} is missing; it is looked for from the current directory and beside '
         'the report'
       )
     except (OSError, ValueError) as e:
-      yield f'{what} cannot be read: {e}'
+      yield f'{name} cannot be read: {e}'
     else:
       if found != stated['sha256']:
         yield (
-          f'{what} is not the file that the report was made of: its sha256 is {found}, '
+          f'{name} is not the file that the report was made of: its sha256 is {found}, '
           f'the report has {stated["sha256"]}'
         )
 
 
 def _by_another_method(statement: dict[str, Any]) -> Optional[float]:
-  """Epsilon by `_OTHER_METHOD`, where it can say it."""
+  """Epsilon by `_OTHER_METHOD`; `None` if that is not expected to agree."""
   guarantee = statement['guarantee']
   if guarantee.get('accountant') != accountants.EXACT or guarantee['gdp_mu'] is None:
     return None
@@ -269,13 +268,12 @@ def _by_another_method(statement: dict[str, Any]) -> Optional[float]:
 
 
 def _build_again(report: dict[str, Any], folder: str) -> dict[str, Any]:
-  """The statement of what a report says that it was made of, from its files."""
   stated = report['verification']
-  if stated is None:  # Without privacy, and of no run.
+  if stated is None:  # Without privacy, and not of a run.
     return statement_lib.build_without_privacy(
       inputs_lib.WithoutPrivacy(report['simulation'])
     )
-  if nbafl_report.is_one(report):
+  if nbafl_report.is_plan(report):
     plan = nbafl.Nbafl(**stated['inputs']['plan'])
     return statement_lib.build_nbafl(plan, command=stated['command'])
   if report.get('parts'):
@@ -294,7 +292,7 @@ def _build_again(report: dict[str, Any], folder: str) -> dict[str, Any]:
     )
   roles = [file['role'] for file in stated['files']]
   if not set(roles) <= set(sources.ROLES) or len(set(roles)) < len(roles):
-    # A run's configuration that is called otherwise would not be read.
+    # A configuration with another role would not be read.
     raise ValueError(
       f'a report rests on at most one file of each role, {", ".join(sources.ROLES)}; '
       f'this one says {", ".join(map(str, roles))}.'
@@ -310,12 +308,12 @@ def _build_again(report: dict[str, Any], folder: str) -> dict[str, Any]:
 
 
 def _of_run(report: dict[str, Any], run_dir: str, with_curves: bool) -> dict[str, Any]:
-  """The statement of a run directory, with its files named as a report does."""
+  """Builds the statement of a run directory, with paths of files as in a report."""
   stated = report['verification']
 
   def as_stated(files: Sequence[dict[str, Any]]) -> tuple[dict[str, Any], ...]:
-    # Whoever reads the report reads those that it names, such as the ledger for whether
-    # noise is shared; `_wrong_files` has looked whether they are what it says.
+    # Files are read at the paths in the report, such as the ledger to see whether noise
+    # is shared; `_wrong_files` has compared their checksums.
     named = {(file['role'], file['sha256']): file for file in stated['files']}
     return tuple(named.get((each['role'], each['sha256']), each) for each in files)
 
@@ -325,24 +323,24 @@ def _of_run(report: dict[str, Any], run_dir: str, with_curves: bool) -> dict[str
       dataclasses.replace(without, files=as_stated(without.files))
     )
   fixed_by = report.get('stopped', {}).get('rounds_fixed_by')
-  found = sources.from_run_dir(run_dir, stated['inputs']['accountant'], fixed_by)
-  files = as_stated(found.files)
-  command = stated['command'] if files != found.files else found.command
-  found = dataclasses.replace(found, files=files, command=command)
-  return statement_lib.build(found, with_curves=with_curves)
+  inputs = sources.from_run_dir(run_dir, stated['inputs']['accountant'], fixed_by)
+  files = as_stated(inputs.files)
+  command = stated['command'] if files != inputs.files else inputs.command
+  inputs = dataclasses.replace(inputs, files=files, command=command)
+  return statement_lib.build(inputs, with_curves=with_curves)
 
 
 def _of_plan(report: dict[str, Any], paths: dict[str, str]) -> inputs_lib.Inputs:
-  """What a report of no run directory was made of."""
-  inputs, said = report['verification']['inputs'], report['participation']
+  """The inputs of a report that is not of a run directory."""
+  inputs, participation = report['verification']['inputs'], report['participation']
   stored = inputs['mechanism']
   strategy = None
   if inputs['strategy'] is not None:
     strategy = joint_mechanism.strategy_from_json(stored, inputs['strategy'])
   if 'strategy' in paths:
-    path, within = paths['strategy'], strategy
+    path, reported = paths['strategy'], strategy
     strategy = joint_mechanism.load_strategy(stored, path)
-    if within is not None and within.checksum != strategy.checksum:
+    if reported is not None and reported.checksum != strategy.checksum:
       raise ValueError(f'the strategy in the report is not that of {path}.')
   names = ('delta', 'target_epsilon', 'found', 'accountant', 'clip_norm')
   plan = inputs_lib.Inputs(
@@ -352,7 +350,7 @@ def _of_plan(report: dict[str, Any], paths: dict[str, str]) -> inputs_lib.Inputs
     target_rho=inputs.get('target_rho'),
     **{name: inputs[name] for name in names},
   )
-  log, source = None, said['source'] or {}
+  log, source = None, participation['source'] or {}
   if 'round_log' in paths:
     limits = source.get('planned')
     if limits:
@@ -362,25 +360,25 @@ def _of_plan(report: dict[str, Any], paths: dict[str, str]) -> inputs_lib.Inputs
     log = sources.from_round_log(paths['round_log'], planned=limits, **arguments)
   return dataclasses.replace(
     sources.from_plan(plan, ledger=paths.get('ledger'), round_log=log),
-    enforced_by=said['enforced_by'],
-    cap_enforced_by=said['cap_enforced_by'],
+    enforced_by=participation['enforced_by'],
+    cap_enforced_by=participation['cap_enforced_by'],
     noise_source=report['mechanism']['noise_source'],
     command=report['verification']['command'],
   )
 
 
 def find(path: str, folder: str) -> str:
-  """Where a file of a report is: where it was, or else beside the report."""
+  """Returns the path of a report's file: the stated one, or one beside the report."""
   beside = os.path.join(folder, os.path.basename(path))
-  found = path if os.path.exists(path) or not os.path.exists(beside) else beside
-  # A pipe or a device may never end, and reading it may do something.
-  if os.path.exists(found) and not os.path.isfile(found):
-    raise ValueError(f'{found!r}, which the report names, is no regular file.')
-  return found
+  located = path if os.path.exists(path) or not os.path.exists(beside) else beside
+  # A pipe or a device may never end, and reading it may have side effects.
+  if os.path.exists(located) and not os.path.isfile(located):
+    raise ValueError(f'{located!r}, which the report names, is no regular file.')
+  return located
 
 
 def _notes_on_files_beside(report: dict[str, Any], folder: str) -> Iterator[str]:
-  """Which files beside the report are not its own, which are where it says."""
+  """Yields notes on files beside the report that only share the name of its files."""
   for stated in (report['verification'] or {}).get('files', ()):
     role, path = stated['role'], stated['path']
     beside = os.path.join(folder, os.path.basename(path))
@@ -398,17 +396,17 @@ def _notes_on_files_beside(report: dict[str, Any], folder: str) -> Iterator[str]
       )
 
 
-def _notes_on_software(stated: Any, found: Any) -> Iterator[str]:
-  if found is None:  # Nothing was computed: there is no privacy.
+def _notes_on_software(stated: Any, computed: Any) -> Iterator[str]:
+  if computed is None:  # Without privacy nothing is computed.
     return
-  theirs, ours = version.in_words(stated), version.in_words(found)
+  theirs, ours = version.in_words(stated), version.in_words(computed)
   for name in dict.fromkeys([*theirs, *ours]):
     if theirs.get(name) != ours.get(name):
-      made, again = (
+      then, now = (
         f'with {name} {words[name]}' if name in words else f'without {name}'
         for words in (theirs, ours)
       )
-      yield f'the report was made {made}, verified {again}'
+      yield f'the report was made {then}, verified {now}'
   if stated.get('modified') is True:
     yield 'files of the package had been changed when the report was made'
 
@@ -416,11 +414,11 @@ def _notes_on_software(stated: Any, found: Any) -> Iterator[str]:
 def statement_of_report(
   path: str, statement_of: Optional[StatementOf] = None
 ) -> dict[str, Any]:
-  """A JSON report that is right, with its files where they are found."""
+  """Returns a JSON report that is correct, with the paths at which its files are."""
   result = verify(path, statement_of)
   if not result.ok:
-    more = len(result.differences) - 1
-    others = f' (and {more} more)' if more else ''
+    num_more = len(result.differences) - 1
+    others = f' (and {num_more} more)' if num_more else ''
     raise ValueError(
       f'{path} is not what is computed from its inputs: {result.differences[0]}'
       f'{others}; --verify={path} shows all.'
@@ -431,12 +429,12 @@ def statement_of_report(
 
 
 def _located(statement: dict[str, Any], folder: str) -> dict[str, Any]:
-  """The statement, with files named as they are found from here."""
+  """The statement with the paths at which its files are found."""
   stated = statement['verification']
   if stated is None:
     return statement
   files = [{**file, 'path': find(file['path'], folder)} for file in stated['files']]
-  # The command was right where the files were.
+  # The command is valid only with the stated paths.
   command = stated['command'] if files == stated['files'] else None
   located: dict[str, Any] = {
     'verification': {**stated, 'files': files, 'command': command}
@@ -446,7 +444,7 @@ def _located(statement: dict[str, Any], folder: str) -> dict[str, Any]:
   return {**statement, **located}
 
 
-# Where two statements differ.
+# Comparison of statements.
 
 
 def _differences(
@@ -456,7 +454,7 @@ def _differences(
   skipped: frozenset[str] = _SOFTWARE,
   tolerance: float = _TOLERANCE,
 ) -> Iterator[str]:
-  """One line for each value that is not the same, naming it and both values."""
+  """Yields a line for each value that differs, with its name and both values."""
   if isinstance(stated, dict) and isinstance(found, dict):
     for key in dict.fromkeys([*stated, *found]):
       inner = f'{name}.{key}' if name else key
@@ -464,7 +462,7 @@ def _differences(
         continue
       if key in stated and key in found:
         yield from _differences(stated[key], found[key], inner, skipped, tolerance)
-      # `None` are options of a kind of strategy that came later.
+      # Options of kinds of strategies that were added later are `None`.
       elif key not in mechanism_lib.options() or {**stated, **found}[key] is not None:
         where = 'not computed here'
         if key not in stated:
@@ -480,13 +478,13 @@ def _differences(
     yield f'{name} is {stated!r}, computed {found!r}'
 
 
-def _same(stated: Any, found: Any, tolerance: float) -> bool:
+def _same(stated: Any, computed: Any, tolerance: float) -> bool:
   numbers = (int, float)
-  if isinstance(stated, bool) or isinstance(found, bool):
-    return stated is found
-  if isinstance(stated, numbers) and isinstance(found, numbers):
-    return math.isclose(stated, found, rel_tol=tolerance, abs_tol=1e-300)
-  return bool(stated == found) and type(stated) is type(found)
+  if isinstance(stated, bool) or isinstance(computed, bool):
+    return stated is computed
+  if isinstance(stated, numbers) and isinstance(computed, numbers):
+    return math.isclose(stated, computed, rel_tol=tolerance, abs_tol=1e-300)
+  return bool(stated == computed) and type(stated) is type(computed)
 
 
 def _check_command(
@@ -494,7 +492,7 @@ def _check_command(
   find: Callable[[str], str],
   statement_of: Optional[StatementOf],
 ) -> tuple[list[str], list[str]]:
-  """Differences and notes from doing what the command in a report says."""
+  """Returns differences and notes from executing the command in a report."""
   command = (report['verification'] or {}).get('command')
   if command is None:
     if report['mechanism'] is None:
@@ -507,42 +505,41 @@ def _check_command(
   moved = []
 
   def locate(path: str, is_run_dir: bool) -> str:
-    """Where a file or a run directory is."""
     if is_run_dir:
       config = find(os.path.join(path, 'config.json'))
-      place = path if os.path.dirname(config) == path else os.path.dirname(config)
+      located = path if os.path.dirname(config) == path else os.path.dirname(config)
     else:
-      place = find(path)
-    if place != path and os.path.normpath(place or '.') != os.path.normpath(path):
+      located = find(path)
+    if located != path and os.path.normpath(located or '.') != os.path.normpath(path):
       moved.append(path)
-    return place or '.'
+    return located or '.'
 
   try:
     words = shlex.split(command)
     if words[:1] != [sources.PROGRAM] or command != sources.command_of(words[1:]):
       raise ValueError(f'{command!r} is no command of {sources.PROGRAM}.')
-    led_to = statement_of(words[1:], locate)
-  except Exception as e:  # A text from a file may lead to anything.
+    result = statement_of(words[1:], locate)
+  except Exception as e:  # A command from a file may cause any error.
     return [f'verification.command does not work: {type(e).__name__}: {e}'], []
-  led_to['verification']['command'] = command
-  for (_, stated), (_, run) in zip(model.runs(report), model.runs(led_to)):
-    for group, field, texts in _FREE if run.get('participation') else ():
+  result['verification']['command'] = command
+  for (_, stated), (_, run) in zip(model.runs(report), model.runs(result)):
+    for group, field, texts in _TEXTS_OF_REPORT if run.get('participation') else ():
       if run[group][field] in texts and stated.get(group):
         run[group][field] = stated[group][field]
         run['provenance'][field] = stated['provenance'][field]
   skipped = (
     _SOFTWARE | {'curves', 'with_curves'} | ({'path', 'command'} if moved else set())
   )
-  # Another machine may have optimised strategies otherwise in their last bits.
+  # Strategies that another machine optimised may differ in their last bits.
   of_report, of_command = (
     [(run['mechanism'] or {}).get('strategy_checksum') for _, run in model.runs(each)]
-    for each in (report, led_to)
+    for each in (report, result)
   )
-  is_other = of_report != of_command
-  if is_other:
-    skipped |= _IF_FOUND_ANEW
-  tolerance = _ALIKE if is_other else _TOLERANCE
+  is_other_strategy = of_report != of_command
+  if is_other_strategy:
+    skipped |= _OF_STRATEGY
+  tolerance = _STRATEGY_TOLERANCE if is_other_strategy else _TOLERANCE
   differences = [
-    f'{_LED_TO}{each}' for each in _differences(report, led_to, '', skipped, tolerance)
+    f'{_LED_TO}{each}' for each in _differences(report, result, '', skipped, tolerance)
   ]
-  return differences, [_OTHER_STRATEGY] if is_other else []
+  return differences, [_OTHER_STRATEGY] if is_other_strategy else []
