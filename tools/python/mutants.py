@@ -282,8 +282,8 @@ MUTANTS = (
   Mutant(
     'masses of a privacy loss are rounded down',
     'accounting/accountants/pld.py',
-    'first = math.floor((how.least - displaced) / interval) - 1',
-    'first = math.floor((how.least - displaced) / interval) + 4',
+    'first = math.floor((grid_plan.least - displaced) / interval) - 1',
+    'first = math.floor((grid_plan.least - displaced) / interval) + 4',
     'accounting/accountants/pld_test.py accounting/accountants/accountants_test.py',
   ),
   Mutant(
