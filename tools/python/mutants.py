@@ -247,15 +247,15 @@ MUTANTS = (
   Mutant(
     'the noise of a part of a model is for the whole budget',
     'accounting/joint_mechanism.py',
-    'effective = noise / math.sqrt(divided[part.name])',
+    'effective = noise / math.sqrt(share_of[part.name])',
     'effective = noise',
     'accounting/joint_mechanism_test.py',
   ),
   Mutant(
     'noise that is found is the largest below what is needed',
     'accounting/calibration.py',
-    'return least if asked.is_numerical else least * (1 + _ROUND_OFF)',
-    'return least * (1 - 1e-6)',
+    'return smallest if entry.is_numerical else smallest * (1 + _ROUND_OFF)',
+    'return smallest * (1 - 1e-6)',
     'accounting/calibration_test.py',
   ),
   Mutant(
@@ -331,8 +331,8 @@ MUTANTS = (
   Mutant(
     'a budget takes a round too many',
     'accounting/mechanism.py',
-    'return bool(rounds >= known[target])',
-    'return bool(rounds > known[target])',
+    'return bool(rounds >= cached[target])',
+    'return bool(rounds > cached[target])',
     'aggregators/spent_events_test.py',
   ),
   Mutant(
