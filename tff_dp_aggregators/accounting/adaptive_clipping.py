@@ -21,10 +21,8 @@ from tff_dp_aggregators.accounting import events
 from tff_dp_aggregators.accounting.accountants import gaussian
 from tff_dp_aggregators.base import checks
 
-# Maximum share of the budget for the count's default noise.
-DEFAULT_SHARE = 0.1
-# That noise over the number of clients, where its share is smaller.
-DEFAULT_FRACTION = 0.05
+DEFAULT_SHARE = 0.1  # Maximum share of the budget for the count's default noise.
+DEFAULT_FRACTION = 0.05  # That noise over the number of clients, if its share is less.
 
 
 def values_noise_multiplier(
@@ -67,13 +65,10 @@ def stddev_of_share(noise_multiplier: float, count_share: float) -> float:
 
 
 def default_stddev(noise_multiplier: float, clients_per_round: float) -> float:
-  """The default of sigma_b, which is valid for every cohort size.
+  """The default of sigma_b, for any cohort size; 0 if z is 0.
 
-  It is a twentieth of the clients, or more if that would take more than a tenth of the
-  budget; 0 if z is 0.
+  It is a twentieth of the clients, or what takes a tenth of the budget if that is more.
   """
   checks.check_positive('clients_per_round', clients_per_round)
-  lower_limit = stddev_of_share(noise_multiplier, DEFAULT_SHARE)
-  return (
-    max(DEFAULT_FRACTION * clients_per_round, lower_limit) if noise_multiplier else 0.0
-  )
+  lower = stddev_of_share(noise_multiplier, DEFAULT_SHARE)
+  return max(DEFAULT_FRACTION * clients_per_round, lower) if noise_multiplier else 0.0

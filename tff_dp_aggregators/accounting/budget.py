@@ -71,9 +71,8 @@ def laplace_epsilon(
 class Budget:
   """Noise that is used several times, and its privacy budget.
 
-  Two of `epsilon`, `delta` and `noise_multiplier` are given and the third is computed.
-  If all three are given, the noise must keep (epsilon, delta), and may be larger than
-  necessary.
+  Of `epsilon`, `delta` and `noise_multiplier` two are given and the third is computed.
+  If all are given, the noise must keep (epsilon, delta); it may be more than necessary.
 
   With a `noise_scale` s below 1 the budget is that of a cohort 1/s times as large, and
   the run adds s times the noise. This simulates a cohort that is larger than the one

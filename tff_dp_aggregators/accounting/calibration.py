@@ -160,8 +160,8 @@ def _entry_and_epsilon(
     limit = entry.max_questions
     if limit is not None and spent.cache_info().misses > limit:
       raise NoneFoundError(
-        f'the search took more than {limit} epsilons, which is what the confidence of '
-        f'accountant={entry.name} is for. Check the target, or state the noise.'
+        f'the search needs more than {limit} epsilons, and the confidence of '
+        f'accountant={entry.name} covers no more. Check the target, or give the noise.'
       )
     return accountants.epsilon(make_event(parameter), delta, accountant, relation)
 

@@ -5,7 +5,7 @@ with a random direction of the model as its update, or with zeros; otherwise it 
 treated like any client. An attacker who sees all released sums scores each canary,
 guesses the coins of those with the highest and the lowest scores, and abstains for the
 others. Differential privacy limits how many guesses are right, so more right guesses
-refute an epsilon. There are three results:
+than that refute an epsilon. There are three results:
 
 * `one_run`, a lower bound on epsilon for any mechanism (Steinke, Nasr, Jagielski,
   arXiv:2305.08846);
@@ -35,15 +35,12 @@ from tff_dp_aggregators.accounting.accountants import gaussian
 from tff_dp_aggregators.base import checks
 from tff_dp_aggregators.base import strict_json
 
-# Name of the file in a run directory.
-FILE = 'canaries.json'
+FILE = 'canaries.json'  # In a run directory.
 CONFIDENCE = 0.95
 _ANY, _GAUSSIAN = 'any', 'gdp'
-# Relative precision of bounds, and while the number of guesses is planned.
-_PRECISION, _ROUGHLY = 1e-7, 1e-2
+_PRECISION, _ROUGHLY = 1e-7, 1e-2  # Relative; the second for planning guesses.
 _LARGEST = 1e4  # Searches for the largest refuted number end here.
-# Ratio of successive candidates for the number of guesses.
-_STEP = math.sqrt(2)
+_STEP = math.sqrt(2)  # Ratio of successive candidates for the number of guesses.
 _FEWEST_GUESSES = 4
 
 
@@ -85,7 +82,7 @@ class Record:
         if record.rounds > most_rounds:
           raise ValueError(f'it has {record.rounds} rounds, and the run {most_rounds}')
         if not np.isfinite(record.scores).all() or len(record.scores) != len(inserted):
-          raise ValueError('it has not one finite score for each coin')
+          raise ValueError('it does not have one finite score for each coin')
       except (KeyError, TypeError, ValueError) as e:
         raise ValueError(f'{path} is not of the canaries of this run: {e}.') from e
     return record
@@ -176,8 +173,7 @@ def one_run(
 
   See arXiv:2305.08846. The number of guesses must be chosen before any score is seen.
   With probability `significance` at most, the bound is above the mechanism's epsilon at
-  `delta`. It is rounded down, by the relative `precision`. It is 0 if no epsilon is
-  refuted.
+  `delta`. It is rounded down, by the relative `precision`; 0 if nothing is refuted.
   """
   _check_counts(num_canaries, num_guesses, num_correct)
 
@@ -191,7 +187,7 @@ def one_run(
 def p_value(
   num_canaries: int, num_guesses: int, num_correct: int, epsilon: float, delta: float
 ) -> float:
-  """Upper bound on the probability of so many correct guesses, or more.
+  """Upper bound on the probability of as many right guesses, or more.
 
   See arXiv:2305.08846, Appendix D.
   """
@@ -219,20 +215,17 @@ def one_run_fdp(
 ) -> float:
   """The same as `one_run`, from the mechanism's trade-off curve (arXiv:2410.22235).
 
-  With `is_gaussian`, the mechanism is assumed to be Gaussian with an unknown noise
-  multiplier; for others the bound is then wrong. Without it, only (epsilon, delta) is
-  assumed.
+  With `is_gaussian`, the mechanism is assumed to be Gaussian, with unknown noise; for
+  others the bound is then wrong. Otherwise, only (epsilon, delta) is assumed.
   """
   _check_counts(num_canaries, num_guesses, num_correct)
 
-  def is_refuted(parameter: float) -> bool:
-    inverse = (
-      _gaussian_curve(parameter) if is_gaussian else _any_curve(parameter, delta)
-    )
+  def is_refuted(value: float) -> bool:
+    inverse = _gaussian_curve(value) if is_gaussian else _any_curve(value, delta)
     return _are_too_many(num_canaries, num_guesses, num_correct, inverse, significance)
 
-  parameter = _largest(is_refuted, precision)
-  return gaussian.epsilon_of(parameter, delta) if is_gaussian else parameter
+  value = _largest(is_refuted, precision)
+  return gaussian.epsilon_of(value, delta) if is_gaussian else value
 
 
 def _are_too_many(

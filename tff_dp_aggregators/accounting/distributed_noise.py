@@ -5,10 +5,9 @@ A client's contribution x, of L2 norm at most `clip_norm`, goes through these st
 1. It is scaled by `scale` and rotated at random (signs, then a Hadamard transform), so
    that no entry is much larger than others. With C = `clip_norm * scale`, its norm is
    at most C.
-2. Each entry is rounded at random to one of its two neighbouring integers, such that
-   its mean is kept. All entries are rounded again if the norm exceeds a bound, which
-   happens with probability at most `beta` (arXiv:2102.06387, Theorem 1 and Section
-   4.1):
+2. Each entry is rounded to one of its two neighbouring integers, keeping its mean. All
+   entries are rounded again if the norm exceeds a bound, which happens with probability
+   at most `beta` (arXiv:2102.06387, Theorem 1 and Section 4.1):
 
        D2^2 = min((C + sqrt(d))^2,
                   C^2 + d / 4 + sqrt(2 log(1 / beta)) (C + sqrt(d) / 2)).
@@ -57,17 +56,13 @@ NOISES: dict[str, type] = {
   'skellam': events.SkellamDpEvent,
 }
 TRIES = 8  # How often a client rounds before it rounds towards zero.
-MAX_BITS = (
-  30  # Maximum bits of a secure sum; squares of integers are summed in 63 bits.
-)
+MAX_BITS = 30  # Of a secure sum; squares of integers have to be summed in 63 bits.
 MAX_LOCAL_STDDEV = 4096.0  # Finer grids gain nothing, and tables of the noise get long.
 _MAX_NORM = 2.0**30  # Before rounding: squares of integers are summed in 63 bits.
-# Relative margin for round-off, as a factor.
-_SAFETY = 1 + 1e-9
+_SAFETY = 1 + 1e-9  # Margin for round-off, as a factor.
 _EXPONENTS = np.geomspace(1e-10, 20.0, 3000)  # Values of t that are tried.
 _MOST_NOISE = 20.0  # Searches end at this multiple of the noise that a Gaussian needs.
-# Default probability that an entry of a sum wraps, and that a client rounds again.
-_UNLIKELY = 1e-6
+_UNLIKELY = 1e-6  # Default of `max_wrap_probability` and `beta`.
 _WORTH_A_BIT = 1.01  # Acceptable ratio of the noise to that with `MAX_BITS`.
 
 
@@ -133,13 +128,11 @@ class DistributedNoise:
     variance = (clients * self.scaled_clip_norm) ** 2 / self.dimension + clients / 4
     if self.noise == 'skellam':
       # cosh(t) - 1 = 2 sinh(t / 2)^2, without loss of digits at small t.
-      noise_exponents = clients * self.local_stddev**2 * 2 * np.sinh(t / 2) ** 2
+      noise = clients * self.local_stddev**2 * 2 * np.sinh(t / 2) ** 2
     else:
-      noise_exponents = clients * self.local_stddev**2 * t**2 / 2
+      noise = clients * self.local_stddev**2 * t**2 / 2
     bias = clients * min(1.0, math.sqrt(beta) / (2 * (1 - beta)) + beta**TRIES)
-    exponents = (
-      t**2 / 2 * variance + noise_exponents + t * (bias - 2.0 ** (self.bits - 1))
-    )
+    exponents = t**2 / 2 * variance + noise + t * (bias - 2.0 ** (self.bits - 1))
     log_bound = float(exponents.min()) + math.log(2 * self.dimension)
     return min(1.0, math.exp(min(log_bound, 0.0)) * _SAFETY)
 
@@ -193,9 +186,7 @@ def design(
   mechanism = finest(bits=bits)
   if mechanism is not None:
     return mechanism
-  enough = (
-    more_bits for more_bits in range(bits + 1, MAX_BITS + 1) if finest(bits=more_bits)
-  )
+  enough = (more for more in range(bits + 1, MAX_BITS + 1) if finest(bits=more))
   raise ValueError(
     f'bits={bits} are too few: sums of {max_clients or min_clients} clients would '
     f'wrap around with a probability above {max_wrap_probability:g} on every grid that '

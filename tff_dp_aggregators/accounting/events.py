@@ -11,17 +11,16 @@ accountant can read:
   to the worst case has an infinite one.
 
 If the sensitivity of a strategy is an upper bound, the mechanism is at least as private
-as both. Other events are documented in their classes; those of sampling are in
-`sampling.scheme`.
+as both. Other events are documented in their classes, and in `sampling.scheme`.
 
 **Integer noise in shares, for secure aggregation.** Each client rounds its contribution
 to integers, adds noise of `local_stddev`, and sends it into a secure sum, which is all
-that is revealed. A client is protected by the shares of all clients that report, so an
-event counts the *minimum* number of clients of a sum that is released. The sensitivity
-is that of the integers, after rounding (`distributed_noise`), under a relation in which
-both data sets have the same shares: zeroing out one client's contributions, or
-replacing them (twice the sensitivity). A client that is added or removed takes its
-noise along, so accountants refuse these relations.
+that is seen. The shares of all clients that report protect a client, so an event counts
+the *minimum* number of clients of a released sum. The sensitivity is that of the
+integers, after rounding (`distributed_noise`), under a relation with the same shares in
+both data sets: zeroing out one client's contributions, or replacing them (twice the
+sensitivity). A client that is added or removed takes its noise along: accountants
+refuse that.
 """
 
 import dataclasses
@@ -124,7 +123,6 @@ class DistributedDiscreteGaussianDpEvent(_Shares):
       )
 
 
-# Both integer noises.
 INTEGER_NOISE = (SkellamDpEvent, DistributedDiscreteGaussianDpEvent)
 
 
@@ -224,8 +222,8 @@ def _to_json(event: dp_accounting.DpEvent) -> dict[str, Any]:
   event_type, fields = _WRITTEN.get(type_name, (None, ()))
   if event_type is not type(event):
     raise ValueError(
-      f'such an event cannot be written: {event}. Of what extract_dp_event returns, a '
-      'round is last_round_only.'
+      f'such an event cannot be written: {event}. The event of a round is '
+      'last_round_only of what extract_dp_event returns.'
     )
   values = {name: getattr(event, name) for name in fields}
   for name in _NESTED & set(values):

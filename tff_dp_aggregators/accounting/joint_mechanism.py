@@ -34,8 +34,7 @@ class JointPart:
   """A part of a model, with its mechanism."""
 
   name: str  # Letters, digits and underscores.
-  # `fnmatch` patterns of names of weights; may be passed as a string, space-separated.
-  weights: tuple[str, ...]
+  weights: tuple[str, ...]  # `fnmatch` patterns of names; or one string, with spaces.
   mechanism: mechanism_lib.Mechanism  # With real noise of the server; fixed clip norm.
   # Bound of a client's contribution in a round, in L2 norm; for Laplace noise in L1.
   clip_norm: float
@@ -151,8 +150,7 @@ class JointStrategy:
 
 NAME = 'joint'  # The name of every joint mechanism.
 _ROUND_OFF = 1e-9  # Tolerance of the sum of shares, which has to be 1.
-# Relative round-off of noise multipliers that are composed one by one.
-_COMPOSING = 1e-13
+_COMPOSING = 1e-13  # Relative round-off of noise multipliers composed one by one.
 
 
 @dataclasses.dataclass(frozen=True)
@@ -232,7 +230,7 @@ class JointMechanism(mechanism_lib.Guaranteed):
       return effective * part.mechanism.sensitivity
 
     noise = mechanism_lib.least_noise(
-      lambda noise: _compose_parts(
+      lambda noise: _composed(
         {part.name: part.mechanism.event_with(noise_of(part, noise)) for part in parts}
       ),
       target,
@@ -296,14 +294,14 @@ class JointMechanism(mechanism_lib.Guaranteed):
   @property
   def event(self) -> dp_accounting.DpEvent:
     """The event of all rounds together."""
-    return _compose_parts({part.name: part.mechanism.event for part in self.parts})
+    return _composed({part.name: part.mechanism.event for part in self.parts})
 
   @property
   def round_events(self) -> tuple[dp_accounting.DpEvent, ...]:
     """The event of each round, for a ledger; they compose to `event`."""
     names = [part.name for part in self.parts]
     by_part = [part.mechanism.round_events for part in self.parts]
-    return tuple(_compose_parts(dict(zip(names, each))) for each in zip(*by_part))
+    return tuple(_composed(dict(zip(names, each))) for each in zip(*by_part))
 
   @property
   def noise_multipliers_so_far(self) -> np.ndarray:
@@ -327,11 +325,9 @@ class JointMechanism(mechanism_lib.Guaranteed):
       if not part.mechanism.is_one_gaussian
     }
     if len(spent) < len(self.parts):
-      noise_multiplier = float(self.noise_multipliers_so_far[rounds - 1]) * (
-        1 - _COMPOSING
-      )
-      spent['gaussian parts'] = dp_accounting.GaussianDpEvent(noise_multiplier)
-    return _compose_parts(spent)
+      noise = float(self.noise_multipliers_so_far[rounds - 1]) * (1 - _COMPOSING)
+      spent['gaussian parts'] = dp_accounting.GaussianDpEvent(noise)
+    return _composed(spent)
 
   def part_of(
     self, names: Sequence[str], labels: Optional[Sequence[str]] = None
@@ -344,8 +340,8 @@ class JointMechanism(mechanism_lib.Guaranteed):
       matching = [part for pattern, part in patterns if is_for(pattern, name)]
       if not matching:
         raise ValueError(
-          f'the weight {name} is of no part: no pattern of {patterns} is one for it. '
-          f'Add a part, or a pattern; {listed}.'
+          f'the weight {name} is of no part: no pattern of {patterns} matches it. Add a '
+          f'part, or a pattern; {listed}.'
         )
       names_of_parts.append(matching[0])
     for pattern, part in patterns:
@@ -427,9 +423,7 @@ def _shares_of(parts: Sequence[JointPart]) -> dict[str, float]:
   return {name: square / total for name, square in squares.items()}
 
 
-def _compose_parts(
-  by_part: Mapping[str, dp_accounting.DpEvent],
-) -> dp_accounting.DpEvent:
+def _composed(by_part: Mapping[str, dp_accounting.DpEvent]) -> dp_accounting.DpEvent:
   """Composes the events of parts, sorted by name as in aggregation states."""
   ordered = [by_part[name] for name in sorted(by_part)]
   return events.simplify(dp_accounting.ComposedDpEvent(ordered))

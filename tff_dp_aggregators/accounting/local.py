@@ -35,8 +35,7 @@ multiples of the all-ones vector) and q(k) >= |k|^2 / m, it is at most
     1/2 exp(-pi^2 s^2 / 2) (sum over j in Z of exp(-pi^2 s^2 j^2 / m))^(m-1).
 
 The grid of `queries.client_noise` has s >= 2^16 for a share of at least 2^-20 clip
-norms: then it is below 10^-9000000000 for up to 10^7 clients, and is not added to any
-delta.
+norms: it is below 10^-9000000000 for up to 10^7 clients, and not added to any delta.
 
 **Neighbours.** If a client's record is replaced by zeros (`zero_out`), what it sends
 changes by the clip norm; if it is replaced by another record (`replace_one`, the usual
@@ -88,8 +87,7 @@ def central_event(
 ) -> dp_accounting.DpEvent:
   """The event of a sum of records with Gaussian noise of each client.
 
-  It holds against those who see only the sum. (For Laplace noise there is only the
-  local guarantee.)
+  It holds against those who see only the sum. (Laplace noise has a local event only.)
 
   `noise_multiplier` is the standard deviation of *one* client's noise over the clip
   norm, `server_noise_multiplier` that of noise that the server adds. A round with fewer

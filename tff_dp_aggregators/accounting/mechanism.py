@@ -70,8 +70,8 @@ class Target:
       is_valid = self.epsilon is None and self.accountant is None
     if not is_valid:
       raise ValueError(
-        'a target is target_epsilon and target_delta, with an accountant if one is '
-        f'meant, or target_rho alone; got target_epsilon={self.epsilon}, target_delta='
+        'a target is target_epsilon and target_delta, and optionally accountant, or '
+        f'target_rho alone; got target_epsilon={self.epsilon}, target_delta='
         f'{self.delta}, target_rho={self.rho} and accountant={self.accountant}.'
       )
     if self.rho is not None:
@@ -127,8 +127,7 @@ class Guaranteed:
     if target.accountant:
       tightest = dataclasses.replace(target, accountant=None)
       target = tightest if tightest.is_kept(self.event, self.relation) else target
-    # Not a field, so that a copy by `dataclasses.replace`, whose noise may differ, has
-    # no target.
+    # Not a field: a copy by `dataclasses.replace`, with other noise, has no target.
     self.__dict__['_target'] = target
 
   def epsilon(self: Any, delta: float, *, accountant: Optional[str] = None) -> float:
@@ -192,10 +191,9 @@ class Guaranteed:
     return low
 
   def would_exceed(self: Any, target: Target, rounds: int = 0) -> bool:
-    """Whether one more round after `rounds` would exceed the target.
+    """Whether one more round after `rounds` exceeds the target: see `rounds_within`.
 
-    See `rounds_within`. Raises ValueError if all rounds ran, or the target is not
-    applicable to the mechanism.
+    Raises ValueError if all rounds ran, or if the mechanism has no such target.
     """
     if not isinstance(target, Target):
       raise TypeError(f'target must be an accounting.Target; got {target!r}.')
@@ -285,31 +283,27 @@ class Mechanism(Guaranteed):
     _check_name(name)
     noise = noises.of_mechanism(name)
     placement = noise.placement(noise_site)
-    strategy_options = {
-      key: numbers[key] for key in registry.options() if key in numbers
-    }
-    noise_options = {k: v for k, v in numbers.items() if k not in strategy_options}
-    noises.check_numbers(name, noise, placement, noise_options)
-    noise = noise.with_numbers(noise_options)
+    for_strategy = {key: numbers[key] for key in registry.options() if key in numbers}
+    for_noise = {k: v for k, v in numbers.items() if k not in for_strategy}
+    noises.check_numbers(name, noise, placement, for_noise)
+    noise = noise.with_numbers(for_noise)
     server_noise_multiplier = noises.check_server_noise(
       placement, noise_multiplier, server_noise_multiplier
     )
     if name in noises.OTHERS:
-      _check_not_given(
-        name, **strategy_options, clipped_count_stddev=clipped_count_stddev
-      )
+      _check_not_given(name, **for_strategy, clipped_count_stddev=clipped_count_stddev)
     if name == FROM_FILE:
-      if strategy is None or strategy_options:
+      if strategy is None or for_strategy:
         raise ValueError(
           "the mechanism 'file' is a strategy alone, without options; give "
           'strategy=..., such as strategies.Strategy.load(path).'
         )
       strategies.strategy.require(strategy)
     elif strategy is None:
-      strategy = strategy_for(name, participation, **strategy_options)
+      strategy = strategy_for(name, participation, **for_strategy)
     elif name not in noises.OTHERS:
-      registry.check_options(name, strategy_options)
-      registry.check_strategy(name, strategy_options, strategy)
+      registry.check_options(name, for_strategy)
+      registry.check_strategy(name, for_strategy, strategy)
     noises.check(placement, strategy, participation, clipped_count_stddev)
     run_events.check(strategy, participation, noise)
     if noise.is_integer:
@@ -323,7 +317,7 @@ class Mechanism(Guaranteed):
       name=name,
       participation=participation,
       noise_multiplier=noise_multiplier,
-      options=(*strategy_options.items(), *noise_options.items()),
+      options=(*for_strategy.items(), *for_noise.items()),
       clipped_count_stddev=clipped_count_stddev,
       adjacency=sampling.adjacency(relation),
       noise_site=placement.name,
@@ -612,8 +606,8 @@ def kind_for(name: str, participation: sampling.Schema) -> registry.Kind:
     return kind  # All columns of a client's rounds count, each with its own norm.
   if kind.unscaled is not None and sampling.is_sampled(participation):
     raise ValueError(
-      f'{name} is of no use where clients are sampled: of columns of different lengths '
-      f'the longest would count for all. Take {kind.unscaled}.'
+      f'{name} is of no use where clients are sampled: its columns differ in norm, and '
+      f'the largest norm would count for all. Take {kind.unscaled}.'
     )
   return kind
 

@@ -358,8 +358,8 @@ def _largest_mu(epsilon: float, delta: float, rounds: int, fraction: float) -> f
     high += 1.0
     if high > math.log(1e6):
       raise ValueError(
-        f'one is in a round with a probability of less than delta={delta:g}, and any '
-        'noise keeps that: lower delta.'
+        f'a client is in a round with a probability of less than delta={delta:g}, so '
+        'any noise is enough: lower delta.'
       )
   if gap(low) >= 0:
     return lower

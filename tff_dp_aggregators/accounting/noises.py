@@ -8,10 +8,9 @@ identity as its strategy.
 Integer noise needs more parameters than its scale, `Noise.options`; its grid and its
 event follow from them (`distributed_noise`).
 
-A placement is who adds the noise. Noise of the server protects a client in what is
-released; a client's own noise protects what it sends, also from the server; and shares
-of noise, which clients add for the sum, protect a client in the sum
-(`accounting.local`).
+A placement says who adds the noise. Noise of the server protects what is released; a
+client's own noise protects what it sends, also from the server; and shares of noise,
+which clients add for the sum, protect a client in the sum (`accounting.local`).
 """
 
 import dataclasses
@@ -107,7 +106,6 @@ def _integers(name: str) -> Noise:
   )
 
 
-# Strategies may correlate it over rounds.
 GAUSSIAN = Noise(
   'gaussian',
   2,
@@ -123,8 +121,7 @@ LAPLACE = Noise(
   stddev=math.sqrt(2),
   placements=('server', 'local', 'local_approximate'),
 )
-# Integer noise in shares, for secure aggregation; discrete Gaussian noise is smaller on
-# coarse grids.
+# Integer noise in shares, for secure sums; the second is smaller on coarse grids.
 SKELLAM, DISCRETE_GAUSSIAN = map(_integers, ('skellam', 'discrete_gaussian'))
 # Noises of real numbers, which need no grid, by name.
 REAL: dict[str, Noise] = {each.name: each for each in (GAUSSIAN, LAPLACE)}
@@ -171,14 +168,12 @@ class Placement:
     return math.sqrt(max(1.0, clients / numbers[MIN_CLIENTS]))
 
 
-_MIN_CLIENTS = (MIN_CLIENTS,)
+_FEWEST = (MIN_CLIENTS,)
 SERVER = Placement('server')  # The default, except for integer noise.
 # Clients add shares of the noise that protects the sum.
-CLIENTS = Placement(
-  'clients', options=_MIN_CLIENTS, required=_MIN_CLIENTS, is_on_clients=True
-)
+CLIENTS = Placement('clients', options=_FEWEST, required=_FEWEST, is_on_clients=True)
 # Clients add noise that protects each of them.
-LOCAL = Placement('local', options=_MIN_CLIENTS, is_on_clients=True, is_of_client=True)
+LOCAL = Placement('local', options=_FEWEST, is_on_clients=True, is_of_client=True)
 # The same, and the server adds more noise, against those who see only sums.
 CLIENTS_AND_SERVER = dataclasses.replace(
   LOCAL, name='clients_and_server', adds_on_server=True
@@ -187,7 +182,6 @@ CLIENTS_AND_SERVER = dataclasses.replace(
 LOCAL_APPROXIMATE = Placement(
   'local_approximate', is_simulation=True, is_of_client=True
 )
-# All placements, by name.
 PLACEMENTS = {
   each.name: each
   for each in (SERVER, CLIENTS, LOCAL, CLIENTS_AND_SERVER, LOCAL_APPROXIMATE)

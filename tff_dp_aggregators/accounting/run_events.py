@@ -33,17 +33,15 @@ def event(
   `noise_multiplier` is relative to the clip norm, and is halved if a client can change
   a sum by two clip norms.
   """
-  relative_noise = _relative(strategy, schema, noise_multiplier, relation, noise)
-  if relative_noise.multiplier == 0:
+  relative = _relative(strategy, schema, noise_multiplier, relation, noise)
+  if relative.multiplier == 0:
     return dp_accounting.NonPrivateDpEvent()
   scheme = sampling.of(schema)
   if scheme.is_sampled:
-    return cast(dp_accounting.DpEvent, scheme.event(strategy, relative_noise))
+    return cast(dp_accounting.DpEvent, scheme.event(strategy, relative))
   if noise.is_gaussian:
-    return events.run_event(strategy, scheme.limits, relative_noise.multiplier)
-  return noise.repeated(
-    relative_noise.multiplier, scheme.limits.possible_participations
-  )
+    return events.run_event(strategy, scheme.limits, relative.multiplier)
+  return noise.repeated(relative.multiplier, scheme.limits.possible_participations)
 
 
 def round_events(
@@ -58,22 +56,22 @@ def round_events(
   Under limits they are Gaussians; if a round adds nothing to the worst case, its noise
   is infinite (`NoOpDpEvent`).
   """
-  relative_noise = _relative(strategy, schema, noise_multiplier, relation, noise)
+  relative = _relative(strategy, schema, noise_multiplier, relation, noise)
   nothing = dp_accounting.NoOpDpEvent()
-  if relative_noise.multiplier == 0:
+  if relative.multiplier == 0:
     return (dp_accounting.NonPrivateDpEvent(),) * schema.num_rounds
   scheme = sampling.of(schema)
   if scheme.is_sampled:
-    return tuple(scheme.round_events(strategy, relative_noise))
+    return tuple(scheme.round_events(strategy, relative))
   if not noise.is_gaussian:
     # The densest pattern has the most participations after any round.
-    rounds, one = set(scheme.limits.rounds), noise.event(relative_noise.multiplier)
+    rounds, one = set(scheme.limits.rounds), noise.event(relative.multiplier)
     return tuple(one if t in rounds else nothing for t in range(schema.num_rounds))
-  noise_multipliers, _ = events.round_noise_multipliers(
-    strategy, scheme.limits, relative_noise.multiplier
+  multipliers, _ = events.round_noise_multipliers(
+    strategy, scheme.limits, relative.multiplier
   )
   return tuple(
-    events.simplify(dp_accounting.GaussianDpEvent(float(m))) for m in noise_multipliers
+    events.simplify(dp_accounting.GaussianDpEvent(float(m))) for m in multipliers
   )
 
 

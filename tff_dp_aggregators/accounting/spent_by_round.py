@@ -1,9 +1,8 @@
 """A fast upper bound on epsilon after each round, for mechanisms that compose.
 
-With Gaussian noise and without sampling, all rounds so far are one Gaussian, and each
-line of the ledger has the exact epsilon. For other mechanisms the tightest accountant
-takes tenths of a second for one epsilon. Here the bound after a round, at the cost of
-milliseconds, is the smaller of two:
+Gaussian noise without sampling is one Gaussian over all rounds so far, so each line of
+the ledger has the exact epsilon. Otherwise the tightest accountant takes tenths of a
+second for one epsilon. The bound here takes milliseconds; it is the smaller of two:
 
 * Renyi DP of a client's turns so far (the quick bound), which is up to twice too large.
 * The tightest accountant's epsilon of more turns: those at the next of a few marks, the

@@ -106,14 +106,12 @@ def _sensitivity_squared(
 def _rdp(
   noise_multiplier: float, sensitivity_squared: int, orders: Any
 ) -> Union[float, np.ndarray]:
-  def rdp_at(order: Any) -> float:
+  def at(order: Any) -> float:
     if np.isinf(order):
       return np.inf
     return order * sensitivity_squared / (2 * noise_multiplier**2)
 
-  return (
-    rdp_at(orders) if np.isscalar(orders) else np.array([rdp_at(o) for o in orders])
-  )
+  return at(orders) if np.isscalar(orders) else np.array([at(o) for o in orders])
 
 
 def _is_noiseless(noise_multiplier: float) -> bool:

@@ -37,9 +37,9 @@ _SHOWN = 30  # Digits of a decimal in the file; all of them are correct.
 def patterns(
   num_rounds: int, min_separation: int, max_participations: int, fixed_epoch: bool
 ) -> Iterator[list[int]]:
-  """Yields all possible sets of rounds of one client.
+  """Yields all sets of rounds of one client, which differ by at least min_separation.
 
-  Rounds are at least min_separation apart, or multiples of it with fixed_epoch.
+  With `fixed_epoch` they differ by multiples of it.
   """
   max_count = min(max_participations, -(-num_rounds // min_separation))
   for count in range(1, max_count + 1):
@@ -241,7 +241,6 @@ def read(path: Optional[str] = None) -> list[Vector]:
 
 
 def _matrix(inputs: Any) -> np.ndarray:
-  """The matrix C for the inputs of a vector."""
   if 'binary_tree' in inputs:
     return tree(inputs['num_rounds'])
   coefficients = [Fraction(each) for each in inputs['coefficients']]
@@ -284,8 +283,7 @@ def _exact_root(inputs: Any) -> mpmath.mpf:
 # Values that this package computes.
 
 _LIMITS = ('num_rounds', 'min_separation', 'max_participations', 'fixed_epoch')
-# Relative tolerance for rounding, below and above the exact value.
-_ROUNDING = 1e-12
+_ROUNDING = 1e-12  # Relative tolerance below and above the exact value.
 _BOUND = 1.0  # Relative tolerance above the exact value for upper bounds.
 
 

@@ -1,8 +1,7 @@
 """Accountants: computing epsilon and delta of a privacy event.
 
-`epsilon` and `delta` use the tightest accountant, or the one that is named.
-`ACCOUNTANTS` has the class of each; flags, reports with their JSON schema and
-calibration are derived from it.
+`epsilon` and `delta` use the tightest accountant, or the one that is named. Flags,
+reports with their JSON schema, and calibration are derived from `ACCOUNTANTS`.
 
 | name    | method | events | epsilon of one Gaussian |
 |---------|--------|--------|-------------------------|
@@ -19,15 +18,13 @@ integer noise | a bound |
 | `zcdp`  | rho and its closed form, arXiv:1605.02065, Proposition 1.3 | Gaussian | \
 a looser bound |
 
-A mechanism of this package with Gaussian noise and without sampling is one Gaussian, so
-`exact` is chosen. The others serve sampling, other noise, and comparison with published
-figures.
+A mechanism with Gaussian noise and without sampling is one Gaussian, for which `exact`
+is chosen. The others are for sampling, other noise, and published figures.
 
 `relation` is a `dp_accounting.NeighboringRelation`, zeroing out one client's
 contributions by default (`REPLACE_SPECIAL`; arXiv:2103.00039, Definition 1.1). A
 Gaussian has the same curve under every relation, if its noise multiplier is relative to
-the sensitivity under that relation. `sampling` documents which scheme amplifies privacy
-under which relation.
+the sensitivity under it; `sampling` documents which scheme amplifies under which.
 
 No accountant returns too small a number: each rounds up, returns a bound, or raises.
 """

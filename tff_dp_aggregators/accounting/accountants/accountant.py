@@ -26,18 +26,14 @@ from scipy import special
 
 from tff_dp_aggregators.accounting import events
 
-# An event, and how often it is composed.
-Component = tuple[dp_accounting.DpEvent, int]
+Component = tuple[dp_accounting.DpEvent, int]  # An event, and how often it is composed.
 # Exact sums of the epsilons and the deltas of all `EpsilonDeltaDpEvent`s.
 Stated = tuple[fractions.Fraction, fractions.Fraction]
 
-# Closed forms are rounded up by this much, relative: more than their round-off.
-_ROUND_OFF = 1e-14
+_ROUND_OFF = 1e-14  # Closed forms are rounded up by this much, relative.
 # Relative and absolute margin of the tail of a binomial distribution.
 _TAIL_ROUND_OFF, _LEAST_TAIL = 1e-6, 1e-300
-# Larger powers of e are not computed; float64 overflows soon after.
-_LARGEST_EXPONENT = 700.0
-# Events that are valid under some neighbouring relations only.
+_LARGEST_EXPONENT = 700.0  # Larger powers of e are not computed, as they may overflow.
 _VALID_RELATIONS = {
   dp_accounting.PoissonSampledDpEvent: (Relation.ADD_OR_REMOVE_ONE,),
   dp_accounting.SampledWithoutReplacementDpEvent: (
@@ -107,8 +103,7 @@ class Accountant(dp_accounting.PrivacyAccountant):
 
   name: ClassVar[str]  # Its name in flags, arguments and reports.
   reads = 'events'  # The events that it reads, for messages: "Only ... are supported."
-  # Whether it reads a `MixtureDpEvent` by its `bound`.
-  reads_bounds = False
+  reads_bounds = False  # Whether it reads a `MixtureDpEvent` by its `bound`.
   # Order of preference if no accountant is named, 0 first; `None`: never chosen.
   rank: ClassVar[Optional[int]] = None
   tolerance = 5e-5  # Relative tolerance of a search for the least noise, upwards.

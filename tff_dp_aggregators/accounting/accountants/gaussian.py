@@ -22,8 +22,7 @@ from tff_dp_aggregators.accounting import events
 from tff_dp_aggregators.accounting.accountants import accountant
 from tff_dp_aggregators.base import checks
 
-# Relative margin by which delta is rounded up, in addition to its round-off.
-_SAFETY = 1e-12
+_SAFETY = 1e-12  # Relative margin of delta, in addition to its round-off.
 _FAR = 40.0  # Beyond it the normal density is below the smallest float64.
 # Gauss-Legendre quadrature on [0, 1], exact to round-off for the integrand below.
 _NODES, _WEIGHTS = special.roots_sh_legendre(12)

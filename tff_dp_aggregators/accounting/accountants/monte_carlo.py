@@ -1,9 +1,8 @@
 """Monte Carlo accounting, with a confidence that is counted in delta.
 
-**Mixtures.** A client draws a random set S of rounds. P draws S in the same way and
-then is N(m_S, I), with m_S the sum of the columns of |C| / sigma in S; Q is N(0, I).
-`sampling.allocation` proves that this pair dominates. The likelihood ratio of an
-outcome y,
+**Mixtures.** A client draws a set S of rounds. P draws S, too, and then is N(m_S, I),
+with m_S the sum of the columns of |C| / sigma in S; Q is N(0, I). `sampling.allocation`
+proves that this pair dominates. The likelihood ratio of an outcome y,
 
     L(y) = E_S exp(<m_S, y> - |m_S|^2 / 2),
 
@@ -59,9 +58,9 @@ added, Q against P, can also be bounded from how often losses that are not rare 
 exceeded (`NormalTail`). Let X = -log L(y) be the loss of an outcome y of Q, and G(c) =
 Q(X >= c). log L is convex, as the logarithm of a sum of exponentials of linear
 functions. So the sets K(c) = {y: X >= c} are convex, and for c between c_0 and c_1,
-K(c) contains every point that divides the segment from a point of K(c_0) to one of
-K(c_1) in the same proportion. The Gaussian measure of such sets is concave on the scale
-of the normal distribution (Ehrhard 1983; for all sets Borell, C. R. Math. 337, 2003):
+K(c) contains the points that divide segments from K(c_0) to K(c_1) as c divides the
+interval from c_0 to c_1. The Gaussian measure of such sets is concave on the scale of
+the normal distribution (Ehrhard 1983; for all sets Borell, C. R. Math. 337, 2003):
 
     c -> z(c) = Phi^-1(G(c)) is concave.
 
@@ -109,7 +108,7 @@ _BATCH = 2**22  # Cells of a batch of outcomes.
 
 
 def check_size(numbers: int, num_rounds: int, places: int, most: float) -> None:
-  """Raises ValueError if there are too many numbers in memory, or places.
+  """Raises ValueError if an outcome needs too much memory, or has too many places.
 
   Places are bins, rounds of a break, or all rounds times a client's rounds.
   """
@@ -189,7 +188,6 @@ Mixture = Union['BallsInBinsMixture', 'AllocationMixture', 'BMinSepMixture']
 
 
 def _batches(mixture: Mixture, size: int) -> list[int]:
-  """Sizes of batches of a sample that fit into memory."""
   batch = max(1, _BATCH // mixture.cells)
   return [min(batch, size - start) for start in range(0, size, batch)]
 
@@ -216,7 +214,7 @@ class BallsInBinsMixture:
     columns_of_bins = allocation.bins_of(strategy, num_bins) / noise
     self._products = columns_of_bins.T @ columns_of_bins
     self._norms = self._products.diagonal().copy()
-    self._added = columns_of_bins
+    self._columns_of_bins = columns_of_bins
     self._num_bins, self.cells = num_bins, len(self._norms)
     self._empty = num_bins - self.cells
     with np.errstate(divide='ignore'):  # log(0) if no bin is empty.
@@ -224,8 +222,8 @@ class BallsInBinsMixture:
 
   @functools.cached_property
   def _root(self) -> np.ndarray:
-    """The symmetric root of inner products, which is stable under rounding."""
-    reduced = np.linalg.qr(self._added, mode='r')
+    """The symmetric root of inner products; rounding moves it no more than columns."""
+    reduced = np.linalg.qr(self._columns_of_bins, mode='r')
     _, values, vectors = np.linalg.svd(reduced)
     return np.asarray((vectors.T * values) @ vectors)
 
@@ -283,9 +281,9 @@ class BallsInBinsMixture:
 
 
 class AllocationMixture:
-  """Sets of k of n rounds, uniformly, with independent noise.
+  """Uniform sets of k of n rounds, with independent noise in each round.
 
-  For k = 1 there may be more places than rounds: then a client may be in no round.
+  For k = 1 there may be more places than rounds; a client may then be in no round.
   """
 
   def __init__(
@@ -421,8 +419,8 @@ class OverlappingSets:
     self._rounds, self._b, self._lags = rounds, b, lags
     self._skip = max(math.log1p(-probability), _NEVER) if probability < 1 else _NEVER
     self._take = math.log(probability)
-    # Logarithms of sums over the rounds from t on, at t: if both are free in round t;
-    # and at t and d: if one is, and the other was in round t - d.
+    # Log sums over the rounds from t on: at [t] if both are free in round t; at [t, d]
+    # if one is free, and the other was in round t - d.
     self._both = np.zeros(rounds + b + 1)
     one = np.zeros((rounds + b + 1, b))
     near = np.arange(1, b)
@@ -448,8 +446,8 @@ class OverlappingSets:
       at = was[some] + d
       sums = self._both[at] if d == b else one[at, d]
       self._stays[some, d] = d * self._skip + sums
-    # The probability that both are in a round if one is; and, as above, that neither
-    # takes part before a round, from round 0 on.
+    # The probability that both are in a round if one is; and, like `_stays`, that both
+    # stay out before a round, from round 0 on.
     self._two = special.expit(
       [self._of_two(t) - self._of_one(one, t) for t in range(rounds)]
     )
@@ -556,8 +554,7 @@ class BMinSepMixture:
     self._lags = np.stack([np.pad(p, (rounds - len(p), 0)) for p in by_lag], axis=1)
     self._norms = self._lags[:, 0].copy()
     self._probability = probability
-    # Clients that are free only after the last round take no part; they count together
-    # as the last entry.
+    # The last entry is for all clients that are free only after the last round.
     b, p = min_separation, probability
     first = np.full(min(b, rounds + 1), p)
     first[0] = 1.0
@@ -755,9 +752,8 @@ def counting_points(
 # Number of tests in a search that the confidence covers, and the share of delta that is
 # the probability that any of them is wrong.
 MAX_QUESTIONS, FAILURE_SHARE = 64, 0.01
-# Sample sizes in units of B log(1 / beta) / delta: with fewer than 1 unit nothing
-# passes, and with more the result is closer to delta. At least the first is drawn, and
-# up to the second where that has no more cells than the third.
+# Sample sizes in units of B log(1 / beta) / delta; below 1 nothing passes. The first is
+# the minimum; up to the second is drawn if that has no more cells than the third.
 _TIMES, _MORE_TIMES, _CELLS = 3.0, 12.0, 2**28
 _LAMBDAS = 2.0 ** -np.arange(12)  # Bets, in units of 1 / B.
 _FEWEST, MAX_OUTCOMES = 2**15, 2**21
@@ -858,7 +854,7 @@ def draw(
 class _Search(NamedTuple):
   """A search for epsilons that pass at a delta, wrong with probability exp(log_beta).
 
-  `certain` is an upper bound on epsilon that is known without sampling.
+  `certain` is an upper bound on epsilon that needs no drawn outcomes.
   """
 
   mixture: Mixture
@@ -868,11 +864,9 @@ class _Search(NamedTuple):
 
   def removed(self, least: float, certain: float) -> float:
     """The smallest epsilon >= `least` that passes for P against Q."""
-    estimate = max(
-      least, _approximate_epsilon(self.mixture, self.rng, self.delta, certain)
-    )
+    start = max(least, _estimate(self.mixture, self.rng, self.delta, certain))
     # Start where `MAX_OUTCOMES` are enough.
-    least = self._reachable(True, min(estimate, certain), certain)
+    least = self._reachable(True, min(start, certain), certain)
     return self._first_passing(True, least, certain)
 
   def added(self, least: float, certain: float) -> float:
@@ -1004,7 +998,7 @@ class MonteCarloAccountant(accountant.Accountant):
     if not math.isfinite(certain) or certain <= _LEAST_EPSILON:
       return certain
     rng = np.random.default_rng(_seed(one, delta, 'about'))
-    return _approximate_epsilon(_mixture(one), rng, delta, certain)
+    return _estimate(_mixture(one), rng, delta, certain)
 
 
 # An event that is read: a mixture, or a random allocation, which also composes.
@@ -1110,7 +1104,7 @@ def _seed(event: Any, at: float, side: str) -> int:
   return int.from_bytes(hashlib.sha256(asked.encode()).digest()[:16], 'big')
 
 
-def _approximate_epsilon(
+def _estimate(
   mixture: Mixture, rng: np.random.Generator, delta: float, certain: float
 ) -> float:
   """An epsilon whose delta is approximately `delta`, from a few outcomes."""
@@ -1127,7 +1121,6 @@ def _approximate_epsilon(
 
 
 def _grid(least: float, largest: float) -> np.ndarray:
-  """Epsilons from `least` to `largest`, in equal ratios."""
   steps = max(math.ceil(math.log(largest / least) / math.log1p(_STEP)), 1)
   return np.geomspace(least, largest, steps + 1)
 

@@ -118,8 +118,7 @@ _INTERVAL, _PER_DEVIATION = 1e-4, 16
 MIN_INTERVAL = 1e-12  # The finest grid.
 _CUT = 18.0  # Probabilities e^-18 times delta may be cut off at the ends.
 _WRAPPED = 22.0  # Probabilities e^-22 of the tilted sum may wrap around the transform.
-# Number of points at which moments are estimated.
-_POINTS = 1201
+_POINTS = 1201  # Number of points at which moments are estimated.
 _TILTS = np.geomspace(1e-6, 1e12, 217)
 _ROUNDING = 2.0**-53
 # Round-off of a Fourier transform, for each halving of its size; relative round-off of
@@ -131,9 +130,7 @@ _PLACE_ERROR, _CELL_ERROR = 8 * _ROUNDING, 1e-14
 _NODES, _WEIGHTS = special.roots_legendre(4)
 _NARROW = 0.1
 _SMALLEST = 1e-300
-_LEAST = math.log(
-  _SMALLEST
-)  # Lower limit of logarithms of coefficients, which may be 0.
+_LEAST = math.log(_SMALLEST)  # Lower limit of logarithms of coefficients.
 
 
 _FIXED_SIZE = dp_accounting.SampledWithoutReplacementDpEvent
@@ -780,8 +777,7 @@ class Ratios(NamedTuple):
     if near < size - 1:
       scale = np.exp(interval * (np.arange(size) - size))
       for large, small in ((one, two), (two, one)):
-        # The part that goes to the upper point is linear in the smaller one, so the
-        # mean of the smaller one suffices.
+        # The upper point's part is linear in the smaller one, whose mean suffices.
         many = np.cumsum(small)[: size - near - 1]
         mean = np.cumsum(small * scale)[: size - near - 1] / scale[near + 1 :]
         up_masses = large[near + 1 :] * (mean / cell)
@@ -940,8 +936,8 @@ class AllocatedLoss:
     return np.log(weights[some]), means[some] / weights[some]
 
 
-# Larger noise multipliers are replaced by the first, at no cost for any delta that
-# matters; below the second, the Renyi bound is used.
+# Larger noise multipliers are replaced by the first; below the second, the Renyi bound
+# is used.
 _MAX_NOISE, _MIN_NOISE = 1e9, 1e-6
 _LEAST_PROBABILITY = 1e-300  # Smaller sampling probabilities are replaced by it.
 # Deltas of so many decades share one composition, if at most this share of delta is

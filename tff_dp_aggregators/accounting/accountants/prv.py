@@ -53,8 +53,8 @@ class PrvAccountant(accountant.Accountant):
     round_off = _round_off(parts)
     if delta < 3 * round_off:
       raise ValueError(
-        f'delta must be at least {3 * round_off:.1g} for prv, whose sums are '
-        f'round-off below; got {delta}. Ask pld instead.'
+        f'delta must be at least {3 * round_off:.1g} for prv, because of the round-off '
+        f'of its sums; got {delta}. Take accountant=pld.'
       )
 
     def epsilon(composed: '_Composed') -> float:
@@ -73,7 +73,6 @@ class PrvAccountant(accountant.Accountant):
 
 
 def _round_off(parts: list[accountant.Component]) -> float:
-  """Round-off of the package's sums, in delta."""
   return _ROUND_OFF * (10 + sum(count for _, count in parts))
 
 
@@ -107,23 +106,21 @@ class _Composed:
 _composed = functools.lru_cache(maxsize=4)(_Composed)
 
 
-def _worst(
-  parts: list[accountant.Component], delta_error: float, compute: Any
-) -> float:
+def _worst(parts: list[accountant.Component], delta_error: float, of: Any) -> float:
   """The larger result of the two directions; without sampling there is only one."""
   sampled = any(
     isinstance(part, dp_accounting.PoissonSampledDpEvent) for part, _ in parts
   )
   try:
     worst = max(
-      float(compute(_composed(tuple(parts), added, delta_error)))
+      float(of(_composed(tuple(parts), added, delta_error)))
       for added in ((False, True) if sampled else (False,))
     )
     if not math.isfinite(worst):
-      raise ValueError(f'it says {worst}')
+      raise ValueError(f'the result is {worst}')
   except (ArithmeticError, AssertionError, LookupError, RuntimeError, ValueError) as e:
     raise ValueError(
-      f'prv cannot account for this event in float64 ({e}). Ask pld instead.'
+      f'prv cannot account for this event in float64 ({e}). Take accountant=pld.'
     ) from e
   return worst
 

@@ -58,24 +58,21 @@ from tff_dp_aggregators.accounting.accountants import accountant
 
 # TF Privacy's customary orders, with which the Gboard figures were published.
 ORDERS = tuple([1 + x / 10 for x in range(1, 100)] + list(range(12, 64)))
-# For sampled Gaussians the best order is often larger.
+# The best order of sampled Gaussians is often larger.
 SAMPLED_ORDERS = ORDERS + (64, 80, 96, 128, 160, 192, 256, 384, 512, 1024)
 
 _SAFETY = 1e-11  # Relative margin for the round-off of a moment.
-# Lengths of the series for fractional orders, tried in turn; large noise needs long
-# ones.
+# Lengths of the series for fractional orders, tried in turn; large noise needs more.
 _SERIES_TERMS = (64, 1024, 16_384, 262_144)
 _SERIES_ERROR = 1e-12
 _SERIES_MAX_NOISE = 20.0
-# Relative margin, as a factor, for the round-off of divergences of integer noise.
-_INTEGER_SAFETY = 1 + 1e-12
+_INTEGER_SAFETY = 1 + 1e-12  # Margin for round-off of divergences of integer noise.
 _TERMS = 10_000  # Terms of tau after these are bounded by the last of them.
 # Higher differences are bounded by the plain bound alone: computing them is O(order^2).
 _MAX_DIFFERENCES = 256
 # Larger noise multipliers are replaced by this one, at no cost in epsilon that matters.
 _MAX_NOISE = 1e9
-# Events of which dp-accounting's Renyi divergence is trusted. A later release may read
-# more events, or read a component differently.
+# Events with a known Renyi divergence in dp-accounting; later releases may differ.
 _KNOWN = (
   dp_accounting.NoOpDpEvent,
   dp_accounting.NonPrivateDpEvent,
@@ -384,10 +381,8 @@ def _skellam_moment(event: events.SkellamDpEvent, order: int) -> float:
   """(order - 1) times the divergence, at a whole order."""
   mu, l1 = event.variance, event.l1_sensitivity
   l2_squared = event.l2_sensitivity**2
-  correction = min(
-    ((2 * order - 1) * l2_squared + 6 * l1) / (4 * mu**2), 3 * l1 / (2 * mu)
-  )
-  return (order - 1) * (order * l2_squared / (2 * mu) + correction)
+  rest = min(((2 * order - 1) * l2_squared + 6 * l1) / (4 * mu**2), 3 * l1 / (2 * mu))
+  return (order - 1) * (order * l2_squared / (2 * mu) + rest)
 
 
 def _discrete_gaussian(
@@ -396,16 +391,14 @@ def _discrete_gaussian(
   at = np.array(orders, np.float64)
   l2, l1 = event.l2_sensitivity, event.l1_sensitivity
   stddev = math.sqrt(event.variance)
-  num_moved = min(
+  moved = min(
     event.dimension,
     math.floor(l1 * _INTEGER_SAFETY),
     math.floor(l2 * l2 * _INTEGER_SAFETY),
   )
-  log_ratio = tau(event.local_stddev, event.num_clients)
+  ratio = tau(event.local_stddev, event.num_clients)
   gaussian = (l2 / stddev) ** 2
-  by_moment = at / 2 * gaussian + num_moved * log_ratio / 2 * (2 * at - 1) / (at - 1)
-  by_coordinate = (
-    at / 2 * (gaussian + 2 * l1 * log_ratio / stddev + log_ratio**2 * num_moved)
-  )
-  as_a_whole = at / 2 * (l2 / stddev + log_ratio * math.sqrt(num_moved)) ** 2
+  by_moment = at / 2 * gaussian + moved * ratio / 2 * (2 * at - 1) / (at - 1)
+  by_coordinate = at / 2 * (gaussian + 2 * l1 * ratio / stddev + ratio**2 * moved)
+  as_a_whole = at / 2 * (l2 / stddev + ratio * math.sqrt(moved)) ** 2
   return np.minimum(np.minimum(by_moment, by_coordinate), as_a_whole)
