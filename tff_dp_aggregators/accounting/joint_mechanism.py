@@ -340,8 +340,8 @@ class JointMechanism(mechanism_lib.Guaranteed):
       matching = [part for pattern, part in patterns if is_for(pattern, name)]
       if not matching:
         raise ValueError(
-          f'the weight {name} is of no part: no pattern of {patterns} matches it. Add a '
-          f'part, or a pattern; {listed}.'
+          f'the weight {name} is of no part: no pattern of {patterns} matches it. '
+          f'Add a part, or a pattern; {listed}.'
         )
       names_of_parts.append(matching[0])
     for pattern, part in patterns:

@@ -101,7 +101,7 @@ from tff_dp_aggregators.base import checks
 from tff_dp_aggregators.sampling import allocation
 from tff_dp_aggregators.sampling import scheme
 
-# Maximum of float64s in memory, 4 GiB: enough for some 6,000 rounds and places.
+# Maximum number of float64s in memory, 4 GiB: some 6,000 rounds and places.
 MAX_NUMBERS = 2**29
 MAX_BINS, MAX_CELLS = 4096, 2**18  # With more, an outcome takes too long.
 _BATCH = 2**22  # Cells of a batch of outcomes.
@@ -269,9 +269,9 @@ class BallsInBinsMixture:
     products[:-1, :-1] = self._products
     weights = np.exp(products - products.max())
     weights[:, -1] *= self._empty
-    rows = weights.sum(axis=1)
-    rows[-1] *= self._empty
-    first = rng.choice(len(rows), size=size, p=rows / rows.sum())
+    row_weights = weights.sum(axis=1)
+    row_weights[-1] *= self._empty
+    first = rng.choice(len(row_weights), size=size, p=row_weights / row_weights.sum())
     ends = np.cumsum(weights[first], axis=1)
     second = (ends <= ends[:, -1:] * rng.random((size, 1))).sum(axis=1)
     inner = self._noise(rng, size)
@@ -299,15 +299,15 @@ class AllocationMixture:
     self._both = np.append(both, [0, 0])
     self._either = np.append(2 * (k - both), [k, 0])
     with np.errstate(divide='ignore'):  # log(0) if all places are rounds.
-      self._log_here, self._log_missed = math.log(share), np.log1p(-share)
+      self._log_takes_part, self._log_missed = math.log(share), np.log1p(-share)
     logs = _log_binomial(k, both) + _log_binomial(n - k, k - both) - _log_binomial(n, k)
-    alone = math.log(2) + self._log_here + self._log_missed
-    pairs = np.append(2 * self._log_here + logs, [alone, 2 * self._log_missed])
+    alone = math.log(2) + self._log_takes_part + self._log_missed
+    pairs = np.append(2 * self._log_takes_part + logs, [alone, 2 * self._log_missed])
     self._log_pairs = pairs + self._mu**2 * self._both
 
   def _mean_of(self, logs: Any) -> np.ndarray:
     """Logarithms of means, including the places that are no rounds, which count 1."""
-    return np.asarray(np.logaddexp(self._log_here + logs, self._log_missed))
+    return np.asarray(np.logaddexp(self._log_takes_part + logs, self._log_missed))
 
   def log_moment(self, tilt: float) -> float:
     """The logarithm of M(tilt); all sets have the same norm."""
@@ -338,9 +338,9 @@ class AllocationMixture:
     self, rng: np.random.Generator, size: int, stretch: float, tilt: float
   ) -> np.ndarray:
     """Draws which clients are in a round at all, and outcomes."""
-    log_here = self._log_here + tilt * self._times * self._mu**2 / 2
-    here = rng.random(size) < np.exp(log_here - self.log_moment(tilt))
-    return self._outcomes(rng, np.zeros(size), self._times * here, stretch)
+    log_takes_part = self._log_takes_part + tilt * self._times * self._mu**2 / 2
+    takes_part = rng.random(size) < np.exp(log_takes_part - self.log_moment(tilt))
+    return self._outcomes(rng, np.zeros(size), self._times * takes_part, stretch)
 
   def draw_squared(self, rng: np.random.Generator, size: int) -> np.ndarray:
     """Draws how many rounds two sets share, and outcomes."""
@@ -484,20 +484,22 @@ class OverlappingSets:
     taken = [(np.zeros(0, int), np.zeros(0, int), np.zeros(0))]
     active = np.flatnonzero(free < rounds)
     while len(active):
-      one, some = active[apart[active]], active[~apart[active]]
-      at, two = self._next_of_both(rng, free[some])
-      here = at < rounds
-      taken.append((at[here], some[here], np.where(two[here], 2.0, 1.0)))
-      was[some], free[some] = at, np.where(two, at + b, at + 1)
-      apart[some] = ~two & (b > 1)
-      after = self._next_of_one(rng, was[one], free[one])
-      at, then = was[one] + after, was[one] + b
-      here = (after < b) & (at < rounds)
-      taken.append((at[here], one[here], np.ones(int(here.sum()))))
-      was[one], free[one], apart[one] = at, then, after < b
+      one_free, both_free = active[apart[active]], active[~apart[active]]
+      at, take_both = self._next_of_both(rng, free[both_free])
+      in_run = at < rounds
+      taken.append(
+        (at[in_run], both_free[in_run], np.where(take_both[in_run], 2.0, 1.0))
+      )
+      was[both_free], free[both_free] = at, np.where(take_both, at + b, at + 1)
+      apart[both_free] = ~take_both & (b > 1)
+      after = self._next_of_one(rng, was[one_free], free[one_free])
+      at, then = was[one_free] + after, was[one_free] + b
+      in_run = (after < b) & (at < rounds)
+      taken.append((at[in_run], one_free[in_run], np.ones(int(in_run.sum()))))
+      was[one_free], free[one_free], apart[one_free] = at, then, after < b
       active = active[free[active] < rounds]
-    at, who, times = (np.concatenate(each) for each in zip(*taken))
-    return sparse.csc_matrix((times, (at, who)), (rounds, size))
+    at, pairs, times = (np.concatenate(each) for each in zip(*taken))
+    return sparse.csc_matrix((times, (at, pairs)), (rounds, size))
 
   def _next_of_both(
     self, rng: np.random.Generator, free: np.ndarray
@@ -603,9 +605,9 @@ class BMinSepMixture:
     for t in range(rounds):
       if_taken = log_weights[t] + sums[min(t + b, rounds)]
       chance = self._probability * math.exp(if_taken - sums[t])
-      here = (free <= t) & (rng.random(size) < chance)
-      taken[t] = here
-      free[here] = t + b
+      takes_part = (free <= t) & (rng.random(size) < chance)
+      taken[t] = takes_part
+      free[takes_part] = t + b
     return taken
 
   def log_ratios(
@@ -647,12 +649,12 @@ def _blocks(
 ) -> list[tuple[slice, slice, np.ndarray]]:
   """Blocks of a banded matrix: their columns, rows, and entries, transposed."""
   rounds, width = len(columns), max(num_bands, _BLOCK)
-  made = []
+  blocks = []
   for start in range(0, rounds, width):
-    some = slice(start, min(start + width, rounds))
+    in_block = slice(start, min(start + width, rounds))
     rows = slice(start, min(start + width + num_bands - 1, rounds))
-    made.append((some, rows, np.ascontiguousarray(columns[rows, some].T)))
-  return made
+    blocks.append((in_block, rows, np.ascontiguousarray(columns[rows, in_block].T)))
+  return blocks
 
 
 # Candidates for the share of outcomes beyond c_0, and their number beyond c_1.
@@ -681,7 +683,7 @@ class NormalTail(NamedTuple):
     return upper + math.log(-math.expm1(min(shift + lower - upper, 0.0) - margin))
 
   def epsilon(self, log_delta: float, most: float) -> float:
-    """The smallest epsilon from `start` on for `log_delta`; infinite above `most`."""
+    """The smallest epsilon >= `start` for a delta; infinite if it is above `most`."""
     if self.log_delta(self.start) <= log_delta:
       return self.start
     if not self.log_delta(most) <= log_delta:
@@ -757,7 +759,7 @@ MAX_QUESTIONS, FAILURE_SHARE = 64, 0.01
 _TIMES, _MORE_TIMES, _CELLS = 3.0, 12.0, 2**28
 _LAMBDAS = 2.0 ** -np.arange(12)  # Bets, in units of 1 / B.
 _FEWEST, MAX_OUTCOMES = 2**15, 2**21
-_MAX_COUNTED = 2**18  # Maximum of outcomes where a normal tail can be used instead.
+_MAX_COUNTED = 2**18  # Maximum number of outcomes if a normal tail can be used.
 _PILOT, _PILOTS = 2**12, 4  # Outcomes of a pilot run, and number of such runs.
 _STEP = 1 / 512  # Ratio of neighbouring points of the grid of epsilons, less 1.
 # Sample sizes (their log2) and log(a - 1) are rounded to multiples of 1 over these, so

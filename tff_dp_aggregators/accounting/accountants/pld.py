@@ -188,7 +188,11 @@ class Loss:
     return (loss + self.mu) / 2 + outside, (loss - self.mu) / 2 + outside
 
   def masses(self, epsilon: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Masses below, between and above losses: of mixture, of noise, relative errors."""
+    """Probabilities below, between and above the losses `epsilon`.
+
+    Returns those of the sample, those of the noise alone, and the relative errors of
+    the probabilities between.
+    """
     places = self._places(self._unsampled(epsilon))
     (plain, shifted), errors = _masses(places, self.is_laplace)
     return (1 - self.fraction) * plain + self.fraction * shifted, plain, errors
@@ -241,9 +245,9 @@ class Loss:
 
   def _losses(self, noise: Any, moved: int) -> np.ndarray:
     """The `REMOVED` loss of outcomes `noise + moved * mu`."""
-    one, none = (noise + each * self.mu for each in (moved, moved - 1))
+    outcome, unmoved = (noise + each * self.mu for each in (moved, moved - 1))
     if self.is_laplace:
-      return np.asarray(self._sampled(np.abs(one) - np.abs(none)))
+      return np.asarray(self._sampled(np.abs(outcome) - np.abs(unmoved)))
     return np.asarray(self._sampled(self.mu * (noise + (moved - 0.5) * self.mu)))
 
   def points(self, deviations: float) -> tuple[np.ndarray, np.ndarray]:
@@ -400,7 +404,10 @@ def replaced(mu: float, fraction: float) -> JoinedLoss:
 
 
 def zeroed(mu: float, fraction: float, side: Side) -> JoinedLoss:
-  """A client in another one's place; with `REMOVED`, P has its contribution, not 0."""
+  """The loss if a client displaces another one, and its contribution may become 0.
+
+  With `Side.REMOVED` P has its contribution and Q has 0, otherwise the other way round.
+  """
   pairs = (_Displacing, Loss) if side is Side.REMOVED else (Loss, _Displacing)
   above, below = (pair(False, mu, fraction, of) for pair, of in zip(pairs, Side))
   within = special.ndtr(mu / 2) - special.ndtr(-3 * (mu / 2))
@@ -461,7 +468,7 @@ Losses = tuple[tuple[AnyLoss, int], ...]
 
 
 def _as_known(losses: 'Losses', deviations: float) -> 'Losses':
-  """Bounds allocations whose noise is too small for a grid by a single known step."""
+  """Replaces allocations by a single known step where noise is too small for a grid."""
   return tuple(
     (Loss(False, loss.mu, 1.0, Side.REMOVED), times)
     if isinstance(loss, AllocatedLoss)
@@ -580,7 +587,7 @@ def fourier_error(size: int) -> float:
 
 
 def _log1p(less_one: np.ndarray) -> np.ndarray:
-  """Logarithms of 1 + z, to a small error relative to z; that of `np.log1p` is not."""
+  """Log of 1 + z with an error relative to z; that of `np.log1p` is relative to 1."""
   real, imaginary = less_one.real, less_one.imag
   more = 2 * real + real * real + imaginary * imaginary
   modulus = np.hypot(1 + real, imaginary)
