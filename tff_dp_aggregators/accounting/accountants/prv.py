@@ -45,7 +45,7 @@ class PrvAccountant(accountant.Accountant):
   reads = 'Gaussian, Laplace and Poisson-sampled Gaussian events'
 
   def _can_read(self, part: dp_accounting.DpEvent) -> bool:
-    return accountant.is_noise(part) or accountant.is_sampled(
+    return accountant.is_unsampled_noise(part) or accountant.is_sampled(
       part, dp_accounting.PoissonSampledDpEvent
     )
 
