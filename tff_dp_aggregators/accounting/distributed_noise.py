@@ -225,37 +225,37 @@ def plan(
     # noise gains. So noise is raised in small steps from what a Gaussian needs.
 
     def if_kept(noise_multiplier: float) -> Optional[DistributedNoise]:
-      made = _finest(
+      trial = _finest(
         noise,
         noise_multiplier,
         bits=bits,
         max_wrap_probability=max_wrap_probability,
         **numbers,
       )
-      if made is None or made.epsilon(target_delta, participations) > target_epsilon:
+      if trial is None or trial.epsilon(target_delta, participations) > target_epsilon:
         return None
-      return made
+      return trial
 
     low = high = gaussians
-    found = if_kept(low)
-    while found is None:
+    kept = if_kept(low)
+    while kept is None:
       if high > gaussians * _MOST_NOISE:
         return None
       low, high = high, high * 1.05
-      found = if_kept(high)
+      kept = if_kept(high)
     while high / low > 1 + 1e-4:
       middle = math.sqrt(low * high)
       better = if_kept(middle)
       if better is None:
         low = middle
       else:
-        high, found = middle, better
-    return found
+        high, kept = middle, better
+    return kept
 
   if bits is not None:
-    found = with_least_noise(bits)
-    if found is not None:
-      return found
+    mechanism = with_least_noise(bits)
+    if mechanism is not None:
+      return mechanism
   best = with_least_noise(MAX_BITS)
   if best is None:
     raise ValueError(
@@ -266,9 +266,9 @@ def plan(
   low, high, enough = 1, best.bits, best  # Search for the fewest bits that are enough.
   while high - low > 1:
     middle = (low + high) // 2
-    made = with_least_noise(middle)
-    if made and made.noise_multiplier <= best.noise_multiplier * _WORTH_A_BIT:
-      high, enough = middle, made
+    candidate = with_least_noise(middle)
+    if candidate and candidate.noise_multiplier <= best.noise_multiplier * _WORTH_A_BIT:
+      high, enough = middle, candidate
     else:
       low = middle
   if bits is not None:

@@ -69,11 +69,11 @@ def local_event(
   noise, for L1 norm. `participations` is how often the client reports.
   """
   noise_multiplier = events.check_noise_multiplier(noise_multiplier)
-  made = noises.real(noise)
+  kind = noises.real(noise)
   relative = noise_multiplier / _sensitivity(adjacency)
   if not relative:
     return dp_accounting.NonPrivateDpEvent()
-  return _repeated(made.event(relative), participations)
+  return _repeated(kind.event(relative), participations)
 
 
 def central_event(

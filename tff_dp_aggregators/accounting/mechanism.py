@@ -360,17 +360,17 @@ class Mechanism(Guaranteed):
     _check_name(name)
     if noises.of_mechanism(name).is_integer and target_rho is None:
       _check_not_given(name, clipped_count_stddev=stddev, clipped_count_share=share)
-      made = _with_integer_noise(cls, name, participation, target, options)
+      mechanism = _with_integer_noise(cls, name, participation, target, options)
     else:
       planned = cls(name, participation, 1.0, **options)
       noise_multiplier = least_noise(planned.event_with, target, planned.relation)
       if share is not None:
         stddev = adaptive_clipping.stddev_of_share(noise_multiplier, share)
-      made = dataclasses.replace(
+      mechanism = dataclasses.replace(
         planned, noise_multiplier=noise_multiplier, clipped_count_stddev=stddev
       )
-    made.made_for(target)
-    return made
+    mechanism.made_for(target)
+    return mechanism
 
   @property
   def limits(self) -> strategies.Participation:
@@ -614,14 +614,14 @@ def kind_for(name: str, participation: sampling.Schema) -> registry.Kind:
 
 def check_numbers(given: Mapping[str, Optional[int]]) -> dict[str, int]:
   """Returns the options that are not `None`, in the order of `options()`."""
-  known = options()
+  valid = options()
   for name in given:
-    if name not in known:
+    if name not in valid:
       raise TypeError(
-        f'there is no option {name!r}; known: {", ".join(known)}. Adaptive clipping is '
+        f'there is no option {name!r}; known: {", ".join(valid)}. Adaptive clipping is '
         'clipped_count_stddev, or clipped_count_share of for_target.'
       )
-  values = {name: given[name] for name in known if given.get(name) is not None}
+  values = {name: given[name] for name in valid if given.get(name) is not None}
   return {name: checks.check_positive_int(name, each) for name, each in values.items()}
 
 
@@ -644,7 +644,7 @@ def _with_integer_noise(
   noise = noises.of_mechanism(name)
   assert target.epsilon is not None and target.delta is not None
   numbers = check_numbers({k: v for k, v in options.items() if k in noise.options})
-  other_options = {k: v for k, v in options.items() if k not in noise.options}
+  others = {k: v for k, v in options.items() if k not in noise.options}
   placement = noise.placement(None)
   noises.check_numbers(name, noise, placement, {noises.BITS: 0, **numbers})
   design = distributed_noise.plan(
@@ -657,12 +657,12 @@ def _with_integer_noise(
   )
   numbers['bits'] = design.bits
   noise_multiplier = design.noise_multiplier
-  made = cls(name, participation, noise_multiplier, options=numbers, **other_options)
+  result = cls(name, participation, noise_multiplier, options=numbers, **others)
   # The grid is computed anew, so epsilon may differ in its last digit.
-  while made.epsilon(target.delta, accountant=target.accountant) > target.epsilon:
+  while result.epsilon(target.delta, accountant=target.accountant) > target.epsilon:
     noise_multiplier *= 1 + 1e-7
-    made = cls(name, participation, noise_multiplier, options=numbers, **other_options)
-  return made
+    result = cls(name, participation, noise_multiplier, options=numbers, **others)
+  return result
 
 
 def _check_not_given(name: str, **given: Optional[float]) -> None:

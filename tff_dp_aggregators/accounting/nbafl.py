@@ -64,11 +64,11 @@ def gaussian_constant(epsilon: float, delta: float) -> float:
   checks.check_positive('epsilon', epsilon)
   gaussian.check_delta(delta)
   if epsilon >= 1:
-    least = (1 + _SAFETY) / gaussian.mu_of(epsilon, delta)
+    smallest = (1 + _SAFETY) / gaussian.mu_of(epsilon, delta)
     raise ValueError(
       f'epsilon={epsilon:g} is not below 1, and the constant sqrt(2 ln(1.25 / delta)) '
       "holds for epsilon < 1 only. calibration='exact' has the least noise for any "
-      f'epsilon: {rounding.up(least, 6)} sensitivities for one release.'
+      f'epsilon: {rounding.up(smallest, 6)} sensitivities for one release.'
     )
   return math.sqrt(2 * math.log(1.25 / delta))
 
@@ -135,9 +135,9 @@ class Nbafl:
       ('num_exposures', 'num_rounds', self.num_exposures),
       ('clients_per_round', 'num_clients', self.cohort),
     ):
-      most = getattr(self, whole)
-      if number > most:
-        raise ValueError(f'{part} must be at most {whole}, {most}; got {number}.')
+      maximum = getattr(self, whole)
+      if number > maximum:
+        raise ValueError(f'{part} must be at most {whole}, {maximum}; got {number}.')
     if self.calibration == 'published':
       gaussian_constant(self.epsilon, self.delta)
 
@@ -172,8 +172,8 @@ class Nbafl:
     if self.calibration == 'published':
       constant, cohort = gaussian_constant(self.epsilon, self.delta), self.cohort
       needed = _rounds_over_b(self.epsilon, self.num_rounds, self.num_clients / cohort)
-      beyond = needed * needed - self.num_exposures * self.num_exposures * cohort
-      rounds = math.sqrt(max(0.0, beyond))
+      missing = needed * needed - self.num_exposures * self.num_exposures * cohort
+      rounds = math.sqrt(max(0.0, missing))
       divisor = self.min_examples * cohort * self.epsilon
       return 2 * constant * self.clip_norm * rounds / divisor
     mu = _largest_mu(

@@ -257,15 +257,15 @@ def _exact_errors(inputs: Any) -> np.ndarray:
 
 def _by_delta(inputs: Any) -> Callable[[mpmath.mpf], mpmath.mpf]:
   """Delta as a function of epsilon, or of the noise multiplier if that is computed."""
-  known = {name: mpmath.mpf(inputs[name]) for name in _DECIMALS & set(inputs)}
-  if 'mu' in known:
-    return functools.partial(gaussian_delta, known['mu'])
-  if 'sampling_probability' in known:
-    q, noise = known['sampling_probability'], known['noise_multiplier']
+  values = {name: mpmath.mpf(inputs[name]) for name in _DECIMALS & set(inputs)}
+  if 'mu' in values:
+    return functools.partial(gaussian_delta, values['mu'])
+  if 'sampling_probability' in values:
+    q, noise = values['sampling_probability'], values['noise_multiplier']
     return functools.partial(sampled_gaussian_delta, q, noise)
   squared = Fraction(inputs['squared_sensitivity'])
   sensitivity = mpmath.sqrt(mpmath.mpf(squared.numerator) / squared.denominator)
-  return lambda noise: gaussian_delta(sensitivity / noise, known['epsilon'])
+  return lambda noise: gaussian_delta(sensitivity / noise, values['epsilon'])
 
 
 _DECIMALS = {'mu', 'epsilon', 'sampling_probability', 'noise_multiplier'}

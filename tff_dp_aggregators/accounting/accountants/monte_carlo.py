@@ -373,10 +373,10 @@ def log_mean_of_products(logs: np.ndarray, times: int) -> np.ndarray:
     np.multiply(sums[:stop], each, out=increments[:stop])
     sums[1 : stop + 1] += increments[:stop]
   lost = sums[times] < _LEAST_SUM
-  found = np.log(np.where(lost, 1.0, sums[times])) + times * largest
+  log_sums = np.log(np.where(lost, 1.0, sums[times])) + times * largest
   if lost.any():
-    found[lost] = _log_sums_of_products(logs[lost], times)
-  return np.asarray(found - _log_binomial(rounds, times))
+    log_sums[lost] = _log_sums_of_products(logs[lost], times)
+  return np.asarray(log_sums - _log_binomial(rounds, times))
 
 
 def _log_sums_of_products(logs: np.ndarray, times: int) -> np.ndarray:
@@ -427,8 +427,8 @@ class OverlappingSets:
     overlaps = np.zeros(max(b - 1, 0))
     for t in range(rounds - 1, -1, -1):
       overlaps[:] = 0.0
-      known = min(lags.shape[1] - 1, t)
-      overlaps[:known] = lags[t, 1 : known + 1]
+      num_lags = min(lags.shape[1] - 1, t)
+      overlaps[:num_lags] = lags[t, 1 : num_lags + 1]
       # If the free client takes part, it waits until the other one is free.
       ahead = b - near
       takes = self._take + overlaps + one[t + ahead, ahead]
@@ -505,8 +505,8 @@ class OverlappingSets:
     self, rng: np.random.Generator, free: np.ndarray
   ) -> tuple[np.ndarray, np.ndarray]:
     """Draws the next round of two free clients, and whether both take part in it."""
-    least = self._both_stay[free] - rng.standard_exponential(len(free))
-    at = np.searchsorted(-self._both_stay[1:], -least, side='right')
+    threshold = self._both_stay[free] - rng.standard_exponential(len(free))
+    at = np.searchsorted(-self._both_stay[1:], -threshold, side='right')
     both = rng.random(len(free)) < np.append(self._two, 0.0)[at]
     return at, both
 
@@ -515,10 +515,10 @@ class OverlappingSets:
   ) -> np.ndarray:
     """Draws how many rounds after `was` the free one takes part; b if not before."""
     stays, low = self._stays[was + self._b], (free - was)[:, None]
-    least = np.take_along_axis(stays, low, 1)
-    least = least - rng.standard_exponential(least.shape)
+    threshold = np.take_along_axis(stays, low, 1)
+    threshold = threshold - rng.standard_exponential(threshold.shape)
     later = np.arange(self._b + 1) > low
-    return free - was + np.sum(later & (stays >= least), axis=1)
+    return free - was + np.sum(later & (stays >= threshold), axis=1)
 
 
 _BLOCK = 64  # Minimum number of columns of a block of C.
@@ -745,9 +745,9 @@ def counting_points(
       at = float(falling[first - 1]), float(falling[count - 1])
       if not at[0] < at[1] <= epsilon:
         continue
-      made = normal_tail((int(first * scale), int(count * scale)), size, at, log_beta)
-      if made is not None:
-        candidates.append((made.log_delta(epsilon), at))
+      tail = normal_tail((int(first * scale), int(count * scale)), size, at, log_beta)
+      if tail is not None:
+        candidates.append((tail.log_delta(epsilon), at))
   return min(candidates) if candidates else (0.0, None)
 
 
@@ -816,13 +816,13 @@ def best_proposal(mixture: Mixture, removed: bool, epsilon: float) -> Proposal:
   def stretched_by(log: float) -> Proposal:
     return stretched(mixture, 1 + math.exp(log), removed)
 
-  found = optimize.minimize_scalar(
+  result = optimize.minimize_scalar(
     lambda log: stretched_by(log).log_bound(epsilon),
     bounds=(-7.0, 5.0),
     method='bounded',
     options={'xatol': 1e-3},
   )
-  best = stretched_by(round(float(found.x) * _PROPOSALS) / _PROPOSALS)
+  best = stretched_by(round(float(result.x) * _PROPOSALS) / _PROPOSALS)
   if not removed:
     return best
   other = squared(mixture, doubled=isinstance(mixture, AllocationMixture))
@@ -880,12 +880,12 @@ class _Search(NamedTuple):
     # Each gets half of the probability of being wrong.
     half = self._replace(log_beta=self.log_beta - math.log(2))
     bound = half.normal_tail(least)
-    known = certain if bound is None else bound.epsilon(math.log(self.delta), certain)
-    known = min(max(known, least), certain)
-    if known <= least * (1 + _STEP):
-      return known
-    start = half._reachable(False, least, known)
-    return half._first_passing(False, start, known)
+    upper = certain if bound is None else bound.epsilon(math.log(self.delta), certain)
+    upper = min(max(upper, least), certain)
+    if upper <= least * (1 + _STEP):
+      return upper
+    start = half._reachable(False, least, upper)
+    return half._first_passing(False, start, upper)
 
   def delta_added(self, epsilon: float) -> float:
     """An upper bound on the delta of Q against P, however small that is."""
@@ -941,10 +941,10 @@ class _Search(NamedTuple):
       return epsilon
     if excess(certain) >= 0:
       return certain
-    found = float(optimize.brentq(excess, epsilon, certain, rtol=1e-3))
-    while excess(found) > 0 and found < certain:  # It may end on either side.
-      found *= 1 + _STEP
-    return min(found, certain)
+    root = float(optimize.brentq(excess, epsilon, certain, rtol=1e-3))
+    while excess(root) > 0 and root < certain:  # It may end on either side.
+      root *= 1 + _STEP
+    return min(root, certain)
 
 
 class MonteCarloAccountant(accountant.Accountant):
@@ -995,12 +995,12 @@ class MonteCarloAccountant(accountant.Accountant):
     parts, _ = MonteCarloAccountant(relation).compose(event)._composition()
     if not parts or accountant.is_non_private(parts):
       return math.inf if parts else 0.0
-    one: Any = parts[0][0]
-    certain = _bound(one, relation).get_epsilon(delta)
+    part: Any = parts[0][0]
+    certain = _bound(part, relation).get_epsilon(delta)
     if not math.isfinite(certain) or certain <= _LEAST_EPSILON:
       return certain
-    rng = np.random.default_rng(_seed(one, delta, 'about'))
-    return _estimate(_mixture(one), rng, delta, certain)
+    rng = np.random.default_rng(_seed(part, delta, 'about'))
+    return _estimate(_mixture(part), rng, delta, certain)
 
 
 # An event that is read: a mixture, or a random allocation, which also composes.
@@ -1022,13 +1022,13 @@ def _epsilon_of(event: _Read, target_delta: float, relation: Relation) -> float:
   if not math.isfinite(certain) or certain <= _LEAST_EPSILON:
     return certain
   mixture, log_beta = _mixture(event), _log_beta(target_delta)
-  least = _LEAST_EPSILON
+  epsilon = _LEAST_EPSILON
   for side, find in ((_REMOVED, _Search.removed), (_ADDED, _Search.added)):
     rng = np.random.default_rng(_seed(event, target_delta, side))
-    least = find(_Search(mixture, rng, delta, log_beta), least, certain)
-  if least >= certain:  # The result is the certain bound, so nothing can be wrong.
+    epsilon = find(_Search(mixture, rng, delta, log_beta), epsilon, certain)
+  if epsilon >= certain:  # The result is the certain bound, so nothing can be wrong.
     return float(bound.get_epsilon(target_delta))
-  return least
+  return epsilon
 
 
 @functools.lru_cache(maxsize=256)
@@ -1038,8 +1038,8 @@ def _delta_of(event: _Read, target_epsilon: float, relation: Relation) -> float:
   rng = np.random.default_rng(_seed(event, target_epsilon, _REMOVED))
   proposal = best_proposal(mixture, True, target_epsilon)
   pilot = draw(mixture, rng, _PILOT, proposal, target_epsilon)
-  least = math.exp(min(pilot.log_bound - math.log(MAX_OUTCOMES), 0.0))
-  estimate = max(pilot.delta(target_epsilon), least)
+  lower = math.exp(min(pilot.log_bound - math.log(MAX_OUTCOMES), 0.0))
+  estimate = max(pilot.delta(target_epsilon), lower)
   aim = min(estimate, 0.5)
   search = _Search(mixture, rng, aim, _log_beta(aim))
   tails = search.draw(proposal, target_epsilon)
@@ -1076,8 +1076,10 @@ def _smallest_passing_delta(tails: Tails, epsilon: float, log_beta: float) -> fl
 
 def _mixture(event: _Read) -> Mixture:
   if isinstance(event, events.AllocatedDpEvent):
-    one: Any = event.event
-    return AllocationMixture(event.num_steps, 1, one.noise_multiplier, event.num_places)
+    noise: Any = event.event
+    return AllocationMixture(
+      event.num_steps, 1, noise.noise_multiplier, event.num_places
+    )
   assert event.strategy is not None  # `_can_read` requires it.
   if isinstance(event, events.RandomAllocationDpEvent):
     # The strategy is the identity.
@@ -1102,8 +1104,8 @@ def _seed(event: Any, at: float, side: str) -> int:
     for field in dataclasses.fields(event)
     if field.name not in ('strategy', 'bound')
   }
-  asked = f'{type(event).__name__} {fields} {float(at)!r} {side}'
-  return int.from_bytes(hashlib.sha256(asked.encode()).digest()[:16], 'big')
+  text = f'{type(event).__name__} {fields} {float(at)!r} {side}'
+  return int.from_bytes(hashlib.sha256(text.encode()).digest()[:16], 'big')
 
 
 def _estimate(

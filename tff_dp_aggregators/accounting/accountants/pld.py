@@ -211,8 +211,8 @@ class Loss:
     """Bound on the error of a grid point's loss, by the round-off of its place."""
     if self.is_laplace:
       return _PLACE_ERROR * 2 * self.mu
-    most = max(abs(each) for each in self._extremes(deviations))
-    return _PLACE_ERROR * (most + 2 * self.mu * (deviations + self.mu))
+    max_loss = max(abs(each) for each in self._extremes(deviations))
+    return _PLACE_ERROR * (max_loss + 2 * self.mu * (deviations + self.mu))
 
   def on_grid(self, interval: float, deviations: float) -> 'Cells':
     """The distribution of the loss on the multiples of `interval`, rounded up."""
@@ -288,10 +288,10 @@ def _masses(
     displaced = np.where(width > 0, _PLACE_ERROR * far / width, 1.0)
   errors = np.minimum(_CELL_ERROR * (1 + far * far) + displaced, 1.0)
   mass, ends = _laplace_mass if is_laplace else _normal_mass, np.array([math.inf])
-  found = [
+  masses = [
     mass(np.concatenate([-ends, each]), np.concatenate([each, ends])) for each in seen
   ]
-  return found, errors
+  return masses, errors
 
 
 def _normal_mass(a: np.ndarray, b: np.ndarray) -> np.ndarray:
@@ -589,11 +589,11 @@ def fourier_error(size: int) -> float:
 def _log1p(less_one: np.ndarray) -> np.ndarray:
   """Log of 1 + z with an error relative to z; that of `np.log1p` is relative to 1."""
   real, imaginary = less_one.real, less_one.imag
-  more = 2 * real + real * real + imaginary * imaginary
+  excess = 2 * real + real * real + imaginary * imaginary
   modulus = np.hypot(1 + real, imaginary)
   with np.errstate(divide='ignore'):
     log_modulus = np.where(
-      modulus < 0.5, np.log(modulus), np.log1p(np.maximum(more, -0.75)) / 2
+      modulus < 0.5, np.log(modulus), np.log1p(np.maximum(excess, -0.75)) / 2
     )
   return np.maximum(log_modulus, _LEAST) + 1j * np.arctan2(imaginary, 1 + real)
 
@@ -608,8 +608,8 @@ class Composition:
     rounds = [(loss.on_grid(interval, grid_plan.deviations), n) for loss, n in losses]
     displaced = sum(n * loss.displacement(grid_plan.deviations) for loss, n in losses)
     first = math.floor((grid_plan.least - displaced) / interval) - 1
-    most = sum(n * (cells.first + len(cells.masses) - 1) for cells, n in rounds)
-    last = min(max(math.ceil(grid_plan.largest / interval), first) + 4, most)
+    max_index = sum(n * (cells.first + len(cells.masses) - 1) for cells, n in rounds)
+    last = min(max(math.ceil(grid_plan.largest / interval), first) + 4, max_index)
     size = scipy.fft.next_fast_len(last - first + 1, real=True)
     fft_error = fourier_error(size)
     log_transform = np.zeros(size // 2 + 1, np.complex128)
@@ -673,7 +673,7 @@ class Composition:
     lever = np.exp(-tilt * steps) * -np.expm1(-steps)
     lost = weights * (error * math.sqrt(float(np.sum(lever * lever))))
     beyond = 0.0
-    if places[-1] < most:
+    if places[-1] < max_index:
       log_tail -= grid_plan.tail * interval * float(places[-1])
       beyond = math.exp(min(log_tail, 0.0))
     infinite = -math.expm1(finite)
@@ -687,11 +687,11 @@ class Composition:
 
   def epsilon(self, delta: float) -> tuple[float, float]:
     """The smallest epsilon >= 0, infinite beyond the grid; and delta's error share."""
-    enough = np.flatnonzero(self._deltas <= delta)
-    enough = enough[self._epsilons[enough] >= 0]
-    if not len(enough):
+    indices = np.flatnonzero(self._deltas <= delta)
+    indices = indices[self._epsilons[indices] >= 0]
+    if not len(indices):
       return math.inf, 1.0
-    at = int(enough[0])
+    at = int(indices[0])
     error_share = float(self._errors[at]) / delta
     if at == 0 and self._epsilons[0] > 0:
       error_share = 1.0  # The true epsilon may be below the window.
@@ -791,8 +791,8 @@ class Ratios(NamedTuple):
         sums[near + 1 : size] += np.maximum(large[near + 1 :] * many - up_masses, 0.0)
         sums[near + 2 : size + 1] += up_masses
     lost = self.lost + other.lost
-    made = Ratios(interval, first, sums, self.zero * other.zero, lost)
-    return made.cut(least)
+    total = Ratios(interval, first, sums, self.zero * other.zero, lost)
+    return total.cut(least)
 
   def cut(self, least: float) -> 'Ratios':
     """Cuts ends off: below by probability under Q, above by their part of the mean."""
