@@ -92,7 +92,7 @@ class Budget:
 
   noise: str  # 'gaussian' or 'laplace'.
   num_compositions: int  # How often the noise is used.
-  # Probability that a client is drawn, independently in each use, and kept secret.
+  # Probability that a client is drawn, independently in each use; draws are secret.
   sampling_probability: float
   epsilon: float  # Of all uses together.
   delta: float  # Of all uses together; 0 for Laplace noise at its pure epsilon.

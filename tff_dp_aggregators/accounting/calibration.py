@@ -212,6 +212,6 @@ def _smallest(
   root = ends.get(log_root, math.exp(log_root))
   while spent(root) > target_epsilon:
     root = math.nextafter(root * (1 + tolerance), math.inf)
-    if root >= high:  # `high` keeps the target, even if epsilon does not fall smoothly.
+    if root >= high:  # It keeps the target, even if epsilon does not fall with noise.
       return high
   return root

@@ -187,10 +187,7 @@ def one_run(
 def p_value(
   num_canaries: int, num_guesses: int, num_correct: int, epsilon: float, delta: float
 ) -> float:
-  """Upper bound on the probability of as many right guesses, or more.
-
-  See arXiv:2305.08846, Appendix D.
-  """
+  """Bounds the chance of so many or more right guesses (arXiv:2305.08846, App. D)."""
   # With delta 0, each guess is right with this probability at most.
   chance = float(special.expit(epsilon))
   fewer = np.arange(num_correct + 1)

@@ -37,10 +37,7 @@ _SHOWN = 30  # Digits of a decimal in the file; all of them are correct.
 def patterns(
   num_rounds: int, min_separation: int, max_participations: int, fixed_epoch: bool
 ) -> Iterator[list[int]]:
-  """Yields all sets of rounds of one client, which differ by at least min_separation.
-
-  With `fixed_epoch` they differ by multiples of it.
-  """
+  """Sets of rounds of one client, min_separation or more, or multiples of it, apart."""
   max_count = min(max_participations, -(-num_rounds // min_separation))
   for count in range(1, max_count + 1):
     for rounds in itertools.combinations(range(num_rounds), count):

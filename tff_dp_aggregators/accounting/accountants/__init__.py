@@ -83,9 +83,7 @@ __all__ = [
 ]
 
 RDP_ORDERS = rdp.ORDERS
-
 _ZERO_OUT = Relation.REPLACE_SPECIAL
-
 EXACT = gaussian.GaussianAccountant.name  # Exact for Gaussian events.
 # A fast bound, for searches and for long lists of epsilons; see `quick_bound`.
 QUICK_BOUND = rdp.RdpAccountant.name

@@ -132,7 +132,6 @@ _NARROW = 0.1
 _SMALLEST = 1e-300
 _LEAST = math.log(_SMALLEST)  # Lower limit of logarithms of coefficients.
 
-
 _FIXED_SIZE = dp_accounting.SampledWithoutReplacementDpEvent
 _TRUNCATED = events.TruncatedPoissonDpEvent
 
