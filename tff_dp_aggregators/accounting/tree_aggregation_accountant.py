@@ -71,7 +71,7 @@ def compute_rdp_single_tree(
     noise_multiplier: As for `compute_rdp_tree_restart`.
     total_steps: Number of rounds, which are the tree's leaves.
     max_participation: Maximum number of rounds of one client.
-    min_separation: Minimum of rounds strictly *between* two rounds of one client.
+    min_separation: Minimum number of rounds strictly *between* two of one client.
     orders: As for `compute_rdp_tree_restart`, which returns the same types.
   """
   if _is_noiseless(noise_multiplier):

@@ -122,7 +122,7 @@ def composed(
   accountant: Optional[str] = None,
   relation: Relation = _ZERO_OUT,
 ) -> Accountant:
-  """Returns an accountant with an event composed; arguments as of `epsilon`."""
+  """Returns an accountant that has composed an event; arguments as for `epsilon`."""
   entry = entry_of(accountant or tightest(event, relation))
   result = entry(relation)
   for part, count in components(event, relation):

@@ -331,7 +331,7 @@ class _Displacing(Loss):
   _moved = (2, 1)
 
   def masses(self, epsilon: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """As of `Loss`, under the first and the second mixture, for losses from 0 on."""
+    """Like `Loss.masses`, of the first and the second mixture, for losses from 0 on."""
     mu, q = self.mu, self.fraction
     # (1 - q) + q y^2 e^(-mu^2) = e^epsilon ((1 - q) + q y), with y = e^(mu x - mu^2/2).
     rest = 4 * math.exp(-mu * mu) * (1 - q) / q
