@@ -183,7 +183,9 @@ def test_the_probability_of_a_full_cohort_is_rounded_up(clients, probability, mo
     math.comb(clients, n) * q**n * (1 - q) ** (clients - n)
     for n in range(most, clients + 1)
   )
-  found = accountants.accountant.truncated(_event(clients, probability, most, 1.0))
+  found = accountants.accountant.displacement_probability(
+    _event(clients, probability, most, 1.0)
+  )
   assert (
     exact <= fractions.Fraction(found) <= exact * (1 + fractions.Fraction(1, 10**5))
   )

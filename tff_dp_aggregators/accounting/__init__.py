@@ -1,13 +1,13 @@
-"""Privacy accounting: from what ran, or will, to a guarantee that can be checked.
+"""Privacy accounting: guarantees of mechanisms and runs, which can be verified.
 
-At the top, in the order in which they build on each other: `events` say what happened
-as inert data, `accountants` what that means, `noises` which noise there is,
-`run_events` the events of a mechanism under a scheme of `sampling`, `calibration` how
-much noise a target needs, `mechanism` all of it under one name, `joint_mechanism`
-several of these for parts of a model. Then the folders: `records` (ledgers and logs),
+The modules build on each other in this order: `events` (what a mechanism did, as data),
+`accountants` (epsilon and delta of events), `noises` (kinds of noise), `run_events`
+(the events of a mechanism under a scheme of `sampling`), `calibration` (the noise that
+a target needs), `mechanism` (all of that under one name) and `joint_mechanism` (several
+mechanisms for parts of a model). The subpackages are `records` (ledgers and logs),
 `planning` (comparing mechanisms), `reports` (statements, their rendering and
-verification), `programs` (from flags); and `vectors`, exact figures to check against,
-which is imported by those who need it. Nothing here imports TensorFlow.
+verification) and `programs` (command-line programs). `vectors`, with exact test
+vectors, has to be imported by itself. Nothing here imports TensorFlow.
 """
 
 # Before anything that imports dp-accounting.

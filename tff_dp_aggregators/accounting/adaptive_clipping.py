@@ -1,4 +1,4 @@
-"""How much of a mechanism's noise adaptive clipping leaves for the updates.
+"""Adaptive clipping: splitting the privacy budget between updates and the norm count.
 
 Each round releases the noised sum of the clipped updates and the noised count of small
 norms. With noise multiplier z_delta for the sum, and noise of standard deviation
@@ -7,12 +7,12 @@ with noise multiplier z (arXiv:1905.03871, Theorem 1), where
 
     z^-2 = z_delta^-2 + (2 sigma_b)^-2.
 
-So one target, z, is enough, and the count takes the `share` (z / (2 sigma_b))^2 of it:
-of mu^2, which adds up over what is released. By default sigma_b is a twentieth of the
-cohort (section 3.2 there; TFF and pfl-research the same), or what takes a tenth of the
-budget, if that is more: the updates' noise is at most 5.4% larger than without, and the
-noise in the fraction of small norms of m clients has a standard deviation of at most
-max(1/20, 1.58 z / m).
+So one target, z, is enough. The budget is mu^2, which adds up over all that is
+released, and the count takes the `share` (z / (2 sigma_b))^2 of it. By default sigma_b
+is the maximum of a twentieth of the cohort (as in section 3.2 there, TFF and
+pfl-research) and of the value that takes a tenth of the budget. The updates' noise is
+then at most 5.4% larger than without adaptive clipping, and the noise in the fraction
+of small norms of m clients has a standard deviation of at most max(1/20, 1.58 z / m).
 """
 
 import math
@@ -21,16 +21,14 @@ from tff_dp_aggregators.accounting import events
 from tff_dp_aggregators.accounting.accountants import gaussian
 from tff_dp_aggregators.base import checks
 
-# The part of the budget that the default noise of the count takes at most;
-DEFAULT_SHARE = 0.1
-# and that noise beside the number of clients, where it takes less.
-DEFAULT_FRACTION = 0.05
+DEFAULT_SHARE = 0.1  # Maximum share of the budget for the count's default noise.
+DEFAULT_FRACTION = 0.05  # That noise over the number of clients, if its share is less.
 
 
 def values_noise_multiplier(
   noise_multiplier: float, clipped_count_stddev: float
 ) -> float:
-  """z_delta: the noise of the updates that is left when the count has its noise.
+  """Returns z_delta, the noise multiplier of the updates.
 
   It is (z^-2 - (2 sigma_b)^-2)^(-1/2) for z = `noise_multiplier` of both together and
   sigma_b = `clipped_count_stddev`, in clients; 0 if z is 0.
@@ -41,18 +39,18 @@ def values_noise_multiplier(
     return 0.0
   ratio = noise_multiplier / (2 * clipped_count_stddev) if clipped_count_stddev else 2.0
   if not ratio < 1:
-    fits = stddev_of_share(noise_multiplier, DEFAULT_SHARE)
+    stddev = stddev_of_share(noise_multiplier, DEFAULT_SHARE)
     raise ValueError(
       f'clipped_count_stddev must be more than {noise_multiplier / 2}, half of '
       f'noise_multiplier; got {clipped_count_stddev}. With less, the count of small '
       f'norms alone would cost more than noise_multiplier {noise_multiplier} says. '
-      f'{fits:.4g} fits: the count takes {DEFAULT_SHARE:.0%} of the budget then.'
+      f'{stddev:.4g} fits: the count takes {DEFAULT_SHARE:.0%} of the budget then.'
     )
   return noise_multiplier * (1 / math.sqrt((1 - ratio) * (1 + ratio)))
 
 
 def share(noise_multiplier: float, clipped_count_stddev: float) -> float:
-  """Which part of the budget the count takes, of mu^2: (z / (2 sigma_b))^2."""
+  """The count's share of the budget mu^2: (z / (2 sigma_b))^2."""
   values_noise_multiplier(noise_multiplier, clipped_count_stddev)
   if noise_multiplier == 0:
     return 0.0
@@ -60,18 +58,17 @@ def share(noise_multiplier: float, clipped_count_stddev: float) -> float:
 
 
 def stddev_of_share(noise_multiplier: float, count_share: float) -> float:
-  """sigma_b for which the count takes a part of the budget: z / (2 sqrt(share))."""
+  """The sigma_b whose share of the budget is `count_share`: z / (2 sqrt(share))."""
   noise_multiplier = events.check_noise_multiplier(noise_multiplier)
-  gaussian.check_delta(count_share, 'count_share')  # The same range.
+  gaussian.check_delta(count_share, 'count_share')  # It has the range of a delta.
   return noise_multiplier / (2 * math.sqrt(count_share))
 
 
 def default_stddev(noise_multiplier: float, clients_per_round: float) -> float:
-  """sigma_b where none is given: it fits every cohort.
+  """The default of sigma_b, for any cohort size; 0 if z is 0.
 
-  A twentieth of the clients, or more where that would take more than a tenth of the
-  budget; 0 if z is 0.
+  It is a twentieth of the clients, or what takes a tenth of the budget if that is more.
   """
   checks.check_positive('clients_per_round', clients_per_round)
-  least = stddev_of_share(noise_multiplier, DEFAULT_SHARE)
-  return max(DEFAULT_FRACTION * clients_per_round, least) if noise_multiplier else 0.0
+  lower = stddev_of_share(noise_multiplier, DEFAULT_SHARE)
+  return max(DEFAULT_FRACTION * clients_per_round, lower) if noise_multiplier else 0.0

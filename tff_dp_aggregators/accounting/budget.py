@@ -1,7 +1,7 @@
-"""A privacy budget: of epsilon, delta and the noise, any two give the third.
+"""A privacy budget: computes one of epsilon, delta and noise from the other two.
 
-For noise that is drawn anew each time, on everybody or on a Poisson sample: what
-`PrivacyAccountant` of pfl-research answers, by the accountants of this package.
+It is for independent noise in each use, on all clients or on a Poisson sample, like
+`PrivacyAccountant` of pfl-research, with the accountants of this package.
 """
 
 import dataclasses
@@ -20,14 +20,14 @@ from tff_dp_aggregators.accounting.accountants import gaussian
 from tff_dp_aggregators.base import checks
 from tff_dp_aggregators.base import rounding
 
-_ROUND_OFF = 1e-14  # What closed forms are rounded up by, relative.
+_ROUND_OFF = 1e-14  # Closed forms are rounded up by this much, relative.
 
 
 def gaussian_noise_multiplier(epsilon: float, delta: float) -> float:
-  """The least noise of one use of the Gaussian mechanism (arXiv:1805.06530).
+  """The smallest noise multiplier of one Gaussian mechanism (arXiv:1805.06530).
 
   It is the standard deviation over the L2 sensitivity, rounded up, for any epsilon.
-  (The textbook's sqrt(2 ln(1.25 / delta)) / epsilon holds below 1 alone.)
+  (The textbook's sqrt(2 ln(1.25 / delta)) / epsilon is valid for epsilon < 1 only.)
   """
   checks.check_positive('epsilon', epsilon)
   return (1 + _ROUND_OFF) / gaussian.mu_of(epsilon, delta)
@@ -36,31 +36,30 @@ def gaussian_noise_multiplier(epsilon: float, delta: float) -> float:
 def laplace_noise_multiplier(
   epsilon: float, num_compositions: int = 1, sampling_probability: float = 1.0
 ) -> float:
-  """The least Laplace noise that is epsilon-private, with delta 0.
+  """The smallest noise multiplier of Laplace noise for a pure epsilon, with delta 0.
 
-  One use costs 1 / noise_multiplier (Dwork et al. 2006, theorem 1); on a Poisson
-  sample, to add or remove one, ln(1 + q (e^that - 1)), and all uses their sum.
-
-  It is the scale over the L1 sensitivity, rounded up in its last digits.
+  It is the scale over the L1 sensitivity, rounded up in its last digits. One use costs
+  1 / noise_multiplier (Dwork et al. 2006, theorem 1); on a Poisson sample, under
+  add-or-remove-one, ln(1 + q (e^(1 / noise_multiplier) - 1)). Uses add up.
   """
   checks.check_positive('epsilon', epsilon)
   checks.check_positive_int('num_compositions', num_compositions)
   q = _check_probability(sampling_probability)
   one = epsilon / num_compositions
-  # ln((e^one - 1) / q + 1), of which e^one and 1 / q may be beyond float64.
+  # ln((e^one - 1) / q + 1), where e^one and 1 / q may overflow.
   if one > 1:
-    before = one - math.log(q) + math.log(q * math.exp(-one) - math.expm1(-one))
+    unsampled = one - math.log(q) + math.log(q * math.exp(-one) - math.expm1(-one))
   else:
-    more = math.expm1(one) / q
-    finite = math.isfinite(more)
-    before = math.log1p(more) if finite else math.log(math.expm1(one)) - math.log(q)
-  return (1 + _ROUND_OFF) / before
+    ratio = math.expm1(one) / q
+    finite = math.isfinite(ratio)
+    unsampled = math.log1p(ratio) if finite else math.log(math.expm1(one)) - math.log(q)
+  return (1 + _ROUND_OFF) / unsampled
 
 
 def laplace_epsilon(
   noise_multiplier: float, num_compositions: int = 1, sampling_probability: float = 1.0
 ) -> float:
-  """What Laplace noise costs at delta 0, rounded up in its last digits."""
+  """Epsilon of Laplace noise at delta 0, rounded up in its last digits."""
   checks.check_positive('noise_multiplier', noise_multiplier)
   checks.check_positive_int('num_compositions', num_compositions)
   q = _check_probability(sampling_probability)
@@ -70,15 +69,15 @@ def laplace_epsilon(
 
 @dataclasses.dataclass(frozen=True, init=False)
 class Budget:
-  """Noise that is used several times, and what it spends.
+  """Noise that is used several times, and its privacy budget.
 
-  Two of `epsilon`, `delta` and `noise_multiplier` are given and the third is found. If
-  all three are, the noise must keep (epsilon, delta), and may be more than that takes.
+  Of `epsilon`, `delta` and `noise_multiplier` two are given and the third is computed.
+  If all are given, the noise must keep (epsilon, delta); it may be more than necessary.
 
   With a `noise_scale` s below 1 the budget is that of a cohort 1/s times as large, and
-  the run adds s times the noise, as pfl-research does where a cohort cannot be as large
-  as the one that is meant: a `learning.SimulatedCohort` of scale 1/s. **Such a run is
-  not private**: its clients are promised nothing.
+  the run adds s times the noise. This simulates a cohort that is larger than the one
+  that can be run, as in pfl-research: see `learning.SimulatedCohort` of scale 1/s.
+  **Such a run is not private**: its clients have no guarantee.
 
   Raises:
     ValueError: If fewer than two of the three are given, or all three do not fit.
@@ -92,16 +91,16 @@ class Budget:
   """
 
   noise: str  # 'gaussian' or 'laplace'.
-  num_compositions: int  # How often it is used.
-  # With which each client is drawn each time, independently, and unknown to all.
+  num_compositions: int  # How often the noise is used.
+  # Probability that a client is drawn, independently in each use; draws are secret.
   sampling_probability: float
-  epsilon: float  # That of all uses together.
-  delta: float  # The same; 0 for Laplace noise at its pure epsilon.
+  epsilon: float  # Of all uses together.
+  delta: float  # Of all uses together; 0 for Laplace noise at its pure epsilon.
   # Standard deviation of Gaussian noise over the L2 bound, scale of Laplace over L1.
   noise_multiplier: float
-  noise_scale: float  # Which part of the noise the run adds; above 0, at most 1.
-  # A key of `accountants.ACCOUNTANTS`, or 'pure' for Laplace noise with delta 0; all
-  # but 'pld' refuse sampled Laplace noise.
+  noise_scale: float  # Share of the noise that the run adds; above 0, at most 1.
+  # A key of `accountants.ACCOUNTANTS`, or 'pure' for Laplace noise with delta 0. Only
+  # 'pld' supports sampled Laplace noise.
   accountant: str
 
   def __init__(
@@ -131,8 +130,8 @@ class Budget:
       checks.check_positive('noise_multiplier', noise_multiplier)
     if epsilon is not None:
       # No finite noise has an epsilon of 0.
-      is_found = noise_multiplier is None
-      check = checks.check_positive if is_found else checks.check_not_negative
+      finds_noise = noise_multiplier is None
+      check = checks.check_positive if finds_noise else checks.check_not_negative
       check('epsilon', epsilon)
     if delta is not None and not (delta == 0 and noise == noises.LAPLACE.name):
       gaussian.check_delta(delta)
@@ -165,7 +164,7 @@ class Budget:
 
   @property
   def relation(self) -> Relation:
-    """Add or remove one where clients are sampled, and else zeroing out one."""
+    """Add-or-remove-one if clients are sampled, otherwise zeroing out one client."""
     is_sampled = self.sampling_probability < 1
     return Relation.ADD_OR_REMOVE_ONE if is_sampled else Relation.REPLACE_SPECIAL
 
@@ -181,16 +180,16 @@ class Budget:
 
   @property
   def cohort_event(self) -> dp_accounting.DpEvent:
-    """What is promised to the clients of the run: nothing, if `noise_scale` < 1."""
+    """The event of the run itself, which is not private if `noise_scale` < 1."""
     return self.event if self.noise_scale == 1 else dp_accounting.NonPrivateDpEvent()
 
   @property
   def simulated_cohort_scale(self) -> float:
-    """By which factor the cohort is larger whose budget it is: 1 / `noise_scale`."""
+    """The budget's cohort size over that of the run: 1 / `noise_scale`."""
     return 1 / self.noise_scale
 
   def event_with(self, noise_multiplier: float) -> dp_accounting.DpEvent:
-    """The event of all uses, if the noise were another."""
+    """The event of all uses with another noise multiplier."""
     once = noises.REAL[self.noise].event(noise_multiplier)
     if self.sampling_probability < 1:
       once = dp_accounting.PoissonSampledDpEvent(self.sampling_probability, once)
@@ -220,7 +219,7 @@ class Budget:
     return accountants.delta(event, epsilon, self.accountant, self.relation)
 
   def _check_kept(self, epsilon: float, delta: float, noise_multiplier: float) -> None:
-    """Refuses noise that is too little, with what would be enough."""
+    """Raises ValueError with a sufficient noise multiplier if this one is too small."""
     spent = self._epsilon_of(noise_multiplier, delta)
     if spent <= epsilon or (
       delta and self._delta_of(noise_multiplier, epsilon) <= delta

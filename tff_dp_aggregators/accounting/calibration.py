@@ -1,7 +1,7 @@
-"""Calibration: any two of epsilon, noise and length give the third.
+"""Calibration: the smallest noise, or the largest number of rounds, for a target.
 
-Mechanisms come in as functions from a number to the event that describes them, so one
-search serves every mechanism and accountant; what it returns never exceeds the target.
+A mechanism is given as a function from a number to its event, so one search serves
+every mechanism and accountant. What it returns never exceeds the target.
 """
 
 import contextlib
@@ -20,8 +20,8 @@ from tff_dp_aggregators.base import rounding
 
 _ZERO_OUT = Relation.REPLACE_SPECIAL
 
-# Where a search by a numerical accountant begins; and more noise than closed forms ask
-# for, as rounds that are added up one by one may come to that much more of mu.
+# Relative tolerance of the approximate noise from which numerical searches start; and
+# the margin of noise from closed forms, for round-off of mu if rounds are added up.
 _NEAR, _ROUND_OFF = 0.02, 1e-12
 _MIN_EPSILON = 1e-300
 _MAX_NOISE = 1e9
@@ -36,12 +36,12 @@ def noise_multiplier(
   accountant: Optional[str] = None,
   relation: Relation = _ZERO_OUT,
 ) -> float:
-  """The least noise multiplier that keeps a privacy target.
+  """The smallest noise multiplier that keeps a privacy target.
 
-  `make_event` leads from a noise multiplier to the event of everything that runs, less
-  private for less noise. What is found is rounded up: within 1e-4 of the least one,
-  relative, and to round-off for accountants that are closed forms. `accountant` is a
-  key of `accountants.ACCOUNTANTS`, `None` for the tightest.
+  `make_event` returns the event of everything that runs for a noise multiplier; less
+  noise must not be more private. The result is rounded up: within 1e-4 of the smallest
+  one, relative, and up to round-off for accountants with closed forms. `accountant` is
+  a key of `accountants.ACCOUNTANTS`, `None` for the tightest.
 
   Example:
     >>> gaussian = dp_accounting.GaussianDpEvent
@@ -49,21 +49,21 @@ def noise_multiplier(
     4.2247
   """
   target_epsilon = _check_target(target_epsilon, target_delta)
-  asked, spent = _asking(make_event, 1.0, target_delta, accountant, relation)
+  entry, spent = _entry_and_epsilon(make_event, 1.0, target_delta, accountant, relation)
   start, factor = 1.0, 2.0
-  if asked.is_numerical:
+  if entry.is_numerical:
     of_accountant: Any = {'accountant': accountant, 'relation': relation}
-    # Near what is looked for, and much faster; sampled Laplace noise has no such bound.
+    # Close to the result, and much faster; sampled Laplace noise has no quick bound.
     with contextlib.suppress(NoneFoundError):
-      about = about_noise_multiplier
-      start = about(make_event, target_epsilon, target_delta, **of_accountant)
+      approximate = about_noise_multiplier
+      start = approximate(make_event, target_epsilon, target_delta, **of_accountant)
       factor = 1.1
-  least = _smallest(spent, target_epsilon, start, factor, asked.tolerance)
-  return least if asked.is_numerical else least * (1 + _ROUND_OFF)
+  smallest = _smallest(spent, target_epsilon, start, factor, entry.tolerance)
+  return smallest if entry.is_numerical else smallest * (1 + _ROUND_OFF)
 
 
 def noise_multiplier_of_rho(rho: float, target_rho: float) -> float:
-  """The least noise for a zCDP target, where noise 1 has `rho`, rounded up."""
+  """The smallest noise for a zCDP target, where noise 1 has `rho`, rounded up."""
   checks.check_positive('target_rho', target_rho)
   return math.sqrt(rho) / math.sqrt(target_rho) * (1 + _ROUND_OFF)
 
@@ -76,20 +76,20 @@ def about_noise_multiplier(
   accountant: Optional[str] = None,
   relation: Relation = _ZERO_OUT,
 ) -> float:
-  """About what `noise_multiplier` finds, quickly; it may keep the target or not."""
+  """A quick approximation of `noise_multiplier`, which may not keep the target."""
   target_epsilon = _check_target(target_epsilon, target_delta)
   event = make_event(1.0)
-  accountants.composed(event, accountant, relation)  # Whether it reads it.
-  asked_for = accountants.entry_of(accountant or accountants.tightest(event, relation))
-  if asked_for.is_drawn:
-    asked: Callable[[float], float] = functools.cache(
-      lambda noise: asked_for.estimate(make_event(noise), target_delta)
+  accountants.composed(event, accountant, relation)  # Raises if it does not read it.
+  entry = accountants.entry_of(accountant or accountants.tightest(event, relation))
+  if entry.is_drawn:
+    estimate: Callable[[float], float] = functools.cache(
+      lambda noise: entry.estimate(make_event(noise), target_delta)
     )
-    return _smallest(asked, target_epsilon, 1.0, 2.0, _NEAR)
+    return _smallest(estimate, target_epsilon, 1.0, 2.0, _NEAR)
   quick = accountants.quick_bound(event, relation)
   if quick is None:
     raise NoneFoundError(f'there is no quick bound of {event}; ask noise_multiplier.')
-  _, spent = _asking(make_event, 1.0, target_delta, quick, relation)
+  _, spent = _entry_and_epsilon(make_event, 1.0, target_delta, quick, relation)
   return _smallest(spent, target_epsilon, 1.0, 2.0, _NEAR)
 
 
@@ -102,70 +102,70 @@ def largest(
   accountant: Optional[str] = None,
   relation: Relation = _ZERO_OUT,
 ) -> int:
-  """The largest number, of rounds or participations, that keeps a privacy target.
+  """The largest number of rounds or participations that keeps a privacy target.
 
-  `make_event` leads from a number, from 1, to the event of everything that runs; not
-  more private for more of them.
+  `make_event` returns the event of everything that runs for a number >= 1; a larger
+  number must not be more private.
   """
   target_epsilon = _check_target(target_epsilon, target_delta)
-  asked, spent = _asking(make_event, 1, target_delta, accountant, relation)
-  if asked.max_questions is not None:
+  entry, spent = _entry_and_epsilon(make_event, 1, target_delta, accountant, relation)
+  if entry.max_questions is not None:
     raise ValueError(
-      f'accountant={asked.name} draws outcomes for each number that is tried, which '
+      f'accountant={entry.name} draws outcomes for each number that is tried, which '
       'takes too long. Give the number, or accountant=pld, whose bound is quick.'
     )
   return largest_by(spent, target_epsilon, at_most)
 
 
 def largest_by(spent: Callable[[int], float], target: float, at_most: int) -> int:
-  """The largest number that spends no more than a target, by any measure."""
+  """The largest number up to `at_most` for which `spent` is at most the target."""
   if spent(1) > target:
     raise ValueError(
       f'even one spends {rounding.up(spent(1), 6)}, more than the target {target:g}; '
       'add noise or raise the target.'
     )
-  kept, spoilt = 1, 2
-  while spoilt <= at_most and spent(spoilt) <= target:
-    kept, spoilt = spoilt, 2 * spoilt
-  if spoilt > at_most and spent(at_most) <= target:
+  low, high = 1, 2
+  while high <= at_most and spent(high) <= target:
+    low, high = high, 2 * high
+  if high > at_most and spent(at_most) <= target:
     return at_most
-  spoilt = min(spoilt, at_most)
-  while spoilt - kept > 1:
-    middle = (kept + spoilt) // 2
+  high = min(high, at_most)
+  while high - low > 1:
+    middle = (low + high) // 2
     if spent(middle) <= target:
-      kept = middle
+      low = middle
     else:
-      spoilt = middle
-  return kept
+      high = middle
+  return low
 
 
 class NoneFoundError(ValueError):
-  """No noise was found, by this accountant; another may find some."""
+  """This accountant found no noise that keeps the target; another one may."""
 
 
-def _asking(
+def _entry_and_epsilon(
   make_event: Callable[..., dp_accounting.DpEvent],
   first: float,
   delta: float,
   accountant: Optional[str],
   relation: Relation,
 ) -> tuple[type[accountants.Accountant], Callable[[float], float]]:
-  """The accountant that is asked, and epsilon as a function of what is looked for."""
-  asked = accountants.entry_of(
+  """The accountant that is used, and epsilon as a function of the searched number."""
+  entry = accountants.entry_of(
     accountant or accountants.tightest(make_event(first), relation)
   )
 
   @functools.cache
   def spent(parameter: float) -> float:
-    most = asked.max_questions
-    if most is not None and spent.cache_info().misses > most:
+    limit = entry.max_questions
+    if limit is not None and spent.cache_info().misses > limit:
       raise NoneFoundError(
-        f'the search took more than {most} epsilons, which is what the confidence of '
-        f'accountant={asked.name} is for. Check the target, or state the noise.'
+        f'the search needs more than {limit} epsilons, and the confidence of '
+        f'accountant={entry.name} covers no more. Check the target, or give the noise.'
       )
     return accountants.epsilon(make_event(parameter), delta, accountant, relation)
 
-  return asked, spent
+  return entry, spent
 
 
 def _check_target(epsilon: float, delta: float) -> float:
@@ -186,7 +186,7 @@ def _smallest(
   factor: float,
   tolerance: float,
 ) -> float:
-  """The least noise multiplier that keeps the target, looked for around `start`."""
+  """The smallest noise multiplier that keeps the target, searched around `start`."""
   low = high = start
   while spent(high) > target_epsilon:
     low, high = high, high * factor
@@ -201,7 +201,7 @@ def _smallest(
       raise NoneFoundError(
         f'target_epsilon={target_epsilon:g} is kept with next to no noise; check it.'
       )
-  # The ends themselves: exp(log(low)) may be another number, and another question.
+  # Exact values of the ends: exp(log(low)) may differ, and would be computed anew.
   ends = {math.log(low): low, math.log(high): high}
 
   def gap(log_noise: float) -> float:
@@ -212,6 +212,6 @@ def _smallest(
   root = ends.get(log_root, math.exp(log_root))
   while spent(root) > target_epsilon:
     root = math.nextafter(root * (1 + tolerance), math.inf)
-    if root >= high:  # Which is known to keep it, should answers not fall with noise.
+    if root >= high:  # It keeps the target, even if epsilon does not fall with noise.
       return high
   return root

@@ -1,23 +1,23 @@
-"""What an attacker with canaries reached: lower bounds of epsilon, from one run.
+"""Empirical privacy auditing with canaries: lower bounds on epsilon from one run.
 
-Canaries are clients that an auditor makes up. For each a fair coin decides whether it
-takes part with a random direction of the model as its update, or with zeros; everything
-else treats it as a client. An attacker who sees all released sums scores each canary,
-guesses the coins of those with the highest and the lowest scores, and abstains from the
-others. Differential privacy limits how many guesses are right, so more of them than
-that refute an epsilon. Three numbers come of it:
+Canaries are artificial clients. For each, a fair coin decides whether it takes part
+with a random direction of the model as its update, or with zeros; otherwise it is
+treated like any client. An attacker who sees all released sums scores each canary,
+guesses the coins of those with the highest and the lowest scores, and abstains for the
+others. Differential privacy limits how many guesses are right, so more right guesses
+than that refute an epsilon. There are three results:
 
-* `one_run`, a lower bound of epsilon for any mechanism (Steinke, Nasr, Jagielski,
+* `one_run`, a lower bound on epsilon for any mechanism (Steinke, Nasr, Jagielski,
   arXiv:2305.08846);
-* `one_run_fdp`, one that knows the mechanism's trade-off curve (Mahloujifar, Melis,
-  Chaudhuri, arXiv:2410.22235): that of Gaussian noise where all rounds are one Gaussian
-  mechanism, and otherwise that of nothing but (epsilon, delta);
-* `estimate`, of Gaussians fitted to the scores (as in Andrew et al., arXiv:2302.03098).
-  It is no bound.
+* `one_run_fdp`, a lower bound from the mechanism's trade-off curve (Mahloujifar, Melis,
+  Chaudhuri, arXiv:2410.22235): the Gaussian curve if all rounds are one Gaussian
+  mechanism, otherwise the curve that (epsilon, delta) alone implies;
+* `estimate`, from Gaussians fitted to the scores (as in Andrew et al.,
+  arXiv:2302.03098). It is not a bound.
 
-Both bounds are right together with the confidence that is asked for. How many guesses
-are made is computed from the epsilon that was planned, so nothing is selected by the
-scores. A bound holds whatever the scores are; better scores make it larger.
+The confidence is that both bounds hold together. The number of guesses is computed from
+the planned epsilon, so nothing is selected by the scores. A bound holds whatever the
+scores are; better scores make it larger.
 """
 
 import dataclasses
@@ -35,25 +35,23 @@ from tff_dp_aggregators.accounting.accountants import gaussian
 from tff_dp_aggregators.base import checks
 from tff_dp_aggregators.base import strict_json
 
-# Name of the file in a run directory.
-FILE = 'canaries.json'
+FILE = 'canaries.json'  # In a run directory.
 CONFIDENCE = 0.95
 _ANY, _GAUSSIAN = 'any', 'gdp'
-_PRECISION, _ROUGHLY = 1e-7, 1e-2
-_LARGEST = 1e4  # Nothing above it is told apart.
-# Candidates for the number of guesses are apart by this factor.
-_STEP = math.sqrt(2)
+_PRECISION, _ROUGHLY = 1e-7, 1e-2  # Relative; the second for planning guesses.
+_LARGEST = 1e4  # Searches for the largest refuted number end here.
+_STEP = math.sqrt(2)  # Ratio of successive candidates for the number of guesses.
 _FEWEST_GUESSES = 4
 
 
 @dataclasses.dataclass(frozen=True)
 class Record:
-  """What an attacker with canaries guesses by, of a run."""
+  """The coins and the scores of a run's canaries."""
 
-  inserted: np.ndarray  # Who took part with their direction, bool of shape [canaries].
-  scores: np.ndarray  # float64 of the same shape, of `scores`.
-  rounds: int  # Number of rounds, from the first on, that scores are made of.
-  confidence: float = CONFIDENCE  # Asked for, of all bounds together.
+  inserted: np.ndarray  # Which took part with their direction, bool, [canaries].
+  scores: np.ndarray  # float64 of the same shape, computed by `scores`.
+  rounds: int  # How many rounds, from the first on, the scores are computed from.
+  confidence: float = CONFIDENCE  # Of all bounds together.
 
   def to_json(self) -> str:
     """The content of a file that `load` reads."""
@@ -69,73 +67,73 @@ class Record:
   def load(
     cls, path: str, *, inserted: str, confidence: float, most_rounds: int
   ) -> 'Record':
-    """Reads a file of a run with so many rounds, whose configuration has the rest."""
+    """Reads a file; checks it against the run's configuration and number of rounds."""
     with open(path, encoding='utf-8') as file:
       try:
         content = strict_json.loads(file.read())
         if (content['inserted'], content['confidence']) != (inserted, confidence):
           raise ValueError('coins and confidence are not those of the configuration')
-        found = cls(
+        record = cls(
           np.array([int(each) for each in content['inserted']], bool),
           np.array(content['scores'], np.float64),
           checks.check_positive_int('rounds', content['rounds']),
           check_confidence(content['confidence']),
         )
-        if found.rounds > most_rounds:
-          raise ValueError(f'it has {found.rounds} rounds, and the run {most_rounds}')
-        if not np.isfinite(found.scores).all() or len(found.scores) != len(inserted):
-          raise ValueError('it has not one finite score for each coin')
+        if record.rounds > most_rounds:
+          raise ValueError(f'it has {record.rounds} rounds, and the run {most_rounds}')
+        if not np.isfinite(record.scores).all() or len(record.scores) != len(inserted):
+          raise ValueError('it does not have one finite score for each coin')
       except (KeyError, TypeError, ValueError) as e:
         raise ValueError(f'{path} is not of the canaries of this run: {e}.') from e
-    return found
+    return record
 
 
 def coins(inserted: np.ndarray) -> str:
-  """Coins as a text of 0 and 1."""
+  """The coins as a string of 0 and 1."""
   return ''.join('01'[int(each)] for each in inserted)
 
 
 @dataclasses.dataclass(frozen=True)
 class Bound:
-  """A lower bound of epsilon, with the confidence of `Audit`."""
+  """A lower bound on epsilon, with the confidence of `Audit`."""
 
   method: str  # Name of the function that computes it.
-  curve: str  # 'gdp' if that of a Gaussian mechanism was assumed, 'any' if none was.
-  num_guesses: int  # Half of them of canaries with the highest scores.
-  num_correct: int  # Guesses that were right.
-  epsilon: float  # The run has at least this one.
+  curve: str  # Assumed trade-off curve: 'gdp' of a Gaussian mechanism, 'any' for none.
+  num_guesses: int  # Half of them are for the highest scores, half for the lowest.
+  num_correct: int  # Number of right guesses.
+  epsilon: float  # The lower bound.
 
 
 @dataclasses.dataclass(frozen=True)
 class Audit:
-  """What an attacker with canaries reached."""
+  """The result of an audit with canaries."""
 
   num_canaries: int
   num_inserted: int  # How many of them took part with their direction.
-  num_rounds: int  # Rounds, from the first on, that the scores are made of.
+  num_rounds: int  # How many rounds, from the first on, the scores are computed from.
   confidence: float  # Probability that all bounds are right.
-  bounds: tuple[Bound, ...]  # Lower bounds of epsilon.
-  # Epsilon of Gaussians fitted to the scores, no bound; `None` with fewer than two
-  # canaries of a kind.
+  bounds: tuple[Bound, ...]  # Lower bounds on epsilon.
+  # Epsilon of Gaussians fitted to the scores, not a bound; `None` with fewer than two
+  # inserted or fewer than two other canaries.
   estimate: Optional[float]
 
 
 def audit(
   record: Record, *, delta: float, planned_epsilon: float, is_gaussian: bool
 ) -> Audit:
-  """What the scores of a run's canaries say of its epsilon.
+  """Computes lower bounds on a run's epsilon from the scores of its canaries.
 
-  `planned_epsilon` decides on the number of guesses alone; `is_gaussian` is whether all
+  `planned_epsilon` only determines the number of guesses. `is_gaussian` is whether all
   rounds are claimed to be one Gaussian mechanism.
   """
   significance = (1 - check_confidence(record.confidence)) / 2
   num_canaries, inserted = len(record.inserted), record.inserted
   mu = gaussian.mu_of(planned_epsilon, gaussian.check_delta(delta))
-  given: Any = {'delta': delta, 'significance': significance}
-  of_curve = {**given, 'is_gaussian': is_gaussian}
+  arguments: Any = {'delta': delta, 'significance': significance}
+  with_curve = {**arguments, 'is_gaussian': is_gaussian}
   methods: Any = (
-    (_ANY, one_run, given),
-    (_GAUSSIAN if is_gaussian else _ANY, one_run_fdp, of_curve),
+    (_ANY, one_run, arguments),
+    (_GAUSSIAN if is_gaussian else _ANY, one_run_fdp, with_curve),
   )
   bounds = []
   for curve, method, numbers in methods:
@@ -156,7 +154,7 @@ def audit(
 
 
 def check_confidence(confidence: float, name: str = 'confidence') -> float:
-  """Returns it, if it is within 0.5 and 1."""
+  """Returns the confidence, or raises ValueError unless 0.5 <= confidence < 1."""
   if not 0.5 <= checks.check_number(name, confidence) < 1:
     raise ValueError(f'{name} must be at least 0.5 and below 1; got {confidence}.')
   return float(confidence)
@@ -173,9 +171,9 @@ def one_run(
 ) -> float:
   """The largest epsilon that so many correct guesses refute, for any mechanism.
 
-  See arXiv:2305.08846. The number of guesses was decided before any score was seen.
+  See arXiv:2305.08846. The number of guesses must be chosen before any score is seen.
   With probability `significance` at most, the bound is above the mechanism's epsilon at
-  `delta`. It is rounded down, by the relative `precision`. 0 refutes none.
+  `delta`. It is rounded down, by the relative `precision`; 0 if nothing is refuted.
   """
   _check_counts(num_canaries, num_guesses, num_correct)
 
@@ -189,11 +187,11 @@ def one_run(
 def p_value(
   num_canaries: int, num_guesses: int, num_correct: int, epsilon: float, delta: float
 ) -> float:
-  """Probability of so many correct guesses at most (arXiv:2305.08846, Appendix D)."""
-  # With delta 0 each guess is right with this probability at most.
+  """Bounds the chance of so many or more right guesses (arXiv:2305.08846, App. D)."""
+  # With delta 0, each guess is right with this probability at most.
   chance = float(special.expit(epsilon))
   fewer = np.arange(num_correct + 1)
-  # Tails of a binomial distribution, from so many, and fewer, on.
+  # Binomial probabilities of at least num_correct - j right guesses, for each j.
   tails = np.ones(num_correct + 1)
   tails[:-1] = special.betainc(
     num_correct - fewer[:-1], num_guesses - num_correct + fewer[:-1] + 1, chance
@@ -212,20 +210,19 @@ def one_run_fdp(
   is_gaussian: bool,
   precision: float = _PRECISION,
 ) -> float:
-  """The same by the trade-off curve of the mechanism (arXiv:2410.22235).
+  """The same as `one_run`, from the mechanism's trade-off curve (arXiv:2410.22235).
 
-  `is_gaussian`: Whether the mechanism is a Gaussian one, of which the noise is in
-  doubt; for others the bound is wrong then. If not, nothing is assumed but (epsilon,
-  delta).
+  With `is_gaussian`, the mechanism is assumed to be Gaussian, with unknown noise; for
+  others the bound is then wrong. Otherwise, only (epsilon, delta) is assumed.
   """
   _check_counts(num_canaries, num_guesses, num_correct)
 
-  def is_refuted(number: float) -> bool:
-    inverse = _gaussian_curve(number) if is_gaussian else _any_curve(number, delta)
+  def is_refuted(value: float) -> bool:
+    inverse = _gaussian_curve(value) if is_gaussian else _any_curve(value, delta)
     return _are_too_many(num_canaries, num_guesses, num_correct, inverse, significance)
 
-  number = _largest(is_refuted, precision)
-  return gaussian.epsilon_of(number, delta) if is_gaussian else number
+  value = _largest(is_refuted, precision)
+  return gaussian.epsilon_of(value, delta) if is_gaussian else value
 
 
 def _are_too_many(
@@ -237,31 +234,32 @@ def _are_too_many(
 ) -> bool:
   """Whether so many correct guesses, or more, are less likely than `significance`.
 
-  Of a canary drawn at random let r(j) be the probability that its guess is right and at
-  least j are right in all, and w(j) that it is wrong and at least j are right. With its
-  coin turned, a right guess is wrong and one fewer is right: so r(j + 1) <= 1 - f(w(j))
-  for the trade-off curve f, and `inverse` of r(j + 1) is at most w(j). If num_correct
-  has the probability `significance`, r and w grow from there at least as below, and at
-  0 they would add up to more than there are guesses.
+  For a canary drawn at random, let r(j) be the probability that its guess is right and
+  at least j guesses are right in total, and w(j) that it is wrong and at least j are
+  right. If its coin is flipped, a right guess becomes wrong and one guess fewer is
+  right: so r(j + 1) <= 1 - f(w(j)) for the trade-off curve f, and `inverse` of r(j + 1)
+  is at most w(j). If at least num_correct right guesses have the probability
+  `significance`, r and w grow from there at least as in the loop below, and at 0 their
+  sum would exceed the share of canaries that are guessed.
   """
   right = significance * num_correct / num_canaries
   wrong = significance * (num_guesses - num_correct) / num_canaries
   for count in range(num_correct - 1, -1, -1):
-    least = inverse(right)
-    if least <= wrong:
-      break  # Nothing changes any more.
-    right = min(1.0, right + count / (num_guesses - count) * (least - wrong))
-    wrong = least
+    next_wrong = inverse(right)
+    if next_wrong <= wrong:
+      break  # Further steps change nothing.
+    right = min(1.0, right + count / (num_guesses - count) * (next_wrong - wrong))
+    wrong = next_wrong
   return right + wrong > num_guesses / num_canaries
 
 
 def _gaussian_curve(mu: float) -> Callable[[float], float]:
-  """The inverse of 1 - f, of the trade-off curve f of N(0, 1) and N(mu, 1)."""
+  """The inverse of 1 - f, for the trade-off curve f of N(0, 1) and N(mu, 1)."""
   return lambda right: float(special.ndtr(special.ndtri(right) - mu))
 
 
 def _any_curve(epsilon: float, delta: float) -> Callable[[float], float]:
-  """The same of what is known of all (epsilon, delta)-DP (arXiv:1905.02383)."""
+  """The same for any (epsilon, delta)-DP mechanism (arXiv:1905.02383)."""
   factor = math.exp(min(epsilon, 700.0))
 
   def inverse(right: float) -> float:
@@ -271,7 +269,7 @@ def _any_curve(epsilon: float, delta: float) -> Callable[[float], float]:
 
 
 def _largest(is_refuted: Callable[[float], bool], precision: float) -> float:
-  """The largest number that is refuted, rounded down; those below it are as well."""
+  """The largest refuted number, rounded down; all smaller ones are refuted, too."""
   if not is_refuted(0.0):
     return 0.0
   low, high = 0.0, 1.0
@@ -296,24 +294,24 @@ def _check_counts(num_canaries: int, num_guesses: int, num_correct: int) -> None
 def planned_guesses(
   bound: Callable[[int, int], float], num_canaries: int, mu: float
 ) -> int:
-  """How many guesses have the largest `bound`, if as many are right as expected."""
+  """The number of guesses with the largest `bound` if the expected number are right."""
   best, largest, guesses = num_canaries - num_canaries % 2, 0.0, float(num_canaries)
   while guesses >= min(_FEWEST_GUESSES, num_canaries):
     even = int(guesses) - int(guesses) % 2
-    found = bound(even, math.floor(even * _accuracy(even / num_canaries, mu)))
-    if found > largest:
-      best, largest = even, found
+    value = bound(even, math.floor(even * _accuracy(even / num_canaries, mu)))
+    if value > largest:
+      best, largest = even, value
     guesses /= _STEP
   return best
 
 
 def _accuracy(share: float, mu: float) -> float:
-  """Expected share of correct guesses among these, the most certain ones."""
+  """Expected share of right guesses, if this share of canaries is guessed."""
 
   def tail(threshold: float) -> float:
     return float(special.ndtr(-threshold) + special.ndtr(mu - threshold)) / 2
 
-  # Symmetric about mu / 2, above which half of the guesses are at most.
+  # Scores are symmetric about mu / 2, so at most half of the guesses are above it.
   low, high = mu / 2, mu + 40.0
   for _ in range(60):
     middle = (low + high) / 2
@@ -324,7 +322,7 @@ def _accuracy(share: float, mu: float) -> float:
 
 
 def correct_guesses(scores: np.ndarray, inserted: np.ndarray, num_guesses: int) -> int:
-  """How many guesses are right: half in, of the highest scores, half out."""
+  """Number of right guesses; half of them are that the highest scores were inserted."""
   order, half = np.argsort(scores, kind='stable'), num_guesses // 2
   highest, lowest = inserted[order[len(order) - half :]], inserted[order[:half]]
   return int(highest.sum()) + half - int(lowest.sum())
@@ -333,26 +331,26 @@ def correct_guesses(scores: np.ndarray, inserted: np.ndarray, num_guesses: int) 
 def scores(
   projections: np.ndarray, took_part: np.ndarray, mechanism: mechanism_lib.Mechanism
 ) -> np.ndarray:
-  """Scores of canaries: the likelihood ratio's statistic for the noise that is known.
+  """Scores of canaries: the likelihood ratio statistic for noise of known covariance.
 
-  With a canary whose rounds are u, what was released along its direction is s = u + n,
-  and without it s = n, n Gaussian with the covariance Sigma = sigma^2 D D^T of the
-  rounds' noise: no statistic is better than u^T Sigma^-1 s (Neyman and Pearson). Where
-  privacy rests on sampling, u is secret, and its mean stands for it.
+  If a canary with rounds u was inserted, the sums along its direction are s = u + n,
+  and otherwise s = n, where n is Gaussian with the covariance Sigma = sigma^2 D D^T of
+  the rounds' noise: no statistic is better than u^T Sigma^-1 s (Neyman and Pearson).
+  Where privacy rests on sampling, u is secret and is replaced by its mean.
 
-  `projections`, [rounds, canaries], are in clip norms of the sum; `took_part`, of that
-  shape, says who was in which round, inserted or not. Returns [canaries], of variance 1
-  in noise alone; 0 for who was in no round.
+  `projections`, [rounds, canaries], are those of the sums in clip norms; `took_part`,
+  of that shape, is whether a canary was in a round, inserted or not. Returns
+  [canaries], with variance 1 in noise alone; 0 for a canary that was in no round.
   """
   rounds = len(projections)
   noise = mechanism.values_noise_multiplier * mechanism.strategy.noise_matrix()[:rounds]
   factor = scipy.linalg.cholesky(noise @ noise.T, lower=True)
-  known = took_part.astype(np.float64)
+  expected = took_part.astype(np.float64)
   if mechanism.is_sampled:
-    known = np.ones_like(known)
+    expected = np.ones_like(expected)
   white, u = (
     scipy.linalg.solve_triangular(factor, each, lower=True)
-    for each in (projections, known)
+    for each in (projections, expected)
   )
   norms = np.linalg.norm(u, axis=0)
   products: np.ndarray = np.einsum('ij,ij->j', white, u)
@@ -360,12 +358,12 @@ def scores(
 
 
 def estimate(scores: np.ndarray, inserted: np.ndarray, delta: float) -> Optional[float]:
-  """Epsilon of a Gaussian mechanism whose scores would lie as far apart; no bound."""
+  """Epsilon of a Gaussian mechanism with the same separation of scores; not a bound."""
   groups = scores[inserted], scores[~inserted]
   if min(map(len, groups)) < 2:
     return None
-  squares = sum(float(np.square(each - each.mean()).sum()) for each in groups)
-  deviation = math.sqrt(squares / (len(scores) - 2))
+  sum_of_squares = sum(float(np.square(each - each.mean()).sum()) for each in groups)
+  deviation = math.sqrt(sum_of_squares / (len(scores) - 2))
   mu = max(0.0, float(groups[0].mean() - groups[1].mean()))
   if not deviation:
     return math.inf if mu else 0.0

@@ -1,40 +1,40 @@
-r"""Noise that clients add in shares, under a secure sum of few bits: what fits.
+r"""Integer noise that clients add in shares, within the bits of a secure sum.
 
 A client's contribution x, of L2 norm at most `clip_norm`, goes through these steps:
 
 1. It is scaled by `scale` and rotated at random (signs, then a Hadamard transform), so
    that no entry is much larger than others. With C = `clip_norm * scale`, its norm is
    at most C.
-2. Each entry is rounded to one of its two neighbouring integers, such that its mean is
-   kept; all again if the norm is beyond a bound that this fails with a probability of
+2. Each entry is rounded to one of its two neighbouring integers, keeping its mean. All
+   entries are rounded again if the norm exceeds a bound, which happens with probability
    at most `beta` (arXiv:2102.06387, Theorem 1 and Section 4.1):
 
        D2^2 = min((C + sqrt(d))^2,
                   C^2 + d / 4 + sqrt(2 log(1 / beta)) (C + sqrt(d) / 2)).
 
-   The bound is what accounting takes; it holds for all that is sent. Of whole numbers,
-   the L1 norm is at most D1 = min(sqrt(d) D2, D2^2).
+   Accounting uses this bound, which holds for all that is sent. As entries are
+   integers, the L1 norm is at most D1 = min(sqrt(d) D2, D2^2).
 3. Integer noise of `local_stddev` is added, and all is summed modulo 2^`bits`.
 
-**When sums wrap** (bounds **proved here**). Entries between -2^(bits-1) and 2^(bits-1)
-- 1 come out as they are; others are off by a multiple of 2^bits. That costs no privacy,
-and the round's result. With m clients, an entry of the sum is made of three parts,
-which have these moments E exp(t S) at most:
+**When sums wrap** (bounds **proved here**). Entries from -2^(bits-1) to 2^(bits-1) - 1
+are correct; others are off by a multiple of 2^bits. This costs no privacy, but spoils
+the round's result. With m clients, an entry of the sum has three parts, whose moments
+E exp(t S) are at most:
 
-* the contributions, of norm at most m C in all: exp(t^2 m^2 C^2 / (2 d)), as random
-  signs make it, whatever the data are (Hoeffding);
-* the rounding, in each client within an interval of length 1: exp(t^2 m / 8), about a
-  mean that is 0 but for rounding again, which moves it by no more than
-  sqrt(beta) / (2 (1 - beta)) in each client (Cauchy-Schwarz), and for the last resort
-  after `TRIES` failures in a row, towards zero; with b = min(1, that + beta^TRIES),
-  exp(t m b);
+* the contributions, of norm at most m C in total: exp(t^2 m^2 C^2 / (2 d)), by the
+  random signs, whatever the data are (Hoeffding);
+* the rounding, of each client within an interval of length 1: exp(t^2 m / 8) about its
+  mean. The mean is 0 except that rounding again moves it by at most
+  sqrt(beta) / (2 (1 - beta)) in each client (Cauchy-Schwarz), and that after `TRIES`
+  failures in a row a client rounds towards zero; with b = min(1, sqrt(beta) /
+  (2 (1 - beta)) + beta^TRIES), this adds a factor exp(t m b);
 * the noise: exp(t^2 m s^2 / 2) for discrete Gaussian shares of parameter s
   (arXiv:2004.00010), and exp(m s^2 (cosh t - 1)) for Skellam ones.
 
-So no more than 2 d exp(sum of exponents - t 2^(bits-1)) is the probability that any
-entry wraps, for every t > 0, for up to `max_clients` clients: with more the sum grows.
-(TensorFlow Federated chooses for its `expected_clients_per_round` alone, by so many
-standard deviations of *one* entry.)
+So for every t > 0 the probability that any entry wraps is at most 2 d exp(sum of
+exponents - t 2^(bits-1)). It grows with the number of clients, so it is computed for
+`max_clients`. (TensorFlow Federated only considers its `expected_clients_per_round`,
+and a number of standard deviations of *one* entry.)
 """
 
 import dataclasses
@@ -50,38 +50,36 @@ from tff_dp_aggregators.accounting import calibration
 from tff_dp_aggregators.accounting import events
 from tff_dp_aggregators.base import checks
 
-# Noises by name, with the event of each.
+# The event class of each kind of noise, by name.
 NOISES: dict[str, type] = {
   'discrete_gaussian': events.DistributedDiscreteGaussianDpEvent,
   'skellam': events.SkellamDpEvent,
 }
 TRIES = 8  # How often a client rounds before it rounds towards zero.
-MAX_BITS = 30  # Bits of a secure sum; squares of integers have to be summed in 63.
+MAX_BITS = 30  # Of a secure sum; squares of integers have to be summed in 63 bits.
 MAX_LOCAL_STDDEV = 4096.0  # Finer grids gain nothing, and tables of the noise get long.
 _MAX_NORM = 2.0**30  # Before rounding: squares of integers are summed in 63 bits.
-# Relative, for what is computed here in float64, upwards.
-_SAFETY = 1 + 1e-9
-_EXPONENTS = np.geomspace(1e-10, 20.0, 3000)
-_MOST_NOISE = 20.0  # Where a search ends, relative to what a Gaussian needs.
-# By default, that an entry of a sum wraps, and that a client rounds again.
-_UNLIKELY = 1e-6
-_WORTH_A_BIT = 1.01  # How much more noise than with `MAX_BITS` is worth a bit.
+_SAFETY = 1 + 1e-9  # Margin for round-off, as a factor.
+_EXPONENTS = np.geomspace(1e-10, 20.0, 3000)  # Values of t that are tried.
+_MOST_NOISE = 20.0  # Searches end at this multiple of the noise that a Gaussian needs.
+_UNLIKELY = 1e-6  # Default of `max_wrap_probability` and `beta`.
+_WORTH_A_BIT = 1.01  # Acceptable ratio of the noise to that with `MAX_BITS`.
 
 
 @dataclasses.dataclass(frozen=True)
 class DistributedNoise:
-  """A mechanism of integer noise in shares, with all its numbers."""
+  """A mechanism of integer noise in shares, with all its parameters."""
 
   noise: str  # A key of `NOISES`.
   clip_norm: float  # L2 bound of a contribution.
-  min_clients: int  # The fewest whose shares are in a sum.
-  max_clients: int  # The most for which `wrap_probability` holds.
-  dimension: int  # Entries of a contribution, padded to a power of two.
+  min_clients: int  # Minimum number of clients whose shares are in a sum.
+  max_clients: int  # Maximum number of clients for which `wrap_probability` holds.
+  dimension: int  # Number of entries of a contribution, padded to a power of two.
   bits: int  # The sum is modulo 2^bits.
-  # The clip norm in steps of the grid: C. Accounting reads nothing else of it.
+  # C, the clip norm in steps of the grid. Accounting uses only this, not `clip_norm`.
   scaled_clip_norm: float
-  local_stddev: float  # Standard deviation of a client's share, in steps.
-  beta: float  # Probability at most that a client rounds again; 0 for never.
+  local_stddev: float  # Standard deviation of a client's share, in steps of the grid.
+  beta: float  # Upper bound on the probability of rounding again; 0 for never.
 
   @property
   def modulus(self) -> int:
@@ -90,7 +88,7 @@ class DistributedNoise:
 
   @property
   def norm_squared(self) -> int:
-    """Square of the L2 bound of the integers, after rounding: a whole number."""
+    """Square of the L2 bound of the integers after rounding, an integer itself."""
     scaled, root = self.scaled_clip_norm, math.sqrt(self.dimension)
     never_above = (scaled + root) ** 2
     if self.beta == 0:
@@ -105,41 +103,41 @@ class DistributedNoise:
 
   @property
   def l1_sensitivity(self) -> float:
-    """L1 bound of the integers, which follows from the L2 bound."""
+    """L1 bound of the integers, derived from the L2 bound."""
     by_dimension = math.sqrt(self.dimension) * self.l2_sensitivity
     return min(by_dimension, float(self.norm_squared)) * _SAFETY
 
   @property
   def noise_multiplier(self) -> float:
-    """Noise of the sum of the fewest clients, over the clip norm."""
+    """Noise of a sum of `min_clients` clients, over the clip norm."""
     return self.local_stddev * math.sqrt(self.min_clients) / self.scaled_clip_norm
 
   @property
   def wrap_probability(self) -> float:
-    """Bound on the probability that an entry of a round's sum wraps."""
+    """Upper bound on the probability that any entry of a round's sum wraps."""
     return self.wrap_probability_with(self.max_clients)
 
   @property
   def scale(self) -> float:
-    """Steps of the grid in 1."""
+    """Number of grid steps per unit of a contribution."""
     return self.scaled_clip_norm / self.clip_norm
 
   def wrap_probability_with(self, clients: int) -> float:
-    """The same if another number of clients report."""
+    """`wrap_probability` for another number of clients."""
     t, beta = _EXPONENTS, self.beta
     variance = (clients * self.scaled_clip_norm) ** 2 / self.dimension + clients / 4
     if self.noise == 'skellam':
-      # cosh(t) - 1 without the loss of digits at small t.
-      of_noise = clients * self.local_stddev**2 * 2 * np.sinh(t / 2) ** 2
+      # cosh(t) - 1 = 2 sinh(t / 2)^2, without loss of digits at small t.
+      noise = clients * self.local_stddev**2 * 2 * np.sinh(t / 2) ** 2
     else:
-      of_noise = clients * self.local_stddev**2 * t**2 / 2
+      noise = clients * self.local_stddev**2 * t**2 / 2
     bias = clients * min(1.0, math.sqrt(beta) / (2 * (1 - beta)) + beta**TRIES)
-    exponents = t**2 / 2 * variance + of_noise + t * (bias - 2.0 ** (self.bits - 1))
-    least = float(exponents.min()) + math.log(2 * self.dimension)
-    return min(1.0, math.exp(min(least, 0.0)) * _SAFETY)
+    exponents = t**2 / 2 * variance + noise + t * (bias - 2.0 ** (self.bits - 1))
+    log_bound = float(exponents.min()) + math.log(2 * self.dimension)
+    return min(1.0, math.exp(min(log_bound, 0.0)) * _SAFETY)
 
   def event(self, sensitivity_factor: float = 1.0) -> dp_accounting.DpEvent:
-    """The event of a round with the fewest clients; replacing one, the factor is 2."""
+    """The event of a round with `min_clients`; under replace-one, the factor is 2."""
     values = {
       'local_stddev': self.local_stddev,
       'num_clients': self.min_clients,
@@ -151,7 +149,7 @@ class DistributedNoise:
     return NOISES[self.noise](**values)
 
   def epsilon(self, delta: float, participations: int = 1) -> float:
-    """Epsilon of a client's rounds together, zeroing out its contributions."""
+    """Epsilon of all rounds of one client, under zeroing out its contributions."""
     event = dp_accounting.SelfComposedDpEvent(self.event(), participations)
     return accountants.epsilon(event, delta)
 
@@ -168,11 +166,11 @@ def design(
   max_wrap_probability: float = _UNLIKELY,
   beta: float = _UNLIKELY,
 ) -> DistributedNoise:
-  """The mechanism of a noise multiplier, on the finest grid that the bits allow.
+  """The mechanism with a noise multiplier, on the finest grid that the bits allow.
 
   Arguments are those of `DistributedNoise`; `max_clients` is by default `min_clients`,
-  the dimension is padded here to a power of two, and bits are from 2 to 30. A small
-  beta costs next to nothing.
+  the dimension is padded to a power of two, and bits are from 2 to 30. A small beta
+  costs almost nothing.
   """
   finest = functools.partial(
     _finest,
@@ -185,9 +183,9 @@ def design(
     max_wrap_probability=max_wrap_probability,
     beta=beta,
   )
-  found = finest(bits=bits)
-  if found is not None:
-    return found
+  mechanism = finest(bits=bits)
+  if mechanism is not None:
+    return mechanism
   enough = (more for more in range(bits + 1, MAX_BITS + 1) if finest(bits=more))
   raise ValueError(
     f'bits={bits} are too few: sums of {max_clients or min_clients} clients would '
@@ -209,8 +207,8 @@ def plan(
 ) -> DistributedNoise:
   """The mechanism with the least noise that keeps a privacy target.
 
-  The target is of all rounds, zeroing out a client, which takes part in
-  `participations` of them at most. `bits` are by default the fewest with which the
+  The target is for all rounds, under zeroing out one client, which takes part in at
+  most `participations` of them. `bits` is by default the smallest number with which the
   noise is within 1% of that with 30. Other arguments are those of `design`.
   """
   checks.check_positive_int('participations', participations)
@@ -222,55 +220,55 @@ def plan(
     target_delta,
   )
 
-  def least(bits: int) -> Optional[DistributedNoise]:
-    # More noise takes a coarser grid, and may cost more than it gives: noise is raised
-    # in small steps from what a Gaussian needs.
+  def with_least_noise(bits: int) -> Optional[DistributedNoise]:
+    # More noise needs a coarser grid, whose rounding may cost more privacy than the
+    # noise gains. So noise is raised in small steps from what a Gaussian needs.
 
-    def keeps(noise_multiplier: float) -> Optional[DistributedNoise]:
-      made = _finest(
+    def if_kept(noise_multiplier: float) -> Optional[DistributedNoise]:
+      trial = _finest(
         noise,
         noise_multiplier,
         bits=bits,
         max_wrap_probability=max_wrap_probability,
         **numbers,
       )
-      if made is None or made.epsilon(target_delta, participations) > target_epsilon:
+      if trial is None or trial.epsilon(target_delta, participations) > target_epsilon:
         return None
-      return made
+      return trial
 
     low = high = gaussians
-    found = keeps(low)
-    while found is None:
+    kept = if_kept(low)
+    while kept is None:
       if high > gaussians * _MOST_NOISE:
         return None
       low, high = high, high * 1.05
-      found = keeps(high)
+      kept = if_kept(high)
     while high / low > 1 + 1e-4:
       middle = math.sqrt(low * high)
-      better = keeps(middle)
+      better = if_kept(middle)
       if better is None:
         low = middle
       else:
-        high, found = middle, better
-    return found
+        high, kept = middle, better
+    return kept
 
   if bits is not None:
-    found = least(bits)
-    if found is not None:
-      return found
-  best = least(MAX_BITS)
+    mechanism = with_least_noise(bits)
+    if mechanism is not None:
+      return mechanism
+  best = with_least_noise(MAX_BITS)
   if best is None:
     raise ValueError(
       f'target_epsilon={target_epsilon:g} at target_delta={target_delta:g} cannot be '
       f'kept with sums in {MAX_BITS} bits. Raise the target, or take fewer '
       'participations or clients.'
     )
-  low, high, enough = 1, best.bits, best  # The fewest bits whose noise is hardly more.
+  low, high, enough = 1, best.bits, best  # Search for the fewest bits that are enough.
   while high - low > 1:
     middle = (low + high) // 2
-    made = least(middle)
-    if made and made.noise_multiplier <= best.noise_multiplier * _WORTH_A_BIT:
-      high, enough = middle, made
+    candidate = with_least_noise(middle)
+    if candidate and candidate.noise_multiplier <= best.noise_multiplier * _WORTH_A_BIT:
+      high, enough = middle, candidate
     else:
       low = middle
   if bits is not None:
@@ -293,7 +291,7 @@ def check(
   max_wrap_probability: float = _UNLIKELY,
   beta: float = _UNLIKELY,
 ) -> None:
-  """Refuses arguments of `design` that are right for no dimension."""
+  """Raises ValueError if arguments of `design` are invalid for every dimension."""
   if noise not in NOISES:
     raise ValueError(f'noise must be one of {sorted(NOISES)}; got {noise!r}.')
   checks.check_positive('clip_norm', clip_norm)
@@ -324,29 +322,29 @@ def _finest(
   """The mechanism on the finest grid, or `None` if the bits are too few for any."""
   check(noise, noise_multiplier=noise_multiplier, bits=bits, **numbers)
   clip_norm, min_clients = numbers['clip_norm'], numbers['min_clients']
-  most = numbers.get('max_clients') or min_clients
-  at_most = numbers.get('max_wrap_probability', _UNLIKELY)
+  max_clients = numbers.get('max_clients') or min_clients
+  max_probability = numbers.get('max_wrap_probability', _UNLIKELY)
   size = padded(dimension)
-  local = noise_multiplier / math.sqrt(min_clients)  # Over the scaled clip norm.
+  stddev_ratio = noise_multiplier / math.sqrt(min_clients)  # Over the scaled clip norm.
 
   def on_grid(scaled: float) -> DistributedNoise:
-    share = max(local * scaled, events.LEAST_DISCRETE_GAUSSIAN)
+    share = max(stddev_ratio * scaled, events.LEAST_DISCRETE_GAUSSIAN)
     beta = numbers.get('beta', _UNLIKELY)
     return DistributedNoise(
-      noise, clip_norm, min_clients, most, size, bits, scaled, share, beta
+      noise, clip_norm, min_clients, max_clients, size, bits, scaled, share, beta
     )
 
-  finest = min(_MAX_NORM - math.sqrt(size), MAX_LOCAL_STDDEV / local)
-  coarsest = events.LEAST_DISCRETE_GAUSSIAN / local
-  if 2**bits <= most:  # Clients count themselves in the same sum.
+  finest = min(_MAX_NORM - math.sqrt(size), MAX_LOCAL_STDDEV / stddev_ratio)
+  coarsest = events.LEAST_DISCRETE_GAUSSIAN / stddev_ratio
+  if 2**bits <= max_clients:  # The number of clients is part of the same sum.
     return None
-  if coarsest > finest or on_grid(coarsest).wrap_probability > at_most:
+  if coarsest > finest or on_grid(coarsest).wrap_probability > max_probability:
     return None
-  if on_grid(finest).wrap_probability <= at_most:
+  if on_grid(finest).wrap_probability <= max_probability:
     return on_grid(finest)
   while finest / coarsest > 1 + 1e-6:
     middle = math.sqrt(coarsest * finest)
-    if on_grid(middle).wrap_probability <= at_most:
+    if on_grid(middle).wrap_probability <= max_probability:
       coarsest = middle
     else:
       finest = middle

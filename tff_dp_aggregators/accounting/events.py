@@ -1,4 +1,4 @@
-"""Privacy events: what a mechanism did, as inert data.
+"""Privacy events: what a mechanism released, as data for accountants.
 
 Every mechanism of this package describes itself with `dp_accounting` events that any
 accountant can read:
@@ -10,16 +10,17 @@ accountant can read:
   `noise_multiplier / sqrt(sens^2(C_t) - sens^2(C_{t-1}))`. A round that adds nothing
   to the worst case has an infinite one.
 
-With a strategy whose sensitivity is an upper bound, both are at most as private. Other
-events say in their classes what they are; those of sampling are in `sampling.scheme`.
+If the sensitivity of a strategy is an upper bound, the mechanism is at least as private
+as both. Other events are documented in their classes, and in `sampling.scheme`.
 
 **Integer noise in shares, for secure aggregation.** Each client rounds its contribution
-to integers, adds noise of `local_stddev`, and sends it into a secure sum: only that is
-seen. The shares of all that reported protect a client, so an event counts the *fewest*
-clients of a sum that is released. A sensitivity is that of the integers, after rounding
-(`distributed_noise`), under a relation in which both data sets have the same shares:
-zeroing out one client's contributions, or replacing them (twice the sensitivity). A
-client that is added or removed takes its noise along; accountants refuse that.
+to integers, adds noise of `local_stddev`, and sends it into a secure sum, which is all
+that is seen. The shares of all clients that report protect a client, so an event counts
+the *minimum* number of clients of a released sum. The sensitivity is that of the
+integers, after rounding (`distributed_noise`), under a relation with the same shares in
+both data sets: zeroing out one client's contributions, or replacing them (twice the
+sensitivity). A client that is added or removed takes its noise along: accountants
+refuse that.
 """
 
 import dataclasses
@@ -43,21 +44,21 @@ from tff_dp_aggregators.sampling.scheme import TruncatedPoissonDpEvent
 
 @dataclasses.dataclass(frozen=True)
 class EpsilonDeltaDpEvent(dp_accounting.DpEvent):
-  """Something of which it is only stated that it is (epsilon, delta)-DP."""
+  """A release of which only (epsilon, delta)-DP is stated, not its mechanism."""
 
   epsilon: float  # Finite and not negative.
   delta: float  # From 0 to below 1.
 
   def __post_init__(self) -> None:
-    for name, most in (('epsilon', math.inf), ('delta', 1.0)):
+    for name, limit in (('epsilon', math.inf), ('delta', 1.0)):
       value = float(checks.check_number(name, getattr(self, name)))
-      if not 0 <= value < most:
-        raise ValueError(f'{name} must be from 0 to below {most:g}; got {value}.')
+      if not 0 <= value < limit:
+        raise ValueError(f'{name} must be from 0 to below {limit:g}; got {value}.')
       self.__dict__[name] = value
 
 
 def with_bounds(event: dp_accounting.DpEvent) -> dp_accounting.DpEvent:
-  """The event with their bounds in place of mixtures."""
+  """Returns the event with each mixture replaced by its bound."""
   if isinstance(event, MixtureDpEvent):
     return event.bound
   if isinstance(event, dp_accounting.ComposedDpEvent):
@@ -67,17 +68,17 @@ def with_bounds(event: dp_accounting.DpEvent) -> dp_accounting.DpEvent:
   return event
 
 
-LEAST_DISCRETE_GAUSSIAN = 0.5  # What arXiv:2102.06387, Theorem 1, asks of a share.
+LEAST_DISCRETE_GAUSSIAN = 0.5  # Minimum parameter of a share, arXiv:2102.06387, Thm. 1.
 
 
 @dataclasses.dataclass(frozen=True)
 class _Shares(OwnDpEvent):
   """Integer noise that clients add in shares."""
 
-  # Standard deviation of a share; of discrete Gaussian noise its parameter, from 1/2.
+  # Standard deviation of a share; of discrete Gaussian noise its parameter, >= 1/2.
   local_stddev: float
-  num_clients: int  # The fewest clients whose shares are in the sum.
-  l2_sensitivity: float  # Norms of what one client changes the sum of integers by.
+  num_clients: int  # Minimum number of clients whose shares are in the sum.
+  l2_sensitivity: float  # Sensitivities of the sum of integers.
   l1_sensitivity: float
 
   def __post_init__(self) -> None:
@@ -88,7 +89,7 @@ class _Shares(OwnDpEvent):
 
   @property
   def variance(self) -> float:
-    """That of the sum of the shares."""
+    """Variance of the sum of the shares."""
     return self.local_stddev * self.local_stddev * self.num_clients
 
 
@@ -96,8 +97,8 @@ class _Shares(OwnDpEvent):
 class SkellamDpEvent(_Shares):
   """A sum of integers with a share of Skellam noise from each client.
 
-  A share is the difference of two Poisson numbers of mean `local_stddev^2 / 2`; their
-  sum is a Skellam number again (arXiv:2110.04995).
+  A share is the difference of two Poisson variables of mean `local_stddev^2 / 2`. The
+  sum of shares has a Skellam distribution again (arXiv:2110.04995).
   """
 
 
@@ -105,11 +106,11 @@ class SkellamDpEvent(_Shares):
 class DistributedDiscreteGaussianDpEvent(_Shares):
   """A sum of integers with a share of discrete Gaussian noise from each client.
 
-  A share of k has a probability proportional to exp(-k^2 / (2 local_stddev^2)); their
-  sum is close to such noise (arXiv:2102.06387).
+  The probability that a share is k is proportional to exp(-k^2 / (2 local_stddev^2)).
+  The sum of shares is close to discrete Gaussian noise (arXiv:2102.06387).
   """
 
-  dimension: int  # How many integers there are.
+  dimension: int  # Number of integers in a contribution.
 
   def __post_init__(self) -> None:
     super().__post_init__()
@@ -122,12 +123,11 @@ class DistributedDiscreteGaussianDpEvent(_Shares):
       )
 
 
-# Both integer noises.
 INTEGER_NOISE = (SkellamDpEvent, DistributedDiscreteGaussianDpEvent)
 
 
 def check_noise_multiplier(noise_multiplier: float) -> float:
-  """Returns it as a float, or raises unless finite and >= 0; 0 is no privacy."""
+  """Returns it as a float, or raises unless finite and >= 0; 0 is not private."""
   return checks.check_not_negative('noise_multiplier', noise_multiplier)
 
 
@@ -136,7 +136,7 @@ def run_event(
   participation: strategies.Participation,
   noise_multiplier: float,
 ) -> dp_accounting.DpEvent:
-  """The event of all rounds of a matrix mechanism."""
+  """The event of all rounds of a matrix mechanism, without sampling."""
   noise_multiplier = check_noise_multiplier(noise_multiplier)
   sensitivity = strategy.sensitivity(strategies.participation.require(participation))
   if noise_multiplier == 0:
@@ -149,25 +149,25 @@ def round_noise_multipliers(
   participation: strategies.Participation,
   noise_multiplier: float,
 ) -> tuple[np.ndarray, np.ndarray]:
-  """Noise multipliers of each round's event, and of all events so far together.
+  """Noise multipliers of each round's event, and of rounds 0 to t together.
 
-  Both are of shape [num_rounds]. Those of rounds are infinite where a round adds
-  nothing to the worst case; those of rounds 0 to t together do not increase.
+  Both are of shape [num_rounds]. That of a round is infinite if the round adds nothing
+  to the worst case; those of rounds 0 to t do not increase with t.
   """
   noise_multiplier = check_noise_multiplier(noise_multiplier)
   participation = strategies.participation.require(participation)
-  so_far = strategy.sensitivity_squared_by_round(participation)
-  added = np.diff(so_far, prepend=0.0)
-  each = np.full(len(added), np.inf)
-  np.divide(noise_multiplier, np.sqrt(added), out=each, where=added > 0)
-  return each, noise_multiplier / np.sqrt(so_far)
+  sensitivity_squared = strategy.sensitivity_squared_by_round(participation)
+  increments = np.diff(sensitivity_squared, prepend=0.0)
+  each = np.full(len(increments), np.inf)
+  np.divide(noise_multiplier, np.sqrt(increments), out=each, where=increments > 0)
+  return each, noise_multiplier / np.sqrt(sensitivity_squared)
 
 
 def simplify(event: dp_accounting.DpEvent) -> dp_accounting.DpEvent:
-  """An equivalent event with plain floats that every accountant can read.
+  """Returns an equivalent event with plain floats, which every accountant can read.
 
-  Composed Gaussians become one, by adding up `1 / noise_multiplier^2`; infinite noise
-  becomes `NoOpDpEvent` and none `NonPrivateDpEvent`. Everything else is kept.
+  Composed Gaussians are merged by adding up `1 / noise_multiplier^2`; infinite noise
+  becomes `NoOpDpEvent` and zero noise `NonPrivateDpEvent`. Everything else is kept.
   """
   precision = 0.0
   others = []
@@ -200,7 +200,7 @@ def simplify(event: dp_accounting.DpEvent) -> dp_accounting.DpEvent:
 def parts_of(
   event: dp_accounting.DpEvent, count: int = 1
 ) -> Iterator[tuple[dp_accounting.DpEvent, int]]:
-  """What an event is composed of, and how often."""
+  """Yields the events that an event is composed of, and how often each is."""
   if isinstance(event, dp_accounting.ComposedDpEvent):
     for sub_event in event.events:
       yield from parts_of(sub_event, count)
@@ -213,17 +213,17 @@ def parts_of(
 
 
 def to_json(event: dp_accounting.DpEvent) -> dict[str, Any]:
-  """An event for `from_json`; Gaussians as one, strategies by their checksum."""
+  """Values for `from_json`, with Gaussians merged and strategies as checksums."""
   return _to_json(simplify(event))
 
 
 def _to_json(event: dp_accounting.DpEvent) -> dict[str, Any]:
   type_name = type(event).__name__
-  make, fields = _WRITTEN.get(type_name, (None, ()))
-  if make is not type(event):
+  event_type, fields = _WRITTEN.get(type_name, (None, ()))
+  if event_type is not type(event):
     raise ValueError(
-      f'such an event cannot be written: {event}. Of what extract_dp_event returns, a '
-      'round is last_round_only.'
+      f'such an event cannot be written: {event}. The event of a round is '
+      'last_round_only of what extract_dp_event returns.'
     )
   values = {name: getattr(event, name) for name in fields}
   for name in _NESTED & set(values):
@@ -240,19 +240,19 @@ def from_json(data: Any) -> dp_accounting.DpEvent:
   type_name = data.get('type')
   if not isinstance(type_name, str) or type_name not in _WRITTEN:
     raise ValueError(f'unknown event type {type_name!r} in {data}.')
-  make, fields = _WRITTEN[type_name]
+  event_type, fields = _WRITTEN[type_name]
   if set(data) != {'type', *fields}:
     raise ValueError(f'a {type_name} has the fields {fields}, got {data}.')
   try:
     values = {name: _field(name, data[name]) for name in fields}
-    if issubclass(make, MixtureDpEvent):
+    if issubclass(event_type, MixtureDpEvent):
       values['strategy'] = None
-    return make(**values)
+    return event_type(**values)
   except TypeError as e:
     raise ValueError(f'a {type_name} has a value of another type: {e}') from e
 
 
-# Fields of dp-accounting's events that can be written; of our own all are.
+# The fields of dp-accounting's events that are written; of our own events all are.
 _PEERS = {
   dp_accounting.GaussianDpEvent: ('noise_multiplier',),
   dp_accounting.LaplaceDpEvent: ('noise_multiplier',),
@@ -267,7 +267,7 @@ _PEERS = {
 }
 _MIXTURES = (BallsInBinsDpEvent, RandomAllocationDpEvent, BMinSepDpEvent)
 _OWN = (AllocatedDpEvent, TruncatedPoissonDpEvent, EpsilonDeltaDpEvent, *INTEGER_NOISE)
-# Events that can be written, by name: their class, and what they hold.
+# Events that can be written, by name: their class and their fields.
 _WRITTEN: dict[Any, tuple[type[dp_accounting.DpEvent], tuple[str, ...]]] = {
   make.__name__: (make, fields)
   for make, fields in (
@@ -279,8 +279,8 @@ _WRITTEN: dict[Any, tuple[type[dp_accounting.DpEvent], tuple[str, ...]]] = {
     ),
   )
 }
-_NESTED = frozenset({'event', 'bound'})  # Fields that are an event.
-# Fields that are numbers and not counts; the events check their range.
+_NESTED = frozenset({'event', 'bound'})  # Fields that hold an event.
+# Fields that are real numbers, not counts; the events check their range.
 _NUMBERS = frozenset(
   {'local_stddev', 'l1_sensitivity', 'l2_sensitivity', 'epsilon', 'delta'}
 )

@@ -1,10 +1,10 @@
-"""Parts of a model with mechanisms of their own, under one name and one accountant.
+"""Joint mechanisms: several mechanisms for the parts of a model, accounted together.
 
-A client takes part in all parts of a model at once, so what its rounds cost is the
-composition of what the parts cost. Each part has its own clip norm, strategy and noise.
-Gaussian parts together are one Gaussian, whose mu^2 is the sum of theirs; with Laplace
-noise among them, epsilon is composed numerically. `JointMechanism.for_target` divides a
-target by shares.
+A client takes part in all parts of a model at once, so the privacy cost of a round is
+the composition of the costs of its parts. Each part has its own clip norm, strategy and
+noise. Gaussian parts together are one Gaussian, whose mu^2 is the sum of theirs; with
+Laplace noise among them, epsilon is composed numerically. `JointMechanism.for_target`
+splits a target between the parts by shares.
 """
 
 import dataclasses
@@ -31,11 +31,11 @@ from tff_dp_aggregators.base import checks
 
 @dataclasses.dataclass(frozen=True)
 class JointPart:
-  """A part of a model, with the mechanism for it."""
+  """A part of a model, with its mechanism."""
 
   name: str  # Letters, digits and underscores.
-  weights: tuple[str, ...]  # Patterns of their names, for `fnmatch`; or a text of them.
-  mechanism: mechanism_lib.Mechanism  # Of real noise of the server; fixed clip norm.
+  weights: tuple[str, ...]  # `fnmatch` patterns of names; or one string, with spaces.
+  mechanism: mechanism_lib.Mechanism  # With real noise of the server; fixed clip norm.
   # Bound of a client's contribution in a round, in L2 norm; for Laplace noise in L1.
   clip_norm: float
 
@@ -61,7 +61,7 @@ class JointPart:
     clip_norm = checks.check_positive(f'clip_norm of part {self.name}', self.clip_norm)
     self.__dict__.update(weights=weights, clip_norm=clip_norm)
     mechanism = self.mechanism
-    # No composition with others is known here of these.
+    # There is no analysis here of these in composition with other parts.
     refused = (
       (mechanism.is_sampled, f'{mechanism.participation}'),
       (mechanism.noise.is_integer, f'{mechanism.noise.name} noise'),
@@ -78,7 +78,7 @@ class JointPart:
         )
 
   def with_noise(self, noise_multiplier: float) -> 'JointPart':
-    """The part with other noise."""
+    """Returns this part with another noise multiplier."""
     other = dataclasses.replace(self.mechanism, noise_multiplier=noise_multiplier)
     return dataclasses.replace(self, mechanism=other)
 
@@ -93,20 +93,20 @@ class JointPart:
 
 
 def is_for(pattern: str, weight: str) -> bool:
-  """Whether a pattern is for a weight; '0' and 'dense/*' are for '0 dense/kernel:0'."""
+  """Whether a pattern matches a weight; '0' and 'dense/*' match '0 dense/kernel:0'."""
   names = (weight, *weight.split(' ', 1))
   return any(fnmatch.fnmatchcase(name, pattern) for name in names)
 
 
 @dataclasses.dataclass(frozen=True)
 class JointStrategy:
-  """The strategies of all parts, by name of the part, in the order of the parts."""
+  """The strategies of all parts by the name of the part, in the order of the parts."""
 
   parts: Mapping[str, strategies.Strategy]
 
   @property
   def num_rounds(self) -> int:
-    """Rounds that they are for."""
+    """Number of rounds, the same for all parts."""
     return next(iter(self.parts.values())).num_rounds
 
   @property
@@ -116,14 +116,14 @@ class JointStrategy:
     return f'sha256:{hashlib.sha256(json.dumps(content).encode()).hexdigest()}'
 
   def sensitivity_kind(self, limits: Optional[strategies.Participation] = None) -> str:
-    """'exact', or 'bound': each part is taken for the rounds that are its worst."""
-    each = list(self.parts.values())
-    known_by = {strategy.sensitivity_kind(limits) for strategy in each}
-    are_same = len({strategy.checksum for strategy in each}) == 1
-    return 'exact' if are_same and known_by == {'exact'} else 'bound'
+    """'exact', or 'bound': the parts' worst cases may be for different rounds."""
+    all_strategies = list(self.parts.values())
+    kinds = {strategy.sensitivity_kind(limits) for strategy in all_strategies}
+    are_same = len({strategy.checksum for strategy in all_strategies}) == 1
+    return 'exact' if are_same and kinds == {'exact'} else 'bound'
 
   def to_npz(self) -> bytes:
-    """The content of a NumPy .npz archive that `load` reads back exactly."""
+    """Returns the content of a NumPy .npz archive that `load` reads back exactly."""
     arrays = {
       name: np.frombuffer(strategy.to_npz(), np.uint8)
       for name, strategy in self.parts.items()
@@ -134,31 +134,30 @@ class JointStrategy:
 
   @classmethod
   def load(cls, path: str, names: Sequence[str]) -> 'JointStrategy':
-    """Reads a file with what `to_npz` wrote."""
+    """Reads a file that `to_npz` wrote, with strategies for parts of these names."""
     try:
       with np.load(path, allow_pickle=False) as archive:
-        found = {name: archive[name].tobytes() for name in archive.files}
+        archived = {name: archive[name].tobytes() for name in archive.files}
     except (ValueError, EOFError, KeyError) as e:
       raise ValueError(f'{path} does not have the strategies of parts: {e}') from e
-    if set(found) != set(names):
+    if set(archived) != set(names):
       raise ValueError(
-        f'{path} has the strategies of the parts {sorted(found)}, and the parts are '
+        f'{path} has the strategies of the parts {sorted(archived)}, and the parts are '
         f'{sorted(names)}: it is of another mechanism.'
       )
-    return cls({name: strategies.Strategy.from_npz(found[name]) for name in names})
+    return cls({name: strategies.Strategy.from_npz(archived[name]) for name in names})
 
 
 NAME = 'joint'  # The name of every joint mechanism.
-_ROUND_OFF = 1e-9  # How far the sum of shares may be from 1.
-# Round-off of noise multipliers that are composed one by one, relative.
-_COMPOSING = 1e-13
+_ROUND_OFF = 1e-9  # Tolerance of the sum of shares, which has to be 1.
+_COMPOSING = 1e-13  # Relative round-off of noise multipliers composed one by one.
 
 
 @dataclasses.dataclass(frozen=True)
 class JointMechanism(mechanism_lib.Guaranteed):
-  """Mechanisms of parts of a model, in all of which a client takes part.
+  """The mechanisms of a model's parts; a client takes part in all of them at once.
 
-  There is no noise multiplier of all: each part has its own, relative to its clip norm.
+  There is no common noise multiplier: each part has its own, over its clip norm.
 
   Example:
     >>> from tff_dp_aggregators.accounting import JointPart
@@ -176,8 +175,8 @@ class JointMechanism(mechanism_lib.Guaranteed):
     (1.4142, 2.9432)
   """
 
-  # Two or more, with names of their own, for the same participation and adjacency. A
-  # weight is of the first part that has a pattern for its name.
+  # Two or more, with different names and the same participation and adjacency. A weight
+  # belongs to the first part that has a pattern which matches its name.
   parts: tuple[JointPart, ...]
 
   def __post_init__(self) -> None:
@@ -194,13 +193,13 @@ class JointMechanism(mechanism_lib.Guaranteed):
       )
     first, *others = self.parts
     for part in others:
-      for what in ('participation', 'adjacency'):
-        of_first = getattr(first.mechanism, what)
-        own = getattr(part.mechanism, what)
-        if own != of_first:
+      for attribute in ('participation', 'adjacency'):
+        first_value = getattr(first.mechanism, attribute)
+        value = getattr(part.mechanism, attribute)
+        if value != first_value:
           raise ValueError(
-            f'parts are of the same clients and need the same {what}; part '
-            f'{first.name} has {of_first}, part {part.name} has {own}.'
+            f'parts are of the same clients and need the same {attribute}; part '
+            f'{first.name} has {first_value}, part {part.name} has {value}.'
           )
 
   @classmethod
@@ -214,45 +213,45 @@ class JointMechanism(mechanism_lib.Guaranteed):
     shares: Optional[Mapping[str, float]] = None,
     accountant: Optional[str] = None,
   ) -> 'JointMechanism':
-    """The parts with the least noise that keeps a privacy target for all together.
+    """Returns the parts with the least noise that keeps a target for all together.
 
-    Effective noise multipliers, those relative to the sensitivity, are `s /
-    sqrt(share)` with one `s` for all parts. Of Gaussian parts, a share is the part of
-    mu^2 that goes to it. `shares` are by name of the part, positive, 1 in sum; `None`
-    for equal ones. The noise of `parts` is of no account; other arguments are those of
+    The effective noise multiplier of a part, which is relative to its sensitivity, is
+    `s / sqrt(share)`, with the same `s` for all parts. For Gaussian parts, a share is
+    the part's share of mu^2. `shares` are by name of the part, positive, with sum 1;
+    `None` for equal ones. The noise of `parts` is ignored; other arguments are those of
     `Mechanism.for_target`.
     """
     target = mechanism_lib.Target(target_epsilon, target_delta, accountant, target_rho)
     planned = cls(tuple(parts))
-    divided = _check_shares(planned, shares)
+    share_of = _check_shares(planned, shares)
 
     def noise_of(part: JointPart, noise: float) -> float:
-      effective = noise / math.sqrt(divided[part.name])
+      effective = noise / math.sqrt(share_of[part.name])
       return effective * part.mechanism.sensitivity
 
     noise = mechanism_lib.least_noise(
-      lambda noise: _together(
+      lambda noise: _composed(
         {part.name: part.mechanism.event_with(noise_of(part, noise)) for part in parts}
       ),
       target,
       planned.relation,
     )
-    made = cls(tuple(part.with_noise(noise_of(part, noise)) for part in parts))
-    made.made_for(target)
-    return made
+    result = cls(tuple(part.with_noise(noise_of(part, noise)) for part in parts))
+    result.made_for(target)
+    return result
 
-  # What a `Mechanism` has, too. The guarantee rests on limits alone, never on sampling;
-  # each part has noise of real numbers, which the server makes, and a fixed clip norm.
+  # Attributes that a `Mechanism` has, too. The guarantee rests on limits, never on
+  # sampling; each part has real noise, which the server adds, and a fixed clip norm.
   name = NAME
   is_sampled = has_integer_noise = adds_noise_on_clients = False  # Of no part.
   has_noise = is_private = True  # Of each part.
   noise_site, placement = noises.SERVER.name, noises.SERVER
-  options: ClassVar[tuple[tuple[str, int], ...]] = ()  # There are none.
-  server_noise_multiplier = clipped_count_stddev = None  # There is neither.
+  options: ClassVar[tuple[tuple[str, int], ...]] = ()
+  server_noise_multiplier = clipped_count_stddev = None
 
   @property
   def participation(self) -> sampling.Schema:
-    """Who takes part when, in all parts."""
+    """The participation schema, the same for all parts."""
     return self.parts[0].mechanism.participation
 
   @property
@@ -262,12 +261,12 @@ class JointMechanism(mechanism_lib.Guaranteed):
 
   @property
   def limits(self) -> strategies.Participation:
-    """In which rounds a client can take part at all."""
+    """The limits on the rounds of one client."""
     return self.parts[0].mechanism.limits
 
   @property
   def is_one_gaussian(self) -> bool:
-    """Whether all rounds of all parts are one Gaussian, or bounded by one."""
+    """Whether all rounds of all parts are one Gaussian mechanism, or bounded by one."""
     return all(part.mechanism.is_one_gaussian for part in self.parts)
 
   @property
@@ -277,36 +276,36 @@ class JointMechanism(mechanism_lib.Guaranteed):
 
   @property
   def effective_noise_multiplier(self) -> Optional[float]:
-    """1 / mu of the Gaussian that all parts are; `None` if they are not one."""
+    """1 / mu of all parts together; `None` unless `is_one_gaussian`."""
     if not self.is_one_gaussian:
       return None
     return 1 / float(accountants.gdp_mu(self.event))
 
   @property
   def shares(self) -> dict[str, float]:
-    """The shares by which `for_target` comes to the noise that the parts have."""
+    """The shares with which `for_target` would return the noise of the parts."""
     return _shares_of(self.parts)
 
   @property
   def shares_of_mu_squared(self) -> dict[str, float]:
-    """The part of mu^2 that goes to each Gaussian part, of that of all such parts."""
+    """The share of each Gaussian part in the mu^2 of all Gaussian parts."""
     return _shares_of([part for part in self.parts if part.mechanism.is_one_gaussian])
 
   @property
   def event(self) -> dp_accounting.DpEvent:
     """The event of all rounds together."""
-    return _together({part.name: part.mechanism.event for part in self.parts})
+    return _composed({part.name: part.mechanism.event for part in self.parts})
 
   @property
   def round_events(self) -> tuple[dp_accounting.DpEvent, ...]:
-    """The event of each round, for a ledger; together they are `event`."""
+    """The event of each round, for a ledger; they compose to `event`."""
     names = [part.name for part in self.parts]
     by_part = [part.mechanism.round_events for part in self.parts]
-    return tuple(_together(dict(zip(names, each))) for each in zip(*by_part))
+    return tuple(_composed(dict(zip(names, each))) for each in zip(*by_part))
 
   @property
   def noise_multipliers_so_far(self) -> np.ndarray:
-    """Effective noise multiplier of the Gaussian parts after each round, shape [n]."""
+    """Effective noise multiplier of the Gaussian parts in rounds 0 to t, shape [n]."""
     return 1 / np.sqrt(
       sum(
         part.mechanism.noise_multipliers_so_far**-2.0
@@ -316,7 +315,7 @@ class JointMechanism(mechanism_lib.Guaranteed):
     )
 
   def event_of_turns(self, turns: int) -> dp_accounting.DpEvent:
-    """What is spent at most by the round before a client may have one more turn."""
+    """Upper bound on what is spent before a client may take part once more."""
     if turns == self.limits.possible_participations:
       return self.event
     rounds = min(turns * self.limits.min_separation, self.participation.num_rounds)
@@ -326,42 +325,42 @@ class JointMechanism(mechanism_lib.Guaranteed):
       if not part.mechanism.is_one_gaussian
     }
     if len(spent) < len(self.parts):
-      so_far = float(self.noise_multipliers_so_far[rounds - 1]) * (1 - _COMPOSING)
-      spent['gaussian parts'] = dp_accounting.GaussianDpEvent(so_far)
-    return _together(spent)
+      noise = float(self.noise_multipliers_so_far[rounds - 1]) * (1 - _COMPOSING)
+      spent['gaussian parts'] = dp_accounting.GaussianDpEvent(noise)
+    return _composed(spent)
 
   def part_of(
     self, names: Sequence[str], labels: Optional[Sequence[str]] = None
   ) -> tuple[str, ...]:
-    """The name of the part that each weight is of: the first with a pattern for it."""
+    """The name of the part of each weight: the first one with a matching pattern."""
     listed = f'the weights are {", ".join(labels or names)}'
     patterns = [(pattern, part.name) for part in self.parts for pattern in part.weights]
-    found = []
+    names_of_parts = []
     for name in names:
-      own = [part for pattern, part in patterns if is_for(pattern, name)]
-      if not own:
+      matching = [part for pattern, part in patterns if is_for(pattern, name)]
+      if not matching:
         raise ValueError(
-          f'the weight {name} is of no part: no pattern of {patterns} is one for it. '
+          f'the weight {name} is of no part: no pattern of {patterns} matches it. '
           f'Add a part, or a pattern; {listed}.'
         )
-      found.append(own[0])
+      names_of_parts.append(matching[0])
     for pattern, part in patterns:
-      if part not in found or not any(is_for(pattern, name) for name in names):
+      if part not in names_of_parts or not any(is_for(pattern, name) for name in names):
         raise ValueError(
           f'the pattern {pattern} of part {part} is for no weight, or for those of '
           f'parts before it alone. Change it, or put the part first; {listed}.'
         )
-    return tuple(found)
+    return tuple(names_of_parts)
 
   def noise_in_words(self) -> str:
-    """The noise of each part, in a few words."""
+    """The noise of each part, for messages."""
     of_parts = ', '.join(
       f'{part.mechanism.noise_multiplier:.4f} for {part.name}' for part in self.parts
     )
     return f'noise multipliers {of_parts}'
 
   def line(self, clip_norm: Optional[float]) -> dict[str, Any]:
-    """What a line of a ledger has of the mechanism."""
+    """The fields of a ledger's line that describe the mechanism."""
     if clip_norm is not None:
       raise ValueError(f'clip_norm={clip_norm}: each part has its own; leave it out.')
     return {
@@ -397,7 +396,7 @@ class JointMechanism(mechanism_lib.Guaranteed):
     by_part = {} if strategy is None else strategy.parts
     read = mechanism_lib.Mechanism.from_json
     with mechanism_lib.reading('joint mechanism'):
-      made = cls(
+      mechanism = cls(
         tuple(
           JointPart(
             part['name'],
@@ -408,14 +407,14 @@ class JointMechanism(mechanism_lib.Guaranteed):
           for part in data['parts']
         )
       )
-    again = made.to_json()
+    values = mechanism.to_json()
     for key in ('participation', 'adjacency', 'strategy_checksum'):
-      if again[key] != data.get(key):
+      if values[key] != data.get(key):
         raise ValueError(
           f'the stored joint mechanism has the {key} {data.get(key)}, its parts have '
-          f'{again[key]}: something was altered.'
+          f'{values[key]}: something was altered.'
         )
-    return made
+    return mechanism
 
 
 def _shares_of(parts: Sequence[JointPart]) -> dict[str, float]:
@@ -424,8 +423,8 @@ def _shares_of(parts: Sequence[JointPart]) -> dict[str, float]:
   return {name: square / total for name, square in squares.items()}
 
 
-def _together(by_part: Mapping[str, dp_accounting.DpEvent]) -> dp_accounting.DpEvent:
-  """Events of parts as one, in the order in which states have them: by name."""
+def _composed(by_part: Mapping[str, dp_accounting.DpEvent]) -> dp_accounting.DpEvent:
+  """Composes the events of parts, sorted by name as in aggregation states."""
   ordered = [by_part[name] for name in sorted(by_part)]
   return events.simplify(dp_accounting.ComposedDpEvent(ordered))
 
@@ -433,33 +432,31 @@ def _together(by_part: Mapping[str, dp_accounting.DpEvent]) -> dp_accounting.DpE
 def _check_shares(
   joint: JointMechanism, shares: Optional[Mapping[str, float]]
 ) -> dict[str, float]:
-  """Returns the share of each part, if they divide all there is."""
+  """Returns the share of each part; raises ValueError unless their sum is 1."""
   names = [part.name for part in joint.parts]
   if shares is None:
     return {name: 1 / len(names) for name in names}
-  divided = {
-    name: checks.check_positive(f'share of part {name}', each)
-    for name, each in shares.items()
+  checked = {
+    name: checks.check_positive(f'share of part {name}', share)
+    for name, share in shares.items()
   }
-  if set(divided) != set(names) or abs(math.fsum(divided.values()) - 1) > _ROUND_OFF:
+  if set(checked) != set(names) or abs(math.fsum(checked.values()) - 1) > _ROUND_OFF:
     raise ValueError(
       f'shares must be given for each part, {names}, and be 1 in sum, or for none; got '
       f'{dict(shares)}.'
     )
-  return divided
+  return checked
 
 
-AnyMechanism = Union[mechanism_lib.Mechanism, JointMechanism]  # What a run may have.
-
-
-# The strategy, or strategies, of what a run may have.
+# The mechanism of a run, and its strategy.
+AnyMechanism = Union[mechanism_lib.Mechanism, JointMechanism]
 AnyStrategy = Union[strategies.Strategy, JointStrategy]
 
 
 def stored(
   data: dict[str, Any], strategy: Optional[AnyStrategy] = None
 ) -> AnyMechanism:
-  """The mechanism that a configuration or a report has, joint or not."""
+  """Reads the mechanism, joint or not, of a configuration or a report."""
   if _is_joint(data):
     return JointMechanism.from_json(data, cast(Optional[JointStrategy], strategy))
   return mechanism_lib.Mechanism.from_json(
@@ -468,14 +465,14 @@ def stored(
 
 
 def load_strategy(data: dict[str, Any], path: str) -> AnyStrategy:
-  """The strategy, or strategies, of a stored mechanism, from a file of a run."""
+  """Loads the strategy, or strategies, of a stored mechanism from a run's file."""
   if _is_joint(data):
     return JointStrategy.load(path, [part['name'] for part in data['parts']])
   return strategies.Strategy.load(path)
 
 
 def strategy_from_json(data: dict[str, Any], written: dict[str, Any]) -> AnyStrategy:
-  """The strategy, or strategies, that a report has of a mechanism in it."""
+  """Reads the strategy, or strategies, of a mechanism from a report."""
 
   def read(one: Any) -> strategies.Strategy:
     return strategies.Strategy.from_json(json.dumps(one))

@@ -1,24 +1,23 @@
-"""Noise that clients add themselves: what it hides, and from whom.
+"""Local and central guarantees of noise that clients add themselves.
 
-Where a client adds noise before it sends anything, there are two guarantees, and they
-are not the same number.
+If clients add noise before they send anything, there are two different guarantees:
 
-* **Local**: of what one client sends, against everybody, the server too. Only its own
-  noise protects it, so `local_event` is that of the noise multiplier of one client, and
-  a client that reports k times has spent k of them.
-* **Central**: of the sum, against those who see no more than that. The noise of all
-  who reported is in it, and of Gaussian noise as many as reported make a standard
-  deviation sqrt(m) times as large: `central_event`. It rests on m, so a round in which
-  fewer than `min_clients` reported must not be released.
+* **Local**: for what one client sends, against everybody including the server. Only the
+  client's own noise protects it, so `local_event` has the noise multiplier of one
+  client, and a client that reports k times spends k such events.
+* **Central**: for the sum, against those who see only the sum. It contains the noise of
+  all m clients that reported; the standard deviation of Gaussian noise is then sqrt(m)
+  times as large: `central_event`. The guarantee depends on m, so a round in which fewer
+  than `min_clients` reported must not be released.
 
-Who is to be central only, and has a secure sum or trusts the server to forget, gives
-each client a *share* of the noise, `share`: 1 / sqrt(min_clients) of its scale. One
-who took part knows its own share and can take it away. Against a client of the round
-there are `min_clients - 1` shares left, against c that pool what they know
+If only the central guarantee is needed, as there is a secure sum or the server is
+trusted to forget, each client adds a *share* of the noise: 1 / sqrt(min_clients) of its
+scale (`share`). A client knows its own share and can subtract it. Against a client of
+the round there are `min_clients - 1` shares left, and against c colluding clients
 `min_clients - c`: `central_event(..., known_shares=c)`.
 
-**Rounding** (**proved here**). Shares are integers before they are added up
-(`queries.grid`), and a sum of rounded Gaussians is no rounded Gaussian. Let s be the
+**Rounding** (**proved here**). Shares are rounded to integers before they are summed
+(`queries.grid`), and a sum of rounded Gaussians is not a rounded Gaussian. Let s be the
 standard deviation of a share in steps of the grid, Z_1 to Z_m the shares before
 rounding, and T their sum. Given T, the fractional parts of Z_1 to Z_{m-1} are
 independent of T and uniform, up to a total variation of
@@ -26,21 +25,22 @@ independent of T and uniform, up to a total variation of
     1/2 sum over k in Z^(m-1), not 0, of exp(-2 pi^2 s^2 q(k)),
     q(k) = |k|^2 - (k_1 + ... + k_{m-1})^2 / m,
 
-by Poisson's summation formula: the covariance given T is s^2 (I - 11'/m). All that
-rounding does follows from T and these fractions, that of Z_m too. So the sum of rounded
-shares is post-processing of X + T, the Gaussian that is accounted for, and numbers that
-depend on nothing, but for that total variation. As q(k) >= 1/2 (k and a last entry of
-0 lie that far from the multiples of 1 at least) and q(k) >= |k|^2 / m, it is at most
+by Poisson's summation formula: the covariance given T is s^2 (I - 11'/m). The rounding
+of all shares, including that of Z_m, is determined by T and these fractions. So, up to
+that total variation, the sum of rounded shares is post-processing of X + T, the
+Gaussian that is accounted for, and of numbers that are independent of everything. As
+q(k) >= 1/2 (q(k) is the squared distance of k, with a last entry of 0, from the
+multiples of the all-ones vector) and q(k) >= |k|^2 / m, it is at most
 
     1/2 exp(-pi^2 s^2 / 2) (sum over j in Z of exp(-pi^2 s^2 j^2 / m))^(m-1).
 
 The grid of `queries.client_noise` has s >= 2^16 for a share of at least 2^-20 clip
-norms: below 10^-9000000000 for up to 10^7 clients, and not added to any delta.
+norms: it is below 10^-9000000000 for up to 10^7 clients, and not added to any delta.
 
-**Neighbours.** When a client's record becomes zeros (`zero_out`), what it sends moves
-by the clip norm; when it becomes another (`replace_one`, what is meant by local privacy
-mostly), by twice that. Under `add_or_remove` there is no guarantee here: a client that
-is not there adds no noise either, and one that reports is seen to report.
+**Neighbours.** If a client's record is replaced by zeros (`zero_out`), what it sends
+changes by the clip norm; if it is replaced by another record (`replace_one`, the usual
+relation of local privacy), by twice that. Under `add_or_remove` there is no guarantee:
+an absent client adds no noise either, and it is visible whether a client reports.
 """
 
 import math
@@ -51,8 +51,8 @@ from tff_dp_aggregators.accounting import events
 from tff_dp_aggregators.accounting import noises
 from tff_dp_aggregators.base import checks
 
-# By how many clip norms what a client sends moves at most.
-_MOVES = {'zero_out': 1, 'replace_one': 2}
+# Sensitivity of what a client sends, in clip norms, by adjacency.
+_SENSITIVITIES = {'zero_out': 1, 'replace_one': 2}
 
 
 def local_event(
@@ -64,16 +64,16 @@ def local_event(
 ) -> dp_accounting.DpEvent:
   """The event of what one client sends, against everybody.
 
-  The noise multiplier is that of the client's own noise: the standard deviation of
-  Gaussian noise, for records clipped in L2 norm, or the scale of Laplace noise, in L1
-  norm, over its clip norm. `participations` is how often it reports.
+  `noise_multiplier` is that of the client's own noise over its clip norm: the standard
+  deviation of Gaussian noise, for records clipped in L2 norm, or the scale of Laplace
+  noise, for L1 norm. `participations` is how often the client reports.
   """
   noise_multiplier = events.check_noise_multiplier(noise_multiplier)
-  made = noises.real(noise)
-  relative = noise_multiplier / _moves(adjacency)
+  kind = noises.real(noise)
+  relative = noise_multiplier / _sensitivity(adjacency)
   if not relative:
     return dp_accounting.NonPrivateDpEvent()
-  return _repeated(made.event(relative), participations)
+  return _repeated(kind.event(relative), participations)
 
 
 def central_event(
@@ -87,13 +87,12 @@ def central_event(
 ) -> dp_accounting.DpEvent:
   """The event of a sum of records with Gaussian noise of each client.
 
-  It is for those who see no more than the sum. (Of Laplace noise the local one is all.)
+  It holds against those who see only the sum. (Laplace noise has a local event only.)
 
   `noise_multiplier` is the standard deviation of *one* client's noise over the clip
-  norm, `server_noise_multiplier` of noise that the server adds. A round with fewer than
-  `min_clients` is not released. `known_shares` is how many other clients' noise is
-  known to who sees the sum: 1 for a client of the round, more for several that pool
-  what they know.
+  norm, `server_noise_multiplier` that of noise that the server adds. A round with fewer
+  than `min_clients` must not be released. `known_shares` is how many clients' noise is
+  known to the attacker: 1 for a client of the round, more for colluding clients.
 
   Example:
     >>> central_event(0.2, min_clients=100)
@@ -111,7 +110,7 @@ def central_event(
       f'known_shares must be below min_clients, {min_clients}; got {known_shares}.'
     )
   clients = noise_multiplier * math.sqrt(min_clients - known_shares)
-  relative = math.hypot(clients, server) / _moves(adjacency)
+  relative = math.hypot(clients, server) / _sensitivity(adjacency)
   if not relative:
     return dp_accounting.NonPrivateDpEvent()
   return _repeated(dp_accounting.GaussianDpEvent(relative), participations)
@@ -124,14 +123,14 @@ def share(noise_multiplier: float, min_clients: int) -> float:
   return noise_multiplier / math.sqrt(min_clients)
 
 
-def _moves(adjacency: str) -> int:
-  if adjacency not in _MOVES:
+def _sensitivity(adjacency: str) -> int:
+  if adjacency not in _SENSITIVITIES:
     raise ValueError(
-      f'adjacency must be {" or ".join(_MOVES)} for noise of clients; got '
+      f'adjacency must be {" or ".join(_SENSITIVITIES)} for noise of clients; got '
       f'{adjacency!r}. A client that is not there adds no noise either, and one that '
       'reports is seen to report.'
     )
-  return _MOVES[adjacency]
+  return _SENSITIVITIES[adjacency]
 
 
 def _repeated(

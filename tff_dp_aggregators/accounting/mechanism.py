@@ -1,7 +1,6 @@
-"""A mechanism by name: what flags, reports and run directories speak of.
+"""Mechanisms by name, as used in flags, reports and run directories.
 
-`Mechanism` is the record from which everything about privacy follows: which strategy,
-who may take part, how much noise.
+`Mechanism` records all that determines privacy: strategy, participation and noise.
 """
 
 import contextlib
@@ -27,22 +26,22 @@ from tff_dp_aggregators.accounting.accountants import gaussian
 from tff_dp_aggregators.base import checks
 from tff_dp_aggregators.strategies import registry
 
-FROM_FILE = 'file'  # The name of a mechanism whose strategy was made elsewhere.
+FROM_FILE = 'file'  # The name of a mechanism whose strategy is given by the caller.
 
 
 def names() -> tuple[str, ...]:
-  """Names of mechanisms: of kinds of strategies, and of noise that is not Gaussian."""
+  """Names of mechanisms: the kinds of strategies, and the noises except Gaussian."""
   return (*registry.KINDS, *noises.OTHERS)
 
 
 def options() -> tuple[str, ...]:
-  """Names of all options: of kinds of strategies, of noise, and of its placement."""
+  """Names of all options, of kinds of strategies, noises and placements."""
   return (*registry.options(), *noises.options())
 
 
 @contextlib.contextmanager
 def reading(what: str) -> Iterator[None]:
-  """Says of what is stored that something is missing, or of another type."""
+  """Raises ValueError if the stored values lack one, or one has another type."""
   try:
     yield
   except (KeyError, TypeError) as e:
@@ -54,25 +53,25 @@ class Target:
   """A privacy target: (epsilon, delta), or rho of zCDP (arXiv:1605.02065).
 
   Raises:
-    TypeError: If a number is none.
-    ValueError: If one is out of range, or they are no target, or two of them.
+    TypeError: If a value is not a number.
+    ValueError: If a value is out of range, or there is not exactly one target.
   """
 
   epsilon: Optional[float] = None  # Not negative; `None` with `rho`.
-  # Between 0 and 1, exclusive; with `rho` it decides nothing, and may be `None`.
+  # Between 0 and 1, exclusive; with `rho` it is ignored, and may be `None`.
   delta: Optional[float] = None
-  accountant: Optional[str] = None  # Whose epsilon that is; `None` for the tightest.
-  rho: Optional[float] = None  # Positive, of one Gaussian; `None` with `epsilon`.
+  accountant: Optional[str] = None  # Computes epsilon; `None` for the tightest.
+  rho: Optional[float] = None  # Positive, for one Gaussian; `None` with `epsilon`.
 
   def __post_init__(self) -> None:
     if self.rho is None:
-      is_one = None not in (self.epsilon, self.delta)
+      is_valid = None not in (self.epsilon, self.delta)
     else:
-      is_one = self.epsilon is None and self.accountant is None
-    if not is_one:
+      is_valid = self.epsilon is None and self.accountant is None
+    if not is_valid:
       raise ValueError(
-        'a target is target_epsilon and target_delta, with an accountant if one is '
-        f'meant, or target_rho alone; got target_epsilon={self.epsilon}, target_delta='
+        'a target is target_epsilon and target_delta, and optionally accountant, or '
+        f'target_rho alone; got target_epsilon={self.epsilon}, target_delta='
         f'{self.delta}, target_rho={self.rho} and accountant={self.accountant}.'
       )
     if self.rho is not None:
@@ -85,7 +84,7 @@ class Target:
   def is_kept(
     self, event: dp_accounting.DpEvent, relation: Relation = Relation.REPLACE_SPECIAL
   ) -> bool:
-    """Whether an event spends no more."""
+    """Whether an event spends at most this target."""
     if self.rho is not None:
       return rho_of(event) <= self.rho
     assert self.epsilon is not None and self.delta is not None
@@ -94,7 +93,7 @@ class Target:
 
 
 def rho_of(event: dp_accounting.DpEvent) -> float:
-  """The rho of zCDP of an event that is one Gaussian; others are refused."""
+  """The rho of zCDP of one Gaussian; raises ValueError for any other event."""
   try:
     return accountants.zcdp_rho(event)
   except dp_accounting.UnsupportedEventError as e:
@@ -105,7 +104,7 @@ def rho_of(event: dp_accounting.DpEvent) -> float:
 
 
 class Guaranteed:
-  """What has an `event` of all its rounds, and an `adjacency`: a guarantee."""
+  """Base class of mechanisms: guarantees from their `event` and `adjacency`."""
 
   @property
   def relation(self: Any) -> Relation:
@@ -114,28 +113,28 @@ class Guaranteed:
 
   @property
   def sensitivity_kind(self: Any) -> str:
-    """Whether the sensitivity, and with it epsilon at best, is 'exact' or a 'bound'."""
+    """'exact' or 'bound': if the sensitivity is a bound, epsilon is one, too."""
     limits = None if self.is_sampled else self.limits
     return str(self.strategy.sensitivity_kind(limits))
 
   @property
   def target(self) -> Optional[Target]:
-    """What `for_target` was asked for; else `None`. Equality does not know of it."""
+    """The argument of `for_target`; else `None`. It is ignored in comparisons."""
     return self.__dict__.get('_target')
 
   def made_for(self: Any, target: Target) -> None:
-    """Keeps what it was made for."""
+    """Stores the target; without its accountant, if the tightest one keeps it, too."""
     if target.accountant:
       tightest = dataclasses.replace(target, accountant=None)
       target = tightest if tightest.is_kept(self.event, self.relation) else target
-    # No field: a mechanism with other noise, which `replace` makes, has no target.
+    # Not a field: a copy by `dataclasses.replace`, with other noise, has no target.
     self.__dict__['_target'] = target
 
   def epsilon(self: Any, delta: float, *, accountant: Optional[str] = None) -> float:
     """Epsilon of all rounds together, of all weights, at `delta`, for `adjacency`.
 
-    It is the smallest for which the accountant can vouch, a key of
-    `accountants.ACCOUNTANTS` or the tightest; infinite without noise.
+    It is the smallest that the accountant, a key of `accountants.ACCOUNTANTS` or the
+    tightest, can guarantee; infinite without noise.
 
     Example:
       >>> from tff_dp_aggregators import accounting, strategies
@@ -147,7 +146,7 @@ class Guaranteed:
     return accountants.epsilon(self.event, delta, accountant, self.relation)
 
   def delta(self: Any, epsilon: float, *, accountant: Optional[str] = None) -> float:
-    """Delta of all rounds together at `epsilon`: the same the other way."""
+    """Delta of all rounds together at `epsilon`, like the method `epsilon`."""
     return accountants.delta(self.event, epsilon, accountant, self.relation)
 
   def rounds_within(
@@ -158,14 +157,14 @@ class Guaranteed:
     target_rho: Optional[float] = None,
     accountant: Optional[str] = None,
   ) -> int:
-    """How many of the rounds, from the first on, keep a privacy target.
+    """Number of rounds, from the first on, that keep a privacy target.
 
-    It is known before the first of them: to stop by what rounds release, such as an
-    accuracy, costs what all rounds cost that might have been. Arguments are those of
-    `for_target`.
+    It does not depend on what rounds release. (A run that is stopped by something
+    released, such as an accuracy, costs as much as all rounds that it might have had.)
+    Arguments are those of `for_target`.
 
-    It is 0 if one is too much. Where rounds do not compose (b-min-sep and balls-in-bins
-    sampling), all of them or none.
+    It is 0 if a single round exceeds the target. Where rounds do not compose (b-min-sep
+    and balls-in-bins sampling), it is 0 or all rounds.
 
     Example:
       >>> from tff_dp_aggregators import accounting, strategies
@@ -180,21 +179,21 @@ class Guaranteed:
   def _rounds_keeping(self: Any, target: Target) -> int:
     if target.is_kept(self.event, self.relation):
       return int(self.participation.num_rounds)
-    each = self.round_events
-    fewest, most = 0, self.participation.num_rounds - 1
-    while fewest < most:
-      middle = (fewest + most + 1) // 2
-      event = dp_accounting.ComposedDpEvent(list(each[:middle]))
+    round_events = self.round_events
+    low, high = 0, self.participation.num_rounds - 1
+    while low < high:
+      middle = (low + high + 1) // 2
+      event = dp_accounting.ComposedDpEvent(list(round_events[:middle]))
       if target.is_kept(event, self.relation):
-        fewest = middle
+        low = middle
       else:
-        most = middle - 1
-    return fewest
+        high = middle - 1
+    return low
 
   def would_exceed(self: Any, target: Target, rounds: int = 0) -> bool:
-    """Whether one more round after `rounds` would spend more: see `rounds_within`.
+    """Whether one more round after `rounds` exceeds the target: see `rounds_within`.
 
-    Raises a ValueError if all rounds ran, or the target is none for such a mechanism.
+    Raises ValueError if all rounds ran, or if the mechanism has no such target.
     """
     if not isinstance(target, Target):
       raise TypeError(f'target must be an accounting.Target; got {target!r}.')
@@ -205,11 +204,11 @@ class Guaranteed:
         f'rounds={rounds} ran, and the mechanism is for {num_rounds}: it has no noise '
         'for another one. End the loop there, or make a mechanism for more.'
       )
-    # No field: it follows from the mechanism, and a loop asks before each round.
-    known = self.__dict__.setdefault('_rounds_within', {})
-    if target not in known:
-      known[target] = self._rounds_keeping(target)
-    return bool(rounds >= known[target])
+    # A cache, as training loops ask before each round; not a field.
+    cached = self.__dict__.setdefault('_rounds_within', {})
+    if target not in cached:
+      cached[target] = self._rounds_keeping(target)
+    return bool(rounds >= cached[target])
 
 
 @dataclasses.dataclass(frozen=True, init=False)
@@ -231,29 +230,29 @@ class Mechanism(Guaranteed):
     (('restart_every', 314),)
   """
 
-  name: str  # One of `names()`, or 'file' for a strategy made elsewhere.
-  participation: sampling.Schema  # Who takes part when: limits, or sampling.
+  name: str  # One of `names()`, or 'file' for a strategy given by the caller.
+  participation: sampling.Schema  # Limits on participation, or a sampling scheme.
   # Scale of z over the clip norm: of Gaussian noise its standard deviation, of Laplace
   # noise that over sqrt(2). With 'local', 'clients_and_server' and 'local_approximate'
   # it is that of the noise of one client, and with 'clients' that of the sum.
   noise_multiplier: float
   # Names and values of the options that were given, such as num_bands, or min_clients
-  # where clients make the noise. Each is an argument of its own; `strategies.registry`
-  # and `noises` list them, with their defaults.
+  # if clients add the noise. Each is a keyword argument; `strategies.registry` and
+  # `noises` list them, with their defaults.
   options: tuple[tuple[str, int], ...]
   # With adaptive clipping, the standard deviation of z for the count of small norms,
-  # more than half of `noise_multiplier`; that covers both then.
+  # more than half of `noise_multiplier`, which then covers both.
   clipped_count_stddev: Optional[float]
-  adjacency: str  # A key of `sampling.ADJACENCIES`; by default the schema's own.
-  # A key of `noises.PLACEMENTS`: who makes the noise; by default the server, but of
-  # integers the clients.
+  adjacency: str  # A key of `sampling.ADJACENCIES`; by default that of the schema.
+  # Who adds the noise, a key of `noises.PLACEMENTS`; by default the server, for integer
+  # noise the clients.
   noise_site: str
-  # With 'clients_and_server', standard deviation of the server's noise of the sum over
-  # the clip norm. It is no part of `event`, which is of what a client sends.
+  # With 'clients_and_server', the standard deviation of the server's noise in the sum
+  # over the clip norm. It is not in `event`, which is of what a client sends.
   server_noise_multiplier: Optional[float]
-  # C. It follows from the rest, and need be given for 'file' alone, or to save time.
+  # C. It follows from the rest; it has to be given for 'file', and may be to save time.
   strategy: strategies.Strategy
-  # None: all weights have one mechanism, unlike those of a `JointMechanism`.
+  # Empty: all weights have one mechanism, unlike in a `JointMechanism`.
   parts: ClassVar[tuple[Any, ...]] = ()
 
   def __init__(
@@ -279,32 +278,32 @@ class Mechanism(Guaranteed):
       )
     relation = sampling.ADJACENCIES.get(adjacency or '')
     relation = sampling.check_relation(participation, relation)
-    # Both, for `dataclasses.replace` hands on `options`, and one may change.
+    # Both, as `dataclasses.replace` passes `options`, and keywords may override them.
     numbers = check_numbers({**dict(options), **given})
     _check_name(name)
     noise = noises.of_mechanism(name)
     placement = noise.placement(noise_site)
-    of_strategy = {key: numbers[key] for key in registry.options() if key in numbers}
-    others = {k: v for k, v in numbers.items() if k not in of_strategy}
-    noises.check_numbers(name, noise, placement, others)
-    noise = noise.with_numbers(others)
+    for_strategy = {key: numbers[key] for key in registry.options() if key in numbers}
+    for_noise = {k: v for k, v in numbers.items() if k not in for_strategy}
+    noises.check_numbers(name, noise, placement, for_noise)
+    noise = noise.with_numbers(for_noise)
     server_noise_multiplier = noises.check_server_noise(
       placement, noise_multiplier, server_noise_multiplier
     )
     if name in noises.OTHERS:
-      _refuse_for_others(name, **of_strategy, clipped_count_stddev=clipped_count_stddev)
+      _check_not_given(name, **for_strategy, clipped_count_stddev=clipped_count_stddev)
     if name == FROM_FILE:
-      if strategy is None or of_strategy:
+      if strategy is None or for_strategy:
         raise ValueError(
           "the mechanism 'file' is a strategy alone, without options; give "
           'strategy=..., such as strategies.Strategy.load(path).'
         )
       strategies.strategy.require(strategy)
     elif strategy is None:
-      strategy = strategy_for(name, participation, **of_strategy)
+      strategy = strategy_for(name, participation, **for_strategy)
     elif name not in noises.OTHERS:
-      registry.check_options(name, of_strategy)
-      registry.check_strategy(name, of_strategy, strategy)
+      registry.check_options(name, for_strategy)
+      registry.check_strategy(name, for_strategy, strategy)
     noises.check(placement, strategy, participation, clipped_count_stddev)
     run_events.check(strategy, participation, noise)
     if noise.is_integer:
@@ -313,12 +312,12 @@ class Mechanism(Guaranteed):
           f'adjacency=replace_one does not go with {noise.name} noise, whose rounding '
           'is accounted for with one client zeroed out; take zero_out.'
         )
-      noise.event(noise_multiplier)  # Says what fits if there is no such event.
+      noise.event(noise_multiplier)  # Raises if there is none, with what would fit.
     self.__dict__.update(
       name=name,
       participation=participation,
       noise_multiplier=noise_multiplier,
-      options=(*of_strategy.items(), *others.items()),
+      options=(*for_strategy.items(), *for_noise.items()),
       clipped_count_stddev=clipped_count_stddev,
       adjacency=sampling.adjacency(relation),
       noise_site=placement.name,
@@ -342,14 +341,14 @@ class Mechanism(Guaranteed):
 
     Args:
       name: One of `names()`, or 'file' with a strategy among the options.
-      participation: Who takes part when.
+      participation: The participation schema.
       target_epsilon: Positive.
       target_delta: Between 0 and 1, exclusive.
       target_rho: Instead of epsilon, rho of zCDP, for Gaussian noise without sampling.
       accountant: A key of `accountants.ACCOUNTANTS`; `None` for the tightest.
-      **options: Further arguments of the class, but for `noise_multiplier`; and instead
-        of `clipped_count_stddev`, `clipped_count_share`, adaptive clipping whose count
-        of small norms takes that part of the budget, such as 0.1, which fits always.
+      **options: Further arguments of the class, except `noise_multiplier`. Instead of
+        `clipped_count_stddev`, `clipped_count_share` is the share of the budget, such
+        as 0.1, for the count of small norms of adaptive clipping; it is always valid.
     """
     target = Target(target_epsilon, target_delta, accountant, target_rho)
     stddev = options.pop('clipped_count_stddev', None)
@@ -360,22 +359,22 @@ class Mechanism(Guaranteed):
       )
     _check_name(name)
     if noises.of_mechanism(name).is_integer and target_rho is None:
-      _refuse_for_others(name, clipped_count_stddev=stddev, clipped_count_share=share)
-      made = _planned(cls, name, participation, target, options)
+      _check_not_given(name, clipped_count_stddev=stddev, clipped_count_share=share)
+      mechanism = _with_integer_noise(cls, name, participation, target, options)
     else:
       planned = cls(name, participation, 1.0, **options)
       noise_multiplier = least_noise(planned.event_with, target, planned.relation)
       if share is not None:
         stddev = adaptive_clipping.stddev_of_share(noise_multiplier, share)
-      made = dataclasses.replace(
+      mechanism = dataclasses.replace(
         planned, noise_multiplier=noise_multiplier, clipped_count_stddev=stddev
       )
-    made.made_for(target)
-    return made
+    mechanism.made_for(target)
+    return mechanism
 
   @property
   def limits(self) -> strategies.Participation:
-    """In which rounds a client can take part at all."""
+    """The limits on the rounds of one client, also under sampling."""
     return sampling.limits_of(self.participation)
 
   @property
@@ -385,22 +384,22 @@ class Mechanism(Guaranteed):
 
   @property
   def noise(self) -> noises.Noise:
-    """The noise, with its numbers."""
+    """The noise, with the values of its options."""
     return noises.of_mechanism(self.name).with_numbers(dict(self.options))
 
   @property
   def placement(self) -> noises.Placement:
-    """Where the noise is made."""
+    """Who adds the noise."""
     return noises.PLACEMENTS[self.noise_site]
 
   @property
   def is_one_gaussian(self) -> bool:
-    """Whether all rounds so far are one Gaussian, and so known exactly."""
+    """Whether all rounds together are one Gaussian, whose epsilon is exact."""
     return self.noise.is_gaussian and not self.is_sampled
 
   @property
   def sensitivity(self) -> float:
-    """What one client changes C X by, in clip norms; of sampling in one round."""
+    """Sensitivity of C X to one client, in clip norms; under sampling, in one round."""
     limits = None if self.is_sampled else self.limits
     scheme = sampling.of(self.participation)
     factor = scheme.sensitivity_factor(self.relation)
@@ -410,19 +409,19 @@ class Mechanism(Guaranteed):
 
   @property
   def sensitivity_squared(self) -> float:
-    """`sensitivity` squared; of what has that root to the last bit, the shortest."""
+    """`sensitivity` squared, rounded to 9 decimals if its root is the same float."""
     squared = self.sensitivity**2
     short = round(squared, 9)
     return short if math.sqrt(short) == self.sensitivity else squared
 
   @property
   def effective_noise_multiplier(self) -> float:
-    """`noise_multiplier / sensitivity`, what accounting needs."""
+    """`noise_multiplier / sensitivity`, which accounting uses."""
     return self.noise_multiplier / self.sensitivity
 
   @property
   def values_noise_multiplier(self) -> float:
-    """That of the values, without adaptive clipping's count (arXiv:1905.03871)."""
+    """Noise multiplier without that of adaptive clipping's count (arXiv:1905.03871)."""
     if self.clipped_count_stddev is None:
       return self.noise.stddev * self.noise_multiplier
     return adaptive_clipping.values_noise_multiplier(
@@ -431,33 +430,33 @@ class Mechanism(Guaranteed):
 
   def sum_noise_multiplier(self, clients: float) -> float:
     """Standard deviation of z for the values in a round's sum, over the clip norm."""
-    made = self.placement.times_that_of_sums(clients, dict(self.options))
+    factor = self.placement.sum_noise_factor(clients, dict(self.options))
     return math.hypot(
-      self.values_noise_multiplier * made, self.server_noise_multiplier or 0.0
+      self.values_noise_multiplier * factor, self.server_noise_multiplier or 0.0
     )
 
   @property
   def clipped_count_share(self) -> Optional[float]:
-    """Which part of the budget, of mu^2, adaptive clipping takes; `None` without."""
+    """The share of the budget mu^2 for adaptive clipping's count; `None` without."""
     if self.clipped_count_stddev is None:
       return None
     return adaptive_clipping.share(self.noise_multiplier, self.clipped_count_stddev)
 
   @property
   def is_private(self) -> bool:
-    """Whether there is noise, and not only a simulation of it."""
+    """Whether there is noise, and it is not only simulated."""
     return self.noise_multiplier > 0 and not self.placement.is_simulation
 
   @property
   def event(self) -> dp_accounting.DpEvent:
-    """The event of all rounds together; of a simulation, that nothing is private."""
+    """The event of all rounds together; not private if noise is only simulated."""
     if self.placement.is_simulation:
       return dp_accounting.NonPrivateDpEvent()
     return self.event_with(self.noise_multiplier)
 
   @property
   def round_events(self) -> tuple[dp_accounting.DpEvent, ...]:
-    """The event of each round, for a ledger; together they are `event`."""
+    """The event of each round, for a ledger; they compose to `event`."""
     if self.placement.is_simulation:
       return (dp_accounting.NonPrivateDpEvent(),) * self.participation.num_rounds
     return run_events.round_events(
@@ -469,7 +468,7 @@ class Mechanism(Guaranteed):
     )
 
   def event_with(self, noise_multiplier: float) -> dp_accounting.DpEvent:
-    """The event of all rounds, if the noise were another, and no simulation."""
+    """The event of all rounds with another noise multiplier, not simulated."""
     return run_events.event(
       self.strategy, self.participation, noise_multiplier, self.relation, self.noise
     )
@@ -477,46 +476,46 @@ class Mechanism(Guaranteed):
   def part_of(
     self, names: Sequence[str], labels: Optional[Sequence[str]] = None
   ) -> tuple[str, ...]:
-    """Nothing: weights are of no part, as there are none."""
+    """An empty tuple, as there are no parts."""
     del names, labels
     return ()
 
   @property
   def has_noise(self) -> bool:
-    """Whether there is noise, or a simulation of it."""
+    """Whether there is noise, even if it is only simulated."""
     return bool(self.noise_multiplier > 0)
 
   @property
   def has_integer_noise(self) -> bool:
-    """Whether what is summed are integers, whose sums may wrap around."""
+    """Whether contributions are integers, whose sums may wrap around."""
     return self.noise.is_integer
 
   @property
   def adds_noise_on_clients(self) -> bool:
-    """Whether clients add the noise, if there is any."""
+    """Whether there is noise that clients add."""
     return bool(self.noise_multiplier) and self.placement.is_on_clients
 
   @property
   def noise_multipliers_so_far(self) -> np.ndarray:
-    """Effective noise multiplier of rounds 0 to t, if they are one Gaussian; [n]."""
+    """Effective noise multipliers of rounds 0 to t, if they are one Gaussian; [n]."""
     noise = self.noise_multiplier / sampling.sensitivity_factor(self.relation)
     return events.round_noise_multipliers(self.strategy, self.limits, noise)[1]
 
   def event_of_turns(self, turns: int) -> dp_accounting.DpEvent:
-    """What a client has spent at most after it may have been in so many rounds."""
+    """Upper bound on what is spent if no client was in more than `turns` rounds."""
     if not sampling.of(self.participation).composes:
       return self.event
     return dp_accounting.SelfComposedDpEvent(self.round_events[0], turns)
 
   def noise_in_words(self) -> str:
-    """The noise, in a few words."""
+    """The noise, for messages."""
     return f'noise multiplier {self.noise_multiplier:.4f}'
 
   def line(self, clip_norm: Optional[float]) -> dict[str, Any]:
-    """What a line of a ledger has of the mechanism, in a round of that clip norm."""
-    made = None
+    """The fields of a ledger's line that describe the mechanism."""
+    noise_site = None
     if self.placement is not noises.SERVER:
-      made = {
+      noise_site = {
         'name': self.noise_site,
         'min_clients': dict(self.options).get(noises.MIN_CLIENTS),
         'server_noise_multiplier': self.server_noise_multiplier,
@@ -525,11 +524,11 @@ class Mechanism(Guaranteed):
       'clip_norm': clip_norm,
       'noise_multiplier': self.noise_multiplier,
       'strategy_checksum': self.strategy.checksum,
-      'noise_site': made,
+      'noise_site': noise_site,
     }
 
   def to_json(self) -> dict[str, Any]:
-    """JSON-ready values that `from_json` reads back exactly; options are all keys."""
+    """JSON-ready values that `from_json` reads back exactly, with a key per option."""
     return {
       'name': self.name,
       'participation': sampling.to_json(self.participation),
@@ -552,7 +551,7 @@ class Mechanism(Guaranteed):
       values = dict(data)
       stored = values.pop('strategy_checksum')
       values['participation'] = sampling.from_json(values['participation'])
-      # No default stands for these: epsilon is for the adjacency that was meant.
+      # These have no default: an epsilon is only valid for the stored adjacency.
       for name in ('adjacency', 'clipped_count_stddev', 'noise_site'):
         if name not in values or values['adjacency'] is None:
           raise KeyError(name)
@@ -572,7 +571,7 @@ def least_noise(
   target: Target,
   relation: Relation,
 ) -> float:
-  """The least noise multiplier with which an event keeps a target."""
+  """The smallest noise multiplier with which an event keeps a target."""
   if target.rho is not None:
     return calibration.noise_multiplier_of_rho(rho_of(make_event(1.0)), target.rho)
   assert target.epsilon is not None and target.delta is not None
@@ -588,41 +587,41 @@ def least_noise(
 def strategy_for(
   name: str, participation: sampling.Schema, **options: Optional[int]
 ) -> strategies.Strategy:
-  """The strategy of a named mechanism: of its kind, the one with the least RMSE."""
+  """The strategy of a named mechanism: the one of its kind with the least RMSE."""
   if name in noises.OTHERS:
-    _refuse_for_others(name, **registry.check_numbers(options))
+    _check_not_given(name, **registry.check_numbers(options))
     return strategies.Identity(participation.num_rounds)
-  given = registry.check_options(name, options)
+  checked = registry.check_options(name, options)
   kind = kind_for(name, participation)
-  if kind.bands is not None and kind.bands in given:
-    # Where clients are sampled, more bands than these allow are no option.
-    sampling.of(participation).check_bands(kind.bands, given[kind.bands])
-  return kind.build(sampling.limits_of(participation), **given)
+  if kind.bands is not None and kind.bands in checked:
+    # Sampling schemes limit the number of bands.
+    sampling.of(participation).check_bands(kind.bands, checked[kind.bands])
+  return kind.build(sampling.limits_of(participation), **checked)
 
 
 def kind_for(name: str, participation: sampling.Schema) -> registry.Kind:
-  """The kind of a name, if strategies are to be made of it for a schema."""
+  """The kind of a name; raises ValueError if it is of no use for a schema."""
   kind = registry.kind(name)
   if kind.unscaled is not None and not sampling.of(participation).composes:
-    return kind  # All columns of a client's rounds count together, each as it is.
+    return kind  # All columns of a client's rounds count, each with its own norm.
   if kind.unscaled is not None and sampling.is_sampled(participation):
     raise ValueError(
-      f'{name} is of no use where clients are sampled: of columns of different lengths '
-      f'the longest would count for all. Take {kind.unscaled}.'
+      f'{name} is of no use where clients are sampled: its columns differ in norm, and '
+      f'the largest norm would count for all. Take {kind.unscaled}.'
     )
   return kind
 
 
 def check_numbers(given: Mapping[str, Optional[int]]) -> dict[str, int]:
-  """The options that are given, in the order of their names."""
-  known = options()
+  """Returns the options that are not `None`, in the order of `options()`."""
+  valid = options()
   for name in given:
-    if name not in known:
+    if name not in valid:
       raise TypeError(
-        f'there is no option {name!r}; known: {", ".join(known)}. Adaptive clipping is '
+        f'there is no option {name!r}; known: {", ".join(valid)}. Adaptive clipping is '
         'clipped_count_stddev, or clipped_count_share of for_target.'
       )
-  values = {name: given[name] for name in known if given.get(name) is not None}
+  values = {name: given[name] for name in valid if given.get(name) is not None}
   return {name: checks.check_positive_int(name, each) for name, each in values.items()}
 
 
@@ -634,40 +633,40 @@ def _check_name(name: str) -> None:
     )
 
 
-def _planned(
+def _with_integer_noise(
   cls: type[Mechanism],
   name: str,
   participation: sampling.Schema,
   target: Target,
   options: Mapping[str, Any],
 ) -> Mechanism:
-  """The mechanism of integer noise, whose grid is found together with its scale."""
+  """The mechanism with integer noise, whose grid depends on its scale."""
   noise = noises.of_mechanism(name)
   assert target.epsilon is not None and target.delta is not None
   numbers = check_numbers({k: v for k, v in options.items() if k in noise.options})
-  more = {k: v for k, v in options.items() if k not in noise.options}
+  others = {k: v for k, v in options.items() if k not in noise.options}
   placement = noise.placement(None)
   noises.check_numbers(name, noise, placement, {noises.BITS: 0, **numbers})
-  found = distributed_noise.plan(
+  design = distributed_noise.plan(
     name,
     target.epsilon,
     target.delta,
     participations=sampling.limits_of(participation).possible_participations,
-    clip_norm=1.0,  # No event depends on it, for the grid is relative to it.
+    clip_norm=1.0,  # No event depends on it, as the grid is relative to it.
     **numbers,
   )
-  numbers['bits'] = found.bits
-  noise_multiplier = found.noise_multiplier
-  made = cls(name, participation, noise_multiplier, options=numbers, **more)
-  # Its grid is found anew, and so is the last digit of epsilon.
-  while made.epsilon(target.delta, accountant=target.accountant) > target.epsilon:
+  numbers['bits'] = design.bits
+  noise_multiplier = design.noise_multiplier
+  result = cls(name, participation, noise_multiplier, options=numbers, **others)
+  # The grid is computed anew, so epsilon may differ in its last digit.
+  while result.epsilon(target.delta, accountant=target.accountant) > target.epsilon:
     noise_multiplier *= 1 + 1e-7
-    made = cls(name, participation, noise_multiplier, options=numbers, **more)
-  return made
+    result = cls(name, participation, noise_multiplier, options=numbers, **others)
+  return result
 
 
-def _refuse_for_others(name: str, **given: Optional[float]) -> None:
-  """Refuses options of strategies and clipping where noise is not Gaussian."""
+def _check_not_given(name: str, **given: Optional[float]) -> None:
+  """Raises ValueError if options that require Gaussian noise are given for others."""
   for option, value in given.items():
     if value is not None:
       having = ', '.join(registry.options().get(option, ['Gaussian noise']))

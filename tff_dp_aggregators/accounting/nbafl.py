@@ -1,10 +1,10 @@
-"""Noising before model aggregation (NbAFL): the published formulas, and what they give.
+"""Noising before model aggregation (NbAFL): published formulas and actual guarantees.
 
-Wei et al. (arXiv:1911.00222) begin with epsilon. Each client clips its upload to norm C
-and adds noise of standard deviation sigma_u to each coordinate; the server takes the
-mean and adds noise of sigma_d before it sends it down, if that of the clients is not
-enough for T rounds. With N clients of at least m examples each, K of which take part in
-a round, and L exposures of a client's uploads:
+Wei et al. (arXiv:1911.00222) start from epsilon. Each client clips its upload to norm C
+and adds noise of standard deviation sigma_u to each coordinate. The server computes the
+mean and, if the clients' noise is not enough for T rounds, adds noise of sigma_d before
+it sends the mean down. With N clients of at least m examples each, K of which take part
+in a round, and L exposures of a client's uploads:
 
     c       = sqrt(2 ln(1.25 / delta))                     (section II-C; epsilon < 1)
     sigma_u = c L (2 C / m) / epsilon                      (their uplink)
@@ -17,20 +17,20 @@ a round, and L exposures of a client's uploads:
 
 The last is the third with c T / b for c T: with K = N, b is 1.
 
-**What they promise, and what holds.** Both are for one *example* of a client being
-another, under an assumption: one example moves an upload by at most 2 C / m. So it is
-if the upload is the mean over the examples of vectors that are clipped each. Clipping
-the finished upload, as algorithm 1 there and programs after it do, does not make it so:
-one example may turn a whole model around, and then what holds is what holds of one
-*client*. `Nbafl.guarantees` states each, by the accountants of this package, beside
-what is claimed. Three things differ from the paper:
+**Claims and actual guarantees.** Both are for replacing one *example* of a client,
+under an assumption: one example changes an upload by at most 2 C / m. This is true if
+the upload is the mean over the examples of vectors that are clipped one by one. It is
+not true if the finished upload is clipped, as in algorithm 1 there and in programs that
+follow it: one example may then change the upload by up to 2 C, and only the guarantee
+for one *client* holds. `Nbafl.guarantees` states both, by the accountants of this
+package, beside what is claimed. Three things differ from the paper:
 
-* L times the noise, for L exposures, is more than composition takes: sqrt(L) times.
-* For epsilon from 1 on, the constant c has no proof, and for large epsilon it is too
-  small; it is refused, and `calibration='exact'` finds the least noise.
-* That K of N clients are drawn makes an example no harder to tell once its client is in
-  the round, for others may be far from it. So no epsilon gets smaller by b here; how
-  many of the T rounds it is in is random, and that counts.
+* L times the noise, for L exposures, is more than composition needs: sqrt(L) times.
+* For epsilon >= 1 the constant c has no proof, and for large epsilon it is too small;
+  it is refused, and `calibration='exact'` finds the least noise.
+* Drawing K of N clients does not hide an example whose client is in the round, as the
+  others may be far from it. So b reduces no epsilon here; but the number of the T
+  rounds that a client is in is random, which is taken into account.
 
 flower-dp has these formulas as calculate_c, calculate_sigma_u and calculate_sigma_d.
 """
@@ -52,9 +52,9 @@ from tff_dp_aggregators.accounting.accountants import gaussian
 from tff_dp_aggregators.base import checks
 from tff_dp_aggregators.base import rounding
 
-# Formulas as published, or the least noise for what they promise.
+# Formulas as published, or the least noise for the guarantee that they claim.
 CALIBRATIONS = ('published', 'exact')
-# Numbers of rounds that are less likely than this, relative to delta, count as delta.
+# Numbers of rounds whose probability is below this times delta are counted in delta.
 _UNLIKELY = 1e-9
 _SAFETY = 1e-12
 
@@ -64,36 +64,36 @@ def gaussian_constant(epsilon: float, delta: float) -> float:
   checks.check_positive('epsilon', epsilon)
   gaussian.check_delta(delta)
   if epsilon >= 1:
-    least = (1 + _SAFETY) / gaussian.mu_of(epsilon, delta)
+    smallest = (1 + _SAFETY) / gaussian.mu_of(epsilon, delta)
     raise ValueError(
       f'epsilon={epsilon:g} is not below 1, and the constant sqrt(2 ln(1.25 / delta)) '
       "holds for epsilon < 1 only. calibration='exact' has the least noise for any "
-      f'epsilon: {rounding.up(least, 6)} sensitivities for one release.'
+      f'epsilon: {rounding.up(smallest, 6)} sensitivities for one release.'
     )
   return math.sqrt(2 * math.log(1.25 / delta))
 
 
 class Guarantee(NamedTuple):
-  """What somebody learns of somebody, as claimed and as it is.
+  """A claimed and an actual guarantee, for one observer and one unit of privacy.
 
-  For an example, one example has to change an upload by no more than 2 C / m. Towards
-  who sees the means, K clients in every round have to add their noise, and to keep it
-  to themselves.
+  For the unit 'example', it is assumed that one example changes an upload by at most
+  2 C / m; for 'downlink', that K clients in every round add their noise, and keep it
+  secret.
   """
 
-  seen: str  # 'uplink' for who sees a client's uploads, 'downlink' for the means.
+  seen: str  # Against whom: 'uplink' sees a client's uploads, 'downlink' the means.
   unit: str  # 'example' or 'client': what neighbouring data sets differ in.
-  adjacency: str  # 'replace_one', another in its place, or 'zero_out', nothing.
-  releases: int  # How many are seen.
-  noise_multiplier: float  # Noise of one release over what the unit can change it by.
-  claimed_epsilon: Optional[float]  # What the formulas promise; `None` if nothing.
-  epsilon: float  # What the accountants of this package say, at `delta`.
+  adjacency: str  # 'replace_one' or 'zero_out'.
+  releases: int  # Number of uploads or means that are seen.
+  noise_multiplier: float  # Noise of one release over its sensitivity to the unit.
+  claimed_epsilon: Optional[float]  # By the published formulas; `None` if not claimed.
+  epsilon: float  # By the accountants of this package, at `delta`.
   delta: float
 
 
 @dataclasses.dataclass(frozen=True)
 class Nbafl:
-  """NbAFL from its inputs: noise for an aggregator, and guarantees for a report.
+  """NbAFL: computes noise for an aggregator, and guarantees for a report.
 
   Example:
     >>> numbers = dict(delta=1e-5, clip_norm=1.5, num_exposures=2, num_rounds=30)
@@ -107,17 +107,17 @@ class Nbafl:
     (0.8, 0.403)
   """
 
-  epsilon: float  # The target for all exposures, and rounds; below 1 as published.
+  epsilon: float  # The target for all exposures and all rounds; below 1 if 'published'.
   delta: float  # Between 0 and 1, exclusive.
   clip_norm: float  # C, the L2 bound of an upload.
   num_exposures: int  # L, how often a client's uploads are seen; at most `num_rounds`.
-  num_rounds: int  # T, how many means are sent down.
-  num_clients: int  # N, how many clients there are.
-  min_examples: int  # m, how many examples every client has at least.
-  # K, who take part in a round, drawn at random without replacement; `None` for all.
+  num_rounds: int  # T, the number of means that are sent down.
+  num_clients: int  # N, the number of clients.
+  min_examples: int  # m, the minimum number of examples of a client.
+  # K, the cohort size, drawn at random without replacement; `None` for all clients.
   clients_per_round: Optional[int] = None
   # 'published' for the formulas, or 'exact' for the least noise with the (epsilon,
-  # delta) that they promise, at any epsilon.
+  # delta) that they claim, at any epsilon.
   calibration: str = 'published'
 
   def __post_init__(self) -> None:
@@ -135,9 +135,9 @@ class Nbafl:
       ('num_exposures', 'num_rounds', self.num_exposures),
       ('clients_per_round', 'num_clients', self.cohort),
     ):
-      most = getattr(self, whole)
-      if number > most:
-        raise ValueError(f'{part} must be at most {whole}, {most}; got {number}.')
+      maximum = getattr(self, whole)
+      if number > maximum:
+        raise ValueError(f'{part} must be at most {whole}, {maximum}; got {number}.')
     if self.calibration == 'published':
       gaussian_constant(self.epsilon, self.delta)
 
@@ -149,12 +149,12 @@ class Nbafl:
 
   @property
   def uplink_sensitivity(self) -> float:
-    """2 C / m: what one example is said to change an upload by."""
+    """2 C / m: the assumed sensitivity of an upload to one example."""
     return 2 * self.clip_norm / self.min_examples
 
   @property
   def downlink_sensitivity(self) -> float:
-    """2 C / (m K): what one example is said to change a mean by."""
+    """2 C / (m K): the assumed sensitivity of a mean to one example."""
     return self.uplink_sensitivity / self.cohort
 
   @property
@@ -172,20 +172,20 @@ class Nbafl:
     if self.calibration == 'published':
       constant, cohort = gaussian_constant(self.epsilon, self.delta), self.cohort
       needed = _rounds_over_b(self.epsilon, self.num_rounds, self.num_clients / cohort)
-      beyond = needed * needed - self.num_exposures * self.num_exposures * cohort
-      rounds = math.sqrt(max(0.0, beyond))
+      missing = needed * needed - self.num_exposures * self.num_exposures * cohort
+      rounds = math.sqrt(max(0.0, missing))
       divisor = self.min_examples * cohort * self.epsilon
       return 2 * constant * self.clip_norm * rounds / divisor
     mu = _largest_mu(
       self.epsilon, self.delta, self.num_rounds, self.cohort / self.num_clients
     )
     needed = (self.downlink_sensitivity / mu) ** 2
-    there = self.uplink_stddev**2 / self.cohort
-    return math.sqrt(max(0.0, needed - there))
+    from_clients = self.uplink_stddev**2 / self.cohort
+    return math.sqrt(max(0.0, needed - from_clients))
 
   @property
   def server_adds_noise(self) -> bool:
-    """Whether the clients' noise is too little for the rounds."""
+    """Whether the clients' noise is not enough for all rounds."""
     return self.downlink_stddev > 0
 
   @property
@@ -205,10 +205,9 @@ class Nbafl:
     return math.hypot(clients, self.server_noise_multiplier)
 
   def mechanism_arguments(self) -> dict[str, Any]:
-    """Arguments of `accounting.Mechanism`, for runs with this noise.
+    """Arguments of `accounting.Mechanism` for runs with this noise.
 
-    A round in which fewer than K report is not released; a client may be in every
-    round.
+    A round with fewer than K reports is not released; a client may be in every round.
     """
     arguments = {
       'name': noises.GAUSSIAN.name,
@@ -223,7 +222,7 @@ class Nbafl:
     return arguments
 
   def guarantees(self) -> tuple[Guarantee, ...]:
-    """What holds beside what is claimed: one exposure, all, and all rounds."""
+    """Actual beside claimed guarantees: for one exposure, all, and all rounds."""
     client, total = self.client_noise_multiplier, self.sum_noise_multiplier
     example = client * self.min_examples / 2
     exposures = self.num_exposures
@@ -282,11 +281,11 @@ class Nbafl:
 def _rounds_over_b(
   epsilon: float, num_rounds: int, population_over_cohort: float
 ) -> float:
-  """T / b, which is T where all clients take part; 0 where any noise does."""
+  """T / b, which is T if all clients take part; 0 if any noise is enough."""
   if population_over_cohort == 1:
     return float(num_rounds)
   inner = population_over_cohort * -math.expm1(-epsilon / num_rounds)
-  if inner >= 1:  # So seldom in a round that b is infinite.
+  if inner >= 1:  # Clients take part so rarely that b is infinite.
     return 0.0
   return epsilon / -math.log1p(-inner)
 
@@ -294,10 +293,10 @@ def _rounds_over_b(
 def _delta_of_random_rounds(
   mu: float, epsilon: float, rounds: int, fraction: float, negligible: float
 ) -> float:
-  """Delta of a Gaussian that was seen in a binomial number of rounds, from above.
+  """Upper bound on delta of a Gaussian that is released in a binomial number of rounds.
 
-  Rounds are drawn independently of the data. Who is told which they are sees k
-  Gaussians: the divergence of a mixture is at most the mean of theirs (joint
+  Rounds are drawn independently of the data. An observer who knows them sees k
+  Gaussians: the divergence of a mixture is at most the mean of their divergences (joint
   convexity).
   """
   if fraction == 1:
@@ -312,58 +311,58 @@ def _delta_of_random_rounds(
     + special.xlog1py(rounds - k, -fraction)
   )
   counted = np.flatnonzero(logs > math.log(negligible / (rounds + 1)))
-  left = negligible if len(counted) <= rounds else 0.0
+  rest = negligible if len(counted) <= rounds else 0.0
   total = math.fsum(
     math.exp(logs[k]) * gaussian.delta_of(math.sqrt(k) * mu, epsilon) for k in counted
   )
-  return min(1.0, total * (1 + _SAFETY * (10 + rounds)) + left)
+  return min(1.0, total * (1 + _SAFETY * (10 + rounds)) + rest)
 
 
 def _epsilon_of_random_rounds(
   mu: float, delta: float, rounds: int, fraction: float
 ) -> float:
   """The smallest epsilon for which `_delta_of_random_rounds` is at most delta."""
-  most = gaussian.epsilon_of(math.sqrt(rounds) * mu, delta)
-  if fraction == 1 or most == 0:
-    return most
+  upper = gaussian.epsilon_of(math.sqrt(rounds) * mu, delta)
+  if fraction == 1 or upper == 0:
+    return upper
   negligible = delta * _UNLIKELY
 
   def gap(epsilon: float) -> float:
-    found = _delta_of_random_rounds(mu, epsilon, rounds, fraction, negligible)
-    return math.log(found) - math.log(delta)
+    bound = _delta_of_random_rounds(mu, epsilon, rounds, fraction, negligible)
+    return math.log(bound) - math.log(delta)
 
   if gap(0.0) <= 0:
     return 0.0
-  if gap(most) >= 0:  # Nearly everybody: all rounds are no worse.
-    return most
-  epsilon, step = float(optimize.brentq(gap, 0.0, most, rtol=1e-12)), 1e-12
+  if gap(upper) >= 0:  # `fraction` is nearly 1: the bound for all rounds is no worse.
+    return upper
+  epsilon, step = float(optimize.brentq(gap, 0.0, upper, rtol=1e-12)), 1e-12
   while gap(epsilon) > 0:
     epsilon, step = epsilon * (1 + step), 2 * step
-  return min(most, epsilon)
+  return min(upper, epsilon)
 
 
 def _largest_mu(epsilon: float, delta: float, rounds: int, fraction: float) -> float:
-  """The largest mu of one round with which all keep (epsilon, delta)."""
-  least = gaussian.mu_of(epsilon, delta) / math.sqrt(rounds) * (1 - _SAFETY)
+  """The largest mu of one round with which all rounds keep (epsilon, delta)."""
+  lower = gaussian.mu_of(epsilon, delta) / math.sqrt(rounds) * (1 - _SAFETY)
   if fraction == 1:
-    return least
+    return lower
 
   def gap(log_mu: float) -> float:
-    found = _delta_of_random_rounds(
+    bound = _delta_of_random_rounds(
       math.exp(log_mu), epsilon, rounds, fraction, delta * _UNLIKELY
     )
-    return math.log(found) - math.log(delta)
+    return math.log(bound) - math.log(delta)
 
-  low, high = math.log(least), math.log(least) + 1.0
+  low, high = math.log(lower), math.log(lower) + 1.0
   while gap(high) < 0:
     high += 1.0
     if high > math.log(1e6):
       raise ValueError(
-        f'one is in a round with a probability of less than delta={delta:g}, and any '
-        'noise keeps that: lower delta.'
+        f'a client is in a round with a probability of less than delta={delta:g}, so '
+        'any noise is enough: lower delta.'
       )
   if gap(low) >= 0:
-    return least
+    return lower
   log_mu, step = float(optimize.brentq(gap, low, high, xtol=1e-12)), 1e-12
   while gap(log_mu) > 0:
     log_mu, step = log_mu - step, 2 * step

@@ -1,4 +1,4 @@
-"""The noise of a round over what clients can say, for a model of a size.
+"""The noise-to-signal ratio of a mechanism, for a model of a given size.
 
 In round t a server releases the sum of the clients' clipped updates with noise of
 standard deviation
@@ -6,19 +6,19 @@ standard deviation
     noise_multiplier * clip_norm * ||row t of C^-1||
 
 in each of the model's d coordinates (`strategies.Strategy.noise_row_norms`). So the
-noise is about sqrt(d) times as long, as a vector, and the sum of m updates is at most m
-clip norms long. The ratio of the two is `by_round`, which needs no data.
+norm of the noise is about sqrt(d) times that, and the norm of the sum of m updates is
+at most m clip norms. The ratio of the two is `by_round`, which needs no data.
 
-**What it means.** Below 1, a round's update may be seen above its noise. Above 1, it
-drowns, unless updates point the same way in many rounds: in the sum of n rounds they
-can be n m clip norms long, while the noise of a sum is that of row n of `A C^-1`, which
-grows like sqrt(n) if it is independent, and hardly at all if it is correlated. That
-ratio is `of_sums`, and the one to compare mechanisms by. Real updates come to less than
-the bound; with Laplace noise, whose clients are clipped in L1 norm, only updates of a
-single entry reach it.
+**Interpretation.** Below 1, a round's update may be larger than its noise. Above 1, it
+is dominated by the noise, unless updates point the same way in many rounds: the norm of
+their sum over n rounds can be n m clip norms, while the noise of that sum is that of
+row n of `A C^-1`, which grows like sqrt(n) if noise is independent, and hardly at all
+if it is correlated. That ratio is `of_sums`, which should be used to compare
+mechanisms. Real updates are smaller than the bound; with Laplace noise, for which
+clients are clipped in L1 norm, only updates with a single non-zero entry reach it.
 
-Clip norms cancel, also adaptive ones. Of parts with clip norms of their own, noise and
-what clients can say are as long as the root of the sum of their squares.
+Clip norms cancel, also adaptive ones. If parts have their own clip norms, the norms of
+noise and of signal are the roots of the sums of squares over the parts.
 """
 
 import math
@@ -33,15 +33,15 @@ from tff_dp_aggregators.base import checks
 
 
 class Points(NamedTuple):
-  """What a noise is like over a run, in four numbers."""
+  """Noise-to-signal ratios of a run."""
 
   first_round: float
-  worst_round: float  # In the round where it is largest.
+  worst_round: float  # The maximum over all rounds.
   last_round: float
-  all_rounds: float  # In the sum of all rounds, divided by their number.
+  all_rounds: float  # Of the sum of all rounds.
 
   def times(self, factor: float) -> 'Points':
-    """All of them times a factor: for another size of model, or of cohort."""
+    """All ratios times a factor: for another size of the model, or of the cohort."""
     return Points(*(factor * each for each in self))
 
 
@@ -53,17 +53,17 @@ def per_coordinate(
   return noise * mechanism.strategy.noise_row_norms()
 
 
-# Number of trainable parameters; of a joint mechanism by the name of the part.
+# Number of trainable parameters; for a joint mechanism, by the name of the part.
 Size = Union[int, Mapping[str, int]]
 
 
 def by_round(
   mechanism: joint_mechanism.AnyMechanism, model_size: Size, clients_per_round: float
 ) -> np.ndarray:
-  """Norm of each round's noise over the largest norm that the clients' sum can have.
+  """Norm of each round's noise over the maximum norm of the clients' sum, shape [n].
 
-  Shape [n]. `model_size` is the number of trainable parameters, d; with parts, of each
-  by name. `clients_per_round` is m; the expected number with Poisson sampling.
+  `model_size` is d, the number of trainable parameters; with parts, of each part by
+  name. `clients_per_round` is m; with Poisson sampling, its expectation.
   """
   return _ratio(per_coordinate, mechanism, model_size, clients_per_round)
 
@@ -71,7 +71,7 @@ def by_round(
 def of_sums(
   mechanism: joint_mechanism.AnyMechanism, model_size: Size, clients_per_round: float
 ) -> np.ndarray:
-  """The same of the sums over rounds 0 to t, which are (t + 1) m clip norms long."""
+  """The same for sums over rounds 0 to t, of at most (t + 1) m clip norms."""
 
   def of_sum(one: mechanism_lib.Mechanism, clients: float) -> np.ndarray:
     rounds = np.arange(1, one.strategy.num_rounds + 1)
@@ -86,9 +86,9 @@ def summary(
   model_size: Size,
   clients_per_round: float = 1,
 ) -> Points:
-  """`by_round` in the first, the worst and the last round, and the last of `of_sums`.
+  """`by_round` of the first, the worst and the last round, and the last of `of_sums`.
 
-  With a model size of 1 and one client it is the noise of the sum in clip norms.
+  For a model size of 1 and one client it is the noise of the sum in clip norms.
   """
   rounds = by_round(mechanism, model_size, clients_per_round)
   sums = of_sums(mechanism, model_size, clients_per_round)
@@ -100,7 +100,7 @@ def summary(
 def remark(
   mechanism: joint_mechanism.AnyMechanism, model_size: Size, clients_per_round: float
 ) -> Optional[str]:
-  """A line for whoever trains, if the first round's noise is longer than its signal."""
+  """A warning if the first round's ratio is above 1; else `None`."""
   noise = summary(mechanism, model_size, clients_per_round)
   if noise.first_round <= 1:
     return None
@@ -123,7 +123,7 @@ def _ratio(
   model_size: Size,
   clients_per_round: float,
 ) -> np.ndarray:
-  """A coordinate's noise as a ratio; of parts, from those of each in its clip norm."""
+  """Ratios from a coordinate's noise; for parts, combined by their clip norms."""
   if isinstance(mechanism, mechanism_lib.Mechanism):
     model_size = checks.check_positive_int('model_size', model_size)
     clients = checks.check_positive('clients_per_round', clients_per_round)
@@ -134,10 +134,10 @@ def _ratio(
       f'model_size must be the number of parameters of each part, {names}; got '
       f'{model_size!r}.'
     )
-  squares, longest = np.zeros(()), 0.0
+  noise_squares, signal_squares = np.zeros(()), 0.0
   for part in mechanism.parts:
     size = model_size[part.name]
-    own = _ratio(noise_of, part.mechanism, size, clients_per_round)
-    squares = squares + (part.clip_norm * own) ** 2
-    longest += part.clip_norm**2
-  return np.asarray(np.sqrt(squares / longest))
+    part_ratio = _ratio(noise_of, part.mechanism, size, clients_per_round)
+    noise_squares = noise_squares + (part.clip_norm * part_ratio) ** 2
+    signal_squares += part.clip_norm**2
+  return np.asarray(np.sqrt(noise_squares / signal_squares))

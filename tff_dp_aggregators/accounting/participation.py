@@ -1,4 +1,4 @@
-"""What a round log proves: `programs.participation`, under its short name."""
+"""Runs `programs.participation`, which checks a round log, under a short name."""
 
 from tff_dp_aggregators.accounting.programs import participation
 

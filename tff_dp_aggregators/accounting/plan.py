@@ -1,4 +1,4 @@
-"""Compares mechanisms before training: `programs.plan`, under its short name."""
+"""Runs `programs.plan`, which compares mechanisms, under a short name."""
 
 from tff_dp_aggregators.accounting.programs import plan
 

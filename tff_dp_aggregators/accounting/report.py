@@ -1,4 +1,4 @@
-"""Prints a privacy report: `programs.report`, under its short name."""
+"""Runs `programs.report`, which prints a privacy report, under a short name."""
 
 from tff_dp_aggregators.accounting.programs import report
 

@@ -1,8 +1,8 @@
-"""The events of a matrix mechanism under a scheme of participation.
+"""The events of a matrix mechanism under a participation schema.
 
-Limits make all rounds one Gaussian (`events.run_event`); a scheme of `sampling` has
-events of its own. Of several bounds that it knows, the one with the least epsilon is
-taken: each holds for all deltas.
+Under limits on participation, all rounds are one Gaussian (`events.run_event`); each
+scheme of `sampling` has its own events. If a scheme has several bounds, the one with
+the smallest epsilon at `_DELTA` is chosen; each of them holds at every delta.
 """
 
 from typing import Optional, cast
@@ -18,7 +18,7 @@ from tff_dp_aggregators.accounting import noises
 from tff_dp_aggregators.sampling import scheme as scheme_lib
 from tff_dp_aggregators.strategies import registry
 
-_DELTA = 1e-6  # At which one bound is preferred to another.
+_DELTA = 1e-6  # Bounds are compared at this delta.
 
 
 def event(
@@ -28,20 +28,20 @@ def event(
   relation: Optional[Relation] = None,
   noise: noises.Noise = noises.GAUSSIAN,
 ) -> dp_accounting.DpEvent:
-  """The event of all rounds of a matrix mechanism under a scheme.
+  """The event of all rounds of a matrix mechanism under a participation schema.
 
-  The noise multiplier, over the clip norm, counts half where a client moves a sum by
-  two.
+  `noise_multiplier` is relative to the clip norm, and is halved if a client can change
+  a sum by two clip norms.
   """
-  own = _relative(strategy, schema, noise_multiplier, relation, noise)
-  if own.multiplier == 0:
+  relative = _relative(strategy, schema, noise_multiplier, relation, noise)
+  if relative.multiplier == 0:
     return dp_accounting.NonPrivateDpEvent()
   scheme = sampling.of(schema)
   if scheme.is_sampled:
-    return cast(dp_accounting.DpEvent, scheme.event(strategy, own))
+    return cast(dp_accounting.DpEvent, scheme.event(strategy, relative))
   if noise.is_gaussian:
-    return events.run_event(strategy, scheme.limits, own.multiplier)
-  return noise.repeated(own.multiplier, scheme.limits.possible_participations)
+    return events.run_event(strategy, scheme.limits, relative.multiplier)
+  return noise.repeated(relative.multiplier, scheme.limits.possible_participations)
 
 
 def round_events(
@@ -51,24 +51,28 @@ def round_events(
   relation: Optional[Relation] = None,
   noise: noises.Noise = noises.GAUSSIAN,
 ) -> tuple[dp_accounting.DpEvent, ...]:
-  """The event of each round; those up to any round compose to what all of them spent.
+  """The event of each round; those of rounds 0 to t compose to what these rounds spent.
 
-  Of limits they are Gaussians, of infinite noise (`NoOpDpEvent`) where a round adds
-  nothing to the worst case.
+  Under limits they are Gaussians; if a round adds nothing to the worst case, its noise
+  is infinite (`NoOpDpEvent`).
   """
-  own = _relative(strategy, schema, noise_multiplier, relation, noise)
+  relative = _relative(strategy, schema, noise_multiplier, relation, noise)
   nothing = dp_accounting.NoOpDpEvent()
-  if own.multiplier == 0:
+  if relative.multiplier == 0:
     return (dp_accounting.NonPrivateDpEvent(),) * schema.num_rounds
   scheme = sampling.of(schema)
   if scheme.is_sampled:
-    return tuple(scheme.round_events(strategy, own))
+    return tuple(scheme.round_events(strategy, relative))
   if not noise.is_gaussian:
-    # The densest pattern has the most of them after any round.
-    rounds, one = set(scheme.limits.rounds), noise.event(own.multiplier)
+    # The densest pattern has the most participations after any round.
+    rounds, one = set(scheme.limits.rounds), noise.event(relative.multiplier)
     return tuple(one if t in rounds else nothing for t in range(schema.num_rounds))
-  each, _ = events.round_noise_multipliers(strategy, scheme.limits, own.multiplier)
-  return tuple(events.simplify(dp_accounting.GaussianDpEvent(float(m))) for m in each)
+  multipliers, _ = events.round_noise_multipliers(
+    strategy, scheme.limits, relative.multiplier
+  )
+  return tuple(
+    events.simplify(dp_accounting.GaussianDpEvent(float(m))) for m in multipliers
+  )
 
 
 def check(
@@ -76,7 +80,7 @@ def check(
   schema: sampling.Schema,
   noise: noises.Noise = noises.GAUSSIAN,
 ) -> None:
-  """Refuses a strategy or noise whose events are not known under a scheme."""
+  """Raises ValueError if strategy or noise have no known events under the schema."""
   if schema.num_rounds != strategy.num_rounds:
     raise ValueError(
       f'the schema is for {schema.num_rounds} rounds, the strategy for '
@@ -105,7 +109,7 @@ def _relative(
   relation: Optional[Relation],
   noise: noises.Noise,
 ) -> scheme_lib.Noise:
-  """The noise over what one client changes, of what is checked."""
+  """Checks the arguments and returns the noise relative to the sensitivity."""
   relation = sampling.check_relation(schema, relation)
   checked = events.check_noise_multiplier(noise_multiplier)
   check(strategy, schema, noise)
@@ -114,5 +118,5 @@ def _relative(
 
 
 def _epsilon(each: dp_accounting.DpEvent) -> float:
-  """By which one of several bounds is taken."""
+  """The epsilon by which one of several bounds is chosen."""
   return accountants.epsilon(each, _DELTA, 'pld', Relation.ADD_OR_REMOVE_ONE)

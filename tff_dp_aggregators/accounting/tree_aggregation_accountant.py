@@ -1,10 +1,10 @@
-"""TF Privacy's `tree_aggregation_accountant`, for programs that were written for it.
+"""Drop-in replacement for TF Privacy's `tree_aggregation_accountant`.
 
-The three public functions of `tensorflow_privacy.privacy.analysis`'s module of this
-name, with the same numbers, in milliseconds. What TF Privacy refuses is a `ValueError`;
-so are NaN and steps that are not whole. As there, `min_separation` is the number of
-rounds strictly *between* two rounds of one client; everywhere else in this package it
-is their difference, one more.
+It has the three public functions of this module of
+`tensorflow_privacy.privacy.analysis`, with the same results, in milliseconds. Arguments
+that TF Privacy refuses, NaN and steps that are not integers raise ValueError. As there,
+`min_separation` is the number of rounds strictly *between* two rounds of one client;
+everywhere else in this package it is their difference, one more.
 
 Example:
   The published run of Gboard's Spanish next-word-prediction model.
@@ -32,27 +32,27 @@ def compute_rdp_tree_restart(
   steps_list: Union[int, Collection[int]],
   orders: Union[float, Collection[float]],
 ) -> Union[float, np.ndarray]:
-  """RDP of a tree for each epoch, where a client takes part once in each epoch.
+  """RDP of one tree per epoch, if a client takes part once in each epoch.
 
-  The depths of all trees over `2 sigma^2`, times the order (arXiv:2103.00039,
-  Appendix D).
+  It is the sum of the depths of all trees over `2 sigma^2`, times the order
+  (arXiv:2103.00039, Appendix D).
 
   Args:
-    noise_multiplier: Standard deviation of a node's noise over the clip norm, from 0.
-    steps_list: Rounds of each epoch, or of the only one. An epoch may have none.
+    noise_multiplier: Standard deviation of a node's noise over the clip norm, >= 0.
+    steps_list: Number of rounds of each epoch, which may be 0, or of the only epoch.
     orders: RDP orders, or a single one.
 
   Returns:
-    A float for a single order, otherwise an array with one for each. Infinite at
-    infinite orders. Without noise, infinity alone, whatever `orders` is.
+    A float for a single order, otherwise an array with a value for each order. Infinite
+    at infinite orders. Without noise, a single infinity whatever `orders` is.
   """
-  if _is_without_noise(noise_multiplier):
+  if _is_noiseless(noise_multiplier):
     return np.inf
-  given: Any = steps_list
-  if np.isscalar(given):
-    epochs = [_count('steps_list', given, at_least=1)]
+  steps_or_list: Any = steps_list
+  if np.isscalar(steps_or_list):
+    epochs = [_count('steps_list', steps_or_list, at_least=1)]
   else:
-    epochs = [_count('steps_list', steps) for steps in given]
+    epochs = [_count('steps_list', steps) for steps in steps_or_list]
     _count('the length of steps_list', len(epochs), at_least=1)
   depths = sum(tree.num_levels(steps) for steps in epochs if steps)
   return _rdp(noise_multiplier, depths, orders)
@@ -69,12 +69,12 @@ def compute_rdp_single_tree(
 
   Args:
     noise_multiplier: As for `compute_rdp_tree_restart`.
-    total_steps: Rounds, the tree's leaves.
-    max_participation: Most rounds of one client.
-    min_separation: Fewest rounds strictly *between* two rounds of one client.
-    orders: As for `compute_rdp_tree_restart`, which has the same returns.
+    total_steps: Number of rounds, which are the tree's leaves.
+    max_participation: Maximum number of rounds of one client.
+    min_separation: Minimum number of rounds strictly *between* two of one client.
+    orders: As for `compute_rdp_tree_restart`, which returns the same types.
   """
-  if _is_without_noise(noise_multiplier):
+  if _is_noiseless(noise_multiplier):
     return np.inf
   squared = _sensitivity_squared(total_steps, max_participation, min_separation)
   return _rdp(noise_multiplier, squared, orders)
@@ -86,8 +86,8 @@ def compute_zcdp_single_tree(
   max_participation: int,
   min_separation: int,
 ) -> float:
-  """Rho of `compute_rdp_single_tree`'s tree, zCDP; infinite without noise."""
-  if _is_without_noise(noise_multiplier):
+  """The rho of zCDP of `compute_rdp_single_tree`'s tree; infinite without noise."""
+  if _is_noiseless(noise_multiplier):
     return np.inf
   squared = _sensitivity_squared(total_steps, max_participation, min_separation)
   return squared / (2 * noise_multiplier**2)
@@ -114,8 +114,8 @@ def _rdp(
   return at(orders) if np.isscalar(orders) else np.array([at(o) for o in orders])
 
 
-def _is_without_noise(noise_multiplier: float) -> bool:
-  """Whether the noise is 0; then TF Privacy looks at no other argument."""
+def _is_noiseless(noise_multiplier: float) -> bool:
+  """Whether the noise is 0; TF Privacy then ignores all other arguments."""
   if not noise_multiplier >= 0:
     raise ValueError(
       f'noise_multiplier must be non-negative and not NaN, got {noise_multiplier}.'
@@ -124,7 +124,7 @@ def _is_without_noise(noise_multiplier: float) -> bool:
 
 
 def _count(name: str, value: Any, at_least: int = 0) -> int:
-  """`value` as an int; TF Privacy also takes a whole number as a float."""
+  """Returns `value` as an int; TF Privacy also accepts floats that are integers."""
   if not (value >= at_least and value == np.floor(value) < np.inf):
     raise ValueError(f'{name} must be whole and at least {at_least}, got {value}.')
   return int(value)

@@ -1,12 +1,12 @@
-"""Exact figures that any library of this field can check itself against.
+"""Exact test vectors, which any library for differential privacy can be checked with.
 
-`test_vectors.json` has them: sensitivities, errors, privacy curves and calibrations,
-each with its inputs, a decimal number, and how many of its digits are right. `remake`
-makes them from their inputs, by definition and enumeration: patterns of participation
+`test_vectors.json` contains sensitivities, errors, privacy curves and calibrations,
+each with its inputs, a decimal number, and the number of its correct digits. `remake`
+computes them from their inputs, by definition and enumeration: participation patterns
 are enumerated, matrices of rational numbers are inverted entry by entry, and roots are
-found by bisection, with 50 digits. That is slow and short, and uses nothing of what it
-is to check. `check` compares what this package computes. `tff-dp-vectors` is the
-program.
+found by bisection, with 50 digits. This is slow and short, and independent of the code
+that is to be checked. `check` compares the values that this package computes.
+`tff-dp-vectors` is the command-line program.
 """
 
 import functools
@@ -28,18 +28,18 @@ from tff_dp_aggregators import strategies
 from tff_dp_aggregators.accounting import accountants
 from tff_dp_aggregators.accounting import calibration
 
-# By definition, with nothing of this package.
+# Computation by definition, independent of this package.
 
 DIGITS = 50
-_SHOWN = 30  # Of a decimal; all of them are right.
+_SHOWN = 30  # Digits of a decimal in the file; all of them are correct.
 
 
 def patterns(
   num_rounds: int, min_separation: int, max_participations: int, fixed_epoch: bool
 ) -> Iterator[list[int]]:
-  """All sets of rounds of one client, min_separation or more, or multiples, apart."""
-  most = min(max_participations, -(-num_rounds // min_separation))
-  for count in range(1, most + 1):
+  """Sets of rounds of one client, min_separation or more, or multiples of it, apart."""
+  max_count = min(max_participations, -(-num_rounds // min_separation))
+  for count in range(1, max_count + 1):
     for rounds in itertools.combinations(range(num_rounds), count):
       gaps = np.diff(rounds)
       if np.all(gaps % min_separation == 0 if fixed_epoch else gaps >= min_separation):
@@ -51,16 +51,16 @@ def toeplitz(
   num_rounds: int,
   column_scales: Optional[Sequence[Fraction]] = None,
 ) -> np.ndarray:
-  """C[i, j] = coefficients[i - j] column_scales[j], 0 where there is no coefficient."""
+  """C[i, j] = coefficients[i - j] column_scales[j]; coefficients not given are 0."""
   padded = [*coefficients[:num_rounds], *[Fraction(0)] * num_rounds]
-  # Index i - j is negative above the diagonal, and finds the zeros at the end.
+  # Above the diagonal the index i - j is negative, and selects the zeros at the end.
   rounds = range(num_rounds)
   matrix = np.array([[padded[i - j] for j in rounds] for i in rounds])
   return matrix * np.array(column_scales or Fraction(1))
 
 
 def tree(num_rounds: int) -> np.ndarray:
-  """A row for each node of a binary tree over the rounds that is completed in them."""
+  """A row for each node of a binary tree that is completed within the rounds."""
   rows = []
   width = 1
   while width <= num_rounds:
@@ -75,18 +75,18 @@ def squared_sensitivity(
 ) -> Fraction:
   """Max ||C u||^2 over patterns, for a matrix without negative entries."""
   scale = math.lcm(*(entry.denominator for entry in matrix.flat))
-  whole = np.vectorize(int, [object])(matrix * scale)  # Sums of fractions are slow.
-  most = max((whole[:, rounds].sum(1) ** 2).sum() for rounds in all_patterns)
-  return Fraction(most, scale**2)
+  integers = np.vectorize(int, [object])(matrix * scale)  # Sums of fractions are slow.
+  largest = max((integers[:, rounds].sum(1) ** 2).sum() for rounds in all_patterns)
+  return Fraction(largest, scale**2)
 
 
 def workload(num_rounds: int, momentum: Fraction, weight_decay: Fraction) -> np.ndarray:
   """A[t, j] = sum_{s = j..t} (1 - weight_decay)^(t - s) momentum^(s - j)."""
-  kept, grown = (
+  decayed, accumulated = (
     toeplitz([base**i for i in range(num_rounds)], num_rounds)
     for base in (1 - weight_decay, momentum)
   )
-  return kept @ grown
+  return decayed @ accumulated
 
 
 def squared_errors(matrix: np.ndarray, queries: np.ndarray) -> np.ndarray:
@@ -107,15 +107,15 @@ def gaussian_delta(mu: mpmath.mpf, epsilon: mpmath.mpf) -> mpmath.mpf:
 def sampled_gaussian_delta(
   probability: mpmath.mpf, noise_multiplier: mpmath.mpf, epsilon: mpmath.mpf
 ) -> mpmath.mpf:
-  """The smallest delta of one round whose clients are drawn by Poisson sampling.
+  """The smallest delta of one round with Poisson sampling, under add-or-remove-one.
 
-  P = (1 - q) N(0, sigma^2) + q N(1, sigma^2) against N(0, sigma^2), and the other way
-  round, whichever is larger: a client is there or not.
+  It is the maximum of P = (1 - q) N(0, sigma^2) + q N(1, sigma^2) against Q = N(0,
+  sigma^2), and of Q against P.
   """
   q, sigma = probability, noise_multiplier
 
   def likelihood_ratio_is(value: mpmath.mpf) -> Optional[mpmath.mpf]:
-    """Where P / Q has this value; it increases. `None` if it is larger everywhere."""
+    """The x at which P / Q, which increases, has a value; `None` if always larger."""
     rest = (value - 1 + q) / q
     return None if rest <= 0 else sigma**2 * mpmath.log(rest) + mpmath.mpf(1) / 2
 
@@ -134,11 +134,11 @@ def sampled_gaussian_delta(
 def smallest(
   delta_of: Callable[[mpmath.mpf], mpmath.mpf], delta: mpmath.mpf
 ) -> mpmath.mpf:
-  """The least argument, from 0, at which a decreasing delta is not above this one."""
+  """The smallest argument >= 0 at which a decreasing `delta_of` is at most `delta`."""
   low, high = mpmath.mpf(0), mpmath.mpf(1)
   while delta_of(high) > delta:
     low, high = high, 2 * high
-  for _ in range(3 * DIGITS):  # So many bits; fewer are shown.
+  for _ in range(3 * DIGITS):  # Bisection steps, one bit each.
     middle = (low + high) / 2
     if delta_of(middle) > delta:
       low = middle
@@ -160,19 +160,19 @@ Inputs = dict[str, Union[bool, int, str, list[Union[int, str]]]]
 
 
 class Vector(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-  """One figure."""
+  """One test vector."""
 
-  id: str  # It never stands for anything else.
+  id: str  # A unique identifier, which is never reused.
   kind: str  # A key of `QUANTITIES`.
-  inputs: Inputs  # Numbers that are no integers are text: decimals, or fractions 'p/q'.
+  inputs: Inputs  # Non-integer numbers are strings: decimals, or fractions 'p/q'.
   value: str  # A decimal.
-  digits: int  # How many of its digits are right.
-  method: str  # How it was made.
-  exact: Optional[str] = None  # The fraction that it is, 'p/q', if it is one.
+  digits: int  # Number of its correct digits.
+  method: str  # How it was computed.
+  exact: Optional[str] = None  # The exact value as a fraction 'p/q', if it is rational.
 
 
 class _File(msgspec.Struct, frozen=True):
-  """What is read of a file."""
+  """The fields of a file that are read."""
 
   format: Literal['tff_dp_aggregators.test_vectors']
   version: Literal[1]
@@ -180,8 +180,8 @@ class _File(msgspec.Struct, frozen=True):
 
 
 def remake(vectors: Iterable[Vector]) -> list[Vector]:
-  """The same figures, made anew from their inputs; a few seconds."""
-  made = []
+  """Computes the vectors anew from their inputs, which takes a few seconds."""
+  remade = []
   with mpmath.workdps(DIGITS):
     for vector in vectors:
       quantity, exact = QUANTITIES[vector.kind], None
@@ -190,9 +190,9 @@ def remake(vectors: Iterable[Vector]) -> list[Vector]:
         exact = str(value)
         value = mpmath.mpf(value.numerator) / value.denominator
       decimal = mpmath.nstr(value, _SHOWN, strip_zeros=False)
-      found = {'value': decimal, 'digits': _SHOWN, 'exact': exact}
-      made.append(msgspec.structs.replace(vector, method=quantity.method, **found))
-  return made
+      computed = {'value': decimal, 'digits': _SHOWN, 'exact': exact}
+      remade.append(msgspec.structs.replace(vector, method=quantity.method, **computed))
+  return remade
 
 
 def _computed(vector: Vector, compute: Callable[[Any], Any]) -> Any:
@@ -203,7 +203,7 @@ def _computed(vector: Vector, compute: Callable[[Any], Any]) -> Any:
 
 
 def to_json(vectors: list[Vector]) -> str:
-  """The file's content."""
+  """Returns the content of a file with the vectors."""
   content = {
     'format': FORMAT,
     'version': VERSION,
@@ -218,7 +218,7 @@ def to_json(vectors: list[Vector]) -> str:
 
 
 def read(path: Optional[str] = None) -> list[Vector]:
-  """The vectors of a file; of the package's own by default."""
+  """Reads the vectors of a file, by default those of this package."""
   chosen = PATH if path is None else pathlib.Path(path)
   try:
     vectors = msgspec.json.decode(chosen.read_bytes(), type=_File).vectors
@@ -238,7 +238,6 @@ def read(path: Optional[str] = None) -> list[Vector]:
 
 
 def _matrix(inputs: Any) -> np.ndarray:
-  """C, of the inputs of a vector."""
   if 'binary_tree' in inputs:
     return tree(inputs['num_rounds'])
   coefficients = [Fraction(each) for each in inputs['coefficients']]
@@ -254,16 +253,16 @@ def _exact_errors(inputs: Any) -> np.ndarray:
 
 
 def _by_delta(inputs: Any) -> Callable[[mpmath.mpf], mpmath.mpf]:
-  """Delta over epsilon; over the noise multiplier, if that is looked for."""
-  known = {name: mpmath.mpf(inputs[name]) for name in _DECIMALS & set(inputs)}
-  if 'mu' in known:
-    return functools.partial(gaussian_delta, known['mu'])
-  if 'sampling_probability' in known:
-    q, noise = known['sampling_probability'], known['noise_multiplier']
+  """Delta as a function of epsilon, or of the noise multiplier if that is computed."""
+  values = {name: mpmath.mpf(inputs[name]) for name in _DECIMALS & set(inputs)}
+  if 'mu' in values:
+    return functools.partial(gaussian_delta, values['mu'])
+  if 'sampling_probability' in values:
+    q, noise = values['sampling_probability'], values['noise_multiplier']
     return functools.partial(sampled_gaussian_delta, q, noise)
   squared = Fraction(inputs['squared_sensitivity'])
   sensitivity = mpmath.sqrt(mpmath.mpf(squared.numerator) / squared.denominator)
-  return lambda noise: gaussian_delta(sensitivity / noise, known['epsilon'])
+  return lambda noise: gaussian_delta(sensitivity / noise, values['epsilon'])
 
 
 _DECIMALS = {'mu', 'epsilon', 'sampling_probability', 'noise_multiplier'}
@@ -274,24 +273,23 @@ def _exact_delta(inputs: Any) -> mpmath.mpf:
 
 
 def _exact_root(inputs: Any) -> mpmath.mpf:
-  """The least epsilon, or noise multiplier, at a delta."""
+  """The smallest epsilon, or noise multiplier, at a delta."""
   return smallest(_by_delta(inputs), mpmath.mpf(inputs['delta']))
 
 
-# What this package computes.
+# Values that this package computes.
 
 _LIMITS = ('num_rounds', 'min_separation', 'max_participations', 'fixed_epoch')
-# By how much a figure may be below the exact one, by rounding, and above it.
-_ROUNDING = 1e-12
-_BOUND = 1.0  # The same of what is said to be a bound: a larger one is of no use.
+_ROUNDING = 1e-12  # Relative tolerance below and above the exact value.
+_BOUND = 1.0  # Relative tolerance above the exact value for upper bounds.
 
 
 class Checked(NamedTuple):
-  """A vector, and the figure of this package."""
+  """A vector, and the value that this package computes."""
 
   vector: Vector
   ours: float
-  is_bound: bool  # Whether it is said to be an upper bound, which may be larger.
+  is_bound: bool  # Whether `ours` is documented as an upper bound.
 
   @property
   def difference(self) -> float:
@@ -302,17 +300,17 @@ class Checked(NamedTuple):
 
   @property
   def is_right(self) -> bool:
-    """Whether it is not below the exact figure, nor above it; a bound to its double."""
+    """Whether `ours` is within the tolerances of the exact value."""
     above = _BOUND if self.is_bound else QUANTITIES[self.vector.kind].above
     return -_ROUNDING <= self.difference <= above
 
 
 def check(vectors: Iterable[Vector]) -> list[Checked]:
-  """What this package has for vectors."""
-  found = ((each, _computed(each, QUANTITIES[each.kind].ours)) for each in vectors)
+  """Computes the value of each vector with this package."""
+  values = ((each, _computed(each, QUANTITIES[each.kind].ours)) for each in vectors)
   return [
     Checked(each, *(ours if isinstance(ours, tuple) else (float(ours), False)))
-    for each, ours in found
+    for each, ours in values
   ]
 
 
@@ -378,14 +376,14 @@ _BOTH = Relation.ADD_OR_REMOVE_ONE
 
 
 class Quantity(NamedTuple):
-  """What a figure is of."""
+  """A quantity of which there are test vectors."""
 
-  definition: str  # What it is, for the file.
-  # From inputs to this package's figure; and whether it is a bound, if it may be.
+  definition: str  # Its definition, for the file.
+  # Computes it with this package; may also return whether it is a bound.
   ours: Callable[[dict[str, Any]], Union[float, tuple[float, bool]]]
-  exact: Callable[[dict[str, Any]], Union[Fraction, mpmath.mpf]]  # By definition,
-  method: str  # and how.
-  above: float = _ROUNDING  # By how much that may be above the exact one, relative.
+  exact: Callable[[dict[str, Any]], Union[Fraction, mpmath.mpf]]  # By definition.
+  method: str  # How `exact` computes it.
+  above: float = _ROUNDING  # Relative tolerance of `ours` above the exact value.
 
 
 _BY_ENUMERATION = 'rational arithmetic, all participation patterns enumerated'
@@ -443,7 +441,7 @@ QUANTITIES = {
     _BY_BISECTION,
     1e-9,
   ),
-  # Losses of a privacy loss distribution are rounded up.
+  # Privacy loss distributions are rounded up, so tolerances are larger.
   'sampled_gaussian_delta': Quantity(
     'The smallest delta at this epsilon of one round in which each client takes '
     'part with this probability, under addition and removal of one: the larger '

@@ -247,15 +247,15 @@ MUTANTS = (
   Mutant(
     'the noise of a part of a model is for the whole budget',
     'accounting/joint_mechanism.py',
-    'effective = noise / math.sqrt(divided[part.name])',
+    'effective = noise / math.sqrt(share_of[part.name])',
     'effective = noise',
     'accounting/joint_mechanism_test.py',
   ),
   Mutant(
     'calibration returns the largest noise below what is needed',
     'accounting/calibration.py',
-    'return least if asked.is_numerical else least * (1 + _ROUND_OFF)',
-    'return least * (1 - 1e-6)',
+    'return smallest if entry.is_numerical else smallest * (1 + _ROUND_OFF)',
+    'return smallest * (1 - 1e-6)',
     'accounting/calibration_test.py',
   ),
   Mutant(
@@ -282,8 +282,8 @@ MUTANTS = (
   Mutant(
     'masses of a privacy loss are rounded down',
     'accounting/accountants/pld.py',
-    'first = math.floor((how.least - displaced) / interval) - 1',
-    'first = math.floor((how.least - displaced) / interval) + 4',
+    'first = math.floor((grid_plan.least - displaced) / interval) - 1',
+    'first = math.floor((grid_plan.least - displaced) / interval) + 4',
     'accounting/accountants/pld_test.py accounting/accountants/accountants_test.py',
   ),
   Mutant(
@@ -331,8 +331,8 @@ MUTANTS = (
   Mutant(
     'a budget takes a round too many',
     'accounting/mechanism.py',
-    'return bool(rounds >= known[target])',
-    'return bool(rounds > known[target])',
+    'return bool(rounds >= cached[target])',
+    'return bool(rounds > cached[target])',
     'aggregators/spent_events_test.py',
   ),
   Mutant(

@@ -313,7 +313,7 @@ def test_hardly_any_sampling_is_read(q):
 def test_a_client_that_is_added_costs_no_more_than_its_absence_can():
   # P <= Q / (1 - q) for each round, so that no loss is above -T log(1 - q).
   side = ((pld.Loss(False, 5.0, 1e-6, pld.Side.ADDED), 3000),)
-  assert pld._end(side) == pytest.approx(-3000 * math.log1p(-1e-6), rel=1e-9)
+  assert pld._loss_bound(side) == pytest.approx(-3000 * math.log1p(-1e-6), rel=1e-9)
   assert pld._delta_of_side(side, 0.0031) == 0.0
 
 

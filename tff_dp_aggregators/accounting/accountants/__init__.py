@@ -1,30 +1,30 @@
-"""Accountants: what events mean in terms of epsilon and delta.
+"""Accountants: computing epsilon and delta of a privacy event.
 
-`epsilon` and `delta` ask the tightest accountant, or one by name. `ACCOUNTANTS` has the
-class of each; flags, reports with their JSON schema and calibration follow from them.
+`epsilon` and `delta` use the tightest accountant, or the one that is named. Flags,
+reports with their JSON schema, and calibration are derived from `ACCOUNTANTS`.
 
-| name    | what it is | reads | for one Gaussian |
-|---------|------------|-------|------------------|
-| `exact` | analytic Gaussian, arXiv:1805.06530 | Gaussians | exact |
-| `pld`   | loss distributions, arXiv:2207.04380 (`pld`) | Gaussian, Laplace, \
+| name    | method | events | epsilon of one Gaussian |
+|---------|--------|--------|-------------------------|
+| `exact` | analytic Gaussian, arXiv:1805.06530 | Gaussian | exact |
+| `pld`   | privacy loss distributions, arXiv:2207.04380 (`pld`) | Gaussian, Laplace, \
 Poisson-sampled; Gaussian on samples of fixed size; of b-min-sep sampling a bound | \
 above by < 1e-6 for mu up to 10 |
 | `prv`   | privacy random variables, arXiv:2106.02848 (`prv`) | Gaussian, Laplace, \
 Poisson-sampled Gaussian | above by < 1e-3 for mu up to 10 |
 | `rdp`   | Renyi DP at a grid of orders (`rdp`) | all of dp-accounting's, and \
 integer noise | a bound |
-| `monte_carlo` | drawn outcomes, with a confidence that counts in delta \
+| `monte_carlo` | Monte Carlo sampling, with a confidence that counts in delta \
 (arXiv:2602.09338; `monte_carlo`) | rounds that clients draw in advance | - |
-| `zcdp`  | rho and its closed form, arXiv:1605.02065, Proposition 1.3 | Gaussians | \
+| `zcdp`  | rho and its closed form, arXiv:1605.02065, Proposition 1.3 | Gaussian | \
 a looser bound |
 
-Every mechanism without sampling of this package is one Gaussian, so that `exact` is the
-answer; the others are there to compare with published figures, and for sampling.
+A mechanism with Gaussian noise and without sampling is one Gaussian, for which `exact`
+is chosen. The others are for sampling, other noise, and published figures.
 
 `relation` is a `dp_accounting.NeighboringRelation`, zeroing out one client's
 contributions by default (`REPLACE_SPECIAL`; arXiv:2103.00039, Definition 1.1). A
-Gaussian has the same curve under each, at the noise multiplier relative to the
-sensitivity under it; `sampling` has which scheme amplifies under which.
+Gaussian has the same curve under every relation, if its noise multiplier is relative to
+the sensitivity under it; `sampling` documents which scheme amplifies under which.
 
 No accountant returns too small a number: each rounds up, returns a bound, or raises.
 """
@@ -82,12 +82,10 @@ __all__ = [
   'zcdp_rho',
 ]
 
-RDP_ORDERS = rdp.ORDERS  # At which Renyi DP is computed.
-
+RDP_ORDERS = rdp.ORDERS
 _ZERO_OUT = Relation.REPLACE_SPECIAL
-
-EXACT = gaussian.GaussianAccountant.name  # The curve of a Gaussian itself.
-# Reads every event of this package, quickly: for searches, and where numbers are many.
+EXACT = gaussian.GaussianAccountant.name  # Exact for Gaussian events.
+# A fast bound, for searches and for long lists of epsilons; see `quick_bound`.
 QUICK_BOUND = rdp.RdpAccountant.name
 
 # Every accountant, by name; `register` adds to them.
@@ -95,7 +93,7 @@ ACCOUNTANTS: dict[str, type[Accountant]] = {}
 
 
 def register(entry: type[Accountant]) -> None:
-  """Adds an accountant; from then on flags, reports and calibration know it."""
+  """Adds an accountant to `ACCOUNTANTS`, for flags, reports and calibration."""
   if entry.name in ACCOUNTANTS:
     raise ValueError(f'there is an accountant {entry.name!r} already.')
   ACCOUNTANTS[entry.name] = entry
@@ -113,7 +111,7 @@ for _each in (
 
 
 def entry_of(name: str) -> type[Accountant]:
-  """The accountant of a name."""
+  """Returns the accountant class of a name; raises ValueError if it is unknown."""
   if not isinstance(name, str) or name not in ACCOUNTANTS:
     raise ValueError(f'unknown accountant {name!r}; known: {sorted(ACCOUNTANTS)}.')
   return ACCOUNTANTS[name]
@@ -124,12 +122,12 @@ def composed(
   accountant: Optional[str] = None,
   relation: Relation = _ZERO_OUT,
 ) -> Accountant:
-  """The accountant of an event, for many questions; arguments as of `epsilon`."""
+  """Returns an accountant that has composed an event; arguments as for `epsilon`."""
   entry = entry_of(accountant or tightest(event, relation))
-  made = entry(relation)
+  result = entry(relation)
   for part, count in components(event, relation):
     try:
-      made.compose(part, count)
+      result.compose(part, count)
     except dp_accounting.UnsupportedEventError as e:
       others = [e.name for e in ACCOUNTANTS.values() if e.can_read(event, relation)]
       if accountant is None or not others:
@@ -138,11 +136,11 @@ def composed(
         f'accountant={accountant} does not read this event; leave it out, or take '
         f'{" or ".join(others)}. {e}'
       ) from e
-  return made
+  return result
 
 
 def has_stated(event: dp_accounting.DpEvent) -> bool:
-  """Whether something of an event is only stated to be (epsilon, delta)-DP."""
+  """Whether a part of an event is only stated to be (epsilon, delta)-DP."""
   return any(isinstance(each, events.EpsilonDeltaDpEvent) for each in nested(event))
 
 
@@ -161,11 +159,11 @@ def epsilon(
     relation: Neighbouring relation.
 
   Returns:
-    The smallest epsilon for which the accountant can vouch; infinite without noise.
+    The smallest epsilon that the accountant can guarantee; infinite without noise.
 
   Raises:
     ValueError: If `delta` or a parameter of the event is out of range, the accountant
-      unknown, or `prv` asked where float64 ends.
+      is unknown, or float64 is not precise enough for `prv`.
     dp_accounting.UnsupportedEventError: If the accountant cannot read the event, or the
       event is not valid under `relation`.
 
@@ -184,7 +182,7 @@ def delta(
   accountant: Optional[str] = None,
   relation: Relation = _ZERO_OUT,
 ) -> float:
-  """Smallest delta of an event at `epsilon` for which it can vouch; 1 without noise."""
+  """The smallest delta at `epsilon` that can be guaranteed; 1 without noise."""
   gaussian.check_epsilon(epsilon)
   return float(composed(event, accountant, relation).get_delta(epsilon))
 
@@ -192,7 +190,7 @@ def delta(
 def quick_bound(
   event: dp_accounting.DpEvent, relation: Relation = _ZERO_OUT
 ) -> Optional[str]:
-  """`QUICK_BOUND` if that reads the event; `None` if it does not."""
+  """Returns `QUICK_BOUND` if that accountant reads the event, else `None`."""
   return QUICK_BOUND if entry_of(QUICK_BOUND).can_read(event, relation) else None
 
 
@@ -202,17 +200,17 @@ def instead(
   accountant: Optional[str] = None,
   relation: Relation = _ZERO_OUT,
 ) -> Optional[Instead]:
-  """Whose bound `epsilon` returns, and why, if not this accountant's; else `None`."""
+  """The accountant whose bound `epsilon` returns instead, and why; `None` if none."""
   gaussian.check_delta(delta)
   return composed(event, accountant, relation).instead(delta)
 
 
 def tightest(event: dp_accounting.DpEvent, relation: Relation = _ZERO_OUT) -> str:
-  """The name of the accountant whose epsilon is the smallest for such an event.
+  """Returns the name of the accountant with the smallest epsilon for such an event.
 
-  `exact` for Gaussians, `pld` for sampled and Laplace noise, `rdp` for everything that
-  it alone reads, such as dp-accounting's event of a tree; an `UnsupportedEventError` if
-  none reads it under `relation`.
+  It is `exact` for Gaussians, `pld` for sampled and Laplace noise, and `rdp` for
+  everything that only `rdp` reads, such as dp-accounting's event of a tree. Raises
+  `UnsupportedEventError` if no accountant reads the event under `relation`.
 
   Example:
     >>> event = dp_accounting.GaussianDpEvent(1.0)
@@ -222,21 +220,21 @@ def tightest(event: dp_accounting.DpEvent, relation: Relation = _ZERO_OUT) -> st
     >>> tightest(event, Relation.REPLACE_ONE)
     'pld'
   """
-  parts = components(event, relation)  # Its errors say more.
+  parts = components(event, relation)  # Its error messages are more specific.
   ranked = [entry for entry in ACCOUNTANTS.values() if entry.rank is not None]
   reading = [entry for entry in ranked if entry.can_read(event, relation)]
   if not reading:
     raise dp_accounting.UnsupportedEventError(
       f'no accountant reads {event} under {relation.name}.'
     )
-  # Loose bounds only where nothing else is known.
-  loose = any(
+  # Accountants that read a loose bound come last.
+  is_loose = any(
     isinstance(part, events.MixtureDpEvent)
     and not (part.bound_is_tight or part.strategy is None)
     for part, _ in parts
   )
   return min(
-    reading, key=lambda entry: (loose and entry.reads_bounds, entry.rank, entry.name)
+    reading, key=lambda entry: (is_loose and entry.reads_bounds, entry.rank, entry.name)
   ).name
 
 

@@ -1,14 +1,14 @@
-"""Composed Gaussians are one: its exact privacy curve, and the closed form of zCDP.
+"""The exact privacy curve of composed Gaussian mechanisms, and the bound of zCDP.
 
 A Gaussian mechanism whose noise has standard deviation `1 / mu` times its total L2
-sensitivity is mu-Gaussian-DP, and no better: its (epsilon, delta) curve is
+sensitivity is exactly mu-Gaussian-DP: its (epsilon, delta) curve is
 
     delta(epsilon) = Phi(mu/2 - epsilon/mu) - e^epsilon Phi(-mu/2 - epsilon/mu)
 
 (Balle and Wang, arXiv:1805.06530, Theorem 8; Dong, Roth and Su, arXiv:1905.02383,
-Corollary 2.13): for every matrix mechanism of this package the exact answer. All
-functions round to the safe side: an epsilon or delta is never too small, a mu never too
-large.
+Corollary 2.13). This is exact for every matrix mechanism of this package without
+sampling. All functions round to the safe side: an epsilon or delta is never too small,
+a mu never too large.
 """
 
 import math
@@ -22,12 +22,11 @@ from tff_dp_aggregators.accounting import events
 from tff_dp_aggregators.accounting.accountants import accountant
 from tff_dp_aggregators.base import checks
 
-# A delta moves to the safe side by this much, relative, on top of its round-off.
-_SAFETY = 1e-12
-_FAR = 40.0  # From here on the density is below the smallest float64.
-# Gauss-Legendre quadrature on [0, 1], exact to round-off for what it is used for.
+_SAFETY = 1e-12  # Relative margin of delta, in addition to its round-off.
+_FAR = 40.0  # Beyond it the normal density is below the smallest float64.
+# Gauss-Legendre quadrature on [0, 1], exact to round-off for the integrand below.
 _NODES, _WEIGHTS = special.roots_sh_legendre(12)
-_SMALLEST = math.ulp(0.0)  # What delta is rounded up to where it underflows.
+_SMALLEST = math.ulp(0.0)  # Delta is rounded up to it where it underflows.
 
 
 def check_delta(delta: float, name: str = 'delta') -> float:
@@ -57,9 +56,9 @@ def _mills(x: Any) -> Any:
 def _log_delta(mu: float, epsilon: float) -> float:
   """Logarithm of the curve, rounded up; accurate where delta itself underflows.
 
-  Both terms of the curve are nearly equal where mu is small or epsilon large, and
-  their difference would be round-off. With x = epsilon/mu - mu/2, the density phi and
-  the Mills ratio R, e^epsilon phi(x + mu) is phi(x), so that
+  Both terms of the curve are nearly equal where mu is small or epsilon large, and the
+  difference of their floats would be mostly round-off. With x = epsilon/mu - mu/2, the
+  density phi and the Mills ratio R, e^epsilon phi(x + mu) is phi(x), so that
 
       delta = Phi(-x) - phi(x) R(x + mu) = phi(x) (R(x) - R(x + mu)),
 
@@ -81,12 +80,12 @@ def _log_delta(mu: float, epsilon: float) -> float:
     log_delta = log_density + math.log(_mills(x) - _mills(y))
   else:
     log_delta = math.log(special.ndtr(-x) - math.exp(log_density) * _mills(y))
-  # x has the round-off of the larger of its two terms, and delta that times |x|.
+  # The round-off of x is that of its larger term; in log delta it counts |x| times.
   return log_delta + _SAFETY + 4e-16 * (1 + abs(x)) * y
 
 
 def doubt_of_delta(delta: float, num_clients: float) -> Optional[str]:
-  """A warning about a delta not below one over the number of clients; else `None`."""
+  """A warning if delta is not below one over the number of clients; else `None`."""
   if delta < 1 / num_clients:
     return None
   return (
@@ -97,7 +96,7 @@ def doubt_of_delta(delta: float, num_clients: float) -> Optional[str]:
 
 
 def delta_of(mu: float, epsilon: float) -> float:
-  """Smallest delta of mu-Gaussian-DP, mu from 0 to infinity, at an epsilon."""
+  """Smallest delta of mu-Gaussian-DP at `epsilon`; mu may be 0 or infinite."""
   mu, epsilon = _check_mu(mu), check_epsilon(epsilon)
   if mu == 0:
     return 0.0
@@ -122,11 +121,11 @@ def epsilon_of(mu: float, delta: float) -> float:
 
   # zCDP's closed form is an upper bound (arXiv:1605.02065, Proposition 1.3).
   upper = (mu * mu / 2 + mu * math.sqrt(-2 * log_target)) * (1 + _SAFETY)
-  if math.isinf(upper) or gap(upper) > 0:  # Too large for float64 to tell them apart.
+  if math.isinf(upper) or gap(upper) > 0:  # The bound and the root agree in float64.
     return upper
   root = optimize.brentq(gap, 0.0, upper, xtol=_SMALLEST, rtol=1e-14, maxiter=1000)
   epsilon, step = root, 1e-15
-  while delta_of(mu, epsilon) > delta:  # The root may be a last digit too small.
+  while delta_of(mu, epsilon) > delta:  # The root may be too small in its last digit.
     epsilon, step = root * (1 + step), 2 * step
   return float(epsilon)
 
@@ -164,7 +163,7 @@ class GaussianAccountant(accountant.Accountant):
 
   @property
   def mu(self) -> float:
-    """The composition is mu-Gaussian-DP, where nothing is only stated."""
+    """The mu of the composition, apart from what is only stated: mu-Gaussian-DP."""
     squared = 0.0
     for each in self._composed:
       if isinstance(each.event, dp_accounting.GaussianDpEvent):
@@ -174,10 +173,10 @@ class GaussianAccountant(accountant.Accountant):
         return math.inf
     return math.sqrt(squared)
 
-  def _epsilon(self, found: list[accountant.Component], delta: float) -> float:
+  def _epsilon(self, parts: list[accountant.Component], delta: float) -> float:
     return epsilon_of(self.mu, delta)
 
-  def _delta(self, found: list[accountant.Component], epsilon: float) -> float:
+  def _delta(self, parts: list[accountant.Component], epsilon: float) -> float:
     return delta_of(self.mu, epsilon)
 
 
@@ -187,11 +186,11 @@ class ZCdpAccountant(GaussianAccountant):
   name = 'zcdp'
   rank = None
 
-  def _epsilon(self, found: list[accountant.Component], delta: float) -> float:
+  def _epsilon(self, parts: list[accountant.Component], delta: float) -> float:
     rho = self.mu**2 / 2
     return rho + 2 * math.sqrt(rho * -math.log(check_delta(delta)))
 
-  def _delta(self, found: list[accountant.Component], epsilon: float) -> float:
+  def _delta(self, parts: list[accountant.Component], epsilon: float) -> float:
     rho = self.mu**2 / 2
     if check_epsilon(epsilon) <= rho:
       return 1.0

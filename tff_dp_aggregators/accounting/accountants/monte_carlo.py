@@ -1,41 +1,41 @@
 """Monte Carlo accounting, with a confidence that is counted in delta.
 
-**Mixtures.** A client draws its rounds S. P draws them too and is N(m_S, I) then, with
-m_S the sum of the columns of |C| / sigma in S; Q is N(0, I). `sampling.allocation`
-says why this pair dominates. The likelihood ratio of an outcome y,
+**Mixtures.** A client draws a set S of rounds. P draws S, too, and then is N(m_S, I),
+with m_S the sum of the columns of |C| / sigma in S; Q is N(0, I). `sampling.allocation`
+proves that this pair dominates. The likelihood ratio of an outcome y,
 
     L(y) = E_S exp(<m_S, y> - |m_S|^2 / 2),
 
-is a sum over too many sets to enumerate, but not to compute: over bins directly; over
-sets that are b or more apart by recursion over rounds, as columns of C that are b apart
-share no row, so that log-likelihoods of the rounds of a set add up (arXiv:2602.09338);
-over all sets of k rounds, with independent noise, by that of elementary symmetric
-polynomials (arXiv:2605.07072).
+is a sum over too many sets to enumerate, but it can be computed: over bins directly;
+over sets of rounds that are b or more apart by recursion over rounds, as columns of C
+that are b apart share no row, so that log-likelihoods of the rounds of a set add up
+(arXiv:2602.09338); over all sets of k rounds, with independent noise, by the recursion
+of elementary symmetric polynomials (arXiv:2605.07072).
 
 **Bets.** The deltas of both directions are means of numbers in [0, B]. They are
-estimated from drawn outcomes x_i, and what is said of them holds with a stated
-probability: if the mean is m or more, then
+estimated from drawn outcomes x_i, and an upper bound on the mean holds with a stated
+probability. If the mean is m or more, then
 
     mean over some lambda <= 1 / B of prod_i (1 + lambda (m - x_i))
 
 has at most the mean 1, and exceeds 1 / beta with probability at most beta (a bet,
-arXiv:2010.09686, section 4); if it does, the mean is said to be less than m. That this
-may be wrong counts in delta: with probability at most beta, what chooses its noise by
-(epsilon, delta - beta) is (epsilon, delta)-DP, over the coins of the accountant as well
-(arXiv:2412.16802, section 4; arXiv:2602.09338, appendix A).
+arXiv:2010.09686, section 4); if it does, the mean is taken to be less than m. This is
+wrong with probability at most beta, which counts in delta: a mechanism whose noise is
+chosen by (epsilon, delta - beta) is (epsilon, delta)-DP, over the coins of the
+accountant as well (arXiv:2412.16802, section 4; arXiv:2602.09338, appendix A).
 
-* **Search.** Calibration asks for many noise multipliers and keeps one that passed.
-  Each has outcomes of its own, and beta is for `MAX_QUESTIONS` questions of two
-  directions together, `FAILURE_SHARE` of delta. Who calibrates several plans and keeps
-  one has made several searches, each with a confidence of its own.
-* **Epsilon.** The x_i fall with epsilon, so what passes at one passes at all above it.
-  Let e be the largest epsilon of a grid whose delta is really too large: a result that
-  is too small has passed at e, so one beta is enough for all epsilons.
+* **Search.** Calibration tests many noise multipliers and keeps one that passed. Each
+  test draws outcomes of its own, and beta is chosen for `MAX_QUESTIONS` tests of two
+  directions together, `FAILURE_SHARE` of delta. Calibrating several plans and keeping
+  one of them is several searches, each with its own confidence.
+* **Epsilon.** The x_i fall with epsilon, so what passes at one epsilon passes at all
+  above it. Let e be the largest epsilon of a grid whose true delta is too large: a
+  result that is too small has passed at e, so one beta covers all epsilons.
 
 **Importance bounds** (**proved here**). Deltas are rare events, so outcomes are drawn
-from a distribution that makes them frequent, and what H_{e^epsilon} is made of is taken
-over its density. A pilot run, which shares no outcome with the run that counts, chooses
-one of three, each with a bound on what an outcome adds, for any a > 1:
+from a distribution that makes them frequent, and the integrand of H_{e^epsilon} is
+divided by its density. A pilot run, which shares no outcome with the main run, chooses
+one of three proposals, each with a bound on the value of an outcome, for any a > 1:
 
 * `stretched`: means are stretched to w m_S, and sets are drawn in proportion to their
   probability times exp(c |m_S|^2 / 2). Let M(c) be the mean of that. The density over Q
@@ -54,30 +54,30 @@ one of three, each with a bound on what an outcome adds, for any a > 1:
   so that the bound is twice as large.
 
 **Normal tails** (**proved here**). The delta of the direction in which a client is
-added, Q against P, is bounded as well from how often losses that are not rare are
+added, Q against P, can also be bounded from how often losses that are not rare are
 exceeded (`NormalTail`). Let X = -log L(y) be the loss of an outcome y of Q, and G(c) =
-Q(X >= c). As log L is convex, the logarithm of a sum of exponentials of linear
-functions, so are the sets K(c) = {y: X >= c}: for c between c_0 and c_1, K(c) has in it
-all that lies in the same proportion between a point of K(c_0) and one of K(c_1).
-Gaussian measure of such sets is concave on the scale of the normal distribution
-(Ehrhard 1983; for all sets Borell, C. R. Math. 337, 2003):
+Q(X >= c). log L is convex, as the logarithm of a sum of exponentials of linear
+functions. So the sets K(c) = {y: X >= c} are convex, and for c between c_0 and c_1,
+K(c) contains the points that divide segments from K(c_0) to K(c_1) as c divides the
+interval from c_0 to c_1. The Gaussian measure of such sets is concave on the scale of
+the normal distribution (Ehrhard 1983; for all sets Borell, C. R. Math. 337, 2003):
 
     c -> z(c) = Phi^-1(G(c)) is concave.
 
-So beyond c_1 > c_0, z is at most the line through its values at both: the losses have a
-tail that is at most that of the normal distribution which has the same G there. With an
-upper bound of G(c_1) and a lower one of G(c_0), which counting outcomes gives, that
-bounds G, and with it
+So beyond c_1 > c_0, z is at most the line through its values at both: the tail of the
+losses is at most that of the normal distribution with the same G at c_0 and c_1. An
+upper bound on G(c_1) and a lower bound on G(c_0), from counting outcomes, thus bound G,
+and with it
 
     H_{e^epsilon}(Q || P) = integral over c > epsilon of e^{epsilon - c} G(c)
 
-for all epsilon >= c_1 at once: 100,000 outcomes reach 10^-12. (For H(P || Q) the
-outcomes in question are those outside of a convex set.)
+for all epsilon >= c_1 at once: 100,000 outcomes reach 10^-12. (This does not work for
+H(P || Q), whose outcomes are those outside of a convex set.)
 
-**Seed.** It is a hash of what is asked: the type of event, the checksum of its
-strategy, its numbers, epsilon or delta; nothing that processors round in ways of their
-own. So the same question has the same answer on any machine, to some 1e-12; or, should
-an outcome then decide otherwise whether a point of a grid passes, to 0.2%.
+**Seed.** The seed is a hash of the arguments: the type of event, the checksum of its
+strategy, its numbers, epsilon or delta; nothing that depends on a processor's rounding.
+So the same arguments give the same answer on any machine, up to some 1e-12; or up to
+0.2%, if by that difference another point of a grid passes.
 """
 
 import dataclasses
@@ -101,14 +101,17 @@ from tff_dp_aggregators.base import checks
 from tff_dp_aggregators.sampling import allocation
 from tff_dp_aggregators.sampling import scheme
 
-# Numbers that are held at once at most, 4 GiB of them: some 6,000 rounds and places.
+# Maximum number of float64s in memory, 4 GiB: some 6,000 rounds and places.
 MAX_NUMBERS = 2**29
 MAX_BINS, MAX_CELLS = 4096, 2**18  # With more, an outcome takes too long.
 _BATCH = 2**22  # Cells of a batch of outcomes.
 
 
 def check_size(numbers: int, num_rounds: int, places: int, most: float) -> None:
-  """Refuses too many places: bins, rounds of a break, or rounds times a client's."""
+  """Raises ValueError if an outcome needs too much memory, or has too many places.
+
+  Places are bins, rounds of a break, or all rounds times a client's rounds.
+  """
   if numbers > MAX_NUMBERS or places > most:
     raise ValueError(
       f'accountant=monte_carlo is too slow for num_rounds={num_rounds}: {places} '
@@ -119,25 +122,24 @@ def check_size(numbers: int, num_rounds: int, places: int, most: float) -> None:
 
 
 class Proposal(NamedTuple):
-  """What outcomes are drawn from."""
+  """The distribution from which outcomes are drawn."""
 
-  removed: bool  # Whether P is told from Q, or Q from P.
-  # Logarithm of the most that an outcome adds to a delta, at epsilon 0, and how fast it
-  # falls with epsilon.
+  removed: bool  # Whether delta is that of P against Q, or of Q against P.
+  # `log_bound` at epsilon 0, and how fast it falls with epsilon.
   log_most: float
   slope: float
-  # Draws so many outcomes; `Mixture.draw` says which array that is.
+  # Draws so many outcomes, as an array like that of `Mixture.draw`.
   draw: Callable[[np.random.Generator, int], np.ndarray]
-  # Logarithms of the density over Q, of inner products and logarithms of L.
+  # Logarithms of the density over Q, from inner products and logarithms of L.
   log_densities: Callable[[np.ndarray, np.ndarray], np.ndarray]
 
   def log_bound(self, epsilon: float) -> float:
-    """Logarithm of the most that one outcome adds to a delta."""
+    """Logarithm of B, the upper bound on the value of one outcome."""
     return self.log_most - self.slope * epsilon
 
 
 def stretched(mixture: 'Mixture', a: float, removed: bool) -> Proposal:
-  """Outcomes of means stretched by w, away from Q or to its other side; a above 1."""
+  """The proposal `stretched` of the module docstring; a is above 1."""
   w, c, times = (a, a - 1, a) if removed else (1 - a, -a, 1 - a)
   log_moment = mixture.log_moment(c)
   power = special.xlogy(a - 1, a - 1) - special.xlogy(a, a)
@@ -151,7 +153,7 @@ def stretched(mixture: 'Mixture', a: float, removed: bool) -> Proposal:
 
 
 def squared(mixture: 'Mixture', doubled: bool = False) -> Proposal:
-  """Outcomes in proportion to the square of L; doubled, by a coin, of one set twice."""
+  """The proposal `squared` of the module docstring, or the `doubled` one."""
   log_moment, twice = mixture.log_second_moment(), stretched(mixture, 2.0, True)
 
   def draw_either(rng: np.random.Generator, size: int) -> np.ndarray:
@@ -176,17 +178,16 @@ def squared(mixture: 'Mixture', doubled: bool = False) -> Proposal:
   )
 
 
-# A pair (P, Q), from which outcomes can be drawn. All classes have these methods:
-# `log_moment(c)` is the logarithm of M(c), `log_second_moment()` that of E_Q L^2;
-# `draw(rng, size, w, c)` has inner products of outcomes with columns, or with sums of
-# them, [size, cells], of Q for w = 0, and `draw_squared(rng, size)` the same with a
-# density over Q in proportion to L^2; `log_ratios(inner, w, c)` are the logarithms of
-# E_S exp(w <m_S, y> - (w^2 - c) |m_S|^2 / 2), by default of L.
+# A pair (P, Q) from which outcomes can be drawn. All classes have these methods:
+# `log_moment(c)` is the logarithm of M(c), `log_second_moment()` that of E_Q L^2.
+# `draw(rng, size, w, c)` draws outcomes, those of Q for w = 0, and returns their inner
+# products with columns, or with sums of columns, [size, cells]. `draw_squared(rng,
+# size)` does so with a density over Q in proportion to L^2. `log_ratios(inner, w, c)`
+# are the logarithms of E_S exp(w <m_S, y> - (w^2 - c) |m_S|^2 / 2), by default of L.
 Mixture = Union['BallsInBinsMixture', 'AllocationMixture', 'BMinSepMixture']
 
 
 def _batches(mixture: Mixture, size: int) -> list[int]:
-  """Sizes of parts of a sample that fit into memory."""
   batch = max(1, _BATCH // mixture.cells)
   return [min(batch, size - start) for start in range(0, size, batch)]
 
@@ -194,7 +195,7 @@ def _batches(mixture: Mixture, size: int) -> list[int]:
 def losses_of_absent(
   mixture: Mixture, rng: np.random.Generator, size: int
 ) -> np.ndarray:
-  """Draws -log L of outcomes of Q."""
+  """Draws outcomes of Q and returns -log L of them."""
   parts = _batches(mixture, size)
   drawn = [mixture.log_ratios(mixture.draw(rng, each, 0.0, 0.0)) for each in parts]
   return -np.concatenate(drawn)
@@ -207,43 +208,43 @@ class BallsInBinsMixture:
     scheme.check_cycle('num_bins', num_bins)
     rounds = strategy.num_rounds
     columns = min(num_bins, rounds)
-    # C twice, its sums twice; inner products, their root and what that is made of.
+    # C and its sums, twice each; inner products, their root and its factors.
     numbers = 2 * rounds**2 + 2 * rounds * columns + 6 * columns**2
     check_size(numbers, rounds, columns, MAX_BINS)
-    added = allocation.bins_of(strategy, num_bins) / noise
-    self._products = added.T @ added
+    columns_of_bins = allocation.bins_of(strategy, num_bins) / noise
+    self._products = columns_of_bins.T @ columns_of_bins
     self._norms = self._products.diagonal().copy()
-    self._added = added
+    self._columns_of_bins = columns_of_bins
     self._num_bins, self.cells = num_bins, len(self._norms)
     self._empty = num_bins - self.cells
-    with np.errstate(divide='ignore'):  # If none is empty.
+    with np.errstate(divide='ignore'):  # log(0) if no bin is empty.
       self._log_counts = np.log(np.append(np.ones(self.cells), self._empty))
 
   @functools.cached_property
   def _root(self) -> np.ndarray:
-    """The symmetric root of inner products: it moves no more than the columns do."""
-    reduced = np.linalg.qr(self._added, mode='r')
+    """The symmetric root of inner products; rounding moves it no more than columns."""
+    reduced = np.linalg.qr(self._columns_of_bins, mode='r')
     _, values, vectors = np.linalg.svd(reduced)
     return np.asarray((vectors.T * values) @ vectors)
 
   def log_moment(self, tilt: float) -> float:
-    """The mean over all bins."""
+    """The logarithm of M(tilt), a mean over bins."""
     return float(self._mean_of(tilt * self._norms / 2))
 
   def _mean_of(self, logs: np.ndarray) -> np.ndarray:
-    """Logarithms of means of exponentials over bins; those of empty bins are 1."""
+    """Logarithms of means over bins of exponentials, which are 1 for empty bins."""
     with_empty = np.append(logs, np.zeros((*logs.shape[:-1], 1)), axis=-1)
     total = special.logsumexp(with_empty + self._log_counts, axis=-1)
     return np.asarray(total - math.log(self._num_bins))
 
   def log_second_moment(self) -> float:
-    """The mean over pairs of bins, of the exponentials of their inner products."""
+    """The logarithm of E_Q L^2, a mean over pairs of bins."""
     return float(self._mean_of(self._mean_of(self._products)))
 
   def log_ratios(
     self, inner: np.ndarray, stretch: float = 1.0, tilt: float = 0.0
   ) -> np.ndarray:
-    """The mean over all bins."""
+    """The logarithms of a mean over bins; see `Mixture`."""
     return self._mean_of(stretch * inner - (stretch**2 - tilt) * self._norms / 2)
 
   def _noise(self, rng: np.random.Generator, size: int) -> np.ndarray:
@@ -252,25 +253,25 @@ class BallsInBinsMixture:
   def draw(
     self, rng: np.random.Generator, size: int, stretch: float, tilt: float
   ) -> np.ndarray:
-    """Draws bins, and the outcomes' inner products with all of them."""
+    """Draws bins, and outcomes as inner products with all bins."""
     logs = np.append(tilt * self._norms / 2, 0.0) - self.log_moment(tilt)
     weights = np.exp(logs + self._log_counts)
     chosen = rng.choice(len(weights), size=size, p=weights / weights.sum())
     inner = self._noise(rng, size)
-    some = chosen < self.cells
-    inner[some] += stretch * self._products[chosen[some]]
+    not_empty = chosen < self.cells
+    inner[not_empty] += stretch * self._products[chosen[not_empty]]
     return inner
 
   def draw_squared(self, rng: np.random.Generator, size: int) -> np.ndarray:
-    """Draws pairs of bins: the first, then the second as it goes with that."""
+    """Draws pairs of bins, the second one conditional on the first; then outcomes."""
     # The last row and column are the empty bins, whose inner products are 0.
     products = np.zeros((self.cells + 1, self.cells + 1))
     products[:-1, :-1] = self._products
     weights = np.exp(products - products.max())
     weights[:, -1] *= self._empty
-    rows = weights.sum(axis=1)
-    rows[-1] *= self._empty
-    first = rng.choice(len(rows), size=size, p=rows / rows.sum())
+    row_weights = weights.sum(axis=1)
+    row_weights[-1] *= self._empty
+    first = rng.choice(len(row_weights), size=size, p=row_weights / row_weights.sum())
     ends = np.cumsum(weights[first], axis=1)
     second = (ends <= ends[:, -1:] * rng.random((size, 1))).sum(axis=1)
     inner = self._noise(rng, size)
@@ -280,7 +281,10 @@ class BallsInBinsMixture:
 
 
 class AllocationMixture:
-  """All k of n rounds, alike, with independent noise; for k = 1 of more places."""
+  """Uniform sets of k of n rounds, with independent noise in each round.
+
+  For k = 1 there may be more places than rounds; a client may then be in no round.
+  """
 
   def __init__(
     self, num_rounds: int, rounds_of_a_client: int, noise: float, num_places: int = 0
@@ -290,40 +294,40 @@ class AllocationMixture:
     check_size(0, n, self.cells, MAX_CELLS)
     self._rounds, self._times, self._mu = n, k, 1 / noise
     share = n / max(num_places, n)
-    # How many rounds are in both of two sets, and in one of them, and how likely it is.
+    # Numbers of rounds in both of two sets, and in exactly one, with their probability.
     both = np.arange(max(2 * k - n, 0), k + 1)
     self._both = np.append(both, [0, 0])
     self._either = np.append(2 * (k - both), [k, 0])
-    with np.errstate(divide='ignore'):  # If none is missed.
-      self._log_here, self._log_missed = math.log(share), np.log1p(-share)
+    with np.errstate(divide='ignore'):  # log(0) if all places are rounds.
+      self._log_takes_part, self._log_missed = math.log(share), np.log1p(-share)
     logs = _log_binomial(k, both) + _log_binomial(n - k, k - both) - _log_binomial(n, k)
-    alone = math.log(2) + self._log_here + self._log_missed
-    pairs = np.append(2 * self._log_here + logs, [alone, 2 * self._log_missed])
+    alone = math.log(2) + self._log_takes_part + self._log_missed
+    pairs = np.append(2 * self._log_takes_part + logs, [alone, 2 * self._log_missed])
     self._log_pairs = pairs + self._mu**2 * self._both
 
   def _mean_of(self, logs: Any) -> np.ndarray:
-    """Logarithms of means of exponentials, with the places that are no rounds."""
-    return np.asarray(np.logaddexp(self._log_here + logs, self._log_missed))
+    """Logarithms of means, including the places that are no rounds, which count 1."""
+    return np.asarray(np.logaddexp(self._log_takes_part + logs, self._log_missed))
 
   def log_moment(self, tilt: float) -> float:
-    """The moment; all sets have the same norm."""
+    """The logarithm of M(tilt); all sets have the same norm."""
     return float(self._mean_of(tilt * self._times * self._mu**2 / 2))
 
   def log_second_moment(self) -> float:
-    """By how many rounds two sets have in common."""
+    """The logarithm of E_Q L^2, a mean over how many rounds two sets share."""
     return float(special.logsumexp(self._log_pairs))
 
   def log_ratios(
     self, inner: np.ndarray, stretch: float = 1.0, tilt: float = 0.0
   ) -> np.ndarray:
-    """The mean over all sets, of products over their rounds."""
+    """The logarithms of a mean over sets, of products over their rounds."""
     logs = stretch * inner - (stretch**2 - tilt) * self._mu**2 / 2
     return self._mean_of(log_mean_of_products(logs, self._times))
 
   def _outcomes(
     self, rng: np.random.Generator, both: np.ndarray, either: np.ndarray, stretch: float
   ) -> np.ndarray:
-    """Inner products of noise with all columns, and with those of two sets."""
+    """Inner products with all columns, of noise and the columns of two sets."""
     inner = self._mu * rng.standard_normal((len(both), self._rounds))
     at, shift = np.arange(self._rounds), stretch * self._mu**2
     inner += shift * (at < both[:, None])
@@ -333,54 +337,54 @@ class AllocationMixture:
   def draw(
     self, rng: np.random.Generator, size: int, stretch: float, tilt: float
   ) -> np.ndarray:
-    """Draws who is in a set, and noise."""
-    log_here = self._log_here + tilt * self._times * self._mu**2 / 2
-    here = rng.random(size) < np.exp(log_here - self.log_moment(tilt))
-    return self._outcomes(rng, np.zeros(size), self._times * here, stretch)
+    """Draws which clients are in a round at all, and outcomes."""
+    log_takes_part = self._log_takes_part + tilt * self._times * self._mu**2 / 2
+    takes_part = rng.random(size) < np.exp(log_takes_part - self.log_moment(tilt))
+    return self._outcomes(rng, np.zeros(size), self._times * takes_part, stretch)
 
   def draw_squared(self, rng: np.random.Generator, size: int) -> np.ndarray:
-    """Draws how many rounds two sets have in common, and noise."""
+    """Draws how many rounds two sets share, and outcomes."""
     weights = np.exp(self._log_pairs - self.log_second_moment())
     drawn = rng.choice(len(weights), size=size, p=weights / weights.sum())
     return self._outcomes(rng, self._both[drawn], self._either[drawn], 1.0)
 
 
-# Smaller sums may have lost what underflows, 2^-1074 at a time: in 2^19 steps, after
-# which it grows by e^(k / e) at most, for a k of up to 362.
+# Smaller sums may have lost terms to underflow, 2^-1074 in each of 2^19 steps; later
+# steps multiply that by e^(k / e) at most, for a k of up to 362.
 _LEAST_SUM = 1e-200
 
 
 def log_mean_of_products(logs: np.ndarray, times: int) -> np.ndarray:
-  """Logarithms of means over all sets of so many columns, of products of exp(logs).
+  """Logarithms of means over all sets of `times` columns, of products of exp(logs).
 
   They are elementary symmetric polynomials, e_k(x_1, ..., x_t) = e_k(..., x_(t - 1)) +
   x_t e_(k - 1)(..., x_(t - 1)), over the number of sets; relative errors add up.
   """
   size, rounds = logs.shape
-  if 2 * times > rounds:  # Sets are as well what is left out.
+  if 2 * times > rounds:  # Use the complements of the sets instead.
     return np.asarray(logs.sum(axis=1) + log_mean_of_products(-logs, rounds - times))
-  # With this factor none is above (k / j)^j, which is at most e^(k / e).
+  # With this factor no e_j is above (k / j)^j, which is at most e^(k / e).
   factor = math.log(max(times, 1) / rounds) - 1
   largest = logs.max(axis=1) - factor
-  sums, more = np.zeros((times + 1, size)), np.empty((times, size))
+  sums, increments = np.zeros((times + 1, size)), np.empty((times, size))
   sums[0] = 1.0
   for t, each in enumerate(np.exp((logs - largest[:, None]).T), 1):
-    some = min(t, times)
-    np.multiply(sums[:some], each, out=more[:some])
-    sums[1 : some + 1] += more[:some]
+    stop = min(t, times)
+    np.multiply(sums[:stop], each, out=increments[:stop])
+    sums[1 : stop + 1] += increments[:stop]
   lost = sums[times] < _LEAST_SUM
-  found = np.log(np.where(lost, 1.0, sums[times])) + times * largest
+  log_sums = np.log(np.where(lost, 1.0, sums[times])) + times * largest
   if lost.any():
-    found[lost] = _log_sums_of_products(logs[lost], times)
-  return np.asarray(found - _log_binomial(rounds, times))
+    log_sums[lost] = _log_sums_of_products(logs[lost], times)
+  return np.asarray(log_sums - _log_binomial(rounds, times))
 
 
 def _log_sums_of_products(logs: np.ndarray, times: int) -> np.ndarray:
   sums = np.full((times + 1, len(logs)), -math.inf)
   sums[0] = 0.0
   for t, each in enumerate(logs.T, 1):
-    some = min(t, times)
-    sums[1 : some + 1] = np.logaddexp(sums[1 : some + 1], sums[:some] + each)
+    stop = min(t, times)
+    sums[1 : stop + 1] = np.logaddexp(sums[1 : stop + 1], sums[:stop] + each)
   return np.asarray(sums[times])
 
 
@@ -388,22 +392,23 @@ def _log_binomial(n: Any, k: Any) -> Any:
   return special.gammaln(n + 1) - special.gammaln(k + 1) - special.gammaln(n - k + 1)
 
 
-_NEVER = -1e6  # Instead of log(0): exp of it is 0, and differences of it are numbers.
+_NEVER = -1e6  # Replaces log(0): its exp is 0, and differences of it are finite.
 
 
 class OverlappingSets:
-  """Two sets of b-min-sep sampling that attract each other where they overlap.
+  """Pairs of sets of b-min-sep sampling, weighted by how much they overlap.
 
-  The sets S and S' are those of two clients, in proportion to their probabilities times
-  exp(<m_S, m_S'>). Columns that are b apart share no row. So of what a client did, only
-  its last round matters, while it is not free again; and while neither is free nothing
-  happens. Two sorts of states are left: both are free in round t, or one of them is,
-  and the other was in round t - d, for a d below b. (Phantom rounds before the first
-  are for clients that are not free in round 0.) That takes n b logarithms.
+  The sets S and S' of two clients are drawn in proportion to their probabilities times
+  exp(<m_S, m_S'>). A client is free in a round if none of its rounds is among the b - 1
+  before. Columns that are b apart share no row, so the past of a client that is free
+  does not matter, and of another client only its last round does; while neither client
+  is free, nothing happens. Two kinds of states are left: both are free in round t; or
+  one of them is, and the other was in round t - d, for a d below b. (Negative rounds
+  stand for clients that are not free in round 0.) That takes n b logarithms.
 
-  `lags` has the inner products of columns t and t - d at t and d, [num_rounds, bands];
-  `first` the probabilities of the round from which on a client is free, [b], where b is
-  at most num_rounds + 1, and more rounds than there are stand for never. `log_total` is
+  `lags` has the inner products of columns t and t - d at t and d, [num_rounds, bands].
+  `first` has the probabilities of the first round in which a client is free, [b], where
+  b is at most num_rounds + 1; a round beyond the last one means never. `log_total` is
   the logarithm of the mean of exp(<m_S, m_S'>).
   """
 
@@ -414,16 +419,17 @@ class OverlappingSets:
     self._rounds, self._b, self._lags = rounds, b, lags
     self._skip = max(math.log1p(-probability), _NEVER) if probability < 1 else _NEVER
     self._take = math.log(probability)
-    # Both are free in round t; one is, and the other was in round t - d.
+    # Log sums over the rounds from t on: at [t] if both are free in round t; at [t, d]
+    # if one is free, and the other was in round t - d.
     self._both = np.zeros(rounds + b + 1)
     one = np.zeros((rounds + b + 1, b))
     near = np.arange(1, b)
     overlaps = np.zeros(max(b - 1, 0))
     for t in range(rounds - 1, -1, -1):
       overlaps[:] = 0.0
-      known = min(lags.shape[1] - 1, t)
-      overlaps[:known] = lags[t, 1 : known + 1]
-      # Who is free now and takes part waits for the other to be free.
+      num_lags = min(lags.shape[1] - 1, t)
+      overlaps[:num_lags] = lags[t, 1 : num_lags + 1]
+      # If the free client takes part, it waits until the other one is free.
       ahead = b - near
       takes = self._take + overlaps + one[t + ahead, ahead]
       skips = np.append(one[t + 1, 2:], self._both[t + 1])[: b - 1] + self._skip
@@ -431,8 +437,8 @@ class OverlappingSets:
       self._both[t] = special.logsumexp(
         [2 * self._skip + self._both[t + 1], self._of_one(one, t), self._of_two(t)]
       )
-    # If one was in round s, the probability that the other stays out up to s + d, but
-    # for a factor: for s from -b on, and d from 1 to b.
+    # If one was in round s, the log probability, up to a constant, that the other takes
+    # no part before round s + d: for s from -b on, and d from 1 to b.
     self._stays = np.full((rounds + b, b + 1), np.inf)
     was = np.arange(-b, rounds)
     for d in range(1, b + 1):
@@ -440,12 +446,13 @@ class OverlappingSets:
       at = was[some] + d
       sums = self._both[at] if d == b else one[at, d]
       self._stays[some, d] = d * self._skip + sums
-    # The same of both from round 0 on; and that both are in a round if one is.
+    # The probability that both are in a round if one is; and, like `_stays`, that both
+    # stay out before a round, from round 0 on.
     self._two = special.expit(
       [self._of_two(t) - self._of_one(one, t) for t in range(rounds)]
     )
     self._both_stay = 2 * self._skip * np.arange(rounds + 1) + self._both[: rounds + 1]
-    # The first client that is free, and how much later the other is.
+    # Weights of the first free rounds of both clients.
     log_first = np.log(first)
     i, j = np.indices((b, b))
     apart = np.abs(i - j)
@@ -457,61 +464,64 @@ class OverlappingSets:
     self.log_total = float(special.logsumexp(self._starts))
 
   def _of_one(self, one: np.ndarray, t: int) -> float:
-    """One of two free clients is in round t."""
+    """Log weight of exactly one of two free clients taking part in round t."""
     then = one[t + 1, 1] if self._b > 1 else self._both[t + 1]
     return float(math.log(2) + self._take + self._skip + then)
 
   def _of_two(self, t: int) -> float:
-    """Both are."""
+    """Log weight of both taking part in round t."""
     return float(2 * self._take + self._lags[t, 0] + self._both[t + self._b])
 
   def draw(self, rng: np.random.Generator, size: int) -> sparse.csc_matrix:
-    """Draws pairs: in how many of both sets each round is, [num_rounds, size]."""
+    """Draws pairs; returns how many of the two sets have a round, [rounds, size]."""
     rounds, b = self._rounds, self._b
     weights = np.exp(self._starts - self.log_total).ravel()
     i, j = np.divmod(rng.choice(len(weights), size=size, p=weights / weights.sum()), b)
-    # Both are free from round `free` on; or one is, and the other was in round `was`.
+    # Both are free from round `free` on; or, where `apart`, one is, and the other was
+    # in round `was`.
     free, apart = np.minimum(i, j), i != j
     was = np.where(apart, np.maximum(i, j) - b, 0)
     taken = [(np.zeros(0, int), np.zeros(0, int), np.zeros(0))]
     active = np.flatnonzero(free < rounds)
     while len(active):
-      one, some = active[apart[active]], active[~apart[active]]
-      at, two = self._next_of_both(rng, free[some])
-      here = at < rounds
-      taken.append((at[here], some[here], np.where(two[here], 2.0, 1.0)))
-      was[some], free[some] = at, np.where(two, at + b, at + 1)
-      apart[some] = ~two & (b > 1)
-      after = self._next_of_one(rng, was[one], free[one])
-      at, then = was[one] + after, was[one] + b
-      here = (after < b) & (at < rounds)
-      taken.append((at[here], one[here], np.ones(int(here.sum()))))
-      was[one], free[one], apart[one] = at, then, after < b
+      one_free, both_free = active[apart[active]], active[~apart[active]]
+      at, take_both = self._next_of_both(rng, free[both_free])
+      in_run = at < rounds
+      taken.append(
+        (at[in_run], both_free[in_run], np.where(take_both[in_run], 2.0, 1.0))
+      )
+      was[both_free], free[both_free] = at, np.where(take_both, at + b, at + 1)
+      apart[both_free] = ~take_both & (b > 1)
+      after = self._next_of_one(rng, was[one_free], free[one_free])
+      at, then = was[one_free] + after, was[one_free] + b
+      in_run = (after < b) & (at < rounds)
+      taken.append((at[in_run], one_free[in_run], np.ones(int(in_run.sum()))))
+      was[one_free], free[one_free], apart[one_free] = at, then, after < b
       active = active[free[active] < rounds]
-    at, who, times = (np.concatenate(each) for each in zip(*taken))
-    return sparse.csc_matrix((times, (at, who)), (rounds, size))
+    at, pairs, times = (np.concatenate(each) for each in zip(*taken))
+    return sparse.csc_matrix((times, (at, pairs)), (rounds, size))
 
   def _next_of_both(
     self, rng: np.random.Generator, free: np.ndarray
   ) -> tuple[np.ndarray, np.ndarray]:
-    """When one of two free clients is in a round, and whether both are."""
-    least = self._both_stay[free] - rng.standard_exponential(len(free))
-    at = np.searchsorted(-self._both_stay[1:], -least, side='right')
+    """Draws the next round of two free clients, and whether both take part in it."""
+    threshold = self._both_stay[free] - rng.standard_exponential(len(free))
+    at = np.searchsorted(-self._both_stay[1:], -threshold, side='right')
     both = rng.random(len(free)) < np.append(self._two, 0.0)[at]
     return at, both
 
   def _next_of_one(
     self, rng: np.random.Generator, was: np.ndarray, free: np.ndarray
   ) -> np.ndarray:
-    """When a free client is in a round, before the other one is free."""
+    """Draws how many rounds after `was` the free one takes part; b if not before."""
     stays, low = self._stays[was + self._b], (free - was)[:, None]
-    least = np.take_along_axis(stays, low, 1)
-    least = least - rng.standard_exponential(least.shape)
+    threshold = np.take_along_axis(stays, low, 1)
+    threshold = threshold - rng.standard_exponential(threshold.shape)
     later = np.arange(self._b + 1) > low
-    return free - was + np.sum(later & (stays >= least), axis=1)
+    return free - was + np.sum(later & (stays >= threshold), axis=1)
 
 
-_BLOCK = 64  # The least width of a block of C.
+_BLOCK = 64  # Minimum number of columns of a block of C.
 
 
 def _bands(strategy: strategies.Strategy) -> int:
@@ -520,7 +530,7 @@ def _bands(strategy: strategies.Strategy) -> int:
 
 
 class BMinSepMixture:
-  """Sets of rounds that are b or more apart, in each free round with probability p."""
+  """Sets of rounds that are b or more apart; p is the probability of a free round."""
 
   def __init__(
     self,
@@ -532,7 +542,7 @@ class BMinSepMixture:
     scheme.check_cycle('min_separation', min_separation)
     checks.check_probability('sampling_probability', probability)
     rounds, free = strategy.num_rounds, min(min_separation, strategy.num_rounds + 1)
-    # C three times; its inner products and their indices; `OverlappingSets`.
+    # Three copies of C; its inner products and their indices; `OverlappingSets`.
     numbers = 3 * rounds**2 + 12 * rounds * _bands(strategy)
     numbers += 2 * (rounds + free) * free + 6 * free**2
     check_size(numbers, rounds, free, math.inf)
@@ -546,7 +556,7 @@ class BMinSepMixture:
     self._lags = np.stack([np.pad(p, (rounds - len(p), 0)) for p in by_lag], axis=1)
     self._norms = self._lags[:, 0].copy()
     self._probability = probability
-    # Who is free only after the last round is never in one: all of that is the last.
+    # The last entry is for all clients that are free only after the last round.
     b, p = min_separation, probability
     first = np.full(min(b, rounds + 1), p)
     first[0] = 1.0
@@ -559,33 +569,33 @@ class BMinSepMixture:
     return OverlappingSets(self._lags, self._first, self._probability)
 
   def log_second_moment(self) -> float:
-    """By recursion over rounds, for two sets at once."""
+    """The logarithm of E_Q L^2, by recursion over rounds for two sets at once."""
     return self._pairs.log_total
 
   def _suffixes(self, log_weights: np.ndarray) -> np.ndarray:
-    """Logarithms of sums over all sets from each round on, for a client free in it."""
+    """Log sums over all sets from each round on, for a client that is free in it."""
     rounds, b = len(log_weights), len(self._first)
     sums = np.zeros((rounds + b, *log_weights.shape[1:]))
-    with np.errstate(divide='ignore'):  # If p = 1.
+    with np.errstate(divide='ignore'):  # log(0) if p = 1.
       skip, take = np.log1p(-self._probability), np.log(self._probability)
     for t in range(rounds - 1, -1, -1):
-      after = log_weights[t] + sums[min(t + b, rounds)]
-      sums[t] = np.logaddexp(skip + sums[t + 1], take + after)
+      if_taken = log_weights[t] + sums[min(t + b, rounds)]
+      sums[t] = np.logaddexp(skip + sums[t + 1], take + if_taken)
     return sums
 
   def _sum(self, suffixes: np.ndarray) -> np.ndarray:
-    """Logarithms of sums over all sets, of those from the round on that is free."""
+    """Log sums over all sets, from those that start at the first free round."""
     b = len(self._first)
     with np.errstate(divide='ignore'):
       first = np.log(self._first).reshape(b, *(1 for _ in suffixes.shape[1:]))
     return np.asarray(special.logsumexp(first + suffixes[:b], axis=0))
 
   def log_moment(self, tilt: float) -> float:
-    """By recursion over rounds."""
+    """The logarithm of M(tilt), by recursion over rounds."""
     return float(self._sum(self._suffixes(tilt * self._norms / 2)))
 
   def _rounds(self, rng: np.random.Generator, size: int, tilt: float) -> np.ndarray:
-    """Who is in which round, drawn in proportion to their weight; [n, size]."""
+    """Draws sets in proportion to their weight: whether each has a round, [n, size]."""
     rounds, b = len(self._norms), len(self._first)
     log_weights = tilt * self._norms / 2
     sums = self._suffixes(log_weights)
@@ -593,24 +603,24 @@ class BMinSepMixture:
     free = rng.choice(b, size=size, p=first / first.sum())
     taken = np.zeros((rounds, size), bool)
     for t in range(rounds):
-      after = log_weights[t] + sums[min(t + b, rounds)]
-      chance = self._probability * math.exp(after - sums[t])
-      here = (free <= t) & (rng.random(size) < chance)
-      taken[t] = here
-      free[here] = t + b
+      if_taken = log_weights[t] + sums[min(t + b, rounds)]
+      chance = self._probability * math.exp(if_taken - sums[t])
+      takes_part = (free <= t) & (rng.random(size) < chance)
+      taken[t] = takes_part
+      free[takes_part] = t + b
     return taken
 
   def log_ratios(
     self, inner: np.ndarray, stretch: float = 1.0, tilt: float = 0.0
   ) -> np.ndarray:
-    """By recursion over rounds, from the last one."""
+    """The logarithms of a mean over sets, by recursion from the last round."""
     norms = (stretch**2 - tilt) * self._norms / 2
     return self._sum(self._suffixes(stretch * inner.T - norms[:, None]))
 
   def _outcomes(
     self, noise: np.ndarray, taken: sparse.csc_matrix, stretch: float
   ) -> np.ndarray:
-    """Inner products of noise and of columns that were taken with all columns."""
+    """Inner products with all columns, of noise and the columns that were taken."""
     inner = np.empty_like(noise)
     for columns, rows, block in self._blocks:
       np.matmul(block, noise[rows], out=inner[columns])
@@ -637,17 +647,17 @@ class BMinSepMixture:
 def _blocks(
   columns: np.ndarray, num_bands: int
 ) -> list[tuple[slice, slice, np.ndarray]]:
-  """Groups of columns of a banded matrix, their rows, and what is there, transposed."""
+  """Blocks of a banded matrix: their columns, rows, and entries, transposed."""
   rounds, width = len(columns), max(num_bands, _BLOCK)
-  made = []
+  blocks = []
   for start in range(0, rounds, width):
-    some = slice(start, min(start + width, rounds))
+    in_block = slice(start, min(start + width, rounds))
     rows = slice(start, min(start + width + num_bands - 1, rounds))
-    made.append((some, rows, np.ascontiguousarray(columns[rows, some].T)))
-  return made
+    blocks.append((in_block, rows, np.ascontiguousarray(columns[rows, in_block].T)))
+  return blocks
 
 
-# Shares of outcomes beyond c_0, and least numbers of outcomes beyond c_1.
+# Candidates for the share of outcomes beyond c_0, and their number beyond c_1.
 _SHARES = (0.9, 0.5, 0.2, 0.05)
 _COUNTS = (2, 4, 8, 16, 32, 64, 128, 256, 512)
 _ROUNDING = 1e-13
@@ -661,19 +671,19 @@ class NormalTail(NamedTuple):
   start: float
 
   def log_delta(self, epsilon: float) -> float:
-    """Logarithm of a bound on delta: that of the normal distribution."""
+    """Logarithm of the bound on delta, which is that of a normal distribution."""
     if self.deviation == 0:
       return -math.inf
     x = (self.mean - epsilon) / self.deviation
-    one = float(special.log_ndtr(x))
+    upper = float(special.log_ndtr(x))
     shift = epsilon - self.mean + self.deviation**2 / 2
-    other = float(special.log_ndtr(x - self.deviation))
-    # Rounded so that the difference of both is not too small.
-    wrong = _ROUNDING * (1 + abs(shift) + abs(other) + abs(one))
-    return one + math.log(-math.expm1(min(shift + other - one, 0.0) - wrong))
+    lower = float(special.log_ndtr(x - self.deviation))
+    # A margin for round-off, so that the difference is not too small.
+    margin = _ROUNDING * (1 + abs(shift) + abs(lower) + abs(upper))
+    return upper + math.log(-math.expm1(min(shift + lower - upper, 0.0) - margin))
 
   def epsilon(self, log_delta: float, most: float) -> float:
-    """The least epsilon at which the bound is so small, from `start` on."""
+    """The smallest epsilon >= `start` for a delta; infinite if it is above `most`."""
     if self.log_delta(self.start) <= log_delta:
       return self.start
     if not self.log_delta(most) <= log_delta:
@@ -691,15 +701,15 @@ def probability_at_most(count: int, size: int, log_beta: float) -> float:
   beta = math.exp(log_beta)
 
   # `special.betaincinv` is wrong for probabilities as small as beta.
-  def rest(logit: float) -> float:
-    """The chance of so few, and of fewer, if the probability is p, less beta."""
+  def excess(logit: float) -> float:
+    """The probability of at most `count` of `size`, less beta."""
     p = float(special.expit(logit))
     return float(special.betainc(size - count, count + 1, 1 - p)) - beta
 
   high = 40.0
-  if rest(high) > 0:
+  if excess(high) > 0:
     return 1.0
-  root = optimize.brentq(rest, -700.0, high, xtol=1e-10, rtol=1e-12)
+  root = optimize.brentq(excess, -700.0, high, xtol=1e-10, rtol=1e-12)
   return min(float(special.expit(root)) * (1 + 1e-8), 1.0)
 
 
@@ -711,7 +721,7 @@ def probability_at_least(count: int, size: int, log_beta: float) -> float:
 def normal_tail(
   beyond: tuple[int, int], size: int, at: tuple[float, float], log_beta: float
 ) -> Optional[NormalTail]:
-  """The bound by how many losses are at least c_0 and c_1, chosen without these."""
+  """The bound from how many losses are >= c_0 and c_1, chosen independently of them."""
   log_half = log_beta - math.log(2)
   lower = float(special.ndtri(probability_at_least(beyond[0], size, log_half)))
   upper = float(special.ndtri(probability_at_most(beyond[1], size, log_half)))
@@ -724,9 +734,9 @@ def normal_tail(
 def counting_points(
   pilot: np.ndarray, size: int, epsilon: float, log_beta: float
 ) -> tuple[float, Optional[tuple[float, float]]]:
-  """About log delta, and the best c_0 and c_1, by losses that are not counted."""
-  falling, times = -np.sort(-pilot), size / len(pilot)
-  tried: list[tuple[float, tuple[float, float]]] = []
+  """The approximate log delta, and the best c_0 and c_1, from a pilot run."""
+  falling, scale = -np.sort(-pilot), size / len(pilot)
+  candidates: list[tuple[float, tuple[float, float]]] = []
   for share in _SHARES:
     first = int(share * len(pilot))
     for count in _COUNTS:
@@ -735,59 +745,59 @@ def counting_points(
       at = float(falling[first - 1]), float(falling[count - 1])
       if not at[0] < at[1] <= epsilon:
         continue
-      made = normal_tail((int(first * times), int(count * times)), size, at, log_beta)
-      if made is not None:
-        tried.append((made.log_delta(epsilon), at))
-  return min(tried) if tried else (0.0, None)
+      tail = normal_tail((int(first * scale), int(count * scale)), size, at, log_beta)
+      if tail is not None:
+        candidates.append((tail.log_delta(epsilon), at))
+  return min(candidates) if candidates else (0.0, None)
 
 
-# Questions of a search that the confidence covers, and the part of delta that goes to
-# all of them being right.
+# Number of tests in a search that the confidence covers, and the share of delta that is
+# the probability that any of them is wrong.
 MAX_QUESTIONS, FAILURE_SHARE = 64, 0.01
-# Outcomes, in units of B log(1 / beta) / delta: with fewer than 1 nothing passes, and
-# with more what passes is nearer to delta. More than the least ones have so many cells.
+# Sample sizes in units of B log(1 / beta) / delta; below 1 nothing passes. The first is
+# the minimum; up to the second is drawn if that has no more cells than the third.
 _TIMES, _MORE_TIMES, _CELLS = 3.0, 12.0, 2**28
-_LAMBDAS = 2.0 ** -np.arange(12)  # Bets, over 1 / B.
+_LAMBDAS = 2.0 ** -np.arange(12)  # Bets, in units of 1 / B.
 _FEWEST, MAX_OUTCOMES = 2**15, 2**21
-_MAX_COUNTED = 2**18  # So many where other bounds will do.
-_PILOT, _PILOTS = 2**12, 4
+_MAX_COUNTED = 2**18  # Maximum number of outcomes if a normal tail can be used.
+_PILOT, _PILOTS = 2**12, 4  # Outcomes of a pilot run, and number of such runs.
 _STEP = 1 / 512  # Ratio of neighbouring points of the grid of epsilons, less 1.
-# Steps of 1 to which sizes of samples and log(a - 1) are rounded, for the same
-# outcomes.
+# Sample sizes (their log2) and log(a - 1) are rounded to multiples of 1 over these, so
+# that round-off does not change the outcomes.
 _SIZES, _PROPOSALS = 64, 512
 _REMOVED, _ADDED = 'removed', 'added'
 _LEAST_EPSILON = 1e-3
 
 
 class Tails(NamedTuple):
-  """Drawn outcomes of one direction, for epsilons from a least one on."""
+  """Drawn outcomes of one direction, for epsilons from a minimum on."""
 
-  losses: np.ndarray  # Above the least epsilon, falling.
-  log_weights: np.ndarray  # Logarithms of how much each counts.
-  size: int  # Size of the sample.
-  log_bound: float  # Logarithm of what one outcome adds at most.
+  losses: np.ndarray  # Losses above the minimum epsilon, in decreasing order.
+  log_weights: np.ndarray  # Logarithms of their importance weights.
+  size: int  # Size of the sample, including smaller losses.
+  log_bound: float  # Logarithm of B, the upper bound on the value of one outcome.
 
   def outcomes(self, epsilon: float, log_unit: float = 0.0) -> np.ndarray:
-    """Those of what is averaged that are not 0."""
+    """The values of outcomes that are not 0, over exp(log_unit)."""
     above = int(np.searchsorted(-self.losses, -epsilon))
     logs = np.log(-np.expm1(epsilon - self.losses[:above]))
     logs += self.log_weights[:above] - log_unit
-    with np.errstate(over='ignore'):  # Infinite if it is more than float64 holds.
+    with np.errstate(over='ignore'):  # An overflow becomes infinity.
       return np.asarray(np.exp(logs))
 
   def delta(self, epsilon: float) -> float:
-    """The estimate; infinite if it is more than float64 holds."""
+    """The estimate of delta; infinite if it overflows."""
     return float(self.outcomes(epsilon).sum()) / self.size
 
   def passes(self, epsilon: float, delta: float, log_beta: float) -> bool:
-    """Whether the mean is below `delta`; wrongly with probability exp(log_beta)."""
-    # Rounding moves an outcome above its bound by a hair.
+    """Whether the mean is below `delta`; wrong with probability exp(log_beta)."""
+    # Rounding may move the value of an outcome slightly above its bound.
     log_bound = self.log_bound + 1e-9
     log_mean = math.log(delta) - log_bound
     if log_mean >= 0:
       return True
     mean = math.exp(log_mean)
-    if mean == 0:  # Of a bound beyond float64: it would take as many outcomes.
+    if mean == 0:  # It underflows: no sample is large enough for such a bound.
       return False
     outcomes = self.outcomes(epsilon, log_bound)
     logs = np.array(
@@ -801,18 +811,18 @@ class Tails(NamedTuple):
 
 
 def best_proposal(mixture: Mixture, removed: bool, epsilon: float) -> Proposal:
-  """The proposal with the least bound on what an outcome adds."""
+  """The proposal with the smallest bound on the value of an outcome."""
 
-  def by_log(log: float) -> Proposal:
+  def stretched_by(log: float) -> Proposal:
     return stretched(mixture, 1 + math.exp(log), removed)
 
-  found = optimize.minimize_scalar(
-    lambda log: by_log(log).log_bound(epsilon),
+  result = optimize.minimize_scalar(
+    lambda log: stretched_by(log).log_bound(epsilon),
     bounds=(-7.0, 5.0),
     method='bounded',
     options={'xatol': 1e-3},
   )
-  best = by_log(round(float(found.x) * _PROPOSALS) / _PROPOSALS)
+  best = stretched_by(round(float(result.x) * _PROPOSALS) / _PROPOSALS)
   if not removed:
     return best
   other = squared(mixture, doubled=isinstance(mixture, AllocationMixture))
@@ -826,17 +836,17 @@ def draw(
   proposal: Proposal,
   epsilon: float,
 ) -> Tails:
-  """Outcomes for the deltas of epsilons from a least one on, drawn in batches."""
+  """Draws outcomes, in batches, for the deltas of all epsilons from `epsilon` on."""
   all_losses, all_weights = [], []
   for part in _batches(mixture, size):
     inner = proposal.draw(rng, part)
     log_ratios = mixture.log_ratios(inner)
     losses: np.ndarray = log_ratios if proposal.removed else -log_ratios
-    some = losses > epsilon
-    drawn = proposal.log_densities(inner[some], log_ratios[some])
-    all_losses.append(losses[some])
-    # The density of P, or of Q, over that of what was drawn.
-    all_weights.append(log_ratios[some] - drawn if proposal.removed else -drawn)
+    above = losses > epsilon
+    logs = proposal.log_densities(inner[above], log_ratios[above])
+    all_losses.append(losses[above])
+    # The density of P, or of Q, over that of the proposal.
+    all_weights.append(log_ratios[above] - logs if proposal.removed else -logs)
   losses, log_weights = np.concatenate(all_losses), np.concatenate(all_weights)
   order = np.argsort(-losses)
   bound = proposal.log_bound(epsilon)
@@ -844,7 +854,10 @@ def draw(
 
 
 class _Search(NamedTuple):
-  """Which epsilons pass at a delta, wrongly with probability exp(log_beta)."""
+  """A search for epsilons that pass at a delta, wrong with probability exp(log_beta).
+
+  `certain` is an upper bound on epsilon that needs no drawn outcomes.
+  """
 
   mixture: Mixture
   rng: np.random.Generator
@@ -852,56 +865,56 @@ class _Search(NamedTuple):
   log_beta: float
 
   def removed(self, least: float, certain: float) -> float:
-    """The smallest epsilon from `least` on that passes, of P told from Q."""
-    about = max(least, _about(self.mixture, self.rng, self.delta, certain))
-    # What passes with as many outcomes as there may be.
-    least = self._reached(True, min(about, certain), certain)
+    """The smallest epsilon >= `least` that passes for P against Q."""
+    start = max(least, _estimate(self.mixture, self.rng, self.delta, certain))
+    # Start where `MAX_OUTCOMES` are enough.
+    least = self._reachable(True, min(start, certain), certain)
     return self._first_passing(True, least, certain)
 
   def added(self, least: float, certain: float) -> float:
-    """The same for Q told from P: by bets, by a normal tail, or by both."""
+    """The same for Q against P: by bets, by a normal tail, or by both."""
     if least >= certain:
       return certain
     if self.log_excess(False, least, _MAX_COUNTED) <= 0:
       return self._first_passing(False, least, certain)
-    # Half of what may be wrong for each.
+    # Each gets half of the probability of being wrong.
     half = self._replace(log_beta=self.log_beta - math.log(2))
     bound = half.normal_tail(least)
-    known = certain if bound is None else bound.epsilon(math.log(self.delta), certain)
-    known = min(max(known, least), certain)
-    if known <= least * (1 + _STEP):
-      return known
-    start = half._reached(False, least, known)
-    return half._first_passing(False, start, known)
+    upper = certain if bound is None else bound.epsilon(math.log(self.delta), certain)
+    upper = min(max(upper, least), certain)
+    if upper <= least * (1 + _STEP):
+      return upper
+    start = half._reachable(False, least, upper)
+    return half._first_passing(False, start, upper)
 
   def delta_added(self, epsilon: float) -> float:
-    """A bound on the delta of Q told from P, no matter how far below this one."""
+    """An upper bound on the delta of Q against P, however small that is."""
     if self.log_excess(False, epsilon, _MAX_COUNTED) > 0:
       bound = self.normal_tail(epsilon)
       if bound is not None:
         return math.exp(bound.log_delta(epsilon))
     tails = self.draw(best_proposal(self.mixture, False, epsilon), epsilon)
-    return _least_delta(tails, epsilon, self.log_beta)
+    return _smallest_passing_delta(tails, epsilon, self.log_beta)
 
   def _first_passing(self, removed: bool, least: float, certain: float) -> float:
-    """By bets, the first of a grid of epsilons that passes as all above it do."""
+    """The smallest epsilon of a grid that passes by bets."""
     if least >= certain:
       return certain
     proposal = best_proposal(self.mixture, removed, least)
     tails = self.draw(proposal, least)
-    return _least(
+    return _smallest_passing(
       _grid(least, certain),
       lambda each: tails.passes(each, self.delta, self.log_beta),
     )
 
   def draw(self, proposal: Proposal, epsilon: float) -> Tails:
-    """As many outcomes as can pass."""
+    """Draws enough outcomes to pass."""
     log_bound = proposal.log_bound(epsilon)
     size = _size(log_bound, self.delta, self.log_beta, self.mixture.cells)
     return draw(self.mixture, self.rng, size, proposal, epsilon)
 
   def normal_tail(self, epsilon: float) -> Optional[NormalTail]:
-    """A bound on losses of Q, of so many outcomes as make delta small at epsilon."""
+    """A bound on losses of Q, from enough outcomes for a small delta at `epsilon`."""
     pilot, size = losses_of_absent(self.mixture, self.rng, _PILOT), _FEWEST
     log_delta, at = counting_points(pilot, size, epsilon, self.log_beta)
     while size < _MAX_COUNTED and log_delta > math.log(self.delta) - 1:
@@ -916,46 +929,46 @@ class _Search(NamedTuple):
   def log_excess(
     self, removed: bool, epsilon: float, most: int = MAX_OUTCOMES
   ) -> float:
-    """Logarithm of the outcomes that bets need, over as many as there may be."""
+    """Logarithm of the number of outcomes that bets need, over `most`."""
     proposal = best_proposal(self.mixture, removed, epsilon)
     bound = proposal.log_bound(epsilon)
     return math.log(-_TIMES * self.log_beta / (most * self.delta)) + bound
 
-  def _reached(self, removed: bool, epsilon: float, certain: float) -> float:
-    """An epsilon, or a larger one that few enough outcomes can pass at."""
+  def _reachable(self, removed: bool, epsilon: float, certain: float) -> float:
+    """The smallest epsilon from this one on that `MAX_OUTCOMES` outcomes can pass."""
     excess = functools.partial(self.log_excess, removed)
     if excess(epsilon) <= 0:
       return epsilon
     if excess(certain) >= 0:
       return certain
-    found = float(optimize.brentq(excess, epsilon, certain, rtol=1e-3))
-    while excess(found) > 0 and found < certain:  # It may end on either side.
-      found *= 1 + _STEP
-    return min(found, certain)
+    root = float(optimize.brentq(excess, epsilon, certain, rtol=1e-3))
+    while excess(root) > 0 and root < certain:  # It may end on either side.
+      root *= 1 + _STEP
+    return min(root, certain)
 
 
 class MonteCarloAccountant(accountant.Accountant):
-  """Accountant of mixtures of Gaussians that nothing composes with."""
+  """Accountant of single mixtures of Gaussians, without composition."""
 
   name = 'monte_carlo'
-  rank = 3  # Asked where nothing else reads the event.
+  rank = 3  # Used if no other accountant reads the event.
   tolerance = 4e-3
   is_numerical = True
   is_drawn = True
   max_questions = MAX_QUESTIONS
-  failure_share = FAILURE_SHARE / MAX_QUESTIONS  # Of both directions together.
+  failure_share = FAILURE_SHARE / MAX_QUESTIONS  # For both directions together.
   reads = 'events of rounds that clients draw in advance, one alone,'
 
   def _can_read(self, part: dp_accounting.DpEvent) -> bool:
-    known = isinstance(part, events.MixtureDpEvent) and part.strategy is not None
-    return known or accountant.is_sampled(part, events.AllocatedDpEvent)
+    is_mixture = isinstance(part, events.MixtureDpEvent) and part.strategy is not None
+    return is_mixture or accountant.is_sampled(part, events.AllocatedDpEvent)
 
   def _maybe_compose(
     self, event: dp_accounting.DpEvent, count: int, do_compose: bool
   ) -> Optional[Any]:
     error = super()._maybe_compose(event, count, False)
     if error is None:
-      # Whether an event is supported is asked with a count of 0.
+      # dp-accounting's `supports` passes a count of 0.
       once = dp_accounting.SelfComposedDpEvent(event, max(count, 1))
       together = dp_accounting.ComposedDpEvent([*self._composed, once])
       read = [
@@ -969,53 +982,53 @@ class MonteCarloAccountant(accountant.Accountant):
         return self.CompositionErrorDetails(event, f'Only {self.reads} are supported.')
     return error or super()._maybe_compose(event, count, do_compose)
 
-  def _epsilon(self, found: list[accountant.Component], delta: float) -> float:
-    return _epsilon_of(found[0][0], delta, self.neighboring_relation)
+  def _epsilon(self, parts: list[accountant.Component], delta: float) -> float:
+    return _epsilon_of(parts[0][0], delta, self.neighboring_relation)
 
-  def _delta(self, found: list[accountant.Component], epsilon: float) -> float:
-    return _delta_of(found[0][0], epsilon, self.neighboring_relation)
+  def _delta(self, parts: list[accountant.Component], epsilon: float) -> float:
+    return _delta_of(parts[0][0], epsilon, self.neighboring_relation)
 
   @staticmethod
   def estimate(event: dp_accounting.DpEvent, delta: float) -> float:
-    """By a few thousand outcomes, too small as often as too large."""
+    """An estimate from a few thousand outcomes, as often too small as too large."""
     relation = Relation.ADD_OR_REMOVE_ONE
-    found, _ = MonteCarloAccountant(relation).compose(event)._found()
-    if not found or accountant.is_non_private(found):
-      return math.inf if found else 0.0
-    one: Any = found[0][0]
-    certain = _bound(one, relation).get_epsilon(delta)
+    parts, _ = MonteCarloAccountant(relation).compose(event)._composition()
+    if not parts or accountant.is_non_private(parts):
+      return math.inf if parts else 0.0
+    part: Any = parts[0][0]
+    certain = _bound(part, relation).get_epsilon(delta)
     if not math.isfinite(certain) or certain <= _LEAST_EPSILON:
       return certain
-    rng = np.random.default_rng(_seed(one, delta, 'about'))
-    return _about(_mixture(one), rng, delta, certain)
+    rng = np.random.default_rng(_seed(part, delta, 'about'))
+    return _estimate(_mixture(part), rng, delta, certain)
 
 
-# An event that is read: a mixture, or the one of them that composes.
+# An event that is read: a mixture, or a random allocation, which also composes.
 _Read = Union[events.MixtureDpEvent, events.AllocatedDpEvent]
 
 
 def _bound(event: _Read, relation: Relation) -> pld.PldAccountant:
-  """What is certain: without sampling, or by the deterministic bound."""
+  """The accountant of a deterministic bound: the mixture's, or that of the event."""
   read = getattr(event, 'bound', event)
   return pld.PldAccountant(relation).compose(read)
 
 
-# A report asks the same several times.
+# A report needs the same epsilon several times.
 @functools.lru_cache(maxsize=256)
 def _epsilon_of(event: _Read, target_delta: float, relation: Relation) -> float:
-  known = _bound(event, relation)
+  bound = _bound(event, relation)
   delta = target_delta * (1 - FAILURE_SHARE)
-  certain = float(known.get_epsilon(delta))
+  certain = float(bound.get_epsilon(delta))
   if not math.isfinite(certain) or certain <= _LEAST_EPSILON:
     return certain
   mixture, log_beta = _mixture(event), _log_beta(target_delta)
-  least = _LEAST_EPSILON
+  epsilon = _LEAST_EPSILON
   for side, find in ((_REMOVED, _Search.removed), (_ADDED, _Search.added)):
     rng = np.random.default_rng(_seed(event, target_delta, side))
-    least = find(_Search(mixture, rng, delta, log_beta), least, certain)
-  if least >= certain:  # No outcome has a part in it.
-    return float(known.get_epsilon(target_delta))
-  return least
+    epsilon = find(_Search(mixture, rng, delta, log_beta), epsilon, certain)
+  if epsilon >= certain:  # The result is the certain bound, so nothing can be wrong.
+    return float(bound.get_epsilon(target_delta))
+  return epsilon
 
 
 @functools.lru_cache(maxsize=256)
@@ -1025,13 +1038,13 @@ def _delta_of(event: _Read, target_epsilon: float, relation: Relation) -> float:
   rng = np.random.default_rng(_seed(event, target_epsilon, _REMOVED))
   proposal = best_proposal(mixture, True, target_epsilon)
   pilot = draw(mixture, rng, _PILOT, proposal, target_epsilon)
-  least = math.exp(min(pilot.log_bound - math.log(MAX_OUTCOMES), 0.0))
-  estimate = max(pilot.delta(target_epsilon), least)
+  lower = math.exp(min(pilot.log_bound - math.log(MAX_OUTCOMES), 0.0))
+  estimate = max(pilot.delta(target_epsilon), lower)
   aim = min(estimate, 0.5)
   search = _Search(mixture, rng, aim, _log_beta(aim))
   tails = search.draw(proposal, target_epsilon)
-  removed = _least_delta(tails, target_epsilon, search.log_beta)
-  aim = min(max(removed, 1e-30), 0.5)  # Less than that is as good as nothing.
+  removed = _smallest_passing_delta(tails, target_epsilon, search.log_beta)
+  aim = min(max(removed, 1e-30), 0.5)  # Smaller deltas are negligible.
   rng = np.random.default_rng(_seed(event, target_epsilon, _ADDED))
   added = _Search(mixture, rng, aim, _log_beta(aim)).delta_added(target_epsilon)
   failure = FAILURE_SHARE * max(estimate, removed)
@@ -1049,8 +1062,8 @@ def _size(log_bound: float, delta: float, log_beta: float, cells: int) -> int:
   return min(math.ceil(rounded), MAX_OUTCOMES)
 
 
-def _least_delta(tails: Tails, epsilon: float, log_beta: float) -> float:
-  """About the least one that passes; larger ones do as well."""
+def _smallest_passing_delta(tails: Tails, epsilon: float, log_beta: float) -> float:
+  """The approximate smallest delta that passes; all larger ones pass, too."""
   low, high = math.log(max(tails.delta(epsilon), 1e-300)), 0.0
   while high - low > _STEP:
     middle = (low + high) / 2
@@ -1063,9 +1076,11 @@ def _least_delta(tails: Tails, epsilon: float, log_beta: float) -> float:
 
 def _mixture(event: _Read) -> Mixture:
   if isinstance(event, events.AllocatedDpEvent):
-    one: Any = event.event
-    return AllocationMixture(event.num_steps, 1, one.noise_multiplier, event.num_places)
-  assert event.strategy is not None  # Or it is not read.
+    noise: Any = event.event
+    return AllocationMixture(
+      event.num_steps, 1, noise.noise_multiplier, event.num_places
+    )
+  assert event.strategy is not None  # `_can_read` requires it.
   if isinstance(event, events.RandomAllocationDpEvent):
     # The strategy is the identity.
     return AllocationMixture(
@@ -1083,25 +1098,25 @@ def _mixture(event: _Read) -> Mixture:
 
 
 def _seed(event: Any, at: float, side: str) -> int:
-  # Not its bound, in which there are inner products.
-  about = {
+  # The bound is left out: it is made of inner products, whose rounding differs.
+  fields = {
     field.name: getattr(event, field.name)
     for field in dataclasses.fields(event)
     if field.name not in ('strategy', 'bound')
   }
-  asked = f'{type(event).__name__} {about} {float(at)!r} {side}'
-  return int.from_bytes(hashlib.sha256(asked.encode()).digest()[:16], 'big')
+  text = f'{type(event).__name__} {fields} {float(at)!r} {side}'
+  return int.from_bytes(hashlib.sha256(text.encode()).digest()[:16], 'big')
 
 
-def _about(
+def _estimate(
   mixture: Mixture, rng: np.random.Generator, delta: float, certain: float
 ) -> float:
-  """An epsilon whose delta is about that, as a few outcomes have it."""
+  """An epsilon whose delta is approximately `delta`, from a few outcomes."""
   epsilon, grid = certain, _grid(_LEAST_EPSILON, certain)
   for _ in range(_PILOTS):
     proposal = best_proposal(mixture, True, epsilon)
     pilot = draw(mixture, rng, _PILOT, proposal, _LEAST_EPSILON)
-    passing = _least(grid, lambda each: pilot.delta(each) <= delta)  # noqa: B023
+    passing = _smallest_passing(grid, lambda each: pilot.delta(each) <= delta)  # noqa: B023
     near = abs(passing - epsilon) <= 0.01 * epsilon
     epsilon = passing
     if near:
@@ -1110,13 +1125,12 @@ def _about(
 
 
 def _grid(least: float, largest: float) -> np.ndarray:
-  """Epsilons from one to another, in equal ratios."""
   steps = max(math.ceil(math.log(largest / least) / math.log1p(_STEP)), 1)
   return np.geomspace(least, largest, steps + 1)
 
 
-def _least(grid: np.ndarray, passes: Callable[[float], bool]) -> float:
-  """The least point that passes, as all above it do; the last one is certain."""
+def _smallest_passing(grid: np.ndarray, passes: Callable[[float], bool]) -> float:
+  """The smallest point that passes; all above it pass, the last one by assumption."""
   low, high = 0, len(grid) - 1
   while low < high:
     middle = (low + high) // 2

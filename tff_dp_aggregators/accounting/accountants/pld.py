@@ -1,15 +1,15 @@
-"""Privacy loss distributions, on a grid that follows the event and the delta.
+"""Accountant by privacy loss distributions, on a grid chosen for event and delta.
 
-**Dominating pairs.** A pair of distributions (P, Q) dominates a round if no two
-neighbouring data sets are easier to tell apart by it, at any odds: the divergence
-H_a(P || Q), the integral of max(P - a Q, 0), is at least that of the data sets for all
-a >= 0. Composing dominating pairs gives one of all rounds, even if each round is chosen
-after seeing those before (arXiv:2106.08567): with outcomes x of what comes before, from
-P or from Q, H_a of both is the mean over x from P of H_b of the round at b = a Q(x) /
-P(x). That is not less with the round's pair in its place; and as this is the same for
-all x, what comes before can be replaced next. It takes all a, those below 1 too.
+**Dominating pairs.** A pair of distributions (P, Q) dominates a round if its divergence
+H_a(P || Q), the integral of max(P - a Q, 0), is for all a >= 0 at least that of the
+round's outcomes on any two neighbouring data sets. The composition of dominating pairs
+dominates all rounds, even if each round is chosen after seeing those before it
+(arXiv:2106.08567): with outcomes x of the earlier rounds, from P or from Q, H_a of all
+is the mean over x from P of H_b of the round at b = a Q(x) / P(x). This is not less if
+the round is replaced by its dominating pair; and as that pair is the same for all x,
+the earlier rounds can be replaced next. All a are needed, those below 1 too.
 
-The loss is log(P(x) / Q(x)) with x from P. Here are the pairs of noise on a sample:
+The loss is log(P(x) / Q(x)) with x from P. The pairs of noise on a sample are:
 
 | `Side` | P | Q |
 |---|---|---|
@@ -17,82 +17,82 @@ The loss is log(P(x) / Q(x)) with x from P. Here are the pairs of noise on a sam
 | `ADDED` | N(0) | (1 - q) N(0) + q N(1) |
 | `replaced` | losses above 0 as `REMOVED` has them, below 0 as `ADDED` | |
 
-Which pair stands for a round depends on the neighbouring relation:
+The pair of a round depends on the neighbouring relation:
 
-* A Poisson sample, add-or-remove: the client is told from its absence or the other way
-  round, the same in all rounds; the worse of the two counts.
-* A sample of fixed size, add-or-remove: the same two. Draw a cohort without the client;
-  with probability q, cohort over population with the client, it then takes the place of
-  one of them, drawn at random. Given that cohort and place, the sum is N(mu), or a
-  mixture of N(mu) and, with weight q, N(mu'), where mu and mu' are at most two clip
-  norms apart. As H_a is jointly convex, not to know cohort and place makes nothing
-  easier to tell. Some data sets have just these distributions in every round.
-* A sample of fixed size, replace-one (**proved here**). In the same way, given cohort
-  and place, the two data sets have (1 - q) N_0 + q N_1 and (1 - q) N_0 + q N_2, noise
+* Poisson sample, add-or-remove: `REMOVED` if the client is removed, `ADDED` if it is
+  added, the same one in all rounds; epsilon is the maximum of the two.
+* Sample of fixed size, add-or-remove: the same two pairs. Draw a cohort without the
+  client; with probability q, cohort over population with the client, the client then
+  takes the place of one of them, drawn at random. Given that cohort and place, the sum
+  is N(mu), or a mixture of N(mu) and, with weight q, N(mu'), where mu and mu' are at
+  most two clip norms apart. As H_a is jointly convex, it is no larger if cohort and
+  place are not known. Some data sets have exactly these distributions in every round.
+* Sample of fixed size, replace-one (**proved here**). In the same way, given cohort
+  and place, the two data sets have (1 - q) N_0 + q N_1 and (1 - q) N_0 + q N_2: noise
   around three points of which each two are at most two clip norms apart. For a >= 1,
-  with odds of a' = 1 + (a - 1) / q and w = a / a', the first minus a times the second
+  with a' = 1 + (a - 1) / q and w = a / a', the first minus a times the second
   is q (N_1 - a' ((1 - w) N_0 + w N_2)). So H_a is q times the divergence of N_1 from a
   mixture at a', which is at most the larger of those from N_0 and N_2 (convexity; also
   arXiv:1807.01647): at most q H_a' of noise on two clip norms, which is H_a of
-  `REMOVED`. Below 1 it follows by H_a(P || Q) = 1 - a + a H_1/a(Q || P), with the two
-  data sets exchanged, and is that of `ADDED`. Both together are a convex curve, for its
-  slope rises by what `replaced` has at loss 0, which is not negative; so it is that of
-  one pair, `replaced`, which dominates each round and composes. One round has no
-  smaller bound; for many, no data set has the worst of both sides at once in each
-  (arXiv:2405.20769).
-* A Poisson sample with a cap: one of two pairs at random, and which one is told
+  `REMOVED`. For a < 1 it follows by H_a(P || Q) = 1 - a + a H_1/a(Q || P), with the two
+  data sets exchanged, and is that of `ADDED`. Both together are a convex curve, as its
+  slope rises by the probability of loss 0 in `replaced`, which is not negative; so it
+  is the curve of one pair, `replaced`, which dominates each round and composes. For one
+  round there is no smaller bound; in many rounds, no data set has the worst case of
+  both sides in each (arXiv:2405.20769).
+* Poisson sample with a cap: one of two pairs, drawn at random, and the draw is revealed
   (`EitherLoss`; `sampling.round_sampling` has the proof).
-* Random allocation: noise in a step that is drawn at random, once for all steps. P has
-  the client in a step that is drawn uniformly, Q has not. The likelihood ratio of both
-  is `S = ((m - t) + R_1 + ... + R_t) / m` for t steps in m places, where under Q the
-  ratios of the steps, `R = exp(mu x - mu^2 / 2)` with x from N(0, 1), are independent.
-  All that can be told is in the distribution of S under Q: for every a >= 0,
+* Random allocation: a client is in one of m places, drawn uniformly once, of which t
+  are steps with noise. P has the client, Q does not. Their likelihood ratio is
+  `S = ((m - t) + R_1 + ... + R_t) / m`, where under Q the ratios of the steps,
+  `R = exp(mu x - mu^2 / 2)` with x from N(0, 1), are independent. The distribution of S
+  under Q determines both divergences: for every a >= 0,
 
       H_a(P || Q) = E max(S - a, 0),    H_a(Q || P) = E max(1 - a S, 0).
 
-  Both are means of convex functions of S, and so of each R. Sharing the probability
+  Both are means of convex functions of S, and so of each R. Splitting a probability
   between two grid points such that the mean is kept (a mean-preserving spread) makes no
   such mean smaller; and if each of two independent numbers is replaced by one that is
   larger in this order, so is their sum. So R, and each sum, may be rounded to a grid,
-  and what comes out is a pair that dominates, in both directions, and composes. The
-  grid is geometric: probabilities of all sizes keep their relative precision, as
-  everything is a sum of products of positive numbers. The distribution of t steps takes
-  some 2 log2(t) sums. What is beyond the largest value counts as that value for S, and
-  what that takes from the mean of S as an infinite loss of P; what is below the
-  smallest is spread between that and 0, which is an infinite loss of Q. (The same
-  distribution was computed by rounding losses in arXiv:2602.17284.)
+  and the result is a pair that dominates, in both directions, and composes. The grid is
+  geometric: probabilities of all sizes keep their relative precision, as everything is
+  a sum of products of positive numbers. The distribution of t steps takes some
+  2 log2(t) sums. Values of S beyond the largest one are replaced by it, and what the
+  mean of S loses thereby counts as an infinite loss of P; values below the smallest are
+  spread between it and 0, which is an infinite loss of Q. (arXiv:2602.17284 computes
+  the same distribution by rounding losses.)
 
 **Rounding.** The probabilities under P and Q of the losses between two grid points are
-shared among these two points such that both are kept. Between grid points the curve of
-delta over e^epsilon is then the chord of a convex one: never below it
-(arXiv:2207.04380). What is beyond the grid counts as an infinite loss.
+split between these two points such that both probabilities are kept. Between grid
+points the curve of delta over e^epsilon is then the chord of a convex curve, so never
+below it (arXiv:2207.04380). Losses beyond the grid count as infinite.
 
 **Composition.** Fourier transforms have a round-off relative to the largest of the
-probabilities. So what is transformed is not the distribution of the loss L but its
-tilt, proportional to e^(t L), with the t for which the losses near epsilon are the
-likely ones (the saddle point, arXiv:2208.09595): round-off then is relative to delta,
-and a bound on it is added to delta.
+probabilities. Therefore the distribution of the loss L is tilted before it is
+transformed: it is multiplied by e^(t L), up to a constant, with the t that makes losses
+near epsilon likely (the saddle point, arXiv:2208.09595). The round-off is then relative
+to delta, and a bound on it is added to delta.
 
-**Round-off** (bounds **proved here**). With u = 2^-53, each of these goes the safe way:
+**Round-off** (bounds **proved here**). With u = 2^-53, all of it is counted upwards:
 
-* A grid point is placed in the noise with an error, which puts it at another loss by
-  little: every epsilon is raised by the sum of that over all rounds. The two places,
-  under P and Q, have errors of their own, so that the probability of a narrow cell has
-  a relative one; as much more of it goes to the upper grid point.
+* The place of a grid point in the noise has an error, which changes its loss slightly:
+  every epsilon is raised by the sum of these changes over all rounds. The errors of the
+  two places, under P and Q, differ, so the probability of a narrow cell has a relative
+  error; that much more of it goes to the upper grid point.
 * A coefficient of a transform is a sum of entries whose sizes add up to 1, by at most
-  log2(size) halvings. Each has, as pocketfft does it, fewer than 16 roundings, so that
-  the coefficient is wrong by at most 16 u log2(size); that is to first order, and the
-  true error a hundred times less. For the transform back the same holds of Euclidean
-  norms, relative, as a step but for its roundings is a multiple of a unitary matrix.
+  log2(size) halvings. Each has, in pocketfft, fewer than 16 roundings, so the error of
+  the coefficient is at most 16 u log2(size); this is to first order, and the true error
+  is a hundred times less. For the inverse transform the same holds for Euclidean norms,
+  relative, as each step is a multiple of a unitary matrix, apart from its roundings.
 * Where losses are rare, nearly all of a tilted distribution is in one cell, and its
-  coefficients are all about 1. That cell is left out of the transforms, both ways: with
-  the rest r of the mass, a coefficient relative to the cell's is 1 + z, where z has a
-  round-off of 16 u log2(size) r alone, and its power is e^(n log(1 + z)).
+  coefficients are all about 1. That cell is left out of both transforms: with the rest
+  r of the mass, a coefficient relative to the cell's is 1 + z, where z has a round-off
+  of 16 u log2(size) r alone, and its power is e^(n log(1 + z)).
 * The rest are sums and products of positive numbers, whose relative errors add up.
 
-Where grid or float64 end (noise multipliers below a millionth, or a grid so coarse that
-the Renyi bound is smaller), and of many rounds of `replaced` where it is smaller, the
-answer is the Renyi bound, and `PldAccountant.instead` says so.
+The answer is the Renyi bound where the grid or float64 are not fine enough (noise
+multipliers below a millionth, or a grid so coarse that the Renyi bound is smaller), and
+for many rounds of `replaced` if it is smaller. `PldAccountant.instead` says so.
 """
 
 import dataclasses
@@ -112,45 +112,43 @@ from tff_dp_aggregators.accounting import events
 from tff_dp_aggregators.accounting.accountants import accountant
 from tff_dp_aggregators.accounting.accountants import rdp
 
-MAX_CELLS = 2**19  # Cells of a grid; so many take tenths of a second.
-# A grid this fine, or so many times finer than one round's losses are wide, is enough.
+MAX_CELLS = 2**19  # Maximum size of a grid, which takes tenths of a second.
+# No grid is finer than the first, unless a round's deviation over the second is.
 _INTERVAL, _PER_DEVIATION = 1e-4, 16
-MIN_INTERVAL = 1e-12  # The finest grid that there is.
-_CUT = 18.0  # Logarithm of what is cut off, relative to delta.
-_WRAPPED = 22.0  # The same of what may come round the circle of a Fourier transform.
-# Points of a standard distribution at which moments are estimated.
-_POINTS = 1201
+MIN_INTERVAL = 1e-12  # The finest grid.
+_CUT = 18.0  # Probabilities e^-18 times delta may be cut off at the ends.
+_WRAPPED = 22.0  # Probabilities e^-22 of the tilted sum may wrap around the transform.
+_POINTS = 1201  # Number of points at which moments are estimated.
 _TILTS = np.geomspace(1e-6, 1e12, 217)
 _ROUNDING = 2.0**-53
-# Round-off of a Fourier transform, for each halving of its size; of a logarithm,
-# product or exponential, relative.
+# Round-off of a Fourier transform, for each halving of its size; relative round-off of
+# a logarithm, product or exponential.
 _HALVING_ERROR, _STEP_ERROR = 16 * _ROUNDING, 8 * _ROUNDING
-# Errors of a place in the noise, relative, and of a normal probability at place 1.
+# Relative errors of a place in the noise, and of a normal probability at place 1.
 _PLACE_ERROR, _CELL_ERROR = 8 * _ROUNDING, 1e-14
 # Gauss-Legendre nodes for narrow cells, exact to round-off there.
 _NODES, _WEIGHTS = special.roots_legendre(4)
 _NARROW = 0.1
 _SMALLEST = 1e-300
-_LEAST = math.log(_SMALLEST)  # Logarithm of it: of coefficients that are 0 as well.
-
+_LEAST = math.log(_SMALLEST)  # Lower limit of logarithms of coefficients.
 
 _FIXED_SIZE = dp_accounting.SampledWithoutReplacementDpEvent
 _TRUNCATED = events.TruncatedPoissonDpEvent
 
 
 class Side(enum.Enum):
-  """Which of two neighbouring data sets the loss is measured from."""
+  """Which of two neighbouring data sets the outcomes are drawn from."""
 
-  REMOVED = 'removed'  # From the one with the client.
-  ADDED = 'added'  # From the one without it.
+  REMOVED = 'removed'  # The one with the client.
+  ADDED = 'added'  # The one without the client.
 
 
 @dataclasses.dataclass(frozen=True)
 class Loss:
-  """The privacy loss of one round, in which a client is with probability `fraction`.
+  """The privacy loss of one round, which includes a client with probability `fraction`.
 
-  `mu` is what one client changes the sum by, over the standard deviation of Gaussian
-  noise or the scale of Laplace noise.
+  `mu` is the sensitivity of the sum over the standard deviation of Gaussian noise, or
+  over the scale of Laplace noise.
   """
 
   is_laplace: bool
@@ -158,11 +156,11 @@ class Loss:
   fraction: float
   side: Side
 
-  # Where the noise of a sampled client is under P and Q, in units of `mu`.
+  # Centre of the noise with the client sampled, under P and under Q, in units of `mu`.
   _moved: ClassVar[tuple[int, int]] = (1, 0)
 
-  def _reached(self, epsilon: Any) -> Any:
-    """The loss of the noise alone where that of the sample, removed, is epsilon."""
+  def _unsampled(self, epsilon: Any) -> Any:
+    """The loss of the noise alone where the `REMOVED` loss of the sample is epsilon."""
     q = self.fraction
     if q == 1:
       return np.array(epsilon, np.float64)
@@ -173,7 +171,7 @@ class Loss:
     return np.where(np.asarray(epsilon) > 1.0, large, small)
 
   def _sampled(self, loss: Any) -> Any:
-    """The loss of the sample, removed, where that of the noise alone is `loss`."""
+    """The `REMOVED` loss of the sample where the loss of the noise alone is `loss`."""
     q = self.fraction
     if q == 1:
       return np.array(loss, np.float64)
@@ -182,37 +180,41 @@ class Loss:
     return np.where(np.asarray(loss) > 1.0, large, np.log1p(q * np.expm1(low)))
 
   def _places(self, loss: Any) -> tuple[np.ndarray, np.ndarray]:
-    """Where the noise alone has a loss, in its scale: seen from Q, and from P."""
+    """Where the noise alone has a loss, relative to its centre under Q and under P."""
     if not self.is_laplace:
       return loss / self.mu + self.mu / 2, loss / self.mu - self.mu / 2
     outside = np.where(np.abs(loss) < self.mu, 0.0, np.copysign(math.inf, loss))
     return (loss + self.mu) / 2 + outside, (loss - self.mu) / 2 + outside
 
   def masses(self, epsilon: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Masses up to, between and above, of mixture and noise; errors between."""
-    places = self._places(self._reached(epsilon))
+    """Probabilities below, between and above the losses `epsilon`.
+
+    Returns those of the sample, those of the noise alone, and the relative errors of
+    the probabilities between.
+    """
+    places = self._places(self._unsampled(epsilon))
     (plain, shifted), errors = _masses(places, self.is_laplace)
     return (1 - self.fraction) * plain + self.fraction * shifted, plain, errors
 
-  def _largest(self, deviations: float) -> tuple[float, float]:
-    """Least and largest loss, removed, within so many deviations."""
+  def _extremes(self, deviations: float) -> tuple[float, float]:
+    """Least and largest `REMOVED` loss within so many deviations of the noise."""
     reach = self.mu if self.is_laplace else self.mu * (deviations + self.mu / 2)
     return float(self._sampled(-reach)), float(self._sampled(reach))
 
   def range(self, deviations: float) -> tuple[float, float]:
     """Least and largest loss within so many deviations of the noise."""
-    least, largest = self._largest(deviations)
+    least, largest = self._extremes(deviations)
     return (least, largest) if self.side is Side.REMOVED else (-largest, -least)
 
   def displacement(self, deviations: float) -> float:
-    """How far from its loss the place of a grid point may be, by round-off."""
+    """Bound on the error of a grid point's loss, by the round-off of its place."""
     if self.is_laplace:
       return _PLACE_ERROR * 2 * self.mu
-    most = max(abs(each) for each in self._largest(deviations))
-    return _PLACE_ERROR * (most + 2 * self.mu * (deviations + self.mu))
+    max_loss = max(abs(each) for each in self._extremes(deviations))
+    return _PLACE_ERROR * (max_loss + 2 * self.mu * (deviations + self.mu))
 
   def on_grid(self, interval: float, deviations: float) -> 'Cells':
-    """Its distribution on the multiples of `interval`, rounded up."""
+    """The distribution of the loss on the multiples of `interval`, rounded up."""
     least, largest = self.range(deviations)
     first, last = math.floor(least / interval), math.ceil(largest / interval)
     masses, below, beyond = self.cells(first, last, interval)
@@ -222,18 +224,18 @@ class Loss:
   def cells(
     self, first: int, last: int, interval: float
   ) -> tuple[np.ndarray, float, float]:
-    """Probabilities on multiples `first` to `last`, and those below and above."""
+    """Probabilities of multiples `first` to `last`, and of losses below and above."""
     edges = np.arange(first, last + 1) * interval
     if self.side is Side.REMOVED:
       p, q, errors = self.masses(edges)
     else:
       q, p, errors = (each[::-1] for each in self.masses(-edges[::-1]))
-    # The inner ones are shared: P keeps p, Q keeps q.
+    # Cells are split between their two ends such that P keeps p and Q keeps q.
     inner, other = p[1:-1], q[1:-1]
     with np.errstate(over='ignore', invalid='ignore'):
       lower = other * np.exp(edges[:-1])
       up = (inner - lower + errors * (inner + lower)) / -math.expm1(-interval)
-      shared = (lower > 0) & np.isfinite(lower)  # Else all goes up.
+      shared = (lower > 0) & np.isfinite(lower)  # Otherwise all goes to the upper end.
     up = np.where(shared, np.clip(up, 0.0, inner), inner)
     masses = np.zeros(len(edges))
     masses[1:] += up
@@ -241,16 +243,16 @@ class Loss:
     return masses, float(p[0]), float(p[-1])
 
   def _losses(self, noise: Any, moved: int) -> np.ndarray:
-    """The loss, removed, where the noise is so much, moved by so many `mu`."""
-    one, none = (noise + each * self.mu for each in (moved, moved - 1))
+    """The `REMOVED` loss of outcomes `noise + moved * mu`."""
+    outcome, unmoved = (noise + each * self.mu for each in (moved, moved - 1))
     if self.is_laplace:
-      return np.asarray(self._sampled(np.abs(one) - np.abs(none)))
+      return np.asarray(self._sampled(np.abs(outcome) - np.abs(unmoved)))
     return np.asarray(self._sampled(self.mu * (noise + (moved - 0.5) * self.mu)))
 
   def points(self, deviations: float) -> tuple[np.ndarray, np.ndarray]:
-    """About the distribution, for a plan: logarithms of probabilities, and losses."""
-    # As far as the grid reaches, `mu` beyond the plain noise: at strong tilts it
-    # counts. Clients that move the noise by two reach it themselves.
+    """The approximate distribution: logarithms of probabilities, and losses."""
+    # Points reach as far as the grid, `mu` beyond the plain noise, which counts at
+    # strong tilts. Where clients move the noise by two, their points reach it anyway.
     z = np.linspace(-deviations, deviations, _POINTS)
     if not self.is_laplace and max(self._moved) == 1:
       step = z[1] - z[0]
@@ -272,9 +274,9 @@ class Loss:
 def _masses(
   places: Iterable[np.ndarray], is_laplace: bool
 ) -> tuple[list[np.ndarray], np.ndarray]:
-  """Masses up to, between and above places, and the relative errors of those between.
+  """Masses below, between and above places, and the relative errors of those between.
 
-  A place is given as it is seen from the centre of each noise.
+  `places` has one array for each noise: the same places relative to its centre.
   """
   seen = np.stack(list(places))
   far = np.abs(seen).max(axis=0)
@@ -285,10 +287,10 @@ def _masses(
     displaced = np.where(width > 0, _PLACE_ERROR * far / width, 1.0)
   errors = np.minimum(_CELL_ERROR * (1 + far * far) + displaced, 1.0)
   mass, ends = _laplace_mass if is_laplace else _normal_mass, np.array([math.inf])
-  found = [
+  masses = [
     mass(np.concatenate([-ends, each]), np.concatenate([each, ends])) for each in seen
   ]
-  return found, errors
+  return masses, errors
 
 
 def _normal_mass(a: np.ndarray, b: np.ndarray) -> np.ndarray:
@@ -329,7 +331,7 @@ class _Displacing(Loss):
   _moved = (2, 1)
 
   def masses(self, epsilon: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Those of losses, from 0 on, under the first and the second mixture."""
+    """Like `Loss.masses`, of the first and the second mixture, for losses from 0 on."""
     mu, q = self.mu, self.fraction
     # (1 - q) + q y^2 e^(-mu^2) = e^epsilon ((1 - q) + q y), with y = e^(mu x - mu^2/2).
     rest = 4 * math.exp(-mu * mu) * (1 - q) / q
@@ -340,7 +342,6 @@ class _Displacing(Loss):
     return (1 - q) * none + q * two, (1 - q) * none + q * one, errors
 
   def _losses(self, noise: Any, moved: int) -> np.ndarray:
-    """As of the base class."""
     mu, q = self.mu, self.fraction
     place = noise + moved * mu
     with np.errstate(divide='ignore'):
@@ -349,12 +350,11 @@ class _Displacing(Loss):
     first, second = (np.logaddexp(none, math.log(q) + each) for each in both)
     return np.asarray(first - second)
 
-  def _largest(self, deviations: float) -> tuple[float, float]:
-    """From 0 to the largest loss, removed."""
+  def _extremes(self, deviations: float) -> tuple[float, float]:
     return 0.0, float(self._losses(deviations, 2))
 
   def displacement(self, deviations: float) -> float:
-    """How far from its loss the place of a grid point may be, by round-off."""
+    """Bound on the error of a grid point's loss, by the round-off of its place."""
     wider = Loss(False, 2 * self.mu, self.fraction, Side.REMOVED)
     return 2 * wider.displacement(deviations)
 
@@ -363,20 +363,20 @@ class _Displacing(Loss):
 class JoinedLoss:
   """Losses above 0 of one pair, and below 0 of another."""
 
-  above: Loss  # Removed.
-  below: Loss  # Added.
-  level: float  # Probability of loss 0: what is left of 1.
+  above: Loss  # Of `Side.REMOVED`.
+  below: Loss  # Of `Side.ADDED`.
+  level: float  # Probability of loss 0: the rest of 1.
 
   def range(self, deviations: float) -> tuple[float, float]:
     """Least and largest loss within so many deviations of the noise."""
     return self.below.range(deviations)[0], self.above.range(deviations)[1]
 
   def displacement(self, deviations: float) -> float:
-    """How far from its loss the place of a grid point may be, by round-off."""
+    """Bound on the error of a grid point's loss, by the round-off of its place."""
     return max(each.displacement(deviations) for each in (self.above, self.below))
 
   def on_grid(self, interval: float, deviations: float) -> 'Cells':
-    """Its distribution on the multiples of `interval`, rounded up."""
+    """The distribution of the loss on the multiples of `interval`, rounded up."""
     least, largest = self.range(deviations)
     first, last = math.floor(least / interval), math.ceil(largest / interval)
     masses, below, _ = self.below.cells(first, 0, interval)
@@ -386,7 +386,7 @@ class JoinedLoss:
     return Cells(first, np.concatenate([masses, others[1:]]), beyond)
 
   def points(self, deviations: float) -> tuple[np.ndarray, np.ndarray]:
-    """About the distribution, for a plan: logarithms of probabilities, and losses."""
+    """The approximate distribution: logarithms of probabilities, and losses."""
     above, below = self.above.points(deviations), self.below.points(deviations)
     positive, negative = above[1] > 0, below[1] < 0
     level = math.log(max(self.level, _SMALLEST))
@@ -397,13 +397,16 @@ class JoinedLoss:
 
 
 def replaced(mu: float, fraction: float) -> JoinedLoss:
-  """A client replaced by another in a sample of fixed size, from either one."""
+  """The loss of a sample of fixed size in which a client may be replaced."""
   above, below = (Loss(False, mu, fraction, side) for side in Side)
   return JoinedLoss(above, below, (1 - fraction) * math.erf(mu / 2 / math.sqrt(2)))
 
 
 def zeroed(mu: float, fraction: float, side: Side) -> JoinedLoss:
-  """A client in another's place; `REMOVED` is from where its contribution is not 0."""
+  """The loss if a client displaces another one, and its contribution may become 0.
+
+  With `Side.REMOVED` P has its contribution and Q has 0, otherwise the other way round.
+  """
   pairs = (_Displacing, Loss) if side is Side.REMOVED else (Loss, _Displacing)
   above, below = (pair(False, mu, fraction, of) for pair, of in zip(pairs, Side))
   within = special.ndtr(mu / 2) - special.ndtr(-3 * (mu / 2))
@@ -412,11 +415,11 @@ def zeroed(mu: float, fraction: float, side: Side) -> JoinedLoss:
 
 @dataclasses.dataclass(frozen=True)
 class EitherLoss:
-  """One of two losses, at random, and which one is told."""
+  """One of two losses, drawn at random; the outcome reveals which one was drawn."""
 
   usual: Loss
   other: Union[Loss, JoinedLoss]
-  probability: float  # Of the other one.
+  probability: float  # Probability of `other`.
 
   def _both(self) -> tuple[tuple[Union[Loss, JoinedLoss], float], ...]:
     return (self.usual, 1 - self.probability), (self.other, self.probability)
@@ -427,11 +430,11 @@ class EitherLoss:
     return min(least), max(largest)
 
   def displacement(self, deviations: float) -> float:
-    """How far from its loss the place of a grid point may be, by round-off."""
+    """Bound on the error of a grid point's loss, by the round-off of its place."""
     return max(loss.displacement(deviations) for loss, _ in self._both())
 
   def on_grid(self, interval: float, deviations: float) -> 'Cells':
-    """Its distribution on the multiples of `interval`, rounded up."""
+    """The distribution of the loss on the multiples of `interval`, rounded up."""
     both = [(loss.on_grid(interval, deviations), p) for loss, p in self._both()]
     first = min(cells.first for cells, _ in both)
     end = max(cells.first + len(cells.masses) for cells, _ in both)
@@ -443,28 +446,28 @@ class EitherLoss:
     return Cells(first, masses, infinite)
 
   def points(self, deviations: float) -> tuple[np.ndarray, np.ndarray]:
-    """About the distribution, for a plan: logarithms of probabilities, and losses."""
+    """The approximate distribution: logarithms of probabilities, and losses."""
     both = [(*loss.points(deviations), p) for loss, p in self._both() if p]
     logs, values = zip(*((logs + math.log(p), at) for logs, at, p in both))
     return np.concatenate(logs), np.concatenate(values)
 
 
 class Cells(NamedTuple):
-  """A distribution of losses on multiples of an interval, and of an infinite one."""
+  """A distribution of losses on the multiples of an interval."""
 
-  first: int  # The multiple that `masses` begins with.
+  first: int  # The multiple of the interval that `masses` begins with.
   masses: np.ndarray
-  infinite: float
+  infinite: float  # Probability of an infinite loss.
 
 
-# The distribution of a round, or of a random allocation.
+# The loss of a round, or of a random allocation.
 AnyLoss = Union[Loss, JoinedLoss, EitherLoss, 'AllocatedLoss']
-# Distributions, and how many there are of each.
+# Losses, and how often each is composed.
 Losses = tuple[tuple[AnyLoss, int], ...]
 
 
 def _as_known(losses: 'Losses', deviations: float) -> 'Losses':
-  """With so little noise that grids end, a step that is known is no worse."""
+  """Replaces allocations by a single known step where noise is too small for a grid."""
   return tuple(
     (Loss(False, loss.mu, 1.0, Side.REMOVED), times)
     if isinstance(loss, AllocatedLoss)
@@ -475,19 +478,19 @@ def _as_known(losses: 'Losses', deviations: float) -> 'Losses':
 
 
 class Plan(NamedTuple):
-  """How a composition is computed, for the losses around an epsilon."""
+  """Grid and tilt of a composition, for the losses around an epsilon."""
 
   tilt: float  # The t of e^(t L).
-  tail: float  # Another, whose moment bounds what is above the window.
-  deviations: float  # How far the noise is looked at.
+  tail: float  # Another tilt, whose moment bounds the losses above the window.
+  deviations: float  # Noise beyond so many deviations is cut off.
   interval: float  # Interval of the grid.
-  least: float  # Ends of the window.
-  largest: float
+  least: float  # Lower end of the window of sums of losses.
+  largest: float  # Its upper end.
   coarseness: float  # Interval over the deviation of the narrowest round's loss.
 
 
 def _moments(loss: AnyLoss, tilts: np.ndarray, deviations: float) -> np.ndarray:
-  """About log E e^(tilt * loss)."""
+  """Approximately log E e^(tilt * loss), shape [tilts]."""
   logs, values = loss.points(deviations)
   exponents = np.multiply.outer(tilts, values)
   exponents += logs
@@ -498,7 +501,7 @@ def _moments(loss: AnyLoss, tilts: np.ndarray, deviations: float) -> np.ndarray:
 
 
 def _deviation(loss: AnyLoss, deviations: float) -> float:
-  """About the standard deviation of a loss, positive."""
+  """The approximate standard deviation of a loss, positive."""
   logs, values = loss.points(deviations)
   weights = np.exp(logs)
   weights /= weights.sum()
@@ -513,7 +516,7 @@ def plan(
   epsilon: Optional[float] = None,
   max_cells: int = MAX_CELLS,
 ) -> Plan:
-  """The grid and tilt for an epsilon; if none is given, for what is at that delta."""
+  """Chooses grid and tilt for an epsilon; by default, for the epsilon at that delta."""
   count = sum(times for _, times in losses)
   deviations = math.sqrt(2 * (math.log(count) + _CUT - log_delta))
   losses = _as_known(losses, deviations)
@@ -524,12 +527,12 @@ def plan(
       np.zeros(len(tilts)),
     )
 
-  has_ends = any(isinstance(each, Loss) and each.is_laplace for each, _ in losses)
+  has_bounds = any(isinstance(each, Loss) and each.is_laplace for each, _ in losses)
 
   def best(tilts: np.ndarray, total: np.ndarray) -> int:
-    if has_ends:
-      # 1 - e^(epsilon - L) is at most this times e^(t (L - epsilon)). It matters where
-      # losses end, which the largest tilt would see alone.
+    if has_bounds:
+      # 1 - e^(epsilon - L) is at most e^(t (L - epsilon)) times this factor. It matters
+      # where losses are bounded: without it, the largest tilt would always be chosen.
       total = total - np.log1p(tilts) + tilts * np.log(tilts / (1 + tilts))
     if epsilon is None:
       return int(np.argmin((total - log_delta) / tilts))
@@ -537,15 +540,15 @@ def plan(
 
   narrowest = min(_deviation(loss, deviations) for loss, _ in losses)
   finest = min(_INTERVAL, narrowest / _PER_DEVIATION)
-  # Where losses end, more tilt is better without end; a grid tells no more apart.
+  # Where losses are bounded, a larger tilt is always better; the grid is the limit.
   usual = _TILTS[_TILTS * finest <= 1]
-  # Finer around the best: moments may grow suddenly beyond.
+  # Finer steps around the best one: beyond it, moments may grow suddenly.
   at = best(usual, moments(usual))
   near = usual[max(at - 1, 0)], usual[min(at + 1, len(usual) - 1)]
   positive = np.union1d(usual, np.geomspace(*near, 61))
   tilts = np.concatenate([-usual[::-1], [0.0], positive])
   total = moments(tilts)
-  # Losses may end below epsilon: then every tilt is better than those before it.
+  # If all losses are below epsilon, each tilt is better than the one before it.
   at = min(best(positive, total[len(usual) + 1 :]), len(positive) - 2)
   at += len(usual) + 1
   tilt, moment = float(tilts[at]), float(total[at])
@@ -557,11 +560,11 @@ def plan(
   if epsilon is not None:
     least, largest = min(least, epsilon), max(largest, epsilon)
   ranges = [loss.range(deviations) for loss, _ in losses]
-  # No sum of losses is outside of this, but for the rounding.
+  # No sum of losses is outside of this range, apart from rounding.
   largest = min(largest, sum(n * r[1] for r, (_, n) in zip(ranges, losses)))
   least = max(least, sum(n * r[0] for r, (_, n) in zip(ranges, losses)))
   least = min(least, largest)
-  # With very many rounds, round-off of places is most of the window.
+  # With very many rounds, most of the window is for the round-off of places.
   displaced = sum(n * loss.displacement(deviations) for loss, n in losses)
   width = largest - least + displaced
   width = max(width, max(high - low for low, high in ranges))
@@ -578,18 +581,18 @@ def plan(
 
 
 def fourier_error(size: int) -> float:
-  """Bound on the round-off of a coefficient, and back as a part of the norm."""
+  """Bound on the round-off of a coefficient; in the inverse, relative to the norm."""
   return _HALVING_ERROR * (1 + math.log2(size))
 
 
 def _log1p(less_one: np.ndarray) -> np.ndarray:
-  """Logarithms of 1 + z, to a small error relative to z; `np.log1p` has one of 1."""
+  """Log of 1 + z with an error relative to z; that of `np.log1p` is relative to 1."""
   real, imaginary = less_one.real, less_one.imag
-  more = 2 * real + real * real + imaginary * imaginary
+  excess = 2 * real + real * real + imaginary * imaginary
   modulus = np.hypot(1 + real, imaginary)
   with np.errstate(divide='ignore'):
     log_modulus = np.where(
-      modulus < 0.5, np.log(modulus), np.log1p(np.maximum(more, -0.75)) / 2
+      modulus < 0.5, np.log(modulus), np.log1p(np.maximum(excess, -0.75)) / 2
     )
   return np.maximum(log_modulus, _LEAST) + 1j * np.arctan2(imaginary, 1 + real)
 
@@ -597,15 +600,15 @@ def _log1p(less_one: np.ndarray) -> np.ndarray:
 class Composition:
   """The distribution of the sum of all losses, as a curve of delta over epsilon."""
 
-  def __init__(self, losses: Losses, how: Plan) -> None:
-    self.interval = interval = how.interval
-    self.coarseness, tilt = how.coarseness, how.tilt
-    losses = _as_known(losses, how.deviations)
-    rounds = [(loss.on_grid(interval, how.deviations), n) for loss, n in losses]
-    displaced = sum(n * loss.displacement(how.deviations) for loss, n in losses)
-    first = math.floor((how.least - displaced) / interval) - 1
-    most = sum(n * (cells.first + len(cells.masses) - 1) for cells, n in rounds)
-    last = min(max(math.ceil(how.largest / interval), first) + 4, most)
+  def __init__(self, losses: Losses, grid_plan: Plan) -> None:
+    self.interval = interval = grid_plan.interval
+    self.coarseness, tilt = grid_plan.coarseness, grid_plan.tilt
+    losses = _as_known(losses, grid_plan.deviations)
+    rounds = [(loss.on_grid(interval, grid_plan.deviations), n) for loss, n in losses]
+    displaced = sum(n * loss.displacement(grid_plan.deviations) for loss, n in losses)
+    first = math.floor((grid_plan.least - displaced) / interval) - 1
+    max_index = sum(n * (cells.first + len(cells.masses) - 1) for cells, n in rounds)
+    last = min(max(math.ceil(grid_plan.largest / interval), first) + 4, max_index)
     size = scipy.fft.next_fast_len(last - first + 1, real=True)
     fft_error = fourier_error(size)
     log_transform = np.zeros(size // 2 + 1, np.complex128)
@@ -620,98 +623,98 @@ class Composition:
       moment = float(special.logsumexp(logs))
       weights = np.exp(logs - moment)
       heaviest = int(np.argmax(weights))
-      heavy, weights[heaviest] = float(weights[heaviest]), 0.0
+      heaviest_mass, weights[heaviest] = float(weights[heaviest]), 0.0
       rest = min(float(np.sum(weights)), 1.0)
       tilted = np.zeros(size)
       np.add.at(tilted, (np.arange(len(weights)) - heaviest) % size, weights)
-      less_one = scipy.fft.rfft(tilted) - rest  # The cell, and the rest, are 1.
+      less_one = scipy.fft.rfft(tilted) - rest  # The heaviest cell and `rest` add to 1.
       logarithm = _log1p(less_one)
-      wrong = fft_error * rest + _STEP_ERROR * np.abs(less_one)
-      if rest > 0.5:  # Else what both are off 1 is a relative error of the cell's.
-        wrong += abs(1.0 - heavy - rest)
+      errors = fft_error * rest + _STEP_ERROR * np.abs(less_one)
+      if rest > 0.5:  # Otherwise it is a relative error of the heaviest cell.
+        errors += abs(1.0 - heaviest_mass - rest)
       # |(g + e)^n - g^n| is at most n |e| (|g| + |e|)^(n - 1).
-      modulus = np.exp(logarithm.real) + wrong
+      modulus = np.exp(logarithm.real) + errors
       log_transform += count * logarithm
       log_modulus = np.log(modulus)
       log_moduli += count * log_modulus
       turned = np.hypot(log_modulus, logarithm.imag)
-      per_round += count * (wrong / modulus + _STEP_ERROR * turned)
+      per_round += count * (errors / modulus + _STEP_ERROR * turned)
       per_round += _STEP_ERROR
       with np.errstate(divide='ignore'):
         log_atom += count * float(np.log1p(-rest))
       shift += count * (cells.first + heaviest)
       log_moment += count * moment
-      tail = special.logsumexp(log_masses + how.tail * interval * places)
+      tail = special.logsumexp(log_masses + grid_plan.tail * interval * places)
       log_tail += count * float(tail)
       finite += count * math.log1p(-cells.infinite) if cells.infinite < 1 else -math.inf
     atom = math.exp(log_atom)
     sums = scipy.fft.irfft(np.exp(log_transform) - atom, size)
-    # By Parseval; all coefficients but the first stand for two.
+    # Parseval's theorem; all coefficients except the first count twice.
     lost_each = np.exp(log_moduli) * per_round + _STEP_ERROR
     error = math.sqrt(2 / size * float(np.sum(lost_each**2)))
     error += fft_error * math.sqrt(float(np.sum(sums * sums)))
     sums[0] += atom
     places = np.arange(first, first + size)
     sums = np.maximum(sums[(places - shift % size) % size], 0.0)
-    # Back from the tilt; what is too far below to be told is far above a delta of 1.
+    # Undo the tilt. Where weights are capped, delta is far above 1 anyway.
     logs = log_moment - tilt * interval * places
     weights = np.exp(np.minimum(logs, 600.0))
     masses = sums * weights
-    # e^l Q(loss >= l), from above; delta is the sum of its steps.
+    # Cumulative sums from above of e^l Q(loss >= l); delta is the sum of its steps.
     decay = math.exp(-interval)
-    from scipy import signal  # Slow to import, and a start does without.
+    from scipy import signal  # Slow to import, and not needed at startup.
 
     tails = signal.lfilter([1.0], [1.0, -decay], masses[::-1])[::-1]
     above = np.concatenate([np.cumsum(tails[:0:-1])[::-1], [0.0]])
     deltas = -math.expm1(-interval) * above
-    # What the error of every sum adds at most, by Cauchy-Schwarz.
+    # Bound on what the errors of all sums add to delta, by Cauchy-Schwarz.
     steps = interval * np.arange(min(size, 2 + 50 / (tilt * interval)))
     lever = np.exp(-tilt * steps) * -np.expm1(-steps)
     lost = weights * (error * math.sqrt(float(np.sum(lever * lever))))
     beyond = 0.0
-    if places[-1] < most:
-      log_tail -= how.tail * interval * float(places[-1])
+    if places[-1] < max_index:
+      log_tail -= grid_plan.tail * interval * float(places[-1])
       beyond = math.exp(min(log_tail, 0.0))
     infinite = -math.expm1(finite)
     self._epsilons = interval * places + displaced
     self._errors = lost + beyond + infinite
-    # Round-off of probabilities, of tilts and of sums, all relative.
+    # Relative round-off of probabilities, of tilts and of sums.
     total = sum(n for _, n in losses)
-    relative = _CELL_ERROR * (1 + how.deviations**2) * (10 + total)
+    relative = _CELL_ERROR * (1 + grid_plan.deviations**2) * (10 + total)
     relative += 1e-15 * size + 1e-15 * abs(log_moment)
     self._deltas = np.minimum(1.0, deltas * (1 + relative) + self._errors)
 
   def epsilon(self, delta: float) -> tuple[float, float]:
-    """Smallest epsilon from 0, infinite beyond the grid; its error over delta."""
-    enough = np.flatnonzero(self._deltas <= delta)
-    enough = enough[self._epsilons[enough] >= 0]
-    if not len(enough):
+    """The smallest epsilon >= 0, infinite beyond the grid; and delta's error share."""
+    indices = np.flatnonzero(self._deltas <= delta)
+    indices = indices[self._epsilons[indices] >= 0]
+    if not len(indices):
       return math.inf, 1.0
-    at = int(enough[0])
-    wrong = float(self._errors[at]) / delta
+    at = int(indices[0])
+    error_share = float(self._errors[at]) / delta
     if at == 0 and self._epsilons[0] > 0:
-      wrong = 1.0  # It may be less, below the window.
+      error_share = 1.0  # The true epsilon may be below the window.
     epsilon = max(0.0, float(self._epsilons[at]))
     if at == 0 or epsilon == 0 or self.interval > 1:
-      return epsilon, wrong
+      return epsilon, error_share
     more, less = float(self._deltas[at - 1]), float(self._deltas[at])
-    if not less < more < 1.0:  # Nor where one is no number.
-      return epsilon, wrong
-    if more <= delta:  # An epsilon below 0 would do.
-      return 0.0, wrong
+    if not less < more < 1.0:  # Also if one of them is NaN.
+      return epsilon, error_share
+    if more <= delta:  # The crossing is below 0.
+      return 0.0, error_share
     # Delta is linear in e^epsilon between two points.
     part = (more - delta) / (more - less)
     before = float(self._epsilons[at - 1])
     epsilon = before + math.log1p(part * math.expm1(self.interval))
-    return max(0.0, epsilon), wrong
+    return max(0.0, epsilon), error_share
 
   def delta(self, epsilon: float) -> tuple[float, float]:
-    """Smallest delta at `epsilon`, and which part of it is its error."""
+    """The smallest delta at `epsilon`, and the share of it that is numerical error."""
     at = int(np.searchsorted(self._epsilons, epsilon, side='right')) - 1
     if at < 0:
       return 1.0, 1.0
     if at + 1 == len(self._epsilons) or self.interval > 1:
-      delta = float(self._deltas[at])  # It falls with epsilon.
+      delta = float(self._deltas[at])  # An upper bound, as delta falls with epsilon.
     else:
       part = math.expm1(epsilon - float(self._epsilons[at])) / math.expm1(self.interval)
       more, less = float(self._deltas[at]), float(self._deltas[at + 1])
@@ -719,11 +722,11 @@ class Composition:
     return delta, float(self._errors[at]) / max(delta, _SMALLEST)
 
 
-# Interval of the grid, over the deviation of the logarithm of what is summed; and its
-# ends: noise multipliers above 100 have coarser bounds.
+# Interval of the grid of ratios over the deviation of the logarithm of the sum, and the
+# limits of the interval: with noise multipliers above 100, bounds are coarser.
 _FINE_RATIOS, _LARGEST_RATIO_INTERVAL, _LEAST_RATIO_INTERVAL = 0.04, 0.01, 2e-5
-_MAX_RATIO_CELLS = 2**15  # Cells of a distribution; so many take seconds.
-_MAX_LOG = 300.0  # Where logarithms of ratios end.
+_MAX_RATIO_CELLS = 2**15  # Maximum size of a grid of ratios, which takes seconds.
+_MAX_LOG = 300.0  # Maximum logarithm of a ratio.
 _RATIO_POINTS = 1200  # Points at which moments are estimated.
 _VALUE_ERROR = 2.0**-48  # Relative error of a value on the grid, in each sum.
 
@@ -735,7 +738,7 @@ class Ratios(NamedTuple):
   first: int  # The i that `masses` begins with.
   masses: np.ndarray  # Probabilities under Q.
   zero: float = 0.0  # Probability of 0.
-  lost: float = 0.0  # What the mean has lost at the upper end, at most.
+  lost: float = 0.0  # Bound on what the mean has lost at the upper end.
 
   @property
   def logs(self) -> np.ndarray:
@@ -743,7 +746,7 @@ class Ratios(NamedTuple):
     return self.interval * (self.first + np.arange(len(self.masses)))
 
   def finer(self, interval: float) -> 'Ratios':
-    """The same on a grid that is finer, a power of 2 times."""
+    """The same distribution on a grid that is finer by a power of 2."""
     times = round(self.interval / interval)
     if times <= 1:
       return self
@@ -754,16 +757,16 @@ class Ratios(NamedTuple):
     )
 
   def plus(self, other: 'Ratios', least: float) -> 'Ratios':
-    """The sum of both, independent, on their grid; what is less likely is cut off."""
+    """The sum of two independent ones, on their grid; ends below `least` are cut."""
     interval = self.interval
     first = min(self.first, other.first)
     ends = (each.first + len(each.masses) for each in (self, other))
     size = max(ends) - first
-    one, two = (_padded(each, first, size) for each in (self, other))
+    one, two = (_on_cells(each, first, size) for each in (self, other))
     sums = np.zeros(size + math.ceil(math.log(2) / interval) + 2)
     sums[:size] += one * other.zero + two * self.zero
     cell = math.expm1(interval)
-    # Farther apart, the smaller one moves the larger by less than a cell.
+    # If they are farther apart, the smaller one moves the larger by less than a cell.
     near = min(size - 1, math.ceil(-math.log(cell) / interval) + 1)
     gap = max(self.first - other.first - len(other.masses), 0)
     gap = max(other.first - self.first - len(self.masses), gap)
@@ -780,18 +783,18 @@ class Ratios(NamedTuple):
     if near < size - 1:
       scale = np.exp(interval * (np.arange(size) - size))
       for large, small in ((one, two), (two, one)):
-        # The part that goes up is linear in the smaller one: its mean will do.
+        # The upper point's part is linear in the smaller one, whose mean suffices.
         many = np.cumsum(small)[: size - near - 1]
         mean = np.cumsum(small * scale)[: size - near - 1] / scale[near + 1 :]
         up_masses = large[near + 1 :] * (mean / cell)
         sums[near + 1 : size] += np.maximum(large[near + 1 :] * many - up_masses, 0.0)
         sums[near + 2 : size + 1] += up_masses
     lost = self.lost + other.lost
-    made = Ratios(interval, first, sums, self.zero * other.zero, lost)
-    return made.cut(least)
+    total = Ratios(interval, first, sums, self.zero * other.zero, lost)
+    return total.cut(least)
 
   def cut(self, least: float) -> 'Ratios':
-    """Without ends that are less likely, under Q below and in the mean above."""
+    """Cuts ends off: below by probability under Q, above by their part of the mean."""
     masses, first, zero, lost = self.masses, self.first, self.zero, self.lost
     below = int(np.searchsorted(np.cumsum(masses), least))
     if below >= len(masses):
@@ -812,15 +815,15 @@ class Ratios(NamedTuple):
     return Ratios(self.interval, first, masses, zero, lost)
 
 
-def _padded(given: Ratios, first: int, size: int) -> np.ndarray:
+def _on_cells(given: Ratios, first: int, size: int) -> np.ndarray:
   padded = np.zeros(size)
   at = given.first - first
   padded[at : at + len(given.masses)] = given.masses
   return padded
 
 
-def _of_one(mu: float, interval: float, deviations: float) -> Ratios:
-  """The ratio of one step, rounded."""
+def _ratio_of_one_step(mu: float, interval: float, deviations: float) -> Ratios:
+  """The ratio of one step, rounded to the grid by a mean-preserving spread."""
   reach = mu * deviations + mu * mu / 2
   last = math.ceil(reach / interval)
   edges = np.arange(-last, last + 1) * interval
@@ -841,12 +844,12 @@ def _of_one(mu: float, interval: float, deviations: float) -> Ratios:
 
 @functools.lru_cache(maxsize=32)
 def ratios(mu: float, num_places: int, num_steps: int, deviations: float) -> Ratios:
-  """The distribution of m S under Q, rounded so that all there is to tell is in it."""
-  # Deviation of the logarithm of one, roughly.
+  """The distribution of m S under Q, rounded such that the pair still dominates."""
+  # Approximate deviation of the logarithm of one ratio.
   deviation = math.sqrt(math.expm1(min(mu * mu, 50.0)))
 
   def wanted(steps: int, places: int) -> float:
-    # In proportion to the deviation of the logarithm of the mean of so many.
+    # In proportion to the deviation of the logarithm of the mean of `steps` ratios.
     own = _FINE_RATIOS * deviation * math.sqrt(steps) / places
     return min(_LARGEST_RATIO_INTERVAL, own)
 
@@ -854,24 +857,24 @@ def ratios(mu: float, num_places: int, num_steps: int, deviations: float) -> Rat
   finest = max(wanted(num_steps, num_places), least, _LEAST_RATIO_INTERVAL)
 
   def interval_for(steps: int) -> float:
-    # A power of 2 times the finest one: grids of few steps are coarser.
+    # A power of 2 times the finest interval: grids of few steps are coarser.
     return finest * 2 ** max(0, math.floor(math.log2(wanted(steps, steps) / finest)))
 
   least = math.exp(-deviations * deviations / 2) / num_places
-  power = _of_one(mu, interval_for(1), deviations)
+  power = _ratio_of_one_step(mu, interval_for(1), deviations)
   total: Optional[Ratios] = None
-  has = 0  # Steps in it.
+  steps_in_total = 0
   for size in (2**bit for bit in range(num_steps.bit_length())):
     if size > 1:
       power = power.finer(interval_for(size))
       power = power.plus(power, least)
     if num_steps & size:
-      has += size
-      finer = power.finer(interval_for(has))
+      steps_in_total += size
+      finer = power.finer(interval_for(steps_in_total))
       total = total.finer(finer.interval).plus(finer, least) if total else finer
   assert total is not None
   if num_places > num_steps:
-    # The places that are no steps, shared among two points.
+    # The places that are no steps add a constant, which is split between two points.
     log_others = math.log(num_places - num_steps)
     at = math.floor(log_others / finest)
     part = math.expm1(log_others - at * finest) / math.expm1(finest)
@@ -883,7 +886,7 @@ def ratios(mu: float, num_places: int, num_steps: int, deviations: float) -> Rat
 
 @dataclasses.dataclass(frozen=True)
 class AllocatedLoss:
-  """The loss of all steps of a random allocation; `mu` is that of one of them."""
+  """The loss of all steps of a random allocation; `mu` is that of a single step."""
 
   mu: float
   num_places: int
@@ -891,12 +894,12 @@ class AllocatedLoss:
   side: Side
 
   def _ratios(self, deviations: float) -> tuple[np.ndarray, np.ndarray, Ratios]:
-    """Logarithms of S, and their probabilities under Q."""
-    found = ratios(self.mu, self.num_places, self.num_steps, deviations)
-    # Probabilities are sums and products of positive numbers.
-    sums = 2 * math.log2(2 * self.num_places) * (len(found.masses) + 8)
-    wrong = 2 * self.num_places * sums * _ROUNDING
-    return found.logs - math.log(self.num_places), found.masses * (1 + wrong), found
+    """Logarithms of S, their probabilities under Q, and the distribution of m S."""
+    sums = ratios(self.mu, self.num_places, self.num_steps, deviations)
+    # Relative round-off; probabilities are sums and products of positive numbers.
+    roundings = 2 * math.log2(2 * self.num_places) * (len(sums.masses) + 8)
+    error = 2 * self.num_places * roundings * _ROUNDING
+    return sums.logs - math.log(self.num_places), sums.masses * (1 + error), sums
 
   def range(self, deviations: float) -> tuple[float, float]:
     """Least and largest loss within so many deviations of the noise."""
@@ -906,12 +909,12 @@ class AllocatedLoss:
     return float(logs[0]), float(logs[-1])
 
   def displacement(self, deviations: float) -> float:
-    """How far from its loss the place of a grid point may be, by round-off."""
+    """Bound on the error of a grid point's loss, by the round-off of its place."""
     return _VALUE_ERROR * (4 + 2 * math.log2(self.num_places)) * (1 + _MAX_LOG)
 
   def on_grid(self, interval: float, deviations: float) -> Cells:
-    """Its distribution on the multiples of `interval`, rounded up."""
-    logs, masses, found = self._ratios(deviations)
+    """The distribution of the loss on the multiples of `interval`, rounded up."""
+    logs, masses, sums = self._ratios(deviations)
     below = np.floor(logs / interval).astype(np.int64)
     part = np.expm1(logs - below * interval) / math.expm1(interval)
     part = np.clip(part, 0.0, 1.0)
@@ -920,12 +923,12 @@ class AllocatedLoss:
     np.add.at(q, below - first, masses * (1 - part))
     np.add.at(q, below - first + 1, masses * part)
     if self.side is Side.ADDED:
-      return Cells(-(first + len(q) - 1), q[::-1], min(found.zero, 1.0))
+      return Cells(-(first + len(q) - 1), q[::-1], min(sums.zero, 1.0))
     p = q * np.exp(interval * (first + np.arange(len(q))))
-    return Cells(first, p, min(found.lost / self.num_places, 1.0))
+    return Cells(first, p, min(sums.lost / self.num_places, 1.0))
 
   def points(self, deviations: float) -> tuple[np.ndarray, np.ndarray]:
-    """About the distribution, for a plan: logarithms of probabilities, and losses."""
+    """The approximate distribution: logarithms of probabilities, and losses."""
     logs, masses, _ = self._ratios(deviations)
     if self.side is Side.ADDED:
       logs = -logs
@@ -939,17 +942,18 @@ class AllocatedLoss:
     return np.log(weights[some]), means[some] / weights[some]
 
 
-# More noise is read as that much: as nothing for every delta that matters.
+# Larger noise multipliers are replaced by the first; below the second, the Renyi bound
+# is used.
 _MAX_NOISE, _MIN_NOISE = 1e9, 1e-6
-_LEAST_PROBABILITY = 1e-300  # Nor are smaller probabilities read as such.
-# Deltas of so many decades have one composition, if not more than such a part of them
-# is numerical error, and epsilon not as small.
+_LEAST_PROBABILITY = 1e-300  # Smaller sampling probabilities are replaced by it.
+# Deltas of so many decades share one composition, if at most this share of delta is
+# numerical error, and epsilon is not as small as this.
 _DECADES, _ERROR, _SMALL_EPSILON = 4, 1e-6, 0.05
-# So coarse a grid, over the width of a round's losses, may lose to Renyi's bound: it
-# has more cells then, for a second or two.
+# With a larger `coarseness` the Renyi bound may be smaller; a grid of so many cells is
+# tried then, which takes a second or two.
 _COARSE, _MORE_CELLS = 0.25, 4 * MAX_CELLS
-_ROUND_OFF = 1e-12  # Round-off of a sum of losses, relative, and more.
-_MIN_DELTA = 1e-280  # Below it float64 has no room for what is cut off.
+_ROUND_OFF = 1e-12  # More than the relative round-off of a sum of losses.
+_MIN_DELTA = 1e-280  # Below it, what is cut off would underflow in float64.
 
 
 class PldAccountant(accountant.Accountant):
@@ -968,68 +972,68 @@ class PldAccountant(accountant.Accountant):
     poisson = dp_accounting.PoissonSampledDpEvent
     sampled = (poisson, _FIXED_SIZE, _TRUNCATED, events.AllocatedDpEvent)
     return (
-      accountant.is_noise(part)
+      accountant.is_unsampled_noise(part)
       or accountant.is_sampled(part, *sampled)
       or accountant.is_sampled(part, poisson, noise=dp_accounting.LaplaceDpEvent)
     )
 
-  def _epsilon(self, found: list[accountant.Component], delta: float) -> float:
-    return _answer(tuple(found), self.neighboring_relation, delta)[0]
+  def _epsilon(self, parts: list[accountant.Component], delta: float) -> float:
+    return _answer(tuple(parts), self.neighboring_relation, delta)[0]
 
-  def _delta(self, found: list[accountant.Component], epsilon: float) -> float:
+  def _delta(self, parts: list[accountant.Component], epsilon: float) -> float:
     relation = self.neighboring_relation
-    if not _is_in_range(found):
-      return _renyi(found, relation).get_delta(epsilon)
-    deltas = [_delta_of_side(side, epsilon) for side in _sides(found, relation)]
-    bounds = [1.0, max(math.ulp(0.0), *deltas), _total_variation(found)]
-    if _is_replaced(found, relation):
-      bounds.append(_renyi(found, relation).get_delta(epsilon))
+    if not _is_in_range(parts):
+      return _renyi(parts, relation).get_delta(epsilon)
+    deltas = [_delta_of_side(side, epsilon) for side in _sides(parts, relation)]
+    bounds = [1.0, max(math.ulp(0.0), *deltas), _total_variation(parts)]
+    if _is_replaced(parts, relation):
+      bounds.append(_renyi(parts, relation).get_delta(epsilon))
     return min(bounds)
 
   def _instead(
-    self, found: list[accountant.Component], delta: float
+    self, parts: list[accountant.Component], delta: float
   ) -> Optional[accountant.Instead]:
-    epsilon, reason = _answer(tuple(found), self.neighboring_relation, delta)
-    if not reason or epsilon > accountant.pure_epsilon_of(found):
+    epsilon, reason = _answer(tuple(parts), self.neighboring_relation, delta)
+    if not reason or epsilon > accountant.pure_epsilon_of(parts):
       return None
     return accountant.Instead(rdp.RdpAccountant.name, reason)
 
 
 def _renyi(
-  found: Iterable[accountant.Component], relation: Relation
+  parts: Iterable[accountant.Component], relation: Relation
 ) -> rdp.RdpAccountant:
-  """Renyi's bound; what it does not read counts as if it were noise on everybody."""
+  """The Renyi bound; components that it does not read count without their sampling."""
   bound = rdp.RdpAccountant(relation)
-  for part, count in found:
+  for part, count in parts:
     bound.compose(part if bound.supports(part) else part.event, count)
   return bound
 
 
-def _is_in_range(found: Iterable[accountant.Component]) -> bool:
+def _is_in_range(parts: Iterable[accountant.Component]) -> bool:
   return all(
-    getattr(part, 'event', part).noise_multiplier >= _MIN_NOISE for part, _ in found
+    getattr(part, 'event', part).noise_multiplier >= _MIN_NOISE for part, _ in parts
   )
 
 
 @functools.lru_cache(maxsize=64)
 def _answer(
-  found: tuple[accountant.Component, ...], relation: Relation, delta: float
+  parts: tuple[accountant.Component, ...], relation: Relation, delta: float
 ) -> tuple[float, str]:
-  """Epsilon, and the reason if it is Renyi's bound."""
-  if _total_variation(found) <= delta:
+  """Epsilon, and the reason if it is the Renyi bound, else an empty text."""
+  if _total_variation(parts) <= delta:
     return 0.0, ''
-  bound = _renyi(found, relation)
-  if not (_is_in_range(found) and delta >= _MIN_DELTA):
+  bound = _renyi(parts, relation)
+  if not (_is_in_range(parts) and delta >= _MIN_DELTA):
     reason = f"pld's grid does not reach noise this small at delta = {delta:g}"
     return bound.get_epsilon(delta), reason
   epsilon, coarse = 0.0, False
-  for side in _sides(found, relation):
-    one, wide = _of_side(side, delta)
-    epsilon, coarse = max(epsilon, min(one, _end(side))), coarse or wide
+  for side in _sides(parts, relation):
+    one, is_coarse = _epsilon_of_side(side, delta)
+    epsilon, coarse = max(epsilon, min(one, _loss_bound(side))), coarse or is_coarse
   reason = ''
   if coarse or not math.isfinite(epsilon):
     reason = f"pld's grid could not reach delta = {delta:g} any closer"
-  elif _is_replaced(found, relation):
+  elif _is_replaced(parts, relation):
     reason = 'the pair that stands for replacing a client has both sides at their worst'
   if reason:
     renyi = bound.get_epsilon(delta)
@@ -1038,16 +1042,16 @@ def _answer(
   return epsilon, ''
 
 
-def _is_replaced(found: Iterable[accountant.Component], relation: Relation) -> bool:
-  """Whether rounds have the pair of `replaced`, which many rounds make loose."""
+def _is_replaced(parts: Iterable[accountant.Component], relation: Relation) -> bool:
+  """Whether rounds have the pair of `replaced`, which is loose for many rounds."""
   return relation is Relation.REPLACE_ONE and any(
-    isinstance(part, _FIXED_SIZE) for part, _ in found
+    isinstance(part, _FIXED_SIZE) for part, _ in parts
   )
 
 
 def _fraction(part: dp_accounting.DpEvent) -> float:
   """The probability that a client is in a round, or in one of those allocated."""
-  if accountant.is_noise(part):
+  if accountant.is_unsampled_noise(part):
     return 1.0
   if isinstance(part, events.AllocatedDpEvent):
     return float(part.num_steps / part.num_places)
@@ -1056,31 +1060,33 @@ def _fraction(part: dp_accounting.DpEvent) -> float:
   return float(part.sampling_probability)
 
 
-def _total_variation(found: Iterable[accountant.Component]) -> float:
-  """At least the delta at epsilon 0: the sum over rounds, each by how many it hides."""
+def _total_variation(parts: Iterable[accountant.Component]) -> float:
+  """An upper bound on delta at epsilon 0: the sum of the total variations of rounds."""
   total = 0.0
-  for part, count in found:
+  for part, count in parts:
     noise = getattr(part, 'event', part)
     mu = 1 / max(noise.noise_multiplier, 1e-300)
     if isinstance(noise, dp_accounting.LaplaceDpEvent):
-      one = -math.expm1(-mu / 2)
+      variation = -math.expm1(-mu / 2)
     else:
-      one = math.erf(mu / math.sqrt(8))
+      variation = math.erf(mu / math.sqrt(8))
     if isinstance(part, _TRUNCATED):
-      one += accountant.truncated(part) * (math.erf(mu / math.sqrt(2)) - one)
-    total += count * _fraction(part) * one
+      variation += accountant.displacement_probability(part) * (
+        math.erf(mu / math.sqrt(2)) - variation
+      )
+    total += count * _fraction(part) * variation
   return total * (1 + 1e-9)
 
 
-def _of_side(side: Losses, delta: float) -> tuple[float, bool]:
-  """Epsilon, and whether the grid is coarse."""
+def _epsilon_of_side(side: Losses, delta: float) -> tuple[float, bool]:
+  """Epsilon of a composition, and whether its grid is coarse."""
   decade = _DECADES * math.floor(math.log10(delta) / _DECADES)
-  around = 10.0 ** (decade + _DECADES / 2)
-  composition = _composition(side, plan(side, math.log(around)))
-  epsilon, wrong = composition.epsilon(delta)
-  if not wrong <= _ERROR or epsilon < _SMALL_EPSILON:
+  middle_delta = 10.0 ** (decade + _DECADES / 2)
+  composition = _composition(side, plan(side, math.log(middle_delta)))
+  epsilon, error_share = composition.epsilon(delta)
+  if not error_share <= _ERROR or epsilon < _SMALL_EPSILON:
     composition = _composition(side, plan(side, math.log(delta)))
-    # What either is off by is in it already: both hold.
+    # Both are upper bounds, as each includes its error.
     epsilon = min(epsilon, composition.epsilon(delta)[0])
   if composition.coarseness > _COARSE:
     finer = plan(side, math.log(delta), max_cells=_MORE_CELLS)
@@ -1090,54 +1096,56 @@ def _of_side(side: Losses, delta: float) -> tuple[float, bool]:
 
 
 def _delta_of_side(side: Losses, epsilon: float) -> float:
-  """Delta by a grid that is cut off ever farther out, until that does not matter."""
-  if epsilon >= _end(side):
+  """Delta of a composition, by grids of growing range until the error is negligible."""
+  if epsilon >= _loss_bound(side):
     return 0.0
   delta = 1.0
   for log_delta in (-20.0, -50.0, -120.0, -300.0, math.log(_MIN_DELTA)):
     composition = _composition(side, plan(side, log_delta, epsilon))
-    found, wrong = composition.delta(epsilon)
-    delta = min(delta, found)
-    if wrong <= _ERROR:
+    bound, error_share = composition.delta(epsilon)
+    delta = min(delta, bound)
+    if error_share <= _ERROR:
       break
   return delta
 
 
-def _end(side: Losses) -> float:
-  """A bound of all losses together, where the curve ends: infinite if there is none.
+def _loss_bound(side: Losses) -> float:
+  """Upper bound on the sum of all losses; infinite if losses are not bounded.
 
-  Losses of Laplace noise end. So do those of `ADDED` on a sample: P is at most Q / (1 -
-  q), which makes a loss -log(1 - q) at most; and those of a step that may be none of
-  the steps. Near such an end there is no tilt to look at the curve with.
+  Losses of Laplace noise are bounded. So are those of `ADDED` on a sample: P is at most
+  Q / (1 - q), so a loss is at most -log(1 - q); and those of an allocation with places
+  that are no steps. Near such a bound there is no tilt that resolves the curve.
   """
-  end = 0.0
+  bound = 0.0
   for loss, count in side:
     if isinstance(loss, AllocatedLoss):
       missed = 1 - loss.num_steps / loss.num_places
       if loss.side is not Side.ADDED or missed <= 0:
         return math.inf
-      end += -count * math.log(missed)
+      bound += -count * math.log(missed)
     elif isinstance(loss, EitherLoss):
-      end += count * max(_end(((each, 1),)) for each in (loss.usual, loss.other))
+      bound += count * max(
+        _loss_bound(((each, 1),)) for each in (loss.usual, loss.other)
+      )
     elif isinstance(loss, JoinedLoss):
       return math.inf
     elif loss.is_laplace:
-      end += count * (loss.range(0.0)[1] + loss.displacement(0.0))
+      bound += count * (loss.range(0.0)[1] + loss.displacement(0.0))
     elif loss.side is Side.ADDED and loss.fraction < 1:
-      end += -count * math.log1p(-loss.fraction)
+      bound += -count * math.log1p(-loss.fraction)
     else:
       return math.inf
-  return end * (1 + _ROUND_OFF)
+  return bound * (1 + _ROUND_OFF)
 
 
 _composition = functools.lru_cache(maxsize=8)(Composition)
 
 
-def _sides(found: Iterable[accountant.Component], relation: Relation) -> list[Losses]:
-  """What is composed: one list, or two where adding differs from removing."""
-  found = list(found)
+def _sides(parts: Iterable[accountant.Component], relation: Relation) -> list[Losses]:
+  """The losses that are composed: one tuple, or two if adding differs from removing."""
+  parts = list(parts)
   sides = [
-    tuple((_loss(part, relation, side), count) for part, count in found)
+    tuple((_loss(part, relation, side), count) for part, count in parts)
     for side in (Side.REMOVED, Side.ADDED)
   ]
   return sides[:1] if sides[0] == sides[1] else sides
@@ -1152,12 +1160,12 @@ def _loss(part: dp_accounting.DpEvent, relation: Relation, side: Side) -> AnyLos
     return AllocatedLoss(mu, part.num_places, part.num_steps, side)
   if isinstance(part, _FIXED_SIZE) and relation is Relation.REPLACE_ONE:
     return replaced(mu, fraction)
-  if accountant.is_noise(part):
-    side = Side.REMOVED  # Symmetric: both sides are the same.
+  if accountant.is_unsampled_noise(part):
+    side = Side.REMOVED  # Both sides have the same distribution.
   usual = Loss(is_laplace, mu, fraction, side)
   if not isinstance(part, _TRUNCATED):
     return usual
   other: Union[Loss, JoinedLoss] = dataclasses.replace(usual, mu=2 * mu)
   if relation is Relation.REPLACE_SPECIAL:
     other = zeroed(mu, fraction, side)
-  return EitherLoss(usual, other, accountant.truncated(part))
+  return EitherLoss(usual, other, accountant.displacement_probability(part))

@@ -1,17 +1,17 @@
-"""Privacy random variables (arXiv:2106.02848), by the method's own package.
+"""Accountant by privacy random variables (arXiv:2106.02848).
 
-`prv-accountant` certifies an interval around each epsilon; what comes from here is its
-upper end. Two things are added:
+It uses the authors' package, `prv-accountant`, which certifies an interval around each
+epsilon; this accountant returns its upper end. Two things are added:
 
-* Its Poisson-sampled Gaussian is the loss of *removing* a client alone: the sampled
-  mixture against the plain Gaussian. `_added` is the other direction, and the larger
-  result counts. Nobody has proven that removing is always the worse one once rounds
-  compose.
-* The certificate assumes exact arithmetic. The round-off of its sums goes into delta,
-  that of its means, which it integrates numerically, into epsilon. Where round-off is
-  not small any more the answer is an error and not a number.
+* The package's Poisson-sampled Gaussian has only the loss of *removing* a client: the
+  sampled mixture against the plain Gaussian. `_added` is the other direction, and the
+  larger result counts. It is not proven that removing is always worse under
+  composition.
+* The certificate assumes exact arithmetic. The round-off of the package's sums is added
+  to delta, and that of its means, which it integrates numerically, to epsilon. If the
+  round-off is not small, a ValueError is raised.
 
-Delta must be at least about 1e-14, and 1e-15 times the rounds.
+Delta must be at least about 1e-14, and 1e-15 times the number of rounds.
 """
 
 import functools
@@ -22,77 +22,77 @@ import dp_accounting
 
 from tff_dp_aggregators.accounting.accountants import accountant
 
-# What the package may add to epsilon: for one Gaussian, and for samples.
+# The package's error of epsilon: without sampling, with sampling, and at most.
 _EPSILON_ERROR = 4e-4
 _SAMPLED_EPSILON_ERROR = 2e-3
 _MAX_EPSILON_ERROR = 0.5
-_DELTA_ERROR = 1e-4  # What it may add to delta, relative.
-_MIN_DELTA = 1e-14  # What it adds to delta as a function of epsilon, absolute.
-# As many points as take a few seconds; those of samples take longer.
+_DELTA_ERROR = 1e-4  # Its relative error of delta, where epsilon is computed.
+_MIN_DELTA = 1e-14  # Its absolute error of delta, where delta is computed.
+# Grid sizes that take a few seconds, without and with sampling, which is slower.
 _MAX_POINTS, _MAX_SAMPLED_POINTS = 2**21, 2**20
-# Tolerance and number of the integrals behind a mean.
+# Tolerance and number of the integrals of which the package computes a mean.
 _QUAD_ERROR, _QUAD_PIECES = 1.5e-8, 11
-_MAX_NOISE = 1e6
-# Round-off of one Fourier transform that is raised to a power, for each composition.
+_MAX_NOISE = 1e6  # Larger noise multipliers are replaced by this one.
+# Round-off in delta for each composition: one Fourier transform, raised to a power.
 _ROUND_OFF = 4.4e-16
 
 
 class PrvAccountant(accountant.Accountant):
-  """Numerical accountant of what `reads` says."""
+  """Numerical accountant by the package `prv-accountant`."""
 
   name = 'prv'
   is_numerical = True
   reads = 'Gaussian, Laplace and Poisson-sampled Gaussian events'
 
   def _can_read(self, part: dp_accounting.DpEvent) -> bool:
-    return accountant.is_noise(part) or accountant.is_sampled(
+    return accountant.is_unsampled_noise(part) or accountant.is_sampled(
       part, dp_accounting.PoissonSampledDpEvent
     )
 
-  def _epsilon(self, found: list[accountant.Component], delta: float) -> float:
-    unresolved = _unresolved(found)
-    if delta < 3 * unresolved:
+  def _epsilon(self, parts: list[accountant.Component], delta: float) -> float:
+    round_off = _round_off(parts)
+    if delta < 3 * round_off:
       raise ValueError(
-        f'delta must be at least {3 * unresolved:.1g} for prv, whose sums are '
-        f'round-off below; got {delta}. Ask pld instead.'
+        f'delta must be at least {3 * round_off:.1g} for prv, because of the round-off '
+        f'of its sums; got {delta}. Take accountant=pld.'
       )
 
     def epsilon(composed: '_Composed') -> float:
-      _, _, upper = composed.peer.compute_epsilon(delta - unresolved, composed.counts)
+      _, _, upper = composed.peer.compute_epsilon(delta - round_off, composed.counts)
       return upper + composed.mean_error
 
-    return max(0.0, _worst(found, _DELTA_ERROR * delta, epsilon))
+    return max(0.0, _worst(parts, _DELTA_ERROR * delta, epsilon))
 
-  def _delta(self, found: list[accountant.Component], epsilon: float) -> float:
+  def _delta(self, parts: list[accountant.Component], epsilon: float) -> float:
     def delta(composed: '_Composed') -> float:
       at = epsilon - composed.mean_error
       _, _, upper = composed.peer.compute_delta(at, composed.counts)
-      return upper + _unresolved(found)
+      return upper + _round_off(parts)
 
-    return min(1.0, _worst(found, _MIN_DELTA, delta))
+    return min(1.0, _worst(parts, _MIN_DELTA, delta))
 
 
-def _unresolved(found: list[accountant.Component]) -> float:
-  return _ROUND_OFF * (10 + sum(count for _, count in found))
+def _round_off(parts: list[accountant.Component]) -> float:
+  return _ROUND_OFF * (10 + sum(count for _, count in parts))
 
 
 class _Composed:
-  """The package's accountant of one direction, and what its means may be wrong by."""
+  """The package's accountant of one direction, with the error of its means."""
 
   def __init__(
-    self, found: tuple[accountant.Component, ...], added: bool, delta_error: float
+    self, parts: tuple[accountant.Component, ...], added: bool, delta_error: float
   ) -> None:
     import scipy.stats  # noqa: F401  The package uses it without importing it.
     from prv_accountant import accountant as package
 
-    self.counts = [count for _, count in found]
-    variables = [_variable(part, added) for part, _ in found]
-    sampled = any(isinstance(p, dp_accounting.PoissonSampledDpEvent) for p, _ in found)
+    self.counts = [count for _, count in parts]
+    variables = [_variable(part, added) for part, _ in parts]
+    sampled = any(isinstance(p, dp_accounting.PoissonSampledDpEvent) for p, _ in parts)
     epsilon_error = _SAMPLED_EPSILON_ERROR if sampled else _EPSILON_ERROR
     points = _MAX_SAMPLED_POINTS if sampled else _MAX_POINTS
     size = package.compute_safe_domain_size
     reach = float(size(variables, self.counts, epsilon_error, delta_error))
-    # Its mesh, arXiv:2106.02848, Theorem 5.5, is epsilon_error over that.
+    # The mesh of arXiv:2106.02848, Theorem 5.5, is epsilon_error / meshes.
     meshes = math.sqrt(sum(self.counts) / 2 * math.log(12 / delta_error))
     epsilon_error = max(epsilon_error, 2 * reach * meshes / points)
     if not epsilon_error <= _MAX_EPSILON_ERROR:
@@ -106,21 +106,21 @@ class _Composed:
 _composed = functools.lru_cache(maxsize=4)(_Composed)
 
 
-def _worst(found: list[accountant.Component], delta_error: float, of: Any) -> float:
-  """The larger of both directions, where there are two."""
+def _worst(parts: list[accountant.Component], delta_error: float, of: Any) -> float:
+  """The larger result of the two directions; without sampling there is only one."""
   sampled = any(
-    isinstance(part, dp_accounting.PoissonSampledDpEvent) for part, _ in found
+    isinstance(part, dp_accounting.PoissonSampledDpEvent) for part, _ in parts
   )
   try:
     worst = max(
-      float(of(_composed(tuple(found), added, delta_error)))
+      float(of(_composed(tuple(parts), added, delta_error)))
       for added in ((False, True) if sampled else (False,))
     )
     if not math.isfinite(worst):
-      raise ValueError(f'it says {worst}')
+      raise ValueError(f'the result is {worst}')
   except (ArithmeticError, AssertionError, LookupError, RuntimeError, ValueError) as e:
     raise ValueError(
-      f'prv cannot account for this event in float64 ({e}). Ask pld instead.'
+      f'prv cannot account for this event in float64 ({e}). Take accountant=pld.'
     ) from e
   return worst
 
@@ -144,23 +144,23 @@ def _added(probability: float, noise_multiplier: float, divergence: Any) -> Any:
   """The loss log(P(x) / Q(x)), x drawn from P = N(0, s^2), of adding a client.
 
   Q = (1 - p) N(0, s^2) + p N(1, s^2). The loss is below t where x is above the point at
-  which Q / P = 1 - p + p e^((2 x - 1) / (2 s^2)) reaches e^-t, and never reaches -log(1
-  - p). Its Renyi divergences, which the grid's range is chosen by, are at most those of
-  removing (arXiv:1908.10530, Theorem 5).
+  which Q / P = 1 - p + p e^((2 x - 1) / (2 s^2)) reaches e^-t. It is always below
+  -log(1 - p). Its Renyi divergences, from which the package chooses the range of its
+  grid, are at most those of removing (arXiv:1908.10530, Theorem 5).
   """
   import numpy as np
   from prv_accountant import PrivacyRandomVariable
   from scipy import special
 
-  most = -math.log1p(-probability)
+  max_loss = -math.log1p(-probability)
 
   class Added(PrivacyRandomVariable):
     def cdf(self, t: Any) -> Any:
       t = np.asarray(t, np.float64)
-      inside = np.minimum(t, np.nextafter(most, 0.0))
+      inside = np.minimum(t, np.nextafter(max_loss, 0.0))
       ratio = 1 + np.expm1(-inside) / probability
       x = noise_multiplier**2 * np.log(np.maximum(ratio, 1e-300)) + 0.5
-      return np.where(t < most, special.ndtr(-x / noise_multiplier), 1.0)
+      return np.where(t < max_loss, special.ndtr(-x / noise_multiplier), 1.0)
 
     def rdp(self, alpha: float) -> float:
       return divergence(alpha)

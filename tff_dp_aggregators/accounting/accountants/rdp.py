@@ -1,12 +1,12 @@
-r"""Renyi DP: an upper bound for events of dp-accounting, and for integer noise.
+r"""Accountant by Renyi DP: an upper bound for most events, and for integer noise.
 
-Orders, composition and the conversion to epsilon (arXiv:2004.00010, Proposition 12) are
-dp-accounting's. Sampled Gaussians have their moments from here, because dp-accounting
-0.4.3 loses them to round-off where sampling is rare or noise large, and may then come
-out too small; and 0.6 is looser at fractional orders.
+Composition and the conversion to epsilon (arXiv:2004.00010, Proposition 12) are
+dp-accounting's. The moments of sampled Gaussians are computed here: in dp-accounting
+0.4.3 they are lost to round-off where sampling is rare or noise large, and may be too
+small; and 0.6 is looser at fractional orders.
 
 **Integer noise.** Below, n shares of variance s^2 are summed; mu = n s^2 is the
-variance of the sum, D1 and D2 the sensitivities, and `order` the Renyi order.
+variance of the sum, D1 and D2 the L1 and L2 sensitivities, and `order` the Renyi order.
 
 *Skellam* (arXiv:2110.04995, Theorem 3.5 and Corollary 3.6). For whole orders above 1,
 
@@ -15,15 +15,15 @@ variance of the sum, D1 and D2 the sensitivities, and `order` the Renyi order.
 Other orders lie between their neighbours: (order - 1) times a Renyi divergence is
 convex in the order, and 0 at order 1.
 
-*Discrete Gaussians* (arXiv:2102.06387, Proposition 14). For s >= 1/2 no probability
-of the sum is further than a factor exp(tau / 2) from that of one discrete Gaussian of
-variance parameter mu, where (Theorem 1; half of it on either side)
+*Discrete Gaussians* (arXiv:2102.06387, Proposition 14). For s >= 1/2 every probability
+of the sum is within a factor exp(+-tau / 2) of that of one discrete Gaussian of
+variance parameter mu, where (Theorem 1; half of tau on either side)
 
     tau = 10 \sum_{k=1}^{n-1} exp(-2 pi^2 s^2 k / (k + 1)).
 
 One discrete Gaussian moved by D has divergence at most order D^2 / (2 mu), like the
-continuous one (arXiv:2004.00010, Proposition 5). From it to the sum there are three
-ways, the second and third of which are **proved here**:
+continuous one (arXiv:2004.00010, Proposition 5). Three bounds on the divergence of the
+sum follow, the second and third of which are **proved here**:
 
 1. Densities that are off by exp(+-tau/2) put a factor of at most
    exp((2 order - 1) tau / 2) on the moment, in each coordinate: the divergence grows by
@@ -36,9 +36,9 @@ ways, the second and third of which are **proved here**:
    order / 2 (D2^2 / mu + 2 D1 tau / sqrt(mu) + tau^2 d).
 3. The same for the vector as a whole: order / 2 (D2 / sqrt(mu) + tau sqrt(d))^2.
 
-A coordinate that one client does not move costs nothing. What it moves others by are
-whole numbers, so that these are no more than D1 and no more than D2^2: d is the least
-of the dimension and these two.
+Only coordinates that a client moves cost anything. It moves them by whole numbers, so
+their count is at most D1 and at most D2^2: d is the minimum of the dimension and these
+two.
 """
 
 import decimal
@@ -58,23 +58,21 @@ from tff_dp_aggregators.accounting.accountants import accountant
 
 # TF Privacy's customary orders, with which the Gboard figures were published.
 ORDERS = tuple([1 + x / 10 for x in range(1, 100)] + list(range(12, 64)))
-# Sampled Gaussians often are at their best beyond those.
+# The best order of sampled Gaussians is often larger.
 SAMPLED_ORDERS = ORDERS + (64, 80, 96, 128, 160, 192, 256, 384, 512, 1024)
 
-_SAFETY = 1e-11  # Round-off of a moment, relative, upwards.
-# Lengths of the series for fractional orders, tried in turn; much noise needs
-# long ones.
+_SAFETY = 1e-11  # Relative margin for the round-off of a moment.
+# Lengths of the series for fractional orders, tried in turn; large noise needs more.
 _SERIES_TERMS = (64, 1024, 16_384, 262_144)
 _SERIES_ERROR = 1e-12
 _SERIES_MAX_NOISE = 20.0
-# Round-off of the divergences of integer noise, relative, upwards.
-_INTEGER_SAFETY = 1 + 1e-12
-_TERMS = 10_000  # Above so many shares, those left are counted with the largest term.
-# Differences of a higher order have no bound but the plain one (O(order^2) otherwise).
+_INTEGER_SAFETY = 1 + 1e-12  # Margin for round-off of divergences of integer noise.
+_TERMS = 10_000  # Terms of tau after these are bounded by the last of them.
+# Higher differences are bounded by the plain bound alone: computing them is O(order^2).
 _MAX_DIFFERENCES = 256
-# More noise is read as that much, which costs no epsilon that matters.
+# Larger noise multipliers are replaced by this one, at no cost in epsilon that matters.
 _MAX_NOISE = 1e9
-# What dp-accounting has a Renyi divergence for. A later one may read a part otherwise.
+# Events with a known Renyi divergence in dp-accounting; later releases may differ.
 _KNOWN = (
   dp_accounting.NoOpDpEvent,
   dp_accounting.NonPrivateDpEvent,
@@ -92,7 +90,7 @@ _SAMPLED = (
   dp_accounting.SampledWithoutReplacementDpEvent,
   events.TruncatedPoissonDpEvent,
 )
-# A smaller divergence rounds to 0 in dp-accounting's conversion, which fails there.
+# A smaller divergence rounds to 0 in dp-accounting's conversion to delta, which fails.
 _MIN_DIVERGENCE = 1e-15
 
 
@@ -120,15 +118,15 @@ class RdpAccountant(accountant.Accountant):
     return dp_accounting.rdp.RdpAccountant(orders, self.neighboring_relation)
 
   def divergences(self) -> tuple[tuple[float, ...], np.ndarray]:
-    """Orders, and the Renyi divergence of all that is composed at each of them."""
-    found, _ = self._found()
-    more = any(
-      isinstance(part, (*_SAMPLED, *events.INTEGER_NOISE)) for part, _ in found
+    """Orders, and the Renyi divergence of the composition at each of them."""
+    parts, _ = self._composition()
+    needs_large_orders = any(
+      isinstance(part, (*_SAMPLED, *events.INTEGER_NOISE)) for part, _ in parts
     )
-    orders = SAMPLED_ORDERS if more else ORDERS
+    orders = SAMPLED_ORDERS if needs_large_orders else ORDERS
     rest = self._peer(orders)
     total = np.zeros(len(orders))
-    for part, count in found:
+    for part, count in parts:
       if isinstance(part, _SAMPLED):
         total += count * _sampled_divergence(part, orders, self.neighboring_relation)
       elif isinstance(part, dp_accounting.GaussianDpEvent):
@@ -137,15 +135,15 @@ class RdpAccountant(accountant.Accountant):
       elif isinstance(part, events.INTEGER_NOISE):
         total += count * integer_noise(part, orders)
       else:
-        with np.errstate(over='ignore'):  # Infinite if it is more than float64 holds.
+        with np.errstate(over='ignore'):  # An overflow becomes infinity.
           rest.compose(part, count)
     return orders, total + rest.rdp
 
-  def _epsilon(self, found: list[accountant.Component], delta: float) -> float:
+  def _epsilon(self, parts: list[accountant.Component], delta: float) -> float:
     orders, divergences = self.divergences()
     return float(dp_accounting.rdp.compute_epsilon(orders, divergences, delta)[0])
 
-  def _delta(self, found: list[accountant.Component], epsilon: float) -> float:
+  def _delta(self, parts: list[accountant.Component], epsilon: float) -> float:
     orders, divergences = self.divergences()
     tiny = (divergences > 0) & (divergences < _MIN_DIVERGENCE)
     divergences[tiny] = _MIN_DIVERGENCE
@@ -153,7 +151,7 @@ class RdpAccountant(accountant.Accountant):
     return max(float(delta), math.ulp(0.0))  # 0 would be pure differential privacy.
 
 
-@functools.lru_cache(maxsize=16)  # A curve asks for the same again and again.
+@functools.lru_cache(maxsize=16)  # A privacy curve needs the same ones repeatedly.
 def _sampled_divergence(
   part: dp_accounting.DpEvent, orders: tuple[float, ...], relation: Relation
 ) -> np.ndarray:
@@ -163,9 +161,9 @@ def _sampled_divergence(
   if isinstance(part, events.TruncatedPoissonDpEvent):
     return _truncated(part, noise_multiplier, orders, relation)
   fraction = part.sample_size / part.source_dataset_size
-  # Added or removed, the two distributions of a Poisson sample: see `pld`.
-  is_added = relation is Relation.ADD_OR_REMOVE_ONE
-  divergences = poisson if is_added else without_replacement
+  # Under add-or-remove the pair is that of a Poisson sample; `pld` has the proof.
+  is_add_or_remove = relation is Relation.ADD_OR_REMOVE_ONE
+  divergences = poisson if is_add_or_remove else without_replacement
   return divergences(fraction, noise_multiplier, orders)
 
 
@@ -175,20 +173,20 @@ def _truncated(
   orders: tuple[float, ...],
   relation: Relation,
 ) -> np.ndarray:
-  """Those of one of two pairs at random: see `sampling.round_sampling`."""
-  q, share = part.sampling_probability, accountant.truncated(part)
-  is_added = relation is Relation.ADD_OR_REMOVE_ONE
-  # Else it is three points, as of a sample of fixed size where one is replaced.
-  of_mixtures = poisson if is_added else without_replacement
-  less_one = np.array(orders) - 1
-  usual = less_one * poisson(q, noise_multiplier, orders)
-  other = less_one * of_mixtures(q, noise_multiplier / 2, orders)
+  """Divergences of one of two pairs, at random: see `sampling.round_sampling`."""
+  q, displaced = part.sampling_probability, accountant.displacement_probability(part)
+  is_add_or_remove = relation is Relation.ADD_OR_REMOVE_ONE
+  # Under zero-out, noise around three points, as of a fixed-size sample, replace-one.
+  of_mixtures = poisson if is_add_or_remove else without_replacement
+  order_minus_one = np.array(orders) - 1
+  usual = order_minus_one * poisson(q, noise_multiplier, orders)
+  other = order_minus_one * of_mixtures(q, noise_multiplier / 2, orders)
   with np.errstate(over='ignore', divide='ignore', invalid='ignore'):
-    small = np.log1p((1 - share) * np.expm1(usual) + share * np.expm1(other))
-    large = np.logaddexp(np.log1p(-share) + usual, np.log(share) + other)
+    small = np.log1p((1 - displaced) * np.expm1(usual) + displaced * np.expm1(other))
+    large = np.logaddexp(np.log1p(-displaced) + usual, np.log(displaced) + other)
   moments = np.where(other < 1, small, large)
   moments[np.isnan(moments)] = math.inf
-  return moments / less_one * (1 + _SAFETY)
+  return moments / order_minus_one * (1 + _SAFETY)
 
 
 def poisson(
@@ -196,25 +194,24 @@ def poisson(
 ) -> np.ndarray:
   """Renyi divergences of a Gaussian on a Poisson sample, add-or-remove.
 
-  arXiv:1908.10530, Section 3.3, with the constant term taken out of its equation for
-  whole orders, so that what is left are positive terms. Fractional orders have its
-  series, where that is short, and lie between their neighbours otherwise: (order - 1)
-  times the divergence is convex (arXiv:1808.00087, Corollary 10).
-
-  They are rounded up, [len(orders)].
+  For whole orders they are arXiv:1908.10530, Section 3.3, with the constant term taken
+  out of its equation, so that all remaining terms are positive. Fractional orders use
+  its series where that is short; otherwise they are interpolated between the
+  neighbouring whole orders, as (order - 1) times the divergence is convex
+  (arXiv:1808.00087, Corollary 10). Rounded up, shape [len(orders)].
   """
   moment = functools.partial(_poisson_moment, probability, noise_multiplier)
   between = _at_orders(orders, moment)
   if noise_multiplier > _SERIES_MAX_NOISE:
     return between
   divergences = between.copy()
-  below = 0.0  # Divergences grow with the order.
+  below = 0.0  # At the whole order below; divergences grow with the order.
   for i, order in enumerate(orders):
     if float(order).is_integer():
       below = between[i]
       continue
-    found = _fractional_poisson_moment(probability, noise_multiplier, order)
-    divergences[i] = min(between[i], max(found / (order - 1), below))
+    log_moment = _fractional_poisson_moment(probability, noise_multiplier, order)
+    divergences[i] = min(between[i], max(log_moment / (order - 1), below))
   return divergences
 
 
@@ -223,8 +220,8 @@ def without_replacement(
 ) -> np.ndarray:
   """Bounds on divergences of a Gaussian on a sample of fixed size, replace-one.
 
-  arXiv:1808.00087, Theorem 27, whose differences B(l) are taken with as many digits as
-  they lose. They are rounded up, [len(orders)].
+  arXiv:1808.00087, Theorem 27, whose differences B(l) are computed with as many more
+  digits as cancellation loses. Rounded up, shape [len(orders)].
   """
   moment = functools.partial(_without_replacement_moment, fraction, noise_multiplier)
   return _at_orders(orders, moment)
@@ -278,9 +275,9 @@ def _fractional_poisson_moment(
 ) -> float:
   """Log E (1 - q + q e^((2 z - 1) / (2 s^2)))^order, z of N(0, s^2), rounded up.
 
-  Two binomial series, for z below and above the point where both summands are equal.
-  After `order` terms each alternates in sign and its terms get smaller, so that what is
-  left out is less than the last term.
+  It is the sum of two binomial series, for z below and above the point where both
+  summands are equal. After `order` terms each series alternates in sign and its terms
+  get smaller, so that the remainder is less than the last term.
   """
   if probability == 1:
     return float(_gaussian_moments(noise_multiplier, np.array([order]))[0])
@@ -326,8 +323,8 @@ def _without_replacement_moment(
 def _log_differences(noise_multiplier: float) -> np.ndarray:
   """Logarithms of B(l) = E (p/q - 1)^l at even l, q = N(0, 1) and p = N(mu, 1).
 
-  B(l) is the l-th forward difference of exp(x (x - 1) mu^2 / 2) at x = 0, whose terms
-  are up to 2^l times, and for mu < 1 up to (2 / mu^2)^l times larger. NaN at odd l.
+  B(l) is the l-th forward difference of exp(x (x - 1) mu^2 / 2) at x = 0. Its terms
+  are up to 2^l times larger than it, for mu < 1 up to (2 / mu^2)^l times. NaN at odd l.
   """
   logs = np.full(_MAX_DIFFERENCES + 1, math.nan)
   if noise_multiplier < 1e-3:  # exp(x^2 / 2e-6): no sampling helps here.
@@ -370,10 +367,10 @@ def integer_noise(
 
 
 def tau(local_stddev: float, num_clients: int) -> float:
-  """How far the sum of discrete Gaussian shares is from one, rounded up."""
+  """The tau of the module docstring, rounded up."""
   k = np.arange(1.0, min(num_clients, _TERMS))
   exponents = 2 * math.pi**2 * local_stddev**2 * k / (k + 1)
-  # They fall as k grows, so that the last counted is above all others.
+  # Terms fall as k grows, so the last one counted bounds all that follow.
   total = float(np.exp(-exponents).sum())
   if num_clients > _TERMS:
     total += (num_clients - _TERMS) * math.exp(-exponents[-1])
@@ -384,8 +381,8 @@ def _skellam_moment(event: events.SkellamDpEvent, order: int) -> float:
   """(order - 1) times the divergence, at a whole order."""
   mu, l1 = event.variance, event.l1_sensitivity
   l2_squared = event.l2_sensitivity**2
-  more = min(((2 * order - 1) * l2_squared + 6 * l1) / (4 * mu**2), 3 * l1 / (2 * mu))
-  return (order - 1) * (order * l2_squared / (2 * mu) + more)
+  rest = min(((2 * order - 1) * l2_squared + 6 * l1) / (4 * mu**2), 3 * l1 / (2 * mu))
+  return (order - 1) * (order * l2_squared / (2 * mu) + rest)
 
 
 def _discrete_gaussian(
@@ -399,9 +396,9 @@ def _discrete_gaussian(
     math.floor(l1 * _INTEGER_SAFETY),
     math.floor(l2 * l2 * _INTEGER_SAFETY),
   )
-  off = tau(event.local_stddev, event.num_clients)
+  ratio = tau(event.local_stddev, event.num_clients)
   gaussian = (l2 / stddev) ** 2
-  by_moment = at / 2 * gaussian + moved * off / 2 * (2 * at - 1) / (at - 1)
-  by_coordinate = at / 2 * (gaussian + 2 * l1 * off / stddev + off**2 * moved)
-  as_a_whole = at / 2 * (l2 / stddev + off * math.sqrt(moved)) ** 2
+  by_moment = at / 2 * gaussian + moved * ratio / 2 * (2 * at - 1) / (at - 1)
+  by_coordinate = at / 2 * (gaussian + 2 * l1 * ratio / stddev + ratio**2 * moved)
+  as_a_whole = at / 2 * (l2 / stddev + ratio * math.sqrt(moved)) ** 2
   return np.minimum(np.minimum(by_moment, by_coordinate), as_a_whole)
