@@ -79,16 +79,16 @@ def main(values: flags.FlagValues) -> int:
     inputs = sources.from_run_dir(values.run_dir)
   from tff_dp_aggregators.learning import audit
 
-  chosen = {} if values.storage is None else {'storage': values.storage}
+  options = {} if values.storage is None else {'storage': values.storage}
   readings = audit.audit(
     inputs.mechanism,
     runtimes=_RUNTIMES if values.runtime is None else [values.runtime],
     first_rounds=values.first_rounds,
-    **chosen,
+    **options,
   )
   print(_table(inputs, readings))
-  sources_said = (inputs.noise_source, inputs_lib.noise_source_of(inputs.ledger))
-  if inputs_lib.SEEDED_NOISE in sources_said:
+  noise_sources = (inputs.noise_source, inputs_lib.noise_source_of(inputs.ledger))
+  if inputs_lib.SEEDED_NOISE in noise_sources:
     print('The run itself had noise of a known seed, and so no guarantee.')
   failed = [each for each in readings if not each.ok]
   for each in failed:

@@ -74,10 +74,11 @@ class _Own:
 
 _OWN = program.rows_of(_Own)
 FAILED, INTERRUPTED = 1, 130  # Exit codes.
-# A cluster runs cells, and not packs of theirs.
+# Flags of the comparison itself. --scheduler is among them: workers run whole cells.
 NAMES = table.names((*_OWN, *program.rows_of(run_options.Cluster)))
-# Values that are measured by other metrics, or on other data, are not better or worse.
-_WHAT_IS_BEST = (
+# Flags that --tune cannot choose, as results by other metrics or on other data do not
+# compare.
+_METRIC_FLAGS = (
   'metric',
   'test_clients',
   'test_examples',
@@ -90,14 +91,14 @@ _WHAT_IS_BEST = (
 def check_apart(
   axes: Sequence[grid.Axis], tuned: Sequence[grid.Axis], given: Sequence[str] = ()
 ) -> None:
-  """Refuses flags that are set in two ways; values of --grid may set what others do."""
-  tunes = [{flag for each in axis.values for flag, _ in each} for axis in tuned]
-  along = {flag for axis in axes for each in axis.values for flag, _ in each[1:]}
+  """Refuses flags set in two places, except by what a value of --grid brings along."""
+  tuned_flags = [{flag for each in axis.values for flag, _ in each} for axis in tuned]
+  extra_flags = {flag for axis in axes for each in axis.values for flag, _ in each[1:]}
   places = (
     ('--grid', {axis.flag for axis in axes}),
-    *(('--tune', flags_of_axis) for flags_of_axis in tunes),
+    *(('--tune', flags_of_axis) for flags_of_axis in tuned_flags),
     ('the command line', set(given)),
-    ('a value of --grid', along.intersection(itertools.chain(*tunes))),
+    ('a value of --grid', extra_flags.intersection(itertools.chain(*tuned_flags))),
   )
   for (one, names), (other, more) in itertools.combinations(places, 2):
     for name in sorted(names & more):
@@ -108,13 +109,13 @@ def check_apart(
 
 def _values_of(axis: grid.Axis) -> tuple[str, ...]:
   return tuple(
-    ':'.join([own, *(f'{flag}={value}' for flag, value in along)])
-    for (_, own), *along in axis.values
+    ':'.join([own, *(f'{flag}={value}' for flag, value in extra_flags)])
+    for (_, own), *extra_flags in axis.values
   )
 
 
 class Comparison:
-  """A comparison that is to be run, or to go on, in a folder."""
+  """A comparison to be run, or resumed, in a folder."""
 
   def __init__(
     self,
@@ -123,13 +124,13 @@ class Comparison:
     tuned: Sequence[grid.Axis],
     cluster: running.Cluster,
   ):
-    """Checks all of it, before anything is run or written."""
-    asked, self._record = grid.taken_up(output, asked)
+    """Checks all settings, before anything is run or written."""
+    asked, self._record = grid.merged(output, asked)
     self._output, self._asked, self._tuned = output, asked, tuned
     self._cluster = cluster
     self._make = cells_lib.Maker(output, asked.given)
     self._combinations = cells_lib.combinations(tuned) if tuned else []
-    self._tried = list(
+    self._trials = list(
       self._make.cells(
         self._record.points,
         cells_lib.tuning_seeds(asked.tuning_seeds),
@@ -138,14 +139,14 @@ class Comparison:
       )
     )
     self._cells = self._make_cells({})
-    names = (cell.settings.task.name for cell in (*self._tried, *self._cells))
+    names = (cell.settings.task.name for cell in (*self._trials, *self._cells))
     tasks = tuple(dict.fromkeys(names))
     self._record = dataclasses.replace(self._record, tasks=tasks)
 
   def _make_cells(
     self, selections: Mapping[grid.Point, cells_lib.Selected]
   ) -> list[cells_lib.Cell]:
-    """All cells that are reported, for which what is tuned has been chosen."""
+    """Makes the reported cells of all points whose tuned settings are chosen."""
     cells = []
     for seed in range(1, self._record.seeds + 1):
       for point in self._record.points:
@@ -154,22 +155,22 @@ class Comparison:
         elif point in selections:
           selected = selections[point]
           cell = self._make.cell(point, seed, tuned=selected.settings)
-          said = () if selected.sentence is None else (selected.sentence,)
-          cells.append(dataclasses.replace(cell, not_covered=said))
+          notes = () if selected.sentence is None else (selected.sentence,)
+          cells.append(dataclasses.replace(cell, not_covered=notes))
     return cells
 
   def run(self) -> int:
-    """Runs what is not finished; returns the exit code."""
+    """Runs all unfinished cells; returns the exit code."""
     notice = 'Ending after the rounds that are run; press Ctrl-C again to end now.'
     stopping = interrupts.graceful_interrupts(notice)
     with grid.folder(self._output), stopping as stop:
       self._cluster.check(self._output)
       grid.write_record(self._output, self._record)
-      self._say_what_it_is()
+      self._announce()
       done: list[cells_lib.Result] = []
       lost: Optional[running.LostError] = None
       try:
-        self._run(self._tried, stop, done, 'tuning ')
+        self._run(self._trials, stop, done, 'tuning ')
         if self._tuned:
           self._cells = self._make_cells(self._selections())
         self._run(self._cells, stop, done)
@@ -197,49 +198,49 @@ class Comparison:
       for cell in cells
       if cell.point in self._asked.points and (kind or cell.seed <= self._asked.seeds)
     ]
-    left = [cell for cell in asked if not cells_lib.read(cell).is_finished]
-    if not left or stop.requested:
+    todo = [cell for cell in asked if not cells_lib.read(cell).is_finished]
+    if not todo or stop.requested:
       return
-    if len(left) < len(asked):
+    if len(todo) < len(asked):
       progress.say(
-        f'{len(asked) - len(left)} of {len(asked)} {kind}runs were finished before.'
+        f'{len(asked) - len(todo)} of {len(asked)} {kind}runs were finished before.'
       )
     before, begun = len(done), time.monotonic()
 
     def tell(result: cells_lib.Result, seconds: float) -> None:
       done.append(result)
       number = len(done) - before
-      text = f'{kind}{number}/{len(left)} {result.cell.name}: '
+      text = f'{kind}{number}/{len(todo)} {result.cell.name}: '
       text += _in_words(result, seconds)
-      if waiting := len(left) - number:
+      if waiting := len(todo) - number:
         seconds = (time.monotonic() - begun) / number * waiting
         text += f'; {waiting} left, about {_duration(seconds)}'
       progress.say(text)
 
-    self._cluster.run(left, stop, tell)
+    self._cluster.run(todo, stop, tell)
 
   def _selections(self) -> dict[grid.Point, cells_lib.Selected]:
-    found = {}
+    by_point = {}
     for point in self._record.points:
-      tried = [cells_lib.read(cell) for cell in self._tried if cell.point == point]
-      selected = cells_lib.choose(tried, self._tuned, self._make)
+      results = [cells_lib.read(cell) for cell in self._trials if cell.point == point]
+      selected = cells_lib.choose(results, self._tuned, self._make)
       if selected is not None:
-        found[point] = selected
-    return found
+        by_point[point] = selected
+    return by_point
 
-  def _say_what_it_is(self) -> None:
+  def _announce(self) -> None:
     points, seeds = len(self._asked.points), self._asked.seeds
-    tried = len(self._combinations) * self._asked.tuning_seeds
-    runs = points * (seeds + tried)
+    trials = len(self._combinations) * self._asked.tuning_seeds
+    runs = points * (seeds + trials)
     text = f'{points} point{_s(points)} with {seeds} seed{_s(seeds)} each'
-    if tried:
-      text += f', and {tried} tuning run{_s(tried)} before'
+    if trials:
+      text += f', and {trials} tuning run{_s(trials)} before'
     text += f': {runs} run{_s(runs)}, {self._cluster.in_words}.'
     for note in (f'{text} Writing to {self._output}.', *self._left_out()):
       progress.say(note)
 
   def _left_out(self) -> list[str]:
-    """What the command line says that does not go with some points."""
+    """Says which flags of the command line do not apply to which points."""
     return [
       f'{point.name}: without --{", --".join(names)}.'
       for point in self._record.points
@@ -369,7 +370,7 @@ def main(values: flags.FlagValues) -> int:
       return planned.run()
   except (BlockingIOError, cluster.ClusterError) as e:
     raise program.WrongUsage(str(e)) from e
-  except OSError as e:  # A disk that is full, say.
+  except OSError as e:  # Such as a full disk.
     progress.say(
       f'error: {e}. Nothing is lost; the same command resumes the comparison.',
       sys.stderr,
@@ -398,7 +399,7 @@ def _planned(
   given = cells_lib.given(values, names)
   on_all = {name: values[name].value for name in given}
   axes = grid.axes(values.grid or (), values, refused)
-  untuned = {**refused, **dict.fromkeys(_WHAT_IS_BEST, 'it says what the best is')}
+  untuned = {**refused, **dict.fromkeys(_METRIC_FLAGS, 'it says what the best is')}
   tuned = grid.axes(values.tune or (), values, untuned, '--tune')
   check_apart(axes, tuned, list(given))
   record = grid.Record(
@@ -414,7 +415,7 @@ def _planned(
   return Comparison(output, record, tuned, runner)
 
 
-# Errors of the comparison itself are shown with where they happened.
+# Other errors of the comparison are shown with a traceback.
 PROGRAM = program.Program(
   'tff-dp-compare',
   __doc__ or '',
