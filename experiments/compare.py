@@ -44,7 +44,7 @@ from .options import run as run_options
 
 
 @dataclasses.dataclass
-class _Own:
+class _Flags:
   grid: Optional[list[str]] = program.flag(
     r'FLAG=V1,V2: a flag to vary, with its values; a comma in a value is written '
     r'"\,". Give it once for each flag.',
@@ -72,10 +72,10 @@ class _Own:
   )
 
 
-_OWN = program.rows_of(_Own)
+_FLAGS = program.rows_of(_Flags)
 FAILED, INTERRUPTED = 1, 130  # Exit codes.
 # Flags of the comparison itself. --scheduler is among them: workers run whole cells.
-NAMES = table.names((*_OWN, *program.rows_of(run_options.Cluster)))
+NAMES = table.names((*_FLAGS, *program.rows_of(run_options.Cluster)))
 # Flags that --tune cannot choose, as results by other metrics or on other data do not
 # compare.
 _METRIC_FLAGS = (
@@ -120,20 +120,20 @@ class Comparison:
   def __init__(
     self,
     output: str,
-    asked: grid.Record,
+    requested: grid.Record,
     tuned: Sequence[grid.Axis],
     cluster: running.Cluster,
   ):
     """Checks all settings, before anything is run or written."""
-    asked, self._record = grid.merged(output, asked)
-    self._output, self._asked, self._tuned = output, asked, tuned
+    requested, self._record = grid.merged(output, requested)
+    self._output, self._requested, self._tuned = output, requested, tuned
     self._cluster = cluster
-    self._make = cells_lib.Maker(output, asked.given)
+    self._make = cells_lib.Maker(output, requested.given)
     self._combinations = cells_lib.combinations(tuned) if tuned else []
     self._trials = list(
       self._make.cells(
         self._record.points,
-        cells_lib.tuning_seeds(asked.tuning_seeds),
+        cells_lib.tuning_seeds(requested.tuning_seeds),
         cells_lib.TUNING,
         self._combinations,
       )
@@ -193,21 +193,22 @@ class Comparison:
     done: list[cells_lib.Result],
     kind: str = '',
   ) -> None:
-    asked = [
+    wanted = [
       cell
       for cell in cells
-      if cell.point in self._asked.points and (kind or cell.seed <= self._asked.seeds)
+      if cell.point in self._requested.points
+      and (kind or cell.seed <= self._requested.seeds)
     ]
-    todo = [cell for cell in asked if not cells_lib.read(cell).is_finished]
+    todo = [cell for cell in wanted if not cells_lib.read(cell).is_finished]
     if not todo or stop.requested:
       return
-    if len(todo) < len(asked):
+    if len(todo) < len(wanted):
       progress.say(
-        f'{len(asked) - len(todo)} of {len(asked)} {kind}runs were finished before.'
+        f'{len(wanted) - len(todo)} of {len(wanted)} {kind}runs were finished before.'
       )
     before, begun = len(done), time.monotonic()
 
-    def tell(result: cells_lib.Result, seconds: float) -> None:
+    def report(result: cells_lib.Result, seconds: float) -> None:
       done.append(result)
       number = len(done) - before
       text = f'{kind}{number}/{len(todo)} {result.cell.name}: '
@@ -217,7 +218,7 @@ class Comparison:
         text += f'; {waiting} left, about {_duration(seconds)}'
       progress.say(text)
 
-    self._cluster.run(todo, stop, tell)
+    self._cluster.run(todo, stop, report)
 
   def _selections(self) -> dict[grid.Point, cells_lib.Selected]:
     by_point = {}
@@ -229,8 +230,8 @@ class Comparison:
     return by_point
 
   def _announce(self) -> None:
-    points, seeds = len(self._asked.points), self._asked.seeds
-    trials = len(self._combinations) * self._asked.tuning_seeds
+    points, seeds = len(self._requested.points), self._requested.seeds
+    trials = len(self._combinations) * self._requested.tuning_seeds
     runs = points * (seeds + trials)
     text = f'{points} point{_s(points)} with {seeds} seed{_s(seeds)} each'
     if trials:
@@ -268,7 +269,7 @@ class Comparison:
       'clients and noise, which no composition covers.'
     )
     warnings = collections.Counter(
-      each.split('. ')[0].rstrip('.') for found in results for each in found.warnings
+      each.split('. ')[0].rstrip('.') for result in results for each in result.warnings
     )
     notes += [
       f'Of {count} of {len(results)} runs: {sentence}.'
@@ -276,12 +277,12 @@ class Comparison:
     ]
     if not self._tuned:
       return notes
-    tried = '; '.join(
+    tuned = '; '.join(
       f'{name} among {", ".join(values)}' for name, values in self._record.tuned.items()
     )
     number, first = self._record.tuning_seeds, cells_lib.tuning_seeds(1)[0]
     notes += [
-      f'Tuned for each point: {tried}; the best by the metric on test data, of runs '
+      f'Tuned for each point: {tuned}; the best by the metric on test data, of runs '
       f'({number} each) with seeds from {first} on, none of which is in the table. '
       'They chose by the test data that the table is measured on, which flatters what '
       'was tuned.',
@@ -347,7 +348,7 @@ def _duration(seconds: float) -> str:
 
 
 def groups() -> tuple[program.Group, ...]:
-  return (('Comparison', _OWN), *settings_lib.groups())
+  return (('Comparison', _FLAGS), *settings_lib.groups())
 
 
 def main(values: flags.FlagValues) -> int:
@@ -356,10 +357,10 @@ def main(values: flags.FlagValues) -> int:
   for name, reason in cells_lib.REFUSED.items():
     if values[name].present:
       raise program.WrongUsage(f'--{name} is not for comparisons: {reason}.')
-  refused = {**dict.fromkeys(NAMES, 'it is of the comparison'), **cells_lib.UNVARIED}
+  refused = {**dict.fromkeys(NAMES, 'all runs share it'), **cells_lib.UNVARIED}
   refused |= dict.fromkeys(
     (name for name in values if name not in program.names_of(values)),
-    'it is of every program',
+    'it is no setting of a run',
   )
   try:
     planned = _planned(values, refused, runner := _runner(values))
@@ -386,8 +387,8 @@ def _runner(values: flags.FlagValues) -> running.Cluster:
     return running.Cluster(scheduler, flag=flag)
   if values['jobs'].present:
     raise program.WrongUsage(
-      f'--jobs={values.jobs} is of runs here, and --scheduler={scheduler} of runs on a '
-      'Dask cluster; give one of them.'
+      f'--jobs={values.jobs} is for runs here, and --scheduler={scheduler} for runs on '
+      'a Dask cluster; give one of them.'
     )
   return running.Cluster(scheduler, trusted_network=values.trusted_network)
 
@@ -399,7 +400,7 @@ def _planned(
   given = cells_lib.given(values, names)
   on_all = {name: values[name].value for name in given}
   axes = grid.axes(values.grid or (), values, refused)
-  untuned = {**refused, **dict.fromkeys(_METRIC_FLAGS, 'it says what the best is')}
+  untuned = {**refused, **dict.fromkeys(_METRIC_FLAGS, 'it decides what is best')}
   tuned = grid.axes(values.tune or (), values, untuned, '--tune')
   check_apart(axes, tuned, list(given))
   record = grid.Record(

@@ -46,17 +46,17 @@ class Metric:
       return f'it is for {needed} classes, and there are {count}'
     return None
 
-  def why_not_measured(self, found: population.Population) -> Optional[str]:
-    if not self.needs_all_classes or found.test_examples is None:
+  def why_not_measured(self, data: population.Population) -> Optional[str]:
+    if not self.needs_all_classes or data.test_examples is None:
       return None
-    labels = found.test_examples[1]
-    if found.shape.label_kind == 'tags':
-      assert found.shape.names is not None
-      columns = zip(found.shape.names, labels.T)
+    labels = data.test_examples[1]
+    if data.shape.label_kind == 'tags':
+      assert data.shape.names is not None
+      columns = zip(data.shape.names, labels.T)
       missing = [name for name, column in columns if np.ptp(column) == 0]
       problem = 'all test examples have the same value of the tag'
     else:
-      names = found.shape.names or tuple(map(str, range(found.shape.num_classes or 0)))
+      names = data.shape.names or tuple(map(str, range(data.shape.num_classes or 0)))
       present = np.unique(labels)
       missing = [name for number, name in enumerate(names) if number not in present]
       problem = 'the test data have no example of the class'
@@ -96,7 +96,7 @@ def _accuracy(shape: population.Shape) -> Any:
   """Share of labels that are predicted correctly; a logit above 0 predicts a tag."""
   if shape.label_kind == 'tags':
     return _mean(
-      lambda labels, outputs: _unweighted((_like(outputs, labels) > 0) == labels)
+      lambda labels, outputs: _unweighted((_reshaped(outputs, labels) > 0) == labels)
     )
   return _mean(
     lambda labels, outputs: _unweighted(np.argmax(outputs, axis=-1) == labels)
@@ -129,25 +129,25 @@ def _token_accuracy(shape: population.Shape) -> Any:
   return _mean(parts)
 
 
-def _like(outputs: np.ndarray, labels: np.ndarray) -> np.ndarray:
+def _reshaped(outputs: np.ndarray, labels: np.ndarray) -> np.ndarray:
   return np.reshape(outputs, np.shape(labels))
 
 
-def _error_metric(name: str, of_error: Callable[..., Any], center: Any) -> Metric:
+def _error_metric(name: str, error_function: Callable[..., Any], center: Any) -> Metric:
   """The mean of a function of errors, which the labels' `center` minimises."""
 
   def make(shape: population.Shape) -> Any:
     del shape
 
     def parts(labels: np.ndarray, outputs: np.ndarray) -> _Parts:
-      difference = _like(outputs, labels) - labels
-      return _unweighted(of_error(difference.astype(np.float64)))
+      difference = _reshaped(outputs, labels) - labels
+      return _unweighted(error_function(difference.astype(np.float64)))
 
     return _mean(parts)
 
   def best_constant(labels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     best = center(labels, axis=0)
-    return best, of_error(labels - best)
+    return best, error_function(labels - best)
 
   return Metric(name, ('number',), make, (0, None), False, best_constant=best_constant)
 
@@ -165,7 +165,7 @@ def _auc(shape: population.Shape) -> Any:
 
   def measure(labels: np.ndarray, outputs: np.ndarray) -> float:
     if shape.label_kind == 'tags':
-      columns = zip(_like(outputs, labels).T.astype(np.float64), labels.T)
+      columns = zip(_reshaped(outputs, labels).T.astype(np.float64), labels.T)
       return float(np.mean([_area(*each) for each in columns]))
     return _area(outputs[:, 1].astype(np.float64) - outputs[:, 0], labels)
 

@@ -145,8 +145,8 @@ def read_run(directory: str) -> Run:
     }
   except (OSError, AttributeError, TypeError, ValueError) as e:
     raise ValueError(
-      f'{directory} cannot be read as a run: {str(e).rstrip(".")}. Name directories as '
-      'simulate leaves them.'
+      f'{directory} cannot be read as a run: {str(e).rstrip(".")}. Name directories of '
+      'runs.'
     ) from e
   if not rows:
     raise ValueError(f'{metrics_path} has no rounds yet; wait for the first one.')
@@ -167,14 +167,14 @@ def picture(
     for name in (x, y):
       # Runs without privacy have no epsilon, and are drawn as a level.
       if name not in run.columns and not (name == x == EPSILON):
-        near = messages.near(name, run.columns) or run.columns
+        suggestions = messages.near(name, run.columns) or run.columns
         raise ValueError(
-          f'{run.directory} has no column {name!r}; there are {", ".join(near)}.'
+          f'{run.directory} has no column {name!r}; there are {", ".join(suggestions)}.'
         )
   metric = metrics_lib.METRICS.get(y.removeprefix(_TEST))
   lines = [_line(run, label, x, y) for run, label in zip(runs, labels(runs))]
-  only = runs[0]
-  with_epsilon = len(runs) == 1 and x != EPSILON and y != EPSILON and only.spends
+  first_run = runs[0]
+  with_epsilon = len(runs) == 1 and x != EPSILON and y != EPSILON and first_run.spends
   return Chart(
     title=title or _title(runs),
     x_label=_in_words(x, runs),
@@ -182,7 +182,7 @@ def picture(
     lines=lines,
     # Several runs may differ by too little to be seen from 0 to 1.
     y_limits=metric.limits if metric and len(runs) == 1 else (None, None),
-    right=Line(_in_words(EPSILON, runs), *only.points(x, EPSILON))
+    right=Line(_in_words(EPSILON, runs), *first_run.points(x, EPSILON))
     if with_epsilon
     else None,
   )
@@ -197,7 +197,7 @@ def labels(runs: Sequence[Run]) -> list[str]:
     name for name in names if len({json.dumps(run.shown.get(name)) for run in runs}) > 1
   ]
   # Values that are not given are left out, such as a target without a mechanism.
-  found = [
+  texts = [
     ', '.join(
       f'{name}={value:g}' if isinstance(value, float) else f'{name}={value}'
       for name in differing
@@ -205,12 +205,12 @@ def labels(runs: Sequence[Run]) -> list[str]:
     )
     for run in runs
   ]
-  if len(set(found)) == len(runs) and all(found):
-    return found
+  if len(set(texts)) == len(runs) and all(texts):
+    return texts
   # Some runs have the same flags, for example at different commits.
   return [
     f'{each} ({run.directory})' if each else run.directory
-    for each, run in zip(found, runs)
+    for each, run in zip(texts, runs)
   ]
 
 
@@ -247,13 +247,13 @@ def _in_words(name: str, runs: Sequence[Run]) -> str:
 
 
 def _title(runs: Sequence[Run]) -> str:
-  said: list[str] = []
+  parts: list[str] = []
   for name in ('task', 'mechanism'):
     values = {str(run.flags[name]) for run in runs if run.flags.get(name)}
-    said += values if len(values) == 1 else []
+    parts += values if len(values) == 1 else []
   if len(runs) > 1:
-    return ', '.join(filter(None, ['-'.join(said), f'{len(runs)} runs']))
-  return '-'.join(said) or os.path.basename(os.path.abspath(runs[0].directory))
+    return ', '.join(filter(None, ['-'.join(parts), f'{len(runs)} runs']))
+  return '-'.join(parts) or os.path.basename(os.path.abspath(runs[0].directory))
 
 
 def save(picture: Picture, path: str) -> None:

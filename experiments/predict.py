@@ -86,7 +86,7 @@ def main(values: flags.FlagValues) -> int:
       writer.writerows(zip(*columns.values()))
     new_files.write_new(values.output, content.getvalue())
     progress.say(f'Predictions are in {values.output}.')
-    _say_metric(predictor, data)
+    _print_metric(predictor, data)
   if values.export is not None:
     specs = predicting.export(predictor, values.export)
     inputs = ', '.join(
@@ -117,7 +117,7 @@ def _check(values: flags.FlagValues) -> None:
   program.check_new(values, 'output', 'export')
 
 
-def _say_metric(
+def _print_metric(
   predictor: 'predicting.Predictor', data: preprocessing_lib.NewData
 ) -> None:
   if not data.has_labels:

@@ -322,5 +322,5 @@ def _hash_table(keys: tf.Tensor, first: int, unknown: int) -> tf.lookup.StaticHa
   return tf.lookup.StaticHashTable(initializer, unknown)
 
 
-def _check(is_so: tf.Tensor, otherwise: str) -> None:
-  tf.debugging.Assert(tf.reduce_all(is_so), [f'{otherwise}.'])
+def _check(condition: tf.Tensor, message: str) -> None:
+  tf.debugging.Assert(tf.reduce_all(condition), [f'{message}.'])

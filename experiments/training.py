@@ -122,7 +122,7 @@ def train(
     audit_confidence=run.audit_confidence,
   )
   with warnings.catch_warnings():
-    warnings.showwarning = _say_warning
+    warnings.showwarning = _print_warning
     result = learning.train(
       model,
       population.clients,
@@ -148,7 +148,7 @@ def train(
   return result
 
 
-def _say_warning(message: Any, *unused: Any, **unused_too: Any) -> None:
+def _print_warning(message: Any, *unused: Any, **unused_too: Any) -> None:
   """Prints a warning without its line of code."""
   progress.say(f'warning: {message}', sys.stderr)
 
@@ -282,8 +282,8 @@ def remark_on_constant(
   if names is not None:
     answers = [names[int(best)]]
   return (
-    f'Note: to answer {", ".join(answers)} to all test examples has {metric.name} '
-    f'{baseline:.4f}, so the model is no better than one answer to all. Look at the '
+    f'Note: the constant answer {", ".join(answers)} to all test examples has '
+    f'{metric.name} {baseline:.4f}, and the model is no better. Look at the '
     f'loss, or of two classes or tags at --metric=auc; {_WHAT_TO_TRY}'
   )
 

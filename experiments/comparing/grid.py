@@ -181,8 +181,8 @@ def points(axes: Sequence[Axis], others: Mapping[str, Any]) -> tuple[Point, ...]
   all_points: dict[Point, None] = {}
   for combination in itertools.product(*(axis.values for axis in axes)):
     merged: dict[str, str] = {flag: value for (flag, value), *_ in combination}
-    for _, *along in combination:
-      merged.update(along)
+    for _, *extra in combination:
+      merged.update(extra)
     chosen = {**others, **merged}
     unused = unused_by(
       chosen.get('mechanism'), chosen.get('noise_site'), chosen.get('clipping')
@@ -285,13 +285,13 @@ def merged(output: str, record: Record) -> tuple[Record, Record]:
     )
   known = {frozenset(point.settings): point for point in saved.points}
   points = [known.get(frozenset(each.settings), each) for each in record.points]
-  asked = dataclasses.replace(
+  requested = dataclasses.replace(
     record, varied=saved.varied, points=tuple(dict.fromkeys(points))
   )
-  return asked, dataclasses.replace(
-    asked,
-    points=tuple(dict.fromkeys([*saved.points, *asked.points])),
-    seeds=max(saved.seeds, asked.seeds),
+  return requested, dataclasses.replace(
+    requested,
+    points=tuple(dict.fromkeys([*saved.points, *requested.points])),
+    seeds=max(saved.seeds, requested.seeds),
   )
 
 

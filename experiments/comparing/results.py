@@ -91,8 +91,8 @@ def _settings_of(
 
 def columns_varied(record: grid.Record) -> list[str]:
   """Returns the flags in which points differ, also those that values bring along."""
-  along = [flag for point in record.points for flag in point.values]
-  return list(dict.fromkeys([*record.varied, *along]))
+  extra = [flag for point in record.points for flag in point.values]
+  return list(dict.fromkeys([*record.varied, *extra]))
 
 
 def _measures(results: Sequence[cells_lib.Result]) -> list[str]:
@@ -167,14 +167,14 @@ def to_markdown(record: grid.Record, rows: Sequence[Row], notes: Sequence[str]) 
     *(f'| {" | ".join(_cell(row, name) for name in shown)} |' for row in rows),
   ]
   given = ' '.join(shlex.join(each) for each in record.given.values())
-  about = (
+  caption = (
     'Mean and standard error of the mean over '
     f'{seeds_in_words(row["seeds"] for row in rows)}, after the last round.'
   )
   if given:
-    about += f' Flags of all runs: `{given}`.'
+    caption += f' Flags of all runs: `{given}`.'
   notes = [f'- {note}' for note in (ranking(record, rows), *notes) if note]
-  parts = ['# Comparison', about, '\n'.join(lines), '\n'.join(notes)]
+  parts = ['# Comparison', caption, '\n'.join(lines), '\n'.join(notes)]
   return '\n\n'.join(filter(None, parts)) + '\n'
 
 
@@ -192,7 +192,7 @@ def ranking(record: grid.Record, rows: Sequence[Row]) -> str:
       'not known. Give more --seeds.'
     )
 
-  def named(row: Row) -> str:
+  def name_of_row(row: Row) -> str:
     values = (row[name] for name in columns_varied(record))
     return ', '.join(str(value) for value in values if value != '') or 'all'
 
@@ -201,7 +201,7 @@ def ranking(record: grid.Record, rows: Sequence[Row]) -> str:
     quantile = float(stats.t.ppf(0.975, one['seeds'] + other['seeds'] - 2))
     error = math.hypot(one[f'{measure}{ERROR}'], other[f'{measure}{ERROR}'])
     if abs(one[measure] - other[measure]) <= quantile * error:
-      too_close.append(f'{named(one)} and {named(other)}')
+      too_close.append(f'{name_of_row(one)} and {name_of_row(other)}')
   if not too_close:
     return ''
   more = (
@@ -232,11 +232,11 @@ def to_text(record: grid.Record, rows: Sequence[Row]) -> str:
     for line in table
   ]
   seeds = seeds_in_words(row['seeds'] for row in rows)
-  about = f'After the last round, mean of {seeds}'
+  caption = f'After the last round, mean of {seeds}'
   if record.seeds > 1:
-    about += ' ± its standard error'
+    caption += ' ± its standard error'
   note = textwrap.wrap(ranking(record, rows), 88)
-  return '\n'.join(['', f'{about}:', '', *lines, *([''] if note else []), *note, ''])
+  return '\n'.join(['', f'{caption}:', '', *lines, *([''] if note else []), *note, ''])
 
 
 def seeds_in_words(numbers: Iterable[int]) -> str:

@@ -70,7 +70,7 @@ class _Answer(NamedTuple):
 
 
 # Called with the result of each cell that was run, and its time in seconds.
-_Tell = Callable[[cells_lib.Result, float], None]
+_Report = Callable[[cells_lib.Result, float], None]
 
 
 class LostError(cluster.ClusterError):
@@ -139,7 +139,7 @@ class Cluster:
     self,
     cells: Sequence[cells_lib.Cell],
     stop: interrupts.StopRequest,
-    tell: _Tell,
+    report: _Report,
   ) -> None:
     """Runs cells; goes on if some of them fail.
 
@@ -159,7 +159,7 @@ class Cluster:
           self._submit(waiting.popleft())
         with contextlib.suppress(queue.Empty):
           # Signals are handled between two attempts.
-          self._done(self._done_futures.get(timeout=_TICK_SECONDS), waiting, tell)
+          self._done(self._done_futures.get(timeout=_TICK_SECONDS), waiting, report)
         now = time.monotonic()
         if now < looked + _LOOK_SECONDS and is_stopping == stop.requested:
           continue
@@ -259,7 +259,7 @@ class Cluster:
     self,
     future: Any,
     waiting: 'collections.deque[cells_lib.Cell]',
-    tell: _Tell,
+    report: _Report,
   ) -> None:
     import distributed
 
@@ -299,7 +299,7 @@ class Cluster:
       result = cells_lib.read(cell)
     else:
       result = cells_lib.Result(cell, cells_lib.BEGUN)
-    tell(result, answer.seconds)
+    report(result, answer.seconds)
 
   def _lost(self, what: str) -> LostError:
     return LostError(f'The Dask scheduler {self._address} {what}. {_GOES_ON}')
@@ -324,7 +324,7 @@ def _remove(path: str) -> None:
 
 
 # The following is used in workers, by the cell that runs and those that ran before.
-_one_cell = threading.Lock()
+_cell_lock = threading.Lock()
 _finishing: set[str] = set()  # Comparisons whose cells have to end after their round.
 _latest = ''  # The comparison of the running cell, or of the last one.
 _first_peak: Optional[int] = None  # Peak memory after the first cell.
@@ -375,7 +375,7 @@ def run_cell(job: Mapping[str, Any], expected: Mapping[str, Any], name: str) -> 
   if unfit := why_unfit(expected, worker):
     return _Answer(worker.address, unfit)
   is_finished, error = False, ''
-  with _one_cell, _watched(worker, name) as must_end:
+  with _cell_lock, _watched(worker, name) as must_end:
     _latest = name
     if not must_end():
       os.chdir(expected['folder'])  # A user's model may have changed it.

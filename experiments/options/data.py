@@ -243,8 +243,8 @@ def _files(values: flags.FlagValues) -> Files:
   for is_refused, names, why in (
     (has_text, _FEATURE_FLAGS, 'does not go with text, whose next token is the label.'),
     (not has_text, _TEXT_FLAGS, 'is for text; give --text_column.'),
-    (values.vocabulary, ('vocabulary_size',), 'is that of the file of --vocabulary.'),
-    (is_text, _CELL_FLAGS, 'is of values in columns, and files of text have none.'),
+    (values.vocabulary, ('vocabulary_size',), 'does not go with --vocabulary.'),
+    (is_text, _CELL_FLAGS, 'is for values in columns, and files of text have none.'),
     (
       names_clients,
       ('client_column',),
@@ -260,7 +260,7 @@ def _files(values: flags.FlagValues) -> Files:
     (
       partition == 'iid',
       ('dirichlet_alpha',),
-      'says how skewed clients are; iid is not.',
+      'says how skewed clients are; --partition=iid is not skewed.',
     ),
   ):
     if is_refused:
@@ -327,7 +327,7 @@ def _check_path(name: str, path: str) -> None:
     raise FileNotFoundError(f'--{name}={path}: there is no such file or folder.')
   if not os.path.isfile(path) and not os.path.isdir(path):
     raise ValueError(
-      f'--{name}={path} is neither a file nor a folder, and is read twice.'
+      f'--{name}={path} must be a file or a folder, as it is read twice.'
     )
 
 

@@ -188,9 +188,9 @@ def _check_together(values: flags.FlagValues) -> None:
     raise ValueError('--reporting_goal needs --dropout_probability.')
   if sampling.for_flag(values.sampling).is_sampled:
     raise ValueError(
-      f'--reporting_goal does not go with --sampling={values.sampling}: to draw again '
-      'until enough report makes each of them more likely to be in the round than '
-      'epsilon is for.'
+      f'--reporting_goal does not go with --sampling={values.sampling}: drawing again '
+      'until enough clients report makes each of them more likely to be in the round '
+      'than epsilon accounts for.'
     )
 
 

@@ -110,7 +110,7 @@ class _Clipping:
 
 
 @dataclasses.dataclass
-class _Own:
+class _Flags:
   workload: str = program.flag(
     "Workload that the mechanism's strategy is optimised for: prefix sums, or the "
     'models of --server_optimizer with its momentum and learning rates. Gaussian noise '
@@ -147,7 +147,7 @@ def rows() -> table.Rows:
       f'--mechanism=laplace); with --clipping={ADAPTIVE} the bound in the first round.',
     ),
     *table.change(table.target(), changes),
-    *program.rows_of(_Own),
+    *program.rows_of(_Flags),
   )
 
 
@@ -196,7 +196,7 @@ def from_flags(
       nbafl=planned,
     )
   if values['part'].present and values.mechanism != NONE:
-    return _of_parts(values, participation)
+    return _with_parts(values, participation)
   _check_together(values)
   _check_clipping(values)
   mechanism = target_epsilon = None
@@ -217,7 +217,7 @@ def from_flags(
   )
 
 
-def _of_parts(
+def _with_parts(
   values: flags.FlagValues, participation: participation_options.Participation
 ) -> Privacy:
   flags_lib.check_beside_parts(values, (*names(), *table.names(table.placement())))
@@ -316,8 +316,8 @@ def _check_together(values: flags.FlagValues) -> None:
   if values.mechanism == NONE:
     names, why = privacy_flags(values.clipping), f'does not go with --mechanism={NONE}.'
     clips = [name for name in ('clip_norm', 'clip_order') if name in names]
-    more = f' Give --clipping={FIXED} as well to clip without noise.'
-    program.refuse(values, clips, why + more)
+    hint = f' Give --clipping={FIXED} as well to clip without noise.'
+    program.refuse(values, clips, why + hint)
     program.refuse(values, names, why)
     return
   if values.strategy_file is None:

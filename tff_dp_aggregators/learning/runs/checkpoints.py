@@ -112,11 +112,11 @@ class Checkpoints:
     content = to_bytes((kept.state, json.dumps(kept.measured)))
     new_files.replace(self._path(number, _RESULT_PREFIX), content, is_private=True)
 
-  def result(self, number: int, like: Any) -> Optional[KeptRound]:
+  def result(self, number: int, template: Any) -> Optional[KeptRound]:
     """Returns the result of a round; `None` if it is missing or incomplete."""
     try:
       with open(self._path(number, _RESULT_PREFIX), 'rb') as file:
-        state, measured = from_bytes(file.read(), (like, ''))
+        state, measured = from_bytes(file.read(), (template, ''))
     except (FileNotFoundError, ValueError):
       return None
     return KeptRound(state, json.loads(measured))
@@ -151,12 +151,12 @@ def to_bytes(structure: Any) -> bytes:
   return buffer.getvalue()
 
 
-def from_bytes(content: bytes, like: Any) -> Any:
-  """Inverts `to_bytes`; `like` has the same structure. Numbers become NumPy's."""
+def from_bytes(content: bytes, template: Any) -> Any:
+  """Inverts `to_bytes`; `template` has the same structure. Numbers are NumPy's."""
   flat = []
   try:
     with np.load(io.BytesIO(content)) as arrays:
-      for number, leaf in enumerate(tf.nest.flatten(like)):
+      for number, leaf in enumerate(tf.nest.flatten(template)):
         if f'{_BYTES}{number}' in arrays:
           text = arrays[f'{_BYTES}{number}'].tobytes()
           flat.append(text.decode() if isinstance(leaf, str) else text)
@@ -169,4 +169,4 @@ def from_bytes(content: bytes, like: Any) -> Any:
         raise ValueError(f'it has {len(arrays.files)} parts, and a state {len(flat)}')
   except Exception as e:  # NumPy and zipfile raise many kinds for a damaged file.
     raise ValueError(f'it is not whole: {e}') from e
-  return tf.nest.pack_sequence_as(like, flat)
+  return tf.nest.pack_sequence_as(template, flat)

@@ -102,7 +102,7 @@ class Progress:
 
 def in_words(values: dict[str, float]) -> str:
   """Values with their names on one line, in the order of `_FIRST`."""
-  order = {name: place for place, name in enumerate(_FIRST)}
+  order = {name: index for index, name in enumerate(_FIRST)}
   names = sorted(values, key=lambda name: (name == _NOISE, order.get(name, len(order))))
   return ', '.join(f'{name}={_number(name, values[name])}' for name in names)
 
