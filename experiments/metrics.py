@@ -199,13 +199,7 @@ METRICS = {
     ),
     Metric('top_5_accuracy', ('class',), _top_5_accuracy, (0, 1), True, (6, None)),
     Metric(
-      'auc',
-      ('class', 'tags'),
-      _auc,
-      (0, 1),
-      True,
-      (2, 2),
-      needs_all_classes=True,
+      'auc', ('class', 'tags'), _auc, (0, 1), True, (2, 2), needs_all_classes=True
     ),
     Metric('token_accuracy', ('tokens',), _token_accuracy, (0, 1), True),
     _error_metric('mean_squared_error', np.square, np.mean),

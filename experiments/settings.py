@@ -218,7 +218,7 @@ def _check_packing(
   server: options.Server,
   scheduler: Optional[str],
 ) -> None:
-  """Refuses packs if clients are trained one by one, and noise of clients by seed."""
+  """Refuses packs and seeded noise of clients if clients are trained one by one."""
   mechanism, stated = privacy.mechanism, run.packed_simulation
   clients_add_noise = mechanism is not None and mechanism.placement.is_on_clients
   fitting.check_packing(
@@ -251,9 +251,7 @@ def _command(values: flags.FlagValues) -> str:
   return ' '.join(['tff-dp-simulate', *map(shlex.quote, given)])
 
 
-def _task_and_data(
-  values: flags.FlagValues,
-) -> tuple[task_lib.Task, data_options.Data]:
+def _task_and_data(values: flags.FlagValues) -> tuple[task_lib.Task, data_options.Data]:
   if values.data is not None and not values['task'].present:
     # Wrong flags are refused before the data are read.
     run_options.from_flags(values)

@@ -217,9 +217,7 @@ def read(cell: Cell) -> Result:
     ) from e
 
 
-def _noise(
-  privacy: privacy_options.Privacy,
-) -> tuple[Optional[float], Optional[float]]:
+def _noise(privacy: privacy_options.Privacy) -> tuple[Optional[float], Optional[float]]:
   if privacy.mechanism is None or privacy.mechanism.parts:
     return None, None
   mechanism = cast(mechanism_lib.Mechanism, privacy.mechanism)
@@ -291,9 +289,7 @@ def combinations(axes: Sequence[grid.Axis]) -> list[tuple[grid.Setting, ...]]:
 
 
 def choose(
-  results: Sequence[Result],
-  axes: Sequence[grid.Axis],
-  make: Maker,
+  results: Sequence[Result], axes: Sequence[grid.Axis], make: Maker
 ) -> Optional[Selected]:
   """Returns the best settings of a point; `None` unless all runs are finished."""
   if not results or not all(each.is_finished for each in results):

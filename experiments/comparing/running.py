@@ -136,10 +136,7 @@ class Cluster:
     self._look_at_all()
 
   def run(
-    self,
-    cells: Sequence[cells_lib.Cell],
-    stop: interrupts.StopRequest,
-    report: _Report,
+    self, cells: Sequence[cells_lib.Cell], stop: interrupts.StopRequest, report: _Report
   ) -> None:
     """Runs cells; goes on if some of them fail.
 
@@ -208,21 +205,17 @@ class Cluster:
   def _look(self) -> dict[str, str]:
     """Looks for new workers; returns why some of these are unfit, by address."""
     try:
-      present = set(cluster.workers_of(self._client))
-      new = present.difference(self._fit, self._unfit)
+      alive = set(cluster.workers_of(self._client))
+      new = alive.difference(self._fit, self._unfit)
       try:
-        answers = cluster.ask(
-          self._client, why_unfit, self._expected, workers=list(new)
-        )
+        seen = cluster.ask(self._client, why_unfit, self._expected, workers=list(new))
       except asyncio.TimeoutError:
-        answers = dict.fromkeys(new, 'does not answer')
+        seen = dict.fromkeys(new, 'does not answer')
     except Exception as e:
       raise self._lost('does not answer any more') from e
-    unfit = {worker: why for worker, why in answers.items() if why}
-    self._unfit = {w: why for w, why in self._unfit.items() if w in present} | unfit
-    self._fit = {
-      w for w in {*self._fit, *answers} if w in present and w not in self._unfit
-    }
+    unfit = {worker: why for worker, why in seen.items() if why}
+    self._unfit = {w: why for w, why in self._unfit.items() if w in alive} | unfit
+    self._fit = {w for w in {*self._fit, *seen} if w in alive and w not in self._unfit}
     return unfit
 
   def _tell_workers(self, function: Callable[[str], None], **named: Any) -> None:
@@ -256,10 +249,7 @@ class Cluster:
     future.add_done_callback(self._done_futures.put)
 
   def _done(
-    self,
-    future: Any,
-    waiting: 'collections.deque[cells_lib.Cell]',
-    report: _Report,
+    self, future: Any, waiting: 'collections.deque[cells_lib.Cell]', report: _Report
   ) -> None:
     import distributed
 

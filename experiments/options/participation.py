@@ -194,9 +194,7 @@ def _check_together(values: flags.FlagValues) -> None:
     )
 
 
-def _schema(
-  values: flags.FlagValues,
-) -> tuple[sampling.Schema, float, Optional[float]]:
+def _schema(values: flags.FlagValues) -> tuple[sampling.Schema, float, Optional[float]]:
   """Returns what accounting assumes, clients per round, and a stated denominator."""
   kind = sampling.for_flag(values.sampling)
   if not kind.is_sampled:

@@ -1,4 +1,4 @@
-"""Computes loss and metrics of a model on test data, which are of no client.
+"""Computes loss and metrics of a model on test data, which belong to no client.
 
 The larger a model's output for an example is, the smaller are the batches: outputs of a
 language model are gigabytes for some thousand sentences. Means are computed batch by
@@ -30,10 +30,7 @@ class Evaluator:
   """Evaluates functional models, Keras ones among them."""
 
   def __init__(
-    self,
-    model: tff.learning.models.FunctionalModel,
-    examples: Any,
-    metrics: Any = None,
+    self, model: tff.learning.models.FunctionalModel, examples: Any, metrics: Any = None
   ):
     """Builds the graph; `metrics` are those of `options.Evaluation`."""
     if isinstance(examples, tf.data.Dataset):

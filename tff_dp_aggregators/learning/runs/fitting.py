@@ -43,9 +43,7 @@ def check_clip_norm(
 
 
 def check_scale(
-  scale: float,
-  mechanism: Optional[joint_mechanism.AnyMechanism],
-  name: str = 'scale',
+  scale: float, mechanism: Optional[joint_mechanism.AnyMechanism], name: str = 'scale'
 ) -> None:
   """Refuses a larger cohort's noise unless one server adds it for all weights."""
   if scale == 1:
@@ -66,9 +64,7 @@ def check_scale(
 
 
 def check_clients(
-  mechanism: joint_mechanism.AnyMechanism,
-  min_clients: int,
-  schedule: sampling.Schedule,
+  mechanism: joint_mechanism.AnyMechanism, min_clients: int, schedule: sampling.Schedule
 ) -> None:
   """Refuses cohorts of fewer than `min_clients`, and retries that no event counts."""
   dropouts = getattr(schedule, 'dropouts', None)

@@ -9,7 +9,7 @@ from typing import Any
 
 from tff_dp_aggregators.base import new_files
 
-# Prefix of columns that are exact for clients' data: only who trains may see them.
+# Prefix of exact columns on clients' data: for those who train, not for release.
 NOT_PRIVATE = 'not_private_'
 # With sampling, the number of clients reveals something of who was drawn.
 CLIENTS = f'{NOT_PRIVATE}clients'

@@ -361,9 +361,7 @@ class Plan:
     return factory
 
   def engine(
-    self,
-    data_directory: str,
-    cluster: 'Optional[cluster_lib.Cluster]' = None,
+    self, data_directory: str, cluster: 'Optional[cluster_lib.Cluster]' = None
   ) -> Engine:
     """Makes the engine; `cluster` trains packs, and with `None` this process does."""
     aggregator = self.aggregator()

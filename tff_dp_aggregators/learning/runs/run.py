@@ -106,14 +106,9 @@ class Run:
       os.rename(new_data, directory.file(run_directory.DATA))
 
   def go(
-    self,
-    stop: interrupts.StopRequest,
-    cluster: Optional[cluster_lib.Cluster] = None,
+    self, stop: interrupts.StopRequest, cluster: Optional[cluster_lib.Cluster] = None
   ) -> int:
-    """Runs the remaining rounds; returns the number of rounds done in all.
-
-    Call `records.find` before.
-    """
+    """Runs the remaining rounds, after `records.find`; returns how many are done."""
     plan, directory = self.plan, self.directory
     engine = plan.engine(directory.file(run_directory.DATA), cluster)
     self._cluster = cluster
@@ -227,10 +222,7 @@ class Run:
   def _round(
     self, engine: plan_lib.Engine, state: Any, before: Any, number: int
   ) -> tuple[Any, Any, dict[str, Any]]:
-    """Runs a round; returns the state after it, as arrays too, and its metrics.
-
-    `before` is the state before it, as arrays (`plan.Engine.release`).
-    """
+    """Runs a round; returns the state after it, the same as arrays, and its metrics."""
     goal = self.plan.schedule.reporting_goal
     attempts = self._watch.attempts(number)
     records.write_aborted(self._ledger, number, attempts, goal)
@@ -238,7 +230,7 @@ class Run:
     clip_norm, mechanism = self.plan.clip_norm, self.plan.mechanism
     if mechanism is not None and mechanism.clipped_count_stddev is not None:
       clip_norm = float(before.aggregator.query.clip_norm)  # It is adaptive.
-    kept = self._kept_result(number, before)
+    kept = self._kept(number, before)
     if kept is None:
       try:
         state, metrics = engine.next(state, number, counted.reporting)
@@ -308,10 +300,8 @@ class Run:
     row = plan.canaries.row(number, took_part[took_part >= 0], scaled)
     self._canaries_file.append(row)
 
-  def _kept_result(
-    self, number: int, before: Any
-  ) -> Optional[checkpoints_lib.KeptRound]:
-    """The kept result of a round that was run before; `None` to run it."""
+  def _kept(self, number: int, before: Any) -> Optional[checkpoints_lib.KeptRound]:
+    """The kept result of a round that was run before; `None` if it is to be run."""
     if not self._keeps_results:
       return None
     kept = self._checkpoints.result(number, before)

@@ -70,10 +70,7 @@ def save(
 
 
 def load(
-  run_dir: str,
-  *,
-  model: Any = None,
-  custom_objects: Optional[Mapping[str, Any]] = None,
+  run_dir: str, *, model: Any = None, custom_objects: Optional[Mapping[str, Any]] = None
 ) -> Union[tf.keras.Model, TrainedModel]:
   """Returns the model of a run with the weights that were released last.
 
@@ -271,8 +268,7 @@ def _assign(model: tf.keras.Model, weights: tff.learning.models.ModelWeights) ->
 
 
 def _with_weights(
-  model: tff.learning.models.FunctionalModel,
-  weights: tff.learning.models.ModelWeights,
+  model: tff.learning.models.FunctionalModel, weights: tff.learning.models.ModelWeights
 ) -> TrainedModel:
   """Returns a functional model with other weights."""
   _check_shapes(model.initial_weights, weights)
