@@ -363,4 +363,4 @@ def _headline(settings: settings_lib.Settings, run_dir: str) -> str:
       noise = f'{noise}, and {on_top:.4f} of the server relative to the clip norm'
   if settings.privacy.simulated_cohort_scale != 1:
     noise = f'{noise}; no guarantee, as {_cohorts(settings)}'
-  return f'{settings.name}: {noise}. Writing to {run_dir}.'  # train says the rest.
+  return f'{settings.name}: {noise}. Writing to {run_dir}.'  # `train` prints more.
