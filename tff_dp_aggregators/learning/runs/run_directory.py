@@ -281,7 +281,7 @@ def _refuse_others(
   # Settings whose values must not appear in messages.
   secret = set(_names_within(_read(private))) if os.path.exists(private) else set()
   differences = [
-    f'{_user_name(name)}: not the value of then, which is in {PRIVATE}'
+    f'{_user_name(name)}: another value then, which is in {PRIVATE}'
     if name in secret and not all(map(_is_no_secret, values))
     else '{}: {!r} then, {!r} now'.format(_user_name(name), *values)
     for name, *values in _differences(saved, json.loads(json.dumps(config)))
