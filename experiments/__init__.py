@@ -17,6 +17,6 @@ except ModuleNotFoundError as e:
   print(f'error: {e}', file=sys.stderr)
   raise SystemExit(2) from None
 
-# Quiet TensorFlow's start-up notices, before `tff_dp_aggregators.learning` lets through
-# what are errors to TensorFlow and to nobody else.
+# Silences TensorFlow's start-up notices, before `tff_dp_aggregators.learning` shows
+# messages that only TensorFlow calls errors.
 os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '3')

@@ -4,13 +4,13 @@ r"""Audits the code that makes a mechanism's noise: does it hide what is claimed
     tff-dp-audit --mechanism=banded --num_rounds=200 --min_separation=20 \
         --noise_multiplier=2 --target_delta=1e-6
 
-Runs the mechanism with one client who sends zeros, a small model and a new key, in
-TFF's runtime and as the simulation does. What it releases is noise, which is known from
-the key: so the matrix that the noise is made with can be read, and the effective noise
-multiplier computed from it, for the worst participation that the limits allow. The
-table has it beside the one that is accounted for. It must not be less; it is more where
-only a bound of the sensitivity is known, as for trees. Of mechanisms that rest on
-sampling, the matrix itself must be the strategy's.
+Runs the mechanism with one client that sends zeros, a small model and a new key, in
+TFF's runtime and as simulations do. What it releases is noise, which follows from the
+key: so the program reads the matrix that the noise is made with, and computes from it
+the effective noise multiplier for the worst participation that the limits allow. The
+table shows it beside the accounted one. It must not be smaller; it is larger if only a
+bound of the sensitivity is known, as for trees. For mechanisms that rest on sampling,
+the matrix itself must be the strategy's.
 
 Takes a minute or two for 1,000 rounds. Exit codes: 0 the claims hold, 1 one does not,
 2 wrong usage.
@@ -79,16 +79,16 @@ def main(values: flags.FlagValues) -> int:
     inputs = sources.from_run_dir(values.run_dir)
   from tff_dp_aggregators.learning import audit
 
-  chosen = {} if values.storage is None else {'storage': values.storage}
+  options = {} if values.storage is None else {'storage': values.storage}
   readings = audit.audit(
     inputs.mechanism,
     runtimes=_RUNTIMES if values.runtime is None else [values.runtime],
     first_rounds=values.first_rounds,
-    **chosen,
+    **options,
   )
   print(_table(inputs, readings))
-  sources_said = (inputs.noise_source, inputs_lib.noise_source_of(inputs.ledger))
-  if inputs_lib.SEEDED_NOISE in sources_said:
+  noise_sources = (inputs.noise_source, inputs_lib.noise_source_of(inputs.ledger))
+  if inputs_lib.SEEDED_NOISE in noise_sources:
     print('The run itself had noise of a known seed, and so no guarantee.')
   failed = [each for each in readings if not each.ok]
   for each in failed:

@@ -44,7 +44,7 @@ from .options import run as run_options
 
 
 @dataclasses.dataclass
-class _Own:
+class _Flags:
   grid: Optional[list[str]] = program.flag(
     r'FLAG=V1,V2: a flag to vary, with its values; a comma in a value is written '
     r'"\,". Give it once for each flag.',
@@ -72,12 +72,13 @@ class _Own:
   )
 
 
-_OWN = program.rows_of(_Own)
+_FLAGS = program.rows_of(_Flags)
 FAILED, INTERRUPTED = 1, 130  # Exit codes.
-# A cluster runs cells, and not packs of theirs.
-NAMES = table.names((*_OWN, *program.rows_of(run_options.Cluster)))
-# Values that are measured by other metrics, or on other data, are not better or worse.
-_WHAT_IS_BEST = (
+# Flags of the comparison itself. --scheduler is among them: workers run whole cells.
+NAMES = table.names((*_FLAGS, *program.rows_of(run_options.Cluster)))
+# Flags that --tune cannot choose, as results by other metrics or on other data do not
+# compare.
+_METRIC_FLAGS = (
   'metric',
   'test_clients',
   'test_examples',
@@ -90,14 +91,14 @@ _WHAT_IS_BEST = (
 def check_apart(
   axes: Sequence[grid.Axis], tuned: Sequence[grid.Axis], given: Sequence[str] = ()
 ) -> None:
-  """Refuses flags that are set in two ways; values of --grid may set what others do."""
-  tunes = [{flag for each in axis.values for flag, _ in each} for axis in tuned]
-  along = {flag for axis in axes for each in axis.values for flag, _ in each[1:]}
+  """Refuses flags set in two places, except by what a value of --grid brings along."""
+  tuned_flags = [{flag for each in axis.values for flag, _ in each} for axis in tuned]
+  extra_flags = {flag for axis in axes for each in axis.values for flag, _ in each[1:]}
   places = (
     ('--grid', {axis.flag for axis in axes}),
-    *(('--tune', flags_of_axis) for flags_of_axis in tunes),
+    *(('--tune', flags_of_axis) for flags_of_axis in tuned_flags),
     ('the command line', set(given)),
-    ('a value of --grid', along.intersection(itertools.chain(*tunes))),
+    ('a value of --grid', extra_flags.intersection(itertools.chain(*tuned_flags))),
   )
   for (one, names), (other, more) in itertools.combinations(places, 2):
     for name in sorted(names & more):
@@ -108,44 +109,44 @@ def check_apart(
 
 def _values_of(axis: grid.Axis) -> tuple[str, ...]:
   return tuple(
-    ':'.join([own, *(f'{flag}={value}' for flag, value in along)])
-    for (_, own), *along in axis.values
+    ':'.join([own, *(f'{flag}={value}' for flag, value in extra_flags)])
+    for (_, own), *extra_flags in axis.values
   )
 
 
 class Comparison:
-  """A comparison that is to be run, or to go on, in a folder."""
+  """A comparison to be run, or resumed, in a folder."""
 
   def __init__(
     self,
     output: str,
-    asked: grid.Record,
+    requested: grid.Record,
     tuned: Sequence[grid.Axis],
     cluster: running.Cluster,
   ):
-    """Checks all of it, before anything is run or written."""
-    asked, self._record = grid.taken_up(output, asked)
-    self._output, self._asked, self._tuned = output, asked, tuned
+    """Checks all settings, before anything is run or written."""
+    requested, self._record = grid.merged(output, requested)
+    self._output, self._requested, self._tuned = output, requested, tuned
     self._cluster = cluster
-    self._make = cells_lib.Maker(output, asked.given)
+    self._make = cells_lib.Maker(output, requested.given)
     self._combinations = cells_lib.combinations(tuned) if tuned else []
-    self._tried = list(
+    self._trials = list(
       self._make.cells(
         self._record.points,
-        cells_lib.tuning_seeds(asked.tuning_seeds),
+        cells_lib.tuning_seeds(requested.tuning_seeds),
         cells_lib.TUNING,
         self._combinations,
       )
     )
     self._cells = self._make_cells({})
-    names = (cell.settings.task.name for cell in (*self._tried, *self._cells))
+    names = (cell.settings.task.name for cell in (*self._trials, *self._cells))
     tasks = tuple(dict.fromkeys(names))
     self._record = dataclasses.replace(self._record, tasks=tasks)
 
   def _make_cells(
     self, selections: Mapping[grid.Point, cells_lib.Selected]
   ) -> list[cells_lib.Cell]:
-    """All cells that are reported, for which what is tuned has been chosen."""
+    """Makes the reported cells of all points whose tuned settings are chosen."""
     cells = []
     for seed in range(1, self._record.seeds + 1):
       for point in self._record.points:
@@ -154,22 +155,22 @@ class Comparison:
         elif point in selections:
           selected = selections[point]
           cell = self._make.cell(point, seed, tuned=selected.settings)
-          said = () if selected.sentence is None else (selected.sentence,)
-          cells.append(dataclasses.replace(cell, not_covered=said))
+          notes = () if selected.sentence is None else (selected.sentence,)
+          cells.append(dataclasses.replace(cell, not_covered=notes))
     return cells
 
   def run(self) -> int:
-    """Runs what is not finished; returns the exit code."""
+    """Runs all unfinished cells; returns the exit code."""
     notice = 'Ending after the rounds that are run; press Ctrl-C again to end now.'
     stopping = interrupts.graceful_interrupts(notice)
     with grid.folder(self._output), stopping as stop:
       self._cluster.check(self._output)
       grid.write_record(self._output, self._record)
-      self._say_what_it_is()
+      self._announce()
       done: list[cells_lib.Result] = []
       lost: Optional[running.LostError] = None
       try:
-        self._run(self._tried, stop, done, 'tuning ')
+        self._run(self._trials, stop, done, 'tuning ')
         if self._tuned:
           self._cells = self._make_cells(self._selections())
         self._run(self._cells, stop, done)
@@ -192,54 +193,55 @@ class Comparison:
     done: list[cells_lib.Result],
     kind: str = '',
   ) -> None:
-    asked = [
+    wanted = [
       cell
       for cell in cells
-      if cell.point in self._asked.points and (kind or cell.seed <= self._asked.seeds)
+      if cell.point in self._requested.points
+      and (kind or cell.seed <= self._requested.seeds)
     ]
-    left = [cell for cell in asked if not cells_lib.read(cell).is_finished]
-    if not left or stop.requested:
+    todo = [cell for cell in wanted if not cells_lib.read(cell).is_finished]
+    if not todo or stop.requested:
       return
-    if len(left) < len(asked):
+    if len(todo) < len(wanted):
       progress.say(
-        f'{len(asked) - len(left)} of {len(asked)} {kind}runs were finished before.'
+        f'{len(wanted) - len(todo)} of {len(wanted)} {kind}runs were finished before.'
       )
     before, begun = len(done), time.monotonic()
 
-    def tell(result: cells_lib.Result, seconds: float) -> None:
+    def report(result: cells_lib.Result, seconds: float) -> None:
       done.append(result)
       number = len(done) - before
-      text = f'{kind}{number}/{len(left)} {result.cell.name}: '
+      text = f'{kind}{number}/{len(todo)} {result.cell.name}: '
       text += _in_words(result, seconds)
-      if waiting := len(left) - number:
+      if waiting := len(todo) - number:
         seconds = (time.monotonic() - begun) / number * waiting
         text += f'; {waiting} left, about {_duration(seconds)}'
       progress.say(text)
 
-    self._cluster.run(left, stop, tell)
+    self._cluster.run(todo, stop, report)
 
   def _selections(self) -> dict[grid.Point, cells_lib.Selected]:
-    found = {}
+    by_point = {}
     for point in self._record.points:
-      tried = [cells_lib.read(cell) for cell in self._tried if cell.point == point]
-      selected = cells_lib.choose(tried, self._tuned, self._make)
+      results = [cells_lib.read(cell) for cell in self._trials if cell.point == point]
+      selected = cells_lib.choose(results, self._tuned, self._make)
       if selected is not None:
-        found[point] = selected
-    return found
+        by_point[point] = selected
+    return by_point
 
-  def _say_what_it_is(self) -> None:
-    points, seeds = len(self._asked.points), self._asked.seeds
-    tried = len(self._combinations) * self._asked.tuning_seeds
-    runs = points * (seeds + tried)
+  def _announce(self) -> None:
+    points, seeds = len(self._requested.points), self._requested.seeds
+    trials = len(self._combinations) * self._requested.tuning_seeds
+    runs = points * (seeds + trials)
     text = f'{points} point{_s(points)} with {seeds} seed{_s(seeds)} each'
-    if tried:
-      text += f', and {tried} tuning run{_s(tried)} before'
+    if trials:
+      text += f', and {trials} tuning run{_s(trials)} before'
     text += f': {runs} run{_s(runs)}, {self._cluster.in_words}.'
     for note in (f'{text} Writing to {self._output}.', *self._left_out()):
       progress.say(note)
 
   def _left_out(self) -> list[str]:
-    """What the command line says that does not go with some points."""
+    """Says which flags of the command line do not apply to which points."""
     return [
       f'{point.name}: without --{", --".join(names)}.'
       for point in self._record.points
@@ -267,7 +269,7 @@ class Comparison:
       'clients and noise, which no composition covers.'
     )
     warnings = collections.Counter(
-      each.split('. ')[0].rstrip('.') for found in results for each in found.warnings
+      each.split('. ')[0].rstrip('.') for result in results for each in result.warnings
     )
     notes += [
       f'Of {count} of {len(results)} runs: {sentence}.'
@@ -275,12 +277,12 @@ class Comparison:
     ]
     if not self._tuned:
       return notes
-    tried = '; '.join(
+    tuned = '; '.join(
       f'{name} among {", ".join(values)}' for name, values in self._record.tuned.items()
     )
     number, first = self._record.tuning_seeds, cells_lib.tuning_seeds(1)[0]
     notes += [
-      f'Tuned for each point: {tried}; the best by the metric on test data, of runs '
+      f'Tuned for each point: {tuned}; the best by the metric on test data, of runs '
       f'({number} each) with seeds from {first} on, none of which is in the table. '
       'They chose by the test data that the table is measured on, which flatters what '
       'was tuned.',
@@ -346,7 +348,7 @@ def _duration(seconds: float) -> str:
 
 
 def groups() -> tuple[program.Group, ...]:
-  return (('Comparison', _OWN), *settings_lib.groups())
+  return (('Comparison', _FLAGS), *settings_lib.groups())
 
 
 def main(values: flags.FlagValues) -> int:
@@ -355,10 +357,10 @@ def main(values: flags.FlagValues) -> int:
   for name, reason in cells_lib.REFUSED.items():
     if values[name].present:
       raise program.WrongUsage(f'--{name} is not for comparisons: {reason}.')
-  refused = {**dict.fromkeys(NAMES, 'it is of the comparison'), **cells_lib.UNVARIED}
+  refused = {**dict.fromkeys(NAMES, 'all runs share it'), **cells_lib.UNVARIED}
   refused |= dict.fromkeys(
     (name for name in values if name not in program.names_of(values)),
-    'it is of every program',
+    'it is no setting of a run',
   )
   try:
     planned = _planned(values, refused, runner := _runner(values))
@@ -369,7 +371,7 @@ def main(values: flags.FlagValues) -> int:
       return planned.run()
   except (BlockingIOError, cluster.ClusterError) as e:
     raise program.WrongUsage(str(e)) from e
-  except OSError as e:  # A disk that is full, say.
+  except OSError as e:  # Such as a full disk.
     progress.say(
       f'error: {e}. Nothing is lost; the same command resumes the comparison.',
       sys.stderr,
@@ -385,8 +387,8 @@ def _runner(values: flags.FlagValues) -> running.Cluster:
     return running.Cluster(scheduler, flag=flag)
   if values['jobs'].present:
     raise program.WrongUsage(
-      f'--jobs={values.jobs} is of runs here, and --scheduler={scheduler} of runs on a '
-      'Dask cluster; give one of them.'
+      f'--jobs={values.jobs} is for runs here, and --scheduler={scheduler} for runs on '
+      'a Dask cluster; give one of them.'
     )
   return running.Cluster(scheduler, trusted_network=values.trusted_network)
 
@@ -398,7 +400,7 @@ def _planned(
   given = cells_lib.given(values, names)
   on_all = {name: values[name].value for name in given}
   axes = grid.axes(values.grid or (), values, refused)
-  untuned = {**refused, **dict.fromkeys(_WHAT_IS_BEST, 'it says what the best is')}
+  untuned = {**refused, **dict.fromkeys(_METRIC_FLAGS, 'it decides what is best')}
   tuned = grid.axes(values.tune or (), values, untuned, '--tune')
   check_apart(axes, tuned, list(given))
   record = grid.Record(
@@ -414,7 +416,7 @@ def _planned(
   return Comparison(output, record, tuned, runner)
 
 
-# Errors of the comparison itself are shown with where they happened.
+# Other errors of the comparison are shown with a traceback.
 PROGRAM = program.Program(
   'tff-dp-compare',
   __doc__ or '',

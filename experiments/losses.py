@@ -1,4 +1,4 @@
-"""What is minimised, by name: what `--loss` takes.
+"""The losses that `--loss` names, and weights of classes in them.
 
 The loss of a batch is the mean over the labels that count. With weights w of examples,
 and m = 0 for the labels that a shape ignores (padding) and 1 for the others,
@@ -6,12 +6,12 @@ and m = 0 for the labels that a shape ignores (padding) and 1 for the others,
     loss = sum_i w_i sum_t m_it loss_it / sum_i w_i sum_t m_it
 
 where t runs over an example's labels: one of them for a class or a number, one for each
-of several numbers or tags, one a position for tokens. So a client with longer sentences
-in a batch does not count more for it than by their tokens, and padding counts nowhere.
-A batch of nothing that counts has loss 0.
+of several numbers or tags, one per position for tokens. So longer sentences in a batch
+count by their number of tokens, and padding does not count. A batch in which no label
+counts has loss 0.
 
-With `--class_weights` an example's loss counts times the weight of its class in the
-upper sum, and not in the lower one, as Keras's class_weight does.
+With `--class_weights`, an example's loss is multiplied by the weight of its class in
+the numerator, not in the denominator, as with Keras's class_weight.
 """
 
 from collections.abc import Mapping, Sequence
@@ -28,7 +28,7 @@ def _cross_entropy(outputs: Any, labels: Any) -> Any:
   return tf.nn.sparse_softmax_cross_entropy_with_logits(labels=labels, logits=outputs)
 
 
-def _of_tags(outputs: Any, labels: Any) -> Any:
+def _tag_loss(outputs: Any, labels: Any) -> Any:
   import tensorflow as tf
 
   return tf.nn.sigmoid_cross_entropy_with_logits(
@@ -36,25 +36,25 @@ def _of_tags(outputs: Any, labels: Any) -> Any:
   )
 
 
-def _of_numbers(function: str) -> Callable[[Any, Any], Any]:
-  def of_difference(outputs: Any, labels: Any) -> Any:
+def _number_loss(function: str) -> Callable[[Any, Any], Any]:
+  def loss(outputs: Any, labels: Any) -> Any:
     import tensorflow as tf
 
     return getattr(tf, function)(tf.reshape(outputs, tf.shape(labels)) - labels)
 
-  return of_difference
+  return loss
 
 
-# By name and the kind of labels: of outputs and labels, the loss at each label.
-_OfLabels = Mapping[population.LabelKind, Callable[[Any, Any], Any]]
-LOSSES: dict[str, _OfLabels] = {
+# Functions of outputs and labels for the loss of each label, by name and label kind.
+_ByLabelKind = Mapping[population.LabelKind, Callable[[Any, Any], Any]]
+LOSSES: dict[str, _ByLabelKind] = {
   'cross_entropy': {
     'class': _cross_entropy,
     'tokens': _cross_entropy,
-    'tags': _of_tags,
+    'tags': _tag_loss,
   },
-  'mean_squared_error': {'number': _of_numbers('square')},
-  'mean_absolute_error': {'number': _of_numbers('abs')},
+  'mean_squared_error': {'number': _number_loss('square')},
+  'mean_absolute_error': {'number': _number_loss('abs')},
 }
 
 
@@ -67,7 +67,7 @@ def check(given: str) -> None:
 
 
 def name_for(shape: population.Shape, given: Optional[str]) -> str:
-  """The loss that was asked for, or the one that goes with the labels."""
+  """Returns the loss that was asked for, by default the one for this kind of labels."""
   fitting = [name for name, kinds in LOSSES.items() if shape.label_kind in kinds]
   if given is None:
     return fitting[0]
@@ -81,53 +81,53 @@ def name_for(shape: population.Shape, given: Optional[str]) -> str:
 
 
 def function(shape: population.Shape, name: Optional[str]) -> Callable[..., Any]:
-  """The loss of a batch: of outputs, labels and, if given, weights of examples."""
+  """Returns the loss of a batch, a function of outputs, labels and sample weights."""
   import tensorflow as tf
 
-  of_labels = LOSSES[name_for(shape, name)][shape.label_kind]
+  label_losses = LOSSES[name_for(shape, name)][shape.label_kind]
   rank = len(shape.labels)
 
-  def of_batch(outputs: Any, labels: Any, sample_weight: Any = None) -> Any:
-    each = of_labels(outputs, labels)
-    counts = tf.ones_like(each)
+  def batch_loss(outputs: Any, labels: Any, sample_weight: Any = None) -> Any:
+    values = label_losses(outputs, labels)
+    counts = tf.ones_like(values)
     for ignored in shape.ignored_labels:
-      counts *= tf.cast(tf.not_equal(labels, ignored), each.dtype)
+      counts *= tf.cast(tf.not_equal(labels, ignored), values.dtype)
     if sample_weight is not None:
-      weights = tf.cast(sample_weight, each.dtype)
+      weights = tf.cast(sample_weight, values.dtype)
       counts *= tf.reshape(weights, [-1, *[1] * rank])
-    return tf.math.divide_no_nan(tf.reduce_sum(counts * each), tf.reduce_sum(counts))
+    return tf.math.divide_no_nan(tf.reduce_sum(counts * values), tf.reduce_sum(counts))
 
-  return of_batch
+  return batch_loss
 
 
 def with_class_weights(model: Any, weights: Sequence[float]) -> Any:
-  """The same model, in whose loss an example counts times the weight of its class.
+  """Returns a model whose loss multiplies examples by the weight of their class.
 
-  For any loss of which weights of examples, 1 on average, make a weighted mean: whether
-  it divides by their sum, as those here, or by the size of the batch, as Keras's.
+  This holds for any loss that is a weighted mean if sample weights are 1 on average,
+  whether it divides by their sum, as those here, or by the batch size, as Keras's.
   """
   import tensorflow as tf
 
   from tff_dp_aggregators.learning import models as models_lib
 
   def loss(outputs: Any, labels: Any, sample_weight: Any = None) -> Any:
-    penalty = getattr(outputs, 'penalty', 0.0)  # Of regularizers, which has no class.
+    penalty = getattr(outputs, 'penalty', 0.0)  # Regularization, which has no class.
     outputs = getattr(outputs, 'output', outputs)
-    of_class = tf.gather(tf.constant(weights, tf.float32), labels)
-    given = tf.ones_like(of_class)
+    class_weights = tf.gather(tf.constant(weights, tf.float32), labels)
+    stated = tf.ones_like(class_weights)
     if sample_weight is not None:
-      given = tf.cast(sample_weight, tf.float32)
-    both = of_class * given
+      stated = tf.cast(sample_weight, tf.float32)
+    both = class_weights * stated
     total, size = tf.reduce_sum(both), tf.cast(tf.size(both), tf.float32)
     mean = model.loss(outputs, labels, tf.math.divide_no_nan(size * both, total))
-    return mean * tf.math.divide_no_nan(total, tf.reduce_sum(given)) + penalty
+    return mean * tf.math.divide_no_nan(total, tf.reduce_sum(stated)) + penalty
 
   _check_takes_weights(model, len(weights))
   return models_lib.with_loss(model, tf.function(loss))
 
 
 def _check_takes_weights(model: Any, num_classes: int) -> None:
-  """Refuses a loss that is not the first example's where only that one has a weight."""
+  """Checks that the loss is that of the first example if only this one has a weight."""
   import tensorflow as tf
 
   # Two examples with equal outputs, logits or probabilities, and unequal labels.
@@ -142,7 +142,7 @@ def _check_takes_weights(model: Any, num_classes: int) -> None:
           model.loss(tf.constant(outputs[:1]), tf.constant(labels[:1])),
         ]
       )
-    except Exception as e:  # Whatever a user's loss raises.
+    except Exception as e:  # A user's loss may raise anything.
       raise ValueError(
         f'the loss fails with sample_weight: {type(e).__name__}: {e}'
       ) from e

@@ -1,4 +1,4 @@
-"""What is measured on test data, by name: what `--metric` takes."""
+"""The metrics on test data that `--metric` names."""
 
 import dataclasses
 from typing import Any, Callable, Optional
@@ -7,24 +7,25 @@ import numpy as np
 
 from .data import population
 
-# What each label adds, and how much it weighs.
+# Value and weight of each label in a mean.
 _Parts = tuple[np.ndarray, np.ndarray]
 
 
 @dataclasses.dataclass(frozen=True)
 class Metric:
-  name: str  # Of its column (after `test_`), its picture and in sentences.
-  label_kinds: tuple[population.LabelKind, ...]  # For which labels it is.
-  # Gives what `learning.train` takes among its `test_metrics`, for examples of a shape.
+  name: (
+    str  # In messages, in its column (after `test_`) and in its picture's file name.
+  )
+  label_kinds: tuple[population.LabelKind, ...]  # Kinds of labels that it measures.
+  # Makes a metric of `learning.Evaluation` for examples of a shape.
   make: Callable[[population.Shape], Any]
-  # Least and largest value, for pictures; `None` where there is none.
+  # Minimum and maximum, for pictures; `None` if there is none.
   limits: tuple[Optional[float], Optional[float]]
-  higher_is_better: bool  # Whether it is.
-  # For how many classes it is: the least and the largest number.
-  num_classes: tuple[int, Optional[int]] = (0, None)
-  needs_all_classes: bool = False  # Whether it is of no test data that lack a class.
-  # From labels: the one answer that is best for all rows, and what each of them
-  # then adds to this mean; `None` if it is no mean over labels.
+  higher_is_better: bool
+  num_classes: tuple[int, Optional[int]] = (0, None)  # Minimum and maximum number.
+  needs_all_classes: bool = False  # Whether the test data must have all classes.
+  # Takes labels; returns the constant answer that is best, and the value of each label
+  # with it. `None` if the metric is no mean over labels.
   best_constant: Optional[Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]]] = None
 
   def why_not(self, shape: population.Shape) -> Optional[str]:
@@ -38,44 +39,44 @@ class Metric:
       )
     if shape.label_kind != 'class':
       return None
-    least, most = self.num_classes
+    lower, upper = self.num_classes
     count = shape.num_classes or 0
-    if count < least or (most is not None and count > most):
-      said = f'{least}' if least == most else f'{least} or more'
-      return f'it is for {said} classes, and there are {count}'
+    if count < lower or (upper is not None and count > upper):
+      needed = f'{lower}' if lower == upper else f'{lower} or more'
+      return f'it is for {needed} classes, and there are {count}'
     return None
 
-  def why_not_measured(self, found: population.Population) -> Optional[str]:
-    if not self.needs_all_classes or found.test_examples is None:
+  def why_not_measured(self, data: population.Population) -> Optional[str]:
+    if not self.needs_all_classes or data.test_examples is None:
       return None
-    labels = found.test_examples[1]
-    if found.shape.label_kind == 'tags':
-      assert found.shape.names is not None
-      columns = zip(found.shape.names, labels.T)
-      lacking = [name for name, column in columns if np.ptp(column) == 0]
-      lacks = 'all test examples have the same value of the tag'
+    labels = data.test_examples[1]
+    if data.shape.label_kind == 'tags':
+      assert data.shape.names is not None
+      columns = zip(data.shape.names, labels.T)
+      missing = [name for name, column in columns if np.ptp(column) == 0]
+      problem = 'all test examples have the same value of the tag'
     else:
-      names = found.shape.names or tuple(map(str, range(found.shape.num_classes or 0)))
+      names = data.shape.names or tuple(map(str, range(data.shape.num_classes or 0)))
       present = np.unique(labels)
-      lacking = [name for number, name in enumerate(names) if number not in present]
-      lacks = 'the test data have no example of the class'
-    if not lacking:
+      missing = [name for number, name in enumerate(names) if number not in present]
+      problem = 'the test data have no example of the class'
+    if not missing:
       return None
     return (
-      f'{lacks} {", ".join(lacking)}. Hold out others, by a larger --test_clients or '
+      f'{problem} {", ".join(missing)}. Hold out others, by a larger --test_clients or '
       '--test_examples or another --split_seed; or give another metric'
     )
 
 
 def _mean(parts: Callable[[np.ndarray, np.ndarray], _Parts]) -> Any:
-  """The weighted mean over all labels, which needs a batch at a time."""
+  """The weighted mean over all labels, computed batch by batch."""
   from tff_dp_aggregators import learning  # Flags are checked without TensorFlow.
 
   return learning.MeanMetric(parts)
 
 
 def token_loss(shape: population.Shape) -> Any:
-  """Cross entropy over all tokens that count, however many a batch has."""
+  """Mean cross entropy over all tokens that are not ignored, in whatever batches."""
 
   def parts(labels: np.ndarray, outputs: np.ndarray) -> _Parts:
     shifted = outputs - outputs.max(axis=-1, keepdims=True)
@@ -86,18 +87,20 @@ def token_loss(shape: population.Shape) -> Any:
   return _mean(parts)
 
 
-def _evenly(values: np.ndarray) -> _Parts:
+def _unweighted(values: np.ndarray) -> _Parts:
   values = np.asarray(values, np.float64)
   return values, np.ones_like(values)
 
 
 def _accuracy(shape: population.Shape) -> Any:
-  """The share of labels that are right; of tags, where a logit above 0 says yes."""
+  """Share of labels that are predicted correctly; a logit above 0 predicts a tag."""
   if shape.label_kind == 'tags':
     return _mean(
-      lambda labels, outputs: _evenly((_like(outputs, labels) > 0) == labels)
+      lambda labels, outputs: _unweighted((_reshaped(outputs, labels) > 0) == labels)
     )
-  return _mean(lambda labels, outputs: _evenly(np.argmax(outputs, axis=-1) == labels))
+  return _mean(
+    lambda labels, outputs: _unweighted(np.argmax(outputs, axis=-1) == labels)
+  )
 
 
 def _top_5_accuracy(shape: population.Shape) -> Any:
@@ -105,7 +108,7 @@ def _top_5_accuracy(shape: population.Shape) -> Any:
 
   def parts(labels: np.ndarray, outputs: np.ndarray) -> _Parts:
     best = np.argpartition(outputs, -5, axis=-1)[..., -5:]
-    return _evenly(np.any(best == labels[..., np.newaxis], axis=-1))
+    return _unweighted(np.any(best == labels[..., np.newaxis], axis=-1))
 
   return _mean(parts)
 
@@ -113,9 +116,9 @@ def _top_5_accuracy(shape: population.Shape) -> Any:
 def _token_accuracy(shape: population.Shape) -> Any:
   """Accuracy over the tokens that count: neither ignored nor unscored, see `Shape`.
 
-  A prediction may be any token; to predict one that does not count is wrong. That is
-  the masked accuracy of TFF's baselines, and what the papers on StackOverflow report,
-  who leave out padding, words out of vocabulary and ends of sentences.
+  Any token may be predicted; one that does not count is wrong. This is the masked
+  accuracy of TFF's baselines, which the papers on StackOverflow report: they leave out
+  padding, words out of vocabulary and ends of sentences.
   """
   left_out = np.array([*shape.ignored_labels, *shape.unscored_labels], np.int64)
 
@@ -126,31 +129,31 @@ def _token_accuracy(shape: population.Shape) -> Any:
   return _mean(parts)
 
 
-def _like(outputs: np.ndarray, labels: np.ndarray) -> np.ndarray:
+def _reshaped(outputs: np.ndarray, labels: np.ndarray) -> np.ndarray:
   return np.reshape(outputs, np.shape(labels))
 
 
-def _of_error(name: str, measured: Callable[..., Any], center: Any) -> Metric:
-  """The mean of a function of differences, which is least for a center as constant."""
+def _error_metric(name: str, error_function: Callable[..., Any], center: Any) -> Metric:
+  """The mean of a function of errors, which the labels' `center` minimises."""
 
   def make(shape: population.Shape) -> Any:
     del shape
 
     def parts(labels: np.ndarray, outputs: np.ndarray) -> _Parts:
-      difference = _like(outputs, labels) - labels
-      return _evenly(measured(difference.astype(np.float64)))
+      difference = _reshaped(outputs, labels) - labels
+      return _unweighted(error_function(difference.astype(np.float64)))
 
     return _mean(parts)
 
   def best_constant(labels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     best = center(labels, axis=0)
-    return best, measured(labels - best)
+    return best, error_function(labels - best)
 
   return Metric(name, ('number',), make, (0, None), False, best_constant=best_constant)
 
 
 def _most_frequent(labels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-  if labels.ndim > 1:  # Tags, each of which has an answer of its own.
+  if labels.ndim > 1:  # Each tag has its own most frequent value.
     best = (labels.mean(axis=0) > 0.5).astype(np.float64)
   else:
     best = np.asarray(np.argmax(np.bincount(labels.astype(np.int64))))
@@ -158,11 +161,11 @@ def _most_frequent(labels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _auc(shape: population.Shape) -> Any:
-  """Area under the receiver operating characteristic: of tags, the mean of theirs."""
+  """Area under the receiver operating characteristic, for tags the mean over them."""
 
   def measure(labels: np.ndarray, outputs: np.ndarray) -> float:
     if shape.label_kind == 'tags':
-      columns = zip(_like(outputs, labels).T.astype(np.float64), labels.T)
+      columns = zip(_reshaped(outputs, labels).T.astype(np.float64), labels.T)
       return float(np.mean([_area(*each) for each in columns]))
     return _area(outputs[:, 1].astype(np.float64) - outputs[:, 0], labels)
 
@@ -170,9 +173,9 @@ def _auc(shape: population.Shape) -> Any:
 
 
 def _area(scores: np.ndarray, labels: np.ndarray) -> float:
-  """The area for labels 0 and 1: ties count half."""
-  _, places, counts = np.unique(scores, return_inverse=True, return_counts=True)
-  ranks = (np.cumsum(counts) - (counts - 1) / 2)[places]
+  """That area for labels 0 and 1; ties count half."""
+  _, inverse, counts = np.unique(scores, return_inverse=True, return_counts=True)
+  ranks = (np.cumsum(counts) - (counts - 1) / 2)[inverse]
   positives = int(np.sum(labels == 1))
   negatives = len(labels) - positives
   if not positives or not negatives:
@@ -196,16 +199,10 @@ METRICS = {
     ),
     Metric('top_5_accuracy', ('class',), _top_5_accuracy, (0, 1), True, (6, None)),
     Metric(
-      'auc',
-      ('class', 'tags'),
-      _auc,
-      (0, 1),
-      True,
-      (2, 2),
-      needs_all_classes=True,
+      'auc', ('class', 'tags'), _auc, (0, 1), True, (2, 2), needs_all_classes=True
     ),
     Metric('token_accuracy', ('tokens',), _token_accuracy, (0, 1), True),
-    _of_error('mean_squared_error', np.square, np.mean),
-    _of_error('mean_absolute_error', np.abs, np.median),
+    _error_metric('mean_squared_error', np.square, np.mean),
+    _error_metric('mean_absolute_error', np.abs, np.median),
   )
 }

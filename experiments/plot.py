@@ -74,11 +74,7 @@ def main(values: flags.FlagValues) -> int:
 
 
 PROGRAM = program.Program(
-  'tff-dp-plot',
-  __doc__ or '',
-  lambda: (('Flags', _FLAGS),),
-  main,
-  positional='run_dir',
+  'tff-dp-plot', __doc__ or '', lambda: (('Flags', _FLAGS),), main, positional='run_dir'
 )
 execute, run = PROGRAM.execute, PROGRAM.run
 

@@ -1,8 +1,8 @@
-"""Runs as pictures, and the one way in which pictures are drawn.
+"""Draws runs, and all other pictures of the experiments.
 
-A run is told from others by the flags in which they differ, and by nothing else.
-Colours are those of Okabe and Ito, which colour-blind people tell apart as well; where
-there are more lines than colours, dashes and marks tell them apart.
+The legend names the flags in which runs differ. Colours are those of Okabe and Ito,
+which colour-blind people can distinguish too; if there are more lines than colours,
+they also differ in dashes and markers.
 """
 
 import dataclasses
@@ -26,24 +26,24 @@ ROUND, EPSILON, SECONDS = 'round', 'epsilon', 'seconds'
 _TEST = 'test_'
 _SEED = 'seed'
 FORMATS = ('png', 'svg')
-# Okabe and Ito's colours, but for yellow, which is pale on white.
+# Okabe and Ito's colours, except yellow, which is pale on white.
 _COLORS = ('#0072B2', '#D55E00', '#009E73', '#CC79A7', '#E69F00', '#56B4E9', '#000000')
 _DASHES = ('-', '--', ':')
-_MARKS = ('o', 's', '^', 'D', 'v', 'P', 'X')
+_MARKERS = ('o', 's', '^', 'D', 'v', 'P', 'X')
 _GREY = '#555555'
 _WIDTH, _HEIGHT = 7.2, 4.2
 _LEGEND_FONT, _INCHES_PER_LETTER = 8.5, 0.072
-_TICKS_APART = 0.07  # The least, as a part of the axis.
-# How far lines stand apart whose points have one x, as a part of the axis.
-_APART = 0.006
+# As fractions of the axis: minimum distance of ticks, and offset of points at one x.
+_MIN_TICK_DISTANCE = 0.07
+_OFFSET = 0.006
 
 
 @dataclasses.dataclass(frozen=True)
 class Line:
   label: str  # In the legend; empty for none.
-  x: Sequence[float]  # Of each point; empty for a level, which is the same at every x.
-  y: Sequence[float]  # Of each point; the one of a level.
-  errors: Sequence[float] = ()  # Standard errors of `y`; NaN where there is none.
+  x: Sequence[float]  # Of each point; empty for a level, a horizontal line.
+  y: Sequence[float]  # Of each point; a level has one.
+  errors: Sequence[float] = ()  # Standard errors of `y`; NaN if there is none.
 
 
 @dataclasses.dataclass(frozen=True)
@@ -52,24 +52,23 @@ class Chart:
   x_label: str
   y_label: str
   lines: Sequence[Line]  # In the order of the legend.
-  # Least and largest value that there can be; `None` where there is none.
+  # Minimum and maximum possible value; `None` if there is none.
   y_limits: tuple[Optional[float], Optional[float]] = (None, None)
-  # Whether each point counts, and is marked, rather than their course.
-  are_points: bool = False
-  log_x: bool = False  # Whether equal steps are equal ratios.
-  right: Optional[Line] = None  # Drawn by a second axis, at the right.
+  are_points: bool = False  # Whether single points are marked.
+  log_x: bool = False  # Whether the horizontal axis is logarithmic.
+  right: Optional[Line] = None  # Drawn on a second vertical axis, at the right.
   note: str = ''  # A line of small print below.
 
 
 @dataclasses.dataclass(frozen=True)
 class Dots:
-  """A value with its error for each of some names."""
+  """A value with its error for each name."""
 
   title: str  # Above the picture.
   x_label: str  # What the values are.
-  names: Sequence[str]  # From above to below.
+  names: Sequence[str]  # From top to bottom.
   values: Sequence[float]  # In the order of the names.
-  errors: Sequence[float]  # Standard errors; NaN where there is none.
+  errors: Sequence[float]  # Standard errors; NaN if there is none.
   note: str = ''  # A line of small print below.
 
 
@@ -78,21 +77,21 @@ Picture = Union[Chart, Dots]
 
 @dataclasses.dataclass(frozen=True)
 class Run:
-  directory: str  # Where.
-  config: dict[str, Any]  # Its configuration.
-  # Columns of `metrics.csv` by name, and `seconds` since the beginning; `nan` where a
+  directory: str
+  config: dict[str, Any]  # The configuration with private settings.
+  # Columns of `metrics.csv` by name, and `seconds` since the beginning; `nan` if a
   # round has no number.
   columns: dict[str, list[float]]
-  shared: dict[str, Any]  # The configuration that others may see.
+  shared: dict[str, Any]  # The configuration without private settings.
 
   @property
   def flags(self) -> dict[str, Any]:
-    """Those of the simulation; of another program's run, what it told."""
+    """Flags of the simulation, or the settings that another program recorded."""
     return dict(self.config.get('flags') or {})
 
   @property
   def shown(self) -> dict[str, Any]:
-    """Flags that a picture may show, and a seed that anybody can guess."""
+    """Flags that are not private, and a seed that anybody can guess."""
     flags = self.flags
     names = set(self.shared.get('flags') or {})
     seed = flags.get(_SEED)
@@ -102,7 +101,7 @@ class Run:
 
   @property
   def delta(self) -> Optional[float]:
-    """At which epsilon was read; `None` without privacy."""
+    """Delta of the reported epsilon; `None` without privacy."""
     privacy = self.config.get('privacy')
     return None if privacy is None else float(privacy['delta'])
 
@@ -120,7 +119,7 @@ class Run:
     return any(math.isfinite(each) for each in self.columns.get(name, ()))
 
   def points(self, x: str, y: str) -> tuple[list[float], list[float]]:
-    """Where both are numbers; rounds are counted from 1, as those completed."""
+    """Points at which both are finite; `round` is the number of completed rounds."""
     first = 1 if x == ROUND else 0
     pairs = [
       (first + each, value)
@@ -138,7 +137,7 @@ def read_run(directory: str) -> Run:
     with open(path, encoding='utf-8') as file:
       shared = json.load(file)
     rows = metrics_file.read(metrics_path)
-    # A line that is being written is none yet.
+    # A line that is being written does not count.
     rows = rows[: metrics_file.count(metrics_path)]
     columns = {
       name: [float(row[name] or 'nan') for row in rows]
@@ -146,8 +145,8 @@ def read_run(directory: str) -> Run:
     }
   except (OSError, AttributeError, TypeError, ValueError) as e:
     raise ValueError(
-      f'{directory} cannot be read as a run: {str(e).rstrip(".")}. Name directories as '
-      'simulate leaves them.'
+      f'{directory} cannot be read as a run: {str(e).rstrip(".")}. Name directories of '
+      'runs.'
     ) from e
   if not rows:
     raise ValueError(f'{metrics_path} has no rounds yet; wait for the first one.')
@@ -162,43 +161,43 @@ def picture(
   y: Optional[str] = None,
   title: Optional[str] = None,
 ) -> Chart:
-  """The picture of one run, or of several; `x` and `y` are columns."""
+  """Returns the chart of one or more runs; `x` and `y` are columns."""
   y = y or _measure_of_all(runs)
   for run in runs:
     for name in (x, y):
       # Runs without privacy have no epsilon, and are drawn as a level.
       if name not in run.columns and not (name == x == EPSILON):
-        near = messages.near(name, run.columns) or run.columns
+        suggestions = messages.near(name, run.columns) or run.columns
         raise ValueError(
-          f'{run.directory} has no column {name!r}; there are {", ".join(near)}.'
+          f'{run.directory} has no column {name!r}; there are {", ".join(suggestions)}.'
         )
   metric = metrics_lib.METRICS.get(y.removeprefix(_TEST))
   lines = [_line(run, label, x, y) for run, label in zip(runs, labels(runs))]
-  only = runs[0]
-  with_epsilon = len(runs) == 1 and x != EPSILON and y != EPSILON and only.spends
+  first_run = runs[0]
+  with_epsilon = len(runs) == 1 and x != EPSILON and y != EPSILON and first_run.spends
   return Chart(
     title=title or _title(runs),
     x_label=_in_words(x, runs),
     y_label=_in_words(y, runs),
     lines=lines,
-    # Several differ by less than can be seen from 0 to 1.
+    # Several runs may differ by too little to be seen from 0 to 1.
     y_limits=metric.limits if metric and len(runs) == 1 else (None, None),
-    right=Line(_in_words(EPSILON, runs), *only.points(x, EPSILON))
+    right=Line(_in_words(EPSILON, runs), *first_run.points(x, EPSILON))
     if with_epsilon
     else None,
   )
 
 
 def labels(runs: Sequence[Run]) -> list[str]:
-  """What tells each run from the others: flags that differ, or else the directory."""
+  """Returns how runs differ: by flags, or else by directory."""
   if len(runs) == 1:
     return ['']
   names = dict.fromkeys(name for run in runs for name in run.shown)
   differing = [
     name for name in names if len({json.dumps(run.shown.get(name)) for run in runs}) > 1
   ]
-  # A value that is not given says nothing: of none, that it has no target.
-  found = [
+  # Values that are not given are left out, such as a target without a mechanism.
+  texts = [
     ', '.join(
       f'{name}={value:g}' if isinstance(value, float) else f'{name}={value}'
       for name in differing
@@ -206,12 +205,12 @@ def labels(runs: Sequence[Run]) -> list[str]:
     )
     for run in runs
   ]
-  if len(set(found)) == len(runs) and all(found):
-    return found
-  # The same flags twice: another commit, say.
+  if len(set(texts)) == len(runs) and all(texts):
+    return texts
+  # Some runs have the same flags, for example at different commits.
   return [
     f'{each} ({run.directory})' if each else run.directory
-    for each, run in zip(found, runs)
+    for each, run in zip(texts, runs)
   ]
 
 
@@ -248,19 +247,19 @@ def _in_words(name: str, runs: Sequence[Run]) -> str:
 
 
 def _title(runs: Sequence[Run]) -> str:
-  said: list[str] = []
+  parts: list[str] = []
   for name in ('task', 'mechanism'):
     values = {str(run.flags[name]) for run in runs if run.flags.get(name)}
-    said += values if len(values) == 1 else []
+    parts += values if len(values) == 1 else []
   if len(runs) > 1:
-    return ', '.join(filter(None, ['-'.join(said), f'{len(runs)} runs']))
-  return '-'.join(said) or os.path.basename(os.path.abspath(runs[0].directory))
+    return ', '.join(filter(None, ['-'.join(parts), f'{len(runs)} runs']))
+  return '-'.join(parts) or os.path.basename(os.path.abspath(runs[0].directory))
 
 
 def save(picture: Picture, path: str) -> None:
-  import matplotlib  # It takes longer than to check flags.
+  import matplotlib  # Loading it is slower than checking flags.
 
-  # The same bytes for the same picture; letters as shapes look the same everywhere.
+  # The same picture has the same bytes; letters as paths look the same everywhere.
   settings = {
     'svg.hashsalt': picture.title,
     'svg.fonttype': 'path',
@@ -269,9 +268,9 @@ def save(picture: Picture, path: str) -> None:
   kind = format_of(path)
   metadata = {'Date': None, 'Creator': None} if kind == 'svg' else {'Software': None}
   with matplotlib.rc_context(settings):
-    drawn = _drawn(picture)
+    fig = _figure(picture)
     file = io.BytesIO()
-    drawn.savefig(file, format=kind, metadata=metadata)
+    fig.savefig(file, format=kind, metadata=metadata)
   new_files.replace(path, file.getvalue())
 
 
@@ -283,18 +282,18 @@ def format_of(path: str) -> str:
   return ending
 
 
-def _drawn(picture: Picture) -> Any:
+def _figure(picture: Picture) -> Any:
   from matplotlib import figure
 
   labels = [each.label for each in getattr(picture, 'lines', ()) if each.label]
-  # Room of its own for the legend, beside the data and not upon them.
+  # Space for the legend beside the data.
   longest = max((len(label) for label in labels), default=0)
   beside = 0.6 + _INCHES_PER_LETTER * longest if longest else 0.0
   names = getattr(picture, 'names', ())
   height = max(_HEIGHT, 0.23 * len(labels) + 1.2, 0.3 * len(names) + 1.2)
   size = (_WIDTH + beside, height)
-  drawn = figure.Figure(figsize=size, dpi=120, layout='constrained')
-  axes = drawn.add_subplot()
+  fig = figure.Figure(figsize=size, dpi=120, layout='constrained')
+  axes = fig.add_subplot()
   axes.set_title(picture.title, loc='left', fontsize=10)
   axes.set_xlabel(picture.x_label)
   axes.grid(alpha=0.3)
@@ -303,9 +302,9 @@ def _drawn(picture: Picture) -> Any:
   else:
     _draw_lines(axes, picture)
     if labels:
-      # Matplotlib would put what has no error bars first.
+      # Matplotlib would list lines without error bars first.
       handles = dict(zip(*reversed(axes.get_legend_handles_labels())))
-      drawn.legend(
+      fig.legend(
         [handles[label] for label in labels],
         labels,
         loc='outside right upper',
@@ -313,17 +312,17 @@ def _drawn(picture: Picture) -> Any:
         frameon=False,
       )
   if picture.note:
-    drawn.supxlabel(picture.note, fontsize=7.5, color=_GREY, x=0.01, ha='left')
-  return drawn
+    fig.supxlabel(picture.note, fontsize=7.5, color=_GREY, x=0.01, ha='left')
+  return fig
 
 
 def style(number: int) -> dict[str, Any]:
-  """Colour, dashes and mark of a line, by its number; no two of the first 21 agree."""
+  """Colour, dashes and marker of a line; the first 21 numbers all differ."""
   color = number % len(_COLORS)
   return {
     'color': _COLORS[color],
     'linestyle': _DASHES[number // len(_COLORS) % len(_DASHES)],
-    'marker': _MARKS[(color + number // len(_COLORS)) % len(_MARKS)],
+    'marker': _MARKERS[(color + number // len(_COLORS)) % len(_MARKERS)],
   }
 
 
@@ -332,14 +331,14 @@ def _draw_lines(axes: Any, chart: Chart) -> None:
   x_values = sorted({x for line in chart.lines for x in line.x})
   if chart.log_x and x_values and x_values[0] > 0:
     axes.set_xscale('log')
-  courses = [line for line in chart.lines if len(line.x)]
-  for number, line in enumerate(courses):
-    of_line = style(number)
+  curves = [line for line in chart.lines if len(line.x)]
+  for number, line in enumerate(curves):
+    line_style = style(number)
     if not chart.are_points:
-      del of_line['marker']
-      axes.plot(line.x, line.y, label=line.label, linewidth=1.8, **of_line)
+      del line_style['marker']
+      axes.plot(line.x, line.y, label=line.label, linewidth=1.8, **line_style)
       continue
-    x = _moved_apart(line.x, x_values, number - (len(courses) - 1) / 2, chart.log_x)
+    x = _offset(line.x, x_values, number - (len(curves) - 1) / 2, chart.log_x)
     axes.errorbar(
       x,
       line.y,
@@ -349,7 +348,7 @@ def _draw_lines(axes: Any, chart: Chart) -> None:
       markersize=4.5,
       capsize=2.5,
       elinewidth=1.0,
-      **of_line,
+      **line_style,
     )
   for number, line in enumerate(each for each in chart.lines if not len(each.x)):
     (level,) = line.y
@@ -358,7 +357,7 @@ def _draw_lines(axes: Any, chart: Chart) -> None:
     for error in filter(math.isfinite, line.errors):
       axes.axhspan(level - error, level + error, color=_GREY, alpha=0.12, zorder=0)
   if chart.are_points and x_values:
-    _mark_values(axes, x_values, chart.log_x)
+    _set_ticks(axes, x_values, chart.log_x)
   elif not chart.log_x:
     axes.set_xlim(left=0)
     if all(float(x).is_integer() for x in x_values):
@@ -366,7 +365,7 @@ def _draw_lines(axes: Any, chart: Chart) -> None:
   if chart.y_limits != (None, None) and not chart.are_points:
     axes.set_ylim(*chart.y_limits)
   if len(chart.lines) == 1 and not chart.are_points:
-    # Beside the axis, where it covers no line, however short that is.
+    # In the label of the axis, where it covers no line, even a short one.
     axes.set_ylabel(f'{chart.y_label} (last {chart.lines[0].y[-1]:.3f})')
   if chart.right is not None:
     line = chart.right
@@ -377,12 +376,14 @@ def _draw_lines(axes: Any, chart: Chart) -> None:
     right.set_ylim(0.0, 1.15 * max(line.y) or 1.0)
 
 
-def _mark_values(axes: Any, x_values: Sequence[float], is_log: bool) -> None:
-  """Puts ticks at the values, but for those too near another one to be read."""
-  places = [math.log(x) if is_log else x for x in x_values]
+def _set_ticks(axes: Any, x_values: Sequence[float], is_log: bool) -> None:
+  """Puts ticks at the values, except those too near the previous tick to be read."""
+  positions = [math.log(x) if is_log else x for x in x_values]
   kept = [0]
-  for number, place in enumerate(places):
-    if place - places[kept[-1]] > _TICKS_APART * (places[-1] - places[0]):
+  for number, position in enumerate(positions):
+    if position - positions[kept[-1]] > _MIN_TICK_DISTANCE * (
+      positions[-1] - positions[0]
+    ):
       kept.append(number)
   axes.set_xticks([x_values[each] for each in kept])
   axes.set_xticklabels([f'{x_values[each]:.4g}' for each in kept])
@@ -390,26 +391,26 @@ def _mark_values(axes: Any, x_values: Sequence[float], is_log: bool) -> None:
 
 
 def _draw_dots(axes: Any, dots: Dots) -> None:
-  places = list(range(len(dots.names)))
+  positions = list(range(len(dots.names)))
   axes.errorbar(
     dots.values,
-    places,
+    positions,
     xerr=dots.errors or None,
     color=_COLORS[0],
     linestyle='',
     marker='o',
     capsize=3,
   )
-  axes.set_yticks(places, dots.names)
+  axes.set_yticks(positions, dots.names)
   axes.invert_yaxis()
   axes.margins(y=0.08)
 
 
-def _moved_apart(
+def _offset(
   x: Sequence[float], x_values: Sequence[float], steps: float, is_log: bool
 ) -> list[float]:
-  """Where points are drawn so that error bars at one x stand beside each other."""
-  least, largest = x_values[0], x_values[-1]
+  """Moves points so that error bars at the same x stand side by side."""
+  lower, upper = x_values[0], x_values[-1]
   if is_log:
-    return [each * (largest / least) ** (_APART * steps) for each in x]
-  return [each + ((largest - least) or least) * _APART * steps for each in x]
+    return [each * (upper / lower) ** (_OFFSET * steps) for each in x]
+  return [each + ((upper - lower) or lower) * _OFFSET * steps for each in x]

@@ -32,9 +32,9 @@ from .options import data as data_options
 if TYPE_CHECKING:  # Flags are checked without TensorFlow.
   from . import predicting
 
-# How values are written, where it is not as in the data of the training.
+# Flags for data that are written differently from the training data.
 _WRITING = ('missing_values', 'separator', 'decimal', 'thousands')
-_OF_DATA = ('output', 'data_format', 'data_split', *_WRITING)
+_DATA_FLAGS = ('output', 'data_format', 'data_split', *_WRITING)
 
 
 def groups() -> tuple[program.Group, ...]:
@@ -55,9 +55,9 @@ def groups() -> tuple[program.Group, ...]:
 def main(values: flags.FlagValues) -> int:
   _check(values)
   data = None
-  made = preprocessing_lib.of_run(values.run_dir)
+  preprocessing = preprocessing_lib.of_run(values.run_dir)
   if values.data is not None:
-    # What is wrong with the data is said before TensorFlow is loaded.
+    # Errors in the data are reported before TensorFlow is loaded.
     given = {
       name: values[name].value for name in _WRITING if values[name].value is not None
     }
@@ -65,7 +65,7 @@ def main(values: flags.FlagValues) -> int:
       given['missing_values'] = tuple(filter(None, given['missing_values']))
     if 'separator' in given:
       given['separator'] = data_options.separator(values)
-    data = dataclasses.replace(made, **given).read(
+    data = dataclasses.replace(preprocessing, **given).read(
       values.data,
       values.data_format,
       values.data_split,
@@ -74,29 +74,29 @@ def main(values: flags.FlagValues) -> int:
     unused = f'; not used: {problems.listed(data.unused)}' if data.unused else ''
     progress.say(f'{values.data}: {len(data)} rows{unused}.')
   with warnings.catch_warnings():
-    warnings.simplefilter('ignore')  # Of TFF's dependencies, about each other.
+    warnings.simplefilter('ignore')  # TFF's dependencies warn about each other.
     from . import predicting
   predictor = predicting.Predictor(values.run_dir)
   if data is not None:
     content = io.StringIO()
     writer = csv.writer(content, lineterminator='\n')
-    for number, some in enumerate(predictor.columns(data)):
+    for number, columns in enumerate(predictor.columns(data)):
       if number == 0:
-        writer.writerow(some)
-      writer.writerows(zip(*some.values()))
+        writer.writerow(columns)
+      writer.writerows(zip(*columns.values()))
     new_files.write_new(values.output, content.getvalue())
     progress.say(f'Predictions are in {values.output}.')
-    _say_metric(predictor, data)
+    _print_metric(predictor, data)
   if values.export is not None:
-    taken = predicting.export(predictor, values.export)
-    said = ', '.join(
+    specs = predicting.export(predictor, values.export)
+    inputs = ', '.join(
       f'{column} ({each.dtype.name})'
       if each.name == column
       else f'{column} ({each.dtype.name}; {each.name} as an argument)'
-      for column, each in taken.items()
+      for column, each in specs.items()
     )
     progress.say(
-      f'The SavedModel in {values.export} takes {said}. It has the preprocessing, '
+      f'The SavedModel in {values.export} takes {inputs}. It has the preprocessing, '
       'which no noise protects.'
     )
   return 0
@@ -111,13 +111,13 @@ def _check(values: flags.FlagValues) -> None:
     if is_missing:
       raise program.WrongUsage(f'give --{name} as well; see --help.')
   if values.data is None:
-    program.refuse(values, _OF_DATA, 'goes with --data; give that as well.')
+    program.refuse(values, _DATA_FLAGS, 'goes with --data; give that as well.')
   elif not os.path.exists(values.data):
     raise program.WrongUsage(f'--data={values.data}: there is no such file or folder.')
   program.check_new(values, 'output', 'export')
 
 
-def _say_metric(
+def _print_metric(
   predictor: 'predicting.Predictor', data: preprocessing_lib.NewData
 ) -> None:
   if not data.has_labels:
@@ -125,7 +125,7 @@ def _say_metric(
     return
   try:
     name, measured = predictor.measure(data)
-  except ValueError as e:  # Of data with one class only, say.
+  except ValueError as e:  # For example if the data have one class only.
     progress.say(f'They cannot be compared with the labels: {e}', sys.stderr)
     return
   progress.say(f'Of {len(data)} rows: {name} {measured:.4f}.')

@@ -1,6 +1,6 @@
-"""What the model of a run says of new data: classes, numbers, or next tokens.
+"""Predicts classes, numbers or next tokens from new data, with the model of a run.
 
-`experiments.predict` is the program. In Python, with inputs made as those of the
+`experiments.predict` is the program. In Python, with inputs preprocessed as in the
 training:
 
     model = learning.load(run_dir)
@@ -30,15 +30,13 @@ from .data import preprocessing as preprocessing_lib
 from .data import texts as texts_lib
 from .models import own
 
-# Bytes of what a model puts out at once.
-_BATCH_BYTES = 2**26
+_BATCH_BYTES = 2**26  # Maximum size of the outputs of a batch.
 _CROSS_ENTROPY = 'cross_entropy'
-# Inputs by which is seen whether outputs are probabilities.
-_NUM_TRIED = 16
+_NUM_SAMPLES = 16  # Random inputs that show whether outputs are probabilities.
 
 
 class Predictor:
-  """The model of a run, with what makes its inputs and reads its outputs."""
+  """The model of a run, with the preprocessing of its inputs."""
 
   def __init__(self, run_dir: str):
     self.preprocessing = preprocessing_lib.of_run(run_dir)
@@ -47,73 +45,75 @@ class Predictor:
     self._shape = self.preprocessing.shape
     self._metric = metrics.METRICS[flags['metric']]
     self.model = _model(run_dir, flags['model'], self._shape)
-    # An own model may have a loss of its own.
+    # A model of the user's own may have its own loss.
     is_known = ':' not in flags['model'] or flags['loss'] == _CROSS_ENTROPY
     self.gives_logits = is_known or not self._gives_probabilities()
 
   def columns(self, data: preprocessing_lib.NewData) -> Iterator[dict[str, list[Any]]]:
-    """Client, prediction and probability of rows, as far as there are such."""
+    """Yields columns of clients, predictions and probabilities, where there are any."""
     for chunk in data.chunks():
       outputs = self._outputs(chunk.inputs, chunk.last)
-      said = said_of(outputs, self.preprocessing, self.gives_logits)
-      values, likely = said['prediction'].numpy(), said.get('probability')
-      found: dict[str, list[Any]] = {}
+      result = interpreted(outputs, self.preprocessing, self.gives_logits)
+      values, likely = result['prediction'].numpy(), result.get('probability')
+      columns: dict[str, list[Any]] = {}
       if chunk.clients is not None:
-        found[str(data.client_column)] = chunk.clients
-      for place, label in enumerate(self.preprocessing.several or ['']):
-        of = f'_{label}' if label else ''
-        one: Any = (slice(None), place) if label else slice(None)
+        columns[str(data.client_column)] = chunk.clients
+      for index, label in enumerate(self.preprocessing.several or ['']):
+        suffix = f'_{label}' if label else ''
+        one: Any = (slice(None), index) if label else slice(None)
         if likely is None:
-          found[f'prediction{of}'] = [f'{each:.9g}' for each in values[one]]
+          columns[f'prediction{suffix}'] = [f'{each:.9g}' for each in values[one]]
           continue
-        found[f'prediction{of}'] = [
+        columns[f'prediction{suffix}'] = [
           each.decode('utf-8') if isinstance(each, bytes) else each
           for each in values[one]
         ]
-        found[f'probability{of}'] = [f'{each:.6g}' for each in likely.numpy()[one]]
-      yield found
+        columns[f'probability{suffix}'] = [
+          f'{each:.6g}' for each in likely.numpy()[one]
+        ]
+      yield columns
 
   def measure(self, data: preprocessing_lib.NewData) -> tuple[str, float]:
-    """The metric of the run on data with labels: its name, and what it comes to."""
+    """Returns name and value of the run's metric on data with labels."""
     metric = self._metric.make(self._shape)
     is_mean = isinstance(metric, learning.MeanMetric)
     sums, outputs, labels = learning_metrics.Sums(), [], []
     for x, y in data.examples():
-      for some in self._batches(len(x)):
-        found = self._outputs(x[some])
+      for batch in self._batches(len(x)):
+        predicted = self._outputs(x[batch])
         if self._shape.label_kind == 'number':
-          found = self.preprocessing.in_units(found)
+          predicted = self.preprocessing.in_units(predicted)
         if is_mean:
-          sums = sums.plus(metric.sums(y[some], found))
+          sums = sums.plus(metric.sums(y[batch], predicted))
         else:
-          outputs.append(found)
-          labels.append(y[some])
+          outputs.append(predicted)
+          labels.append(y[batch])
     if is_mean:
       return self._metric.name, sums.mean
     value = metric(np.concatenate(labels), np.concatenate(outputs))
     return self._metric.name, float(value)
 
   def _outputs(self, x: np.ndarray, last: Optional[np.ndarray] = None) -> np.ndarray:
-    """What the model puts out for a batch; of text, at the place of the last token."""
+    """Returns the model's outputs for a batch; for text, those at the last token."""
     if last is None:
       return np.asarray(self.model(x))
-    found = []
-    for some in self._batches(len(x)):
-      outputs = np.asarray(self.model(x[some]))
-      found.append(outputs[np.arange(len(outputs)), last[some]])
-    return np.concatenate(found)
+    parts = []
+    for batch in self._batches(len(x)):
+      outputs = np.asarray(self.model(x[batch]))
+      parts.append(outputs[np.arange(len(outputs)), last[batch]])
+    return np.concatenate(parts)
 
   def _batches(self, count: int) -> Iterator[slice]:
     size = 4 * (self._shape.num_classes or 1) * int(np.prod(self._shape.labels))
-    batch = max(1, _BATCH_BYTES // size)
-    for first in range(0, count, batch):
-      yield slice(first, first + batch)
+    batch_size = max(1, _BATCH_BYTES // size)
+    for first in range(0, count, batch_size):
+      yield slice(first, first + batch_size)
 
   def _gives_probabilities(self) -> bool:
-    """Whether outputs are such that add up to one, for whatever inputs."""
+    """Whether outputs are probabilities, which add up to one for any inputs."""
     if self._shape.num_classes is None:
       return False
-    shape = (_NUM_TRIED, *self._shape.inputs)
+    shape = (_NUM_SAMPLES, *self._shape.inputs)
     rng = np.random.default_rng(1)
     if self._shape.input_dtype == 'int32':
       x = rng.integers(self._shape.num_classes, size=shape, dtype=np.int32)
@@ -123,21 +123,21 @@ class Predictor:
     return keras_losses.why_no_logits(outputs) is not None
 
 
-def said_of(
+def interpreted(
   outputs: Any, preprocessing: preprocessing_lib.Preprocessing, gives_logits: bool
 ) -> dict[str, tf.Tensor]:
-  """What a model's outputs say: of classes with the probability of each."""
+  """Turns a model's outputs into predictions, for classes with probabilities."""
   shape, scaling = preprocessing.shape, preprocessing.label_scaling
   outputs = tf.cast(outputs, tf.float64)
   if shape.num_classes is None:
     outputs = tf.reshape(outputs, [-1, *shape.labels])
     if shape.label_kind == 'tags':
-      is_there = tf.cast(outputs > 0, tf.int64)
-      return {'prediction': is_there, 'probability': tf.sigmoid(outputs)}
+      has_tag = tf.cast(outputs > 0, tf.int64)
+      return {'prediction': has_tag, 'probability': tf.sigmoid(outputs)}
     if scaling is not None:
       outputs = outputs * np.array(scaling.scale) + np.array(scaling.mean)
     return {'prediction': outputs}
-  # What counts in no loss was not learned.
+  # Classes that the loss ignores were not learned.
   is_ignored = np.isin(np.arange(shape.num_classes), shape.ignored_labels)
   if gives_logits:
     outputs = tf.nn.softmax(tf.where(is_ignored, tf.float64.min, outputs))
@@ -151,7 +151,7 @@ def said_of(
 
 
 def _model(run_dir: str, name: str, shape: population.Shape) -> Any:
-  """The model of a run; one of the user's own is made again if it could not be kept."""
+  """Loads the model of a run; makes a user's own again if it could not be saved."""
   try:
     return learning.load(run_dir)
   except saved_model.NotKeptError:
@@ -161,12 +161,12 @@ def _model(run_dir: str, name: str, shape: population.Shape) -> Any:
     return learning.load(run_dir, model=own.make(name, shape))
 
 
-# What Python's `str.split` takes for white space.
+# White space as in Python's `str.split`.
 _WHITE_SPACE = r'[\s\pZ\x{0b}\x{1c}-\x{1f}\x{85}]+'
 
 
 class Served(tf.Module):
-  """Predictions of `columns`, specs by name: what a signature computes."""
+  """Computes predictions in a SavedModel, from `columns` (specs by name)."""
 
   def __init__(self, predictor: Predictor):
     super().__init__()
@@ -183,23 +183,23 @@ class Served(tf.Module):
         keys = tf.constant([*map(ord, vocabulary.entries)], tf.int64)
       else:
         keys = tf.constant(vocabulary.entries, tf.string)
-      self._table = _numbers_of(keys, 1, vocabulary.unknown)
+      self._table = _hash_table(keys, 1, vocabulary.unknown)
     self._values = self._known()
     self.columns = self._columns()
     self.predict = tf.function(self._predict, input_signature=[self.columns])
 
   def _columns(self) -> dict[str, tf.TensorSpec]:
-    kept = self._preprocessing
-    if kept.text is not None:
-      return {kept.text: tf.TensorSpec([None], tf.string)}
-    # As data are read: of images and the like, float64 would be twice as much.
-    is_large = any(len(shape) > 1 for shape in kept.number_columns.values())
+    preprocessing = self._preprocessing
+    if preprocessing.text is not None:
+      return {preprocessing.text: tf.TensorSpec([None], tf.string)}
+    # As data are read; for images and the like, float64 would take twice the memory.
+    is_large = any(len(shape) > 1 for shape in preprocessing.number_columns.values())
     dtype = tf.float32 if is_large else tf.float64
     numbers = {
       name: tf.TensorSpec([None, *shape], dtype)
-      for name, shape in kept.number_columns.items()
+      for name, shape in preprocessing.number_columns.items()
     }
-    named = (*kept.name_columns, *kept.embedded_columns)
+    named = (*preprocessing.name_columns, *preprocessing.embedded_columns)
     names = {name: tf.TensorSpec([None], tf.string) for name in named}
     return {**numbers, **names}
 
@@ -209,7 +209,7 @@ class Served(tf.Module):
       outputs = tf.gather(self._outputs(tokens), last, axis=1, batch_dims=1)
     else:
       outputs = self._outputs(self._inputs(given))
-    return said_of(outputs, self._preprocessing, self._gives_logits)
+    return interpreted(outputs, self._preprocessing, self._gives_logits)
 
   def _outputs(self, x: tf.Tensor) -> tf.Tensor:
     if self._weights is None:
@@ -217,51 +217,54 @@ class Served(tf.Module):
     return self._model.predict_on_batch(self._weights, x, training=False)
 
   def _inputs(self, given: Mapping[str, tf.Tensor]) -> tf.Tensor:
-    kept = self._preprocessing
+    preprocessing = self._preprocessing
     numbers, parts = [], []
-    for name, shape in kept.number_columns.items():
+    for name, shape in preprocessing.number_columns.items():
       numbers.append(tf.reshape(given[name], [-1, int(np.prod(shape))]))
       is_finite = tf.math.is_finite(numbers[-1])
       _check(is_finite, f'column {name!r} has a number that is not finite')
     if numbers:
       joined = tf.concat(numbers, axis=1)
-      if kept.mean is not None:
-        joined = (joined - np.array(kept.mean)) / np.array(kept.scale)
+      if preprocessing.mean is not None:
+        joined = (joined - np.array(preprocessing.mean)) / np.array(preprocessing.scale)
       parts.append(tf.cast(joined, tf.float32))
-    for name, names in kept.name_columns.items():
+    for name, names in preprocessing.name_columns.items():
       code = self._codes(name, given[name])
       _check(
         code < len(names),
         f'column {name!r} has a value that the training data do not have',
       )
       parts.append(tf.one_hot(code, len(names)))
-    for name in kept.embedded_columns:
+    for name in preprocessing.embedded_columns:
       code = self._codes(name, given[name])
       parts.append(tf.cast(code, tf.float32)[:, tf.newaxis])
-    return tf.reshape(tf.concat(parts, axis=1), [-1, *kept.shape.inputs])
+    return tf.reshape(tf.concat(parts, axis=1), [-1, *preprocessing.shape.inputs])
 
   def _known(self) -> dict[str, Any]:
-    """The values of columns that are names: numbers, or a table of texts."""
-    kept, found = self._preprocessing, {}
-    for name, names in {**kept.name_columns, **kept.embedded_columns}.items():
-      if all(map(columns_lib.is_number, names)):  # However they are written.
-        found[name] = np.array(names, np.float64)
+    """The values of categorical columns: an array of numbers, or a table of texts."""
+    preprocessing, known = self._preprocessing, {}
+    for name, names in {
+      **preprocessing.name_columns,
+      **preprocessing.embedded_columns,
+    }.items():
+      if all(map(columns_lib.is_number, names)):  # Compared as numbers, not as texts.
+        known[name] = np.array(names, np.float64)
       else:
-        found[name] = _numbers_of(tf.constant(names), 0, len(names))
-    return found
+        known[name] = _hash_table(tf.constant(names), 0, len(names))
+    return known
 
   def _codes(self, name: str, values: tf.Tensor) -> tf.Tensor:
-    """Numbers of names, and that after the last one of values that are none."""
+    """Indices of names; unknown values get the index after the last one."""
     known = self._values[name]
     if not isinstance(known, np.ndarray):
       return known[values]
     numbers, order = tf.strings.to_number(values, tf.float64), np.argsort(known)
-    place = tf.minimum(tf.searchsorted(known[order], numbers), len(known) - 1)
-    is_known = tf.equal(tf.gather(known[order], place), numbers)
-    return tf.where(is_known, tf.gather(order, place), len(known))
+    position = tf.minimum(tf.searchsorted(known[order], numbers), len(known) - 1)
+    is_known = tf.equal(tf.gather(known[order], position), numbers)
+    return tf.where(is_known, tf.gather(order, position), len(known))
 
   def _tokens(self, text: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-    """The last tokens of each text, padded behind, and the place of the last one."""
+    """The last tokens of each text, padded at the end, and the index of the last."""
     vocabulary, (length,) = self._preprocessing.tokens, self._preprocessing.shape.inputs
     if vocabulary.unit == 'character':
       units = tf.cast(tf.strings.unicode_decode(text, 'UTF-8'), tf.int64)
@@ -276,15 +279,15 @@ class Served(tf.Module):
 
 
 def export(predictor: Predictor, folder: str) -> dict[str, tf.TensorSpec]:
-  """Saves what predicts from columns.
+  """Saves a SavedModel that predicts from columns; returns their specs by name.
 
-  What is loaded has `predict`, which takes a dictionary of columns by their names, with
-  a value for each row: float64 for numbers (float32 if some have a shape, as images
-  do), and strings for names and texts. It gives a dictionary: `prediction` are strings,
-  or float64 in the units of the labels; with strings there are `probability`, and
-  `probabilities` of all names in their order; of tags both are of each. The signature
-  `serving_default` does the same with arguments; characters that an argument may not
-  have are underscores.
+  Its function `predict` takes a dictionary of columns by name, with a value for each
+  row: float64 for numbers (float32 if some have a shape, as images do), strings for
+  names and texts. It returns a dictionary: `prediction` has strings, or float64 in the
+  units of the labels; with strings there are `probability`, and `probabilities` of all
+  names in their order; for tags, prediction and `probability` are those of each tag.
+  The signature `serving_default` takes columns as arguments, with underscores for
+  characters that their names may not have.
   """
   if os.path.lexists(folder):
     raise FileExistsError(
@@ -292,14 +295,14 @@ def export(predictor: Predictor, folder: str) -> dict[str, tf.TensorSpec]:
     )
   served = Served(predictor)
   specs: dict[str, tf.TensorSpec] = {}
-  taken: set[str] = set()
+  used: set[str] = set()
   for column, spec in served.columns.items():
     name = re.sub(r'\W', '_', column, flags=re.ASCII)
     if not re.match('[A-Za-z]', name):
       name = f'column_{name}'
-    while name.lower() in taken:
+    while name.lower() in used:
       name += '_'
-    taken.add(name.lower())  # Which TensorFlow does not tell apart.
+    used.add(name.lower())  # TensorFlow ignores upper and lower case.
     specs[column] = tf.TensorSpec(spec.shape, spec.dtype, name=name)
 
   @tf.function
@@ -313,11 +316,11 @@ def export(predictor: Predictor, folder: str) -> dict[str, tf.TensorSpec]:
   return specs
 
 
-def _numbers_of(keys: tf.Tensor, first: int, unknown: int) -> tf.lookup.StaticHashTable:
+def _hash_table(keys: tf.Tensor, first: int, unknown: int) -> tf.lookup.StaticHashTable:
   numbers = tf.range(first, first + len(keys), dtype=tf.int64)
   initializer = tf.lookup.KeyValueTensorInitializer(keys, numbers)
   return tf.lookup.StaticHashTable(initializer, unknown)
 
 
-def _check(is_so: tf.Tensor, otherwise: str) -> None:
-  tf.debugging.Assert(tf.reduce_all(is_so), [f'{otherwise}.'])
+def _check(condition: tf.Tensor, message: str) -> None:
+  tf.debugging.Assert(tf.reduce_all(condition), [f'{message}.'])

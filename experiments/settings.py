@@ -1,6 +1,6 @@
-"""What a simulation is told, checked before anything starts.
+"""Settings of a simulation, from flags that are checked before anything starts.
 
-Knows nothing of TensorFlow, so that a wrong flag is refused at once.
+The module does not load TensorFlow, so that a wrong flag is refused at once.
 """
 
 import contextlib
@@ -33,20 +33,20 @@ from .options import run as run_options
 from .tasks import own
 from .tasks import task as task_lib
 
-# The flags that most need.
+# Flags that most users need.
 BASIC = (
   *table.BASIC,
   *'task data client_column label_column text_column model clipping batch_size'.split(),
   *'local_epochs client_learning_rate server_learning_rate server_optimizer'.split(),
   *('audit_canaries', 'seed', 'run_dir'),
 )
-# Between a run and its continuation.
+# Flags that may differ between a run and its continuation.
 _MAY_DIFFER = frozenset([*run_options.MAY_DIFFER, *data_options.MAY_DIFFER])
 
 
 @dataclasses.dataclass(frozen=True)
 class Settings:
-  task: task_lib.Task  # What the data are, and what suits them.
+  task: task_lib.Task  # The data, and defaults that suit them.
   data: data_options.Data
   model: model_options.Model
   participation: participation_options.Participation
@@ -54,11 +54,11 @@ class Settings:
   optimization: optimization_options.Optimization
   run: run_options.Run
   server: options.Server
-  # All flag values that decide what a run comes to, with the defaults of the task.
+  # All flag values that the result depends on, with the defaults of the task.
   flags: dict[str, Any]
-  command: str  # What goes on with the run, but for the directory.
-  remarks: tuple[str, ...] = ()  # What follows from the data and is told.
-  # Facts of the user's own data, with their checksum; `None` for those of a task.
+  command: str  # Resumes the run, once --run_dir is added.
+  remarks: tuple[str, ...] = ()  # Settings that follow from the data, as sentences.
+  # Facts about the user's own data, with their checksum; `None` for data of a task.
   facts: Optional[Mapping[str, Any]] = None
   scheduler: Optional[str] = None
   trusted_network: bool = False
@@ -93,27 +93,27 @@ def groups() -> tuple[program.Group, ...]:
 
 
 def _with_defaults(row: program.Flag) -> program.Flag:
-  """A flag with what the tasks put where it is left out, if they put something."""
+  """Adds the tasks' defaults of a flag, if there are any, to its help."""
   defaults = {
     key: getattr(each.defaults, row.name, None) for key, each in tasks.TASKS.items()
   }
-  said = '; '.join(
+  text = '; '.join(
     f'{value} for {key}' for key, value in defaults.items() if value is not None
   )
-  unset = row.unset.format(said) if '{}' in row.unset else said
-  return dataclasses.replace(row, unset=unset) if said else row
+  unset = row.unset.format(text) if '{}' in row.unset else text
+  return dataclasses.replace(row, unset=unset) if text else row
 
 
 def from_flags(values: flags.FlagValues) -> Settings:
-  # The seed by which clients are drawn is then a secret that nobody gave.
+  # With secret noise, clients are drawn by a secret seed as well, if none is given.
   if values.secret_noise and not values['seed'].present and _draws_clients(values):
     values['seed'].value = run_directory.secret_seed(values.run_dir)
   task, data = _task_and_data(values)
-  task.check(data)  # Before strategies are looked for, which may take long.
+  task.check(data)  # Before the search for strategies, which may take long.
   optimization = optimization_options.from_flags(values)
   run = run_options.from_flags(values)
   scheduler = run_options.scheduler_from(values)
-  if values.mechanism != privacy_options.NONE:  # Which refuses all flags of privacy.
+  if values.mechanism != privacy_options.NONE:  # 'none' refuses these flags below.
     privacy_options.prepare_nbafl(
       values,
       participation_options.names(),
@@ -144,7 +144,7 @@ def from_flags(values: flags.FlagValues) -> Settings:
     check_cohorts(privacy, participation.schedule(num_clients))
   facts = None
   if data.files is not None:
-    population = task.load(data)  # Which was read before, for its defaults.
+    population = task.load(data)  # Was read before, for the task's defaults.
     model.check_for(population)
     facts = population.facts
   return Settings(
@@ -172,7 +172,7 @@ def from_flags(values: flags.FlagValues) -> Settings:
 
 @contextlib.contextmanager
 def _counting_canaries(values: flags.FlagValues) -> Iterator[None]:
-  """Has cohorts drawn from clients and canaries, in --num_clients for a while."""
+  """Adds canaries to --num_clients in the context: cohorts are drawn of both."""
   before = values.num_clients
   if None not in (before, values.audit_canaries):
     values['num_clients'].value = before + values.audit_canaries
@@ -185,9 +185,9 @@ def _counting_canaries(values: flags.FlagValues) -> Iterator[None]:
 def _size(
   task: task_lib.Task, data: data_options.Data, model: model_options.Model
 ) -> int:
-  """How many trainable parameters the model has, which is built for that."""
+  """Builds the model to count its trainable parameters."""
   with warnings.catch_warnings():
-    warnings.simplefilter('ignore')  # Of TFF's dependencies, about each other.
+    warnings.simplefilter('ignore')  # TFF's dependencies warn about each other.
     trainable, _ = model.make(task.load(data).shape, seed=0).initial_weights
   return sum(int(np.size(weight)) for weight in trainable)
 
@@ -195,21 +195,21 @@ def _size(
 def check_cohorts(
   privacy: privacy_options.Privacy, schedule: sampling.Schedule
 ) -> None:
-  """Refuses cohorts that the mechanism's noise is not for."""
+  """Refuses cohorts that are too small or too large for the mechanism's noise."""
   mechanism = privacy.mechanism
   if mechanism is None:
     return
   numbers = dict(mechanism.options)
-  fewest = numbers.get('min_clients', 0)
-  most = numbers.get('max_clients')
+  minimum = numbers.get('min_clients', 0)
+  maximum = numbers.get('max_clients')
   cohort = schedule.clients_per_round
-  if fewest > cohort or (most is not None and most < cohort):
-    name, value = ('min', fewest) if fewest > cohort else ('max', most)
+  if minimum > cohort or (maximum is not None and maximum < cohort):
+    name, value = ('min', minimum) if minimum > cohort else ('max', maximum)
     raise ValueError(
       f'--{name}_clients={value}, and rounds ask for {cohort:g} clients: none of them '
       'would be released, or their sum might wrap around. Change one of them.'
     )
-  fitting.check_clients(mechanism, fewest, schedule)
+  fitting.check_clients(mechanism, minimum, schedule)
 
 
 def _check_packing(
@@ -218,7 +218,7 @@ def _check_packing(
   server: options.Server,
   scheduler: Optional[str],
 ) -> None:
-  """Refuses packs that cannot be, and seeds for noise that has none."""
+  """Refuses packs and seeded noise of clients if clients are trained one by one."""
   mechanism, stated = privacy.mechanism, run.packed_simulation
   clients_add_noise = mechanism is not None and mechanism.placement.is_on_clients
   fitting.check_packing(
@@ -235,7 +235,7 @@ def _check_packing(
 
 
 def _draws_clients(values: flags.FlagValues) -> bool:
-  """Whether clients are drawn at random, which saves privacy while it is secret."""
+  """Whether clients are drawn at random, which saves privacy if it is kept secret."""
   return bool(values.nbafl) or values.sampling != sampling.Limits.flag
 
 
@@ -244,18 +244,16 @@ def _command(values: flags.FlagValues) -> str:
     argument
     for name in program.names_of(values)
     if values[name].present and name != 'run_dir'
-    # A run that goes on knows a seed that is secret, which no log is to have.
+    # A resumed run reads its secret seed from a file; no log may have it.
     if not (name == 'seed' and values.secret_noise and _draws_clients(values))
-    for argument in values[name].serialize().splitlines()  # One for each of several.
+    for argument in values[name].serialize().splitlines()  # One for each value.
   )
   return ' '.join(['tff-dp-simulate', *map(shlex.quote, given)])
 
 
-def _task_and_data(
-  values: flags.FlagValues,
-) -> tuple[task_lib.Task, data_options.Data]:
+def _task_and_data(values: flags.FlagValues) -> tuple[task_lib.Task, data_options.Data]:
   if values.data is not None and not values['task'].present:
-    # What is wrong is said before much is read.
+    # Wrong flags are refused before the data are read.
     run_options.from_flags(values)
     data = data_options.from_flags(values)
     task = own.task_for(values, data)
@@ -286,10 +284,10 @@ def _set_defaults(task: task_lib.Task, values: flags.FlagValues) -> None:
 def _remarks(
   values: flags.FlagValues, privacy: privacy_options.Privacy
 ) -> Iterator[str]:
-  """Which flags follow from data, and where sampling leaves bands but one of them."""
-  said = '' if values.task is not None else own.chosen(values, values.num_clients)
-  if said:
-    yield said
+  """Says which flags follow from the data, and if sampling allows only one band."""
+  text = '' if values.task is not None else own.chosen(values, values.num_clients)
+  if text:
+    yield text
   mechanism = privacy.mechanism
   if not isinstance(mechanism, mechanism_lib.Mechanism) or not mechanism.is_sampled:
     return

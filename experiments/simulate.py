@@ -24,7 +24,7 @@ from . import settings as settings_lib
 
 
 def main(values: flags.FlagValues) -> int:
-  # What can be refused is refused before TensorFlow is loaded, in a second.
+  # Wrong flags are refused within a second, before TensorFlow is loaded.
   from tff_dp_aggregators.learning.runs import run_directory
 
   try:
@@ -35,7 +35,7 @@ def main(values: flags.FlagValues) -> int:
   except program.BAD_INPUT as e:
     raise program.WrongUsage(program.error_message(e, values)) from e
   with warnings.catch_warnings():
-    warnings.simplefilter('ignore')  # Of TFF's dependencies, about each other.
+    warnings.simplefilter('ignore')  # TFF's dependencies warn about each other.
     from . import training
   try:
     return training.run(settings)
@@ -52,7 +52,7 @@ def _make(run_dir: str) -> None:
     ) from e
 
 
-# Errors of the training itself are shown with where they happened.
+# Other errors of the training are shown with a traceback.
 PROGRAM = program.Program(
   'tff-dp-simulate',
   __doc__ or '',

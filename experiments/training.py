@@ -1,4 +1,4 @@
-"""The simulation itself: a task's data and model, trained by `learning.train`."""
+"""Runs a simulation: trains a task's model on its data by `learning.train`."""
 
 import contextlib
 import dataclasses
@@ -33,14 +33,14 @@ from .options import optimization as optimization_options
 from .options import run as run_options
 
 _INTERRUPTED = 130  # Exit code of a program ended by Ctrl-C.
-_FAILED = 1  # A cluster, or a round that takes too long.
+_FAILED = 1  # Exit code if a cluster fails, or a round takes too long.
 _WHAT_TO_TRY = 'docs/own_data.md tells what to try if a model does not learn.'
 
 
 def run(settings: settings_lib.Settings) -> int:
-  """Trains, reports, and returns the exit code; Ctrl-C ends it after its round."""
+  """Trains and reports; returns the exit code. Ctrl-C ends it after the round."""
   population = settings.task.load(settings.data)
-  _say_what_there_is(settings, population)
+  _print_data(settings, population)
   settings.model.check(population.shape)
   run_dir = settings.run.run_dir or run_options.new_directory(settings.name)
   progress.say(_headline(settings, run_dir))
@@ -50,13 +50,13 @@ def run(settings: settings_lib.Settings) -> int:
     progress.say(f'Interrupted; {run_dir} has no round to report.', sys.stderr)
     return _INTERRUPTED
   except (cluster.ClusterError, failures.RoundTimeoutError) as e:
-    said = str(e).replace('scheduler=', '--scheduler=', 1)
-    going_on = _going_on(settings, run_dir)
-    progress.say(f'{said} This goes on:\n    {going_on}', sys.stderr)
+    text = str(e).replace('scheduler=', '--scheduler=', 1)
+    command = _resume_command(settings, run_dir)
+    progress.say(f'{text} This goes on:\n    {command}', sys.stderr)
     return _FAILED
   except fitting.TooFewExamplesError as e:
     raise program.WrongUsage(str(e)) from e
-  _say_how_it_went(settings, population, result)
+  _print_result(settings, population, result)
   return 0 if result.is_finished else _INTERRUPTED
 
 
@@ -66,9 +66,9 @@ def train(
   run_dir: str,
   not_covered: Sequence[str] = (),
 ) -> learning.Result:
-  """Trains, and leaves everything in the run directory, the picture included."""
-  # Else last digits, and so whether a run goes on, would depend on the processors.
-  with contextlib.suppress(RuntimeError):  # TensorFlow is in use here.
+  """Trains, and writes all results and the picture to the run directory."""
+  # Otherwise last digits, and with them resuming, would depend on the processors.
+  with contextlib.suppress(RuntimeError):  # TensorFlow is in use already.
     tf.config.threading.set_intra_op_parallelism_threads(1)
   if settings.facts not in (None, population.facts):
     raise program.WrongUsage(
@@ -122,7 +122,7 @@ def train(
     audit_confidence=run.audit_confidence,
   )
   with warnings.catch_warnings():
-    warnings.showwarning = _say_warning
+    warnings.showwarning = _print_warning
     result = learning.train(
       model,
       population.clients,
@@ -140,16 +140,16 @@ def train(
       test=test,
       run=options,
     )
-  name, drawn = settings.model.metric.name, plotting.read_run(run_dir)
-  if drawn.has(f'test_{name}'):
+  name, saved = settings.model.metric.name, plotting.read_run(run_dir)
+  if saved.has(f'test_{name}'):
     title = f'{settings.name}, {population.num_clients} clients'
-    picture = plotting.picture([drawn], y=f'test_{name}', title=title)
+    picture = plotting.picture([saved], y=f'test_{name}', title=title)
     plotting.save(picture, os.path.join(run_dir, f'{name}.png'))
   return result
 
 
-def _say_warning(message: Any, *unused: Any, **unused_too: Any) -> None:
-  """Without lines of code."""
+def _print_warning(message: Any, *unused: Any, **unused_too: Any) -> None:
+  """Prints a warning without its line of code."""
   progress.say(f'warning: {message}', sys.stderr)
 
 
@@ -187,7 +187,7 @@ def _server_optimizer(
   return kind.make(*rates, optimization.server_adaptivity)
 
 
-def _say_what_there_is(
+def _print_data(
   settings: settings_lib.Settings, population: population_lib.Population
 ) -> None:
   if population.facts:
@@ -197,34 +197,34 @@ def _say_what_there_is(
   for name, value in population.facts.items():
     if isinstance(value, dict):
       value = [f'{each} ({count})' for each, count in value.items()]
-    said = ', '.join(map(str, value)) if isinstance(value, list) else value
-    progress.say(f'  {name}: {said}')
+    text = ', '.join(map(str, value)) if isinstance(value, list) else value
+    progress.say(f'  {name}: {text}')
   for remark in settings.remarks:
     progress.say(remark)
 
 
-def _say_how_it_went(
+def _print_result(
   settings: settings_lib.Settings,
   population: population_lib.Population,
   result: learning.Result,
 ) -> None:
   metric = settings.model.metric.name
-  # Nothing, where it ended between two measurements, or there is no test data.
+  # None if the run ended between two evaluations, or there are no test data.
   measured = result.metrics.get(f'test_{metric}')
   if measured is not None:
     progress.say(f'Test {metric} after {result.rounds} rounds: {measured:.4f}.')
     _, values = plotting.read_run(result.run_dir).points(
       plotting.ROUND, f'test_{metric}'
     )
-    if said := remark_on_no_change(settings.model.metric, values):
-      progress.say(said)
+    if remark := remark_on_no_change(settings.model.metric, values):
+      progress.say(remark)
     if settings.model.metric.best_constant and population.test_examples is not None:
       labels, scaling = population.test_examples[1], population.label_scaling
       labels = labels if scaling is None else scaling.undone(labels)
       is_class = population.shape.label_kind == 'class'
       names = population.shape.names if is_class else None
-      if said := remark_on_constant(settings.model.metric, measured, labels, names):
-        progress.say(said)
+      if remark := remark_on_constant(settings.model.metric, measured, labels, names):
+        progress.say(remark)
   progress.say(_spent(settings, result))
   if settings.privacy.nbafl is not None:
     progress.say(
@@ -237,16 +237,16 @@ def _say_how_it_went(
   if not result.is_finished:
     progress.say(
       f'Ended before its {result.num_rounds} rounds. This goes on:\n    '
-      f'{_going_on(settings, result.run_dir)}'
+      f'{_resume_command(settings, result.run_dir)}'
     )
 
 
-def _going_on(settings: settings_lib.Settings, run_dir: str) -> str:
+def _resume_command(settings: settings_lib.Settings, run_dir: str) -> str:
   return f'{settings.command} {shlex.quote(f"--run_dir={run_dir}")}'
 
 
 def remark_on_no_change(metric: metrics.Metric, values: Sequence[float]) -> str:
-  """Says so if a metric is the same whenever it was measured; else ''.
+  """Returns a remark if a metric is the same in all evaluations; else ''.
 
   Example:
     >>> remark_on_no_change(metrics.METRICS['accuracy'], [0.5, 0.5, 0.5])[:51]
@@ -270,20 +270,20 @@ def remark_on_constant(
   labels: np.ndarray,
   names: Optional[Sequence[str]] = None,
 ) -> str:
-  """Says so if one answer to everything is about as good as the model; else ''."""
+  """Returns a remark if a constant answer is about as good as the model; else ''."""
   assert metric.best_constant is not None
   best, values = metric.best_constant(np.asarray(labels, np.float64))
-  reached = float(np.mean(values))
+  baseline = float(np.mean(values))
   by_example = values.reshape(len(values), -1).mean(axis=1)
-  better = measured - reached if metric.higher_is_better else reached - measured
+  better = measured - baseline if metric.higher_is_better else baseline - measured
   if better > 2 * float(np.std(by_example)) / math.sqrt(len(by_example)):
     return ''
   answers = [f'{each:.6g}' for each in np.ravel(best)]
   if names is not None:
     answers = [names[int(best)]]
   return (
-    f'Note: to answer {", ".join(answers)} to all test examples has {metric.name} '
-    f'{reached:.4f}, so the model is no better than one answer to all. Look at the '
+    f'Note: the constant answer {", ".join(answers)} to all test examples has '
+    f'{metric.name} {baseline:.4f}, and the model is no better. Look at the '
     f'loss, or of two classes or tags at --metric=auc; {_WHAT_TO_TRY}'
   )
 
@@ -296,12 +296,12 @@ def _spent(settings: settings_lib.Settings, result: learning.Result) -> str:
   if scale != 1:
     return f'No guarantee: {_cohorts(settings)}.'
   if mechanism.placement.is_simulation:
-    said = f'No guarantee: {terms.PLACEMENTS[mechanism.noise_site].help}.'
+    text = f'No guarantee: {terms.PLACEMENTS[mechanism.noise_site].help}.'
     epsilon = result.statement['mechanism']['simulated_epsilon']
     if epsilon is None:
-      return said
+      return text
     return (
-      f'{said} It stands for (epsilon, delta) = ({rounding.up(epsilon)}, '
+      f'{text} It stands for (epsilon, delta) = ({rounding.up(epsilon)}, '
       f'{result.delta:g}) local differential privacy of what each client would send in '
       'all planned rounds.'
     )
@@ -323,21 +323,21 @@ def _spent(settings: settings_lib.Settings, result: learning.Result) -> str:
       f'{rounding.up(alone)}: tff-dp-report --rounds_fixed_by states what did.'
     )
   lines = [spent]
-  found = result.statement.get('canaries')
-  if found is not None:
-    shown = rounding.down(max(each['epsilon'] for each in found['bounds']), 4)
+  audit = result.statement.get('canaries')
+  if audit is not None:
+    bound = rounding.down(max(each['epsilon'] for each in audit['bounds']), 4)
     lines.append(
-      f'An attacker with {found["num_canaries"]} canaries showed, with confidence '
-      f'{found["confidence"]:g}, that epsilon is at least {shown}: a lower bound, no '
+      f'An attacker with {audit["num_canaries"]} canaries showed, with confidence '
+      f'{audit["confidence"]:g}, that epsilon is at least {bound}: a lower bound, no '
       'guarantee.'
     )
-  # The report says what follows from each.
+  # The first sentence of each; the report says what follows.
   warnings = [each.split('. ')[0].rstrip('.') for each in result.statement['warnings']]
   return '\n'.join([*lines, *(f'{each}.' for each in warnings)])
 
 
 def _cohorts(settings: settings_lib.Settings) -> str:
-  """Both cohorts, where the noise is that of a larger one."""
+  """Describes both cohorts, if the noise is that of a larger one."""
   scale = settings.privacy.simulated_cohort_scale
   clients = settings.participation.clients_per_round
   return (
@@ -354,7 +354,7 @@ def _headline(settings: settings_lib.Settings, run_dir: str) -> str:
     noise = f'{mechanism.noise_in_words()} relative to the clip norm'
     if effective is not None:
       noise += f', {effective:.4f} relative to the sensitivity'
-    if mechanism.has_integer_noise:  # Of integers; the report has what rounding costs.
+    if mechanism.has_integer_noise:  # The report has the cost of rounding to integers.
       noise = f'{noise} before rounding'
     if mechanism.placement.is_of_client:
       noise = f'{noise}, of each client'
@@ -363,4 +363,4 @@ def _headline(settings: settings_lib.Settings, run_dir: str) -> str:
       noise = f'{noise}, and {on_top:.4f} of the server relative to the clip norm'
   if settings.privacy.simulated_cohort_scale != 1:
     noise = f'{noise}; no guarantee, as {_cohorts(settings)}'
-  return f'{settings.name}: {noise}. Writing to {run_dir}.'  # train says the rest.
+  return f'{settings.name}: {noise}. Writing to {run_dir}.'  # `train` prints more.

@@ -1,1 +1,1 @@
-"""Many runs of a grid, in a few processes, and what they come to in one table."""
+"""Runs a grid of simulations in several processes, and tabulates the results."""

@@ -1,6 +1,6 @@
-"""The runs of a comparison, each a cell, what they came to, and the choice among them.
+"""Cells, which are the runs of a comparison: their settings, results, and tuning.
 
-There is one for each point of the grid and each seed, and those that tune.
+There is one cell for each point of the grid and each seed, and further ones for tuning.
 """
 
 import contextlib
@@ -28,7 +28,7 @@ from .. import settings as settings_lib
 from ..options import privacy as privacy_options
 from . import grid
 
-CELLS, TUNING = 'cells', 'tuning'  # Folders in that of the comparison.
+CELLS, TUNING = 'cells', 'tuning'  # Folders in the output folder.
 # Flags of the simulation that a comparison sets itself, or that change no result.
 REFUSED = {
   'seed': 'give --seeds=N for seeds 1 to N',
@@ -45,11 +45,11 @@ class Cell:
   point: grid.Point
   seed: int
   directory: str
-  arguments: tuple[str, ...]  # Flags of the simulation that would be the same run.
-  settings: settings_lib.Settings  # What they come to.
+  arguments: tuple[str, ...]  # Flags of the simulation that is the same run.
+  settings: settings_lib.Settings  # Made from them.
   # Flags that are tuned, with the values of this run.
   tuned: tuple[grid.Setting, ...] = ()
-  # What else its report has to say that it does not cover.
+  # Further sentences on what the report does not cover.
   not_covered: tuple[str, ...] = ()
 
   @property
@@ -66,9 +66,9 @@ class Maker:
   """Makes cells, and refuses settings that cannot be run."""
 
   output: str  # Folder of the comparison.
-  # Flags of the command line, each as arguments, that every run has.
+  # Flags of the command line for every run, each as arguments.
   given: Mapping[str, tuple[str, ...]]
-  # What is told of the user's own data, by the options that they are read with.
+  # Facts about the user's own data, by the options that they are read with.
   facts: dict[str, Any] = dataclasses.field(default_factory=dict)
 
   def cells(
@@ -78,7 +78,7 @@ class Maker:
     folder: str = CELLS,
     tuned: Sequence[tuple[grid.Setting, ...]] = ((),),
   ) -> Iterator[Cell]:
-    """Cells of all points, seed by seed, so that all have a first one early."""
+    """Yields cells seed by seed, so that all points have a first result early."""
     for seed in seeds:
       for point in points:
         for number, settings in enumerate(tuned):
@@ -91,10 +91,10 @@ class Maker:
     folder: str = CELLS,
     tuned: tuple[grid.Setting, ...] = (),
   ) -> Cell:
-    # One that is reported is the same run whatever was chosen for it.
+    # The name of a reported cell does not depend on what tuning chose.
     tried = tuned if folder == TUNING else ()
-    in_name = (*point.settings, *tried, ('seed', str(seed)))
-    directory = os.path.join(self.output, folder, grid.name_of(in_name))
+    name_settings = (*point.settings, *tried, ('seed', str(seed)))
+    directory = os.path.join(self.output, folder, grid.name_of(name_settings))
     settings = dict((*point.settings, *tuned))
     arguments = tuple(
       argument
@@ -114,7 +114,7 @@ class Maker:
           'began with, or give another --output.'
         )
     except (ValueError, OSError) as e:
-      raise program.WrongUsage(f'{grid.name_of(in_name)}: {e}') from e
+      raise program.WrongUsage(f'{grid.name_of(name_settings)}: {e}') from e
     return Cell(point, seed, directory, arguments, checked, tuned)
 
 
@@ -129,44 +129,43 @@ def last_line(text: str) -> str:
 
 
 def given(values: flags.FlagValues, names: Sequence[str]) -> dict[str, tuple[str, ...]]:
-  found = {}
+  arguments = {}
   for name in names:
     flag = values[name]
     if not flag.present or flag.value is None:
       continue
-    each = flag.value if isinstance(flag, flags.MultiFlag) else [flag.value]
-    found[name] = tuple(f'--{name}={grid.written(value)}' for value in each)
-  return found
+    listed = flag.value if isinstance(flag, flags.MultiFlag) else [flag.value]
+    arguments[name] = tuple(f'--{name}={grid.written(value)}' for value in listed)
+  return arguments
 
 
 @dataclasses.dataclass(frozen=True)
 class Result:
-  cell: Cell  # Which.
+  cell: Cell
   status: str  # `FINISHED`, `FAILED`, `BEGUN` or `WAITING`.
-  rounds: int = 0  # Completed.
-  # On test data after the last of them, by column.
+  rounds: int = 0  # Number of completed rounds.
+  # Metrics on test data after the last of them, by column.
   measures: Mapping[str, float] = dataclasses.field(default_factory=dict)
-  # Spent, as the report says; infinite without a guarantee, `None` before there is a
-  # report.
+  # By the report; infinite without a guarantee, `None` before there is a report.
   epsilon: Optional[float] = None
-  delta: Optional[float] = None  # At which epsilon was read.
-  # Of the added noise, divided by the scale of a simulated cohort; `None` without any,
-  # and where each part has its own.
+  delta: Optional[float] = None  # Delta of that epsilon.
+  # Of the added noise, divided by the scale of a simulated cohort; `None` without
+  # noise, and if each part has its own.
   noise_multiplier: Optional[float] = None
-  rmse: Optional[float] = None  # Of sums of rounds, in clip norms, as reports have it.
-  seconds: float = 0.0  # That the rounds took.
-  error: str = ''  # The last line of why it failed.
+  rmse: Optional[float] = None  # Of sums of rounds, in clip norms, as in reports.
+  seconds: float = 0.0  # Time that the rounds took.
+  error: str = ''  # The last line of the error, if it failed.
   # The report's warnings: towards whom its epsilon does not hold.
   warnings: tuple[str, ...] = ()
 
   @property
   def is_finished(self) -> bool:
-    """Whether it counts in the table."""
+    """Whether the result counts in the table."""
     return self.status == FINISHED
 
   @property
   def metric(self) -> float:
-    """What its settings measure; NaN before there is anything."""
+    """The metric of its settings on test data; NaN if there is none yet."""
     name = f'{_TEST}{self.cell.settings.model.metric.name}'
     return self.measures.get(name, math.nan)
 
@@ -218,9 +217,7 @@ def read(cell: Cell) -> Result:
     ) from e
 
 
-def _noise(
-  privacy: privacy_options.Privacy,
-) -> tuple[Optional[float], Optional[float]]:
+def _noise(privacy: privacy_options.Privacy) -> tuple[Optional[float], Optional[float]]:
   if privacy.mechanism is None or privacy.mechanism.parts:
     return None, None
   mechanism = cast(mechanism_lib.Mechanism, privacy.mechanism)
@@ -230,17 +227,16 @@ def _noise(
   return mechanism.noise_multiplier / scale, noise * error
 
 
-# Choosing settings on runs of their own, and what that costs in privacy.
+# Tuning, and its cost in privacy.
 #
-# Runs that are only looked at to choose have seeds of their own, none of which is
-# reported. They are on the same clients, though, and whoever sees what was chosen sees
-# something of all of them. So the privacy of publishing a tuned run together with the
-# choice is that of all runs composed, each of which has noise of its own. That holds
-# for whatever is made of them and of other people's data. What is held out for testing
-# is the same in all runs (`--split_seed`), so that no client trains in one and is
-# tested on in another. Where examples of the clients themselves are held out it does
-# not hold, and sentences say so.
-_FIRST_SEED = 1_000_001  # Larger than those that are reported.
+# Runs that are only used to choose settings have their own seeds, none of which is
+# reported. They are on the same clients, though, and the choice reveals something of
+# all runs. So publishing a tuned run together with the choice costs the composition of
+# all runs, each of which has its own noise. This covers anything computed from the runs
+# and from other people's data. The test data are the same in all runs (`--split_seed`),
+# so that no client trains in one run and is tested on in another. If examples of the
+# clients themselves are held out, this does not hold, and sentences in reports say so.
+_FIRST_SEED = 1_000_001  # Larger than reported seeds.
 TIGHTER = (
   'Choosing the best of a random number of runs can be accounted for more tightly '
   '(Papernot and Steinke, arXiv:2110.03620).'
@@ -249,21 +245,21 @@ TIGHTER = (
 
 @dataclasses.dataclass(frozen=True)
 class Selected:
-  """What was chosen for a point of the grid."""
+  """The settings chosen for a point of the grid."""
 
   settings: tuple[grid.Setting, ...]  # The flags that were tuned, with the best values.
-  num_runs: int  # Among how many runs.
+  num_runs: int  # Number of runs to choose from.
   # Flags whose best value is the smallest or largest that was tried.
   at_edge: tuple[str, ...]
-  # All these runs and the one that is reported, composed; `None` without privacy, or
-  # with the noise of a larger cohort.
+  # Composition of these runs and the reported one; `None` without privacy, or with the
+  # noise of a larger cohort.
   epsilon: Optional[float]
-  num_composed: int  # How many runs that is of.
-  delta: float  # At which epsilon was read.
+  num_composed: int  # Number of composed runs.
+  delta: float  # Delta of that epsilon.
 
   @property
   def sentence(self) -> Optional[str]:
-    """For the report of a run with these settings; `None` without privacy."""
+    """A sentence for the report of a run with them; `None` without privacy."""
     if self.epsilon is None:
       return None
     chosen = ', '.join(f'{name}={value}' for name, value in self.settings)
@@ -280,12 +276,12 @@ class Selected:
 
 
 def tuning_seeds(number: int) -> list[int]:
-  """Seeds of runs that are only chosen among."""
+  """Returns the seeds of tuning runs."""
   return [_FIRST_SEED + each for each in range(number)]
 
 
 def combinations(axes: Sequence[grid.Axis]) -> list[tuple[grid.Setting, ...]]:
-  """All settings that are tried; one without any if nothing is tuned."""
+  """Returns all settings to try; a single empty one if nothing is tuned."""
   return [
     tuple(setting for value in each for setting in value)
     for each in itertools.product(*(axis.values for axis in axes))
@@ -293,11 +289,9 @@ def combinations(axes: Sequence[grid.Axis]) -> list[tuple[grid.Setting, ...]]:
 
 
 def choose(
-  results: Sequence[Result],
-  axes: Sequence[grid.Axis],
-  make: Maker,
+  results: Sequence[Result], axes: Sequence[grid.Axis], make: Maker
 ) -> Optional[Selected]:
-  """The best settings of a point; `None` unless all runs are finished."""
+  """Returns the best settings of a point; `None` unless all runs are finished."""
   if not results or not all(each.is_finished for each in results):
     return None
   by_settings: dict[tuple[grid.Setting, ...], list[float]] = {}
@@ -314,7 +308,7 @@ def choose(
   best = max(by_settings, key=score)
   reported = make.cell(results[0].cell.point, 1, tuned=best)
   delta = reported.settings.privacy.delta
-  # With the noise of a larger cohort there is no guarantee, whatever that would have.
+  # With the noise of a simulated cohort there is no guarantee, whatever its mechanism.
   privacies = [each.cell.settings.privacy for each in results]
   mechanisms = [
     each.mechanism if each.simulated_cohort_scale == 1 else None for each in privacies
@@ -327,8 +321,8 @@ def choose(
 def _at_edge(
   best: tuple[grid.Setting, ...], axes: Sequence[grid.Axis]
 ) -> tuple[str, ...]:
-  """Flags of numbers beyond whose best value none was tried."""
-  found, chosen = [], dict(best)
+  """Numeric flags whose best value is the smallest or largest that was tried."""
+  at_edge, chosen = [], dict(best)
   for axis in axes:
     try:
       numbers = [float(value[0][1]) for value in axis.values]
@@ -336,29 +330,29 @@ def _at_edge(
     except ValueError:
       continue
     if len(numbers) > 1 and value in (min(numbers), max(numbers)):
-      found.append(axis.flag)
-  return tuple(found)
+      at_edge.append(axis.flag)
+  return tuple(at_edge)
 
 
 def _composed(
   mechanisms: Sequence[Optional[joint_mechanism.AnyMechanism]], delta: float
 ) -> tuple[Optional[float], int]:
-  """Epsilon of all runs that were tried and of the one that is reported, composed.
+  """Composes all tuning runs and the reported one.
 
-  Where what is tuned changes the mechanism, the choice decides which one is run again.
-  Counted is one more run of each, of which all but one need not be looked at.
+  If tuning changes the mechanism, the choice decides which mechanism is run again. So
+  one more run of each mechanism is counted, of which all but one can be ignored.
 
-  Returns epsilon, `None` without privacy and infinite if nothing is known of all
-  together, and how many runs it is of.
+  Returns epsilon (`None` without privacy, infinite if the composition has no known
+  guarantee) and the number of runs in it.
   """
   with_noise = [each for each in mechanisms if each is not None]
   if not with_noise:
     return None, 0
-  # Epsilons for other neighbours (one who is replaced, or removed) do not compose.
+  # Epsilons for different relations (a client is replaced, or removed) do not compose.
   relations = {each.relation for each in with_noise}
   if len(with_noise) < len(mechanisms) or len(relations) > 1:
     return math.inf, 0
-  # Equal events are composed as one that is repeated, which accountants do at once.
+  # Accountants compose equal events fast if they are one repeated event.
   events = [each.event for each in with_noise]
   different = [event for i, event in enumerate(events) if event not in events[:i]]
   parts = [

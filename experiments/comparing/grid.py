@@ -1,15 +1,14 @@
 r"""The grid of a comparison, from flags such as `--grid mechanism=tree,banded`.
 
 `FLAG=V1,V2` varies a flag; several `--grid` are crossed, and one that names the flag
-again adds values. A value may bring other flags along, after colons, which then count
-more than those of the grid and of the command line, as in
-`mechanism=tree,banded:num_bands=8`; one that it brings without a value is left out:
-`mechanism=gaussian,none:clip_norm=`. A comma in a value is written `\,`, and a colon in
-front of a name and `=` as `\:`.
+again adds values. A value may set other flags, after colons, which override those of
+the grid and the command line, as in `mechanism=tree,banded:num_bands=8`; without a
+value, the other flag is left out: `mechanism=gaussian,none:clip_norm=`. A comma in a
+value is written `\,`, and a colon before a name and `=` is written `\:`.
 
-The folder of a comparison says in `comparison.json` what is varied, what all runs have,
-and what is tuned. A command goes on if it says the same; values of the grid and seeds
-may be added, which changes nothing of what is there.
+`comparison.json` in the folder of a comparison records which flags are varied, which
+all runs have, and which are tuned. A command with the same flags resumes it; values of
+the grid and seeds may be added, which does not change existing runs.
 """
 
 import contextlib
@@ -42,28 +41,28 @@ _AXIS = re.compile(r'(\w+)=(.*)', re.DOTALL)
 _COMMA = re.compile(r'(?<!\\),')
 _COLON = re.compile(r'(?<!\\):(?=\w+=)')
 _ESCAPED = re.compile(r'\\([,:])')
-# What stands in names of folders as it is; everything else would need quotes.
+# Characters that names of folders would need quotes for.
 _UNUSUAL = re.compile(r'[^\w.,=+-]')
-_LONGEST_NAME = 200  # Letters; file systems take 255.
-_DIGEST = 8
+_MAX_NAME = 200  # Characters; file systems take 255.
+_DIGEST_LENGTH = 8
 
-FILE = 'comparison.json'  # Of the record of a comparison.
-_VERSION = 1  # Changes with what the file can say.
+FILE = 'comparison.json'  # The record of a comparison.
+_VERSION = 1  # Version of its format.
 
-# A flag and its value as text; an empty one leaves the flag out.
+# A flag and its value as text; an empty value leaves the flag out.
 Setting = tuple[str, str]
 
 
 @dataclasses.dataclass(frozen=True)
 class Axis:
-  flag: str  # Its name.
-  # Each with the other flags that it brings along, itself first.
+  flag: str  # The name of the flag.
+  # Each value is the setting of this flag, and those of the flags that it brings along.
   values: tuple[tuple[Setting, ...], ...]
 
 
 @dataclasses.dataclass(frozen=True)
 class Point:
-  """A point of a grid: what its runs have in common, but for flags of all points."""
+  """A point of a grid: the settings of its runs, without those of all points."""
 
   settings: tuple[Setting, ...]  # Flags and their values.
   left_out: tuple[str, ...] = ()  # Flags of the command line that do not go with them.
@@ -74,12 +73,12 @@ class Point:
 
   @property
   def name(self) -> str:
-    """For people and for folders; of no two points the same."""
+    """A unique name for messages and folders."""
     return name_of(self.settings)
 
 
 def name_of(settings: Sequence[Setting]) -> str:
-  """Settings as the name of a folder: readable, and never that of others.
+  """Returns settings as the name of a folder, readable and unique.
 
   Example:
     >>> name_of([('mechanism', 'tree'), ('target_epsilon', '2')])
@@ -89,12 +88,12 @@ def name_of(settings: Sequence[Setting]) -> str:
   """
   text = ','.join(f'{flag}={value}' for flag, value in settings)
   name = _UNUSUAL.sub('_', text)
-  # Commas and equal signs of values would read as those between settings.
+  # Commas and equal signs in values would look like those between settings.
   is_plain = not any(_UNUSUAL.search(v) or set(v) & {',', '='} for _, v in settings)
-  if is_plain and len(name) <= _LONGEST_NAME:
+  if is_plain and len(name) <= _MAX_NAME:
     return name
-  digest = hashlib.sha256(repr(list(settings)).encode()).hexdigest()[:_DIGEST]
-  return f'{name[:_LONGEST_NAME]},{digest}'
+  digest = hashlib.sha256(repr(list(settings)).encode()).hexdigest()[:_DIGEST_LENGTH]
+  return f'{name[:_MAX_NAME]},{digest}'
 
 
 def axes(
@@ -103,7 +102,7 @@ def axes(
   refused: Mapping[str, str],
   option: str = '--grid',
 ) -> tuple[Axis, ...]:
-  found: dict[str, dict[tuple[Setting, ...], None]] = {}
+  by_flag: dict[str, dict[tuple[Setting, ...], None]] = {}
   for text in texts:
     match = _AXIS.fullmatch(text)
     if match is None:
@@ -113,11 +112,11 @@ def axes(
     flag, listed = match.groups()
     for part in _COMMA.split(listed):
       value = _value(f'{flag}={part}', values, refused, f'{option} {text!r}')
-      # What is tuned has a value in each run, also of flags that are brought along.
+      # A tuned flag has a value in each run, and so have flags that are brought along.
       if not all(each for _, each in (value if option == '--tune' else value[:1])):
         raise ValueError(f'{option} {text!r} has an empty value; leave it out.')
-      found.setdefault(flag, {})[value] = None
-  return tuple(Axis(flag, tuple(listed)) for flag, listed in found.items())
+      by_flag.setdefault(flag, {})[value] = None
+  return tuple(Axis(flag, tuple(listed)) for flag, listed in by_flag.items())
 
 
 def _value(
@@ -141,19 +140,19 @@ def _value(
 
 
 def _canonical(flag: flags.Flag, text: str, where: str) -> str:
-  """A value as everybody writes it, so that 2 and 2.0 are the same."""
+  """Returns a value in one notation, so that 2 and 2.0 are the same."""
   try:
     value = flag.parser.parse(text)
   except (ValueError, TypeError) as e:
-    said = ' '.join(str(e).split()).rstrip('.')
+    reason = ' '.join(str(e).split()).rstrip('.')
     raise ValueError(
-      f'{where}: {text!r} is not a value of --{flag.name}: {said}.'
+      f'{where}: {text!r} is not a value of --{flag.name}: {reason}.'
     ) from e
   return written(value)
 
 
 def written(value: Any) -> str:
-  """The value of a flag as text.
+  """Returns the value of a flag as text.
 
   Example:
     >>> written(2.0), written(0.1), written(True), written('tree')
@@ -167,23 +166,23 @@ def written(value: Any) -> str:
     short = f'{value:g}'
     return short if float(short) == value else repr(value)
   if isinstance(value, (list, tuple)):
-    line = io.StringIO()  # Names with commas in quotes, as flags read them.
+    line = io.StringIO()  # Flags read names with commas in quotes.
     csv.writer(line, lineterminator='').writerow(map(written, value))
     return line.getvalue()
   return str(value)
 
 
 def points(axes: Sequence[Axis], others: Mapping[str, Any]) -> tuple[Point, ...]:
-  """All points of a grid, in the order in which people would write them down.
+  """Returns all points of a grid; the last axis varies fastest.
 
-  Options that only some mechanisms have are left out for the others, and so is all of
-  privacy where there is no mechanism. Points that then are the same are one.
+  Options that a mechanism does not have are left out, and so are all flags of privacy
+  without a mechanism. Points that are then equal are one point.
   """
-  found: dict[Point, None] = {}
+  all_points: dict[Point, None] = {}
   for combination in itertools.product(*(axis.values for axis in axes)):
     merged: dict[str, str] = {flag: value for (flag, value), *_ in combination}
-    for _, *along in combination:
-      merged.update(along)
+    for _, *extra in combination:
+      merged.update(extra)
     chosen = {**others, **merged}
     unused = unused_by(
       chosen.get('mechanism'), chosen.get('noise_site'), chosen.get('clipping')
@@ -191,8 +190,8 @@ def points(axes: Sequence[Axis], others: Mapping[str, Any]) -> tuple[Point, ...]
     settings = tuple((f, v) for f, v in merged.items() if v and f not in unused)
     left_out = {f for f, v in merged.items() if not v}
     left_out |= {f for f in unused if others.get(f) is not None}
-    found[Point(settings, tuple(sorted(left_out)))] = None
-  return tuple(found)
+    all_points[Point(settings, tuple(sorted(left_out)))] = None
+  return tuple(all_points)
 
 
 def unused_by(
@@ -200,19 +199,19 @@ def unused_by(
   noise_site: Optional[str] = None,
   clipping: Optional[str] = None,
 ) -> frozenset[str]:
-  """Flags that are of other mechanisms than this one, or of other sites of noise."""
+  """Returns flags that only go with other mechanisms, or other sites of noise."""
   if mechanism == privacy_options.NONE:
-    unused = set(privacy_options.not_without(clipping))
+    unused = set(privacy_options.privacy_flags(clipping))
     if clipping != privacy_options.FIXED:
-      # They belong to clipping that needs noise, and to bounded values.
+      # Other kinds of clipping need noise, and secure sums need bounded values.
       unused |= {'clipping', 'inner_aggregator'}
     return frozenset(unused)
-  if mechanism not in mechanism_lib.names():  # A file's, which flags are checked with.
+  if mechanism not in mechanism_lib.names():  # From a file; flags are checked later.
     return frozenset()
   options = registry.options()
   unused = {name for name, having in options.items() if mechanism not in having}
   noise = noises.of_mechanism(mechanism)
-  if noise_site in (None, *noise.placements):  # Else it is refused, and says why.
+  if noise_site in (None, *noise.placements):  # Other sites are refused later.
     unused |= {*noises.options()} - {*noises.options_of(noise, noise_site)}
     if not noise.placement(noise_site).adds_on_server:
       unused.add(noises.SERVER_NOISE)
@@ -221,23 +220,23 @@ def unused_by(
 
 @dataclasses.dataclass(frozen=True)
 class Record:
-  """What a comparison's folder says about it, so that the same command goes on."""
+  """The record in a comparison's folder, from which the same command resumes."""
 
   given: Mapping[str, tuple[str, ...]]  # Flags of every run, as arguments, by name.
   varied: Sequence[str]  # Names of the flags that are varied, in their order.
   # Points of the grid, of all commands that worked in the folder.
   points: Sequence[Point]
-  tasks: Sequence[str]  # What is trained.
-  seeds: int  # How many runs each point has, the most that were asked for.
+  tasks: Sequence[str]  # Names of the tasks.
+  seeds: int  # Runs of each point: the maximum that was asked for.
   # Flags that are tuned, with the values that are tried.
   tuned: Mapping[str, Sequence[str]]
-  tuning_seeds: int  # How often each of them is tried.
+  tuning_seeds: int  # Runs of each combination of these values.
 
   def to_json(self) -> dict[str, Any]:
-    found = msgspec.json.decode(msgspec.json.encode(self))
-    for point in found['points']:
+    fields = msgspec.json.decode(msgspec.json.encode(self))
+    for point in fields['points']:
       point['settings'] = dict(point['settings'])
-    return {'version': _VERSION, **found}
+    return {'version': _VERSION, **fields}
 
   @classmethod
   def from_json(cls, data: Mapping[str, Any]) -> 'Record':
@@ -260,10 +259,10 @@ def is_comparison(output: str) -> bool:
   return os.path.exists(os.path.join(output, FILE))
 
 
-def taken_up(output: str, record: Record) -> tuple[Record, Record]:
-  """What is asked for, and what the comparison in a folder is with that.
+def merged(output: str, record: Record) -> tuple[Record, Record]:
+  """Returns the record of this command, and that of the folder with its additions.
 
-  Flags of `--grid` in another order are the same points.
+  Points whose flags are in another order are the same.
   """
   if not is_comparison(output):
     names = os.listdir(output) if os.path.isdir(output) else ()
@@ -277,26 +276,26 @@ def taken_up(output: str, record: Record) -> tuple[Record, Record]:
         'overwritten. Give another --output.'
       )
     return record, record
-  begun = read_record(output)
-  if differences := _differences(begun, record):
+  saved = read_record(output)
+  if differences := _differences(saved, record):
     raise ValueError(
       f'the comparison in {output} is a different one, and resumes only with the same '
       f'flags, to which values of --grid and --seeds may be added: '
       f'{"; ".join(differences)}. Give another --output.'
     )
-  known = {frozenset(point.settings): point for point in begun.points}
+  known = {frozenset(point.settings): point for point in saved.points}
   points = [known.get(frozenset(each.settings), each) for each in record.points]
-  asked = dataclasses.replace(
-    record, varied=begun.varied, points=tuple(dict.fromkeys(points))
+  requested = dataclasses.replace(
+    record, varied=saved.varied, points=tuple(dict.fromkeys(points))
   )
-  return asked, dataclasses.replace(
-    asked,
-    points=tuple(dict.fromkeys([*begun.points, *asked.points])),
-    seeds=max(begun.seeds, asked.seeds),
+  return requested, dataclasses.replace(
+    requested,
+    points=tuple(dict.fromkeys([*saved.points, *requested.points])),
+    seeds=max(saved.seeds, requested.seeds),
   )
 
 
-def _differences(begun: Record, now: Record) -> list[str]:
+def _differences(saved: Record, now: Record) -> list[str]:
   before, after = (
     {
       **{name: ' '.join(each.given[name]) for name in sorted(each.given)},
@@ -304,7 +303,7 @@ def _differences(begun: Record, now: Record) -> list[str]:
       'tune': each.to_json()['tuned'],
       'tuning_seeds': each.tuning_seeds,
     }
-    for each in (begun, now)
+    for each in (saved, now)
   )
   return [
     f'--{name}: {before.get(name) or "not given"} then, '
@@ -316,7 +315,7 @@ def _differences(begun: Record, now: Record) -> list[str]:
 
 @contextlib.contextmanager
 def folder(output: str) -> Iterator[None]:
-  """Makes the folder of a comparison, which one process at a time works in."""
+  """Makes the folder of a comparison and locks it for this process."""
   try:
     os.makedirs(output, exist_ok=True)
   except OSError as e:
@@ -331,7 +330,7 @@ def folder(output: str) -> Iterator[None]:
       'it, or give another --output.'
     ) from e
   with contextlib.closing(lock):
-    new_files.remove_half_written(output)  # By comparisons that were killed.
+    new_files.remove_half_written(output)  # Left by comparisons that were killed.
     yield
 
 

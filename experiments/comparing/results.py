@@ -1,9 +1,9 @@
-"""What a comparison comes to: its table, and the picture that is drawn of that.
+"""The results of a comparison: its table, and the picture of that.
 
-The table has a line for each point of the grid, mean over its seeds. The picture has
-the metric against epsilon, with a line for each combination of the flags that are
-varied besides; no privacy is a level. Where epsilon is not varied, it has the metric
-over the number that is, or a dot for each line of the table.
+The table has a row for each point of the grid, the mean over its seeds. The picture
+shows the metric against epsilon, with a line for each combination of the other varied
+flags; runs without privacy are horizontal lines. If epsilon is not varied, the metric
+is shown against a number that is, or as a dot for each row of the table.
 """
 
 import csv
@@ -28,22 +28,22 @@ from . import grid
 
 CELLS, TABLE, MARKDOWN = 'cells.csv', 'table.csv', 'table.md'
 PICTURES = tuple(f'comparison.{each}' for each in plotting.FORMATS)
-ERROR = '_stderr'  # After the name of a measure: the standard error of its mean.
-_MOST_PAIRS = 5  # That are named of lines which cannot be ranked.
-_OF_NOISE = ('delta', 'noise_multiplier', 'rmse')  # The same for all seeds.
-TUNED = 'tuned_'  # Before the name of a flag that was chosen.
+ERROR = '_stderr'  # Suffix of columns: the standard error of a mean.
+_MAX_PAIRS = 5  # Pairs of rows that a note on the ranking names.
+_NOISE_COLUMNS = ('delta', 'noise_multiplier', 'rmse')  # The same for all seeds.
+TUNED = 'tuned_'  # Prefix of columns: the value that tuning chose for a flag.
 _NOISE = ('target_epsilon', 'target_rho', 'noise_multiplier')
-_LEAST_VALUES = 3  # Of a number, to be an axis.
-_LOG_RATIO = 8.0  # Largest value by the smallest from which on steps are ratios.
-_SAME = 1e-3  # Relative difference of epsilons that are one in a picture.
+_MIN_AXIS_VALUES = 3  # Different numbers for which a flag becomes an axis.
+_LOG_RATIO = 8.0  # Largest by smallest value from which on an axis is logarithmic.
+_TOLERANCE = 1e-3  # Relative difference of epsilons that are drawn as equal.
 _TEST = 'test_'
-_SIMULATED = 'simulated_epsilon'  # Of runs with the noise of a larger cohort.
-Row = dict[str, Any]  # Of the table, with numbers.
-_Row = Mapping[str, str]  # As it is read again.
+_SIMULATED = 'simulated_epsilon'  # Column of runs with the noise of a larger cohort.
+Row = dict[str, Any]  # A row of the table, with numbers.
+_Row = Mapping[str, str]  # The same when it is read, with texts.
 
 
 def mean_and_error(values: Sequence[float]) -> tuple[Optional[float], Optional[float]]:
-  """The mean, and its standard error by the sample's variance (n - 1)."""
+  """The mean, and its standard error by the sample variance (n - 1)."""
   if not values:
     return None, None
   mean = float(np.mean(values))
@@ -57,7 +57,7 @@ def rows(
   results: Sequence[cells_lib.Result],
   selections: Mapping[grid.Point, cells_lib.Selected],
 ) -> list[Row]:
-  found, measures = [], _measures(results)
+  table, measures = [], _measures(results)
   for point in record.points:
     of_point = (each for each in results if each.cell.point == point)
     finished = [each for each in of_point if each.is_finished]
@@ -66,19 +66,19 @@ def rows(
     for name in measures:
       values = [each.measures[name] for each in finished if name in each.measures]
       row[name], row[f'{name}{ERROR}'] = mean_and_error(values)
-    # All seeds have the same, but that drop-outs, say, may make of it.
+    # All seeds have the same epsilon unless, for example, clients drop out.
     row['epsilon'] = max((each.epsilon for each in finished), default=None)
     if record.tuned:
       row['epsilon_with_tuning'] = None if selected is None else selected.epsilon
-    for name in _OF_NOISE:
+    for name in _NOISE_COLUMNS:
       known = (getattr(each, name) for each in finished)
       row[name] = next((each for each in known if each is not None), None)
     row['seeds'] = len(finished)
     row['seeds_missing'] = record.seeds - len(finished)
     seconds, _ = mean_and_error([each.seconds for each in finished])
     row['seconds'] = None if seconds is None else round(seconds, 3)
-    found.append(row)
-  return found
+    table.append(row)
+  return table
 
 
 def _settings_of(
@@ -90,9 +90,9 @@ def _settings_of(
 
 
 def columns_varied(record: grid.Record) -> list[str]:
-  """The flags in which points differ, also those that values bring along."""
-  along = [flag for point in record.points for flag in point.values]
-  return list(dict.fromkeys([*record.varied, *along]))
+  """Returns the flags in which points differ, also those that values bring along."""
+  extra = [flag for point in record.points for flag in point.values]
+  return list(dict.fromkeys([*record.varied, *extra]))
 
 
 def _measures(results: Sequence[cells_lib.Result]) -> list[str]:
@@ -108,39 +108,39 @@ def write(
   selections: Mapping[grid.Point, cells_lib.Selected],
   notes: Sequence[str],
 ) -> list[Row]:
-  made = rows(record, results, selections)
+  table = rows(record, results, selections)
   contents = {
     CELLS: to_csv(_cell_rows(output, record, results)),
-    TABLE: to_csv(made),
-    MARKDOWN: to_markdown(record, made, notes),
+    TABLE: to_csv(table),
+    MARKDOWN: to_markdown(record, table, notes),
   }
   for name, content in contents.items():
     new_files.replace(os.path.join(output, name), content)
-  return made
+  return table
 
 
 def _cell_rows(
   output: str, record: grid.Record, results: Sequence[cells_lib.Result]
 ) -> list[Row]:
-  found, measures = [], _measures(results)
+  table, measures = [], _measures(results)
   for each in results:
     row = _settings_of(record, each.cell.point, each.cell.tuned)
     row |= {'seed': each.cell.seed, 'status': each.status, 'rounds': each.rounds}
     row |= {name: each.measures.get(name) for name in measures}
-    row |= {name: getattr(each, name) for name in ('epsilon', *_OF_NOISE)}
+    row |= {name: getattr(each, name) for name in ('epsilon', *_NOISE_COLUMNS)}
     row |= {
       'seconds': round(each.seconds, 3),
       'directory': os.path.relpath(each.cell.directory, output),
       'error': each.error,
     }
-    found.append(row)
-  return found
+    table.append(row)
+  return table
 
 
 def to_csv(rows: Sequence[Row]) -> str:
-  """Rows of the same columns as CSV; `None` is empty, and numbers are exact."""
+  """Writes rows with equal columns as CSV; `None` is empty, and numbers are exact."""
   text = io.StringIO()
-  if rows:  # Else nothing is tuned yet.
+  if rows:  # There are none before anything is tuned.
     writer = csv.DictWriter(text, list(rows[0]), lineterminator='\n')
     writer.writeheader()
     writer.writerows(rows)
@@ -167,60 +167,62 @@ def to_markdown(record: grid.Record, rows: Sequence[Row], notes: Sequence[str]) 
     *(f'| {" | ".join(_cell(row, name) for name in shown)} |' for row in rows),
   ]
   given = ' '.join(shlex.join(each) for each in record.given.values())
-  about = (
+  caption = (
     'Mean and standard error of the mean over '
     f'{seeds_in_words(row["seeds"] for row in rows)}, after the last round.'
   )
   if given:
-    about += f' Flags of all runs: `{given}`.'
+    caption += f' Flags of all runs: `{given}`.'
   notes = [f'- {note}' for note in (ranking(record, rows), *notes) if note]
-  parts = ['# Comparison', about, '\n'.join(lines), '\n'.join(notes)]
+  parts = ['# Comparison', caption, '\n'.join(lines), '\n'.join(notes)]
   return '\n\n'.join(filter(None, parts)) + '\n'
 
 
 def ranking(record: grid.Record, rows: Sequence[Row]) -> str:
-  """Which lines their seeds are too few to rank, by Student's t test; '' if none."""
+  """Says which rows have too few seeds to be ranked by Student's t test; '' if none."""
   from scipy import stats
 
   measure = next((name for name in rows[0] if f'{name}{ERROR}' in rows[0]), '')
-  told = [row for row in rows if measure and row[measure] is not None]
-  if len(told) < 2:
+  measured = [row for row in rows if measure and row[measure] is not None]
+  if len(measured) < 2:
     return ''
-  if any(row[f'{measure}{ERROR}'] is None for row in told):
+  if any(row[f'{measure}{ERROR}'] is None for row in measured):
     return (
       'One seed does not rank lines: how much a result changes from seed to seed is '
       'not known. Give more --seeds.'
     )
 
-  def named(row: Row) -> str:
+  def name_of_row(row: Row) -> str:
     values = (row[name] for name in columns_varied(record))
     return ', '.join(str(value) for value in values if value != '') or 'all'
 
-  near = []
-  for one, other in itertools.combinations(told, 2):
+  too_close = []
+  for one, other in itertools.combinations(measured, 2):
     quantile = float(stats.t.ppf(0.975, one['seeds'] + other['seeds'] - 2))
     error = math.hypot(one[f'{measure}{ERROR}'], other[f'{measure}{ERROR}'])
     if abs(one[measure] - other[measure]) <= quantile * error:
-      near.append(f'{named(one)} and {named(other)}')
-  if not near:
+      too_close.append(f'{name_of_row(one)} and {name_of_row(other)}')
+  if not too_close:
     return ''
-  more = f'; and {len(near) - _MOST_PAIRS} more' if len(near) > _MOST_PAIRS else ''
+  more = (
+    f'; and {len(too_close) - _MAX_PAIRS} more' if len(too_close) > _MAX_PAIRS else ''
+  )
   return (
     f'Seeds are too few to rank these by {_heading(measure)}, whose difference is '
-    f'within its error (95%): {"; ".join(near[:_MOST_PAIRS])}{more}.'
+    f'within its error (95%): {"; ".join(too_close[:_MAX_PAIRS])}{more}.'
   )
 
 
 def to_text(record: grid.Record, rows: Sequence[Row]) -> str:
-  """What tells the points apart, their metric and epsilon: fits into a terminal."""
+  """A table for terminals: how points differ, and their metric and epsilon."""
   measures = [name for name in rows[0] if f'{name}{ERROR}' in rows[0]]
-  told = {*columns_varied(record), *measures[:1]}
+  wanted = {*columns_varied(record), *measures[:1]}
   if any(row['seeds_missing'] for row in rows):
-    told.add('seeds')
+    wanted.add('seeds')
   shown = [
     name
     for name in rows[0]
-    if _is_shown(name, rows) and (name in told or name.startswith((TUNED, 'epsilon')))
+    if _is_shown(name, rows) and (name in wanted or name.startswith((TUNED, 'epsilon')))
   ]
   table = [[_heading(name) for name in shown]]
   table += [[_cell(row, name) for name in shown] for row in rows]
@@ -230,28 +232,28 @@ def to_text(record: grid.Record, rows: Sequence[Row]) -> str:
     for line in table
   ]
   seeds = seeds_in_words(row['seeds'] for row in rows)
-  about = f'After the last round, mean of {seeds}'
+  caption = f'After the last round, mean of {seeds}'
   if record.seeds > 1:
-    about += ' ± its standard error'
-  said = textwrap.wrap(ranking(record, rows), 88)
-  return '\n'.join(['', f'{about}:', '', *lines, *([''] if said else []), *said, ''])
+    caption += ' ± its standard error'
+  note = textwrap.wrap(ranking(record, rows), 88)
+  return '\n'.join(['', f'{caption}:', '', *lines, *([''] if note else []), *note, ''])
 
 
 def seeds_in_words(numbers: Iterable[int]) -> str:
-  """Over how many seeds lines are: of a part-done comparison, from fewest to most.
+  """Returns the number of seeds of rows; in an unfinished comparison, the range.
 
   Example:
     >>> seeds_in_words([5, 5]), seeds_in_words([2, 0, 5])
     ('5 seeds', '0 to 5 seeds')
   """
   all_numbers = [*numbers]
-  fewest, most = min(all_numbers), max(all_numbers)
-  many = f'{most} seed{"" if most == 1 else "s"}'
-  return many if fewest == most else f'{fewest} to {many}'
+  lower, upper = min(all_numbers), max(all_numbers)
+  many = f'{upper} seed{"" if upper == 1 else "s"}'
+  return many if lower == upper else f'{lower} to {many}'
 
 
 def _is_shown(name: str, rows: Sequence[Row]) -> bool:
-  if name.endswith(ERROR) or name == 'seeds_missing':  # Beside mean, and number.
+  if name.endswith(ERROR) or name == 'seeds_missing':  # In cells of other columns.
     return False
   return any(row[name] not in (None, '') for row in rows)
 
@@ -278,35 +280,35 @@ def _cell(row: Row, name: str) -> str:
 
 
 def draw(output: str, path: Optional[str] = None) -> list[str]:
-  """Draws the picture of the comparison in a folder: there, or to a path."""
-  made = picture(grid.read_record(output), read(output))
-  if made is None:
+  """Draws the comparison in a folder, to that or to `path`; returns the paths."""
+  drawing = picture(grid.read_record(output), read(output))
+  if drawing is None:
     return []
   paths = [path] if path else [os.path.join(output, name) for name in PICTURES]
   for each in paths:
-    plotting.save(made, each)
+    plotting.save(drawing, each)
   return paths
 
 
 def picture(record: grid.Record, rows: Sequence[_Row]) -> Optional[plotting.Picture]:
-  """What the picture shows; `None` if no run is finished yet."""
+  """Returns the picture of a table; `None` if no run is finished yet."""
   names = [name for row in rows for name in row if f'{name}{ERROR}' in row]
-  # The metric is the first one that the table has.
+  # The metric is the table's first measure that has values.
   measure = next((name for name in names if any(row[name] for row in rows)), '')
   drawn = [row for row in rows if math.isfinite(_number(row.get(measure, '')))]
   if not drawn:
     return None
   varied = columns_varied(record)
-  x, said = _axis(record, varied, drawn), _heading(measure)
+  x, metric_name = _axis(record, varied, drawn), _heading(measure)
   seeds = seeds_in_words(int(row['seeds']) for row in drawn)
   note = 'Bars: standard error of the mean over seeds.' if record.seeds > 1 else ''
   if record.tuned:
     note += f' Tuned for each point: {", ".join(record.tuned)}.'
-  title, note = f'{", ".join(record.tasks)}: {said}, {seeds}', note.strip()
+  title, note = f'{", ".join(record.tasks)}: {metric_name}, {seeds}', note.strip()
   if x is None:
     return plotting.Dots(
       title,
-      x_label=said,
+      x_label=metric_name,
       names=[_label(row, varied) or 'all' for row in drawn],
       values=[_number(row[measure]) for row in drawn],
       errors=[_number(row[f'{measure}{ERROR}']) for row in drawn],
@@ -317,7 +319,7 @@ def picture(record: grid.Record, rows: Sequence[_Row]) -> Optional[plotting.Pict
   return plotting.Chart(
     title,
     x_label=_x_label(x, drawn),
-    y_label=said,
+    y_label=metric_name,
     lines=_lines(drawn, [name for name in varied if name != x], x, measure),
     y_limits=metric.limits if metric else (None, None),
     are_points=True,
@@ -329,27 +331,27 @@ def picture(record: grid.Record, rows: Sequence[_Row]) -> Optional[plotting.Pict
 def _axis(
   record: grid.Record, varied: Sequence[str], rows: Sequence[_Row]
 ) -> Optional[str]:
-  """Which of the flags is the horizontal axis: noise, or else a number."""
+  """The flag of the horizontal axis: a varied noise, or else a varied number."""
   for name in _NOISE:
     if name in record.varied and len({row[name] for row in rows} - {''}) > 1:
       return name
   for name in varied:
     values = [row[name] for row in rows if row[name]]
     numbers = {_number(value) for value in values}
-    if len(numbers) >= _LEAST_VALUES and all(map(math.isfinite, numbers)):
+    if len(numbers) >= _MIN_AXIS_VALUES and all(map(math.isfinite, numbers)):
       return name
   return None
 
 
 def _x(row: _Row, axis: str) -> Optional[float]:
-  """Where a line of the table is on the axis; `None` if it is a level."""
-  # Other mechanisms spend another epsilon with the same noise; and with a target, runs
-  # may spend less, where its accountant is not the tightest.
+  """Position of a row on the axis; `None` for a horizontal line."""
+  # With equal noise, mechanisms spend different epsilons; and with a target, runs may
+  # spend less, if the accountant is not the tightest one.
   own = row.get(_SIMULATED) or row['epsilon']
   value = _number(own if axis in _NOISE else row[axis])
   if axis == 'target_epsilon':
     target = _number(row[axis])
-    value = target if math.isclose(value, target, rel_tol=_SAME) else value
+    value = target if math.isclose(value, target, rel_tol=_TOLERANCE) else value
   return value if math.isfinite(value) else None
 
 
@@ -369,9 +371,9 @@ def _lines(
   groups: dict[Any, list[tuple[Optional[float], _Row]]] = {}
   for number, row in enumerate(rows):
     x, label = _x(row, axis), _label(row, others)
-    # What has no place on the axis is a level of its own.
+    # A row without a position is a horizontal line of its own.
     groups.setdefault(number if x is None else label, []).append((x, row))
-  found = []
+  lines = []
   for points in groups.values():
     ordered = sorted(points, key=lambda each: each[0] or 0.0)
     label = _label(ordered[0][1], others)
@@ -379,7 +381,7 @@ def _lines(
     if is_level and math.isinf(_number(ordered[0][1]['epsilon'])):
       parts = [part for part in label.split(', ') if part not in ('none', '')]
       label = ', '.join(['no privacy', *parts])
-    found.append(
+    lines.append(
       plotting.Line(
         label,
         () if is_level else [x for x, _ in ordered if x is not None],
@@ -387,11 +389,11 @@ def _lines(
         [_number(row[f'{measure}{ERROR}']) for _, row in ordered],
       )
     )
-  return found
+  return lines
 
 
 def _label(row: _Row, names: Sequence[str]) -> str:
-  """What tells a line from others; mechanisms are known without the flag's name."""
+  """Label of a row by its flags; a mechanism is named without its flag."""
   return ', '.join(
     row[name] if name == 'mechanism' else f'{name}={row[name]}'
     for name in names

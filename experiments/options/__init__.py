@@ -1,1 +1,1 @@
-"""The flags of the simulations: rows of the table, and `from_flags`, which checks."""
+"""Flags of simulations: modules have rows of flags, and a `from_flags` that checks."""

@@ -1,4 +1,4 @@
-"""Which data, how they are dealt out to clients, and what of them is held out."""
+"""Flags for the data, how they are split into clients, and what is held out."""
 
 import dataclasses
 import os
@@ -14,17 +14,17 @@ from ..data import columns
 from ..data import formats
 
 Flag = program.Flag
-# What only goes with clients that are made.
-_OF_PARTITIONS = ('partition', 'dirichlet_alpha', 'num_clients')
+# Flags that go only with data without clients.
+_SPLIT_FLAGS = ('partition', 'dirichlet_alpha', 'num_clients')
 # Flags that list columns or classes.
 _LISTS = ('feature_columns', 'one_hot_columns', 'embedding_columns', 'class_weights')
-_OF_FEATURES = ('label_column', *_LISTS, 'label_kind', 'scaling', 'label_scaling')
-_OF_TEXT = ('text_unit', 'sequence_length', 'vocabulary_size', 'vocabulary')
-_OF_CELLS = ('missing_values', 'decimal', 'thousands')
+_FEATURE_FLAGS = ('label_column', *_LISTS, 'label_kind', 'scaling', 'label_scaling')
+_TEXT_FLAGS = ('text_unit', 'sequence_length', 'vocabulary_size', 'vocabulary')
+_CELL_FLAGS = ('missing_values', 'decimal', 'thousands')
 _HELD_OUT = ('test_clients', 'test_examples', 'test_data')
 # How files, and values in them, are written.
 _WRITING = ('data_format', 'missing_values', 'separator', 'decimal', 'thousands')
-# Between a run and its continuation: files may be moved. What is in them is compared.
+# In a resumed run, files may have been moved. Their contents are compared.
 MAY_DIFFER = ('data', 'test_data', 'vocabulary', 'data_scratch', 'cache_dir')
 PARTITIONS = ('iid', 'label_skew', 'quantity_skew')
 _SCALINGS = ('standard', 'none')
@@ -34,15 +34,15 @@ _SCALINGS = ('standard', 'none')
 class Data:
   # Clients that the examples are dealt out to; `None` if the data have clients.
   num_clients: Optional[int] = program.flag('Clients in the population.', at_least=1)
-  # NumPy's Dirichlet does not come to an end with a tiny one.
+  # NumPy's Dirichlet sampler does not terminate with a tiny alpha.
   dirichlet_alpha: float = program.flag(
     'Skew of labels or sizes between clients (arXiv:1909.06335): a smaller value is '
     'more skewed. At least 0.001.',
     default=0.5,
     at_least=1e-3,
   )
-  seed: int = 1  # Of the split, --split_seed.
-  # What the user's own data are; `None` for those of a task.
+  seed: int = 1  # Seed of the split, --split_seed.
+  # The user's own data; `None` for those of a task.
   files: Optional['Files'] = None
   cache_dir: Optional[str] = program.flag(
     'Folder with the files that the loaders of tff.simulation.datasets keep, for tasks '
@@ -130,7 +130,7 @@ class Files:
     'default, for none.',
     ['', *columns.THOUSANDS],
   )
-  # How examples are dealt out; `None` if the data have clients.
+  # `None` if the data have clients.
   partition: Optional[str] = program.flag(
     'How to deal the rows of --data out to --num_clients if they have no clients: '
     'evenly, with skewed labels, or in skewed sizes.',
@@ -174,7 +174,7 @@ class Files:
     'File with a public vocabulary: one word per line, or all characters as they are. '
     'Without it, the vocabulary is made from the data.'
   )
-  # Where anonymous temporary files are made.
+  # Folder for anonymous temporary files.
   scratch: str = dataclasses.field(default='.', compare=False)
 
 
@@ -182,13 +182,13 @@ WRITING = tuple(row for row in program.rows_of(Files) if row.name in _WRITING)
 
 
 def rows() -> tuple[Flag, ...]:
-  said = '; '.join(f'{each.name}, {each.summary}' for each in formats.FORMATS.values())
+  known = '; '.join(f'{each.name}, {each.summary}' for each in formats.FORMATS.values())
   return (
     Flag(
       'data',
       str,
       'Your own data: a file, or a folder with a file or a folder for each client. '
-      f'Formats: {said}.',
+      f'Formats: {known}.',
     ),
     Flag(
       'data_scratch',
@@ -240,17 +240,17 @@ def _files(values: flags.FlagValues) -> Files:
     or file_format.has_clients(path)
   )
   partition = None if has_clients else values.partition or 'iid'
-  for holds, names, why in (
-    (has_text, _OF_FEATURES, 'does not go with text, whose next token is the label.'),
-    (not has_text, _OF_TEXT, 'is for text; give --text_column.'),
-    (values.vocabulary, ('vocabulary_size',), 'is that of the file of --vocabulary.'),
-    (is_text, _OF_CELLS, 'is of values in columns, and files of text have none.'),
+  for is_refused, names, why in (
+    (has_text, _FEATURE_FLAGS, 'does not go with text, whose next token is the label.'),
+    (not has_text, _TEXT_FLAGS, 'is for text; give --text_column.'),
+    (values.vocabulary, ('vocabulary_size',), 'does not go with --vocabulary.'),
+    (is_text, _CELL_FLAGS, 'is for values in columns, and files of text have none.'),
     (
       names_clients,
       ('client_column',),
       'does not go with data that name their clients.',
     ),
-    (has_clients, _OF_PARTITIONS, 'is for data without clients, and these have some.'),
+    (has_clients, _SPLIT_FLAGS, 'is for data without clients, and these have some.'),
     (
       not has_clients,
       ('test_clients',),
@@ -260,16 +260,16 @@ def _files(values: flags.FlagValues) -> Files:
     (
       partition == 'iid',
       ('dirichlet_alpha',),
-      'says how skewed clients are; iid is not.',
+      'says how skewed clients are; --partition=iid is not skewed.',
     ),
   ):
-    if holds:
+    if is_refused:
       program.refuse(values, names, why)
   _check_columns(values)
   _check_shares(values)
-  tested = values.test_data or path
-  for name, of in (('data_split', path), ('test_split', tested)):
-    if not _is_database(of, values):  # It would be all of them.
+  test_path = values.test_data or path
+  for name, source in (('data_split', path), ('test_split', test_path)):
+    if not _is_database(source, values):  # Only databases have splits.
       why = 'is for databases in the format of TensorFlow Federated; leave it out.'
       program.refuse(values, (name,), why)
   if (values.decimal or '.') == values.thousands:
@@ -303,7 +303,7 @@ def _is_database(path: str, values: flags.FlagValues) -> bool:
 
 
 def separator(values: flags.FlagValues) -> Optional[str]:
-  """The character between fields of CSV; `None` to go by the ending."""
+  """Returns the character between fields of CSV; `None` if the file name decides."""
   given = values.separator
   if given is None:
     return None
@@ -311,23 +311,23 @@ def separator(values: flags.FlagValues) -> Optional[str]:
   paths = [each for each in named if each is not None]
   if all(formats.of(each, values.data_format).name != 'csv' for each in paths):
     raise ValueError(f'--separator is for CSV, and {paths[0]} is none; leave it out.')
-  found = '\t' if given in ('tab', r'\t') else given
-  is_sign = len(found) == 1 and found.isascii() and not found.isalnum()
-  if not is_sign or found in '"\r\n\0.+-':
+  sign = '\t' if given in ('tab', r'\t') else given
+  is_sign = len(sign) == 1 and sign.isascii() and not sign.isalnum()
+  if not is_sign or sign in '"\r\n\0.+-':
     raise ValueError(
       f"--separator={given!r} is none: give one character, such as ';', that is no "
       'letter, digit, quote, end of a line, point or sign of a number; or tab.'
     )
-  return found
+  return sign
 
 
 def _check_path(name: str, path: str) -> None:
-  """Refuses what is not there, and pipes and the like, which are read only once."""
+  """Refuses missing files, and pipes and the like, which can be read only once."""
   if not os.path.exists(path):
     raise FileNotFoundError(f'--{name}={path}: there is no such file or folder.')
   if not os.path.isfile(path) and not os.path.isdir(path):
     raise ValueError(
-      f'--{name}={path} is neither a file nor a folder, and is read twice.'
+      f'--{name}={path} must be a file or a folder, as it is read twice.'
     )
 
 
@@ -339,11 +339,11 @@ def _check_columns(values: flags.FlagValues) -> None:
     *label_columns(values.label_column or ''),
     *_listed(values, 'feature_columns'),
   ]
-  for of_one_use in (
+  for names in (
     [each for each in named if each is not None],
     [*_listed(values, 'one_hot_columns'), *_listed(values, 'embedding_columns')],
   ):
-    if twice := _twice(of_one_use):
+    if twice := _twice(names):
       raise ValueError(
         f'column {twice!r} is named twice among --client_column, --label_column, '
         '--text_column and --feature_columns, or --one_hot_columns and '
@@ -358,23 +358,23 @@ def _twice(names: Sequence[str]) -> Optional[str]:
 
 
 def label_columns(stated: str) -> tuple[str, ...]:
-  """The columns that `--label_column` names, if no column has all of it as its name.
+  """The columns that `--label_column` names, unless its whole value names one.
 
   Example:
     >>> label_columns('price,"rooms, total"')
     ('price', 'rooms, total')
   """
-  return _once('label_column', flags.ListParser().parse(stated))
+  return _without_repeats('label_column', flags.ListParser().parse(stated))
 
 
 def _listed(values: flags.FlagValues, name: str) -> tuple[str, ...]:
-  return _once(name, values[name].value or ())
+  return _without_repeats(name, values[name].value or ())
 
 
-def _once(name: str, found: Sequence[str]) -> tuple[str, ...]:
-  if twice := _twice(found):
+def _without_repeats(name: str, values: Sequence[str]) -> tuple[str, ...]:
+  if twice := _twice(values):
     raise ValueError(f'--{name} names {twice!r} twice; name it once.')
-  return tuple(found)
+  return tuple(values)
 
 
 def _check_shares(values: flags.FlagValues) -> None:

@@ -1,4 +1,4 @@
-"""Which model, what it minimises, and what is measured of it."""
+"""Flags for the model, its loss, and the metric on test data."""
 
 import dataclasses
 from typing import Any, Optional
@@ -25,8 +25,8 @@ def _widths(name: str) -> str:
 
 @dataclasses.dataclass(frozen=True)
 class Model:
-  kind: kind_lib.Kind  # Makes it for the data.
-  metric: metrics.Metric  # What is measured, besides the loss.
+  kind: kind_lib.Kind  # Makes the model for the data.
+  metric: metrics.Metric  # Computed on test data, besides the loss.
   loss: Optional[str] = program.flag(
     f'Loss to minimise: {", ".join(losses.LOSSES)}; for your own Keras model also the '
     'name of a Keras loss.',
@@ -46,7 +46,7 @@ class Model:
     return ':' in self.kind.name
 
   def check(self, shape: population.Shape) -> None:
-    """Checks that model, loss and metric go with such examples; loads no TensorFlow."""
+    """Checks that model, loss and metric go with the examples; loads no TensorFlow."""
     why_not = self.kind.why_not(shape)
     if why_not is not None:
       kinds = kind_lib.KINDS.values()
@@ -66,10 +66,10 @@ class Model:
         f'--metric={self.metric.name} is not for these data: {why_not}.'
       )
 
-  def check_for(self, found: population.Population) -> None:
-    """Checks that it goes with data, and that the metric can be measured on them."""
-    self.check(found.shape)
-    why_not = self.metric.why_not_measured(found)
+  def check_for(self, data: population.Population) -> None:
+    """Checks that the model goes with data, and that these suffice for the metric."""
+    self.check(data.shape)
+    why_not = self.metric.why_not_measured(data)
     if why_not is not None:
       raise program.WrongUsage(
         f'--metric={self.metric.name} cannot be measured: {why_not}.'
@@ -78,11 +78,11 @@ class Model:
   def make(self, shape: population.Shape, seed: int) -> Any:
     self.check(shape)
     options = kind_lib.Options(seed, self.loss, self.hidden_units, self.embedding_size)
-    made = self.kind.build(shape, options)
+    model = self.kind.build(shape, options)
     if shape.class_weights is None:
-      return made
+      return model
     try:
-      return losses.with_class_weights(made, shape.class_weights)
+      return losses.with_class_weights(model, shape.class_weights)
     except ValueError as e:
       raise program.WrongUsage(f'--class_weights: {e}') from e
 
@@ -91,7 +91,7 @@ class Model:
     shape: population.Shape,
     label_scaling: Optional[population.LabelScaling] = None,
   ) -> dict[str, Any]:
-    """What is measured on test data, in the labels' own unit, for `learning.train`."""
+    """Returns the metrics for `learning.train`, in the labels' own unit."""
     metric = self.metric.make(shape)
     if label_scaling is not None:
       per_example, undone = metric.per_example, label_scaling.undone
@@ -101,19 +101,19 @@ class Model:
           undone(labels), undone(outputs)
         ),
       )
-    found = {self.metric.name: metric}
+    by_name = {self.metric.name: metric}
     if shape.label_kind == 'tokens' and not self.is_own:
-      found['loss'] = metrics.token_loss(shape)
-    return found
+      by_name['loss'] = metrics.token_loss(shape)
+    return by_name
 
 
 def rows() -> tuple[program.Flag, ...]:
-  said = '; '.join(f'{kind.name}, {kind.summary}' for kind in kind_lib.KINDS.values())
+  known = '; '.join(f'{kind.name}, {kind.summary}' for kind in kind_lib.KINDS.values())
   return (
     program.Flag(
       'model',
       str,
-      f'Model: {said}; or package.module:function, which makes your own Keras or '
+      f'Model: {known}; or package.module:function, which makes your own Keras or '
       'functional model, from the current directory or an installed package.',
     ),
     *program.rows_of(Model),
@@ -129,12 +129,12 @@ def from_flags(values: flags.FlagValues) -> Model:
   kind = _kind(values.model)
   for name in ('hidden_units', 'embedding_size'):
     flag = values[name]
-    of_columns = name == 'embedding_size' and kind.embeds_columns
-    has_it = name in kind.widths and (values.embedding_columns or not of_columns)
+    needs_columns = name == 'embedding_size' and kind.embeds_columns
+    has_it = name in kind.widths and (values.embedding_columns or not needs_columns)
     if flag.value is None or has_it:
       continue
     if flag.using_default_value:
-      flag.value = None  # A task's, for another model.
+      flag.value = None  # The task's default, for another model.
       continue
     having = [each.name for each in kind_lib.KINDS.values() if name in each.widths]
     raise ValueError(

@@ -1,6 +1,6 @@
-"""How clients and server train, and what is done with updates between them.
+"""Flags for the optimizers of clients and server, and the aggregation of updates.
 
-Knows nothing of TensorFlow until an optimizer is made.
+TensorFlow is not loaded before an optimizer is made.
 """
 
 import dataclasses
@@ -20,21 +20,21 @@ from tff_dp_aggregators.learning.runs import fitting
 class Kind:
   name: str  # Value of the flags.
   # The function of `tff.learning.optimizers` that makes it; `None` for DP-FTRL, which
-  # is this package's, and for the server alone.
+  # this package has, for the server only.
   build: Optional[str]
   # Whether it takes a momentum. Then the model is a linear function of the rounds'
-  # means: a workload, for which a strategy can be the best.
+  # means: a workload, for which strategies can be optimised.
   has_momentum: bool = False
   # Whether its learning rate may change from round to round.
   has_schedule: bool = False
-  # What it calls the small number that keeps its steps finite; `None` if it has none.
+  # Its argument for the small number that keeps steps finite; `None` if it has none.
   adaptivity: Optional[str] = None
 
   def make(
     self,
     learning_rate: Any,
     momentum: float = 0.0,
-    adaptivity: Optional[float] = None,  # `None` for its own default.
+    adaptivity: Optional[float] = None,  # `None` for the optimizer's default.
   ) -> Any:
     import tensorflow_federated as tff
 
@@ -66,8 +66,7 @@ KINDS = {
 OF_CLIENTS = tuple(name for name, kind in KINDS.items() if kind.build is not None)
 
 
-# What fraction of its learning rate a client has in a round, by the fraction of the
-# rounds that are over.
+# Factor of the clients' learning rate, by the fraction of the rounds that are over.
 CLIENT_SCHEDULES: dict[str, Callable[[float], float]] = {
   'constant': lambda over: 1.0,
   'linear': lambda over: 1.0 - over,
@@ -79,7 +78,7 @@ CLIENT_SCHEDULES: dict[str, Callable[[float], float]] = {
 def client_learning_rate_fn(
   schedule: str, learning_rate: float, num_rounds: int
 ) -> Callable[[int], float]:
-  """The learning rate of clients by the number of the round, from 0."""
+  """Returns the clients' learning rate as a function of the round, from 0."""
   fraction = CLIENT_SCHEDULES[schedule]
   return lambda round_num: learning_rate * fraction(round_num / num_rounds)
 
@@ -151,7 +150,7 @@ class Optimization:
     return self.server_learning_rate_schedule != _CONSTANT
 
   def workload(self, num_rounds: int) -> Optional[strategies.Workload]:
-    """What the server makes of the rounds' means; `None` if that is not linear."""
+    """The server's linear function of the rounds' means; `None` if it is not linear."""
     if not KINDS[self.server_optimizer].has_momentum:
       return None
     if self.has_schedule:
@@ -217,9 +216,9 @@ def server_from_flags(
   mechanism: Optional[joint_mechanism.AnyMechanism],
   clip_norm: Optional[float],
 ) -> options.Server:
-  """What the server does with updates, for the bound of one client's."""
-  of_clipping = ('clip_order', 'target_quantile', 'clip_learning_rate')
-  names = (*(row.name for row in AGGREGATION), *of_clipping)
-  made = options.Server(**{name: values[name].value for name in names})
-  fitting.check_server(made, mechanism, clip_norm, '--')
-  return made
+  """Returns the server's options, checked with the mechanism and the clip norm."""
+  clipping = ('clip_order', 'target_quantile', 'clip_learning_rate')
+  names = (*(row.name for row in AGGREGATION), *clipping)
+  server = options.Server(**{name: values[name].value for name in names})
+  fitting.check_server(server, mechanism, clip_norm, '--')
+  return server

@@ -1,6 +1,6 @@
-"""Who takes part in which round: rounds, cohorts, limits or sampling, and drop-outs.
+"""Flags for rounds, cohorts, limits or sampling of participation, and drop-outs.
 
-The flags of limits and sampling are those of `report` and `plan`.
+The programs `report` and `plan` have the same flags of limits and sampling.
 """
 
 import dataclasses
@@ -13,27 +13,25 @@ from tff_dp_aggregators.accounting.programs import program
 from tff_dp_aggregators.accounting.programs import table
 from tff_dp_aggregators.accounting.reports import terms
 
-# Which simulations have without sampling as well.
+# Flags that simulations have without sampling as well.
 _KNOWN = ('num_clients', 'clients_per_round')
-_OF_FILES = sampling.Replay.name
+_FROM_FILE = sampling.Replay.name
 # Schemes in which each client has whole numbers of rounds.
-_OF_WHOLE_ROUNDS = (sampling.BallsInBins, sampling.RandomAllocation)
+_WHOLE_ROUNDS = (sampling.BallsInBins, sampling.RandomAllocation)
 
 
 @dataclasses.dataclass(frozen=True)
 class Participation:
-  # Rounds, with limits that client selection keeps, or how it samples: what accounting
-  # assumes.
+  # What accounting assumes: rounds and limits that client selection keeps, or sampling.
   schema: sampling.Schema
-  # Clients asked for a round; with Poisson sampling in the mean.
-  clients_per_round: float
-  seed: int  # Of cohorts and drop-outs.
-  schedule_file: Optional[str] = None  # File that has the cohorts; `None` to draw them.
-  # Who does not report; `None` if everybody does.
+  clients_per_round: float  # Clients asked for a round, the mean for Poisson sampling.
+  seed: int  # Seed of cohorts and drop-outs.
+  schedule_file: Optional[str] = None  # File with the cohorts; `None` to draw them.
+  # Draws clients that do not report; `None` if all do.
   dropouts: Optional[sampling.Dropouts] = None
-  # Clients that have to report in a round; `None` for any number.
+  # Minimum number of clients that report in a round; `None` for any number.
   reporting_goal: Optional[int] = None
-  # What the mean is divided by, if it is stated and not the expected number of clients.
+  # Denominator of the mean, if it is stated and not the expected number of clients.
   denominator: Optional[float] = None
 
   @property
@@ -41,7 +39,7 @@ class Participation:
     return self.schema.num_rounds
 
   def schedule(self, num_clients: int) -> sampling.Schedule:
-    """The cohorts of all rounds, of so many clients to choose from."""
+    """The cohorts of all rounds, drawn from `num_clients` clients."""
     cohort = sampling.of(self.schema).expected_cohort(num_clients)
     if cohort is None or self.denominator is not None:
       cohort = self.clients_per_round
@@ -106,10 +104,10 @@ def names() -> tuple[str, ...]:
 
 
 def from_flags(values: flags.FlagValues) -> Participation:
-  """What flags and a file of cohorts say, with the task's defaults."""
+  """Participation by flags, or a file of cohorts, with the task's defaults."""
   _check_together(values)
   if values['rounds_between'].present and not values['min_separation'].present:
-    values['min_separation'].value = None  # The task's; this flag says it instead.
+    values['min_separation'].value = None  # Replaces the task's default.
   if values.schedule_file is not None:
     from_file = _from_file(values)
     if from_file is not None:
@@ -118,7 +116,7 @@ def from_flags(values: flags.FlagValues) -> Participation:
   dropouts = None
   if values.dropout_probability is not None:
     dropouts = sampling.Dropouts(values.dropout_probability, values.seed)
-  made = Participation(
+  participation = Participation(
     schema,
     clients_per_round,
     values.seed,
@@ -129,7 +127,7 @@ def from_flags(values: flags.FlagValues) -> Participation:
   )
   if values.num_clients is not None:
     try:
-      made.schedule(values.num_clients)  # Says now if there are too few.
+      participation.schedule(values.num_clients)  # Fails now if there are too few.
     except sampling.PopulationTooSmallError as e:
       if values['num_clients'].present:
         raise
@@ -137,11 +135,11 @@ def from_flags(values: flags.FlagValues) -> Participation:
         f'{e} Without --num_clients, these are the clients of the data that are not '
         'held out for testing, or the default of --task.'
       ) from e
-  return made
+  return participation
 
 
 def _from_file(values: flags.FlagValues) -> Optional[Participation]:
-  """What a file of cohorts states of itself; `None` if flags state it."""
+  """Participation that a file of cohorts states; `None` if flags state it."""
   own = ('schedule', 'schedule_file', 'dropout_probability', 'reporting_goal')
   stating = [name for name in names() if name not in own and values[name].present]
   try:
@@ -171,10 +169,10 @@ def _from_file(values: flags.FlagValues) -> Optional[Participation]:
 
 
 def _check_together(values: flags.FlagValues) -> None:
-  if values.schedule == _OF_FILES and values.schedule_file is None:
-    raise ValueError(f'--schedule={_OF_FILES} needs --schedule_file.')
+  if values.schedule == _FROM_FILE and values.schedule_file is None:
+    raise ValueError(f'--schedule={_FROM_FILE} needs --schedule_file.')
   if values.schedule_file is not None:
-    if values.schedule not in (None, _OF_FILES):
+    if values.schedule not in (None, _FROM_FILE):
       raise ValueError(
         f'--schedule={values.schedule} draws cohorts, and --schedule_file has them; '
         'give one of the two.'
@@ -190,57 +188,55 @@ def _check_together(values: flags.FlagValues) -> None:
     raise ValueError('--reporting_goal needs --dropout_probability.')
   if sampling.for_flag(values.sampling).is_sampled:
     raise ValueError(
-      f'--reporting_goal does not go with --sampling={values.sampling}: to draw again '
-      'until enough report makes each of them more likely to be in the round than '
-      'epsilon is for.'
+      f'--reporting_goal does not go with --sampling={values.sampling}: drawing again '
+      'until enough clients report makes each of them more likely to be in the round '
+      'than epsilon accounts for.'
     )
 
 
-def _schema(
-  values: flags.FlagValues,
-) -> tuple[sampling.Schema, float, Optional[float]]:
-  """What accounting assumes, the clients of a round, and a denominator if stated."""
+def _schema(values: flags.FlagValues) -> tuple[sampling.Schema, float, Optional[float]]:
+  """Returns what accounting assumes, clients per round, and a stated denominator."""
   kind = sampling.for_flag(values.sampling)
   if not kind.is_sampled:
     table.check_whole(values, 'clients_per_round')
   if kind is not sampling.Limits and not values['min_separation'].present:
-    values['min_separation'].value = None  # The task's; sampling decides.
-  said_by = table.cohort_flag(values)
-  both = said_by is not None and values['clients_per_round'].present
+    values['min_separation'].value = None  # Not the task's default: sampling decides.
+  cohort_flag = table.cohort_flag(values)
+  both = cohort_flag is not None and values['clients_per_round'].present
   is_drawn = kind.is_sampled and not kind.has_public_sizes
   if both and not is_drawn:
     raise ValueError(
-      f'--clients_per_round and --{said_by} both say how many clients a round has; '
+      f'--clients_per_round and --{cohort_flag} both say how many clients a round has; '
       'give one of them.'
     )
-  if kind.is_sampled and said_by is None and values.num_clients is None:
+  if kind.is_sampled and cohort_flag is None and values.num_clients is None:
     others = ''.join(f' or --{name}' for name in table.own_flags(kind))
     raise ValueError(
       f'--sampling={kind.flag} needs the number of clients, which is not known before '
       f'the data are read; give --num_clients{others}.'
     )
-  if kind in _OF_WHOLE_ROUNDS and said_by is None:
-    # What a task has by default is made to fit; what is stated is refused.
+  if kind in _WHOLE_ROUNDS and cohort_flag is None:
+    # A task's default is changed to one that fits; a stated number is refused.
     stated = values.num_clients, values.clients_per_round
     of_cohort = kind.data.of_cohort  # type: ignore[attr-defined]
-    fits = of_cohort(values.num_rounds, *stated).other_cohort(*stated)
-    if fits is not None:
-      values.set_default('clients_per_round', fits)
+    fitting_cohort = of_cohort(values.num_rounds, *stated).other_cohort(*stated)
+    if fitting_cohort is not None:
+      values.set_default('clients_per_round', fitting_cohort)
   schema = table.schema_from(values, known=_KNOWN)
   name, fitting = values.schedule, sampling.of(schema).schedule_name
-  if name not in (None, _OF_FILES, fitting):
+  if name not in (None, _FROM_FILE, fitting):
     raise ValueError(
       f'--schedule={name} does not keep what --sampling={values.sampling} and the '
       f'limits say ({terms.assumption(schema)}); {fitting} does. Leave it out, or '
       'change --sampling or --fixed_epoch.'
     )
-  if both:  # One says who is drawn, the other what the mean is over.
+  if both:  # One states the sampling, the other the denominator of the mean.
     return schema, values.clients_per_round, values.clients_per_round
   cohort = None
   if values.num_clients is not None:
     cohort = sampling.of(schema).expected_cohort(values.num_clients)
   if cohort is None:
     return schema, values.clients_per_round, None
-  if said_by is not None:
-    values['clients_per_round'].value = None  # The task's; another flag says it.
+  if cohort_flag is not None:
+    values['clients_per_round'].value = None  # Not the task's: another flag says it.
   return schema, cohort, None

@@ -1,7 +1,7 @@
-"""The privacy mechanism, its target or noise, clipping, and NbAFL.
+"""Flags for the privacy mechanism, its target or noise, clipping, and NbAFL.
 
-The flags are those of `report` and `plan`; mechanisms with their options, accountants
-and neighbouring relations that are registered are among them.
+The programs `report` and `plan` have the same flags; those of registered mechanisms and
+their options, accountants and neighbouring relations are among them.
 """
 
 import contextlib
@@ -31,14 +31,14 @@ from tff_dp_aggregators.strategies import registry
 from . import optimization as optimization_options
 from . import participation as participation_options
 
-NONE = 'none'  # The mechanism of training without privacy, and clipping that is not.
+NONE = 'none'  # The mechanism without privacy; as a kind of clipping, no clipping.
 FIXED, ADAPTIVE = 'fixed', 'adaptive'
 _DEFAULT = table.DEFAULT_OF_PARTS
 _DEFAULT_TARGET_EPSILON = 8.0
 _PREFIX_SUMS, _SERVER = 'prefix_sums', 'server'
 _NBAFL = table.names(table.NBAFL)
-# What may be said as well as --nbafl, as it is so anyway.
-_SO_ANYWAY: dict[str, tuple[Any, ...]] = {
+# Values that may be stated beside --nbafl, as they hold anyway.
+_IMPLIED_BY_NBAFL: dict[str, tuple[Any, ...]] = {
   'mechanism': (noises.GAUSSIAN.name,),
   'clipping': (FIXED,),
   'workload': (_PREFIX_SUMS,),
@@ -49,36 +49,34 @@ _SO_ANYWAY: dict[str, tuple[Any, ...]] = {
   'fixed_epoch': (False,),
   'schedule': (sampling.RandomEligible.name,),
 }
-# Seconds after which the search for the noise is no surprise only if it is announced.
-_SOON = 1.5
+_ANNOUNCE_SECONDS = 1.5  # A longer search for the noise is announced.
 
 
 @dataclasses.dataclass(frozen=True)
 class Privacy:
-  # Privacy mechanism; `None` for no privacy.
-  mechanism: Optional[joint_mechanism.AnyMechanism]
-  # Bound of one client's contribution to one round, the first one if it adapts; `None`
-  # for none, and where each part of the model has its own.
+  mechanism: Optional[joint_mechanism.AnyMechanism]  # `None` for no privacy.
+  # Clipping norm, in the first round if it is adaptive; `None` without clipping, and if
+  # each part of the model has its own.
   clip_norm: Optional[float]
-  delta: float  # At which epsilon is told.
-  # What the noise was found for; `None` if it was given.
+  delta: float  # Delta of the reported epsilon.
+  # Target that the noise was calibrated to; `None` if the noise was given.
   target_epsilon: Optional[float] = None
   # How many times larger the cohort is that the noise is for; above 1 there is no
   # guarantee.
   simulated_cohort_scale: float = 1.0
-  # The plan of NbAFL that the noise is from; `None` if it is from none.
+  # The NbAFL plan of the noise; `None` without one.
   nbafl: Optional[nbafl_lib.Nbafl] = None
 
   @property
   def name(self) -> str:
-    """What the privacy is from, for names of runs."""
+    """Name of the mechanism or method, for names of runs."""
     if self.nbafl is not None:
       return nbafl_report.NAME
     return NONE if self.mechanism is None else self.mechanism.name
 
   @property
   def is_always_secret(self) -> bool:
-    """Whether there is no seed for its noise, of which each client draws a share."""
+    """Whether the noise cannot be seeded, as each client draws a share of it."""
     return self.mechanism is not None and self.mechanism.has_integer_noise
 
 
@@ -112,7 +110,7 @@ class _Clipping:
 
 
 @dataclasses.dataclass
-class _Own:
+class _Flags:
   workload: str = program.flag(
     "Workload that the mechanism's strategy is optimised for: prefix sums, or the "
     'models of --server_optimizer with its momentum and learning rates. Gaussian noise '
@@ -149,7 +147,7 @@ def rows() -> table.Rows:
       f'--mechanism=laplace); with --clipping={ADAPTIVE} the bound in the first round.',
     ),
     *table.change(table.target(), changes),
-    *program.rows_of(_Own),
+    *program.rows_of(_Flags),
   )
 
 
@@ -168,14 +166,14 @@ def names() -> tuple[str, ...]:
   return table.names(rows())
 
 
-def not_without(clipping: Optional[str] = None) -> tuple[str, ...]:
-  """The flags that say nothing of training without privacy, which refuses them."""
-  goes = {'mechanism', 'clipping'}
+def privacy_flags(clipping: Optional[str] = None) -> tuple[str, ...]:
+  """The flags that need a mechanism; training without privacy refuses them."""
+  allowed = {'mechanism', 'clipping'}
   if clipping == FIXED:
-    goes |= {'clip_norm', 'clip_order'}
+    allowed |= {'clip_norm', 'clip_order'}
   others = (*names(), *table.names(table.placement()), *_NBAFL)
   others += ('not_private_signal_to_noise', 'secret_noise')
-  return tuple(name for name in others if name not in goes)
+  return tuple(name for name in others if name not in allowed)
 
 
 def from_flags(
@@ -184,7 +182,7 @@ def from_flags(
   optimization: optimization_options.Optimization,
   model_size: Callable[[], int],
 ) -> Privacy:
-  """What the flags say, with the noise multiplier that the privacy target needs."""
+  """Privacy by the flags, with the noise multiplier that the target needs."""
   if values.nbafl and values.mechanism != NONE:
     planned = flags_lib.nbafl(values)
     arguments = planned.mechanism_arguments()
@@ -198,7 +196,7 @@ def from_flags(
       nbafl=planned,
     )
   if values['part'].present and values.mechanism != NONE:
-    return _of_parts(values, participation)
+    return _with_parts(values, participation)
   _check_together(values)
   _check_clipping(values)
   mechanism = target_epsilon = None
@@ -206,7 +204,7 @@ def from_flags(
     _set_numbers(values, participation, model_size)
     mechanism = _mechanism(values, participation, optimization)
     if values.noise_multiplier is None and not mechanism.placement.is_simulation:
-      target_epsilon = values.target_epsilon  # Which a simulation does not keep.
+      target_epsilon = values.target_epsilon  # Simulated noise does not keep a target.
   fitting.check_scale(
     values.simulated_cohort_scale, mechanism, '--simulated_cohort_scale'
   )
@@ -219,7 +217,7 @@ def from_flags(
   )
 
 
-def _of_parts(
+def _with_parts(
   values: flags.FlagValues, participation: participation_options.Participation
 ) -> Privacy:
   flags_lib.check_beside_parts(values, (*names(), *table.names(table.placement())))
@@ -238,9 +236,9 @@ def _of_parts(
         )
   values['clip_norm'].value = None  # Each part has its own.
   with _announced(f'Looking for strategies and noise: {schema.num_rounds} rounds.'):
-    found = flags_lib.joint(parts, schema, target, values.accountant, values.adjacency)
+    joint = flags_lib.joint(parts, schema, target, values.accountant, values.adjacency)
   return Privacy(
-    mechanism=found,
+    mechanism=joint,
     clip_norm=None,
     delta=values.target_delta,
     target_epsilon=None if target is None else target.epsilon,
@@ -248,14 +246,14 @@ def _of_parts(
 
 
 def _target(values: flags.FlagValues) -> Optional[mechanism_lib.Target]:
-  """What the noise is looked for, which has a default."""
+  """The target that the noise is calibrated to, by default an epsilon."""
   if values.target_rho is None:
     values.set_default('target_epsilon', _DEFAULT_TARGET_EPSILON)
   return flags_lib.target_from(values)
 
 
 def _check_clipping(values: flags.FlagValues) -> None:
-  """Refuses clipping that does not go with the mechanism, and puts its default."""
+  """Sets the default of clipping; refuses what does not go with the mechanism."""
   is_private = values.mechanism != NONE
   is_adaptive = values.clipped_count_stddev is not None
   default = ADAPTIVE if is_adaptive else FIXED if is_private else NONE
@@ -294,7 +292,7 @@ def _set_numbers(
   participation: participation_options.Participation,
   model_size: Callable[[], int],
 ) -> None:
-  """Puts the numbers of clients and of the model that the noise depends on."""
+  """Sets the numbers of clients and parameters that the noise depends on."""
   noise = noises.of_mechanism(values.mechanism or mechanism_lib.FROM_FILE)
   site = noise.placement(values.noise_site)
   required = {*noise.required, *site.required}
@@ -316,10 +314,10 @@ def _set_numbers(
 
 def _check_together(values: flags.FlagValues) -> None:
   if values.mechanism == NONE:
-    names, why = not_without(values.clipping), f'does not go with --mechanism={NONE}.'
+    names, why = privacy_flags(values.clipping), f'does not go with --mechanism={NONE}.'
     clips = [name for name in ('clip_norm', 'clip_order') if name in names]
-    more = f' Give --clipping={FIXED} as well to clip without noise.'
-    program.refuse(values, clips, why + more)
+    hint = f' Give --clipping={FIXED} as well to clip without noise.'
+    program.refuse(values, clips, why + hint)
     program.refuse(values, names, why)
     return
   if values.strategy_file is None:
@@ -365,20 +363,20 @@ def _mechanism(
     strategy = None
     if values.workload == _SERVER:
       strategy = _strategy_for_server(values, schema, optimization)
-    found = flags_lib.mechanism_from(values, schema, strategy)
-  if values.clipping != ADAPTIVE or found.clipped_count_stddev is not None:
-    return found
+    mechanism = flags_lib.mechanism_from(values, schema, strategy)
+  if values.clipping != ADAPTIVE or mechanism.clipped_count_stddev is not None:
+    return mechanism
   stddev = adaptive_clipping.default_stddev(
-    found.noise_multiplier, participation.clients_per_round
+    mechanism.noise_multiplier, participation.clients_per_round
   )
-  made = dataclasses.replace(found, clipped_count_stddev=stddev)
-  if found.target is not None and found.target.rho is not None:
-    made.made_for(found.target)
-  return made
+  adaptive = dataclasses.replace(mechanism, clipped_count_stddev=stddev)
+  if mechanism.target is not None and mechanism.target.rho is not None:
+    adaptive.made_for(mechanism.target)
+  return adaptive
 
 
 def _check_adjacency(values: flags.FlagValues, schema: sampling.Schema) -> None:
-  """Refuses neighbours that a run's ledger without sampling has no events for."""
+  """Refuses a relation that the ledger of a run without sampling has no events for."""
   if values.adjacency is None or sampling.is_sampled(schema):
     return
   own = sampling.adjacency(sampling.check_relation(schema))
@@ -423,8 +421,10 @@ def _strategy_for_server(
 
 @contextlib.contextmanager
 def _announced(text: str) -> Iterator[None]:
-  """Says what is done if it takes longer than people wait without a word."""
-  timer = threading.Timer(_SOON, lambda: print(text, file=sys.stderr, flush=True))
+  """Prints `text` if the context takes longer than `_ANNOUNCE_SECONDS`."""
+  timer = threading.Timer(
+    _ANNOUNCE_SECONDS, lambda: print(text, file=sys.stderr, flush=True)
+  )
   timer.daemon = True
   timer.start()
   try:
@@ -448,32 +448,32 @@ def nbafl_rows() -> table.Rows:
 
 
 def prepare_nbafl(
-  values: flags.FlagValues, of_participation: Iterable[str], of_noise: Iterable[str]
+  values: flags.FlagValues, participation: Iterable[str], noise: Iterable[str]
 ) -> None:
-  """Refuses what does not go with the flags, and puts what follows from them."""
+  """Refuses flags that do not go with --nbafl, and sets those that follow from it."""
   flags_lib.check_nbafl(values)
   if not values.nbafl:
     return
   for names, why in (
     (
-      of_participation,
+      participation,
       'its formulas are for clients who all take part in each round, or are drawn at '
       'random anew for each, and all report',
     ),
-    (of_noise, 'mechanism, noise and its site follow from the formulas'),
+    (noise, 'mechanism, noise and its site follow from the formulas'),
   ):
     for name in names:
       flag = values[name]
       if name in (*_NBAFL, *table.OF_NBAFL) or not flag.present:
         continue
-      if flag.value not in _SO_ANYWAY.get(name, ()):
+      if flag.value not in _IMPLIED_BY_NBAFL.get(name, ()):
         raise ValueError(f'{flag.serialize()} does not go with --nbafl: {why}.')
   if values.num_clients is None:
     raise ValueError(
       '--nbafl needs the number of clients, which is not known before the data are '
       'read; give --num_clients.'
     )
-  values['min_separation'].value = 1  # Not the task's.
+  values['min_separation'].value = 1  # Not the task's default.
   values.set_default('mechanism', noises.GAUSSIAN.name)
   values.set_default('clipping', FIXED)
   values.set_default('num_exposures', values.num_rounds)

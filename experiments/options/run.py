@@ -1,4 +1,4 @@
-"""What a run is repeated by, where it is left, and which Dask cluster computes it."""
+"""Flags for a run's seed, directory and checkpoints, and for the Dask cluster."""
 
 import dataclasses
 import itertools
@@ -12,9 +12,9 @@ from tff_dp_aggregators.accounting.programs import program
 from tff_dp_aggregators.learning import cluster
 from tff_dp_aggregators.learning.runs import run_directory
 
-# Between a run and its continuation: files and directories may be moved (the strategy
-# itself is compared), a machine be slower, the cluster be another one. Packed clients'
-# sums are rounded otherwise, so that packing may not.
+# In a resumed run, files and directories may have been moved (the strategy itself is
+# compared), the machine may be slower, and the cluster another one. Packing must not
+# differ, as sums of packed clients are rounded differently.
 MAY_DIFFER = (
   'run_dir',
   'strategy_file',
@@ -115,7 +115,7 @@ def scheduler_from(values: flags.FlagValues) -> Optional[str]:
 
 
 def new_directory(name: str) -> str:
-  """A directory under `runs` that is not there yet."""
+  """Returns the path of a directory under `runs` that does not exist yet."""
   path = os.path.join('runs', f'{name}-{time.strftime("%Y%m%d-%H%M%S")}')
   numbered = (f'{path}-{number}' for number in itertools.count(2))
   return next(

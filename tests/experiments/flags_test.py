@@ -243,7 +243,7 @@ _OF_TYPE['multi string'] = 'x'
 
 def test_training_without_privacy_refuses_flags_of_privacy():
   values = _values()
-  for name in privacy_options.not_without():
+  for name in privacy_options.privacy_flags():
     flag = values[name]
     value = _OF_TYPE[flag.flag_type()] or flag.parser.enum_values[0]
     value = '0.5' if name == 'target_delta' else value

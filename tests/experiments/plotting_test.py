@@ -116,7 +116,7 @@ def test_the_same_picture_is_the_same_bytes(kind, tmp_path):
 def test_error_bars_have_the_length_of_the_errors():
   line = plotting.Line('a', (1.0, 2.0, 4.0), (0.5, 0.6, 0.7), (0.05, math.nan, 0.02))
   chart = plotting.Chart('', 'x', 'y', [line], are_points=True)
-  (axes,) = plotting._drawn(chart).axes
+  (axes,) = plotting._figure(chart).axes
   (container,) = axes.containers
   (bars,) = container[2]
   segments = bars.get_segments()

@@ -216,7 +216,7 @@ def test_other_settings_are_refused_by_name(straight):
     'local.optimizer.strength: None then, 0.1 now',
     "mechanism.name: 'banded' then, 'tree' now",
     'model.graph: ',
-    'clients: another one than then',
+    'clients: another value then',
   ):
     assert said in str(refused.value)
 

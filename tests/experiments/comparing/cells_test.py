@@ -40,7 +40,7 @@ def test_runs_on_data_that_changed_are_not_joined_with_others(data, tmp_path):
   output = tmp_path / 'output'
   begun = _make(data, output).cell(POINT, 1)
   os.makedirs(begun.directory)
-  facts = run_directory.told_of_data(begun.settings.facts)
+  facts = run_directory.recorded_data_facts(begun.settings.facts)
   with open(os.path.join(begun.directory, 'config.json'), 'w') as file:
     json.dump({'flags': begun.settings.flags, 'data_facts': facts}, file)
   # Only a run that never drew noise is begun anew with other data.

@@ -174,17 +174,17 @@ def test_a_folder_with_a_lock_alone_is_empty(values, tmp_path):
   with grid.folder(str(tmp_path)):
     pass
   now = asked(values, 'mechanism=tree')
-  assert grid.taken_up(str(tmp_path), now) == (now, now)
+  assert grid.merged(str(tmp_path), now) == (now, now)
   (tmp_path / 'mine.txt').touch()
   with pytest.raises(FileExistsError, match='is not empty, and is not of a comparison'):
-    grid.taken_up(str(tmp_path), now)
+    grid.merged(str(tmp_path), now)
 
 
 def test_flags_in_another_order_are_the_same_runs(values, tmp_path):
   one = ('mechanism=tree:batch_size=7,banded', 'clip_norm=1,2')
   begun = asked(values, *one)
   grid.write_record(str(tmp_path), begun)
-  again, all_of_it = grid.taken_up(str(tmp_path), asked(values, *one[::-1]))
+  again, all_of_it = grid.merged(str(tmp_path), asked(values, *one[::-1]))
   assert set(again.points) == set(begun.points)
   assert list(all_of_it.points) == list(begun.points)
 

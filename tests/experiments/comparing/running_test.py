@@ -103,7 +103,7 @@ def _came_to(output, cell=CELL):
     (('--scheduler=tcp://10.0.0.5:1',), 'or --trusted_network, if nobody else is on'),
     (
       ('--jobs=1', '--scheduler=tcp://[::1]:1'),
-      '--jobs=1 is of runs here, and --scheduler=tcp://[::1]:1 of runs on a',
+      '--jobs=1 is for runs here, and --scheduler=tcp://[::1]:1 for runs on a',
     ),
   ],
 )

@@ -63,7 +63,7 @@ def test_flags_that_contradict_each_other_are_refused(arguments, message, data):
   ('arguments', 'message'),
   [
     (['--separator=;'], '--separator is for CSV, and'),
-    (['--missing_values='], '--missing_values is of values in columns, and files of'),
+    (['--missing_values='], '--missing_values is for values in columns, and files of'),
   ],
 )
 def test_how_values_are_written_is_not_for_files_of_text(arguments, message, tmp_path):

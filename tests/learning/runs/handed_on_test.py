@@ -292,11 +292,11 @@ def test_a_run_goes_on_only_with_its_seeds_and_data(neighbours):
     _train(run_dir.parent, _BINS, **changes)
   for said in (
     f'seed: {_SEED} then, 2 now',
-    'clients: another one than',
+    'clients: another value then',
     'noise_seed: None then, 5 now',
   ):
     assert said in str(refused.value)
-  with pytest.raises(ValueError, match='seed: another one than'):
+  with pytest.raises(ValueError, match='seed: another value then'):
     _train(run_dir.parent, _BINS, seed=2**100)
 
 

@@ -1,4 +1,4 @@
-"""A run in a directory: its rounds, what they leave, and how it goes on when stopped.
+"""Runs a training in a directory, round by round, and resumes it after a stop.
 
-`plan.Plan` is what is to be done, `run.Run` does it.
+`plan.Plan` describes a run, and `run.Run` carries it out.
 """

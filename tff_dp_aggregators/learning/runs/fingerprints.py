@@ -1,8 +1,8 @@
-"""Models and optimizers as a configuration has them, to compare runs by.
+"""Fingerprints of models and optimizers, by which configurations are compared.
 
-Numbers that have a name are told by it, and whatever else decides what is computed by a
-fingerprint of the graph. TensorFlow's serialised graphs have counters in their names,
-which depend on what was made before; here names are replaced by places.
+Numbers with a name are recorded under it; all else that decides what is computed is in
+a fingerprint of the graph. Names in TensorFlow's serialised graphs have counters, which
+depend on what was made before, and so names are replaced by positions here.
 """
 
 import hashlib
@@ -21,23 +21,23 @@ from tff_dp_aggregators.learning.packed import training as training_lib
 
 # Names and numbers that differ from process to process, and compute nothing.
 _IGNORED = ('config_proto', 'container', 'seed', 'seed2', 'shared_name')
-# What TFF's optimizers call otherwise inside than their arguments.
-_CALLED = {'lr': 'learning_rate'}
+# Attributes of TFF's optimizers that have other names than their arguments.
+_ARGUMENT_NAMES = {'lr': 'learning_rate'}
 
 
 def model(functional: tff.learning.models.FunctionalModel) -> dict[str, Any]:
-  """A model: its weights, and the graph of a step of training with its loss."""
+  """Fingerprint of the weights, and of the graph of a training step with the loss."""
   weights = functional.initial_weights
   flat = [np.asarray(each) for each in tf.nest.flatten(weights)]
-  # The simplest optimizer: the step is then that of the model.
+  # With the simplest optimizer, the step is the model's own.
   plain = training_lib.LocalTraining(
     functional, tff.learning.optimizers.build_sgdm(1.0), batch_size=1
   )
 
   def step(trainable: Any, rest: Any, batch: Any) -> Any:
-    of_server = training_lib.Weights(trainable, rest)
-    state = training_lib.initial_state(plain, of_server)
-    return training_lib.train_step(plain, of_server, state, batch)
+    server_weights = training_lib.Weights(trainable, rest)
+    state = training_lib.initial_state(plain, server_weights)
+    return training_lib.train_step(plain, server_weights, state, batch)
 
   return {
     'weights': [f'{each.dtype.name}{list(each.shape)}' for each in flat],
@@ -50,21 +50,21 @@ def optimizer(
   which: tff.learning.optimizers.Optimizer,
   functional: tff.learning.models.FunctionalModel,
 ) -> dict[str, Any]:
-  """An optimizer: its kind, its numbers, and the graph of its steps on a model."""
+  """Kind and numbers of an optimizer, and fingerprint of its steps on a model."""
   trainable = _specs(functional.initial_weights[0])
 
   def step(weights: Any, gradients: Any) -> Any:
     state = which.initialize(trainable)
     return state, which.next(state, weights, gradients)
 
-  return {**_named(which), 'graph': graph_of(step, trainable, trainable)}
+  return {**_kind_and_numbers(which), 'graph': graph_of(step, trainable, trainable)}
 
 
 def graph_of_optimizers(
   make: Callable[[Any], tff.learning.optimizers.Optimizer],
   functional: tff.learning.models.FunctionalModel,
 ) -> str:
-  """The graph of the steps of optimizers with any learning rate."""
+  """Fingerprint of the steps of optimizers whose learning rate is an input."""
   trainable = _specs(functional.initial_weights[0])
 
   def step(learning_rate: tf.Tensor, weights: Any, gradients: Any) -> Any:
@@ -75,19 +75,19 @@ def graph_of_optimizers(
   return graph_of(step, tf.TensorSpec([]), trainable, trainable)
 
 
-def _named(which: tff.learning.optimizers.Optimizer) -> dict[str, Any]:
-  """Kind and numbers, also of optimizers inside."""
-  found: dict[str, Any] = {'kind': type(which).__name__.lstrip('_')}
+def _kind_and_numbers(which: tff.learning.optimizers.Optimizer) -> dict[str, Any]:
+  """Kind and numbers of an optimizer, and of optimizers in it."""
+  fields: dict[str, Any] = {'kind': type(which).__name__.lstrip('_')}
   for name, value in getattr(which, '__dict__', {}).items():
-    called = _CALLED.get(name.lstrip('_'), name.lstrip('_'))
+    argument = _ARGUMENT_NAMES.get(name.lstrip('_'), name.lstrip('_'))
     if isinstance(value, tff.learning.optimizers.Optimizer):
-      found[called] = _named(value)
+      fields[argument] = _kind_and_numbers(value)
     elif isinstance(value, bool):
-      found[called] = value
+      fields[argument] = value
     elif isinstance(value, numbers.Real):
       number = float(value)
-      found[called] = number if math.isfinite(number) else str(number)
-  return found
+      fields[argument] = number if math.isfinite(number) else str(number)
+  return fields
 
 
 def _specs(weights: Any) -> Any:
@@ -99,7 +99,8 @@ def _specs(weights: Any) -> Any:
 def graph_of(function: Callable[..., Any], *specs: Any) -> str:
   """SHA-256 of the graph that a function makes: operations, constants, and types.
 
-  What runs Python is not in it, nor are seeds of random operations.
+  Code of Python functions that the graph calls, and seeds of random operations, are not
+  part of it.
   """
   with tf.Graph().as_default() as graph:
     arguments = [
@@ -119,30 +120,30 @@ def graph_of(function: Callable[..., Any], *specs: Any) -> str:
 
 
 class _Canonical:
-  """Graphs without names: a node, an argument and a function is its place."""
+  """Graphs in which names of nodes, arguments and functions are their positions."""
 
   def __init__(self, functions: dict[str, Any]):
     self._definitions = functions
-    self._places: dict[str, int] = {}
-    self.functions: list[Any] = []  # In the order in which they are met.
+    self._positions: dict[str, int] = {}
+    self.functions: list[Any] = []  # In the order of their first use.
 
   def body(
     self, nodes: Sequence[Any], outputs: Sequence[str], arguments: Sequence[str] = ()
   ) -> list[Any]:
-    """What nodes compute, and which of their tensors are the results."""
-    places = {name: f'argument {place}' for place, name in enumerate(arguments)}
-    places.update((node.name, str(place)) for place, node in enumerate(nodes))
+    """Describes the nodes, and which of their tensors are the results."""
+    positions = {name: f'argument {index}' for index, name in enumerate(arguments)}
+    positions.update((node.name, str(index)) for index, node in enumerate(nodes))
     return [
-      [self._node(node, places) for node in nodes],
-      [_tensor(name, places) for name in outputs],
+      [self._node(node, positions) for node in nodes],
+      [_tensor(name, positions) for name in outputs],
     ]
 
-  def _node(self, node: Any, places: dict[str, str]) -> list[Any]:
+  def _node(self, node: Any, positions: dict[str, str]) -> list[Any]:
     control = sorted(name for name in node.input if name.startswith('^'))
     return [
       node.op,
-      [_tensor(name, places) for name in node.input if not name.startswith('^')],
-      sorted(places[name.removeprefix('^')] for name in control),
+      [_tensor(name, positions) for name in node.input if not name.startswith('^')],
+      sorted(positions[name.removeprefix('^')] for name in control),
       [
         [name, self._attribute(node.attr[name])]
         for name in sorted(node.attr)
@@ -153,19 +154,19 @@ class _Canonical:
   def _attribute(self, value: Any) -> Any:
     functions = [value.func] if value.HasField('func') else value.list.func
     if functions:
-      return [self._place(each.name) for each in functions]
+      return [self._position(each.name) for each in functions]
     return value.SerializeToString(deterministic=True).hex()
 
-  def _place(self, name: str) -> Any:
-    """Place of a function, which is written down when it is first met."""
+  def _position(self, name: str) -> Any:
+    """Position of a function, which is described at its first use."""
     definition: Optional[Any] = self._definitions.get(name)
     if definition is None:
-      return name  # Of TensorFlow's own.
-    if name not in self._places:
-      self._places[name] = len(self._places)
+      return name  # A function of TensorFlow's own.
+    if name not in self._positions:
+      self._positions[name] = len(self._positions)
       self.functions.append(None)
       signature = definition.signature
-      self.functions[self._places[name]] = [
+      self.functions[self._positions[name]] = [
         [each.type for each in signature.input_arg],
         self.body(
           definition.node_def,
@@ -173,12 +174,12 @@ class _Canonical:
           [each.name for each in signature.input_arg],
         ),
       ]
-    return self._places[name]
+    return self._positions[name]
 
 
-def _tensor(name: str, places: dict[str, str]) -> list[str]:
-  """A tensor: the place of its node, and which output of it."""
+def _tensor(name: str, positions: dict[str, str]) -> list[str]:
+  """The position of a tensor's node, and which output of it the tensor is."""
   node, *output = name.split(':')
   if not output or output == ['0']:
-    return [places[node]]
-  return [places[node], *output]
+    return [positions[node]]
+  return [positions[node], *output]

@@ -1,4 +1,4 @@
-"""Whether a mechanism goes with the rest of what a run is told, without TensorFlow."""
+"""Checks that a mechanism goes with a run's other settings, without TensorFlow."""
 
 from collections.abc import Mapping
 from typing import Any, Optional
@@ -8,17 +8,17 @@ from tff_dp_aggregators import sampling
 from tff_dp_aggregators.accounting import joint_mechanism
 from tff_dp_aggregators.learning import options as options_lib
 
-# Limits of canaries: dense matrices of rounds, and 2 GiB of directions.
-_MOST_AUDITED_ROUNDS = 8192
-_MOST_NUMBERS_OF_CANARIES = 2**29
+# Memory limits of canaries: dense matrices of rounds, and 2 GiB of directions.
+_MAX_AUDITED_ROUNDS = 8192
+_MAX_CANARY_NUMBERS = 2**29
 
 
 class TooFewExamplesError(ValueError):
-  """A client has fewer examples than the noise is for."""
+  """A client has fewer examples than the noise was planned for."""
 
 
 def check_packing(why_not_packed: Optional[str], needing: Mapping[str, bool]) -> None:
-  """Refuses what was stated and is for packs, where there are none."""
+  """Refuses stated settings that need packs, if clients are trained one by one."""
   for stated, is_stated in needing.items():
     if is_stated and why_not_packed is not None:
       raise ValueError(
@@ -30,7 +30,7 @@ def check_packing(why_not_packed: Optional[str], needing: Mapping[str, bool]) ->
 def check_clip_norm(
   mechanism: Optional[joint_mechanism.AnyMechanism], clip_norm: Optional[float]
 ) -> None:
-  """Refuses a mechanism without clip norm, and one beside those of its parts."""
+  """Refuses a mechanism without clip norm, and a clip norm beside those of parts."""
   if mechanism is None:
     return
   if mechanism.parts and clip_norm is not None:
@@ -43,44 +43,40 @@ def check_clip_norm(
 
 
 def check_scale(
-  scale: float,
-  mechanism: Optional[joint_mechanism.AnyMechanism],
-  name: str = 'scale',
+  scale: float, mechanism: Optional[joint_mechanism.AnyMechanism], name: str = 'scale'
 ) -> None:
-  """Refuses the noise of a larger cohort where that is not less."""
+  """Refuses a larger cohort's noise unless one server adds it for all weights."""
   if scale == 1:
     return
   if mechanism is None:
-    other = 'training without a mechanism'
+    conflict = 'training without a mechanism'
   elif mechanism.parts:
-    other = 'a joint mechanism'
+    conflict = 'a joint mechanism'
   elif mechanism.noise_site != 'server':
-    other = f'noise_site={mechanism.noise_site}'
+    conflict = f'noise_site={mechanism.noise_site}'
   else:
     return
   raise ValueError(
-    f'{name}={scale:g} does not go with {other}: it stands for a cohort that shares '
+    f'{name}={scale:g} does not go with {conflict}: it stands for a cohort that shares '
     'the noise of one server, under one mechanism for all weights. Leave one of them '
     'out.'
   )
 
 
 def check_clients(
-  mechanism: joint_mechanism.AnyMechanism,
-  min_clients: int,
-  schedule: sampling.Schedule,
+  mechanism: joint_mechanism.AnyMechanism, min_clients: int, schedule: sampling.Schedule
 ) -> None:
-  """Refuses cohorts for which the noise is not, or which show what is hidden."""
+  """Refuses cohorts of fewer than `min_clients`, and retries that no event counts."""
   dropouts = getattr(schedule, 'dropouts', None)
   goal = schedule.reporting_goal
   placement = mechanism.placement
   hides_each = placement.is_on_clients and placement.is_of_client
   if hides_each:
-    tried_again = bool(dropouts) and goal is not None
+    has_retries = bool(dropouts) and goal is not None
     if dropouts is None:
       rounds = range(schedule.num_rounds)
-      tried_again = any(len(schedule.attempts(number)) > 1 for number in rounds)
-    if tried_again:
+      has_retries = any(len(schedule.attempts(number)) > 1 for number in rounds)
+    if has_retries:
       raise ValueError(
         f'rounds that are tried again (reporting_goal={goal}) do not go with '
         f'noise_site={placement.name}: clients have sent their updates by then, and '
@@ -121,9 +117,9 @@ def check_canaries(
   model_size: Any = None,
   name: str = 'run.audit_canaries',
 ) -> None:
-  """Refuses canaries where nothing is claimed, or nothing knows how to carry them.
+  """Refuses canaries if no epsilon is claimed for them, or the run cannot carry them.
 
-  `is_other_noise`: Whether it is that of a simulated cohort, or of NbAFL.
+  `is_other_noise` says that the noise is that of a simulated cohort, or of NbAFL.
   """
   why = None
   if mechanism is None or not mechanism.has_noise:
@@ -149,15 +145,15 @@ def check_canaries(
     raise ValueError(f'{name}={number} does not go with this: {why}.')
   assert mechanism is not None
   rounds = mechanism.limits.num_rounds
-  if rounds > _MOST_AUDITED_ROUNDS:
+  if rounds > _MAX_AUDITED_ROUNDS:
     raise ValueError(
-      f'{name}={number} is for at most {_MOST_AUDITED_ROUNDS} rounds, whose noise '
+      f'{name}={number} is for at most {_MAX_AUDITED_ROUNDS} rounds, whose noise '
       f'covariance fits in memory; got {rounds}. Leave it out, or audit fewer rounds.'
     )
-  if isinstance(model_size, int) and number * model_size > _MOST_NUMBERS_OF_CANARIES:
+  if isinstance(model_size, int) and number * model_size > _MAX_CANARY_NUMBERS:
     raise ValueError(
       f'{name}={number} directions of {model_size} parameters do not fit in memory; at '
-      f'most {_MOST_NUMBERS_OF_CANARIES // model_size} do.'
+      f'most {_MAX_CANARY_NUMBERS // model_size} do.'
     )
 
 
@@ -167,7 +163,7 @@ def check_server(
   clip_norm: Optional[float],
   prefix: str = 'server.',
 ) -> None:
-  """Refuses what does not go with a mechanism, or with none."""
+  """Refuses options of the server that do not go with the mechanism, or with none."""
   name = f'{prefix}inner_aggregator={server.inner_aggregator}'
   plain, secure, modular = options_lib.INNER
   has_integers = mechanism is not None and mechanism.has_integer_noise

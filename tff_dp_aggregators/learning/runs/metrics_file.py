@@ -1,4 +1,4 @@
-"""The metrics of a run: a line of CSV and an event of TensorBoard for each round."""
+"""Files of a run's metrics: a line of CSV and a TensorBoard event for each round."""
 
 import csv
 import io
@@ -9,17 +9,17 @@ from typing import Any
 
 from tff_dp_aggregators.base import new_files
 
-# What is exact and of clients: for whoever runs the training, not to be released.
+# Prefix of exact columns on clients' data: for those who train, not for release.
 NOT_PRIVATE = 'not_private_'
-# With sampling, their number tells something of who was drawn.
+# With sampling, the number of clients reveals something of who was drawn.
 CLIENTS = f'{NOT_PRIVATE}clients'
 
 
 class MetricsFile:
-  """Appends rows to a CSV file that a run which resumes takes up again."""
+  """Appends rows to a CSV file, which a resumed run continues."""
 
   def __init__(self, path: str, columns: Sequence[str], rounds: int = 0):
-    """Makes the file, or cuts one that is there to its first rounds."""
+    """Makes the file, or cuts an existing one to its first `rounds` rounds."""
     self._path, self._columns = path, list(columns)
     header = self._line(dict(zip(columns, columns)))
     if not os.path.exists(path) and not rounds:
@@ -29,7 +29,7 @@ class MetricsFile:
       lines = file.readlines()
     kept = lines[: 1 + rounds]
     if not rounds and (not kept or not kept[0].endswith('\n')):
-      kept = [header]  # Killed while it was made.
+      kept = [header]  # The run was killed while it wrote the header.
     if kept[0] != header or len(kept) != 1 + rounds or not kept[-1].endswith('\n'):
       raise ValueError(
         f'{path} does not have the metrics of rounds 0 to {rounds - 1} in columns '
@@ -40,7 +40,7 @@ class MetricsFile:
       new_files.replace(path, ''.join(kept))
 
   def append(self, row: dict[str, Any]) -> None:
-    """Appends the row of a round; what is `None` or missing is left empty."""
+    """Appends the row of a round; values that are `None` or missing are left empty."""
     with open(self._path, 'a', newline='', encoding='utf-8') as file:
       file.write(self._line(row))
 
@@ -51,21 +51,21 @@ class MetricsFile:
 
 
 class EventFile:
-  """A new file of events for TensorBoard, in which a round is one record."""
+  """A new file of events for TensorBoard, with one record per round."""
 
   def __init__(self, directory: str, rounds: int = 0):
-    import tensorflow.compat.v1 as tf  # Which programs that only read do not load.
+    import tensorflow.compat.v1 as tf  # Programs that only read do not load it.
 
     self._tf = tf
-    with tf.Graph().as_default():  # There is none of whole records without a graph.
-      suffix = f'.{time.time_ns()}'  # Of those that began in one second.
+    with tf.Graph().as_default():  # Without a graph, no writer takes whole records.
+      suffix = f'.{time.time_ns()}'  # Tells apart files that begin in one second.
       self._writer = tf.summary.FileWriter(directory, filename_suffix=suffix)
     self.flush, self.close = self._writer.flush, self._writer.close
     start = tf.SessionLog(status=tf.SessionLog.START)
     self._writer.add_session_log(start, rounds)
 
   def append(self, row: dict[str, Any]) -> None:
-    """Appends the numbers of a round."""
+    """Appends the numeric values of a round."""
     values = [
       self._tf.Summary.Value(tag=name, simple_value=value)
       for name, value in row.items()
@@ -75,12 +75,12 @@ class EventFile:
 
 
 def read(path: str) -> list[dict[str, str]]:
-  """The rows of a metrics file; what is empty is ''."""
+  """Returns the rows of a metrics file; empty values are ''."""
   with open(path, newline='', encoding='utf-8') as file:
     return list(csv.DictReader(file))
 
 
 def count(path: str) -> int:
-  """How many rounds a metrics file has; half a line at its end is none."""
+  """Number of rounds in a metrics file, without an incomplete last line."""
   with open(path, 'rb') as file:
     return max(0, sum(line.endswith(b'\n') for line in file) - 1)

@@ -1,4 +1,4 @@
-"""What a run is to do: everything that decides what it comes to."""
+"""The plan of a run: all settings that its result depends on."""
 
 import dataclasses
 import functools
@@ -46,19 +46,19 @@ if TYPE_CHECKING:
   from tff_dp_aggregators.learning import cluster as cluster_lib
 
 NO_GUARANTEE = 'no privacy guarantee'
-# Settings that tell data or draws to whoever knows all the rest.
+# Settings that reveal data or draws to somebody who knows all the other ones.
 _PRIVATE = (
   'data_facts',
   'flags.seed',
   'flags.split_seed',
   'training.clients',
   'training.seed',
-  # Weights to begin with, and constants in a graph, may be made of the data or a seed.
+  # Initial weights, and constants in a graph, may be derived from the data or a seed.
   'training.model.initial_weights',
   'training.model.graph',
   'training.schedule.seed',
   'training.schedule.dropouts.seed',
-  # A schedule's file names who takes part.
+  # A schedule's file names the clients that take part.
   'training.schedule.path',
   'training.schedule.sha256',
   'training.schedule.cohorts',
@@ -66,12 +66,12 @@ _PRIVATE = (
   'privacy.noise_seed',
   'simulated_cohort.as_planned.noise_seed',
 )
-# Computed of clients' data without noise, if it is asked for.
+# An entry of `not_covered`: computed from clients' data without noise, on request.
 _EXACT_SUMS = (
   "The norm of the clients' exact sum was measured in every round, beside the noise: "
   'columns of metrics.csv, which are not private.'
 )
-# Those that do so where one client more or less, or a secret draw, is to be hidden.
+# Further ones with sampling, which hides one client more or less, and secret draws.
 _PRIVATE_IF_SAMPLED = (
   'flags.num_clients',
   'training.schedule.num_clients',
@@ -80,19 +80,19 @@ _PRIVATE_IF_SAMPLED = (
 
 
 class Engine(NamedTuple):
-  """What computes rounds; its states are those of a learning process of TFF."""
+  """Computes the rounds; its states are those of a TFF learning process."""
 
   initialize: Callable[[], Any]
-  # Of a state, a round's number and its clients: the next state, and the metrics.
+  # Takes a state, a round's number and its clients; returns next state and metrics.
   next: Callable[[Any, int, np.ndarray], tuple[Any, Any]]
-  # NumPy arrays of a state, which holds the key of the noise; and the state of them.
+  # From a state, with the key of the noise, to NumPy arrays; and back.
   release: Callable[[Any], Any]
   hold: Callable[[Any], Any]
 
 
 @dataclasses.dataclass(frozen=True)
 class Plan:
-  """All that decides what a run comes to; its mechanism may be of a larger cohort."""
+  """All settings that a run's result depends on."""
 
   training: packed.LocalTraining
   server: options_lib.Server
@@ -102,16 +102,16 @@ class Plan:
   clip_norm: Optional[float]
   delta: float
   target: Optional[mechanism_lib.Target]
-  seed: int  # Of the order of clients' examples.
+  seed: int  # For the order of each client's examples.
   evaluate_every: int = 1
   options: options_lib.RunOptions = options_lib.RunOptions()
-  simulated_cohort_scale: float = 1.0
+  simulated_cohort_scale: float = 1.0  # Not 1: `mechanism` is for a larger cohort.
   nbafl: Optional[accounting.nbafl.Nbafl] = None
   canaries: Optional[packed.Canaries] = None
 
   @functools.cached_property
   def larger_cohort(self) -> Optional[inputs_lib.SimulatedCohort]:
-    """The cohort that the noise is for, if it is not that of the run."""
+    """The simulated cohort that the noise is planned for, if it is not the run's."""
     if self.mechanism is None or self.simulated_cohort_scale == 1:
       return None
     return inputs_lib.SimulatedCohort(
@@ -122,7 +122,7 @@ class Plan:
 
   @property
   def both_cohorts(self) -> str:
-    """The run's cohort and the larger one in words, and that there is no guarantee."""
+    """A text that names both cohorts and says that there is no guarantee."""
     facts = self.larger_cohort
     assert facts is not None
     return (
@@ -135,10 +135,10 @@ class Plan:
 
   @functools.cached_property
   def added_noise(self) -> Optional[joint_mechanism.AnyMechanism]:
-    """The mechanism as it is run, which is `mechanism` unless a cohort is simulated."""
+    """The mechanism that is run, which is `mechanism` unless a cohort is simulated."""
     if self.larger_cohort is None:
       return self.mechanism
-    # It is one mechanism for all weights: `fitting` refuses others.
+    # `fitting.check_scale` refuses joint mechanisms.
     mechanism = cast(accounting.Mechanism, self.mechanism)
     return mechanism_of_run(mechanism, self.simulated_cohort_scale)
 
@@ -152,7 +152,7 @@ class Plan:
 
   @functools.cached_property
   def simulated_spending(self) -> Optional[Callable[[int], float]]:
-    """What the simulated cohort would have spent by round, if one is simulated."""
+    """Epsilon that a simulated cohort would have spent, as a function of the rounds."""
     if self.larger_cohort is None:
       return None
     mechanism, delta = cast(accounting.Mechanism, self.mechanism), self.delta
@@ -160,9 +160,10 @@ class Plan:
       return lambda rounds: math.inf
     if not mechanism.is_one_gaussian:
       return spent_by_round.SpentByRound(mechanism, delta).after
-    of_mu = functools.lru_cache(maxsize=16)(gaussian.epsilon_of)  # Rounds share some.
-    so_far = mechanism.noise_multipliers_so_far
-    return lambda rounds: float(of_mu(1 / float(so_far[rounds - 1]), delta))
+    # Cached, as rounds may have equal noise multipliers.
+    epsilon_of = functools.lru_cache(maxsize=16)(gaussian.epsilon_of)
+    multipliers = mechanism.noise_multipliers_so_far
+    return lambda rounds: float(epsilon_of(1 / float(multipliers[rounds - 1]), delta))
 
   @property
   def noise_seed(self) -> Optional[int]:
@@ -171,19 +172,19 @@ class Plan:
 
   @property
   def num_rounds(self) -> int:
-    """Rounds in all."""
+    """Total number of rounds."""
     return self.schedule.num_rounds
 
   @functools.cached_property
   def sampled_events(self) -> Optional[tuple[dp_accounting.DpEvent, ...]]:
-    """Events by round if privacy rests on sampling, which no state knows of."""
+    """Events by round if privacy rests on sampling, as states do not hold these."""
     if self.guaranteed is None or not self.guaranteed.is_sampled:
       return None
     return self.guaranteed.round_events
 
   @functools.cached_property
   def noise_to_signal(self) -> Optional[np.ndarray]:
-    """Noise-to-signal ratio by round, of public numbers; `None` without mechanism."""
+    """Noise-to-signal ratio by round, from public numbers; `None` without mechanism."""
     if self.added_noise is None:
       return None
     return noise_to_signal.by_round(
@@ -192,7 +193,7 @@ class Plan:
 
   @property
   def noised_size(self) -> Union[int, dict[str, int]]:
-    """Number of trainable parameters, each of which gets noise; by part, with parts."""
+    """Number of trainable parameters, all of which get noise; by part, with parts."""
     trainable, _ = self.training.model.initial_weights
     sizes = [int(np.size(weight)) for weight in tf.nest.flatten(trainable)]
     if not self.part_of:
@@ -214,7 +215,7 @@ class Plan:
 
   @functools.cached_property
   def composed_spending(self) -> Optional[spent_by_round.SpentByRound]:
-    """What is spent by round if rounds compose: the ledger has no epsilon then."""
+    """Epsilon spent by round if rounds compose: the ledger has no epsilon then."""
     if self.guaranteed is None or self.guaranteed.is_one_gaussian:
       return None
     accountant = None if self.target is None else self.target.accountant
@@ -222,7 +223,7 @@ class Plan:
 
   @property
   def packed(self) -> bool:
-    """Whether clients are packed."""
+    """Whether clients are trained in packs, and not one by one."""
     if self.options.packed_simulation == options_lib.AUTO:
       return self.why_one_by_one is None
     return bool(self.options.packed_simulation)
@@ -234,40 +235,40 @@ class Plan:
 
   @property
   def clients_add_noise(self) -> bool:
-    """Whether clients do, each for itself."""
+    """Whether each client adds noise to its own update."""
     mechanism = self.added_noise
     return mechanism is not None and mechanism.adds_noise_on_clients
 
   @property
   def draws_anew(self) -> bool:
-    """Whether a round that is run again has other noise: no state has its keys."""
+    """Whether a round that is run again gets other noise: no state has its keys."""
     return self.clients_add_noise and self.noise_seed is None
 
   @functools.cached_property
   def noise_generator(self) -> str:
-    """What the noise was drawn by, as the ledger has it."""
+    """The random generator of the noise, by its name in the ledger."""
     return cast(aggregators.DPMeanFactory, self.mean()).generator
 
   def check(self, scheduler: Any) -> None:
-    """Refuses what does not go together, before anything is written."""
+    """Checks that the settings go together, before anything is written."""
     fitting.check_server(self.server, self.mechanism, self.clip_norm)
     if self.larger_cohort is not None:
       try:
-        left = cast(accounting.Mechanism, self.added_noise)
-        grid.check_noise_multiplier(left.noise_multiplier)
+        mechanism = cast(accounting.Mechanism, self.added_noise)
+        grid.check_noise_multiplier(mechanism.noise_multiplier)
       except ValueError as e:
         scale = self.simulated_cohort_scale
         raise ValueError(f'scale={scale:g} leaves too little noise: {e}') from e
     if self.nbafl is not None:
       self._check_nbafl(self.nbafl)
     if self.canaries is not None:
-      is_other = self.nbafl is not None or self.simulated_cohort_scale != 1
+      is_other_noise = self.nbafl is not None or self.simulated_cohort_scale != 1
       fitting.check_canaries(
         self.canaries.number,
         self.mechanism,
         self.server,
         is_packed=self.packed,
-        is_other_noise=is_other,
+        is_other_noise=is_other_noise,
         model_size=self.noised_size,
       )
     stated, has_seed = self.options.packed_simulation, self.noise_seed is not None
@@ -276,7 +277,7 @@ class Plan:
       {
         f'run.packed_simulation={stated}': stated is True,
         f'scheduler={scheduler!r}': scheduler is not None,
-        # With one seed all would add the same noise.
+        # With one seed, all clients would add the same noise.
         f'run.noise_seed={self.noise_seed} with noise that each client draws': (
           self.clients_add_noise and has_seed
         ),
@@ -287,23 +288,23 @@ class Plan:
       fitting.check_clients(self.mechanism, mean.min_clients, self.schedule)
 
   def _check_nbafl(self, planned: accounting.nbafl.Nbafl) -> None:
-    """Refuses a run that is not the one that NbAFL plans."""
+    """Checks that the run is the one that NbAFL plans."""
     assert self.mechanism is not None
     nbafl_report.check_cohorts(planned, self.schedule.to_json())
     nbafl_report.check(
       planned, self.mechanism, delta=self.delta, clip_norm=self.clip_norm
     )
-    who, fewest = self.clients.fewest_examples()
+    client, fewest = self.clients.fewest_examples()
     if fewest < planned.min_examples:
       raise fitting.TooFewExamplesError(
-        f'{who} has {fewest} examples, and NbAFL counts on min_examples='
+        f'{client} has {fewest} examples, and NbAFL counts on min_examples='
         f'{planned.min_examples} or more of each: its noise is too little for fewer. '
         f'Leave such clients out, or plan with min_examples={fewest}.'
       )
 
   def mean(self) -> Optional[aggregators.DPMeanFactory]:
-    """The private mean, or that of clipped updates; `None` without clipping."""
-    made: Optional[aggregators.DPMeanFactory] = None
+    """Factory of the private or the clipped mean; `None` if updates are not clipped."""
+    factory: Optional[aggregators.DPMeanFactory] = None
     inner: Optional[tff.aggregators.UnweightedAggregationFactory] = None
     if self.server.inner_aggregator == options_lib.SECURE:
       inner = aggregators.secure_sum()
@@ -312,60 +313,60 @@ class Plan:
       inner = aggregators.secure_modular_sum(
         bits=dict(self.added_noise.options)['bits']
       )
-    rounds: dict[str, Any] = {
+    options: dict[str, Any] = {
       'clients_per_round': self.schedule.clients_per_round,
       'record_aggregation_factory': inner,
     }
-    of_noise: dict[str, Any] = {
-      # By name, so that the noise does not depend on what ran before in this process.
+    noise_options: dict[str, Any] = {
+      # An explicit stream: earlier runs in this process do not change the noise.
       'seed': None if self.noise_seed is None else noise.Seed(self.noise_seed),
       'generator': 'chacha20' if self.noise_seed is None else 'philox',
-      # A state that is in this process is carried nowhere.
+      # The state of a packed simulation never leaves this process.
       'storage': 'in_process' if self.packed else 'auto',
       'schedule': self.schedule,
     }
     if self.part_of:
       joint = cast(accounting.JointMechanism, self.added_noise)
-      made = aggregators.from_joint_mechanism(joint, self.part_of, **rounds, **of_noise)
+      factory = aggregators.from_joint_mechanism(
+        joint, self.part_of, **options, **noise_options
+      )
     elif self.added_noise is not None:
       assert self.clip_norm is not None
-      made = aggregators.from_mechanism(
+      factory = aggregators.from_mechanism(
         cast(accounting.Mechanism, self.added_noise),
         clip_norm=self.clip_norm,
         target_quantile=self.server.target_quantile,
         clip_learning_rate=self.server.clip_learning_rate,
-        **rounds,
-        **of_noise,
+        **options,
+        **noise_options,
       )
     elif self.clip_norm is not None:
       order = 2.0 if self.server.clip_order is None else self.server.clip_order
-      made = aggregators.norm_clip(clip_norm=self.clip_norm, order=order, **rounds)
-    if made is not None and self.server.not_private_signal_to_noise:
-      made = made.with_not_private_signal_to_noise()
-    return made
+      factory = aggregators.norm_clip(clip_norm=self.clip_norm, order=order, **options)
+    if factory is not None and self.server.not_private_signal_to_noise:
+      factory = factory.with_not_private_signal_to_noise()
+    return factory
 
   def aggregator(self) -> tff.aggregators.UnweightedAggregationFactory:
-    """What makes one update of those of all clients."""
-    made: tff.aggregators.UnweightedAggregationFactory
-    made = self.mean() or tff.aggregators.UnweightedMeanFactory()
+    """Factory of the aggregation of all clients' updates."""
+    factory: tff.aggregators.UnweightedAggregationFactory
+    factory = self.mean() or tff.aggregators.UnweightedMeanFactory()
     if self.server.coordinate_bound is not None:
-      made = aggregators.CoordinateBoundsFactory(
-        made, bounds=self.server.coordinate_bound
+      factory = aggregators.CoordinateBoundsFactory(
+        factory, bounds=self.server.coordinate_bound
       )
-    # The outer one is first.
+    # The outer factory is applied to updates first.
     if self.server.zeroing_norm is not None:
-      made = aggregators.ZeroLargeFactory(made, norm=self.server.zeroing_norm)
-    return made
+      factory = aggregators.ZeroLargeFactory(factory, norm=self.server.zeroing_norm)
+    return factory
 
   def engine(
-    self,
-    data_directory: str,
-    cluster: 'Optional[cluster_lib.Cluster]' = None,
+    self, data_directory: str, cluster: 'Optional[cluster_lib.Cluster]' = None
   ) -> Engine:
-    """What computes the rounds; `cluster` trains packs, `None` is this process."""
+    """Makes the engine; `cluster` trains packs, and with `None` this process does."""
     aggregator = self.aggregator()
     if self.packed:
-      made = packed.PackedFedAvg(
+      simulation = packed.PackedFedAvg(
         self.training,
         aggregator,
         self.clients.laid_out(data_directory),
@@ -375,13 +376,15 @@ class Plan:
         canaries=self.canaries,
         clip_norm=self.clip_norm,
       )
-      keys_of_clients = draws.keys_of_ids(self.clients.draw_ids, self.seed)
+      client_keys = draws.keys_of_ids(self.clients.draw_ids, self.seed)
 
       def next_packed(state: Any, number: int, clients: np.ndarray) -> tuple[Any, Any]:
-        keys = local_order.keys(self.seed, number, keys_of_clients[clients])
-        return made.next(state, clients, keys)
+        keys = local_order.keys(self.seed, number, client_keys[clients])
+        return simulation.next(state, clients, keys)
 
-      return Engine(made.initialize, next_packed, simulation_lib.to_numpy, made.hold)
+      return Engine(
+        simulation.initialize, next_packed, simulation_lib.to_numpy, simulation.hold
+      )
     model, rates = self.training.model, self.training.schedule
     if rates is None:
       process = fed_avg.build_dp_fed_avg(
@@ -403,28 +406,28 @@ class Plan:
       input_spec=self.training.model.input_spec,
     )
 
-    def next_alone(state: Any, number: int, clients: np.ndarray) -> tuple[Any, Any]:
+    def next_single(state: Any, number: int, clients: np.ndarray) -> tuple[Any, Any]:
       output = process.next(state, source.cohort_data(number, clients))
       return output.state, output.metrics
 
-    as_it_is = lambda state: state  # noqa: E731  # It is arrays already.
-    return Engine(process.initialize, next_alone, as_it_is, as_it_is)
+    identity = lambda state: state  # noqa: E731  # States are arrays already.
+    return Engine(process.initialize, next_single, identity, identity)
 
   @property
   def is_sampled(self) -> bool:
-    """Whether privacy rests on who was drawn being secret."""
+    """Whether privacy rests on sampling, and so on keeping secret who was drawn."""
     return self.mechanism is not None and self.mechanism.is_sampled
 
   @functools.cached_property
   def noise_seed_tag(self) -> Optional[str]:
-    """By which other runs with this seed are found; `None` of secret noise."""
+    """Tag that runs with the same seed of the noise share; `None` for secret noise."""
     if self.noise_seed is None:
       return None
     return ledger.tag_of_seed('noise', self.noise_seed)
 
   @functools.cached_property
   def sources(self) -> dict[str, Optional[str]]:
-    """Where noise and secret draws are from, as the lines of the ledger say it."""
+    """Where noise and secret draws come from: fields of each line of the ledger."""
     noise = sampling = tag = None
     if self.added_noise is not None:
       noise = ledger.SECRET if self.noise_seed is None else ledger.SEED
@@ -439,21 +442,21 @@ class Plan:
 
   @property
   def private_settings(self) -> tuple[str, ...]:
-    """Which settings in `config` are not for others: see `run_directory`."""
+    """Names of the settings in `config` that are not shared: see `run_directory`."""
     return (*_PRIVATE, *(_PRIVATE_IF_SAMPLED if self.is_sampled else ()))
 
   def config(self) -> dict[str, Any]:
-    """All of it, JSON-ready."""
+    """The whole plan as JSON values."""
     model, tuning = self.training.model, self.options.tuning
     facts, canaries = self.options.data_facts, self.canaries
-    rates, told_rates = self.training.schedule, None
+    rates, rates_json = self.training.schedule, None
     if rates is not None:
       graph = fingerprints.graph_of_optimizers(rates.make, model)
-      told_rates = {**rates.to_json(), 'graph': graph}
+      rates_json = {**rates.to_json(), 'graph': graph}
     return {
       'program': 'tff_dp_aggregators.learning.train',
       'flags': dict(self.options.settings or {}),
-      'data_facts': None if facts is None else run_directory.told_of_data(facts),
+      'data_facts': None if facts is None else run_directory.recorded_data_facts(facts),
       'training': {
         'model': fingerprints.model(model),
         'clients': self.clients.checksum,
@@ -461,13 +464,13 @@ class Plan:
         'batch_size': self.training.batch_size,
         'local_epochs': self.training.local_epochs,
         'client_optimizer': fingerprints.optimizer(self.training.optimizer, model),
-        'client_learning_rates': told_rates,
+        'client_learning_rates': rates_json,
         'server_optimizer': fingerprints.optimizer(self.server.optimizer, model),
         'evaluate_every': self.evaluate_every,
         'seed': self.seed,
         'simulation': 'packed' if self.packed else 'one TFF client for each client',
         'simulated_cohort_scale': self.simulated_cohort_scale,
-        # With a mechanism it is in what is said of privacy.
+        # With a mechanism, 'privacy' below has it.
         'clip_norm_without_mechanism': (
           self.clip_norm if self.mechanism is None else None
         ),
@@ -527,14 +530,14 @@ class Plan:
 
   @property
   def weights_of_parts(self) -> Optional[dict[str, dict[str, list[int]]]]:
-    """Shapes by name of the part and of the weight; `None` if there are no parts."""
+    """Shapes by part and name of a weight; `None` if there are no parts."""
     if not self.part_of:
       return None
-    found: dict[str, dict[str, list[int]]] = {part: {} for part in self.part_of}
+    by_part: dict[str, dict[str, list[int]]] = {part: {} for part in self.part_of}
     shapes = models.weight_shapes(self.training.model)
     for part, (name, shape) in zip(self.part_of, shapes.items()):
-      found[part][name] = shape
-    return found
+      by_part[part][name] = shape
+    return by_part
 
   def _simulated_cohort(self) -> Optional[dict[str, Any]]:
     facts = self.larger_cohort
@@ -558,7 +561,7 @@ class Plan:
 def mechanism_of_run(
   mechanism: accounting.Mechanism, scale: float
 ) -> accounting.Mechanism:
-  """That of a larger cohort with the run's own noise, also of the count of norms."""
+  """Divides a mechanism's noise, also that of its clipped count, by `scale`."""
   stddev = mechanism.clipped_count_stddev
   return dataclasses.replace(
     mechanism,

@@ -1,22 +1,22 @@
-"""The rounds of a training, and what they leave in a run directory.
+"""Runs the rounds of a training and writes their results to a run directory.
 
-How a run that was stopped goes on, at whatever moment that was:
+A run can be stopped at any moment and resumed:
 
-1. `config.json` is there before anything else, and a checkpoint, with the key of the
+1. `config.json` is written before anything else, and a checkpoint, with the key of the
    noise, before the first round.
-2. Aborted attempts at a round have their lines in the ledger before the round is run;
-   the round's own line is on disk before anything is made of its result. Then come its
-   metrics, and now and then a checkpoint, which names the ledger's head.
-3. Who goes on takes the last checkpoint. Rounds after it that have a line are run
-   again, on the same clients with the same noise, and have to come to the very result
-   that the line has the checksum of; or the run ends with an error, and nothing of that
-   result is told. So there are no two results with the same noise.
-   Rounds with noise of clients, which is in no state, and those that other machines
-   train, with other last digits perhaps, leave their result on disk before their line,
-   and who goes on takes it from there (`checkpoints.Checkpoints`). Without it, the
-   first end with an error, and the others are run again.
-4. `metrics.csv` is cut to the rounds of the checkpoint, and written on. Before that,
-   `records.find` refuses if something knows of a round that the ledger has no line of.
+2. The lines of a round's aborted attempts are in the ledger before the round is run;
+   the round's own line is on disk before its result is used for anything. Then its
+   metrics are written, and now and then a checkpoint, which names the ledger's head.
+3. A resumed run starts at the last checkpoint. Later rounds that have a line in the
+   ledger are run again, on the same clients with the same noise. Their result must have
+   the checksum in that line; if it does not, the run ends with an error and reveals
+   nothing of the result. So no two results are released with the same noise.
+   If clients draw the noise, no state has it; and if other machines train, the last
+   digits may differ. Such rounds write their result to disk before their line, and a
+   resumed run reads it from there (`checkpoints.Checkpoints`). If it is missing, the
+   run ends with an error in the first case, and the round is run again in the second.
+4. `metrics.csv` is cut to the rounds of the checkpoint and continued. Before that,
+   `records.find` raises an error if any file has a round that is not in the ledger.
 """
 
 import contextlib
@@ -56,18 +56,18 @@ from tff_dp_aggregators.learning.runs import run_directory
 from tff_dp_aggregators.sampling import schedule as schedule_lib
 
 _REMOVED = '.removed'
-_MOST_OF_THE_TIME = 0.05  # For checkpoints.
+_MAX_CHECKPOINT_FRACTION = 0.05  # Of the running time.
 _CLIENTS, NOT_PRIVATE = metrics_file.CLIENTS, metrics_file.NOT_PRIVATE
-# Columns of the signal-to-noise ratio; the first two are what a process measures.
+# Columns of the signal-to-noise ratio; the learning process measures the first two.
 _SIGNAL, _NOISE = f'{NOT_PRIVATE}signal_norm', 'squared_noise_norm'
 _RATIO = f'{NOT_PRIVATE}signal_to_noise'
-_OF_SIGNAL = [_SIGNAL, _NOISE, _RATIO, f'{_RATIO}_so_far']
+_SIGNAL_COLUMNS = [_SIGNAL, _NOISE, _RATIO, f'{_RATIO}_so_far']
 
 
 class Run:
-  """A plan being carried out in a directory."""
+  """Carries out a plan in a directory."""
 
-  # Of `go`.
+  # Set by `go`.
   _ledger: ledger_lib.LedgerWriter
   _checkpoints: checkpoints_lib.Checkpoints
 
@@ -77,45 +77,43 @@ class Run:
     directory: run_directory.RunDirectory,
     evaluator: Optional[evaluation_lib.Evaluator] = None,
   ):
-    """Begins the run, or takes it up."""
+    """Begins the run, or prepares to resume it."""
     self.plan, self.directory = plan, directory
     self._evaluator = evaluator
     self._cluster: Optional[cluster_lib.Cluster] = None
     self._checkpointed, self._checkpoint_took = time.monotonic(), 0.0
-    self._keeps_results = plan.draws_anew  # Of rounds that cannot be run again.
-    # All rounds so far; from exact sums of clients, and so not private.
+    self._keeps_results = plan.draws_anew  # Such rounds cannot be run again.
+    # Sum of all rounds so far; from exact sums of clients, and so not private.
     self._signal_to_noise = aggregators.SignalToNoise()
     self._measures_signal = plan.server.not_private_signal_to_noise
     self._canaries_file: Optional[metrics_file.MetricsFile] = None
     self._watch = schedule_lib.Watch(plan.schedule)
     if directory.config is not None:
       directory.forget_untrained(plan.config())
-    laid_out = None
+    new_data = None
     if plan.packed and not plan.clients.is_laid_out and directory.config is None:
-      # Data are read once. Until the configuration is there, they have a name of which
-      # nothing stays.
-      laid_out = directory.file(run_directory.NEW_DATA)
-      plan.clients.lay_out(laid_out)
+      # Data are read once. Until the configuration is written, they have a temporary
+      # name, and are removed by the next run here if this one stops.
+      new_data = directory.file(run_directory.NEW_DATA)
+      plan.clients.lay_out(new_data)
     is_new = directory.begin(plan.config(), plan.private_settings)
     if is_new or not directory.has(run_directory.STRATEGY):
       if plan.mechanism is not None:
         strategy = plan.mechanism.strategy.to_npz()
         directory.write(run_directory.STRATEGY, strategy)
     directory.check_is_original()
-    if laid_out:
-      os.rename(laid_out, directory.file(run_directory.DATA))
+    if new_data:
+      os.rename(new_data, directory.file(run_directory.DATA))
 
   def go(
-    self,
-    stop: interrupts.StopRequest,
-    cluster: Optional[cluster_lib.Cluster] = None,
+    self, stop: interrupts.StopRequest, cluster: Optional[cluster_lib.Cluster] = None
   ) -> int:
-    """Runs the rounds that are left, once `records.find` was asked; gives how many."""
+    """Runs the remaining rounds, after `records.find`; returns how many are done."""
     plan, directory = self.plan, self.directory
     engine = plan.engine(directory.file(run_directory.DATA), cluster)
     self._cluster = cluster
     with contextlib.ExitStack() as stack:
-      state, rounds = self._take_up(engine, stack)
+      state, rounds = self._resume(engine, stack)
       released = engine.release(state)
       metrics = metrics_file.MetricsFile(
         directory.file(run_directory.METRICS), self._columns(), rounds
@@ -128,7 +126,7 @@ class Run:
       if self._measures_signal:
         for before in metrics_file.read(directory.file(run_directory.METRICS)):
           self._add_signal([float(before[_SIGNAL]), float(before[_NOISE])])
-      self._say_where_it_is(rounds)
+      self._announce(rounds)
       if not rounds and plan.added_noise is not None:
         remark = noise_to_signal.remark(
           plan.added_noise, plan.noised_size, plan.schedule.clients_per_round
@@ -148,7 +146,7 @@ class Run:
           failures.RoundTimeoutError,
           runtime.WorkerError,
         ):
-          # Nothing came of it. The rounds before it need not be run again.
+          # This round has no result; the rounds before it need not be run again.
           self._checkpoint(rounds, released)
           raise
         rounds += 1
@@ -158,10 +156,10 @@ class Run:
         metrics.append(row)
         events.append(row)
         progress.update(row)
-        # Those of large states are not to take more than a part of the time.
+        # Checkpoints of large states may take a small part of the time only.
         seconds = plan.options.checkpoint_seconds
         if seconds:
-          seconds = max(seconds, self._checkpoint_took / _MOST_OF_THE_TIME)
+          seconds = max(seconds, self._checkpoint_took / _MAX_CHECKPOINT_FRACTION)
         if time.monotonic() - self._checkpointed >= seconds:
           events.flush()
           self._checkpoint(rounds, released)
@@ -172,10 +170,10 @@ class Run:
         directory.write(run_directory.CANARY_SCORES, record.to_json())
     return rounds
 
-  def _take_up(
+  def _resume(
     self, engine: plan_lib.Engine, stack: contextlib.ExitStack
   ) -> tuple[Any, int]:
-    """Opens ledger and checkpoints; the state to go on with, and after which round."""
+    """Opens ledger and checkpoints; returns the state to start from and its rounds."""
     directory = self.directory
     self._checkpoints = checkpoints_lib.Checkpoints(
       directory.file(run_directory.CHECKPOINTS)
@@ -202,7 +200,7 @@ class Run:
     begun = time.monotonic()
     self.directory.check_in_place()
     if rounds:
-      # On disk before the checkpoint, which goes on after its last row.
+      # On disk before the checkpoint, after which a resumed run continues these files.
       new_files.sync(self.directory.file(run_directory.METRICS))
       if self._canaries_file is not None:
         new_files.sync(self.directory.file(run_directory.CANARIES))
@@ -224,14 +222,14 @@ class Run:
   def _round(
     self, engine: plan_lib.Engine, state: Any, before: Any, number: int
   ) -> tuple[Any, Any, dict[str, Any]]:
-    """Runs a round: the state after it, that state released, and its metrics."""
+    """Runs a round; returns the state after it, the same as arrays, and its metrics."""
     goal = self.plan.schedule.reporting_goal
     attempts = self._watch.attempts(number)
     records.write_aborted(self._ledger, number, attempts, goal)
     counted = attempts[-1]
     clip_norm, mechanism = self.plan.clip_norm, self.plan.mechanism
     if mechanism is not None and mechanism.clipped_count_stddev is not None:
-      clip_norm = float(before.aggregator.query.clip_norm)  # It adapts.
+      clip_norm = float(before.aggregator.query.clip_norm)  # It is adaptive.
     kept = self._kept(number, before)
     if kept is None:
       try:
@@ -239,10 +237,10 @@ class Run:
       except failures.ComputationError as e:
         raise e.in_round(number, counted.reporting, self.plan.clients.ids) from None
       kept = checkpoints_lib.KeptRound(engine.release(state), _measured(metrics))
-      # Workers of other machines may join in any round.
+      # Workers on other machines may join in any round.
       if self._cluster and self._cluster.is_elsewhere:
         self._keeps_results = True
-      # With a line, it is to be confirmed first: what is kept is what is released.
+      # A round with a line is confirmed first: only released results are kept.
       if self._keeps_results and number >= self._ledger.rounds:
         self._checkpoints.save_result(number, kept)
     else:
@@ -259,20 +257,20 @@ class Run:
       'epsilon': epsilon,
       'effective_noise_multiplier': entry.effective_noise_multiplier,
     }
-    row.update(self._planned(number))
+    row.update(self._planned_columns(number))
     if self._canaries_file is not None:
       self._keep_projections(number, counted.reporting, measured['canaries'])
     is_last = number + 1 == self.plan.num_rounds
     if self._evaluator and (is_last or (number + 1) % self.plan.evaluate_every == 0):
-      tested = self._evaluator.measure(released.global_model_weights)
-      row.update({f'test_{name}': value for name, value in tested.items()})
+      values = self._evaluator.measure(released.global_model_weights)
+      row.update({f'test_{name}': value for name, value in values.items()})
     row.update(measured['row'])
     if self._measures_signal:
       row.update(self._add_signal(measured['signal_and_noise']))
     return state, released, row
 
-  def _planned(self, number: int) -> dict[str, float]:
-    """Columns of a round that follow from the plan."""
+  def _planned_columns(self, number: int) -> dict[str, float]:
+    """The columns of a round that depend on the plan alone."""
     plan, row = self.plan, {}
     if plan.simulated_spending is not None:
       row['simulated_epsilon'] = plan.simulated_spending(number + 1)
@@ -284,16 +282,16 @@ class Run:
     return row
 
   def _add_signal(self, measured: Sequence[float]) -> dict[str, float]:
-    """Adds up a round's signal and noise; returns its columns."""
+    """Adds a round's signal and noise to the totals; returns its columns."""
     this_round = aggregators.SignalToNoise(*measured)
     self._signal_to_noise += this_round
     values = (*measured, this_round.ratio, self._signal_to_noise.ratio)
-    return dict(zip(_OF_SIGNAL, values))
+    return dict(zip(_SIGNAL_COLUMNS, values))
 
   def _keep_projections(
     self, number: int, clients: np.ndarray, projections: Sequence[float]
   ) -> None:
-    """Writes down what a round released along the directions of canaries."""
+    """Writes what a round released along the directions of the canaries."""
     plan = self.plan
     assert plan.canaries is not None and plan.clip_norm and self._canaries_file
     took_part = clients - (len(plan.clients) - plan.canaries.number)
@@ -303,7 +301,7 @@ class Run:
     self._canaries_file.append(row)
 
   def _kept(self, number: int, before: Any) -> Optional[checkpoints_lib.KeptRound]:
-    """What a round came to that was run before and cannot be run again."""
+    """The kept result of a round that was run before; `None` if it is to be run."""
     if not self._keeps_results:
       return None
     kept = self._checkpoints.result(number, before)
@@ -325,7 +323,7 @@ class Run:
     state: Any,
     measured: dict[str, Any],
   ) -> ledger_lib.LedgerEntry:
-    """Writes the round's line, or compares it with the one that is there."""
+    """Writes the round's line, or compares it with the line that the ledger has."""
     mechanism = self.plan.added_noise
     event: dp_accounting.DpEvent = dp_accounting.NonPrivateDpEvent()
     noise: dict[str, Any] = {
@@ -345,13 +343,13 @@ class Run:
         'noise_generator': self.plan.noise_generator,
         'noise_key_tag': self.plan.noise_seed_tag or measured['noise_key_tag'] or None,
       }
-    # How many were drawn follows from who was, which is secret.
-    is_told = not self.plan.is_sampled
+    # With sampling, the size of a cohort reveals something of who was drawn.
+    has_sizes = not self.plan.is_sampled
     line: dict[str, Any] = {
       'round': number,
       'event': event,
-      'cohort_requested': len(attempt.requested) if is_told else None,
-      'cohort_reported': len(attempt.reporting) if is_told else None,
+      'cohort_requested': len(attempt.requested) if has_sizes else None,
+      'cohort_reported': len(attempt.reporting) if has_sizes else None,
       **noise,
       'result_checksum': ledger_lib.checksum_of(
         tf.nest.flatten(state.global_model_weights)
@@ -366,12 +364,12 @@ class Run:
         config = self.plan.config()
         raise ValueError(
           f'{e} It was run again, and came to another result: data, code or machine '
-          f'changed.{self.directory.surroundings_that_changed(config)}'
+          f'changed.{self.directory.environment_changes(config)}'
         ) from e
     return self._ledger.append(**line, notes=notes or None)
 
-  def _say_where_it_is(self, rounds: int) -> None:
-    """Says in a line what begins, or after which of its rounds it goes on."""
+  def _announce(self, rounds: int) -> None:
+    """Prints a line that says what begins, or after which round it is resumed."""
     plan, path, released = self.plan, self.directory.path, self._ledger.rounds
     if released:
       text = f'{path}: going on after round {rounds} of {plan.num_rounds}'
@@ -381,7 +379,7 @@ class Run:
       noise = 'no privacy'
       if plan.added_noise is not None:
         noise = plan.added_noise.noise_in_words()
-        noise += _whose(plan.added_noise)
+        noise += _placement_in_words(plan.added_noise)
       text = (
         f'{path}: {plan.num_rounds} rounds of {plan.schedule.clients_per_round:g} of '
         f'{plan.schedule.num_clients} clients; {noise}'
@@ -398,7 +396,7 @@ class Run:
 
   def _columns(self) -> list[str]:
     columns = ['round', 'attempts', _CLIENTS, 'epsilon', 'effective_noise_multiplier']
-    columns += self._planned(0)
+    columns += self._planned_columns(0)
     if self._evaluator:
       columns += [f'test_{name}' for name in self._evaluator.names]
     model = self.plan.training.model
@@ -407,11 +405,11 @@ class Run:
     columns += [f'{NOT_PRIVATE}train_{name}' for name in finalized]
     columns += [f'{NOT_PRIVATE}nonfinite_count']
     if self._measures_signal:
-      columns += _OF_SIGNAL
+      columns += _SIGNAL_COLUMNS
     return [*columns, 'round_seconds', 'clients_per_second']
 
   def finish(self) -> None:
-    """Removes what a run needs to go on: data, and at once all checkpoints."""
+    """Removes what a resumed run needs: data, and all checkpoints at once."""
     self.directory.check_in_place()
     shutil.rmtree(self.directory.file(run_directory.DATA), ignore_errors=True)
     checkpoints = self.directory.file(run_directory.CHECKPOINTS)
@@ -421,8 +419,8 @@ class Run:
     shutil.rmtree(removed)
 
 
-def _whose(mechanism: accounting.joint_mechanism.AnyMechanism) -> str:
-  """Whose noise a noise multiplier is of, if it is not that of the server."""
+def _placement_in_words(mechanism: accounting.joint_mechanism.AnyMechanism) -> str:
+  """Says which noise the noise multiplier is of, unless the server alone adds it."""
   placement, on_top = mechanism.placement, mechanism.server_noise_multiplier
   if placement.is_simulation:
     return f' of each client, simulated by the server ({plan_lib.NO_GUARANTEE})'
@@ -433,18 +431,18 @@ def _whose(mechanism: accounting.joint_mechanism.AnyMechanism) -> str:
 
 
 def _measured(metrics: Any) -> dict[str, Any]:
-  """What is used of a process's metrics, JSON-ready."""
+  """The metrics of a learning process that the run uses, as JSON values."""
   train = metrics['client_work']['train']
   row = {
     f'{NOT_PRIVATE}train_{name}': np.asarray(train[name]).tolist() for name in train
   }
   count = metrics['aggregator'].get('nonfinite_count')
   row[f'{NOT_PRIVATE}nonfinite_count'] = None if count is None else int(count)
-  of_query = metrics['aggregator'].get('dp_query_metrics', {})
-  # What tells the keys of the noise from others, of all parts; '' of seeds.
+  query_metrics = metrics['aggregator'].get('dp_query_metrics', {})
+  # Tags that identify the keys of the noise, of all parts; '' for noise from a seed.
   tags = [
-    bytes(of_query[name]).decode()
-    for name in sorted(of_query)
+    bytes(query_metrics[name]).decode()
+    for name in sorted(query_metrics)
     if name.split('/')[-1] == 'noise_key_tag'
   ]
   projections = metrics['aggregator'].get(server_lib.CANARY_PROJECTIONS)
@@ -454,7 +452,7 @@ def _measured(metrics: Any) -> dict[str, Any]:
     'noise_key_tag': ','.join(filter(None, tags)),
     # Norm of the signal and squared norm of the noise, if they were measured.
     'signal_and_noise': [
-      float(of_query[name]) for name in (_SIGNAL, _NOISE) if name in of_query
+      float(query_metrics[name]) for name in (_SIGNAL, _NOISE) if name in query_metrics
     ],
   }
 

@@ -1,15 +1,16 @@
-"""A run directory: everything a run leaves, and nothing half written.
+"""The directory of a run, in which no file is ever half written.
 
-`docs/threat_model.md` has its files, and who may see which: what is in `share/` and the
-trained weights are for anybody, all else for those who may see the clients' data as
-well. For initial weights, constants of a model and preprocessing may be made of them,
-without noise; `checkpoints/` hold the key of the noise, and `data/` the examples.
-Whoever runs it has `.lock` locked, which stays; `log.txt` and `error.txt` are theirs,
-and may be there before the run.
+`docs/threat_model.md` lists its files and who may see them: `share/` and the trained
+weights are for anybody, all else only for those who may also see the clients' data.
+Initial weights, constants of a model and preprocessing may be derived from these data
+without noise; `checkpoints/` has the key of the noise, and `data/` the examples. The
+running process holds a lock on `.lock`, which is never removed; `log.txt` and
+`error.txt` belong to the program that runs, and may exist before the run.
 
-A hash of the data would tell whoever knows all clients but one, by trying, whether that
-one is among them; a seed tells who was drawn, or the noise. So nothing that may be
-handed on has one, nor a hash of it that is quick to try: see `Plan.private_settings`.
+Somebody who knows all clients but one could find out from a hash of the data, by
+trying, whether that one is among them; a seed reveals who was drawn, or the noise. So
+no file that may be shared has a seed or a hash of the data, nor a hash of a seed that
+is quick to try: see `Plan.private_settings`.
 """
 
 import json
@@ -30,13 +31,13 @@ METRICS, LEDGER = 'metrics.csv', 'ledger.jsonl'
 CANARIES, CANARY_SCORES = 'canaries.csv', canaries.FILE
 STRATEGY, MODEL, REPORT = 'strategy.npz', 'model.npz', 'report.json'
 CHECKPOINTS, DATA, EVENTS = 'checkpoints', 'data', 'events'
-# Which directory the run began in; beside the checkpoints, which have the key.
+# Identifies the directory that the run began in; beside the checkpoints with the key.
 ORIGINAL = os.path.join(CHECKPOINTS, 'original.json')
-# Files of a Keras model, of a functional one, and of what makes inputs for either.
+# Files of a Keras model, of a functional one, and of the preprocessing of their inputs.
 KERAS_ARCHITECTURE, ARCHITECTURE = 'architecture.keras', 'architecture'
 PREPROCESSING = 'preprocessing.json'
 LOG, ERROR = 'log.txt', 'error.txt'
-# What a run has left that was begun and drew no noise yet.
+# All files of a run that was begun and has drawn no noise yet.
 _UNTRAINED = (
   CONFIG,
   PRIVATE,
@@ -48,19 +49,18 @@ _UNTRAINED = (
 )
 SHARE = 'share'
 SHARED = (CONFIG, LEDGER, STRATEGY, 'report.md', REPORT, 'report.html')
-# Bits of a seed that nobody can guess.
-_SEED_BITS = 128
-# What of a configuration may differ between a run and its continuation.
+_SEED_BITS = 128  # So that nobody can guess a seed.
+# Settings that may differ between a run and its continuation.
 _MAY_DIFFER = (
   'software',
   'machine',
-  # What is measured is not what is trained.
+  # Evaluation does not change the training.
   'flags.evaluate_every',
   'training.evaluate_every',
-  # Those of Keras models are drawn anew; who goes on has those of the checkpoint.
+  # Keras models draw theirs anew; a resumed run has the weights of its checkpoint.
   'training.model.initial_weights',
 )
-# What settings are called by whoever calls `train`, by how they begin.
+# Names of settings for callers of `train`, by the prefix in the configuration.
 _ARGUMENTS = {
   'data_facts': 'run.data_facts',
   'flags.': '--',
@@ -80,24 +80,24 @@ _ARGUMENTS = {
   'training.': '',
   'tuning': 'run.tuning',
 }
-_SURROUNDINGS = ('software', 'machine')
-# What a write that was killed leaves: of new_files, of packed data, of a run's end.
+_ENVIRONMENT = ('software', 'machine')
+# Prefixes of what is left if new_files, packed data or a run's end are interrupted.
 _HALF_WRITTEN = (new_files.HALF_WRITTEN, '.laying-out-', '.removed')
-# What a configuration calls the file that has the rest of it.
+# The setting that names the file with the private settings.
 _PRIVATE_FILE = 'private_settings_in'
-# Data of a run that has no configuration yet, and a folder that is being made.
+# Temporary names: data of a run without configuration yet, an unfinished architecture.
 NEW_DATA, NEW_ARCHITECTURE = '.laying-out-data', '.laying-out-architecture'
 
 
 class OtherSettingsError(ValueError):
-  """A run was begun with other settings than those that it is to go on with."""
+  """A run was begun with other settings than those it is resumed with."""
 
 
 class RunDirectory:
-  """The directory of one run, which one process at a time works in."""
+  """The directory of one run, locked so that one process at a time works in it."""
 
   def __init__(self, path: str):
-    """Makes the directory, or opens that of a run to go on with; and locks it."""
+    """Makes the directory, or opens that of a run to be resumed, and locks it."""
     check_usable(path)
     os.makedirs(path, exist_ok=True)
     self.path = path
@@ -118,41 +118,41 @@ class RunDirectory:
         os.unlink(path)
 
   def file(self, name: str) -> str:
-    """Path of a file in the directory."""
+    """Returns the path of a file in the directory."""
     return os.path.join(self.path, name)
 
   def has(self, name: str) -> bool:
-    """Whether a file is there."""
+    """Whether the directory has a file of that name."""
     return os.path.exists(self.file(name))
 
   @property
   def config(self) -> Optional[dict[str, Any]]:
-    """The configuration of the run, private settings too; `None` before it begins."""
+    """The run's configuration with private settings; `None` before the run begins."""
     return read_config(self.path) if self.has(CONFIG) else None
 
   def begin(self, config: Mapping[str, Any], private: Collection[str] = ()) -> bool:
-    """Writes the configuration of a new run, or compares that of one that goes on."""
-    begun = self.config
-    if begun is None:
+    """Records a new run's configuration or compares a resumed one's; True if new."""
+    saved = self.config
+    if saved is None:
       self._write_config(config, private)
       return True
-    changed = self.surroundings_that_changed(config)
-    _refuse_others(self.path, begun, config, changed)
+    changed = self.environment_changes(config)
+    _refuse_others(self.path, saved, config, changed)
     if not self.has(LEDGER):
-      # Stopped before its first checkpoint: it begins with what there is now.
+      # Stopped before its first checkpoint: what may differ is recorded as it is now.
       self._write_config(config, private)
     return False
 
   def _write_config(self, config: Mapping[str, Any], private: Collection[str]) -> None:
     public, secret = _split(config, private)
-    # With the configuration, the run has begun: it comes last.
+    # The configuration marks the run as begun, so it is written last.
     for name, content in ((PRIVATE, secret), (CONFIG, public)):
       text = json.dumps(content, indent=2, allow_nan=False) + '\n'
       self.write(name, text, is_private=name == PRIVATE)
 
   def share(self, instead: Mapping[str, str]) -> None:
-    """Copies what a reviewer may have into a directory of its own, anew."""
-    if not self.has(PRIVATE):  # Of an old run, whose configuration has what is private.
+    """Copies what a reviewer may have into `share/`; `instead` has other contents."""
+    if not self.has(PRIVATE):  # The configuration of an old run has private settings.
       return
     os.makedirs(self.file(SHARE), exist_ok=True)
     for name in filter(self.has, (*SHARED, CANARY_SCORES)):
@@ -163,14 +163,14 @@ class RunDirectory:
         self.write(os.path.join(SHARE, name), file.read())
 
   def forget_untrained(self, config: Mapping[str, Any]) -> None:
-    """Removes what a run left that drew no noise yet, if settings differ.
+    """Removes the files of a run that drew no noise yet, if settings differ.
 
-    So whoever mends a model that could not be trained can use the same directory.
+    So the directory can be used again after a model that failed to train is fixed.
     """
-    begun = self.config
-    if begun is None or not _is_untrained(self.path):
+    saved = self.config
+    if saved is None or not _is_untrained(self.path):
       return
-    if not any(_differences(begun, json.loads(json.dumps(config)))):
+    if not any(_differences(saved, json.loads(json.dumps(config)))):
       return
     print(
       f'{self.path}: begun with other settings, and nothing was trained; begins anew.',
@@ -178,13 +178,13 @@ class RunDirectory:
     )
     self._remove(filter(self.has, _UNTRAINED))
 
-  def surroundings_that_changed(self, config: Mapping[str, Any]) -> str:
-    """What has changed in software and machine since the run began; '' if nothing."""
-    begun = self.config or {}
+  def environment_changes(self, config: Mapping[str, Any]) -> str:
+    """A sentence on changes of software and machine since the run began, or ''."""
+    saved = self.config or {}
     changed = [
       f'{name}: {before!r} then, {after!r} now'
-      for part in _SURROUNDINGS
-      for name, before, after in _differences(begun.get(part), config.get(part), part)
+      for part in _ENVIRONMENT
+      for name, before, after in _differences(saved.get(part), config.get(part), part)
     ]
     if not changed:
       return ''
@@ -193,15 +193,15 @@ class RunDirectory:
   def mark_as_original(self) -> None:
     """Marks a directory with checkpoints as the one that its run began in.
 
-    The number of its inode stays in a move within a file system, and not in a copy; nor
-    where a network file system numbers anew, and a run has to be told.
+    The mark is the inode number, which a move within a file system keeps, and a copy
+    does not. If a network file system renumbers, the user has to remove the mark.
     """
     if not self.has(ORIGINAL):
       self.check_in_place()
       self.write(ORIGINAL, json.dumps({'inode': os.stat(self.path).st_ino}) + '\n')
 
   def check_is_original(self) -> None:
-    """Refuses a copy of a directory that was marked: it has the key of the noise."""
+    """Refuses a copy of a marked directory, as it has the key of the noise."""
     if self.has(ORIGINAL):
       if _read(self.file(ORIGINAL)) != {'inode': os.stat(self.path).st_ino}:
         raise ValueError(
@@ -213,7 +213,7 @@ class RunDirectory:
         )
 
   def check_in_place(self) -> None:
-    """Checks that the directory is where it was, before a file in it is written."""
+    """Checks that the directory was not moved; called before a file is written."""
     if not self._lock.is_of(self.path):
       raise OSError(
         f'{self.path} was moved or removed while the run in it went on, and nothing '
@@ -222,12 +222,12 @@ class RunDirectory:
       )
 
   def write(self, name: str, content: Any, *, is_private: bool = False) -> None:
-    """Writes a file whole or not at all, in place of the one that may be there."""
+    """Writes or replaces a file, whole or not at all."""
     self.check_in_place()
     new_files.replace(self.file(name), content, is_private=is_private)
 
   def close(self) -> None:
-    """Gives the lock back."""
+    """Releases the lock."""
     self._lock.close()
 
   def __enter__(self) -> 'RunDirectory':
@@ -238,7 +238,7 @@ class RunDirectory:
 
 
 def check_usable(path: str) -> None:
-  """Checks that a run may begin, or go on, in `path`."""
+  """Checks that a run may begin, or be resumed, in `path`."""
   if not os.path.lexists(path):
     return
   if os.path.isdir(path):
@@ -254,37 +254,37 @@ def check_usable(path: str) -> None:
 def check_flags(
   path: str, flags: Mapping[str, Any], data_facts: Optional[Mapping[str, Any]] = None
 ) -> None:
-  """Compares flags with those of a run that may be there, before anything is loaded."""
+  """Compares flags with those of a run in `path`, if any, before anything is loaded."""
   config_path = os.path.join(path, CONFIG)
   if not os.path.exists(config_path) or _is_untrained(path):
     return
   now: dict[str, Any] = {'flags': flags}
   if data_facts is not None:
-    now['data_facts'] = told_of_data(data_facts)
+    now['data_facts'] = recorded_data_facts(data_facts)
   try:
     config = read_config(path)
-    begun = {name: config[name] for name in now}
+    saved = {name: config[name] for name in now}
   except (KeyError, TypeError, ValueError) as e:
     raise ValueError(f'{config_path} is not the configuration of a run: {e}') from e
-  _refuse_others(path, begun, now)
+  _refuse_others(path, saved, now)
 
 
-def told_of_data(facts: Mapping[str, Any]) -> dict[str, Any]:
-  """What a configuration has of what is told of the data."""
+def recorded_data_facts(facts: Mapping[str, Any]) -> dict[str, Any]:
+  """Returns the facts about the data as a configuration records them."""
   return {'protected': False, **facts}
 
 
 def _refuse_others(
-  path: str, begun: Any, config: Mapping[str, Any], more: str = ''
+  path: str, saved: Any, config: Mapping[str, Any], more: str = ''
 ) -> None:
   private = os.path.join(path, PRIVATE)
-  # Whose values no message is to have.
+  # Settings whose values must not appear in messages.
   secret = set(_names_within(_read(private))) if os.path.exists(private) else set()
   differences = [
-    f'{_called(name)}: another one than then, which is in {PRIVATE}'
+    f'{_user_name(name)}: another value then, which is in {PRIVATE}'
     if name in secret and not all(map(_is_no_secret, values))
-    else '{}: {!r} then, {!r} now'.format(_called(name), *values)
-    for name, *values in _differences(begun, json.loads(json.dumps(config)))
+    else '{}: {!r} then, {!r} now'.format(_user_name(name), *values)
+    for name, *values in _differences(saved, json.loads(json.dumps(config)))
   ]
   if differences:
     raise OtherSettingsError(
@@ -293,11 +293,11 @@ def _refuse_others(
     )
 
 
-def _called(setting: str) -> str:
-  """The name of a flag, or of an argument of `train`."""
-  for begins, instead in _ARGUMENTS.items():
-    if setting.startswith(begins):
-      return instead + setting[len(begins) :]
+def _user_name(setting: str) -> str:
+  """Returns the setting's name as a flag, or as an argument of `train`."""
+  for prefix, instead in _ARGUMENTS.items():
+    if setting.startswith(prefix):
+      return instead + setting[len(prefix) :]
   return setting
 
 
@@ -306,7 +306,7 @@ def _is_no_secret(value: Any) -> bool:
 
 
 def _names_within(settings: Mapping[str, Any], within: str = '') -> Iterator[str]:
-  """Names with dots of all settings, also of groups of them."""
+  """Yields the dotted names of all settings and groups of settings."""
   for key, value in settings.items():
     name = f'{within}{key}'
     yield name
@@ -315,7 +315,7 @@ def _names_within(settings: Mapping[str, Any], within: str = '') -> Iterator[str
 
 
 def _is_untrained(path: str) -> bool:
-  """Whether a run was begun there, and ended before it drew any noise."""
+  """Whether the run in `path` ended before it drew any noise."""
   return _names(path) <= set(_UNTRAINED)
 
 
@@ -326,11 +326,11 @@ def _read(path: str) -> dict[str, Any]:
 
 
 def read_config(path: str) -> dict[str, Any]:
-  """The configuration in a run directory, with its private settings."""
+  """Reads the configuration in a run directory, with its private settings."""
   config = _read(os.path.join(path, CONFIG))
   private = os.path.join(path, PRIVATE)
   if os.path.exists(private):
-    _put_in(config, _read(private))
+    _merge(config, _read(private))
   elif config.get(_PRIVATE_FILE) is not None:
     raise ValueError(
       f'{private} is gone, which has the seeds of the run and what tells its data from '
@@ -342,7 +342,7 @@ def read_config(path: str) -> dict[str, Any]:
 
 
 def secret_seed(path: Optional[str]) -> int:
-  """The seed of the run that goes on in a directory, or one that nobody can guess."""
+  """Returns the seed of the run in `path`, or a new one that nobody can guess."""
   if path is not None and os.path.exists(os.path.join(path, CONFIG)):
     seed = (read_config(path).get('training') or {}).get('seed')
     if isinstance(seed, int):
@@ -353,7 +353,7 @@ def secret_seed(path: Optional[str]) -> int:
 def _split(
   config: Mapping[str, Any], private: Collection[str], within: str = ''
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-  """Settings that may be handed on, and the others."""
+  """Splits a configuration into settings that may be shared, and private ones."""
   public: dict[str, Any] = {}
   secret: dict[str, Any] = {}
   for key, value in config.items():
@@ -371,17 +371,17 @@ def _split(
   return public, secret
 
 
-def _put_in(config: dict[str, Any], secret: Mapping[str, Any]) -> None:
-  """Puts private settings back where they were."""
+def _merge(config: dict[str, Any], secret: Mapping[str, Any]) -> None:
+  """Puts private settings back to their places in `config`."""
   for key, value in secret.items():
     if isinstance(value, dict) and isinstance(config.get(key), dict):
-      _put_in(config[key], value)
+      _merge(config[key], value)
     else:
       config[key] = value
 
 
 def _names(path: str) -> set[str]:
-  """What a run has left in a directory, without what says nothing of it."""
+  """Names of a run's files, without lock, logs, and files that are half written."""
   return {
     name
     for name in os.listdir(path)
@@ -390,7 +390,7 @@ def _names(path: str) -> set[str]:
 
 
 def looks_finished(path: str) -> bool:
-  """Whether a run in `path` seems to be finished; `records.find` proves it."""
+  """Whether a run in `path` seems to be finished; only `records.find` checks it."""
   names = set(os.listdir(path)) if os.path.isdir(path) else set()
   return REPORT in names and CHECKPOINTS not in names
 

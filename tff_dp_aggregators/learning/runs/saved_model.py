@@ -1,8 +1,8 @@
-"""The model of a run, to be used: its architecture when it begins, weights afterwards.
+"""Saves the model's architecture when a run begins, and loads it with trained weights.
 
-A Keras model is kept in Keras's own format, a functional one as its TensorFlow graph.
-Both hold the weights that the training begins with, which may be made of data that no
-noise protects: neither is for others to see.
+A Keras model is saved in Keras's own format, a functional one as its TensorFlow graph.
+Both have the initial weights, which may be derived from data that no noise protects:
+neither must be shared.
 """
 
 import io
@@ -27,20 +27,20 @@ from tff_dp_aggregators.learning.runs import run as run_lib
 from tff_dp_aggregators.learning.runs import run_directory
 
 _MODELS = (tf.keras.Model, tff.learning.models.FunctionalModel)
-# In the file of a Keras model: inputs, and what it puts out for them.
-_TRIED, _TRIED_KINDS = 'tried.npz', ('output', 'trainable', 'rest')
-_MADE_AGAIN = 'learning.load(run_dir, model=make_model), with the function that made it'
+# In the file of a Keras model: some inputs, its outputs for them, and its weights.
+_SAMPLE, _SAMPLE_KINDS = 'tried.npz', ('output', 'trainable', 'rest')
+_REMEDY = 'learning.load(run_dir, model=make_model), with the function that made it'
 
 
 class NotKeptError(ValueError):
-  """A run directory has weights, and no model that they could be given to."""
+  """A run directory has weights, but no usable model for them."""
 
 
 class TrainedModel(tff.learning.models.FunctionalModel):
   """A functional model with the trained weights as `initial_weights`."""
 
   def __call__(self, x: Any, training: bool = False) -> Any:
-    """What the model puts out."""
+    """Returns the model's output."""
     x = tf.nest.map_structure(
       lambda spec, each: tf.cast(each, spec.dtype), clients.pair(self.input_spec)[0], x
     )
@@ -50,7 +50,7 @@ class TrainedModel(tff.learning.models.FunctionalModel):
 def save(
   directory: run_directory.RunDirectory, model: tff.learning.models.FunctionalModel
 ) -> None:
-  """Keeps the architecture of a run's model; or a line says that it cannot be kept."""
+  """Saves the architecture of a run's model; prints a line if that is not possible."""
   keras_model = getattr(model, 'keras_model', None)
   try:
     if keras_model is None:
@@ -61,33 +61,29 @@ def save(
       directory.write(run_directory.KERAS_ARCHITECTURE, content, is_private=True)
   except OSError:
     raise
-  except Exception as e:  # Whatever a model of somebody's own raises.
+  except Exception as e:  # A user's model may raise anything.
     progress.say(
       f'{directory.path}: the architecture of the model cannot be kept '
-      f'({_on_a_line(e)}). Its weights will be; to use them: {_MADE_AGAIN}.',
+      f'({_one_line(e)}). Its weights will be; to use them: {_REMEDY}.',
       sys.stderr,
     )
 
 
 def load(
-  run_dir: str,
-  *,
-  model: Any = None,
-  custom_objects: Optional[Mapping[str, Any]] = None,
+  run_dir: str, *, model: Any = None, custom_objects: Optional[Mapping[str, Any]] = None
 ) -> Union[tf.keras.Model, TrainedModel]:
-  """The model of a run, with the weights that were released last.
+  """Returns the model of a run with the weights that were released last.
 
-  If the run was stopped, these are the weights of its last checkpoint. Where the
-  ledger has later rounds, a line says so.
+  If the run was stopped, these are the weights of its last checkpoint. If the ledger
+  has later rounds, a line on standard error says so.
 
   Args:
     run_dir: Directory of a run that has released a round.
-    model: What was given to `learning.train`, if the run could not keep it: a function
-      that makes a Keras model, such a model, which gets the weights, or a functional
-      one. `None` for what the run kept.
+    model: The model given to `learning.train`, if the run could not save it: a function
+      that makes a Keras model, a Keras model, which gets the weights, or a functional
+      one. `None` for the model that the run saved.
     custom_objects: Classes and functions of a Keras model by name, as
-      `tf.keras.models.load_model` takes them; those that are registered need not be
-      here.
+      `tf.keras.models.load_model` takes them; registered ones can be left out.
 
   Returns:
     A Keras model, not compiled, if one was trained; else a functional model. Either
@@ -95,11 +91,11 @@ def load(
 
   Raises:
     FileNotFoundError: If there is no run.
-    NotKeptError: If the model was not kept, or cannot be made again from what was; the
-      message says what to give.
-    TypeError: If `model` is none.
-    ValueError: If the run has released no round yet; or if the weights are not of such
-      a model, or of no round.
+    NotKeptError: If the model was not saved or cannot be loaded; the message says which
+      arguments help.
+    TypeError: If `model` is not a model.
+    ValueError: If the run has released no round yet, or if the weights do not fit the
+      model or are of none of the rounds.
   """
   path = os.path.join(run_dir, run_directory.MODEL)
   if not os.path.exists(path):
@@ -112,7 +108,7 @@ def load(
   if custom_objects is not None and (model is not None or not is_keras):
     raise ValueError('custom_objects are for a Keras model that the run has kept.')
   if model is None:
-    model = _kept(run_dir, custom_objects)
+    model = _load_saved(run_dir, custom_objects)
   elif not isinstance(model, _MODELS) and callable(model):
     with models.as_in_a_new_process(run_directory.secret_seed(run_dir)):
       model = model()
@@ -125,16 +121,16 @@ def load(
     _check_constants(model, run_dir)
     _assign(model, weights)
     return model
-  return _trained(model, weights)
+  return _with_weights(model, weights)
 
 
 def _save_functional(
   directory: run_directory.RunDirectory, model: tff.learning.models.FunctionalModel
 ) -> None:
-  # Which TFF saves if its inputs and labels have no names.
+  # TFF saves functional models only if inputs and labels have no names.
   unnamed = tff.learning.models.FunctionalModel(
     initial_weights=model.initial_weights,
-    predict_on_batch_fn=_predicting(model),
+    predict_on_batch_fn=_predict_fn(model),
     loss_fn=model.loss,
     input_spec=clients.pair(model.input_spec),
   )
@@ -151,9 +147,9 @@ def _save_functional(
 
 
 def _keras_bytes(model: models.KerasFunctionalModel) -> bytes:
-  """The model in Keras's format, with what it puts out for some inputs."""
+  """Returns the model in Keras's format, with its outputs for some inputs."""
   inputs = model.some_inputs()
-  # By names that say how inputs are put together.
+  # The names tell the structure of the inputs.
   if isinstance(inputs, Mapping):
     given = {f'input:{key}': np.asarray(each) for key, each in inputs.items()}
   elif isinstance(inputs, (list, tuple)):
@@ -161,15 +157,15 @@ def _keras_bytes(model: models.KerasFunctionalModel) -> bytes:
   else:
     given = {'input': np.asarray(inputs)}
   outputs = tf.nest.flatten(model.some_outputs())
-  for kind, arrays in zip(_TRIED_KINDS, (outputs, *model.initial_weights)):
+  for kind, arrays in zip(_SAMPLE_KINDS, (outputs, *model.initial_weights)):
     given.update({f'{kind}/{number}': each for number, each in enumerate(arrays)})
-  tried = io.BytesIO()
-  np.savez(tried, **given)
+  sample = io.BytesIO()
+  np.savez(sample, **given)
   with tempfile.TemporaryDirectory() as folder:
     path = os.path.join(folder, run_directory.KERAS_ARCHITECTURE)
     model.keras_model.save(path)
     with zipfile.ZipFile(path, 'a') as archive:
-      archive.writestr(_TRIED, tried.getvalue())
+      archive.writestr(_SAMPLE, sample.getvalue())
     with open(path, 'rb') as file:
       return file.read()
 
@@ -177,15 +173,15 @@ def _keras_bytes(model: models.KerasFunctionalModel) -> bytes:
 def _check_constants(model: tf.keras.Model, run_dir: str) -> None:
   """Refuses a model with other constants or activations than the trained one.
 
-  If it has no weights before it sees inputs, it sees those that were tried.
+  A model that has no weights before its first call is called on the saved inputs.
   """
   path = os.path.join(run_dir, run_directory.KERAS_ARCHITECTURE)
   arrays: dict[str, np.ndarray] = {}
   if os.path.exists(path):
     with zipfile.ZipFile(path) as archive:
-      if _TRIED in archive.namelist():
-        with np.load(io.BytesIO(archive.read(_TRIED))) as tried:
-          arrays.update(tried)
+      if _SAMPLE in archive.namelist():
+        with np.load(io.BytesIO(archive.read(_SAMPLE))) as sample:
+          arrays.update(sample)
   if not arrays:
     if not model.built:
       raise ValueError(
@@ -195,7 +191,7 @@ def _check_constants(model: tf.keras.Model, run_dir: str) -> None:
     return
   outputs, *weights = (
     [each for name, each in arrays.items() if name.startswith(f'{kind}/')]
-    for kind in _TRIED_KINDS
+    for kind in _SAMPLE_KINDS
   )
   given = {name: each for name, each in arrays.items() if name.startswith('input')}
   inputs: Any = next(iter(given.values()))
@@ -220,31 +216,31 @@ def _check_constants(model: tf.keras.Model, run_dir: str) -> None:
       )
 
 
-def _kept(run_dir: str, custom_objects: Optional[Mapping[str, Any]]) -> Any:
-  """The model that a run kept, with the weights that it began with."""
+def _load_saved(run_dir: str, custom_objects: Optional[Mapping[str, Any]]) -> Any:
+  """Loads the model that a run saved, with its initial weights."""
   path = os.path.join(run_dir, run_directory.KERAS_ARCHITECTURE)
   if os.path.exists(path):
     try:
       return tf.keras.models.load_model(
         path, custom_objects=dict(custom_objects or {}), compile=False
       )
-    except Exception as e:  # Whatever Keras, or a layer of somebody's own, raises.
+    except Exception as e:  # Keras or a user's layer may raise anything.
       raise NotKeptError(
-        f'{path} cannot be loaded: {_on_a_line(e)}. If it has classes or functions of '
+        f'{path} cannot be loaded: {_one_line(e)}. If it has classes or functions of '
         'your own, give learning.load(run_dir, custom_objects={"Name": Name, ...}); '
-        f'else: {_MADE_AGAIN}.'
+        f'else: {_REMEDY}.'
       ) from e
   path = os.path.join(run_dir, run_directory.ARCHITECTURE)
   if not os.path.exists(path):
     raise NotKeptError(
       f'{run_dir} has the weights of a model, and not what they are weights of: it '
-      f'could not be kept, or the run is of an earlier version. Give {_MADE_AGAIN}.'
+      f'could not be kept, or the run is of an earlier version. Give {_REMEDY}.'
     )
   return tff.learning.models.load_functional_model(path)
 
 
 def _check_released(run_dir: str, weights: tff.learning.models.ModelWeights) -> None:
-  """Finds the round that weights are of, and says so if it is not the last one."""
+  """Refuses weights of no released round; prints a line if they are not the last."""
   path = os.path.join(run_dir, run_directory.LEDGER)
   entries = ledger_lib.read(path).entries
   checksum = ledger_lib.checksum_of([*weights.trainable, *weights.non_trainable])
@@ -265,18 +261,16 @@ def _check_released(run_dir: str, weights: tff.learning.models.ModelWeights) -> 
 
 
 def _assign(model: tf.keras.Model, weights: tff.learning.models.ModelWeights) -> None:
-  """Gives a Keras model its weights."""
   variables = (model.trainable_variables, model.non_trainable_variables)
   _check_shapes(variables, weights)
   for variable, array in zip(tf.nest.flatten(variables), tf.nest.flatten(weights)):
     variable.assign(array)
 
 
-def _trained(
-  model: tff.learning.models.FunctionalModel,
-  weights: tff.learning.models.ModelWeights,
+def _with_weights(
+  model: tff.learning.models.FunctionalModel, weights: tff.learning.models.ModelWeights
 ) -> TrainedModel:
-  """A functional model with other weights."""
+  """Returns a functional model with other weights."""
   _check_shapes(model.initial_weights, weights)
   return TrainedModel(
     initial_weights=tuple(
@@ -285,13 +279,13 @@ def _trained(
         model.initial_weights, (weights.trainable, weights.non_trainable)
       )
     ),
-    predict_on_batch_fn=_predicting(model),
+    predict_on_batch_fn=_predict_fn(model),
     loss_fn=model.loss,
     input_spec=model.input_spec,
   )
 
 
-def _predicting(model: tff.learning.models.FunctionalModel) -> Any:
+def _predict_fn(model: tff.learning.models.FunctionalModel) -> Any:
   @tf.function
   def predict_on_batch(weights: Any, x: Any, training: bool) -> Any:
     return model.predict_on_batch(weights, x, training)
@@ -300,7 +294,6 @@ def _predicting(model: tff.learning.models.FunctionalModel) -> Any:
 
 
 def _check_shapes(wanted: Any, weights: tff.learning.models.ModelWeights) -> None:
-  """Compares shapes of the trainable weights, and of the others."""
   shapes, found = (
     [[list(np.shape(each)) for each in tf.nest.flatten(part)] for part in parts]
     for parts in (wanted, (weights.trainable, weights.non_trainable))
@@ -312,6 +305,6 @@ def _check_shapes(wanted: Any, weights: tff.learning.models.ModelWeights) -> Non
     )
 
 
-def _on_a_line(error: Exception) -> str:
+def _one_line(error: Exception) -> str:
   text = ' '.join(str(error).split()).rstrip('.')
   return f'{type(error).__name__}: {text[:500]}'
