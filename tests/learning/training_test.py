@@ -368,7 +368,7 @@ def test_a_schedule_that_does_not_keep_its_schema_ends_the_run(tmp_path):
           'gaussian', training_runs.PARTICIPATION, 2.0, adjacency='replace_one'
         )
       },
-      'for adjacency=replace_one, .* are told for zero_out',
+      'for adjacency=replace_one, .* are accounted for zero_out',
     ),
   ],
 )
