@@ -77,8 +77,8 @@ class Reading:
     is_gaussian: Whether moments and correlations of the rows of z are those of
       independent standard Gaussians, up to a chance of 1e-6.
     claimed: The effective noise multiplier that is accounted for, in the rounds read.
-    found: A lower bound of the effective noise multiplier of the matrix; 0 if some
-      combination of rounds has no noise.
+    found: A lower bound of that of the matrix; 0 if some combination of rounds has no
+      noise.
     exact: Whether `found` is that of the worst pattern, and not only a bound.
     differs: Largest entry by which the covariance D D^T differs from that of the
       mechanism's strategy, relative to the latter's largest entry.
@@ -159,8 +159,7 @@ def audit(
 
   Raises:
     TypeError: If an argument is not of its type.
-    ValueError: If an argument is out of range, or the noise is not Gaussian noise of
-      the server.
+    ValueError: If one is out of range, or the noise is not the server's Gaussian noise.
 
   Example:
     >>> limits = strategies.Participation(num_rounds=8, min_separation=4)
@@ -216,10 +215,8 @@ def audit(
       used = used > _TOLERANCE * used.max()
       differ = differ and not any(np.any(used & before) for before in used_rows)
       used_rows.append(used)
-      strategy_matrix = each.strategy.noise_matrix()[:rounds]
-      covariance = each.values_noise_multiplier**2 * (
-        strategy_matrix @ strategy_matrix.T
-      )
+      expected = each.strategy.noise_matrix()[:rounds]
+      covariance = each.values_noise_multiplier**2 * (expected @ expected.T)
       largest_error = np.abs(matrix @ matrix.T - covariance).max()
       differs = float(largest_error / np.abs(covariance).max())
       found, exact = _effective_noise_multiplier(matrix, each, rounds, differs)
@@ -306,8 +303,7 @@ class _OneClient(sampling.Schedule):
 
 
 _Key = tuple[int, ...]
-# Released tensors of each round, and keys of noise of each round and, last, of a
-# second initial state.
+# Each round's released tensors, and its noise keys; last, keys of a second start.
 _Run = tuple[list[list[np.ndarray]], list[list[_Key]]]
 
 
@@ -442,21 +438,18 @@ def _pattern_bounds(
 ) -> tuple[float, float, bool]:
   """Bounds the largest u^T Sigma^-1 u over patterns.
 
-  Returns an upper bound, the largest value that a pattern attains, and whether the two
-  are the same. If all contributions of a pattern are the same vector of norm 1, the
-  value is the sum of the entries; for any contributions it is at most the sum of the
-  absolute values. If there are too many patterns to enumerate, the bound is infinite,
-  and only regular patterns are tried, whose rounds are `min_separation` or a small
-  multiple of it apart.
+  Returns an upper bound, the largest value attained, and whether the two are equal. If
+  all contributions of a pattern are the same vector of norm 1, the value is the sum of
+  entries; for others it is at most the sum of absolute values. If there are too many
+  patterns, the bound is infinite, and only regular ones are tried, whose rounds are
+  `min_separation` or a small multiple of it apart.
   """
-  rounds, max_participations = limits.num_rounds, limits.possible_participations
-  is_enumerable = (
-    sum(math.comb(rounds, k) for k in range(1, max_participations + 1)) <= _MAX_PATTERNS
-  )
+  rounds, max_k = limits.num_rounds, limits.possible_participations
+  enumerated = sum(math.comb(rounds, k) for k in range(1, max_k + 1)) <= _MAX_PATTERNS
   patterns: Iterable[Any] = limits.patterns()
-  if not is_enumerable:
+  if not enumerated:
     patterns = (
-      range(start, rounds, limits.min_separation * times)[:max_participations]
+      range(start, rounds, limits.min_separation * times)[:max_k]
       for times in range(1, 5)
       for start in range(rounds)
     )
@@ -465,5 +458,5 @@ def _pattern_bounds(
     entries = gram[np.ix_(pattern, pattern)]
     attained = max(attained, float(entries.sum()))
     bound = max(bound, float(np.abs(entries).sum()))
-  exact = is_enumerable and bound <= attained * (1 + _TOLERANCE)
-  return bound if is_enumerable else math.inf, attained, exact
+  exact = enumerated and bound <= attained * (1 + _TOLERANCE)
+  return bound if enumerated else math.inf, attained, exact

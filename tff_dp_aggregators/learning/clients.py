@@ -232,18 +232,15 @@ def check_repeatable(clients: Clients) -> None:
     unseeded = clients.drawn_anew(number)
     second = [np.asarray(each) for each in tf.nest.flatten(clients.examples(number))]
     if unseeded is not None or not all(map(np.array_equal, first, second)):
-      problem = 'differ when they are read a second time'
+      why = 'differ when they are read a second time'
       if unseeded is not None:
-        problem = (
-          f'are drawn without a seed ({unseeded}), and differ in another program'
-        )
+        why = f'are drawn without a seed ({unseeded}), and differ in another program'
       raise ValueError(
-        f'the examples of {clients.owner(number)} {problem}: a round that is run '
-        'again, or a run that goes on, would train on something else. Leave out '
-        'shuffle: training orders the examples of each round itself. Otherwise give it '
-        'a seed and reshuffle_each_iteration=False, and in map use '
-        'tf.random.stateless_... with a seed made of the example; or read all examples '
-        'once, into arrays.'
+        f'the examples of {clients.owner(number)} {why}: a round that is run again, '
+        'or a run that goes on, would train on something else. Leave out shuffle: '
+        'training orders the examples of each round itself. Otherwise give it a seed '
+        'and reshuffle_each_iteration=False, and in map use tf.random.stateless_... '
+        'with a seed made of the example; or read all examples once, into arrays.'
       )
     compared += len(first[0]) > 1  # A single example cannot show a shuffle.
     if compared == _MAX_READ_TWICE:
@@ -366,10 +363,7 @@ def _array(value: Any, path: str, id_: Any) -> np.ndarray:
 
 
 def _fit_to_spec(spec: Any, arrays: Any, owner: str, path: str, whose: str) -> Any:
-  """Returns arrays in the structure of a spec; raises ValueError if they differ.
-
-  `path`: Names the array in the message; `whose`: begins the spec's description there.
-  """
+  """Returns arrays in the structure of a spec, or raises ValueError if they differ."""
   if isinstance(spec, tf.TensorSpec):
     if isinstance(arrays, np.ndarray):
       is_same = tf.as_dtype(arrays.dtype) == spec.dtype

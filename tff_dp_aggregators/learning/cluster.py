@@ -164,7 +164,7 @@ def connect(
       address = scheduler.rstrip('/')
       if address.startswith('tls'):
         _check_keys(refused)
-    client = _connect_client(address, refused, reach_seconds)
+    client = _connect(address, refused, reach_seconds)
     stack.callback(_close, client)
     _check_workers(client, refused, workers_seconds)
     yield client
@@ -226,9 +226,7 @@ def dask_setup(worker: Any) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
-def _connect_client(
-  address: Any, refused: _Refused, seconds: float
-) -> 'distributed.Client':
+def _connect(address: Any, refused: _Refused, seconds: float) -> 'distributed.Client':
   """Connects a client to a scheduler, or to a cluster that was started here."""
   import distributed
 
@@ -335,11 +333,7 @@ def ask(
   *arguments: Any,
   workers: Optional[list[str]] = None,
 ) -> dict[str, Any]:
-  """Has workers call a function beside their tasks, and returns the answers.
-
-  The answer of a worker that cannot load the function says so; workers with an OSError
-  are left out.
-  """
+  """Has workers call a function; returns answers, or why it cannot be loaded there."""
   answers = client.run(
     function,
     *arguments,
@@ -438,7 +432,7 @@ class Cluster:
     self._longest_pause = 0.0
     self._held: dict[str, Any] = {}  # Futures of values that all rounds use.
     self._notes: list[str] = []
-    self._worker_numbers: dict[str, int] = {}
+    self._number_of: dict[str, int] = {}
     self._events: queue.SimpleQueue[Any] = queue.SimpleQueue()
     client.subscribe_topic('all', self._events.put)
     # When each worker joined; which were checked; and which of these are not used.
@@ -521,9 +515,7 @@ class Cluster:
       serialized = hold(function.key, lambda: pickle.dumps(function))
       files = None
       if not self._see_data:
-        files = hold(
-          function.data_checksum, lambda: _read_files(function.data_directory)
-        )
+        files = hold(function.data_checksum, lambda: _read(function.data_directory))
       sent = submit(_identity, broadcast, key=f'broadcast-{name}')
       packs = [
         submit(
@@ -628,9 +620,7 @@ class Cluster:
       new = sorted(self._workers.keys() - self._checked)
       try:
         answers = (
-          ask(self._client, _check_worker, software(), *where, workers=new)
-          if new
-          else {}
+          ask(self._client, _fitness, software(), *where, workers=new) if new else {}
         )
       except Exception as e:
         raise self._lost(f'does not answer any more: {_one_line(e)}') from e
@@ -670,9 +660,7 @@ class Cluster:
 
   def _note(self, what: str) -> None:
     def number(address: re.Match[str]) -> str:
-      return str(
-        self._worker_numbers.setdefault(address.group(), len(self._worker_numbers) + 1)
-      )
+      return str(self._number_of.setdefault(address.group(), len(self._number_of) + 1))
 
     # The ledger may be published, so it has numbers in place of addresses.
     self._notes.append(_WORKER.sub(number, what))
@@ -700,9 +688,7 @@ def _silent_and_busy(
 
 # The functions below run in workers.
 _LOCK = threading.Lock()
-_FUNCTIONS: dict[
-  str, Any
-] = {}  # Functions by key, which read data that this process sees.
+_FUNCTIONS: dict[str, Any] = {}  # By key; they read data in a folder of this machine.
 
 
 def _identity(value: Any) -> Any:
@@ -772,7 +758,7 @@ def _use_threads(number: int) -> None:
     ) from e
 
 
-def _check_worker(
+def _fitness(
   expected: Mapping[str, str], directory: str, checksum: str
 ) -> tuple[str, bool]:
   """Returns why this worker is not fit ('' if it is), and whether it sees the data."""
@@ -787,7 +773,7 @@ def _sees(directory: str, checksum: str) -> bool:
     return False
 
 
-def _read_files(directory: str) -> dict[str, np.ndarray]:
+def _read(directory: str) -> dict[str, np.ndarray]:
   """The bytes of all files in a directory of packed data."""
   return {
     name: np.fromfile(os.path.join(directory, name), np.uint8)

@@ -248,7 +248,6 @@ class CallingThread:
   """
 
   def __init__(self) -> None:
-    """Starts the thread."""
     self._calls: queue.SimpleQueue = queue.SimpleQueue()
     weakref.finalize(self, self._calls.put, None)
     threading.Thread(target=_call, args=(self._calls,), daemon=True).start()

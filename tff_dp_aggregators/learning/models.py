@@ -29,7 +29,7 @@ from tff_dp_aggregators.learning import keras_losses
 # a list or a mapping of these.
 Loss = Any
 # Attributes of a layer with lists of its variables, which its call does not read.
-_VARIABLE_LISTS = ('_trainable_weights', '_non_trainable_weights')
+_SKIPPED = ('_trainable_weights', '_non_trainable_weights')
 # Methods that `fit` calls. A model that overrides one is not trained by its loss alone.
 _FIT_METHODS = ('train_step', 'compute_loss', 'test_step', 'compute_metrics')
 _BATCH_NORMALISATIONS = (
@@ -182,7 +182,6 @@ class KerasFunctionalModel(tff.learning.models.FunctionalModel):
   """
 
   def __init__(self, model: tf.keras.Model, loss: Any, input_spec: Any):
-    """Traces the model."""
     refuse(model)
     self.keras_model = model
     x, y = clients_lib.pair(input_spec)
@@ -354,10 +353,8 @@ def _layers(model: tf.keras.Model) -> list[Any]:
 def refuse(model: tf.keras.Model) -> None:
   """Refuses a model that needs features of `fit` which are not reproduced here."""
   for name in _FIT_METHODS:
-    base_methods = [
-      getattr(each, name) for each in (tf.keras.Model, tf.keras.Sequential)
-    ]
-    if getattr(type(model), name) not in base_methods:
+    defaults = [getattr(each, name) for each in (tf.keras.Model, tf.keras.Sequential)]
+    if getattr(type(model), name) not in defaults:
       raise ValueError(
         f'the model has a {name} of its own, which is not called: clients are trained '
         'by the gradient of the loss. Put it into the loss, or into add_loss.'
@@ -373,11 +370,9 @@ def refuse(model: tf.keras.Model) -> None:
       'the model has no weights that are trained: all layers are frozen, or have none.'
     )
   for variable in model.trainable_variables:
-    if _unwrapped(variable).dtype != tf.float32 or getattr(
-      variable, 'constraint', None
-    ):
+    if _inner(variable).dtype != tf.float32 or getattr(variable, 'constraint', None):
       raise ValueError(
-        f'the weight {variable.name!r} is of {_unwrapped(variable).dtype.name} with '
+        f'the weight {variable.name!r} is of {_inner(variable).dtype.name} with '
         f'the constraint {getattr(variable, "constraint", None)}: optimizers and noise '
         'are of float32, and noise would break a constraint. Make the layer with dtype '
         'float32, and have it use what keeps the constraint, such as tf.nn.softplus of '
@@ -408,7 +403,7 @@ class _Traced:
     @tf.function
     def forward(weights: Any, x: Any) -> Any:
       by_variable = {
-        id(_unwrapped(variable)): tensor
+        id(_inner(variable)): tensor
         for part, tensors in zip(variables, weights)
         for variable, tensor in zip(part, tensors)
       }
@@ -420,7 +415,7 @@ class _Traced:
       return output, penalties
 
     specs = tuple(
-      tuple(tf.TensorSpec(each.shape, _unwrapped(each).dtype) for each in part)
+      tuple(tf.TensorSpec(each.shape, _inner(each).dtype) for each in part)
       for part in variables
     )
     with tf.init_scope():
@@ -486,7 +481,7 @@ def _constants_for_captures() -> Iterator[None]:
     graph.capture = capture
 
 
-def _unwrapped(variable: Any) -> Any:
+def _inner(variable: Any) -> Any:
   """The variable inside Keras's wrapper that casts it for mixed precision, if any."""
   return getattr(variable, '_variable', variable)
 
@@ -509,9 +504,7 @@ def _variables_replaced_by(
           undo.append((attributes, '_fused', layer._fused))
           attributes['_fused'] = False
         for name, value in list(attributes.items()):
-          replaced = (
-            value if name in _VARIABLE_LISTS else _replaced(value, layer, tensors)
-          )
+          replaced = value if name in _SKIPPED else _replaced(value, layer, tensors)
           if replaced is not value or name == '_losses':
             undo.append((attributes, name, value))
             attributes[name] = replaced
@@ -526,7 +519,7 @@ def _replaced(
 ) -> Any:
   """Returns an attribute's value with its variables replaced by tensors."""
   if isinstance(value, tf.Variable):
-    tensor = tensors.get(id(_unwrapped(value)))
+    tensor = tensors.get(id(_inner(value)))
     if tensor is None:
       return value
     # Reads are cast for mixed precision; regularizers take the weights uncast.
@@ -549,7 +542,6 @@ def _replaced(
 
 
 def _failure(error: Exception, x: Any, owner: str) -> str:
-  """The message for a model that fails on inputs."""
   given = ', '.join(
     f'{each.dtype.name}{each.shape.as_list()}' for each in tf.nest.flatten(x)
   )

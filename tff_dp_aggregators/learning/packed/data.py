@@ -158,8 +158,7 @@ def lay_out(clients: Any, directory: str) -> PackedData:
   """Writes a population's examples to a new directory, one client at a time.
 
   Args:
-    clients: Anything that `Clients.of` takes; all clients must have the same structure,
-      dtypes and shapes.
+    clients: What `Clients.of` takes; of the same structure, dtypes and shapes.
     directory: The directory; must not exist. It appears when it is complete.
 
   Raises:

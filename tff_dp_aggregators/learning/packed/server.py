@@ -185,12 +185,10 @@ class Server:
     if query is None:
       return sums
     total, counts, metrics = sums
-    (shared_params, key), numbers = params, tf.bitcast(clients, tf.int64)
+    (shared, key), numbers = params, tf.bitcast(clients, tf.int64)
 
     def body(client: tf.Tensor, noised: Any) -> Any:
-      return client + 1, query.with_noise_of(
-        shared_params, noised, key, numbers[client]
-      )
+      return client + 1, query.with_noise_of(shared, noised, key, numbers[client])
 
     # Only a few in parallel, since each one's noise takes as much memory as an update.
     _, noised = tf.while_loop(
@@ -209,8 +207,7 @@ class Server:
   ) -> tuple[tff.learning.templates.LearningAlgorithmState, Any]:
     """Returns the state after the round, and the metrics of a learning process.
 
-    `directions`: Directions onto which the release is projected in the metrics, float32
-    of shape [canaries, size].
+    `directions`: The metrics have projections onto these, float32 [canaries, size].
     """
     total, counts, metrics = sums
     counts = factory.Counts(*counts)

@@ -52,8 +52,7 @@ class Cohort(NamedTuple):
   The last bits of a client's update may depend on how many clients are trained side by
   side. So packs depend on the cohort alone, and rounds have the same bits everywhere.
 
-  A *row* has the number of a client's first example, its number of examples, and its
-  key.
+  A *row* has a client's first example's number, its number of examples, and its key.
   """
 
   rows: np.ndarray  # Rows of all packs in order, int64 of shape [clients, 3].
@@ -89,8 +88,7 @@ class PackedFedAvg:
   """Federated averaging of clients in packs; not thread-safe.
 
   Attributes:
-    one_by_one: Why clients are trained one after the other; `None` if they are trained
-      side by side.
+    one_by_one: Why clients are trained one after the other; `None` if side by side.
   """
 
   def __init__(
@@ -195,7 +193,6 @@ class PackedFedAvg:
   def _round(
     self, state: Any, rows: tf.Tensor, cuts: tf.Tensor, *canaries: tf.Tensor
   ) -> Any:
-    """Returns the next state and metrics."""
     weights, params = self._server.for_clients(state)
     sums = _sum_in_groups(
       lambda number: self._pack(weights, params, _rows_of(rows, cuts, number)),
@@ -345,8 +342,7 @@ class PackedFedAvg:
     Args:
       state: The state before the round, from `initialize`, `next` or `hold`.
       clients: Client numbers, int64 of shape [cohort].
-      keys: Keys of `local_order.keys`, which determine the order of each client's
-        examples.
+      keys: From `local_order.keys`; they determine the order of clients' examples.
 
     Returns:
       The state after the round, as tensors, and the metrics of a learning process, as
@@ -356,8 +352,7 @@ class PackedFedAvg:
       ComputationError: If a computation of the round fails; the message says why.
       RoundTimeoutError: If the round takes longer than `timeout_seconds`.
       TypeError: If `clients` is not a vector of integers.
-      ValueError: If a client does not exist or occurs twice, or there is not a key for
-        each client.
+      ValueError: If a client does not exist, or twice, or has no key.
     """
     canaries: tuple[tf.Tensor, ...] = ()
     if self._insertion is not None:

@@ -1,8 +1,7 @@
 """Checks a step of local training, by its graph, before a run.
 
 A step that fails does so at once, with a clear message. Unseeded random numbers are
-detected. Clients can be trained side by side if padded examples have no effect, which
-is tested on some data.
+found. Clients can be trained side by side if padding has no effect on some test data.
 """
 
 import functools
@@ -33,8 +32,7 @@ _NUM_TESTED = 8
 _TOLERANCE = 1e-3
 # Maximum number of clients in a pack, and trained at once, so that a pack's memory does
 # not grow with the cohort. More clients would not take less time per client. Cohorts of
-# up to 3,000, as in most published runs, need no further cuts: they make two packs
-# anyway.
+# up to 3,000, as in most published runs, are not affected: they have two packs anyway.
 LARGEST = 1536
 # Approximate limit of the memory of clients that are trained side by side.
 _BYTES_IN_FLIGHT = 64 * 2**20
@@ -166,7 +164,6 @@ def why_one_by_one(
 
 
 def _perturbed(weight: Any, rng: np.random.Generator) -> np.ndarray:
-  """Weights with a small random perturbation."""
   array = np.asarray(weight)
   if array.dtype.kind != 'f':
     return array
