@@ -317,8 +317,8 @@ def _check_workers(
   unfit = [f'{worker} {why}' for worker, why in answers.items() if why]
   if unfit:
     raise refused(
-      f'has workers that are not as this program: {_listed(unfit)}. All need the '
-      'environment of this program, and are to be started anew where it was changed.'
+      f'has workers that differ from this program: {_listed(unfit)}. All need the '
+      'environment of this program; restart them after it is changed.'
     )
 
 
@@ -389,11 +389,11 @@ def _quiet_dask() -> Iterator[None]:
         each.setLevel(level)
 
 
-# A round fails once packs have failed on _MOST_FAILED workers: then workers are not the
-# cause. Dask retries each pack _RETRIES times.
+# Once packs have failed on this many workers, the packs are the cause, and the round
+# fails; and how often Dask retries a pack.
 _MAX_FAILED, _RETRIES = 3, 1
 # A round may wait for the next pack this many times as long as the longest pause of
-# rounds in which no worker was lost or joined.
+# rounds in which no worker was lost, joined or failed.
 _PAUSE_FACTOR = 8.0
 _RESTART_SECONDS = 15.0
 # Broadcast values are part of the graph that goes to the scheduler, so it is large.
@@ -669,7 +669,7 @@ class Cluster:
   def _lost(self, what: str) -> ClusterError:
     return ClusterError(
       f'The Dask cluster {self._address} {what}. Nothing of the round was kept. The '
-      'same goes on from the last checkpoint, on this cluster, another one, or none.'
+      'same call goes on from the last checkpoint, on this cluster, another, or none.'
     )
 
 

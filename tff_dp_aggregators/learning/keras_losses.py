@@ -179,7 +179,7 @@ def check_range(
     index = tuple(np.argwhere(is_outside)[0].tolist())
     raise ValueError(
       f'{what} in row {index[0]} is {indices[index]}, and the model has {count}, from '
-      f'0 to {count - 1}. Correct it, or make the model of more.'
+      f'0 to {count - 1}. Correct it, or give the model more.'
     )
 
 

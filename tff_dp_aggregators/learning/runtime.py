@@ -155,9 +155,9 @@ class Worker:
       if not all(each.is_loopback for each in peers):  # They would stay connected.
         self.end()
         raise WorkerError(
-          "TFF's worker process was reached from another machine in the moment before "
-          'it was closed to them, and ended for that. Start it again; if it happens '
-          "again, somebody looks for open ports: have a firewall close this machine's."
+          "TFF's worker process was reached from another machine before it was closed "
+          'to other machines, so it was ended. Start it again; if it happens again, '
+          "somebody scans for open ports: have a firewall close this machine's."
         )
     self.channel = grpc.insecure_channel(f'127.0.0.1:{self.port}', _CHANNEL_OPTIONS)
 

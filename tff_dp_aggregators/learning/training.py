@@ -446,8 +446,8 @@ def _delta(
     if mechanism is None:
       return _DELTA_WITHOUT_PRIVACY
     raise ValueError(
-      'delta is missing: at which delta epsilon is told. Give one well below one over '
-      'the number of clients.'
+      'delta is missing: epsilon is reported at it. Give one well below one over the '
+      'number of clients.'
     )
   return gaussian.check_delta(given, 'delta')
 

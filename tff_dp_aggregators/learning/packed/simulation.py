@@ -370,9 +370,9 @@ class PackedFedAvg:
       _, counts, _ = tf.nest.pack_sequence_as(self._sums_specs, sums)
       if counts[0] != len(cohort.rows):
         raise RuntimeError(
-          f'what the cluster added up is of {counts[0]} clients, and the round of '
-          f'{len(cohort.rows)}; nothing of it was kept. See whether its workers run '
-          'what this program does.'
+          f'the cluster summed {counts[0]} clients, and the round has '
+          f'{len(cohort.rows)}; the sum was discarded. Check that its workers run the '
+          'same version as this program.'
         )
       state, metrics = self._call(
         self._finish, state, list(map(tf.constant, sums)), *round_inputs

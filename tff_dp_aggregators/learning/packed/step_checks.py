@@ -51,7 +51,7 @@ def random_operations(training: training_lib.LocalTraining) -> list[str]:
   )
 
 
-@functools.lru_cache(maxsize=1)  # A run asks three times, which takes some seconds.
+@functools.lru_cache(maxsize=1)  # Slow; a run calls it three times.
 def _operations(training: training_lib.LocalTraining) -> list[tuple[str, str]]:
   """Names and operations of a step's graph, including the graph's functions."""
   with tf.Graph().as_default() as graph:
