@@ -5,9 +5,8 @@ in TFF's runtime or as packed simulation does, with one client who sends zeros, 
 it releases its noise and nothing else. The rows of z are a function of the key, which
 is in the state (`noise.GaussianRows`). The audit draws them again and solves for D by
 least squares, with more entries than rows of z; the residual is the noise that no row
-explains. Two tensors with the same noise, a tensor without noise, a key that is used
-twice, a missing restart and a storage that loses past noise all show in the residual or
-in the matrix.
+explains. Two tensors with the same noise, a tensor without noise, a key used twice, a
+missing restart and a storage that loses past noise all show in residual or matrix.
 
 With Sigma = D D^T, and u the contributions of one client in units of the clip norm, the
 rounds together are a Gaussian mechanism with mu^2 = max u^T Sigma^-1 u over the
@@ -16,9 +15,8 @@ Otherwise mu is the sensitivity of the matrix C' with C'^T C' = Sigma^-1: exact 
 some, a bound for others. Where Sigma is that of the strategy, the bound from the
 strategy's structure holds as well, unless a pattern with a larger value is found.
 
-The rows of z themselves are tested by moments and correlations against a Gaussian.
-Their tails and the bits of large models are covered by tests of `noise`, clipping by
-those of `queries`.
+Moments and correlations of the rows of z are tested against a Gaussian. Tests of
+`noise` cover tails and the bits of large models, tests of `queries` clipping.
 """
 
 import contextlib
@@ -67,18 +65,15 @@ class Reading:
   Attributes:
     part: Name of the part; empty if the mechanism covers all weights.
     runtime: The runtime that ran it, one of `RUNTIMES`.
-    matrix: The noise matrix D in units of the clip norm, float64 of shape [rounds, rows
-      of z].
+    matrix: The noise matrix D in clip norms, float64 of shape [rounds, rows of z].
     unexplained: Largest entry of the noise that no known row of z explains, or by which
       the matrices of two tensors differ, relative to the largest entry.
-    keys_differ: Whether no two streams of noise have the same key, even after a second
-      initialization, no stream changes its key between rounds, and no two parts share
-      rows of z.
+    keys_differ: Whether no two streams of noise have the same key, even after another
+      initialization, none changes its key between rounds, and no parts share rows of z.
     is_gaussian: Whether moments and correlations of the rows of z are those of
       independent standard Gaussians, up to a chance of 1e-6.
     claimed: The effective noise multiplier that is accounted for, in the rounds read.
-    found: A lower bound of that of the matrix; 0 if some combination of rounds has no
-      noise.
+    found: That of the matrix, at least; 0 if some combination of rounds has no noise.
     exact: Whether `found` is that of the worst pattern, and not only a bound.
     differs: Largest entry by which the covariance D D^T differs from that of the
       mechanism's strategy, relative to the latter's largest entry.
@@ -245,7 +240,6 @@ def audit(
 def _parts(
   mechanism: joint_mechanism.AnyMechanism, clip_norm: float
 ) -> dict[str, tuple[accounting.Mechanism, float]]:
-  """The mechanism and clip norm of each part."""
   if isinstance(mechanism, accounting.JointMechanism):
     parts = {each.name: (each.mechanism, each.clip_norm) for each in mechanism.parts}
   elif isinstance(mechanism, accounting.Mechanism):

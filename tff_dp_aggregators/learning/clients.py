@@ -52,15 +52,8 @@ class Clients:
   ):
     """Initializes the clients; `of` does so from common containers.
 
-    Args:
-      ids: One for each client; all strings, or all integers.
-      read: Returns a client's examples by its id, in a form that `of` accepts.
-      input_spec: As for `of`.
-      draw_id: As for `of`.
-
-    Raises:
-      TypeError: As for `of`.
-      ValueError: As for `of`.
+    `ids`: One for each client; all strings, or all integers. `read`: Returns a client's
+    examples by its id. The other arguments, and errors, are as for `of`.
     """
     self.ids = _sorted_ids(ids)
     self._read = read

@@ -113,7 +113,6 @@ def check(
 
 
 def _resolve(host: str, name: str) -> list[str]:
-  """The IP addresses of a host."""
   try:
     entries = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
   except (OSError, UnicodeError) as e:
@@ -697,7 +696,6 @@ def _identity(value: Any) -> Any:
 
 
 def _add(sums: list[list[np.ndarray]]) -> list[np.ndarray]:
-  """Adds up the sums of packs, or of groups."""
   from tff_dp_aggregators.learning import functions
 
   return functions.group_sums(sums)
@@ -774,7 +772,6 @@ def _sees(directory: str, checksum: str) -> bool:
 
 
 def _read(directory: str) -> dict[str, np.ndarray]:
-  """The bytes of all files in a directory of packed data."""
   return {
     name: np.fromfile(os.path.join(directory, name), np.uint8)
     for name in os.listdir(directory)

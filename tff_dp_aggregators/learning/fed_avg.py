@@ -160,8 +160,7 @@ def build_dp_fed_prox(
 
   It differs from `build_dp_fed_avg` in that a client minimises its loss plus
   `proximal_strength / 2` times the squared distance from the server's model
-  (arXiv:1812.06127). Where clients are heterogeneous, updates are then shorter, and
-  fewer are clipped.
+  (arXiv:1812.06127). For heterogeneous clients, updates are shorter and fewer clipped.
 
   Args:
     model_fn: As for `build_dp_fed_avg`.
@@ -180,8 +179,7 @@ def build_dp_fed_prox(
 
   Raises:
     TypeError: As for `build_dp_fed_avg`.
-    ValueError: As for `build_dp_fed_avg`, or if `proximal_strength` is negative or not
-      finite.
+    ValueError: As for `build_dp_fed_avg`, or if `proximal_strength` is out of range.
   """
   client_optimizer = process_parts.check_client_optimizer(client_optimizer_fn)
   return build_dp_fed_avg(
@@ -293,8 +291,7 @@ def build_scheduled_dp_fed_avg(
 ) -> tff.learning.templates.LearningProcess:
   """Builds federated averaging whose clients' learning rate depends on the round.
 
-  `build_weighted_fed_avg_with_optimizer_schedule` of TFF 0.87 fails for functional
-  models.
+  TFF 0.87's `build_weighted_fed_avg_with_optimizer_schedule` fails for such models.
   """
   initial = tff.learning.models.ModelWeights(*map(tuple, model.initial_weights))
   initial_weights = tff.tensorflow.computation(

@@ -70,10 +70,9 @@ def graceful_interrupts(notice: str = '') -> Iterator[StopRequest]:
 
   The first Ctrl-C, or SIGTERM, only sets `requested`, which the loop reads after each
   round. The second one ends the program at once, as it would outside of this context:
-  by KeyboardInterrupt or SystemExit, which inside `local_runtime` ends its worker. The
-  context may be inside `local_runtime` or around it. It changes nothing where the
-  program ignores Ctrl-C or has its own handler. Only the main thread gets signals; use
-  `stopped_by` in others.
+  by KeyboardInterrupt or SystemExit, which inside `local_runtime` ends its worker. May
+  be used inside `local_runtime` or around it. A program that ignores Ctrl-C or has its
+  own handler is not affected. Threads other than the main one use `stopped_by`.
 
   Example:
     >>> with graceful_interrupts() as stop:

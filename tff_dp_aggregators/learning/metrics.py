@@ -177,8 +177,7 @@ class KerasMetric:
       self._metric = compile_utils.MetricsContainer()._get_metric_object(
         metric, tf.TensorSpec(labels.shape), tf.TensorSpec(outputs.shape)
       )
-      # Keras accepts unknown names, as strings, and losses, as objects; neither is a
-      # function with a name.
+      # Keras keeps an unknown name as a string, and a loss as an object.
       is_made = isinstance(metric, tf.keras.metrics.Metric)
       if not is_made and not hasattr(getattr(self._metric, '_fn', len), '__name__'):
         self._metric = None

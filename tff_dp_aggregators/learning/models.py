@@ -445,7 +445,6 @@ class _Traced:
 
   @property
   def penalty_needs_inputs(self) -> bool:
-    """Whether penalties depend on inputs, and not on weights alone."""
     graph = self._function.graph
     inputs = {each.op for each in graph.inputs[-len(tf.nest.flatten(self._x)) :]}
     # Looked up by name, because computing gradients adds outputs to the graph.

@@ -229,9 +229,9 @@ class ServerSchedule:
     """Returns the strategy with the least RMSE under this workload.
 
     Args:
-      name: One of `strategies.registry.KINDS`. 'gaussian' and 'tree' have no parameters
-        to optimise; 'blt' and its variants take momentum and weight decay, but no
-        learning rates that change.
+      name: One of `strategies.registry.KINDS`. 'gaussian' and 'tree' have nothing to
+        optimise; 'blt' and its variants take momentum and weight decay, but only
+        constant learning rates.
       participation: Limits of participation, for the workload's number of rounds.
       **options: As for `accounting.Mechanism`.
 

@@ -21,8 +21,7 @@ AUTO = 'auto'
 
 
 SUM, SECURE, MODULAR = 'sum', 'secure_sum', 'secure_modular_sum'
-# Aggregators of the clipped values of a round, with their help texts; secure sums are
-# simulated.
+# Aggregators of a round's clipped values, with help texts; secure sums are simulated.
 INNER = {
   SUM: 'a plain sum',
   SECURE: 'a secure sum, with bounds that nothing exceeds; of everything but integer '
@@ -86,16 +85,14 @@ class Server:
       strategy for momentum, and the optimizer for it. `build_ftrl` is DP-FTRL, and with
       momentum DP-FTRLM, on the sum of the means so far.
     inner_aggregator: How clipped updates are summed: 'sum', 'secure_sum', or for
-      integer noise 'secure_modular_sum'. Secure sums are simulated, with the same
-      result.
+      integer noise 'secure_modular_sum'. Secure sums are simulated, to the same result.
     zeroing_norm: Updates of a larger L2 norm count as zeros; `None` for no limit. It
       must not be chosen by looking at the clients' updates.
-    coordinate_bound: Upper bound of the magnitude of an update's coordinates, applied
-      before clipping; `None` for no bound. It must not be chosen by looking at the
-      clients' updates either.
-    clip_order: The p of the p-norm in which updates are clipped without a mechanism: at
-      least 1, `math.inf` for each entry, `None` for 2. A mechanism clips in the norm of
-      its noise.
+    coordinate_bound: Upper bound of the magnitude of an update's coordinates, before it
+      is clipped; `None` for no bound. It must not be chosen by looking at updates.
+    clip_order: Without a mechanism, the p of the p-norm in which updates are clipped:
+      at least 1, `math.inf` for each entry, `None` for 2. A mechanism clips in the norm
+      of its noise.
     target_quantile: Adaptive clipping: the fraction of clients to leave unclipped;
       `None` for the default of `aggregators.adaptive`.
     clip_learning_rate: Adaptive clipping: its `learning_rate`; `None` for the default
@@ -190,8 +187,7 @@ class RunOptions:
       possible, and says why not where it is not.
     checkpoint_seconds: Minimum time between two checkpoints.
     timeout_seconds: Maximum duration of a round; `None` for no limit. A round that
-      takes longer, for instance because it hangs, ends with an error, and the same call
-      resumes the run.
+      takes longer, for instance if it hangs, ends with an error; the same call resumes.
     trusted_network: Whether a scheduler on another machine may be reached by `tcp://`,
       because nobody else is on the network.
     settings: Further settings to record in `config.json`, under `flags`; JSON-ready.

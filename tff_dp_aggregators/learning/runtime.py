@@ -72,10 +72,9 @@ _CHANNEL_OPTIONS = (
   ('grpc.client_idle_timeout_ms', 2**31 - 1),
   ('grpc.use_local_subchannel_pool', 1),
 )
-# The child process runs this, and then becomes the worker. PR_SET_PDEATHSIG, which is
-# 1, has the kernel kill it when the thread that started it ends. The worker ignores
-# signals that a terminal or a batch system sends to all processes: the program handles
-# them.
+# The child runs this, and then becomes the worker. PR_SET_PDEATHSIG, which is 1, has
+# the kernel kill it when the thread that started it ends. The program handles signals
+# that a terminal or a batch system sends to all processes; the worker ignores them.
 _LAUNCHER = """
 import ctypes, os, signal, sys
 if ctypes.CDLL(None).prctl(1, signal.SIGKILL) == 0:
@@ -205,7 +204,6 @@ def _system_call(name: str, number: int, *arguments: int) -> int:
 
 @functools.cache
 def _warn_that_worker_is_open(because: str) -> None:
-  """Warns once per process, not for each worker."""
   _logger.warning(
     "TFF's worker process listens on all addresses of this machine, and could not be "
     'bound to loopback (%s): who reaches this machine over the network can run code in '
@@ -261,11 +259,9 @@ class _WorkerExecutors(tff.framework.ExecutorFactory):
         self.end()
 
   def computation_begins(self) -> None:
-    """Resets the count of the worker's deaths."""
     self._deaths = 0
 
   def create_executor(self, cardinalities: Mapping[Any, int]) -> Any:
-    """Returns an executor for the given number of clients; TFF calls this."""
     self.start()
     return self._executors.create_executor(cardinalities)
 

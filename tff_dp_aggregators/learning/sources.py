@@ -136,8 +136,7 @@ class ClientSource(tff.program.FederatedDataSource):
 
     Raises:
       TypeError: If `cohort` is not a vector of integers, or data are not numbers.
-      ValueError: If `cohort` has invalid numbers, or a client's data do not match other
-        clients'.
+      ValueError: If `cohort` has invalid numbers, or clients' data do not match.
     """
     where = f'the cohort of round {round_num}'
     cohort = schedule_lib.check_cohort(where, cohort, len(self.clients))
@@ -145,7 +144,6 @@ class ClientSource(tff.program.FederatedDataSource):
     return [self._dataset(*each) for each in zip(cohort, keys)]
 
   def _dataset(self, client: int, key: int) -> tf.data.Dataset:
-    """One client's batches in one round."""
     examples = self.clients.examples(int(client))
     num_examples = len(tf.nest.flatten(examples)[0])
     order = np.concatenate(

@@ -194,9 +194,8 @@ def train(
       Without a mechanism, updates are clipped to it and no noise is added; `None` for
       no clipping. `None` with a joint mechanism, whose parts have their own.
     clients_per_round: Clients requested for a round, which is the mean's denominator;
-      with Poisson sampling the expected number. Must equal that of `schedule`, if both
-      are given.
-    num_rounds: Rounds to train. Must equal those of mechanism and schedule, if given.
+      with Poisson sampling the expected number. A `schedule` must have the same.
+    num_rounds: Rounds to train. Mechanism and schedule must have the same.
     schedule: Which clients take part in which round; `None` for a schedule that
       satisfies the assumptions of the mechanism's guarantee, see
       `sampling.for_mechanism`.
@@ -213,8 +212,7 @@ def train(
     server: How the server sums updates, and its optimizer.
     test: An `Evaluation`, or only its data: inputs and labels that contain no data of
       anyone whose privacy is to be protected; `None` for no evaluation.
-    run: The seed of the noise, how the run is carried out, and what else its report is
-      to state.
+    run: The seed of the noise, how the run is carried out, and facts for its report.
 
   Returns:
     The result of the run.
@@ -224,8 +222,7 @@ def train(
     ClusterError: If a cluster cannot be used (any more); the same call resumes the run.
     FileExistsError: If `run_dir` has files that do not belong to a run.
     ComputationError: If a round fails; with the round, its clients, and why.
-    PopulationTooSmallError: If there are too few clients; the message says what would
-      fit.
+    PopulationTooSmallError: If clients are too few; the message says what would fit.
     RoundTimeoutError: If a round takes longer than `run.timeout_seconds`.
     TypeError: If an argument is not of its type.
     ValueError: If an argument is out of range or does not fit the others, or the run in
@@ -486,7 +483,6 @@ def _local_training(
   local: options.ClientTraining,
   num_rounds: int,
 ) -> packed.LocalTraining:
-  """Makes the local training, and checks its optimizers."""
 
   def checked(optimizer: Any) -> tff.learning.optimizers.Optimizer:
     inner = process_parts.check_client_optimizer(optimizer, 'local.optimizer')
@@ -633,7 +629,6 @@ def _result(run: run_lib.Run, make: Optional[Callable[[], Any]]) -> Result:
 
 
 def _value(text: str) -> Any:
-  """Parses a cell of `metrics.csv`: a number, text, or `None` if it is empty."""
   try:
     return float(text) if text else None
   except ValueError:

@@ -267,7 +267,6 @@ def _sum_of_rows(stacked: Any) -> Any:
 
 
 def _rows_finite(stacked: Any) -> tf.Tensor:
-  """Whether each of the stacked updates is finite."""
   return tf.vectorized_map(_all_finite, stacked, fallback_to_while_loop=False)
 
 

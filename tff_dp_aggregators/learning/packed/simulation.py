@@ -49,8 +49,8 @@ _MAX_PACKS = 32
 class Cohort(NamedTuple):
   """Clients of a round, most examples first, and how they are cut into packs.
 
-  The last bits of a client's update may depend on how many clients are trained side by
-  side. So packs depend on the cohort alone, and rounds have the same bits everywhere.
+  The last bits of an update may depend on how many clients are trained side by side.
+  So packs depend on the cohort alone, and a round has the same bits on any machine.
 
   A *row* has a client's first example's number, its number of examples, and its key.
   """

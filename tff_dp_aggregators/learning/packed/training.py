@@ -2,9 +2,8 @@
 
 Clients are trained side by side: a step of all of them is one vectorised step, in which
 short batches are padded, and padded examples have weight 0. Where that would be wrong
-(if a loss ignores weights, or examples of a batch affect each other) or would not fit
-in memory, clients are trained one after the other, on unpadded batches. `step_checks`
-decides which.
+(a loss that ignores weights, examples of a batch that affect each other) or not fit in
+memory, clients are trained one by one, on unpadded batches. `step_checks` decides.
 
 Both ways do what TFF's client work for functional models does, batch for batch.
 """
