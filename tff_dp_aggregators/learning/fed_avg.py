@@ -20,7 +20,7 @@ _SUM = tff.learning.metrics.sum_then_finalize
 
 
 def default_server_optimizer() -> tff.learning.optimizers.Optimizer:
-  """SGD with total step size 2, whose momentum averages noise over some ten rounds."""
+  """SGD that goes twice as far as averaging, and averages noise over some ten rounds."""
   return tff.learning.optimizers.build_sgdm(0.2, momentum=0.9)
 
 
@@ -55,7 +55,7 @@ def build_dp_fed_avg(
     client_weighting: Must be uniform, the only private weighting.
     metrics_aggregator: How the clients' metrics are combined: a function of the model's
       metric finalizers, such as those in `tff.learning.metrics`.
-    loop_implementation: How TFF iterates over client data; the default is the fastest.
+    loop_implementation: How TFF iterates over client data; the default is the faster one.
 
   Returns:
     A learning process.
@@ -179,7 +179,7 @@ def build_dp_fed_prox(
 
   Raises:
     TypeError: As for `build_dp_fed_avg`.
-    ValueError: As for `build_dp_fed_avg`, or if `proximal_strength` is out of range.
+    ValueError: As for `build_dp_fed_avg`, or if `proximal_strength` is not in [0, inf).
   """
   client_optimizer = process_parts.check_client_optimizer(client_optimizer_fn)
   return build_dp_fed_avg(

@@ -70,8 +70,8 @@ def graceful_interrupts(notice: str = '') -> Iterator[StopRequest]:
 
   The first Ctrl-C, or SIGTERM, only sets `requested`, which the loop reads after each
   round. The second one ends the program at once, as it would outside of this context:
-  by KeyboardInterrupt or SystemExit, which inside `local_runtime` ends its worker. May
-  be used inside `local_runtime` or around it. A program that ignores Ctrl-C or has its
+  by KeyboardInterrupt or SystemExit, which inside `local_runtime` ends its worker. It
+  works inside `local_runtime` and around it. A program that ignores Ctrl-C or has its
   own handler is not affected. Threads other than the main one use `stopped_by`.
 
   Example:

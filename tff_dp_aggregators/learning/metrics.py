@@ -39,7 +39,7 @@ def check_order(name: str, function: Callable[..., Any]) -> None:
 
 
 def check_shape(values: np.ndarray, labels: Any) -> None:
-  """Refuses an array that has not one value for each example, or for each label."""
+  """Refuses an array without exactly one value for each example, or for each label."""
   shape = np.shape(labels) if isinstance(labels, (np.ndarray, list)) else None
   if not values.ndim or shape is None:
     return

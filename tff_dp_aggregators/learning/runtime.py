@@ -61,7 +61,7 @@ def __dir__() -> list[str]:
 
 _logger = logging.getLogger(__name__)
 
-_MAX_DEATHS = 2  # Of a worker, in one computation.
+_MAX_DEATHS = 2  # More deaths in one computation are not accidental.
 _MAX_MESSAGE_BYTES = 2 * 10**9  # TFF's sizes are 32-bit.
 _CHANNEL_OPTIONS = (
   ('grpc.max_message_length', _MAX_MESSAGE_BYTES),
@@ -225,7 +225,7 @@ class _WorkerExecutors(tff.framework.ExecutorFactory):
 
   def __init__(self) -> None:
     self._worker: Optional[Worker] = None
-    # Executors of the worker. A new worker gets new ones: its port may be another.
+    # Executors of the worker; each worker gets its own, as another may reuse the port.
     self._executors: Any = None
     self._deaths = 0
     self._ended = False

@@ -185,8 +185,8 @@ def train(
       noise of that plan (arXiv:1911.00222), and the report states what its formulas
       claim next to what holds: cohorts, `delta` and `clip_norm` have to be the plan's,
       and each client must have at least its `min_examples`.
-    run_dir: The directory of the run; `docs/threat_model.md` lists the files. It must
-      not exist, be empty, or belong to the same run.
+    run_dir: The directory of the run's files, which `docs/threat_model.md` lists. It
+      does not exist, is empty, or is that of the same run.
     delta: The delta at which epsilon is reported; well below one over the number of
       clients. `None` will do without a mechanism, where epsilon is always infinite.
     clip_norm: Bound of one client's update in one round, the initial one if the
@@ -194,8 +194,8 @@ def train(
       Without a mechanism, updates are clipped to it and no noise is added; `None` for
       no clipping. `None` with a joint mechanism, whose parts have their own.
     clients_per_round: Clients requested for a round, which is the mean's denominator;
-      with Poisson sampling the expected number. A `schedule` must have the same.
-    num_rounds: Rounds to train. Mechanism and schedule must have the same.
+      with Poisson sampling the expected number. `None` for that of `schedule`.
+    num_rounds: Rounds to train. `None` for those of mechanism or schedule.
     schedule: Which clients take part in which round; `None` for a schedule that
       satisfies the assumptions of the mechanism's guarantee, see
       `sampling.for_mechanism`.

@@ -94,7 +94,7 @@ class PackedData:
 
   @property
   def checksum(self) -> str:
-    """SHA-256 of the data; see `_read`."""
+    """SHA-256 of the examples, of who has them, and of the ids."""
     return self._checksum
 
   @property
@@ -108,7 +108,7 @@ class PackedData:
     return np.diff(self._offsets)
 
   def starts(self, clients: np.ndarray) -> np.ndarray:
-    """First example's number of given clients; int64 of the shape of `clients`."""
+    """Index of the first example of given clients; int64 of the shape of `clients`."""
     return np.asarray(self._offsets[clients])
 
   def sizes(self, clients: np.ndarray) -> np.ndarray:

@@ -52,7 +52,7 @@ class Cohort(NamedTuple):
   The last bits of an update may depend on how many clients are trained side by side.
   So packs depend on the cohort alone, and a round has the same bits on any machine.
 
-  A *row* has a client's first example's number, its number of examples, and its key.
+  A *row* has the index of a client's first example, its number of examples, and a key.
   """
 
   rows: np.ndarray  # Rows of all packs in order, int64 of shape [clients, 3].
@@ -352,7 +352,7 @@ class PackedFedAvg:
       ComputationError: If a computation of the round fails; the message says why.
       RoundTimeoutError: If the round takes longer than `timeout_seconds`.
       TypeError: If `clients` is not a vector of integers.
-      ValueError: If a client does not exist, or twice, or has no key.
+      ValueError: If a client does not exist, occurs twice, or has no key.
     """
     canaries: tuple[tf.Tensor, ...] = ()
     if self._insertion is not None:

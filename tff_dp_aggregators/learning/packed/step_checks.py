@@ -26,7 +26,7 @@ _LOOPS = ('While', 'StatelessWhile', 'LoopCond')  # LoopCond is of TensorFlow 1 
 _ERROR = re.compile(r'^\s*\w*(?:Error|Exception): (.*)', re.DOTALL | re.MULTILINE)
 # Training fewer clients side by side is not faster than one after the other.
 _MIN_SIDE_BY_SIDE = 4
-# Number of clients whose examples are used for tests.
+# Number of clients whose examples the check of padding uses.
 _NUM_TESTED = 8
 # Relative tolerance, also to the largest entry, for other orders of float32 sums.
 _TOLERANCE = 1e-3

@@ -79,10 +79,10 @@ def permutations(
 ) -> tf.Tensor:
   """`local_order.permutation` for several clients: int32 [clients, epochs, largest]."""
   position = tf.range(tf.cast(largest, tf.int32))
-  epoch_bits = tf.constant(
+  shifted_epochs = tf.constant(
     [[epoch << local_order.EPOCH_BITS] for epoch in range(epochs)], tf.uint64
   )
-  numbers = epoch_bits + tf.cast(position, tf.uint64)
+  numbers = shifted_epochs + tf.cast(position, tf.uint64)
   hashed = _mix(keys[:, tf.newaxis, tf.newaxis] + numbers)
   hashed = tf.bitwise.right_shift(hashed, tf.constant(1, tf.uint64))
   within = tf.cast(position, tf.int64) < sizes[:, tf.newaxis, tf.newaxis]
