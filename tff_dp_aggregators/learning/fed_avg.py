@@ -20,7 +20,7 @@ _SUM = tff.learning.metrics.sum_then_finalize
 
 
 def default_server_optimizer() -> tff.learning.optimizers.Optimizer:
-  """SGD that goes twice as far as averaging, and averages noise over some ten rounds."""
+  """SGD that goes twice as far as averaging, and averages noise over ten rounds."""
   return tff.learning.optimizers.build_sgdm(0.2, momentum=0.9)
 
 
@@ -55,7 +55,7 @@ def build_dp_fed_avg(
     client_weighting: Must be uniform, the only private weighting.
     metrics_aggregator: How the clients' metrics are combined: a function of the model's
       metric finalizers, such as those in `tff.learning.metrics`.
-    loop_implementation: How TFF iterates over client data; the default is the faster one.
+    loop_implementation: How TFF iterates over client data; the default is faster.
 
   Returns:
     A learning process.
