@@ -127,12 +127,12 @@ def test_rounds_have_the_bits_of_this_process(client, data, here, name):
 
 def _blind():
   cluster._sees = lambda directory, checksum: False
-  cluster._HERE.clear()
+  cluster._FUNCTIONS.clear()
 
 
 def _seeing():
   cluster._sees = _SEES
-  cluster._HERE.clear()
+  cluster._FUNCTIONS.clear()
 
 
 _SEES = cluster._sees
@@ -145,7 +145,7 @@ def test_workers_that_do_not_see_the_data_are_sent_them(client, data, banded, he
     with _cluster(client, banded):
       assert _bits(banded) == here('banded')
       directories = client.run(
-        lambda: [each.data_directory for each in cluster._HERE.values()]
+        lambda: [each.data_directory for each in cluster._FUNCTIONS.values()]
       )
   finally:
     client.run(_seeing)

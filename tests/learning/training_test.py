@@ -319,7 +319,7 @@ def test_a_schedule_that_does_not_keep_its_schema_ends_the_run(tmp_path):
     ({'mechanism': None, 'clip_norm': None}, 'num_rounds is missing'),
     ({'clients_per_round': None}, 'clients_per_round is missing'),
     ({'clients_per_round': 6}, 'clients'),
-    ({'delta': None}, 'delta is missing: at which delta epsilon is'),
+    ({'delta': None}, 'delta is missing: epsilon is reported at it'),
     ({'target_epsilon': 260.0}, 'run.target_epsilon=260 is less .*, epsilon = 260.87'),
     ({'batch_size': 0}, 'batch_size'),
     ({'loss': tf.keras.losses.MeanSquaredError()}, 'loss is for Keras models'),
@@ -368,7 +368,7 @@ def test_a_schedule_that_does_not_keep_its_schema_ends_the_run(tmp_path):
           'gaussian', training_runs.PARTICIPATION, 2.0, adjacency='replace_one'
         )
       },
-      'for adjacency=replace_one, .* are told for zero_out',
+      'for adjacency=replace_one, .* are accounted for zero_out',
     ),
   ],
 )

@@ -182,7 +182,7 @@ def test_who_was_quicker_than_the_binding_is_noticed(monkeypatch, elsewhere):
 
 def test_where_the_kernel_has_no_such_call_it_is_told(monkeypatch, caplog):
   monkeypatch.setattr(runtime, '_PIDFD_GETFD', 9999)
-  runtime._warn_that_it_is_open.cache_clear()
+  runtime._warn_that_worker_is_open.cache_clear()
   runtime.Worker().end()
   for words in ('pidfd_getfd: Function not implemented', 'run code', 'SYS_PTRACE'):
     assert words in caplog.text

@@ -1,6 +1,6 @@
-"""Private federated training: all of it in `train`, and what it is made of.
+"""Private federated training: `train`, and the parts that it is made of.
 
-Loads on first use.
+Modules are loaded on first use.
 """
 
 import importlib
@@ -12,10 +12,10 @@ from tff_dp_aggregators.base import tff_extra
 
 tff_extra.require(__name__, 'tensorflow', 'tensorflow_federated')
 
-# TensorFlow has notices at its start and for each new computation, between the lines of
-# a run. Its warnings and errors are shown, and what users have set counts.
+# Hides TensorFlow's informational messages, which would be mixed with the lines of a
+# run; warnings and errors are shown. A value that users have set is kept.
 os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '1')
-# A package that TFF imports warns its maintainers. Users' filters come before this one.
+# Ignores a warning of a package that TFF imports. Users' filters take precedence.
 warnings.filterwarnings(
   'ignore',
   'pkg_resources is deprecated as an API',
@@ -25,7 +25,7 @@ warnings.filterwarnings(
 )
 
 _MODULES = ('models', 'packed', 'runtime')
-# Names, and the modules that they are of.
+# The module of each exported name.
 _NAMES = {
   'ClientSource': 'sources',
   'ClientTraining': 'options',

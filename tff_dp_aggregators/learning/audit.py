@@ -1,24 +1,22 @@
-"""Reads from the code that runs the matrix that its noise is made with.
+"""Audits a mechanism: recovers its noise matrix from noise that its code releases.
 
-A mechanism's noise is D z, with z iid Gaussian. The mean is run for its rounds, in
-TFF's runtime or as packed simulation does, with one client who sends zeros, so that it
-releases its noise and nothing else. The rows of z are a function of the key, which is
-in the state (`noise.GaussianRows`). They are drawn again, and D is what the released
-numbers are made of them by: a least-squares problem with more entries than rows of z,
-whose residual is the noise that no row explains. Two tensors with the same noise, one
-without any, a key that serves twice, a restart that is forgotten and a storage that
-loses the past all show in the residual or in the matrix.
+A mechanism's noise is D z, with z iid Gaussian. The audit runs the mean for its rounds,
+in TFF's runtime or as packed simulation does, with one client who sends zeros, so that
+it releases its noise and nothing else. The rows of z are a function of the key, which
+is in the state (`noise.GaussianRows`). The audit draws them again and solves for D by
+least squares, with more entries than rows of z; the residual is the noise that no row
+explains. Two tensors with the same noise, a tensor without noise, a key used twice, a
+missing restart and a storage that loses past noise all show in residual or matrix.
 
 With Sigma = D D^T, and u the contributions of one client in units of the clip norm, the
 rounds together are a Gaussian mechanism with mu^2 = max u^T Sigma^-1 u over the
 patterns that the limits allow. Patterns are enumerated where they are not too many.
 Otherwise mu is the sensitivity of the matrix C' with C'^T C' = Sigma^-1: exact for
-some, a bound for others. Where Sigma is that of the strategy, the bound that its own
-structure gives holds as well, unless patterns are found that come to more.
+some, a bound for others. Where Sigma is that of the strategy, the bound from the
+strategy's structure holds as well, unless a pattern with a larger value is found.
 
-Of the rows of z themselves, moments and correlations are held against a Gaussian; tails
-and bits of large models are claimed by tests of `noise`, clipping by those of
-`queries`.
+Moments and correlations of the rows of z are tested against a Gaussian. Tests of
+`noise` cover tails and the bits of large models, tests of `queries` clipping.
 """
 
 import contextlib
@@ -44,44 +42,43 @@ from tff_dp_aggregators.base import checks
 from tff_dp_aggregators.learning import runtime as runtime_lib
 from tff_dp_aggregators.strategies import sensitivity
 
-# What runs a mechanism, and where it keeps the past of the noise.
+# The runtimes that run a mechanism, and the storage of past noise that each uses.
 _STORAGES = {'tff': 'auto', 'simulation': 'in_process'}
 RUNTIMES = tuple(_STORAGES)
 # Rounding of float32, relative to the largest entry of the noise, and to sensitivities.
 _TOLERANCE = 1e-5
 # Entries of C' below this, relative to the largest, are rounding.
 _ROUNDING = 3e-7
-_MOST_PATTERNS = 20_000
-# Rows of z besides one for each round, which trees may use.
-_MORE_ROWS = 64
-# So slow a change of the clip norm is none.
+_MAX_PATTERNS = 20_000
+# Rows of z that trees may use in addition to two for each round.
+_EXTRA_ROWS = 64
+# A clip learning rate so small that the clip norm does not change.
 _NO_CHANGE = 1e-30
+# Extra entries and dtype of each tensor of a part.
 _TENSORS = ((0, np.float32), (1, np.float32), (2, np.float64))
 
 
 @dataclasses.dataclass(frozen=True)
 class Reading:
-  """What was read of one part of a mechanism.
+  """The audit's result for one part of a mechanism.
 
   Attributes:
-    part: Name of the part; empty if the mechanism is that of all weights.
-    runtime: What ran it, one of `RUNTIMES`.
-    matrix: The noise matrix D in units of the clip norm, float64 of shape [rounds, rows
-      of z].
+    part: Name of the part; empty if the mechanism covers all weights.
+    runtime: The runtime that ran it, one of `RUNTIMES`.
+    matrix: The noise matrix D in clip norms, float64 of shape [rounds, rows of z].
     unexplained: Largest entry of the noise that no known row of z explains, or by which
-      two tensors differ in their matrices, relative to the largest entry.
-    keys_differ: Whether no two streams of noise have the same key, also when they are
-      initialized again, nor one a new key in each round, and no two parts have rows of
-      z in common.
+      the matrices of two tensors differ, relative to the largest entry.
+    keys_differ: Whether no two streams of noise have the same key, even after another
+      initialization, none changes its key between rounds, and no parts share rows of z.
     is_gaussian: Whether moments and correlations of the rows of z are those of
-      independent standard Gaussians, up to chance of 1e-6.
-    claimed: The effective noise multiplier that is accounted for, of the rounds read.
+      independent standard Gaussians, up to a chance of 1e-6.
+    claimed: The effective noise multiplier that is accounted for, in the rounds read.
     found: That of the matrix, at least; 0 if some combination of rounds has no noise.
-    exact: Whether the worst pattern was found, and not a bound for it.
+    exact: Whether `found` is that of the worst pattern, and not only a bound.
     differs: Largest entry by which the covariance D D^T differs from that of the
-      mechanism's strategy, relative to its largest entry.
+      mechanism's strategy, relative to the latter's largest entry.
     is_sampled: Whether the guarantee rests on sampling, so that the covariance must not
-      differ; `claimed` and `found` are those of one round.
+      differ; `claimed` and `found` are then those of one round.
   """
 
   part: str
@@ -98,12 +95,12 @@ class Reading:
 
   @property
   def ok(self) -> bool:
-    """Whether the noise is all known, and hides at least what is claimed."""
+    """Whether all noise is explained, and protects at least as well as claimed."""
     return self.why is None
 
   @property
   def why(self) -> Optional[str]:
-    """What is wrong; `None` if nothing is."""
+    """Describes the first problem; `None` if there is none."""
     where = f'{self.part or "all weights"}, run by {self.runtime}: '
     for is_wrong, why in (
       (
@@ -141,23 +138,23 @@ def audit(
   clip_norm: float = 1.0,
   **noise_options: Any,
 ) -> tuple[Reading, ...]:
-  """Runs a mechanism's mean with nothing to add up, and reads its noise matrix.
+  """Runs a mechanism's mean on zeros, and recovers its noise matrix.
 
   Args:
-    mechanism: What is claimed: Gaussian noise that the server adds, of one mechanism or
-      of several parts.
-    runtimes: What runs it, of `RUNTIMES`.
+    mechanism: The mechanism whose claim is audited, or several parts of one; its noise
+      is Gaussian and added by the server.
+    runtimes: The runtimes that run it, of `RUNTIMES`.
     first_rounds: How many of its rounds are run; `None` for all.
-    clip_norm: That of the mean; parts have their own.
+    clip_norm: The clip norm of the mean; parts have their own.
     **noise_options: Generator and storage, see `noise.Options`. The key is secret.
-      Without a storage each runtime has its own default.
+      Without a storage, each runtime has its own default.
 
   Returns:
     A reading for each part and runtime.
 
   Raises:
     TypeError: If an argument is not of its type.
-    ValueError: If one is out of range, or the noise is no Gaussian noise of the server.
+    ValueError: If one is out of range, or the noise is not the server's Gaussian noise.
 
   Example:
     >>> limits = strategies.Participation(num_rounds=8, min_separation=4)
@@ -177,7 +174,7 @@ def audit(
     first_rounds = checks.check_positive_int('first_rounds', first_rounds)
     checks.check_within('first_rounds', first_rounds, 1, rounds)
     rounds = first_rounds
-  size = len(parts) * (2 * mechanism.limits.num_rounds + _MORE_ROWS) * 5 // 4
+  size = len(parts) * (2 * mechanism.limits.num_rounds + _EXTRA_ROWS) * 5 // 4
   specs = [tff.TensorType(dtype, [size + more]) for more, dtype in _TENSORS]
   value_type = tff.to_type(specs * len(parts))
   readings = []
@@ -186,14 +183,14 @@ def audit(
     options = {'storage': _STORAGES[runtime], **noise_options}
     factory = _factory(mechanism, clip_norm, options)
     released, keys = _run(runtime, factory, value_type, rounds)
-    # The last are those of another initialization.
-    *keys, others = keys
-    known = sorted(set(keys[0]))
-    differ = all(sorted(each) == known for each in keys) and not (
-      seen.intersection(known) or {*seen, *known}.intersection(others)
+    # The last keys are those of a second initialization.
+    *keys, new_keys = keys
+    first_keys = sorted(set(keys[0]))
+    differ = all(sorted(each) == first_keys for each in keys) and not (
+      seen.intersection(first_keys) or {*seen, *first_keys}.intersection(new_keys)
     )
-    seen.update(known, others)
-    found_rows: list[np.ndarray] = []
+    seen.update(first_keys, new_keys)
+    used_rows: list[np.ndarray] = []
     rows = noise.GaussianRows(
       [tf.TensorSpec(spec.shape, spec.dtype) for spec in specs],
       generator=noise_options.get('generator', 'auto'),
@@ -211,17 +208,17 @@ def audit(
       matrix, unexplained, is_gaussian = _matrix(tensors, z_of_row, every_key)
       used = np.abs(matrix).max(axis=0).reshape(len(every_key), -1)[:, :rounds]
       used = used > _TOLERANCE * used.max()
-      differ = differ and not any(np.any(used & before) for before in found_rows)
-      found_rows.append(used)
-      of_strategy = each.strategy.noise_matrix()[:rounds]
-      covariance = each.values_noise_multiplier**2 * (of_strategy @ of_strategy.T)
-      off = np.abs(matrix @ matrix.T - covariance).max()
-      differs = float(off / np.abs(covariance).max())
+      differ = differ and not any(np.any(used & before) for before in used_rows)
+      used_rows.append(used)
+      expected = each.strategy.noise_matrix()[:rounds]
+      covariance = each.values_noise_multiplier**2 * (expected @ expected.T)
+      largest_error = np.abs(matrix @ matrix.T - covariance).max()
+      differs = float(largest_error / np.abs(covariance).max())
       found, exact = _effective_noise_multiplier(matrix, each, rounds, differs)
       claimed = each.effective_noise_multiplier
       if not each.is_sampled:
-        so_far = each.strategy.sensitivity_squared_by_round(each.limits)
-        claimed *= math.sqrt(so_far[-1] / so_far[rounds - 1])
+        by_round = each.strategy.sensitivity_squared_by_round(each.limits)
+        claimed *= math.sqrt(by_round[-1] / by_round[rounds - 1])
       readings.append(
         Reading(
           part=name,
@@ -243,7 +240,6 @@ def audit(
 def _parts(
   mechanism: joint_mechanism.AnyMechanism, clip_norm: float
 ) -> dict[str, tuple[accounting.Mechanism, float]]:
-  """The mechanism and clip norm of each part."""
   if isinstance(mechanism, accounting.JointMechanism):
     parts = {each.name: (each.mechanism, each.clip_norm) for each in mechanism.parts}
   elif isinstance(mechanism, accounting.Mechanism):
@@ -267,7 +263,7 @@ def _factory(
   clip_norm: float,
   noise_options: dict[str, Any],
 ) -> aggregators.DPMeanFactory:
-  """What users make of a mechanism, with a clip norm that stays."""
+  """The aggregator that users build from a mechanism, with a constant clip norm."""
   if isinstance(mechanism, accounting.JointMechanism):
     part_of = [each.name for each in mechanism.parts for _ in _TENSORS]
     return aggregators.from_joint_mechanism(
@@ -286,7 +282,7 @@ def _factory(
 
 @dataclasses.dataclass(frozen=True)
 class _OneClient(sampling.Schedule):
-  """Stands for the schedule of what is audited: one client, in every round."""
+  """A schedule for the audit: one client, in every round, whatever the limits."""
 
   participation: Any
   num_clients: int = 1
@@ -301,7 +297,7 @@ class _OneClient(sampling.Schedule):
 
 
 _Key = tuple[int, ...]
-# Released tensors, and keys of noise, of each round; last, keys of another state.
+# Each round's released tensors, and its noise keys; last, keys of a second start.
 _Run = tuple[list[list[np.ndarray]], list[list[_Key]]]
 
 
@@ -311,7 +307,7 @@ def _run(
   value_type: tff.Type,
   num_rounds: int,
 ) -> _Run:
-  """Runs the process that users of TFF have, or does what packed simulation does."""
+  """Runs the rounds as a TFF process, or as packed simulation does."""
   with contextlib.ExitStack() as stack:
     step: Callable[[Any], tuple[Any, Any]]
     if runtime == 'tff':
@@ -344,14 +340,14 @@ def _run(
 
 
 def _keys(state: Any) -> list[_Key]:
-  """The keys of noise in a state."""
-  found = []
+  """All keys of noise in a state, however deeply nested."""
+  keys = []
   if 'key' in getattr(state, '_fields', ()):
-    found.append(tuple(np.asarray(state.key).tolist()))
+    keys.append(tuple(np.asarray(state.key).tolist()))
   inner: Iterable[Any] = state if isinstance(state, (list, tuple)) else ()
   if isinstance(state, Mapping):
     inner = state.values()
-  return [*found, *(key for each in inner for key in _keys(each))]
+  return [*keys, *(key for each in inner for key in _keys(each))]
 
 
 def _matrix(
@@ -359,33 +355,33 @@ def _matrix(
   z_of_row: Callable[..., Any],
   keys: Sequence[_Key],
 ) -> tuple[np.ndarray, float, bool]:
-  """The matrix that all tensors' noise is made with, and what it leaves unexplained.
+  """Returns the noise matrix, the unexplained part, and whether z is Gaussian.
 
-  And whether rows of z are Gaussian. `tensors`: The noise of each, [rounds, size];
-  `z_of_row`: Row of z for each tensor, of key and index.
+  `tensors`: The noise of each tensor, of shape [rounds, size]; `z_of_row`: maps key and
+  index to the row of z for each tensor.
   """
   num_rounds = len(tensors[0])
   largest = max(float(np.abs(each).max()) for each in tensors)
   if not largest:
     return np.zeros((num_rounds, num_rounds * len(keys))), 0.0, True
-  for num_rows in (num_rounds, 2 * num_rounds + _MORE_ROWS):
-    drawn = [
+  for num_rows in (num_rounds, 2 * num_rounds + _EXTRA_ROWS):
+    rows = [
       z_of_row(tf.constant(key, tf.int64), tf.constant(index))
       for key in keys
       for index in range(num_rows)
     ]
-    matrices, left, is_gaussian = [], 0.0, True
+    matrices, residual, is_gaussian = [], 0.0, True
     for number, noised in enumerate(tensors):
-      z = np.array([each[number].numpy() for each in drawn])
+      z = np.array([each[number].numpy() for each in rows])
       is_gaussian = is_gaussian and _is_gaussian(z)
-      found = scipy.linalg.lstsq(z.T, noised.T, lapack_driver='gelsy')[0].T
-      matrices.append(found)
-      left = max(left, float(np.abs(noised - found @ z).max()) / largest)
-    if left <= _TOLERANCE:
+      solution = scipy.linalg.lstsq(z.T, noised.T, lapack_driver='gelsy')[0].T
+      matrices.append(solution)
+      residual = max(residual, float(np.abs(noised - solution @ z).max()) / largest)
+    if residual <= _TOLERANCE:
       break
   scale = max(float(np.abs(each).max()) for each in matrices)
-  apart = max(float(np.abs(each - matrices[0]).max()) for each in matrices) / scale
-  return matrices[-1], max(left, apart), is_gaussian
+  mismatch = max(float(np.abs(each - matrices[0]).max()) for each in matrices) / scale
+  return matrices[-1], max(residual, mismatch), is_gaussian
 
 
 def _is_gaussian(z: np.ndarray) -> bool:
@@ -404,7 +400,7 @@ def _is_gaussian(z: np.ndarray) -> bool:
 def _effective_noise_multiplier(
   matrix: np.ndarray, mechanism: accounting.Mechanism, num_rounds: int, differs: float
 ) -> tuple[float, bool]:
-  """One over the largest sqrt(u^T Sigma^-1 u), and whether that is exact."""
+  """Returns 1 over the largest sqrt(u^T Sigma^-1 u), and whether that is exact."""
   limits = dataclasses.replace(mechanism.limits, num_rounds=num_rounds)
   claimed_limits: Optional[strategies.Participation] = mechanism.limits
   if mechanism.is_sampled:
@@ -416,44 +412,45 @@ def _effective_noise_multiplier(
     return 0.0, True
   inverse = scipy.linalg.solve_triangular(factor, np.eye(num_rounds), lower=True)
   inverse[np.abs(inverse) < _ROUNDING * np.abs(inverse).max()] = 0.0
-  squared, reached, exact = _enumerated(inverse.T @ inverse, limits)
+  squared, attained, exact = _pattern_bounds(inverse.T @ inverse, limits)
   if not exact:
-    of_any, exact = sensitivity.squared(inverse, limits)
-    squared = min(squared, of_any)
-  own = mechanism.strategy.sensitivity(claimed_limits)
+    bound_of_any, exact = sensitivity.squared(inverse, limits)
+    squared = min(squared, bound_of_any)
+  claimed_sensitivity = mechanism.strategy.sensitivity(claimed_limits)
   found = 1 / math.sqrt(squared)
   if not exact and differs <= _TOLERANCE:
-    so_far = mechanism.strategy.sensitivity_squared_by_round(claimed_limits)
-    bound = mechanism.values_noise_multiplier / math.sqrt(so_far[num_rounds - 1])
+    by_round = mechanism.strategy.sensitivity_squared_by_round(claimed_limits)
+    bound = mechanism.values_noise_multiplier / math.sqrt(by_round[num_rounds - 1])
     found = max(found, bound)
-  # Whatever bounds say, some patterns are there.
-  found = min(found, 1 / math.sqrt(reached))
-  return found * own / mechanism.sensitivity, exact
+  # The multiplier is at most that of any pattern that was found.
+  found = min(found, 1 / math.sqrt(attained))
+  return found * claimed_sensitivity / mechanism.sensitivity, exact
 
 
-def _enumerated(
+def _pattern_bounds(
   gram: np.ndarray, limits: strategies.Participation
 ) -> tuple[float, float, bool]:
-  """A bound for what a pattern comes to, what one does, and whether these are the same.
+  """Bounds the largest u^T Sigma^-1 u over patterns.
 
-  Contributions of norm 1 that are all the same come to the sum of entries, and no
-  others to more than that of absolute values. If there are too many patterns, the bound
-  is infinite, and regular ones are tried, whose rounds are as far apart as is least, or
-  some times that.
+  Returns an upper bound, the largest value attained, and whether the two are equal. If
+  all contributions of a pattern are the same vector of norm 1, the value is the sum of
+  entries; for others it is at most the sum of absolute values. If there are too many
+  patterns, the bound is infinite, and only regular ones are tried, whose rounds are
+  `min_separation` or a small multiple of it apart.
   """
-  rounds, most = limits.num_rounds, limits.possible_participations
-  few = sum(math.comb(rounds, k) for k in range(1, most + 1)) <= _MOST_PATTERNS
+  rounds, max_k = limits.num_rounds, limits.possible_participations
+  enumerated = sum(math.comb(rounds, k) for k in range(1, max_k + 1)) <= _MAX_PATTERNS
   patterns: Iterable[Any] = limits.patterns()
-  if not few:
+  if not enumerated:
     patterns = (
-      range(start, rounds, limits.min_separation * times)[:most]
+      range(start, rounds, limits.min_separation * times)[:max_k]
       for times in range(1, 5)
       for start in range(rounds)
     )
-  reached, bound = float(np.diagonal(gram).max()), 0.0
+  attained, bound = float(np.diagonal(gram).max()), 0.0
   for pattern in patterns:
     entries = gram[np.ix_(pattern, pattern)]
-    reached = max(reached, float(entries.sum()))
+    attained = max(attained, float(entries.sum()))
     bound = max(bound, float(np.abs(entries).sum()))
-  exact = few and bound <= reached * (1 + _TOLERANCE)
-  return bound if few else math.inf, reached, exact
+  exact = enumerated and bound <= attained * (1 + _TOLERANCE)
+  return bound if enumerated else math.inf, attained, exact

@@ -1,4 +1,4 @@
-"""Clients' data, whatever they are kept in, and whether they are what a model takes.
+"""Reads clients' examples from any container, and checks them against the model.
 
 A client's examples are read when they are needed: nothing copies the population.
 """
@@ -16,23 +16,23 @@ import tensorflow_federated as tff
 from tff_dp_aggregators.base import checks
 from tff_dp_aggregators.sampling import draws
 
-# Examples that a dataset hands over at a time.
+# Examples that are read from a dataset at a time.
 _BATCH = 1024
-# What a client's dataset may have: examples, if it does not say how many they are, and
-# bytes. TFF cannot send more; and of what never ends, something has to be the end.
+# Limits of one client's dataset, MAX_EXAMPLES only of those of unknown cardinality.
+# TFF cannot send more than MAX_BYTES, and reading an endless dataset has to stop.
 MAX_EXAMPLES, MAX_BYTES = 2**20, 2**31
-# Clients that are read twice, and among how many they are looked for.
-_READ_TWICE, _LOOKED_AT = 3, 8
-_COUNTS_AS_ZERO = 'Its update would count as zero in each round.'
+# How many clients `check_repeatable` compares, out of how many candidates.
+_MAX_READ_TWICE, _CANDIDATES = 3, 8
+_WHY_FINITE = 'Its update would count as zero in each round.'
 _DRAWN_IN_GRAPH = re.compile(r'^(Random|Multinomial|TruncatedNormal|Parameterized)')
 
 
 class Clients:
-  """The clients of a training: their ids, and the examples of each.
+  """The clients of a training run: their ids, and the examples of each.
 
   Attributes:
-    ids: The ids, sorted. A client's number, which schedules speak of, is its place in
-      them, in whatever order clients are given.
+    ids: The ids, sorted. A client's number, which schedules use, is its index in
+      `ids`; it does not depend on the order in which clients are given.
 
   Example:
     >>> clients = Clients.of({'b': ([[3.0]], [1]), 'a': ([[1.0], [2.0]], [0, 1])})
@@ -50,17 +50,10 @@ class Clients:
     input_spec: Any = None,
     draw_id: Optional[Callable[[Any], Any]] = None,
   ):
-    """Initializes the clients; `of` does it for whatever they are kept in.
+    """Initializes the clients; `of` does so from common containers.
 
-    Args:
-      ids: One for each client; all texts, or all whole numbers.
-      read: A client's examples by its id, as for `of`.
-      input_spec: As for `of`.
-      draw_id: As for `of`.
-
-    Raises:
-      TypeError: As for `of`.
-      ValueError: As for `of`.
+    `ids`: One for each client; all strings, or all integers. `read`: Returns a client's
+    examples by its id. The other arguments, and errors, are as for `of`.
     """
     self.ids = _sorted_ids(ids)
     self._read = read
@@ -68,33 +61,33 @@ class Clients:
     self._element_spec = None
     if input_spec is not None:
       self._element_spec = tf.nest.map_structure(_without_batch, input_spec)
-    self._spec_of = 'the model takes'
+    self._spec_source = 'the model takes'
     self._check: Optional[Callable[[Any, str], None]] = None
 
   @classmethod
   def of(cls, clients: Any, input_spec: Any = None) -> 'Clients':
-    """The clients that are kept in something.
+    """Makes `Clients` from a container of clients.
 
     A client's examples are a structure of arrays with an entry for each example: an
-    array, a tuple of them such as x and y, or a mapping of names to them; or a
+    array, a tuple of arrays such as x and y, or a mapping of names to arrays; or a
     `tf.data.Dataset` of single examples, not of batches. A list is an array. Models are
     trained on inputs and labels: a tuple of both, or the names x and y and no others.
-    All numbers are finite, and the same whenever a client is read: what is shuffled or
-    drawn at random is so with seeds. A dataset has an end, within `MAX_BYTES`, and
-    within `MAX_EXAMPLES` if it does not know how many it has.
+    All numbers must be finite, and the same whenever a client is read: shuffling and
+    random draws need seeds. A dataset must end within `MAX_BYTES`, and within
+    `MAX_EXAMPLES` if its cardinality is unknown.
 
     Args:
       clients: A mapping of ids to examples; a `tff.simulation.datasets.ClientData`; or
-        an object with `ids`, and `examples(id)` or `[id]`. With a length and `examples`
-        its ids may be missing: they are places then. Where ids are mere places, which
-        move when a client is removed, it has `draw_id(id)` as well: a text or number
-        that stays with the client, by which it is drawn.
-      input_spec: A model's: structure of `tf.TensorSpec` whose first dimension is that
-        of a batch. Examples that are tuples take the names that it has. `None` for
-        whatever the first client has.
+        an object with `ids`, and `examples(id)` or `[id]`. An object with a length and
+        `examples` needs no ids; they are then indices. Where ids are mere indices,
+        which change when a client is removed, the object has `draw_id(id)` as well: a
+        string or number that stays with the client, by which cohorts are drawn.
+      input_spec: The model's input spec: a structure of `tf.TensorSpec` whose first
+        dimension is the batch. Examples that are tuples take the names that it has.
+        `None` means the spec of the first client's examples.
 
     Raises:
-      TypeError: If it is none of these, or ids are neither texts nor numbers.
+      TypeError: If `clients` is none of these, or ids are neither strings nor numbers.
       ValueError: If there are no clients, or two with the same id.
     """
     if isinstance(clients, cls):
@@ -120,16 +113,16 @@ class Clients:
 
   @property
   def draw_ids(self) -> Sequence[Any]:
-    """By number, what clients are drawn by: their ids, if nothing else is said.
+    """The ids by which clients are drawn, by number: `ids` if there is no `draw_id`.
 
     Raises:
-      ValueError: If two clients have the same: they would be drawn together.
+      ValueError: If two clients have the same one: they would be drawn together.
     """
     if self._draw_id is None:
       return self.ids
-    found = [self._draw_id(id_) for id_ in self.ids]
-    draws.check_ids(found, 'draw_id')
-    return found
+    ids = [self._draw_id(id_) for id_ in self.ids]
+    draws.check_ids(ids, 'draw_id')
+    return ids
 
   def __len__(self) -> int:
     return len(self.ids)
@@ -139,7 +132,7 @@ class Clients:
     """Structure of `tf.TensorSpec` of one example."""
     if self._element_spec is None:
       first = self.ids[0]
-      self._spec_of = f'client {first!r} has'
+      self._spec_source = f'client {first!r} has'
       self._element_spec = tf.nest.map_structure(
         lambda array: tf.TensorSpec(array.shape[1:], array.dtype),
         _as_arrays(self._read(first), first),
@@ -147,20 +140,20 @@ class Clients:
     return self._element_spec
 
   def examples(self, number: int) -> Any:
-    """The examples of one client, in the order in which they are kept.
+    """Returns the examples of one client, in the order in which they are stored.
 
     Args:
-      number: The client's, from 0.
+      number: The client's number, from 0.
 
     Returns:
       A structure like `element_spec`, of arrays with an entry for each example.
 
     Raises:
       IndexError: If there is no client of that number.
-      TypeError: If what is kept is no numbers.
-      ValueError: If the client has no examples, its arrays differ in length, or they
-        are not as `element_spec` says, or a number is NaN or infinite; the message
-        names the client's id.
+      TypeError: If the examples are not numbers.
+      ValueError: If the client has no examples, its arrays differ in length, they do
+        not match `element_spec`, or a number is NaN or infinite; the message names the
+        client's id.
     """
     number = checks.check_int('number', number, at_least=0)
     if number >= len(self.ids):
@@ -171,40 +164,40 @@ class Clients:
     spec, id_ = self.element_spec, self.ids[number]
     arrays = _as_arrays(self._read(id_), id_)
     check_finite(arrays, self.owner(number))
-    fitted = _fitted(spec, arrays, self.owner(number), '', self._spec_of)
+    fitted = _fit_to_spec(spec, arrays, self.owner(number), '', self._spec_source)
     if self._check is not None:
       self._check(fitted, self.owner(number))
     return fitted
 
   def checked_by(self, check: Callable[[Any, str], None]) -> 'Clients':
-    """The same clients, whose examples, and owner, `check` takes when they are read."""
+    """Returns the same clients, with `check(examples, owner)` called on each read."""
     other = copy.copy(self)
     other._check = check
     return other
 
   def owner(self, number: int) -> str:
-    """A client as messages call it."""
+    """The client's name in error messages."""
     return f'client {self.ids[number]!r}'
 
   def drawn_anew(self, number: int) -> Optional[str]:
-    """Operations by which a client's dataset draws without a seed, if it has any."""
+    """Names of the unseeded random operations of a client's dataset, if any."""
     kept = self._read(self.ids[number])
     if not isinstance(kept, tf.data.Dataset):
       return None
     return ', '.join(sorted(set(_unseeded(kept)))) or None
 
 
-def check_finite(examples: Any, owner: str, why: str = _COUNTS_AS_ZERO) -> None:
-  """Refuses numbers that are NaN or infinite, as is then what a client trains."""
+def check_finite(examples: Any, owner: str, why: str = _WHY_FINITE) -> None:
+  """Refuses NaN and infinity, which would make the client's update not finite."""
   pair = isinstance(examples, tuple) and len(examples) == 2
-  for path, value in _by_path(examples):
+  for path, value in _leaves_by_path(examples):
     try:
       array = np.asarray(value)
     except (TypeError, ValueError):
-      continue  # What makes no array is refused elsewhere, by name.
+      continue  # `_array` refuses it with a clearer message.
     if array.dtype.kind in 'biuOSUM':
-      continue  # Whole numbers are finite; what is no number is refused elsewhere.
-    if array.dtype.kind not in 'fc':  # Half precision that is not NumPy's.
+      continue  # Integers are finite; `_array` refuses what is not a number.
+    if array.dtype.kind not in 'fc':  # Such as bfloat16, which NumPy does not know.
       array = array.astype(np.float32)
     finite = np.isfinite(array)
     if finite.all():
@@ -220,42 +213,42 @@ def check_finite(examples: Any, owner: str, why: str = _COUNTS_AS_ZERO) -> None:
 
 
 def check_repeatable(clients: Clients) -> None:
-  """Refuses clients whose examples are others each time they are read.
+  """Refuses clients whose examples change from one read to the next.
 
-  A few are read twice, for it is the same code that reads all.
+  Only a few clients are read twice, since the same code reads all of them.
   """
   count = len(clients)
-  looked_at = sorted({round(each) for each in np.linspace(0, count - 1, _LOOKED_AT)})
+  candidates = sorted({round(each) for each in np.linspace(0, count - 1, _CANDIDATES)})
   compared = 0
-  for number in looked_at:
-    once = [np.asarray(each) for each in tf.nest.flatten(clients.examples(number))]
-    drawn = clients.drawn_anew(number)
-    again = [np.asarray(each) for each in tf.nest.flatten(clients.examples(number))]
-    if drawn is not None or not all(map(np.array_equal, once, again)):
-      what = 'are others when they are read a second time'
-      if drawn is not None:
-        what = f'are drawn without a seed ({drawn}), and are others in another program'
+  for number in candidates:
+    first = [np.asarray(each) for each in tf.nest.flatten(clients.examples(number))]
+    unseeded = clients.drawn_anew(number)
+    second = [np.asarray(each) for each in tf.nest.flatten(clients.examples(number))]
+    if unseeded is not None or not all(map(np.array_equal, first, second)):
+      why = 'differ when they are read a second time'
+      if unseeded is not None:
+        why = f'are drawn without a seed ({unseeded}), and differ in another program'
       raise ValueError(
-        f'the examples of {clients.owner(number)} {what}: a round that is run again, '
+        f'the examples of {clients.owner(number)} {why}: a round that is run again, '
         'or a run that goes on, would train on something else. Leave out shuffle: '
         'training orders the examples of each round itself. Otherwise give it a seed '
         'and reshuffle_each_iteration=False, and in map use tf.random.stateless_... '
         'with a seed made of the example; or read all examples once, into arrays.'
       )
-    compared += len(once[0]) > 1  # One example alone is in any order.
-    if compared == _READ_TWICE:
+    compared += len(first[0]) > 1  # A single example cannot show a shuffle.
+    if compared == _MAX_READ_TWICE:
       break
 
 
 def _unseeded(dataset: tf.data.Dataset) -> Iterator[str]:
-  """Operations of a dataset's graph that draw from the entropy of the machine."""
+  """Yields the operations of a dataset's graph that draw without a seed."""
   try:
     serialized = tf.raw_ops.DatasetToGraphV2(
       input_dataset=dataset._variant_tensor,
-      external_state_policy=1,  # Ignores what Python holds, such as generators.
+      external_state_policy=1,  # Ignores state in Python, such as generators.
     )
   except tf.errors.OpError:
-    return  # It is not made of TensorFlow's operations alone; what it gives, decides.
+    return  # It has no serializable graph; only a second read can show a difference.
   graph = tf.compat.v1.GraphDef.FromString(serialized.numpy())
   scopes = [graph.node, *(each.node_def for each in graph.library.function)]
   for nodes in scopes:
@@ -269,7 +262,7 @@ def _unseeded(dataset: tf.data.Dataset) -> Iterator[str]:
     for node in nodes:
       inputs = [each.split(':')[0] for each in node.input]
       if node.op.startswith('Shuffle') and len(inputs) > 3:
-        # After dataset and buffer size come both parts of the seed.
+        # The inputs are dataset, buffer size, seed and seed2.
         if set(inputs[2:4]) <= zeros:
           yield 'shuffle'
       elif node.op.startswith('RandomDataset') and set(inputs[:2]) <= zeros:
@@ -281,29 +274,29 @@ def _unseeded(dataset: tf.data.Dataset) -> Iterator[str]:
 
 def _sorted_ids(ids: Any) -> Sequence[Any]:
   if isinstance(ids, range) and ids.step > 0 and len(ids):
-    return ids  # In order, and takes no memory.
-  found = list(ids)
-  if not found:
+    return ids  # It is sorted already, and takes no memory.
+  sorted_ids = list(ids)
+  if not sorted_ids:
     raise ValueError('there are no clients; give at least one.')
   kinds: tuple[Any, ...] = (str, bytes, (int, np.integer))
-  if not any(all(isinstance(id_, kind) for id_ in found) for kind in kinds):
+  if not any(all(isinstance(id_, kind) for id_ in sorted_ids) for kind in kinds):
     raise TypeError(
       'ids of clients must be all texts or all whole numbers, which have an order; '
-      f'got such as {found[0]!r} and {found[-1]!r}.'
+      f'got such as {sorted_ids[0]!r} and {sorted_ids[-1]!r}.'
     )
-  found.sort()
-  for one, next_one in zip(found, found[1:]):
-    if one == next_one:
-      raise ValueError(f'two clients have the id {one!r}; ids must differ.')
-  return tuple(found)
+  sorted_ids.sort()
+  for previous, current in zip(sorted_ids, sorted_ids[1:]):
+    if previous == current:
+      raise ValueError(f'two clients have the id {previous!r}; ids must differ.')
+  return tuple(sorted_ids)
 
 
 def _as_arrays(examples: Any, id_: Any) -> Any:
-  """A client's examples as a structure of arrays of one length, which is not 0."""
+  """A client's examples as a structure of arrays of one length above 0."""
   if isinstance(examples, tf.data.Dataset):
     examples = _from_dataset(examples, id_)
-  arrays = _mapped(lambda path, value: _array(value, path, id_), examples)
-  lengths = [(path, len(array)) for path, array in _by_path(arrays)]
+  arrays = _map_leaves(lambda path, value: _array(value, path, id_), examples)
+  lengths = [(path, len(array)) for path, array in _leaves_by_path(arrays)]
   check_lengths(lengths, f'client {id_!r}')
   if not any(length for _, length in lengths):
     raise ValueError(f'client {id_!r} has no examples; leave out such clients.')
@@ -311,7 +304,7 @@ def _as_arrays(examples: Any, id_: Any) -> Any:
 
 
 def _from_dataset(dataset: tf.data.Dataset, id_: Any) -> Any:
-  """All of a dataset of single examples at once, as far as it may reach."""
+  """Reads a dataset of single examples into arrays, up to the limits above."""
   cardinality = int(dataset.cardinality())
   never_ends = cardinality == tf.data.INFINITE_CARDINALITY
   batches = []
@@ -362,8 +355,8 @@ def _array(value: Any, path: str, id_: Any) -> np.ndarray:
   return array
 
 
-def _fitted(spec: Any, arrays: Any, owner: str, path: str, whose: str) -> Any:
-  """Arrays in the structure of a spec, if they are what it says."""
+def _fit_to_spec(spec: Any, arrays: Any, owner: str, path: str, whose: str) -> Any:
+  """Returns arrays in the structure of a spec, or raises ValueError if they differ."""
   if isinstance(spec, tf.TensorSpec):
     if isinstance(arrays, np.ndarray):
       is_same = tf.as_dtype(arrays.dtype) == spec.dtype
@@ -374,21 +367,21 @@ def _fitted(spec: Any, arrays: Any, owner: str, path: str, whose: str) -> Any:
       arrays = dict(zip(spec, arrays))
     if isinstance(arrays, Mapping) and set(arrays) == set(spec):
       return collections.OrderedDict(
-        (key, _fitted(each, arrays[key], owner, _joined(path, key), whose))
+        (key, _fit_to_spec(each, arrays[key], owner, _join_path(path, key), whose))
         for key, each in spec.items()
       )
   elif isinstance(arrays, tuple) and len(arrays) == len(spec):
     return tuple(
-      _fitted(each, array, owner, _joined(path, key), whose)
+      _fit_to_spec(each, array, owner, _join_path(path, key), whose)
       for key, (each, array) in enumerate(zip(spec, arrays))
     )
   raise ValueError(
-    f'{owner}: {path or "what it has"} is {_in_words(arrays)}, where {whose} '
-    f'{_in_words(spec)}. Convert it, by .astype or .reshape.'
+    f'{owner}: {path or "what it has"} is {_description(arrays)}, where {whose} '
+    f'{_description(spec)}. Convert it, by .astype or .reshape.'
   )
 
 
-def _in_words(structure: Any) -> str:
+def _description(structure: Any) -> str:
   if isinstance(structure, Mapping):
     return f'a mapping of {", ".join(map(str, structure))}'
   if isinstance(structure, tuple):
@@ -398,27 +391,29 @@ def _in_words(structure: Any) -> str:
   return f'one array, {dtype} of shape {list(shape)} for each example'
 
 
-def _mapped(function: Callable[[str, Any], Any], value: Any, path: str = '') -> Any:
-  """Applies a function to path and value of all but mappings and tuples."""
+def _map_leaves(function: Callable[[str, Any], Any], value: Any, path: str = '') -> Any:
+  """Applies a function to path and value of each leaf of mappings and tuples."""
   if isinstance(value, Mapping):
     return collections.OrderedDict(
-      (key, _mapped(function, each, _joined(path, key))) for key, each in value.items()
+      (key, _map_leaves(function, each, _join_path(path, key)))
+      for key, each in value.items()
     )
   if isinstance(value, tuple):
     return tuple(
-      _mapped(function, each, _joined(path, key)) for key, each in enumerate(value)
+      _map_leaves(function, each, _join_path(path, key))
+      for key, each in enumerate(value)
     )
   return function(path or 'the array', value)
 
 
-def _joined(path: str, key: Any) -> str:
+def _join_path(path: str, key: Any) -> str:
   return f'{path}.{key}' if path else f'{key}'
 
 
-def _by_path(structure: Any) -> list[tuple[str, Any]]:
-  found: list[tuple[str, Any]] = []
-  _mapped(lambda path, value: found.append((path, value)), structure)
-  return found
+def _leaves_by_path(structure: Any) -> list[tuple[str, Any]]:
+  leaves: list[tuple[str, Any]] = []
+  _map_leaves(lambda path, value: leaves.append((path, value)), structure)
+  return leaves
 
 
 def _without_batch(spec: Any) -> tf.TensorSpec:
@@ -431,14 +426,14 @@ def _without_batch(spec: Any) -> tf.TensorSpec:
 
 
 def pair(structure: Any) -> tuple[Any, Any]:
-  """Inputs and labels of what is known to be both."""
+  """Inputs and labels of a structure that is known to have exactly these."""
   if isinstance(structure, Mapping):
     return structure['x'], structure['y']
   return tuple(structure)
 
 
 def inputs_and_labels(structure: Any, owner: str) -> tuple[Any, Any]:
-  """The two parts of examples, however they are kept."""
+  """Inputs and labels of examples; raises ValueError if they have other parts."""
   if isinstance(structure, Mapping):
     if set(structure) == {'x', 'y'}:
       return pair(structure)
@@ -456,18 +451,18 @@ def inputs_and_labels(structure: Any, owner: str) -> tuple[Any, Any]:
 
 
 def check_lengths(lengths: Iterable[tuple[str, int]], owner: str) -> None:
-  """Checks that arrays have an entry for each example; lengths with arrays' names."""
-  found = list(lengths)
-  if len({length for _, length in found}) > 1:
-    said = ', '.join(f'{length} in {path}' for path, length in found)
+  """Checks that all arrays have the same length; `lengths` has names and lengths."""
+  named_lengths = list(lengths)
+  if len({length for _, length in named_lengths}) > 1:
+    text = ', '.join(f'{length} in {path}' for path, length in named_lengths)
     raise ValueError(
-      f'{owner} has arrays of different length: {said}. Every example has an entry in '
-      'each. (A list is one array: several inputs are a tuple, or named.)'
+      f'{owner} has arrays of different length: {text}. Every example has an entry '
+      'in each. (A list is one array: several inputs are a tuple, or named.)'
     )
 
 
 def check_spec(given: Any, wanted: Any, owner: str, *, dtypes: bool = True) -> None:
-  """Checks that examples are what a model takes."""
+  """Checks that the spec of examples matches the spec that a model takes."""
   parts = zip(
     'xy', inputs_and_labels(given, owner), inputs_and_labels(wanted, 'the model')
   )

@@ -1,10 +1,10 @@
-"""Packs on several processes and machines, which Dask's `distributed` manages.
+"""Computes packs on several processes and machines, managed by Dask's `distributed`.
 
-All of a round is tasks, which Dask can compute again: what is sent to all, and the sums
-of packs, of groups of packs, and of groups. So a worker may be lost with whatever it
-has. Noise is no part of it, and no key is sent. Dask starts tasks of lost workers anew;
-what is ours is a deadline for tasks that hang, and one for silent workers that a round
-waits for. Nothing here loads TensorFlow, but on workers.
+A round consists of tasks that Dask can compute again: the broadcast values, and the
+sums of packs, of groups of packs, and of all groups. So a worker may be lost with
+everything that it holds. Workers add no noise, and no key is sent to them. Dask starts
+tasks of lost workers again; this module adds a deadline for tasks that hang, and one
+for silent workers that a round waits for. Only workers load TensorFlow.
 """
 
 import concurrent.futures
@@ -45,17 +45,17 @@ _ADDRESS = re.compile(r'(tcp|tls)://(\[[0-9a-fA-F:.]+\]|[^][\s:/@]+):([0-9]{1,5}
 _WORKER = re.compile(r'(?:tcp|tls)://[^\s,;]+')
 _LOCAL = re.compile(r'local:([1-9][0-9]{0,3})')
 _MAX_PORT = 65535
-# What Dask's configuration may have in place of names of files.
+# Key of Dask's configuration that may replace the names of key and certificate files.
 _LOADER = 'distributed.client.security-loader'
-_MOST_NAMED = 5  # Workers in a message.
-_INDEX = 'index.json'  # Of data, which has their checksum.
+_MAX_NAMED = 5  # Workers named in a message.
+_INDEX = 'index.json'  # File of packed data that has their checksum.
 _TICK_SECONDS = 0.2
-# How long scheduler and workers may take to answer what takes them no time.
+# Timeout for requests that scheduler and workers can answer at once.
 ANSWER_SECONDS = 30.0
-# Dask's loggers, which log what this says itself.
+# Dask's loggers, which repeat what this module reports itself.
 _LOGGERS = ('distributed', 'distributed.client', 'distributed.nanny', 'tornado')
-# For a cluster that is started here: silent workers are started anew; others of this
-# machine are shown nothing; memory is not given back to the kernel after each step.
+# For a cluster that is started here: silent workers are restarted; other users of this
+# machine see no dashboard; memory is not given back to the kernel after each step.
 _LOCAL_CONFIGURATION = {
   'distributed.scheduler.worker-ttl': '30 seconds',
   'distributed.deploy.lost-worker-timeout': '2 minutes',
@@ -64,39 +64,39 @@ _LOCAL_CONFIGURATION = {
   'distributed.worker.preload': [__name__],
   'distributed.nanny.pre-spawn-environ': {
     'MALLOC_TRIM_THRESHOLD_': 2**30,
-    'MALLOC_MMAP_THRESHOLD_': 2**25,  # More is not taken.
+    'MALLOC_MMAP_THRESHOLD_': 2**25,  # The largest value that glibc accepts.
   },
 }
 
 
-_Refused = Callable[[str], 'ClusterError']  # Makes what says what is wrong.
+_Refused = Callable[[str], 'ClusterError']  # Makes the error from its message.
 
 
 class ClusterError(RuntimeError):
-  """A cluster cannot be used, or not any more; the message says why and what to do."""
+  """A cluster cannot be used (any more); the message says why and what to do."""
 
 
 def check(
   scheduler: str, trusted_network: bool = False, name: str = 'scheduler'
 ) -> None:
-  """Checks where a scheduler is; nothing is connected to."""
+  """Checks the address of a scheduler, without connecting to it."""
   trust = '--trusted_network' if name.startswith('-') else 'run.trusted_network'
-  found, local = _ADDRESS.fullmatch(scheduler), _LOCAL.fullmatch(scheduler)
-  if local is None and (found is None or not 0 < int(found.group(3)) <= _MAX_PORT):
+  address, local = _ADDRESS.fullmatch(scheduler), _LOCAL.fullmatch(scheduler)
+  if local is None and (address is None or not 0 < int(address.group(3)) <= _MAX_PORT):
     raise ValueError(
       f'{name}={scheduler} is not the address of a Dask scheduler; give {name}='
       'tcp://HOST:PORT or tls://HOST:PORT, as `dask scheduler` prints it, or '
       f'{name}=local:4 for four processes of this machine.'
     )
-  most = max(8, 4 * machine.usable_processors())
-  if local is not None and int(local.group(1)) > most:
+  max_processes = max(8, 4 * machine.usable_processors())
+  if local is not None and int(local.group(1)) > max_processes:
     raise ValueError(
-      f'{name}={scheduler} is more than {most} processes, four for each processor of '
-      'this machine, and each takes some 500 MB; give fewer.'
+      f'{name}={scheduler} is more than {max_processes} processes, four for each '
+      'processor of this machine, and each takes some 500 MB; give fewer.'
     )
   others: list[str] = []
-  if found is not None and found.group(1) == 'tcp':
-    addresses = _resolve(found.group(2).strip('[]'), name)
+  if address is not None and address.group(1) == 'tcp':
+    addresses = _resolve(address.group(2).strip('[]'), name)
     others = [each for each in addresses if not _is_loopback(each)]
   if others and not trusted_network:
     raise ValueError(
@@ -113,15 +113,14 @@ def check(
 
 
 def _resolve(host: str, name: str) -> list[str]:
-  """The addresses that a host stands for."""
   try:
-    found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
+    entries = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
   except (OSError, UnicodeError) as e:
     raise ValueError(
       f'{name}={host} does not resolve ({getattr(e, "strerror", None) or e}); see '
       'whether the name is spelled as it is known to this machine, or give an address.'
     ) from e
-  return list(dict.fromkeys(str(entry[4][0]) for entry in found))
+  return list(dict.fromkeys(str(entry[4][0]) for entry in entries))
 
 
 def _is_loopback(address: str) -> bool:
@@ -157,28 +156,28 @@ def connect(
   check(scheduler, trusted_network, name)
   local = _LOCAL.fullmatch(scheduler)
   with contextlib.ExitStack() as stack:
-    stack.enter_context(_silenced())
+    stack.enter_context(_quiet_dask())
     if local is not None:
-      address: Any = stack.enter_context(_local(int(local.group(1)), refused))
+      address: Any = stack.enter_context(_local_cluster(int(local.group(1)), refused))
     else:
       address = scheduler.rstrip('/')
       if address.startswith('tls'):
         _check_keys(refused)
-    client = _connected(address, refused, reach_seconds)
+    client = _connect(address, refused, reach_seconds)
     stack.callback(_close, client)
     _check_workers(client, refused, workers_seconds)
     yield client
 
 
 @contextlib.contextmanager
-def _local(processes: int, refused: _Refused) -> Iterator[Any]:
-  """A cluster of this machine, encrypted, so that other users have no part in it."""
+def _local_cluster(processes: int, refused: _Refused) -> Iterator[Any]:
+  """A cluster on this machine, encrypted, so that other users cannot connect."""
   import dask
   import distributed
 
   with contextlib.ExitStack() as stack:
     stack.enter_context(dask.config.set(_LOCAL_CONFIGURATION))
-    # Dask sets variables for workers in this process, and leaves them.
+    # Dask sets environment variables for workers in this process, and leaves them set.
     for each in _LOCAL_CONFIGURATION['distributed.nanny.pre-spawn-environ']:
       stack.callback(_set_variable, each, os.environ.get(each))
     folder, lock = folder_lock.temporary('tff-dp-dask-')
@@ -195,15 +194,15 @@ def _local(processes: int, refused: _Refused) -> Iterator[Any]:
           dashboard_address='127.0.0.1:0',
           local_directory=folder,
           env={'TF_CPP_MIN_LOG_LEVEL': '3'},
-          # Dask's own would be the machine's over its cores; TensorFlow needs more.
+          # Dask's default is the machine's memory per core; TensorFlow needs more.
           memory_limit=0,
           silence_logs=logging.CRITICAL,
         )
         stack.callback(_close_cluster, cluster)
     except Exception as e:
       raise refused(
-        f'does not start: {type(e).__name__}: {_line(e)}. A script has to begin below '
-        "if __name__ == '__main__': since processes that it starts load it, too."
+        f'does not start: {type(e).__name__}: {_one_line(e)}. A script has to begin '
+        "below if __name__ == '__main__': since processes that it starts load it, too."
       ) from e
     yield cluster
 
@@ -215,9 +214,9 @@ def _set_variable(name: str, value: Optional[str]) -> None:
 
 
 def dask_setup(worker: Any) -> None:
-  """Readies a worker before it joins, which loads TensorFlow; Dask calls this.
+  """Loads TensorFlow in a worker before it joins; Dask calls this.
 
-  Ctrl-C in a terminal is for the program that started it, or its nanny.
+  The worker ignores Ctrl-C, which the program that started it, or its nanny, handles.
   """
   from tff_dp_aggregators.learning import functions as unused_functions
 
@@ -226,11 +225,11 @@ def dask_setup(worker: Any) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
-def _connected(address: Any, refused: _Refused, seconds: float) -> 'distributed.Client':
-  """A client of a scheduler, or of a cluster that was started here."""
+def _connect(address: Any, refused: _Refused, seconds: float) -> 'distributed.Client':
+  """Connects a client to a scheduler, or to a cluster that was started here."""
   import distributed
 
-  # Whatever else answers there may leave it waiting.
+  # A server that is no scheduler may leave the client waiting for ever.
   connecting = interrupts.CallingThread().submit(
     functools.partial(
       distributed.Client, address, timeout=seconds, set_as_default=False
@@ -242,18 +241,18 @@ def _connected(address: Any, refused: _Refused, seconds: float) -> 'distributed.
   try:
     client: distributed.Client = connecting.result()
     return client
-  except Exception as e:  # Also by whatever else answers there.
+  except Exception as e:  # A server that is no scheduler can cause any error.
     raise refused(
       f'cannot be used, or not be reached within {seconds:g} seconds. Look whether a '
       f'scheduler of Dask {distributed.__version__} runs there by this protocol (tcp '
       "or tls; see require-encryption in Dask's configuration), with a certificate of "
       'the same authority, and whether this machine may connect to it. Dask says: '
-      f'{type(e).__name__}: {_line(e)}.'
+      f'{type(e).__name__}: {_one_line(e)}.'
     ) from e
 
 
 def _check_keys(refused: _Refused) -> None:
-  """Refuses to connect by TLS without keys, of which a client would end badly."""
+  """Refuses to connect by TLS without keys, where Dask's own error is unclear."""
   import dask
   import distributed
 
@@ -263,11 +262,11 @@ def _check_keys(refused: _Refused) -> None:
   try:
     if distributed.Security().get_connection_args('client')['ssl_context'] is not None:
       return
-  except OSError as e:  # Also of what is no key.
-    found = dask.config.get('distributed.comm.tls')
-    files = [found['ca-file'], *(found['client'] or {}).values()]
+  except OSError as e:  # A missing file, or one that has no key (ssl.SSLError).
+    tls = dask.config.get('distributed.comm.tls')
+    files = [tls['ca-file'], *(tls['client'] or {}).values()]
     named = ', '.join(str(each) for each in files if each)
-    why = f'{_line(e)}, of {named} as seen from {os.getcwd()}'
+    why = f'{_one_line(e)}, of {named} as seen from {os.getcwd()}'
   raise refused(
     "needs keys and certificates of Dask's configuration, distributed.comm.tls with "
     f'ca-file, client.key and client.cert: {why}. docs/several_machines.md tells how '
@@ -276,7 +275,7 @@ def _check_keys(refused: _Refused) -> None:
 
 
 def software() -> dict[str, str]:
-  """Versions that decide what is sent, how it is read, and the last digits, by name."""
+  """Versions, by name, that affect messages, their decoding, and the last digits."""
   return {
     'Python': '.'.join(map(str, sys.version_info[:2])),
     'tff_dp_aggregators': f'{version.current()}, modules {version.checksum()}',
@@ -285,7 +284,7 @@ def software() -> dict[str, str]:
 
 
 def differs(expected: Mapping[str, str]) -> str:
-  """Why this process cannot compute for a program, in a clause; '' if it can."""
+  """Why this process cannot compute for a program, as a clause; '' if it can."""
   own = software()
   for each, theirs in expected.items():
     if own.get(each) != theirs:
@@ -296,7 +295,7 @@ def differs(expected: Mapping[str, str]) -> str:
 def _check_workers(
   client: 'distributed.Client', refused: _Refused, seconds: float
 ) -> None:
-  """Waits for a first worker, and refuses those that have other versions."""
+  """Waits for a first worker, and refuses workers that have other versions."""
   import distributed
 
   try:
@@ -311,18 +310,19 @@ def _check_workers(
   except Exception as e:
     raise refused(
       f'has workers that do not answer within {ANSWER_SECONDS:g} seconds '
-      f'({type(e).__name__}: {_line(e)}). Look at their logs, and end those that hang.'
+      f'({type(e).__name__}: {_one_line(e)}). Look at their logs, and end '
+      'those that hang.'
     ) from e
   unfit = [f'{worker} {why}' for worker, why in answers.items() if why]
   if unfit:
     raise refused(
-      f'has workers that are not as this program: {_listed(unfit)}. All need the '
-      'environment of this program, and are to be started anew where it was changed.'
+      f'has workers that differ from this program: {_listed(unfit)}. All need the '
+      'environment of this program; restart them after it is changed.'
     )
 
 
 def workers_of(client: 'distributed.Client') -> dict[str, int]:
-  """How many threads each worker has that there is now, by address."""
+  """The number of threads of each current worker, by address."""
   return dict(client.sync(client.scheduler.ncores, callback_timeout=ANSWER_SECONDS))
 
 
@@ -332,7 +332,7 @@ def ask(
   *arguments: Any,
   workers: Optional[list[str]] = None,
 ) -> dict[str, Any]:
-  """What workers answer that call a function, or cannot load it, beside their tasks."""
+  """Has workers call a function; returns answers, or why it cannot be loaded there."""
   answers = client.run(
     function,
     *arguments,
@@ -340,15 +340,15 @@ def ask(
     on_error='return',
     callback_timeout=ANSWER_SECONDS,
   )
-  found = {}
+  results = {}
   for worker, answer in answers.items():
     if isinstance(answer, ImportError):
-      found[worker] = f'cannot load {function.__module__} ({_line(answer)})'
+      results[worker] = f'cannot load {function.__module__} ({_one_line(answer)})'
     elif not isinstance(answer, BaseException):
-      found[worker] = answer
+      results[worker] = answer
     elif not isinstance(answer, OSError):
       raise answer
-  return found
+  return results
 
 
 def _close(client: 'distributed.Client') -> None:
@@ -362,17 +362,17 @@ def _close_cluster(cluster: Any) -> None:
 
 
 def _listed(workers: Sequence[str]) -> str:
-  more = len(workers) - _MOST_NAMED
-  return ', '.join(workers[:_MOST_NAMED]) + (f' and {more} more' if more > 0 else '')
+  more = len(workers) - _MAX_NAMED
+  return ', '.join(workers[:_MAX_NAMED]) + (f' and {more} more' if more > 0 else '')
 
 
-def _line(error: BaseException) -> str:
+def _one_line(error: BaseException) -> str:
   return ' '.join(str(error).split()).rstrip('.')
 
 
 @contextlib.contextmanager
-def _silenced() -> Iterator[None]:
-  """Keeps what Dask logs and warns of off the terminal, while inside."""
+def _quiet_dask() -> Iterator[None]:
+  """Silences Dask's logs and version warnings inside the context."""
   from distributed import versions
 
   loggers = [logging.getLogger(name) for name in _LOGGERS]
@@ -388,18 +388,19 @@ def _silenced() -> Iterator[None]:
         each.setLevel(level)
 
 
-# On how many workers a pack has to fail to be the reason itself; how often Dask tries.
-_MOST_FAILED, _RETRIES = 3, 1
-# How much longer a round may wait for the next pack than any had to in which nothing
-# happened to workers.
+# Once packs have failed on this many workers, the packs are the cause, and the round
+# fails; and how often Dask retries a pack.
+_MAX_FAILED, _RETRIES = 3, 1
+# A round may wait for the next pack this many times as long as the longest pause of
+# rounds in which no worker was lost, joined or failed.
 _PAUSE_FACTOR = 8.0
 _RESTART_SECONDS = 15.0
-# What is sent to all goes to the scheduler with the task that keeps it.
+# Broadcast values are part of the graph that goes to the scheduler, so it is large.
 _QUIET = {'distributed.admin.large-graph-warning-threshold': '1 TB'}
 
 
 class _PackError(Exception):
-  """A pack failed on a worker, perhaps as that has other versions, or no data."""
+  """A pack failed on a worker; `is_unfit`: because of its versions, or lack of data."""
 
   def __init__(self, worker: str, error: Exception, is_unfit: bool = False):
     super().__init__(worker, error, is_unfit)
@@ -419,7 +420,7 @@ class Cluster:
     absence_seconds: float = 60.0,
     say: Callable[[str], None] = functools.partial(progress.say, file=sys.stderr),
   ):
-    """Begins to watch the workers; a round may take `round_seconds`."""
+    """Starts watching the workers; a round may take `round_seconds`."""
     self._client = client
     self._address = client.scheduler.address
     self._round_seconds, self._absence_seconds = round_seconds, absence_seconds
@@ -428,14 +429,14 @@ class Cluster:
     self._name = secrets.token_hex(4)
     self._numbers = itertools.count()
     self._longest_pause = 0.0
-    self._held: dict[str, Any] = {}  # Futures of what all rounds need.
+    self._held: dict[str, Any] = {}  # Futures of values that all rounds use.
     self._notes: list[str] = []
-    self._numbered: dict[str, int] = {}
+    self._number_of: dict[str, int] = {}
     self._events: queue.SimpleQueue[Any] = queue.SimpleQueue()
     client.subscribe_topic('all', self._events.put)
-    # When each joined; which are known; and which of these are not used.
+    # When each worker joined; which were checked; and which of these are not used.
     self._workers = dict.fromkeys(workers_of(client), time.monotonic())
-    self._known: set[str] = set()
+    self._checked: set[str] = set()
     self._unfit: set[str] = set()
     self._see_data = True
 
@@ -446,13 +447,13 @@ class Cluster:
     return not all(_is_loopback(host.strip('[]')) for host in hosts)
 
   def notes(self) -> tuple[str, ...]:
-    """What happened to workers since this was asked before."""
+    """What happened to workers since the last call."""
     self._take_events()
     notes, self._notes = self._notes, []
     return tuple(notes)
 
   def close(self) -> None:
-    """Has workers forget what they hold."""
+    """Releases the data that workers hold."""
     self._held.clear()
     with contextlib.suppress(Exception):
       self._client.unsubscribe_topic('all')
@@ -460,27 +461,27 @@ class Cluster:
   def sums(
     self, function: Any, broadcast: Sequence[np.ndarray], cohort: Sequence[np.ndarray]
   ) -> list[np.ndarray]:
-    """Has packs computed, and adds up groups of them, and these, in their order."""
+    """Computes packs on workers; adds up groups of packs, then groups, in order."""
     begun = time.monotonic()
-    failed: set[str] = set()  # Workers on which packs did.
+    failed: set[str] = set()  # Workers on which packs failed.
     while True:
-      fit = self._look(function) - failed
+      fit = self._fit_workers(function) - failed
       name = f'{self._name}-{next(self._numbers)}'
       where = sorted(fit) if failed or self._unfit else None
       root, packs = self._submit(name, function, list(broadcast), cohort, where)
       try:
         sums = self._wait(name, root, packs, begun)
       except _PackError as e:
-        if e.is_unfit:  # It joined in this round, and is looked at now.
-          self._known.discard(e.worker)
+        if e.is_unfit:  # It joined during this round, and is checked now.
+          self._checked.discard(e.worker)
           continue
         failed.add(e.worker)
-        if len(failed) == _MOST_FAILED or not fit - failed:
+        if len(failed) == _MAX_FAILED or not fit - failed:
           raise e.error from None
-        self._note(f'a pack failed on worker {e.worker}: {_line(e.error)}')
+        self._note(f'a pack failed on worker {e.worker}: {_one_line(e.error)}')
         continue
       if failed:
-        self._start_anew(sorted(failed))
+        self._restart(sorted(failed))
       return sums
 
   def _submit(
@@ -491,7 +492,7 @@ class Cluster:
     cohort: Any,
     workers: Optional[list[str]],
   ) -> tuple[Any, dict[str, Any]]:
-    """Submits all tasks of a round; gives the futures of the sum, and of the packs."""
+    """Submits all tasks of a round; returns the futures of the sum and of the packs."""
     import dask
 
     from tff_dp_aggregators.learning import functions
@@ -500,24 +501,24 @@ class Cluster:
       self._client.submit,
       pure=False,
       workers=workers,
-      # Those that come in place of these, if all are lost.
+      # Workers that join later may take over if all of these are lost.
       allow_other_workers=workers is not None,
     )
 
     def hold(key: str, make: Callable[[], Any]) -> Any:
       if key not in self._held or self._held[key].status in ('cancelled', 'lost'):
-        self._held[key] = submit(_same, make(), key=f'{key}-{self._name}')
+        self._held[key] = submit(_identity, make(), key=f'{key}-{self._name}')
       return self._held[key]
 
     with dask.config.set(_QUIET):
-      made = hold(function.key, lambda: pickle.dumps(function))
+      serialized = hold(function.key, lambda: pickle.dumps(function))
       files = None
       if not self._see_data:
-        files = hold(function.data_checksum, lambda: _files(function.data_directory))
-      sent = submit(_same, broadcast, key=f'broadcast-{name}')
+        files = hold(function.data_checksum, lambda: _read(function.data_directory))
+      sent = submit(_identity, broadcast, key=f'broadcast-{name}')
       packs = [
         submit(
-          *(_pack, rows, function.key, made, sent, files, software()),
+          *(_pack, rows, function.key, serialized, sent, files, software()),
           key=f'pack-{name}-{number}',
           retries=_RETRIES,
         )
@@ -534,7 +535,7 @@ class Cluster:
   def _wait(
     self, name: str, root: Any, packs: dict[str, Any], begun: float
   ) -> list[np.ndarray]:
-    """Waits for the sum, and sees to it that it comes."""
+    """Waits for the sum; restarts workers that are silent or hang meanwhile."""
     import distributed
 
     done: queue.SimpleQueue[Any] = queue.SimpleQueue()
@@ -544,16 +545,16 @@ class Cluster:
     patience, noted = 1.0, len(self._notes)
     while True:
       with contextlib.suppress(queue.Empty):
-        key = done.get(timeout=_TICK_SECONDS).key  # Signals are heeded in between.
+        key = done.get(timeout=_TICK_SECONDS).key  # Signals are handled in between.
         pause, last = time.monotonic() - last, time.monotonic()
         if len(self._notes) == noted:
           self._longest_pause = max(self._longest_pause, pause)
-        packs.pop(key, None)  # Its sum is forgotten when its group's is there.
+        packs.pop(key, None)  # Dask frees its sum once its group's is computed.
         if key == root.key:
           try:
             return list(root.result(timeout=self._silent_seconds))
           except distributed.TimeoutError:
-            root.add_done_callback(done.put)  # Who has it is silent.
+            root.add_done_callback(done.put)  # The worker that has it is silent.
           except distributed.KilledWorker as e:
             raise self._lost(
               f'has lost more workers than allowed-failures={e.allowed_failures} one '
@@ -587,43 +588,43 @@ class Cluster:
             callback_timeout=ANSWER_SECONDS,
           )
         except Exception as e:
-          raise self._lost(f'does not answer any more: {_line(e)}') from e
+          raise self._lost(f'does not answer any more: {_one_line(e)}') from e
         limit = patience * max(self._hang_seconds, _PAUSE_FACTOR * self._longest_pause)
-        # One that has just joined may load TensorFlow still.
-        old = [each for each in busy if now - self._workers.get(each, now) > limit]
-        hanging = silent or (old if now - last > limit else [])
+        # A worker that has just joined may still be loading TensorFlow.
+        slow = [each for each in busy if now - self._workers.get(each, now) > limit]
+        hanging = silent or (slow if now - last > limit else [])
         if hanging:
           self._note(f'worker {_listed(hanging)} does not answer, and is started anew')
-          self._start_anew(hanging)
+          self._restart(hanging)
           last, patience = time.monotonic(), 2 * patience
         elif not busy and now - last > limit:
           self._note('no worker has a task of the round, which is submitted again')
           raise _PackError('', RuntimeError('no worker has a task'), is_unfit=True)
 
-  def _start_anew(self, workers: list[str]) -> None:
-    """Has nannies end workers and start others; those without one are dropped."""
+  def _restart(self, workers: list[str]) -> None:
+    """Has nannies restart workers; workers without a nanny are dropped."""
 
     def start() -> None:
-      with contextlib.suppress(Exception):  # Whether there are others is seen.
+      with contextlib.suppress(Exception):  # `_take_events` sees which workers exist.
         self._client.restart_workers(workers, _RESTART_SECONDS, raise_for_error=False)
 
     threading.Thread(target=start, daemon=True).start()
 
-  def _look(self, function: Any) -> set[str]:
-    """Looks at workers that are new; returns those that are fit, once there are."""
+  def _fit_workers(self, function: Any) -> set[str]:
+    """Checks new workers; waits for workers that are fit, and returns these."""
     begun = time.monotonic()
     where = function.data_directory, function.data_checksum
     while True:
       self._take_events()
-      new = sorted(self._workers.keys() - self._known)
+      new = sorted(self._workers.keys() - self._checked)
       try:
         answers = (
-          ask(self._client, _looks, software(), *where, workers=new) if new else {}
+          ask(self._client, _fitness, software(), *where, workers=new) if new else {}
         )
       except Exception as e:
-        raise self._lost(f'does not answer any more: {_line(e)}') from e
+        raise self._lost(f'does not answer any more: {_one_line(e)}') from e
       for worker, (why, sees) in answers.items():
-        self._known.add(worker)
+        self._checked.add(worker)
         if why:
           self._unfit.add(worker)
           self._note(f'worker {worker} is not used: it {why}')
@@ -640,7 +641,7 @@ class Cluster:
       time.sleep(_TICK_SECONDS)
 
   def _take_events(self) -> None:
-    """Takes note of workers that came and went."""
+    """Records workers that joined or were lost."""
     while True:
       try:
         _, event = self._events.get_nowait()
@@ -652,29 +653,29 @@ class Cluster:
         self._note(f'worker {worker} is there')
       elif action == 'remove-worker' and worker in self._workers:
         del self._workers[worker]
-        self._known.discard(worker)
+        self._checked.discard(worker)
         self._unfit.discard(worker)
         self._note(f'worker {worker} is lost')
 
   def _note(self, what: str) -> None:
     def number(address: re.Match[str]) -> str:
-      return str(self._numbered.setdefault(address.group(), len(self._numbered) + 1))
+      return str(self._number_of.setdefault(address.group(), len(self._number_of) + 1))
 
-    # The ledger is for others to see: it has no addresses.
+    # The ledger may be published, so it has numbers in place of addresses.
     self._notes.append(_WORKER.sub(number, what))
     self._say(f'{what[0].upper()}{what[1:]}.')
 
   def _lost(self, what: str) -> ClusterError:
     return ClusterError(
       f'The Dask cluster {self._address} {what}. Nothing of the round was kept. The '
-      'same goes on from the last checkpoint, on this cluster, another one, or none.'
+      'same call goes on from the last checkpoint, on this cluster, another, or none.'
     )
 
 
 def _silent_and_busy(
   silent_seconds: float, name: str, dask_scheduler: Any
 ) -> tuple[list[str], list[str]]:
-  """Workers that are silent, and those that have tasks with a name in their key."""
+  """Workers that are silent, and workers with tasks whose key contains `name`."""
   from distributed.scheduler import heartbeat_interval
 
   workers, now = dask_scheduler.workers.values(), time.time()
@@ -684,18 +685,17 @@ def _silent_and_busy(
   return silent, [each for each in keys if any(name in key for key in keys[each])]
 
 
-# What follows is in workers.
+# The functions below run in workers.
 _LOCK = threading.Lock()
-_HERE: dict[str, Any] = {}  # Functions by key, which read data where this process can.
+_FUNCTIONS: dict[str, Any] = {}  # By key; they read data in a folder of this machine.
 
 
-def _same(value: Any) -> Any:
-  """Keeps on the cluster what others need."""
+def _identity(value: Any) -> Any:
+  """Returns a value unchanged: the task keeps it on the cluster for other tasks."""
   return value
 
 
 def _add(sums: list[list[np.ndarray]]) -> list[np.ndarray]:
-  """Adds up packs, or groups of them."""
   from tff_dp_aggregators.learning import functions
 
   return functions.group_sums(sums)
@@ -704,12 +704,12 @@ def _add(sums: list[list[np.ndarray]]) -> list[np.ndarray]:
 def _pack(
   rows: np.ndarray,
   key: str,
-  made: bytes,
+  serialized: bytes,
   broadcast: list[np.ndarray],
   files: Optional[Mapping[str, np.ndarray]],
   expected: Mapping[str, str],
 ) -> list[np.ndarray]:
-  """The sums of a pack, or an error that says on which worker there are none."""
+  """Computes the sums of a pack; errors name the worker."""
   import distributed
 
   worker = distributed.get_worker()
@@ -720,18 +720,18 @@ def _pack(
     import tensorflow as tf
 
     with _LOCK:
-      if key not in _HERE:
-        function = pickle.loads(made)
+      if key not in _FUNCTIONS:
+        function = pickle.loads(serialized)
         _use_threads(function.intra_op_threads)
         if not _sees(function.data_directory, function.data_checksum):
           if files is None:
             why = f'does not see {function.data_directory}'
             raise RuntimeError(why)
-          function = function.at(_written(files, key, worker.local_directory))
-        _HERE.clear()  # Of another training.
-        _HERE[key] = function
+          function = function.at(_write_files(files, key, worker.local_directory))
+        _FUNCTIONS.clear()  # Drops the function of another training.
+        _FUNCTIONS[key] = function
     try:
-      sums: list[np.ndarray] = _HERE[key](broadcast, rows)
+      sums: list[np.ndarray] = _FUNCTIONS[key](broadcast, rows)
     except tf.errors.OpError as e:
       raise failures.of_tensorflow(e) from None
     return sums
@@ -740,7 +740,7 @@ def _pack(
 
 
 def _use_threads(number: int) -> None:
-  """Has TensorFlow use so many threads for an operation: last digits depend on it."""
+  """Sets TensorFlow's threads for an operation, on which last digits depend."""
   import tensorflow as tf
 
   chosen = tf.config.threading.get_intra_op_parallelism_threads()
@@ -756,10 +756,10 @@ def _use_threads(number: int) -> None:
     ) from e
 
 
-def _looks(
+def _fitness(
   expected: Mapping[str, str], directory: str, checksum: str
 ) -> tuple[str, bool]:
-  """Why this worker is not fit, and whether it sees the data."""
+  """Returns why this worker is not fit ('' if it is), and whether it sees the data."""
   return differs(expected), _sees(directory, checksum)
 
 
@@ -771,16 +771,15 @@ def _sees(directory: str, checksum: str) -> bool:
     return False
 
 
-def _files(directory: str) -> dict[str, np.ndarray]:
-  """The bytes of all files of data."""
+def _read(directory: str) -> dict[str, np.ndarray]:
   return {
     name: np.fromfile(os.path.join(directory, name), np.uint8)
     for name in os.listdir(directory)
   }
 
 
-def _written(files: Mapping[str, np.ndarray], key: str, folder: str) -> str:
-  """Writes data into a folder of the worker, which is removed with it."""
+def _write_files(files: Mapping[str, np.ndarray], key: str, folder: str) -> str:
+  """Writes the files into the worker's own folder, which is removed with it."""
   directory = os.path.join(folder, f'data-{key[:16]}')
   os.makedirs(directory, 0o700, exist_ok=True)
   for name, content in files.items():

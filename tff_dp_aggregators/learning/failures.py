@@ -1,4 +1,4 @@
-"""What a computation failed with: one sentence of all that TensorFlow says."""
+"""Errors of failed computations, with the one useful sentence of TensorFlow's text."""
 
 import re
 from typing import Any
@@ -6,7 +6,7 @@ from typing import Any
 import grpc
 import numpy as np
 
-# What TFF and TensorFlow put around the sentence: names of their own making.
+# The text that TFF and TensorFlow put before and after the sentence.
 _PREFIX = re.compile(
   r'^(Failed to (run|execute) computation: )?'
   r'(Graph execution error:.*\n\n)?(\d+ root error\(s\) found.\s*\(0\) \w+: )?\s*',
@@ -14,20 +14,20 @@ _PREFIX = re.compile(
 )
 _ASSERTION = 'assertion failed: '
 _SUFFIX = re.compile(r'\n\s*\[\[.*|while evaluating local.*', re.DOTALL)
-# What `tf.debugging.assert_...` adds to the message that it was given.
+# The text that `tf.debugging.assert_...` appends to its message.
 _CONDITION = re.compile(r'\] \[Condition .*', re.DOTALL)
-# An operation may quote all its input, which is clients' data; an assertion says what
-# it was written to say.
-_LONGEST, _LONGEST_ASSERTION = 800, 4000
-_MOST_CLIENTS = 10
+# An operation's message may quote all its input, which is clients' data, so it is cut
+# earlier than that of an assertion, which has only what its author wrote.
+_MAX_LENGTH, _MAX_ASSERTION_LENGTH = 800, 4000
+_MAX_CLIENTS = 10
 
 
 class RoundTimeoutError(TimeoutError):
-  """A computation, such as a round, took longer than it may."""
+  """A computation, such as a round, exceeded its time limit."""
 
   @classmethod
   def of(cls, seconds: float, where: str, look: str) -> 'RoundTimeoutError':
-    """The error of a round; `where` it was computed, and what to `look` for."""
+    """The error of a round; `where`: where it was computed; `look`: what to check."""
     return cls(
       f'a round took longer than timeout_seconds={seconds:g}{where}; nothing of it was '
       f'kept. If it may take longer, give a larger timeout_seconds; if not, {look}. '
@@ -39,7 +39,7 @@ class ComputationError(RuntimeError):
   """A computation failed; the message says why.
 
   Attributes:
-    details: All that TFF and TensorFlow said.
+    details: The whole message of TFF and TensorFlow.
   """
 
   def __init__(self, message: str, details: str):
@@ -50,8 +50,8 @@ class ComputationError(RuntimeError):
     return ComputationError, (str(self), self.details)
 
   def in_round(self, number: int, clients: Any, ids: Any) -> 'ComputationError':
-    """The same, with the round and the ids, or numbers, of who took part."""
-    numbers = np.asarray(clients)[:_MOST_CLIENTS].tolist()
+    """Returns the error with the round and its clients' ids, or numbers, added."""
+    numbers = np.asarray(clients)[:_MAX_CLIENTS].tolist()
     named = ', '.join(repr(each if ids is None else ids[each]) for each in numbers)
     more = len(clients) - len(numbers)
     rest = f' and {more} more' if more else ''
@@ -62,24 +62,24 @@ class ComputationError(RuntimeError):
 
 
 def of_grpc(error: grpc.RpcError) -> ComputationError:
-  """The error without what stands around its sentence."""
-  say = getattr(error, 'details', None)
-  details = (say() if callable(say) else None) or str(error)
+  """Converts an error of gRPC to one whose message is its sentence."""
+  get_details = getattr(error, 'details', None)
+  details = (get_details() if callable(get_details) else None) or str(error)
   return ComputationError(sentence(details), details)
 
 
 def of_tensorflow(error: Any) -> ComputationError:
-  """The error of a TensorFlow function without what stands around its sentence."""
+  """Converts an error of a TensorFlow function to one whose message is its sentence."""
   return ComputationError(sentence(error.message), error.message)
 
 
 def sentence(details: str) -> str:
-  """What says why, of all that TensorFlow says."""
+  """Extracts the sentence that states the cause from TensorFlow's message."""
   text = _PREFIX.sub('', _SUFFIX.sub('', details)).strip()
-  longest = _LONGEST
+  max_length = _MAX_LENGTH
   if text.startswith(_ASSERTION):
-    longest = _LONGEST_ASSERTION
+    max_length = _MAX_ASSERTION_LENGTH
     text = _CONDITION.sub(']', text[len(_ASSERTION) :]).replace('\\"', '"')
     if text.startswith('[') and text.endswith(']'):
       text = text[1:-1].replace('] [', ' ')
-  return text if len(text) <= longest else f'{text[:longest]} ...'
+  return text if len(text) <= max_length else f'{text[:max_length]} ...'

@@ -20,7 +20,7 @@ _SUM = tff.learning.metrics.sum_then_finalize
 
 
 def default_server_optimizer() -> tff.learning.optimizers.Optimizer:
-  """SGD that goes twice as far as averaging, and averages noise of some ten rounds."""
+  """SGD that goes twice as far as averaging, and averages noise over ten rounds."""
   return tff.learning.optimizers.build_sgdm(0.2, momentum=0.9)
 
 
@@ -34,13 +34,13 @@ def build_dp_fed_avg(
   metrics_aggregator: process_parts.MetricsAggregator = _SUM,
   loop_implementation: tff.learning.LoopImplementation = _DATASET_ITERATOR,
 ) -> tff.learning.templates.LearningProcess:
-  """Builds federated averaging whose only look at client updates is `aggregator`.
+  """Builds federated averaging that uses client updates only through `aggregator`.
 
-  Every client counts alike: a weight by number of examples would be data that the
+  All clients have equal weight: a weight by number of examples would be data that the
   privacy analysis does not cover. The process is that of
-  `tff.learning.algorithms.build_unweighted_fed_avg`, with one thing added: clients
-  whose local training ended in NaN or infinity, which TFF replaces by zeros without
-  a word, are counted in the aggregator's measurement `nonfinite_count`.
+  `tff.learning.algorithms.build_unweighted_fed_avg`, with one addition: clients whose
+  local training ended in NaN or infinity, which TFF silently replaces by zeros, are
+  counted in the aggregator's measurement `nonfinite_count`.
 
   The clients' own training metrics in the process's output are *not* private.
 
@@ -52,20 +52,20 @@ def build_dp_fed_avg(
     server_optimizer_fn: Applies the mean of client updates; `None` means SGD with
       learning rate 0.2 and momentum 0.9. An aggregator with cumulative results needs
       `learning.build_ftrl`.
-    client_weighting: Uniform, the only one that is private; others are refused.
+    client_weighting: Must be uniform, the only private weighting.
     metrics_aggregator: How the clients' metrics are combined: a function of the model's
       metric finalizers, such as those in `tff.learning.metrics`.
-    loop_implementation: How TFF iterates over client data; the default is the faster.
+    loop_implementation: How TFF iterates over client data; the default is faster.
 
   Returns:
     A learning process.
 
   Raises:
     TypeError: If `aggregator` is not an unweighted aggregation factory, or another
-      argument not of its type.
+      argument is not of its type.
     ValueError: If clients are to be weighted, `server_optimizer_fn` is not for the
-      results of `aggregator`, or a Keras model has what cannot be trained so, such as
-      batch normalisation.
+      results of `aggregator`, or a Keras model has layers that cannot be trained in
+      this way, such as batch normalisation.
   """
   process_parts.check_weighting(client_weighting)
   server_optimizer = process_parts.check_optimizer(
@@ -73,8 +73,8 @@ def build_dp_fed_avg(
     server_optimizer_fn,
     default=default_server_optimizer(),
   )
-  # What build_unweighted_fed_avg calls, which would drop the weights uncounted.
-  with process_parts.keras_as_before():
+  # build_unweighted_fed_avg calls this too, but drops the weights without counting.
+  with process_parts.restoring_keras():
     return tff.learning.algorithms.build_weighted_fed_avg(
       process_parts.check_model(model_fn),
       process_parts.check_client_optimizer(client_optimizer_fn),
@@ -87,7 +87,7 @@ def build_dp_fed_avg(
 
 
 class _Proximal(tff.learning.optimizers.Optimizer):
-  """Adds strength / 2 times the squared distance from the first weights to a loss."""
+  """Adds to a loss strength / 2 times the squared distance from the initial weights."""
 
   def __init__(self, inner: tff.learning.optimizers.Optimizer, strength: float):
     self._inner = inner
@@ -102,20 +102,20 @@ class _Proximal(tff.learning.optimizers.Optimizer):
     )
 
   def next(self, state: Any, weights: Any, gradients: Any) -> Any:
-    now = tf.nest.flatten(weights)
+    current = tf.nest.flatten(weights)
     first = tuple(
-      tf.where(state['is_first'], weight, kept)
-      for weight, kept in zip(now, state['first_weights'])
+      tf.where(state['is_first'], weight, saved)
+      for weight, saved in zip(current, state['first_weights'])
     )
-    # TensorFlow has no gradient for weights without use.
+    # The gradient of an unused weight is None in TensorFlow.
     dense = [
       tf.zeros_like(weight) if gradient is None else tf.convert_to_tensor(gradient)
-      for gradient, weight in zip(tf.nest.flatten(gradients), now)
+      for gradient, weight in zip(tf.nest.flatten(gradients), current)
     ]
     # The term's gradient (arXiv:1812.06127, equation 2).
     pulled = [
       gradient + self._strength * (weight - start)
-      for gradient, weight, start in zip(dense, now, first)
+      for gradient, weight, start in zip(dense, current, first)
     ]
     optimizer, weights = self._inner.next(
       state['optimizer'], weights, tf.nest.pack_sequence_as(weights, pulled)
@@ -136,9 +136,9 @@ class _Proximal(tff.learning.optimizers.Optimizer):
 def proximal(
   optimizer: tff.learning.optimizers.Optimizer, proximal_strength: float
 ) -> tff.learning.optimizers.Optimizer:
-  """A client's optimizer with the proximal term.
+  """Adds the proximal term to a client's optimizer.
 
-  TFF 0.87 has a FedProx as well, whose term has the wrong sign: it drives clients away
+  FedProx in TFF 0.87 is not used: its term has the wrong sign, and drives clients away
   from the server's model.
   """
   checks.check_not_negative('proximal_strength', proximal_strength)
@@ -156,31 +156,30 @@ def build_dp_fed_prox(
   metrics_aggregator: process_parts.MetricsAggregator = _SUM,
   loop_implementation: tff.learning.LoopImplementation = _DATASET_ITERATOR,
 ) -> tff.learning.templates.LearningProcess:
-  """Builds FedProx whose only look at client updates is `aggregator`.
+  """Builds FedProx that uses client updates only through `aggregator`.
 
-  It is `build_dp_fed_avg`, but that a client minimises its loss plus
-  `proximal_strength / 2` times the squared distance from the model that it was given
-  (arXiv:1812.06127). Updates are then shorter, and fewer are clipped, where clients are
-  unlike each other.
+  It differs from `build_dp_fed_avg` in that a client minimises its loss plus
+  `proximal_strength / 2` times the squared distance from the server's model
+  (arXiv:1812.06127). For heterogeneous clients, updates are shorter and fewer clipped.
 
   Args:
-    model_fn: As for `build_dp_fed_avg`, and so are the others.
-    aggregator: As there.
+    model_fn: As for `build_dp_fed_avg`.
+    aggregator: As for `build_dp_fed_avg`.
     proximal_strength: The paper's mu, at least 0; with 0 it is federated averaging.
-      Times the client's learning rate it should be below 1, for with more a step goes
-      beyond the model that it is pulled to.
-    client_optimizer_fn: As there.
-    server_optimizer_fn: As there.
-    client_weighting: As there.
-    metrics_aggregator: As there.
-    loop_implementation: As there.
+      Times the client's learning rate it should be below 1, because otherwise a step
+      overshoots the server's model.
+    client_optimizer_fn: As for `build_dp_fed_avg`.
+    server_optimizer_fn: As for `build_dp_fed_avg`.
+    client_weighting: As for `build_dp_fed_avg`.
+    metrics_aggregator: As for `build_dp_fed_avg`.
+    loop_implementation: As for `build_dp_fed_avg`.
 
   Returns:
     A learning process.
 
   Raises:
     TypeError: As for `build_dp_fed_avg`.
-    ValueError: As for it, or if `proximal_strength` is negative or not finite.
+    ValueError: As for `build_dp_fed_avg`, or if `proximal_strength` is not in [0, inf).
   """
   client_optimizer = process_parts.check_client_optimizer(client_optimizer_fn)
   return build_dp_fed_avg(
@@ -202,14 +201,14 @@ def build_dp_fed_sgd(
   metrics_aggregator: process_parts.MetricsAggregator = _SUM,
   loop_implementation: tff.learning.LoopImplementation = _DATASET_ITERATOR,
 ) -> tff.learning.templates.LearningProcess:
-  """Builds federated SGD whose only look at client gradients is `aggregator`.
+  """Builds federated SGD that uses client gradients only through `aggregator`.
 
-  A client computes the mean gradient of its examples at the server's model, and trains
-  nothing (arXiv:1602.05629): that is `tff.learning.algorithms.build_fed_sgd`, but
-  that every client counts alike. With one example a client, it is DP-SGD.
+  A client computes the mean gradient of its examples at the server's model, without
+  local training (arXiv:1602.05629). This is `tff.learning.algorithms.build_fed_sgd`
+  with equal weights for all clients. With one example per client, it is DP-SGD.
 
-  A client without examples has a gradient of zeros; what is not finite is counted as in
-  `build_dp_fed_avg`.
+  A client without examples has a gradient of zeros; gradients that are not finite are
+  counted as in `build_dp_fed_avg`.
 
   Args:
     model_fn: As for `build_dp_fed_avg`.
@@ -225,14 +224,14 @@ def build_dp_fed_sgd(
 
   Raises:
     TypeError: As for `build_dp_fed_avg`.
-    ValueError: As for it.
+    ValueError: As for `build_dp_fed_avg`.
   """
   server_optimizer = process_parts.check_optimizer(
     'server_optimizer_fn',
     server_optimizer_fn,
     default=tff.learning.optimizers.build_sgdm(0.1),
   )
-  with process_parts.keras_as_before():
+  with process_parts.restoring_keras():
     process = tff.learning.algorithms.build_fed_sgd(
       process_parts.check_model(model_fn),
       server_optimizer,
@@ -246,7 +245,7 @@ def build_dp_fed_sgd(
 def _without_empty_clients_counted(
   process: tff.learning.templates.LearningProcess,
 ) -> tff.learning.templates.LearningProcess:
-  """Takes clients without examples, whose mean is 0 / 0, out of `nonfinite_count`."""
+  """Excludes clients without examples, whose mean is 0 / 0, from `nonfinite_count`."""
   state_type, clients_type = process.next.type_signature.parameter
   metrics_type = process.next.type_signature.result.metrics
 
@@ -254,7 +253,7 @@ def _without_empty_clients_counted(
   @tracing.as_written
   def is_empty(dataset: tf.data.Dataset) -> tf.Tensor:
     options = tf.data.Options()
-    options.autotune.enabled = False  # It would complain of being ended so soon.
+    options.autotune.enabled = False  # It would warn about ending so early.
     first = dataset.take(1).with_options(options)
     batches = first.reduce(0, lambda count, unused_batch: count + 1)
     return tf.cast(tf.equal(batches, 0), tf.int32)
@@ -290,9 +289,9 @@ def build_scheduled_dp_fed_avg(
   schedule: optimizers.ClientSchedule,
   server_optimizer: tff.learning.optimizers.Optimizer,
 ) -> tff.learning.templates.LearningProcess:
-  """Builds `build_dp_fed_avg` whose clients' learning rate follows from the round.
+  """Builds federated averaging whose clients' learning rate depends on the round.
 
-  `build_weighted_fed_avg_with_optimizer_schedule` of TFF 0.87 fails for such models.
+  TFF 0.87's `build_weighted_fed_avg_with_optimizer_schedule` fails for such models.
   """
   initial = tff.learning.models.ModelWeights(*map(tuple, model.initial_weights))
   initial_weights = tff.tensorflow.computation(
@@ -316,7 +315,7 @@ def _scheduled_work(
   schedule: optimizers.ClientSchedule,
   weights_type: tff.Type,
 ) -> tff.learning.templates.ClientWorkProcess:
-  """What clients do in a round, whose number is the state."""
+  """Builds the clients' local training; its state is the number of the round."""
   data_type = tff.SequenceType(tff.types.tensorflow_to_type(model.input_spec))
 
   @tff.tensorflow.computation(weights_type, data_type, np.float32)

@@ -1,8 +1,8 @@
-"""TensorFlow graphs as functions, in this process and in others.
+"""Makes functions from serialised TensorFlow graphs, for this process and for workers.
 
-That of a pack needs neither the user's module nor data where it is called, nor TFF.
-Whoever calls it comes to the same bits, on processors of the same kind and with as many
-threads for an operation.
+The function of a pack reads packed data; where it is called, it needs neither the
+user's module and clients, nor TFF. It gives the same bits everywhere, on processors of
+the same kind and with the same number of threads for an operation.
 """
 
 import contextlib
@@ -19,13 +19,13 @@ import tensorflow as tf
 from tensorflow.core.protobuf import rewriter_config_pb2
 from tensorflow.python.eager import context
 
-# Packs that are added up together, before the sums of such groups are: how floats are
-# rounded follows from the packs alone, wherever they are trained.
+# Sums of this many packs are added up first, then the sums of these groups. So the
+# rounding of floats depends on the packs alone, not on where they are trained.
 GROUP = 8
-# TensorFlow may write a graph anew before it is run. It does not change the order of
-# products, say, in each process alike; last digits would not be the same again.
+# TensorFlow may rewrite a graph before it is run, and does so differently from process
+# to process, for instance in the order of products. Last digits would then vary.
 _OFF = rewriter_config_pb2.RewriterConfig.OFF
-_AS_WRITTEN = context.FunctionCallOptions(
+_NO_REWRITING = context.FunctionCallOptions(
   config_proto=tf.compat.v1.ConfigProto(
     graph_options=tf.compat.v1.GraphOptions(
       rewrite_options=rewriter_config_pb2.RewriterConfig(
@@ -37,21 +37,21 @@ _AS_WRITTEN = context.FunctionCallOptions(
 
 
 def intra_op_threads() -> int:
-  """By how many threads TensorFlow cuts products here: last digits depend on it."""
+  """TensorFlow's number of threads for one operation; last digits depend on it."""
   chosen: int = tf.config.threading.get_intra_op_parallelism_threads()
   stated = os.environ.get('TF_NUM_INTRAOP_THREADS', '')
   return chosen or int(stated or 0) or len(os.sched_getaffinity(0))
 
 
 class Traced:
-  """A function of structures of tensors, made once: a graph, and names in it."""
+  """A function of structures of tensors, traced once into a serialised graph."""
 
   def __init__(self, compute: Callable[..., Any], *specs: Any):
     with tf.Graph().as_default() as graph:
       arguments = tf.nest.map_structure(
         lambda spec: tf.compat.v1.placeholder(spec.dtype, spec.shape), specs
       )
-      # A result may be an argument or a constant as it is.
+      # A result may be an argument or a constant itself, so it gets its own tensor.
       results = tf.nest.map_structure(tf.identity, compute(*arguments))
     self.specs = specs_of(results)
     self.graph = graph.as_graph_def().SerializeToString()
@@ -60,77 +60,77 @@ class Traced:
 
   @functools.cached_property
   def _function(self) -> Callable[..., list[tf.Tensor]]:
-    return _made(self.graph, self.arguments, self.results)
+    return _compiled(self.graph, self.arguments, self.results)
 
   def __call__(self, *arguments: Any) -> Any:
-    """Computes."""
+    """Computes the function."""
     flat = self._function(*tf.nest.flatten(arguments))
     return tf.nest.pack_sequence_as(self.specs, flat)
 
 
 def specs_of(structure: Any) -> Any:
-  """The specs of a structure of tensors."""
+  """The `tf.TensorSpec`s of a structure of tensors."""
   return tf.nest.map_structure(
     lambda tensor: tf.TensorSpec(tensor.shape, tensor.dtype), structure
   )
 
 
-def _made(
+def _compiled(
   graph: bytes, arguments: Sequence[str], results: Sequence[str]
 ) -> Callable[..., list[tf.Tensor]]:
-  """A function of flat tensors, of a graph."""
+  """Makes a function of flat tensors from a serialised graph and names of tensors."""
   definition = tf.compat.v1.GraphDef.FromString(graph)
-  whole = tf.compat.v1.wrap_function(
+  imported = tf.compat.v1.wrap_function(
     lambda: tf.import_graph_def(definition, name=''), []
   )
-  element = whole.graph.as_graph_element
+  element = imported.graph.as_graph_element
   feeds = [element(name) for name in arguments]
-  pruned = whole.prune(feeds, [element(name) for name in results])
-  # As it is, TensorFlow would not optimise it, and small rounds take twice the time.
+  pruned = imported.prune(feeds, [element(name) for name in results])
+  # TensorFlow does not optimise `pruned` itself, and small rounds take twice the time.
   function = tf.function(lambda *flat: pruned(*flat), autograph=False)
-  made: Callable[..., list[tf.Tensor]] = function.get_concrete_function(
+  concrete: Callable[..., list[tf.Tensor]] = function.get_concrete_function(
     *[tf.TensorSpec(each.shape, each.dtype) for each in feeds]
   )
 
   def call(*tensors: Any) -> list[tf.Tensor]:
-    with _as_written():
-      return made(*tensors)
+    with _without_rewriting():
+      return concrete(*tensors)
 
   return call
 
 
 @contextlib.contextmanager
-def _as_written() -> Iterator[None]:
-  """Has TensorFlow compute what functions say that this thread calls."""
+def _without_rewriting() -> Iterator[None]:
+  """Makes TensorFlow run this thread's functions without rewriting their graphs."""
   eager = context.context()
-  before = eager.function_call_options
-  eager.function_call_options = _AS_WRITTEN
+  previous = eager.function_call_options
+  eager.function_call_options = _NO_REWRITING
   try:
     yield
   finally:
-    eager.function_call_options = before
+    eager.function_call_options = previous
 
 
 @dataclasses.dataclass(frozen=True)
 class PackFunction:
-  """The sums of a pack, of what is broadcast and of its rows; it can be pickled."""
+  """A function from broadcast values and rows to a pack's sums; it can be pickled."""
 
-  graph: bytes = dataclasses.field(repr=False)  # TensorFlow's, serialised.
-  # Names of tensors in it; of arguments, the rows come last.
+  graph: bytes = dataclasses.field(repr=False)  # Serialised by TensorFlow.
+  # Names of tensors in the graph; the rows are the last argument.
   arguments: tuple[str, ...] = dataclasses.field(repr=False)
   results: tuple[str, ...] = dataclasses.field(repr=False)
-  data_directory: str  # Of the `PackedData` that it reads in place.
+  data_directory: str  # Of the `PackedData` that the graph reads in place.
   data_checksum: str
-  intra_op_threads: int  # It is to be called with so many.
+  intra_op_threads: int  # The number of threads with which it has to be called.
 
   @functools.cached_property
   def key(self) -> str:
-    """Differs from that of functions that compute something else."""
+    """A hash that identifies what the function computes."""
     rest = repr((self.data_directory, self.data_checksum, self.intra_op_threads))
     return hashlib.sha256(self.graph + rest.encode()).hexdigest()
 
   def at(self, data_directory: str) -> 'PackFunction':
-    """The same, which reads a copy of the data."""
+    """Returns the same function reading a copy of the data in another directory."""
     graph = tf.compat.v1.GraphDef.FromString(self.graph)
     functions = (each.node_def for each in graph.library.function)
     for node in itertools.chain(graph.node, *functions):
@@ -146,19 +146,19 @@ class PackFunction:
     self, broadcast: Sequence[np.ndarray], rows: np.ndarray
   ) -> list[np.ndarray]:
     """Trains the clients of a pack."""
-    if self.key not in _MADE:
-      _MADE.clear()
-      _MADE[self.key] = _made(self.graph, self.arguments, self.results)
-    sums = _MADE[self.key](*map(tf.constant, (*broadcast, rows)))
+    if self.key not in _COMPILED:
+      _COMPILED.clear()
+      _COMPILED[self.key] = _compiled(self.graph, self.arguments, self.results)
+    sums = _COMPILED[self.key](*map(tf.constant, (*broadcast, rows)))
     return [np.asarray(each) for each in sums]
 
 
-# By key, which has the checksum of the data; one, as a process works for one training.
-_MADE: dict[str, Callable[..., list[tf.Tensor]]] = {}
+# Functions by `PackFunction.key`; at most one, as a process works for one training.
+_COMPILED: dict[str, Callable[..., list[tf.Tensor]]] = {}
 
 
 def group_sums(sums: Iterable[Sequence[np.ndarray]]) -> list[np.ndarray]:
-  """Adds up sums in their order, as rounds of one process do."""
+  """Adds up sums in their order, as rounds in a single process do."""
   total: list[np.ndarray] = []
   for each in sums:
     total = total or [np.zeros_like(array) for array in each]

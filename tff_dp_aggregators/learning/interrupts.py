@@ -1,4 +1,4 @@
-"""What signals do to a program: an orderly end, or one after the round."""
+"""Handles signals: they end a program in an orderly way, or after the current round."""
 
 import concurrent.futures
 import contextlib
@@ -15,35 +15,35 @@ from collections.abc import Iterator
 from multiprocessing import resource_tracker
 from typing import Any, Callable, Optional
 
-# Where TensorFlow's Python files are. It is found, not loaded, which takes seconds.
+# The folder of TensorFlow's Python files, found without loading TensorFlow.
 _SPEC = importlib.util.find_spec('tensorflow')
 _TENSORFLOW = os.path.join(os.path.dirname(str(_SPEC and _SPEC.origin)), '')
-_PATIENCE_SECONDS = 5.0
-_INSISTENCE_SECONDS = 1.0
-# What each thread is stopped by.
+_PATIENCE_SECONDS = 5.0  # How long TensorFlow's native code may finish its work.
+_RESEND_SECONDS = 1.0
+# The function of `stopped_by`, for each thread.
 _THREAD = threading.local()
 
 
 def error_of(number: int) -> BaseException:
-  """What ends a program that gets this signal."""
+  """The exception by which a signal ends a program."""
   if number == signal.SIGINT:
     return KeyboardInterrupt()
   return SystemExit(128 + number)
 
 
 class StopRequest:
-  """Whether somebody has asked the program to stop; see `graceful_interrupts`."""
+  """Records whether the program was asked to stop; see `graceful_interrupts`."""
 
   def __init__(self, notice: str):
     self._signalled = False
     self._asks = getattr(_THREAD, 'asks', None)
     self._notice = notice
-    # What each signal did before, and does once it comes again.
+    # The previous handler of each signal, which handles it the second time.
     self.previous: dict[int, Any] = {}
 
   @property
   def requested(self) -> bool:
-    """True once Ctrl-C or SIGTERM came, or what `stopped_by` asks says so."""
+    """True once Ctrl-C or SIGTERM came, or `stopped_by` asks for it."""
     return self._signalled or (self._asks is not None and self._asks())
 
   def __bool__(self) -> bool:
@@ -54,7 +54,7 @@ class StopRequest:
     if not self._signalled:
       self._signalled = True
       if self._notice:
-        # `print` in here could meet a `print` that it interrupts.
+        # `print` is not reentrant: it could interrupt another `print`.
         with contextlib.suppress(OSError):
           os.write(2, f'{self._notice}\n'.encode())
       return
@@ -66,14 +66,13 @@ class StopRequest:
 
 @contextlib.contextmanager
 def graceful_interrupts(notice: str = '') -> Iterator[StopRequest]:
-  """Lets a loop finish its round when somebody wants the program to stop.
+  """Lets a loop finish its round when the program is asked to stop.
 
   The first Ctrl-C, or SIGTERM, only sets `requested`, which the loop reads after each
-  round. The second one ends the program at once, as it would outside of this: by
-  KeyboardInterrupt or SystemExit, and inside `local_runtime` in its orderly way. Goes
-  inside `local_runtime` as well as around it. A Ctrl-C that the program ignores, or
-  handles in a way of its own, is left alone. Another thread than the main one gets no
-  signals: `stopped_by` is for those.
+  round. The second one ends the program at once, as it would outside of this context:
+  by KeyboardInterrupt or SystemExit, which inside `local_runtime` ends its worker. It
+  works inside `local_runtime` and around it. A program that ignores Ctrl-C or has its
+  own handler is not affected. Threads other than the main one use `stopped_by`.
 
   Example:
     >>> with graceful_interrupts() as stop:
@@ -102,7 +101,7 @@ def graceful_interrupts(notice: str = '') -> Iterator[StopRequest]:
 
 @contextlib.contextmanager
 def stopped_by(asks: Callable[[], bool]) -> Iterator[None]:
-  """Lets loops of this thread be stopped by something else than signals."""
+  """Stops loops of this thread once `asks` returns True, in place of signals."""
   before = getattr(_THREAD, 'asks', None)
   _THREAD.asks = asks
   try:
@@ -113,35 +112,35 @@ def stopped_by(asks: Callable[[], bool]) -> Iterator[None]:
 
 @contextlib.contextmanager
 def deferred() -> Iterator[None]:
-  """Lets what must not be left half done end before a signal is heeded.
+  """Defers signals to the end of the context, whose body must not be interrupted.
 
-  Processes that are started inside, by Python, take no Ctrl-C: it is for this one.
+  Processes that Python starts inside ignore Ctrl-C, which is for this process.
   """
   if threading.current_thread() is not threading.main_thread():
     yield
     return
-  came: list[int] = []
+  pending: list[int] = []
   numbers = signal.SIGINT, signal.SIGTERM
   handlers = {each: signal.getsignal(each) for each in numbers}
-  # Python's tracker of resources unblocks signals where it is started.
+  # Python's resource tracker unblocks signals when it starts, so it is started before.
   resource_tracker.ensure_running()
   mask = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
   for each, handler in handlers.items():
-    if callable(handler):  # Another thread may get what this one blocks.
-      signal.signal(each, lambda number, unused_frame: came.append(number))
+    if callable(handler):  # Another thread may get a signal that this one blocks.
+      signal.signal(each, lambda number, unused_frame: pending.append(number))
   try:
     yield
   finally:
     for each, handler in handlers.items():
       if callable(handler):
         signal.signal(each, handler)
-    for number in dict.fromkeys(came):
+    for number in dict.fromkeys(pending):
       signal.raise_signal(number)
     signal.pthread_sigmask(signal.SIG_SETMASK, mask)
 
 
 def _ends_the_program(handler: Any) -> bool:
-  """Whether a signal handled so ends the program by the ways of Python or this file."""
+  """Whether a handler ends the program, as Python's defaults and this module's do."""
   if isinstance(getattr(handler, '__self__', None), (Signals, StopRequest)):
     return True
   return handler in (signal.SIG_DFL, signal.default_int_handler)
@@ -150,7 +149,7 @@ def _ends_the_program(handler: Any) -> bool:
 def _raise_outside_tensorflow(
   frame: Optional[types.FrameType], error: BaseException
 ) -> None:
-  """Raises `error`; in the frame that called TensorFlow once it is back, if one did."""
+  """Raises `error`, or, if inside TensorFlow, once its caller's frame is reached."""
   inside = False
   while frame is not None:
     is_tensorflow = frame.f_code.co_filename.startswith(_TENSORFLOW)
@@ -174,39 +173,40 @@ def _raise_outside_tensorflow(
 
 
 class Signals:
-  """Makes signals end the body of a `with`, and lets nothing disturb what follows.
+  """Makes signals end the body of a `with`, and ignores them during the clean-up.
 
-  Python drops exceptions in destructors and in callbacks of native code: until the body
-  is left, the signal is sent again. TensorFlow's native code crashes where it calls
-  Python and gets an exception: it is let finish first, unless that takes too long.
+  Python drops exceptions in destructors and in callbacks of native code, so the signal
+  is sent again until the body is left. TensorFlow's native code crashes if Python code
+  that it calls raises an exception, so it may finish first, unless that takes too long.
   """
 
   def __init__(self) -> None:
-    self._old: dict[int, tuple[Optional[StopRequest], Any]] = {}
+    self._previous: dict[int, tuple[Optional[StopRequest], Any]] = {}
     self._timer: Optional[threading.Timer] = None
     self._first: Optional[float] = None  # When the first signal came.
     self._leaving = False
 
   def __enter__(self) -> 'Signals':
-    if threading.current_thread() is threading.main_thread():  # No other one may.
+    # Only the main thread may set handlers.
+    if threading.current_thread() is threading.main_thread():
       numbers = [signal.SIGTERM, signal.SIGHUP]
       if _ends_the_program(signal.getsignal(signal.SIGINT)):
-        numbers.append(signal.SIGINT)  # Neither ignored nor handled otherwise.
+        numbers.append(signal.SIGINT)  # It is neither ignored nor handled otherwise.
       for number in numbers:
-        self._take(number)
+        self._install(number)
     return self
 
-  def _take(self, number: int) -> None:
-    """Handles the signal, after the request to stop of a `with` around this one."""
+  def _install(self, number: int) -> None:
+    """Installs a handler, behind the `StopRequest` of an enclosing `with`, if any."""
     handler = signal.getsignal(number)
-    if handler is None:  # Not Python's, and could not be put back.
+    if handler is None:  # It was not set from Python, and could not be restored.
       return
     request = getattr(handler, '__self__', None)
     if isinstance(request, StopRequest):
-      self._old[number] = request, request.previous[number]
+      self._previous[number] = request, request.previous[number]
       request.previous[number] = self._handle
     else:
-      self._old[number] = None, handler
+      self._previous[number] = None, handler
       signal.signal(number, self._handle)
 
   def _handle(self, number: int, frame: Optional[types.FrameType]) -> None:
@@ -216,7 +216,7 @@ class Signals:
     self._first = now if self._first is None else self._first
     if self._timer is not None:
       self._timer.cancel()
-    self._timer = threading.Timer(_INSISTENCE_SECONDS, os.kill, (os.getpid(), number))
+    self._timer = threading.Timer(_RESEND_SECONDS, os.kill, (os.getpid(), number))
     self._timer.daemon = True
     self._timer.start()
     if now - self._first > _PATIENCE_SECONDS:
@@ -224,7 +224,7 @@ class Signals:
     _raise_outside_tensorflow(frame, error_of(number))
 
   def ignore(self) -> None:
-    """Drops signals from here to the end of the `with`; the program is leaving."""
+    """Ignores signals from now to the end of the `with`, because the body has ended."""
     self._leaving = True
     if self._timer is not None:
       self._timer.cancel()
@@ -233,7 +233,7 @@ class Signals:
     self.ignore()
     if sys.is_finalizing():
       return  # Handlers cannot be set any more.
-    for number, (request, handler) in self._old.items():
+    for number, (request, handler) in self._previous.items():
       if request is None:
         signal.signal(number, handler)
       else:
@@ -241,19 +241,18 @@ class Signals:
 
 
 class CallingThread:
-  """Calls functions one after the other, while who waits for them heeds signals.
+  """A thread that calls functions one after the other, so that callers handle signals.
 
-  The interpreter does not wait for it when it ends.
+  The interpreter does not wait for this thread when it ends.
   """
 
   def __init__(self) -> None:
-    """Starts the thread."""
     self._calls: queue.SimpleQueue = queue.SimpleQueue()
     weakref.finalize(self, self._calls.put, None)
     threading.Thread(target=_call, args=(self._calls,), daemon=True).start()
 
   def submit(self, function: Callable, *args: Any) -> concurrent.futures.Future:
-    """The future result of a call."""
+    """Returns the future result of a call."""
     future: concurrent.futures.Future = concurrent.futures.Future()
     self._calls.put((future, function, args))
     return future
@@ -266,4 +265,4 @@ def _call(calls: queue.SimpleQueue) -> None:
         future.set_result(function(*args))
       except BaseException as e:
         future.set_exception(e)
-    del future, function, args  # The next one may be long in coming.
+    del future, function, args  # The next call may come much later.

@@ -1,7 +1,7 @@
-"""What is minimised of a Keras model: a loss for each output, of labels that fit it.
+"""The loss of a Keras model: a weighted sum of the losses of its outputs.
 
 Shapes of labels and outputs are compared before anything is computed, because
-TensorFlow broadcasts those that differ.
+TensorFlow would broadcast shapes that differ.
 """
 
 import functools
@@ -13,40 +13,40 @@ import tensorflow as tf
 from keras.src import losses as losses_lib
 
 _losses = tf.keras.losses
-# Names of the functions that compute losses of Keras.
+# Names of the functions that compute Keras's losses.
 _SPARSE = 'sparse_categorical_crossentropy'
 _CATEGORICAL = (_SPARSE, 'categorical_crossentropy', 'categorical_focal_crossentropy')
 _BINARY = ('binary_crossentropy', 'binary_focal_crossentropy')
-# Stands for the size of a batch, where shapes are compared: no other dimension is it.
+# Size of a batch where shapes are compared; no other dimension has this size.
 _BATCH = 1_000_003
 # Activations whose outputs are probabilities.
 PROBABLE = ('sigmoid', 'softmax')
-# Sums of float32 probabilities differ from 1 by less.
+# Rounding tolerance of sums of float32 probabilities, which should be 1.
 _ROUNDING = 1e-3
 
 
 class BatchLoss(functools.partial[Any]):
-  """A loss that needs nothing of Keras: of outputs, labels and weights of examples."""
+  """A loss of outputs, labels and weights of examples that does not use Keras."""
 
 
 class Penalised(NamedTuple):
-  """What a model puts out for a batch, and what it adds to the loss of that batch."""
+  """A model's output for a batch, and the penalty that it adds to the batch's loss."""
 
   output: Any
   penalty: tf.Tensor
 
 
 class Losses:
-  """The loss of a batch of a Keras model: each output's times its weight, added up."""
+  """The loss of a batch: the weighted sum of the losses of a model's outputs."""
 
   def __init__(
     self, loss: Any, model: tf.keras.Model, output_spec: Any, label_spec: Any
   ):
-    """Finds the loss of each output.
+    """Determines the loss of each output.
 
-    `loss`: A `tf.keras.losses.Loss`, its name, or a function of labels and outputs with
-    a value for each example; of several outputs also a list or mapping of them. `None`
-    for what the model was compiled with.
+    `loss`: A `tf.keras.losses.Loss`, its name, or a function of labels and outputs that
+    returns a value for each example; for several outputs also a list or mapping of
+    these. `None` for the loss that the model was compiled with.
     """
     if loss is None:
       loss = getattr(model, 'loss', None)
@@ -60,31 +60,31 @@ class Losses:
     self._names = names_of_outputs(model, output_spec)
     outputs = by_output('outputs', output_spec, self._names)
     labels = by_output('labels', label_spec, self._names)
-    of_each = by_output('loss', loss, self._names, is_for_all=True)
+    loss_of = by_output('loss', loss, self._names, is_for_all=True)
     weights = 1.0 if weights is None else weights
     weight_of = by_output('loss_weights', weights, self._names, is_for_all=True)
     self._parts = []
     self._num_classes = {name: each.shape[-1] for name, each in outputs.items()}
     for name, output in outputs.items():
-      if of_each[name] is None and len(outputs) > 1:
-        continue  # As in Keras, an output that nothing is asked of.
-      made = _checked(of_each[name])
-      _check_labels(made, labels[name], output, name if len(outputs) > 1 else '')
-      self._parts.append((name, made, float(weight_of[name])))
+      if loss_of[name] is None and len(outputs) > 1:
+        continue  # As in Keras, an output may have no loss.
+      checked = _check_loss(loss_of[name])
+      _check_labels(checked, labels[name], output, name if len(outputs) > 1 else '')
+      self._parts.append((name, checked, float(weight_of[name])))
     self._is_single = isinstance(output_spec, tf.TensorSpec)
     if not all(_function_of(each) for _, each, _ in self._parts):
-      self._try(output_spec, label_spec)
+      self._check_own_loss(output_spec, label_spec)
 
-  def _try(self, output_spec: Any, label_spec: Any) -> None:
-    """Traces a loss of one's own, which may fail on these shapes."""
+  def _check_own_loss(self, output_spec: Any, label_spec: Any) -> None:
+    """Traces the user's own loss, to see whether it fails on these shapes."""
     try:
       traced = tf.function(lambda output, label: self(output, label))
-      of_batch = tf.nest.map_structure(
+      batch_specs = tf.nest.map_structure(
         lambda each: tf.TensorSpec([_BATCH, *each.shape[1:]], each.dtype),
         (output_spec, label_spec),
       )
-      traced.get_concrete_function(*of_batch)
-    except Exception as e:  # Whatever a user's function raises.
+      traced.get_concrete_function(*batch_specs)
+    except Exception as e:  # A user's function may raise any exception.
       labels, outputs = (
         ', '.join(f'{each.dtype.name} {_shape(each)}' for each in tf.nest.flatten(spec))
         for spec in (label_spec, output_spec)
@@ -95,7 +95,7 @@ class Losses:
       ) from e
 
   def __call__(self, output: Any, label: Any, sample_weight: Any = None) -> Any:
-    """The loss of a batch, whose examples may have weights."""
+    """Returns the loss of a batch, whose examples may have weights."""
     outputs = by_output('outputs', output, self._names)
     labels = by_output('labels', label, self._names)
     total = None
@@ -107,33 +107,33 @@ class Losses:
     return total
 
   def check_labels(self, labels: Any, owner: str) -> None:
-    """Refuses numbers of classes that outputs have none for."""
-    of_each = by_output('labels', labels, self._names)
+    """Refuses class indices that are outside the range of an output."""
+    by_name = by_output('labels', labels, self._names)
     for name, loss, _ in self._parts:
       if _function_of(loss) == _SPARSE:
         ignored = loss.get_config().get('ignore_class')
         of = f' of {name!r}' if len(self._parts) > 1 else ''
         check_range(
-          of_each[name], self._num_classes[name], f'{owner}: the label{of}', ignored
+          by_name[name], self._num_classes[name], f'{owner}: the label{of}', ignored
         )
 
   @property
   def of_logits(self) -> set[str]:
-    """Names of outputs whose loss takes logits, as far as that is known."""
+    """Names of the outputs whose loss is known to take logits."""
     return {name for name, loss, _ in self._parts if _takes_logits(loss)}
 
   def check_probabilities(self, output: Any) -> None:
-    """Refuses logits where the loss takes probabilities, and the reverse."""
+    """Refuses logits where the loss takes probabilities, and vice versa."""
     outputs = by_output('outputs', output, self._names)
     for name, loss, _ in self._parts:
       takes_logits = _takes_logits(loss)
       if takes_logits is None:
         continue
-      found = np.asarray(outputs[name], np.float64)
+      values = np.asarray(outputs[name], np.float64)
       function = _function_of(loss)
       is_binary = function in _BINARY
       check = why_no_logits if takes_logits else why_no_probabilities
-      why = check(found, is_binary)
+      why = check(values, is_binary)
       ends = last_activation(self._model) if self._is_single else None
       if why is None and ends in (PROBABLE if takes_logits else ('linear',)):
         why = f'ends in the activation {ends}'
@@ -150,12 +150,12 @@ class Losses:
 
 
 def last_activation(model: Any) -> Optional[str]:
-  """The name of the activation that a model ends in; `None` if that is not known."""
+  """The name of a model's last activation; `None` if it is not known."""
   layer = model
   while getattr(layer, 'layers', None) and isinstance(layer, tf.keras.Model):
     outputs = getattr(layer, 'outputs', None)
     if not outputs:
-      return None  # Of its own class, whose layers may be called in any order.
+      return None  # A subclass of Model may call its layers in any order.
     layer = outputs[0].node.layer
   if isinstance(layer, tf.keras.layers.Softmax):
     return 'softmax'
@@ -165,30 +165,30 @@ def last_activation(model: Any) -> Optional[str]:
 def check_range(
   numbers: Any, count: Optional[int], what: str, ignored: Optional[int] = None
 ) -> None:
-  """Refuses numbers of classes or tokens that are not from 0 to below their count.
+  """Refuses indices of classes or tokens that are not in [0, count).
 
-  `ignored`: A number that stands for none.
+  `ignored`: An index that is allowed besides, such as that of padding.
   """
-  found = np.asarray(numbers)
-  if count is None or not found.size:
+  indices = np.asarray(numbers)
+  if count is None or not indices.size:
     return
-  is_bad = (found < 0) | (found >= count)
+  is_outside = (indices < 0) | (indices >= count)
   if ignored is not None:
-    is_bad &= found != ignored
-  if is_bad.any():
-    place = tuple(np.argwhere(is_bad)[0].tolist())
+    is_outside &= indices != ignored
+  if is_outside.any():
+    index = tuple(np.argwhere(is_outside)[0].tolist())
     raise ValueError(
-      f'{what} in row {place[0]} is {found[place]}, and the model has {count}, from 0 '
-      f'to {count - 1}. Correct it, or make the model of more.'
+      f'{what} in row {index[0]} is {indices[index]}, and the model has {count}, from '
+      f'0 to {count - 1}. Correct it, or give the model more.'
     )
 
 
 def why_no_logits(outputs: np.ndarray, is_binary: bool = False) -> Optional[str]:
-  """Why outputs for inputs drawn at random, [examples, ..., classes], are no logits."""
+  """Why outputs for random inputs, [examples, ..., classes], are not logits, if so."""
   if (outputs < 0).any():
     return None
   if is_binary:
-    # One number for all inputs, as for tokens of which nothing is known, says nothing.
+    # A constant output, as an untrained embedding may give, is no evidence.
     varies = len(outputs) > 1 and np.ptp(outputs, axis=0).any()
     are = varies and (outputs <= 1).all()
     return 'puts out numbers between 0 and 1 for whatever input' if are else None
@@ -199,16 +199,16 @@ def why_no_logits(outputs: np.ndarray, is_binary: bool = False) -> Optional[str]
 
 
 def why_no_probabilities(outputs: np.ndarray, is_binary: bool = False) -> Optional[str]:
-  """Why outputs, [examples, ..., classes], are no probabilities."""
-  are_out = (outputs < 0).any() or (is_binary and (outputs > 1).any())
-  whole = outputs if is_binary else outputs.sum(axis=-1)
-  if are_out or not (whole.any() if is_binary else whole.all()):
+  """Why outputs, [examples, ..., classes], are not probabilities, if so."""
+  is_outside = (outputs < 0).any() or (is_binary and (outputs > 1).any())
+  totals = outputs if is_binary else outputs.sum(axis=-1)
+  if is_outside or not (totals.any() if is_binary else totals.all()):
     return f'puts out numbers from {outputs.min():.4g} to {outputs.max():.4g}'
   return None
 
 
 def names_of_outputs(model: Any, outputs: Any) -> list[str]:
-  """What outputs are called: keys of a mapping, Keras's names, or places."""
+  """Names of a model's outputs: keys of a mapping, Keras's names, or indices."""
   if isinstance(outputs, Mapping):
     return list(outputs)
   count = len(outputs) if isinstance(outputs, (list, tuple)) else 1
@@ -221,7 +221,7 @@ def names_of_outputs(model: Any, outputs: Any) -> list[str]:
 def by_output(
   argument: str, given: Any, names: Sequence[str], is_for_all: bool = False
 ) -> dict[str, Any]:
-  """What was given by name, in a sequence, or once, if it may be for all outputs."""
+  """Maps outputs to values given by name, in order, or once (if `is_for_all`)."""
   is_sequence = isinstance(given, (list, tuple))
   if isinstance(given, Mapping) and set(given) == set(names):
     return dict(given)
@@ -235,7 +235,7 @@ def by_output(
   return dict.fromkeys(names, given)
 
 
-def _checked(loss: Any) -> tf.keras.losses.Loss:
+def _check_loss(loss: Any) -> tf.keras.losses.Loss:
   try:
     loss = _losses.get(loss)
   except ValueError as e:
@@ -259,7 +259,7 @@ def _checked(loss: Any) -> tf.keras.losses.Loss:
 
 
 def _fit_labels(labels: Any, outputs: Any) -> Any:
-  """Labels as `fit` compares them with outputs: [n] for [n, 1], and of their dtype."""
+  """Reshapes labels from [n] to [n, 1] and casts them to outputs' dtype, as `fit`."""
   labels, outputs = tf.convert_to_tensor(labels), tf.convert_to_tensor(outputs)
   if fitted_shape(labels.shape, outputs.shape) is not None:
     labels = tf.reshape(labels, tf.shape(outputs))
@@ -270,7 +270,7 @@ def _fit_labels(labels: Any, outputs: Any) -> Any:
 
 
 def fitted_shape(labels: Any, outputs: Any) -> Optional[list[Optional[int]]]:
-  """The shape of outputs, if that of labels differs from it by a last axis of 1."""
+  """The shape of outputs if labels differ from it only by a last axis of size 1."""
   one, other = list(labels), list(outputs)
   if other == [*one, 1] or (len(one) > 1 and one == [*other, 1]):
     return other
@@ -284,28 +284,28 @@ def _shape(spec: Any, end: Optional[int] = None) -> str:
 def _check_labels(
   loss: tf.keras.losses.Loss, label: Any, output: Any, name: str
 ) -> None:
-  """Compares labels with outputs, by what the loss is."""
+  """Checks that the shape of labels fits the outputs and the kind of loss."""
   if not isinstance(label, tf.TensorSpec):
     raise ValueError(f'the labels of an output must be one array; got {label}.')
   if label.shape.rank is None or output.shape.rank is None:
     return
   fitted = tf.TensorShape(fitted_shape(label.shape, output.shape) or label.shape)
   is_same = output.shape.is_compatible_with(fitted)
-  one_less = any(
+  lacks_last_axis = any(
     tf.TensorShape([*output.shape[:-1], *last]).is_compatible_with(fitted)
     for last in ([], [1])
   )
-  of_keras = _function_of(loss)
-  if of_keras == _SPARSE:
-    fits, wanted = one_less, f'numbers of classes of shape {_shape(output, -1)}'
-  elif of_keras:
+  function = _function_of(loss)
+  if function == _SPARSE:
+    fits, wanted = lacks_last_axis, f'numbers of classes of shape {_shape(output, -1)}'
+  elif function:
     fits, wanted = is_same, f'labels of the shape of outputs, {_shape(output)}'
   else:
-    # Whole numbers may be classes, which a loss of one's own looks up.
-    are_classes = one_less and not label.dtype.is_floating
+    # Integers may be class indices, which a user's own loss looks up.
+    are_indices = lacks_last_axis and not label.dtype.is_floating
     pairs = zip([*fitted[:0:-1], _BATCH], [*output.shape[:0:-1], _BATCH])
-    repeats = one_less or all(a == b or 1 in (a, b) for a, b in pairs)
-    fits = is_same or are_classes or not repeats
+    broadcasts = lacks_last_axis or all(a == b or 1 in (a, b) for a, b in pairs)
+    fits = is_same or are_indices or not broadcasts
     wanted = f'labels that fit outputs of shape {_shape(output)}'
   if not fits:
     of = f' of the output {name!r}' if name else ''
@@ -319,7 +319,7 @@ def _check_labels(
 
 
 def _function_of(loss: tf.keras.losses.Loss) -> str:
-  """The name of the function that a loss of Keras computes; '' for one's own."""
+  """The name of the function of a Keras loss; '' for a user's own loss."""
   if not isinstance(loss, losses_lib.LossFunctionWrapper):
     return ''
   is_of_keras = getattr(loss.fn, '__module__', '') == losses_lib.__name__
@@ -327,7 +327,7 @@ def _function_of(loss: tf.keras.losses.Loss) -> str:
 
 
 def _takes_logits(loss: tf.keras.losses.Loss) -> Optional[bool]:
-  """Whether a loss takes logits, where that is known."""
+  """Whether a loss takes logits; `None` if that is not known."""
   if _function_of(loss) not in (*_CATEGORICAL, *_BINARY):
     return None
   return bool(loss.get_config().get('from_logits', False))

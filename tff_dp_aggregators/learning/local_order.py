@@ -1,22 +1,23 @@
-"""In which order a client goes through its examples: a hash of seed, round and client.
+"""Orders a client's examples by a hash of seed, round and client.
 
-So a round that is run again sees the same batches, whether NumPy or TensorFlow orders
-them. Workers are sent the hash (`sampling.draws.of_step`), of which neither the seed,
-which draws more than that, nor another round follows; no noise is made of it.
+So a round that is run again has the same batches, whether NumPy or TensorFlow orders
+them. Workers receive only the hash (`sampling.draws.of_step`), which reveals neither
+the seed, from which other draws are made too, nor the order of another round. No noise
+is made from it.
 """
 
 import numpy as np
 
 from tff_dp_aggregators.sampling import draws
 
-# An example's number in what is hashed; epochs come above.
+# Bits of an example's number in the hashed integer; the epoch is in the bits above.
 EPOCH_BITS = 32
 
 
 def keys(
   seed: int, this_round: int, clients: np.ndarray, purpose: str = 'order'
 ) -> np.ndarray:
-  """Keys for `permutation`, uint64 of shape [cohort], of numbers or keys of clients."""
+  """Keys for `permutation`, uint64 of shape [cohort], from clients' numbers or keys."""
   return draws.of_step(seed, this_round, clients, purpose)
 
 
@@ -25,5 +26,5 @@ def permutation(key: int, num_examples: int, epoch: int = 0) -> np.ndarray:
   position = np.arange(num_examples, dtype=np.uint64)
   position += np.uint64(epoch << EPOCH_BITS)
   hashed = draws.mix(np.uint64(key) + position)
-  # As TensorFlow sorts them: without the last bit, equal ones by position.
+  # TensorFlow sorts int64, so the last bit is dropped; ties are sorted by position.
   return np.argsort(hashed >> np.uint64(1), kind='stable')

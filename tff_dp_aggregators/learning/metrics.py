@@ -1,4 +1,4 @@
-"""Measures of a model: means over examples, and metrics as Keras's `compile` has."""
+"""Metrics of a model: means over examples, and metrics as Keras's `compile` takes."""
 
 import dataclasses
 import inspect
@@ -13,22 +13,22 @@ from keras.src.engine import compile_utils
 
 from tff_dp_aggregators.learning import keras_losses
 
-# What functions call outputs that have them first, as they were given once.
+# Usual names of an argument that takes a model's outputs.
 _OUTPUTS = re.compile(
   r'o|p|(y_?)?(pred|hat)|(model_?)?(output|logit|prediction|score|prob)\w*|pred\w*'
 )
-# What Keras takes probabilities for a yes above.
-_MIDDLE = 0.5
+# Keras's default threshold of a probability for the positive class.
+_DEFAULT_THRESHOLD = 0.5
 
 
 def check_order(name: str, function: Callable[..., Any]) -> None:
-  """Refuses a metric that takes outputs first, by what it calls them.
+  """Refuses a metric that takes outputs first, according to its argument's name.
 
-  With labels in their place it would make a number, and a wrong one.
+  With labels in their place it would compute a wrong number without an error.
   """
   try:
     parameters = list(inspect.signature(function).parameters)
-  except (TypeError, ValueError):  # Some that are compiled do not say.
+  except (TypeError, ValueError):  # Some compiled functions have no signature.
     return
   if len(parameters) > 1 and _OUTPUTS.fullmatch(parameters[0].lower()):
     raise ValueError(
@@ -39,7 +39,7 @@ def check_order(name: str, function: Callable[..., Any]) -> None:
 
 
 def check_shape(values: np.ndarray, labels: Any) -> None:
-  """Refuses values that are not one for each example, or for each label."""
+  """Refuses an array without exactly one value for each example, or for each label."""
   shape = np.shape(labels) if isinstance(labels, (np.ndarray, list)) else None
   if not values.ndim or shape is None:
     return
@@ -52,18 +52,18 @@ def check_shape(values: np.ndarray, labels: Any) -> None:
 
 
 class Sums(NamedTuple):
-  """What some examples add to a weighted mean: sums of weighted values, and weights."""
+  """Sums of weighted values, and of weights, of some examples, for a weighted mean."""
 
   values: float = 0.0
   weights: float = 0.0
 
   def plus(self, other: 'Sums') -> 'Sums':
-    """With those of other examples."""
+    """Returns the sums of these examples and others."""
     return Sums(self.values + other.values, self.weights + other.weights)
 
   @property
   def mean(self) -> float:
-    """The weighted mean."""
+    """The weighted mean; raises ValueError if there is no weight."""
     if not self.weights:
       raise ValueError('the weights of all examples add up to 0.')
     return self.values / self.weights
@@ -74,14 +74,14 @@ class MeanMetric:
   """A mean over examples, or over parts of them such as the words of a sentence.
 
   `learning.train` computes it batch by batch, where a plain function gets the outputs
-  of all test examples at once. Under the name 'loss' it stands for the model's own
-  loss, whose batches are weighted by their examples: right for a mean over examples,
-  and not for one over the words of sentences of different lengths.
+  of all test examples at once. Under the name 'loss' it replaces the model's own loss,
+  whose batches are weighted by their number of examples: this is right for a mean over
+  examples, but not for one over the words of sentences of different lengths.
 
   Attributes:
-    per_example: From the labels of a batch and the model's outputs to values: an array
+    per_example: Maps the labels of a batch and the model's outputs to values: an array
       whose first axis is that of the examples; or to a tuple of values and their
-      weights, of one shape. Values without weight are not looked at.
+      weights, of the same shape. Values with weight 0 are ignored.
 
   Example:
     >>> def right_words(words, logits):
@@ -105,18 +105,18 @@ class MeanMetric:
     check_order('per_example', self.per_example)
 
   def sums(self, labels: Any, outputs: Any) -> Sums:
-    """What labels and outputs of a batch add to the mean.
+    """Returns the sums of a batch.
 
     Args:
-      labels: Of the batch.
-      outputs: Of the batch.
+      labels: The labels of the batch.
+      outputs: The model's outputs for the batch.
 
     Raises:
-      ValueError: If values and weights are not of one shape, or a weight is negative or
-        not finite.
+      ValueError: If values and weights differ in shape, or a weight is negative or not
+        finite.
     """
-    made = self.per_example(labels, outputs)
-    values, weights = made if isinstance(made, tuple) else (made, None)
+    result = self.per_example(labels, outputs)
+    values, weights = result if isinstance(result, tuple) else (result, None)
     values = np.asarray(values, np.float64)
     if not values.ndim:
       raise ValueError(
@@ -128,8 +128,8 @@ class MeanMetric:
       return Sums(float(values.sum()), float(values.size))
     weights = np.asarray(weights, np.float64)
     total = float(weights.sum())
-    is_right = weights.shape == values.shape and math.isfinite(total)
-    if not is_right or (weights < 0).any():
+    is_valid = weights.shape == values.shape and math.isfinite(total)
+    if not is_valid or (weights < 0).any():
       raise ValueError(
         'weights of per_example must be of the shape of the values, '
         f'{values.shape}, finite and not negative; got {weights!r:.200}.'
@@ -139,7 +139,7 @@ class MeanMetric:
 
 
 class KerasMetric:
-  """A metric of Keras, of the only output of a model, or of one of several by name."""
+  """A Keras metric of a model's only output, or of the output named `output`."""
 
   def __init__(
     self,
@@ -153,12 +153,12 @@ class KerasMetric:
     self._metric: Optional[tf.keras.metrics.Metric] = None
 
   def reset(self) -> None:
-    """Forgets all batches."""
+    """Resets the metric's state."""
     if self._metric is not None:
       self._metric.reset_state()
 
   def update(self, labels: Any, outputs: Any) -> None:
-    """Takes a batch."""
+    """Adds a batch."""
     if self._output is not None:
       labels, outputs = (
         keras_losses.by_output(kind, given, self._names)[self._output]
@@ -173,11 +173,11 @@ class KerasMetric:
       labels = labels.reshape(outputs.shape)
     if self._metric is None:
       metric = self._given() if isinstance(self._given, type) else self._given
-      # What some names mean depends on the shapes of labels and outputs.
+      # The meaning of some names, such as 'accuracy', depends on the shapes.
       self._metric = compile_utils.MetricsContainer()._get_metric_object(
         metric, tf.TensorSpec(labels.shape), tf.TensorSpec(outputs.shape)
       )
-      # That of a name which Keras does not know is a text, and a loss is an object.
+      # Keras keeps an unknown name as a string, and a loss as an object.
       is_made = isinstance(metric, tf.keras.metrics.Metric)
       if not is_made and not hasattr(getattr(self._metric, '_fn', len), '__name__'):
         self._metric = None
@@ -196,52 +196,52 @@ class KerasMetric:
     self._metric.update_state(labels, outputs)
 
   def result(self) -> float:
-    """What it comes to, of the batches since it was reset."""
+    """The metric's value over all batches since the last reset."""
     assert self._metric is not None
-    found = np.asarray(self._metric.result())
-    if found.size != 1:
-      raise ValueError(f'it makes {found.size} numbers')
-    return float(found.reshape(()))
+    value = np.asarray(self._metric.result())
+    if value.size != 1:
+      raise ValueError(f'it makes {value.size} numbers')
+    return float(value.reshape(()))
 
 
 def by_name(
   given: Any, names: Sequence[str], of_logits: Collection[str] = ()
 ) -> dict[str, Any]:
-  """Metrics as `compile` takes them, by the names that it gives them."""
-  of_each = {'': given}
+  """Maps names, as Keras's `compile` makes them, to the metrics given in its form."""
+  by_output = {'': given}
   if names:
-    of_each = dict.fromkeys(names, given)
+    by_output = dict.fromkeys(names, given)
     if isinstance(given, Mapping):
-      of_each = dict(given)
+      by_output = dict(given)
     elif any(isinstance(each, (list, tuple)) for each in given):
-      of_each = dict(zip(names, given))
-  found: dict[str, Any] = {}
-  for output, metrics in of_each.items():
+      by_output = dict(zip(names, given))
+  result: dict[str, Any] = {}
+  for output, metrics in by_output.items():
     for each in metrics if isinstance(metrics, (list, tuple)) else [metrics]:
       name = f'{output}_{_name_of(each)}' if output else _name_of(each)
-      if name in found:
+      if name in result:
         raise ValueError(f'two metrics are called {name!r}; give one another name.')
-      found[name] = each
+      result[name] = each
       if output:
-        # One object would add up what it sees of all outputs.
-        own = each
+        # A single object would mix the values of all outputs.
+        copied = each
         if isinstance(each, tf.keras.metrics.Metric):
-          own = type(each).from_config(each.get_config())
-        found[name] = KerasMetric(own, names, output, output in of_logits)
-  return found
+          copied = type(each).from_config(each.get_config())
+        result[name] = KerasMetric(copied, names, output, output in of_logits)
+  return result
 
 
 def _name_of(metric: Any) -> str:
-  for found in (metric, *(getattr(metric, key, None) for key in ('name', '__name__'))):
-    if isinstance(found, str) and found != '<lambda>':
-      return found
+  for name in (metric, *(getattr(metric, key, None) for key in ('name', '__name__'))):
+    if isinstance(name, str) and name != '<lambda>':
+      return name
   raise ValueError(
     f'the metric {metric!r} has no name; give metrics as a mapping of names to metrics.'
   )
 
 
 def _refuse_logits(metric: tf.keras.metrics.Metric) -> None:
-  """Refuses a metric that takes probabilities, and would make a number of logits."""
+  """Refuses a metric that takes probabilities, which would be wrong with logits."""
   config = metric.get_config()
   function = getattr(getattr(metric, '_fn', None), '__name__', '')
   from_logits = config.get('from_logits', getattr(metric, '_from_logits', True))
@@ -249,8 +249,8 @@ def _refuse_logits(metric: tf.keras.metrics.Metric) -> None:
     from_logits is False
     or (function.endswith('crossentropy') and not metric._fn_kwargs.get('from_logits'))
     or function == 'binary_accuracy'
-    or config.get('threshold') == _MIDDLE
-    or config.get('thresholds', 1) in (None, _MIDDLE, [_MIDDLE])
+    or config.get('threshold') == _DEFAULT_THRESHOLD
+    or config.get('thresholds', 1) in (None, _DEFAULT_THRESHOLD, [_DEFAULT_THRESHOLD])
   ):
     raise ValueError(
       'it takes probabilities, and the loss of the model says that outputs are logits: '

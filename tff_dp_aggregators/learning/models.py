@@ -1,7 +1,7 @@
-"""Models as training takes them: functional ones, also of Keras models.
+"""Makes functional models for training, also from Keras models.
 
-A Keras model is traced once, with weights as arguments: its own variables stay what
-they are. What else it asks of `fit` is done as well, or refused by name.
+A Keras model is traced once, with weights as arguments: its own variables do not
+change. Features of a model that need Keras's `fit` are reproduced, or refused by name.
 """
 
 import contextlib
@@ -25,13 +25,13 @@ from tff_dp_aggregators.learning import clients as clients_lib
 from tff_dp_aggregators.learning import failures
 from tff_dp_aggregators.learning import keras_losses
 
-# As Keras takes it: one, its name, or a function of labels and outputs; for several
-# outputs also a list or a mapping of these.
+# A Keras loss, its name, or a function of labels and outputs; for several outputs also
+# a list or a mapping of these.
 Loss = Any
-# Lists of a layer's variables, which its call does not read.
-_LISTS = ('_trainable_weights', '_non_trainable_weights')
-# What `fit` would call. A model that has its own is not trained by its loss alone.
-_OF_FIT = ('train_step', 'compute_loss', 'test_step', 'compute_metrics')
+# Attributes of a layer with lists of its variables, which its call does not read.
+_SKIPPED = ('_trainable_weights', '_non_trainable_weights')
+# Methods that `fit` calls. A model that overrides one is not trained by its loss alone.
+_FIT_METHODS = ('train_step', 'compute_loss', 'test_step', 'compute_metrics')
 _BATCH_NORMALISATIONS = (
   tf.keras.layers.BatchNormalization,
   tf.keras.layers.experimental.SyncBatchNormalization,
@@ -43,11 +43,10 @@ _MASKED = (
   'out: tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True, '
   'ignore_class=-1), say.'
 )
-# Seeds of Keras have so many bits.
-_SEED_BITS = 32
-# Inputs that outputs are looked at for.
-_DRAWN = 64
-# Only one model at a time has tensors in place of its variables.
+_SEED_BITS = 32  # Of Keras's seeds.
+# Number of random inputs for which outputs are checked.
+_NUM_INPUTS = 64
+# Held while a model has tensors in place of its variables.
 _LOCK = threading.RLock()
 
 
@@ -58,9 +57,9 @@ def functional(
   owner: str = 'the first client',
   seed: int = 0,
 ) -> tff.learning.models.FunctionalModel:
-  """A model as a functional one, if clients' examples are what it takes.
+  """Makes a functional model, after checking that it takes the clients' examples.
 
-  `loss`: That of a Keras model; `None` for the one that it was compiled with.
+  `loss`: The loss of a Keras model; `None` for the one that it was compiled with.
   `element_spec`: Structure of `tf.TensorSpec` of one example; `None` if not known.
   """
   if isinstance(model, tff.learning.models.FunctionalModel):
@@ -74,10 +73,10 @@ def functional(
           'models whose trainable and other weights are each a tuple of arrays.'
         )
     if element_spec is not None:
-      of_one = tf.nest.map_structure(
+      single_spec = tf.nest.map_structure(
         lambda spec: tf.TensorSpec(spec.shape[1:], spec.dtype), model.input_spec
       )
-      clients_lib.check_spec(element_spec, of_one, owner)
+      clients_lib.check_spec(element_spec, single_spec, owner)
     return model
   if element_spec is None:
     raise ValueError(
@@ -90,35 +89,35 @@ def functional(
     lambda spec: tf.TensorSpec([None, *spec.shape], spec.dtype), element_spec
   )
   x, _ = clients_lib.pair(input_spec)
-  made = make(model, x, seed, owner)
-  _check_inputs(made, element_spec, owner)
-  return KerasFunctionalModel(made, loss, input_spec)
+  keras_model = make(model, x, seed, owner)
+  _check_inputs(keras_model, element_spec, owner)
+  return KerasFunctionalModel(keras_model, loss, input_spec)
 
 
 def with_loss(
   model: tff.learning.models.FunctionalModel, loss: Any
 ) -> tff.learning.models.FunctionalModel:
-  """The model with another loss."""
-  made = copy.copy(model)
-  made._loss_fn = loss
-  return made
+  """Returns a copy of the model with another loss."""
+  copied = copy.copy(model)
+  copied._loss_fn = loss
+  return copied
 
 
 def weight_names(model: Any) -> tuple[str, ...]:
-  """Names of a model's trainable weights, for the parts of joint mechanisms.
+  """Returns the names of a model's trainable weights, for parts of joint mechanisms.
 
   For a Keras model they are number and name, in the order of its `trainable_variables`;
-  a pattern may be for both, or for either. Else they are the paths in the structure of
-  `initial_weights`: keys, names of fields and places, with slashes between.
+  a pattern may match both, or either. Otherwise they are the paths in the structure of
+  `initial_weights`: keys, names of fields and indices, separated by slashes.
 
   Args:
-    model: What `learning.train` takes.
+    model: A model, or a function that makes one, as `learning.train` takes it.
 
   Returns:
-    In the order of `tf.nest.flatten`.
+    The names, in the order of `tf.nest.flatten`.
 
   Raises:
-    TypeError: If it is none of these.
+    TypeError: If it is not such a model.
     ValueError: If a Keras model has no weights until it is called.
 
   Example:
@@ -147,25 +146,25 @@ def weights_in_words(model: tff.learning.models.FunctionalModel) -> list[str]:
 
 
 def _check_inputs(model: tf.keras.Model, element_spec: Any, owner: str) -> None:
-  """Compares inputs with those of a model that says what it takes."""
-  known = getattr(model, 'inputs', None)
-  if not known:
+  """Checks the clients' inputs against a model that declares its inputs."""
+  expected = getattr(model, 'inputs', None)
+  if not expected:
     return
   x, y = clients_lib.pair(element_spec)
   given = _inputs_of(model, x)
-  if len(given) != len(known):
+  if len(given) != len(expected):
     raise ValueError(
-      f'{owner} gives {len(given)} inputs, the model takes {len(known)}: '
+      f'{owner} gives {len(given)} inputs, the model takes {len(expected)}: '
       f'{", ".join(getattr(model, "input_names", []))}.'
     )
   wanted = [  # Keras converts dtypes.
-    tf.TensorSpec(one.shape[1:], other.dtype) for one, other in zip(known, given)
+    tf.TensorSpec(one.shape[1:], other.dtype) for one, other in zip(expected, given)
   ]
   clients_lib.check_spec((given, y), (wanted, y), owner)
 
 
 def _inputs_of(model: tf.keras.Model, x: Any) -> list[Any]:
-  """Inputs in the order of the model, which may be given by its names."""
+  """Flat inputs in the model's order; a mapping may have the names of its inputs."""
   names = getattr(model, 'input_names', None) or []
   if isinstance(x, Mapping) and set(x) == set(names):
     return [x[name] for name in names]
@@ -173,17 +172,16 @@ def _inputs_of(model: tf.keras.Model, x: Any) -> list[Any]:
 
 
 class KerasFunctionalModel(tff.learning.models.FunctionalModel):
-  """A Keras model as a functional one.
+  """A functional model that computes what a Keras model does.
 
   Attributes:
-    keras_model: The model; its variables keep the weights to begin with.
-    output_spec: What it puts out for a batch: structure of `tf.TensorSpec`.
-    logits: Names of the outputs that are logits, as far as the loss says so.
+    keras_model: The model; its variables keep the initial weights.
+    output_spec: The spec of its output for a batch: a structure of `tf.TensorSpec`.
+    logits: Names of the outputs that are logits according to the loss.
     weight_names: Names of the trainable weights, in Keras's order: number and name.
   """
 
   def __init__(self, model: tf.keras.Model, loss: Any, input_spec: Any):
-    """Traces the model."""
     refuse(model)
     self.keras_model = model
     x, y = clients_lib.pair(input_spec)
@@ -210,8 +208,8 @@ class KerasFunctionalModel(tff.learning.models.FunctionalModel):
     def loss_of_batch(output: Any, label: Any, sample_weight: Any = None) -> Any:
       if not isinstance(output, keras_losses.Penalised):
         return loss(output, label, sample_weight)
-      found = loss(output.output, label, sample_weight)
-      return found + tf.cast(output.penalty, found.dtype)
+      batch_loss = loss(output.output, label, sample_weight)
+      return batch_loss + tf.cast(output.penalty, batch_loss.dtype)
 
     super().__init__(
       initial_weights=initial,
@@ -237,11 +235,11 @@ class KerasFunctionalModel(tff.learning.models.FunctionalModel):
 
   @property
   def penalty_needs_inputs(self) -> bool:
-    """Whether what is added to the loss depends on inputs, as activity does."""
+    """Whether penalties depend on inputs, as activity regularizers do."""
     return self._traced[True].penalty_needs_inputs
 
   def check_examples(self, examples: Any, owner: str) -> None:
-    """Refuses classes that there is no output for, and tokens without an embedding."""
+    """Refuses classes without an output, and tokens without an embedding."""
     x, y = clients_lib.pair(examples)
     if self._losses is not None:
       self._losses.check_labels(y, owner)
@@ -253,23 +251,23 @@ class KerasFunctionalModel(tff.learning.models.FunctionalModel):
         what = f'{owner}: the input of layer {layer.name!r}'
         for node in layer._inbound_nodes:
           for each in tf.nest.flatten(node.keras_inputs):
-            if id(each) in places:  # It is looked up as it is.
+            if id(each) in places:  # The layer looks up the model's input itself.
               keras_losses.check_range(given[places[id(each)]], layer.input_dim, what)
 
   def some_inputs(self) -> Any:
-    """Inputs: numbers are normal of standard deviation 10; classes and tokens are 0."""
+    """Random inputs: floats are normal with standard deviation 10; integers are 0."""
     rng = np.random.default_rng(1)
     x, _ = clients_lib.pair(self.input_spec)
 
     def draw(spec: tf.TensorSpec) -> tf.Tensor:
-      shape = [_DRAWN, *(size or 2 for size in spec.shape[1:])]
+      shape = [_NUM_INPUTS, *(size or 2 for size in spec.shape[1:])]
       scale = 10.0 if spec.dtype.is_floating else 0.0
       return tf.cast(tf.constant(scale * rng.normal(size=shape)), spec.dtype)
 
     return tf.nest.map_structure(draw, x)
 
   def some_outputs(self) -> Any:
-    """Outputs for `some_inputs`, with the weights to begin with."""
+    """Outputs for `some_inputs`, with the initial weights."""
     output, _ = self._traced[False](
       tf.nest.map_structure(tf.constant, self.initial_weights), self.some_inputs()
     )
@@ -284,7 +282,7 @@ def names_of_weights(model: tf.keras.Model) -> tuple[str, ...]:
 def make(
   model: Any, x: Any, seed: int, owner: str = 'the first client'
 ) -> tf.keras.Model:
-  """A Keras model with its weights, for inputs like the specs `x`, if it needs them."""
+  """Makes a Keras model with its weights, built for the specs `x` if necessary."""
   is_made = isinstance(model, tf.keras.Model)
   if not is_made and (isinstance(model, tf.keras.layers.Layer) or not callable(model)):
     raise TypeError(
@@ -308,32 +306,32 @@ def make(
         'takes, such as by tf.keras.Input.'
       )
 
-    def some(spec: tf.TensorSpec) -> Any:
-      # A sequence of layers keeps the size of the batch that it is called on first.
+    def placeholder(spec: tf.TensorSpec) -> Any:
+      # A Sequential model keeps the batch size of its first call.
       if isinstance(made, tf.keras.Sequential):
         return tf.keras.Input(spec.shape[1:], dtype=spec.dtype)
       return tf.zeros([1, *(size or 1 for size in spec.shape[1:])], spec.dtype)
 
     try:
-      made(tf.nest.map_structure(some, x))
-    except Exception as e:  # Whatever a user's model raises.
-      raise ValueError(_fails_on(e, x, owner)) from e
+      made(tf.nest.map_structure(placeholder, x))
+    except Exception as e:  # A user's model may raise any exception.
+      raise ValueError(_failure(e, x, owner)) from e
     return made
 
 
 @contextlib.contextmanager
 def as_in_a_new_process(seed: int) -> Iterator[None]:
-  """Draws and names as in a new process with a seed, and then goes on as before."""
-  of_keras = vars(keras_backend._SEED_GENERATOR)
-  of_tensorflow = vars(tf_context.context())
+  """Gives seeds and names as in a new process, and restores the state afterwards."""
+  keras_seeds = vars(keras_backend._SEED_GENERATOR)
+  tensorflow_state = vars(tf_context.context())
   names = keras_backend.PER_GRAPH_OBJECT_NAME_UIDS
   with _LOCK:
     states = random.getstate(), np.random.get_state()  # noqa: NPY002
-    # Which TensorFlow and Keras have no functions for.
-    kept = [(where, dict(where)) for where in (of_keras, names)]
-    seeds = {name: of_tensorflow.get(name) for name in ('_seed', '_rng')}
+    # TensorFlow and Keras have no functions to save and restore these.
+    saved = [(variables, dict(variables)) for variables in (keras_seeds, names)]
+    seeds = {name: tensorflow_state.get(name) for name in ('_seed', '_rng')}
     names.clear()
-    if seed >= 2**_SEED_BITS:  # A hash, which tells nothing else of it.
+    if seed >= 2**_SEED_BITS:  # A hash does not reveal the seed, which may be secret.
       digest = hashlib.sha256(str(seed).encode()).digest()
       seed = int.from_bytes(digest[: _SEED_BITS // 8], 'big')
     tf.keras.utils.set_random_seed(seed)
@@ -342,10 +340,10 @@ def as_in_a_new_process(seed: int) -> Iterator[None]:
     finally:
       random.setstate(states[0])
       np.random.set_state(states[1])  # noqa: NPY002
-      of_tensorflow.update(seeds)
-      for where, before in kept:
-        where.clear()
-        where.update(before)
+      tensorflow_state.update(seeds)
+      for variables, values in saved:
+        variables.clear()
+        variables.update(values)
 
 
 def _layers(model: tf.keras.Model) -> list[Any]:
@@ -353,10 +351,10 @@ def _layers(model: tf.keras.Model) -> list[Any]:
 
 
 def refuse(model: tf.keras.Model) -> None:
-  """Refuses what a model asks of `fit` and is not done here."""
-  for name in _OF_FIT:
-    of_keras = [getattr(each, name) for each in (tf.keras.Model, tf.keras.Sequential)]
-    if getattr(type(model), name) not in of_keras:
+  """Refuses a model that needs features of `fit` which are not reproduced here."""
+  for name in _FIT_METHODS:
+    defaults = [getattr(each, name) for each in (tf.keras.Model, tf.keras.Sequential)]
+    if getattr(type(model), name) not in defaults:
       raise ValueError(
         f'the model has a {name} of its own, which is not called: clients are trained '
         'by the gradient of the loss. Put it into the loss, or into add_loss.'
@@ -372,18 +370,18 @@ def refuse(model: tf.keras.Model) -> None:
       'the model has no weights that are trained: all layers are frozen, or have none.'
     )
   for variable in model.trainable_variables:
-    if _kept(variable).dtype != tf.float32 or getattr(variable, 'constraint', None):
+    if _inner(variable).dtype != tf.float32 or getattr(variable, 'constraint', None):
       raise ValueError(
-        f'the weight {variable.name!r} is of {_kept(variable).dtype.name} with the '
-        f'constraint {getattr(variable, "constraint", None)}: optimizers and noise are '
-        'of float32, and noise would break a constraint. Make the layer with dtype '
+        f'the weight {variable.name!r} is of {_inner(variable).dtype.name} with '
+        f'the constraint {getattr(variable, "constraint", None)}: optimizers and noise '
+        'are of float32, and noise would break a constraint. Make the layer with dtype '
         'float32, and have it use what keeps the constraint, such as tf.nn.softplus of '
         'the weight.'
       )
 
 
 def refuse_batch_normalisation(model: tf.keras.Model) -> None:
-  """Refuses layers that average what clients have."""
+  """Refuses layers that average clients' activations outside of their updates."""
   for layer in _layers(model):
     if isinstance(layer, _BATCH_NORMALISATIONS) and layer.trainable:
       raise ValueError(
@@ -395,7 +393,7 @@ def refuse_batch_normalisation(model: tf.keras.Model) -> None:
 
 
 class _Traced:
-  """A model's call, with its weights as arguments, and nothing else that it reads."""
+  """A model's call as a function of its weights and inputs, and of nothing else."""
 
   def __init__(self, model: tf.keras.Model, x: Any, training: bool):
     variables = (model.trainable_variables, model.non_trainable_variables)
@@ -405,11 +403,11 @@ class _Traced:
     @tf.function
     def forward(weights: Any, x: Any) -> Any:
       by_variable = {
-        id(_kept(variable)): tensor
+        id(_inner(variable)): tensor
         for part, tensors in zip(variables, weights)
         for variable, tensor in zip(part, tensors)
       }
-      with _constants_in_graph(), _in_place_of_variables(model, by_variable):
+      with _constants_for_captures(), _variables_replaced_by(model, by_variable):
         output = model(x, training=training)
         penalties = [tf.cast(each, tf.float32) for each in model.losses]
       flat = tf.nest.flatten(output)
@@ -417,7 +415,7 @@ class _Traced:
       return output, penalties
 
     specs = tuple(
-      tuple(tf.TensorSpec(each.shape, _kept(each).dtype) for each in part)
+      tuple(tf.TensorSpec(each.shape, _inner(each).dtype) for each in part)
       for part in variables
     )
     with tf.init_scope():
@@ -430,8 +428,8 @@ class _Traced:
           f'({str(e).strip().splitlines()[-1].strip()}); use it as a tensor, and leave '
           'out layers that change weights of their own while they train.'
         ) from e
-      except Exception as e:  # Whatever a user's model raises.
-        raise ValueError(_fails_on(e, x, 'clients')) from e
+      except Exception as e:  # A user's model may raise any exception.
+        raise ValueError(_failure(e, x, 'clients')) from e
     self.output_spec = tf.nest.map_structure(
       lambda each: tf.TensorSpec(each.shape, each.dtype),
       self._function.structured_outputs[0],
@@ -447,10 +445,9 @@ class _Traced:
 
   @property
   def penalty_needs_inputs(self) -> bool:
-    """Whether penalties are computed from inputs, and not from weights alone."""
     graph = self._function.graph
     inputs = {each.op for each in graph.inputs[-len(tf.nest.flatten(self._x)) :]}
-    # By name: outputs of the graph become more when gradients are computed.
+    # Looked up by name, because computing gradients adds outputs to the graph.
     penalties = [each.name for each in self._function.structured_outputs[1]]
     needed = op_selector.get_backward_walk_ops(
       [graph.get_tensor_by_name(name).op for name in penalties]
@@ -463,18 +460,18 @@ class _Traced:
 
 
 @contextlib.contextmanager
-def _constants_in_graph() -> Iterator[None]:
-  """Makes constants of outer tensors, which graphs of TensorFlow 1 cannot be given."""
+def _constants_for_captures() -> Iterator[None]:
+  """Captures eager tensors as constants, since TensorFlow 1 graphs cannot hold them."""
   graph = tf.compat.v1.get_default_graph()
-  capture, made = graph.capture, {}
+  capture, constants = graph.capture, {}
 
   def as_constant(tensor: Any, name: Any = None, shape: Any = None) -> tf.Tensor:
     if not hasattr(tensor, 'numpy') or tensor.dtype in (tf.resource, tf.variant):
       return capture(tensor, name, shape)
-    if id(tensor) not in made:
+    if id(tensor) not in constants:
       with graph.as_default(), tf.control_dependencies(None):
-        made[id(tensor)] = tf.constant(tensor.numpy()), tensor
-    return made[id(tensor)][0]
+        constants[id(tensor)] = tf.constant(tensor.numpy()), tensor
+    return constants[id(tensor)][0]
 
   graph.capture = as_constant
   try:
@@ -483,16 +480,16 @@ def _constants_in_graph() -> Iterator[None]:
     graph.capture = capture
 
 
-def _kept(variable: Any) -> Any:
-  """A variable itself, without what casts it for mixed precision."""
+def _inner(variable: Any) -> Any:
+  """The variable inside Keras's wrapper that casts it for mixed precision, if any."""
   return getattr(variable, '_variable', variable)
 
 
 @contextlib.contextmanager
-def _in_place_of_variables(
+def _variables_replaced_by(
   model: tf.keras.Model, tensors: Mapping[int, tf.Tensor]
 ) -> Iterator[None]:
-  """Puts tensors into the attributes of layers that are variables."""
+  """Replaces variables in attributes of layers by tensors, by id of the variable."""
   undo = []
   with _LOCK:
     try:
@@ -502,11 +499,11 @@ def _in_place_of_variables(
         if losses is not None and hasattr(losses, '_eager_losses'):
           undo.append((vars(losses), '_eager_losses', losses._eager_losses))
         if isinstance(layer, tf.keras.layers.LayerNormalization):
-          # Its fast kernel takes shapes that clients side by side do not have.
+          # Its fused kernel does not support the shapes of vectorised clients.
           undo.append((attributes, '_fused', layer._fused))
           attributes['_fused'] = False
         for name, value in list(attributes.items()):
-          replaced = value if name in _LISTS else _replaced(value, layer, tensors)
+          replaced = value if name in _SKIPPED else _replaced(value, layer, tensors)
           if replaced is not value or name == '_losses':
             undo.append((attributes, name, value))
             attributes[name] = replaced
@@ -519,22 +516,22 @@ def _in_place_of_variables(
 def _replaced(
   value: Any, layer: Any, tensors: Mapping[int, tf.Tensor], is_read: bool = True
 ) -> Any:
-  """A value of an attribute, with tensors for variables in it."""
+  """Returns an attribute's value with its variables replaced by tensors."""
   if isinstance(value, tf.Variable):
-    tensor = tensors.get(id(_kept(value)))
+    tensor = tensors.get(id(_inner(value)))
     if tensor is None:
       return value
-    # For mixed precision; regularizers take weights as they are.
+    # Reads are cast for mixed precision; regularizers take the weights uncast.
     is_cast = is_read and hasattr(value, '_variable') and tensor.dtype.is_floating
     return tf.cast(tensor, layer.compute_dtype) if is_cast else tensor
-  if isinstance(value, functools.partial):  # Of a regularizer.
+  if isinstance(value, functools.partial):  # The loss of a regularizer.
     args = [_replaced(each, layer, tensors, is_read=False) for each in value.args]
     if all(one is other for one, other in zip(args, value.args)):
       return value
     return functools.partial(value.func, *args, **value.keywords)
   if isinstance(value, dict):
-    found = {key: _replaced(each, layer, tensors) for key, each in value.items()}
-    return value if all(found[key] is value[key] for key in found) else found
+    replaced = {key: _replaced(each, layer, tensors) for key, each in value.items()}
+    return value if all(replaced[key] is value[key] for key in replaced) else replaced
   if isinstance(value, (list, tuple)):
     items = [_replaced(each, layer, tensors) for each in value]
     if all(one is other for one, other in zip(items, value)):
@@ -543,7 +540,7 @@ def _replaced(
   return value
 
 
-def _fails_on(error: Exception, x: Any, owner: str) -> str:
+def _failure(error: Exception, x: Any, owner: str) -> str:
   given = ', '.join(
     f'{each.dtype.name}{each.shape.as_list()}' for each in tf.nest.flatten(x)
   )

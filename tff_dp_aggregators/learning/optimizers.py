@@ -1,7 +1,7 @@
-"""Optimizers that TFF does not have: DP-FTRL(M), and rates that follow from the round.
+"""Optimizers that TFF lacks: DP-FTRL(M), and learning rates that depend on the round.
 
 `ServerSchedule` states momentum and learning rates once, for the server's optimizer and
-its noise: they are the workload for which a strategy can be optimised.
+for the noise: they are the workload for which a strategy can be optimised.
 """
 
 import collections
@@ -24,7 +24,7 @@ from tff_dp_aggregators.strategies import registry
 class FTRL(tff.learning.optimizers.Optimizer):
   """Follows the regularized leader on cumulative sums; see `build_ftrl`.
 
-  It has no hyperparameters: a new learning rate would be that of the past as well.
+  It has no TFF hyperparameters: a new learning rate would apply to past rounds too.
   """
 
   def __init__(
@@ -33,7 +33,7 @@ class FTRL(tff.learning.optimizers.Optimizer):
     momentum: float = 0.0,
     workload: Optional[strategies.Workload] = None,
   ):
-    """`workload` is what the aggregator's has to be; `None` for any."""
+    """`workload` must equal the aggregator's workload; `None` allows any."""
     self._learning_rate = checks.check_positive('learning_rate', learning_rate)
     checks.check_number('momentum', momentum)
     if not 0 <= momentum < 1:
@@ -43,7 +43,7 @@ class FTRL(tff.learning.optimizers.Optimizer):
     self._weight_decay = workload.weight_decay if workload else 0.0
 
   def check_workload(self, workload: strategies.Workload) -> None:
-    """Refuses sums of another workload than this optimizer is for."""
+    """Refuses an aggregator's workload that this optimizer is not for."""
     is_prefix = strategies.workload.is_prefix_sums(workload)
     if (
       (self.workload is not None and workload != self.workload)
@@ -58,7 +58,7 @@ class FTRL(tff.learning.optimizers.Optimizer):
       )
 
   def initialize(self, specs: Any) -> Any:
-    """The state before the first round."""
+    """Returns the state before the first round."""
     return collections.OrderedDict(anchor=_zeros(specs), velocity=_zeros(specs))
 
   def next(self, state: Any, weights: Any, gradients: Any) -> Any:
@@ -82,8 +82,8 @@ class FTRL(tff.learning.optimizers.Optimizer):
 
     The regularized leader, argmin <s, w> + |w - w_0|^2 / (2 learning_rate), is
     w_0 - learning_rate s; with momentum, v takes the place of the sum s. The anchor is
-    w_0 after the first round, and moves by exactly 0 unless the model is not that which
-    this optimizer made. Weight decay takes a part of it away, as it does of the sum.
+    w_0 after the first round, and moves by exactly 0 unless the model was changed after
+    this optimizer's last step. Weight decay shrinks the anchor, as it does the sum.
     """
     rate = tf.constant(self._learning_rate, weight.dtype)
     anchor += weight - (anchor - rate * velocity)
@@ -99,9 +99,9 @@ class FTRL(tff.learning.optimizers.Optimizer):
 class FTRLOnMeans(tff.learning.optimizers.Optimizer):
   """`FTRL` for an aggregator that returns the mean of each round.
 
-  Residuals of the noise in the means add up to the noise of the sums, so the sum of the
-  means is kept in the state, as `total`, and handed on. The model is that of SGD with
-  the same learning rate and momentum, to round-off.
+  The means have residuals of the noise, which add up to the noise of the sums. So the
+  state keeps the sum of the means, as `total`, and `FTRL` works on it. Up to round-off,
+  the model equals that of SGD with the same learning rate and momentum.
   """
 
   def __init__(self, on_sums: FTRL, num_rounds: int):
@@ -126,26 +126,26 @@ class FTRLOnMeans(tff.learning.optimizers.Optimizer):
     return collections.OrderedDict(total=_zeros(specs), ftrl=ftrl)
 
   def next(self, state: Any, weights: Any, gradients: Any) -> Any:
-    """Adds the mean of a round, and applies the sum."""
+    """Adds the mean of a round to the sum, and applies the sum."""
     tff.learning.optimizers.check_weights_gradients_match(weights, gradients)
     flat = zip(tf.nest.flatten(state['total']), tf.nest.flatten(gradients))
     total = tf.nest.pack_sequence_as(weights, [before + mean for before, mean in flat])
-    of_ftrl, model = self._on_sums.next(state['ftrl'], weights, total)
-    return collections.OrderedDict(total=total, ftrl=of_ftrl), model
+    ftrl, model = self._on_sums.next(state['ftrl'], weights, total)
+    return collections.OrderedDict(total=total, ftrl=ftrl), model
 
 
 def build_ftrl(learning_rate: float, momentum: float = 0.0) -> FTRL:
-  """DP-FTRL, and with momentum DP-FTRLM, for cumulative sums (arXiv:2103.00039).
+  """Builds DP-FTRL, or DP-FTRLM with momentum, for cumulative sums (arXiv:2103.00039).
 
   After round t, with s_t the sum that the aggregator returned, the model is
 
       v_t = momentum v_{t-1} + s_t
       w_t = w_0 - learning_rate v_t
 
-  which is where SGD of that learning rate and momentum arrives on the rounds' means.
+  which is the model of SGD with that learning rate and momentum on the rounds' means.
 
-  For learning rates that change, or momentum in what is released, give these to the
-  aggregator as its workload, and no momentum here; `ServerSchedule.ftrl` does.
+  For learning rates that change, or momentum in the released values, give these to the
+  aggregator as its workload, and no momentum here, as `ServerSchedule.ftrl` does.
 
   Args:
     learning_rate: The inverse of the paper's regularization strength lambda.
@@ -153,18 +153,18 @@ def build_ftrl(learning_rate: float, momentum: float = 0.0) -> FTRL:
 
   Returns:
     A server optimizer for an aggregator whose result is cumulative, such as
-    `aggregators.tree(cumulative=True)`, or any with a workload; the processes of this
-    package refuse it with others.
+    `aggregators.tree(cumulative=True)`, or any with a workload; this package's learning
+    processes refuse it with other aggregators.
 
   Raises:
-    TypeError: If an argument is no number.
-    ValueError: If one is out of range.
+    TypeError: If an argument is not a number.
+    ValueError: If an argument is out of range.
 
   Example:
     >>> optimizer = build_ftrl(0.5)
     >>> weights = tf.constant([1.0, 2.0])
     >>> state = optimizer.initialize(tf.TensorSpec.from_tensor(weights))
-    >>> for total in ([1.0, 0.0], [1.0, 2.0]):  # The second has the first in it.
+    >>> for total in ([1.0, 0.0], [1.0, 2.0]):  # The second includes the first.
     ...   state, weights = optimizer.next(state, weights, tf.constant(total))
     >>> weights.numpy().tolist()
     [0.5, 1.0]
@@ -174,11 +174,11 @@ def build_ftrl(learning_rate: float, momentum: float = 0.0) -> FTRL:
 
 @dataclasses.dataclass(frozen=True)
 class ServerSchedule:
-  """SGD with momentum, learning rates and weight decay, and the workload this is.
+  """SGD with momentum, learning rates and weight decay, and its workload.
 
   Attributes:
     workload: Rounds, momentum, relative learning rates of the rounds, and weight decay.
-    learning_rate: What the relative learning rates are multiplied by.
+    learning_rate: Factor of the relative learning rates.
 
   Raises:
     TypeError: If an argument is not of its type.
@@ -212,36 +212,36 @@ class ServerSchedule:
     checks.check_positive('learning_rate', self.learning_rate)
 
   def optimizer(self) -> tff.learning.optimizers.Optimizer:
-    """The server's optimizer for aggregators that return the mean of each round."""
+    """Returns the server's optimizer for aggregators that return each round's mean."""
     return ScheduledOptimizer(self)
 
   def ftrl(self) -> FTRL:
-    """The server's optimizer for aggregators with this `workload`.
+    """Returns the server's optimizer for aggregators with this `workload`.
 
-    What they return is what the model moved by so far, so that it is scaled and
-    subtracted from the initial model, or from what weight decay left of it.
+    Such an aggregator returns the model's total change so far, up to scale. It is
+    scaled and subtracted from the initial model, or from what weight decay left of it.
     """
     return FTRL(self.learning_rate, workload=self.workload)
 
   def strategy(
     self, name: str, participation: sampling.Schema, **options: Optional[int]
   ) -> strategies.Strategy:
-    """The strategy with the least RMSE under this workload.
+    """Returns the strategy with the least RMSE under this workload.
 
     Args:
       name: One of `strategies.registry.KINDS`. 'gaussian' and 'tree' have nothing to
-        adapt; 'blt' and its variants take momentum and weight decay, but no learning
-        rates that change.
-      participation: Who takes part when, in as many rounds.
+        optimise; 'blt' and its variants take momentum and weight decay, but only
+        constant learning rates.
+      participation: Limits of participation, for the workload's number of rounds.
       **options: As for `accounting.Mechanism`.
 
     Returns:
       A strategy, to be given to `accounting.Mechanism` under the name 'file'.
 
     Raises:
-      TypeError: If there is no such option, or a number is not whole.
-      ValueError: If an argument is out of range or for other rounds, or the kind is
-        not optimised for such a workload.
+      TypeError: If there is no such option, or a number is not an integer.
+      ValueError: If an argument is out of range or for another number of rounds, or the
+        kind cannot be optimised for such a workload.
     """
     given = registry.check_options(name, options)
     limits = sampling.limits_of(participation)
@@ -249,7 +249,7 @@ class ServerSchedule:
 
 
 class ScheduledOptimizer(tff.learning.optimizers.Optimizer):
-  """SGD of TFF with the learning rates and the weight decay of a `ServerSchedule`."""
+  """TFF's SGD with the learning rates and the weight decay of a `ServerSchedule`."""
 
   def __init__(self, schedule: ServerSchedule):
     self._workload = schedule.workload
@@ -266,7 +266,7 @@ class ScheduledOptimizer(tff.learning.optimizers.Optimizer):
     """Refuses an aggregator for another number of rounds."""
     try:
       num_rounds = aggregator.participation.num_rounds
-    except ValueError:  # It serves any number.
+    except ValueError:  # The aggregator allows any number of rounds.
       return
     if num_rounds != self._workload.num_rounds:
       raise ValueError(
@@ -280,7 +280,7 @@ class ScheduledOptimizer(tff.learning.optimizers.Optimizer):
     return self._optimizer.initialize(specs)
 
   def next(self, state: Any, weights: Any, gradients: Any) -> Any:
-    """Takes a step with the round's learning rate, from the model less its decay."""
+    """Applies weight decay, then takes a step with the round's learning rate."""
     decay = self._workload.weight_decay
     if decay:
       weights = tf.nest.map_structure(lambda each: (1.0 - decay) * each, weights)
@@ -288,15 +288,15 @@ class ScheduledOptimizer(tff.learning.optimizers.Optimizer):
 
 
 class ClientSchedule:
-  """A learning rate of clients for each round, and the optimizers that have them.
+  """The clients' learning rate in each round, and optimizers with that rate.
 
-  A schedule within a client's optimizer would count the steps of the client, and begin
-  anew in each round. So the round's number is in the server's state, as in TFF's
-  `build_weighted_fed_avg_with_optimizer_schedule`, and clients are told the rate.
+  A schedule within a client's optimizer would count the client's steps, and restart in
+  each round. So the round's number is in the server's state, as in TFF's
+  `build_weighted_fed_avg_with_optimizer_schedule`, and clients receive the rate.
 
   Attributes:
-    learning_rates: By round, float32; asked for once, before the first round.
-    make: Makes the optimizer with a learning rate.
+    learning_rates: By round, float32; computed once, before the first round.
+    make: Makes the optimizer with a given learning rate.
   """
 
   def __init__(
@@ -314,11 +314,11 @@ class ClientSchedule:
     self.make = optimizer_fn
 
   def learning_rate(self, this_round: tf.Tensor) -> tf.Tensor:
-    """That of a round."""
+    """Returns the learning rate of a round, in TensorFlow."""
     return _rate_of(self.learning_rates, this_round)
 
   def to_json(self) -> dict[str, Any]:
-    """What tells schedules apart: the first rate, the last one, and all of them."""
+    """JSON-ready identity of a schedule: first rate, last rate, checksum of all."""
     return {
       'first': float(f'{self.learning_rates[0]:.6g}'),
       'last': float(f'{self.learning_rates[-1]:.6g}'),
@@ -329,10 +329,10 @@ class ClientSchedule:
 def check_optimizer_fn(
   name: str, optimizer_fn: Any
 ) -> Callable[[Any], tff.learning.optimizers.Optimizer]:
-  """Returns what makes optimizers of learning rates; SGD for `None`."""
+  """Returns a function from learning rates to optimizers; `None` means SGD."""
   if optimizer_fn is None:
-    made: Callable[[Any], Any] = tff.learning.optimizers.build_sgdm
-    return made
+    build_sgdm: Callable[[Any], Any] = tff.learning.optimizers.build_sgdm
+    return build_sgdm
   is_optimizer = isinstance(optimizer_fn, tff.learning.optimizers.Optimizer)
   if is_optimizer or not callable(optimizer_fn):
     raise TypeError(
@@ -346,7 +346,7 @@ def check_optimizer_fn(
 def _rate_of(
   rates: Union[Sequence[float], np.ndarray], this_round: tf.Tensor
 ) -> tf.Tensor:
-  """The learning rate of a round; after the last one, which nobody uses, the last."""
+  """The learning rate of a round; after the last round, the last rate (unused)."""
   return tf.gather(tf.constant(rates), tf.minimum(this_round, len(rates) - 1))
 
 

@@ -1,6 +1,6 @@
-"""What `train` takes besides model, clients and mechanism, without TensorFlow.
+"""Options of `train` besides model, clients and mechanism; imports no TensorFlow.
 
-`runs.fitting` checks what has to go together with a mechanism.
+`runs.fitting` checks that they fit the mechanism.
 """
 
 import dataclasses
@@ -16,12 +16,12 @@ from tff_dp_aggregators.base import checks
 if TYPE_CHECKING:
   import tensorflow_federated as tff
 
-# Packs clients wherever that is possible.
+# Value of `packed_simulation` that packs clients wherever that is possible.
 AUTO = 'auto'
 
 
 SUM, SECURE, MODULAR = 'sum', 'secure_sum', 'secure_modular_sum'
-# What sums the clipped values of a round, with its help; secure sums are simulated.
+# Aggregators of a round's clipped values, with help texts; secure sums are simulated.
 INNER = {
   SUM: 'a plain sum',
   SECURE: 'a secure sum, with bounds that nothing exceeds; of everything but integer '
@@ -35,15 +35,15 @@ class ClientTraining:
   """How the model is trained on each client of a round.
 
   Attributes:
-    batch_size: Examples of a batch.
+    batch_size: Number of examples in a batch.
     epochs: Passes over a client's examples in a round.
     optimizer: One of `tff.learning.optimizers`; `None` for SGD with learning rate 0.1.
       With `learning_rate_fn` it is a function of the learning rate.
-    learning_rate_fn: From the number of a round, from 0, to the learning rate of
-      clients in it, such as `lambda round_num: 0.1 * 0.99**round_num`. `optimizer` is
-      then a function such as `tff.learning.optimizers.build_sgdm`, the default. (A
-      schedule within an optimizer counts a client's steps, and begins anew in each
-      round.) `None` for the optimizer's own learning rate.
+    learning_rate_fn: Maps the number of a round, from 0, to the clients' learning rate
+      in it, such as `lambda round_num: 0.1 * 0.99**round_num`. `optimizer` is then a
+      function such as `tff.learning.optimizers.build_sgdm`, the default. (A schedule
+      within an optimizer counts a client's steps, and restarts in each round.) `None`
+      for the optimizer's own learning rate.
     proximal_strength: How strongly training is pulled towards the server's model
       (FedProx, arXiv:1812.06127); `None` for federated averaging.
 
@@ -76,28 +76,30 @@ class ClientTraining:
 
 @dataclasses.dataclass(frozen=True)
 class Server:
-  """What the server does with clients' updates, besides what the mechanism says.
+  """How the server aggregates and applies updates, besides the mechanism.
 
   Attributes:
-    optimizer: Applies the mean of updates; `None` for that of `build_dp_fed_avg`, SGD
-      with learning rate 0.2 and momentum 0.9, although the strategies of `Mechanism`
-      are the best for plain sums: `ServerSchedule` has the strategy for momentum, and
-      its optimizer. `build_ftrl` is DP-FTRL, and with momentum DP-FTRLM, on the sum of
-      the means so far.
-    inner_aggregator: What sums the clipped updates: 'sum', 'secure_sum', or for integer
-      noise 'secure_modular_sum'. Secure sums are simulated, with the same result.
-    zeroing_norm: Updates of a larger L2 norm count as zeros; `None` for none. It must
-      not be chosen by looking at the clients' updates.
-    coordinate_bound: Largest magnitude of a coordinate of an update, before it is
-      clipped, chosen likewise; `None` for any.
-    clip_order: Without a mechanism, in which p-norm updates are clipped: at least 1,
-      `math.inf` for each entry, `None` for 2. A mechanism clips in that of its noise.
-    target_quantile: With adaptive clipping, which fraction of clients is to be left
-      unclipped; `None` for that of `aggregators.adaptive`.
-    clip_learning_rate: With adaptive clipping, its `learning_rate`; `None` likewise.
+    optimizer: Applies the mean of updates. `None` for the default of
+      `build_dp_fed_avg`: SGD with learning rate 0.2 and momentum 0.9. The strategies of
+      `Mechanism` are nevertheless optimised for plain sums; `ServerSchedule` has the
+      strategy for momentum, and the optimizer for it. `build_ftrl` is DP-FTRL, and with
+      momentum DP-FTRLM, on the sum of the means so far.
+    inner_aggregator: How clipped updates are summed: 'sum', 'secure_sum', or for
+      integer noise 'secure_modular_sum'. Secure sums are simulated, to the same result.
+    zeroing_norm: Updates of a larger L2 norm count as zeros; `None` for no limit. It
+      must not be chosen by looking at the clients' updates.
+    coordinate_bound: Upper bound of the magnitude of an update's coordinates, before it
+      is clipped; `None` for no bound. It must not be chosen by looking at updates.
+    clip_order: Without a mechanism, the p of the p-norm in which updates are clipped:
+      at least 1, `math.inf` for each entry, `None` for 2. A mechanism clips in the norm
+      of its noise.
+    target_quantile: Adaptive clipping: the fraction of clients to leave unclipped;
+      `None` for the default of `aggregators.adaptive`.
+    clip_learning_rate: Adaptive clipping: its `learning_rate`; `None` for the default
+      of `aggregators.adaptive`.
     not_private_signal_to_noise: Whether to measure in each round how large the exact
-      sum is beside the noise, in columns of `metrics.csv`. It is not private, and the
-      report says that it is not covered.
+      sum is relative to the noise, in columns of `metrics.csv`. It is not private, and
+      the report says that the guarantee does not cover it.
 
   Raises:
     TypeError: If a field is not of its type.
@@ -133,28 +135,28 @@ class Server:
 
 
 def aggregation_to_json(server: Server) -> dict[str, Any]:
-  """JSON-ready values of all but the optimizer."""
+  """JSON-ready values of all fields but the optimizer."""
   values = dataclasses.asdict(dataclasses.replace(server, optimizer=None))
   del values['optimizer']
   if server.clip_order is not None and math.isinf(server.clip_order):
-    values['clip_order'] = 'infinity'  # JSON has none.
+    values['clip_order'] = 'infinity'  # JSON has no infinite numbers.
   return values
 
 
 @dataclasses.dataclass(frozen=True)
 class Evaluation:
-  """What the model is measured on while it is trained.
+  """Test data, and metrics to evaluate on it during training.
 
   Attributes:
-    data: Inputs and labels, `(x, y)` or named `x` and `y`, of nobody whose privacy is
-      to be kept; `None` for no evaluation.
-    metrics: Measures besides the loss, by name: functions of the labels of all test
+    data: Inputs and labels, `(x, y)` or named `x` and `y`. They must not contain data
+      of anyone whose privacy is to be protected. `None` for no evaluation.
+    metrics: Metrics besides the loss, by name: functions of the labels of all test
       examples and the model's outputs, as in scikit-learn and Keras; a `MeanMetric`
-      where outputs are large; metrics of Keras, or their names. One named 'loss' is in
-      place of the model's. Or a list of some with names of their own. `None` for those
-      that a Keras model was compiled with.
-    every: Rounds between two evaluations; the last round is evaluated. A run may go on
-      with another number.
+      where outputs are large; Keras metrics, or their names. A metric named 'loss'
+      replaces the model's loss. Or a list of metrics that have names themselves. `None`
+      for the metrics that a Keras model was compiled with.
+    every: Rounds between two evaluations; the last round is always evaluated. A run may
+      be resumed with another number.
 
   Raises:
     TypeError: If `every` is not an integer.
@@ -175,42 +177,42 @@ class Evaluation:
 
 @dataclasses.dataclass(frozen=True)
 class RunOptions:
-  """How a run is carried out, and what else is to be told of it.
+  """How a run is carried out, and what is recorded with it.
 
   Attributes:
-    noise_seed: Seed of the noise, in simulations that are to be repeated; `None` for
-      secret noise. Clients who are trained one by one, and make noise, draw their own
-      keys: they take none.
+    noise_seed: Seed of the noise, for simulations that are to be repeated; `None` for
+      secret noise. It cannot be given where clients are trained one by one and add
+      noise, because these draw their own keys.
     packed_simulation: Whether to pack clients; 'auto' packs them where that is
       possible, and says why not where it is not.
-    checkpoint_seconds: Least time between two checkpoints.
-    timeout_seconds: How long a round may take; `None` for any time. One that takes
-      longer, because it hangs, say, ends with an error, and the same call goes on.
-    trusted_network: Whether a scheduler of another machine may be reached by `tcp://`,
-      as nobody else is on the network.
-    settings: What else is to be told in `config.json`, under `flags`; JSON-ready.
-    preprocessing: What made the clients' inputs of their data, which new data need as
-      well: JSON-ready, kept as `preprocessing.json`. It may be computed from clients'
-      data, as means are, so it is for nobody else to see.
+    checkpoint_seconds: Minimum time between two checkpoints.
+    timeout_seconds: Maximum duration of a round; `None` for no limit. A round that
+      takes longer, for instance if it hangs, ends with an error; the same call resumes.
+    trusted_network: Whether a scheduler on another machine may be reached by `tcp://`,
+      because nobody else is on the network.
+    settings: Further settings to record in `config.json`, under `flags`; JSON-ready.
+    preprocessing: How the clients' inputs were made from their data, for new data to be
+      prepared in the same way: JSON-ready, kept as `preprocessing.json`. It may be
+      computed from clients' data, as means are, so it must be kept confidential.
     target_epsilon: The target that the mechanism was calibrated to, for the report;
       `None` for that of `Mechanism.for_target`, if it was at the same `delta`.
     not_covered: What else was computed from clients' data without noise, a sentence
-      each, such as 'Features were scaled by the mean of all examples.' The report tells
+      each, such as 'Features were scaled by the mean of all examples.' The report lists
       it among what the guarantee does not cover.
-    tuning: Among how many runs on the same clients this one was chosen, and what all of
-      them together spend, for the report; `None` if that is not known.
-    data_facts: What is to be told there of the data, such as numbers of examples:
-      exact, and marked as not private; JSON-ready.
-    audit_canaries: How many clients are made up that the report says what an attacker
-      reaches with: lower bounds of epsilon (`accounting.canaries`). They count as
-      clients in everything, and are packed with them, with fixed clipping and Gaussian
-      noise of the server. 0 for none.
+    tuning: The number of runs on the same clients from which this one was chosen, and
+      what all of them together spend, for the report; `None` if that is not known.
+    data_facts: Facts about the data for the report, such as numbers of examples: they
+      are exact, and marked as not private; JSON-ready.
+    audit_canaries: Number of artificial clients that measure what an attacker achieves;
+      the report has the resulting lower bounds of epsilon (`accounting.canaries`). They
+      count as clients in everything. They need packed simulation, fixed clipping and
+      Gaussian noise of the server. 0 for none.
     audit_confidence: Probability that these bounds are right; `None` means 0.95.
 
   Raises:
     TypeError: If a field is not of its type.
     ValueError: If a number is out of range, a sentence of `not_covered` is empty, or
-      what is to be JSON-ready is not.
+      a field that has to be JSON-ready is not.
   """
 
   noise_seed: Optional[int] = None
@@ -259,19 +261,19 @@ class RunOptions:
 
 @dataclasses.dataclass(frozen=True)
 class SimulatedCohort:
-  """A mechanism whose noise is as if cohort and population were `scale` times larger.
+  """A mechanism that simulates a cohort and a population that are `scale` times larger.
 
-  The noise is the mechanism's, divided by `scale`. Such a run shows what training on
-  so many clients would come to. **It carries no guarantee**, and all that it leaves
-  says so and names both cohorts.
+  The noise is the mechanism's, divided by `scale`. Such a run predicts the result of
+  training on so many clients. **It carries no guarantee**; all its output files say so
+  and state both cohort sizes.
 
   Attributes:
-    mechanism: That of the larger cohort, with noise of the server.
-    scale: At least 1; with 1 it is the mechanism alone.
+    mechanism: The mechanism of the larger cohort, with noise of the server.
+    scale: At least 1; with 1 the noise is the mechanism's own.
 
   Raises:
-    TypeError: If the scale is no number.
-    ValueError: If it is not finite, or below 1.
+    TypeError: If `scale` is not a number.
+    ValueError: If `scale` is not finite, or below 1.
   """
 
   mechanism: Optional[mechanism_lib.Mechanism]

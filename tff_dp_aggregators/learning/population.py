@@ -1,4 +1,4 @@
-"""The clients of a training, as a run needs them: by number, or laid out in files."""
+"""Gives a run access to its clients: by number, or laid out in files."""
 
 import functools
 import os
@@ -14,7 +14,7 @@ from tff_dp_aggregators.learning.packed import data
 
 
 class Population:
-  """The clients of a run: what `Clients.of` takes, or `packed.PackedData`.
+  """The clients of a run, made from what `Clients.of` takes or `packed.PackedData`.
 
   Canaries are numbered after the clients, and have no examples.
   """
@@ -47,24 +47,24 @@ class Population:
     return ids if self._canaries is None else self._canaries.ids_after(ids)
 
   def check_with(self, check: Callable[[Any, str], None]) -> None:
-    """Has examples looked at whenever they are read: see `Clients.checked_by`."""
+    """Calls `check` whenever examples are read: see `Clients.checked_by`."""
     if self._clients is not None:
       self._clients = self._clients.checked_by(check)
 
   @property
   def draw_ids(self) -> Sequence[Any]:
-    """By number, what clients are drawn by."""
+    """The ids by which clients are drawn, by number."""
     ids = self._packed.draw_ids if self._packed else self.clients.draw_ids
     return ids if self._canaries is None else self._canaries.ids_after(ids)
 
   @property
   def first(self) -> str:
-    """The client whose examples say what those of all are like, for messages."""
+    """The client whose examples determine `element_spec`, for messages."""
     return f'client {self.clients.ids[0]!r}' if self._clients else 'the packed data'
 
   @property
   def element_spec(self) -> Any:
-    """Structure of `tf.TensorSpec` of an example; `None` if only a model knows it."""
+    """Structure of `tf.TensorSpec` of an example; `None` for packed data."""
     return None if self._clients is None else self._clients.element_spec
 
   def fewest_examples(self) -> tuple[str, int]:
@@ -81,33 +81,33 @@ class Population:
 
   @property
   def is_laid_out(self) -> bool:
-    """Whether there are `packed.PackedData` of them."""
+    """Whether the clients are `packed.PackedData`."""
     return self._packed is not None
 
   @functools.cached_property
   def checksum(self) -> str:
-    """Tells populations apart: by who has which examples, all of which are read.
+    """A checksum of all examples and of who has them; reading it reads all examples.
 
-    What clients are drawn by is in it, unless these are their numbers.
+    It includes the ids by which clients are drawn, unless these are their numbers.
     """
     return self._packed.checksum if self._packed else data.checksum(self.clients)
 
   def lay_out(self, directory: str) -> None:
-    """Lays the clients out for packed simulation, and knows their checksum by it."""
+    """Lays the clients out for packed simulation, and caches their checksum."""
     self.checksum = packed.lay_out(self.clients, directory).checksum
 
   def laid_out(self, directory: str) -> packed.PackedData:
-    """The examples for packed simulation."""
+    """Returns the examples for packed simulation, laid out if they are not yet."""
     if self._packed is not None:
       return self._packed
     if os.path.isdir(directory):
-      found = packed.PackedData(directory)
+      packed_data = packed.PackedData(directory)
     else:
-      found = packed.lay_out(self.clients, directory)
-    if found.checksum != self.checksum:
+      packed_data = packed.lay_out(self.clients, directory)
+    if packed_data.checksum != self.checksum:
       raise ValueError(
         f'the examples in {directory} are not those of the clients: they have the '
-        f'checksum {found.checksum}, the clients {self.checksum}. If the clients are '
-        f'the same whenever they are read, remove {directory}; it is made again.'
+        f'checksum {packed_data.checksum}, the clients {self.checksum}. If the clients '
+        f'are the same whenever they are read, remove {directory}; it is made again.'
       )
-    return found
+    return packed_data

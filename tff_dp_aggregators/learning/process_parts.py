@@ -1,7 +1,7 @@
-"""What the private learning processes share: their arguments, and counting NaN.
+"""Shared parts of the private learning processes: argument checks, and counting NaN.
 
-All of them pass every client's update through one aggregator, all clients alike, and
-look at nothing else of a client but what they measure.
+Every process passes all clients' updates, equally weighted, through one aggregator, and
+uses nothing else of a client but its training metrics.
 """
 
 import collections
@@ -19,7 +19,7 @@ from tff_dp_aggregators.aggregators import tracing
 from tff_dp_aggregators.learning import models
 from tff_dp_aggregators.learning import optimizers
 
-# A model as TFF's processes take it.
+# The models that TFF's processes take.
 ModelFn = Union[
   Callable[[], tff.learning.models.VariableModel],
   tff.learning.models.FunctionalModel,
@@ -31,8 +31,8 @@ MetricsAggregator = Callable[[Any], Any]
 class CountZeroWeights(tff.aggregators.WeightedAggregationFactory):
   """Ignores weights, but counts the clients whose weight is zero.
 
-  TFF's client work replaces a non-finite model update by zeros and tells of it only
-  by giving it weight zero; under uniform weighting no other client has that.
+  TFF's client work replaces a non-finite model update by zeros, and indicates that only
+  by weight zero; with uniform weighting no other client has weight zero.
   """
 
   def __init__(self, inner: tff.aggregators.UnweightedAggregationFactory):
@@ -66,7 +66,7 @@ class CountZeroWeights(tff.aggregators.WeightedAggregationFactory):
 
 
 def check_model(model_fn: Any) -> ModelFn:
-  """Returns the model, or says how to make one of what was given."""
+  """Returns the model; the error says how to make one from what was given."""
   if isinstance(model_fn, (tf.keras.Model, tff.learning.models.VariableModel)) or not (
     callable(model_fn) or isinstance(model_fn, tff.learning.models.FunctionalModel)
   ):
@@ -78,25 +78,26 @@ def check_model(model_fn: Any) -> ModelFn:
     )
   if not isinstance(model_fn, tff.learning.models.FunctionalModel):
     with tf.Graph().as_default():
-      of_keras = getattr(model_fn(), '_keras_model', None)
-      if of_keras is not None:
-        models.refuse(of_keras)
-        models.refuse_batch_normalisation(of_keras)
+      keras_model = getattr(model_fn(), '_keras_model', None)
+      if keras_model is not None:
+        models.refuse(keras_model)
+        models.refuse_batch_normalisation(keras_model)
   return model_fn
 
 
 @contextlib.contextmanager
-def keras_as_before() -> Iterator[None]:
-  """Leaves Keras's classes as they were, which TFF changes by models in old graphs."""
+def restoring_keras() -> Iterator[None]:
+  """Restores Keras's classes, which TFF changes by making models in TF 1 graphs."""
   try:
     yield
   finally:
     with tf.init_scope():
-      tf.keras.Sequential(name='unused')  # With a name, it counts no names.
+      # An explicit name does not advance Keras's counter of names.
+      tf.keras.Sequential(name='unused')
 
 
 def check_weighting(client_weighting: Any) -> None:
-  """Refuses all weights but equal ones."""
+  """Refuses any weighting of clients but the uniform one."""
   if client_weighting != tff.learning.ClientWeighting.UNIFORM:
     raise ValueError(
       'client_weighting must be tff.learning.ClientWeighting.UNIFORM, got '
@@ -109,25 +110,25 @@ def check_weighting(client_weighting: Any) -> None:
 def private_mean(
   aggregator: Any, server_optimizer: tff.learning.optimizers.Optimizer
 ) -> tff.aggregators.WeightedAggregationFactory:
-  """The aggregator as TFF's processes take it, for a server's optimizer."""
+  """Wraps an aggregator for TFF's processes, after checking it with the optimizer."""
   factory.check_unweighted('aggregator', aggregator)
   check_pair(aggregator, server_optimizer)
   return CountZeroWeights(aggregator)
 
 
-# What this package puts around an aggregator, and leaves its results as they are.
-_AROUND = (clientwise.ClientwiseFactory, aggregators.ZeroNonfiniteFactory)
+# Wrappers of this package that do not change the results of the inner aggregator.
+_WRAPPERS = (clientwise.ClientwiseFactory, aggregators.ZeroNonfiniteFactory)
 
 
 def check_pair(
   aggregator: tff.aggregators.UnweightedAggregationFactory,
   server_optimizer: tff.learning.optimizers.Optimizer,
 ) -> None:
-  """Refuses an aggregator whose results are not what a server's optimizer works on.
+  """Refuses an aggregator whose results a server's optimizer cannot work on.
 
-  That is seen of this package's aggregators and of TFF's mean; others are let pass.
+  This package's aggregators and TFF's mean are checked; others are accepted.
   """
-  while isinstance(aggregator, _AROUND):
+  while isinstance(aggregator, _WRAPPERS):
     aggregator = aggregator.inner
   is_private = isinstance(aggregator, aggregators.DPMeanFactory)
   if not is_private and not isinstance(
@@ -171,7 +172,7 @@ def check_optimizer(
 def check_client_optimizer(
   optimizer: Any, name: str = 'client_optimizer_fn'
 ) -> tff.learning.optimizers.Optimizer:
-  """The optimizer that trains on clients; `None` means SGD with learning rate 0.1."""
+  """Returns the clients' optimizer; `None` means SGD with learning rate 0.1."""
   if isinstance(optimizer, optimizers.FTRL):
     raise ValueError(
       f'{name} is FTRL on sums of rounds, which is for the server; on a '
@@ -186,10 +187,10 @@ _ADAFACTOR = type(tff.learning.optimizers.build_adafactor(1.0))
 
 
 class _Adafactor(tff.learning.optimizers.Optimizer):
-  """TFF's Adafactor with a state that stays what it is, as TFF's processes ask for.
+  """TFF's Adafactor, with a state of constant type, which TFF's processes require.
 
-  In TFF 0.87 its `next` makes a float of the number of steps, which was an integer, and
-  its `set_hparams` returns the hyperparameters instead of the state.
+  In TFF 0.87 its `next` turns the number of steps from an integer into a float, and its
+  `set_hparams` returns the hyperparameters instead of the state.
   """
 
   def __init__(self, inner: tff.learning.optimizers.Optimizer):

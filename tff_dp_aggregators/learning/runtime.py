@@ -1,14 +1,14 @@
-"""Running TFF computations in a program that ends when it is done.
+"""Runs TFF computations in a child process, and ends it with the program.
 
-TFF computes in a child process, `worker_binary`. `local_runtime` owns one: it gives
+TFF computes in a child process, `worker_binary`. `local_runtime` owns one: it returns
 results as values or, to programs that wait for them, as references; it ends a round
-that hangs; it replaces a worker that died; and it leaves no process, by whichever way
-the program ends. Whatever worker TFF started besides is let go of at exit.
+that hangs; it replaces a worker that died; and it leaves no process behind, however the
+program ends. At exit, it also releases any worker that TFF started itself.
 
-A `worker_binary` listens on every address of the machine, without asking who calls. A
-parent can reach into its child, though: pidfd_getfd(2) gives it the child's listening
-socket, and bound to the loopback device (SO_BINDTODEVICE, which needs no privilege
-since Linux 5.7) that takes connections of this machine alone.
+A `worker_binary` listens on every address of the machine, without authentication. A
+parent can access its child's listening socket, though, by pidfd_getfd(2). Bound to the
+loopback device (SO_BINDTODEVICE, which needs no privilege since Linux 5.7), the socket
+accepts connections from this machine alone.
 """
 
 import asyncio
@@ -61,20 +61,20 @@ def __dir__() -> list[str]:
 
 _logger = logging.getLogger(__name__)
 
-_MAX_DEATHS = 2  # More than this in one computation are no accident.
-_MAX_MESSAGE_BYTES = 2 * 10**9  # What TFF, whose sizes are 32-bit, can make at most.
+_MAX_DEATHS = 2  # More deaths in one computation are not accidental.
+_MAX_MESSAGE_BYTES = 2 * 10**9  # TFF's sizes are 32-bit.
 _CHANNEL_OPTIONS = (
   ('grpc.max_message_length', _MAX_MESSAGE_BYTES),
   ('grpc.max_receive_message_length', _MAX_MESSAGE_BYTES),
   ('grpc.max_send_message_length', _MAX_MESSAGE_BYTES),
-  # No proxy of the environment is to be asked for this machine.
+  # The environment's proxy must not be used for connections within this machine.
   ('grpc.enable_http_proxy', 0),
   ('grpc.client_idle_timeout_ms', 2**31 - 1),
   ('grpc.use_local_subchannel_pool', 1),
 )
-# Becomes the worker. PR_SET_PDEATHSIG, which is 1, has the kernel kill it when the
-# thread that started it is gone. Signals that a terminal or a batch system sends to all
-# processes at once are for the program to act on.
+# The child runs this, and then becomes the worker. PR_SET_PDEATHSIG, which is 1, has
+# the kernel kill it when the thread that started it ends. The program handles signals
+# that a terminal or a batch system sends to all processes; the worker ignores them.
 _LAUNCHER = """
 import ctypes, os, signal, sys
 if ctypes.CDLL(None).prctl(1, signal.SIGKILL) == 0:
@@ -84,15 +84,16 @@ if os.getppid() == int(sys.argv[1]):
   os.execv(sys.argv[2], sys.argv[2:])
 """
 _ENVIRONMENT = {
-  # Last digits depend on the threads that TensorFlow has for one operation, which would
-  # be as many as there are processors. Operations still go side by side.
+  # Last digits depend on the number of threads that TensorFlow uses for one operation,
+  # by default the number of processors. Several operations still run in parallel.
   'TF_NUM_INTRAOP_THREADS': '1',
-  # Memory is kept for the next client's tensors: to have it from the kernel again takes
-  # a third of all time for models of 10^6 parameters. The second is the largest value
-  # that all versions of glibc take.
+  # Memory is kept for the next client's tensors: allocating it again takes a third of
+  # all time for models of 10^6 parameters. The second value is the largest that all
+  # versions of glibc accept.
   'MALLOC_TRIM_THRESHOLD_': str(2**30),
   'MALLOC_MMAP_THRESHOLD_': str(2**25),
-  'MALLOC_ARENA_MAX': str(machine.usable_processors()),  # Or each thread's is kept.
+  # By default every thread keeps memory of its own.
+  'MALLOC_ARENA_MAX': str(machine.usable_processors()),
 }
 _BINARY = os.path.join(os.path.dirname(tff.__file__), 'data', 'worker_binary')
 _START_SECONDS, _TICK_SECONDS, _PATIENCE_SECONDS = 120.0, 0.004, 5.0
@@ -102,12 +103,12 @@ _PIDFD_OPEN, _PIDFD_GETFD = 434, 438  # System calls, the same on all of Linux.
 _Result = TypeVar('_Result')
 
 
-# TFF asks its workers to end by SIGINT, and waits without end. What a script puts into
-# the background ignores SIGINT, and so does what it starts unless a handler ignores it.
-if threading.current_thread() is threading.main_thread():  # No other one may.
+# TFF ends its workers by SIGINT, and waits for ever. A program that a script starts in
+# the background ignores SIGINT, and so do its children unless it sets a handler.
+if threading.current_thread() is threading.main_thread():  # Others cannot set handlers.
   if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
     signal.signal(signal.SIGINT, lambda *unused: None)
-# Where the frames are that are between whoever calls a computation and its context.
+# Code of the frames between the caller of a computation and its context.
 _TFF_CORE = os.path.join(os.path.dirname(tff.__file__), 'python', 'core', '')
 _COROUTINE = inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
 
@@ -117,21 +118,21 @@ class WorkerError(RuntimeError):
 
 
 class Worker:
-  """A `worker_binary` that listens, to this machine alone if the kernel lets it."""
+  """A `worker_binary`, which listens to this machine alone if the kernel allows it."""
 
   def __init__(self) -> None:
     self._owner = os.getpid()
     launcher = [sys.executable, '-I', '-S', '-c', _LAUNCHER, str(self._owner)]
     self._process = subprocess.Popen(
-      [*launcher, _BINARY, '--port=0'],  # It chooses one.
-      # `program | tail` ends when nobody holds the pipe any more.
+      [*launcher, _BINARY, '--port=0'],  # The worker chooses a port.
+      # A worker with our standard output would keep `program | tail` from ending.
       stdin=subprocess.DEVNULL,
       stdout=subprocess.DEVNULL,
       env={**_ENVIRONMENT, **os.environ},
     )
     self.pid = self._process.pid
     deadline = time.monotonic() + _START_SECONDS
-    while (listening := self._listening()) is None:
+    while (listening := self._find_listener()) is None:
       if not self.is_alive() or time.monotonic() > deadline:
         raise WorkerError(
           f"TFF's worker process {_BINARY} did not start: it {self.end()} before it "
@@ -142,7 +143,7 @@ class Worker:
     try:
       _bind_to_loopback(self.pid, listening.fd)
     except OSError as e:
-      _warn_that_it_is_open(f'{e.filename or "SO_BINDTODEVICE"}: {e.strerror}')
+      _warn_that_worker_is_open(f'{e.filename or "SO_BINDTODEVICE"}: {e.strerror}')
     else:
       peers = [
         ipaddress.ip_address(each.raddr.ip)
@@ -150,16 +151,16 @@ class Worker:
         if each.laddr.port == self.port and each.raddr
       ]
       peers = [getattr(each, 'ipv4_mapped', None) or each for each in peers]
-      if not all(each.is_loopback for each in peers):  # Who would stay connected.
+      if not all(each.is_loopback for each in peers):  # They would stay connected.
         self.end()
         raise WorkerError(
-          "TFF's worker process was reached from another machine in the moment before "
-          'it was closed to them, and ended for that. Start it again; if it happens '
-          "again, somebody looks for open ports: have a firewall close this machine's."
+          "TFF's worker process was reached from another machine before it was closed "
+          'to other machines, so it was ended. Start it again; if it happens again, '
+          "somebody scans for open ports: have a firewall close this machine's."
         )
     self.channel = grpc.insecure_channel(f'127.0.0.1:{self.port}', _CHANNEL_OPTIONS)
 
-  def _listening(self) -> Any:
+  def _find_listener(self) -> Any:
     with contextlib.suppress(psutil.Error):  # It has ended.
       for each in psutil.Process(self.pid).net_connections('tcp'):
         if each.status == psutil.CONN_LISTEN:
@@ -171,8 +172,8 @@ class Worker:
     return self._process.poll() is None
 
   def end(self) -> str:
-    """Ends the process, which has nothing to lose, and says how it ended."""
-    if os.getpid() == self._owner:  # And not in a copy that was forked off.
+    """Kills the process, which keeps no state, and returns how it ended."""
+    if os.getpid() == self._owner:  # A forked copy must not end it.
       self._process.kill()
       with contextlib.suppress(subprocess.TimeoutExpired):
         self._process.wait(_PATIENCE_SECONDS)
@@ -183,7 +184,7 @@ class Worker:
 
 
 def _bind_to_loopback(pid: int, descriptor: int) -> None:
-  """Binds a child's socket to the loopback device, by a copy of this process."""
+  """Binds a child's socket to the loopback device, via a duplicate descriptor here."""
   pidfd = _system_call('pidfd_open', _PIDFD_OPEN, pid, 0)
   try:
     ours = _system_call('pidfd_getfd', _PIDFD_GETFD, pidfd, descriptor, 0)
@@ -202,8 +203,7 @@ def _system_call(name: str, number: int, *arguments: int) -> int:
 
 
 @functools.cache
-def _warn_that_it_is_open(because: str) -> None:
-  """Warns once in a process, and not for each worker."""
+def _warn_that_worker_is_open(because: str) -> None:
   _logger.warning(
     "TFF's worker process listens on all addresses of this machine, and could not be "
     'bound to loopback (%s): who reaches this machine over the network can run code in '
@@ -215,23 +215,23 @@ def _warn_that_it_is_open(because: str) -> None:
 
 
 class _WorkerExecutors(tff.framework.ExecutorFactory):
-  """Executors of a worker process that is started when needed.
+  """Creates executors of a worker process that is started when needed.
 
-  TFF's own keep a worker until the interpreter is gone, and replace one that died for
-  ever. When it dies, TFF asks again and executes the computation anew: nothing of the
-  first execution has left the worker, and our noise is a function of the state. Not for
-  several threads, but for `end`.
+  TFF's own factory keeps a worker until the interpreter ends, and replaces dead workers
+  without limit. When the worker dies, TFF requests an executor again and repeats the
+  computation: no result of the first execution has left the worker, and our noise is a
+  function of the state. Only `end` may be called from another thread.
   """
 
   def __init__(self) -> None:
     self._worker: Optional[Worker] = None
-    # Those of the worker; another one has its own, as a port may go to somebody else.
+    # Executors of the worker; each worker gets its own, as another may reuse the port.
     self._executors: Any = None
     self._deaths = 0
     self._ended = False
 
   def start(self) -> None:
-    """Has a worker that is alive."""
+    """Ensures that a worker is alive; starts one if necessary."""
     if self._ended:
       raise WorkerError('the runtime was left, and its worker ended.')
     if self._worker is not None and not self._worker.is_alive():
@@ -255,15 +255,13 @@ class _WorkerExecutors(tff.framework.ExecutorFactory):
       self._executors = tff.framework.ResourceManagingExecutorFactory(
         self._new_executor
       )
-      if self._ended:  # Meanwhile, in another thread.
+      if self._ended:  # Another thread called `end` meanwhile.
         self.end()
 
   def computation_begins(self) -> None:
-    """Counts from here how often the worker dies."""
     self._deaths = 0
 
   def create_executor(self, cardinalities: Mapping[Any, int]) -> Any:
-    """Gives TFF an executor for so many clients."""
     self.start()
     return self._executors.create_executor(cardinalities)
 
@@ -275,12 +273,12 @@ class _WorkerExecutors(tff.framework.ExecutorFactory):
     return executor
 
   def clean_up_executor(self, cardinalities: Mapping[Any, int]) -> None:
-    """Lets go of the executor for so many clients, which failed."""
+    """Drops the executor for the given number of clients after a failure."""
     if self._executors is not None and not self._ended:
       self._executors.clean_up_executor(cardinalities)
 
   def end(self) -> None:
-    """Ends the worker for good, and with it what waits for its answers."""
+    """Ends the worker for good; calls that wait for its answers fail."""
     self._ended = True
     worker = self._worker
     if worker is not None:
@@ -296,38 +294,36 @@ def local_runtime(
 ) -> Iterator['LocalContext']:
   """Runs TFF on this machine and leaves no process behind.
 
-  Inside, a computation gives its values, and programs such as
+  Inside, a computation returns its values, and programs such as
   `tff.learning.programs.train_model` run as well: see `LocalContext`.
 
-  On the way out, by whichever way, the worker is ended; if the program is killed, the
-  kernel does that. While inside, Ctrl-C, SIGTERM and SIGHUP end the program through
-  that way too (KeyboardInterrupt and SystemExit); `graceful_interrupts` lets a round be
-  finished before.
+  However the context is left, the worker is ended; if the program is killed, the kernel
+  ends it. Inside, Ctrl-C, SIGTERM and SIGHUP leave the context by an exception
+  (KeyboardInterrupt or SystemExit); `graceful_interrupts` lets a round finish before.
 
-  When the worker dies in a round, such as for lack of memory, TFF executes the round
-  again, and a warning says so. Noise of the server is a function of the state, and so
-  the same again; what is drawn without a seed, such as noise that clients add or the
-  order of a shuffled data set, is drawn anew. Nothing of the first execution was
-  released. A third death in one round is an error.
+  If the worker dies in a round, for instance for lack of memory, TFF executes the round
+  again, and a warning says so. Noise of the server is a function of the state, and is
+  therefore the same again; random numbers without a seed, such as noise that clients
+  add or the order of a shuffled data set, are drawn anew. Nothing of the first
+  execution was released. A third death in one round is an error.
 
   Args:
-    timeout_seconds: How long a computation may take, such as a round; time in which
-      the program is stopped (Ctrl-Z) is not counted. One that takes longer, because the
-      worker hangs, say, ends with a `RoundTimeoutError` and ends the runtime: enter
-      another one to go on from the last state. None for no limit.
-    simulated_secure_sums: Whether sums that are to be secure, which TFF leaves to the
-      platform it is compiled for, are computed here as in its tests: with the same
-      result and no security. Without it a round with one fails.
+    timeout_seconds: Maximum duration of a computation, such as a round; time in which
+      the program is stopped (Ctrl-Z) is not counted. A computation that takes longer,
+      for instance because the worker hangs, ends with a `RoundTimeoutError` and ends
+      the runtime: enter another one to go on from the last state. None for no limit.
+    simulated_secure_sums: Whether secure sums, which TFF leaves to the platform that it
+      compiles for, are computed here as in TFF's tests: with the same result and no
+      security. Otherwise a round that has one fails.
 
   Yields:
     TFF's current context while inside.
 
   Raises:
-    ComputationError: From a computation that fails: with the sentence that says why.
-    RoundTimeoutError: From a computation that took longer than `timeout_seconds`.
+    ComputationError: If a computation fails; the message is the sentence that says why.
+    RoundTimeoutError: If a computation takes longer than `timeout_seconds`.
     ValueError: If `timeout_seconds` is not positive.
-    WorkerError: If the worker does not start, or, from a computation, if it dies again
-      and again.
+    WorkerError: If the worker does not start, or dies repeatedly in a computation.
 
   Example:
     >>> with local_runtime():
@@ -348,14 +344,14 @@ def local_runtime(
 
 @contextlib.contextmanager
 def _default(context: 'LocalContext') -> Iterator[None]:
-  """Makes it TFF's context, as TFF's own functions do, which may so replace it."""
+  """Makes this TFF's default context, which TFF's own functions may then replace."""
   stack = tff.framework.get_context_stack()
   before = stack.current
   tff.framework.set_default_context(context)
   try:
     if stack.current is context:
       yield
-    else:  # One is installed above the default one, which TFF does not show.
+    else:  # Another one is installed above the default, which TFF does not expose.
       before = tff.backends.native.create_sync_local_cpp_execution_context()
       with stack.install(context):
         yield
@@ -366,23 +362,23 @@ def _default(context: 'LocalContext') -> Iterator[None]:
 _compile = tff.backends.native.desugar_and_transform_to_native
 
 
-def _compile_sums_plainly(computation: Any) -> Any:
-  """With plain sums in place of secure ones, as in `tff.backends.test`."""
+def _compile_with_plain_sums(computation: Any) -> Any:
+  """Compiles with plain sums in place of secure ones, as `tff.backends.test` does."""
   return _compile(tff.backends.test.replace_secure_intrinsics_with_bodies(computation))
 
 
 class LocalContext(tff.program.NativeFederatedContext):
-  """What TFF's computations run in inside `local_runtime`.
+  """The context in which TFF's computations run inside `local_runtime`.
 
-  A computation gives its values to whoever calls it from a plain function. Called from
-  a coroutine (`async def`), it gives references to them at once, as TFF's programs
-  expect, for `await tff.program.materialize_value(...)`; the event loop goes on, to
-  save the state of the round before, for example. From a plain function that runs
-  inside of an event loop, as in a notebook, it gives the values, as nobody could wait
-  for a reference there; `materialize_value` takes both.
+  Called from a plain function, a computation returns its values. Called from a
+  coroutine (`async def`), it returns references to them at once, as TFF's programs
+  expect, for `await tff.program.materialize_value(...)`; meanwhile the event loop can,
+  for example, save the state of the previous round. Called from a plain function that
+  runs inside an event loop, as in a notebook, it returns the values, since a reference
+  could not be awaited there; `materialize_value` takes both.
 
-  Computations wait for each other. Contexts belong to threads: `bound` takes one to
-  another thread.
+  Computations run one after the other. Contexts are specific to a thread; `bound` makes
+  a function that uses this one in any thread.
   """
 
   def __init__(self, timeout_seconds: Optional[float], simulated_secure_sums: bool):
@@ -390,13 +386,13 @@ class LocalContext(tff.program.NativeFederatedContext):
     self._limit_seconds = timeout_seconds
     self._reason: Optional[BaseException] = None  # Why it has ended.
     self._owner = os.getpid()
-    # TFF's calls block their thread, for ever if the worker hangs; so the time is kept
-    # by another one, on which computations take turns.
-    self._turns, self._calls = interrupts.CallingThread(), interrupts.CallingThread()
+    # TFF's calls block their thread, for ever if the worker hangs. So a second thread
+    # runs the computations one after the other, and measures their time.
+    self._timer, self._calls = interrupts.CallingThread(), interrupts.CallingThread()
     self._loop = asyncio.new_event_loop()
     self._execution = tff.framework.AsyncExecutionContext(
       executor_fn=self._executors,
-      compiler_fn=_compile_sums_plainly if simulated_secure_sums else _compile,
+      compiler_fn=_compile_with_plain_sums if simulated_secure_sums else _compile,
       transform_args=tff.tensorflow.transform_args,
       transform_result=tff.tensorflow.transform_result,
     )
@@ -421,9 +417,9 @@ class LocalContext(tff.program.NativeFederatedContext):
       )
     if self._reason is not None:
       raise RuntimeError(f'The runtime has ended: {self._reason}') from self._reason
-    return self._turns.submit(self._take_turn, comp, arg)
+    return self._timer.submit(self._compute_within_limit, comp, arg)
 
-  def _take_turn(self, comp: Any, arg: Any) -> Any:
+  def _compute_within_limit(self, comp: Any, arg: Any) -> Any:
     if self._reason is not None:
       raise self._reason
     computed = self._calls.submit(self._compute, comp, arg)
@@ -432,7 +428,7 @@ class LocalContext(tff.program.NativeFederatedContext):
     while self._reason is None:
       if concurrent.futures.wait([computed], tick).done:
         break
-      spent += tick  # And not by a clock, which goes on while the program is stopped.
+      spent += tick  # A clock would also count time while the program is stopped.
       if spent >= limit:
         self.end(
           RoundTimeoutError.of(
@@ -451,14 +447,14 @@ class LocalContext(tff.program.NativeFederatedContext):
     try:
       return self._loop.run_until_complete(self._execution.invoke(comp, arg))
     except grpc.RpcError as e:
-      # With the original the sentence would come last, after two pages of it.
+      # The chained original would print two pages before the sentence.
       raise failures.of_grpc(e) from None
 
   def bound(self, function: Callable[..., _Result]) -> Callable[..., _Result]:
-    """The function, which computes here whichever thread calls it.
+    """Returns a function that computes in this context, whichever thread calls it.
 
     Args:
-      function: A computation or a Python function that uses some.
+      function: A computation, or a Python function that calls computations.
 
     Example:
       >>> compute = tff.tensorflow.computation(lambda: 1 + 2)
@@ -475,7 +471,7 @@ class LocalContext(tff.program.NativeFederatedContext):
     return call
 
   def end(self, reason: Optional[BaseException] = None) -> None:
-    """Ends the worker, and all that waits for it with the reason of the first call."""
+    """Ends the worker; pending computations fail with the reason of the first call."""
     left = RuntimeError('the runtime was left; enter local_runtime again.')
     self._reason = self._reason or reason or left
     _ACTIVE.discard(self)
@@ -485,7 +481,7 @@ class LocalContext(tff.program.NativeFederatedContext):
 
 
 class _Awaited(tff.framework.AsyncContext):
-  """What TFF's programs wait for; the computation has a thread of its own."""
+  """The context that TFF's programs await; computations run in another thread."""
 
   def __init__(self, submit: Callable[[Any, Any], concurrent.futures.Future]):
     self._submit = submit
@@ -495,7 +491,7 @@ class _Awaited(tff.framework.AsyncContext):
 
 
 def _called_from_coroutine(frame: Any) -> bool:
-  """Whether the code that calls a computation could wait for a reference."""
+  """Whether the caller of a computation is a coroutine, which can await a reference."""
   while frame is not None and frame.f_code.co_filename.startswith(_TFF_CORE):
     frame = frame.f_back
   return frame is not None and bool(frame.f_code.co_flags & _COROUTINE)
@@ -505,15 +501,15 @@ _ACTIVE: set[LocalContext] = set()
 
 
 class _EndedContext(tff.framework.SyncContext):
-  """Stands where TFF's context was while the program ends."""
+  """Replaces TFF's context while the program ends."""
 
   def invoke(self, comp: Any, arg: Any) -> Any:
     raise RuntimeError('TFF was shut down; the program is ending.')
 
 
 @atexit.register
-def _let_go() -> None:
-  """Ends workers, and drops TFF's context, while there is still an interpreter."""
+def _end_all() -> None:
+  """Ends workers, and drops TFF's context, before the interpreter is finalized."""
   for context in list(_ACTIVE):
     context.end()
   tff.framework.set_default_context(_EndedContext())

@@ -1,6 +1,6 @@
-"""A data source whose clients are those of a schedule, for loops and TFF's programs.
+"""A data source that follows a schedule, for loops and TFF's programs.
 
-The data of a round follow from its number, so a round that is run again is run on the
+The data of a round depend on its number alone, so a round that is run again has the
 same clients, with their examples in the same order.
 """
 
@@ -21,28 +21,28 @@ from tff_dp_aggregators.learning import local_order
 from tff_dp_aggregators.sampling import draws
 from tff_dp_aggregators.sampling import schedule as schedule_lib
 
-# Sources that saved iterators may belong to; the newest is last.
+# Sources that saved iterators may belong to; the newest one is last.
 _LIVE: 'list[weakref.ref[ClientSource]]' = []
 
 
 class ClientSource(tff.program.FederatedDataSource):
-  """What each round's clients train on: a list of batched `tf.data.Dataset`.
+  """Provides each round's clients with data: a list of batched `tf.data.Dataset`.
 
-  For `tff.learning.programs.train_model`, or a loop of one's own:
+  For `tff.learning.programs.train_model`, or for your own loop:
 
       for round_num in range(source.schedule.num_rounds):
         output = process.next(state, source.round_data(round_num))
 
-  A client goes `local_epochs` times through its examples, each time in another order,
-  and batches are cut from all of them together; the last may be smaller.
+  A client passes `local_epochs` times over its examples, each time in another order;
+  the passes are concatenated and cut into batches, of which the last may be smaller.
 
-  Its iterator can be saved, by the managers of program state that TFF has: the number
-  of the next round, and by what the source is found again: its ids, schedule and
-  numbers. So make the source before a saved iterator is read.
+  TFF's program state managers can save its iterator: the number of the next round, and
+  the identity of the source, which consists of ids, schedule and the other arguments.
+  So make the source before a saved iterator is read.
 
   Attributes:
     clients: Ids and data of the clients.
-    schedule: Who takes part in which round; the accountant reads its `schema`.
+    schedule: Which clients take part in which round; the accountant reads its `schema`.
 
   Example:
     >>> from tff_dp_aggregators import sampling, strategies
@@ -69,17 +69,17 @@ class ClientSource(tff.program.FederatedDataSource):
     """Initializes the source.
 
     Args:
-      clients: What `Clients.of` takes.
-      schedule: Who takes part in which round.
-      batch_size: Examples of a batch.
-      local_epochs: How often a client goes through its examples in a round.
-      seed: Decides in which order; of no importance for privacy.
-      input_spec: The model's, if examples are tuples and it has names.
+      clients: Anything that `Clients.of` takes.
+      schedule: Which clients take part in which round.
+      batch_size: Number of examples in a batch.
+      local_epochs: Passes over a client's examples in a round.
+      seed: Seed of the order of examples; it does not affect privacy.
+      input_spec: The model's input spec, if examples are tuples and the spec has names.
 
     Raises:
       TypeError: If an argument is not of its type.
-      ValueError: If a number is out of range, the schedule is for other clients, or
-        their examples are others when they are read again.
+      ValueError: If a number is out of range, the schedule is for another number of
+        clients, or their examples change from one read to the next.
     """
     if not isinstance(schedule, schedule_lib.Schedule):
       raise TypeError(
@@ -103,7 +103,7 @@ class ClientSource(tff.program.FederatedDataSource):
 
   @functools.cached_property
   def federated_type(self) -> tff.FederatedType:
-    """Type of a round's data: what `next` of a learning process takes."""
+    """Type of a round's data, which `next` of a learning process takes."""
     batch_spec = tf.nest.map_structure(
       lambda spec: tf.TensorSpec([None, *spec.shape], spec.dtype),
       self.clients.element_spec,
@@ -112,31 +112,31 @@ class ClientSource(tff.program.FederatedDataSource):
     return tff.FederatedType(tff.types.tensorflow_to_type(dataset_spec), tff.CLIENTS)
 
   def iterator(self) -> 'ClientIterator':
-    """An iterator that begins with round 0."""
+    """Returns an iterator that begins with round 0."""
     return ClientIterator(self)
 
   def round_data(self, round_num: int) -> list[tf.data.Dataset]:
-    """The data of a round: of each client of the cohort, in its order.
+    """Returns the data of each client of a round's cohort, in the cohort's order.
 
     Args:
       round_num: The round, from 0.
 
     Raises:
-      TypeError: If it is not a whole number, or a client's data are no numbers.
-      ValueError: If it is out of range, or a client's data are not like others'.
+      TypeError: If it is not an integer, or a client's data are not numbers.
+      ValueError: If it is out of range, or a client's data do not match other clients'.
     """
     return self.cohort_data(round_num, self.schedule.cohort(round_num))
 
   def cohort_data(self, round_num: int, cohort: np.ndarray) -> list[tf.data.Dataset]:
-    """The data of some clients, in the order that their examples have in a round.
+    """Returns the data of given clients, with their examples in a round's order.
 
     Args:
       round_num: The round, from 0.
-      cohort: Client numbers, int64 of shape [cohort], each once.
+      cohort: Distinct client numbers, int64 of shape [cohort].
 
     Raises:
-      TypeError: If they are no vector of whole numbers, or a client's data no numbers.
-      ValueError: If they are wrong, or a client's data are not like others'.
+      TypeError: If `cohort` is not a vector of integers, or data are not numbers.
+      ValueError: If `cohort` has invalid numbers, or clients' data do not match.
     """
     where = f'the cohort of round {round_num}'
     cohort = schedule_lib.check_cohort(where, cohort, len(self.clients))
@@ -144,7 +144,6 @@ class ClientSource(tff.program.FederatedDataSource):
     return [self._dataset(*each) for each in zip(cohort, keys)]
 
   def _dataset(self, client: int, key: int) -> tf.data.Dataset:
-    """One client's batches in one round."""
     examples = self.clients.examples(int(client))
     num_examples = len(tf.nest.flatten(examples)[0])
     order = np.concatenate(
@@ -158,7 +157,7 @@ class ClientSource(tff.program.FederatedDataSource):
 
   @functools.cached_property
   def identity(self) -> dict[str, Any]:
-    """What a saved iterator has to find again; JSON-ready, with checksums."""
+    """Identifies the source of a saved iterator; JSON-ready, with checksums."""
     ids = hashlib.sha256()
     for id_ in self.clients.draw_ids:
       ids.update(f'{id_!r},'.encode())
@@ -173,7 +172,7 @@ class ClientSource(tff.program.FederatedDataSource):
 
 
 class ClientIterator(tff.program.FederatedDataSourceIterator):
-  """Goes through the rounds of a `ClientSource`; its state is the next one's number."""
+  """Iterates over the rounds of a `ClientSource`; its state is the next round."""
 
   def __init__(self, source: ClientSource, round_num: int = 0):
     self._source, self.schedule = source, source.schedule
@@ -181,16 +180,16 @@ class ClientIterator(tff.program.FederatedDataSourceIterator):
 
   @property
   def round_num(self) -> int:
-    """The round that `select` gives the data of next."""
+    """The round whose data `select` returns next."""
     return self._round_num
 
   @property
   def federated_type(self) -> tff.FederatedType:
-    """Type of what `select` returns."""
+    """Type of the data that `select` returns."""
     return self._source.federated_type
 
   def select(self, k: Optional[int] = None) -> list[tf.data.Dataset]:
-    """The data of the next round; `k` is `None` or the size of the round's cohort."""
+    """Returns the next round's data; `k` is `None` or the size of its cohort."""
     num_rounds = self.schedule.num_rounds
     if self._round_num >= num_rounds:
       raise ValueError(
@@ -208,13 +207,13 @@ class ClientIterator(tff.program.FederatedDataSourceIterator):
     return data
 
   def to_bytes(self) -> bytes:
-    """What `from_bytes` reads: the next round, and which source it is of."""
+    """Serialises the next round's number and the source's identity."""
     content = {'next_round': self._round_num, 'source': self._source.identity}
     return json.dumps(content).encode()
 
   @classmethod
   def from_bytes(cls, buffer: bytes) -> 'ClientIterator':
-    """The iterator that `to_bytes` wrote, of the newest source that is the same."""
+    """Reads an iterator of `to_bytes`; takes the newest source of the same identity."""
     try:
       content = json.loads(buffer)
       identity, next_round = content['source'], content['next_round']

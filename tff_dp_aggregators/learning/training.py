@@ -1,4 +1,4 @@
-"""Private federated training, from clients to a report that can be checked."""
+"""Trains a federated model with differential privacy, and reports the guarantee."""
 
 import contextlib
 import dataclasses
@@ -51,26 +51,27 @@ from tff_dp_aggregators.learning.runs import saved_model
 if TYPE_CHECKING:  # It takes long to load, and few need it.
   import distributed
 
-# What lines of a ledger name where epsilon is infinite at any.
-_WITHOUT_PRIVACY = 1e-5
+# The delta of ledger lines without privacy, where epsilon is infinite at any delta.
+_DELTA_WITHOUT_PRIVACY = 1e-5
 
 
 @dataclasses.dataclass(frozen=True)
 class Result:
-  """What a run came to.
+  """The result of a run.
 
   Attributes:
-    run_dir: Its directory.
-    rounds: Rounds released, which the ledger has.
-    num_rounds: Rounds planned.
-    epsilon: That of the report at `delta`, and so of the plan if not all rounds were
-      run; infinite without privacy, and with the noise of a simulated cohort.
-    delta: At which epsilon was read.
+    run_dir: The run's directory.
+    rounds: Number of rounds released, according to the ledger.
+    num_rounds: Number of rounds planned.
+    epsilon: The report's epsilon at `delta`, which is that of the whole plan even if
+      not all rounds were run; infinite without privacy, and with the noise of a
+      simulated cohort.
+    delta: The delta at which epsilon was computed.
     metrics: The row of the last round in `metrics.csv`.
-    weights: The model's, as NumPy arrays.
-    statement: What the report is made of.
-    simulated_epsilon: What a run with the simulated cohort would have spent; `None`
-      unless one was simulated, and then there is no guarantee.
+    weights: The model's weights, as NumPy arrays.
+    statement: The statement from which the report is rendered.
+    simulated_epsilon: What a run with the simulated cohort would have spent; `None` if
+      none was simulated. If it is set, there is no guarantee.
   """
 
   run_dir: str
@@ -79,52 +80,52 @@ class Result:
   epsilon: float
   delta: float
   metrics: dict[str, Any]
-  # Which would fill screens.
+  # Left out of the repr, because they would fill the screen.
   weights: tff.learning.models.ModelWeights = dataclasses.field(repr=False)
   statement: dict[str, Any] = dataclasses.field(repr=False)
   simulated_epsilon: Optional[float] = None
-  # Makes the model, if a function was given.
+  # The user's function that makes the model, if one was given.
   _make: Optional[Callable[[], Any]] = dataclasses.field(
     default=None, repr=False, compare=False
   )
 
   @property
   def model(self) -> Any:
-    """A model with these weights, made anew: see `learning.load`, also for errors."""
+    """A new model with these weights; see `learning.load`, also for its errors."""
     return saved_model.load(self.run_dir, model=self._make)
 
   @property
   def is_finished(self) -> bool:
-    """Whether all rounds were run; if not, the same call goes on."""
-    # A run that goes on has the rounds' lines before it has their results again.
+    """Whether all rounds were run; if not, the same call of `train` resumes the run."""
+    # A resumed run has the ledger's lines before it has recomputed the results.
     return self.rounds == self.num_rounds == self.metrics['round'] + 1
 
 
-# One at a time: what traces functions and computes is that of the whole process.
-_TURN = threading.RLock()
+# One training at a time: TensorFlow's and TFF's contexts belong to the whole process.
+_TRAIN_LOCK = threading.RLock()
 
 
-def _in_turn(function: Callable[..., Result]) -> Callable[..., Result]:
-  """A function that trains, which waits until no other thread does."""
+def _serialized(function: Callable[..., Result]) -> Callable[..., Result]:
+  """Decorates a function that trains, so that only one thread runs it at a time."""
 
   @functools.wraps(function)
   def call(*args: Any, **kwargs: Any) -> Result:
     is_refused = False
-    with _TURN:
+    with _TRAIN_LOCK:
       try:
         return function(*args, **kwargs)
       except (TypeError, ValueError):
-        is_refused = True  # Before much was made, mostly.
+        is_refused = True  # Usually before graphs were built.
         raise
       finally:
         if not is_refused:
-          _forget_graphs()
+          _clear_graph_caches()
 
   return call
 
 
-def _forget_graphs() -> None:
-  """Lets go of graphs that TFF's functions and compiler keep, some 40 MB a training."""
+def _clear_graph_caches() -> None:
+  """Frees the graphs that TFF's functions and compiler cache, some 40 MB a training."""
   compiler_pipeline.CompilerPipeline.compile.cache_clear()
   for function in (
     functional.empty_metrics_state,
@@ -135,7 +136,7 @@ def _forget_graphs() -> None:
   gc.collect()  # Graphs and models refer to each other.
 
 
-@_in_turn
+@_serialized
 def train(
   model: Any,
   clients: Any,
@@ -157,78 +158,76 @@ def train(
   test: Any = None,
   run: options.RunOptions = options.RunOptions(),
 ) -> Result:
-  """Trains a federated model with differential privacy and leaves a report of it.
+  """Trains a federated model with differential privacy and writes a privacy report.
 
-  The same call with the same `run_dir` goes on where a run was stopped, however that
-  came: a round that is run again comes to the same bits as before, which the ledger
-  proves, or the run stops with an error. A run that is finished is not run again; its
-  result is returned. Which of these it is, a line on standard error says. Ctrl-C ends
-  it after the round, with a checkpoint and a report of what was spent by then.
-  A second training of the process, in another thread, waits for the first one to end.
+  The same call with the same `run_dir` resumes a run that was stopped, for whatever
+  reason: a round that is run again gives the same bits as before, which the ledger
+  proves, or the run stops with an error. A finished run is not repeated; its result is
+  returned. A line on standard error says which of these happens. Ctrl-C ends the run
+  after the current round, with a checkpoint and a report of what was spent by then.
+  Trainings in several threads of a process run one after the other.
 
   Clients are simulated, packed if that is possible: see `learning.packed`. Where their
-  noise is drawn without `noise_seed`, what a round came to is kept until there is a
-  checkpoint: it cannot be had again, and no round is released twice.
+  noise is drawn without `noise_seed`, the result of a round is kept until there is a
+  checkpoint: it cannot be computed again, and no round is released twice.
 
   Args:
     model: A `tff.learning.models.FunctionalModel`; or a Keras model, or a function that
-      makes one, with a `loss`. It draws no random numbers but from seeds made of
-      weights and batch.
-    clients: Inputs and labels of each, `(x, y)` or named `x` and `y`: a mapping of ids
-      to them, a `tff.simulation.datasets.ClientData`, or what else `Clients.of` takes;
-      or `packed.PackedData`, laid out before.
+      makes one, with a `loss`. It may draw random numbers only from seeds that are
+      derived from weights and batch.
+    clients: Inputs and labels of each client, `(x, y)` or named `x` and `y`: a mapping
+      from ids, a `tff.simulation.datasets.ClientData`, or anything else that
+      `Clients.of` takes; or `packed.PackedData`, laid out before.
     mechanism: Strategy, participation and noise; `None` for training without privacy.
       An `accounting.JointMechanism` has them for each part of the model's trainable
-      weights, by the names that `weight_names` has for them. A
-      `learning.SimulatedCohort` has less noise than its mechanism, and no guarantee. An
-      `accounting.nbafl.Nbafl` has the noise of that plan (arXiv:1911.00222), and the
-      report says what its formulas claim beside what holds: cohorts, `delta` and
-      `clip_norm` have to be the plan's, and each client has at least its
-      `min_examples`.
-    run_dir: Where everything is left: `docs/threat_model.md` lists the files. A
-      directory that does not exist, is empty, or is that of the same run.
-    delta: At which delta epsilon is told; well below one over the number of clients.
-      Without mechanism epsilon is infinite at each, and `None` will do.
-    clip_norm: Bound of one client's update in one round, the first one if the
+      weights, by their names in `weight_names`. A `learning.SimulatedCohort` has less
+      noise than its mechanism, and no guarantee. An `accounting.nbafl.Nbafl` has the
+      noise of that plan (arXiv:1911.00222), and the report states what its formulas
+      claim next to what holds: cohorts, `delta` and `clip_norm` have to be the plan's,
+      and each client must have at least its `min_examples`.
+    run_dir: The directory of the run's files, which `docs/threat_model.md` lists. It
+      does not exist, is empty, or is that of the same run.
+    delta: The delta at which epsilon is reported; well below one over the number of
+      clients. `None` will do without a mechanism, where epsilon is always infinite.
+    clip_norm: Bound of one client's update in one round, the initial one if the
       mechanism adapts it: of its L2 norm, and with Laplace noise of its L1 norm.
-      Without mechanism, updates are clipped to it and no noise is added; `None` for
-      updates as they are. Parts of a joint mechanism have their own: `None`.
-    clients_per_round: Clients asked for a round, the mean's denominator; with Poisson
-      sampling the expected number. A `schedule` says it as well, and no other.
-    num_rounds: Rounds to train. Mechanism and schedule say it as well, and no other.
-    schedule: Who takes part when; `None` for the one that keeps what the mechanism's
-      privacy rests on, see `sampling.for_mechanism`.
+      Without a mechanism, updates are clipped to it and no noise is added; `None` for
+      no clipping. `None` with a joint mechanism, whose parts have their own.
+    clients_per_round: Clients requested for a round, which is the mean's denominator;
+      with Poisson sampling the expected number. `None` for that of `schedule`.
+    num_rounds: Rounds to train. `None` for those of mechanism or schedule.
+    schedule: Which clients take part in which round; `None` for a schedule that
+      satisfies the assumptions of the mechanism's guarantee, see
+      `sampling.for_mechanism`.
     loss: Loss of a Keras model, or its name; `None` for the one it was compiled with.
     seed: Seed of cohorts and of the order of examples: same seed, same run. `None`
-      draws one of 128 bits, which `private.json` has. Where privacy rests on secret
-      draws, a seed that can be guessed leaves nothing of what sampling saves, and the
-      report says so of a seed of 64 bits or less.
-    scheduler: Who trains packs of clients, to the same result: 'local:4' for four
-      processes of this machine, the address of a Dask scheduler, such as
+      draws one of 128 bits, which is kept in `private.json`. Where privacy rests on
+      secret draws, a seed that can be guessed voids all amplification by sampling, and
+      the report says so of a seed of 64 bits or less.
+    scheduler: Where packs of clients are trained, with the same result: 'local:4' for
+      four processes of this machine, the address of a Dask scheduler, such as
       'tcp://10.0.0.1:8786' or 'tls://...', or a `distributed.Client`; `None` for this
-      process. State, noise and its keys stay here.
+      process. State, noise and its keys stay in this process.
     local: How the model is trained on a client: batches, epochs and optimizer.
-    server: What the server does with updates: its optimizer, and how it sums them.
-    test: An `Evaluation`, or only its data, inputs and labels of nobody whose privacy
-      is to be kept; `None` for no evaluation.
-    run: The seed of the noise, how the run is carried out, and what its report is to
-      tell besides.
+    server: How the server sums updates, and its optimizer.
+    test: An `Evaluation`, or only its data: inputs and labels that contain no data of
+      anyone whose privacy is to be protected; `None` for no evaluation.
+    run: The seed of the noise, how the run is carried out, and facts for its report.
 
   Returns:
-    What the run came to.
+    The result of the run.
 
   Raises:
-    BlockingIOError: If another process runs it.
-    ClusterError: If a cluster cannot be used, or not any more; the same call goes on.
-    FileExistsError: If there is something in `run_dir` that is not of a run.
+    BlockingIOError: If another process is running the same run.
+    ClusterError: If a cluster cannot be used (any more); the same call resumes the run.
+    FileExistsError: If `run_dir` has files that do not belong to a run.
     ComputationError: If a round fails; with the round, its clients, and why.
-    PopulationTooSmallError: If the clients are too few; the message says what would
-      fit.
+    PopulationTooSmallError: If clients are too few; the message says what would fit.
     RoundTimeoutError: If a round takes longer than `run.timeout_seconds`.
     TypeError: If an argument is not of its type.
     ValueError: If an argument is out of range or does not fit the others, or the run in
-      `run_dir` was begun with other settings, or has lost files, or a round that is run
-      again does not come to the same result.
+      `run_dir` was started with other settings, or has lost files, or a round that is
+      run again does not give the same result.
 
   Example:
     >>> import os
@@ -259,7 +258,7 @@ def train(
     {'epsilon': 8.0, 'found': 'noise_multiplier'}
   """
   if getattr(multiprocessing.current_process(), '_inheriting', False):
-    sys.exit(1)  # A local cluster loads a script that does not ask for its __name__.
+    sys.exit(1)  # A worker process loads a script that lacks a check of __name__.
   if not tf.executing_eagerly():
     raise ValueError(
       'train is called in a graph; call it outside of tf.Graph and tf.function.'
@@ -308,7 +307,7 @@ def train(
   schedule = schedule.for_clients(population.draw_ids)
   doubt = gaussian.doubt_of_delta(delta, scale * len(population))
   if mechanism is not None and doubt is not None:
-    warnings.warn(doubt, stacklevel=3)  # To who called what `_in_turn` made.
+    warnings.warn(doubt, stacklevel=3)  # The caller of what `_serialized` returned.
   functional_model = models.functional(
     model, loss, population.element_spec, population.first, seed
   )
@@ -345,7 +344,7 @@ def train(
         f'{run_dir}: finished before, with {rounds}; nothing was trained.', sys.stderr
       )
     else:
-      _keep(directory, local_training.model, run.preprocessing)
+      _write_model_files(directory, local_training.model, run.preprocessing)
       cluster = None
       with contextlib.ExitStack() as stack:
         if plan.packed:
@@ -382,15 +381,15 @@ def _mechanism(
 ) -> tuple[
   Optional[joint_mechanism.AnyMechanism], float, Optional[accounting.nbafl.Nbafl]
 ]:
-  """The mechanism, the scale of the cohort that it is for, and its plan of NbAFL."""
+  """Splits the argument into mechanism, scale of the cohort, and plan of NbAFL."""
   scale, nbafl = 1.0, None
   if isinstance(given, options.SimulatedCohort):
     given, scale = given.mechanism, given.scale
   elif isinstance(given, accounting.nbafl.Nbafl):
     nbafl = given
     given = accounting.Mechanism(**nbafl.mechanism_arguments())
-  known = (accounting.Mechanism, accounting.JointMechanism)
-  if given is not None and not isinstance(given, known):
+  mechanism_types = (accounting.Mechanism, accounting.JointMechanism)
+  if given is not None and not isinstance(given, mechanism_types):
     raise TypeError(
       'mechanism must be an accounting.Mechanism, JointMechanism or nbafl.Nbafl, a '
       f'learning.SimulatedCohort of a mechanism, or None; got {given!r}.'
@@ -402,7 +401,7 @@ def _mechanism(
 def _evaluator(
   model: tff.learning.models.FunctionalModel, test: options.Evaluation, run_dir: str
 ) -> Optional[evaluation.Evaluator]:
-  """What measures the model, tried once where it is to be used."""
+  """Makes the evaluator, and tries it once unless the run is finished."""
   if test.data is None:
     return None
   clients_lib.check_finite(
@@ -410,18 +409,18 @@ def _evaluator(
     'test data',
     'No loss can be measured on it.',
   )
-  made = evaluation.Evaluator(model, test.data, test.metrics)
+  evaluator = evaluation.Evaluator(model, test.data, test.metrics)
   if not run_directory.looks_finished(run_dir):
-    made.check(model.initial_weights)
-  return made
+    evaluator.check(model.initial_weights)
+  return evaluator
 
 
-def _keep(
+def _write_model_files(
   directory: run_directory.RunDirectory,
   model: tff.learning.models.FunctionalModel,
   preprocessing: Optional[Mapping[str, Any]],
 ) -> None:
-  """Keeps what the trained weights are used with."""
+  """Writes the preprocessing and the model, with which the weights are used."""
   if preprocessing is not None:
     text = json.dumps(preprocessing, indent=2, allow_nan=False) + '\n'
     path = directory.file(run_directory.PREPROCESSING)
@@ -439,13 +438,13 @@ def _keep(
 def _delta(
   given: Optional[float], mechanism: Optional[joint_mechanism.AnyMechanism]
 ) -> float:
-  """The one that was given; any, where there is no privacy to tell."""
+  """Returns the given delta, checked, or a default where there is no privacy."""
   if given is None:
     if mechanism is None:
-      return _WITHOUT_PRIVACY
+      return _DELTA_WITHOUT_PRIVACY
     raise ValueError(
-      'delta is missing: at which delta epsilon is told. Give one well below one over '
-      'the number of clients.'
+      'delta is missing: epsilon is reported at it. Give one well below one over the '
+      'number of clients.'
     )
   return gaussian.check_delta(given, 'delta')
 
@@ -455,11 +454,11 @@ def _target(
   mechanism: Optional[joint_mechanism.AnyMechanism],
   delta: float,
 ) -> Optional[mechanism_lib.Target]:
-  """The one that was given, or that the mechanism knows of."""
+  """The target that was given, or that the mechanism was calibrated to."""
   if mechanism is None and given is not None:
     raise ValueError(f'run.target_epsilon={given} is for a mechanism; leave it out.')
   if mechanism is None or mechanism.placement.is_simulation:
-    return None  # No target is kept.
+    return None  # Without a guarantee, there is no target to record.
   known = mechanism.target
   if known is not None and known.rho is not None and given is None:
     return dataclasses.replace(known, delta=delta)
@@ -467,7 +466,7 @@ def _target(
     return known
   if given is None:
     return None
-  # The report would refuse it, after the training.
+  # Otherwise only the report would refuse it, after the training.
   gaussian.check_epsilon(given, 'run.target_epsilon')
   spent = mechanism.epsilon(delta)
   if spent > given:
@@ -484,13 +483,12 @@ def _local_training(
   local: options.ClientTraining,
   num_rounds: int,
 ) -> packed.LocalTraining:
-  """Local training with optimizers that are checked."""
 
   def checked(optimizer: Any) -> tff.learning.optimizers.Optimizer:
-    found = process_parts.check_client_optimizer(optimizer, 'local.optimizer')
+    inner = process_parts.check_client_optimizer(optimizer, 'local.optimizer')
     if local.proximal_strength is None:
-      return found
-    return fed_avg.proximal(found, local.proximal_strength)
+      return inner
+    return fed_avg.proximal(inner, local.proximal_strength)
 
   if local.learning_rate_fn is None:
     optimizer, rates = checked(local.optimizer), None
@@ -508,7 +506,7 @@ def _local_training(
 def _check_compiled_optimizer(
   model: tff.learning.models.FunctionalModel, client_optimizer: Any
 ) -> None:
-  """Says that an optimizer which a Keras model was compiled with is not used."""
+  """Refuses, or notes, that the optimizer of a compiled Keras model is not used."""
   compiled = getattr(getattr(model, 'keras_model', None), 'optimizer', None)
   if compiled is None:
     return
@@ -524,7 +522,7 @@ def _check_compiled_optimizer(
 def _server_optimizer(
   optimizer: Optional[tff.learning.optimizers.Optimizer], num_rounds: int
 ) -> tff.learning.optimizers.Optimizer:
-  """What is applied to the mean of each round; FTRL with the sum of them."""
+  """The optimizer for the mean of each round; FTRL gets a wrapper that sums means."""
   checked = process_parts.check_optimizer(
     'server.optimizer', optimizer, fed_avg.default_server_optimizer()
   )
@@ -540,15 +538,15 @@ def _schedule(
   num_rounds: Optional[int],
   seed: int,
 ) -> sampling.Schedule:
-  """The schedule that keeps what privacy rests on; without it, anybody in any round."""
+  """A schedule that the mechanism's guarantee allows; without privacy, any cohorts."""
   if clients_per_round is None:
     raise ValueError('clients_per_round is missing: give it, or a schedule.')
   if mechanism is not None:
     return sampling.for_mechanism(mechanism, num_clients, clients_per_round, seed)
   if num_rounds is None:
     raise ValueError('num_rounds is missing: give it, or a schedule.')
-  anybody = strategies.Participation(num_rounds)
-  return sampling.for_scheme(anybody, num_clients, clients_per_round, seed)
+  unlimited = strategies.Participation(num_rounds)
+  return sampling.for_scheme(unlimited, num_clients, clients_per_round, seed)
 
 
 def _check_schedule(
@@ -558,39 +556,39 @@ def _check_schedule(
   clients_per_round: Optional[float],
   num_rounds: Optional[int],
 ) -> None:
-  """Refuses a schedule that is not what the other arguments say."""
+  """Refuses a schedule that contradicts the other arguments."""
   if mechanism is not None and not mechanism.is_sampled:
-    # States, and so the ledger, have events for these neighbours alone.
-    own = sampling.check_relation(mechanism.participation)
-    if mechanism.relation is not own:
+    # States, and so the ledger, have events for this neighbouring relation alone.
+    relation = sampling.check_relation(mechanism.participation)
+    if mechanism.relation is not relation:
       raise ValueError(
         f'the mechanism is for adjacency={mechanism.adjacency}, and rounds without '
-        f'sampling are told for {sampling.adjacency(own)}. Leave adjacency out; a plan '
-        'can be reported for any.'
+        f'sampling are accounted for {sampling.adjacency(relation)}. Leave adjacency '
+        'out; a plan can be reported for any.'
       )
   if mechanism is not None and schedule.schema != mechanism.participation:
     raise ValueError(
       f'the schedule keeps {schedule.schema}, but the mechanism is for '
       f'{mechanism.participation}. Use sampling.for_mechanism.'
     )
-  for name, given, said in (
+  for name, given, planned in (
     ('clients', len(population), schedule.num_clients),
     ('clients_per_round', clients_per_round, schedule.clients_per_round),
     ('num_rounds', num_rounds, schedule.num_rounds),
   ):
-    if given is not None and given != said:
-      raise ValueError(f'{name} is {given}, but the schedule is for {said}.')
+    if given is not None and given != planned:
+      raise ValueError(f'{name} is {given}, but the schedule is for {planned}.')
 
 
 def _result(run: run_lib.Run, make: Optional[Callable[[], Any]]) -> Result:
-  """What the run came to by now, with its report written."""
+  """Writes the report of the run so far, and returns its result."""
   directory, plan = run.directory, run.plan
   directory.check_in_place()
   rows = metrics_file.read(directory.file(run_directory.METRICS))
   if not rows:
-    raise KeyboardInterrupt  # Before the first round: there is nothing to report.
-  found = records.find(directory, plan.num_rounds)
-  if found.is_finished:
+    raise KeyboardInterrupt  # It came before the first round; nothing can be reported.
+  recorded = records.find(directory, plan.num_rounds)
+  if recorded.is_finished:
     statement = records.read_report(directory)
   else:
     statement = records.write_report(
@@ -617,9 +615,9 @@ def _result(run: run_lib.Run, make: Optional[Callable[[], Any]]) -> Result:
     )
   return Result(
     run_dir=directory.path,
-    rounds=found.rounds,
+    rounds=recorded.rounds,
     num_rounds=plan.num_rounds,
-    # A statement has no infinity.
+    # The statement is JSON, which has no infinity.
     epsilon=math.inf if epsilon is None else epsilon,
     delta=plan.delta,
     metrics={name: _value(text) for name, text in rows[-1].items()},
@@ -631,7 +629,6 @@ def _result(run: run_lib.Run, make: Optional[Callable[[], Any]]) -> Result:
 
 
 def _value(text: str) -> Any:
-  """A cell of the metrics."""
   try:
     return float(text) if text else None
   except ValueError:

@@ -396,8 +396,8 @@ def test_a_round_that_takes_too_long_ends_with_an_error(plain, monkeypatch):
 def test_a_round_after_two_interrupts_does_not_wait_for_the_one_that_was_stopped(
   plain, monkeypatch
 ):
-  stuck, state, whole = threading.Event(), plain.initialize(), plain._whole
-  monkeypatch.setattr(plain, '_whole', lambda *unused: stuck.wait())
+  stuck, state, whole = threading.Event(), plain.initialize(), plain._traced_round
+  monkeypatch.setattr(plain, '_traced_round', lambda *unused: stuck.wait())
 
   def interrupted(*unused):
     raise KeyboardInterrupt
@@ -407,7 +407,7 @@ def test_a_round_after_two_interrupts_does_not_wait_for_the_one_that_was_stopped
       patch.setattr(concurrent.futures, 'wait', interrupted)
       with pytest.raises(KeyboardInterrupt):
         plain.next(state, *_round(0))
-    monkeypatch.setattr(plain, '_whole', whole)
+    monkeypatch.setattr(plain, '_traced_round', whole)
     plain.next(state, *_round(0))
   finally:
     stuck.set()

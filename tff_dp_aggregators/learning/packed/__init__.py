@@ -1,6 +1,6 @@
-"""Packed simulation: many clients trained in one computation.
+"""Packed simulation: trains many clients in one computation.
 
-`data.lay_out` puts a population into files, `simulation.PackedFedAvg` trains on them.
+`data.lay_out` writes a population to files, `simulation.PackedFedAvg` trains on them.
 """
 
 from tff_dp_aggregators.learning.packed.canaries import Canaries

@@ -1,8 +1,8 @@
-"""Canaries (`accounting.canaries`) in rounds of packed simulation.
+"""Inserts canaries (`accounting.canaries`) into rounds of packed simulation.
 
-A canary has a number after those of all clients and takes part like them. Its update is
-a random direction of the whole model, of ten clip norms, so that the clipping is tested
-as well; or zeros, if its coin says so.
+Canaries are numbered after all clients and take part as clients do. Depending on a coin
+flip, a canary's update is either a random direction of the whole model, with a norm of
+ten clip norms, so that clipping is tested as well; or zeros.
 """
 
 import dataclasses
@@ -20,23 +20,23 @@ from tff_dp_aggregators.learning.packed import server as server_lib
 from tff_dp_aggregators.learning.packed import training as training_lib
 from tff_dp_aggregators.sampling import draws
 
-# Norm of an update, in clip norms.
+# Norm of a canary's update, in clip norms.
 _NORM = 10.0
-_COINS, _DIRECTIONS = 0, 1  # What is drawn of the seed.
+_COINS, _DIRECTIONS = 0, 1  # Keys of the generators for coins and directions.
 _ROUND, _TOOK_PART = 'round', 'took_part'
 
 
 @dataclasses.dataclass(frozen=True)
 class Canaries:
-  """The canaries of a run, which follow from its seed."""
+  """The canaries of a run, which are determined by its seed."""
 
-  number: int  # How many there are.
-  seed: int  # Of the run, which coins and directions do not give away.
-  confidence: float = canaries_lib.CONFIDENCE  # That all bounds are right.
+  number: int  # How many canaries there are.
+  seed: int  # The run's seed, which coins and directions do not reveal.
+  confidence: float = canaries_lib.CONFIDENCE  # Probability that all bounds are right.
 
   @functools.cached_property
   def own_seed(self) -> str:
-    """Seed of coins and directions, in hex; slow to compute from that of the run."""
+    """Seed of coins and directions, in hex; a slow hash of the run's seed."""
     return ledger.tag_of_seed('canaries', self.seed).partition(':')[2]
 
   @functools.cached_property
@@ -49,41 +49,41 @@ class Canaries:
 
   def directions(self, size: int) -> np.ndarray:
     """Independent directions of norm 1: float32 of shape [canaries, size]."""
-    found = np.empty([self.number, size], np.float32)
-    for i, direction in enumerate(found):
+    directions = np.empty([self.number, size], np.float32)
+    for i, direction in enumerate(directions):
       self._generator(_DIRECTIONS, i).standard_normal(dtype=np.float32, out=direction)
       direction /= np.linalg.norm(direction.astype(np.float64))
-    return found
+    return directions
 
   def ids_after(self, ids: Sequence[Any]) -> Sequence[Any]:
-    """What clients and canaries are drawn by."""
+    """Appends the canaries' ids to those by which clients are drawn."""
     if ids == range(len(ids)):
       return range(len(ids) + self.number)
     return [*ids, *(f'audit canary {i}' for i in range(self.number))]
 
-  # The file of a run: what was released along each direction, by round.
+  # A run has a file with each round's release projected onto each direction.
 
   @property
   def columns(self) -> list[str]:
-    """Round, bits of the canaries that were in it, and a column for each."""
+    """The file's columns: round, bits of its canaries, and a column for each canary."""
     return [_ROUND, _TOOK_PART, *map(str, range(self.number))]
 
   def row(
     self, number: int, took_part: np.ndarray, projections: np.ndarray
   ) -> dict[str, Any]:
-    """A round of it; `took_part` has numbers of canaries."""
-    were_in = np.zeros(self.number, bool)
-    were_in[took_part] = True
+    """Returns a round's row of the file; `took_part` has the numbers of canaries."""
+    is_in_round = np.zeros(self.number, bool)
+    is_in_round[took_part] = True
     return {
       _ROUND: number,
-      _TOOK_PART: np.packbits(were_in).tobytes().hex(),
+      _TOOK_PART: np.packbits(is_in_round).tobytes().hex(),
       **{str(i): f'{each:.9g}' for i, each in enumerate(projections.tolist())},
     }
 
   def record(
     self, rows: Sequence[Mapping[str, str]], mechanism: accounting.Mechanism
   ) -> canaries_lib.Record:
-    """What an attacker guesses by, of the rounds in the file."""
+    """Computes an attacker's scores from the rows of the file."""
     took_part = np.zeros([len(rows), self.number], bool)
     for of_round, each in zip(took_part, rows):
       packed = np.frombuffer(bytes.fromhex(each[_TOOK_PART]), np.uint8)
@@ -93,7 +93,7 @@ class Canaries:
     return canaries_lib.Record(self.inserted, scores, len(rows), self.confidence)
 
   def to_json(self) -> dict[str, Any]:
-    """What a configuration has of them."""
+    """The canaries' entry in a run's configuration."""
     return {
       'num_canaries': self.number,
       'confidence': self.confidence,
@@ -103,15 +103,15 @@ class Canaries:
 
 
 class Insertion:
-  """Canaries in the graph of a round."""
+  """Adds canaries to the graph of a round."""
 
   def __init__(self, canaries: Canaries, clip_norm: float, weights: Any):
-    """`weights`: The trainable ones of the model."""
+    """`weights`: The model's trainable weights."""
     self._shapes = [(each.shape, each.dtype) for each in tf.nest.flatten(weights)]
     self._sizes = [int(np.prod(shape)) for shape, _ in self._shapes]
     self._norms = (_NORM * clip_norm * canaries.inserted).astype(np.float32)
     self.directions = tf.constant(canaries.directions(sum(self._sizes)))
-    # Further arguments of a round: directions, and numbers of canaries.
+    # Additional arguments of a round: directions, and numbers of canaries.
     self.specs = (
       tf.TensorSpec(self.directions.shape, tf.float32),
       tf.TensorSpec([None], tf.int32),
@@ -125,7 +125,7 @@ class Insertion:
     directions: tf.Tensor,
     numbers: tf.Tensor,
   ) -> Any:
-    """The sums of a round with those of its canaries, clipped and encoded by it."""
+    """Adds the updates of a round's canaries, clipped and encoded, to its sums."""
     weights, params = server.for_clients(state)
     no_metrics, norms = server.zeros()[2], tf.constant(self._norms)
 

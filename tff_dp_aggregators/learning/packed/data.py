@@ -1,10 +1,10 @@
-"""A population in files that are mapped into memory, one for each feature.
+"""Stores a population in memory-mapped files, one for each feature.
 
 | file | content |
 |------|---------|
 | `index.json` | dtype and shape of each feature; written last, so its files are whole |
-| `ids.json` | what clients are drawn by; not there if these are their numbers |
-| `offsets.bin` | number of the first example of each client, and that of all; int64 |
+| `ids.json` | ids by which clients are drawn; missing if these are their numbers |
+| `offsets.bin` | number of each client's first example, then of all examples; int64 |
 | `feature-<i>.bin` | the examples, in the machine's own byte order |
 """
 
@@ -24,7 +24,7 @@ from tff_dp_aggregators.base import new_files
 from tff_dp_aggregators.learning import clients as clients_lib
 
 _INDEX, _OFFSETS, _IDS = 'index.json', 'offsets.bin', 'ids.json'
-_FORMAT = 3  # Since it, all numbers are finite.
+_FORMAT = 3  # From this format on, all numbers are known to be finite.
 _BUFFER = 2**22
 
 
@@ -40,16 +40,16 @@ class PackedData:
   """A population laid out by `lay_out`.
 
   Attributes:
-    directory: Where it is.
-    features: Those of an example, in the order of `tf.nest.flatten`.
+    directory: The directory of its files.
+    features: Features of an example, in the order of `tf.nest.flatten`.
   """
 
   def __init__(self, directory: str):
-    """Takes up what `lay_out` wrote.
+    """Opens what `lay_out` wrote.
 
     Raises:
-      FileNotFoundError: If there is nothing.
-      ValueError: If it is not complete, or of another release.
+      FileNotFoundError: If there is nothing in the directory.
+      ValueError: If the data are not complete, or of another release.
     """
     self.directory = os.path.abspath(directory)
     with open(os.path.join(directory, _INDEX)) as file:
@@ -84,7 +84,7 @@ class PackedData:
 
   @property
   def draw_ids(self) -> Sequence[Any]:
-    """By number, what clients are drawn by."""
+    """The ids by which clients are drawn, by number."""
     path = os.path.join(self.directory, _IDS)
     if not os.path.exists(path):
       return range(len(self))
@@ -94,25 +94,25 @@ class PackedData:
 
   @property
   def checksum(self) -> str:
-    """SHA-256 of what was laid out."""
+    """SHA-256 of the examples, of who has them, and of the ids."""
     return self._checksum
 
   @property
   def num_examples(self) -> int:
-    """Examples of all clients together."""
+    """Number of examples of all clients together."""
     return int(self._offsets[-1])
 
   @property
   def all_sizes(self) -> np.ndarray:
-    """How many examples each client has; int64 of shape [clients]."""
+    """Number of examples of each client; int64 of shape [clients]."""
     return np.diff(self._offsets)
 
   def starts(self, clients: np.ndarray) -> np.ndarray:
-    """Number of the first example of each client; int64 like `clients`."""
+    """Index of the first example of given clients; int64 of the shape of `clients`."""
     return np.asarray(self._offsets[clients])
 
   def sizes(self, clients: np.ndarray) -> np.ndarray:
-    """How many examples each client has; int64 like `clients`."""
+    """Number of examples of given clients; int64 of the shape of `clients`."""
     return self.starts(clients + 1) - self.starts(clients)
 
   def examples(self, number: int) -> list[np.ndarray]:
@@ -130,7 +130,7 @@ class PackedData:
     ]
 
   def check_against(self, input_spec: Any) -> None:
-    """Raises ValueError unless a model with this spec of batches takes the examples."""
+    """Raises ValueError unless a model with this batch spec takes the examples."""
     wanted = [(each.dtype, each.shape[1:]) for each in tf.nest.flatten(input_spec)]
     given = [(tf.as_dtype(each.dtype), each.shape) for each in self.features]
     if len(wanted) != len(given) or not all(
@@ -143,7 +143,7 @@ class PackedData:
       )
 
   def tensors(self) -> list[tf.Tensor]:
-    """All examples of each feature, inside a TensorFlow graph; nothing is copied."""
+    """All examples of each feature, in a TensorFlow graph, without a copy."""
     return [
       tf.raw_ops.ImmutableConst(
         dtype=tf.as_dtype(feature.dtype),
@@ -158,14 +158,14 @@ def lay_out(clients: Any, directory: str) -> PackedData:
   """Writes a population's examples to a new directory, one client at a time.
 
   Args:
-    clients: What `Clients.of` takes; all alike in structure, dtypes and shapes.
-    directory: Where; must not exist. It appears when it is complete.
+    clients: What `Clients.of` takes; of the same structure, dtypes and shapes.
+    directory: The directory; must not exist. It appears when it is complete.
 
   Raises:
-    FileExistsError: If there is something at `directory` already.
-    TypeError: If a feature is not of numbers.
-    ValueError: If clients differ in dtype or shape, or one has no examples, or numbers
-      that are not finite, or other ones when they are read again.
+    FileExistsError: If `directory` exists.
+    TypeError: If a feature is not numeric.
+    ValueError: If clients differ in dtype or shape, or a client has no examples, or
+      numbers that are not finite, or examples that change from one read to the next.
   """
   if os.path.lexists(directory):
     raise FileExistsError(f'{directory} exists and is not overwritten.')
@@ -184,12 +184,12 @@ def lay_out(clients: Any, directory: str) -> PackedData:
 
 
 def checksum(clients: Any) -> str:
-  """That of `PackedData`, of clients that are not laid out; reads them all."""
+  """The checksum of `PackedData`, for clients that are not laid out; reads them all."""
   return str(_read(clients_lib.Clients.of(clients), None)['checksum'])
 
 
 def _read(clients: clients_lib.Clients, directory: Optional[str]) -> dict[str, Any]:
-  """Reads all clients, into files of a directory if there is one; returns the index."""
+  """Reads all clients, writes them to a directory if given, and returns the index."""
   clients_lib.check_repeatable(clients)
   first = _features(clients, 0)
   digests = [hashlib.sha256() for _ in first]
@@ -207,28 +207,28 @@ def _read(clients: clients_lib.Clients, directory: Optional[str]) -> dict[str, A
     for number in range(len(clients)):
       flat = _features(clients, number)
       offsets[number + 1] = offsets[number] + len(flat[0])
-      for place, feature in enumerate(flat):
+      for i, feature in enumerate(flat):
         content = np.ascontiguousarray(feature).data
-        digests[place].update(content)
+        digests[i].update(content)
         if files:
-          files[place].write(content)
+          files[i].write(content)
   features = [{'dtype': f.dtype.str, 'shape': list(f.shape[1:])} for f in first]
-  # With whose each example is, and what these are drawn by.
-  whole = hashlib.sha256(json.dumps(features).encode() + offsets.tobytes())
+  # The checksum includes who has which examples, and the ids for drawing clients.
+  checksum_hash = hashlib.sha256(json.dumps(features).encode() + offsets.tobytes())
   ids = None
   if (drawn_by := clients.draw_ids) != range(len(clients)):
     ids = [str(each) for each in drawn_by]
-    whole.update(json.dumps(ids).encode())
+    checksum_hash.update(json.dumps(ids).encode())
   for digest in digests:
-    whole.update(digest.digest())
+    checksum_hash.update(digest.digest())
   index = {
     'format': _FORMAT,
     'features': features,
-    'checksum': f'sha256:{whole.hexdigest()}',
+    'checksum': f'sha256:{checksum_hash.hexdigest()}',
   }
   if directory is not None:
     offsets.tofile(os.path.join(directory, _OFFSETS))
-    # The index says that all else is there.
+    # The index is written last: it shows that the other files are complete.
     for name, written in ((_IDS, ids), (_INDEX, index)):
       if written is not None:
         with open(os.path.join(directory, name), 'w') as file:
@@ -237,6 +237,6 @@ def _read(clients: clients_lib.Clients, directory: Optional[str]) -> dict[str, A
 
 
 def _features(clients: clients_lib.Clients, number: int) -> list[np.ndarray]:
-  """A client's examples in the machine's own byte order, which TensorFlow reads."""
+  """A client's features, in the machine's own byte order, as TensorFlow reads them."""
   flat = [np.asarray(each) for each in tf.nest.flatten(clients.examples(number))]
   return [each.astype(each.dtype.newbyteorder('='), copy=False) for each in flat]

@@ -1,6 +1,6 @@
-"""The server's part of a packed round in one graph.
+"""Computes the server's part of a packed round, in the round's graph.
 
-It is the work of `DPMeanFactory` and of TFF's finalizer, on their states.
+It does the work of `DPMeanFactory` and of TFF's finalizer, on the same states.
 """
 
 import collections
@@ -17,17 +17,17 @@ from tff_dp_aggregators.base import machine
 from tff_dp_aggregators.learning.packed import training as training_lib
 from tff_dp_aggregators.queries import grid
 
-# Updates that wait to be added to a sum in one pass, and their bytes in all packs that
-# may run at once; more of them save little.
-_ADDED_AT_ONCE, _BYTES_ADDED_AT_ONCE = 4, 256 * 2**20
-# That pass is compiled, which for more tensors takes longer than it saves.
-_MOST_TENSORS = 40
-# A measurement of the mean, where there are canaries.
+# Upper bounds of the updates that are added to a sum in one pass, and of their bytes in
+# all packs that may run in parallel; more updates save little.
+_MAX_ADDED_AT_ONCE, _MAX_BYTES_AT_ONCE = 4, 256 * 2**20
+# For more tensors, compiling that pass takes longer than it saves.
+_MAX_TENSORS = 40
+# Name of a measurement of the mean, where there are canaries.
 CANARY_PROJECTIONS = 'canary_projections'
 
 
 class Server:
-  """Initial state, sums and the server's part of each round."""
+  """Makes the initial state, sums clients' updates, and finishes each round."""
 
   def __init__(
     self,
@@ -35,7 +35,7 @@ class Server:
     aggregator: Optional[tff.aggregators.UnweightedAggregationFactory],
     optimizer: tff.learning.optimizers.Optimizer,
   ):
-    """Takes the aggregator apart; `None` is a mean without privacy."""
+    """Splits the aggregator into its steps; `None` is a mean without privacy."""
     self._training = training
     self._optimizer = optimizer
     trainable, rest = training.model.initial_weights
@@ -64,26 +64,26 @@ class Server:
         'aggregator must be a mean of this package, which packed simulation knows how '
         f'to sum; got {type(mean).__name__}.'
       )
-    # The query, if clients add noise.
+    # The query that makes clients' noise, if they add some.
     self._noised_by = None
     if self._private_mean is not None:
       self._noised_by = self._private_mean.noised_by
 
   @property
   def clients_add_noise(self) -> bool:
-    """Whether `add_noise` adds any."""
+    """Whether clients add noise, in `add_noise`."""
     return self._noised_by is not None
 
   @property
   def added_at_once(self) -> int:
-    """How many clients `add` adds best: large private sums are read once for all."""
+    """How many clients to pass to `add`, which then reads large sums only once."""
     if self._private_mean is None or not grid.is_large(self._specs):
       return 1
-    if len(self._specs) > _MOST_TENSORS:
+    if len(self._specs) > _MAX_TENSORS:
       return 1
     num_bytes = sum(spec.shape.num_elements() * spec.dtype.size for spec in self._specs)
-    at_most = _BYTES_ADDED_AT_ONCE // machine.usable_processors()
-    return max(1, min(_ADDED_AT_ONCE, at_most // num_bytes))
+    max_bytes = _MAX_BYTES_AT_ONCE // machine.usable_processors()
+    return max(1, min(_MAX_ADDED_AT_ONCE, max_bytes // num_bytes))
 
   def initial_state(self) -> tff.learning.templates.LearningAlgorithmState:
     """The state before the first round."""
@@ -97,7 +97,7 @@ class Server:
     return tf.nest.map_structure(tf.convert_to_tensor, state)
 
   def for_clients(self, state: tff.learning.templates.LearningAlgorithmState) -> Any:
-    """What is broadcast: the model; and what clients encode by, with a key of noise."""
+    """The broadcast: the model, and parameters of the encoding with a noise key."""
     model, rate = state.global_model_weights, ()
     if self._training.schedule is not None:
       rate = self._training.schedule.learning_rate(state.client_work)
@@ -108,12 +108,12 @@ class Server:
       return weights, ((), ())
     query_state, key = state.aggregator.query, ()
     if self._noised_by is not None:
-      # One key for all clients of a round, who are told apart by number.
+      # A round has one key; its clients' noise differs by their numbers.
       key = self._noised_by.round_key(query_state)
     return weights, (self._private_mean.client_params(query_state), key)
 
   def for_workers(self, state: tff.learning.templates.LearningAlgorithmState) -> Any:
-    """What is broadcast to who only trains: `for_clients` without keys of noise."""
+    """The broadcast to workers that only train: `for_clients` without noise keys."""
     weights, params = self.for_clients(state)
     return weights, (params[0], ())
 
@@ -124,10 +124,10 @@ class Server:
     else:
       total = self._private_mean.no_sum()
     metrics = self._training.model.initialize_metrics_state()
-    none = tf.constant(0, tf.int32)
+    zero = tf.constant(0, tf.int32)
     return (
       total,
-      factory.Counts(none, none),
+      factory.Counts(zero, zero),
       tf.nest.map_structure(tf.zeros_like, metrics),
     )
 
@@ -142,21 +142,21 @@ class Server:
     else:
       total, counted_finite = self._private_mean.sum_without_noise(params[0], update)
     finite = counted_finite
-    # The counts do not tell of a client that hides itself.
+    # The counts may miss an update that a first step or the client's noise hides.
     if self._first_steps or self.clients_add_noise:
       finite = _rows_finite(stacked.update)
     metrics = _sum_of_rows(grid.zero_rows_unless(finite, stacked.metrics))
     return total, _counts_of(counted_finite), metrics
 
   def add(self, params: Any, sums: Any, trained: Sequence[training_lib.Trained]) -> Any:
-    """Sums with those of more clients; metrics that ended in NaN are left out."""
+    """Adds more clients to sums; leaves out metrics of updates that are not finite."""
     total, counts, metrics = sums
     updates = [each.update for each in trained]
     for step in self._first_steps:
       updates = list(map(step, updates))
     if self._private_mean is None:
-      told_finite = tf.stack([_all_finite(update) for update in updates])
-      for update, is_finite in zip(updates, tf.unstack(told_finite)):
+      counted_finite = tf.stack([_all_finite(update) for update in updates])
+      for update, is_finite in zip(updates, tf.unstack(counted_finite)):
         kept = tf.cond(
           is_finite,
           lambda update=update: update,
@@ -164,33 +164,33 @@ class Server:
         )
         total = tf.nest.map_structure(tf.add, total, kept)
     else:
-      total, told_finite = self._private_mean.add_without_noise(
+      total, counted_finite = self._private_mean.add_without_noise(
         params[0], total, updates
       )
-    counts = tf.nest.map_structure(tf.add, counts, _counts_of(told_finite))
-    finite: Sequence[Any] = tf.unstack(told_finite)
+    counts = tf.nest.map_structure(tf.add, counts, _counts_of(counted_finite))
+    finite: Sequence[Any] = tf.unstack(counted_finite)
     if self._first_steps or self.clients_add_noise:
       finite = [_all_finite(each.update) for each in trained]
     for each, is_finite in zip(trained, finite):
-      more = tf.nest.map_structure(
+      added = tf.nest.map_structure(
         lambda tensor, kept=is_finite: tf.where(kept, tensor, tf.zeros_like(tensor)),
         each.metrics,
       )
-      metrics = tf.nest.map_structure(tf.add, metrics, more)
+      metrics = tf.nest.map_structure(tf.add, metrics, added)
     return total, counts, metrics
 
   def add_noise(self, params: Any, sums: Any, clients: tf.Tensor) -> Any:
-    """Sums of what clients encoded, with the noise that these add, if they do."""
+    """Adds the clients' noise, if they add some, to the sums of encoded updates."""
     query = self._noised_by
     if query is None:
       return sums
     total, counts, metrics = sums
-    (for_all, key), numbers = params, tf.bitcast(clients, tf.int64)
+    (shared, key), numbers = params, tf.bitcast(clients, tf.int64)
 
     def body(client: tf.Tensor, noised: Any) -> Any:
-      return client + 1, query.with_noise_of(for_all, noised, key, numbers[client])
+      return client + 1, query.with_noise_of(shared, noised, key, numbers[client])
 
-    # A few at a time, for each takes memory like an update.
+    # Only a few in parallel, since each one's noise takes as much memory as an update.
     _, noised = tf.while_loop(
       lambda client, unused_noised: client < tf.shape(numbers)[0],
       body,
@@ -205,9 +205,9 @@ class Server:
     sums: Any,
     directions: Optional[tf.Tensor] = None,
   ) -> tuple[tff.learning.templates.LearningAlgorithmState, Any]:
-    """The state after the round, and the metrics of a learning process.
+    """Returns the state after the round, and the metrics of a learning process.
 
-    `directions`: Along which they have what is released, float32 [canaries, size].
+    `directions`: The metrics have projections onto these, float32 [canaries, size].
     """
     total, counts, metrics = sums
     counts = factory.Counts(*counts)
@@ -218,17 +218,17 @@ class Server:
       )
       measured = collections.OrderedDict(mean_value=(), mean_count=())
     else:
-      mean, query_state, spent, metrics_of_query = self._private_mean.release(
+      mean, query_state, spent, query_metrics = self._private_mean.release(
         aggregator_state.query, total, counts
       )
       aggregator_state = aggregator_state._replace(query=query_state, spent=spent)
-      measured = collections.OrderedDict(dp_query_metrics=metrics_of_query, dp=())
+      measured = collections.OrderedDict(dp_query_metrics=query_metrics, dp=())
     measured[factory.NONFINITE_COUNT] = counts.nonfinite
     if directions is not None:
       flat = [tf.reshape(tf.cast(each, tf.float32), [-1]) for each in mean]
       released = tf.linalg.matvec(directions, tf.concat(flat, axis=0))
       measured[CANARY_PROJECTIONS] = released
-    # One step of the optimizer, unless the update is not finite.
+    # The optimizer takes a step, unless the update is not finite.
     before = state.finalizer, tuple(state.global_model_weights.trainable)
     stepped = tracing.converted(self._optimizer.next)(*before, tuple(mean))
     finite = _all_finite(mean)
@@ -267,7 +267,6 @@ def _sum_of_rows(stacked: Any) -> Any:
 
 
 def _rows_finite(stacked: Any) -> tf.Tensor:
-  """Which of the updates that are stacked are finite."""
   return tf.vectorized_map(_all_finite, stacked, fallback_to_while_loop=False)
 
 

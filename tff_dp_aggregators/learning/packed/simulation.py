@@ -1,12 +1,12 @@
-"""Packed federated averaging: many clients in one TensorFlow function.
+"""Packed federated averaging: trains many clients in one TensorFlow function.
 
 A round of TFF costs some 14 ms for each client, whatever the client does. Here clients
-are trained in *packs*, whose examples are read in place: side by side where that is
-possible, clipped, encoded and added up. What comes of a pack is an exact sum of
-integers, with counts; so state, noise and accounting are those of `build_dp_fed_avg`
-with the same model, aggregator and optimizers, and a state may go from one to the
-other. The processes of a Dask cluster may train the packs, to the same bits; state,
-noise and its keys stay here.
+are trained in *packs*, whose examples are read in place: clients of a pack are trained
+side by side where possible, and their updates clipped, encoded and summed. The result
+of a pack is an exact sum of integers, with counts. So state, noise and accounting are
+those of `build_dp_fed_avg` with the same model, aggregator and optimizers, and a state
+of one can be used by the other. The processes of a Dask cluster may train the packs, to
+the same bits; state, noise and its keys stay here.
 """
 
 import concurrent.futures
@@ -35,28 +35,28 @@ from tff_dp_aggregators.sampling import schedule as schedule_lib
 if TYPE_CHECKING:
   from tff_dp_aggregators.learning import cluster as cluster_lib
 
-# How what TensorFlow logs begins when it fails to vectorise an operation.
-_OF_CONVERSIONS = ('Got error while pfor was converting op', '%s\ncreated at:\n')
+# Prefixes of TensorFlow's log messages about operations that it cannot vectorise.
+_CONVERSION_PREFIXES = ('Got error while pfor was converting op', '%s\ncreated at:\n')
 _PATIENCE_SECONDS = 10.0
-# Measured, on two cores: a pack costs 0.8 ms besides its clients, an example of a small
-# model 5 us, and adding up the sums of 10^6 parameters what 27 examples of a model of
-# that size cost.
-_LEAST_SIDE_BY_SIDE, _LEAST_ONE_BY_ONE = 8192, 256
-# More of them do not speed up what one machine does, until they are large.
-_ENOUGH = 32
+# Minimum number of examples in a pack. Measured on two cores: a pack costs 0.8 ms plus
+# its clients, an example of a small model 5 us, and adding up sums of 10^6 parameters
+# as much as 27 examples of a model of that size.
+_MIN_SIDE_BY_SIDE, _MIN_ONE_BY_ONE = 8192, 256
+# More packs do not speed up a single machine, unless packs are large.
+_MAX_PACKS = 32
 
 
 class Cohort(NamedTuple):
   """Clients of a round, most examples first, and how they are cut into packs.
 
-  What a client trains may differ in its last bits with how many are trained beside it.
+  The last bits of an update may depend on how many clients are trained side by side.
   So packs depend on the cohort alone, and a round has the same bits on any machine.
 
-  A *row* has of a client the number of its first example, how many it has, and its key.
+  A *row* has the index of a client's first example, its number of examples, and a key.
   """
 
-  rows: np.ndarray  # Of all packs, one after the other; int64 of shape [clients, 3].
-  cuts: np.ndarray  # Where packs begin and end, int32 of shape [packs + 1].
+  rows: np.ndarray  # Rows of all packs in order, int64 of shape [clients, 3].
+  cuts: np.ndarray  # Boundaries of the packs, int32 of shape [packs + 1].
 
   @property
   def packs(self) -> list[np.ndarray]:
@@ -65,27 +65,27 @@ class Cohort(NamedTuple):
 
 
 def num_packs(sizes: np.ndarray, local_epochs: int, *, side_by_side: bool) -> int:
-  """How many packs a cohort is cut into whose clients have so many examples.
+  """Number of packs for a cohort whose clients have the given numbers of examples.
 
-  Two at least, if there are two clients; more if all have enough to do; and as many as
-  it takes for none to be large.
+  At least two, if there are two clients; more if every pack then has enough examples;
+  and enough for no pack to be larger than `step_checks.LARGEST`.
   """
   cohort = len(sizes)
-  least = _LEAST_SIDE_BY_SIDE if side_by_side else _LEAST_ONE_BY_ONE
-  wanted = min(_ENOUGH, int(sizes.sum()) * local_epochs // least)
-  power = max(1, wanted.bit_length() - 1)
+  min_examples = _MIN_SIDE_BY_SIDE if side_by_side else _MIN_ONE_BY_ONE
+  num = min(_MAX_PACKS, int(sizes.sum()) * local_epochs // min_examples)
+  power = max(1, num.bit_length() - 1)
   while cohort > step_checks.LARGEST << power:
     power += 1
   return max(1, min(cohort, 1 << power))
 
 
 def cuts(cohort: int, packs: int) -> np.ndarray:
-  """Where packs begin and end, alike but for one client: int32 of shape [packs + 1]."""
+  """Boundaries of packs whose sizes differ by at most 1: int32 of shape [packs + 1]."""
   return (np.arange(packs + 1, dtype=np.int64) * cohort // packs).astype(np.int32)
 
 
 class PackedFedAvg:
-  """Federated averaging of clients in packs, for one thread at a time.
+  """Federated averaging of clients in packs; not thread-safe.
 
   Attributes:
     one_by_one: Why clients are trained one after the other; `None` if side by side.
@@ -104,26 +104,26 @@ class PackedFedAvg:
     canaries: Optional[canaries_lib.Canaries] = None,
     clip_norm: Optional[float] = None,
   ):
-    """Builds the functions.
+    """Builds the TensorFlow functions of a round.
 
     Args:
-      training: What each client does, with the model.
-      aggregator: The private mean, as it is or in `CoordinateBoundsFactory` and
-        `ZeroLargeFactory`; `None` for training without privacy. How it sums records is
-        not used: sums are made here.
+      training: The clients' local training, with the model.
+      aggregator: The private mean, alone or in `CoordinateBoundsFactory` and
+        `ZeroLargeFactory`; `None` for training without privacy. Its own summation of
+        records is not used, because packs are summed here.
       data: Clients' examples.
       server_optimizer: Applies the mean of updates to the model.
-      num_packs: In how many packs a cohort is cut; `None` for `num_packs`, which
-        is the same on all machines.
-      cluster: Who trains packs; `None` for this process.
-      timeout_seconds: How long a round may take in this process; `None` for no limit.
+      num_packs: The number of packs of a cohort; `None` for the function `num_packs`,
+        which gives the same number on all machines.
+      cluster: The cluster that trains packs; `None` for this process.
+      timeout_seconds: Maximum duration of a round in this process; `None` for no limit.
       canaries: Clients to audit with, numbered after those of `data`; `None` for none.
-      clip_norm: That of the aggregator, which canaries need.
+      clip_norm: The aggregator's clip norm, which canaries need.
 
     Raises:
-      TypeError: If an optimizer is none.
-      ValueError: If the features of `data` are not those of the model's `input_spec`,
-        or the server's optimizer is not for the results of the aggregator.
+      TypeError: If an optimizer is not an optimizer of TFF.
+      ValueError: If the features of `data` do not match the model's `input_spec`, or
+        the server's optimizer cannot work on the results of the aggregator.
     """
     data.check_against(training.model.input_spec)
     server_optimizer = process_parts.check_optimizer(
@@ -151,17 +151,17 @@ class PackedFedAvg:
     self._specs = functions.specs_of(self.initialize())
     try:
       with (
-        contextlib.nullcontext() if self.one_by_one else _without_conversions_logged()
+        contextlib.nullcontext() if self.one_by_one else _conversion_logs_suppressed()
       ):
         self._build()
-    except Exception as e:  # TensorFlow says in many ways that it cannot vectorise.
+    except Exception as e:  # TensorFlow raises many types if it cannot vectorise.
       if self.one_by_one is not None:
         raise
       why = [line.strip() for line in str(e).splitlines() if line.strip()]
       self.one_by_one = (
         f'TensorFlow cannot vectorise the model: {why[-1] if why else type(e).__name__}'
       )
-      self._build()  # What else is wrong is raised here.
+      self._build()  # If something else is wrong, this raises it.
 
   def _build(self) -> None:
     state, rows = self._specs, tf.TensorSpec([None, 3], tf.int64)
@@ -169,7 +169,7 @@ class PackedFedAvg:
     if self._insertion is not None:
       round_inputs += self._insertion.specs
     if self._cluster is None:
-      self._whole = functions.Traced(self._round, state, *round_inputs)
+      self._traced_round = functions.Traced(self._round, state, *round_inputs)
       return
     self._broadcast = functions.Traced(self._server.for_workers, state)
     traced = functions.Traced(
@@ -193,9 +193,8 @@ class PackedFedAvg:
   def _round(
     self, state: Any, rows: tf.Tensor, cuts: tf.Tensor, *canaries: tf.Tensor
   ) -> Any:
-    """The next state and metrics."""
     weights, params = self._server.for_clients(state)
-    sums = _in_groups(
+    sums = _sum_in_groups(
       lambda number: self._pack(weights, params, _rows_of(rows, cuts, number)),
       tf.shape(cuts)[0] - 1,
       self._server.zeros(),
@@ -203,7 +202,7 @@ class PackedFedAvg:
     return self._finish_round(state, sums, rows, cuts, *canaries)
 
   def _pack(self, weights: training_lib.Weights, params: Any, rows: tf.Tensor) -> Any:
-    """The sum of what clients send, by their rows, int64 of shape [clients, 3]."""
+    """Returns the sums of clients' contributions; rows are int64 [clients, 3]."""
     side_by_side = self.one_by_one is None
     at_once = self._server.added_at_once
     if side_by_side:
@@ -215,14 +214,14 @@ class PackedFedAvg:
       return training_lib.Batches(self._training, examples, rows)
 
     def body(first: tf.Tensor, sums: Any) -> Any:
-      some = rows[first : first + at_once]
+      chunk = rows[first : first + at_once]
       if side_by_side:
         trained = training_lib.side_by_side(
-          self._training, weights, batches(some), padded=padded
+          self._training, weights, batches(chunk), padded=padded
         )
         added = tf.nest.map_structure(tf.add, sums, self._server.sum(params, trained))
       else:
-        added = self._one_by_one(weights, params, batches, some, at_once, sums)
+        added = self._one_by_one(weights, params, batches, chunk, at_once, sums)
       return first + at_once, tf.nest.map_structure(
         lambda total, before: tf.ensure_shape(total, before.shape), added, sums
       )
@@ -244,7 +243,7 @@ class PackedFedAvg:
     at_once: int,
     sums: Any,
   ) -> Any:
-    """The sums with those of clients that are trained one after the other."""
+    """Trains clients one after the other, and adds their contributions to the sums."""
 
     def train(row: tf.Tensor) -> training_lib.Trained:
       return training_lib.one(self._training, weights, batches(row[tf.newaxis]))
@@ -252,36 +251,36 @@ class PackedFedAvg:
     if at_once == 1:
       return self._server.add(params, sums, [train(rows[0])])
     _, _, metrics = sums
-    like = training_lib.Trained(tuple(weights.trainable), metrics)
-    several = tf.nest.map_structure(
+    structure = training_lib.Trained(tuple(weights.trainable), metrics)
+    arrays = tf.nest.map_structure(
       lambda tensor: tf.TensorArray(
         tensor.dtype, at_once, element_shape=tensor.shape, clear_after_read=False
       ),
-      like,
+      structure,
     )
 
-    def keep(number: tf.Tensor, several: Any) -> Any:
+    def write(number: tf.Tensor, arrays: Any) -> Any:
       trained = train(rows[number])
       return number + 1, tf.nest.map_structure(
-        lambda array, tensor: array.write(number, tensor), several, trained
+        lambda array, tensor: array.write(number, tensor), arrays, trained
       )
 
-    _, several = tf.while_loop(
-      lambda number, unused_several: number < tf.shape(rows)[0],
-      keep,
-      (tf.constant(0), several),
+    _, arrays = tf.while_loop(
+      lambda number, unused_arrays: number < tf.shape(rows)[0],
+      write,
+      (tf.constant(0), arrays),
       parallel_iterations=1,
     )
 
-    def read(place: Any) -> training_lib.Trained:
-      return tf.nest.map_structure(lambda array: array.read(place), several)
+    def read(index: Any) -> training_lib.Trained:
+      return tf.nest.map_structure(lambda array: array.read(index), arrays)
 
     def add_each() -> Any:
       _, added = tf.while_loop(
-        lambda place, unused_added: place < tf.shape(rows)[0],
-        lambda place, added: (
-          place + 1,
-          self._server.add(params, added, [read(place)]),
+        lambda index, unused_added: index < tf.shape(rows)[0],
+        lambda index, added: (
+          index + 1,
+          self._server.add(params, added, [read(index)]),
         ),
         (tf.constant(0), sums),
         parallel_iterations=1,
@@ -297,10 +296,10 @@ class PackedFedAvg:
   def _finish_round(
     self, state: Any, sums: Any, rows: tf.Tensor, cuts: tf.Tensor, *canaries: tf.Tensor
   ) -> tuple[Any, Any]:
-    """The next state and metrics, with the noise, also that which clients make."""
+    """Adds noise, also that of clients; returns the next state and metrics."""
     if self._server.clients_add_noise:
       _, params = self._server.for_clients(state)
-      # These are integers, whose sums are the same in any order.
+      # The sums and the noise are integers, so the order of addition does not matter.
       keys = tf.bitcast(rows[:, 2], tf.uint64)
       sums = self._server.add_noise(params, sums, keys)
     if self._insertion is None:
@@ -310,7 +309,7 @@ class PackedFedAvg:
     return self._server.finish(state, sums, directions)
 
   def cohort(self, clients: np.ndarray, keys: np.ndarray) -> Cohort:
-    """Orders clients and cuts them into packs, with arguments and errors of `next`."""
+    """Orders clients and cuts them into packs; arguments and errors as in `next`."""
     clients = schedule_lib.check_cohort('clients', clients, len(self._data))
     if np.shape(keys) != clients.shape:
       raise ValueError(
@@ -330,49 +329,50 @@ class PackedFedAvg:
     )
 
   def initialize(self) -> Any:
-    """The state before the first round; with secret noise, another one each time."""
+    """Returns the initial state; with secret noise, each call draws a new key."""
     return self._server.initial_state()
 
   def next(self, state: Any, clients: np.ndarray, keys: np.ndarray) -> tuple[Any, Any]:
     """Runs a round.
 
-    A round that is run again has the same noise again: with the same clients and keys
-    it releases the same bits, and with others the difference of two sums without noise.
+    A round that is run again from the same state has the same noise: with the same
+    clients and keys it releases the same bits, and with others it reveals the
+    difference of two sums without noise.
 
     Args:
-      state: Before it; of `initialize`, of a round, or of `hold`.
+      state: The state before the round, from `initialize`, `next` or `hold`.
       clients: Client numbers, int64 of shape [cohort].
-      keys: What decides the order of each one's examples, of `local_order.keys`.
+      keys: From `local_order.keys`; they determine the order of clients' examples.
 
     Returns:
-      The state after the round, tensors, and its metrics, those of a learning process,
-      NumPy's.
+      The state after the round, as tensors, and the metrics of a learning process, as
+      NumPy arrays.
 
     Raises:
-      ComputationError: If something in it fails; the message says what.
-      RoundTimeoutError: If it took longer than `timeout_seconds`.
-      TypeError: If `clients` are no vector of whole numbers.
-      ValueError: If one of them is not there, or twice, or there is not a key for each.
+      ComputationError: If a computation of the round fails; the message says why.
+      RoundTimeoutError: If the round takes longer than `timeout_seconds`.
+      TypeError: If `clients` is not a vector of integers.
+      ValueError: If a client does not exist, occurs twice, or has no key.
     """
     canaries: tuple[tf.Tensor, ...] = ()
     if self._insertion is not None:
-      are_real = clients < len(self._data)
-      numbers = (clients[~are_real] - len(self._data)).astype(np.int32)
+      is_client = clients < len(self._data)
+      numbers = (clients[~is_client] - len(self._data)).astype(np.int32)
       canaries = self._insertion.directions, tf.constant(numbers)
-      clients, keys = clients[are_real], keys[are_real]
+      clients, keys = clients[is_client], keys[is_client]
     cohort = self.cohort(clients, keys)
     round_inputs = (tf.constant(cohort.rows), tf.constant(cohort.cuts), *canaries)
     if self._cluster is None:
-      state, metrics = self._call(self._whole, state, *round_inputs)
+      state, metrics = self._call(self._traced_round, state, *round_inputs)
     else:
       broadcast = [np.asarray(each) for each in tf.nest.flatten(self._broadcast(state))]
       sums = self._cluster.sums(self._function, broadcast, cohort.packs)
       _, counts, _ = tf.nest.pack_sequence_as(self._sums_specs, sums)
       if counts[0] != len(cohort.rows):
         raise RuntimeError(
-          f'what the cluster added up is of {counts[0]} clients, and the round of '
-          f'{len(cohort.rows)}; nothing of it was kept. See whether its workers run '
-          'what this program does.'
+          f'the cluster summed {counts[0]} clients, and the round has '
+          f'{len(cohort.rows)}; the sum was discarded. Check that its workers run the '
+          'same version as this program.'
         )
       state, metrics = self._call(
         self._finish, state, list(map(tf.constant, sums)), *round_inputs
@@ -380,7 +380,7 @@ class PackedFedAvg:
     return state, to_numpy(metrics)
 
   def _call(self, function: Callable[..., Any], *arguments: Any) -> Any:
-    """Calls a function in a thread, so that signals and time are heeded meanwhile."""
+    """Calls a function in a thread, so that signals and the time limit are handled."""
     manager = cancellation.CancellationManager()
 
     def call() -> Any:
@@ -392,8 +392,8 @@ class PackedFedAvg:
       ended, _ = concurrent.futures.wait([result], self._timeout_seconds)
     finally:
       if not result.done():
-        self._thread = interrupts.CallingThread()  # The old one may never be done.
-        result.cancel()  # If it has not begun.
+        self._thread = interrupts.CallingThread()  # The old thread may hang for ever.
+        result.cancel()  # This has an effect only if the call has not begun.
         manager.start_cancel()
         concurrent.futures.wait([result], _PATIENCE_SECONDS)
     if not ended:
@@ -406,10 +406,10 @@ class PackedFedAvg:
       raise failures.of_tensorflow(e) from None
 
   def hold(self, state: Any) -> Any:
-    """A state of tensors or arrays, packed or not, as the tensors that `next` takes.
+    """Converts a state, of this class or of a TFF process, to the tensors for `next`.
 
     Raises:
-      ValueError: If it is not that of such a process.
+      ValueError: If the state does not fit this process.
     """
     try:
       tf.nest.assert_same_structure(state, self._specs)
@@ -425,7 +425,7 @@ class PackedFedAvg:
 
 
 def to_numpy(structure: Any) -> Any:
-  """A structure of tensors as NumPy arrays and scalars; arrays are not copied."""
+  """Converts tensors to NumPy arrays and scalars; arrays are not copied."""
   flat = [np.asarray(tensor)[()] for tensor in tf.nest.flatten(structure)]
   return tf.nest.pack_sequence_as(structure, flat)
 
@@ -434,10 +434,10 @@ def _rows_of(rows: tf.Tensor, cuts: tf.Tensor, number: tf.Tensor) -> tf.Tensor:
   return rows[cuts[number] : cuts[number + 1]]
 
 
-def _in_groups(
+def _sum_in_groups(
   compute: Callable[[tf.Tensor], Any], number: tf.Tensor, zeros: Any
 ) -> Any:
-  """The sum of what is computed for packs, as `functions.group_sums` adds it up."""
+  """Sums `compute` over packs, in the order of `functions.group_sums`."""
 
   def add(
     compute: Callable[[tf.Tensor], Any], first: tf.Tensor, end: tf.Tensor, parallel: int
@@ -454,20 +454,20 @@ def _in_groups(
 
   size, processors = functions.GROUP, machine.usable_processors()
 
-  def group(place: tf.Tensor) -> Any:
-    end = tf.minimum(size * (place + 1), number)
-    return add(compute, size * place, end, min(size, processors))
+  def group(index: tf.Tensor) -> Any:
+    end = tf.minimum(size * (index + 1), number)
+    return add(compute, size * index, end, min(size, processors))
 
   groups = (number + size - 1) // size
   return add(group, tf.constant(0), groups, -(-processors // size))
 
 
 @contextlib.contextmanager
-def _without_conversions_logged() -> Iterator[None]:
-  """Leaves out what TensorFlow logs of an operation that it cannot vectorise."""
+def _conversion_logs_suppressed() -> Iterator[None]:
+  """Suppresses TensorFlow's log messages about operations that it cannot vectorise."""
 
   def is_other(record: logging.LogRecord) -> bool:
-    return not str(record.msg).startswith(_OF_CONVERSIONS)
+    return not str(record.msg).startswith(_CONVERSION_PREFIXES)
 
   logger = tf.get_logger()
   logger.addFilter(is_other)

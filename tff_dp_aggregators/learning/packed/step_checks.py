@@ -1,7 +1,7 @@
-"""A step of local training as a graph, looked at before one is run.
+"""Checks a step of local training, by its graph, before a run.
 
-What fails in it fails at once and by name. Random numbers in it show. Clients can be
-trained side by side if padded examples weigh nothing, which is tried on some data.
+A step that fails does so at once, with a clear message. Unseeded random numbers are
+found. Clients can be trained side by side if padding has no effect on some test data.
 """
 
 import functools
@@ -16,32 +16,32 @@ from tff_dp_aggregators.learning import failures
 from tff_dp_aggregators.learning.packed import data as data_lib
 from tff_dp_aggregators.learning.packed import training as training_lib
 
-# Operations of TensorFlow whose numbers differ from one execution to the next.
+# TensorFlow's operations whose results differ from one execution to the next.
 _RANDOM = re.compile(
   r'Random(?!Dataset)|Multinomial|TruncatedNormal|NonDeterministic|CandidateSampler|'
   r'SampleDistorted|^Rng|^Stateful(?!Partitioned)'
 )
 _STATELESS = re.compile(r'^Stateless')
-_LOOPS = ('While', 'StatelessWhile', 'LoopCond')  # The last one in graphs as of old.
+_LOOPS = ('While', 'StatelessWhile', 'LoopCond')  # LoopCond is of TensorFlow 1 graphs.
 _ERROR = re.compile(r'^\s*\w*(?:Error|Exception): (.*)', re.DOTALL | re.MULTILINE)
-# Fewer at once gain nothing over one after the other.
-_FEWEST = 4
-# Clients whose examples it is tried on.
-_TRIED = 8
-# Relative, and to the largest entry; float32 in another order of summation.
+# Training fewer clients side by side is not faster than one after the other.
+_MIN_SIDE_BY_SIDE = 4
+# Number of clients whose examples the check of padding uses.
+_NUM_TESTED = 8
+# Relative tolerance, also to the largest entry, for other orders of float32 sums.
 _TOLERANCE = 1e-3
-# Clients of a pack, and how many are trained at once: what a pack takes does not grow
-# with the cohort. More of them take no less time a client. Cohorts of up to 3,000, as
-# those of most published runs, are not cut for it: they make two packs anyway.
+# Maximum number of clients in a pack, and trained at once, so that a pack's memory does
+# not grow with the cohort. More clients would not take less time per client. Cohorts of
+# up to 3,000, as in most published runs, are not affected: they have two packs anyway.
 LARGEST = 1536
-# What the tensors of clients that are trained side by side may take, roughly.
+# Approximate limit of the memory of clients that are trained side by side.
 _BYTES_IN_FLIGHT = 64 * 2**20
 # Copies of a model that local training, clipping and encoding hold at a time.
 _COPIES = 8
 
 
 def random_operations(training: training_lib.LocalTraining) -> list[str]:
-  """Names of operations in a step of local training that draw random numbers anew."""
+  """Names of the operations of a training step that draw unseeded random numbers."""
   return sorted(
     {
       name
@@ -51,9 +51,9 @@ def random_operations(training: training_lib.LocalTraining) -> list[str]:
   )
 
 
-@functools.lru_cache(maxsize=1)  # A run asks three times, which takes some seconds.
+@functools.lru_cache(maxsize=1)  # Slow; a run calls it three times.
 def _operations(training: training_lib.LocalTraining) -> list[tuple[str, str]]:
-  """Names and operations of a step's graph, those of its functions among them."""
+  """Names and operations of a step's graph, including the graph's functions."""
   with tf.Graph().as_default() as graph:
     _make_step(training)
   definition = graph.as_graph_def()
@@ -63,7 +63,7 @@ def _operations(training: training_lib.LocalTraining) -> list[tuple[str, str]]:
 
 
 def refuse_random_models(training: training_lib.LocalTraining) -> None:
-  """Refuses models whose rounds could not be run again to the same result."""
+  """Refuses models that would give another result if a round is run again."""
   names = random_operations(training)
   if names:
     raise ValueError(
@@ -85,9 +85,9 @@ def _make_step(training: training_lib.LocalTraining) -> None:
   initial = training_lib.initial_state(training, weights)
   try:
     training_lib.train_step(training, weights, initial, batch)
-  except Exception as e:  # Whatever a user's model raises.
-    found = _ERROR.findall(str(e))
-    text = found[-1].strip() if found else str(e)
+  except Exception as e:  # A user's model may raise any exception.
+    messages = _ERROR.findall(str(e))
+    text = messages[-1].strip() if messages else str(e)
     given = ', '.join(
       f'{each.dtype.name}{each.shape.as_list()}' for each in tf.nest.flatten(batch)
     )
@@ -108,7 +108,7 @@ def _make_step(training: training_lib.LocalTraining) -> None:
 def _weights(
   training: training_lib.LocalTraining, make: Callable[[Any], Any]
 ) -> training_lib.Weights:
-  """What is made of a model's initial weights, flat."""
+  """Applies `make` to a model's initial weights, flattened."""
   trainable, rest = (
     tuple(make(each) for each in tf.nest.flatten(part))
     for part in training.model.initial_weights
@@ -117,15 +117,15 @@ def _weights(
 
 
 def at_once(training: training_lib.LocalTraining) -> int:
-  """How many clients may be trained side by side, for the memory that it takes."""
+  """How many clients may be trained side by side within the memory limit."""
   trainable, _ = training.model.initial_weights
   num_bytes = sum(each.nbytes for each in tf.nest.flatten(trainable))
-  fitting = _BYTES_IN_FLIGHT // (_COPIES * max(1, num_bytes))
-  return max(1, min(fitting, LARGEST))
+  num_clients = _BYTES_IN_FLIGHT // (_COPIES * max(1, num_bytes))
+  return max(1, min(num_clients, LARGEST))
 
 
 def is_padded(training: training_lib.LocalTraining, data: data_lib.PackedData) -> bool:
-  """Whether some client has a batch that is short."""
+  """Whether some client's last batch is shorter than the others."""
   rest = data.all_sizes * training.local_epochs % training.batch_size
   return bool(rest.any())
 
@@ -133,14 +133,14 @@ def is_padded(training: training_lib.LocalTraining, data: data_lib.PackedData) -
 def why_one_by_one(
   training: training_lib.LocalTraining, data: data_lib.PackedData
 ) -> Optional[str]:
-  """Why clients have to be trained one after the other; `None` if nothing is known."""
-  if at_once(training) < _FEWEST:
+  """Why clients must be trained one after the other; `None` if no reason is known."""
+  if at_once(training) < _MIN_SIDE_BY_SIDE:
     return 'the model is large'
   random = random_operations(training)
   if random:
     return f'the model draws random numbers: {", ".join(random)}'
   if any(operation in _LOOPS for _, operation in _operations(training)):
-    # Measured on LSTMs of 64 units: twice the time to begin with, and rounds as long.
+    # Measured on LSTMs of 64 units: start-up takes twice as long, rounds as long.
     return 'the model has loops, which gain nothing side by side'
   if not is_padded(training, data):
     return None
@@ -152,10 +152,10 @@ def why_one_by_one(
       'batches have to be padded, and the loss takes no weight for each example; for a '
       'model that puts out [n, 1] it does if labels are of that shape as well'
     )
-  padded, exact = steps
-  for one, other in zip(padded, exact):
-    largest = np.max(np.abs(other), initial=0.0)
-    if not np.allclose(one, other, rtol=_TOLERANCE, atol=_TOLERANCE * largest):
+  padded, unpadded = steps
+  for one, exact in zip(padded, unpadded):
+    largest = np.max(np.abs(exact), initial=0.0)
+    if not np.allclose(one, exact, rtol=_TOLERANCE, atol=_TOLERANCE * largest):
       return (
         'batches have to be padded, and the loss or the metrics ignore sample_weight, '
         'or examples of a batch see each other'
@@ -163,8 +163,7 @@ def why_one_by_one(
   return None
 
 
-def _near(weight: Any, rng: np.random.Generator) -> np.ndarray:
-  """Weights that are a little off."""
+def _perturbed(weight: Any, rng: np.random.Generator) -> np.ndarray:
   array = np.asarray(weight)
   if array.dtype.kind != 'f':
     return array
@@ -175,44 +174,45 @@ def _near(weight: Any, rng: np.random.Generator) -> np.ndarray:
 def _steps(
   training: training_lib.LocalTraining,
   data: data_lib.PackedData,
-  of_one: Optional[int] = None,
+  only_client: Optional[int] = None,
 ) -> Optional[tuple[list[np.ndarray], list[np.ndarray]]]:
-  """What a step on half a batch comes to, padded and as it is.
+  """Returns the results of a step on half a batch, with padding and without.
 
-  `None` if there is none with padding, because the loss takes no weights.
+  Returns `None` if the loss takes no weights, which padding needs.
 
-  `of_one`: Whose examples; `None` for some of several clients, with unlike labels.
+  `only_client`: The client whose examples are used; `None` for several clients, whose
+  labels may differ.
   """
   size = training.batch_size
-  chosen = {int(np.argmax(data.all_sizes))}
-  chosen.update(np.linspace(0, len(data) - 1, _TRIED).astype(int).tolist())
-  chosen = chosen if of_one is None else {of_one}
-  by_client = [data.examples(each) for each in sorted(chosen)]
-  some = [
-    np.concatenate([each[: size // len(chosen) + 1] for each in feature])[:size]
+  clients = {int(np.argmax(data.all_sizes))}
+  clients.update(np.linspace(0, len(data) - 1, _NUM_TESTED).astype(int).tolist())
+  clients = clients if only_client is None else {only_client}
+  by_client = [data.examples(each) for each in sorted(clients)]
+  features = [
+    np.concatenate([each[: size // len(clients) + 1] for each in feature])[:size]
     for feature in zip(*by_client)
   ]
-  count = max(1, min(len(some[0]) - 1, (size + 1) // 2))
+  count = max(1, min(len(features[0]) - 1, (size + 1) // 2))
   with tf.Graph().as_default():
 
     def batch(indices: np.ndarray) -> Any:
-      flat = [tf.constant(feature[indices]) for feature in some]
+      flat = [tf.constant(feature[indices]) for feature in features]
       return tf.nest.pack_sequence_as(training.model.input_spec, flat)
 
-    # What stands in the padding are other examples, if there are any.
+    # Padding consists of other examples, if there are any.
     positions = np.arange(size)
-    padded, exact = batch(positions % len(some[0])), batch(positions[:count])
+    padded, unpadded = batch(positions % len(features[0])), batch(positions[:count])
     counts = tf.constant(positions < count)
-    # Not those to begin with, which may be zeros, where less may show than later.
+    # Perturbed weights, because initial weights may be zeros, which hide differences.
     rng = np.random.default_rng(1)
-    weights = _weights(training, lambda each: tf.constant(_near(each, rng)))
+    weights = _weights(training, lambda each: tf.constant(_perturbed(each, rng)))
     initial = training_lib.initial_state(training, weights)
-    after = training_lib.train_step(training, weights, initial, exact)
+    unpadded_step = training_lib.train_step(training, weights, initial, unpadded)
     try:
-      of_padded = training_lib.train_step(training, weights, initial, padded, counts)
-    except Exception:  # Whatever a loss raises that takes no weights of this shape.
+      padded_step = training_lib.train_step(training, weights, initial, padded, counts)
+    except Exception:  # A loss that takes no such weights may raise any exception.
       return None
-    steps = (of_padded, after)
+    steps = (padded_step, unpadded_step)
     fetched = [tf.nest.flatten(each) for each in steps]
     with tf.compat.v1.Session() as session:
       try:
@@ -221,9 +221,10 @@ def _steps(
         why = failures.sentence(
           e.message.removeprefix('Graph execution error:').strip()
         )
-        if of_one is None:
-          for each in sorted(chosen):  # Says whose they are.
+        if only_client is None:
+          for each in sorted(clients):  # The client with these examples raises.
             _steps(training, data, each)
         raise ValueError(
-          f'a step of local training fails on examples of client number {of_one}: {why}'
+          f'a step of local training fails on examples of client number '
+          f'{only_client}: {why}'
         ) from e

@@ -1,12 +1,11 @@
 """Local training of many clients in one TensorFlow graph.
 
-Clients are trained side by side: one step of all of them is one vectorised step, in
-which batches that are short are padded, and padded examples weigh nothing. Where that
-is not right (a loss that ignores weights, examples of a batch that see each other) or
-would not fit in memory, they are trained one after the other, on their batches as they
-are. `step_checks` finds out which.
+Clients are trained side by side: a step of all of them is one vectorised step, in which
+short batches are padded, and padded examples have weight 0. Where that would be wrong
+(a loss that ignores weights, examples of a batch that affect each other) or not fit in
+memory, clients are trained one by one, on unpadded batches. `step_checks` decides.
 
-Both do what TFF's client work for functional models does, batch for batch.
+Both ways do what TFF's client work for functional models does, batch for batch.
 """
 
 import dataclasses
@@ -22,21 +21,21 @@ from tff_dp_aggregators.learning import local_order
 from tff_dp_aggregators.learning import optimizers
 from tff_dp_aggregators.sampling import draws
 
-# Examples of all clients, client after client: a tensor for each feature.
+# Examples of all clients, concatenated: a tensor for each feature.
 Examples = Sequence[tf.Tensor]
 
 
 @dataclasses.dataclass(frozen=True)
 class LocalTraining:
-  """What a client does in a round.
+  """A client's local training in a round.
 
   Attributes:
-    model: What is trained.
-    optimizer: With which optimizer.
-    batch_size: Examples of a batch; the last one of a round may have fewer.
+    model: The model that is trained.
+    optimizer: The client's optimizer.
+    batch_size: Number of examples in a batch; a round's last batch may have fewer.
     local_epochs: Passes over the client's examples.
-    schedule: Learning rates by round; `None` for those of the optimizer. With it,
-      `optimizer` is that of round 0.
+    schedule: Learning rates by round; `None` for the optimizer's own. With a schedule,
+      `optimizer` is the optimizer of round 0.
   """
 
   model: tff.learning.models.FunctionalModel
@@ -46,31 +45,31 @@ class LocalTraining:
   schedule: Optional[optimizers.ClientSchedule] = None
 
   def optimizer_with(self, learning_rate: Any) -> tff.learning.optimizers.Optimizer:
-    """The optimizer of a round with this learning rate; `()` for that of round 0."""
+    """The optimizer with a round's learning rate; `()` means the field `optimizer`."""
     if self.schedule is None or isinstance(learning_rate, tuple):
       return self.optimizer
     return self.schedule.make(learning_rate)
 
 
 class Trained(NamedTuple):
-  """What clients return."""
+  """The result of clients' training."""
 
-  update: Any  # What the model was before, less what it is; structure of tensors.
+  update: Any  # Initial weights minus trained weights; structure of tensors.
   metrics: Any  # Unfinalised metrics of the training.
 
 
 class Weights(NamedTuple):
-  """A model's weights, tuples of tensors, and how far clients go from them."""
+  """A model's weights, tuples of tensors, and the clients' learning rate."""
 
   trainable: Any
   rest: Any
-  learning_rate: Any = ()  # That of the round, float32, if there is a schedule.
+  learning_rate: Any = ()  # The round's learning rate, float32, if there is a schedule.
 
 
 class State(NamedTuple):
-  """Where a client is between two steps."""
+  """A client's state between two steps."""
 
-  trainable: Any  # Its trainable weights, a tuple.
+  trainable: Any  # Trainable weights, a tuple.
   optimizer: Any
   metrics: Any  # Unfinalised.
 
@@ -78,12 +77,12 @@ class State(NamedTuple):
 def permutations(
   keys: tf.Tensor, sizes: tf.Tensor, largest: tf.Tensor, epochs: int
 ) -> tf.Tensor:
-  """`local_order.permutation` of several clients: int32 [clients, epochs, largest]."""
+  """`local_order.permutation` for several clients: int32 [clients, epochs, largest]."""
   position = tf.range(tf.cast(largest, tf.int32))
-  above = tf.constant(
+  shifted_epochs = tf.constant(
     [[epoch << local_order.EPOCH_BITS] for epoch in range(epochs)], tf.uint64
   )
-  numbers = above + tf.cast(position, tf.uint64)
+  numbers = shifted_epochs + tf.cast(position, tf.uint64)
   hashed = _mix(keys[:, tf.newaxis, tf.newaxis] + numbers)
   hashed = tf.bitwise.right_shift(hashed, tf.constant(1, tf.uint64))
   within = tf.cast(position, tf.int64) < sizes[:, tf.newaxis, tf.newaxis]
@@ -105,10 +104,10 @@ def _mix(numbers: tf.Tensor) -> tf.Tensor:
 
 
 class Batches:
-  """The batches of some clients: which examples make the step of each."""
+  """The batches of several clients: the examples of each client in each step."""
 
   def __init__(self, training: LocalTraining, examples: Examples, rows: tf.Tensor):
-    """Orders the examples of each client, by its row: see `simulation.Cohort`."""
+    """Orders each client's examples by its row, see `simulation.Cohort`."""
     self._batch_size = training.batch_size
     self._starts, self._sizes = rows[:, 0], rows[:, 1]
     keys = tf.bitcast(rows[:, 2], tf.uint64)
@@ -119,11 +118,11 @@ class Batches:
     self._features = examples
     self._spec = training.model.input_spec
     self.num_clients = tf.shape(self._totals)[0]
-    most = tf.reduce_max(self._totals)
-    self.num_steps = (most + self._batch_size - 1) // self._batch_size
+    max_examples = tf.reduce_max(self._totals)
+    self.num_steps = (max_examples + self._batch_size - 1) // self._batch_size
 
   def side_by_side(self, step: tf.Tensor) -> tuple[Any, tf.Tensor]:
-    """Batches of all clients, padded, and which of their examples count."""
+    """Returns padded batches of all clients, and which of their examples count."""
     totals, sizes = self._totals[:, tf.newaxis], self._sizes[:, tf.newaxis]
     position = step * self._batch_size + tf.range(self._batch_size, dtype=tf.int64)
     counts = position < totals
@@ -135,7 +134,7 @@ class Batches:
     return tf.nest.pack_sequence_as(self._spec, flat), counts
 
   def of_the_only_client(self, step: tf.Tensor) -> Any:
-    """The batch of a single client as it is."""
+    """Returns the unpadded batch of a single client."""
     batch, counts = self.side_by_side(step)
     size = tf.reduce_sum(tf.cast(counts, tf.int32))
     return tf.nest.map_structure(lambda each: each[0, :size], batch)
@@ -148,16 +147,16 @@ def train_step(
   batch: Any,
   counts: Optional[tf.Tensor] = None,
 ) -> State:
-  """One step of one client.
+  """Computes one step of one client.
 
-  `counts`: Which examples count, bool; `None` if all do.
+  `counts`: Whether each example counts, bool; `None` if all do.
   """
   model = training.model
   x, y = clients_lib.pair(batch)
   sample_weight = None
   if counts is not None:
-    # A mean over the batch becomes one over the examples that count, whether a loss
-    # divides by the size of the batch or by the sum of weights.
+    # With weights whose sum is the batch size, a loss is a mean over the examples that
+    # count, whether it divides by the batch size or by the sum of weights.
     sample_weight = tf.cast(counts, tf.float32)
     size = tf.cast(tf.size(counts), tf.float32)
     sample_weight *= size / tf.maximum(tf.reduce_sum(sample_weight), 1.0)
@@ -200,24 +199,24 @@ def _add_metrics_of_examples(
   labels: Any,
   counts: tf.Tensor,
 ) -> Any:
-  """Adds what each example that counts adds by itself: metrics take no weights."""
+  """Adds each counting example's metrics separately, since metrics take no weights."""
   if not tf.nest.flatten(metrics):
     return metrics
   zero = tf.nest.map_structure(tf.convert_to_tensor, model.initialize_metrics_state())
 
-  def of_one(example: Any) -> Any:
-    outputs, label, is_meant = example
+  def of_example(example: Any) -> Any:
+    outputs, label, is_counted = example
     outputs, label = tf.nest.map_structure(
       lambda tensor: tensor[tf.newaxis], (outputs, label)
     )
     loss = tracing.converted(model.loss)(outputs, label)
     after = _update_metrics(model, zero, outputs, label, loss)
     return tf.nest.map_structure(
-      lambda new, old: tf.where(is_meant, new - old, tf.zeros_like(old)), after, zero
+      lambda new, old: tf.where(is_counted, new - old, tf.zeros_like(old)), after, zero
     )
 
   added = tf.vectorized_map(
-    of_one, (output, labels, counts), fallback_to_while_loop=False
+    of_example, (output, labels, counts), fallback_to_while_loop=False
   )
   return tf.nest.map_structure(
     lambda before, more: before + tf.reduce_sum(more, axis=0), metrics, added
@@ -231,12 +230,12 @@ def side_by_side(
   *,
   padded: bool = True,
 ) -> Trained:
-  """Trains clients at once; each tensor of the result has an entry for each."""
+  """Trains clients at once; tensors of the result have an entry for each client."""
   initial = initial_state(training, weights)
   stacked = tf.nest.map_structure(
     lambda tensor: tf.repeat(tensor[tf.newaxis], batches.num_clients, axis=0), initial
   )
-  # How many clients there are is not known when the graph is made.
+  # The number of clients is not known when the graph is made.
   shapes = tf.nest.map_structure(
     lambda tensor: tf.TensorShape([None]).concatenate(tensor.shape), initial
   )
@@ -244,7 +243,7 @@ def side_by_side(
   def step_of_one(inputs: Any) -> Any:
     state, batch, counts = inputs
     after = train_step(training, weights, state, batch, counts if padded else None)
-    # A client that is done stays as it is.
+    # A client that has no more examples does not change.
     active = tf.reduce_any(counts)
     return tf.nest.map_structure(
       lambda new, old: tf.where(active, tf.cast(new, old.dtype), old), after, state
@@ -263,7 +262,7 @@ def side_by_side(
 
 
 def one(training: LocalTraining, weights: Weights, batches: Batches) -> Trained:
-  """Trains a single client, on its batches as they are."""
+  """Trains a single client, on unpadded batches."""
   initial = initial_state(training, weights)
 
   def body(step: tf.Tensor, state: Any) -> Any:
@@ -277,7 +276,7 @@ def one(training: LocalTraining, weights: Weights, batches: Batches) -> Trained:
 
 
 def initial_state(training: LocalTraining, weights: Weights) -> State:
-  """The state before the first step."""
+  """Returns the state before the first step."""
   specs = tf.nest.map_structure(tf.TensorSpec.from_tensor, weights.trainable)
   state = State(
     weights.trainable,
@@ -290,7 +289,7 @@ def initial_state(training: LocalTraining, weights: Weights) -> State:
 def _loop(
   num_steps: tf.Tensor, body: Callable[..., Any], state: Any, shapes: Any
 ) -> Any:
-  """Runs the steps, after each of which the state has the same shapes."""
+  """Runs the steps; `shapes` are those of the state, the same after each step."""
   _, state = tf.while_loop(
     lambda step, unused_state: step < num_steps,
     body,
