@@ -74,7 +74,7 @@ class _Memory(threading.Thread):
 
   def __init__(self) -> None:
     super().__init__(daemon=True)
-    self.initial = self.peak = self._now()
+    self.baseline = self.peak = self._now()
 
   def run(self) -> None:
     while True:
@@ -93,7 +93,7 @@ def _measure(work: Callable[[str], str], path: str, queue: Any) -> None:
   start = time.perf_counter(), time.process_time()
   summary = work(path)
   seconds = time.perf_counter() - start[0], time.process_time() - start[1]
-  queue.put((*seconds, memory.peak - memory.initial, summary))
+  queue.put((*seconds, memory.peak - memory.baseline, summary))
 
 
 def measured(work: Callable[[str], str], path: str) -> tuple[float, float, int, str]:

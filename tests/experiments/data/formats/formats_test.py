@@ -88,7 +88,7 @@ def test_numpy_arrays_may_be_images_which_are_not_scaled(tmp_path):
       'which is a float of 16777216 or more, which stands for several whole numbers',
     ),
     ({'y': np.zeros([70, 2, 2])}, 'y has [2, 2] values of a row'),
-    ({'y': None}, "no column 'y'; its columns are: x, client_ids. Say by --label_"),
+    ({'y': None}, "no column 'y'; its columns are: x, client_ids. Give the column"),
   ],
 )
 def test_arrays_that_are_not_right_are_named(changes, message, tmp_path):
@@ -105,7 +105,7 @@ def test_arrays_that_are_not_right_are_named(changes, message, tmp_path):
     ('{"who": "a", "age": 01, "height": 2, "bought": 0}', 'line 71 is not JSON'),
     ('[1, 2]', 'line 71 is [1, 2]; it must be an object'),
     ('[' * 99_999 + ']' * 99_999, 'line 71 is not JSON: '),
-    ('{"who": "a", "age": 1, "height": 2}', "line 71 lacks 'bought', other than the f"),
+    ('{"who": "a", "age": 1, "height": 2}', "line 71 lacks 'bought', unlike the first"),
     ('{"who": "a", "age": 1, "height": 2, "bought": 0, "z": 1}', "has 'z' as well"),
     ('{"who": "a", "age": 1, "age": 1, "height": 2, "bought": 0}', "has 'age' twice"),
     ('{"who": "a", "age": null, "height": 2, "bought": 0}', 'line 71: age is empty'),
