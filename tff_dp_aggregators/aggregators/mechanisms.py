@@ -168,8 +168,8 @@ def _independent(
     minimum = dict(mechanism.options).get(noises.MIN_CLIENTS)
     if build is builders.gaussian_shares:
       args['min_clients'] = minimum
-    made = build(mechanism.limits, noise_multiplier=mechanism.noise_multiplier, **args)
-    return made if minimum is None else made.with_min_clients(minimum)
+    mean = build(mechanism.limits, noise_multiplier=mechanism.noise_multiplier, **args)
+    return mean if minimum is None else mean.with_min_clients(minimum)
 
   return make
 
@@ -270,7 +270,7 @@ def joint(
     nested.check_parts(part_of, parts, record_specs)
     specs = nested.by_part(tf.nest.flatten(record_specs), part_of)
     return queries.JointSumQuery(
-      {name: parts[name].query_for(own) for name, own in specs.items()},
+      {name: parts[name].query_for(part_specs) for name, part_specs in specs.items()},
       part_of=part_of,
       record_specs=record_specs,
     )

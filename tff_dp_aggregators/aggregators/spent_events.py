@@ -99,8 +99,8 @@ def extract_dp_event(state: Any) -> SpentEvents:
       such an aggregator, as its `next` returned it, in a run resumed or not.
 
   Raises:
-    TypeError: If there is not exactly one such aggregator state in `state`, or it is
-      not in the aggregator of a learning process. Two of them cost more than either.
+    TypeError: If there is not exactly one such aggregator state in `state`, or if that
+      of a learning process is not in its aggregator. Two cost more than either of them.
     ValueError: If the state comes from `initialize`, or from an earlier version of this
       package; or if a part of it may depend on clients' values without noise: an
       aggregation with a state around the mechanism, such as an adaptive zeroing norm;

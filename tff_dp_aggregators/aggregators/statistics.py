@@ -28,16 +28,13 @@ def quantile(
   a part of `joint` to accompany a model. The measurements have `quantile_estimate` and
   `fraction_below` under `dp_query_metrics`.
 
-  Args:
-    counts: Factory of the private mean of the clients' 1/2 or -1/2: with any noise,
-      `clip_norm=0.5`, the participation of the quantile's clients, and no
-      `record_aggregation_factory` of its own.
-    initial_estimate: See `queries.QuantileQuery`, also for the next three.
-    target_quantile: See `queries.QuantileQuery`.
-    learning_rate: See `queries.QuantileQuery`.
-    geometric_update: See `queries.QuantileQuery`.
-    record_aggregation_factory: Sums the clients' 1/2 or -1/2; `None` for
-      `tff.aggregators.SumFactory`.
+  `queries.QuantileQuery` explains the numbers. The other arguments are:
+
+  * `counts`: Factory of the private mean of the clients' 1/2 or -1/2: with any noise,
+    `clip_norm=0.5`, the participation of the quantile's clients, and no
+    `record_aggregation_factory` of its own.
+  * `record_aggregation_factory`: Sums the clients' 1/2 or -1/2; `None` for
+    `tff.aggregators.SumFactory`.
 
   Raises:
     TypeError: If an argument has the wrong type.

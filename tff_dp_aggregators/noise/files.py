@@ -106,18 +106,18 @@ class FilesNoise(streaming.StreamingNoise):
         [self._identity, _digits(generators.tag_of(state.key))], '.'
       )
 
-    def advance(this_round: tf.Tensor, again: tf.Tensor, _: Any) -> Any:
+    def advance(this_round: tf.Tensor, retry: tf.Tensor, _: Any) -> Any:
       files = _Memory(path, prefix, self._rows, this_round)
       draw = functools.partial(self._rows.row, state.key)
       noise = self._past.advance(draw, this_round, files)
       valid = tf.reduce_all(files.valid)
-      recovers = tf.debugging.Assert(valid | ~again, [f'{path} cannot be read back.'])
+      recovers = tf.debugging.Assert(valid | ~retry, [f'{path} cannot be read back.'])
       lost = f'needs is not in {path} (any more); computing all rounds again.'
       warning = ['tff_dp_aggregators: noise that round', this_round, lost]
       done = tf.cond(valid, files.flush, lambda: tf.print(*warning))
       with tf.control_dependencies([op for op in (recovers, done) if op is not None]):
         noise = [tf.identity(vector) for vector in noise]
-        return tf.where(valid, this_round + 1, 0), again | ~valid, noise
+        return tf.where(valid, this_round + 1, 0), retry | ~valid, noise
 
     zeros = [tf.zeros([size], tf.float64) for size in layout.sizes]
     first = (state.round, tf.constant(False), zeros)
@@ -127,17 +127,14 @@ class FilesNoise(streaming.StreamingNoise):
 
 @dataclasses.dataclass
 class _Memory(streaming.Memory):
-  """Values in files whose names begin with `prefix`; `valid` has a flag for each read.
-
-  Written values are `pending` until `flush`.
-  """
+  """Values in files whose names begin with `prefix`."""
 
   directory: str
   prefix: tf.Tensor
   rows: rows_lib.GaussianRows
   this_round: tf.Tensor
-  valid: list[tf.Tensor] = dataclasses.field(default_factory=list)
-  pending: list[Any] = dataclasses.field(default_factory=list)
+  valid: list[tf.Tensor] = dataclasses.field(default_factory=list)  # For each read.
+  pending: list[Any] = dataclasses.field(default_factory=list)  # Until `flush`.
 
   def weighted(self, position: int, step: streaming.Step) -> tf.Tensor:
     layout = self.rows.layout

@@ -84,9 +84,9 @@ def choose(generator: Any, secret: bool) -> Generator:
   if generator == 'auto':
     generator = 'chacha20' if secret else 'philox'
   kinds: tuple[Generator, ...] = (ChaCha20(), Philox())
-  for known in kinds:
-    if generator == known.name:
-      return known
+  for kind in kinds:
+    if generator == kind.name:
+      return kind
   raise ValueError(
     f"generator must be 'auto', {' or '.join(map(repr, NAMES))}, got {generator!r}."
   )

@@ -32,7 +32,8 @@ _NOISE_DTYPES = {
   tf.float32: tf.float32,
   tf.float64: tf.float64,
 }
-# Maximum elements of a vector, and vectors of a dtype; both limit computations' size.
+# Maximum elements of a vector, unless that needs more vectors of a dtype than the
+# maximum, which limits the size of computations.
 _MAX_ELEMENTS = 2**20
 _MAX_VECTORS = 64
 
@@ -184,8 +185,8 @@ def _log_uniform(radii: tf.Tensor, lower: tf.Tensor) -> tf.Tensor:
   near_zero = signed > 0
   uniform = tf.where(near_zero, distance, 1.0 - distance)
   # The exact rounding error of 1 - distance; the second-order term is 2^-106.
-  lost = tf.where(near_zero, tf.zeros_like(uniform), (1.0 - uniform) - distance)
-  return tf.math.log(uniform) + lost / uniform
+  error = tf.where(near_zero, tf.zeros_like(uniform), (1.0 - uniform) - distance)
+  return tf.math.log(uniform) + error / uniform
 
 
 # Pairs of Gaussians, or Laplace numbers, that are made at a time, in the processor's
@@ -240,10 +241,7 @@ class GaussianRows:
     return tf.constant(self._seed.key(), tf.int64)
 
   def key_tag(self, key: tf.Tensor) -> tf.Tensor:
-    """Returns a tag that identifies a secret key without revealing it.
-
-    It may be published with the results. It is empty with a seed.
-    """
+    """Returns a public tag that does not reveal the secret key; empty with a seed."""
     if self._seed is not None:
       return tf.constant('')
     return tf.strings.as_string(generators.tag_of(key))
@@ -317,8 +315,8 @@ class GaussianRows:
 #
 # The magnitude of a Laplace number is minus the logarithm of a uniform number. 64 bits
 # would end at 44 scales: for 10^6 coordinates and 1000 rounds, a delta of 5e-11 in a
-# mechanism that claims delta = 0. So each number uses 128 bits. They reach 128 ln 2 =
-# 88.7 scales, which a Laplace number exceeds with probability 2^-128 = 3e-39; d
+# mechanism that claims delta = 0. So each number uses 128 bits. Numbers end at 128 ln 2
+# = 88.7 scales, which a Laplace number exceeds with probability 2^-128 = 3e-39; d
 # coordinates in n rounds differ from untruncated Laplace numbers by at most d n 2^-128
 # in total variation, 3e-30 for 10^6 and 1000. That (times 1 + e^epsilon) is the delta
 # that truncation costs.

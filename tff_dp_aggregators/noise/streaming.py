@@ -147,11 +147,9 @@ class Step(NamedTuple):
   slot: tf.Tensor  # The slot for this round's value, an int64 scalar.
 
   def read_slots(self) -> tf.Tensor:
-    """Returns the slots with nonzero weights, int64 of shape [reads].
-
-    The latest is first, so that no sum depends on the number of slots.
-    """
+    """Returns the slots with nonzero weights, int64 of shape [reads], latest first."""
     slots = tf.where(tf.reduce_any(tf.not_equal(self.past, 0.0), axis=0))[:, 0]
+    # In this order no sum depends on the number of slots.
     stamps = tf.gather(self.stamps, slots)
     return tf.gather(slots, tf.argsort(stamps, direction='DESCENDING'))
 
@@ -329,11 +327,7 @@ class Decays(Past):
   def advance(
     self, draw: Draw, this_round: tf.Tensor, memory: Memory
   ) -> list[tf.Tensor]:
-    """Computes noise and sums for each copy.
-
-    Vector by vector, because products with matrices of few rows take three times as
-    long.
-    """
+    """Computes noise and sums for each copy, vector by vector."""
     newest = draw(this_round)
     drawn = [newest]
     for copy in range(1, self._recursion.copies):
@@ -346,6 +340,7 @@ class Decays(Past):
         )
       )
     slots, later = self._slots(this_round), self._slots(this_round + 1)
+    # Vector by vector: products with matrices of few rows take three times as long.
     noise = []
     for position in range(len(newest)):
       before = memory.read(position, slots, this_round - 1)

@@ -225,11 +225,7 @@ class ClientNoiseSumQuery(independent.IndependentNoiseQuery):
   def get_noised_result(
     self, sample_state: Any, global_state: ClientNoiseState
   ) -> matrix_mechanism.Released:
-    """Returns the sum, with the server's noise if it adds any; next state; and event.
-
-    The events of all rounds so far compose to the privacy that they spent; the noise
-    multiplier is infinite in rounds that add nothing to the worst case.
-    """
+    """Returns the sum, next state and event, like `MatrixMechanismQuery`."""
     this_round = self._this_round(global_state)
     with tf.control_dependencies([this_round]):
       sums, multiplier = self._sums_and_noise_multiplier(
@@ -295,8 +291,9 @@ class LocalGaussianSumQuery(ClientNoiseSumQuery):
   noise multiplier by two (`adjacency='replace_one'`). Against those who see sums only
   there is more privacy, `accounting.local.central_event`.
 
-  With `server_noise_multiplier` the server adds Gaussian noise to the sum (as in NbAFL,
-  arXiv:1911.00222), which only counts for the central guarantee.
+  The server adds Gaussian noise of standard deviation `clip_norm *
+  server_noise_multiplier` to the sum, if that is not 0 (as in NbAFL, arXiv:1911.00222).
+  It only counts for the central guarantee.
 
   Example:
     >>> query = LocalGaussianSumQuery(
@@ -320,11 +317,7 @@ class LocalGaussianSumQuery(ClientNoiseSumQuery):
     server_noise_multiplier: float = 0.0,
     **arguments: Any,
   ):
-    """Initializes the query from arguments of `ClientNoiseSumQuery`.
-
-    `noise_multiplier` and `server_noise_multiplier`: Standard deviation over
-    `clip_norm` of one client's noise, and of the server's; 0 adds none.
-    """
+    """Initializes the query from arguments of `ClientNoiseSumQuery`."""
     checks.check_number('server_noise_multiplier', server_noise_multiplier)
     grid.check_noise_multiplier(events.check_noise_multiplier(server_noise_multiplier))
     self.server_noise_multiplier = float(server_noise_multiplier)
@@ -354,10 +347,7 @@ class LocalLaplaceSumQuery(ClientNoiseSumQuery):
     noise_multiplier: float,
     **arguments: Any,
   ):
-    """Initializes the query from arguments of `ClientNoiseSumQuery`.
-
-    `noise_multiplier` is the scale of one client's noise over `clip_norm`.
-    """
+    """Initializes the query from arguments of `ClientNoiseSumQuery`."""
     super().__init__(
       participation,
       noise=noises.LAPLACE.name,
@@ -394,8 +384,7 @@ class GaussianSharesSumQuery(ClientNoiseSumQuery):
   ):
     """Initializes the query from arguments of `ClientNoiseSumQuery`.
 
-    `noise_multiplier`: Standard deviation of the noise of a sum of `min_clients`
-    records, the fewest of a round, over `clip_norm`; 0 adds none.
+    `noise_multiplier` is that of a sum of `min_clients` records; 0 adds no noise.
     """
     self.min_clients = checks.check_positive_int('min_clients', min_clients)
     super().__init__(

@@ -42,7 +42,7 @@ from tff_dp_aggregators.queries import matrix_mechanism
 
 # Number of samples that are drawn at a time; a power of two, as the dimension is.
 _CHUNK = 2**17
-_LARGEST_TRANSFORM = 64  # Maximum rows of the Hadamard matrices in a rotation.
+_LARGEST_TRANSFORM = 64  # Rows of the matrices whose Kronecker product is a rotation.
 
 
 class DistributedState(NamedTuple):
@@ -312,10 +312,7 @@ def signs(key: tf.Tensor, index: tf.Tensor, dimension: int) -> tf.Tensor:
 
 
 def hadamard(vector: tf.Tensor) -> tf.Tensor:
-  """Returns the normalised Walsh-Hadamard transform of float64 [d], its own inverse.
-
-  It is computed as a Kronecker product of matrices with at most 64 rows.
-  """
+  """Returns the normalised Walsh-Hadamard transform of float64 [d], its own inverse."""
   [dimension] = vector.shape
   remaining = dimension
   while remaining > 1:

@@ -18,9 +18,9 @@ value is
 
     X + floor(Z + 1/2) = floor(X + Z + 1/2),
 
-a function of X + Z, the mechanism that the accounting analyses. Only this function of
-it is visible, so no bits of X are visible that floating-point noise would leave
-uncovered (Mironov, CCS 2012).
+a function of X + Z, the mechanism that the accounting analyses. Nothing else is
+visible, so no bits of X are visible that floating-point noise would leave uncovered
+(Mironov, CCS 2012).
 
 This assumes that Z is Gaussian, which it is up to the accuracy that `noise.rows`
 states: the new row of z in a round is made of 96 random bits for the length of a pair
@@ -242,10 +242,7 @@ def all_finite(record: Any) -> tf.Tensor:
 
 
 def zero_unless_finite(record: Any) -> tuple[Any, tf.Tensor]:
-  """Zeroes a whole record if any of its entries is NaN or infinite.
-
-  Returns the record or zeros in its place, and whether it was finite, a bool scalar.
-  """
+  """Returns the record, all zeros if it was not finite, and whether it was finite."""
   finite = all_finite(record)
   # `tf.where` and not a product, because 0 * NaN is NaN.
   kept = tf.nest.map_structure(
@@ -285,8 +282,8 @@ def clip_to_grid(
         for tensor in flat
       ]
   elif order in (1, 2) and all(tensor.dtype == tf.float32 for tensor in flat):
-    # Powers of float32 numbers and their sums do not overflow in float64, and a sum
-    # that contains NaN or infinity is not finite.
+    # Powers of float32 numbers, and their sums, neither overflow nor vanish in float64;
+    # and a sum that contains NaN or infinity is not finite.
     norm = _norm(flat, order)
     finite = tf.math.is_finite(norm)
 

@@ -97,10 +97,7 @@ class IndependentNoiseQuery(matrix_mechanism.NoisySumQuery):
     return self._participations_after(rounds) - before
 
   def _event_of(self, this_round: tf.Tensor) -> dp_accounting.DpEvent:
-    """Returns the event that a round adds to the worst case.
-
-    Its noise multiplier is infinite if the round adds nothing.
-    """
+    """Returns the event that a round adds; of infinite noise if that is nothing."""
     event = self._event()
     if isinstance(event, dp_accounting.NonPrivateDpEvent):
       return event
@@ -171,11 +168,7 @@ class LaplaceSumQuery(IndependentNoiseQuery):
     record_specs: Any,
     **noise_options: Unpack[noise_lib.IndependentOptions],
   ):
-    """Initializes the query from arguments as for `GaussianSumQuery`.
-
-    `clip_norm` bounds the L1 norm; `noise_multiplier` is the scale of the noise over
-    it.
-    """
+    """Initializes the query from arguments like those of `GaussianSumQuery`."""
     super().__init__(participation, record_specs)
     self._clip_norm = grid.check_clip_norm(clip_norm)
     self._noise_multiplier = events.check_noise_multiplier(noise_multiplier)
@@ -219,11 +212,7 @@ class LaplaceSumQuery(IndependentNoiseQuery):
   def get_noised_result(
     self, sample_state: Any, global_state: LaplaceState
   ) -> matrix_mechanism.Released:
-    """Returns the noised sum, the next state and the round's `LaplaceDpEvent`.
-
-    The events of all rounds so far compose to the privacy that they spent; the noise
-    multiplier is infinite in rounds that add nothing to the worst case.
-    """
+    """Returns the noised sum, next state and event, like `MatrixMechanismQuery`."""
     this_round = self._this_round(global_state)
     row = self._rows.row(global_state.key, this_round)
     steps = self._steps(global_state.clip_norm)

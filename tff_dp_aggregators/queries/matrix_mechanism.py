@@ -129,10 +129,7 @@ def unlimited_error() -> ValueError:
 
 
 class RecordSumQuery(SumAggregationDPQuery):
-  """Base class of all queries, which checks records against their specs.
-
-  Half precision is summed in float32.
-  """
+  """Base class of all queries: checks records, and sums half precision in float32."""
 
   def __init__(self, record_specs: Optional[Any] = None):
     """Initializes the query for records of these specs; `None` for any records."""
@@ -242,10 +239,7 @@ class GridSumQuery(checks.SetOnce, RecordSumQuery):
   def signal_and_noise(
     self, sample_state: Any, global_state: Any
   ) -> tuple[tf.Tensor, tf.Tensor]:
-    """Returns the norm of a round's exact sum, not private, and of its noise, squared.
-
-    The second is the expected square of the L2 norm of the noise in the sum.
-    """
+    """Returns the norm of the exact sum, not private, and the noise's mean square."""
     del sample_state, global_state
     raise ValueError(
       f'{type(self).__name__} cannot measure signal and noise separately; leave this '

@@ -458,15 +458,15 @@ class RangeSumsQuery(QueryAround):
       from_below = tf.reduce_sum(self._in_groups(fitted[-1]), axis=1)
       fitted.append((level * below + from_below) * own / below)
     # Downwards: differences to the parents are shared in proportion to the variances.
-    known = fitted[-1]
+    estimates = fitted[-1]
     for level, (own, _) in zip(fitted[-2::-1], self._variances[-2::-1]):
       variances = self._in_groups(tf.constant(own))
       children = self._in_groups(level)
       total = tf.reduce_sum(variances, axis=1, keepdims=True)
-      rest = known[:, tf.newaxis] - tf.reduce_sum(children, axis=1, keepdims=True)
+      rest = estimates[:, tf.newaxis] - tf.reduce_sum(children, axis=1, keepdims=True)
       shared = children + rest * variances / total
-      known = tf.reshape(shared, [-1])[: level.shape[0]]
-    return known
+      estimates = tf.reshape(shared, [-1])[: level.shape[0]]
+    return estimates
 
   def __repr__(self) -> str:
     return f'{type(self).__name__}({self._inner!r}, arity={self._arity})'

@@ -11,10 +11,7 @@ from tff_dp_aggregators.queries import matrix_mechanism
 
 
 class NoPrivacySumQuery(matrix_mechanism.RecordSumQuery):
-  """Sums records without bounding them and without noise.
-
-  NaN or infinity in a record is added to the sum as well.
-  """
+  """Sums records without bounds and without noise, including NaN and infinity."""
 
   def get_noised_result(
     self, sample_state: Any, global_state: Any
@@ -35,10 +32,8 @@ class NoPrivacyAverageQuery(matrix_mechanism.RecordSumQuery):
     return super().initial_sample_state(template), tf.constant(0.0)
 
   def preprocess_record(self, params: Any, record: Any) -> Any:
-    """Returns the record and a weight of 1.
-
-    The weight is not an optional argument, because TFF refuses functions with those.
-    """
+    """Returns the record and a weight of 1."""
+    # The weight is not an argument, because TFF refuses optional arguments.
     return super().preprocess_record(params, record), tf.constant(1.0)
 
   def accumulate_record(
