@@ -92,8 +92,9 @@ def range_sums(
     nodes: Factory of the private mean of trees: with any noise, such as
       `aggregators.gaussian`, and without its own `record_aggregation_factory`. It clips
       all nodes of a client together: a client with one entry of 1 has a tree of L2 norm
-      sqrt(levels) and L1 norm levels, with `levels = len(queries.tree_levels(num_bins,
-      arity))`; a tree with a larger norm is scaled down as a whole.
+      sqrt(levels) and L1 norm levels, with
+      `levels = len(queries.tree_levels(num_bins, arity))`; a tree with a larger norm is
+      scaled down as a whole.
     arity: Number of children of a node.
     record_aggregation_factory: Sums trees; `None` for `tff.aggregators.SumFactory`.
 

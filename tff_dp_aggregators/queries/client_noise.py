@@ -1,11 +1,10 @@
 """Sums of records to which clients add noise themselves, before anything is sent.
 
-A client sends integers on the grid of the sums (`grid`): its clipped record X plus
-noise Z, rounded by floor(. + 1/2). As X is an integer, that is floor(X + Z + 1/2), a
+A client sends integers on the grid of the sums (`grid`): its clipped record X plus its
+rounded noise, floor(Z + 1/2). As X is an integer, that is floor(X + Z + 1/2), a
 post-processing of the mechanism that the accounting analyses, and sums stay exact.
 `accounting.local` has the cost of rounding shares of central noise. An entry is at most
-`grid.LARGEST_ENTRY` with its noise, so the grid is coarser than that of noise on the
-server.
+`grid.LARGEST_ENTRY` with its noise, so the grid is coarser than with server noise.
 
 **Keys.** A client draws a key from its own kernel's entropy (`noise.generators`) for
 each record: nobody else ever has it, no two records share noise, and a round that is
@@ -225,7 +224,10 @@ class ClientNoiseSumQuery(independent.IndependentNoiseQuery):
   def get_noised_result(
     self, sample_state: Any, global_state: ClientNoiseState
   ) -> matrix_mechanism.Released:
-    """Returns the sum, next state and event, like `MatrixMechanismQuery`."""
+    """Returns the sum, with the server's noise if any, next state, and added event.
+
+    The event's noise multiplier is infinite if the round adds nothing to the worst case.
+    """
     this_round = self._this_round(global_state)
     with tf.control_dependencies([this_round]):
       sums, multiplier = self._sums_and_noise_multiplier(
@@ -291,9 +293,9 @@ class LocalGaussianSumQuery(ClientNoiseSumQuery):
   noise multiplier by two (`adjacency='replace_one'`). Against those who see sums only
   there is more privacy, `accounting.local.central_event`.
 
-  The server adds Gaussian noise of standard deviation `clip_norm *
-  server_noise_multiplier` to the sum, if that is not 0 (as in NbAFL, arXiv:1911.00222).
-  It only counts for the central guarantee.
+  With `server_noise_multiplier` the server adds Gaussian noise to the sum, of standard
+  deviation `clip_norm * server_noise_multiplier` (as in NbAFL, arXiv:1911.00222). It
+  only counts for the central guarantee.
 
   Example:
     >>> query = LocalGaussianSumQuery(
@@ -365,11 +367,11 @@ class GaussianSharesSumQuery(ClientNoiseSumQuery):
   fewer has too little and must not be released, which is up to the caller that counts
   clients (`aggregators.DPMeanFactory`).
 
-  The data that a single client sends are hardly hidden, so sums have to be secure, or
-  the server has to discard these data. A client of the round knows its own share, so
-  against this client the noise is sqrt((m - 1) / m) times as large, with m =
-  `min_clients` (`accounting.local.central_event` with `known_shares`). Clients that add
-  less noise than they should reduce the privacy of all.
+  A share hardly hides what a single client sends, so sums have to be secure, or the
+  server has to discard it. A client of the round knows its own share, so against this
+  client the noise is sqrt((m - 1) / m) times as large, with m = `min_clients`
+  (`accounting.local.central_event` with `known_shares`). Clients that add less noise
+  than they should reduce the privacy of all.
   """
 
   noise_site = 'clients'

@@ -212,7 +212,10 @@ class LaplaceSumQuery(IndependentNoiseQuery):
   def get_noised_result(
     self, sample_state: Any, global_state: LaplaceState
   ) -> matrix_mechanism.Released:
-    """Returns the noised sum, next state and event, like `MatrixMechanismQuery`."""
+    """Returns the noised sum, the next state and the round's `LaplaceDpEvent`.
+
+    Its noise multiplier is infinite in rounds that add nothing to the worst case.
+    """
     this_round = self._this_round(global_state)
     row = self._rows.row(global_state.key, this_round)
     steps = self._steps(global_state.clip_norm)
