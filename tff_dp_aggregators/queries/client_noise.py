@@ -226,7 +226,7 @@ class ClientNoiseSumQuery(independent.IndependentNoiseQuery):
   ) -> matrix_mechanism.Released:
     """Returns the sum, with the server's noise if any, next state, and added event.
 
-    The event's noise multiplier is infinite if the round adds nothing to the worst case.
+    Its noise multiplier is infinite in rounds that add nothing to the worst case.
     """
     this_round = self._this_round(global_state)
     with tf.control_dependencies([this_round]):
