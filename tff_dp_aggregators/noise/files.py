@@ -75,18 +75,18 @@ class FilesNoise(streaming.StreamingNoise):
 
   def __init__(
     self,
-    past: streaming.Past,
+    interpreter: streaming.Interpreter,
     rows: rows_lib.GaussianRows,
     scaling: Sequence[recursion.Scaled],
     directory: Optional[str],
     identity: str,
   ):
     super().__init__(rows, scaling)
-    self._past = past
+    self._interpreter = interpreter
     # In the temporary directory no two objects share a file, even if they share a seed.
     number = next(_counter) if directory is None else 0
-    facts = identity, rows.generator, rows.layout.vectors, past.num_slots, number, 2
-    self._identity = hashlib.blake2b(repr(facts).encode(), digest_size=8).hexdigest()
+    ids = identity, rows.generator, rows.layout.vectors, interpreter.num_slots, number, 2
+    self._identity = hashlib.blake2b(repr(ids).encode(), digest_size=8).hexdigest()
     if directory is not None:
       os.makedirs(directory, mode=0o700, exist_ok=True)
       _lock(directory)
@@ -109,7 +109,7 @@ class FilesNoise(streaming.StreamingNoise):
     def advance(this_round: tf.Tensor, retry: tf.Tensor, _: Any) -> Any:
       files = _Memory(path, prefix, self._rows, this_round)
       draw = functools.partial(self._rows.row, state.key)
-      noise = self._past.advance(draw, this_round, files)
+      noise = self._interpreter.advance(draw, this_round, files)
       valid = tf.reduce_all(files.valid)
       recovers = tf.debugging.Assert(valid | ~retry, [f'{path} cannot be read back.'])
       lost = f'needs is not in {path} (any more); computing all rounds again.'

@@ -193,7 +193,7 @@ class Memory:
 Draw = Callable[[tf.Tensor], list[tf.Tensor]]
 
 
-class Past(abc.ABC):
+class Interpreter(abc.ABC):
   """Base class of the interpreters of recursions."""
 
   num_slots: int  # Number of slots of a `Memory` that it uses.
@@ -205,7 +205,7 @@ class Past(abc.ABC):
     """Returns the noise of a round, and updates the memory."""
 
 
-class PastValues(Past):
+class PastValues(Interpreter):
   """Stores one value of each round, in a slot that a later round overwrites."""
 
   # The stored value: 'noise', 'row', or 'other', the second output of `step`.
@@ -317,7 +317,7 @@ class TreeNodes(PastValues):
     return tf.constant(self._first_slots) + written % tf.constant(self._versions)
 
 
-class Decays(Past):
+class Decays(Interpreter):
   """Interprets `recursion.DecayingSums`; each round writes all sums."""
 
   def __init__(self, recursion: recursion_lib.DecayingSums, rewind: int):
@@ -395,23 +395,23 @@ class CarriedNoise(StreamingNoise):
 
   def __init__(
     self,
-    past: Past,
+    interpreter: Interpreter,
     rows: rows_lib.GaussianRows,
     scaling: Sequence[recursion_lib.Scaled] = (),
   ):
     super().__init__(rows, scaling)
-    self._past = past
+    self._interpreter = interpreter
 
   @property
   def num_buffers(self) -> int:
     """Number of model-sized buffers in the state: one for each slot."""
-    return self._past.num_slots
+    return self._interpreter.num_slots
 
   def next(self, state: NoiseState) -> tuple[Any, NoiseState]:
     """Computes the round's noise from its row of z and the buffers."""
     memory = Memory(state.buffers)
     draw = functools.partial(self._rows.row, state.key)
-    noise = self._past.advance(draw, state.round, memory)
+    noise = self._interpreter.advance(draw, state.round, memory)
     kept = hidden_buffers(memory.after)
     after = NoiseState(state.key, state.round + 1, kept)
     return self._emitted(noise, state.round), after
@@ -475,7 +475,9 @@ def _unscaled(
 
 # Constructors of interpreters, by class of recursion. Their second argument, `rewind`,
 # is the number of last rounds that can be computed again from the stored values.
-_INTERPRETERS: dict[type[recursion_lib.Recursion], Callable[[Any, int], Past]] = {
+_INTERPRETERS: dict[
+  type[recursion_lib.Recursion], Callable[[Any, int], Interpreter]
+] = {
   recursion_lib.LastRounds: LastRounds,
   recursion_lib.TreeNodes: TreeNodes,
   recursion_lib.DecayingSums: Decays,
@@ -532,10 +534,12 @@ def build(
   if chosen == 'state':
     return CarriedNoise(interpret(unscaled), rows, scaling)
   location = chosen if isinstance(chosen, options.Files) else options.Files()
-  past = interpret(unscaled, location.rewind)
+  interpreter = interpret(unscaled, location.rewind)
   from tff_dp_aggregators.noise import files  # It imports this module.
 
-  return files.FilesNoise(past, rows, scaling, location.directory, strategy.checksum)
+  return files.FilesNoise(
+    interpreter, rows, scaling, location.directory, strategy.checksum
+  )
 
 
 def interpret(recursion: recursion_lib.Recursion, rewind: int = 0) -> Any:
@@ -574,10 +578,10 @@ def terms_of(strategy: strategies.Strategy) -> Terms:
 def _terms_from_step(recursion: recursion_lib.Recursion, max_terms: int) -> Terms:
   """Returns the round's own row, and the rows in the slots that it would read."""
   unscaled, scaling = _unscaled(recursion)
-  past = interpret(unscaled)
+  interpreter = interpret(unscaled)
 
   def terms(this_round: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-    step = past.step(this_round)
+    step = interpreter.step(this_round)
     indices, weights = this_round[tf.newaxis], step.fresh
     if max_terms > 1:
       slots = step.read_slots()

@@ -314,7 +314,7 @@ class NormalizedQuery(normalized_query.NormalizedQuery):
 # would not cancel and events would be wrong, and nobody would notice. So each state
 # carries a text that describes its mechanism, and a round with another one fails.
 
-# Raised when the contents of states change, so that older states are refused.
+# Incremented when the contents of states change, so that older states are refused.
 _STATE_FORMAT = 2
 
 
@@ -607,7 +607,7 @@ class MatrixMechanismQuery(NoisySumQuery):
   def signal_and_noise(
     self, sample_state: Any, global_state: GlobalState
   ) -> tuple[tf.Tensor, tf.Tensor]:
-    """Returns both norms for the sum of the round, without the workload."""
+    """Returns both for the sum of the round, whatever the workload is."""
     row_norms = self.strategy.noise_row_norms()
     # A Gaussian sum without participation repeats its one round.
     this_round = tf.minimum(global_state.noise.round, len(row_norms) - 1)
