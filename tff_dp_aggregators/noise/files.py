@@ -84,8 +84,8 @@ class FilesNoise(streaming.StreamingNoise):
     super().__init__(rows, scaling)
     self._interpreter = interpreter
     # In the temporary directory no two objects share a file, even if they share a seed.
-    number = next(_counter) if directory is None else 0
-    ids = identity, rows.generator, rows.layout.vectors, interpreter.num_slots, number, 2
+    count = next(_counter) if directory is None else 0
+    ids = identity, rows.generator, rows.layout.vectors, interpreter.num_slots, count, 2
     self._identity = hashlib.blake2b(repr(ids).encode(), digest_size=8).hexdigest()
     if directory is not None:
       os.makedirs(directory, mode=0o700, exist_ok=True)
