@@ -211,8 +211,7 @@ def adaptive(
   `dp_query_metrics` contains two more private estimates, `quantile_estimate` and
   `fraction_below`; its `clip_norm` is that of the next round.
 
-  Arguments are those of `queries.AdaptiveClippingQuery` without `record_specs`, and of
-  `from_strategy`:
+  Arguments are those of `from_strategy` and `queries.AdaptiveClippingQuery`:
 
   * `strategy`: `None` for independent noise in every round, for which `storage` is
     refused, because there is nothing to store.
@@ -346,9 +345,8 @@ def gaussian_shares(
   """The Gaussian mechanism, with noise of which each client adds a share.
 
   See `queries.GaussianSharesSumQuery`. The guarantee is the central one of `gaussian`.
-  It needs secure aggregation, or a server that discards what single clients sent,
-  because one client's share hardly hides what it sent (`accounting.local.local_event`
-  computes how little).
+  It needs secure aggregation, or a server that discards what single clients sent: a
+  share hardly hides it (`accounting.local.local_event` computes how little).
 
   Arguments are those of `gaussian`, and `min_clients`: the minimum number of clients
   that have to report. A round with fewer has too little noise: it fails, and what they
@@ -402,10 +400,9 @@ def approximate_local_gaussian(
 ) -> factory.DPMeanFactory:
   """SIMULATION ONLY: replaces the clients' noise of `local_gaussian` by server noise.
 
-  The server draws noise of the same variance as the sum of the clients' noise once,
-  which is faster (`benchmarks/local_privacy.py`) and nearly the same distribution. See
-  `queries.ApproximateLocalSumQuery`: nothing is hidden from the server, and the event
-  is `NonPrivateDpEvent`.
+  The server draws noise with the variance of the sum of the clients' noise once, which
+  is faster, with nearly the same distribution (`benchmarks/local_privacy.py`). Nothing
+  is hidden from the server, as the event says: see `queries.ApproximateLocalSumQuery`.
   """
   return factory.from_query(
     queries.ApproximateLocalSumQuery,
@@ -421,9 +418,8 @@ def approximate_local_laplace(
 ) -> factory.DPMeanFactory:
   """SIMULATION ONLY: replaces the noise of `local_laplace` by Gaussian server noise.
 
-  As in `approximate_local_gaussian`, mean and covariance are those of the sum of the
-  reporting clients' noise. The excess kurtosis of that sum is 3 / m for m clients; here
-  it is 0.
+  As in `approximate_local_gaussian`, mean and covariance are those of the reporting
+  clients' noise. Its sum has excess kurtosis 3 / m for m clients, and 0 here.
   """
   return factory.from_query(
     queries.ApproximateLocalSumQuery,

@@ -38,8 +38,7 @@ def distributed_discrete_gaussian(
 ) -> factory.DPMeanFactory:
   """Discrete Gaussian shares of noise from each client (arXiv:2102.06387).
 
-  Arguments are those of `gaussian`, without seed and generator because clients draw
-  their own keys, and:
+  Arguments are those of `gaussian` without seed and generator (clients draw keys) and:
 
   * `noise_multiplier`: Standard deviation of the noise of a *sum* of `min_clients` over
     `clip_norm`. `accounting.distributed_noise.plan` finds one for a privacy target.
@@ -51,8 +50,7 @@ def distributed_discrete_gaussian(
     and the round fails. `None` for `clients_per_round`.
   * `max_wrap_probability`: Maximum probability that an entry of a round's sum wraps
     around; 1e-6 by default. The grid is the finest for which this holds.
-  * `beta`: Maximum probability, 1e-6 by default, that a client rounds its contribution
-    again.
+  * `beta`: Maximum probability that a client rounds a value again; 1e-6 by default.
   * `record_aggregation_factory`: Sums the shares; `None` for
     `tff.aggregators.SumFactory`, for simulations, and `secure_modular_sum(bits)` for
     secure aggregation.

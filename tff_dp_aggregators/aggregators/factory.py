@@ -60,8 +60,7 @@ class DPMeanFactory(checks.SetOnce, tff.aggregators.UnweightedAggregationFactory
 
   A state records its mechanism; `next` fails if the process has another one. The state
   also holds the key of the noise: keep checkpoints as safe as the data, and do not run
-  a round again from an old state with other clients, which would add the same noise to
-  different data.
+  a round again from an old state with other clients, whose data would get equal noise.
   """
 
   def __init__(
@@ -82,16 +81,14 @@ class DPMeanFactory(checks.SetOnce, tff.aggregators.UnweightedAggregationFactory
         reports, and again in each `create`.
       clients_per_round: The denominator, normally the intended size of the cohort.
       min_clients: Minimum number of clients that have to report: a round with fewer
-        fails, and what they sent is discarded. `None` for the query's own minimum, if
-        it has one.
+        fails, and what they sent is discarded. `None` for the query's minimum, if any.
       record_aggregation_factory: Sums the clipped records, structures of int64 with
         entries of magnitude at most `queries.grid.LARGEST_ENTRY`. `None` means
         `tff.aggregators.SumFactory`, and `secure_sum()` sums them securely. Any other
         factory has to be wrapped in `ExactSum`, which asserts that it returns the sum.
       count_sum_factory: Sums pairs of int32 scalars, 1 for each client and 1 for each
         value that is not finite; `None` sums them in the same way as records.
-      sample_specs: Record specs of the sample query, for queries that do not accept
-        every structure of records.
+      sample_specs: Record specs of the sample query, if it does not accept scalars.
 
     Raises:
       TypeError: If an argument has the wrong type.

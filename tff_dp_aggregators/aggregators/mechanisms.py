@@ -38,9 +38,8 @@ def from_mechanism(
   noise multiplier in the measurements do not include amplification: they assume clients
   that take part in every round for which they can be sampled. Under the zero-out
   neighbouring relation, and with Poisson sampling under add-or-remove, they are valid
-  upper bounds of the privacy cost. `mechanism.event` and, for the lines of a ledger,
-  `mechanism.round_events` include amplification. Under other relations only these two
-  are valid.
+  upper bounds of the privacy cost. Under other relations only `mechanism.event` and, for
+  the lines of a ledger, `mechanism.round_events` are valid; they include amplification.
 
   Args:
     mechanism: Strategy, participation and noise, for instance calibrated to a
@@ -241,8 +240,7 @@ def joint(
 
   Args:
     parts: Factories of means, by name, all with the same `clients_per_round`. They must
-      not have their own `record_aggregation_factory`, release sums over rounds, or
-      share their noise.
+      not have their own `record_aggregation_factory`, a workload, or the same noise.
     part_of: The part of each tensor of a value, in the order of `tf.nest.flatten`; for
       a model, of its trainable weights.
     record_aggregation_factory: Sums the clipped values; `None` for

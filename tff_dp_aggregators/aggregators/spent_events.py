@@ -90,8 +90,7 @@ def extract_dp_event(state: Any) -> SpentEvents:
   They cover everything that the process releases, except measurements of clients. Every
   part of a learning process is checked. The state of the clients' computation may only
   contain hyperparameters of their optimizer, under TFF's names, or the number of
-  rounds; this function cannot detect that somebody sets these after looking at clients'
-  metrics.
+  rounds; it is not detected if somebody sets these after looking at clients' metrics.
 
   Args:
     state: State of a `DPMeanFactory` process, of an aggregation composed around one

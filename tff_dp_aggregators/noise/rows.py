@@ -41,8 +41,7 @@ _MAX_VECTORS = 64
 def sum_specs(record_specs: Any) -> Any:
   """Returns the specs of a sum of records; half precision is summed in float32.
 
-  Raises TypeError if a tensor is not of a floating-point dtype, and ValueError if a
-  shape is not fully known.
+  TypeError if a dtype is not floating-point, ValueError if a shape is not fully known.
   """
 
   def check(spec: Any) -> tf.TensorSpec:

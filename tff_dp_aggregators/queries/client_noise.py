@@ -35,8 +35,7 @@ from tff_dp_aggregators.queries import grid
 from tff_dp_aggregators.queries import independent
 from tff_dp_aggregators.queries import matrix_mechanism
 
-# Upper bounds of the magnitude of noise of unit scale: Gaussians end at 11.6, Laplace
-# numbers at 88.8.
+# Upper bounds of noise of unit scale: Gaussians end at 11.6, Laplace numbers at 88.8.
 _LARGEST = {noises.GAUSSIAN: 12.0, noises.LAPLACE: 89.0}
 _ROWS = {noises.GAUSSIAN: noise_lib.GaussianRows, noises.LAPLACE: rows.LaplaceRows}
 # Smallest scale of one client's noise in steps of the grid: see `accounting.local`.
@@ -284,8 +283,7 @@ class LocalGaussianSumQuery(ClientNoiseSumQuery):
   """Sums records to which each client has added Gaussian noise.
 
   Records are clipped in L2 norm and get noise of standard deviation
-  `clip_norm * noise_multiplier` in each coordinate. Clients do not report whether their
-  record was finite.
+  `clip_norm * noise_multiplier` in each coordinate. Whether one was finite is not sent.
 
   Events and `spent` are the local guarantee, for what one client sends, against
   everybody: `accounting.local.local_event` under the zero-out neighbouring relation.

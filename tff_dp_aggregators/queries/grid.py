@@ -294,8 +294,7 @@ def clip_to_grid(
     finite = all_finite(flat)
     flat = [tf.cast(tensor, tf.float64) for tensor in flat]
     largest = _largest(flat)
-    # Relative to the largest entry, powers do not overflow, and none that matters
-    # underflows.
+    # Relative to the largest entry, no power overflows, and none that matters vanishes.
     relative = [tf.math.divide_no_nan(tensor, largest) for tensor in flat]
     relative_norm = _norm(relative, order)
     norm = largest * relative_norm

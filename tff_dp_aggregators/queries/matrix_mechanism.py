@@ -660,8 +660,8 @@ def _add_scaled(one: Any, other: Any, factor: tf.Tensor) -> Any:
 class GaussianSumQuery(MatrixMechanismQuery):
   """Clips records, sums them and adds independent Gaussian noise (1710.06963).
 
-  Its strategy is the identity. With a `participation`, rounds in which a client cannot
-  take part cost it nothing.
+  Its strategy is the identity. With a `participation`, a client pays nothing for rounds
+  in which it cannot take part.
 
   Example:
     >>> query = GaussianSumQuery(

@@ -20,8 +20,7 @@ class NestedSumQuery(matrix_mechanism.GridSumQuery):
   A record has the structure of the queries, and deeper structure where a query takes
   it: `[q1, q2]` takes `[t1, (t2, t3)]`. Clients take part in all of the queries, so
   the event of a round is the composition of their events. Two queries with the same
-  stream of a seed are refused. A record counts as zero in those parts that are not
-  finite.
+  stream of a seed are refused. Parts of a record that are not finite count as zero.
 
   Example:
     >>> from tff_dp_aggregators import queries
@@ -189,8 +188,7 @@ class NestedSumQuery(matrix_mechanism.GridSumQuery):
   ) -> tuple[list[Any], Callable[[int], Any]]:
     """Calls a function for each query, which returns a tuple.
 
-    Returns the list of these tuples, and a function that returns item i of each tuple
-    in the queries' structure.
+    Returns these tuples, and a function from i to items i in the queries' structure.
     """
     results: list[Any] = []
 
@@ -260,8 +258,7 @@ class JointSumQuery(NestedSumQuery):
     """Initializes the query.
 
     Args:
-      sub_queries: The queries by name of the part; their records are tuples of the
-        part's tensors.
+      sub_queries: Each part's query by name; its records are tuples of its tensors.
       part_of: The part of each tensor, in the order of `tf.nest.flatten`.
       record_specs: Structure of float tensor specs like a record.
 
