@@ -38,8 +38,8 @@ def from_mechanism(
   noise multiplier in the measurements do not include amplification: they assume clients
   that take part in every round for which they can be sampled. Under the zero-out
   neighbouring relation, and with Poisson sampling under add-or-remove, they are valid
-  upper bounds of the privacy cost. Under other relations only `mechanism.event` and, for
-  the lines of a ledger, `mechanism.round_events` are valid; they include amplification.
+  upper bounds of the cost. Under other relations only `mechanism.event` and, for the
+  lines of a ledger, `mechanism.round_events` are valid; they include amplification.
 
   Args:
     mechanism: Strategy, participation and noise, for instance calibrated to a
