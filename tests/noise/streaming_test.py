@@ -268,7 +268,7 @@ def test_noise_that_is_not_what_is_accounted_for_is_refused(made, message):
   [
     ('disk', ValueError, "storage must be 'auto', 'in_process', 'state'.*got 'disk'"),
     (3, TypeError, 'storage must be a string or a Files, got 3'),
-    ('redraw', ValueError, 'of all rows of z so far.*1024 rounds'),
+    ('redraw', ValueError, 'all rows of z so far.*1024 rounds'),
   ],
 )
 def test_storage_that_is_not_offered_is_refused(storage, error, message):

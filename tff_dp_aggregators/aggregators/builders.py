@@ -1,9 +1,9 @@
-"""One function for each mechanism: from its numbers to a TFF factory.
+"""One function for each mechanism; each returns a TFF aggregation factory.
 
-What they share has the same name, order and default in each of them, and is explained
-in `gaussian`. For secure aggregation pass `secure_sum()` as
-`record_aggregation_factory`: the counts of clients and of values that are not finite
-are summed securely then, too.
+Arguments that the functions share have the same name, order and default in each of
+them, and are explained in `gaussian`. For secure aggregation pass `secure_sum()` as
+`record_aggregation_factory`; the counts of clients and of values that are not finite
+are then summed securely, too.
 """
 
 import functools
@@ -33,19 +33,19 @@ def gaussian(
   """Independent Gaussian noise in every round (DP-FedAvg, arXiv:1710.06963).
 
   Args:
-    participation: Who may take part when, and for how many rounds; one more is an
-      error. `None`, for independent noise alone, serves any number and assumes that a
-      client may take part in all of them.
+    participation: Who may take part when, and the number of rounds; one round more is
+      an error. `None`, for independent noise only, allows any number of rounds and
+      assumes that a client may take part in all of them.
     clip_norm: L2 bound of one client's contribution to one round.
-    noise_multiplier: Standard deviation of the noise of the *sum* over `clip_norm`; of
-      correlated noise that of z, in a tree that of a node; 0 adds none.
+    noise_multiplier: Standard deviation of the noise of the *sum* over `clip_norm`. For
+      correlated noise it is that of z, in a tree that of a node; 0 adds no noise.
     clients_per_round: Denominator of the mean.
     record_aggregation_factory: Sums the clipped values; `None` for
       `tff.aggregators.SumFactory`.
     **noise_options: See `noise.Options`.
 
   Raises:
-    TypeError: If an argument is not of its type.
+    TypeError: If an argument has the wrong type.
     ValueError: If a number is out of range.
 
   Example:
@@ -85,7 +85,7 @@ def tree(
   Arguments are those of `gaussian`, and:
 
   * `honaker`: Honaker's estimator, with less noise, or the plain one, with less state.
-  * `restart_every`: Rounds after which a fresh tree begins; `None` for a single one.
+  * `restart_every`: Rounds after which a new tree begins; `None` for a single tree.
   * `cumulative`: Whether rounds return the sum of all means so far, for an optimizer
     that works on sums (FTRL), or the mean of the round, whose noise cancels in sums.
 
@@ -124,9 +124,9 @@ def banded(
 ) -> factory.DPMeanFactory:
   """Banded matrix factorization noise (arXiv:2306.08153).
 
-  Arguments are those of `gaussian`, and `num_bands`: bands of the strategy, the one
-  with the least RMSE of those; the noise of `num_bands - 1` rounds is remembered.
-  `None` means `min_separation`, the most there can be; they cost no sensitivity.
+  Arguments are those of `gaussian`, and `num_bands`: the number of bands of the
+  strategy, which is optimized for the least RMSE. The noise of `num_bands - 1` rounds
+  is remembered. `None` means `min_separation`, the maximum, which costs no sensitivity.
 
   Example:
     >>> aggregator = banded(
@@ -169,11 +169,11 @@ def from_strategy(
 
   Arguments are those of `gaussian`, and:
 
-  * `strategy`: Strategy matrix C, for the rounds planned; one more is an error.
-  * `participation`: Who may take part when, in as many rounds.
+  * `strategy`: Strategy matrix C. One round more than it has is an error.
+  * `participation`: Who may take part when, for the same number of rounds.
   * `workload`: `None` to return the mean of each round; a `Workload` to return its rows
     applied to all means so far: prefix sums, with momentum, learning rates and weight
-    decay if it has them. It is for the strategy's rounds, or a ValueError.
+    decay if it has them. ValueError if its number of rounds is not the strategy's.
   """
   return factory.from_query(
     queries.MatrixMechanismQuery,
@@ -203,27 +203,26 @@ def adaptive(
   record_aggregation_factory: factory.SumOfRecords = None,
   **noise_options: Unpack[noise.Options],
 ) -> factory.DPMeanFactory:
-  """Noise of any strategy, with a clip norm that adapts (arXiv:1905.03871).
+  """Noise of any strategy, with an adaptive clip norm (arXiv:1905.03871).
 
-  `gaussian_adaptive` and `tree_adaptive` of
-  `tff.aggregators.DifferentiallyPrivateFactory`, whose default numbers it has. What
-  clients say of their norms is covered by `noise_multiplier`. Under `dp_query_metrics`
-  there are two more private estimates, `quantile_estimate` and `fraction_below`;
-  `clip_norm` is that of the next round.
+  It corresponds to `gaussian_adaptive` and `tree_adaptive` of
+  `tff.aggregators.DifferentiallyPrivateFactory`, and has their default numbers. The
+  cost of comparing clients' norms with the estimate is included in `noise_multiplier`.
+  `dp_query_metrics` contains two more private estimates, `quantile_estimate` and
+  `fraction_below`; its `clip_norm` is that of the next round.
 
-  Arguments are those of `queries.AdaptiveClippingQuery`, but for the records' specs,
-  and of `from_strategy`:
+  Arguments are those of `from_strategy` and `queries.AdaptiveClippingQuery`:
 
-  * `strategy`: `None` for independent noise in every round, which remembers nothing:
-    `storage` is refused.
-  * `participation`: A strategy or a workload needs one. Without either, `None` serves
-    any number of rounds and assumes that a client may take part in all of them.
+  * `strategy`: `None` for independent noise in every round, for which `storage` is
+    refused, because there is nothing to store.
+  * `participation`: Required with a strategy or a workload. Without either, `None`
+    allows any number of rounds and assumes that a client may take part in all of them.
   * `clients_per_round`: Denominator of the mean, and of the fraction of small norms.
 
   Raises:
     TypeError: As `queries.AdaptiveClippingQuery`, or if `participation` is missing.
-    ValueError: As that, or if strategy, participation and workload are not for the same
-      rounds.
+    ValueError: As `queries.AdaptiveClippingQuery`, or if the numbers of rounds of
+      strategy, participation and workload differ.
 
   Example:
     >>> import numpy as np
@@ -233,27 +232,27 @@ def adaptive(
     >>> values = [np.array([3.0, 4.0], np.float32)] * 100
     >>> output = process.next(process.initialize(), values)
     >>> clip_norm = output.measurements['dp_query_metrics']['clip_norm']
-    >>> bool(clip_norm > 0.1)  # It was far too small.
+    >>> bool(clip_norm > 0.1)  # The first clip norm was far too small.
     True
   """
   if 'clip_norm' in noise_options:
     raise TypeError('the clip norm adapts: give initial_clip_norm, not clip_norm.')
-  first: tuple[Any, ...] = (strategy, participation)
+  positional: tuple[Any, ...] = (strategy, participation)
   query: Any = queries.AdaptiveClippingQuery
   if strategy is None:
     options.checked(noise_options, noise.IndependentOptions)
-    first = (participation,)
+    positional = (participation,)
     if workload is None:
       query = queries.AdaptiveGaussianSumQuery
     else:
       planned = strategies.participation.require(participation)
-      first = (strategies.Identity(planned.num_rounds), planned)
+      positional = (strategies.Identity(planned.num_rounds), planned)
   if workload is not None:
     query = functools.partial(query, workload=workload)
   return factory.from_query(
-    # Which divides counts by it.
+    # The query divides the noised counts by it.
     functools.partial(query, clients_per_round=clients_per_round),
-    *first,
+    *positional,
     initial_clip_norm=initial_clip_norm,
     noise_multiplier=noise_multiplier,
     clients_per_round=clients_per_round,
@@ -287,9 +286,9 @@ def norm_clip(
 ) -> factory.DPMeanFactory:
   """The mean of clipped values, without noise and without privacy.
 
-  To see what clipping does. `clip_norm` bounds the p-norm of a client's contribution to
-  one round, p being `order`, from 1 to infinity (`math.inf` clips each entry). What
-  `extract_dp_event` says of its states is `NonPrivateDpEvent`.
+  It shows the effect of clipping alone. `clip_norm` bounds the p-norm of a client's
+  contribution to one round, with p = `order` from 1 to infinity (`math.inf` clips each
+  entry). `extract_dp_event` returns `NonPrivateDpEvent` for its states.
   """
 
   def build_query(record_specs: Any) -> queries.NormClipSumQuery:
@@ -304,12 +303,12 @@ def norm_clip(
   )
 
 
-# Noise that clients make: each for itself, each a share, or what stands for it.
+# Noise that clients add (local noise, or shares of central noise), and approximations.
 #
-# All take the arguments of `gaussian`, and say what else they take. A seed is for
-# packed simulations (`learning.packed`), which number clients: where clients add noise,
-# `create` refuses it. A round that is run again has other noise; if both results are
-# seen, both are to be accounted for.
+# These functions take the arguments of `gaussian` and those in their docstrings. A seed
+# only works in packed simulations (`learning.packed`), which number clients: `create`
+# refuses a seed if clients add noise. A round that is run again has different noise; if
+# both results are seen, both have to be accounted for.
 
 
 def local_gaussian(
@@ -318,10 +317,10 @@ def local_gaussian(
 ) -> factory.DPMeanFactory:
   """Gaussian noise that each client adds to its own update, before it sends anything.
 
-  See `queries.LocalGaussianSumQuery`, also for what `extract_dp_event` says of it. The
-  noise multiplier is relative to *one* client's clip norm: for the same error in the
-  mean of m clients, sqrt(m) times smaller than that of `gaussian`. Clients do not tell
-  whether their update was finite: `nonfinite_count` stays 0.
+  See `queries.LocalGaussianSumQuery`, also for the event that `extract_dp_event`
+  returns. The noise multiplier is that of *one* client's noise: for the same error in
+  the mean of m clients it is sqrt(m) times smaller than that of `gaussian`. Clients do
+  not report whether their update was finite: `nonfinite_count` stays 0.
   """
   return factory.from_query(queries.LocalGaussianSumQuery, participation, **arguments)
 
@@ -332,8 +331,8 @@ def local_laplace(
 ) -> factory.DPMeanFactory:
   """Laplace noise that each client adds to its own update, before it sends anything.
 
-  See `queries.LocalLaplaceSumQuery`. Clients are clipped in L1 norm, and the noise
-  multiplier is the scale of *one client's* noise.
+  See `queries.LocalLaplaceSumQuery`. Updates are clipped in L1 norm, and the noise
+  multiplier is the scale of *one client's* noise over `clip_norm`.
   """
   return factory.from_query(queries.LocalLaplaceSumQuery, participation, **arguments)
 
@@ -345,15 +344,15 @@ def gaussian_shares(
   min_clients: Optional[int] = None,
   **arguments: Unpack[factory.Mean],
 ) -> factory.DPMeanFactory:
-  """The Gaussian mechanism with noise that clients make in shares, not the server.
+  """The Gaussian mechanism, with noise of which each client adds a share.
 
-  See `queries.GaussianSharesSumQuery`. The guarantee is central, that of `gaussian`,
-  and rests on a sum that is secure, or a server that forgets: one client's share hardly
-  hides what it sent (`accounting.local.local_event` says how little).
+  See `queries.GaussianSharesSumQuery`. The guarantee is the central one of `gaussian`.
+  It needs secure aggregation, or a server that discards what single clients sent: a
+  share hardly hides it (`accounting.local.local_event` computes how little).
 
-  Arguments are those of `gaussian`, and `min_clients`: how many clients have to report;
-  a round with fewer fails, for its noise would be too little, and what they sent is
-  discarded. `None` for all of `clients_per_round`.
+  Arguments are those of `gaussian`, and `min_clients`: the minimum number of clients
+  that have to report. A round with fewer has too little noise: it fails, and what they
+  sent is discarded. `None` for all of `clients_per_round`.
 
   Example:
     >>> aggregator = gaussian_shares(
@@ -380,13 +379,13 @@ def two_sided_gaussian(
   server_noise_multiplier: float,
   **arguments: Unpack[factory.IndependentMean],
 ) -> factory.DPMeanFactory:
-  """Gaussian noise of each client, on what it sends, and of the server, on the sum.
+  """Gaussian noise of each client on what it sends, and of the server on the sum.
 
-  As in NbAFL (arXiv:1911.00222). The server's counts for the central guarantee alone,
-  `accounting.local.central_event(..., server_noise_multiplier=...)`, and not for the
-  local one, which is what `extract_dp_event` says, as for `local_gaussian`.
+  As in NbAFL (arXiv:1911.00222). The server's noise only counts for the central
+  guarantee, `accounting.local.central_event(..., server_noise_multiplier=...)`, and not
+  for the local one, whose event `extract_dp_event` returns as for `local_gaussian`.
 
-  Arguments are those of `local_gaussian`, and `server_noise_multiplier`: standard
+  Arguments are those of `local_gaussian`, and `server_noise_multiplier`: the standard
   deviation of the server's noise of the *sum* over `clip_norm`; 0 for none.
   """
   return factory.from_query(
@@ -401,11 +400,11 @@ def approximate_local_gaussian(
   participation: Optional[strategies.Participation] = None,
   **arguments: Unpack[factory.IndependentMean],
 ) -> factory.DPMeanFactory:
-  """SIMULATION ONLY: `local_gaussian` with noise of the server in its place, faster.
+  """SIMULATION ONLY: replaces the clients' noise of `local_gaussian` by server noise.
 
-  Of the sum of clients' noise only the variance matters, or nearly so, and that is
-  drawn at once (`benchmarks/local_privacy.py`). See `queries.ApproximateLocalSumQuery`:
-  nothing is hidden from the server, and the events say that.
+  The server draws noise with the variance of the sum of the clients' noise once, which
+  is faster, with nearly the same distribution (`benchmarks/local_privacy.py`). Nothing
+  is hidden from the server, as the event says: see `queries.ApproximateLocalSumQuery`.
   """
   return factory.from_query(
     queries.ApproximateLocalSumQuery,
@@ -419,11 +418,10 @@ def approximate_local_laplace(
   participation: Optional[strategies.Participation] = None,
   **arguments: Unpack[factory.IndependentMean],
 ) -> factory.DPMeanFactory:
-  """SIMULATION ONLY: `local_laplace` with Gaussian noise of the server in its place.
+  """SIMULATION ONLY: replaces the noise of `local_laplace` by Gaussian server noise.
 
-  As `approximate_local_gaussian`: mean and covariance are those with noise of the
-  clients who reported, but with m clients the excess kurtosis of their noise is 3 / m,
-  and here it is 0.
+  As in `approximate_local_gaussian`, mean and covariance are those of the reporting
+  clients' noise. Its sum has excess kurtosis 3 / m for m clients, and 0 here.
   """
   return factory.from_query(
     queries.ApproximateLocalSumQuery,

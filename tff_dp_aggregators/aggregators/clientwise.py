@@ -1,7 +1,7 @@
-"""What each client does to its value by itself, before a mechanism takes it.
+"""Aggregation factories that change each client's value before an inner aggregation.
 
-The mechanism clips whatever comes of it, as it clips everything: sensitivity and event
-are those of the mechanism. But for `ZeroNonfiniteFactory` nothing is counted.
+The mechanism clips the changed value like any other value, so sensitivity and event are
+those of the mechanism. Only `ZeroNonfiniteFactory` counts the values that it changes.
 """
 
 import abc
@@ -19,19 +19,19 @@ from tff_dp_aggregators.strategies.numerics import bands
 
 
 class ClientwiseFactory(tff.aggregators.UnweightedAggregationFactory, abc.ABC):
-  """Changes each client's value, and aggregates; its state is the inner one's."""
+  """Changes each client's value before an inner factory, which has the state."""
 
   def __init__(self, inner: tff.aggregators.UnweightedAggregationFactory):
     factory.check_unweighted('inner', inner)
-    # What aggregates the values.
+    # The factory that aggregates the changed values.
     self.inner = inner
 
   @abc.abstractmethod
   def of_client(self, value: Any) -> Any:
-    """What a client makes of its value, as tensors."""
+    """Returns the changed value of a client, as tensors."""
 
   def create(self, value_type: Any) -> tff.templates.AggregationProcess:
-    """Creates the process: the inner one, of what clients make of their values."""
+    """Creates the process, which applies the inner process to the changed values."""
     factory.check_value_type(value_type)
     inner = self.inner.create(value_type)
 
@@ -49,11 +49,11 @@ class ClientwiseFactory(tff.aggregators.UnweightedAggregationFactory, abc.ABC):
 
 
 class ZeroLargeFactory(ClientwiseFactory):
-  """Counts a value as zeros whose norm is above a bound, then aggregates.
+  """Replaces values with a norm above a bound by zeros, then aggregates.
 
-  It is `tff.aggregators.zeroing_factory` with a fixed norm, but that it counts nobody:
-  TFF's measurement of how many were zeroed is exact, and so not private. What is NaN or
-  infinite stays so, for the mechanism to zero and to count.
+  It is `tff.aggregators.zeroing_factory` with a fixed norm, but without a count: TFF
+  measures exactly how many values were zeroed, which is not private. Values with NaN or
+  infinity are unchanged; the mechanism zeroes and counts them.
   """
 
   def __init__(
@@ -62,39 +62,39 @@ class ZeroLargeFactory(ClientwiseFactory):
     """Initializes the factory.
 
     Args:
-      inner: What aggregates the values.
-      norm: Largest L2 norm of a value that counts. It must not be chosen by looking at
+      inner: Aggregates the values.
+      norm: Largest L2 norm of a value that is kept. It must not be chosen by looking at
         clients' values.
 
     Raises:
-      TypeError: If `inner` is not an unweighted aggregation factory, or `norm` no
+      TypeError: If `inner` is not an unweighted aggregation factory, or `norm` is not a
         number.
       ValueError: If `norm` is not positive and finite.
     """
     super().__init__(inner)
-    # Largest L2 norm of a value that counts.
+    # Largest L2 norm of a value that is kept.
     self.norm = checks.check_positive('norm', norm)
 
   def of_client(self, value: Any) -> Any:
-    """The value, or zeros."""
+    """Returns the value, or zeros if its norm is too large."""
     largest = tf.constant(0.0, tf.float64)
     flat = []
     for tensor in tf.nest.flatten(value):
       _check_float(tensor)
       flat.append(tf.cast(tensor, tf.float64))
       largest = tf.maximum(largest, tf.reduce_max(tf.abs(flat[-1])))
-    # Parts are scaled to at most 1, since squares of large doubles overflow.
+    # Scales entries to at most 1, because squares of large float64 numbers overflow.
     scale = tf.where(largest > 0, largest, tf.ones_like(largest))
     squares = tf.add_n([tf.reduce_sum(tf.square(each / scale)) for each in flat])
     is_large = tf.sqrt(squares) > self.norm / scale
-    zero = tf.logical_and(grid.all_finite(flat), is_large)
+    is_zeroed = tf.logical_and(grid.all_finite(flat), is_large)
     return tf.nest.map_structure(
-      lambda tensor: tf.where(zero, tf.zeros_like(tensor), tensor), value
+      lambda tensor: tf.where(is_zeroed, tf.zeros_like(tensor), tensor), value
     )
 
 
 def taken_off(aggregator: Any) -> tuple[tuple[Callable[[Any], Any], ...], Any]:
-  """What clients do first, in order, and what aggregates the values then."""
+  """Returns the changes that clients make, in order, and the innermost factory."""
   steps: list[Callable[[Any], Any]] = []
   while isinstance(aggregator, ClientwiseFactory):
     steps.append(aggregator.of_client)
@@ -105,8 +105,8 @@ def taken_off(aggregator: Any) -> tuple[tuple[Callable[[Any], Any], ...], Any]:
 class CoordinateBoundsFactory(ClientwiseFactory):
   """Clips each coordinate of a value to an interval around 0, then aggregates.
 
-  It keeps a single large coordinate from taking all of the clip norm. What is NaN or
-  infinite stays so, for the mechanism to zero and to count.
+  It prevents a single large coordinate from using up the clip norm. NaN and infinity
+  are unchanged; the mechanism zeroes and counts values with them.
   """
 
   def __init__(
@@ -115,7 +115,7 @@ class CoordinateBoundsFactory(ClientwiseFactory):
     """Initializes the factory.
 
     Args:
-      inner: What aggregates the values.
+      inner: Aggregates the values.
       bounds: Largest magnitude of a coordinate: a number for all of them, or a
         structure like a value with a number, or an array, for each tensor. It must not
         be chosen by looking at clients' values.
@@ -130,7 +130,7 @@ class CoordinateBoundsFactory(ClientwiseFactory):
     self.bounds = tf.nest.map_structure(_check_bound, bounds)
 
   def of_client(self, value: Any) -> Any:
-    """The value within the bounds, which have its structure, or are one number."""
+    """Returns the value clipped to the bounds: one number, or a structure like it."""
     if not tf.nest.is_nested(self.bounds):
       return tf.nest.map_structure(lambda each: _clip(each, self.bounds), value)
     specs = tf.nest.map_structure(tf.TensorSpec.from_tensor, value)
@@ -167,7 +167,7 @@ def _clip(tensor: tf.Tensor, bound: np.ndarray) -> tf.Tensor:
       f'bounds has an array of shape {bound.shape} for a tensor of shape {shape}; give '
       'a number, or one of its shape or last dimensions.'
     )
-  # Beyond the largest number of the dtype there is nothing to bound.
+  # A bound above the largest number of the dtype has no effect.
   limit = tf.constant(np.minimum(bound, float(tensor.dtype.max)), tensor.dtype)
   bounded = tf.maximum(tf.minimum(tensor, limit), -limit)
   return tf.where(tf.math.is_finite(tensor), bounded, tensor)
@@ -196,9 +196,9 @@ class ZeroNonfiniteFactory(tff.aggregators.UnweightedAggregationFactory):
     """Initializes the factory.
 
     Args:
-      inner: What aggregates the values.
-      count_sum_factory: What adds up the counts, int32 scalars, securely where records
-        are summed securely; `None` means `tff.aggregators.SumFactory`.
+      inner: Aggregates the values.
+      count_sum_factory: Sums the counts, int32 scalars; it should be secure if records
+        are summed securely. `None` means `tff.aggregators.SumFactory`.
 
     Raises:
       TypeError: If an argument is not an unweighted aggregation factory.
@@ -207,7 +207,7 @@ class ZeroNonfiniteFactory(tff.aggregators.UnweightedAggregationFactory):
       count_sum_factory = tff.aggregators.SumFactory()
     for name, value in (('inner', inner), ('count_sum_factory', count_sum_factory)):
       factory.check_unweighted(name, value)
-    # What aggregates the values.
+    # The factory that aggregates the values.
     self.inner = inner
     self._count_sum_factory = count_sum_factory
 

@@ -1,9 +1,9 @@
-"""Noise that clients add in shares, for secure aggregation of integers.
+"""Factories whose clients add shares of integer noise, for secure aggregation.
 
-With these nobody has to trust the server: it sees what is released, and before that
-nothing but masked numbers. `accounting.distributed_noise` plans bits and noise for a
-target. The norm is fixed: one that adapts by counts whose noise the *server* adds, as
-`tff.learning.ddp_secure_aggregator` has it, has no guarantee against the server.
+Nobody has to trust the server: it only sees masked numbers and the released sum.
+`accounting.distributed_noise` plans bits and noise for a target. The clip norm is
+fixed: an adaptive clip norm from counts with noise of the *server*, as in
+`tff.learning.ddp_secure_aggregator`, has no guarantee against the server.
 """
 
 from typing import Any, Optional
@@ -22,7 +22,7 @@ from tff_dp_aggregators.base import checks
 
 
 class DistributedMean(factory.Mean, total=False):
-  """Arguments of both functions; `distributed_discrete_gaussian` says what they are."""
+  """Arguments of both functions; see `distributed_discrete_gaussian`."""
 
   clients_per_round: Required[float]
   bits: Required[int]
@@ -38,20 +38,19 @@ def distributed_discrete_gaussian(
 ) -> factory.DPMeanFactory:
   """Discrete Gaussian shares of noise from each client (arXiv:2102.06387).
 
-  Arguments are those of `gaussian`, without seed and generator, for clients draw their
-  keys, and:
+  Arguments are those of `gaussian` without seed and generator (clients draw keys) and:
 
   * `noise_multiplier`: Standard deviation of the noise of a *sum* of `min_clients` over
     `clip_norm`. `accounting.distributed_noise.plan` finds one for a privacy target.
-  * `bits`: Sums are modulo 2^bits, from 2 to 30. `create` says if these are too few.
-  * `min_clients`: The fewest clients of a round; fewer have less noise, and the round
-    fails. If some of them may work with the server, count the others: only those keep
-    their share to themselves. `None` for `clients_per_round`.
-  * `max_clients`: The most clients of a round; a sum of more may wrap around, and the
-    round fails. `None` for `clients_per_round`.
-  * `max_wrap_probability`: That an entry of a round's sum wraps around, at most; 1e-6
-    by default. The grid is the finest for which this holds.
-  * `beta`: Probability at most, 1e-6, that a client rounds its contribution again.
+  * `bits`: Sums are modulo 2^bits, from 2 to 30. `create` fails if these are too few.
+  * `min_clients`: Minimum number of clients in a round; fewer add less noise, and the
+    round fails. If some clients may collude with the server, count only the others,
+    because only their shares are secret. `None` for `clients_per_round`.
+  * `max_clients`: Maximum number of clients in a round; a sum of more may wrap around,
+    and the round fails. `None` for `clients_per_round`.
+  * `max_wrap_probability`: Maximum probability that an entry of a round's sum wraps
+    around; 1e-6 by default. The grid is the finest for which this holds.
+  * `beta`: Maximum probability that a client rounds a value again; 1e-6 by default.
   * `record_aggregation_factory`: Sums the shares; `None` for
     `tff.aggregators.SumFactory`, for simulations, and `secure_modular_sum(bits)` for
     secure aggregation.
@@ -65,8 +64,8 @@ def distributed_skellam(
 ) -> factory.DPMeanFactory:
   """Skellam shares of noise from each client (arXiv:2110.04995).
 
-  Sums of Skellam numbers are Skellam numbers: no loss for the number of clients, and
-  none for a grid that is fine. On coarse ones discrete Gaussians need less noise.
+  Sums of Skellam numbers have a Skellam distribution, so nothing is lost with many
+  clients, nor on a fine grid. On coarse grids discrete Gaussians need less noise.
   Arguments are those of `distributed_discrete_gaussian`.
 
   Example:
@@ -86,11 +85,11 @@ def distributed_skellam(
 
 
 def secure_modular_sum(*, bits: int) -> tff.aggregators.SecureModularSumFactory:
-  """Sums shares securely, modulo 2^bits, those of the mechanism.
+  """Returns a `record_aggregation_factory` that sums shares securely, modulo 2^bits.
 
-  It is a `record_aggregation_factory`, and runs where `secure_sum` does.
+  `bits` are those of the mechanism. It runs where `secure_sum` does.
   """
-  # It has the dtype of shares, as TFF does not convert it.
+  # The modulus has the dtype of shares, because TFF does not convert it.
   modulus = np.int64(2 ** checks.check_int('bits', bits, at_least=2))
   return tff.aggregators.SecureModularSumFactory(modulus)
 
@@ -107,51 +106,51 @@ def of_noise(
   record_aggregation_factory: factory.SumOfRecords = None,
   **numbers: Any,
 ) -> factory.DPMeanFactory:
-  """`distributed_skellam` or `distributed_discrete_gaussian`, by the name of its noise.
+  """Returns the factory for a kind of noise: 'skellam' or 'discrete_gaussian'.
 
-  `dimension` is how many numbers a client is to send; `create` refuses others.
+  If `dimension`, the number of entries of a value, is given, `create` refuses others.
   """
   checks.check_number('clients_per_round', clients_per_round)
-  fewest = _clients('min_clients', min_clients, clients_per_round)
-  most = _clients('max_clients', max_clients, clients_per_round)
+  minimum = _clients('min_clients', min_clients, clients_per_round)
+  maximum = _clients('max_clients', max_clients, clients_per_round)
   count_sum_factory = None
   if type(record_aggregation_factory) is tff.aggregators.SecureModularSumFactory:
-    # TFF, of which this package takes one version alone, has no public way to ask.
+    # TFF has no public accessor; this package requires one exact version of TFF.
     modulus: Any = record_aggregation_factory._modulus
     if record_aggregation_factory._symmetric_range or int(modulus) % 2**bits:
       raise ValueError(
         f'record_aggregation_factory sums modulo {modulus}, and shares are modulo '
         f'2^{bits}: their sum would be wrong. Use secure_modular_sum(bits={bits}).'
       )
-    # Exact modulo 2^bits, which is all that is asked of it here.
+    # The sum only has to be exact modulo 2^bits.
     record_aggregation_factory = factory.ExactSum(record_aggregation_factory)
     count_sum_factory = tff.aggregators.SecureSumFactory(1, 0)
 
   def build_query(record_specs: Any) -> queries.DistributedSumQuery:
-    made = queries.DistributedSumQuery(
+    query = queries.DistributedSumQuery(
       participation,
       noise=noise,
-      min_clients=fewest,
-      max_clients=most,
+      min_clients=minimum,
+      max_clients=maximum,
       bits=bits,
       record_specs=record_specs,
       **numbers,
     )
-    padded = made.mechanism.dimension
+    padded = query.mechanism.dimension
     if dimension is not None and distributed_noise.padded(dimension) != padded:
       raise ValueError(
         f'the mechanism was planned for dimension={dimension}, and values here have '
         f'{padded} numbers once padded to a power of two: epsilon would be that of '
         'another. Plan it for as many as the model has.'
       )
-    return made
+    return query
 
   return factory.DPMeanFactory(
     build_query,
     clients_per_round=clients_per_round,
     record_aggregation_factory=record_aggregation_factory,
     count_sum_factory=count_sum_factory,
-    specs_to_look_at=tf.TensorSpec([dimension or 1], tf.float32),
+    sample_specs=tf.TensorSpec([dimension or 1], tf.float32),
   )
 
 

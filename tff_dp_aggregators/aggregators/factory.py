@@ -1,8 +1,8 @@
-"""The factory that turns a query into a TFF aggregation process: a value's life.
+"""The factory that turns a query into a TFF aggregation process for a private mean.
 
-`DPMeanFactory.create` checks the type of values. In each round `DPMean.encode` clips a
-client's value to the grid; what may add these up is said here; and `DPMean.release`
-has noise added, divides and measures.
+In each round `DPMean.encode` clips a client's value to the grid, an inner aggregation
+sums the values (`check_exact_sum` says which ones are allowed), and `DPMean.release`
+adds the noise, divides, and computes the metrics.
 """
 
 import collections
@@ -25,41 +25,42 @@ from tff_dp_aggregators.noise import options
 from tff_dp_aggregators.queries import grid
 from tff_dp_aggregators.queries import matrix_mechanism
 
-# Name of the count in a process's measurements.
+# Name of the count of non-finite values in a process's measurements.
 NONFINITE_COUNT = 'nonfinite_count'
-# Type of a record that is one number.
-_ONE_NUMBER = tf.TensorSpec([], tf.float32)
-# What TFF's runtime carries in one call; above, it fails or, from 2 GB on, retries
-# for ever without an error.
+_SCALAR_SPEC = tf.TensorSpec([], tf.float32)
+# The most that TFF's runtime carries in one call; above it fails or, from 2 GB on,
+# retries for ever without an error.
 _MAX_STATE_BYTES = 1_895_825_408
-# What sums records: a factory, or `None` for `tff.aggregators.SumFactory`.
+# An aggregation factory that sums records; `None` for `tff.aggregators.SumFactory`.
 SumOfRecords = Optional[tff.aggregators.UnweightedAggregationFactory]
 
 
 class DPMeanState(NamedTuple):
   """State of a `DPMeanFactory` process."""
 
-  query: Any  # The query's, with the key of the noise; secret.
+  query: Any  # State of the query; secret, because it holds the key of the noise.
   record_sum: Any  # State of the aggregation that sums records.
   count_sum: Any  # State of the aggregation that counts clients.
-  spent: Any  # What all rounds so far have spent, and the last: one of `queries.spent`.
+  # Privacy spent by all rounds so far and by the last one: a `matrix_mechanism.Spent`.
+  spent: Any
 
 
 class DPMeanFactory(checks.SetOnce, tff.aggregators.UnweightedAggregationFactory):
   """Differentially private mean with a fixed denominator.
 
-  The process clips each client's value, sums, adds the mechanism's noise, and divides
-  by `clients_per_round`, however many clients reported: a denominator that depended on
-  data would need noise of its own. Sums are exact (`queries.grid`), so a client moves
-  them by no more than the clip norm. A round of more than 10^7 clients fails.
+  The process clips each client's value, sums the clipped values, adds the mechanism's
+  noise, and divides by `clients_per_round`, however many clients reported: a
+  denominator that depends on the data would need noise of its own. The sums are exact
+  (`queries.grid`), so one client changes them by at most the clip norm. A round of more
+  than 10^7 clients fails.
 
-  `extract_dp_event` says of a state what has been spent. The measurements hold
-  `nonfinite_count`, and under `dp_query_metrics` what the query measures
+  `extract_dp_event` returns the privacy event of a state. The measurements contain
+  `nonfinite_count` and, under `dp_query_metrics`, the query's metrics
   (`derive_metrics`).
 
-  A state names its mechanism: with another one `next` fails. It holds the key of the
-  noise: keep checkpoints as safe as the data, and do not run a round again from an old
-  state with other clients, which would add the same noise to different data.
+  A state records its mechanism; `next` fails if the process has another one. The state
+  also holds the key of the noise: keep checkpoints as safe as the data, and do not run
+  a round again from an old state with other clients, whose data would get equal noise.
   """
 
   def __init__(
@@ -70,40 +71,39 @@ class DPMeanFactory(checks.SetOnce, tff.aggregators.UnweightedAggregationFactory
     min_clients: Optional[int] = None,
     record_aggregation_factory: SumOfRecords = None,
     count_sum_factory: SumOfRecords = None,
-    specs_to_look_at: Any = _ONE_NUMBER,
+    sample_specs: Any = _SCALAR_SPEC,
   ):
     """Initializes the factory.
 
     Args:
-      build_query: Makes the query, any that sums on the grid, from the specs of a
-        record; called once here, for one that is only looked at, and in each `create`.
-      clients_per_round: The denominator, normally the size of the cohort asked for.
-      min_clients: How many clients have to report: a round with fewer fails, and what
-        they sent is discarded. `None` for as many as the query needs, if it needs any.
+      build_query: Returns a query that sums on the grid, given the specs of a record.
+        It is called once here, for a sample query whose attributes this factory
+        reports, and again in each `create`.
+      clients_per_round: The denominator, normally the intended size of the cohort.
+      min_clients: Minimum number of clients that have to report: a round with fewer
+        fails, and what they sent is discarded. `None` for the query's minimum, if any.
       record_aggregation_factory: Sums the clipped records, structures of int64 with
-        entries of magnitude at most `queries.grid.LARGEST_ENTRY`; `None` means
-        `tff.aggregators.SumFactory`, and `secure_sum()` sums them securely. Of any
-        other, `ExactSum` has to say that what it returns is the sum.
+        entries of magnitude at most `queries.grid.LARGEST_ENTRY`. `None` means
+        `tff.aggregators.SumFactory`, and `secure_sum()` sums them securely. Any other
+        factory has to be wrapped in `ExactSum`, which asserts that it returns the sum.
       count_sum_factory: Sums pairs of int32 scalars, 1 for each client and 1 for each
-        value that is not finite; `None` sums them as records are summed.
-      specs_to_look_at: Specs for the query that is only looked at, if not every
-        structure of records will do.
+        value that is not finite; `None` sums them in the same way as records.
+      sample_specs: Record specs of the sample query, if it does not accept scalars.
 
     Raises:
-      TypeError: If an argument is not of its type.
-      ValueError: If a number is out of range, the query refuses its arguments, or what
-        sums records may return something else.
+      TypeError: If an argument has the wrong type.
+      ValueError: If a number is out of range, the query refuses its arguments, or
+        `record_aggregation_factory` might not return the exact sum.
     """
     checks.check_number('clients_per_round', clients_per_round)
     if not 0 < clients_per_round <= grid.MAX_CLIENTS:
       raise ValueError(
-        'clients_per_round must be positive and finite, and at most 10^7, for so many '
-        f'are summed exactly; got {clients_per_round}.'
+        'clients_per_round must be positive, and at most 10^7, the most clients whose '
+        f'sum is exact; got {clients_per_round}.'
       )
     if record_aggregation_factory is None:
       record_aggregation_factory = tff.aggregators.SumFactory()
     if count_sum_factory is None:
-      # Securely, if records are summed securely.
       is_secure = isinstance(
         record_aggregation_factory, tff.aggregators.SecureSumFactory
       )
@@ -115,87 +115,87 @@ class DPMeanFactory(checks.SetOnce, tff.aggregators.UnweightedAggregationFactory
     check_exact_sum('record_aggregation_factory', record_aggregation_factory)
     check_unweighted('count_sum_factory', count_sum_factory)
     self._build_query = build_query
-    # The denominator.
+    # The denominator of the mean.
     self.clients_per_round = float(clients_per_round)
     self._record_aggregation_factory = record_aggregation_factory
     self._count_sum_factory = count_sum_factory
-    self._tells_signal = False
-    self._specs_to_look_at = specs_to_look_at
-    # The query, for records that are one number, mostly. Bad arguments are refused
-    # here.
-    self.query = build_query(specs_to_look_at)
-    # How many clients have to report for a round to be released; 0 for any number.
+    self._measures_signal = False
+    self._sample_specs = sample_specs
+    # A sample query, normally for scalar records; its constructor checks the arguments.
+    self.query = build_query(sample_specs)
+    # Minimum number of clients that have to report; 0 for no minimum.
     self.min_clients = _min_clients_of(self.query, min_clients, self.clients_per_round)
 
   def query_for(self, record_specs: Any) -> matrix_mechanism.GridSumQuery:
-    """A query of its own, for records of these specs; seeds as for `create`."""
+    """Returns a new query for records of these specs, seeded like one of `create`."""
     return self._build_query(record_specs)
 
-  def spec_to_look_at(self, number: int) -> tf.TensorSpec:
-    """The spec of tensor `number` of records that the query is looked at with."""
-    flat = tf.nest.flatten(self._specs_to_look_at)
-    return flat[min(number, len(flat) - 1)]
+  def sample_spec(self, index: int) -> tf.TensorSpec:
+    """Returns the spec of tensor `index` of the sample query's records."""
+    flat = tf.nest.flatten(self._sample_specs)
+    return flat[min(index, len(flat) - 1)]
 
   @property
-  def sums_plainly(self) -> bool:
-    """Whether nothing but `tff.aggregators.SumFactory` adds up."""
-    adding_up = (self._record_aggregation_factory, self._count_sum_factory)
-    return all(type(each) is tff.aggregators.SumFactory for each in adding_up)
+  def uses_plain_sums(self) -> bool:
+    """Whether records and counts are both summed by `tff.aggregators.SumFactory`."""
+    sums = (self._record_aggregation_factory, self._count_sum_factory)
+    return all(type(each) is tff.aggregators.SumFactory for each in sums)
 
   @property
   def strategy(self) -> strategies.Strategy:
-    """Strategy matrix C, or ValueError if the mechanism has none."""
-    return self._of_query('strategy')
+    """Strategy matrix C; ValueError if the mechanism has none."""
+    return self._query_attribute('strategy')
 
   @property
   def participation(self) -> strategies.Participation:
-    """What the privacy analysis assumes of clients; ValueError if nothing."""
-    return self._of_query('participation')
+    """Participation that the privacy analysis assumes; ValueError if there is none."""
+    return self._query_attribute('participation')
 
   @property
   def workload(self) -> Optional[strategies.Workload]:
-    """Whose rows rounds return, of all means so far; `None` for the round's mean."""
+    """Workload applied to all means so far; `None` if rounds return their own mean."""
     return getattr(self.query, 'workload', None)
 
   @property
   def clip_norm(self) -> float:
-    """Bound of one client's contribution to one round, in the query's norm: L2, mostly.
+    """Bound of one client's contribution to one round, usually in L2 norm.
 
-    ValueError if it adapts; the measurements have it then.
+    ValueError if the clip norm is adaptive; it is in the measurements then.
     """
-    return self._of_query('clip_norm')
+    return self._query_attribute('clip_norm')
 
   @property
   def noise_multiplier(self) -> float:
-    """Standard deviation of z over the clip norm; of Laplace noise its scale."""
-    return self._of_query('noise_multiplier')
+    """Standard deviation of z, or scale of Laplace noise, over the clip norm."""
+    return self._query_attribute('noise_multiplier')
 
   @property
   def effective_noise_multiplier(self) -> float:
     """`noise_multiplier / sens(C)` of all rounds; ValueError if there is none."""
-    return self._of_query('effective_noise_multiplier')
+    return self._query_attribute('effective_noise_multiplier')
 
   @property
   def generator(self) -> str:
-    """What random words the noise is made of: 'chacha20' or 'philox'."""
-    return self._of_query('generator')
+    """Generator of the random words for the noise: 'chacha20' or 'philox'."""
+    return self._query_attribute('generator')
 
   @property
   def seed_identity(self) -> str:
-    """'secret', or which seed and stream the noise is of: 'seed 7, stream 0'."""
-    return self._of_query('seed_identity')
+    """'secret', or the seed and stream of the noise: 'seed 7, stream 0'."""
+    return self._query_attribute('seed_identity')
 
-  def _of_query(self, name: str) -> Any:
-    """What the query says of itself, if it does."""
+  def _query_attribute(self, name: str) -> Any:
+    """Returns an attribute of the query; raises ValueError if it has none."""
     if not hasattr(self.query, name):
       raise ValueError(f'{self.query} has no {name}.')
     return getattr(self.query, name)
 
   def with_min_clients(self, min_clients: int) -> 'DPMeanFactory':
-    """The same mean, whose rounds fail in which fewer clients report.
+    """Returns this factory with a minimum number of clients that have to report.
 
-    Nothing of such a round is released: what clients sent is discarded, and the state
-    before it serves another try. `min_clients` is at least what the query needs.
+    A round with fewer clients fails: what they sent is discarded, nothing is released,
+    and the state before that round can be used for another attempt. If this factory
+    already has a larger minimum, that one applies.
     """
     checks.check_positive_int('min_clients', min_clients)
     strict = copy.copy(self)
@@ -205,32 +205,33 @@ class DPMeanFactory(checks.SetOnce, tff.aggregators.UnweightedAggregationFactory
     return strict
 
   def with_not_private_signal_to_noise(self) -> 'DPMeanFactory':
-    """This factory, measuring in each round the norms of exact mean and noise.
+    """Returns this factory, with the norms of exact mean and noise among the metrics.
 
-    **What it measures is exact and of clients: it is not private**, no event covers it,
-    and whoever publishes it says so (`not_covered` of `learning.RunOptions`). It is for
-    simulations and for data that may be looked at. Nothing of it is in the state.
+    **These metrics are computed from clients' data without noise: they are not
+    private**, no event covers them, and whoever publishes them has to say so
+    (`not_covered` of `learning.RunOptions`). They are for simulations and for data that
+    may be looked at. They are not part of the state.
 
-    Among `dp_query_metrics` there are `not_private_signal_norm` and
-    `squared_noise_norm`, of the round alone (`SignalToNoise` says what they are).
+    `dp_query_metrics` then contains `not_private_signal_norm` and `squared_noise_norm`
+    of the round alone (see `SignalToNoise`).
     """
-    telling = copy.copy(self)
-    telling._tells_signal = True
-    return telling
+    measuring = copy.copy(self)
+    measuring._measures_signal = True
+    return measuring
 
   def create(self, value_type: Any) -> tff.templates.AggregationProcess:
     """Creates the process, whose result is the private mean, a structure like a value.
 
-    With a seed, each process after the first has a part of the seed's stream of its
-    own, so that no two of them add the same noise.
+    With a seed, each process after the first uses a separate part of the seed's stream,
+    so that no two processes add the same noise.
 
     Args:
       value_type: Type of a client's value: float tensors of known shape. The mean of
-        half precision is in float32.
+        half-precision tensors is in float32.
 
     Raises:
-      TypeError: If a tensor of it has another dtype, or there is something else in it,
-        such as a sequence.
+      TypeError: If a tensor has another dtype, or the type contains something other
+        than tensors, such as a sequence.
       ValueError: If a shape is not known, or the state would be too large for TFF.
     """
     return self.mean_of(value_type).process(
@@ -238,19 +239,19 @@ class DPMeanFactory(checks.SetOnce, tff.aggregators.UnweightedAggregationFactory
     )
 
   def mean_of(self, value_type: Any) -> 'DPMean':
-    """What `create` makes a process of, before it is one; seeds and errors as there."""
+    """Returns the mean that `create` makes a process of; same seeds and errors."""
     check_value_type(value_type)
     return DPMean(
       self._build_query(_record_specs(value_type)),
       self.clients_per_round,
       value_type,
       min_clients=self.min_clients,
-      tells_signal=self._tells_signal,
+      measures_signal=self._measures_signal,
     )
 
 
 class Counts(NamedTuple):
-  """Numbers of clients, and of those whose value was not finite; int32 scalars."""
+  """Number of clients, and how many of their values were not finite; int32 scalars."""
 
   clients: Any
   nonfinite: Any
@@ -259,8 +260,8 @@ class Counts(NamedTuple):
 class DPMean:
   """A private mean of values of one type, as TensorFlow functions.
 
-  `process` has TFF add up what clients `encode`, for the server to `release`; a
-  simulation adds up by itself, and comes to the same integers.
+  In the `process` TFF sums what clients `encode`, for the server to `release`. Packed
+  simulations compute the sum themselves and obtain the same integers.
   """
 
   def __init__(
@@ -270,9 +271,9 @@ class DPMean:
     value_type: Any,
     *,
     min_clients: int,
-    tells_signal: bool,
+    measures_signal: bool,
   ):
-    self._tells_signal = tells_signal
+    self._measures_signal = measures_signal
     self._query = query
     self._clients_per_round = clients_per_round
     self._value_type = value_type
@@ -290,16 +291,16 @@ class DPMean:
       )
 
   def initial_state(self) -> DPMeanState:
-    """The state before the first round, if a plain sum adds up."""
+    """Returns the state before the first round, for sums that have no state."""
     query_state = self._query.initial_global_state()
     return DPMeanState(query_state, (), (), self._query.spent(query_state))
 
   def client_params(self, query_state: Any) -> Any:
-    """What clients have to know of the query's state; nothing of it is secret."""
+    """Returns the part of the query's state that clients receive; it is not secret."""
     return self._query.derive_sample_params(query_state)
 
   def encode(self, params: Any, value: Any) -> tuple[Any, Counts]:
-    """A client's clipped value in steps of the grid, and what it adds to the counts."""
+    """Returns a client's clipped value in grid steps, and its share of the counts."""
     sample, finite = self._query.encode_record(params, value)
     is_nonfinite = tf.cast(tf.logical_not(finite), tf.int32)
     return sample, Counts(tf.constant(1, tf.int32), is_nonfinite)
@@ -307,7 +308,7 @@ class DPMean:
   def release(
     self, query_state: Any, total: Any, counts: Counts
   ) -> tuple[Any, Any, Any, Any]:
-    """The mean; the query's next state; what was spent so far; and its metrics."""
+    """Returns the mean, the query's next state, what was spent so far, and metrics."""
     total = grid.asserted(
       total,
       counts.clients <= grid.MAX_CLIENTS,
@@ -321,35 +322,35 @@ class DPMean:
         'aborted and what they sent is discarded. The state before it is still good: '
         'run it again with more clients.',
       )
-    before = query_state
+    previous_state = query_state
     noised, query_state, _ = self._query.get_noised_result(total, query_state)
     mean = self._query.mean_of(noised, self._clients_per_round)
     metrics = self._query.derive_metrics(query_state)
-    if self._tells_signal:
-      signal, squared_noise = self._query.signal_and_noise(total, before)
+    if self._measures_signal:
+      signal, squared_noise = self._query.signal_and_noise(total, previous_state)
       metrics['not_private_signal_norm'] = signal / self._clients_per_round
       metrics['squared_noise_norm'] = squared_noise / self._clients_per_round**2
     return mean, query_state, self._query.spent(query_state), metrics
 
-  # For simulations, which train many clients in one computation and number them.
+  # For packed simulations, which train many numbered clients in one computation.
 
   @property
   def noised_by(self) -> Optional[matrix_mechanism.GridSumQuery]:
-    """The query, if clients add noise, which sums leave out there."""
+    """The query, if its clients add noise; the simulation then adds it to the sums."""
     return self._query if self._query.clients_add_noise else None
 
   def no_sum(self) -> Any:
-    """The sum of no clients' values."""
+    """Returns the sum of no values."""
     return self._query.initial_sample_state()
 
   def sum_without_noise(self, params: Any, stacked: Any) -> tuple[Any, tf.Tensor]:
-    """The sum of what clients `encode`, less their noise, and whose were finite."""
+    """Returns the sum of stacked values, without noise, and which ones are finite."""
     return self._query.sum_without_noise(params, stacked)
 
   def add_without_noise(
     self, params: Any, total: Any, values: Sequence[Any]
   ) -> tuple[Any, tf.Tensor]:
-    """A sum with more clients' values, large ones, and whose were finite."""
+    """Returns `total` plus some (large) values, and which ones are finite."""
     return self._query.add_without_noise(params, total, values)
 
   def process(
@@ -357,10 +358,10 @@ class DPMean:
     record_aggregation_factory: tff.aggregators.UnweightedAggregationFactory,
     count_sum_factory: tff.aggregators.UnweightedAggregationFactory,
   ) -> tff.templates.AggregationProcess:
-    """The process of the mean; clients compute once, on what they need to know."""
+    """Returns the TFF process of the mean; clients run a single computation."""
     query_init = self._query_init
     query_state_type = query_init.type_signature.result
-    spent_at_first = tff.tensorflow.computation(
+    initial_spent = tff.tensorflow.computation(
       tracing.as_written(self._query.spent), query_state_type
     )
     derive_params = tff.tensorflow.computation(
@@ -392,7 +393,7 @@ class DPMean:
           query_state,
           record_sum.initialize(),
           count_sum.initialize(),
-          tff.federated_map(spent_at_first, query_state),
+          tff.federated_map(initial_spent, query_state),
         )
       )
 
@@ -425,20 +426,20 @@ def _min_clients_of(
   min_clients: Optional[int],
   clients_per_round: float,
 ) -> int:
-  """How many clients have to report, for the caller and for the query."""
-  fewest = query.min_clients
+  """Returns the larger of the caller's and the query's minimum number of clients."""
+  minimum = query.min_clients
   if min_clients is not None:
-    fewest = max(fewest, checks.check_positive_int('min_clients', min_clients))
-  if fewest > clients_per_round:
+    minimum = max(minimum, checks.check_positive_int('min_clients', min_clients))
+  if minimum > clients_per_round:
     raise ValueError(
-      f'min_clients is {fewest}, but clients_per_round is {clients_per_round:g}; lower '
-      'min_clients, or ask for more clients.'
+      f'min_clients is {minimum}, but clients_per_round is {clients_per_round:g}; '
+      'lower min_clients, or ask for more clients.'
     )
-  return fewest
+  return minimum
 
 
 class Mean(noise.IndependentOptions, total=False):
-  """Arguments of builders that hand all of them on; `gaussian` says what they are."""
+  """Arguments that several builders share; see `gaussian` for their meaning."""
 
   clip_norm: Required[float]
   noise_multiplier: Required[float]
@@ -446,7 +447,7 @@ class Mean(noise.IndependentOptions, total=False):
 
 
 class IndependentMean(Mean, total=False):
-  """These, and the mean's denominator."""
+  """The arguments of `Mean`, and the denominator of the mean."""
 
   clients_per_round: Required[float]
 
@@ -459,7 +460,7 @@ def from_query(
   seed: noise.SeedLike = None,
   **kwargs: Any,
 ) -> DPMeanFactory:
-  """The factory of `query(*args, record_specs=..., **kwargs)`; see `DPMeanFactory`."""
+  """Returns the `DPMeanFactory` of `query(*args, record_specs=..., **kwargs)`."""
   next_seed = options.for_factory(seed)
 
   def build_query(record_specs: Any) -> matrix_mechanism.GridSumQuery:
@@ -473,19 +474,19 @@ def from_query(
 
 
 def _record_specs(value_type: Any) -> Any:
-  """The tensor specs of a value as a TensorFlow computation will see it."""
-  seen: list[Any] = []
+  """Returns the tensor specs of a value as a TensorFlow computation will see it."""
+  traced: list[Any] = []
 
-  def look(value: Any) -> Any:
-    seen.append(tf.nest.map_structure(tf.TensorSpec.from_tensor, value))
+  def trace(value: Any) -> Any:
+    traced.append(tf.nest.map_structure(tf.TensorSpec.from_tensor, value))
     return value
 
-  tff.tensorflow.computation(tracing.as_written(look), value_type)
-  return seen[0]
+  tff.tensorflow.computation(tracing.as_written(trace), value_type)
+  return traced[0]
 
 
 def _num_bytes(value_type: Any) -> int:
-  """Size of a TFF type made of tensors of known shapes."""
+  """Returns the size in bytes of a TFF type made of tensors of known shapes."""
   if isinstance(value_type, tff.TensorType):
     dtype = tf.as_dtype(value_type.dtype)
     return dtype.size * (tf.TensorShape(value_type.shape).num_elements() or 0)
@@ -493,18 +494,18 @@ def _num_bytes(value_type: Any) -> int:
 
 
 def check_unweighted(name: str, value: Any) -> None:
-  """Refuses what is not an unweighted aggregation factory."""
+  """Raises TypeError unless the value is an unweighted aggregation factory."""
   if isinstance(value, tff.aggregators.UnweightedAggregationFactory):
     return
   raise TypeError(
     f'{name} must be a tff.aggregators.UnweightedAggregationFactory, such as '
     f'aggregators.gaussian(...), got {type(value).__name__}. (A weighted mean divides '
-    'by the sum of weights: data of clients, released without noise.)'
+    "by the sum of weights, clients' data that would be released without noise.)"
   )
 
 
 def check_value_type(value_type: Any, path: str = '') -> None:
-  """Refuses types that are no structures of tensors, as TFF's factories do."""
+  """Raises TypeError unless the type is a structure of tensors."""
   if isinstance(value_type, tff.TensorType):
     return
   if not isinstance(value_type, tff.StructWithPythonType):
@@ -514,30 +515,30 @@ def check_value_type(value_type: Any, path: str = '') -> None:
       'tensors, of dicts, lists and tuples, as tff.to_type makes it. Make tensors of a '
       "client's value before it is aggregated: a sum over the sequence, say."
     )
-  for number, (name, each) in enumerate(tff.structure.iter_elements(value_type)):
-    key = number if name is None else name
+  for index, (name, each) in enumerate(tff.structure.iter_elements(value_type)):
+    key = index if name is None else name
     check_value_type(each, f'{path}.{key}' if path else str(key))
 
 
 def check_part(name: str, mean: Any, user: str) -> DPMeanFactory:
-  """Returns the private mean, if it is one whose records another one may sum."""
+  """Returns the private mean if `user`, another factory, can sum its records."""
   if not isinstance(mean, DPMeanFactory):
     raise TypeError(
       f'{name} must be a factory of private means, such as '
       f'aggregators.gaussian(...); got one of type {type(mean).__name__}.'
     )
-  if not mean.sums_plainly:
+  if not mean.uses_plain_sums:
     raise ValueError(
-      f'{name} sums records in a way of its own: give record_aggregation_factory to '
-      f'{user} instead.'
+      f'{name} has its own record_aggregation_factory; give '
+      f'record_aggregation_factory to {user} instead.'
     )
   return mean
 
 
 def add_nonfinite_count(measurements: Any, count: Any) -> Any:
-  """Adds a count to what measurements have of it, inside a federated computation.
+  """Adds `count` to the non-finite count of measurements, in a federated computation.
 
-  Measurements without names go under `aggregation`.
+  Measurements without names are put under `aggregation`.
   """
 
   def merge(measured: Any, counted: Any) -> Any:
@@ -552,31 +553,31 @@ def add_nonfinite_count(measurements: Any, count: Any) -> Any:
   return tff.federated_map(merged, (measurements, count))
 
 
-# What may add up records inside a mechanism: only what is known to return the sum, of
-# which the sensitivity is (`queries.grid`). If it quantizes, wraps, clips or samples, a
-# client moves the result by more than its clip norm, and no noise pays for that.
-# Neither its type nor a trial tells: a secure sum runs nowhere but where it is
-# deployed. So the classes that are exact are listed here, with what they have to be
-# made with, and for all others a caller gives their word, which the code then shows:
-# `ExactSum`.
+# Records may only be summed by aggregations that are known to return the exact sum,
+# because the sensitivity is that of the sum (`queries.grid`). If the aggregation
+# quantizes, wraps, clips or samples, one client can change the result by more than its
+# clip norm, and the noise does not cover that. Neither the type of an aggregation nor a
+# trial run shows whether it is exact: a secure sum runs only where it is deployed. So
+# the exact classes are listed here, with the arguments that they must have; for any
+# other one the caller has to vouch, visibly in the code, with `ExactSum`.
 
 
 class ExactSum(checks.SetOnce, tff.aggregators.UnweightedAggregationFactory):
-  """Says that a factory, unknown here, returns the exact sum of clients' integers.
+  """Asserts that a factory unknown to this package returns exact sums of integers.
 
-  What has to be true of the inner one, or privacy is not what is stated:
+  The stated privacy holds only if the following is true of the inner factory:
 
   * The result is the sum over all clients that report, in int64, of integers of
     magnitude at most `queries.grid.LARGEST_ENTRY`, for up to `queries.grid.MAX_CLIENTS`
     clients: nothing is rounded, clipped, wrapped, compressed, sampled or weighted.
-  * No noise is added, and none is needed: what it measures and remembers depends on no
-    client. (`extract_dp_event` refuses a sum that remembers anything.)
+  * It adds no noise and needs none: its measurements and its state depend on no client.
+    (`extract_dp_event` refuses a sum that has a state.)
   """
 
   def __init__(self, inner: tff.aggregators.UnweightedAggregationFactory):
     """Wraps `inner`, which returns the exact sum; TypeError if it is weighted."""
     check_unweighted('inner', inner)
-    # What returns the exact sum.
+    # The factory that returns the exact sum.
     self.inner = inner
 
   def create(self, value_type: Any) -> tff.templates.AggregationProcess:
@@ -585,41 +586,41 @@ class ExactSum(checks.SetOnce, tff.aggregators.UnweightedAggregationFactory):
 
 
 def check_exact_sum(name: str, value: Any) -> None:
-  """Refuses what is not known, or said, to return the exact sum of the integers."""
+  """Raises ValueError unless the factory is known or asserted to sum exactly."""
   check_unweighted(name, value)
-  # Not their subclasses, which may do as they like.
-  if type(value) in (tff.aggregators.SumFactory, ExactSum) or _clips_nothing(value):
+  # Subclasses are not accepted, because they may override what these classes do.
+  if type(value) in (tff.aggregators.SumFactory, ExactSum) or _never_clips(value):
     return
   raise ValueError(
     f'{name} must return the exact sum of the integers that clients send, of magnitude '
-    f'{grid.LARGEST_ENTRY} at most, and nothing here knows that '
-    f'{type(value).__qualname__}, made like this, does. Use '
-    'tff.aggregators.SumFactory() or aggregators.secure_sum(). What is to happen to '
-    'values before they are clipped, such as zeroing, rotation or compression, goes '
-    'around the factory of the mechanism. If it does return the sum, bit for bit, say '
+    f'{grid.LARGEST_ENTRY} at most, and it is not known whether '
+    f'{type(value).__qualname__}, with its arguments, does. Use '
+    'tff.aggregators.SumFactory() or aggregators.secure_sum(). To change values before '
+    'they are clipped, for instance by zeroing, rotation or compression, wrap the '
+    'factory of the mechanism. If this factory does return the sum, bit for bit, say '
     'so: aggregators.ExactSum(...).'
   )
 
 
-def _clips_nothing(value: Any) -> bool:
-  """Whether it is a secure sum with fixed thresholds, which no entry exceeds."""
+def _never_clips(value: Any) -> bool:
+  """Whether the value is a secure sum with fixed bounds that no entry exceeds."""
   if type(value) is not tff.aggregators.SecureSumFactory:
     return False
-  # TFF, of which this package takes one version alone, has no public way to ask.
+  # TFF has no public accessor; this package requires one exact version of TFF.
   upper: Any = value._upper_bound_threshold
   lower: Any = value._lower_bound_threshold
   if not isinstance(upper, (int, np.integer)):
     return False
-  lowest = -int(upper) if lower is None else int(lower)
-  return int(upper) >= grid.LARGEST_ENTRY and lowest <= -grid.LARGEST_ENTRY
+  lower_bound = -int(upper) if lower is None else int(lower)
+  return int(upper) >= grid.LARGEST_ENTRY and lower_bound <= -grid.LARGEST_ENTRY
 
 
 def secure_sum() -> tff.aggregators.SecureSumFactory:
-  """Sums clipped records securely: a `record_aggregation_factory`.
+  """Returns a `record_aggregation_factory` that sums clipped records securely.
 
-  Its bounds are those of the grid, so nothing is rounded or clipped by it. Shifted to
-  be positive, entries take 41 bits: sums of up to 2^22 clients fit into 63; larger
-  cohorts need a platform whose sums wrap around at 2^64.
+  Its bounds are those of the grid, so it neither rounds nor clips. Entries, shifted to
+  be positive, take 41 bits: sums of up to 2^22 clients fit into 63 bits; larger cohorts
+  need a platform whose sums wrap around at 2^64.
 
   TFF leaves secure sums to the platform that it is compiled for. Its local runtime has
   none ("Cannot embed a federated value");
@@ -631,12 +632,13 @@ def secure_sum() -> tff.aggregators.SecureSumFactory:
 
 @dataclasses.dataclass(frozen=True)
 class SignalToNoise:
-  """The signal and the noise of one round, or of several that are added up.
+  """Norms of the signal and the noise of one round, or summed over several rounds.
 
-  As pfl-research's `SNRMetric`. Signals add up as if they pointed the same way, squares
-  of noise as if it were independent: the ratio is the most that it can be.
-  (`accounting.noise_to_signal` plans it, and knows that correlated noise cancels.)
-  **Not private**: `signal_norm` is exact and of clients.
+  It corresponds to pfl-research's `SNRMetric`. Signals are added as if they all had the
+  same direction, and squared noise norms as if the noise were independent, so the
+  ratio is an upper bound. (`accounting.noise_to_signal` plans the ratio, and takes into
+  account that correlated noise cancels.) **Not private**: `signal_norm` is computed
+  from clients' data without noise.
 
   Attributes:
     signal_norm: L2 norm of the mean before noise, summed over rounds.
@@ -656,7 +658,7 @@ class SignalToNoise:
 
   @classmethod
   def of_measurements(cls, measurements: Mapping[str, Any]) -> 'SignalToNoise':
-    """That of a round of `DPMeanFactory.with_not_private_signal_to_noise()`."""
+    """From a round's measurements: see `with_not_private_signal_to_noise`."""
     metrics = measurements.get('dp_query_metrics', measurements)
     try:
       return cls(metrics['not_private_signal_norm'], metrics['squared_noise_norm'])
@@ -676,7 +678,7 @@ class SignalToNoise:
 
   @property
   def ratio(self) -> float:
-    """Signal over the root of the mean square of the noise; NaN if there is neither."""
+    """`signal_norm` over the root mean square of the noise; NaN if both are zero."""
     if self.squared_noise_norm == 0:
       return math.inf if self.signal_norm else math.nan
     return self.signal_norm / math.sqrt(self.squared_noise_norm)

@@ -1,4 +1,4 @@
-"""From a mechanism that accounting planned, or one for each part, to a TFF factory."""
+"""Factories of mechanisms that accounting has planned, and of joint means of parts."""
 
 import dataclasses
 import math
@@ -32,14 +32,14 @@ def from_mechanism(
   record_aggregation_factory: factory.SumOfRecords = None,
   **noise_options: Unpack[noise.Options],
 ) -> factory.DPMeanFactory:
-  """The factory of a mechanism that accounting planned.
+  """Returns the factory of a mechanism that accounting has planned.
 
-  If the mechanism rests on sampling, what states say of privacy (`extract_dp_event`,
-  the effective noise multiplier in measurements) is that of clients who take part in
-  each round that they may be drawn for at all. For zero-out neighbours, and with
-  Poisson sampling for add-or-remove, that is right and never too little; what the
-  sampling is worth is in `mechanism.event` and, for the lines of a ledger, in
-  `mechanism.round_events`. Under other relations these alone are right.
+  If the mechanism's privacy rests on sampling, `extract_dp_event` and the effective
+  noise multiplier in the measurements do not include amplification: they assume clients
+  that take part in every round for which they can be sampled. Under the zero-out
+  neighbouring relation, and with Poisson sampling under add-or-remove, they are valid
+  upper bounds of the cost. Under other relations only `mechanism.event` and, for the
+  lines of a ledger, `mechanism.round_events` are valid; they include amplification.
 
   Args:
     mechanism: Strategy, participation and noise, for instance calibrated to a
@@ -47,19 +47,19 @@ def from_mechanism(
     clip_norm: L2 bound of one client's contribution to one round; L1 for Laplace noise.
       With adaptive clipping, that of the first rounds.
     clients_per_round: Denominator of the mean.
-    schedule: Who takes part, a `sampling.Schedule`: the one that the clients are
-      drawn from. A mechanism that rests on sampling, or pays for adaptive clipping,
-      needs it; it has to have the mechanism's schema and this denominator.
+    schedule: The `sampling.Schedule` from which the clients of rounds are drawn. It is
+      required if the mechanism rests on sampling, or pays for adaptive clipping, and
+      must have the mechanism's schema and this denominator.
     target_quantile: With adaptive clipping, that of `aggregators.adaptive`.
     clip_learning_rate: With adaptive clipping, `learning_rate` of
       `aggregators.adaptive`.
     record_aggregation_factory: Sums the clipped values; `None` for
       `tff.aggregators.SumFactory`.
-    **noise_options: See `noise.Options`. A `storage` is refused where no round
-      remembers another's noise, unless it leaves the choice ('auto', 'in_process').
+    **noise_options: See `noise.Options`. If rounds share no noise, a `storage` other
+      than 'auto' and 'in_process' is refused.
 
   Raises:
-    TypeError: If an argument is not of its type.
+    TypeError: If an argument has the wrong type.
     ValueError: If a number is out of range, an option has no use, the schedule does not
       fit, or it is missing and the mechanism rests on sampling or adapts its clip norm.
   """
@@ -69,29 +69,29 @@ def from_mechanism(
       'accounting.Mechanism.for_target makes one of a name, from_strategy takes a '
       'strategy, and from_joint_mechanism an accounting.JointMechanism.'
     )
-  given = options.checked(noise_options)
-  if given.storage not in ('auto', 'in_process') and not remembers(mechanism):
+  opts = options.checked(noise_options)
+  if opts.storage not in ('auto', 'in_process') and not remembers(mechanism):
     raise ValueError(
-      f'storage={given.storage!r} has no use for a mechanism whose rounds share no '
+      f'storage={opts.storage!r} has no use for a mechanism whose rounds share no '
       f'noise, {mechanism.name}; leave it out.'
     )
   _check_schedule(mechanism, clients_per_round, schedule)
   numbers = {'target_quantile': target_quantile, 'learning_rate': clip_learning_rate}
-  adapting: Any = {name: value for name, value in numbers.items() if value is not None}
-  if adapting and mechanism.clipped_count_stddev is None:
+  adaptive: Any = {name: value for name, value in numbers.items() if value is not None}
+  if adaptive and mechanism.clipped_count_stddev is None:
     raise ValueError(
       f'target_quantile={target_quantile} and clip_learning_rate={clip_learning_rate} '
       'are for adaptive clipping, which this mechanism does not pay for; leave them '
       'out, or plan the mechanism with clipped_count_share.'
     )
-  made_by = _MADE_BY.get((mechanism.noise.name, mechanism.noise_site))
-  if made_by is not None:
-    return made_by(
+  build = _BUILDERS.get((mechanism.noise.name, mechanism.noise_site))
+  if build is not None:
+    return build(
       mechanism,
       clip_norm=clip_norm,
       clients_per_round=clients_per_round,
-      seed=given.seed,
-      generator=given.generator,
+      seed=opts.seed,
+      generator=opts.generator,
       record_aggregation_factory=record_aggregation_factory,
     )
   if mechanism.clipped_count_stddev is not None:
@@ -104,7 +104,7 @@ def from_mechanism(
       clipped_count_stddev=mechanism.clipped_count_stddev,
       record_aggregation_factory=record_aggregation_factory,
       **noise_options,
-      **adapting,
+      **adaptive,
     )
   return builders.from_strategy(
     mechanism.strategy,
@@ -118,8 +118,8 @@ def from_mechanism(
 
 
 def remembers(mechanism: accounting.Mechanism) -> bool:
-  """Whether a round's noise depends on that of earlier ones, which is kept."""
-  if (mechanism.noise.name, mechanism.noise_site) in _MADE_BY:
+  """Whether rounds depend on the stored noise of earlier rounds."""
+  if (mechanism.noise.name, mechanism.noise_site) in _BUILDERS:
     return False
   return mechanism.strategy.recursion().work.buffers > 0
 
@@ -129,16 +129,16 @@ def _check_schedule(
   clients_per_round: float,
   schedule: Optional[sampling.Schedule],
 ) -> None:
-  """Refuses a schedule that is not what the mechanism's privacy rests on."""
-  made = (
+  """Raises an error unless the mechanism's privacy can rest on the schedule."""
+  example = (
     'schedule=sampling.for_mechanism(mechanism, num_clients, clients_per_round, seed)'
   )
   if schedule is None:
     if mechanism.is_sampled or mechanism.clipped_count_stddev is not None:
       raise ValueError(
         'mechanism rests on sampling, or pays for adaptive clipping, and nothing here '
-        f'sees to that without a schedule; give {made} and take the clients from it, '
-        'or plan with limits on participation.'
+        f'sees to that without a schedule; give {example} and take the clients from '
+        'it, or plan with limits on participation.'
       )
     return
   if not isinstance(schedule, sampling.Schedule):
@@ -146,7 +146,7 @@ def _check_schedule(
   if schedule.schema != mechanism.participation:
     raise ValueError(
       f'the schedule keeps {schedule.schema}, but the mechanism rests on '
-      f'{mechanism.participation}; give {made}.'
+      f'{mechanism.participation}; give {example}.'
     )
   checks.check_number('clients_per_round', clients_per_round)
   if not math.isclose(schedule.clients_per_round, clients_per_round):
@@ -159,16 +159,16 @@ def _check_schedule(
 def _independent(
   build: Callable[..., factory.DPMeanFactory],
 ) -> Callable[..., factory.DPMeanFactory]:
-  """What a mechanism without strategy becomes by one of the package's functions."""
+  """Adapts a function of `builders` to take a mechanism without strategy."""
 
-  def make(mechanism: accounting.Mechanism, **given: Any) -> factory.DPMeanFactory:
+  def make(mechanism: accounting.Mechanism, **args: Any) -> factory.DPMeanFactory:
     if mechanism.server_noise_multiplier is not None:
-      given['server_noise_multiplier'] = mechanism.server_noise_multiplier
-    fewest = dict(mechanism.options).get(noises.MIN_CLIENTS)
+      args['server_noise_multiplier'] = mechanism.server_noise_multiplier
+    minimum = dict(mechanism.options).get(noises.MIN_CLIENTS)
     if build is builders.gaussian_shares:
-      given['min_clients'] = fewest
-    made = build(mechanism.limits, noise_multiplier=mechanism.noise_multiplier, **given)
-    return made if fewest is None else made.with_min_clients(fewest)
+      args['min_clients'] = minimum
+    mean = build(mechanism.limits, noise_multiplier=mechanism.noise_multiplier, **args)
+    return mean if minimum is None else mean.with_min_clients(minimum)
 
   return make
 
@@ -179,20 +179,20 @@ def _integers(
   clients_per_round: float,
   seed: noise.SeedLike,
   generator: str,
-  **given: Any,
+  **kwargs: Any,
 ) -> factory.DPMeanFactory:
-  del generator  # Each client draws from the kernel's entropy.
+  del generator  # Each client draws a key from its kernel's entropy.
   if seed is not None:
     raise ValueError(
       f'seed={seed} does not go with {mechanism.name} noise, of which every client '
       'draws its share from entropy of its own; leave it out.'
     )
   numbers = dict(mechanism.options)
-  most = numbers.setdefault(noises.MAX_CLIENTS, numbers[noises.MIN_CLIENTS])
-  if clients_per_round > most:
+  maximum = numbers.setdefault(noises.MAX_CLIENTS, numbers[noises.MIN_CLIENTS])
+  if clients_per_round > maximum:
     raise ValueError(
       f'clients_per_round is {clients_per_round}, but sums of more than max_clients='
-      f'{most} may wrap around; plan the mechanism with max_clients='
+      f'{maximum} may wrap around; plan the mechanism with max_clients='
       f'{math.ceil(clients_per_round)} or more.'
     )
   return distributed.of_noise(
@@ -201,12 +201,12 @@ def _integers(
     noise_multiplier=mechanism.noise_multiplier,
     clients_per_round=clients_per_round,
     **numbers,
-    **given,
+    **kwargs,
   )
 
 
-# Noise that is not that of a strategy, by its kind and where it is made.
-_MADE_BY: dict[tuple[str, str], Callable[..., factory.DPMeanFactory]] = {
+# Builders for noise without a strategy, by the kind of noise and who adds it.
+_BUILDERS: dict[tuple[str, str], Callable[..., factory.DPMeanFactory]] = {
   (noises.LAPLACE.name, noises.SERVER.name): _independent(builders.laplace),
   (noises.GAUSSIAN.name, noises.CLIENTS.name): _independent(builders.gaussian_shares),
   (noises.GAUSSIAN.name, noises.LOCAL.name): _independent(builders.local_gaussian),
@@ -231,18 +231,18 @@ def joint(
   *,
   record_aggregation_factory: factory.SumOfRecords = None,
 ) -> factory.DPMeanFactory:
-  """Parts of a model, or of statistics, with mechanisms of their own.
+  """A mean of several parts, of a model or of statistics, with separate mechanisms.
 
-  Each part has its clip norm, its noise and its strategy. A client takes part in all of
-  them, so what its rounds cost is the composition of their events, which
-  `extract_dp_event` says of a state. Nothing here is amplified by sampling: the events
-  are those of a client who is in each round that it may be drawn for.
+  Each part has its own clip norm, noise and strategy. A client takes part in all of the
+  parts, so the cost of its rounds is the composition of their events, which
+  `extract_dp_event` returns. The events do not include amplification by sampling: they
+  are those of a client in every round for which it can be sampled.
 
   Args:
-    parts: Factories of means, by name, all with the same `clients_per_round`. None sums
-      records in a way of its own, releases sums over rounds, or has another's noise.
-    part_of: The part of each tensor of a value, in the order of `tf.nest.flatten`: that
-      of a model's trainable weights.
+    parts: Factories of means, by name, all with the same `clients_per_round`. They must
+      not have their own `record_aggregation_factory`, a workload, or the same noise.
+    part_of: The part of each tensor of a value, in the order of `tf.nest.flatten`; for
+      a model, of its trainable weights.
     record_aggregation_factory: Sums the clipped values; `None` for
       `tff.aggregators.SumFactory`.
   """
@@ -268,7 +268,7 @@ def joint(
     nested.check_parts(part_of, parts, record_specs)
     specs = nested.by_part(tf.nest.flatten(record_specs), part_of)
     return queries.JointSumQuery(
-      {name: parts[name].query_for(own) for name, own in specs.items()},
+      {name: parts[name].query_for(part_specs) for name, part_specs in specs.items()},
       part_of=part_of,
       record_specs=record_specs,
     )
@@ -276,11 +276,11 @@ def joint(
   return factory.DPMeanFactory(
     build_query,
     clients_per_round=next(iter(sizes.values())),
-    # A part whose clients make its noise in shares needs so many of them.
+    # Parts whose clients add shares of the noise need this number of clients.
     min_clients=max(part.min_clients for part in parts.values()) or None,
     record_aggregation_factory=record_aggregation_factory,
-    specs_to_look_at=[
-      parts[name].spec_to_look_at(part_of[:index].count(name))
+    sample_specs=[
+      parts[name].sample_spec(part_of[:index].count(name))
       for index, name in enumerate(part_of)
     ],
   )
@@ -295,21 +295,21 @@ def from_joint_mechanism(
   record_aggregation_factory: factory.SumOfRecords = None,
   **noise_options: Unpack[noise.Options],
 ) -> factory.DPMeanFactory:
-  """The factory of a joint mechanism that accounting planned.
+  """Returns the factory of a joint mechanism that accounting has planned.
 
-  Each part has the clip norm, the strategy and the noise of the mechanism, as
-  `from_mechanism` makes them; `joint` says what holds of all of them. Arguments and
-  errors are theirs, but that each part has a stream of the seed of its own: of an int
-  the next ones in this process, of a `noise.Seed` that and those after. `storage` is
-  for the parts that remember noise. Of a model's trainable weights `part_of` is
-  `mechanism.part_of(learning.weight_names(model))`.
+  Each part has the clip norm, the strategy and the noise of the mechanism, as in
+  `from_mechanism`; see `joint` for the mean of all parts. Arguments and errors are
+  those of these two functions, except that each part has a separate stream of the seed:
+  the next streams in this process for an int, the given stream and those after it for a
+  `noise.Seed`. `storage` applies to the parts whose rounds share noise. For a model's
+  trainable weights, `part_of` is `mechanism.part_of(learning.weight_names(model))`.
   """
   if not isinstance(mechanism, accounting.JointMechanism):
     raise TypeError(
       'mechanism must be an accounting.JointMechanism, got '
       f'{type(mechanism).__name__}; from_mechanism takes that of all weights.'
     )
-  given = options.checked(noise_options)
+  opts = options.checked(noise_options)
   remember = [remembers(part.mechanism) for part in mechanism.parts]
   parts = {
     part.name: from_mechanism(
@@ -318,14 +318,14 @@ def from_joint_mechanism(
       clients_per_round=clients_per_round,
       schedule=schedule,
       seed=(
-        dataclasses.replace(given.seed, stream=given.seed.stream + number)
-        if isinstance(given.seed, noise.Seed)
-        else given.seed
+        dataclasses.replace(opts.seed, stream=opts.seed.stream + index)
+        if isinstance(opts.seed, noise.Seed)
+        else opts.seed
       ),
-      generator=given.generator,
-      # Refused below where no part has use for it.
-      storage=given.storage if remember[number] or not any(remember) else 'auto',
+      generator=opts.generator,
+      # `from_mechanism` refuses it if no part has a use for it.
+      storage=opts.storage if remember[index] or not any(remember) else 'auto',
     )
-    for number, part in enumerate(mechanism.parts)
+    for index, part in enumerate(mechanism.parts)
   }
   return joint(parts, part_of, record_aggregation_factory=record_aggregation_factory)

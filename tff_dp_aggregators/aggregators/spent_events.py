@@ -1,7 +1,7 @@
-"""What a state says was spent, and the states that can't say it.
+"""Extracts the privacy event of a state, or refuses states that have no valid event.
 
-Another aggregation beside a private mean would be released unseen. So the whole state
-is looked through, and what is not known to be harmless is refused.
+The event of a private mean does not cover other aggregations in the same process. So
+the whole state is searched, and parts that are not known to be harmless are refused.
 """
 
 import math
@@ -17,22 +17,21 @@ from tff_dp_aggregators.accounting import joint_mechanism
 from tff_dp_aggregators.accounting import mechanism as mechanism_lib
 from tff_dp_aggregators.aggregators import clientwise
 
-# What `tff.learning.optimizers` calls its hyperparameters. TFF's client work keeps them
-# in its state, so that they can be changed between rounds; clients' data does not.
+# Hyperparameters of `tff.learning.optimizers`. TFF's client work keeps them in its
+# state, so that users can change them between rounds; clients' data do not change them.
 _HYPERPARAMETERS = frozenset(
   'beta_1 beta_2 beta_2_decay clip_threshold decay epsilon epsilon_1 epsilon_2 '
   'learning_rate momentum relative_step weight_decay'.split()
 )
 
-# Aggregations beside the mechanism whose results are measured, and used for nothing:
-# those of `tff.aggregators.zeroing_factory` and `clipping_factory`, with a norm that
-# remembers nothing.
+# Aggregations beside the mechanism whose results are measurements only: those of
+# `tff.aggregators.zeroing_factory` and `clipping_factory`, with a norm without state.
 _ONLY_MEASURED = frozenset(
   ('clipped_count_agg', 'clipping_norm', 'zeroed_count_agg', 'zeroing_norm')
 )
 
-# Relative, of sensitivities that are found in other orders.
-_ROUND_OFF = 1e-9
+# Relative tolerance for sensitivities that are computed in different orders.
+_TOLERANCE = 1e-9
 # What `next` of learning and aggregation processes returns.
 _OUTPUTS = (
   tff.learning.templates.LearningProcessOutput,
@@ -41,14 +40,14 @@ _OUTPUTS = (
 
 
 class SpentEvents(NamedTuple):
-  """What a state's rounds cost; from `extract_dp_event`.
+  """Events of the rounds that led to a state; returned by `extract_dp_event`.
 
   Attributes:
-    all_rounds_so_far: The event of all rounds up to the state, together: what has been
-      spent. Do not compose it with those of earlier states, which it contains.
-    last_round_only: The event of the last round alone. Only composed over *all* rounds
-      from the first they mean anything: `all_rounds_so_far`.
-    rounds: How many rounds led to the state; `None` if nothing in it counts them.
+    all_rounds_so_far: The event of all rounds up to the state together, that is, the
+      privacy spent. It includes those of earlier states: do not compose it with them.
+    last_round_only: The event of the last round alone. It only has a meaning when it is
+      composed with those of *all* earlier rounds, to `all_rounds_so_far`.
+    rounds: Number of rounds up to the state; `None` if the state does not count them.
   """
 
   all_rounds_so_far: dp_accounting.DpEvent
@@ -62,12 +61,12 @@ class SpentEvents(NamedTuple):
 
     Args:
       target: `accounting.Target(epsilon, delta)`, or `accounting.Target(rho=...)`.
-      mechanism: The one that the aggregator was made of: what the next round adds to
-        the worst case depends on its strategy and on who may take part in it.
+      mechanism: The mechanism of the aggregator. Its strategy and participation
+        determine what the next round adds to the worst case.
 
     Raises:
-      ValueError: If the state has spent something else than the mechanism's rounds, all
-        of these ran, or the target is none for such a mechanism.
+      ValueError: If the state's rounds were not of this mechanism, all rounds of the
+        mechanism have run, or the target is not suitable for such a mechanism.
     """
     if self.rounds is None:
       raise ValueError(
@@ -76,12 +75,12 @@ class SpentEvents(NamedTuple):
       )
     exceeds = mechanism.would_exceed(target, self.rounds)
     if mechanism.is_private and mechanism.is_one_gaussian:
-      # Under zero-out, as states have it.
+      # Under the zero-out relation, as in states.
       planned = float(mechanism.noise_multipliers_so_far[self.rounds - 1])
       if mechanism.adjacency == 'replace_one':
         planned *= 2
       spent = 1 / accountants.gdp_mu(self.all_rounds_so_far)
-      if not math.isclose(spent, planned, rel_tol=_ROUND_OFF):
+      if not math.isclose(spent, planned, rel_tol=_TOLERANCE):
         raise ValueError(
           f'after {self.rounds} rounds the state has the effective noise multiplier '
           f'{spent}, and with this mechanism it is {planned}: it is of another one. '
@@ -91,12 +90,12 @@ class SpentEvents(NamedTuple):
 
 
 def extract_dp_event(state: Any) -> SpentEvents:
-  """What the rounds that led to a state cost: all of them together, and the last.
+  """Returns the events of all rounds up to a state together, and of the last one.
 
-  It is the cost of all that the process releases, but for what it measures of clients.
-  Of a learning process every part is looked at. What the clients' computation remembers
-  must be hyperparameters of their optimizer, by TFF's names for them, or the number of
-  rounds; whoever sets these by looking at clients' metrics does so unseen.
+  They cover everything that the process releases, except measurements of clients. Every
+  part of a learning process is checked. The state of the clients' computation may only
+  contain hyperparameters of their optimizer, under TFF's names, or the number of
+  rounds; it is not detected if somebody sets these after looking at clients' metrics.
 
   Args:
     state: State of a `DPMeanFactory` process, of an aggregation composed around one
@@ -104,13 +103,13 @@ def extract_dp_event(state: Any) -> SpentEvents:
       such an aggregator, as its `next` returned it, in a run resumed or not.
 
   Raises:
-    TypeError: If there is not exactly one such aggregator state in `state`, in its
-      aggregator if it is that of a learning process. Two of them cost more than either.
+    TypeError: If there is not exactly one such aggregator state in `state`, or if that
+      of a learning process is not in its aggregator. Two cost more than either of them.
     ValueError: If the state comes from `initialize`, or from an earlier version of this
-      package; or if something in it may follow clients' values without noise: what is
-      composed around the mechanism and remembers, such as a zeroing norm; an exact
-      denominator beside it; a sum inside it, a distributor or a clients' computation
-      that remembers, such as full gradients in Mime Lite.
+      package; or if a part of it may depend on clients' values without noise: an
+      aggregation with a state around the mechanism, such as an adaptive zeroing norm;
+      an exact denominator beside it; the state of a sum inside it, of a distributor, or
+      of the clients' computation, such as full gradients in Mime Lite.
 
   Example:
     >>> from tff_dp_aggregators import aggregators
@@ -126,56 +125,56 @@ def extract_dp_event(state: Any) -> SpentEvents:
     raise TypeError(
       f'state must be a state, got the {type(state).__name__} of next: give its .state.'
     )
-  found = _the_one_mechanism(state)
+  mechanism = _single_mechanism(state)
   if isinstance(state, tff.learning.templates.LearningAlgorithmState):
-    # No builder of TFF or this package has a distributor with a memory.
-    _check_forgets(_leaves(state.distributor, 'distributor'), _OF_NO_DATA)
-    _check_forgets(
-      _remembered_by_clients(state.client_work, found),
+    # No builder of TFF or this package has a distributor with a state.
+    _check_no_state(_leaves(state.distributor, 'distributor'), _IF_INDEPENDENT)
+    _check_no_state(
+      _client_work_state(state.client_work, mechanism),
       "The full gradients in Mime Lite do. Use a process whose only look at clients' "
-      f'data is its aggregator, such as `learning.build_dp_fed_avg`. {_OF_NO_DATA}',
+      f'data is its aggregator, such as `learning.build_dp_fed_avg`. {_IF_INDEPENDENT}',
     )
     state = state.aggregator
-  beside = [(path, leaf) for path, leaf in _leaves(state) if not _is_mechanism(leaf)]
-  _check_forgets(
-    beside, f'Use a norm that is fixed, or `aggregators.adaptive`. {_OF_NO_DATA}'
+  others = [(path, leaf) for path, leaf in _leaves(state) if not _is_mechanism(leaf)]
+  _check_no_state(
+    others, f'Use a norm that is fixed, or `aggregators.adaptive`. {_IF_INDEPENDENT}'
   )
-  _check_summed_beside(state, '')
-  # What sums inside the mechanism see is exact, and the state goes on.
+  _check_no_other_sum(state, '')
+  # Sums inside the mechanism are exact, so a state of them would not be private.
   for name in ('record_sum', 'count_sum'):
-    _check_forgets(
-      _leaves(getattr(found, name), name),
+    _check_no_state(
+      _leaves(getattr(mechanism, name), name),
       'It sees what clients send before noise is added: sum without state, by '
       'tff.aggregators.SumFactory() or aggregators.secure_sum().',
     )
-  all_rounds = found.spent.to_event()
+  all_rounds = mechanism.spent.to_event()
   # Every mechanism's first round adds to the worst case.
   if isinstance(all_rounds, dp_accounting.NoOpDpEvent):
     raise ValueError(
       'this state is from initialize: nothing was released, so there is no event yet.'
     )
-  rounds = _rounds_of(found)
+  rounds = _rounds_of(mechanism)
   return SpentEvents(
     all_rounds_so_far=all_rounds,
-    last_round_only=found.spent.last_to_event(),
+    last_round_only=mechanism.spent.last_to_event(),
     rounds=None if rounds is None else int(rounds),
   )
 
 
-def _the_one_mechanism(state: Any) -> Any:
-  """The state of the only private mean, which is where it belongs."""
-  found = {path: leaf for path, leaf in _leaves(state) if _is_mechanism(leaf)}
-  if len(found) != 1:
-    several = (
-      f' They are {" and ".join(found)}. If their noise is independent (secret, or of '
-      'different seeds) and nothing else in the state depends on clients, compose the '
-      'events of the state of each with dp_accounting.ComposedDpEvent.'
+def _single_mechanism(state: Any) -> Any:
+  """Returns the state of the only private mean, which must be in the aggregator."""
+  matches = {path: leaf for path, leaf in _leaves(state) if _is_mechanism(leaf)}
+  if len(matches) != 1:
+    details = (
+      f' They are {" and ".join(matches)}. If their noise is independent (secret, or '
+      'of different seeds) and nothing else in the state depends on clients, compose '
+      'the events of the state of each with dp_accounting.ComposedDpEvent.'
     )
     raise TypeError(
       'expected a state with that of one DPMeanFactory process in it, got '
-      f'{type(state).__name__} with {len(found)}.{several if found else ""}'
+      f'{type(state).__name__} with {len(matches)}.{details if matches else ""}'
     )
-  ((path, mechanism),) = found.items()
+  ((path, mechanism),) = matches.items()
   if not hasattr(mechanism, 'spent'):
     raise ValueError(
       'this state is of an earlier version of this package, or of a factory of '
@@ -192,14 +191,14 @@ def _the_one_mechanism(state: Any) -> Any:
   return mechanism
 
 
-_OF_NO_DATA = (
+_IF_INDEPENDENT = (
   'If it depends on no data, take the event of the state of the mechanism within, '
   'which is `state.aggregator` of a learning process.'
 )
 
 
-def _check_forgets(leaves: Iterable[tuple[str, Any]], remedy: str) -> None:
-  """Refuses parts of a state that may remember what clients' data have a part in."""
+def _check_no_state(leaves: Iterable[tuple[str, Any]], remedy: str) -> None:
+  """Raises ValueError for the first leaf, which may depend on clients' data."""
   for path, _ in leaves:
     raise ValueError(
       f"this state remembers {path}: if that follows clients' data, more is released "
@@ -207,20 +206,20 @@ def _check_forgets(leaves: Iterable[tuple[str, Any]], remedy: str) -> None:
     )
 
 
-def _remembered_by_clients(state: Any, mechanism: Any) -> list[tuple[str, Any]]:
-  """Client work's state, but for hyperparameters of its optimizer, or the round."""
+def _client_work_state(state: Any, mechanism: Any) -> list[tuple[str, Any]]:
+  """Returns leaves that are neither hyperparameters of the optimizer nor the round."""
   if isinstance(state, Mapping) and all(
     key in _HYPERPARAMETERS and _is_scalar(value, 'bif') for key, value in state.items()
   ):
     return []
-  # With the round TFF's schedules of clients' learning rates count.
+  # TFF's schedules of clients' learning rates count rounds.
   if _is_scalar(state, 'i') and state == _rounds_of(mechanism):
     return []
   return list(_leaves(state, 'client_work'))
 
 
-def _check_summed_beside(state: Any, path: str) -> None:
-  """Refuses aggregations beside the mechanism that leave their result in its result."""
+def _check_no_other_sum(state: Any, path: str) -> None:
+  """Raises ValueError for other aggregations that may contribute to the result."""
   if _is_mechanism(state):
     return
   only_measured = _ONLY_MEASURED
@@ -228,13 +227,13 @@ def _check_summed_beside(state: Any, path: str) -> None:
     only_measured = frozenset({'count_sum'})
   for key, value in _parts(state) or []:
     if any(_is_mechanism(leaf) for _, leaf in _leaves(value)):
-      _check_summed_beside(value, _join(path, key))
+      _check_no_other_sum(value, _join(path, key))
     elif key not in only_measured:
       raise ValueError(
         f'beside the mechanism there is another aggregation, {_join(path, key)}, such '
         'as the exact denominator of tff.aggregators.MeanFactory: it has a part in the '
         'result that no event here covers. A DPMeanFactory is a mean already; use it '
-        f'alone. {_OF_NO_DATA}'
+        f'alone. {_IF_INDEPENDENT}'
       )
 
 
@@ -242,19 +241,19 @@ def _check_summed_beside(state: Any, path: str) -> None:
 
 
 def _is_mechanism(state: Any) -> bool:
-  """Whether it is of a `DPMeanFactory`, or of an earlier one, or TFF's own."""
+  """Whether the state is of a `DPMeanFactory` (of any version), or TFF's own one."""
   names = ('spent', 'dp_event', 'all_rounds_noise_multiplier')
   return any(hasattr(state, name) for name in names)
 
 
 def _rounds_of(mechanism: Any) -> Any:
-  """Rounds that a mechanism has served, where its query counts them; else `None`."""
-  found = [
+  """Returns the number of rounds of a mechanism; `None` if its query has no counter."""
+  rounds = [
     leaf
     for path, leaf in _leaves(mechanism.query)
     if path.split('.')[-1] == 'round' and 'released' not in path.split('.')
   ]
-  return found[0] if found and all(each == found[0] for each in found) else None
+  return rounds[0] if rounds and all(each == rounds[0] for each in rounds) else None
 
 
 def _is_scalar(value: Any, kinds: str) -> bool:
@@ -264,7 +263,7 @@ def _is_scalar(value: Any, kinds: str) -> bool:
 
 
 def _parts(state: Any) -> Optional[list[tuple[str, Any]]]:
-  """Names and values of the parts of a state; `None` if it has none."""
+  """Returns names and values of the parts of a state; `None` if it is a leaf."""
   if isinstance(state, Mapping):
     return [(str(key), value) for key, value in state.items()]
   if isinstance(state, (list, tuple)):
@@ -274,7 +273,7 @@ def _parts(state: Any) -> Optional[list[tuple[str, Any]]]:
 
 
 def _leaves(state: Any, path: str = '') -> Iterator[tuple[str, Any]]:
-  """Everything in a state with its path; the state of a mechanism is one leaf."""
+  """Yields the path and value of each leaf; the state of a mechanism is one leaf."""
   parts = None if _is_mechanism(state) else _parts(state)
   if parts is None:
     yield path, state

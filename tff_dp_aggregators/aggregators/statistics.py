@@ -1,4 +1,4 @@
-"""Private statistics of clients' numbers, with any noise: quantiles and histograms."""
+"""Factories of private statistics, with any noise: quantiles and histograms."""
 
 from typing import Any
 
@@ -24,25 +24,22 @@ def quantile(
   """A quantile of clients' numbers, estimated over rounds (arXiv:1905.03871).
 
   A value is one float number, such as a client's loss; the result of a round is the
-  estimate (`queries.QuantileQuery`). What that costs is what the counts cost. As a part
-  of `joint` it accompanies a model. The measurements have `quantile_estimate` and
+  estimate (`queries.QuantileQuery`). The privacy cost is that of the counts. It can be
+  a part of `joint` to accompany a model. The measurements have `quantile_estimate` and
   `fraction_below` under `dp_query_metrics`.
 
-  Args:
-    counts: Makes the private mean of what clients say, 1/2 or -1/2: a factory with
-      `clip_norm=0.5`, of any noise and for the quantile's clients. It sums in no way of
-      its own; give that here.
-    initial_estimate: See `queries.QuantileQuery`, and so for the next three.
-    target_quantile: See there.
-    learning_rate: See there.
-    geometric_update: See there.
-    record_aggregation_factory: Sums what clients say; `None` for
-      `tff.aggregators.SumFactory`.
+  `queries.QuantileQuery` explains the numbers. The other arguments are:
+
+  * `counts`: Factory of the private mean of the clients' 1/2 or -1/2: with any noise,
+    `clip_norm=0.5`, the participation of the quantile's clients, and no
+    `record_aggregation_factory` of its own.
+  * `record_aggregation_factory`: Sums the clients' 1/2 or -1/2; `None` for
+    `tff.aggregators.SumFactory`.
 
   Raises:
-    TypeError: If an argument is not of its type.
-    ValueError: If a number is out of range, or `counts` has another clip norm, sums in
-      a way of its own, or releases sums over rounds.
+    TypeError: If an argument has the wrong type.
+    ValueError: If a number is out of range, or `counts` has another clip norm or its
+      own `record_aggregation_factory`, or releases sums over rounds.
 
   Example:
     >>> import numpy as np
@@ -87,23 +84,24 @@ def range_sums(
 ) -> factory.DPMeanFactory:
   """A mean of histograms whose sums over ranges of bins have little noise.
 
-  A value is one float vector, a client's histogram; so is the result, what agrees best
-  with the noised sums of a tree over the bins (`queries.RangeSumsQuery`). What that
-  costs is what the noise on the tree costs.
+  A value is one float vector, a client's histogram. The result is a histogram, too: the
+  least-squares fit to the noised sums of a tree over the bins
+  (`queries.RangeSumsQuery`). The privacy cost is that of the noise on the tree.
 
   Args:
-    nodes: Makes the private mean of trees: a factory of any noise, such as
-      `aggregators.gaussian`, that clips what a client says in all nodes together. A
-      client with one entry of 1 has a tree of L2 norm sqrt(levels) and L1 norm levels,
-      with `levels = len(queries.tree_levels(num_bins, arity))`; a longer tree is scaled
-      down as a whole. It sums in no way of its own; give that here.
-    arity: How many nodes have their sum in one above.
+    nodes: Factory of the private mean of trees: with any noise, such as
+      `aggregators.gaussian`, and without its own `record_aggregation_factory`. It clips
+      all nodes of a client together: a client with one entry of 1 has a tree of L2 norm
+      sqrt(levels) and L1 norm levels, with
+      `levels = len(queries.tree_levels(num_bins, arity))`; a tree with a larger norm is
+      scaled down as a whole.
+    arity: Number of children of a node.
     record_aggregation_factory: Sums trees; `None` for `tff.aggregators.SumFactory`.
 
   Raises:
-    TypeError: If an argument is not of its type.
-    ValueError: If `arity` is below 2, or `nodes` sums in a way of its own, or releases
-      sums over rounds.
+    TypeError: If an argument has the wrong type.
+    ValueError: If `arity` is below 2, or `nodes` has its own
+      `record_aggregation_factory`, or releases sums over rounds.
 
   Example:
     >>> import numpy as np
@@ -138,5 +136,5 @@ def range_sums(
     clients_per_round=nodes.clients_per_round,
     min_clients=nodes.min_clients or None,
     record_aggregation_factory=record_aggregation_factory,
-    specs_to_look_at=tf.TensorSpec([1], tf.float32),
+    sample_specs=tf.TensorSpec([1], tf.float32),
   )

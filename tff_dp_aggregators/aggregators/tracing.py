@@ -1,18 +1,18 @@
-"""Making computations of TensorFlow code as it is written, without AutoGraph.
+"""Traces TensorFlow code of this package without AutoGraph.
 
-The code of this package says `tf.cond` itself, and rewriting it took four fifths of the
-time until a process was there. What users give (models, losses) goes through
-`converted`.
+This package calls `tf.cond` and the like itself, and converting its code took four
+fifths of the time to create a process. Functions of users (models, losses) are wrapped
+in `converted`.
 """
 
 from typing import Any, Callable
 
 import tensorflow as tf
 
-# Returns the function without AutoGraph for it and what it calls.
+# Returns a function that runs without AutoGraph, also in the functions that it calls.
 as_written = tf.autograph.experimental.do_not_convert
 
 
 def converted(function: Callable[..., Any]) -> Callable[..., Any]:
-  """A function of a user's for code that is `as_written`; it may count on AutoGraph."""
+  """Returns a user's function with AutoGraph, for calls from code `as_written`."""
   return tf.function(function)

@@ -1,8 +1,8 @@
 """Streaming correlated noise as pure functions of an explicit state.
 
-`build(strategy, rows)` gives the `StreamingNoise` of a strategy; `rows` is the source
-of its iid Gaussians, with a secret key or of a `Seed`; `storage` says where the past
-is: in the state, in files, or drawn again.
+`build(strategy, rows)` returns the `StreamingNoise` of a strategy. `rows` draws its iid
+Gaussians, with a secret key or that of a `Seed`. `storage` says where values of earlier
+rounds are: in the state, in files, or drawn again.
 """
 
 from tff_dp_aggregators.base import tff_extra

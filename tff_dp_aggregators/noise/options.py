@@ -1,6 +1,6 @@
-"""What all builders and queries take about their noise: seed, generator and storage.
+"""Options of the noise of all builders and queries: seed, generator and storage.
 
-They take these as `**noise_options`; `checked` alone knows their defaults.
+They are passed as `**noise_options`; their defaults are in `CheckedOptions`.
 """
 
 import collections
@@ -17,19 +17,19 @@ import typing_extensions
 from tff_dp_aggregators.base import checks
 
 _lock = threading.Lock()
-# Streams that were taken in this process, by seed.
+# Number of streams taken in this process, by seed.
 _taken: 'collections.Counter[int]' = collections.Counter()
 
 
 @dataclasses.dataclass(frozen=True)
 class Seed:
-  """One stream of reproducible noise, exactly.
+  """One stream of reproducible noise.
 
-  Noise of equal seeds is equal; noise of two that differ in anything is independent, as
-  far as a simulation can tell.
+  Equal seeds have equal noise; the noise of two seeds that differ in any attribute is
+  independent, as far as a simulation can tell.
 
   Raises:
-    TypeError: If one of them is not an int.
+    TypeError: If an attribute is not an int.
     ValueError: If `stream` or `part` is negative.
 
   Example:
@@ -38,9 +38,9 @@ class Seed:
 
   Attributes:
     value: Any whole number.
-    stream: Which of its streams, from 0.
-    part: Which part of a stream. It is 0, but for what a factory gives each process
-      that it creates after the first.
+    stream: Index of the stream, from 0.
+    part: Index of the part of the stream. It is 0, except in processes after the first
+      one that a factory creates.
   """
 
   value: int
@@ -61,26 +61,27 @@ class Seed:
     return f'{text}, part {self.part}' if self.part else text
 
   def key(self) -> np.ndarray:
-    """The key of the noise, int64 of shape [4]."""
+    """Returns the key of the noise, int64 of shape [4]."""
     digest = hashlib.blake2b(str(self).encode(), digest_size=32).digest()
     return np.frombuffer(digest, np.int64)
 
 
-# What a `seed` argument takes.
+# Type of `seed` arguments.
 SeedLike = Union[None, int, Seed]
 
 
 @dataclasses.dataclass(frozen=True)
 class Files:
-  """Noise is kept in files of a directory on the machine that adds it.
+  """Stores noise in files of a directory, on the machine that adds the noise.
 
   Attributes:
-    directory: An absolute path on that machine, no symbolic link, for one run. It is
-      made, for its owner alone, and locked by this process. Give one that outlives the
-      process if training is to be resumed without computing all rounds again. `None`
-      makes a temporary one, removed at exit or, if this process is killed, by the next.
-    rewind: How many of the rounds served last can be served again, from an older
-      state, without computing all rounds before them again.
+    directory: An absolute path on that machine, not a symbolic link, for one run. It is
+      created with access for its owner only, and locked by this process. To resume
+      training without computing all rounds again, use one that outlives the process.
+      `None` creates a temporary one, removed at exit or, if this process is killed, by
+      the next process.
+    rewind: Number of last rounds that can be run again, from an older state, without
+      computing all rounds before them again.
 
   Raises:
     TypeError: If `rewind` is not an int.
@@ -98,36 +99,36 @@ class Files:
         raise ValueError(f'directory must be an absolute path, got {self.directory!r}.')
 
 
-# Where the past of the noise is: 'auto', 'in_process', 'state', 'redraw', 'files', or
-# `Files` that say where.
+# Storage of the noise of earlier rounds: 'auto', 'in_process', 'state', 'redraw',
+# 'files', or a `Files`.
 Storage = Union[str, Files]
 
 
 class IndependentOptions(typing_extensions.TypedDict, total=False):
   """Options of noise that is independent in each round: without `storage`."""
 
-  seed: SeedLike  # Whether noise is secret, or which stream it is; see `Options`.
-  generator: str  # What random words it is made of; see `Options`.
+  seed: SeedLike  # `None` for secret noise, or the stream; see `Options`.
+  generator: str  # Generator of the random words; see `Options`.
 
 
 class Options(IndependentOptions, total=False):
-  """What builders and queries take about their noise, as keywords; none is needed.
+  """Optional keyword arguments of builders and queries about their noise.
 
   Attributes:
-    seed: `None`, the default, for secret noise, which alone protects anybody. An int or
-      a `Seed` makes noise reproducible, for simulations; whoever knows it can remove
-      the noise. An int takes the seed's next stream in this process: a program that
-      makes the same things in the same order gets the same bits, and no two of these
-      things the same. A `Seed` says which stream.
-    generator: What random words the noise is made of: 'chacha20', a cipher's; 'philox',
-      faster, and no cipher; 'auto', the default, for the first in secret noise and the
-      second with a seed.
-    storage: Where what correlated noise remembers of earlier rounds is: 'state' carries
-      it in the state, 'redraw' draws it again in each round, 'files' or a `Files` keeps
-      it in files of the machine that adds the noise. 'auto', the default, takes what is
-      least work inside TFF, where a state travels in each round; 'in_process' is for a
-      state that stays where it is, and keeps the past there, but in files if it is
-      above 4 GiB.
+    seed: `None`, the default, for secret noise; only secret noise protects anybody. An
+      int or a `Seed` makes noise reproducible, for simulations; whoever knows it can
+      remove the noise. An int takes the seed's next stream in this process: a program
+      that creates the same queries in the same order gets the same bits, and no two of
+      these queries get the same noise. A `Seed` fixes the stream.
+    generator: Generator of the random words for the noise: 'chacha20', a cipher;
+      'philox', faster, but not a cipher; 'auto', the default, for 'chacha20' in secret
+      noise and 'philox' with a seed.
+    storage: Where correlated noise stores values of earlier rounds: 'state' carries
+      them in the state, 'redraw' stores nothing and draws them again in each round,
+      'files' or a `Files` stores them in files of the machine that adds the noise.
+      'auto', the default, takes the least work inside TFF, where the state is
+      transferred in each round. 'in_process' is for a state that is not transferred: it
+      stores values in the state, or in files if they exceed 4 GiB.
   """
 
   storage: Storage
@@ -137,29 +138,29 @@ STORAGES = ('state', 'redraw', 'files')
 
 
 class CheckedOptions(NamedTuple):
-  """All options, with defaults filled in; see `Options`."""
+  """All options, with their defaults; see `Options`."""
 
   seed: SeedLike = None
   generator: str = 'auto'
   storage: Storage = 'auto'
 
 
-def checked(given: Mapping[str, Any], known: type = Options) -> CheckedOptions:
-  """The options of a builder or query, with defaults; unknown ones are a TypeError."""
-  names = list(known.__annotations__)
-  for name in given:
+def checked(options: Mapping[str, Any], allowed: type = Options) -> CheckedOptions:
+  """Returns options with defaults; raises TypeError for options not in `allowed`."""
+  names = list(allowed.__annotations__)
+  for name in options:
     if name not in names:
       raise TypeError(
         f'{name!r} is not an argument of this function, nor an option of its noise, '
         f'which are {", ".join(names)}.'
       )
-  if 'storage' in given:
-    check_storage(given['storage'])
-  return CheckedOptions(**given)
+  if 'storage' in options:
+    check_storage(options['storage'])
+  return CheckedOptions(**options)
 
 
 def check_storage(storage: Any) -> None:
-  """Refuses anything but a place for the past of the noise."""
+  """Raises TypeError or ValueError if `storage` is not valid."""
   if isinstance(storage, str):
     if storage not in ('auto', 'in_process', *STORAGES):
       raise ValueError(
@@ -171,7 +172,7 @@ def check_storage(storage: Any) -> None:
 
 
 def resolve(seed: SeedLike) -> Optional[Seed]:
-  """The stream of a `seed` argument; each call takes the next one of an int."""
+  """Returns the stream of a `seed` argument; for an int, each call takes the next."""
   if seed is None or isinstance(seed, Seed):
     return seed
   if not _is_int(seed):
@@ -186,10 +187,10 @@ def resolve(seed: SeedLike) -> Optional[Seed]:
 
 
 def for_factory(seed: SeedLike) -> Callable[[], Optional[Seed]]:
-  """The seeds of the queries that a factory builds, one after the other.
+  """Returns a function that returns the seed of the next query that a factory builds.
 
-  The first two are the same stream: of a query that is only looked at, and of the first
-  process. Each one after is a part of its own: no two processes have the same noise.
+  The first two seeds are equal: those of the sample query and of the first process.
+  Later ones are different parts of the stream: no two processes have the same noise.
   """
   resolved = resolve(seed)
   if resolved is not None and resolved.part:
@@ -198,7 +199,7 @@ def for_factory(seed: SeedLike) -> Callable[[], Optional[Seed]]:
     )
   built = -1
 
-  def following() -> Optional[Seed]:
+  def next_seed() -> Optional[Seed]:
     nonlocal built
     with _lock:
       built += 1
@@ -207,7 +208,7 @@ def for_factory(seed: SeedLike) -> Callable[[], Optional[Seed]]:
       return None
     return dataclasses.replace(resolved, part=part)
 
-  return following
+  return next_seed
 
 
 def _is_int(number: Any) -> bool:

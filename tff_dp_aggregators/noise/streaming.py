@@ -1,13 +1,13 @@
-"""Streaming noise: pure `initialize` and `next` over an explicit state.
+"""Streaming noise: pure functions `initialize` and `next` of an explicit state.
 
 For a mechanism with noise matrix `D` (`Strategy.noise_matrix`; `C^-1` for a square
-strategy) the t-th call of `next` emits `(D z)[t]` with z of unit variance. Scaling it
-by clip norm and noise multiplier is the caller's.
+strategy) the t-th call of `next` returns `(D z)[t]` with z of unit variance. The caller
+scales it by clip norm and noise multiplier.
 
-`strategies.recursion` holds as data how a round follows from earlier ones. An
-interpreter (`_FORMS`) says with which weights a round's noise is made of its row of z
-and of what is remembered, and what is remembered in turn. `CarriedNoise` keeps that in
-the state, `RedrawnNoise` draws it again, and `files` has the third way.
+`strategies.recursion` describes as data how a round depends on earlier ones. An
+interpreter (`_INTERPRETERS`) computes a round's noise as a weighted sum of its row of z
+and of stored values, and updates these. `CarriedNoise` stores them in the state,
+`files.FilesNoise` in files, and `RedrawnNoise` draws earlier rows again.
 """
 
 import abc
@@ -26,18 +26,18 @@ from tff_dp_aggregators.noise import rows as rows_lib
 from tff_dp_aggregators.strategies import recursion as recursion_lib
 
 _logger = logging.getLogger(__name__)
-# Limit of a state that stays in one process; a round needs two while it is computed.
-_MOST_STATE_BYTES = 4 * 2**30
+# Limit of a state that stays in one process; computing a round needs two of them.
+_MAX_STATE_BYTES = 4 * 2**30
 
-# Rounds up to which a recursion is held against the noise matrix, in milliseconds.
+# Recursions of up to this many rounds are checked against the matrix, in milliseconds.
 _MAX_CHECKED_ROUNDS = 128
 
 
 def hidden_buffers(vectors: Iterable[Any]) -> Any:
-  """What a state remembers of the noise: a named tuple that does not show it.
+  """Returns the buffers of a state as a named tuple whose repr hides their values.
 
   TFF prints a part of a state that does not fit a process, and a plain list would print
-  its numbers. Of other sequences TFF's checkpoints lose the type.
+  its numbers. TFF's checkpoints lose the type of other sequences.
   """
   vectors = tuple(vectors)
   return _buffers_class(len(vectors))(*vectors) if vectors else ()
@@ -54,7 +54,7 @@ def _buffers_class(size: int) -> Any:
   def reduce(values: Any) -> tuple[Any, Any]:
     return hidden_buffers, (tuple(values),)
 
-  # Not of a subclass, which checkpoints would not take for a named tuple.
+  # Methods are set, because checkpoints do not treat a subclass as a named tuple.
   kind = collections.namedtuple('Buffers', fields)  # type: ignore[misc]
   for name, method in (('__repr__', show), ('__reduce__', reduce)):
     setattr(kind, name, method)
@@ -62,10 +62,10 @@ def _buffers_class(size: int) -> Any:
 
 
 class NoiseState(NamedTuple):
-  """Everything needed to continue; key and buffers are secret, and never shown."""
+  """State of the noise between rounds; key and buffers are secret, and never shown."""
 
   key: Any  # int64 [4].
-  round: Any  # The one that `next` will serve, int64.
+  round: Any  # The next round, int64.
   buffers: Any  # [buffers, size] for each vector of the layout.
 
   def __repr__(self) -> str:
@@ -76,7 +76,7 @@ class NoiseState(NamedTuple):
 
 
 def hidden(secret: Any) -> str:
-  """What may be shown of a tensor or array that is secret: dtype and shape."""
+  """Returns a text with the dtype and shape of a secret tensor or array."""
   dtype = getattr(secret, 'dtype', None)
   if dtype is None:
     return '<secret>'
@@ -84,20 +84,20 @@ def hidden(secret: Any) -> str:
 
 
 class StreamingNoise(abc.ABC):
-  """Correlated noise, one round after the other, by two pure functions.
+  """Correlated noise, one round after the other, as two pure functions.
 
   Equal states give equal noise, bit by bit in each of eager mode, `tf.function` and TFF
   computations, and up to rounding between them.
   """
 
-  storage: str  # Where the past of the noise is kept: one of `options.STORAGES`.
+  storage: str  # Where values of earlier rounds are: one of `options.STORAGES`.
 
   def __init__(
     self,
     rows: rows_lib.GaussianRows,
     scaling: Sequence[recursion_lib.Scaled] = (),
   ):
-    """`scaling`: What a round's noise is scaled by as it is emitted, in this order."""
+    """Initializes the noise, which is multiplied by `scaling`, in this order."""
     self._rows = rows
     self._scaling = scaling
 
@@ -115,7 +115,7 @@ class StreamingNoise(abc.ABC):
 
   @property
   def num_buffers(self) -> int:
-    """Model-sized buffers that the state carries."""
+    """Number of model-sized buffers in the state."""
     return 0
 
   @abc.abstractmethod
@@ -123,10 +123,10 @@ class StreamingNoise(abc.ABC):
     """Returns the round's noise, a structure like a record, and the next state."""
 
   def _emitted(self, vectors: list[tf.Tensor], this_round: tf.Tensor) -> Any:
-    """The round's noise like a record, scaled; what is remembered of it is not."""
+    """Returns the round's noise like a record, scaled; stored values are not scaled."""
     noise = self._rows.layout.unflatten(vectors)
-    for each in self._scaling:
-      factor = _factor(each, this_round)
+    for scaled in self._scaling:
+      factor = _factor(scaled, this_round)
       noise = tf.nest.map_structure(
         lambda tensor, factor=factor: tf.cast(factor, tensor.dtype) * tensor, noise
       )
@@ -134,33 +134,31 @@ class StreamingNoise(abc.ABC):
 
 
 class Step(NamedTuple):
-  """One round of `PastValues`.
+  """Weights of one round of `PastValues`.
 
-  Outputs are the noise and, unless it is the noise or the row of z, what is remembered.
+  Outputs are the noise and the value to store, unless it is the noise or the row of z.
   """
 
   fresh: tf.Tensor  # Weights of the round's row of z, float64 of shape [outputs].
-  past: tf.Tensor  # Weights of what is remembered, float64 of shape [outputs, slots].
-  # Round in which what is in a slot was written, int64 of shape [slots]; of no meaning
-  # where the weights are 0.
+  past: tf.Tensor  # Weights of the stored values, float64 of shape [outputs, slots].
+  # Round in which the value of a slot was written, int64 of shape [slots]; without
+  # meaning where the weights are 0.
   stamps: tf.Tensor
-  slot: tf.Tensor  # Where this round's value goes, an int64 scalar.
+  slot: tf.Tensor  # The slot for this round's value, an int64 scalar.
 
   def read_slots(self) -> tf.Tensor:
-    """The slots with a weight, int64 of shape [reads].
-
-    The latest first, so that no sum depends on how many slots there are.
-    """
+    """Returns the slots with nonzero weights, int64 of shape [reads], latest first."""
     slots = tf.where(tf.reduce_any(tf.not_equal(self.past, 0.0), axis=0))[:, 0]
+    # In this order no sum depends on the number of slots.
     stamps = tf.gather(self.stamps, slots)
     return tf.gather(slots, tf.argsort(stamps, direction='DESCENDING'))
 
 
 class Memory:
-  """What is remembered when a round begins: for each vector of the layout, its slots.
+  """Values that a round reads and writes, in slots for each vector of the layout.
 
-  What is read is what was there then, and what is written is there for later rounds.
-  Here these are buffers of shape [slots, size], and `after` what follows the round.
+  Reads return the values from before the round; written values are for later rounds.
+  Here they are in buffers of shape [slots, size]; `after` has those after the round.
   """
 
   def __init__(self, buffers: Iterable[tf.Tensor]):
@@ -168,21 +166,21 @@ class Memory:
     self.after = list(self._buffers)
 
   def weighted(self, position: int, step: Step) -> tf.Tensor:
-    """The sums of what is in the slots, of shape [outputs, size], in its own dtype."""
+    """Returns the weighted sums of a vector's slots, of shape [outputs, size]."""
     buffer = self._buffers[position]
     return tf.linalg.matmul(tf.cast(step.past, buffer.dtype), buffer)
 
   def read(
     self, position: int, slots: list[tf.Tensor], stamp: tf.Tensor
   ) -> list[tf.Tensor]:
-    """What a round has written to slots; zeros before round 0."""
-    del slots, stamp  # A round reads all of them, or `weighted`.
+    """Returns the values that round `stamp` wrote to slots; zeros before round 0."""
+    del slots, stamp  # This class always returns all slots.
     return tf.unstack(self._buffers[position])
 
   def write(
     self, position: int, slots: list[tf.Tensor], vectors: list[tf.Tensor]
   ) -> None:
-    """Remembers vectors of the round, one for each slot, of shape [size]."""
+    """Stores vectors of the round, one for each slot, of shape [size]."""
     before = self._buffers[position]
     if len(vectors) == before.shape[0]:
       self.after[position] = tf.stack(vectors)  # In the order of the slots.
@@ -191,49 +189,49 @@ class Memory:
       self.after[position] = tf.tensor_scatter_nd_update(before, indices, vectors)
 
 
-# The vectors of row t of z.
+# Function that returns row t of z, as the vectors of the layout.
 Draw = Callable[[tf.Tensor], list[tf.Tensor]]
 
 
-class Past(abc.ABC):
-  """Interprets a form of recursion."""
+class Interpreter(abc.ABC):
+  """Base class of the interpreters of recursions."""
 
-  num_slots: int  # How many slots of a `Memory` it takes.
+  num_slots: int  # Number of slots of a `Memory` that it uses.
 
   @abc.abstractmethod
   def advance(
     self, draw: Draw, this_round: tf.Tensor, memory: Memory
   ) -> list[tf.Tensor]:
-    """Serves a round: makes its noise, and changes what is remembered."""
+    """Returns the noise of a round, and updates the memory."""
 
 
-class PastValues(Past):
-  """One value of each round is remembered, in a slot that a later one takes over."""
+class PastValues(Interpreter):
+  """Stores one value of each round, in a slot that a later round overwrites."""
 
-  # What the value is: 'noise', 'row', or 'other', the second output of `step`.
+  # The stored value: 'noise', 'row', or 'other', the second output of `step`.
   keeps: str
 
   @abc.abstractmethod
   def step(self, this_round: tf.Tensor) -> Step:
-    """The weights of a round, an int64 scalar."""
+    """Returns the weights of a round, an int64 scalar."""
 
   def advance(
     self, draw: Draw, this_round: tf.Tensor, memory: Memory
   ) -> list[tf.Tensor]:
-    """Adds what is remembered to the row of z, and remembers one value."""
+    """Adds weighted stored values to the row of z, and stores one value."""
     step = self.step(this_round)
     noise = []
     for position, row in enumerate(draw(this_round)):
       sums = memory.weighted(position, step)
-      made = step.fresh[:, tf.newaxis] * row + tf.cast(sums, row.dtype)
-      noise.append(made[0])
-      kept = {'noise': made[0], 'row': row, 'other': made[-1]}[self.keeps]
+      outputs = step.fresh[:, tf.newaxis] * row + tf.cast(sums, row.dtype)
+      noise.append(outputs[0])
+      kept = {'noise': outputs[0], 'row': row, 'other': outputs[-1]}[self.keeps]
       memory.write(position, [step.slot], [tf.cast(kept, sums.dtype)])
     return noise
 
 
 class LastRounds(PastValues):
-  """Interprets `recursion.LastRounds`; slots are taken in turn."""
+  """Interprets `recursion.LastRounds`; round t writes slot t modulo `num_slots`."""
 
   def __init__(self, recursion: recursion_lib.LastRounds, rewind: int):
     self.keeps = 'other' if recursion.remembers == 'sum' else recursion.remembers
@@ -241,14 +239,14 @@ class LastRounds(PastValues):
     self._recursion = recursion
 
   def step(self, this_round: tf.Tensor) -> Step:
-    """Gathers the round's weights by slot, from those by lag."""
+    """Converts the round's weights from order by lag to order by slot."""
     weights, sums = self._recursion.weights, self._recursion.sums
     tables = [weights] if sums is None else [weights, sums]
-    line = tf.minimum(this_round, len(weights) - 1)
-    by_lag = [tf.gather(tf.constant(table, tf.float64), line) for table in tables]
+    row = tf.minimum(this_round, len(weights) - 1)
+    by_lag = [tf.gather(tf.constant(table, tf.float64), row) for table in tables]
     last = this_round - 1
     slots = tf.range(self.num_slots, dtype=tf.int64)
-    # Slot s holds the value of the latest round that is s modulo the slots.
+    # Slot s holds the value of the latest round that is s modulo `num_slots`.
     stamps = last - (last - slots) % max(self.num_slots, 1)
     lag = this_round - stamps
     known = (stamps >= 0) & (lag <= self._recursion.num_lags)
@@ -259,14 +257,14 @@ class LastRounds(PastValues):
 
 
 class TreeNodes(PastValues):
-  """Interprets `recursion.TreeNodes`; a level's nodes take its slots in turn."""
+  """Interprets `recursion.TreeNodes`; the nodes of a level take turns in its slots."""
 
   def __init__(self, recursion: recursion_lib.TreeNodes, rewind: int):
     self.keeps = 'row' if recursion.combination is None else 'other'
     self._recursion = recursion
     levels = np.arange(recursion.num_levels)
-    # Values of a level that the rounds to be served again may need: one, and one for
-    # each time that it is written in them, every 2^(level + 1) rounds of a tree.
+    # Number of values of a level that the last `rewind` rounds may need: one, and one
+    # for each time that these rounds write it, every 2^(level + 1) rounds of a tree.
     written = -(-rewind // (2 << levels))
     if recursion.tree_rounds is not None:
       written += -(-rewind // recursion.tree_rounds)
@@ -275,7 +273,7 @@ class TreeNodes(PastValues):
     self.num_slots = int(self._versions.sum())
 
   def step(self, this_round: tf.Tensor) -> Step:
-    """Weights for the left child of each level below that of the round's node."""
+    """Weights the left children on the levels below that of the round's node."""
     recursion = self._recursion
     levels = tf.range(recursion.num_levels, dtype=tf.int64)
     weights = tf.constant(recursion.weights, tf.float64)
@@ -285,7 +283,7 @@ class TreeNodes(PastValues):
     ending_ones = tf.bitwise.bitwise_xor(in_tree, in_tree + 1)
     height = tf.cast(tf.raw_ops.PopulationCount(x=ending_ones), tf.int64) - 1
     replaced = levels < height
-    # The left child of a level ended 2^level rounds ago.
+    # The left child of a level was completed 2^level rounds ago.
     stamps = tf.where(
       replaced, this_round - tf.bitwise.left_shift(tf.ones_like(levels), levels), -1
     )
@@ -308,7 +306,7 @@ class TreeNodes(PastValues):
     )
 
   def _slots(self, levels: tf.Tensor, stamps: tf.Tensor) -> tf.Tensor:
-    """Where the values that nodes of these levels got in these rounds are."""
+    """Returns the slots of the values that these rounds wrote on these levels."""
     half = tf.bitwise.left_shift(tf.ones_like(levels), levels)
     tree_rounds = self._recursion.tree_rounds
     if tree_rounds is None:
@@ -319,8 +317,8 @@ class TreeNodes(PastValues):
     return tf.constant(self._first_slots) + written % tf.constant(self._versions)
 
 
-class Decays(Past):
-  """Interprets `recursion.DecayingSums`; all sums are written anew in each round."""
+class Decays(Interpreter):
+  """Interprets `recursion.DecayingSums`; each round writes all sums."""
 
   def __init__(self, recursion: recursion_lib.DecayingSums, rewind: int):
     self.num_slots = recursion.num_sums * (rewind + 1)
@@ -329,10 +327,7 @@ class Decays(Past):
   def advance(
     self, draw: Draw, this_round: tf.Tensor, memory: Memory
   ) -> list[tf.Tensor]:
-    """Makes noise and sums, copy by copy.
-
-    Vector by vector: products with matrices of a few rows take three times as long.
-    """
+    """Computes noise and sums for each copy, vector by vector."""
     newest = draw(this_round)
     drawn = [newest]
     for copy in range(1, self._recursion.copies):
@@ -345,6 +340,7 @@ class Decays(Past):
         )
       )
     slots, later = self._slots(this_round), self._slots(this_round + 1)
+    # Vector by vector: products with matrices of few rows take three times as long.
     noise = []
     for position in range(len(newest)):
       before = memory.read(position, slots, this_round - 1)
@@ -354,7 +350,7 @@ class Decays(Past):
     return noise
 
   def _slots(self, this_round: tf.Tensor) -> list[tf.Tensor]:
-    """Where the sums before a round are."""
+    """Returns the slots of the sums before a round."""
     num_sums = self._recursion.num_sums
     first = this_round % (self.num_slots // num_sums) * num_sums
     return tf.unstack(first + tf.range(num_sums, dtype=tf.int64))
@@ -362,10 +358,10 @@ class Decays(Past):
   def _advance(
     self, drawn: list[tf.Tensor], sums: list[tf.Tensor]
   ) -> tuple[list[tf.Tensor], list[tf.Tensor]]:
-    """The noises of the copies and the sums after them, of one vector each."""
+    """Returns the noise of each copy and the sums after the round, for one vector."""
     outputs, ends = self._recursion.outputs, self._recursion.ends
-    each = len(outputs)
-    by_copy = [sums[first : first + each] for first in range(0, len(sums), each)]
+    size = len(outputs)
+    by_copy = [sums[first : first + size] for first in range(0, len(sums), size)]
     noises = [
       row + tf.cast(_weighted_sum(list(outputs), before), row.dtype)
       for row, before in zip(drawn, by_copy)
@@ -383,7 +379,7 @@ class Decays(Past):
 
 
 def _weighted_sum(weights: Sequence[float], vectors: list[tf.Tensor]) -> tf.Tensor:
-  """The sum, without the vectors whose weight is 0; a single 0 if there are none."""
+  """Returns the sum without vectors of weight 0; a scalar 0 if none is left."""
   terms = [
     vector if weight == 1.0 else tf.constant(weight, vector.dtype) * vector
     for weight, vector in zip(weights, vectors)
@@ -393,41 +389,41 @@ def _weighted_sum(weights: Sequence[float], vectors: list[tf.Tensor]) -> tf.Tens
 
 
 class CarriedNoise(StreamingNoise):
-  """Keeps what a round needs of earlier ones in the state, a buffer for each slot."""
+  """Stores the values of earlier rounds in the state, in a buffer for each slot."""
 
   storage = 'state'
 
   def __init__(
     self,
-    past: Past,
+    interpreter: Interpreter,
     rows: rows_lib.GaussianRows,
     scaling: Sequence[recursion_lib.Scaled] = (),
   ):
     super().__init__(rows, scaling)
-    self._past = past
+    self._interpreter = interpreter
 
   @property
   def num_buffers(self) -> int:
-    """One for each slot."""
-    return self._past.num_slots
+    """Number of model-sized buffers in the state: one for each slot."""
+    return self._interpreter.num_slots
 
   def next(self, state: NoiseState) -> tuple[Any, NoiseState]:
-    """Makes the round's noise of its row of z and the buffers, and changes these."""
+    """Computes the round's noise from its row of z and the buffers."""
     memory = Memory(state.buffers)
     draw = functools.partial(self._rows.row, state.key)
-    noise = self._past.advance(draw, state.round, memory)
+    noise = self._interpreter.advance(draw, state.round, memory)
     kept = hidden_buffers(memory.after)
     after = NoiseState(state.key, state.round + 1, kept)
     return self._emitted(noise, state.round), after
 
 
-# Which rows of z a round's noise is made of: numbers, int64, and weights, float64, both
-# of shape [terms].
+# Function that returns the rows of z in a round's noise: indices, int64, and weights,
+# float64, both of shape [terms].
 Terms = Callable[[tf.Tensor], tuple[tf.Tensor, tf.Tensor]]
 
 
 class RedrawnNoise(StreamingNoise):
-  """Sums over rows of z that are drawn in each round."""
+  """Draws earlier rows of z again in each round, and stores nothing."""
 
   storage = 'redraw'
 
@@ -436,7 +432,7 @@ class RedrawnNoise(StreamingNoise):
     self._terms = terms
 
   def next(self, state: NoiseState) -> tuple[Any, NoiseState]:
-    """Draws the rows that the round's noise is made of, and sums them up."""
+    """Computes the round's noise as a weighted sum of rows of z."""
     indices, weights = self._terms(state.round)
 
     def weighted(term: tf.Tensor) -> list[tf.Tensor]:
@@ -460,7 +456,7 @@ class RedrawnNoise(StreamingNoise):
 
 
 def _factor(recursion: recursion_lib.Scaled, this_round: tf.Tensor) -> tf.Tensor:
-  """The factor of a round, an int64 scalar; float64."""
+  """Returns the factor of a round (an int64 scalar), float64."""
   starts = tf.constant(recursion.starts, tf.int64)
   part = tf.searchsorted(starts, this_round[tf.newaxis], side='right')[0] - 1
   return tf.gather(tf.constant(recursion.factors, tf.float64), part)
@@ -469,7 +465,7 @@ def _factor(recursion: recursion_lib.Scaled, this_round: tf.Tensor) -> tf.Tensor
 def _unscaled(
   recursion: recursion_lib.Recursion,
 ) -> tuple[recursion_lib.Recursion, list[recursion_lib.Scaled]]:
-  """The recursion that others scale, and these, the outermost first."""
+  """Returns the innermost recursion, and the scalings around it, outermost first."""
   scaling = []
   while isinstance(recursion, recursion_lib.Scaled):
     scaling.append(recursion)
@@ -477,9 +473,11 @@ def _unscaled(
   return recursion, scaling
 
 
-# What interprets a recursion: made of it, and of how many of the rounds served last can
-# be served again with what is kept.
-_FORMS: dict[type[recursion_lib.Recursion], Callable[[Any, int], Past]] = {
+# Constructors of interpreters, by class of recursion. Their second argument, `rewind`,
+# is the number of last rounds that can be computed again from the stored values.
+_INTERPRETERS: dict[
+  type[recursion_lib.Recursion], Callable[[Any, int], Interpreter]
+] = {
   recursion_lib.LastRounds: LastRounds,
   recursion_lib.TreeNodes: TreeNodes,
   recursion_lib.DecayingSums: Decays,
@@ -491,19 +489,19 @@ def build(
   rows: rows_lib.GaussianRows,
   storage: options.Storage = 'auto',
 ) -> StreamingNoise:
-  """The streaming noise of a strategy, `(D z)[t]` in round t.
+  """Returns the streaming noise of a strategy, `(D z)[t]` in round t.
 
   Args:
-    strategy: Any strategy, whose `recursion` is followed.
+    strategy: Any strategy; its `recursion` is interpreted.
     rows: Source of the rows of z.
-    storage: Where what the noise remembers is: see `Options`.
+    storage: Where values of earlier rounds are stored: see `Options`.
 
   Raises:
     OSError: If the directory for files cannot be used.
-    RuntimeError: If another process uses it.
-    TypeError: If `strategy` is not one, or its recursion of no known form.
-    ValueError: If `storage` is not offered for the strategy; or if, in up to 128
-      rounds, its recursion makes other noise than its noise matrix says.
+    RuntimeError: If another process uses this directory.
+    TypeError: If `strategy` is not a strategy, or its recursion has no interpreter.
+    ValueError: If `storage` is not available for the strategy; or if the strategy has
+      up to 128 rounds, and its recursion does not agree with its noise matrix.
   """
   if not isinstance(strategy, strategies.Strategy):
     raise TypeError(
@@ -529,25 +527,27 @@ def build(
       )
     elif storage == 'in_process':
       num_bytes = recursion.work.buffers * rows.layout.num_bytes
-      chosen = 'state' if num_bytes <= _MOST_STATE_BYTES else 'files'
+      chosen = 'state' if num_bytes <= _MAX_STATE_BYTES else 'files'
   if chosen == 'redraw' or not recursion.work.buffers:
     return RedrawnNoise(terms_of(strategy), rows)
   unscaled, scaling = _unscaled(recursion)
   if chosen == 'state':
     return CarriedNoise(interpret(unscaled), rows, scaling)
-  where = chosen if isinstance(chosen, options.Files) else options.Files()
-  past = interpret(unscaled, where.rewind)
-  from tff_dp_aggregators.noise import files  # It builds on what is here.
+  location = chosen if isinstance(chosen, options.Files) else options.Files()
+  interpreter = interpret(unscaled, location.rewind)
+  from tff_dp_aggregators.noise import files  # It imports this module.
 
-  return files.FilesNoise(past, rows, scaling, where.directory, strategy.checksum)
+  return files.FilesNoise(
+    interpreter, rows, scaling, location.directory, strategy.checksum
+  )
 
 
 def interpret(recursion: recursion_lib.Recursion, rewind: int = 0) -> Any:
-  """The interpreter of a recursion that scales no other: `PastValues` or `Decays`."""
-  for known, form in _FORMS.items():
-    if isinstance(recursion, known):
-      return form(recursion, rewind)
-  names = ', '.join(known.__name__ for known in _FORMS)
+  """Returns the interpreter of an unscaled recursion: `PastValues` or `Decays`."""
+  for kind, interpreter in _INTERPRETERS.items():
+    if isinstance(recursion, kind):
+      return interpreter(recursion, rewind)
+  names = ', '.join(kind.__name__ for kind in _INTERPRETERS)
   raise TypeError(
     f'a recursion must be one of {names} of strategies.recursion, or a Scaled one of '
     f'them; got {type(recursion).__name__}.'
@@ -555,14 +555,14 @@ def interpret(recursion: recursion_lib.Recursion, rewind: int = 0) -> Any:
 
 
 def terms_of(strategy: strategies.Strategy) -> Terms:
-  """The rows of z that a strategy's noise is made of, unless there are thousands."""
+  """Returns the rows of z in a strategy's noise; ValueError if there are too many."""
   recursion = strategy.recursion()
   if recursion.max_terms is not None:
-    return _terms_of_few(recursion, recursion.max_terms)
+    return _terms_from_step(recursion, recursion.max_terms)
   if strategies.strategy.max_terms(strategy) is None:
     raise ValueError(
-      f"storage 'redraw' would make the noise of {strategy} of all rows of z so far. "
-      f'That is offered for up to {strategies.strategy.MAX_ROUNDS_WRITTEN_OUT} rounds, '
+      f"storage 'redraw' would draw all rows of z so far for the noise of {strategy}. "
+      f'It is available for up to {strategies.strategy.MAX_ROUNDS_WRITTEN_OUT} rounds, '
       "and not for Honaker's trees; use 'state' or 'files'."
     )
   matrix = strategy.noise_matrix()
@@ -575,20 +575,20 @@ def terms_of(strategy: strategies.Strategy) -> Terms:
   return entries
 
 
-def _terms_of_few(recursion: recursion_lib.Recursion, max_terms: int) -> Terms:
-  """The round's own row, and what would be read if rows were kept."""
+def _terms_from_step(recursion: recursion_lib.Recursion, max_terms: int) -> Terms:
+  """Returns the round's own row, and the rows in the slots that it would read."""
   unscaled, scaling = _unscaled(recursion)
-  past = interpret(unscaled)
+  interpreter = interpret(unscaled)
 
   def terms(this_round: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-    step = past.step(this_round)
+    step = interpreter.step(this_round)
     indices, weights = this_round[tf.newaxis], step.fresh
     if max_terms > 1:
       slots = step.read_slots()
       indices = tf.concat([indices, tf.gather(step.stamps, slots)], axis=0)
       weights = tf.concat([weights, tf.gather(step.past[0], slots)], axis=0)
-    for each in reversed(scaling):
-      weights = _factor(each, this_round) * weights
+    for scaled in reversed(scaling):
+      weights = _factor(scaled, this_round) * weights
     return indices, weights
 
   return terms

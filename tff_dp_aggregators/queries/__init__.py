@@ -1,4 +1,4 @@
-"""`DPQuery` implementations: clip, sum, add noise, and say what it cost."""
+"""`DPQuery` implementations: clip records, sum them, add noise, return the event."""
 
 from tff_dp_aggregators.base import tff_extra
 

@@ -1,7 +1,7 @@
-"""Clip norms that follow a quantile of the clients' norms, privately.
+"""Adaptive clip norms that follow a private estimate of a quantile of clients' norms.
 
-A running estimate nu of the norms' quantile is kept (Andrew et al., arXiv:1905.03871):
-each client says in one bit, b, whether its norm is at most nu, and after each round
+The state has a running estimate nu of the quantile (Andrew et al., arXiv:1905.03871).
+Each client sends one bit, b, whether its norm is at most nu, and after each round
 
     nu <- nu * exp(-learning_rate * (fraction - target_quantile)),
 
@@ -9,43 +9,44 @@ where `fraction` is the noised mean of b. Every `update_every` rounds the clip n
 zeta becomes nu.
 
 **Privacy.** In round t a client contributes its record x, clipped to norm zeta_t, and
-b - 1/2. What is released of their sums is
+b - 1/2. The released sums are
 
     sum of x        +  zeta_t * z_delta * (D Z)[t]
     sum of b - 1/2  +           sigma_b * (D Z)[t]
 
 with D the strategy's noise matrix and Z iid standard Gaussian rows that have one
-coordinate more than a record. Claim: all rounds together cost exactly what the
-strategy costs with a fixed clip norm and noise multiplier z, where (theorem 1 there)
+coordinate more than a record. Claim: all rounds together cost exactly as much privacy
+as the strategy with a fixed clip norm and noise multiplier z, where (theorem 1 of the
+paper)
 
     z_delta = (z^-2 - (2 sigma_b)^-2)^(-1/2).
 
 1. Write a client's contribution as u = (x / (zeta_t z_delta), (b - 1/2) / sigma_b).
    Then |u|^2 <= z_delta^-2 + (2 sigma_b)^-2 = z^-2, whatever x, zeta_t and nu_t are. A
-   client who is not there contributes zero in both parts (zeroing-out,
-   arXiv:2103.00039, definition 1.1), so it is all of u that a client changes.
+   client that is absent contributes zero in both parts (zeroing-out, arXiv:2103.00039,
+   definition 1.1), so a client changes the sum by exactly u.
 2. Let U_t be the sum of the u of round t. U_t + (D Z)[t] for t = 0, 1, ... is the
    matrix mechanism of the strategy, with clip norm 1 / z and noise of standard
    deviation 1: noise multiplier z.
-3. zeta_t and nu_t are functions of what rounds 0 to t - 1 released, so contributions
-   are chosen adaptively. That costs nothing: the rows of C that enter round t depend on
-   rounds up to t only, and the noise is Gaussian (arXiv:2202.08312, theorem 2.1; for
+3. zeta_t and nu_t are functions of the results of rounds 0 to t - 1, so contributions
+   are chosen adaptively. This costs no privacy: the rows of C that enter round t depend
+   on rounds up to t only, and the noise is Gaussian (arXiv:2202.08312, theorem 2.1; for
    several participations arXiv:2211.06530, section 2).
-4. What is released is (2) with its parts multiplied by zeta_t z_delta and sigma_b,
-   known from earlier rounds; estimate, clip norms and rows of a workload are functions
-   of it. That is post-processing.
+4. The released sums are those of (2), with their parts multiplied by zeta_t z_delta and
+   sigma_b, which are known from earlier rounds; estimate, clip norms and rows of a
+   workload are functions of them. This is post-processing.
 
-Step 4 needs a round's sum and noise to be scaled as one, by this round's clip norm:
-noise kept from earlier rounds is kept at unit scale.
+For step 4 a round's sum and noise have to be scaled together, by this round's clip
+norm, so noise of earlier rounds is stored at unit scale.
 
-**Utility**: with N = D Z the noise of the sum of rounds 0 to t is
+**Utility.** With N = D Z the noise of the sum of rounds 0 to t is
 
     sum_s zeta_s N_s = zeta_t P_t - sum_{s < t} (zeta_{s+1} - zeta_s) P_s,
 
 where P_s = N_0 + ... + N_s is the small noise of a prefix sum: every change of the clip
-norm leaves its share of it behind. So a tree that restarts keeps its clip norm, and
-others may for as many rounds as one likes. The estimate moves in every round all the
-same, as in TF Privacy's `QAdaClipTreeResSumQuery`.
+norm leaves a part of P_s that does not cancel. So a tree that restarts keeps its clip
+norm until the restart, and other strategies can keep it for any number of rounds. The
+estimate still changes in every round, as in TF Privacy's `QAdaClipTreeResSumQuery`.
 """
 
 import logging
@@ -66,17 +67,17 @@ from tff_dp_aggregators.queries import statistics
 _logger = logging.getLogger(__name__)
 
 
-# What stands for 1 in the count of small norms: b - 1/2 is half of it. With the noise
-# of up to so large a standard deviation, 64 bits are far from full.
+# The integer for 1 in the count of small norms; b - 1/2 is plus or minus half of it.
+# With noise of up to this standard deviation, 64 bits are more than enough.
 UNIT = 2**30
 _LARGEST_COUNT_STDDEV = 2.0**20
 
 
 class AdaptiveParams(NamedTuple):
-  """What clients need to know; it has been released already."""
+  """Parameters that clients receive; they have been released already."""
 
   clip_norm: Any  # L2 bound of a record, float32.
-  quantile_estimate: Any  # What the record's norm is compared with, float32.
+  quantile_estimate: Any  # The record's norm is compared with this, float32.
 
 
 class AdaptiveSample(NamedTuple):
@@ -87,9 +88,9 @@ class AdaptiveSample(NamedTuple):
 
 
 class Adaptation(NamedTuple):
-  """What the next clip norm depends on; private estimates, free to be told."""
+  """State of the clip norm's adaptation: private estimates, which may be published."""
 
-  quantile_estimate: Any  # Of the norms, float32.
+  quantile_estimate: Any  # Quantile of the norms, float32.
   # Noised fraction of records whose norm was at most the estimate of the last round,
   # within [0, 1], float32; 1/2 before the first round.
   fraction_below: Any
@@ -98,10 +99,10 @@ class Adaptation(NamedTuple):
 class AdaptiveClippingQuery(matrix_mechanism.MatrixMechanismQuery):
   """A matrix mechanism whose clip norm follows a quantile of the norms (1905.03871).
 
-  `noise_multiplier` is that of everything the query releases, the estimates included:
+  `noise_multiplier` covers everything that the query releases, including the estimates:
   events and `effective_noise_multiplier` are those of a `MatrixMechanismQuery` with the
   same numbers. The noise of the records, `value_noise_multiplier` times the clip norm,
-  is a little louder. A record that is not finite counts as a zero record, in the sum
+  is a little larger. A record that is not finite counts as a zero record, in the sum
   and in the fraction of small norms. The clip norm stays within 2^-80 and 2^80.
   """
 
@@ -124,30 +125,30 @@ class AdaptiveClippingQuery(matrix_mechanism.MatrixMechanismQuery):
     """Initializes the query.
 
     Args:
-      strategy: Strategy matrix C, for a number of rounds that cannot be exceeded.
-      participation: Who may take part when, in as many rounds.
+      strategy: Strategy matrix C. One round more than it has is an error.
+      participation: Who may take part when, for the same number of rounds.
       initial_clip_norm: L2 bound of a record in the first rounds, and the first
-        estimate. Rather too small than too large: noise is in proportion to it.
-      noise_multiplier: Standard deviation of z over the clip norm that would be as
+        estimate. Too small is better than too large: noise is proportional to it.
+      noise_multiplier: Noise multiplier of a query with a fixed clip norm that is as
         private as records and counts together; 0 adds no noise to either.
-      clients_per_round: How many clients are expected in a round: what counts are
-        divided by. It is fixed, so that the number of clients stays private.
+      clients_per_round: Expected number of clients in a round, by which counts are
+        divided. It is fixed, so that the number of clients stays private.
       record_specs: Structure of float tensor specs like a record.
-      target_quantile: Which fraction of records is to be left unclipped.
+      target_quantile: Target fraction of records that are not clipped.
       learning_rate: The estimate changes by a factor of at most exp(learning_rate) a
         round.
       clipped_count_stddev: Standard deviation of z for the count of small norms; `None`
-        for what fits every cohort: a twentieth of `clients_per_round`, or as much as
-        takes a tenth of the budget (`accounting.adaptive_clipping`).
-      update_every: For how many rounds a clip norm is kept, while the estimate moves
-        on; `None` means until the restart for a tree that restarts, and else 1.
+        for a value that suits every cohort: a twentieth of `clients_per_round`, or as
+        much as takes a tenth of the budget (`accounting.adaptive_clipping`).
+      update_every: Number of rounds with the same clip norm, while the estimate changes
+        in each. `None` means `restart_every` for a tree that restarts, and 1 otherwise.
       workload: As for `MatrixMechanismQuery`.
       **noise_options: See `noise.Options`.
 
     Raises:
-      ValueError: As `MatrixMechanismQuery`, which has other errors, too; if
+      ValueError: As `MatrixMechanismQuery`, which raises other errors, too; if
         `clipped_count_stddev` is at most half of `noise_multiplier`, so that the count
-        alone would cost more than all is to cost; or if a tree restarts between two
+        alone would cost more than the whole query; or if a tree restarts between two
         updates.
     """
     self._clients_per_round = checks.check_positive(
@@ -157,7 +158,7 @@ class AdaptiveClippingQuery(matrix_mechanism.MatrixMechanismQuery):
       'target_quantile', target_quantile, 0, 1
     )
     self._learning_rate = checks.check_not_negative('learning_rate', learning_rate)
-    # For how many rounds a clip norm is kept.
+    # Number of rounds with the same clip norm.
     self.update_every = _check_update_every(update_every, strategy)
     # sigma_b: standard deviation of z for the count of small norms.
     self.clipped_count_stddev = _check_count_stddev(
@@ -183,7 +184,7 @@ class AdaptiveClippingQuery(matrix_mechanism.MatrixMechanismQuery):
 
   @property
   def clip_norm(self) -> float:
-    """L2 bound of one record, which is not known in advance here."""
+    """ValueError, because the clip norm is not known in advance."""
     raise ValueError(
       'the clip norm of this query changes from round to round: see clip_norm in its '
       'state or metrics, and initial_clip_norm for the first.'
@@ -191,11 +192,11 @@ class AdaptiveClippingQuery(matrix_mechanism.MatrixMechanismQuery):
 
   @property
   def clipped_count_share(self) -> float:
-    """Which part of the budget the count of small norms takes: of mu^2."""
+    """The fraction of the budget, mu^2, that the count of small norms takes."""
     return split.share(self._noise_multiplier, self.clipped_count_stddev)
 
   def initial_global_state(self) -> matrix_mechanism.GlobalState:
-    """Returns the state before round 0, with a key of its own."""
+    """Returns the state before round 0, with a new key."""
     state = super().initial_global_state()
     adaptation = Adaptation(
       quantile_estimate=state.clip_norm, fraction_below=tf.constant(0.5, tf.float32)
@@ -205,8 +206,8 @@ class AdaptiveClippingQuery(matrix_mechanism.MatrixMechanismQuery):
   def _sum_specs(self) -> AdaptiveSample:
     return AdaptiveSample(super()._sum_specs(), tf.TensorSpec([], tf.float32))
 
-  def _nothing_released(self) -> Any:
-    return tuple(sample.record for sample in super()._nothing_released())
+  def _initial_released(self) -> Any:
+    return tuple(sample.record for sample in super()._initial_released())
 
   def derive_sample_params(self, global_state: matrix_mechanism.GlobalState) -> Any:
     """Returns `AdaptiveParams`: the clip norm, and the estimate to compare with."""
@@ -220,16 +221,16 @@ class AdaptiveClippingQuery(matrix_mechanism.MatrixMechanismQuery):
       super().initial_sample_state(template), tf.zeros([], tf.int64)
     )
 
-  # A sample is a record on the grid and its vote; of one that is not finite, that of 0.
+  # A sample is a record on the grid and its bit; non-finite records count as zero.
 
   def _clip_norm_of(self, params: Any) -> tf.Tensor:
     return params.clip_norm
 
-  def _sample(self, params: Any, integers: Any, norms: Any, before: Any = None) -> Any:
+  def _sample(self, params: Any, integers: Any, norms: Any, total: Any = None) -> Any:
     is_below = norms <= tf.cast(params.quantile_estimate, tf.float64)
     half = tf.constant(UNIT // 2, tf.int64)
     below = tf.reduce_sum(tf.where(is_below, half, -half))
-    return AdaptiveSample(integers, below if before is None else before.below + below)
+    return AdaptiveSample(integers, below if total is None else total.below + below)
 
   def _integers(self, sample_state: AdaptiveSample) -> Any:
     return sample_state.record
@@ -250,7 +251,7 @@ class AdaptiveClippingQuery(matrix_mechanism.MatrixMechanismQuery):
     }
 
   def _stddev(self, state: matrix_mechanism.GlobalState) -> tf.Tensor:
-    """Standard deviation of z for the records, float64."""
+    """Returns the standard deviation of z for the records, float64."""
     return tf.cast(state.clip_norm, tf.float64) * self.value_noise_multiplier
 
   def _add_noise(
@@ -274,17 +275,17 @@ class AdaptiveClippingQuery(matrix_mechanism.MatrixMechanismQuery):
       statistics.moved(state.adaptation.quantile_estimate, excess, self._learning_rate),
       tf.cast(fraction, tf.float32),
     )
-    is_last = tf.equal((state.noise.round + 1) % self.update_every, 0)
-    clip_norm = tf.where(is_last, adaptation.quantile_estimate, state.clip_norm)
+    updates = tf.equal((state.noise.round + 1) % self.update_every, 0)
+    clip_norm = tf.where(updates, adaptation.quantile_estimate, state.clip_norm)
     return result, state._replace(clip_norm=clip_norm, adaptation=adaptation)
 
   def derive_metrics(
     self, global_state: matrix_mechanism.GlobalState
   ) -> matrix_mechanism.Metrics:
-    """Returns what `MatrixMechanismQuery` tells, and the private estimates.
+    """Returns the metrics of `MatrixMechanismQuery`, and the private estimates.
 
-    `clip_norm` is that of the round to come; `quantile_estimate` what norms will be
-    compared with; `fraction_below` the noised fraction of the last round.
+    `clip_norm` and `quantile_estimate` are those of the next round; `fraction_below` is
+    the noised fraction of the last round.
     """
     metrics = super().derive_metrics(global_state)
     metrics.update(global_state.adaptation._asdict())
@@ -302,9 +303,9 @@ class AdaptiveClippingQuery(matrix_mechanism.MatrixMechanismQuery):
 class AdaptiveGaussianSumQuery(AdaptiveClippingQuery):
   """A Gaussian sum whose clip norm follows a quantile of the norms (1905.03871).
 
-  TF Privacy's `QuantileAdaptiveClipSumQuery` with geometric updates, and
-  `tff.aggregators.DifferentiallyPrivateFactory.gaussian_adaptive`, but for the event,
-  which here is that of both parts together.
+  It corresponds to TF Privacy's `QuantileAdaptiveClipSumQuery` with geometric updates,
+  and to `tff.aggregators.DifferentiallyPrivateFactory.gaussian_adaptive`, except that
+  the event covers records and counts together.
   """
 
   def __init__(
@@ -326,7 +327,7 @@ class AdaptiveGaussianSumQuery(AdaptiveClippingQuery):
     `participation` may be `None`, as for `GaussianSumQuery`.
     """
     options.checked(noise_options, noise_lib.IndependentOptions)
-    planned = matrix_mechanism.planned_rounds(participation)
+    planned = matrix_mechanism.planned_participation(participation)
     super().__init__(
       strategies.Identity(planned.num_rounds),
       planned,
@@ -346,17 +347,17 @@ class AdaptiveGaussianSumQuery(AdaptiveClippingQuery):
 def _value_noise_multiplier(
   noise_multiplier: float, clipped_count_stddev: float
 ) -> float:
-  """The noise that is left for the records, with a warning where it is large."""
-  left = split.values_noise_multiplier(noise_multiplier, clipped_count_stddev)
-  if noise_multiplier and left >= 2 * noise_multiplier:
+  """Returns the noise multiplier of the records; logs a warning if it is large."""
+  result = split.values_noise_multiplier(noise_multiplier, clipped_count_stddev)
+  if noise_multiplier and result >= 2 * noise_multiplier:
     _logger.warning(
       'adaptive clipping makes the noise of the records %.3g times as large: a '
       'clipped_count_stddev of %g is small for noise_multiplier %g; leave it out.',
-      left / noise_multiplier,
+      result / noise_multiplier,
       clipped_count_stddev,
       noise_multiplier,
     )
-  return left
+  return result
 
 
 def _check_count_stddev(

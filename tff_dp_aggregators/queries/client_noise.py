@@ -1,17 +1,16 @@
 """Sums of records to which clients add noise themselves, before anything is sent.
 
-What a client sends are integers on the grid of the sums (`grid`): its clipped record,
-and noise that was brought to the grid by floor(. + 1/2) and added. X being integer,
-that is floor(X + Z + 1/2), post-processing of the mechanism that the accounting is of,
-and sums stay exact. What rounding shares of central noise costs is in
-`accounting.local`. An entry is at most `grid.LARGEST_ENTRY` with its noise, so the grid
-is coarser than that of noise on the server.
+A client sends integers on the grid of the sums (`grid`): its clipped record X plus its
+rounded noise, floor(Z + 1/2). As X is an integer, that is floor(X + Z + 1/2), a
+post-processing of the mechanism that the accounting analyses, and sums stay exact.
+`accounting.local` has the cost of rounding shares of central noise. An entry is at most
+`grid.LARGEST_ENTRY` with its noise, so the grid is coarser than with server noise.
 
-**Whose noise is whose.** A client draws a key from its own kernel's entropy
-(`noise.generators`) once for each record: nobody else ever has it, no two records share
-noise, and a round that is run again has other noise. Clients cannot share a seed.
-Simulations can, `learning.packed`, which number clients: there `round_key` makes a key
-for a round, and `noise_of` the noise of a client, of that key and its number.
+**Keys.** A client draws a key from its own kernel's entropy (`noise.generators`) for
+each record: nobody else ever has it, no two records share noise, and a round that is
+run again has different noise. Clients cannot share a seed. Packed simulations
+(`learning.packed`), which number clients, can: there `round_key` returns a key for a
+round, and `noise_of` the noise of a client, from that key and the client's number.
 """
 
 import collections
@@ -36,23 +35,22 @@ from tff_dp_aggregators.queries import grid
 from tff_dp_aggregators.queries import independent
 from tff_dp_aggregators.queries import matrix_mechanism
 
-# Magnitudes that no number of unit scale is above: Gaussians end at 11.6, Laplace
-# numbers at 88.8.
+# Upper bounds of noise of unit scale: Gaussians end at 11.6, Laplace numbers at 88.8.
 _LARGEST = {noises.GAUSSIAN: 12.0, noises.LAPLACE: 89.0}
 _ROWS = {noises.GAUSSIAN: noise_lib.GaussianRows, noises.LAPLACE: rows.LaplaceRows}
 # Smallest scale of one client's noise in steps of the grid: see `accounting.local`.
 _SMALLEST_SCALE = 2.0**16
-# Number of a vector in nonces that no row and no tag has (`generators`, `keys`).
+# Index of a vector in nonces that no row and no tag uses (`generators`).
 _ROUND_VECTOR = 2**32 - 2
 
 
 class ClientNoiseState(NamedTuple):
   """State of a query between rounds; the key of the server's noise is secret."""
 
-  round: Any  # The one to come, int64.
+  round: Any  # The next round, int64.
   clip_norm: Any  # Bound of a record, float32.
-  server_key: Any  # int64 [4]; empty where only clients add noise.
-  belongs_to: Any  # The mechanism, as `mechanism_text` writes it.
+  server_key: Any  # int64 [4]; empty if only clients add noise.
+  belongs_to: Any  # The `mechanism_text` of the mechanism.
 
   def __repr__(self) -> str:
     key = (
@@ -65,11 +63,11 @@ class ClientNoiseState(NamedTuple):
 
 
 class ClientNoiseSumQuery(independent.IndependentNoiseQuery):
-  """What queries have in common whose records get noise where they are made."""
+  """Base class of queries whose clients add noise to their own records."""
 
-  # 'local' where a client's noise hides it alone, 'clients_and_server' where the server
-  # adds noise on top, 'clients' where that of all hides each, and 'local_approximate'
-  # where the server stands for clients, in simulations.
+  # 'local' if each client adds enough noise for itself, 'clients_and_server' if the
+  # server adds noise as well, 'clients' if clients add shares of a central noise, and
+  # 'local_approximate' if the server adds noise instead of clients, in simulations.
   noise_site: str = 'local'
   # Standard deviation of the server's noise over the clip norm.
   server_noise_multiplier = 0.0
@@ -89,7 +87,7 @@ class ClientNoiseSumQuery(independent.IndependentNoiseQuery):
     Args:
       participation: As for `GaussianSumQuery`.
       noise: Clients' noise: 'gaussian', with records clipped in L2 norm, or 'laplace',
-        in L1 norm. The server's is Gaussian.
+        in L1 norm. The server's noise is Gaussian.
       clip_norm: Bound of one record.
       client_noise_multiplier: Scale of one client's noise over `clip_norm`; 0 for none.
       record_specs: Structure of float tensor specs like a record.
@@ -109,25 +107,23 @@ class ClientNoiseSumQuery(independent.IndependentNoiseQuery):
     # Scale of one client's noise over the clip norm.
     self.client_noise_multiplier = scale
     self.clients_add_noise = scale > 0
-    given = options.checked(noise_options, noise_lib.IndependentOptions)
-    self._seed = options.resolve(given.seed)
-    self._rows = _ROWS[self._noise](record_specs, self._seed, given.generator)
-    self._server_rows = noise_lib.GaussianRows(
-      record_specs, self._seed, given.generator
-    )
+    opts = options.checked(noise_options, noise_lib.IndependentOptions)
+    self._seed = options.resolve(opts.seed)
+    self._rows = _ROWS[self._noise](record_specs, self._seed, opts.generator)
+    self._server_rows = noise_lib.GaussianRows(record_specs, self._seed, opts.generator)
     self._server_adds_noise = self.server_noise_multiplier > 0
-    # Bits that clients' noise takes of an entry.
+    # Bits of an entry that are reserved for clients' noise.
     self._spare_bits = math.ceil(math.log2(1 + _LARGEST[self._noise] * scale))
     exponent = grid.exponent_of_steps(self.server_noise_multiplier)
-    # A clip norm is more than half of two to the exponent.
+    # A clip norm is more than 2^(exponent - 1) steps.
     if 0 < scale * 2.0 ** (exponent - self._spare_bits - 1) < _SMALLEST_SCALE:
       raise ValueError(
-        'the noise of clients is too silent beside that of the server: noise '
+        "the clients' noise is too small compared with the server's: noise "
         f'multipliers of {scale} and {self.server_noise_multiplier}; leave one out.'
       )
 
   def run_event(self) -> dp_accounting.DpEvent:
-    """The event of all rounds together, for a client who is in as many as it may."""
+    """The event of all rounds together, for a client in as many as it may be in."""
     return events.simplify(super().run_event())
 
   def _event(self) -> dp_accounting.DpEvent:
@@ -156,7 +152,7 @@ class ClientNoiseSumQuery(independent.IndependentNoiseQuery):
     }
 
   def encode_record(self, params: Any, record: Any) -> tuple[Any, tf.Tensor]:
-    """Returns the record clipped, in steps of the grid, with noise of a new key."""
+    """Returns the record clipped, in steps of the grid, with noise from a new key."""
     clipped, finite = self.encode_without_noise(params, record)
     if not self.clients_add_noise:
       return clipped, finite
@@ -169,18 +165,18 @@ class ClientNoiseSumQuery(independent.IndependentNoiseQuery):
     return tf.nest.map_structure(tf.add, clipped, noise), finite
 
   def encode_without_noise(self, params: Any, record: Any) -> tuple[Any, tf.Tensor]:
-    """Returns what `encode_record` does, less the client's noise."""
+    """Returns the result of `encode_record` without the client's noise."""
     clipped = grid.clip_to_grid(
       self._check(record), params, self._steps(params), self._noise.order
     )
     finite = clipped.finite
-    # A client that its own noise hides sends nothing of its record without noise.
+    # A client with local noise sends nothing about its record that has no noise.
     if self.noise_site != 'clients' and self.client_noise_multiplier:
       finite = tf.ones_like(finite)
     return clipped.integers, finite
 
   def noise_of(self, params: Any, key: tf.Tensor, number: tf.Tensor) -> Any:
-    """One client's noise in steps of the grid, structure of int64 like a record."""
+    """Returns one client's noise in steps of the grid, int64, like a record."""
     steps = self._steps(params)
     clip_norm = tf.cast(params, tf.float64)
     unit_noise = self._rows.layout.unflatten(self._rows.row(key, number))
@@ -191,9 +187,9 @@ class ClientNoiseSumQuery(independent.IndependentNoiseQuery):
     )
 
   def round_key(self, global_state: ClientNoiseState) -> Any:
-    """A key for the noise of a round's clients, in simulations; int64 of shape [4].
+    """Returns a key for the noise of a round's clients, in simulations; int64 [4].
 
-    Of the seed and the round; without a seed a new one in each execution.
+    It is a function of seed and round; without a seed each execution draws a new one.
     """
     if not self.clients_add_noise:
       return ()
@@ -213,7 +209,7 @@ class ClientNoiseSumQuery(independent.IndependentNoiseQuery):
   def with_noise_of(
     self, params: Any, sample_state: Any, round_key: Any, number: tf.Tensor
   ) -> Any:
-    """Returns a sum of records with the noise that one more client adds, if it does."""
+    """Returns the sum with the noise of client `number` added, if clients add noise."""
     if not self.clients_add_noise:
       return sample_state
     noise = self.noise_of(params, round_key, number)
@@ -227,10 +223,9 @@ class ClientNoiseSumQuery(independent.IndependentNoiseQuery):
   def get_noised_result(
     self, sample_state: Any, global_state: ClientNoiseState
   ) -> matrix_mechanism.Released:
-    """Returns the sum, with the server's noise if it adds any; next state; and event.
+    """Returns the sum, with the server's noise if any, next state, and added event.
 
-    The event's noise multiplier is infinite in rounds that add nothing to the worst
-    case: the events of all rounds so far compose to what they spent.
+    Its noise multiplier is infinite in rounds that add nothing to the worst case.
     """
     this_round = self._this_round(global_state)
     with tf.control_dependencies([this_round]):
@@ -248,27 +243,27 @@ class ClientNoiseSumQuery(independent.IndependentNoiseQuery):
     return result, state, self._event_of(this_round)
 
   def _sums_and_noise_multiplier(self, sample_state: Any) -> tuple[Any, tf.Tensor]:
-    """The sum of records, in steps of the grid, and what the server adds to it."""
+    """Returns the sum, in steps of the grid, and the server's noise multiplier."""
     return sample_state, tf.constant(self.server_noise_multiplier, tf.float64)
 
   def spent(self, global_state: ClientNoiseState) -> matrix_mechanism.Spent:
-    """Returns what all rounds that led to a state have spent, and the last of them."""
-    event, several = self._event(), super().spent(global_state)
-    assert isinstance(several, matrix_mechanism.RepeatedSpent)
+    """Returns the privacy spent by all rounds up to a state, and by the last one."""
+    event, spent = self._event(), super().spent(global_state)
+    assert isinstance(spent, matrix_mechanism.RepeatedSpent)
     if not isinstance(event, dp_accounting.GaussianDpEvent):
-      return several
-    own = tf.constant(event.noise_multiplier, tf.float64)
+      return spent
+    single = tf.constant(event.noise_multiplier, tf.float64)
     infinite = tf.constant(math.inf, tf.float64)
 
     def repeated(count: tf.Tensor) -> tf.Tensor:
-      return tf.where(count > 0, own / tf.sqrt(tf.cast(count, tf.float64)), infinite)
+      return tf.where(count > 0, single / tf.sqrt(tf.cast(count, tf.float64)), infinite)
 
     return matrix_mechanism.GaussianSpent(
-      repeated(several.last_round), repeated(several.all_rounds)
+      repeated(spent.last_round), repeated(spent.all_rounds)
     )
 
   def derive_metrics(self, global_state: ClientNoiseState) -> matrix_mechanism.Metrics:
-    """Returns rounds served, clip norm, noise, and participations; nothing of data."""
+    """Returns number of rounds, clip norm, noise, participations; no clients' data."""
     key_tag = tf.constant('')
     if self._server_adds_noise:
       key_tag = self._server_rows.key_tag(global_state.server_key)
@@ -285,20 +280,20 @@ class ClientNoiseSumQuery(independent.IndependentNoiseQuery):
 
 
 class LocalGaussianSumQuery(ClientNoiseSumQuery):
-  """Sums records each of which has Gaussian noise of its client's.
+  """Sums records to which each client has added Gaussian noise.
 
-  What a client sends is clipped in L2 norm and has noise of standard deviation
-  `clip_norm * noise_multiplier` in each coordinate. Whether a client's record was
-  finite is not told.
+  Records are clipped in L2 norm and get noise of standard deviation
+  `clip_norm * noise_multiplier` in each coordinate. Whether one was finite is not sent.
 
-  Events and what a state says was `spent` are of what one client sent, against
-  everybody: `accounting.local.local_event` under zero-out neighbours. For any two
-  records of a client, which local privacy is mostly stated for, divide the noise
-  multiplier by two (`adjacency='replace_one'`). Against those who see sums only there
-  is more privacy, `accounting.local.central_event`.
+  Events and `spent` are the local guarantee, for what one client sends, against
+  everybody: `accounting.local.local_event` under the zero-out neighbouring relation.
+  Local privacy is usually stated for any two records of a client; for that divide the
+  noise multiplier by two (`adjacency='replace_one'`). Against those who see sums only
+  there is more privacy, `accounting.local.central_event`.
 
-  With `server_noise_multiplier` the server adds Gaussian noise to the sum (as NbAFL
-  does, arXiv:1911.00222): it counts for the central guarantee alone.
+  With `server_noise_multiplier` the server adds Gaussian noise to the sum, of standard
+  deviation `clip_norm * server_noise_multiplier` (as in NbAFL, arXiv:1911.00222). It
+  only counts for the central guarantee.
 
   Example:
     >>> query = LocalGaussianSumQuery(
@@ -307,7 +302,7 @@ class LocalGaussianSumQuery(ClientNoiseSumQuery):
     >>> state = query.initial_global_state()
     >>> params = query.derive_sample_params(state)
     >>> sample = query.initial_sample_state()
-    >>> for _ in range(4):  # Each with noise of a key of its own.
+    >>> for _ in range(4):  # Each record has noise from a new key.
     ...   sample = query.accumulate_record(params, sample, tf.constant([0.5, 0.0, 0.0]))
     >>> noised, state, event = query.get_noised_result(sample, state)
     >>> float(event.noise_multiplier), float(query.spent(state)[1])
@@ -322,11 +317,7 @@ class LocalGaussianSumQuery(ClientNoiseSumQuery):
     server_noise_multiplier: float = 0.0,
     **arguments: Any,
   ):
-    """Initializes the query from arguments of `ClientNoiseSumQuery`.
-
-    `noise_multiplier` and `server_noise_multiplier`: Standard deviation over
-    `clip_norm` of one client's noise, and of the server's; 0 adds none.
-    """
+    """Initializes the query from arguments of `ClientNoiseSumQuery`."""
     checks.check_number('server_noise_multiplier', server_noise_multiplier)
     grid.check_noise_multiplier(events.check_noise_multiplier(server_noise_multiplier))
     self.server_noise_multiplier = float(server_noise_multiplier)
@@ -341,12 +332,12 @@ class LocalGaussianSumQuery(ClientNoiseSumQuery):
 
 
 class LocalLaplaceSumQuery(ClientNoiseSumQuery):
-  """Sums records each of which has Laplace noise of its client's.
+  """Sums records to which each client has added Laplace noise.
 
-  What a client sends is clipped in L1 norm and has noise of scale
-  `clip_norm * noise_multiplier` in each coordinate: epsilon is 1 / `noise_multiplier`
-  under zero-out neighbours, twice that for any two records of a client, with delta = 0,
-  against everybody. Whether a record was finite is not told.
+  Records are clipped in L1 norm and get noise of scale `clip_norm * noise_multiplier`
+  in each coordinate. Against everybody, and with delta = 0, epsilon is
+  1 / `noise_multiplier` under the zero-out neighbouring relation, and twice that for
+  any two records of a client. Clients do not report whether their record was finite.
   """
 
   def __init__(
@@ -356,10 +347,7 @@ class LocalLaplaceSumQuery(ClientNoiseSumQuery):
     noise_multiplier: float,
     **arguments: Any,
   ):
-    """Initializes the query from arguments of `ClientNoiseSumQuery`.
-
-    `noise_multiplier` is the scale of one client's noise over `clip_norm`.
-    """
+    """Initializes the query from arguments of `ClientNoiseSumQuery`."""
     super().__init__(
       participation,
       noise=noises.LAPLACE.name,
@@ -369,19 +357,19 @@ class LocalLaplaceSumQuery(ClientNoiseSumQuery):
 
 
 class GaussianSharesSumQuery(ClientNoiseSumQuery):
-  """Sums records whose noise adds up to the central Gaussian mechanism's.
+  """Sums records with shares of noise that add up to a central Gaussian mechanism.
 
   Each client adds Gaussian noise of standard deviation
   `clip_norm * noise_multiplier / sqrt(min_clients)`. The sum of `min_clients` clients
-  has the noise of `GaussianSumQuery`, that of more has more. With fewer there is too
-  little, so such a sum must not be released; who counts clients sees to it
-  (`aggregators.DPMeanFactory`).
+  has the noise of `GaussianSumQuery`; a sum of more clients has more noise. A sum of
+  fewer has too little and must not be released, which is up to the caller that counts
+  clients (`aggregators.DPMeanFactory`).
 
-  What a single client sends is hardly hidden: sums have to be secure, or the server to
-  forget. A client of the round knows
-  its own share: against it the noise is sqrt((m - 1) / m) times as large, m being
-  `min_clients` (`accounting.local.central_event` with `known_shares`). Clients that add
-  less than they should take from the privacy of all.
+  A share hardly hides what a single client sends, so sums have to be secure, or the
+  server has to discard it. A client of the round knows its own share, so against this
+  client the noise is sqrt((m - 1) / m) times as large, with m = `min_clients`
+  (`accounting.local.central_event` with `known_shares`). Clients that add less noise
+  than they should reduce the privacy of all.
   """
 
   noise_site = 'clients'
@@ -396,8 +384,7 @@ class GaussianSharesSumQuery(ClientNoiseSumQuery):
   ):
     """Initializes the query from arguments of `ClientNoiseSumQuery`.
 
-    `noise_multiplier`: Standard deviation of the noise of a sum of `min_clients`
-    records, the fewest of a round, over `clip_norm`; 0 adds none.
+    `noise_multiplier` is that of a sum of `min_clients` records; 0 adds no noise.
     """
     self.min_clients = checks.check_positive_int('min_clients', min_clients)
     super().__init__(
@@ -414,28 +401,29 @@ class GaussianSharesSumQuery(ClientNoiseSumQuery):
     return dp_accounting.GaussianDpEvent(self._noise_multiplier)
 
   def _facts(self) -> dict[str, Any]:
-    # More clients with equal shares make more noise, and say that they spent less.
+    # With equal shares, more clients make more noise, and spend less privacy.
     return {**super()._facts(), 'min_clients': self.min_clients}
 
 
 class ApproximateSample(NamedTuple):
-  """What is summed of a client in the approximation; that of a sum is its sum."""
+  """A preprocessed record and a count of 1, or a sum of them."""
 
   record: Any  # Clipped, in steps of the grid, structure of int64.
   clients: Any  # 1, int64.
 
 
 class ApproximateLocalSumQuery(ClientNoiseSumQuery):
-  """SIMULATION ONLY: sums with Gaussian noise of the error that local noise has.
+  """SIMULATION ONLY: approximates the error of local noise with Gaussian server noise.
 
-  The server adds, once and not for each client, Gaussian noise of the variance that the
-  noise of all who reported has in the sum. Sums have the mean and covariance of those
-  that they stand for (`LocalGaussianSumQuery`, `LocalLaplaceSumQuery`); of Gaussian
-  noise the distribution, but for how it is rounded; of Laplace noise that of large m.
+  The server adds Gaussian noise once, with the variance of the sum of the noise of all
+  reporting clients. Sums have the mean and covariance of the approximated query
+  (`LocalGaussianSumQuery` or `LocalLaplaceSumQuery`). For Gaussian noise they have the
+  same distribution, apart from rounding; for Laplace noise only in the limit of many
+  clients.
 
-  What clients send has no noise at all, so none is hidden from the server, and `spent`
-  and the events say that: `NonPrivateDpEvent`. What the real thing would spend says
-  `accounting.local.local_event`.
+  Clients send records without noise, so nothing is hidden from the server, and `spent`
+  and the events are `NonPrivateDpEvent`. `accounting.local.local_event` computes the
+  privacy of the approximated query.
   """
 
   noise_site = 'local_approximate'
@@ -448,9 +436,9 @@ class ApproximateLocalSumQuery(ClientNoiseSumQuery):
     noise_multiplier: float,
     **arguments: Any,
   ):
-    """Initializes the query; `noise` is that of the clients that is approximated.
+    """Initializes the query; `noise` is the kind of the approximated client noise.
 
-    The others are as for `LocalGaussianSumQuery` and `LocalLaplaceSumQuery`.
+    The other arguments are those of `LocalGaussianSumQuery` and `LocalLaplaceSumQuery`.
     """
     super().__init__(
       participation,
@@ -471,11 +459,11 @@ class ApproximateLocalSumQuery(ClientNoiseSumQuery):
     )
 
   def encode_without_noise(self, params: Any, record: Any) -> tuple[Any, tf.Tensor]:
-    """Returns the record clipped, on the grid, and a count; so does `encode_record`."""
+    """Returns the clipped record and a count, and whether the record was finite."""
     clipped, finite = super().encode_without_noise(params, record)
     return ApproximateSample(clipped, tf.constant(1, tf.int64)), finite
 
   def _sums_and_noise_multiplier(self, sample_state: Any) -> tuple[Any, tf.Tensor]:
-    of_one = self.client_noise_multiplier * self._noise.stddev
-    of_all = of_one * tf.sqrt(tf.cast(sample_state.clients, tf.float64))
-    return sample_state.record, of_all
+    stddev = self.client_noise_multiplier * self._noise.stddev
+    sum_stddev = stddev * tf.sqrt(tf.cast(sample_state.clients, tf.float64))
+    return sample_state.record, sum_stddev

@@ -1,22 +1,23 @@
 """Sums of integers to which each client adds its share of the noise.
 
-For secure aggregation: nobody but the client sees what it sends; the server, and who
-reads what it releases, see the sum modulo a power of two. What is summed, and when it
-wraps, is told in `accounting.distributed_noise`, what it costs in
-`accounting.accountants.rdp`.
+They are for secure aggregation: nobody but the client sees what it sends; the server,
+and whoever reads the results, only see the sum modulo a power of two.
+`accounting.distributed_noise` describes what is summed and when it wraps around, and
+`accounting.accountants.rdp` computes the privacy.
 
-**The bound holds for all that is sent.** After rounding, the squares of the integers
-are added up exactly. If the sum is above the bound, the client rounds again, eight
-times at most, then towards zero; what is above even then (as float64 might make it)
-counts as zero. So no record breaks the accounting, and none stops the round.
+**The norm bound holds for every message.** After rounding, the squares of the integers
+are summed exactly. If the sum exceeds the bound, the client rounds again, at most eight
+times, and then towards zero; a record that exceeds the bound even then (because of
+float64 rounding) counts as zero. So no record breaks the accounting or stops the round.
 
-**The noise is a client's own**, of a key that it draws from its kernel's entropy each
-time (`noise.generators`) and tables that are exact to 2^-126 (`noise.integers`). There
-is no seed, and clients must not be traced side by side in one computation
-(`clients_draw_keys`), for then they would share a key.
+**Each client draws its own noise**, with a key from its kernel's entropy for each
+record (`noise.generators`), and tables that are exact to 2^-126 (`noise.integers`).
+There is no seed, and clients must not be vectorised in one computation
+(`clients_draw_keys`), because they would share a key.
 
-**Fewer clients are less noise.** Each counts itself in the sum. A round with fewer than
-`min_clients` fails, and one with more than `max_clients`: its sum might have wrapped.
+**Fewer clients add less noise.** Each client counts itself in the sum. A round with
+fewer clients than `min_clients` fails, and so does a round with more than
+`max_clients`, because its sum might have wrapped around.
 """
 
 import collections
@@ -39,24 +40,24 @@ from tff_dp_aggregators.queries import grid
 from tff_dp_aggregators.queries import independent
 from tff_dp_aggregators.queries import matrix_mechanism
 
-# Numbers that are drawn at a time; a power of two, as the dimension is.
+# Number of samples that are drawn at a time; a power of two, as the dimension is.
 _CHUNK = 2**17
-_LARGEST_TRANSFORM = 64  # Rows of the matrices that a rotation is made of.
+_LARGEST_TRANSFORM = 64  # Rows of the matrices whose Kronecker product is a rotation.
 
 
 class DistributedState(NamedTuple):
-  """State of a query between rounds. Nothing of it is secret."""
+  """State of a query between rounds; nothing in it is secret."""
 
-  rotation_key: Any  # Of the random signs, int64 [4].
-  round: Any  # The one to come, int64.
-  belongs_to: Any  # The mechanism, as `mechanism_text` writes it.
+  rotation_key: Any  # Key of the random signs, int64 [4].
+  round: Any  # The next round, int64.
+  belongs_to: Any  # The `mechanism_text` of the mechanism.
 
 
 class Shares(NamedTuple):
-  """What a client sends, and the sum of it: entries modulo 2^bits, and clients."""
+  """The message of a client, or a sum of messages; entries are modulo 2^bits."""
 
   entries: Any  # int64 [padded dimension].
-  clients: Any  # How many, int64.
+  clients: Any  # Number of clients, int64.
 
 
 class DistributedSumQuery(independent.IndependentNoiseQuery):
@@ -65,7 +66,7 @@ class DistributedSumQuery(independent.IndependentNoiseQuery):
   clients_draw_keys = True
   # Who adds the noise.
   noise_site = 'clients'
-  # What random words the noise is made of.
+  # Generator of the random words for the noise.
   generator = 'chacha20'
   seed_identity = 'secret'
 
@@ -91,11 +92,11 @@ class DistributedSumQuery(independent.IndependentNoiseQuery):
       clip_norm: L2 bound of one record.
       noise_multiplier: Standard deviation of the noise of a sum of `min_clients`
         records, over `clip_norm`.
-      min_clients: The fewest records of a sum.
-      max_clients: The most records of a sum.
+      min_clients: Minimum number of records in a sum.
+      max_clients: Maximum number of records in a sum.
       bits: Sums are modulo 2^bits.
-      max_wrap_probability: That an entry of a sum wraps, at most.
-      beta: Probability at most that a record is rounded again.
+      max_wrap_probability: Maximum probability that an entry of a sum wraps around.
+      beta: Maximum probability that a record is rounded again.
       record_specs: Structure of float tensor specs like a record.
     """
     super().__init__(participation, record_specs)
@@ -106,7 +107,7 @@ class DistributedSumQuery(independent.IndependentNoiseQuery):
     self._clip_norm = float(clip_norm)
     self._noise_multiplier = float(noise_multiplier)
     self.min_clients = checks.check_positive_int('min_clients', min_clients)
-    # The most records of a sum.
+    # Maximum number of records in a sum.
     self.max_clients = checks.check_int('max_clients', max_clients, min_clients)
     self._arguments: dict[str, Any] = {
       'clip_norm': self._clip_norm,
@@ -119,7 +120,7 @@ class DistributedSumQuery(independent.IndependentNoiseQuery):
     }
     # Kind of noise: 'skellam' or 'discrete_gaussian'.
     self.noise = noise
-    # Whatever is wrong with the numbers is told before the size of records is known.
+    # Checks the numbers before the size of records is known.
     distributed_noise.check(noise, **self._arguments)
 
   @functools.cached_property
@@ -132,7 +133,7 @@ class DistributedSumQuery(independent.IndependentNoiseQuery):
     return self.mechanism.event()
 
   def initial_global_state(self) -> DistributedState:
-    """Returns the state before round 0, with a rotation of its own."""
+    """Returns the state before round 0, with a new key of the rotation."""
     return DistributedState(
       rotation_key=generators.new_key(),
       round=tf.constant(0, tf.int64),
@@ -147,7 +148,7 @@ class DistributedSumQuery(independent.IndependentNoiseQuery):
     }
 
   def derive_sample_params(self, global_state: DistributedState) -> DistributedState:
-    """Returns what clients have to know: the rotation of the round."""
+    """Returns the state, from which clients compute the rotation of the round."""
     return global_state
 
   def initial_sample_state(self, template: Any = None) -> Shares:
@@ -160,7 +161,7 @@ class DistributedSumQuery(independent.IndependentNoiseQuery):
   def encode_record(
     self, params: DistributedState, record: Any
   ) -> tuple[Shares, tf.Tensor]:
-    """Returns what a client sends, with its noise, and if the record was finite."""
+    """Returns a client's message, with noise, and whether the record was finite."""
     steps = grid.steps_per_unit(tf.constant(self.clip_norm, tf.float32), 0.0)
     clipped = grid.clip_to_grid(
       self._check(record), tf.constant(self.clip_norm, tf.float32), steps
@@ -186,24 +187,24 @@ class DistributedSumQuery(independent.IndependentNoiseQuery):
     )
 
   def _round(self, vector: tf.Tensor, key: tf.Tensor) -> tf.Tensor:
-    """Integers within the bound, of the mean that the vector has."""
+    """Rounds randomly to integers within the norm bound; their mean is the vector."""
     limit = tf.constant(self.mechanism.norm_squared, tf.int64)
     low = tf.floor(vector)
 
     def norm_squared(rounded: tf.Tensor) -> tf.Tensor:
       return tf.reduce_sum(tf.square(rounded))
 
-    def again(tries: tf.Tensor, _: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+    def attempt(tries: tf.Tensor, _: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
       uniform = self._uniform(key, tries + 1)
       rounded = low + tf.cast(uniform < vector - low, tf.float64)
       return tries + 1, tf.cast(rounded, tf.int64)
 
-    first = again(tf.constant(0, tf.int64), tf.zeros_like(vector, tf.int64))
+    first = attempt(tf.constant(0, tf.int64), tf.zeros_like(vector, tf.int64))
     _, rounded = tf.while_loop(
       lambda tries, rounded: (
         (tries < distributed_noise.TRIES) & (norm_squared(rounded) > limit)
       ),
-      again,
+      attempt,
       first,
     )
     towards_zero = tf.cast(vector, tf.int64)
@@ -219,7 +220,7 @@ class DistributedSumQuery(independent.IndependentNoiseQuery):
     return self._in_chunks(key, row, integers.WORDS, make, tf.int64)
 
   def _uniform(self, key: tf.Tensor, row: tf.Tensor) -> tf.Tensor:
-    """Numbers of 53 bits, from 0 to 1."""
+    """Returns uniform numbers of 53 bits in [0, 1), float64."""
 
     def make(words: tf.Tensor) -> tf.Tensor:
       words = tf.bitcast(tf.reshape(words, [-1, 2]), tf.uint64)
@@ -231,7 +232,7 @@ class DistributedSumQuery(independent.IndependentNoiseQuery):
   def _in_chunks(
     self, key: tf.Tensor, row: tf.Tensor, num_words: int, make: Any, dtype: tf.DType
   ) -> tf.Tensor:
-    """One number for each entry, of words that are in no other row or chunk."""
+    """Returns a number for each entry; no two rows or chunks share random words."""
     dimension, cipher = self.mechanism.dimension, generators.ChaCha20()
     size = min(dimension, _CHUNK)
     num_blocks = math.ceil(size * num_words / cipher.block_words)
@@ -278,50 +279,47 @@ class DistributedSumQuery(independent.IndependentNoiseQuery):
     return tf.nest.pack_sequence_as(self._record_specs, flat)
 
   def derive_metrics(self, global_state: DistributedState) -> matrix_mechanism.Metrics:
-    """Returns rounds served, clip norm, and noise. Nothing of it depends on data."""
-    made = self.mechanism
+    """Returns number of rounds, clip norm and noise; nothing depends on the data."""
+    mechanism = self.mechanism
     return collections.OrderedDict(
       rounds=global_state.round,
-      clip_norm=tf.constant(made.clip_norm, tf.float32),
-      noise_multiplier=tf.constant(made.noise_multiplier, tf.float64),
-      scale=tf.constant(made.scale, tf.float64),
-      local_stddev=tf.constant(made.local_stddev, tf.float64),
-      wrap_probability=tf.constant(made.wrap_probability, tf.float64),
+      clip_norm=tf.constant(mechanism.clip_norm, tf.float32),
+      noise_multiplier=tf.constant(mechanism.noise_multiplier, tf.float64),
+      scale=tf.constant(mechanism.scale, tf.float64),
+      local_stddev=tf.constant(mechanism.local_stddev, tf.float64),
+      wrap_probability=tf.constant(mechanism.wrap_probability, tf.float64),
       noise_generator=tf.constant(self.generator),
     )
 
 
-# Random rotations: whatever the vector, each entry of the result is a sum of all of
-# them with random signs, over sqrt(d), and so rarely much longer than the length over
-# sqrt(d). It hides nothing: everybody knows the signs.
+# Random rotations. For any vector of d entries, each entry of the result is the sum of
+# all entries with random signs, over sqrt(d), so it is rarely much larger than the norm
+# over sqrt(d). A rotation hides nothing, because everybody knows the signs.
 
 
 def signs(key: tf.Tensor, index: tf.Tensor, dimension: int) -> tf.Tensor:
-  """Random signs, -1.0 or 1.0, float64 of shape [dimension], of a key int64 [4]."""
+  """Returns random signs, -1.0 or 1.0, float64 [dimension], from a key int64 [4]."""
   philox = generators.Philox()
   num_words = -(-dimension // 32)
   num_blocks = -(-num_words // philox.block_words)
   zero = tf.constant(0, tf.int64)
   words = philox.words(key, index, zero, zero, num_blocks)
-  places = tf.constant(list(range(32)), tf.uint32)
+  shifts = tf.constant(list(range(32)), tf.uint32)
   bits = tf.bitwise.bitwise_and(
-    tf.bitwise.right_shift(words[:, tf.newaxis], places), tf.constant(1, tf.uint32)
+    tf.bitwise.right_shift(words[:, tf.newaxis], shifts), tf.constant(1, tf.uint32)
   )
   return 1.0 - 2.0 * tf.cast(tf.reshape(bits, [-1])[:dimension], tf.float64)
 
 
 def hadamard(vector: tf.Tensor) -> tf.Tensor:
-  """The normalised Walsh-Hadamard transform of float64 [d], its own inverse.
-
-  It is a Kronecker product of matrices of at most 64 rows.
-  """
+  """Returns the normalised Walsh-Hadamard transform of float64 [d], its own inverse."""
   [dimension] = vector.shape
-  left = dimension
-  while left > 1:
-    size = min(left, _LARGEST_TRANSFORM)
-    left //= size
+  remaining = dimension
+  while remaining > 1:
+    size = min(remaining, _LARGEST_TRANSFORM)
+    remaining //= size
     matrix = tf.constant(scipy.linalg.hadamard(size) / np.sqrt(size), tf.float64)
-    # The first digits of the index are transformed and become the last.
+    # The first digits of the index are transformed and become the last ones.
     vector = tf.reshape(vector, [size, dimension // size])
     vector = tf.reshape(tf.transpose(tf.matmul(matrix, vector)), [dimension])
   return vector

@@ -1,6 +1,7 @@
-"""Noise that is independent in each round: in how many a client can have been, Laplace.
+"""Queries with independent noise in each round: their base class, and Laplace noise.
 
-Each round costs the clients who are in it the same.
+Each round costs its clients the same, so the total cost depends on how many rounds one
+client can have been in.
 """
 
 import abc
@@ -25,34 +26,35 @@ from tff_dp_aggregators.queries import matrix_mechanism
 
 
 class IndependentNoiseQuery(matrix_mechanism.NoisySumQuery):
-  """What queries have in common each round of which costs its clients the same."""
+  """Base class of queries with independent noise, which counts participations."""
 
   def __init__(
     self, participation: Optional[strategies.Participation], record_specs: Any
   ):
-    """Counts within a schema; `None` for a client who is in all rounds."""
+    """Initializes the query; `participation=None` assumes a client in all rounds."""
     super().__init__(record_specs)
     self._limits: Optional[strategies.Participation] = None
     if participation is not None:
       self._limits = strategies.participation.require(participation)
       taken = np.zeros(self._limits.num_rounds + 1, np.int64)
       taken[1 + np.array(self._limits.rounds, np.int64)] = 1
-      self._after = np.cumsum(taken)
+      # Maximum participations of one client, by number of rounds.
+      self._participations = np.cumsum(taken)
 
   @property
   def participation(self) -> strategies.Participation:
-    """What the privacy analysis assumes of clients."""
+    """Participation that the privacy analysis assumes."""
     if self._limits is None:
-      raise matrix_mechanism.unlimited()
+      raise matrix_mechanism.unlimited_error()
     return self._limits
 
   @abc.abstractmethod
   def _event(self) -> dp_accounting.DpEvent:
-    """What a round costs a client who is in it."""
+    """Returns the event of a round for a client that takes part in it."""
 
   @abc.abstractmethod
   def _facts(self) -> dict[str, Any]:
-    """What a state belongs to, but for who takes part how often; JSON."""
+    """Returns the JSON object that identifies the mechanism, without participation."""
 
   def _belongs_to(self) -> str:
     facts = {**self._facts(), 'num_rounds': None}
@@ -66,16 +68,16 @@ class IndependentNoiseQuery(matrix_mechanism.NoisySumQuery):
     return f'{type(self).__name__}({self._limits}, {", ".join(facts)})'  # No seed.
 
   def run_event(self) -> dp_accounting.DpEvent:
-    """The event of all rounds together, for a client who is in as many as it may."""
-    most = int(self.participation.possible_participations)
-    return dp_accounting.SelfComposedDpEvent(self._event(), most)
+    """The event of all rounds together, for a client in as many as it may be in."""
+    count = int(self.participation.possible_participations)
+    return dp_accounting.SelfComposedDpEvent(self._event(), count)
 
   def derive_sample_params(self, global_state: Any) -> Any:
     """Returns the clip norm, all that clients need to know."""
     return global_state.clip_norm
 
   def _this_round(self, global_state: Any) -> tf.Tensor:
-    """The round, after making sure that it is planned, and the state of this query."""
+    """Returns the round, after asserting that it is planned and the state fits."""
     this_round = matrix_mechanism.check_state(
       global_state.belongs_to, self._belongs_to(), global_state.round
     )
@@ -84,28 +86,28 @@ class IndependentNoiseQuery(matrix_mechanism.NoisySumQuery):
     return matrix_mechanism.check_round(this_round, self._limits.num_rounds)
 
   def _participations_after(self, rounds: tf.Tensor) -> tf.Tensor:
-    """In how many of the first `rounds` rounds one client can have been; int64."""
+    """Returns how many of the first rounds a client can have been in; int64."""
     if self._limits is None:
       return rounds
-    return tf.gather(tf.constant(self._after, tf.int64), rounds)
+    return tf.gather(tf.constant(self._participations, tf.int64), rounds)
 
   def _added_by_last(self, rounds: tf.Tensor) -> tf.Tensor:
-    """How many the last of the first `rounds` rounds added to that, 0 or 1; int64."""
+    """Returns by how much the last of these rounds increases that, 0 or 1; int64."""
     before = self._participations_after(tf.maximum(rounds - 1, 0))
     return self._participations_after(rounds) - before
 
   def _event_of(self, this_round: tf.Tensor) -> dp_accounting.DpEvent:
-    """What a round adds for the worst client; of infinite noise if that is nothing."""
+    """Returns the event that a round adds; of infinite noise if that is nothing."""
     event = self._event()
     if isinstance(event, dp_accounting.NonPrivateDpEvent):
       return event
-    more = self._added_by_last(this_round + 1) > 0
-    # A tensor, because `tf.function` makes float32 of a Python number.
-    own = tf.constant(event.noise_multiplier, tf.float64)
-    return type(event)(tf.where(more, own, tf.constant(math.inf, tf.float64)))
+    adds = self._added_by_last(this_round + 1) > 0
+    # A tensor, because `tf.function` converts a Python number to float32.
+    multiplier = tf.constant(event.noise_multiplier, tf.float64)
+    return type(event)(tf.where(adds, multiplier, tf.constant(math.inf, tf.float64)))
 
   def spent(self, global_state: Any) -> matrix_mechanism.Spent:
-    """Returns in how many rounds a client can have been, and what each costs."""
+    """Returns the event of a round, and how many rounds a client can have been in."""
     event, rounds = self._event(), global_state.round
     last, total = self._added_by_last(rounds), self._participations_after(rounds)
     if isinstance(event, dp_accounting.NonPrivateDpEvent):
@@ -118,9 +120,9 @@ class LaplaceState(NamedTuple):
   """State of a query between rounds; the key is secret."""
 
   key: Any  # int64 [4].
-  round: Any  # The one to come, int64.
+  round: Any  # The next round, int64.
   clip_norm: Any  # L1 bound of a record, float32.
-  belongs_to: Any  # The mechanism, as `mechanism_text` writes it.
+  belongs_to: Any  # The `mechanism_text` of the mechanism.
 
   def __repr__(self) -> str:
     return (
@@ -133,9 +135,9 @@ class LaplaceSumQuery(IndependentNoiseQuery):
   """Clips records in L1 norm, sums them and adds independent Laplace noise.
 
   A round is epsilon-private with epsilon = 1 / `noise_multiplier` (Dwork et al. 2006,
-  theorem 1), and n rounds of a client are n times that. The noise of a coordinate is of
-  scale b = `clip_norm * noise_multiplier`, of standard deviation sqrt(2) b, and ends at
-  88 b (`noise.rows` tells what this costs).
+  theorem 1); for a client in n rounds it is n times that. The noise of a coordinate has
+  scale b = `clip_norm * noise_multiplier` and standard deviation sqrt(2) b, and ends at
+  88 b (`noise.rows` has the cost of this).
 
   Example:
     >>> query = LaplaceSumQuery(
@@ -148,7 +150,7 @@ class LaplaceSumQuery(IndependentNoiseQuery):
     >>> params = query.derive_sample_params(state)
     >>> sample = query.initial_sample_state()
     >>> sample = query.accumulate_record(params, sample, tf.constant([3.0, -1.0]))
-    >>> (sample.numpy() / 2**32).round(6)  # In steps of the grid: 2^32 are 1 here.
+    >>> (sample.numpy() / 2**32).round(6)  # 2^32 grid steps are 1.0 here.
     array([ 1.5, -0.5])
     >>> noised, state, event = query.get_noised_result(sample, state)
     >>> float(event.noise_multiplier), float(query.derive_metrics(state)['epsilon'])
@@ -166,17 +168,13 @@ class LaplaceSumQuery(IndependentNoiseQuery):
     record_specs: Any,
     **noise_options: Unpack[noise_lib.IndependentOptions],
   ):
-    """Initializes the query from arguments as for `GaussianSumQuery`.
-
-    `clip_norm` bounds the L1 norm; `noise_multiplier` is the scale of the noise over
-    it.
-    """
+    """Initializes the query from arguments like those of `GaussianSumQuery`."""
     super().__init__(participation, record_specs)
     self._clip_norm = grid.check_clip_norm(clip_norm)
     self._noise_multiplier = events.check_noise_multiplier(noise_multiplier)
     grid.check_noise_multiplier(noise_multiplier)
-    given = options.checked(noise_options, noise_lib.IndependentOptions)
-    self._rows = rows.LaplaceRows(record_specs, given.seed, given.generator)
+    opts = options.checked(noise_options, noise_lib.IndependentOptions)
+    self._rows = rows.LaplaceRows(record_specs, opts.seed, opts.generator)
 
   def _event(self) -> dp_accounting.DpEvent:
     if not self._noise_multiplier:
@@ -184,7 +182,7 @@ class LaplaceSumQuery(IndependentNoiseQuery):
     return dp_accounting.LaplaceDpEvent(self._noise_multiplier)
 
   def initial_global_state(self) -> LaplaceState:
-    """Returns the state before round 0, with a key of its own."""
+    """Returns the state before round 0, with a new key."""
     return LaplaceState(
       key=self._rows.new_key(),
       round=tf.constant(0, tf.int64),
@@ -216,8 +214,7 @@ class LaplaceSumQuery(IndependentNoiseQuery):
   ) -> matrix_mechanism.Released:
     """Returns the noised sum, the next state and the round's `LaplaceDpEvent`.
 
-    Its noise multiplier is infinite in rounds that add nothing to the worst case: the
-    events of all rounds so far compose to what they spent.
+    Its noise multiplier is infinite in rounds that add nothing to the worst case.
     """
     this_round = self._this_round(global_state)
     row = self._rows.row(global_state.key, this_round)
@@ -240,19 +237,19 @@ class LaplaceSumQuery(IndependentNoiseQuery):
     return tf.cast(state.clip_norm, tf.float64) * self._noise_multiplier
 
   def derive_metrics(self, global_state: LaplaceState) -> matrix_mechanism.Metrics:
-    """Returns rounds served, clip norm, noise and what has been spent; nothing of data.
+    """Returns number of rounds, clip norm, noise and privacy spent; no clients' data.
 
-    `epsilon` is that of all rounds so far for a client who was in as many of them as it
-    may, with delta = 0. `noise_key_tag` is as for `MatrixMechanismQuery`.
+    `epsilon` is that of all rounds so far, with delta = 0, for a client in as many of
+    them as it may be in. `noise_key_tag` is as for `MatrixMechanismQuery`.
     """
     rounds = global_state.round
-    each = 1 / self._noise_multiplier if self._noise_multiplier else math.inf
+    epsilon = 1 / self._noise_multiplier if self._noise_multiplier else math.inf
     return collections.OrderedDict(
       rounds=rounds,
       clip_norm=global_state.clip_norm,
       noise_multiplier=tf.constant(self._noise_multiplier, tf.float64),
       epsilon=tf.math.multiply_no_nan(
-        tf.constant(each, tf.float64),
+        tf.constant(epsilon, tf.float64),
         tf.cast(self._participations_after(rounds), tf.float64),
       ),
       noise_generator=tf.constant(self.generator),

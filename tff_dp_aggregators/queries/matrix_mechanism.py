@@ -1,7 +1,8 @@
-"""What a query is here, and the one that all mechanisms share: the matrix mechanism.
+"""Base classes of queries, and the query of all matrix mechanisms.
 
-A query clips records, sums them, adds noise and says what that cost, by TF Privacy's
-interface. Gaussian sum, trees and banded matrices are constructors of one query.
+A query implements TF Privacy's `DPQuery`: it clips records, sums them, adds noise and
+returns the privacy event. Gaussian sums, trees and banded matrices are constructors of
+one class, `MatrixMechanismQuery`.
 """
 
 import abc
@@ -15,8 +16,8 @@ import dp_accounting
 import numpy as np
 import tensorflow as tf
 
-# The one place where TensorFlow Privacy is imported. TFF's next releases carry these
-# classes themselves; moving there changes this file alone.
+# TensorFlow Privacy is imported only here: TFF's next releases contain these classes,
+# and moving to them then changes this file alone.
 from tensorflow_privacy.privacy.dp_query import normalized_query
 from tensorflow_privacy.privacy.dp_query.dp_query import DPQuery
 from tensorflow_privacy.privacy.dp_query.dp_query import SumAggregationDPQuery
@@ -31,19 +32,20 @@ from tff_dp_aggregators.queries import grid
 
 __all__ = ['DPQuery', 'SumAggregationDPQuery']
 
-# What a round releases: the result, the next state and the event.
+# The result of a round, the next state and the event.
 Released = tuple[Any, Any, dp_accounting.DpEvent]
-# What a state tells, by name.
+# Metrics of a state, by name.
 Metrics = collections.OrderedDict[str, tf.Tensor]
 
-# What the rounds up to a state have spent. A state goes through checkpoints and TFF's
-# worker, where there are tensors and no events, which follow from one of these forms.
+# Privacy spent by the rounds up to a state. Checkpoints and TFF's worker carry tensors
+# but no events, so a state holds one of these classes, which convert to events.
 
 
 class GaussianSpent(NamedTuple):
-  """What a Gaussian mechanism has spent, correlated or not, as noise multipliers.
+  """Privacy spent by a Gaussian mechanism, correlated or not, as noise multipliers.
 
-  Infinite before the first round, and that of the last round if it added nothing.
+  Both are infinite before the first round. That of the last round is infinite, too, if
+  the round did not add to the worst case.
   """
 
   last_round_noise_multiplier: Any  # float64.
@@ -59,10 +61,10 @@ class GaussianSpent(NamedTuple):
 
 
 class RepeatedSpent(NamedTuple):
-  """What independent noise has spent, for a client who was in as many rounds as it may.
+  """Privacy spent by independent noise, for a client in as many rounds as it may be.
 
-  `event` is that of one round, as JSON; the counts are how many of them the
-  last round added, 0 or 1, and how many there are in all.
+  `event` is that of one round, as JSON. The counts say how many times it was spent: in
+  the last round, 0 or 1, and in all rounds.
   """
 
   event: Any  # String scalar.
@@ -78,12 +80,12 @@ class RepeatedSpent(NamedTuple):
     return self._times(self.last_round)
 
   def _times(self, count: Any) -> dp_accounting.DpEvent:
-    one = events.from_json(json.loads(np.asarray(self.event).item()))
-    return events.simplify(dp_accounting.SelfComposedDpEvent(one, int(count)))
+    event = events.from_json(json.loads(np.asarray(self.event).item()))
+    return events.simplify(dp_accounting.SelfComposedDpEvent(event, int(count)))
 
 
 class ComposedSpent(NamedTuple):
-  """What several mechanisms have spent, in all of which clients took part."""
+  """Privacy spent by several mechanisms; clients took part in all of them."""
 
   parts: Any
 
@@ -96,7 +98,6 @@ class ComposedSpent(NamedTuple):
     return _composed([part.last_to_event() for part in self.parts])
 
 
-# Any of them.
 Spent = Union[GaussianSpent, RepeatedSpent, ComposedSpent]
 
 
@@ -109,7 +110,7 @@ def _gaussian(noise_multiplier: Any) -> dp_accounting.DpEvent:
 
 
 def check_round(this_round: tf.Tensor, num_rounds: int) -> tf.Tensor:
-  """Returns the round, after making sure that it is one of those planned."""
+  """Returns the round, after asserting that it is one of the planned rounds."""
   return grid.asserted(
     this_round,
     this_round < tf.constant(num_rounds, tf.int64),
@@ -119,8 +120,8 @@ def check_round(this_round: tf.Tensor, num_rounds: int) -> tf.Tensor:
   )
 
 
-def unlimited() -> ValueError:
-  """The error where limits are asked for that were not given."""
+def unlimited_error() -> ValueError:
+  """Returns the error for uses of a participation that was not given."""
   return ValueError(
     'this query serves any number of rounds, so there is no limit to what they spend '
     'together. Give a participation, or compose the events that the rounds return.'
@@ -128,13 +129,10 @@ def unlimited() -> ValueError:
 
 
 class RecordSumQuery(SumAggregationDPQuery):
-  """What all queries have in common: records like the ones announced.
-
-  Half precision is summed in float32.
-  """
+  """Base class of all queries: checks records, and sums half precision in float32."""
 
   def __init__(self, record_specs: Optional[Any] = None):
-    """For records like these specs; `None` takes them as they come."""
+    """Initializes the query for records of these specs; `None` for any records."""
     self._record_specs = (
       None if record_specs is None else noise_lib.sum_specs(record_specs)
     )
@@ -160,23 +158,23 @@ class RecordSumQuery(SumAggregationDPQuery):
 
 
 class GridSumQuery(checks.SetOnce, RecordSumQuery):
-  """What the queries have in common that bound records: sums of integers (`grid`).
+  """Base class of queries that bound records and sum them as integers (see `grid`).
 
-  Who uses one without `aggregators`, which count records, has to see to it that no sum
-  is of more than `grid.MAX_CLIENTS`.
+  Callers that use one without `aggregators`, which count records, have to make sure
+  that no sum is of more than `grid.MAX_CLIENTS` records.
   """
 
-  # Whether each execution of `encode_record` draws a key of its own: clients that are
-  # vectorised in one computation would share it, and their noise.
+  # Whether each execution of `encode_record` draws a new key. Clients that are
+  # vectorised in one computation would share this key, and so their noise.
   clients_draw_keys: bool = False
-  # Whether what `encode_record` returns has noise of the client's in it.
+  # Whether the integers that `encode_record` returns contain noise of the client.
   clients_add_noise: bool = False
-  # How many clients a round needs to have as much noise as is stated.
+  # Minimum number of clients for a round to have as much noise as is stated.
   min_clients: int = 0
 
   @property
   def noise_identities(self) -> tuple[str, ...]:
-    """Which streams of which seeds its noise is of; none where it is secret."""
+    """Seeds and streams of the noise; empty if the noise is secret."""
     identity = getattr(self, 'seed_identity', 'secret')
     return () if identity == 'secret' else (identity,)
 
@@ -191,33 +189,33 @@ class GridSumQuery(checks.SetOnce, RecordSumQuery):
 
   @abc.abstractmethod
   def encode_record(self, params: Any, record: Any) -> tuple[Any, tf.Tensor]:
-    """Returns what `preprocess_record` does, and whether the record was finite."""
+    """Returns the result of `preprocess_record`, and whether the record was finite."""
 
   def mean_of(self, result: Any, clients_per_round: float) -> Any:
-    """Returns what a private mean releases of a round."""
+    """Returns the private mean of a round, given its noised result."""
     return tf.nest.map_structure(
       lambda tensor: tensor / tf.cast(clients_per_round, tensor.dtype), result
     )
 
-  # For simulations, which have many clients in one computation and number them.
+  # For packed simulations, which train many numbered clients in one computation.
 
   def encode_without_noise(self, params: Any, record: Any) -> tuple[Any, tf.Tensor]:
-    """Returns what `encode_record` does, less the client's noise."""
+    """Returns the result of `encode_record` without the client's noise."""
     return self.encode_record(params, record)
 
   def add_without_noise(
-    self, params: Any, sample_state: Any, several: Sequence[Any]
+    self, params: Any, sample_state: Any, records: Sequence[Any]
   ) -> tuple[Any, tf.Tensor]:
-    """Returns a sum with some more records, and which of these were finite."""
+    """Returns the sum with these records added, and which of them were finite."""
     finite = []
-    for record in several:
+    for record in records:
       sample, is_finite = self.encode_without_noise(params, record)
       sample_state = tf.nest.map_structure(tf.add, sample_state, sample)
       finite.append(is_finite)
     return sample_state, tf.stack(finite)
 
   def sum_without_noise(self, params: Any, stacked: Any) -> tuple[Any, tf.Tensor]:
-    """Returns the sum of records that are stacked, and which of them were finite."""
+    """Returns the sum of stacked records, and which of them were finite."""
     samples, finite = tf.vectorized_map(
       lambda record: self.encode_without_noise(params, record),
       stacked,
@@ -227,39 +225,38 @@ class GridSumQuery(checks.SetOnce, RecordSumQuery):
     return sums, finite
 
   def round_key(self, global_state: Any) -> Any:
-    """What the noise of a round's clients follows from; empty if they add none."""
+    """Returns the key of the noise of a round's clients; empty if they add none."""
     del global_state
     return ()
 
   def with_noise_of(
     self, params: Any, sample_state: Any, round_key: Any, number: tf.Tensor
   ) -> Any:
-    """A sum of records with the noise that the client of this number adds, if any."""
+    """Returns the sum with the noise of client `number` added, if clients add noise."""
     del params, round_key, number
     return sample_state
 
   def signal_and_noise(
     self, sample_state: Any, global_state: Any
   ) -> tuple[tf.Tensor, tf.Tensor]:
-    """The norm of a round's exact sum, not private, and its noise's mean square."""
+    """Returns the norm of the exact sum, not private, and the noise's mean square."""
     del sample_state, global_state
     raise ValueError(
-      f'{type(self).__name__} does not tell its signal from its noise; leave the '
-      'measurement of both out.'
+      f'{type(self).__name__} cannot measure signal and noise separately; leave this '
+      'measurement out.'
     )
 
   def _num_coordinates(self) -> int:
-    """How many numbers a record has."""
     specs = tf.nest.flatten(self._record_specs)
     return sum(spec.shape.num_elements() for spec in specs)
 
   @abc.abstractmethod
   def spent(self, global_state: Any) -> Spent:
-    """Returns what all rounds that led to a state have spent, and the last of them."""
+    """Returns the privacy spent by all rounds up to a state, and by the last one."""
 
 
 def check_grid_sum(name: str, query: Any) -> None:
-  """Refuses anything but a query that sums on the grid."""
+  """Raises TypeError unless the query sums on the grid."""
   if not isinstance(query, GridSumQuery):
     raise TypeError(
       f'{name} must be a query that bounds records and sums them exactly, such as '
@@ -268,7 +265,7 @@ def check_grid_sum(name: str, query: Any) -> None:
 
 
 class NoisySumQuery(GridSumQuery):
-  """Sums with noise: what queries say of it, and of the bound that it is for."""
+  """Base class of queries with noise: properties of the noise and of the clip norm."""
 
   _clip_norm: float
   _noise_multiplier: float
@@ -276,12 +273,12 @@ class NoisySumQuery(GridSumQuery):
 
   @property
   def generator(self) -> str:
-    """What random words the noise is made of: 'chacha20' or 'philox'."""
+    """Generator of the random words for the noise: 'chacha20' or 'philox'."""
     return self._rows.generator
 
   @property
   def seed_identity(self) -> str:
-    """'secret', or which seed and stream the noise is of: 'seed 7, stream 0'."""
+    """'secret', or the seed and stream of the noise: 'seed 7, stream 0'."""
     return self._rows.seed_identity
 
   @property
@@ -291,50 +288,49 @@ class NoisySumQuery(GridSumQuery):
 
   @property
   def noise_multiplier(self) -> float:
-    """Over the clip norm: standard deviation of z, or scale of Laplace noise.
+    """Standard deviation of z, or scale of Laplace noise, over the clip norm.
 
-    Of local noise, that of one client; of shares, that of `min_clients` together.
+    For local noise it is that of one client, for shares that of `min_clients` together.
     """
     return self._noise_multiplier
 
 
 class NormalizedQuery(normalized_query.NormalizedQuery):
-  """TensorFlow Privacy's query of this name: the result of another, divided.
+  """TensorFlow Privacy's query of this name: divides the result of another query.
 
   Records and events are those of the other query.
   """
 
   def __init__(self, numerator_query: SumAggregationDPQuery, *, denominator: float):
-    """Divides the result of the first by the second."""
+    """Initializes the query; `denominator` divides the numerator query's result."""
     super().__init__(numerator_query, denominator)
 
   def initial_sample_state(self, template: Any = None) -> Any:
-    """Returns the sum of no records of the other query."""
+    """Returns the numerator query's sum of no records."""
     return self._numerator.initial_sample_state(template)
 
 
-# What a state belongs to. A state that goes on under another strategy, noise multiplier
-# or limits would get noise that does not cancel and events that were never paid for,
-# and nothing would look wrong. So each state carries the text of the mechanism it began
-# with, and a round with another one fails.
+# If a state were used with another strategy, noise multiplier or participation, noise
+# would not cancel and events would be wrong, and nobody would notice. So each state
+# carries a text that describes its mechanism, and a round with another one fails.
 
-# What a state consists of. Raised when that changes, so that no older one is continued.
+# Incremented when the contents of states change, so that older states are refused.
 _STATE_FORMAT = 2
 
 
 def mechanism_text(mechanism: dict[str, Any]) -> str:
-  """The text for a mechanism; equal texts for equal mechanisms."""
+  """Returns the text that describes a mechanism; equal mechanisms have equal texts."""
   return json.dumps({**mechanism, 'state_format': _STATE_FORMAT}, sort_keys=True)
 
 
 def check_state(belongs_to: Any, mechanism: str, this_round: tf.Tensor) -> tf.Tensor:
-  """Returns the round, after making sure that the state is of this mechanism."""
+  """Returns the round, after asserting that the state belongs to this mechanism."""
   return grid.asserted(
     this_round,
     tf.equal(belongs_to, mechanism),
-    'This state belongs to another mechanism. Go on with the one that it began with, '
-    'or begin anew with `initialize`. (Each use of an int as seed takes its next '
-    'stream: if those in "noise" differ, name that of the state, as '
+    'This state belongs to another mechanism. Continue with its own mechanism, or '
+    'begin anew with `initialize`. (Each use of an int as seed takes its next '
+    'stream: if those in "noise" differ, pass the stream of the state, as '
     '`seed=noise.Seed(7, stream=0, part=0)`.) The state is of',
     belongs_to,
     'and the process of',
@@ -347,11 +343,11 @@ class GlobalState(NamedTuple):
 
   noise: Any  # `noise.NoiseState`; secret, because it holds the key.
   clip_norm: Any  # L2 bound of a record, float32.
-  # With a workload, what was released last, and with momentum the velocity before it:
+  # With a workload, the last result, and with momentum the velocity before it:
   # structures like a record.
   released: Any
-  belongs_to: Any  # The mechanism, as `mechanism_text` writes it; string scalar.
-  adaptation: Any = ()  # What the next clip norm depends on; empty if it is fixed.
+  belongs_to: Any  # The `mechanism_text` of the mechanism; string scalar.
+  adaptation: Any = ()  # State of an adaptive clip norm; empty if it is fixed.
 
 
 class MatrixMechanismQuery(NoisySumQuery):
@@ -361,8 +357,8 @@ class MatrixMechanismQuery(NoisySumQuery):
   `clip_norm * noise_multiplier * (D z)[t]`, with `D` the strategy's noise matrix and z
   iid standard Gaussian. All rounds together are one Gaussian mechanism with
   effective noise multiplier `noise_multiplier / sens(C)`. With a workload it releases
-  row t of the workload applied to these sums, which is the same information. That
-  clients take part no more often than the participation says is the caller's to enforce
+  row t of the workload applied to these sums, which is the same information. The caller
+  has to enforce that clients take part no more often than the participation says
   (`sampling` does).
 
   Records are structures of float tensors; half precision is summed, and released, in
@@ -383,8 +379,8 @@ class MatrixMechanismQuery(NoisySumQuery):
     """Initializes the query.
 
     Args:
-      strategy: Strategy matrix C, for a number of rounds that cannot be exceeded.
-      participation: Who may take part when, in as many rounds.
+      strategy: Strategy matrix C. One round more than it has is an error.
+      participation: Who may take part when, for the same number of rounds.
       clip_norm: L2 bound of one record.
       noise_multiplier: Standard deviation of z over `clip_norm`; 0 adds no noise.
       record_specs: Structure of float tensor specs like a record.
@@ -395,13 +391,13 @@ class MatrixMechanismQuery(NoisySumQuery):
 
     Raises:
       OSError: If `storage` names a directory that cannot be used.
-      RuntimeError: If another process uses it.
-      TypeError: If an argument is not of its type; `participation` may not be `None`.
+      RuntimeError: If another process uses this directory.
+      TypeError: If an argument has the wrong type; `participation` may not be `None`.
       ValueError: If a number is out of range, a shape is not fully defined, or the
-        participation or workload is for other rounds than the strategy.
+        participation or workload is for another number of rounds than the strategy.
     """
     super().__init__(record_specs)
-    # Whether the plan is of one round, which is served any number of times.
+    # Whether the strategy has one round, which is repeated any number of times.
     self._unlimited = False
     strategies.strategy.require(strategy)
     self._clip_norm = grid.check_clip_norm(clip_norm)
@@ -419,26 +415,26 @@ class MatrixMechanismQuery(NoisySumQuery):
       )
     if workload is not None:
       strategies.workload.check(strategy.num_rounds, workload)
-    # Whose rows are released; `None` if it is the sum of each round.
+    # Workload whose rows are released; `None` to release the sum of each round.
     self.workload = workload
-    given = options.checked(noise_options)
-    self._rows = noise_lib.GaussianRows(self._sum_specs(), given.seed, given.generator)
-    self._noise = noise_lib.build(strategy, self._rows, given.storage)
+    opts = options.checked(noise_options)
+    self._rows = noise_lib.GaussianRows(self._sum_specs(), opts.seed, opts.generator)
+    self._noise = noise_lib.build(strategy, self._rows, opts.storage)
 
   @property
   def participation(self) -> strategies.Participation:
-    """What the privacy analysis assumes of clients."""
+    """Participation that the privacy analysis assumes."""
     self._check_limited()
     return self._participation
 
   @property
   def storage(self) -> str:
-    """Where the noise of earlier rounds is: 'state', 'redraw' or 'files'."""
+    """Storage of the noise of earlier rounds: 'state', 'redraw' or 'files'."""
     return self._noise.storage
 
   @property
   def effective_noise_multiplier(self) -> float:
-    """`noise_multiplier / sens(C)`: how private all rounds together are."""
+    """`noise_multiplier / sens(C)`, which determines the privacy of all rounds."""
     self._check_limited()
     return float(self._round_noise_multipliers[1][-1])
 
@@ -449,19 +445,19 @@ class MatrixMechanismQuery(NoisySumQuery):
 
   def _check_limited(self) -> None:
     if self._unlimited:
-      raise unlimited()
+      raise unlimited_error()
 
   def initial_global_state(self) -> GlobalState:
-    """Returns the state before round 0, with a key of its own."""
+    """Returns the state before round 0, with a new key."""
     return GlobalState(
       noise=self._noise.initialize(),
       clip_norm=tf.constant(self._clip_norm, tf.float32),
-      released=self._nothing_released(),
+      released=self._initial_released(),
       belongs_to=tf.constant(mechanism_text(self._mechanism())),
     )
 
   def _mechanism(self) -> dict[str, Any]:
-    """What a state belongs to; JSON."""
+    """Returns the JSON object that identifies the mechanism of a state."""
     return {
       'strategy': f'{self.strategy.kind} {self.strategy.checksum}',
       'num_rounds': None if self._unlimited else self._participation.num_rounds,
@@ -470,16 +466,16 @@ class MatrixMechanismQuery(NoisySumQuery):
       'clip_norm': self._clip_norm,
       'noise_multiplier': self._noise_multiplier,
       'noise': f'{self.generator}, {self.seed_identity}',
-      # With other vectors, rows that are drawn again would be other ones.
+      # A row of z depends on how its vectors are laid out.
       'vectors': self._rows.layout.vectors,
       'released': 'sums' if self.workload is None else repr(self.workload),
     }
 
   def _sum_specs(self) -> Any:
-    """Specs of the sum of preprocessed records."""
+    """Returns the specs of the sum of preprocessed records."""
     return self._record_specs
 
-  def _nothing_released(self) -> Any:
+  def _initial_released(self) -> Any:
     if self.workload is None:
       return ()
     zeros = self._rows.layout.zeros
@@ -496,55 +492,55 @@ class MatrixMechanismQuery(NoisySumQuery):
     return self._sample(params, clipped.integers, clipped.norm), clipped.finite
 
   def add_without_noise(
-    self, params: Any, sample_state: Any, several: Sequence[Any]
+    self, params: Any, sample_state: Any, records: Sequence[Any]
   ) -> tuple[Any, tf.Tensor]:
-    """Returns a sum with some more records, and which of these were finite."""
-    if not self._encodes_as_here:
-      return super().add_without_noise(params, sample_state, several)
+    """Returns the sum with these records added, and which of them were finite."""
+    if not self._uses_default_encoding:
+      return super().add_without_noise(params, sample_state, records)
     clip_norm = self._clip_norm_of(params)
-    several = [self._check(record) for record in several]
-    before, steps = self._integers(sample_state), self._steps(clip_norm)
-    added = grid.add_clipped(before, several, clip_norm, steps)
+    records = [self._check(record) for record in records]
+    total, steps = self._integers(sample_state), self._steps(clip_norm)
+    added = grid.add_clipped(total, records, clip_norm, steps)
     sample = self._sample(params, added.integers, added.norms, sample_state)
     return sample, added.finite
 
   def sum_without_noise(self, params: Any, stacked: Any) -> tuple[Any, tf.Tensor]:
-    """Returns the sum of records that are stacked, and which of them were finite."""
-    if not self._encodes_as_here:
+    """Returns the sum of stacked records, and which of them were finite."""
+    if not self._uses_default_encoding:
       return super().sum_without_noise(params, stacked)
     clip_norm = self._clip_norm_of(params)
     added = grid.sum_clipped(stacked, clip_norm, self._steps(clip_norm))
     return self._sample(params, added.integers, added.norms), added.finite
 
   @property
-  def _encodes_as_here(self) -> bool:
-    """Whether a subclass has left alone how records are encoded."""
+  def _uses_default_encoding(self) -> bool:
+    """Whether no subclass overrides the encoding of records."""
     names = ('encode_record', 'encode_without_noise', 'preprocess_record')
-    here = MatrixMechanismQuery
-    return all(getattr(type(self), each) is getattr(here, each) for each in names)
+    base = MatrixMechanismQuery
+    return all(getattr(type(self), each) is getattr(base, each) for each in names)
 
-  # What a sample is made of: integers on the grid alone, but with adaptive clipping.
+  # A sample consists of integers on the grid; adaptive clipping overrides this.
 
   def _clip_norm_of(self, params: Any) -> tf.Tensor:
     return params
 
-  def _sample(self, params: Any, integers: Any, norms: Any, before: Any = None) -> Any:
-    del params, norms, before
+  def _sample(self, params: Any, integers: Any, norms: Any, total: Any = None) -> Any:
+    del params, norms, total
     return integers
 
   def _integers(self, sample_state: Any) -> Any:
     return sample_state
 
   def _steps(self, clip_norm: tf.Tensor) -> tf.Tensor:
-    """Steps of the grid in 1, for a clip norm."""
+    """Returns the number of grid steps in 1.0."""
     return grid.steps_per_unit(clip_norm, self._noise_multiplier)
 
   def get_noised_result(self, sample_state: Any, global_state: GlobalState) -> Released:
     """Returns the noised sum, the next state and the round's `GaussianDpEvent`.
 
-    The events of all rounds so far compose to what they spent: the noise multiplier is
-    infinite in rounds that add nothing to the worst case. A state of another mechanism,
-    or after the last round, is an `InvalidArgumentError` when run.
+    The events of all rounds so far compose to the privacy that they spent; the noise
+    multiplier is infinite in rounds that add nothing to the worst case. A state of
+    another mechanism, or after the last round, is an `InvalidArgumentError` when run.
     """
     this_round = check_state(
       global_state.belongs_to,
@@ -561,13 +557,13 @@ class MatrixMechanismQuery(NoisySumQuery):
     return result, state, event
 
   def _noise_multiplier_of(self, this_round: tf.Tensor) -> tf.Tensor:
-    """Noise multiplier of one round's event."""
+    """Returns the noise multiplier of one round's event."""
     if self._unlimited:
       return tf.constant(self._noise_multiplier, tf.float64)
     return tf.gather(self._round_noise_multipliers[0], this_round)
 
   def _effective_noise_multiplier_after(self, rounds: tf.Tensor) -> tf.Tensor:
-    """Effective noise multiplier of the first `rounds` rounds together."""
+    """Returns the effective noise multiplier of the first `rounds` rounds together."""
     if self._unlimited:
       # Infinite before the first round, also without noise.
       return tf.where(
@@ -575,17 +571,17 @@ class MatrixMechanismQuery(NoisySumQuery):
         self._noise_multiplier / tf.sqrt(tf.cast(rounds, tf.float64)),
         tf.constant(math.inf, tf.float64),
       )
-    so_far = np.concatenate([[math.inf], self._round_noise_multipliers[1]])
-    return tf.gather(so_far, rounds)
+    by_num_rounds = np.concatenate([[math.inf], self._round_noise_multipliers[1]])
+    return tf.gather(by_num_rounds, rounds)
 
   def _add_noise(self, sample_state: Any, noise: Any, state: GlobalState) -> Any:
-    """Their sum in floating point, of which the grid is as exact as the dtype."""
+    """Adds the noise on the grid and returns the sum in the dtypes of the record."""
     steps = self._steps(state.clip_norm)
     noised = grid.add_noise(sample_state, noise, self._stddev(state) * steps)
     return grid.to_floats(noised, self._record_specs, steps)
 
   def _publish(self, noised_sum: Any, state: GlobalState) -> tuple[Any, GlobalState]:
-    """The result that follows from the noised sum, and what else does in the state."""
+    """Returns the result for a noised sum, and the updated state."""
     workload = self.workload
     if workload is None:
       return noised_sum, state
@@ -598,22 +594,22 @@ class MatrixMechanismQuery(NoisySumQuery):
       rates = tf.constant(workload.learning_rates, tf.float64)
       rate = tf.gather(rates, state.noise.round)
     if workload.weight_decay:
-      lost = tf.constant(-workload.weight_decay, tf.float64)
-      total = _add_scaled(total, total, lost)
+      decay = tf.constant(-workload.weight_decay, tf.float64)
+      total = _add_scaled(total, total, decay)
     total = _add_scaled(total, step, rate)
     released = (step, total) if workload.momentum else (total,)
     return total, state._replace(released=released)
 
   def _stddev(self, state: GlobalState) -> tf.Tensor:
-    """Standard deviation of z, float64."""
+    """Returns the standard deviation of z, float64."""
     return tf.cast(state.clip_norm, tf.float64) * self._noise_multiplier
 
   def signal_and_noise(
     self, sample_state: Any, global_state: GlobalState
   ) -> tuple[tf.Tensor, tf.Tensor]:
-    """The norm of a round's exact sum, and its noise's mean square, of no workload."""
+    """Returns both for the sum of the round, whatever the workload is."""
     row_norms = self.strategy.noise_row_norms()
-    # A Gaussian sum without a plan repeats its one round.
+    # A Gaussian sum without participation repeats its one round.
     this_round = tf.minimum(global_state.noise.round, len(row_norms) - 1)
     stddev = self._stddev(global_state) * tf.gather(row_norms, this_round)
     integers = self._integers(sample_state)
@@ -621,7 +617,7 @@ class MatrixMechanismQuery(NoisySumQuery):
     return signal, self._num_coordinates() * tf.square(stddev)
 
   def spent(self, global_state: GlobalState) -> GaussianSpent:
-    """Returns the noise multipliers of all rounds together, and of the last."""
+    """Returns the noise multipliers of the last round, and of all rounds together."""
     rounds = global_state.noise.round
     last = self._noise_multiplier_of(tf.maximum(rounds - 1, 0))
     infinite = tf.constant(math.inf, tf.float64)
@@ -631,10 +627,10 @@ class MatrixMechanismQuery(NoisySumQuery):
     )
 
   def derive_metrics(self, global_state: GlobalState) -> Metrics:
-    """Returns rounds served, clip norm, noise and what has been spent; nothing of data.
+    """Returns number of rounds, clip norm, noise and privacy spent; no clients' data.
 
     `effective_noise_multiplier` is that of all rounds so far together. `noise_key_tag`
-    differs where secret keys do, and no key follows from it; it is empty with a seed.
+    identifies the secret key without revealing it; it is empty with a seed.
     """
     rounds = global_state.noise.round
     return collections.OrderedDict(
@@ -664,8 +660,8 @@ def _add_scaled(one: Any, other: Any, factor: tf.Tensor) -> Any:
 class GaussianSumQuery(MatrixMechanismQuery):
   """Clips records, sums them and adds independent Gaussian noise (1710.06963).
 
-  The identity strategy: with `participation`, rounds in which a client cannot take
-  part cost it nothing.
+  Its strategy is the identity. With a `participation`, a client pays nothing for rounds
+  in which it cannot take part.
 
   Example:
     >>> query = GaussianSumQuery(
@@ -679,7 +675,7 @@ class GaussianSumQuery(MatrixMechanismQuery):
     >>> sample = query.initial_sample_state()
     >>> for record in [[3.0, 0.0, 4.0], [0.0, 0.5, 0.0]]:
     ...   sample = query.accumulate_record(params, sample, tf.constant(record))
-    >>> (sample / 2**34).numpy().round(3).tolist()  # In steps: 2^34 are 1 here.
+    >>> (sample / 2**34).numpy().round(3).tolist()  # 2^34 grid steps are 1.0 here.
     [0.6, 0.5, 0.8]
     >>> noised, state, event = query.get_noised_result(sample, state)
     >>> float(event.noise_multiplier)
@@ -698,16 +694,16 @@ class GaussianSumQuery(MatrixMechanismQuery):
     """Initializes the query.
 
     Args:
-      participation: Who may take part when, and for how many rounds. `None` assumes
-        that a client may take part in every round, and serves any number of them;
-        there is no event of a whole run then, only of each round.
+      participation: Who may take part when, and the number of rounds. `None` assumes
+        that a client may take part in every round, and allows any number of rounds;
+        then there is no event of a whole run, only of each round.
       clip_norm: L2 bound of one record.
       noise_multiplier: Standard deviation of the noise over `clip_norm`; 0 adds none.
       record_specs: Structure of float tensor specs like a record.
       **noise_options: See `noise.Options`.
     """
     options.checked(noise_options, noise_lib.IndependentOptions)
-    planned = planned_rounds(participation)
+    planned = planned_participation(participation)
     super().__init__(
       strategies.Identity(planned.num_rounds),
       planned,
@@ -719,10 +715,10 @@ class GaussianSumQuery(MatrixMechanismQuery):
     self._unlimited = participation is None
 
 
-def planned_rounds(
+def planned_participation(
   participation: Optional[strategies.Participation],
 ) -> strategies.Participation:
-  """What is planned for; without a participation one round, again and again."""
+  """Returns the participation; `None` becomes a single round, to be repeated."""
   if participation is None:
     return strategies.Participation(num_rounds=1)
   return strategies.participation.require(participation)
@@ -731,7 +727,7 @@ def planned_rounds(
 class TreeResidualSumQuery(MatrixMechanismQuery):
   """Sums of each round, with noise that cancels in their prefix sums (2103.00039).
 
-  In distribution they are TF Privacy's of this name (the tests compare).
+  They have the distribution of TF Privacy's query of this name (tests compare both).
   """
 
   def __init__(
@@ -745,11 +741,11 @@ class TreeResidualSumQuery(MatrixMechanismQuery):
     """Initializes the query.
 
     Args:
-      participation: Who may take part when, and for how many rounds; one more is an
-        error.
+      participation: Who may take part when, and the number of rounds; one round more
+        is an error.
       honaker: Whether to use Honaker's estimator, with less noise, or the plain one,
         with no noise in the state.
-      restart_every: Rounds after which a fresh tree begins; `None` for a single one.
+      restart_every: Rounds after which a new tree begins; `None` for a single tree.
       **arguments: As for `MatrixMechanismQuery`; `noise_multiplier` is that of a node.
     """
     strategies.participation.require(participation)
@@ -763,7 +759,7 @@ class TreeResidualSumQuery(MatrixMechanismQuery):
 class TreeCumulativeSumQuery(TreeResidualSumQuery):
   """Prefix sums over rounds, each with the noise of the tree's estimate.
 
-  The residual sums of the rounds, added up: `workload` is prefix sums unless given.
+  `TreeResidualSumQuery` with a `workload`, which is prefix sums by default.
   """
 
   def __init__(

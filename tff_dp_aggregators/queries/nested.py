@@ -1,7 +1,7 @@
-"""Several queries at once, each for a part of a record.
+"""Queries that are composed of several queries, each for a part of a record.
 
-TF Privacy's `NestedQuery` and `NestedSumQuery` (arXiv:1812.06210), for queries of this
-package. What all of them cost a client is the composition of their events.
+They correspond to TF Privacy's `NestedQuery` and `NestedSumQuery` (arXiv:1812.06210),
+for queries of this package. Their event is the composition of the queries' events.
 """
 
 import collections
@@ -15,13 +15,12 @@ from tff_dp_aggregators.queries import matrix_mechanism
 
 
 class NestedSumQuery(matrix_mechanism.GridSumQuery):
-  """Sums parts of records, each by a query of its own.
+  """Sums each part of the records with a separate query.
 
   A record has the structure of the queries, and deeper structure where a query takes
-  one: `[q1, q2]` takes `[t1, (t2, t3)]`. Clients take part in all of the queries, so
-  the event of a round is the composition of theirs. Two queries that have the same
-  stream of a seed are refused. A record counts as zero in the parts that are not
-  finite.
+  it: `[q1, q2]` takes `[t1, (t2, t3)]`. Clients take part in all of the queries, so
+  the event of a round is the composition of their events. Two queries with the same
+  stream of a seed are refused. Parts of a record that are not finite count as zero.
 
   Example:
     >>> from tff_dp_aggregators import queries
@@ -48,11 +47,11 @@ class NestedSumQuery(matrix_mechanism.GridSumQuery):
     """Initializes the query from a structure of queries that sum on the grid.
 
     Raises:
-      TypeError: If one of them is another query.
-      ValueError: If there is none, or two have the same noise.
+      TypeError: If a query does not sum on the grid.
+      ValueError: If there is no query, or two have the same noise.
     """
     super().__init__(record_specs=None)
-    # The queries of the parts.
+    # Structure of the queries of the parts.
     self.sub_queries = sub_queries
     self._flat = flat = tf.nest.flatten(sub_queries)
     if not flat:
@@ -72,12 +71,12 @@ class NestedSumQuery(matrix_mechanism.GridSumQuery):
 
   @property
   def generator(self) -> str:
-    """What random words the noise of the queries is made of, each once."""
+    """Generators of the random words for the noise of the queries, each once."""
     return ', '.join(dict.fromkeys(query.generator for query in self._flat))
 
   @property
   def noise_identities(self) -> tuple[str, ...]:
-    """Which streams of which seeds the noise of the queries is of."""
+    """Seeds and streams of the noise of the queries."""
     return tuple(each for query in self._flat for each in query.noise_identities)
 
   def initial_global_state(self) -> Any:
@@ -85,7 +84,7 @@ class NestedSumQuery(matrix_mechanism.GridSumQuery):
     return self._map(lambda query: query.initial_global_state())
 
   def derive_sample_params(self, global_state: Any) -> Any:
-    """Returns what clients need to know for each part."""
+    """Returns the parameters of each query for clients."""
     return self._map(
       lambda query, state: query.derive_sample_params(state), state=global_state
     )
@@ -101,32 +100,32 @@ class NestedSumQuery(matrix_mechanism.GridSumQuery):
   def encode_record(self, params: Any, record: Any) -> tuple[Any, tf.Tensor]:
     """Returns the record's parts on their grids, and whether all were finite."""
     return self._encoded(
-      lambda query, known, part: query.encode_record(known, part), params, record
+      lambda query, param, part: query.encode_record(param, part), params, record
     )
 
   def _encoded(
     self, encode: Callable[..., Any], params: Any, record: Any
   ) -> tuple[Any, tf.Tensor]:
-    """Samples of the queries, by `encode`, and whether all parts were finite."""
-    encoded, item = self._each(encode, params=params, record=record)
+    """Returns the samples made by `encode`, and whether all parts were finite."""
+    encoded, item = self._call(encode, params=params, record=record)
     return item(0), tf.reduce_all(tf.stack([finite for _, finite in encoded]))
 
   def encode_without_noise(self, params: Any, record: Any) -> tuple[Any, tf.Tensor]:
-    """Returns what `encode_record` does, less the noise that clients add."""
+    """Returns the result of `encode_record` without the clients' noise."""
     return self._encoded(
-      lambda query, known, part: query.encode_without_noise(known, part), params, record
+      lambda query, param, part: query.encode_without_noise(param, part), params, record
     )
 
   def round_key(self, global_state: Any) -> Any:
-    """What the noise of a round's clients follows from: a key for each query."""
+    """Returns the key of the noise of a round's clients, for each query."""
     return self._map(lambda query, state: query.round_key(state), state=global_state)
 
   def with_noise_of(
     self, params: Any, sample_state: Any, round_key: Any, number: tf.Tensor
   ) -> Any:
-    """Returns sums of records with the noise that one more client adds to its parts."""
+    """Returns the sums with the noise of client `number` added to its parts."""
     return self._map(
-      lambda query, *known: query.with_noise_of(*known, number),
+      lambda query, *args: query.with_noise_of(*args, number),
       params=params,
       sample_state=sample_state,
       round_key=round_key,
@@ -135,8 +134,8 @@ class NestedSumQuery(matrix_mechanism.GridSumQuery):
   def get_noised_result(
     self, sample_state: Any, global_state: Any
   ) -> matrix_mechanism.Released:
-    """Returns the noised sums, the next states, and the events composed."""
-    released, item = self._each(
+    """Returns the noised sums, the next states, and the composed event."""
+    released, item = self._call(
       lambda query, total, state: query.get_noised_result(total, state),
       sample_state=sample_state,
       global_state=global_state,
@@ -145,7 +144,7 @@ class NestedSumQuery(matrix_mechanism.GridSumQuery):
     return item(0), item(1), event
 
   def mean_of(self, result: Any, clients_per_round: float) -> Any:
-    """Returns what a private mean releases of a round, of each query."""
+    """Returns the private mean of a round, for each query."""
     return self._map(
       lambda query, part: query.mean_of(part, clients_per_round), result=result
     )
@@ -153,18 +152,18 @@ class NestedSumQuery(matrix_mechanism.GridSumQuery):
   def signal_and_noise(
     self, sample_state: Any, global_state: Any
   ) -> tuple[tf.Tensor, tf.Tensor]:
-    """Returns how long the sum of all parts is, and how long their noise is to be."""
-    told, _ = self._each(
+    """Returns the norm of the sum of all parts, and of their noise, squared."""
+    measured, _ = self._call(
       lambda query, total, state: query.signal_and_noise(total, state),
       sample_state=sample_state,
       global_state=global_state,
     )
-    signal = tf.sqrt(tf.add_n([tf.square(norm) for norm, _ in told]))
-    return signal, tf.add_n([squared for _, squared in told])
+    signal = tf.sqrt(tf.add_n([tf.square(norm) for norm, _ in measured]))
+    return signal, tf.add_n([squared for _, squared in measured])
 
   def spent(self, global_state: Any) -> matrix_mechanism.ComposedSpent:
-    """Returns what each query has spent, to be composed."""
-    parts, _ = self._each(lambda query, state: query.spent(state), state=global_state)
+    """Returns the privacy spent by each query, to be composed."""
+    parts, _ = self._call(lambda query, state: query.spent(state), state=global_state)
     return matrix_mechanism.ComposedSpent(tuple(parts))
 
   def derive_metrics(self, global_state: Any) -> matrix_mechanism.Metrics:
@@ -179,23 +178,26 @@ class NestedSumQuery(matrix_mechanism.GridSumQuery):
     return metrics
 
   def _map(self, function: Callable[..., Any], **structures: Any) -> Any:
-    """A structure like the queries', of what a function makes of each and its parts."""
+    """Returns the results of `function(query, *parts)`, in the queries' structure."""
     return _map_with_path(
       lambda unused_path, *parts: function(*parts), '', self.sub_queries, structures
     )
 
-  def _each(
+  def _call(
     self, function: Callable[..., Any], **structures: Any
   ) -> tuple[list[Any], Callable[[int], Any]]:
-    """What a function makes of each query: a list, and any item of each, by part."""
-    made: list[Any] = []
+    """Calls a function for each query, which returns a tuple.
+
+    Returns these tuples, and a function from i to items i in the queries' structure.
+    """
+    results: list[Any] = []
 
     def add(*parts: Any) -> int:
-      made.append(function(*parts))
-      return len(made) - 1
+      results.append(function(*parts))
+      return len(results) - 1
 
-    where = self._map(add, **structures)
-    return made, lambda item: self._map(lambda _, i: made[i][item], where=where)
+    indices = self._map(add, **structures)
+    return results, lambda i: self._map(lambda _, j: results[j][i], indices=indices)
 
   def __repr__(self) -> str:
     return f'{type(self).__name__}({self.sub_queries!r})'
@@ -204,16 +206,16 @@ class NestedSumQuery(matrix_mechanism.GridSumQuery):
 def _map_with_path(
   function: Callable[..., Any], path: str, shallow: Any, structures: dict[str, Any]
 ) -> Any:
-  """A structure like `shallow`, of `function(path, leaf, *parts)`."""
+  """Returns the results of `function(path, leaf, *parts)`, in the shallow structure."""
   keys = _keys(shallow)
   if keys is None:
     return function(path, shallow, *structures.values())
   for name, value in structures.items():
-    given = _keys(value)
-    if given is None or set(given) != set(keys):
-      raise ValueError(  # Without values, which are clients'.
+    value_keys = _keys(value)
+    if value_keys is None or set(value_keys) != set(keys):
+      raise ValueError(  # The message must not contain values, which are clients' data.
         f'{name} must have the structure of the queries, with the parts {keys} at '
-        f'{path or "the top"}; got a {type(value).__name__} with {given}.'
+        f'{path or "the top"}; got a {type(value).__name__} with {value_keys}.'
       )
   names = getattr(shallow, '_fields', keys)
   mapped = [
@@ -231,7 +233,7 @@ def _map_with_path(
 
 
 def _keys(structure: Any) -> Optional[list[Any]]:
-  """Names or numbers of the parts of a structure; `None` if it is none."""
+  """Returns the keys or indices of the parts of a structure; `None` for a leaf."""
   if isinstance(structure, Mapping):
     return list(structure)
   if isinstance(structure, (list, tuple)):
@@ -240,10 +242,10 @@ def _keys(structure: Any) -> Optional[list[Any]]:
 
 
 class JointSumQuery(NestedSumQuery):
-  """Sums records of any structure, each tensor by the query of its part.
+  """Sums records of any structure; each tensor belongs to the query of its part.
 
-  A `NestedSumQuery` for records that are not made of parts already, such as the weights
-  of a model: what is released has the structure of a record again.
+  It is a `NestedSumQuery` for records that are not structured by part, such as the
+  weights of a model. The result has the structure of a record again.
   """
 
   def __init__(
@@ -261,7 +263,7 @@ class JointSumQuery(NestedSumQuery):
       record_specs: Structure of float tensor specs like a record.
 
     Raises:
-      TypeError: If one of them is not a query that sums on the grid.
+      TypeError: If a query does not sum on the grid.
       ValueError: If `part_of` does not fit, or two parts have the same noise.
     """
     super().__init__(collections.OrderedDict(sorted(sub_queries.items())))
@@ -282,23 +284,23 @@ class JointSumQuery(NestedSumQuery):
   def get_noised_result(
     self, sample_state: Any, global_state: Any
   ) -> matrix_mechanism.Released:
-    """Returns the noised sum like a record, next states, and the events composed."""
+    """Returns the noised sum like a record, next states, and the composed event."""
     results, states, event = super().get_noised_result(sample_state, global_state)
-    return self._together(results), states, event
+    return self._join(results), states, event
 
   def mean_of(self, result: Any, clients_per_round: float) -> Any:
-    """Returns what a private mean releases of a round, of each part."""
+    """Returns the private mean of a round, like a record."""
     parts = super().mean_of(self._split(result), clients_per_round)
-    return self._together(parts)
+    return self._join(parts)
 
-  def _together(self, parts: Mapping[str, Any]) -> Any:
-    """A structure like a record, of its tensors by part."""
+  def _join(self, parts: Mapping[str, Any]) -> Any:
+    """Returns a structure like a record, given its tensors by part."""
     remaining = {name: iter(part) for name, part in parts.items()}
     flat = [next(remaining[name]) for name in self._part_of]
     return tf.nest.pack_sequence_as(self._structure, flat)
 
   def _split(self, record: Any) -> 'collections.OrderedDict[str, tuple[Any, ...]]':
-    """A record's tensors by part."""
+    """Returns a record's tensors by part."""
     flat = tf.nest.flatten(record)
     if len(flat) != len(self._part_of):
       raise ValueError(
@@ -310,7 +312,7 @@ class JointSumQuery(NestedSumQuery):
 def by_part(
   flat: Sequence[Any], part_of: Sequence[str]
 ) -> 'collections.OrderedDict[str, tuple[Any, ...]]':
-  """What belongs to each part, parts in the order of their names."""
+  """Returns the items of each part; parts are in the order of their names."""
   return collections.OrderedDict(
     (name, tuple(each for each, part in zip(flat, part_of) if part == name))
     for name in sorted(set(part_of))
@@ -322,7 +324,7 @@ def check_parts(
   parts: Mapping[str, Any],
   record_specs: Optional[Any] = None,
 ) -> tuple[str, ...]:
-  """Returns the part of each tensor, if each is there and has tensors."""
+  """Returns the part of each tensor as a tuple, after checking the names and number."""
   if isinstance(part_of, str) or not all(isinstance(name, str) for name in part_of):
     raise TypeError(
       f'part_of must be a sequence of names, one for each tensor; got {part_of!r}.'

@@ -1,6 +1,7 @@
-"""Statistics of clients' numbers: queries that ask another one, and fit its result.
+"""Statistics of clients' numbers: quantiles, and histograms for sums over ranges.
 
-Noise and events are the other query's, whatever is done with its results.
+These queries post-process the results of an inner query. Noise and events are those of
+the inner query.
 """
 
 import abc
@@ -19,9 +20,9 @@ from tff_dp_aggregators.queries import matrix_mechanism
 
 
 class QueryAround(matrix_mechanism.GridSumQuery):
-  """Asks `inner`; subclasses say what of, and what becomes of the result.
+  """Base class of queries that convert records for, and results of, an inner query.
 
-  `_inner_state` and `_inner_params` say where what is the inner query's is.
+  `_inner_state` and `_inner_params` return the inner query's part of state and params.
   """
 
   def __init__(self, inner: matrix_mechanism.GridSumQuery, record_specs: Any):
@@ -38,35 +39,35 @@ class QueryAround(matrix_mechanism.GridSumQuery):
     return params
 
   @abc.abstractmethod
-  def _asked(self, params: Any, record: Any) -> Any:
-    """What the inner query is asked about a record."""
+  def _inner_record(self, params: Any, record: Any) -> Any:
+    """Converts a record to a record of the inner query."""
 
-  def _like_a_record(self, tensor: tf.Tensor) -> Any:
+  def _to_record(self, tensor: tf.Tensor) -> Any:
     (spec,) = tf.nest.flatten(self._record_specs)
     return tf.nest.pack_sequence_as(self._record_specs, [tf.cast(tensor, spec.dtype)])
 
   @property
   def noise_multiplier(self) -> float:
-    """That of the inner query: scale of the noise over its clip norm."""
+    """Scale of the inner query's noise over its clip norm."""
     return self._inner.noise_multiplier
 
   @property
   def participation(self) -> strategies.Participation:
-    """What the privacy analysis assumes of clients."""
+    """Participation that the privacy analysis assumes."""
     return self._inner.participation
 
   @property
   def generator(self) -> str:
-    """What random words the noise is made of: 'chacha20' or 'philox'."""
+    """Generator of the random words for the noise: 'chacha20' or 'philox'."""
     return self._inner.generator
 
   @property
   def seed_identity(self) -> str:
-    """'secret', or which seed and stream the noise is of: 'seed 7, stream 0'."""
+    """'secret', or the seed and stream of the noise: 'seed 7, stream 0'."""
     return getattr(self._inner, 'seed_identity', 'secret')
 
   def run_event(self) -> dp_accounting.DpEvent:
-    """The event of all rounds together, that of the inner query."""
+    """The inner query's event of all rounds together."""
     return self._inner.run_event()
 
   def initial_sample_state(self, template: Any = None) -> Any:
@@ -76,33 +77,33 @@ class QueryAround(matrix_mechanism.GridSumQuery):
     return self._inner.initial_sample_state()
 
   def encode_record(self, params: Any, record: Any) -> tuple[Any, tf.Tensor]:
-    """Returns what the inner query makes of a record, and whether that was finite."""
-    asked = self._asked(params, record)
-    return self._inner.encode_record(self._inner_params(params), asked)
+    """Returns the inner query's encoding of a record, and whether it was finite."""
+    inner = self._inner_record(params, record)
+    return self._inner.encode_record(self._inner_params(params), inner)
 
   def encode_without_noise(self, params: Any, record: Any) -> tuple[Any, tf.Tensor]:
-    """Returns what `encode_record` does, less the client's noise."""
-    asked = self._asked(params, record)
-    return self._inner.encode_without_noise(self._inner_params(params), asked)
+    """Returns the result of `encode_record` without the client's noise."""
+    inner = self._inner_record(params, record)
+    return self._inner.encode_without_noise(self._inner_params(params), inner)
 
   def round_key(self, global_state: Any) -> Any:
-    """What the noise of a round's clients follows from; empty if they add none."""
+    """Returns the key of the noise of a round's clients; empty if they add none."""
     return self._inner.round_key(self._inner_state(global_state))
 
   def with_noise_of(
     self, params: Any, sample_state: Any, round_key: Any, number: tf.Tensor
   ) -> Any:
-    """Returns a sum with the noise that one more client adds, if it does."""
+    """Returns the sum with the noise of client `number` added, if clients add noise."""
     return self._inner.with_noise_of(
       self._inner_params(params), sample_state, round_key, number
     )
 
   def spent(self, global_state: Any) -> matrix_mechanism.Spent:
-    """Returns what all rounds that led to a state have spent, and the last of them."""
+    """Returns the privacy spent by all rounds up to a state, and by the last one."""
     return self._inner.spent(self._inner_state(global_state))
 
   def derive_metrics(self, global_state: Any) -> matrix_mechanism.Metrics:
-    """Returns what the inner query measures."""
+    """Returns the metrics of the inner query."""
     return collections.OrderedDict(
       self._inner.derive_metrics(self._inner_state(global_state))
     )
@@ -110,7 +111,7 @@ class QueryAround(matrix_mechanism.GridSumQuery):
 
 # A quantile of clients' numbers over rounds, estimated from noised counts.
 #
-# Each client says whether its number is at most the estimate, by 1/2 or -1/2, and after
+# Each client sends 1/2 if its number is at most the estimate, and else -1/2, and after
 # each round (Andrew et al., arXiv:1905.03871)
 #
 #     estimate <- estimate * exp(-learning_rate * (fraction - target_quantile)),
@@ -119,13 +120,13 @@ class QueryAround(matrix_mechanism.GridSumQuery):
 #
 #     estimate <- estimate - learning_rate * (fraction - target_quantile).
 #
-# **Privacy** is that of the counts, by any query with clip norm 1/2: a client adds 1/2
-# or -1/2 to their sum, whatever the estimate is, and one that is not there adds
-# nothing. That answers follow from earlier rounds changes nothing: noise that is
-# independent, or of a strategy, holds for contributions that are chosen adaptively
-# (`adaptive_clipping` has the reasons).
+# **Privacy** is that of the counts, which are summed by any query with clip norm 1/2: a
+# client adds 1/2 or -1/2 to the sum, whatever the estimate is, and an absent client
+# adds nothing. Contributions depend on results of earlier rounds, but this costs no
+# privacy: the guarantee, with independent noise or that of a strategy, holds for
+# adaptively chosen contributions (see `adaptive_clipping` for the reasons).
 
-# What a client adds to a count, or its negative.
+# A client adds this number, or its negative, to a count.
 HALF = 0.5
 _NUMBER_SPEC = tf.TensorSpec([], tf.float32)
 
@@ -133,25 +134,26 @@ _NUMBER_SPEC = tf.TensorSpec([], tf.float32)
 class QuantileState(NamedTuple):
   """State of a query between rounds."""
 
-  quantile_estimate: Any  # What numbers will be compared with, float32.
-  fraction_below: Any  # Noised, of the last round, float32; 0.5 before the first.
-  counts: Any  # State of the query that counts; it may hold a secret key.
-  belongs_to: Any  # The mechanism, as `mechanism_text` writes it.
+  quantile_estimate: Any  # Numbers of the next round are compared with it, float32.
+  # Noised fraction of the last round, float32; 0.5 before the first round.
+  fraction_below: Any
+  counts: Any  # State of the count query; it may hold a secret key.
+  belongs_to: Any  # The `mechanism_text` of the mechanism.
 
 
 class QuantileParams(NamedTuple):
-  """What clients have to know."""
+  """Parameters that clients receive."""
 
-  quantile_estimate: Any  # What their numbers are compared with, float32.
-  counts: Any  # What the query that counts tells them.
+  quantile_estimate: Any  # The client's number is compared with it, float32.
+  counts: Any  # Parameters of the count query.
 
 
 class QuantileQuery(QueryAround):
   """Estimates a quantile of clients' numbers, one number of each (1905.03871).
 
-  TF Privacy's `QuantileEstimatorQuery`, and with a tree that counts its
-  `TreeQuantileEstimatorQuery`. What is released in a round is the new estimate. A
-  number that is NaN or infinite is not counted, neither as below nor as above.
+  It corresponds to TF Privacy's `QuantileEstimatorQuery` and, with a tree as the count
+  query, to its `TreeQuantileEstimatorQuery`. The result of a round is the new estimate.
+  A number that is NaN or infinite is not counted, neither as below nor as above.
 
   Geometric estimates stay within 2^-80 and 2^80, others within -2^80 and 2^80.
   """
@@ -170,19 +172,19 @@ class QuantileQuery(QueryAround):
     """Initializes the query.
 
     Args:
-      count_query: Sums what clients say, with any noise: a query with `clip_norm=0.5`,
-        for records that are one float32 number, that releases the sum of each round.
+      count_query: Sums the clients' 1/2 or -1/2, with any noise: a query with
+        `clip_norm=0.5` for float32 scalar records that releases the sum of each round.
       initial_estimate: The first estimate; positive if updates are geometric.
-      clients_per_round: How many clients are expected in a round: what counts are
-        divided by. It is fixed, so that the number of clients stays private.
-      target_quantile: Which fraction of numbers is to be at most the estimate.
+      clients_per_round: Expected number of clients in a round, by which counts are
+        divided. It is fixed, so that the number of clients stays private.
+      target_quantile: Target fraction of numbers that are at most the estimate.
       learning_rate: The estimate changes by a factor of at most exp(learning_rate) a
-        round or, if updates are not geometric, by at most that.
-      geometric_update: Whether the estimate is multiplied, or added to.
-      record_specs: Structure like a record, of the spec of one float number.
+        round or, if updates are not geometric, by at most `learning_rate`.
+      geometric_update: Whether updates multiply the estimate, or add to it.
+      record_specs: Structure like a record, with the spec of one float number.
 
     Raises:
-      TypeError: If an argument is not of its type.
+      TypeError: If an argument has the wrong type.
       ValueError: If a number is out of range, or a query or record does not fit.
     """
     _check_inner('count_query', count_query, _NUMBER_SPEC)
@@ -193,9 +195,9 @@ class QuantileQuery(QueryAround):
         f'its sign; got {clip_norm} of {count_query!r}.'
       )
     super().__init__(count_query, record_specs)
-    # What sums what clients say.
+    # The query that counts.
     self.count_query = count_query
-    _the_one_spec(self._record_specs, rank=0)
+    _single_spec(self._record_specs, rank=0)
     checks.check_number('initial_estimate', initial_estimate)
     self._clients_per_round = checks.check_positive(
       'clients_per_round', clients_per_round
@@ -233,7 +235,7 @@ class QuantileQuery(QueryAround):
     )
 
   def derive_sample_params(self, global_state: QuantileState) -> QuantileParams:
-    """Returns the estimate to compare with, and what is to be known to count."""
+    """Returns the estimate to compare with, and the parameters of the count query."""
     return QuantileParams(
       global_state.quantile_estimate,
       self._inner.derive_sample_params(global_state.counts),
@@ -245,13 +247,13 @@ class QuantileQuery(QueryAround):
   def _inner_params(self, params: QuantileParams) -> Any:
     return params.counts
 
-  def _asked(self, params: QuantileParams, record: Any) -> tf.Tensor:
+  def _inner_record(self, params: QuantileParams, record: Any) -> tf.Tensor:
     """1/2 or -1/2, float32; NaN, which counts as 0, if the number is not finite."""
     (number,) = tf.nest.flatten(self._check(record))
     number = tf.cast(number, tf.float64)
     is_below = number <= tf.cast(params.quantile_estimate, tf.float64)
-    said = tf.where(is_below, tf.constant(HALF), tf.constant(-HALF))
-    return tf.where(tf.math.is_finite(number), said, tf.constant(math.nan))
+    half = tf.where(is_below, tf.constant(HALF), tf.constant(-HALF))
+    return tf.where(tf.math.is_finite(number), half, tf.constant(math.nan))
 
   def get_noised_result(
     self, sample_state: Any, global_state: QuantileState
@@ -271,15 +273,15 @@ class QuantileQuery(QueryAround):
     state = QuantileState(
       estimate, tf.cast(fraction, tf.float32), counts, global_state.belongs_to
     )
-    return self._like_a_record(estimate), state, event
+    return self._to_record(estimate), state, event
 
   def mean_of(self, result: Any, clients_per_round: float) -> Any:
-    """Returns the estimate as it is, which is not a sum."""
+    """Returns the estimate unchanged, because it is not a sum."""
     del clients_per_round
     return result
 
   def derive_metrics(self, global_state: QuantileState) -> matrix_mechanism.Metrics:
-    """Returns what the query that counts measures, and both estimates."""
+    """Returns the metrics of the count query, and both estimates."""
     metrics = super().derive_metrics(global_state)
     metrics['quantile_estimate'] = global_state.quantile_estimate
     metrics['fraction_below'] = global_state.fraction_below
@@ -296,7 +298,7 @@ class QuantileQuery(QueryAround):
 
 
 def fraction_below(noised_count: tf.Tensor, clients_per_round: float) -> tf.Tensor:
-  """The fraction of clients whose number is at most the estimate, within 0 and 1."""
+  """Returns the fraction of numbers at most the estimate, clipped to [0, 1]."""
   mean = tf.cast(noised_count, tf.float64) / clients_per_round
   return tf.clip_by_value(mean + HALF, 0.0, 1.0)
 
@@ -308,7 +310,7 @@ def moved(
   *,
   geometric: bool = True,
 ) -> tf.Tensor:
-  """The next estimate, float32 scalar."""
+  """Returns the next estimate, float32 scalar."""
   before = tf.cast(estimate, tf.float64)
   smallest, largest = grid.CLIP_NORM_LIMITS
   if geometric:
@@ -318,8 +320,8 @@ def moved(
   return tf.cast(tf.clip_by_value(after, smallest, largest), tf.float32)
 
 
-def _the_one_spec(record_specs: Any, rank: int) -> tf.TensorSpec:
-  """The spec of records that are one tensor, with something in it."""
+def _single_spec(record_specs: Any, rank: int) -> tf.TensorSpec:
+  """Returns the spec of records that are one nonempty tensor of this rank."""
   specs = tf.nest.flatten(record_specs)
   shapes = [tuple(spec.shape) for spec in specs]
   if len(specs) != 1 or len(shapes[0]) != rank or not specs[0].shape.num_elements():
@@ -329,7 +331,7 @@ def _the_one_spec(record_specs: Any, rank: int) -> tf.TensorSpec:
 
 
 def _check_inner(name: str, query: Any, spec: tf.TensorSpec) -> None:
-  """Refuses anything but a query that sums such records of a round exactly."""
+  """Raises an error unless a query sums records of this spec in each round."""
   matrix_mechanism.check_grid_sum(name, query)
   if getattr(query, 'workload', None) is not None:
     raise ValueError(
@@ -346,18 +348,17 @@ def _check_inner(name: str, query: Any, spec: tf.TensorSpec) -> None:
 
 # Histograms whose sums over ranges have little noise, from noised trees.
 #
-# A client's histogram becomes a tree: its bins are the leaves, and each node has the
-# sum of up to `arity` nodes below it. The result is the histogram that agrees best with
-# all noised nodes, by least squares (Hay et al., arXiv:0904.0942, section 4). So a
-# range is a sum of the result's bins, with the least noise that any unbiased sum of
-# nodes has.
+# A client's histogram is converted to a tree: its bins are the leaves, and each node is
+# the sum of up to `arity` nodes below it. The result is the least-squares fit of a
+# histogram to all noised nodes (Hay et al., arXiv:0904.0942, section 4). The sum of the
+# result's bins over a range has the least noise of all unbiased sums of nodes.
 #
-# **Privacy** is that of the nodes: they are what is clipped. A client with one entry of
-# 1 has a tree of L2 norm sqrt(levels) and L1 norm levels.
+# **Privacy** is that of the nodes, which are clipped. A client with a single entry of 1
+# has a tree of L2 norm sqrt(levels) and L1 norm levels.
 
 
 def tree_levels(num_bins: int, arity: int = 2) -> tuple[int, ...]:
-  """Numbers of nodes by level, the leaves first and the root last.
+  """Returns the number of nodes of each level, from the leaves to the root.
 
   Example:
     >>> tree_levels(10), tree_levels(10, arity=4), sum(tree_levels(10))
@@ -371,14 +372,15 @@ def tree_levels(num_bins: int, arity: int = 2) -> tuple[int, ...]:
 
 
 def num_bins_of(record_specs: Any) -> int:
-  """How many bins a histogram has."""
-  return int(_the_one_spec(record_specs, rank=1).shape[0])
+  """Returns the number of bins of a histogram."""
+  return int(_single_spec(record_specs, rank=1).shape[0])
 
 
 class RangeSumsQuery(QueryAround):
   """A histogram for sums over ranges of its bins, from a tree of noised sums.
 
-  TF Privacy's `TreeRangeSumQuery`, whose result is the tree; here it is a histogram.
+  It corresponds to TF Privacy's `TreeRangeSumQuery`, whose result is the tree; the
+  result of this query is a histogram.
   """
 
   def __init__(
@@ -391,15 +393,15 @@ class RangeSumsQuery(QueryAround):
     """Initializes the query.
 
     Args:
-      node_query: Clips and sums trees, with any noise that is the same for all nodes: a
+      node_query: Clips and sums trees, with noise of the same scale for all nodes: a
         query for records that are one float32 vector of `sum(tree_levels(num_bins,
-        arity))` numbers, that releases the sum of each round.
-      record_specs: Structure like a record, of the spec of one float vector: the
+        arity))` numbers, which releases the sum of each round.
+      record_specs: Structure like a record, with the spec of one float vector: the
         histogram, of `num_bins` numbers.
-      arity: How many nodes have their sum in one above.
+      arity: Number of children of a node.
 
     Raises:
-      TypeError: If an argument is not of its type.
+      TypeError: If an argument has the wrong type.
       ValueError: If `arity` is below 2, or a query or record does not fit.
     """
     self._arity = checks.check_int('arity', arity, at_least=2)
@@ -408,7 +410,7 @@ class RangeSumsQuery(QueryAround):
       'node_query', node_query, tf.TensorSpec([sum(self._levels)], tf.float32)
     )
     super().__init__(node_query, record_specs)
-    # What clips and sums trees.
+    # The query that clips and sums trees.
     self.node_query = node_query
     self._variances = _variances(self._levels, self._arity)
 
@@ -422,11 +424,11 @@ class RangeSumsQuery(QueryAround):
     return self._inner.initial_global_state()
 
   def derive_sample_params(self, global_state: Any) -> Any:
-    """Returns what clients have to know for `node_query`."""
+    """Returns the parameters of `node_query` for clients."""
     return self._inner.derive_sample_params(global_state)
 
-  def _asked(self, params: Any, record: Any) -> tf.Tensor:
-    """The nodes of a client's tree, the leaves first."""
+  def _inner_record(self, params: Any, record: Any) -> tf.Tensor:
+    """Returns the nodes of a client's tree, the leaves first."""
     del params
     (bins,) = tf.nest.flatten(self._check(record))
     levels = [tf.cast(bins, tf.float64)]
@@ -435,9 +437,9 @@ class RangeSumsQuery(QueryAround):
     return tf.cast(tf.concat(levels, axis=0), tf.float32)
 
   def _in_groups(self, level: tf.Tensor) -> tf.Tensor:
-    """Nodes in rows, each of those that have their sum in one above."""
-    missing = -level.shape[0] % self._arity
-    return tf.reshape(tf.pad(level, [[0, missing]]), [-1, self._arity])
+    """Reshapes a level to rows with the children of each parent, padded with zeros."""
+    num_missing = -level.shape[0] % self._arity
+    return tf.reshape(tf.pad(level, [[0, num_missing]]), [-1, self._arity])
 
   def get_noised_result(
     self, sample_state: Any, global_state: Any
@@ -445,26 +447,26 @@ class RangeSumsQuery(QueryAround):
     """Returns the histogram, the next state, and the event of the nodes."""
     nodes, state, event = self._inner.get_noised_result(sample_state, global_state)
     bins = self._fitted(tf.cast(nodes, tf.float64))
-    return self._like_a_record(bins), state, event
+    return self._to_record(bins), state, event
 
   def _fitted(self, nodes: tf.Tensor) -> tf.Tensor:
-    """The histogram that agrees best with all nodes, by two passes over the tree."""
+    """Returns the least-squares histogram, by two passes over the tree."""
     noised = tf.split(nodes, self._levels)
-    # Up: the best of each node that it and those below it say.
+    # Upwards: the best estimate of each node from itself and its descendants.
     fitted = [noised[0]]
     for level, (own, below) in zip(noised[1:], self._variances[1:]):
       from_below = tf.reduce_sum(self._in_groups(fitted[-1]), axis=1)
       fitted.append((level * below + from_below) * own / below)
-    # Down: what those above know better is shared by variance.
-    known = fitted[-1]
+    # Downwards: differences to the parents are shared in proportion to the variances.
+    estimates = fitted[-1]
     for level, (own, _) in zip(fitted[-2::-1], self._variances[-2::-1]):
       variances = self._in_groups(tf.constant(own))
       children = self._in_groups(level)
       total = tf.reduce_sum(variances, axis=1, keepdims=True)
-      more = known[:, tf.newaxis] - tf.reduce_sum(children, axis=1, keepdims=True)
-      shared = children + more * variances / total
-      known = tf.reshape(shared, [-1])[: level.shape[0]]
-    return known
+      rest = estimates[:, tf.newaxis] - tf.reduce_sum(children, axis=1, keepdims=True)
+      shared = children + rest * variances / total
+      estimates = tf.reshape(shared, [-1])[: level.shape[0]]
+    return estimates
 
   def __repr__(self) -> str:
     return f'{type(self).__name__}({self._inner!r}, arity={self._arity})'
@@ -473,15 +475,16 @@ class RangeSumsQuery(QueryAround):
 def _variances(
   levels: tuple[int, ...], arity: int
 ) -> list[tuple[np.ndarray, np.ndarray]]:
-  """By level: of the best of a node from it and below, and of what is below, summed.
+  """Returns for each level the variances of the best estimates, and of children's sums.
 
-  In variances of a node's noise; what is below a leaf is not known.
+  The best estimate of a node is from itself and its descendants. Variances are in units
+  of that of a node's noise; those of sums below the leaves are infinite.
   """
-  found = [(np.ones(levels[0]), np.full(levels[0], math.inf))]
+  variances = [(np.ones(levels[0]), np.full(levels[0], math.inf))]
   for size in levels[1:]:
     children = np.zeros(size * arity)
-    own = found[-1][0]
+    own = variances[-1][0]
     children[: len(own)] = own
     below = children.reshape([size, arity]).sum(axis=1)
-    found.append((below / (1 + below), below))
-  return found
+    variances.append((below / (1 + below), below))
+  return variances

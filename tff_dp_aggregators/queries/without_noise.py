@@ -1,4 +1,4 @@
-"""Sums without noise, to compare with: of records as they are, and of clipped ones."""
+"""Queries without noise, for comparison: sums of unclipped and of clipped records."""
 
 import collections
 from typing import Any
@@ -11,10 +11,7 @@ from tff_dp_aggregators.queries import matrix_mechanism
 
 
 class NoPrivacySumQuery(matrix_mechanism.RecordSumQuery):
-  """Sums records without bounding them and without noise.
-
-  Nothing is hidden: a NaN or an infinity in a record is in the sum.
-  """
+  """Sums records without bounds and without noise, including NaN and infinity."""
 
   def get_noised_result(
     self, sample_state: Any, global_state: Any
@@ -24,7 +21,7 @@ class NoPrivacySumQuery(matrix_mechanism.RecordSumQuery):
 
 
 class NoPrivacyAverageQuery(matrix_mechanism.RecordSumQuery):
-  """Averages records, weighted if wanted, by the sum of their weights.
+  """Averages records with optional weights; it divides by the sum of the weights.
 
   The sample state is the weighted sum and the sum of weights, a float32 scalar. The
   average of nothing, or of weights that add up to zero, is not a number.
@@ -35,10 +32,8 @@ class NoPrivacyAverageQuery(matrix_mechanism.RecordSumQuery):
     return super().initial_sample_state(template), tf.constant(0.0)
 
   def preprocess_record(self, params: Any, record: Any) -> Any:
-    """Returns the record and a weight of 1.
-
-    (TFF refuses functions with an optional argument, so the weight is not one here.)
-    """
+    """Returns the record and a weight of 1."""
+    # The weight is not an argument, because TFF refuses optional arguments.
     return super().preprocess_record(params, record), tf.constant(1.0)
 
   def accumulate_record(
@@ -78,7 +73,7 @@ class NormClipSumQuery(matrix_mechanism.GridSumQuery):
     """Initializes the query.
 
     Args:
-      order: Which p-norm: 1 <= order <= infinity (`math.inf` clips each entry).
+      order: Order p of the p-norm, from 1 to infinity (`math.inf` clips each entry).
       clip_norm: Bound of that norm of one record.
       record_specs: Structure of float tensor specs like a record.
 
@@ -87,7 +82,7 @@ class NormClipSumQuery(matrix_mechanism.GridSumQuery):
       ValueError: If a number is out of range, or a shape not fully defined.
     """
     super().__init__(record_specs)
-    # Which norm is bounded.
+    # Order of the norm.
     self.order = grid.check_order(order)
     # Bound of one record.
     self.clip_norm = grid.check_clip_norm(clip_norm)
@@ -122,13 +117,13 @@ class NormClipSumQuery(matrix_mechanism.GridSumQuery):
     return grid.norm(sample_state, steps), tf.constant(0.0, tf.float64)
 
   def spent(self, global_state: tf.Tensor) -> matrix_mechanism.GaussianSpent:
-    """Returns that there is no noise: everything is told."""
+    """Returns a noise multiplier of 0, that is, no privacy."""
     del global_state
-    none = tf.constant(0.0, tf.float64)
-    return matrix_mechanism.GaussianSpent(none, none)
+    zero = tf.constant(0.0, tf.float64)
+    return matrix_mechanism.GaussianSpent(zero, zero)
 
   def derive_metrics(self, global_state: tf.Tensor) -> matrix_mechanism.Metrics:
-    """Returns the clip norm under its name."""
+    """Returns the clip norm as `clip_norm`."""
     return collections.OrderedDict(clip_norm=global_state)
 
   def __repr__(self) -> str:

@@ -324,7 +324,7 @@ def test_the_approximation_says_that_nothing_is_private():
     (lambda: _approximate('uniform'), "noise must be 'gaussian' or 'laplace'"),
     (
       lambda: _local('gaussian', noise_multiplier=1e-5, server_noise_multiplier=1e8),
-      'too silent beside that of the server',
+      "too small compared with the server's",
     ),
   ],
 )
