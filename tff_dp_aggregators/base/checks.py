@@ -49,10 +49,12 @@ def check_number(name: str, value: Any) -> Any:
   return value
 
 
-def _check(name: str, value: Any, fits: Callable[[Any], bool], what: str) -> float:
-  """Returns `value` as a float; raises unless `fits` accepts it, which `what` states."""
+def _check(
+  name: str, value: Any, fits: Callable[[Any], bool], requirement: str
+) -> float:
+  """Returns `value` as a float, or raises unless it is a number that fits."""
   if not fits(check_number(name, value)):
-    raise ValueError(f'{name} must be {what}; got {value}.')
+    raise ValueError(f'{name} must be {requirement}; got {value}.')
   return float(value)
 
 

@@ -99,7 +99,7 @@ def temporary(prefix: str) -> tuple[str, FolderLock]:
         lock = FolderLock(old)
         shutil.rmtree(old, ignore_errors=True)
         lock.close()
-  # Locked before it gets its final name: an unlocked folder with such a name is old.
+  # Locked before it gets its final name: an unlocked folder of that name is old.
   unnamed = tempfile.mkdtemp(prefix='.', dir=parent)
   lock = FolderLock(unnamed)
   path = os.path.join(parent, prefix + os.path.basename(unnamed)[1:])
