@@ -13,7 +13,7 @@ entry:
 | `cohort_size`     | the number of clients that contributed |
 | `client_ids`      | their ids: JSON list, or with blanks or semicolons; `[]`: none |
 | `client_id`       | the client, in a log with one line per participation |
-| `population`      | the population of the round's clients, in a log of several |
+| `population`      | the population whose round it was, if a log has several |
 
 Other common names are recognised (`COLUMNS`), and any others can be given, as can an
 empty name for a column that is not what it seems. A run's ledger is a round log as
