@@ -49,12 +49,10 @@ def check_number(name: str, value: Any) -> Any:
   return value
 
 
-def _check(
-  name: str, value: Any, fits: Callable[[Any], bool], requirement: str
-) -> float:
+def _check(name: str, value: Any, fits: Callable[[Any], bool], rule: str) -> float:
   """Returns `value` as a float, or raises unless it is a number that fits."""
   if not fits(check_number(name, value)):
-    raise ValueError(f'{name} must be {requirement}; got {value}.')
+    raise ValueError(f'{name} must be {rule}; got {value}.')
   return float(value)
 
 

@@ -4,9 +4,8 @@ The kernel releases a lock when its process ends, however it ends. A lock on the
 itself is visible on one machine only: NFS clients forward locks to the server only for
 regular files that are open for writing (flock(2), "NFS details"). So a file in the
 folder is locked as well. This file is never removed: a process that opened it during
-its removal would hold the lock of a file that no other process can find. On mounts that
-keep locks local (`nolock` or `local_lock=flock` of nfs(5)), other machines are not
-locked out.
+its removal would hold the lock of a file that no other process can find. Mounts that
+keep locks local (`nolock`, `local_lock=flock` of nfs(5)) do not exclude other machines.
 """
 
 import contextlib

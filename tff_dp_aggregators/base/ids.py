@@ -1,7 +1,6 @@
 """Normalises client ids from files, so that each client has one spelling.
 
-A client that is read as two clients takes part up to twice as often as the privacy
-guarantee assumes.
+A client that is read as two takes part twice as often as the guarantee assumes.
 """
 
 import decimal

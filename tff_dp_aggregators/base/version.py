@@ -1,7 +1,6 @@
 """The version and git commit of the code, so that reports can be traced to it.
 
-In a checkout, git is asked for the commit. In a built package it is in a file, which
-setup.py wrote.
+In a checkout, git tells the commit; in a built package, a file that setup.py wrote.
 """
 
 import contextlib
@@ -95,10 +94,7 @@ def recorded(package: pathlib.Path) -> Iterator[None]:
 
 
 def _recorded(package: pathlib.Path) -> tuple[Optional[str], Optional[bool]]:
-  """Reads the commit file of an installed package.
-
-  `(None, None)` for a source folder (with setup.py), which may have been changed.
-  """
+  """Reads the commit file of an installed package; sources may have been changed."""
   if (package.parent / 'setup.py').exists():
     return None, None
   try:

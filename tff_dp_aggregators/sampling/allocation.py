@@ -22,9 +22,9 @@ are w or more apart, by a random rotation; knowing the set makes distinguishing 
 harder. Within a set, let v be the largest squared norm of an m_j and c the largest
 inner product of two. Raising all inner products to c, and norms to v, makes
 distinguishing easier, again by the growth with covariances. Then the ratio is a product
-of two independent ones: of a Gaussian that all bins share, with mu^2 = c / sigma^2, and
-of a random allocation to one of t steps of independent noise, with
-mu^2 = (v - c) / sigma^2. These events compose.
+of two independent ones, whose events compose: of a Gaussian that all bins share, with
+mu^2 = c / sigma^2, and of a random allocation to one of t steps of independent noise,
+with mu^2 = (v - c) / sigma^2.
 
 With w of at least the number of bands of C, nothing is shared (c = 0); t = 1 is the
 bound without sampling. With independent noise and w = 1, the pair is exact, no bound.
@@ -103,8 +103,8 @@ _MANY = 2.0**40  # Exceeds any number of rounds.
 class Allocation(scheme.SampledScheme):
   """A scheme in which all rounds of a client are drawn before the first round.
 
-  One event covers all rounds. After the first one it counts as spent in full, which is
-  an upper bound, as later rounds only add to the cost.
+  One event covers all rounds. It counts as spent after the first round, which is an
+  upper bound, as later rounds only add to the cost.
   """
 
   composes = False
@@ -260,8 +260,8 @@ def bins_event(
 
   For correlated noise, it has the strategy and the best bound over all separations.
   """
-  step = round(math.log(noise.multiplier) / math.log(_STEP))
-  bound = _best_split(strategy, num_bins, step, noise.epsilon).event(noise.multiplier)
+  power = round(math.log(noise.multiplier) / math.log(_STEP))
+  bound = _best_split(strategy, num_bins, power, noise.epsilon).event(noise.multiplier)
   if strategy == strategies.Identity(strategy.num_rounds):
     return bound
   return scheme.BallsInBinsDpEvent(strategy, num_bins, noise.multiplier, bound)
@@ -366,8 +366,7 @@ def bins_of(strategy: strategies.Strategy, num_bins: int) -> np.ndarray:
 class RandomAllocation(Allocation):
   """Every client is in k of n rounds; all sets of k rounds are equally likely.
 
-  Clients draw independently, and nobody learns the result. Noise is independent, or
-  k = 1.
+  Clients draw independently, and nobody learns what. Noise is independent, or k = 1.
 
   Example:
     >>> RandomAllocation.of_cohort(1000, num_clients=50_000, clients_per_round=100)
@@ -455,10 +454,9 @@ class RandomAllocation(Allocation):
 class BMinSepSampling(Allocation):
   """Each round draws every free client with probability p; a drawn client then pauses.
 
-  (arXiv:2602.09338.) A client that was in round t may be drawn again from round t + b
-  on. It is free from round 0 on with probability 1 / (1 + (b - 1) p), or else from one
-  of the rounds 1 to b - 1 on, each equally likely. So all rounds have the same expected
-  number of clients.
+  (arXiv:2602.09338.) A client that was in round t is free again from round t + b on. At
+  first it is free from round 0 on with probability 1 / (1 + (b - 1) p), else from one
+  of rounds 1 to b - 1 on, equally likely: all rounds have the same expected cohort.
 
   Example:
     >>> sampling = BMinSepSampling.of_cohort(

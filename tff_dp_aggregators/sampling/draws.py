@@ -54,8 +54,7 @@ def of_step(seed: int, step: int, clients: np.ndarray, purpose: str) -> np.ndarr
   """Hashes of clients in a step; they reveal neither the seed nor other steps' hashes.
 
   The finaliser of SplitMix64 (Steele, Lea, Flood, OOPSLA 2014) is applied twice, with
-  secret numbers of the step: applied once, it would reveal the difference of two
-  clients.
+  secret numbers of the step: once would reveal how the hashes of two clients differ.
   """
   text = f'tff_dp_aggregators {purpose} {int(seed)} {int(step)}'.encode()
   first, second = np.frombuffer(hashlib.sha256(text).digest()[:16], '<u8')
@@ -92,7 +91,7 @@ def number_type(num_clients: int) -> type:
 
 
 class Pool:
-  """A set of numbers; drawing or adding some takes time in proportion to these."""
+  """A set of numbers; drawing or adding k of them takes time proportional to k."""
 
   def __init__(self, numbers: np.ndarray):
     """Initializes the pool; `numbers` are not copied, and are changed."""

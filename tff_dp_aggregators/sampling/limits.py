@@ -1,8 +1,7 @@
 """Limits on participation (`strategies.Participation`), without assumed sampling.
 
-Limits hold for each client separately. When one client's contributions become zeros or
-those of another client, the rounds of all others stay the same; when a client is added
-or removed, they do not.
+Limits hold for each client separately: the rounds of all others stay the same if one
+client's contributions become zeros or another's, but not if one is added or removed.
 """
 
 import abc
@@ -156,8 +155,8 @@ class LimitsSchedule(schedule_lib.Schedule):
 class RandomEligible(LimitsSchedule):
   """Each round draws at random from the clients whose limits allow them to take part.
 
-  * If only the separation limits how often a client can take part, all eligible clients
-    are equally likely.
+  * If only the separation limits participation, all eligible clients are equally
+    likely.
   * If `max_participations` is a stricter limit, clients that took part least often come
     first, in random order, so that enough are left for the last rounds.
 

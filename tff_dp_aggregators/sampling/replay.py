@@ -57,7 +57,7 @@ class Replay(schedule_lib.Schedule):
   name: ClassVar[str] = 'replay'
 
   path: str
-  # The statement about the file; `None` if its first line has it.
+  # The header of the file; `None` if its first line has it.
   stated: Optional[schedule_lib.Header] = None
   num_clients: int = dataclasses.field(init=False)
   clients_per_round: float = dataclasses.field(init=False)
@@ -78,11 +78,11 @@ class Replay(schedule_lib.Schedule):
   def _content(self) -> '_Content':
     with open(self.path, 'rb') as file:
       content = file.read()
-    found, rounds = _parse(content, self.path)
-    header = self.stated or found
-    if header is None or found not in (None, header):
+    in_file, rounds = _parse(content, self.path)
+    header = self.stated or in_file
+    if header is None or in_file not in (None, header):
       raise ValueError(
-        f'{self.path} states {found} in its first line, and {self.stated} is stated '
+        f'{self.path} states {in_file} in its first line, and {self.stated} is stated '
         'beside it; give stated=sampling.Header(schema, num_clients, '
         'clients_per_round) for a file without it.'
       )
@@ -149,17 +149,19 @@ class Replay(schedule_lib.Schedule):
 def _cohort_hashes(rounds: Sequence[_Round], num_clients: int) -> Iterator[str]:
   """For each round, a hash of the cohorts from it on that have `_MIN_ENTROPY` bits."""
   cohorts = [[sorted(a.requested.tolist()) for a in attempts] for attempts in rounds]
-  bits = [sum(_entropy(len(each), num_clients) for each in asked) for asked in cohorts]
-  end, known = 0, 0.0
+  bits = [
+    sum(_entropy(len(each), num_clients) for each in attempts) for attempts in cohorts
+  ]
+  end, known_bits = 0, 0.0
   for begin in range(len(cohorts)):
-    while end < len(cohorts) and known < _MIN_ENTROPY:
-      known += bits[end]
+    while end < len(cohorts) and known_bits < _MIN_ENTROPY:
+      known_bits += bits[end]
       end += 1
-    if known < _MIN_ENTROPY:
+    if known_bits < _MIN_ENTROPY:
       return
     text = json.dumps(cohorts[begin:end])
     yield hashlib.sha256(text.encode()).hexdigest()[:16]
-    known -= bits[begin]
+    known_bits -= bits[begin]
 
 
 def _entropy(size: int, num_clients: int) -> float:
@@ -188,9 +190,9 @@ def _parse(
     try:
       data = strict_json.loads(line.decode())
       if number == 1 and line.startswith(b'{"format"'):
-        stated = {name: data.pop(name, None) for name in schedule_lib.FILE_FORMAT}
-        if stated != schedule_lib.FILE_FORMAT:
-          raise ValueError(f'it is of format {stated}, which is not known here')
+        file_format = {name: data.pop(name, None) for name in schedule_lib.FILE_FORMAT}
+        if file_format != schedule_lib.FILE_FORMAT:
+          raise ValueError(f'it is of format {file_format}, which is not known here')
         header = schedule_lib.Header.from_json(data)
       else:
         rounds.append(_attempts(data))

@@ -4,18 +4,16 @@
 for the others: add-or-remove. With `FixedSizeSampling` the number of clients is public,
 and replacing a client keeps it: replace-one, unless add-or-remove is asked for. Under
 both relations, a client that is drawn takes the place of another, and a sum changes by
-up to two clip norms. The same holds if `TruncatedPoissonSampling` draws more clients
-than its cap allows and leaves some out. (Truncation, and this coupling:
-arXiv:2508.15089.)
+up to two clip norms. The same holds if `TruncatedPoissonSampling` leaves clients out,
+as more are drawn than its cap allows. (Truncation, this coupling: arXiv:2508.15089.)
 
 **The cost of a truncated round** (**proved here**). Clients are drawn with probability
-q, and at most B are kept. Let `c` be the client in which two data sets differ, and N
-the number of clients drawn from the m others. Let T be all of these N if N < B, and
-otherwise a random B of them; let t be a random one of T, which makes room for `c`.
-Neither T, nor t, nor whether T was cut reveals anything about `c`: it is in the cohort
-with probability q if T was not cut, and otherwise with r = E[q B / (N + 1) | N >= B],
-in the place of t. So, with X the sum of T, the noisy sums to be distinguished are the
-noise around
+q, and at most B are kept. Let `c` be the client in which two data sets differ. Of the m
+others, N are drawn. Let T be all of these if N < B, and else a random B of them, and t
+a random one of T, which makes room for `c`. T, t and whether T was cut reveal nothing
+about `c`: it is in the cohort with probability q if T was not cut, and else with
+r = E[q B / (N + 1) | N >= B], in the place of t. So, with X the sum of T, the noisy
+sums to be distinguished are the noise around
 
 | adjacency | N < B | N >= B |
 |---|---|---|
@@ -52,12 +50,12 @@ probability of N >= B, which increases with m: computed for the maximum number o
 clients, it holds for all data sets with fewer. (r decreases with the number of clients,
 so that a bound with r, as in dp-accounting 0.6, holds for one number of clients only.)
 
-**Groups.** If groups take turns, the clients of a group are fixed, and their rounds
-share no noise if there are as many groups as bands. A client that is pushed out is in
-the same group and round, so that what differs in one round is hidden by independent
-noise (arXiv:2306.08153, Theorem 4). Group sizes differ by at most one client; the size
-of a random group would have no bound. This assumes that both data sets have the same
-number of clients, so that add-or-remove is for one group only.
+**Groups.** If groups take turns, the clients of a group are fixed. With as many groups
+as bands, a client's rounds share no noise, as their columns of C share no row. A client
+that is pushed out is in the same group and round, so that what differs in one round is
+hidden by independent noise (arXiv:2306.08153, Theorem 4). Group sizes differ by at most
+one client; the size of a random group would have no bound. This assumes that both data
+sets have the same number of clients, so that add-or-remove is for one group only.
 """
 
 import abc
@@ -76,11 +74,7 @@ from tff_dp_aggregators.sampling import scheme
 
 
 class RoundSampling(scheme.SampledScheme):
-  """A scheme in which every round is a mechanism on a separate random sample.
-
-  Correlated noise needs a banded strategy and as many groups as bands. Then the columns
-  of C for a client's rounds share no row (arXiv:2306.08153, Theorem 4).
-  """
+  """A scheme in which every round is a mechanism on a separate random sample."""
 
   num_groups: int = 1  # Groups take turns; 1 draws from all clients in every round.
   # Of a client in the round's group; not defined for cohorts of fixed size.
@@ -209,7 +203,7 @@ class PoissonSampling(RoundSampling):
 
 
 def rounded_down(probability: float) -> float:
-  """The probability as a multiple of 2^-53, like the draws that are compared to it."""
+  """Rounds a probability down to a multiple of 2^-53, as the draws are."""
   return math.floor(probability * 2**53) / 2**53
 
 

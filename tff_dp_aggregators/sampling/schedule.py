@@ -35,8 +35,7 @@ class Attempt(NamedTuple):
 
   requested: np.ndarray  # Clients asked to take part: int64 of shape [cohort].
   reporting: np.ndarray  # Those that sent an update, in the same order.
-  # Whether enough clients reported, so that the round's result is released. An aborted
-  # attempt releases nothing.
+  # Whether enough clients reported for a result; an aborted attempt releases nothing.
   completed: bool
 
 

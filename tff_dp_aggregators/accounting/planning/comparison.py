@@ -43,9 +43,8 @@ class Assumption:
   # if there are groups; `None` for the limits of the task itself.
   make: Optional[Callable[..., Any]] = None
   any_noise: bool = False  # Whether noise may be correlated between rounds.
-  # For groups that take turns: the approximate noise multiplier, over the largest
-  # column norm, with which a scheme is mu-Gaussian-DP. It serves to choose the number
-  # of groups.
+  # To choose the number of groups that take turns: the approximate noise multiplier,
+  # over the largest column norm, with which a scheme is mu-Gaussian-DP.
   noise_for: Optional[Callable[[Any, float], float]] = None
 
 
@@ -99,7 +98,7 @@ class Task:
   limits: strategies.Participation  # Limits on participation, without sampling.
   model_size: int  # Number of float32 parameters.
   target_delta: float
-  # With `target_rho`: the epsilon of the Gaussian mechanism with that rho.
+  # With `target_rho`: the epsilon, at delta, of the Gaussian mechanism with that rho.
   target_epsilon: Optional[float] = None
   noise_multiplier: Optional[float] = None  # For all rows, over the clip norm.
   num_clients: Optional[int] = None  # If `None`, there are no sampled rows.
@@ -185,7 +184,7 @@ class Row:
   sampling: str  # The assumption of its guarantee, a key of `assumptions()`.
   accountant: str
   epsilon: float  # At the task's delta.
-  equal_noise_multiplier: float  # Noise for `Comparison.equal_epsilon`.
+  equal_noise_multiplier: float  # Noise multiplier for `Comparison.equal_epsilon`.
   # By the storage for the noise of earlier rounds.
   costs: dict[str, strategies.strategy.Cost]
   variant: int = 0  # Index among the rows of its mechanism.
@@ -441,7 +440,7 @@ def _candidates(task: Task) -> list[_Candidate]:
 
 
 def least_error(numbers: Iterable[int], error: Callable[[int], float]) -> int:
-  """The number with the least error; stops once the error increases by over 5%."""
+  """The number with the least error; stops once an error is 5% above the least."""
   errors: dict[int, float] = {}
   for number in numbers:
     errors[number] = error(number)
@@ -455,8 +454,8 @@ def _best_groups(
 ) -> tuple[Any, float]:
   """A scheme with about the best number of groups; or the seconds, if that is slow.
 
-  Minimises the RMSE of the fastest kind with bands, with approximate noise: more groups
-  allow more bands, but sampling amplifies privacy less.
+  Minimises the RMSE of the fastest kind, with approximate noise. More groups allow more
+  bands, which reduce the error for the same noise, but sampling amplifies privacy less.
   """
   assert assumption.make is not None and assumption.noise_for is not None
   make = functools.partial(assumption.make, **cohort)
@@ -485,10 +484,7 @@ def _best_groups(
 
 
 def _best_bands(task: Task, schema: sampling_lib.Schema) -> int:
-  """The number of bands, a power of 2, with about the least RMSE of the fastest kind.
-
-  More bands reduce the error for the same noise, but sampling amplifies privacy less.
-  """
+  """The power of 2 of bands with about the least RMSE, as in `_best_groups`."""
   limits = sampling_lib.limits_of(schema)
   quickest = quickest_with_bands(limits)
   assert quickest.bands is not None

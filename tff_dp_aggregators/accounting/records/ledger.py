@@ -5,10 +5,8 @@ spent so far. It never has a seed, or noise that was not released. The file is
 append-only; `LedgerWriter` and `read` enforce the same rules:
 
 * Each line has the SHA-256 of the line before it, the first line that of no bytes. The
-  number of lines and the hash of the last one are the ledger's `Head`, which
-  checkpoints and reports keep.
-* Rounds are in order, from 0, and of one mechanism: the fields `_CONSTANT_FIELDS` are
-  equal in all of them.
+  number of lines and the hash of the last are the `Head`, for checkpoints and reports.
+* Rounds are in order, from 0, and of one mechanism: equal in all `_CONSTANT_FIELDS`.
 * A round may be released again, as when a run resumes from the checkpoint before its
   last line. This adds a line and costs no privacy: the adversary sees the same bits
   again. With other content, the same noise would cover two data sets, and without a
@@ -170,8 +168,7 @@ class LedgerEntry(_Line):
   noise_site: Optional[_Placement] = None  # Where noise is made, if not on the server.
   # Remarks for people, such as a lost worker; not part of what was released.
   notes: Optional[Annotated[list[_Text], msgspec.Meta(min_length=1)]] = None
-  # Whether the noise key is secret, or follows from a seed. A seed protects from nobody
-  # who knows it.
+  # Whether the noise key is secret; a seed protects from nobody who knows it.
   noise_source: Optional[Literal['secret', 'seed']] = None
   # How clients are drawn in secret: by a guessable seed, a secret one, or from a file.
   sampling_source: Optional[Literal['secret', 'seed', 'file']] = None
@@ -204,7 +201,7 @@ class LedgerEntry(_Line):
   @property
   def has_seeded_noise(self) -> bool:
     """Whether the noise follows from a seed."""
-    if self.noise_source is None:  # Older ledgers only name the generator.
+    if self.noise_source is None:  # In older ledgers, simulations alone used Philox.
       return self.noise_generator == 'philox'
     return self.noise_source == SEED
 
@@ -479,7 +476,7 @@ class _Lines(NamedTuple):
   def plus(self, entry: Line, line: bytes) -> '_Lines':
     """Adds a line; raises ValueError if it breaks a rule."""
     rounds = len(self.entries)
-    updated = self._replace(
+    lines = self._replace(
       size=self.size + len(line), head=self.head.after(line), last_round=entry.round
     )
     if isinstance(entry, AbortedAttempt):
@@ -491,24 +488,22 @@ class _Lines(NamedTuple):
           f'attempt {entry.attempt} at round {entry.round}. A round that is run again '
           'confirms its attempts.'
         )
-      updated = updated._replace(
-        aborted=(*self.aborted, entry), last_round=entry.round - 1
-      )
+      lines = lines._replace(aborted=(*self.aborted, entry), last_round=entry.round - 1)
     elif entry.round < rounds:
       _check_repetition(self.entries[entry.round], entry)
-      updated = updated._replace(repeated=(*self.repeated, entry.round))
+      lines = lines._replace(repeated=(*self.repeated, entry.round))
     else:
       self._check_next(entry)
       spent = self.spent.plus(entry.dp_event)
       spent.check_stated(entry)
       # Unpacking with a star would take twice as long.
-      updated = updated._replace(entries=self.entries + (entry,), spent=spent)
+      lines = lines._replace(entries=self.entries + (entry,), spent=spent)
     if entry.previous_line_sha256 != self.head.sha256:
       raise ValueError(
         f'previous_line_sha256 is {entry.previous_line_sha256}, but the line before '
         f'has {self.head.sha256}: a line was changed, removed or inserted.'
       )
-    return updated
+    return lines
 
   def _check_next(self, entry: LedgerEntry) -> None:
     """Checks that the entry is for the next round and has the mechanism of round 0."""
@@ -651,8 +646,7 @@ class LedgerWriter:
   def append(self, *, round: Optional[int] = None, **what: Any) -> LedgerEntry:
     """Writes a round's line, waits until it is on disk, and returns it.
 
-    If this raises, the ledger and the privacy spent are as before, and the round's
-    result must not be used.
+    If this raises, ledger and privacy spent are as before: do not use the result.
 
     Args:
       round: Round number; by default the one after that of the last line. A run that
@@ -782,14 +776,14 @@ class LedgerWriter:
   def _commit(self, entry: Line) -> None:
     """Writes a line that keeps the rules, and counts it once it is on disk."""
     line = write(entry)
-    updated = self._lines.plus(entry, line)
+    lines = self._lines.plus(entry, line)
     self._has_partial_line = True
     try:
       written = 0
       while written < len(line):  # On a full disk, a part may be written.
         written += os.write(self._file.fileno(), line[written:])
       os.fsync(self._file.fileno())
-      self._lines = updated
+      self._lines = lines
     except BaseException:
       try:
         self._repair()

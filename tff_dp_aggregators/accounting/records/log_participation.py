@@ -21,9 +21,8 @@ contribution, a device that contributes early can be back one round sooner.
 count as within them. So times may be rounded to any unit that divides the wait. If the
 unit does not, and times with exponents show it, the wait is shortened by one unit.
 
-**Max participations** is the maximum number of rounds that one device can be in: it
-takes the first round at its start, and then always the first round that is not complete
-before the wait is over.
+**Max participations** is the maximum number of rounds of one device: it takes the first
+round at its start, and then always the first that is not complete before the wait ends.
 
 **With client ids**, actual participation is counted and compared with the promised
 limits, and with the wait if one is given. This describes one run; a guarantee rests on
@@ -482,10 +481,9 @@ def _first_round_back(
 def _most_rounds(
   completions: np.ndarray, begins: np.ndarray, wait: int, wait_from: str
 ) -> int:
-  """The maximum number of rounds of one device: it always takes the first possible one.
+  """Maximum number of rounds of one device, which always takes the first possible one.
 
-  This is optimal: as both arrays are non-decreasing, a device that takes a later round
-  is not back sooner.
+  Taking a later one never helps: both arrays are non-decreasing.
   """
   ends, starts = completions.data, begins.data
   count, following, back_at = 0, 0, int(begins[0])

@@ -2,8 +2,7 @@
 
 A log is a CSV or TSV file with a header (TSV if that has more tabs than commas), JSON
 lines (one object per line, recognised by the first character) or Parquet, plain or
-gzipped (recognised by the first bytes). Each round whose result was released has one
-entry:
+gzipped (recognised by the first bytes), with one entry per released round:
 
 | column            | value |
 |-------------------|-------|
@@ -15,14 +14,12 @@ entry:
 | `client_id`       | the client, in a log with one line per participation |
 | `population`      | the population whose round it was, if a log has several |
 
-Other common names are recognised (`COLUMNS`), and any others can be given, as can an
-empty name for a column that is not what it seems. A run's ledger is a round log as
-well.
+Other common names are recognised (`COLUMNS`), and any others can be given, or an empty
+name for a column that is not what it seems. A run's ledger is a round log as well.
 
 **Times** are ISO 8601, with a zone (`2023-05-30T13:00:00.25+02:00`) or without, or Unix
-time in seconds, ms, us or ns, which the number of digits tells apart. All times of a
-log have the same format. Digits that `1.70005e9` lacks shorten the wait
-(`RoundLog.resolution`).
+time in seconds, ms, us or ns, which the digits tell apart. A log has only one of these
+formats. Digits that `1.70005e9` lacks shorten the wait (`RoundLog.resolution`).
 
 **Populations** have separate rounds; if a log has several, one has to be chosen.
 
@@ -280,7 +277,7 @@ class _File(Database):
     self._path, self._columns, self._population = path, columns, population
     self._format, self._delimiter = 'CSV', ','
     self._header = 0  # Lines before the first entry.
-    self.found: dict[str, str] = {}  # The file's name for each column that is read.
+    self.sources: dict[str, str] = {}  # The file's name for each column that is read.
     self.ignored: list[str] = []  # The file's other columns.
     self.notes: list[str] = []
     self._twice: tuple[int, ...] = ()
@@ -289,13 +286,13 @@ class _File(Database):
       is_parquet = file.read(4) == b'PAR1'
     with self._naming_lines():
       source = self._parquet_query() if is_parquet else self._text_query()
-      population_filter = (
-        self._population_filter(source) if 'population' in self.found else 'true'
+      where = (
+        self._population_filter(source) if 'population' in self.sources else 'true'
       )
-      names = [name for name in self.found if name != 'population']
+      names = [name for name in self.sources if name != 'population']
       self.query(
         f'create table entries as select no, {", ".join(names)} from ({source}) '
-        f'where {population_filter}'
+        f'where {where}'
       )
     if not self.query('from entries limit 1'):
       raise self.error('has no rounds.')
@@ -308,7 +305,7 @@ class _File(Database):
     if self._format == 'JSON lines':
       with open(self._file, encoding='utf-8-sig') as file:
         line = next(itertools.islice(file, number - 1, None))
-      return _DECODER.decode(line).get(self.found[name])
+      return _DECODER.decode(line).get(self.sources[name])
     return self.query(f'select {name} from entries where no = {number}')[0][0]
 
   def line(self, number: int) -> int:
@@ -321,11 +318,9 @@ class _File(Database):
       return self._header + rows.line_num
 
   def error(self, reason: str) -> ValueError:
-    """An error about the file."""
     return ValueError(f'{self._path} {reason}')
 
   def entry_error(self, number: int, reason: str) -> ValueError:
-    """An error about an entry."""
     return self._line_error(self.line(number), reason)
 
   def _line_error(self, line: int, reason: str) -> ValueError:
@@ -368,7 +363,6 @@ class _File(Database):
       raise self._line_error(int(match[1]), reason) from e
 
   def _parquet_query(self) -> str:
-    """The SQL query that reads a Parquet file."""
     self._format = 'Parquet'
     table = (
       f'read_parquet({_sql_literal(glob.escape(self._file))}, file_row_number=true, '
@@ -380,21 +374,20 @@ class _File(Database):
     del types['file_row_number']
     self._find_columns(list(types), 1)
     values = {}
-    for name, found in self.found.items():
-      column = '"' + found.replace('"', '""') + '"'
-      type_name = types[found]
+    for name, source in self.sources.items():
+      column = '"' + source.replace('"', '""') + '"'
+      type_name = types[source]
       if name == 'client_ids' and type_name.endswith('[]'):
         column, type_name = f'to_json({column})', type_name[:-2]
       if type_name.endswith(']') or type_name.startswith(_UNSUPPORTED_TYPES):
         raise ValueError(
-          f'{self._path}: {found} has values of the type {types[found]:.100}; write '
+          f'{self._path}: {source} has values of the type {types[source]:.100}; write '
           'texts, whole numbers or floats of 64 bits, and client_ids as a list of them.'
         )
       values[name] = f'{column}::varchar'
     return f'select file_row_number + 1 as no, {_select_list(values)} from {table}'
 
   def _text_query(self) -> str:
-    """The SQL query that reads a text file."""
     with open(self._file, encoding='utf-8-sig', errors='replace', newline='') as file:
       for first in file:
         if first.strip():
@@ -419,7 +412,7 @@ class _File(Database):
     )
 
   def _csv_query(self, first: str, rest: Iterator[str]) -> str:
-    """The SQL query that reads a table whose header is the line `first`."""
+    """The SQL query for a table whose header is the line `first`."""
     if first.count('\t') > first.count(','):
       self._format, self._delimiter = 'TSV', '\t'
     rows = self._rows(itertools.chain([first], rest))
@@ -443,7 +436,7 @@ class _File(Database):
     )
     if len(columns) == 1:  # DuckDB reads a blank line as a missing value.
       table = f'(from {table} where c0 is not null)'
-    values = {name: f'c{header.index(found)}' for name, found in self.found.items()}
+    values = {name: f'c{header.index(source)}' for name, source in self.sources.items()}
     return f'select row_number() over () as no, {_select_list(values)} from {table}'
 
   def _rows(self, lines: Iterator[str]) -> Any:
@@ -453,7 +446,7 @@ class _File(Database):
     )
 
   def _json_query(self) -> str:
-    """The SQL query that reads JSON lines, the first of which has all columns."""
+    """The SQL query for JSON lines, the first of which has all columns."""
     self._format = 'JSON lines'
     table = self._read_csv("delim='\x01', quote='', escape=''", ['line'])
     lines = (
@@ -475,12 +468,12 @@ class _File(Database):
         self._find_columns(keys, line)
         continue
       names = set(self._match_columns(keys, line).values())
-      new = names - {*self.found.values(), *self.ignored}
+      new = names - {*self.sources.values(), *self.ignored}
       if new:
         raise self._line_error(
           line, f'{", ".join(sorted(new))} is here but not in the first line.'
         )
-    values = {name: _json_value(name, found) for name, found in self.found.items()}
+    values = {name: _json_value(name, source) for name, source in self.sources.items()}
     return f'select no, {_select_list(values)} from ({lines})'
 
   def _population_filter(self, source: str) -> str:
@@ -518,57 +511,57 @@ class _File(Database):
     return f'{name_of} = {_sql_literal(self._population)}'
 
   def _find_columns(self, names: list[str], line: int) -> None:
-    """Sets `found`, the file's name for each column to read, and `ignored`."""
-    found = self._match_columns(names, line)
-    unread = [name for name in names if name not in found.values()]
+    """Sets `sources`, the file's name for each column to read, and `ignored`."""
+    sources = self._match_columns(names, line)
+    unread = [name for name in names if name not in sources.values()]
     like_round = list(filter(_ROUND_LIKE.search, unread))
-    if like_round and 'round' not in {*found, *self._columns}:
+    if like_round and 'round' not in {*sources, *self._columns}:
       raise self._line_error(
         line,
         f'{like_round[0]} may be the number of the round; say --columns=round='
         f'{like_round[0]}, or --columns=round= if it is something else.',
       )
     like_clients = list(filter(_CLIENTS_LIKE.fullmatch, unread))
-    if like_clients and not {'client_ids', 'client_id'} & {*found, *self._columns}:
+    if like_clients and not {'client_ids', 'client_id'} & {*sources, *self._columns}:
       raise self._line_error(
         line,
         f'{like_clients[0]} may say which clients took part; say --columns=client_ids='
         f'{like_clients[0]}, or --columns=client_ids= if it is something else.',
       )
-    by_participation = {'round', 'client_id'} <= found.keys()
-    if not (found.keys() & {'completion_time', 'client_ids'} or by_participation):
+    by_participation = {'round', 'client_id'} <= sources.keys()
+    if not (sources.keys() & {'completion_time', 'client_ids'} or by_participation):
       raise self._line_error(
         line,
         f'no column of completion times among {", ".join(map(repr, names))}; name it '
         '(--columns=completion_time=NAME), or where each line is a participation, '
         '--columns=round=NAME,client_id=NAME.',
       )
-    if self._population is not None and 'population' not in found:
+    if self._population is not None and 'population' not in sources:
       raise self._line_error(
         line,
         f'no column of populations among {", ".join(map(repr, names))}; say which it '
         'is (--columns=population=NAME).',
       )
-    if 'client_ids' in found:
-      found.pop('client_id', None)
-    if 'client_id' in found and 'round' not in found:
+    if 'client_ids' in sources:
+      sources.pop('client_id', None)
+    if 'client_id' in sources and 'round' not in sources:
       raise self._line_error(
         line,
-        f'{found["client_id"]} says whose a participation was, but no column has the '
+        f'{sources["client_id"]} says whose a participation was, but no column has the '
         'number of its round; add one, or say --columns=client_id= if it does not.',
       )
-    if 'client_id' in found:  # Its times are of participations, not of rounds.
+    if 'client_id' in sources:  # Its times are of participations, not of rounds.
       for name in _TIMES:
         if self._columns.get(name):
           raise self._line_error(
             line,
-            f'each line is one participation, in column {found["client_id"]}, whose '
+            f'each line is one participation, in column {sources["client_id"]}, whose '
             f'time is not that of the round. Leave {name} out of --columns.',
           )
       kept = ('round', 'client_id', 'population')
-      found = {name: found[name] for name in kept if name in found}
-    self.found = found
-    self.ignored = [name for name in names if name not in found.values()]
+      sources = {name: sources[name] for name in kept if name in sources}
+    self.sources = sources
+    self.ignored = [name for name in names if name not in sources.values()]
     if self.ignored:
       self.notes.append(f'columns left alone: {", ".join(self.ignored)}.')
 
@@ -605,7 +598,7 @@ class _File(Database):
       'select no, unnest(listed(client_ids)) as raw, '
       'generate_subscripts(listed(client_ids), 1) as place from entries'
     )
-    client = self.found.get('client_id')
+    client = self.sources.get('client_id')
     if client:  # Each line is a participation of one client in one round.
       rounds = (
         f'select round, min(no) as no, count(*) as times from ({rounds}) group by 1'
@@ -618,7 +611,7 @@ class _File(Database):
     self.query(f'create table rounds as {rounds}')
     self._check_converted()
     time_format, is_in_powers = self._time_format()
-    has_clients = bool(client or 'client_ids' in self.found)
+    has_clients = bool(client or 'client_ids' in self.sources)
     if has_clients:
       self._number_clients(client_rows)
       self.query(
@@ -738,11 +731,11 @@ class _File(Database):
 
   def _number_clients(self, client_rows: str) -> None:
     """Makes the tables of clients, by their normalised ids."""
-    is_json = self._format == 'JSON lines' or 'client_ids' in self.found
+    is_json = self._format == 'JSON lines' or 'client_ids' in self.sources
 
     def client_of(raw: str) -> str:
       value = _DECODER.decode(raw) if is_json else raw
-      is_single = 'client_ids' not in self.found and isinstance(value, str)
+      is_single = 'client_ids' not in self.sources and isinstance(value, str)
       if is_single and _SEVERAL_IDS.search(value.strip()):
         raise ValueError(
           f'the client {value!r:.200} looks like several. Name the column client_ids '
@@ -912,7 +905,6 @@ def _resolution(values: Mapping[str, np.ndarray]) -> int:
 
 
 def _client_id(value: Any) -> str:
-  """The normalised id of a client."""
   if isinstance(value, bool) or not isinstance(value, (str, int, float)):
     raise ValueError(f'the client {value!r} is neither a text nor a whole number.')
   try:
