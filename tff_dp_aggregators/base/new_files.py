@@ -1,4 +1,4 @@
-"""Writes files atomically and durably: a crash leaves whole files, and loses none."""
+"""Writes files so that a crash never leaves half a file, or loses an existing one."""
 
 import os
 import tempfile

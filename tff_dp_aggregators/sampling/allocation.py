@@ -236,20 +236,13 @@ class Split:
   def event(self, noise_multiplier: float) -> dp_accounting.DpEvent:
     """The event of all rounds."""
     parts: list[dp_accounting.DpEvent] = []
-    separate, places = (
-      self.largest - self.shared,
-      min(self.num_places, scheme.MAX_PLACES),
-    )
+    rest, places = self.largest - self.shared, min(self.num_places, scheme.MAX_PLACES)
     if self.shared > 0:
       parts.append(dp_accounting.GaussianDpEvent(noise_multiplier / self.shared**0.5))
-    if separate > 0:
-      step_event = dp_accounting.GaussianDpEvent(noise_multiplier / math.sqrt(separate))
+    if rest > 0:
+      one = dp_accounting.GaussianDpEvent(noise_multiplier / math.sqrt(rest))
       steps = self.num_steps
-      parts.append(
-        step_event
-        if places == 1
-        else scheme.AllocatedDpEvent(places, steps, step_event)
-      )
+      parts.append(one if places == 1 else scheme.AllocatedDpEvent(places, steps, one))
     return parts[0] if len(parts) == 1 else dp_accounting.ComposedDpEvent(parts)
 
 
@@ -271,7 +264,7 @@ def bins_event(
 def _best_split(
   strategy: strategies.Strategy,
   num_bins: int,
-  step: int,
+  power: int,
   epsilon: Callable[[dp_accounting.DpEvent], float],
 ) -> Split:
   candidates = splits(strategy, num_bins)
@@ -280,7 +273,7 @@ def _best_split(
 
   @functools.cache
   def epsilon_of(index: int) -> float:
-    return epsilon(candidates[index].event(_STEP**step))
+    return epsilon(candidates[index].event(_STEP**power))
 
   # Descends from the middle. The fallback is the last split, at worst no sampling.
   index = len(candidates) // 2
@@ -420,12 +413,10 @@ class RandomAllocation(Allocation):
     times = self.rounds_of_a_client
     if times == 1:
       return bins_event(strategy, self.num_rounds, noise)
-    round_event = noise.event(noise.multiplier / strategy.sensitivity(None))
+    one = noise.event(noise.multiplier / strategy.sensitivity(None))
     size, larger = divmod(self.num_rounds, times)
     blocks = [
-      dp_accounting.SelfComposedDpEvent(
-        scheme.AllocatedDpEvent(each, each, round_event), count
-      )
+      dp_accounting.SelfComposedDpEvent(scheme.AllocatedDpEvent(each, each, one), count)
       for each, count in ((size, times - larger), (size + 1, larger))
       if count
     ]
@@ -585,10 +576,8 @@ def _thinned(
   num_places = places(probability, min_separation)
   if num_places == 1:
     return unsampled
-  round_event = dp_accounting.GaussianDpEvent(
-    noise_multiplier / strategy.sensitivity(None)
-  )
+  one = dp_accounting.GaussianDpEvent(noise_multiplier / strategy.sensitivity(None))
   bound = dp_accounting.SelfComposedDpEvent(
-    scheme.AllocatedDpEvent(num_places, 1, round_event), -(-rounds // min_separation)
+    scheme.AllocatedDpEvent(num_places, 1, one), -(-rounds // min_separation)
   )
   return min(unsampled, bound, key=epsilon)

@@ -108,21 +108,16 @@ class RoundSampling(scheme.SampledScheme):
     self, strategy: strategies.Strategy, noise: scheme.Noise
   ) -> dp_accounting.DpEvent:
     """The event of a sampled round, for each round that may draw one client."""
-    sampled_round = self.sampled(
-      noise.event(noise.multiplier / strategy.sensitivity(None))
-    )
-    return dp_accounting.SelfComposedDpEvent(sampled_round, self.rounds_of_a_client)
+    one = self.sampled(noise.event(noise.multiplier / strategy.sensitivity(None)))
+    return dp_accounting.SelfComposedDpEvent(one, self.rounds_of_a_client)
 
   def round_events(
     self, strategy: strategies.Strategy, noise: scheme.Noise
   ) -> tuple[dp_accounting.DpEvent, ...]:
     """The event of a sampled round in rounds of the first group, else none."""
-    sampled_round, nothing = (
-      self.event(strategy, noise).event,
-      dp_accounting.NoOpDpEvent(),
-    )
+    one, nothing = self.event(strategy, noise).event, dp_accounting.NoOpDpEvent()
     return tuple(
-      nothing if this_round % self.num_groups else sampled_round
+      nothing if this_round % self.num_groups else one
       for this_round in range(self.num_rounds)
     )
 

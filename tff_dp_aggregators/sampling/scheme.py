@@ -100,15 +100,13 @@ class MixtureDpEvent(OwnDpEvent):
   bound_is_tight: ClassVar[bool]
 
   def __post_init__(self) -> None:
-    checksum = (
-      self.strategy_checksum if self.strategy is None else self.strategy.checksum
-    )
-    if not checksum or self.strategy_checksum not in ('', checksum):
+    valid = self.strategy_checksum if self.strategy is None else self.strategy.checksum
+    if not valid or self.strategy_checksum not in ('', valid):
       raise ValueError(
         f'strategy_checksum is {self.strategy_checksum!r}, and the strategy has '
-        f'{checksum!r}.'
+        f'{valid!r}.'
       )
-    self.__dict__['strategy_checksum'] = checksum
+    self.__dict__['strategy_checksum'] = valid
 
 
 @dataclasses.dataclass(frozen=True)
