@@ -615,13 +615,13 @@ def check_agreement(
     )
   if limits.fixed_epoch:
     raise ValueError(
-      'a round log cannot show fixed epochs, which the events of the ledger are for; '
+      'a round log cannot show fixed epochs, which the events of the ledger assume; '
       'leave out the round log.'
     )
   broken = summary.broken_in_short(limits.min_separation, limits.max_participations)
   if broken:
     raise ValueError(
-      'the round log shows that the limits were not kept which the events of the '
-      f'ledger are for: {"; ".join(broken)}. Leave out the ledger to account for what '
-      'the log shows.'
+      'the round log shows that the limits were not kept, but the events of the ledger '
+      f'assume them: {"; ".join(broken)}. Leave out the ledger to account for what the '
+      'log shows.'
     )

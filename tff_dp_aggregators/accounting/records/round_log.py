@@ -547,7 +547,7 @@ class _File(Database):
     if 'client_id' in sources and 'round' not in sources:
       raise self._line_error(
         line,
-        f'{sources["client_id"]} says whose a participation was, but no column has the '
+        f'{sources["client_id"]} names the client of each line, but no column has the '
         'number of its round; add one, or say --columns=client_id= if it does not.',
       )
     if 'client_id' in sources:  # Its times are of participations, not of rounds.
