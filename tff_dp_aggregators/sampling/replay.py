@@ -56,7 +56,7 @@ class Replay(schedule_lib.Schedule):
 
   name: ClassVar[str] = 'replay'
 
-  path: str
+  path: str  # Path of the file.
   # The header of the file; `None` if its first line has it.
   stated: Optional[schedule_lib.Header] = None
   num_clients: int = dataclasses.field(init=False)
