@@ -6,7 +6,7 @@ import operator
 from collections.abc import Mapping
 from typing import Any, Callable, Optional
 
-_MAX_BITS = 1023  # Every whole number of at most so many bits fits into a float.
+_MAX_BITS = 1023  # Whole numbers of at most this many bits fit into a float.
 
 
 class SetOnce:

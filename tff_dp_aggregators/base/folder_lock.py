@@ -39,7 +39,7 @@ def take(descriptor: int) -> None:
 
 
 def give_back(descriptor: int) -> None:
-  """Unlocks what `take` locked; to close it is not enough if a process was forked."""
+  """Unlocks what `take` locked; closing it does not, if a process was forked."""
   if fcntl is not None:
     fcntl.flock(descriptor, fcntl.LOCK_UN)
 

@@ -40,7 +40,7 @@ def near(name: str, known: Iterable[str]) -> list[str]:
 
 
 def without_cause(error: BaseException) -> str:
-  """The message of an error, without that of its cause if it ends with it.
+  """The message of an error, without its cause's message if that is its end.
 
   Example:
     >>> error = ValueError('Take another one. No such event: Event(number=1)')

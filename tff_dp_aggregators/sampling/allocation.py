@@ -359,7 +359,7 @@ def bins_of(strategy: strategies.Strategy, num_bins: int) -> np.ndarray:
 class RandomAllocation(Allocation):
   """Every client is in k of n rounds; all sets of k rounds are equally likely.
 
-  Clients draw independently, and nobody learns what. Noise is independent, or k = 1.
+  Clients draw independently and in secret. Noise is independent, or k = 1.
 
   Example:
     >>> RandomAllocation.of_cohort(1000, num_clients=50_000, clients_per_round=100)
@@ -549,7 +549,7 @@ def places(probability: float, min_separation: int) -> int:
   b = min_separation
   if b == 1:  # The condition is m <= 1 / p: in fractions, as p is often 1 / m.
     whole = math.floor(1 / fractions.Fraction(probability))
-    # The float64 that is nearest to 1 / m stands for 1 / m.
+    # The float64 that is nearest to 1 / m counts as 1 / m.
     whole += 1 / (whole + 1) == probability
     return min(whole, scheme.MAX_PLACES)
   # The condition is m - 1 <= kappa (1 - p)^b / p.

@@ -57,7 +57,7 @@ class Limits(scheme.Scheme):
 
   @property
   def schedule_name(self) -> str:
-    """That of `ShuffledEpochs` for fixed epochs, else that of `RandomEligible`."""
+    """The name of `ShuffledEpochs` for fixed epochs, else of `RandomEligible`."""
     schedule = ShuffledEpochs if self.participation.fixed_epoch else RandomEligible
     return schedule.name
 
@@ -230,7 +230,7 @@ class _Eligible:
     return counted
 
   def put_back(self, clients: np.ndarray) -> None:
-    """Puts those of the clients back that may take part once more."""
+    """Puts clients back into the pools if they may take part once more."""
     times = self._times[clients]
     for number in np.unique(times):
       if number < len(self._pools):

@@ -61,7 +61,7 @@ class Replay(schedule_lib.Schedule):
   stated: Optional[schedule_lib.Header] = None
   num_clients: int = dataclasses.field(init=False)
   clients_per_round: float = dataclasses.field(init=False)
-  sha256: str = dataclasses.field(init=False)  # That of the file's content.
+  sha256: str = dataclasses.field(init=False)  # SHA-256 of the file's content.
 
   def __post_init__(self) -> None:
     if not (self.stated is None or isinstance(self.stated, schedule_lib.Header)):

@@ -155,7 +155,7 @@ class PoissonSampling(RoundSampling):
     clients_per_round: float,
     num_groups: int = 1,
   ) -> 'PoissonSampling':
-    """The sampling that is expected to draw so many clients of the smallest group."""
+    """The sampling with this expected cohort, drawn from the smallest group."""
     num_clients = checks.check_positive_int('num_clients', num_clients)
     num_groups = checks.check_positive_int('num_groups', num_groups)
     smallest = num_clients // num_groups
@@ -301,7 +301,7 @@ num_clients=50000, max_clients_per_round=130, num_groups=1)
     max_clients_per_round: int,
     num_groups: int = 1,
   ) -> 'TruncatedPoissonSampling':
-    """The sampling that is expected to draw so many clients, before any cap."""
+    """The sampling with this expected cohort, before the cap."""
     drawn = PoissonSampling.of_cohort(
       num_rounds, num_clients, clients_per_round, num_groups
     )
@@ -315,7 +315,7 @@ num_clients=50000, max_clients_per_round=130, num_groups=1)
 
   @property
   def relations(self) -> tuple[Relation, ...]:  # type: ignore[override]
-    """Without groups, whose sizes it would change, add-or-remove is valid as well."""
+    """Includes add-or-remove only without groups, whose sizes it would change."""
     own = () if self.num_groups > 1 else (Relation.ADD_OR_REMOVE_ONE,)
     return (*own, Relation.REPLACE_SPECIAL)
 

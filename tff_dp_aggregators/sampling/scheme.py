@@ -95,7 +95,7 @@ class MixtureDpEvent(OwnDpEvent):
   strategy: Optional[strategies.Strategy]  # `None` if it is not known.
   noise_multiplier: float  # Standard deviation of z over the clip norm.
   bound: dp_accounting.DpEvent  # A composable event that is at most as private.
-  strategy_checksum: str  # By default that of `strategy`.
+  strategy_checksum: str  # By default the checksum of `strategy`.
   # Whether the bound is as good as the event, also for accountants that read the event.
   bound_is_tight: ClassVar[bool]
 
@@ -207,7 +207,7 @@ class Scheme(abc.ABC):
     """Raises ValueError if a strategy's events are not known; it has `num_rounds`."""
 
   def check_bands(self, option: str, num_bands: int) -> None:
-    """Raises ValueError if rounds of a client would share noise with so many bands."""
+    """Raises ValueError if with `num_bands` rounds of a client would share noise."""
     free = self.free_bands
     if free is None or num_bands <= free:
       return

@@ -546,7 +546,7 @@ def of_plan(
   planned: Optional[strategies.Participation] = None,
   broken: bool = False,
 ) -> strategies.Participation:
-  """Limits for all `num_rounds` of a plan, given those of the log of its first rounds.
+  """Limits for all `num_rounds` of a plan, given the log of its first rounds.
 
   Returns the planned limits. If these are unknown or were broken: the limits that the
   log shows (`seen`), and after its rounds as many as the separation allows.

@@ -610,7 +610,7 @@ class _File(Database):
       self.notes.append('each line is one participation of one client.')
     self.query(f'create table rounds as {rounds}')
     self._check_converted()
-    time_format, is_in_powers = self._time_format()
+    time_format, has_exponents = self._time_format()
     has_clients = bool(client or 'client_ids' in self.sources)
     if has_clients:
       self._number_clients(client_rows)
@@ -664,7 +664,7 @@ class _File(Database):
       clients=self if has_clients else None,
       time_format=time_format,
       notes=tuple(self.notes),
-      resolution=_resolution(values) if is_in_powers else 0,
+      resolution=_resolution(values) if has_exponents else 0,
       twice=self._twice,
     )
 
