@@ -96,7 +96,7 @@ from tff_dp_aggregators.strategies import registry
 
 MAX_ROUNDS = 4096  # Maximum number of rounds for inner products of all bins.
 _ROUND_OFF = 1e-12  # Relative round-off of norms and inner products.
-_STEP = 1.25  # Noise multipliers are rounded to powers of it to choose a split.
+_STEP = 1.25  # Noise is rounded to powers of it, so that a cached split serves many.
 _MANY = 2.0**40  # Exceeds any number of rounds.
 
 
@@ -180,7 +180,7 @@ class BallsInBins(Allocation):
     scheme.check_cycle('cycle_length', self.cycle_length)
 
   def check(self, strategy: strategies.Strategy) -> None:
-    """Accepts any strategy."""
+    """Accepts any strategy, as the events of all are known."""
 
   @classmethod
   def of_cohort(
@@ -543,7 +543,7 @@ class BMinSepSampling(Allocation):
 
 
 def places(probability: float, min_separation: int) -> int:
-  """The largest m for which rounds are a set, each kept with probability 1 / m."""
+  """The largest m for which rounds are a set U, each kept with probability 1 / m."""
   if probability == 1:
     return 1
   b = min_separation

@@ -53,7 +53,7 @@ class Limits(scheme.Scheme):
     return self.participation
 
   def check(self, strategy: strategies.Strategy) -> None:
-    """Accepts any strategy."""
+    """Accepts any strategy, as the events of all are known."""
 
   @property
   def schedule_name(self) -> str:
@@ -117,7 +117,7 @@ class LimitsSchedule(schedule_lib.Schedule):
     return self.participation
 
   def for_clients(self, ids: Sequence[Any]) -> 'LimitsSchedule':
-    """Returns itself: cohorts do not change if a client sends zeros."""
+    """Returns itself: cohorts have one size, and stay if a client sends zeros."""
     return self
 
   def attempts(self, round_num: int) -> tuple[schedule_lib.Attempt, ...]:
@@ -277,7 +277,7 @@ class ShuffledEpochs(LimitsSchedule):
     needed = np.maximum(
       self.clients_per_round, -(-self.clients_per_round * epochs // times)
     )
-    # The remaining clients are spread evenly over the places, the first ones first.
+    # The remaining clients are spread over all places; the first ones have one more.
     share, more = divmod(self.num_clients - int(needed.sum()), self._epoch)
     sizes = needed + share + (np.arange(self._epoch) < more)
     return np.concatenate([[0], np.cumsum(sizes)])

@@ -163,7 +163,7 @@ class PoissonSampling(RoundSampling):
     return cls(num_rounds, clients_per_round / smallest, num_groups)
 
   def rough_noise_multiplier(self, mu: float) -> float:
-    """Approximate noise with which all rounds are mu-Gaussian-DP; no guarantee.
+    """Rough noise with which all rounds together are mu-Gaussian-DP; no guarantee.
 
     By the central limit, mu = q sqrt(T (exp(1 / sigma^2) - 1)) (arXiv:1911.11607).
     """
@@ -213,7 +213,7 @@ class FixedSizeSampling(RoundSampling):
   json_names = {'num_clients': 'population', 'clients_per_round': 'cohort'}
 
   num_rounds: int  # Rounds in all, n.
-  # Public number of clients to draw from in all rounds; the minimum for add-or-remove.
+  # Clients to draw from, the same in all rounds; public. The minimum, if add-or-remove.
   num_clients: int
   clients_per_round: int  # Size of each cohort, at most `num_clients`.
 

@@ -111,7 +111,7 @@ class MixtureDpEvent(OwnDpEvent):
 
 @dataclasses.dataclass(frozen=True)
 class BallsInBinsDpEvent(MixtureDpEvent):
-  """A client is in the rounds of a random bin j of b: j, j + b, j + 2b, ..."""
+  """A client is in rounds j, j + b, j + 2b, ..., for a bin j drawn uniformly."""
 
   bound_is_tight = True
   strategy: Optional[strategies.Strategy] = dataclasses.field(compare=False, repr=False)
@@ -189,7 +189,7 @@ class Scheme(abc.ABC):
 
   @property
   def free_bands(self) -> Optional[int]:
-    """Maximum number of bands with which a client's rounds share no noise, if any."""
+    """Maximum number of bands if a client's rounds must not share noise, or `None`."""
     bands: Optional[int] = getattr(self, self.separation or 'num_groups', None)
     return bands
 
@@ -273,7 +273,7 @@ class SampledScheme(Scheme):
 
   @abc.abstractmethod
   def drawing(self, seed: int, keys: np.ndarray) -> Callable[[int], np.ndarray]:
-    """Returns a function that draws a round's clients, each by its own key alone."""
+    """Returns the function that draws a round: each client by key, seed and scheme."""
 
 
 def check_groups(
