@@ -88,7 +88,7 @@ def test_what_does_not_fit_is_refused(name, num_clients, clients_per_round, mess
 def test_what_is_no_schedule_is_refused():
   stored = _SCHEDULES['poisson'].to_json()
   for data, message in (
-    ({'schedule': 'none'}, 'not a schedule'),
+    ({'schedule': 'none'}, 'not one of the schedules'),
     ({**stored, 'schedule': 'b_min_sep'}, 'schedule poisson'),
   ):
     with pytest.raises(ValueError, match=message):

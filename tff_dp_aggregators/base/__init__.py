@@ -1,1 +1,1 @@
-"""What all layers rest on: checks of arguments, files written whole, what computes."""
+"""Helpers for all layers: argument checks, atomic file writes, version and machine."""

@@ -1,4 +1,4 @@
-"""Checks of arguments that all layers share, with errors that name the argument."""
+"""Argument checks for all layers, whose errors name the argument and its value."""
 
 import json
 import math
@@ -6,11 +6,11 @@ import operator
 from collections.abc import Mapping
 from typing import Any, Callable, Optional
 
-_MOST_BITS = 1023  # Of a whole number that fits into a float.
+_MAX_BITS = 1023  # Whole numbers of at most this many bits fit into a float.
 
 
 class SetOnce:
-  """Public attributes are set when an object is made: noise and events rest on them."""
+  """Public attributes can be set only once: noise and privacy events depend on them."""
 
   def __setattr__(self, name: str, value: Any) -> None:
     if name in self.__dict__ and not name.startswith('_'):
@@ -21,7 +21,7 @@ class SetOnce:
 
 
 def check_positive_int(name: str, value: Any) -> int:
-  """`check_int` for numbers from 1."""
+  """Returns `value` as an int, or raises if it is not a whole number from 1 on."""
   return check_int(name, value, at_least=1)
 
 
@@ -41,18 +41,18 @@ def check_int(name: str, value: Any, at_least: Optional[int] = None) -> int:
 
 
 def check_number(name: str, value: Any) -> Any:
-  """Returns `value` as it is, or raises if it cannot be a float, as `None` and text."""
+  """Returns `value` unchanged; raises if no float can be made of it (`None`, text)."""
   if not hasattr(value, '__float__'):
     raise TypeError(f'{name} must be a number, got {value!r}.')
-  if isinstance(value, int) and value.bit_length() > _MOST_BITS:
-    raise ValueError(f'{name} must be below 2^{_MOST_BITS}, got an int that is not.')
+  if isinstance(value, int) and value.bit_length() > _MAX_BITS:
+    raise ValueError(f'{name} must be below 2^{_MAX_BITS}, got an int that is not.')
   return value
 
 
-def _check(name: str, value: Any, fits: Callable[[Any], bool], what: str) -> float:
+def _check(name: str, value: Any, fits: Callable[[Any], bool], rule: str) -> float:
   """Returns `value` as a float, or raises unless it is a number that fits."""
   if not fits(check_number(name, value)):
-    raise ValueError(f'{name} must be {what}; got {value}.')
+    raise ValueError(f'{name} must be {rule}; got {value}.')
   return float(value)
 
 
@@ -82,7 +82,7 @@ def check_probability(name: str, value: Any) -> float:
 
 
 def check_timeout(seconds: Any) -> None:
-  """Raises unless `seconds`, named `timeout_seconds`, is positive or `None`."""
+  """Raises unless `seconds`, the argument `timeout_seconds`, is positive or `None`."""
   if seconds is not None and not check_number('timeout_seconds', seconds) > 0:
     raise ValueError(
       f'timeout_seconds must be positive, or None for no limit; got {seconds}.'
@@ -97,7 +97,7 @@ def check_bool(name: str, value: Any) -> bool:
 
 
 def check_json(name: str, value: Any) -> None:
-  """Raises unless `value` is a mapping that JSON can keep."""
+  """Raises unless `value` is a mapping that can be written as JSON."""
   if not isinstance(value, Mapping):
     raise TypeError(f'{name} must be a mapping, got {value!r}.')
   try:
@@ -107,7 +107,7 @@ def check_json(name: str, value: Any) -> None:
 
 
 def check_objective(objective: str) -> str:
-  """Returns it if it is 'mean' (of squared errors) or 'max', or raises ValueError."""
+  """Returns `objective` if it is 'mean' (of squared errors) or 'max', or raises."""
   if objective not in ('mean', 'max'):
     raise ValueError(f"objective must be 'mean' or 'max', got {objective!r}.")
   return objective

@@ -1,7 +1,8 @@
-"""Imports dp-accounting without what it seldom needs of SciPy, so that programs start.
+"""Imports dp-accounting without the slow parts of SciPy, so that programs start fast.
 
-`scipy.signal` and `scipy.stats` take longer to import than all the rest together. So
-the modules of dp-accounting get stand-ins, which import them when they are first used.
+`scipy.signal` and `scipy.stats` take longer to import than everything else together,
+and dp-accounting seldom needs them. While it is imported, stand-ins take their place;
+a stand-in imports the real module when an attribute of it is first used.
 """
 
 import importlib
@@ -14,11 +15,11 @@ _POSTPONED = ('scipy.signal', 'scipy.stats')
 
 
 class _StandIn(types.ModuleType):
-  """Stands for what a dotted name names, and finds it when something of it is used."""
+  """A lazy module or object: resolves its dotted name when an attribute is used."""
 
   def __getattr__(self, name: str) -> Any:
     if sys.modules.get(self.__name__) is self:
-      # dp-accounting is being imported, and 0.6 keeps `scipy.stats.norm` then.
+      # During its import, dp-accounting 0.6 assigns `scipy.stats.norm` to a name.
       return _StandIn(f'{self.__name__}.{name}')
     return getattr(pkgutil.resolve_name(self.__name__), name)
 

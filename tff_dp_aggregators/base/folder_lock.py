@@ -1,11 +1,11 @@
-"""Folders in which one process at a time works, of one machine or of several.
+"""Locks that let one process at a time use a folder, also across machines (NFS).
 
-The kernel takes a lock away from whoever ends, in whatever way. A lock of the folder
-itself is seen on one machine only: to an NFS server, clients hand on the locks of
-regular files that are open for writing (flock(2), "NFS details"), and no others. So a
-file in the folder is locked as well. It stays there: whoever opened it while it was
-being removed would hold the lock of a file that nobody else finds. Mounts that keep
-locks to one machine (`nolock` or `local_lock=flock` of nfs(5)) do so here as well.
+The kernel releases a lock when its process ends, however it ends. A lock on the folder
+itself is visible on one machine only: NFS clients forward locks to the server only for
+regular files that are open for writing (flock(2), "NFS details"). So a file in the
+folder is locked as well. This file is never removed: a process that opened it during
+its removal would hold the lock of a file that no other process can find. Mounts that
+keep locks local (`nolock`, `local_lock=flock` of nfs(5)) do not exclude other machines.
 """
 
 import contextlib
@@ -20,15 +20,15 @@ from typing import Any, Optional
 fcntl: Any
 try:
   import fcntl
-except ImportError:  # There is none on Windows, where files are read all the same.
+except ImportError:  # Windows has no fcntl; reading files works without it.
   fcntl = None
 
 FILE = '.lock'
-_CANNOT = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)
+_UNSUPPORTED = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)
 
 
 def take(descriptor: int) -> None:
-  """Locks an open file or folder for this process alone, and does not wait."""
+  """Locks an open file or folder exclusively, or raises BlockingIOError at once."""
   if fcntl is None:
     raise OSError(
       errno.ENOSYS,
@@ -39,38 +39,38 @@ def take(descriptor: int) -> None:
 
 
 def give_back(descriptor: int) -> None:
-  """Unlocks what `take` locked; processes forked meanwhile would keep it."""
+  """Unlocks what `take` locked; closing it does not, if a process was forked."""
   if fcntl is not None:
     fcntl.flock(descriptor, fcntl.LOCK_UN)
 
 
 class FolderLock:
-  """Holds a folder, until closed."""
+  """An exclusive lock on a folder, held until `close`."""
 
   def __init__(self, path: str):
-    """Takes it, and does not wait for it."""
+    """Locks the folder at `path`; raises BlockingIOError if another process has it."""
     self._folder: Optional[int] = os.open(
       path, os.O_RDONLY | getattr(os, 'O_DIRECTORY', 0)
     )
     self._file: Optional[int] = None
     try:
       take(self._folder)
-      self._file = _opened(path)
+      self._file = _open_lock_file(path)
       if self._file is not None:
         take(self._file)
     except BaseException as e:
       self.close()
-      if isinstance(e, OSError) and e.errno in _CANNOT and fcntl is not None:
+      if isinstance(e, OSError) and e.errno in _UNSUPPORTED and fcntl is not None:
         raise OSError(
           e.errno,
-          'the file system locks no files, and without that two processes could write '
-          'there; have it (of NFSv3, rpc.statd on both sides), or take another folder',
+          'the file system does not lock files, so two processes could write there at '
+          'once; enable locks (NFSv3: rpc.statd on both sides), or use another folder',
           path,
         ) from e
       raise
 
   def is_of(self, path: str) -> bool:
-    """Whether the folder that is held is the one at `path`."""
+    """Whether the locked folder is still the one at `path`."""
     assert self._folder is not None
     try:
       return os.path.samestat(os.fstat(self._folder), os.stat(path))
@@ -78,7 +78,7 @@ class FolderLock:
       return False
 
   def close(self) -> None:
-    """Gives it back."""
+    """Releases the lock."""
     for descriptor in (self._file, self._folder):
       if descriptor is not None:
         os.close(descriptor)
@@ -86,32 +86,32 @@ class FolderLock:
 
 
 def temporary(prefix: str) -> tuple[str, FolderLock]:
-  """A new folder below TMPDIR, for this user alone, and held; its name has the prefix.
+  """Creates a private folder below TMPDIR, and returns its path and its lock.
 
-  Such folders of processes that were killed are removed.
+  Its name begins with `prefix`. Removes such folders of processes that were killed.
   """
   parent = tempfile.gettempdir()
-  for left in glob.glob(os.path.join(glob.escape(parent), glob.escape(prefix) + '*')):
-    with contextlib.suppress(OSError):  # In use, or another user's.
-      found = os.lstat(left)
-      if (found.st_uid, found.st_mode) == (os.geteuid(), stat.S_IFDIR | 0o700):
-        lock = FolderLock(left)
-        shutil.rmtree(left, ignore_errors=True)
+  for old in glob.glob(os.path.join(glob.escape(parent), glob.escape(prefix) + '*')):
+    with contextlib.suppress(OSError):  # It is in use, or belongs to another user.
+      status = os.lstat(old)
+      if (status.st_uid, status.st_mode) == (os.geteuid(), stat.S_IFDIR | 0o700):
+        lock = FolderLock(old)
+        shutil.rmtree(old, ignore_errors=True)
         lock.close()
-  # Whoever finds a folder under its final name finds it held, or left.
-  making = tempfile.mkdtemp(prefix='.', dir=parent)
-  lock = FolderLock(making)
-  path = os.path.join(parent, prefix + os.path.basename(making)[1:])
-  os.rename(making, path)
+  # Locked before it gets its final name: an unlocked folder of that name is old.
+  unnamed = tempfile.mkdtemp(prefix='.', dir=parent)
+  lock = FolderLock(unnamed)
+  path = os.path.join(parent, prefix + os.path.basename(unnamed)[1:])
+  os.rename(unnamed, path)
   return path, lock
 
 
-def _opened(path: str) -> Optional[int]:
-  """A descriptor of the file; `None` where this process may write nothing."""
+def _open_lock_file(path: str) -> Optional[int]:
+  """Opens the lock file; returns `None` if this process cannot write to the folder."""
   try:
     return os.open(os.path.join(path, FILE), os.O_RDWR | os.O_CREAT, 0o666)
   except OSError as e:
-    # Where no file can be made either, there is nothing to be kept from.
+    # Where this process cannot create files, it does not need the lock.
     if e.errno in (errno.EROFS, errno.EACCES) and not os.access(path, os.W_OK):
       return None
     raise

@@ -1,6 +1,6 @@
-"""Ids of clients as they are in files: one who is written in several ways is one.
+"""Normalises client ids from files, so that each client has one spelling.
 
-Whoever is taken for two takes part twice as often as the guarantee is for.
+A client that is read as two takes part twice as often as the guarantee assumes.
 """
 
 import decimal
@@ -8,37 +8,37 @@ import math
 import re
 import unicodedata
 
-# What `pandas.read_csv` takes for a missing value, and pandas and Excel write.
+# Values that `pandas.read_csv` reads, and pandas and Excel write, as missing.
 MISSING = (
   *('', '#N/A', '#N/A N/A', '#NA', '-1.#IND', '-1.#QNAN', '-NaN', '-nan', '1.#IND'),
   *('1.#QNAN', '<NA>', 'N/A', 'NA', 'NULL', 'NaN', 'None', 'n/a', 'nan', 'null'),
 )
-# With a point, or with an exponent that has a sign, as pandas, NumPy and Excel write
-# them. 12e7 is none: hexadecimal digits look like that.
+# Floats as pandas, NumPy and Excel write them: with a point, or a signed exponent. 12e7
+# does not count as one, because hexadecimal ids look like that.
 _FLOAT = re.compile(
   r'[+-]?(\d+\.\d*|\.\d+)([eE][+-]?\d+)?|[+-]?\d+[eE][+-]\d+', re.ASCII
 )
-# From here on a float is not the only whole number that it stands for.
+# From here on, several whole numbers are read as the same float.
 _EXACT = 2**53
 
 
 def of_text(text: str) -> str:
-  """The one way to write an id.
+  """Returns an id in its normal form.
 
-  White space around it is none of it, nor is it another with letters that Unicode
-  composes otherwise, or if it is a whole number that was written as a float.
+  Removes surrounding white space, normalises Unicode (NFC), and turns floats that are
+  whole numbers into integers. Raises ValueError for other floats.
 
   Example:
     >>> of_text(' 7.0'), of_text('7.000000e+00'), of_text('007'), of_text('12e7')
     ('7', '7', '007', '12e7')
   """
-  found = unicodedata.normalize('NFC', text.strip())
-  if not _FLOAT.fullmatch(found):
-    return found
+  normalized = unicodedata.normalize('NFC', text.strip())
+  if not _FLOAT.fullmatch(normalized):
+    return normalized
   try:
-    number = decimal.Decimal(found)
+    number = decimal.Decimal(normalized)
     is_whole = number == number.to_integral_value()
-  except decimal.InvalidOperation:  # An exponent of very many digits.
+  except decimal.InvalidOperation:  # The exponent has too many digits.
     is_whole = False
   if not is_whole:
     raise ValueError(_FRACTION)
@@ -51,7 +51,9 @@ def of_text(text: str) -> str:
 
 
 def of_number(value: float, exact: int = _EXACT) -> str:
-  """The id that is a whole number, which was read as a float.
+  """Returns the id for a whole number that was read as a float.
+
+  `exact`: The smallest number that such a float does not represent uniquely.
 
   Example:
     >>> of_number(7.0)

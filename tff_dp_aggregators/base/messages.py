@@ -1,9 +1,10 @@
-"""What errors say, as far as it helps who is to put something right."""
+"""Helpers for error messages: safe text, similar names, and renamed flags."""
 
 import difflib
 from collections.abc import Iterable
 
-# Flags that had another name, or have one in Python, by that; who gives it is told.
+# Current names of flags, by former names and by names of arguments in Python. Programs
+# that get such a name suggest the flag.
 RENAMED = {
   'epsilon': 'target_epsilon',
   'delta': 'target_delta',
@@ -15,7 +16,7 @@ RENAMED = {
 
 
 def visible(text: str) -> str:
-  r"""A text in one line, with what might move a cursor or hide a text written out.
+  r"""Returns a text with unprintable characters escaped, safe to show in a terminal.
 
   Example:
     >>> print(visible('a\x1b[2J'))
@@ -25,7 +26,7 @@ def visible(text: str) -> str:
 
 
 def near(name: str, known: Iterable[str]) -> list[str]:
-  """Names that may be meant by one that is not known: longer ones, or similar ones.
+  """Known names that an unknown one may mean: those that contain it, or similar ones.
 
   Example:
     >>> near('rate', ['client_rate', 'server_rate', 'seed'])
@@ -39,7 +40,7 @@ def near(name: str, known: Iterable[str]) -> list[str]:
 
 
 def without_cause(error: BaseException) -> str:
-  """The message of an error, without that of its cause if that is its last part.
+  """The message of an error, without its cause's message if that is its end.
 
   Example:
     >>> error = ValueError('Take another one. No such event: Event(number=1)')

@@ -1,20 +1,20 @@
-"""Writing files so that there is never half of one, nor one too few."""
+"""Writes files so that a crash never leaves half a file, or loses an existing one."""
 
 import os
 import tempfile
 from typing import Union
 
-# What names begin with of files that are being written.
+# Prefix of temporary files that are still being written.
 HALF_WRITTEN = '.writing-'
 
 
 def write_new(
   path: str, content: Union[str, bytes], *, is_private: bool = False
 ) -> None:
-  """Writes a file that does not exist yet, whole or not at all."""
+  """Writes a new file atomically; raises FileExistsError if `path` exists."""
   temporary = _write_beside(path, content, is_private)
   try:
-    os.link(temporary, path)  # Unlike a rename, fails if path exists.
+    os.link(temporary, path)  # Unlike a rename, this fails if path exists.
   except FileExistsError as e:
     raise FileExistsError(
       f'{path} exists and is not overwritten; name another file or remove it.'
@@ -24,10 +24,7 @@ def write_new(
 
 
 def replace(path: str, content: Union[str, bytes], *, is_private: bool = False) -> None:
-  """Writes a file, whole or not at all, in place of the one that may be there.
-
-  When it returns, the file is on disk.
-  """
+  """Writes a file atomically, replacing an existing one; returns once it is on disk."""
   temporary = _write_beside(path, content, is_private)
   try:
     os.replace(temporary, path)
@@ -38,14 +35,14 @@ def replace(path: str, content: Union[str, bytes], *, is_private: bool = False) 
 
 
 def remove_half_written(folder: str) -> None:
-  """Removes what writes of this module left in a folder when they were killed."""
+  """Removes temporary files that killed processes left in a folder."""
   for name in os.listdir(folder):
     if name.startswith(HALF_WRITTEN):
       os.unlink(os.path.join(folder, name))
 
 
 def sync(path: str) -> None:
-  """Waits until a file, or the names in a folder, are on disk."""
+  """Waits until a file's content, or a folder's entries, are on disk."""
   descriptor = os.open(path, os.O_RDONLY)
   try:
     os.fsync(descriptor)
@@ -54,7 +51,7 @@ def sync(path: str) -> None:
 
 
 def sync_tree(path: str) -> None:
-  """Waits until a folder with all that is in it, and its own name, are on disk."""
+  """Waits until a folder, everything in it, and its own entry are on disk."""
   for folder, _, names in os.walk(path):
     for name in names:
       sync(os.path.join(folder, name))
@@ -74,7 +71,7 @@ def _write_beside(
       file.write(data)
       file.flush()
       os.fsync(file.fileno())
-    if not is_private:  # As mkstemp's are.
+    if not is_private:  # mkstemp makes private files.
       umask = os.umask(0)
       os.umask(umask)
       os.chmod(temporary, 0o666 & ~umask)

@@ -1,20 +1,20 @@
-"""Numbers as text that never claims more privacy than there is.
+"""Formats numbers so that rounding never overstates privacy.
 
-What a reader wants small (epsilon, mu, sensitivity, error) rounds up, what a reader
-wants large (the effective noise multiplier) rounds down, and what was chosen or found,
-and may be used again (noise multiplier, delta, clip norm), stands exactly.
+Quantities that are better when small (epsilon, mu, sensitivity, error) are rounded up.
+The effective noise multiplier, better when large, is rounded down. Numbers that may be
+used as inputs again (noise multiplier, delta, clip norm) are written exactly.
 """
 
 import decimal
 import math
 from typing import Optional
 
-_SIGNIFICANT = 4  # Digits of numbers too small or too large for a fixed number of them.
+_SIGNIFICANT = 4  # Significant digits of numbers below _SMALL, or from _LARGE on.
 _SMALL, _LARGE = 1e-3, 1e9
 
 
 def up(value: Optional[float], decimals: int = 4) -> str:
-  """The smallest number of so many decimals not below the value; `None` is infinite.
+  """Rounds up to `decimals` decimal places; `None` stands for infinity.
 
   Example:
     >>> up(0.5, 0), up(math.inf)
@@ -26,7 +26,7 @@ def up(value: Optional[float], decimals: int = 4) -> str:
 
 
 def down(value: Optional[float], decimals: int = 6) -> str:
-  """The largest number of so many decimals not above the value; `None` is infinite.
+  """Rounds down to `decimals` decimal places; `None` stands for infinity.
 
   Example:
     >>> down(0.78756199), down(7.0)
@@ -36,7 +36,7 @@ def down(value: Optional[float], decimals: int = 6) -> str:
 
 
 def exact(value: float) -> str:
-  """The shortest text that reads back as the value.
+  """The shortest text that is read back as the same float.
 
   Example:
     >>> exact(1e-10), exact(1.0), exact(1 / 3)

@@ -1,4 +1,4 @@
-"""JSON as the standard means it: no name twice, no infinity, no NaN."""
+"""A strict JSON reader: refuses repeated names, infinities and NaN."""
 
 import json
 from typing import Any
@@ -19,18 +19,18 @@ def loads(text: str) -> Any:
 
 
 def convert(data: Any, to: Any) -> Any:
-  """What msgspec makes of data; ValueError, with the place, if a type differs."""
+  """Converts data to a type with msgspec; a ValueError says where the types differ."""
   try:
     return msgspec.convert(data, to)
-  except msgspec.ValidationError as e:  # No ValueError in what runs on Python 3.9.
+  except msgspec.ValidationError as e:  # Not a ValueError in versions for Python 3.9.
     raise ValueError(str(e)) from e
 
 
 class Decoder(json.JSONDecoder):
-  """A decoder that raises ValueError for all that it cannot read."""
+  """A decoder that raises ValueError for everything that it cannot read."""
 
   def decode(self, *args: Any) -> Any:
-    """Reads a text; what is nested too deeply is a ValueError too."""
+    """Reads a text; raises ValueError also where it is nested too deeply."""
     try:
       return super().decode(*args)
     except RecursionError:
@@ -38,7 +38,7 @@ class Decoder(json.JSONDecoder):
 
 
 def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-  """An object, of which two values under one name would be read in two ways."""
+  """Makes a JSON object; refuses repeated names, on which readers differ."""
   data = dict(pairs)
   if len(data) != len(pairs):
     raise ValueError(f'a name is repeated in {[name for name, _ in pairs]}.')

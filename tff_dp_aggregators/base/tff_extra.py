@@ -1,10 +1,10 @@
-"""What only `pip install tff-dp-aggregators[tff]` brings: TensorFlow and its kin."""
+"""Checks that the optional dependencies of `tff-dp-aggregators[tff]` are installed."""
 
 import importlib.util
 
 
 def require(user: str, *modules: str) -> None:
-  """Tells how to get modules that are not installed; imports none of them."""
+  """Raises, with the remedy, if a module that `user` needs is missing; imports none."""
   missing = [name for name in modules if importlib.util.find_spec(name) is None]
   if missing:
     raise ModuleNotFoundError(

@@ -1,6 +1,6 @@
-"""Which code computes: the version, and the commit, so that reports can be traced.
+"""The version and git commit of the code, so that reports can be traced to it.
 
-A checkout is asked; in what is built from one, setup.py leaves a file with the commit.
+In a checkout, git tells the commit; in a built package, a file that setup.py wrote.
 """
 
 import contextlib
@@ -20,26 +20,24 @@ import tff_dp_aggregators
 
 _NAME = tff_dp_aggregators.__name__
 _PACKAGE = pathlib.Path(__file__).resolve().parents[1]
-# What setup.py of this project says, and that of a project with a copy of it does not.
+# A line of this project's setup.py; a project that has a copy of the package lacks it.
 _OWN_SETUP = re.compile(r"""\bname=(['"])tff-dp-aggregators\1""")
 _COMMIT = re.compile(r'^# branch\.oid ([0-9a-f]{40}|[0-9a-f]{64})$', re.MULTILINE)
-# What says how this user runs git, and not for which repository.
-_KEPT = ('GIT_CONFIG', 'GIT_EXEC_PATH')
-# Where the commit is in what was built, below the folder of the package.
-_RECORD = pathlib.PurePath('base', 'commit.json')
-# Far more than git takes, for file systems that are far away.
-_SECONDS = 10.0
+# Variables that configure git for this user, and do not name a repository.
+_KEPT_PREFIXES = ('GIT_CONFIG', 'GIT_EXEC_PATH')
+# The file with the commit in a built package, relative to the package's folder.
+_COMMIT_FILE = pathlib.PurePath('base', 'commit.json')
+# Far more than git takes, to allow for slow network file systems.
+_TIMEOUT_SECONDS = 10.0
 
 
 @dataclasses.dataclass(frozen=True)
 class Version:
-  """What identifies the code of this package, now or when it was built."""
+  """Identifies the code of this package, as it is now or was when built."""
 
   version: str  # Such as '0.1.0'.
-  commit: Optional[str] = None  # Full hash of what is checked out, if git can tell.
-  modified: Optional[bool] = (
-    None  # Whether tracked files of the package differ from it.
-  )
+  commit: Optional[str] = None  # Full hash of the commit, if it is known.
+  modified: Optional[bool] = None  # Whether tracked files of the package differ.
 
   def __str__(self) -> str:
     if self.commit is None:
@@ -48,7 +46,7 @@ class Version:
     return f'{self.version} (commit {self.commit}{changes})'
 
   def to_json(self) -> dict[str, Any]:
-    """Fields for a record of the software that made something."""
+    """Returns fields for a record of the software that was used."""
     fields: dict[str, Any] = {_NAME: self.version}
     if self.commit is not None:
       fields.update(commit=self.commit, modified=self.modified)
@@ -57,7 +55,7 @@ class Version:
 
 @functools.cache
 def current() -> Version:
-  """That of the package that is imported; as it was at the first call."""
+  """The version of the imported package, as it was at the first call."""
   commit, modified = commit_of(_PACKAGE)
   if commit is None:
     commit, modified = _recorded(_PACKAGE)
@@ -66,11 +64,11 @@ def current() -> Version:
 
 @functools.cache
 def checksum() -> str:
-  """That of the package's modules: two changed checkouts of a commit have two."""
+  """A checksum of the package's modules, which also tells modified checkouts apart."""
   digest = hashlib.sha256()
   for path in sorted(_PACKAGE.rglob('*.py')):
     if path.is_relative_to(_PACKAGE / 'experiments'):
-      continue  # A link in a checkout.
+      continue  # In a checkout, this is a link to experiments/.
     digest.update(str(path.relative_to(_PACKAGE)).encode() + b'\0')
     digest.update(hashlib.sha256(path.read_bytes()).digest())
   return digest.hexdigest()[:12]
@@ -78,15 +76,15 @@ def checksum() -> str:
 
 @contextlib.contextmanager
 def recorded(package: pathlib.Path) -> Iterator[None]:
-  """Keeps the commit of a checkout's package in it, for what is built meanwhile.
+  """Keeps a file with the commit in a checkout's package while setup.py builds it.
 
-  An unpacked sdist, which has it from the checkout, is not changed.
+  An unpacked sdist already has the file, and is not changed.
   """
   commit, modified = commit_of(package)
   if commit is None:
     yield
     return
-  path = package / _RECORD
+  path = package / _COMMIT_FILE
   text = json.dumps({'commit': commit, 'modified': modified}) + '\n'
   path.write_text(text, encoding='utf-8')
   try:
@@ -96,11 +94,11 @@ def recorded(package: pathlib.Path) -> Iterator[None]:
 
 
 def _recorded(package: pathlib.Path) -> tuple[Optional[str], Optional[bool]]:
-  """What `recorded` left in an installed package; sources may have been changed."""
+  """Reads the commit file of an installed package; sources may have been changed."""
   if (package.parent / 'setup.py').exists():
     return None, None
   try:
-    fields = json.loads((package / _RECORD).read_text(encoding='utf-8'))
+    fields = json.loads((package / _COMMIT_FILE).read_text(encoding='utf-8'))
     return fields['commit'], fields['modified']
   except (OSError, ValueError, LookupError, TypeError):
     return None, None
@@ -108,18 +106,18 @@ def _recorded(package: pathlib.Path) -> tuple[Optional[str], Optional[bool]]:
 
 @functools.cache
 def of_libraries() -> dict[str, str]:
-  """Versions of the libraries that decide the last digits; loads none of them."""
-  found = {}
+  """Versions of the libraries that affect the last digits; imports none of them."""
+  versions = {}
   for name in ('tensorflow', 'tensorflow-federated'):
     try:
-      found[name] = metadata.version(name)
+      versions[name] = metadata.version(name)
     except metadata.PackageNotFoundError:
-      found[name] = 'none'
-  return found
+      versions[name] = 'none'
+  return versions
 
 
 def in_words(software: Mapping[str, Any]) -> dict[str, str]:
-  """The fields of a record of software as text; the commit is said with its version.
+  """The fields of a record of software as text; the version includes the commit.
 
   >>> in_words({'tff_dp_aggregators': '0.1.0', 'commit': 'c0ffee', 'modified': False})
   {'tff_dp_aggregators': '0.1.0 (commit c0ffee)'}
@@ -147,7 +145,7 @@ def commit_of(package: pathlib.Path) -> tuple[Optional[str], Optional[bool]]:
     or _git(top, 'ls-files', '--error-unmatch', '--', f'{name}/__init__.py') is None
   ):
     return None, None
-  # The commit and the changes, of the same moment.
+  # One command, so that commit and changes are of the same moment.
   status = _git(
     top,
     *('status', '--porcelain=v2', '--branch', '--untracked-files=no', '--no-renames'),
@@ -155,10 +153,10 @@ def commit_of(package: pathlib.Path) -> tuple[Optional[str], Optional[bool]]:
   )
   if status is None:
     return None, None
-  found = _COMMIT.search(status)
-  if found is None:
+  match = _COMMIT.search(status)
+  if match is None:
     return None, None
-  return found[1], any(not line.startswith('#') for line in status.splitlines())
+  return match[1], any(not line.startswith('#') for line in status.splitlines())
 
 
 def _is_own(setup: pathlib.Path) -> bool:
@@ -170,14 +168,14 @@ def _is_own(setup: pathlib.Path) -> bool:
 
 def _git(top: pathlib.Path, *arguments: str) -> Optional[str]:
   """The output of git for the checkout `top`, or `None` if it fails."""
-  # Hooks of git set GIT_DIR and the like, perhaps for another repository.
+  # Git hooks set GIT_DIR and similar variables, perhaps for another repository.
   environment = {
     name: value
     for name, value in os.environ.items()
-    if not name.startswith('GIT_') or name.startswith(_KEPT)
+    if not name.startswith('GIT_') or name.startswith(_KEPT_PREFIXES)
   }
   environment['GIT_CEILING_DIRECTORIES'] = str(top.parent)
-  # Nothing is written or started: no refreshed index, no monitor of the file system.
+  # Keep git from refreshing the index and from starting a file system monitor.
   command = ['git', '--no-optional-locks', '-c', 'core.fsmonitor=false', *arguments]
   try:
     result = subprocess.run(
@@ -187,7 +185,7 @@ def _git(top: pathlib.Path, *arguments: str) -> Optional[str]:
       stdin=subprocess.DEVNULL,
       stdout=subprocess.PIPE,
       stderr=subprocess.DEVNULL,
-      timeout=_SECONDS,
+      timeout=_TIMEOUT_SECONDS,
       check=False,
     )
   except (OSError, subprocess.SubprocessError):

@@ -1,33 +1,34 @@
-"""Who takes part when: what an accountant may assume, and the cohorts that are drawn.
+"""Schemes of participation: what accountants may assume, and the cohorts to draw.
+
+A scheme states in which rounds clients take part; a schedule has the cohorts of all
+rounds. With sampling, nobody may learn which client was drawn for which rounds.
 
 | scheme | assumption | relation |
 |---|---|---|
 | `strategies.Participation` (`limits`) | rounds of a client are `min_separation` \
 apart (or a multiple of it: fixed epochs), at most `max_participations` of them; no \
 sampling | zero-out, replace-one |
-| `PoissonSampling` | in each round every client of a group is drawn independently, \
-with the same probability, and nobody learns who was | add-or-remove |
+| `PoissonSampling` | each round draws every client of a group independently, with \
+the same probability | add-or-remove |
 | `FixedSizeSampling` | each round draws a cohort of fixed size, uniformly and without \
-replacement, and nobody learns who was | replace-one, add-or-remove |
+replacement | replace-one, add-or-remove |
 | `TruncatedPoissonSampling` | Poisson sampling, of which a random subset is kept if \
 more clients are drawn than may take part | add-or-remove (without groups), zero-out |
-| `BallsInBins` | every client draws one place in a cycle of rounds, which it has in \
-every cycle, and nobody learns which | add-or-remove, zero-out |
-| `RandomAllocation` | every client draws so many of all rounds, and nobody learns \
-which | add-or-remove, zero-out |
-| `BMinSepSampling` | every client that was in none of the last rounds is drawn \
-independently, with the same probability, and nobody learns who was | add-or-remove, \
+| `BallsInBins` | every client draws one place in a cycle of rounds, and has it in \
+every cycle | add-or-remove, zero-out |
+| `RandomAllocation` | every client draws the same number of rounds | add-or-remove, \
 zero-out |
+| `BMinSepSampling` | each round draws every client that was in none of the last \
+rounds independently, with the same probability | add-or-remove, zero-out |
 
-Sampling amplifies privacy only where the rounds of a client do not share noise:
-correlated noise needs a banded strategy and cyclic sampling (arXiv:2306.08153, section
-4), or balls in bins, which bear any strategy; any other combination is refused.
-Neighbouring relations are those of dp_accounting; zero-out is its `REPLACE_SPECIAL`,
-where all contributions of one client become zeros (arXiv:2103.00039, Definition 1.1). A
-schedule has the cohorts of all rounds.
+Sampling amplifies privacy only if the rounds of a client do not share noise. So
+correlated noise needs a banded strategy with cyclic sampling (arXiv:2306.08153, section
+4), or balls in bins, which allow any strategy; other combinations are refused.
+Neighbouring relations are those of dp_accounting. Zero-out is its `REPLACE_SPECIAL`:
+all contributions of one client become zeros (arXiv:2103.00039, Definition 1.1).
 """
 
-# Before anything that imports dp-accounting.
+# This has to precede anything that imports dp-accounting.
 from tff_dp_aggregators.base import dp_accounting_import  # noqa: F401
 
 # isort: split
@@ -123,7 +124,7 @@ _SCHEMES: tuple[type[scheme.Scheme], ...] = (
   round_sampling.TruncatedPoissonSampling,
 )
 SCHEMES.update((_each.name, _each) for _each in _SCHEMES)
-# Schedules that are no `SampledSchedule`, by what JSON calls them.
+# Schedules other than `SampledSchedule`, by their names in JSON.
 SCHEDULES: dict[str, type[schedule_lib.Schedule]] = {
   limits.RandomEligible.name: limits.RandomEligible,
   limits.ShuffledEpochs.name: limits.ShuffledEpochs,
@@ -132,26 +133,26 @@ SCHEDULES: dict[str, type[schedule_lib.Schedule]] = {
 
 
 def schedule_names() -> tuple[str, ...]:
-  """What JSON and `--schedule` call schedules."""
+  """The names of schedules in JSON and for `--schedule`."""
   sampled = (each.flag for each in scheme.SCHEMES.values() if each.is_sampled)
   random_eligible, shuffled_epochs, *others = SCHEDULES
   return (random_eligible, shuffled_epochs, *sampled, *others)
 
 
 def schedule_from_json(data: dict[str, Any]) -> schedule_lib.Schedule:
-  """Reads what `Schedule.to_json` wrote."""
+  """Makes a schedule from the values of `Schedule.to_json`."""
   names = sorted(schedule_names())
   if not isinstance(data, dict) or data.get('schedule') not in names:
-    raise ValueError(f'not a schedule, of {names}: {data!r}.')
+    raise ValueError(f'not one of the schedules {names}: {data!r}.')
   values = dict(data)
   name = values.pop('schedule')
   try:
-    read = SCHEDULES.get(name, schedule_lib.SampledSchedule).from_fields(values)
+    schedule = SCHEDULES.get(name, schedule_lib.SampledSchedule).from_fields(values)
   except (KeyError, TypeError) as e:
     raise ValueError(f'the stored {name} is not one: {e}') from e
-  if read.name != name:
-    raise ValueError(f'the stored {name} is the schedule {read.name}.')
-  return read
+  if schedule.name != name:
+    raise ValueError(f'the stored {name} is the schedule {schedule.name}.')
+  return schedule
 
 
 def for_mechanism(
@@ -174,19 +175,19 @@ def for_scheme(
   dropouts: Optional[schedule_lib.Dropouts] = None,
   reporting_goal: Optional[int] = None,
 ) -> schedule_lib.Schedule:
-  """The schedule that keeps a scheme.
+  """Makes the schedule whose cohorts follow a scheme.
 
   Args:
-    schema: Limits on participation, or a scheme of sampling.
-    num_clients: Clients to choose from.
-    clients_per_round: The mean's denominator: clients asked for a round; where chance
-      decides how many, the expected number of them.
-    seed: Same seed, same cohorts.
-    dropouts: Who does not report; `None` if everybody does.
-    reporting_goal: Least number of clients that have to report; `None` for any.
+    schema: Limits on participation, or a sampling scheme.
+    num_clients: Number of clients to choose from.
+    clients_per_round: The mean's denominator: the number of clients asked for a round,
+      or its expectation if chance decides it.
+    seed: Determines the cohorts.
+    dropouts: Simulated drop-outs; `None` if all clients report.
+    reporting_goal: Minimum number of clients that have to report; `None` for any.
 
   Raises:
-    PopulationTooSmallError: If the clients are too few; it says what would fit.
+    PopulationTooSmallError: If there are too few clients; it says what would fit.
     ReportingGoalError: If a round never reaches its goal.
     ValueError: If an argument does not fit the scheme.
 
@@ -196,11 +197,11 @@ def for_scheme(
     >>> for_scheme(epochs, num_clients=50, clients_per_round=10, seed=1).name
     'shuffled_epochs'
   """
-  stated = scheme.of(schema)
-  if not stated.is_sampled:
-    made: type[Any] = SCHEDULES[stated.schedule_name]
-    of_cohort = (num_clients, clients_per_round, seed, dropouts, reporting_goal)
-    return cast(schedule_lib.Schedule, made(schema, *of_cohort))
+  chosen = scheme.of(schema)
+  if not chosen.is_sampled:
+    schedule_type: type[Any] = SCHEDULES[chosen.schedule_name]
+    arguments = (num_clients, clients_per_round, seed, dropouts, reporting_goal)
+    return cast(schedule_lib.Schedule, schedule_type(schema, *arguments))
   if reporting_goal is not None:
     raise ValueError(
       f'reporting_goal={reporting_goal} does not go with sampling: drawing again '
@@ -208,7 +209,7 @@ def for_scheme(
       'or plan with limits, strategies.Participation.'
     )
   return schedule_lib.SampledSchedule(
-    stated, num_clients, seed, dropouts, clients_per_round
+    chosen, num_clients, seed, dropouts, clients_per_round
   )
 
 

@@ -1,16 +1,16 @@
-"""Schemes whose clients draw all their rounds before the first, in secret.
+"""Schemes in which clients draw all their rounds before the first one, in secret.
 
 A client in bin j of b takes part in rounds j, j + b, j + 2b, ..., and the noise of C
-may tie them together.
+may correlate these rounds.
 
 **The pair.** Whatever a client sends in its rounds, each of norm at most 1 and chosen
-after seeing all before it, the likelihood ratio of with and without the client is a
-mean of exponential martingales, one for each bin. For a convex f, the mean of f of it
-grows with each of the (co)variances of what two bins add in a round, as the second
-derivatives of f of a sum of exponentials are not negative; and these are at most those
-of a client that always sends the same unit vector, if the entries of C are replaced by
-their absolute values. So H_a of the data sets is, for all a and in both directions, at
-most that of
+after seeing everything before it, the likelihood ratio with and without the client is a
+mean of exponential martingales, one for each bin. For a convex f, the mean of f of this
+ratio increases with each of the (co)variances of what two bins add in a round, as the
+second derivatives of f of a sum of exponentials are not negative. These covariances are
+at most those of a client that always sends the same unit vector, if the entries of C
+are replaced by their absolute values. So H_a of the data sets is, for all a and in both
+directions, at most that of
 
     P = mean over bins of N(m_j, sigma^2),  Q = N(0, sigma^2),  m_j = sum_l |C|[:, j+lb]
 
@@ -18,39 +18,40 @@ most that of
 covariances is that of arXiv:math/0303018, Slepian's inequality for convex functions.)
 
 **The bound of bins.** For a separation w, put bins into sets of t = floor(b / w) that
-are w or more apart, by a random rotation; to know the set makes telling no easier.
-Within a set let v be the largest squared norm of an m_j and c the largest inner product
-of two. To raise all inner products to c, and norms to v, makes telling easier, again by
-the growth with covariances; and then the ratio is a product of two independent ones: of
-a Gaussian that all bins share, with mu^2 = c / sigma^2, and of a random allocation to
-one of t steps of independent noise, with mu^2 = (v - c) / sigma^2: events that compose.
+are w or more apart, by a random rotation; knowing the set makes distinguishing no
+harder. Within a set, let v be the largest squared norm of an m_j and c the largest
+inner product of two. Raising all inner products to c, and norms to v, makes
+distinguishing easier, again by the growth with covariances. Then the ratio is a product
+of two independent ones, whose events compose: of a Gaussian that all bins share, with
+mu^2 = c / sigma^2, and of a random allocation to one of t steps of independent noise,
+with mu^2 = (v - c) / sigma^2.
 
-With w of at least the bands of C nothing is shared (c = 0), and t = 1 is the bound
-without sampling. With independent noise and w = 1 it is no bound but the exact pair.
+With w of at least the number of bands of C, nothing is shared (c = 0); t = 1 is the
+bound without sampling. With independent noise and w = 1, the pair is exact, no bound.
 
-**Random allocation.** With all sets of k rounds in place of the bins the same pair
-dominates: the proof does not need sets to be disjoint (arXiv:2502.08202, 2602.17284).
-With independent noise the likelihood ratio is a mean of products,
+**Random allocation.** With all sets of k rounds instead of the bins, the same pair
+dominates: the proof does not need disjoint sets (arXiv:2502.08202, 2602.17284). With
+independent noise, the likelihood ratio is a mean of products,
 
     L = e_k(R_1, ..., R_n) / binomial(n, k),  R_t = exp(y_t / sigma - 1 / (2 sigma^2)),
 
 an elementary symmetric polynomial of independent numbers, which `monte_carlo` computes.
 
 The bound: cut a random order of the rounds into k blocks, whose sizes are fixed
-beforehand, and draw a round of each. By symmetry all sets of k rounds are equally
-likely. To know the blocks makes telling no harder (H_a is jointly convex;
-arXiv:2502.08202, Lemma 3.2), and given the blocks L is a product: k times one round of
+beforehand, and draw one round from each. By symmetry, all sets of k rounds are equally
+likely. Knowing the blocks makes distinguishing no harder (H_a is jointly convex;
+arXiv:2502.08202, Lemma 3.2), and given the blocks, L is a product: k times one round of
 a block. Sizes are floor(n / k) and ceil(n / k), so that no round is left out.
 
-**b-min-sep, rounds as a thinned set.** With at most b bands, the columns of C of a
-client's rounds share no row; so the pair, a mixture over sets of rounds, can be drawn
-from, and its likelihoods are computed by recursion. There is a bound without sampling
-error, too: the rounds S of a client, which are b or more apart, can be drawn in two
-steps, first a set U of rounds, b or more apart as well, and then each of U
+**b-min-sep, rounds as a thinned set.** With at most b bands, the columns of C for a
+client's rounds share no row. So one can sample from the pair, a mixture over sets of
+rounds, and compute its likelihoods by recursion. There is also a bound without sampling
+error: the rounds S of a client, which are at least b apart, can be drawn in two steps,
+first a set U of rounds that are at least b apart too, and then each round of U
 independently with probability q.
 
-Gaps of S have the generating function G(z) = p z^b / (1 - (1 - p) z). If those of U
-have H, a gap of S is a geometric number of them, G = q H / (1 - (1 - q) H), so that
+Gaps of S have the generating function G(z) = p z^b / (1 - (1 - p) z). If gaps of U have
+H, a gap of S is a geometric number of them, G = q H / (1 - (1 - q) H), so that
 
     H(z) = G / (q + (1 - q) G) = (p / q) z^b / (1 - x z + a z^b),
     with x = 1 - p and a = p (1 - q) / q.
@@ -62,16 +63,16 @@ H(1) is 1. The coefficients u_k of 1 / (1 - x z + a z^b) are not negative if
 by induction, u_k >= theta x u_(k - 1) for all k, with theta = 1 - 1 / b. For k < b,
 u_k = x u_(k - 1). Else u_k / u_(k - 1) = x - a u_(k - b) / u_(k - 1), which is at least
 x - a / (theta x)^(b - 1) >= x (1 - kappa / theta^(b - 1)) = theta x. So H is that of a
-distribution. If D is that of the first round in which the client is free, the first one
-of S has D G z^-b; and with D H z^-b for the first one of U, thinning makes that of it.
+distribution. If D is that of the first round in which the client is free, the first
+round of S has D G z^-b; thinning yields this if the first round of U has D H z^-b.
 
-To be told U makes it no harder to tell P from Q (H_a is jointly convex), and given U
-the client is in each of its rounds with probability q, independently. Columns of C that
-are b apart share no row; U has at most ceil(n / b) rounds; and more rounds, or larger
-columns, make telling no harder. So what dominates is Poisson sampling with probability
-q in ceil(n / b) rounds of independent noise, for the largest column of C. Here q is
-1 / m, for the largest whole m that the condition allows (`AllocatedDpEvent`). With
-b = 1 nothing is lost but that; for p near 1 / b and above there is no m but 1.
+Knowing U makes it no harder to distinguish P from Q (H_a is jointly convex), and given
+U the client is in each of its rounds with probability q, independently. Columns of C
+that are b apart share no row; U has at most ceil(n / b) rounds; and more rounds, or
+larger columns, make distinguishing no harder. So Poisson sampling dominates, with
+probability q in ceil(n / b) rounds of independent noise, for the largest column of C.
+Here q is 1 / m, for the largest integer m that the condition allows (see
+`AllocatedDpEvent`). If b = 1, only that is lost; for p near 1 / b and above, m is 1.
 """
 
 import abc
@@ -93,16 +94,17 @@ from tff_dp_aggregators.sampling import draws
 from tff_dp_aggregators.sampling import scheme
 from tff_dp_aggregators.strategies import registry
 
-MAX_ROUNDS = 4096  # Rounds up to which inner products of all bins are computed.
+MAX_ROUNDS = 4096  # Maximum number of rounds for inner products of all bins.
 _ROUND_OFF = 1e-12  # Relative round-off of norms and inner products.
-_STEP = 1.25  # Noise multipliers are rounded so for that: one separation serves many.
-_MANY = 2.0**40  # More tries than there are rounds.
+_STEP = 1.25  # Noise is rounded to powers of it, so that a cached split serves many.
+_MANY = 2.0**40  # Exceeds any number of rounds.
 
 
 class Allocation(scheme.SampledScheme):
-  """A scheme in which a client's rounds are drawn together, before the first.
+  """A scheme in which all rounds of a client are drawn before the first round.
 
-  They are one event, which counts as spent after the first: what follows only adds.
+  One event covers all rounds. It counts as spent after the first round, which is an
+  upper bound, as later rounds only add to the cost.
   """
 
   composes = False
@@ -111,37 +113,37 @@ class Allocation(scheme.SampledScheme):
   def round_events(
     self, strategy: strategies.Strategy, noise: scheme.Noise
   ) -> tuple[dp_accounting.DpEvent, ...]:
-    """All of it in the first round, nothing in those that follow."""
+    """The event of all rounds for the first one, and none for the others."""
     nothing = dp_accounting.NoOpDpEvent()
     return (self.event(strategy, noise), *[nothing] * (self.num_rounds - 1))
 
   @property
   def num_places(self) -> int:
-    """Places that have rounds, in turn: the first round has place 0."""
+    """Number of places that have rounds: round t has place `t % num_places`."""
     return self.num_rounds
 
   @abc.abstractmethod
   def _draw(
     self, num_clients: int, hashed: Callable[..., np.ndarray]
   ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """Clients with a place of each, again and again until all have all of theirs.
+    """Yields arrays of clients and one place of each, until all places are drawn.
 
-    Places from `num_places` on are in no round; `hashed` is what clients draw.
+    Places from `num_places` on are in no round. `hashed` returns the clients' hashes.
     """
 
   def drawing(self, seed: int, keys: np.ndarray) -> Callable[[int], np.ndarray]:
-    """As for all schemes; after this call, a round costs no more than its cohort."""
+    """As for all schemes; each round then takes time in proportion to its cohort."""
     num_places, num_clients = self.num_places, len(keys)
 
     def hashed(purpose: str, step: int = 0, clients: Any = slice(None)) -> np.ndarray:
       return draws.hashed(self, seed, keys[clients], purpose, step)
 
-    drawn = []  # One number for place and client: faster to sort than pairs.
+    drawn = []  # Place and client in one number, which is faster to sort than pairs.
     for clients, places in self._draw(num_clients, hashed):
       placed = places < num_places
       drawn.append(places[placed].astype(np.int64) * num_clients + clients[placed])
     by_place = np.concatenate(drawn)
-    by_place.sort()  # And within a place by client.
+    by_place.sort()  # By place, then by client.
     starts = np.searchsorted(by_place, np.arange(num_places + 1) * num_clients)
     by_place %= num_clients
     numbers = by_place.astype(draws.number_type(num_clients))
@@ -157,9 +159,9 @@ class Allocation(scheme.SampledScheme):
 class BallsInBins(Allocation):
   """Every client draws one place in a cycle of rounds, and keeps it in every cycle.
 
-  Who drew place j takes part in the rounds j, j + b, j + 2b, ... (arXiv:2410.06266,
-  2412.16802), b apart, as in fixed epochs. Bins differ in size: to split the clients
-  equally would tie the place of a client to those of others.
+  A client that drew place j takes part in rounds j, j + b, j + 2b, ...
+  (arXiv:2410.06266, 2412.16802), b apart, as in fixed epochs. Bins differ in size: with
+  equal sizes, the place of a client would depend on those of others.
 
   Example:
     >>> BallsInBins.of_cohort(1000, num_clients=50_000, clients_per_round=100)
@@ -170,7 +172,7 @@ class BallsInBins(Allocation):
   flag = 'balls_in_bins'
 
   num_rounds: int  # Rounds in all, n.
-  # Rounds of a cycle, b; if they are more than `num_rounds`, some clients are in none.
+  # Rounds of a cycle, b; if it exceeds `num_rounds`, some clients are in no round.
   cycle_length: int
 
   def __post_init__(self) -> None:
@@ -178,20 +180,20 @@ class BallsInBins(Allocation):
     scheme.check_cycle('cycle_length', self.cycle_length)
 
   def check(self, strategy: strategies.Strategy) -> None:
-    """The events of any strategy are known."""
+    """Accepts any strategy, as the events of all are known."""
 
   @classmethod
   def of_cohort(
     cls, num_rounds: int, num_clients: int, clients_per_round: float
   ) -> 'BallsInBins':
-    """The longest cycle whose rounds have so many clients in the mean, or more."""
+    """The longest cycle with an expected cohort of at least `clients_per_round`."""
     num_clients = checks.check_positive_int('num_clients', num_clients)
     scheme.check_mean_cohort(clients_per_round, num_clients)
     return cls(num_rounds, int(num_clients // clients_per_round))
 
   @property
   def rounds_of_a_client(self) -> int:
-    """Rounds in which one client may be, at most."""
+    """Maximum number of rounds of one client."""
     return -(-self.num_rounds // self.cycle_length)
 
   @property
@@ -202,44 +204,43 @@ class BallsInBins(Allocation):
   def event(
     self, strategy: strategies.Strategy, noise: scheme.Noise
   ) -> dp_accounting.DpEvent:
-    """The pair of the module's docstring, or its bound; the noise is Gaussian."""
+    """The pair in the module's docstring, or its bound, for Gaussian noise."""
     return bins_event(strategy, self.cycle_length, noise)
 
   def expected_cohort(self, num_clients: int) -> float:
-    """The clients of one place."""
+    """Expected number of clients with a place."""
     return num_clients / self.cycle_length
 
   @property
   def num_places(self) -> int:
-    """The rounds of a cycle that are in the run."""
+    """The number of rounds of a cycle, as far as the run has them."""
     return min(self.cycle_length, self.num_rounds)
 
   def _draw(
     self, num_clients: int, hashed: Callable[..., np.ndarray]
   ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """The bin of each client, drawn once, uniformly."""
     bins = hashed('bin') % np.uint64(self.cycle_length)
     yield np.arange(num_clients), bins.astype(np.int64)
 
 
 @dataclasses.dataclass(frozen=True)
 class Split:
-  """What a separation of bins makes of a strategy."""
+  """The bound of bins for a separation: see the module's docstring."""
 
   separation: int  # Of the bins of a set, w.
-  num_places: int  # Bins of a set, t.
-  num_steps: int  # How many of them have rounds, at most.
+  num_places: int  # Number of bins of a set, t.
+  num_steps: int  # Maximum number of bins of a set that have rounds.
   largest: float  # Largest squared norm of what a bin adds, v.
   shared: float  # Largest inner product of two bins of a set, c.
 
   def event(self, noise_multiplier: float) -> dp_accounting.DpEvent:
     """The event of all rounds."""
     parts: list[dp_accounting.DpEvent] = []
-    own, places = self.largest - self.shared, min(self.num_places, scheme.MAX_PLACES)
+    rest, places = self.largest - self.shared, min(self.num_places, scheme.MAX_PLACES)
     if self.shared > 0:
       parts.append(dp_accounting.GaussianDpEvent(noise_multiplier / self.shared**0.5))
-    if own > 0:
-      one = dp_accounting.GaussianDpEvent(noise_multiplier / math.sqrt(own))
+    if rest > 0:
+      one = dp_accounting.GaussianDpEvent(noise_multiplier / math.sqrt(rest))
       steps = self.num_steps
       parts.append(one if places == 1 else scheme.AllocatedDpEvent(places, steps, one))
     return parts[0] if len(parts) == 1 else dp_accounting.ComposedDpEvent(parts)
@@ -250,11 +251,10 @@ def bins_event(
 ) -> dp_accounting.DpEvent:
   """The event of all rounds of a client whose bin is drawn at random.
 
-  Noise that is not independent has the strategy, and the separation's bound that is
-  least.
+  For correlated noise, it has the strategy and the best bound over all separations.
   """
-  step = round(math.log(noise.multiplier) / math.log(_STEP))
-  bound = _best_split(strategy, num_bins, step, noise.epsilon).event(noise.multiplier)
+  power = round(math.log(noise.multiplier) / math.log(_STEP))
+  bound = _best_split(strategy, num_bins, power, noise.epsilon).event(noise.multiplier)
   if strategy == strategies.Identity(strategy.num_rounds):
     return bound
   return scheme.BallsInBinsDpEvent(strategy, num_bins, noise.multiplier, bound)
@@ -264,7 +264,7 @@ def bins_event(
 def _best_split(
   strategy: strategies.Strategy,
   num_bins: int,
-  step: int,
+  power: int,
   epsilon: Callable[[dp_accounting.DpEvent], float],
 ) -> Split:
   candidates = splits(strategy, num_bins)
@@ -272,21 +272,21 @@ def _best_split(
     return candidates[0]
 
   @functools.cache
-  def epsilon_of(at: int) -> float:
-    return epsilon(candidates[at].event(_STEP**step))
+  def epsilon_of(index: int) -> float:
+    return epsilon(candidates[index].event(_STEP**power))
 
-  # From the middle downhill; at worst it is the one without sampling.
-  at = len(candidates) // 2
+  # Descends from the middle. The fallback is the last split, at worst no sampling.
+  index = len(candidates) // 2
   while True:
-    near = [i for i in (at - 1, at, at + 1) if 0 <= i < len(candidates)]
-    before, at = at, min(near, key=epsilon_of)
-    if at == before:
-      return candidates[min((at, len(candidates) - 1), key=epsilon_of)]
+    neighbours = [i for i in (index - 1, index, index + 1) if 0 <= i < len(candidates)]
+    previous, index = index, min(neighbours, key=epsilon_of)
+    if index == previous:
+      return candidates[min((index, len(candidates) - 1), key=epsilon_of)]
 
 
 @functools.lru_cache(maxsize=256)
 def splits(strategy: strategies.Strategy, num_bins: int) -> tuple[Split, ...]:
-  """The splits that are worth to be looked at, with the smallest separation first."""
+  """The splits that can be the best one, by increasing separation."""
   num_rounds = strategy.num_rounds
   if num_rounds > MAX_ROUNDS:
     return _splits_of_bands(strategy, num_bins)
@@ -296,27 +296,27 @@ def splits(strategy: strategies.Strategy, num_bins: int) -> tuple[Split, ...]:
   size, norms = len(products), products.diagonal()
   by_lag = np.array([0.0, *(products.diagonal(lag).max() for lag in range(1, size))])
   largest = float(norms.max()) * (1 + _ROUND_OFF)
-  # From 1 to all bins, in equal ratios, and the bands of C.
+  # Separations from 1 to all bins, about evenly spaced in ratio, and the bands of C.
   ratios = [each * 2**i for i in range(num_bins.bit_length()) for each in (1, 3)]
   num_bands = int(min(getattr(strategy, 'num_bands', 1), num_bins))
-  known = sorted({*ratios, num_bands, num_bins})
-  found: list[Split] = []
-  for separation in known[: known.index(num_bins) + 1]:
+  separations = sorted({*ratios, num_bands, num_bins})
+  chosen: list[Split] = []
+  for separation in separations[: separations.index(num_bins) + 1]:
     places = num_bins // separation
     shared = _largest_shared(by_lag, separation, num_bins)
     if shared > 0:
       shared = min(shared + _ROUND_OFF * largest, largest)
     steps = min(places, -(-num_rounds // separation))
-    # Fewer places with no less in common are of no use.
-    if not found or shared < found[-1].shared or places == 1:
-      found.append(Split(separation, places, steps, largest, shared))
+    # Fewer places are useless unless they share less.
+    if not chosen or shared < chosen[-1].shared or places == 1:
+      chosen.append(Split(separation, places, steps, largest, shared))
     if shared == 0:
       break
-  return tuple(found)
+  return tuple(chosen)
 
 
 def _splits_of_bands(strategy: strategies.Strategy, num_bins: int) -> tuple[Split, ...]:
-  """For many rounds: sets in which nothing is shared, or no sampling."""
+  """The only split for many rounds: bins that share nothing, or no sampling."""
   limits = _limits(strategy.num_rounds, num_bins)
   largest = strategy.sensitivity(limits) ** 2 * (1 + _ROUND_OFF)
   num_bands: int = getattr(strategy, 'num_bands', num_bins)
@@ -328,25 +328,25 @@ def _splits_of_bands(strategy: strategies.Strategy, num_bins: int) -> tuple[Spli
 
 
 def _limits(num_rounds: int, num_bins: int) -> strategies.Participation:
-  """In which rounds a client may be whose bin is known."""
+  """Limits for a client whose bin is known."""
   if num_bins >= num_rounds:
     return strategies.Participation(num_rounds, num_rounds, 1)
   return strategies.Participation(num_rounds, num_bins, fixed_epoch=True)
 
 
 def _largest_shared(by_lag: np.ndarray, separation: int, num_bins: int) -> float:
-  """Largest inner product of two bins of a set, those of a circle that are w apart."""
+  """Largest inner product of two bins of a set, which are w apart on a circle."""
   lags = np.arange(1, len(by_lag))
-  # Counted from the one or from the other bin, a multiple of w, and of places - 1 w.
+  # In one direction or the other, the lag is a multiple of w, up to (places - 1) w.
   farthest = (num_bins // separation - 1) * separation
-  one = (lags % separation == 0) & (lags <= farthest)
+  forward = (lags % separation == 0) & (lags <= farthest)
   nearest = min(num_bins - farthest, len(by_lag))
-  other = ((num_bins - lags) % separation == 0) & (lags >= nearest)
-  return float(by_lag[1:][one | other].max(initial=0.0))
+  backward = ((num_bins - lags) % separation == 0) & (lags >= nearest)
+  return float(by_lag[1:][forward | backward].max(initial=0.0))
 
 
 def bins_of(strategy: strategies.Strategy, num_bins: int) -> np.ndarray:
-  """Sums of columns of |C|, what rounds of each bin add; [num_rounds, columns]."""
+  """What the rounds of each bin add: sums of columns of |C|, [num_rounds, columns]."""
   matrix = np.abs(strategy.materialize())
   added = np.zeros((len(matrix), min(num_bins, matrix.shape[1])))
   for first in range(0, matrix.shape[1], num_bins):
@@ -359,7 +359,7 @@ def bins_of(strategy: strategies.Strategy, num_bins: int) -> np.ndarray:
 class RandomAllocation(Allocation):
   """Every client is in k of n rounds; all sets of k rounds are equally likely.
 
-  Clients draw independently, and nobody learns what. Noise is independent, or k = 1.
+  Clients draw independently and in secret. Noise is independent, or k = 1.
 
   Example:
     >>> RandomAllocation.of_cohort(1000, num_clients=50_000, clients_per_round=100)
@@ -370,7 +370,7 @@ class RandomAllocation(Allocation):
   flag = 'random_allocation'
 
   num_rounds: int  # Rounds in all, n.
-  rounds_of_a_client: int  # Rounds of each client, k, at most `num_rounds`.
+  rounds_of_a_client: int  # Number of rounds of each client, k, at most `num_rounds`.
 
   def __post_init__(self) -> None:
     super().__post_init__()
@@ -384,7 +384,7 @@ class RandomAllocation(Allocation):
   def of_cohort(
     cls, num_rounds: int, num_clients: int, clients_per_round: float
   ) -> 'RandomAllocation':
-    """The fewest rounds of a client with so many clients a round in the mean."""
+    """The smallest k with an expected cohort of at least `clients_per_round`."""
     num_rounds = checks.check_positive_int('num_rounds', num_rounds)
     num_clients = checks.check_positive_int('num_clients', num_clients)
     scheme.check_mean_cohort(clients_per_round, num_clients)
@@ -392,16 +392,16 @@ class RandomAllocation(Allocation):
 
   @property
   def limits(self) -> strategies.Participation:
-    """Any rounds, as many as a client has."""
+    """Any k rounds."""
     return strategies.Participation(self.num_rounds, 1, self.rounds_of_a_client)
 
   def check(self, strategy: strategies.Strategy) -> None:
-    """Checks that noise is independent, or a client in one round."""
+    """Raises ValueError unless noise is independent, or a client has one round."""
     independent = strategy == strategies.Identity(strategy.num_rounds)
     if self.rounds_of_a_client > 1 and not independent:
       raise ValueError(
         f'with {self.rounds_of_a_client} rounds of a client, drawn independently of '
-        'each other, nothing is known of correlated noise '
+        'each other, no event is known for correlated noise '
         f'({registry.name_of(strategy)}). Take --sampling=balls_in_bins '
         '(sampling.BallsInBins), or independent noise (gaussian).'
       )
@@ -409,7 +409,7 @@ class RandomAllocation(Allocation):
   def event(
     self, strategy: strategies.Strategy, noise: scheme.Noise
   ) -> dp_accounting.DpEvent:
-    """The pair of the module's docstring, with its bound; the noise is Gaussian."""
+    """The pair in the module's docstring, with its bound, for Gaussian noise."""
     times = self.rounds_of_a_client
     if times == 1:
       return bins_event(strategy, self.num_rounds, noise)
@@ -424,7 +424,7 @@ class RandomAllocation(Allocation):
     return scheme.RandomAllocationDpEvent(strategy, times, noise.multiplier, bound)
 
   def expected_cohort(self, num_clients: int) -> float:
-    """All clients' rounds, spread over the run."""
+    """Expected number of clients in a round."""
     return num_clients * self.rounds_of_a_client / self.num_rounds
 
   def _draw(
@@ -443,11 +443,11 @@ class RandomAllocation(Allocation):
 
 @dataclasses.dataclass(frozen=True)
 class BMinSepSampling(Allocation):
-  """Each free client is in a round with the same probability, then not for a while.
+  """Each round draws every free client with probability p; a drawn client then pauses.
 
-  (arXiv:2602.09338.) A client that was in round t is free again from round t + b on,
-  and at first with probability 1 / (1 + (b - 1) p), or else from one of rounds 1 to
-  b - 1 on, each alike, so that all rounds have the same expected number of clients.
+  (arXiv:2602.09338.) A client that was in round t is free again from round t + b on. At
+  first it is free from round 0 on with probability 1 / (1 + (b - 1) p), else from one
+  of rounds 1 to b - 1 on, equally likely: all rounds have the same expected cohort.
 
   Example:
     >>> sampling = BMinSepSampling.of_cohort(
@@ -462,15 +462,15 @@ class BMinSepSampling(Allocation):
   separation = 'min_separation'
 
   num_rounds: int  # Rounds in all, n.
-  sampling_probability: float  # That of a free client, p in (0, 1].
-  min_separation: int  # Smallest difference b of two rounds of a client.
+  sampling_probability: float  # Of a free client, p in (0, 1].
+  min_separation: int  # Smallest difference of two rounds of a client, b.
 
   def __post_init__(self) -> None:
     super().__post_init__()
     scheme.check_cycle('min_separation', self.min_separation)
 
   def check(self, strategy: strategies.Strategy) -> None:
-    """Refuses a strategy with which rounds of a client would share noise."""
+    """Raises ValueError if rounds of a client would share noise."""
     scheme.check_groups(strategy, self.min_separation, self.separation)
 
   @classmethod
@@ -481,7 +481,7 @@ class BMinSepSampling(Allocation):
     clients_per_round: float,
     min_separation: int,
   ) -> 'BMinSepSampling':
-    """The sampling that has so many clients a round in the mean."""
+    """The sampling with an expected cohort of `clients_per_round`."""
     num_clients = checks.check_positive_int('num_clients', num_clients)
     min_separation = checks.check_positive_int('min_separation', min_separation)
     scheme.check_mean_cohort(
@@ -498,27 +498,27 @@ class BMinSepSampling(Allocation):
 
   @property
   def limits(self) -> strategies.Participation:
-    """Rounds that are so far apart."""
+    """Limits with this separation."""
     return strategies.Participation(self.num_rounds, self.min_separation)
 
   def event(
     self, strategy: strategies.Strategy, noise: scheme.Noise
   ) -> dp_accounting.DpEvent:
-    """The mixture over sets of rounds, with its bound; the noise is Gaussian."""
+    """The mixture over sets of rounds, with its bound, for Gaussian noise."""
     numbers = (self.min_separation, self.sampling_probability, noise.multiplier)
     bound = _thinned(strategy, *numbers, noise.epsilon)
     return scheme.BMinSepDpEvent(strategy, *numbers, bound)
 
   def expected_cohort(self, num_clients: int) -> float:
-    """The clients that are in a round, the same in all rounds."""
+    """Expected number of clients in a round, the same for all rounds."""
     return num_clients * self.rate
 
   def _draw(
     self, num_clients: int, hashed: Callable[..., np.ndarray]
   ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """The first round of all clients, then the second of those that have one, and on.
+    """Yields the first round of all clients, then the second one, and so on.
 
-    A free client tries once a round; one that drops out has its break all the same.
+    A free client tries once per round. A client that drops out has to wait as well.
     """
     p, separation = self.sampling_probability, self.min_separation
     clients = np.arange(num_clients)
@@ -535,7 +535,7 @@ class BMinSepSampling(Allocation):
       if p < 1:
         geometric = np.floor(np.log1p(-uniform) / math.log1p(-p)) + 1
         tries = np.minimum(geometric, _MANY).astype(np.int64)
-      # Before they are added: it may be the largest number.
+      # Compared before adding, as these numbers may be very large.
       drawn = tries <= self.num_rounds - free_from
       clients, rounds = clients[drawn], (free_from + tries - 1)[drawn]
       yield clients, rounds
@@ -543,16 +543,16 @@ class BMinSepSampling(Allocation):
 
 
 def places(probability: float, min_separation: int) -> int:
-  """The largest m for which rounds are a set, each of it with probability 1 / m."""
+  """The largest m for which rounds are a set U, each kept with probability 1 / m."""
   if probability == 1:
     return 1
   b = min_separation
-  if b == 1:  # The condition is m <= 1 / p: in fractions, as p is often one.
+  if b == 1:  # The condition is m <= 1 / p: in fractions, as p is often 1 / m.
     whole = math.floor(1 / fractions.Fraction(probability))
-    # A float64 that is the nearest to 1 / m says 1 / m.
+    # The float64 that is nearest to 1 / m counts as 1 / m.
     whole += 1 / (whole + 1) == probability
     return min(whole, scheme.MAX_PLACES)
-  # It is m - 1 <= kappa (1 - p)^b / p.
+  # The condition is m - 1 <= kappa (1 - p)^b / p.
   log_kappa = (b - 1) * math.log1p(-1 / b) - math.log(b)
   log_allowed = log_kappa + b * math.log1p(-probability) - math.log(probability)
   allowed = math.exp(min(log_allowed, math.log(scheme.MAX_PLACES)))
@@ -567,7 +567,7 @@ def _thinned(
   noise_multiplier: float,
   epsilon: Callable[[dp_accounting.DpEvent], float],
 ) -> dp_accounting.DpEvent:
-  """The better of this bound and that without sampling."""
+  """The better of the bound by thinning and the bound without sampling."""
   rounds = strategy.num_rounds
   limits = strategies.Participation(rounds, min_separation)
   unsampled = dp_accounting.GaussianDpEvent(

@@ -1,9 +1,9 @@
-"""What schemes draw: numbers of a client alone, and of a set of clients.
+"""Random draws for schemes: for each client separately, or from a set of clients.
 
-Where the guarantee rests on sampling, everything that is drawn for a client is a hash
-of the seed, the sampling with all its numbers, a purpose and the client's key. The key
-is a hash of the client's id, keyed by the seed. So a client that comes or goes changes
-nobody else's draws, and samplings with other numbers have draws of their own.
+Where the guarantee relies on sampling, each draw for a client is a hash of the seed,
+the sampling with all its parameters, a purpose and the client's key. The key is a hash
+of the client's id, keyed by the seed. So adding or removing a client does not change
+the draws of others, and samplings with other parameters have different draws.
 """
 
 import collections
@@ -14,30 +14,30 @@ from typing import Any
 
 import numpy as np
 
-# SplitMix64's finaliser; `learning.packed` computes the same in TensorFlow.
+# Constants of SplitMix64's finaliser; `learning.packed` has the same in TensorFlow.
 INCREMENT = 0x9E3779B97F4A7C15
 FACTORS = (0xBF58476D1CE4E5B9, 0x94D049BB133111EB)
 SHIFTS = (30, 27, 31)
 
 
 def keys_of_ids(ids: Sequence[Any], seed: int) -> np.ndarray:
-  """Keys of clients, by the seed and their own ids alone: uint64 of shape [clients]."""
+  """Keys of clients, each from the seed and its id alone: uint64 of shape [clients]."""
   secret = hashlib.sha256(f'tff_dp_aggregators ids {int(seed)}'.encode()).digest()
   keyed, digests = hashlib.blake2b(key=secret, digest_size=8), bytearray()
-  for each in ids:
-    of_id = keyed.copy()
-    of_id.update(str(each).encode('utf-8', 'surrogatepass'))
-    digests += of_id.digest()
+  for client_id in ids:
+    keyed_id = keyed.copy()
+    keyed_id.update(str(client_id).encode('utf-8', 'surrogatepass'))
+    digests += keyed_id.digest()
   return np.frombuffer(digests, '<u8').astype(np.uint64)
 
 
 def check_ids(ids: Sequence[Any], name: str = 'ids') -> None:
-  """Refuses ids that are written alike, as 1 and '1' are."""
-  written = list(map(str, ids))
-  if len(set(written)) < len(written):
-    twice = collections.Counter(written).most_common(1)[0][0]
+  """Raises ValueError if two ids have the same text, such as 1 and '1'."""
+  texts = list(map(str, ids))
+  if len(set(texts)) < len(texts):
+    text = collections.Counter(texts).most_common(1)[0][0]
     raise ValueError(
-      f'{name} has {twice!r} for two clients, which would be drawn together; give each '
+      f'{name} has {text!r} for two clients, which would be drawn together; give each '
       'client one of its own.'
     )
 
@@ -45,19 +45,19 @@ def check_ids(ids: Sequence[Any], name: str = 'ids') -> None:
 def hashed(
   sampling: Any, seed: int, keys: np.ndarray, purpose: str, step: int = 0
 ) -> np.ndarray:
-  """Numbers that look uniform: uint64 of shape [clients], each of its client alone."""
-  stated = json.dumps(sampling.to_json(), sort_keys=True)
-  return of_step(seed, step, keys, f'{purpose} {stated}')
+  """Pseudorandom uint64 of shape [clients], each from its client's key alone."""
+  parameters = json.dumps(sampling.to_json(), sort_keys=True)
+  return of_step(seed, step, keys, f'{purpose} {parameters}')
 
 
 def of_step(seed: int, step: int, clients: np.ndarray, purpose: str) -> np.ndarray:
-  """Hashes of clients in a step, from which neither the seed nor another step follows.
+  """Hashes of clients in a step; they reveal neither the seed nor other steps' hashes.
 
-  The finaliser of SplitMix64 (Steele, Lea, Flood, OOPSLA 2014) is applied twice with
-  secret numbers of the step: once would tell how those of two clients differ.
+  The finaliser of SplitMix64 (Steele, Lea, Flood, OOPSLA 2014) is applied twice, with
+  secret numbers of the step: once would reveal how the hashes of two clients differ.
   """
-  begun = f'tff_dp_aggregators {purpose} {int(seed)} {int(step)}'.encode()
-  first, second = np.frombuffer(hashlib.sha256(begun).digest()[:16], '<u8')
+  text = f'tff_dp_aggregators {purpose} {int(seed)} {int(step)}'.encode()
+  first, second = np.frombuffer(hashlib.sha256(text).digest()[:16], '<u8')
   clients = np.asarray(clients)
   if clients.dtype != np.uint64:
     clients = clients.astype(np.int64).astype(np.uint64)
@@ -75,23 +75,23 @@ def mix(numbers: np.ndarray) -> np.ndarray:
 
 
 def uniform(numbers: np.ndarray) -> np.ndarray:
-  """Numbers from hashes: multiples of 2^-53 in [0, 1): float64 of the same shape."""
+  """Maps hashes to multiples of 2^-53 in [0, 1): float64 of the same shape."""
   return (numbers >> np.uint64(11)) * 2.0**-53
 
 
 def generator(seed: int, *key: int) -> np.random.Generator:
-  """A generator for one purpose, such as a round; others have streams of their own."""
+  """A generator whose stream is independent for each `key`, such as a round."""
   sequence = np.random.SeedSequence(seed, spawn_key=key)
   return np.random.Generator(np.random.PCG64(sequence))
 
 
 def number_type(num_clients: int) -> type:
-  """The smallest integers that client numbers fit into: a population may be large."""
+  """The smallest integer type for client numbers, to save memory."""
   return np.int32 if num_clients <= 2**31 else np.int64
 
 
 class Pool:
-  """A set of numbers from which some are drawn, at their own cost, and put back."""
+  """A set of numbers; drawing or adding k of them takes time proportional to k."""
 
   def __init__(self, numbers: np.ndarray):
     """Initializes the pool; `numbers` are not copied, and are changed."""
@@ -102,7 +102,7 @@ class Pool:
     return self._size
 
   def draw(self, count: int, rng: np.random.Generator) -> np.ndarray:
-    """Takes out so many, all subsets of them being equally likely."""
+    """Removes and returns a uniformly random subset of `count` numbers."""
     places = rng.choice(self._size, size=count, replace=False)
     drawn = self._numbers[places]
     rest = self._size - count
@@ -113,7 +113,7 @@ class Pool:
     return drawn
 
   def add(self, numbers: np.ndarray) -> None:
-    """Puts numbers in that are not there."""
+    """Adds numbers that are not in the pool."""
     size = self._size + len(numbers)
     if size > len(self._numbers):
       grown = np.empty(max(size, 2 * self._size), numbers.dtype)

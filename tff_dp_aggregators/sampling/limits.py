@@ -1,8 +1,7 @@
-"""Limits on participation, `strategies.Participation`: no assumption about sampling.
+"""Limits on participation (`strategies.Participation`), without assumed sampling.
 
-Limits hold for each client for itself: the rounds of all others stay as they are when
-one client's contributions become zeros or another's, but not when one is added or
-removed.
+Limits hold for each client separately: the rounds of all others stay the same if one
+client's contributions become zeros or another's, but not if one is added or removed.
 """
 
 import abc
@@ -23,11 +22,11 @@ from tff_dp_aggregators.sampling import schedule as schedule_lib
 from tff_dp_aggregators.sampling import scheme
 from tff_dp_aggregators.strategies import participation as participation_lib
 
-MAX_ATTEMPTS = 100  # Attempts at one round, after which it is given up.
+MAX_ATTEMPTS = 100  # Maximum number of attempts at one round.
 
 
 class ReportingGoalError(ValueError):
-  """A round does not reach its reporting goal, however often it is tried."""
+  """A round does not reach its reporting goal in `MAX_ATTEMPTS` attempts."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -54,31 +53,31 @@ class Limits(scheme.Scheme):
     return self.participation
 
   def check(self, strategy: strategies.Strategy) -> None:
-    """The events of any strategy are known."""
+    """Accepts any strategy, as the events of all are known."""
 
   @property
   def schedule_name(self) -> str:
-    """Fixed epochs are shuffled once; else clients are drawn from the eligible ones."""
+    """The name of `ShuffledEpochs` for fixed epochs, else of `RandomEligible`."""
     schedule = ShuffledEpochs if self.participation.fixed_epoch else RandomEligible
     return schedule.name
 
   def to_json(self) -> dict[str, Any]:
-    """The numbers of the limits."""
+    """JSON-ready values: the name and the fields of the limits."""
     return {'schema': self.name, **dataclasses.asdict(self.participation)}
 
 
 @dataclasses.dataclass(frozen=True)
 class LimitsSchedule(schedule_lib.Schedule):
-  """A schedule whose scheme is a `strategies.Participation`, without assumed chance."""
+  """A schedule that keeps limits on participation and assumes no sampling."""
 
-  fixed_epoch: ClassVar[bool]  # Of limits that it keeps.
+  fixed_epoch: ClassVar[bool]  # `fixed_epoch` of the limits that it keeps.
 
-  participation: strategies.Participation  # The limits to keep, and how many rounds.
-  num_clients: int  # To choose from.
-  clients_per_round: int  # Asked for a round.
-  seed: int  # Same seed, same cohorts.
-  dropouts: Optional[schedule_lib.Dropouts] = None  # `None` if everybody reports.
-  reporting_goal: Optional[int] = None  # Least number that report; `None` for any.
+  participation: strategies.Participation  # The limits and the number of rounds.
+  num_clients: int  # Number of clients to choose from.
+  clients_per_round: int  # Number of clients asked for a round.
+  seed: int  # Determines the cohorts.
+  dropouts: Optional[schedule_lib.Dropouts] = None  # `None` if all clients report.
+  reporting_goal: Optional[int] = None  # Minimum number that report; `None` for any.
 
   def __post_init__(self) -> None:
     participation_lib.require(self.participation)
@@ -106,11 +105,11 @@ class LimitsSchedule(schedule_lib.Schedule):
     )
     if self.dropouts is not None and self.reporting_goal is not None:
       for this_round in range(self.num_rounds):
-        self._requested_in(this_round)  # Says now if one would not come to its goal.
+        self._requested_in(this_round)  # Raises if a round would miss its goal.
 
   @abc.abstractmethod
   def _requested_in(self, round_num: int) -> list[np.ndarray]:
-    """Cohorts that are asked in a round, attempt by attempt."""
+    """The cohorts asked in a round, one for each attempt."""
 
   @property
   def schema(self) -> strategies.Participation:
@@ -118,7 +117,7 @@ class LimitsSchedule(schedule_lib.Schedule):
     return self.participation
 
   def for_clients(self, ids: Sequence[Any]) -> 'LimitsSchedule':
-    """Itself: cohorts of one size, which are the same if a client sends zeros."""
+    """Returns itself: cohorts have one size, and stay if a client sends zeros."""
     return self
 
   def attempts(self, round_num: int) -> tuple[schedule_lib.Attempt, ...]:
@@ -130,25 +129,25 @@ class LimitsSchedule(schedule_lib.Schedule):
   def _until_enough_report(
     self, round_num: int, ask: Callable[[], np.ndarray]
   ) -> list[np.ndarray]:
-    """Cohorts that are asked, attempt by attempt, until enough of one report."""
+    """The cohorts asked, one for each attempt, until enough clients of one report."""
     dropouts, goal = self.dropouts, self.reporting_goal
     if dropouts is None or goal is None:
       return [ask()]
     cohorts: list[np.ndarray] = []
-    most = 0
+    best = 0
     for attempt in range(MAX_ATTEMPTS):
       cohorts.append(ask())
       reporting = len(dropouts.reporting(round_num, attempt, cohorts[-1]))
       if reporting >= goal:
         return cohorts
-      most = max(most, reporting)
+      best = max(best, reporting)
     size, share = len(cohorts[-1]), 1 - dropouts.rate
-    enough = (goal + 3 * math.sqrt(goal * dropouts.rate)) / share
+    enough_clients = (goal + 3 * math.sqrt(goal * dropouts.rate)) / share
     raise ReportingGoalError(
       f'round {round_num} would not reach reporting_goal={goal} in {MAX_ATTEMPTS} '
-      f'attempts: of {size} clients asked, at most {most} report. A reporting_goal of '
+      f'attempts: of {size} clients asked, at most {best} report. A reporting_goal of '
       f'at most {max(1, math.floor(size * share))} would do, or clients_per_round of '
-      f'at least {math.ceil(enough)}.'
+      f'at least {math.ceil(enough_clients)}.'
     )
 
 
@@ -156,16 +155,14 @@ class LimitsSchedule(schedule_lib.Schedule):
 class RandomEligible(LimitsSchedule):
   """Each round draws at random from the clients whose limits allow them to take part.
 
-  Which of them depends on the limits:
-
-  * If the separation alone decides how often a client can take part, all eligible
-    clients are equally likely.
-  * If `max_participations` is less than that, those that took part least often go
+  * If only the separation limits participation, all eligible clients are equally
+    likely.
+  * If `max_participations` is a stricter limit, clients that took part least often come
     first, in random order, so that enough are left for the last rounds.
 
-  A round that misses its reporting goal is tried again, with those eligible and not
-  asked yet, as long as these are enough; else with all eligible ones. Who was asked in
-  aborted attempts alone has not taken part.
+  A round that misses its reporting goal is repeated with eligible clients that were not
+  asked yet, if there are enough, or else with all eligible ones. A client that was
+  asked only in aborted attempts has not taken part.
 
   Example:
     >>> limits = strategies.Participation(num_rounds=4, min_separation=2)
@@ -182,58 +179,58 @@ class RandomEligible(LimitsSchedule):
 
   @functools.cached_property
   def _requested(self) -> list[list[np.ndarray]]:
-    """Cohorts asked, by round and attempt: all are drawn when the first is needed."""
+    """The cohorts asked, by round and attempt; all are drawn at the first access."""
     eligible, drawn = _Eligible(self), []
     away: collections.deque[np.ndarray] = collections.deque()
     for this_round in range(self.num_rounds):
       if len(away) == self.participation.min_separation:
-        eligible.come_back(away.popleft())
+        eligible.put_back(away.popleft())
       drawn.append(self._until_enough_report(this_round, eligible.ask))
       away.append(eligible.end_round())
     return drawn
 
 
 class _Eligible:
-  """Clients that may take part, by how often they did where that decides."""
+  """The clients that may take part, in pools by their number of participations."""
 
   def __init__(self, schedule: RandomEligible):
     dtype = draws.number_type(schedule.num_clients)
     self._rng = draws.generator(schedule.seed)
     self._size = schedule.clients_per_round
     self._cap = schedule.participation.assumed_at_most
-    # How often each took part, if it decides; else 0.
+    # Each client's number of participations if there is a cap on it; else 0.
     self._times: np.ndarray = np.zeros(schedule.num_clients, dtype)
     self._pools = [draws.Pool(np.arange(schedule.num_clients, dtype=dtype))]
     for _ in range(1, self._cap or 1):
       self._pools.append(draws.Pool(np.empty(0, dtype)))
-    self._asked: list[np.ndarray] = []  # In this round, and taken out of the pools.
+    self._asked: list[np.ndarray] = []  # This round's cohorts, not in the pools.
 
   def ask(self) -> np.ndarray:
     """Draws the cohort of the round's next attempt."""
     if self._cap is not None or sum(map(len, self._pools)) < self._size:
-      while self._asked:  # They may be drawn again.
-        self.come_back(self._asked.pop())
+      while self._asked:  # Clients of earlier attempts may be drawn again.
+        self.put_back(self._asked.pop())
     parts, missing = [], self._size
     for pool in filter(len, self._pools):
       parts.append(pool.draw(min(missing, len(pool)), self._rng))
       missing -= len(parts[-1])
       if not missing:
         break
-    assert not missing  # It was checked that clients are enough.
+    assert not missing  # `check_population` made sure that there are enough clients.
     self._asked.append(np.concatenate(parts))
     return self._asked[-1]
 
   def end_round(self) -> np.ndarray:
-    """Returns the last cohort, which took part; those asked in vain come back."""
+    """Returns the last cohort, which took part; puts the clients asked before back."""
     counted = self._asked.pop()
     while self._asked:
-      self.come_back(self._asked.pop())
+      self.put_back(self._asked.pop())
     if self._cap is not None:
       self._times[counted] += 1
     return counted
 
-  def come_back(self, clients: np.ndarray) -> None:
-    """Those of them may be drawn that may take part once more."""
+  def put_back(self, clients: np.ndarray) -> None:
+    """Puts clients back into the pools if they may take part once more."""
     times = self._times[clients]
     for number in np.unique(times):
       if number < len(self._pools):
@@ -245,10 +242,10 @@ class ShuffledEpochs(LimitsSchedule):
   """Clients are shuffled once, and every epoch goes through them in that order.
 
   So each client has the same place in every epoch, and its rounds differ by multiples
-  of `min_separation`. (A new shuffle for each epoch would keep no separation at all.)
+  of `min_separation`. (With a new shuffle per epoch, there would be no separation.)
 
-  Where more than fill an epoch share a place, they take turns. A round that misses its
-  reporting goal asks the same clients again.
+  If there are more clients than an epoch needs, those of a place take turns. A round
+  that misses its reporting goal asks the same clients again.
   """
 
   name: ClassVar[str] = 'shuffled_epochs'
@@ -274,13 +271,13 @@ class ShuffledEpochs(LimitsSchedule):
 
   @functools.cached_property
   def _bounds(self) -> np.ndarray:
-    """Where in the order the clients of each place of an epoch begin, and the end."""
+    """The index in `_order` at which the clients of each place begin, and the end."""
     epochs = -(-(self.num_rounds - np.arange(self._epoch)) // self._epoch)
     times = np.minimum(epochs, self.participation.possible_participations)
     needed = np.maximum(
       self.clients_per_round, -(-self.clients_per_round * epochs // times)
     )
-    # Those left over are spread over all places, the first having one more.
+    # The remaining clients are spread over all places; the first ones have one more.
     share, more = divmod(self.num_clients - int(needed.sum()), self._epoch)
     sizes = needed + share + (np.arange(self._epoch) < more)
     return np.concatenate([[0], np.cumsum(sizes)])

@@ -1,19 +1,19 @@
-"""Schemes whose rounds are samples of their own, drawn in secret.
+"""Schemes that draw each round's sample separately, in secret.
 
-With `PoissonSampling` clients are drawn independently, so one more of them changes
-nothing for the others: add-or-remove. Replacing a client keeps the number of clients,
-which is public with `FixedSizeSampling`: replace-one, unless add-or-remove is asked
-for; under both a client that is drawn takes the place of another, and a sum moves by up
-to two clip norms. So it does where `TruncatedPoissonSampling` leaves clients out, of
-more than its cap allows. (Truncation, and this coupling: arXiv:2508.15089.)
+`PoissonSampling` draws clients independently, so that another client changes nothing
+for the others: add-or-remove. With `FixedSizeSampling` the number of clients is public,
+and replacing a client keeps it: replace-one, unless add-or-remove is asked for. Under
+both relations, a client that is drawn takes the place of another, and a sum changes by
+up to two clip norms. The same holds if `TruncatedPoissonSampling` leaves clients out,
+as more are drawn than its cap allows. (Truncation, this coupling: arXiv:2508.15089.)
 
-**What a truncated round costs** (**proved here**). Clients are drawn with probability
-q, at most B are kept, and `c` is the client that two data sets differ by. Of the m
-others, N are drawn. Let T be all of them if N < B, and else B of them at random, and t
-one of T at random, which makes room for `c`. Whether T was cut, T and t say nothing of
-`c`: it is in the cohort with probability q if T was not cut; and else with
+**The cost of a truncated round** (**proved here**). Clients are drawn with probability
+q, and at most B are kept. Let `c` be the client in which two data sets differ. Of the m
+others, N are drawn. Let T be all of these if N < B, and else a random B of them, and t
+a random one of T, which makes room for `c`. T, t and whether T was cut reveal nothing
+about `c`: it is in the cohort with probability q if T was not cut, and else with
 r = E[q B / (N + 1) | N >= B], in the place of t. So, with X the sum of T, the noisy
-sums to be told apart are the noise around
+sums to be distinguished are the noise around
 
 | adjacency | N < B | N >= B |
 |---|---|---|
@@ -21,40 +21,41 @@ sums to be told apart are the noise around
 | zero-out | (1 - q) X + q (X + c), or X | (1 - r) X + r (X - t + c), or (1 - r) X \
 + r (X - t) |
 
-As H_a is jointly convex, to know T and t makes it no harder to tell them. A mixture and
-X alone have the pairs `REMOVED` and `ADDED` of `accountants.pld`, for one clip norm
-where N < B, and two where N >= B. What is left is zero-out where N >= B, between
+As H_a is jointly convex, knowing T and t makes it no harder to distinguish them. A
+mixture and X alone have the pairs `REMOVED` and `ADDED` of `accountants.pld`, for one
+clip norm if N < B, and for two if N >= B. The remaining case is zero-out with N >= B,
+between
 
     P = (1 - r) N(X) + r N(X - t + c),  Q = (1 - r) N(X) + r N(X - t).
 
 For a >= 1, with b = 1 + (a - 1) / r and w = a / b, H_a(P || Q) is r times H_b of
 N(X - t + c) from (1 - w) N(X) + w N(X - t). Seen from the first point, the others are
-at most two and one clip norms away; and H_b grows with the inner products of where they
-are (the mean of a convex function of exponentials: `allocation`), thus is largest if
-they are just so far, on one side. So H_a(P || Q) is at most that of (1 - r) N(0) +
-r N(2) from (1 - r) N(0) + r N(1). In the same way, as N(X - t) is within one clip norm
-of both other points, H_a(Q || P) is at most that of `REMOVED` for one. Curves for a < 1
-follow by H_a(P || Q) = 1 - a + a H_1/a(Q || P). Of each direction both halves are one
-convex curve, as the slope rises at a = 1 by what is left at loss 0, which is positive:
-they are those of pairs, `pld.zeroed`.
+at most two and one clip norms away. H_b increases with the inner products of these
+positions (it is the mean of a convex function of exponentials: `allocation`), so it is
+largest if they are exactly that far away, on the same side. So H_a(P || Q) is at most
+that of (1 - r) N(0) + r N(2) from (1 - r) N(0) + r N(1). In the same way, as N(X - t)
+is within one clip norm of both other points, H_a(Q || P) is at most that of `REMOVED`
+for one. Curves for a < 1 follow from H_a(P || Q) = 1 - a + a H_1/a(Q || P). In each
+direction, both halves form one convex curve, as the slope rises at a = 1 by what is
+left at loss 0, which is positive: they are those of pairs, `pld.zeroed`.
 
-No such pair is harder to tell with a larger fraction: for a >= 1, H_a is convex in the
-fraction and 0 at 0, thus it grows; for a < 1 by exchange. As r <= q, q stands for r.
-Then what stands for N >= B is not below what stands for N < B: points are as far apart
-or farther. (For zero-out that takes `ADDED` to be at most `REMOVED` for a >= 1. With
-s = (a - 1) (1 - q), they are the integrals of the positive parts of
-(q - s) N(1) - a q N(0) and of the same plus s (N(1) - N(0)), and where the first is
-positive, N(1) > N(0).) So the mixture of both grows with the probability of N >= B, and
-that with m: computed for the most clients that there may be, it holds for all data sets
-with fewer. (r falls as clients become more, so that a bound with r in it, as
-dp-accounting 0.6 has it, is for one number of clients alone.)
+A larger fraction never makes such a pair harder to distinguish: for a >= 1, H_a is
+convex in the fraction and 0 at 0, so it is increasing; for a < 1 by exchange. As
+r <= q, q can replace r. Then the bound for N >= B is not below that for N < B, as its
+points are at least as far apart. (For zero-out, this requires `ADDED` to be at most
+`REMOVED` for a >= 1. With s = (a - 1) (1 - q), they are the integrals of the positive
+parts of (q - s) N(1) - a q N(0) and of the same plus s (N(1) - N(0)), and where the
+first is positive, N(1) > N(0).) So the mixture of both bounds increases with the
+probability of N >= B, which increases with m: computed for the maximum number of
+clients, it holds for all data sets with fewer. (r decreases with the number of clients,
+so that a bound with r, as in dp-accounting 0.6, holds for one number of clients only.)
 
-**Groups.** With groups that take turns, the clients of a group are fixed, and their
-rounds share no noise if there are as many groups as bands; who is pushed out is of the
-same group and round, so that what differs in one round is hidden by noise of its own
-(arXiv:2306.08153, Theorem 4). Groups have the same size, or one client more: that of a
-random group would have no bound. This takes the number of clients to be the same in
-both data sets, so that add-or-remove is for one group alone.
+**Groups.** If groups take turns, the clients of a group are fixed. With as many groups
+as bands, a client's rounds share no noise, as their columns of C share no row. A client
+that is pushed out is in the same group and round, so that what differs in one round is
+hidden by independent noise (arXiv:2306.08153, Theorem 4). Group sizes differ by at most
+one client; the size of a random group would have no bound. This assumes that both data
+sets have the same number of clients, so that add-or-remove is for one group only.
 """
 
 import abc
@@ -73,18 +74,15 @@ from tff_dp_aggregators.sampling import scheme
 
 
 class RoundSampling(scheme.SampledScheme):
-  """A scheme in which every round is a mechanism on a random sample of its own.
+  """A scheme in which every round is a mechanism on a separate random sample."""
 
-  Correlated noise needs a banded strategy and as many groups as bands: columns of C for
-  a client's rounds then share no row (arXiv:2306.08153, Theorem 4).
-  """
-
-  num_groups: int = 1  # They take turns; 1 if a client may be drawn for every round.
-  sampling_probability: float  # Of a client of the round's group; none of fixed sizes.
+  num_groups: int = 1  # Groups take turns; 1 draws from all clients in every round.
+  # Of a client in the round's group; not defined for cohorts of fixed size.
+  sampling_probability: float
 
   @abc.abstractmethod
   def sampled(self, on_everybody: dp_accounting.DpEvent) -> dp_accounting.DpEvent:
-    """The event of one round, from that of its noise on everybody."""
+    """The event of one round, from the event of its noise without sampling."""
 
   @property
   def limits(self) -> strategies.Participation:
@@ -95,28 +93,28 @@ class RoundSampling(scheme.SampledScheme):
 
   @property
   def rounds_of_a_client(self) -> int:
-    """Rounds in which one client may be drawn, at most."""
+    """Maximum number of rounds for which one client may be drawn."""
     return -(-self.num_rounds // self.num_groups)
 
   def expected_cohort(self, num_clients: int) -> Optional[float]:
-    """Clients of the smallest group that are drawn in the mean, before any cap."""
+    """Expected number of clients drawn from the smallest group, before any cap."""
     return self.sampling_probability * (num_clients // self.num_groups)
 
   def check(self, strategy: strategies.Strategy) -> None:
-    """Refuses a strategy with which rounds of a client would share noise."""
+    """Raises ValueError if rounds of a client would share noise."""
     scheme.check_groups(strategy, self.num_groups)
 
   def event(
     self, strategy: strategies.Strategy, noise: scheme.Noise
   ) -> dp_accounting.DpEvent:
-    """The event of a sampled round for each that a client may be drawn for."""
+    """The event of a sampled round, for each round that may draw one client."""
     one = self.sampled(noise.event(noise.multiplier / strategy.sensitivity(None)))
     return dp_accounting.SelfComposedDpEvent(one, self.rounds_of_a_client)
 
   def round_events(
     self, strategy: strategies.Strategy, noise: scheme.Noise
   ) -> tuple[dp_accounting.DpEvent, ...]:
-    """A sampled round where the first group has its turn, nothing elsewhere."""
+    """The event of a sampled round in rounds of the first group, else none."""
     one, nothing = self.event(strategy, noise).event, dp_accounting.NoOpDpEvent()
     return tuple(
       nothing if this_round % self.num_groups else one
@@ -128,9 +126,9 @@ class RoundSampling(scheme.SampledScheme):
 class PoissonSampling(RoundSampling):
   """Every client is drawn for a round independently of everything else.
 
-  With `num_groups` above 1 it is cyclic: clients are put into groups of their own,
-  once and independently of their data, and round t draws from group `t % num_groups`
-  alone (arXiv:2306.08153, Algorithm 2).
+  With `num_groups` above 1 it is cyclic: clients are assigned to separate groups, once
+  and independently of their data, and round t draws only from group `t % num_groups`
+  (arXiv:2306.08153, Algorithm 2).
 
   Example:
     >>> PoissonSampling.of_cohort(
@@ -146,8 +144,8 @@ class PoissonSampling(RoundSampling):
   known_noises = ('gaussian', 'laplace')
 
   num_rounds: int  # Rounds in all, n.
-  sampling_probability: float  # That of a client of the round's group, in (0, 1].
-  num_groups: int = 1  # That take turns; 1 draws from everybody in every round.
+  sampling_probability: float  # Of a client in the round's group, in (0, 1].
+  num_groups: int = 1  # Groups take turns; 1 draws from all clients in every round.
 
   @classmethod
   def of_cohort(
@@ -157,7 +155,7 @@ class PoissonSampling(RoundSampling):
     clients_per_round: float,
     num_groups: int = 1,
   ) -> 'PoissonSampling':
-    """The sampling that draws so many clients of the smallest group in the mean."""
+    """The sampling with this expected cohort, drawn from the smallest group."""
     num_clients = checks.check_positive_int('num_clients', num_clients)
     num_groups = checks.check_positive_int('num_groups', num_groups)
     smallest = num_clients // num_groups
@@ -165,7 +163,7 @@ class PoissonSampling(RoundSampling):
     return cls(num_rounds, clients_per_round / smallest, num_groups)
 
   def rough_noise_multiplier(self, mu: float) -> float:
-    """About the noise with which all rounds together are mu-Gaussian-DP; no guarantee.
+    """Rough noise with which all rounds together are mu-Gaussian-DP; no guarantee.
 
     By the central limit, mu = q sqrt(T (exp(1 / sigma^2) - 1)) (arXiv:1911.11607).
     """
@@ -177,7 +175,7 @@ class PoissonSampling(RoundSampling):
     return dp_accounting.PoissonSampledDpEvent(self.sampling_probability, on_everybody)
 
   def drawing(self, seed: int, keys: np.ndarray) -> Callable[[int], np.ndarray]:
-    """What draws each client of the round's group by itself: cohorts may be empty."""
+    """Draws each client of the round's group independently; cohorts may be empty."""
     groups = self._groups(seed, keys)
     probability = rounded_down(self.sampling_probability)
 
@@ -200,7 +198,7 @@ class PoissonSampling(RoundSampling):
 
 
 def rounded_down(probability: float) -> float:
-  """A probability as a multiple of 2^-53, which what is drawn is held against."""
+  """Rounds a probability down to a multiple of 2^-53, as the draws are."""
   return math.floor(probability * 2**53) / 2**53
 
 
@@ -215,9 +213,9 @@ class FixedSizeSampling(RoundSampling):
   json_names = {'num_clients': 'population', 'clients_per_round': 'cohort'}
 
   num_rounds: int  # Rounds in all, n.
-  # To draw from, the same in all rounds; public. Under add-or-remove, the fewest.
+  # Clients to draw from, the same in all rounds; public. The minimum, if add-or-remove.
   num_clients: int
-  clients_per_round: int  # Drawn for a round, at most `num_clients`.
+  clients_per_round: int  # Size of each cohort, at most `num_clients`.
 
   def __post_init__(self) -> None:
     super().__post_init__()
@@ -228,12 +226,12 @@ class FixedSizeSampling(RoundSampling):
       )
 
   def sensitivity_factor(self, relation: Relation) -> int:
-    """Two: another's contribution goes where the client's comes."""
+    """Two: the client's contribution replaces that of another."""
     return 2
 
   @property
   def largest_cohort(self) -> Optional[int]:
-    """All have this size."""
+    """The size of all cohorts."""
     return self.clients_per_round
 
   def sampled(self, on_everybody: dp_accounting.DpEvent) -> dp_accounting.DpEvent:
@@ -243,11 +241,11 @@ class FixedSizeSampling(RoundSampling):
     )
 
   def expected_cohort(self, num_clients: int) -> float:
-    """The cohort, whatever the number of clients."""
+    """The size of all cohorts, whatever the number of clients."""
     return self.clients_per_round
 
   def drawing(self, seed: int, keys: np.ndarray) -> Callable[[int], np.ndarray]:
-    """What draws the clients with the smallest hashes, all cohorts being as likely."""
+    """Draws the clients with the smallest hashes: all cohorts are equally likely."""
     size = self.clients_per_round
 
     def of_round(round_num: int) -> np.ndarray:
@@ -260,9 +258,9 @@ class FixedSizeSampling(RoundSampling):
 
 @dataclasses.dataclass(frozen=True)
 class TruncatedPoissonSampling(RoundSampling):
-  """Poisson sampling, of which a random subset is kept where too many are drawn.
+  """Poisson sampling that keeps a random subset if too many clients are drawn.
 
-  With `num_groups` above 1 it is cyclic: clients are dealt into groups of equal size,
+  With `num_groups` above 1 it is cyclic: clients are assigned to groups of equal size,
   once and independently of their data, and round t draws from group `t % num_groups`.
 
   Example:
@@ -278,10 +276,10 @@ num_clients=50000, max_clients_per_round=130, num_groups=1)
   separation = 'num_groups'
 
   num_rounds: int  # Rounds in all, n.
-  sampling_probability: float  # That of a client of the round's group, in (0, 1].
-  num_clients: int  # To draw from; epsilon holds for data sets with at most so many.
-  max_clients_per_round: int  # At least the mean number of those that are drawn.
-  num_groups: int = 1  # That take turns; 1 draws from everybody in every round.
+  sampling_probability: float  # Of a client in the round's group, in (0, 1].
+  num_clients: int  # To draw from; epsilon holds for data sets of at most so many.
+  max_clients_per_round: int  # Cap, at least the expected number of drawn clients.
+  num_groups: int = 1  # Groups take turns; 1 draws from all clients in every round.
 
   def __post_init__(self) -> None:
     super().__post_init__()
@@ -303,7 +301,7 @@ num_clients=50000, max_clients_per_round=130, num_groups=1)
     max_clients_per_round: int,
     num_groups: int = 1,
   ) -> 'TruncatedPoissonSampling':
-    """The sampling that draws so many clients in the mean, before any are left out."""
+    """The sampling with this expected cohort, before the cap."""
     drawn = PoissonSampling.of_cohort(
       num_rounds, num_clients, clients_per_round, num_groups
     )
@@ -317,18 +315,18 @@ num_clients=50000, max_clients_per_round=130, num_groups=1)
 
   @property
   def relations(self) -> tuple[Relation, ...]:  # type: ignore[override]
-    """Add-or-remove as well if there are no groups, whose sizes it would change."""
+    """Includes add-or-remove only without groups, whose sizes it would change."""
     own = () if self.num_groups > 1 else (Relation.ADD_OR_REMOVE_ONE,)
     return (*own, Relation.REPLACE_SPECIAL)
 
   @property
   def largest_group(self) -> int:
-    """Clients of the largest group."""
+    """Number of clients in the largest group."""
     return -(-self.num_clients // self.num_groups)
 
   def sampled(self, on_everybody: dp_accounting.DpEvent) -> dp_accounting.DpEvent:
     """The noise on a truncated Poisson sample."""
-    # Besides the client in question, which may come in addition.
+    # The group is counted besides the client in question, which may be additional.
     return scheme.TruncatedPoissonDpEvent(
       self.largest_group,
       self.sampling_probability,
@@ -337,14 +335,14 @@ num_clients=50000, max_clients_per_round=130, num_groups=1)
     )
 
   def drawing(self, seed: int, keys: np.ndarray) -> Callable[[int], np.ndarray]:
-    """What draws each client of the round's group, and leaves out those above the cap.
+    """Draws each client of the round's group independently, and applies the cap.
 
     A client is drawn if its hash is small, and those with the smallest hashes are kept:
-    of those that are drawn, all orders are equally likely.
+    all orders of the drawn clients are equally likely.
     """
     order = np.argsort(draws.hashed(self, seed, keys, 'group'), kind='stable')
     groups = [
-      np.sort(order[each :: self.num_groups]) for each in range(self.num_groups)
+      np.sort(order[group :: self.num_groups]) for group in range(self.num_groups)
     ]
     probability = rounded_down(self.sampling_probability)
     most = self.max_clients_per_round

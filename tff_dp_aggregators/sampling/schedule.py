@@ -1,7 +1,7 @@
-"""Who takes part in which round: what a run draws, and the accountant reads the same.
+"""Schedules: the cohorts of all rounds, and the schema that accountants read.
 
-The accountant reads a schedule's `schema`; the run draws its cohorts from it, by seed
-and round alone: whoever makes the schedule again gets the same clients.
+Cohorts follow from the schedule's fields (with its seed) and the round alone: a
+schedule that is made again has the same cohorts.
 """
 
 import abc
@@ -22,7 +22,7 @@ from tff_dp_aggregators.sampling import draws
 from tff_dp_aggregators.sampling import scheme
 from tff_dp_aggregators.strategies import participation as participation_lib
 
-# What the first line of a schedule's file says of its format.
+# The format in the first line of a schedule's file.
 FILE_FORMAT = {'format': 'tff_dp_aggregators schedule', 'version': 1}
 _TWICE = (
   '; a client that takes part twice in a round is counted with twice its clip norm, '
@@ -33,19 +33,18 @@ _TWICE = (
 class Attempt(NamedTuple):
   """One attempt at a round."""
 
-  requested: np.ndarray  # Clients asked to take part, int64 of shape [cohort].
-  reporting: np.ndarray  # Those of them that sent an update, in the same order.
-  # Whether enough did, so that the round is made of it. Of an attempt that was aborted
-  # nothing is released.
+  requested: np.ndarray  # Clients asked to take part: int64 of shape [cohort].
+  reporting: np.ndarray  # Those that sent an update, in the same order.
+  # Whether enough clients reported for a result; an aborted attempt releases nothing.
   completed: bool
 
 
 @dataclasses.dataclass(frozen=True)
 class Dropouts:
-  """A share of clients that do not report, by seed, round, attempt and client alone."""
+  """Simulated drop-outs, each from seed, round, attempt and client alone."""
 
   rate: float  # Probability that a client does not report, at least 0 and below 1.
-  seed: int  # Same seed, same drop-outs.
+  seed: int  # Determines who drops out.
 
   def __post_init__(self) -> None:
     if not 0 <= checks.check_number('rate', self.rate) < 1:
@@ -59,15 +58,15 @@ class Dropouts:
     cohort: np.ndarray,
     keys: Optional[np.ndarray] = None,
   ) -> np.ndarray:
-    """Those of a cohort that report, in the same order."""
-    known = cohort if keys is None else keys
+    """The clients of a cohort that report, in the same order."""
+    client_keys = cohort if keys is None else keys
     purpose = f'drop-outs of attempt {int(attempt)}'
-    hashed = draws.of_step(self.seed, round_num, known, purpose)
+    hashed = draws.of_step(self.seed, round_num, client_keys, purpose)
     return cohort[draws.uniform(hashed) >= self.rate]
 
 
 def check_seed(seed: int, name: str = 'seed') -> int:
-  """Returns a seed: a whole number from 0 that fits into 128 bits."""
+  """Returns `seed`, or raises unless it is a whole number from 0 to 2^128 - 1."""
   seed = checks.check_int(name, seed, at_least=0)
   if seed >= 2**128:
     raise ValueError(f'{name} must be below 2^128; got {seed}.')
@@ -75,7 +74,7 @@ def check_seed(seed: int, name: str = 'seed') -> int:
 
 
 def check_dropouts(dropouts: Optional[Dropouts]) -> None:
-  """Refuses what is no drop-outs."""
+  """Raises TypeError unless `dropouts` is a `Dropouts` or `None`."""
   if dropouts is not None and not isinstance(dropouts, Dropouts):
     raise TypeError(
       f'dropouts must be a Dropouts(rate, seed) or None; got {dropouts!r}.'
@@ -84,17 +83,17 @@ def check_dropouts(dropouts: Optional[Dropouts]) -> None:
 
 @dataclasses.dataclass(frozen=True)
 class Header:
-  """What a file of a schedule is stated to be."""
+  """The statement about a schedule in the first line of its file."""
 
-  schema: scheme.Schema  # What the accountant reads.
-  num_clients: int  # Clients to choose from.
+  schema: scheme.Schema  # The schema that accountants read.
+  num_clients: int  # Number of clients to choose from.
   clients_per_round: float  # The mean's denominator.
 
   def __post_init__(self) -> None:
     scheme.of(self.schema)
     num_clients = checks.check_positive_int('num_clients', self.num_clients)
     size = checks.check_positive('clients_per_round', self.clients_per_round)
-    # It is public: with secret draws it must not tell how many clients there are.
+    # It is public, so with secret draws it must not reveal the number of clients.
     if size > num_clients and not scheme.is_sampled(self.schema):
       raise ValueError(
         f'clients_per_round must be at most num_clients={num_clients}; got {size}.'
@@ -102,7 +101,7 @@ class Header:
     self.__dict__.update(num_clients=num_clients, clients_per_round=size)
 
   def to_json(self) -> dict[str, Any]:
-    """JSON-ready values that `from_json` reads back."""
+    """JSON-ready values for `from_json`."""
     return {
       'schema': scheme.to_json(self.schema),
       'num_clients': self.num_clients,
@@ -111,7 +110,7 @@ class Header:
 
   @classmethod
   def from_json(cls, data: dict[str, Any]) -> 'Header':
-    """Reads what `to_json` wrote."""
+    """Makes a header from the values of `to_json`."""
     values = dict(data)
     if 'schema' in values:
       values['schema'] = scheme.from_json(values['schema'])
@@ -119,47 +118,47 @@ class Header:
 
 
 class Schedule(abc.ABC):
-  """Who takes part when: what the accountant reads, and what the run draws.
+  """Base class of schedules: who takes part in which round.
 
-  A schedule is a frozen dataclass whose fields say everything about it. Clients are
-  numbers from 0 to `num_clients - 1`: who takes a client out of the data leaves its
-  number unused.
+  A schedule is a frozen dataclass, and its fields determine it. Clients are numbered
+  from 0 to `num_clients - 1`. The number of a client that leaves the data stays unused.
 
-  Clients of a data set have ids: `for_clients` makes the schedule whose draws for a
-  client follow from its id, as `learning.train` does. Then a client that comes or goes
-  changes nobody else's draws where the guarantee rests on sampling. Schedules that keep
-  limits draw from all who may take part, the same in every round.
+  Clients of a data set have ids. `for_clients`, which `learning.train` calls, makes the
+  schedule whose draws for a client follow from its id. Then adding or removing a client
+  does not change the draws of others, where the guarantee relies on sampling. Schedules
+  that keep limits do not depend on ids: they draw from all clients that may take part,
+  the same number in every round.
   """
 
-  name: ClassVar[str]  # What JSON calls schedules of this class.
-  num_clients: int  # To choose from.
-  # The mean's denominator, which is public: the clients asked for a round, in the mean.
+  name: ClassVar[str]  # The name of the class in JSON.
+  num_clients: int  # Number of clients to choose from.
+  # The mean's denominator, which is public: the expected number of clients asked.
   clients_per_round: float
-  # Least number of clients that have to report in a round; `None` for any, or unknown.
+  # Minimum number of clients that have to report; `None` for any, or if unknown.
   reporting_goal: Optional[int] = None
 
   @property
   @abc.abstractmethod
   def schema(self) -> Any:
-    """What the accountant reads: limits on participation, or a scheme of sampling."""
+    """What accountants read: limits on participation, or a sampling scheme."""
 
   @property
   def header(self) -> Header:
-    """What a file of the schedule states."""
+    """The header of the schedule's file."""
     return Header(self.schema, self.num_clients, float(self.clients_per_round))
 
   @abc.abstractmethod
   def attempts(self, round_num: int) -> tuple[Attempt, ...]:
-    """All attempts at a round, from 0; the last one is completed, and no other."""
+    """All attempts at a round (from 0), of which only the last one is completed."""
 
   def for_clients(self, ids: Sequence[Any]) -> 'Schedule':
-    """The schedule whose draws follow from clients' distinct ids, and the seed."""
+    """Returns the schedule whose draws follow from the clients' ids and the seed."""
     if len(ids) != self.num_clients:
       raise ValueError(
         f'ids must be of all num_clients={self.num_clients} clients; got {len(ids)}.'
       )
     draws.check_ids(ids)
-    # Another object with the same fields, and nothing drawn yet.
+    # A copy of the fields, without cached draws.
     bound = object.__new__(type(self))
     for field in dataclasses.fields(self):  # type: ignore[arg-type]
       bound.__dict__[field.name] = getattr(self, field.name)
@@ -168,7 +167,7 @@ class Schedule(abc.ABC):
 
   @functools.cached_property
   def keys(self) -> np.ndarray:
-    """What tells clients apart in draws, by number: uint64 of shape [num_clients]."""
+    """The clients' keys for draws, by number: uint64 of shape [num_clients]."""
     return draws.keys_of_ids(range(self.num_clients), getattr(self, 'seed', 0))
 
   @property
@@ -177,36 +176,36 @@ class Schedule(abc.ABC):
     return int(self.schema.num_rounds)
 
   def cohort(self, round_num: int) -> np.ndarray:
-    """The clients whose updates a round is made of: int64 of shape [cohort]."""
+    """The clients whose updates are in the round's result: int64 of shape [cohort]."""
     return self.attempts(round_num)[-1].reporting
 
   def to_json(self) -> dict[str, Any]:
-    """JSON-ready values that `sampling.schedule_from_json` reads back."""
+    """JSON-ready values for `sampling.schedule_from_json`."""
     return {'schedule': self.name, **self._fields_to_json()}
 
   def _fields_to_json(self) -> dict[str, Any]:
-    def written(value: Any) -> Any:
+    def to_json_value(value: Any) -> Any:
       if isinstance(value, Dropouts):
         return dataclasses.asdict(value)
       return scheme.to_json(value) if dataclasses.is_dataclass(value) else value
 
     fields = dataclasses.fields(self)  # type: ignore[arg-type]
-    return {f.name: written(getattr(self, f.name)) for f in fields if f.init}
+    return {f.name: to_json_value(getattr(self, f.name)) for f in fields if f.init}
 
   @classmethod
   def from_fields(cls, values: dict[str, Any]) -> 'Schedule':
-    """Makes the schedule of what `to_json` wrote besides the name."""
-    read = dict(values)
+    """Makes the schedule from the values of `to_json` without the name."""
+    fields = dict(values)
     for name in ('participation', 'sampling'):
-      if name in read:
-        read[name] = scheme.from_json(read[name])
-    if read.get('dropouts') is not None:
-      read['dropouts'] = Dropouts(**read['dropouts'])
-    return cls(**read)
+      if name in fields:
+        fields[name] = scheme.from_json(fields[name])
+    if fields.get('dropouts') is not None:
+      fields['dropouts'] = Dropouts(**fields['dropouts'])
+    return cls(**fields)
 
   @property
   def checksum(self) -> str:
-    """SHA-256 over `to_json`: two schedules with it name the same clients."""
+    """SHA-256 over `to_json`: schedules with the same one have the same cohorts."""
     text = json.dumps(self.to_json(), sort_keys=True, separators=(',', ':'))
     return 'sha256:' + hashlib.sha256(text.encode()).hexdigest()
 
@@ -219,15 +218,15 @@ class Schedule(abc.ABC):
       if len(attempts) == 1 and len(requested) == len(reporting):
         lines.append(requested.tolist())
         continue
-      written = [
+      attempts_json = [
         {'requested': each.requested.tolist(), 'reporting': each.reporting.tolist()}
         for each in attempts
       ]
-      lines.append({'attempts': written})
+      lines.append({'attempts': attempts_json})
     new_files.write_new(path, ''.join(json.dumps(line) + '\n' for line in lines))
 
   def check_round(self, round_num: int) -> int:
-    """Returns the number of a round, or says which there are."""
+    """Returns `round_num`, or raises ValueError if there is no such round."""
     round_num = checks.check_int('round_num', round_num, at_least=0)
     if round_num >= self.num_rounds:
       raise ValueError(
@@ -237,7 +236,7 @@ class Schedule(abc.ABC):
     return round_num
 
   def __copy__(self) -> 'Schedule':
-    return self  # Nothing of it changes.
+    return self  # Schedules are immutable.
 
   def __deepcopy__(self, memo: dict[int, Any]) -> 'Schedule':
     return self
@@ -245,18 +244,18 @@ class Schedule(abc.ABC):
 
 @dataclasses.dataclass(frozen=True)
 class SampledSchedule(Schedule):
-  """The cohorts that a scheme of sampling draws.
+  """The cohorts that a sampling scheme draws.
 
-  Every client is drawn by its own key, and one that drops out was drawn all the same.
-  Who knows the seed knows who was drawn: the guarantee is towards those who do not.
+  Every client is drawn by its own key. A client that drops out still counts as drawn.
+  Whoever knows the seed knows who was drawn: the guarantee holds towards others only.
   """
 
-  sampling: Any  # How clients are drawn, as the accountant assumes it.
-  num_clients: int  # To draw from, as many as the scheme states, if it does.
-  seed: int  # Same seed, same cohorts.
-  dropouts: Optional[Dropouts] = None  # Who does not report; `None` if everybody does.
-  # The mean's denominator, a public constant; `None` for the expected size of a cohort,
-  # which tells how many clients there are.
+  sampling: Any  # The scheme, which accountants read.
+  num_clients: int  # Number of clients to draw from; the scheme's, if it states one.
+  seed: int  # Determines the cohorts.
+  dropouts: Optional[Dropouts] = None  # `None` if all clients report.
+  # The mean's denominator, a public constant. `None` for the expected size of a cohort,
+  # which reveals the number of clients.
   clients_per_round: Optional[float] = None  # type: ignore[assignment]
 
   def __post_init__(self) -> None:
@@ -271,19 +270,19 @@ class SampledSchedule(Schedule):
           f'{name} must be {assumed}, which the sampling assumes; got '
           f'{getattr(self, name)}.'
         )
-    stated: Any = self.clients_per_round
-    if stated is None:
-      stated = self.sampling.expected_cohort(num_clients)
-    stated = checks.check_positive('clients_per_round', stated)
+    size: Any = self.clients_per_round
+    if size is None:
+      size = self.sampling.expected_cohort(num_clients)
+    size = checks.check_positive('clients_per_round', size)
     self.__dict__.update(
       num_clients=num_clients,
       seed=check_seed(self.seed),
-      clients_per_round=int(stated) if self.sampling.has_public_sizes else stated,
+      clients_per_round=int(size) if self.sampling.has_public_sizes else size,
     )
 
   @property
   def name(self) -> str:  # type: ignore[override]
-    """That of the scheme."""
+    """The name of the scheme's schedules."""
     return str(self.sampling.schedule_name)
 
   @property
@@ -297,7 +296,7 @@ class SampledSchedule(Schedule):
     return drawing
 
   def attempts(self, round_num: int) -> tuple[Attempt, ...]:
-    """The one attempt at a round."""
+    """The only attempt at a round."""
     drawn = self._drawing(self.check_round(round_num))
     return attempts_of(round_num, [drawn], self.dropouts, self.keys)
 
@@ -307,13 +306,13 @@ class SampledSchedule(Schedule):
 
   @classmethod
   def from_fields(cls, values: dict[str, Any]) -> 'Schedule':
-    """As for all schedules; what the scheme states is not written twice."""
+    """As for all schedules, but JSON lacks the numbers that the scheme states."""
     stated = _stated_by(scheme.from_json(values['sampling']))
     return super().from_fields({**stated, **values})
 
 
 def _stated_by(sampling: scheme.Scheme) -> dict[str, Any]:
-  """Numbers of a schedule that its scheme states."""
+  """The fields of a schedule that its scheme states."""
   names = ('num_clients', 'clients_per_round')
   return {name: getattr(sampling, name) for name in names if hasattr(sampling, name)}
 
@@ -324,24 +323,23 @@ def attempts_of(
   dropouts: Optional[Dropouts],
   keys: Optional[np.ndarray] = None,
 ) -> tuple[Attempt, ...]:
-  """Attempts, from the cohorts that were asked in each, the last of which counts."""
-  made = []
+  """Makes the attempts for the cohorts that were asked; the last one is completed."""
+  attempts = []
   for attempt, cohort in enumerate(requested):
-    asked = cohort.astype(np.int64)  # A copy: what is kept stays as it is.
+    asked = cohort.astype(np.int64)  # A copy, so that the original cannot be changed.
     reporting = asked
     if dropouts is not None:
-      known = None if keys is None else keys[asked]
-      reporting = dropouts.reporting(round_num, attempt, asked, known)
-    made.append(Attempt(asked, reporting, attempt == len(requested) - 1))
-  return tuple(made)
+      cohort_keys = None if keys is None else keys[asked]
+      reporting = dropouts.reporting(round_num, attempt, asked, cohort_keys)
+    attempts.append(Attempt(asked, reporting, attempt == len(requested) - 1))
+  return tuple(attempts)
 
 
 class ParticipationWatch:
-  """Refuses a round in which a client would take part too often, or too soon.
+  """Refuses rounds in which a client would take part too often or too soon.
 
-  For a loop of one's own that chooses its clients without a schedule. What was checked
-  is remembered in this object alone: who goes on from a checkpoint checks earlier
-  rounds again.
+  For custom training loops that choose clients without a schedule. Only this object
+  remembers the rounds: after resuming from a checkpoint, check earlier rounds again.
 
   Example:
     >>> from tff_dp_aggregators import strategies
@@ -357,19 +355,19 @@ class ParticipationWatch:
 
   def __init__(self, participation: strategies.Participation):
     self._limits = participation_lib.require(participation)
-    self._numbers: dict[Any, int] = {}  # Of clients, as they come.
-    self._taken_part = _TakenPart(participation, 0)
+    self._numbers: dict[Any, int] = {}  # Clients' numbers, in order of appearance.
+    self._participations = _Participations(participation, 0)
     self._next = 0
 
   def check(self, round_num: int, clients: Iterable[Any]) -> list[Any]:
     """Returns the clients of a round that is about to run, if they may take part.
 
     Args:
-      round_num: The round, from 0, after all that were checked.
-      clients: Their ids.
+      round_num: The round, from 0, after all rounds that were checked.
+      clients: Ids of the clients.
 
     Raises:
-      ValueError: If they may not. Then nothing is remembered of the round.
+      ValueError: If a client may not take part. The round is not remembered then.
     """
     if isinstance(clients, (str, bytes)):
       raise TypeError(f'clients must be a list of ids; got the text {clients!r}.')
@@ -385,14 +383,14 @@ class ParticipationWatch:
     if twice:
       raise ValueError(f'{where} has client {twice[0]!r} twice{_TWICE}')
     numbers = [self._numbers.setdefault(each, len(self._numbers)) for each in cohort]
-    self._taken_part.grow(len(self._numbers))
-    self._taken_part.add(where, round_num, np.array(numbers, np.int64), cohort)
+    self._participations.grow(len(self._numbers))
+    self._participations.add(where, round_num, np.array(numbers, np.int64), cohort)
     self._next = round_num + 1
     return cohort
 
 
 def check_cohort(where: str, clients: Any, num_clients: int) -> np.ndarray:
-  """Returns the clients of a cohort, if each is one of them, and none there twice."""
+  """Returns the clients of a cohort as int64, if they are valid and distinct."""
   clients = np.asarray(clients)
   if clients.ndim != 1 or (clients.size and clients.dtype.kind not in 'iu'):
     raise TypeError(
@@ -400,10 +398,10 @@ def check_cohort(where: str, clients: Any, num_clients: int) -> np.ndarray:
       f'shape {list(clients.shape)}.'
     )
   clients = clients.astype(np.int64, copy=False)
-  strange = clients[(clients < 0) | (clients >= num_clients)]
-  if len(strange):
+  unknown = clients[(clients < 0) | (clients >= num_clients)]
+  if len(unknown):
     raise ValueError(
-      f'{where} has client {strange[0]}; clients are numbered from 0 to '
+      f'{where} has client {unknown[0]}; clients are numbered from 0 to '
       f'{num_clients - 1}.'
     )
   ordered = np.sort(clients)
@@ -414,13 +412,13 @@ def check_cohort(where: str, clients: Any, num_clients: int) -> np.ndarray:
 
 
 class Rounds:
-  """Rounds of a `source`, each held against what is stated, with all before it."""
+  """Checks each round of a `source` against its header and all earlier rounds."""
 
   def __init__(self, source: str, header: Header):
     self._source, self._header = source, header
     self._scheme = scheme.of(header.schema)
-    self._taken_part = _TakenPart(self._scheme.limits, header.num_clients)
-    self.checked = 0  # How many there were.
+    self._participations = _Participations(self._scheme.limits, header.num_clients)
+    self.checked = 0  # Number of rounds checked.
 
   def add(self, attempts: Sequence[Attempt]) -> None:
     """Checks the attempts at the next round."""
@@ -433,7 +431,7 @@ class Rounds:
       )
     for requested, reporting, _ in attempts:
       check_cohort(where, requested, num_clients)
-      if reporting is not requested:  # Without drop-outs, they are the same.
+      if reporting is not requested:  # They are the same array without drop-outs.
         check_cohort(where, reporting, num_clients)
         unasked = np.setdiff1d(reporting, requested)
         if len(unasked):
@@ -448,20 +446,20 @@ class Rounds:
           f'{where} has {len(requested)} clients; its schema has cohorts from {least} '
           f'to {most}.'
         )
-    self._taken_part.add(where, self.checked, attempts[-1].reporting)
+    self._participations.add(where, self.checked, attempts[-1].reporting)
     self.checked += 1
 
 
 class Watch(Rounds):
-  """Looks at the rounds of a schedule as they are run, whoever wrote the schedule."""
+  """Checks the rounds of any schedule, including users' own classes, as they run."""
 
   def __init__(self, schedule: Schedule):
     super().__init__(f'of {type(schedule).__name__}', schedule.header)
     self._schedule = schedule
 
   def attempts(self, round_num: int) -> tuple[Attempt, ...]:
-    """The attempts at a round, if they keep the schema, with all before it."""
-    for earlier in range(self.checked, round_num):  # Of a run that goes on.
+    """The attempts at a round, if it and all earlier rounds keep the schema."""
+    for earlier in range(self.checked, round_num):  # Earlier rounds of a resumed run.
       self.add(self._schedule.attempts(earlier))
     attempts = self._schedule.attempts(round_num)
     self.checked = round_num
@@ -469,8 +467,8 @@ class Watch(Rounds):
     return attempts
 
 
-class _TakenPart:
-  """In which rounds clients took part, as far as limits are about it."""
+class _Participations:
+  """Each client's last round and number of rounds, to check limits."""
 
   def __init__(self, limits: strategies.Participation, num_clients: int):
     self._limits = limits
@@ -478,7 +476,7 @@ class _TakenPart:
     self._times = np.zeros(num_clients, np.int32)
 
   def grow(self, num_clients: int) -> None:
-    """Makes room for clients that were not known."""
+    """Makes room for new clients."""
     more = num_clients - len(self._last)
     self._last = np.append(self._last, np.full(more, -1, np.int32))
     self._times = np.append(self._times, np.zeros(more, np.int32))
@@ -490,17 +488,17 @@ class _TakenPart:
     clients: np.ndarray,
     names: Optional[Sequence[Any]] = None,
   ) -> None:
-    """Adds the clients of a round, unless one breaks the limits."""
+    """Adds the clients of a round; raises ValueError if one breaks the limits."""
     clients, limits = np.asarray(clients, np.int64), self._limits
     last = self._last[clients]
     gaps = this_round - last
-    near = gaps < limits.min_separation
+    too_near = gaps < limits.min_separation
     if limits.fixed_epoch:
-      near = gaps % limits.min_separation != 0
-    often = self._times[clients] >= limits.possible_participations
-    wrong = (last >= 0) & near | often
-    if wrong.any():
-      first = int(np.argmax(wrong))
+      too_near = gaps % limits.min_separation != 0
+    too_often = self._times[clients] >= limits.possible_participations
+    violating = (last >= 0) & too_near | too_often
+    if violating.any():
+      first = int(np.argmax(violating))
       client = clients[first] if names is None else repr(names[first])
       wanted = 'a multiple of' if limits.fixed_epoch else 'at least'
       raise ValueError(

@@ -1,9 +1,9 @@
-"""What every scheme of participation says about itself.
+"""The interface of all schemes of participation, and their registry.
 
-A scheme is a frozen dataclass, and its class says what the data means: in which rounds
-a client can take part, which events describe a mechanism, for which relations, and
-which clients a round draws. `of` puts `strategies.Participation`, limits without
-sampling, into `limits.Limits`, so that all schemes answer alike.
+A scheme is a frozen dataclass. Its class defines in which rounds a client can take
+part, which events describe a mechanism under which relations, and which clients a round
+draws. `of` wraps `strategies.Participation`, which are limits without sampling, in
+`limits.Limits`, so that all schemes have the same interface.
 """
 
 import abc
@@ -20,97 +20,98 @@ from tff_dp_aggregators.base import checks
 from tff_dp_aggregators.strategies import participation as participation_lib
 from tff_dp_aggregators.strategies import registry
 
-# Neighbouring relations by the names that flags and reports have for them.
+# Neighbouring relations by their names in flags and reports.
 ADJACENCIES = {
   'zero_out': Relation.REPLACE_SPECIAL,
   'add_or_remove': Relation.ADD_OR_REMOVE_ONE,
   'replace_one': Relation.REPLACE_ONE,
 }
-# A cohort this much larger than one that was asked for is as good, relative.
+# Cohort sizes with at most this relative difference count as equal.
 _COHORT_TOLERANCE = 0.01
-# Longest break or cycle: sums of two such numbers are 64-bit integers.
+# Longest separation or cycle, so that sums of two such numbers fit into 64 bits.
 _MAX_CYCLE = 2**62
-# Rounds up to which a matrix is held against what is said of it.
-_MAX_LOOKED_AT = 1024
-_NOT_SHARED = (
+# Maximum number of rounds for which the bands of C are checked entry by entry.
+_MAX_CHECKED_ROUNDS = 1024
+_NO_SHARING = (
   'sampling amplifies privacy only if the rounds of a client do not share noise'
 )
-# What a sampling without separation is exchanged for.
-_GROUPED = 'cyclic Poisson sampling in as many groups (--sampling=poisson --num_groups)'
-# Most places of a client. Fewer are less private, so that this is a bound; with more,
-# what accountants add for round-off would be more than the loss.
+_CYCLIC = 'cyclic Poisson sampling in as many groups (--sampling=poisson --num_groups)'
+# Cap on the places of a client. Fewer are less private, so that this is an upper bound;
+# with more, the accountants' allowance for round-off would exceed the loss.
 MAX_PLACES = 10**12
 
 
 class OwnDpEvent(dp_accounting.DpEvent):
-  """An event of this package, of which dp-accounting would leave out the fields."""
+  """Base class of this package's events, which dp-accounting cannot serialise."""
 
   def to_named_tuple(self) -> NoReturn:
-    """Not for such an event."""
+    """Always raises: dp-accounting would leave out the event's fields."""
     raise ValueError(f'write it with accounting.events.to_json: {self}.')
 
 
 @dataclasses.dataclass(frozen=True)
 class AllocatedDpEvent(OwnDpEvent):
-  """A client is in one of many steps at random (arXiv:2502.08202), or in none."""
+  """A client is in a randomly drawn step (arXiv:2502.08202), or in none."""
 
-  num_places: int  # Places that are equally likely.
-  num_steps: int  # How many of them are steps, from 1.
-  event: dp_accounting.DpEvent  # Of one step, if the client were known to be in it.
+  num_places: int  # Number of equally likely places.
+  num_steps: int  # Number of places that are steps, at least 1.
+  event: dp_accounting.DpEvent  # The event of a step that the client is known to be in.
 
   def __post_init__(self) -> None:
     for name in ('num_places', 'num_steps'):
       self.__dict__[name] = checks.check_positive_int(name, getattr(self, name))
     if self.num_steps > self.num_places:
-      most = self.num_places
-      raise ValueError(f'num_steps must be at most {most}; got {self.num_steps}.')
+      num_places = self.num_places
+      raise ValueError(f'num_steps must be at most {num_places}; got {self.num_steps}.')
 
 
 @dataclasses.dataclass(frozen=True)
 class TruncatedPoissonDpEvent(OwnDpEvent):
-  """Noise on a Poisson sample, of which a random subset is kept if it is too large.
+  """Noise on a Poisson sample that is cut to a random subset if it is too large.
 
-  For all data sets up to a number; dp-accounting 0.6 has it for one number of clients.
+  Holds for all data sets of at most `num_clients`; the event in dp-accounting 0.6 is
+  for one number of clients.
   """
 
-  num_clients: int  # The most clients besides the one that data sets differ by.
+  num_clients: int  # Maximum number, besides the client in which data sets differ.
   sampling_probability: float  # In (0, 1].
-  max_clients_per_round: int  # The most that are kept.
-  event: dp_accounting.DpEvent  # The noise, if all clients were in the round.
+  max_clients_per_round: int  # Maximum number of clients that are kept.
+  event: dp_accounting.DpEvent  # The noise without sampling.
 
   def __post_init__(self) -> None:
     for name in ('num_clients', 'max_clients_per_round'):
       self.__dict__[name] = checks.check_positive_int(name, getattr(self, name))
-    name, given = 'sampling_probability', self.sampling_probability
-    self.__dict__[name] = checks.check_probability(name, given)
+    name, value = 'sampling_probability', self.sampling_probability
+    self.__dict__[name] = checks.check_probability(name, value)
 
 
 class MixtureDpEvent(OwnDpEvent):
-  """All rounds of a matrix mechanism, of which a client is in some that it draws.
+  """All rounds of a matrix mechanism in which a client is in rounds that it draws.
 
-  A file has the strategy's checksum: what is read is accounted for by its bound.
+  Files have only the checksum of the strategy: an event that was read from a file is
+  accounted for by its bound.
   """
 
   strategy: Optional[strategies.Strategy]  # `None` if it is not known.
   noise_multiplier: float  # Standard deviation of z over the clip norm.
-  bound: dp_accounting.DpEvent  # At most as private, of events that compose.
-  strategy_checksum: str  # By default that of `strategy`.
-  # Whether the bound is as good as the event, also where accountants read that itself.
+  bound: dp_accounting.DpEvent  # A composable event that is at most as private.
+  strategy_checksum: str  # By default the checksum of `strategy`.
+  # Whether the bound is as good as the event, also for accountants that read the event.
   bound_is_tight: ClassVar[bool]
 
   def __post_init__(self) -> None:
-    known = self.strategy_checksum if self.strategy is None else self.strategy.checksum
-    if not known or self.strategy_checksum not in ('', known):
+    valid = self.strategy_checksum if self.strategy is None else self.strategy.checksum
+    if not valid or self.strategy_checksum not in ('', valid):
       raise ValueError(
         f'strategy_checksum is {self.strategy_checksum!r}, and the strategy has '
-        f'{known!r}.'
+        f'{valid!r}.'
       )
-    self.__dict__['strategy_checksum'] = known
+    self.__dict__['strategy_checksum'] = valid
 
 
 @dataclasses.dataclass(frozen=True)
 class BallsInBinsDpEvent(MixtureDpEvent):
-  """A client is in the rounds of a bin, drawn uniformly: j, j + b, ... for bin j."""
+  """A client is in rounds j, j + b, j + 2b, ..., for a bin j drawn uniformly."""
 
   bound_is_tight = True
   strategy: Optional[strategies.Strategy] = dataclasses.field(compare=False, repr=False)
@@ -122,7 +123,7 @@ class BallsInBinsDpEvent(MixtureDpEvent):
 
 @dataclasses.dataclass(frozen=True)
 class RandomAllocationDpEvent(MixtureDpEvent):
-  """A client is in so many of all rounds; all sets of them are equally likely."""
+  """A client is in k of all rounds; all sets of k rounds are equally likely."""
 
   bound_is_tight = True
   # A strategy of independent noise.
@@ -135,45 +136,45 @@ class RandomAllocationDpEvent(MixtureDpEvent):
 
 @dataclasses.dataclass(frozen=True)
 class BMinSepDpEvent(MixtureDpEvent):
-  """A client that is free is in a round at random."""
+  """A client is in each round with probability p, unless it was in a recent one."""
 
   bound_is_tight = False
   strategy: Optional[strategies.Strategy] = dataclasses.field(compare=False, repr=False)
-  # Rounds after which a client is free again, b; no fewer than the strategy has bands.
+  # Rounds until a client may be drawn again, b; at least the strategy's bands.
   min_separation: int
-  sampling_probability: float  # Of a free client, p.
+  sampling_probability: float  # Of a client that may be drawn, p.
   noise_multiplier: float
   bound: dp_accounting.DpEvent = dataclasses.field(hash=False)  # It can hold a list.
   strategy_checksum: str = ''
 
 
 class Noise(NamedTuple):
-  """The noise of a mechanism, as far as the events of a scheme depend on it."""
+  """The properties of a mechanism's noise on which the events of a scheme depend."""
 
-  multiplier: float  # Its scale over what one client changes.
-  event: Callable[[float], dp_accounting.DpEvent]  # Of one round, by that scale.
-  # By which one of several bounds is chosen.
+  multiplier: float  # Scale of the noise over the change that one client causes.
+  event: Callable[[float], dp_accounting.DpEvent]  # One round's event, by `multiplier`.
+  # The epsilon of an event, by which the best of several bounds is chosen.
   epsilon: Callable[[dp_accounting.DpEvent], float]
 
 
 class Scheme(abc.ABC):
-  """Who takes part when, and what an accountant may assume about it."""
+  """Base class of schemes: who takes part when, and what accountants may assume."""
 
-  name: ClassVar[str]  # In JSON.
+  name: ClassVar[str]  # The name in JSON.
   flag: ClassVar[str]  # The value of `--sampling`, and a schedule's name in JSON.
-  data: ClassVar[type]  # What users make; by default the scheme itself.
-  # Neighbouring relations that its events are valid for, its own first.
+  data: ClassVar[type]  # The class that users make; by default the scheme itself.
+  # Neighbouring relations for which its events are valid, the default first.
   relations: ClassVar[tuple[Relation, ...]]
-  # Whether its guarantee rests on sampling, and is accounted for round by round.
+  # Whether its guarantee relies on sampling, and is accounted for round by round.
   is_sampled: ClassVar[bool] = True
-  # Whether all cohorts have one public size, though they are drawn in secret.
+  # Whether all cohorts have the same public size, although they are drawn in secret.
   has_public_sizes: ClassVar[bool] = False
-  # Whether rounds add up; else what all of them cost is one event.
+  # Whether the rounds' events compose; otherwise one event covers all rounds.
   composes: ClassVar[bool] = True
-  json_names: ClassVar[dict[str, str]] = {}  # Of fields with another name in JSON.
-  # The field that says how far apart rounds of a client are, if one does.
+  json_names: ClassVar[dict[str, str]] = {}  # JSON names of fields, where they differ.
+  # The name of the field with the separation of a client's rounds, if there is one.
   separation: ClassVar[str] = ''
-  # Noises whose events accountants read under it; `None` for all.
+  # Kinds of noise for which accountants read its events; `None` for all.
   known_noises: ClassVar[Optional[tuple[str, ...]]] = ('gaussian',)
 
   num_rounds: int  # Rounds in all, n.
@@ -188,9 +189,9 @@ class Scheme(abc.ABC):
 
   @property
   def free_bands(self) -> Optional[int]:
-    """Most bands with which rounds of a client share no noise, where they must not."""
-    found: Optional[int] = getattr(self, self.separation or 'num_groups', None)
-    return found
+    """Maximum number of bands if a client's rounds must not share noise, or `None`."""
+    bands: Optional[int] = getattr(self, self.separation or 'num_groups', None)
+    return bands
 
   @property
   def schedule_name(self) -> str:
@@ -198,56 +199,56 @@ class Scheme(abc.ABC):
     return self.flag
 
   def sensitivity_factor(self, relation: Relation) -> int:
-    """How many clip norms a round's sum moves by if one client's data change."""
+    """By how many clip norms a round's sum changes if one client's data change."""
     return sensitivity_factor(relation)
 
   @abc.abstractmethod
   def check(self, strategy: strategies.Strategy) -> None:
-    """Refuses a strategy, of as many rounds, whose events are not known."""
+    """Raises ValueError if a strategy's events are not known; it has `num_rounds`."""
 
   def check_bands(self, option: str, num_bands: int) -> None:
-    """Refuses so many bands if rounds of a client would share noise."""
+    """Raises ValueError if with `num_bands` rounds of a client would share noise."""
     free = self.free_bands
     if free is None or num_bands <= free:
       return
     known = f' for {self.separation}={free}' if self.separation else ''
-    instead = f'{self.separation}={num_bands}' if self.separation else _GROUPED
+    instead = f'{self.separation}={num_bands}' if self.separation else _CYCLIC
     raise ValueError(
-      f'{option}={num_bands} is too many{known}: {_NOT_SHARED}. Use {option} of at '
+      f'{option}={num_bands} is too many{known}: {_NO_SHARING}. Use {option} of at '
       f'most {free}, or {instead}.'
     )
 
   def expected_cohort(self, num_clients: int) -> Optional[float]:
-    """Clients that a round is expected to have; `None` if a scheme leaves it open."""
+    """Expected number of clients in a round; `None` if the scheme leaves it open."""
     del num_clients
     return None
 
   @property
   def largest_cohort(self) -> Optional[int]:
-    """Most clients of a round; `None` if a scheme leaves it open."""
-    found: Optional[int] = getattr(self, 'max_clients_per_round', None)
-    return found
+    """Maximum number of clients in a round; `None` if the scheme leaves it open."""
+    largest: Optional[int] = getattr(self, 'max_clients_per_round', None)
+    return largest
 
   def other_cohort(self, num_clients: int, cohort: float) -> Optional[float]:
-    """Clients of a round, where they are not those that a scheme was made for."""
-    has = self.expected_cohort(num_clients)
-    if has is None or abs(has - cohort) <= _COHORT_TOLERANCE * cohort:
+    """Expected clients of a round if they differ from `cohort`; otherwise `None`."""
+    expected = self.expected_cohort(num_clients)
+    if expected is None or abs(expected - cohort) <= _COHORT_TOLERANCE * cohort:
       return None
-    return has
+    return expected
 
   def to_json(self) -> dict[str, Any]:
-    """JSON-ready values that `from_json` reads back."""
+    """JSON-ready values for `from_json`."""
     fields: dict[str, Any] = dataclasses.asdict(self)  # type: ignore[call-overload]
     named = {self.json_names.get(name, name): each for name, each in fields.items()}
     return {'schema': self.name, **named}
 
 
-# Who takes part when, as users state it: limits, or a scheme with sampling.
+# Participation as users state it: limits, or a scheme with sampling.
 Schema = Union[strategies.Participation, Scheme]
 
 
 class SampledScheme(Scheme):
-  """A scheme whose rounds draw clients in secret, and whose guarantee rests on it."""
+  """A scheme that draws clients in secret, on which its guarantee relies."""
 
   def __post_init__(self) -> None:
     for field in dataclasses.fields(self):  # type: ignore[arg-type]
@@ -257,40 +258,40 @@ class SampledScheme(Scheme):
       self.__dict__[field.name] = check(field.name, getattr(self, field.name))
 
   def check_clients(self, num_clients: int) -> None:
-    """Refuses too few clients."""
+    """Raises PopulationTooSmallError if there are too few clients."""
     check_groups_have_clients(num_clients, getattr(self, 'num_groups', 1))
 
   @abc.abstractmethod
   def event(self, strategy: strategies.Strategy, noise: Noise) -> dp_accounting.DpEvent:
-    """The event of all rounds of a strategy that `check` has let pass."""
+    """The event of all rounds of a strategy that passed `check`."""
 
   @abc.abstractmethod
   def round_events(
     self, strategy: strategies.Strategy, noise: Noise
   ) -> tuple[dp_accounting.DpEvent, ...]:
-    """The event of each round: those up to any round compose to what they cost."""
+    """The event of each round; those of rounds 0 to t compose to their privacy cost."""
 
   @abc.abstractmethod
   def drawing(self, seed: int, keys: np.ndarray) -> Callable[[int], np.ndarray]:
-    """What gives the clients of a round, each by its own key, seed and scheme."""
+    """Returns the function that draws a round: each client by key, seed and scheme."""
 
 
 def check_groups(
   strategy: strategies.Strategy, groups: int, separation: str = ''
 ) -> None:
-  """Checks that rounds so far apart share no noise, also by C if it is small."""
+  """Checks that rounds `groups` apart share no noise; looks at C itself if small."""
   num_bands = getattr(strategy, 'num_bands', math.inf)  # Infinite unless banded.
   if num_bands > groups:
     kinds = registry.KINDS.values()
     with_bands = ' or '.join(kind.name for kind in kinds if kind.bands is not None)
-    instead = f'num_bands of at most {separation}' if separation else _GROUPED
+    instead = f'num_bands of at most {separation}' if separation else _CYCLIC
     raise ValueError(
-      f'{_NOT_SHARED}; the {registry.name_of(strategy)} strategy has num_bands='
+      f'{_NO_SHARING}; the {registry.name_of(strategy)} strategy has num_bands='
       f'{num_bands} and a client may be drawn again {groups} round(s) later. Use '
       f'independent noise (gaussian), {with_bands} with {instead}, balls in bins, or '
       'no sampling assumption.'
     )
-  if strategy.num_rounds <= _MAX_LOOKED_AT:
+  if strategy.num_rounds <= _MAX_CHECKED_ROUNDS:
     matrix = strategy.materialize()
     if len(matrix) != strategy.num_rounds or np.tril(matrix, -int(num_bands)).any():
       raise ValueError(
@@ -300,7 +301,7 @@ def check_groups(
 
 
 def check_groups_have_clients(num_clients: int, num_groups: int) -> None:
-  """Refuses groups without clients."""
+  """Raises PopulationTooSmallError if a group would have no clients."""
   if num_clients < num_groups:
     raise participation_lib.PopulationTooSmallError(
       f'num_clients={num_clients} leaves some of {num_groups} groups empty; take more '
@@ -309,34 +310,34 @@ def check_groups_have_clients(num_clients: int, num_groups: int) -> None:
 
 
 def check_cycle(name: str, value: int) -> None:
-  """Checks a number of rounds that may be more than there are, such as of a break."""
+  """Checks a separation or cycle length, which may exceed the number of rounds."""
   checks.check_within(name, checks.check_positive_int(name, value), 1, _MAX_CYCLE)
 
 
-def check_mean_cohort(clients_per_round: float, most: float, turns: str = '') -> None:
-  """Checks a mean number of clients in a round, of which there are so many."""
-  if not 0 < clients_per_round <= most:
+def check_mean_cohort(clients_per_round: float, upper: float, suffix: str = '') -> None:
+  """Checks the expected number of clients in a round against their maximum."""
+  if not 0 < clients_per_round <= upper:
     raise ValueError(
-      f'clients_per_round must be positive and at most num_clients{turns}, {most:g}; '
+      f'clients_per_round must be positive and at most num_clients{suffix}, {upper:g}; '
       f'got {clients_per_round:g}.'
     )
 
 
-SCHEMES: dict[str, type[Scheme]] = {}  # Every scheme, by name; `register` adds to them.
+SCHEMES: dict[str, type[Scheme]] = {}  # All schemes, by name; see `register`.
 
 
 def register(scheme: type[Scheme]) -> type[Scheme]:
-  """Adds a scheme, for `of` and `from_json` to know; it can decorate its class."""
-  for what in ('name', 'flag'):
-    own = getattr(scheme, what)
-    if own in [getattr(each, what) for each in SCHEMES.values()]:
-      raise ValueError(f'the {what} {own!r} is taken by another scheme.')
+  """Registers a scheme for `of` and `from_json`; usable as a class decorator."""
+  for attribute in ('name', 'flag'):
+    value = getattr(scheme, attribute)
+    if value in [getattr(each, attribute) for each in SCHEMES.values()]:
+      raise ValueError(f'the {attribute} {value!r} is taken by another scheme.')
   SCHEMES[scheme.name] = scheme
   return scheme
 
 
 def of(schema: Schema) -> Any:
-  """The scheme that is stated: itself, or limits, as a scheme without sampling."""
+  """Returns a scheme as it is, and limits as a scheme without sampling."""
   for scheme in SCHEMES.values():
     if isinstance(schema, scheme.data):
       return schema if isinstance(schema, Scheme) else scheme(schema)  # type: ignore[call-arg]
@@ -345,7 +346,7 @@ def of(schema: Schema) -> Any:
 
 
 def for_flag(value: str) -> type[Scheme]:
-  """The scheme that a value of `--sampling` asks for, or ValueError if none does."""
+  """The scheme for a value of `--sampling`; raises ValueError if there is none."""
   by_flag = {scheme.flag: scheme for scheme in SCHEMES.values()}
   if value not in by_flag:
     raise ValueError(f'unknown sampling {value!r}; known: {", ".join(by_flag)}.')
@@ -354,17 +355,17 @@ def for_flag(value: str) -> type[Scheme]:
 
 def limits_of(schema: Schema) -> strategies.Participation:
   """In which rounds a client can take part at all, sampled or not."""
-  found: strategies.Participation = of(schema).limits
-  return found
+  limits: strategies.Participation = of(schema).limits
+  return limits
 
 
 def is_sampled(schema: Schema) -> bool:
-  """Whether a guarantee under a scheme rests on sampling."""
+  """Whether the guarantee under a scheme relies on sampling."""
   return bool(of(schema).is_sampled)
 
 
 def check_relation(schema: Schema, relation: Optional[Relation] = None) -> Relation:
-  """Returns the relation, by default the scheme's own, if its events hold under it."""
+  """Returns the relation (default: the scheme's first) if the scheme supports it."""
   valid: tuple[Relation, ...] = of(schema).relations
   if relation is None:
     return valid[0]
@@ -378,7 +379,7 @@ def check_relation(schema: Schema, relation: Optional[Relation] = None) -> Relat
 
 
 def sensitivity_factor(relation: Relation) -> int:
-  """How many clip norms a sum moves by: two where one client is replaced by another."""
+  """By how many clip norms a sum changes: two if a client is replaced, else one."""
   return 2 if relation is Relation.REPLACE_ONE else 1
 
 
@@ -388,14 +389,14 @@ def adjacency(relation: Relation) -> str:
 
 
 def to_json(schema: Schema) -> dict[str, Any]:
-  """JSON-ready values that `from_json` reads back."""
+  """JSON-ready values for `from_json`."""
   return dict(of(schema).to_json())
 
 
 def from_json(data: dict[str, Any]) -> Any:
-  """Reads what `to_json` wrote, or raises ValueError if it is none of the schemes."""
+  """Makes a scheme from the values of `to_json`; raises ValueError if it is none."""
   if not isinstance(data, dict) or data.get('schema') not in SCHEMES:
-    raise ValueError(f'not a participation scheme, of {sorted(SCHEMES)}: {data!r}.')
+    raise ValueError(f'not one of the schemes {sorted(SCHEMES)}: {data!r}.')
   scheme = SCHEMES[data['schema']]
   fields = {written: field for field, written in scheme.json_names.items()}
   values = {
@@ -408,7 +409,7 @@ def from_json(data: dict[str, Any]) -> Any:
 
 
 def of_report(participation: dict[str, Any]) -> Any:
-  """The scheme in a report's `participation`, which says more than its fields."""
+  """The scheme in a report's `participation`, which has additional values."""
   scheme = SCHEMES.get(participation.get('schema', ''))
   fields = dataclasses.fields(scheme.data) if scheme else ()
   names = scheme.json_names if scheme else {}

@@ -562,8 +562,8 @@ def test_one_way_or_another_to_write_a_client_is_no_other_client(tmp_path, lines
     (['round,client_id', '0,1', '1,0.5'], "line 3: the client '0.5' is a fraction"),
     (['round,client_id', '0,1e+16'], 'whose last digits are not written'),
     (['round,client_id', '0,9007199254740993.0'], 'stands for several whole numbers'),
-    (['round,client_id', '0,a', '1,nan'], "the client 'nan' says that it is missing"),
-    (['round,client_ids', '0,a NA'], "the client 'NA' says that it is missing"),
+    (['round,client_id', '0,a', '1,nan'], "the client 'nan' reads as a missing id"),
+    (['round,client_ids', '0,a NA'], "the client 'NA' reads as a missing id"),
     (['{"round": 0, "client_ids": ["a"], "client_ids": ["b"]}'], 'a name is repeated'),
     (['round,client_id', '0,a', '1, '], 'there is no client_id'),
     # The log itself says that somebody is missing.

@@ -1,4 +1,4 @@
-"""Comparing mechanisms before any training: the comparison, its views; separations."""
+"""Plans: compares mechanisms, shows the comparison, and chooses separations."""
 
 from tff_dp_aggregators.accounting.planning import comparison
 from tff_dp_aggregators.accounting.planning import separations

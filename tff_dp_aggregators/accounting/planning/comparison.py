@@ -1,8 +1,8 @@
-"""Every mechanism for the same task, next to each other: what each adds, and costs.
+"""Compares all mechanisms for the same task, by their noise and its costs.
 
-What is compared is the root mean square of the noise in prefix sums (RMSE) *at equal
-epsilon*. Rows that rest on sampling are kept apart. Their epsilon is for another
-neighbouring relation, and holds only if the server draws clients so, in secret.
+The criterion is the root mean square of the noise in prefix sums (RMSE) *at equal
+epsilon*. Rows that rely on sampling are kept apart: their epsilon is for another
+neighbouring relation, and holds only if the server samples clients that way, in secret.
 """
 
 import dataclasses
@@ -26,25 +26,25 @@ from tff_dp_aggregators.base import checks
 from tff_dp_aggregators.base import messages
 from tff_dp_aggregators.strategies import registry
 
-CLOSE = 1.05  # Errors this near the least one count as equal in advice.
-SLOW = 2.0  # So many times the time of a close one are not worth what is kept less.
-MAX_SECONDS = 10.0  # Rows that take longer are computed only if asked for.
-_BYTES = 4  # Of a float32.
+CLOSE = 1.05  # Errors within this factor of the smallest count as equal in advice.
+SLOW = 2.0  # Rows slower than the fastest close one by this factor are not advised.
+MAX_SECONDS = 10.0  # Rows that take longer are computed only on request.
+_BYTES = 4  # Size of a float32.
 
 
 @dataclasses.dataclass(frozen=True)
 class Assumption:
-  """What rows of a comparison assume about how clients are drawn."""
+  """An assumption of rows about how clients are sampled."""
 
-  name: str  # As the comparison's JSON has it.
-  title: str  # The same after a mechanism's name; empty for none.
-  line: Any  # Matplotlib's style of line: a name, or an offset with lengths of dashes.
-  # The scheme for num_rounds, num_clients and clients_per_round, and num_groups with
-  # groups; `None` for the limits of the task itself.
+  name: str  # Name in JSON.
+  title: str  # Text after a mechanism's name; empty for no sampling.
+  line: Any  # Matplotlib's line style: a name, or an offset with lengths of dashes.
+  # Makes the scheme from num_rounds, num_clients and clients_per_round, and num_groups
+  # if there are groups; `None` for the limits of the task itself.
   make: Optional[Callable[..., Any]] = None
-  any_noise: bool = False  # Whether noise need not be independent in each round.
-  # With groups that take turns: about the noise multiplier, over the largest column
-  # norm, with which a scheme is mu-Gaussian-DP, to choose the number of groups by.
+  any_noise: bool = False  # Whether noise may be correlated between rounds.
+  # To choose the number of groups that take turns: the approximate noise multiplier,
+  # over the largest column norm, with which a scheme is mu-Gaussian-DP.
   noise_for: Optional[Callable[[Any, float], float]] = None
 
 
@@ -78,12 +78,12 @@ ASSUMPTIONS: dict[type[sampling_lib.Scheme], tuple[Assumption, ...]] = {
 
 
 def assumptions() -> dict[str, Assumption]:
-  """What rows may assume about how clients are drawn, by name, in their order."""
-  return {one.name: one for each in ASSUMPTIONS.values() for one in each}
+  """The assumptions about sampling by name, in the order of rows."""
+  return {one.name: one for group in ASSUMPTIONS.values() for one in group}
 
 
 def samplings() -> dict[str, tuple[str, ...]]:
-  """How a server can draw clients, and the names of `assumptions` which that allows."""
+  """The ways in which a server can sample, and the assumptions that each allows."""
   always = tuple(one.name for one in ASSUMPTIONS[sampling_lib.Limits])
   return {
     scheme.flag: tuple(dict.fromkeys((*always, *(one.name for one in assumed))))
@@ -93,27 +93,27 @@ def samplings() -> dict[str, tuple[str, ...]]:
 
 @dataclasses.dataclass(frozen=True)
 class Task:
-  """What is to be planned, either with a privacy target or with a noise multiplier."""
+  """The task to plan for, with either a privacy target or a noise multiplier."""
 
-  limits: strategies.Participation  # Who may take part when, without sampling.
+  limits: strategies.Participation  # Limits on participation, without sampling.
   model_size: int  # Number of float32 parameters.
   target_delta: float
-  # With rho the epsilon, at delta, of the Gaussian mechanism that spends it.
+  # With `target_rho`: the epsilon, at delta, of the Gaussian mechanism with that rho.
   target_epsilon: Optional[float] = None
-  noise_multiplier: Optional[float] = None  # Of all rows, over the clip norm.
-  num_clients: Optional[int] = None  # Without them there are no sampled rows.
+  noise_multiplier: Optional[float] = None  # For all rows, over the clip norm.
+  num_clients: Optional[int] = None  # If `None`, there are no sampled rows.
   clients_per_round: Optional[int] = None
-  # How the server can draw clients, a key of `samplings()`. Rows that need no more may
-  # be advised, with the tightest epsilon; others have a quick upper bound.
+  # How the server can sample, a key of `samplings()`. Rows that need no more can be
+  # advised, and have the tightest epsilon; other rows have a quick upper bound.
   sampling: str = 'none'
-  num_groups: Optional[int] = None  # For cyclic Poisson sampling; by default the best.
+  num_groups: Optional[int] = None  # Of cyclic Poisson sampling; by default the best.
   options: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-  mechanisms: Optional[tuple[str, ...]] = None  # `None`: all that do not take long.
+  mechanisms: Optional[tuple[str, ...]] = None  # `None`: all that are fast.
   accountant: Optional[str] = None  # For all rows; `None`: the tightest.
-  # Whether nobody stated the separation, and it is what the population allows
+  # Whether the separation was not stated, but derived from the population
   # (`strategies.participation.allowed_separation`).
   separation_is_derived: bool = False
-  target_rho: Optional[float] = None  # A target in zCDP instead.
+  target_rho: Optional[float] = None  # A zCDP target, instead of epsilon.
 
   def __post_init__(self) -> None:
     checks.check_positive_int('model_size', self.model_size)
@@ -155,12 +155,12 @@ class Task:
       registry.kind(name)
     names = self.mechanisms or tuple(registry.KINDS)
     for option, value in self.options.items():
-      having = [
+      users = [
         name for name, kind in registry.options()[option].items() if kind.is_compared
       ]
-      if not set(having) & set(names):  # No row would have it.
+      if not set(users) & set(names):  # No row would use it.
         raise ValueError(
-          f'{option}={value} is for {", ".join(having)}, not for {", ".join(names)}; '
+          f'{option}={value} is for {", ".join(users)}, not for {", ".join(names)}; '
           'leave it out, or compare one of them.'
         )
     if self.accountant and accountants.entry_of(self.accountant).is_drawn:
@@ -181,18 +181,18 @@ class Row:
   """One mechanism, with its noise."""
 
   mechanism: mechanism_lib.Mechanism
-  sampling: str  # What its guarantee assumes, a key of `assumptions()`.
+  sampling: str  # The assumption of its guarantee, a key of `assumptions()`.
   accountant: str
   epsilon: float  # At the task's delta.
-  equal_noise_multiplier: float  # Noise with which epsilon is the same in all rows.
-  # By where the noise of earlier rounds is kept.
+  equal_noise_multiplier: float  # Noise multiplier for `Comparison.equal_epsilon`.
+  # By the storage for the noise of earlier rounds.
   costs: dict[str, strategies.strategy.Cost]
-  variant: int = 0  # Number among the rows of its mechanism.
-  instead: Optional[accountants.Instead] = None  # Whose bound is stated instead.
+  variant: int = 0  # Index among the rows of its mechanism.
+  instead: Optional[accountants.Instead] = None  # Set if another's bound is used.
 
   @property
   def name(self) -> str:
-    """Mechanism and parameters."""
+    """The mechanism's name with its parameters."""
     words = [self.mechanism.name]
     for option in registry.kind(self.mechanism.name).options:
       value = option.read(self.mechanism.strategy)
@@ -218,7 +218,7 @@ class Row:
 
   @property
   def equal_rmse(self) -> float:
-    """`rmse` if the epsilon of all rows were the same."""
+    """The `rmse` with the noise for equal epsilon."""
     return self.rmse * (self.equal_noise_multiplier / self.mechanism.noise_multiplier)
 
   @functools.cached_property
@@ -228,17 +228,17 @@ class Row:
 
   @property
   def storage(self) -> str:
-    """Where the noise of earlier rounds is kept, unless something else is asked for."""
+    """The default storage for the noise of earlier rounds."""
     return strategies.strategy.cheapest(self.costs)
 
   @property
   def cost(self) -> strategies.strategy.Cost:
-    """What keeping the noise of earlier rounds in `storage` costs."""
+    """The cost of keeping the noise of earlier rounds in `storage`."""
     return self.costs[self.storage]
 
 
 class LeftOut(NamedTuple):
-  """A row that is not there, and the reason, as a sentence."""
+  """A row that was left out, and the reason, as a sentence."""
 
   mechanism: str
   sampling: str
@@ -250,25 +250,25 @@ class Comparison:
   """All mechanisms for a task."""
 
   task: Task
-  # With which mechanisms are compared: the target; or, of a given noise, that of the
-  # mechanism that is best without sampling.
+  # The epsilon at which mechanisms are compared: the target, or for a given noise
+  # multiplier that of the best mechanism without sampling.
   equal_epsilon: float
-  # Those without sampling first; among their like, the least error at equal epsilon.
+  # Sorted by assumption, without sampling first, and then by error at equal epsilon.
   rows: tuple[Row, ...]
   left_out: tuple[LeftOut, ...]
 
   @property
   def unsampled(self) -> tuple[Row, ...]:
-    """Rows that assume nothing about sampling, the measure of all others."""
+    """Rows that assume no sampling, which others are compared to."""
     return tuple(row for row in self.rows if row.sampling == 'none')
 
   def relative(self, row: Row, what: str) -> float:
-    """A row's 'rmse', 'max_error' or 'equal_rmse' over the least without sampling."""
+    """A row's 'rmse', 'max_error' or 'equal_rmse' over the minimum without sampling."""
     smallest = min(getattr(each, what) for each in self.unsampled)
     return getattr(row, what) / smallest
 
   def noise_norm(self, row: Row) -> noise_to_signal_lib.Points:
-    """How long a row's noise of all parameters together is, in clip norms."""
+    """The L2 norm of a row's noise over all parameters, in clip norms."""
     return row.noise_per_coordinate.times(math.sqrt(self.task.model_size))
 
   def noise_to_signal(self, row: Row) -> Optional[noise_to_signal_lib.Points]:
@@ -278,16 +278,16 @@ class Comparison:
     return self.noise_norm(row).times(1 / self.task.clients_per_round)
 
   def may_be_advised(self, row: Row) -> bool:
-    """Whether the server can do what a row assumes, as far as is known."""
+    """Whether the task's sampling satisfies the assumption of a row."""
     return row.sampling in samplings()[self.task.sampling]
 
   @property
   def advised(self) -> Row:
     """The row with the best trade-off.
 
-    Of those within 5% of the least RMSE at equal epsilon, and which take at most twice
-    the time of the fastest of these, the one that keeps least from round to round; of
-    equals, the one that takes least time, then the one with the least error.
+    Candidates have an RMSE at equal epsilon within 5% of the minimum, and take at most
+    twice the time of the fastest of these. The advised row is the one that keeps the
+    fewest bytes between rounds; ties are broken by time, then by error.
     """
     rows = [row for row in self.rows if self.may_be_advised(row)]
     smallest = min(row.equal_rmse for row in rows)
@@ -300,7 +300,7 @@ class Comparison:
 def compare(
   task: Task, report: Callable[[str], None] = lambda message: None
 ) -> Comparison:
-  """Builds every mechanism for a task; `report` is told what is being computed.
+  """Builds every mechanism for a task; `report` receives progress messages.
 
   Example:
     >>> task = Task(
@@ -335,10 +335,10 @@ def compare(
         task.noise_multiplier or 1.0,
         options=candidate.options,
       )
-    except (ValueError, RuntimeError) as e:  # Or it did not converge.
+    except (ValueError, RuntimeError) as e:  # RuntimeError: it did not converge.
       leave_out(candidate, str(e))
       continue
-    # More bands may come to the same as fewer.
+    # Variants with more bands may yield the same strategy.
     if not candidate.variant or mechanism.strategy not in [
       made.strategy
       for other, made in built
@@ -368,7 +368,7 @@ def compare(
 
 
 class _Candidate(NamedTuple):
-  """A row that may come to be; finding the number of groups takes time as well."""
+  """A row to be built."""
 
   kind: registry.Kind
   sampling: str
@@ -379,18 +379,18 @@ class _Candidate(NamedTuple):
 
   @property
   def seconds(self) -> float:
-    """About how long it takes to find the strategy."""
-    own = self.kind.seconds(sampling_lib.limits_of(self.schema), **self.options)
-    return own + self.seconds_of_groups
+    """Estimated time to find the strategy, and the number of groups if needed."""
+    seconds = self.kind.seconds(sampling_lib.limits_of(self.schema), **self.options)
+    return seconds + self.seconds_of_groups
 
   def describe(self) -> str:
-    about = f' (about {self.seconds:.0f} s)' if self.seconds >= 2 else ''
+    duration = f' (about {self.seconds:.0f} s)' if self.seconds >= 2 else ''
     options = ''.join(f', {key}={value}' for key, value in self.options.items())
     sampled = '' if self.sampling == 'none' else f', sampling: {self.sampling}'
-    return f'{self.kind.name}{options}{sampled}{about}'
+    return f'{self.kind.name}{options}{sampled}{duration}'
 
   def reason_against(self, task: Task) -> Optional[str]:
-    """Why it is not to be built."""
+    """The reason for which the row is left out; `None` if it is built."""
     if task.target_rho is not None and self.sampling != 'none':
       return 'zCDP has no rho of sampled clients; give target_epsilon.'
     why_skip = self.kind.why_skip(sampling_lib.limits_of(self.schema), self.options)
@@ -418,19 +418,19 @@ def _candidates(task: Task) -> list[_Candidate]:
     'num_clients': task.num_clients,
     'clients_per_round': task.clients_per_round,
   }
-  for sampling, assumed in assumptions().items():
-    if assumed.make is not None and assumed.noise_for is None:
-      schema = assumed.make(**cohort)
+  for sampling, assumption in assumptions().items():
+    if assumption.make is not None and assumption.noise_for is None:
+      schema = assumption.make(**cohort)
       bands = 0
-      if assumed.any_noise and sampling in samplings()[task.sampling]:
+      if assumption.any_noise and sampling in samplings()[task.sampling]:
         bands = _best_bands(task, schema)
       for kind in kinds:
         if kind.is_independent or bands:
           options = {} if kind.bands is None else _bands(task, kind, bands)
           candidates.append(_Candidate(kind, sampling, schema, options))
-  for sampling, assumed in assumptions().items():
-    if assumed.noise_for is not None:
-      schema, seconds = _in_groups(task, assumed, cohort)
+  for sampling, assumption in assumptions().items():
+    if assumption.noise_for is not None:
+      schema, seconds = _best_groups(task, assumption, cohort)
       candidates.extend(
         _Candidate(kind, sampling, schema, _free_bands(task, kind, schema), 0, seconds)
         for kind in kinds
@@ -440,25 +440,25 @@ def _candidates(task: Task) -> list[_Candidate]:
 
 
 def least_error(numbers: Iterable[int], error: Callable[[int], float]) -> int:
-  """The number with the least error, of those before it grows."""
+  """The number with the least error; stops once an error is 5% above the least."""
   errors: dict[int, float] = {}
   for number in numbers:
     errors[number] = error(number)
     if errors[number] > CLOSE * min(errors.values()):
-      break  # It gets no better.
+      break  # It is not expected to decrease again.
   return min(errors, key=errors.__getitem__)
 
 
-def _in_groups(
-  task: Task, assumed: Assumption, cohort: dict[str, int]
+def _best_groups(
+  task: Task, assumption: Assumption, cohort: dict[str, int]
 ) -> tuple[Any, float]:
-  """A scheme with about the best number of groups; seconds, if that would take long.
+  """A scheme with about the best number of groups; or the seconds, if that is slow.
 
-  That with about the least RMSE, of the kind found in least time: more groups allow
-  more bands, and leave less to sampling. The noise is a rough one.
+  Minimises the RMSE of the fastest kind, with approximate noise. More groups allow more
+  bands, which reduce the error for the same noise, but sampling amplifies privacy less.
   """
-  assert assumed.make is not None and assumed.noise_for is not None
-  make = functools.partial(assumed.make, **cohort)
+  assert assumption.make is not None and assumption.noise_for is not None
+  make = functools.partial(assumption.make, **cohort)
   if task.num_groups is not None:
     return make(num_groups=task.num_groups), 0.0
   largest = min(
@@ -471,7 +471,7 @@ def _in_groups(
     seconds += quickest.seconds(sampling_lib.limits_of(schema), **options)
   if task.mechanisms is None and seconds > MAX_SECONDS:
     return make(num_groups=powers[-1]), seconds
-  mu, noise_for = _mu(task), assumed.noise_for
+  mu, noise_for = _mu(task), assumption.noise_for
 
   def error(groups: int) -> float:
     schema = make(num_groups=groups)
@@ -484,10 +484,7 @@ def _in_groups(
 
 
 def _best_bands(task: Task, schema: sampling_lib.Schema) -> int:
-  """The number of bands, a power of 2, with about the least RMSE, as `_in_groups`.
-
-  More bands have less error for the same noise, and leave less to sampling.
-  """
+  """The power of 2 of bands with about the least RMSE, as in `_best_groups`."""
   limits = sampling_lib.limits_of(schema)
   quickest = quickest_with_bands(limits)
   assert quickest.bands is not None
@@ -496,7 +493,7 @@ def _best_bands(task: Task, schema: sampling_lib.Schema) -> int:
   epsilon = task.target_epsilon or gaussian.epsilon_of(_mu(task), task.target_delta)
 
   def error(bands: int) -> float:
-    made = mechanism_lib.Mechanism.for_target(
+    mechanism = mechanism_lib.Mechanism.for_target(
       quickest.name,
       schema,
       epsilon,
@@ -504,14 +501,14 @@ def _best_bands(task: Task, schema: sampling_lib.Schema) -> int:
       accountant=task.accountant,
       options={quickest.bands: bands},
     )
-    return made.strategy.rmse() * made.noise_multiplier
+    return mechanism.strategy.rmse() * mechanism.noise_multiplier
 
-  most = strategies.participation.free_bands(limits)
-  return least_error((2**i for i in range(most.bit_length())), error)
+  max_bands = strategies.participation.free_bands(limits)
+  return least_error((2**i for i in range(max_bands.bit_length())), error)
 
 
 def _mu(task: Task) -> float:
-  """That of the target, or of the Gaussian mechanism with the given level of noise."""
+  """The mu of the target, or of the Gaussian mechanism with the given noise."""
   if task.target_epsilon is not None:
     return gaussian.mu_of(task.target_epsilon, task.target_delta)
   assert task.noise_multiplier is not None
@@ -519,7 +516,7 @@ def _mu(task: Task) -> float:
 
 
 def quickest_with_bands(limits: strategies.Participation) -> registry.Kind:
-  """The kind with bands that is found in the least time."""
+  """The kind with bands that is the fastest to optimize."""
   return min(
     (kind for kind in registry.KINDS.values() if kind.bands is not None),
     key=lambda kind: kind.seconds(limits),
@@ -527,7 +524,7 @@ def quickest_with_bands(limits: strategies.Participation) -> registry.Kind:
 
 
 def _bands(task: Task, kind: registry.Kind, bands: int) -> dict[str, int]:
-  """So many bands, unless the task says how many."""
+  """The option for `bands` bands, unless the task states their number."""
   assert kind.bands is not None
   return {kind.bands: task.options.get(kind.bands, bands)}
 
@@ -535,7 +532,7 @@ def _bands(task: Task, kind: registry.Kind, bands: int) -> dict[str, int]:
 def _free_bands(
   task: Task, kind: registry.Kind, schema: sampling_lib.Schema
 ) -> dict[str, int]:
-  """At most as many bands as there are groups: a client's rounds share no noise."""
+  """At most as many bands as groups, so that a client's rounds share no noise."""
   free = strategies.participation.free_bands(sampling_lib.limits_of(schema))
   return {name: min(each, free) for name, each in _bands(task, kind, free).items()}
 
@@ -556,9 +553,9 @@ def _row(
   mechanism: mechanism_lib.Mechanism,
   epsilon: float,
 ) -> Row:
-  """A mechanism with its noise, calibrated to an epsilon unless the task has it."""
+  """A row; its noise is calibrated to `epsilon` unless the task states it."""
   accountant = _accountant(task, candidate.sampling, mechanism)
-  enough = calibration.noise_multiplier(
+  equal_noise = calibration.noise_multiplier(
     mechanism.event_with,
     epsilon,
     task.target_delta,
@@ -566,13 +563,13 @@ def _row(
     relation=mechanism.relation,
   )
   if task.noise_multiplier is None:
-    mechanism = dataclasses.replace(mechanism, noise_multiplier=enough)
+    mechanism = dataclasses.replace(mechanism, noise_multiplier=equal_noise)
   return Row(
     mechanism,
     candidate.sampling,
     accountant,
     mechanism.epsilon(task.target_delta, accountant=accountant),
-    enough,
+    equal_noise,
     strategies.strategy.by_storage(mechanism.strategy, task.num_bytes),
     candidate.variant,
     accountants.instead(

@@ -1,4 +1,4 @@
-"""How far apart b-min-sep sampling is to keep a client's rounds, jointly with bands."""
+"""Chooses the separation of b-min-sep sampling together with the number of bands."""
 
 from typing import Optional
 
@@ -21,13 +21,13 @@ def best_separation(
   mechanism: Optional[str] = None,
   largest: Optional[int] = None,
 ) -> sampling.BMinSepSampling:
-  """The b-min-sep sampling whose strategy with as many bands has about the least RMSE.
+  """The b-min-sep sampling with about the least RMSE, if bands equal the separation.
 
-  More bands have less error for the same noise, and need rounds that are farther apart,
-  which leaves less to sampling. Separations are powers of 2, from 2 on, compared by a
-  few outcomes of each, with no confidence: calibrate the noise of what is returned.
+  More bands reduce the error for the same noise, but need a larger separation, with
+  which sampling amplifies privacy less. Separations are powers of 2, from 2 on. They
+  are compared with few samples and no confidence: calibrate the noise of the result.
 
-  `mechanism`: A kind of strategy with bands; by default that found in the least time.
+  `mechanism`: A kind of strategy with bands; by default the fastest one to optimize.
   `largest`: The largest separation; by default what cohort and rounds allow.
 
   Example:
@@ -38,18 +38,18 @@ def best_separation(
   num_rounds = checks.check_positive_int('num_rounds', num_rounds)
   num_clients = checks.check_positive_int('num_clients', num_clients)
   checks.check_positive('clients_per_round', clients_per_round)
-  known = [kind.name for kind in registry.KINDS.values() if kind.bands is not None]
-  if mechanism not in (None, *known):
-    raise ValueError(f'mechanism must be one of {", ".join(known)}; got {mechanism!r}.')
-  most = min(num_rounds, int(num_clients // clients_per_round))
+  names = [kind.name for kind in registry.KINDS.values() if kind.bands is not None]
+  if mechanism not in (None, *names):
+    raise ValueError(f'mechanism must be one of {", ".join(names)}; got {mechanism!r}.')
+  upper = min(num_rounds, int(num_clients // clients_per_round))
   if largest is not None:
-    most = min(most, largest)
-  if most < 2:
+    upper = min(upper, largest)
+  if upper < 2:
     raise ValueError(
       f'num_rounds={num_rounds}, num_clients={num_clients}, clients_per_round='
       f'{clients_per_round} and largest={largest} leave no separation above 1.'
     )
-  kind = comparison.quickest_with_bands(strategies.Participation(num_rounds, most))
+  kind = comparison.quickest_with_bands(strategies.Participation(num_rounds, upper))
   if mechanism is not None:
     kind = registry.kind(mechanism)
 
@@ -67,5 +67,5 @@ def best_separation(
     )
     return made.strategy.rmse() * noise
 
-  separations = (2**i for i in range(1, most.bit_length()))
+  separations = (2**i for i in range(1, upper.bit_length()))
   return schema(comparison.least_error(separations, error))

@@ -1,6 +1,6 @@
-"""A comparison of mechanisms for people: tables, advice, JSON and a plot.
+"""Presents a comparison of mechanisms as tables, advice, JSON and a plot.
 
-Sentences stand in `templates/`.
+The sentences are in `templates/`.
 """
 
 import dataclasses
@@ -22,23 +22,23 @@ from tff_dp_aggregators.base import rounding
 from tff_dp_aggregators.strategies import registry
 
 PLOTS = ('pdf', 'png', 'svg')
-_WIDTH = 79  # Of a terminal that nobody made wider.
-# Another mechanism is worth a word if it keeps at most this share of what the advised
-# one keeps, and errs at most this many times as much.
+_WIDTH = 79  # Width of text, for a terminal of default size.
+# Advice also mentions a mechanism that keeps at most this fraction of the bytes that
+# the advised one keeps, with an error of at most this multiple.
 _MUCH_LESS, _LITTLE_MORE = 0.1, 1.5
 
 
 def to_text(comparison: planning.Comparison) -> str:
-  """The comparison as tables with notes and advice, for 100 columns."""
+  """Formats the comparison as tables with notes and advice, for 100 columns."""
   rendered = _environment().get_template('plan.txt.j2')
   task = comparison.task
   other_cohorts = {}
   if task.num_clients is not None and task.clients_per_round is not None:
     for row in comparison.rows:
       scheme = sampling_lib.of(row.mechanism.participation)
-      has = scheme.other_cohort(task.num_clients, task.clients_per_round)
-      if has is not None:
-        other_cohorts[_sampling(row)] = has
+      expected = scheme.other_cohort(task.num_clients, task.clients_per_round)
+      if expected is not None:
+        other_cohorts[_sampling(row)] = expected
   text = rendered.render(
     c=comparison,
     errors_table=_errors_table(comparison),
@@ -53,7 +53,7 @@ def to_text(comparison: planning.Comparison) -> str:
 
 
 def advice(comparison: planning.Comparison) -> str:
-  """Which mechanism to take and why, in one line."""
+  """Says which mechanism to choose and why, in one line."""
   chosen, rows = comparison.advised, sorted(comparison.rows, key=lambda r: r.equal_rmse)
   others = [r for r in rows if r is not chosen and comparison.may_be_advised(r)]
   lighter = [
@@ -127,13 +127,13 @@ def _row_to_json(comparison: planning.Comparison, row: planning.Row) -> dict[str
 
 
 def draw(comparison: planning.Comparison, file_format: str) -> bytes:
-  """A plot of error against rounds for each mechanism, at equal epsilon."""
-  # Only what draws into memory: no window, and no state of its own.
+  """Plots error against rounds for each mechanism, at equal epsilon."""
+  # Not pyplot, which has global state and may open windows.
   from matplotlib import figure
 
   task = comparison.task
-  made = figure.Figure(figsize=(10, 5.5), layout='constrained')
-  axes = made.subplots()
+  plot = figure.Figure(figsize=(10, 5.5), layout='constrained')
+  axes = plot.subplots()
   rounds = range(1, task.limits.num_rounds + 1)
   for row in comparison.rows:
     scale = row.equal_noise_multiplier / row.mechanism.noise_multiplier
@@ -157,20 +157,20 @@ def draw(comparison: planning.Comparison, file_format: str) -> bytes:
   )
   axes.grid(which='major', alpha=0.4)
   axes.grid(which='minor', alpha=0.15)
-  made.legend(loc='outside right upper', fontsize='small', frameon=False)
+  plot.legend(loc='outside right upper', fontsize='small', frameon=False)
   buffer = io.BytesIO()
-  made.savefig(buffer, format=file_format, dpi=150)
+  plot.savefig(buffer, format=file_format, dpi=150)
   return buffer.getvalue()
 
 
 def _color(row: planning.Row) -> tuple[float, ...]:
-  """The same for a mechanism in all plots, sampled or not; variants have their own."""
+  """A mechanism's color, the same in all plots, sampled or not; variants differ."""
   from matplotlib import colormaps
 
   names = list(registry.KINDS)
   number = names.index(row.mechanism.name) + row.variant * len(names)
   palette: Sequence[tuple[float, ...]] = colormaps['tab20'].colors
-  return palette[(2 * number + number // 10) % len(palette)]  # Strong ones first.
+  return palette[(2 * number + number // 10) % len(palette)]  # Strong colors first.
 
 
 def _table(
@@ -178,7 +178,7 @@ def _table(
   columns: Mapping[str, Callable[[planning.Row], str]],
   heading: Callable[[planning.Row], str],
 ) -> str:
-  """Cells of rows under titles of two lines, with a heading above each sampling."""
+  """A table with column titles of two lines, and a heading above each assumption."""
   table = [[cell(row) for cell in columns.values()] for row in comparison.rows]
   titles = [list(line) for line in zip(*(title.split('\n') for title in columns))]
   widths = [max(map(len, cells)) for cells in zip(*titles, *table)]
@@ -187,18 +187,18 @@ def _table(
     rest = (cell.rjust(width) for cell, width in zip(cells[1:], widths[1:]))
     return '  '.join([cells[0].ljust(widths[0]), *rest]).rstrip()
 
-  lines, assumed = [line(cells) for cells in titles], None
+  lines, sampling = [line(cells) for cells in titles], None
   for row, cells in zip(comparison.rows, table):
-    if row.sampling != assumed:
+    if row.sampling != sampling:
       lines.append(_wrap(heading(row)))
-      assumed = row.sampling
+      sampling = row.sampling
     lines.append(line(cells))
   return '\n'.join(lines)
 
 
 def _errors_table(comparison: planning.Comparison) -> str:
-  def relative(what: str) -> Callable[[planning.Row], str]:
-    return lambda row: rounding.up(comparison.relative(row, what), 3)
+  def relative(field: str) -> Callable[[planning.Row], str]:
+    return lambda row: rounding.up(comparison.relative(row, field), 3)
 
   columns = {
     '\nmechanism': lambda row: f'  {row.name}',
@@ -210,11 +210,11 @@ def _errors_table(comparison: planning.Comparison) -> str:
     'keeps\nand where': _kept,
     'time\na round': lambda row: _seconds(row.cost.seconds),
   }
-  # What is the same for all rows is said above the table.
-  same = ['\nepsilon', 'at equal\nepsilon']
+  # Columns that are the same for all rows are stated above the table.
+  omitted = ['\nepsilon', 'at equal\nepsilon']
   if comparison.task.noise_multiplier is not None:
-    same = ['noise\nmult.']
-  shown = {title: cell for title, cell in columns.items() if title not in same}
+    omitted = ['noise\nmult.']
+  shown = {title: cell for title, cell in columns.items() if title not in omitted}
   return _table(
     comparison, shown, lambda row: terms.heading(row.mechanism.participation)
   )
@@ -243,9 +243,6 @@ def _noise_table(comparison: planning.Comparison) -> str:
   )
 
 
-# What templates ask of rows and numbers.
-
-
 @functools.cache
 def _environment() -> jinja2.Environment:
   environment = terms.environment('planning')
@@ -265,13 +262,13 @@ def _environment() -> jinja2.Environment:
 
 
 def _words(macro: str, *arguments: Any) -> str:
-  """What a macro of `words.txt.j2` says, in one line."""
+  """Renders a macro of `words.txt.j2` in one line."""
   module = _environment().get_template('words.txt.j2').module
   return ' '.join(getattr(module, macro)(*arguments).split())
 
 
 def _wrap(text: str) -> str:
-  """Blocks between blank lines, each of them wrapped, in lines below each other."""
+  """Wraps each paragraph, and joins them without blank lines."""
   blocks = (' '.join(each.split()) for each in re.split(r'\n\s*\n', text))
   return '\n'.join(
     textwrap.fill(each, _WIDTH, subsequent_indent='  ') for each in blocks if each
@@ -279,12 +276,11 @@ def _wrap(text: str) -> str:
 
 
 def _sampling(row: planning.Row) -> str:
-  """How clients are drawn, in short; empty for without sampling."""
+  """The title of a row's sampling; empty without sampling."""
   return planning.assumptions()[row.sampling].title
 
 
 def _title(row: planning.Row) -> str:
-  """Name and sampling of a row."""
   return ', '.join(filter(None, (row.name, _sampling(row))))
 
 

@@ -1,8 +1,8 @@
-"""What was written down while training ran, read back with suspicion.
+"""Records of training runs, which are verified as they are read.
 
-`ledger` is what a run of this package released, line by line. `round_log` is what a
-production system says of its rounds, and `log_participation` how often one device can
-have taken part in them.
+`ledger` records what a run of this package released. `round_log` reads the round logs
+of production systems, and `log_participation` finds how often one device can have taken
+part in the rounds of such a log.
 """
 
 from tff_dp_aggregators.accounting.records import ledger

@@ -1,32 +1,32 @@
 """The ledger: one JSON line per round, written before the round's result is used.
 
-A line has the round's privacy event, what was released (its checksum), and what had
-been spent by then. It never has a seed, nor noise that was not released. The file is
-append-only, with the same rules for `LedgerWriter` and `read`:
+A line has the round's privacy event, a checksum of what was released, and the privacy
+spent so far. It never has a seed, or noise that was not released. The file is
+append-only; `LedgerWriter` and `read` enforce the same rules:
 
-* Each line has the SHA-256 of the line before, the first that of nothing. Number of
-  lines and hash of the last are the ledger's `Head`, for checkpoints and reports.
-* Rounds are in order, from 0, and of one mechanism: what `_CONSTANT` names stays.
+* Each line has the SHA-256 of the line before it, the first line that of no bytes. The
+  number of lines and the hash of the last are the `Head`, for checkpoints and reports.
+* Rounds are in order, from 0, and of one mechanism: equal in all `_CONSTANT_FIELDS`.
 * A round may be released again, as when a run resumes from the checkpoint before its
-  last line. That is one more line and costs nothing: the adversary sees the same bits
-  once more. With other content the same noise would cover two data sets, and without a
+  last line. This adds a line and costs no privacy: the adversary sees the same bits
+  again. With other content, the same noise would cover two data sets, and without a
   `result_checksum` nobody could tell: both are errors.
-* Aborted attempts at a round stand before its line, in order, once each.
-* A round without a clip norm is not private: its event says so, or it is refused.
-* `effective_noise_multiplier` and `epsilon` are what the events so far compose to, to a
-  relative 1e-9, and never on the unsafe side by more than round-off (1e-12 of mu). They
-  are null where events are samples or not of Gaussian noise: the report accounts for
-  these, and `spent_by_round` has a bound after each round.
-* A file that ends in the middle of a line was cut there; `append` had not returned, so
-  that round's result was not used. Whatever else is wrong is an error.
+* Aborted attempts at a round precede its line, in order, once each.
+* A round without a clip norm is not private, and its event must say so.
+* `effective_noise_multiplier` and `epsilon` are what the events so far compose to,
+  within a relative 1e-9, and never on the unsafe side by more than round-off (1e-12 of
+  mu). They are null if events are sampled or their noise is not Gaussian: the report
+  accounts for these, and `spent_by_round` has a bound after each round.
+* A file that ends in the middle of a line was cut off there: `append` had not returned,
+  so that round's result was not used. Any other defect is an error.
 
-Without the head, some changes are not found. In the last line: the time; cohorts, clip
-norm, generator and result checksum, if its round was released once; noise multiplier,
-strategy checksum and tag of the key, if it is the only round; an aborted attempt's
-cohorts and goal; digits that move no result by 1e-9; order of fields and spaces. Lines
-can be taken from the end. Whoever writes all later lines anew, with new hashes, can
-change the same in any line, and put in or take out aborted attempts. Who knows the head
-finds all of these.
+Without the head, some changes cannot be detected. In the last line: the time; cohorts,
+clip norm, generator and result checksum, if its round was released once; noise
+multiplier, strategy checksum and key tag, if it is the only round; cohorts and goal of
+an aborted attempt; digits that change no result by 1e-9; order of fields and spaces.
+Lines can be removed from the end. Someone who rewrites all later lines, with new
+hashes, can change the same fields in any line, and insert or remove aborted attempts. A
+reader who knows the head detects all of these.
 """
 
 import collections
@@ -59,35 +59,34 @@ from tff_dp_aggregators.base import new_files
 from tff_dp_aggregators.base import strict_json
 
 _logger = logging.getLogger(__name__)
-# What the key of the noise, or secret draws, can come from.
+# Sources of the noise key, and of the seed of secret draws.
 SECRET, SEED, FILE = 'secret', 'seed', 'file'
-GUESSABLE = 2**64  # Seeds below it are taken to be guessed.
-_NOTHING = events.to_json(dp_accounting.NoOpDpEvent())
-# Fields that differ when a line is written again, and those that a line may lack.
-_OF_THE_LINE = ('time', 'previous_line_sha256', 'notes')
-_IF_ANY = ('parts', 'noise_site', 'notes', 'sampling_source', 'sampling_tag')
-# What is the same in all rounds.
-_CONSTANT = (
+GUESSABLE = 2**64  # An adversary is assumed to guess seeds below it.
+_NO_OP = events.to_json(dp_accounting.NoOpDpEvent())
+# Fields that may differ when a line is repeated, and fields that a line may lack.
+_LINE_FIELDS = ('time', 'previous_line_sha256', 'notes')
+_OPTIONAL_FIELDS = ('parts', 'noise_site', 'notes', 'sampling_source', 'sampling_tag')
+# Fields that must be equal in all rounds.
+_CONSTANT_FIELDS = (
   *('noise_multiplier', 'parts', 'noise_site', 'strategy_checksum', 'delta'),
   *('noise_key_tag', 'noise_source', 'sampling_source', 'sampling_tag'),
 )
-_COUNTS = (
+_COUNT_FIELDS = (
   *('round', 'attempt', 'cohort_requested', 'cohort_reported', 'reporting_goal'),
 )
-_SAMPLES = (
+_SAMPLED_EVENTS = (
   dp_accounting.PoissonSampledDpEvent,
   dp_accounting.SampledWithoutReplacementDpEvent,
   events.TruncatedPoissonDpEvent,
 )
-# Noise that is not Gaussian.
-_INDEPENDENT = (dp_accounting.LaplaceDpEvent, *events.INTEGER_NOISE)
-# Stated figures may be this much above what the events compose to, relative, and below
-# by what this much of mu amounts to: another summation order, another libm.
+_NON_GAUSSIAN_EVENTS = (dp_accounting.LaplaceDpEvent, *events.INTEGER_NOISE)
+# Accepted relative errors of stated figures: on the safe side _TOLERANCE; on the unsafe
+# side the effect of _ROUND_OFF of mu, for another summation order or libm.
 _TOLERANCE, _ROUND_OFF = 1e-9, 1e-12
-_LARGEST = sys.float_info.max
+_MAX_FLOAT = sys.float_info.max
 _Count = Annotated[int, msgspec.Meta(ge=0)]
-_Number = Annotated[float, msgspec.Meta(ge=0, le=_LARGEST)]
-_Positive = Annotated[float, msgspec.Meta(gt=0, le=_LARGEST)]
+_Number = Annotated[float, msgspec.Meta(ge=0, le=_MAX_FLOAT)]
+_Positive = Annotated[float, msgspec.Meta(gt=0, le=_MAX_FLOAT)]
 _Text = Annotated[str, msgspec.Meta(min_length=1)]
 _Sha256 = Annotated[str, msgspec.Meta(pattern=r'^[0-9a-f]{64}\Z')]
 _Checksum = Annotated[str, msgspec.Meta(pattern=r'^sha256:[0-9a-f]{64}\Z')]
@@ -106,18 +105,18 @@ class _Placement(msgspec.Struct, forbid_unknown_fields=True):
 
 
 @functools.cache
-def _hints(line: type) -> dict[str, Any]:
-  return typing.get_type_hints(line, include_extras=True)
+def _type_hints(line_type: type) -> dict[str, Any]:
+  return typing.get_type_hints(line_type, include_extras=True)
 
 
 class _Line:
-  """What both lines, of rounds and of attempts, have in common."""
+  """Base class of the lines for rounds and for aborted attempts."""
 
   event: dict[str, Any]
   time: str
 
   def __post_init__(self) -> None:
-    for name, hint in _hints(typing.cast(Any, type(self))).items():
+    for name, hint in _type_hints(typing.cast(Any, type(self))).items():
       value = getattr(self, name)
       try:
         msgspec.convert(value, hint)
@@ -125,7 +124,7 @@ class _Line:
         raise ValueError(f'{name} must not be {value!r}: {e}.') from e
     try:
       time = datetime.datetime.fromisoformat(self.time)
-      # Later Pythons read more forms than earlier ones; all write the same one.
+      # Newer Pythons parse more forms of ISO 8601; accept only what all of them write.
       is_utc = self.time == time.astimezone(datetime.timezone.utc).isoformat()
     except (ValueError, OverflowError):
       is_utc = False
@@ -137,44 +136,43 @@ class _Line:
 
   @property
   def dp_event(self) -> dp_accounting.DpEvent:
-    """What was spent."""
+    """The privacy event of the line."""
     return events.from_json(self.event)
 
 
 @dataclasses.dataclass(frozen=True)
 class LedgerEntry(_Line):
-  """What one round released. What is not stated, or not there, is `None`."""
+  """The line for a released round. Fields that are unknown or absent are `None`."""
 
   round: _Count  # From 0.
-  # Clients the round was planned for, the mean's denominator, and those whose updates
-  # arrived; not told where secret chance decides how many.
+  # Clients that the round was planned for (the mean's denominator), and clients whose
+  # updates arrived; `None` if chance decides how many, in secret.
   cohort_requested: Optional[_Count]
   cohort_reported: Optional[_Count]
-  clip_norm: Optional[_Number]  # L2 bound of one client's contribution.
+  clip_norm: Optional[_Number]  # Bound on the L2 norm of a client's contribution.
   noise_multiplier: Optional[_Number]  # Standard deviation of z over the clip norm.
   strategy_checksum: Optional[_Text]  # `Strategy.checksum`.
   event: dict[str, Any]  # The round's event, as `events.to_json` writes it.
-  # That of all rounds so far; `None` if infinite, or where rounds are sampled.
+  # Of all rounds so far; `None` if it is infinite or rounds are sampled.
   effective_noise_multiplier: Optional[_Number]
-  epsilon: Optional[_Number]  # Spent after this round at `delta`; `None` likewise.
+  epsilon: Optional[_Number]  # Of all rounds so far at `delta`; `None` likewise.
   delta: _Number
   time: _Text  # When the line was written, ISO 8601 in UTC.
-  previous_line_sha256: _Sha256  # Of that line with its line feed, or of nothing.
+  previous_line_sha256: _Sha256  # Including its line feed; of b'' in the first line.
   result_checksum: Optional[_Checksum] = None  # `checksum_of` what was released.
   noise_generator: Optional[_Text] = None  # Such as 'chacha20' or 'philox'.
-  # What tells the key of the noise from others, and nothing else of it.
+  # Identifies the noise key, and reveals nothing else about it.
   noise_key_tag: Optional[_Text] = None
-  # Of a joint mechanism, which states no clip norm and noise multiplier of all.
+  # Parts of a joint mechanism, which has no overall clip norm and noise multiplier.
   parts: Optional[Annotated[list[_Part], msgspec.Meta(min_length=2)]] = None
   noise_site: Optional[_Placement] = None  # Where noise is made, if not on the server.
-  # For people, such as that a worker was lost; no part of what was released.
+  # Remarks for people, such as a lost worker; not part of what was released.
   notes: Optional[Annotated[list[_Text], msgspec.Meta(min_length=1)]] = None
-  # Whether the key of the noise is secret, or follows from a seed, which protects from
-  # nobody who knows it.
+  # Whether the noise key is secret; a seed protects from nobody who knows it.
   noise_source: Optional[Literal['secret', 'seed']] = None
-  # By what clients are drawn in secret: a guessable seed, what is secret, or a file.
+  # How clients are drawn in secret: by a guessable seed, a secret one, or from a file.
   sampling_source: Optional[Literal['secret', 'seed', 'file']] = None
-  sampling_tag: Optional[_Text] = None  # `tag_of_seed` of the seed of these draws.
+  sampling_tag: Optional[_Text] = None  # `tag_of_seed` of the seed of the sampling.
 
   def __post_init__(self) -> None:
     super().__post_init__()
@@ -202,27 +200,27 @@ class LedgerEntry(_Line):
 
   @property
   def has_seeded_noise(self) -> bool:
-    """Whether the noise follows from a seed, also in lines of before."""
-    if self.noise_source is None:  # Which named the generator of simulations alone.
+    """Whether the noise follows from a seed."""
+    if self.noise_source is None:  # In older ledgers, simulations alone used Philox.
       return self.noise_generator == 'philox'
     return self.noise_source == SEED
 
 
 @dataclasses.dataclass(frozen=True)
 class AbortedAttempt(_Line):
-  """An attempt at a round of which nothing was released, such as too few reported.
+  """The line for an attempt that released nothing, as when too few clients reported.
 
-  It spent nothing: its event is `NoOpDpEvent`. How many reported is exact, and no
-  guarantee covers it; whether it depends on clients' data is for the runner to know
+  It spent no privacy: its event is `NoOpDpEvent`. The number that reported is exact,
+  and no guarantee covers it; the runner has to know whether it depends on clients' data
   (`docs/threat_model.md`).
   """
 
   round: _Count
-  attempt: _Count  # Which attempt at the round, from 0.
+  attempt: _Count  # Index of the attempt at this round, from 0.
   cohort_requested: _Count
   cohort_reported: _Count
-  # Least number of updates that the round needs, more than arrived; `None` if it is not
-  # known, or was not the reason.
+  # Minimum number of updates for the round, more than arrived; `None` if it is not
+  # known or was not the reason for aborting.
   reporting_goal: Optional[_Count]
   event: dict[str, Any]
   time: _Text
@@ -236,32 +234,31 @@ class AbortedAttempt(_Line):
         f'{self.reporting_goal}; if an attempt was aborted for another reason, its '
         'goal is null.'
       )
-    if self.event != _NOTHING:
+    if self.event != _NO_OP:
       raise ValueError(
-        f'event must be {_NOTHING}, got {self.event!r}: what was released is a round.'
+        f'event must be {_NO_OP}, got {self.event!r}: what was released is a round.'
       )
 
 
-# What a line of the file holds.
 Line = Union[LedgerEntry, AbortedAttempt]
 
 
 class Head(NamedTuple):
-  """The number of complete lines of a ledger, and the hash of the last.
+  """The number of complete lines of a ledger, and the SHA-256 of the last one.
 
-  Kept elsewhere, it shows later that no line up to there was changed or removed.
+  A copy kept elsewhere shows later that none of these lines was changed or removed.
   """
 
   lines: int = 0
   sha256: str = hashlib.sha256().hexdigest()
 
   def after(self, line: bytes) -> 'Head':
-    """The head once this line is there."""
+    """The head after this line is appended."""
     return Head(self.lines + 1, hashlib.sha256(line).hexdigest())
 
 
 def parse(line: bytes) -> Line:
-  """Reads a complete line, or raises ValueError if it is no entry."""
+  """Parses a complete line; raises ValueError if it is not a ledger entry."""
   try:
     data = strict_json.loads(line.decode())
     if not isinstance(data, dict):
@@ -273,17 +270,19 @@ def parse(line: bytes) -> Line:
 
 
 def write(entry: Line) -> bytes:
-  """The line of an entry, with its line feed."""
+  """Serialises an entry as a line, with its line feed."""
   values = dataclasses.asdict(entry)
-  values = {n: v for n, v in values.items() if v is not None or n not in _IF_ANY}
+  values = {
+    n: v for n, v in values.items() if v is not None or n not in _OPTIONAL_FIELDS
+  }
   return (json.dumps(values, allow_nan=False) + '\n').encode()
 
 
 def changed_fields(earlier: Line, again: Line) -> dict[str, tuple[Any, Any]]:
-  """What differs between two lines for the same, by the names of the fields."""
+  """Fields in which a repeated line differs: {name: (earlier, again)}."""
   names = [field.name for field in dataclasses.fields(earlier)]
   both = {name: (getattr(earlier, name), getattr(again, name)) for name in names}
-  return {n: (a, b) for n, (a, b) in both.items() if n not in _OF_THE_LINE and a != b}
+  return {n: (a, b) for n, (a, b) in both.items() if n not in _LINE_FIELDS and a != b}
 
 
 def _is_private(event: dp_accounting.DpEvent) -> bool:
@@ -295,10 +294,10 @@ def _is_private(event: dp_accounting.DpEvent) -> bool:
 
 @functools.cache
 def tag_of_seed(purpose: str, seed: int) -> str:
-  """What tells a seed of 'noise' or 'sampling' from others, and is slow to try.
+  """A slow hash that identifies a seed of 'noise' or 'sampling'.
 
-  Whoever guesses the seed can see by it that they are right, at 64 MiB and some tenths
-  of a second a guess; so it hides seeds of 128 bits, and small ones hardly.
+  An adversary can test a guess of the seed with it, at 64 MiB and some tenths of a
+  second per guess. So it hides seeds of 128 bits, but hardly small ones.
 
   Example:
     >>> tag_of_seed('noise', 1) == tag_of_seed('noise', 1)
@@ -319,16 +318,16 @@ def tag_of_seed(purpose: str, seed: int) -> str:
 
 
 class Spent(NamedTuple):
-  """What the rounds so far released together: one Gaussian, or an event repeated."""
+  """The composition of the rounds so far: one Gaussian, or a repeated event."""
 
-  mu_squared: float = 0.0  # Sum over rounds that are Gaussians.
-  # The event of a round, if rounds are samples or their noise is not Gaussian, or that
-  # of all of them, if the rounds of a client are drawn together.
+  mu_squared: float = 0.0  # Sum of mu^2 over the Gaussian rounds.
+  # The event of each round, if rounds are sampled or their noise is not Gaussian; the
+  # event of all rounds, if the rounds of a client are drawn together.
   repeated: Optional[dp_accounting.DpEvent] = None
-  is_joint: bool = False  # Whether there are both, in parts of a joint mechanism.
+  is_joint: bool = False  # Whether parts of a joint mechanism are of both kinds.
 
   def plus(self, event: dp_accounting.DpEvent) -> 'Spent':
-    """With one round more, or ValueError if it is not of the same mechanism."""
+    """Adds a round; raises ValueError if it is not of the same mechanism."""
     parts, rest = split(event)
     try:
       mu = accountants.gdp_mu(rest)
@@ -340,7 +339,7 @@ class Spent(NamedTuple):
     repeated = self.repeated
     if parts:
       repeated = parts[0] if len(parts) == 1 else dp_accounting.ComposedDpEvent(parts)
-    # Parts with both have both in their first round already.
+    # A joint mechanism with parts of both kinds has both from its first round on.
     is_joint = self.is_joint or bool(self == Spent() and parts and mu)
     is_other = self.repeated not in (None, repeated)
     has_both = repeated is not None and (self.mu_squared or mu)
@@ -358,7 +357,7 @@ class Spent(NamedTuple):
     return math.sqrt(self.mu_squared)
 
   def figures(self, delta: float) -> dict[str, Any]:
-    """As a line states them: `None` if infinite, or if an event is repeated."""
+    """The figures of a line: `None` if they are infinite, or an event is repeated."""
     figures = {
       'effective_noise_multiplier': 1 / self.mu if self.mu_squared else math.inf,
       'epsilon': gaussian.epsilon_of(self.mu, delta),
@@ -367,11 +366,11 @@ class Spent(NamedTuple):
     return {n: None if is_repeated or v == math.inf else v for n, v in figures.items()}
 
   def check_stated(self, entry: LedgerEntry) -> None:
-    """Checks that the figures of an entry are what the events so far compose to."""
+    """Checks the figures of an entry against what the events so far compose to."""
     mu, delta, figures = self.mu, entry.delta, self.figures(entry.delta)
     stated = {name: getattr(entry, name) for name in figures}
     if stated == figures:
-      return  # The usual case; epsilon is found once, and not three times.
+      return  # The usual case: epsilon is computed once instead of three times.
     bounds = {
       'effective_noise_multiplier': (
         (1 - _TOLERANCE) / mu if mu else math.inf,
@@ -383,9 +382,9 @@ class Spent(NamedTuple):
       ),
     }
     for name, value in stated.items():
-      least, most = bounds[name]
-      is_right = least <= (math.inf if value is None else value) <= most
-      if not (is_right if self.repeated is None else value is None):
+      lower, upper = bounds[name]
+      is_consistent = lower <= (math.inf if value is None else value) <= upper
+      if not (is_consistent if self.repeated is None else value is None):
         raise ValueError(
           f'{name} is {value}, but the events of rounds 0 to {entry.round} compose to '
           f'{figures[name]} at delta {delta}; it is null where rounds are sampled, or '
@@ -394,13 +393,13 @@ class Spent(NamedTuple):
 
 
 def is_drawn(event: dp_accounting.DpEvent) -> bool:
-  """Whether a round's event rests on clients being drawn in secret."""
-  drawn = (*_SAMPLES, events.AllocatedDpEvent, events.MixtureDpEvent)
+  """Whether a round's event relies on clients being sampled in secret."""
+  drawn = (*_SAMPLED_EVENTS, events.AllocatedDpEvent, events.MixtureDpEvent)
   return any(isinstance(each, drawn) for each in accountants.nested(event))
 
 
 def is_allocated(event: dp_accounting.DpEvent) -> bool:
-  """Whether it is of all rounds, which each client draws before the first."""
+  """Whether an event covers all rounds, which each client draws before the first."""
   if isinstance(event, events.MixtureDpEvent):
     return True
   if isinstance(event, dp_accounting.SelfComposedDpEvent):
@@ -413,71 +412,71 @@ def is_allocated(event: dp_accounting.DpEvent) -> bool:
 def split(
   event: dp_accounting.DpEvent,
 ) -> tuple[list[dp_accounting.DpEvent], dp_accounting.DpEvent]:
-  """What is repeated in each round, and what adds up, of a round's simplified event.
+  """Splits a round's simplified event into events that repeat, and a rest that adds up.
 
   Laplace and integer noise, samples, and rounds that are drawn together do not add up
-  to one event. Beside them there may be a Gaussian, as of a joint mechanism's parts.
+  to one event: each round repeats them. A joint mechanism can have Gaussian parts too.
   """
-  noise = event.event if isinstance(event, _SAMPLES) else event
-  gaussian_too = (dp_accounting.GaussianDpEvent,) if noise is not event else ()
-  if is_allocated(event) or isinstance(noise, (*_INDEPENDENT, *gaussian_too)):
+  noise = event.event if isinstance(event, _SAMPLED_EVENTS) else event
+  also_gaussian = (dp_accounting.GaussianDpEvent,) if noise is not event else ()
+  if is_allocated(event) or isinstance(noise, (*_NON_GAUSSIAN_EVENTS, *also_gaussian)):
     return [event], dp_accounting.NoOpDpEvent()
   if not isinstance(event, dp_accounting.ComposedDpEvent):
     return [], event
-  apart = [
+  separate = [
     each
     for each in event.events
     if isinstance(each, dp_accounting.LaplaceDpEvent) or is_allocated(each)
   ]
-  rest = [each for each in event.events if each not in apart]
-  return apart, dp_accounting.ComposedDpEvent(rest)
+  rest = [each for each in event.events if each not in separate]
+  return separate, dp_accounting.ComposedDpEvent(rest)
 
 
 def total_event(entries: Sequence[Line]) -> dp_accounting.DpEvent:
-  """What rounds, and attempts that were aborted, spent together, as one event."""
-  divided = [split(entry.dp_event) for entry in entries]
-  samples = collections.Counter(part for parts, _ in divided for part in parts)
-  counted = [dp_accounting.SelfComposedDpEvent(*sample) for sample in samples.items()]
-  others = [rest for _, rest in divided]
-  return events.simplify(dp_accounting.ComposedDpEvent([*counted, *others]))
+  """The composition of rounds and aborted attempts, as one event."""
+  split_events = [split(entry.dp_event) for entry in entries]
+  counts = collections.Counter(part for parts, _ in split_events for part in parts)
+  repeated = [dp_accounting.SelfComposedDpEvent(*item) for item in counts.items()]
+  others = [rest for _, rest in split_events]
+  return events.simplify(dp_accounting.ComposedDpEvent([*repeated, *others]))
 
 
 @dataclasses.dataclass(frozen=True)
 class Ledger:
-  """What a ledger file says, verified."""
+  """The verified content of a ledger file."""
 
-  entries: tuple[LedgerEntry, ...]  # One per round: if released again, the first.
+  entries: tuple[LedgerEntry, ...]  # One per round, the first if it was repeated.
   repeated: tuple[int, ...]  # Rounds released again, in the order of their lines.
-  cut: int  # Length in bytes of the half line at the end; 0 if there is none.
+  cut: int  # Bytes of an incomplete line at the end; 0 if there is none.
   sha256: str  # Of the whole file, as `sha256sum` prints it.
   head: Head  # Of the complete lines.
   aborted: tuple[AbortedAttempt, ...] = ()
 
   @property
   def total_event(self) -> dp_accounting.DpEvent:
-    """What all rounds and aborted attempts spent together, as one event."""
+    """The composition of all rounds and aborted attempts, as one event."""
     return total_event([*self.entries, *self.aborted])
 
 
 class _Lines(NamedTuple):
-  """The complete lines of a ledger, and what they come to.
+  """The complete lines of a ledger, and the privacy spent by them.
 
-  One line more makes another of these: an interrupt comes before it counts, or after.
-  (All copies take some 0.2 s for 10,000 rounds, whose figures take seconds.)
+  Immutable, so that an interrupt cannot leave a line half counted. (Copying takes some
+  0.2 s for 10,000 rounds, whose figures take seconds.)
   """
 
-  entries: tuple[LedgerEntry, ...] = ()  # Of rounds, each counted once.
-  aborted: tuple[AbortedAttempt, ...] = ()  # At all rounds.
+  entries: tuple[LedgerEntry, ...] = ()  # One per round.
+  aborted: tuple[AbortedAttempt, ...] = ()
   repeated: tuple[int, ...] = ()
   size: int = 0  # In bytes.
   head: Head = Head()
-  last_round: int = -1  # Round of the last line; before that of an aborted attempt.
+  last_round: int = -1  # Of the last line; one less if that is an aborted attempt.
   spent: Spent = Spent()
 
   def plus(self, entry: Line, line: bytes) -> '_Lines':
-    """With one line more, or ValueError if it breaks a rule."""
+    """Adds a line; raises ValueError if it breaks a rule."""
     rounds = len(self.entries)
-    then = self._replace(
+    lines = self._replace(
       size=self.size + len(line), head=self.head.after(line), last_round=entry.round
     )
     if isinstance(entry, AbortedAttempt):
@@ -489,42 +488,42 @@ class _Lines(NamedTuple):
           f'attempt {entry.attempt} at round {entry.round}. A round that is run again '
           'confirms its attempts.'
         )
-      then = then._replace(aborted=(*self.aborted, entry), last_round=entry.round - 1)
+      lines = lines._replace(aborted=(*self.aborted, entry), last_round=entry.round - 1)
     elif entry.round < rounds:
       _check_repetition(self.entries[entry.round], entry)
-      then = then._replace(repeated=(*self.repeated, entry.round))
+      lines = lines._replace(repeated=(*self.repeated, entry.round))
     else:
       self._check_next(entry)
       spent = self.spent.plus(entry.dp_event)
       spent.check_stated(entry)
-      # A star would take twice as long.
-      then = then._replace(entries=self.entries + (entry,), spent=spent)
+      # Unpacking with a star would take twice as long.
+      lines = lines._replace(entries=self.entries + (entry,), spent=spent)
     if entry.previous_line_sha256 != self.head.sha256:
       raise ValueError(
         f'previous_line_sha256 is {entry.previous_line_sha256}, but the line before '
         f'has {self.head.sha256}: a line was changed, removed or inserted.'
       )
-    return then
+    return lines
 
   def _check_next(self, entry: LedgerEntry) -> None:
-    """Checks that the entry is of the next round and of round 0's mechanism."""
+    """Checks that the entry is for the next round and has the mechanism of round 0."""
     rounds = len(self.entries)
     if entry.round != rounds:
       raise ValueError(
         f'expected round {rounds}, or an earlier one released again; found round '
         f'{entry.round}.'
       )
-    for name in _CONSTANT if rounds else ():
-      value, was = getattr(entry, name), getattr(self.entries[0], name)
-      if value != was:
+    for name in _CONSTANT_FIELDS if rounds else ():
+      value, old = getattr(entry, name), getattr(self.entries[0], name)
+      if value != old:
         raise ValueError(
-          f'{name} is {value!r} in round {rounds} and was {was!r} in round 0; another '
+          f'{name} is {value!r} in round {rounds} and was {old!r} in round 0; another '
           'mechanism has its own ledger.'
         )
 
 
 def _check_repetition(earlier: LedgerEntry, again: LedgerEntry) -> None:
-  """Checks that a round that is released again shows nothing new."""
+  """Checks that a round that is released again reveals nothing new."""
   changed = changed_fields(earlier, again)
   if changed:
     raise ValueError(
@@ -542,9 +541,9 @@ def _check_repetition(earlier: LedgerEntry, again: LedgerEntry) -> None:
 def _read(
   path: str, file: Iterable[bytes], expected: Optional[Head]
 ) -> tuple[_Lines, bytes, str]:
-  """The complete lines of a file, the half one at its end, and the SHA-256 of all."""
+  """Returns the complete lines, an incomplete last one, and the file's SHA-256."""
   lines, cut, digest = _Lines(), b'', hashlib.sha256()
-  once = Head()  # The head when there were as many lines as expected.
+  earlier_head = Head()  # The head after as many lines as expected.
   for number, line in enumerate(file, start=1):
     digest.update(line)
     if not line.endswith(b'\n'):
@@ -556,8 +555,8 @@ def _read(
     except ValueError as e:
       raise ValueError(f'{path}, line {number}: {e}') from e
     if expected is not None and number == expected.lines:
-      once = lines.head
-  if expected is not None and once != expected:
+      earlier_head = lines.head
+  if expected is not None and earlier_head != expected:
     raise ValueError(
       f'{path}: the ledger has {lines.head.lines} complete lines, but had '
       f'{expected.lines} once, the last with the SHA-256 {expected.sha256}: some were '
@@ -567,7 +566,7 @@ def _read(
 
 
 class LedgerWriter:
-  """Appends entries to a ledger file, under a lock, and knows what has been spent.
+  """Appends entries to a ledger file, under a lock, and keeps track of what is spent.
 
   Example:
     >>> import tempfile
@@ -595,15 +594,15 @@ class LedgerWriter:
     resume: bool = False,
     expected: Optional[Head] = None,
   ):
-    """Makes the file, or takes up one that is there, which is refused as it is.
+    """Creates a new ledger, or resumes an existing one.
 
     Args:
-      path: File of the ledger.
-      delta: At which delta epsilon is reported; a resumed ledger's own.
-      resume: Whether to go on with the ledger at `path`, which is verified. A half line
-        at its end is moved to `<path>.cut-<n>`, with a warning in the log.
-      expected: With `resume`, the `head` that the checkpoint has from which the run
-        goes on: the ledger must begin with these lines.
+      path: File of the ledger; it must not exist unless `resume` is true.
+      delta: The delta of the reported epsilons; a resumed ledger must have the same.
+      resume: Whether to verify and continue the ledger at `path`. An incomplete line at
+        its end is moved to `<path>.cut-<n>`, with a warning in the log.
+      expected: With `resume`, the `head` in the checkpoint from which the run resumes:
+        the ledger must begin with these lines.
     """
     self._delta = gaussian.check_delta(delta)
     if expected is not None:
@@ -612,26 +611,26 @@ class LedgerWriter:
       expected = _check_head(expected)
     self._lines = _Lines()
     self._path = os.path.abspath(path)
-    self._torn = False  # Whether there may be something after the complete lines.
-    # File with the half line that a resumed ledger ended in; `None` if none.
+    self._has_partial_line = False  # Whether bytes may follow the complete lines.
+    # The file with the incomplete last line of a resumed ledger; `None` if none.
     self.recovered: Optional[str] = None
     flags = os.O_RDWR | os.O_APPEND | (0 if resume else os.O_CREAT | os.O_EXCL)
     try:
       self._file = io.FileIO(os.open(path, flags, 0o666), 'r+')
     except FileExistsError as e:
-      never = 'a ledger is never overwritten; resume it or name another'
-      raise FileExistsError(errno.EEXIST, never, path) from e
+      message = 'a ledger is never overwritten; resume it or name another'
+      raise FileExistsError(errno.EEXIST, message, path) from e
     try:
       folder_lock.take(self._file.fileno())
       if resume:
-        self._take_up(path, expected)
+        self._resume(path, expected)
       else:
         new_files.sync(os.path.dirname(os.path.abspath(path)))
     except BaseException as e:
       self.close()
       if isinstance(e, BlockingIOError):
-        why = 'another writer has the ledger open'
-        raise BlockingIOError(errno.EWOULDBLOCK, why, path) from e
+        message = 'another writer has the ledger open'
+        raise BlockingIOError(errno.EWOULDBLOCK, message, path) from e
       raise
 
   @property
@@ -641,80 +640,77 @@ class LedgerWriter:
 
   @property
   def head(self) -> Head:
-    """Head of the lines so far, by which a checkpoint can tell that none is lost."""
+    """Head of the lines so far, for checkpoints to detect lost lines."""
     return self._lines.head
 
   def append(self, *, round: Optional[int] = None, **what: Any) -> LedgerEntry:
     """Writes a round's line, waits until it is on disk, and returns it.
 
-    If it raises, the ledger and what was spent are as before, and the round's result
-    must not be used.
+    If this raises, ledger and privacy spent are as before: do not use the result.
 
     Args:
-      round: Round number; by default the one after the last line's. A run that
-        resumes should give it: its state may be older than the ledger.
-      **what: Fields of `LedgerEntry`, of which `Mechanism.line` has those that are a
-        mechanism's; without a `result_checksum` the round cannot be repeated. `event`
-        is that of this round alone: `last_round_only` of
-        `aggregators.extract_dp_event(state)`, what a query returned, or for a sampled
-        mechanism, of which neither knows, its `round_events[round]`.
+      round: Round number; by default the one after that of the last line. A run that
+        resumes should state it, as its state may be older than the ledger.
+      **what: Fields of `LedgerEntry`; `Mechanism.line` returns those that describe the
+        mechanism. Without a `result_checksum` the round cannot be repeated. `event` is
+        the event of this round alone: `last_round_only` of
+        `aggregators.extract_dp_event(state)`, or the event that a query returned.
+        Neither knows of sampling: for a sampled mechanism it is `round_events[round]`.
     """
-    self._mend()
+    self._repair()
     if round is None:
       round = self._lines.last_round + 1
-    entry = self._entry_of(round=round, **what)
+    entry = self._next_entry(round=round, **what)
     self._commit(entry)
     return entry
 
   def append_aborted(self, **what: Any) -> AbortedAttempt:
-    """As `append`, the line of an aborted attempt, before that of its round.
+    """Writes the line of an aborted attempt, like `append`, before that of its round.
 
     Args:
-      **what: Fields of `AbortedAttempt` but those that the ledger knows.
+      **what: Fields of `AbortedAttempt` that the ledger does not fill in itself.
     """
-    self._mend()
-    aborted = self._aborted_of(**what)
+    self._repair()
+    aborted = self._next_aborted(**what)
     self._commit(aborted)
     return aborted
 
   def confirm_aborted(self, **what: Any) -> AbortedAttempt:
-    """Returns the line of an attempt at a round run again, if it says `what`."""
-    again = self._aborted_of(**what)
+    """Returns the line of a repeated attempt; raises ValueError if it differs."""
+    again = self._next_aborted(**what)
     earlier = self._aborted_at(again.round)
     if again.attempt >= len(earlier):
       raise ValueError(
         f'attempt {again.attempt} at round {again.round} has no line; the ledger has '
         f'{len(earlier)} aborted attempts at that round.'
       )
-    then = earlier[again.attempt]
-    if changed := changed_fields(then, again):
+    recorded = earlier[again.attempt]
+    if changed := changed_fields(recorded, again):
       raise ValueError(
         f'attempt {again.attempt} at round {again.round} has a line with other content '
         f'({changed}, then and now). Go on with the schedule of the run.'
       )
-    return then
+    return recorded
 
   def aborted_attempts(self, round: int) -> int:
-    """How many aborted attempts at a round, released already or not, have a line."""
+    """The number of lines of aborted attempts at a round, released or not."""
     return len(self._aborted_at(checks.check_int('round', round, 0)))
 
   def _aborted_at(self, round: int) -> list[AbortedAttempt]:
     return [each for each in self._lines.aborted if each.round == round]
 
-  def _aborted_of(self, **what: Any) -> AbortedAttempt:
-    """The next line for an attempt."""
-    return AbortedAttempt(**_plain(what), event=dict(_NOTHING), **self._stamp())
+  def _next_aborted(self, **what: Any) -> AbortedAttempt:
+    return AbortedAttempt(**_to_python(what), event=dict(_NO_OP), **self._stamp())
 
   def _stamp(self) -> dict[str, Any]:
-    """What is of the line alone."""
     now = datetime.datetime.now(datetime.timezone.utc)
     return {'time': now.isoformat(), 'previous_line_sha256': self.head.sha256}
 
   def confirm(self, *, round: int, **what: Any) -> LedgerEntry:
-    """Returns the first line of a round that is run again, if it says `what`.
+    """Returns the first line of a round that is run again with the same content.
 
-    Nothing is written: a run that resumes from a checkpoint before its last line leaves
-    the ledger of one that was never interrupted.
+    Writes nothing: a run that resumes from a checkpoint before its last line leaves the
+    same ledger as one that was never interrupted.
 
     Raises:
       ValueError: If the round was released with other content. Its noise would cover
@@ -723,24 +719,24 @@ class LedgerWriter:
     if checks.check_int('round', round, 0) >= self.rounds:
       raise ValueError(f'round {round} has no line yet; append it.')
     earlier = self._lines.entries[round]
-    _check_repetition(earlier, self._entry_of(round=round, **what))
+    _check_repetition(earlier, self._next_entry(round=round, **what))
     return earlier
 
-  def _entry_of(self, *, event: dp_accounting.DpEvent, **what: Any) -> LedgerEntry:
-    """The next line for a round, with what is spent by then."""
-    given, written = _plain(what), events.to_json(event)
-    if given['round'] < self.rounds:
-      earlier = self._lines.entries[given['round']]
+  def _next_entry(self, *, event: dp_accounting.DpEvent, **what: Any) -> LedgerEntry:
+    """The next line for a round, with the privacy spent up to it."""
+    fields, event_json = _to_python(what), events.to_json(event)
+    if fields['round'] < self.rounds:
+      earlier = self._lines.entries[fields['round']]
       figures = {n: getattr(earlier, n) for n in Spent().figures(self._delta)}
     else:
-      spent = self._lines.spent.plus(events.from_json(written))
+      spent = self._lines.spent.plus(events.from_json(event_json))
       figures = spent.figures(self._delta)
     return LedgerEntry(
-      **given, **figures, **self._stamp(), event=written, delta=self._delta
+      **fields, **figures, **self._stamp(), event=event_json, delta=self._delta
     )
 
   def close(self) -> None:
-    """Closes the file and gives the lock back."""
+    """Closes the file and releases the lock."""
     if not self._file.closed:
       folder_lock.give_back(self._file.fileno())
     self._file.close()
@@ -751,8 +747,8 @@ class LedgerWriter:
   def __exit__(self, *unused: Any) -> None:
     self.close()
 
-  def _take_up(self, path: str, expected: Optional[Head]) -> None:
-    """Verifies the file and continues where it ends."""
+  def _resume(self, path: str, expected: Optional[Head]) -> None:
+    """Verifies the file and sets an incomplete last line aside."""
     with open(self._file.fileno(), 'rb', closefd=False) as file:
       lines, cut, _ = _read(path, file, expected)
     first = lines.entries[0] if lines.entries else None
@@ -764,12 +760,12 @@ class LedgerWriter:
     self._lines = lines
     if cut:
       number = 1
-      while os.path.lexists(kept := f'{path}.cut-{number}'):
+      while os.path.lexists(cut_path := f'{path}.cut-{number}'):
         number += 1
-      new_files.write_new(kept, cut)
-      new_files.sync(os.path.dirname(os.path.abspath(kept)))
-      self.recovered, self._torn = kept, True
-      self._mend()
+      new_files.write_new(cut_path, cut)
+      new_files.sync(os.path.dirname(os.path.abspath(cut_path)))
+      self.recovered, self._has_partial_line = cut_path, True
+      self._repair()
       _logger.warning(
         '%s ended in the middle of a line, whose %d bytes are now in %s.',
         path,
@@ -778,37 +774,37 @@ class LedgerWriter:
       )
 
   def _commit(self, entry: Line) -> None:
-    """Writes the line, if it keeps the rules, and only then counts it."""
+    """Writes a line that keeps the rules, and counts it once it is on disk."""
     line = write(entry)
-    then = self._lines.plus(entry, line)
-    self._torn = True
+    lines = self._lines.plus(entry, line)
+    self._has_partial_line = True
     try:
       written = 0
-      while written < len(line):  # A full disk takes a part.
+      while written < len(line):  # On a full disk, a part may be written.
         written += os.write(self._file.fileno(), line[written:])
       os.fsync(self._file.fileno())
-      self._lines = then
+      self._lines = lines
     except BaseException:
       try:
-        self._mend()
+        self._repair()
       except OSError:
-        pass  # The next append tries again; a resuming one finds a half line.
+        pass  # The next append tries again; resuming finds the incomplete line.
       raise
-    self._torn = False
+    self._has_partial_line = False
 
-  def _mend(self) -> None:
-    """Takes back what a failed write left; finds what others did to the file."""
+  def _repair(self) -> None:
+    """Removes what a failed write left; raises OSError if others changed the file."""
     descriptor, size = self._file.fileno(), self._lines.size
-    if self._torn:
+    if self._has_partial_line:
       os.ftruncate(descriptor, size)
       os.fsync(descriptor)
-      self._torn = False
+      self._has_partial_line = False
     status = os.fstat(descriptor)
     try:
-      is_there = os.path.samestat(status, os.stat(self._path))
+      is_same_file = os.path.samestat(status, os.stat(self._path))
     except FileNotFoundError:
-      is_there = False
-    if status.st_size != size or not is_there:
+      is_same_file = False
+    if status.st_size != size or not is_same_file:
       raise OSError(
         'the ledger was changed, moved or removed by something else while it was being '
         f'written: it should have {size} bytes under its name.'
@@ -816,9 +812,9 @@ class LedgerWriter:
 
 
 def read(path: str, expected: Optional[Head] = None) -> Ledger:
-  """Reads and verifies a ledger, by the rules that the module states.
+  """Reads a ledger and verifies the rules in the module's docstring.
 
-  `expected`: A head that the ledger had once, with which it must begin.
+  `expected`: An earlier head of the ledger; the ledger must begin with these lines.
   """
   if expected is not None:
     expected = _check_head(expected)
@@ -837,7 +833,7 @@ def read(path: str, expected: Optional[Head] = None) -> Ledger:
 
 
 def checksum_of(arrays: Iterable[Any]) -> str:
-  """SHA-256 of arrays, or tensors: their types, shapes and values, bit by bit.
+  """SHA-256 of the types, shapes and exact values of arrays or tensors.
 
   Example:
     >>> checksum_of([np.arange(3), np.zeros((2, 2), np.float32)])[:20]
@@ -855,11 +851,11 @@ def checksum_of(arrays: Iterable[Any]) -> str:
   return 'sha256:' + digest.hexdigest()
 
 
-def _plain(values: dict[str, Any]) -> dict[str, Any]:
-  """The fields of a line, of which numbers may be NumPy's."""
+def _to_python(values: dict[str, Any]) -> dict[str, Any]:
+  """Converts NumPy numbers among the fields of a line to Python's."""
   plain = dict(values)
   for name, value in values.items():
-    if name in _COUNTS and value is not None:
+    if name in _COUNT_FIELDS and value is not None:
       plain[name] = checks.check_int(name, value, 0)
     if name in ('clip_norm', 'noise_multiplier') and value is not None:
       plain[name] = float(checks.check_number(name, value))
@@ -867,7 +863,7 @@ def _plain(values: dict[str, Any]) -> dict[str, Any]:
 
 
 def _check_head(head: Head) -> Head:
-  """Returns what a checkpoint kept, if that can be a head."""
+  """Returns the head from a checkpoint, or raises TypeError if it is none."""
   if isinstance(head, tuple) and [type(each) for each in head] == [int, str]:
     return Head(*head)
   raise TypeError(
@@ -877,21 +873,25 @@ def _check_head(head: Head) -> Head:
 
 
 def check_schedule(ledger: Ledger, schedule: Any) -> None:
-  """Refuses a ledger whose attempts are not those of a schedule.
+  """Raises ValueError if the attempts of a ledger contradict its schedule.
 
-  The values of the schedule, JSON-ready, have the reporting goal: who missed it was
-  aborted, and who reached it was not. Those of a file have none, and say nothing.
+  Exactly the attempts that missed the schedule's reporting goal must be aborted. The
+  JSON values of a schedule from a file have no goal, and are not checked.
   """
   if not isinstance(schedule, dict) or 'reporting_goal' not in schedule:
     return
   goal = schedule['reporting_goal']
-  others = [e.round for e in ledger.aborted if goal is None or e.reporting_goal != goal]
-  for each in ledger.entries:
-    if each.cohort_reported is not None and each.cohort_reported < (goal or 0):
-      others.append(each.round)
-  if others:
+  wrong = [
+    attempt.round
+    for attempt in ledger.aborted
+    if goal is None or attempt.reporting_goal != goal
+  ]
+  for entry in ledger.entries:
+    if entry.cohort_reported is not None and entry.cohort_reported < (goal or 0):
+      wrong.append(entry.round)
+  if wrong:
     raise ValueError(
-      f'the reporting goal of the schedule is {goal}, but in round {others[0]} of the '
+      f'the reporting goal of the schedule is {goal}, but in round {wrong[0]} of the '
       'ledger an attempt was aborted with another goal, or the round was released with '
       'fewer clients: they are not of the same run.'
     )

@@ -1,32 +1,32 @@
-r"""How often one device can have taken part, from the log of a production system.
+r"""Derives limits on participation from the round log of a production system.
 
-A production system knows when its rounds were complete, and that a device waits, 24
-hours by default, before it takes part again. From these follow the limits on
-participation that accounting needs.
+A production system knows when its rounds were complete, and how long a device waits
+before it takes part again: 24 hours by default. The limits on participation that
+accounting needs follow from these.
 
 **Min separation.** A device that contributes to a round between its start and its
 completion, and waits before it contributes again, can be in rounds r1 < r2 if and only
 if `completion(r2) - start(r1) >= wait`; the smallest r2 - r1 is the min separation.
-Without a column `start_time`, a round starts when the one before is complete, for its
-clients need the model that it made; the first one as --first_start says, or else as
-long before its completion as the longest other round took.
+Without a column `start_time`, a round starts when the one before is complete, as its
+clients need that round's model. The first round starts as --first_start says, or else
+as long before its completion as the longest other round took.
 
 **The published accounting**, the notebook on Gboard's Spanish language model
-(google-research/federated, dp_ftrl), takes the smallest number of rounds completed in
-any 24 hours for the number of rounds *between*. That is right if the wait begins with
-the completion of a device's round, which --wait_from=completion says. If it begins with
-the contribution, a device that contributes early can be back one round sooner.
+(google-research/federated, dp_ftrl), uses the smallest number of rounds completed in
+any 24 hours as the number of rounds *between*. That is right if the wait begins with
+the completion of a device's round (--wait_from=completion). If it begins with the
+contribution, a device that contributes early can be back one round sooner.
 
-**Borders are on the safe side.** A completion exactly 24 hours after another is not
-within them. So times may be rounded to a unit of which the wait is a multiple. If it is
-none, and times in powers of ten show their unit, the wait counts as one unit shorter.
+**Rounding is on the safe side.** A completion exactly 24 hours after another does not
+count as within them. So times may be rounded to any unit that divides the wait. If the
+unit does not, and times with exponents show it, the wait is shortened by one unit.
 
-**Max participations** is the most rounds one device can be in: the first round at its
-start, then always the first that is not complete before the wait is over.
+**Max participations** is the maximum number of rounds of one device: it takes the first
+round at its start, and then always the first that is not complete before the wait ends.
 
-**With client ids**, what happened is counted, and checked against what was promised,
-and against the wait if one is given. That describes one run; a guarantee rests on what
-enforced it.
+**With client ids**, actual participation is counted and compared with the promised
+limits, and with the wait if one is given. This describes one run; a guarantee rests on
+the mechanism that enforced the limits.
 """
 
 import bisect
@@ -41,36 +41,36 @@ from tff_dp_aggregators import strategies
 from tff_dp_aggregators.accounting.records import ledger as ledger_lib
 from tff_dp_aggregators.accounting.records import round_log
 
-# What a device may start to wait from: its own contribution, or the end of the round.
+# The event from which a device waits: its own contribution, or the end of the round.
 WAIT_FROM = ('contribution', 'completion')
 _DEFAULT_MIN_WAIT_HOURS = 24.0
-_MAX_DENSE = 2048  # Rounds of a strategy whose dense matrix is made.
-_AT_ONCE = 2**22  # Contributions in memory.
+_MAX_DENSE = 2048  # Maximum number of rounds for which C^T C is computed.
+_AT_ONCE = 2**22  # Contributions in memory at a time.
 _MAX_WAIT_HOURS = 24 * 3660
 
 
 @dataclasses.dataclass(frozen=True)
 class Waiting:
-  """What a device can do that waits between two rounds."""
+  """The participation that is possible for a device that waits between rounds."""
 
   min_wait_hours: float
   wait_from: str  # One of `WAIT_FROM`.
-  min_separation: int  # `num_rounds` if a device can be in one round only.
+  min_separation: int  # `num_rounds` if a device can be in only one round.
   max_participations: int
-  # Fewest rounds completed in any open window of that length; `None` if the log is
-  # shorter.
+  # Minimum number of rounds completed in an open window of the wait's length; `None` if
+  # the log is shorter than the wait.
   fewest_rounds_in_wait: Optional[int]
-  # Two rounds, from 0, that one device can be in, `min_separation` apart.
+  # Two rounds, from 0, `min_separation` apart, that one device can be in.
   closest: Optional[tuple[int, int]]
-  assumptions: tuple[str, ...]  # In sentences.
+  assumptions: tuple[str, ...]  # Full sentences.
 
 
 @dataclasses.dataclass(frozen=True)
 class Observed:
-  """What the clients of a log did, whose names are `None` if they were left out."""
+  """The actual participation in a log; names of clients are `None` if left out."""
 
-  num_clients: int  # Those that took part at all.
-  # 0 if a client is twice in a round, `num_rounds` if none took part twice.
+  num_clients: int  # Number of clients that took part.
+  # 0 if a client is twice in a round, `num_rounds` if no client took part twice.
   min_separation: int
   max_participations: int
   # A client and two of its rounds, from 0, `min_separation` apart.
@@ -81,11 +81,11 @@ class Observed:
 
 @dataclasses.dataclass(frozen=True)
 class Summary:
-  """What a log says about participation."""
+  """The participation that a log allows or shows."""
 
   log: round_log.RoundLog
-  waiting: Optional[Waiting]  # What devices can have done, if their wait is known.
-  observed: Optional[Observed]  # What clients did, if the log names them.
+  waiting: Optional[Waiting]  # Possible participation, if the wait is known.
+  observed: Optional[Observed]  # Actual participation, if the log names clients.
 
   @property
   def num_rounds(self) -> int:
@@ -94,30 +94,30 @@ class Summary:
 
   @property
   def min_separation(self) -> int:
-    """Smallest difference of two rounds of one device: by its wait, if known."""
+    """Smallest difference of two rounds of one device, by its wait if that is known."""
     return self._basis.min_separation
 
   @property
   def rounds_between(self) -> int:
-    """Fewest rounds strictly between two of one device, as DP-FTRL papers count."""
+    """The rounds strictly between two rounds of a device, as DP-FTRL papers count."""
     return self.min_separation - 1
 
   @property
   def max_participations(self) -> int:
-    """Most rounds of one device: by its wait, if known."""
+    """Maximum number of rounds of one device, by its wait if that is known."""
     return self._basis.max_participations
 
   @property
   def participation(self) -> strategies.Participation:
-    """The schema to account for, or ValueError if the log breaks its own promise."""
-    if broken := self.broken():
-      raise ValueError(f'{"; ".join(broken)}.')
+    """The limits to account for; raises ValueError if the log contradicts itself."""
+    if violations := self.broken():
+      raise ValueError(f'{"; ".join(violations)}.')
     return strategies.Participation(
       self.num_rounds, self.min_separation, self.max_participations
     )
 
   def without_names(self) -> 'Summary':
-    """The same summary, in which clients have no names."""
+    """Returns the summary without the names of clients."""
     observed = self.observed
     if observed is None:
       return self
@@ -132,8 +132,8 @@ class Summary:
   ) -> list[tuple[str, int, Optional[int]]]:
     """Clients that took part too often or too soon, in the order of the log.
 
-    For each its name, its contributions, and the smallest difference of two of its
-    rounds, `None` if it has one contribution.
+    For each client: its name, its number of contributions, and the smallest difference
+    of two of its rounds, `None` if it has one contribution.
     """
     if self.log.clients is None:
       return []
@@ -149,41 +149,41 @@ class Summary:
     min_separation: Optional[int] = None,
     max_participations: Optional[int] = None,
   ) -> list[str]:
-    """A sentence for each promise that the log breaks, with rounds and client if known.
+    """A clause for each violated limit, with rounds, and the client if it is known.
 
-    If clients and their wait are known, so is whether they waited.
+    If both clients and their wait are known, also says whether they waited.
     """
-    promised, broken = (min_separation, max_participations), []
+    promised, violations = (min_separation, max_participations), []
     if self.min_separation == 0:
       assert self.observed is not None
       lines = ', '.join(map(str, self.log.twice))
       lines = f' (lines of the log: {lines})' if lines else ''
-      broken.append(
+      violations.append(
         f'{self._closest(self.observed)}{lines}; no schema allows this: if it took '
         'part once, name it once'
       )
-    broken += self._broken(self.waiting, *promised, 'promised')
-    broken += self._broken(self.observed, *promised, 'what was promised')
+    violations += self._violations(self.waiting, *promised, 'promised')
+    violations += self._violations(self.observed, *promised, 'what was promised')
     if self.waiting is not None:
       allowed = (self.waiting.min_separation, self.waiting.max_participations)
-      broken += self._broken(self.observed, *allowed, 'by the wait')
-    return broken
+      violations += self._violations(self.observed, *allowed, 'by the wait')
+    return violations
 
   def broken_in_short(
     self, min_separation: int, max_participations: Optional[int] = None
   ) -> list[str]:
-    """The same as `broken`, for who may not see clients: how many there were."""
+    """Like `broken`, but with the number of clients instead of their names."""
     promised = (min_separation, max_participations)
-    broken = self._broken(self.waiting, *promised, 'promised')
+    violations = self._violations(self.waiting, *promised, 'promised')
     offenders = self.offenders(*promised)
     if self.observed is not None and offenders:
-      broken.append(
+      violations.append(
         f'{len(offenders)} of {self.observed.num_clients} clients took part sooner or '
         f'more often, {sum(times for _, times, _ in offenders)} times in all'
       )
-    return broken
+    return violations
 
-  def _broken(
+  def _violations(
     self,
     basis: Union[None, Waiting, Observed],
     min_separation: Optional[int],
@@ -197,13 +197,13 @@ class Summary:
       broken.append(f'{self._closest(basis)}; {standard}: at least {min_separation}')
     if max_participations is not None and basis.max_participations > max_participations:
       if isinstance(basis, Waiting):
-        most = f'{_device(basis)} {basis.max_participations} rounds'
+        text = f'{_device(basis)} {basis.max_participations} rounds'
       else:
         rounds = self._numbers(basis.rounds_of_most_active)
         shown = ', '.join(map(str, rounds[:20])) + (', ...' if len(rounds) > 20 else '')
-        client = _called(basis.most_active)
-        most = f'{client} took part {len(rounds)} times, in rounds {shown}'
-      broken.append(f'{most}; {standard}: at most {max_participations}')
+        client = _client(basis.most_active)
+        text = f'{client} took part {len(rounds)} times, in rounds {shown}'
+      broken.append(f'{text}; {standard}: at most {max_participations}')
     return broken
 
   def _closest(self, basis: Union[Waiting, Observed]) -> str:
@@ -212,8 +212,8 @@ class Summary:
     if isinstance(basis, Waiting):
       return f'{_device(basis)} {self._rounds_apart(first, second)}'
     if first == second:
-      return f'{_called(*client)} is twice in round {first + self.log.first_number}'
-    return f'{_called(*client)} took part in {self._rounds_apart(first, second)}'
+      return f'{_client(*client)} is twice in round {first + self.log.first_number}'
+    return f'{_client(*client)} took part in {self._rounds_apart(first, second)}'
 
   def _rounds_apart(self, first: int, second: int) -> str:
     number = self.log.first_number
@@ -222,11 +222,11 @@ class Summary:
     )
 
   def sensitivity_squared(self, strategy: strategies.Strategy) -> Optional[float]:
-    """Largest ||C u||^2 over what single clients of the log did, or above it.
+    """The largest ||C u||^2 over the clients of the log, or an upper bound on it.
 
-    Pairs of a client's rounds count with the absolute value of their entry of C^T C,
-    which is exact where none that counts is negative. `None` if the log names no
-    clients, or the strategy, of at least as many rounds, is too large for C^T C.
+    Pairs of a client's rounds count with the absolute value of their entry of C^T C.
+    This is exact if none of these entries is negative. `None` if the log names no
+    clients, or if the strategy, of at least as many rounds, is too large for C^T C.
     """
     clients = self.log.clients
     if clients is None or strategy.num_rounds > _MAX_DENSE:
@@ -239,25 +239,25 @@ class Summary:
     largest = 0.0
     for part in range(parts := min(num_clients, -(-total // _AT_ONCE))):
       bounds = (part * num_clients // parts, (part + 1) * num_clients // parts)
-      found = clients.arrays(
+      rows = clients.arrays(
         'select client - $1 as client, round from contributions where client >= $1 and '
         'client < $2 order by client, round',
         *bounds,
       )
-      largest = max(largest, _largest_sum(found['client'], found['round'], products))
+      largest = max(largest, _largest_sum(rows['client'], rows['round'], products))
     return largest
 
   @property
   def _basis(self) -> Union[Waiting, Observed]:
     basis = self.waiting or self.observed
-    assert basis is not None  # `summarize` finds one or the other.
+    assert basis is not None  # `summarize` sets at least one.
     return basis
 
   def _numbers(self, rounds: Sequence[int]) -> list[int]:
     return [r + self.log.first_number for r in rounds]
 
   def to_json(self) -> dict[str, Any]:
-    """JSON-ready values; rounds have the numbers that the log gives them."""
+    """JSON-ready values; rounds have the log's numbers."""
     log, waiting, observed = self.log, self.waiting, self.observed
     result: dict[str, Any] = {
       'num_rounds': self.num_rounds,
@@ -275,31 +275,31 @@ class Summary:
       result['smallest_cohort'] = int(log.cohort_sizes.min())
       result['largest_cohort'] = int(log.cohort_sizes.max())
     if waiting is not None:
-      said = result['waiting'] = dataclasses.asdict(waiting)
-      said['closest'] = waiting.closest and self._numbers(waiting.closest)
-      said['assumptions'] = list(waiting.assumptions)
+      data = result['waiting'] = dataclasses.asdict(waiting)
+      data['closest'] = waiting.closest and self._numbers(waiting.closest)
+      data['assumptions'] = list(waiting.assumptions)
     if observed is not None:
-      said = result['observed'] = dataclasses.asdict(observed)
-      said['rounds_of_most_active'] = self._numbers(observed.rounds_of_most_active)
+      data = result['observed'] = dataclasses.asdict(observed)
+      data['rounds_of_most_active'] = self._numbers(observed.rounds_of_most_active)
       if observed.closest is not None:
         client, *rounds = observed.closest
-        said['closest'] = {'client': client, 'rounds': self._numbers(rounds)}
+        data['closest'] = {'client': client, 'rounds': self._numbers(rounds)}
     result['notes'] = list(log.notes)
     return result
 
   def to_text(self) -> str:
-    """For people."""
-    said, waiting, observed = self.to_json(), self.waiting, self.observed
+    """Formats the summary for people."""
+    data, waiting, observed = self.to_json(), self.waiting, self.observed
     lines: list[str] = []
 
     def add(name: str, value: Any) -> None:
       lines.append(f'{name:<20}{value}\n')
 
     add('rounds', self.num_rounds)
-    if 'first_completion' in said:
-      add('completed', f'{said["first_completion"]} to {said["last_completion"]}')
-    if 'smallest_cohort' in said:
-      add('cohort', f'{said["smallest_cohort"]} to {said["largest_cohort"]} clients')
+    if 'first_completion' in data:
+      add('completed', f'{data["first_completion"]} to {data["last_completion"]}')
+    if 'smallest_cohort' in data:
+      add('cohort', f'{data["smallest_cohort"]} to {data["largest_cohort"]} clients')
     between = f'{self.rounds_between} between'
     if not self.min_separation:
       between = 'a client is twice in a round'
@@ -321,8 +321,8 @@ class Summary:
         add('', 'No client took part twice.')
       else:
         add('closest seen', self._closest(observed))
-      most = f'{_called(observed.most_active)}, {observed.max_participations} times'
-      add('most active', most)
+      text = f'{_client(observed.most_active)}, {observed.max_participations} times'
+      add('most active', text)
     for note in self.log.notes:
       add('note', note)
     return ''.join(lines)
@@ -332,7 +332,7 @@ def _device(waiting: Waiting) -> str:
   return f'a device that waits {waiting.min_wait_hours:g} h can be in'
 
 
-def _called(client: Optional[str]) -> str:
+def _client(client: Optional[str]) -> str:
   return 'a client' if client is None else f'client {client!r}'
 
 
@@ -342,16 +342,16 @@ def summarize(
   wait_from: str = 'contribution',
   first_start: Optional[str] = None,
 ) -> Summary:
-  """Computes what a log says about participation.
+  """Computes the participation that a log allows or shows.
 
-  `min_wait_hours`: How long a device waits at least between two rounds. `None` for 24,
-  or, if the log names its clients, for no such rule.
-  `first_start`: When the first round started, written as the log's times are; only for
-  logs without starts, with `wait_from='contribution'`.
+  `min_wait_hours`: The minimum wait of a device between two rounds. `None` means 24, or
+  no such rule if the log names its clients.
+  `first_start`: The start of the first round, in the format of the log's times; only
+  for logs without starts and with `wait_from='contribution'`.
 
   Example:
-    A round an hour. A device that contributes at the start of round 0 can contribute
-    again at the end of round 23, 24 hours later.
+    With one round per hour, a device that contributes at the start of round 0 can
+    contribute again at the end of round 23, 24 hours later.
 
     >>> hours = 3600 * 10**9 * np.arange(1, 101)
     >>> log = round_log.RoundLog(100, 0, completions=hours)
@@ -393,9 +393,9 @@ def _wait(
     )
   microsecond = datetime.timedelta(microseconds=1)
   wait = datetime.timedelta(hours=min_wait_hours) // microsecond * 1000
-  begins, assumptions = _begins(log, wait_from, first_start)
+  starts, assumptions = _wait_starts(log, wait_from, first_start)
   if log.resolution and wait % log.resolution:
-    # Rounding can have brought two times closer by so much.
+    # Rounding can move two times closer together by one unit.
     seconds = f'{log.resolution / 10**9:g} s'
     if wait <= log.resolution:
       raise ValueError(
@@ -406,7 +406,7 @@ def _wait(
     assumptions += (
       f'Times are written to {seconds}, so the wait counts as that much shorter.',
     )
-  back = _first_round_back(log.completions, begins, wait)
+  back = _first_round_back(log.completions, starts, wait)
   separations = (back - np.arange(log.num_rounds))[back < log.num_rounds]
   closest = None
   if len(separations):
@@ -418,17 +418,17 @@ def _wait(
     min_wait_hours=float(min_wait_hours),
     wait_from=wait_from,
     min_separation=log.num_rounds if closest is None else closest[1] - closest[0],
-    max_participations=_most_rounds(log.completions, begins, wait, wait_from),
+    max_participations=_most_rounds(log.completions, starts, wait, wait_from),
     fewest_rounds_in_wait=int(within.min()) if len(within) else None,
     closest=closest,
     assumptions=assumptions,
   )
 
 
-def _begins(
+def _wait_starts(
   log: round_log.RoundLog, wait_from: str, first_start: Optional[str]
 ) -> tuple[np.ndarray, tuple[str, ...]]:
-  """The earliest beginning of the wait after each round, and what was assumed."""
+  """The earliest time at which the wait after each round begins, and assumptions."""
   completions = log.completions
   assert completions is not None
   needs_first = wait_from == 'contribution' and log.starts is None
@@ -448,7 +448,7 @@ def _begins(
   assumptions.append('A device waits from its contribution to a round.')
   if log.starts is not None:
     assumptions.append('Devices contribute between the start and the completion.')
-    # A round that starts after a later one counts as starting with it: never too late.
+    # If a later round starts earlier, use its start: earlier is on the safe side.
     return np.minimum.accumulate(log.starts[::-1])[::-1], tuple(assumptions)
   assumptions.append('Devices contribute to a round after the one before is complete.')
   if first_start is not None:
@@ -471,19 +471,19 @@ def _begins(
 
 
 def _first_round_back(
-  completions: np.ndarray, begins: np.ndarray, wait: int
+  completions: np.ndarray, starts: np.ndarray, wait: int
 ) -> np.ndarray:
-  """For each round, the first later one that a device can be in; n if none."""
-  back = np.searchsorted(completions, begins + wait, side='left')
+  """For each round, the first later round that a device can be in; n if none."""
+  back = np.searchsorted(completions, starts + wait, side='left')
   return np.maximum(back, np.arange(1, len(completions) + 1))
 
 
 def _most_rounds(
   completions: np.ndarray, begins: np.ndarray, wait: int, wait_from: str
 ) -> int:
-  """The most rounds of one device, by always taking the first that it can be in.
+  """Maximum number of rounds of one device, which always takes the first possible one.
 
-  A device that takes a later one is back no sooner: neither array ever falls.
+  Taking a later one never helps: both arrays are non-decreasing.
   """
   ends, starts = completions.data, begins.data
   count, following, back_at = 0, 0, int(begins[0])
@@ -500,8 +500,6 @@ def _most_rounds(
 
 
 def _observe(clients: round_log.Database, num_rounds: int) -> Observed:
-  """Exact values of everyone's rounds."""
-
   def first(order: str) -> tuple[str, tuple[int, ...]]:
     """The first client in an order, and its rounds."""
     ((name, rounds),) = clients.query(
@@ -529,7 +527,7 @@ def _observe(clients: round_log.Database, num_rounds: int) -> Observed:
 
 
 def _largest_sum(client: np.ndarray, rounds: np.ndarray, products: np.ndarray) -> float:
-  """Largest sum of products of pairs of rounds of one client, sorted by client."""
+  """Largest sum of `products` over pairs of rounds of a client; sorted by client."""
   sums = np.bincount(client, products[rounds, rounds])
   first = np.arange(len(client))
   for apart in range(1, len(client)):
@@ -548,10 +546,10 @@ def of_plan(
   planned: Optional[strategies.Participation] = None,
   broken: bool = False,
 ) -> strategies.Participation:
-  """Limits of so many rounds of a plan, of which a log shows the first.
+  """Limits for all `num_rounds` of a plan, given the log of its first rounds.
 
-  Those that were planned; where none are known or they were broken, what the log shows
-  of its rounds, `seen`, and after them as many as the separation allows.
+  Returns the planned limits. If these are unknown or were broken: the limits that the
+  log shows (`seen`), and after its rounds as many as the separation allows.
   """
   if seen.num_rounds > num_rounds:
     raise ValueError(
@@ -564,17 +562,17 @@ def of_plan(
     )
   if planned is None and seen.num_rounds == num_rounds:
     return seen
-  separation, most = seen.min_separation, 0
+  separation, participations = seen.min_separation, 0
   if planned is not None:
-    # What was allowed counts as well: who broke one limit makes no other one less.
+    # Planned limits count as well: if one was broken, the other is not tighter.
     separation = planned.min_separation
     allowed = of_plan(seen, num_rounds, planned)
-    most = allowed.possible_participations
-  left = -(-(num_rounds - seen.num_rounds) // separation)
+    participations = allowed.possible_participations
+  remaining = -(-(num_rounds - seen.num_rounds) // separation)
   return strategies.Participation(
     num_rounds,
     min(separation, seen.min_separation),
-    max(most, seen.possible_participations + left),
+    max(participations, seen.possible_participations + remaining),
   )
 
 
@@ -583,15 +581,15 @@ def check_agreement(
   ledger: ledger_lib.Ledger,
   limits: strategies.Participation,
 ) -> None:
-  """Refuses a ledger and a round log that are not of the same run.
+  """Raises ValueError if a ledger and a round log are not of the same run.
 
-  They have the same rounds, of as many clients, and the log keeps the `limits` that the
-  ledger's events are for.
+  They must have the same rounds with the same numbers of clients, and the log must keep
+  the `limits` for which the ledger's events hold.
   """
   log, entries = summary.log, ledger.entries
 
   def numbered(number: int) -> str:
-    # Where they differ, both numbers: logs may count from 1.
+    # Gives the log's number as well if that counts from 1.
     shift = log.first_number
     return f'{number} (number {number + shift} in the log)' if shift else f'{number}'
 
@@ -617,13 +615,13 @@ def check_agreement(
     )
   if limits.fixed_epoch:
     raise ValueError(
-      'a round log cannot show fixed epochs, which the events of the ledger are for; '
+      'a round log cannot show fixed epochs, which the events of the ledger assume; '
       'leave out the round log.'
     )
   broken = summary.broken_in_short(limits.min_separation, limits.max_participations)
   if broken:
     raise ValueError(
-      'the round log shows that the limits were not kept which the events of the '
-      f'ledger are for: {"; ".join(broken)}. Leave out the ledger to account for what '
-      'the log shows.'
+      'the round log shows that the limits were not kept, but the events of the ledger '
+      f'assume them: {"; ".join(broken)}. Leave out the ledger to account for what the '
+      'log shows.'
     )

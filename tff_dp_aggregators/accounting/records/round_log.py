@@ -1,36 +1,36 @@
-"""Round logs: what a production system wrote down about its rounds.
+"""Reads round logs: what a production system recorded about its rounds.
 
-A log is a CSV or TSV file with a header (TSV if there are more tabs in it than commas),
-JSON lines (one object a line, told by the first character) or Parquet, plain or gzipped
-(told by the first bytes), with one entry for each round whose result was released:
+A log is a CSV or TSV file with a header (TSV if that has more tabs than commas), JSON
+lines (one object per line, recognised by the first character) or Parquet, plain or
+gzipped (recognised by the first bytes), with one entry per released round:
 
 | column            | value |
 |-------------------|-------|
 | `completion_time` | when the round was complete; only a log with clients can lack it |
 | `start_time`      | when its first client could begin |
 | `round`           | its number, counting from 0 or from 1 |
-| `cohort_size`     | how many clients contributed |
-| `client_ids`      | which: a JSON list, a text with blanks or semicolons; `[]`: none |
-| `client_id`       | in a log with a line for each participation, whose it was |
-| `population`      | of which clients the round was, where a log has several |
+| `cohort_size`     | the number of clients that contributed |
+| `client_ids`      | their ids: JSON list, or with blanks or semicolons; `[]`: none |
+| `client_id`       | the client, in a log with one line per participation |
+| `population`      | the population whose round it was, if a log has several |
 
-Other common names are understood (`COLUMNS`) and others can be told, or the empty name
-for a column that is not what it seems; a run's ledger is a round log as well.
+Other common names are recognised (`COLUMNS`), and any others can be given, or an empty
+name for a column that is not what it seems. A run's ledger is a round log as well.
 
-**Times** are ISO 8601, with a zone (`2023-05-30T13:00:00.25+02:00`) or without any, or
-Unix time in seconds, ms, us or ns, which its digits tell apart. One log has one of
-these. Digits that `1.70005e9` lacks shorten the wait (`RoundLog.resolution`).
+**Times** are ISO 8601, with a zone (`2023-05-30T13:00:00.25+02:00`) or without, or Unix
+time in seconds, ms, us or ns, which the digits tell apart. A log has only one of these
+formats. Digits that `1.70005e9` lacks shorten the wait (`RoundLog.resolution`).
 
-**Populations** have rounds of their own; of several, one has to be asked for.
+**Populations** have separate rounds; if a log has several, one has to be chosen.
 
-**What is repaired and what is refused.** Lines are sorted, by round or by completion; a
-line twice with the round's number counts once; a client that is written in several
-ways, with blanks or as 7.0, is one. Everything is refused, with the line, for which a
-guess could make the privacy guarantee too good: a line twice without a number, a round
-twice with other values, a missing number, clocks that go back, a value missing or
-unreadable, and clients called NA, nan or null, which is how a missing id is written.
+**Repairs and errors.** Lines are sorted, by round or by completion; a repeated line
+with a round number counts once; different spellings of a client's id (blanks, 7.0) are
+one client. Wherever a guess could overstate the privacy guarantee, the line is refused:
+a repeated line without a round number, a round twice with other values, a missing
+number, clocks that go back, a value missing or unreadable, and clients called NA, nan
+or null, which is how a missing id is written.
 
-DuckDB reads the file, every value as text, and keeps what exceeds its memory on disk.
+DuckDB reads the file, every value as text, and spills to disk what exceeds its memory.
 """
 
 import contextlib
@@ -54,7 +54,7 @@ import numpy as np
 from tff_dp_aggregators.base import ids
 from tff_dp_aggregators.base import strict_json
 
-# The names under which a column is known, whatever their case.
+# The names by which a column is recognised, in any case.
 COLUMNS: dict[str, tuple[str, ...]] = {
   'completion_time': (
     *('completion_time', 'completed_at', 'completed', 'end_time', 'finished_at'),
@@ -72,26 +72,25 @@ COLUMNS: dict[str, tuple[str, ...]] = {
   ),
   'population': ('population', 'population_name'),
 }
-MEMORY = '2GB'  # What exceeds it is on disk: 10^8 participations take 2.3 GB in all.
-# What times without an offset are called.
+MEMORY = '2GB'  # Limit for DuckDB; 10^8 participations take 2.3 GB, partly on disk.
 WITHOUT_ZONE = 'ISO 8601 without a zone'
 
 _TIMES = ('completion_time', 'start_time')
-_SECOND = 10**9  # In nanoseconds, which all times are counted in.
-_END_OF_TIMES = 7_258_118_400 * _SECOND  # The year 2200, which keeps sums within int64.
+_SECOND = 10**9  # All times are in nanoseconds.
+_MAX_TIME = 7_258_118_400 * _SECOND  # The year 2200, which keeps sums within int64.
 _LONGEST_LINE = 2**24  # Bytes.
-# DuckDB's types whose values are not single, or tell neither ids nor times apart.
-_UNREAD = ('MAP', 'STRUCT', 'UNION', 'VARIANT', 'FLOAT')
-_LIKE_ROUND = re.compile('(?<![A-Za-z])(?i:round)|Round')  # No background.
-# A column that may say who took part, and not how many did.
-_LIKE_CLIENTS = re.compile(
+# DuckDB types that are nested, or too coarse for ids and times.
+_UNSUPPORTED_TYPES = ('MAP', 'STRUCT', 'UNION', 'VARIANT', 'FLOAT')
+_ROUND_LIKE = re.compile('(?<![A-Za-z])(?i:round)|Round')  # Not in 'background'.
+# Columns that may name the clients that took part, rather than count them.
+_CLIENTS_LIKE = re.compile(
   '(client|device|participant|user|member|contributor|node)(s|_?ids?|s_?ids?)', re.I
 )
-# Several clients where one should be; GUIDs stand in braces.
-_LIST = re.compile(r'[;|,]|^\[.*\]$|^[({][^)}]*\s[^)}]*[)}]$', re.DOTALL)
+# Several ids where one is expected. A single id, such as a GUID, may be in braces.
+_SEVERAL_IDS = re.compile(r'[;|,]|^\[.*\]$|^[({][^)}]*\s[^)}]*[)}]$', re.DOTALL)
 _DECODER = strict_json.Decoder(object_pairs_hook=strict_json.unique)
-# Text to numbers, NULL for what is none. DuckDB's own casts take more forms than are
-# meant here, such as '1_0'.
+# Convert text to numbers, or NULL if it is none. DuckDB's own casts accept more forms
+# than are intended here, such as '1_0'.
 _MACROS = r"""
 create macro whole(t) as
   case when regexp_full_match(t, ' *[0-9]{1,18} *') then trim(t)::bigint end;
@@ -136,7 +135,7 @@ create macro listed(t) as
     for x in string_split_regex(t, '[;\s\x0b\x1c-\x1f\x{85}\p{Z}]+') if x <> ''
   ], []) end;
 """
-# What a round in its order must not be: columns, condition, words.
+# Errors in the sequence of rounds: required columns, SQL condition, message.
 _RULES = (
   (
     {'round'},
@@ -163,19 +162,19 @@ _RULES = (
   (
     {'client_ids', 'cohort_size'},
     'client_ids <> cohort_size',
-    'cohort_size is {cohort_size}, but client_ids has {client_ids}. Add who is '
-    'missing, or say that the column is something else (--columns=cohort_size=).',
+    'cohort_size is {cohort_size}, but client_ids has {client_ids}. Add the missing '
+    'clients, or ignore the column if it is something else (--columns=cohort_size=).',
   ),
 )
 
 
 class Database:
-  """DuckDB in memory, and on disk what exceeds that.
+  """A DuckDB database in memory, which spills to disk.
 
-  That of a log which names its clients has `contributions(client, round)`, with rounds
-  from 0; `names(client, name)`, numbered in the order of the log; and
-  `by_client(client, times, closest)`: a client's contributions, and the smallest
-  difference of two of its rounds, NULL if it has one.
+  For a log that names its clients, its tables are `contributions(client, round)`, with
+  rounds from 0; `names(client, name)`, with clients numbered in the order of the log;
+  and `by_client(client, times, closest)`: the number of a client's contributions, and
+  the smallest difference of two of its rounds, NULL if it has one.
   """
 
   def __init__(self) -> None:
@@ -188,34 +187,34 @@ class Database:
     self._connection.execute(_MACROS)
 
   def query(self, sql: str, *parameters: Any) -> list[tuple]:
-    """The rows of a query, or of the last of several."""
+    """Returns the rows of a query, or of the last of several statements."""
     return self._connection.execute(sql, parameters or None).fetchall()
 
   def arrays(self, sql: str, *parameters: Any) -> dict[str, Any]:
-    """The columns of a query that has no NULL, as NumPy arrays."""
+    """Returns the columns of a query without NULLs, as NumPy arrays."""
     return self._connection.execute(sql, parameters or None).fetchnumpy()
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class RoundLog:
-  """A log as read and checked, in the order of rounds."""
+  """A checked log, in the order of rounds."""
 
   num_rounds: int
-  first_number: int  # What the log calls the first round, 0 or 1.
-  # int64 nanoseconds since 1970, shape [n]; completions never fall, starts may.
+  first_number: int  # The log's number of the first round, 0 or 1.
+  # int64 nanoseconds since 1970, shape [n]; completions never decrease, starts may.
   completions: Optional[np.ndarray] = None
   starts: Optional[np.ndarray] = None
   cohort_sizes: Optional[np.ndarray] = None  # int64, shape [n].
-  clients: Optional[Database] = None  # Who took part.
+  clients: Optional[Database] = None  # The participations, if clients are named.
   time_format: Optional[str] = None
-  notes: tuple[str, ...] = ()  # What was repaired or left out, for people.
-  # Nanoseconds to which the times are rounded, where they are written in powers of ten
-  # and all lack the digits of seconds; else 0.
+  notes: tuple[str, ...] = ()  # Repairs and omissions, for people.
+  # The unit to which times are rounded, in nanoseconds, if they are written with
+  # exponents and are all coarser than a second; else 0.
   resolution: int = 0
-  twice: tuple[int, ...] = ()  # Lines of the first client that is twice in a round.
+  twice: tuple[int, ...] = ()  # Lines that have one client twice in a round, if any.
 
   def format_time(self, nanoseconds: int) -> str:
-    """A time of this log to microseconds, in UTC if the log's times have a zone."""
+    """Formats a time to microseconds, in UTC if the log's times have a zone."""
     epoch = datetime.datetime(1970, 1, 1)
     time = epoch + datetime.timedelta(microseconds=int(nanoseconds) // 1000)
     return time.isoformat() + ('' if self.time_format == WITHOUT_ZONE else 'Z')
@@ -226,11 +225,11 @@ def read(
   columns: Optional[Mapping[str, str]] = None,
   population: Optional[str] = None,
 ) -> RoundLog:
-  r"""Reads and checks a log; what is refused is named with its line.
+  r"""Reads and checks a log; errors name the line.
 
-  `columns`: The file's own names of columns, by the names of `COLUMNS`; the empty name
-  for one that it does not have.
-  `population`: The one whose rounds are to be read; `None` for a log that has one only.
+  `columns`: The file's column names, by the keys of `COLUMNS`; the empty name for a
+  column that the file does not have.
+  `population`: The population whose rounds are read; `None` if the log has only one.
 
   Example:
     >>> import os, tempfile
@@ -245,9 +244,9 @@ def read(
 
 
 def parse_time(text: str) -> tuple[int, str]:
-  """Nanoseconds since 1970 of a time as logs have it, and how it is written.
+  """Parses a time like those of logs: nanoseconds since 1970, and its format.
 
-  A time without a zone is taken to be in UTC.
+  A time without a zone is read as UTC.
 
   Example:
     >>> parse_time('1970-01-01T02:00:00.5+02:00')
@@ -261,11 +260,11 @@ def parse_time(text: str) -> tuple[int, str]:
 
 
 class _File(Database):
-  """A log's file, read and checked step by step.
+  """Reads and checks the file of a log in three steps, each of which makes a table.
 
-  First the table `entries` has texts, NULL for what is missing or cannot be meant; `no`
-  numbers the entries of the file, from 1. Then `rounds` has numbers, and `ordered` as
-  well the round's number in its order, and what the round before has.
+  `entries` has texts, NULL for missing or invalid ones, and `no`, the number of the
+  entry in the file, from 1. `rounds` has numbers instead of texts. `ordered` adds the
+  index of the round in its order, and the values of the round before.
   """
 
   def __init__(self, path: str, columns: dict[str, str], population: Optional[str]):
@@ -278,37 +277,39 @@ class _File(Database):
     self._path, self._columns, self._population = path, columns, population
     self._format, self._delimiter = 'CSV', ','
     self._header = 0  # Lines before the first entry.
-    self.found: dict[str, str] = {}  # The file's name of each column.
-    self.ignored: list[str] = []  # Its other columns.
+    self.sources: dict[str, str] = {}  # The file's name for each column that is read.
+    self.ignored: list[str] = []  # The file's other columns.
     self.notes: list[str] = []
     self._twice: tuple[int, ...] = ()
-    self._file = self._unpacked()
+    self._file = self._unpack()
     with open(self._file, 'rb') as file:
       is_parquet = file.read(4) == b'PAR1'
-    with self._refusals():
-      source = self._parquet() if is_parquet else self._text()
-      chosen = self._chosen(source) if 'population' in self.found else 'true'
-      names = [name for name in self.found if name != 'population']
+    with self._naming_lines():
+      source = self._parquet_query() if is_parquet else self._text_query()
+      where = (
+        self._population_filter(source) if 'population' in self.sources else 'true'
+      )
+      names = [name for name in self.sources if name != 'population']
       self.query(
         f'create table entries as select no, {", ".join(names)} from ({source}) '
-        f'where {chosen}'
+        f'where {where}'
       )
     if not self.query('from entries limit 1'):
       raise self.error('has no rounds.')
-    # Those of rounds, and by which they are in order.
+    # The columns of a round, and the one by which rounds are sorted.
     self._names = [name for name in names if name != 'client_id']
     self._key = next((n for n in ('round', 'completion_time') if n in names), 'no')
 
   def value(self, number: int, name: str) -> Any:
-    """The value of a column in an entry as it is in the file."""
+    """The value of a column in an entry, as it is written in the file."""
     if self._format == 'JSON lines':
       with open(self._file, encoding='utf-8-sig') as file:
         line = next(itertools.islice(file, number - 1, None))
-      return _DECODER.decode(line).get(self.found[name])
+      return _DECODER.decode(line).get(self.sources[name])
     return self.query(f'select {name} from entries where no = {number}')[0][0]
 
   def line(self, number: int) -> int:
-    """The line of an entry, or its row in a Parquet file."""
+    """The line number of an entry, or its row number in a Parquet file."""
     if self._format not in ('CSV', 'TSV'):
       return number
     with open(self._file, encoding='utf-8-sig', newline='') as file:
@@ -317,19 +318,17 @@ class _File(Database):
       return self._header + rows.line_num
 
   def error(self, reason: str) -> ValueError:
-    """What is wrong with the file."""
     return ValueError(f'{self._path} {reason}')
 
-  def refusal(self, number: int, reason: str) -> ValueError:
-    """What is wrong with an entry."""
-    return self._refusal(self.line(number), reason)
+  def entry_error(self, number: int, reason: str) -> ValueError:
+    return self._line_error(self.line(number), reason)
 
-  def _refusal(self, line: int, reason: str) -> ValueError:
+  def _line_error(self, line: int, reason: str) -> ValueError:
     what = 'row' if self._format == 'Parquet' else 'line'
     return ValueError(f'{self._path}, {what} {line}: {reason}')
 
-  def _unpacked(self) -> str:
-    """The file, or what is in it if it is gzipped; DuckDB verifies no checksum."""
+  def _unpack(self) -> str:
+    """The path of the file, unpacked if it is gzipped: DuckDB verifies no checksum."""
     if not stat.S_ISREG(os.stat(self._path).st_mode):
       raise self.error('is not a regular file; give the name of a file with the log.')
     with open(self._path, 'rb') as file:
@@ -345,52 +344,50 @@ class _File(Database):
     return unpacked
 
   @contextlib.contextmanager
-  def _refusals(self) -> Iterator[None]:
-    """Says in which line something is that DuckDB does not read."""
+  def _naming_lines(self) -> Iterator[None]:
+    """Turns errors of DuckDB into errors that name the line."""
     import duckdb
 
     try:
       yield
     except duckdb.Error as e:
       reason, _, _ = str(e).partition('Possible')
-      found = re.search(r'CSV Error on Line: (\d+)\n(.*)', reason, re.DOTALL)
-      if not found:
+      match = re.search(r'CSV Error on Line: (\d+)\n(.*)', reason, re.DOTALL)
+      if not match:
         raise self.error(
           f'is not {self._format} that can be read, in UTF-8 and with all lines ending '
           f'alike: {" ".join(reason.split())}'
         ) from e
-      shown = ' '.join(line[:200] for line in found[2].splitlines() if line)
+      shown = ' '.join(line[:200] for line in match[2].splitlines() if line)
       reason = f'this is not {self._format} in UTF-8: {shown}'
-      raise self._refusal(int(found[1]), reason) from e
+      raise self._line_error(int(match[1]), reason) from e
 
-  def _parquet(self) -> str:
-    """The query for the values of a Parquet file."""
+  def _parquet_query(self) -> str:
     self._format = 'Parquet'
     table = (
-      f'read_parquet({_literal(glob.escape(self._file))}, file_row_number=true, '
+      f'read_parquet({_sql_literal(glob.escape(self._file))}, file_row_number=true, '
       'hive_partitioning=false)'
     )
     types = {
-      name: its_type for name, its_type, *_ in self.query(f'describe from {table}')
+      name: type_name for name, type_name, *_ in self.query(f'describe from {table}')
     }
     del types['file_row_number']
     self._find_columns(list(types), 1)
     values = {}
-    for name, found in self.found.items():
-      column = '"' + found.replace('"', '""') + '"'
-      its_type = types[found]
-      if name == 'client_ids' and its_type.endswith('[]'):
-        column, its_type = f'to_json({column})', its_type[:-2]
-      if its_type.endswith(']') or its_type.startswith(_UNREAD):
+    for name, source in self.sources.items():
+      column = '"' + source.replace('"', '""') + '"'
+      type_name = types[source]
+      if name == 'client_ids' and type_name.endswith('[]'):
+        column, type_name = f'to_json({column})', type_name[:-2]
+      if type_name.endswith(']') or type_name.startswith(_UNSUPPORTED_TYPES):
         raise ValueError(
-          f'{self._path}: {found} has values of the type {types[found]:.100}; write '
+          f'{self._path}: {source} has values of the type {types[source]:.100}; write '
           'texts, whole numbers or floats of 64 bits, and client_ids as a list of them.'
         )
       values[name] = f'{column}::varchar'
-    return f'select file_row_number + 1 as no, {_named(values)} from {table}'
+    return f'select file_row_number + 1 as no, {_select_list(values)} from {table}'
 
-  def _text(self) -> str:
-    """The query for the values of a text."""
+  def _text_query(self) -> str:
     with open(self._file, encoding='utf-8-sig', errors='replace', newline='') as file:
       for first in file:
         if first.strip():
@@ -399,7 +396,7 @@ class _File(Database):
       else:
         raise self.error('has no rounds.')
       is_json = first.lstrip()[0] == '{'
-      source = self._json() if is_json else self._csv(first, file)
+      source = self._json_query() if is_json else self._csv_query(first, file)
     with open(self._file, 'rb') as end:
       end.seek(-1, os.SEEK_END)
       if end.read() not in b'\n\r':
@@ -409,22 +406,24 @@ class _File(Database):
   def _read_csv(self, options: str, columns: Sequence[str]) -> str:
     names = ', '.join(f"'{name}': 'VARCHAR'" for name in columns)
     return (
-      f'read_csv({_literal(glob.escape(self._file))}, auto_detect=false, '
+      f'read_csv({_sql_literal(glob.escape(self._file))}, auto_detect=false, '
       f'header=false, strict_mode=true, max_line_size={_LONGEST_LINE}, '
       f"compression='none', hive_partitioning=false, {options}, columns={{{names}}})"
     )
 
-  def _csv(self, first: str, rest: Iterator[str]) -> str:
-    """The query for the values of a table whose header is the first line."""
+  def _csv_query(self, first: str, rest: Iterator[str]) -> str:
+    """The SQL query for a table whose header is the line `first`."""
     if first.count('\t') > first.count(','):
       self._format, self._delimiter = 'TSV', '\t'
     rows = self._rows(itertools.chain([first], rest))
     try:
       header = next(rows)
     except csv.Error as e:
-      raise self._refusal(self._header + 1, f'this is not {self._format}: {e}.') from e
+      raise self._line_error(
+        self._header + 1, f'this is not {self._format}: {e}.'
+      ) from e
     if len(header) == 1 and ';' in header[0]:
-      raise self._refusal(
+      raise self._line_error(
         self._header + 1, 'there are semicolons between columns; write commas or tabs.'
       )
     self._find_columns(header, self._header + 1)
@@ -435,10 +434,10 @@ class _File(Database):
       'allow_quoted_nulls=false',
       columns,
     )
-    if len(columns) == 1:  # Then a blank line is a value that is missing.
+    if len(columns) == 1:  # DuckDB reads a blank line as a missing value.
       table = f'(from {table} where c0 is not null)'
-    values = {name: f'c{header.index(found)}' for name, found in self.found.items()}
-    return f'select row_number() over () as no, {_named(values)} from {table}'
+    values = {name: f'c{header.index(source)}' for name, source in self.sources.items()}
+    return f'select row_number() over () as no, {_select_list(values)} from {table}'
 
   def _rows(self, lines: Iterator[str]) -> Any:
     csv.field_size_limit(max(csv.field_size_limit(), _LONGEST_LINE))
@@ -446,8 +445,8 @@ class _File(Database):
       lines, delimiter=self._delimiter, strict=True, skipinitialspace=True
     )
 
-  def _json(self) -> str:
-    """The query for the values of JSON lines, the first of which has all columns."""
+  def _json_query(self) -> str:
+    """The SQL query for JSON lines, the first of which has all columns."""
     self._format = 'JSON lines'
     table = self._read_csv("delim='\x01', quote='', escape=''", ['line'])
     lines = (
@@ -462,23 +461,23 @@ class _File(Database):
     )
     for number, (line, keys, bad) in enumerate(groups):
       if keys is None:
-        raise self._refusal(line, f'this is not a JSON object: {bad!r:.200}.')
+        raise self._line_error(line, f'this is not a JSON object: {bad!r:.200}.')
       if len(set(keys)) < len(keys):
-        raise self._refusal(line, f'a name is repeated in {keys}.')
+        raise self._line_error(line, f'a name is repeated in {keys}.')
       if not number:
         self._find_columns(keys, line)
         continue
-      named = set(self._names_of(keys, line).values())
-      late = named - {*self.found.values(), *self.ignored}
-      if late:
-        raise self._refusal(
-          line, f'{", ".join(sorted(late))} is here but not in the first line.'
+      names = set(self._match_columns(keys, line).values())
+      new = names - {*self.sources.values(), *self.ignored}
+      if new:
+        raise self._line_error(
+          line, f'{", ".join(sorted(new))} is here but not in the first line.'
         )
-    values = {name: _json_value(name, found) for name, found in self.found.items()}
-    return f'select no, {_named(values)} from ({lines})'
+    values = {name: _json_value(name, source) for name, source in self.sources.items()}
+    return f'select no, {_select_list(values)} from ({lines})'
 
-  def _chosen(self, source: str) -> str:
-    """The condition for entries of the population that is asked for."""
+  def _population_filter(self, source: str) -> str:
+    """The SQL condition for entries of the requested population."""
     name_of = "trim(population, e' \\t')"
     groups = self.query(
       f'select {name_of} as name, min(no), count(*) from ({source}) group by name '
@@ -486,11 +485,11 @@ class _File(Database):
     )
     for name, number, _ in groups:
       if not name:
-        raise self.refusal(number, 'there is no population.')
+        raise self.entry_error(number, 'there is no population.')
     if self._population is None:
       if len(groups) > 1:
         (first, first_number, _), (name, number, _) = groups[:2]
-        raise self.refusal(
+        raise self.entry_error(
           number,
           f'this round is of the population {name!r}, but line '
           f'{self.line(first_number)} has {first!r}. Say which is meant '
@@ -509,115 +508,115 @@ class _File(Database):
         f'of the population {self._population!r} alone; {sum(others.values())} lines '
         f'of others were left out: {shown}.'
       )
-    return f'{name_of} = {_literal(self._population)}'
+    return f'{name_of} = {_sql_literal(self._population)}'
 
   def _find_columns(self, names: list[str], line: int) -> None:
-    """Finds the file's name of each column to read."""
-    found = self._names_of(names, line)
-    unread = [name for name in names if name not in found.values()]
-    like_round = list(filter(_LIKE_ROUND.search, unread))
-    if like_round and 'round' not in {*found, *self._columns}:
-      raise self._refusal(
+    """Sets `sources`, the file's name for each column to read, and `ignored`."""
+    sources = self._match_columns(names, line)
+    unread = [name for name in names if name not in sources.values()]
+    like_round = list(filter(_ROUND_LIKE.search, unread))
+    if like_round and 'round' not in {*sources, *self._columns}:
+      raise self._line_error(
         line,
         f'{like_round[0]} may be the number of the round; say --columns=round='
         f'{like_round[0]}, or --columns=round= if it is something else.',
       )
-    like_clients = list(filter(_LIKE_CLIENTS.fullmatch, unread))
-    if like_clients and not {'client_ids', 'client_id'} & {*found, *self._columns}:
-      raise self._refusal(
+    like_clients = list(filter(_CLIENTS_LIKE.fullmatch, unread))
+    if like_clients and not {'client_ids', 'client_id'} & {*sources, *self._columns}:
+      raise self._line_error(
         line,
         f'{like_clients[0]} may say which clients took part; say --columns=client_ids='
         f'{like_clients[0]}, or --columns=client_ids= if it is something else.',
       )
-    by_participation = {'round', 'client_id'} <= found.keys()
-    if not (found.keys() & {'completion_time', 'client_ids'} or by_participation):
-      raise self._refusal(
+    by_participation = {'round', 'client_id'} <= sources.keys()
+    if not (sources.keys() & {'completion_time', 'client_ids'} or by_participation):
+      raise self._line_error(
         line,
         f'no column of completion times among {", ".join(map(repr, names))}; name it '
         '(--columns=completion_time=NAME), or where each line is a participation, '
         '--columns=round=NAME,client_id=NAME.',
       )
-    if self._population is not None and 'population' not in found:
-      raise self._refusal(
+    if self._population is not None and 'population' not in sources:
+      raise self._line_error(
         line,
         f'no column of populations among {", ".join(map(repr, names))}; say which it '
         'is (--columns=population=NAME).',
       )
-    if 'client_ids' in found:
-      found.pop('client_id', None)
-    if 'client_id' in found and 'round' not in found:
-      raise self._refusal(
+    if 'client_ids' in sources:
+      sources.pop('client_id', None)
+    if 'client_id' in sources and 'round' not in sources:
+      raise self._line_error(
         line,
-        f'{found["client_id"]} says whose a participation was, but no column has the '
+        f'{sources["client_id"]} names the client of each line, but no column has the '
         'number of its round; add one, or say --columns=client_id= if it does not.',
       )
-    if 'client_id' in found:  # Times are of participations, not of rounds.
+    if 'client_id' in sources:  # Its times are of participations, not of rounds.
       for name in _TIMES:
         if self._columns.get(name):
-          raise self._refusal(
+          raise self._line_error(
             line,
-            f'each line is one participation, in column {found["client_id"]}, whose '
+            f'each line is one participation, in column {sources["client_id"]}, whose '
             f'time is not that of the round. Leave {name} out of --columns.',
           )
       kept = ('round', 'client_id', 'population')
-      found = {name: found[name] for name in kept if name in found}
-    self.found = found
-    self.ignored = [name for name in names if name not in found.values()]
+      sources = {name: sources[name] for name in kept if name in sources}
+    self.sources = sources
+    self.ignored = [name for name in names if name not in sources.values()]
     if self.ignored:
       self.notes.append(f'columns left alone: {", ".join(self.ignored)}.')
 
-  def _names_of(self, names: list[str], line: int) -> dict[str, str]:
-    """The file's name of each column that is there."""
+  def _match_columns(self, names: list[str], line: int) -> dict[str, str]:
+    """The file's name for each column that it has."""
     by_spelling = {name.strip().lower(): name for name in names}
     if len(by_spelling) < len(names):
-      raise self._refusal(line, 'two columns have the same name.')
-    found = {}
+      raise self._line_error(line, 'two columns have the same name.')
+    names_by_column = {}
     for column, spellings in COLUMNS.items():
       if column in self._columns:
         if not self._columns[column]:
           continue
         if self._columns[column] not in names:
-          raise self._refusal(
+          raise self._line_error(
             line, f'there is no column {self._columns[column]!r} for {column}.'
           )
-        found[column] = self._columns[column]
+        names_by_column[column] = self._columns[column]
         continue
-      present = [by_spelling[s] for s in spellings if s in by_spelling]
-      present = [name for name in present if name not in self._columns.values()]
-      if len(present) > 1 and present[0].strip().lower() != column:
-        raise self._refusal(
-          line, f'{" and ".join(present)} could both be {column}; say which it is.'
+      matches = [by_spelling[s] for s in spellings if s in by_spelling]
+      matches = [name for name in matches if name not in self._columns.values()]
+      if len(matches) > 1 and matches[0].strip().lower() != column:
+        raise self._line_error(
+          line, f'{" and ".join(matches)} could both be {column}; say which it is.'
         )
-      if present:
-        found[column] = present[0]
-    return found
+      if matches:
+        names_by_column[column] = matches[0]
+    return names_by_column
 
   def log(self) -> RoundLog:
-    """The log in numbers, which were checked, in the order of its rounds."""
-    rounds, key, members = _converted(self._names, 'entries'), 'no', 'table'
-    named = (
+    """Converts, checks and sorts the rounds."""
+    rounds, key, relation = _converted(self._names, 'entries'), 'no', 'table'
+    client_rows = (
       'select no, unnest(listed(client_ids)) as raw, '
       'generate_subscripts(listed(client_ids), 1) as place from entries'
     )
-    client = self.found.get('client_id')
-    if client:  # Each line is one client in one round.
+    client = self.sources.get('client_id')
+    if client:  # Each line is a participation of one client in one round.
       rounds = (
         f'select round, min(no) as no, count(*) as times from ({rounds}) group by 1'
       )
-      named = (
+      client_rows = (
         'select no, whole(round) as round, client_id as raw, 0 as place from entries'
       )
-      key, members = 'round', 'view'  # A table would be as large as the log.
+      key, relation = 'round', 'view'  # A table would be as large as the log.
       self.notes.append('each line is one participation of one client.')
     self.query(f'create table rounds as {rounds}')
     self._check_converted()
-    time_format, is_in_powers = self._time_format()
-    has_clients = bool(client or 'client_ids' in self.found)
+    time_format, has_exponents = self._time_format()
+    has_clients = bool(client or 'client_ids' in self.sources)
     if has_clients:
-      self._number_clients(named)
+      self._number_clients(client_rows)
       self.query(
-        f'create {members} members as select each.* exclude (raw, place), client from '
-        f'({named}) as each join ids using (raw) join names using (name)'
+        f'create {relation} members as select each.* exclude (raw, place), client from '
+        f'({client_rows}) as each join ids using (raw) join names using (name)'
       )
     if client and 'client_id' not in self._columns:
       if not self.query('from rounds where times > 1'):
@@ -644,11 +643,11 @@ class _File(Database):
         )
       self.notes.append('the lines were not in order and have been sorted.')
     if not client and self._key != 'no':
-      self._leave_out_repeated()
-    self._put_in_order()
+      self._remove_repeated()
+    self._sort_rounds()
     if has_clients:
       self._count_contributions(key)
-      self.query(f'drop {members} members; drop table ids')
+      self.query(f'drop {relation} members; drop table ids')
     self.query('drop table entries')
     columns = [name for name in self._names if name not in ('round', 'client_ids')]
     values = self.arrays(
@@ -665,12 +664,12 @@ class _File(Database):
       clients=self if has_clients else None,
       time_format=time_format,
       notes=tuple(self.notes),
-      resolution=_resolution(values) if is_in_powers else 0,
+      resolution=_resolution(values) if has_exponents else 0,
       twice=self._twice,
     )
 
   def _count_contributions(self, key: str) -> None:
-    """Makes the tables of `Database`, and finds who is the first twice in a round."""
+    """Makes the tables of `Database`, and finds the first client twice in a round."""
     if not self.query('from names limit 1'):
       raise self.error('names no client in any round.')
     self.query(f"""
@@ -696,33 +695,33 @@ class _File(Database):
       self._twice = tuple(self.line(no) for (no,) in lines)
 
   def _check_converted(self) -> None:
-    """Refuses the first value that is not what its column is for."""
-    wrong = [
+    """Raises ValueError for the first value that is invalid in its column."""
+    invalid = [
       (number, place, name)
       for place, name in enumerate(self._names)
       for (number,) in self.query(f'select min(no) from rounds where {name} is null')
       if number is not None
     ]
-    for number, _, name in sorted(wrong)[:1]:
-      raise self.refusal(number, _reason(name, self.value(number, name)))
+    for number, _, name in sorted(invalid)[:1]:
+      raise self.entry_error(number, _reason(name, self.value(number, name)))
 
   def _time_format(self) -> tuple[Optional[str], bool]:
-    """How times are written, and whether in powers of ten, which may lack digits."""
+    """The format of the times, and whether they have exponents, so may lack digits."""
     columns = [name for name in _TIMES if name in self._names]
     if not columns:
       return None, False
-    every = ' union all '.join(
+    times = ' union all '.join(
       f'select no, {place} as place, format_of_{name} as format, in_powers_{name} as '
       'in_powers from rounds'
       for place, name in enumerate(columns)
     )
     formats = self.query(
-      f'select format, min((no, place)) as first, bool_or(in_powers) from ({every}) '
+      f'select format, min((no, place)) as first, bool_or(in_powers) from ({times}) '
       'group by format order by first'
     )
     for other, (number, place), _ in formats[1:2]:
       first, (first_number, _), _ = formats[0]
-      raise self.refusal(
+      raise self.entry_error(
         number,
         f'{self.value(number, columns[place])!r} is {other}, but line '
         f'{self.line(first_number)} has {first}; write all times of a log in one '
@@ -730,14 +729,14 @@ class _File(Database):
       )
     return formats[0][0], formats[0][2]
 
-  def _number_clients(self, named: str) -> None:
-    """Makes the tables of clients, by their ids in the one way to write each."""
-    is_json = self._format == 'JSON lines' or 'client_ids' in self.found
+  def _number_clients(self, client_rows: str) -> None:
+    """Makes the tables of clients, by their normalised ids."""
+    is_json = self._format == 'JSON lines' or 'client_ids' in self.sources
 
     def client_of(raw: str) -> str:
       value = _DECODER.decode(raw) if is_json else raw
-      is_single = 'client_ids' not in self.found and isinstance(value, str)
-      if is_single and _LIST.search(value.strip()):
+      is_single = 'client_ids' not in self.sources and isinstance(value, str)
+      if is_single and _SEVERAL_IDS.search(value.strip()):
         raise ValueError(
           f'the client {value!r:.200} looks like several. Name the column client_ids '
           '(--columns=client_ids=NAME), or write a line for each.'
@@ -749,7 +748,7 @@ class _File(Database):
     )
     self.query(
       'create table ids as select raw, client_of(raw) as name, first from (select raw, '
-      f'min(no * {2**32} + place) as first from ({named}) group by raw)'
+      f'min(no * {2**32} + place) as first from ({client_rows}) group by raw)'
     )
     for raw, first in self.query(
       'select raw, first from ids where name is null order by first limit 1'
@@ -759,14 +758,14 @@ class _File(Database):
           raise ValueError('there is no client_id.')
         client_of(raw)
       except ValueError as e:
-        raise self.refusal(first // 2**32, str(e)) from e
+        raise self.entry_error(first // 2**32, str(e)) from e
     self.query(
       'create table names as select (row_number() over (order by min(first)) - 1)::int '
       'as client, name from ids group by name'
     )
 
-  def _leave_out_repeated(self) -> None:
-    """Leaves out entries that say the same of the same round as one before."""
+  def _remove_repeated(self) -> None:
+    """Removes entries that repeat an earlier entry of the same round."""
     has_number, clients = 'round' in self._names, '0'
     if 'client_ids' in self._names:
       clients = '(select list_sort(list(client)) from members where no = twice.no)'
@@ -786,18 +785,18 @@ class _File(Database):
     """)
     for key, number, before, is_same in repeated:
       if not has_number:
-        raise self.refusal(
+        raise self.entry_error(
           number,
           f'the same as line {self.line(before)}. Is it one round or two? Remove the '
           'line, or add a column with the number of the round.',
         )
       if not is_same or self.ignored:
-        other = 'with other values'
+        how = 'with other values'
         if is_same:
-          other = f'and {", ".join(self.ignored)} may differ, which is not read'
-        raise self.refusal(
+          how = f'and {", ".join(self.ignored)} may differ, which is not read'
+        raise self.entry_error(
           number,
-          f'round {key} is also in line {self.line(before)}, {other}. Keep one, or say '
+          f'round {key} is also in line {self.line(before)}, {how}. Keep one, or say '
           'whose they are: --columns=client_id=NAME or --columns=population=NAME.',
         )
     if repeated:
@@ -808,8 +807,8 @@ class _File(Database):
       )
       self.query('delete from rounds where no in (select unnest($1))', numbers)
 
-  def _put_in_order(self) -> None:
-    """Makes the table of rounds in their order, which has to make sense."""
+  def _sort_rounds(self) -> None:
+    """Makes the table `ordered`, and checks the sequence of rounds."""
     lags = ''.join(
       f', lag({name}) over w as {name}_before' for name in ('no', *self._names)
     )
@@ -817,20 +816,20 @@ class _File(Database):
       f'create table ordered as select *, row_number() over w - 1 as number{lags} from '
       f'rounds window w as (order by {self._key}, no)'
     )
-    for columns, broken, words in _RULES:
+    for columns, condition, message in _RULES:
       if columns <= {*self._names}:
-        found = self._connection.execute(
-          f'from ordered where {broken} order by number limit 1'
+        violations = self._connection.execute(
+          f'from ordered where {condition} order by number limit 1'
         )
-        names = [name for name, *_ in found.description]
-        for values in found.fetchall():
+        names = [name for name, *_ in violations.description]
+        for values in violations.fetchall():
           row = dict(zip(names, values))
           row['line_before'] = self.line(row['no_before'] or row['no'])
-          raise self.refusal(row['no'], words.format(**row))
+          raise self.entry_error(row['no'], message.format(**row))
 
 
 def _converted(names: Sequence[str], entries: str) -> str:
-  """The query for numbers instead of texts, with how times are written."""
+  """The SQL query that converts texts to numbers, with the formats of times."""
   values, texts = {'no': 'no'}, []
   for name in names:
     values[name] = f'whole({name})'
@@ -842,46 +841,46 @@ def _converted(names: Sequence[str], entries: str) -> str:
       values[name] = f'in_range(nanoseconds({parts}))'
       values[f'format_of_{name}'] = f'time_format({parts})'
       values[f'in_powers_{name}'] = f"contains(lower({name}), 'e')"
-  return f'select {_named(values)} from (select *{"".join(texts)} from {entries})'
+  return f'select {_select_list(values)} from (select *{"".join(texts)} from {entries})'
 
 
-def _literal(text: str) -> str:
+def _sql_literal(text: str) -> str:
   return "'" + text.replace("'", "''") + "'"
 
 
-def _named(values: Mapping[str, str]) -> str:
-  """A list of SQL's, of values by name."""
+def _select_list(values: Mapping[str, str]) -> str:
+  """The select list of an SQL query, for expressions by name."""
   return ', '.join(f'{value} as {name}' for name, value in values.items())
 
 
 def _json_value(name: str, source: str) -> str:
-  """The text of a value in the object that is a line; NULL if it is of another type."""
-  pointer = _literal('/' + source.replace('~', '~0').replace('/', '~1'))
-  its_type = f'json_type(line, {pointer})'
+  """The SQL expression for a value of a JSON line; NULL if it has the wrong type."""
+  pointer = _sql_literal('/' + source.replace('~', '~0').replace('/', '~1'))
+  type_name = f'json_type(line, {pointer})'
   text = f'json_extract_string(line, {pointer})'
   json_text = f'json_extract(line, {pointer})::varchar'
   if name == 'client_id':
-    return f"case when {its_type} <> 'NULL' then {json_text} end"
+    return f"case when {type_name} <> 'NULL' then {json_text} end"
   if name == 'client_ids':
     return (
-      f"case {its_type} when 'ARRAY' then {json_text} when 'VARCHAR' then {text} end"
+      f"case {type_name} when 'ARRAY' then {json_text} when 'VARCHAR' then {text} end"
     )
-  # DuckDB writes a float anew. What counts is which digits the line has of it; if they
-  # are not found, some may be missing.
+  # DuckDB formats floats anew, but the digits in the line count. If these are not
+  # found, mark the value as one that may lack digits.
   key = re.escape(json.dumps(source, ensure_ascii=False))
-  pattern = _literal(key + r'\s*:\s*([-+.0-9eE]+)')
-  written = f'regexp_extract(line, {pattern}, 1)'
+  pattern = _sql_literal(key + r'\s*:\s*([-+.0-9eE]+)')
+  digits = f'regexp_extract(line, {pattern}, 1)'
   return (
-    f"case when {its_type} in ('VARCHAR', 'BIGINT', 'UBIGINT') then {text} "
-    f"when {its_type} = 'DOUBLE' then case when try_cast({written} as double) = "
-    f"{text}::double then {written} when contains({text}, 'e') then {text} else {text} "
+    f"case when {type_name} in ('VARCHAR', 'BIGINT', 'UBIGINT') then {text} "
+    f"when {type_name} = 'DOUBLE' then case when try_cast({digits} as double) = "
+    f"{text}::double then {digits} when contains({text}, 'e') then {text} else {text} "
     "|| 'e0' end end"
   )
 
 
 def _reason(name: str, value: Any) -> str:
-  """Why a value is refused."""
-  if name == 'client_ids':  # Of a bracket alone a name would be another one.
+  """The reason for which a value is refused."""
+  if name == 'client_ids':  # Otherwise, a single bracket would become part of an id.
     return (
       'client_ids must be a JSON list, or be separated by spaces or semicolons without '
       f'brackets, and [] where nobody took part; got {value!r:.200}.'
@@ -897,16 +896,15 @@ def _reason(name: str, value: Any) -> str:
 
 
 def _resolution(values: Mapping[str, np.ndarray]) -> int:
-  """Which power of ten all times are multiples of, if that is more than a second."""
+  """The largest power of ten that divides all times, if it exceeds a second; else 0."""
   written = np.concatenate([values[name] for name in _TIMES if name in values])
   unit = 1
-  while unit < _END_OF_TIMES and not np.any(written % (10 * unit)):
+  while unit < _MAX_TIME and not np.any(written % (10 * unit)):
     unit *= 10
   return unit if unit > _SECOND else 0
 
 
 def _client_id(value: Any) -> str:
-  """The id of a client, in the one way to write it."""
   if isinstance(value, bool) or not isinstance(value, (str, int, float)):
     raise ValueError(f'the client {value!r} is neither a text nor a whole number.')
   try:
@@ -916,7 +914,7 @@ def _client_id(value: Any) -> str:
     raise ValueError(f'the client {value!r} is {e}') from e
   if not name or name in ids.MISSING:
     raise ValueError(
-      f'the client {value!r} says that it is missing. Fill in who it was, or give who '
-      'is called so another name.'
+      f'the client {value!r} reads as a missing id. Fill in the id, or if it is the '
+      'name of a client, give that client another one.'
     )
   return name
