@@ -396,7 +396,9 @@ def to_json(schema: Schema) -> dict[str, Any]:
 def from_json(data: dict[str, Any]) -> Any:
   """Makes a scheme from the values of `to_json`; raises ValueError if it is none."""
   if not isinstance(data, dict) or data.get('schema') not in SCHEMES:
-    raise ValueError(f'not one of the schemes {sorted(SCHEMES)}: {data!r}.')
+    raise ValueError(
+      f'not one of the participation schemes {sorted(SCHEMES)}: {data!r}.'
+    )
   scheme = SCHEMES[data['schema']]
   fields = {written: field for field, written in scheme.json_names.items()}
   values = {
