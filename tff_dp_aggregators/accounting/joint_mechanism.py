@@ -246,8 +246,8 @@ class JointMechanism(mechanism_lib.Guaranteed):
   is_sampled = has_integer_noise = adds_noise_on_clients = False  # Of no part.
   has_noise = is_private = True  # Of each part.
   noise_site, placement = noises.SERVER.name, noises.SERVER
-  options: ClassVar[tuple[tuple[str, int], ...]] = ()
-  server_noise_multiplier = clipped_count_stddev = None
+  options: ClassVar[tuple[tuple[str, int], ...]] = ()  # It has none.
+  server_noise_multiplier = clipped_count_stddev = None  # It has neither.
 
   @property
   def participation(self) -> sampling.Schema:

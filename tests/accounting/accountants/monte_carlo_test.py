@@ -420,7 +420,7 @@ def test_other_accountants_compose_the_bound():
     with pytest.raises(refused, match='REPLACE_ONE'):
       accountants.epsilon(composed, 1e-5, 'pld', Relation.REPLACE_ONE)
   never = dp_accounting.SelfComposedDpEvent(event, 0)
-  for other, expected in ((_five_bins(), NAME), (gaussian, 'exact')):
+  for other, expected in ((_five_bins(), 'pld'), (gaussian, 'exact')):
     composed = dp_accounting.ComposedDpEvent([never, other])
     assert accountants.tightest(composed, BOTH) == expected
   # Alone, it is read as it is, unless the bound is asked for; by no exact curve.

@@ -82,7 +82,7 @@ __all__ = [
   'zcdp_rho',
 ]
 
-RDP_ORDERS = rdp.ORDERS
+RDP_ORDERS = rdp.ORDERS  # Orders at which Renyi DP is computed.
 _ZERO_OUT = Relation.REPLACE_SPECIAL
 EXACT = gaussian.GaussianAccountant.name  # Exact for Gaussian events.
 # A fast bound, for searches and for long lists of epsilons; see `quick_bound`.

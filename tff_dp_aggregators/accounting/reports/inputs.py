@@ -134,6 +134,7 @@ class Inputs:
   simulation: Optional[str] = None
   # Dropouts and reporting goal; `None` if all selected clients reported.
   reporting: Optional[model.Reporting] = None
+  # Changes of a client's update before it is clipped.
   before_clipping: Optional[model.BeforeClipping] = None
   # The larger cohort whose noise the run has; `mechanism` is then the one which that
   # cohort would have had.
@@ -141,7 +142,8 @@ class Inputs:
   nbafl: Optional[nbafl_lib.Nbafl] = None  # The NbAFL plan that the noise is from.
   # Sentences about what else was computed from clients' data without noise.
   not_covered: tuple[str, ...] = ()
-  tuning: Optional[Tuning] = None
+  tuning: Optional[Tuning] = None  # The runs from which this one was chosen, if any.
+  # Scores of canaries, for an empirical lower bound on epsilon.
   canary_record: Optional[canaries_lib.Record] = None
   command: Optional[str] = None  # A command that prints the same numbers.
   # Files that the statement is made from, each with `role`, `path` and `sha256`.
