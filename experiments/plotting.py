@@ -145,8 +145,8 @@ def read_run(directory: str) -> Run:
     }
   except (OSError, AttributeError, TypeError, ValueError) as e:
     raise ValueError(
-      f'{directory} cannot be read as a run: {str(e).rstrip(".")}. Name directories of '
-      'runs.'
+      f'{directory} cannot be read as a run: {str(e).rstrip(".")}. Name run '
+      'directories of tff-dp-simulate.'
     ) from e
   if not rows:
     raise ValueError(f'{metrics_path} has no rounds yet; wait for the first one.')

@@ -243,7 +243,7 @@ def _files(values: flags.FlagValues) -> Files:
   for is_refused, names, why in (
     (has_text, _FEATURE_FLAGS, 'does not go with text, whose next token is the label.'),
     (not has_text, _TEXT_FLAGS, 'is for text; give --text_column.'),
-    (values.vocabulary, ('vocabulary_size',), 'does not go with --vocabulary.'),
+    (values.vocabulary, ('vocabulary_size',), 'is that of the file of --vocabulary.'),
     (is_text, _CELL_FLAGS, 'is for values in columns, and files of text have none.'),
     (
       names_clients,

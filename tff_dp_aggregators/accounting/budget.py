@@ -99,8 +99,8 @@ class Budget:
   # Standard deviation of Gaussian noise over the L2 bound, scale of Laplace over L1.
   noise_multiplier: float
   noise_scale: float  # Share of the noise that the run adds; above 0, at most 1.
-  # A key of `accountants.ACCOUNTANTS`, or 'pure' for Laplace noise with delta 0. Only
-  # 'pld' supports sampled Laplace noise.
+  # A key of `accountants.ACCOUNTANTS`, of which only 'pld' supports sampled Laplace
+  # noise; or 'pure' for Laplace noise with delta 0.
   accountant: str
 
   def __init__(

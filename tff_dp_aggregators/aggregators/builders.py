@@ -220,7 +220,8 @@ def adaptive(
   * `clients_per_round`: Denominator of the mean, and of the fraction of small norms.
 
   Raises:
-    TypeError: As `queries.AdaptiveClippingQuery`, or if `participation` is missing.
+    TypeError: As `queries.AdaptiveClippingQuery`, if `participation` is missing, or if
+      `clip_norm` is given.
     ValueError: As `queries.AdaptiveClippingQuery`, or if the numbers of rounds of
       strategy, participation and workload differ.
 

@@ -98,8 +98,8 @@ class DPMeanFactory(checks.SetOnce, tff.aggregators.UnweightedAggregationFactory
     checks.check_number('clients_per_round', clients_per_round)
     if not 0 < clients_per_round <= grid.MAX_CLIENTS:
       raise ValueError(
-        'clients_per_round must be positive, and at most 10^7, the most clients whose '
-        f'sum is exact; got {clients_per_round}.'
+        'clients_per_round must be positive, finite and at most 10^7, the most clients '
+        f'whose sum is exact; got {clients_per_round}.'
       )
     if record_aggregation_factory is None:
       record_aggregation_factory = tff.aggregators.SumFactory()

@@ -105,6 +105,7 @@ def extract_dp_event(state: Any) -> SpentEvents:
   Raises:
     TypeError: If there is not exactly one such aggregator state in `state`, or if that
       of a learning process is not in its aggregator. Two cost more than either of them.
+      Also if `state` is what `next` returned, of which it is the attribute `state`.
     ValueError: If the state comes from `initialize`, or from an earlier version of this
       package; or if a part of it may depend on clients' values without noise: an
       aggregation with a state around the mechanism, such as an adaptive zeroing norm;

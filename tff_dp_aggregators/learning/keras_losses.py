@@ -259,7 +259,7 @@ def _check_loss(loss: Any) -> tf.keras.losses.Loss:
 
 
 def _fit_labels(labels: Any, outputs: Any) -> Any:
-  """Reshapes labels from [n] to [n, 1] and casts them to outputs' dtype, as `fit`."""
+  """Fits labels to outputs as Keras's `fit`: [n] to [n, 1] or back, and the dtype."""
   labels, outputs = tf.convert_to_tensor(labels), tf.convert_to_tensor(outputs)
   if fitted_shape(labels.shape, outputs.shape) is not None:
     labels = tf.reshape(labels, tf.shape(outputs))

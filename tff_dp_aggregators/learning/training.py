@@ -194,8 +194,10 @@ def train(
       Without a mechanism, updates are clipped to it and no noise is added; `None` for
       no clipping. `None` with a joint mechanism, whose parts have their own.
     clients_per_round: Clients requested for a round, which is the mean's denominator;
-      with Poisson sampling the expected number. `None` for that of `schedule`.
-    num_rounds: Rounds to train. `None` for those of mechanism or schedule.
+      with Poisson sampling the expected number. `None` for that of `schedule`, which
+      must agree otherwise.
+    num_rounds: Rounds to train. `None` for those of mechanism or schedule, which must
+      agree otherwise.
     schedule: Which clients take part in which round; `None` for a schedule that
       satisfies the assumptions of the mechanism's guarantee, see
       `sampling.for_mechanism`.

@@ -225,7 +225,8 @@ class ClientNoiseSumQuery(independent.IndependentNoiseQuery):
   ) -> matrix_mechanism.Released:
     """Returns the sum, with the server's noise if any, next state, and added event.
 
-    Its noise multiplier is infinite in rounds that add nothing to the worst case.
+    Its noise multiplier is infinite in rounds that add nothing to the worst case: the
+    events of all rounds so far compose to the privacy that they spent.
     """
     this_round = self._this_round(global_state)
     with tf.control_dependencies([this_round]):
@@ -317,7 +318,11 @@ class LocalGaussianSumQuery(ClientNoiseSumQuery):
     server_noise_multiplier: float = 0.0,
     **arguments: Any,
   ):
-    """Initializes the query from arguments of `ClientNoiseSumQuery`."""
+    """Initializes the query from arguments of `ClientNoiseSumQuery`.
+
+    `noise_multiplier` and `server_noise_multiplier` are the standard deviations of one
+    client's noise and of the server's over `clip_norm`; 0 adds none.
+    """
     checks.check_number('server_noise_multiplier', server_noise_multiplier)
     grid.check_noise_multiplier(events.check_noise_multiplier(server_noise_multiplier))
     self.server_noise_multiplier = float(server_noise_multiplier)
@@ -347,7 +352,10 @@ class LocalLaplaceSumQuery(ClientNoiseSumQuery):
     noise_multiplier: float,
     **arguments: Any,
   ):
-    """Initializes the query from arguments of `ClientNoiseSumQuery`."""
+    """Initializes the query from arguments of `ClientNoiseSumQuery`.
+
+    `noise_multiplier` is the scale of one client's noise over `clip_norm`.
+    """
     super().__init__(
       participation,
       noise=noises.LAPLACE.name,
@@ -384,7 +392,8 @@ class GaussianSharesSumQuery(ClientNoiseSumQuery):
   ):
     """Initializes the query from arguments of `ClientNoiseSumQuery`.
 
-    `noise_multiplier` is that of a sum of `min_clients` records; 0 adds no noise.
+    `noise_multiplier` is the standard deviation of the noise of a sum of `min_clients`
+    records over `clip_norm`; 0 adds none.
     """
     self.min_clients = checks.check_positive_int('min_clients', min_clients)
     super().__init__(

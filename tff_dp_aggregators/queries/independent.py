@@ -168,7 +168,10 @@ class LaplaceSumQuery(IndependentNoiseQuery):
     record_specs: Any,
     **noise_options: Unpack[noise_lib.IndependentOptions],
   ):
-    """Initializes the query from arguments like those of `GaussianSumQuery`."""
+    """Initializes the query from arguments like those of `GaussianSumQuery`.
+
+    `clip_norm` bounds the L1 norm; `noise_multiplier` is the scale of the noise over it.
+    """
     super().__init__(participation, record_specs)
     self._clip_norm = grid.check_clip_norm(clip_norm)
     self._noise_multiplier = events.check_noise_multiplier(noise_multiplier)
@@ -214,7 +217,8 @@ class LaplaceSumQuery(IndependentNoiseQuery):
   ) -> matrix_mechanism.Released:
     """Returns the noised sum, the next state and the round's `LaplaceDpEvent`.
 
-    Its noise multiplier is infinite in rounds that add nothing to the worst case.
+    Its noise multiplier is infinite in rounds that add nothing to the worst case: the
+    events of all rounds so far compose to the privacy that they spent.
     """
     this_round = self._this_round(global_state)
     row = self._rows.row(global_state.key, this_round)

@@ -152,7 +152,7 @@ class NestedSumQuery(matrix_mechanism.GridSumQuery):
   def signal_and_noise(
     self, sample_state: Any, global_state: Any
   ) -> tuple[tf.Tensor, tf.Tensor]:
-    """Returns the norm of the sum of all parts, and of their noise, squared."""
+    """Returns the norm of the sum of all parts, and the mean square of the noise."""
     measured, _ = self._call(
       lambda query, total, state: query.signal_and_noise(total, state),
       sample_state=sample_state,

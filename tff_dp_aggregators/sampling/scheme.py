@@ -69,11 +69,11 @@ class AllocatedDpEvent(OwnDpEvent):
 class TruncatedPoissonDpEvent(OwnDpEvent):
   """Noise on a Poisson sample that is cut to a random subset if it is too large.
 
-  Holds for all data sets of at most `num_clients`; the event in dp-accounting 0.6 is
-  for one number of clients.
+  Holds for all data sets of at most `num_clients` besides the client in which they
+  differ; the event in dp-accounting 0.6 is for one number of clients.
   """
 
-  num_clients: int  # Maximum number, besides the client in which data sets differ.
+  num_clients: int  # The maximum number.
   sampling_probability: float  # In (0, 1].
   max_clients_per_round: int  # Maximum number of clients that are kept.
   event: dp_accounting.DpEvent  # The noise without sampling.

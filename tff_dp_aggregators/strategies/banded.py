@@ -120,7 +120,7 @@ class Banded(strategy_lib.Strategy):
     return np.maximum.accumulate(spent)
 
   def squared_or_bound(self, participation: Participation) -> tuple[float, bool]:
-    """Exact in the same cases as `sensitivity_squared_by_round`."""
+    """Returns sens(C)^2 and True if exact as above, else a proven bound and False."""
     if _columns_overlap(self.num_bands, participation):
       return sensitivity_lib.squared(self.materialize(), participation)
     norms = np.square(self.diagonals).sum(axis=0)

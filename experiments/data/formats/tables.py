@@ -99,7 +99,7 @@ class CsvFile:
           num_read += num_rows
         return
       except duckdb.Error:
-        pass  # Python reads the rest, or names the line.
+        pass  # Python reads the rest, or names the line; also if space is short.
     with lines.opened(self.path) as file:
       reader = self._reader(file)
       collections.deque(itertools.islice(reader, num_read), maxlen=0)
@@ -134,10 +134,11 @@ class CsvFile:
 
     memory = f'{32 + 2 * len(self.columns)}MB'  # Twice what a row group takes.
     settings = {**_SETTINGS, 'threads': 1, 'memory_limit': memory}
-    with tempfile.TemporaryDirectory(dir=self._scratch) as folder:
+    with tempfile.TemporaryDirectory(dir=self._scratch, prefix='rows_') as folder:
       path = os.path.join(folder, 'rows')
       with duckdb.connect(path, config=settings) as connection:
-        # No file with a name, in which clients' data would outlive a killed process.
+        # Unnamed, so that rows do not outlive a killed process. While the table is
+        # committed, rows.wal has the minimum and maximum of each column.
         os.unlink(path)
         connection.execute("SET wal_autocheckpoint = '1B'")
         connection.execute('SET enable_progress_bar = false')

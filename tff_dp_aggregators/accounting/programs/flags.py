@@ -140,7 +140,7 @@ def planned(
 
 
 def warn_of_large_delta(values: flags.FlagValues, seen: Optional[int] = None) -> None:
-  """Warns if delta exceeds one over the number of clients, by the flag or `seen`."""
+  """Warns if delta is not below one over the number of clients (flag or `seen`)."""
   num_clients = seen or values.num_clients
   if values.target_delta is None or num_clients is None:
     return
