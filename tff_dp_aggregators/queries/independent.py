@@ -170,7 +170,7 @@ class LaplaceSumQuery(IndependentNoiseQuery):
   ):
     """Initializes the query from arguments like those of `GaussianSumQuery`.
 
-    `clip_norm` bounds the L1 norm; `noise_multiplier` is the scale of the noise over it.
+    `clip_norm` bounds the L1 norm; `noise_multiplier` is the noise's scale over it.
     """
     super().__init__(participation, record_specs)
     self._clip_norm = grid.check_clip_norm(clip_norm)
