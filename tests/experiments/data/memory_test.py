@@ -1,6 +1,7 @@
 """Memory of reading: it grows with neither the rows of a file nor their clients."""
 
 import numpy as np
+import pytest
 
 from tests import executing
 
@@ -46,6 +47,7 @@ def _peak(folder, num_rows, num_clients):
   return peak
 
 
+@pytest.mark.slow
 def test_three_times_the_rows_take_hardly_more_memory(tmp_path):
   small = _peak(tmp_path, num_rows=60_000, num_clients=15_000)
   large = _peak(tmp_path, num_rows=180_000, num_clients=45_000)

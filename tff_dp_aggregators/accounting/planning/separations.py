@@ -31,9 +31,9 @@ def best_separation(
   `largest`: The largest separation; by default what cohort and rounds allow.
 
   Example:
-    >>> drawn = best_separation(8, 200, 25, 8.0, 1e-3)
+    >>> drawn = best_separation(4, 100, 25, 8.0, 1e-3)
     >>> drawn.min_separation, round(drawn.rate, 4)
-    (8, 0.125)
+    (4, 0.25)
   """
   num_rounds = checks.check_positive_int('num_rounds', num_rounds)
   num_clients = checks.check_positive_int('num_clients', num_clients)
