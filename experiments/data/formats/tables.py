@@ -91,9 +91,10 @@ class CsvFile:
     import duckdb  # Imported here, since checks of flags do not need it.
 
     num_read = 1  # Rows, the header included.
-    if numbers and self._is_plain:  # Texts alone are read faster by Python.
+    if self._is_plain:
+      batches = self._parsed if numbers else self._texts
       try:
-        for columns in self._parsed(wanted, numbers):
+        for columns in batches(wanted, numbers):
           num_rows = len(columns[wanted[0]])
           yield source.Batch(num_rows, columns, None, self._where(num_read))
           num_read += num_rows
@@ -122,6 +123,13 @@ class CsvFile:
         if content[-1:] == delimiter:
           return False
         return all(content.find(each) < 0 for each in (*_ODD, delimiter + b'\n'))
+
+  def _texts(
+    self, wanted: Sequence[str], numbers: Collection[str]
+  ) -> Iterator[dict[str, source.Values]]:
+    """Reads texts of a plain file as they come, without a temporary database."""
+    for rows in _rows_of(self._query(wanted, numbers), len(wanted)):
+      yield dict(zip(wanted, zip(*rows)))
 
   def _parsed(
     self, wanted: Sequence[str], numbers: Collection[str]
