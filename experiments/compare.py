@@ -357,7 +357,7 @@ def main(values: flags.FlagValues) -> int:
   for name, reason in cells_lib.REFUSED.items():
     if values[name].present:
       raise program.WrongUsage(f'--{name} is not for comparisons: {reason}.')
-  refused = {**dict.fromkeys(NAMES, 'all runs share it'), **cells_lib.UNVARIED}
+  refused = {**dict.fromkeys(NAMES, 'it is for the comparison'), **cells_lib.UNVARIED}
   refused |= dict.fromkeys(
     (name for name in values if name not in program.names_of(values)),
     'it is no setting of a run',

@@ -101,9 +101,9 @@ def function(shape: population.Shape, name: Optional[str]) -> Callable[..., Any]
 
 
 def with_class_weights(model: Any, weights: Sequence[float]) -> Any:
-  """Returns a model whose loss multiplies examples by the weight of their class.
+  """Returns a model whose loss counts each example by the weight of its class.
 
-  This holds for any loss that is a weighted mean if sample weights are 1 on average,
+  This works for any loss that is a weighted mean when sample weights are 1 on average,
   whether it divides by their sum, as those here, or by the batch size, as Keras's.
   """
   import tensorflow as tf

@@ -13,9 +13,7 @@ _Parts = tuple[np.ndarray, np.ndarray]
 
 @dataclasses.dataclass(frozen=True)
 class Metric:
-  name: (
-    str  # In messages, in its column (after `test_`) and in its picture's file name.
-  )
+  name: str  # In messages, its column (after `test_`) and its picture's file name.
   label_kinds: tuple[population.LabelKind, ...]  # Kinds of labels that it measures.
   # Makes a metric of `learning.Evaluation` for examples of a shape.
   make: Callable[[population.Shape], Any]

@@ -222,10 +222,10 @@ def _table_population(
         x, y = prep.examples_of(ordered, index)
         yield x[is_held], y[is_held]
 
-  overlap, test_batches = None, held_out()
+  overlap_remark, test_batches = None, held_out()
   if files.test_data is not None:
     new_data = _test_data(prep, files)
-    overlap = _overlap(new_data.rows.clients, rows.clients)
+    overlap_remark = _overlap_remark(new_data.rows.clients, rows.clients)
     test_batches = new_data.examples(is_scaled=True)
   test_examples = _stored(test_batches, prep.shape, files.scratch)
   by_moments = 'by their mean and standard deviation over all training examples.'
@@ -248,7 +248,7 @@ def _table_population(
       'found in the training data.',
       bool(embedded),
     ),
-    *_client_remarks(files, overlap),
+    *_client_remarks(files, overlap_remark),
   ]
   return population.Population(
     clients=FileClients(examples, arranged, rows),
@@ -359,20 +359,20 @@ def _label_scaling(
 
 
 def _client_remarks(
-  files: data_options.Files, overlap: Optional[str]
+  files: data_options.Files, overlap_remark: Optional[str]
 ) -> list[tuple[str, bool]]:
   """Returns remarks on clients and test data, each with whether it applies."""
   return [
     (population.MADE_CLIENTS, files.partition is not None),
     (population.HELD_OUT_OF_CLIENTS, files.test_examples is not None),
-    (overlap or '', overlap is not None),
+    (overlap_remark or '', overlap_remark is not None),
   ]
 
 
-def _overlap(
+def _overlap_remark(
   test_clients: Optional[np.ndarray], training: Optional[np.ndarray]
 ) -> Optional[str]:
-  """Returns the remark on clients who are in training and test data, by their keys."""
+  """Returns the remark if test data are or may be of training clients, by keys."""
   if training is None:
     return None
   if test_clients is None:
@@ -473,10 +473,11 @@ def _text_population(
       test_spill.append(cut)
     tokens += np.count_nonzero(cut)
     unknown += np.count_nonzero(cut == vocabulary.unknown)
-  overlap, test = None, test_spill.array
+  overlap_remark, test = None, test_spill.array
   if files.test_data is not None:
     new = _test_data(prep, files)
-    overlap, test = _overlap(new.rows.clients, rows.clients), new.sequences()
+    overlap_remark = _overlap_remark(new.rows.clients, rows.clients)
+    test = new.sequences()
   sequences, ends = spilled.array, end_spill.array
 
   def examples(first: int, end: int) -> tuple[np.ndarray, np.ndarray]:
@@ -492,7 +493,7 @@ def _text_population(
   remark = (
     f'The vocabulary is of the {unit}s that are most frequent in the training data.'
   )
-  remarks = [(remark, not files.vocabulary), *_client_remarks(files, overlap)]
+  remarks = [(remark, not files.vocabulary), *_client_remarks(files, overlap_remark)]
   return population.Population(
     clients=FileClients(examples, arranged, rows),
     num_clients=len(arranged.starts),

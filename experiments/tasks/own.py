@@ -118,7 +118,7 @@ def _name(path: str) -> str:
 
 
 def _model(shape: population_lib.Shape, text_unit: Any) -> str:
-  """Returns the first model that can take the data; there is one for all labels."""
+  """Returns the first model that can take the data; each kind of labels has one."""
   word_models = ['word_lstm'] if text_unit == 'word' else []
   names = (*word_models, *kind_lib.KINDS)
   return next(name for name in names if kind_lib.KINDS[name].why_not(shape) is None)

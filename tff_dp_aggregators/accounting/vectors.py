@@ -300,7 +300,7 @@ class Checked(NamedTuple):
 
   @property
   def is_right(self) -> bool:
-    """Whether `ours` is within the tolerances of the exact value."""
+    """Whether `ours` is not below the exact value, nor above it more than allowed."""
     above = _BOUND if self.is_bound else QUANTITIES[self.vector.kind].above
     return -_ROUNDING <= self.difference <= above
 

@@ -16,7 +16,7 @@ _EXCLUDED_PREFIXES = (
 
 
 def current() -> dict[str, Any]:
-  """Returns processor, number of processors and environment variables, as JSON."""
+  """Returns processor, number of processors and environment variables; JSON-ready."""
   return {
     'processor': _processor(),
     'processors': os.cpu_count(),

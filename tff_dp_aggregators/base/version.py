@@ -37,7 +37,7 @@ class Version:
 
   version: str  # Such as '0.1.0'.
   commit: Optional[str] = None  # Full hash of the commit, if it is known.
-  modified: Optional[bool] = None  # Whether tracked files of the package differ.
+  modified: Optional[bool] = None  # Whether tracked files differ from that commit.
 
   def __str__(self) -> str:
     if self.commit is None:

@@ -20,7 +20,7 @@ _SUM = tff.learning.metrics.sum_then_finalize
 
 
 def default_server_optimizer() -> tff.learning.optimizers.Optimizer:
-  """SGD that goes twice as far as averaging, and averages noise over ten rounds."""
+  """SGD that goes twice as far as averaging; averages noise over some ten rounds."""
   return tff.learning.optimizers.build_sgdm(0.2, momentum=0.9)
 
 

@@ -18,7 +18,7 @@ from typing import Any, Callable, Optional
 # The folder of TensorFlow's Python files, found without loading TensorFlow.
 _SPEC = importlib.util.find_spec('tensorflow')
 _TENSORFLOW = os.path.join(os.path.dirname(str(_SPEC and _SPEC.origin)), '')
-_PATIENCE_SECONDS = 5.0  # How long TensorFlow's native code may finish its work.
+_PATIENCE_SECONDS = 5.0  # How long TensorFlow's native code may take to return.
 _RESEND_SECONDS = 1.0
 # The function of `stopped_by`, for each thread.
 _THREAD = threading.local()
@@ -71,8 +71,9 @@ def graceful_interrupts(notice: str = '') -> Iterator[StopRequest]:
   The first Ctrl-C, or SIGTERM, only sets `requested`, which the loop reads after each
   round. The second one ends the program at once, as it would outside of this context:
   by KeyboardInterrupt or SystemExit, which inside `local_runtime` ends its worker. It
-  works inside `local_runtime` and around it. A program that ignores Ctrl-C or has its
-  own handler is not affected. Threads other than the main one use `stopped_by`.
+  works inside `local_runtime` and around it. A signal that the program ignores or
+  handles in its own way is left alone. Threads other than the main one use
+  `stopped_by`.
 
   Example:
     >>> with graceful_interrupts() as stop:
@@ -101,7 +102,7 @@ def graceful_interrupts(notice: str = '') -> Iterator[StopRequest]:
 
 @contextlib.contextmanager
 def stopped_by(asks: Callable[[], bool]) -> Iterator[None]:
-  """Stops loops of this thread once `asks` returns True, in place of signals."""
+  """Stops loops of this thread once `asks` returns True, as well as on signals."""
   before = getattr(_THREAD, 'asks', None)
   _THREAD.asks = asks
   try:

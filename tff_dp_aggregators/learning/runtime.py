@@ -386,8 +386,8 @@ class LocalContext(tff.program.NativeFederatedContext):
     self._limit_seconds = timeout_seconds
     self._reason: Optional[BaseException] = None  # Why it has ended.
     self._owner = os.getpid()
-    # TFF's calls block their thread, for ever if the worker hangs. So a second thread
-    # runs the computations one after the other, and measures their time.
+    # TFF's calls block their thread, for ever if the worker hangs. So `_calls` runs
+    # them, and `_timer` submits one computation after the other and limits its time.
     self._timer, self._calls = interrupts.CallingThread(), interrupts.CallingThread()
     self._loop = asyncio.new_event_loop()
     self._execution = tff.framework.AsyncExecutionContext(

@@ -30,7 +30,7 @@ class Source(Protocol):
   def batches(
     self, wanted: Sequence[str], numbers: Collection[str] = ()
   ) -> Iterator[Batch]:
-    """Yields all rows; `numbers` are the `wanted` columns that may be parsed."""
+    """Yields all rows; `numbers` are `wanted` columns that may be parsed as numbers."""
 
 
 class Wanted(NamedTuple):

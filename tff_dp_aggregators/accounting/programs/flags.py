@@ -206,7 +206,7 @@ def planned_limits(values: flags.FlagValues) -> Optional[strategies.Participatio
   if not stated or values.num_rounds is None:
     return None
   limits = table.limits_from(values, values.num_rounds)
-  # No log shows that the rounds of other clients would have differed by multiples.
+  # No log shows that clients who are not in it would have kept to fixed epochs.
   return dataclasses.replace(limits, fixed_epoch=False)
 
 
@@ -269,7 +269,7 @@ def mechanism_from(
   schema: sampling.Schema,
   strategy: Optional[strategies.Strategy] = None,
 ) -> mechanism_lib.Mechanism:
-  """Returns the mechanism that flags state, with their noise or the least possible."""
+  """Returns the mechanism of flags, with their noise or the least for the target."""
   given = {} if strategy is None else {'strategy': strategy}
   if values.noise_multiplier is not None:
     return _mechanism(values, schema, values.noise_multiplier, **given)
@@ -498,7 +498,7 @@ def joint(
   accountant: Optional[str],
   adjacency: Optional[str],
 ) -> joint_mechanism.JointMechanism:
-  """Returns the joint mechanism of parts, with their noise or the least possible."""
+  """Returns the joint mechanism of parts, with the least noise if none is stated."""
   for part in parts:
     if noises.of_mechanism(part.mechanism).is_integer:
       raise ValueError(

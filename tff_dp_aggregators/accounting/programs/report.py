@@ -288,7 +288,7 @@ def _inputs_of_mechanism(
 def statement_of(
   arguments: Sequence[str], locate: Callable[[str, bool], str]
 ) -> dict[str, Any]:
-  """Builds the statement of a report's command; other flags raise ValueError."""
+  """Builds the statement of a report's command; refuses flags that none prints."""
   allowed = {*_mechanism_flags(), *_SOURCES}
   for argument in arguments:
     # Abbreviations and flag files are refused; absl would read a flag file first.

@@ -71,7 +71,7 @@ def compose(
 
   Curves are computed if all parts have them.
 
-  `other_releases`: What other systems stated that they released about these clients.
+  `other_releases`: What other systems released about these clients, as it is stated.
   `ledgers`: Paths of the parts' ledgers, if they are not where the parts say.
   """
   _check_distinct(parts)

@@ -2,7 +2,8 @@
 
 Flags, `sources` and `verification` produce `Inputs`; only `statement.build` makes a
 statement of them. Computing a report again cannot confirm some facts, such as which
-mechanism ran; `provenance` says whether a file of the run records them.
+mechanism ran; `provenance` says of each whether a file of the run records it, or only
+whoever made the report states it.
 """
 
 import dataclasses

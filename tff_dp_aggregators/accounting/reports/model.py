@@ -579,7 +579,7 @@ class Report(Model, frozen=True, kw_only=True):
 class Single(Report, frozen=True, kw_only=True):
   """One mechanism, or one run of it."""
 
-  warnings: list[str]  # Such as against whom the guarantee does not hold.
+  warnings: list[str]  # Shown first, such as against whom the guarantee does not hold.
   setting: str  # Who is trusted with what.
   definition: Definition
   mechanism: Mechanism
@@ -610,7 +610,7 @@ class Joint(Single, frozen=True, kw_only=True):
 class Composition(Report, frozen=True, kw_only=True):
   """Several runs on the same clients together, and what else was released of them."""
 
-  warnings: list[str]  # Such as against whom the guarantee does not hold.
+  warnings: list[str]  # Shown first, such as against whom the guarantee does not hold.
   setting: str  # Who is trusted with what.
   definition: Definition
   mechanism: Composed

@@ -43,7 +43,8 @@ def from_plan(
 ) -> inputs_lib.Inputs:
   """Returns the inputs for a plan, or for those of its rounds that a ledger lists.
 
-  The limits are those of a round log, which shows that those of a ledger were kept.
+  Without a ledger, the plan must have the limits that a round log gives; with one, the
+  log must show that the plan's limits were kept.
   """
   files, inputs = [], dataclasses.replace(plan, command=command)
   if ledger is not None:

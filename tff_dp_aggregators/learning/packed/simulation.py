@@ -41,9 +41,9 @@ _PATIENCE_SECONDS = 10.0
 # Minimum number of examples in a pack. Measured on two cores: a pack costs 0.8 ms plus
 # its clients, an example of a small model 5 us, and adding up sums of 10^6 parameters
 # as much as 27 examples of a model of that size.
-_MIN_SIDE_BY_SIDE, _MIN_ONE_BY_ONE = 8192, 256
+_MIN_EXAMPLES_SIDE_BY_SIDE, _MIN_EXAMPLES_ONE_BY_ONE = 8192, 256
 # More packs do not speed up a single machine, unless packs are large.
-_MAX_PACKS = 32
+_ENOUGH_PACKS = 32
 
 
 class Cohort(NamedTuple):
@@ -71,8 +71,10 @@ def num_packs(sizes: np.ndarray, local_epochs: int, *, side_by_side: bool) -> in
   and enough for no pack to be larger than `step_checks.LARGEST`.
   """
   cohort = len(sizes)
-  min_examples = _MIN_SIDE_BY_SIDE if side_by_side else _MIN_ONE_BY_ONE
-  num = min(_MAX_PACKS, int(sizes.sum()) * local_epochs // min_examples)
+  min_examples = _MIN_EXAMPLES_ONE_BY_ONE
+  if side_by_side:
+    min_examples = _MIN_EXAMPLES_SIDE_BY_SIDE
+  num = min(_ENOUGH_PACKS, int(sizes.sum()) * local_epochs // min_examples)
   power = max(1, num.bit_length() - 1)
   while cohort > step_checks.LARGEST << power:
     power += 1

@@ -46,7 +46,7 @@ if TYPE_CHECKING:
   from tff_dp_aggregators.learning import cluster as cluster_lib
 
 NO_GUARANTEE = 'no privacy guarantee'
-# Settings that reveal data or draws to somebody who knows all the other ones.
+# Settings that reveal data or draws to somebody who knows all other clients' data.
 _PRIVATE = (
   'data_facts',
   'flags.seed',
@@ -71,7 +71,7 @@ _EXACT_SUMS = (
   "The norm of the clients' exact sum was measured in every round, beside the noise: "
   'columns of metrics.csv, which are not private.'
 )
-# Further ones with sampling, which hides one client more or less, and secret draws.
+# Further ones where one client more or less, or a secret draw, is to stay hidden.
 _PRIVATE_IF_SAMPLED = (
   'flags.num_clients',
   'training.schedule.num_clients',
@@ -105,7 +105,8 @@ class Plan:
   seed: int  # For the order of each client's examples.
   evaluate_every: int = 1
   options: options_lib.RunOptions = options_lib.RunOptions()
-  simulated_cohort_scale: float = 1.0  # Not 1: `mechanism` is for a larger cohort.
+  # If not 1, `mechanism` is that of a larger cohort, and the run adds less noise.
+  simulated_cohort_scale: float = 1.0
   nbafl: Optional[accounting.nbafl.Nbafl] = None
   canaries: Optional[packed.Canaries] = None
 

@@ -88,7 +88,7 @@ class Status(NamedTuple):
   """How far a run is."""
 
   rounds: int  # Released rounds, which the ledger has.
-  is_finished: bool  # Whether all rounds were run and reported.
+  is_finished: bool  # All rounds were run and reported, and no checkpoint is left.
 
 
 def find(directory: run_directory.RunDirectory, num_rounds: int) -> Status:
