@@ -1,11 +1,9 @@
-"""What tests need before TensorFlow loads, and after the last of them has run.
+"""Configures pytest for all tests and for the examples in docstrings.
 
-In the root folder, because it is for the examples in docstrings as well.
-
-Most tests run a computation once or twice, which takes less time than to optimise its
-graph. So TensorFlow's optimiser of graphs is off, and TFF's use of it, but where it has
-a part in what is claimed (`@pytest.mark.optimized_graphs`), in slow tests, and in all
-programs that tests start. What else is left out, or done once, changes no result.
+Most tests run a computation once or twice, which takes less time than optimising its
+graph. So TensorFlow's graph optimiser, and TFF's use of it, are disabled, except in
+tests marked `optimized_graphs`, in slow tests, and in programs that tests start. The
+other shortcuts here do not change results either.
 """
 
 import doctest
@@ -18,34 +16,32 @@ import sys
 import psutil
 import pytest
 
-# Read when TensorFlow is imported. 2 leaves errors, and drops what it says about the
-# machine at each start.
+# TensorFlow reads this on import. With 2 it logs errors only.
 os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '2')
 
-# Read when NumPy and SciPy are imported. With more threads, products of small matrices
-# take several times as much of the cores, waiting for each other; two processes
-# need no more than two.
+# NumPy and SciPy read this on import. With more threads, products of small matrices use
+# several times as much CPU time, and pytest runs two processes anyway.
 os.environ.setdefault('OPENBLAS_NUM_THREADS', '1')
 
-# Tests optimise strategies anew, whatever the user has kept.
+# Tests do not read strategies from the user's cache.
 os.environ['TFF_DP_AGGREGATORS_CACHE'] = ''
 
-# Nobody cuts the power during tests. Waiting for the disk took a thirtieth of them.
+# Tests do not check that files survive a power cut; waiting for the disk took 3% of the
+# time.
 os.fsync = lambda descriptor: None
 
-# What a script puts into the background ignores SIGINT and hands that on to TensorFlow
-# Federated's worker, which is asked to end by SIGINT and waited for. A handler that
-# does nothing is not handed on.
+# A process that a script starts in the background ignores SIGINT, and so do its child
+# processes. TFF ends its worker by SIGINT and waits for it. Child processes do not
+# inherit a handler, even if it does nothing.
 if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
   signal.signal(signal.SIGINT, lambda *unused: None)
 
-# While an example runs, doctest collects standard output in memory, and TensorFlow
-# Federated can start its worker only with an output that has a file behind it.
+# Doctest replaces standard output by a buffer, and TFF can start its worker only if
+# standard output has a file descriptor.
 _NULL = open(os.devnull, 'w', encoding='utf-8')
 doctest._SpoofOut.fileno = lambda self: _NULL.fileno()
 
-# Those of more than half a minute of CPU time: trainings, and programs from their start
-# to their end.
+# Files of tests that take more than half a minute of CPU time.
 _LONG_FILES = (
   'compare_test.py',
   'documents_test.py',
@@ -92,9 +88,9 @@ def _optimize_graphs(wanted: bool) -> None:
 
 
 def _expand_where_ranks_differ(inputs) -> None:
-  """Leaves out reshapes to the shape that a vectorised operation's inputs have.
+  """Skips reshapes of a vectorised operation's inputs that do not change their shape.
 
-  The optimiser would leave them out; to make them took a fifth of a small training.
+  The graph optimiser would remove them. Making them took 20% of a small training.
   """
   ranks = [each.t.shape.rank for each in inputs.inputs]
   if None not in ranks:
@@ -106,10 +102,10 @@ def _expand_where_ranks_differ(inputs) -> None:
 
 
 def _read_types_once() -> None:
-  """TensorFlow Federated reads the type of each part of a computation from its bytes.
+  """Caches the types that TFF deserialises.
 
-  A part has the types of all that it is made of in its own, and a type is the same each
-  time that it is read. Reading it again took a fifth of a small computation.
+  TFF deserialises the type of each part of a computation again, including the types of
+  its own parts. That took 20% of a small computation.
   """
   of_tff = sys.modules.get(_TFF_TYPES)
   if of_tff is None or hasattr(of_tff, 'original'):
@@ -127,10 +123,10 @@ def _read_types_once() -> None:
 
 
 def _make_nodes_without_stack_traces() -> None:
-  """What a node of a graph is made by is no part of its name nor of its error's text.
+  """Makes TensorFlow record no stack traces for the nodes of graphs.
 
-  To look through the frames of pytest and TensorFlow for each of them took a twentieth
-  of making graphs.
+  Neither names of nodes nor error messages have them here. Collecting them took 5% of
+  the time of making graphs.
   """
   graphs = sys.modules.get(_GRAPHS)
   if graphs is not None:
@@ -139,36 +135,35 @@ def _make_nodes_without_stack_traces() -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item) -> None:
-  """Before the fixtures of a test."""
+  """Applies the shortcuts before a test's fixtures are set up."""
   _read_types_once()
   _make_nodes_without_stack_traces()
   marks = ('optimized_graphs', 'slow')
   _optimize_graphs(any(item.get_closest_marker(mark) for mark in marks))
 
 
-@pytest.hookimpl(tryfirst=True)  # Before slow ones are left out.
+@pytest.hookimpl(tryfirst=True)  # Before slow tests are deselected.
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-  """Puts long files first, so that none of them is left to one process at the end."""
+  """Sorts long files first, and marks variants as slow that `few` leaves out.
+
+  With long files last, one process would wait for the other.
+  """
   items.sort(key=lambda item: item.path.name not in _LONG_FILES)
   variants: dict[str, list[pytest.Item]] = {}
   for item in items:
     if item.get_closest_marker('few') and not item.get_closest_marker('slow'):
       variants.setdefault(item.nodeid.partition('[')[0], []).append(item)
-  for found in variants.values():
-    (number,) = found[0].get_closest_marker('few').args
-    step = max(len(found) - 1, 1) / max(number - 1, 1)
+  for of_test in variants.values():
+    (number,) = of_test[0].get_closest_marker('few').args
+    step = max(len(of_test) - 1, 1) / max(number - 1, 1)
     kept = {round(step * i) for i in range(number)}
-    for place, item in enumerate(found):
-      if place not in kept:
+    for index, item in enumerate(of_test):
+      if index not in kept:
         item.add_marker('slow')
 
 
 def pytest_collection_finish() -> None:
-  """What has been imported stays: the garbage collector need not look at it again.
-
-  Making graphs leaves so much that it looks at everything time and again, which took a
-  sixteenth of a training.
-  """
+  """Exempts imported modules from garbage collection, which took 6% of a training."""
   gc.freeze()
 
 
@@ -179,15 +174,14 @@ def _own_workers() -> list[psutil.Process]:
       if child.name() == _WORKER:
         workers.append(child)
     except psutil.NoSuchProcess:
-      continue  # It ended between being listed and being looked at.
+      continue  # It has ended since it was listed.
   return workers
 
 
 def _release_default_context() -> None:
-  """Lets go of the execution context that TensorFlow Federated sets when imported.
+  """Deletes the execution context that TFF sets on import, which ends its worker.
 
-  It ends its worker when it is deleted. At the exit of the interpreter it would try
-  that too late, and print that its own modules are gone.
+  When the interpreter exits, that would fail, because TFF's modules are gone by then.
   """
   tff = sys.modules.get('tensorflow_federated')
   if tff is None:
@@ -195,7 +189,7 @@ def _release_default_context() -> None:
 
   class NoContext(tff.framework.SyncContext):
     def invoke(self, comp, arg):
-      raise RuntimeError('The tests are over, and nothing can be computed any more.')
+      raise RuntimeError('The tests have ended; nothing can be computed any more.')
 
   tff.framework.set_default_context(NoContext())
   gc.collect()
@@ -203,11 +197,11 @@ def _release_default_context() -> None:
 
 @pytest.hookimpl(trylast=True)
 def pytest_sessionfinish() -> None:
-  """Ends the workers that TensorFlow Federated started in this process.
+  """Ends the workers that TFF started in this process.
 
-  They would outlive it, and as they inherit its standard output, whatever reads that
-  (a pipe, a continuous integration log) would wait for its end for ever. Under xdist
-  this runs in each process that runs tests, and in the one that they report to.
+  Workers inherit standard output. If they outlived this process, whatever reads its
+  output, such as a pipe or a continuous integration service, would wait for ever. Under
+  xdist, this runs in each process that runs tests, and in their parent.
   """
   _release_default_context()
   workers = _own_workers()

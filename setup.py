@@ -1,7 +1,7 @@
 """Metadata and dependencies of tff_dp_aggregators; tool settings are in pyproject.toml.
 
-Dependencies are stated here and nowhere else: requirements.lock and
-requirements/core.lock are compiled from this file (`make lock`).
+This is the only file that states dependencies: `make lock` compiles requirements.lock and
+requirements/core.lock from it.
 """
 
 import pathlib
@@ -16,7 +16,7 @@ sys.path.insert(0, str(_ROOT))
 import tff_dp_aggregators  # noqa: E402
 from tff_dp_aggregators.base import version  # noqa: E402
 
-# Only while something is built: a copy of these sources may be changed.
+# The commit is recorded only in what is built, because a checkout may be changed later.
 with version.recorded(_ROOT / _PACKAGE):
   setuptools.setup(
     name='tff-dp-aggregators',
@@ -27,9 +27,9 @@ with version.recorded(_ROOT / _PACKAGE):
     license='Apache-2.0',
     license_files=['LICENSE'],
     python_requires='>=3.9',
-    # Said so that an editable installation is a path, which Python searches after the
-    # current folder and finds the package on, although there may be a folder of the
-    # same name before, such as the clone; an import hook is asked too late.
+    # With this, an editable installation adds a folder to Python's path, and no import
+    # hook. So Python finds the package even if the current folder has a folder of the
+    # same name, such as a clone.
     package_dir={'': '.'},
     packages=setuptools.find_packages(include=[_PACKAGE, f'{_PACKAGE}.*']),
     package_data={
@@ -39,7 +39,7 @@ with version.recorded(_ROOT / _PACKAGE):
     },
     include_package_data=False,
     zip_safe=False,
-    # What strategies, accounting and reports need, on any Python.
+    # Dependencies of strategies, accounting and reports, on all supported Pythons.
     install_requires=[
       'absl-py',
       'dp-accounting>=0.4.3,<0.7',
@@ -56,23 +56,23 @@ with version.recorded(_ROOT / _PACKAGE):
       'tqdm',
     ],
     extras_require={
-      # Noise, queries, aggregators, learning and simulations, on Linux on x86-64 and
-      # the Pythons that TensorFlow Federated 0.87 has wheels for, 3.9 to 3.11.
+      # Dependencies of noise, queries, aggregators, learning and simulations. They need
+      # Linux on x86-64 and Python 3.9 to 3.11, for which TFF 0.87 has wheels.
       'tff': [
-        # Exact, because installers that find no solution for this version fall back
-        # to releases of 2019 without a word.
+        # Exact: with a range, installers that find no solution for this release
+        # silently install one of 2019.
         'tensorflow-federated==0.87.0',
-        # TensorFlow Federated decides on the versions of what it pins itself.
+        # Without versions, because TFF pins them.
         'tensorflow',
         'tensorflow-privacy',
-        # Several processes and machines; the former is how those of one are encrypted.
+        # For several processes and machines; Dask encrypts with `cryptography`.
         'cryptography',
         'dask[distributed]',
         'grpcio',
         'psutil>=6',
-        # Types of the options of noise, on Pythons whose typing has not got them.
+        # Types that `typing` of Python 3.9 and 3.10 lacks, for the options of noise.
         'typing-extensions',
-        # The data of the simulations that need no files.
+        # Data of the built-in tasks.
         'scikit-learn',
         'tensorboard',
       ],

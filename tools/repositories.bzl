@@ -7,7 +7,7 @@ py_runtime(
     name = "py3_runtime",
     interpreter_path = "{interpreter}",
     python_version = "PY3",
-    # The default asks for a "python", which Debian does not have.
+    # The default is "python", which Debian does not have.
     stub_shebang = "#!{interpreter}",
     visibility = ["//visibility:public"],
 )
@@ -51,7 +51,7 @@ venv_python = repository_rule(
     local = True,
 )
 
-# Rules that Bazel 4.2 has built in, by the repository that newer ones have them in.
+# Rules that are built into Bazel 4.2, by the repository that has them for newer releases.
 _BUILT_IN = {
     "rules_cc": [
         "cc_binary",

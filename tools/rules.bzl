@@ -37,7 +37,7 @@ def py_programs(srcs, deps):
     for src in srcs:
         name = src[:-len(".py")]
 
-        # As a module, for its imports may be relative.
+        # Runs as a module, because its imports may be relative.
         native.py_binary(
             name = name,
             srcs = [src, _PROGRAM],

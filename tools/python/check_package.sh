@@ -1,7 +1,7 @@
 #!/bin/sh
-# Builds the sdist, and from it the wheel, into dist/; installs each into an
-# environment that has what requirements.lock says and nothing of the checkout; and
-# makes a published model's report there and runs a simulation, as a user would.
+# Builds the sdist, and the wheel from it, into dist/. Installs each into a new environment
+# with the packages of requirements.lock, and there makes the report of a published model
+# and runs a simulation, as a user would.
 set -eu
 
 cd "$(dirname "$0")/../.."
@@ -9,7 +9,7 @@ uv=.venv/bin/uv
 scratch=$(mktemp -d)
 trap 'rm -rf "$scratch"' EXIT
 
-# The system's certificates, so that it trusts whom pip trusts.
+# Uses the system's certificates, as pip does.
 install() {
   "$uv" pip install --quiet --python "$environment/bin/python" \
     --no-python-downloads --system-certs --no-deps "$@"
@@ -29,7 +29,7 @@ for file in dist/*.tar.gz dist/*.whl; do
     "$environment/bin/tff-dp-report" --mechanism=tree --num_rounds=2000 \
       --rounds_between=313 --max_participations=6 --noise_multiplier=7 \
       --target_delta=1e-10 >report.txt
-    # The report of what is built from a checkout names its commit.
+    # A package built from a checkout names its commit in reports.
     for words in '(8.5261, 1e-10)' "$commit"; do
       grep -qF -e "$words" report.txt || {
         echo "error: the report does not say $words:" >&2
@@ -39,7 +39,7 @@ for file in dist/*.tar.gz dist/*.whl; do
     done
     "$environment/bin/tff-dp-plan" --help >/dev/null
     "$environment/bin/tff-dp-participation" --help >/dev/null
-    # In a folder of somebody who has an `experiments` of their own.
+    # In a folder that has another `experiments`.
     rm -rf elsewhere
     mkdir -p elsewhere/experiments
     cd elsewhere
@@ -51,7 +51,7 @@ for file in dist/*.tar.gz dist/*.whl; do
     done
     simulate="$environment/bin/python -m tff_dp_aggregators.experiments.simulate"
     $simulate --help | grep -qF 'tff-dp-simulate --mechanism'
-    # To a file, which a worker process may hold.
+    # Into a file, because a worker process may keep the output open.
     "$environment/bin/tff-dp-simulate" --num_rounds=2 --run_dir=run >log 2>&1 ||
       { cat log >&2; exit 1; }
     "$environment/bin/tff-dp-report" --run_dir=run >report.txt
@@ -60,7 +60,7 @@ for file in dist/*.tar.gz dist/*.whl; do
       exit 1
     }
     cd ..
-    # Every layer, with TensorFlow and its kin.
+    # All layers, including those that need TensorFlow.
     "$environment/bin/python" -I -c '
 import importlib, pathlib, sys
 import tff_dp_aggregators as package

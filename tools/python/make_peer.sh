@@ -1,7 +1,7 @@
 #!/bin/sh
-# Makes build/peers/NAME exactly what requirements/peers/NAME.txt says: an environment
-# for another system, with which the programs of docs/moving are run. Does nothing when
-# that is already so. Needs .venv, for its uv, and Python 3.11.
+# Makes build/peers/NAME from requirements/peers/NAME.txt: an environment for another
+# system, in which the programs of docs/moving are run. Does nothing if it is up to date.
+# Needs Python 3.11, and .venv for its uv.
 #
 # Usage: tools/python/make_peer.sh NAME
 set -eu
@@ -29,8 +29,8 @@ wanted() { cksum "$lock" && pwd; }
 if [ -f "$stamp" ] && [ "$(wanted)" = "$(cat "$stamp")" ]; then
   exit 0
 fi
-# PyTorch without CUDA is on no PyPI: it comes from links that pip is told of, or from
-# PyTorch's own index, which uv knows.
+# PyTorch without CUDA is not on PyPI. It comes from links given to pip, or from PyTorch's
+# own index, which uv knows.
 set --
 if grep -q '^torch.*+cpu' "$lock"; then
   for links in ${PIP_FIND_LINKS:-}; do

@@ -1,8 +1,8 @@
 #!/bin/sh
-# Makes .venv exactly what requirements.lock says, with this package installed from the
-# checkout; or, as `make_venv.sh core`, makes build/core what requirements/core.lock says,
-# which has no TensorFlow. Does nothing when that is already so, and starts over when an
-# earlier run was interrupted: the stamp, which says what is installed, is written last.
+# Makes .venv with the packages of requirements.lock and this package, installed from the
+# checkout. `make_venv.sh core` makes build/core from requirements/core.lock instead, which
+# has no TensorFlow. Does nothing if the environment is up to date, and starts again if an
+# earlier run was interrupted: the stamp, which lists what is installed, is written last.
 #
 # Environment: PYTHON, the interpreter to use instead of searching for one.
 set -eu
@@ -22,7 +22,7 @@ case ${1:-} in
 esac
 stamp=$venv/.installed
 
-# Runs it rather than looking for it: pyenv's python3.9 exists and yet may not run.
+# Runs the interpreter, because one that exists may not run, such as a shim of pyenv.
 is_supported="import sys; sys.exit(not (3, 9) <= sys.version_info[:2] <= (3, $newest))"
 runs() { "$1" -c "$is_supported" >/dev/null 2>&1; }
 can_make_venv() { "$1" -c 'import ensurepip, venv' >/dev/null 2>&1; }
@@ -71,8 +71,8 @@ END
   return 1
 }
 
-# What the stamp must say: the files that decide what is installed, the interpreter,
-# and the folder, since neither a virtual environment nor an editable install can move.
+# Prints the expected stamp: checksums of the files that decide what is installed, the
+# version of Python, and the folder, because an environment cannot be moved.
 wanted() {
   cksum "$lock" setup.py
   grep '^__version__' tff_dp_aggregators/__init__.py
@@ -88,8 +88,8 @@ locked() {
   ' "$lock"
 }
 
-# Compiled now, as pip does it, because TensorFlow and TFF are 5,000 modules: where
-# PYTHONDONTWRITEBYTECODE is set, compiling them takes 8 s of every start.
+# Compiles to bytecode, as pip does. TensorFlow and TFF have 5,000 modules, and compiling
+# them takes 8 s of each start if PYTHONDONTWRITEBYTECODE is set.
 install_with_uv() {
   locked uv >"$venv/uv.lock" &&
     "$venv/bin/python" -m pip install --quiet --disable-pip-version-check \
@@ -98,7 +98,7 @@ install_with_uv() {
     uv_install --no-build-isolation -e .
 }
 
-# The system's certificates, so that it trusts whom pip trusts.
+# Uses the system's certificates, as pip does.
 uv_install() {
   "$venv/bin/uv" pip install --python "$venv/bin/python" --no-python-downloads \
     --system-certs --no-deps "$@"
@@ -113,8 +113,8 @@ pip_install() {
   "$venv/bin/python" -m pip install --disable-pip-version-check --no-deps "$@"
 }
 
-# One at a time. The lock is on the checkout's folder; what an interrupted run left
-# running holds it too, so that nothing is removed under its hands.
+# Only one run at a time. The lock is on the checkout's folder. Processes that an
+# interrupted run left behind hold it too, so that no files are removed while they run.
 if command -v flock >/dev/null; then
   exec 9<.
   flock -n 9 || {
@@ -131,7 +131,7 @@ if [ -f "$stamp" ] && runs "$current" &&
   exit 0
 fi
 
-# Not whether they are one file: that of an environment is a link to what made it.
+# Compares folders, because an environment's interpreter is a link to the one that made it.
 if [ -n "${PYTHON:-}" ] && [ "$(dirname "$PYTHON")" -ef "$venv/bin" ]; then
   echo "error: PYTHON=$PYTHON is the environment to be made; name another one." >&2
   exit 1
