@@ -113,7 +113,7 @@ def test_independent_noise_gives_exact_allocated_event():
   assert event.event.noise_multiplier == pytest.approx(2.0 / math.sqrt(3))
 
 
-def test_cycle_lengths_up_to_2_to_the_62_are_accepted():
+def test_cycle_length_is_limited_to_2_to_the_62():
   toeplitz = strategies.BandedToeplitz.square_root(12, num_bands=3)
   event = run_events.event(toeplitz, sampling.BallsInBins(12, 2**62), 1.0)
   # With so many bins, hardly any client takes part.

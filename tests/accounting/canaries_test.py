@@ -121,7 +121,7 @@ def _bounds(num_canaries, guesses, delta, significance, is_gaussian=False):
 @pytest.mark.parametrize('guesses', [20, 60])
 @pytest.mark.parametrize('epsilon', [0.2, 3.0])
 def test_bounds_rarely_exceed_epsilon_of_randomised_response(epsilon, guesses):
-  # With the exact probability of each number of correct guesses.
+  # The probability of each number of correct guesses is exact, not simulated.
   correct = np.arange(guesses + 1)
   probability = stats.binom.pmf(correct, guesses, special.expit(epsilon))
   for method, bounds in _bounds(60, guesses, 1e-6, 0.05).items():

@@ -34,16 +34,16 @@ def by_round(mechanism):
   return [spent.after(rounds) for rounds in range(21)]
 
 
-def test_after_is_upper_bound_on_epsilon(mechanism, by_round):
+def test_spent_is_upper_bound_on_epsilon(mechanism, by_round):
   for rounds in (1, 11, 19):
     assert by_round[rounds] >= _epsilon(mechanism, rounds) > 0
 
 
-def test_after_last_round_equals_mechanism_epsilon(mechanism, by_round):
+def test_spent_after_last_round_equals_mechanism_epsilon(mechanism, by_round):
   assert by_round[-1] == mechanism.epsilon(DELTA) == _epsilon(mechanism, 20)
 
 
-def test_after_never_decreases_and_is_at_most_quick_bound(mechanism, by_round):
+def test_spent_never_decreases_and_is_at_most_quick_bound(mechanism, by_round):
   assert by_round[0] == 0 < by_round[1]
   assert by_round == sorted(by_round)
   assert len(set(by_round)) > 2
@@ -55,12 +55,12 @@ def test_after_never_decreases_and_is_at_most_quick_bound(mechanism, by_round):
     assert by_round[rounds] <= quick_bound * (1 + 1e-12)
 
 
-def test_after_does_not_depend_on_earlier_calls(mechanism, by_round):
+def test_spent_does_not_depend_on_earlier_calls(mechanism, by_round):
   spent = spent_by_round.SpentByRound(mechanism, DELTA)
   assert [spent.after(rounds) for rounds in (20, 13)] == [by_round[20], by_round[13]]
 
 
-def test_after_stays_within_target():
+def test_spent_stays_within_target():
   scheme = sampling.PoissonSampling(50, 0.05)
   mechanism = accounting.Mechanism.for_target('gaussian', scheme, 2.0, DELTA)
   spent = spent_by_round.SpentByRound(mechanism, DELTA)
@@ -88,7 +88,7 @@ def test_rounds_within_is_all_or_none_for_balls_in_bins():
   assert mechanism.rounds_within(0.5 * epsilon, DELTA) == 0
 
 
-def test_after_is_infinite_without_noise():
+def test_spent_is_infinite_without_noise():
   mechanism = accounting.Mechanism('gaussian', sampling.PoissonSampling(5, 0.1), 0.0)
   spent = spent_by_round.SpentByRound(mechanism, DELTA)
   assert [spent.after(rounds) for rounds in (0, 1, 5)] == [0, math.inf, math.inf]

@@ -45,7 +45,7 @@ def test_gaps_are_probabilities_that_sum_to_one(p, b):
 
 
 def test_places_is_accurate_for_huge_min_separation():
-  # kappa is about 1 / (e b): differences of large logarithms would lose all accuracy.
+  # kappa is about 1 / (e b): differences of large logarithms would be inaccurate.
   for b in (10**6, 10**9, 10**12):
     p = 1e-3 / b
     kappa = math.exp(-1) * (1 + 1 / (2 * b)) / b

@@ -63,7 +63,7 @@ def test_epsilon_and_delta_bound_worst_stated_releases(mu, stated):
 
 
 @pytest.mark.parametrize('name', ['exact', 'pld', 'prv', 'rdp', 'zcdp', None])
-def test_accountants_use_remaining_delta(name):
+def test_accountants_add_stated_epsilon_and_use_remaining_delta(name):
   epsilon = accountants.epsilon(GAUSSIAN, 8e-7, name)
   event = composed(GAUSSIAN, Stated(0.25, 1e-7), Stated(0.25, 1e-7))
   assert accountants.epsilon(event, 1e-6, name) == pytest.approx(

@@ -73,7 +73,7 @@ def test_mu_of_is_largest_allowed_mu(epsilon, delta):
   assert delta_by_quadrature(mu * (1 + 1e-8), epsilon) > delta
 
 
-def test_zero_and_infinite_mu_give_limits_of_privacy():
+def test_zero_mu_is_perfect_privacy_and_infinite_mu_is_none():
   assert gaussian.delta_of(0.0, 0.0) == 0.0
   assert gaussian.epsilon_of(0.0, 1e-9) == 0.0
   assert gaussian.delta_of(math.inf, 50.0) == 1.0

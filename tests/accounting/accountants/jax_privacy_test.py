@@ -80,7 +80,7 @@ def _standardized_differences(name):
     for epsilon, (mean, error) in zip(setting['epsilons'], setting[deltas]):
       outcomes = tails.outcomes(epsilon)
       own_error = math.sqrt(float(np.square(outcomes).sum())) / tails.size
-      # Where its draws had no outcome, the mean is below 21 / draws but for 10^-9.
+      # Without an outcome in its draws, the mean is below 21 / draws, at 1 - 10^-9.
       tolerance = 21 / setting['draws'] if error == 0 else 0.0
       difference = abs(tails.delta(epsilon) - mean)
       yield max(difference - tolerance, 0.0) / max(math.hypot(own_error, error), 1e-300)

@@ -273,7 +273,7 @@ def test_passes_requires_enough_outcomes():
   assert not _tails(np.ones(10), 10, math.log(0.011)).passes(1.0, 0.01, log_beta)
 
 
-def test_log_bounds_beyond_float64_are_handled():
+def test_log_bounds_beyond_float64_do_not_pass():
   for size in (10, 3000):
     tails = _tails(np.full(size // 2, 1e-3), size, log_bound=800.0)
     assert not tails.passes(1.0, 0.5, math.log(0.05))

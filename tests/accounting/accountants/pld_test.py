@@ -43,7 +43,8 @@ def test_gaussian_epsilon_and_delta_are_sound_for_any_noise(mu, deltas, epsilons
     assert exact <= pld <= 1.0 or pld == pytest.approx(exact, abs=1e-300)
 
 
-def test_sampling_with_little_noise_is_bounded():
+def test_sampled_epsilon_with_little_noise_is_bounded():
+  # So little noise takes no more memory than much noise does.
   event = Repeated(Poisson(0.3, Gaussian(1e-4)), 100)
   epsilon = accountants.epsilon(event, 1e-6, 'pld', ADD_OR_REMOVE)
   unsampled = accountants.epsilon(Gaussian(1e-5), 1e-6)
