@@ -1,4 +1,4 @@
-"""Any two of epsilon, delta and noise give the third, and three are checked."""
+"""Budget: any two of epsilon, delta and noise give the third, and three are checked."""
 
 import decimal
 import math
@@ -11,8 +11,8 @@ from tff_dp_aggregators.accounting import budget
 from tff_dp_aggregators.base import rounding
 
 
-def test_gaussian_noise_of_one_use_is_the_published_figure():
-  # What the authors' implementation prints for epsilon 1 and delta 1e-5.
+def test_gaussian_noise_multiplier_matches_published_figure():
+  # The implementation of arXiv:1805.06530 prints this for epsilon 1 and delta 1e-5.
   assert budget.gaussian_noise_multiplier(1.0, 1e-5) == pytest.approx(
     3.730631634944469, rel=1e-8
   )
@@ -22,7 +22,7 @@ def test_gaussian_noise_of_one_use_is_the_published_figure():
 
 @pytest.mark.parametrize('epsilon', [1e-6, 9000.0])
 @pytest.mark.parametrize('count, probability', [(1, 1.0), (12, 1.0), (12, 0.02)])
-def test_laplace_noise_keeps_its_pure_epsilon(epsilon, count, probability):
+def test_laplace_noise_multiplier_gives_back_pure_epsilon(epsilon, count, probability):
   noise = budget.laplace_noise_multiplier(epsilon, count, probability)
   spent = budget.laplace_epsilon(noise, count, probability)
   assert spent == pytest.approx(epsilon, rel=1e-11)
@@ -38,21 +38,21 @@ def test_laplace_noise_keeps_its_pure_epsilon(epsilon, count, probability):
 
 def _exact_epsilon(noise, probability):
   with decimal.localcontext(decimal.Context(prec=800, Emin=-9999, Emax=9999)):
-    before = 1 / decimal.Decimal(noise)
-    return (1 + decimal.Decimal(probability) * (before.exp() - 1)).ln()
+    unsampled = 1 / decimal.Decimal(noise)
+    return (1 + decimal.Decimal(probability) * (unsampled.exp() - 1)).ln()
 
 
 @pytest.mark.parametrize('noise', [0.0014, 0.01, 1.0, 1e6])
 @pytest.mark.parametrize('probability', [1e-300, 1e-6, 1.0])
-def test_pure_epsilon_of_laplace_noise_is_never_below_the_truth(noise, probability):
+def test_laplace_epsilon_is_never_below_exact_epsilon(noise, probability):
   exact = _exact_epsilon(noise, probability)
-  found = decimal.Decimal(budget.laplace_epsilon(noise, 1, probability))
-  assert exact <= found <= exact * decimal.Decimal(1 + 1e-12)
+  actual = decimal.Decimal(budget.laplace_epsilon(noise, 1, probability))
+  assert exact <= actual <= exact * decimal.Decimal(1 + 1e-12)
 
 
 @pytest.mark.parametrize('epsilon', [1e-5, 1.5, 800.0])
 @pytest.mark.parametrize('probability', [1e-310, 1e-10, 1.0])
-def test_laplace_noise_of_pure_epsilon_is_never_below_the_least(epsilon, probability):
+def test_laplace_noise_multiplier_is_never_below_exact_minimum(epsilon, probability):
   noise = budget.laplace_noise_multiplier(epsilon, 1, probability)
   spent, target = _exact_epsilon(noise, probability), decimal.Decimal(epsilon)
   assert target * decimal.Decimal(1 - 1e-10) <= spent <= target
@@ -72,48 +72,48 @@ USES = {
 
 
 @pytest.mark.parametrize('use', USES.values(), ids=USES.keys())
-def test_two_give_the_third_and_it_keeps_them(use):
-  found = accounting.Budget(epsilon=2.0, delta=1e-5, **use)
-  noise = found.noise_multiplier
-  kept = accounting.Budget(delta=1e-5, noise_multiplier=noise, **use)
-  assert 2.0 * 0.999 < kept.epsilon <= 2.0
+def test_budget_computes_third_number_from_any_two(use):
+  calibrated = accounting.Budget(epsilon=2.0, delta=1e-5, **use)
+  noise = calibrated.noise_multiplier
+  actual = accounting.Budget(delta=1e-5, noise_multiplier=noise, **use)
+  assert 2.0 * 0.999 < actual.epsilon <= 2.0
   delta = accounting.Budget(epsilon=2.0, noise_multiplier=noise, **use).delta
   assert 1e-5 * 0.99 < delta <= 1e-5
   less = accounting.Budget(delta=1e-5, noise_multiplier=0.9999 * noise, **use)
   assert less.epsilon > 2.0
-  # All three: what was found is accepted and kept.
-  three = accounting.Budget(epsilon=2.0, delta=1e-5, noise_multiplier=noise, **use)
-  assert three == found
+  # All three numbers together are accepted.
+  checked = accounting.Budget(epsilon=2.0, delta=1e-5, noise_multiplier=noise, **use)
+  assert checked == calibrated
 
 
-def test_three_that_do_not_fit_are_refused_with_by_how_much():
-  given = {'num_compositions': 100, 'delta': 1e-6, 'noise_multiplier': 6.0}
-  spent = accounting.Budget(**given).epsilon
-  with pytest.raises(ValueError) as refused:
-    accounting.Budget(epsilon=8.0, **given)
-  message = str(refused.value)
+def test_budget_refuses_inconsistent_numbers_and_says_what_fits():
+  numbers = {'num_compositions': 100, 'delta': 1e-6, 'noise_multiplier': 6.0}
+  spent = accounting.Budget(**numbers).epsilon
+  with pytest.raises(ValueError) as error:
+    accounting.Budget(epsilon=8.0, **numbers)
+  message = str(error.value)
   assert f'spends epsilon = {rounding.up(spent, 6)}' in message
   least = accounting.Budget(num_compositions=100, epsilon=8.0, delta=1e-6)
   assert (
     f'noise multiplier of {rounding.up(least.noise_multiplier, 6)} keeps' in message
   )
-  accounting.Budget(epsilon=spent, **given)  # It fits.
+  accounting.Budget(epsilon=spent, **numbers)
   with pytest.raises(ValueError, match='do not fit'):
-    accounting.Budget(epsilon=spent * (1 - 1e-9), **given)
+    accounting.Budget(epsilon=spent * (1 - 1e-9), **numbers)
 
 
-def test_noise_of_a_larger_cohort_is_promised_to_nobody_in_the_run():
-  use = {'num_compositions': 10, 'epsilon': 2.0, 'delta': 1e-6}
-  whole = accounting.Budget(**use)
-  scaled = accounting.Budget(noise_scale=0.1, **use)
-  assert scaled.noise_multiplier == whole.noise_multiplier
-  assert scaled.cohort_noise_multiplier == pytest.approx(0.1 * whole.noise_multiplier)
+def test_noise_scaled_for_simulated_cohort_gives_no_guarantee():
+  numbers = {'num_compositions': 10, 'epsilon': 2.0, 'delta': 1e-6}
+  full = accounting.Budget(**numbers)
+  scaled = accounting.Budget(noise_scale=0.1, **numbers)
+  assert scaled.noise_multiplier == full.noise_multiplier
+  assert scaled.cohort_noise_multiplier == pytest.approx(0.1 * full.noise_multiplier)
   assert scaled.simulated_cohort_scale == pytest.approx(10.0)
   assert scaled.cohort_event == dp_accounting.NonPrivateDpEvent()
-  assert whole.cohort_event == whole.event
-  # The mean over m clients has the same noise as that over 10 m with all of it.
+  assert full.cohort_event == full.event
+  # The mean over 100 clients has the same noise as that over 1000, unscaled.
   assert scaled.cohort_noise_multiplier / 100 == pytest.approx(
-    whole.noise_multiplier / 1000
+    full.noise_multiplier / 1000
   )
 
 
@@ -131,14 +131,14 @@ def test_noise_of_a_larger_cohort_is_promised_to_nobody_in_the_run():
     ({'noise': 'laplace', 'delta': 0.0, 'accountant': 'pld'}, 'accountant'),
   ],
 )
-def test_numbers_out_of_range_are_refused_by_name(changed, message):
-  given = {'num_compositions': 5, 'epsilon': 1.0, 'delta': 1e-6}
+def test_budget_refuses_numbers_out_of_range(changed, message):
+  numbers = {'num_compositions': 5, 'epsilon': 1.0, 'delta': 1e-6}
   with pytest.raises(ValueError, match=message):
-    accounting.Budget(**{**given, **changed})
+    accounting.Budget(**{**numbers, **changed})
 
 
 @pytest.mark.parametrize('accountant', ['exact', 'rdp', 'prv'])
-def test_accountants_that_do_not_read_the_noise_are_refused(accountant):
+def test_budget_refuses_accountants_without_sampled_laplace_noise(accountant):
   with pytest.raises(dp_accounting.UnsupportedEventError):
     accounting.Budget(
       num_compositions=5,

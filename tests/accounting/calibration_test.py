@@ -1,4 +1,4 @@
-"""Any two of epsilon, noise and length give the third, never on the unsafe side."""
+"""Calibration finds the least noise and the most rounds that keep a target."""
 
 import hashlib
 import math
@@ -38,7 +38,7 @@ def _least_noise(strategy, participation, target_epsilon, target_delta):
 )
 @pytest.mark.parametrize('epsilon', [1e-3, 1.0, 50.0])
 @pytest.mark.parametrize('delta', [1e-12, 1e-3])
-def test_target_is_met_and_less_noise_would_miss_it(
+def test_noise_multiplier_is_smallest_that_meets_target(
   strategy, participation, epsilon, delta
 ):
   noise_multiplier = _least_noise(strategy, participation, epsilon, delta)
@@ -74,7 +74,7 @@ def _sampled(noise_multiplier):
 
 
 @pytest.mark.parametrize('accountant', ['pld', 'rdp'])
-def test_sampled_events_are_calibrated_for_the_accountant_that_is_asked(accountant):
+def test_noise_multiplier_is_calibrated_for_named_accountant(accountant):
   noise = calibration.noise_multiplier(
     _sampled, 1.0, 1e-6, accountant=accountant, relation=BOTH
   )
@@ -86,7 +86,7 @@ def test_sampled_events_are_calibrated_for_the_accountant_that_is_asked(accounta
   assert spent(noise * 0.9999) > 1.0
 
 
-def test_a_target_below_what_an_accountant_can_show_is_refused():
+def test_target_below_accountants_smallest_epsilon_is_refused():
   with pytest.raises(ValueError, match='less than the accountant can show'):
     calibration.noise_multiplier(
       dp_accounting.GaussianDpEvent, 1e-3, 1e-10, accountant='rdp'
@@ -95,21 +95,21 @@ def test_a_target_below_what_an_accountant_can_show_is_refused():
 
 @pytest.mark.parametrize('epsilon', [0.7, 7.7])
 @pytest.mark.parametrize('at_most', [7, 10**6])
-def test_one_round_more_would_miss_the_target(epsilon, at_most):
-  def rounds(number):
+def test_largest_finds_most_rounds_that_meet_target(epsilon, at_most):
+  def event(number):
     return events.run_event(
       strategies.Identity(number), strategies.Participation(number, 3), 11.0
     )
 
-  found = calibration.largest(rounds, epsilon, 1e-6, at_most=at_most)
-  assert accountants.epsilon(rounds(found), 1e-6) <= epsilon
-  if found < at_most:
-    assert accountants.epsilon(rounds(found + 1), 1e-6) > epsilon
+  most_rounds = calibration.largest(event, epsilon, 1e-6, at_most=at_most)
+  assert accountants.epsilon(event(most_rounds), 1e-6) <= epsilon
+  if most_rounds < at_most:
+    assert accountants.epsilon(event(most_rounds + 1), 1e-6) > epsilon
   else:
     assert at_most == 7
 
 
-def test_a_target_that_one_round_misses_is_refused_with_what_it_spends():
+def test_largest_refuses_target_that_one_round_exceeds():
   with pytest.raises(ValueError, match='4.88655'):
     calibration.largest(
       lambda number: dp_accounting.GaussianDpEvent(1.0 / number**0.5),
@@ -119,26 +119,26 @@ def test_a_target_that_one_round_misses_is_refused_with_what_it_spends():
     )
 
 
-def _restless(noise):
-  """Answers as drawn ones are: they fall with noise, but not from digit to digit."""
+def _noisy_epsilon(noise):
+  """Decreases with noise, but not monotonically: like an estimate from samples."""
   digest = hashlib.sha256(repr(noise).encode()).digest()
   return (1 + 0.2 * (digest[0] / 255 - 0.5)) / noise
 
 
 @pytest.mark.parametrize('start', [0.01, 1.0, 90.0])
 @pytest.mark.parametrize('factor', [1.1, 2.0])
-def test_answers_that_are_drawn_are_searched(start, factor):
+def test_smallest_searches_noisy_decreasing_function(start, factor):
   for target in np.geomspace(0.02, 50, 60):
-    asked = {}
+    computed = {}
 
     def spent(noise):
-      return asked.setdefault(noise, _restless(noise))  # noqa: B023
+      return computed.setdefault(noise, _noisy_epsilon(noise))  # noqa: B023
 
-    found = calibration._smallest(spent, target, start, factor, 4e-3)
-    assert spent(found) <= target
-    assert 0.85 / target <= found <= 1.25 / target
-    # No number is asked for again with another last digit.
-    noises = np.sort(list(asked))
+    noise_found = calibration._smallest(spent, target, start, factor, 4e-3)
+    assert spent(noise_found) <= target
+    assert 0.85 / target <= noise_found <= 1.25 / target
+    # No noise is evaluated twice with another last digit.
+    noises = np.sort(list(computed))
     assert np.all(np.diff(noises) > 1e-9 * noises[1:])
 
 
@@ -146,22 +146,22 @@ def test_answers_that_are_drawn_are_searched(start, factor):
   'rounds, rounds_of_a_client',
   [(12, 1), pytest.param(30, 4, marks=pytest.mark.slow)],
 )
-def test_drawn_outcomes_find_less_noise_for_random_allocation(
+def test_monte_carlo_calibration_needs_less_noise_than_bound(
   rounds, rounds_of_a_client
 ):
   schema, target = sampling.RandomAllocation(rounds, rounds_of_a_client), (6.0, 1e-4)
-  drawn, bound = (
+  sampled, bound = (
     mechanism.Mechanism.for_target('gaussian', schema, *target, accountant=name)
     for name in ('monte_carlo', None)
   )
-  most = bound.noise_multiplier * (0.99 if rounds_of_a_client > 1 else 1.02)
-  assert drawn.noise_multiplier < most
-  assert drawn.epsilon(1e-4, accountant='monte_carlo') <= 6.0
-  assert drawn.epsilon(1e-4) > 5.9
+  limit = bound.noise_multiplier * (0.99 if rounds_of_a_client > 1 else 1.02)
+  assert sampled.noise_multiplier < limit
+  assert sampled.epsilon(1e-4, accountant='monte_carlo') <= 6.0
+  assert sampled.epsilon(1e-4) > 5.9
 
 
-def test_the_most_rounds_are_not_looked_for_by_outcomes():
-  # A number took minutes to try, and the search never ended.
+def test_largest_refuses_monte_carlo_accountant():
+  # Each number of rounds took minutes to try, and the search never ended.
   def event(num_rounds):
     scheme = sampling.BMinSepSampling(num_rounds, 0.01, min_separation=50)
     return mechanism.Mechanism('gaussian', scheme, 1.2).event

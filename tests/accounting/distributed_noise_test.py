@@ -1,4 +1,4 @@
-"""Plans of distributed noise keep what they state: the target, the bits, the bounds."""
+"""Plans of distributed noise: their target, number of bits, and bounds."""
 
 import itertools
 import math
@@ -19,73 +19,73 @@ each_noise = pytest.mark.parametrize('noise', sorted(distributed_noise.NOISES))
 @each_noise
 @pytest.mark.parametrize('bits', [None, 14])
 @pytest.mark.parametrize('epsilon, participations', [(1.0, 1), (6.0, 8)])
-def test_a_plan_keeps_its_target_with_little_more_noise_than_a_gaussian(
+def test_plan_meets_target_with_nearly_gaussian_noise(
   noise, bits, epsilon, participations
 ):
-  made = distributed_noise.plan(
+  plan = distributed_noise.plan(
     noise, epsilon, 1e-6, participations=participations, bits=bits, **_NUMBERS
   )
-  assert made.epsilon(1e-6, participations) <= epsilon
-  assert made.wrap_probability <= 1e-6
+  assert plan.epsilon(1e-6, participations) <= epsilon
+  assert plan.wrap_probability <= 1e-6
   event = dp_accounting.GaussianDpEvent(
-    made.noise_multiplier / math.sqrt(participations)
+    plan.noise_multiplier / math.sqrt(participations)
   )
   gaussian = accountants.epsilon(event, 1e-6, 'rdp')
   assert 0.95 * epsilon <= gaussian <= epsilon * (1 + 1e-3)
   less = distributed_noise.design(
     noise,
-    noise_multiplier=made.noise_multiplier * 0.998,
-    bits=made.bits,
+    noise_multiplier=plan.noise_multiplier * 0.998,
+    bits=plan.bits,
     **_NUMBERS,
   )
   assert less.epsilon(1e-6, participations) > epsilon
 
 
-def exact_wrap_probability(made, records):
-  """Of sums of these records, over all signs; without rounding again."""
-  d, clients, half = made.dimension, len(records), made.modulus // 2
+def exact_wrap_probability(plan, records):
+  """Probability of wrapping, averaged over all signs; records are rounded only once."""
+  d, clients, half = plan.dimension, len(records), plan.modulus // 2
   hadamard = scipy.linalg.hadamard(d) / math.sqrt(d)
   reach = 8 * half
   share = np.arange(-reach, reach + 1)
-  if made.noise == 'skellam':
-    variance = clients * made.local_stddev**2
+  if plan.noise == 'skellam':
+    variance = clients * plan.local_stddev**2
     noise = special.ive(np.abs(share), variance)
   else:
-    one = np.exp(-(share**2) / (2 * made.local_stddev**2))
-    one /= one.sum()
-    noise = one
+    share_noise = np.exp(-(share**2) / (2 * plan.local_stddev**2))
+    share_noise /= share_noise.sum()
+    noise = share_noise
     for _ in range(clients - 1):
-      noise = np.convolve(noise, one, mode='same')
-  # Above and below, from `reach` on: the probability that noise is at least k.
+      noise = np.convolve(noise, share_noise, mode='same')
+  # tail[k + reach] is the probability that noise is at least k.
   tail = np.cumsum(noise[::-1])[::-1]
   wrapped = []
   for signs in itertools.product((-1, 1), repeat=d):
     rotated = np.stack([hadamard @ (record * signs) for record in records])
-    stays = 1.0
-    for entry in rotated.T:
-      low = np.floor(entry)
-      ups = np.ones(1)
-      for fraction in entry - low:
-        ups = np.convolve(ups, [1 - fraction, fraction])
-      base = int(low.sum())
-      out = sum(
+    no_wrap = 1.0
+    for values in rotated.T:
+      low = np.floor(values)
+      rounded_up = np.ones(1)
+      for fraction in values - low:
+        rounded_up = np.convolve(rounded_up, [1 - fraction, fraction])
+      floor_sum = int(low.sum())
+      wraps = sum(
         weight
         * (
-          tail[half - base - k + reach]  # At least half.
+          tail[half - floor_sum - k + reach]  # At least half the modulus.
           + 1
-          - tail[-half - base - k + reach]  # Below minus half.
+          - tail[-half - floor_sum - k + reach]  # Below minus half.
         )
-        for k, weight in enumerate(ups)
+        for k, weight in enumerate(rounded_up)
       )
-      stays *= 1 - out
-    wrapped.append(1 - stays)
+      no_wrap *= 1 - wraps
+    wrapped.append(1 - no_wrap)
   return float(np.mean(wrapped))
 
 
 @each_noise
 @pytest.mark.parametrize('dimension, clients', [(4, 6), (8, 2)])
-def test_the_bound_on_wrapping_is_above_what_it_is_exactly(noise, dimension, clients):
-  made = distributed_noise.DistributedNoise(
+def test_wrap_probability_bounds_exact_probability(noise, dimension, clients):
+  plan = distributed_noise.DistributedNoise(
     noise,
     clip_norm=1.0,
     min_clients=clients,
@@ -97,42 +97,42 @@ def test_the_bound_on_wrapping_is_above_what_it_is_exactly(noise, dimension, cli
     beta=0.0,
   )
   rng = np.random.default_rng(5)
-  longest = made.clip_norm * made.scale
+  max_norm = plan.clip_norm * plan.scale
   one_hot = np.zeros([clients, dimension])
-  one_hot[:, 0] = longest
-  flat = np.full([clients, dimension], longest / math.sqrt(dimension))
+  one_hot[:, 0] = max_norm
+  flat = np.full([clients, dimension], max_norm / math.sqrt(dimension))
   others = rng.normal(size=[clients, dimension])
-  others *= longest / np.linalg.norm(others, axis=1, keepdims=True)
-  bound = made.wrap_probability
-  exact = [exact_wrap_probability(made, each) for each in (one_hot, flat, others)]
+  others *= max_norm / np.linalg.norm(others, axis=1, keepdims=True)
+  bound = plan.wrap_probability
+  exact = [exact_wrap_probability(plan, each) for each in (one_hot, flat, others)]
   assert max(exact) <= bound < 1
-  # A Chernoff bound, of all entries and both signs, says more, but not much more.
+  # A Chernoff bound, summed over all entries and both signs, is larger, but not much.
   assert bound < 150 * max(exact)
 
 
-def test_a_rounded_record_is_within_its_bound_but_for_beta():
+def test_rounded_record_exceeds_norm_bound_with_probability_at_most_beta():
   rng = np.random.default_rng(3)
-  made = distributed_noise.design(
+  plan = distributed_noise.design(
     'skellam', noise_multiplier=0.2, bits=12, beta=0.3, **_NUMBERS
   )
-  d = made.dimension
-  longest = made.clip_norm * made.scale
-  fails = 0
+  d = plan.dimension
+  max_norm = plan.clip_norm * plan.scale
+  failures = 0
   for _ in range(2000):
     record = rng.normal(size=d)
-    record *= longest / np.linalg.norm(record)
+    record *= max_norm / np.linalg.norm(record)
     low = np.floor(record)
     rounded = low + (rng.random(d) < record - low)
-    fails += int((rounded**2).sum() > made.norm_squared)
-    assert np.abs(rounded).sum() <= made.l1_sensitivity or fails
-  assert fails <= 0.3 * 2000
-  never = distributed_noise.design(
+    failures += int((rounded**2).sum() > plan.norm_squared)
+    assert np.abs(rounded).sum() <= plan.l1_sensitivity or failures
+  assert failures <= 0.3 * 2000
+  strict = distributed_noise.design(
     'skellam', noise_multiplier=0.2, bits=12, beta=0.0, **_NUMBERS
   )
-  assert never.l2_sensitivity >= never.clip_norm * never.scale + math.sqrt(d) - 1
+  assert strict.l2_sensitivity >= strict.clip_norm * strict.scale + math.sqrt(d) - 1
 
 
-def test_what_does_not_fit_is_refused_with_what_does():
+def test_plan_refuses_too_few_bits_and_says_how_many_suffice():
   with pytest.raises(ValueError, match=r'bits=8 are too few .* Take bits=1\d') as e:
     distributed_noise.plan('skellam', 1.0, 1e-6, participations=9, bits=8, **_NUMBERS)
   bits = int(str(e.value).split('Take bits=')[1].split(',')[0])
@@ -151,7 +151,7 @@ def test_what_does_not_fit_is_refused_with_what_does():
   ('max_wrap_probability', 0.0),
   ('dimension', 0),
 ])  # fmt: skip
-def test_numbers_out_of_range_are_named(name, wrong):
+def test_design_refuses_numbers_out_of_range(name, wrong):
   numbers = {'noise_multiplier': 1.0, 'bits': 14, **_NUMBERS, name: wrong}
   with pytest.raises(ValueError, match=name):
     distributed_noise.design('skellam', **numbers)
@@ -159,50 +159,50 @@ def test_numbers_out_of_range_are_named(name, wrong):
 
 @pytest.mark.slow  # It loads TensorFlow Federated.
 @pytest.mark.parametrize('beta', [0.0, 1e-6, math.exp(-0.5)])
-def test_the_bound_after_rounding_is_that_of_tff(beta):
-  made = distributed_noise.design(
+def test_l2_sensitivity_matches_tff_inflated_norm_bound(beta):
+  plan = distributed_noise.design(
     'skellam', noise_multiplier=1.0, bits=16, beta=beta, **_NUMBERS
   )
-  of_tff = pytest.importorskip('tensorflow_federated.python.aggregators.discretization')
-  theirs = of_tff.inflated_l2_norm_bound(
-    made.clip_norm, 1 / made.scale, beta, made.dimension
+  peer = pytest.importorskip('tensorflow_federated.python.aggregators.discretization')
+  expected = peer.inflated_l2_norm_bound(
+    plan.clip_norm, 1 / plan.scale, beta, plan.dimension
   )
-  assert made.l2_sensitivity == pytest.approx(float(theirs) * made.scale, rel=1e-2)
+  assert plan.l2_sensitivity == pytest.approx(float(expected) * plan.scale, rel=1e-2)
 
 
-def simulated_sums(made, clients, rounds, seed):
-  """Sums of clients that all send the same longest record, the worst there is."""
+def simulated_sums(plan, clients, rounds, seed):
+  """Sums of clients that all send the same record of maximum norm, the worst case."""
   rng = np.random.default_rng(seed)
-  d = made.dimension
+  d = plan.dimension
   hadamard = scipy.linalg.hadamard(d) / math.sqrt(d)
   record = np.zeros(d)
-  record[:] = made.clip_norm * made.scale / math.sqrt(d)
+  record[:] = plan.clip_norm * plan.scale / math.sqrt(d)
   for _ in range(rounds):
     rotated = hadamard @ (record * rng.choice([-1, 1], d))
     low = np.floor(rotated)
     total = (low + (rng.random((clients, d)) < rotated - low)).sum(0)
-    if made.noise == 'skellam':
-      mean = made.local_stddev**2 * clients / 2
+    if plan.noise == 'skellam':
+      mean = plan.local_stddev**2 * clients / 2
       total += rng.poisson(mean, d) - rng.poisson(mean, d)
     else:
-      total += np.round(rng.normal(0, made.local_stddev, (clients, d))).sum(0)
+      total += np.round(rng.normal(0, plan.local_stddev, (clients, d))).sum(0)
     yield total
 
 
 @each_noise
-def test_sums_wrap_as_seldom_as_bounded_and_often_with_more_clients(noise):
-  made = distributed_noise.design(
+def test_simulated_sums_wrap_within_bound_but_not_with_more_clients(noise):
+  plan = distributed_noise.design(
     noise, noise_multiplier=1.0, bits=12, max_wrap_probability=0.05, **_NUMBERS
   )
   rounds = 600
-  limit = made.modulus / 2
+  limit = plan.modulus / 2
 
   def wrapped(clients):
-    sums = simulated_sums(made, clients, rounds, seed=clients)
+    sums = simulated_sums(plan, clients, rounds, seed=clients)
     return sum(bool(np.abs(total).max() >= limit) for total in sums)
 
-  # More than 71 of 600 at a probability of 0.05 has one of less than 1e-6.
-  assert 0.04 < made.wrap_probability <= 0.05
+  # With a probability of 0.05, more than 71 of 600 wrap less than once in 10^6 runs.
+  assert 0.04 < plan.wrap_probability <= 0.05
   assert wrapped(20) <= 71
-  assert made.wrap_probability_with(60) == 1.0
+  assert plan.wrap_probability_with(60) == 1.0
   assert wrapped(60) > rounds / 2

@@ -1,4 +1,4 @@
-"""Events say what ran: per round, up to any round, and in the whole run."""
+"""Privacy events of rounds and runs, their simplification, and their JSON."""
 
 import json
 import math
@@ -31,47 +31,45 @@ each_mechanism = pytest.mark.parametrize('strategy, participation', MECHANISMS)
 
 
 @each_mechanism
-def test_run_event_is_one_gaussian_of_the_whole_sensitivity(strategy, participation):
+def test_run_event_is_one_gaussian_with_total_sensitivity(strategy, participation):
   event = events.run_event(strategy, participation, 7.0)
   assert event == Gaussian(7.0 / strategy.sensitivity(participation))
   assert type(event.noise_multiplier) is float
 
 
 @each_mechanism
-def test_events_of_the_rounds_compose_to_the_run_at_every_prefix(
-  strategy, participation
-):
-  each, so_far = events.round_noise_multipliers(strategy, participation, 3.0)
+def test_round_noise_multipliers_compose_to_run_event(strategy, participation):
+  by_round, cumulative = events.round_noise_multipliers(strategy, participation, 3.0)
   profile = strategy.sensitivity_squared_by_round(participation)
   accountant = accountants.GaussianAccountant()
-  for t, noise_multiplier in enumerate(each):
+  for t, noise_multiplier in enumerate(by_round):
     accountant.compose(Gaussian(noise_multiplier))
     assert accountant.mu == pytest.approx(math.sqrt(profile[t]) / 3.0, rel=1e-13)
-    assert accountant.mu == pytest.approx(1 / so_far[t], rel=1e-13)
+    assert accountant.mu == pytest.approx(1 / cumulative[t], rel=1e-13)
   run = events.run_event(strategy, participation, 3.0)
   assert accountant.mu == pytest.approx(accountants.gdp_mu(run), rel=1e-13)
-  assert so_far[-1] == pytest.approx(run.noise_multiplier, rel=1e-14)
-  assert np.all(np.diff(so_far) <= 0)
+  assert cumulative[-1] == pytest.approx(run.noise_multiplier, rel=1e-14)
+  assert np.all(np.diff(cumulative) <= 0)
 
 
-def test_without_noise_nothing_is_private():
+def test_zero_noise_multiplier_gives_nonprivate_event():
   tree, limits = strategies.BinaryTree(8), strategies.Participation(8)
   run = events.run_event(tree, limits, 0.0)
   assert run == NonPrivate()
   assert accountants.epsilon(run, 1e-6) == math.inf
-  each, so_far = events.round_noise_multipliers(tree, limits, 0)
-  assert np.all(so_far == 0) and each[0] == 0
-  assert events.simplify(Composed([Gaussian(z) for z in each])) == NonPrivate()
+  by_round, cumulative = events.round_noise_multipliers(tree, limits, 0)
+  assert np.all(cumulative == 0) and by_round[0] == 0
+  assert events.simplify(Composed([Gaussian(z) for z in by_round])) == NonPrivate()
 
 
 @pytest.mark.parametrize('noise_multiplier', [-1.0, math.nan, math.inf])
-def test_noise_multipliers_out_of_range_are_refused(noise_multiplier):
+def test_noise_multiplier_out_of_range_is_refused(noise_multiplier):
   for function in (events.run_event, events.round_noise_multipliers):
     with pytest.raises(ValueError, match='noise_multiplier'):
       function(strategies.Identity(3), strategies.Participation(3), noise_multiplier)
 
 
-def test_a_participation_that_is_none_is_refused():
+def test_participation_none_is_refused():
   for function in (events.run_event, events.round_noise_multipliers):
     with pytest.raises(TypeError, match='participation'):
       function(strategies.Identity(3), None, 1.0)
@@ -80,7 +78,7 @@ def test_a_participation_that_is_none_is_refused():
 @pytest.mark.parametrize(
   'event, expected',
   [
-    (Gaussian(1e-200), NonPrivate()),  # Its square underflows: safe side.
+    (Gaussian(1e-200), NonPrivate()),  # The square underflows, to the safe side.
     (Composed([NoOp(), Gaussian(math.inf)]), NoOp()),
     (Repeated(NonPrivate(), 0), NoOp()),
     (Composed([Repeated(Repeated(Gaussian(6.0), 2), 2)] * 9), Gaussian(1.0)),
@@ -98,7 +96,7 @@ def test_a_participation_that_is_none_is_refused():
   ],
   ids=str,
 )
-def test_simplify_keeps_the_meaning_the_others_and_their_order(event, expected):
+def test_simplify_combines_gaussians_and_keeps_other_events(event, expected):
   simplified = events.simplify(event)
   if isinstance(expected, Gaussian):
     assert simplified.noise_multiplier == pytest.approx(expected.noise_multiplier)
@@ -139,7 +137,7 @@ def test_json_round_trip_is_exact(event):
   ],
   ids=str,
 )
-def test_of_a_mixture_all_but_the_strategy_is_written(schema):
+def test_mixture_event_json_has_checksum_instead_of_strategy(schema):
   strategy = strategies.BandedToeplitz.square_root(12, 3)
   if isinstance(schema, sampling.RandomAllocation):
     strategy = strategies.Identity(12)
@@ -150,19 +148,19 @@ def test_of_a_mixture_all_but_the_strategy_is_written(schema):
   assert read == event and hash(read) == hash(event)
   assert read.strategy is None and event.strategy is strategy
   assert events.to_json(read) == written
-  # Without the strategy it is accounted for by its bound, alone and with others.
+  # Without the strategy, its bound is accounted for, alone and composed.
   relation = dp_accounting.NeighboringRelation.ADD_OR_REMOVE_ONE
   for first, second in ((read, event.bound), (Composed([read] * 2), [event.bound] * 2)):
     bound = Composed(second) if isinstance(second, list) else second
-    found = accountants.epsilon(first, 1e-6, relation=relation)
-    assert found == accountants.epsilon(bound, 1e-6, 'pld', relation)
+    epsilon = accountants.epsilon(first, 1e-6, relation=relation)
+    assert epsilon == accountants.epsilon(bound, 1e-6, 'pld', relation)
   with pytest.raises(dp_accounting.UnsupportedEventError, match='monte_carlo'):
     accountants.epsilon(read, 1e-6, 'monte_carlo', relation)
-  for other in ({'strategy_checksum': 'sha256:0'}, {'noise_multiplier': 1.6}):
-    assert events.from_json({**written, **other}) != event
+  for change in ({'strategy_checksum': 'sha256:0'}, {'noise_multiplier': 1.6}):
+    assert events.from_json({**written, **change}) != event
 
 
-def test_the_checksum_of_a_mixture_is_that_of_its_strategy():
+def test_mixture_event_refuses_wrong_strategy_checksum():
   strategy = strategies.Identity(4)
   with pytest.raises(ValueError, match="strategy_checksum is 'x'"):
     events.BallsInBinsDpEvent(strategy, 2, 1.0, Gaussian(1.0), 'x')
@@ -170,7 +168,7 @@ def test_the_checksum_of_a_mixture_is_that_of_its_strategy():
     events.BallsInBinsDpEvent(None, 2, 1.0, Gaussian(1.0))
 
 
-def test_other_events_are_not_written_as_something_else():
+def test_to_json_refuses_unsupported_events():
   event = Composed([dp_accounting.UnsupportedDpEvent(), Gaussian(1.0)])
   with pytest.raises(ValueError, match='cannot be written'):
     events.to_json(event)
@@ -188,6 +186,6 @@ def test_other_events_are_not_written_as_something_else():
     ([], 'an event is written as an object'),
   ],
 )
-def test_events_that_cannot_be_read_are_refused(data, message):
+def test_from_json_refuses_invalid_events(data, message):
   with pytest.raises(ValueError, match=message):
     events.from_json(data)

@@ -1,4 +1,4 @@
-"""Mechanisms of parts, composed: what they come to is what a client can give away."""
+"""Joint mechanisms: composition of their parts, targets, shares and JSON."""
 
 import copy
 import itertools
@@ -46,7 +46,7 @@ WITH_LAPLACE = joint(
 )
 
 
-def test_mu_squared_adds_up_to_the_closed_form():
+def test_epsilon_of_gaussian_parts_matches_closed_form():
   mu = math.sqrt(
     sum(each.mechanism.effective_noise_multiplier**-2 for each in TWO_GAUSSIANS.parts)
   )
@@ -60,25 +60,25 @@ def test_mu_squared_adds_up_to_the_closed_form():
 @pytest.mark.parametrize(
   ('first', 'second'), [('tree', 'banded'), ('gaussian', 'tree')]
 )
-def test_no_client_gives_away_more_than_mu_and_the_worst_one_hardly_less(first, second):
-  made = joint(part('a', '0', first, 3.0), part('b', '*', second, 1.5))
+def test_mu_bounds_every_participation_pattern(first, second):
+  mechanism = joint(part('a', '0', first, 3.0), part('b', '*', second, 1.5))
   largest = 0.0
   for rounds in LIMITS.patterns():
     for signs in itertools.product([1, -1], repeat=len(rounds)):
       squared = 0.0
-      for each in made.parts:
-        client = np.zeros(8)
-        client[list(rounds)] = signs
-        moved = np.linalg.norm(each.mechanism.strategy.materialize() @ client)
-        squared += (moved / each.mechanism.noise_multiplier) ** 2
+      for each in mechanism.parts:
+        pattern = np.zeros(8)
+        pattern[list(rounds)] = signs
+        distance = np.linalg.norm(each.mechanism.strategy.materialize() @ pattern)
+        squared += (distance / each.mechanism.noise_multiplier) ** 2
       largest = max(largest, squared)
-  mu = 1 / made.effective_noise_multiplier
+  mu = 1 / mechanism.effective_noise_multiplier
   assert math.sqrt(largest) <= mu * (1 + 1e-12)
   # The worst rounds for one part may not be those for the other.
   assert math.sqrt(largest) > 0.9 * mu
 
 
-def test_laplace_noise_is_composed_as_dp_accounting_does():
+def test_laplace_part_is_composed_as_by_dp_accounting():
   grid = 1e-4
   independent = pld_lib.from_laplace_mechanism(
     12.0, value_discretization_interval=grid
@@ -88,54 +88,54 @@ def test_laplace_noise_is_composed_as_dp_accounting_does():
     for each in WITH_LAPLACE.parts
     if each.name != 'votes'
   )
-  together = independent.compose(
+  composed = independent.compose(
     pld_lib.from_gaussian_mechanism(
       1 / math.sqrt(mu_squared), value_discretization_interval=grid
     )
   )
-  expected = together.get_epsilon_for_delta(DELTA)
+  expected = composed.get_epsilon_for_delta(DELTA)
   assert WITH_LAPLACE.epsilon(DELTA) == pytest.approx(expected, rel=2e-3)
-  # More than without the votes, less than with theirs added up.
-  alone = gaussian.epsilon_of(math.sqrt(mu_squared), DELTA)
-  assert alone < WITH_LAPLACE.epsilon(DELTA) < alone + 2 / 12.0
+  # More than without the Laplace part, less than if epsilons were added.
+  gaussians = gaussian.epsilon_of(math.sqrt(mu_squared), DELTA)
+  assert gaussians < WITH_LAPLACE.epsilon(DELTA) < gaussians + 2 / 12.0
   assert not WITH_LAPLACE.is_one_gaussian
   assert WITH_LAPLACE.effective_noise_multiplier is None
 
 
 @pytest.mark.parametrize(
-  'made', [TWO_GAUSSIANS, WITH_LAPLACE], ids=['gaussian', 'mixed']
+  'mechanism', [TWO_GAUSSIANS, WITH_LAPLACE], ids=['gaussian', 'mixed']
 )
-def test_what_a_turn_has_spent_is_no_less_than_its_rounds_and_in_the_end_all(made):
-  # Turns are in rounds 0 and 3: the second begins after round 2.
+def test_event_of_turns_bounds_events_of_its_rounds(mechanism):
+  # A client's turns are rounds 0 and 3: the second turn begins after round 2.
   for turns, rounds in ((1, 3), (2, 8)):
-    spent = dp_accounting.ComposedDpEvent(list(made.round_events[:rounds]))
-    bound = accountants.epsilon(made.event_of_turns(turns), DELTA)
+    spent = dp_accounting.ComposedDpEvent(list(mechanism.round_events[:rounds]))
+    bound = accountants.epsilon(mechanism.event_of_turns(turns), DELTA)
     assert bound >= accountants.epsilon(spent, DELTA) * (1 - 1e-9)
   assert accountants.epsilon(spent, DELTA) == pytest.approx(bound, rel=1e-6)
-  assert made.event_of_turns(2) == made.event
+  assert mechanism.event_of_turns(2) == mechanism.event
 
 
 @pytest.mark.parametrize('parts', [TWO_GAUSSIANS.parts, WITH_LAPLACE.parts])
-def test_a_target_is_kept_just_so(parts):
-  made = accounting.JointMechanism.for_target(parts, 3.0, DELTA)
-  assert made.epsilon(DELTA) <= 3.0
-  less = [
-    each.with_noise(each.mechanism.noise_multiplier * 0.999) for each in made.parts
+def test_for_target_finds_least_noise(parts):
+  mechanism = accounting.JointMechanism.for_target(parts, 3.0, DELTA)
+  assert mechanism.epsilon(DELTA) <= 3.0
+  less_noise = [
+    each.with_noise(each.mechanism.noise_multiplier * 0.999) for each in mechanism.parts
   ]
-  assert accounting.JointMechanism(tuple(less)).epsilon(DELTA) > 3.0
-  assert made.target == accounting.Target(3.0, DELTA)
+  assert accounting.JointMechanism(tuple(less_noise)).epsilon(DELTA) > 3.0
+  assert mechanism.target == accounting.Target(3.0, DELTA)
 
 
-def test_shares_are_parts_of_mu_squared():
+def test_shares_are_fractions_of_mu_squared():
   shares = {'body': 0.8, 'head': 0.2}
-  made = accounting.JointMechanism.for_target(
+  mechanism = accounting.JointMechanism.for_target(
     TWO_GAUSSIANS.parts, 3.0, DELTA, shares=shares
   )
-  mu_squared = made.effective_noise_multiplier**-2
-  for each in made.parts:
-    own = each.mechanism.effective_noise_multiplier**-2
-    assert own / mu_squared == pytest.approx(shares[each.name], rel=1e-12)
-  assert made.shares == pytest.approx(shares, rel=1e-12)
+  mu_squared = mechanism.effective_noise_multiplier**-2
+  for each in mechanism.parts:
+    part_mu_squared = each.mechanism.effective_noise_multiplier**-2
+    assert part_mu_squared / mu_squared == pytest.approx(shares[each.name], rel=1e-12)
+  assert mechanism.shares == pytest.approx(shares, rel=1e-12)
   equal = accounting.JointMechanism.for_target(TWO_GAUSSIANS.parts, 3.0, DELTA)
   assert equal.shares == pytest.approx({'body': 0.5, 'head': 0.5}, rel=1e-12)
 
@@ -148,20 +148,20 @@ def test_shares_are_parts_of_mu_squared():
     ({'body': 1.5, 'head': -0.5}, 'share of part head'),
   ],
 )
-def test_shares_that_do_not_divide_are_refused(shares, message):
+def test_for_target_refuses_invalid_shares(shares, message):
   with pytest.raises(ValueError, match=message):
     accounting.JointMechanism.for_target(TWO_GAUSSIANS.parts, 3.0, DELTA, shares=shares)
 
 
-def test_a_weight_is_of_the_first_part_with_a_pattern_for_it():
+def test_part_of_assigns_weight_to_first_matching_part():
   assert TWO_GAUSSIANS.part_of(['0', '1', '2']) == ('body', 'body', 'head')
-  made = joint(
+  mechanism = joint(
     part('a', ('embedding', 'out/*'), 'gaussian'), part('b', 'dense/?', 'gaussian')
   )
   names = ['dense/0', 'embedding', 'out/kernel']
-  assert made.part_of(names) == ('b', 'a', 'a')
-  in_one_text = part('a', 'embedding out/*', 'gaussian')
-  assert in_one_text == made.parts[0]
+  assert mechanism.part_of(names) == ('b', 'a', 'a')
+  space_separated = part('a', 'embedding out/*', 'gaussian')
+  assert space_separated == mechanism.parts[0]
 
 
 @pytest.mark.parametrize(
@@ -171,38 +171,38 @@ def test_a_weight_is_of_the_first_part_with_a_pattern_for_it():
     (['embedding', 'dense/0'], r'pattern out/\* of part a'),
   ],
 )
-def test_weights_and_parts_that_are_left_over_are_refused(names, message):
-  made = joint(
+def test_part_of_refuses_unmatched_weights_and_patterns(names, message):
+  mechanism = joint(
     part('a', ('embedding', 'out/*'), 'gaussian'), part('b', 'dense/?', 'gaussian')
   )
   with pytest.raises(ValueError, match=message):
-    made.part_of(names)
+    mechanism.part_of(names)
 
 
 @pytest.mark.parametrize(
-  'made', [TWO_GAUSSIANS, WITH_LAPLACE], ids=['gaussian', 'mixed']
+  'mechanism', [TWO_GAUSSIANS, WITH_LAPLACE], ids=['gaussian', 'mixed']
 )
-def test_what_is_saved_is_read_again(made, tmp_path):
-  data = json.loads(json.dumps(made.to_json()))
-  assert joint_mechanism.stored(data) == made
+def test_joint_mechanism_json_round_trip(mechanism, tmp_path):
+  data = json.loads(json.dumps(mechanism.to_json()))
+  assert joint_mechanism.stored(data) == mechanism
   path = tmp_path / 'strategy.npz'
-  path.write_bytes(made.strategy.to_npz())
+  path.write_bytes(mechanism.strategy.to_npz())
   loaded = joint_mechanism.stored(data, load(data, str(path)))
-  assert loaded == made and loaded.strategy.checksum == made.strategy.checksum
-  alone = made.parts[0].mechanism
-  assert joint_mechanism.stored(json.loads(json.dumps(alone.to_json()))) == alone
+  assert loaded == mechanism and loaded.strategy.checksum == mechanism.strategy.checksum
+  single = mechanism.parts[0].mechanism
+  assert joint_mechanism.stored(json.loads(json.dumps(single.to_json()))) == single
 
 
-def test_a_strategy_from_a_file_needs_it(tmp_path):
+def test_stored_mechanism_file_requires_its_strategy(tmp_path):
   own = strategies.BandedToeplitz.square_root(8, 3)
-  made = joint(part('a', '0', 'file', strategy=own), part('b', '*', 'gaussian'))
-  data = made.to_json()
+  mechanism = joint(part('a', '0', 'file', strategy=own), part('b', '*', 'gaussian'))
+  data = mechanism.to_json()
   with pytest.raises(ValueError, match='strategy'):
     joint_mechanism.stored(data)
-  others = tmp_path / 'others.npz'
-  others.write_bytes(TWO_GAUSSIANS.strategy.to_npz())
+  other_file = tmp_path / 'others.npz'
+  other_file.write_bytes(TWO_GAUSSIANS.strategy.to_npz())
   with pytest.raises(ValueError, match='it is of another mechanism'):
-    joint_mechanism.stored(data, load(data, str(others)))
+    joint_mechanism.stored(data, load(data, str(other_file)))
 
 
 @pytest.mark.parametrize(
@@ -216,7 +216,7 @@ def test_a_strategy_from_a_file_needs_it(tmp_path):
     (lambda d: d['parts'][1]['mechanism'].update(name='tree'), 'strategy'),
   ],
 )
-def test_what_was_altered_is_refused(change, message):
+def test_stored_refuses_altered_json(change, message):
   data = copy.deepcopy(json.loads(json.dumps(TWO_GAUSSIANS.to_json())))
   change(data)
   with pytest.raises(ValueError, match=message):
@@ -233,21 +233,21 @@ def test_what_was_altered_is_refused(change, message):
     ('gaussian', LIMITS, {'noise_multiplier': 0.0}, 'no noise'),
   ],
 )
-def test_what_does_not_go_beside_others_is_refused(name, schema, options, message):
+def test_joint_part_refuses_unsupported_mechanisms(name, schema, options, message):
   options = {'noise_multiplier': 4.0, **options}
   mechanism = accounting.Mechanism(name, schema, **options)
   with pytest.raises(ValueError, match=message):
     accounting.JointPart('body', '*', mechanism, 1.0)
 
 
-def test_parts_that_do_not_go_together_are_refused():
+def test_joint_mechanism_refuses_incompatible_parts():
   other = strategies.Participation(8, min_separation=4)
-  of_others = accounting.JointPart(
+  other_part = accounting.JointPart(
     'head', '*', accounting.Mechanism('gaussian', other, 2.0), 1.0
   )
   first = part('body', '0', 'gaussian')
   with pytest.raises(ValueError, match='same participation'):
-    joint(first, of_others)
+    joint(first, other_part)
   with pytest.raises(ValueError, match='same adjacency'):
     joint(first, part('head', '*', 'gaussian', adjacency='replace_one'))
   with pytest.raises(ValueError, match="'body', 'body'"):
@@ -259,13 +259,13 @@ def test_parts_that_do_not_go_together_are_refused():
 
 
 @pytest.mark.parametrize(
-  ('given', 'message'),
+  ('arguments', 'message'),
   [
     (('a b', '*'), 'letters, digits'),
     (('body', ()), 'weights of part body'),
     (('body', '*', 'gaussian', 2.0, math.nan), 'clip_norm of part body'),
   ],
 )
-def test_parts_out_of_range_are_refused(given, message):
+def test_joint_part_refuses_invalid_arguments(arguments, message):
   with pytest.raises(ValueError, match=message):
-    part(*given)
+    part(*arguments)

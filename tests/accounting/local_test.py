@@ -1,4 +1,4 @@
-"""What noise of clients is accounted as is never less than what it costs."""
+"""Events of client noise: local and central guarantees against brute force."""
 
 import math
 
@@ -10,15 +10,15 @@ from scipy import special
 from tff_dp_aggregators import accounting
 from tff_dp_aggregators.accounting import local
 
-_MOVES = {'zero_out': 1, 'replace_one': 2}
-relations = pytest.mark.parametrize('adjacency', _MOVES)
+_SENSITIVITIES = {'zero_out': 1, 'replace_one': 2}
+relations = pytest.mark.parametrize('adjacency', _SENSITIVITIES)
 
 
 def _rounded_gaussian(stddev):
-  """Probabilities of floor(Z + 1/2) for whole numbers to 12 deviations."""
+  """Probabilities of floor(Z + 1/2) for whole numbers up to 12 standard deviations."""
   reach = math.ceil(12 * stddev) + 1
   edges = (np.arange(-reach, reach + 2) - 0.5) / stddev
-  # By tails, which are small numbers exactly.
+  # Differences of tail probabilities are exact where those are small.
   upper = special.ndtr(-np.abs(edges))
   mass = np.abs(np.diff(upper))
   mass[reach] = 1 - 2 * special.ndtr(-0.5 / stddev)
@@ -34,7 +34,7 @@ def _rounded_laplace(scale):
   return mass
 
 
-def _sum_of(masses, count):
+def _convolve(masses, count):
   total = np.ones(1)
   for _ in range(count):
     total = np.convolve(total, masses)
@@ -49,37 +49,33 @@ def _delta(masses, shift, epsilon):
 
 
 def _total_variation(stddev, clients):
-  """Of `local`: from s, in steps of the grid, and m."""
-  whole = np.arange(-50, 51)
-  row = np.exp(-((math.pi * stddev * whole) ** 2) / clients).sum()
-  return math.exp(-((math.pi * stddev) ** 2) / 2) * row ** (clients - 1) / 2
+  """The bound on total variation of the docstring of `local`."""
+  integers = np.arange(-50, 51)
+  theta = np.exp(-((math.pi * stddev * integers) ** 2) / clients).sum()
+  return math.exp(-((math.pi * stddev) ** 2) / 2) * theta ** (clients - 1) / 2
 
 
 @relations
 @pytest.mark.parametrize('noise_multiplier', [0.5, 3.0])
-def test_one_clients_gaussian_noise_costs_what_the_local_event_says(
-  adjacency, noise_multiplier
-):
-  clip_norm = 24  # Steps of the grid; a record's entry moves by whole ones.
+def test_local_event_bounds_delta_of_rounded_gaussian(adjacency, noise_multiplier):
+  clip_norm = 24  # In steps of the grid; entries of records are multiples of a step.
   masses = _rounded_gaussian(noise_multiplier * clip_norm)
   event = local.local_event(noise_multiplier, adjacency=adjacency)
   for epsilon in (0.0, 0.5, 2.0):
-    stated = accounting.accountants.delta(event, epsilon)
-    real = _delta(masses, _MOVES[adjacency] * clip_norm, epsilon)
-    assert 0.98 * stated - 1e-12 < real <= stated * (1 + 1e-9) + 1e-14
+    bound = accounting.accountants.delta(event, epsilon)
+    exact = _delta(masses, _SENSITIVITIES[adjacency] * clip_norm, epsilon)
+    assert 0.98 * bound - 1e-12 < exact <= bound * (1 + 1e-9) + 1e-14
 
 
 @relations
 @pytest.mark.parametrize('noise_multiplier', [0.5, 2.0])
-def test_one_clients_laplace_noise_costs_what_the_local_event_says(
-  adjacency, noise_multiplier
-):
+def test_local_event_bounds_delta_of_rounded_laplace(adjacency, noise_multiplier):
   clip_norm = 24
   masses = _rounded_laplace(noise_multiplier * clip_norm)
   event = local.local_event(noise_multiplier, noise='laplace', adjacency=adjacency)
   epsilon = 1 / event.noise_multiplier
-  shift = _MOVES[adjacency] * clip_norm
-  # Zero but for where the masses end, and round-off.
+  shift = _SENSITIVITIES[adjacency] * clip_norm
+  # Zero but for the truncation of the masses, and round-off.
   assert _delta(masses, shift, epsilon * (1 + 1e-9)) < 1e-14
   assert _delta(masses, shift, 0.9 * epsilon) > 1e-3
 
@@ -88,28 +84,26 @@ def test_one_clients_laplace_noise_costs_what_the_local_event_says(
 @pytest.mark.parametrize('clients', [2, 5])
 @pytest.mark.parametrize('share', [0.8, 4.0])
 @pytest.mark.parametrize('known', [0, 1])
-def test_a_sum_of_rounded_shares_costs_what_the_central_event_says(
-  adjacency, clients, share, known
-):
-  # Shares of about one step of the grid, where rounding is as rough as can be.
+def test_central_event_bounds_delta_of_rounded_shares(adjacency, clients, share, known):
+  # Shares of about one step of the grid, where rounding is coarsest.
   clip_norm = 3
-  masses = _sum_of(_rounded_gaussian(share), clients - known)
+  masses = _convolve(_rounded_gaussian(share), clients - known)
   event = local.central_event(
     share / clip_norm, min_clients=clients, known_shares=known, adjacency=adjacency
   )
-  lost = _total_variation(share, clients - known)
+  total_variation = _total_variation(share, clients - known)
   for epsilon in (0.0, 1.0, 3.0):
-    stated = accounting.accountants.delta(event, epsilon)
-    real = _delta(masses, _MOVES[adjacency] * clip_norm, epsilon)
-    assert real <= stated + (1 + math.exp(epsilon)) * lost + 1e-13
-    if share == 4.0:  # Otherwise rounding adds noise to speak of.
-      assert real > 0.9 * stated - 1e-12
+    bound = accounting.accountants.delta(event, epsilon)
+    exact = _delta(masses, _SENSITIVITIES[adjacency] * clip_norm, epsilon)
+    assert exact <= bound + (1 + math.exp(epsilon)) * total_variation + 1e-13
+    if share == 4.0:  # With smaller shares, rounding adds considerable noise.
+      assert exact > 0.9 * bound - 1e-12
 
 
-def test_noise_of_the_server_is_in_the_central_event():
+def test_central_event_includes_server_noise():
   clip_norm, share, server, clients = 10, 6.0, 9.0, 4
   masses = np.convolve(
-    _sum_of(_rounded_gaussian(share), clients), _rounded_gaussian(server)
+    _convolve(_rounded_gaussian(share), clients), _rounded_gaussian(server)
   )
   event = local.central_event(
     share / clip_norm,
@@ -118,11 +112,11 @@ def test_noise_of_the_server_is_in_the_central_event():
   )
   assert event == dp_accounting.GaussianDpEvent(1.5)
   for epsilon in (0.2, 1.0):
-    stated = accounting.accountants.delta(event, epsilon)
-    assert 0.98 * stated < _delta(masses, clip_norm, epsilon) <= stated
+    bound = accounting.accountants.delta(event, epsilon)
+    assert 0.98 * bound < _delta(masses, clip_norm, epsilon) <= bound
 
 
-def test_shares_add_up_to_the_noise_they_are_of():
+def test_shares_add_up_to_noise_multiplier():
   for clients in (1, 7, 1000):
     share = local.share(2.0, clients)
     event = local.central_event(share, min_clients=clients)
@@ -140,14 +134,14 @@ def test_shares_add_up_to_the_noise_they_are_of():
     (lambda: local.share(1.0, 0), 'min_clients'),
   ],
 )
-def test_what_has_no_guarantee_is_refused(call, message):
+def test_arguments_without_guarantee_are_refused(call, message):
   with pytest.raises(ValueError, match=message):
     call()
 
 
 @pytest.mark.parametrize(('epsilon', 'delta'), [(0.5, 1e-5), (0.9, 1e-3)])
-def test_noise_by_the_classical_formula_has_the_privacy_claimed_for_it(epsilon, delta):
-  # Dwork and Roth 2014, theorem A.1, as LocalDpMod of Flower has it.
+def test_classical_gaussian_formula_holds_for_zero_out_only(epsilon, delta):
+  # Dwork and Roth 2014, theorem A.1, as in Flower's LocalDpMod.
   noise_multiplier = math.sqrt(2 * math.log(1.25 / delta)) / epsilon
   event = local.local_event(noise_multiplier, adjacency='zero_out')
   assert accounting.accountants.delta(event, epsilon) <= delta

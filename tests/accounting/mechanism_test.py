@@ -1,4 +1,4 @@
-"""A mechanism by name: noise, sensitivity and event agree; saving is exact and safe."""
+"""Mechanism: strategy, sensitivity, event, options and JSON."""
 
 import dataclasses
 import json
@@ -16,12 +16,12 @@ from tff_dp_aggregators.accounting import mechanism
 from tff_dp_aggregators.accounting.records import ledger
 
 PARTICIPATION = strategies.Participation(60, min_separation=12, max_participations=4)
-# What mechanisms need besides a noise multiplier.
+# Options that mechanisms require besides a noise multiplier.
 _INTEGERS = {'min_clients': 50, 'dimension': 300, 'bits': 16}
 NEEDED = {'skellam': _INTEGERS, 'discrete_gaussian': _INTEGERS}
 
 
-def test_names_stand_for_strategies_and_their_sensitivity():
+def test_toeplitz_mechanism_has_optimized_strategy_and_event():
   made = accounting.Mechanism('toeplitz', PARTICIPATION, noise_multiplier=3.0)
   strategy = strategies.toeplitz.optimize(60, num_bands=12, participation=PARTICIPATION)
   assert made.strategy == strategy
@@ -32,7 +32,7 @@ def test_names_stand_for_strategies_and_their_sensitivity():
 @pytest.mark.parametrize(
   'name', ['banded', 'blt', 'laplace', 'skellam', 'discrete_gaussian']
 )
-def test_target_is_kept_and_just_so(name):
+def test_for_target_finds_least_noise(name):
   needed = NEEDED.get(name, {})
   made = accounting.Mechanism.for_target(name, PARTICIPATION, 3.0, 1e-6, **needed)
   assert accountants.epsilon(made.event, 1e-6) <= 3.0
@@ -40,11 +40,11 @@ def test_target_is_kept_and_just_so(name):
   assert accountants.epsilon(less.event, 1e-6) > 3.0
 
 
-def test_a_mechanism_knows_its_target_and_is_the_same_without():
+def test_target_is_kept_but_not_compared_or_saved():
   made = accounting.Mechanism.for_target('tree', PARTICIPATION, 3.0, 1e-6)
   assert made.target == accounting.Target(3.0, 1e-6)
-  again = accounting.Mechanism.from_json(made.to_json())
-  assert again.target is None and again == made
+  loaded = accounting.Mechanism.from_json(made.to_json())
+  assert loaded.target is None and loaded == made
   assert pickle.loads(pickle.dumps(made)).target == made.target
   larger = dataclasses.replace(made, noise_multiplier=2 * made.noise_multiplier)
   assert larger.target is None
@@ -53,13 +53,11 @@ def test_a_mechanism_knows_its_target_and_is_the_same_without():
 @pytest.mark.parametrize(
   ('name', 'num_rounds', 'target'), [('gaussian', 2000, 1.0), ('tree', 40, 8.0)]
 )
-def test_rounds_added_up_one_by_one_keep_the_target_to_the_last_digit(
-  name, num_rounds, target
-):
+def test_composed_round_events_stay_within_target(name, num_rounds, target):
   participation = strategies.Participation(num_rounds, min_separation=10)
-  found = accounting.Mechanism.for_target(name, participation, target, 1e-5)
+  made = accounting.Mechanism.for_target(name, participation, target, 1e-5)
   spent = ledger.Spent()
-  for event in found.round_events:
+  for event in made.round_events:
     spent = spent.plus(event)
   assert target * (1 - 1e-10) < spent.figures(1e-5)['epsilon'] <= target
 
@@ -72,7 +70,7 @@ def test_rounds_added_up_one_by_one_keep_the_target_to_the_last_digit(
     (('tree', PARTICIPATION, 10**400), 'noise_multiplier must be below 2'),
   ],
 )
-def test_what_is_wrong_is_named(arguments, message):
+def test_invalid_name_or_noise_multiplier_is_refused(arguments, message):
   with pytest.raises(ValueError, match=message):
     accounting.Mechanism(*arguments)
 
@@ -86,12 +84,12 @@ def test_what_is_wrong_is_named(arguments, message):
     ('banded', {'num_leaves': 2}, 'num_leaves'),
   ],
 )
-def test_options_that_are_wrong_are_named(name, options, message):
+def test_invalid_options_are_refused(name, options, message):
   with pytest.raises((TypeError, ValueError), match=message):
     accounting.Mechanism(name, PARTICIPATION, 1.0, **options)
 
 
-def test_options_stay_what_they_are_and_tell_mechanisms_apart():
+def test_replace_keeps_options_and_strategy():
   made = accounting.Mechanism('banded', PARTICIPATION, 1.0, num_bands=3)
   assert made.options == (('num_bands', 3),)
   larger = dataclasses.replace(made, noise_multiplier=2.0)
@@ -102,13 +100,13 @@ def test_options_stay_what_they_are_and_tell_mechanisms_apart():
   assert fewer.strategy.num_bands == 2
 
 
-def test_json_has_every_option_and_null_for_those_not_given():
+def test_json_has_null_for_options_not_given():
   made = accounting.Mechanism('tree', PARTICIPATION, 1.0, restart_every=20)
   options = {name: made.to_json()[name] for name in mechanism.options()}
   assert options.pop('restart_every') == 20
   assert {'num_bands', 'num_buffers'} <= set(options)
   assert set(options.values()) == {None}
-  # A file of a release that had fewer options is read as well.
+  # Files of releases that had fewer options can be read.
   older = {key: value for key, value in made.to_json().items() if key not in options}
   assert mechanism.Mechanism.from_json(older) == made
 
@@ -122,14 +120,14 @@ def test_json_round_trip_is_exact(name):
 @pytest.mark.parametrize(
   'field', ['participation', 'strategy_checksum', 'adjacency', 'noise_site']
 )
-def test_saved_mechanism_without_a_field_is_refused(field):
+def test_from_json_refuses_missing_field(field):
   data = accounting.Mechanism('tree', PARTICIPATION, 1.0).to_json()
   del data[field]
   with pytest.raises(ValueError, match=field):
     mechanism.Mechanism.from_json(data)
 
 
-def test_no_adjacency_stands_for_the_one_that_was_saved():
+def test_from_json_refuses_null_adjacency():
   data = accounting.Mechanism(
     'tree', PARTICIPATION, 1.0, adjacency='replace_one'
   ).to_json()
@@ -138,10 +136,10 @@ def test_no_adjacency_stands_for_the_one_that_was_saved():
     mechanism.Mechanism.from_json(data)
 
 
-def test_saved_mechanism_with_another_strategy_is_refused():
+def test_from_json_refuses_another_strategy():
   made = accounting.Mechanism('toeplitz', PARTICIPATION, 1.0)
   data = made.to_json()
-  data['participation']['min_separation'] = 13  # Also one band more.
+  data['participation']['min_separation'] = 13  # This adds a band as well.
   with pytest.raises(ValueError, match='altered'):
     mechanism.Mechanism.from_json(data)
   with pytest.raises(ValueError, match='the strategy given is'):
@@ -156,14 +154,12 @@ def test_saved_mechanism_with_another_strategy_is_refused():
     ('tree', {'restart_every': 20}, strategies.BinaryTree(60), 'restart_every'),
   ],
 )
-def test_a_strategy_that_is_not_what_the_name_says_is_refused(
-  name, options, strategy, message
-):
+def test_strategy_of_another_kind_is_refused(name, options, strategy, message):
   with pytest.raises(ValueError, match=message):
     accounting.Mechanism(name, PARTICIPATION, 1.0, strategy=strategy, **options)
 
 
-def test_a_strategy_from_elsewhere_is_the_mechanism_file():
+def test_mechanism_file_requires_strategy_alone():
   strategy = strategies.BandedToeplitz(60, (1.0, 0.5))
   made = accounting.Mechanism('file', PARTICIPATION, 2.0, strategy=strategy)
   assert made.effective_noise_multiplier == 2.0 / strategy.sensitivity(PARTICIPATION)
@@ -175,7 +171,7 @@ def test_a_strategy_from_elsewhere_is_the_mechanism_file():
     accounting.Mechanism('file', PARTICIPATION, 2.0, num_bands=3, strategy=strategy)
 
 
-def test_replacing_a_client_costs_twice_the_sensitivity():
+def test_replace_one_doubles_sensitivity():
   zero_out = accounting.Mechanism('tree', PARTICIPATION, 2.0)
   replace = dataclasses.replace(zero_out, adjacency='replace_one')
   assert replace.sensitivity == 2 * zero_out.sensitivity
@@ -187,26 +183,26 @@ def test_replacing_a_client_costs_twice_the_sensitivity():
       dataclasses.replace(zero_out, adjacency=wrong)
 
 
-def test_one_target_is_enough_for_adaptive_clipping():
-  given = ('tree', PARTICIPATION, 8.0, 1e-6)
-  fixed = accounting.Mechanism.for_target(*given)
+def test_for_target_includes_adaptive_clipping_count():
+  target = ('tree', PARTICIPATION, 8.0, 1e-6)
+  fixed = accounting.Mechanism.for_target(*target)
   assert fixed.clipped_count_share is None
-  made = accounting.Mechanism.for_target(*given, clipped_count_share=0.1)
+  made = accounting.Mechanism.for_target(*target, clipped_count_share=0.1)
   assert made.noise_multiplier == fixed.noise_multiplier
   assert made.clipped_count_share == pytest.approx(0.1, rel=1e-12)
   assert made.epsilon(1e-6) == fixed.epsilon(1e-6) <= 8.0
-  # What is left of mu^2 are nine tenths.
+  # The values have the remaining nine tenths of mu^2.
   left = (made.noise_multiplier / made.values_noise_multiplier) ** 2
   assert left == pytest.approx(0.9, rel=1e-12)
   with pytest.raises(ValueError, match='clipped_count_share'):
     accounting.Mechanism.for_target(
-      *given, clipped_count_share=0.1, clipped_count_stddev=9.0
+      *target, clipped_count_share=0.1, clipped_count_stddev=9.0
     )
   with pytest.raises(ValueError, match='count_share'):
-    accounting.Mechanism.for_target(*given, clipped_count_share=1.0)
+    accounting.Mechanism.for_target(*target, clipped_count_share=1.0)
 
 
-def test_of_a_sampled_round_the_longest_column_counts():
+def test_sampled_sensitivity_is_largest_column_norm():
   name, scheme = 'epoch_banded', sampling.PoissonSampling(24, 1 / 100, num_groups=6)
   with pytest.raises(ValueError, match=name):
     accounting.Mechanism(name, scheme, 2.0)

@@ -1,4 +1,4 @@
-"""NbAFL: the published formulas, their limits, and what holds beside them."""
+"""NbAFL: the published formulas, their limits, and guarantees by our accountants."""
 
 import math
 
@@ -26,20 +26,20 @@ NUMBERS = {
 }
 
 
-def _made(**changed):
+def _nbafl(**changed):
   return nbafl.Nbafl(**{**NUMBERS, **changed})
 
 
-def test_figures_are_those_that_flower_dp_prints():
-  # Docstrings of calculate_c and calculate_sigma_d in its pytorch/privacy.py.
+def test_constant_and_downlink_stddev_match_flower_dp():
+  # Docstrings of calculate_c and calculate_sigma_d in flower-dp's pytorch/privacy.py.
   assert nbafl.gaussian_constant(0.5, 2 / 1e5) == pytest.approx(4.699557816587533)
-  made = _made(num_rounds=3, num_clients=2, min_examples=10_000)
+  made = _nbafl(num_rounds=3, num_clients=2, min_examples=10_000)
   assert made.downlink_stddev == pytest.approx(0.0009084009867385104, rel=1e-14)
 
 
 @pytest.mark.parametrize('rounds, clients', [(40, 50), (15, 50), (14, 50), (3, 2)])
-def test_deviations_are_those_of_theorem_1(rounds, clients):
-  made = _made(num_rounds=rounds, num_clients=clients)
+def test_stddevs_match_theorem_1(rounds, clients):
+  made = _nbafl(num_rounds=rounds, num_clients=clients)
   c = math.sqrt(2 * math.log(1.25 / 1e-5))
   assert made.uplink_stddev == pytest.approx(c * 2 * 2 * 1.5 / (1000 * 0.8))
   expected = 0.0
@@ -54,9 +54,9 @@ def test_deviations_are_those_of_theorem_1(rounds, clients):
 
 @pytest.mark.parametrize('rounds', [1, 20, 22, 400])
 @pytest.mark.parametrize('cohort', [1, 10, 50])
-def test_deviations_with_random_clients_are_as_printed(rounds, cohort):
+def test_downlink_stddev_with_random_clients_matches_paper(rounds, cohort):
   epsilon, exposures, clients = 0.8, min(2, rounds), 50
-  made = _made(num_rounds=rounds, num_exposures=exposures, clients_per_round=cohort)
+  made = _nbafl(num_rounds=rounds, num_exposures=exposures, clients_per_round=cohort)
   gamma = -math.log(
     1
     - cohort / clients
@@ -73,27 +73,27 @@ def test_deviations_with_random_clients_are_as_printed(rounds, cohort):
 
 
 @pytest.mark.parametrize('epsilon', [1.0, 10.0])
-def test_epsilon_from_1_is_refused_with_the_exact_noise(epsilon):
+def test_epsilon_of_1_or_more_requires_exact_calibration(epsilon):
   least = 1 / gaussian.mu_of(epsilon, 1e-5)
   with pytest.raises(
     ValueError, match=rf"'exact' has .* any epsilon: {rounding.up(least, 6)} sens"
   ):
-    _made(epsilon=epsilon)
-  _made(epsilon=epsilon, calibration='exact')
+    _nbafl(epsilon=epsilon)
+  _nbafl(epsilon=epsilon, calibration='exact')
 
 
 @pytest.mark.parametrize('epsilon, cohort', [(0.8, 50), (4.0, 10)])
 @pytest.mark.parametrize('rounds', [40, 1000])
-def test_exact_noise_keeps_what_it_promises_and_hardly_more(epsilon, cohort, rounds):
-  made = _made(
+def test_exact_calibration_meets_epsilon_tightly(epsilon, cohort, rounds):
+  made = _nbafl(
     epsilon=epsilon,
     num_rounds=rounds,
     clients_per_round=cohort,
     calibration='exact',
   )
-  promised = [each for each in made.guarantees() if each.claimed_epsilon is not None]
-  assert [each.seen for each in promised] == ['uplink', 'downlink']
-  uplink, downlink = promised
+  claimed = [each for each in made.guarantees() if each.claimed_epsilon is not None]
+  assert [each.seen for each in claimed] == ['uplink', 'downlink']
+  uplink, downlink = claimed
   assert epsilon * (1 - 1e-9) < uplink.epsilon <= epsilon
   assert downlink.epsilon <= epsilon
   assert made.server_adds_noise == (rounds == 1000)
@@ -101,8 +101,8 @@ def test_exact_noise_keeps_what_it_promises_and_hardly_more(epsilon, cohort, rou
     assert downlink.epsilon > epsilon * (1 - 1e-6)
 
 
-def test_guarantees_are_those_of_the_accountants():
-  made = _made()
+def test_guarantees_match_accountants():
+  made = _nbafl()
   event, c = dp_accounting.GaussianDpEvent, nbafl.gaussian_constant(0.8, 1e-5)
 
   def epsilon(noise_multiplier, releases, **relation):
@@ -121,17 +121,17 @@ def test_guarantees_are_those_of_the_accountants():
     ('downlink', 'client', 'zero_out', 40): epsilon(in_sum / 1.5, 40),
     ('downlink', 'client', 'replace_one', 40): epsilon(in_sum / 3, 40),
   }
-  found = {
+  actual = {
     (each.seen, each.unit, each.adjacency, each.releases): each
     for each in made.guarantees()
   }
-  assert list(found) == list(expected)
+  assert list(actual) == list(expected)
   for key, value in expected.items():
-    assert found[key].epsilon == pytest.approx(value, rel=1e-6), key
-  claimed = [each.claimed_epsilon for each in found.values()]
+    assert actual[key].epsilon == pytest.approx(value, rel=1e-6), key
+  claimed = [each.claimed_epsilon for each in actual.values()]
   assert claimed == [0.4, 0.8, None, None, None, 0.8, None, None]
-  # Nothing like what is claimed of an example holds of a client.
-  assert min(each.epsilon for each in found.values() if each.unit == 'client') > 100
+  # What is claimed for an example is far from true for a client.
+  assert min(each.epsilon for each in actual.values() if each.unit == 'client') > 100
 
 
 @pytest.mark.parametrize(
@@ -146,21 +146,21 @@ def test_guarantees_are_those_of_the_accountants():
     ({'calibration': 'analytic'}, 'calibration'),
   ],
 )
-def test_numbers_out_of_range_are_refused_by_name(changed, message):
+def test_numbers_out_of_range_are_refused(changed, message):
   with pytest.raises(ValueError, match=message):
-    _made(**changed)
+    _nbafl(**changed)
 
 
 @pytest.mark.parametrize(
   'changed',
   [
-    {'num_rounds': 14},  # Too few for noise of the server.
+    {'num_rounds': 14},  # So few that the server adds no noise.
     {'calibration': 'exact', 'epsilon': 4.0, 'num_rounds': 400},
   ],
   ids=str,
 )
-def test_a_run_s_mechanism_has_the_noise_and_the_guarantees_of_the_plan(changed):
-  plan = _made(**changed)
+def test_mechanism_arguments_give_noise_and_guarantees_of_plan(changed):
+  plan = _nbafl(**changed)
   made = mechanism_lib.Mechanism(**plan.mechanism_arguments())
   assert made.noise_multiplier * plan.clip_norm == plan.uplink_stddev
   assert made.sum_noise_multiplier(plan.cohort) == pytest.approx(
@@ -168,7 +168,7 @@ def test_a_run_s_mechanism_has_the_noise_and_the_guarantees_of_the_plan(changed)
   )
   assert made.noise_site == ('clients_and_server' if plan.downlink_stddev else 'local')
   assert bool(plan.downlink_stddev) == (changed != {'num_rounds': 14})
-  # What a client sends in all rounds: mu is the root of their number over its noise.
+  # For what a client sends in all rounds, mu is sqrt(num_rounds) over its noise.
   mu = math.sqrt(plan.num_rounds) / plan.client_noise_multiplier
   assert made.epsilon(1e-5) == pytest.approx(gaussian.epsilon_of(mu, 1e-5), rel=1e-12)
   central = local.central_event(
@@ -187,39 +187,37 @@ def _divergence(log_a, first, second, step):
 
 
 @pytest.mark.parametrize('epsilon', [0.0, 1.0])
-def test_one_round_of_drawn_clients_is_told_as_easily_as_is_said(epsilon):
+def test_delta_of_one_random_round_matches_integration(epsilon):
   mu, fraction, step = 0.7, 0.2, 1e-3
   x = np.arange(-12, 45, step)
-  said = nbafl._delta_of_random_rounds(mu, epsilon, 1, fraction, 1e-20)
-  assert said == pytest.approx(fraction * gaussian.delta_of(mu, epsilon), rel=1e-9)
-  for others, reaches in ((30.0, True), (2.0, False), (0.0, False)):
-    # The sum without the client is at 0; with it, at `others`, or `others` + mu.
+  bound = nbafl._delta_of_random_rounds(mu, epsilon, 1, fraction, 1e-20)
+  assert bound == pytest.approx(fraction * gaussian.delta_of(mu, epsilon), rel=1e-9)
+  for others, is_tight in ((30.0, True), (2.0, False), (0.0, False)):
+    # The sum has mean 0 without the client, and `others` or `others` + mu with it.
     absent = (1 - fraction) * stats.norm.pdf(x)
-    one = absent + fraction * stats.norm.pdf(x, loc=others)
-    another = absent + fraction * stats.norm.pdf(x, loc=others + mu)
-    found = max(
-      _divergence(epsilon, one, another, step), _divergence(epsilon, another, one, step)
-    )
-    assert found <= said * (1 + 1e-6)
-    if reaches:
-      assert found == pytest.approx(said, rel=1e-5)
+    p = absent + fraction * stats.norm.pdf(x, loc=others)
+    q = absent + fraction * stats.norm.pdf(x, loc=others + mu)
+    delta = max(_divergence(epsilon, p, q, step), _divergence(epsilon, q, p, step))
+    assert delta <= bound * (1 + 1e-6)
+    if is_tight:
+      assert delta == pytest.approx(bound, rel=1e-5)
 
 
-def test_random_rounds_by_simulation_are_within_what_is_said():
-  # The loss of 5 drawn rounds whose sums say who is in them, against its tail.
+def test_delta_of_random_rounds_matches_simulation():
+  # Losses of 5 random rounds for an observer who knows who took part in each.
   rng, runs = np.random.default_rng(20261123), 400_000
   mu, fraction, epsilon = 0.8, 0.3, 0.6
   rounds = rng.binomial(5, fraction, size=runs)
   losses = rng.normal(loc=rounds * mu**2 / 2, scale=np.sqrt(rounds) * mu)
-  found = np.maximum(0, -np.expm1(epsilon - losses))
-  said = nbafl._delta_of_random_rounds(mu, epsilon, 5, fraction, 1e-20)
-  # 4.9 standard errors: a false alarm in a million.
-  error = 4.9 * found.std() / math.sqrt(runs)
-  assert abs(found.mean() - said) < error < 0.02
+  outcomes = np.maximum(0, -np.expm1(epsilon - losses))
+  delta = nbafl._delta_of_random_rounds(mu, epsilon, 5, fraction, 1e-20)
+  # 4.9 standard errors: one false alarm in a million runs.
+  error = 4.9 * outcomes.std() / math.sqrt(runs)
+  assert abs(outcomes.mean() - delta) < error < 0.02
 
 
-def test_a_client_among_drawn_ones_is_that_of_the_fixed_size_accountant():
-  made = _made(clients_per_round=10, min_examples=1, num_exposures=1, num_rounds=20)
+def test_client_guarantee_matches_fixed_size_sampling_accountant():
+  made = _nbafl(clients_per_round=10, min_examples=1, num_exposures=1, num_rounds=20)
   downlink = [each for each in made.guarantees() if each.seen == 'downlink']
   assert [each.unit for each in downlink] == ['example', 'client']
   noise = dp_accounting.GaussianDpEvent(made.sum_noise_multiplier / 2)
@@ -227,11 +225,12 @@ def test_a_client_among_drawn_ones_is_that_of_the_fixed_size_accountant():
   repeated = dp_accounting.SelfComposedDpEvent(event, 20)
   of_client = accountants.epsilon(repeated, 1e-5, relation=Relation.REPLACE_ONE)
   assert downlink[1].epsilon == of_client
-  # With one example each, an example is a client; that clients may be far apart costs.
+  # With one example per client, both units are the same, but the bound for examples
+  # allows the other clients to be far apart.
   assert downlink[0].epsilon >= of_client
 
 
-def test_the_constant_is_too_small_at_flower_dps_default_epsilon():
-  # Its PrivateClient: epsilon=10, delta=1/2e5.
+def test_constant_is_too_small_at_flower_dp_default_epsilon():
+  # The defaults of flower-dp's PrivateClient: epsilon=10, delta=1/2e5.
   noise = math.sqrt(2 * math.log(1.25 * 2e5)) / 10
   assert gaussian.epsilon_of(1 / noise, 1 / 2e5) > 10.05

@@ -1,4 +1,4 @@
-"""A kind of strategy that is registered is everywhere, and nobody else was told."""
+"""A registered kind of strategy appears in mechanisms, plans, reports and flags."""
 
 import dataclasses
 import json
@@ -67,7 +67,7 @@ def echo():
 
 
 @pytest.fixture(scope='module', autouse=True)
-def removed():
+def echo_is_removed():
   yield
   assert 'echo' not in registry.KINDS
   strategies.Strategy._kinds.pop('echo')
@@ -85,18 +85,18 @@ def _planned(*arguments):
   return flags_lib.planned(_values(*arguments, *fixed))
 
 
-def test_a_mechanism_has_its_name_and_its_option(echo):
+def test_mechanism_accepts_registered_kind_and_its_option(echo):
   made = accounting.Mechanism('echo', LIMITS, 2.0, num_delays=3)
   assert made.strategy == Echo(20, (1.0, 0.0, 0.0, 0.5))
   assert made.to_json()['num_delays'] == 3
-  again = json.loads(json.dumps(made.to_json()))
-  assert accounting.Mechanism.from_json(again) == made
+  data = json.loads(json.dumps(made.to_json()))
+  assert accounting.Mechanism.from_json(data) == made
   assert accounting.Mechanism('tree', LIMITS, 2.0).to_json()['num_delays'] is None
   with pytest.raises(ValueError, match='num_delays=3 is for echo, not for tree'):
     accounting.Mechanism('tree', LIMITS, 2.0, num_delays=3)
 
 
-def test_a_plan_has_its_row(echo):
+def test_plan_has_row_of_registered_kind(echo):
   task = planning.Task(
     LIMITS, 1000, 1e-6, target_epsilon=3.0, mechanisms=('echo', 'gaussian')
   )
@@ -106,12 +106,12 @@ def test_a_plan_has_its_row(echo):
   assert {row['num_delays'] for row in rows} == {1, None}
 
 
-def test_reports_describe_it_and_are_verified(echo, tmp_path):
+def test_report_describes_registered_kind_and_is_verified(echo, tmp_path):
   plan = _planned('--mechanism=echo', '--num_delays=3', '--noise_multiplier=2')
   report = statement.build(sources.from_plan(plan))
   assert list(schema_lib.violations(report)) == []
-  said = schema_lib.load()['$defs']['Mechanism']['properties']['num_delays']
-  assert said['description'] == 'For echo: delay, until the echo. Null for others.'
+  schema = schema_lib.load()['$defs']['Mechanism']['properties']['num_delays']
+  assert schema['description'] == 'For echo: delay, until the echo. Null for others.'
   text = ' '.join(rendering.render(report, 'text').split())
   assert 'echo: noise that comes back as an echo (arXiv:0000.00001)' in text
   assert '3 rounds' in text
@@ -121,7 +121,7 @@ def test_reports_describe_it_and_are_verified(echo, tmp_path):
   assert result.ok, result.differences
 
 
-def test_reports_written_before_are_verified_after(request, tmp_path):
+def test_report_written_before_registration_is_verified(request, tmp_path):
   report = statement.build(
     reports.Inputs(accounting.Mechanism('tree', LIMITS, 2.0), 1e-6), with_curves=False
   )

@@ -1,4 +1,4 @@
-"""Mechanisms whose noise clients make: what their events are, and what is refused."""
+"""Mechanisms whose clients add noise: events, refusals and JSON."""
 
 import dataclasses
 import json
@@ -19,18 +19,18 @@ _ON_TOP = {'server_noise_multiplier': 30.0}
 _INTEGERS = {'min_clients': 40, 'dimension': 100, 'bits': 18}
 
 
-def _make(name='gaussian', participation=_LIMITS, noise_multiplier=2.0, **given):
-  return mechanism_lib.Mechanism(name, participation, noise_multiplier, **given)
+def _make(name='gaussian', participation=_LIMITS, noise_multiplier=2.0, **options):
+  return mechanism_lib.Mechanism(name, participation, noise_multiplier, **options)
 
 
 @pytest.mark.parametrize(
-  ('given', 'one_round'),
+  ('options', 'one_round'),
   [
     (
       {'noise_site': 'clients', 'min_clients': 10},
       local.central_event(local.share(2.0, 10), min_clients=10),
     ),
-    # Noise of the server on top is not in what a client sends.
+    # What a client sends does not contain the server's noise.
     (
       {'noise_site': 'clients_and_server', 'server_noise_multiplier': 30.0},
       local.local_event(2.0, adjacency='zero_out'),
@@ -47,39 +47,39 @@ def _make(name='gaussian', participation=_LIMITS, noise_multiplier=2.0, **given)
     ),
   ],
 )
-def test_the_event_is_that_of_the_densest_pattern_of_rounds(given, one_round):
-  made = _make(**given)
+def test_event_composes_rounds_of_densest_pattern(options, one_round):
+  mechanism = _make(**options)
   most = max(map(len, _LIMITS.patterns()))
   assert most == 3
   epsilon = accountants.epsilon(
     dp_accounting.SelfComposedDpEvent(one_round, most), 1e-6
   )
-  assert made.epsilon(1e-6) == pytest.approx(epsilon, rel=1e-12)
-  rounds = dp_accounting.ComposedDpEvent(list(made.round_events))
+  assert mechanism.epsilon(1e-6) == pytest.approx(epsilon, rel=1e-12)
+  rounds = dp_accounting.ComposedDpEvent(list(mechanism.round_events))
   assert accountants.epsilon(rounds, 1e-6) == pytest.approx(epsilon, rel=1e-9)
 
 
 @pytest.mark.parametrize('name', ['gaussian', 'laplace'])
-def test_a_simulation_of_local_noise_has_no_guarantee(name):
+def test_local_approximate_noise_has_no_guarantee(name):
   made = _make(name, noise_site='local_approximate')
   assert not made.is_private
   assert made.epsilon(1e-6) == float('inf')
   assert made.delta(1.0) == 1.0
   assert set(made.round_events) == {dp_accounting.NonPrivateDpEvent()}
-  simulated, stood_for = (
+  simulated, local_noise = (
     mechanism_lib.Mechanism.for_target(name, _LIMITS, 3.0, 1e-6, noise_site=site)
     for site in ('local_approximate', 'local')
   )
-  assert simulated.noise_multiplier == stood_for.noise_multiplier
-  assert stood_for.is_private
-  assert stood_for.epsilon(1e-6) <= 3.0
+  assert simulated.noise_multiplier == local_noise.noise_multiplier
+  assert local_noise.is_private
+  assert local_noise.epsilon(1e-6) <= 3.0
 
 
 _BOTH = 'clients_and_server'
 
 
 @pytest.mark.parametrize(
-  ('given', 'named'),
+  ('options', 'message'),
   [
     ({'noise_site': 'locally'}, 'noise_site'),
     ({'noise_site': 'clients'}, 'min_clients'),
@@ -98,13 +98,13 @@ _BOTH = 'clients_and_server'
     ({'noise_site': 'local', 'clipped_count_stddev': 5.0}, 'clipped_count_stddev=5'),
   ],
 )
-def test_what_has_no_analysis_is_refused(given, named):
-  with pytest.raises(ValueError, match=named):
-    _make(**given)
+def test_unsupported_noise_site_options_are_refused(options, message):
+  with pytest.raises(ValueError, match=message):
+    _make(**options)
 
 
 @pytest.mark.parametrize(
-  'given',
+  'options',
   [
     {'noise_site': 'clients', 'min_clients': 5},
     {'noise_site': 'local'},
@@ -113,14 +113,14 @@ def test_what_has_no_analysis_is_refused(given, named):
     {'name': 'skellam', **_INTEGERS},
   ],
 )
-def test_no_noise_of_clients_is_amplified_by_sampling(given):
+def test_client_noise_with_poisson_sampling_is_refused(options):
   schema = sampling.PoissonSampling(9, sampling_probability=0.1)
   with pytest.raises(ValueError, match='does not go with'):
-    _make(participation=schema, **given)
+    _make(participation=schema, **options)
 
 
 @pytest.mark.parametrize(
-  'given',
+  'options',
   [
     {
       'noise_site': 'clients_and_server',
@@ -131,17 +131,17 @@ def test_no_noise_of_clients_is_amplified_by_sampling(given):
     {'name': 'discrete_gaussian', 'max_clients': 60, **_INTEGERS},
   ],
 )
-def test_a_site_is_saved_with_its_numbers(given):
-  made = _make(**given)
+def test_noise_site_json_round_trip(options):
+  made = _make(**options)
   saved = json.loads(json.dumps(made.to_json()))
-  read = mechanism_lib.Mechanism.from_json(saved)
-  assert read == made
-  assert read.event == made.event
-  assert read != _make()
-  assert {name: saved[name] for name in given} == given
+  loaded = mechanism_lib.Mechanism.from_json(saved)
+  assert loaded == made
+  assert loaded.event == made.event
+  assert loaded != _make()
+  assert {name: saved[name] for name in options} == options
 
 
-def test_the_server_s_noise_is_a_number_of_its_own():
+def test_server_noise_multiplier_is_independent_and_required():
   site = {'noise_site': 'clients_and_server'}
   made = _make(**site, server_noise_multiplier=7)
   assert made.server_noise_multiplier == 7.0

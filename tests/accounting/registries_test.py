@@ -1,4 +1,4 @@
-"""Accountants and schemes of participation are described once; all else follows."""
+"""Registered accountants and sampling schemes appear in flags, reports and plans."""
 
 import dataclasses
 import json
@@ -22,7 +22,7 @@ from tff_dp_aggregators.sampling import round_sampling
 
 
 class _Doubled(accountants.GaussianAccountant):
-  """States twice the epsilon, which holds as well."""
+  """Doubles the exact epsilon, which is a valid bound as well."""
 
   name = 'doubled'
   rank = None
@@ -34,7 +34,7 @@ class _Doubled(accountants.GaussianAccountant):
 
 @dataclasses.dataclass(frozen=True)
 class DiceSampling(round_sampling.RoundSampling):
-  """A client takes part if a die of its own, with so many sides, shows one."""
+  """A client takes part in a round if its own die, with `sides` sides, shows one."""
 
   name = 'dice_sampling'
   flag = 'dice'
@@ -88,7 +88,7 @@ def _from_flags(*arguments):
 
 
 def _statement(inputs, tmp_path):
-  """The statement, which its JSON schema describes and which can be verified."""
+  """Builds the statement, and checks it by its JSON schema and by verification."""
   built = reports.statement.build(inputs)
   assert list(schema_lib.violations(built)) == []
   path = tmp_path / 'report.json'
@@ -98,7 +98,7 @@ def _statement(inputs, tmp_path):
   return built
 
 
-def test_an_accountant_is_found_everywhere(doubled, tmp_path):
+def test_registered_accountant_is_used_by_flags_and_reports(doubled, tmp_path):
   _, inputs = _from_flags(
     '--mechanism=tree', '--target_epsilon=4', '--accountant=doubled'
   )
@@ -112,11 +112,11 @@ def test_an_accountant_is_found_everywhere(doubled, tmp_path):
   text = reports.rendering.render(built, 'markdown')
   assert 'twice the exact epsilon' in text
   assert 'half of what there is' in text
-  # Without a rank, it is asked by name alone.
+  # Without a rank, it is used only if it is named.
   assert accountants.tightest(mechanism.event) == 'exact'
 
 
-def test_a_schema_is_found_everywhere(dice, tmp_path):
+def test_registered_scheme_is_used_by_flags_and_reports(dice, tmp_path):
   values, inputs = _from_flags(
     '--mechanism=gaussian', '--noise_multiplier=2', '--sampling=dice', '--sides=50'
   )
@@ -132,12 +132,12 @@ def test_a_schema_is_found_everywhere(dice, tmp_path):
   assert 'rounds=20, sides=50)' in reports.rendering.render(built, 'markdown')
 
 
-def test_flags_of_a_schema_are_for_it_alone(dice):
+def test_flag_of_registered_scheme_is_refused_without_it(dice):
   with pytest.raises(ValueError, match='--sides is for --sampling=dice'):
     _from_flags('--mechanism=gaussian', '--noise_multiplier=2', '--sides=3')
 
 
-def test_names_are_taken_once(doubled, dice):
+def test_register_refuses_names_already_taken(doubled, dice):
   with pytest.raises(ValueError, match='doubled'):
     accountants.register(_Doubled)
   with pytest.raises(ValueError, match='dice_sampling'):
@@ -146,6 +146,6 @@ def test_names_are_taken_once(doubled, dice):
     sampling.register(type('Other', (DiceSampling,), {'name': 'o', 'flag': 'poisson'}))
 
 
-def test_what_is_no_schema_is_refused_with_those_known():
+def test_mechanism_refuses_participation_of_wrong_type():
   with pytest.raises(TypeError, match='must be one of Participation'):
     accounting.Mechanism('gaussian', 3, 1.0)

@@ -1,4 +1,4 @@
-"""Schemes of participation give the events of what is assumed, or an error."""
+"""Events of runs and rounds for each scheme of participation."""
 
 import itertools
 import math
@@ -18,7 +18,7 @@ REPLACE_ONE = dp_accounting.NeighboringRelation.REPLACE_ONE
 
 
 @pytest.mark.parametrize('fixed_epoch', [False, True])
-def test_limits_cost_what_the_worst_pattern_costs(fixed_epoch):
+def test_participation_event_has_sensitivity_of_worst_pattern(fixed_epoch):
   strategy = strategies.BinaryTree(9)
   schema = strategies.Participation(9, 2, 3, fixed_epoch)
   matrix = strategy.materialize()
@@ -29,8 +29,8 @@ def test_limits_cost_what_the_worst_pattern_costs(fixed_epoch):
   assert event.noise_multiplier == pytest.approx(3.0 / worst, rel=1e-12)
 
 
-def test_replacing_a_client_is_as_far_as_its_two_zero_outs():
-  # Two clients that send opposite vectors in the worst pattern's rounds.
+def test_replace_one_event_matches_brute_force():
+  # Two clients that may send opposite vectors in the rounds of a pattern.
   strategy, schema = strategies.BinaryTree(6), strategies.Participation(6, 2)
   matrix = strategy.materialize()
   farthest = max(
@@ -46,7 +46,7 @@ def test_replacing_a_client_is_as_far_as_its_two_zero_outs():
   assert event.noise_multiplier == pytest.approx(3.0 / farthest, rel=1e-12)
 
 
-def test_rounds_of_a_client_share_no_row_in_cyclic_sampling():
+def test_cyclic_poisson_event_uses_largest_column_norm():
   schema = sampling.PoissonSampling(20, 0.1, num_groups=4)
   strategy = strategies.banded.optimize(20, num_bands=4, cache=False)
   matrix = strategy.materialize()
@@ -61,14 +61,14 @@ def test_rounds_of_a_client_share_no_row_in_cyclic_sampling():
   assert event.event.event.noise_multiplier == pytest.approx(2.0 / largest, rel=1e-12)
 
 
-def test_cohorts_of_fixed_size_have_twice_the_sensitivity():
+def test_fixed_size_sampling_event_has_doubled_sensitivity():
   schema = sampling.FixedSizeSampling(7, num_clients=1000, clients_per_round=50)
   event = run_events.event(strategies.Identity(7), schema, 3.0)
   sampled = event.event
   assert event.count == 7
   assert (sampled.sample_size, sampled.source_dataset_size) == (50, 1000)
   assert sampled.event.noise_multiplier == 1.5
-  # Who is drawn takes the place of another, under add-or-remove as well.
+  # Whoever is drawn displaces another client, under add-or-remove as well.
   assert run_events.event(strategies.Identity(7), schema, 3.0, ADD_OR_REMOVE) == event
 
 
@@ -80,7 +80,7 @@ def test_cohorts_of_fixed_size_have_twice_the_sensitivity():
     (sampling.FixedSizeSampling(4, 10, 2), ZERO_OUT),
   ],
 )
-def test_an_adjacency_that_is_not_valid_is_an_error(schema, relation):
+def test_event_refuses_invalid_adjacency(schema, relation):
   with pytest.raises(ValueError, match='adjacency'):
     run_events.event(strategies.Identity(4), schema, 1.0, relation)
 
@@ -96,7 +96,7 @@ def test_an_adjacency_that_is_not_valid_is_an_error(schema, relation):
     (strategies.BandedInverse.square_root(12, 2), sampling.PoissonSampling(12, 0.1, 2)),
   ],
 )
-def test_sampling_with_correlated_noise_is_an_error(strategy, schema):
+def test_event_refuses_sampling_with_correlated_noise(strategy, schema):
   with pytest.raises(ValueError, match='rounds of a client do not share noise'):
     run_events.event(strategy, schema, 1.0)
 
@@ -113,21 +113,21 @@ def test_sampling_with_correlated_noise_is_an_error(strategy, schema):
     ),
   ],
 )
-def test_rounds_compose_to_what_all_of_them_spend(strategy, schema, relation):
+def test_round_events_compose_to_run_event(strategy, schema, relation):
   rounds = run_events.round_events(strategy, schema, 2.0, relation)
   assert len(rounds) == 9
-  together = accountants.epsilon(
+  composed = accountants.epsilon(
     dp_accounting.ComposedDpEvent(list(rounds)), 1e-6, relation=relation
   )
   event = run_events.event(strategy, schema, 2.0, relation)
-  assert together == pytest.approx(
+  assert composed == pytest.approx(
     accountants.epsilon(event, 1e-6, relation=relation), rel=1e-9
   )
-  silent = run_events.round_events(strategy, schema, 0.0, relation)
-  assert set(silent) == {dp_accounting.NonPrivateDpEvent()}
+  without_noise = run_events.round_events(strategy, schema, 0.0, relation)
+  assert set(without_noise) == {dp_accounting.NonPrivateDpEvent()}
 
 
-def test_rounds_of_groups_in_their_turn_cost_what_the_first_group_pays():
+def test_only_rounds_of_first_group_have_sampled_events():
   schema = sampling.PoissonSampling(9, 0.1, num_groups=4)
   rounds = run_events.round_events(strategies.Identity(9), schema, 2.0)
   sampled = [isinstance(e, dp_accounting.PoissonSampledDpEvent) for e in rounds]
@@ -155,27 +155,27 @@ def test_rounds_of_groups_in_their_turn_cost_what_the_first_group_pays():
     ),
   ],
 )
-def test_what_is_wrong_is_named(make, message):
+def test_invalid_scheme_arguments_are_refused(make, message):
   with pytest.raises(ValueError, match=message):
     make()
 
 
 @pytest.mark.parametrize('data', [None, {}, {'schema': 'else'}])
-def test_what_is_no_schema_is_refused(data):
+def test_from_json_refuses_invalid_schemes(data):
   with pytest.raises(ValueError, match='participation scheme|is not one'):
     sampling.from_json(data)
 
 
-def test_bands_that_are_not_those_of_c_do_not_make_noise_independent():
-  class CountsOthers(strategies.BandedInverse):
+def test_check_refuses_num_bands_smaller_than_bands_of_c():
+  class WrongNumBands(strategies.BandedInverse):
     kind = 'test_counts_others'
 
     @property
     def num_bands(self):
-      return self.num_inverse_bands  # Of C^-1.
+      return self.num_inverse_bands  # The number of bands of C^-1, not of C.
 
   coefficients = strategies.BandedInverse.square_root(20, 3).coefficients
-  strategy = CountsOthers(20, coefficients)
+  strategy = WrongNumBands(20, coefficients)
   assert strategy.num_bands == 3
   with pytest.raises(ValueError, match='num_bands=3, but its C has entries'):
     run_events.check(strategy, sampling.PoissonSampling(20, 0.1, num_groups=3))

@@ -1,4 +1,4 @@
-"""What would fill the memory is refused with a reason, before anything is allocated."""
+"""Settings too large for memory are refused before anything is allocated."""
 
 import tracemalloc
 
@@ -12,7 +12,7 @@ from tff_dp_aggregators.strategies import registry
 from tff_dp_aggregators.strategies.strategy import MAX_ROUNDS
 
 TOO_MANY = 10**9
-REFUSED = f'num_rounds must be at most {MAX_ROUNDS}.*got {TOO_MANY}'
+MESSAGE = f'num_rounds must be at most {MAX_ROUNDS}.*got {TOO_MANY}'
 
 
 @pytest.fixture
@@ -28,15 +28,15 @@ def little_memory():
 @pytest.mark.parametrize('name', registry.KINDS)
 def test_too_many_rounds_are_refused_by_every_kind(name):
   participation = strategies.Participation(TOO_MANY, 500)
-  with pytest.raises(ValueError, match=REFUSED):
+  with pytest.raises(ValueError, match=MESSAGE):
     accounting.Mechanism(name, participation, 1.0)
 
 
 @pytest.mark.usefixtures('little_memory')
-def test_too_many_rounds_are_refused_with_sampling_and_in_comparisons():
-  with pytest.raises(ValueError, match=REFUSED):
+def test_too_many_rounds_are_refused_with_sampling_and_in_plans():
+  with pytest.raises(ValueError, match=MESSAGE):
     accounting.Mechanism('gaussian', sampling.PoissonSampling(TOO_MANY, 0.1), 1.0)
-  with pytest.raises(ValueError, match=REFUSED):
+  with pytest.raises(ValueError, match=MESSAGE):
     comparison.compare(
       comparison.Task(
         strategies.Participation(TOO_MANY, 500),
@@ -48,8 +48,8 @@ def test_too_many_rounds_are_refused_with_sampling_and_in_comparisons():
 
 
 @pytest.mark.usefixtures('little_memory')
-def test_too_many_bands_for_the_rounds_are_refused_with_what_would_do():
+def test_too_many_bands_are_refused_and_limit_is_named():
   with pytest.raises(ValueError, match='num_bands=500 .* at most 100 bands'):
     accounting.Mechanism('banded', strategies.Participation(10**6, 500), 1.0)
-  # A Toeplitz strategy has its bands once, and a tree none.
+  # A Toeplitz strategy stores its bands once, and a tree has none.
   assert accounting.Mechanism('tree', strategies.Participation(10**6, 10**6), 1.0)

@@ -1,4 +1,4 @@
-"""A target in zCDP is kept to the last digit, in closed form, and refused elsewhere."""
+"""Targets in zCDP (target_rho): calibration, budgets, refusals, reports and plans."""
 
 import dataclasses
 import json
@@ -29,32 +29,32 @@ _TARGETS = (
 
 
 def _squared_by_brute_force(strategy, limits):
-  """The most that a client changes C X by, squared, of all that it can do."""
+  """Squared sensitivity: the largest change of C X over all patterns of a client."""
   matrix = strategy.materialize()
   return max(np.sum(matrix[:, list(r)].sum(1) ** 2) for r in limits.patterns())
 
 
 @pytest.mark.parametrize('name', ['gaussian', 'tree', 'banded'])
 @pytest.mark.parametrize('rho', [1e-3, 40.0])
-def test_the_noise_is_the_sensitivity_over_the_root_of_two_rho(name, rho):
+def test_noise_multiplier_is_sensitivity_over_sqrt_2_rho(name, rho):
   made = accounting.Mechanism.for_target(name, _LIMITS, target_rho=rho)
   squared = _squared_by_brute_force(made.strategy, _LIMITS)
   assert made.noise_multiplier == pytest.approx(math.sqrt(squared / 2 / rho), rel=1e-9)
   assert rho * (1 - 1e-11) < accountants.zcdp_rho(made.event) <= rho
   assert made.target == accounting.Target(rho=rho)
-  # The same noise is the least for the epsilon that this rho comes to.
+  # The least noise for the epsilon that corresponds to this rho is the same.
   epsilon = gaussian.epsilon_of(math.sqrt(2 * rho), 1e-6)
   by_epsilon = accounting.Mechanism.for_target(name, _LIMITS, epsilon, 1e-6)
   assert made.noise_multiplier == pytest.approx(by_epsilon.noise_multiplier, rel=1e-9)
 
 
-def test_gboard_s_published_rho_needs_its_published_noise():
+def test_gboard_rho_requires_published_noise_multiplier():
   limits = strategies.Participation.from_rounds_between(2000, 313, 6)
   made = accounting.Mechanism.for_target('tree', limits, target_rho=79 / 98)
   assert made.noise_multiplier == pytest.approx(7, rel=1e-11)
 
 
-def test_rhos_of_parts_add_up_to_the_target():
+def test_rhos_of_joint_parts_add_up_to_target():
   parts = [
     accounting.JointPart('a', '0', _TREE, 1.0),
     accounting.JointPart('b', '1', accounting.Mechanism('gaussian', _LIMITS, 1.0), 0.5),
@@ -82,7 +82,7 @@ def test_rhos_of_parts_add_up_to_the_target():
     ('skellam', _LIMITS, {'min_clients': 50, 'dimension': 30, 'bits': 16}),
   ],
 )
-def test_there_is_no_rho_without_gaussian_noise_or_with_sampling(name, schema, options):
+def test_target_rho_requires_unsampled_gaussian_noise(name, schema, options):
   with pytest.raises(ValueError, match='target_rho'):
     accounting.Mechanism.for_target(name, schema, target_rho=0.5, **options)
 
@@ -98,7 +98,7 @@ def test_there_is_no_rho_without_gaussian_noise_or_with_sampling(name, schema, o
     ({'target_epsilon': 1.0, 'target_delta': 2.0}, 'target_delta'),
   ],
 )
-def test_what_is_no_target_is_refused(target, message):
+def test_invalid_targets_are_refused(target, message):
   with pytest.raises(ValueError, match=message):
     accounting.Target(**{k.replace('target_', ''): each for k, each in target.items()})
   with pytest.raises(ValueError, match=message):
@@ -108,7 +108,7 @@ def test_what_is_no_target_is_refused(target, message):
 
 
 @pytest.mark.parametrize('name', ['cyclic', 'parts', 'tree'])
-def test_a_loop_that_asks_runs_the_most_rounds_that_keep_the_target(name):
+def test_would_exceed_stops_at_rounds_within(name):
   tree = accounting.Mechanism('tree', strategies.Participation(20, 4), 12.0)
   mechanism = mechanisms.BY_NAME.get(name, tree)
   for target in _TARGETS:
@@ -133,7 +133,7 @@ def test_a_loop_that_asks_runs_the_most_rounds_that_keep_the_target(name):
     )
 
 
-def test_a_mechanism_that_was_made_for_a_target_runs_all_its_rounds():
+def test_would_exceed_is_false_for_mechanism_made_for_target():
   for target in ({'target_rho': 0.3}, {'target_epsilon': 2.0, 'target_delta': 1e-6}):
     made = accounting.Mechanism.for_target('tree', _LIMITS, **target)
     assert not any(made.would_exceed(made.target, rounds) for rounds in range(9))
@@ -141,7 +141,7 @@ def test_a_mechanism_that_was_made_for_a_target_runs_all_its_rounds():
     assert less.would_exceed(made.target, 8)
 
 
-def test_there_is_no_round_after_the_last():
+def test_would_exceed_refuses_rounds_out_of_range():
   with pytest.raises(ValueError, match='rounds=9'):
     _TREE.would_exceed(accounting.Target(rho=0.5), 9)
   with pytest.raises(TypeError, match='rounds'):
@@ -152,23 +152,23 @@ _FLAGS = ('--mechanism=tree', '--min_separation=5', '--target_delta=1e-6')
 
 
 @pytest.mark.parametrize(
-  'given, found',
+  'flags, found',
   [
     (('--num_rounds=20',), 'noise_multiplier'),
     (('--noise_multiplier=4',), 'num_rounds'),
   ],
 )
-def test_a_report_says_the_target_and_what_was_found(given, found, tmp_path):
-  report = reporting.json_of(*_FLAGS, *given, '--target_rho=0.75')
+def test_report_states_and_verifies_target_rho(flags, found, tmp_path):
+  report = reporting.json_of(*_FLAGS, *flags, '--target_rho=0.75')
   assert report['target'] == {'epsilon': None, 'rho': 0.75, 'found': found}
   assert report['guarantee']['zcdp_rho'] <= 0.75
   path = tmp_path / 'report.json'
   path.write_text(json.dumps(report))
   assert reporting.execute(f'--verify={path}').returncode == 0
   if found == 'num_rounds':
-    most = report['participation']['num_rounds']
-    more = (*_FLAGS, *given, f'--num_rounds={most + 1}', '--target_rho=0.75')
-    assert reporting.execute(*more).returncode == 1
+    num_rounds = report['participation']['num_rounds']
+    too_many = (*_FLAGS, *flags, f'--num_rounds={num_rounds + 1}', '--target_rho=0.75')
+    assert reporting.execute(*too_many).returncode == 1
   report['target']['rho'] = 0.7
   path.write_text(json.dumps(report))
   assert reporting.execute(f'--verify={path}').returncode == 1
@@ -182,13 +182,13 @@ def test_a_report_says_the_target_and_what_was_found(given, found, tmp_path):
     (('--other_release=a: epsilon=1, delta=1e-7',), '--target_rho'),
   ],
 )
-def test_programs_refuse_what_does_not_go_with_it(flags, message):
-  own = ('--mechanism=gaussian', '--num_rounds=20', '--target_delta=1e-6')
-  result = reporting.execute(*own, '--target_rho=0.75', *flags)
+def test_program_refuses_flags_incompatible_with_target_rho(flags, message):
+  fixed = ('--mechanism=gaussian', '--num_rounds=20', '--target_delta=1e-6')
+  result = reporting.execute(*fixed, '--target_rho=0.75', *flags)
   assert result.returncode == 2 and message in result.stderr
 
 
-def test_a_plan_has_the_noise_of_the_target_and_no_sampled_rows():
+def test_plan_has_noise_for_target_rho_and_no_sampled_rows():
   flags = ('--num_rounds=20', '--min_separation=5', '--model_size=100')
   flags += ('--mechanisms=tree,gaussian', '--num_clients=100', '--clients_per_round=5')
   flags += ('--target_rho=0.75', '--target_delta=1e-6')
@@ -203,7 +203,7 @@ def test_a_plan_has_the_noise_of_the_target_and_no_sampled_rows():
       assert row['noise_multiplier'] == pytest.approx(made.noise_multiplier, rel=1e-9)
 
 
-def test_a_run_directory_has_its_target(tmp_path):
+def test_report_of_run_dir_states_target_rho(tmp_path):
   rho = accountants.zcdp_rho(statements.TREE.event)
   run_dir = statements.run_dir(tmp_path / 'run', target_rho=rho)
   report = reporting.json_of(f'--run_dir={run_dir}')
@@ -218,7 +218,7 @@ def test_a_run_directory_has_its_target(tmp_path):
   assert result.returncode == 2 and 'more than target_rho=' in result.stderr
 
 
-def test_adaptive_clipping_is_within_the_target():
+def test_adaptive_clipping_stays_within_target_rho():
   made = accounting.Mechanism.for_target(
     'gaussian', _LIMITS, target_rho=0.5, clipped_count_share=0.1
   )

@@ -1,4 +1,4 @@
-"""Drop-outs hit each client with the rate, independently, by seed and number alone."""
+"""Dropouts: each client drops out independently, by seed, round and attempt alone."""
 
 import math
 
@@ -9,7 +9,7 @@ from tff_dp_aggregators import sampling
 
 
 @pytest.mark.parametrize('vary', ['client', 'round', 'attempt', 'seed'])
-def test_the_share_that_reports_is_one_less_the_rate(vary):
+def test_share_of_reporting_clients_matches_rate(vary):
   count = 100_000 if vary == 'client' else 1_000
   if vary == 'client':
     reporting = len(sampling.Dropouts(0.3, 1).reporting(2, 0, np.arange(count)))
@@ -22,20 +22,20 @@ def test_the_share_that_reports_is_one_less_the_rate(vary):
       drop = sampling.Dropouts(0.3, seed)
       reporting += len(drop.reporting(this_round, attempt, np.array([7])))
   spread = math.sqrt(0.3 * 0.7 * count)
-  assert abs(reporting - 0.7 * count) < 5.3 * spread  # Once in 10^7.
+  assert abs(reporting - 0.7 * count) < 5.3 * spread  # Once in 10^7 runs.
 
 
-def test_a_client_reports_whoever_else_is_asked():
+def test_reporting_does_not_depend_on_other_clients():
   drop = sampling.Dropouts(0.5, 3)
   cohort = np.arange(1000)
   reporting = set(drop.reporting(4, 1, cohort).tolist())
-  some = cohort[::-7]
-  assert set(drop.reporting(4, 1, some).tolist()) == reporting & set(some.tolist())
-  kept = drop.reporting(4, 1, some)
-  assert kept.tolist() == sorted(kept.tolist(), reverse=True)  # In the order given.
+  subset = cohort[::-7]
+  assert set(drop.reporting(4, 1, subset).tolist()) == reporting & set(subset.tolist())
+  kept = drop.reporting(4, 1, subset)
+  assert kept.tolist() == sorted(kept.tolist(), reverse=True)  # Order is kept.
 
 
-def test_a_rate_of_zero_drops_nobody_and_others_are_refused():
+def test_rate_zero_drops_nobody_and_invalid_rates_are_refused():
   cohort = np.arange(1000)
   assert len(sampling.Dropouts(0.0, 1).reporting(0, 0, cohort)) == 1000
   for rate in (1.0, -0.1, math.nan):

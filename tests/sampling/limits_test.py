@@ -1,4 +1,4 @@
-"""Cohorts of both schedules keep their limits, and are as random as these allow."""
+"""RandomEligible and ShuffledEpochs: cohorts keep limits and are random within them."""
 
 import itertools
 
@@ -19,8 +19,8 @@ def _cohorts(schedule):
 
 def _smallest_population(participation, clients_per_round):
   """The smallest population that is accepted."""
-  most = participation.num_rounds * clients_per_round
-  for num_clients in range(1, most + 1):
+  maximum = participation.num_rounds * clients_per_round
+  for num_clients in range(1, maximum + 1):
     try:
       check_population(num_clients, clients_per_round, participation)
     except sampling.PopulationTooSmallError:
@@ -35,13 +35,13 @@ def _assert_within_limits(cohorts, num_clients, clients_per_round, participation
   assert cohorts.min() >= 0 and cohorts.max() < num_clients
   for client in np.unique(cohorts):
     rounds, _ = np.nonzero(cohorts == client)
-    # A difference of 0 is a client that is twice in one round.
+    # A difference of 0 would be a client that is in one round twice.
     assert np.all(np.diff(rounds) >= participation.min_separation)
     assert len(rounds) <= participation.max_participations
 
 
 @pytest.mark.parametrize('extra', [0, 2])
-def test_cohorts_keep_the_limits_down_to_the_smallest_population(extra):
+def test_random_eligible_keeps_limits_with_smallest_population(extra):
   for num_rounds, separation, most, clients_per_round in _GRID:
     participation = strategies.Participation(num_rounds, separation, most)
     num_clients = _smallest_population(participation, clients_per_round) + extra
@@ -53,7 +53,7 @@ def test_cohorts_keep_the_limits_down_to_the_smallest_population(extra):
     )
 
 
-def test_too_small_a_population_is_refused_with_what_would_do():
+def test_too_small_population_is_refused_and_minimum_is_named():
   limits = strategies.Participation(100, min_separation=10)
   with pytest.raises(
     sampling.PopulationTooSmallError, match='num_clients of at least 50'
@@ -62,8 +62,8 @@ def test_too_small_a_population_is_refused_with_what_would_do():
 
 
 @pytest.mark.slow
-def test_all_eligible_clients_are_equally_likely():
-  # Pairs of successive cohorts: 10 for the first, 3 of those left for the second.
+def test_eligible_clients_are_equally_likely():
+  # Pairs of successive cohorts: 10 for the first, and 3 of the rest for the second.
   limits = strategies.Participation(2, min_separation=2)
   counts = {}
   draws = 15_000
@@ -77,39 +77,39 @@ def test_all_eligible_clients_are_equally_likely():
   assert chi_squared < 90.0  # 29 degrees of freedom: exceeded less than once in 10^7.
 
 
-def test_clients_take_turns_where_their_number_of_rounds_is_limited():
-  # Nobody is drawn twice more often than anybody else.
+def test_max_participations_makes_clients_take_turns():
+  # With the limit, numbers of rounds differ by at most one.
   participation = strategies.Participation(50, min_separation=2, max_participations=20)
   schedule = sampling.RandomEligible(participation, 30, 4, seed=1)
   times = np.bincount(_cohorts(schedule).ravel(), minlength=30)
   assert times.max() - times.min() <= 1
-  # And without that limit they do not.
+  # Without the limit they differ by more.
   limits = strategies.Participation(50, min_separation=2)
   schedule = sampling.RandomEligible(limits, 30, 4, seed=1)
   times = np.bincount(_cohorts(schedule).ravel(), minlength=30)
   assert times.max() - times.min() > 2
 
 
-def test_a_round_is_a_function_of_seed_and_number():
+def test_random_eligible_cohort_depends_on_seed_and_round_only():
   limits = strategies.Participation(20, min_separation=3)
-  one, same, other = (
+  schedule, same, other_seed = (
     sampling.RandomEligible(limits, 60, 4, seed) for seed in (1, 1, 2)
   )
   backwards = [same.cohort(t) for t in reversed(range(20))][::-1]
-  np.testing.assert_array_equal(_cohorts(one), backwards)
-  assert not np.array_equal(_cohorts(one), _cohorts(other))
-  assert one == same and one != other
-  one.cohort(3)[:] = 0  # Theirs who asked.
-  np.testing.assert_array_equal(one.cohort(3), same.cohort(3))
+  np.testing.assert_array_equal(_cohorts(schedule), backwards)
+  assert not np.array_equal(_cohorts(schedule), _cohorts(other_seed))
+  assert schedule == same and schedule != other_seed
+  schedule.cohort(3)[:] = 0  # The caller's own copy.
+  np.testing.assert_array_equal(schedule.cohort(3), same.cohort(3))
 
 
-def test_fixed_epochs_are_refused_and_not_taken_for_min_separation():
+def test_random_eligible_refuses_fixed_epochs():
   epochs = strategies.Participation(4, 2, fixed_epoch=True)
   with pytest.raises(ValueError, match='fixed_epoch=False'):
     sampling.RandomEligible(epochs, 4, 2, seed=1)
 
 
-def test_arguments_in_another_order_are_refused():
+def test_random_eligible_refuses_invalid_arguments():
   limits = strategies.Participation(4, 2)
   with pytest.raises(TypeError, match='participation'):
     sampling.RandomEligible(4, limits, 1, 0)
@@ -124,7 +124,7 @@ def test_arguments_in_another_order_are_refused():
 _DROPOUTS = sampling.Dropouts(rate=0.3, seed=5)
 
 
-def _tried(num_clients=200, separation=4, most=None, goal=8):
+def _with_dropouts(num_clients=200, separation=4, most=None, goal=8):
   limits = strategies.Participation(40, separation, most)
   return sampling.RandomEligible(
     limits, num_clients, 10, 1, dropouts=_DROPOUTS, reporting_goal=goal
@@ -132,35 +132,35 @@ def _tried(num_clients=200, separation=4, most=None, goal=8):
 
 
 @pytest.mark.parametrize('num_clients, most', [(40, None), (45, 10)])
-def test_limits_hold_for_all_who_were_asked_in_attempts_that_counted(num_clients, most):
-  schedule = _tried(num_clients, most=most)
+def test_limits_hold_for_requested_clients_of_completed_attempts(num_clients, most):
+  schedule = _with_dropouts(num_clients, most=most)
   counted = np.array([schedule.attempts(t)[-1].requested for t in range(40)])
   _assert_within_limits(counted, num_clients, 10, schedule.participation)
   attempts = [schedule.attempts(t) for t in range(40)]
-  assert sum(map(len, attempts)) > 60  # Else there is nothing to see here.
+  assert sum(map(len, attempts)) > 60  # Enough rounds need several attempts.
   for each in attempts:
     assert [attempt.completed for attempt in each] == [False] * (len(each) - 1) + [True]
     assert all((len(attempt.reporting) >= 8) == attempt.completed for attempt in each)
     assert all(set(a.reporting) <= set(a.requested) for a in each)
 
 
-def test_who_was_asked_in_vain_may_take_part_in_the_next_round():
-  schedule = _tried(num_clients=45)
-  soon = 0
+def test_clients_of_aborted_attempts_may_take_part_next_round():
+  schedule = _with_dropouts(num_clients=45)
+  overlap = 0
   for this_round in range(39):
     aborted = [a.requested for a in schedule.attempts(this_round)[:-1]]
     if aborted:
-      soon += len(np.intersect1d(aborted, schedule.cohort(this_round + 1)))
-  assert soon > 0
+      overlap += len(np.intersect1d(aborted, schedule.cohort(this_round + 1)))
+  assert overlap > 0
 
 
-def test_a_goal_out_of_reach_is_an_error_when_the_schedule_is_made():
+def test_unreachable_reporting_goal_is_refused_at_construction():
   limits = strategies.Participation(40, 4)
   with pytest.raises(sampling.ReportingGoalError) as error:
     sampling.RandomEligible(limits, 1000, 100, 1, dropouts=_DROPOUTS, reporting_goal=95)
   assert 'reporting_goal of at most 70 would do' in str(error.value)
   assert 'clients_per_round of at least 159' in str(error.value)
-  # What it says is so.
+  # The numbers in the message suffice.
   for cohort, goal in ((100, 70), (159, 95)):
     sampling.RandomEligible(
       limits, 1000, cohort, 1, dropouts=_DROPOUTS, reporting_goal=goal
@@ -175,7 +175,7 @@ def _epochs(num_rounds, separation, most=None):
 
 
 @pytest.mark.parametrize('extra', [0, 7])
-def test_rounds_of_a_client_are_multiples_of_an_epoch_apart(extra):
+def test_shuffled_epochs_keep_limits_with_smallest_population(extra):
   for num_rounds, separation, most, cohort in itertools.product(
     (1, 16, 31), (1, 5, 40), (None, 1, 6), (1, 5)
   ):
@@ -187,22 +187,22 @@ def test_rounds_of_a_client_are_multiples_of_an_epoch_apart(extra):
     assert cohorts.min() >= 0 and cohorts.max() < num_clients
     for client in np.unique(cohorts):
       rounds, places = np.nonzero(cohorts == client)
-      assert len(np.unique(rounds)) == len(places)  # Once in a round.
+      assert len(np.unique(rounds)) == len(places)  # At most once in a round.
       assert limits.allows(tuple(rounds.tolist()))
 
 
-def test_an_epoch_goes_through_a_shuffle_that_the_seed_decides():
+def test_shuffled_epochs_repeat_shuffle_of_seed():
   schedule = sampling.ShuffledEpochs(_epochs(20, 10), 100, 10, seed=1)
   epochs = [
     np.concatenate([schedule.cohort(e * 10 + t) for t in range(10)]) for e in (0, 1)
   ]
   np.testing.assert_array_equal(*epochs)
   assert sorted(epochs[0]) == list(range(100)) != epochs[0].tolist()
-  other = sampling.ShuffledEpochs(_epochs(20, 10), 100, 10, seed=2)
-  assert not np.array_equal(other.cohort(0), schedule.cohort(0))
+  other_seed = sampling.ShuffledEpochs(_epochs(20, 10), 100, 10, seed=2)
+  assert not np.array_equal(other_seed.cohort(0), schedule.cohort(0))
 
 
-def test_a_round_that_misses_its_goal_asks_the_same_clients_again():
+def test_shuffled_epochs_retry_with_same_clients():
   schedule = sampling.ShuffledEpochs(
     _epochs(20, 10),
     100,
@@ -223,17 +223,17 @@ def test_a_round_that_misses_its_goal_asks_the_same_clients_again():
     )
 
 
-def test_limits_that_are_no_fixed_epochs_are_refused():
+def test_shuffled_epochs_refuse_wrong_limits_and_population():
   with pytest.raises(ValueError, match='fixed_epoch=True'):
     sampling.ShuffledEpochs(strategies.Participation(20, 10), 100, 10, seed=1)
   with pytest.raises(sampling.PopulationTooSmallError, match='num_clients of at least'):
     sampling.ShuffledEpochs(_epochs(20, 10), 99, 10, seed=1)
 
 
-def test_another_attempt_asks_others_while_there_are_enough():
-  schedule = _tried()
+def test_random_eligible_retries_with_other_clients():
+  schedule = _with_dropouts()
   for this_round in range(40):
     attempts = schedule.attempts(this_round)
-    asked = np.concatenate([attempt.requested for attempt in attempts])
-    if len(attempts) <= 16:  # 200 clients, less the 30 who took part in 3 rounds.
-      assert len(np.unique(asked)) == len(asked)
+    requested = np.concatenate([attempt.requested for attempt in attempts])
+    if len(attempts) <= 16:  # 170 clients are free; 30 took part in 3 rounds.
+      assert len(np.unique(requested)) == len(requested)

@@ -1,4 +1,4 @@
-"""Schemes of sampling draw as their words say, for each client by itself.
+"""Sampling schemes draw rounds with the stated probabilities, independently by client.
 
 Chi-square tests and bounds of 5.3 standard deviations have a false alarm at most once
 in 10^7 runs.
@@ -12,8 +12,8 @@ import scipy.stats
 
 from tff_dp_aggregators import sampling
 
-# Breaks within the run, up to its end, and beyond; cycles that are cut short or longer
-# than the run.
+# Separations within the run, up to its end, and beyond; cycles that are cut short by
+# the end of the run, or longer than it.
 _SMALL = [
   sampling.PoissonSampling(4, 0.3),
   sampling.PoissonSampling(5, 0.4, num_groups=2),
@@ -29,7 +29,7 @@ _SMALL = [
 
 
 def _sets(scheme, num_clients, seed=1):
-  """The rounds of each client, each set as the bits of a number."""
+  """The set of rounds of each client, as the bits of a number."""
   schedule = sampling.SampledSchedule(scheme, num_clients, seed)
   sets = np.zeros(num_clients, np.int64)
   for this_round in range(scheme.num_rounds):
@@ -44,28 +44,28 @@ def _bits(rounds):
 
 
 def _probabilities(scheme):
-  """The probability of each set of rounds, by going through all that may happen."""
+  """The probability of each set of rounds, by enumeration."""
   n = scheme.num_rounds
-  found = np.zeros(2**n)
+  chances = np.zeros(2**n)
   if isinstance(scheme, sampling.PoissonSampling):
     p, groups = scheme.sampling_probability, scheme.num_groups
     for group in range(groups):
       turns = range(n)[group::groups]
       for size in range(len(turns) + 1):
         for rounds in itertools.combinations(turns, size):
-          found[_bits(rounds)] += p**size * (1 - p) ** (len(turns) - size) / groups
+          chances[_bits(rounds)] += p**size * (1 - p) ** (len(turns) - size) / groups
   elif isinstance(scheme, sampling.BallsInBins):
     for place in range(scheme.cycle_length):
-      found[_bits(range(n)[place :: scheme.cycle_length])] += 1 / scheme.cycle_length
+      chances[_bits(range(n)[place :: scheme.cycle_length])] += 1 / scheme.cycle_length
   elif isinstance(scheme, sampling.RandomAllocation):
     sets = list(itertools.combinations(range(n), scheme.rounds_of_a_client))
-    found[[_bits(rounds) for rounds in sets]] = 1 / len(sets)
+    chances[[_bits(rounds) for rounds in sets]] = 1 / len(sets)
   else:
     p, b = scheme.sampling_probability, scheme.min_separation
 
     def walk(this_round, free_from, rounds, probability):
       if this_round == n or probability == 0:
-        found[rounds] += probability
+        chances[rounds] += probability
       elif this_round < free_from:
         walk(this_round + 1, free_from, rounds, probability)
       else:
@@ -75,24 +75,24 @@ def _probabilities(scheme):
 
     for free_from in range(b):
       walk(0, free_from, 0, (p if free_from else 1) / (1 + (b - 1) * p))
-  assert found.sum() == pytest.approx(1)
-  return found
+  assert chances.sum() == pytest.approx(1)
+  return chances
 
 
-def _check_chances(drawn, probabilities):
-  counts = np.bincount(drawn, minlength=len(probabilities))
+def _check_frequencies(indices, probabilities):
+  counts = np.bincount(indices, minlength=len(probabilities))
   assert len(counts) == len(probabilities)
   assert not counts[probabilities == 0].any()
   possible = probabilities > 0
-  expected = len(drawn) * probabilities[possible]
+  expected = len(indices) * probabilities[possible]
   assert expected.min() > 5
   chi_squared = np.sum((counts[possible] - expected) ** 2 / expected)
   assert chi_squared < scipy.stats.chi2.isf(1e-7, max(len(expected) - 1, 1))
 
 
 @pytest.mark.parametrize('scheme', _SMALL, ids=str)
-def test_every_set_of_rounds_has_its_probability(scheme):
-  _check_chances(_sets(scheme, 40_000), _probabilities(scheme))
+def test_sets_of_rounds_have_their_probabilities(scheme):
+  _check_frequencies(_sets(scheme, 40_000), _probabilities(scheme))
 
 
 @pytest.mark.parametrize('scheme', [
@@ -101,36 +101,36 @@ def test_every_set_of_rounds_has_its_probability(scheme):
   sampling.RandomAllocation(5, 2),
   sampling.BMinSepSampling(4, 0.4, 2),
 ], ids=str)  # fmt: skip
-def test_clients_are_independent(scheme):
+def test_clients_are_drawn_independently(scheme):
   probabilities = _probabilities(scheme)
   of_pairs = np.outer(probabilities, probabilities).ravel()
   sets = _sets(scheme, 40_000)
-  _check_chances(sets[::2] * len(probabilities) + sets[1::2], of_pairs)
+  _check_frequencies(sets[::2] * len(probabilities) + sets[1::2], of_pairs)
 
 
-def test_pairs_of_successive_cohorts_of_fixed_size_are_equally_likely():
+def test_fixed_size_cohorts_are_uniform_and_independent():
   rounds = 4_000
   scheme = sampling.FixedSizeSampling(rounds, num_clients=5, clients_per_round=2)
   schedule = sampling.SampledSchedule(scheme, 5, seed=1)
   pairs = list(itertools.combinations(range(5), 2))
-  found = [pairs.index(tuple(sorted(schedule.cohort(t)))) for t in range(rounds)]
-  _check_chances(np.array(found[::2]) * 10 + found[1::2], np.full(100, 0.01))
+  indices = [pairs.index(tuple(sorted(schedule.cohort(t)))) for t in range(rounds)]
+  _check_frequencies(np.array(indices[::2]) * 10 + indices[1::2], np.full(100, 0.01))
   assert (schedule.schema, schedule.clients_per_round) == (scheme, 2)
 
 
-def test_the_probability_is_that_of_the_smallest_group():
+def test_of_cohort_uses_probability_of_smallest_group():
   # 10 of 33 clients, and of 34 in the other groups.
   drawn = sampling.PoissonSampling.of_cohort(12, 100, 10, num_groups=3)
   assert drawn.sampling_probability == 10 / 33
 
 
-def test_groups_take_turns_and_none_is_empty():
+def test_groups_take_turns_and_empty_groups_are_refused():
   scheme = sampling.PoissonSampling(9, 1.0, num_groups=3)
   schedule = sampling.SampledSchedule(scheme, 40, seed=1)
   groups = [set(schedule.cohort(t).tolist()) for t in range(9)]
   assert groups[:3] == groups[3:6] == groups[6:]
   assert sorted(sum(map(list, groups[:3]), [])) == list(range(40))
-  assert schedule.clients_per_round == 13  # As if each had the fewest.
+  assert schedule.clients_per_round == 13  # The size of the smallest group.
   with pytest.raises(sampling.PopulationTooSmallError, match='groups of at most 2'):
     sampling.SampledSchedule(scheme, 2, seed=1)
 
@@ -138,13 +138,13 @@ def test_groups_take_turns_and_none_is_empty():
 @pytest.mark.parametrize(
   'scheme, num_clients',
   [
-    # To wait may take longer than int64 can say, and so may a break and to wait.
+    # Waiting times, and with a separation their sum, may exceed int64.
     (sampling.BMinSepSampling(50, 1e-18, 10**18), 100_000),
     (sampling.BallsInBins(9, 2**62), 8),
   ],
   ids=str,
 )
-def test_nobody_takes_part_where_that_is_unlikely(scheme, num_clients):
+def test_nobody_takes_part_with_negligible_probability(scheme, num_clients):
   assert not _sets(scheme, num_clients).any()
 
 
@@ -165,25 +165,25 @@ def _cohorts(schedule):
 
 
 @each_scheme
-def test_a_round_is_a_function_of_seed_and_number(scheme):
-  one, same, other = (sampling.SampledSchedule(scheme, 1000, s) for s in (1, 1, 2))
+def test_sampled_cohort_depends_on_seed_and_round_only(scheme):
+  first, same, other = (sampling.SampledSchedule(scheme, 1000, s) for s in (1, 1, 2))
   backwards = [same.cohort(t) for t in range(40)[::-1]][::-1]
-  for cohort, again in zip(_cohorts(one), backwards):
+  for cohort, again in zip(_cohorts(first), backwards):
     np.testing.assert_array_equal(cohort, again)
     assert cohort.dtype == np.int64 and len(np.unique(cohort)) == len(cohort)
   assert not all(map(np.array_equal, _cohorts(other), backwards))
-  one.cohort(0)[:] = -1  # It is the caller's own.
-  np.testing.assert_array_equal(one.cohort(0), backwards[0])
+  first.cohort(0)[:] = -1  # The caller's own copy.
+  np.testing.assert_array_equal(first.cohort(0), backwards[0])
 
 
 @each_scheme
-def test_drop_outs_make_cohorts_smaller_and_never_others(scheme):
-  everybody = sampling.SampledSchedule(scheme, 1000, 1)
+def test_dropouts_only_remove_clients_from_cohorts(scheme):
+  complete = sampling.SampledSchedule(scheme, 1000, 1)
   schedule = sampling.SampledSchedule(scheme, 1000, 1, sampling.Dropouts(0.2, 1))
   asked = reported = 0
   for this_round in range(40):
     (attempt,) = schedule.attempts(this_round)
-    np.testing.assert_array_equal(attempt.requested, everybody.cohort(this_round))
+    np.testing.assert_array_equal(attempt.requested, complete.cohort(this_round))
     assert set(attempt.reporting) < set(attempt.requested)
     asked += len(attempt.requested)
     reported += len(attempt.reporting)

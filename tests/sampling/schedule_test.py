@@ -1,4 +1,4 @@
-"""Schedules: found by name, kept by what is drawn, saved, replayed and watched."""
+"""Schedules: construction by scheme, JSON, files, replay, and checks of cohorts."""
 
 import copy
 import dataclasses
@@ -38,7 +38,7 @@ def _mechanism(schema):
 
 
 @pytest.mark.parametrize('name', _SCHEMAS)
-def test_the_schedule_of_a_mechanism_has_its_schema(name):
+def test_for_mechanism_returns_schedule_of_its_scheme(name):
   schema = _SCHEMAS[name]
   dropouts = sampling.Dropouts(0.1, 2)
   schedule = sampling.for_mechanism(_mechanism(schema), 24, 4, 1, dropouts=dropouts)
@@ -46,15 +46,15 @@ def test_the_schedule_of_a_mechanism_has_its_schema(name):
   assert (schedule.name, schedule.schema) == (name, schema)
   assert (schedule.num_clients, schedule.clients_per_round) == (24, 4)
   assert copy.deepcopy(schedule) is schedule  # Ten million clients are not copied.
-  other = sampling.for_mechanism(_mechanism(schema), 24, 4, 2, dropouts=dropouts)
-  assert other.checksum != schedule.checksum
+  other_seed = sampling.for_mechanism(_mechanism(schema), 24, 4, 2, dropouts=dropouts)
+  assert other_seed.checksum != schedule.checksum
 
 
 @pytest.mark.parametrize('name', _SCHEDULES)
-def test_what_is_written_is_read_and_what_is_saved_is_replayed(name, tmp_path):
+def test_schedule_round_trips_through_json_and_replay(name, tmp_path):
   schedule = _SCHEDULES[name]
-  again = sampling.schedule_from_json(json.loads(json.dumps(schedule.to_json())))
-  assert again == schedule and again.checksum == schedule.checksum
+  loaded = sampling.schedule_from_json(json.loads(json.dumps(schedule.to_json())))
+  assert loaded == schedule and loaded.checksum == schedule.checksum
   path = str(tmp_path / 'schedule.jsonl')
   schedule.save(path)
   replay = sampling.Replay(path)
@@ -62,12 +62,12 @@ def test_what_is_written_is_read_and_what_is_saved_is_replayed(name, tmp_path):
     assert getattr(replay, attribute) == getattr(schedule, attribute), attribute
   for this_round in range(12):
     attempts = schedule.attempts(this_round)
-    for other in (again, replay):
-      assert len(attempts) == len(other.attempts(this_round))
-      for mine, theirs in zip(attempts, other.attempts(this_round)):
-        np.testing.assert_array_equal(mine.requested, theirs.requested)
-        np.testing.assert_array_equal(mine.reporting, theirs.reporting)
-        assert mine.completed == theirs.completed
+    for copied in (loaded, replay):
+      assert len(attempts) == len(copied.attempts(this_round))
+      for expected, actual in zip(attempts, copied.attempts(this_round)):
+        np.testing.assert_array_equal(expected.requested, actual.requested)
+        np.testing.assert_array_equal(expected.reporting, actual.reporting)
+        assert expected.completed == actual.completed
   with pytest.raises(FileExistsError):
     schedule.save(path)
 
@@ -80,12 +80,12 @@ def test_what_is_written_is_read_and_what_is_saved_is_replayed(name, tmp_path):
     ('fixed_size', 24, 5, 'clients_per_round must be 4'),
   ],
 )
-def test_what_does_not_fit_is_refused(name, num_clients, clients_per_round, message):
+def test_for_scheme_refuses_bad_numbers(name, num_clients, clients_per_round, message):
   with pytest.raises(ValueError, match=message):
     sampling.for_scheme(_SCHEMAS[name], num_clients, clients_per_round, 1)
 
 
-def test_what_is_no_schedule_is_refused():
+def test_invalid_schedules_and_types_are_refused():
   stored = _SCHEDULES['poisson'].to_json()
   for data, message in (
     ({'schedule': 'none'}, 'not one of the schedules'),
@@ -101,7 +101,7 @@ def test_what_is_no_schedule_is_refused():
     sampling.SampledSchedule(_LIMITS, 24, 1)
 
 
-def test_sampled_schedules_refuse_what_they_cannot_keep():
+def test_sampled_schedule_refuses_invalid_arguments():
   scheme = _SCHEMAS['poisson']
   with pytest.raises(ValueError, match='reporting_goal=1'):
     sampling.for_scheme(scheme, 24, 4, 1, reporting_goal=1)
@@ -112,17 +112,17 @@ def test_sampled_schedules_refuse_what_they_cannot_keep():
 
 
 @pytest.mark.parametrize('name', _SCHEDULES)
-def test_schedules_of_this_package_pass_the_watch(name):
+def test_watch_accepts_schedules_of_this_package(name):
   schedule = _SCHEDULES[name]
   watching = schedule_lib.Watch(schedule)
-  for this_round in range(7, 12):  # As a run that goes on.
+  for this_round in range(7, 12):  # Like a run that is resumed.
     watched = watching.attempts(this_round)[-1].reporting
     np.testing.assert_array_equal(watched, schedule.cohort(this_round))
 
 
 @dataclasses.dataclass(frozen=True)
 class Stated(sampling.Schedule):
-  """A schedule of a user's own, which keeps what it states, or does not."""
+  """A schedule defined by a user, whose cohorts may violate its scheme."""
 
   name = 'stated'
 
@@ -143,8 +143,8 @@ class Stated(sampling.Schedule):
 def _replay(tmp_path, lines, schema, num_clients=10, clients_per_round=2):
   path = tmp_path / 'cohorts.jsonl'
   path.write_text('\n'.join(json.dumps(line) for line in lines) + '\n')
-  stated = sampling.Header(schema, num_clients, clients_per_round)
-  return sampling.Replay(str(path), stated)
+  header = sampling.Header(schema, num_clients, clients_per_round)
+  return sampling.Replay(str(path), header)
 
 
 @pytest.mark.parametrize(
@@ -180,7 +180,7 @@ def _replay(tmp_path, lines, schema, num_clients=10, clients_per_round=2):
     ),
   ],
 )
-def test_cohorts_that_break_their_schema_are_named(tmp_path, cohorts, schema, message):
+def test_cohorts_that_violate_scheme_are_named(tmp_path, cohorts, schema, message):
   with pytest.raises(ValueError, match=message):
     _replay(tmp_path, cohorts, schema)
   last = len(cohorts) - 1
@@ -208,21 +208,21 @@ def test_cohorts_that_break_their_schema_are_named(tmp_path, cohorts, schema, me
     ),
   ],
 )
-def test_files_that_break_their_schema_are_refused(tmp_path, lines, schema, message):
+def test_replay_refuses_files_that_violate_scheme(tmp_path, lines, schema, message):
   with pytest.raises(ValueError, match=message):
     _replay(tmp_path, lines, schema)
 
 
-def test_a_file_of_another_source_needs_only_its_cohorts(tmp_path):
-  # Limits are on those who reported in the attempt that counted.
-  tried = {
+def test_replay_of_bare_cohorts_requires_stated_header(tmp_path):
+  # Limits apply to clients who reported in the completed attempt.
+  attempts = {
     'attempts': [
       {'requested': [1, 2], 'reporting': [2]},
       {'requested': [3, 4], 'reporting': [3]},
     ]
   }
   limits = strategies.Participation(3, min_separation=2)
-  replay = _replay(tmp_path, [tried, [1, 2], [3, 4]], limits)
+  replay = _replay(tmp_path, [attempts, [1, 2], [3, 4]], limits)
   assert [replay.cohort(t).tolist() for t in range(3)] == [[3], [1, 2], [3, 4]]
   with pytest.raises(ValueError, match='states None in its first line.*give stated='):
     sampling.Replay(replay.path)
@@ -238,15 +238,15 @@ def test_a_file_of_another_source_needs_only_its_cohorts(tmp_path):
     ('', 'line 2'),
   ],
 )
-def test_lines_that_are_no_cohorts_are_named(tmp_path, line, message):
+def test_replay_names_invalid_lines(tmp_path, line, message):
   path = tmp_path / 'cohorts.jsonl'
   path.write_text(f'[1]\n{line}\n[2]\n')
-  stated = sampling.Header(strategies.Participation(3), 5, 1)
+  header = sampling.Header(strategies.Participation(3), 5, 1)
   with pytest.raises(ValueError, match=message):
-    sampling.Replay(str(path), stated)
+    sampling.Replay(str(path), header)
 
 
-def test_other_files_are_refused(tmp_path):
+def test_replay_refuses_files_of_other_formats(tmp_path):
   path = tmp_path / 'cohorts.jsonl'
   for content, message in [
     (b'', 'states None'),
@@ -260,14 +260,14 @@ def test_other_files_are_refused(tmp_path):
     sampling.Replay(str(path), strategies.Participation(1))
 
 
-def test_a_replay_is_of_what_its_file_states_and_of_the_file_that_was_used(tmp_path):
+def test_replay_refuses_other_header_and_changed_file(tmp_path):
   path = tmp_path / 'schedule.jsonl'
   _SCHEDULES['random_eligible'].save(str(path))
   with pytest.raises(ValueError, match='states Header.* and Header.* is stated'):
     sampling.Replay(str(path), sampling.Header(_LIMITS, 21, 4))
   replay = sampling.Replay(str(path))
   assert sampling.schedule_from_json(json.loads(json.dumps(replay.to_json()))) == replay
-  # The checksum is that of the rounds, wherever the file is.
+  # The checksum depends on the rounds, not on the file's path.
   _SCHEDULES['random_eligible'].save(str(tmp_path / 'other'))
   assert sampling.Replay(str(tmp_path / 'other')).checksum == replay.checksum
   path.unlink()
@@ -276,7 +276,7 @@ def test_a_replay_is_of_what_its_file_states_and_of_the_file_that_was_used(tmp_p
     sampling.schedule_from_json(replay.to_json())
 
 
-def test_a_schedule_of_ids_passes_the_watch_and_breaches_leave_no_trace():
+def test_participation_watch_refuses_violations_without_recording_them():
   limits = strategies.Participation(30, min_separation=4, max_participations=3)
   schedule = sampling.RandomEligible(limits, 60, 5, seed=2)
   watching = sampling.ParticipationWatch(limits)
@@ -297,7 +297,7 @@ def test_a_schedule_of_ids_passes_the_watch_and_breaches_leave_no_trace():
     sampling.ParticipationWatch(sampling.PoissonSampling(10, 0.1))
 
 
-def test_an_earlier_round_is_looked_at_where_a_run_goes_on():
+def test_watch_checks_earlier_rounds_of_resumed_run():
   schedule = Stated(strategies.Participation(3), ((0, 0), (1,), (2,)))
   with pytest.raises(ValueError, match='round 0 of Stated has client 0 twice'):
     schedule_lib.Watch(schedule).attempts(2)

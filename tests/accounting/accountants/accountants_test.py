@@ -1,4 +1,4 @@
-"""Accountants: published runs, and their order from the exact curve to the loosest."""
+"""All accountants: published figures, order of tightness, and refusals."""
 
 import json
 import math
@@ -13,7 +13,7 @@ from tff_dp_aggregators.accounting import accountants
 from tff_dp_aggregators.accounting import events
 
 GBOARD = json.loads(pathlib.Path(__file__).with_name('gboard_tree.json').read_text())
-# All but those that read only what they are for.
+# All accountants that read Gaussian events.
 OF_GAUSSIANS = sorted({*accountants.ACCOUNTANTS} - {'monte_carlo'})
 Gaussian = dp_accounting.GaussianDpEvent
 Laplace = dp_accounting.LaplaceDpEvent
@@ -44,18 +44,16 @@ def gboard_event():
     ('zcdp', 'epsilon_zcdp_closed_form', 9.4228),
   ],
 )
-def test_gboard_run_has_its_published_epsilon(
-  gboard_event, accountant, figure, published
-):
+def test_gboard_run_has_published_epsilon(gboard_event, accountant, figure, published):
   epsilon = accountants.epsilon(gboard_event, GBOARD['delta'], accountant)
-  # dp-accounting's own PLD is above the exact figure by 1e-8.
+  # The stored figure of dp-accounting's PLD exceeds the exact one by 1e-8.
   assert epsilon == pytest.approx(
     GBOARD[figure], rel=3e-8 if accountant == 'pld' else 1e-9
   )
   assert epsilon == pytest.approx(published, abs=2e-3)
 
 
-def test_gboard_run_has_its_published_zcdp_and_gdp(gboard_event):
+def test_gboard_run_has_published_zcdp_and_gdp(gboard_event):
   rho = accountants.zcdp_rho(gboard_event)
   assert rho == pytest.approx(GBOARD['zcdp'], rel=1e-14)
   assert f'{rho:.2f}' == '0.81'
@@ -74,7 +72,7 @@ def test_accountants_are_ordered_from_exact_to_loosest(mu):
     assert exact <= prv <= exact + 1e-3
     assert pld <= rdp
     assert exact <= zcdp
-    # Orders end at 63: below epsilon of about 0.4 the grid costs more than it gains.
+    # The largest order is 63: for epsilon below about 0.4, RDP is looser than zCDP.
     assert rdp <= zcdp or mu < 0.3
   for epsilon in (0.0, 3 * mu + mu * mu / 2):
     exact, pld, *others = (
@@ -95,9 +93,7 @@ def test_accountants_are_ordered_from_exact_to_loosest(mu):
   ],
   ids=['poisson', 'poisson of all', 'without replacement', 'tree'],
 )
-def test_events_are_refused_under_relations_they_are_not_valid_for(
-  accountant, event, only
-):
+def test_events_are_refused_under_invalid_relations(accountant, event, only):
   nested = dp_accounting.ComposedDpEvent([Gaussian(9.0), Repeated(event, 3)])
   for relation in Relation:
     if relation.name in only.split(' or '):
@@ -110,7 +106,7 @@ def test_events_are_refused_under_relations_they_are_not_valid_for(
         accountants.tightest(each, relation)
 
 
-def test_gaussians_have_one_curve_under_every_relation():
+def test_gaussian_epsilon_is_the_same_under_every_relation():
   for name in OF_GAUSSIANS:
     values = {accountants.epsilon(Gaussian(2.0), 1e-6, name, each) for each in Relation}
     assert len(values) == 1
@@ -125,7 +121,7 @@ def test_gaussians_have_one_curve_under_every_relation():
     (TREE, Relation.REPLACE_SPECIAL, 'rdp'),
   ],
 )
-def test_the_tightest_accountant_is_below_all_others(event, relation, expected):
+def test_tightest_accountant_has_smallest_epsilon(event, relation, expected):
   name = accountants.tightest(event, relation)
   assert name == expected
   epsilon = accountants.epsilon(event, 1e-6, name, relation)
@@ -137,7 +133,7 @@ def test_the_tightest_accountant_is_below_all_others(event, relation, expected):
       assert epsilon <= accountants.epsilon(event, 1e-6, other, relation)
 
 
-def test_nothing_is_tightest_for_what_nobody_reads():
+def test_tightest_refuses_events_that_no_accountant_reads():
   for event in (
     dp_accounting.UnsupportedDpEvent(),
     dp_accounting.SampledWithReplacementDpEvent(100, 10, Gaussian(1.0)),
@@ -148,7 +144,7 @@ def test_nothing_is_tightest_for_what_nobody_reads():
 
 
 @pytest.mark.parametrize('accountant', ['exact', 'pld', 'rdp', 'zcdp'])
-def test_delta_is_the_inverse_of_epsilon(accountant):
+def test_delta_inverts_epsilon(accountant):
   event = Gaussian(1.5)
   epsilon = accountants.epsilon(event, 1e-5, accountant)
   delta = accountants.delta(event, epsilon, accountant)
@@ -160,7 +156,7 @@ def test_delta_is_the_inverse_of_epsilon(accountant):
     dp_accounting.ComposedDpEvent([Gaussian(1.0), dp_accounting.UnsupportedDpEvent()]),
     Repeated(Laplace(1.0), 3),
 ], ids=str)  # fmt: skip
-def test_events_that_are_not_gaussian_are_refused_and_not_ignored(event):
+def test_gaussian_accountants_refuse_other_events(event):
   for accountant in ('exact', 'zcdp'):
     with pytest.raises(dp_accounting.UnsupportedEventError):
       accountants.epsilon(event, 1e-6, accountant)
@@ -169,7 +165,7 @@ def test_events_that_are_not_gaussian_are_refused_and_not_ignored(event):
   assert not accountants.GaussianAccountant().supports(event)
 
 
-def test_a_refused_event_leaves_the_accountant_as_it_was():
+def test_refused_event_does_not_change_accountant():
   accountant = accountants.GaussianAccountant().compose(Gaussian(2.0))
   with pytest.raises(dp_accounting.UnsupportedEventError):
     accountant.compose(dp_accounting.ComposedDpEvent([Gaussian(1.0), Laplace(1)]))
@@ -177,8 +173,8 @@ def test_a_refused_event_leaves_the_accountant_as_it_was():
 
 
 @pytest.mark.parametrize('count', [0, -1])
-def test_composing_less_than_once_is_refused(count):
-  # -1 would take privacy loss away.
+def test_compose_refuses_counts_below_one(count):
+  # -1 would reduce the privacy loss.
   accountant = accountants.GaussianAccountant(Relation.REPLACE_SPECIAL)
   with pytest.raises(ValueError, match=f'{count}'):
     accountant.compose(Gaussian(1.0), count)
@@ -186,7 +182,7 @@ def test_composing_less_than_once_is_refused(count):
 
 
 @pytest.mark.parametrize('accountant', sorted(accountants.ACCOUNTANTS))
-def test_what_is_no_delta_and_no_epsilon_is_refused_by_name(accountant):
+def test_invalid_delta_and_epsilon_are_refused(accountant):
   event = Gaussian(1.0)
   with pytest.raises(TypeError, match='delta'):
     accountants.epsilon(1e-5, event, accountant)
@@ -199,7 +195,7 @@ def test_what_is_no_delta_and_no_epsilon_is_refused_by_name(accountant):
       accountants.delta(event, epsilon, accountant)
 
 
-def test_unknown_accountants_are_refused_with_those_known():
+def test_unknown_accountant_is_refused_with_known_names():
   with pytest.raises(ValueError, match='moments.*exact'):
     accountants.epsilon(Gaussian(1.0), 1e-6, 'moments')
 
@@ -216,6 +212,6 @@ def test_unknown_accountants_are_refused_with_those_known():
     (Repeated(Poisson(0.01, Gaussian(0.35)), 120), 'pld', 18.6977425),
   ],
 )
-def test_an_epoch_of_dp_sgd_has_tf_privacys_epsilon(event, accountant, published):
+def test_epoch_of_dp_sgd_has_epsilon_of_tf_privacy(event, accountant, published):
   epsilon = accountants.epsilon(event, 1e-5, accountant, Relation.ADD_OR_REMOVE_ONE)
   assert epsilon == pytest.approx(published, abs=1e-6)

@@ -1,4 +1,4 @@
-"""Random allocation: the exact pair of distributions, rounded up."""
+"""PLD accountant for random allocation: rounded-up bounds against exact deltas."""
 
 import itertools
 import math
@@ -24,37 +24,37 @@ def _event(places, steps, sigma, times=1):
   return dp_accounting.SelfComposedDpEvent(one, times)
 
 
-def _law(rng, interval):
+def _random_ratios(rng, interval):
   masses = rng.dirichlet(np.ones(9))
   return pld.Ratios(interval, int(rng.integers(-30, 30)), masses * 0.9, 0.1)
 
 
 @pytest.mark.parametrize('interval', [0.02, 1.0])
-def test_a_rounded_sum_is_larger_in_convex_order(interval):
+def test_rounded_sum_is_larger_in_convex_order(interval):
   rng = np.random.default_rng(1)
   for _ in range(10):
-    one, two = _law(rng, interval), _law(rng, interval)
+    one, two = _random_ratios(rng, interval), _random_ratios(rng, interval)
     total = one.plus(two, 0.0)
     x = np.append(np.exp(one.logs), 0.0)
     y = np.append(np.exp(two.logs), 0.0)
     p = np.append(one.masses, one.zero)
     q = np.append(two.masses, two.zero)
     sums, weights = np.add.outer(x, y).ravel(), np.multiply.outer(p, q).ravel()
-    made = np.append(np.exp(total.logs), 0.0)
+    rounded_sums = np.append(np.exp(total.logs), 0.0)
     masses = np.append(total.masses, total.zero)
     assert masses.sum() == pytest.approx(1.0, rel=1e-12)
-    assert made @ masses == pytest.approx(sums @ weights, rel=1e-12)
+    assert rounded_sums @ masses == pytest.approx(sums @ weights, rel=1e-12)
     assert total.lost == 0.0
     for a in np.quantile(sums, [0.05, 0.3, 0.6, 0.9]):
-      truth = weights @ np.maximum(sums - a, 0.0)
-      rounded = masses @ np.maximum(made - a, 0.0)
-      assert truth * (1 - 1e-12) <= rounded
-      # The spread of a cell is a quarter of its width squared at most.
-      assert rounded <= truth + math.expm1(interval) * a / 2
+      exact = weights @ np.maximum(sums - a, 0.0)
+      rounded = masses @ np.maximum(rounded_sums - a, 0.0)
+      assert exact * (1 - 1e-12) <= rounded
+      # The variance of a cell is at most a quarter of its width squared.
+      assert rounded <= exact + math.expm1(interval) * a / 2
 
 
-def _two_steps_by_integration(sigma, epsilon):
-  """Both directions, with one bin of each of two steps."""
+def _integrated_deltas(sigma, epsilon):
+  """Deltas of both directions, for an allocation to one of two steps."""
   x = np.linspace(-9.0, 9.0, 1501)
   density = np.exp(-x * x / 2) / math.sqrt(2 * math.pi)
   ratio = np.exp(x / sigma - 1 / (2 * sigma**2))
@@ -70,14 +70,14 @@ def _two_steps_by_integration(sigma, epsilon):
 @pytest.mark.few(2)
 @pytest.mark.parametrize('sigma', [0.7, 3.0])
 @pytest.mark.parametrize('epsilon', [0.3, 1.5])
-def test_two_steps_are_what_integration_says(sigma, epsilon):
-  truth = max(_two_steps_by_integration(sigma, epsilon))
-  stated = accountants.delta(_event(2, 2, sigma), epsilon, 'pld', BOTH)
-  assert truth * (1 - 1e-6) <= stated <= truth * 1.003 + 1e-12
+def test_two_steps_match_numerical_integration(sigma, epsilon):
+  exact = max(_integrated_deltas(sigma, epsilon))
+  actual = accountants.delta(_event(2, 2, sigma), epsilon, 'pld', BOTH)
+  assert exact * (1 - 1e-6) <= actual <= exact * 1.003 + 1e-12
 
 
 @pytest.mark.parametrize(('places', 'steps', 'sigma'), [(40, 25, 0.8), (99, 99, 0.5)])
-def test_many_steps_are_what_drawn_outcomes_say(places, steps, sigma):
+def test_many_steps_match_simulation(places, steps, sigma):
   rng, size, mu = np.random.default_rng(places + steps), 100_000, 1 / sigma
   total = np.full(size, float(places - steps))
   for _ in range(steps):
@@ -85,15 +85,15 @@ def test_many_steps_are_what_drawn_outcomes_say(places, steps, sigma):
   s = total / places
   for epsilon in (0.05, 0.2):
     odds = math.exp(epsilon)
-    drawn = [np.maximum(s - odds, 0.0), np.maximum(1 - odds * s, 0.0)]
-    stated = accountants.delta(_event(places, steps, sigma), epsilon, 'pld', BOTH)
-    means = [each.mean() for each in drawn]
+    outcomes = [np.maximum(s - odds, 0.0), np.maximum(1 - odds * s, 0.0)]
+    actual = accountants.delta(_event(places, steps, sigma), epsilon, 'pld', BOTH)
+    means = [each.mean() for each in outcomes]
     larger = int(np.argmax(means))
-    error = 5.3 * drawn[larger].std() / math.sqrt(size)  # Once in 10^7.
-    assert means[larger] - error <= stated <= means[larger] * 1.01 + error
+    error = 5.3 * outcomes[larger].std() / math.sqrt(size)  # Once in 10^7 runs.
+    assert means[larger] - error <= actual <= means[larger] * 1.01 + error
 
 
-def test_more_rounds_cost_at_least_the_mixture_over_all_sets():
+def test_random_allocation_delta_bounds_mixture_over_all_sets():
   rounds, times, sigma = 5, 4, 1.2
   size, rng = 100_000, np.random.default_rng(5)
   sets = [list(each) for each in itertools.combinations(range(rounds), times)]
@@ -103,20 +103,20 @@ def test_more_rounds_cost_at_least_the_mixture_over_all_sets():
   s = np.exp(special.logsumexp(exponents, axis=0)) / len(sets)
   schema = sampling.RandomAllocation(rounds, times)
   event = run_events.event(strategies.Identity(rounds), schema, sigma)
-  floors = _event(rounds // times, rounds // times, sigma, times)
+  one_left_out = _event(rounds // times, rounds // times, sigma, times)
   for epsilon in (0.2, 0.8):
     drawn = np.maximum([s - math.exp(epsilon), 1 - math.exp(epsilon) * s], 0.0)
     errors = 5.3 * drawn.std(axis=1) / math.sqrt(size)
-    stated = accountants.delta(event, epsilon, 'pld', BOTH)
-    assert (drawn.mean(axis=1) - errors).max() <= stated <= 2 * drawn.mean(axis=1).max()
-    # Rounds that are left over are not left out.
-    without = accountants.delta(floors, epsilon, 'pld', BOTH)
-    assert stated < 0.99 * without
+    actual = accountants.delta(event, epsilon, 'pld', BOTH)
+    assert (drawn.mean(axis=1) - errors).max() <= actual <= 2 * drawn.mean(axis=1).max()
+    # With 4 blocks of one round, the fifth round would be left out.
+    without = accountants.delta(one_left_out, epsilon, 'pld', BOTH)
+    assert actual < 0.99 * without
 
 
 # Blocks of a single round are not sampled, and compose to one Gaussian.
 @pytest.mark.parametrize(('rounds', 'times'), [(6, 2), (391, 5), (11, 4)])
-def test_blocks_of_rounds_are_all_rounds_once(rounds, times):
+def test_blocks_partition_all_rounds(rounds, times):
   schema = sampling.RandomAllocation(rounds, times)
   event = run_events.event(strategies.Identity(rounds), schema, 1.2)
   blocks = accountants.components(event.bound, BOTH)
@@ -124,19 +124,19 @@ def test_blocks_of_rounds_are_all_rounds_once(rounds, times):
   assert sum(block.num_places * count for block, count in blocks) == rounds
 
 
-def test_all_noise_is_answered_and_more_of_it_is_more_private():
+def test_epsilon_is_finite_and_decreases_with_noise():
   one = dp_accounting.GaussianDpEvent
   before = math.inf
   for sigma in (1e-4, 0.05, 1.0, 1e6):
-    found = accountants.epsilon(_event(20, 20, sigma), 1e-6, 'pld', BOTH)
-    known = accountants.epsilon(one(sigma), 1e-6, 'pld', BOTH)
-    assert 0 <= found <= known + 3e-5 and found < before
-    before = found
-  small = accountants.epsilon(_event(20, 20, 1.0), 1e-200, 'pld', BOTH)
-  assert small > accountants.epsilon(_event(20, 20, 1.0), 1e-20, 'pld', BOTH) > 5
+    epsilon = accountants.epsilon(_event(20, 20, sigma), 1e-6, 'pld', BOTH)
+    unsampled = accountants.epsilon(one(sigma), 1e-6, 'pld', BOTH)
+    assert 0 <= epsilon <= unsampled + 3e-5 and epsilon < before
+    before = epsilon
+  tiny_delta = accountants.epsilon(_event(20, 20, 1.0), 1e-200, 'pld', BOTH)
+  assert tiny_delta > accountants.epsilon(_event(20, 20, 1.0), 1e-20, 'pld', BOTH) > 5
 
 
-def test_what_has_no_meaning_is_refused():
+def test_invalid_steps_relations_and_accountants_are_refused():
   gaussian = dp_accounting.GaussianDpEvent(1.0)
   with pytest.raises(ValueError, match='num_steps must be at most 3'):
     events.AllocatedDpEvent(3, 4, gaussian)

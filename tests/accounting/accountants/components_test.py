@@ -1,7 +1,4 @@
-"""Parts: an event taken apart means what it meant, and degenerate ones mean something.
-
-Bad parameters are refused by every accountant before any of them computes.
-"""
+"""Components of events, degenerate events, and pure epsilon of Laplace noise."""
 
 import itertools
 import math
@@ -49,7 +46,7 @@ WithoutReplacement = dp_accounting.SampledWithoutReplacementDpEvent
     ),
   ],
 )
-def test_events_have_one_form(event, relation, expected):
+def test_components_normalize_events(event, relation, expected):
   assert accountant.components(event, relation) == expected
 
 
@@ -65,7 +62,7 @@ def test_events_have_one_form(event, relation, expected):
   ],
 )
 @pytest.mark.parametrize('accountant', sorted(accountants.ACCOUNTANTS))
-def test_nothing_costs_nothing(accountant, event, relation):
+def test_events_without_release_cost_nothing(accountant, event, relation):
   assert accountants.epsilon(event, 1e-6, accountant, relation) == 0.0
   assert accountants.delta(event, 0.0, accountant, relation) == 0.0
 
@@ -80,7 +77,7 @@ def test_nothing_costs_nothing(accountant, event, relation):
   ],
 )
 @pytest.mark.parametrize('accountant', sorted(accountants.ACCOUNTANTS))
-def test_no_noise_costs_everything(accountant, event, relation):
+def test_events_without_noise_have_infinite_epsilon(accountant, event, relation):
   assert accountants.epsilon(event, 1e-6, accountant, relation) == math.inf
   assert accountants.delta(event, 9.0, accountant, relation) == 1.0
 
@@ -96,75 +93,75 @@ def test_no_noise_costs_everything(accountant, event, relation):
   ],
 )
 @pytest.mark.parametrize('accountant', sorted(accountants.ACCOUNTANTS))
-def test_bad_parameters_are_refused(accountant, event, relation, message):
+def test_invalid_event_parameters_are_refused(accountant, event, relation, message):
   with pytest.raises(ValueError, match=message):
     accountants.epsilon(event, 1e-6, accountant, relation)
 
 
-# Epsilon at delta 0: the largest privacy loss there is.
+# Epsilon at delta 0 is the largest privacy loss.
 
 
 def largest_loss(noise_multiplier, q):
-  """Of one release around two neighbours, |log P/Q| at its largest on a fine grid."""
+  """Largest |log P/Q| of one release on a fine grid of outcomes."""
   x = np.linspace(-60, 60, 120_001) * noise_multiplier
-  without = np.exp(-np.abs(x) / noise_multiplier)
-  with_it = (1 - q) * without + q * np.exp(-np.abs(x - 1) / noise_multiplier)
-  return float(np.max(np.abs(np.log(with_it / without))))
+  absent = np.exp(-np.abs(x) / noise_multiplier)
+  present = (1 - q) * absent + q * np.exp(-np.abs(x - 1) / noise_multiplier)
+  return float(np.max(np.abs(np.log(present / absent))))
 
 
 @pytest.mark.parametrize('q', [1.0, 0.01])
 @pytest.mark.parametrize('noise_multiplier', [0.3, 8.0])
-def test_one_use_is_the_largest_loss(noise_multiplier, q):
-  found = accountant.laplace_epsilon(noise_multiplier, q)
-  assert found == pytest.approx(largest_loss(noise_multiplier, q), rel=1e-9)
+def test_laplace_epsilon_matches_largest_loss(noise_multiplier, q):
+  actual = accountant.laplace_epsilon(noise_multiplier, q)
+  assert actual == pytest.approx(largest_loss(noise_multiplier, q), rel=1e-9)
 
 
-def test_everything_adds_up_exactly_or_to_the_next_number():
+def test_pure_epsilon_is_exact_sum_rounded_up():
   event = Composed([Repeated(Laplace(8.0), 10), Laplace(2.0)])
   assert accountant.pure_epsilon(event) == 1.75
   thirds = accountant.pure_epsilon(Repeated(Laplace(3.0), 1))
   assert thirds == math.nextafter(1 / 3, 1)  # 1 / 3 itself is below a third.
-  # Other noise has none.
+  # Gaussian noise has no pure epsilon.
   event = Composed([Laplace(1.0), Gaussian(100.0)])
   assert accountant.pure_epsilon(event, Relation.ADD_OR_REMOVE_ONE) == math.inf
 
 
 def exact_epsilon(noise_multiplier, delta):
-  """Of one release: delta is 1 - e^((epsilon - 1 / noise_multiplier) / 2)."""
+  """For one release, delta is 1 - e^((epsilon - 1 / noise_multiplier) / 2)."""
   return max(0.0, 1 / noise_multiplier + 2 * math.log1p(-delta))
 
 
 @pytest.mark.few(3)
 @pytest.mark.parametrize('name', ['pld', 'prv', 'rdp'])
 @pytest.mark.parametrize('noise_multiplier', [1 / 2.000033, 60.0])
-def test_no_accountant_states_more_nor_less_than_holds(name, noise_multiplier):
+def test_accountants_match_exact_laplace_epsilon(name, noise_multiplier):
   composed = accountants.composed(Laplace(noise_multiplier), name)
-  most = accountant.pure_epsilon(Laplace(noise_multiplier))
+  largest = accountant.pure_epsilon(Laplace(noise_multiplier))
   deltas = [0.05, 1e-3, 1e-5, 1e-6, 1e-10, *([] if name == 'prv' else [1e-20, 1e-200])]
-  found = [composed.get_epsilon(delta) for delta in deltas]
-  assert np.all(np.diff(found) >= 0) and found[-1] <= most
-  for epsilon, delta in zip(found, deltas):
+  epsilons = [composed.get_epsilon(delta) for delta in deltas]
+  assert np.all(np.diff(epsilons) >= 0) and epsilons[-1] <= largest
+  for epsilon, delta in zip(epsilons, deltas):
     assert epsilon >= exact_epsilon(noise_multiplier, delta) * (1 - 1e-13)
     if name != 'rdp':
       assert epsilon <= exact_epsilon(noise_multiplier, delta) + 1e-3
-  assert composed.get_delta(most) == 0.0
-  assert 0 < composed.get_delta(0.9 * most) < 1
+  assert composed.get_delta(largest) == 0.0
+  assert 0 < composed.get_delta(0.9 * largest) < 1
 
 
 @pytest.mark.parametrize('rounds', [1, 20])
-def test_samples_are_told_by_no_more_than_their_largest_loss(rounds):
+def test_sampled_laplace_epsilon_ends_at_largest_loss(rounds):
   sampled = Poisson(0.1, Laplace(0.5))
   event = Repeated(sampled, rounds)
   composed = accountants.composed(event, None, Relation.ADD_OR_REMOVE_ONE)
-  most = accountant.pure_epsilon(event, Relation.ADD_OR_REMOVE_ONE)
-  assert most == pytest.approx(rounds * largest_loss(0.5, 0.1), rel=1e-9)
-  found = [composed.get_epsilon(10.0**-power) for power in (1, 6, 20, 200)]
-  assert np.all(np.diff(found) >= 0) and found[-1] == most
-  # It is its own bound there, and not Renyi's.
+  largest = accountant.pure_epsilon(event, Relation.ADD_OR_REMOVE_ONE)
+  assert largest == pytest.approx(rounds * largest_loss(0.5, 0.1), rel=1e-9)
+  epsilons = [composed.get_epsilon(10.0**-power) for power in (1, 6, 20, 200)]
+  assert np.all(np.diff(epsilons) >= 0) and epsilons[-1] == largest
+  # The accountant's own bound holds there; it does not fall back to Renyi's.
   assert composed.instead(1e-200) is None
 
 
-def test_large_deltas_have_an_epsilon_by_each_accountant():
+def test_large_deltas_have_valid_epsilon():
   event = Repeated(Laplace(8.0), 10)
   for name, delta in itertools.product(('pld', 'rdp'), (0.2, 0.99)):
     composed = accountants.composed(event, name, Relation.ADD_OR_REMOVE_ONE)

@@ -1,4 +1,4 @@
-"""The exact Gaussian curve: right to 1e-9, and never on the unsafe side.
+"""The exact Gaussian privacy curve, with errors below 1e-9 and rounded up.
 
 References: the privacy loss integrated numerically, an integral of positive numbers
 without the cancellation of the closed form; dp-accounting's privacy loss
@@ -45,18 +45,18 @@ def epsilons_of_interest(mu):
 
 
 @pytest.mark.parametrize('mu', [1e-9, *MUS])
-def test_delta_is_that_of_quadrature_and_never_below(mu):
+def test_delta_of_matches_quadrature_and_is_never_below(mu):
   for epsilon in epsilons_of_interest(mu):
     expected = delta_by_quadrature(mu, epsilon)
     delta = gaussian.delta_of(mu, epsilon)
     assert delta == pytest.approx(expected, rel=1e-10), (mu, epsilon)
-    # 3e-13 is the quadrature's own round-off; the safety margin is 1e-12.
+    # The quadrature's round-off is 3e-13; the safety margin of delta_of is 1e-12.
     assert delta >= min(1.0, expected * (1 - 3e-13))
 
 
 @pytest.mark.parametrize('mu', MUS)
 @pytest.mark.parametrize('delta', DELTAS)
-def test_epsilon_is_enough_and_hardly_more_than_enough(mu, delta):
+def test_epsilon_of_is_smallest_sufficient_epsilon(mu, delta):
   epsilon = gaussian.epsilon_of(mu, delta)
   assert delta_by_quadrature(mu, epsilon) <= delta * (1 + 3e-13)
   if epsilon > 0:
@@ -65,7 +65,7 @@ def test_epsilon_is_enough_and_hardly_more_than_enough(mu, delta):
 
 @pytest.mark.parametrize('epsilon', [0.0, 1e-3, 1.0, 50.0, 1e5])
 @pytest.mark.parametrize('delta', DELTAS)
-def test_mu_is_allowed_and_hardly_less_than_allowed(epsilon, delta):
+def test_mu_of_is_largest_allowed_mu(epsilon, delta):
   mu = gaussian.mu_of(epsilon, delta)
   assert gaussian.delta_of(mu, epsilon) <= delta
   assert gaussian.epsilon_of(mu, delta) <= epsilon
@@ -73,14 +73,14 @@ def test_mu_is_allowed_and_hardly_less_than_allowed(epsilon, delta):
   assert delta_by_quadrature(mu * (1 + 1e-8), epsilon) > delta
 
 
-def test_no_signal_is_perfect_privacy_and_no_noise_none():
+def test_zero_mu_is_perfect_privacy_and_infinite_mu_is_none():
   assert gaussian.delta_of(0.0, 0.0) == 0.0
   assert gaussian.epsilon_of(0.0, 1e-9) == 0.0
   assert gaussian.delta_of(math.inf, 50.0) == 1.0
   assert gaussian.epsilon_of(math.inf, 0.5) == math.inf
 
 
-def test_extremes_stay_on_the_safe_side_and_do_not_overflow():
+def test_extreme_arguments_round_up_without_overflow():
   assert gaussian.delta_of(1.0, 1e4) > 0.0  # e^-5e7, rounded up.
   assert gaussian.delta_of(1e-9, 1e9) > 0.0
   assert gaussian.delta_of(1e3, 0.0) == 1.0
@@ -94,7 +94,7 @@ def test_extremes_stay_on_the_safe_side_and_do_not_overflow():
 
 
 @pytest.mark.parametrize('delta', [0.0, 1.0, math.nan])
-def test_delta_outside_of_0_to_1_is_refused(delta):
+def test_delta_out_of_range_is_refused(delta):
   for function in (gaussian.epsilon_of, gaussian.mu_of):
     with pytest.raises(ValueError, match='delta'):
       function(1.0, delta)
@@ -112,7 +112,7 @@ def test_delta_outside_of_0_to_1_is_refused(delta):
     ('mu', math.nan, 1.0),
   ],
 )
-def test_mu_and_epsilon_are_numbers_from_zero(name, mu, epsilon):
+def test_negative_or_nan_mu_and_epsilon_are_refused(name, mu, epsilon):
   with pytest.raises(ValueError, match=name):
     gaussian.delta_of(mu, epsilon)
   with pytest.raises(ValueError, match=name):

@@ -1,6 +1,6 @@
-"""Balls in bins and b-min-sep sampling against what jax_privacy 2.0.0 draws.
+"""Balls in bins and b-min-sep sampling against Monte Carlo draws of jax_privacy 2.0.0.
 
-jax_privacy.json has deltas that its draws estimate, with their standard errors, and a
+jax_privacy.json has deltas estimated from its draws, with their standard errors, and a
 few outcomes with their losses; tools/peers/jax_privacy_losses.py makes it, in an
 environment of its own.
 """
@@ -24,7 +24,7 @@ _HERE = pathlib.Path(__file__)
 _FILE = json.loads(_HERE.with_name('jax_privacy.json').read_text(encoding='utf-8'))
 SETTINGS = _FILE['settings']
 BOTH = Relation.ADD_OR_REMOVE_ONE
-# What stands for the same pair there and here.
+# Settings that give the same pair of distributions in both packages.
 SAME = [name for name in SETTINGS if name not in ('a cold start', 'three bands')]
 DIRECTIONS = {True: 'deltas of removing', False: 'deltas of adding'}
 
@@ -45,7 +45,7 @@ def _event(setting):
 
 
 def _losses(setting):
-  """Our losses of its outcomes: of removing, whichever they were drawn for."""
+  """Our losses of its outcomes, always for removing a client."""
   strategy, noise = _strategy(setting), setting['noise']
   scheme, outcomes = setting['sampling'], np.array(setting['outcomes']) / noise
   if 'cycle_length' in scheme:
@@ -61,15 +61,15 @@ def _losses(setting):
 
 
 @pytest.mark.parametrize('name', SAME)
-def test_the_loss_of_an_outcome_is_the_same(name):
+def test_losses_of_outcomes_match_jax_privacy(name):
   setting = SETTINGS[name]
-  found, expected = _losses(setting), np.array(setting['losses'])
-  assert len(found) == len(expected) >= 12
-  np.testing.assert_allclose(found, expected, rtol=1e-9, atol=1e-9)
+  actual, expected = _losses(setting), np.array(setting['losses'])
+  assert len(actual) == len(expected) >= 12
+  np.testing.assert_allclose(actual, expected, rtol=1e-9, atol=1e-9)
 
 
-def _compared(name):
-  """Differences of deltas that are drawn here and there, over their errors."""
+def _standardized_differences(name):
+  """Differences between our and its estimated deltas, in standard errors."""
   setting = SETTINGS[name]
   mixture = monte_carlo._mixture(_event(setting))
   for removed, deltas in DIRECTIONS.items():
@@ -79,37 +79,37 @@ def _compared(name):
     )
     for epsilon, (mean, error) in zip(setting['epsilons'], setting[deltas]):
       outcomes = tails.outcomes(epsilon)
-      own = math.sqrt(float(np.square(outcomes).sum())) / tails.size
-      # Where nothing was drawn there, with 10^-9 the mean is below 21 over all draws.
-      rest = 21 / setting['draws'] if error == 0 else 0.0
+      own_error = math.sqrt(float(np.square(outcomes).sum())) / tails.size
+      # Without an outcome in its draws, the mean is below 21 / draws, at 1 - 10^-9.
+      tolerance = 21 / setting['draws'] if error == 0 else 0.0
       difference = abs(tails.delta(epsilon) - mean)
-      yield max(difference - rest, 0.0) / max(math.hypot(own, error), 1e-300)
+      yield max(difference - tolerance, 0.0) / max(math.hypot(own_error, error), 1e-300)
 
 
 @pytest.mark.few(2)
 @pytest.mark.parametrize('name', SAME)
-def test_deltas_of_drawn_outcomes_agree(name):
-  assert max(_compared(name)) <= 6
+def test_simulated_deltas_match_jax_privacy(name):
+  assert max(_standardized_differences(name)) <= 6
 
 
 @pytest.mark.few(2)
 @pytest.mark.parametrize('name', SAME)
-def test_no_delta_is_stated_below_what_was_drawn(name):
+def test_deltas_are_not_below_jax_privacy_estimates(name):
   setting = SETTINGS[name]
   event = _event(setting)
   for i, epsilon in enumerate(setting['epsilons']):
-    drawn = max(
+    lower_bound = max(
       mean - 6 * error
       for mean, error in (setting[each][i] for each in DIRECTIONS.values())
     )
     bound = accountants.delta(event.bound, epsilon, 'pld', BOTH)
-    assert bound >= drawn
+    assert bound >= lower_bound
     if epsilon == 1.0:
-      stated = accountants.delta(event, epsilon, 'monte_carlo', BOTH)
-      assert drawn <= stated <= bound
+      actual = accountants.delta(event, epsilon, 'monte_carlo', BOTH)
+      assert lower_bound <= actual <= bound
 
 
-def test_there_are_settings_of_both_schemas():
+def test_stored_settings_cover_both_schemes():
   assert _FILE['version'] == '2.0.0'
   assert sum('cycle_length' in SETTINGS[name]['sampling'] for name in SAME) == 3
   assert sum('min_sep' in SETTINGS[name]['sampling'] for name in SAME) == 3

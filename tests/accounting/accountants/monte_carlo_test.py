@@ -1,4 +1,4 @@
-"""Monte Carlo accounting against integration, other accountants and known truths."""
+"""Monte Carlo accountant against integration and other accountants."""
 
 import contextlib
 import io
@@ -31,7 +31,7 @@ TRIPLE = strategies.Banded.from_matrix(
 PAIR = strategies.Banded.from_matrix(
   [[1.0, 0.0, 0.0], [-0.4, 0.9, 0.0], [0.0, 0.5, 0.8]]
 )
-# A schema, its strategy, and sets of rounds with their probabilities.
+# A scheme, its strategy, and sets of rounds with their probabilities.
 THREE_ROUNDS = {
   'two bins': (sampling.BallsInBins(3, 2), TRIPLE, {(0, 2): 1 / 2, (1,): 1 / 2}),
   'five bins': (
@@ -65,7 +65,7 @@ THREE_ROUNDS = {
 
 
 class _Integrated:
-  """P and Q of three rounds on a grid of outcomes y."""
+  """P and Q of three rounds, integrated over a grid of outcomes y."""
 
   def __init__(self, name, noise):
     self.schema, self.strategy, sets = THREE_ROUNDS[name]
@@ -80,11 +80,11 @@ class _Integrated:
       ratios += probability * x[:, None, None] * y[:, None] * z
     one = np.exp(-axis * axis / 2) / math.sqrt(2 * math.pi) * (axis[1] - axis[0])
     masses = one[:, None, None] * one[:, None] * one
-    some = masses * np.maximum(ratios, 1) > 1e-12
-    self._ratios, self._masses = ratios[some], masses[some]
+    kept = masses * np.maximum(ratios, 1) > 1e-12
+    self._ratios, self._masses = ratios[kept], masses[kept]
 
   def deltas(self, epsilon):
-    """Of P and Q, of Q and P."""
+    """Deltas of P against Q, and of Q against P."""
     odds = math.exp(epsilon)
     return (
       float(self._masses @ np.maximum(self._ratios - odds, 0.0)),
@@ -100,21 +100,21 @@ class _Integrated:
 @pytest.mark.few(3)
 @pytest.mark.parametrize(('noise', 'delta'), [(0.7, 1e-2), (1.0, 1e-3), (2.0, 1e-5)])
 @pytest.mark.parametrize('name', sorted(THREE_ROUNDS))
-def test_three_rounds_are_what_integration_says(name, noise, delta):
+def test_three_rounds_match_numerical_integration(name, noise, delta):
   integrated = _Integrated(name, noise)
-  truth = integrated.epsilon(delta)
-  stated = accountants.epsilon(integrated.event, delta, NAME, BOTH)
-  # The grid of the integral is as fine as that; of one round, the bound is the truth.
-  assert truth * (1 - 5e-4) <= stated <= 1.05 * truth
-  for epsilon in (truth / 2, truth):
+  exact_epsilon = integrated.epsilon(delta)
+  actual = accountants.epsilon(integrated.event, delta, NAME, BOTH)
+  # 5e-4 is the error of the grid. If a client has one round, the bound is exact.
+  assert exact_epsilon * (1 - 5e-4) <= actual <= 1.05 * exact_epsilon
+  for epsilon in (exact_epsilon / 2, exact_epsilon):
     exact = max(integrated.deltas(epsilon))
-    stated = accountants.delta(integrated.event, epsilon, NAME, BOTH)
-    assert exact * (1 - 5e-4) <= stated <= 1.3 * exact
+    actual = accountants.delta(integrated.event, epsilon, NAME, BOTH)
+    assert exact * (1 - 5e-4) <= actual <= 1.3 * exact
     bounded = getattr(integrated.event, 'bound', integrated.event)
     assert exact * (1 - 5e-4) <= accountants.delta(bounded, epsilon, 'pld', BOTH)
-  # Both directions, without what is added for confidence.
+  # Both directions, without the margin for confidence.
   mixture = monte_carlo._mixture(integrated.event)
-  for epsilon in (truth / 3, 0.7 * truth):
+  for epsilon in (exact_epsilon / 3, 0.7 * exact_epsilon):
     for exact, removed in zip(integrated.deltas(epsilon), (True, False)):
       proposal = monte_carlo.best_proposal(mixture, removed, epsilon)
       rng = np.random.default_rng(1)
@@ -133,7 +133,7 @@ def _five_bins(noise=1.0):
   )
 
 
-def _breaks(noise=1.0, p=0.2):
+def _min_sep(noise=1.0, p=0.2):
   return run_events.event(
     strategies.BandedToeplitz.square_root(12, num_bands=4),
     sampling.BMinSepSampling(12, p, 4),
@@ -147,20 +147,20 @@ def _allocated(noise=1.0):
   )
 
 
-MADE = [_five_bins, _breaks, _allocated]
+EVENTS = [_five_bins, _min_sep, _allocated]
 
 
-def test_the_same_question_has_the_same_answer():
-  said = []
-  for before in (1e-2, 1e-3):  # Whatever was asked before.
+def test_epsilon_does_not_depend_on_earlier_calls():
+  epsilons = []
+  for before in (1e-2, 1e-3):  # Deltas of an earlier call.
     monte_carlo._epsilon_of.cache_clear()
     accountant = monte_carlo.MonteCarloAccountant(BOTH).compose(_five_bins())
     accountant.get_epsilon(before)
-    said.append(accountant.get_epsilon(1e-4))
-  assert said[0] == said[1]
+    epsilons.append(accountant.get_epsilon(1e-4))
+  assert epsilons[0] == epsilons[1]
 
 
-_ASKED = """
+_PROGRAM = """
 import sys
 from dp_accounting import NeighboringRelation as Relation
 from tff_dp_aggregators import strategies
@@ -183,46 +183,46 @@ def _build_of_numpy():
 
 @pytest.mark.slow
 @pytest.mark.skipif('openblas' not in _build_of_numpy(), reason='one kind of kernels')
-def test_other_processors_have_the_same_answers():
-  started = [
+def test_results_agree_between_processor_kernels():
+  processes = [
     subprocess.Popen(
-      [sys.executable, '-c', _ASKED],
+      [sys.executable, '-c', _PROGRAM],
       stdout=subprocess.PIPE,
       text=True,
       env={**os.environ, 'OPENBLAS_CORETYPE': core, 'OPENBLAS_NUM_THREADS': '1'},
     )
     for core in ('Prescott', 'Haswell')
   ]
-  said = [each.communicate()[0].split() for each in started]
-  assert [each.returncode for each in started] == [0, 0]
-  one, two = (np.array(each, np.float64) for each in said)
+  outputs = [each.communicate()[0].split() for each in processes]
+  assert [each.returncode for each in processes] == [0, 0]
+  one, two = (np.array(each, np.float64) for each in outputs)
   assert one.shape == (4,) and np.all(one > 0)
   np.testing.assert_allclose(one, two, rtol=1e-9)
 
 
-def test_each_question_has_outcomes_of_its_own():
-  asked = [_five_bins(), _five_bins(1.0 + 1e-12), _breaks(), _breaks(p=0.2 + 1e-12)]
+def test_seed_depends_on_event_argument_and_direction():
+  cases = [_five_bins(), _five_bins(1.0 + 1e-12), _min_sep(), _min_sep(p=0.2 + 1e-12)]
   other = strategies.BandedToeplitz(12, (1.0, 0.25))
-  asked.append(run_events.event(other, sampling.BallsInBins(12, 5), 1.0))
-  asked.append(run_events.event(other, sampling.BMinSepSampling(12, 0.2, 4), 1.0))
+  cases.append(run_events.event(other, sampling.BallsInBins(12, 5), 1.0))
+  cases.append(run_events.event(other, sampling.BMinSepSampling(12, 0.2, 4), 1.0))
   seeds = {
     monte_carlo._seed(event, at, side)
-    for event in asked
+    for event in cases
     for at in (1e-6, 1e-6 * (1 + 1e-15), 1.0)
     for side in ('removed', 'added')
   }
-  assert len(seeds) == len(asked) * 3 * 2
-  # They are what is drawn by: the bits of an estimate differ.
-  near = [
-    accountants.epsilon(_breaks(1.0 + k * 1e-9), 1e-4, NAME, BOTH) for k in (0, 1)
+  assert len(seeds) == len(cases) * 3 * 2
+  # Another seed changes the bits of an estimate.
+  pair = [
+    accountants.epsilon(_min_sep(1.0 + k * 1e-9), 1e-4, NAME, BOTH) for k in (0, 1)
   ]
-  assert near[0] != near[1] and near[0] == pytest.approx(near[1], rel=0.02)
+  assert pair[0] != pair[1] and pair[0] == pytest.approx(pair[1], rel=0.02)
 
 
 @pytest.mark.few(1)
-@pytest.mark.parametrize('make', MADE)
-def test_answers_are_not_above_the_deterministic_bound(make):
-  event = make(2.0)
+@pytest.mark.parametrize('make_event', EVENTS)
+def test_epsilon_and_delta_are_at_most_deterministic_bound(make_event):
+  event = make_event(2.0)
   bound = accountants.epsilon(event.bound, 1e-6, 'pld', BOTH)
   assert accountants.epsilon(event, 1e-6, NAME, BOTH) < 0.99 * bound
   bound = accountants.delta(event.bound, 0.3, 'pld', BOTH)
@@ -230,13 +230,13 @@ def test_answers_are_not_above_the_deterministic_bound(make):
 
 
 def _tails(outcomes, size, log_bound=0.0):
-  """Outcomes in [0, 1] times the bound that are the same for every epsilon."""
+  """Outcomes in [0, 1], times the bound, which are the same for every epsilon."""
   with np.errstate(divide='ignore'):
     logs = np.log(outcomes) + log_bound
   return monte_carlo.Tails(np.full(len(logs), np.inf), logs, size, log_bound)
 
 
-# Rare ones at the bound; common ones; some of all sizes.
+# Outcomes that are rare and at the bound, common, of all sizes, or small.
 LAWS = {
   'rare': lambda rng, size, mean: np.ones(rng.binomial(size, mean)),
   'half': lambda rng, size, mean: np.full(rng.binomial(size, 2 * mean), 0.5),
@@ -248,7 +248,7 @@ LAWS = {
 @pytest.mark.few(3)
 @pytest.mark.parametrize('size', [400, 3000])
 @pytest.mark.parametrize('law', sorted(LAWS))
-def test_a_mean_of_delta_passes_as_rarely_as_is_said(law, size):
+def test_passes_has_stated_error_probability(law, size):
   rng, times, beta, mean, log_bound = np.random.default_rng(3), 1000, 0.05, 0.008, -9.0
   delta = mean * math.exp(log_bound)
   passed = sum(
@@ -258,27 +258,27 @@ def test_a_mean_of_delta_passes_as_rarely_as_is_said(law, size):
     for _ in range(times)
   )
   assert passed <= stats.binom.isf(1e-7, times, beta)
-  # A smaller mean is told from it: this is not since nothing ever passes.
-  few = LAWS[law](rng, 3000, mean / 8)
-  assert _tails(few, 3000, log_bound).passes(1.0, delta, math.log(beta))
+  # A smaller mean does pass, so the line before is not trivial.
+  outcomes = LAWS[law](rng, 3000, mean / 8)
+  assert _tails(outcomes, 3000, log_bound).passes(1.0, delta, math.log(beta))
 
 
-def test_nothing_passes_of_too_small_a_sample_and_little_does_by_chance():
+def test_passes_requires_enough_outcomes():
   log_beta = math.log(1e-9)
-  # With not a single outcome, log(1 / beta) / delta have to be drawn.
+  # If all outcomes are zero, log(1 / beta) / delta of them are required.
   assert not _tails(np.zeros(0), 2000, 0.0).passes(1.0, 0.01, log_beta)
   assert _tails(np.zeros(0), 2400, 0.0).passes(1.0, 0.01, log_beta)
-  # An outcome that cannot reach delta passes at once.
+  # If the bound is below delta, it passes without further outcomes.
   assert _tails(np.ones(10), 10, math.log(0.009)).passes(1.0, 0.01, log_beta)
   assert not _tails(np.ones(10), 10, math.log(0.011)).passes(1.0, 0.01, log_beta)
 
 
-def test_bounds_beyond_float64_do_not_pass_and_are_answered():
+def test_log_bounds_beyond_float64_do_not_pass():
   for size in (10, 3000):
     tails = _tails(np.full(size // 2, 1e-3), size, log_bound=800.0)
     assert not tails.passes(1.0, 0.5, math.log(0.05))
     assert tails.delta(1.0) == math.inf
-  # With the unit that large, what is small in it is seen.
+  # In so large a unit, tiny outcomes still count.
   tails = _tails(np.full(10, 1e-320), 3000, log_bound=700.0)
   assert 0 < tails.delta(1.0) < 1e-15
   event = _allocated(1e-3)
@@ -288,9 +288,9 @@ def test_bounds_beyond_float64_do_not_pass_and_are_answered():
 
 @pytest.mark.few(2)
 @pytest.mark.parametrize('removed', [True, False])
-@pytest.mark.parametrize('make', MADE)
-def test_what_passes_does_so_for_larger_epsilon_and_delta(make, removed):
-  mixture = monte_carlo._mixture(make())
+@pytest.mark.parametrize('make_event', EVENTS)
+def test_passes_is_monotone_in_epsilon_and_delta(make_event, removed):
+  mixture = monte_carlo._mixture(make_event())
   proposal = monte_carlo.best_proposal(mixture, removed, 1.0)
   tails = monte_carlo.draw(mixture, np.random.default_rng(5), 20_000, proposal, 0.01)
   assert np.all(np.diff(tails.losses) <= 0) and tails.losses[-1] > 0.01
@@ -304,7 +304,7 @@ def test_what_passes_does_so_for_larger_epsilon_and_delta(make, removed):
   assert np.all(np.diff([tails.delta(each) for each in epsilons]) <= 0)
 
 
-def test_no_noise_is_infinite():
+def test_zero_noise_gives_infinite_epsilon():
   strategy = strategies.BandedToeplitz.square_root(6, num_bands=2)
   event = run_events.event(strategy, sampling.BallsInBins(6, 3), 0.0)
   assert accountants.epsilon(event, 1e-6, NAME, BOTH) == math.inf
@@ -313,24 +313,24 @@ def test_no_noise_is_infinite():
   assert nothing.get_epsilon(1e-6) == nothing.get_delta(1.0) == 0.0
 
 
-def test_what_composes_is_refused():
+def test_composed_events_are_refused():
   event, refused = _five_bins(), dp_accounting.UnsupportedEventError
-  together = dp_accounting.ComposedDpEvent([event, dp_accounting.GaussianDpEvent(1.0)])
+  composed = dp_accounting.ComposedDpEvent([event, dp_accounting.GaussianDpEvent(1.0)])
   with pytest.raises(refused):
-    monte_carlo.MonteCarloAccountant(BOTH).compose(together)
-  one_more = monte_carlo.MonteCarloAccountant(BOTH).compose(event)
+    monte_carlo.MonteCarloAccountant(BOTH).compose(composed)
+  accountant = monte_carlo.MonteCarloAccountant(BOTH).compose(event)
   with pytest.raises(refused):
-    one_more.compose(event)
+    accountant.compose(event)
   with pytest.raises(refused):
     monte_carlo.MonteCarloAccountant(BOTH).compose(event, 2)
-  # What was refused changed nothing, and one in whatever wrapping is one.
-  answer = accountants.epsilon(event, 1e-3, NAME, BOTH)
-  assert one_more.get_epsilon(1e-3) == answer
+  # Refused events changed nothing, and an event composed with nothing is accepted.
+  epsilon = accountants.epsilon(event, 1e-3, NAME, BOTH)
+  assert accountant.get_epsilon(1e-3) == epsilon
   wrapped = dp_accounting.ComposedDpEvent([dp_accounting.SelfComposedDpEvent(event, 1)])
-  assert accountants.epsilon(wrapped, 1e-3, NAME, BOTH) == answer
+  assert accountants.epsilon(wrapped, 1e-3, NAME, BOTH) == epsilon
 
 
-def test_other_events_and_relations_are_refused():
+def test_unsupported_events_and_relations_are_refused():
   refused = dp_accounting.UnsupportedEventError
   for event in (
     dp_accounting.GaussianDpEvent(1.0),
@@ -338,11 +338,11 @@ def test_other_events_and_relations_are_refused():
   ):
     with pytest.raises(refused):
       accountants.epsilon(event, 1e-5, NAME, BOTH)
-  for event in (_five_bins(), _breaks(), _allocated()):
+  for event in (_five_bins(), _min_sep(), _allocated()):
     with pytest.raises(refused, match='REPLACE_ONE'):
       accountants.epsilon(event, 1e-5, NAME, Relation.REPLACE_ONE)
-  one = accountants.epsilon(event, 1e-3, NAME, BOTH)
-  assert accountants.epsilon(event, 1e-3, NAME, Relation.REPLACE_SPECIAL) == one
+  epsilon = accountants.epsilon(event, 1e-3, NAME, BOTH)
+  assert accountants.epsilon(event, 1e-3, NAME, Relation.REPLACE_SPECIAL) == epsilon
 
 
 @pytest.mark.few(3)
@@ -352,25 +352,25 @@ def test_other_events_and_relations_are_refused():
   sampling.RandomAllocation(4, 3),
 ])  # fmt: skip
 @pytest.mark.parametrize('noise', [0.01, 0.3, 50.0])
-def test_little_and_much_noise_is_answered(scheme, noise):
+def test_epsilon_with_extreme_noise_is_at_most_bound(scheme, noise):
   event = run_events.event(strategies.Identity(scheme.num_rounds), scheme, noise)
   bound = accountants.epsilon(event.bound, 1e-5, 'pld', BOTH)
   assert 0 <= accountants.epsilon(event, 1e-5, NAME, BOTH) <= bound
 
 
-def test_what_is_too_large_is_refused_before_it_is_begun():
-  for n, b, schema in (
+def test_too_many_rounds_or_places_are_refused():
+  for n, b, scheme in (
     (10_000, 10_000, sampling.BMinSepSampling(10_000, 0.001, 10_000)),
     (4097, 4097, sampling.BallsInBins(4097, 4097)),
     (20_000, 9, sampling.BallsInBins(20_000, 9)),
   ):
     strategy = strategies.BandedToeplitz.square_root(n, num_bands=9)
-    says = f'num_rounds={n}: {b} places.*accountant=pld'
-    event = run_events.event(strategy, schema, 0.5)
+    message = f'num_rounds={n}: {b} places.*accountant=pld'
+    event = run_events.event(strategy, scheme, 0.5)
     for ask in (accountants.epsilon, accountants.delta):
-      with pytest.raises(ValueError, match=says):
+      with pytest.raises(ValueError, match=message):
         ask(event, 1e-6, NAME, BOTH)
-    with pytest.raises(ValueError, match=says):
+    with pytest.raises(ValueError, match=message):
       monte_carlo.MonteCarloAccountant.estimate(event, 1e-6)
   event = run_events.event(
     strategies.Identity(2000), sampling.RandomAllocation(2000, 655), 20.5
@@ -380,38 +380,38 @@ def test_what_is_too_large_is_refused_before_it_is_begun():
 
 
 @pytest.mark.slow
-def test_five_of_391_rounds_take_less_noise_than_by_the_bound():
-  """For (8, 1.25e-5), as in arXiv:2605.07072; the truth is near 0.5201."""
-  schema, delta = sampling.RandomAllocation(391, 5), 1.25e-5
+def test_five_of_391_rounds_need_less_noise_by_monte_carlo_than_by_bound():
+  # For (8, 1.25e-5), as in arXiv:2605.07072; the least noise is near 0.5201.
+  scheme, delta = sampling.RandomAllocation(391, 5), 1.25e-5
   poisson = sampling.PoissonSampling(391, 5 / 391)
-  for of, noise in ((schema, 0.5335), (poisson, 0.556)):
-    for less, within in ((0.0, True), (1e-4, False)):
-      event = run_events.event(strategies.Identity(391), of, noise - less)
-      assert (accountants.epsilon(event, delta, 'pld', BOTH) <= 8.0) == within
-  for noise, within in ((0.5235, True), (0.5185, False)):
-    event = run_events.event(strategies.Identity(391), schema, noise)
-    assert (accountants.epsilon(event, delta, NAME, BOTH) <= 8.0) == within
-  # No bound is below what outcomes say that are not weighed.
+  for scheme_of_run, noise in ((scheme, 0.5335), (poisson, 0.556)):
+    for change, meets_target in ((0.0, True), (1e-4, False)):
+      event = run_events.event(strategies.Identity(391), scheme_of_run, noise - change)
+      assert (accountants.epsilon(event, delta, 'pld', BOTH) <= 8.0) == meets_target
+  for noise, meets_target in ((0.5235, True), (0.5185, False)):
+    event = run_events.event(strategies.Identity(391), scheme, noise)
+    assert (accountants.epsilon(event, delta, NAME, BOTH) <= 8.0) == meets_target
+  # Delta is not below an estimate without importance weights.
   mixture = monte_carlo._mixture(event)
   rng, size = np.random.default_rng(3), 20_000
   ratios = mixture.log_ratios(mixture.draw(rng, size, 1.0, 0.0))
   for epsilon in (1.0, 3.0):
-    drawn = -np.expm1(np.minimum(epsilon - ratios, 0.0))
-    error = 5.3 * drawn.std() / math.sqrt(size)
-    stated = accountants.delta(event, epsilon, NAME, BOTH)
-    assert drawn.mean() - error <= stated <= 1.1 * drawn.mean() + error
+    outcomes = -np.expm1(np.minimum(epsilon - ratios, 0.0))
+    error = 5.3 * outcomes.std() / math.sqrt(size)
+    actual = accountants.delta(event, epsilon, NAME, BOTH)
+    assert outcomes.mean() - error <= actual <= 1.1 * outcomes.mean() + error
 
 
-def test_other_accountants_compose_the_bound():
-  event, gaussian = _breaks(), dp_accounting.GaussianDpEvent(1.0)
+def test_other_accountants_compose_bound_of_mixture_events():
+  event, gaussian = _min_sep(), dp_accounting.GaussianDpEvent(1.0)
   bound, refused = event.bound, dp_accounting.UnsupportedEventError
-  for together, bounded in (
+  for parts, bounds in (
     ([event, gaussian], [bound, gaussian]),
     ([event, _five_bins()], [bound, _five_bins().bound]),
   ):
-    composed = dp_accounting.ComposedDpEvent(together)
+    composed = dp_accounting.ComposedDpEvent(parts)
     expected = accountants.epsilon(
-      dp_accounting.ComposedDpEvent(bounded), 1e-5, 'pld', BOTH
+      dp_accounting.ComposedDpEvent(bounds), 1e-5, 'pld', BOTH
     )
     assert accountants.tightest(composed, BOTH) == 'pld'
     assert accountants.epsilon(composed, 1e-5, None, BOTH) == expected
@@ -423,9 +423,9 @@ def test_other_accountants_compose_the_bound():
   for other, expected in ((_five_bins(), 'pld'), (gaussian, 'exact')):
     composed = dp_accounting.ComposedDpEvent([never, other])
     assert accountants.tightest(composed, BOTH) == expected
-  # Alone, it is read as it is, unless the bound is asked for; by no exact curve.
+  # A single event is read by Monte Carlo, or by PLD as its bound; by no exact curve.
   assert accountants.tightest(event, BOTH) == NAME
-  one = accountants.epsilon(event, 1e-5, 'pld', BOTH)
-  assert one == accountants.epsilon(bound, 1e-5, 'pld', BOTH)
+  epsilon = accountants.epsilon(event, 1e-5, 'pld', BOTH)
+  assert epsilon == accountants.epsilon(bound, 1e-5, 'pld', BOTH)
   with pytest.raises(refused, match='take pld'):
     accountants.epsilon(event, 1e-5, 'exact', BOTH)

@@ -1,4 +1,4 @@
-"""Renyi DP: divergences of sampled Gaussians are those of their definitions."""
+"""RDP accountant: divergences of sampled Gaussians match their definitions."""
 
 import dataclasses
 import math
@@ -41,32 +41,32 @@ def divergence(upper, lower, noise_multiplier, order):
 @pytest.mark.few(3)
 @pytest.mark.parametrize('noise_multiplier', [0.5, 5.0, 40.0])
 @pytest.mark.parametrize('probability', [0.01, 0.9])
-def test_poisson_divergences_are_integrals(probability, noise_multiplier):
+def test_poisson_divergences_match_numerical_integration(probability, noise_multiplier):
   orders = (1.1, 1.5, 2.0, 2.7, 5.0, 9.3, 20.0)
   computed = rdp.poisson(probability, noise_multiplier, orders)
   mixture = [(1 - probability, 0.0), (probability, 1.0)]
-  for order, each in zip(orders, computed):
+  for order, actual in zip(orders, computed):
     removing = divergence(mixture, [(1.0, 0.0)], noise_multiplier, order)
     adding = divergence([(1.0, 0.0)], mixture, noise_multiplier, order)
-    assert max(removing, adding) <= each + 1e-13 / (order - 1)
+    assert max(removing, adding) <= actual + 1e-13 / (order - 1)
     if order.is_integer() or noise_multiplier <= 5:
-      assert each == pytest.approx(removing, rel=1e-6, abs=1e-10)
+      assert actual == pytest.approx(removing, rel=1e-6, abs=1e-10)
 
 
-def test_rare_sampling_is_not_lost_to_round_off():
-  # For little q the divergence is q^2 (e^(1 / s^2) - 1) order / 2.
+def test_poisson_divergences_with_rare_sampling_are_accurate():
+  # For small q the divergence is q^2 (e^(1 / s^2) - 1) order / 2.
   orders = tuple(rdp.ORDERS)
   for probability in (1e-6, 1e-9, 1e-12):
     computed = rdp.poisson(probability, 2.0, orders)
-    least = probability**2 * math.expm1(1 / 4) * np.array(orders) / 2
-    assert np.all(computed >= least * (1 - 1e-5))
-    whole = np.array([float(order).is_integer() and order < 20 for order in orders])
-    assert computed[whole] == pytest.approx(least[whole], rel=1e-2)
-    assert np.all(np.diff(computed[whole]) > 0)
+    limit = probability**2 * math.expm1(1 / 4) * np.array(orders) / 2
+    assert np.all(computed >= limit * (1 - 1e-5))
+    integers = np.array([float(order).is_integer() and order < 20 for order in orders])
+    assert computed[integers] == pytest.approx(limit[integers], rel=1e-2)
+    assert np.all(np.diff(computed[integers]) > 0)
 
 
 @pytest.mark.parametrize('noise_multiplier, fraction', [(0.5, 0.001), (3.0, 0.05)])
-def test_without_replacement_it_is_dp_accountings_bound(fraction, noise_multiplier):
+def test_without_replacement_matches_dp_accounting(fraction, noise_multiplier):
   event = WithoutReplacement(1000, round(1000 * fraction), Gaussian(noise_multiplier))
   peer = dp_accounting.rdp.RdpAccountant(rdp.ORDERS, Relation.REPLACE_ONE)
   expected = peer.compose(event).rdp
@@ -77,7 +77,7 @@ def test_without_replacement_it_is_dp_accountings_bound(fraction, noise_multipli
 
 @pytest.mark.parametrize('noise_multiplier', [0.6, 30.0])
 @pytest.mark.parametrize('fraction', [0.02, 0.5])
-def test_without_replacement_no_example_diverges_more(fraction, noise_multiplier):
+def test_without_replacement_bounds_divergence_of_example(fraction, noise_multiplier):
   # One client's contribution goes from -1/2 to 1/2, sensitivity 1, all others are 0.
   orders = (1.3, 2.0, 5.0, 30.0)
   bounds = rdp.without_replacement(fraction, noise_multiplier, orders)
@@ -87,15 +87,15 @@ def test_without_replacement_no_example_diverges_more(fraction, noise_multiplier
     assert divergence(after, before, noise_multiplier, order) <= bound
 
 
-def test_no_order_is_infinite():
+def test_orders_are_finite():
   assert np.all(np.isfinite(rdp.SAMPLED_ORDERS))
   assert set(rdp.ORDERS) < set(rdp.SAMPLED_ORDERS)
   peer = dp_accounting.rdp.RdpAccountant([2.0, math.inf]).compose(Gaussian(0.5))
-  assert not peer.get_epsilon(1e-6) > 0  # The trap.
+  assert not peer.get_epsilon(1e-6) > 0  # An infinite order makes epsilon 0.
 
 
 @pytest.mark.parametrize('noise_multiplier', [1e-140, 1e140])
-def test_extreme_noise_has_a_sound_bound(noise_multiplier):
+def test_extreme_noise_has_sound_epsilon_and_delta(noise_multiplier):
   for event, relation in (
     (Gaussian(noise_multiplier), Relation.REPLACE_SPECIAL),
     (Poisson(0.1, Gaussian(noise_multiplier)), Relation.ADD_OR_REMOVE_ONE),
@@ -111,8 +111,8 @@ def test_extreme_noise_has_a_sound_bound(noise_multiplier):
       assert 0 <= delta < 1e-6
 
 
-def test_a_delta_of_a_finite_order_is_never_0():
-  # Which would be pure differential privacy, and Gaussian noise has none.
+def test_delta_of_gaussian_is_never_zero():
+  # Delta 0 would be pure differential privacy, which Gaussian noise does not have.
   for accountant in ('exact', 'pld', 'rdp', 'zcdp'):
     assert 0 < accountants.delta(Gaussian(1.0), 100.0, accountant) < 1e-280
     assert accountants.delta(dp_accounting.NoOpDpEvent(), 1.0, accountant) == 0
@@ -134,7 +134,7 @@ def test_a_delta_of_a_finite_order_is_never_0():
     ),
   ],
 )  # fmt: skip
-def test_fifty_rounds_have_the_published_divergences(event, relation, published):
+def test_fifty_rounds_have_published_divergences(event, relation, published):
   accountant = rdp.RdpAccountant(relation).compose(event, 50)
   orders, divergences = accountant.divergences()
   for order, expected in published.items():
@@ -143,7 +143,7 @@ def test_fifty_rounds_have_the_published_divergences(event, relation, published)
 
 @dataclasses.dataclass(frozen=True)
 class EpsilonDelta(dp_accounting.DpEvent):
-  """An event that a later dp-accounting reads, without its delta."""
+  """An event whose epsilon a later dp-accounting reads, but not its delta."""
 
   epsilon: float
   delta: float
@@ -157,31 +157,31 @@ class EpsilonDelta(dp_accounting.DpEvent):
     lambda event: dp_accounting.dp_event.RepeatAndSelectDpEvent(event, 2.0, 1.0),
   ],
 )
-def test_events_that_dp_accounting_reads_in_part_are_refused(make, monkeypatch):
+def test_events_read_without_their_delta_are_refused(make, monkeypatch):
   peer = dp_accounting.rdp.RdpAccountant
-  reads = peer._maybe_compose
+  original = peer._maybe_compose
 
   def reads_more(self, event, count, do_compose):
     if isinstance(event, EpsilonDelta):
       event = dp_accounting.LaplaceDpEvent(1 / event.epsilon)
-    return reads(self, event, count, do_compose)
+    return original(self, event, count, do_compose)
 
   monkeypatch.setattr(peer, '_maybe_compose', reads_more)
   event = make(EpsilonDelta(1.0, 1e-6))
-  assert peer().supports(event)  # Whose delta 1e-7 would be too small for it.
+  assert peer().supports(event)  # Its epsilon at delta 1e-7 would be too small.
   with pytest.raises(dp_accounting.UnsupportedEventError):
     rdp.RdpAccountant().compose(event)
 
 
-def test_much_noise_without_replacement_is_not_lost_to_round_off():
-  # dp-accounting's differences are round-off there, and up to a tenth of itself
+def test_log_differences_with_much_noise_are_accurate():
+  # dp-accounting's differences are round-off here: down to a tenth of the true value,
   # or many times too large.
   differences = rdp._log_differences(1e6)
-  for order in (2, 4, 20, 100):  # For little mu = 1 / s, B(l) is (l - 1)!! mu^l.
+  for order in (2, 4, 20, 100):  # For small mu = 1 / s, B(l) is (l - 1)!! mu^l.
     expected = math.lgamma(order + 1) - order / 2 * math.log(2)
     expected -= math.lgamma(order / 2 + 1) + order * math.log(1e6)
     assert differences[order] == pytest.approx(expected, rel=1e-9)
-  for noise_multiplier in (0.7, 1.0, 3.0):  # And exact differences, few and plain.
+  for noise_multiplier in (0.7, 1.0, 3.0):  # Differences of low order, exactly.
     values = [math.exp(k * (k - 1) / 2 / noise_multiplier**2) for k in range(5)]
     second = values[2] - 2 * values[1] + values[0]
     fourth = values[4] - 4 * values[3] + 6 * values[2] - 4 * values[1] + values[0]
@@ -190,7 +190,7 @@ def test_much_noise_without_replacement_is_not_lost_to_round_off():
     assert differences[4] == pytest.approx(math.log(fourth), rel=1e-9)
 
 
-# Epsilon at delta 1e-6 beside dp-accounting 0.4.3.
+# Epsilons at delta 1e-6 of dp-accounting 0.4.3.
 @pytest.mark.parametrize(
   'event, relation, epsilon',
   [
@@ -218,7 +218,7 @@ def test_much_noise_without_replacement_is_not_lost_to_round_off():
     ),
   ],
 )
-def test_no_release_of_dp_accounting_makes_it_looser(event, relation, epsilon):
+def test_epsilon_is_at_most_that_of_dp_accounting_0_4_3(event, relation, epsilon):
   computed = accountants.epsilon(event, 1e-6, 'rdp', relation)
   assert computed <= epsilon * (1 + 1e-9)
   assert computed >= 0.95 * epsilon

@@ -1,4 +1,4 @@
-"""The stand-in for TF Privacy's tree accountant."""
+"""Our replacement for TF Privacy's tree aggregation accountant."""
 
 import functools
 import importlib.util
@@ -19,7 +19,7 @@ ORDERS = list(accountants.RDP_ORDERS)
 
 
 @functools.cache
-def theirs():
+def tf_privacy():
   """TF Privacy's module alone: from its file, without loading TensorFlow."""
   package = importlib.util.find_spec('tensorflow_privacy')
   if package is None:
@@ -32,29 +32,29 @@ def theirs():
   return module
 
 
-def same(call):
+def assert_same(call):
   """Asserts that `call` of both modules gives the same value of the same type."""
-  expected, actual = call(theirs()), call(ours)
+  expected, actual = call(tf_privacy()), call(ours)
   assert isinstance(actual, np.ndarray) == isinstance(expected, np.ndarray)
   np.testing.assert_array_equal(actual, expected)
   assert np.shape(actual) == np.shape(expected)
 
 
 @pytest.mark.parametrize('total_steps', [1, 3, 8, 21, 33])
-def test_single_tree_is_tf_privacys_on_a_grid(total_steps):
+def test_single_tree_matches_tf_privacy(total_steps):
   for max_participation, min_separation, noise in itertools.product(
     (1, 2, 5, 40), (0, 1, 3, 50), (0.3, 7.0)
   ):
     arguments = (noise, total_steps, max_participation, min_separation)
-    same(lambda module, a=arguments: module.compute_zcdp_single_tree(*a))
-    same(lambda module, a=arguments: module.compute_rdp_single_tree(*a, ORDERS))
+    assert_same(lambda module, a=arguments: module.compute_zcdp_single_tree(*a))
+    assert_same(lambda module, a=arguments: module.compute_rdp_single_tree(*a, ORDERS))
 
 
-def test_restarts_are_tf_privacys_on_a_grid():
+def test_restarts_match_tf_privacy():
   for steps, noise in itertools.product(
     [*range(1, 40), [0], [0, 0, 7], [10, 400, 399], (8, 9)], (0.1, 3)
   ):
-    same(lambda m, a=(noise, steps): m.compute_rdp_tree_restart(*a, ORDERS))
+    assert_same(lambda m, a=(noise, steps): m.compute_rdp_tree_restart(*a, ORDERS))
 
 
 @pytest.mark.parametrize(
@@ -69,9 +69,9 @@ def test_restarts_are_tf_privacys_on_a_grid():
     ('compute_zcdp_single_tree', (0.1, 3, 0, 1), 'max_participation'),
   ],
 )
-def test_what_tf_privacy_refuses_is_a_value_error(name, arguments, message):
+def test_arguments_that_tf_privacy_refuses_raise_value_error(name, arguments, message):
   with pytest.raises(ValueError):
-    getattr(theirs(), name)(*arguments)
+    getattr(tf_privacy(), name)(*arguments)
   with pytest.raises(ValueError, match=message):
     getattr(ours, name)(*arguments)
 
@@ -84,12 +84,12 @@ def test_what_tf_privacy_refuses_is_a_value_error(name, arguments, message):
     ('compute_zcdp_single_tree', (1, 3, 1, 0.5)),
   ],
 )
-def test_numbers_that_are_none_are_refused_too(name, arguments):
+def test_nan_and_fractional_numbers_are_refused(name, arguments):
   with pytest.raises(ValueError, match='must be (non-negative|whole)'):
     getattr(ours, name)(*arguments)
 
 
-def test_published_gboard_figures():
+def test_gboard_run_has_published_zcdp_and_epsilon():
   run = {
     'noise_multiplier': GBOARD['noise_multiplier'],
     'total_steps': GBOARD['num_rounds'],
