@@ -146,7 +146,7 @@ def test_smallest_searches_noisy_decreasing_function(start, factor):
   'rounds, rounds_of_a_client',
   [(12, 1), pytest.param(30, 4, marks=pytest.mark.slow)],
 )
-def test_monte_carlo_calibration_needs_less_noise_than_bound(
+def test_monte_carlo_calibration_keeps_target_with_about_noise_of_bound_or_less(
   rounds, rounds_of_a_client
 ):
   schema, target = sampling.RandomAllocation(rounds, rounds_of_a_client), (6.0, 1e-4)
