@@ -74,7 +74,7 @@ def test_files_that_are_not_code_do_not_count_as_modified(package):
   commit = commit_all(package.parent)
   (package.parent / 'README').write_text('Read again.\n')
   (package / 'notes.txt').write_text('Not tracked.\n')
-  (package / 'code.py').touch()  # Another time, the same content.
+  (package / 'code.py').touch()  # A new modification time, but the same content.
   assert version.commit_of(package) == (commit, False)
 
 
