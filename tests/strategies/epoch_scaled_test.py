@@ -56,6 +56,7 @@ def _optimize(optimize, participation, **options):
 def test_scaled_error_is_below_that_of_simple_trials(
   optimize, options, limits, trial_rmse
 ):
+  # `trial_rmse` is the error that was found by trying out scales.
   participation = Participation(*limits)
   strategy = _optimize(optimize, participation, **options)
   assert strategy.rmse(participation) < trial_rmse

@@ -105,7 +105,7 @@ def test_sensitivity_of_every_kind_of_strategy_matches_brute_force(kind):
     ('orthogonal classes', 2, 3, True, True),
   ],
 )
-def test_squared_is_exact_for_matrices_with_structure(
+def test_squared_is_exact_where_matrix_structure_allows_it(
   name, separation, times, fixed_epoch, exact
 ):
   participation = Participation(6, separation, times, fixed_epoch)
