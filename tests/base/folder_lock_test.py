@@ -1,4 +1,4 @@
-"""One process at a time works in a folder, also after one was killed."""
+"""Tests of locks with which one process at a time works in a folder."""
 
 import contextlib
 import fcntl
@@ -11,7 +11,7 @@ import pytest
 
 from tff_dp_aggregators.base import folder_lock
 
-_HOLDS = """
+_HOLDER = """
 import sys, time
 from tff_dp_aggregators.base import folder_lock
 lock = folder_lock.FolderLock(sys.argv[1])
@@ -21,9 +21,9 @@ time.sleep(600)
 
 
 @contextlib.contextmanager
-def _held_by_another(path):
+def _held_by_another_process(path):
   process = subprocess.Popen(
-    [sys.executable, '-c', _HOLDS, str(path)], stdout=subprocess.PIPE, text=True
+    [sys.executable, '-c', _HOLDER, str(path)], stdout=subprocess.PIPE, text=True
   )
   try:
     assert process.stdout.readline() == 'held\n'
@@ -34,9 +34,9 @@ def _held_by_another(path):
     process.stdout.close()
 
 
-def test_who_holds_it_keeps_others_out_until_killed(tmp_path):
-  with _held_by_another(tmp_path) as process:
-    for _ in range(2):  # Who is refused holds nothing of it.
+def test_lock_excludes_other_processes_until_holder_is_killed(tmp_path):
+  with _held_by_another_process(tmp_path) as process:
+    for _ in range(2):  # A refused attempt holds no part of the lock.
       with pytest.raises(BlockingIOError):
         folder_lock.FolderLock(str(tmp_path))
     process.kill()
@@ -44,37 +44,37 @@ def test_who_holds_it_keeps_others_out_until_killed(tmp_path):
     folder_lock.FolderLock(str(tmp_path)).close()
 
 
-def test_a_lock_of_the_file_alone_keeps_out(tmp_path):
-  """As that of another machine is seen here, and as this one's is seen there."""
+def test_lock_conflicts_with_flock_of_its_file(tmp_path):
+  """Machines that share a folder see only each other's locks of files."""
   path = tmp_path / folder_lock.FILE
-  with open(path, 'w') as theirs:
-    fcntl.flock(theirs, fcntl.LOCK_EX)
+  with open(path, 'w') as file:
+    fcntl.flock(file, fcntl.LOCK_EX)
     with pytest.raises(BlockingIOError):
       folder_lock.FolderLock(str(tmp_path))
   with contextlib.closing(folder_lock.FolderLock(str(tmp_path))):
-    with open(path, 'r+') as theirs, pytest.raises(BlockingIOError):
-      fcntl.flock(theirs, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    with open(path, 'r+') as file, pytest.raises(BlockingIOError):
+      fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 
-def test_the_file_is_opened_for_writing_as_nfs_wants_it(tmp_path):
+def test_lock_file_is_opened_for_writing_as_nfs_requires(tmp_path):
   modes = {}
   with contextlib.closing(folder_lock.FolderLock(str(tmp_path))):
-    for each in os.listdir('/proc/self/fd'):
-      with contextlib.suppress(OSError):  # That of the list itself is closed.
-        opened = os.readlink(f'/proc/self/fd/{each}')
-        modes[opened] = fcntl.fcntl(int(each), fcntl.F_GETFL) & os.O_ACCMODE
+    for descriptor in os.listdir('/proc/self/fd'):
+      with contextlib.suppress(OSError):  # The descriptor of the listing is closed.
+        path = os.readlink(f'/proc/self/fd/{descriptor}')
+        modes[path] = fcntl.fcntl(int(descriptor), fcntl.F_GETFL) & os.O_ACCMODE
   assert modes[str(tmp_path / folder_lock.FILE)] == os.O_RDWR
   assert modes[str(tmp_path)] == os.O_RDONLY
 
 
-def test_a_file_that_is_gone_lets_nobody_in_on_this_machine(tmp_path):
+def test_lock_holds_on_this_machine_if_its_file_is_deleted(tmp_path):
   with contextlib.closing(folder_lock.FolderLock(str(tmp_path))):
     (tmp_path / folder_lock.FILE).unlink()
     with pytest.raises(BlockingIOError):
       folder_lock.FolderLock(str(tmp_path))
 
 
-def test_it_moves_with_the_folder(tmp_path):
+def test_lock_moves_with_a_renamed_folder(tmp_path):
   old, new = tmp_path / 'old', tmp_path / 'new'
   old.mkdir()
   with contextlib.closing(folder_lock.FolderLock(str(old))) as lock:
@@ -88,7 +88,7 @@ def test_it_moves_with_the_folder(tmp_path):
       folder_lock.FolderLock(str(new))
 
 
-_TAKES = """
+_LOCK_AS_NOBODY = """
 import os, sys
 from tff_dp_aggregators.base import folder_lock
 os.setgid(65534)
@@ -98,30 +98,30 @@ folder_lock.FolderLock(sys.argv[1])
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason='root alone becomes another user')
-def test_a_folder_in_which_nothing_can_be_written_is_taken(tmp_path):
-  # Another user reaches it by what is open: folders above are for this user alone.
+def test_folder_without_write_permission_can_be_locked(tmp_path):
+  # The other user needs an open descriptor: the folders above are private.
   folder = tmp_path / 'folder'
   folder.mkdir(mode=0o755)
   descriptor = os.open(folder, os.O_RDONLY)
   path = f'/proc/self/fd/{descriptor}'
 
-  def take():
+  def lock_as_nobody():
     return subprocess.run(
-      [sys.executable, '-c', _TAKES, path],
+      [sys.executable, '-c', _LOCK_AS_NOBODY, path],
       pass_fds=[descriptor],
       capture_output=True,
       text=True,
     )
 
   try:
-    result = take()
+    result = lock_as_nobody()
     assert result.returncode == 0, result.stderr
     assert os.listdir(folder) == []
-    # One in which this user may write, and not to the lock of somebody else.
+    # In this folder the user may write, but not to somebody else's lock file.
     folder_lock.FolderLock(str(folder)).close()
     os.chmod(folder / folder_lock.FILE, 0o600)
     folder.chmod(0o777)
-    result = take()
+    result = lock_as_nobody()
     assert result.returncode == 1
     assert 'PermissionError' in result.stderr and folder_lock.FILE in result.stderr
   finally:
@@ -135,14 +135,14 @@ def test_temporary_folders_of_killed_processes_are_removed(tmp_path, monkeypatch
   (tmp_path / 'mine-left' / 'content').write_text('')
   (tmp_path / 'mine-link').symlink_to(tmp_path / 'theirs')
   (tmp_path / 'theirs').mkdir()
-  path, other = folder_lock.temporary('mine-')
-  left = {each.name for each in tmp_path.iterdir()}
-  assert left == {
+  path, other_lock = folder_lock.temporary('mine-')
+  remaining = {each.name for each in tmp_path.iterdir()}
+  assert remaining == {
     os.path.basename(in_use),
     os.path.basename(path),
     'mine-link',
     'theirs',
   }
   assert os.stat(path).st_mode & 0o777 == 0o700
-  other.close()
+  other_lock.close()
   lock.close()

@@ -1,4 +1,4 @@
-"""Ids of clients: one way to write each, and no two clients of one id."""
+"""Tests of ids of clients: each has one spelling, and no two clients share one."""
 
 import pytest
 
@@ -15,7 +15,7 @@ from tff_dp_aggregators.base import ids
     ('7.000000e+00', '7'),
     ('1.25e2', '125'),
     ('9007199254740991.0', '9007199254740991'),
-    # No floats, so nothing else is meant by them.
+    # These are not floats, so they are only stripped and normalised.
     ('007', '007'),
     ('12e7', '12e7'),
     ('123456789012345678901', '123456789012345678901'),
@@ -24,7 +24,7 @@ from tff_dp_aggregators.base import ids
     ('Zoe\u0301', 'Zoé'),
   ],
 )
-def test_an_id_has_one_way_to_be_written(text, expected):
+def test_of_text_gives_each_id_one_spelling(text, expected):
   assert ids.of_text(text) == expected
   assert ids.of_text(expected) == expected
 
@@ -41,15 +41,15 @@ def test_an_id_has_one_way_to_be_written(text, expected):
     ('9007199254740992.0', 'stands for several'),
   ],
 )
-def test_what_may_be_another_client_is_no_id(text, message):
+def test_of_text_refuses_fractions_and_inexact_numbers(text, message):
   with pytest.raises(ValueError, match=message):
     ids.of_text(text)
 
 
-def test_numbers_that_were_read_are_ids_if_they_are_whole_and_exact():
-  assert [ids.of_number(each) for each in (7.0, -0.0, 1e5)] == ['7', '0', '100000']
-  for value in (0.5, float('inf'), float('nan'), 2.0**53):
+def test_of_number_accepts_only_exact_whole_numbers():
+  assert [ids.of_number(number) for number in (7.0, -0.0, 1e5)] == ['7', '0', '100000']
+  for number in (0.5, float('inf'), float('nan'), 2.0**53):
     with pytest.raises(ValueError):
-      ids.of_number(value)
+      ids.of_number(number)
   with pytest.raises(ValueError, match='16777216'):
     ids.of_number(2.0**24, exact=2**24)

@@ -1,4 +1,4 @@
-"""What is told of a machine."""
+"""Tests of how many processors of a machine may be used."""
 
 import os
 
@@ -18,7 +18,7 @@ from tff_dp_aggregators.base import machine
     ('nonsense', 8),
   ],
 )
-def test_processors_that_may_be_used(monkeypatch, tmp_path, limit, usable):
+def test_usable_processors_respects_cgroup_limit(monkeypatch, tmp_path, limit, usable):
   monkeypatch.setattr(os, 'sched_getaffinity', lambda pid: set(range(8)))
   if limit is not None:
     (tmp_path / 'cpu.max').write_text(f'{limit}\n')

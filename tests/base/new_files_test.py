@@ -1,4 +1,4 @@
-"""A file is written whole or not at all, and never over another."""
+"""Tests of writing files whole or not at all, and never over another."""
 
 import os
 import stat
@@ -8,7 +8,7 @@ import pytest
 from tff_dp_aggregators.base import new_files
 
 
-def test_new_file_has_the_text_and_ordinary_permissions(tmp_path):
+def test_write_new_file_has_text_and_umask_permissions(tmp_path):
   umask = os.umask(0o027)
   try:
     new_files.write_new(str(tmp_path / 'new'), 'text\n')
@@ -19,7 +19,7 @@ def test_new_file_has_the_text_and_ordinary_permissions(tmp_path):
   assert os.listdir(tmp_path) == ['new']
 
 
-def test_existing_file_stays_as_it_is(tmp_path):
+def test_write_new_refuses_existing_file(tmp_path):
   (tmp_path / 'old').write_text('mine')
   with pytest.raises(FileExistsError, match='exists and is not overwritten'):
     new_files.write_new(str(tmp_path / 'old'), 'yours')
@@ -27,7 +27,7 @@ def test_existing_file_stays_as_it_is(tmp_path):
   assert os.listdir(tmp_path) == ['old']
 
 
-def test_failure_while_writing_leaves_nothing(tmp_path, monkeypatch):
+def test_failed_write_new_leaves_no_file(tmp_path, monkeypatch):
   def fail(descriptor):
     raise OSError('disk full')
 
@@ -37,7 +37,7 @@ def test_failure_while_writing_leaves_nothing(tmp_path, monkeypatch):
   assert os.listdir(tmp_path) == []
 
 
-def test_what_is_half_written_is_removed_and_nothing_else(tmp_path):
+def test_remove_half_written_removes_nothing_else(tmp_path):
   names = ['.lock', 'a.writing-1', 'writing-2']
   for name in (*names, '.writing-3', '.writing-4'):
     (tmp_path / name).touch()
@@ -45,7 +45,7 @@ def test_what_is_half_written_is_removed_and_nothing_else(tmp_path):
   assert sorted(os.listdir(tmp_path)) == names
 
 
-def test_replacing_leaves_the_old_file_or_the_new_one(tmp_path, monkeypatch):
+def test_replace_leaves_either_old_or_new_file(tmp_path, monkeypatch):
   path = str(tmp_path / 'file')
   new_files.replace(path, b'\x00old')
   new_files.replace(path, b'\x00new')

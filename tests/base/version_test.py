@@ -1,3 +1,5 @@
+"""Tests of the version: commit, uncommitted changes, and checksum of the code."""
+
 import pathlib
 import shutil
 import subprocess
@@ -19,8 +21,8 @@ def git(folder, *arguments):
 
 
 @pytest.fixture(autouse=True)
-def own_git(monkeypatch, tmp_path):
-  """Neither settings of whoever runs the tests, nor the repository of a hook."""
+def isolated_git(monkeypatch, tmp_path):
+  """Hides the settings of the user, and the repository if a git hook runs the tests."""
   for name in ('GIT_DIR', 'GIT_WORK_TREE', 'GIT_INDEX_FILE', 'GIT_PREFIX'):
     monkeypatch.delenv(name, raising=False)
   monkeypatch.setenv('GIT_CONFIG_GLOBAL', str(tmp_path / 'gitconfig'))
@@ -50,7 +52,7 @@ def package(tmp_path):
   return make_package(tmp_path / 'checkout')
 
 
-def test_the_commit_is_the_one_that_is_checked_out(package):
+def test_commit_of_is_the_checked_out_commit(package):
   first = commit_all(package.parent)
   (package / 'code.py').write_text('x = 2\n')
   git(package, 'commit', '-q', '-a', '-m', 'Two')
@@ -60,7 +62,7 @@ def test_the_commit_is_the_one_that_is_checked_out(package):
 
 
 @pytest.mark.parametrize('staged', [False, True])
-def test_a_changed_file_of_the_package_is_seen(package, staged):
+def test_changed_package_file_counts_as_modified(package, staged):
   commit = commit_all(package.parent)
   (package / 'code.py').write_text('x = 2\n')
   if staged:
@@ -68,53 +70,53 @@ def test_a_changed_file_of_the_package_is_seen(package, staged):
   assert version.commit_of(package) == (commit, True)
 
 
-def test_files_that_do_not_compute_are_no_change(package):
+def test_files_that_are_not_code_do_not_count_as_modified(package):
   commit = commit_all(package.parent)
   (package.parent / 'README').write_text('Read again.\n')
   (package / 'notes.txt').write_text('Not tracked.\n')
-  (package / 'code.py').touch()  # Another time, the same content.
+  (package / 'code.py').touch()  # A new modification time, but the same content.
   assert version.commit_of(package) == (commit, False)
 
 
-class TestNoCommitOfItsOwn:
-  def test_installed_in_an_environment_that_a_repository_tracks(self, tmp_path):
+class TestForeignRepository:
+  def test_package_in_a_tracked_environment_has_no_commit(self, tmp_path):
     (tmp_path / 'setup.py').write_text(SETUP)
     package = make_package(tmp_path / '.venv/lib/python3.11/site-packages', setup=None)
     commit_all(tmp_path)
     assert version.commit_of(package) == (None, None)
 
   @pytest.mark.parametrize('setup', [None, "setup(name='their-product')\n"])
-  def test_copied_into_another_project(self, tmp_path, setup):
+  def test_package_copied_into_another_project_has_no_commit(self, tmp_path, setup):
     package = make_package(tmp_path / 'theirs', setup)
     commit_all(tmp_path / 'theirs')
     assert version.commit_of(package) == (None, None)
 
 
-def test_without_git_no_commit_is_known(package, monkeypatch, tmp_path):
+def test_commit_is_unknown_without_git(package, monkeypatch, tmp_path):
   commit_all(package.parent)
   monkeypatch.setenv('PATH', str(tmp_path))
   assert version.commit_of(package) == (None, None)
 
 
 @pytest.mark.parametrize(
-  'modified, said', [(None, ''), (False, 'commit aa'), (True, 'uncommitted changes')]
+  'modified, text', [(None, ''), (False, 'commit aa'), (True, 'uncommitted changes')]
 )
-def test_in_words_it_says_the_commit_and_whether_there_are_changes(modified, said):
-  found = version.Version('0.1.0', None if modified is None else 'aa', modified)
-  assert str(found).startswith('0.1.0') and said in str(found)
-  software = {**found.to_json(), 'numpy': '1.25.2'}
-  words = {'tff_dp_aggregators': str(found), 'numpy': '1.25.2'}
+def test_in_words_states_commit_and_uncommitted_changes(modified, text):
+  described = version.Version('0.1.0', None if modified is None else 'aa', modified)
+  assert str(described).startswith('0.1.0') and text in str(described)
+  software = {**described.to_json(), 'numpy': '1.25.2'}
+  words = {'tff_dp_aggregators': str(described), 'numpy': '1.25.2'}
   assert list(version.in_words(software).items()) == list(words.items())
 
 
-def test_current_is_of_the_package_that_is_imported():
+def test_current_describes_the_imported_package():
   package = pathlib.Path(tff_dp_aggregators.__file__).resolve().parent
-  found = version.current()
-  assert found.version == tff_dp_aggregators.__version__
-  assert (found.commit, found.modified) == version.commit_of(package)
+  current = version.current()
+  assert current.version == tff_dp_aggregators.__version__
+  assert (current.commit, current.modified) == version.commit_of(package)
 
 
-def test_an_installed_package_starts_no_process(package, monkeypatch):
+def test_installed_package_starts_no_process(package, monkeypatch):
   monkeypatch.setattr(subprocess, 'run', None)
   assert version.commit_of(package) == (None, None)
 
@@ -133,35 +135,35 @@ class TestRecord:
 
     return build
 
-  def test_what_is_built_from_a_checkout_has_its_commit(self, package, record):
+  def test_build_from_a_checkout_records_its_commit(self, package, record):
     commit = commit_all(package.parent)
     assert version._recorded(record()) == (commit, False)
     (package / 'code.py').write_text('x = 2\n')
     assert version._recorded(record()) == (commit, True)
 
-  def test_nothing_is_left_in_the_sources(self, package, record):
+  def test_recording_leaves_nothing_in_the_sources(self, package, record):
     commit_all(package.parent)
     record()
     assert not list((package / 'base').iterdir())
 
-  def test_what_is_built_from_an_sdist_has_that_of_the_checkout(self, package, record):
+  def test_build_from_an_sdist_keeps_the_recorded_commit(self, package, record):
     (package / 'base' / 'commit.json').write_text('{"commit": "a", "modified": false}')
     assert version._recorded(record()) == ('a', False)
 
   @pytest.mark.parametrize('text', ['{', '[]', '{"commit": "a"}'])
-  def test_a_broken_one_is_none(self, tmp_path, text):
+  def test_broken_record_means_no_commit(self, tmp_path, text):
     (tmp_path / 'package' / 'base').mkdir(parents=True)
     (tmp_path / 'package' / 'base' / 'commit.json').write_text(text)
     assert version._recorded(tmp_path / 'package') == (None, None)
 
 
-def test_the_checksum_follows_every_module(tmp_path, monkeypatch):
+def test_checksum_depends_on_names_and_contents_of_modules(tmp_path, monkeypatch):
   package = make_package(tmp_path)
   monkeypatch.setattr(version, '_PACKAGE', package)
-  found = set()
+  checksums = set()
   for content in ('x = 1\n', 'x = 2\n', 'y = 1\n'):
     (package / 'code.py').write_text(content)
-    found.add(version.checksum.__wrapped__())
+    checksums.add(version.checksum.__wrapped__())
   (package / 'code.py').rename(package / 'other.py')
-  found.add(version.checksum.__wrapped__())
-  assert len(found) == 4
+  checksums.add(version.checksum.__wrapped__())
+  assert len(checksums) == 4

@@ -1,4 +1,4 @@
-"""The block function is that of RFC 8439, wherever it runs."""
+"""Tests of the block function of ChaCha20, by RFC 8439."""
 
 import numpy as np
 import pytest
@@ -45,23 +45,23 @@ def _block(key, counter, nonce, num_blocks=1):
 
 
 @pytest.mark.parametrize('key, counter, nonce, block', _VECTORS.values(), ids=_VECTORS)
-def test_blocks_are_those_of_the_rfc(key, counter, nonce, block):
+def test_blocks_match_the_test_vectors_of_rfc_8439(key, counter, nonce, block):
   words = _block(_words(key), counter, _words(nonce))
   assert words.shape == (16, 1)
   assert words.astype('<u4').tobytes().hex() == block
 
 
-def test_blocks_of_one_call_are_those_of_the_counters_one_by_one():
+def test_blocks_of_one_call_match_those_of_single_counters():
   rng = np.random.default_rng(1)
   key, nonce = (rng.integers(2**32, size=n, dtype=np.uint32) for n in (8, 3))
   for first in (0, 5, 2**31 - 1, 2**32 - 2):
-    together = _block(key, first, nonce, 4)
-    each = [_block(key, (first + i) % 2**32, nonce) for i in range(4)]
-    np.testing.assert_array_equal(together, np.concatenate(each, axis=1))
-    assert len(np.unique(together)) == together.size
+    blocks = _block(key, first, nonce, 4)
+    single = [_block(key, (first + i) % 2**32, nonce) for i in range(4)]
+    np.testing.assert_array_equal(blocks, np.concatenate(single, axis=1))
+    assert len(np.unique(blocks)) == blocks.size
 
 
-def test_every_mode_gives_the_same_bits():
+def test_blocks_are_the_same_eagerly_in_graphs_and_in_tff():
   rng = np.random.default_rng(2)
   key, nonce = (rng.integers(2**32, size=n, dtype=np.uint32) for n in (8, 3))
   eager = _block(key, 7, nonce, 1000)

@@ -1,4 +1,4 @@
-"""Files of noise are a cache: what is in them is right, or recognised as wrong."""
+"""Tests of noise in files, a cache in which wrong content is recognised."""
 
 import os
 import shutil
@@ -21,7 +21,7 @@ _STRATEGIES = {
 }
 two_kinds = pytest.mark.parametrize('kind', ['blt', 'tree'])
 _SEED = noise.Seed(1)
-_AGAIN = 'computing all rounds again'
+_RECOMPUTING = 'computing all rounds again'
 
 
 def _build(directory, seed=_SEED):
@@ -32,7 +32,7 @@ def _build(directory, seed=_SEED):
 
 
 class _Run:
-  """Rounds of one noise in a directory, and whether they said to compute again."""
+  """Serves rounds of noise from a directory, and reports what was recomputed."""
 
   def __init__(
     self, kind, directory, capfd, rewind=1, seed=_SEED, generator='auto', traced=False
@@ -48,28 +48,28 @@ class _Run:
     self.first = streaming.initialize()
 
   def serve(self, this_round):
-    """The bytes of a round's noise, and whether it said to compute again."""
+    """Returns the bytes of a round's noise, and whether all rounds were recomputed."""
     self.capfd.readouterr()
     state = self.first._replace(round=tf.constant(this_round, tf.int64))
     row, after = self._next(state)
     assert int(after.round) == this_round + 1
-    return b''.join(tensor.numpy().tobytes() for tensor in row), _AGAIN in (
+    return b''.join(tensor.numpy().tobytes() for tensor in row), _RECOMPUTING in (
       self.capfd.readouterr().err
     )
 
   def serve_all(self, rounds=_ROUNDS):
-    """The bytes of the first rounds."""
+    """Returns the bytes of the first rounds, of which none may be recomputed."""
     served = [self.serve(this_round) for this_round in range(rounds)]
-    assert not any(again for _, again in served)
+    assert not any(recomputed for _, recomputed in served)
     return [row for row, _ in served]
 
   def files(self):
-    """Paths and contents."""
+    """Returns the content of each path."""
     paths = [path for path in self.directory.iterdir() if path.name != '.lock']
     return {path: path.read_bytes() for path in sorted(paths)}
 
   def restore(self, files):
-    """Leaves these files in the directory, and no others."""
+    """Leaves exactly these files in the directory."""
     for path in self.files():
       path.unlink()
     for path, content in files.items():
@@ -78,7 +78,7 @@ class _Run:
 
 @pytest.fixture(name='start')
 def fixture_start(tmp_path, capfd):
-  """Starts a run as a new process would."""
+  """Returns a function that starts a run as a new process would."""
 
   def start(kind, name='noise', **kwargs):
     return _Run(kind, tmp_path / name, capfd, **kwargs)
@@ -91,128 +91,128 @@ def fixture_runs(tmp_path_factory):
   return tmp_path_factory.mktemp('runs') / 'noise', {}
 
 
-@pytest.fixture(name='emptied')
-def fixture_emptied(runs, capfd):
-  """A run whose files are gone, and all its rounds; traced once for all tests."""
+@pytest.fixture(name='empty_run')
+def fixture_empty_run(runs, capfd):
+  """Returns a run without files, and its rounds; it is traced once for all tests."""
 
-  def emptied(kind, **kwargs):
-    directory, made = runs
+  def empty_run(kind, **kwargs):
+    directory, cached_runs = runs
     case = (kind, *kwargs.items())
-    if case not in made:
+    if case not in cached_runs:
       run = _Run(kind, directory, capfd, traced=True, **kwargs)
       run.restore({})
-      made[case] = run, run.serve_all()
-    run, whole = made[case]
+      cached_runs[case] = run, run.serve_all()
+    run, rows = cached_runs[case]
     run.capfd = capfd
     run.restore({})
-    return run, whole
+    return run, rows
 
-  return emptied
+  return empty_run
 
 
 @two_kinds
-def test_files_that_are_there_are_used(kind, emptied, start):
+def test_resumed_run_uses_existing_files(kind, empty_run, start):
   for stop in (6, 10):
-    run, whole = emptied(kind)
-    assert run.serve_all(stop) == whole[:stop]
-    continued = start(kind, run.directory)
-    served = [continued.serve(number) for number in range(stop, _ROUNDS)]
-    assert served == [(row, False) for row in whole[stop:]]
+    run, rows = empty_run(kind)
+    assert run.serve_all(stop) == rows[:stop]
+    resumed = start(kind, run.directory)
+    served = [resumed.serve(number) for number in range(stop, _ROUNDS)]
+    assert served == [(row, False) for row in rows[stop:]]
 
 
 @pytest.mark.parametrize('kind', ['tree', 'banded', 'blt'])
-def test_rounds_can_be_served_again_as_far_back_as_promised(kind, emptied):
+def test_rounds_within_rewind_are_served_again_from_files(kind, empty_run):
   rewind = 3
-  run, whole = emptied(kind, rewind=rewind)
+  run, rows = empty_run(kind, rewind=rewind)
   for last in range(_ROUNDS):
-    assert run.serve(last) == (whole[last], False)
+    assert run.serve(last) == (rows[last], False)
     for number in range(max(0, last + 1 - rewind), last + 1):
-      assert run.serve(number) == (whole[number], False), (last, number)
+      assert run.serve(number) == (rows[number], False), (last, number)
 
 
 @two_kinds
-def test_an_older_state_is_served_by_computing_again(kind, emptied):
-  run, whole = emptied(kind)
-  assert run.serve_all() == whole
+def test_rounds_before_rewind_are_served_by_recomputation(kind, empty_run):
+  run, rows = empty_run(kind)
+  assert run.serve_all() == rows
   for number in (9, 6, 0, 10, 3):
-    assert run.serve(number)[0] == whole[number]
-  # Not all of what one of these needs is there any more.
+    assert run.serve(number)[0] == rows[number]
+  # Some of the files that one of these needs are no longer there.
   assert any(run.serve(number)[1] for number in (8, 7))
 
 
-def _damage(content, how):
-  if how == 'torn':
+def _damage(content, damage):
+  if damage == 'torn':
     return content[: len(content) // 2]
-  if how == 'longer':
+  if damage == 'longer':
     return content + b'\0\0\0\0'
-  place = {'header': 60, 'values': -9}[how]
+  place = {'header': 60, 'values': -9}[damage]
   damaged = bytearray(content)
   damaged[place] ^= 1
   return bytes(damaged)
 
 
-@pytest.mark.parametrize('how', ['missing', 'torn', 'longer', 'header', 'values'])
+@pytest.mark.parametrize('damage', ['missing', 'torn', 'longer', 'header', 'values'])
 @pytest.mark.parametrize('kind, needed', [('tree', 6), ('blt', 4)])
-def test_damage_is_recognised_and_mended(kind, needed, how, emptied):
+def test_damaged_files_are_recognised_and_recomputed(kind, needed, damage, empty_run):
   # Each of the files that round 7 needs, in two dtypes.
-  run, whole = emptied(kind)
+  run, rows = empty_run(kind)
   run.serve_all(7)
   files = run.files()
-  missed = 0
+  num_recomputed = 0
   for path, content in files.items():
-    if how == 'missing':
+    if damage == 'missing':
       path.unlink()
     else:
-      path.write_bytes(_damage(content, how))
-    row, again = run.serve(7)
-    assert row == whole[7]
-    missed += again
+      path.write_bytes(_damage(content, damage))
+    row, recomputed = run.serve(7)
+    assert row == rows[7]
+    num_recomputed += recomputed
     run.restore(files)
-  assert missed == needed
+  assert num_recomputed == needed
 
 
 @two_kinds
-def test_files_that_were_swapped_are_recognised(kind, emptied):
-  run, whole = emptied(kind)
-  number = 9  # It needs more than one file.
+def test_swapped_files_are_recognised_and_recomputed(kind, empty_run):
+  run, rows = empty_run(kind)
+  number = 9  # This round needs more than one file.
   run.serve_all(number)
   files = run.files()
   for position in range(len(_SPECS)):
     paths = [path for path in files if path.suffix == f'.{position}']
-    for path, other in zip(paths, paths[1:] + paths[:1]):
-      path.write_bytes(files[other])
-  assert run.serve(number) == (whole[number], True)
+    for path, next_path in zip(paths, paths[1:] + paths[:1]):
+      path.write_bytes(files[next_path])
+  assert run.serve(number) == (rows[number], True)
 
 
-def test_files_of_another_key_strategy_or_generator_are_not_used(emptied, start):
-  runs = [emptied('banded'), emptied('tree')]
-  # Another key, and a state that goes on by another generator.
-  for other in ({'seed': noise.Seed(2)}, {'generator': 'chacha20'}):
-    alone = start('banded', f'alone {len(runs)}', **other).serve_all(3)
-    runs.append((start('banded', runs[0][0].directory, **other), alone))
+def test_files_of_other_keys_strategies_or_generators_are_not_used(empty_run, start):
+  runs = [empty_run('banded'), empty_run('tree')]
+  # Another key, and a state that continues with another generator.
+  for options in ({'seed': noise.Seed(2)}, {'generator': 'chacha20'}):
+    expected = start('banded', f'alone {len(runs)}', **options).serve_all(3)
+    runs.append((start('banded', runs[0][0].directory, **options), expected))
   for number in range(3):
-    for run, whole in runs:  # All of one directory.
-      assert run.serve(number) == (whole[number], False)
+    for run, rows in runs:  # All in one directory.
+      assert run.serve(number) == (rows[number], False)
 
 
 @two_kinds
-def test_a_crash_in_a_write_costs_nothing(kind, emptied):
-  run, whole = emptied(kind)
+def test_crash_during_a_write_needs_no_recomputation(kind, empty_run):
+  run, rows = empty_run(kind)
   for number in range(_ROUNDS):
     before = run.files()
-    assert run.serve(number) == (whole[number], False)
+    assert run.serve(number) == (rows[number], False)
     after = run.files()
     written = [path for path in after if after[path] != before.get(path)]
     assert written
-    for path in written:  # As if the process had ended there.
+    for path in written:  # As if the process had ended during the write.
       path.write_bytes(after[path][: len(after[path]) // 3])
-    assert run.serve(number) == (whole[number], False)
+    assert run.serve(number) == (rows[number], False)
     assert run.files() == after  # The same bytes again.
 
 
 @two_kinds
-def test_a_full_disk_is_an_error_and_no_loss(kind, emptied):
-  run, whole = emptied(kind)
+def test_full_disk_is_an_error_after_which_rounds_continue(kind, empty_run):
+  run, rows = empty_run(kind)
   run.serve_all(6)
   before = run.files()
   run.serve(6)
@@ -228,10 +228,10 @@ def test_a_full_disk_is_an_error_and_no_loss(kind, emptied):
     path.unlink()
   run.restore(before)
   for number in range(6, _ROUNDS):
-    assert run.serve(number) == (whole[number], False)
+    assert run.serve(number) == (rows[number], False)
 
 
-def test_names_and_contents_tell_no_key(start):
+def test_file_names_and_contents_do_not_reveal_the_key(start):
   run = start('tree', seed=None)
   run.serve_all(4)
   words = run.first.key.numpy().tolist()
@@ -243,7 +243,7 @@ def test_names_and_contents_tell_no_key(start):
       assert word.to_bytes(8, 'little', signed=True) not in content
 
 
-def test_the_directory_is_for_its_owner_alone(tmp_path, start):
+def test_directory_must_be_private_to_its_owner(tmp_path, start):
   start('banded')
   assert stat.S_IMODE(os.stat(tmp_path / 'noise').st_mode) == 0o700
   (tmp_path / 'open').mkdir(mode=0o755)
@@ -251,10 +251,10 @@ def test_the_directory_is_for_its_owner_alone(tmp_path, start):
     start('banded', 'open')
 
 
-def test_a_fork_is_a_second_process(tmp_path):
+def test_forked_process_is_refused_the_directory(tmp_path):
   directory = tmp_path / 'noise'
   _build(directory)
-  _build(directory)  # The same process may.
+  _build(directory)  # The same process may do so again.
   child = os.fork()
   if child == 0:
     try:
@@ -265,25 +265,25 @@ def test_a_fork_is_a_second_process(tmp_path):
   assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
 
 
-def test_a_directory_that_is_not_there_is_said_and_not_made(tmp_path, start):
+def test_missing_directory_is_an_error_and_is_not_created(tmp_path, start):
   run = start('banded')
   run.serve(0)
   shutil.rmtree(tmp_path / 'noise')
   with pytest.raises(tf.errors.OpError, match='is not on the machine that runs'):
     run.serve(1)
   assert not (tmp_path / 'noise').exists()
-  # One that is made anew is another one, and locked like the first.
+  # A new directory of that name is locked like the first one.
   assert start('banded').serve_all(1)
 
 
-def test_a_path_may_have_any_characters(start, emptied):
+def test_path_of_directory_may_have_special_characters(start, empty_run):
   name = 'a [1]* \\ {b}? é'
-  _, whole = emptied('banded')
-  assert start('banded', name).serve_all(3) == whole[:3]
-  assert start('banded', name).serve(3) == (whole[3], False)
+  _, rows = empty_run('banded')
+  assert start('banded', name).serve_all(3) == rows[:3]
+  assert start('banded', name).serve(3) == (rows[3], False)
 
 
-def test_a_directory_of_another_user_is_refused(tmp_path):
+def test_directory_of_another_user_is_refused(tmp_path):
   foreign = tmp_path / 'foreign'
   foreign.mkdir(mode=0o700)
   if os.geteuid() == 0:
@@ -294,7 +294,7 @@ def test_a_directory_of_another_user_is_refused(tmp_path):
     _build(foreign)
 
 
-def test_a_link_in_the_place_of_the_directory_is_refused(tmp_path):
+def test_symbolic_link_in_place_of_the_directory_is_refused(tmp_path):
   (tmp_path / 'mine').mkdir(mode=0o700)
   (tmp_path / 'link').symlink_to(tmp_path / 'mine')
   for path in (tmp_path / 'link', f'{tmp_path}/link/', f'{tmp_path}/link/.'):
@@ -306,10 +306,10 @@ def test_a_link_in_the_place_of_the_directory_is_refused(tmp_path):
   assert not list((tmp_path / 'mine').iterdir())
 
 
-def test_noise_in_the_temporary_directory_is_not_mixed_up():
-  # With equal seeds, of which one is ahead of the other.
+def test_two_runs_in_the_temporary_directory_do_not_interfere():
+  # Both have the same seed, and one is some rounds ahead of the other.
   one, other = (_build(None, noise.Seed(1)) for _ in range(2))
-  assert one.directory == other.directory  # Or a thousand would keep as many locks.
+  assert one.directory == other.directory  # Or a thousand would hold a lock each.
   served = []
   for streaming in (one, other):
     state, values = streaming.initialize(), []
@@ -343,17 +343,17 @@ print(streaming.directory, len(os.listdir(streaming.directory)))
 
 
 @pytest.mark.slow
-def test_another_process_is_refused_the_directory_and_removes_its_temporary_one(
+def test_other_process_is_refused_and_removes_its_temporary_directory(
   tmp_path,
 ):
   temporary, elsewhere = tmp_path / 'tmp', tmp_path / 'tmp' / 'elsewhere'
   temporary.mkdir()
   elsewhere.mkdir(mode=0o700)
-  left, link, open_to_all, foreign = (
+  abandoned, link, open_to_all, foreign = (
     temporary / f'tff_dp_aggregators-noise-{name}' for name in 'klof'
   )
-  left.mkdir(mode=0o700)  # By a process that was killed.
-  (left / 'content').write_text('')
+  abandoned.mkdir(mode=0o700)  # Left by a process that was killed.
+  (abandoned / 'content').write_text('')
   link.symlink_to(elsewhere)
   open_to_all.mkdir(mode=0o755)
   kept = {elsewhere, link, open_to_all}
@@ -375,10 +375,10 @@ def test_another_process_is_refused_the_directory_and_removes_its_temporary_one(
     timeout=300,
   ).stdout.splitlines()
   assert f'{tmp_path}/mine is in use by another process' in refused
-  _build(tmp_path / 'its')  # The other one has ended.
-  own, number_of_files = printed.split()
-  assert os.path.dirname(own) == str(temporary) and int(number_of_files) > 1
-  assert set(temporary.iterdir()) == kept  # Nor is its own there any more.
+  _build(tmp_path / 'its')  # The other process has ended.
+  its_temporary, number_of_files = printed.split()
+  assert os.path.dirname(its_temporary) == str(temporary) and int(number_of_files) > 1
+  assert set(temporary.iterdir()) == kept  # Its own was removed.
 
 
 @pytest.mark.parametrize(
@@ -389,6 +389,6 @@ def test_another_process_is_refused_the_directory_and_removes_its_temporary_one(
     ('rewind', 1.0, TypeError),
   ],
 )
-def test_wrong_arguments_are_refused(argument, value, error):
+def test_files_refuses_invalid_arguments(argument, value, error):
   with pytest.raises(error, match=f'{argument}|absolute path'):
     noise.Files(**{argument: value})

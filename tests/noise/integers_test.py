@@ -1,4 +1,4 @@
-"""Integer noise has the distribution that it is said to have."""
+"""Tests of integer noise: its tables of probabilities and its distribution."""
 
 import numpy as np
 import pytest
@@ -8,8 +8,8 @@ from scipy import stats
 
 from tff_dp_aggregators.noise import integers
 
-# A false alarm in a million.
-_ALARM = 1e-6
+# One in a million runs.
+_FALSE_ALARM_RATE = 1e-6
 
 
 def _probabilities(kind, stddev, count):
@@ -22,7 +22,7 @@ def _probabilities(kind, stddev, count):
 
 @pytest.mark.parametrize('kind', integers.KINDS)
 @pytest.mark.parametrize('stddev', [0.5, 1.7, 40.0])
-def test_tables_have_the_probabilities_of_the_noise(kind, stddev):
+def test_table_has_the_probabilities_of_the_noise(kind, stddev):
   high, low = integers.table(kind, stddev)
   above = [(int(h) << 63) + int(each) for h, each in zip(high, low)]
   assert above == sorted(above)
@@ -42,14 +42,14 @@ def test_draws_have_the_distribution_of_the_noise(kind):
   expected = np.append(masses, 1 - masses.sum()) * count
   counts = [int((drawn == k).sum()) for k in range(-8, 9)]
   counts.append(count - sum(counts))
-  assert stats.chisquare(counts, expected).pvalue > _ALARM
+  assert stats.chisquare(counts, expected).pvalue > _FALSE_ALARM_RATE
 
 
-def test_words_at_a_boundary_are_told_by_their_lower_half():
+def test_draw_at_a_boundary_depends_on_lower_half_of_the_word():
   high, low = integers.table('skellam', 2.0)
-  place = len(high) - 1  # That the magnitude is above 0.
-  for less, magnitude in ((1, 1), (0, 0)):
-    number = (int(high[place]) << 63) + int(low[place]) - less
+  place = len(high) - 1  # The probability that the magnitude is above 0.
+  for decrement, magnitude in ((1, 1), (0, 0)):
+    number = (int(high[place]) << 63) + int(low[place]) - decrement
     halves = np.array([number >> 63, number & (2**63 - 1)], np.uint64)
     words = tf.constant(halves.view(np.uint32))
     assert integers.draw('skellam', 2.0, words).numpy().tolist() == [magnitude]
@@ -58,7 +58,7 @@ def test_words_at_a_boundary_are_told_by_their_lower_half():
   assert integers.draw('skellam', 2.0, words).numpy().tolist() == [-len(high)]
 
 
-def test_what_no_table_is_made_of_is_refused():
+def test_table_refuses_invalid_kind_and_stddev():
   with pytest.raises(ValueError, match="kind must be one of .* got 'laplace'"):
     integers.table('laplace', 1.0)
   for stddev in (0.0, -1.0, float('nan'), 50_000.0):

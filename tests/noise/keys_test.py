@@ -1,4 +1,4 @@
-"""Secret keys are new in every execution, fork and graph, and in no computation."""
+"""Tests of secret keys: they are new in every execution, and shown nowhere."""
 
 import os
 import pickle
@@ -30,26 +30,26 @@ def _runtime():
     yield
 
 
-def _all_new(drawn):
+def _all_distinct(drawn):
   words = np.ravel(drawn)
   return len(np.unique(words)) == words.size
 
 
-def _three():
+def _three_keys():
   return generators.new_key(), generators.new_key(), generators.new_key()
 
 
-def test_keys_of_one_execution_and_of_the_next_are_all_new():
-  traced = tf.function(_three, autograph=False)
-  in_worker = tff.tensorflow.computation(_three)
-  drawn = [np.array(_three()), np.array(traced()), np.array(traced())]
+def test_keys_of_one_execution_and_of_the_next_all_differ():
+  traced = tf.function(_three_keys, autograph=False)
+  in_worker = tff.tensorflow.computation(_three_keys)
+  drawn = [np.array(_three_keys()), np.array(traced()), np.array(traced())]
   drawn += [np.array(list(in_worker())) for _ in range(2)]
   assert np.array(drawn).shape == (5, 3, 4)
-  assert _all_new(drawn)
+  assert _all_distinct(drawn)
 
 
-def test_processes_of_one_graph_have_keys_of_their_own():
-  # Made alike they are equal, and TFF compiles them once.
+def test_equal_tff_processes_have_different_keys():
+  # These processes are equal, so TFF compiles them once.
   drawn = []
   for _ in range(2):
     process = aggregators.gaussian(**_NUMBERS).create(_VECTOR)
@@ -57,7 +57,7 @@ def test_processes_of_one_graph_have_keys_of_their_own():
   with runtime.local_runtime():
     drawn.append(process.initialize().query.noise.key)
   assert np.shape(drawn) == (5, 4)
-  assert _all_new(drawn)
+  assert _all_distinct(drawn)
 
 
 _FORKS = """
@@ -109,9 +109,9 @@ printed_by_children(of_a_file)
 
 @pytest.fixture(scope='module')
 def keys_of_processes(tmp_path_factory):
-  """Keys of forked processes, and of those that run one serialised graph.
+  """Returns keys of forked processes, and of those that run one serialised graph.
 
-  All are forked off one process, which has imported TensorFlow.
+  All are forks of one process, which has imported TensorFlow.
   """
   with tf.Graph().as_default() as graph:
     tf.identity(generators.new_key(), name='key')
@@ -130,29 +130,29 @@ def keys_of_processes(tmp_path_factory):
 
 
 @pytest.mark.slow
-def test_forked_processes_have_keys_of_their_own(keys_of_processes):
+def test_forked_processes_have_different_keys(keys_of_processes):
   drawn, _ = keys_of_processes
   assert [len(words) for words in drawn] == [8] * 2
-  assert _all_new(drawn)
+  assert _all_distinct(drawn)
 
 
 @pytest.mark.slow
-def test_processes_that_run_one_serialised_graph_have_keys_of_their_own(
+def test_processes_with_one_serialised_graph_have_different_keys(
   keys_of_processes,
 ):
   _, drawn = keys_of_processes
   assert [len(words) for words in drawn] == [8] * 2
-  assert _all_new(drawn)
+  assert _all_distinct(drawn)
 
 
-def test_the_key_is_the_documented_hash(tmp_path, monkeypatch):
-  lines = [uuid.uuid4() for _ in range(3)]
-  words = np.frombuffer(b''.join(line.bytes for line in lines), '>u4').astype(np.uint32)
+def test_new_key_is_the_documented_hash(tmp_path, monkeypatch):
+  uuids = [uuid.uuid4() for _ in range(3)]
+  words = np.frombuffer(b''.join(line.bytes for line in uuids), '>u4').astype(np.uint32)
   more = np.array([5, 6, 7, 8], np.uint32)
-  # The graph that others have is not to have these lines.
+  # The cached graph, which other tests use, must not have these lines.
   monkeypatch.setattr(generators, '_traced_key', generators._traced_key.__wrapped__)
   monkeypatch.setattr(
-    generators, '_lines', lambda path: tf.constant([str(x) for x in lines])
+    generators, '_lines', lambda path: tf.constant([str(x) for x in uuids])
   )
   monkeypatch.setattr(generators, '_clock_and_numbers', lambda: tf.constant(more))
   first = generators.blocks(
@@ -167,7 +167,7 @@ def test_the_key_is_the_documented_hash(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
   'content', [f'{uuid.UUID(int=1, version=4)}\n', 'no entropy\n', '']
 )
-def test_a_file_that_is_no_source_of_entropy_is_an_error(content, tmp_path):
+def test_new_key_refuses_files_without_entropy(content, tmp_path):
   path = tmp_path / 'uuid'
   path.write_text(content)
   traced = tf.function(lambda: generators.new_key(str(path)))
@@ -178,14 +178,14 @@ def test_a_file_that_is_no_source_of_entropy_is_an_error(content, tmp_path):
       assert line == 'no' or line == 'entropy' or line not in str(error.value)
 
 
-def test_without_the_file_there_is_no_key():
+def test_new_key_refuses_a_missing_entropy_file():
   traced = tf.function(lambda: generators.new_key('/nowhere/uuid'))
   for draw in (lambda: generators.new_key('/nowhere/uuid'), traced):
     with pytest.raises(tf.errors.InvalidArgumentError, match='this machine has no'):
       draw()
 
 
-def test_the_tag_of_a_key_is_of_no_row():
+def test_tags_of_keys_differ_and_use_a_reserved_vector():
   key = tf.constant([1, 2, 3, 4], tf.int64)
   tags = [
     int(generators.tag_of(tf.constant(k, tf.int64))) for k in np.eye(4, dtype=np.int64)
@@ -202,7 +202,7 @@ def _serialised(computation):
 
 
 def _contains(content, key):
-  """Whether any half of a word of the key is there, as bytes or digits."""
+  """Returns whether `content` has any half of a word of the key, or its digits."""
   for word in key.tolist():
     number = word.to_bytes(8, 'little', signed=True)
     spellings = [number, number[::-1], number[:4], number[4:], str(word).encode()]
@@ -211,16 +211,16 @@ def _contains(content, key):
   return False
 
 
-def test_a_serialised_initialize_holds_no_secret():
+def test_serialised_initialize_does_not_contain_the_key():
   initialize = aggregators.tree(_LIMITS, **_NUMBERS).create(_VECTOR).initialize
   content = _serialised(initialize)
   for state in [initialize() for _ in range(2)]:
     assert not _contains(content, state.query.noise.key)
-  # Nothing in it is random: another factory's differs in names that TensorFlow
-  # counts up at most, and is of the same size but for these.
+  # It has nothing random: for another factory it differs at most in names that
+  # TensorFlow numbers, and hardly in size.
   other = aggregators.tree(_LIMITS, **_NUMBERS).create(_VECTOR).initialize
   assert abs(len(_serialised(other)) - len(content)) < 200
-  # And it is not that this cannot find one.
+  # `_contains` finds the key where it is: with a known seed.
   seeded = aggregators.tree(_LIMITS, seed=noise.Seed(5), **_NUMBERS).create(_VECTOR)
   assert _contains(_serialised(seeded.initialize), noise.Seed(5).key())
 
@@ -239,14 +239,14 @@ def test_states_and_outputs_of_a_process_do_not_show_the_key():
     for text in (repr(shown), str(shown), f'{shown}'):
       assert 'key=<secret int64, shape (4,)>' in text
       assert not any(secret in text for secret in secrets)
-  # Nor does TFF show it that is given the state of another mechanism.
+  # TFF's error about a state of another mechanism does not show it either.
   other = aggregators.gaussian(**{**_NUMBERS, 'noise_multiplier': 3.0}).create(_VECTOR)
-  with pytest.raises(Exception) as refused:
+  with pytest.raises(Exception) as error:
     other.next(output.state, value)
-  assert not any(secret in str(refused.value) for secret in secrets)
-  # As whole as before: what is shown is not what is saved.
-  again = pickle.loads(pickle.dumps(noise_state))
-  np.testing.assert_array_equal(again.key, noise_state.key)
+  assert not any(secret in str(error.value) for secret in secrets)
+  # A saved state has the key: it is hidden only where the state is shown.
+  restored = pickle.loads(pickle.dumps(noise_state))
+  np.testing.assert_array_equal(restored.key, noise_state.key)
 
 
 def test_states_of_queries_do_not_show_the_key():

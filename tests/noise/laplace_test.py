@@ -1,4 +1,4 @@
-"""Laplace rows are Laplace, far into the tails; `rows_test` has how rows are drawn."""
+"""Tests of the distribution of Laplace rows; `rows_test` tests how rows are drawn."""
 
 import math
 
@@ -12,7 +12,7 @@ from tff_dp_aggregators.noise import rows
 _NUM_SAMPLES = 400_000
 
 
-def test_numbers_follow_from_the_bits():
+def test_laplace_of_bits_matches_the_logarithm_formula():
   rng = np.random.default_rng(5)
   bits = rng.integers(2**64, size=(2, 1000), dtype=np.uint64)
   magnitude = -np.log(bits[0] / 2.0**64)
@@ -26,19 +26,19 @@ def test_numbers_follow_from_the_bits():
   np.testing.assert_allclose(numbers, expected, rtol=1e-12, atol=1e-15)
 
 
-def test_numbers_reach_88_scales():
+def test_laplace_of_bits_reaches_88_scales():
   every_bit = 2**64 - 1
   bits = [[0, 0, 0, 0, every_bit], [0, 1, 2**63, every_bit, every_bit]]
   numbers = rows.laplace_of_bits(tf.constant(bits, tf.uint64)).numpy()
   largest = 128 * math.log(2)
   assert largest == rows.LARGEST_LAPLACE
-  middle = 65 * math.log(2)  # 64 bits zero, the next one is set.
-  least = 64 * math.log(2)
-  expected = [largest, -largest, middle, -least, 0]
+  middle = 65 * math.log(2)  # 64 bits are zero, the next one is set.
+  smallest = 64 * math.log(2)
+  expected = [largest, -largest, middle, -smallest, 0]
   np.testing.assert_allclose(numbers, expected, rtol=1e-6, atol=1e-15)
 
 
-def test_entries_are_laplace_of_scale_1():
+def test_entries_of_rows_are_laplace_of_scale_1():
   # Kolmogorov-Smirnov: false alarm 1e-8. Moments: seven standard deviations, 3e-12.
   drawn = rows.LaplaceRows(tf.TensorSpec([_NUM_SAMPLES]), noise.Seed(11))
   (vector,) = drawn.row(drawn.new_key(), 0)

@@ -1,4 +1,4 @@
-"""Standard Gaussians: exact far into the tails, independent, reproducible."""
+"""Tests of standard Gaussians: exact far into the tails, and independent."""
 
 import math
 
@@ -15,7 +15,7 @@ pytestmark = pytest.mark.optimized_graphs
 
 
 def _draw(num_elements, seed=1, generator='philox'):
-  """Numbers as they come out of the rows, the only caller."""
+  """Returns Gaussians as rows, the only caller, give them."""
   spec = tf.TensorSpec([num_elements])
   drawn = rows.GaussianRows(spec, noise.Seed(seed), generator)
   row = drawn.row(drawn.new_key(), 0)
@@ -32,7 +32,7 @@ def _lower_words(rng, size):
 
 
 def _box_muller(radii, lower, angles):
-  """Pairs as complex numbers; angles are of 64 bits."""
+  """Returns pairs as complex numbers; angles have 64 bits."""
   numbers = rows.box_muller(
     tf.constant(radii, tf.uint64),
     tf.constant(lower, tf.uint32),
@@ -54,22 +54,22 @@ def test_numbers_are_standard_normal(generator):
 
 
 def test_pairs_and_neighbours_are_independent():
-  # Each moment has mean 0 and a variance of at most 1, 4 or 15 times 1 or 4; seven
+  # Each product has mean 0, and as variance that of its factors: 1, 2 or 15 each. Seven
   # standard deviations, false alarm 3e-12 each.
   sample = _draw(1_000_000)
   x, y = sample.reshape(2, -1)
-  for one, other in ((x, y), (sample[1:], sample[:-1])):
-    for left, left_variance in ((one, 1), (one**2 - 1, 2), (one**3, 15)):
-      for right, right_variance in ((other, 1), (other**2 - 1, 2), (other**3, 15)):
-        bound = 7 * np.sqrt(left_variance * right_variance / len(one))
+  for first, second in ((x, y), (sample[1:], sample[:-1])):
+    for left, left_variance in ((first, 1), (first**2 - 1, 2), (first**3, 15)):
+      for right, right_variance in ((second, 1), (second**2 - 1, 2), (second**3, 15)):
+        bound = 7 * np.sqrt(left_variance * right_variance / len(first))
         assert abs(np.mean(left * right)) < bound
 
 
 @pytest.mark.parametrize('sigmas', [4, 5, 6, 7, 8, 8.5])
-def test_tail_probabilities_are_right_to_one_percent(sigmas):
-  # Only radii beyond `sigmas`, the k < K, can give numbers beyond. At least 8.7 % of
-  # theirs are: of 2 x 10^6 numbers, so many that the relative standard deviation is
-  # 0.23 %. One of the six is off by four of them and more with probability 4e-4.
+def test_tail_probabilities_are_accurate_to_one_percent(sigmas):
+  # Only radii beyond `sigmas`, those below `end`, can give numbers beyond. At least
+  # 8.7 % of their 2 x 10^6 numbers are, so that the relative standard deviation is
+  # 0.23 %. One of the six is off by four of these or more with probability 4e-4.
   rng = np.random.default_rng(int(2 * sigmas))
   num_pairs = 1_000_000
   end = math.ceil(2**64 * math.exp(-(sigmas**2) / 2))
@@ -82,7 +82,8 @@ def test_tail_probabilities_are_right_to_one_percent(sigmas):
 
 
 def test_gaussians_reach_11_5_standard_deviations():
-  # TensorFlow's own end at sqrt(-2 ln 1e-7) = 5.68, far within a delta of 1e-10.
+  # TensorFlow's own Gaussians end at sqrt(-2 ln 1e-7) = 5.68, where the tail is still
+  # far more than a delta of 1e-10.
   largest = np.sqrt(2 * np.log(2) * 97)
   assert 11.59 < largest < 11.6
   pairs = _box_muller([0, 0], [0, 0], [0, 2**63])
@@ -90,7 +91,7 @@ def test_gaussians_reach_11_5_standard_deviations():
 
 
 def _ideal(radii, lower, angles):
-  """Box and Muller's formula in extended precision."""
+  """Returns Gaussians by the formula of Box and Muller in extended precision."""
   low = (lower.astype(np.longdouble) + 0.5) * 2.0**-32
   below = (radii.astype(np.longdouble) + low) * 2.0**-64
   above = ((~radii).astype(np.longdouble) + (1 - low)) * 2.0**-64
@@ -105,7 +106,7 @@ def _ideal(radii, lower, angles):
   return np.sqrt(-2 * logarithm) * (np.cos(angle) + 1j * np.sin(angle))
 
 
-def test_rounding_moves_a_pair_by_no_more_than_is_stated():
+def test_box_muller_relative_error_is_at_most_2_to_the_minus_49():
   rng = np.random.default_rng(5)
   # u uniform, u of all magnitudes, 1 - u of all magnitudes.
   uniform = _words(rng, 300_000)
@@ -123,9 +124,9 @@ def test_rounding_moves_a_pair_by_no_more_than_is_stated():
 
 
 @pytest.mark.parametrize('sigmas', [2.0**-20, 2.0**-16, 1.0, 6.5, 7.5, 8.5])
-def test_lengths_of_pairs_leave_no_gaps_that_a_sum_could_show_through(sigmas):
-  # Neighbours among the u there. Steps of the grid are 2^-42 standard deviations at
-  # least; of circles that are further apart a released sum would show one.
+def test_lengths_of_pairs_are_denser_than_the_grid_of_sums(sigmas):
+  # Compares u that are neighbours at this length. The grid of sums has steps of at
+  # least 2^-42 standard deviations; circles further apart could be told from a sum.
   rng = np.random.default_rng(8)
   u = int(-math.expm1(-(sigmas**2) / 2) * 2**96) if sigmas < 1 else 0
   u = 2**96 - u if sigmas < 1 else int(math.exp(-(sigmas**2) / 2) * 2**96)
@@ -141,32 +142,32 @@ def test_lengths_of_pairs_leave_no_gaps_that_a_sum_could_show_through(sigmas):
 
 @pytest.mark.parametrize('traced', [False, True])
 @pytest.mark.parametrize('rare', [None, 2**44 - 1, 2**64 - 2**44 + 1])
-def test_numbers_follow_from_the_generators_words(rare, traced):
+def test_gaussians_of_words_match_the_box_muller_formula(rare, traced):
   rng = np.random.default_rng(3)
   words = rng.integers(2**32, size=20, dtype=np.uint32)
-  more = _lower_words(rng, 5)
-  long = words.view(np.uint64)
+  additional = _lower_words(rng, 5)
+  words_64 = words.view(np.uint64)
   if rare is not None:
-    long[2] = rare
-  asked = []
+    words_64[2] = rare
+  calls = []
 
-  def ask():
-    asked.append(1)
-    return tf.constant(more)
+  def more_words():
+    calls.append(1)
+    return tf.constant(additional)
 
   def draw():
-    return rows.gaussians_of_words(tf.constant(words), ask)
+    return rows.gaussians_of_words(tf.constant(words), more_words)
 
   numbers = (tf.function(draw, autograph=False) if traced else draw)()
-  assert traced or bool(asked) == (rare is not None)
-  lower = more if rare is not None else np.full(5, 2**31, np.uint32)
-  pairs = _ideal(long[:5], lower, long[5:])
+  assert traced or bool(calls) == (rare is not None)
+  lower = additional if rare is not None else np.full(5, 2**31, np.uint32)
+  pairs = _ideal(words_64[:5], lower, words_64[5:])
   expected = np.concatenate([pairs.real, pairs.imag])
   np.testing.assert_allclose(numbers, expected.astype(np.float64), rtol=1e-14)
 
 
-def test_more_words_are_those_of_blocks_that_nothing_else_is_made_of():
-  # Every pair is called rare, so all its words are in the numbers.
+def test_additional_words_are_of_blocks_used_nowhere_else():
+  # The first pair of each chunk is made a rare one, which needs additional words.
   served = []
 
   class Counted(generators.Philox):
@@ -183,5 +184,5 @@ def test_more_words_are_those_of_blocks_that_nothing_else_is_made_of():
   finally:
     tf.config.run_functions_eagerly(False)
   blocks = [range(first, first + count) for _, _, first, count in served]
-  assert len(blocks) == 8  # Four chunks, each with more.
+  assert len(blocks) == 8  # Four chunks, each with additional words.
   assert len(set().union(*blocks)) == sum(map(len, blocks))

@@ -1,4 +1,4 @@
-"""The rows of z are Gaussian, independent, reproducible, and their key is secret."""
+"""Tests of the rows of z: independent, reproducible, and with a secret key."""
 
 import itertools
 
@@ -23,7 +23,7 @@ def _key(rows):
 
 
 @pytest.mark.parametrize('shape', [[], [2, 3], [3, 0]])
-def test_every_shape_is_filled(shape):
+def test_rows_fill_every_shape(shape):
   rows = noise.GaussianRows(tf.TensorSpec(shape), seed=noise.Seed(1))
   row = _record(rows, rows.new_key(), 0).numpy()
   assert row.shape == tuple(shape)
@@ -32,7 +32,7 @@ def test_every_shape_is_filled(shape):
 
 @each_generator
 def test_rounds_tensors_and_keys_are_uncorrelated(generator):
-  # 120 pairs, each correlation beyond seven standard deviations with 3e-12.
+  # 120 pairs; each exceeds seven standard deviations with probability 3e-12.
   num_samples = 50_000
   specs = [tf.TensorSpec([num_samples]), tf.TensorSpec([num_samples])]
   vectors = []
@@ -50,7 +50,7 @@ def test_rounds_tensors_and_keys_are_uncorrelated(generator):
 
 
 @each_generator
-def test_no_value_comes_twice_in_a_row_that_is_made_in_chunks(generator):
+def test_row_drawn_in_chunks_has_no_repeated_value(generator):
   rows = noise.GaussianRows(tf.TensorSpec([200_000]), noise.Seed(5), generator)
   values = _record(rows, rows.new_key(), 0).numpy()
   assert values.dtype == np.float64
@@ -58,7 +58,7 @@ def test_no_value_comes_twice_in_a_row_that_is_made_in_chunks(generator):
 
 
 @each_generator
-def test_rows_are_random_access(generator):
+def test_rows_are_the_same_in_any_order_and_traced(generator):
   rows = noise.GaussianRows(tf.TensorSpec([7]), seed=noise.Seed(3), generator=generator)
   key = rows.new_key()
   forward = [_record(rows, key, index).numpy() for index in range(5)]
@@ -79,7 +79,7 @@ def test_unseeded_keys_do_not_follow_the_global_seed():
   assert keys[0] != keys[1]
 
 
-def test_secret_noise_is_the_ciphers_unless_asked_otherwise():
+def test_unseeded_rows_use_chacha20_by_default():
   def generator(*args):
     return noise.GaussianRows(tf.TensorSpec([3]), *args).generator
 
@@ -87,16 +87,16 @@ def test_secret_noise_is_the_ciphers_unless_asked_otherwise():
   assert generator(1) == 'philox'
   assert generator(1, 'chacha20') == 'chacha20'
   assert generator(None, 'philox') == 'philox'
-  for other in ('aes', None, ''):
+  for name in ('aes', None, ''):
     with pytest.raises(ValueError, match="must be 'auto', 'chacha20' or 'philox', got"):
-      generator(None, other)
+      generator(None, name)
 
 
-def test_neither_seed_nor_key_is_in_the_repr():
+def test_repr_contains_neither_seed_nor_key():
   seed = 918273645
   rows = noise.GaussianRows(tf.TensorSpec([3]), seed)
-  other = noise.GaussianRows(tf.TensorSpec([3]))
-  assert repr(rows) == repr(other) == str(rows)
+  unseeded = noise.GaussianRows(tf.TensorSpec([3]))
+  assert repr(rows) == repr(unseeded) == str(rows)
   for secret in (seed, *_key(rows)):
     assert str(secret) not in repr(rows)
   streaming = noise.build(strategies.Identity(3), rows)
@@ -104,7 +104,7 @@ def test_neither_seed_nor_key_is_in_the_repr():
 
 
 @pytest.mark.parametrize('dtype', [tf.int32, tf.string])
-def test_other_dtypes_are_refused_by_name(dtype):
+def test_dtypes_that_are_not_floats_are_refused_by_name(dtype):
   specs = {'good': tf.TensorSpec([2]), 'bad': tf.TensorSpec([2], dtype)}
   with pytest.raises(TypeError, match=f'float32 or float64.*{dtype.name}'):
     noise.GaussianRows(specs)

@@ -1,4 +1,4 @@
-"""A seed means one stream, an int the next one; processes of a factory share none."""
+"""Tests of seeds: streams of ints, keys, and parts of the processes of a factory."""
 
 import threading
 
@@ -9,9 +9,9 @@ from tff_dp_aggregators import noise
 from tff_dp_aggregators.noise import options
 
 
-def test_an_int_takes_the_next_stream_of_its_seed():
-  first = [options.resolve(seed) for seed in (555, 556, 555, np.int32(555))]
-  assert first == [
+def test_int_takes_the_next_stream_of_its_seed():
+  resolved = [options.resolve(seed) for seed in (555, 556, 555, np.int32(555))]
+  assert resolved == [
     noise.Seed(555, 0),
     noise.Seed(556, 0),
     noise.Seed(555, 1),
@@ -22,7 +22,7 @@ def test_an_int_takes_the_next_stream_of_its_seed():
   assert options.resolve(None) is None
 
 
-def test_threads_take_streams_of_their_own():
+def test_threads_take_different_streams():
   taken = []
 
   def take():
@@ -36,8 +36,8 @@ def test_threads_take_streams_of_their_own():
   assert sorted(taken) == list(range(4000))
 
 
-def test_keys_are_derived_alike_everywhere():
-  # From the hash of the words, so another process and machine agree.
+def test_keys_of_seeds_are_reproducible_and_differ():
+  # Keys are hashes of words, so that other processes and machines have the same.
   assert noise.Seed(7).key().tolist() == noise.Seed(7, 0, 0).key().tolist()
   assert noise.Seed(7).key().shape == (4,)
   keys = {
@@ -49,22 +49,22 @@ def test_keys_are_derived_alike_everywhere():
   assert len(keys) == 36
 
 
-def test_a_factory_has_a_part_for_each_process_after_the_first():
-  following = options.for_factory(noise.Seed(7, 3))
-  assert [following() for _ in range(4)] == [
+def test_for_factory_gives_each_further_process_its_own_part():
+  next_seed = options.for_factory(noise.Seed(7, 3))
+  assert [next_seed() for _ in range(4)] == [
     noise.Seed(7, 3),
     noise.Seed(7, 3),
     noise.Seed(7, 3, part=1),
     noise.Seed(7, 3, part=2),
   ]
-  secret = options.for_factory(None)
-  assert [secret() for _ in range(3)] == [None] * 3
+  next_secret = options.for_factory(None)
+  assert [next_secret() for _ in range(3)] == [None] * 3
   with pytest.raises(ValueError, match='a whole stream.*seed 7, stream 0, part 1'):
     options.for_factory(noise.Seed(7, 0, part=1))
 
 
 @pytest.mark.parametrize('seed', [1.0, '1', True, b'1', (1, 2), np.bool_(True)])
-def test_what_is_no_seed_is_refused(seed):
+def test_invalid_seeds_and_streams_are_refused(seed):
   with pytest.raises(TypeError, match='seed must be an int, a noise.Seed or None'):
     options.resolve(seed)
   with pytest.raises(TypeError, match='value must be an int'):
@@ -73,7 +73,7 @@ def test_what_is_no_seed_is_refused(seed):
     noise.Seed(1, seed)
 
 
-def test_negative_streams_are_refused():
+def test_negative_streams_and_parts_are_refused():
   assert noise.Seed(-1).value == -1
   for name in ('stream', 'part'):
     with pytest.raises(ValueError, match=f'{name} must not be negative; got -1'):

@@ -1,4 +1,4 @@
-"""Streaming noise is its strategy's matrix times z, exactly and in distribution."""
+"""Tests of streaming noise: it is the noise matrix of its strategy times z."""
 
 import dataclasses
 import pickle
@@ -15,7 +15,7 @@ from tff_dp_aggregators.noise.streaming import interpret
 from tff_dp_aggregators.noise.streaming import terms_of
 from tff_dp_aggregators.strategies import recursion as recursion_lib
 
-# Other numbers of bands and copies are no other algorithm.
+# Kinds that differ only in their numbers of bands or copies use the same algorithm.
 _STRATEGIES = {
   kind: make
   for kind, make in every_kind.STRATEGIES.items()
@@ -42,7 +42,7 @@ all_kinds = pytest.mark.parametrize(
 
 
 def _build(kind, storage, num_rounds, rows):
-  """The kind's streaming noise and the dense matrix that it applies to z."""
+  """Returns streaming noise and the dense matrix that it applies to z."""
   strategy = _STRATEGIES[kind](num_rounds)
   matrix = strategy.noise_matrix()
   if isinstance(strategy, strategies.BinaryTree):
@@ -51,11 +51,11 @@ def _build(kind, storage, num_rounds, rows):
 
 
 def _rows_of_nodes(strategy):
-  """The nodes that a tree's rounds complete as one Gaussian each, shape [nodes, n].
+  """Returns each node's noise as a multiple of a round's row of z, shape [nodes, n].
 
-  A round's row of z is the part of its nodes that matters: with Honaker's estimator
-  each of them with half of the weight of the one above it, with the plain one the
-  highest alone. Of each other, the rows are independent and have variance 1.
+  A round's row of z stands for the nodes that the round completes: with Honaker's
+  estimator, each has half the weight of the one above it; with the plain one, only the
+  highest has any. The rows of rounds are independent and have variance 1.
   """
   rows = np.zeros((strategy.num_nodes, strategy.num_rounds))
   node = 0
@@ -73,7 +73,7 @@ def _rows_of_nodes(strategy):
 
 
 class _UnitRows:
-  """Rows like `GaussianRows`, in which row i of z is the i-th unit vector."""
+  """Rows like those of `GaussianRows`, but row i of z is the i-th unit vector."""
 
   generator = 'philox'
 
@@ -89,7 +89,7 @@ class _UnitRows:
 
 
 def _emit(streaming, num_rounds, state=None, next_fn=None):
-  """Noise of successive rounds, flattened to [rounds, entries], and the state."""
+  """Returns noise of successive rounds, as [rounds, entries], and the state."""
   next_fn = next_fn or streaming.next
   state = streaming.initialize() if state is None else state
   emitted = []
@@ -102,8 +102,8 @@ def _emit(streaming, num_rounds, state=None, next_fn=None):
 
 
 @pytest.mark.parametrize('kind', [kind for kind in _STRATEGIES if 'tree' in kind])
-def test_one_row_of_z_a_round_is_all_that_a_tree_needs(kind):
-  # What the rows leave out of the nodes' noise, the estimator does not use.
+def test_tree_needs_only_one_row_of_z_per_round(kind):
+  # The estimator does not use what the rows leave out of the noise of the nodes.
   strategy = _STRATEGIES[kind](37)
   rows = _rows_of_nodes(strategy)
   np.testing.assert_allclose(rows.T @ rows, np.eye(37), atol=1e-15)
@@ -113,7 +113,7 @@ def test_one_row_of_z_a_round_is_all_that_a_tree_needs(kind):
 
 @pytest.mark.few(13)
 @all_kinds
-def test_unit_rows_give_the_noise_matrix(kind, storage):
+def test_streaming_of_unit_rows_is_the_noise_matrix(kind, storage):
   num_rounds = 64
   rows = _UnitRows(num_rounds)
   streaming, matrix = _build(kind, storage, num_rounds, rows)
@@ -125,7 +125,7 @@ def test_unit_rows_give_the_noise_matrix(kind, storage):
 
 
 @pytest.mark.parametrize('kind', ['banded', 'tree_honaker_restarts'])
-def test_covariance_over_rounds_is_that_of_the_strategy(kind):
+def test_covariance_over_rounds_matches_the_strategy(kind):
   # Entry (s, t) of the empirical covariance has standard deviation
   # sqrt((V_ss V_tt + V_st^2) / d). Seven of them: below 3e-12 for one entry, 2e-8 for
   # all entries of all kinds. The bound is 4.5% of a variance.
@@ -135,7 +135,7 @@ def test_covariance_over_rounds_is_that_of_the_strategy(kind):
   emitted, _ = _emit(streaming, num_rounds)
   emitted = emitted.astype(np.float64)
   strategy = _STRATEGIES[kind](num_rounds)
-  matrix = strategy.noise_matrix()  # Of a tree: from its nodes.
+  matrix = strategy.noise_matrix()  # For a tree, applied to its nodes.
   expected = matrix @ matrix.T
   variances = np.square(strategy.noise_row_norms())
   bound = 7 * np.sqrt((np.outer(variances, variances) + expected**2) / num_samples)
@@ -148,27 +148,27 @@ def test_covariance_over_rounds_is_that_of_the_strategy(kind):
 @pytest.mark.parametrize(
   'kind, storage', [('banded', 'state'), ('tree_plain', 'files')]
 )
-def test_a_state_saved_after_any_round_continues_bit_by_bit(kind, storage):
+def test_saved_state_of_any_round_continues_with_the_same_bits(kind, storage):
   num_rounds = 4
   specs = [tf.TensorSpec([5]), tf.TensorSpec([], tf.float64)]
   streaming, _ = _build(
     kind, storage, num_rounds, noise.GaussianRows(specs, seed=noise.Seed(5))
   )
-  whole, _ = _emit(streaming, num_rounds)
-  # No seed and so another secret: what continues is in the state alone.
+  expected, _ = _emit(streaming, num_rounds)
+  # Without a seed these have another key, so all that is needed is in the state.
   secret = noise.GaussianRows(specs, generator='philox')
-  other, _ = _build(kind, storage, num_rounds, secret)
+  continuing, _ = _build(kind, storage, num_rounds, secret)
   for stop in range(num_rounds):
     _, state = _emit(streaming, stop)
     saved = pickle.dumps(tf.nest.map_structure(lambda t: t.numpy(), state))
     restored = tf.nest.map_structure(tf.constant, pickle.loads(saved))
-    rest, _ = _emit(other, num_rounds - stop, restored)
-    assert rest.tobytes() == whole[stop:].tobytes()
+    rest, _ = _emit(continuing, num_rounds - stop, restored)
+    assert rest.tobytes() == expected[stop:].tobytes()
 
 
 @pytest.mark.parametrize('kind', _STRATEGIES)
-def test_costs_count_what_a_round_keeps_and_draws(kind):
-  # `tests/strategies/recursion_test.py` counts the rest.
+def test_stated_costs_match_slots_kept_and_rows_drawn(kind):
+  # `tests/strategies/recursion_test.py` tests the other costs.
   num_rounds = 20
   strategy = _STRATEGIES[kind](num_rounds)
   recursion = strategy.recursion()
@@ -192,8 +192,8 @@ class _Leaky(strategies.Strategy):
 
   Attributes:
     keep: Below 1.
-    form: Its noise follows from the row of z before, from all noise before, or from a
-      sum that decays.
+    form: Whether its noise is computed from the previous row of z, from all previous
+      noise, or from a decaying sum.
   """
 
   keep: float
@@ -227,7 +227,7 @@ class _Leaky(strategies.Strategy):
 @pytest.mark.few(4)
 @pytest.mark.parametrize('storage', _STORAGES)
 @pytest.mark.parametrize('form', ['row', 'noise', 'sum'])
-def test_a_strategy_of_the_user_streams_by_its_recursion(form, storage):
+def test_user_defined_strategy_streams_by_its_recursion(form, storage):
   num_rounds = 13
   strategy = _Leaky(num_rounds, 0.8, form)
   streaming = noise.build(strategy, _UnitRows(num_rounds), storage)
@@ -240,25 +240,25 @@ def test_a_strategy_of_the_user_streams_by_its_recursion(form, storage):
 
 
 @pytest.mark.parametrize(
-  'made, message',
+  'wrong_recursion, message',
   [
     # A tenth of the noise.
     (recursion_lib.LastRounds([[0.1, -0.08]], 'row'), 'round 0 .* 0.01 times the var'),
-    # Each round as loud as it should be, but correlated in another way.
+    # Each round has the right variance, but the correlation is another one.
     (
       recursion_lib.LastRounds([[1.0, 0.8]], 'row'),
       'rounds 1 and 0 .*0.8 and not -0.8',
     ),
   ],
 )
-def test_noise_that_is_not_what_is_accounted_for_is_refused(made, message):
-  class Lying(_Leaky):
-    kind = f'test_lying_{id(made)}'
+def test_build_refuses_recursion_that_contradicts_the_matrix(wrong_recursion, message):
+  class Contradictory(_Leaky):
+    kind = f'test_lying_{id(wrong_recursion)}'
 
     def recursion(self):
-      return made
+      return wrong_recursion
 
-  strategy = Lying(13, 0.8, 'row')
+  strategy = Contradictory(13, 0.8, 'row')
   with pytest.raises(ValueError, match=message):
     noise.build(strategy, noise.GaussianRows(tf.TensorSpec([])))
 
@@ -271,7 +271,7 @@ def test_noise_that_is_not_what_is_accounted_for_is_refused(made, message):
     ('redraw', ValueError, 'all rows of z so far.*1024 rounds'),
   ],
 )
-def test_storage_that_is_not_offered_is_refused(storage, error, message):
+def test_build_refuses_unavailable_storage(storage, error, message):
   rows = noise.GaussianRows(tf.TensorSpec([]))
   with pytest.raises(error, match=message):
     noise.build(strategies.BandedToeplitz.square_root(2000, 3), rows, storage)
@@ -288,7 +288,7 @@ def test_storage_that_is_not_offered_is_refused(storage, error, message):
     (strategies.BandedInverse.square_root(2000, 16), 'redraw', 'files'),
   ],
 )
-def test_storage_is_chosen_by_size_and_said(strategy, small, large, caplog):
+def test_storage_is_chosen_by_size_and_logged(strategy, small, large, caplog):
   for size, expected in ((100, small), (10**6, large)):
     with caplog.at_level('INFO'):
       streaming = noise.build(strategy, noise.GaussianRows(tf.TensorSpec([size])))
@@ -296,8 +296,8 @@ def test_storage_is_chosen_by_size_and_said(strategy, small, large, caplog):
     assert f"storage '{expected}'" in caplog.records[-1].getMessage()
 
 
-def test_large_records_are_cut_into_vectors_that_share_no_noise():
-  # 2^20 + 3 numbers of float32 are two vectors; the tensors do not end where they do.
+def test_large_records_are_split_into_vectors_of_different_noise():
+  # 2^20 + 3 float32 numbers are two vectors, which end elsewhere than the tensors.
   specs = [tf.TensorSpec([700_000]), tf.TensorSpec([348_579]), tf.TensorSpec([])]
   rows = noise.GaussianRows(
     [*specs, tf.TensorSpec([5], tf.float64)], seed=noise.Seed(7)

@@ -1,9 +1,4 @@
-"""Banded inverses: closed form and optimum, against dense algebra, peers and patterns.
-
-Claims: matrices are those of dense algebra; the square root has the
-published errors; optimised bands are at or below the recorded errors of a peer, and
-their sensitivity is exact although the optimum without it would not be.
-"""
+"""Tests of banded inverse strategies: closed forms, matrices and optimised bands."""
 
 import numpy as np
 import pytest
@@ -24,12 +19,12 @@ def optimize(*args, **kwargs):
 
 
 def dense_inverse(num_rounds, coefficients):
-  """C^-1 from its definition."""
+  """Returns C^-1 from its definition."""
   column = np.append(coefficients, np.zeros(num_rounds - len(coefficients)))
   return scipy.linalg.toeplitz(column, np.zeros(num_rounds))
 
 
-def test_inverse_square_root_coefficients_are_those_of_the_inverse():
+def test_inverse_root_coefficients_invert_the_square_root():
   product = np.convolve(
     banded_inverse.inverse_root_coefficients(300),
     toeplitz.square_root_coefficients(300),
@@ -47,7 +42,7 @@ def test_inverse_square_root_coefficients_are_those_of_the_inverse():
   ],
   ids=repr,
 )
-def test_roots_are_those_of_the_dense_inverse(workload, exponent):
+def test_root_matches_dense_matrix_power(workload, exponent):
   # The logarithm of a lower-triangular matrix with ones on its diagonal is nilpotent.
   dense = (workload or Workload(12)).materialize()
   nilpotent, power, logarithm = dense - np.eye(12), np.eye(12), np.zeros((12, 12))
@@ -64,7 +59,7 @@ def test_roots_are_those_of_the_dense_inverse(workload, exponent):
 
 
 @pytest.mark.parametrize(
-  'arguments, kind, message',
+  'arguments, error, message',
   [
     ({'exponent': 1.5}, ValueError, 'exponent must be from 0 to 1, got 1.5'),
     ({'workload': Workload(9)}, ValueError, 'the workload is for 9 rounds'),
@@ -72,15 +67,15 @@ def test_roots_are_those_of_the_dense_inverse(workload, exponent):
     ({'workload': np.tri(10)}, ValueError, 'use banded_inverse.optimize for others'),
   ],
 )
-def test_roots_that_cannot_be_are_refused(arguments, kind, message):
-  with pytest.raises(kind, match=message):
+def test_root_refuses_invalid_exponents_and_workloads(arguments, error, message):
+  with pytest.raises(error, match=message):
     BandedInverse.root(10, 3, **arguments)
 
 
 @pytest.mark.parametrize(
   'result', every_kind.figures('banded_inverse_square_root'), ids=str
 )
-def test_square_root_has_the_published_error(result):
+def test_square_root_error_matches_published_figures(result):
   strategy = BandedInverse.square_root(result['num_rounds'], result['num_bands'])
   assert strategy.rmse() == pytest.approx(result['rmse'], rel=1e-12)
   assert strategy.max_error() == pytest.approx(result['max_error'], rel=1e-12)
@@ -97,7 +92,7 @@ def test_square_root_has_the_published_error(result):
     (0.5, -0.6, -0.1),
   ],
 )
-def test_any_bands_have_that_inverse(coefficients):
+def test_matrix_is_inverse_of_banded_toeplitz_matrix(coefficients):
   strategy = BandedInverse(8, coefficients)
   inverse = dense_inverse(8, coefficients)
   matrix = np.linalg.inv(inverse)
@@ -109,7 +104,7 @@ def test_any_bands_have_that_inverse(coefficients):
 @pytest.mark.parametrize(
   'result', every_kind.figures('banded_inverse_optimised'), ids=str
 )
-def test_optimised_bands_are_at_or_below_the_peers_error(result):
+def test_optimized_error_is_at_most_that_of_the_peer(result):
   participation = Participation(
     result['num_rounds'], result['min_separation'], result['max_participations']
   )
@@ -120,15 +115,15 @@ def test_optimised_bands_are_at_or_below_the_peers_error(result):
     objective=objective,
     participation=participation,
   )
-  peer = result['rmse'] if objective == 'mean' else result['max_error']
-  assert strategy.error(objective, participation) <= peer
+  peer_error = result['rmse'] if objective == 'mean' else result['max_error']
+  assert strategy.error(objective, participation) <= peer_error
   assert strategy.sensitivity_kind(participation) == 'exact'
   assert strategy.num_inverse_bands == result['num_bands']
   assert np.linalg.norm(strategy.matrix_coefficients()) == pytest.approx(1.0)
 
 
-def test_all_bands_are_the_full_toeplitz_optimum():
-  # The same matrices, from the other side.
+def test_optimum_with_all_bands_equals_full_toeplitz_optimum():
+  # Every lower-triangular Toeplitz matrix is the inverse of another one.
   inverse = optimize(50, num_bands=50)
   full = toeplitz.optimize(50, num_bands=50, cache=False)
   assert inverse.rmse() == pytest.approx(full.rmse(), rel=1e-9)
@@ -148,7 +143,8 @@ WORKLOADS = {
 @pytest.mark.few(4)
 @each_objective
 @pytest.mark.parametrize('workload', WORKLOADS)
-def test_several_participations_are_exact_for_any_workload(workload, objective):
+def test_optimized_sensitivity_is_exact_for_any_workload(workload, objective):
+  # Without constraints, the sensitivity of the optimum would only be a bound.
   workload = WORKLOADS[workload]
   participation = Participation(12, 6)
   strategy = optimize(
@@ -172,9 +168,7 @@ def test_several_participations_are_exact_for_any_workload(workload, objective):
     ((1.0, -3.0), ValueError, 'have an inverse whose norm exceeds float64'),
   ],
 )
-def test_coefficients_that_are_no_strategy_are_refused(
-  coefficients, error_type, message
-):
+def test_invalid_coefficients_are_refused(coefficients, error_type, message):
   with pytest.raises(error_type, match=message):
     BandedInverse(2000, coefficients)
 
@@ -182,8 +176,8 @@ def test_coefficients_that_are_no_strategy_are_refused(
 @pytest.mark.parametrize(
   'schema', [Participation(24, 16, 3, fixed_epoch=True), Participation(24, 8, 5)]
 )
-def test_where_constraints_are_nearly_met_the_search_ends(schema):
-  found = optimize(24, num_bands=4, participation=schema)
-  assert found.rmse(participation=schema) < BandedInverse.square_root(24, 4).rmse(
+def test_optimize_converges_with_nearly_tight_constraints(schema):
+  strategy = optimize(24, num_bands=4, participation=schema)
+  assert strategy.rmse(participation=schema) < BandedInverse.square_root(24, 4).rmse(
     participation=schema
   )

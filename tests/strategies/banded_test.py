@@ -1,7 +1,6 @@
-"""General banded strategies: the optimum, by recorded figures and by certificates.
+"""Tests of general banded strategies: diagonals, optima and certified lower bounds.
 
-The figures are a peer's converged ones (matrix_factorization.json), and no strategy may
-be below a certificate.
+Recorded errors are a peer's, after convergence (matrix_factorization.json).
 """
 
 import numpy as np
@@ -22,8 +21,8 @@ WORKLOADS = {
 }
 
 
-def figure(num_rounds, num_bands, objective, key):
-  """The best that is recorded for unit columns."""
+def recorded_error(num_rounds, num_bands, objective, key):
+  """Returns the least recorded value for strategies with unit columns."""
   return min(
     result[key]
     for result in every_kind.figures('general_banded_unit_columns')
@@ -33,7 +32,7 @@ def figure(num_rounds, num_bands, objective, key):
 
 
 def random_banded(num_rounds, num_bands, seed=0, unit_columns=False):
-  """Any signs, any column norms."""
+  """Returns bands of any signs, with any column norms unless `unit_columns`."""
   rng = np.random.default_rng(seed)
   diagonals = rng.normal(size=(num_bands, num_rounds))
   diagonals[0] = rng.uniform(0.3, 2.0, num_rounds)
@@ -65,34 +64,34 @@ def test_materialize_and_from_matrix_are_inverse():
     (None, TypeError, 'real numbers'),
   ],
 )
-def test_what_is_not_a_banded_matrix_is_refused(diagonals, error, message):
+def test_invalid_diagonals_are_refused(diagonals, error, message):
   with pytest.raises(error, match=message):
     Banded(3, diagonals)
 
 
 @pytest.mark.few(1)
 @pytest.mark.parametrize('size', [(128, 16), (512, 64)])
-def test_mean_error_is_at_most_a_two_thousandth_above_the_recorded_one(size):
+def test_mean_error_is_within_0_05_percent_of_recorded_error(size):
   strategy = banded.optimize(size[0], num_bands=size[1], cache=False)
-  assert strategy.rmse() <= 1.0005 * figure(*size, 'mean', 'rmse')
-  # Nor below what was proven about it elsewhere.
-  (elsewhere,) = (
+  assert strategy.rmse() <= 1.0005 * recorded_error(*size, 'mean', 'rmse')
+  # A lower bound that was certified by another optimisation.
+  (recorded_bound,) = (
     result['certified_lower_bound_mse']
     for result in every_kind.figures('banded_via_dense_gram_optimisation')
     if (result['num_rounds'], result['num_bands']) == size
   )
-  assert strategy.rmse() ** 2 >= elsewhere
+  assert strategy.rmse() ** 2 >= recorded_bound
   certificate = banded.certify(strategy)
   assert certificate.error == pytest.approx(strategy.rmse() ** 2, rel=1e-12)
-  assert elsewhere <= certificate.lower_bound <= certificate.error
+  assert recorded_bound <= certificate.lower_bound <= certificate.error
   assert certificate.gap <= 1e-5
 
 
-def test_max_error_is_below_the_recorded_one_and_certified():
+def test_max_error_is_within_0_05_percent_of_recorded_error():
   strategy = banded.optimize(
     128, num_bands=16, objective='max', max_gap=1e-3, cache=False
   )
-  assert strategy.max_error() <= 1.0005 * figure(128, 16, 'max', 'max_error')
+  assert strategy.max_error() <= 1.0005 * recorded_error(128, 16, 'max', 'max_error')
   certificate = banded.certify(strategy, 'max')
   assert certificate.error == pytest.approx(strategy.max_error() ** 2, rel=1e-12)
   assert 0 <= certificate.gap <= 1e-3
@@ -127,7 +126,7 @@ def test_certificate_is_below_every_strategy_with_unit_columns(num_bands, object
       assert bound <= (errors.mean() if objective == 'mean' else errors.max())
 
 
-def test_a_gap_that_cannot_be_reached_is_an_error_that_says_how_close_it_came():
+def test_unreachable_max_gap_is_an_error_with_the_reached_gap():
   with pytest.raises(ValueError, match='max_gap=1e-15 cannot be reached.*gap stays at'):
     banded.optimize(12, num_bands=3, max_gap=1e-15, cache=False)
 
@@ -144,18 +143,18 @@ def test_a_gap_that_cannot_be_reached_is_an_error_that_says_how_close_it_came():
     ({'participation': Participation(8, 2)}, ValueError, 'more than min_separation'),
   ],
 )
-def test_bad_arguments_are_refused(arguments, error, message):
+def test_optimize_refuses_invalid_arguments(arguments, error, message):
   with pytest.raises(error, match=message):
     banded.optimize(**{'num_rounds': 8, 'num_bands': 3, 'cache': False, **arguments})
 
 
-def test_the_cache_keeps_strategies_apart_by_what_they_depend_on(tmp_path, monkeypatch):
+def test_cache_is_keyed_by_objective_workload_and_max_gap(tmp_path, monkeypatch):
   monkeypatch.setenv('TFF_DP_AGGREGATORS_CACHE', str(tmp_path))
   first = banded.optimize(8, num_bands=2)
   monkeypatch.setattr(banded, '_optimize', None)
   assert banded.optimize(8, num_bands=2) == first
   assert banded.optimize(8, num_bands=2, participation=Participation(8, 4)) == first
-  others = ({'objective': 'max'}, {'workload': Workload(8, 0.5)}, {'max_gap': 0.1})
-  for other in others:
+  changes = ({'objective': 'max'}, {'workload': Workload(8, 0.5)}, {'max_gap': 0.1})
+  for changed in changes:
     with pytest.raises(TypeError):
-      banded.optimize(8, num_bands=2, **other)
+      banded.optimize(8, num_bands=2, **changed)

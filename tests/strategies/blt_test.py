@@ -1,8 +1,6 @@
-"""Buffered linear Toeplitz strategies: closed forms, inverses, and the best there are.
+"""Tests of buffered linear Toeplitz strategies: closed forms, inverses and optima.
 
-Closed forms are compared with sums over rounds (exact rational ones where decays
-cluster), inverses with dense linear algebra, and optimised errors with the peer's
-figures (matrix_factorization.json).
+Optimised errors are compared with a peer's figures (matrix_factorization.json).
 """
 
 import fractions
@@ -20,7 +18,7 @@ from tff_dp_aggregators.strategies import blt
 from tff_dp_aggregators.strategies import toeplitz
 
 PEER = every_kind.figures('blt')
-# Scales and decays: one buffer, decays at the ends of [0, 1], clusters near 1.
+# Scales and decays: few buffers, some with decays at the ends of [0, 1]; clusters.
 SMALL = [
   ((), ()),
   ((0.4,), (0.7,)),
@@ -43,7 +41,7 @@ def optimize(*args, **kwargs):
 
 
 def exact_coefficients(num_rounds, scales, decays):
-  """c in rational numbers, from its definition."""
+  """Returns the coefficients of C as rational numbers, from their definition."""
   decays = [fractions.Fraction(decay) for decay in decays]
   terms = [fractions.Fraction(scale) for scale in scales]
   coefficients = [fractions.Fraction(1)]
@@ -54,7 +52,7 @@ def exact_coefficients(num_rounds, scales, decays):
 
 
 def exact_estimator(coefficients):
-  """First column of A C^-1 in rational numbers: C b = (1, 1, ...)."""
+  """Returns the first column b of A C^-1 as rational numbers: C b = (1, 1, ...)."""
   result = []
   for t in range(len(coefficients)):
     result.append(1 - sum(coefficients[i] * result[t - i] for i in range(1, t + 1)))
@@ -62,7 +60,7 @@ def exact_estimator(coefficients):
 
 
 @pytest.mark.parametrize('scales, decays', SMALL + CLUSTERED)
-def test_coefficients_are_those_of_the_definition(scales, decays):
+def test_matrix_coefficients_match_exact_definition(scales, decays):
   exact = exact_coefficients(30, scales, decays)
   np.testing.assert_allclose(
     BLT(30, scales, decays).matrix_coefficients(), np.array(exact, float), rtol=1e-14
@@ -70,7 +68,7 @@ def test_coefficients_are_those_of_the_definition(scales, decays):
 
 
 @pytest.mark.parametrize('scales, decays', SMALL)
-def test_inverse_is_the_dense_inverse(scales, decays):
+def test_inverse_matches_dense_inverse(scales, decays):
   strategy = BLT(12, scales, decays)
   dense = np.linalg.inv(strategy.materialize())
   np.testing.assert_allclose(strategy.inverse().materialize(), dense, atol=1e-14)
@@ -78,7 +76,7 @@ def test_inverse_is_the_dense_inverse(scales, decays):
 
 
 @pytest.mark.parametrize('scales, decays', CLUSTERED)
-def test_inverse_is_exact_where_decays_cluster(scales, decays):
+def test_inverse_is_accurate_for_clustered_decays(scales, decays):
   strategy = BLT(40, scales, decays)
   exact = exact_estimator(exact_coefficients(40, scales, decays))
   exact = np.array([b - a for a, b in zip([0] + exact, exact)], float)
@@ -87,7 +85,7 @@ def test_inverse_is_exact_where_decays_cluster(scales, decays):
 
 @pytest.mark.parametrize('scales, decays', SMALL + CLUSTERED)
 @pytest.mark.parametrize('num_rounds', [1, 40])
-def test_errors_are_exact(num_rounds, scales, decays):
+def test_errors_match_exact_rational_sums(num_rounds, scales, decays):
   strategy = BLT(num_rounds, scales, decays)
   coefficients = exact_coefficients(num_rounds, scales, decays)
   sensitivity = sum(c * c for c in coefficients)
@@ -103,7 +101,7 @@ def test_errors_are_exact(num_rounds, scales, decays):
 
 
 @pytest.mark.parametrize('scales, decays', SMALL + CLUSTERED)
-def test_sensitivity_for_several_participations_is_exact(scales, decays):
+def test_sensitivity_for_several_participations_matches_exact_sums(scales, decays):
   for n, b, k in [(40, 7, 3), (40, 1, 40), (40, 10, 4), (40, 39, 2), (37, 4, 5)]:
     coefficients = exact_coefficients(n, scales, decays)
     rows = [
@@ -113,7 +111,7 @@ def test_sensitivity_for_several_participations_is_exact(scales, decays):
     assert value == pytest.approx(float(sum(row * row for row in rows)), rel=1e-13)
 
 
-def test_strategies_without_closed_forms_have_correct_figures():
+def test_strategies_without_closed_forms_match_dense_algebra():
   # An inverse has negative scales; the second has scales that sum to more than 1, the
   # third a decay below 0.
   participation = Participation(9, 2, 3)
@@ -136,8 +134,8 @@ def test_strategies_without_closed_forms_have_correct_figures():
     )
 
 
-def test_an_inverse_that_grows_and_its_errors_are_refused():
-  # Closed forms said 141.24 and 428.85 where dense algebra says 226.10 and 789.19.
+def test_growing_inverse_and_its_errors_are_refused():
+  # Closed forms gave 141.24 and 428.85 where dense algebra gives 226.10 and 789.19.
   strategy = BLT(50, (0.7,), (-0.45,))
   for error in (strategy.rmse, strategy.max_error, strategy.error_by_round):
     with pytest.raises(ValueError, match='too large for buffer_decays'):
@@ -148,7 +146,7 @@ def test_an_inverse_that_grows_and_its_errors_are_refused():
 
 @pytest.mark.few(6)
 @pytest.mark.parametrize('figure', PEER, ids=lambda f: '-'.join(map(str, f.values())))
-def test_optima_are_at_least_as_good_as_the_peer(figure):
+def test_optimized_error_is_at_most_that_of_the_peer(figure):
   objective, num_rounds = figure['objective'], figure['num_rounds']
   separation, times = figure.get('min_separation', 1), figure['max_participations']
   participation = Participation(num_rounds, separation, times)
@@ -159,14 +157,14 @@ def test_optima_are_at_least_as_good_as_the_peer(figure):
     participation=participation,
     min_gain=1e-6,
   )
-  peer = figure['max_error' if objective == 'max' else 'rmse']
+  peer_error = figure['max_error' if objective == 'max' else 'rmse']
   # The peer adds up single terms: its figures for a million rounds are off by 2e-9.
-  assert strategy.error(objective, participation) <= peer * (1 + 1e-8)
+  assert strategy.error(objective, participation) <= peer_error * (1 + 1e-8)
 
 
 @pytest.mark.few(2)
 @pytest.mark.parametrize('num_rounds', [10, 1000, 10_000, 1_000_000])
-def test_nothing_is_below_the_optimum_of_all_toeplitz_strategies(num_rounds):
+def test_optimized_max_error_is_near_the_toeplitz_optimum(num_rounds):
   # Of all Toeplitz strategies the square root has the least maximal error.
   root = np.square(toeplitz.square_root_coefficients(num_rounds)).sum()
   strategy = optimize(num_rounds, num_buffers=8, objective='max', min_gain=1e-8)
@@ -176,7 +174,7 @@ def test_nothing_is_below_the_optimum_of_all_toeplitz_strategies(num_rounds):
 @pytest.mark.few(3)
 @pytest.mark.parametrize('objective', ['max', 'mean'])
 @pytest.mark.parametrize('num_rounds, k', [(10, 1), (1000, 1000), (10**6, 1), (10, 10)])
-def test_never_a_failure_nor_a_spurious_buffer(num_rounds, k, objective):
+def test_optimize_converges_without_useless_buffers(num_rounds, k, objective):
   participation = Participation(num_rounds, 1, k)
   strategy = optimize(
     num_rounds, num_buffers=8, objective=objective, participation=participation
@@ -186,17 +184,17 @@ def test_never_a_failure_nor_a_spurious_buffer(num_rounds, k, objective):
   assert all(scale > 0 for scale in scales) and math.fsum(scales) <= 1
   assert all(0 <= decay <= 1 for decay in decays)
   assert strategy.sensitivity_kind(participation) == 'exact'
-  value = strategy.error(objective, participation)
-  assert value <= BLT(num_rounds, (), ()).error(objective, participation)
+  error = strategy.error(objective, participation)
+  assert error <= BLT(num_rounds, (), ()).error(objective, participation)
   for j in range(strategy.num_buffers):
-    # Neither without a buffer, nor with its scale given to a neighbour.
+    # Without a buffer, or with its scale added to another one's, the error is larger.
     rest = [i for i in range(len(scales)) if i != j]
     fewer = BLT(num_rounds, [scales[i] for i in rest], [decays[i] for i in rest])
-    assert fewer.error(objective, participation) > value * (1 + 2e-6)
+    assert fewer.error(objective, participation) > error * (1 + 2e-6)
     for i in rest:
       joined = [scales[h] + scales[j] * (h == i) for h in rest]
       fewer = BLT(num_rounds, joined, [decays[i] for i in rest])
-      assert fewer.error(objective, participation) > value * (1 + 2e-6)
+      assert fewer.error(objective, participation) > error * (1 + 2e-6)
 
 
 @pytest.mark.parametrize(
@@ -210,13 +208,13 @@ def test_never_a_failure_nor_a_spurious_buffer(num_rounds, k, objective):
     ((0.1,), (1.5,), 'between -1 and 1'),
   ],
 )
-def test_impossible_buffers_are_refused(scales, decays, message):
+def test_invalid_buffers_are_refused(scales, decays, message):
   with pytest.raises(ValueError, match=message):
     BLT(10, scales, decays)
 
 
 @pytest.mark.parametrize(
-  'kwargs, kind, message',
+  'kwargs, error, message',
   [
     ({'num_buffers': 0}, ValueError, 'num_buffers must be at least 1'),
     ({'num_buffers': '2'}, TypeError, 'num_buffers must be a whole number'),
@@ -225,16 +223,16 @@ def test_impossible_buffers_are_refused(scales, decays, message):
     ({'workload': np.tril(np.ones((100, 100)))}, ValueError, 'or it is an array'),
   ],
 )
-def test_wrong_arguments_are_refused(kwargs, kind, message):
+def test_optimize_refuses_invalid_arguments(kwargs, error, message):
   arguments = {'num_rounds': 100, 'num_buffers': 2, **kwargs}
-  with pytest.raises(kind, match=message):
+  with pytest.raises(error, match=message):
     optimize(**arguments)
 
 
 @pytest.mark.few(2)
 @pytest.mark.parametrize('objective', ['mean', 'max'])
 @pytest.mark.parametrize(('momentum', 'weight_decay'), [(0.0, 0.05), (0.9, 0.02)])
-def test_weight_decay_is_optimised_for(objective, momentum, weight_decay):
+def test_optimize_takes_weight_decay_into_account(objective, momentum, weight_decay):
   workload = Workload(60, momentum, weight_decay=weight_decay)
   participation = Participation(60, 10, 3)
   arguments = {'participation': participation, 'cache': False, 'objective': objective}
@@ -244,19 +242,19 @@ def test_weight_decay_is_optimised_for(objective, momentum, weight_decay):
 
   best = blt.optimize(60, num_buffers=2, workload=workload, **arguments)
   assert error(best) <= error(blt.optimize(60, num_buffers=2, **arguments))
-  # Windows of all rounds follow other derivatives, by Fourier transforms.
-  whole = blt.optimize_windowed(
+  # With a window of all rounds, derivatives are computed by Fourier transforms.
+  windowed = blt.optimize_windowed(
     60, num_decays=2, window=60, workload=workload, **arguments
   )
-  # Their scales may sum to more than 1.
-  slack = 1e-5 if sum(whole.output_scales) <= 1 else 1e-3
-  assert error(best) <= error(whole) * (1 + slack)
+  # Scales of a windowed BLT may sum to more than 1.
+  slack = 1e-5 if sum(windowed.output_scales) <= 1 else 1e-3
+  assert error(best) <= error(windowed) * (1 + slack)
 
 
 @pytest.mark.parametrize(
   ('momentum', 'weight_decay'), [(0.9, 0.1), (0.07, 0.93), (0.9, 0.1000000001)]
 )
-def test_two_decays_of_a_workload_that_are_one_are_refused(momentum, weight_decay):
+def test_workload_with_nearly_equal_decays_is_refused(momentum, weight_decay):
   workload = Workload(20, momentum, weight_decay=weight_decay)
   with pytest.raises(ValueError, match='nearly is, 1 - weight_decay'):
     blt.optimize(20, workload=workload)

@@ -1,9 +1,4 @@
-"""Optimised strategies are kept on disk, and nothing that is on disk can hurt.
-
-Claims: what was computed once is read the next time, also by processes at the same
-time; another request is another file; damage, a full disk and a folder that cannot be
-written end in the same strategy, with a warning.
-"""
+"""Tests of the cache of optimised strategies on disk."""
 
 import logging
 import os
@@ -23,7 +18,7 @@ STRATEGY = BandedToeplitz(5, (1.0, 1 / 3))
 
 
 class Computation:
-  """Counts how often it is made."""
+  """Returns the strategy and counts its calls."""
 
   def __init__(self):
     self.times = 0
@@ -39,19 +34,19 @@ def compute(tmp_path, monkeypatch):
   return Computation()
 
 
-def kept(folder):
+def cached_files(folder):
   return sorted(pathlib.Path(folder).glob('cache/*.npz'))
 
 
-def test_the_second_time_it_is_read(compute, tmp_path):
+def test_second_fetch_reads_the_cached_file(compute, tmp_path):
   for _ in range(3):
     assert cache.fetch(BandedToeplitz, 'f', 1, {'num_rounds': 5}, compute) == STRATEGY
   assert compute.times == 1
-  assert len(kept(tmp_path)) == 1
-  assert kept(tmp_path)[0].name.startswith('f-')
+  assert len(cached_files(tmp_path)) == 1
+  assert cached_files(tmp_path)[0].name.startswith('f-')
 
 
-def test_every_other_request_is_another_file(compute, tmp_path):
+def test_each_distinct_request_has_its_own_file(compute, tmp_path):
   array = np.arange(6.0)
   requests = [
     ('f', 1, {}),
@@ -70,15 +65,15 @@ def test_every_other_request_is_another_file(compute, tmp_path):
   for _ in range(2):
     for request in requests:
       cache.fetch(BandedToeplitz, *request, compute)
-  assert compute.times == len(requests) == len(kept(tmp_path))
+  assert compute.times == len(requests) == len(cached_files(tmp_path))
 
 
-def test_a_request_that_cannot_be_told_apart_is_refused(compute):
+def test_request_without_a_cache_key_is_refused(compute):
   with pytest.raises(TypeError, match='cannot make a cache key of <object'):
     cache.fetch(BandedToeplitz, 'f', 1, {'x': object()}, compute)
 
 
-def test_nothing_is_kept_if_nothing_shall_be(compute, tmp_path, monkeypatch):
+def test_nothing_is_cached_if_caching_is_off(compute, tmp_path, monkeypatch):
   for _ in range(2):
     cache.fetch(BandedToeplitz, 'f', 1, {}, compute, use_cache=False)
   monkeypatch.setenv('TFF_DP_AGGREGATORS_CACHE', '')
@@ -88,7 +83,7 @@ def test_nothing_is_kept_if_nothing_shall_be(compute, tmp_path, monkeypatch):
   assert os.listdir(tmp_path) == []
 
 
-def test_the_folder_is_where_caches_live(monkeypatch):
+def test_directory_follows_xdg_cache_home_and_home(monkeypatch):
   monkeypatch.delenv('TFF_DP_AGGREGATORS_CACHE', raising=False)
   monkeypatch.setenv('XDG_CACHE_HOME', '/elsewhere')
   assert cache.directory() == '/elsewhere/tff_dp_aggregators'
@@ -97,35 +92,35 @@ def test_the_folder_is_where_caches_live(monkeypatch):
   assert cache.directory() == '/home/someone/.cache/tff_dp_aggregators'
 
 
-@pytest.mark.parametrize('cut', [0, 100, -1])
-def test_a_damaged_file_is_computed_again_and_replaced(compute, tmp_path, caplog, cut):
+@pytest.mark.parametrize('end', [0, 100, -1])
+def test_damaged_file_is_recomputed_and_replaced(compute, tmp_path, caplog, end):
   cache.fetch(BandedToeplitz, 'f', 1, {}, compute)
-  (path,) = kept(tmp_path)
-  whole = path.read_bytes()
-  path.write_bytes(whole[:cut])
+  (path,) = cached_files(tmp_path)
+  content = path.read_bytes()
+  path.write_bytes(content[:end])
   with caplog.at_level(logging.WARNING):
     assert cache.fetch(BandedToeplitz, 'f', 1, {}, compute) == STRATEGY
   assert 'cannot be read and is optimised again' in caplog.text
   assert compute.times == 2
-  assert path.read_bytes() == whole
+  assert path.read_bytes() == content
 
 
-def test_a_file_of_another_request_is_computed_again(compute, tmp_path, caplog):
-  other = BandedToeplitz(5, (1.0, 0.9))
-  cache.fetch(BandedToeplitz, 'f', 1, {'num_rounds': 5, 'max_gap': 1}, lambda: other)
-  (path,) = kept(tmp_path)
+def test_file_of_another_request_is_recomputed_and_replaced(compute, tmp_path, caplog):
+  another = BandedToeplitz(5, (1.0, 0.9))
+  cache.fetch(BandedToeplitz, 'f', 1, {'num_rounds': 5, 'max_gap': 1}, lambda: another)
+  (path,) = cached_files(tmp_path)
   request = (BandedToeplitz, 'f', 1, {'num_rounds': 5, 'max_gap': 2}, compute)
   assert cache.fetch(*request) == STRATEGY
-  (asked,) = set(kept(tmp_path)) - {path}
-  asked.write_bytes(path.read_bytes())  # Of the same kind and rounds.
-  for _ in range(2):  # The second time it was replaced.
+  (requested_path,) = set(cached_files(tmp_path)) - {path}
+  requested_path.write_bytes(path.read_bytes())  # It has the same kind and num_rounds.
+  for _ in range(2):  # The first time replaces the file.
     assert cache.fetch(*request) == STRATEGY
     assert compute.times == 2
   for gap in (1, 2):
     assert f'"max_gap": {gap}' in caplog.text and 'answers' in caplog.text
 
 
-def test_a_folder_that_cannot_be_made_is_no_obstacle(
+def test_fetch_computes_if_directory_cannot_be_created(
   compute, tmp_path, monkeypatch, caplog
 ):
   (tmp_path / 'file').write_text('')
@@ -135,23 +130,23 @@ def test_a_folder_that_cannot_be_made_is_no_obstacle(
   assert 'TFF_DP_AGGREGATORS_CACHE' in caplog.text
 
 
-def test_a_full_disk_is_no_obstacle(compute, tmp_path, monkeypatch, caplog):
+def test_fetch_computes_if_disk_is_full(compute, tmp_path, monkeypatch, caplog):
   def fail(path, content):
     raise OSError('no space left')
 
   monkeypatch.setattr(cache.new_files, 'replace', fail)
   assert cache.fetch(BandedToeplitz, 'f', 1, {}, compute) == STRATEGY
   assert 'could not be cached' in caplog.text
-  assert kept(tmp_path) == []
+  assert cached_files(tmp_path) == []
 
 
-def test_a_failed_computation_keeps_nothing_and_blocks_no_one(compute, tmp_path):
+def test_failed_computation_caches_nothing_and_releases_the_lock(compute, tmp_path):
   def fail():
     raise RuntimeError('diverged')
 
   with pytest.raises(RuntimeError, match='diverged'):
     cache.fetch(BandedToeplitz, 'f', 1, {}, fail)
-  assert kept(tmp_path) == []
+  assert cached_files(tmp_path) == []
   assert cache.fetch(BandedToeplitz, 'f', 1, {}, compute) == STRATEGY
 
 
@@ -169,7 +164,7 @@ assert cache.fetch(BandedToeplitz, 'f', 1, {}, compute).coefficients == (1.0, 0.
 """
 
 
-def test_of_many_processes_one_computes(compute, tmp_path):
+def test_concurrent_processes_compute_only_once(compute, tmp_path):
   log = tmp_path / 'log'
   processes = [
     subprocess.Popen([sys.executable, '-c', _PROGRAM, str(log)]) for _ in range(2)

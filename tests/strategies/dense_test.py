@@ -1,4 +1,4 @@
-"""Dense strategies: columns count, not rows; the optimum, and that it is one."""
+"""Tests of dense strategies: column norms, optima and certified lower bounds."""
 
 import math
 
@@ -31,12 +31,12 @@ def random_dense(num_rounds, seed=0):
   return Dense(num_rounds, matrix)
 
 
-def test_unit_rows_are_not_unit_columns():
+def test_sensitivity_is_that_of_columns_not_rows():
   # The row-normalised matrix of a published peer: noise that is scaled as if its
-  # sensitivity were 1 is too small, here by the factor 1.9.
-  share = math.sqrt((1.9**2 - 1) / 9)
-  matrix = np.diag([1.0] + [math.sqrt(1 - share**2)] * 9)
-  matrix[1:, 0] = share
+  # sensitivity were 1 is too small, here by a factor of 1.9.
+  entry = math.sqrt((1.9**2 - 1) / 9)
+  matrix = np.diag([1.0] + [math.sqrt(1 - entry**2)] * 9)
+  matrix[1:, 0] = entry
   np.testing.assert_allclose(np.linalg.norm(matrix, axis=1), 1.0)
   strategy = Dense(10, matrix)
   assert strategy.sensitivity() == pytest.approx(1.9)
@@ -46,7 +46,7 @@ def test_unit_rows_are_not_unit_columns():
 
 
 @pytest.mark.parametrize('objective', ['mean', 'max'])
-def test_optimisers_normalise_columns_and_leave_rows_free(objective):
+def test_optimized_strategies_have_unit_columns_not_unit_rows(objective):
   for strategy in (
     dense.optimize(16, objective=objective, cache=False),
     banded.optimize(16, num_bands=16, objective=objective, cache=False),
@@ -58,7 +58,7 @@ def test_optimisers_normalise_columns_and_leave_rows_free(objective):
     assert strategy.sensitivity() == pytest.approx(1.0, rel=1e-12)
 
 
-def test_mean_error_is_at_most_the_recorded_one_and_above_its_certificate():
+def test_mean_error_is_between_certified_bound_and_recorded_error():
   (recorded,) = every_kind.figures('dense_optimal')
   strategy = dense.optimize(128, cache=False)
   assert strategy.rmse() <= recorded['rmse']
@@ -72,15 +72,15 @@ def test_mean_error_is_at_most_the_recorded_one_and_above_its_certificate():
 @pytest.mark.few(4)
 @pytest.mark.parametrize('objective', ['mean', 'max'])
 @pytest.mark.parametrize('name', SCHEMAS)
-def test_optimum_is_certified(name, objective):
+def test_optimum_has_a_small_certified_gap(name, objective):
   schema = SCHEMAS[name]
   n = schema.num_rounds
   strategy = dense.optimize(n, objective=objective, participation=schema, cache=False)
   assert strategy.sensitivity(schema) == pytest.approx(1.0, rel=1e-9)
   certificate = dense.certify(strategy, objective, schema)
   assert 0 <= certificate.gap <= (1e-6 if objective == 'mean' else 1e-3)
-  total = strategy.error(objective, schema)
-  assert certificate.error == pytest.approx(total**2)
+  error = strategy.error(objective, schema)
+  assert certificate.error == pytest.approx(error**2)
 
 
 @pytest.mark.few(4)
@@ -91,15 +91,15 @@ def test_certificate_is_below_every_strategy(name, objective):
   n = schema.num_rounds
   optimum = dense.optimize(n, objective=objective, participation=schema, cache=False)
   bound = dense.certify(optimum, objective, schema).lower_bound
-  others = [Identity(n), BinaryTree(n), BandedToeplitz.square_root(n, n)]
+  candidates = [Identity(n), BinaryTree(n), BandedToeplitz.square_root(n, n)]
   for seed in range(30):
-    other = random_dense(n, seed)
-    others += [other, Dense(n, optimum.matrix + 1e-3 * other.matrix)]
-  for other in others:
-    assert bound <= other.error(objective, schema) ** 2, other
+    candidate = random_dense(n, seed)
+    candidates += [candidate, Dense(n, optimum.matrix + 1e-3 * candidate.matrix)]
+  for candidate in candidates:
+    assert bound <= candidate.error(objective, schema) ** 2, candidate
 
 
-def test_what_is_not_known_for_fewer_epochs_is_bounded():
+def test_gap_is_below_0_3_for_fewer_participations_than_epochs():
   schema = Participation(12, 4, 2, fixed_epoch=True)
   certificate = dense.certify(
     dense.optimize(12, participation=schema, cache=False), participation=schema
@@ -115,6 +115,6 @@ def test_what_is_not_known_for_fewer_epochs_is_bounded():
     ({'workload': Workload(8, 0.0, (1.0,) * 7 + (0.0,))}, ValueError, 'row 7 is 0'),
   ],
 )
-def test_bad_arguments_are_refused(arguments, error, message):
+def test_optimize_refuses_invalid_arguments(arguments, error, message):
   with pytest.raises(error, match=message):
     dense.optimize(**{'num_rounds': 8, 'cache': False, **arguments})

@@ -1,4 +1,4 @@
-"""Optimised scales are as good as they can be, and as good as was found before."""
+"""Tests of `epoch_scaled.optimize`, which finds a scale of columns for each epoch."""
 
 import math
 
@@ -25,14 +25,14 @@ _WORKLOADS = {
 }
 
 
-def _plain(optimize, participation, **options):
+def _unscaled(optimize, participation, **options):
   return optimize(
     participation.num_rounds, participation=participation, cache=False, **options
   )
 
 
 def _optimize(optimize, participation, **options):
-  unscaled = _plain(optimize, participation, **options)
+  unscaled = _unscaled(optimize, participation, **options)
   shared = {
     name: options[name] for name in options if name in ('objective', 'workload')
   }
@@ -43,7 +43,7 @@ def _optimize(optimize, participation, **options):
 
 @pytest.mark.few(3)
 @pytest.mark.parametrize(
-  'optimize, options, limits, plain_trials',
+  'optimize, options, limits, trial_rmse',
   [
     (banded.optimize, {'num_bands': 16}, (64, 16, 4), 4.4935),
     (banded.optimize, {'num_bands': 32}, (256, 32, 8), 8.3538),
@@ -53,12 +53,13 @@ def _optimize(optimize, participation, **options):
     (blt.optimize_windowed, {'num_decays': 2}, (2000, 400, 5), 7.8192),
   ],
 )
-def test_scales_are_at_least_as_good_as_plain_trials(
-  optimize, options, limits, plain_trials
+def test_scaled_error_is_below_that_of_simple_trials(
+  optimize, options, limits, trial_rmse
 ):
+  # `trial_rmse` is the error that was found by trying out scales.
   participation = Participation(*limits)
   strategy = _optimize(optimize, participation, **options)
-  assert strategy.rmse(participation) < plain_trials
+  assert strategy.rmse(participation) < trial_rmse
   assert strategy.sensitivity_kind(participation) == 'exact'
   assert strategy.sensitivity_squared(participation) == pytest.approx(limits[2])
   assert strategy.noise_buffers == options.get('num_bands', 13) - 1
@@ -71,25 +72,25 @@ def test_scales_are_at_least_as_good_as_plain_trials(
 
 @pytest.mark.few(1)
 @pytest.mark.parametrize(
-  'limits, one_each',
+  'limits, one_scale_rmses',
   [
     ((100, 16, 7), (6.46818, 6.61762, 6.61771)),
     ((250, 100, 3), (4.28939, 4.43033, 4.43879)),
   ],
 )
-def test_where_the_last_epoch_is_a_part_of_one_two_scales_for_each_are_better(
-  limits, one_each
+def test_two_scales_per_epoch_beat_one_if_last_epoch_is_partial(
+  limits, one_scale_rmses
 ):
-  # RMSE with one scale for each epoch, as it was found before there could be two.
+  # RMSE with one scale for each epoch, from a version that had no second one.
   participation = Participation(*limits)
   optimizers = (
     (banded.optimize, {'num_bands': participation.min_separation}),
     (toeplitz.optimize, {'num_bands': participation.min_separation}),
     (blt.optimize_windowed, {'num_decays': 2}),
   )
-  for (optimize, options), before in zip(optimizers, one_each):
+  for (optimize, options), one_scale_rmse in zip(optimizers, one_scale_rmses):
     strategy = _optimize(optimize, participation, **options)
-    assert strategy.rmse(participation) < 0.987 * before
+    assert strategy.rmse(participation) < 0.987 * one_scale_rmse
     assert strategy.sensitivity_kind(participation) == 'exact'
     squared = strategy.sensitivity_squared(participation)
     assert squared == pytest.approx(limits[2])
@@ -101,35 +102,33 @@ def test_where_the_last_epoch_is_a_part_of_one_two_scales_for_each_are_better(
 @pytest.mark.few(2)
 @pytest.mark.parametrize('workload', _WORKLOADS)
 @pytest.mark.parametrize('num_bands', [2, 8])
-def test_banded_inverse_is_never_worse_than_without_scales(num_bands, workload):
-  # Eight bands reach further than clients wait.
-  given = {'num_bands': num_bands, 'workload': _WORKLOADS[workload]}
-  plain = _plain(banded_inverse.optimize, _SMALL, **given)
-  strategy = _optimize(banded_inverse.optimize, _SMALL, **given)
+def test_scaled_banded_inverse_is_never_worse_than_unscaled(num_bands, workload):
+  # Eight bands are more than the min_separation of 6.
+  options = {'num_bands': num_bands, 'workload': _WORKLOADS[workload]}
+  unscaled = _unscaled(banded_inverse.optimize, _SMALL, **options)
+  strategy = _optimize(banded_inverse.optimize, _SMALL, **options)
   error = strategy.rmse(_SMALL, _WORKLOADS[workload])
-  assert error <= plain.rmse(_SMALL, _WORKLOADS[workload]) * (1 + 1e-12)
+  assert error <= unscaled.rmse(_SMALL, _WORKLOADS[workload]) * (1 + 1e-12)
 
 
 @pytest.mark.few(2)
 @pytest.mark.parametrize('workload', _WORKLOADS)
 @pytest.mark.parametrize('objective', ['mean', 'max'])
-def test_banded_has_less_error_than_unit_columns_and_a_small_certified_gap(
-  workload, objective
-):
+def test_scaled_banded_beats_unit_columns_with_small_certified_gap(workload, objective):
   workload = _WORKLOADS[workload]
-  given = {'num_bands': 6, 'workload': workload, 'objective': objective}
-  strategy = _optimize(banded.optimize, _SMALL, **given)
-  plain = _plain(banded.optimize, _SMALL, **given)
+  options = {'num_bands': 6, 'workload': workload, 'objective': objective}
+  strategy = _optimize(banded.optimize, _SMALL, **options)
+  unscaled = _unscaled(banded.optimize, _SMALL, **options)
   certificate = epoch_scaled.certify(strategy, objective, _SMALL, workload)
-  of_plain = epoch_scaled.certify(plain, objective, _SMALL, workload)
+  unscaled_certificate = epoch_scaled.certify(unscaled, objective, _SMALL, workload)
   assert math.sqrt(certificate.error) == pytest.approx(
     strategy.error(objective, _SMALL, workload)
   )
-  assert certificate.error < of_plain.error
-  assert 0 <= certificate.gap < 0.04 and of_plain.gap > certificate.gap
+  assert certificate.error < unscaled_certificate.error
+  assert 0 <= certificate.gap < 0.04 and unscaled_certificate.gap > certificate.gap
 
 
-def test_epochs_after_the_last_of_a_client_have_one_scale():
+def test_epochs_beyond_max_participations_share_one_scale():
   participation = Participation(100, 10, 8)
   strategy = _optimize(toeplitz.optimize, participation, num_bands=10)
   assert strategy.epoch_starts == tuple(range(0, 80, 10))
@@ -157,7 +156,7 @@ def test_certificate_is_below_every_banded_strategy(limits, objective, fixed_epo
       bound, epoch_scaled.certify(optima[1], objective, participation).lower_bound
     )
   if participation.possible_participations == 1 or fixed_epoch:
-    # Of all strategies, and so of fewer than those that are banded.
+    # `dense` bounds the error of all strategies, which include the banded ones.
     assert dense.certify(start, objective, participation).lower_bound <= bound * 1.0001
   rng = np.random.default_rng(3)
   for optimum in optima:
@@ -167,31 +166,31 @@ def test_certificate_is_below_every_banded_strategy(limits, objective, fixed_epo
         norms = np.exp(rng.normal(scale=size, size=optimum.num_rounds))
         diagonals = optimum.diagonals * (1 + noise) * norms
         diagonals[0] = np.abs(diagonals[0])
-        other = Banded(optimum.num_rounds, diagonals)
-        assert other.error(objective, participation) ** 2 >= bound
+        perturbed = Banded(optimum.num_rounds, diagonals)
+        assert perturbed.error(objective, participation) ** 2 >= bound
 
 
-def test_a_single_participation_leaves_nothing_to_scale():
+def test_optimize_refuses_single_participation():
   with pytest.raises(ValueError, match='of no use if a client takes part only once'):
     _optimize(toeplitz.optimize, Participation.single(24), num_bands=4)
 
 
-def test_columns_of_one_client_must_not_overlap():
+def test_more_bands_than_min_separation_are_refused():
   for name in ('epoch_banded', 'epoch_toeplitz'):
     with pytest.raises(ValueError, match='num_bands=7 is more than min_separation=6'):
       registry.kind(name).build(_SMALL, num_bands=7)
-  longer = blt.WindowedBLT(24, 7, (0.3,), (0.9,))
+  unscaled = blt.WindowedBLT(24, 7, (0.3,), (0.9,))
   with pytest.raises(ValueError, match='num_bands=7 is more than min_separation=6'):
-    epoch_scaled.optimize(longer, participation=_SMALL)
+    epoch_scaled.optimize(unscaled, participation=_SMALL)
 
 
-def test_what_has_no_scaled_form_is_refused():
+def test_optimize_refuses_kinds_without_scaled_form():
   with pytest.raises(TypeError, match='unscaled must be a Banded, .* got BLT'):
     epoch_scaled.optimize(blt.BLT(24, (0.5,), (0.8,)), participation=_SMALL)
 
 
-def test_workloads_that_take_large_matrices_are_refused():
+def test_optimize_refuses_cooldown_of_too_many_rounds():
   unscaled = toeplitz.BandedToeplitz(5000, (1.0, 0.5))
-  given = {'participation': Participation(5000, 10), 'cache': False}
+  options = {'participation': Participation(5000, 10), 'cache': False}
   with pytest.raises(ValueError, match='for at most 4096 rounds, got 5000'):
-    epoch_scaled.optimize(unscaled, workload=Workload.cooldown(5000), **given)
+    epoch_scaled.optimize(unscaled, workload=Workload.cooldown(5000), **options)

@@ -1,4 +1,4 @@
-"""Sensitivity with columns that are scaled by epochs, against brute force."""
+"""Tests of strategies whose columns are scaled by epoch: their sensitivity."""
 
 import numpy as np
 import pytest
@@ -37,18 +37,18 @@ def _scaled(name, num_rounds, starts, scales):
 @pytest.mark.parametrize('scales', [_FALLING, _RISING], ids=['falling', 'rising'])
 @pytest.mark.parametrize('starts', [(0, 4, 8), (0, 3, 4, 7)])
 @pytest.mark.parametrize('name', _UNSCALED)
-def test_sensitivity_is_that_of_brute_force(name, starts, scales):
+def test_sensitivity_matches_brute_force(name, starts, scales):
   num_rounds = 11
   strategy = _scaled(name, num_rounds, starts, scales)
   matrix = strategy.materialize()
   for separation, times, fixed in (
-    (2, 3, False),  # Below the bands, and below an epoch.
+    (2, 3, False),  # Below num_bands, and below an epoch.
     (3, None, False),
     (3, 2, True),
     (4, None, False),
     (4, 2, False),
     (4, None, True),
-    (5, None, False),  # Steps are elsewhere than where a client comes back.
+    (5, None, False),  # Scales change in other rounds than a client returns in.
     (1, 1, False),
   ):
     participation = Participation(num_rounds, separation, times, fixed)
@@ -79,6 +79,6 @@ def test_sensitivity_is_that_of_brute_force(name, starts, scales):
     ((4, (0,), ('x',)), TypeError, 'epoch_scales'),
   ],
 )
-def test_data_that_make_no_strategy_are_refused(arguments, error, message):
+def test_invalid_epochs_are_refused(arguments, error, message):
   with pytest.raises(error, match=message):
     EpochToeplitz(*arguments, (1.0,))

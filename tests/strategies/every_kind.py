@@ -1,4 +1,4 @@
-"""Strategies of every kind, and sensitivities by brute force."""
+"""Example strategies of every kind, and sensitivities by brute force."""
 
 import functools
 import itertools
@@ -13,14 +13,14 @@ SCALES, DECAYS = (0.2, 0.4), (0.95, 0.5)
 _FIGURES = pathlib.Path(__file__).with_name('matrix_factorization.json')
 
 
-def _triangle(num_rounds):
+def _lower_triangular(num_rounds):
   rng = np.random.default_rng(num_rounds)
   matrix = np.tril(rng.uniform(-0.3, 0.3, (num_rounds, num_rounds)), -1)
   return matrix + np.diag(rng.uniform(1.0, 2.0, num_rounds))
 
 
 def _epochs(num_rounds, starts, scales):
-  """Returns the epochs that begin within `num_rounds`."""
+  """Returns starts and scales of the epochs that begin within `num_rounds`."""
   count = sum(start < num_rounds for start in starts)
   return starts[:count], scales[:count]
 
@@ -31,23 +31,23 @@ STRATEGIES = {
   'toeplitz_2_bands': lambda n: strategies.BandedToeplitz.square_root(n, min(2, n)),
   'toeplitz_signed': lambda n: strategies.BandedToeplitz(n, (2.0, -0.7, 0.4, 0.1)[:n]),
   'toeplitz_all_bands': lambda n: strategies.BandedToeplitz.square_root(n, n),
-  'banded': lambda n: strategies.Banded.from_matrix(np.triu(_triangle(n), -4)),
+  'banded': lambda n: strategies.Banded.from_matrix(np.triu(_lower_triangular(n), -4)),
   'banded_diagonal': lambda n: strategies.Banded.from_matrix(
-    np.diag(np.diagonal(_triangle(n)))
+    np.diag(np.diagonal(_lower_triangular(n)))
   ),
-  'dense': lambda n: strategies.Dense(n, _triangle(n)),
+  'dense': lambda n: strategies.Dense(n, _lower_triangular(n)),
   'inverse_1_band': lambda n: strategies.BandedInverse(n, (0.5,)),
   'inverse_4_bands': lambda n: strategies.BandedInverse.square_root(n, min(4, n)),
   'blt': lambda n: strategies.BLT(n, SCALES, DECAYS),
   'blt_no_buffers': lambda n: strategies.BLT(n, (), ()),
-  # Three copies of one decaying sum, and the last rounds.
+  # The recursion keeps three copies of a decaying sum; then the last rounds.
   'windowed_blt': lambda n: strategies.WindowedBLT(
     n, min(n // 3 + 2, n), (0.4,), (0.9,)
   ),
   'windowed_blt_narrow': lambda n: strategies.WindowedBLT(n, min(5, n), SCALES, DECAYS),
   'windowed_blt_one_copy': lambda n: strategies.WindowedBLT(n, n, SCALES, DECAYS),
   'windowed_blt_no_decays': lambda n: strategies.WindowedBLT(n, min(5, n), (), ()),
-  # Sums of the last rounds; three copies of two sums; a sum alone.
+  # The recursion keeps sums of the last rounds; three copies of two sums; one sum.
   'tailed_blt': lambda n: strategies.TailedBLT(
     n, min(5, n), SCALES, DECAYS, 0.05, 0.99
   ),
@@ -82,17 +82,19 @@ STRATEGIES = {
 
 
 def figures(strategy):
-  """Returns figures of peers and publications, and figures computed for comparison."""
+  """Returns recorded figures: published, of peers, and computed for comparison."""
   results = json.loads(_FIGURES.read_text())['results']
   return [result for result in results if result['strategy'] == strategy]
 
 
 def schemas(num_rounds):
-  """Yields limits on participation of all kinds, some of which allow one round only."""
-  for separation, most, fixed_epoch in itertools.product(
+  """Yields participation schemas of all kinds, some with a single round per client."""
+  for min_separation, max_participations, fixed_epoch in itertools.product(
     range(1, num_rounds + 2), sorted({1, 2, 3, num_rounds}), [False, True]
   ):
-    yield strategies.Participation(num_rounds, separation, most, fixed_epoch)
+    yield strategies.Participation(
+      num_rounds, min_separation, max_participations, fixed_epoch
+    )
 
 
 @functools.cache

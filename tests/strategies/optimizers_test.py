@@ -1,4 +1,4 @@
-"""Optimisers of all kinds are called alike."""
+"""Tests that optimisers of all kinds have the same interface."""
 
 import importlib
 import inspect
@@ -11,7 +11,7 @@ from tff_dp_aggregators.strategies import Participation
 from tff_dp_aggregators.strategies import epoch_scaled
 
 _ROUNDS = 60
-# How to call each for 60 rounds, and who takes part.
+# Options of each optimiser for 60 rounds, and the participation.
 _OPTIMIZERS = {
   'banded.optimize': ({'num_bands': 12}, Participation(_ROUNDS, 12)),
   'banded_inverse.optimize': ({'num_bands': 4}, Participation(_ROUNDS, 12)),
@@ -24,7 +24,7 @@ _OPTIMIZERS = {
   'dense.optimize': ({}, Participation(_ROUNDS, 12, fixed_epoch=True)),
   'toeplitz.optimize': ({'num_bands': 12}, Participation(_ROUNDS, 12)),
 }
-# Those whose results may have scales for each epoch.
+# Optimisers whose results `epoch_scaled.optimize` can scale by epoch.
 _UNSCALED = (
   'banded.optimize',
   'banded_inverse.optimize',
@@ -37,28 +37,28 @@ _SHARED = {
   'workload': None,
   'cache': True,
 }
-each = pytest.mark.parametrize('name', _OPTIMIZERS)
+each_optimizer = pytest.mark.parametrize('name', _OPTIMIZERS)
 
 
-def _named(name):
+def _optimizer(name):
   module, function = name.partition(',')[0].split('.')
   return getattr(getattr(strategies, module), function)
 
 
-def test_these_are_all_optimizers():
+def test_every_public_optimizer_is_tested():
   public = {
     f'{module.name}.{name}'
     for module in pkgutil.iter_modules(strategies.__path__)
     for name in vars(importlib.import_module(f'{strategies.__name__}.{module.name}'))
     if name.startswith('optimize')
   }
-  here = {name.partition(',')[0] for name in _OPTIMIZERS}
-  assert public == {*here, 'epoch_scaled.optimize'}
+  tested = {name.partition(',')[0] for name in _OPTIMIZERS}
+  assert public == {*tested, 'epoch_scaled.optimize'}
 
 
 @pytest.mark.parametrize('name', [*_OPTIMIZERS, 'epoch_scaled.optimize'])
-def test_parameters_are_alike(name):
-  first, *others = inspect.signature(_named(name)).parameters.values()
+def test_optimizers_share_parameter_names_and_defaults(name):
+  first, *others = inspect.signature(_optimizer(name)).parameters.values()
   expected = 'unscaled' if name == 'epoch_scaled.optimize' else 'num_rounds'
   assert (first.name, first.default) == (expected, inspect.Parameter.empty)
   assert {other.kind for other in others} == {inspect.Parameter.KEYWORD_ONLY}
@@ -70,25 +70,25 @@ def test_parameters_are_alike(name):
 
 
 @pytest.mark.few(3)
-@each
-def test_the_objective_is_the_mean_unless_the_largest_is_asked_for(name):
-  optimize, (options, participation) = _named(name), _OPTIMIZERS[name]
+@each_optimizer
+def test_objective_is_mean_by_default_and_max_on_request(name):
+  optimize, (options, participation) = _optimizer(name), _OPTIMIZERS[name]
   arguments = {**options, 'participation': participation, 'cache': False}
-  default = optimize(_ROUNDS, **arguments)
-  largest = optimize(_ROUNDS, objective='max', **arguments)
-  pairs = [(default, largest)]
+  for_mean = optimize(_ROUNDS, **arguments)
+  for_max = optimize(_ROUNDS, objective='max', **arguments)
+  pairs = [(for_mean, for_max)]
   if name in _UNSCALED:
     shared = {'participation': participation, 'cache': False}
-    scaled = epoch_scaled.optimize(default, **shared)
-    pairs.append((scaled, epoch_scaled.optimize(largest, objective='max', **shared)))
-  for mean, largest in pairs:
-    assert mean.rmse(participation) < largest.rmse(participation)
-    assert largest.max_error(participation) < mean.max_error(participation)
+    scaled = epoch_scaled.optimize(for_mean, **shared)
+    pairs.append((scaled, epoch_scaled.optimize(for_max, objective='max', **shared)))
+  for for_mean, for_max in pairs:
+    assert for_mean.rmse(participation) < for_max.rmse(participation)
+    assert for_max.max_error(participation) < for_mean.max_error(participation)
 
 
-@each
-def test_another_objective_and_a_participation_for_other_rounds_are_refused(name):
-  optimize, (options, participation) = _named(name), _OPTIMIZERS[name]
+@each_optimizer
+def test_invalid_objective_or_participation_is_refused(name):
+  optimize, (options, participation) = _optimizer(name), _OPTIMIZERS[name]
   with pytest.raises(ValueError, match="objective must be 'mean' or 'max', got 'rmse'"):
     optimize(_ROUNDS, **options, objective='rmse', participation=participation)
   with pytest.raises(ValueError, match='participation.num_rounds is 60, but num_round'):

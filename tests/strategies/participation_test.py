@@ -1,9 +1,4 @@
-"""Participation schemas say exactly which patterns of rounds are allowed.
-
-Claims: wrong arguments are refused by name; the number of possible participations and
-the patterns themselves are those of a search through all subsets of rounds; rounds
-between are one less than the difference of rounds.
-"""
+"""Tests of `Participation`: allowed patterns of rounds, and refused arguments."""
 
 import itertools
 
@@ -14,7 +9,7 @@ from tff_dp_aggregators.strategies import Participation
 
 
 def subsets_with_separation(num_rounds, min_separation, max_participations):
-  """All allowed sets of rounds, from the definition, by looking at every subset."""
+  """Returns all allowed sets of rounds, by the definition, from all subsets."""
   allowed = set()
   for mask in range(2**num_rounds):
     rounds = tuple(r for r in range(num_rounds) if mask >> r & 1)
@@ -28,7 +23,7 @@ def subsets_with_separation(num_rounds, min_separation, max_participations):
 @pytest.mark.parametrize('num_rounds', [1, 2, 8, 9])
 @pytest.mark.parametrize('min_separation', [1, 2, 3, 12])
 @pytest.mark.parametrize('max_participations', [1, 3, 20])
-def test_patterns_are_all_subsets_that_the_definition_allows(
+def test_patterns_are_all_subsets_allowed_by_the_definition(
   num_rounds, min_separation, max_participations
 ):
   participation = Participation(num_rounds, min_separation, max_participations)
@@ -37,8 +32,8 @@ def test_patterns_are_all_subsets_that_the_definition_allows(
   assert len(patterns) == len(set(patterns))
   assert set(patterns) == expected
   assert participation.possible_participations == max(map(len, expected))
-  most = participation.possible_participations
-  assert participation.rounds == min(each for each in expected if len(each) == most)
+  longest = participation.possible_participations
+  assert participation.rounds == min(each for each in expected if len(each) == longest)
 
 
 @pytest.mark.parametrize('num_rounds', [1, 7, 8])
@@ -58,7 +53,7 @@ def test_fixed_epoch_patterns_are_the_subsets_of_residue_classes(
   assert participation.rounds in expected
 
 
-def test_whether_rounds_are_allowed_is_told_for_any_rounds():
+def test_allows_accepts_valid_and_rejects_invalid_rounds():
   participation = Participation(10, min_separation=3, max_participations=3)
   for rounds in [(), (9,), (0, 3), (1, 5, 9)]:
     assert participation.allows(rounds)
@@ -66,14 +61,14 @@ def test_whether_rounds_are_allowed_is_told_for_any_rounds():
     assert not participation.allows(rounds)
 
 
-def test_fixed_epoch_is_a_bool():
+def test_fixed_epoch_must_be_a_bool():
   with pytest.raises(TypeError, match='fixed_epoch must be a bool'):
     Participation(10, 2, fixed_epoch=1)
 
 
 @pytest.mark.parametrize('name', ['num_rounds', 'min_separation', 'max_participations'])
 @pytest.mark.parametrize('value', [1.0, '3', True, [1]])
-def test_arguments_that_are_no_whole_numbers_are_refused_by_name(name, value):
+def test_non_integer_arguments_are_refused_by_name(name, value):
   arguments = {'num_rounds': 5, 'min_separation': 2, 'max_participations': 2}
   with pytest.raises(TypeError, match=f'^{name} must be a whole number, got'):
     Participation(**{**arguments, name: value})
@@ -88,7 +83,7 @@ def test_arguments_below_one_are_refused_by_name(name, value):
 
 
 @pytest.mark.parametrize('value, error', [(1.5, TypeError), (-1, ValueError)])
-def test_rounds_between_is_a_whole_number_from_zero_on(value, error):
+def test_invalid_rounds_between_is_refused(value, error):
   with pytest.raises(error, match='^rounds_between must be'):
     Participation.from_rounds_between(10, value)
 
@@ -100,7 +95,8 @@ def test_numpy_integers_become_plain_ints():
   assert participation == Participation(9, 2, 3)
 
 
-def test_published_gboard_schema_allows_rounds_that_differ_by_314():
+def test_from_rounds_between_gives_the_published_gboard_schema():
+  # Rounds with 313 between them differ by 314.
   participation = Participation.from_rounds_between(2000, 313, 6)
   assert participation == Participation(2000, 314, 6)
   assert participation.rounds == (0, 314, 628, 942, 1256, 1570)

@@ -1,4 +1,4 @@
-"""A recursion is what it says: a strategy's noise, at the cost that it states."""
+"""Tests of recursions: the noise that they compute and the work that they state."""
 
 import collections
 
@@ -16,19 +16,19 @@ all_kinds = pytest.mark.parametrize('kind', _STRATEGIES)
 all_sizes = pytest.mark.parametrize('num_rounds', [1, 3, 20])
 
 
-def test_every_kind_is_here():
-  made = {make(3).kind for make in _STRATEGIES.values()}
+def test_every_public_kind_of_strategy_is_tested():
+  tested = {make(3).kind for make in _STRATEGIES.values()}
   public = {
     value.kind
     for value in vars(strategies).values()
     if isinstance(value, type) and hasattr(value, 'kind')
   }
-  assert made == public
+  assert tested == public
 
 
 @all_sizes
 @all_kinds
-def test_unit_rows_give_the_noise_matrix(kind, num_rounds):
+def test_noise_rows_of_unit_vectors_are_the_noise_matrix(kind, num_rounds):
   strategy = _STRATEGIES[kind](num_rounds)
   recursion = strategy.recursion()
   assert recursion.applies_noise_matrix == ('tree' not in kind)
@@ -41,13 +41,13 @@ def test_unit_rows_give_the_noise_matrix(kind, num_rounds):
 
 @all_sizes
 @all_kinds
-def test_row_norms_are_those_of_the_noise(kind, num_rounds):
+def test_noise_row_norms_match_the_noise_matrix(kind, num_rounds):
   strategy = _STRATEGIES[kind](num_rounds)
   norms = strategy.noise_row_norms()
-  dense = np.linalg.norm(strategy.noise_matrix(), axis=1)
-  np.testing.assert_allclose(norms, dense, rtol=1e-12)
-  made = np.linalg.norm(strategy.recursion().noise_rows(np.eye(num_rounds)), axis=1)
-  np.testing.assert_allclose(norms, made, rtol=1e-12)
+  expected = np.linalg.norm(strategy.noise_matrix(), axis=1)
+  np.testing.assert_allclose(norms, expected, rtol=1e-12)
+  actual = np.linalg.norm(strategy.recursion().noise_rows(np.eye(num_rounds)), axis=1)
+  np.testing.assert_allclose(norms, actual, rtol=1e-12)
 
 
 @pytest.mark.parametrize(
@@ -59,8 +59,8 @@ def test_row_norms_are_those_of_the_noise(kind, num_rounds):
     lambda n: strategies.BinaryTree(n, restart_every=1000),
   ],
 )
-def test_row_norms_of_many_rounds_take_no_matrix_and_begin_as_those_of_few(make):
-  # A matrix of 10^10 numbers, or a third of that, would not fit into the memory.
+def test_noise_row_norms_of_many_rounds_need_no_dense_matrix(make):
+  # A matrix of 10^10 numbers, or a third of that, would not fit into memory.
   norms = make(10**5).noise_row_norms()
   assert norms.shape == (10**5,)
   few = np.linalg.norm(make(300).noise_matrix(), axis=1)
@@ -69,7 +69,7 @@ def test_row_norms_of_many_rounds_take_no_matrix_and_begin_as_those_of_few(make)
 
 
 class _CountedMemory(collections.UserDict):
-  """A memory that knows which slots have been read and written."""
+  """A memory that records which slots have been read and written."""
 
   def __getitem__(self, slot):
     self.read.add(slot)
@@ -82,7 +82,7 @@ class _CountedMemory(collections.UserDict):
 
 @all_sizes
 @all_kinds
-def test_work_counts_what_a_round_touches(kind, num_rounds):
+def test_work_counts_drawn_rows_and_memory_accesses(kind, num_rounds):
   strategy = _STRATEGIES[kind](num_rounds)
   recursion = strategy.recursion()
   memory, counts = _CountedMemory(), []
@@ -104,7 +104,7 @@ def test_work_counts_what_a_round_touches(kind, num_rounds):
 
 @all_sizes
 @all_kinds
-def test_noise_has_as_many_terms_as_stated(kind, num_rounds):
+def test_max_terms_is_the_largest_number_of_noise_terms(kind, num_rounds):
   strategy = _STRATEGIES[kind](num_rounds)
   recursion = strategy.recursion()
   terms = np.count_nonzero(recursion.noise_rows(np.eye(num_rounds)), axis=1).max()
@@ -116,7 +116,7 @@ def test_noise_has_as_many_terms_as_stated(kind, num_rounds):
 
 
 @pytest.mark.parametrize(('generator', 'draw'), [('chacha20', 0.025), ('philox', 0.01)])
-def test_costs_follow_from_the_recursion(generator, draw):
+def test_by_storage_costs_follow_from_the_work(generator, draw):
   strategy = strategies.WindowedBLT(2000, 400, _SCALES, _DECAYS)  # 6 copies.
   assert strategy.recursion().work == (12, 6, 12, 12)
   costs = strategies.strategy.by_storage(strategy, 2 * 10**6, generator)
@@ -126,7 +126,7 @@ def test_costs_follow_from_the_recursion(generator, draw):
   assert costs['files'] == (pytest.approx(seconds), 24 * 10**6)
 
 
-def test_the_last_line_of_weights_is_that_of_all_later_rounds():
+def test_last_row_of_weights_applies_to_all_later_rounds():
   weights = np.array([[1.0, 0.0], [2.0, -1.0], [3.0, -0.5]])
   noise = recursion_lib.LastRounds(weights, 'row').noise_rows(np.eye(5))
   assert np.diagonal(noise).tolist() == [1, 2, 3, 3, 3]
@@ -134,7 +134,7 @@ def test_the_last_line_of_weights_is_that_of_all_later_rounds():
 
 
 @pytest.mark.parametrize('length', [1, 2, 4])
-def test_a_quotient_of_banded_matrices_is_applied_and_solved(length):
+def test_of_quotient_matches_quotient_of_dense_matrices(length):
   numerator = np.array([2.0, -0.7, 0.4, 0.1])[:length]
   denominator = np.array([0.5, 0.3, -0.2])
 
@@ -150,10 +150,10 @@ def test_a_quotient_of_banded_matrices_is_applied_and_solved(length):
   assert noise.work == (max(length, 3) - 1, 1, max(length, 3) - 1, 1)
 
 
-def test_the_last_factor_is_that_of_all_later_rounds():
+def test_last_factor_of_scaled_applies_to_all_later_rounds():
   unscaled = recursion_lib.LastRounds([[1.0, -0.5]], 'noise')
   noise = recursion_lib.Scaled(unscaled, [1.0, 10.0], (0, 2)).noise_rows(np.eye(6))
-  # What is remembered is not scaled.
+  # The remembered noise is not scaled.
   expected = unscaled.noise_rows(np.eye(6)) * np.array([[1, 1, 10, 10, 10, 10]]).T
   np.testing.assert_array_equal(noise, expected)
 
@@ -184,6 +184,6 @@ _LAST, _SUMS = recursion_lib.LastRounds, recursion_lib.DecayingSums
     (lambda: _SUMS([0.5], [1.0], [1.0], copies=2), ValueError, 'delay=0'),
   ],
 )
-def test_data_that_make_no_recursion_are_refused(make, error, message):
+def test_invalid_recursions_are_refused(make, error, message):
   with pytest.raises(error, match=message):
     make()

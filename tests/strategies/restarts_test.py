@@ -1,4 +1,4 @@
-"""A strategy that restarts is its blocks, and costs what clients of all blocks cost."""
+"""Tests of strategies that restart: their block-diagonal matrix and sensitivity."""
 
 import numpy as np
 import pytest
@@ -29,7 +29,7 @@ each_kind = pytest.mark.parametrize('kind', _BLOCKS)
     (2, 3, (2,)),
   ],
 )
-def test_the_matrix_is_its_blocks(kind, num_rounds, first, sizes):
+def test_restarted_matrix_is_block_diagonal(kind, num_rounds, first, sizes):
   block = _BLOCKS[kind]()
   matrix = block.materialize()
   restarted = restarts.restarted(block, num_rounds, first=first)
@@ -48,7 +48,7 @@ def test_the_matrix_is_its_blocks(kind, num_rounds, first, sizes):
     strategies.Participation.single(10),
   ],
 )
-def test_sensitivity_is_that_of_brute_force(kind, participation):
+def test_restarted_sensitivity_matches_brute_force(kind, participation):
   restarted = restarts.restarted(_BLOCKS[kind](), 10, first=2)
   squared = every_kind.worst_by_round(restarted.materialize(), participation)[-1]
   worst = np.sqrt(squared)
@@ -69,6 +69,6 @@ def test_sensitivity_is_that_of_brute_force(kind, participation):
     ((strategies.Identity(4), 8), 5, ValueError, 'first must be'),
   ],
 )
-def test_what_cannot_restart_is_refused(arguments, first, error, message):
+def test_restarted_refuses_invalid_arguments(arguments, first, error, message):
   with pytest.raises(error, match=message):
     restarts.restarted(*arguments, first=first)

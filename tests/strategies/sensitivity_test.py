@@ -1,9 +1,4 @@
-"""Sensitivity of any matrix: against brute force over patterns and signs.
-
-Claims: what is called exact equals the worst of all patterns and signs; what is called
-a bound is never below it, for every prefix of rounds; for any matrix, and for
-strategies of every kind.
-"""
+"""Tests of sensitivities, by brute force over all patterns of rounds and signs."""
 
 import numpy as np
 import pytest
@@ -14,8 +9,8 @@ from tff_dp_aggregators.strategies import participation as participation_lib
 from tff_dp_aggregators.strategies import sensitivity
 from tff_dp_aggregators.strategies import toeplitz
 
-# Those whose sensitivity is exact only where the columns of a client do not overlap, or
-# where a client takes part twice at most. `tree_test.py` has the trees.
+# Strategies whose sensitivity is exact only if the columns of a client do not overlap,
+# or if a client takes part twice at most. Trees are tested in `tree_test.py`.
 _NOT_ALWAYS_EXACT = (
   *('toeplitz_signed', 'banded', 'dense', 'epoch_toeplitz', 'epoch_inverse'),
   'unit_inverse',
@@ -37,7 +32,7 @@ def matrices(num_rounds):
 
 
 def with_orthogonal_classes(num_rounds, epoch=2):
-  """C whose columns 0, 2, 4... are orthogonal, and so are 1, 3, 5, ..."""
+  """Returns C whose columns 0, 2, 4, ... are orthogonal, and so are 1, 3, 5, ..."""
   rounds = np.arange(num_rounds)
   apart = np.abs(rounds[:, np.newaxis] - rounds)
   gram = np.where(apart % epoch, 0.3 / (1 + apart), 0.0) + 2 * np.eye(num_rounds)
@@ -45,7 +40,7 @@ def with_orthogonal_classes(num_rounds, epoch=2):
 
 
 @pytest.mark.parametrize('num_rounds', [1, 3, 6])
-def test_worst_sum_is_the_worst_of_all_patterns(num_rounds):
+def test_worst_sum_is_the_maximum_over_all_patterns(num_rounds):
   weights = np.random.default_rng(5).random((2, 3, num_rounds))
   for participation in every_kind.schemas(num_rounds):
     patterns = [list(pattern) for pattern in participation.patterns()]
@@ -56,7 +51,7 @@ def test_worst_sum_is_the_worst_of_all_patterns(num_rounds):
 
 
 @pytest.mark.parametrize('num_rounds', [1, 2, 5, 6])
-def test_exact_values_equal_brute_force_and_bounds_are_not_below(num_rounds):
+def test_exact_values_equal_brute_force_and_bounds_are_not_below_it(num_rounds):
   for name, matrix in matrices(num_rounds).items():
     for participation in every_kind.schemas(num_rounds):
       worst = every_kind.worst_by_round(matrix, participation)
@@ -74,7 +69,7 @@ def test_exact_values_equal_brute_force_and_bounds_are_not_below(num_rounds):
 @pytest.mark.parametrize(
   'kind', [name for name in every_kind.STRATEGIES if 'tree' not in name]
 )
-def test_strategies_of_every_kind_are_exact_or_a_bound_as_they_say(kind):
+def test_sensitivity_of_every_kind_of_strategy_matches_brute_force(kind):
   strategy = every_kind.STRATEGIES[kind](8)
   matrix = strategy.materialize()
   for participation in every_kind.schemas(8):
@@ -97,7 +92,7 @@ def test_strategies_of_every_kind_are_exact_or_a_bound_as_they_say(kind):
 
 
 @pytest.mark.parametrize(
-  'name, separation, most, fixed_epoch, exact',
+  'name, separation, times, fixed_epoch, exact',
   [
     ('signed', 3, 2, False, True),
     ('signed', 1, 2, True, True),
@@ -110,6 +105,8 @@ def test_strategies_of_every_kind_are_exact_or_a_bound_as_they_say(kind):
     ('orthogonal classes', 2, 3, True, True),
   ],
 )
-def test_what_ought_to_be_exact_is(name, separation, most, fixed_epoch, exact):
-  participation = Participation(6, separation, most, fixed_epoch)
+def test_squared_is_exact_where_matrix_structure_allows_it(
+  name, separation, times, fixed_epoch, exact
+):
+  participation = Participation(6, separation, times, fixed_epoch)
   assert sensitivity.squared(matrices(6)[name], participation)[1] == exact

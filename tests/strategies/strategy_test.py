@@ -1,9 +1,4 @@
-"""What all strategies share: workloads, errors, and files that cannot be mistaken.
-
-Claims: errors for any workload are those of dense linear algebra; a saved strategy
-reads back exactly, a changed one is refused; a checksum means the same strategy in
-every release.
-"""
+"""Tests of what all strategies share: files, checksums, errors, read-only arrays."""
 
 import copy
 import json
@@ -26,33 +21,33 @@ from tff_dp_aggregators.strategies import Strategy
 from tff_dp_aggregators.strategies import Workload
 
 _SCALED = EpochToeplitz(11, (0, 4), (1.2, 1 / 3), (1.0, 0.5, 0.1))
-_SANE = {name: make(9) for name, make in every_kind.STRATEGIES.items()}
+_NINE_ROUNDS = {name: make(9) for name, make in every_kind.STRATEGIES.items()}
 STRATEGIES = {
-  **_SANE,
+  **_NINE_ROUNDS,
   'awkward': BandedToeplitz(4, (1 / 3, -5e-324, 1e300)),
   'one_round': BinaryTree(1),
 }
 each_strategy = pytest.mark.parametrize(
   'strategy', STRATEGIES.values(), ids=STRATEGIES.keys()
 )
-each_sane_strategy = pytest.mark.parametrize(
-  'strategy', _SANE.values(), ids=_SANE.keys()
+each_nine_round_strategy = pytest.mark.parametrize(
+  'strategy', _NINE_ROUNDS.values(), ids=_NINE_ROUNDS.keys()
 )
 each_file = pytest.mark.parametrize('name', ['strategy.json', 'strategy.npz'])
 
 
 @each_strategy
 @each_file
-def test_files_read_back_exactly_and_are_not_overwritten(strategy, name, tmp_path):
+def test_saved_strategy_loads_exactly_and_is_not_overwritten(strategy, name, tmp_path):
   strategy.save(tmp_path / name)
-  again = Strategy.load(tmp_path / name)
-  assert type(again) is type(strategy)
-  assert again == strategy and again.checksum == strategy.checksum
+  loaded = Strategy.load(tmp_path / name)
+  assert type(loaded) is type(strategy)
+  assert loaded == strategy and loaded.checksum == strategy.checksum
   with pytest.raises(FileExistsError, match='is not overwritten'):
     strategy.save(str(tmp_path / name))
 
 
-def test_other_suffixes_and_missing_files_are_errors(tmp_path):
+def test_unknown_suffixes_and_missing_files_are_errors(tmp_path):
   for function in (BinaryTree(8).save, Strategy.load):
     with pytest.raises(ValueError, match=r"in a .json or .npz file, not in '.*\.pkl'"):
       function(tmp_path / 'strategy.pkl')
@@ -62,9 +57,7 @@ def test_other_suffixes_and_missing_files_are_errors(tmp_path):
 
 @each_file
 @pytest.mark.parametrize('kind', ['awkward', 'dense', 'epoch_windowed_blt'])
-def test_a_file_with_any_byte_changed_is_refused_or_reads_the_same(
-  kind, name, tmp_path
-):
+def test_file_with_a_flipped_bit_is_refused_or_loads_the_same(kind, name, tmp_path):
   strategy = STRATEGIES[kind]
   path = tmp_path / name
   strategy.save(path)
@@ -80,13 +73,13 @@ def test_a_file_with_any_byte_changed_is_refused_or_reads_the_same(
 
 @each_file
 @pytest.mark.parametrize('content', [b'', b'PK', b'\xff\xfe', b'\x93NUMPY', b'{}'])
-def test_other_files_are_refused(name, content, tmp_path):
+def test_load_refuses_files_that_are_not_strategies(name, content, tmp_path):
   (tmp_path / name).write_bytes(content)
   with pytest.raises(ValueError, match='strategy'):
     Strategy.load(tmp_path / name)
 
 
-def test_archives_of_something_else_are_refused(tmp_path):
+def test_load_refuses_archives_of_other_arrays(tmp_path):
   for arrays in (
     {'x': np.ones(3)},
     {'strategy': np.ones(3)},
@@ -99,7 +92,7 @@ def test_archives_of_something_else_are_refused(tmp_path):
       Strategy.load(tmp_path / 'other.npz')
 
 
-def test_checksums_stay_what_they_were():
+def test_checksums_do_not_change_between_releases():
   # Ledgers refer to strategies by these; changing one orphans files on disk.
   assert BinaryTree(8).checksum == (
     'sha256:203be3c86ed2a82757497f0e7dc95768c627435fdf5f26169fddc5efcd5da779'
@@ -112,7 +105,7 @@ def test_checksums_stay_what_they_were():
   )
 
 
-def test_checksums_tell_strategies_apart():
+def test_checksums_of_different_strategies_differ():
   others = [
     BinaryTree(10),
     BandedToeplitz(9, (1.0,)),
@@ -153,13 +146,13 @@ def altered(strategy, **changes):
     ('{"format": ', 'not a saved strategy: Expecting value'),
   ],
 )
-def test_files_that_were_altered_or_are_others_are_refused(text, message):
+def test_from_json_refuses_altered_or_foreign_text(text, message):
   with pytest.raises(ValueError, match=message):
     Strategy.from_json(text)
 
 
-@each_sane_strategy
-def test_error_of_any_workload_equals_dense_linear_algebra(strategy):
+@each_nine_round_strategy
+def test_error_of_array_workload_equals_dense_linear_algebra(strategy):
   n = strategy.num_rounds
   workload = np.tril(np.random.default_rng(3).normal(size=(n, n)))
   # Any estimate of the workload goes through the noisy prefix sums.
@@ -176,7 +169,7 @@ def test_error_of_any_workload_equals_dense_linear_algebra(strategy):
   )
 
 
-@each_sane_strategy
+@each_nine_round_strategy
 @pytest.mark.parametrize(
   'workload',
   [
@@ -186,7 +179,7 @@ def test_error_of_any_workload_equals_dense_linear_algebra(strategy):
   ],
   ids=['momentum', 'decay', 'all'],
 )
-def test_error_of_a_server_optimizer_is_that_of_the_dense_workload(strategy, workload):
+def test_error_of_workload_equals_that_of_its_dense_matrix(strategy, workload):
   np.testing.assert_allclose(
     strategy.per_query_error(workload),
     strategy.per_query_error(workload.materialize()),
@@ -194,8 +187,8 @@ def test_error_of_a_server_optimizer_is_that_of_the_dense_workload(strategy, wor
   )
 
 
-@each_sane_strategy
-def test_error_by_round_is_the_noise_of_each_prefix_at_equal_privacy(strategy):
+@each_nine_round_strategy
+def test_error_by_round_is_sensitivity_times_estimator_row_norms(strategy):
   n = strategy.num_rounds
   participation = Participation(n, 3)
   estimator = strategy.materialize_estimator()
@@ -206,8 +199,8 @@ def test_error_by_round_is_the_noise_of_each_prefix_at_equal_privacy(strategy):
   )
 
 
-@each_sane_strategy
-def test_workloads_and_schemas_for_other_rounds_are_refused(strategy):
+@each_nine_round_strategy
+def test_workload_or_participation_of_other_num_rounds_is_refused(strategy):
   for workload in (np.ones((9, 10)), np.tri(10)):
     with pytest.raises(ValueError, match='workload must be lower-triangular of shape'):
       strategy.per_query_error(workload)
@@ -215,7 +208,7 @@ def test_workloads_and_schemas_for_other_rounds_are_refused(strategy):
     strategy.sensitivity(Participation(10))
 
 
-def test_no_other_class_takes_a_kind():
+def test_second_class_of_the_same_kind_is_refused():
   with pytest.raises(ValueError, match="'banded_toeplitz' is taken by .*toeplitz"):
 
     class Other(strategies.Identity):
@@ -226,7 +219,7 @@ def test_no_other_class_takes_a_kind():
 
 
 @pytest.mark.parametrize(
-  'made_of',
+  'copy_of',
   [
     lambda strategy: strategy,
     copy.copy,
@@ -234,20 +227,20 @@ def test_no_other_class_takes_a_kind():
     lambda strategy: pickle.loads(pickle.dumps(strategy)),
   ],
 )
-def test_no_copy_can_change_after_its_sensitivity_was_computed(made_of):
-  # Otherwise noise would be that of one matrix, and privacy stated of another.
+def test_arrays_of_strategies_and_their_copies_are_read_only(copy_of):
+  # Otherwise noise could be that of one matrix, and accounting that of another.
   participation = Participation(8, 2)
   for original, name in (
     (Dense(8, np.tril(np.ones((8, 8)))), 'matrix'),
     (Banded(8, np.array([[1.0] * 8, [0.5] * 7 + [0.0]])), 'diagonals'),
   ):
     sensitivity, checksum = original.sensitivity(participation), original.checksum
-    strategy = made_of(original)
-    assert strategy == original
-    array = getattr(strategy, name)
+    duplicate = copy_of(original)
+    assert duplicate == original
+    array = getattr(duplicate, name)
     with pytest.raises(ValueError, match='read-only'):
       array[0, 0] = 50.0
     with pytest.raises(ValueError, match='WRITEABLE'):
       array.setflags(write=True)
-    assert strategy.sensitivity(participation) == sensitivity
-    assert strategy.checksum == checksum
+    assert duplicate.sensitivity(participation) == sensitivity
+    assert duplicate.checksum == checksum

@@ -1,7 +1,7 @@
-"""Toeplitz strategies: their matrices, and how small their error is.
+"""Tests of banded Toeplitz strategies: their matrices and errors.
 
-`sensitivity_test` and `numerics/toeplitz_sensitivity_test` have their sensitivity.
-Errors are compared with peers' figures, which are in matrix_factorization.json.
+`sensitivity_test` and `numerics/toeplitz_sensitivity_test` test their sensitivity.
+Errors are compared with figures of peers (matrix_factorization.json).
 """
 
 import math
@@ -17,7 +17,7 @@ from tff_dp_aggregators.strategies import toeplitz
 
 
 def lower_toeplitz(num_rounds, coefficients):
-  """C from its definition."""
+  """Returns C from its definition."""
   column = np.append(coefficients, np.zeros(num_rounds - len(coefficients)))
   return scipy.linalg.toeplitz(column, np.zeros(num_rounds))
 
@@ -32,7 +32,7 @@ def test_square_root_coefficients_are_central_binomials():
 @pytest.mark.parametrize(
   'coefficients', [(2.5,), (1.0, -0.75, 0.5, 0.0, -2.0), (1.0,) * 9], ids=len
 )
-def test_the_matrix_has_the_coefficients_below_its_diagonal(coefficients):
+def test_materialize_is_toeplitz_matrix_of_coefficients(coefficients):
   strategy = BandedToeplitz(9, coefficients)
   matrix = lower_toeplitz(9, coefficients)
   np.testing.assert_array_equal(strategy.materialize(), matrix)
@@ -40,7 +40,7 @@ def test_the_matrix_has_the_coefficients_below_its_diagonal(coefficients):
 
 
 @pytest.mark.parametrize('num_rounds, num_bands', [(10, 3), (30, 30), (17, 1)])
-def test_columns_and_not_rows_have_norm_one(num_rounds, num_bands):
+def test_square_root_has_unit_columns_not_unit_rows(num_rounds, num_bands):
   # A client's contribution to round j meets column j. Normalising rows instead makes
   # the first round's noise too small by the factor coefficients[0].
   strategy = BandedToeplitz.square_root(num_rounds, num_bands)
@@ -55,7 +55,7 @@ def test_columns_and_not_rows_have_norm_one(num_rounds, num_bands):
 @pytest.mark.parametrize(
   'result', every_kind.figures('full_toeplitz_square_root')[:2], ids=str
 )
-def test_full_square_root_has_the_published_error(result):
+def test_full_square_root_error_matches_published_figures(result):
   n = result['num_rounds']
   strategy = BandedToeplitz.square_root(n, n)
   assert strategy.sensitivity() == pytest.approx(1.0, rel=1e-12)
@@ -74,20 +74,20 @@ def test_full_square_root_has_the_published_error(result):
     ([[1.0, 2.0]], TypeError, 'coefficients must be'),
   ],
 )
-def test_coefficients_that_are_no_strategy_are_refused(coefficients, error, message):
+def test_invalid_coefficients_are_refused(coefficients, error, message):
   with pytest.raises(error, match=message):
     BandedToeplitz(3, coefficients)
 
 
 @pytest.mark.few(3)
 @pytest.mark.parametrize('result', every_kind.figures('banded_toeplitz'), ids=str)
-def test_optimised_bands_have_the_peers_converged_error(result):
+def test_optimized_error_matches_converged_error_of_the_peer(result):
   objective = result['objective']
   strategy = optimize(
     result['num_rounds'], num_bands=result['num_bands'], objective=objective
   )
-  peer = result['rmse'] if objective == 'mean' else result['max_error']
-  assert strategy.error(objective) == pytest.approx(peer, rel=1e-12)
+  peer_error = result['rmse'] if objective == 'mean' else result['max_error']
+  assert strategy.error(objective) == pytest.approx(peer_error, rel=1e-12)
   assert strategy.sensitivity() == pytest.approx(1.0, rel=1e-14)
   assert strategy.num_bands == result['num_bands']
 
@@ -97,19 +97,21 @@ def optimize(*args, **kwargs):
 
 
 @pytest.mark.parametrize(
-  'schema, objective, known',
+  'schema, objective, error_bound',
   [((2000, 400, 5), 'mean', 7.8492), ((2000, 100, 20), 'max', 26.0)],
 )
-def test_as_many_bands_as_the_separation_are_the_best_of_all(schema, objective, known):
+def test_optimize_chooses_min_separation_bands_by_default(
+  schema, objective, error_bound
+):
   participation = Participation(*schema)
-  given = {'objective': objective, 'participation': participation}
-  strategy = optimize(schema[0], num_bands=None, **given)
+  options = {'objective': objective, 'participation': participation}
+  strategy = optimize(schema[0], num_bands=None, **options)
   assert strategy.num_bands == schema[1]
   assert strategy.sensitivity_kind(participation) == 'exact'
-  fewer = optimize(schema[0], num_bands=schema[1] - 1, **given)
-  best = strategy.error(objective, participation)
-  assert best < fewer.error(objective, participation)
-  assert best <= known
+  fewer = optimize(schema[0], num_bands=schema[1] - 1, **options)
+  error = strategy.error(objective, participation)
+  assert error < fewer.error(objective, participation)
+  assert error <= error_bound
 
 
 @pytest.mark.parametrize(
@@ -123,11 +125,11 @@ def test_as_many_bands_as_the_separation_are_the_best_of_all(schema, objective, 
     (5, 6, ValueError, 'num_bands must be at most num_rounds=5'),
   ],
 )
-def test_wrong_sizes_are_refused_by_name(function, num_rounds, num_bands, error, name):
+def test_invalid_sizes_are_refused(function, num_rounds, num_bands, error, name):
   with pytest.raises(error, match=name):
     function(num_rounds, num_bands=num_bands)
 
 
-def test_more_bands_than_can_be_optimised_are_refused():
+def test_optimize_refuses_more_than_4096_bands():
   with pytest.raises(ValueError, match='at most 4096'):
     toeplitz.optimize(10**5, num_bands=5000)

@@ -1,10 +1,7 @@
-"""The binary tree of DP-FTRL: exact sensitivity, exact estimators, known figures.
+"""Tests of the binary tree of DP-FTRL: its sensitivity, estimators and restarts.
 
-Privacy is checked against brute force (every participation pattern of small trees,
-for every prefix of rounds, with and without restarts) and against the published
-accountant (tree_sensitivity.json); worst patterns are added up by hand. The estimators
-are checked to be unbiased as matrices, and restarts to be what TF Privacy's
-RestartQuery does.
+The sensitivity is compared with brute force and with the published accountant
+(tree_sensitivity.json).
 """
 
 import itertools
@@ -19,20 +16,20 @@ from tff_dp_aggregators.strategies import BinaryTree
 from tff_dp_aggregators.strategies import Participation
 from tff_dp_aggregators.strategies import tree
 
-ORACLE = json.loads(
+PUBLISHED = json.loads(
   pathlib.Path(__file__).with_name('tree_sensitivity.json').read_text()
 )
 both_schemas = pytest.mark.parametrize('fixed_epoch', [False, True])
 
 
 def all_patterns(num_rounds):
-  """Every 0/1 vector, as a column."""
+  """Returns every 0/1 vector, as a column."""
   masks = np.arange(2**num_rounds)
   return (masks[None, :] >> np.arange(num_rounds)[:, None]) & 1
 
 
 def is_allowed(patterns, min_separation, max_participations, fixed_epoch):
-  """Which columns the schema allows, by its definition."""
+  """Returns which columns the schema allows, by its definition."""
   allowed = patterns.sum(axis=0) <= max_participations
   for gap in range(1, len(patterns)):
     if gap < min_separation or (fixed_epoch and gap % min_separation):
@@ -71,12 +68,12 @@ def test_sensitivity_covers_contributions_of_either_sign(num_rounds):
 
 
 @pytest.mark.parametrize(
-  'case', ORACLE['cases'], ids=lambda c: '-'.join(str(v) for v in c.values())
+  'case', PUBLISHED['cases'], ids=lambda c: '-'.join(str(v) for v in c.values())
 )
-def test_sensitivity_equals_the_published_accountant(case):
+def test_sensitivity_equals_that_of_the_published_accountant(case):
   num_rounds, times = case['num_rounds'], case['max_participations']
-  found = tree.sensitivity_squared(num_rounds, case['rounds_between'] + 1, times)
-  assert found == case['zeta_star']
+  squared = tree.sensitivity_squared(num_rounds, case['rounds_between'] + 1, times)
+  assert squared == case['zeta_star']
 
 
 LARGE = {
@@ -92,7 +89,7 @@ LARGE = {
 @pytest.mark.few(6)
 @pytest.mark.parametrize('restart_every', [None, 1000])
 @pytest.mark.parametrize('participation', LARGE.values(), ids=LARGE.keys())
-def test_worst_patterns_of_long_runs_are_allowed_and_worth_the_sensitivity(
+def test_worst_case_rounds_of_long_runs_attain_the_sensitivity(
   participation, restart_every
 ):
   strategy = BinaryTree(participation.num_rounds, restart_every=restart_every)
@@ -107,9 +104,7 @@ def test_worst_patterns_of_long_runs_are_allowed_and_worth_the_sensitivity(
 
 @pytest.mark.parametrize('restart_every', [None, 37])
 @pytest.mark.parametrize('schema', [(1, 1), (10,), (37, 3), (1, 4), (7, 5, True)])
-def test_profile_never_decreases_and_holds_the_sensitivity_of_each_prefix(
-  schema, restart_every
-):
+def test_sensitivity_by_round_is_that_of_each_prefix(schema, restart_every):
   strategy = BinaryTree(80, restart_every=restart_every)
   participation = Participation(80, *schema)
   profile = strategy.sensitivity_squared_by_round(participation)
@@ -121,8 +116,8 @@ def test_profile_never_decreases_and_holds_the_sensitivity_of_each_prefix(
     assert shorter.sensitivity_squared(Participation(end, *schema)) == profile[end - 1]
 
 
-def test_honaker_variance_of_a_complete_tree_is_the_published_one():
-  # Estimation from below: 1 / (2 - 2^-level) for one node with all those below it.
+def test_honaker_variance_of_complete_trees_is_as_published():
+  # Estimation from below (Honaker): 1 / (2 - 2^-level) for a node and all below it.
   variance = BinaryTree(64).per_query_error()
   for level in range(7):
     expected = 1 / (2 - 2.0**-level)
@@ -163,12 +158,12 @@ def test_estimates_are_unbiased_and_streamable(restart_every, honaker):
     lambda value: tree.pattern_value([0], 8, value),
   ],
 )
-def test_restart_every_must_be_a_positive_number(function, value, error):
+def test_invalid_restart_every_is_refused(function, value, error):
   with pytest.raises(error, match='restart_every must be'):
     function(value)
 
 
-def test_arguments_of_a_pattern_and_of_limits_are_refused_by_name():
+def test_invalid_patterns_and_limits_are_refused_by_name():
   with pytest.raises(ValueError, match=r'rounds must be different'):
     tree.pattern_value([3, 3], 8)
   with pytest.raises(ValueError, match=r'from 0 to 7, got'):
@@ -177,9 +172,9 @@ def test_arguments_of_a_pattern_and_of_limits_are_refused_by_name():
     tree.sensitivity_squared(5, 0, 1)
 
 
-def test_worst_patterns_need_not_be_the_densest_ones():
-  # Rounds 3 apart among 16: 5^2 of the root, 2^2 + 3^2 of the halves, 2^2 + 2^2 + 1
-  # of the quarters, and 5 of each level below.
+def test_worst_case_rounds_need_not_be_the_densest_ones():
+  # Rounds 3 apart among 16: 5^2 from the root, 2^2 + 3^2 from the halves, 2^2 + 2^2 +
+  # 1 from the quarters, and 5 from each level below.
   worst = BinaryTree(16).worst_case_rounds
   assert worst(Participation(16, 3)) == (0, 3, 6, 9, 12, 15)
   assert worst(Participation(16, 3, 5)) == (0, 3, 8, 11, 14)
@@ -189,6 +184,6 @@ def test_worst_patterns_need_not_be_the_densest_ones():
 
 
 @pytest.mark.slow
-def test_known_sensitivity_of_many_participations():
-  # From a search without bounds, which takes a minute and a half.
+def test_sensitivity_of_500_participations_matches_full_search():
+  # The figure is from a search without bounds, which takes a minute and a half.
   assert tree.sensitivity_squared(100_000, 31, 500) == 1_005_774

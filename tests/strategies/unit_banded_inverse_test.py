@@ -1,9 +1,6 @@
-"""Banded inverses with columns of one norm, against dense algebra and patterns.
+"""Tests of banded inverses with unit columns, C = T diag(1 / |t_j|).
 
-Claims: matrices and noise are those of C = T diag(1 / |t_j|) from its definition; the
-sensitivity is exact for two bands, where it is that of the closed form of the
-literature, and for roots; the best root is the best of all. `sensitivity_test` has all
-patterns.
+`sensitivity_test` compares their sensitivity with brute force.
 """
 
 import itertools
@@ -23,7 +20,7 @@ SIGNED = (1.0, -0.5, 0.3, -0.4)
 
 
 def dense_noise(num_rounds, coefficients):
-  """C^-1 from its definition: rows of T^-1 times the norms of T's columns."""
+  """Returns C^-1 from its definition: rows of T^-1 times the norms of T's columns."""
   column = np.append(coefficients, np.zeros(num_rounds - len(coefficients)))
   inverse = scipy.linalg.toeplitz(column, np.zeros(num_rounds))
   return np.linalg.norm(np.linalg.inv(inverse), axis=0)[:, np.newaxis] * inverse
@@ -43,7 +40,7 @@ def test_matrices_and_noise_equal_dense_linear_algebra(num_rounds, coefficients)
 
 @pytest.mark.parametrize('fixed_epoch', [False, True])
 @pytest.mark.parametrize('last', [0.3, 0.99, 0.9999])
-def test_two_bands_have_the_sensitivity_of_the_closed_form(last, fixed_epoch):
+def test_sensitivity_of_two_bands_matches_published_closed_form(last, fixed_epoch):
   # k + 2 sum over pairs of last^(distance) |t_j| / |t_i|, as opaque computes it
   # (JetBrains-Research/opaque, lambda_cgd_normalized_sensitivity_squared, which cites
   # lemma 8 of arXiv:2601.22334).
@@ -85,7 +82,7 @@ def test_sensitivity_of_roots_is_exact(exponent, workload):
 
 @pytest.mark.parametrize('objective', ['mean', 'max'])
 @pytest.mark.parametrize('workload', [None, Workload(100, 0.9)], ids=repr)
-def test_the_best_root_is_the_best_of_all_roots(objective, workload):
+def test_best_root_is_at_least_as_good_as_any_exponent(objective, workload):
   participation = Participation(100, 20)
   arguments = {
     'objective': objective,
@@ -95,22 +92,22 @@ def test_the_best_root_is_the_best_of_all_roots(objective, workload):
   }
   for num_bands in (2, 5):
     best = banded_inverse.best_root(100, num_bands=num_bands, **arguments)
-    least = best.error(objective, participation, workload)
+    best_error = best.error(objective, participation, workload)
     for exponent in np.linspace(0, 1, 11):
-      other = UnitBandedInverse.root(
+      root = UnitBandedInverse.root(
         100, num_bands, exponent=exponent, workload=workload
       )
-      assert least <= other.error(objective, participation, workload) * (1 + 1e-6)
+      assert best_error <= root.error(objective, participation, workload) * (1 + 1e-6)
 
 
-def test_coefficients_that_are_no_strategy_are_refused():
+def test_invalid_coefficients_are_refused():
   with pytest.raises(ValueError, match=r'coefficients\[0\] must be positive, got 0.0'):
     UnitBandedInverse(2000, (0.0, 1.0))
   with pytest.raises(ValueError, match='whose norm exceeds float64 within 2000 rounds'):
     UnitBandedInverse(2000, (1.0, -1.3))
 
 
-def test_pairs_that_would_take_too_long_leave_a_bound(monkeypatch):
+def test_sensitivity_is_a_bound_if_pairs_exceed_the_maximum(monkeypatch):
   monkeypatch.setattr(toeplitz_sensitivity, '_MAX_PAIRS', 100)
   strategy = UnitBandedInverse(300, (1.0, -0.9))
   participation = Participation(300, 100)

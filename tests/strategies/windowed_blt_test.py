@@ -1,8 +1,4 @@
-"""Windowed BLTs: banded Toeplitz strategies that few decays describe; and tailed ones.
-
-Errors and derivatives of the optimiser are compared with those of the strategy, optima
-with those of banded Toeplitz strategies.
-"""
+"""Tests of windowed BLTs (banded Toeplitz strategies of few decays) and tailed ones."""
 
 import itertools
 import math
@@ -32,7 +28,7 @@ def optimize_tailed(*args, **kwargs):
   return optimize(*args, **kwargs, tail=True)
 
 
-def test_coefficients_are_those_of_a_blt_up_to_the_window_and_a_tail():
+def test_coefficients_are_those_of_blt_in_window_plus_tail():
   coefficients = WindowedBLT(10, 4, SCALES, DECAYS).matrix_coefficients()
   uncut = BLT(10, SCALES, DECAYS).matrix_coefficients()
   np.testing.assert_array_equal(coefficients, [*uncut[:4], *[0.0] * 6])
@@ -43,7 +39,7 @@ def test_coefficients_are_those_of_a_blt_up_to_the_window_and_a_tail():
 
 @pytest.mark.parametrize('window', [1, 4, 15])
 @pytest.mark.parametrize('decay', [None, 0.0, 1.0])
-def test_inverse_coefficients_are_those_of_the_dense_inverse(window, decay):
+def test_inverse_coefficients_match_dense_inverse(window, decay):
   strategy = WindowedBLT(15, window, SCALES, DECAYS)
   if decay is not None:
     strategy = TailedBLT(**strategy.parameters(), tail_scale=0.05, tail_decay=decay)
@@ -52,7 +48,7 @@ def test_inverse_coefficients_are_those_of_the_dense_inverse(window, decay):
 
 
 @pytest.mark.parametrize('num_rounds', [1, 9, 60])
-def test_buffers_are_never_more_than_forward_substitution_needs(num_rounds):
+def test_noise_buffers_never_exceed_those_of_banded_toeplitz(num_rounds):
   kinds = set()
   for window, num_decays in itertools.product(range(1, num_rounds + 1), range(4)):
     scales, decays = (0.1,) * num_decays, tuple(np.linspace(0.5, 0.9, num_decays))
@@ -67,56 +63,58 @@ def test_buffers_are_never_more_than_forward_substitution_needs(num_rounds):
 
 @pytest.mark.few(2)
 @pytest.mark.parametrize(
-  'b, k, objective, num_decays, best',
+  'b, k, objective, num_decays, error_bound',
   [
     # BLTs without a window have 8.147 and 26.93 at best.
-    (400, 5, 'mean', 3, 7.85144),  # All of banded Toeplitz: 7.849.
+    (400, 5, 'mean', 3, 7.85144),  # The best banded Toeplitz: 7.849.
     (100, 20, 'max', 3, 25.76535),
   ],
 )
-def test_gap_to_banded_strategies_is_closed(b, k, objective, num_decays, best):
+def test_optimized_error_is_near_that_of_banded_toeplitz(
+  b, k, objective, num_decays, error_bound
+):
   participation = Participation(2000, b, k)
   strategy = optimize(
     2000, num_decays=num_decays, objective=objective, participation=participation
   )
-  value = strategy.error(objective, participation)
+  error = strategy.error(objective, participation)
   assert strategy.sensitivity_kind(participation) == 'exact'
-  assert value <= best
+  assert error <= error_bound
 
 
 @pytest.mark.few(2)
 @pytest.mark.parametrize('n', [3, 3000, 100])
 @pytest.mark.parametrize('objective', ['max', 'mean'])
-def test_never_a_failure_nor_a_useless_decay(n, objective):
+def test_optimize_windowed_converges_without_useless_decays(n, objective):
   for b in sorted({1, max(1, n // 7), n - 1}):
     participation = Participation(n, b)
     strategy = optimize(
       n, num_decays=4, objective=objective, participation=participation
     )
-    value = strategy.error(objective, participation)
+    error = strategy.error(objective, participation)
     assert strategy.sensitivity_kind(participation) == 'exact'
-    assert value <= BLT(n, (), ()).error(objective, participation) * (1 + 1e-12)
+    assert error <= BLT(n, (), ()).error(objective, participation) * (1 + 1e-12)
     for j in range(len(strategy.buffer_decays)):
       scales, decays = list(strategy.output_scales), list(strategy.buffer_decays)
       del scales[j], decays[j]
       fewer = WindowedBLT(n, strategy.window, scales, decays)
-      assert fewer.error(objective, participation) > value * (1 + 5e-5)
+      assert fewer.error(objective, participation) > error * (1 + 5e-5)
 
 
-def test_a_longer_window_may_be_asked_for_and_its_sensitivity_is_exact():
+def test_window_above_min_separation_has_exact_sensitivity():
   participation = Participation(100, 5, 2)
   strategy = optimize(100, num_decays=2, participation=participation, window=40)
   matrix = strategy.materialize()
   worst = every_kind.worst_by_round(matrix, participation)[-1]
   assert strategy.sensitivity_kind(participation) == 'exact'
   assert strategy.sensitivity_squared(participation) == pytest.approx(worst)
-  # Clients are done early, and what is left of the rounds needs more than 5 bands.
+  # Clients take part early only, and the later rounds need more than 5 bands.
   short = optimize(100, num_decays=2, participation=participation)
   assert strategy.rmse(participation) < 0.97 * short.rmse(participation)
 
 
 @pytest.mark.parametrize(
-  'arguments, kind, message',
+  'arguments, error, message',
   [
     ((0, SCALES, 0.0, 0.0), ValueError, 'window must be at least 1'),
     ((11, SCALES, 0.0, 0.0), ValueError, 'window must be at most num_rounds=10'),
@@ -127,14 +125,14 @@ def test_a_longer_window_may_be_asked_for_and_its_sensitivity_is_exact():
     ((5, SCALES, 'x', 0.9), TypeError, 'tail_scale must be a number'),
   ],
 )
-def test_impossible_windows_and_tails_are_refused(arguments, kind, message):
+def test_invalid_windows_and_tails_are_refused(arguments, error, message):
   window, scales, *tail = arguments
-  with pytest.raises(kind, match=message):
+  with pytest.raises(error, match=message):
     TailedBLT(10, window, scales, DECAYS, *tail)
 
 
 @pytest.mark.parametrize(
-  'kwargs, kind, message',
+  'kwargs, error, message',
   [
     ({'num_decays': 0}, ValueError, 'num_decays must be at least 1'),
     ({'participation': None}, ValueError, 'use blt.optimize'),
@@ -143,14 +141,14 @@ def test_impossible_windows_and_tails_are_refused(arguments, kind, message):
     ({'workload': Workload.cooldown(100)}, ValueError, 'learning rates'),
   ],
 )
-def test_wrong_arguments_are_refused(kwargs, kind, message):
+def test_optimize_windowed_refuses_invalid_arguments(kwargs, error, message):
   arguments = {
     'num_rounds': 100,
     'num_decays': 1,
     'participation': Participation(100, 20),
     **kwargs,
   }
-  with pytest.raises(kind, match=message):
+  with pytest.raises(error, match=message):
     optimize(**arguments)
 
 
@@ -164,7 +162,7 @@ def test_wrong_arguments_are_refused(kwargs, kind, message):
     (2000, 1, 2, 1, recursion.DecayingSums),
   ],
 )
-def test_buffers_are_those_of_the_recursion_that_keeps_less(
+def test_recursion_with_fewer_buffers_is_chosen(
   num_rounds, window, num_decays, buffers, kind
 ):
   scales, decays = SCALES[:num_decays], DECAYS[:num_decays]
@@ -181,7 +179,7 @@ def test_buffers_are_those_of_the_recursion_that_keeps_less(
   [(50, 20, 3, 20), (50, 20, 2, 30), (41, 10, 5, 10), (41, 10, 2, 5), (9, 1, 4, 2)],
 )
 @pytest.mark.parametrize('has_tail', [True, False])
-def test_errors_and_their_derivatives_are_those_of_the_strategy(
+def test_search_errors_and_derivatives_match_the_strategy(
   n, b, k, window, objective, momentum, has_tail
 ):
   participation = Participation(n, b, k)
@@ -195,9 +193,9 @@ def test_errors_and_their_derivatives_are_those_of_the_strategy(
     point, strategy = point[:4], WindowedBLT(n, window, (0.2, 0.4), (0.95, 0.5))
   errors = problem.errors(problem.series)
   values, pull_back = errors(point)
-  value = strategy.error(objective, participation, workload)
-  reached = values.mean() if objective == 'mean' else values.max()
-  assert math.sqrt(reached) == pytest.approx(value, rel=1e-12)
+  error = strategy.error(objective, participation, workload)
+  squared_error = values.mean() if objective == 'mean' else values.max()
+  assert math.sqrt(squared_error) == pytest.approx(error, rel=1e-12)
   weights = np.random.default_rng(1).dirichlet(np.ones(n))
   slope = pull_back(weights) / (weights @ values)
   for i, move in enumerate(1e-5 * np.eye(len(point))):
@@ -211,18 +209,18 @@ def test_errors_and_their_derivatives_are_those_of_the_strategy(
 @pytest.mark.parametrize(
   'limits', [(3, 1, 2), (10, 1, 5), (10, 1), (100, 14, 2), (1000, 142, 5), (10, 9)]
 )
-def test_never_a_failure_nor_worse_than_a_window_alone(limits, objective):
+def test_optimize_with_tail_is_never_worse_than_window_alone(limits, objective):
   participation = Participation(*limits)
-  given = {'num_decays': 2, 'objective': objective, 'participation': participation}
-  strategy = optimize_tailed(limits[0], **given)
+  options = {'num_decays': 2, 'objective': objective, 'participation': participation}
+  strategy = optimize_tailed(limits[0], **options)
   assert strategy.sensitivity_kind(participation) == 'exact'
-  windowed = optimize(limits[0], **given).error(objective, participation)
-  # A tail is worth what was asked for.
-  most = windowed * (1 - 1e-4 if strategy.tail_scale else 1 + 1e-12)
-  assert strategy.error(objective, participation) <= most
+  windowed = optimize(limits[0], **options).error(objective, participation)
+  # A tail is kept only if it lowers the error by the default min_gain, 1e-4.
+  error_bound = windowed * (1 - 1e-4 if strategy.tail_scale else 1 + 1e-12)
+  assert strategy.error(objective, participation) <= error_bound
 
 
-def test_there_is_no_tail_where_clients_take_part_until_the_end():
+def test_no_tail_if_clients_take_part_until_the_end():
   participation = Participation(60, 6)
   strategy = optimize_tailed(60, participation=participation)
   assert (strategy.tail_scale, strategy.noise_buffers) == (0.0, 5)

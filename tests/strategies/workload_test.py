@@ -1,9 +1,4 @@
-"""Workloads are the matrices that training applies to the noisy sums.
-
-Claims: A is what a server with momentum, learning rates and weight decay does, step by
-step; the fast products and the banded inverse are those of the dense matrix; what is no
-workload is refused.
-"""
+"""Tests of `Workload`: its matrix, fast products, banded inverse and refused values."""
 
 import numpy as np
 import pytest
@@ -30,8 +25,8 @@ each_workload = pytest.mark.parametrize(
 )
 
 
-def server_optimizer(workload, updates):
-  """Models after each round, by the loop that a server runs."""
+def simulated_server(workload, updates):
+  """Returns the model after each round, by the update rule of a server optimizer."""
   rates = workload.learning_rates or [1.0] * workload.num_rounds
   model = velocity = np.zeros(updates.shape[1])
   models = []
@@ -43,14 +38,14 @@ def server_optimizer(workload, updates):
 
 
 @each_workload
-def test_workload_is_what_a_server_with_momentum_does(workload):
+def test_materialize_matches_simulated_server_optimizer(workload):
   updates = np.random.default_rng(1).normal(size=(workload.num_rounds, 3))
-  models = server_optimizer(workload, updates)
+  models = simulated_server(workload, updates)
   np.testing.assert_allclose(workload.materialize() @ updates, models, rtol=1e-12)
 
 
 @each_workload
-def test_products_are_those_of_the_dense_matrix(workload):
+def test_apply_matches_product_with_dense_matrix(workload):
   dense = workload.materialize()
   matrix = np.random.default_rng(2).normal(size=(workload.num_rounds, 5))
   np.testing.assert_allclose(workload.apply(matrix), dense @ matrix, rtol=1e-11)
@@ -60,7 +55,7 @@ def test_products_are_those_of_the_dense_matrix(workload):
 
 
 @each_workload
-def test_inverse_is_banded_with_the_stated_diagonals(workload):
+def test_inverse_diagonals_are_those_of_dense_inverse(workload):
   n = workload.num_rounds
   diagonals = workload.inverse_diagonals()
   assert len(diagonals) == (3 if workload.momentum else 2)
@@ -73,7 +68,7 @@ def test_inverse_is_banded_with_the_stated_diagonals(workload):
 
 
 @each_workload
-def test_toeplitz_workloads_are_those_with_constant_diagonals(workload):
+def test_is_toeplitz_if_dense_diagonals_are_constant(workload):
   dense = workload.materialize()
   constant = all(
     np.allclose(np.diagonal(dense, -i), dense[i, 0], rtol=1e-12)
@@ -92,7 +87,7 @@ def test_prefix_sums_are_the_default():
   assert workload_lib.check(5, None) == Workload(5)
 
 
-def test_cooldown_falls_over_the_last_quarter_to_a_twentieth():
+def test_cooldown_decreases_over_last_quarter_to_five_percent():
   rates = np.array(Workload.cooldown(8).learning_rates)
   np.testing.assert_allclose(rates, [1, 1, 1, 1, 1, 1, 0.525, 0.05])
   assert not Workload.cooldown(8).is_toeplitz
@@ -109,7 +104,7 @@ def test_cooldown_falls_over_the_last_quarter_to_a_twentieth():
     ({'learning_rates': (0.0, 0.0, 0.0)}, 'not all 0'),
   ],
 )
-def test_nonsense_is_refused_by_name(arguments, message):
+def test_invalid_arguments_are_refused_by_name(arguments, message):
   with pytest.raises(ValueError, match=message):
     Workload(**{'num_rounds': 3, **arguments})
 
@@ -123,7 +118,7 @@ def test_nonsense_is_refused_by_name(arguments, message):
     (Workload(4), 'the workload is for 4 rounds, but num_rounds is 3'),
   ],
 )
-def test_what_is_no_workload_for_these_rounds_is_refused(workload, message):
+def test_check_refuses_invalid_or_mismatched_workloads(workload, message):
   with pytest.raises(ValueError, match=message):
     workload_lib.check(3, workload)
 
@@ -141,7 +136,7 @@ def test_what_is_no_workload_for_these_rounds_is_refused(workload, message):
     lambda number: recursion.LastRounds(np.array([[1.0, number]]), 'row'),
   ],
 )
-def test_complex_numbers_are_refused_wherever_a_strategy_is_made_of_numbers(make):
+def test_complex_numbers_are_refused_by_workloads_and_strategies(make):
   with pytest.raises(TypeError, match='real numbers'):
     make(0.5 + 0j)
   make(0.5)

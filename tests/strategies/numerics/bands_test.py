@@ -1,11 +1,11 @@
-"""Banded arithmetic against dense algebra, and derivatives against differences."""
+"""Tests of banded arithmetic and its gradients, against dense algebra."""
 
 import numpy as np
 import pytest
 
 from tff_dp_aggregators.strategies.numerics import bands
 
-# Rounds and bands: one block, whole blocks, a last block that is cut off, no structure.
+# Rounds and bands: one block, whole blocks, a partial last block, no block structure.
 SHAPES = [(1, 1), (5, 1), (5, 5), (64, 33), (65, 33), (97, 40)]
 
 
@@ -17,7 +17,7 @@ def random_diagonals(num_rounds, num_bands, seed=0):
 
 
 @pytest.mark.parametrize('shape', SHAPES)
-def test_diagonals_are_those_of_the_dense_matrix(shape):
+def test_to_dense_and_from_dense_keep_the_diagonals(shape):
   diagonals = random_diagonals(*shape)
   matrix = bands.to_dense(diagonals)
   for i in range(shape[1]):
@@ -27,7 +27,7 @@ def test_diagonals_are_those_of_the_dense_matrix(shape):
 
 
 @pytest.mark.parametrize('num_rounds, left, right', [(6, 2, 3), (6, 6, 6), (1, 1, 1)])
-def test_product_is_that_of_the_dense_matrices(num_rounds, left, right):
+def test_multiply_matches_dense_product(num_rounds, left, right):
   a, b = random_diagonals(num_rounds, left), random_diagonals(num_rounds, right, 1)
   product = bands.multiply(a, b)
   expected = bands.to_dense(a) @ bands.to_dense(b)
@@ -35,7 +35,7 @@ def test_product_is_that_of_the_dense_matrices(num_rounds, left, right):
 
 
 @pytest.mark.parametrize('shape', SHAPES)
-def test_inverse_row_norms_are_those_of_the_dense_inverse(shape):
+def test_inverse_row_norms_match_dense_inverse(shape):
   diagonals = random_diagonals(*shape)
   inverse = np.linalg.inv(bands.to_dense(diagonals))
   expected = np.square(inverse).sum(axis=1)
@@ -44,21 +44,21 @@ def test_inverse_row_norms_are_those_of_the_dense_inverse(shape):
 
 
 @pytest.mark.parametrize('shape', SHAPES)
-def test_gradient_is_that_of_dense_calculus(shape):
+def test_inverse_row_norms_pull_back_matches_dense_gradient(shape):
   # With B = K^-1 and weights W: d tr(W B B') = -2 tr(B' W B dK B).
   diagonals = random_diagonals(*shape)
   weights = np.random.default_rng(2).uniform(size=shape[0])
   inverse = np.linalg.inv(bands.to_dense(diagonals))
-  dense = -2 * inverse.T @ (weights[:, None] * inverse) @ inverse.T
+  gradient = -2 * inverse.T @ (weights[:, None] * inverse) @ inverse.T
   np.testing.assert_allclose(
     bands.InverseRowNorms(diagonals).pull_back(weights),
-    bands.from_dense(dense, shape[1]),
+    bands.from_dense(gradient, shape[1]),
     rtol=1e-8,
     atol=1e-10,
   )
 
 
-def test_product_pull_back_is_the_transposed_map():
+def test_multiply_pull_back_is_the_transposed_map():
   a, b = random_diagonals(9, 3), random_diagonals(9, 2, 1)
   outer = random_diagonals(9, 4, 2)
   assert np.vdot(bands.multiply(a, b), outer) == pytest.approx(
@@ -77,12 +77,12 @@ def test_product_pull_back_is_the_transposed_map():
     ([[1.0, 0.0], [0.0, 0.0]], ValueError, r'positive.*\[1, 1\] is 0.0'),
   ],
 )
-def test_what_is_not_a_strategy_matrix_is_refused(matrix, error, message):
+def test_check_matrix_refuses_invalid_matrices(matrix, error, message):
   with pytest.raises(error, match=message):
     bands.check_matrix(matrix)
 
 
-def test_too_many_bands_and_another_size_are_refused():
+def test_check_matrix_refuses_wrong_num_bands_and_size():
   matrix = np.tril(np.ones((3, 3)))
   with pytest.raises(ValueError, match=r'num_bands=2 bands, but \[2, 0\] is 1.0'):
     bands.check_matrix(matrix, num_bands=2)
@@ -90,7 +90,7 @@ def test_too_many_bands_and_another_size_are_refused():
     bands.check_matrix(matrix, num_rounds=4)
 
 
-def test_a_checked_matrix_is_a_copy_that_cannot_be_changed():
+def test_check_matrix_returns_a_read_only_copy():
   matrix = np.eye(2)
   checked = bands.check_matrix(matrix)
   matrix[1, 0] = 5.0

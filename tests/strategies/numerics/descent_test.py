@@ -1,4 +1,4 @@
-"""Descents find the minimum of problems whose minimum is known."""
+"""Tests of descent methods, on problems whose minimum is known."""
 
 import math
 
@@ -11,7 +11,7 @@ PROGRESS = descent.Progress('test')
 
 
 def parabolas(centers):
-  """Errors 1 + |x - c|^2, one for each center c."""
+  """Returns a function with errors 1 + |x - c|^2, one for each center c."""
 
   def errors(point):
     offsets = point - centers
@@ -20,34 +20,34 @@ def parabolas(centers):
   return errors
 
 
-def test_lbfgs_stays_in_the_domain():
+def test_lbfgs_stays_in_the_domain_of_the_loss():
   def loss(x):
     if x[0] <= 0:
       return math.inf, None
     return x[0] + 1 / x[0], np.array([1 - 1 / x[0] ** 2])
 
-  found = descent.lbfgs(loss, np.array([1e-3]), 1e-14, lambda value: None)
-  assert found[0] == pytest.approx(1.0, abs=1e-6)
+  minimum = descent.lbfgs(loss, np.array([1e-3]), 1e-14, lambda value: None)
+  assert minimum[0] == pytest.approx(1.0, abs=1e-6)
 
 
-def test_lbfgs_stops_where_nothing_can_be_gained():
+def test_lbfgs_stops_at_a_zero_gradient():
   steps = []
   start = np.ones(3)
-  found = descent.lbfgs(lambda x: (1.0, np.zeros(3)), start, 1e-9, steps.append)
-  np.testing.assert_array_equal(found, start)
+  minimum = descent.lbfgs(lambda x: (1.0, np.zeros(3)), start, 1e-9, steps.append)
+  np.testing.assert_array_equal(minimum, start)
   assert len(steps) <= 3
 
 
-def test_the_mean_of_parabolas_is_least_at_their_mean_center():
+def test_minimize_mean_of_parabolas_finds_their_mean_center():
   centers = np.array([[0.0, 0.0], [4.0, 0.0], [0.0, 2.0]])
   minimum = descent.minimize_mean(parabolas(centers), np.ones(2), 1e-12, PROGRESS)
   np.testing.assert_allclose(minimum.point, centers.mean(axis=0), atol=1e-6)
   np.testing.assert_allclose(minimum.weights, 1 / 3)
 
 
-def test_the_largest_parabola_is_least_at_the_center_of_the_smallest_circle():
-  # Around (0, 0), (4, 0) and (1, 1), it has the first two on its rim: the third one
-  # ends up with no weight.
+def test_minimize_max_of_parabolas_finds_center_of_smallest_circle():
+  # The smallest circle around (0, 0), (4, 0) and (1, 1) has the first two on its rim,
+  # so that the third gets no weight.
   centers = np.array([[0.0, 0.0], [4.0, 0.0], [1.0, 1.0]])
   minimum = descent.minimize_max(parabolas(centers), np.ones(2), 1e-7, PROGRESS)
   np.testing.assert_allclose(minimum.point, [2.0, 0.0], atol=1e-3)
@@ -55,18 +55,18 @@ def test_the_largest_parabola_is_least_at_the_center_of_the_smallest_circle():
 
 
 @pytest.mark.parametrize('lower, end', [(-math.inf, [1.0, 1.0]), (1.5, [1.5, 2.25])])
-def test_bounds_are_kept(lower, end):
+def test_bounded_descent_keeps_lower_bounds(lower, end):
   def loss(x):
     value = 1 + 100 * (x[1] - x[0] ** 2) ** 2 + (1 - x[0]) ** 2
     slope = -400 * x[0] * (x[1] - x[0] ** 2) - 2 * (1 - x[0])
     return value, np.array([slope, 200 * (x[1] - x[0] ** 2)])
 
   descend = descent.bounded(np.array([lower, -math.inf]))
-  found = descend(loss, np.array([-1.2, 1.0]), 1e-13, lambda value: None)
-  np.testing.assert_allclose(found, end, atol=1e-6)
+  minimum = descend(loss, np.array([-1.2, 1.0]), 1e-13, lambda value: None)
+  np.testing.assert_allclose(minimum, end, atol=1e-6)
 
 
-def test_no_minimum_is_an_error():
+def test_bounded_descent_without_minimum_is_an_error():
   def downhill(x):
     return float(2.0 - x[0]) if x[0] < 1 else math.nan, -np.ones(1)
 

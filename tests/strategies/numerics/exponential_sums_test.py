@@ -1,7 +1,7 @@
-"""Geometric sums against their definitions, in exact rational arithmetic.
+"""Tests of geometric sums and powers, against exact rational arithmetic.
 
-Complements from 2 down to 1e-12 and lengths up to 10^5, where floating point sums of
-differences from 1 would have lost most digits.
+Complements go down to 1e-12, where floating point sums of differences from 1 would lose
+most digits.
 """
 
 import fractions
@@ -20,7 +20,7 @@ each_case = pytest.mark.parametrize(
 
 
 def exact_series(complement, length):
-  """Sums of 1, 2, ... terms, and their derivatives by the complement."""
+  """Returns sums of 1, 2, ... terms, and their derivatives by the complement."""
   ratio = 1 - fractions.Fraction(complement)
   total, slope, power, power_slope = (fractions.Fraction(0) for _ in range(4))
   power += 1
@@ -34,7 +34,7 @@ def exact_series(complement, length):
 
 
 @each_case
-def test_series(complement, length):
+def test_series_and_slope_match_exact_rational_sums(complement, length):
   sums, slopes = exact_series(complement, length)
   value, slope = exponential_sums.series_and_slope(np.array([complement]), length)
   assert value[0] == pytest.approx(float(sums[-1]), rel=3e-15, abs=1e-15)
@@ -42,7 +42,7 @@ def test_series(complement, length):
 
 
 @pytest.mark.parametrize('length', [1, 2, 3, 31, 32, 33])
-def test_products_of_series(length):
+def test_products_of_series_and_slope_match_exact_sums(length):
   complements = [c for c in COMPLEMENTS if c <= 1]
   sums, slopes = zip(*(exact_series(c, length) for c in complements))
   values, value_slopes = exponential_sums.products_of_series_and_slope(
@@ -57,7 +57,7 @@ def test_products_of_series(length):
     )
 
 
-def test_powers():
+def test_powers_and_their_complements_match_exact_values():
   for complement, exponent in itertools.product(COMPLEMENTS, [0, 1, 2, 7, 100]):
     exact = (1 - fractions.Fraction(complement)) ** exponent
     value = exponential_sums.power(np.array([complement]), exponent)[0]

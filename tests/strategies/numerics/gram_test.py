@@ -1,4 +1,4 @@
-"""Certificates: never above the error of any strategy, and tight at the optimum."""
+"""Tests of Gram matrices: their factors, multipliers and certified lower bounds."""
 
 import numpy as np
 import pytest
@@ -12,7 +12,7 @@ PREFIX = Workload(NUM_ROUNDS)
 
 
 def random_strategy(rng, num_bands=NUM_ROUNDS):
-  """Lower-triangular, banded, with unit columns."""
+  """Returns a lower-triangular, banded matrix with unit columns."""
   matrix = np.tril(rng.normal(size=(NUM_ROUNDS, NUM_ROUNDS)))
   matrix = np.triu(matrix, 1 - num_bands)
   np.fill_diagonal(matrix, rng.uniform(0.3, 2.0, NUM_ROUNDS))
@@ -25,10 +25,10 @@ def random_multiplier(rng):
 
 
 @pytest.mark.parametrize('num_bands', [1, 3, NUM_ROUNDS])
-def test_factor_is_lower_triangular_and_as_banded_as_the_gram_matrix(num_bands):
+def test_factor_recovers_the_banded_matrix_of_a_gram_matrix(num_bands):
   matrix = random_strategy(np.random.default_rng(0), num_bands)
-  found = gram.factor(matrix.T @ matrix)
-  np.testing.assert_allclose(found, matrix, atol=1e-12)
+  factor = gram.factor(matrix.T @ matrix)
+  np.testing.assert_allclose(factor, matrix, atol=1e-12)
 
 
 def test_multiplier_is_minus_the_derivative_of_the_weighted_error():
@@ -46,8 +46,8 @@ def test_multiplier_is_minus_the_derivative_of_the_weighted_error():
   assert change == pytest.approx(-np.vdot(multiplier, direction), rel=1e-5)
 
 
-def test_lower_bound_is_below_the_error_of_every_strategy_within_the_budget():
-  # The budget is the strategy's own tr(V X), the smallest that is allowed.
+def test_lower_bound_is_below_error_of_strategies_within_budget():
+  # The budget is tr(V X) of the strategy itself, the smallest that is allowed.
   rng = np.random.default_rng(3)
   for _ in range(100):
     matrix, multiplier = random_strategy(rng), random_multiplier(rng)
@@ -57,8 +57,8 @@ def test_lower_bound_is_below_the_error_of_every_strategy_within_the_budget():
     assert gram.lower_bound(multiplier, budget, PREFIX, weights) <= error
 
 
-def test_lower_bound_is_the_error_itself_for_the_strategys_own_multiplier():
-  # So the formula loses nothing; a bound too low everywhere would not show above.
+def test_lower_bound_is_tight_for_the_multiplier_of_the_strategy():
+  # The test above would not notice a formula that is too low everywhere.
   rng = np.random.default_rng(4)
   matrix, weights = random_strategy(rng), rng.dirichlet(np.ones(NUM_ROUNDS))
   multiplier = gram.multiplier(matrix, PREFIX, weights)
@@ -69,7 +69,7 @@ def test_lower_bound_is_the_error_itself_for_the_strategys_own_multiplier():
   assert bound < error
 
 
-def test_shift_makes_definite_with_little_and_leaves_definite_matrices_alone():
+def test_shift_to_positive_adds_only_what_definiteness_needs():
   rng = np.random.default_rng(5)
   definite = random_multiplier(rng)
   np.testing.assert_array_equal(gram.shift_to_positive(definite), definite)

@@ -1,4 +1,4 @@
-"""Power series: against term-by-term arithmetic, closed forms, and its own errors."""
+"""Tests of power series, against term-by-term arithmetic and closed forms."""
 
 import numpy as np
 import pytest
@@ -10,7 +10,7 @@ RNG = np.random.default_rng(0)
 
 
 @pytest.mark.parametrize('sizes', [(1, 1, 1), (5, 3, 4), (3, 5, 20), (400, 700, 1000)])
-def test_product_is_the_convolution_cut_off_or_filled_up(sizes):
+def test_multiply_is_truncated_or_zero_padded_convolution(sizes):
   left, right = RNG.normal(size=sizes[0]), RNG.normal(size=sizes[1])
   expected = np.zeros(max(sizes[2], sum(sizes)))
   expected[: sizes[0] + sizes[1] - 1] = np.convolve(left, right)
@@ -19,7 +19,7 @@ def test_product_is_the_convolution_cut_off_or_filled_up(sizes):
 
 
 @pytest.mark.parametrize('size, lags', [(1, 3), (7, 7), (7, 20), (500, 60)])
-def test_correlation_is_the_transposed_product(size, lags):
+def test_correlate_matches_sums_over_lags(size, lags):
   left, right = RNG.normal(size=size), RNG.normal(size=size)
   expected = [
     sum(left[t] * right[t - lag] for t in range(lag, size)) for lag in range(lags)
@@ -38,8 +38,8 @@ def test_series_times_its_inverse_is_one(num_terms, length):
   np.testing.assert_allclose(one, np.eye(1, num_terms)[0], atol=1e-13)
 
 
-def test_inverse_of_the_square_root_is_the_inverse_square_root():
-  # Closed forms on both sides, by products of ratios, relatively accurate throughout.
+def test_inverse_of_square_root_matches_closed_form():
+  # Both have closed forms, products of ratios, with small relative errors throughout.
   num_terms = 10**5
   root = toeplitz.square_root_coefficients(num_terms)
   inverse = power_series.inverse(root, num_terms)
@@ -51,8 +51,8 @@ def test_inverse_of_the_square_root_is_the_inverse_square_root():
   np.testing.assert_allclose(error, exact, rtol=1e-11)
 
 
-def test_an_inverse_that_grows_is_accurate_in_its_small_terms_too():
-  # By transforms the first terms would drown in the rounding of the last ones.
+def test_small_terms_of_a_growing_inverse_are_accurate():
+  # With Fourier transforms, rounding of the last terms would exceed the first ones.
   series = np.zeros(400)
   series[:2] = 1.0, -1.5
   np.testing.assert_allclose(
@@ -60,7 +60,7 @@ def test_an_inverse_that_grows_is_accurate_in_its_small_terms_too():
   )
 
 
-def test_short_series_are_relatively_accurate_in_terms_far_below_rounding():
+def test_inverse_of_short_series_has_relatively_accurate_tiny_terms():
   # 1 / (1 - x / 4 - x^2 / 4) in partial fractions.
   root = np.sqrt(1.0625)
   powers = np.arange(1, 1001)

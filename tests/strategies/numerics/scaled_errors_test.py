@@ -1,9 +1,4 @@
-"""Errors of Toeplitz strategies with scaled columns are those of dense matrices.
-
-Claims: for prefix sums, momentum, constant and changing learning rates and arrays, the
-errors are the squared row norms of A D^-1 G, whatever epochs; and their derivatives are
-differences of them.
-"""
+"""Tests of errors of scaled Toeplitz strategies: squared row norms of A D^-1 G."""
 
 import numpy as np
 import pytest
@@ -24,7 +19,7 @@ _WORKLOADS = {
 
 @pytest.mark.parametrize('starts', [[0], [0, 5, 9, 14], list(range(_N))], ids=len)
 @pytest.mark.parametrize('name', _WORKLOADS)
-def test_errors_and_derivatives_are_those_of_dense_matrices(name, starts):
+def test_errors_and_derivatives_match_dense_matrices(name, starts):
   rng = np.random.default_rng(1)
   workload = _WORKLOADS[name]
   column, factors = rng.normal(size=_N), rng.uniform(0.5, 2.0, len(starts))

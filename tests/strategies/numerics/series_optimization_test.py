@@ -1,4 +1,4 @@
-"""Newton's method on power series: derivatives, convergence, and what fails aloud."""
+"""Tests of Newton's method on power series: derivatives, minima and failures."""
 
 import math
 
@@ -45,7 +45,7 @@ def differences(function, point, step=1e-5):
 
 
 @pytest.mark.parametrize('name', FUNCTIONS)
-def test_derivatives_are_those_by_finite_differences(name):
+def test_gradients_and_hessians_match_finite_differences(name):
   function = FUNCTIONS[name]
   point = INVERSE_POINT if name == 'barrier' else POINT
   gradient, hessian = function(point).slopes()
@@ -55,7 +55,7 @@ def test_derivatives_are_those_by_finite_differences(name):
   np.testing.assert_allclose(hessian, curvatures, rtol=1e-6, atol=1e-6)
 
 
-def test_workload_gram_is_the_error_of_a_dense_factorization():
+def test_workload_gram_gives_error_of_dense_factorization():
   weights = RNG.random(NUM_ROUNDS)
   rows = np.square(WORKLOAD @ lower_toeplitz(POINT, NUM_ROUNDS)).sum(axis=1)
   matrix = series_optimization.workload_gram(WORKLOAD, weights, 5)
@@ -64,7 +64,7 @@ def test_workload_gram_is_the_error_of_a_dense_factorization():
   assert POINT @ mean @ POINT == pytest.approx(rows.mean(), rel=1e-12)
 
 
-def test_largest_row_is_approached_from_above_and_its_gap_bounds_the_rest():
+def test_largest_row_is_a_smooth_upper_bound_with_known_gap():
   rows = np.square(WORKLOAD @ lower_toeplitz(POINT, NUM_ROUNDS)).sum(axis=1)
   for exponent in (4.0, 64.0, 1e6):
     function = LargestRow(WORKLOAD, exponent)
@@ -76,8 +76,8 @@ def test_largest_row_is_approached_from_above_and_its_gap_bounds_the_rest():
     assert function.gap(POINT) == pytest.approx(1 - mean / rows.max(), abs=1e-12)
 
 
-def test_a_quadratic_within_constraints_ends_at_its_best_point_inside():
-  # Coefficients of 1 / (1 - 1.5 x) rise, those of 1 / (1 - x) do not.
+def test_minimize_within_finds_the_constrained_minimum():
+  # Coefficients of 1 / (1 - 1.5 x) increase, those of 1 / (1 - x) do not.
   def distance(z):
     offset = z - [1.0, -1.5]
     value = float(offset @ offset) + 1.0
@@ -94,10 +94,10 @@ def test_a_quadratic_within_constraints_ends_at_its_best_point_inside():
   assert len(reports) > 5
 
 
-def test_what_does_not_converge_is_an_error_and_no_result():
-  # A gradient that is not the value's: nothing goes down along it.
-  def hopeless(z):
+def test_minimize_without_convergence_is_an_error():
+  # The gradient has the wrong sign, so that no step along it lowers the value.
+  def wrong_gradient(z):
     return Evaluated(float(1 + z @ z), lambda: (-z, np.eye(len(z))))
 
   with pytest.raises(ConvergenceError, match='lowers'):
-    series_optimization.minimize(hopeless, np.ones(1), lambda _: None)
+    series_optimization.minimize(wrong_gradient, np.ones(1), lambda _: None)

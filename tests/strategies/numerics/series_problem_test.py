@@ -1,4 +1,4 @@
-"""Scales and column norms keep their sensitivity."""
+"""Tests of searched scales and column norms: the sensitivity that they keep."""
 
 import numpy as np
 import pytest
@@ -23,7 +23,7 @@ def _by_round(norms, limits, searched):
 
 
 @pytest.mark.parametrize('limits', _LIMITS, ids=str)
-def test_no_client_exceeds_the_sensitivity_and_the_densest_reaches_it(limits):
+def test_column_norms_bound_every_pattern_and_densest_attains_it(limits):
   limits = Participation(*limits)
   times = limits.possible_participations
   norms = series_problem.ColumnNorms(limits)
@@ -32,13 +32,14 @@ def test_no_client_exceeds_the_sensitivity_and_the_densest_reaches_it(limits):
     squares = np.square(_by_round(norms, limits, searched))
     worst = float(participation_lib.worst_sum(squares, limits))
     assert worst <= times * (1 + 1e-12)
-    if times < 100:  # Or several epochs have one norm, in which patterns begin later.
+    # With more, several epochs share a norm, and the worst patterns begin later.
+    if times < 100:
       assert squares[list(limits.rounds)].sum() == pytest.approx(times, rel=1e-12)
     assert np.all(squares > 0)
 
 
 @pytest.mark.parametrize('limits', _LIMITS, ids=str)
-def test_scales_give_the_sensitivity_that_is_said(limits):
+def test_scales_have_the_stated_squared_sensitivity(limits):
   limits = Participation(*limits)
   rng = np.random.default_rng(4)
   column = np.append(1.0, rng.uniform(0.1, 0.5, size=limits.min_separation - 1))
@@ -47,20 +48,20 @@ def test_scales_give_the_sensitivity_that_is_said(limits):
   for kind in (series_problem.DisjointScales, series_problem.FallingScales):
     scales = kind(limits)
     searched = scales.start + rng.normal(scale=0.3, size=len(scales.start))
-    chosen = scales(searched, column)
-    by_round = np.repeat(chosen.scales, np.diff([*scales.starts, limits.num_rounds]))
+    scaled = scales(searched, column)
+    by_round = np.repeat(scaled.scales, np.diff([*scales.starts, limits.num_rounds]))
     worst = float(participation_lib.worst_sum(squares * np.square(by_round), limits))
-    assert worst <= chosen.squared_sensitivity * (1 + 1e-12)
+    assert worst <= scaled.squared_sensitivity * (1 + 1e-12)
     if limits.possible_participations < 100:
-      assert worst == pytest.approx(chosen.squared_sensitivity, rel=1e-12)
+      assert worst == pytest.approx(scaled.squared_sensitivity, rel=1e-12)
 
 
-def test_scales_that_fall_do_so_and_have_a_mean_square_of_one():
+def test_falling_scales_decrease_and_have_mean_square_one():
   limits = Participation(300, 2, 139)
   scales = series_problem.FallingScales(limits)
-  # 139 rounds of a client in blocks of five: the last one has four.
+  # 139 rounds of a client are in blocks of five; the last block has four.
   assert scales.starts == list(range(0, 280, 10))
   searched = np.random.default_rng(2).normal(scale=0.2, size=27)
-  made = scales(searched, np.ones(2)).scales
-  assert np.all(np.diff(made) <= 0)
-  assert np.square(np.repeat(made, [5] * 27 + [4])).mean() == pytest.approx(1.0)
+  scale_values = scales(searched, np.ones(2)).scales
+  assert np.all(np.diff(scale_values) <= 0)
+  assert np.square(np.repeat(scale_values, [5] * 27 + [4])).mean() == pytest.approx(1.0)

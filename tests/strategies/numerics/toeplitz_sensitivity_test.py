@@ -1,8 +1,4 @@
-"""Sensitivity of Toeplitz matrices: against every pattern of rounds, and every sign.
-
-Claims: it is never below the truth, whole or by round, also for contributions that are
-vectors; where it is said to be exact it is; the cases that are promised are exact.
-"""
+"""Tests of sensitivities of Toeplitz matrices, by brute force."""
 
 import itertools
 
@@ -20,12 +16,12 @@ def lower_toeplitz(column):
 
 
 def brute_force(column, participation):
-  """Largest squared norm over all patterns and all signs."""
+  """Returns the largest squared norm over all patterns and all signs."""
   return every_kind.worst_by_round(lower_toeplitz(column), participation)[-1]
 
 
 def random_case(rng):
-  """Coefficients of one of several shapes, and a schema."""
+  """Returns coefficients of one of several shapes, and a schema."""
   n = int(rng.integers(2, 10))
   decay = rng.choice([0.3, 0.6, 0.9, 1.0]) ** np.arange(n)
   noise = rng.normal(size=n)
@@ -41,7 +37,7 @@ def random_case(rng):
 
 
 @pytest.mark.parametrize('seed', range(2))
-def test_never_below_the_truth_and_equal_to_it_if_exact(seed):
+def test_squared_is_never_below_brute_force_and_equal_if_exact(seed):
   rng = np.random.default_rng(seed)
   exact_cases = 0
   for _ in range(250):
@@ -49,22 +45,22 @@ def test_never_below_the_truth_and_equal_to_it_if_exact(seed):
     by_round = every_kind.worst_by_round(lower_toeplitz(column), participation)
     bounds = toeplitz_sensitivity.squared_by_round(column, participation)
     assert np.all(np.diff(bounds) >= 0) and np.all(bounds >= by_round * (1 - 1e-12))
-    truth = by_round[-1]
+    expected = by_round[-1]
     bound, exact = toeplitz_sensitivity.squared(column, participation)
-    assert bound >= truth * (1 - 1e-12), (column, participation)
+    assert bound >= expected * (1 - 1e-12), (column, participation)
     exact_cases += exact
     if exact:
-      assert bound == pytest.approx(truth, rel=1e-11), (column, participation)
+      assert bound == pytest.approx(expected, rel=1e-11), (column, participation)
     if toeplitz_sensitivity.is_earliest_worst(column, participation):
       pattern = np.zeros(len(column))
       pattern[list(participation.rounds)] = 1
       attained = np.square(lower_toeplitz(column) @ pattern).sum()
-      assert truth == pytest.approx(attained, rel=1e-11)
+      assert expected == pytest.approx(attained, rel=1e-11)
   assert 150 < exact_cases < 250
 
 
-def test_contributions_that_are_vectors_do_not_exceed_it():
-  # Each ascends to a local maximum over unit vectors of three dimensions.
+def test_vector_contributions_do_not_exceed_the_bound():
+  # Coordinate ascent finds a local maximum over unit vectors of three dimensions.
   rng = np.random.default_rng(2)
   for _ in range(40):
     column, participation = random_case(rng)
@@ -83,16 +79,16 @@ def test_contributions_that_are_vectors_do_not_exceed_it():
 @pytest.mark.parametrize(
   'column, separation',
   [
-    ([0.5, 1.0, 0.25, 0.25, 0.1, 0.0], 2),  # Any order before the separation.
+    ([0.5, 1.0, 0.25, 0.25, 0.1, 0.0], 2),  # Any order before min_separation.
     ([1.0, 0.9, 0.8, 0.0, 0.0, 0.0], 3),
     ([1.0, -0.9, 0.8, 0.0, 0.0, 0.0], 3),  # Columns do not overlap.
     ([1.0, 0.5, 0.3, 0.3, 0.3, 0.3], 1),  # A plateau.
-    ([1.0, 0.5, 0.2, 0.02, 0.03, 0.03], 1),  # A late rise that does not pay.
-    ([1.0, 0.5, 0.2, 0.05, -0.001, -0.001], 1),  # A late minus that does not matter.
-    ([1.0, -0.5, 0.2, -0.1, 0.05, -0.02], 1),  # Alternating signs, worst for the same.
+    ([1.0, 0.5, 0.2, 0.02, 0.03, 0.03], 1),  # A late rise that does not matter.
+    ([1.0, 0.5, 0.2, 0.05, -0.001, -0.001], 1),  # A late negative that does not matter.
+    ([1.0, -0.5, 0.2, -0.1, 0.05, -0.02], 1),  # Worst for alternating signs.
   ],
 )
-def test_promised_cases_are_exact(column, separation):
+def test_squared_is_exact_for_certain_shapes_of_columns(column, separation):
   column = np.array(column)
   participation = Participation(6, separation)
   bound, exact = toeplitz_sensitivity.squared(column, participation)
@@ -100,18 +96,18 @@ def test_promised_cases_are_exact(column, separation):
   assert bound == pytest.approx(brute_force(column, participation), rel=1e-12)
 
 
-def test_rounding_of_a_plateau_neither_lowers_the_bound_nor_makes_it_inexact():
+def test_rounding_errors_of_constant_coefficients_keep_bound_exact():
   flat = np.ones(50)
   participation = Participation(50, 5)
-  rough = flat + 1e-16 * np.random.default_rng(3).normal(size=50)
-  rough[10] = np.nextafter(1.0, 2.0)
-  bound, exact = toeplitz_sensitivity.squared(rough, participation)
+  rounded = flat + 1e-16 * np.random.default_rng(3).normal(size=50)
+  rounded[10] = np.nextafter(1.0, 2.0)
+  bound, exact = toeplitz_sensitivity.squared(rounded, participation)
   assert exact
   assert bound >= toeplitz_sensitivity.squared(flat, participation)[0]
 
 
-def test_coefficients_far_below_rounding_are_left_out_and_accounted_for(monkeypatch):
-  # A late rise, so that pairs decide; and a tail that would take long.
+def test_negligible_coefficients_are_left_out_within_rounding(monkeypatch):
+  # A late rise, so that pairs of rounds decide, and a tail that would take long.
   column = 0.9 ** np.arange(900.0)
   column[60] *= 1.5
   participation = Participation(900, 20, 10)
@@ -119,12 +115,12 @@ def test_coefficients_far_below_rounding_are_left_out_and_accounted_for(monkeypa
   bound, exact = toeplitz_sensitivity.squared(column, participation)
   assert exact and toeplitz_sensitivity.is_earliest_worst(column, participation)
   monkeypatch.setattr(toeplitz_sensitivity, '_NEGLIGIBLE', 0.0)
-  whole, _ = toeplitz_sensitivity.squared(column, participation)
-  assert whole * (1 - 1e-13) <= bound <= whole * (1 + 1e-12)
+  complete, _ = toeplitz_sensitivity.squared(column, participation)
+  assert complete * (1 - 1e-13) <= bound <= complete * (1 + 1e-12)
 
 
 @pytest.mark.parametrize('seed', range(2))
-def test_scaled_columns_are_never_below_the_truth_and_equal_to_it_if_exact(seed):
+def test_scaled_columns_are_never_below_brute_force_and_equal_if_exact(seed):
   rng = np.random.default_rng(seed)
   exact_cases = 0
   for _ in range(150):
@@ -137,30 +133,30 @@ def test_scaled_columns_are_never_below_the_truth_and_equal_to_it_if_exact(seed)
     if shape == 2:  # Columns of one norm.
       scales = 1 / np.sqrt(np.cumsum(np.square(column))[::-1])
     matrix = lower_toeplitz(column) * scales
-    truth = every_kind.worst_by_round(matrix, participation)
+    expected = every_kind.worst_by_round(matrix, participation)
     bounds = toeplitz_sensitivity.squared_by_round(column, participation, scales)
-    assert np.all(bounds >= truth * (1 - 1e-12)), (column, scales)
+    assert np.all(bounds >= expected * (1 - 1e-12)), (column, scales)
     assert np.all(np.diff(bounds) >= 0)
     bound, exact = toeplitz_sensitivity.squared(column, participation, scales)
-    assert bound >= truth[-1] * (1 - 1e-12), (column, scales, participation)
+    assert bound >= expected[-1] * (1 - 1e-12), (column, scales, participation)
     if exact:
-      assert bound == pytest.approx(truth[-1], rel=1e-11)
+      assert bound == pytest.approx(expected[-1], rel=1e-11)
       exact_cases += 1
   assert 40 < exact_cases < 150
 
 
-def test_coefficients_that_are_left_out_of_pairs_count_with_their_norm(monkeypatch):
-  # 1e-18 of the largest make no difference that could be seen; a half does.
+def test_coefficients_left_out_of_pairs_are_bounded_by_their_norm(monkeypatch):
+  # At the usual limit, 1e-18 of the largest, the difference would not be visible.
   monkeypatch.setattr(toeplitz_sensitivity, '_NEGLIGIBLE', 0.5)
   column, participation = 0.8 ** np.arange(12), Participation(12, 2)
   scales = 1 / np.sqrt(np.cumsum(np.square(column))[::-1])
   bound, exact = toeplitz_sensitivity.squared(column, participation, scales)
-  truth = every_kind.worst_by_round(lower_toeplitz(column) * scales, participation)[-1]
-  assert not exact and truth < bound < 4 * truth
+  worst = every_kind.worst_by_round(lower_toeplitz(column) * scales, participation)[-1]
+  assert not exact and worst < bound < 4 * worst
 
 
-def test_rounds_of_scaled_columns_without_the_largest_scale_know_nothing_of_it():
-  # Falling scales alone would give the first round that of the last.
+def test_by_round_values_do_not_depend_on_later_scales():
+  # A bound by non-increasing scales alone would use 4.0 in the first round already.
   column, scales = 0.5 ** np.arange(6), np.array([1.0, 1.0, 1.0, 1.0, 1.0, 4.0])
   bounds = toeplitz_sensitivity.squared_by_round(column, Participation(6, 6), scales)
   expected = np.cumsum(np.square(column))
