@@ -195,10 +195,10 @@ def test_ledgers_whose_clients_drew_the_same_rounds_do_not_compose(kind, tmp_pat
 
 def test_a_run_given_twice_is_refused_whatever_it_comes_as(tmp_path):
   statements.run_dir(tmp_path / 'run', mechanism=reporting.TREE_OF_20, num_rounds=20)
-  log = statements.round_log(tmp_path, 20)
+  log = statements.write_round_log(tmp_path, 20)
   ledger_path = tmp_path / 'run' / 'ledger.jsonl'
   (tmp_path / 'copy.jsonl').write_bytes(ledger_path.read_bytes())
-  by_ledger = (*reporting.OF_TREE_OF_20, f'--ledger={ledger_path}')
+  by_ledger = (*reporting.TREE_OF_20_FLAGS, f'--ledger={ledger_path}')
   saved = f'{tmp_path}/saved.json'
   assert (
     reporting.execute(*by_ledger, '--format=json', f'--output={saved}').returncode == 0
@@ -241,7 +241,7 @@ def test_runs_that_went_on_from_one_state_do_not_compose(tmp_path):
   go_on(fork, [0.4, 0.5], resume=True)
   go_on(again, [0.6, 0.3], resume=False)
   go_on(other, [0.7, 0.8], resume=False)
-  flags = reporting.OF_TREE_OF_20
+  flags = reporting.TREE_OF_20_FLAGS
   for second, alike in (
     (fork, 'begin with the same line'),
     (tmp_path / 'beginning.jsonl', 'begin with the same line'),

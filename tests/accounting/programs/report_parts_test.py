@@ -44,7 +44,7 @@ def test_epsilon_of_a_plan_is_that_of_the_composition(tmp_path):
   ]
   assert report['provenance']['clip_norm'] == 'stated'
   assert {part['num_parameters'] for part in report['mechanism']['parts']} == {None}
-  verified = reporting.verified(tmp_path, report)
+  verified = reporting.run_verify(tmp_path, report)
   assert verified.returncode == 0, verified.stdout
   command = shlex.split(report['verification']['command'])
   assert [each for each in command if each.startswith('--part')] == [BODY, HEAD]
@@ -58,15 +58,15 @@ def test_a_target_is_kept_with_the_shares_that_were_asked_for(tmp_path):
   assert report['target'] == {'epsilon': 6.0, 'found': 'noise_multiplier'}
   parts = report['mechanism']['parts']
   assert [part['share'] for part in parts] == pytest.approx([0.5, 0.5], rel=1e-9)
-  assert reporting.verified(tmp_path, report).returncode == 0
+  assert reporting.run_verify(tmp_path, report).returncode == 0
   parts[1]['share'] = 0.51
-  found = reporting.verified(tmp_path, report)
+  found = reporting.run_verify(tmp_path, report)
   assert found.returncode == 1 and 'mechanism.parts[1].share is 0.51' in found.stdout
 
 
 def test_a_ledger_is_reported_with_its_parts(tmp_path):
   path = tmp_path / 'ledger.jsonl'
-  ledger = statements.ledger_of(JOINT, path, num_rounds=11)
+  ledger = statements.write_ledger(JOINT, path, num_rounds=11)
   report = reporting.json_of(*SHARED, BODY, HEAD, f'--ledger={path}')
   assert report['run']['rounds_completed'] == 11
   assert report['run']['epsilon_planned'] == pytest.approx(JOINT.epsilon(1e-6))
@@ -74,37 +74,37 @@ def test_a_ledger_is_reported_with_its_parts(tmp_path):
   assert report['stopped']['epsilon_completed'] == ledger.entries[-1].epsilon
   assert report['stopped']['epsilon_completed'] < report['run']['epsilon_planned']
   assert report['guarantee']['epsilon'] == report['run']['epsilon_planned']
-  assert reporting.verified(tmp_path, report).returncode == 0
+  assert reporting.run_verify(tmp_path, report).returncode == 0
   # Two runs compose.
   other = tmp_path / 'other.jsonl'
-  statements.ledger_of(JOINT, other, num_rounds=9)
+  statements.write_ledger(JOINT, other, num_rounds=9)
   ledgers = (f'--ledger={path}', f'--ledger={other}')
   both = reporting.json_of(*SHARED, BODY, HEAD, *ledgers)
   assert both['guarantee']['epsilon'] > report['guarantee']['epsilon']
-  assert reporting.verified(tmp_path, both).returncode == 0
+  assert reporting.run_verify(tmp_path, both).returncode == 0
 
 
 def test_a_round_log_gives_rounds_and_limits(tmp_path):
-  log = statements.round_log(tmp_path, 20)
+  log = statements.write_round_log(tmp_path, 20)
   flags = ('--target_delta=1e-6', BODY, HEAD, f'--round_log={log}')
   report = reporting.json_of(*flags)
   assert report['participation']['num_rounds'] == 20
   assert report['participation']['min_separation'] == 7
-  assert reporting.verified(tmp_path, report).returncode == 0
+  assert reporting.run_verify(tmp_path, report).returncode == 0
   assert '--num_rounds does not go with --part' in _refused(*flags, LIMITS[0])
   adapting = HEAD.replace('mechanism=gaussian', 'mechanism=blt')
   assert adapting != HEAD
   assert '--strategy_file' in _refused(*flags[:2], adapting, flags[3])
   # With the ledger, the limits are those of the plan, which the log shows kept.
-  statements.ledger_of(JOINT, tmp_path / 'ledger.jsonl', num_rounds=20)
+  statements.write_ledger(JOINT, tmp_path / 'ledger.jsonl', num_rounds=20)
   report = reporting.json_of(*flags, *LIMITS, f'--ledger={tmp_path}/ledger.jsonl')
   assert report['participation']['min_separation'] == 5
-  assert reporting.verified(tmp_path, report).returncode == 0
+  assert reporting.run_verify(tmp_path, report).returncode == 0
 
 
 def test_a_ledger_of_parts_says_that_they_are_missing(tmp_path):
   path = tmp_path / 'ledger.jsonl'
-  statements.ledger_of(JOINT, path, num_rounds=11)
+  statements.write_ledger(JOINT, path, num_rounds=11)
   assert 'of parts of a model, --part for each' in _refused(
     '--target_delta=1e-6', f'--ledger={path}'
   )

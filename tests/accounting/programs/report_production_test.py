@@ -17,7 +17,7 @@ from tff_dp_aggregators.accounting.reports import schema as schema_lib
 
 
 def test_a_round_log_gives_the_limits(tmp_path):
-  log = statements.round_log(tmp_path, 60)
+  log = statements.write_round_log(tmp_path, 60)
   arguments = ('--mechanism=tree', '--target_delta=1e-6', '--noise_multiplier=7')
   report = reporting.json_of(*arguments, f'--round_log={log}')
   participation = report['participation']
@@ -33,7 +33,7 @@ def test_a_round_log_gives_the_limits(tmp_path):
 
 def test_a_ledger_and_a_log_of_one_run_are_one_report(tmp_path):
   files = reporting.write_production(tmp_path)
-  report = reporting.json_of(*reporting.OF_TREE_OF_20, *files)
+  report = reporting.json_of(*reporting.TREE_OF_20_FLAGS, *files)
   assert report['parts'] == []
   assert report['guarantee']['epsilon'] == reporting.TREE_OF_20.epsilon(1e-6)
   source = report['participation']['source']
@@ -43,12 +43,12 @@ def test_a_ledger_and_a_log_of_one_run_are_one_report(tmp_path):
   roles = [file['role'] for file in report['verification']['files']]
   assert sorted(roles) == ['ledger', 'round_log']
   assert reporting.rerun(report) == report
-  verified = reporting.verified(tmp_path, report)
+  verified = reporting.run_verify(tmp_path, report)
   assert verified.returncode == 0, verified.stdout
   (tmp_path / 'slower').mkdir()
   slower = reporting.write_production(tmp_path / 'slower', hours=7)[1].split('=', 1)[1]
   os.replace(slower, files[1].split('=', 1)[1])
-  verified = reporting.verified(tmp_path, report)
+  verified = reporting.run_verify(tmp_path, report)
   assert verified.returncode == 1
   assert 'the limits were not kept' in verified.stdout
 
@@ -87,7 +87,7 @@ def test_a_ledger_and_a_log_that_disagree_are_refused_with_the_round(
   tmp_path, flags, changes, message
 ):
   files = reporting.write_production(tmp_path, **changes)
-  result = reporting.execute(*reporting.OF_TREE_OF_20, *flags, *files)
+  result = reporting.execute(*reporting.TREE_OF_20_FLAGS, *flags, *files)
   assert result.returncode == 2
   assert message in result.stderr
   assert result.stderr.count('\n') == 1
@@ -95,7 +95,7 @@ def test_a_ledger_and_a_log_that_disagree_are_refused_with_the_round(
 
 def test_client_ids_of_a_log_are_counted_against_the_ledger(tmp_path):
   reporting.write_ledger(tmp_path / 'ledger.jsonl', reporting.TREE_OF_20, 11)
-  arguments = (*reporting.OF_TREE_OF_20, f'--ledger={tmp_path}/ledger.jsonl')
+  arguments = (*reporting.TREE_OF_20_FLAGS, f'--ledger={tmp_path}/ledger.jsonl')
   clients = [' '.join(f'{number}-{i}' for i in range(10)) for number in range(11)]
   path = tmp_path / 'rounds.csv'
   path.write_text('\n'.join(['client_ids', *clients]))
@@ -126,7 +126,7 @@ OF_MECHANISM = ('mechanism', 'noise_multiplier')
 
 
 def test_what_is_stated_is_marked_so(tmp_path):
-  capped = (*reporting.OF_TREE_OF_20, '--max_participations=3')
+  capped = (*reporting.TREE_OF_20_FLAGS, '--max_participations=3')
   plan = (*capped, *(f'--{name}={value}' for name, value in FACTS.items()))
   report = reporting.json_of(*plan)
   assert report['provenance'] == dict.fromkeys((*OF_MECHANISM, *FACTS), 'stated')
@@ -139,15 +139,15 @@ def test_what_is_stated_is_marked_so(tmp_path):
   shown = ' '.join(reporting.execute(*plan).stdout.split()).replace('\\', '')
   for value in FACTS.values():
     assert f'{value} (stated, not verified)' in shown
-  assert 'not verified' not in reporting.execute(*reporting.OF_TREE_OF_20).stdout
+  assert 'not verified' not in reporting.execute(*reporting.TREE_OF_20_FLAGS).stdout
   for name in ('mechanism', 'enforced_by', 'clip_norm'):
     changed = {**report, 'provenance': {**report['provenance'], name: 'recorded'}}
-    assert reporting.verified(tmp_path, changed).returncode == 1
-  assert reporting.verified(tmp_path, report).returncode == 0
+    assert reporting.run_verify(tmp_path, changed).returncode == 1
+  assert reporting.run_verify(tmp_path, report).returncode == 0
 
 
 def test_what_a_file_of_the_run_shows_is_not_marked(tmp_path):
-  plan = reporting.json_of(*reporting.OF_TREE_OF_20)['provenance']
+  plan = reporting.json_of(*reporting.TREE_OF_20_FLAGS)['provenance']
   assert plan == {
     **dict.fromkeys(OF_MECHANISM, 'stated'),
     **dict.fromkeys(FACTS, 'not_stated'),
@@ -163,7 +163,7 @@ def test_what_a_file_of_the_run_shows_is_not_marked(tmp_path):
   (tmp_path / 'production').mkdir()
   files = reporting.write_production(tmp_path / 'production')
   report = reporting.json_of(
-    *reporting.OF_TREE_OF_20, *files, '--clip_norm=0.5', '--enforced_by=the app'
+    *reporting.TREE_OF_20_FLAGS, *files, '--clip_norm=0.5', '--enforced_by=the app'
   )
   assert report['provenance'] == {
     **dict.fromkeys(OF_MECHANISM, 'recorded'),
@@ -174,9 +174,9 @@ def test_what_a_file_of_the_run_shows_is_not_marked(tmp_path):
     'code_version': 'not_stated',
   }
   assert report['participation']['enforced_by'].endswith('the wait: the app')
-  verified = reporting.verified(tmp_path, report)
+  verified = reporting.run_verify(tmp_path, report)
   assert verified.returncode == 0, verified.stdout
-  unstated = reporting.json_of(*reporting.OF_TREE_OF_20, *files)
+  unstated = reporting.json_of(*reporting.TREE_OF_20_FLAGS, *files)
   assert unstated['provenance']['enforced_by'] == 'recorded'
 
 
@@ -205,7 +205,7 @@ def test_a_delta_that_is_not_below_one_over_the_clients_is_warned_of(tmp_path):
     (warning,) = json.loads(result.stdout)['warnings']
     said = 'elta is 0.1, and there are 11 clients: a mechanism that publishes all data'
     assert said in warning and said in result.stderr
-    assert reporting.verified(tmp_path, json.loads(result.stdout)).returncode == 0
+    assert reporting.run_verify(tmp_path, json.loads(result.stdout)).returncode == 0
     fine = reporting.execute(*alone[:2], *more, '--target_delta=1e-6')
     assert 'there are 11 clients' not in fine.stdout and fine.stderr == ''
 
@@ -268,7 +268,7 @@ def test_the_planned_strategy_is_accounted_for_what_the_log_shows(
   assert '10 apart, were not kept: 1 of 11 clients' in warning
   occurred = report['participation']['source']['occurred']
   assert 0 < occurred['epsilon'] <= report['guarantee']['epsilon']
-  assert reporting.verified(tmp_path, report).returncode == 0
+  assert reporting.run_verify(tmp_path, report).returncode == 0
   # Half a plan is none: with rounds alone another strategy would be built.
   half = reporting.execute(f'--mechanism={name}', '--num_rounds=60', *arguments)
   assert half.returncode == 2 and '--min_separation' in half.stderr
@@ -303,9 +303,9 @@ def test_planned_limits_that_were_kept_are_what_is_accounted_for(tmp_path):
   assert participation['enforced_by'].endswith('what enforces them: the app')
   assert participation['enforced_by'].startswith('the log agrees with the limits; ')
   assert participation['cap_enforced_by'] is None
-  assert reporting.verified(tmp_path, report).returncode == 0
+  assert reporting.run_verify(tmp_path, report).returncode == 0
   report['participation']['source']['occurred']['epsilon'] /= 2
-  assert reporting.verified(tmp_path, report).returncode == 1
+  assert reporting.run_verify(tmp_path, report).returncode == 1
 
 
 def _log_of_one_more(path, rounds):
@@ -378,7 +378,7 @@ def test_a_log_longer_than_its_strategy_is_refused(tmp_path):
 def test_a_ledger_without_noise_has_no_epsilon(tmp_path):
   mechanism = accounting.Mechanism('gaussian', strategies.Participation(3), 0.0)
   path = tmp_path / 'ledger.jsonl'
-  statements.ledger_of(mechanism, path, events=[dp_accounting.NonPrivateDpEvent()])
+  statements.write_ledger(mechanism, path, events=[dp_accounting.NonPrivateDpEvent()])
   result = reporting.execute(
     *('--mechanism=gaussian', '--num_rounds=3', '--noise_multiplier=0'),
     *('--target_delta=1e-6', f'--ledger={path}'),
@@ -399,7 +399,7 @@ def test_what_keeps_a_cap_that_a_log_widened_is_told(tmp_path, by_wait, flags, s
   # The plan allows two rounds of a client; a device can be in more, or one was.
   log = tmp_path / 'log.csv'
   if by_wait:
-    log = statements.round_log(tmp_path, 60)
+    log = statements.write_round_log(tmp_path, 60)
   else:
     rounds = (f'{r},{"a" if r in (0, 9, 18) else f"x{r}"}\n' for r in range(60))
     log.write_text(''.join(('round,client_ids\n', *rounds)))
