@@ -58,15 +58,15 @@ def test_rows_without_sampling_match_calibrated_mechanisms():
   assert 'tailed_blt' not in {row.mechanism.name for row in rows}
   for row in rows:
     options = registry.options_of(row.mechanism.strategy)
-    alone = mechanism_lib.Mechanism.for_target(
+    calibrated = mechanism_lib.Mechanism.for_target(
       row.mechanism.name, LIMITS, 3.0, DELTA, **options
     )
     # Either may be cached by a process with other threads, so the last digits differ.
-    assert type(row.mechanism.strategy) is type(alone.strategy)
-    error = alone.strategy.rmse(LIMITS)
+    assert type(row.mechanism.strategy) is type(calibrated.strategy)
+    error = calibrated.strategy.rmse(LIMITS)
     assert row.mechanism.strategy.rmse(LIMITS) == pytest.approx(error, rel=1e-9)
     # The error is flat at an optimum, but sensitivities are not.
-    noise = alone.noise_multiplier
+    noise = calibrated.noise_multiplier
     assert row.mechanism.noise_multiplier == pytest.approx(noise, rel=1e-7)
     assert row.epsilon <= 3.0
     assert row.epsilon == pytest.approx(3.0, rel=1e-9)
@@ -153,13 +153,13 @@ _ALLOWED = planning.samplings().values()
 
 
 def test_advice_is_smallest_fast_mechanism_within_5_percent(targeted):
-  least = min(row.equal_rmse for row in targeted.unsampled)
-  close = [row for row in targeted.unsampled if row.equal_rmse <= 1.05 * least]
+  smallest = min(row.equal_rmse for row in targeted.unsampled)
+  close = [row for row in targeted.unsampled if row.equal_rmse <= 1.05 * smallest]
   fastest = min(row.cost.seconds for row in close)
   close = [row for row in close if row.cost.seconds <= 2 * fastest]
   assert len(close) > 1
-  fewest = min(row.cost.num_bytes for row in close)
-  assert targeted.advised.cost.num_bytes == fewest
+  fewest_bytes = min(row.cost.num_bytes for row in close)
+  assert targeted.advised.cost.num_bytes == fewest_bytes
   assert targeted.advised in close
   assert plan_views.advice(targeted).startswith(targeted.advised.name)
 

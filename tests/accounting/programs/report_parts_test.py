@@ -51,8 +51,8 @@ def test_epsilon_of_joint_plan_is_that_of_the_composition(tmp_path):
 
 
 def test_target_is_kept_with_the_given_shares(tmp_path):
-  given = [re.sub('noise_multiplier=.', 'share=0.5', each) for each in (BODY, HEAD)]
-  report = reporting.json_of(*SHARED, *given, '--target_epsilon=6')
+  flags = [re.sub('noise_multiplier=.', 'share=0.5', each) for each in (BODY, HEAD)]
+  report = reporting.json_of(*SHARED, *flags, '--target_epsilon=6')
   assert report['guarantee']['epsilon'] <= 6
   assert report['guarantee']['epsilon'] == pytest.approx(6, rel=1e-3)
   assert report['target'] == {'epsilon': 6.0, 'found': 'noise_multiplier'}
@@ -108,10 +108,10 @@ def test_ledger_of_parts_is_refused_without_matching_parts(tmp_path):
   assert 'of parts of a model, --part for each' in _refused(
     '--target_delta=1e-6', f'--ledger={path}'
   )
-  of_all = (*SHARED, '--mechanism=tree', '--noise_multiplier=4', f'--ledger={path}')
-  assert 'has the parts' in _refused(*of_all)
-  other = _refused(*SHARED, BODY, HEAD.replace('=3', '=3.5'), f'--ledger={path}')
-  assert "'noise_multiplier': 3.0" in other and "'noise_multiplier': 3.5" in other
+  single = (*SHARED, '--mechanism=tree', '--noise_multiplier=4', f'--ledger={path}')
+  assert 'has the parts' in _refused(*single)
+  error = _refused(*SHARED, BODY, HEAD.replace('=3', '=3.5'), f'--ledger={path}')
+  assert "'noise_multiplier': 3.0" in error and "'noise_multiplier': 3.5" in error
   limits = ('--num_rounds=20', '--min_separation=4', '--target_delta=1e-6')
   assert 'limits' in _refused(*limits, BODY, HEAD, f'--ledger={path}')
 

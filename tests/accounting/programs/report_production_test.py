@@ -198,15 +198,15 @@ def _log_of_clients(path, num_rounds):
 
 def test_delta_above_one_over_num_clients_is_warned_of(tmp_path):
   log = _log_of_clients(tmp_path / 'rounds.csv', 60)
-  alone = ('--mechanism=gaussian', '--noise_multiplier=6', '--target_delta=0.1')
+  flags = ('--mechanism=gaussian', '--noise_multiplier=6', '--target_delta=0.1')
   sampled = ('--num_rounds=9', '--sampling=fixed_size', '--num_clients=11')
   for more in ((f'--round_log={log}',), (*sampled, '--clients_per_round=2')):
-    result = reporting.execute(*alone, *more, '--format=json')
+    result = reporting.execute(*flags, *more, '--format=json')
     (warning,) = json.loads(result.stdout)['warnings']
     text = 'elta is 0.1, and there are 11 clients: a mechanism that publishes all data'
     assert text in warning and text in result.stderr
     assert reporting.run_verify(tmp_path, json.loads(result.stdout)).returncode == 0
-    fine = reporting.execute(*alone[:2], *more, '--target_delta=1e-6')
+    fine = reporting.execute(*flags[:2], *more, '--target_delta=1e-6')
     assert 'there are 11 clients' not in fine.stdout and fine.stderr == ''
 
 
@@ -238,30 +238,30 @@ def test_planned_strategy_is_accounted_for_by_the_log(tmp_path, name, num_rounds
   planned = accounting.Mechanism(name, _PLANNED, 6.0)
   flags = ('--num_rounds=60', '--min_separation=10')
   report = reporting.json_of(f'--mechanism={name}', *flags, *arguments)
-  most = -(-num_rounds // 10)
-  limits = strategies.Participation(60, 1, most)
+  max_participations = -(-num_rounds // 10)
+  limits = strategies.Participation(60, 1, max_participations)
   sensitivity = planned.strategy.sensitivity(limits)
   expected = accounting.accountants.gaussian.epsilon_of(sensitivity / 6.0, 1e-8)
-  known = report['guarantee']['epsilon']
+  epsilon = report['guarantee']['epsilon']
   if num_rounds < 60:  # Rounds planned after them count as well.
-    later = strategies.Participation(60, 1, most + 2)
+    later = strategies.Participation(60, 1, max_participations + 2)
     by_plan = planned.strategy.sensitivity(later) / 6.0
     assert report['guarantee']['gdp_mu'] == pytest.approx(by_plan, rel=1e-9)
-    known = report['stopped']['epsilon_completed']
-  assert known == pytest.approx(expected, rel=1e-9)
+    epsilon = report['stopped']['epsilon_completed']
+  assert epsilon == pytest.approx(expected, rel=1e-9)
   optimised_again = accounting.Mechanism(
-    name, strategies.Participation(60, 1, most), 6.0
+    name, strategies.Participation(60, 1, max_participations), 6.0
   )
   assert optimised_again.epsilon(1e-8) < expected
   # The file of the strategy that ran says the same.
   planned.strategy.save(str(tmp_path / 'strategy.npz'))
   file_flag = f'--strategy_file={tmp_path}/strategy.npz'
-  same = reporting.json_of(file_flag, *arguments)
+  by_file = reporting.json_of(file_flag, *arguments)
   if num_rounds < 60:
-    assert same['stopped']['epsilon_completed'] == known
-    assert same['guarantee']['epsilon'] >= report['guarantee']['epsilon']
+    assert by_file['stopped']['epsilon_completed'] == epsilon
+    assert by_file['guarantee']['epsilon'] >= report['guarantee']['epsilon']
   else:
-    assert same['guarantee']['epsilon'] == known
+    assert by_file['guarantee']['epsilon'] == epsilon
   (warning,) = report['warnings']
   assert '10 apart, were not kept: 1 of 11 clients' in warning
   occurred = report['participation']['source']['occurred']
@@ -407,6 +407,6 @@ def test_report_states_what_keeps_a_widened_cap(tmp_path, by_wait, flags, senten
   assert any(each in text for each in sentences) == (sentence is not None)
   assert sentence is None or sentence in text
   if flags:
-    what = 'what enforces the wait' if by_wait else 'what was to enforce the planned'
-    assert what in text
+    claim = 'what enforces the wait' if by_wait else 'what was to enforce the planned'
+    assert claim in text
     assert by_wait == ('enforced by**: the wait between' in text)

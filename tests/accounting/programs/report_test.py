@@ -32,8 +32,8 @@ def test_printed_noise_multiplier_keeps_the_target(target):
   arguments += (f'--target_epsilon={target}', '--target_delta=1e-6')
   shown = reporting.execute(*arguments, '--format=text').stdout
   (noise,) = re.findall(r'^- \*\*noise multiplier\*\*: (\S+)', shown, re.MULTILINE)
-  again = reporting.execute(*arguments, f'--noise_multiplier={noise}')
-  assert again.returncode == 0, again.stderr
+  result = reporting.execute(*arguments, f'--noise_multiplier={noise}')
+  assert result.returncode == 0, result.stderr
 
 
 def test_printed_command_gives_the_same_report():

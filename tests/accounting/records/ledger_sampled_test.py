@@ -73,8 +73,8 @@ def test_first_rounds_spend_only_what_they_released(name, path):
   spent = accountants.epsilon(
     ledger.read(path).total_event, 1e-6, relation=mechanism.relation
   )
-  turns = 4 if name != 'cyclic' else 2  # The first of 3 groups has rounds 0 and 3.
-  event = dp_accounting.SelfComposedDpEvent(mechanism.round_events[0], turns)
+  count = 4 if name != 'cyclic' else 2  # The first of 3 groups has rounds 0 and 3.
+  event = dp_accounting.SelfComposedDpEvent(mechanism.round_events[0], count)
   assert spent == accountants.epsilon(event, 1e-6, relation=mechanism.relation)
   assert 0 < spent < mechanism.epsilon(1e-6)
 

@@ -22,13 +22,13 @@ Gaussian = dp_accounting.GaussianDpEvent
   'strategy, participation', ledgers.MECHANISMS.values(), ids=ledgers.MECHANISMS.keys()
 )
 def test_ledger_epsilon_is_exact_after_every_round(path, strategy, participation):
-  by_round, so_far = events.round_noise_multipliers(strategy, participation, 3.0)
+  by_round, cumulative = events.round_noise_multipliers(strategy, participation, 3.0)
   with ledger.LedgerWriter(path, ledgers.DELTA) as writer:
     for noise_multiplier in by_round:
       ledgers.append(writer, Gaussian(noise_multiplier))
   entries = ledger.read(path).entries
   assert len(entries) == strategy.num_rounds
-  for entry, effective in zip(entries, so_far):
+  for entry, effective in zip(entries, cumulative):
     expected = accountants.epsilon(Gaussian(effective), ledgers.DELTA)
     assert entry.epsilon == pytest.approx(expected, rel=1e-10)
     assert entry.effective_noise_multiplier == pytest.approx(effective, rel=1e-12)

@@ -77,9 +77,9 @@ def check_limits(summary, allowed, exact=True):
   schema = summary.participation
   assert all(schema.allows(rounds) for rounds in allowed)
   if exact:
-    most = max(map(len, allowed))
+    max_participations = max(map(len, allowed))
     gaps = [b - a for rounds in allowed for a, b in zip(rounds, rounds[1:])]
-    assert schema.max_participations == most
+    assert schema.max_participations == max_participations
     assert schema.min_separation == min(gaps, default=schema.num_rounds)
 
 

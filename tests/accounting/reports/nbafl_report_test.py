@@ -83,5 +83,5 @@ def test_nbafl_report_does_not_compose_with_others(tmp_path):
   (tmp_path / 'nbafl.json').write_text(json.dumps(report))
   with pytest.raises(ValueError, match='part 1 is of an NbAFL plan'):
     statements.compose([statement.build_nbafl(PLAN)] * 2)
-  again = statements.by_flags(tmp_path, f'--report={tmp_path}/nbafl.json')
-  assert again == report
+  copied = statements.by_flags(tmp_path, f'--report={tmp_path}/nbafl.json')
+  assert copied == report

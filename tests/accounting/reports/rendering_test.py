@@ -173,9 +173,9 @@ BOUNDED = accounting.Mechanism(
 
 
 def test_report_consistently_calls_epsilon_exact_or_a_bound():
-  same = rendered.build(_joint('banded', 'banded'), with_curves=True)
-  other = rendered.build(_joint('tree', 'banded'), with_curves=True)
-  exact, bound = rendered.read(same), rendered.read(other)
+  equal = rendered.build(_joint('banded', 'banded'), with_curves=True)
+  mixed = rendered.build(_joint('tree', 'banded'), with_curves=True)
+  exact, bound = rendered.read(equal), rendered.read(mixed)
   assert rendered.plain(EXACT) in exact and rendered.plain(BOUND) not in exact
   assert rendered.plain(BOUND) in bound and rendered.plain(EXACT) not in bound
   assert 'nosmallerepsilonholds' in exact and 'sothismuisanupperbound' not in exact
@@ -190,10 +190,10 @@ def test_report_consistently_calls_epsilon_exact_or_a_bound():
 
 @pytest.mark.parametrize('bound, is_said', [(0.0, True), (3.9, True), (5.0, False)])
 def test_low_canary_bounds_are_called_no_evidence(bound, is_said):
-  of_method = {'method': 'one_run', 'curve': 'any', 'epsilon': bound}
-  of_method |= {'num_guesses': 10, 'num_correct': 9, 'contradicts': False}
+  bound_of_method = {'method': 'one_run', 'curve': 'any', 'epsilon': bound}
+  bound_of_method |= {'num_guesses': 10, 'num_correct': 9, 'contradicts': False}
   audit = {'num_canaries': 20, 'num_inserted': 9, 'num_rounds': 5, 'confidence': 0.95}
-  audit |= {'bounds': [of_method], 'estimate': None}
+  audit |= {'bounds': [bound_of_method], 'estimate': None}
   text = (
     rendering._environment()
     .get_template('canaries.md.j2')
@@ -218,7 +218,7 @@ def test_observed_limits_are_open_without_stated_enforcement(stated, is_open):
   assert ('class="guarantee open"' in page) == is_open
 
 
-# Form of the text, whatever it says.
+# The format of the text.
 
 HOSTILE = '<script>alert(1)</script> | a *b* _c_ `d` [e](f) \\ &amp;\n| # g'
 

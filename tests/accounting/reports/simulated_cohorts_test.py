@@ -26,10 +26,10 @@ def test_simulated_cohort_report_has_no_guarantee(run_dir, tmp_path):
   assert stated['guarantee']['epsilon'] is None
   assert not stated['guarantee']['is_private'] and stated['mechanism'] is None
   private = statements.with_ledger(tmp_path)
-  found = stated['simulated_cohort']
+  facts = stated['simulated_cohort']
   epsilon = private['stopped']['epsilon_completed']
-  assert found['simulated_epsilon'] == pytest.approx(epsilon, rel=1e-9)
-  assert (found['noise_multiplier'], found['simulated_noise_multiplier']) == (0.5, 5.0)
+  assert facts['simulated_epsilon'] == pytest.approx(epsilon, rel=1e-9)
+  assert (facts['noise_multiplier'], facts['simulated_noise_multiplier']) == (0.5, 5.0)
   text = ' '.join(rendering.render(stated, 'markdown').split()).replace('**', '')
   assert 'Guarantee: none' in text
   assert 'simulated cohort of 100 clients a round; the rounds had 10' in text

@@ -177,8 +177,8 @@ def test_invalid_other_releases_are_refused(releases, reason):
 
 
 def test_add_or_remove_release_is_refused_with_replace_one():
-  other = dataclasses.replace(MECHANISM, adjacency='replace_one')
-  part = statements.build(other)
+  mechanism = dataclasses.replace(MECHANISM, adjacency='replace_one')
+  part = statements.build(mechanism)
   release = inputs.OtherRelease('survey', 0.5, 0.0, 'add_or_remove')
   with pytest.raises(ValueError, match='with which replace_one goes'):
     statements.compose([part], other_releases=[release])

@@ -167,11 +167,11 @@ def test_short_round_log_has_guarantee_of_the_plan(tmp_path):
   assert fixed['guarantee']['epsilon'] == stopped['epsilon_completed']
   assert reporting.run_verify(tmp_path, fixed).returncode == 0
   # Without a plan, nothing states how many rounds there might have been.
-  alone = reporting.execute(
+  without_plan = reporting.execute(
     *('--mechanism=tree', '--noise_multiplier=4', '--target_delta=1e-6'),
     *(f'--round_log={log}', '--min_wait_hours=24'),
   )
-  assert 'the log does not tell how many were planned' in alone.stdout
+  assert 'the log does not tell how many were planned' in without_plan.stdout
 
 
 def test_stopped_run_is_composed_with_epsilon_of_the_plan(tmp_path):
