@@ -1,4 +1,4 @@
-"""Mechanisms compared before training."""
+"""Tests that compare mechanisms before training."""
 
 import dataclasses
 import itertools
@@ -22,8 +22,8 @@ SIZE = 250_000  # 10^6 bytes.
 
 
 def _task(**changes):
-  given = {'target_epsilon': 3.0, **changes}
-  return planning.Task(LIMITS, SIZE, DELTA, **given)
+  arguments = {'target_epsilon': 3.0, **changes}
+  return planning.Task(LIMITS, SIZE, DELTA, **arguments)
 
 
 @pytest.fixture(scope='module')
@@ -34,8 +34,8 @@ def targeted():
 
 @pytest.fixture(scope='module')
 def noised():
-  given = {'target_epsilon': None, 'noise_multiplier': 4.0}
-  return planning.compare(_task(**given, mechanisms=('gaussian', 'tree', 'toeplitz')))
+  noise = {'target_epsilon': None, 'noise_multiplier': 4.0}
+  return planning.compare(_task(**noise, mechanisms=('gaussian', 'tree', 'toeplitz')))
 
 
 @pytest.fixture(scope='module')
@@ -51,26 +51,26 @@ def _rows(comparison, scheme):
 
 
 @pytest.mark.slow
-def test_rows_without_sampling_are_the_mechanisms_calibrated_by_themselves():
+def test_rows_without_sampling_match_calibrated_mechanisms():
   rows = _rows(planning.compare(_task()), 'none')
-  # Two trees, and no tail for clients who take part until the end.
+  # Trees have two rows; tailed_blt has none, as clients may take part until the end.
   assert len(rows) == len(registry.KINDS) + 1 - 1
   assert 'tailed_blt' not in {row.mechanism.name for row in rows}
   for row in rows:
     options = registry.options_of(row.mechanism.strategy)
-    alone = mechanism_lib.Mechanism.for_target(
+    calibrated = mechanism_lib.Mechanism.for_target(
       row.mechanism.name, LIMITS, 3.0, DELTA, **options
     )
-    # Either may have been kept by a process with other threads: the last digits differ.
-    assert type(row.mechanism.strategy) is type(alone.strategy)
-    error = alone.strategy.rmse(LIMITS)
+    # Either may be cached by a process with other threads, so the last digits differ.
+    assert type(row.mechanism.strategy) is type(calibrated.strategy)
+    error = calibrated.strategy.rmse(LIMITS)
     assert row.mechanism.strategy.rmse(LIMITS) == pytest.approx(error, rel=1e-9)
-    # Which is flat at an optimum, as sensitivities are not.
-    noise = alone.noise_multiplier
+    # The error is flat at an optimum, but sensitivities are not.
+    noise = calibrated.noise_multiplier
     assert row.mechanism.noise_multiplier == pytest.approx(noise, rel=1e-7)
     assert row.epsilon <= 3.0
     assert row.epsilon == pytest.approx(3.0, rel=1e-9)
-    # From the dense estimator, whose rows are the weights of z in each sum.
+    # Rows of the dense estimator are the weights of z in each sum.
     sums = np.square(row.mechanism.strategy.materialize_estimator()).sum(axis=1)
     error = row.mechanism.noise_multiplier * np.sqrt(sums)
     np.testing.assert_allclose(row.error_by_round, error, rtol=1e-9)
@@ -78,7 +78,7 @@ def test_rows_without_sampling_are_the_mechanisms_calibrated_by_themselves():
     assert row.max_error == pytest.approx(error.max(), rel=1e-9)
 
 
-def test_a_noise_level_is_that_of_all_rows_and_epsilons_are_their_own(noised):
+def test_given_noise_multiplier_is_used_in_all_rows(noised):
   for row in noised.rows:
     assert row.mechanism.noise_multiplier == 4.0
     assert row.epsilon == accountants.epsilon(
@@ -93,7 +93,7 @@ def test_a_noise_level_is_that_of_all_rows_and_epsilons_are_their_own(noised):
   assert best.equal_noise_multiplier == pytest.approx(4.0, rel=1e-9)
 
 
-def test_rows_with_sampling_have_the_events_of_their_schemas(sampled):
+def test_rows_with_sampling_have_events_of_their_schemes(sampled):
   (poisson,) = _rows(sampled, 'poisson')
   (fixed_size,) = _rows(sampled, 'fixed_size')
   (cyclic,) = _rows(sampled, 'cyclic_poisson')
@@ -123,7 +123,7 @@ def test_rows_with_sampling_have_the_events_of_their_schemas(sampled):
     cyclic.mechanism.noise_multiplier / column_norm, rel=1e-12
   )
   for row in (poisson, fixed_size, cyclic):
-    assert row.accountant == 'rdp'  # A quick upper bound, as it is not asked for.
+    assert row.accountant == 'rdp'  # A fast upper bound by default.
     assert row.epsilon <= 3.0
     assert row.epsilon == pytest.approx(3.0, rel=1e-6)
 
@@ -136,15 +136,13 @@ def test_rows_with_sampling_have_the_events_of_their_schemas(sampled):
     ('fixed_size', {'none', 'fixed_size'}),
   ],
 )
-def test_sampling_is_advised_only_where_the_user_says_that_it_happens(
-  sampled, scheme, allowed
-):
+def test_sampling_is_advised_only_if_the_task_states_it(sampled, scheme, allowed):
   task = dataclasses.replace(sampled.task, sampling=scheme)
   comparison = dataclasses.replace(sampled, task=task)
   may_be = {row.sampling for row in sampled.rows if comparison.may_be_advised(row)}
   assert may_be == allowed
   assert comparison.advised.sampling in allowed
-  # All samplings are there, and all would be better than none.
+  # All samplings have rows, and all would be better than none.
   assert {row.sampling for row in sampled.rows} == set(itertools.chain(*_ALLOWED))
   if scheme == 'poisson':
     assert comparison.advised.sampling == 'cyclic_poisson'
@@ -154,39 +152,39 @@ def test_sampling_is_advised_only_where_the_user_says_that_it_happens(
 _ALLOWED = planning.samplings().values()
 
 
-def test_advice_is_the_lightest_within_5_percent_that_is_not_slow(targeted):
-  least = min(row.equal_rmse for row in targeted.unsampled)
-  close = [row for row in targeted.unsampled if row.equal_rmse <= 1.05 * least]
+def test_advice_is_smallest_fast_mechanism_within_5_percent(targeted):
+  smallest = min(row.equal_rmse for row in targeted.unsampled)
+  close = [row for row in targeted.unsampled if row.equal_rmse <= 1.05 * smallest]
   fastest = min(row.cost.seconds for row in close)
   close = [row for row in close if row.cost.seconds <= 2 * fastest]
   assert len(close) > 1
-  fewest = min(row.cost.num_bytes for row in close)
-  assert targeted.advised.cost.num_bytes == fewest
+  fewest_bytes = min(row.cost.num_bytes for row in close)
+  assert targeted.advised.cost.num_bytes == fewest_bytes
   assert targeted.advised in close
   assert plan_views.advice(targeted).startswith(targeted.advised.name)
 
 
-def test_what_takes_long_is_left_out_unless_asked_for(monkeypatch):
-  often = strategies.Participation(20_000, min_separation=5)
+def test_slow_mechanisms_are_left_out_unless_requested(monkeypatch):
+  many_rounds = strategies.Participation(20_000, min_separation=5)
   banded, inverse = registry.kind('banded'), registry.kind('banded_inverse')
   assert banded.seconds(LIMITS, num_bands=12) < planning.MAX_SECONDS
   assert banded.seconds(strategies.Participation(2000, 314)) > 10
   assert inverse.seconds(LIMITS) < planning.MAX_SECONDS
-  assert inverse.seconds(often) > planning.MAX_SECONDS
+  assert inverse.seconds(many_rounds) > planning.MAX_SECONDS
   monkeypatch.setattr(planning, 'MAX_SECONDS', 1e-3)
-  without = planning.compare(_task())
+  comparison = planning.compare(_task())
   slow = {'banded', 'banded_inverse', 'toeplitz', 'windowed_blt'}
   slow |= {name for name in registry.KINDS if name.startswith('epoch_')}
-  assert {each.mechanism for each in without.left_out} == slow | {'tailed_blt'}
-  left_out = [each for each in without.left_out if each.mechanism in slow]
+  assert {each.mechanism for each in comparison.left_out} == slow | {'tailed_blt'}
+  left_out = [each for each in comparison.left_out if each.mechanism in slow]
   for each in left_out:
-    assert each.mechanism not in {row.mechanism.name for row in without.rows}
+    assert each.mechanism not in {row.mechanism.name for row in comparison.rows}
     assert '--mechanisms=all' in each.reason
-  asked = planning.compare(_task(mechanisms=('banded', 'gaussian')))
-  assert [row.mechanism.name for row in asked.rows] == ['banded', 'gaussian']
+  requested = planning.compare(_task(mechanisms=('banded', 'gaussian')))
+  assert [row.mechanism.name for row in requested.rows] == ['banded', 'gaussian']
 
 
-def test_what_cannot_be_built_is_left_out_with_the_reason():
+def test_impossible_mechanisms_are_left_out_with_the_reason():
   names = ('gaussian', 'banded', 'tailed_blt')
   comparison = planning.compare(_task(options={'num_bands': 20}, mechanisms=names))
   left_out = {each.mechanism: each.reason for each in comparison.left_out}
@@ -208,24 +206,24 @@ def test_what_cannot_be_built_is_left_out_with_the_reason():
     ),
     ({'sampling': 'poisson'}, 'need both; got num_clients=None, .*sampling=poisson'),
     ({'mechanisms': ('trees',)}, "unknown mechanism 'trees'; known: gaussian"),
-    # Bands of the inverse are another thing, and not asked of all.
+    # Bands of the inverse are another option, and not required of all.
     ({'options': {'num_bands': 0}}, 'num_bands must be at least 1'),
   ],
 )
-def test_a_task_that_makes_no_sense_is_refused(changes, message):
+def test_invalid_task_is_refused(changes, message):
   with pytest.raises(ValueError, match=message):
     planning.compare(_task(**changes))
 
 
-def test_the_table_has_the_numbers(targeted, noised):
+def test_text_table_has_the_numbers_of_the_comparison(targeted, noised):
   for comparison in (targeted, noised):
     lines = plan_views.to_text(comparison).splitlines()
     for row in comparison.rows:
-      differs = rounding.up(row.mechanism.noise_multiplier)
+      number = rounding.up(row.mechanism.noise_multiplier)
       if comparison is noised:
-        differs = rounding.up(row.epsilon)
+        number = rounding.up(row.epsilon)
       numbers = (
-        differs,
+        number,
         rounding.up(comparison.relative(row, 'rmse'), 3),
         rounding.up(comparison.relative(row, 'max_error'), 3),
       )
@@ -234,7 +232,7 @@ def test_the_table_has_the_numbers(targeted, noised):
     assert any(line.startswith('Advice: ') for line in lines)
 
 
-def test_an_accountant_that_draws_outcomes_is_for_one_row():
+def test_task_refuses_monte_carlo_accountant():
   task = {'noise_multiplier': 2.0, 'accountant': 'monte_carlo'}
   with pytest.raises(ValueError, match='accountant=monte_carlo .* leave it out'):
     planning.Task(strategies.Participation(20), 1000, 1e-6, **task)

@@ -1,4 +1,4 @@
-"""Separations of b-min-sep sampling, and where searches by drawn outcomes begin."""
+"""Tests of separations of b-min-sep sampling, and of calibration by Monte Carlo."""
 
 import itertools
 
@@ -16,7 +16,7 @@ from tff_dp_aggregators.accounting.planning import separations
 BOTH = Relation.ADD_OR_REMOVE_ONE
 
 
-def test_what_has_no_separation_is_refused():
+def test_best_separation_refuses_tasks_without_a_separation():
   with pytest.raises(ValueError, match='leave no separation above 1'):
     separations.best_separation(64, 10, 20, 8.0, 1e-3)
   with pytest.raises(ValueError, match='mechanism must be one of banded, toeplitz'):
@@ -28,32 +28,32 @@ def test_what_has_no_separation_is_refused():
 
 
 @pytest.mark.slow
-def test_a_target_that_hardly_any_noise_keeps_is_refused():
-  """Who is in a round with a probability below delta needs none."""
+def test_best_separation_refuses_target_kept_almost_without_noise():
+  """A client that is in a round with a probability below delta needs no noise."""
   with pytest.raises(ValueError, match='is kept with next to no noise'):
     separations.best_separation(32, 10**6, 1, 1.0, 1e-4)
 
 
-def _event_of(noise):
-  """Whose bound without sampling error is some times the answer."""
+def _make_event(noise):
+  """Returns an event whose bound without sampling error is several times epsilon."""
   schema = sampling.BMinSepSampling.of_cohort(128, 1000, 20, 4)
   strategy = strategies.BandedToeplitz.square_root(128, num_bands=4)
   return run_events.event(strategy, schema, noise)
 
 
 @pytest.mark.slow
-def test_more_questions_than_the_confidence_is_for_are_refused(monkeypatch):
-  """Answers that never settle, of an accountant that says what it is told."""
+def test_calibration_refuses_more_epsilons_than_confidence_allows(monkeypatch):
+  """The answers of the accountant never settle."""
   answers = itertools.count(1)
 
-  class Restless(monte_carlo.MonteCarloAccountant):
+  class UnsettledAccountant(monte_carlo.MonteCarloAccountant):
     def get_epsilon(self, target_delta):
       return 6.0 + 1.0 / next(answers)
 
   monkeypatch.setattr(
-    accountants.entry_of('monte_carlo'), 'get_epsilon', Restless.get_epsilon
+    accountants.entry_of('monte_carlo'), 'get_epsilon', UnsettledAccountant.get_epsilon
   )
   with pytest.raises(ValueError, match='more than 64 epsilons.*or state the noise'):
     calibration.noise_multiplier(
-      _event_of, 6.0, 1e-3, accountant='monte_carlo', relation=BOTH
+      _make_event, 6.0, 1e-3, accountant='monte_carlo', relation=BOTH
     )

@@ -1,4 +1,4 @@
-"""The flags of mechanism, participation and target, read as programs read them."""
+"""Tests of the flags of mechanism, participation and target."""
 
 import dp_accounting
 import pytest
@@ -16,8 +16,8 @@ _COHORT = ('--num_clients=200', '--clients_per_round=7')
 
 
 def _plan(*arguments, limits=None):
-  once = {each.split('=')[0]: each for each in arguments}  # The last one counts.
-  values = program.values_of(flags_lib.groups(), list(once.values()))
+  last = {each.split('=')[0]: each for each in arguments}  # The last one counts.
+  values = program.values_of(flags_lib.groups(), list(last.values()))
   return flags_lib.planned(values, limits)
 
 
@@ -26,33 +26,33 @@ def _spent(plan):
   return accountants.epsilon(mechanism.event, plan.delta, relation=mechanism.relation)
 
 
-def test_noise_is_found():
+def test_planned_finds_noise_multiplier_for_target():
   plan = _plan(*TREE, '--num_rounds=50', '--min_separation=9', '--target_epsilon=3')
   assert plan.found == 'noise_multiplier'
   assert 3 * (1 - 1e-9) < _spent(plan) <= 3
 
 
-def test_rounds_are_found():
+def test_planned_finds_num_rounds_for_target():
   plan = _plan(*GAUSSIAN, '--noise_multiplier=9', '--target_epsilon=3')
   assert plan.found == 'num_rounds'
-  found = plan.mechanism.participation.num_rounds
+  num_rounds = plan.mechanism.participation.num_rounds
   assert _spent(plan) <= 3
-  more = _plan(*GAUSSIAN, '--noise_multiplier=9', f'--num_rounds={found + 1}')
+  more = _plan(*GAUSSIAN, '--noise_multiplier=9', f'--num_rounds={num_rounds + 1}')
   assert _spent(more) > 3
 
 
-def test_participations_are_found():
+def test_planned_finds_max_participations_for_target():
   arguments = (*TREE, '--num_rounds=60', '--min_separation=4', '--noise_multiplier=9')
   plan = _plan(*arguments, '--target_epsilon=4', '--find=max_participations')
   assert plan.found == 'max_participations'
-  found = plan.mechanism.participation.max_participations
-  assert found == 4
+  max_participations = plan.mechanism.participation.max_participations
+  assert max_participations == 4
   assert _spent(plan) <= 4
-  more = _plan(*arguments, f'--max_participations={found + 1}')
+  more = _plan(*arguments, f'--max_participations={max_participations + 1}')
   assert _spent(more) > 4
 
 
-def test_all_three_are_checked_against_each_other():
+def test_rounds_noise_and_target_are_checked_against_each_other():
   arguments = (*TREE, '--num_rounds=50', '--min_separation=9', '--noise_multiplier=9')
   spent = _spent(_plan(*arguments))
   kept = _plan(*arguments, f'--target_epsilon={spent + 1e-9!r}')
@@ -61,12 +61,12 @@ def test_all_three_are_checked_against_each_other():
     _plan(*arguments, f'--target_epsilon={spent - 1e-6!r}')
 
 
-def test_limits_may_come_from_elsewhere():
+def test_limits_may_be_passed_to_planned():
   limits = strategies.Participation(40, 7, 3)
   plan = _plan(*TREE, '--target_epsilon=2', limits=limits)
   assert plan.mechanism.participation == limits
   longer = _plan(*TREE, '--target_epsilon=2', '--num_rounds=60', limits=limits)
-  # In 20 rounds more there is room for three more.
+  # 20 more rounds have room for three more participations.
   assert longer.mechanism.participation == strategies.Participation(60, 7, 6)
   with pytest.raises(ValueError, match='--sampling does not go .* drawn in secret'):
     _plan(*TREE, '--target_epsilon=2', '--sampling=poisson', limits=limits)
@@ -88,7 +88,7 @@ def test_limits_may_come_from_elsewhere():
     (('--sampling=fixed_size', *_COHORT), sampling.FixedSizeSampling(20, 200, 7)),
   ],
 )
-def test_every_schema_can_be_asked_for(arguments, schema):
+def test_flags_select_every_participation_scheme(arguments, schema):
   plan = _plan(*GAUSSIAN, '--num_rounds=20', '--noise_multiplier=2', *arguments)
   assert plan.mechanism.participation == schema
   assert plan.mechanism.relation == sampling.check_relation(schema)
@@ -103,14 +103,14 @@ def test_every_schema_can_be_asked_for(arguments, schema):
     (('--mechanism=epoch_windowed_blt', '--num_decays=1'), 'epoch_windowed_blt'),
   ],
 )
-def test_every_mechanism_has_its_options(arguments, kind):
+def test_flags_set_options_of_mechanisms(arguments, kind):
   limits = ('--num_rounds=20', '--min_separation=5')
   plan = _plan(*limits, '--target_delta=1e-6', '--target_epsilon=2', *arguments)
   assert plan.mechanism.strategy.kind == kind
   assert _spent(plan) <= 2
 
 
-def test_a_strategy_can_come_from_a_file(tmp_path):
+def test_strategy_file_flag_reads_the_strategy(tmp_path):
   strategy = strategies.BandedToeplitz(20, (0.8, 0.6))
   strategy.save(tmp_path / 'strategy.json')
   arguments = ('--target_delta=1e-6', f'--strategy_file={tmp_path}/strategy.json')
@@ -122,7 +122,7 @@ def test_a_strategy_can_come_from_a_file(tmp_path):
     _plan(*arguments[:1], '--strategy_file=/nowhere.json', *_FIVE_ROUNDS)
 
 
-def test_adjacency_can_be_chosen_where_it_is_valid():
+def test_adjacency_flag_is_refused_where_it_is_invalid():
   arguments = (*TREE, '--num_rounds=20', '--noise_multiplier=4')
   zero_out = _plan(*arguments).mechanism
   replace = _plan(*arguments, '--adjacency=replace_one').mechanism
@@ -165,20 +165,20 @@ def test_adjacency_can_be_chosen_where_it_is_valid():
     ),
   ],
 )
-def test_what_does_not_fit_is_refused_with_what_to_do(arguments, message):
+def test_incompatible_flags_are_refused_with_a_remedy(arguments, message):
   with pytest.raises(ValueError, match=message):
     _plan(*arguments)
 
 
 @pytest.mark.parametrize('options', [(), ('--num_bands=3',)])
-def test_rounds_found_without_the_strategy_are_those_that_it_keeps(options):
+def test_found_num_rounds_is_the_most_that_keeps_the_target(options):
   arguments = ('--mechanism=banded', '--min_separation=4', '--target_epsilon=2')
   arguments += ('--noise_multiplier=7', '--target_delta=1e-6', *options)
-  found = _plan(*arguments).mechanism.participation.num_rounds
-  plan = _plan(*arguments, f'--num_rounds={found}')
+  num_rounds = _plan(*arguments).mechanism.participation.num_rounds
+  plan = _plan(*arguments, f'--num_rounds={num_rounds}')
   assert plan.epsilon_of(plan.mechanism.event) <= 2
   with pytest.raises(program.CheckFailed):
-    _plan(*arguments, f'--num_rounds={found + 1}')
+    _plan(*arguments, f'--num_rounds={num_rounds + 1}')
 
 
 @pytest.mark.parametrize(
@@ -191,8 +191,8 @@ def test_rounds_found_without_the_strategy_are_those_that_it_keeps(options):
     ),
   ],
 )
-def test_a_search_for_rounds_ends_where_strategies_take_long(arguments, refusal):
-  # They took more than 400 s.
+def test_search_for_num_rounds_ends_at_slow_strategies(arguments, refusal):
+  # These searches once took more than 400 s.
   with pytest.raises(ValueError, match=refusal):
     _plan(*arguments, '--target_epsilon=8', '--target_delta=1e-8')
 
@@ -200,56 +200,56 @@ def test_a_search_for_rounds_ends_where_strategies_take_long(arguments, refusal)
 INTEGERS = ('--mechanism=skellam', '--min_clients=20', '--dimension=100')
 
 
-def test_who_makes_the_noise_can_be_said_and_its_numbers_are_found():
+def test_noise_site_flags_select_the_site_and_find_noise():
   target = ('--target_delta=1e-5', '--target_epsilon=4', '--num_rounds=20')
   plan = _plan(*target, *INTEGERS, '--min_separation=5')
   assert plan.mechanism.noise_site == 'clients' and plan.found == 'noise_multiplier'
   assert set(dict(plan.mechanism.options)) == {'min_clients', 'dimension', 'bits'}
   assert 3.9 < _spent(plan) <= 4
   for site, numbers in (('clients', ('--min_clients=8',)), ('local', ())):
-    found = _plan(*target, *GAUSSIAN[:1], f'--noise_site={site}', *numbers)
-    assert found.mechanism.noise_site == site
-    assert _spent(found) == pytest.approx(4, rel=1e-9)
+    site_plan = _plan(*target, *GAUSSIAN[:1], f'--noise_site={site}', *numbers)
+    assert site_plan.mechanism.noise_site == site
+    assert _spent(site_plan) == pytest.approx(4, rel=1e-9)
 
 
-_OF_GAUSSIAN = (*GAUSSIAN, '--num_rounds=60', '--noise_multiplier=3')
-_OF_BANDED = ('--mechanism=banded', *_OF_GAUSSIAN[1:], '--num_bands=4')
+_GAUSSIAN_RUN = (*GAUSSIAN, '--num_rounds=60', '--noise_multiplier=3')
+_BANDED_RUN = ('--mechanism=banded', *_GAUSSIAN_RUN[1:], '--num_bands=4')
 _B_MIN_SEP = ('--sampling=b_min_sep', '--min_separation=5')
 _TEN = ('--num_clients=10', '--clients_per_round=20')
-_OFTEN = ('--sampling_probability=0.1',)
+_RATE = ('--sampling_probability=0.1',)
 
 
 @pytest.mark.parametrize(
   ('arguments', 'named'),
   [
-    # Noise that rounds of a client would share.
-    ((*_OF_BANDED, '--sampling=poisson', *_OFTEN), 'num_bands=4 .* num_groups=1'),
-    (('--mechanism=tree', *_OF_GAUSSIAN[1:], *_B_MIN_SEP, *_OFTEN), 'share noise; the'),
+    # Rounds of a client would share noise.
+    ((*_BANDED_RUN, '--sampling=poisson', *_RATE), 'num_bands=4 .* num_groups=1'),
+    (('--mechanism=tree', *_GAUSSIAN_RUN[1:], *_B_MIN_SEP, *_RATE), 'share noise; the'),
     # Numbers out of range.
     (
-      (*_OF_BANDED, *_B_MIN_SEP, '--sampling_probability=1.5'),
+      (*_BANDED_RUN, *_B_MIN_SEP, '--sampling_probability=1.5'),
       'sampling_probability .* at most 1',
     ),
     (
-      (*_OF_GAUSSIAN, '--sampling=truncated_poisson', '--num_clients=100')
+      (*_GAUSSIAN_RUN, '--sampling=truncated_poisson', '--num_clients=100')
       + ('--clients_per_round=20',),
       'needs --sampling_probability and --num_clients and --max_clients_per_round, or ',
     ),
-    # What does not go together, or is missing.
+    # Flags that do not go together, or are missing.
     (
-      (*_OF_GAUSSIAN, *_B_MIN_SEP, *_OFTEN, '--adjacency=replace_one'),
+      (*_GAUSSIAN_RUN, *_B_MIN_SEP, *_RATE, '--adjacency=replace_one'),
       'sampling=b_min_sep is not valid for (--)?adjacency=replace_one',
     ),
     (
-      (*_OF_GAUSSIAN, '--sampling=b_min_sep', *_OFTEN),
+      (*_GAUSSIAN_RUN, '--sampling=b_min_sep', *_RATE),
       '--sampling=b_min_sep needs --sampling_probability and --min_separation, or ',
     ),
     (
-      (*_OF_GAUSSIAN, '--sampling=balls_in_bins', '--cycle_length=9', *_TEN),
+      (*_GAUSSIAN_RUN, '--sampling=balls_in_bins', '--cycle_length=9', *_TEN),
       '--cycle_length does not go with --num_clients',
     ),
   ],
 )
-def test_what_is_refused_is_said_by_the_names_of_flags(arguments, named):
+def test_refused_values_are_named_by_their_flags(arguments, named):
   with pytest.raises(ValueError, match=named):
     _plan(*arguments)

@@ -1,4 +1,4 @@
-"""What `participation --help` shows of a log is a log."""
+"""Tests of the participation program: its help text and its list of offenders."""
 
 import re
 
@@ -6,7 +6,7 @@ from tests import executing
 from tff_dp_aggregators.accounting.programs import participation
 
 
-def test_the_log_that_help_shows_is_read(tmp_path):
+def test_participation_reads_the_log_of_its_help_text(tmp_path):
   shown = executing.execute(participation, '--help').stdout
   (log,) = re.findall(r'^    round,.*\n(?:    .*\n)+', shown, re.MULTILINE)
   path = tmp_path / 'rounds.csv'
@@ -16,33 +16,33 @@ def test_the_log_that_help_shows_is_read(tmp_path):
   assert re.search(r'^rounds +2$', result.stdout, re.MULTILINE)
 
 
-def test_who_broke_a_promise_is_told_in_numbers_and_in_a_private_file(tmp_path):
+def test_violations_of_limits_are_listed_in_private_file(tmp_path):
   clients = ['a b', 'b c', 'a', 'c', 'b', 'a']
   path = tmp_path / 'rounds.csv'
   lines = [f'{r},2024-03-01T{r:02d}:00:00Z,{c}' for r, c in enumerate(clients)]
   path.write_text('\n'.join(['round,completion_time,client_ids', *lines]) + '\n')
-  log, found = f'--round_log={path}', tmp_path / 'offenders.csv'
+  log, offenders = f'--round_log={path}', tmp_path / 'offenders.csv'
   promised = (log, '--promised_min_separation=2', '--promised_max_participations=2')
-  result = executing.execute(participation, *promised, f'--offenders={found}')
+  result = executing.execute(participation, *promised, f'--offenders={offenders}')
   assert result.returncode == 1
   assert '2 of 3 clients broke a promise, with 6 contributions' in result.stderr
-  # Who they are stands in the file alone.
-  for said in (result.stdout, result.stderr):
-    assert 'a client took part in rounds' in said and "client 'a'" not in said
-    assert "client 'b'" not in said
-  assert found.read_text() == (
+  # Client ids are in the file alone.
+  for output in (result.stdout, result.stderr):
+    assert 'a client took part in rounds' in output and "client 'a'" not in output
+    assert "client 'b'" not in output
+  assert offenders.read_text() == (
     'client,participations,min_separation,broke\n'
     'a,3,2,max_participations\nb,3,1,min_separation max_participations\n'
   )
-  assert found.stat().st_mode & 0o777 == 0o600
-  again = executing.execute(participation, *promised, f'--offenders={found}')
+  assert offenders.stat().st_mode & 0o777 == 0o600
+  again = executing.execute(participation, *promised, f'--offenders={offenders}')
   assert again.returncode == 2 and 'not overwritten' in again.stderr
   path.write_text(
     re.sub(',client_ids|Z,.*', lambda m: m[0][:1] * (m[0][0] == 'Z'), path.read_text())
   )
-  nothing = executing.execute(participation, log, f'--offenders={tmp_path}/none.csv')
-  assert nothing.returncode == 2 and 'what was promised' in nothing.stderr
-  nobody = executing.execute(
+  no_promise = executing.execute(participation, log, f'--offenders={tmp_path}/none.csv')
+  assert no_promise.returncode == 2 and 'what was promised' in no_promise.stderr
+  no_clients = executing.execute(
     participation, *promised, f'--offenders={tmp_path}/none.csv'
   )
-  assert nobody.returncode == 2 and '--offenders needs a log' in nobody.stderr
+  assert no_clients.returncode == 2 and '--offenders needs a log' in no_clients.stderr

@@ -1,4 +1,4 @@
-"""The program that compares mechanisms before training."""
+"""Tests of the program that compares mechanisms before training."""
 
 import json
 
@@ -25,15 +25,15 @@ FLAGS = (
 
 def _task(**changes):
   names = ('gaussian', 'toeplitz', 'tree')
-  given = {'target_epsilon': 3.0, 'mechanisms': names, **changes}
-  return planning.Task(LIMITS, 250_000, 1e-6, **given)
+  arguments = {'target_epsilon': 3.0, 'mechanisms': names, **changes}
+  return planning.Task(LIMITS, 250_000, 1e-6, **arguments)
 
 
 def _plan(*arguments):
   return executing.execute(plan_program, *arguments)
 
 
-def test_the_program_prints_the_table_and_draws(tmp_path):
+def test_plan_program_prints_the_table_and_plots(tmp_path):
   picture = tmp_path / 'plan.png'
   result = _plan(*FLAGS, '--target_epsilon=3', f'--plot={picture}')
   assert result.returncode == 0, result.stderr
@@ -47,12 +47,12 @@ def test_the_program_prints_the_table_and_draws(tmp_path):
   assert pixels[..., :3].std() > 0.05  # Not an empty page.
 
 
-def test_a_printed_noise_multiplier_keeps_the_printed_target():
+def test_printed_noise_multiplier_keeps_the_printed_target():
   target = ('--num_rounds=100', '--min_separation=7', '--target_delta=1e-6')
   target += ('--target_epsilon=1.2345678',)
   planned = _plan(*target, '--model_size=1000', '--mechanisms=gaussian').stdout
-  said = 'the least noise for epsilon = 1.2345678 at delta = 1e-06'
-  assert said in ' '.join(planned.split())
+  text = 'the least noise for epsilon = 1.2345678 at delta = 1e-06'
+  assert text in ' '.join(planned.split())
   row = next(line.split() for line in planned.splitlines() if line[:4] == '  ga')
   kept = executing.execute(
     report_program, *target, '--mechanism=gaussian', f'--noise_multiplier={row[1]}'
@@ -71,8 +71,8 @@ def test_json_has_the_same_numbers_under_stable_keys(tmp_path):
   )
   comparison = planning.compare(_task(target_epsilon=None, noise_multiplier=4.0))
   assert data == json.loads(json.dumps(plan_views.to_json(comparison)))
-  for row, of_json in zip(comparison.rows, data['rows']):
-    assert ' '.join(of_json) == (
+  for row, json_row in zip(comparison.rows, data['rows']):
+    assert ' '.join(json_row) == (
       'mechanism num_bands num_buffers num_decays restart_every sampling participation '
       'adjacency may_be_advised noise_multiplier sensitivity '
       'effective_noise_multiplier epsilon delta accountant instead rmse max_error '
@@ -80,16 +80,16 @@ def test_json_has_the_same_numbers_under_stable_keys(tmp_path):
       'noise_per_coordinate noise_norm noise_to_signal storage noise_bytes '
       'seconds_per_round storages'
     )
-    assert of_json['rmse'] == row.rmse
-    assert of_json['sensitivity'] == row.mechanism.strategy.sensitivity(LIMITS)
+    assert json_row['rmse'] == row.rmse
+    assert json_row['sensitivity'] == row.mechanism.strategy.sensitivity(LIMITS)
   assert data['rows'][data['advised']]['mechanism'] == comparison.advised.mechanism.name
-  again = _plan(*arguments)  # What is there is kept.
+  again = _plan(*arguments)  # The existing file is kept.
   assert again.returncode == 2
   assert 'exists and is not overwritten' in again.stderr
   assert 'computing' not in again.stderr
 
 
-def test_separation_follows_from_the_population_and_is_said(tmp_path):
+def test_separation_follows_from_num_clients_and_is_printed(tmp_path):
   flagfile = tmp_path / 'flags.txt'
   flagfile.write_text(
     '--num_rounds=60\n--num_clients=430\n--clients_per_round=40\n--model_size=1000\n'
@@ -111,7 +111,7 @@ def test_separation_follows_from_the_population_and_is_said(tmp_path):
     (FLAGS, 'give either target_epsilon'),
   ],
 )
-def test_wrong_flags_are_refused_with_what_to_do(arguments, message):
+def test_wrong_flags_are_refused_with_a_remedy(arguments, message):
   result = _plan(*arguments)
   assert result.returncode == 2
   assert result.stderr.startswith('error: ')

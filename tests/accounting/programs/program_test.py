@@ -1,4 +1,4 @@
-"""Programs as such: in this process, and as a user starts them."""
+"""Tests of programs: in this process, and as a user starts them."""
 
 import importlib.metadata
 import math
@@ -35,7 +35,7 @@ def _program(main=lambda values: 0, **changes):
   return program.Program('a-program', text, groups, main, basic=basic, **changes)
 
 
-def test_main_gets_the_values_and_gives_the_exit_code():
+def test_main_receives_flag_values_and_returns_exit_code():
   def main(values):
     print(values.number, values.shape, values.shown)
     return 17
@@ -57,7 +57,7 @@ def test_main_gets_the_values_and_gives_the_exit_code():
     ({}, (-1, math.inf), (), ''),
   ],
 )
-def test_numbers_keep_the_bounds_of_their_flag(bounds, fine, wrong, words):
+def test_flag_values_out_of_bounds_are_refused(bounds, fine, wrong, words):
   groups = [('Flags', [program.Flag('rate', float, 'Of it.', **bounds)])]
   for value in fine:
     assert program.values_of(groups, [f'--rate={value}']).rate == value
@@ -67,7 +67,7 @@ def test_numbers_keep_the_bounds_of_their_flag(bounds, fine, wrong, words):
     assert str(error.value) == f'--rate must be {words}; got {float(value)}.'
 
 
-def test_flags_come_from_files_too(tmp_path):
+def test_flags_are_read_from_flagfile_and_overridden(tmp_path):
   path = tmp_path / 'flags'
   path.write_text('--number=8\n# --number=9\n--shown\n')
   seen = []
@@ -81,11 +81,11 @@ def test_flags_come_from_files_too(tmp_path):
   assert seen == [(8, True, names)]
   assert _program(main).execute([f'--flagfile={path}', '--number=5', '--noshown']) == 0
   assert _program(main).execute(['--number=5', f'--flagfile={path}']) == 0
-  assert seen[1:] == [(5, False, names), (5, True, names)]  # Wherever it is named.
+  assert seen[1:] == [(5, False, names), (5, True, names)]  # The order does not matter.
 
 
 @pytest.mark.parametrize('line', ['--number=8', '--number\n8'])
-def test_a_flag_of_a_file_can_be_left_out(tmp_path, line):
+def test_flag_of_a_file_can_be_unset_with_no_prefix(tmp_path, line):
   path = tmp_path / 'flags'
   path.write_text(f'{line}\n--shown\n')
   seen = []
@@ -118,9 +118,7 @@ def test_a_flag_of_a_file_can_be_left_out(tmp_path, line):
     (('--number=a\nb',), '--number=a b'),
   ],
 )
-def test_wrong_flags_are_refused_in_a_line_and_nothing_is_done(
-  tmp_path, arguments, message
-):
+def test_wrong_flags_are_refused_before_main_runs(tmp_path, arguments, message):
   path = tmp_path / 'flags'
   path.write_text('--number=8\n')
   path.with_suffix('.16').write_text('--number=8\n', encoding='utf-16')
@@ -146,14 +144,14 @@ def test_wrong_flags_are_refused_in_a_line_and_nothing_is_done(
     (MemoryError('too much'), 2),
   ],
 )
-def test_what_is_refused_ends_in_a_line_and_a_code(error, code):
+def test_errors_of_main_print_one_line_and_exit_with_code(error, code):
   def main(values):
     raise error
 
   assert executing.execute(_program(main)) == (code, '', 'error: too much\n')
 
 
-def test_an_old_name_is_refused_with_the_new_one():
+def test_renamed_flag_is_refused_with_its_new_name():
   result = executing.execute(report, '--cohort=9')
   assert (result.returncode, result.stdout) == (2, '')
   assert f'--cohort is called --{messages.RENAMED["cohort"]}' in result.stderr
@@ -162,13 +160,13 @@ def test_an_old_name_is_refused_with_the_new_one():
   )
 
 
-def test_a_flag_of_another_program_is_refused_with_its_name():
+def test_flag_of_other_programs_is_refused_with_their_names():
   result = executing.execute(plan, '--round_log=x')
   assert result.returncode == 2
   assert 'is one of tff-dp-report and tff-dp-participation;' in result.stderr
 
 
-def test_python_m_is_each_program_without_tensorflow_and_ends_with_its_code():
+def test_python_m_runs_each_program_without_tensorflow():
   code = (
     'import runpy, sys\n'
     f'for name in {list(PROGRAMS)}:\n'
@@ -200,14 +198,14 @@ def test_python_m_is_each_program_without_tensorflow_and_ends_with_its_code():
 
 
 @pytest.mark.parametrize('name', PROGRAMS)
-def test_the_installed_command_is_this_program(name):
+def test_installed_command_runs_this_program(name):
   scripts = importlib.metadata.distribution('tff-dp-aggregators').entry_points
   (script,) = [s for s in scripts if s.name == f'tff-dp-{name}']
   assert script.load() == PROGRAMS[name].run
   assert PROGRAMS[name].PROGRAM.name == script.name
 
 
-def test_help_shows_the_flags_that_most_need_where_there_are_many(monkeypatch):
+def test_help_shows_only_basic_flags_if_there_are_many(monkeypatch):
   monkeypatch.setattr(program, '_MAX_SHOWN', 4)
   short = executing.execute(_program(), '--help').stdout
   assert '--number:' in short and '--shape:' in short

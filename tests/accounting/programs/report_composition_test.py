@@ -1,4 +1,4 @@
-"""The report program: what is composed."""
+"""Tests of how the report program composes runs."""
 
 import json
 import math
@@ -18,14 +18,14 @@ from tff_dp_aggregators.accounting.records import ledger
 from tff_dp_aggregators.accounting.reports import composition
 
 
-def _ledger(path, events_of_rounds, sizes=None, **said):
+def _ledger(path, events_of_rounds, sizes=None, **fields):
   """Writes a ledger of rounds with noise 1 and clip norm 0.5; returns its path."""
   with ledger.LedgerWriter(str(path), delta=1e-6) as writer:
     for number, event in enumerate(events_of_rounds):
       size = None if sizes is None else sizes[number]
-      said.update(cohort_requested=size, cohort_reported=size)
+      fields.update(cohort_requested=size, cohort_reported=size)
       ledgers.append(
-        writer, event, noise_multiplier=1.0, strategy_checksum=path.name, **said
+        writer, event, noise_multiplier=1.0, strategy_checksum=path.name, **fields
       )
   return str(path)
 
@@ -53,15 +53,15 @@ def test_runs_that_drew_the_same_clients_do_not_compose(tmp_path):
   noise = dp_accounting.GaussianDpEvent(0.838)
   drawn = [dp_accounting.PoissonSampledDpEvent(1 / 18, noise)] * 2
 
-  def write(name, file=None, **said):
+  def write(name, file=None, **fields):
     (tmp_path / name).mkdir()
     if file is not None:
       private = {'training': {'schedule': {'cohorts': list(file)}}}
       (tmp_path / name / 'private.json').write_text(json.dumps(private))
     path = tmp_path / name / 'ledger.jsonl'
-    return _ledger(path, drawn, noise_generator=name, **said)
+    return _ledger(path, drawn, noise_generator=name, **fields)
 
-  # Also where another cycle, say, made cohorts of other sizes, which are not told.
+  # Also if another cycle, for example, made cohorts of other sizes (not stated).
   one, same, other = (
     write(name, sampling_tag=ledger.tag_of_seed('sampling', seed))
     for name, seed in (('a', 1), ('b', 1), ('c', 2))
@@ -76,24 +76,24 @@ def test_runs_that_drew_the_same_clients_do_not_compose(tmp_path):
       ('g', None),
     )
   )
-  untold = write('i')
-  for runs, what in (
+  unstated = write('i')
+  for runs, source in (
     ([one, same], 'seed'),
     ([file, again], 'file'),
     ([another, file, unknown], 'file'),
     ([longer, file], 'file'),
-    # The file may be that of the seed, and what tells nothing any of them.
+    # The file may hold draws of the seed, and an unstated source may be any.
     ([one, file], 'file'),
-    ([one, untold], 'file'),
+    ([one, unstated], 'file'),
   ):
-    with pytest.raises(ValueError, match=f'drew their clients from the same {what}'):
+    with pytest.raises(ValueError, match=f'drew their clients from the same {source}'):
       composition.check_not_forked(runs)
   composition.check_not_forked([one, other])
   composition.check_not_forked([file, another])
 
 
 @pytest.mark.parametrize('kind', ['poisson', 'fixed size'])
-def test_a_tag_and_sizes_of_draws_tell_nothing_of_each_other(tmp_path, kind):
+def test_draws_compose_only_if_tags_or_sizes_tell_them_apart(tmp_path, kind):
   noise = dp_accounting.GaussianDpEvent(1.0)
   event = {
     'poisson': dp_accounting.PoissonSampledDpEvent(0.05, noise),
@@ -110,7 +110,7 @@ def test_a_tag_and_sizes_of_draws_tell_nothing_of_each_other(tmp_path, kind):
   sizes, others = write('sizes', True), write('other sizes', True)
   tag, both = write('tag', False, 1), write('both', True, 2)
   unsure = [(sizes, tag), (tag, sizes)]
-  # Of cohorts of one size nothing tells apart who was drawn, but for seeds.
+  # Cohorts of one size are told apart by seeds alone.
   unsure += [(sizes, others), (sizes, both)] if kind == 'fixed size' else []
   for runs in unsure:
     with pytest.raises(ValueError, match='or from sources that may be the same'):
@@ -123,7 +123,7 @@ def test_a_tag_and_sizes_of_draws_tell_nothing_of_each_other(tmp_path, kind):
 
 def test_ledgers_with_noise_of_one_seed_do_not_compose(tmp_path):
   tree = accounting.Mechanism('tree', strategies.Participation(20, 5), 4.0)
-  said = {
+  fields = {
     'one': reporting.seeded(1),
     'other data': reporting.seeded(1),
     'other seed': reporting.seeded(2),
@@ -132,10 +132,10 @@ def test_ledgers_with_noise_of_one_seed_do_not_compose(tmp_path):
     'secret': {'noise_source': ledger.SECRET, 'noise_key_tag': '5'},
     'secret as well': {'noise_source': ledger.SECRET, 'noise_key_tag': '6'},
   }
-  paths = {name: str(tmp_path / f'{name}.jsonl') for name in said}
+  paths = {name: str(tmp_path / f'{name}.jsonl') for name in fields}
   for name, path in paths.items():
-    reporting.write_ledger(path, tree, 3, **said[name])
-  # A seed that is not told may be any of the others.
+    reporting.write_ledger(path, tree, 3, **fields[name])
+  # An unstated seed may be any of the others.
   for names in (
     ('one', 'other data'),
     ('secret', 'one', 'other data'),
@@ -146,11 +146,11 @@ def test_ledgers_with_noise_of_one_seed_do_not_compose(tmp_path):
   ):
     with pytest.raises(ValueError, match='have their noise from the same seed'):
       composition.check_not_forked([paths[name] for name in names])
-  together = ('one', 'other seed', 'secret', 'secret as well')
-  composition.check_not_forked([paths[name] for name in together])
+  independent = ('one', 'other seed', 'secret', 'secret as well')
+  composition.check_not_forked([paths[name] for name in independent])
 
 
-def test_ledgers_with_the_cohorts_of_one_draw_do_not_compose(tmp_path):
+def test_ledgers_with_equal_drawn_cohort_sizes_do_not_compose(tmp_path):
   def write(name, sizes, probability=0.05):
     noise = dp_accounting.GaussianDpEvent(1.0)
     event = dp_accounting.PoissonSampledDpEvent(probability, noise)
@@ -162,13 +162,13 @@ def test_ledgers_with_the_cohorts_of_one_draw_do_not_compose(tmp_path):
   composition.check_not_forked(paths[:2])
   with pytest.raises(ValueError, match='cohorts of the same sizes, drawn at random'):
     composition.check_not_forked(paths)
-  # Where everybody is drawn, sizes are always the same.
+  # If all clients are drawn, sizes are always the same.
   everybody = [write(name, [400] * 20, 1.0) for name in ('all', 'all as well')]
   composition.check_not_forked(everybody)
 
 
 @pytest.mark.parametrize('kind', ['bins', 'correlated', 'k rounds'])
-def test_ledgers_whose_clients_drew_the_same_rounds_do_not_compose(kind, tmp_path):
+def test_ledgers_with_equal_allocated_rounds_do_not_compose(kind, tmp_path):
   one = events.AllocatedDpEvent(10, 10, dp_accounting.GaussianDpEvent(2.0))
   first = {
     'bins': one,
@@ -188,23 +188,23 @@ def test_ledgers_whose_clients_drew_the_same_rounds_do_not_compose(kind, tmp_pat
   composition.check_not_forked(paths[:2])
   with pytest.raises(ValueError, match='cohorts of the same sizes, drawn at random'):
     composition.check_not_forked(paths)
-  # A few rounds have the same sizes by chance, however often they come back.
+  # A few rounds can have equal sizes by chance, however often they are repeated.
   few = [write(f'few {i}', [40, 40, 39] * 10) for i in range(2)]
   composition.check_not_forked(few)
 
 
-def test_a_run_given_twice_is_refused_whatever_it_comes_as(tmp_path):
+def test_run_given_twice_in_any_form_is_refused(tmp_path):
   statements.run_dir(tmp_path / 'run', mechanism=reporting.TREE_OF_20, num_rounds=20)
-  log = statements.round_log(tmp_path, 20)
+  log = statements.write_round_log(tmp_path, 20)
   ledger_path = tmp_path / 'run' / 'ledger.jsonl'
   (tmp_path / 'copy.jsonl').write_bytes(ledger_path.read_bytes())
-  by_ledger = (*reporting.OF_TREE_OF_20, f'--ledger={ledger_path}')
+  by_ledger = (*reporting.TREE_OF_20_FLAGS, f'--ledger={ledger_path}')
   saved = f'{tmp_path}/saved.json'
   assert (
     reporting.execute(*by_ledger, '--format=json', f'--output={saved}').returncode == 0
   )
   by_log = ('--mechanism=tree', '--noise_multiplier=4', '--target_delta=1e-6')
-  for arguments, what in (
+  for arguments, reason in (
     ((*by_ledger, f'--ledger={ledger_path}'), 'the same ledger'),
     ((*by_ledger, f'--ledger={tmp_path}/copy.jsonl'), 'the same ledger'),
     ((*by_ledger, f'--run_dir={tmp_path}/run'), 'the same ledger'),
@@ -215,14 +215,14 @@ def test_a_run_given_twice_is_refused_whatever_it_comes_as(tmp_path):
     result = reporting.execute(*arguments)
     assert result.returncode == 2, arguments
     assert 'a run is given twice, in --' in result.stderr
-    assert what in result.stderr
+    assert reason in result.stderr
 
 
-def test_runs_that_went_on_from_one_state_do_not_compose(tmp_path):
-  # Their noise is the same, so the difference of what they released has none.
+def test_runs_continued_from_one_state_do_not_compose(tmp_path):
+  # Their noise is the same, so the difference of their releases has none.
   mechanism = reporting.TREE_OF_20
 
-  def go_on(path, results, resume, tag=None):
+  def continue_run(path, results, resume, tag=None):
     with ledger.LedgerWriter(str(path), delta=1e-6, resume=resume) as writer:
       for result in results:
         ledgers.append(
@@ -233,36 +233,36 @@ def test_runs_that_went_on_from_one_state_do_not_compose(tmp_path):
           **mechanism.line(0.5),
         )
 
-  one, fork, again, other = (tmp_path / f'{name}.jsonl' for name in range(4))
-  go_on(one, [0.0, 0.1], resume=False)
+  one, fork, repeated, other = (tmp_path / f'{name}.jsonl' for name in range(4))
+  continue_run(one, [0.0, 0.1], resume=False)
   shutil.copy(one, fork)
   shutil.copy(one, tmp_path / 'beginning.jsonl')
-  go_on(one, [0.2, 0.3], resume=True)
-  go_on(fork, [0.4, 0.5], resume=True)
-  go_on(again, [0.6, 0.3], resume=False)
-  go_on(other, [0.7, 0.8], resume=False)
-  flags = reporting.OF_TREE_OF_20
-  for second, alike in (
+  continue_run(one, [0.2, 0.3], resume=True)
+  continue_run(fork, [0.4, 0.5], resume=True)
+  continue_run(repeated, [0.6, 0.3], resume=False)
+  continue_run(other, [0.7, 0.8], resume=False)
+  flags = reporting.TREE_OF_20_FLAGS
+  for second, reason in (
     (fork, 'begin with the same line'),
     (tmp_path / 'beginning.jsonl', 'begin with the same line'),
-    (again, 'have the same result'),
+    (repeated, 'have the same result'),
   ):
     for pair in ((one, second), (second, one)):
       result = reporting.execute(*flags, *(f'--ledger={path}' for path in pair))
       assert result.returncode == 2 and result.stdout == ''
-      assert f'{pair[0]} and {pair[1]} {alike}: they are of one run' in result.stderr
+      assert f'{pair[0]} and {pair[1]} {reason}: they are of one run' in result.stderr
   report = reporting.json_of(*flags, f'--ledger={one}', f'--ledger={other}')
   assert len(report['parts']) == 2
   tagged = [tmp_path / f'tagged{number}.jsonl' for number in range(3)]
   for path, tag in zip(tagged, ('-1', '-1', '7')):
-    go_on(path, [float(tagged.index(path))], resume=False, tag=tag)
+    continue_run(path, [float(tagged.index(path))], resume=False, tag=tag)
   pair = [f'--ledger={path}' for path in tagged]
   result = reporting.execute(*flags, *pair[:2])
   assert result.returncode == 2 and 'have noise of the same key' in result.stderr
   assert len(reporting.json_of(*flags, *pair[1:])['parts']) == 2
 
 
-def test_what_does_not_compose_is_refused_with_both_values(tmp_path):
+def test_incompatible_reports_are_refused_with_both_values(tmp_path):
   plan = ('--mechanism=gaussian', '--num_rounds=9', '--noise_multiplier=5')
   kinds = {
     'plan': (*plan, '--target_delta=1e-6'),

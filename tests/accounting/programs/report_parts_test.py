@@ -1,4 +1,4 @@
-"""The report program for parts of a model that have mechanisms of their own."""
+"""Tests of the report program with --part, for parts with their own mechanisms."""
 
 import re
 import shlex
@@ -15,11 +15,11 @@ LIMITS = ('--num_rounds=20', '--min_separation=5')
 SHARED = (*LIMITS, '--target_delta=1e-6')
 BODY = '--part=body: weights=0 1, mechanism=tree, clip_norm=0.5, noise_multiplier=4'
 HEAD = '--part=head: weights=*, mechanism=gaussian, clip_norm=0.1, noise_multiplier=3'
-OF_HEAD = accounting.Mechanism('gaussian', strategies.Participation(20, 5), 3.0)
+HEAD_MECHANISM = accounting.Mechanism('gaussian', strategies.Participation(20, 5), 3.0)
 JOINT = accounting.JointMechanism(
   (
     accounting.JointPart('body', '0 1', reporting.TREE_OF_20, 0.5),
-    accounting.JointPart('head', '*', OF_HEAD, 0.1),
+    accounting.JointPart('head', '*', HEAD_MECHANISM, 0.1),
   )
 )
 
@@ -31,7 +31,7 @@ def _refused(*arguments):
   return result.stderr
 
 
-def test_epsilon_of_a_plan_is_that_of_the_composition(tmp_path):
+def test_epsilon_of_joint_plan_is_that_of_the_composition(tmp_path):
   report = reporting.json_of(*SHARED, BODY, HEAD)
   mu_squared = sum(
     each.mechanism.effective_noise_multiplier**-2 for each in JOINT.parts
@@ -44,29 +44,29 @@ def test_epsilon_of_a_plan_is_that_of_the_composition(tmp_path):
   ]
   assert report['provenance']['clip_norm'] == 'stated'
   assert {part['num_parameters'] for part in report['mechanism']['parts']} == {None}
-  verified = reporting.verified(tmp_path, report)
+  verified = reporting.run_verify(tmp_path, report)
   assert verified.returncode == 0, verified.stdout
   command = shlex.split(report['verification']['command'])
   assert [each for each in command if each.startswith('--part')] == [BODY, HEAD]
 
 
-def test_a_target_is_kept_with_the_shares_that_were_asked_for(tmp_path):
-  given = [re.sub('noise_multiplier=.', 'share=0.5', each) for each in (BODY, HEAD)]
-  report = reporting.json_of(*SHARED, *given, '--target_epsilon=6')
+def test_target_is_kept_with_the_given_shares(tmp_path):
+  flags = [re.sub('noise_multiplier=.', 'share=0.5', each) for each in (BODY, HEAD)]
+  report = reporting.json_of(*SHARED, *flags, '--target_epsilon=6')
   assert report['guarantee']['epsilon'] <= 6
   assert report['guarantee']['epsilon'] == pytest.approx(6, rel=1e-3)
   assert report['target'] == {'epsilon': 6.0, 'found': 'noise_multiplier'}
   parts = report['mechanism']['parts']
   assert [part['share'] for part in parts] == pytest.approx([0.5, 0.5], rel=1e-9)
-  assert reporting.verified(tmp_path, report).returncode == 0
+  assert reporting.run_verify(tmp_path, report).returncode == 0
   parts[1]['share'] = 0.51
-  found = reporting.verified(tmp_path, report)
-  assert found.returncode == 1 and 'mechanism.parts[1].share is 0.51' in found.stdout
+  result = reporting.run_verify(tmp_path, report)
+  assert result.returncode == 1 and 'mechanism.parts[1].share is 0.51' in result.stdout
 
 
-def test_a_ledger_is_reported_with_its_parts(tmp_path):
+def test_ledger_of_joint_run_is_reported_with_its_parts(tmp_path):
   path = tmp_path / 'ledger.jsonl'
-  ledger = statements.ledger_of(JOINT, path, num_rounds=11)
+  ledger = statements.write_ledger(JOINT, path, num_rounds=11)
   report = reporting.json_of(*SHARED, BODY, HEAD, f'--ledger={path}')
   assert report['run']['rounds_completed'] == 11
   assert report['run']['epsilon_planned'] == pytest.approx(JOINT.epsilon(1e-6))
@@ -74,52 +74,52 @@ def test_a_ledger_is_reported_with_its_parts(tmp_path):
   assert report['stopped']['epsilon_completed'] == ledger.entries[-1].epsilon
   assert report['stopped']['epsilon_completed'] < report['run']['epsilon_planned']
   assert report['guarantee']['epsilon'] == report['run']['epsilon_planned']
-  assert reporting.verified(tmp_path, report).returncode == 0
+  assert reporting.run_verify(tmp_path, report).returncode == 0
   # Two runs compose.
   other = tmp_path / 'other.jsonl'
-  statements.ledger_of(JOINT, other, num_rounds=9)
+  statements.write_ledger(JOINT, other, num_rounds=9)
   ledgers = (f'--ledger={path}', f'--ledger={other}')
   both = reporting.json_of(*SHARED, BODY, HEAD, *ledgers)
   assert both['guarantee']['epsilon'] > report['guarantee']['epsilon']
-  assert reporting.verified(tmp_path, both).returncode == 0
+  assert reporting.run_verify(tmp_path, both).returncode == 0
 
 
-def test_a_round_log_gives_rounds_and_limits(tmp_path):
-  log = statements.round_log(tmp_path, 20)
+def test_round_log_gives_rounds_and_limits_of_parts(tmp_path):
+  log = statements.write_round_log(tmp_path, 20)
   flags = ('--target_delta=1e-6', BODY, HEAD, f'--round_log={log}')
   report = reporting.json_of(*flags)
   assert report['participation']['num_rounds'] == 20
   assert report['participation']['min_separation'] == 7
-  assert reporting.verified(tmp_path, report).returncode == 0
+  assert reporting.run_verify(tmp_path, report).returncode == 0
   assert '--num_rounds does not go with --part' in _refused(*flags, LIMITS[0])
   adapting = HEAD.replace('mechanism=gaussian', 'mechanism=blt')
   assert adapting != HEAD
   assert '--strategy_file' in _refused(*flags[:2], adapting, flags[3])
-  # With the ledger, the limits are those of the plan, which the log shows kept.
-  statements.ledger_of(JOINT, tmp_path / 'ledger.jsonl', num_rounds=20)
+  # With the ledger, the limits are those of the plan; the log shows them kept.
+  statements.write_ledger(JOINT, tmp_path / 'ledger.jsonl', num_rounds=20)
   report = reporting.json_of(*flags, *LIMITS, f'--ledger={tmp_path}/ledger.jsonl')
   assert report['participation']['min_separation'] == 5
-  assert reporting.verified(tmp_path, report).returncode == 0
+  assert reporting.run_verify(tmp_path, report).returncode == 0
 
 
-def test_a_ledger_of_parts_says_that_they_are_missing(tmp_path):
+def test_ledger_of_parts_is_refused_without_matching_parts(tmp_path):
   path = tmp_path / 'ledger.jsonl'
-  statements.ledger_of(JOINT, path, num_rounds=11)
+  statements.write_ledger(JOINT, path, num_rounds=11)
   assert 'of parts of a model, --part for each' in _refused(
     '--target_delta=1e-6', f'--ledger={path}'
   )
-  of_all = (*SHARED, '--mechanism=tree', '--noise_multiplier=4', f'--ledger={path}')
-  assert 'has the parts' in _refused(*of_all)
-  other = _refused(*SHARED, BODY, HEAD.replace('=3', '=3.5'), f'--ledger={path}')
-  assert "'noise_multiplier': 3.0" in other and "'noise_multiplier': 3.5" in other
+  single = (*SHARED, '--mechanism=tree', '--noise_multiplier=4', f'--ledger={path}')
+  assert 'has the parts' in _refused(*single)
+  error = _refused(*SHARED, BODY, HEAD.replace('=3', '=3.5'), f'--ledger={path}')
+  assert "'noise_multiplier': 3.0" in error and "'noise_multiplier': 3.5" in error
   limits = ('--num_rounds=20', '--min_separation=4', '--target_delta=1e-6')
   assert 'limits' in _refused(*limits, BODY, HEAD, f'--ledger={path}')
 
 
-def test_a_ledger_of_all_weights_is_refused_with_parts(tmp_path):
+def test_ledger_of_all_weights_is_refused_with_parts(tmp_path):
   reporting.write_ledger(tmp_path / 'ledger.jsonl', reporting.TREE_OF_20, 5)
-  said = _refused(*SHARED, BODY, HEAD, f'--ledger={tmp_path}/ledger.jsonl')
-  assert 'has the parts None' in said
+  error = _refused(*SHARED, BODY, HEAD, f'--ledger={tmp_path}/ledger.jsonl')
+  assert 'has the parts None' in error
 
 
 @pytest.mark.parametrize(
@@ -144,5 +144,5 @@ def test_a_ledger_of_all_weights_is_refused_with_parts(tmp_path):
     ((BODY, HEAD, '--run_dir=x'), '--part does not go with --run_dir'),
   ],
 )
-def test_what_does_not_go_with_parts_is_refused_with_the_reason(arguments, message):
+def test_flags_that_do_not_go_with_parts_are_refused(arguments, message):
   assert message in _refused(*arguments)

@@ -1,4 +1,4 @@
-"""The report program: ledgers and round logs of production."""
+"""Tests of the report program with ledgers and round logs of production."""
 
 import json
 import os
@@ -16,8 +16,8 @@ from tff_dp_aggregators.accounting.reports import schema as schema_lib
 # Round logs, alone and with a ledger.
 
 
-def test_a_round_log_gives_the_limits(tmp_path):
-  log = statements.round_log(tmp_path, 60)
+def test_limits_follow_from_round_log(tmp_path):
+  log = statements.write_round_log(tmp_path, 60)
   arguments = ('--mechanism=tree', '--target_delta=1e-6', '--noise_multiplier=7')
   report = reporting.json_of(*arguments, f'--round_log={log}')
   participation = report['participation']
@@ -31,9 +31,9 @@ def test_a_round_log_gives_the_limits(tmp_path):
   assert report['provenance']['mechanism'] == 'stated'
 
 
-def test_a_ledger_and_a_log_of_one_run_are_one_report(tmp_path):
+def test_ledger_and_round_log_of_one_run_give_one_report(tmp_path):
   files = reporting.write_production(tmp_path)
-  report = reporting.json_of(*reporting.OF_TREE_OF_20, *files)
+  report = reporting.json_of(*reporting.TREE_OF_20_FLAGS, *files)
   assert report['parts'] == []
   assert report['guarantee']['epsilon'] == reporting.TREE_OF_20.epsilon(1e-6)
   source = report['participation']['source']
@@ -43,25 +43,25 @@ def test_a_ledger_and_a_log_of_one_run_are_one_report(tmp_path):
   roles = [file['role'] for file in report['verification']['files']]
   assert sorted(roles) == ['ledger', 'round_log']
   assert reporting.rerun(report) == report
-  verified = reporting.verified(tmp_path, report)
+  verified = reporting.run_verify(tmp_path, report)
   assert verified.returncode == 0, verified.stdout
   (tmp_path / 'slower').mkdir()
   slower = reporting.write_production(tmp_path / 'slower', hours=7)[1].split('=', 1)[1]
   os.replace(slower, files[1].split('=', 1)[1])
-  verified = reporting.verified(tmp_path, report)
+  verified = reporting.run_verify(tmp_path, report)
   assert verified.returncode == 1
   assert 'the limits were not kept' in verified.stdout
 
 
-def test_limits_that_are_not_stated_are_those_of_the_log(tmp_path):
+def test_limits_without_flags_are_those_of_the_round_log(tmp_path):
   files = reporting.write_production(tmp_path)
-  run_for_these = accounting.Mechanism('tree', strategies.Participation(11, 5, 2), 4.0)
-  reporting.write_ledger(tmp_path / 'other.jsonl', run_for_these, 11)
-  of_tree = ('--mechanism=tree', '--noise_multiplier=4', '--target_delta=1e-6')
-  report = reporting.json_of(*of_tree, f'--ledger={tmp_path}/other.jsonl', *files[1:])
+  mechanism = accounting.Mechanism('tree', strategies.Participation(11, 5, 2), 4.0)
+  reporting.write_ledger(tmp_path / 'other.jsonl', mechanism, 11)
+  flags = ('--mechanism=tree', '--noise_multiplier=4', '--target_delta=1e-6')
+  report = reporting.json_of(*flags, f'--ledger={tmp_path}/other.jsonl', *files[1:])
   assert report['participation']['num_rounds'] == 11
-  # Of a run that was planned for 20 rounds.
-  result = reporting.execute(*of_tree, *files)
+  # This ledger is of a run that was planned for 20 rounds.
+  result = reporting.execute(*flags, *files)
   assert result.returncode == 2
   assert 'round 0 of the ledger has the strategy' in result.stderr
 
@@ -83,19 +83,19 @@ def test_limits_that_are_not_stated_are_those_of_the_log(tmp_path):
     ),
   ],
 )
-def test_a_ledger_and_a_log_that_disagree_are_refused_with_the_round(
+def test_ledger_and_round_log_that_disagree_are_refused(
   tmp_path, flags, changes, message
 ):
   files = reporting.write_production(tmp_path, **changes)
-  result = reporting.execute(*reporting.OF_TREE_OF_20, *flags, *files)
+  result = reporting.execute(*reporting.TREE_OF_20_FLAGS, *flags, *files)
   assert result.returncode == 2
   assert message in result.stderr
   assert result.stderr.count('\n') == 1
 
 
-def test_client_ids_of_a_log_are_counted_against_the_ledger(tmp_path):
+def test_client_ids_of_round_log_are_compared_with_ledger(tmp_path):
   reporting.write_ledger(tmp_path / 'ledger.jsonl', reporting.TREE_OF_20, 11)
-  arguments = (*reporting.OF_TREE_OF_20, f'--ledger={tmp_path}/ledger.jsonl')
+  arguments = (*reporting.TREE_OF_20_FLAGS, f'--ledger={tmp_path}/ledger.jsonl')
   clients = [' '.join(f'{number}-{i}' for i in range(10)) for number in range(11)]
   path = tmp_path / 'rounds.csv'
   path.write_text('\n'.join(['client_ids', *clients]))
@@ -122,14 +122,14 @@ FACTS = {
   'clip_norm': 0.5,
   'code_version': 'trainer 1.2.3',
 }
-OF_MECHANISM = ('mechanism', 'noise_multiplier')
+MECHANISM_FACTS = ('mechanism', 'noise_multiplier')
 
 
-def test_what_is_stated_is_marked_so(tmp_path):
-  capped = (*reporting.OF_TREE_OF_20, '--max_participations=3')
+def test_stated_facts_are_marked_as_not_verified(tmp_path):
+  capped = (*reporting.TREE_OF_20_FLAGS, '--max_participations=3')
   plan = (*capped, *(f'--{name}={value}' for name, value in FACTS.items()))
   report = reporting.json_of(*plan)
-  assert report['provenance'] == dict.fromkeys((*OF_MECHANISM, *FACTS), 'stated')
+  assert report['provenance'] == dict.fromkeys((*MECHANISM_FACTS, *FACTS), 'stated')
   for name in ('enforced_by', 'cap_enforced_by'):
     assert report['participation'][name] == FACTS[name]
   assert report['mechanism']['noise_source'] == FACTS['noise_source']
@@ -139,34 +139,34 @@ def test_what_is_stated_is_marked_so(tmp_path):
   shown = ' '.join(reporting.execute(*plan).stdout.split()).replace('\\', '')
   for value in FACTS.values():
     assert f'{value} (stated, not verified)' in shown
-  assert 'not verified' not in reporting.execute(*reporting.OF_TREE_OF_20).stdout
+  assert 'not verified' not in reporting.execute(*reporting.TREE_OF_20_FLAGS).stdout
   for name in ('mechanism', 'enforced_by', 'clip_norm'):
     changed = {**report, 'provenance': {**report['provenance'], name: 'recorded'}}
-    assert reporting.verified(tmp_path, changed).returncode == 1
-  assert reporting.verified(tmp_path, report).returncode == 0
+    assert reporting.run_verify(tmp_path, changed).returncode == 1
+  assert reporting.run_verify(tmp_path, report).returncode == 0
 
 
-def test_what_a_file_of_the_run_shows_is_not_marked(tmp_path):
-  plan = reporting.json_of(*reporting.OF_TREE_OF_20)['provenance']
+def test_facts_from_files_of_the_run_are_marked_as_recorded(tmp_path):
+  plan = reporting.json_of(*reporting.TREE_OF_20_FLAGS)['provenance']
   assert plan == {
-    **dict.fromkeys(OF_MECHANISM, 'stated'),
+    **dict.fromkeys(MECHANISM_FACTS, 'stated'),
     **dict.fromkeys(FACTS, 'not_stated'),
   }
   software = {'tff_dp_aggregators': '0.1.0', 'commit': 'c0ffee'}
   statements.run_dir(tmp_path / 'run', extra={'software': software})
   run = reporting.json_of(f'--run_dir={tmp_path}/run')
   assert run['provenance'] == {
-    **dict.fromkeys((*OF_MECHANISM, *FACTS), 'recorded'),
+    **dict.fromkeys((*MECHANISM_FACTS, *FACTS), 'recorded'),
     'cap_enforced_by': 'not_stated',  # There is none.
   }
   assert run['code_version'] == 'tff_dp_aggregators 0.1.0 (commit c0ffee)'
   (tmp_path / 'production').mkdir()
   files = reporting.write_production(tmp_path / 'production')
   report = reporting.json_of(
-    *reporting.OF_TREE_OF_20, *files, '--clip_norm=0.5', '--enforced_by=the app'
+    *reporting.TREE_OF_20_FLAGS, *files, '--clip_norm=0.5', '--enforced_by=the app'
   )
   assert report['provenance'] == {
-    **dict.fromkeys(OF_MECHANISM, 'recorded'),
+    **dict.fromkeys(MECHANISM_FACTS, 'recorded'),
     'enforced_by': 'stated',
     'cap_enforced_by': 'not_stated',
     'noise_source': 'not_stated',
@@ -174,19 +174,19 @@ def test_what_a_file_of_the_run_shows_is_not_marked(tmp_path):
     'code_version': 'not_stated',
   }
   assert report['participation']['enforced_by'].endswith('the wait: the app')
-  verified = reporting.verified(tmp_path, report)
+  verified = reporting.run_verify(tmp_path, report)
   assert verified.returncode == 0, verified.stdout
-  unstated = reporting.json_of(*reporting.OF_TREE_OF_20, *files)
+  unstated = reporting.json_of(*reporting.TREE_OF_20_FLAGS, *files)
   assert unstated['provenance']['enforced_by'] == 'recorded'
 
 
-# Strategies that are optimised for limits, and logs of what happened.
+# Strategies that are optimised for limits, and logs of actual participation.
 
 _PLANNED = strategies.Participation(60, min_separation=10)
 
 
 def _log_of_clients(path, num_rounds):
-  """One client a round, back after 10 rounds; one is in two rounds that follow."""
+  """Writes a log of one client a round, 10 apart; one is in two adjacent rounds."""
   clients = [f'{r % 10}' for r in range(num_rounds)]
   clients[7] = clients[8] = 'often'
   lines = [
@@ -196,21 +196,21 @@ def _log_of_clients(path, num_rounds):
   return path
 
 
-def test_a_delta_that_is_not_below_one_over_the_clients_is_warned_of(tmp_path):
+def test_delta_above_one_over_num_clients_is_warned_of(tmp_path):
   log = _log_of_clients(tmp_path / 'rounds.csv', 60)
-  alone = ('--mechanism=gaussian', '--noise_multiplier=6', '--target_delta=0.1')
+  flags = ('--mechanism=gaussian', '--noise_multiplier=6', '--target_delta=0.1')
   sampled = ('--num_rounds=9', '--sampling=fixed_size', '--num_clients=11')
   for more in ((f'--round_log={log}',), (*sampled, '--clients_per_round=2')):
-    result = reporting.execute(*alone, *more, '--format=json')
+    result = reporting.execute(*flags, *more, '--format=json')
     (warning,) = json.loads(result.stdout)['warnings']
-    said = 'elta is 0.1, and there are 11 clients: a mechanism that publishes all data'
-    assert said in warning and said in result.stderr
-    assert reporting.verified(tmp_path, json.loads(result.stdout)).returncode == 0
-    fine = reporting.execute(*alone[:2], *more, '--target_delta=1e-6')
+    text = 'elta is 0.1, and there are 11 clients: a mechanism that publishes all data'
+    assert text in warning and text in result.stderr
+    assert reporting.run_verify(tmp_path, json.loads(result.stdout)).returncode == 0
+    fine = reporting.execute(*flags[:2], *more, '--target_delta=1e-6')
     assert 'there are 11 clients' not in fine.stdout and fine.stderr == ''
 
 
-def test_fixed_epochs_do_not_go_with_a_log_unless_a_strategy_is_for_them(tmp_path):
+def test_fixed_epoch_with_log_needs_a_strategy_for_epochs(tmp_path):
   log = _log_of_clients(tmp_path / 'rounds.csv', 24)
   plan = (f'--round_log={log}', '--num_rounds=24', '--min_separation=3')
   plan += ('--fixed_epoch', '--noise_multiplier=6', '--target_delta=1e-6')
@@ -222,7 +222,7 @@ def test_fixed_epochs_do_not_go_with_a_log_unless_a_strategy_is_for_them(tmp_pat
 
 
 @pytest.mark.parametrize('name', ['banded', 'blt'])
-def test_a_log_alone_does_not_tell_which_optimised_strategy_ran(tmp_path, name):
+def test_log_alone_is_refused_for_optimised_strategies(tmp_path, name):
   log = _log_of_clients(tmp_path / 'rounds.csv', 60)
   arguments = (f'--round_log={log}', f'--mechanism={name}', '--noise_multiplier=6')
   result = reporting.execute(*arguments, '--target_delta=1e-8')
@@ -232,57 +232,55 @@ def test_a_log_alone_does_not_tell_which_optimised_strategy_ran(tmp_path, name):
 
 
 @pytest.mark.parametrize('name, num_rounds', [('banded', 60), ('toeplitz', 45)])
-def test_the_planned_strategy_is_accounted_for_what_the_log_shows(
-  tmp_path, name, num_rounds
-):
+def test_planned_strategy_is_accounted_for_by_the_log(tmp_path, name, num_rounds):
   log = _log_of_clients(tmp_path / 'rounds.csv', num_rounds)
   arguments = ('--noise_multiplier=6', '--target_delta=1e-8', f'--round_log={log}')
   planned = accounting.Mechanism(name, _PLANNED, 6.0)
   flags = ('--num_rounds=60', '--min_separation=10')
   report = reporting.json_of(f'--mechanism={name}', *flags, *arguments)
-  most = -(-num_rounds // 10)
-  happened = strategies.Participation(60, 1, most)
-  true = planned.strategy.sensitivity(happened)
-  expected = accounting.accountants.gaussian.epsilon_of(true / 6.0, 1e-8)
-  known = report['guarantee']['epsilon']
-  if num_rounds < 60:  # And what is planned after them counts as well.
-    later = strategies.Participation(60, 1, most + 2)
+  max_participations = -(-num_rounds // 10)
+  limits = strategies.Participation(60, 1, max_participations)
+  sensitivity = planned.strategy.sensitivity(limits)
+  expected = accounting.accountants.gaussian.epsilon_of(sensitivity / 6.0, 1e-8)
+  epsilon = report['guarantee']['epsilon']
+  if num_rounds < 60:  # Rounds planned after them count as well.
+    later = strategies.Participation(60, 1, max_participations + 2)
     by_plan = planned.strategy.sensitivity(later) / 6.0
     assert report['guarantee']['gdp_mu'] == pytest.approx(by_plan, rel=1e-9)
-    known = report['stopped']['epsilon_completed']
-  assert known == pytest.approx(expected, rel=1e-9)
+    epsilon = report['stopped']['epsilon_completed']
+  assert epsilon == pytest.approx(expected, rel=1e-9)
   optimised_again = accounting.Mechanism(
-    name, strategies.Participation(60, 1, most), 6.0
+    name, strategies.Participation(60, 1, max_participations), 6.0
   )
   assert optimised_again.epsilon(1e-8) < expected
   # The file of the strategy that ran says the same.
   planned.strategy.save(str(tmp_path / 'strategy.npz'))
-  of_file = f'--strategy_file={tmp_path}/strategy.npz'
-  same = reporting.json_of(of_file, *arguments)
+  file_flag = f'--strategy_file={tmp_path}/strategy.npz'
+  by_file = reporting.json_of(file_flag, *arguments)
   if num_rounds < 60:
-    assert same['stopped']['epsilon_completed'] == known
-    assert same['guarantee']['epsilon'] >= report['guarantee']['epsilon']
+    assert by_file['stopped']['epsilon_completed'] == epsilon
+    assert by_file['guarantee']['epsilon'] >= report['guarantee']['epsilon']
   else:
-    assert same['guarantee']['epsilon'] == known
+    assert by_file['guarantee']['epsilon'] == epsilon
   (warning,) = report['warnings']
   assert '10 apart, were not kept: 1 of 11 clients' in warning
   occurred = report['participation']['source']['occurred']
   assert 0 < occurred['epsilon'] <= report['guarantee']['epsilon']
-  assert reporting.verified(tmp_path, report).returncode == 0
-  # Half a plan is none: with rounds alone another strategy would be built.
+  assert reporting.run_verify(tmp_path, report).returncode == 0
+  # The separation is needed: rounds alone would build another strategy.
   half = reporting.execute(f'--mechanism={name}', '--num_rounds=60', *arguments)
   assert half.returncode == 2 and '--min_separation' in half.stderr
 
 
-def test_planned_limits_that_were_kept_are_what_is_accounted_for(tmp_path):
+def test_planned_limits_that_were_kept_are_accounted_for(tmp_path):
   log = _log_of_clients(tmp_path / 'rounds.csv', 45)
   text = log.read_text().replace('often', 'x', 1).replace('often', 'y')
   log.write_text(text)
   arguments = ('--mechanism=toeplitz', '--noise_multiplier=6', '--target_delta=1e-8')
   flags = ('--num_rounds=60', '--min_separation=9', f'--round_log={log}')
-  by = ('--enforced_by=the app',)
-  report = reporting.json_of(*arguments, *flags, *by)
-  # Rounds 10 apart were seen, 9 were allowed, in 45 rounds that ran and 15 that might.
+  enforced_by = ('--enforced_by=the app',)
+  report = reporting.json_of(*arguments, *flags, *enforced_by)
+  # Rounds were 10 apart, 9 were allowed, in 45 rounds that ran and 15 that might.
   planned = accounting.Mechanism('toeplitz', strategies.Participation(60, 9), 6.0)
   strategy = planned.strategy
   assert report['guarantee']['epsilon'] == planned.epsilon(1e-8)
@@ -294,7 +292,7 @@ def test_planned_limits_that_were_kept_are_what_is_accounted_for(tmp_path):
   source = report['participation']['source']
   assert source['planned']['broken'] == [] and source['min_separation'] == 10
   seen = strategy.materialize()[:, [0, 10, 20, 30, 40]].sum(axis=1)
-  # The first client's rounds are the worst that occurred.
+  # The first client's rounds have the largest sensitivity that occurred.
   mu = float(np.linalg.norm(seen)) / 6.0
   occurred = accounting.accountants.gaussian.epsilon_of(mu, 1e-8)
   assert source['occurred']['epsilon'] == pytest.approx(occurred, rel=1e-6)
@@ -303,13 +301,13 @@ def test_planned_limits_that_were_kept_are_what_is_accounted_for(tmp_path):
   assert participation['enforced_by'].endswith('what enforces them: the app')
   assert participation['enforced_by'].startswith('the log agrees with the limits; ')
   assert participation['cap_enforced_by'] is None
-  assert reporting.verified(tmp_path, report).returncode == 0
+  assert reporting.run_verify(tmp_path, report).returncode == 0
   report['participation']['source']['occurred']['epsilon'] /= 2
-  assert reporting.verified(tmp_path, report).returncode == 1
+  assert reporting.run_verify(tmp_path, report).returncode == 1
 
 
-def _log_of_one_more(path, rounds):
-  """Of 20 rounds, with a client of its own in each and another one in some."""
+def _log_with_client_in(path, rounds):
+  """Writes a log of 20 rounds, each with its own client, and client a in `rounds`."""
   clients = ([f'x{r}', *(['a'] * (r in rounds))] for r in range(20))
   lines = ({'round': r, 'client_ids': each} for r, each in enumerate(clients))
   path.write_text(''.join(f'{json.dumps(line)}\n' for line in lines))
@@ -317,16 +315,14 @@ def _log_of_one_more(path, rounds):
 
 
 @pytest.mark.parametrize('name, cap', [('gaussian', 3), ('banded', None)])
-def test_a_plan_that_was_broken_costs_no_less_than_one_that_was_kept(
-  tmp_path, name, cap
-):
-  # Who comes back too soon comes twice, and others might have come four times.
+def test_violated_plan_costs_no_less_than_one_that_was_kept(tmp_path, name, cap):
+  # The client that comes back too soon comes twice; others might come four times.
   arguments = (f'--mechanism={name}', '--noise_multiplier=5', '--target_delta=1e-6')
   arguments += ('--num_rounds=20', '--min_separation=5')
   arguments += () if cap is None else (f'--max_participations={cap}',)
   epsilons = []
   for again in (5, 4):
-    log = _log_of_one_more(tmp_path / 'log.jsonl', (0, again))
+    log = _log_with_client_in(tmp_path / 'log.jsonl', (0, again))
     report = reporting.json_of(*arguments, log)
     assert bool(report['warnings']) == (again == 4)
     epsilons.append(report['guarantee']['epsilon'])
@@ -334,11 +330,9 @@ def test_a_plan_that_was_broken_costs_no_less_than_one_that_was_kept(
 
 
 @pytest.mark.parametrize('apart, is_kept', [(8, True), (4, False)])
-def test_planned_epochs_count_by_how_far_their_rounds_are_apart(
-  tmp_path, apart, is_kept
-):
-  # 8 is no multiple of 5, which no log can show of what others might have done.
-  log = _log_of_one_more(tmp_path / 'log.jsonl', (0, apart))
+def test_planned_epochs_count_by_separation_of_rounds(tmp_path, apart, is_kept):
+  # 8 is no multiple of 5; no log shows whether others might have kept epochs.
+  log = _log_with_client_in(tmp_path / 'log.jsonl', (0, apart))
   arguments = ('--mechanism=banded', '--noise_multiplier=5', '--target_delta=1e-6')
   arguments += ('--num_rounds=20', '--min_separation=5', '--fixed_epoch')
   report = reporting.json_of(*arguments, log)
@@ -351,7 +345,7 @@ def test_planned_epochs_count_by_how_far_their_rounds_are_apart(
   assert report['guarantee']['gdp_mu'] == pytest.approx(expected, rel=1e-9)
 
 
-def test_what_occurred_of_a_client_that_is_replaced_is_twice_as_far(tmp_path):
+def test_occurred_epsilon_is_the_guarantee_for_each_adjacency(tmp_path):
   path = tmp_path / 'log.jsonl'
   path.write_text(
     ''.join(f'{{"round": {r}, "client_ids": ["a{r % 5}"]}}\n' for r in range(20))
@@ -360,14 +354,14 @@ def test_what_occurred_of_a_client_that_is_replaced_is_twice_as_far(tmp_path):
   arguments += ('--num_rounds=20', '--min_separation=5', f'--round_log={path}')
   for adjacency in ('zero_out', 'replace_one'):
     report = reporting.json_of(*arguments, f'--adjacency={adjacency}')
-    # Everybody was in all rounds that the limits allow.
+    # All clients were in all rounds that the limits allow.
     occurred = report['participation']['source']['occurred']
     assert occurred['epsilon'] == pytest.approx(
       report['guarantee']['epsilon'], rel=1e-9
     )
 
 
-def test_a_log_longer_than_its_strategy_is_refused(tmp_path):
+def test_log_longer_than_its_strategy_is_refused(tmp_path):
   log = _log_of_clients(tmp_path / 'rounds.csv', 60)
   flags = ('--mechanism=toeplitz', '--num_rounds=50', '--min_separation=10')
   flags += ('--noise_multiplier=6', '--target_delta=1e-8', f'--round_log={log}')
@@ -375,10 +369,10 @@ def test_a_log_longer_than_its_strategy_is_refused(tmp_path):
   assert result.returncode == 2 and '60 rounds' in result.stderr
 
 
-def test_a_ledger_without_noise_has_no_epsilon(tmp_path):
+def test_ledger_without_noise_has_no_guarantee(tmp_path):
   mechanism = accounting.Mechanism('gaussian', strategies.Participation(3), 0.0)
   path = tmp_path / 'ledger.jsonl'
-  statements.ledger_of(mechanism, path, events=[dp_accounting.NonPrivateDpEvent()])
+  statements.write_ledger(mechanism, path, events=[dp_accounting.NonPrivateDpEvent()])
   result = reporting.execute(
     *('--mechanism=gaussian', '--num_rounds=3', '--noise_multiplier=0'),
     *('--target_delta=1e-6', f'--ledger={path}'),
@@ -387,7 +381,7 @@ def test_a_ledger_without_noise_has_no_epsilon(tmp_path):
 
 
 @pytest.mark.parametrize(
-  ('by_wait', 'flags', 'said'),
+  ('by_wait', 'flags', 'sentence'),
   [
     (True, (), 'It holds only if devices wait between two rounds'),
     (True, ('--enforced_by=the app',), None),
@@ -395,11 +389,11 @@ def test_a_ledger_without_noise_has_no_epsilon(tmp_path):
     (False, ('--enforced_by=the app',), 'what was to keep them to the plan did not'),
   ],
 )
-def test_what_keeps_a_cap_that_a_log_widened_is_told(tmp_path, by_wait, flags, said):
+def test_report_states_what_keeps_a_widened_cap(tmp_path, by_wait, flags, sentence):
   # The plan allows two rounds of a client; a device can be in more, or one was.
   log = tmp_path / 'log.csv'
   if by_wait:
-    log = statements.round_log(tmp_path, 60)
+    log = statements.write_round_log(tmp_path, 60)
   else:
     rounds = (f'{r},{"a" if r in (0, 9, 18) else f"x{r}"}\n' for r in range(60))
     log.write_text(''.join(('round,client_ids\n', *rounds)))
@@ -410,9 +404,9 @@ def test_what_keeps_a_cap_that_a_log_widened_is_told(tmp_path, by_wait, flags, s
   text = ' '.join(result.stdout.split())
   assert 'nobody states what does' not in text
   sentences = ('It holds only', 'what was to keep them')
-  assert any(each in text for each in sentences) == (said is not None)
-  assert said is None or said in text
+  assert any(each in text for each in sentences) == (sentence is not None)
+  assert sentence is None or sentence in text
   if flags:
-    what = 'what enforces the wait' if by_wait else 'what was to enforce the planned'
-    assert what in text
+    claim = 'what enforces the wait' if by_wait else 'what was to enforce the planned'
+    assert claim in text
     assert by_wait == ('enforced by**: the wait between' in text)

@@ -1,8 +1,4 @@
-"""The report program: flags, plans and usage.
-
-`report_production_test` is about the files of runs, `report_composition_test` about
-several of them.
-"""
+"""Tests of flags, plans and usage of the report program."""
 
 import json
 import os
@@ -21,7 +17,7 @@ GBOARD = (
 )
 
 
-def test_the_schema_is_printed_whole():
+def test_schema_flag_prints_the_whole_schema():
   result = reporting.execute('--schema')
   assert result.returncode == 0, result.stderr
   assert json.loads(result.stdout) == schema_lib.load()
@@ -31,16 +27,16 @@ def test_the_schema_is_printed_whole():
 
 
 @pytest.mark.parametrize('target', ['2', '3.3'])
-def test_the_printed_noise_keeps_the_target(target):
+def test_printed_noise_multiplier_keeps_the_target(target):
   arguments = ('--mechanism=tree', '--num_rounds=200', '--min_separation=20')
   arguments += (f'--target_epsilon={target}', '--target_delta=1e-6')
   shown = reporting.execute(*arguments, '--format=text').stdout
   (noise,) = re.findall(r'^- \*\*noise multiplier\*\*: (\S+)', shown, re.MULTILINE)
-  again = reporting.execute(*arguments, f'--noise_multiplier={noise}')
-  assert again.returncode == 0, again.stderr
+  result = reporting.execute(*arguments, f'--noise_multiplier={noise}')
+  assert result.returncode == 0, result.stderr
 
 
-def test_the_printed_command_gives_the_same_numbers_again():
+def test_printed_command_gives_the_same_report():
   report = reporting.json_of(
     '--mechanism=banded',
     '--num_rounds=90',
@@ -85,7 +81,7 @@ def test_output_file_is_written_whole_and_never_overwritten(tmp_path):
     ),
   ],
 )
-def test_wrong_usage_is_one_line_and_a_code(arguments, message):
+def test_wrong_usage_prints_one_line_and_exits_with_2(arguments, message):
   result = reporting.execute(*arguments)
   assert result.returncode == 2
   assert result.stderr.startswith('error: ')
@@ -94,7 +90,7 @@ def test_wrong_usage_is_one_line_and_a_code(arguments, message):
   assert result.stdout == ''
 
 
-def test_run_directory_with_a_foreign_or_unprivate_configuration_is_refused(tmp_path):
+def test_run_directory_with_invalid_configuration_is_refused(tmp_path):
   config = tmp_path / 'config.json'
   for text, message in (
     ('{', 'is not the configuration of a run'),

@@ -12,8 +12,8 @@ from tff_dp_aggregators.accounting.programs import report as report_program
 from tff_dp_aggregators.accounting.records import ledger
 
 TREE_OF_20 = accounting.Mechanism('tree', strategies.Participation(20, 5), 4.0)
-OF_TREE_OF_20 = ('--mechanism=tree', '--num_rounds=20', '--min_separation=5')
-OF_TREE_OF_20 += ('--noise_multiplier=4', '--target_delta=1e-6')
+TREE_OF_20_FLAGS = ('--mechanism=tree', '--num_rounds=20', '--min_separation=5')
+TREE_OF_20_FLAGS += ('--noise_multiplier=4', '--target_delta=1e-6')
 
 
 def execute(*arguments):
@@ -28,7 +28,7 @@ def json_of(*arguments):
   return json.loads(result.stdout)
 
 
-def verified(folder, report):
+def run_verify(folder, report):
   """Runs --verify on a report, written to a file in the folder."""
   path = folder / 'report.json'
   path.write_text(json.dumps(report))
@@ -36,7 +36,7 @@ def verified(folder, report):
 
 
 def rerun(report):
-  """Returns the report of the command that is in a report."""
+  """Runs the command that is in a report; returns its report."""
   return json_of(*shlex.split(report['verification']['command'])[1:])
 
 
@@ -52,7 +52,7 @@ def seeded(seed):
 
 def write_ledger(path, mechanism, num_rounds, **changes):
   """Writes the ledger of the first rounds of a run, at delta 1e-6."""
-  statements.ledger_of(mechanism, path, num_rounds=num_rounds, clients=10, **changes)
+  statements.write_ledger(mechanism, path, num_rounds=num_rounds, clients=10, **changes)
 
 
 def write_production(folder, rounds=11, hours=4, cohort=10, first=1):

@@ -1,4 +1,4 @@
-"""The path of a test's ledger."""
+"""A fixture for tests of ledgers: the path of the ledger."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Aborted attempts in ledgers: they are there, spend nothing, and keep its rules."""
+"""Tests of aborted attempts in ledgers."""
 
 import json
 import os
@@ -11,15 +11,15 @@ from tests.accounting.records import ledgers
 from tff_dp_aggregators.accounting import events
 from tff_dp_aggregators.accounting.records import ledger
 
-# What a run writes: rounds, or (round, attempt).
+# Lines of a run: rounds, or (round, attempt) of aborted attempts.
 LINES = (0, (1, 0), (1, 1), 1, 2, (3, 0))
-_NOTHING = dp_accounting.NoOpDpEvent()
+_NO_OP = dp_accounting.NoOpDpEvent()
 
 
 def abort(writer, number, attempt, **changes):
-  """Appends an attempt, the same but for the changes."""
-  what = {'cohort_requested': 10, 'cohort_reported': 5 + attempt, 'reporting_goal': 8}
-  return writer.append_aborted(round=number, attempt=attempt, **{**what, **changes})
+  """Appends an aborted attempt with default fields, except for the changes."""
+  fields = {'cohort_requested': 10, 'cohort_reported': 5 + attempt, 'reporting_goal': 8}
+  return writer.append_aborted(round=number, attempt=attempt, **{**fields, **changes})
 
 
 def write(writer, lines=LINES):
@@ -40,32 +40,32 @@ def whole(path):
   return ledger.read(path)
 
 
-def test_an_aborted_attempt_is_there_and_spends_nothing(path, whole, tmp_path):
-  assert [(each.round, each.attempt) for each in whole.aborted] == [
+def test_aborted_attempts_are_recorded_and_spend_nothing(path, whole, tmp_path):
+  assert [(attempt.round, attempt.attempt) for attempt in whole.aborted] == [
     (1, 0),
     (1, 1),
     (3, 0),
   ]
   first = whole.aborted[0]
   assert (first.cohort_requested, first.cohort_reported) == (10, 5)
-  assert first.reporting_goal == 8 and first.dp_event == _NOTHING
+  assert first.reporting_goal == 8 and first.dp_event == _NO_OP
   assert whole.head.lines == len(LINES) and not whole.repeated
-  other = str(tmp_path / 'other.jsonl')
-  with ledger.LedgerWriter(other, ledgers.DELTA) as writer:
+  other_path = str(tmp_path / 'other.jsonl')
+  with ledger.LedgerWriter(other_path, ledgers.DELTA) as writer:
     write(writer, [line for line in LINES if isinstance(line, int)])
-  without = ledger.read(other)
-  assert without.aborted == ()
-  assert ledgers.untimed(whole.entries) == ledgers.untimed(without.entries)
-  assert whole.total_event == without.total_event
+  without_aborted = ledger.read(other_path)
+  assert without_aborted.aborted == ()
+  assert ledgers.untimed(whole.entries) == ledgers.untimed(without_aborted.entries)
+  assert whole.total_event == without_aborted.total_event
 
 
-def test_a_ledger_of_aborted_attempts_alone_spent_nothing(path):
+def test_ledger_with_only_aborted_attempts_spent_nothing(path):
   with ledger.LedgerWriter(path, ledgers.DELTA) as writer:
     abort(writer, 0, 0)
-    abort(writer, 0, 1, reporting_goal=None, cohort_reported=10)  # For another reason.
+    abort(writer, 0, 1, reporting_goal=None, cohort_reported=10)  # Another reason.
     assert writer.rounds == 0 and writer.aborted_attempts(0) == 2
   read = ledger.read(path)
-  assert read.entries == () and read.total_event == _NOTHING
+  assert read.entries == () and read.total_event == _NO_OP
   with ledger.LedgerWriter(path, ledgers.DELTA, resume=True) as writer:
     assert ledgers.append(writer).round == 0
 
@@ -80,7 +80,7 @@ def test_a_ledger_of_aborted_attempts_alone_spent_nothing(path):
     (3, 1, {'cohort_reported': -1}, 'cohort_reported'),
   ],
 )
-def test_what_is_not_the_next_attempt_is_refused(
+def test_append_aborted_refuses_all_but_the_next_attempt(
   path, whole, number, attempt, changes, message
 ):
   before = ledgers.lines_of(path)
@@ -90,7 +90,7 @@ def test_what_is_not_the_next_attempt_is_refused(
     with pytest.raises(TypeError, match='cohort_requested'):
       abort(writer, 3, 1, cohort_requested=1.5)
     assert ledgers.lines_of(path) == before
-    abort(writer, 3, 1)  # And goes on.
+    abort(writer, 3, 1)  # The writer still works.
     ledgers.release(writer, 3)
     assert (writer.rounds, writer.aborted_attempts(4)) == (4, 0)
 
@@ -122,21 +122,21 @@ def changed(line, **changes):
     ),
   ],
 )
-def test_what_no_writer_writes_is_found(path, whole, change, message):
+def test_read_refuses_invalid_sequence_of_attempts(path, whole, change, message):
   broken = b''.join(change(*ledgers.lines_of(path)[:4]))
   pathlib.Path(path).write_bytes(broken)
   with pytest.raises(ValueError, match=message):
     ledger.read(path)
 
 
-def timeless(path):
+def read_without_times(path):
   lines = [json.loads(line) for line in ledgers.lines_of(path)]
-  times = ('time', 'previous_line_sha256')
-  return [{k: v for k, v in line.items() if k not in times} for line in lines]
+  time_fields = ('time', 'previous_line_sha256')
+  return [{k: v for k, v in line.items() if k not in time_fields} for line in lines]
 
 
-def test_cut_anywhere_it_is_resumed_to_the_same(path, whole):
-  data, expected = pathlib.Path(path).read_bytes(), timeless(path)
+def test_truncated_ledger_resumes_to_the_same_lines(path, whole):
+  data, expected = pathlib.Path(path).read_bytes(), read_without_times(path)
   for length in range(0, len(data) + 1, 29):  # Every byte would take seconds.
     pathlib.Path(path).write_bytes(data[:length])
     complete = data[:length].count(b'\n')
@@ -146,18 +146,18 @@ def test_cut_anywhere_it_is_resumed_to_the_same(path, whole):
       if writer.recovered:
         os.remove(writer.recovered)
       write(writer, LINES[complete:])
-    assert timeless(path) == expected
+    assert read_without_times(path) == expected
 
 
-def test_the_head_finds_that_an_aborted_attempt_was_taken_out(path, whole):
+def test_head_detects_removed_aborted_attempt(path, whole):
   lines = ledgers.lines_of(path)
   pathlib.Path(path).write_bytes(b''.join(ledgers.rehashed(lines[:2] + lines[3:])))
-  ledger.read(path)  # Whoever can write all lines anew can take one out,
+  ledger.read(path)  # A forger who writes all lines anew can remove one,
   with pytest.raises(ValueError, match='changed or removed'):
-    ledger.read(path, expected=whole.head)  # but not from who knows the head.
+    ledger.read(path, expected=whole.head)  # but not hide it from the head.
 
 
-def test_a_round_that_is_run_again_confirms_its_attempts(path, whole):
+def test_confirm_aborted_accepts_only_recorded_attempts(path, whole):
   what = {'cohort_requested': 10, 'reporting_goal': 8}
   before = ledgers.lines_of(path)
   with ledger.LedgerWriter(path, ledgers.DELTA, resume=True) as writer:
@@ -175,16 +175,16 @@ def test_a_round_that_is_run_again_confirms_its_attempts(path, whole):
   assert ledgers.lines_of(path) == before
 
 
-def test_a_write_that_fails_leaves_no_trace(path, whole, monkeypatch):
+def test_failed_append_aborted_leaves_no_trace(path, whole, monkeypatch):
   before = ledgers.lines_of(path)
   with ledger.LedgerWriter(path, ledgers.DELTA, resume=True) as writer:
-    real = os.fsync
+    real_fsync = os.fsync
 
-    def fails(descriptor):
-      monkeypatch.setattr(os, 'fsync', real)
+    def failing_fsync(descriptor):
+      monkeypatch.setattr(os, 'fsync', real_fsync)
       raise OSError('no')
 
-    monkeypatch.setattr(os, 'fsync', fails)
+    monkeypatch.setattr(os, 'fsync', failing_fsync)
     with pytest.raises(OSError, match='no'):
       abort(writer, 3, 1)
     assert ledgers.lines_of(path) == before and writer.aborted_attempts(3) == 1
@@ -192,17 +192,17 @@ def test_a_write_that_fails_leaves_no_trace(path, whole, monkeypatch):
     assert writer.aborted_attempts(3) == 1
 
 
-# Against the reporting goal that a schedule states.
+# Checks against the reporting goal of a schedule.
 
 
-def test_another_goal_or_none_is_refused(whole):
+def test_check_schedule_refuses_another_reporting_goal(whole):
   ledger.check_schedule(whole, {'reporting_goal': 8})
   for goal in (7, None):
     with pytest.raises(ValueError, match=f'schedule is {goal}, but in round 1 '):
       ledger.check_schedule(whole, {'reporting_goal': goal})
 
 
-def test_a_round_that_should_have_been_aborted_is_refused(tmp_path):
+def test_check_schedule_refuses_round_below_reporting_goal(tmp_path):
   path = str(tmp_path / 'ledger.jsonl')
   with ledger.LedgerWriter(path, ledgers.DELTA) as writer:
     ledgers.append(writer, cohort_reported=7)
@@ -210,11 +210,11 @@ def test_a_round_that_should_have_been_aborted_is_refused(tmp_path):
     ledger.check_schedule(ledger.read(path), {'reporting_goal': 8})
 
 
-def test_a_round_released_again_is_not_one_that_attempts_wait_for(path, whole):
+def test_aborted_attempts_of_next_round_survive_a_repeated_round(path, whole):
   with ledger.LedgerWriter(path, ledgers.DELTA, resume=True) as writer:
     ledgers.release(writer, 1)
     abort(writer, 3, 1)
-    like = {'strategy_checksum': 'sha256:1234567890', 'cohort_reported': 3}
-    assert ledgers.append(writer, **like).round == 3
+    fields = {'strategy_checksum': 'sha256:1234567890', 'cohort_reported': 3}
+    assert ledgers.append(writer, **fields).round == 3
   read = ledger.read(path)
   assert read.repeated == (1,) and len(read.aborted) == 4

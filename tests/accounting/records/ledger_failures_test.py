@@ -1,4 +1,4 @@
-"""Ledgers whose writer fails: no round whose result was used is lost."""
+"""Tests that ledgers lose no round whose result was used if their writer fails."""
 
 import contextlib
 import os
@@ -20,8 +20,8 @@ ROOT = pathlib.Path(__file__).resolve().parents[3]
 
 
 @contextlib.contextmanager
-def room_for(num_bytes):
-  """Lets no file grow beyond so many bytes; like a full disk, it takes a part."""
+def limited_file_size(num_bytes):
+  """Limits the size of files; like on a full disk, part of the data is written."""
   soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
   resource.setrlimit(resource.RLIMIT_FSIZE, (num_bytes, hard))
   try:
@@ -31,45 +31,45 @@ def room_for(num_bytes):
 
 
 @pytest.mark.parametrize('room', [0, 1, 100])
-def test_a_full_disk_spends_nothing_and_leaves_no_half_line(path, room):
+def test_full_disk_spends_nothing_and_leaves_no_partial_line(path, room):
   with ledger.LedgerWriter(path, ledgers.DELTA) as writer:
     ledgers.release(writer, 0)
     before = ledgers.lines_of(path)
-    with room_for(len(before[0]) + room), pytest.raises(OSError):
+    with limited_file_size(len(before[0]) + room), pytest.raises(OSError):
       ledgers.release(writer, 1)
     assert ledgers.lines_of(path) == before and writer.rounds == 1
     ledgers.release(writer, 1)
     ledgers.release(writer, 1)
   with ledger.LedgerWriter(path + '-2', ledgers.DELTA) as writer:
-    undisturbed = [ledgers.release(writer, 0), ledgers.release(writer, 1)]
-  assert ledgers.untimed(ledger.read(path).entries) == ledgers.untimed(undisturbed)
+    expected = [ledgers.release(writer, 0), ledgers.release(writer, 1)]
+  assert ledgers.untimed(ledger.read(path).entries) == ledgers.untimed(expected)
   assert ledger.read(path).repeated == (1,)
 
 
 class _Interrupt(BaseException):
-  """Like Ctrl-C, and unlike it nobody else's."""
+  """An interrupt, like Ctrl-C, that only this test raises."""
 
 
-def test_interrupts_at_any_moment_leave_complete_lines_that_are_counted(path):
+def test_interrupted_append_leaves_only_complete_counted_lines(path):
   def interrupt(*_):
     raise _Interrupt
 
-  def duration():
-    start = time.perf_counter()
+  def time_append():
+    start_writer = time.perf_counter()
     ledgers.append(writer)
-    return time.perf_counter() - start
+    return time.perf_counter() - start_writer
 
-  before = signal.signal(signal.SIGALRM, interrupt)
+  previous_handler = signal.signal(signal.SIGALRM, interrupt)
   interrupted = 0
   try:
     with ledger.LedgerWriter(path, ledgers.DELTA) as writer:
-      usual = sorted(duration() for _ in range(11))[5]
-      for share in np.linspace(0.01, 1.2, 60):
+      median = sorted(time_append() for _ in range(11))[5]
+      for fraction in np.linspace(0.01, 1.2, 60):
         lines, rounds = len(ledgers.lines_of(path)), writer.rounds
         try:
-          signal.setitimer(signal.ITIMER_REAL, min(share * usual, 0.5))
+          signal.setitimer(signal.ITIMER_REAL, min(fraction * median, 0.5))
           ledgers.append(writer)
-          time.sleep(1)  # Here it comes at the latest.
+          time.sleep(1)  # The signal arrives here at the latest.
         except _Interrupt:
           interrupted += 1
         ledgers.append(writer)
@@ -77,7 +77,7 @@ def test_interrupts_at_any_moment_leave_complete_lines_that_are_counted(path):
       rounds = writer.rounds
   finally:
     signal.setitimer(signal.ITIMER_REAL, 0)
-    signal.signal(signal.SIGALRM, before)
+    signal.signal(signal.SIGALRM, previous_handler)
   assert interrupted > 40
   read = ledger.read(path)
   assert len(read.entries) == rounds and not read.cut
@@ -107,7 +107,7 @@ while True:
 """
 
 
-def start(*arguments):
+def start_writer(*arguments):
   return subprocess.Popen(
     [sys.executable, '-c', _PROGRAM, *arguments],
     cwd=ROOT,
@@ -118,13 +118,13 @@ def start(*arguments):
   )
 
 
-def test_kill_9_loses_no_round_whose_result_was_used(path):
-  process = start(path)
+def test_sigkill_loses_no_round_whose_result_was_used(path):
+  process = start_writer(path)
   used = [next(process.stdout) for _ in range(30)]
   with pytest.raises(BlockingIOError, match='another writer has the ledger open'):
     ledger.LedgerWriter(path, ledgers.DELTA, resume=True)
   process.kill()
-  used += list(process.stdout)  # With what was read ahead, which communicate loses.
+  used += list(process.stdout)  # With lines read ahead, which communicate() loses.
   _, errors = process.communicate(timeout=60)
   assert process.returncode == -signal.SIGKILL, errors
   last_used = int(used[-1])
@@ -133,8 +133,8 @@ def test_kill_9_loses_no_round_whose_result_was_used(path):
     ledgers.append(writer, ledgers.Gaussian(100.0), noise_multiplier=100.0)
 
 
-def test_killed_in_the_middle_of_a_line_it_is_resumed_before_that_round(path):
-  process = start(path, '2000')
+def test_ledger_of_writer_killed_mid_line_resumes_at_that_round(path):
+  process = start_writer(path, '2000')
   used, errors = process.communicate(timeout=60)
   assert process.returncode == -signal.SIGXFSZ, errors
   assert os.path.getsize(path) == 2000
@@ -148,14 +148,14 @@ def test_killed_in_the_middle_of_a_line_it_is_resumed_before_that_round(path):
   assert ledger.read(path).entries == (*broken.entries, entry)
 
 
-def test_two_writers_cannot_interleave(path):
+def test_ledger_refuses_a_second_writer(path):
   first = ledger.LedgerWriter(path, ledgers.DELTA)
   ledgers.release(first, 0)
   before = ledgers.lines_of(path)
   with pytest.raises(BlockingIOError, match='another writer has the ledger open'):
     ledger.LedgerWriter(path, ledgers.DELTA, resume=True)
   assert ledgers.lines_of(path) == before
-  ledgers.release(first, 1)  # The attempt did not take its lock away.
+  ledgers.release(first, 1)  # The failed attempt did not release the lock.
   with pytest.raises(BlockingIOError):
     ledger.LedgerWriter(path, ledgers.DELTA, resume=True)
   first.close()
@@ -166,7 +166,7 @@ def test_two_writers_cannot_interleave(path):
   assert len(ledger.read(path).entries) == 3
 
 
-def test_a_forked_process_does_not_hold_the_lock_of_a_closed_writer(path):
+def test_forked_process_does_not_hold_lock_of_closed_writer(path):
   with ledger.LedgerWriter(path, ledgers.DELTA) as writer:
     ledgers.release(writer, 0)
     child = os.fork()
@@ -180,7 +180,7 @@ def test_a_forked_process_does_not_hold_the_lock_of_a_closed_writer(path):
     os.waitpid(child, 0)
 
 
-def test_a_file_that_something_else_changed_or_removed_is_not_written_on(path):
+def test_append_refuses_changed_moved_or_removed_file(path):
   with ledger.LedgerWriter(path, ledgers.DELTA) as writer:
     ledgers.release(writer, 0)
     (line,) = ledgers.lines_of(path)
@@ -193,7 +193,7 @@ def test_a_file_that_something_else_changed_or_removed_is_not_written_on(path):
   with ledger.LedgerWriter(f'{path}.1', ledgers.DELTA) as writer:
     ledgers.release(writer, 0)
     os.rename(f'{path}.1', f'{path}.2')
-    for _ in range(2):  # Without a file under the name, and with a copy.
+    for _ in range(2):  # Without a file of that name, and with a copy.
       with pytest.raises(OSError, match='changed, moved or removed'):
         ledgers.release(writer, 1)
       shutil.copy(f'{path}.2', f'{path}.1')
@@ -205,10 +205,10 @@ def test_a_file_that_something_else_changed_or_removed_is_not_written_on(path):
       ledgers.release(writer, 1)
 
 
-def test_a_line_that_changes_under_its_writer_is_found_by_the_next_reader(path):
+def test_read_detects_line_changed_while_writer_was_open(path):
   with ledger.LedgerWriter(path, ledgers.DELTA) as writer:
     ledgers.release(writer, 0)
-    with open(path, 'r+b') as file:  # The length stays.
+    with open(path, 'r+b') as file:  # The length stays the same.
       data = file.read().replace(b'"cohort_requested": 10', b'"cohort_requested": 99')
       file.seek(0)
       file.write(data)

@@ -1,4 +1,4 @@
-"""Ledgers of joint mechanisms: a line has the numbers of each part."""
+"""Tests of ledgers of joint mechanisms, whose lines have the numbers of each part."""
 
 import json
 
@@ -41,23 +41,23 @@ def _write(path, mechanism, rounds=8):
 
 @pytest.mark.parametrize('name', MECHANISMS)
 @pytest.mark.parametrize('rounds', [5, 8])
-def test_rounds_compose_to_what_all_parts_spend(name, rounds, path):
+def test_total_event_composes_the_events_of_all_parts(name, rounds, path):
   mechanism = MECHANISMS[name]
   written = _write(path, mechanism, rounds)
   read = ledger.read(path)
   assert list(read.entries) == written
-  states_figures = {entry.epsilon is not None for entry in written}
-  assert states_figures == {name == 'gaussian'}
+  has_epsilon = {entry.epsilon is not None for entry in written}
+  assert has_epsilon == {name == 'gaussian'}
   spent = accountants.epsilon(read.total_event, 1e-5)
-  exact = accountants.epsilon(
+  expected = accountants.epsilon(
     dp_accounting.ComposedDpEvent(list(mechanism.round_events[:rounds])), 1e-5
   )
-  assert spent == pytest.approx(exact, rel=1e-6)
+  assert spent == pytest.approx(expected, rel=1e-6)
   if rounds == 8:
     assert spent == pytest.approx(mechanism.epsilon(1e-5), rel=1e-9)
 
 
-def test_lines_of_gaussian_parts_state_what_was_spent(path):
+def test_lines_of_gaussian_parts_state_privacy_spent_so_far(path):
   written = _write(path, MECHANISMS['gaussian'])
   assert written[-1].epsilon == pytest.approx(
     MECHANISMS['gaussian'].epsilon(1e-5), rel=1e-9
@@ -90,7 +90,7 @@ def test_lines_of_gaussian_parts_state_what_was_spent(path):
     ),
   ],
 )
-def test_parts_that_are_not_those_of_the_mechanism_are_refused(changes, message, path):
+def test_append_refuses_invalid_or_changed_parts(changes, message, path):
   mechanism = MECHANISMS['gaussian']
   with ledger.LedgerWriter(path, 1e-5) as writer:
     _append(writer, mechanism, mechanism.round_events[0])
@@ -100,7 +100,7 @@ def test_parts_that_are_not_those_of_the_mechanism_are_refused(changes, message,
 
 
 @pytest.mark.parametrize('first', ['gaussian', 'laplace'])
-def test_one_kind_of_noise_after_another_is_no_joint_mechanism(first, path):
+def test_append_refuses_another_kind_of_noise_in_later_rounds(first, path):
   events = {
     'gaussian': dp_accounting.GaussianDpEvent(2.0),
     'laplace': dp_accounting.LaplaceDpEvent(9.0),
@@ -114,12 +114,12 @@ def test_one_kind_of_noise_after_another_is_no_joint_mechanism(first, path):
         ledgers.append(writer, event)
 
 
-def test_a_number_of_a_part_that_was_changed_is_found(path):
+def test_read_detects_changed_noise_multiplier_of_a_part(path):
   _write(path, MECHANISMS['gaussian'], 3)
   lines = ledgers.lines_of(path)
   changed = json.loads(lines[1])
   changed['parts'][0]['noise_multiplier'] = 6.0
   lines[1] = json.dumps(changed)
-  ledgers.put(path, b''.join(ledgers.rehashed(lines)))
+  ledgers.replace_file(path, b''.join(ledgers.rehashed(lines)))
   with pytest.raises(ValueError, match='line 2: parts is'):
     ledger.read(path)

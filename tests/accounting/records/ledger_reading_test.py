@@ -1,4 +1,4 @@
-"""Ledgers as they are read: what was changed in the file is found."""
+"""Tests that changes of a ledger's file are detected when it is read."""
 
 import hashlib
 import json
@@ -16,9 +16,6 @@ from tff_dp_aggregators.accounting.accountants import gaussian
 from tff_dp_aggregators.accounting.records import ledger
 
 Gaussian = dp_accounting.GaussianDpEvent
-
-
-# What a reader finds.
 
 
 def changed(line, **changes):
@@ -96,7 +93,7 @@ _NO_ENTRY = 'not a ledger entry: '
     ),
   ],
 )
-def test_reading_names_the_line_and_what_is_wrong_with_it(path, change, message):
+def test_read_error_names_the_line_and_the_reason(path, change, message):
   with ledger.LedgerWriter(path, ledgers.DELTA) as writer:
     for number in range(3):
       ledgers.release(writer, number)
@@ -107,11 +104,11 @@ def test_reading_names_the_line_and_what_is_wrong_with_it(path, change, message)
   assert str(error.value).startswith(f'{path}, line ')
 
 
-def test_lines_without_a_result_checksum_stay_readable(path):
+def test_lines_without_result_checksum_stay_readable(path):
   with ledger.LedgerWriter(path, ledgers.DELTA) as writer:
     written = [ledgers.append(writer), ledgers.append(writer)]
-  old = [without(line, 'result_checksum') for line in ledgers.lines_of(path)]
-  pathlib.Path(path).write_bytes(b''.join(ledgers.rehashed(old)))
+  old_lines = [without(line, 'result_checksum') for line in ledgers.lines_of(path)]
+  pathlib.Path(path).write_bytes(b''.join(ledgers.rehashed(old_lines)))
   read = ledger.read(path).entries
   assert ledgers.untimed(read) == ledgers.untimed(written)
 
@@ -120,7 +117,7 @@ def test_lines_without_a_result_checksum_stay_readable(path):
   'noise_multiplier, delta',
   [(0.01, 1e-10), (1.0, 0.3), (1.0, 1e-100), (300.0, 1e-3), (1e5, 1e-10), (1e9, 0.3)],
 )
-def test_stated_figures_are_right_to_a_billionth_and_never_understated(
+def test_read_refuses_figures_off_by_a_billionth_or_understated(
   path, noise_multiplier, delta
 ):
   with ledger.LedgerWriter(path, delta) as writer:
@@ -157,6 +154,7 @@ def test_stated_figures_are_right_to_a_billionth_and_never_understated(
   assert not accepted('epsilon', least - 1e-13) and not accepted('epsilon', 1 - 1e-9)
 
 
+# Fields that may be changed in a line that is not compared with another one.
 _FREE = {'time', 'cohort_requested', 'cohort_reported', 'clip_norm', 'result_checksum'}
 
 
@@ -177,8 +175,8 @@ def _write_banded(path):
   return ledger.read(path)
 
 
-def _digits(lines):
-  """One digit of one line is another: the line's index, and all lines."""
+def _with_changed_digits(lines):
+  """Yields the index of each line and all lines, after changing a digit of it."""
   for index, line in enumerate(lines):
     for match in re.finditer(rb'\d', line):
       digit = b'%d' % ((int(match[0]) + 1) % 10)
@@ -186,66 +184,66 @@ def _digits(lines):
       yield index, [*lines[:index], mutant, *lines[index + 1 :]]
 
 
-@pytest.mark.parametrize('writes_anew', [False, True])
-def test_every_digit_that_matters_is_found_if_it_changes(path, writes_anew):
-  right = _write_banded(path)
-  spent = accountants.epsilon(right.total_event, ledgers.DELTA)
+@pytest.mark.parametrize('is_rehashed', [False, True])
+def test_read_detects_changed_digits_that_matter(path, is_rehashed):
+  original = _write_banded(path)
+  spent = accountants.epsilon(original.total_event, ledgers.DELTA)
   lines = ledgers.lines_of(path)
-  free, passed, found = set(), set(), 0
-  for index, mutants in _digits(lines):
-    if writes_anew:
+  undetected_fields, undetected, num_detected = set(), set(), 0
+  for index, mutated in _with_changed_digits(lines):
+    if is_rehashed:
       try:
-        mutants = ledgers.rehashed(mutants)
+        mutated = ledgers.rehashed(mutated)
       except ValueError:
-        continue  # It is not JSON any more.
-    if mutants == lines:
-      continue  # A digit of the hash, which was written anew.
-    ledgers.put(path, b''.join(mutants))
+        continue  # The line is no longer JSON.
+    if mutated == lines:
+      continue  # The digit was in a hash, which is computed again.
+    ledgers.replace_file(path, b''.join(mutated))
     try:
-      wrong = ledger.read(path)
+      altered = ledger.read(path)
     except ValueError as e:
       assert path in str(e)
-      found += 1
+      num_detected += 1
       continue
-    passed.add(index)
-    assert wrong.head != right.head  # By which who knows it finds all of these.
-    # Not found: then nothing that epsilon depends on has changed by 1e-9.
-    total = accountants.epsilon(wrong.total_event, ledgers.DELTA)
-    assert total == pytest.approx(spent, rel=1e-9)
-    assert wrong.repeated == right.repeated
-    for old, new in zip(right.entries, wrong.entries):
+    undetected.add(index)
+    assert altered.head != original.head  # A reader who knows the head detects it.
+    # An undetected change alters nothing that epsilon depends on by 1e-9.
+    altered_spent = accountants.epsilon(altered.total_event, ledgers.DELTA)
+    assert altered_spent == pytest.approx(spent, rel=1e-9)
+    assert altered.repeated == original.repeated
+    for old, new in zip(original.entries, altered.entries):
       for name in ('epsilon', 'effective_noise_multiplier'):
         assert getattr(new, name) == pytest.approx(getattr(old, name), rel=2e-9)
       for name in ('round', 'delta', 'noise_multiplier', 'strategy_checksum'):
         assert getattr(new, name) == getattr(old, name)
       differing = {n for n in _FREE if getattr(old, n) != getattr(new, n)}
-      # Of a round released twice, there is the other line to compare with.
+      # Round 0 was released twice: its two lines are compared.
       assert differing <= {'time'} or new.round != 0
-      free |= differing
-  assert found > 150
-  assert free == _FREE
-  assert passed == (set(range(len(lines))) if writes_anew else {len(lines) - 1})
+      undetected_fields |= differing
+  assert num_detected > 150
+  assert undetected_fields == _FREE
+  assert undetected == (set(range(len(lines))) if is_rehashed else {len(lines) - 1})
 
 
-def test_a_bit_of_any_byte_but_in_the_last_line_is_found_without_the_head(path):
+def test_read_detects_flipped_bits_before_the_last_line(path):
   with ledger.LedgerWriter(path, ledgers.DELTA) as writer:
     for number in range(2):
       ledgers.release(writer, number)
   data = pathlib.Path(path).read_bytes()
-  last = len(data) - len(ledgers.lines_of(path)[-1])
-  head, passed = ledger.read(path).head, set()
-  for place in range(len(data)):
+  start_of_last_line = len(data) - len(ledgers.lines_of(path)[-1])
+  head, undetected = ledger.read(path).head, set()
+  for position in range(len(data)):
     mutant = bytearray(data)
-    mutant[place] ^= 1 << place % 8
-    ledgers.put(path, mutant)
+    mutant[position] ^= 1 << position % 8
+    ledgers.replace_file(path, mutant)
     try:
       ledger.read(path)
-      passed.add(place)
+      undetected.add(position)
     except ValueError:
       continue
     with pytest.raises(ValueError, match='changed or removed'):
       ledger.read(path, head)
-  assert passed and min(passed) >= last
+  assert undetected and min(undetected) >= start_of_last_line
 
 
 @pytest.mark.parametrize(
@@ -258,36 +256,36 @@ def test_a_bit_of_any_byte_but_in_the_last_line_is_found_without_the_head(path):
   ],
   ids=lambda change: next(iter(change)),
 )
-def test_what_may_be_changed_in_the_last_line_is_what_the_module_says(path, change):
+def test_undetected_changes_of_last_line_are_as_documented(path, change):
   (name,) = change
-  of_the_mechanism = name in ('noise_multiplier', 'strategy_checksum', 'noise_key_tag')
+  is_constant = name in ('noise_multiplier', 'strategy_checksum', 'noise_key_tag')
   with ledger.LedgerWriter(path, ledgers.DELTA) as writer:
     ledgers.release(writer, 0)
-    only = writer.head
+    head_of_single = writer.head
     single = ledgers.lines_of(path)
     ledgers.release(writer, 1)
     head = writer.head
   first, last = ledgers.lines_of(path)
-  for lines, known, is_found in (
-    ([changed(single[0], **change)], only, False),
-    ([first, changed(last, **change)], head, of_the_mechanism),
+  for lines, known_head, is_detected in (
+    ([changed(single[0], **change)], head_of_single, False),
+    ([first, changed(last, **change)], head, is_constant),
     ([changed(first, **change), last], head, True),
-    (ledgers.rehashed([changed(first, **change), last]), head, of_the_mechanism),
+    (ledgers.rehashed([changed(first, **change), last]), head, is_constant),
   ):
     pathlib.Path(path).write_bytes(b''.join(lines))
-    if is_found:
+    if is_detected:
       with pytest.raises(ValueError, match=f'{path}, line 2'):
         ledger.read(path)
     else:
       ledger.read(path)
       with pytest.raises(ValueError, match='changed or removed'):
-        ledger.read(path, known)
+        ledger.read(path, known_head)
 
 
 # Heads.
 
 
-def test_the_head_is_the_number_of_lines_and_the_hash_of_the_last(path):
+def test_head_is_number_of_lines_and_hash_of_the_last(path):
   with ledger.LedgerWriter(path, ledgers.DELTA) as writer:
     assert writer.head == ledger.Head() == ledger.read(path).head
     for count, number in enumerate((0, 1, 1, 2), start=1):
@@ -300,7 +298,7 @@ def test_the_head_is_the_number_of_lines_and_the_hash_of_the_last(path):
       )
 
 
-def test_a_ledger_begins_with_the_lines_of_every_head_that_it_had(path):
+def test_read_and_resume_accept_every_earlier_head(path):
   heads = [ledger.Head()]
   with ledger.LedgerWriter(path, ledgers.DELTA) as writer:
     for number in (0, 1, 1, 2):
@@ -312,11 +310,11 @@ def test_a_ledger_begins_with_the_lines_of_every_head_that_it_had(path):
       assert writer.head == heads[-1]
 
 
-def test_a_removed_end_is_found_by_who_knows_the_head(path):
+def test_head_detects_removed_lines(path):
   with ledger.LedgerWriter(path, ledgers.DELTA) as writer:
     for number in range(2):
       ledgers.release(writer, number)
-    head = tuple(writer.head)  # As it comes back from a checkpoint.
+    head = tuple(writer.head)  # A checkpoint restores a plain tuple.
   data = pathlib.Path(path).read_bytes()
   for length in [*range(0, len(data), 9), len(data) - 1]:
     pathlib.Path(path).write_bytes(data[:length])
@@ -331,7 +329,7 @@ def test_a_removed_end_is_found_by_who_knows_the_head(path):
 
 
 @pytest.mark.parametrize('head', [3, ('a', 0), (1,), (True, 'a')])
-def test_what_is_no_head_is_refused(path, head):
+def test_invalid_expected_head_is_refused(path, head):
   ledger.LedgerWriter(path, ledgers.DELTA).close()
   with pytest.raises(TypeError, match='expected must be a ledger.Head'):
     ledger.LedgerWriter(path, ledgers.DELTA, resume=True, expected=head)
@@ -339,14 +337,14 @@ def test_what_is_no_head_is_refused(path, head):
     ledger.read(path, head)
 
 
-def test_a_new_ledger_has_no_head_to_expect(tmp_path):
+def test_new_ledger_refuses_expected_head(tmp_path):
   with pytest.raises(ValueError, match='expected is for resume=True'):
     ledger.LedgerWriter(str(tmp_path / 'new'), ledgers.DELTA, expected=ledger.Head())
   assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize('lines', [-1, 0, 1])
-def test_a_head_with_another_hash_is_found(path, lines):
+def test_read_refuses_head_with_another_hash(path, lines):
   with ledger.LedgerWriter(path, ledgers.DELTA) as writer:
     ledgers.release(writer, 0)
   with pytest.raises(ValueError, match='changed or removed'):

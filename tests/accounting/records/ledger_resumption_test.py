@@ -1,4 +1,4 @@
-"""Ledgers that go on: what was spent stays spent, and nothing is counted twice."""
+"""Tests of resumed ledgers, and of rounds that are released again."""
 
 import hashlib
 import logging
@@ -17,46 +17,46 @@ from tff_dp_aggregators.accounting.records import ledger
 Gaussian = dp_accounting.GaussianDpEvent
 
 
-# Cuts.
+# Truncated files.
 
 
 @pytest.fixture
 def whole(path):
-  """A ledger with a round released again; its entries."""
+  """A ledger in which round 1 was released twice."""
   with ledger.LedgerWriter(path, ledgers.DELTA) as writer:
     for number in (0, 1, 1):
       ledgers.release(writer, number)
   return ledger.read(path)
 
 
-def test_cut_at_any_byte_it_reads_as_its_complete_lines(path, whole):
+def test_truncated_ledger_reads_as_its_complete_lines(path, whole):
   data = pathlib.Path(path).read_bytes()
-  for length in [*range(0, len(data) + 1, 3), *ends_of_lines(data), len(data)]:
-    ledgers.put(path, data[:length])
+  for length in [*range(0, len(data) + 1, 3), *lengths_at_line_ends(data), len(data)]:
+    ledgers.replace_file(path, data[:length])
     complete = data[:length].count(b'\n')
-    part = ledger.read(path)
-    assert part.entries == whole.entries[:complete]
-    assert part.repeated == whole.repeated[: max(0, complete - 2)]
-    assert part.cut == length - len(b''.join(lines_of_bytes(data)[:complete]))
-    assert part.sha256 == hashlib.sha256(data[:length]).hexdigest()
+    truncated = ledger.read(path)
+    assert truncated.entries == whole.entries[:complete]
+    assert truncated.repeated == whole.repeated[: max(0, complete - 2)]
+    assert truncated.cut == length - len(b''.join(split_lines(data)[:complete]))
+    assert truncated.sha256 == hashlib.sha256(data[:length]).hexdigest()
 
 
-def lines_of_bytes(data):
+def split_lines(data):
   return data.splitlines(keepends=True)
 
 
-def ends_of_lines(data):
-  """The lengths with which the file ends before a line feed, or after it."""
+def lengths_at_line_ends(data):
+  """Returns the lengths of files cut just before or after a line feed."""
   return {m.start() + offset for m in re.finditer(b'\n', data) for offset in (0, 1)}
 
 
-def test_cut_at_any_byte_it_is_resumed_as_if_nothing_had_happened(path, whole, caplog):
+def test_truncated_ledger_resumes_to_the_same_entries(path, whole, caplog):
   data = pathlib.Path(path).read_bytes()
-  # Every byte would take seconds.
-  for length in sorted({*range(0, len(data) + 1, 11), *ends_of_lines(data)}):
-    ledgers.put(path, data[:length])
+  # All lengths would take seconds.
+  for length in sorted({*range(0, len(data) + 1, 11), *lengths_at_line_ends(data)}):
+    ledgers.replace_file(path, data[:length])
     complete = data[:length].count(b'\n')
-    prefix = b''.join(lines_of_bytes(data)[:complete])
+    prefix = b''.join(split_lines(data)[:complete])
     caplog.clear()
     with ledger.LedgerWriter(path, ledgers.DELTA, resume=True) as writer:
       assert pathlib.Path(path).read_bytes() == prefix
@@ -70,12 +70,12 @@ def test_cut_at_any_byte_it_is_resumed_as_if_nothing_had_happened(path, whole, c
         assert writer.recovered is None and not caplog.records
       for number in (0, 1, 1)[complete:]:
         ledgers.release(writer, number)
-    again = ledger.read(path)
-    assert ledgers.untimed(again.entries) == ledgers.untimed(whole.entries)
-    assert again.repeated == (1,) and not again.cut
+    resumed = ledger.read(path)
+    assert ledgers.untimed(resumed.entries) == ledgers.untimed(whole.entries)
+    assert resumed.repeated == (1,) and not resumed.cut
 
 
-def test_what_is_cut_is_never_lost(path, whole):
+def test_bytes_cut_off_on_resume_are_kept_in_files(path, whole):
   for number in (1, 2, 3):
     with open(path, 'ab') as file:
       file.write(b'half \xff line \x00' * number)
@@ -87,13 +87,13 @@ def test_what_is_cut_is_never_lost(path, whole):
   assert ledger.read(path) == whole
 
 
-def test_there_must_be_something_to_resume(tmp_path):
+def test_resume_refuses_missing_ledger(tmp_path):
   with pytest.raises(FileNotFoundError):
     ledger.LedgerWriter(str(tmp_path / 'ledger.jsonl'), ledgers.DELTA, resume=True)
   assert list(tmp_path.iterdir()) == []
 
 
-def test_a_wrong_ledger_is_not_resumed_and_left_as_it_is(path, whole):
+def test_resume_leaves_invalid_ledger_unchanged(path, whole):
   with open(path, 'ab') as file:
     file.write(b'{"round": 2}\nhalf')
   before = ledgers.lines_of(path)
@@ -103,7 +103,7 @@ def test_a_wrong_ledger_is_not_resumed_and_left_as_it_is(path, whole):
   assert os.listdir(os.path.dirname(path)) == ['ledger.jsonl']
 
 
-def test_a_ledger_is_resumed_at_its_own_delta(path, whole):
+def test_resume_refuses_another_delta(path, whole):
   with pytest.raises(ValueError, match='delta is 1e-06, but .* epsilons at 1e-07'):
     ledger.LedgerWriter(path, 1e-6, resume=True)
   with ledger.LedgerWriter(path, ledgers.DELTA, resume=True) as writer:
@@ -113,13 +113,13 @@ def test_a_ledger_is_resumed_at_its_own_delta(path, whole):
 # Rounds released again.
 
 
-def test_a_round_released_again_is_a_line_but_counts_once(path):
+def test_repeated_round_adds_a_line_but_counts_once(path):
   with ledger.LedgerWriter(path, ledgers.DELTA) as writer:
     for number in range(4):
       ledgers.release(writer, number)
   once = ledger.read(path)
   with ledger.LedgerWriter(path, ledgers.DELTA, resume=True) as writer:
-    again = [ledgers.release(writer, 2), ledgers.release(writer, 3)]
+    repeated = [ledgers.release(writer, 2), ledgers.release(writer, 3)]
     assert writer.rounds == 4
     last = ledgers.release(writer, 4)
   twice = ledger.read(path)
@@ -127,19 +127,19 @@ def test_a_round_released_again_is_a_line_but_counts_once(path):
   assert [entry.round for entry in twice.entries] == [0, 1, 2, 3, 4]
   assert twice.entries[:4] == once.entries
   assert twice.repeated == (2, 3)
-  assert ledgers.untimed(again) == ledgers.untimed(list(once.entries[2:]))
+  assert ledgers.untimed(repeated) == ledgers.untimed(list(once.entries[2:]))
   total = [Gaussian(2.0 + number) for number in range(5)]
   assert last.epsilon == pytest.approx(
     accountants.epsilon(dp_accounting.ComposedDpEvent(total), ledgers.DELTA), rel=1e-12
   )
 
 
-def test_the_default_round_follows_that_of_the_last_line(path):
-  same = {'result_checksum': ledger.checksum_of([])}
+def test_default_round_follows_the_last_line(path):
+  fields = {'result_checksum': ledger.checksum_of([])}
   with ledger.LedgerWriter(path, ledgers.DELTA) as writer:
-    rounds = [ledgers.append(writer, **same).round for _ in range(3)]
-    rounds.append(ledgers.append(writer, round=1, **same).round)
-    rounds += [ledgers.append(writer, **same).round for _ in range(2)]
+    rounds = [ledgers.append(writer, **fields).round for _ in range(3)]
+    rounds.append(ledgers.append(writer, round=1, **fields).round)
+    rounds += [ledgers.append(writer, **fields).round for _ in range(2)]
   assert rounds == [0, 1, 2, 1, 2, 3]
   assert ledger.read(path).repeated == (1, 2)
 
@@ -157,24 +157,24 @@ def test_the_default_round_follows_that_of_the_last_line(path):
     {'noise_key_tag': '-7'},
   ],
 )
-def test_a_round_with_other_content_is_an_error_before_it_is_used(path, changes):
-  same = {'result_checksum': ledger.checksum_of([np.ones(3)])}
+def test_repeated_round_with_other_content_is_refused(path, changes):
+  fields = {'result_checksum': ledger.checksum_of([np.ones(3)])}
   with ledger.LedgerWriter(path, ledgers.DELTA) as writer:
     for _ in range(2):
-      ledgers.append(writer, **same)
+      ledgers.append(writer, **fields)
   with ledger.LedgerWriter(path, ledgers.DELTA, resume=True) as writer:
-    ledgers.append(writer, **same)
+    ledgers.append(writer, **fields)
     before = ledgers.lines_of(path)
     (name,) = changes
-    for number in (1, 2):  # Of the run before, and of this one.
+    for number in (1, 2):  # Rounds of the run before, and of this one.
       message = rf'round {number} was released already with other content \(.*{name}'
       with pytest.raises(ValueError, match=message):
-        ledgers.append(writer, **{**same, 'round': number, **changes})
+        ledgers.append(writer, **{**fields, 'round': number, **changes})
     assert ledgers.lines_of(path) == before
-    ledgers.append(writer, round=1, **same)
+    ledgers.append(writer, round=1, **fields)
 
 
-def test_without_a_checksum_a_round_cannot_be_released_again(path):
+def test_round_without_checksum_cannot_be_repeated(path):
   with ledger.LedgerWriter(path, ledgers.DELTA) as writer:
     ledgers.append(writer, round=0)
     with pytest.raises(ValueError, match='without a result_checksum nothing shows'):
@@ -185,7 +185,7 @@ def test_without_a_checksum_a_round_cannot_be_released_again(path):
     ledger.read(path)
 
 
-def test_checksums_tell_results_apart_in_type_shape_order_and_every_bit():
+def test_checksum_depends_on_type_shape_order_and_every_bit():
   ones = np.ones((2, 3), np.float32)
   nearly = ones.copy()
   nearly[1, 2] = np.nextafter(np.float32(1), np.float32(2))
@@ -200,7 +200,7 @@ def test_checksums_tell_results_apart_in_type_shape_order_and_every_bit():
     assert re.fullmatch('sha256:[0-9a-f]{64}', checksum)
 
 
-def test_checksums_are_of_values_not_of_their_place_in_memory():
+def test_checksum_is_independent_of_memory_layout():
   array = np.arange(12.0).reshape(3, 4)
   checksum = ledger.checksum_of([array, 7])
   assert ledger.checksum_of(iter([array.copy(order='F'), np.array(7)])) == checksum
@@ -208,6 +208,6 @@ def test_checksums_are_of_values_not_of_their_place_in_memory():
 
 
 @pytest.mark.parametrize('arrays', [np.ones(3), [np.array(['a', None])], ['a', {}]])
-def test_checksums_are_of_lists_of_numbers(arrays):
+def test_checksum_refuses_all_but_lists_of_numbers(arrays):
   with pytest.raises(ValueError, match='arrays must'):
     ledger.checksum_of(arrays)

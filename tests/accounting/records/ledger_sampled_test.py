@@ -1,4 +1,4 @@
-"""Ledgers of sampled mechanisms: their rounds count, and keep the ledger's rules."""
+"""Tests of ledgers of sampled mechanisms."""
 
 import json
 
@@ -25,9 +25,8 @@ MECHANISMS = {
   ),
 }
 
-
-# Rounds of a client are drawn together: what they cost is in the first line.
-TOGETHER = {
+# Schemes that draw all rounds of a client together: the first line has their cost.
+DRAWN_TOGETHER = {
   'balls_in_bins': accounting.Mechanism('gaussian', sampling.BallsInBins(8, 3), 2.0),
   'correlated': accounting.Mechanism('blt', sampling.BallsInBins(8, 3), 2.0),
   'random_allocation': accounting.Mechanism(
@@ -57,7 +56,7 @@ def _append(writer, mechanism, event, **changes):
 
 
 @pytest.mark.parametrize('name', MECHANISMS)
-def test_all_rounds_compose_to_the_mechanism(name, path):
+def test_all_rounds_compose_to_the_mechanism_event(name, path):
   mechanism = MECHANISMS[name]
   written = _write(path, mechanism, 8)
   read = ledger.read(path)
@@ -68,21 +67,21 @@ def test_all_rounds_compose_to_the_mechanism(name, path):
 
 
 @pytest.mark.parametrize('name', MECHANISMS)
-def test_some_rounds_cost_their_share(name, path):
+def test_first_rounds_spend_only_what_they_released(name, path):
   mechanism = MECHANISMS[name]
   _write(path, mechanism, 4)
   spent = accountants.epsilon(
     ledger.read(path).total_event, 1e-6, relation=mechanism.relation
   )
-  turns = 4 if name != 'cyclic' else 2  # Of rounds 0 to 3, the first group has 0 and 3.
-  event = dp_accounting.SelfComposedDpEvent(mechanism.round_events[0], turns)
+  count = 4 if name != 'cyclic' else 2  # The first of 3 groups has rounds 0 and 3.
+  event = dp_accounting.SelfComposedDpEvent(mechanism.round_events[0], count)
   assert spent == accountants.epsilon(event, 1e-6, relation=mechanism.relation)
   assert 0 < spent < mechanism.epsilon(1e-6)
 
 
-@pytest.mark.parametrize('name', TOGETHER)
-def test_what_is_drawn_together_is_spent_in_the_first_round(name, path):
-  mechanism = TOGETHER[name]
+@pytest.mark.parametrize('name', DRAWN_TOGETHER)
+def test_rounds_drawn_together_are_spent_in_the_first_round(name, path):
+  mechanism = DRAWN_TOGETHER[name]
   written = _write(path, mechanism, 2)
   read = ledger.read(path)
   assert list(read.entries) == written
@@ -92,7 +91,7 @@ def test_what_is_drawn_together_is_spent_in_the_first_round(name, path):
 
 
 @pytest.mark.parametrize('name', ['epsilon', 'effective_noise_multiplier'])
-def test_a_figure_that_is_added_is_found(name, path):
+def test_read_refuses_figures_added_to_sampled_rounds(name, path):
   _write(path, MECHANISMS['poisson'], 1)
   (line,) = ledgers.lines_of(path)
   with open(path, 'w', encoding='utf-8') as file:
@@ -112,7 +111,7 @@ def test_a_figure_that_is_added_is_found(name, path):
     dp_accounting.GaussianDpEvent(2.0),
   ],
 )
-def test_nothing_else_is_between_the_samples_of_one_gaussian(event, path):
+def test_append_refuses_event_of_another_mechanism(event, path):
   mechanism = MECHANISMS['poisson']
   _write(path, mechanism, 2)
   before = ledgers.lines_of(path)
@@ -120,7 +119,7 @@ def test_nothing_else_is_between_the_samples_of_one_gaussian(event, path):
     with pytest.raises(ValueError, match='all rounds of a ledger are of one mechanism'):
       _append(writer, mechanism, event)
     assert ledgers.lines_of(path) == before
-    _append(writer, mechanism, mechanism.round_events[2])  # And goes on.
+    _append(writer, mechanism, mechanism.round_events[2])  # The writer still works.
 
 
 @pytest.mark.parametrize(
@@ -132,7 +131,7 @@ def test_nothing_else_is_between_the_samples_of_one_gaussian(event, path):
     dp_accounting.SelfComposedDpEvent(MECHANISMS['poisson'].round_events[0], 2),
   ],
 )
-def test_what_is_no_sample_of_a_rounds_noise_is_refused(event, path):
+def test_append_refuses_composed_events(event, path):
   with ledger.LedgerWriter(path, 1e-6) as writer:
     with pytest.raises(ValueError, match='integer noise, or samples; got'):
       _append(writer, MECHANISMS['poisson'], event)

@@ -1,4 +1,4 @@
-"""Ledgers for tests: appends rounds like a run, and reads and changes the file."""
+"""Helpers of tests that append to ledgers, and read and change their files."""
 
 import dataclasses
 import hashlib
@@ -14,7 +14,7 @@ from tff_dp_aggregators.accounting.records import ledger
 Gaussian = dp_accounting.GaussianDpEvent
 DELTA = 1e-7
 _EVENT = Gaussian(2.0)
-# Event of a sampled mechanism's rounds.
+# A round's event of a sampled mechanism.
 SAMPLED = dp_accounting.PoissonSampledDpEvent(0.1, Gaussian(1.0))
 # Strategies of runs, each with its limits on participation.
 MECHANISMS = {
@@ -54,19 +54,19 @@ def release(writer, number, **changes):
 
 
 def untimed(entries):
-  """Returns the entries without the fields that differ when a run is repeated."""
+  """Returns the entries without what differs when a run is repeated."""
   same = {'time': '2000-01-01T00:00:00+00:00', 'previous_line_sha256': 64 * '0'}
   return [dataclasses.replace(entry, **same) for entry in entries]
 
 
 def rehashed(lines):
   """Returns the lines with recomputed hashes, as a forger could write them."""
-  sha256, written = hashlib.sha256().hexdigest(), []
+  sha256, result = hashlib.sha256().hexdigest(), []
   for line in lines:
     data = {**json.loads(line), 'previous_line_sha256': sha256}
-    written.append(json.dumps(data).encode() + b'\n')
-    sha256 = hashlib.sha256(written[-1]).hexdigest()
-  return written
+    result.append(json.dumps(data).encode() + b'\n')
+    sha256 = hashlib.sha256(result[-1]).hexdigest()
+  return result
 
 
 def lines_of(path):
@@ -74,7 +74,7 @@ def lines_of(path):
   return pathlib.Path(path).read_bytes().splitlines(keepends=True)
 
 
-def put(path, content):
-  """Replaces a file; truncating it instead would wait for the disk."""
+def replace_file(path, content):
+  """Replaces a file, which is faster than truncating it: that waits for the disk."""
   pathlib.Path(path).unlink(missing_ok=True)
   pathlib.Path(path).write_bytes(content)

@@ -1,4 +1,4 @@
-"""How often a device can have taken part."""
+"""Tests of limits on participation that are derived from round logs."""
 
 import collections
 import datetime
@@ -24,26 +24,26 @@ YEAR_2020 = 1_577_836_800 * 10**9
 
 
 def make_log(completions, starts=None, clients=None):
-  """A log with times in hours."""
+  """Returns a log with times in hours."""
 
   def times(hours):
     if hours is None:
       return None
     return YEAR_2020 + np.array([round(hour * HOUR) for hour in hours], np.int64)
 
-  who = None
+  client_database = None
   if clients is not None:
     with tempfile.NamedTemporaryFile('w') as file:
-      lines = [{'round': r, 'client_ids': each} for r, each in enumerate(clients)]
+      lines = [{'round': r, 'client_ids': names} for r, names in enumerate(clients)]
       file.writelines(json.dumps(line) + '\n' for line in lines)
       file.flush()
-      who = round_log.read(file.name).clients
+      client_database = round_log.read(file.name).clients
   return round_log.RoundLog(
     len(clients if completions is None else completions),
     0,
     times(completions),
     times(starts),
-    clients=who,
+    clients=client_database,
     time_format='ISO 8601 with a zone',
   )
 
@@ -53,33 +53,33 @@ def hours(number):
 
 
 def behaviours(starts, completions, wait, wait_from='contribution'):
-  """Every set of rounds of one device that waits, at whole hours, in any order."""
-  found = set()
+  """Returns sets of rounds a waiting device can be in, at whole hours, in any order."""
+  possible = set()
   seen = set()
-  states = [(-100, frozenset())]  # When it may contribute again, and where it has.
+  states = [(-100, frozenset())]  # When it may contribute again, and its rounds.
   while states:
     state = states.pop()
     if state in seen:
       continue
     seen.add(state)
     back_at, rounds = state
-    found.add(tuple(sorted(rounds)))
+    possible.add(tuple(sorted(rounds)))
     for r, (start, completion) in enumerate(zip(starts, completions)):
       if r not in rounds:
         for hour in range(max(start, back_at), completion + 1):
           begin = hour if wait_from == 'contribution' else completion
           states.append((begin + wait, rounds | {r}))
-  return found
+  return possible
 
 
-def check(summary, allowed, exact=True):
-  """Asserts that the schema allows all of `allowed`, and if exact no less."""
+def check_limits(summary, allowed, exact=True):
+  """Asserts that limits allow all of `allowed`, and if exact are the tightest."""
   schema = summary.participation
   assert all(schema.allows(rounds) for rounds in allowed)
   if exact:
-    most = max(map(len, allowed))
+    max_participations = max(map(len, allowed))
     gaps = [b - a for rounds in allowed for a, b in zip(rounds, rounds[1:])]
-    assert schema.max_participations == most
+    assert schema.max_participations == max_participations
     assert schema.min_separation == min(gaps, default=schema.num_rounds)
 
 
@@ -91,12 +91,12 @@ def random_completions(rng):
 @pytest.mark.parametrize(
   'known', ['first start', 'nothing', 'starts', 'starts in any order', 'completion']
 )
-def test_nothing_more_and_nothing_less_is_possible(known):
+def test_limits_match_brute_force_over_behaviours(known):
   rng = random.Random(1)
   for _ in range(8 if known == 'first start' else 15):
     completions = random_completions(rng)
     wait, wait_from, options, given = rng.randrange(1, 9), 'contribution', {}, None
-    # Unless told, the first round is taken to be as long as the longest.
+    # By default, the first round is assumed to be as long as the longest.
     first = completions[0] - max(np.diff(completions), default=0)
     if known == 'first start':
       first = rng.randrange(-4, completions[0] + 1)
@@ -109,16 +109,16 @@ def test_nothing_more_and_nothing_less_is_possible(known):
         starts.sort()
     elif known == 'completion':
       wait_from = 'completion'
-      starts = [-10, *completions[:-1]]  # The first one's does not matter.
+      starts = [-10, *completions[:-1]]  # The first start does not matter.
     summary = participation.summarize(
       make_log(completions, given), wait, wait_from, **options
     )
     allowed = behaviours(starts, completions, wait, wait_from)
-    # Without their order, no less is possible than is said.
-    check(summary, allowed, exact=known != 'starts in any order')
+    # If starts are in any order, limits are safe, and may not be tight.
+    check_limits(summary, allowed, exact=known != 'starts in any order')
 
 
-def test_fewest_rounds_are_those_of_all_windows_within_the_log():
+def test_fewest_rounds_in_wait_match_brute_force():
   rng = random.Random(5)
   for _ in range(6):
     completions = sorted(rng.randrange(40) for _ in range(rng.randrange(1, 30)))
@@ -132,13 +132,13 @@ def test_fewest_rounds_are_those_of_all_windows_within_the_log():
     assert published.waiting.fewest_rounds_in_wait == min(counts, default=None)
     if counts:
       assert published.rounds_between == min(counts)
-      # From the contribution, one fewer; if the first round took no time, exactly.
+      # If waits begin with contributions: one less, as the first round takes no time.
       text = log.format_time(log.completions[0])
       safe = participation.summarize(log, wait, first_start=text)
       assert safe.min_separation == max(1, min(counts))
 
 
-def test_borders_are_on_the_safe_side_of_times_that_are_cut_down():
+def test_limits_from_truncated_times_are_conservative():
   rng = random.Random(6)
   for _ in range(50):
     exact = np.cumsum([rng.uniform(0.05, 1.5) for _ in range(30)])
@@ -149,20 +149,20 @@ def test_borders_are_on_the_safe_side_of_times_that_are_cut_down():
 
 
 def gboard_log():
-  """2000 rounds in five and a half days, the first day the slowest, as published.
+  """Returns a log of 2000 rounds in five and a half days, as published.
 
-  In the published way: 313 rounds complete in the slowest 24 hours.
+  The first day is the slowest: 313 rounds complete in it, as the publication counts.
   """
   slow = np.arange(1, 315) * (24 / 313.5)
   fast = slow[-1] + np.arange(1, 2000 - 313) * ((5.5 * 24 - slow[-1]) / (2000 - 314))
   return make_log([*slow, *fast])
 
 
-def test_published_gboard_run_follows_from_its_log_in_the_published_way():
+def test_published_gboard_limits_follow_from_its_log():
   summary = participation.summarize(gboard_log(), wait_from='completion')
   assert (summary.num_rounds, summary.rounds_between) == (2000, 313)
   assert summary.max_participations == 6
-  # As many as the separation alone would leave possible are one more.
+  # The separation alone would allow one participation more.
   assert strategies.Participation(2000, summary.min_separation).max_participations == 7
   zcdp = tree_aggregation_accountant.compute_zcdp_single_tree(
     7.0, summary.num_rounds, summary.max_participations, summary.rounds_between
@@ -173,8 +173,8 @@ def test_published_gboard_run_follows_from_its_log_in_the_published_way():
 
 def observed_by_brute_force(clients):
   rounds = collections.defaultdict(list)
-  for number, present in enumerate(clients):
-    for client in present:
+  for number, cohort in enumerate(clients):
+    for client in cohort:
       rounds[client].append(number)
   gaps = [
     abs(a - b)
@@ -184,7 +184,7 @@ def observed_by_brute_force(clients):
   return min(gaps, default=len(clients)), max(map(len, rounds.values()))
 
 
-def test_observed_values_are_exact():
+def test_observed_limits_match_brute_force():
   rng = random.Random(7)
   for _ in range(6):
     clients = [
@@ -213,7 +213,7 @@ def test_observed_values_are_exact():
       )
 
 
-def test_a_client_twice_in_one_round_breaks_every_promise():
+def test_client_twice_in_one_round_violates_all_limits():
   summary = participation.summarize(make_log(None, clients=[['a'], ['b', 'b']]))
   assert summary.broken() == [
     "client 'b' is twice in round 1; no schema allows this: if it took part once, name "
@@ -224,7 +224,7 @@ def test_a_client_twice_in_one_round_breaks_every_promise():
     summary.participation  # noqa: B018
 
 
-def test_clients_are_checked_against_the_wait_if_there_is_one():
+def test_observed_participation_is_checked_against_the_wait():
   clients = [['a'], ['b'], ['a'], ['b']]
   log = make_log([10, 20, 30, 40], clients=clients)
   assert participation.summarize(log).waiting is None
@@ -239,7 +239,7 @@ def test_clients_are_checked_against_the_wait_if_there_is_one():
     summary.participation  # noqa: B018
 
 
-def test_a_wait_that_breaks_the_promise_is_found_without_clients():
+def test_wait_that_violates_promised_limits_is_listed():
   summary = participation.summarize(make_log(range(1, 101)))
   assert summary.broken(23, 5) == []
   assert summary.broken(24, 4) == [
@@ -259,12 +259,12 @@ def test_a_wait_that_breaks_the_promise_is_found_without_clients():
     ((24, 'contribution', '2020-01-02T00:00:00Z'), 'not after the first completion'),
   ],
 )
-def test_wrong_arguments_are_refused(arguments, message):
+def test_summarize_refuses_invalid_arguments(arguments, message):
   with pytest.raises(ValueError, match=message):
     participation.summarize(make_log([1, 2, 3]), *arguments)
 
 
-def test_what_a_log_lacks_or_has_already_is_refused():
+def test_summarize_refuses_arguments_that_do_not_fit_the_log():
   start = '2020-01-01T00:00:00Z'
   with pytest.raises(ValueError, match='first_start is for logs'):
     participation.summarize(make_log([1], [0]), first_start=start)
@@ -292,7 +292,7 @@ def hourly(tmp_path):
   return f'--round_log={path}'
 
 
-def test_text_and_json_tell_what_was_found_and_assumed(hourly):
+def test_program_prints_limits_as_text_and_json(hourly):
   text = run(hourly)
   assert (text.returncode, text.stderr) == (0, '')
   for words in (
@@ -311,34 +311,34 @@ def test_text_and_json_tell_what_was_found_and_assumed(hourly):
   assert result['broken'] == []
 
 
-def test_digits_that_times_lack_shorten_the_wait():
-  def separation(resolution, unit):
-    # A round in 5000 s, in the middle of the units in which the times are written.
+def test_coarse_times_shorten_the_wait():
+  def summary_of_times(resolution, unit):
+    # A round every 5000 s, with times rounded to the unit in which they are written.
     exact = (10**6 + 5000 * np.arange(200)) * 10**9
     rounded = (exact + unit // 2) // unit * unit
     log = round_log.RoundLog(200, 0, rounded, resolution=resolution)
     return participation.summarize(log)
 
-  exact = separation(0, 10**9)
-  coarse = separation(10**13, 10**13)
+  exact = summary_of_times(0, 10**9)
+  coarse = summary_of_times(10**13, 10**13)
   assert coarse.min_separation <= exact.min_separation
   assert coarse.max_participations >= exact.max_participations
   assert 'written to 10000 s' in coarse.waiting.assumptions[-1]
-  # The wait is a whole number of hundreds of seconds.
-  assert separation(10**11, 10**11).min_separation == exact.min_separation
+  # The wait is a multiple of 100 s.
+  assert summary_of_times(10**11, 10**11).min_separation == exact.min_separation
   with pytest.raises(
     ValueError, match='100000 s, which is too coarse for min_wait_hours=24'
   ):
-    separation(10**14, 10**14)
+    summary_of_times(10**14, 10**14)
 
 
-def test_a_column_without_a_name_is_refused(hourly):
+def test_program_refuses_column_without_name(hourly):
   result = run(hourly, '--columns=round')
   assert (result.returncode, result.stdout) == (2, '')
   assert 'write column=name_in_the_log' in result.stderr
 
 
-def test_names_of_clients_cannot_write_to_the_terminal(tmp_path):
+def test_program_escapes_control_characters_of_client_ids(tmp_path):
   path = tmp_path / 'log.jsonl'
   path.write_text(json.dumps({'round': 0, 'client_ids': ['a\x1b[31m']}) + '\n')
   result = run(f'--round_log={path}')

@@ -1,4 +1,4 @@
-"""Round logs: what is read from them, and what is refused."""
+"""Tests that round logs are read, and that invalid ones are refused."""
 
 import datetime
 import gzip
@@ -21,7 +21,7 @@ UTC = datetime.timezone.utc
 
 
 def nanoseconds(time):
-  """Of an aware `datetime`, since 1970."""
+  """Returns the nanoseconds of an aware `datetime` since 1970."""
   since = time - datetime.datetime(1970, 1, 1, tzinfo=UTC)
   return since // datetime.timedelta(microseconds=1) * 1000
 
@@ -37,7 +37,7 @@ def read(tmp_path):
 
 
 def contents(log):
-  """All that two equal logs have in common."""
+  """Returns what is the same in two equal logs."""
   clients = None
   if log.clients is not None:
     clients = sorted(
@@ -54,34 +54,34 @@ def contents(log):
   )
 
 
-def test_times_are_those_of_pythons_reader_in_all_zones(read):
+def test_times_match_datetime_in_all_time_zones(read):
   rng = random.Random(1)
-  zones, plain = [], []
+  zoned, plain = [], []
   for _ in range(300):
     zone = datetime.timezone(datetime.timedelta(minutes=rng.randrange(-900, 900)))
     time = datetime.datetime.fromtimestamp(rng.randrange(86400, 7 * 10**9), zone)
     time = time.replace(microsecond=rng.choice([0, 1, 250_000]))
-    zones.append((nanoseconds(time), time.isoformat(sep=rng.choice('T '))))
+    zoned.append((nanoseconds(time), time.isoformat(sep=rng.choice('T '))))
     naive = time.replace(tzinfo=None)
     plain.append((nanoseconds(naive.replace(tzinfo=UTC)), naive.isoformat()))
-  for times, time_format in ((zones, 'with a zone'), (plain, 'without a zone')):
+  for times, time_format in ((zoned, 'with a zone'), (plain, 'without a zone')):
     if times is plain:
-      times.sort()  # Else a clock may have been set back.
+      times.sort()  # Otherwise a clock may have been set back.
     log = read('\n'.join(['time', *(text for _, text in times)]))
     assert log.completions.tolist() == sorted(time for time, _ in times)
     assert log.time_format == f'ISO 8601 {time_format}'
 
 
-def parsed(*texts):
-  """Nanoseconds of times, as logs have them; `None` for what is no time."""
+def parse_times(*texts):
+  """Returns nanoseconds of times as logs write them; `None` for an invalid time."""
   entries = '(select unnest($1) as start_time, generate_subscripts($1, 1) as no)'
   query = f'from ({round_log._converted(["start_time"], entries)}) order by no'
   return [time for _, time, *_ in round_log.Database().query(query, texts)]
 
 
-def test_every_way_to_write_one_time():
+def test_all_formats_of_one_time_are_equal():
   noon = 1_700_049_600 * 10**9
-  ways = (
+  texts = (
     '2023-11-15T12:00:00Z',
     '2023-11-15 12:00:00 UTC',
     '2023-11-15T12:00:00,0000000001Z',
@@ -92,31 +92,31 @@ def test_every_way_to_write_one_time():
     *('1700049600', '1700049600000', '1700049600000000', '1700049600000000000'),
     *('1700049600.', '1.7000496e9', '17000496e2', '1.7000496e12'),
   )
-  assert dict(zip(ways, parsed(*ways))) == dict.fromkeys(ways, noon)
-  nanoseconds = '1700049600.123456789', '2023-11-15T12:00:00.123456789Z'
-  assert parsed(*nanoseconds) == [noon + 123_456_789] * 2
+  assert dict(zip(texts, parse_times(*texts))) == dict.fromkeys(texts, noon)
+  fractional = '1700049600.123456789', '2023-11-15T12:00:00.123456789Z'
+  assert parse_times(*fractional) == [noon + 123_456_789] * 2
   assert round_log.parse_time('1700049600123.4')[0] == noon + 123_400_000
 
 
-def test_what_is_no_time_is_refused():
+def test_invalid_times_are_refused():
   texts = (
     *('', '-5', '1.7e99', '1_700_049_600', 'nan', '2023-11-15', '2023-02-29T12:00:00Z'),
     *('2023-11-15T24:00:00Z', '2023-11-15T12:00:60Z', '2023-11-15T12:00:00+24:00'),
     *('2023-11-15T12:00:00 CET', '1969-12-31T23:59:59Z', '2200-01-01T00:00:00Z'),
     '٢٠٢٣-11-15T12:00:00Z',
   )
-  assert dict(zip(texts, parsed(*texts))) == dict.fromkeys(texts)
+  assert dict(zip(texts, parse_times(*texts))) == dict.fromkeys(texts)
   with pytest.raises(ValueError, match="'2023-11-15' is not a time"):
     round_log.parse_time('2023-11-15')
 
 
-def test_digits_of_json_numbers_are_those_in_the_file(read):
+def test_json_times_keep_the_digits_of_the_file(read):
   log = read('{"time": 1700000000.123456789}\n{"time":1.70000000125e9}\n')
   assert log.completions.tolist() == [
     1_700_000_000_123_456_789,
     1_700_000_001_250 * 10**6,
   ]
-  # Under a name that is written in another way, some may be missing.
+  # If the key is escaped, digits are not found, and some may be missing.
   for name in ('time', '\\u0074ime'):
     log = read(''.join(f'{{"{name}": {t}}}\n' for t in ('1.7e9', '1.7001e9')))
     assert log.resolution == 10**14, name
@@ -145,13 +145,13 @@ def to_json(rounds, names=NAMES):
 
 @pytest.fixture(scope='module')
 def expected(tmp_path_factory):
-  """What logs of `ROUNDS` say."""
+  """The contents of a log of `ROUNDS`."""
   path = tmp_path_factory.mktemp('expected') / 'rounds'
   path.write_text(to_json(ROUNDS), encoding='utf-8')
   return contents(round_log.read(str(path)))
 
 
-def test_csv_and_json_lines_say_the_same(read, expected):
+def test_csv_and_json_lines_read_the_same(read, expected):
   assert expected[0] == 4
   assert expected[2][2] == [2, 3, 1, 0]
   assert expected[3] == [(0, 'a'), (0, 'b'), (1, 'b'), (1, 'c'), (1, 'd'), (2, 'a')]
@@ -162,7 +162,7 @@ def test_csv_and_json_lines_say_the_same(read, expected):
 
 
 @pytest.mark.parametrize('write', [to_csv, to_json])
-def test_order_repetition_and_other_zones_change_nothing(read, expected, write):
+def test_order_repetition_and_time_zones_change_nothing(read, expected, write):
   rng = random.Random(4)
   for _ in range(2):
     rounds = [*ROUNDS, ROUNDS[1], ROUNDS[3], ROUNDS[3]]
@@ -178,7 +178,7 @@ def test_order_repetition_and_other_zones_change_nothing(read, expected, write):
     assert any('counted once' in note for note in log.notes)
 
 
-def test_columns_under_other_names(read, expected):
+def test_columns_may_have_other_names(read, expected):
   names = ('nr', 'done', 'began', 'n', 'who')
   columns = dict(zip(NAMES, names))
   assert contents(read(to_csv(ROUNDS, names), columns)) == expected
@@ -187,7 +187,7 @@ def test_columns_under_other_names(read, expected):
   assert contents(read(to_csv(ROUNDS, common))) == expected
 
 
-def test_a_ledger_is_a_round_log(tmp_path):
+def test_ledger_is_read_as_round_log(tmp_path):
   path = str(tmp_path / 'ledger.jsonl')
   with ledger.LedgerWriter(path, delta=1e-6) as writer:
     for _ in range(3):
@@ -197,7 +197,7 @@ def test_a_ledger_is_a_round_log(tmp_path):
   assert log.cohort_sizes.tolist() == [9, 9, 9]
 
 
-def test_numbering_from_one_and_times_of_every_kind(read):
+def test_rounds_from_one_and_fractional_times_are_read(read):
   log = read('round,time\n1,1700000000\n2,1700000600.5\n')
   assert (log.first_number, log.num_rounds) == (1, 2)
   assert np.diff(log.completions).tolist() == [600_500_000_000]
@@ -214,7 +214,7 @@ Z = '2023-11-15T12:00:00Z'
 @pytest.mark.parametrize(
   ('text', 'line', 'message'),
   [
-    # Repeated or contradicting.
+    # Repeated or contradictory rounds.
     (f'time\n{Z}\n2023-11-15T13:00:00Z\n{Z}\n', 4, 'the same as line 2'),
     (f'round,time,cohort\n0,{Z},5\n0,{Z},6\n', 3, 'round 0 is also in line 2'),
     (
@@ -223,7 +223,7 @@ Z = '2023-11-15T12:00:00Z'
       2,
       'round 0 is also in line 1',
     ),
-    # Missing.
+    # Missing values.
     (f'round,time\n0,{Z}\n2,{Z}\n', 3, 'round 2 follows on round 0'),
     (f'round,time\n3,{Z}\n2,{Z}\n', 3, 'the first round is number 2'),
     (f'round,time\n0,{Z}\n1,\n', 3, 'there is no completion_time'),
@@ -233,12 +233,12 @@ Z = '2023-11-15T12:00:00Z'
     (f'{{"time": "{Z}"}}\n{{"time": "{Z}", "round": 1}}\n', 2, 'round is here but not'),
     (f'{{"time": "{Z}"}}\n{{"time": "2023-11', 2, 'not a JSON object'),
     (f'time,note\n{Z},"half', 2, 'not CSV'),
-    # Clocks.
+    # Inconsistent times.
     (f'round,time\n0,{Z}\n1,2023-11-15T11:59:59Z\n', 3, 'before it, in line 2'),
     (f'time,started\n{Z},2023-11-15T12:00:01Z\n', 2, 'starts after its completion'),
     (f'time\n{Z}\n2023-11-15T12:00:00\n', 3, 'but line 2 has ISO 8601 with a zone'),
     ('time\n1700000000\n1700000000000\n', 3, 'is Unix time in ms, but line 2'),
-    # Unreadable.
+    # Unreadable values.
     ('time\n2023-11-31T12:00:00Z\n', 2, "'2023-11-31T12:00:00Z' is not a time"),
     ('{"time": true}\n', 1, 'True is not a time'),
     (f'time,round\n{Z},1.0\n', 2, 'round must be a whole number'),
@@ -259,7 +259,7 @@ Z = '2023-11-15T12:00:00Z'
     (f'time,population\n{Z},es\n{Z},\n', 3, 'there is no population'),
   ],
 )
-def test_what_could_be_wrong_is_refused_with_the_line(read, text, line, message):
+def test_invalid_log_is_refused_with_line_number(read, text, line, message):
   with pytest.raises(ValueError) as error:
     read(text)
   assert str(error.value).count(f'line {line}: ') == 1
@@ -280,7 +280,7 @@ def test_empty_logs_and_unknown_columns_are_refused(read, tmp_path):
     round_log.read(str(tmp_path / 'nothing'))
 
 
-def test_times_that_a_clock_that_is_set_back_could_have_are_refused(read):
+def test_times_that_go_back_without_zone_are_refused(read):
   text = 'time\n2026-10-25 02:50\n2026-10-25 02:15\n'
   with pytest.raises(ValueError, match='daylight saving. Write times with their zone'):
     read(text)
@@ -288,12 +288,12 @@ def test_times_that_a_clock_that_is_set_back_could_have_are_refused(read):
   assert read(text).num_rounds == 2
 
 
-def test_one_client_in_every_line_is_no_round(read):
+def test_one_client_per_line_without_round_is_refused(read):
   with pytest.raises(ValueError, match='one client in every line.*round=NAME,clien'):
     read('who\na\nb\na\n', {'client_ids': 'who'})
 
 
-def test_what_has_no_end_is_refused(tmp_path):
+def test_read_refuses_pipes_devices_and_folders(tmp_path):
   os.mkfifo(tmp_path / 'pipe')
   for path in (str(tmp_path / 'pipe'), '/dev/zero', str(tmp_path)):
     with pytest.raises(ValueError, match='is not a regular file'):
@@ -305,9 +305,9 @@ def to_tsv(rounds, names=NAMES):
 
 
 @pytest.mark.parametrize('write', [to_csv, to_tsv, to_json])
-def test_gzipped_logs_and_tabs_say_the_same(read, tmp_path, expected, write):
+def test_gzipped_and_tab_separated_logs_read_the_same(read, tmp_path, expected, write):
   assert contents(read(write(ROUNDS))) == expected
-  path = tmp_path / 'packed'  # Told by the content, not by the name.
+  path = tmp_path / 'packed'  # Gzip is detected by content, not by name.
   text = write(ROUNDS).encode()
   path.write_bytes(gzip.compress(text[:50]) + gzip.compress(text[50:]))
   assert contents(round_log.read(str(path))) == expected
@@ -316,14 +316,14 @@ def test_gzipped_logs_and_tabs_say_the_same(read, tmp_path, expected, write):
 @pytest.fixture
 def write_parquet(tmp_path):
   def write(values):
-    path = str(tmp_path / 'rounds[1].parquet')  # No pattern.
+    path = str(tmp_path / 'rounds[1].parquet')  # This is no glob pattern.
     duckdb.execute(f"copy ({values}) to '{path}' (format parquet)")
     return path
 
   return write
 
 
-def test_parquet_says_the_same(write_parquet, expected):
+def test_parquet_reads_the_same(write_parquet, expected):
   rows = ', '.join(str((*values, list(map(str, ids)))) for *values, ids in ROUNDS)
   table = f'(values {rows}) as t({", ".join(NAMES)})'
   numbers = 'epoch_us(completion_time::timestamptz)::double / 1e6 as completion_time'
@@ -342,13 +342,13 @@ def test_parquet_says_the_same(write_parquet, expected):
     assert contents(log) == expected, columns
 
 
-def test_what_is_wrong_in_parquet_is_refused_with_the_row(write_parquet):
+def test_invalid_parquet_is_refused_with_row_number(write_parquet):
   for values, message in (
     ('select 0 as round, 5 as "time" union all select 1, null', 'row 2: there is no'),
     ('select 1.5::float as client_id, 0 as round', 'values of the type FLOAT'),
     ('select unnest([1.0, 1.5]) as client_id, 0 as round', "client '1.5' is a frac"),
     ('select 5 as when', 'no column of completion times'),
-    # Lists in which one client is several, or several clients one.
+    # Lists in which one client counts as several, or several as one.
     ('select 0 as round, map{7: 0.5} as client_ids', r'type MAP\(INTEGER, DEC'),
     ('select 0 as round, [[7]] as client_ids', 'client_ids has .* type INTEGER'),
     ('select 0 as round, [7.5::double] as client_ids', 'client 7.5 is a fraction'),
@@ -363,8 +363,8 @@ def test_what_is_wrong_in_parquet_is_refused_with_the_row(write_parquet):
     round_log.read(path)
 
 
-def test_values_are_text_until_they_are_checked(read):
-  # What is guessed elsewhere: numbers, missing values, quotes and separators.
+def test_csv_values_are_text_without_guessed_types(read):
+  # Other readers guess numbers, missing values, quotes and separators.
   text = 'round,client_id\n0,007\n0,7\n1,"a""b"\n1,a b\n1,1_0\n1,1e5\n1, "c"\n'
   names = {'007', '7', 'a"b', 'a b', '1_0', '1e5', 'c'}
   assert {name for _, name in contents(read(text))[3]} == names
@@ -374,7 +374,7 @@ def test_values_are_text_until_they_are_checked(read):
 
 
 @pytest.mark.skipif(duckdb.__version__ < '2', reason='reading CSV takes 256 MB there')
-def test_a_log_that_exceeds_the_memory_is_on_disk(tmp_path, monkeypatch):
+def test_log_larger_than_memory_is_read(tmp_path, monkeypatch):
   path = tmp_path / 'log.csv'
   with open(path, 'w') as file:
     file.write('client,round\n')
@@ -395,15 +395,15 @@ def test_damaged_gzip_is_refused(tmp_path):
   whole = gzip.compress('\n'.join(lines).encode(), mtime=0)
   path = tmp_path / 'rounds.csv.gz'
   damaged = [whole[:size] for size in range(10, len(whole), len(whole) // 4)]
-  for place in range(20, len(whole), len(whole) // 4):
-    damaged.append(whole[:place] + bytes([whole[place] ^ 255]) + whole[place + 1 :])
+  for index in range(20, len(whole), len(whole) // 4):
+    damaged.append(whole[:index] + bytes([whole[index] ^ 255]) + whole[index + 1 :])
   for packed in damaged:
     path.write_bytes(packed)
     with pytest.raises(ValueError, match='rounds.csv.gz is a gzipped file'):
       round_log.read(str(path))
 
 
-def test_what_is_not_utf_8_is_refused_with_the_line(tmp_path):
+def test_invalid_utf_8_is_refused_with_line_number(tmp_path):
   lines = [b'time', *(b'%d' % (10**9 + i) for i in range(25_000))]
   lines[23_456] += b'\xff'
   for pack in (bytes, gzip.compress):
@@ -416,7 +416,7 @@ def test_what_is_not_utf_8_is_refused_with_the_line(tmp_path):
     round_log.read(str(path))
 
 
-def test_digits_that_powers_of_ten_lack_are_noticed(read):
+def test_resolution_of_times_with_exponents_is_detected(read):
   for digits, resolution in ((9, 0), (8, 10), (6, 1000), (5, 10_000)):
     times = [1_700_000_000 + 12_345 * i for i in range(30)]
     log = read(
@@ -428,27 +428,27 @@ def test_digits_that_powers_of_ten_lack_are_noticed(read):
       max(resolution, 1) * 10**9 / 2
     )
   log = read('time\n1700000000\n1700001000\n')
-  assert log.resolution == 0  # Written out, all digits are there.
+  assert log.resolution == 0  # Without exponents, all digits are there.
 
 
 @pytest.mark.parametrize('write', [to_csv, to_json])
-def test_one_population_is_as_if_the_others_were_not_there(read, expected, write):
+def test_population_filter_ignores_other_populations(read, expected, write):
   names = ('population', *NAMES)
-  mine = [('es', *values) for values in ROUNDS]
+  selected = [('es', *values) for values in ROUNDS]
   others = [(name, 0, 'no time', 'nor this', -1, []) for name in ('fr', 'it')]
-  rounds = [*mine, *others]
+  rounds = [*selected, *others]
   random.Random(6).shuffle(rounds)
   log = read(write(rounds, names), population='es')
   assert contents(log) == expected
   assert any("2 lines of others were left out: 'fr', 'it'" in n for n in log.notes)
-  assert contents(read(write(mine, names))) == expected
+  assert contents(read(write(selected, names))) == expected
   with pytest.raises(ValueError, match="no rounds of the population 'de'; it has"):
-    read(write(mine, names), population='de')
+    read(write(selected, names), population='de')
   with pytest.raises(ValueError, match='line 1: no column of populations among'):
     read(write(ROUNDS), population='es')
 
 
-def test_clients_of_a_table_can_be_a_json_list(read):
+def test_client_ids_in_csv_may_be_a_json_list(read):
   expected = contents(read('round,client_ids\n0,a b\n1,7;b\n'))
   assert expected[3] == [(0, 'a'), (0, 'b'), (1, '7'), (1, 'b')]
   quoted = 'round,client_ids\n0,"[""a"", ""b""]"\n1,"[7, ""b""]"\n'
@@ -456,14 +456,14 @@ def test_clients_of_a_table_can_be_a_json_list(read):
   assert contents(read('round\tclient_ids\n0\t["a", "b"]\n1\t[7,"b"]\n')) == expected
 
 
-def test_a_log_of_clients_needs_no_times(read):
+def test_log_with_clients_needs_no_times(read):
   log = read('client_ids\na b\n\nb;c\n')
   assert log.completions is None
   assert contents(log)[3] == [(0, 'a'), (0, 'b'), (1, 'b'), (1, 'c')]
 
 
-def test_a_line_for_each_participation_is_read_as_rounds(tmp_path):
-  # The natural export of a warehouse.
+def test_one_line_per_participation_is_read_as_rounds(tmp_path):
+  # The usual export of a data warehouse.
   lines = [
     f'device {d},{r},2024-03-01T{r:02d}:0{d % 6}:00Z'
     for r in range(20)
@@ -484,33 +484,33 @@ def test_a_line_for_each_participation_is_read_as_rounds(tmp_path):
     assert counts == [(6,)]
     summary = log_participation.summarize(log)
     assert (summary.min_separation, summary.max_participations) == (5, 4)
-    # A lost partition would hide who took part too soon.
+    # A lost partition could hide that a client took part too soon.
     kept = [line for line in lines if line.split(',')[1] not in ('11', '12')]
     path.write_text('\n'.join([header, *kept]) + '\n')
     with pytest.raises(ValueError, match='line .*round 13 follows on round 10'):
       round_log.read(str(path), columns)
-  # What is said of times that are not read is refused, not left alone.
+  # A name for the column of times is refused, not ignored, if times are not read.
   path.write_text('\n'.join(['device,round,time', *lines]) + '\n')
   with pytest.raises(ValueError, match='Leave completion_time out of --columns'):
     round_log.read(str(path), {'completion_time': 'time'})
 
 
 @pytest.mark.parametrize('seed', range(0, 20, 4))
-def test_what_occurred_is_the_worst_client_by_brute_force(tmp_path, seed, monkeypatch):
-  # In parts of the clients as well.
+def test_sensitivity_squared_matches_brute_force(tmp_path, seed, monkeypatch):
+  # Clients are also processed in several parts.
   monkeypatch.setattr(log_participation, '_AT_ONCE', 2**seed)
-  drawn = np.random.default_rng(seed)
+  rng = np.random.default_rng(seed)
   num_rounds, clients = 12, 5
   lines = [
     f'c{c},{r}'
     for r in range(num_rounds)
     for c in range(clients)
-    if drawn.random() < 0.4 or c == 0
+    if rng.random() < 0.4 or c == 0
   ]
   path = tmp_path / 'log.csv'
   path.write_text('\n'.join(['client,round', *lines]) + '\n')
   summary = log_participation.summarize(round_log.read(str(path)))
-  matrix = np.tril(drawn.normal(size=(num_rounds, num_rounds)))
+  matrix = np.tril(rng.normal(size=(num_rounds, num_rounds)))
   np.fill_diagonal(matrix, 1.0)
   for strategy, is_exact in (
     (strategies.Dense(num_rounds, np.abs(matrix)), True),
@@ -524,10 +524,10 @@ def test_what_occurred_is_the_worst_client_by_brute_force(tmp_path, seed, monkey
       for signs in itertools.product((1, -1), repeat=min(len(rounds), 6)):
         u = np.append(signs, np.ones(len(rounds) - len(signs)))
         largest = max(largest, float(np.sum((columns @ u) ** 2)))
-    found = summary.sensitivity_squared(strategy)
-    assert found >= largest * (1 - 1e-12)
+    actual = summary.sensitivity_squared(strategy)
+    assert actual >= largest * (1 - 1e-12)
     if is_exact:
-      assert found == pytest.approx(largest, rel=1e-12)
+      assert actual == pytest.approx(largest, rel=1e-12)
 
 
 _SEVEN = ('7', '7.0', '7e0')
@@ -540,13 +540,13 @@ _SEVEN = ('7', '7.0', '7e0')
     [f'{{"round": {r}, "client_id": "{c}"}}' for r in range(3) for c in ('a ', ' b')],
     [f'{{"round": {r}, "client_ids": ["a{" " * r}", "b"]}}' for r in range(3)],
     ['round,client_ids', *(f'{r},"[""a{" " * r}"", ""b""]"' for r in range(3))],
-    # As pandas writes whole numbers of a column with a missing value, and NumPy all.
+    # pandas writes integers so if a value of the column is missing, NumPy always.
     ['round,client_id', '0,7', '0,8', '1,7.0', '1,8.0', '2,7.000000e+00', '2,8.'],
     ['round,client_ids', '0,7 8', '1,7.0 8.0', '2,8.00e+00;7'],
     [f'{{"round": {r}, "client_ids": [{w}, 8]}}' for r, w in enumerate(_SEVEN)],
   ],
 )
-def test_one_way_or_another_to_write_a_client_is_no_other_client(tmp_path, lines):
+def test_spellings_of_one_client_id_are_one_client(tmp_path, lines):
   path = tmp_path / 'log'
   path.write_text('\n'.join([*lines, '']))
   summary = log_participation.summarize(round_log.read(str(path)))
@@ -556,7 +556,7 @@ def test_one_way_or_another_to_write_a_client_is_no_other_client(tmp_path, lines
 @pytest.mark.parametrize(
   'lines, reason',
   [
-    # One client that would count as two, or rounds that are read in two ways.
+    # One client could count as two, or a round could be read in two ways.
     (['{"round": 0, "client_id": 1.5}'], 'client 1.5 is a fraction'),
     (['{"round": 0, "client_ids": [true]}'], 'neither a text nor a whole number'),
     (['round,client_id', '0,1', '1,0.5'], "line 3: the client '0.5' is a fraction"),
@@ -566,11 +566,11 @@ def test_one_way_or_another_to_write_a_client_is_no_other_client(tmp_path, lines
     (['round,client_ids', '0,a NA'], "the client 'NA' reads as a missing id"),
     (['{"round": 0, "client_ids": ["a"], "client_ids": ["b"]}'], 'a name is repeated'),
     (['round,client_id', '0,a', '1, '], 'there is no client_id'),
-    # The log itself says that somebody is missing.
+    # The cohort size says that a client is missing.
     (['round,cohort_size,client_ids', '0,3,a b c', '1,3,d'], '3: cohort_size is 3'),
   ],
 )
-def test_logs_that_name_clients_in_two_ways_are_refused(tmp_path, lines, reason):
+def test_ambiguous_client_ids_are_refused(tmp_path, lines, reason):
   path = tmp_path / 'log'
   path.write_text('\n'.join([*lines, '']))
   with pytest.raises(ValueError, match=reason):
@@ -578,7 +578,7 @@ def test_logs_that_name_clients_in_two_ways_are_refused(tmp_path, lines, reason)
 
 
 @pytest.mark.parametrize('several', ['7|8', '{7;8}', '"[7, 8]"', '[7 8]', '(a b)'])
-def test_several_clients_are_not_one(read, several):
+def test_several_clients_in_one_value_are_refused(read, several):
   with pytest.raises(ValueError, match='line 3: .*Name the column client_ids .*or wr'):
     read(f'round,client_id\n0,a\n1,{several}\n1,b\n')
   if several[0] not in '7"[':
@@ -586,7 +586,7 @@ def test_several_clients_are_not_one(read, several):
       read(f'round,client_ids\n0,{several}\n')
 
 
-def test_names_that_look_a_little_like_lists_are_names(read):
+def test_client_ids_that_resemble_lists_are_accepted(read):
   guid = '{6B29FC40-CA47-1067-B31D-00DD010662DA}'
   names = {guid, 'hospital/7', 'ward-7', 'a:b', 'a b', 'a (Bonn)', '(a) b (c)', '{7}'}
   text = ''.join(f'0,{name}\n' for name in names)
@@ -595,7 +595,7 @@ def test_names_that_look_a_little_like_lists_are_names(read):
   assert {name for _, name in contents(both)[3]} == {guid, '{7}', 'hospital/7'}
 
 
-def test_a_last_line_without_an_end_is_told(tmp_path):
+def test_last_line_without_newline_is_noted(tmp_path):
   path = tmp_path / 'log.csv'
   columns = {'client_id': 'client_id'}
   path.write_text('round,client_id\n0,10\n1,1')
@@ -606,9 +606,9 @@ def test_a_last_line_without_an_end_is_told(tmp_path):
   assert not any('cut off' in note for note in notes)
 
 
-def test_participations_are_no_repeated_lines_of_rounds(tmp_path):
-  # All lines of a round alike but for a column that is not read: epsilon was 0.84 for
-  # a log with 2.18.
+def test_participations_are_not_taken_for_repeated_rounds(tmp_path):
+  # Lines of a round differ only in a column that is not read. When they counted as
+  # repetitions, epsilon was 0.84 for a log with 2.18.
   lines = [f'{x},{r},2024-03-01T{r:02d}:00:00Z' for r in range(9) for x in 'ab']
   path = tmp_path / 'log.csv'
   path.write_text('\n'.join(['handset,round,time', *lines]) + '\n')
@@ -621,7 +621,7 @@ def test_participations_are_no_repeated_lines_of_rounds(tmp_path):
     round_log.read(str(path))
 
 
-def test_a_column_that_may_be_a_client_is_not_guessed(tmp_path):
+def test_possible_client_column_must_be_named(tmp_path):
   path = tmp_path / 'log.csv'
   path.write_text('user,time\nann,2024-03-01T00:00:00Z\nbob,2024-03-01T01:00:00Z\n')
   with pytest.raises(ValueError, match='no column has the number of its round'):

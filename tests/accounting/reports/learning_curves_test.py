@@ -1,4 +1,4 @@
-"""A run's page shows what it learned beside its privacy; other forms do not."""
+"""Tests of learning curves in the HTML page of a run; other formats have none."""
 
 import base64
 import re
@@ -34,7 +34,7 @@ def _run_dir(tmp_path):
   return run_dir
 
 
-def test_curves_are_those_of_the_file(run_dir):
+def test_of_run_reads_curves_from_metrics_file(run_dir):
   curves = learning_curves.of_run(run_dir)
   assert curves.rounds == 3
   assert curves.test == {
@@ -45,7 +45,7 @@ def test_curves_are_those_of_the_file(run_dir):
   assert curves.simulated_epsilon.points == ()
 
 
-def test_the_page_draws_them_and_nothing_of_clients(run_dir):
+def test_page_plots_test_metrics_and_no_data_of_clients(run_dir):
   stated = statement.build(sources.from_run_dir(run_dir))
   curves = learning_curves.of_run(run_dir)
   drawn = []
@@ -63,12 +63,12 @@ def test_the_page_draws_them_and_nothing_of_clients(run_dir):
 
 
 def _texts(page):
-  """A page with the texts of its pictures."""
+  """Returns a page with the texts of its images."""
   images = re.findall(r'data:image/svg\+xml;base64,([^"]*)', page)
   return page + ''.join(base64.b64decode(image).decode() for image in images)
 
 
-def test_a_half_line_is_no_round(run_dir):
+def test_incomplete_last_line_of_metrics_is_ignored(run_dir):
   whole = learning_curves.of_run(run_dir)
   _write(run_dir, *_ROWS, '3,10,2.5,1', end='')
   assert learning_curves.of_run(run_dir) == whole
@@ -81,7 +81,7 @@ def test_a_half_line_is_no_round(run_dir):
     (('0,10,much,3.0,,9.75,0.1',), "could not convert string to float: 'much'"),
   ],
 )
-def test_files_that_have_no_metrics_are_refused(run_dir, rows, message):
+def test_invalid_metrics_file_is_refused(run_dir, rows, message):
   _write(run_dir, *rows)
   shown = reporting.execute(f'--run_dir={run_dir}', '--format=html')
   assert shown.returncode == 2 and message in shown.stderr

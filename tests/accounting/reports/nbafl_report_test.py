@@ -1,4 +1,4 @@
-"""Reports of NbAFL plans: what the formulas claim beside what holds."""
+"""Tests of reports of NbAFL plans, which show what formulas claim and what holds."""
 
 import json
 import math
@@ -25,10 +25,10 @@ PLAN = nbafl.Nbafl(
   num_clients=50,
   min_examples=1000,
 )
-OFFERED = 'epsilon=4 is not below 1, and the constant'
+TOO_LARGE = 'epsilon=4 is not below 1, and the constant'
 
 
-def test_the_guarantee_is_that_of_a_client_towards_who_sees_the_models():
+def test_nbafl_guarantee_is_for_clients_against_readers_of_models():
   built = statement.build_nbafl(PLAN)
   assert built['guarantee']['adjacency'] == 'zero_out'
   noise = math.hypot(
@@ -45,43 +45,43 @@ def test_the_guarantee_is_that_of_a_client_towards_who_sees_the_models():
   assert list(schema_lib.violations(built)) == []
 
 
-def test_flags_give_the_same_and_an_altered_row_is_found(tmp_path):
+def test_verify_detects_altered_guarantee_of_nbafl_report(tmp_path):
   more = ('--clients_per_round=10', '--calibration=exact')
-  report = statements.by_flags(tmp_path, *statements.OF_NBAFL, *more)
+  report = statements.by_flags(tmp_path, *statements.NBAFL_FLAGS, *more)
   assert report['guarantee']['adjacency'] == 'replace_one'
   report['guarantees'][2]['epsilon'] *= 1 + 1e-7
   (difference,) = statements.verify(tmp_path, report).differences
   assert 'guarantees[2].epsilon' in difference
 
 
-def test_claims_are_shown_beside_what_holds():
+def test_nbafl_report_shows_claimed_and_actual_guarantees():
   built = statement.build_nbafl(PLAN)
   text = ' '.join(rendering.render(built, 'markdown').split())
   assert 'the formulas claim 0.8 for each example' in text
   for each in built['guarantees']:
     assert rounding.up(each['epsilon']) in text
-  of_a_run = accounting_mechanism.Mechanism(**PLAN.mechanism_arguments())
-  begins_with = rounding.up(of_a_run.epsilon(1e-5))
-  assert f'a run with this noise begins with epsilon = {begins_with} at' in text
+  mechanism = accounting_mechanism.Mechanism(**PLAN.mechanism_arguments())
+  epsilon = rounding.up(mechanism.epsilon(1e-5))
+  assert f'a run with this noise begins with epsilon = {epsilon} at' in text
 
 
 @pytest.mark.parametrize(
   ('flags', 'message'),
   [
-    (statements.OF_NBAFL[:-1], '--nbafl needs --min_examples as well'),
-    ((*statements.OF_NBAFL, '--mechanism=tree'), '--mechanism does not go with'),
-    (('--nbafl', '--target_epsilon=4', *statements.OF_NBAFL[2:]), OFFERED),
+    (statements.NBAFL_FLAGS[:-1], '--nbafl needs --min_examples as well'),
+    ((*statements.NBAFL_FLAGS, '--mechanism=tree'), '--mechanism does not go with'),
+    (('--nbafl', '--target_epsilon=4', *statements.NBAFL_FLAGS[2:]), TOO_LARGE),
   ],
 )
-def test_flags_that_do_not_fit_are_refused(flags, message, capsys):
+def test_incompatible_nbafl_flags_are_refused(flags, message, capsys):
   assert report_program.execute(flags) == 2
   assert message in capsys.readouterr().err
 
 
-def test_it_composes_with_none(tmp_path):
-  report = statements.by_flags(tmp_path, *statements.OF_NBAFL)
+def test_nbafl_report_does_not_compose_with_others(tmp_path):
+  report = statements.by_flags(tmp_path, *statements.NBAFL_FLAGS)
   (tmp_path / 'nbafl.json').write_text(json.dumps(report))
   with pytest.raises(ValueError, match='part 1 is of an NbAFL plan'):
     statements.compose([statement.build_nbafl(PLAN)] * 2)
-  again = statements.by_flags(tmp_path, f'--report={tmp_path}/nbafl.json')
-  assert again == report
+  copied = statements.by_flags(tmp_path, f'--report={tmp_path}/nbafl.json')
+  assert copied == report

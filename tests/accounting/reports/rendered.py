@@ -1,4 +1,4 @@
-"""Statements for tests of rendering, and the text that readers of a format see."""
+"""Builds statements for tests of rendering, and reads the rendered text."""
 
 import html.parser
 import re
@@ -8,7 +8,7 @@ from tff_dp_aggregators import accounting
 from tff_dp_aggregators import strategies
 from tff_dp_aggregators.accounting.reports import rendering
 
-PEOPLE = ('text', 'markdown', 'html')
+READABLE_FORMATS = ('text', 'markdown', 'html')
 DELTA = 1e-6
 PARTICIPATION = strategies.Participation(20, min_separation=5)
 MECHANISM = accounting.Mechanism('banded', PARTICIPATION, noise_multiplier=2.0)
@@ -99,7 +99,7 @@ def read(built, output_format='markdown'):
   return plain(text)
 
 
-def says(built, *claims, output_format='markdown'):
+def assert_says(built, *claims, output_format='markdown'):
   """Asserts that a reader of a format sees each claim."""
   seen = read(built, output_format)
   for claim in claims:

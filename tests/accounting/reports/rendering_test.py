@@ -1,4 +1,4 @@
-"""What readers of a report rely on: what is said, and how it is written."""
+"""Tests of what rendered reports say and how they are written."""
 
 import base64
 import decimal
@@ -19,7 +19,7 @@ from tff_dp_aggregators.accounting.reports import statement
 from tff_dp_aggregators.base import rounding
 
 
-def test_a_report_says_what_a_reviewer_asks_for():
+def test_report_has_the_facts_that_a_reviewer_needs():
   built = rendered.build(
     clip_norm=0.5,
     enforced_by='the scheduler',
@@ -27,7 +27,7 @@ def test_a_report_says_what_a_reviewer_asks_for():
     command='program --rounds=20',
     files=[{'role': 'ledger', 'path': 'runs/a_b/ledger.jsonl', 'sha256': '0f' * 32}],
   )
-  rendered.says(
+  rendered.assert_says(
     built,
     'entral differential privacy',  # Setting.
     'one client with all its data',  # Unit.
@@ -47,18 +47,18 @@ def test_a_report_says_what_a_reviewer_asks_for():
   )
 
 
-def test_the_share_recognised_is_that_of_the_best_test():
+def test_recognised_share_is_that_of_the_best_test():
   # The best test of N(0, 1) against N(mu, 1) is a threshold.
   rng = np.random.default_rng(1)
   mu = rendered.build()['guarantee']['gdp_mu']
   draws = rng.standard_normal(1_000_000)
   recognised = np.mean(draws + mu > np.quantile(draws, 0.99))
-  exact = _recognised(rendered.build())
-  assert exact == pytest.approx(100 * recognised, abs=0.3)
-  # Epsilon and delta alone say less.
+  stated = _recognised(rendered.build())
+  assert stated == pytest.approx(100 * recognised, abs=0.3)
+  # Epsilon and delta alone give a weaker bound.
   built = rendered.build()
   built['guarantee']['gdp_mu'] = None
-  assert _recognised(built) >= exact
+  assert _recognised(built) >= stated
 
 
 def _recognised(built):
@@ -66,23 +66,23 @@ def _recognised(built):
   return float(re.search(r'catch at most ([\d.]+) in 100', text).group(1))
 
 
-def test_a_run_cut_short_says_so():
+def test_report_of_stopped_run_says_that_it_stopped():
   built = rendered.build(cut=True)
   planned = rounding.up(built['run']['epsilon_planned'])
-  alone = rounding.up(built['stopped']['epsilon_completed'])
-  rendered.says(
+  completed = rounding.up(built['stopped']['epsilon_completed'])
+  rendered.assert_says(
     built,
     'This run stopped after 7 of 20 rounds.',
     'a half line of 17 bytes',
     '5, at 2 of the rounds, which spent epsilon = 0',
     f'sha256:{32 * "c4"}',
     'chacha20, not stated in some rounds',
-    f'epsilon = {alone}, that of the rounds that ran.',
+    f'epsilon = {completed}, that of the rounds that ran.',
     f'epsilon = {planned}, that of all rounds planned, whatever the rule was. The '
     'guarantee above is this number, because nobody states what fixed the number',
   )
   built['stopped']['rounds_fixed_by'] = 'the budget'
-  rendered.says(
+  rendered.assert_says(
     built,
     'that of the rounds that ran. The guarantee above is this number.',
     'What fixed it: the budget (stated, not verified).',
@@ -90,50 +90,50 @@ def test_a_run_cut_short_says_so():
   assert 'stoppedafter' not in rendered.read(rendered.build())
 
 
-def test_without_noise_or_a_finite_epsilon_there_is_no_guarantee():
-  silent = rendered.build(accounting.Mechanism('tree', rendered.PARTICIPATION, 0.0))
-  rendered.says(silent, 'Guarantee: none (the noise is zero)', 'infinite')
-  assert 'differentialprivacyforeachclient' not in rendered.read(silent)
+def test_report_without_noise_or_finite_epsilon_has_no_guarantee():
+  noiseless = rendered.build(accounting.Mechanism('tree', rendered.PARTICIPATION, 0.0))
+  rendered.assert_says(noiseless, 'Guarantee: none (the noise is zero)', 'infinite')
+  assert 'differentialprivacyforeachclient' not in rendered.read(noiseless)
   without = statement.build_without_privacy()
-  rendered.says(without, 'Guarantee: none.', 'epsilon is infinite')
-  for built in (silent, without):
+  rendered.assert_says(without, 'Guarantee: none.', 'epsilon is infinite')
+  for built in (noiseless, without):
     assert not built['guarantee']['is_private']
     assert built['guarantee']['epsilon'] is built['guarantee']['zcdp_rho'] is None
   built = rendered.build()
   built['guarantee']['epsilon'] = None
-  rendered.says(built, 'Guarantee: none (epsilon is infinite at delta = 1e-06)')
+  rendered.assert_says(built, 'Guarantee: none (epsilon is infinite at delta = 1e-06)')
 
 
-def test_a_composition_states_all_together_and_each_run():
+def test_composition_states_total_and_each_run():
   built = rendered.composition()
-  together, alone = built['guarantee'], built['parts'][0]['guarantee']
-  assert together['epsilon'] > alone['epsilon']
-  rendered.says(
+  total, single = built['guarantee'], built['parts'][0]['guarantee']
+  assert total['epsilon'] > single['epsilon']
+  rendered.assert_says(
     built,
-    f'({rounding.up(together["epsilon"])}, 1e-06) differential privacy for each '
+    f'({rounding.up(total["epsilon"])}, 1e-06) differential privacy for each '
     'client, in all 2 runs together',
-    rounding.up(alone['epsilon'], 6),
+    rounding.up(single['epsilon'], 6),
     'The decision to stop early in run 2 rested on nothing',
     'program --twice',
     '## Run 2: mechanism',
   )
 
 
-def test_a_banner_is_green_only_where_what_keeps_the_limits_is_stated():
+def test_banner_is_open_unless_enforcement_of_limits_is_stated():
   mechanism = statements.mechanism_of('tree', strategies.Participation(9, 3), 4.0)
-  nobody = statements.build(mechanism)
+  unstated = statements.build(mechanism)
   stated = statements.build(mechanism, enforced_by='the scheduler')
-  said = 'nobody states what does'
-  assert said not in rendering.render(stated, 'html')
-  page = rendering.render(nobody, 'html')
-  assert said in page and 'class="guarantee open"' in page
+  warning = 'nobody states what does'
+  assert warning not in rendering.render(stated, 'html')
+  page = rendering.render(unstated, 'html')
+  assert warning in page and 'class="guarantee open"' in page
   capped = statements.mechanism_of('tree', strategies.Participation(9, 3, 2), 4.0)
-  cap = statements.build(capped, enforced_by='the scheduler')
-  page = rendering.render(cap, 'html')
-  assert f'the number of participations that is said below; {said}' in page
+  with_cap = statements.build(capped, enforced_by='the scheduler')
+  page = rendering.render(with_cap, 'html')
+  assert f'the number of participations that is said below; {warning}' in page
 
 
-def test_pure_epsilon_is_told_and_never_exceeded():
+def test_pure_epsilon_is_stated_and_never_exceeded():
   report = statements.build(statements.mechanism_of('laplace', statements.LIMITS, 0.5))
   stated = report['guarantee']
   # A client is in three of the rounds.
@@ -144,14 +144,14 @@ def test_pure_epsilon_is_told_and_never_exceeded():
   assert all(
     each['epsilon'] <= stated['pure_epsilon'] for each in stated['accountants']
   )
-  said = f'With delta = 0 it is epsilon = {rounding.up(stated["pure_epsilon"])}: pure'
-  rendered.says(report, said)
+  text = f'With delta = 0 it is epsilon = {rounding.up(stated["pure_epsilon"])}: pure'
+  rendered.assert_says(report, text)
 
 
 # Joint mechanisms.
 
 LIMITS = rendered.PARTICIPATION
-OF_BOUND = 'upper bound: the exact privacy curve of a Gaussian mechanism'
+BOUND = 'upper bound: the exact privacy curve of a Gaussian mechanism'
 EXACT = 'exact: the privacy curve of a Gaussian mechanism'
 
 
@@ -165,51 +165,51 @@ def _joint(*kinds):
   return accounting.JointMechanism(tuple(parts))
 
 
-# Of contributions that may cancel each other, four of a client.
+# The four contributions of a client may cancel each other.
 _RANDOM = np.tril(np.random.default_rng(0).uniform(-1, 1, (20, 20)), -1) + np.eye(20)
-OF_BOUND_ALONE = accounting.Mechanism(
+BOUNDED = accounting.Mechanism(
   'file', LIMITS, 9.0, strategy=strategies.Dense(20, _RANDOM)
 )
 
 
-def test_epsilon_is_exact_or_a_bound_everywhere():
-  same = rendered.build(_joint('banded', 'banded'), with_curves=True)
-  other = rendered.build(_joint('tree', 'banded'), with_curves=True)
-  exact, bound = rendered.read(same), rendered.read(other)
-  assert rendered.plain(EXACT) in exact and rendered.plain(OF_BOUND) not in exact
-  assert rendered.plain(OF_BOUND) in bound and rendered.plain(EXACT) not in bound
+def test_report_consistently_calls_epsilon_exact_or_a_bound():
+  equal = rendered.build(_joint('banded', 'banded'), with_curves=True)
+  mixed = rendered.build(_joint('tree', 'banded'), with_curves=True)
+  exact, bound = rendered.read(equal), rendered.read(mixed)
+  assert rendered.plain(EXACT) in exact and rendered.plain(BOUND) not in exact
+  assert rendered.plain(BOUND) in bound and rendered.plain(EXACT) not in bound
   assert 'nosmallerepsilonholds' in exact and 'sothismuisanupperbound' not in exact
   assert 'nosmallerepsilonholds' not in bound and 'sothismuisanupperbound' in bound
-  # Of all weights, too.
-  assert OF_BOUND_ALONE.sensitivity_kind == 'bound'
-  built = rendered.build(OF_BOUND_ALONE)
+  # A bound on the sensitivity makes epsilon a bound as well.
+  assert BOUNDED.sensitivity_kind == 'bound'
+  built = rendered.build(BOUNDED)
   (listed,) = [e for e in built['guarantee']['accountants'] if e['name'] == 'exact']
-  assert listed['kind'].startswith(OF_BOUND)
-  rendered.says(built, 'so that a smaller epsilon may hold', OF_BOUND)
+  assert listed['kind'].startswith(BOUND)
+  rendered.assert_says(built, 'so that a smaller epsilon may hold', BOUND)
 
 
 @pytest.mark.parametrize('bound, is_said', [(0.0, True), (3.9, True), (5.0, False)])
-def test_low_bounds_by_canaries_are_called_no_evidence(bound, is_said):
-  of_method = {'method': 'one_run', 'curve': 'any', 'epsilon': bound}
-  of_method |= {'num_guesses': 10, 'num_correct': 9, 'contradicts': False}
-  found = {'num_canaries': 20, 'num_inserted': 9, 'num_rounds': 5, 'confidence': 0.95}
-  found |= {'bounds': [of_method], 'estimate': None}
-  said = (
+def test_low_canary_bounds_are_called_no_evidence(bound, is_said):
+  bound_of_method = {'method': 'one_run', 'curve': 'any', 'epsilon': bound}
+  bound_of_method |= {'num_guesses': 10, 'num_correct': 9, 'contradicts': False}
+  audit = {'num_canaries': 20, 'num_inserted': 9, 'num_rounds': 5, 'confidence': 0.95}
+  audit |= {'bounds': [bound_of_method], 'estimate': None}
+  text = (
     rendering._environment()
     .get_template('canaries.md.j2')
     .module.section(
       {
-        'canaries': found,
+        'canaries': audit,
         'run': {'rounds_completed': 5},
         'guarantee': {'epsilon': 8.0, 'delta': 1e-5},
       }
     )
   )
-  assert ('no evidence of strength' in said) == is_said
+  assert ('no evidence of strength' in text) == is_said
 
 
 @pytest.mark.parametrize('stated, is_open', [(None, True), ('a scheduler', False)])
-def test_nobody_states_what_keeps_the_limits_that_a_log_shows(stated, is_open):
+def test_observed_limits_are_open_without_stated_enforcement(stated, is_open):
   source = {'basis': 'observed', 'num_rounds': 9}
   by_log = inputs_lib.enforced_by_log(source, has_ledger=False, stated=stated)
   mechanism = statements.mechanism_of('tree', strategies.Participation(9, 3), 4.0)
@@ -218,13 +218,13 @@ def test_nobody_states_what_keeps_the_limits_that_a_log_shows(stated, is_open):
   assert ('class="guarantee open"' in page) == is_open
 
 
-# How it is written, whatever it says.
+# The format of the text.
 
 HOSTILE = '<script>alert(1)</script> | a *b* _c_ `d` [e](f) \\ &amp;\n| # g'
 
 
 @pytest.mark.parametrize('build', [rendered.build, rendered.cut, rendered.composition])
-def test_the_page_and_the_text_say_what_the_markdown_says(build):
+def test_html_and_text_say_the_same_as_markdown(build):
   built = build()
   seen, written = rendered.read(built, 'html'), rendering.render(built, 'markdown')
   assert rendering.render(built, 'text') == written
@@ -252,13 +252,13 @@ def test_rounding_is_never_to_the_favourable_side():
       assert decimal.Decimal(up) - decimal.Decimal(down) <= unit
 
 
-@pytest.mark.parametrize('output_format', rendered.PEOPLE)
-def test_an_epsilon_just_above_a_round_number_is_not_shown_as_that(output_format):
+@pytest.mark.parametrize('output_format', rendered.READABLE_FORMATS)
+def test_epsilon_just_above_a_round_number_is_rounded_up(output_format):
   built = rendered.build()
   built['guarantee']['epsilon'] = 2.0000000001
   built['mechanism']['noise_multiplier'] = 1.9999999
   claims = ('(epsilon, delta) = (2.0001, 1e-06)', '1.999999')
-  rendered.says(built, *claims, output_format=output_format)
+  rendered.assert_says(built, *claims, output_format=output_format)
 
 
 def test_delta_is_shown_exactly():
@@ -266,7 +266,7 @@ def test_delta_is_shown_exactly():
     assert float(rounding.exact(value)) == value
 
 
-def test_values_are_text_that_breaks_no_table():
+def test_hostile_values_are_escaped_and_break_no_table():
   hostile = rendered.build(
     enforced_by=HOSTILE,
     cap_enforced_by=HOSTILE,
@@ -282,13 +282,13 @@ def test_values_are_text_that_breaks_no_table():
     columns = {len(re.findall(r'(?<!\\)\|', line)) for line in table.splitlines()}
     assert len(columns) == 1, table
   assert '<script>' not in re.sub(r'^    .*$', '', text, flags=re.MULTILINE)
-  assert '\n    | # g' in text  # The command's second line is of its block.
+  assert '\n    | # g' in text  # The command's second line is in its block.
   page = rendering.render(hostile, 'html')
   assert '<script' not in page
   assert rendered.plain(HOSTILE) in rendered.plain(''.join(rendered.Page(page).words))
 
 
-def test_a_page_loads_nothing_and_shows_its_plots():
+def test_page_loads_nothing_and_embeds_its_plots():
   page = rendering.render(rendered.build(with_curves=True), 'html')
   parsed = rendered.Page(page)
   assert not {'script', 'link', 'iframe', 'object', 'base', 'form'} & set(parsed.tags)
@@ -305,7 +305,7 @@ def test_a_page_loads_nothing_and_shows_its_plots():
 
 
 @pytest.mark.parametrize('output_format', ['text', 'html', 'json'])
-def test_no_text_moves_a_cursor(output_format):
+def test_control_characters_are_escaped(output_format):
   moving = 'a\x1b[2J\u202eb'
   file = {'role': 'a', 'path': moving, 'sha256': '0' * 64}
   hostile = statements.build(enforced_by=moving, command=moving, files=(file,))

@@ -1,4 +1,4 @@
-"""Reports of runs with the noise of a larger cohort: no guarantee, and a condition."""
+"""Tests of reports of runs that simulate a larger cohort, which have no guarantee."""
 
 import dp_accounting
 import pytest
@@ -17,19 +17,19 @@ from tff_dp_aggregators.accounting.reports import statement
 
 @pytest.fixture(name='run_dir')
 def _run_dir(tmp_path):
-  return statements.run_of_larger_cohort(tmp_path / 'run')
+  return statements.write_larger_cohort_run(tmp_path / 'run')
 
 
-def test_it_has_no_guarantee_and_names_both_cohorts(run_dir, tmp_path):
+def test_simulated_cohort_report_has_no_guarantee(run_dir, tmp_path):
   stated = statement.build(sources.from_run_dir(run_dir))
   assert list(schema_lib.violations(stated)) == []
   assert stated['guarantee']['epsilon'] is None
   assert not stated['guarantee']['is_private'] and stated['mechanism'] is None
   private = statements.with_ledger(tmp_path)
-  found = stated['simulated_cohort']
+  facts = stated['simulated_cohort']
   epsilon = private['stopped']['epsilon_completed']
-  assert found['simulated_epsilon'] == pytest.approx(epsilon, rel=1e-9)
-  assert (found['noise_multiplier'], found['simulated_noise_multiplier']) == (0.5, 5.0)
+  assert facts['simulated_epsilon'] == pytest.approx(epsilon, rel=1e-9)
+  assert (facts['noise_multiplier'], facts['simulated_noise_multiplier']) == (0.5, 5.0)
   text = ' '.join(rendering.render(stated, 'markdown').split()).replace('**', '')
   assert 'Guarantee: none' in text
   assert 'simulated cohort of 100 clients a round; the rounds had 10' in text
@@ -46,28 +46,28 @@ def test_it_has_no_guarantee_and_names_both_cohorts(run_dir, tmp_path):
     lambda config: config.update(simulated_cohort=None),
   ],
 )
-def test_an_altered_configuration_is_found(run_dir, tmp_path, alter):
+def test_verify_detects_altered_configuration(run_dir, tmp_path, alter):
   path = tmp_path / 'run' / 'report.json'
   stated = statement.build(sources.from_run_dir(run_dir))
   path.write_text(rendering.render(stated, 'json'))
-  with statements.edited(tmp_path / 'run') as config:
+  with statements.edited_config(tmp_path / 'run') as config:
     alter(config)
   assert reporting.execute(f'--verify={path}').returncode == 1
 
 
-def test_nothing_with_it_has_a_guarantee(run_dir, tmp_path):
+def test_run_with_simulated_cohort_cannot_pass_as_private(run_dir, tmp_path):
   private = statements.run_dir(tmp_path / 'private')
   composed = reporting.execute(f'--run_dir={run_dir}', f'--run_dir={private}')
   assert composed.returncode == 2
   assert 'has no guarantee: there is no mechanism' in composed.stderr
-  # Nor its ledger, whatever noise is said to be that of the mechanism.
+  # Its ledger is refused, whatever noise multiplier flags state.
   for noise_multiplier in (0.5, 5.0):
-    flags = [flag for flag in statements.OF_TREE if 'noise' not in flag]
+    flags = [flag for flag in statements.TREE_FLAGS if 'noise' not in flag]
     flags += [f'--noise_multiplier={noise_multiplier}', f'--ledger={run_dir}/']
     flags[-1] += 'ledger.jsonl'
     assert reporting.execute(*flags).returncode == 2
-  # Nor if the configuration hides it.
-  with statements.edited(tmp_path / 'run') as config:
+  # A configuration that hides the simulation is refused.
+  with statements.edited_config(tmp_path / 'run') as config:
     config['privacy'] = config.pop('simulated_cohort')['as_planned']
   hidden = reporting.execute(f'--run_dir={run_dir}')
   assert hidden.returncode == 2 and 'noise multiplier 0.5' in hidden.stderr
@@ -80,19 +80,19 @@ def test_nothing_with_it_has_a_guarantee(run_dir, tmp_path):
     (0.5, dp_accounting.GaussianDpEvent(0.5), 'no round of it is private'),
   ],
 )
-def test_ledgers_of_other_runs_are_refused(
+def test_ledger_that_does_not_fit_simulated_cohort_is_refused(
   run_dir, tmp_path, noise_multiplier, event, message
 ):
   path = tmp_path / 'run' / 'ledger.jsonl'
   path.unlink()
-  statements.ledger_of_larger_cohort(path, noise_multiplier, event)
+  statements.write_larger_cohort_ledger(path, noise_multiplier, event)
   with pytest.raises(ValueError, match=message):
     statement.build(sources.from_run_dir(run_dir))
 
 
 @pytest.mark.parametrize('changes', [{'scale': 0.5}, {'num_clients': True}])
-def test_wrong_cohorts_in_a_configuration_are_refused(tmp_path, changes):
-  run_dir = statements.run_of_larger_cohort(tmp_path / 'run', **changes)
+def test_invalid_simulated_cohort_in_config_is_refused(tmp_path, changes):
+  run_dir = statements.write_larger_cohort_run(tmp_path / 'run', **changes)
   with pytest.raises(ValueError, match=next(iter(changes))):
     sources.from_run_dir(run_dir)
 
@@ -109,11 +109,9 @@ _LIMITS = strategies.Participation(9, min_separation=3)
     accounting.Mechanism('gaussian', sampling.PoissonSampling(9, 0.1), 1.0),
   ],
 )
-def test_rounds_spend_what_a_ledger_of_a_private_run_adds_up(
-  tmp_path, mechanism, rounds
-):
+def test_event_of_rounds_matches_total_event_of_ledger(tmp_path, mechanism, rounds):
   path = tmp_path / 'ledger.jsonl'
-  total = statements.ledger_of(mechanism, path, num_rounds=rounds).total_event
+  total = statements.write_ledger(mechanism, path, num_rounds=rounds).total_event
   event = statement.event_of_rounds(mechanism, rounds)
   epsilons = [
     accounting.accountants.epsilon(each, 1e-6, relation=mechanism.relation)
@@ -122,7 +120,7 @@ def test_rounds_spend_what_a_ledger_of_a_private_run_adds_up(
   assert epsilons[0] == pytest.approx(epsilons[1], rel=1e-9)
 
 
-def test_a_composition_has_what_each_part_computed_besides():
+def test_composition_lists_not_covered_of_all_parts():
   parts = [statements.build(not_covered=(each,)) for each in ('First.', 'Second.')]
   not_covered = statements.compose(parts)['definition']['not_covered']
   assert not_covered[-2:] == ['First.', 'Second.']
@@ -130,18 +128,18 @@ def test_a_composition_has_what_each_part_computed_besides():
 
 
 @pytest.mark.parametrize('not_covered', ['One text.', [1], [' '], ['Two\nlines.']])
-def test_what_is_no_sentence_is_refused(not_covered):
+def test_check_not_covered_refuses_invalid_texts(not_covered):
   with pytest.raises(ValueError, match='not_covered must'):
     reports.inputs.check_not_covered(not_covered)
 
 
 @pytest.mark.parametrize('stated', [(0, 1.0), (2, float('nan'))])
-def test_what_is_no_tuning_is_refused(stated):
+def test_check_tuning_refuses_invalid_values(stated):
   with pytest.raises(ValueError, match='tuning'):
     reports.inputs.check_tuning(reports.inputs.Tuning(*stated))
 
 
-def test_tuning_without_privacy_is_infinite_and_comes_back():
+def test_infinite_tuning_epsilon_is_null_in_json():
   tuning = reports.inputs.Tuning(3, float('inf'))
   assert tuning.to_json() == {'num_runs': 3, 'epsilon': None}
   assert reports.inputs.Tuning.from_json(tuning.to_json()) == tuning

@@ -1,4 +1,4 @@
-"""Reports of runs of sampled mechanisms state what their ledgers' rounds compose to."""
+"""Tests of reports of runs of sampled mechanisms."""
 
 import json
 
@@ -23,7 +23,7 @@ CYCLIC = accounting.Mechanism(
   'toeplitz', sampling.PoissonSampling(20, 0.1, num_groups=3), 2.0, num_bands=3
 )
 
-# Rounds of a client that are drawn together, with noise that is correlated.
+# Mechanisms whose scheme draws all rounds of a client together.
 BINS = accounting.Mechanism('toeplitz', sampling.BallsInBins(20, 10), 2.0, num_bands=3)
 ALLOCATED = accounting.Mechanism('gaussian', sampling.RandomAllocation(20, 3), 2.0)
 B_MIN_SEP = accounting.Mechanism(
@@ -33,18 +33,18 @@ B_MIN_SEP = accounting.Mechanism(
 
 def _write(path, mechanism, num_rounds=7, change=lambda event: event):
   events_of_rounds = [change(event) for event in mechanism.round_events]
-  return statements.ledger_of(
+  return statements.write_ledger(
     mechanism, path, num_rounds=num_rounds, events=events_of_rounds
   )
 
 
 @pytest.mark.parametrize('mechanism, turns', [(POISSON, 7), (CYCLIC, 3)])
-def test_the_rounds_that_ran_count_if_they_were_fixed(mechanism, turns, tmp_path):
+def test_sampled_run_spends_only_its_fixed_rounds(mechanism, turns, tmp_path):
   path = tmp_path / 'ledger.jsonl'
   run = _write(path, mechanism)
   files = (sources.file_of('ledger', str(path)),)
-  given = {'ledger': run, 'files': files, 'rounds_fixed_by': 'a budget'}
-  built = statements.build(mechanism, **given, with_curves=True)
+  options = {'ledger': run, 'files': files, 'rounds_fixed_by': 'a budget'}
+  built = statements.build(mechanism, **options, with_curves=True)
   event = dp_accounting.SelfComposedDpEvent(mechanism.round_events[0], turns)
   spent = accountants.epsilon(event, 1e-6, relation=mechanism.relation)
   assert built['guarantee']['epsilon'] == spent < built['run']['epsilon_planned']
@@ -56,8 +56,8 @@ def test_the_rounds_that_ran_count_if_they_were_fixed(mechanism, turns, tmp_path
   assert result.ok, result.text
 
 
-def test_a_ledger_of_rounds_drawn_together_is_as_planned(tmp_path, monkeypatch):
-  monkeypatch.setattr(guarantees, '_STATED_DELTAS', (1e-4,))  # Each draws outcomes.
+def test_rounds_drawn_together_spend_the_planned_epsilon(tmp_path, monkeypatch):
+  monkeypatch.setattr(guarantees, '_STATED_DELTAS', (1e-4,))  # Each draws samples.
   monkeypatch.setattr(guarantees, '_DRAWN_DELTAS', (1e-4, 0.5))
   path = tmp_path / 'ledger.jsonl'
   run = _write(path, B_MIN_SEP, num_rounds=1)
@@ -79,7 +79,7 @@ def test_a_ledger_of_rounds_drawn_together_is_as_planned(tmp_path, monkeypatch):
     sampling.PoissonSampling(20, 0.2, num_groups=4),
   ],
 )
-def test_a_ledger_of_rounds_drawn_together_is_of_one_sampling(stated, tmp_path):
+def test_ledger_of_another_b_min_sep_sampling_is_refused(stated, tmp_path):
   run = _write(tmp_path / 'ledger.jsonl', B_MIN_SEP, 1)
   other = accounting.Mechanism(
     'toeplitz', stated, 2.0, num_bands=3, strategy=B_MIN_SEP.strategy
@@ -88,7 +88,7 @@ def test_a_ledger_of_rounds_drawn_together_is_of_one_sampling(stated, tmp_path):
     statements.build(other, 1e-4, ledger=run)
 
 
-def test_a_ledger_that_has_a_bound_alone_is_accounted_for_by_it(tmp_path):
+def test_ledger_with_only_a_bound_is_accounted_for_by_it(tmp_path):
   run = _write(tmp_path / 'ledger.jsonl', ALLOCATED, change=events.with_bounds)
   built = statements.build(ALLOCATED, 1e-4, ledger=run)
   bound = accountants.epsilon(ALLOCATED.event.bound, 1e-4, 'pld', ALLOCATED.relation)
@@ -106,47 +106,47 @@ def _replayed(schema):
   return {'schedule': 'replay', 'sha256': '0', 'stated': schema and {'schema': schema}}
 
 
-OF_LIMITS = accounting.Mechanism('gaussian', strategies.Participation(7, 3), 2.0)
+LIMITED = accounting.Mechanism('gaussian', strategies.Participation(7, 3), 2.0)
 SCHEME, LIMITS, DRAWN_WITHIN = (
   sampling.to_json(each)
-  for each in (B_MIN_SEP.participation, OF_LIMITS.participation, B_MIN_SEP.limits)
+  for each in (B_MIN_SEP.participation, LIMITED.participation, B_MIN_SEP.limits)
 )
 CLOSER = {**LIMITS, 'min_separation': 2}
-OFTENER = {**LIMITS, 'max_participations': 7}
+MORE_OFTEN = {**LIMITS, 'max_participations': 7}
 
 
 @pytest.mark.parametrize(
-  'mechanism, schedule, is_one',
+  'mechanism, schedule, matches',
   [
     (B_MIN_SEP, {'schedule': 'x', 'sampling': SCHEME}, True),
-    (B_MIN_SEP, _replayed(None), True),  # As its file says.
+    (B_MIN_SEP, _replayed(None), True),  # Stated in its file.
     (B_MIN_SEP, _replayed(DRAWN_WITHIN), False),
     (B_MIN_SEP, {'sampling': {**SCHEME, 'sampling_probability': 0.9}}, False),
     (B_MIN_SEP, {'schedule': 'x', 'participation': DRAWN_WITHIN}, False),
-    (OF_LIMITS, {'schedule': 'x', 'participation': LIMITS}, True),
-    (OF_LIMITS, _replayed(LIMITS), True),
-    (OF_LIMITS, {'schedule': 'x', 'participation': CLOSER}, False),
-    (OF_LIMITS, {'schedule': 'x', 'participation': OFTENER}, False),
-    (OF_LIMITS, _replayed(CLOSER), False),
+    (LIMITED, {'schedule': 'x', 'participation': LIMITS}, True),
+    (LIMITED, _replayed(LIMITS), True),
+    (LIMITED, {'schedule': 'x', 'participation': CLOSER}, False),
+    (LIMITED, {'schedule': 'x', 'participation': MORE_OFTEN}, False),
+    (LIMITED, _replayed(CLOSER), False),
   ],
 )
-def test_a_schedule_keeps_what_is_accounted_for(tmp_path, mechanism, schedule, is_one):
+def test_schedule_must_match_accounted_scheme(tmp_path, mechanism, schedule, matches):
   run_dir = _run_dir(tmp_path, mechanism, schedule)
-  if is_one:
+  if matches:
     assert sources.from_run_dir(run_dir).mechanism == mechanism
     return
   with pytest.raises(ValueError, match='its schedule keeps .*counts on'):
     sources.from_run_dir(run_dir)
 
 
-def test_a_schedule_keeps_the_denominator_that_is_accounted_for(tmp_path):
+def test_schedule_with_another_clients_per_round_is_refused(tmp_path):
   schedule = {'schedule': 'x', 'participation': LIMITS, 'clients_per_round': 9}
-  run_dir = _run_dir(tmp_path, OF_LIMITS, schedule, clients_per_round=10)
+  run_dir = _run_dir(tmp_path, LIMITED, schedule, clients_per_round=10)
   with pytest.raises(ValueError, match='clients_per_round=9, but the mean'):
     sources.from_run_dir(run_dir)
 
 
-def test_an_accountant_that_is_none_is_refused(tmp_path):
+def test_unknown_accountant_in_config_is_refused(tmp_path):
   schedule = {'schedule': 'x', 'sampling': sampling.to_json(BINS.participation)}
   run_dir = _run_dir(tmp_path, BINS, schedule, accountant='bogus')
   with pytest.raises(ValueError, match='unknown accountant'):
@@ -161,20 +161,20 @@ def _sampled(probability, noise_multiplier):
 @pytest.mark.parametrize(
   'change',
   [
-    lambda event: event.event,  # As states have it.
+    lambda event: event.event,  # Without sampling, as in a state.
     lambda event: _sampled(0.2, 2.0),
     lambda event: _sampled(0.1, 2.1),
     lambda event: dp_accounting.SampledWithoutReplacementDpEvent(100, 10, event.event),
     lambda event: dp_accounting.NoOpDpEvent(),
   ],
 )
-def test_a_ledger_that_was_sampled_otherwise_is_refused(change, tmp_path):
+def test_ledger_of_another_sampling_is_refused(change, tmp_path):
   run = _write(tmp_path / 'ledger.jsonl', POISSON, change=change)
   with pytest.raises(ValueError, match='round 0 of the ledger has the event'):
     statements.build(POISSON, ledger=run)
 
 
-def test_a_sampled_round_that_was_tried_again_is_refused(tmp_path):
+def test_aborted_attempt_of_sampled_run_is_refused(tmp_path):
   path = str(tmp_path / 'ledger.jsonl')
   _write(path, POISSON, num_rounds=2)
   with ledger.LedgerWriter(path, 1e-6, resume=True) as writer:
@@ -185,7 +185,7 @@ def test_a_sampled_round_that_was_tried_again_is_refused(tmp_path):
     statements.build(POISSON, ledger=ledger.read(path))
 
 
-def test_a_ledger_of_samples_is_of_no_mechanism_without_sampling(tmp_path):
+def test_sampled_ledger_is_refused_without_sampling(tmp_path):
   run = _write(tmp_path / 'ledger.jsonl', POISSON)
   limits = accounting.Mechanism(
     'gaussian', sampling.limits_of(POISSON.participation), 2.0
@@ -195,13 +195,13 @@ def test_a_ledger_of_samples_is_of_no_mechanism_without_sampling(tmp_path):
 
 
 @pytest.mark.slow
-def test_an_accountant_that_says_more_than_the_target_has_none(tmp_path):
+def test_accountant_that_exceeds_target_states_no_target(tmp_path):
   planned = accounting.Mechanism.for_target(
     'toeplitz', BINS.participation, 3.0, 1e-6, accountant='monte_carlo', num_bands=3
   )
   schedule = {'schedule': 'x', 'sampling': sampling.to_json(BINS.participation)}
-  stated = {'target_epsilon': 3.0, 'accountant': 'monte_carlo'}
-  run_dir = _run_dir(tmp_path, planned, schedule, **stated)
+  privacy = {'target_epsilon': 3.0, 'accountant': 'monte_carlo'}
+  run_dir = _run_dir(tmp_path, planned, schedule, **privacy)
   by_name = {
     name: statement.build(sources.from_run_dir(run_dir, name), with_curves=False)
     for name in (None, 'monte_carlo', 'pld')
@@ -213,14 +213,14 @@ def test_an_accountant_that_says_more_than_the_target_has_none(tmp_path):
 
 
 @pytest.mark.slow
-def test_another_release_leaves_a_mixture_its_own_accountant():
+def test_other_release_keeps_monte_carlo_accountant():
   scheme = sampling.BMinSepSampling(20, 0.05, 2)
   mechanism = accounting.Mechanism('banded', scheme, 2.0, options={'num_bands': 2})
   part = statements.build(mechanism)
-  part = json.loads(json.dumps(part))  # As verification has it.
+  part = json.loads(json.dumps(part))  # As verification reads it.
   release = inputs.OtherRelease('survey', 0.5, 1e-7)
   total = statements.compose([part], other_releases=[release])['guarantee']
   assert total['accountant'] == part['guarantee']['accountant'] == 'monte_carlo'
-  left = mechanism.epsilon(9e-7)
-  # Outcomes are those of another delta, by the last digit.
-  assert total['epsilon'] == pytest.approx(left + 0.5, rel=1e-2)
+  remaining = mechanism.epsilon(9e-7)
+  # Outcomes are drawn for another delta, which differs in the last digit.
+  assert total['epsilon'] == pytest.approx(remaining + 0.5, rel=1e-2)

@@ -1,6 +1,4 @@
-"""The statement says what ran, its numbers are those of the accountants, and the schema
-in the package describes all of it.
-"""
+"""Tests that statements have the accountants' numbers and keep the JSON schema."""
 
 import dataclasses
 import functools
@@ -24,14 +22,14 @@ MECHANISM = accounting.Mechanism('banded', PARTICIPATION, noise_multiplier=2.0)
 
 
 def _ledger(path, num_rounds, mechanism=MECHANISM, more_noise=0.0):
-  made = mechanism.round_events
+  events = mechanism.round_events
   if more_noise:
-    noises = (each.noise_multiplier * (1 + more_noise) for each in made)
-    made = [dp_accounting.GaussianDpEvent(noise) for noise in noises]
-  return statements.ledger_of(mechanism, path, num_rounds=num_rounds, events=made)
+    noises = (each.noise_multiplier * (1 + more_noise) for each in events)
+    events = [dp_accounting.GaussianDpEvent(noise) for noise in noises]
+  return statements.write_ledger(mechanism, path, num_rounds=num_rounds, events=events)
 
 
-def test_published_gboard_run():
+def test_statement_of_published_gboard_run_has_known_figures():
   gboard = accounting.Mechanism(
     'tree', strategies.Participation.from_rounds_between(2000, 313, 6), 7.0
   )
@@ -47,7 +45,7 @@ def test_published_gboard_run():
   assert guarantee['accountant'] == 'exact'
 
 
-def test_a_ledger_with_more_noise_than_the_mechanism_is_refused(tmp_path):
+def test_ledger_with_more_noise_than_the_mechanism_is_refused(tmp_path):
   more_noise = 1e-8
   more = _ledger(tmp_path / 'more.jsonl', num_rounds=20, more_noise=more_noise)
   with pytest.raises(ValueError, match='effective noise multiplier'):
@@ -56,7 +54,7 @@ def test_a_ledger_with_more_noise_than_the_mechanism_is_refused(tmp_path):
   assert statements.build(MECHANISM, ledger=less)
 
 
-def test_a_ledger_of_no_rounds_or_too_many_is_refused(tmp_path):
+def test_ledger_with_no_or_too_many_rounds_is_refused(tmp_path):
   empty = _ledger(tmp_path / 'empty.jsonl', num_rounds=0)
   with pytest.raises(ValueError, match='the ledger lists 0 rounds'):
     statements.build(MECHANISM, ledger=empty)
@@ -67,19 +65,17 @@ def test_a_ledger_of_no_rounds_or_too_many_is_refused(tmp_path):
 
 
 @pytest.mark.parametrize('often, assumed', [(6, 6), (7, None), (9, None)])
-def test_what_is_assumed_is_told_from_what_the_separation_leaves_possible(
-  often, assumed
-):
+def test_assumed_max_participations_is_stated_apart(often, assumed):
   limits = strategies.Participation.from_rounds_between(2000, 313, often)
   tree = accounting.Mechanism('tree', limits, 7.0)
-  said = statements.build(tree, 1e-10, cap_enforced_by='a counter')['participation']
-  assert said['max_participations'] == often
-  assert said['possible_by_separation'] == 7
-  assert said['assumed_at_most'] == assumed
-  assert said['cap_enforced_by'] == (assumed and 'a counter')
+  stated = statements.build(tree, 1e-10, cap_enforced_by='a counter')['participation']
+  assert stated['max_participations'] == often
+  assert stated['possible_by_separation'] == 7
+  assert stated['assumed_at_most'] == assumed
+  assert stated['cap_enforced_by'] == (assumed and 'a counter')
 
 
-def test_a_run_says_what_its_ledger_says(tmp_path):
+def test_run_states_head_clip_norms_and_generators_of_ledger(tmp_path):
   path = str(tmp_path / 'ledger.jsonl')
   rounds = ((0.5, None), (0.25, 'philox'), (0.75, 'chacha20'), (0.5, 'philox'))
   with ledger.LedgerWriter(path, delta=1e-6) as writer:
@@ -97,7 +93,7 @@ def test_a_run_says_what_its_ledger_says(tmp_path):
 
 
 @pytest.mark.parametrize('target', [0.5, float('nan'), float('inf'), -1.0])
-def test_a_target_that_is_missed_or_none_is_refused(target):
+def test_missed_or_invalid_target_epsilon_is_refused(target):
   with pytest.raises(ValueError, match='target_epsilon'):
     statements.build(MECHANISM, target_epsilon=target)
 
@@ -119,7 +115,7 @@ FAR_APART = strategies.Participation(20, 10)
     (TREE, {'participation': FAR_APART}, None, 'effective noise multiplier'),
   ],
 )
-def test_a_ledger_of_another_mechanism_is_refused(
+def test_ledger_of_another_mechanism_is_refused(
   tmp_path, made, other, clip_norm, message
 ):
   run = _ledger(tmp_path / 'ledger.jsonl', num_rounds=20, mechanism=made)
@@ -129,7 +125,7 @@ def test_a_ledger_of_another_mechanism_is_refused(
     statements.build(other, ledger=run, clip_norm=clip_norm)
 
 
-def test_curves_end_where_the_guarantee_is():
+def test_curves_end_at_the_guarantee():
   built = statements.build(MECHANISM, with_curves=True)
   curves, guarantee = built['curves'], built['guarantee']
   assert [1e-6, guarantee['epsilon']] in curves['epsilon_by_delta']
@@ -146,7 +142,7 @@ def test_curves_end_where_the_guarantee_is():
   assert [correlation[lag] for lag in range(20)] == pytest.approx(expected[::-1])
 
 
-def test_other_releases_are_added_at_what_their_deltas_leave():
+def test_other_releases_add_epsilon_and_take_part_of_delta():
   part = statements.build(MECHANISM)
   release = inputs.OtherRelease('survey', 0.5, 2.5e-7)
 
@@ -157,9 +153,9 @@ def test_other_releases_are_added_at_what_their_deltas_leave():
   for num_runs in (1, 2):
     total = statements.compose([part] * num_runs, other_releases=[release])
     assert total['guarantee']['epsilon'] == expected(num_runs)
-    # It is counted wherever the composition is a part of another.
-    again = statements.compose([total, part])
-    assert again['guarantee']['epsilon'] == expected(num_runs + 1)
+    # The release also counts where the composition is a part of another one.
+    nested = statements.compose([total, part])
+    assert nested['guarantee']['epsilon'] == expected(num_runs + 1)
 
 
 @pytest.mark.parametrize(
@@ -172,7 +168,7 @@ def test_other_releases_are_added_at_what_their_deltas_leave():
     ([('survey', 1.0, -1e-9, None)], 'delta must be'),
   ],
 )
-def test_other_releases_that_do_not_compose_are_refused(releases, reason):
+def test_invalid_other_releases_are_refused(releases, reason):
   part = statements.build(MECHANISM)
   with pytest.raises(ValueError, match=reason):
     statements.compose(
@@ -180,9 +176,9 @@ def test_other_releases_that_do_not_compose_are_refused(releases, reason):
     )
 
 
-def test_a_release_between_tables_that_have_a_client_says_nothing_of_replacing_it():
-  other = dataclasses.replace(MECHANISM, adjacency='replace_one')
-  part = statements.build(other)
+def test_add_or_remove_release_is_refused_with_replace_one():
+  mechanism = dataclasses.replace(MECHANISM, adjacency='replace_one')
+  part = statements.build(mechanism)
   release = inputs.OtherRelease('survey', 0.5, 0.0, 'add_or_remove')
   with pytest.raises(ValueError, match='with which replace_one goes'):
     statements.compose([part], other_releases=[release])
@@ -198,12 +194,12 @@ def test_a_release_between_tables_that_have_a_client_says_nothing_of_replacing_i
     'epsilon=1, delta=0',
   ],
 )
-def test_what_does_not_state_a_release_is_refused(text):
+def test_other_release_parse_refuses_invalid_text(text):
   with pytest.raises(ValueError, match='is not a name, a colon'):
     inputs.OtherRelease.parse(text)
 
 
-def test_the_schema_describes_every_key_of_every_mechanism_s_statement(monkeypatch):
+def test_schema_describes_statements_of_all_mechanisms(monkeypatch):
   monkeypatch.setattr(schema_lib, 'load', functools.cache(schema_lib.load))
   names, limits = accounting.mechanism.names(), strategies.Participation(8, 4)
   mechanisms = [statements.mechanism_of(name, limits, 1.0) for name in names]
@@ -222,7 +218,7 @@ def test_the_schema_describes_every_key_of_every_mechanism_s_statement(monkeypat
     assert list(schema_lib.violations(each)) == []
 
 
-def test_the_schema_finds_what_is_missing_added_or_of_another_type(monkeypatch):
+def test_schema_detects_missing_unknown_and_mistyped_keys(monkeypatch):
   monkeypatch.setattr(schema_lib, 'load', functools.cache(schema_lib.load))
   built = statements.build(MECHANISM)
 

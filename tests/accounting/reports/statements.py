@@ -21,11 +21,16 @@ from tff_dp_aggregators.accounting.reports import verification
 
 LIMITS = strategies.Participation(12, 4)
 TREE = accounting.Mechanism('tree', LIMITS, 5.0)
-OF_TREE = ('--mechanism=tree', '--num_rounds=12', '--min_separation=4')
-OF_TREE += ('--noise_multiplier=5', '--target_delta=1e-6')
-OF_NBAFL = ('--nbafl', '--target_epsilon=0.8', '--target_delta=1e-5', '--clip_norm=1.5')
-OF_NBAFL += ('--num_rounds=40', '--num_exposures=2', '--num_clients=50')
-OF_NBAFL += ('--min_examples=1000',)
+TREE_FLAGS = ('--mechanism=tree', '--num_rounds=12', '--min_separation=4')
+TREE_FLAGS += ('--noise_multiplier=5', '--target_delta=1e-6')
+NBAFL_FLAGS = (
+  '--nbafl',
+  '--target_epsilon=0.8',
+  '--target_delta=1e-5',
+  '--clip_norm=1.5',
+)
+NBAFL_FLAGS += ('--num_rounds=40', '--num_exposures=2', '--num_clients=50')
+NBAFL_FLAGS += ('--min_examples=1000',)
 # Further fields of a run's configuration on uses of clients' data.
 EXTRA_CONFIG = {
   'not_covered': ['The vocabulary was counted without noise.'],
@@ -76,7 +81,7 @@ def mechanism_of(name, participation, noise_multiplier):
   return accounting.Mechanism(name, participation, noise_multiplier, **required)
 
 
-def ledger_of(
+def write_ledger(
   mechanism, path, *, num_rounds=7, clients=25, aborted=0, events=None, **changes
 ):
   """Writes the ledger of a run of a mechanism; returns its content."""
@@ -100,11 +105,11 @@ def ledger_of(
 
 
 def of_clients(folder, kind):
-  """Returns the report of a kind of OF_CLIENTS, of a plan or of a run with a ledger."""
+  """Returns the report of one of OF_CLIENTS: of a plan, or of a run with a ledger."""
   mechanism, entries, files = OF_CLIENTS[kind], None, ()
   if kind in ('integers', 'local_ledger', 'both', 'simulated'):
     path = folder / f'{kind}.jsonl'
-    entries = ledger_of(mechanism, path, aborted=2)
+    entries = write_ledger(mechanism, path, aborted=2)
     files = (sources.file_of('ledger', str(path)),)
   return build(mechanism, ledger=entries, files=files)
 
@@ -115,13 +120,13 @@ def compose(parts, **options):
   return composition.compose(named, **options)
 
 
-def joint(second, noise_multiplier):
-  """Returns a mechanism of two parts, of which the first has a tree."""
-  other = accounting.Mechanism(second, LIMITS, noise_multiplier)
+def joint_mechanism(second, noise_multiplier):
+  """Returns a mechanism of two parts; the first is TREE."""
+  head = accounting.Mechanism(second, LIMITS, noise_multiplier)
   return accounting.JointMechanism(
     (
       accounting.JointPart('body', '0', TREE, 0.5),
-      accounting.JointPart('head', ('1', '2*'), other, 0.25),
+      accounting.JointPart('head', ('1', '2*'), head, 0.25),
     )
   )
 
@@ -129,8 +134,8 @@ def joint(second, noise_multiplier):
 def of_joint_run(folder):
   """Returns the report of a run with a ledger of Gaussian and Laplace noise."""
   path = folder / 'joint.jsonl'
-  mechanism = joint('laplace', 12.0)
-  entries = ledger_of(mechanism, path, aborted=2)
+  mechanism = joint_mechanism('laplace', 12.0)
+  entries = write_ledger(mechanism, path, aborted=2)
   files = (sources.file_of('ledger', str(path)),)
   return build(mechanism, ledger=entries, files=files)
 
@@ -138,7 +143,7 @@ def of_joint_run(folder):
 def with_ledger(folder, num_rounds=7, **changes):
   """Returns the report of a run of TREE with a ledger, which stays in the folder."""
   path = folder / 'ledger.jsonl'
-  entries = ledger_of(TREE, path, num_rounds=num_rounds, **changes)
+  entries = write_ledger(TREE, path, num_rounds=num_rounds, **changes)
   files = (sources.file_of('ledger', str(path)),)
   return build(ledger=entries, files=files, clip_norm=0.5, enforced_by='a test')
 
@@ -151,7 +156,7 @@ def by_flags(folder, *flags):
   return json.loads(path.read_text())
 
 
-def round_log(folder, num_rounds=80):
+def write_round_log(folder, num_rounds=80):
   """Writes a round log without sizes and clients; returns its path."""
   path = folder / 'rounds.csv'
   lines = ['round,completion_time']
@@ -178,38 +183,38 @@ def run_dir(
   config = {'privacy': {**privacy, **changes}, **extra}
   (folder / 'config.json').write_text(json.dumps(config))
   mechanism.strategy.save(folder / 'strategy.npz')
-  noise_fields = {}
+  noise = {}
   if noise_seed is not None:
-    noise_fields = {'noise_source': ledger.SEED, 'noise_key_tag': f'tag {noise_seed}'}
-  ledger_of(mechanism, folder / 'ledger.jsonl', num_rounds=num_rounds, **noise_fields)
+    noise = {'noise_source': ledger.SEED, 'noise_key_tag': f'tag {noise_seed}'}
+  write_ledger(mechanism, folder / 'ledger.jsonl', num_rounds=num_rounds, **noise)
   return str(folder)
 
 
 @contextlib.contextmanager
-def edited(folder):
-  """Yields the configuration of a run, and stores it with the caller's changes."""
+def edited_config(folder):
+  """Yields the configuration of a run, then writes it with the caller's changes."""
   path = folder / 'config.json'
   config = json.loads(path.read_text())
   yield config
   path.write_text(json.dumps(config))
 
 
-def run_of_larger_cohort(folder, scale=10.0, **changes):
-  """Writes that of a run of TREE that simulates larger cohorts; it has 10 of 40."""
+def write_larger_cohort_run(folder, scale=10.0, **changes):
+  """Writes the directory of a run of 10 of 40 clients that simulates larger cohorts."""
   run_dir(folder)
   simulated = {'scale': scale, 'clients_per_round': 10, 'num_clients': 40, **changes}
-  with edited(folder) as config:
+  with edited_config(folder) as config:
     simulated['as_planned'] = config['privacy']
     config.update(privacy=None, simulated_cohort=simulated)
   os.remove(folder / 'ledger.jsonl')
-  ledger_of_larger_cohort(folder / 'ledger.jsonl', 5.0 / scale)
+  write_larger_cohort_ledger(folder / 'ledger.jsonl', 5.0 / scale)
   return str(folder)
 
 
-def ledger_of_larger_cohort(path, noise_multiplier, event=None, num_rounds=7):
+def write_larger_cohort_ledger(path, noise_multiplier, event=None, num_rounds=7):
   """Writes the ledger of a run that simulates a larger cohort."""
   events = (event or dp_accounting.NonPrivateDpEvent(),) * num_rounds
-  ledger_of(TREE, path, clients=10, events=events, noise_multiplier=noise_multiplier)
+  write_ledger(TREE, path, clients=10, events=events, noise_multiplier=noise_multiplier)
 
 
 def run_without_privacy(folder):
@@ -237,14 +242,14 @@ def _tree():
 def _ledger_by_flags(folder):
   if not os.path.exists(folder / 'ledger.jsonl'):
     with_ledger(folder)
-  return by_flags(folder, *OF_TREE, f'--ledger={folder}/ledger.jsonl')
+  return by_flags(folder, *TREE_FLAGS, f'--ledger={folder}/ledger.jsonl')
 
 
 def _round_log(folder):
   return by_flags(
     folder,
     *('--mechanism=gaussian', '--noise_multiplier=5', '--target_delta=1e-6'),
-    f'--round_log={round_log(folder)}',
+    f'--round_log={write_round_log(folder)}',
   )
 
 
@@ -289,12 +294,12 @@ _BUILDERS = {
     folder, *(f'--run_dir={_run(folder, name)}' for name in ('one', 'two'))
   ),
   'larger_cohort': lambda folder: by_flags(
-    folder, f'--run_dir={run_of_larger_cohort(folder / "larger")}'
+    folder, f'--run_dir={write_larger_cohort_run(folder / "larger")}'
   ),
   'run_without_privacy': _run_without_privacy,
   **{kind: functools.partial(of_clients, kind=kind) for kind in OF_CLIENTS},
-  'nbafl': lambda folder: by_flags(folder, *OF_NBAFL),
-  'joint': lambda folder: build(joint('banded', 3.0)),
+  'nbafl': lambda folder: by_flags(folder, *NBAFL_FLAGS),
+  'joint': lambda folder: build(joint_mechanism('banded', 3.0)),
   'joint_ledger': of_joint_run,
 }
 KINDS = tuple(_BUILDERS)

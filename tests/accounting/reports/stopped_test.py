@@ -1,4 +1,4 @@
-"""A run that ended early: which epsilon is stated, and why it has to be the plan's."""
+"""Tests that runs that ended early state the plan's epsilon, and why they have to."""
 
 import functools
 import math
@@ -17,21 +17,21 @@ from tff_dp_aggregators.accounting.reports import rendering
 
 _ROUNDS, _NOISE, _DELTA = 1000, 20.0, 0.01
 _MU = 1 / _NOISE
-_ABOVE = 0.2  # The loss at which somebody stops, above the epsilon that is stated then.
+_ABOVE = 0.2  # The rule stops at a loss so far above the stated epsilon.
 
 
 @functools.cache
 def _stated():
-  """Epsilon of the first t + 1 rounds at the stated delta, shape [n]."""
+  """Returns epsilon of the first t + 1 rounds at the stated delta, shape [n]."""
   return np.array(
     [gaussian.epsilon_of(_MU * math.sqrt(t + 1), _DELTA) for t in range(_ROUNDS)]
   )
 
 
 def _delta_by_recursion(stated, above=None):
-  """What delta is at the epsilon stated for the round in which a rule stops.
+  """Returns delta at the epsilon stated for the round in which a rule stops.
 
-  The rule stops where the privacy loss is so far above that epsilon; `None` for the
+  The rule stops where the privacy loss exceeds that epsilon by `above`; `None` is the
   rule with the largest delta. The loss is a random walk with steps N(mu^2/2, mu^2), and
   an outcome with loss x adds (1 - e^(epsilon - x))_+ to delta.
   """
@@ -58,69 +58,69 @@ def _delta_by_recursion(stated, above=None):
 
 
 def _delta_by_paths(stated, above, paths=8_000):
-  """The same of a rule by drawn paths, and its standard error."""
+  """Estimates the same delta by drawn paths; returns also its standard error."""
   rng = np.random.default_rng(41)
-  loss, found = np.zeros(paths), np.full(paths, np.nan)
+  loss, gains = np.zeros(paths), np.full(paths, np.nan)
   for t in range(_ROUNDS):
     loss += rng.normal(_MU**2 / 2, _MU, paths)
-    stops = np.isnan(found) & ((loss > stated[t] + above) | (t == _ROUNDS - 1))
-    found[stops] = np.maximum(1 - np.exp(stated[t] - loss[stops]), 0)
-  return found.mean(), found.std() / math.sqrt(paths)
+    stops = np.isnan(gains) & ((loss > stated[t] + above) | (t == _ROUNDS - 1))
+    gains[stops] = np.maximum(1 - np.exp(stated[t] - loss[stops]), 0)
+  return gains.mean(), gains.std() / math.sqrt(paths)
 
 
-def test_a_stop_at_the_worst_path_has_four_times_the_delta_that_is_stated():
+def test_stopping_at_high_loss_has_four_times_the_stated_delta():
   exact = _delta_by_recursion(_stated(), _ABOVE)
   assert exact == pytest.approx(0.041, abs=1e-3)
   drawn, error = _delta_by_paths(_stated(), _ABOVE)
-  assert abs(drawn - exact) < 5 * error + 2e-4  # By chance once in a million draws.
+  assert abs(drawn - exact) < 5 * error + 2e-4  # Fails by chance once in a million.
   assert _delta_by_recursion(_stated()) > 0.045
   text = rendering.render(rendered.build(cut=True), 'text')
   assert f'delta is {exact:.3f} at' in text and f'delta = {_DELTA:g}.' in text
   assert f'of {_ROUNDS} rounds with noise multiplier {_NOISE:g}' in text
 
 
-def test_no_rule_has_more_than_the_delta_of_the_plan():
+def test_no_stopping_rule_exceeds_the_delta_of_the_plan():
   plan = np.full(_ROUNDS, _stated()[-1])
-  # Going on to the end is the best rule, for what is gained is convex in the outcome.
+  # The largest delta is that of never stopping, as the gain is convex in the outcome.
   assert _delta_by_recursion(plan) == pytest.approx(_DELTA, rel=2e-2)
 
 
 def _run(tmp_path, num_rounds=7):
   path = tmp_path / 'ledger.jsonl'
   reporting.write_ledger(path, reporting.TREE_OF_20, num_rounds)
-  return (*reporting.OF_TREE_OF_20, f'--ledger={path}')
+  return (*reporting.TREE_OF_20_FLAGS, f'--ledger={path}')
 
 
-def test_the_guarantee_is_of_the_plan_unless_something_fixed_the_rounds(tmp_path):
+def test_stopped_run_has_guarantee_of_plan_unless_rounds_fixed(tmp_path):
   flags = _run(tmp_path)
   plan = reporting.json_of(*flags)
   prefix = reporting.TREE_OF_20.strategy.sensitivity_squared_by_round(
     reporting.TREE_OF_20.participation
   )[6]
-  of_rounds = gaussian.epsilon_of(math.sqrt(prefix) / 4.0, 1e-6)
-  of_plan = reporting.TREE_OF_20.epsilon(1e-6)
-  assert plan['guarantee']['epsilon'] == of_plan == plan['run']['epsilon_planned']
+  completed = gaussian.epsilon_of(math.sqrt(prefix) / 4.0, 1e-6)
+  planned = reporting.TREE_OF_20.epsilon(1e-6)
+  assert plan['guarantee']['epsilon'] == planned == plan['run']['epsilon_planned']
   assert plan['stopped'] == {
     'rounds_completed': 7,
     'rounds_planned': 20,
-    'epsilon_completed': pytest.approx(of_rounds, rel=1e-12),
-    'epsilon_planned': of_plan,
+    'epsilon_completed': pytest.approx(completed, rel=1e-12),
+    'epsilon_planned': planned,
     'rounds_fixed_by': None,
   }
-  assert reporting.verified(tmp_path, plan).returncode == 0
+  assert reporting.run_verify(tmp_path, plan).returncode == 0
   budget = '--rounds_fixed_by=a budget of epsilon 3'
   fixed = reporting.json_of(*flags, budget)
-  assert fixed['guarantee']['epsilon'] == pytest.approx(of_rounds, rel=1e-12)
+  assert fixed['guarantee']['epsilon'] == pytest.approx(completed, rel=1e-12)
   assert fixed['stopped']['rounds_fixed_by'] == 'a budget of epsilon 3'
-  assert reporting.verified(tmp_path, fixed).returncode == 0
+  assert reporting.run_verify(tmp_path, fixed).returncode == 0
   fixed['stopped']['rounds_fixed_by'] = None
-  assert reporting.verified(tmp_path, fixed).returncode == 1
-  # As reports of stopped runs once were.
+  assert reporting.run_verify(tmp_path, fixed).returncode == 1
+  # Earlier reports of stopped runs were like this.
   fixed.pop('stopped')
-  assert 'unless --rounds_fixed_by says' in reporting.verified(tmp_path, fixed).stdout
+  assert 'unless --rounds_fixed_by says' in reporting.run_verify(tmp_path, fixed).stdout
 
 
-def test_a_target_is_held_against_the_rounds_that_ran_if_they_were_fixed(tmp_path):
+def test_target_is_compared_with_epsilon_of_fixed_rounds(tmp_path):
   flags = _run(tmp_path)
   fixed = (*flags, '--rounds_fixed_by=a budget')
   spent = reporting.json_of(*fixed)['guarantee']['epsilon']
@@ -131,11 +131,11 @@ def test_a_target_is_held_against_the_rounds_that_ran_if_they_were_fixed(tmp_pat
   assert missed.returncode and 'more than target_epsilon' in missed.stderr
 
 
-def test_only_a_run_that_spent_less_than_planned_was_stopped(tmp_path):
+def test_run_that_spent_the_planned_epsilon_is_not_stopped(tmp_path):
   drawn = accounting.Mechanism('gaussian', sampling.BallsInBins(20, 5), 4.0)
   for mechanism, rounds in ((drawn, 7), (statements.TREE, 12)):
     path = tmp_path / f'{rounds}.jsonl'
-    run = statements.ledger_of(mechanism, path, num_rounds=rounds)
+    run = statements.write_ledger(mechanism, path, num_rounds=rounds)
     built = statements.build(mechanism, ledger=run)
     assert 'stopped' not in built
     epsilon = pytest.approx(mechanism.epsilon(1e-6), rel=1e-9)
@@ -144,37 +144,37 @@ def test_only_a_run_that_spent_less_than_planned_was_stopped(tmp_path):
       statements.build(mechanism, ledger=run, rounds_fixed_by='it')
 
 
-def test_a_run_directory_takes_what_fixed_its_rounds(tmp_path):
+def test_rounds_fixed_by_flag_applies_to_run_directory(tmp_path):
   run_dir = statements.run_dir(tmp_path / 'run')
   fixed = reporting.json_of(f'--run_dir={run_dir}', '--rounds_fixed_by=the budget')
   assert fixed['guarantee']['epsilon'] < fixed['stopped']['epsilon_planned']
   assert "'--rounds_fixed_by=the budget'" in fixed['verification']['command']
-  assert reporting.verified(tmp_path, fixed).returncode == 0
+  assert reporting.run_verify(tmp_path, fixed).returncode == 0
 
 
-def test_a_log_of_fewer_rounds_than_planned_counts_as_the_plan(tmp_path):
-  log = statements.round_log(tmp_path, 9)
-  flags = (*reporting.OF_TREE_OF_20, f'--round_log={log}', '--min_wait_hours=24')
-  found = reporting.json_of(*flags)
-  assert found['participation']['source']['planned']['broken'] == []
-  stopped = found['stopped']
+def test_short_round_log_has_guarantee_of_the_plan(tmp_path):
+  log = statements.write_round_log(tmp_path, 9)
+  flags = (*reporting.TREE_OF_20_FLAGS, f'--round_log={log}', '--min_wait_hours=24')
+  report = reporting.json_of(*flags)
+  assert report['participation']['source']['planned']['broken'] == []
+  stopped = report['stopped']
   assert (stopped['rounds_completed'], stopped['rounds_planned']) == (9, 20)
-  assert found['guarantee']['epsilon'] == stopped['epsilon_planned']
+  assert report['guarantee']['epsilon'] == stopped['epsilon_planned']
   assert stopped['epsilon_completed'] < stopped['epsilon_planned']
   assert stopped['epsilon_planned'] == reporting.TREE_OF_20.epsilon(1e-6)
-  assert reporting.verified(tmp_path, found).returncode == 0
+  assert reporting.run_verify(tmp_path, report).returncode == 0
   fixed = reporting.json_of(*flags, '--rounds_fixed_by=the calendar')
   assert fixed['guarantee']['epsilon'] == stopped['epsilon_completed']
-  assert reporting.verified(tmp_path, fixed).returncode == 0
-  # Without a plan nothing tells how many rounds there might have been.
-  alone = reporting.execute(
+  assert reporting.run_verify(tmp_path, fixed).returncode == 0
+  # Without a plan, nothing states how many rounds there might have been.
+  without_plan = reporting.execute(
     *('--mechanism=tree', '--noise_multiplier=4', '--target_delta=1e-6'),
     *(f'--round_log={log}', '--min_wait_hours=24'),
   )
-  assert 'the log does not tell how many were planned' in alone.stdout
+  assert 'the log does not tell how many were planned' in without_plan.stdout
 
 
-def test_composed_with_others_it_counts_as_the_plan(tmp_path):
+def test_stopped_run_is_composed_with_epsilon_of_the_plan(tmp_path):
   flags = _run(tmp_path)
   other = tmp_path / 'other.jsonl'
   reporting.write_ledger(other, reporting.TREE_OF_20, 20, **reporting.seeded(None))

@@ -1,4 +1,4 @@
-"""Every alteration of a report is found."""
+"""Tests that verification detects every alteration of a report."""
 
 import collections
 import copy
@@ -16,7 +16,7 @@ from tff_dp_aggregators.accounting.reports import verification
 
 
 @pytest.fixture(autouse=True)
-def schema_made_once(monkeypatch):
+def cached_schema(monkeypatch):
   monkeypatch.setattr(schema_lib, 'load', functools.cache(schema_lib.load))
 
 
@@ -36,76 +36,76 @@ def _altered(value):
 
 
 # Texts that people wrote, which nothing else in a report could contradict.
-FREE = {
+FREE_TEXTS = {
   ('participation', 'enforced_by'),
   ('participation', 'cap_enforced_by'),
   ('mechanism', 'noise_source'),
 }
 
 
-def _cut(report):
-  """The report without most points of its curves, which are all found alike."""
+def _shorten(report):
+  """Returns a report with the first points of its curves, as all are treated alike."""
   if not isinstance(report, dict) or not report.get('curves'):
     return report
   curves = {
     name: points[:1] if isinstance(points, list) else points
     for name, points in report['curves'].items()
   }
-  return dict(report, curves=curves, parts=[_cut(part) for part in report['parts']])
+  return dict(report, curves=curves, parts=[_shorten(part) for part in report['parts']])
 
 
-def _place(report, path):
-  """The innermost object or list that a path leads through."""
+def _container(report, path):
+  """Returns the object or list with the last key of a path."""
   for key in path[:-1]:
     report = report[key]
   return report
 
 
-def _inner(value, path=()):
-  """The paths of all objects, lists and values in a value, but itself."""
+def _paths(value, path=()):
+  """Yields the paths of all objects, lists and values inside a value."""
   if isinstance(value, dict):
-    for key, each in value.items():
+    for key, inner in value.items():
       yield (*path, key)
-      yield from _inner(each, (*path, key))
+      yield from _paths(inner, (*path, key))
   elif isinstance(value, list):
-    for index, each in enumerate(value):
+    for index, inner in enumerate(value):
       yield (*path, index)
-      yield from _inner(each, (*path, index))
+      yield from _paths(inner, (*path, index))
 
 
-def _is_free(report, path):
-  """Whether a text is one that people wrote, and neither file nor command has it."""
+def _is_free_text(report, path):
+  """Returns whether people wrote a text that is in neither file nor command."""
   while path[0] == 'parts':
     report, path = report['parts'][path[1]], path[2:]
     if not path:
       return False
   roles = {file['role'] for file in (report['verification'] or {}).get('files', ())}
   by_log = 'round_log' in roles and path[0] == 'participation'
-  return path in FREE and 'config' not in roles and not by_log
+  return path in FREE_TEXTS and 'config' not in roles and not by_log
 
 
-# What verification reads: a change of it may change what others are held against.
+# Verification reads these: a change may change what other fields are compared with.
 READ = ('verification', 'participation', 'simulation', 'noise_source', 'code_version')
 BY_SCHEMA = 'the report is not what its JSON schema says'
 
 
 class Change(NamedTuple):
-  """A change of a report: the kind, what is changed, and what a message calls that."""
+  """A change of a report: its kind, the changed path, and its name in messages."""
 
   kind: str
   path: tuple
   named: str
 
   def make(self, report):
-    place, key = _place(report, self.path), self.path[-1]
+    container, key = _container(report, self.path), self.path[-1]
     if self.kind == 'altered':
-      place[key] = _altered(place[key])
+      container[key] = _altered(container[key])
     elif self.kind == 'null':
-      place[key] = None
+      container[key] = None
     elif self.kind == 'taken away':
-      del place[key]
+      del container[key]
     else:
-      place['added'] = 1
+      container['added'] = 1
 
 
 def _change(kind, path):
@@ -114,8 +114,8 @@ def _change(kind, path):
   return Change(kind, path, words.lstrip('.'))
 
 
-def _verified(folder, report, changes):
-  """The result of verifying the report with changes; `None` if it is refused."""
+def _verify_changed(folder, report, changes):
+  """Verifies the report with changes; returns `None` if it is refused."""
   changed = copy.deepcopy(report)
   for change in changes:
     change.make(changed)
@@ -126,23 +126,23 @@ def _verified(folder, report, changes):
     return None
 
 
-def _missed(folder, report, changes):
-  """Those changes that are not found; independent ones are made at once."""
+def _undetected(folder, report, changes):
+  """Returns the undetected changes; independent changes are made at once."""
   groups = collections.defaultdict(list)
   for change in changes:
-    # Of paths as long as each other, none leads through what another one changes.
+    # Of paths of the same length, none leads through what another one changes.
     is_alone = change.kind == 'taken away' and isinstance(change.path[-1], int)
     alone = change.path if is_alone or change.path[0] in ('format', 'version') else ()
     is_read = bool(set(READ) & set(change.path))
     groups[change.kind, len(change.path), is_read, alone].append(change)
   return [
-    each for group in groups.values() for each in _not_found(folder, report, group)
+    each for group in groups.values() for each in _not_named(folder, report, group)
   ]
 
 
-def _not_found(folder, report, changes):
-  """Those of changes alike that no difference names, if need be alone."""
-  result = _verified(folder, report, changes)
+def _not_named(folder, report, changes):
+  """Returns those changes of a group that are not named even if made alone."""
+  result = _verify_changed(folder, report, changes)
   if len(changes) == 1:
     return changes if result is not None and result.ok else []
   is_read, names = bool(set(READ) & set(changes[0].path)), set()
@@ -154,21 +154,21 @@ def _not_found(folder, report, changes):
     parts = [[change] for change in left]
   elif len(left) == len(changes):  # One may keep verification from naming the others.
     parts = [left[: len(left) // 2], left[len(left) // 2 :]]
-  return [each for part in parts for each in _not_found(folder, report, part)]
+  return [each for part in parts for each in _not_named(folder, report, part)]
 
 
 @pytest.mark.parametrize('kind', _slow_but(statements.KINDS, ('tree', 'larger_cohort')))
-def test_every_alteration_is_found(tmp_path, kind):
+def test_verify_detects_every_altered_value(tmp_path, kind):
   report = statements.of_kind(tmp_path, kind)
 
   changes = [
     _change('altered', path)
-    for path in _inner(_cut(report))
+    for path in _paths(_shorten(report))
     if 'software' not in path
-    and not isinstance(_place(report, path)[path[-1]], (dict, list))
+    and not isinstance(_container(report, path)[path[-1]], (dict, list))
   ]
-  missed = _missed(tmp_path, report, changes)
-  assert [each.path for each in missed if not _is_free(report, each.path)] == []
+  missed = _undetected(tmp_path, report, changes)
+  assert [each.path for each in missed if not _is_free_text(report, each.path)] == []
 
 
 @pytest.mark.parametrize(
@@ -179,39 +179,39 @@ def test_every_alteration_is_found(tmp_path, kind):
     ('larger_cohort', 'run_without_privacy'),
   ),
 )
-def test_what_is_taken_away_set_to_null_or_added_is_found(tmp_path, kind):
+def test_verify_detects_removed_null_and_added_fields(tmp_path, kind):
   report = statements.of_kind(tmp_path, kind)
 
   def changes():
-    later = {
+    optional = {
       *mechanism.options(),
       'server_noise_multiplier',
       'nbafl',
       'warnings',
       'other_releases',
     }
-    for path in _inner(_cut(report)):
+    for path in _paths(_shorten(report)):
       if 'software' in path[:-1]:
         continue
-      place = _place(report, path)
-      if path[-1] not in later or place[path[-1]]:
-        # Without what is null the same is said as by an earlier release.
+      container = _container(report, path)
+      if path[-1] not in optional or container[path[-1]]:
+        # Without null fields, it is a report of an earlier release.
         yield _change('taken away', path)
-      if place[path[-1]] is not None:
+      if container[path[-1]] is not None:
         yield _change('null', path)
-    places = {path[:-1]: path for path in _inner(_cut(report))}
-    for path in places.values():
-      if 'software' not in path[:-1] and isinstance(_place(report, path), dict):
+    objects = {path[:-1]: path for path in _paths(_shorten(report))}
+    for path in objects.values():
+      if 'software' not in path[:-1] and isinstance(_container(report, path), dict):
         yield _change('added', path)
 
-  missed = _missed(tmp_path, report, changes())
+  undetected = _undetected(tmp_path, report, changes())
   commands = [
-    each for each in missed if each.kind == 'null' and each.path[-1] == 'command'
+    each for each in undetected if each.kind == 'null' and each.path[-1] == 'command'
   ]
-  assert [each for each in missed if each not in commands] == []
+  assert [each for each in undetected if each not in commands] == []
 
 
-def test_an_altered_epsilon_is_named_with_both_values(tmp_path):
+def test_altered_epsilon_is_listed_with_both_values(tmp_path):
   report = statements.build()
   epsilon = report['guarantee']['epsilon']
   report['guarantee']['epsilon'] = 1.0
@@ -224,7 +224,7 @@ def test_an_altered_epsilon_is_named_with_both_values(tmp_path):
   'name, value',
   [('software', None), ('software', {'perl': [5]}), ('parts', None), ('parts', 0)],
 )
-def test_software_and_parts_that_no_report_has_are_a_difference(tmp_path, name, value):
+def test_invalid_software_and_parts_are_differences(tmp_path, name, value):
   report = statements.build()
   report[name] = value
   differences = statements.verify(tmp_path, report).differences
@@ -241,14 +241,14 @@ def test_software_and_parts_that_no_report_has_are_a_difference(tmp_path, name, 
     ('{"format": "tff_dp_aggregators.privacy_report", "version": 1}', 'but in 1'),
   ],
 )
-def test_what_is_no_report_is_refused(tmp_path, content, message):
+def test_verify_refuses_files_that_are_no_report(tmp_path, content, message):
   path = tmp_path / 'report.json'
   path.write_text(content)
   with pytest.raises(ValueError, match=message):
     verification.verify(str(path), report_program.statement_of)
 
 
-def test_a_name_that_stands_twice_is_refused(tmp_path):
+def test_verify_refuses_repeated_names(tmp_path):
   text = json.dumps(statements.build())
   path = tmp_path / 'report.json'
   path.write_text('{"guarantee": {"epsilon": 0.01}, ' + text[1:])

@@ -1,4 +1,4 @@
-"""The command in a report is done again."""
+"""Tests that verification runs the command in a report again."""
 
 import copy
 import dataclasses
@@ -18,9 +18,9 @@ def _by_command(folder, *flags):
   return statements.verify(folder, report)
 
 
-def test_a_command_with_other_flags_that_leads_to_the_report_is_right(tmp_path):
-  same = (*statements.OF_TREE[:2], '--rounds_between=3', *statements.OF_TREE[3:])
-  assert _by_command(tmp_path, *same).ok
+def test_command_with_equivalent_flags_is_verified(tmp_path):
+  flags = (*statements.TREE_FLAGS[:2], '--rounds_between=3', *statements.TREE_FLAGS[3:])
+  assert _by_command(tmp_path, *flags).ok
 
 
 @pytest.mark.parametrize(
@@ -44,15 +44,15 @@ def test_a_command_with_other_flags_that_leads_to_the_report_is_right(tmp_path):
     (('--num_rounds=12', '--num_rounds=12'), '--num_rounds is given twice'),
   ],
 )
-def test_a_command_that_does_not_lead_to_the_report_is_found(
+def test_verify_detects_command_of_another_report(
   tmp_path, monkeypatch, change, message
 ):
   monkeypatch.chdir(tmp_path)
   name = change[0].split('=')[0]
-  kept = [flag for flag in statements.OF_TREE if flag.split('=')[0] != name]
+  kept = [flag for flag in statements.TREE_FLAGS if flag.split('=')[0] != name]
   result = _by_command(tmp_path, *kept, *change)
-  found = [each for each in result.differences if message in each]
-  assert found and all(
+  matching = [each for each in result.differences if message in each]
+  assert matching and all(
     each.startswith('verification.command ') for each in result.differences
   ), result.differences
   assert [path.name for path in tmp_path.iterdir()] == ['report.json']
@@ -67,13 +67,13 @@ def test_a_command_that_does_not_lead_to_the_report_is_found(
     'rm -rf /; tff-dp-report',
   ],
 )
-def test_what_is_no_command_of_the_report_program_is_found(tmp_path, command):
+def test_verify_detects_command_of_another_program(tmp_path, command):
   report = statements.build(command=command)
   (difference,) = statements.verify(tmp_path, report).differences
   assert 'does not work: ValueError' in difference
 
 
-def test_flags_that_had_other_names_are_as_right(tmp_path):
+def test_command_with_former_flag_names_is_verified(tmp_path):
   report = statements.by_flags(
     tmp_path,
     *('--mechanism=gaussian', '--noise_multiplier=5', '--target_delta=1e-6'),
@@ -96,55 +96,55 @@ def test_flags_that_had_other_names_are_as_right(tmp_path):
 
 
 @pytest.mark.parametrize('flag', ['ledger', 'report'])
-def test_a_command_that_names_a_pipe_or_a_device_is_not_done(tmp_path, flag):
+def test_command_that_names_pipe_or_device_is_not_run(tmp_path, flag):
   os.mkfifo(tmp_path / 'pipe')
   for path in (str(tmp_path / 'pipe'), '/dev/zero'):
-    result = _by_command(tmp_path, *statements.OF_TREE, f'--{flag}={path}')
+    result = _by_command(tmp_path, *statements.TREE_FLAGS, f'--{flag}={path}')
     assert any('is no regular file' in each for each in result.differences)
 
 
-def test_a_command_that_leads_back_to_its_report_is_found(tmp_path):
+def test_verify_detects_command_that_reads_its_own_report(tmp_path):
   os.symlink(tmp_path / 'report.json', tmp_path / 'other.json')
   (difference,) = _by_command(tmp_path, f'--report={tmp_path}/other.json').differences
   assert 'leads back to that report' in difference
-  assert _by_command(tmp_path, *statements.OF_TREE).ok
+  assert _by_command(tmp_path, *statements.TREE_FLAGS).ok
 
 
-def test_whether_a_command_was_tried_is_noted(tmp_path):
+def test_verify_notes_whether_the_command_was_run(tmp_path):
   result = statements.verify(tmp_path, statements.build())
   assert result.ok and 'states no command' in result.text
-  command = sources.command_of(list(statements.OF_TREE))
+  command = sources.command_of(list(statements.TREE_FLAGS))
   result = statements.verify(tmp_path, statements.build(command=command))
   assert result.ok and 'command' not in result.text
   result = verification.verify(str(tmp_path / 'report.json'))
   assert result.ok and 'was not tried' in result.text
 
 
-def test_commands_work_where_files_moved_beside_the_report(tmp_path):
+def test_commands_work_after_files_moved_beside_the_report(tmp_path):
   (tmp_path / 'old').mkdir()
   kinds = ('ledger_by_flags', 'round_log', 'run_dir')
-  found = {kind: statements.of_kind(tmp_path / 'old', kind) for kind in kinds}
+  built = {kind: statements.of_kind(tmp_path / 'old', kind) for kind in kinds}
   (tmp_path / 'old').rename(tmp_path / 'new')
   for kind in ('ledger_by_flags', 'round_log'):
-    assert statements.verify(tmp_path / 'new', found[kind]).ok, kind
-  assert statements.verify(tmp_path / 'new' / 'one', found['run_dir']).ok
-  forged = copy.deepcopy(found['run_dir'])
+    assert statements.verify(tmp_path / 'new', built[kind]).ok, kind
+  assert statements.verify(tmp_path / 'new' / 'one', built['run_dir']).ok
+  forged = copy.deepcopy(built['run_dir'])
   forged['verification']['command'] = forged['verification']['command'].replace(
     'rdp', 'zcdp'
   )
   assert not statements.verify(tmp_path / 'new' / 'one', forged).ok
 
 
-def test_a_strategy_that_another_machine_finds_is_compared_by_its_figures(tmp_path):
+def test_strategy_of_another_machine_is_compared_by_its_figures(tmp_path):
   flags = ('--mechanism=toeplitz', '--num_rounds=12', '--min_separation=4')
   flags += ('--noise_multiplier=2', '--target_delta=1e-6')
   report = statements.by_flags(tmp_path, *flags)
-  found = accounting.Mechanism('toeplitz', statements.LIMITS, 2.0)
+  original = accounting.Mechanism('toeplitz', statements.LIMITS, 2.0)
   for change, is_right in ((1e-9, True), (1e-3, False)):
-    first, second, *others = found.strategy.coefficients
-    almost = strategies.BandedToeplitz(12, (first, second * (1 + change), *others))
-    mechanism = dataclasses.replace(found, strategy=almost)
-    other = statements.build(mechanism, command=report['verification']['command'])
-    result = statements.verify(tmp_path, other)
+    first, second, *rest = original.strategy.coefficients
+    similar = strategies.BandedToeplitz(12, (first, second * (1 + change), *rest))
+    mechanism = dataclasses.replace(original, strategy=similar)
+    altered = statements.build(mechanism, command=report['verification']['command'])
+    result = statements.verify(tmp_path, altered)
     assert result.ok == is_right, result.differences
     assert 'not the same to the last bit' in result.text

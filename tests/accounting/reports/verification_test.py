@@ -1,8 +1,4 @@
-"""A report is computed again, from the files that it was made from.
-
-`verification_alterations_test` is about reports that were altered,
-`verification_commands_test` about the commands in them.
-"""
+"""Tests that `verify` computes reports again from the files that they list."""
 
 import dataclasses
 import functools
@@ -23,11 +19,11 @@ from tff_dp_aggregators.accounting.reports import sources
 from tff_dp_aggregators.accounting.reports import statement
 
 
-def test_reports_of_every_kind_keep_the_schema_and_are_verified(tmp_path, monkeypatch):
+def test_reports_of_every_kind_are_verified(tmp_path, monkeypatch):
   monkeypatch.setattr(schema_lib, 'load', functools.cache(schema_lib.load))
-  written = list(statements.of_every_kind(tmp_path))
-  assert len(written) == len(statements.KINDS)
-  for report in written:
+  all_reports = list(statements.of_every_kind(tmp_path))
+  assert len(all_reports) == len(statements.KINDS)
+  for report in all_reports:
     result = statements.verify(tmp_path, report)
     assert result.ok, result.differences
     assert 'verified: every number was computed again and is the same.' in result.text
@@ -38,7 +34,7 @@ def test_tiny_deltas_are_verified(tmp_path, delta):
   assert statements.verify(tmp_path, statements.build(statements.TREE, delta)).ok
 
 
-def test_other_software_and_what_another_method_gives_are_notes(tmp_path):
+def test_other_software_and_epsilon_by_another_method_are_noted(tmp_path):
   report = statements.build()
   report['software']['numpy'] = '1.0'
   result = statements.verify(tmp_path, report)
@@ -51,7 +47,7 @@ def test_other_software_and_what_another_method_gives_are_notes(tmp_path):
 # Files.
 
 
-def test_files_are_found_beside_a_report_that_moved(tmp_path):
+def test_files_are_found_beside_a_moved_report(tmp_path):
   (tmp_path / 'old').mkdir()
   report = statements.with_ledger(tmp_path / 'old')
   (tmp_path / 'old').rename(tmp_path / 'new')
@@ -59,7 +55,7 @@ def test_files_are_found_beside_a_report_that_moved(tmp_path):
   assert not statements.verify(tmp_path, report).ok
 
 
-def test_altered_and_missing_files_are_found(tmp_path):
+def test_verify_detects_altered_and_missing_files(tmp_path):
   report = statements.with_ledger(tmp_path)
   path = tmp_path / 'ledger.jsonl'
   content = path.read_text()
@@ -68,14 +64,14 @@ def test_altered_and_missing_files_are_found(tmp_path):
   assert any('sha256' in each for each in result.differences)
   assert any('stopped.epsilon_completed' in each for each in result.differences)
   path.write_text(content.replace('"round": 3', '"round": 4'))
-  (other,) = statements.verify(tmp_path, report).differences
-  assert 'is not the file that the report was made of' in other and 'line 4' in other
+  (error,) = statements.verify(tmp_path, report).differences
+  assert 'is not the file that the report was made of' in error and 'line 4' in error
   path.unlink()
   (missing,) = statements.verify(tmp_path, report).differences
   assert 'is missing; it is looked for from the current directory' in missing
 
 
-def test_the_strategy_file_is_that_of_the_report(tmp_path):
+def test_verify_detects_file_of_another_strategy(tmp_path):
   strategies.Identity(12).save(tmp_path / 'strategy.json')
   file = sources.file_of('strategy', str(tmp_path / 'strategy.json'))
   (difference,) = statements.verify(
@@ -88,7 +84,7 @@ def test_the_strategy_file_is_that_of_the_report(tmp_path):
 
 
 def _forged(runs, monkeypatch):
-  """A composition of runs that was made without looking whether they compose."""
+  """Returns a composition of runs, made without checking that they compose."""
   with monkeypatch.context() as forging:
     forging.setattr(composition, 'check_not_forked', lambda ledgers: None)
     return statements.compose(
@@ -97,7 +93,7 @@ def _forged(runs, monkeypatch):
 
 
 def _from_log(folder, limits=None):
-  path = statements.round_log(folder)
+  path = statements.write_round_log(folder)
   log = sources.from_round_log(path)
   mechanism = accounting.Mechanism('tree', limits or log.limits, 5.0)
   inputs = reports.Inputs(mechanism, 1e-6, files=(log.file,))
@@ -106,7 +102,7 @@ def _from_log(folder, limits=None):
   return statement.build(inputs, with_curves=False)
 
 
-def test_limits_that_are_not_those_of_the_round_log_are_found(tmp_path):
+def test_verify_detects_limits_that_differ_from_round_log(tmp_path):
   assert statements.verify(tmp_path, _from_log(tmp_path)).ok
   forged = _from_log(tmp_path, strategies.Participation(80, 50, 1))
   (difference,) = statements.verify(tmp_path, forged).differences
@@ -115,7 +111,7 @@ def test_limits_that_are_not_those_of_the_round_log_are_found(tmp_path):
   )
 
 
-def test_a_source_without_its_file_and_an_altered_source_are_found(tmp_path):
+def test_verify_detects_altered_source_and_source_without_file(tmp_path):
   report = _from_log(tmp_path)
   report['participation']['source']['num_rounds'] = 81
   assert not statements.verify(tmp_path, report).ok
@@ -124,20 +120,20 @@ def test_a_source_without_its_file_and_an_altered_source_are_found(tmp_path):
   assert not statements.verify(tmp_path, report).ok
 
 
-def test_a_run_is_verified_from_its_configuration(tmp_path):
-  right = sources.from_run_dir(statements.run_dir(tmp_path / 'run') + '/')
-  report = statement.build(right)
+def test_run_is_verified_from_its_configuration(tmp_path):
+  inputs = sources.from_run_dir(statements.run_dir(tmp_path / 'run') + '/')
+  report = statement.build(inputs)
   assert statements.verify(tmp_path, report).ok
-  for wrong in ({'delta': 1e-2}, {'enforced_by': 'nobody'}):
-    forged = statement.build(dataclasses.replace(right, **wrong))
-    assert not statements.verify(tmp_path, forged).ok, wrong
+  for changes in ({'delta': 1e-2}, {'enforced_by': 'nobody'}):
+    forged = statement.build(dataclasses.replace(inputs, **changes))
+    assert not statements.verify(tmp_path, forged).ok, changes
 
 
-def test_attempts_are_held_against_the_configuration(tmp_path):
+def test_verify_compares_run_fields_with_configuration(tmp_path):
   run = pathlib.Path(statements.run_dir(tmp_path / 'run'))
   (run / 'ledger.jsonl').unlink()
-  statements.ledger_of(statements.TREE, run / 'ledger.jsonl', aborted=2)
-  with statements.edited(run) as config:
+  statements.write_ledger(statements.TREE, run / 'ledger.jsonl', aborted=2)
+  with statements.edited_config(run) as config:
     config['training'] = {
       'schedule': {'reporting_goal': 20},
       'simulation': 'packed',
@@ -156,12 +152,12 @@ def test_attempts_are_held_against_the_configuration(tmp_path):
   ):
     altered = {**report, 'run': {**report['run'], field: wrong}}
     assert f'run.{field}' in statements.verify(tmp_path, altered).text
-  with statements.edited(run) as config:
+  with statements.edited_config(run) as config:
     config['training']['schedule']['reporting_goal'] = 9
   assert 'but in round 0 of the ledger' in statements.verify(tmp_path, report).text
 
 
-def test_a_composition_of_runs_that_share_their_noise_is_found(tmp_path, monkeypatch):
+def test_verify_detects_composed_runs_that_share_noise(tmp_path, monkeypatch):
   runs = [
     statements.run_dir(tmp_path / name, noise_seed=seed)
     for name, seed in (('a', 1), ('b', 2))
@@ -176,7 +172,7 @@ def test_a_composition_of_runs_that_share_their_noise_is_found(tmp_path, monkeyp
   assert 'have their noise from the same seed' in difference
 
 
-def test_a_run_has_one_strategy(tmp_path):
+def test_run_with_two_strategy_files_is_refused(tmp_path):
   run_dir = statements.run_dir(tmp_path / 'run')
   statements.TREE.strategy.save(tmp_path / 'run' / 'strategy.json')
   with pytest.raises(ValueError, match='run has both strategy.json and strategy.npz'):
@@ -184,7 +180,7 @@ def test_a_run_has_one_strategy(tmp_path):
 
 
 @pytest.mark.parametrize('role', ['ledger', 'strategy'])
-def test_a_file_that_is_named_is_the_one_of_the_run(tmp_path, role):
+def test_verify_detects_listed_file_of_another_run(tmp_path, role):
   (tmp_path / 'other').write_text('')
   report = statements.of_kind(tmp_path, 'run_dir')
   report['verification']['command'] = None
@@ -196,9 +192,7 @@ def test_a_file_that_is_named_is_the_one_of_the_run(tmp_path, role):
 
 
 @pytest.mark.parametrize('role', ['configuration', 'ledger'])
-def test_shared_noise_is_not_hidden_by_what_files_are_called(
-  tmp_path, monkeypatch, role
-):
+def test_renamed_file_roles_do_not_hide_shared_noise(tmp_path, monkeypatch, role):
   runs = [statements.run_dir(tmp_path / name, noise_seed=1) for name in ('a', 'b')]
   forged = _forged(runs, monkeypatch)
   for each in (forged, *forged['parts']):
@@ -209,15 +203,15 @@ def test_shared_noise_is_not_hidden_by_what_files_are_called(
   assert 'at most one file of each role' in difference
 
 
-def test_the_hash_of_a_ledger_is_of_what_was_read(tmp_path, monkeypatch):
+def test_ledger_hash_is_of_the_content_that_was_read(tmp_path, monkeypatch):
   statements.with_ledger(tmp_path)
   path, read = tmp_path / 'ledger.jsonl', ledger.read
   digest = hashlib.sha256(path.read_bytes()).hexdigest()
 
   def read_and_append(*args):
-    found = read(*args)
+    content = read(*args)
     path.write_bytes(path.read_bytes() + b'{}')
-    return found
+    return content
 
   monkeypatch.setattr(ledger, 'read', read_and_append)
   plan = reports.Inputs(statements.TREE, 1e-6)
@@ -225,7 +219,7 @@ def test_the_hash_of_a_ledger_is_of_what_was_read(tmp_path, monkeypatch):
   assert file == {'role': 'ledger', 'path': str(path), 'sha256': digest}
 
 
-def test_reports_are_made_of_no_pipe(tmp_path):
+def test_sources_refuse_pipes(tmp_path):
   os.mkfifo(tmp_path / 'pipe')
   plan, path = reports.Inputs(statements.TREE, 1e-6), str(tmp_path / 'pipe')
   for make in (
@@ -238,7 +232,7 @@ def test_reports_are_made_of_no_pipe(tmp_path):
 
 
 @pytest.mark.parametrize('role', ['ledger', 'config'])
-def test_a_pipe_or_a_device_among_the_files_is_not_read(tmp_path, role):
+def test_verify_does_not_read_pipes_or_devices(tmp_path, role):
   os.mkfifo(tmp_path / 'pipe')
   report = statements.build()
   for path in (str(tmp_path / 'pipe'), '/dev/zero'):
@@ -248,7 +242,7 @@ def test_a_pipe_or_a_device_among_the_files_is_not_read(tmp_path, role):
     assert 'is no regular file' in difference
 
 
-def test_a_text_of_a_report_ends_no_line_of_the_result(tmp_path):
+def test_verify_escapes_texts_of_the_report_in_its_result(tmp_path):
   report = statements.build()
   report['software']['numpy'] = '1.25\nverified: all\x1b[8m'
   text = statements.verify(tmp_path, report).text
