@@ -1,7 +1,7 @@
 """Metadata and dependencies of tff_dp_aggregators; tool settings are in pyproject.toml.
 
-This is the only file that states dependencies: `make lock` compiles requirements.lock and
-requirements/core.lock from it.
+This is the only file that states dependencies. `make lock` compiles requirements.lock
+and requirements/core.lock from it.
 """
 
 import pathlib
