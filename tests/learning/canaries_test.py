@@ -181,8 +181,8 @@ def test_a_run_that_was_stopped_goes_on_with_the_same_canaries_on_a_cluster(
   test_data = tuple(each[:1] for each in _clients()['client 0'])
   given = {'checkpoint_seconds': 0.0, 'test_data': test_data}
   with pytest.raises(training_runs.Killed):
-    _train(run_dir, test_metrics=training_runs.killing(3), **given)
-  metrics = training_runs.killing(0)
+    _train(run_dir, test_metrics=training_runs.kill_in(3), **given)
+  metrics = training_runs.kill_in(0)
   result = _train(run_dir, test_metrics=metrics, scheduler='local:2', **given)
   straight, expected = audited
   assert _written(run_dir) == _written(straight)

@@ -22,7 +22,7 @@ def _train(run_dir, **changes):
 @pytest.fixture(name='simulated', scope='module')
 def _simulated(tmp_path_factory):
   run_dir = tmp_path_factory.mktemp('runs') / 'simulated'
-  return run_dir, _train(run_dir, test_metrics=training_runs.killing(0))
+  return run_dir, _train(run_dir, test_metrics=training_runs.kill_in(0))
 
 
 def test_every_output_has_no_guarantee_and_names_both_cohorts(simulated):

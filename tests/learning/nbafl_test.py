@@ -33,8 +33,8 @@ def _train(run_dir, plan=_PLAN, **changes):
 def test_a_run_that_is_killed_goes_on_and_tells_its_plan(tmp_path):
   run_dir = tmp_path / 'run'
   with pytest.raises(training_runs.Killed):
-    _train(run_dir, test_metrics=training_runs.killing(3))
-  metrics = training_runs.killing(-1)
+    _train(run_dir, test_metrics=training_runs.kill_in(3))
+  metrics = training_runs.kill_in(-1)
   other = dataclasses.replace(_PLAN, num_exposures=2)
   with pytest.raises(ValueError, match='.*num_exposures.*'):
     _train(run_dir, other, test_metrics=metrics)

@@ -228,7 +228,7 @@ def _weights(result):
 @pytest.fixture(scope='module')
 def packed(tmp_path_factory):
   run_dir = tmp_path_factory.mktemp('runs') / 'packed'
-  return run_dir, _train(run_dir, test_metrics=training_runs.killing(0))
+  return run_dir, _train(run_dir, test_metrics=training_runs.kill_in(0))
 
 
 def _by_hand(cohorts):
@@ -278,12 +278,12 @@ def test_it_is_the_same_training_one_by_one(packed, tmp_path):
 def test_a_run_that_was_stopped_goes_on_with_the_rates_of_its_rounds(packed, tmp_path):
   run_dir = tmp_path / 'run'
   with pytest.raises(training_runs.Killed):
-    _train(run_dir, test_metrics=training_runs.killing(3), checkpoint_seconds=0.0)
+    _train(run_dir, test_metrics=training_runs.kill_in(3), checkpoint_seconds=0.0)
   with pytest.raises(ValueError, match=r'local\.learning_rate_fn\.first: .*\.last: '):
     _train(run_dir, learning_rate_fn=lambda round_num: 0.3 * 0.6**round_num)
   with pytest.raises(ValueError, match='local.learning_rate_fn'):
     _train(run_dir, learning_rate_fn=None)
-  _train(run_dir, test_metrics=training_runs.killing(0))
+  _train(run_dir, test_metrics=training_runs.kill_in(0))
   assert training_runs.results(run_dir) == training_runs.results(packed[0])
 
 

@@ -71,7 +71,7 @@ def straight(tmp_path_factory):
 def seeded(tmp_path_factory):
   """The same with noise from a seed."""
   run_dir = tmp_path_factory.mktemp('runs') / 'seeded'
-  never = training_runs.killing(0)
+  never = training_runs.kill_in(0)
   _train(run_dir, test_metrics=never, schedule=_SCHEDULE)
   return training_runs.results(run_dir)
 
@@ -161,7 +161,7 @@ def test_a_run_that_was_stopped_goes_on_to_the_same_end(straight, tmp_path, capf
   run_dir = tmp_path / 'run'
   shutil.copytree(straight[0].parent / 'stopped', run_dir)
   (run_dir / 'checkpoints' / 'original.json').unlink()  # As the original is gone.
-  result = _train(run_dir, test_metrics=training_runs.killing(0), **_SECRET)
+  result = _train(run_dir, test_metrics=training_runs.kill_in(0), **_SECRET)
   assert result.is_finished
   assert training_runs.results(run_dir) == training_runs.results(straight[0])
   assert set(os.listdir(run_dir)) == FILES
@@ -190,7 +190,7 @@ def test_a_finished_run_is_not_run_again_and_says_so(straight, capfd):
   capfd.readouterr()
   folders = {'architecture', 'events', 'share'}
   before = {name: (run_dir / name).read_bytes() for name in FILES - folders}
-  again = _train(run_dir, test_metrics=training_runs.killing(1), **_SECRET)
+  again = _train(run_dir, test_metrics=training_runs.kill_in(1), **_SECRET)
   assert _of_run(capfd.readouterr().err, run_dir) == [
     'finished before, with 12 of 12 rounds; nothing was trained.'
   ]
@@ -225,13 +225,13 @@ def test_other_settings_are_refused_by_name(straight):
 def test_other_results_of_a_round_that_is_run_again_are_not_told(tmp_path, monkeypatch):
   run_dir = tmp_path / 'run'
   with pytest.raises(training_runs.Killed):
-    _train(run_dir, test_metrics=training_runs.killing(6), checkpoint_seconds=1e9)
+    _train(run_dir, test_metrics=training_runs.kill_in(6), checkpoint_seconds=1e9)
   lines = (run_dir / 'ledger.jsonl').read_text()
   labels = run_dir / 'data' / 'feature-1.bin'
   (-np.fromfile(labels, np.float32)).tofile(labels)
   monkeypatch.setenv('TF_ENABLE_ONEDNN_OPTS', '0')
   with pytest.raises(ValueError, match='noise would be used for two data sets') as e:
-    _train(run_dir, test_metrics=training_runs.killing(0))
+    _train(run_dir, test_metrics=training_runs.kill_in(0))
   assert "machine.environment.TF_ENABLE_ONEDNN_OPTS: None then, '0' now" in str(e.value)
   assert (run_dir / 'ledger.jsonl').read_text() == lines
   assert not training_runs.results(run_dir)['metrics']

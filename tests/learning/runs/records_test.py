@@ -133,7 +133,7 @@ def _train(run_dir, after=0, **changes):
   return training_runs.train(
     run_dir,
     schedule=SCHEDULE,
-    test_metrics=training_runs.killing(after),
+    test_metrics=training_runs.kill_in(after),
     checkpoint_seconds=1e9,
     **changes,
   )
