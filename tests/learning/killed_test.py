@@ -61,24 +61,22 @@ def _kill_at_a_random_moment(run_dir, log, rng):
 @pytest.mark.slow
 def test_run_killed_40_times_matches_uninterrupted_run(tmp_path):
   with open(tmp_path / 'log', 'w') as log:
-    uninterrupted, killed = tmp_path / 'straight', tmp_path / 'killed'
-    assert _start(uninterrupted, log).wait() == 0, (tmp_path / 'log').read_text()[
-      -2000:
-    ]
+    expected, killed = tmp_path / 'straight', tmp_path / 'killed'
+    assert _start(expected, log).wait() == 0, (tmp_path / 'log').read_text()[-2000:]
     rng = random.Random(1)
     codes = [_kill_at_a_random_moment(killed, log, rng) for _ in range(_KILLS)]
     assert set(codes) <= {-9, 0}, (tmp_path / 'log').read_text()[-2000:]
     assert codes.count(-9) > _KILLS / 2
     assert _start(killed, log).wait() == 0, (tmp_path / 'log').read_text()[-2000:]
-  assert training_runs.results(killed) == training_runs.results(uninterrupted)
-  assert set(os.listdir(killed)) == set(os.listdir(uninterrupted))
+  assert training_runs.results(killed) == training_runs.results(expected)
+  assert set(os.listdir(killed)) == set(os.listdir(expected))
 
 
 @pytest.mark.slow
 def test_run_fails_on_full_disk_and_resumes_with_space(tmp_path):
   with open(tmp_path / 'log', 'w') as log:
-    uninterrupted, full = tmp_path / 'straight', tmp_path / 'full'
-    assert _start(uninterrupted, log).wait() == 0
+    expected, full = tmp_path / 'straight', tmp_path / 'full'
+    assert _start(expected, log).wait() == 0
     for kilobytes in (40, 100, 300):
 
       def limit(kilobytes=kilobytes):
@@ -89,4 +87,4 @@ def test_run_fails_on_full_disk_and_resumes_with_space(tmp_path):
       assert _start(full, log, preexec_fn=limit).wait() not in (0, -9)
     assert 'File too large' in (tmp_path / 'log').read_text()
     assert _start(full, log).wait() == 0, (tmp_path / 'log').read_text()[-2000:]
-  assert training_runs.results(full) == training_runs.results(uninterrupted)
+  assert training_runs.results(full) == training_runs.results(expected)

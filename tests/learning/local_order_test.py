@@ -53,29 +53,28 @@ def test_all_orders_are_equally_likely(vary):
 
 
 def test_inverting_keys_reveals_sha256_digest_but_not_seed():
-  def invert_mixing(number):
-    def invert_shift(number, shift):
+  def unmix(number):
+    def unshift(number, shift):
       result = number
       for _ in range(64 // shift):
         result = number ^ (result >> shift)
       return result
 
-    number = invert_shift(int(number), draws.SHIFTS[2])
+    number = unshift(int(number), draws.SHIFTS[2])
     for shift, factor in zip(draws.SHIFTS[1::-1], draws.FACTORS[::-1]):
-      number = invert_shift(number * pow(factor, -1, 2**64) % 2**64, shift)
+      number = unshift(number * pow(factor, -1, 2**64) % 2**64, shift)
     return (number - draws.INCREMENT) % 2**64
 
   seed, clients = 2**63 + 12345, np.array([0, 7, 2**40])
   starts, differences = [], set()
   for this_round in range(100):
-    keys = [invert_mixing(key) for key in local_order.keys(seed, this_round, clients)]
+    keys = [unmix(key) for key in local_order.keys(seed, this_round, clients)]
     differences.add((keys[1] - keys[0]) % 2**64)
     text = f'tff_dp_aggregators order {seed} {this_round}'
     digest = hashlib.sha256(text.encode()).digest()
     first, second = (int.from_bytes(digest[i : i + 8], 'little') for i in (0, 8))
     starting_values = {
-      (invert_mixing(key ^ second) - int(client)) % 2**64
-      for key, client in zip(keys, clients)
+      (unmix(key ^ second) - int(client)) % 2**64 for key, client in zip(keys, clients)
     }
     assert starting_values == {first}
     starts += starting_values
@@ -84,7 +83,7 @@ def test_inverting_keys_reveals_sha256_digest_but_not_seed():
   # If keys were mixed and not hashed, one of these would be the seed in each round.
   layers = [np.array(starts, object)]
   for _ in range(3):
-    layers.append(np.array([invert_mixing(each) for each in layers[-1]], object))
+    layers.append(np.array([unmix(each) for each in layers[-1]], object))
   for layer in layers:
     for known in (layer, (layer - np.arange(100)) % 2**64):
       assert len(set(known)) == 100 and seed not in known

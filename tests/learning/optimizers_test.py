@@ -241,15 +241,13 @@ def _weights_in_numpy(cohorts):
     round_keys = local_order.keys(7, number, keys[cohort])
     for client, key in zip(cohort, round_keys):
       x, y = clients.examples(int(client))
-      local_kernel = kernel.copy()
+      local = kernel.copy()
       order = local_order.permutation(key, len(x))
       for first in range(0, len(x), 2):
         chosen = order[first : first + 2]
-        gradient = (
-          2 * x[chosen].T @ (x[chosen] @ local_kernel - y[chosen]) / len(chosen)
-        )
-        local_kernel -= _RATES[number] * gradient
-      updates.append(kernel - local_kernel)
+        gradient = 2 * x[chosen].T @ (x[chosen] @ local - y[chosen]) / len(chosen)
+        local -= _RATES[number] * gradient
+      updates.append(kernel - local)
     kernel -= np.mean(updates, axis=0)
   return kernel.ravel()
 

@@ -177,9 +177,7 @@ def test_ftrl_requires_cumulative_aggregator(process, aggregator):
     (_blt(strategies.Workload(8)), _SCHEDULE.ftrl(), 'Build both from one'),
   ],
 )
-def test_ftrl_with_other_momentum_or_workload_is_refused(
-  aggregator, optimizer, message
-):
+def test_ftrl_for_another_workload_is_refused(aggregator, optimizer, message):
   with pytest.raises(ValueError, match=message):
     learning.build_dp_fed_avg(
       linear.functional_model(), aggregator, server_optimizer_fn=optimizer

@@ -36,7 +36,6 @@ def clients(num_clients=12, factor=1.0, sizes=(2, 4)):
 
 
 def evaluation_data():
-  """Returns examples for evaluating a model."""
   return clients()['client 3']
 
 

@@ -85,7 +85,7 @@ def _own_addresses():
   ]
 
 
-def _accepts_connections(host, port):
+def _is_open(host, port):
   """Returns whether a server listens there."""
   try:
     socket.create_connection((host, port), timeout=2).close()
@@ -107,16 +107,14 @@ def _answers(worker):
 
 
 def test_worker_listens_on_loopback_only(worker):
-  assert _accepts_connections('127.0.0.1', worker.port) and _accepts_connections(
-    '::1', worker.port
-  )
+  assert _is_open('127.0.0.1', worker.port) and _is_open('::1', worker.port)
   if not _own_addresses():
     pytest.skip('this machine has no address but loopback')
   for address in _own_addresses():
     family = socket.AF_INET6 if ':' in address else socket.AF_INET
     with socket.create_server((address, 0), family=family) as server:
-      assert _accepts_connections(address, server.getsockname()[1])
-    assert not _accepts_connections(address, worker.port), address
+      assert _is_open(address, server.getsockname()[1])
+    assert not _is_open(address, worker.port), address
 
 
 _CONNECT = """
@@ -194,7 +192,7 @@ def test_worker_warns_where_kernel_lacks_pidfd_getfd(monkeypatch, caplog):
   'script, seconds, message',
   [('kill -6 $$', 60.0, 'BRT before'), ('exec sleep 1000', 0.3, 'SIGKILL before')],
 )
-def test_worker_that_fails_to_start_is_ended_and_signal_is_named(
+def test_worker_that_fails_to_start_is_ended_with_error(
   script, seconds, message, tmp_path, monkeypatch
 ):
   binary = tmp_path / 'worker_binary'
