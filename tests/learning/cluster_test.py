@@ -178,7 +178,7 @@ def test_noise_key_is_not_sent_to_workers(client, banded, monkeypatch):
     state = banded.initialize()
     banded.next(state, *_cohort(0))
   everything = b''.join(sent)
-  # The model and clients' keys are sent and found, so the key of the noise would be.
+  # The model and clients' keys are found, so a noise key that was sent would be, too.
   for weight in tf.nest.flatten(state.global_model_weights):
     assert np.asarray(weight).tobytes() in everything
   assert _cohort(0)[1][:1].tobytes() in everything
@@ -295,7 +295,7 @@ def test_rounds_have_the_same_bits_after_a_worker_is_killed(client, banded, loca
     while not lost and time.monotonic() < begun + 60:
       lost = [note for note in used.notes() if note.endswith(' is lost')]
       time.sleep(0.05)
-    assert len(lost) == 1 and '://' not in lost[0]  # Ledgers are given to others.
+    assert len(lost) == 1 and '://' not in lost[0]  # Ledgers are shared with others.
     assert any(each.endswith(' is lost.') and '://' in each for each in used.log)
 
 

@@ -101,7 +101,7 @@ def test_html_report_has_learning_curves_unless_shared(uninterrupted):
   assert 'Test loss against rounds' in page and 'Epsilon over the training' in page
   printed = executing.execute(report_program, f'--run_dir={run_dir}', '--format=html')
   assert printed.stdout == page
-  # Test data may belong to clients, so that the shared page is without their curves.
+  # Test data may belong to clients, so the shared page leaves out their curves.
   shared = (run_dir / 'share' / 'report.html').read_text()
   assert 'Test loss' not in shared and 'Learning and privacy' not in shared
   assert 'Epsilon against delta' in shared
@@ -168,9 +168,8 @@ def test_resumed_run_matches_uninterrupted_run(uninterrupted, tmp_path, capfd):
   events = event_accumulator.EventAccumulator(str(run_dir / 'events')).Reload()
   assert [each.step for each in events.Scalars('epsilon')] == list(range(12))
   stderr = capfd.readouterr().err
-  assert 'finite' not in stderr.replace(
-    'infinite', ''
-  )  # As all updates and losses are.
+  # All updates and losses are finite, and nothing is said of that.
+  assert 'finite' not in stderr.replace('infinite', '')
   assert _messages_of(stderr, run_dir)[0] == (
     'going on after round 5 of 12; 1 more were released and are run again.'
   )
