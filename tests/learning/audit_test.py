@@ -1,4 +1,4 @@
-"""The audit reads the noise of the code that runs, and notices mistakes in it."""
+"""Tests of `learning.audit`, which reads the noise of running code to find mistakes."""
 
 import numpy as np
 import pytest
@@ -36,7 +36,7 @@ def _audit(mechanism, runtime='simulation', **options):
     if kind != 'gaussian' and (kind, storage) != ('tree', 'redraw')  # Not offered.
   ],
 )
-def test_the_noise_of_every_kind_is_that_of_its_strategy(kind, storage):
+def test_noise_of_each_kind_matches_its_strategy(kind, storage):
   mechanism = _mechanism(kind)
   (reading,) = _audit(mechanism, storage=storage, clip_norm=0.25)
   assert reading.why is None
@@ -44,19 +44,19 @@ def test_the_noise_of_every_kind_is_that_of_its_strategy(kind, storage):
   assert reading.found <= mechanism.effective_noise_multiplier * 1.2
 
 
-def test_tffs_runtime_has_the_same_noise():
+def test_tff_runtime_has_the_same_noise():
   (reading,) = _audit(_mechanism(), 'tff', storage='files')
   assert reading.ok
   assert reading.differs < 1e-6
 
 
-def test_where_patterns_can_be_enumerated_the_number_is_exact():
+def test_audit_is_exact_where_patterns_can_be_enumerated():
   (reading,) = _audit(_mechanism('banded'))
   assert reading.exact
   assert reading.found == pytest.approx(2 / np.sqrt(3), rel=1e-6)
 
 
-def test_parts_have_noise_of_their_own():
+def test_audit_reads_each_part_of_joint_mechanism():
   parts = (
     accounting.JointPart('body', '0', _mechanism('gaussian'), 0.3),
     accounting.JointPart('head', '1', _mechanism('banded'), 2.0),
@@ -67,7 +67,7 @@ def test_parts_have_noise_of_their_own():
 
 
 @pytest.mark.slow
-def test_noise_of_counts_makes_that_of_adaptive_clipping_more():
+def test_adaptive_clipping_has_more_noise_than_claimed():
   (reading,) = _audit(_mechanism('banded', clipped_count_stddev=3.0))
   assert reading.ok
   assert reading.differs < 1e-6
@@ -81,17 +81,17 @@ def test_noise_of_counts_makes_that_of_adaptive_clipping_more():
     ('blt', sampling.BallsInBins(12, 4)),
   ],
 )
-def test_of_sampled_mechanisms_the_covariance_is_the_claim(monkeypatch, kind, schema):
+def test_audit_checks_noise_covariance_of_sampled_mechanisms(monkeypatch, kind, schema):
   mechanism = accounting.Mechanism(kind, schema, noise_multiplier=2.0)
   (reading,) = _audit(mechanism)
   assert reading.ok
   assert reading.is_sampled
-  _of_less_correlated_noise(monkeypatch)
+  _forget_past_noise(monkeypatch)
   (reading,) = _audit(mechanism)
-  assert reading.ok == (kind == 'gaussian')  # Whose noise has no past.
+  assert reading.ok == (kind == 'gaussian')  # Its noise does not depend on the past.
 
 
-def test_only_gaussian_noise_of_the_server_is_read():
+def test_audit_refuses_other_noise_and_wrong_options():
   with pytest.raises(ValueError, match='laplace'):
     _audit(_mechanism('laplace'))
   with pytest.raises(ValueError, match='local'):
@@ -102,45 +102,45 @@ def test_only_gaussian_noise_of_the_server_is_read():
     _audit(_mechanism(), seed=noise.Seed(1))
 
 
-def _of_less_noise(monkeypatch):
+def _reduce_noise(monkeypatch):
   real = grid.add_noise
   monkeypatch.setattr(
     grid, 'add_noise', lambda sums, unit, stddev: real(sums, unit, 0.99 * stddev)
   )
 
 
-def _of_tensors_with_the_same_noise(monkeypatch):
+def _repeat_noise_in_tensors(monkeypatch):
   real = grid.add_noise
 
-  def add(sums, unit, stddev):
+  def mutated_add(sums, unit, stddev):
     first, second, *others = unit
     second = tf.concat([first, second[-1:]], axis=0)
     return real(sums, type(unit)([first, second, *others]), stddev)
 
-  monkeypatch.setattr(grid, 'add_noise', add)
+  monkeypatch.setattr(grid, 'add_noise', mutated_add)
 
 
-def _of_rounds_with_the_same_rows(monkeypatch):
+def _repeat_rows_in_rounds(monkeypatch):
   real = streaming.CarriedNoise.next
 
-  def following(self, state):
+  def mutated_next(self, state):
     noised, after = real(self, state._replace(round=state.round // 2 * 2))
     return noised, after._replace(round=state.round + 1)
 
-  monkeypatch.setattr(streaming.CarriedNoise, 'next', following)
+  monkeypatch.setattr(streaming.CarriedNoise, 'next', mutated_next)
 
 
-def _of_less_correlated_noise(monkeypatch):
+def _forget_past_noise(monkeypatch):
   real = streaming.CarriedNoise.next
 
-  def following(self, state):
+  def mutated_next(self, state):
     forgotten = tf.nest.map_structure(tf.zeros_like, state.buffers)
     return real(self, state._replace(buffers=forgotten))
 
-  monkeypatch.setattr(streaming.CarriedNoise, 'next', following)
+  monkeypatch.setattr(streaming.CarriedNoise, 'next', mutated_next)
 
 
-def _of_signs_alone(monkeypatch):
+def _keep_only_signs(monkeypatch):
   real = rows_lib.gaussians_of_words
   monkeypatch.setattr(
     rows_lib, 'gaussians_of_words', lambda words, more: tf.sign(real(words, more))
@@ -150,20 +150,20 @@ def _of_signs_alone(monkeypatch):
 @pytest.mark.parametrize(
   'mutate',
   [
-    _of_signs_alone,
-    _of_less_noise,
-    _of_tensors_with_the_same_noise,
-    _of_rounds_with_the_same_rows,
+    _keep_only_signs,
+    _reduce_noise,
+    _repeat_noise_in_tensors,
+    _repeat_rows_in_rounds,
   ],
 )
-def test_a_mistake_is_noticed(monkeypatch, mutate):
+def test_audit_detects_mutated_noise(monkeypatch, mutate):
   mutate(monkeypatch)
   (reading,) = _audit(_mechanism('banded'), storage='state')
   assert not reading.ok
   assert 'all weights, run by simulation: ' in reading.why
 
 
-def test_a_bound_below_what_patterns_come_to_is_noticed(monkeypatch):
+def test_audit_detects_sensitivity_bound_that_is_too_low(monkeypatch):
   limits = strategies.Participation(32, min_separation=8)
   real = strategies.BinaryTree.squared_or_bound
   monkeypatch.setattr(
@@ -177,7 +177,7 @@ def test_a_bound_below_what_patterns_come_to_is_noticed(monkeypatch):
   assert 'is claimed' in reading.why
 
 
-def test_a_key_that_serves_two_parts_is_noticed(monkeypatch):
+def test_audit_detects_noise_key_shared_by_parts(monkeypatch):
   monkeypatch.setattr(
     rows_lib.GaussianRows, 'new_key', lambda self: tf.constant([1, 2, 3, 4], tf.int64)
   )

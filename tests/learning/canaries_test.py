@@ -1,4 +1,4 @@
-"""Runs with canaries: what an attacker reaches, and what the report says of it."""
+"""Tests of runs with canaries: an attacker's bounds, and what the report states."""
 
 import json
 import os
@@ -19,7 +19,7 @@ from tff_dp_aggregators.learning import packed
 from tff_dp_aggregators.learning.runs import metrics_file
 from tff_dp_aggregators.queries import grid
 
-_SIZE = 64  # Of inputs and outputs; the model has its square.
+_SIZE = 64  # Of inputs and of outputs; the model has _SIZE**2 weights.
 _CLIENTS, _CANARIES, _ROUNDS = 40, 400, 4
 _ALL = _CLIENTS + _CANARIES
 _LIMITS = strategies.Participation(_ROUNDS, min_separation=2)
@@ -42,7 +42,7 @@ _BANDED = accounting.Mechanism('banded', _LIMITS, noise_multiplier=0.8)
 
 
 def _train(run_dir, mechanism=_BANDED, **changes):
-  """Half of all take part in each round, so that everybody is in every other one."""
+  """Trains; half of all clients and canaries take part, each in every second round."""
   changes = {
     'model': _model(),
     'clients': _clients(),
@@ -64,7 +64,7 @@ def audited(tmp_path_factory):
 
 
 def _released(run_dir):
-  """What was released along each direction, and which canaries were in which round."""
+  """Returns what each round released along each direction, and who took part in it."""
   rows = metrics_file.read(str(run_dir / 'canaries.csv'))
   packed_bits = [
     np.frombuffer(bytes.fromhex(row.pop('took_part')), 'u1') for row in rows
@@ -76,21 +76,21 @@ def _released(run_dir):
   return released, np.array(took_part, bool)
 
 
-def _written(run_dir):
+def _canary_files(run_dir):
   return [(run_dir / name).read_bytes() for name in ('canaries.csv', canaries.FILE)]
 
 
-def test_an_attacker_reaches_a_lower_bound_below_epsilon(audited):
+def test_canary_bounds_are_positive_and_below_epsilon(audited):
   run_dir, result = audited
-  found = result.statement['canaries']
-  assert found['num_canaries'] == _CANARIES and found['confidence'] == 0.95
-  assert 150 < found['num_inserted'] < 250
-  one_run, fdp = found['bounds']
+  stated = result.statement['canaries']
+  assert stated['num_canaries'] == _CANARIES and stated['confidence'] == 0.95
+  assert 150 < stated['num_inserted'] < 250
+  one_run, fdp = stated['bounds']
   assert one_run['method'] == 'one_run' and fdp['curve'] == 'gdp'
   assert 1 < one_run['epsilon'] < fdp['epsilon'] < result.epsilon
   assert fdp['epsilon'] > 0.25 * result.epsilon
-  assert 0.5 * result.epsilon < found['estimate'] < 1.2 * result.epsilon
-  assert not any(each['contradicts'] for each in found['bounds'])
+  assert 0.5 * result.epsilon < stated['estimate'] < 1.2 * result.epsilon
+  assert not any(each['contradicts'] for each in stated['bounds'])
   text = (run_dir / 'report.md').read_text('utf-8')
   assert '## What an attacker with canaries reached' in text
   assert 'CONTRADICTED' not in text
@@ -98,7 +98,7 @@ def test_an_attacker_reaches_a_lower_bound_below_epsilon(audited):
   assert 'What an attacker with canaries reached' in page
 
 
-def test_canaries_count_as_clients_and_take_part_like_them(audited):
+def test_canaries_count_and_take_part_as_clients(audited):
   run_dir, _ = audited
   config = json.loads((run_dir / 'config.json').read_text('utf-8'))
   schedule = config['training']['schedule']
@@ -106,30 +106,30 @@ def test_canaries_count_as_clients_and_take_part_like_them(audited):
   lines = (run_dir / 'ledger.jsonl').read_text('utf-8').splitlines()
   assert {json.loads(line)['cohort_reported'] for line in lines} == {_ALL // 2}
   _, took_part = _released(run_dir)
-  # Everybody has to be in one of two rounds that follow each other.
+  # Each canary has to take part in one of two consecutive rounds.
   pairs = took_part.reshape(-1, 2, _CANARIES).sum(axis=1)
   assert (pairs == 1).all()
 
 
-def test_what_is_inserted_is_a_clip_norm_and_what_is_not_is_nothing(audited):
+def test_inserted_canaries_add_one_clip_norm_and_others_nothing(audited):
   run_dir, _ = audited
   released, took_part = _released(run_dir)
-  found = packed.Canaries(_CANARIES, 7)
-  sent = took_part & found.inserted
-  # Each has noise of about a clip norm, and some from others' directions.
-  for those, expected in ((sent, 1), (~sent, 0)):
-    error = 7 * released[those].std() / np.sqrt(those.sum())
+  expected_canaries = packed.Canaries(_CANARIES, 7)
+  sent = took_part & expected_canaries.inserted
+  # Each has noise of about a clip norm, and some from the directions of others.
+  for mask, expected in ((sent, 1), (~sent, 0)):
+    error = 7 * released[mask].std() / np.sqrt(mask.sum())
     assert error < 0.5
-    assert released[those].mean() == pytest.approx(expected, abs=error)
+    assert released[mask].mean() == pytest.approx(expected, abs=error)
   config = json.loads((run_dir / 'config.json').read_text('utf-8'))
-  directions = found.directions(_SIZE**2)
+  directions = expected_canaries.directions(_SIZE**2)
   np.testing.assert_allclose(np.linalg.norm(directions, axis=1), 1, rtol=1e-5)
-  assert config['canaries'] == found.to_json()
+  assert config['canaries'] == expected_canaries.to_json()
   assert packed.Canaries(_CANARIES, 8).to_json() != config['canaries']
 
 
 @pytest.mark.slow
-def test_with_sampling_as_well(tmp_path):
+def test_canary_bounds_are_below_epsilon_with_sampling(tmp_path):
   scheme = sampling.PoissonSampling(_ROUNDS, sampling_probability=0.5)
   mechanism = accounting.Mechanism('gaussian', scheme, noise_multiplier=0.5)
   result = _train(tmp_path / 'run', mechanism)
@@ -139,14 +139,14 @@ def test_with_sampling_as_well(tmp_path):
   assert 0.5 < fdp['epsilon'] < result.epsilon
 
 
-def _with_less_noise(monkeypatch):
+def _reduce_noise(monkeypatch):
   add = grid.add_noise
   monkeypatch.setattr(
     grid, 'add_noise', lambda sums, noise, stddev: add(sums, noise, stddev / 4)
   )
 
 
-def _without_clipping(monkeypatch):
+def _weaken_clipping(monkeypatch):
   add = grid.add_clipped
   monkeypatch.setattr(
     grid,
@@ -156,15 +156,17 @@ def _without_clipping(monkeypatch):
 
 
 @pytest.mark.parametrize(
-  'breaks',
-  [_without_clipping, pytest.param(_with_less_noise, marks=pytest.mark.slow)],
+  'break_mechanism',
+  [_weaken_clipping, pytest.param(_reduce_noise, marks=pytest.mark.slow)],
 )
-def test_what_is_broken_is_contradicted(breaks, tmp_path, monkeypatch):
-  breaks(monkeypatch)
+def test_report_contradicts_guarantee_of_broken_mechanism(
+  break_mechanism, tmp_path, monkeypatch
+):
+  break_mechanism(monkeypatch)
   mechanism = accounting.Mechanism('gaussian', _LIMITS, noise_multiplier=1.5)
   result = _train(tmp_path / 'run', mechanism)
-  found = result.statement['canaries']
-  assert max(each['epsilon'] for each in found['bounds']) > result.epsilon
+  stated = result.statement['canaries']
+  assert max(each['epsilon'] for each in stated['bounds']) > result.epsilon
   assert result.statement['warnings'][0].startswith('The guarantee is CONTRADICTED.')
   lines = (tmp_path / 'run' / 'report.md').read_text('utf-8').splitlines()
   assert lines[0] == '# Privacy report'
@@ -174,27 +176,25 @@ def test_what_is_broken_is_contradicted(breaks, tmp_path, monkeypatch):
 
 
 @pytest.mark.slow
-def test_a_run_that_was_stopped_goes_on_with_the_same_canaries_on_a_cluster(
-  audited, tmp_path
-):
+def test_resumed_run_on_cluster_has_the_same_canaries(audited, tmp_path):
   run_dir = tmp_path / 'run'
   test_data = tuple(each[:1] for each in _clients()['client 0'])
-  given = {'checkpoint_seconds': 0.0, 'test_data': test_data}
+  arguments = {'checkpoint_seconds': 0.0, 'test_data': test_data}
   with pytest.raises(training_runs.Killed):
-    _train(run_dir, test_metrics=training_runs.killing(3), **given)
-  metrics = training_runs.killing(0)
-  result = _train(run_dir, test_metrics=metrics, scheduler='local:2', **given)
-  straight, expected = audited
-  assert _written(run_dir) == _written(straight)
+    _train(run_dir, test_metrics=training_runs.kill_in(3), **arguments)
+  metrics = training_runs.kill_in(0)
+  result = _train(run_dir, test_metrics=metrics, scheduler='local:2', **arguments)
+  uninterrupted, expected = audited
+  assert _canary_files(run_dir) == _canary_files(uninterrupted)
   assert result.statement['canaries'] == expected.statement['canaries']
 
 
 def _share_of(run_dir, tmp_path):
-  """What a third person gets, and nothing else of the run is there."""
+  """Returns the shared report, in a folder without any other file of the run."""
   assert not (run_dir / 'share' / 'canaries.csv').exists()
   shutil.copytree(run_dir / 'share', tmp_path / 'share')
   report = json.loads((tmp_path / 'share' / 'report.json').read_text('utf-8'))
-  # Where its files were is not to be found.
+  # The paths of the files it was made from no longer exist.
   for file in report['verification']['files']:
     file['path'] = os.path.join('gone', os.path.basename(file['path']))
   report['verification']['command'] = None
@@ -203,7 +203,7 @@ def _share_of(run_dir, tmp_path):
   return path, report
 
 
-def test_a_third_person_computes_the_bounds_again(audited, tmp_path):
+def test_verify_recomputes_canary_bounds_from_shared_files(audited, tmp_path):
   path, report = _share_of(audited[0], tmp_path)
   assert verification.verify(str(path)).ok
   for change in (
@@ -219,7 +219,7 @@ def test_a_third_person_computes_the_bounds_again(audited, tmp_path):
 
 
 @pytest.mark.parametrize('name', ['config.json', canaries.FILE])
-def test_coins_and_numbers_that_were_changed_are_found(name, audited, tmp_path):
+def test_verify_finds_changed_coins_and_scores(name, audited, tmp_path):
   path, _ = _share_of(audited[0], tmp_path)
   changed = tmp_path / 'share' / name
   text = changed.read_text('utf-8')
@@ -233,20 +233,20 @@ def test_coins_and_numbers_that_were_changed_are_found(name, audited, tmp_path):
   assert not result.ok and (name in result.text or 'sha256' in result.text)
 
 
-def test_a_report_without_their_scores_is_refused(audited, tmp_path):
+def test_report_without_canary_scores_is_refused(audited, tmp_path):
   shutil.copytree(audited[0], tmp_path / 'run')
   (tmp_path / 'run' / canaries.FILE).unlink()
   with pytest.raises(ValueError, match='canaries.json is missing.* Resume the run'):
     sources.from_run_dir(str(tmp_path / 'run'))
 
 
-def test_a_run_with_some_does_not_go_on_with_others(audited):
+def test_resuming_with_another_number_of_canaries_is_refused(audited):
   with pytest.raises(ValueError, match='canaries'):
     _train(audited[0], audit_canaries=_CANARIES + 1)
 
 
 @pytest.mark.parametrize(
-  ('changes', 'why'),
+  ('changes', 'message'),
   [
     ({'mechanism': None, 'num_rounds': 2, 'schedule': None}, 'no epsilon'),
     ({'noise_site': 'local'}, 'noise of the server'),
@@ -262,18 +262,18 @@ def test_a_run_with_some_does_not_go_on_with_others(audited):
   ],
   ids=str,
 )
-def test_what_canaries_cannot_be_in_is_refused(changes, why, tmp_path):
-  of_mechanism = ('name', 'noise_site', 'clipped_count_stddev')
-  options = {key: changes.pop(key) for key in of_mechanism if key in changes}
-  given = {'name': 'gaussian', 'noise_multiplier': 8.0, **options}
-  mechanism = accounting.Mechanism(participation=_LIMITS, **given)
+def test_arguments_that_canaries_exclude_are_refused(changes, message, tmp_path):
+  mechanism_options = ('name', 'noise_site', 'clipped_count_stddev')
+  options = {key: changes.pop(key) for key in mechanism_options if key in changes}
+  arguments = {'name': 'gaussian', 'noise_multiplier': 8.0, **options}
+  mechanism = accounting.Mechanism(participation=_LIMITS, **arguments)
   changes = {'mechanism': mechanism, 'noise_seed': None, **changes}
-  with pytest.raises((TypeError, ValueError), match=why):
+  with pytest.raises((TypeError, ValueError), match=message):
     _train(tmp_path / 'run', **{'clients_per_round': 30, **changes})
   assert not (tmp_path / 'run').exists()
 
 
-def test_a_bound_above_epsilon_of_the_rounds_that_ran_is_said(audited):
+def test_report_states_bound_above_epsilon_of_completed_rounds(audited):
   report = json.loads((audited[0] / 'report.json').read_text('utf-8'))
   stopped = {'rounds_completed': 2, 'rounds_planned': 3, 'rounds_fixed_by': None}
   report['stopped'] = {**stopped, 'epsilon_completed': 0.5, 'epsilon_planned': 99.0}

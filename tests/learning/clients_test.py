@@ -1,4 +1,4 @@
-"""Clients' data are read alike from whatever they are kept in, or refused by name."""
+"""Tests of `learning.Clients`, which reads clients' data from many kinds of sources."""
 
 import collections
 import itertools
@@ -27,12 +27,12 @@ def _arrays(size, start=0):
 _DATA = {'b': _arrays(3), 'c': _arrays(1500, 50), 'a': _arrays(1, 7)}
 
 
-class _Object:
+class _WithExamples:
   def __init__(self, by_id):
     self.ids, self.examples = tuple(by_id), by_id.__getitem__
 
 
-class _Items:
+class _WithItems:
   def __init__(self, by_id):
     self.ids, self._by_id = tuple(by_id), by_id
 
@@ -44,7 +44,7 @@ def _each(make, by_id):
   return {id_: make(each) for id_, each in by_id.items()}
 
 
-_WAYS = {
+_SOURCES = {
   'mapping': lambda by_id: by_id,
   'dicts': lambda by_id: _each(dict, by_id),
   'datasets': lambda by_id: _each(tf.data.Dataset.from_tensor_slices, by_id),
@@ -52,15 +52,15 @@ _WAYS = {
   'tensors': lambda by_id: _each(
     lambda each: {name: tf.constant(array) for name, array in each.items()}, by_id
   ),
-  'examples': _Object,
-  'items': _Items,
+  'examples': _WithExamples,
+  'items': _WithItems,
   'Clients': learning.Clients.of,
 }
 
 
-@pytest.mark.parametrize('way', _WAYS)
-def test_the_same_examples_come_of_all(way):
-  clients = learning.Clients.of(_WAYS[way](_DATA))
+@pytest.mark.parametrize('source', _SOURCES)
+def test_all_sources_give_the_same_examples(source):
+  clients = learning.Clients.of(_SOURCES[source](_DATA))
   assert clients.ids == ('a', 'b', 'c') and len(clients) == 3
   for number, id_ in enumerate(clients.ids):
     examples = clients.examples(number)
@@ -73,21 +73,21 @@ def test_the_same_examples_come_of_all(way):
   )
 
 
-def test_a_tuple_takes_the_names_of_the_input_spec_and_keeps_its_form_without():
+def test_tuple_examples_take_names_of_input_spec_if_it_has_names():
   data = {1: (_DATA['b']['x'], _DATA['b']['y'])}
   assert isinstance(learning.Clients.of(data).examples(0), tuple)
   named = learning.Clients.of(data, _SPEC).examples(0)
   np.testing.assert_array_equal(named['y'], _DATA['b']['y'])
   pair = (_SPEC['x'], _SPEC['y'])
   assert isinstance(learning.Clients.of(data, pair).examples(0), tuple)
-  # A mapping is put into the order of the spec, by its names.
+  # A mapping is put into the order of the spec by its names.
   other_order = collections.OrderedDict(reversed(_DATA['b'].items()))
   examples = learning.Clients.of({1: other_order}, _SPEC).examples(0)
   assert list(examples) == ['x', 'y']
   assert examples['x'].shape == (3, 2)
 
 
-def test_numbers_sort_as_numbers_and_a_range_takes_no_memory():
+def test_integer_ids_are_sorted_and_ranges_are_not_expanded():
   data = {number: np.ones([1, 1]) for number in (10, 9, 2)}
   assert learning.Clients.of(data).ids == (2, 9, 10)
 
@@ -110,12 +110,12 @@ def test_numbers_sort_as_numbers_and_a_range_takes_no_memory():
     ([1, 2], TypeError, 'clients must be a mapping of ids to examples.*got list'),
   ],
 )
-def test_what_are_no_clients_is_refused(data, error, message):
+def test_invalid_clients_are_refused(data, error, message):
   with pytest.raises(error, match=message):
     learning.Clients.of(data)
 
 
-def test_clients_are_told_apart_by_id_and_number():
+def test_duplicate_ids_and_numbers_out_of_range_are_refused():
   with pytest.raises(ValueError, match="two clients have the id 'a'"):
     learning.Clients(['a', 'b', 'a'], _DATA.__getitem__)
   for number, error in ((3, IndexError), (-1, ValueError)):
@@ -158,14 +158,14 @@ def test_clients_are_told_apart_by_id_and_number():
     ),
   ],
 )
-def test_data_that_do_not_fit_are_refused_by_id(bad, error, message):
+def test_inconsistent_examples_are_refused_by_client_id(bad, error, message):
   clients = learning.Clients.of({'a': _arrays(2), 'b': bad})
   clients.examples(0)
   with pytest.raises(error, match=message):
     clients.examples(1)
 
 
-def test_data_that_the_model_does_not_take_are_refused():
+def test_examples_that_do_not_fit_input_spec_are_refused():
   clients = learning.Clients.of({'a': (np.ones([3, 2]), np.ones(3, np.int32))}, _SPEC)
   with pytest.raises(ValueError, match='the model takes one array, float32 of shape'):
     clients.examples(0)
@@ -173,8 +173,8 @@ def test_data_that_the_model_does_not_take_are_refused():
     learning.Clients.of(_DATA, collections.OrderedDict(x=tf.TensorSpec([])))
 
 
-@pytest.mark.parametrize('alike', [('a', 'a'), (b'1', "b'1'")])
-def test_two_clients_that_would_be_drawn_together_are_refused(alike):
+@pytest.mark.parametrize('ids_drawn_alike', [('a', 'a'), (b'1', "b'1'")])
+def test_clients_with_equal_draw_ids_are_refused(ids_drawn_alike):
   class Places:
     ids = (0, 1, 2)
 
@@ -182,13 +182,13 @@ def test_two_clients_that_would_be_drawn_together_are_refused(alike):
       return np.full([2, 1], number, np.float32)
 
     def draw_id(self, number):
-      return (alike[0], 'b', alike[1])[number]
+      return (ids_drawn_alike[0], 'b', ids_drawn_alike[1])[number]
 
   with pytest.raises(ValueError, match='draw_id has .* for two clients'):
     _ = learning.Clients.of(Places()).draw_ids
   schedule = sampling.SampledSchedule(sampling.PoissonSampling(4, 0.5), 2, 1)
   with pytest.raises(ValueError, match='ids has .* for two clients'):
-    schedule.for_clients(alike)
+    schedule.for_clients(ids_drawn_alike)
 
 
 def _with_nan(value):
@@ -199,35 +199,34 @@ def _with_nan(value):
 
 
 @pytest.mark.parametrize(
-  ('way', 'value'), [('datasets', np.nan), ('examples', np.nan), ('mapping', -np.inf)]
+  ('source', 'value'),
+  [('datasets', np.nan), ('examples', np.nan), ('mapping', -np.inf)],
 )
-def test_numbers_that_are_not_finite_are_refused_by_client_place_and_row(
-  way, value, tmp_path
-):
-  kept = _WAYS[way]({'a': _arrays(2), 'b': _with_nan(value), 'c': _arrays(1)})
-  clients = learning.Clients.of(kept)
-  said = rf"client 'b': x\[2, 1\] \(row 2\) is {value}.* 1 of the 6 numbers of x"
-  with pytest.raises(ValueError, match=said):
+def test_nonfinite_values_are_refused_by_client_index_and_row(source, value, tmp_path):
+  data = _SOURCES[source]({'a': _arrays(2), 'b': _with_nan(value), 'c': _arrays(1)})
+  clients = learning.Clients.of(data)
+  message = rf"client 'b': x\[2, 1\] \(row 2\) is {value}.* 1 of the 6 numbers of x"
+  with pytest.raises(ValueError, match=message):
     packed.lay_out(clients, str(tmp_path / 'data'))
-  with pytest.raises(ValueError, match=said):
+  with pytest.raises(ValueError, match=message):
     packed.data.checksum(clients)
 
 
-def test_datasets_without_an_end_are_refused_at_once():
+def test_infinite_datasets_are_refused():
   endless = tf.data.Dataset.from_tensor_slices(_arrays(3)).repeat()
-  for kept in ({'a': endless}, {'a': endless.shuffle(2, seed=1)}):
+  for data in ({'a': endless}, {'a': endless.shuffle(2, seed=1)}):
     with pytest.raises(ValueError, match="client 'a' never ends .*take.*epochs"):
-      learning.Clients.of(kept).examples(0)
+      learning.Clients.of(data).examples(0)
 
 
-def test_datasets_that_do_not_say_how_long_they_are_have_a_bound(monkeypatch):
+def test_size_of_datasets_is_limited(monkeypatch):
   counting = tf.data.Dataset.from_generator(
     itertools.count, output_signature=tf.TensorSpec([], tf.int64)
   )
   monkeypatch.setattr(clients_lib, 'MAX_EXAMPLES', 2000)
   with pytest.raises(ValueError, match='on after 2048 examples of 16384 bytes'):
     learning.Clients.of({'a': counting}).examples(0)
-  long = tf.data.Dataset.range(5000)  # It says how many it has.
+  long = tf.data.Dataset.range(5000)  # Its number of examples is known.
   assert len(learning.Clients.of({'a': long}).examples(0)) == 5000
   monkeypatch.setattr(clients_lib, 'MAX_BYTES', 10_000)
   with pytest.raises(ValueError, match="client 'a' goes on after 2048 examples of 16"):
@@ -239,7 +238,7 @@ def _noisy(x):
 
 
 _BASE = tf.data.Dataset.from_tensor_slices(_arrays(5)['x'])
-_DRAWN = {
+_RANDOM_DATASETS = {
   'shuffle': _BASE.shuffle(9),
   'with a seed, in another order each time': _BASE.shuffle(9, seed=1),
   'cached': _BASE.shuffle(9).cache(),
@@ -250,21 +249,21 @@ _DRAWN = {
 }
 
 
-@pytest.mark.parametrize('drawn', _DRAWN)
-def test_examples_that_are_drawn_anew_are_refused(drawn, tmp_path):
-  clients = learning.Clients.of({'a': _BASE.take(1), 'b': _DRAWN[drawn]})
-  said = "examples of client 'b' (are|differ) .*Leave out shuffle"
-  with pytest.raises(ValueError, match=said):
+@pytest.mark.parametrize('name', _RANDOM_DATASETS)
+def test_randomly_drawn_examples_are_refused(name, tmp_path):
+  clients = learning.Clients.of({'a': _BASE.take(1), 'b': _RANDOM_DATASETS[name]})
+  message = "examples of client 'b' (are|differ) .*Leave out shuffle"
+  with pytest.raises(ValueError, match=message):
     packed.lay_out(clients, str(tmp_path / 'data'))
-  with pytest.raises(ValueError, match=said):
+  with pytest.raises(ValueError, match=message):
     packed.data.checksum(clients)
   assert not list(tmp_path.iterdir())
 
 
-def test_client_data_and_objects_that_draw_anew_are_refused():
-  kept = tff.simulation.datasets.TestClientData({'a': _arrays(9), 'b': _arrays(9)})
+def test_client_data_and_objects_that_draw_examples_are_refused():
+  data = tff.simulation.datasets.TestClientData({'a': _arrays(9), 'b': _arrays(9)})
   seeded, unseeded = (
-    learning.Clients.of(kept.preprocess(lambda each, seed=seed: each.shuffle(9, seed)))
+    learning.Clients.of(data.preprocess(lambda each, seed=seed: each.shuffle(9, seed)))
     for seed in (1, None)
   )
   clients_lib.check_repeatable(seeded)
@@ -272,7 +271,7 @@ def test_client_data_and_objects_that_draw_anew_are_refused():
     clients_lib.check_repeatable(unseeded)
   rng = np.random.default_rng(1)
 
-  class Drawn:
+  class RandomClients:
     ids = range(50)
 
     def __getitem__(self, id_):
@@ -281,7 +280,7 @@ def test_client_data_and_objects_that_draw_anew_are_refused():
   limits = strategies.Participation(num_rounds=2, min_separation=1)
   schedule = sampling.RandomEligible(limits, 50, clients_per_round=3, seed=1)
   with pytest.raises(ValueError, match='client 0 differ when .* a second time'):
-    learning.ClientSource(Drawn(), schedule, batch_size=2)
+    learning.ClientSource(RandomClients(), schedule, batch_size=2)
 
 
 @pytest.mark.parametrize(
@@ -292,12 +291,12 @@ def test_client_data_and_objects_that_draw_anew_are_refused():
     _BASE.map(lambda x: x + tf.random.stateless_uniform([2], tf.cast(x, tf.int32))),
   ],
 )
-def test_examples_that_are_the_same_again_are_taken(dataset):
+def test_repeatable_datasets_are_accepted(dataset):
   clients_lib.check_repeatable(learning.Clients.of({'a': dataset}))
 
 
 @pytest.mark.parametrize(
-  'examples, said',
+  'examples, message',
   [
     ((np.ones([2, 1]), np.array([0.0, np.nan])), r'y\[1\] \(row 1\) is nan'),
     (
@@ -311,12 +310,12 @@ def test_examples_that_are_the_same_again_are_taken(dataset):
     ),
   ],
 )
-def test_the_place_in_any_structure_is_named(examples, said):
-  with pytest.raises(ValueError, match=f"client 'a': {said}"):
+def test_nonfinite_value_in_nested_structure_is_named(examples, message):
+  with pytest.raises(ValueError, match=f"client 'a': {message}"):
     learning.Clients.of({'a': examples}).examples(0)
 
 
-def test_a_client_is_read_when_it_is_asked_for():
+def test_clients_are_read_lazily():
   read = []
 
   class Lazy:

@@ -1,4 +1,4 @@
-"""Packs on a Dask cluster come to the bits of this process, whatever happens."""
+"""Tests that packs on a Dask cluster give the same bits as here, also after faults."""
 
 import contextlib
 import functools
@@ -30,23 +30,23 @@ from tff_dp_aggregators.learning import packed
 
 _CLIENTS, _COHORT, _PACKS, _ROUNDS = 100, 40, 10, 3
 _PARTICIPATION = strategies.Participation(8, min_separation=2)
-_NUMBERS = {'clip_norm': 0.4, 'clients_per_round': _COHORT, 'generator': 'philox'}
+_SETTINGS = {'clip_norm': 0.4, 'clients_per_round': _COHORT, 'generator': 'philox'}
 
 
-def _noise_of_clients(seed):
+def _with_client_noise(seed):
   mechanism = accounting.Mechanism(
     'gaussian', _PARTICIPATION, noise_multiplier=30.0, noise_site='local'
   )
-  return aggregators.from_mechanism(mechanism, seed=seed, **_NUMBERS)
+  return aggregators.from_mechanism(mechanism, seed=seed, **_SETTINGS)
 
 
 _AGGREGATORS = {
   'banded': lambda seed: aggregators.banded(
-    _PARTICIPATION, noise_multiplier=0.3, seed=seed, **_NUMBERS
+    _PARTICIPATION, noise_multiplier=0.3, seed=seed, **_SETTINGS
   ),
-  'local': _noise_of_clients,
+  'local': _with_client_noise,
 }
-_AGGREGATORS['large'] = _AGGREGATORS['banded']  # With another model.
+_AGGREGATORS['large'] = _AGGREGATORS['banded']  # Its model is larger.
 
 
 @pytest.fixture(scope='module')
@@ -63,10 +63,10 @@ def client():
 
 @contextlib.contextmanager
 def _cluster(client, simulation=None, **kwargs):
-  """The cluster, of which a simulation may make use that was made with another."""
-  said = []
-  with contextlib.closing(cluster.Cluster(client, say=said.append, **kwargs)) as used:
-    used.said = said
+  """Yields the cluster, also for a simulation that was made with another one."""
+  log = []
+  with contextlib.closing(cluster.Cluster(client, say=log.append, **kwargs)) as used:
+    used.log = log
     if simulation is not None:
       simulation._cluster = used
     yield used
@@ -96,13 +96,13 @@ def _cohort(number):
 
 
 def _bits(simulation, before=lambda number: None):
-  """States and metrics of rounds."""
-  state, found = simulation.initialize(), []
+  """Returns the bits of states and metrics of rounds."""
+  state, results = simulation.initialize(), []
   for number in range(_ROUNDS):
     before(number)
     state, metrics = simulation.next(state, *_cohort(number))
-    found.append([_bits_of(each) for each in tf.nest.flatten((state, metrics))])
-  return found
+    results.append([_bits_of(each) for each in tf.nest.flatten((state, metrics))])
+  return results
 
 
 def _bits_of(value):
@@ -111,26 +111,26 @@ def _bits_of(value):
 
 
 @pytest.fixture(scope='module')
-def here(data):
-  """What rounds come to in this process, by what makes noise."""
+def local_bits(data):
+  """Returns a function from an aggregator's name to the bits of rounds made here."""
   return functools.cache(lambda name: _bits(_simulation(data, name=name)))
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize('name', ['large', 'local'])
-def test_rounds_have_the_bits_of_this_process(client, data, here, name):
+def test_rounds_on_cluster_have_the_same_bits(client, data, local_bits, name):
   with _cluster(client) as used:
-    assert _bits(_simulation(data, used, name)) == here(name)
-    assert (used.notes(), used.said) == ((), [])
+    assert _bits(_simulation(data, used, name)) == local_bits(name)
+    assert (used.notes(), used.log) == ((), [])
     assert not used.is_elsewhere
 
 
-def _blind():
+def _hide_data():
   cluster._sees = lambda directory, checksum: False
   cluster._FUNCTIONS.clear()
 
 
-def _seeing():
+def _show_data():
   cluster._sees = _SEES
   cluster._FUNCTIONS.clear()
 
@@ -139,17 +139,19 @@ _SEES = cluster._sees
 
 
 @pytest.mark.slow
-def test_workers_that_do_not_see_the_data_are_sent_them(client, data, banded, here):
-  client.run(_blind)
+def test_workers_that_cannot_read_the_data_are_sent_them(
+  client, data, banded, local_bits
+):
+  client.run(_hide_data)
   try:
     with _cluster(client, banded):
-      assert _bits(banded) == here('banded')
+      assert _bits(banded) == local_bits('banded')
       directories = client.run(
         lambda: [each.data_directory for each in cluster._FUNCTIONS.values()]
       )
   finally:
-    client.run(_seeing)
-  found = [each for several in directories.values() for each in several]
+    client.run(_show_data)
+  found = [each for of_worker in directories.values() for each in of_worker]
   assert found and data.directory not in found
 
 
@@ -161,22 +163,22 @@ def _kill(client):
   os.kill(next(iter(_pids(client).values())), signal.SIGKILL)
 
 
-def test_nothing_that_is_sent_has_the_key_of_the_noise(client, banded, monkeypatch):
+def test_noise_key_is_not_sent_to_workers(client, banded, monkeypatch):
   from distributed.comm import tcp
 
-  sent, make = [], tcp.to_frames
+  sent, to_frames = [], tcp.to_frames
 
-  async def watch(*args, **kwargs):
-    frames = await make(*args, **kwargs)
+  async def recording_to_frames(*args, **kwargs):
+    frames = await to_frames(*args, **kwargs)
     sent.extend(bytes(each) for each in frames)
     return frames
 
-  monkeypatch.setattr(tcp, 'to_frames', watch)
+  monkeypatch.setattr(tcp, 'to_frames', recording_to_frames)
   with _cluster(client, banded):
     state = banded.initialize()
     banded.next(state, *_cohort(0))
   everything = b''.join(sent)
-  # The model is sent, and clients' keys are, so this finds what is.
+  # The model and clients' keys are found, so a noise key that was sent would be, too.
   for weight in tf.nest.flatten(state.global_model_weights):
     assert np.asarray(weight).tobytes() in everything
   assert _cohort(0)[1][:1].tobytes() in everything
@@ -190,32 +192,32 @@ def test_nothing_that_is_sent_has_the_key_of_the_noise(client, banded, monkeypat
     assert key.tobytes() not in everything
 
 
-def test_what_fails_on_all_workers_is_the_error_of_this_process(client, banded):
+def test_pack_that_fails_on_all_workers_raises_computation_error(client, banded):
   with _cluster(client, banded) as used:
     packs = banded.cohort(*_cohort(0)).packs
-    told = [np.zeros([2, 7], np.float32)] * len(banded._function.arguments[:-1])
+    arguments = [np.zeros([2, 7], np.float32)] * len(banded._function.arguments[:-1])
     with pytest.raises(tf.errors.InvalidArgumentError):
-      banded._function(told, packs[0])
+      banded._function(arguments, packs[0])
     with pytest.raises(failures.ComputationError):
-      used.sums(banded._function, told, packs)
-    (said,) = used.said  # It failed on the other one as well, so both live on.
-    assert said.startswith('A pack failed on worker ')
+      used.sums(banded._function, arguments, packs)
+    (message,) = used.log  # It failed on the other worker, too, so both live on.
+    assert message.startswith('A pack failed on worker ')
 
 
-def test_workers_of_other_versions_are_not_used(client, banded, monkeypatch):
-  others = {**cluster.software(), 'tensorflow': '1.0'}
-  monkeypatch.setattr(cluster, 'software', lambda: others)
+def test_workers_with_other_versions_are_not_used(client, banded, monkeypatch):
+  other_versions = {**cluster.software(), 'tensorflow': '1.0'}
+  monkeypatch.setattr(cluster, 'software', lambda: other_versions)
   with pytest.raises(cluster.ClusterError, match='tensorflow .*, and this program 1.0'):
     with cluster.connect(client):
       pass
   with _cluster(client, banded, absence_seconds=0.5) as used:
     with pytest.raises(cluster.ClusterError, match='no worker for 0.5 seconds'):
       banded.next(banded.initialize(), *_cohort(0))
-    assert ' is not used: it has tensorflow ' in used.said[0]
+    assert ' is not used: it has tensorflow ' in used.log[0]
 
 
-def test_where_tensorflow_has_other_threads_it_is_refused():
-  tf.constant(1)  # So that it has begun, as in a worker that was used before.
+def test_thread_count_of_started_tensorflow_cannot_be_changed():
+  tf.constant(1)  # This starts TensorFlow, as in a worker that was used before.
   with pytest.raises(RuntimeError, match='61 for the same last digits: start the'):
     cluster._use_threads(61)
 
@@ -227,7 +229,7 @@ def test_where_tensorflow_has_other_threads_it_is_refused():
     *('tcp://user@host:1', 'local:0', 'local:two'),
   ],
 )
-def test_what_is_no_address(scheduler):
+def test_check_refuses_invalid_scheduler_address(scheduler):
   with pytest.raises(
     ValueError, match='^scheduler=.* is not the address .*=local:4 for'
   ):
@@ -235,7 +237,7 @@ def test_what_is_no_address(scheduler):
 
 
 @pytest.mark.parametrize('host', ['10.0.0.5', '[2001:db8::5]'])
-def test_another_machine_is_refused_without_tls_or_a_trusted_network(host):
+def test_check_requires_tls_or_trusted_network_for_other_machines(host):
   with pytest.raises(ValueError, match='run code .* or --trusted_network, if nobody'):
     cluster.check(f'tcp://{host}:8786', name='--scheduler')
   cluster.check(f'tcp://{host}:8786', trusted_network=True)
@@ -243,13 +245,13 @@ def test_another_machine_is_refused_without_tls_or_a_trusted_network(host):
 
 
 @pytest.mark.parametrize('scheduler', ['tcp://[::1]:1/', 'tls://10.0.0.5:8786'])
-def test_a_trusted_network_that_allows_nothing(scheduler):
+def test_check_refuses_trusted_network_where_it_is_not_needed(scheduler):
   cluster.check(scheduler)
   with pytest.raises(ValueError, match='leave it out'):
     cluster.check(scheduler, trusted_network=True)
 
 
-def test_a_scheduler_that_does_not_answer_is_an_error():
+def test_connect_fails_if_scheduler_does_not_answer():
   with socket.create_server(('127.0.0.1', 0)) as server:
     scheduler = f'tcp://127.0.0.1:{server.getsockname()[1]}'
     with pytest.raises(cluster.ClusterError, match='^--scheduler=tcp.* cannot be '):
@@ -257,7 +259,7 @@ def test_a_scheduler_that_does_not_answer_is_an_error():
         pass
 
 
-def test_ctrl_c_is_not_for_workers(client):
+def test_workers_ignore_ctrl_c(client):
   pids = _pids(client)
   for pid in pids.values():
     os.kill(pid, signal.SIGINT)
@@ -265,114 +267,110 @@ def test_ctrl_c_is_not_for_workers(client):
   assert _pids(client) == pids
 
 
-def test_nobody_joins_a_local_cluster_without_its_certificate(client):
+def test_local_cluster_refuses_clients_without_its_certificate(client):
   address = client.scheduler.address
   assert address.startswith('tls://127.0.0.1:')
-  # A stranger has no certificate, or one of its own, which nobody trusts.
-  of_its_own = {'security': distributed.Security.temporary()}
+  # A stranger has no certificate, or one of its own, which the cluster does not trust.
+  own_certificate = {'security': distributed.Security.temporary()}
   for scheduler, security in (
     (address.replace('tls', 'tcp'), {}),
-    (address, of_its_own),
+    (address, own_certificate),
   ):
     with pytest.raises(OSError):
       distributed.Client(scheduler, timeout=2, set_as_default=False, **security)
-    # It stops its loop when it is collected, and that waits for ever if another starts.
+    # When collected, a client stops its loop, which hangs if another loop has started.
     gc.collect()
 
 
-# Last of the quick ones, as the next worker takes seconds to start.
-def test_rounds_have_the_bits_of_this_process_though_a_worker_is_killed(
-  client, banded, here
-):
+# This is the last of the quick tests, as the next worker takes seconds to start.
+def test_rounds_have_the_same_bits_after_a_worker_is_killed(client, banded, local_bits):
   def before(number):
     if number == 1:
       threading.Timer(0.01, _kill, [client]).start()
       time.sleep(0.02)
 
   with _cluster(client, banded) as used:
-    assert _bits(banded, before) == here('banded')
+    assert _bits(banded, before) == local_bits('banded')
     begun, lost = time.monotonic(), []
     while not lost and time.monotonic() < begun + 60:
       lost = [note for note in used.notes() if note.endswith(' is lost')]
       time.sleep(0.05)
-    assert len(lost) == 1 and '://' not in lost[0]  # Others see the ledger.
-    assert any(each.endswith(' is lost.') and '://' in each for each in used.said)
+    assert len(lost) == 1 and '://' not in lost[0]  # Ledgers are shared with others.
+    assert any(each.endswith(' is lost.') and '://' in each for each in used.log)
 
 
 _MECHANISM = training_runs.mechanism(6)
 
 
-def _lasting(run_dir):
-  """What a run leaves, and the notes that its ledger has."""
-  left = training_runs.results(run_dir)
-  notes = [note for line in left['ledger'] for note in line.pop('notes', None) or ()]
-  return left, notes
+def _results_and_notes(run_dir):
+  """Returns the results of a run without the notes of its ledger, and these notes."""
+  results = training_runs.results(run_dir)
+  notes = [note for line in results['ledger'] for note in line.pop('notes', None) or ()]
+  return results, notes
 
 
 @pytest.fixture(scope='module')
-def straight(tmp_path_factory):
-  """What a training leaves that nothing happens to, in this process."""
+def uninterrupted(tmp_path_factory):
+  """Returns results and notes of an uninterrupted training in this process."""
   run_dir = tmp_path_factory.mktemp('straight') / 'run'
   training_runs.train(run_dir, mechanism=_MECHANISM)
-  return _lasting(run_dir)
+  return _results_and_notes(run_dir)
 
 
-class _Late(dict):
-  """A metric that does something when it is asked for the n-th time."""
+class _ActingMetric(dict):
+  """A metric that calls a function in its nth evaluation."""
 
-  def __init__(self, times, do):
-    asked = []
+  def __init__(self, nth, action):
+    evaluations = []
 
     def metric(labels, outputs):
       del labels, outputs
-      asked.append(None)
-      if len(asked) == times:
-        do()
+      evaluations.append(None)
+      if len(evaluations) == nth:
+        action()
       return 0.0
 
     super().__init__(late=metric)
 
 
 @pytest.mark.slow
-def test_what_happens_to_workers_is_in_the_ledger(client, straight, tmp_path):
+def test_lost_worker_is_noted_in_the_ledger(client, uninterrupted, tmp_path):
   client.wait_for_workers(2, 60)
   run_dir = tmp_path / 'run'
-  late = _Late(4, lambda: _kill(client))
-  changes = {'mechanism': _MECHANISM, 'test_metrics': late}
+  metrics = _ActingMetric(4, lambda: _kill(client))
+  changes = {'mechanism': _MECHANISM, 'test_metrics': metrics}
   training_runs.train(run_dir, scheduler=client, **changes)
-  left, notes = _lasting(run_dir)
-  assert left['ledger'] == straight[0]['ledger']
+  results, notes = _results_and_notes(run_dir)
+  assert results['ledger'] == uninterrupted[0]['ledger']
   assert any(note.startswith('worker ') and ' is lost' in note for note in notes)
   client.wait_for_workers(2, 60)
 
 
 @pytest.mark.slow
-def test_a_scheduler_that_is_killed_is_an_error_and_the_same_call_goes_on(
-  straight, tmp_path
-):
+def test_run_fails_if_scheduler_is_killed_and_can_be_resumed(uninterrupted, tmp_path):
   run_dir, changes = tmp_path / 'run', {'mechanism': _MECHANISM}
-  with dask_clusters.DaskCluster(tmp_path / 'cluster') as several:
-    several.worker()
-    late = _Late(4, several.scheduler.kill)
+  with dask_clusters.DaskCluster(tmp_path / 'cluster') as dask_cluster:
+    dask_cluster.worker()
+    metrics = _ActingMetric(4, dask_cluster.scheduler.kill)
     with pytest.raises(cluster.ClusterError, match='goes on from the last checkpoint'):
       training_runs.train(
         run_dir,
-        scheduler=several.address,
-        test_metrics=late,
+        scheduler=dask_cluster.address,
+        test_metrics=metrics,
         checkpoint_seconds=1e9,
         **changes,
       )
-  again = training_runs.train(run_dir, test_metrics=_Late(0, None), **changes)
-  assert again.is_finished
-  assert _lasting(run_dir)[0]['ledger'] == straight[0]['ledger']
+  resumed = training_runs.train(run_dir, test_metrics=_ActingMetric(0, None), **changes)
+  assert resumed.is_finished
+  assert _results_and_notes(run_dir)[0]['ledger'] == uninterrupted[0]['ledger']
 
 
 @pytest.mark.slow
-def test_faults_of_every_kind_change_nothing():
+def test_worker_faults_of_all_kinds_change_no_result():
   lines = []
   kinds = len(worker_faults._KINDS)
-  said, is_good = worker_faults.run(kinds, seed=3, workers=3, say=lines.append)
-  assert is_good, '\n'.join([*lines, said])
-  assert f'faults: {kinds}, hangs: 0, lost rounds: 0, different results: 0' in said
+  summary, is_good = worker_faults.run(kinds, seed=3, workers=3, say=lines.append)
+  assert is_good, '\n'.join([*lines, summary])
+  assert f'faults: {kinds}, hangs: 0, lost rounds: 0, different results: 0' in summary
   with pytest.raises(ValueError, match='workers=1: give two'):
     worker_faults.run(1, seed=1, workers=1)

@@ -1,4 +1,4 @@
-"""A computation that fails says so in the sentence that was written for it."""
+"""Tests of the error messages of computations that fail in TFF's runtime."""
 
 import numpy as np
 import pytest
@@ -17,7 +17,7 @@ def _runtime():
     yield
 
 
-def test_a_round_too_many_is_told_in_one_sentence():
+def test_round_beyond_num_rounds_fails_with_short_message():
   process = aggregators.banded(
     strategies.Participation(1, min_separation=1),
     clip_norm=1.0,
@@ -27,28 +27,28 @@ def test_a_round_too_many_is_told_in_one_sentence():
   output = process.next(process.initialize(), [np.float32(0)] * 2)
   with pytest.raises(runtime.ComputationError) as error:
     process.next(output.state, [np.float32(0)] * 2)
-  said = str(error.value)
-  assert said.startswith('This query was built for 1 rounds and has served them all')
-  assert said.endswith('add up what both spend.')
-  assert len(error.value.details) > len(said)
+  message = str(error.value)
+  assert message.startswith('This query was built for 1 rounds and has served them all')
+  assert message.endswith('add up what both spend.')
+  assert len(error.value.details) > len(message)
 
 
-def test_what_an_operation_quotes_is_cut():
+def test_long_message_of_failed_operation_is_truncated():
   @tff.tensorflow.computation(np.str_)
   def fail(text):
     with tf.control_dependencies([tf.debugging.Assert(False, [text])]):
       return tf.identity(text)
 
   with pytest.raises(runtime.ComputationError) as error:
-    fail('x' * 7000)  # Of more than 8192, gRPC may say that it is too long.
+    fail('x' * 7000)  # Beyond 8192, gRPC may only say that the message is too long.
   assert len(str(error.value)) < 4010 and len(error.value.details) > 7000
 
 
-def test_a_round_names_its_first_clients():
+def test_error_in_round_names_the_first_clients():
   error = failures.ComputationError('it failed', 'at length')
   ids = [f'user {number}' for number in range(20)]
   assert str(error.in_round(3, np.array([4, 2]), ids)) == (
     "round 3 of clients 'user 4', 'user 2': it failed"
   )
-  said = str(error.in_round(3, np.arange(12), None))
-  assert said.endswith('9 and 2 more: it failed')
+  message = str(error.in_round(3, np.arange(12), None))
+  assert message.endswith('9 and 2 more: it failed')

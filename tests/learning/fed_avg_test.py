@@ -1,4 +1,4 @@
-"""Private FedAvg is FedAvg with another aggregator; FedProx and FedSGD are papers'."""
+"""Tests of private FedAvg, FedProx and FedSGD against TFF and formulas of papers."""
 
 import numpy as np
 import pytest
@@ -13,7 +13,7 @@ from tff_dp_aggregators import strategies
 from tff_dp_aggregators.accounting import accountants
 from tff_dp_aggregators.learning import runtime
 
-_SIZES = {1: 8, 2: 4, 3: 20}  # Clients: none of them weighs more than another.
+_SIZES = {1: 8, 2: 4, 3: 20}  # Examples by client; all clients have the same weight.
 _sgd = tff.learning.optimizers.build_sgdm
 
 
@@ -34,7 +34,7 @@ def _clients():
 
 
 def _gradient(weights, examples):
-  """Of the mean squared error: kernel and bias."""
+  """Returns the gradient of the mean squared error in kernel and bias."""
   residuals = examples['x'] @ weights[:2] + weights[2] - examples['y'][:, 0]
   columns = np.column_stack([examples['x'], np.ones(len(residuals))])
   return 2 * residuals @ columns / len(residuals)
@@ -47,30 +47,30 @@ def _optimizers():
   }
 
 
-def test_without_noise_and_clipping_it_is_federated_averaging():
+def test_fed_avg_without_noise_and_clipping_matches_tff():
   clients = _clients()
-  ours = learning.build_dp_fed_avg(linear.keras_model, _aggregator(), **_optimizers())
-  theirs = tff.learning.algorithms.build_unweighted_fed_avg(
+  process = learning.build_dp_fed_avg(
+    linear.keras_model, _aggregator(), **_optimizers()
+  )
+  tff_process = tff.learning.algorithms.build_unweighted_fed_avg(
     linear.keras_model, **_optimizers()
   )
-  our_output, our_weights = linear.train(ours, clients)
-  their_output, their_weights = linear.train(theirs, clients)
-  assert np.abs(linear.flat(their_weights)).min() > 0.1  # Something was learnt.
+  output, weights = linear.train(process, clients)
+  tff_output, tff_weights = linear.train(tff_process, clients)
+  assert np.abs(linear.flat(tff_weights)).min() > 0.1  # Something was learnt.
+  np.testing.assert_allclose(linear.flat(weights), linear.flat(tff_weights), atol=1e-6)
+  # The clients' metrics equal TFF's, too.
   np.testing.assert_allclose(
-    linear.flat(our_weights), linear.flat(their_weights), atol=1e-6
-  )
-  # The clients' metrics are TFF's, too.
-  np.testing.assert_allclose(
-    tf.nest.flatten(our_output.metrics['client_work']),
-    tf.nest.flatten(their_output.metrics['client_work']),
+    tf.nest.flatten(output.metrics['client_work']),
+    tf.nest.flatten(tff_output.metrics['client_work']),
     rtol=1e-5,
   )
 
 
 @pytest.mark.optimized_graphs
-def test_noise_of_the_model_is_that_of_the_aggregator():
-  # Clients without signal: y = 0 is what the initial model says.
-  make = lambda: aggregators.banded(  # noqa: E731
+def test_fed_avg_adds_exactly_the_noise_of_the_aggregator():
+  # The client's update is zero, as the initial model predicts its y = 0.
+  make_aggregator = lambda: aggregators.banded(  # noqa: E731
     strategies.Participation(4, min_separation=2),
     clip_norm=0.5,
     noise_multiplier=2.0,
@@ -78,13 +78,13 @@ def test_noise_of_the_model_is_that_of_the_aggregator():
     seed=noise_lib.Seed(3),
   )
   process = learning.build_dp_fed_avg(
-    linear.functional_model(), make(), **_optimizers()
+    linear.functional_model(), make_aggregator(), **_optimizers()
   )
   output, weights = linear.train(process, [linear.client(1, factor=0.0)], num_rounds=1)
   value_type = tff.to_type([(np.float32, [2, 1]), (np.float32, [1])])
-  alone = make().create(value_type)
+  aggregation = make_aggregator().create(value_type)
   zeros = [np.zeros([2, 1], np.float32), np.zeros([1], np.float32)]
-  expected = alone.next(alone.initialize(), [zeros]).result
+  expected = aggregation.next(aggregation.initialize(), [zeros]).result
   expected = np.concatenate([np.ravel(tensor) for tensor in expected])
   # Client updates count as gradients, which the server's optimizer subtracts.
   np.testing.assert_allclose(linear.flat(weights), -expected, rtol=1e-5)
@@ -95,7 +95,7 @@ def test_noise_of_the_model_is_that_of_the_aggregator():
   assert accountants.gdp_mu(event) == pytest.approx(first**0.5 / 2.0)
 
 
-def test_a_client_that_ends_in_nan_is_counted_and_does_no_harm():
+def test_fed_avg_counts_and_ignores_updates_with_nan():
   good, bad = linear.client(1), linear.client(2, factor=np.nan)
   process = learning.build_dp_fed_avg(
     linear.functional_model(), _aggregator(clients_per_round=4), **_optimizers()
@@ -104,17 +104,17 @@ def test_a_client_that_ends_in_nan_is_counted_and_does_no_harm():
   assert output.metrics['aggregator']['nonfinite_count'] == 2
   assert 'dp_query_metrics' in output.metrics['aggregator']
   assert np.all(np.isfinite(linear.flat(weights)))
-  # The same as if the others had not been there: the denominator is fixed.
+  # The model is the same as without the others, because the denominator is fixed.
   _, alone = linear.train(process, [good], num_rounds=1)
   np.testing.assert_allclose(linear.flat(weights), linear.flat(alone), atol=1e-7)
-  # A client without examples is no such client.
+  # A client without examples is not counted.
   empty = linear.client(3).take(0)
   output, _ = linear.train(process, [good, empty], num_rounds=1)
   assert output.metrics['aggregator']['nonfinite_count'] == 0
 
 
 @pytest.mark.parametrize('aggregator', [None, aggregators.gaussian])
-def test_other_aggregators_are_refused(aggregator):
+def test_fed_avg_refuses_invalid_aggregators(aggregator):
   with pytest.raises(TypeError, match='aggregator must be a .*UnweightedAggregation'):
     learning.build_dp_fed_avg(linear.functional_model(), aggregator)
 
@@ -129,16 +129,16 @@ def _fed_prox(model_fn, strength):
 
 
 def _local_model(model, examples, strength):
-  """After local training in batches of 4 (arXiv:1812.06127, equation 2)."""
+  """Returns the model after training in batches of 4 (arXiv:1812.06127, equation 2)."""
   weights = model
   for begin in range(0, len(examples['x']), 4):
     batch = {name: array[begin : begin + 4] for name, array in examples.items()}
-    pulled = _gradient(weights, batch) + strength * (weights - model)
-    weights = weights - 0.1 * pulled
+    gradient = _gradient(weights, batch) + strength * (weights - model)
+    weights = weights - 0.1 * gradient
   return weights
 
 
-def test_models_follow_proximal_gradients():
+def test_fed_prox_matches_proximal_gradients_of_paper():
   process = _fed_prox(linear.functional_model(), 3)
   _, weights = linear.train(process, _clients(), num_rounds=3)
   expected = np.zeros(3)
@@ -158,25 +158,25 @@ def _step(process):
 
 
 @pytest.mark.slow
-def test_steps_are_shorter_than_those_of_fed_avg_and_with_fed_prox_of_tff_longer():
-  without = _step(_fed_prox(linear.functional_model(), 0.0))
-  shorter = _step(_fed_prox(linear.functional_model(), 5.0))
-  assert np.linalg.norm(shorter) < 0.8 * np.linalg.norm(without)
+def test_fed_prox_steps_are_shorter_than_fed_avg_but_longer_in_tff():
+  fed_avg_step = _step(_fed_prox(linear.functional_model(), 0.0))
+  fed_prox_step = _step(_fed_prox(linear.functional_model(), 5.0))
+  assert np.linalg.norm(fed_prox_step) < 0.8 * np.linalg.norm(fed_avg_step)
   # If this fails with a later TFF, FedProx can build on TFF's again.
-  theirs = tff.learning.algorithms.build_unweighted_fed_prox(
+  tff_process = tff.learning.algorithms.build_unweighted_fed_prox(
     linear.functional_model(),
     5.0,
     _sgd(0.1),
     _sgd(1.0),
   )
-  assert np.linalg.norm(_step(theirs)) > 1.2 * np.linalg.norm(without)
+  assert np.linalg.norm(_step(tff_process)) > 1.2 * np.linalg.norm(fed_avg_step)
 
 
 @pytest.mark.parametrize(
   ('strength', 'error'),
   [(-1.0, ValueError), (np.nan, ValueError), ('1', TypeError)],
 )
-def test_strengths_that_make_no_sense_are_refused(strength, error):
+def test_invalid_proximal_strength_is_refused(strength, error):
   with pytest.raises(error, match='proximal_strength'):
     _fed_prox(linear.functional_model(), strength)
 
@@ -193,7 +193,7 @@ def process():
   )
 
 
-def test_the_model_follows_mean_gradients_of_clients_that_weigh_the_same(process):
+def test_fed_sgd_follows_unweighted_mean_of_gradients(process):
   _, weights = linear.train(process, _clients(), num_rounds=3)
   expected = np.zeros(3)
   for _ in range(3):
@@ -205,7 +205,7 @@ def test_the_model_follows_mean_gradients_of_clients_that_weigh_the_same(process
   np.testing.assert_allclose(linear.flat(weights), expected, atol=1e-5)
 
 
-def test_a_gradient_with_nan_is_counted_and_no_gradient_is_none(process):
+def test_fed_sgd_counts_gradients_with_nan_but_not_empty_clients(process):
   good, bad = linear.client(1), linear.client(2, factor=np.nan)
   empty = linear.client(3).take(0)
   output, weights = linear.train(process, [good, bad, empty, bad], num_rounds=1)
@@ -215,7 +215,7 @@ def test_a_gradient_with_nan_is_counted_and_no_gradient_is_none(process):
   np.testing.assert_allclose(linear.flat(weights), linear.flat(alone), atol=1e-7)
 
 
-def test_it_is_a_whole_learning_process_of_tff(process):
+def test_fed_sgd_supports_set_model_weights_and_set_hparams(process):
   state = process.initialize()
   model = tff.learning.models.ModelWeights(
     trainable=tf.nest.map_structure(
@@ -230,8 +230,8 @@ def test_it_is_a_whole_learning_process_of_tff(process):
   assert process.set_hparams(state, hparams).finalizer == state.finalizer
 
 
-def test_clipping_is_of_gradients(process):
+def test_fed_sgd_clips_gradients(process):
   clients = [linear.client(1, factor=1e6)] * 3
   _, weights = linear.train(process, clients, num_rounds=1)
-  moved = np.linalg.norm(linear.flat(weights))
-  assert moved == pytest.approx(0.2 * _SGD_CLIP_NORM, rel=1e-5)
+  change = np.linalg.norm(linear.flat(weights))
+  assert change == pytest.approx(0.2 * _SGD_CLIP_NORM, rel=1e-5)

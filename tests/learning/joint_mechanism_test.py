@@ -1,4 +1,4 @@
-"""`learning.train` with parts that have mechanisms of their own."""
+"""Tests of `learning.train` with joint mechanisms: one for each part of the model."""
 
 import copy
 import json
@@ -27,7 +27,7 @@ _LIMITS = strategies.Participation(_ROUNDS, min_separation=3)
 
 
 def _model():
-  """Linear regression."""
+  """Returns linear regression with a kernel and a bias."""
 
   @tf.function
   def predict(weights, x, training):
@@ -73,27 +73,27 @@ def _train(run_dir, mechanism, **changes):
 
 @pytest.fixture(scope='module')
 def run(tmp_path_factory):
-  """A run with Gaussian and Laplace noise."""
+  """Returns the result of a run with Gaussian and Laplace noise."""
   run_dir = tmp_path_factory.mktemp('joint') / 'run'
-  return _train(run_dir, _joint(), test_metrics=training_runs.killing(-1))
+  return _train(run_dir, _joint(), test_metrics=training_runs.kill_in(-1))
 
 
-def _copied(run, tmp_path):
-  """A copy of the run, to change something in it."""
+def _copy_of(run, tmp_path):
+  """Returns the directory of a copy of the run, to change something in it."""
   path = tmp_path / 'run'
   shutil.copytree(run.run_dir, path)
   return path
 
 
 @pytest.mark.slow
-def test_a_run_that_was_killed_comes_to_the_same(run, tmp_path):
+def test_killed_and_resumed_run_matches_uninterrupted_run(run, tmp_path):
   with pytest.raises(training_runs.Killed):
-    _train(tmp_path / 'run', _joint(), test_metrics=training_runs.killing(4))
-  _train(tmp_path / 'run', _joint(), test_metrics=training_runs.killing(-1))
+    _train(tmp_path / 'run', _joint(), test_metrics=training_runs.kill_in(4))
+  _train(tmp_path / 'run', _joint(), test_metrics=training_runs.kill_in(-1))
   assert training_runs.results(tmp_path / 'run') == training_runs.results(run.run_dir)
 
 
-def test_it_spends_what_the_mechanism_says(run):
+def test_run_spends_planned_epsilon_and_ledger_lists_parts(run):
   assert run.epsilon == pytest.approx(_joint().epsilon(_DELTA), rel=1e-6)
   spent = [float(row['epsilon']) for row in _rows(run)]
   assert spent == sorted(spent) and spent[-1] == pytest.approx(run.epsilon, rel=1e-9)
@@ -111,7 +111,7 @@ def _rows(run):
   return metrics_file.read(os.path.join(run.run_dir, 'metrics.csv'))
 
 
-def test_the_report_states_each_part_and_all_together(run):
+def test_report_states_each_part_and_verifies(run):
   stated = run.statement['mechanism']
   assert [part['part'] for part in stated['parts']] == ['slopes', 'rest']
   assert [part['weights'] for part in stated['parts']] == [['0'], ['1']]
@@ -131,7 +131,7 @@ def test_the_report_states_each_part_and_all_together(run):
   assert result.ok, result.text
 
 
-_OF_PARTS = (
+_PART_FIELDS = (
   'clip_norm',
   'noise_multiplier',
   'sensitivity',
@@ -147,10 +147,10 @@ _OF_PARTS = (
 )
 
 
-def test_what_was_changed_in_a_part_of_the_report_is_found(run, tmp_path):
+def test_verify_finds_each_changed_field_of_a_part(run, tmp_path):
   report = copy.deepcopy(run.statement)
   part = report['mechanism']['parts'][0]
-  for field in _OF_PARTS:
+  for field in _PART_FIELDS:
     value = part[field]
     if isinstance(value, float):
       part[field] = value * (1 - 1e-6)
@@ -164,7 +164,7 @@ def test_what_was_changed_in_a_part_of_the_report_is_found(run, tmp_path):
   path.write_text(json.dumps(report))
   result = verification.verify(str(path))
   assert not result.ok
-  for field in _OF_PARTS:
+  for field in _PART_FIELDS:
     assert f'mechanism.parts[0].{field}' in result.text
 
 
@@ -181,10 +181,8 @@ def test_what_was_changed_in_a_part_of_the_report_is_found(run, tmp_path):
     ('config.json', ('"[1-9]"', '"[2-9]"'), 'the weight 1 is of no part'),
   ],
 )
-def test_what_was_changed_in_a_file_of_the_run_is_found(
-  name, change, message, run, tmp_path
-):
-  path = _copied(run, tmp_path)
+def test_statement_refuses_run_with_changed_file(name, change, message, run, tmp_path):
+  path = _copy_of(run, tmp_path)
   text = (path / name).read_text()
   assert change[0] in text
   (path / name).write_text(text.replace(*change))
@@ -192,7 +190,7 @@ def test_what_was_changed_in_a_file_of_the_run_is_found(
     statement.build(sources.from_run_dir(str(path)))
 
 
-def test_weights_are_named_by_their_places():
+def test_weight_names_of_functional_model_are_positions():
   assert learning.weight_names(_model()) == ('0', '1')
   with pytest.raises(TypeError, match='a Keras model, or a function'):
     learning.weight_names('keras')
@@ -222,7 +220,7 @@ def test_weights_are_named_by_their_places():
     (_joint(), {'audit_canaries': 9}, 'joint mechanism'),
   ],
 )
-def test_what_does_not_go_with_parts_is_refused_first(
+def test_train_refuses_arguments_that_joint_mechanism_excludes(
   mechanism, changes, message, tmp_path
 ):
   with pytest.raises(ValueError, match=message):
@@ -231,7 +229,7 @@ def test_what_does_not_go_with_parts_is_refused_first(
 
 
 @pytest.mark.slow
-def test_secure_sums_and_how_loud_they_are_go_with_parts(tmp_path):
+def test_joint_mechanism_works_with_secure_sum_and_signal_to_noise(tmp_path):
   result = _train(
     tmp_path / 'run',
     _joint(),

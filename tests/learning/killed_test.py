@@ -1,4 +1,4 @@
-"""A training that is killed again and again ends like one that was never touched."""
+"""Tests that trainings resume to the same results after kills or a full disk."""
 
 import os
 import pathlib
@@ -35,7 +35,7 @@ def _start(run_dir, log, **kwargs):
   )
 
 
-def _rounds(run_dir):
+def _metrics_lines(run_dir):
   metrics = run_dir / 'metrics.csv'
   return metrics.read_bytes().count(b'\n') if metrics.exists() else 0
 
@@ -43,40 +43,40 @@ def _rounds(run_dir):
 def _kill_at_a_random_moment(run_dir, log, rng):
   """Starts the run, kills it, and returns the exit code."""
   process = _start(run_dir, log)
-  # Some are killed while they begin; the others while they write rounds, of which the
-  # first is that after the checkpoint: the file is cut to it before.
+  # Some runs are killed while they start, the others while they write rounds. A resumed
+  # run first cuts the file back to its checkpoint: lines decrease before they increase.
   if rng.random() < 0.1:
     time.sleep(rng.uniform(0, 20))
   else:
-    fewest = before = _rounds(run_dir)
-    while process.poll() is None and before <= fewest:
+    fewest_lines = num_lines = _metrics_lines(run_dir)
+    while process.poll() is None and num_lines <= fewest_lines:
       time.sleep(0.01)
-      before = _rounds(run_dir)
-      fewest = min(fewest, before)
+      num_lines = _metrics_lines(run_dir)
+      fewest_lines = min(fewest_lines, num_lines)
     time.sleep(rng.uniform(0, 0.8))
   process.kill()
   return process.wait()
 
 
 @pytest.mark.slow
-def test_killed_40_times_it_comes_to_the_same(tmp_path):
+def test_run_killed_40_times_matches_uninterrupted_run(tmp_path):
   with open(tmp_path / 'log', 'w') as log:
-    straight, killed = tmp_path / 'straight', tmp_path / 'killed'
-    assert _start(straight, log).wait() == 0, (tmp_path / 'log').read_text()[-2000:]
+    expected, killed = tmp_path / 'straight', tmp_path / 'killed'
+    assert _start(expected, log).wait() == 0, (tmp_path / 'log').read_text()[-2000:]
     rng = random.Random(1)
     codes = [_kill_at_a_random_moment(killed, log, rng) for _ in range(_KILLS)]
     assert set(codes) <= {-9, 0}, (tmp_path / 'log').read_text()[-2000:]
     assert codes.count(-9) > _KILLS / 2
     assert _start(killed, log).wait() == 0, (tmp_path / 'log').read_text()[-2000:]
-  assert training_runs.results(killed) == training_runs.results(straight)
-  assert set(os.listdir(killed)) == set(os.listdir(straight))
+  assert training_runs.results(killed) == training_runs.results(expected)
+  assert set(os.listdir(killed)) == set(os.listdir(expected))
 
 
 @pytest.mark.slow
-def test_a_full_disk_is_an_error_and_the_run_goes_on_with_room(tmp_path):
+def test_run_fails_on_full_disk_and_resumes_with_space(tmp_path):
   with open(tmp_path / 'log', 'w') as log:
-    straight, full = tmp_path / 'straight', tmp_path / 'full'
-    assert _start(straight, log).wait() == 0
+    expected, full = tmp_path / 'straight', tmp_path / 'full'
+    assert _start(expected, log).wait() == 0
     for kilobytes in (40, 100, 300):
 
       def limit(kilobytes=kilobytes):
@@ -87,4 +87,4 @@ def test_a_full_disk_is_an_error_and_the_run_goes_on_with_room(tmp_path):
       assert _start(full, log, preexec_fn=limit).wait() not in (0, -9)
     assert 'File too large' in (tmp_path / 'log').read_text()
     assert _start(full, log).wait() == 0, (tmp_path / 'log').read_text()[-2000:]
-  assert training_runs.results(full) == training_runs.results(straight)
+  assert training_runs.results(full) == training_runs.results(expected)

@@ -1,4 +1,4 @@
-"""Runs with the noise of a larger cohort."""
+"""Tests of runs that simulate the noise of a larger cohort."""
 
 import json
 import math
@@ -11,7 +11,7 @@ from tff_dp_aggregators import sampling
 from tff_dp_aggregators.accounting.records import ledger
 from tff_dp_aggregators.learning.runs import plan
 
-_BOTH = 'simulated cohort of 30 of 120 clients, and rounds have 3 of 12'
+_BOTH_COHORTS = 'simulated cohort of 30 of 120 clients, and rounds have 3 of 12'
 
 
 def _train(run_dir, **changes):
@@ -22,17 +22,17 @@ def _train(run_dir, **changes):
 @pytest.fixture(name='simulated', scope='module')
 def _simulated(tmp_path_factory):
   run_dir = tmp_path_factory.mktemp('runs') / 'simulated'
-  return run_dir, _train(run_dir, test_metrics=training_runs.killing(0))
+  return run_dir, _train(run_dir, test_metrics=training_runs.kill_in(0))
 
 
-def test_every_output_has_no_guarantee_and_names_both_cohorts(simulated):
+def test_outputs_state_no_guarantee_and_name_both_cohorts(simulated):
   run_dir, result = simulated
   epsilon = training_runs.mechanism().epsilon(1e-3)
   assert math.isinf(result.epsilon)
   assert result.simulated_epsilon == pytest.approx(epsilon, rel=1e-9)
   config = json.loads((run_dir / 'config.json').read_text())
   assert config['privacy'] is None
-  assert _BOTH in config['simulated_cohort']['guarantee']
+  assert _BOTH_COHORTS in config['simulated_cohort']['guarantee']
   assert config['simulated_cohort']['noise_multiplier'] == 0.1 / 10
   rows = training_runs.results(run_dir)['metrics']
   assert {row['epsilon'] for row in rows} == {'inf'}
@@ -47,7 +47,7 @@ def test_every_output_has_no_guarantee_and_names_both_cohorts(simulated):
   assert result.statement['guarantee']['epsilon'] is None
 
 
-def test_it_goes_on_with_the_same_scale_only(simulated):
+def test_resuming_with_another_scale_is_refused(simulated):
   run_dir, _ = simulated
   with pytest.raises(ValueError, match='scale: 10.0 then, 20.0 now'):
     _train(run_dir, simulated_cohort_scale=20)
@@ -61,19 +61,19 @@ def test_it_goes_on_with_the_same_scale_only(simulated):
     (1e6, ValueError, 'leaves too little noise: '),
   ],
 )
-def test_scales_that_are_none_are_refused(tmp_path, scale, error, message):
+def test_invalid_scales_are_refused(tmp_path, scale, error, message):
   with pytest.raises(error, match=f'scale.*{message}'):
     _train(tmp_path / 'run', simulated_cohort_scale=scale)
   assert not (tmp_path / 'run').exists()
 
 
-def test_a_scale_needs_a_mechanism(tmp_path):
+def test_scale_without_mechanism_is_refused(tmp_path):
   with pytest.raises(ValueError, match='does not go with training without a mech'):
     _train(tmp_path / 'run', mechanism=None, clip_norm=None, num_rounds=3)
 
 
-def test_the_noise_of_a_count_is_scaled_as_well():
-  drawn = sampling.PoissonSampling(4, 0.1)
-  noisy = accounting.Mechanism('gaussian', drawn, 2.0, clipped_count_stddev=5.0)
-  scaled = plan.mechanism_of_run(noisy, 4.0)
+def test_scale_reduces_noise_of_clipped_count_too():
+  scheme = sampling.PoissonSampling(4, 0.1)
+  mechanism = accounting.Mechanism('gaussian', scheme, 2.0, clipped_count_stddev=5.0)
+  scaled = plan.mechanism_of_run(mechanism, 4.0)
   assert (scaled.noise_multiplier, scaled.clipped_count_stddev) == (0.5, 1.25)

@@ -1,4 +1,4 @@
-"""Keras models are trained as they were written; what does not fit is named before."""
+"""Tests that Keras models train as in Keras, and that unsupported ones are refused."""
 
 import functools
 import random
@@ -41,7 +41,7 @@ class _Activity(_LAYERS.Layer):
 
 
 def _pairs(one, other):
-  """Weights of two models, side by side."""
+  """Returns the weights of two models in pairs."""
   assert len(one) == len(other)
   return zip(one, other)
 
@@ -78,9 +78,9 @@ def _with_losses():
 
 def _two_towers():
   a, b = _KERAS.Input([2], name='a'), _KERAS.Input([1], name='b')
-  of_b = _LAYERS.Dense(4, activation='relu', name='tower_b')(b)
-  of_a = _LAYERS.Dense(4, activation='relu', name='tower_a')(a)
-  joined = _LAYERS.Concatenate()([of_a, of_b])
+  output_b = _LAYERS.Dense(4, activation='relu', name='tower_b')(b)
+  output_a = _LAYERS.Dense(4, activation='relu', name='tower_a')(a)
+  joined = _LAYERS.Concatenate()([output_a, output_b])
   return _KERAS.Model([a, b], _LAYERS.Dense(2, name='head')(joined))
 
 
@@ -130,7 +130,7 @@ def _functional(make, x, y, loss, seed=0):
 
 
 def _step(functional, x, y):
-  """The trainable weights after one step of SGD, in a graph as of old."""
+  """Returns weights and loss after one step of SGD in a graph of TensorFlow 1."""
   with tf.Graph().as_default():
     weights = tf.nest.map_structure(tf.constant, functional.initial_weights)
     with tf.GradientTape() as tape:
@@ -146,14 +146,14 @@ def _step(functional, x, y):
 
 
 def _fit(model, x, y, loss, **compiled):
-  """The same by Keras: the trainable weights, and the loss."""
+  """Returns weights and loss after one step of Keras."""
   model.compile(_KERAS.optimizers.SGD(_RATE), loss, run_eagerly=False, **compiled)
-  found = model.train_on_batch(x, y, return_dict=True)
-  return [each.numpy() for each in model.trainable_variables], found['loss']
+  metrics = model.train_on_batch(x, y, return_dict=True)
+  return [each.numpy() for each in model.trainable_variables], metrics['loss']
 
 
-def _assert_equal(found, expected):
-  weights, loss = found
+def _assert_equal(actual, expected):
+  weights, loss = actual
   expected_weights, expected_loss = expected
   assert loss == pytest.approx(expected_loss, rel=1e-5)
   for one, other in _pairs(weights, expected_weights):
@@ -170,11 +170,11 @@ _QUICK = ('subclass', 'losses', 'by name')
     for name in _MODELS
   ],
 )
-def test_a_step_is_that_of_fit(name):
+def test_training_step_matches_keras(name):
   make, x = _MODELS[name]
   functional = _functional(make, x, _CLASSES, _CROSS_ENTROPY)
-  found = _step(functional, x, _CLASSES)
-  _assert_equal(found, _fit(functional.keras_model, x, _CLASSES, _CROSS_ENTROPY))
+  actual = _step(functional, x, _CLASSES)
+  _assert_equal(actual, _fit(functional.keras_model, x, _CLASSES, _CROSS_ENTROPY))
 
 
 def _two_outputs():
@@ -190,7 +190,7 @@ def _two_outputs():
     pytest.param(True, {'one': 0.0, 'two': 1.0}, marks=pytest.mark.slow),
   ],
 )
-def test_several_outputs_have_their_losses_and_weights(is_named, weights):
+def test_step_with_several_outputs_matches_keras(is_named, weights):
   y = (_NUMBERS[:, 0], _CLASSES)
   labels = {'one': y[0], 'two': y[1]} if is_named else y
   loss = {'one': 'mean_squared_error', 'two': _CROSS_ENTROPY}
@@ -201,9 +201,9 @@ def test_several_outputs_have_their_losses_and_weights(is_named, weights):
     return model
 
   functional = _functional(make, _NUMBERS, labels, None)
-  found = _step(functional, _NUMBERS, labels)
+  actual = _step(functional, _NUMBERS, labels)
   expected = _fit(functional.keras_model, _NUMBERS, list(y), loss, loss_weights=weights)
-  _assert_equal(found, expected)
+  _assert_equal(actual, expected)
 
 
 class _OwnLoss(_KERAS.losses.Loss):
@@ -219,12 +219,12 @@ class _OwnLoss(_KERAS.losses.Loss):
     pytest.param('mse', (5,), marks=pytest.mark.slow),
   ],
 )
-def test_labels_without_a_last_axis_are_not_repeated(loss, shape):
+def test_labels_without_last_axis_are_not_broadcast(loss, shape):
   make = lambda: _sequential(_LAYERS.Dense(1))  # noqa: E731
   y = _NUMBERS.sum(axis=1).reshape(shape)
   functional = _functional(make, _NUMBERS, y, loss)
-  found = _step(functional, _NUMBERS, y)
-  _assert_equal(found, _fit(functional.keras_model, _NUMBERS, y.reshape(5, 1), 'mse'))
+  actual = _step(functional, _NUMBERS, y)
+  _assert_equal(actual, _fit(functional.keras_model, _NUMBERS, y.reshape(5, 1), 'mse'))
 
 
 @pytest.mark.parametrize(
@@ -245,7 +245,7 @@ def test_labels_without_a_last_axis_are_not_repeated(loss, shape):
     ),
   ],
 )
-def test_labels_of_another_shape_are_refused(make, y, loss, message):
+def test_labels_that_do_not_fit_output_or_loss_are_refused(make, y, loss, message):
   with pytest.raises(ValueError, match=message):
     _functional(make, _NUMBERS, y, loss)
 
@@ -271,7 +271,7 @@ _BINARY = _KERAS.losses.BinaryCrossentropy
     (1, None, _BINARY(from_logits=True), None),
   ],
 )
-def test_logits_and_probabilities_are_told_apart(
+def test_from_logits_must_match_the_last_activation(
   units, activation, loss, message, initializer
 ):
   make = _ending_in(activation, units, initializer)
@@ -339,12 +339,12 @@ class _Hidden(_LAYERS.Layer):
     (lambda: _two_towers(), _NUMBERS, 'gives 1 inputs, the model takes 2: a, b'),
   ],
 )
-def test_what_is_not_done_is_refused_by_name(make, x, message):
+def test_unsupported_model_features_are_refused_by_name(make, x, message):
   with pytest.raises(ValueError, match=message):
     _functional(make, x, _CLASSES, _CROSS_ENTROPY)
 
 
-def test_weights_have_the_order_and_the_names_of_keras():
+def test_weights_have_order_and_names_of_keras():
   x = (_NUMBERS[:, :2], _NUMBERS[:, 2:])
   functional = _functional(_two_towers, x, _CLASSES, _CROSS_ENTROPY)
   names = [each.name for each in functional.keras_model.trainable_variables]
@@ -356,7 +356,7 @@ def test_weights_have_the_order_and_the_names_of_keras():
   assert models.weight_shapes(functional)['2 tower_b/kernel:0'] == [1, 4]
 
 
-def test_names_and_weights_do_not_depend_on_what_was_made_before():
+def test_weight_names_and_initial_weights_depend_only_on_seed():
   make = _MODELS['subclass'][0]
   one = _functional(make, _NUMBERS, _CLASSES, _CROSS_ENTROPY, seed=2**70)
   random.random(), np.random.rand(), _sequential(_LAYERS.Dense(2))  # noqa: NPY002
@@ -400,22 +400,22 @@ def _mechanism():
   return accounting.Mechanism.for_target('banded', participation, 8.0, 1e-3)
 
 
-def test_a_model_that_is_given_and_others_are_as_before():
+def test_conversion_does_not_change_any_keras_model():
   model, other = _frozen_with_losses(), _shared()
 
-  def what_they_are():
+  def models_state():
     model(_NUMBERS)
     losses = [float(each) for each in model.losses]
     return [model.get_weights(), losses, other.get_weights(), other(_NUMBERS).numpy()]
 
-  before = what_they_are()
+  before = models_state()
   functional = _functional(model, _NUMBERS, _CLASSES, _CROSS_ENTROPY)
   _step(functional, _NUMBERS, _CLASSES)
-  tf.nest.map_structure(np.testing.assert_array_equal, what_they_are(), before)
+  tf.nest.map_structure(np.testing.assert_array_equal, models_state(), before)
 
 
 @pytest.mark.slow
-def test_frozen_layers_get_no_noise_in_packs_and_one_by_one(tmp_path):
+def test_frozen_layers_get_no_noise_packed_or_one_by_one(tmp_path):
   model = _frozen_with_losses()
   private = {'mechanism': _mechanism(), 'noise_seed': 1}
   packs = _train(model, tmp_path / 'packs', **private)
@@ -428,31 +428,31 @@ def test_frozen_layers_get_no_noise_in_packs_and_one_by_one(tmp_path):
     np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-6)
 
 
-def test_an_optimizer_that_a_model_was_compiled_with_is_not_ignored(tmp_path, capsys):
+def test_compiled_keras_optimizer_is_refused_unless_replaced(tmp_path, capsys):
   model = _shared()
   model.compile(_KERAS.optimizers.Adam(1e-9), _CROSS_ENTROPY)
   with pytest.raises(ValueError, match='compiled with the optimizer Adam'):
     _train(model, tmp_path / 'run', loss=None)
   optimizer = tff.learning.optimizers.build_sgdm(0.1)
-  given = {'client_optimizer': optimizer, 'inner_aggregator': 'secure_modular_sum'}
-  with pytest.raises(ValueError, match='inner_aggregator'):  # Which is refused later.
-    _train(model, tmp_path / 'run', loss=None, **given)
+  arguments = {'client_optimizer': optimizer, 'inner_aggregator': 'secure_modular_sum'}
+  with pytest.raises(ValueError, match='inner_aggregator'):  # It is checked later.
+    _train(model, tmp_path / 'run', loss=None, **arguments)
   assert 'optimizer Adam of Keras' in capsys.readouterr().err
 
 
-def _measured(make, x, y, loss, metrics=None):
-  """What is measured of a model before it is trained, and its weights."""
+def _measure(make, x, y, loss, metrics=None):
+  """Returns metrics of a model before it is trained, and its weights."""
   functional = _functional(make, x, y, loss, seed=1)
   weights = tff.learning.models.ModelWeights(*functional.initial_weights)
   return evaluation.Evaluator(functional, (x, y), metrics).measure(weights), weights
 
 
-def test_metrics_are_those_of_keras_and_of_scikit_learn():
+def test_metrics_match_keras_and_scikit_learn():
   from sklearn import metrics as sklearn_metrics
 
   x = np.random.default_rng(3).normal(size=[30, 3]).astype(np.float32)
   y = (x @ [1.0, 2.0, 3.0]).astype(np.float32)
-  measured, weights = _measured(
+  measured, weights = _measure(
     lambda: _sequential(_LAYERS.Dense(1)),
     x,
     y,
@@ -489,18 +489,18 @@ def test_metrics_are_those_of_keras_and_of_scikit_learn():
     ),
   ],
 )
-def test_names_of_metrics_mean_what_they_mean_in_keras(make, y, loss, metrics):
+def test_metric_names_mean_the_same_as_in_keras(make, y, loss, metrics):
   def compiled():
     model = make()
     model.compile(loss=loss, metrics=metrics)
     return model
 
-  found, weights = _measured(compiled, _NUMBERS, y, None)
+  actual, weights = _measure(compiled, _NUMBERS, y, None)
   model = compiled()
   weights.assign_weights_to(model)
   expected = model.evaluate(_NUMBERS, y, verbose=0, return_dict=True)
-  assert len(found) == 1 + len(metrics)
-  assert found == pytest.approx({name: expected[name] for name in found}, rel=1e-4)
+  assert len(actual) == 1 + len(metrics)
+  assert actual == pytest.approx({name: expected[name] for name in actual}, rel=1e-4)
 
 
 @pytest.mark.parametrize(
@@ -513,12 +513,12 @@ def test_names_of_metrics_mean_what_they_mean_in_keras(make, y, loss, metrics):
     (lambda y_pred, y_true: 0.0, "calls its first argument 'y_pred'"),
   ],
 )
-def test_what_is_no_metric_is_refused(metric, message):
+def test_invalid_metric_is_refused(metric, message):
   with pytest.raises((TypeError, ValueError), match=message):
-    _measured(_shared, _NUMBERS, _CLASSES, _CROSS_ENTROPY, {'it': metric})
+    _measure(_shared, _NUMBERS, _CLASSES, _CROSS_ENTROPY, {'it': metric})
 
 
-def test_a_model_of_which_all_is_frozen_is_refused():
+def test_model_without_trainable_weights_is_refused():
   model = _shared()
   model.trainable = False
   with pytest.raises(ValueError, match='no weights that are trained'):
@@ -532,10 +532,10 @@ def test_a_model_of_which_all_is_frozen_is_refused():
     learning.MeanMetric(lambda labels, outputs: (labels - outputs) ** 2),
   ],
 )
-def test_metrics_that_repeat_labels_along_outputs_are_refused(metric):
+def test_metrics_that_broadcast_labels_are_refused(metric):
   y = _NUMBERS.sum(axis=1)
   with pytest.raises(ValueError, match=r'take outputs\[:, 0\]|Take outputs\[:, 0\]'):
-    _measured(
+    _measure(
       lambda: _sequential(_LAYERS.Dense(1)), _NUMBERS, y, 'mse', {'error': metric}
     )
 
@@ -543,12 +543,12 @@ def test_metrics_that_repeat_labels_along_outputs_are_refused(metric):
 @pytest.mark.parametrize('metric', ['accuracy', _KERAS.metrics.Precision])
 def test_metrics_of_probabilities_are_refused_for_logits(metric):
   with pytest.raises(ValueError, match='from_logits=True, threshold=0.0'):
-    _measured(
+    _measure(
       _ending_in(None, 1), _NUMBERS, _CLASSES, _BINARY(from_logits=True), {'it': metric}
     )
 
 
-def test_tokens_without_an_embedding_and_classes_without_an_output_are_refused():
+def test_check_examples_refuses_tokens_and_labels_out_of_range():
   layers = (_LAYERS.GlobalAveragePooling1D(), _LAYERS.Dense(2))
   functional = _functional(lambda: _tokens(*layers), _TOKENS, _CLASSES, _CROSS_ENTROPY)
   functional.check_examples((_TOKENS, _CLASSES), 'it')
@@ -569,12 +569,12 @@ def _with_loss_of_outputs():
 
 
 def _balanced(y_true, y_pred):
-  """The mean of the losses of both classes, each of which is one of its examples."""
+  """Returns the sum of the mean losses of both classes, unlike a mean over examples."""
   losses = tf.square(y_pred - y_true)[:, 0]
-  of_class = [tf.cast(y_true[:, 0] == each, tf.float32) for each in (0.0, 1.0)]
+  in_class = [tf.cast(y_true[:, 0] == each, tf.float32) for each in (0.0, 1.0)]
   return sum(
     tf.math.divide_no_nan(tf.reduce_sum(each * losses), tf.reduce_sum(each))
-    for each in of_class
+    for each in in_class
   )
 
 
@@ -582,7 +582,7 @@ def _balanced(y_true, y_pred):
   ('make', 'loss'),
   [(_with_loss_of_outputs, 'mse'), (lambda: _sequential(_LAYERS.Dense(1)), _balanced)],
 )
-def test_batches_are_not_padded_where_that_would_not_show_at_once(make, loss, tmp_path):
+def test_padding_check_finds_losses_that_hide_its_effect(make, loss, tmp_path):
   rng = np.random.default_rng(5)
   clients = {}
   for number, size in enumerate([1, 2, 3, 5, 7, 6, 10, 1, 1, 1]):
@@ -595,7 +595,7 @@ def test_batches_are_not_padded_where_that_would_not_show_at_once(make, loss, tm
   assert 'have to be padded' in step_checks.why_one_by_one(training, data)
 
 
-def test_regularizers_of_mixed_precision_take_weights_as_they_are():
+def test_mixed_precision_regularizers_use_unrounded_weights():
   policy = _KERAS.mixed_precision.Policy('mixed_float16')
 
   def make():
@@ -611,12 +611,12 @@ def test_regularizers_of_mixed_precision_take_weights_as_they_are():
   with tf.Graph().as_default(), tf.compat.v1.Session() as session:
     weights = tf.nest.map_structure(tf.constant, functional.initial_weights)
     output = functional.predict_on_batch(weights, _NUMBERS, training=True)
-    found = session.run(output.penalty)
-  assert found == pytest.approx(3 * 2000 * 16 * 1e-5, rel=1e-4)
+    actual = session.run(output.penalty)
+  assert actual == pytest.approx(3 * 2000 * 16 * 1e-5, rel=1e-4)
 
 
 @pytest.mark.parametrize('axis', [[1, 2], pytest.param(1, marks=pytest.mark.slow)])
-def test_layer_normalisation_trains_side_by_side_as_one_by_one(axis):
+def test_vectorized_layer_normalisation_matches_keras(axis):
   x = np.arange(60, dtype=np.float32).reshape(5, 4, 3) / 60
   make = lambda: _sequential(  # noqa: E731
     _LAYERS.Dense(6),
@@ -628,25 +628,25 @@ def test_layer_normalisation_trains_side_by_side_as_one_by_one(axis):
   functional = _functional(make, x, _CLASSES, _CROSS_ENTROPY)
   model = make()
   model.set_weights(functional.initial_weights[0])
-  several = tf.vectorized_map(
+  outputs = tf.vectorized_map(
     lambda each: functional.predict_on_batch(functional.initial_weights, each),
     tf.stack([x, 2 * x]),
     fallback_to_while_loop=False,
   )
-  np.testing.assert_allclose(several[0], model(x), atol=1e-5)
-  np.testing.assert_allclose(several[1], model(2 * x), atol=1e-5)
+  np.testing.assert_allclose(outputs[0], model(x), atol=1e-5)
+  np.testing.assert_allclose(outputs[1], model(2 * x), atol=1e-5)
 
 
 @pytest.fixture(name='seeded')
 def fixture_seeded():
-  """For tests that set the seeds of the process, which are drawn anew afterwards."""
+  """Returns the function that sets all seeds, which are drawn anew after the test."""
   yield _KERAS.utils.set_random_seed
   random.seed()
   np.random.seed()  # noqa: NPY002
   tf.random.set_seed(None)
 
 
-def test_what_draws_and_names_goes_on_as_before(seeded):
+def test_conversion_keeps_random_states_and_layer_names(seeded):
   def draws():
     layer = _LAYERS.Dense(2)
     return [
@@ -658,11 +658,11 @@ def test_what_draws_and_names_goes_on_as_before(seeded):
     ]
 
   drawn = []
-  for between in (False, True):
+  for convert in (False, True):
     _KERAS.backend.clear_session()
     seeded(5)
     first = draws()
-    if between:
+    if convert:
       _functional(_shared, _NUMBERS, _CLASSES, _CROSS_ENTROPY)
       with pytest.raises(ValueError, match='takes logits'):
         _functional(_ending_in('softmax'), _NUMBERS, _CLASSES, _CROSS_ENTROPY)
@@ -675,16 +675,16 @@ def _mixed():
   return _sequential(_LAYERS.Dense(4, dtype=policy), _LAYERS.Dense(2))
 
 
-def test_mixed_precision_is_within_its_rounding():
+def test_mixed_precision_step_matches_keras_within_rounding():
   functional = _functional(_mixed, _NUMBERS, _CLASSES, _CROSS_ENTROPY)
-  found, _ = _step(functional, _NUMBERS, _CLASSES)
+  actual, _ = _step(functional, _NUMBERS, _CLASSES)
   expected, _ = _fit(functional.keras_model, _NUMBERS, _CLASSES, _CROSS_ENTROPY)
-  for one, other in _pairs(found, expected):
+  for one, other in _pairs(actual, expected):
     np.testing.assert_allclose(one, other, rtol=1e-2, atol=1e-3)
 
 
-def test_metrics_of_logits_are_measured():
-  measured, weights = _measured(
+def test_metrics_of_logits_match_numpy():
+  measured, weights = _measure(
     _ending_in(None, 1),
     _NUMBERS,
     _CLASSES,
@@ -716,7 +716,7 @@ _SPEC = (tf.TensorSpec([3]), tf.TensorSpec([], tf.int32))
     ),
   ],
 )
-def test_other_losses_are_refused(loss, error, match):
+def test_invalid_losses_are_refused(loss, error, match):
   with pytest.raises(error, match=match):
     models.functional(_shared, loss, _SPEC)
 
@@ -741,17 +741,17 @@ _NARROW = {'x': tf.TensorSpec([1]), 'y': tf.TensorSpec([], tf.int32)}
     (_BATCHES, r'x of shape \[4, 3\] .* takes \[3\]. .* not batched'),
   ],
 )
-def test_examples_of_another_kind_are_refused(spec, match):
+def test_examples_that_do_not_fit_the_model_are_refused(spec, match):
   with pytest.raises(ValueError, match=match):
     models.functional(_shared, 'sparse_categorical_crossentropy', spec, "client 'a'")
 
 
-def test_keras_models_need_clients_that_say_what_their_inputs_are():
+def test_keras_model_without_spec_of_inputs_is_refused():
   with pytest.raises(ValueError, match='packed.PackedData, which do not say'):
     models.functional(_shared, 'mse', None)
 
 
-def test_functional_models_whose_weights_are_named_are_refused():
+def test_functional_model_with_dict_of_weights_is_refused():
   named = models.with_loss(training_runs.model(), None)
   named._initial_weights = ({'kernel': np.zeros([2, 1], np.float32)}, ())
   with pytest.raises(ValueError, match='weights of the functional model are a struc'):

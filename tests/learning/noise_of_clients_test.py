@@ -1,4 +1,4 @@
-"""`learning.train` with noise that clients make: what it spends, and how it goes on."""
+"""Tests of `learning.train` with noise that clients add."""
 
 import math
 import os
@@ -40,40 +40,40 @@ def _entries(run_dir):
   return ledger_lib.read(str(run_dir / 'ledger.jsonl')).entries
 
 
-def _kept(run_dir):
+def _checkpoint_files(run_dir):
   names = os.listdir(run_dir / 'checkpoints')
   return sorted(name for name in names if not name.endswith('.json'))
 
 
-def _is_of_last_line(result, run_dir):
+def _matches_last_ledger_line(result, run_dir):
   weights = tf.nest.flatten(result.weights)
   return ledger_lib.checksum_of(weights) == _entries(run_dir)[-1].result_checksum
 
 
 @pytest.mark.slow
-def test_a_run_that_is_killed_releases_no_round_twice(tmp_path, capfd):
-  # With noise of both sides: of clients, and of the server with one key.
+def test_killed_run_with_client_noise_releases_no_round_twice(tmp_path, capfd):
+  # Clients add noise, and so does the server, whose key stays the same.
   run_dir, changes = tmp_path / 'run', {**_SECRET, 'mechanism': _BOTH}
   with pytest.raises(training_runs.Killed):
-    _train(run_dir, test_metrics=training_runs.killing(4), **changes)
+    _train(run_dir, test_metrics=training_runs.kill_in(4), **changes)
   before = (run_dir / 'ledger.jsonl').read_text()
   assert before.count('\n') == 4
-  # Four results are on disk, and no checkpoint has them.
-  assert _kept(run_dir) == [
+  # Four results are on disk, and no checkpoint contains them.
+  assert _checkpoint_files(run_dir) == [
     'after_round_0',
     *(f'result_of_round_{number}' for number in range(4)),
   ]
   third = run_dir / 'checkpoints' / 'result_of_round_2'
   third.rename(tmp_path / 'third')
   with pytest.raises(ValueError, match='round 2 has a line.*another release'):
-    _train(run_dir, test_metrics=training_runs.killing(-1), **changes)
+    _train(run_dir, test_metrics=training_runs.kill_in(-1), **changes)
   assert (run_dir / 'ledger.jsonl').read_text() == before
   (tmp_path / 'third').rename(third)
-  result = _train(run_dir, test_metrics=training_runs.killing(-1), **changes)
+  result = _train(run_dir, test_metrics=training_runs.kill_in(-1), **changes)
   assert result.is_finished and result.epsilon == _BOTH.epsilon(1e-3)
   assert (run_dir / 'ledger.jsonl').read_text().startswith(before)
   assert [each.round for each in _entries(run_dir)] == list(range(_ROUNDS))
-  assert _is_of_last_line(result, run_dir)
+  assert _matches_last_ledger_line(result, run_dir)
   assert len(metrics_file.read(str(run_dir / 'metrics.csv'))) == _ROUNDS
   (tag,) = {each.noise_key_tag for each in _entries(run_dir)}
   assert tag
@@ -82,43 +82,42 @@ def test_a_run_that_is_killed_releases_no_round_twice(tmp_path, capfd):
 
 
 @pytest.mark.slow
-def test_a_run_killed_before_a_line_goes_on_with_the_result_that_is_there(
+def test_run_killed_before_ledger_line_resumes_from_stored_result(
   tmp_path, monkeypatch
 ):
   run_dir, append = tmp_path / 'run', ledger_lib.LedgerWriter.append
-  stopped = []
+  lines_not_written = []
 
-  def killed_in_the_third_round(writer, **line):
-    if line['round'] == 2 and not stopped:
-      stopped.append(line)
+  def append_or_kill(writer, **line):
+    if line['round'] == 2 and not lines_not_written:
+      lines_not_written.append(line)
       raise training_runs.Killed
     return append(writer, **line)
 
-  monkeypatch.setattr(ledger_lib.LedgerWriter, 'append', killed_in_the_third_round)
+  monkeypatch.setattr(ledger_lib.LedgerWriter, 'append', append_or_kill)
   with pytest.raises(training_runs.Killed):
     _train(run_dir, **_SECRET)
   assert len(_entries(run_dir)) == 2
   result = _train(run_dir, **_SECRET)
   third = _entries(run_dir)[2]
-  assert third.result_checksum == stopped[0]['result_checksum']
-  assert result.is_finished and _is_of_last_line(result, run_dir)
+  assert third.result_checksum == lines_not_written[0]['result_checksum']
+  assert result.is_finished and _matches_last_ledger_line(result, run_dir)
 
 
 @pytest.mark.slow
-def test_noise_with_a_seed_is_the_same_again_after_a_kill(tmp_path):
+def test_seeded_client_noise_is_identical_after_kill_and_resume(tmp_path):
   changes = {'mechanism': _SHARES}
-  _train(tmp_path / 'straight', test_metrics=training_runs.killing(-1), **changes)
+  _train(tmp_path / 'straight', test_metrics=training_runs.kill_in(-1), **changes)
   with pytest.raises(training_runs.Killed):
-    _train(tmp_path / 'run', test_metrics=training_runs.killing(3), **changes)
-  assert _kept(tmp_path / 'run') == ['after_round_0']
-  result = _train(tmp_path / 'run', test_metrics=training_runs.killing(-1), **changes)
+    _train(tmp_path / 'run', test_metrics=training_runs.kill_in(3), **changes)
+  assert _checkpoint_files(tmp_path / 'run') == ['after_round_0']
+  result = _train(tmp_path / 'run', test_metrics=training_runs.kill_in(-1), **changes)
   assert result.epsilon == _SHARES.epsilon(1e-3)
-  lasting = training_runs.results(tmp_path / 'run')
-  assert lasting == training_runs.results(tmp_path / 'straight')
+  resumed = training_runs.results(tmp_path / 'run')
+  assert resumed == training_runs.results(tmp_path / 'straight')
 
 
-def test_what_clients_do_first_bounds_what_they_send(tmp_path):
-  """Without noise, the mean is within the bound."""
+def test_coordinate_bound_limits_model_change_without_noise(tmp_path):
   result = _train(
     tmp_path / 'run',
     mechanism=None,
@@ -133,9 +132,9 @@ def test_what_clients_do_first_bounds_what_they_send(tmp_path):
   )
   assert [each.clip_norm for each in _entries(tmp_path / 'run')] == [5.0, 5.0]
   assert result.epsilon == math.inf
-  moved = np.max(np.abs(result.weights.trainable[0]))
-  # Each of two rounds moves it by the bound at most, which all updates exceed.
-  assert 0.01 < moved <= 0.02 * (1 + 1e-6)
+  change = np.max(np.abs(result.weights.trainable[0]))
+  # Each of two rounds changes a weight by the bound at most, which all updates exceed.
+  assert 0.01 < change <= 0.02 * (1 + 1e-6)
 
 
 _DROPPING = {'clients_per_round': None, 'schedule': training_runs.schedule(_ROUNDS)}
@@ -187,27 +186,27 @@ _DROPPING = {'clients_per_round': None, 'schedule': training_runs.schedule(_ROUN
     ({'target_quantile': 0.9}, 'server.target_quantile=0.9 is for adaptive clipping'),
   ],
 )
-def test_what_does_not_go_together_is_refused_before_anything_is_written(
+def test_train_refuses_incompatible_arguments_before_writing_files(
   changes, message, tmp_path
 ):
-  with pytest.raises(ValueError, match='.') as refused:
+  with pytest.raises(ValueError, match='.') as error:
     _train(tmp_path / 'run', **changes)
-  assert message in str(refused.value)
+  assert message in str(error.value)
   assert not os.path.exists(tmp_path / 'run')
 
 
 @pytest.mark.slow
-def test_with_checkpoints_only_what_they_may_need_is_kept(tmp_path):
+def test_stored_results_that_no_kept_checkpoint_needs_are_deleted(tmp_path):
   changes = {**_SECRET, 'checkpoint_seconds': 0.0}
   with pytest.raises(training_runs.Killed):
-    _train(tmp_path / 'run', test_metrics=training_runs.killing(4), **changes)
-  # The last checkpoint is of three rounds, and the one before it may be needed.
-  assert _kept(tmp_path / 'run') == [
+    _train(tmp_path / 'run', test_metrics=training_runs.kill_in(4), **changes)
+  # The last checkpoint is after three rounds, and the one before it may be needed.
+  assert _checkpoint_files(tmp_path / 'run') == [
     'after_round_2',
     'after_round_3',
     'result_of_round_2',
     'result_of_round_3',
   ]
-  metrics = training_runs.killing(-1)
+  metrics = training_runs.kill_in(-1)
   result = _train(tmp_path / 'run', test_metrics=metrics, **changes)
-  assert result.is_finished and _is_of_last_line(result, tmp_path / 'run')
+  assert result.is_finished and _matches_last_ledger_line(result, tmp_path / 'run')

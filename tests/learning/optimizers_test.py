@@ -1,4 +1,4 @@
-"""FTRL is SGD on sums, a schedule its workload; rates of clients follow from rounds."""
+"""Tests of FTRL, of server schedules, and of clients' learning rates by round."""
 
 import json
 
@@ -23,8 +23,8 @@ _sgd = tff.learning.optimizers.build_sgdm
 
 
 @pytest.mark.parametrize('momentum', [0.0, 0.9])
-def test_models_are_those_of_the_paper_on_sums_and_on_means(momentum):
-  """Algorithm 1 and its momentum variant, in structures of tensors."""
+def test_ftrl_matches_the_paper_on_sums_and_on_means(momentum):
+  """Compares with Algorithm 1 and its momentum variant, in structures of tensors."""
   rng = np.random.default_rng(1)
   initial, means = rng.normal(size=[2, 3]), rng.normal(size=[9, 2, 3])
   sums = np.cumsum(means, axis=0)
@@ -38,11 +38,11 @@ def test_models_are_those_of_the_paper_on_sums_and_on_means(momentum):
       velocity = momentum * velocity + total
       result = {'b': [tf.constant(first)], 'a': tf.constant(second)}
       state, weights = optimizer.next(state, weights, result)
-      found = [weights['b'][0], weights['a']]
-      np.testing.assert_allclose(found, initial - 0.25 * velocity, rtol=1e-12)
+      actual = [weights['b'][0], weights['a']]
+      np.testing.assert_allclose(actual, initial - 0.25 * velocity, rtol=1e-12)
 
 
-def test_a_model_that_is_set_is_where_it_goes_on_from():
+def test_ftrl_continues_from_a_model_that_was_set():
   optimizer = learning.build_ftrl(0.5)
   weights = tf.constant([1.0])
   state = optimizer.initialize(tf.TensorSpec.from_tensor(weights))
@@ -62,12 +62,12 @@ def test_a_model_that_is_set_is_where_it_goes_on_from():
     ((0.1, 'much'), TypeError, 'momentum'),
   ],
 )
-def test_numbers_out_of_range_are_refused(arguments, error, message):
+def test_build_ftrl_refuses_invalid_arguments(arguments, error, message):
   with pytest.raises(error, match=message):
     learning.build_ftrl(*arguments)
 
 
-def test_a_schedule_of_tff_that_would_rewrite_the_past_is_refused():
+def test_ftrl_refuses_learning_rate_schedule_of_tff():
   optimizer = tff.learning.optimizers.schedule_learning_rate(
     learning.build_ftrl(0.5), lambda this_round: 0.5 / tf.cast(this_round, tf.float32)
   )
@@ -90,7 +90,7 @@ _SCHEDULES = {
 
 
 @pytest.mark.parametrize('name', _SCHEDULES)
-def test_models_are_the_workload_applied_to_means(name):
+def test_optimizer_applies_workload_to_means(name):
   schedule = _SCHEDULES[name]
   means = np.random.default_rng(1).normal(size=(_ROUNDS, 3)).astype(np.float32)
   optimizer = schedule.optimizer()
@@ -105,7 +105,7 @@ def test_models_are_the_workload_applied_to_means(name):
 
 
 @pytest.mark.parametrize('name', _SCHEDULES)
-def test_sums_of_the_workload_come_to_the_same_models_from_any_start(name):
+def test_ftrl_on_workload_sums_matches_optimizer_on_means(name):
   schedule = _SCHEDULES[name]
   means = np.random.default_rng(2).normal(size=(_ROUNDS, 3)).astype(np.float32)
   sums = (schedule.workload.materialize() @ means).astype(np.float32)
@@ -119,13 +119,13 @@ def test_sums_of_the_workload_come_to_the_same_models_from_any_start(name):
       state, weights = optimizer.next(state, weights, tf.constant(result))
       models.append(weights.numpy())
   np.testing.assert_allclose(models[_ROUNDS:], models[:_ROUNDS], rtol=1e-4, atol=1e-4)
-  # Of the initial model is left what weight decay says.
-  left = (1 - schedule.workload.weight_decay) ** _ROUNDS * np.array([5.0, -3.0, 1.0])
-  moved = schedule.learning_rate * sums[-1]
-  np.testing.assert_allclose(models[-1], left - moved, rtol=1e-4, atol=1e-4)
+  # Weight decay shrinks the initial model.
+  initial = (1 - schedule.workload.weight_decay) ** _ROUNDS * np.array([5.0, -3.0, 1.0])
+  change = schedule.learning_rate * sums[-1]
+  np.testing.assert_allclose(models[-1], initial - change, rtol=1e-4, atol=1e-4)
 
 
-def test_weight_decay_of_sums_alone_is_refused():
+def test_build_ftrl_refuses_workload_with_weight_decay():
   workload = strategies.Workload(_ROUNDS, weight_decay=0.1)
   with pytest.raises(ValueError, match='any without weight decay'):
     learning.build_ftrl(0.1).check_workload(workload)
@@ -139,28 +139,28 @@ def test_weight_decay_of_sums_alone_is_refused():
     ('blt', 'weight decay'),
   ],
 )
-def test_a_strategy_optimised_for_the_workload_has_less_error(kind, name):
+def test_strategy_optimised_for_workload_has_less_error(kind, name):
   schedule = _SCHEDULES[name]
-  ours = schedule.strategy(kind, _PARTICIPATION)
-  theirs = accounting.mechanism.strategy_for(kind, _PARTICIPATION)
-  rmse = ours.rmse(_PARTICIPATION, schedule.workload)
-  assert rmse < 0.97 * theirs.rmse(_PARTICIPATION, schedule.workload)
-  assert ours.rmse(_PARTICIPATION) > theirs.rmse(_PARTICIPATION)
-  mechanism = accounting.Mechanism('file', _PARTICIPATION, 2.0, strategy=ours)
+  optimised = schedule.strategy(kind, _PARTICIPATION)
+  default = accounting.mechanism.strategy_for(kind, _PARTICIPATION)
+  rmse = optimised.rmse(_PARTICIPATION, schedule.workload)
+  assert rmse < 0.97 * default.rmse(_PARTICIPATION, schedule.workload)
+  assert optimised.rmse(_PARTICIPATION) > default.rmse(_PARTICIPATION)
+  mechanism = accounting.Mechanism('file', _PARTICIPATION, 2.0, strategy=optimised)
   aggregator = aggregators.from_mechanism(
     mechanism, clip_norm=1.0, clients_per_round=10
   )
-  assert aggregator.strategy == ours
+  assert aggregator.strategy == optimised
 
 
 @pytest.mark.parametrize('kind', ['tree', 'toeplitz'])
-def test_without_momentum_or_rates_it_is_the_strategy_of_the_name(kind):
+def test_plain_workload_has_the_default_strategy(kind):
   assert _SCHEDULES['prefix'].strategy(
     kind, _PARTICIPATION
   ) == accounting.mechanism.strategy_for(kind, _PARTICIPATION)
 
 
-def test_options_reach_the_strategy_and_unknown_ones_are_refused():
+def test_strategy_takes_options_and_refuses_unknown_ones():
   schedule = _SCHEDULES['momentum']
   assert schedule.strategy('toeplitz', _PARTICIPATION, num_bands=3).num_bands == 3
   with pytest.raises(ValueError, match='num_bands=3 is for'):
@@ -171,16 +171,16 @@ def test_options_reach_the_strategy_and_unknown_ones_are_refused():
     _SCHEDULES['cooldown'].strategy('blt', _PARTICIPATION)
 
 
-def test_other_rounds_are_refused():
+def test_schedule_for_another_number_of_rounds_is_refused():
   schedule = _SCHEDULES['momentum']
-  other = strategies.Participation(_ROUNDS + 1, min_separation=8)
+  longer = strategies.Participation(_ROUNDS + 1, min_separation=8)
   with pytest.raises(ValueError, match='the workload is for 64 rounds'):
-    schedule.strategy('toeplitz', other)
+    schedule.strategy('toeplitz', longer)
   numbers = {'clip_norm': 1.0, 'noise_multiplier': 1.0, 'clients_per_round': 10}
   with pytest.raises(ValueError, match='num_rounds=65, but the schedule .* for 64'):
     learning.build_dp_fed_avg(
       linear.functional_model(),
-      aggregators.gaussian(other, **numbers),
+      aggregators.gaussian(longer, **numbers),
       server_optimizer_fn=schedule.optimizer(),
     )
 
@@ -192,7 +192,7 @@ def test_other_rounds_are_refused():
     ((strategies.Workload(3), 0.0), ValueError, 'learning_rate must be positive'),
   ],
 )
-def test_what_is_no_schedule_is_refused(arguments, error, message):
+def test_server_schedule_refuses_invalid_arguments(arguments, error, message):
   with pytest.raises(error, match=message):
     learning.ServerSchedule(*arguments)
 
@@ -226,84 +226,84 @@ def _weights(result):
 
 
 @pytest.fixture(scope='module')
-def packed(tmp_path_factory):
+def packed_run(tmp_path_factory):
   run_dir = tmp_path_factory.mktemp('runs') / 'packed'
-  return run_dir, _train(run_dir, test_metrics=training_runs.killing(0))
+  return run_dir, _train(run_dir, test_metrics=training_runs.kill_in(0))
 
 
-def _by_hand(cohorts):
-  """The same rounds in NumPy: two examples a batch, in the order of `local_order`."""
+def _weights_in_numpy(cohorts):
+  """Trains the same rounds in NumPy: batches of two, in the order of `local_order`."""
   clients = learning.Clients.of(_CLIENTS)
   keys = draws.keys_of_ids(clients.draw_ids, 7)
   kernel = np.zeros([2, 1])
   for number, cohort in enumerate(cohorts):
     updates = []
-    of_round = local_order.keys(7, number, keys[cohort])
-    for client, key in zip(cohort, of_round):
+    round_keys = local_order.keys(7, number, keys[cohort])
+    for client, key in zip(cohort, round_keys):
       x, y = clients.examples(int(client))
-      own = kernel.copy()
+      local = kernel.copy()
       order = local_order.permutation(key, len(x))
       for first in range(0, len(x), 2):
         chosen = order[first : first + 2]
-        gradient = 2 * x[chosen].T @ (x[chosen] @ own - y[chosen]) / len(chosen)
-        own -= _RATES[number] * gradient
-      updates.append(kernel - own)
+        gradient = 2 * x[chosen].T @ (x[chosen] @ local - y[chosen]) / len(chosen)
+        local -= _RATES[number] * gradient
+      updates.append(kernel - local)
     kernel -= np.mean(updates, axis=0)
   return kernel.ravel()
 
 
-def test_rounds_are_those_of_optimizers_with_their_rates(packed):
-  run_dir, result = packed
+def test_rounds_have_the_client_learning_rates_of_the_schedule(packed_run):
+  run_dir, result = packed_run
   rows = metrics_file.read(str(run_dir / 'metrics.csv'))
   assert [float(row['client_learning_rate']) for row in rows] == _RATES
   schedule = sampling.RandomEligible(
     strategies.Participation(_RUN_ROUNDS), 12, 3, 7
   ).for_clients(learning.Clients.of(_CLIENTS).draw_ids)
   cohorts = [schedule.cohort(number) for number in range(_RUN_ROUNDS)]
-  np.testing.assert_allclose(_weights(result), _by_hand(cohorts), rtol=1e-5)
+  np.testing.assert_allclose(_weights(result), _weights_in_numpy(cohorts), rtol=1e-5)
   config = json.loads((run_dir / 'config.json').read_text())
-  told = config['training']['client_learning_rates']
-  assert (told['first'], told['last']) == (0.4, 0.05)
+  stated = config['training']['client_learning_rates']
+  assert (stated['first'], stated['last']) == (0.4, 0.05)
 
 
-def test_it_is_the_same_training_one_by_one(packed, tmp_path):
+def test_one_by_one_training_matches_packed_training(packed_run, tmp_path):
   alone = _train(
     tmp_path / 'run', client_optimizer=_sgd, packed_simulation=False, test_data=None
   )
-  np.testing.assert_allclose(_weights(alone), _weights(packed[1]), rtol=1e-5)
+  np.testing.assert_allclose(_weights(alone), _weights(packed_run[1]), rtol=1e-5)
   assert alone.metrics['client_learning_rate'] == 0.05
 
 
 @pytest.mark.slow
-def test_a_run_that_was_stopped_goes_on_with_the_rates_of_its_rounds(packed, tmp_path):
+def test_resumed_run_keeps_the_learning_rates_of_its_rounds(packed_run, tmp_path):
   run_dir = tmp_path / 'run'
   with pytest.raises(training_runs.Killed):
-    _train(run_dir, test_metrics=training_runs.killing(3), checkpoint_seconds=0.0)
+    _train(run_dir, test_metrics=training_runs.kill_in(3), checkpoint_seconds=0.0)
   with pytest.raises(ValueError, match=r'local\.learning_rate_fn\.first: .*\.last: '):
     _train(run_dir, learning_rate_fn=lambda round_num: 0.3 * 0.6**round_num)
   with pytest.raises(ValueError, match='local.learning_rate_fn'):
     _train(run_dir, learning_rate_fn=None)
-  _train(run_dir, test_metrics=training_runs.killing(0))
-  assert training_runs.results(run_dir) == training_runs.results(packed[0])
+  _train(run_dir, test_metrics=training_runs.kill_in(0))
+  assert training_runs.results(run_dir) == training_runs.results(packed_run[0])
 
 
 @pytest.mark.parametrize(
-  'learning_rate_fn, error, said',
+  'learning_rate_fn, error, message',
   [
     (lambda number: None, TypeError, r'rate_fn\(0\) must be a number, got None'),
     (lambda number: 0.1 - number, ValueError, r'_fn\(1\) must be .*; got -0.9'),
   ],
 )
-def test_what_is_no_rate_is_refused_by_name(learning_rate_fn, error, said):
-  with pytest.raises(error, match=said):
+def test_invalid_client_learning_rate_is_refused(learning_rate_fn, error, message):
+  with pytest.raises(error, match=message):
     optimizers.ClientSchedule(learning_rate_fn, _sgd, _RUN_ROUNDS)
 
 
-def test_an_optimizer_with_a_rate_of_its_own_is_refused():
+def test_client_optimizer_with_fixed_rate_is_refused():
   with pytest.raises(TypeError, match='local.optimizer must be a function of the'):
     optimizers.check_optimizer_fn('local.optimizer', _sgd(0.1))
 
 
-def test_a_function_that_makes_no_optimizer_is_refused(tmp_path):
+def test_client_optimizer_function_must_return_an_optimizer(tmp_path):
   with pytest.raises(TypeError, match='local.optimizer must be a tff.learning.optim'):
     _train(tmp_path / 'run', client_optimizer=lambda rate: rate)

@@ -1,4 +1,4 @@
-"""What `train` is told is checked where it is made, not deep in a training."""
+"""Tests that options of `learning.train` are checked when made, not during training."""
 
 import math
 
@@ -8,7 +8,7 @@ from tff_dp_aggregators.learning import options
 
 
 @pytest.mark.parametrize(
-  ('make', 'wrong', 'error', 'said'),
+  ('option_class', 'arguments', 'error', 'message'),
   [
     (options.Evaluation, {'data': [1], 'every': 'x'}, TypeError, "number, got 'x'"),
     (options.ClientTraining, {'batch_size': '16'}, TypeError, "number, got '16'"),
@@ -30,12 +30,12 @@ from tff_dp_aggregators.learning import options
     (options.RunOptions, {'target_epsilon': '8'}, TypeError, "number, got '8'"),
   ],
 )
-def test_a_wrong_field_is_named_where_it_is_given(make, wrong, error, said):
-  with pytest.raises(error, match=f'{list(wrong)[-1]} must be .*{said}'):
-    make(**wrong)
+def test_options_refuse_wrong_field_by_name(option_class, arguments, error, message):
+  with pytest.raises(error, match=f'{list(arguments)[-1]} must be .*{message}'):
+    option_class(**arguments)
 
 
-def test_what_is_right_is_taken():
+def test_options_accept_valid_values():
   options.Server(clip_order=math.inf, zeroing_norm=1, inner_aggregator='secure_sum')
   options.RunOptions(
     noise_seed=-1, checkpoint_seconds=math.inf, timeout_seconds=None, settings={'a': 1}

@@ -1,4 +1,4 @@
-"""What all private learning processes do and refuse alike."""
+"""Tests of the optimizers and checks that all private learning processes share."""
 
 import numpy as np
 import pytest
@@ -24,7 +24,7 @@ def _runtime():
     yield
 
 
-def _numbers(**kwargs):
+def _aggregator_arguments(**kwargs):
   return {
     'clip_norm': 1.0,
     'noise_multiplier': 0.5,
@@ -35,21 +35,21 @@ def _numbers(**kwargs):
 
 
 def _tree(**kwargs):
-  return aggregators.tree(_PARTICIPATION, **_numbers(**kwargs))
+  return aggregators.tree(_PARTICIPATION, **_aggregator_arguments(**kwargs))
 
 
 def _gaussian():
-  return aggregators.gaussian(_PARTICIPATION, **_numbers())
+  return aggregators.gaussian(_PARTICIPATION, **_aggregator_arguments())
 
 
 def _blt(workload=None):
   strategy = strategies.BLT(8, (0.3, 0.1), (0.9, 0.5))
   return aggregators.from_strategy(
-    strategy, _PARTICIPATION, workload=workload, **_numbers()
+    strategy, _PARTICIPATION, workload=workload, **_aggregator_arguments()
   )
 
 
-def _normalised(is_trained):
+def _batch_norm_model(is_trained):
   layers = tf.keras.layers
   normalisation = {'name': 'averages', 'trainable': is_trained}
   return lambda: tff.learning.models.from_keras_model(
@@ -61,17 +61,17 @@ def _normalised(is_trained):
   )
 
 
-def test_batch_normalisation_has_to_be_frozen():
+def test_trainable_batch_normalisation_is_refused():
   with pytest.raises(ValueError, match="batch normalisation 'averages'"):
-    learning.build_dp_fed_avg(_normalised(is_trained=True), _tree())
-  process_parts.check_model(_normalised(is_trained=False))
+    learning.build_dp_fed_avg(_batch_norm_model(is_trained=True), _tree())
+  process_parts.check_model(_batch_norm_model(is_trained=False))
 
 
 # Optimizers.
 
 
 def _releases():
-  """What the aggregator alone releases of gradients that no model changes."""
+  """Returns releases of the aggregator alone, of gradients that no model changes."""
   value_type = tff.to_type([(np.float32, [2, 1]), (np.float32, [1])])
   process = _gaussian().create(value_type)
   gradients = [
@@ -86,7 +86,7 @@ def _releases():
   return results
 
 
-def test_models_are_made_of_releases_by_the_optimizer():
+def test_server_optimizer_is_applied_to_aggregator_releases():
   optimizer = tff.learning.optimizers.build_adafactor(0.1, relative_step=False)
   process = learning.build_dp_fed_sgd(
     linear.functional_model(linear.mean_output),
@@ -94,14 +94,14 @@ def test_models_are_made_of_releases_by_the_optimizer():
     server_optimizer_fn=optimizer,
   )
   clients = [linear.client(seed, 4) for seed in (1, 2)]
-  _, found = linear.train(process, clients, _ROUNDS)
+  _, trained = linear.train(process, clients, _ROUNDS)
   weights = [tf.zeros([2, 1]), tf.zeros([1])]
   state = optimizer.initialize([tf.TensorSpec([2, 1]), tf.TensorSpec([1])])
   for release in _releases():
     state, weights = optimizer.next(state, weights, release)
   expected = np.concatenate([np.ravel(tensor) for tensor in weights])
   assert np.all(expected)
-  np.testing.assert_allclose(linear.flat(found), expected, rtol=1e-4, atol=1e-7)
+  np.testing.assert_allclose(linear.flat(trained), expected, rtol=1e-4, atol=1e-7)
 
 
 # Aggregators.
@@ -116,17 +116,17 @@ _PROCESSES = {
 each_process = pytest.mark.parametrize('process', _PROCESSES)
 
 
-# What is refused.
+# Refused arguments.
 
 
 @each_process
-def test_weighted_aggregators_are_refused_with_the_reason(process):
+def test_weighted_aggregator_is_refused_with_reason(process):
   with pytest.raises(TypeError, match='sum of weights.* released without noise'):
     _PROCESSES[process](linear.functional_model(), tff.aggregators.MeanFactory())
 
 
 @pytest.mark.parametrize('process', ['fed_avg', 'fed_prox'])
-def test_weights_of_clients_are_refused_with_the_reason(process):
+def test_client_weighting_is_refused_with_reason(process):
   weighting = tff.learning.ClientWeighting.NUM_EXAMPLES
   with pytest.raises(ValueError, match='client_weighting must be .*released without'):
     _PROCESSES[process](linear.functional_model(), _tree(), client_weighting=weighting)
@@ -142,7 +142,7 @@ def test_weights_of_clients_are_refused_with_the_reason(process):
     ),
   ],
 )
-def test_sums_of_all_rounds_need_an_optimizer_for_them(process, aggregator):
+def test_cumulative_aggregator_requires_ftrl_optimizer(process, aggregator):
   with pytest.raises(ValueError, match='sums of all rounds .* Use learning.build_ftrl'):
     _PROCESSES[process](linear.functional_model(), aggregator)
 
@@ -155,7 +155,7 @@ def test_sums_of_all_rounds_need_an_optimizer_for_them(process, aggregator):
     tff.aggregators.UnweightedMeanFactory(),
   ],
 )
-def test_ftrl_needs_sums_of_all_rounds(process, aggregator):
+def test_ftrl_requires_cumulative_aggregator(process, aggregator):
   with pytest.raises(
     ValueError, match='server_optimizer_fn is FTRL, which works on sums'
   ):
@@ -177,14 +177,14 @@ def test_ftrl_needs_sums_of_all_rounds(process, aggregator):
     (_blt(strategies.Workload(8)), _SCHEDULE.ftrl(), 'Build both from one'),
   ],
 )
-def test_momentum_is_stated_once(aggregator, optimizer, message):
+def test_ftrl_for_another_workload_is_refused(aggregator, optimizer, message):
   with pytest.raises(ValueError, match=message):
     learning.build_dp_fed_avg(
       linear.functional_model(), aggregator, server_optimizer_fn=optimizer
     )
 
 
-def test_ftrl_is_for_the_server():
+def test_ftrl_as_client_optimizer_is_refused():
   with pytest.raises(ValueError, match='client_optimizer_fn is FTRL'):
     learning.build_dp_fed_avg(
       linear.functional_model(), _tree(), client_optimizer_fn=learning.build_ftrl(0.1)
@@ -199,17 +199,17 @@ def test_ftrl_is_for_the_server():
     (linear.keras_model(), 'got .*Model'),
   ],
 )
-def test_what_is_no_model_is_refused_with_what_would_be(process, model, message):
+def test_wrong_model_type_is_refused_with_remedy(process, model, message):
   with pytest.raises(TypeError, match=f'(?s)model_fn.*{message}'):
     _PROCESSES[process](model, _tree())
 
 
 @each_process
-def test_what_is_no_optimizer_is_refused(process):
-  of_keras = tf.keras.optimizers.SGD(0.1)
+def test_keras_server_optimizer_is_refused_with_remedy(process):
+  keras_optimizer = tf.keras.optimizers.SGD(0.1)
   with pytest.raises(TypeError, match='server_optimizer_fn must be .*build_sgdm'):
     _PROCESSES[process](
-      linear.functional_model(), _tree(), server_optimizer_fn=of_keras
+      linear.functional_model(), _tree(), server_optimizer_fn=keras_optimizer
     )
 
 
@@ -217,20 +217,20 @@ def _dtypes(state):
   return tf.nest.map_structure(lambda leaf: tf.convert_to_tensor(leaf).dtype, state)
 
 
-def test_steps_of_adafactor_are_those_of_tff_and_the_state_keeps_its_types():
-  theirs = tff.learning.optimizers.build_adafactor(0.1)
-  ours = process_parts.check_optimizer('optimizer', theirs)
+def test_adafactor_steps_match_tff_and_state_keeps_dtypes():
+  tff_optimizer = tff.learning.optimizers.build_adafactor(0.1)
+  optimizer = process_parts.check_optimizer('optimizer', tff_optimizer)
   specs = [tf.TensorSpec([3, 2]), tf.TensorSpec([2])]
-  their_state, our_state = theirs.initialize(specs), ours.initialize(specs)
-  types = _dtypes(our_state)
-  their_weights = our_weights = [tf.ones([3, 2]), tf.ones([2])]
+  tff_state, state = tff_optimizer.initialize(specs), optimizer.initialize(specs)
+  dtypes = _dtypes(state)
+  tff_weights = weights = [tf.ones([3, 2]), tf.ones([2])]
   for seed in range(3):
     rng = np.random.default_rng(seed)
     gradients = [tf.constant(rng.normal(size=s.shape), tf.float32) for s in specs]
-    their_state, their_weights = theirs.next(their_state, their_weights, gradients)
-    our_state, our_weights = ours.next(our_state, our_weights, gradients)
-    assert _dtypes(our_state) == types
-  for one, other in zip(our_weights, their_weights):
+    tff_state, tff_weights = tff_optimizer.next(tff_state, tff_weights, gradients)
+    state, weights = optimizer.next(state, weights, gradients)
+    assert _dtypes(state) == dtypes
+  for one, other in zip(weights, tff_weights):
     np.testing.assert_array_equal(one, other)
-  # What is repaired: TFF's state has other types than before.
-  assert _dtypes(their_state['steps']) != types['steps']
+  # This is what the check repairs: TFF's own state does not keep its types.
+  assert _dtypes(tff_state['steps']) != dtypes['steps']

@@ -1,4 +1,4 @@
-"""Computations in a runtime: whoever calls them, and if a worker hangs or dies."""
+"""Tests of computations in the local runtime: callers, timeouts and dying workers."""
 
 import asyncio
 import concurrent.futures
@@ -27,7 +27,7 @@ def context():
 _add = tff.tensorflow.computation(lambda x: x + 1, tff.TensorType(np.int32))
 
 
-def _add_plainly(x):
+def _add_in_function(x):
   return _add(x)
 
 
@@ -37,42 +37,42 @@ def _wait(seconds):
   return tf.while_loop(lambda i: tf.timestamp() < end, lambda i: i + 1, [0])[0]
 
 
-def test_plain_functions_get_values():
+def test_synchronous_functions_get_values():
   async def program():
-    return _add_plainly(1)  # As a cell of a notebook does, which is in a loop, too.
+    return _add_in_function(1)  # Like a notebook's cell, which is in an event loop.
 
   assert _add(1) == 2
   assert [_add(i) for i in range(3)] == [1, 2, 3]
   assert asyncio.run(program()) == 2
 
 
-def test_coroutines_get_references_and_the_loop_goes_on():
+def test_coroutines_get_references_without_blocking_the_loop():
   async def program():
     reference = _wait(0.3)
     assert isinstance(reference, tff.program.MaterializableValueReference)
     both = _add(_add(1))  # References are arguments, too.
-    turns = 0
+    loop_iterations = 0
     waiting = asyncio.gather(
       tff.program.materialize_value(reference), tff.program.materialize_value(both)
     )
     while not waiting.done():
       await asyncio.sleep(0.01)
-      turns += 1
-    return (await waiting)[1], turns
+      loop_iterations += 1
+    return (await waiting)[1], loop_iterations
 
-  value, turns = asyncio.run(program())
+  value, loop_iterations = asyncio.run(program())
   assert value == 3
-  assert turns > 5  # A loop that waits would make one.
+  assert loop_iterations > 5  # A blocked loop would iterate once.
 
 
-def test_other_threads_compute_in_the_same_runtime(context):
+def test_bound_functions_compute_in_other_threads(context):
   async def program():
     return await asyncio.to_thread(context.bound(_add), 1)
 
   assert asyncio.run(program()) == 2
   with concurrent.futures.ThreadPoolExecutor(4) as threads:
-    found = list(threads.map(context.bound(_add_plainly), range(20)))
-  assert found == list(range(1, 21))
+    results = list(threads.map(context.bound(_add_in_function), range(20)))
+  assert results == list(range(1, 21))
   # A thread can have a runtime of its own.
   with concurrent.futures.ThreadPoolExecutor(1) as threads:
     assert threads.submit(_in_own_runtime).result() == 3
@@ -84,7 +84,7 @@ def _in_own_runtime():
     return _add(2)
 
 
-def test_what_was_tffs_context_before_is_so_again(context):
+def test_local_runtime_restores_previous_tff_context(context):
   stack = tff.framework.get_context_stack()
   with runtime.local_runtime() as inner:
     assert stack.current is inner
@@ -103,16 +103,16 @@ def _workers():
 
 
 @pytest.fixture
-def before():
-  """Workers that other tests have left; none of those of this one may be."""
-  before = set(_workers())
-  yield before
-  assert set(_workers()) == before
+def workers_before():
+  """Yields workers left by other tests, and checks that this test leaves none."""
+  workers_before = set(_workers())
+  yield workers_before
+  assert set(_workers()) == workers_before
 
 
-def _the_worker(before):
-  (found,) = set(_workers()) - before
-  return found
+def _new_worker(workers_before):
+  (worker,) = set(_workers()) - workers_before
+  return worker
 
 
 @contextlib.contextmanager
@@ -125,10 +125,10 @@ def _after(seconds, action):
     timer.join()
 
 
-def test_a_worker_that_hangs_ends_in_an_error_that_names_the_limit(before):
+def test_hanging_worker_raises_round_timeout_error(workers_before):
   errors = []
 
-  def wait_for_a_turn():
+  def add_and_record_timeout():
     try:
       _add(1)
     except TimeoutError as e:
@@ -136,26 +136,26 @@ def test_a_worker_that_hangs_ends_in_an_error_that_names_the_limit(before):
 
   with runtime.local_runtime(timeout_seconds=0.5) as context:
     assert _add(1) == 2
-    worker = _the_worker(before)
+    worker = _new_worker(workers_before)
     worker.send_signal(signal.SIGSTOP)
-    other = threading.Thread(target=context.bound(wait_for_a_turn))
-    other.start()
+    thread = threading.Thread(target=context.bound(add_and_record_timeout))
+    thread.start()
     started = time.monotonic()
     with pytest.raises(runtime.RoundTimeoutError) as error:
       _add(1)
     assert 0.4 < time.monotonic() - started < 10
     for each in ('timeout_seconds=0.5', 'larger timeout_seconds', 'last state'):
       assert each in str(error.value)
-    other.join(10)
+    thread.join(10)
     assert len(errors) == 1
-    assert set(_workers()) == before
+    assert set(_workers()) == workers_before
     with pytest.raises(RuntimeError, match='has ended: a round took longer than'):
       _add(1)
   with runtime.local_runtime(timeout_seconds=60):
     assert _add(1) == 2
 
 
-def test_each_computation_has_the_limit_for_itself():
+def test_timeout_is_per_computation_and_must_be_positive():
   with runtime.local_runtime(timeout_seconds=0.5):
     for _ in range(3):
       assert _wait(0.2) > 0
@@ -164,16 +164,16 @@ def test_each_computation_has_the_limit_for_itself():
       pass
 
 
-def test_a_computation_is_repeated_when_its_worker_dies(before, caplog):
+def test_computation_is_repeated_when_its_worker_dies(workers_before, caplog):
   with runtime.local_runtime():
     assert _add(1) == 2
-    with _after(0.3, _the_worker(before).kill):
+    with _after(0.3, _new_worker(workers_before).kill):
       assert _wait(0.6) > 0
     assert 'was ended by SIGKILL; starting another one' in caplog.text
     assert _add(1) == 2
 
 
-def test_a_round_that_is_repeated_has_the_same_noise(before):
+def test_repeated_round_has_the_same_noise(workers_before):
   participation = strategies.Participation(4)
   process = aggregators.gaussian(
     participation, clip_norm=1.0, noise_multiplier=1.0, clients_per_round=2
@@ -182,18 +182,18 @@ def test_a_round_that_is_repeated_has_the_same_noise(before):
   with runtime.local_runtime():
     state = process.initialize()
     first = process.next(state, values).result
-    _the_worker(before).kill()
+    _new_worker(workers_before).kill()
     np.testing.assert_array_equal(process.next(state, values).result, first)
 
 
 @pytest.mark.slow
-def test_a_worker_that_always_dies_is_an_error(before):
+def test_worker_that_always_dies_raises_worker_error(workers_before):
   ended = threading.Event()
 
   def kill_all():
     while not ended.wait(0.05):
-      for worker in set(_workers()) - before:
-        if time.time() - worker.create_time() > 2.0:  # It has begun.
+      for worker in set(_workers()) - workers_before:
+        if time.time() - worker.create_time() > 2.0:  # It has begun to compute.
           worker.kill()
 
   with runtime.local_runtime():
@@ -202,7 +202,7 @@ def test_a_worker_that_always_dies_is_an_error(before):
     try:
       with pytest.raises(runtime.WorkerError, match='died 3 times .* SIGKILL.* memory'):
         _wait(60.0)
-    finally:  # Or it would end the workers of all tests that follow.
+    finally:  # Otherwise the thread would kill the workers of all later tests.
       ended.set()
       killer.join()
-    assert _add(1) == 2  # The next one is a new one.
+    assert _add(1) == 2  # It starts a new worker.

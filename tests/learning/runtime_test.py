@@ -1,4 +1,4 @@
-"""A program that uses `local_runtime` ends when it is done and leaves no process."""
+"""Tests that programs with `local_runtime` end and leave no process."""
 
 import signal
 import time
@@ -41,20 +41,18 @@ def programs():
   'what, number, code',
   [
     ('compute', signal.SIGTERM, 128 + signal.SIGTERM),
-    # Python ends by the signal itself after a KeyboardInterrupt, which it drops there.
+    # A destructor drops the KeyboardInterrupt; Python then exits by the signal itself.
     pytest.param('swallow', signal.SIGINT, -signal.SIGINT, marks=pytest.mark.slow),
     ('compute', signal.SIGKILL, -signal.SIGKILL),
   ],
 )
-def test_a_program_that_is_stopped_leaves_nothing(
-  what, number, code, programs, tmp_path
-):
+def test_signalled_program_leaves_no_process(what, number, code, programs, tmp_path):
   program = programs.start(_PROGRAM.format(what=what), tmp_path)
   assert program.line() == 'computed 3\n', program.stderr()
   children = program.children()
   if what == 'swallow':
     assert program.line() == 'in the destructor\n'
-    time.sleep(0.5)  # So that it sleeps when it is interrupted.
+    time.sleep(0.5)  # The destructor has to be asleep when it is interrupted.
   program.signal(number)
   assert program.finish(children) == ('', code)
   if what == 'swallow':
@@ -62,9 +60,7 @@ def test_a_program_that_is_stopped_leaves_nothing(
 
 
 @pytest.mark.slow
-def test_a_program_that_ends_leaves_nothing_though_it_ignores_ctrl_c(
-  programs, tmp_path
-):
+def test_finished_program_that_ignores_ctrl_c_leaves_no_process(programs, tmp_path):
   program = programs.start(_PROGRAM.format(what='end'), tmp_path, interrupt='ignored')
   assert program.finish() == ('computed 3\n', 0)
 
@@ -81,7 +77,7 @@ print('computed', compute(), flush=True)
 """
 
 
-def test_a_runtime_that_is_never_left_ends_with_the_interpreter(programs, tmp_path):
+def test_runtime_that_is_never_exited_ends_with_the_interpreter(programs, tmp_path):
   program = programs.start(_NEVER_LEFT, tmp_path)
   assert program.line() == 'computed 3\n', program.stderr()
   assert program.finish() == ('', 0)
@@ -122,13 +118,13 @@ print('left', signal.getsignal(signal.SIGINT) is signal.default_int_handler)
     ),
   ],
 )
-def test_the_first_signal_is_a_request_and_the_second_one_ends_at_once(
+def test_first_signal_requests_a_stop_and_second_ends_at_once(
   number, code, order, programs, tmp_path
 ):
   program = programs.start(_GRACEFUL.format(order=order, again=True), tmp_path)
   assert program.line() == 'computed 3\n', program.stderr()
   children = program.children()
-  # A terminal sends it to the worker as well, and so do batch systems.
+  # Terminals and batch systems send the signal to the worker as well.
   for process in children:
     process.send_signal(number)
   program.signal(number)
@@ -140,7 +136,7 @@ def test_the_first_signal_is_a_request_and_the_second_one_ends_at_once(
 
 
 @pytest.mark.slow
-def test_a_loop_that_was_asked_to_stop_ends_as_always(programs, tmp_path):
+def test_loop_ends_normally_after_stop_request(programs, tmp_path):
   order = ('request', 'runtime')
   program = programs.start(_GRACEFUL.format(order=order, again=False), tmp_path)
   assert program.line() == 'computed 3\n', program.stderr()
@@ -171,7 +167,7 @@ print('survived')
 
 
 @pytest.mark.slow
-def test_tensorflow_survives_being_interrupted(programs, tmp_path):
-  # Raising inside of its native code crashed it within the first few thousand.
+def test_tensorflow_survives_frequent_signals(programs, tmp_path):
+  # Exceptions raised inside its native code crashed it within the first few thousand.
   program = programs.start(_INTERRUPTED_OFTEN.format(times=4000), tmp_path)
   assert program.finish() == ('survived\n', 0), program.stderr()[-3000:]

@@ -1,4 +1,4 @@
-"""Mechanisms that rest on sampling, or adapt, run with the schedule that fits them."""
+"""Tests of mechanisms with sampling or adaptive clipping, run with their schedules."""
 
 import math
 
@@ -58,7 +58,7 @@ def _schedule(mechanism, seed=1):
 
 
 @pytest.mark.parametrize('name', _MECHANISMS)
-def test_the_factory_has_the_strategy_and_noise_of_the_mechanism(name):
+def test_factory_has_strategy_and_noise_of_mechanism(name):
   mechanism = _MECHANISMS[name]
   factory = _factory(mechanism, _schedule(mechanism))
   assert factory.strategy == mechanism.strategy
@@ -69,28 +69,28 @@ def test_the_factory_has_the_strategy_and_noise_of_the_mechanism(name):
 
 
 @pytest.mark.parametrize('name', ['poisson', 'balls_in_bins'])
-def test_without_its_schedule_it_is_refused(name):
+def test_sampled_mechanism_without_schedule_is_refused(name):
   with pytest.raises(ValueError, match='schedule=sampling.for_mechanism'):
     _factory(_MECHANISMS[name], None)
 
 
 @pytest.mark.parametrize('name', ['fixed_size', 'adaptive_poisson'])
-def test_with_a_schedule_of_another_it_is_refused(name):
+def test_sampled_mechanism_with_wrong_schedule_is_refused(name):
   mechanism = _MECHANISMS[name]
-  other = sampling.RandomEligible(strategies.Participation(6, 2), 40, 10, 1)
+  other_schedule = sampling.RandomEligible(strategies.Participation(6, 2), 40, 10, 1)
   with pytest.raises(ValueError, match='keeps Participation.* but the mechanism rests'):
-    _factory(mechanism, other)
+    _factory(mechanism, other_schedule)
   with pytest.raises(ValueError, match='clients_per_round is 11, but the schedule'):
     _factory(mechanism, _schedule(mechanism), clients_per_round=11)
 
 
-def test_a_mechanism_of_limits_may_have_its_schedule_as_well():
+def test_unsampled_mechanism_accepts_only_a_fitting_schedule():
   limits = strategies.Participation(6, 3)
   mechanism = accounting.Mechanism('tree', limits, 2.0)
   assert _factory(mechanism, _schedule(mechanism)).participation == limits
   with pytest.raises(ValueError, match='but the mechanism rests on'):
-    other = sampling.RandomEligible(strategies.Participation(6, 2), 40, 10, 1)
-    _factory(mechanism, other)
+    other_schedule = sampling.RandomEligible(strategies.Participation(6, 2), 40, 10, 1)
+    _factory(mechanism, other_schedule)
 
 
 def _run(mechanism, path):
@@ -127,7 +127,7 @@ _QUICK = ('adaptive_poisson',)
     for name in _MECHANISMS
   ],
 )
-def test_what_ran_is_reported_as_planned_and_states_say_no_less(name, tmp_path):
+def test_reported_epsilon_equals_plan_and_state_claims_no_less(name, tmp_path):
   mechanism = _MECHANISMS[name]
   path = str(tmp_path / 'ledger.jsonl')
   state = _run(mechanism, path)
@@ -136,19 +136,19 @@ def test_what_ran_is_reported_as_planned_and_states_say_no_less(name, tmp_path):
   planned = mechanism.epsilon(1e-6)
   assert guarantee['epsilon'] == pytest.approx(planned, rel=1e-9)
   spent = aggregators.extract_dp_event(state).all_rounds_so_far
-  said = accountants.epsilon(spent, 1e-6)
+  state_epsilon = accountants.epsilon(spent, 1e-6)
   if mechanism.is_sampled and name != 'fixed_size':
-    assert said > planned  # Fixed size is for another relation.
+    assert state_epsilon > planned  # Fixed size has another adjacency relation.
   elif not mechanism.is_sampled:
-    assert said == pytest.approx(planned, rel=1e-9)
+    assert state_epsilon == pytest.approx(planned, rel=1e-9)
 
 
-def test_the_event_of_a_state_is_that_of_clients_who_are_always_drawn(tmp_path):
+def test_state_event_assumes_clients_are_always_sampled(tmp_path):
   mechanism = _MECHANISMS['cyclic']
   state = _run(mechanism, str(tmp_path / 'ledger.jsonl'))
   event = aggregators.extract_dp_event(state).all_rounds_so_far
-  turns = mechanism.limits.possible_participations
+  num_participations = mechanism.limits.possible_participations
   column_norm = mechanism.strategy.sensitivity(None)
   assert isinstance(event, dp_accounting.GaussianDpEvent)
-  expected = 2.0 / column_norm / math.sqrt(turns)
+  expected = 2.0 / column_norm / math.sqrt(num_participations)
   assert event.noise_multiplier == pytest.approx(expected, rel=1e-9)

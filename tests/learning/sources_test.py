@@ -1,4 +1,4 @@
-"""A source gives each round the schedule's clients, and the same data each time."""
+"""Tests of `learning.ClientSource` and its iterators, alone and in TFF's programs."""
 
 import asyncio
 import collections
@@ -48,12 +48,12 @@ def _content(round_data):
   ]
 
 
-def test_a_round_is_its_cohort_in_local_order():
+def test_round_data_are_cohort_examples_in_local_order():
   source = _source()
   for this_round in range(_NUM_ROUNDS):
     cohort = source.schedule.cohort(this_round)
-    own = draws.keys_of_ids(sorted(_DATA), 5)
-    keys = local_order.keys(5, this_round, own[cohort])
+    client_keys = draws.keys_of_ids(sorted(_DATA), 5)
+    keys = local_order.keys(5, this_round, client_keys[cohort])
     for client, key, dataset in zip(cohort, keys, source.round_data(this_round)):
       batches = list(dataset.as_numpy_iterator())
       labels = np.concatenate([batch['y'][:, 0] for batch in batches])
@@ -64,7 +64,7 @@ def test_a_round_is_its_cohort_in_local_order():
       assert all(np.all(batch['x'] == client) for batch in batches)
 
 
-def test_an_iterator_goes_through_the_rounds_and_ends():
+def test_iterator_selects_each_round_until_schedule_ends():
   source = _source()
   iterator = source.iterator()
   for this_round in range(_NUM_ROUNDS):
@@ -75,36 +75,36 @@ def test_an_iterator_goes_through_the_rounds_and_ends():
     iterator.select()
 
 
-def test_another_number_of_clients_is_refused_and_no_round_is_lost():
+def test_select_refuses_wrong_client_count_without_skipping_round():
   iterator = _source().iterator()
   with pytest.raises(ValueError, match='k must be None or 3.*round 0.*Got 4'):
     iterator.select(4)
   assert iterator.round_num == 0
 
 
-def test_copies_and_saved_iterators_go_on_with_the_same_data():
+def test_copied_and_saved_iterators_select_the_same_data():
   source = _source()
   iterator = source.iterator()
   iterator.select()
-  others = [
+  copies = [
     copy.copy(iterator),
     copy.deepcopy(iterator),
     type(iterator).from_bytes(iterator.to_bytes()),
   ]
   expected = _content(iterator.select())
-  for other in others:
-    assert other.round_num == 1 and other != iterator
-    assert other.schedule is source.schedule
-    assert _content(other.select()) == expected
-    assert other == iterator
+  for each in copies:
+    assert each.round_num == 1 and each != iterator
+    assert each.schedule is source.schedule
+    assert _content(each.select()) == expected
+    assert each == iterator
 
 
-def test_a_saved_iterator_finds_a_source_that_was_made_again_and_no_other():
+def test_saved_iterator_loads_only_with_an_identical_source():
   saved = _source().iterator().to_bytes()
   gc.collect()
-  others = [
-    _source(**other)
-    for other in (
+  other_sources = [
+    _source(**changes)
+    for changes in (
       {'batch_size': 4},
       {'seed': 6},
       {'schedule': sampling.RandomEligible(_LIMITS, 12, 3, seed=2)},
@@ -113,26 +113,26 @@ def test_a_saved_iterator_finds_a_source_that_was_made_again_and_no_other():
   ]
   with pytest.raises(ValueError, match='make it first'):
     sources.ClientIterator.from_bytes(saved)
-  again = _source()
-  assert sources.ClientIterator.from_bytes(saved).schedule is again.schedule
-  del others
-  assert b'\x00' not in saved  # NumPy would cut it there.
+  same_source = _source()
+  assert sources.ClientIterator.from_bytes(saved).schedule is same_source.schedule
+  del other_sources
+  assert b'\x00' not in saved  # NumPy would cut the bytes there.
 
 
-def test_other_bytes_are_refused():
+def test_iterator_from_bytes_refuses_unknown_bytes():
   for buffer in (b'{}', b'\xff'):
     with pytest.raises(ValueError, match='this is not a saved ClientIterator'):
       sources.ClientIterator.from_bytes(buffer)
 
 
-def test_a_schedule_for_other_clients_is_refused():
+def test_source_refuses_wrong_client_count_and_batch_size():
   with pytest.raises(ValueError, match='num_clients=11, but there are 12 clients'):
     _source(sampling.RandomEligible(_LIMITS, 11, 3, seed=1))
   with pytest.raises(ValueError, match='batch_size must be at least 1'):
     _source(batch_size=0)
 
 
-def test_without_a_client_all_others_train_in_the_same_rounds_in_the_same_order():
+def test_removing_a_client_does_not_change_data_of_the_others():
   scheme = sampling.PoissonSampling(_NUM_ROUNDS, 0.5, num_groups=2)
   rounds = []
   for removed in ('', '00', '07'):
@@ -141,20 +141,20 @@ def test_without_a_client_all_others_train_in_the_same_rounds_in_the_same_order(
     ids = source.clients.ids
     for this_round in range(_NUM_ROUNDS):
       names = [ids[client] for client in source.schedule.cohort(this_round)]
-      of_all = dict(zip(names, _content(source.round_data(this_round))))
-      rounds.append({name: of_all[name] for name in names if name not in ('00', '07')})
+      data_of = dict(zip(names, _content(source.round_data(this_round))))
+      rounds.append({name: data_of[name] for name in names if name not in ('00', '07')})
   assert any(rounds)
   for start in (_NUM_ROUNDS, 2 * _NUM_ROUNDS):
     assert rounds[start : start + _NUM_ROUNDS] == rounds[:_NUM_ROUNDS]
 
 
-def test_drop_outs_send_no_data():
+def test_round_data_omit_clients_that_drop_out():
   limits = strategies.Participation(1)
   schedule = sampling.RandomEligible(limits, 12, 12, 1, sampling.Dropouts(0.5, 1))
   assert len(_source(schedule).round_data(0)) == len(schedule.cohort(0)) < 12
 
 
-# In learning processes.
+# Sources in learning processes.
 
 
 @pytest.fixture(scope='module', autouse=True)
@@ -178,26 +178,26 @@ def process():
   )
 
 
-def test_the_type_is_that_of_a_learning_process(process):
+def test_federated_type_fits_learning_process(process):
   parameter = process.next.type_signature.parameter[1]
   source = _source()
   assert parameter.is_assignable_from(source.federated_type)
   assert source.iterator().federated_type == source.federated_type
 
 
-def test_an_empty_cohort_is_a_round(process):
+def test_round_with_empty_cohort_releases_noise(process):
   scheme = sampling.PoissonSampling(40, 0.05)
   source = _source(sampling.SampledSchedule(scheme, 12, seed=1))
   sizes = [len(source.schedule.cohort(t)) for t in range(40)]
   empty = sizes.index(0)
   output = process.next(process.initialize(), source.round_data(empty))
-  # Of noise alone.
+  # The model consists of noise alone.
   assert output.metrics['aggregator']['dp_query_metrics']['rounds'] == 1
   assert np.all(process.get_model_weights(output.state).trainable[0])
 
 
-class _Dropped(tff.program.ReleaseManager):
-  """Where released models go that nobody wants."""
+class _DiscardingReleaseManager(tff.program.ReleaseManager):
+  """Discards the models that are released to it."""
 
   async def release(self, value, key):
     del value, key
@@ -220,7 +220,7 @@ def _train(process, directory, total_rounds, discard=None):
       train_total_rounds=total_rounds,
       should_discard_round=should_discard_round,
       program_state_manager=tff.program.FileProgramStateManager(str(directory)),
-      model_output_manager=_Dropped(),
+      model_output_manager=_DiscardingReleaseManager(),
       evaluation_manager=None,
       evaluation_periodicity=1,
     )
@@ -230,8 +230,8 @@ def _train(process, directory, total_rounds, discard=None):
 
 
 @pytest.fixture(scope='module')
-def plain(process):
-  """The models after the rounds of a loop that calls the process."""
+def expected_models(process):
+  """Returns the model after each round of a loop that calls the process."""
   source, state, models = _source(), process.initialize(), []
   for this_round in range(3):
     state = process.next(state, source.round_data(this_round)).state
@@ -242,13 +242,13 @@ def plain(process):
 
 
 @pytest.mark.slow
-def test_train_model_runs_a_discarded_round_again_on_the_same_data(
-  process, plain, tmp_path
+def test_train_model_repeats_discarded_round_on_the_same_data(
+  process, expected_models, tmp_path
 ):
-  twice = _train(process, tmp_path, 3, discard=lambda runs: runs % 2 == 1)
-  assert twice[::2] == twice[1::2] == plain
+  models = _train(process, tmp_path, 3, discard=lambda runs: runs % 2 == 1)
+  assert models[::2] == models[1::2] == expected_models
 
 
-def test_train_model_goes_on_where_it_was_stopped(process, plain, tmp_path):
-  before = _train(process, tmp_path, 1)
-  assert before + _train(process, tmp_path, 3) == plain
+def test_train_model_resumes_where_it_stopped(process, expected_models, tmp_path):
+  first_models = _train(process, tmp_path, 1)
+  assert first_models + _train(process, tmp_path, 3) == expected_models

@@ -1,4 +1,4 @@
-"""Small trainings for tests that run, stop, kill and compare them.
+"""Small trainings that tests run, stop, kill and compare.
 
 Run as a program, it trains: its arguments are the directory, the number of rounds and
 the seconds between checkpoints.
@@ -36,7 +36,6 @@ def clients(num_clients=12, factor=1.0, sizes=(2, 4)):
 
 
 def evaluation_data():
-  """Returns examples for evaluating a model."""
   return clients()['client 3']
 
 
@@ -81,7 +80,7 @@ def random_model():
   )
 
 
-# Fields of the classes that group arguments, by unambiguous names.
+# Class and field of each grouped argument, by an unambiguous name.
 _FIELDS = {
   **{
     field.name: (name, field.name)
@@ -182,16 +181,17 @@ def schedule(num_rounds=NUM_ROUNDS):
 
 
 class Killed(BaseException):
-  """Simulates the death of the process, which no code catches."""
+  """Simulates a kill of the process, which no code catches."""
 
 
-def killing(after):
-  """Returns a test metric that ends the program in the nth round that it runs."""
+def kill_in(nth_round):
+  """Returns test metrics that kill the nth round of a program; with 0 or -1, none."""
   evaluations = []
 
   def metric(labels, outputs):
     del labels, outputs
-    if evaluations and len(evaluations) == after:  # The first call precedes all rounds.
+    # The first call precedes all rounds.
+    if evaluations and len(evaluations) == nth_round:
       raise Killed
     evaluations.append(None)
     return 0.0

@@ -1,4 +1,4 @@
-"""`learning.train`: from clients to a report, however often it is stopped."""
+"""Tests of `learning.train`, from clients to a report, and of resumed runs."""
 
 import asyncio
 import dataclasses
@@ -43,42 +43,42 @@ FILES = {
 
 
 _train = training_runs.train
-# Attempts at some of its rounds are aborted.
+# Some attempts at its rounds are aborted.
 _SCHEDULE = training_runs.schedule()
 _SECRET = {'schedule': _SCHEDULE, 'noise_seed': None, 'checkpoint_seconds': 0.0}
 
 
 @pytest.fixture(scope='module')
-def straight(tmp_path_factory):
-  """A run with secret noise, beside a copy of what a kill in its sixth round leaves."""
+def uninterrupted(tmp_path_factory):
+  """Returns a run with secret noise; beside it is a copy as if killed in round 5."""
   run_dir = tmp_path_factory.mktemp('runs') / 'straight'
-  asked = []
+  evaluations = []
 
-  def copying(labels, outputs):
+  def copying_metric(labels, outputs):
     del labels, outputs
-    asked.append(None)
-    if len(asked) == 7:  # It is tried once before the first round.
+    evaluations.append(None)
+    if len(evaluations) == 7:  # The metric is tried once before the first round.
       shutil.copytree(run_dir, run_dir.parent / 'stopped')
     return 0.0
 
-  async def in_a_notebook():
-    return _train(run_dir, test_metrics={'killing': copying}, **_SECRET)
+  async def train_in_event_loop():
+    return _train(run_dir, test_metrics={'killing': copying_metric}, **_SECRET)
 
-  return run_dir, asyncio.run(in_a_notebook())
+  return run_dir, asyncio.run(train_in_event_loop())
 
 
 @pytest.fixture(scope='module')
-def seeded(tmp_path_factory):
-  """The same with noise from a seed."""
+def seeded_results(tmp_path_factory):
+  """Returns results of the same run with noise from a seed."""
   run_dir = tmp_path_factory.mktemp('runs') / 'seeded'
-  never = training_runs.killing(0)
+  never = training_runs.kill_in(0)
   _train(run_dir, test_metrics=never, schedule=_SCHEDULE)
   return training_runs.results(run_dir)
 
 
 @pytest.mark.optimized_graphs
-def test_it_trains_and_leaves_what_it_says(straight):
-  run_dir, result = straight
+def test_train_improves_the_model_and_writes_its_files(uninterrupted):
+  run_dir, result = uninterrupted
   assert set(os.listdir(run_dir)) == FILES
   assert result.is_finished and result.rounds == 12
   assert 'epsilon=' in repr(result) and len(repr(result)) < 1000
@@ -95,46 +95,46 @@ def test_it_trains_and_leaves_what_it_says(straight):
   assert 'RandomEligible' in report['participation']['enforced_by']
 
 
-def test_the_page_of_a_run_shows_what_it_learned_as_the_program_prints_it(straight):
-  run_dir, _ = straight
+def test_html_report_has_learning_curves_unless_shared(uninterrupted):
+  run_dir, _ = uninterrupted
   page = (run_dir / 'report.html').read_text()
   assert 'Test loss against rounds' in page and 'Epsilon over the training' in page
   printed = executing.execute(report_program, f'--run_dir={run_dir}', '--format=html')
   assert printed.stdout == page
-  # Test data may be clients' own: others get the page without it.
+  # Test data may belong to clients, so the shared page leaves out their curves.
   shared = (run_dir / 'share' / 'report.html').read_text()
   assert 'Test loss' not in shared and 'Learning and privacy' not in shared
   assert 'Epsilon against delta' in shared
 
 
-def test_metrics_have_the_noise_to_signal_ratio_of_each_round(straight):
-  run_dir, _ = straight
+def test_metrics_have_the_noise_to_signal_ratio_of_each_round(uninterrupted):
+  run_dir, _ = uninterrupted
   # Two parameters and three clients a round; clip norms cancel.
   rows = np.linalg.inv(training_runs.mechanism().strategy.materialize())
   expected = 0.1 * np.linalg.norm(rows, axis=1) * np.sqrt(2) / 3
   metrics = training_runs.results(run_dir)['metrics']
-  found = [float(row['noise_to_signal']) for row in metrics]
-  np.testing.assert_allclose(found, expected, rtol=1e-5)
+  actual = [float(row['noise_to_signal']) for row in metrics]
+  np.testing.assert_allclose(actual, expected, rtol=1e-5)
   events = event_accumulator.EventAccumulator(str(run_dir / 'events'))
   events.Reload()
-  shown = [each.value for each in events.Scalars('noise_to_signal')]
-  np.testing.assert_allclose(shown, expected, rtol=1e-5)
+  displayed = [each.value for each in events.Scalars('noise_to_signal')]
+  np.testing.assert_allclose(displayed, expected, rtol=1e-5)
 
 
-def test_what_was_aborted_is_in_ledger_and_report_and_spends_nothing(straight):
-  run_dir, result = straight
+def test_aborted_attempts_are_recorded_and_spend_no_epsilon(uninterrupted):
+  run_dir, result = uninterrupted
   aborted = [len(_SCHEDULE.attempts(number)) - 1 for number in range(12)]
-  read = ledger.read(str(run_dir / 'ledger.jsonl'))
+  record = ledger.read(str(run_dir / 'ledger.jsonl'))
   assert sum(aborted) and [
     (each.round, each.attempt, each.cohort_requested, each.cohort_reported)
-    for each in read.aborted
+    for each in record.aborted
   ] == [
     (number, index, 3, len(attempt.reporting))
     for number in range(12)
     for index, attempt in enumerate(_SCHEDULE.attempts(number)[:-1])
   ]
-  assert {each.reporting_goal for each in read.aborted} == {_SCHEDULE.reporting_goal}
-  assert all(len(each.event) == 1 for each in read.aborted)
+  assert {each.reporting_goal for each in record.aborted} == {_SCHEDULE.reporting_goal}
+  assert all(len(each.event) == 1 for each in record.aborted)
   rows = training_runs.results(run_dir)['metrics']
   assert [int(row['attempts']) - 1 for row in rows] == aborted
   run = result.statement['run']
@@ -150,26 +150,27 @@ def test_what_was_aborted_is_in_ledger_and_report_and_spends_nothing(straight):
     'denominator': _SCHEDULE.clients_per_round,
   }
   assert 'aborted attempts' in (run_dir / 'report.md').read_text()
-  checked = verification.verify(
+  verified = verification.verify(
     str(run_dir / 'report.json'), report_program.statement_of
   )
-  assert checked.ok, checked.text
+  assert verified.ok, verified.text
 
 
 @pytest.mark.optimized_graphs
-def test_a_run_that_was_stopped_goes_on_to_the_same_end(straight, tmp_path, capfd):
+def test_resumed_run_matches_uninterrupted_run(uninterrupted, tmp_path, capfd):
   run_dir = tmp_path / 'run'
-  shutil.copytree(straight[0].parent / 'stopped', run_dir)
-  (run_dir / 'checkpoints' / 'original.json').unlink()  # As the original is gone.
-  result = _train(run_dir, test_metrics=training_runs.killing(0), **_SECRET)
+  shutil.copytree(uninterrupted[0].parent / 'stopped', run_dir)
+  (run_dir / 'checkpoints' / 'original.json').unlink()  # As if the original were gone.
+  result = _train(run_dir, test_metrics=training_runs.kill_in(0), **_SECRET)
   assert result.is_finished
-  assert training_runs.results(run_dir) == training_runs.results(straight[0])
+  assert training_runs.results(run_dir) == training_runs.results(uninterrupted[0])
   assert set(os.listdir(run_dir)) == FILES
   events = event_accumulator.EventAccumulator(str(run_dir / 'events')).Reload()
   assert [each.step for each in events.Scalars('epsilon')] == list(range(12))
-  said = capfd.readouterr().err
-  assert 'finite' not in said.replace('infinite', '')  # All updates and losses are.
-  assert _of_run(said, run_dir)[0] == (
+  stderr = capfd.readouterr().err
+  # All updates and losses are finite, and nothing is said of that.
+  assert 'finite' not in stderr.replace('infinite', '')
+  assert _messages_of(stderr, run_dir)[0] == (
     'going on after round 5 of 12; 1 more were released and are run again.'
   )
   entries = ledger.read(str(run_dir / 'ledger.jsonl')).entries
@@ -177,40 +178,40 @@ def test_a_run_that_was_stopped_goes_on_to_the_same_end(straight, tmp_path, capf
   assert len({entry.noise_key_tag for entry in entries}) == 1
 
 
-def _of_run(said, run_dir):
-  """What was said of a run, without which run it was."""
+def _messages_of(stderr, run_dir):
+  """Returns the messages about a run, without its directory."""
   start = f'{run_dir}: '
   return [
-    line.removeprefix(start) for line in said.splitlines() if line.startswith(start)
+    line.removeprefix(start) for line in stderr.splitlines() if line.startswith(start)
   ]
 
 
-def test_a_finished_run_is_not_run_again_and_says_so(straight, capfd):
-  run_dir, result = straight
+def test_finished_run_is_not_trained_again(uninterrupted, capfd):
+  run_dir, result = uninterrupted
   capfd.readouterr()
   folders = {'architecture', 'events', 'share'}
   before = {name: (run_dir / name).read_bytes() for name in FILES - folders}
-  again = _train(run_dir, test_metrics=training_runs.killing(1), **_SECRET)
-  assert _of_run(capfd.readouterr().err, run_dir) == [
+  again = _train(run_dir, test_metrics=training_runs.kill_in(1), **_SECRET)
+  assert _messages_of(capfd.readouterr().err, run_dir) == [
     'finished before, with 12 of 12 rounds; nothing was trained.'
   ]
   assert again.metrics == result.metrics and again.statement == result.statement
   assert before == {name: (run_dir / name).read_bytes() for name in before}
 
 
-def test_other_settings_are_refused_by_name(straight):
+def test_resuming_with_changed_settings_is_refused_by_name(uninterrupted):
   changed = training_runs.clients()
   changed['client 9'][1][-1] += 1
-  with pytest.raises(ValueError) as refused:
+  with pytest.raises(ValueError) as error:
     _train(
-      straight[0],
+      uninterrupted[0],
       batch_size=4,
       proximal_strength=0.1,
       mechanism=accounting.Mechanism('tree', training_runs.PARTICIPATION, 0.1),
       model=training_runs.model(loss_factor=0.5),
       clients=changed,
     )
-  for said in (
+  for message in (
     'batch_size: 2 then, 4 now',
     "local.optimizer.kind: 'SGD' then, 'Proximal' now",
     'local.optimizer.strength: None then, 0.1 now',
@@ -218,20 +219,22 @@ def test_other_settings_are_refused_by_name(straight):
     'model.graph: ',
     'clients: another value then',
   ):
-    assert said in str(refused.value)
+    assert message in str(error.value)
 
 
 @pytest.mark.slow
-def test_other_results_of_a_round_that_is_run_again_are_not_told(tmp_path, monkeypatch):
+def test_resume_does_not_record_different_results_of_a_repeated_round(
+  tmp_path, monkeypatch
+):
   run_dir = tmp_path / 'run'
   with pytest.raises(training_runs.Killed):
-    _train(run_dir, test_metrics=training_runs.killing(6), checkpoint_seconds=1e9)
+    _train(run_dir, test_metrics=training_runs.kill_in(6), checkpoint_seconds=1e9)
   lines = (run_dir / 'ledger.jsonl').read_text()
   labels = run_dir / 'data' / 'feature-1.bin'
   (-np.fromfile(labels, np.float32)).tofile(labels)
   monkeypatch.setenv('TF_ENABLE_ONEDNN_OPTS', '0')
   with pytest.raises(ValueError, match='noise would be used for two data sets') as e:
-    _train(run_dir, test_metrics=training_runs.killing(0))
+    _train(run_dir, test_metrics=training_runs.kill_in(0))
   assert "machine.environment.TF_ENABLE_ONEDNN_OPTS: None then, '0' now" in str(e.value)
   assert (run_dir / 'ledger.jsonl').read_text() == lines
   assert not training_runs.results(run_dir)['metrics']
@@ -239,31 +242,31 @@ def test_other_results_of_a_round_that_is_run_again_are_not_told(tmp_path, monke
 
 @pytest.mark.slow
 @pytest.mark.optimized_graphs
-def test_a_directory_that_is_moved_while_its_run_goes_on_ends_it(seeded, tmp_path):
+def test_run_stops_when_its_directory_is_moved(seeded_results, tmp_path):
   run_dir, moved = tmp_path / 'run', tmp_path / 'moved'
-  asked = []
+  evaluations = []
 
-  def moving(labels, outputs):
+  def moving_metric(labels, outputs):
     del outputs, labels
-    asked.append(None)
-    if len(asked) == 4:  # In round 2, after it was tried.
+    evaluations.append(None)
+    if len(evaluations) == 4:  # In round 2, as the first call precedes all rounds.
       run_dir.rename(moved)
       run_dir.mkdir()
       (run_dir / 'metrics.csv').write_text('of another run')
     return 0.0
 
-  metrics = {'killing': moving}
+  metrics = {'killing': moving_metric}
   with pytest.raises(OSError, match='was moved or removed while the run'):
     _train(run_dir, test_metrics=metrics, schedule=_SCHEDULE, checkpoint_seconds=0.0)
   assert os.listdir(run_dir) == ['metrics.csv']
   assert (run_dir / 'metrics.csv').read_text() == 'of another run'
   assert len(ledger.read(str(moved / 'ledger.jsonl')).entries) == 3
-  # Where it was moved to, it goes on.
+  # The run can be resumed where it was moved to.
   _train(moved, test_metrics=metrics, schedule=_SCHEDULE)
-  assert training_runs.results(moved) == seeded
+  assert training_runs.results(moved) == seeded_results
 
 
-def test_optimizers_of_keras_are_refused_by_the_name_of_the_argument(tmp_path):
+def test_keras_optimizers_are_refused_by_argument_name(tmp_path):
   for name in ('client_optimizer', 'server_optimizer'):
     field = name.replace('client', 'local').replace('_', '.')
     with pytest.raises(TypeError, match=f'{field} must be .*SGD'):
@@ -273,20 +276,18 @@ def test_optimizers_of_keras_are_refused_by_the_name_of_the_argument(tmp_path):
 
 @dataclasses.dataclass(frozen=True)
 class _OneTooSoon(sampling.RandomEligible):
-  """Asks the clients of round 1 in round 2 again."""
+  """Selects the clients of round 1 again in round 2."""
 
   def attempts(self, round_num):
     return super().attempts(1 if round_num == 2 else round_num)
 
 
 @pytest.mark.slow
-def test_a_run_draws_by_ids_however_data_are_laid_out_and_goes_on_with_no_others(
-  tmp_path,
-):
+def test_run_samples_by_client_ids_and_refuses_other_ids_on_resume(tmp_path):
   scheme = sampling.PoissonSampling(4, 0.25)
-  own = training_runs.clients()
-  other = {f'x{id_}': examples for id_, examples in own.items()}
-  laid_out = packed.lay_out(learning.Clients.of(own), str(tmp_path / 'data'))
+  original = training_runs.clients()
+  renamed = {f'x{id_}': examples for id_, examples in original.items()}
+  laid_out = packed.lay_out(learning.Clients.of(original), str(tmp_path / 'data'))
 
   def weights(name, clients):
     return _train(
@@ -299,13 +300,13 @@ def test_a_run_draws_by_ids_however_data_are_laid_out_and_goes_on_with_no_others
       test_data=None,
     ).weights.trainable[0]
 
-  np.testing.assert_array_equal(weights('own', own), weights('laid out', laid_out))
+  np.testing.assert_array_equal(weights('own', original), weights('laid out', laid_out))
   with pytest.raises(ValueError, match='clients'):
-    weights('own', other)
+    weights('own', renamed)
 
 
 @pytest.mark.slow
-def test_a_schedule_that_does_not_keep_its_schema_ends_the_run(tmp_path):
+def test_schedule_that_violates_min_separation_stops_the_run(tmp_path):
   schedule = _OneTooSoon(training_runs.PARTICIPATION, 12, 3, seed=1)
   with pytest.raises(ValueError, match='round 2 of _OneTooSoon: .* at least 3'):
     _train(tmp_path / 'run', schedule=schedule)
@@ -372,27 +373,25 @@ def test_a_schedule_that_does_not_keep_its_schema_ends_the_run(tmp_path):
     ),
   ],
 )
-def test_what_contradicts_itself_is_refused_before_anything_is_written(
-  changes, match, tmp_path
-):
+def test_train_refuses_wrong_arguments_before_writing_files(changes, match, tmp_path):
   with pytest.raises(ValueError, match=match):
     _train(tmp_path / 'run', **changes)
   assert os.listdir(tmp_path) == []
 
 
-def test_a_delta_that_protects_nobody_is_warned_of(tmp_path):
+def test_train_warns_of_delta_not_below_one_over_num_clients(tmp_path):
   for delta, num_warnings in ((1 / 12, 1), (1 / 13, 0)):
-    with warnings.catch_warnings(record=True) as warned:
+    with warnings.catch_warnings(record=True) as caught:
       warnings.simplefilter('always')
       with pytest.raises(ValueError, match='loss is for Keras'):
         _train(tmp_path / 'run', delta=delta, loss='mse')
-    said = [each for each in warned if 'well below 1 / 12' in str(each.message)]
-    assert len(said) == num_warnings
-    # Who called `learning.train`.
-    assert all(each.filename == training_runs.__file__ for each in said)
+    about_delta = [each for each in caught if 'well below 1 / 12' in str(each.message)]
+    assert len(about_delta) == num_warnings
+    # The warnings name the file that called `learning.train`.
+    assert all(each.filename == training_runs.__file__ for each in about_delta)
 
 
-def test_what_is_there_is_not_overwritten(tmp_path):
+def test_train_refuses_directory_with_other_files(tmp_path):
   (tmp_path / 'results.txt').write_text('mine')
   with pytest.raises(FileExistsError, match='not the directory of a run'):
     _train(tmp_path)
@@ -403,7 +402,7 @@ def test_what_is_there_is_not_overwritten(tmp_path):
 
 
 def _train_keras(run_dir, seed=7):
-  """A training of a Keras model, as most are."""
+  """Trains a Keras model, as most trainings do."""
   return learning.train(
     lambda: tf.keras.Sequential([tf.keras.layers.Dense(1, input_shape=[2])]),
     training_runs.clients(),
@@ -424,7 +423,7 @@ def _graphs():
 
 
 @pytest.mark.slow
-def test_a_training_leaves_no_graph_behind(tmp_path):
+def test_training_leaks_no_tensorflow_graphs(tmp_path):
   counts = []
   for number in range(4):
     _train_keras(tmp_path / f'run {number}')
@@ -433,13 +432,13 @@ def test_a_training_leaves_no_graph_behind(tmp_path):
 
 
 @pytest.mark.slow
-def test_trainings_of_two_threads_are_those_of_one(tmp_path):
-  found, errors = {}, []
+def test_trainings_in_two_threads_match_training_alone(tmp_path):
+  weights, errors = {}, []
 
   def train(seed):
     try:
       result = _train_keras(tmp_path / f'of thread {seed}', seed)
-      found[seed] = result.weights.trainable[0]
+      weights[seed] = result.weights.trainable[0]
     except BaseException as e:
       errors.append(e)
 
@@ -448,7 +447,7 @@ def test_trainings_of_two_threads_are_those_of_one(tmp_path):
     each.start()
   for each in threads:
     each.join()
-  assert not errors and set(found) == {1, 2}
-  assert np.all(found[1] != found[2])
+  assert not errors and set(weights) == {1, 2}
+  assert np.all(weights[1] != weights[2])
   alone = _train_keras(tmp_path / 'alone', 1).weights.trainable[0]
-  np.testing.assert_array_equal(found[1], alone)
+  np.testing.assert_array_equal(weights[1], alone)

@@ -1,4 +1,4 @@
-"""`worker_binary` is started, closed to other machines, and ended."""
+"""Tests of `runtime.Worker`, which starts, isolates and ends TFF's `worker_binary`."""
 
 import contextlib
 import os
@@ -16,43 +16,43 @@ from tff_dp_aggregators.learning import runtime
 
 
 class _Machine:
-  """A network namespace; made and removed by `with`.
+  """A network namespace that serves as another machine; `with` makes and removes it.
 
   Attributes:
-    command: Before what is to run there.
+    command: Prefix of commands that run there.
     address: Its address, as this machine reaches it.
-    here: That of this machine, as it reaches this one.
+    host_address: The address of this machine, as the namespace reaches it.
   """
 
   def __init__(self):
     self._name = f'tff-dp-{os.getpid()}'
     self._link = f'tfa{os.getpid()}'
     self.command = ('ip', 'netns', 'exec', self._name)
-    # Of the block for tests of networks (RFC 2544), four addresses for each process.
+    # Four addresses for each process, of the block for tests of networks (RFC 2544).
     first = 4 * (os.getpid() % 2**15)
-    self.here, self.address = (
+    self.host_address, self.address = (
       f'198.{18 + (first >> 16)}.{first >> 8 & 255}.{(first & 255) + last}'
       for last in (1, 2)
     )
 
   def __enter__(self):
-    there, far = ('-n', self._name), f'tfb{os.getpid()}'
+    namespace, peer_link = ('-n', self._name), f'tfb{os.getpid()}'
     _ip('netns', 'add', self._name)
     try:
-      peer = ('peer', 'name', far, 'netns', self._name)
+      peer = ('peer', 'name', peer_link, 'netns', self._name)
       _ip('link', 'add', self._link, 'type', 'veth', *peer)
-      _ip('address', 'add', f'{self.here}/30', 'dev', self._link)
+      _ip('address', 'add', f'{self.host_address}/30', 'dev', self._link)
       _ip('link', 'set', self._link, 'up')
-      _ip(*there, 'address', 'add', f'{self.address}/30', 'dev', far)
-      _ip(*there, 'link', 'set', far, 'up')
-      _ip(*there, 'link', 'set', 'lo', 'up')
+      _ip(*namespace, 'address', 'add', f'{self.address}/30', 'dev', peer_link)
+      _ip(*namespace, 'link', 'set', peer_link, 'up')
+      _ip(*namespace, 'link', 'set', 'lo', 'up')
     except PermissionError:
       self.__exit__()
       raise
     return self
 
   def __exit__(self, *unused):
-    _ip('netns', 'delete', self._name)  # And the link with it.
+    _ip('netns', 'delete', self._name)  # This deletes the link, too.
 
 
 def _ip(*arguments):
@@ -62,8 +62,8 @@ def _ip(*arguments):
 
 
 @contextlib.contextmanager
-def _another():
-  """Another machine; the test is skipped where there can be none."""
+def _other_machine():
+  """Yields another machine, or skips the test where none can be made."""
   if os.getuid() != 0 or shutil.which('ip') is None:
     pytest.skip('another machine is a network namespace, which root alone can make')
   with contextlib.ExitStack() as stack:
@@ -75,7 +75,7 @@ def _another():
 
 
 def _own_addresses():
-  """Addresses of this machine that are not loopback, without those of a link."""
+  """Returns addresses of this machine that are neither loopback nor link-local."""
   return [
     entry.address
     for entries in psutil.net_if_addrs().values()
@@ -85,8 +85,8 @@ def _own_addresses():
   ]
 
 
-def _reaches(host, port):
-  """Whether somebody listens there."""
+def _is_open(host, port):
+  """Returns whether a server listens there."""
   try:
     socket.create_connection((host, port), timeout=2).close()
   except OSError:
@@ -95,26 +95,26 @@ def _reaches(host, port):
 
 
 @pytest.fixture
-def running():
-  process = runtime.Worker()
-  yield process
-  process.end()
+def worker():
+  worker = runtime.Worker()
+  yield worker
+  worker.end()
 
 
-def _answers(process):
-  grpc.channel_ready_future(process.channel).result(60)
+def _answers(worker):
+  grpc.channel_ready_future(worker.channel).result(60)
   return True
 
 
-def test_the_other_addresses_of_the_machine_do_not_reach_it(running):
-  assert _reaches('127.0.0.1', running.port) and _reaches('::1', running.port)
+def test_worker_listens_on_loopback_only(worker):
+  assert _is_open('127.0.0.1', worker.port) and _is_open('::1', worker.port)
   if not _own_addresses():
     pytest.skip('this machine has no address but loopback')
   for address in _own_addresses():
     family = socket.AF_INET6 if ':' in address else socket.AF_INET
-    with socket.create_server((address, 0), family=family) as other:
-      assert _reaches(address, other.getsockname()[1])
-    assert not _reaches(address, running.port), address
+    with socket.create_server((address, 0), family=family) as server:
+      assert _is_open(address, server.getsockname()[1])
+    assert not _is_open(address, worker.port), address
 
 
 _CONNECT = """
@@ -131,7 +131,7 @@ else:
 
 @contextlib.contextmanager
 def connecting(command, address, port):
-  """Connects from there; gives whether that worked, if asked for with an answer."""
+  """Connects where `command` runs the program; yields whether that worked."""
   process = subprocess.Popen(
     [*command, sys.executable, '-c', _CONNECT, address, str(port)],
     stdin=subprocess.PIPE,
@@ -145,22 +145,22 @@ def connecting(command, address, port):
 
 
 @pytest.fixture(scope='module')
-def elsewhere():
-  with _another() as machine:
-    yield machine.command, machine.here
+def other_machine():
+  with _other_machine() as machine:
+    yield machine.command, machine.host_address
 
 
-def test_another_machine_does_not_reach_it(running, elsewhere):
-  command, address = elsewhere
-  with socket.create_server((address, 0)) as other:
-    with connecting(command, address, other.getsockname()[1]) as connected:
+def test_other_machine_cannot_connect_to_worker(worker, other_machine):
+  command, address = other_machine
+  with socket.create_server((address, 0)) as server:
+    with connecting(command, address, server.getsockname()[1]) as connected:
       assert connected
-  with connecting(command, address, running.port) as connected:
+  with connecting(command, address, worker.port) as connected:
     assert not connected
 
 
-def test_who_was_quicker_than_the_binding_is_noticed(monkeypatch, elsewhere):
-  command, address = elsewhere
+def test_connection_before_binding_to_loopback_is_detected(monkeypatch, other_machine):
+  command, address = other_machine
   bind, pids = runtime._bind_to_loopback, []
   with contextlib.ExitStack() as connections:
 
@@ -180,7 +180,7 @@ def test_who_was_quicker_than_the_binding_is_noticed(monkeypatch, elsewhere):
     assert not psutil.pid_exists(*pids)
 
 
-def test_where_the_kernel_has_no_such_call_it_is_told(monkeypatch, caplog):
+def test_worker_warns_where_kernel_lacks_pidfd_getfd(monkeypatch, caplog):
   monkeypatch.setattr(runtime, '_PIDFD_GETFD', 9999)
   runtime._warn_that_worker_is_open.cache_clear()
   runtime.Worker().end()
@@ -189,46 +189,46 @@ def test_where_the_kernel_has_no_such_call_it_is_told(monkeypatch, caplog):
 
 
 @pytest.mark.parametrize(
-  'script, seconds, how',
+  'script, seconds, message',
   [('kill -6 $$', 60.0, 'BRT before'), ('exec sleep 1000', 0.3, 'SIGKILL before')],
 )
-def test_one_that_does_not_start_is_ended_and_says_how(
-  script, seconds, how, tmp_path, monkeypatch
+def test_worker_that_fails_to_start_is_ended_with_error(
+  script, seconds, message, tmp_path, monkeypatch
 ):
-  broken = tmp_path / 'worker_binary'
-  broken.write_text(f'#!/bin/sh\n{script}\n')
-  broken.chmod(0o755)
-  monkeypatch.setattr(runtime, '_BINARY', str(broken))
+  binary = tmp_path / 'worker_binary'
+  binary.write_text(f'#!/bin/sh\n{script}\n')
+  binary.chmod(0o755)
+  monkeypatch.setattr(runtime, '_BINARY', str(binary))
   monkeypatch.setattr(runtime, '_START_SECONDS', seconds)
   before = psutil.Process().children()
-  with pytest.raises(runtime.WorkerError, match=how):
+  with pytest.raises(runtime.WorkerError, match=message):
     runtime.Worker()
   assert psutil.Process().children() == before
 
 
-def test_ctrl_c_and_sigterm_are_not_for_it(running):
+def test_worker_ignores_sigint_and_sigterm(worker):
   for number in (signal.SIGINT, signal.SIGTERM):
-    os.kill(running.pid, number)
-  assert running.is_alive() and _answers(running)
+    os.kill(worker.pid, number)
+  assert worker.is_alive() and _answers(worker)
 
 
-def _environment(process):
-  with open(f'/proc/{process.pid}/environ', 'rb') as file:
+def _environment(worker):
+  with open(f'/proc/{worker.pid}/environ', 'rb') as file:
     pairs = file.read().decode().rstrip('\0').split('\0')
   return dict(pair.split('=', 1) for pair in pairs)
 
 
-def test_it_has_one_thread_for_an_operation_and_keeps_memory(running):
-  found = _environment(running)
-  assert found['TF_NUM_INTRAOP_THREADS'] == '1'
-  assert int(found['MALLOC_TRIM_THRESHOLD_']) >= 2**25
-  assert int(found['MALLOC_MMAP_THRESHOLD_']) == 2**25
+def test_worker_has_one_thread_per_operation_and_keeps_memory(worker):
+  environment = _environment(worker)
+  assert environment['TF_NUM_INTRAOP_THREADS'] == '1'
+  assert int(environment['MALLOC_TRIM_THRESHOLD_']) >= 2**25
+  assert int(environment['MALLOC_MMAP_THRESHOLD_']) == 2**25
 
 
-def test_what_a_user_set_is_left(monkeypatch):
+def test_worker_keeps_environment_variables_of_the_user(monkeypatch):
   monkeypatch.setenv('TF_NUM_INTRAOP_THREADS', '3')
-  process = runtime.Worker()
+  worker = runtime.Worker()
   try:
-    assert _environment(process)['TF_NUM_INTRAOP_THREADS'] == '3'
+    assert _environment(worker)['TF_NUM_INTRAOP_THREADS'] == '3'
   finally:
-    process.end()
+    worker.end()

@@ -1,4 +1,4 @@
-"""A cohort is cut into packs by itself alone."""
+"""Tests that how a cohort is cut into packs depends on the cohort alone."""
 
 import os
 import subprocess
@@ -20,7 +20,7 @@ from tff_dp_aggregators.learning.packed import step_checks
 
 @pytest.mark.parametrize('cohort', [1, 3, 4097, 10**5])
 @pytest.mark.parametrize('side_by_side', [True, False])
-def test_packs_cover_a_cohort_and_are_alike(cohort, side_by_side):
+def test_packs_cover_cohort_and_differ_by_at_most_one_client(cohort, side_by_side):
   sizes = np.full(cohort, 10)
   number = simulation_lib.num_packs(sizes, 1, side_by_side=side_by_side)
   lengths = np.diff(simulation_lib.cuts(cohort, number))
@@ -41,7 +41,7 @@ def test_more_examples_never_make_fewer_packs():
 
 
 def _rounds(data, model, num_clients):
-  """State and metrics of two rounds, flat."""
+  """Returns state and metrics of two rounds as a flat list."""
   simulation = packed.PackedFedAvg(
     packed.LocalTraining(model, tff.learning.optimizers.build_sgdm(0.1), batch_size=20),
     aggregators.gaussian(
@@ -62,7 +62,7 @@ def _rounds(data, model, num_clients):
   return tf.nest.flatten((simulation_lib.to_numpy(state), metrics))
 
 
-# As large as it takes for TensorFlow to cut its products by threads, if it may.
+# So large that TensorFlow would split its products by threads, if it were allowed to.
 _LARGE = """
 import hashlib, sys
 import numpy as np, tensorflow as tf, tensorflow_federated as tff
@@ -103,13 +103,13 @@ class _Images:
 def test_bits_of_a_large_model_do_not_depend_on_the_processors(tmp_path):
   directory = str(tmp_path / 'data')
   packed.lay_out(_Images(), directory)
-  found = set()
+  digests = set()
   for processors in ({min(os.sched_getaffinity(0))}, os.sched_getaffinity(0)):
-    done = subprocess.run(
+    process = subprocess.run(
       [sys.executable, '-c', _LARGE, directory],
       stdout=subprocess.PIPE,
       check=True,
       preexec_fn=lambda those=processors: os.sched_setaffinity(0, those),
     )
-    found.add(done.stdout)
-  assert len(found) == 1
+    digests.add(process.stdout)
+  assert len(digests) == 1

@@ -1,4 +1,4 @@
-"""Packed data are the clients' examples, or they are not there."""
+"""Tests of packed data: files with the examples of all clients."""
 
 import collections
 import os
@@ -33,18 +33,18 @@ class _Mixed:
     return examples
 
 
-def test_what_clients_are_drawn_by_is_kept_and_in_the_checksum(tmp_path):
+def test_draw_ids_are_stored_and_part_of_the_checksum(tmp_path):
   plain = packed.lay_out(_Mixed(), str(tmp_path / 'plain'))
   assert plain.draw_ids == range(4)
-  found = {plain.checksum}
+  checksums = {plain.checksum}
   for name, ids in (('texts', ['a', 'bä', 'c', 'd']), ('others', ['a', 'b', 'c', 'd'])):
     clients = _Mixed()
     clients.draw_id = ids.__getitem__
     data = packed.lay_out(clients, str(tmp_path / name))
     assert data.draw_ids == ids
-    found.add(data.checksum)
+    checksums.add(data.checksum)
     assert data_lib.checksum(clients) == data.checksum
-  assert len(found) == 3
+  assert len(checksums) == 3
 
 
 def test_examples_are_read_back(tmp_path):
@@ -81,7 +81,7 @@ def test_examples_are_read_back(tmp_path):
     ),
   ],
 )
-def test_clients_that_differ_are_refused_and_nothing_is_left(
+def test_inconsistent_clients_are_refused_and_leave_no_file(
   tmp_path, changes, error, match
 ):
   with pytest.raises(error, match=match):
@@ -89,7 +89,7 @@ def test_clients_that_differ_are_refused_and_nothing_is_left(
   assert os.listdir(tmp_path) == []
 
 
-def test_numbers_of_another_byte_order_are_the_same_numbers(tmp_path):
+def test_arrays_of_another_byte_order_are_stored_unchanged(tmp_path):
   image = np.random.default_rng(1).normal(size=[3, 2, 3])
   swapped = image.astype(image.dtype.newbyteorder())
   assert not swapped.dtype.isnative
@@ -111,7 +111,7 @@ def test_files_of_another_byte_order_are_refused(tmp_path):
     packed.PackedData(str(tmp_path / 'data'))
 
 
-def test_nothing_is_overwritten_and_damage_is_found(tmp_path):
+def test_lay_out_does_not_overwrite_and_truncation_is_found(tmp_path):
   path = tmp_path / 'data'
   packed.lay_out(populations.Population(), str(path))
   with pytest.raises(FileExistsError):

@@ -1,4 +1,4 @@
-"""Packed simulation is the process that it stands for, but for round-off."""
+"""Tests that packed simulation matches the process it stands for, up to round-off."""
 
 import collections
 import concurrent.futures
@@ -33,15 +33,15 @@ _BATCH_SIZE, _EPOCHS = 4, 2
 
 
 def _aggregator(name):
-  numbers = {
+  arguments = {
     'noise_multiplier': 0.3,
     'clients_per_round': 5,
     'seed': noise.Seed(4),
     'generator': 'philox',
   }
   if name == 'adaptive':
-    return aggregators.adaptive(participation=_PARTICIPATION, **numbers)
-  return getattr(aggregators, name)(_PARTICIPATION, clip_norm=0.4, **numbers)
+    return aggregators.adaptive(participation=_PARTICIPATION, **arguments)
+  return getattr(aggregators, name)(_PARTICIPATION, clip_norm=0.4, **arguments)
 
 
 @pytest.fixture(scope='module')
@@ -50,7 +50,7 @@ def banded(data):
 
 
 @pytest.fixture(scope='module')
-def plain(data):
+def not_private(data):
   return _packed(data, None, timeout_seconds=60)
 
 
@@ -67,11 +67,11 @@ def _packed(data, aggregator, model=None, **kwargs):
 
 
 def _why_one_by_one(data, model):
-  """What `_packed` says of it, which it asks before it makes graphs."""
+  """Returns the reason that `_packed` would find, before it makes graphs."""
   return step_checks.why_one_by_one(_training(model), data)
 
 
-def _composed(aggregator):
+def _composed_process(aggregator):
   return learning.build_dp_fed_avg(
     populations.model(metrics=True),
     aggregator or tff.aggregators.UnweightedMeanFactory(),
@@ -102,40 +102,40 @@ def _assert_close(actual, expected):
       np.testing.assert_allclose(one, other, rtol=2e-5, atol=2e-6)
 
 
-def _run_both(simulation, composed):
-  """States of a simulation and of the process after three rounds, which are close."""
-  held, state, states = simulation.initialize(), composed.initialize(), []
+def _run_both(simulation, process):
+  """Checks that three rounds of both are close; returns the states after each."""
+  packed_state, state, states = simulation.initialize(), process.initialize(), []
   for this_round in range(3):
-    held, metrics = simulation.next(held, *_round(this_round))
-    output = composed.next(state, _datasets(this_round))
+    packed_state, metrics = simulation.next(packed_state, *_round(this_round))
+    output = process.next(state, _datasets(this_round))
     state = output.state
-    states.append((packed_lib.to_numpy(held), state))
+    states.append((packed_lib.to_numpy(packed_state), state))
     _assert_close(metrics, output.metrics)
     _assert_close(*states[-1])
   return states
 
 
 @pytest.mark.optimized_graphs
-def test_rounds_are_those_of_the_composed_process_also_after_going_over_to_it(banded):
-  states = _run_both(banded, _composed(_aggregator('banded')))
-  # The second round was one of the process, and the others are packed.
-  held, _ = banded.next(banded.hold(states[1][1]), *_round(2))
-  _assert_close(packed_lib.to_numpy(held), states[2][0])
+def test_packed_rounds_match_composed_process_and_continue_from_its_state(banded):
+  states = _run_both(banded, _composed_process(_aggregator('banded')))
+  # The third round is packed, and continues from the process's state after the second.
+  packed_state, _ = banded.next(banded.hold(states[1][1]), *_round(2))
+  _assert_close(packed_lib.to_numpy(packed_state), states[2][0])
 
 
 @pytest.mark.slow
 @pytest.mark.optimized_graphs
 @pytest.mark.parametrize('name', ['adaptive', 'none'])
-def test_rounds_are_those_of_the_composed_process(data, name):
-  def aggregator():  # Anew, for each use of a seed has noise of its own.
+def test_packed_rounds_match_composed_process(data, name):
+  def aggregator():  # It is made anew, as each use of a seed has noise of its own.
     return None if name == 'none' else _aggregator(name)
 
   simulation = _packed(data, aggregator(), populations.model(metrics=True))
   assert simulation.one_by_one is None
-  _run_both(simulation, _composed(aggregator()))
+  _run_both(simulation, _composed_process(aggregator()))
 
 
-def test_labels_of_rank_1_for_outputs_of_rank_2_are_trained_one_by_one(tmp_path):
+def test_labels_of_lower_rank_than_outputs_are_trained_one_by_one(tmp_path):
   data = packed.lay_out(
     learning.Clients.of({i: (np.ones([5, 2], np.float32), np.ones(5)) for i in 'ab'}),
     str(tmp_path / 'data'),
@@ -150,7 +150,7 @@ def test_labels_of_rank_1_for_outputs_of_rank_2_are_trained_one_by_one(tmp_path)
 
 
 @pytest.mark.slow
-def test_models_are_the_same_but_for_a_last_bit_in_any_number_of_packs(data):
+def test_models_agree_within_4_ulp_for_any_number_of_packs(data):
   released = []
   for num_packs in (1, 3):
     simulation = _packed(data, _aggregator('gaussian'), num_packs=num_packs)
@@ -160,29 +160,29 @@ def test_models_are_the_same_but_for_a_last_bit_in_any_number_of_packs(data):
   for one, other in zip(*map(tf.nest.flatten, released)):
     one, other = np.asarray(one), np.asarray(other)
     if one.dtype == np.float32:
-      # Some processors multiply matrices otherwise if there are more of them at once.
+      # Some processors multiply matrices differently if more of them come at once.
       np.testing.assert_array_max_ulp(one, other, maxulp=4)
-    else:  # Keys, counts and what was spent.
+    else:  # These are keys, counts and what was spent.
       np.testing.assert_array_equal(one, other)
 
 
 @pytest.mark.slow
-def test_a_client_that_ends_in_nan_is_counted_and_adds_nothing(tmp_path):
-  broken = packed.lay_out(populations.NonFinite(), str(tmp_path / 'broken'))
-  simulation = _packed(broken, _aggregator('gaussian'), populations.model(metrics=True))
-  composed = _composed(_aggregator('gaussian'))
-  held, metrics = simulation.next(simulation.initialize(), *_round(0))
+def test_update_with_nan_is_counted_and_adds_nothing(tmp_path):
+  data = packed.lay_out(populations.NonFinite(), str(tmp_path / 'broken'))
+  simulation = _packed(data, _aggregator('gaussian'), populations.model(metrics=True))
+  process = _composed_process(_aggregator('gaussian'))
+  packed_state, metrics = simulation.next(simulation.initialize(), *_round(0))
   assert metrics['aggregator']['nonfinite_count'] == 1
-  output = composed.next(composed.initialize(), _datasets(0, populations.NonFinite()))
+  output = process.next(process.initialize(), _datasets(0, populations.NonFinite()))
   _assert_close(metrics, output.metrics)
-  _assert_close(packed_lib.to_numpy(held), output.state)
+  _assert_close(packed_lib.to_numpy(packed_state), output.state)
 
 
 @pytest.mark.slow
-def test_large_models_are_added_several_at_once_to_the_same_bits(tmp_path):
+def test_large_models_have_the_same_bits_for_any_number_of_packs(tmp_path):
   data = packed.lay_out(populations.NonFinite(7), str(tmp_path / 'data'))
   states, metrics = [], []
-  for num_packs in (2, 7):  # Of 3 and 4, and of 1.
+  for num_packs in (2, 7):  # Packs of 3 and 4 clients, and packs of 1.
     simulation = _packed(
       data,
       _aggregator('adaptive'),
@@ -202,8 +202,8 @@ def test_large_models_are_added_several_at_once_to_the_same_bits(tmp_path):
   _assert_close(*metrics)
 
 
-class _OnlyTheFirst(queries.GaussianSumQuery):
-  """Sums nothing of the other tensors."""
+class _FirstTensorQuery(queries.GaussianSumQuery):
+  """Sums the first tensor alone."""
 
   def encode_record(self, params, record):
     first, *others = record
@@ -211,9 +211,9 @@ class _OnlyTheFirst(queries.GaussianSumQuery):
 
 
 @pytest.mark.slow
-def test_what_a_query_of_ones_own_encodes_is_what_is_added(data):
+def test_updates_are_added_as_encoded_by_a_custom_query(data):
   aggregator = factory.from_query(
-    _OnlyTheFirst,
+    _FirstTensorQuery,
     clip_norm=0.4,
     noise_multiplier=0.0,
     clients_per_round=5,
@@ -228,7 +228,7 @@ def test_what_a_query_of_ones_own_encodes_is_what_is_added(data):
   assert changed == [True, False, False]
 
 
-def test_rows_are_those_of_the_clients_most_examples_first(data, plain):
+def test_cohort_rows_are_sorted_by_number_of_examples(data, not_private):
   clients = np.array([7, 2, 0, 9, 11, 4, 5])
   sizes = [len(populations.Population().examples(each)['y']) for each in clients]
   keys = dict(zip(clients, local_order.keys(1, 0, clients)))
@@ -237,22 +237,22 @@ def test_rows_are_those_of_the_clients_most_examples_first(data, plain):
     [starts[client], size, int(keys[client].view(np.int64))]
     for size, client in sorted(zip(sizes, clients), key=lambda each: -each[0])
   ]
-  cohort = plain.cohort(clients, local_order.keys(1, 0, clients))
+  cohort = not_private.cohort(clients, local_order.keys(1, 0, clients))
   assert [len(rows) for rows in cohort.packs] == [3, 4]
   assert cohort.rows.tolist() == np.concatenate(cohort.packs).tolist() == expected
 
 
-def test_clients_without_a_key_are_refused(plain):
+def test_clients_without_a_key_are_refused(not_private):
   with pytest.raises(ValueError, match='keys must be as many as clients, 3; got'):
-    plain.cohort(np.arange(3), np.zeros(2, np.uint64))
+    not_private.cohort(np.arange(3), np.zeros(2, np.uint64))
 
 
-def test_a_state_of_another_process_is_refused(banded, plain):
+def test_hold_refuses_state_of_another_process(banded, not_private):
   with pytest.raises(ValueError, match='of another process'):
-    plain.hold(packed_lib.to_numpy(banded.initialize()))
+    not_private.hold(packed_lib.to_numpy(banded.initialize()))
 
 
-def test_a_round_without_clients_is_noise_alone(banded):
+def test_round_without_clients_releases_noise_alone(banded):
   nobody = np.zeros(0, np.int64)
   state, metrics = banded.next(banded.initialize(), nobody, nobody.view(np.uint64))
   assert metrics['aggregator']['dp_query_metrics']['rounds'] == 1
@@ -267,20 +267,20 @@ class _LabelsOutOfRange(populations.Population):
     return examples
 
 
-def test_labels_out_of_range_are_told_of_a_client(tmp_path):
+def test_labels_out_of_range_are_refused_by_client_number(tmp_path):
   data = packed.lay_out(_LabelsOutOfRange(), str(tmp_path / 'data'))
   with pytest.raises(ValueError, match=r'of client number \d+: Received a label value'):
     _why_one_by_one(data, populations.model())
 
 
-def test_a_worker_computes_on_the_data_of_its_training(tmp_path):
+def test_pack_functions_read_the_data_of_their_checksum(tmp_path):
   path, rows = str(tmp_path / 'x.bin'), np.zeros([2, 3], np.int64)
 
   def compute(broadcast, rows):
-    read = tf.raw_ops.ImmutableConst(
+    values = tf.raw_ops.ImmutableConst(
       dtype=tf.float32, shape=[4], memory_region_name=path
     )
-    return [broadcast[0] * tf.reduce_sum(read) + tf.cast(tf.size(rows), tf.float32)]
+    return [broadcast[0] * tf.reduce_sum(values) + tf.cast(tf.size(rows), tf.float32)]
 
   np.full(4, 1, np.float32).tofile(path)
   traced = functions.Traced(
@@ -307,7 +307,7 @@ def _keras(*layers):
 
 
 @pytest.mark.parametrize(
-  'penalised, why',
+  'regularizer, reason',
   [
     ({}, None),
     ({'kernel_regularizer': 'l2'}, None),
@@ -317,17 +317,15 @@ def _keras(*layers):
     ),
   ],
 )
-def test_of_short_batches_only_a_loss_of_inputs_is_trained_one_by_one(
-  data, penalised, why
-):
+def test_padding_excludes_only_regularizers_of_activities(data, regularizer, reason):
   layer = tf.keras.layers.Dense(
-    populations.NUM_CLASSES, input_shape=[populations.NUM_FEATURES], **penalised
+    populations.NUM_CLASSES, input_shape=[populations.NUM_FEATURES], **regularizer
   )
   assert step_checks.is_padded(_training(), data)
-  assert _why_one_by_one(data, _keras(layer)) == why
+  assert _why_one_by_one(data, _keras(layer)) == reason
 
 
-def test_a_model_that_draws_random_numbers_is_trained_one_by_one(data):
+def test_model_that_draws_random_numbers_is_trained_one_by_one(data):
   model = _keras(
     tf.keras.layers.Dropout(0.5, input_shape=[populations.NUM_FEATURES]),
     tf.keras.layers.Dense(populations.NUM_CLASSES),
@@ -336,7 +334,7 @@ def test_a_model_that_draws_random_numbers_is_trained_one_by_one(data):
 
 
 @pytest.mark.slow
-def test_what_tensorflow_cannot_vectorise_is_trained_one_by_one(tmp_path):
+def test_model_that_cannot_be_vectorised_is_trained_one_by_one(tmp_path):
   examples = (np.ones([4, 6, 6, 1], np.float32), np.arange(4))
   clients = learning.Clients.of(dict.fromkeys(range(12), examples))
   data = packed.lay_out(clients, str(tmp_path / 'data'))
@@ -358,7 +356,7 @@ def test_what_tensorflow_cannot_vectorise_is_trained_one_by_one(tmp_path):
   assert metrics['aggregator']['nonfinite_count'] == 0
 
 
-def test_no_client_is_in_a_round_twice_or_outside_the_data(banded):
+def test_next_refuses_duplicate_and_unknown_clients(banded):
   state = banded.initialize()
   for cohort, error, match in (
     ([0] * 10, ValueError, 'client 0 twice'),
@@ -370,7 +368,7 @@ def test_no_client_is_in_a_round_twice_or_outside_the_data(banded):
       banded.next(state, clients, keys)
 
 
-def test_a_model_for_other_examples_is_refused(data):
+def test_model_for_other_examples_is_refused(data):
   model = populations.model()
   model._input_spec = collections.OrderedDict(
     x=tf.TensorSpec([None, 5], tf.float32), y=tf.TensorSpec([None], tf.int32)
@@ -379,7 +377,7 @@ def test_a_model_for_other_examples_is_refused(data):
     _packed(data, None, model)
 
 
-def test_shares_of_noise_that_clients_would_have_in_common_are_refused(data):
+def test_aggregator_that_draws_a_key_in_each_client_is_refused(data):
   aggregator = aggregators.distributed_skellam(
     clip_norm=1.0, noise_multiplier=1.0, clients_per_round=4, bits=18
   )
@@ -387,17 +385,19 @@ def test_shares_of_noise_that_clients_would_have_in_common_are_refused(data):
     _packed(data, aggregator)
 
 
-def test_a_round_that_takes_too_long_ends_with_an_error(plain, monkeypatch):
-  monkeypatch.setattr(plain, '_timeout_seconds', 1e-6)
+def test_slow_round_raises_round_timeout_error(not_private, monkeypatch):
+  monkeypatch.setattr(not_private, '_timeout_seconds', 1e-6)
   with pytest.raises(failures.RoundTimeoutError, match='timeout_seconds=1e-06'):
-    plain.next(plain.initialize(), *_round(0))
+    not_private.next(not_private.initialize(), *_round(0))
 
 
-def test_a_round_after_two_interrupts_does_not_wait_for_the_one_that_was_stopped(
-  plain, monkeypatch
-):
-  stuck, state, whole = threading.Event(), plain.initialize(), plain._traced_round
-  monkeypatch.setattr(plain, '_traced_round', lambda *unused: stuck.wait())
+def test_round_does_not_wait_for_an_interrupted_round(not_private, monkeypatch):
+  stuck, state, traced_round = (
+    threading.Event(),
+    not_private.initialize(),
+    not_private._traced_round,
+  )
+  monkeypatch.setattr(not_private, '_traced_round', lambda *unused: stuck.wait())
 
   def interrupted(*unused):
     raise KeyboardInterrupt
@@ -406,8 +406,8 @@ def test_a_round_after_two_interrupts_does_not_wait_for_the_one_that_was_stopped
     with monkeypatch.context() as patch:
       patch.setattr(concurrent.futures, 'wait', interrupted)
       with pytest.raises(KeyboardInterrupt):
-        plain.next(state, *_round(0))
-    monkeypatch.setattr(plain, '_traced_round', whole)
-    plain.next(state, *_round(0))
+        not_private.next(state, *_round(0))
+    monkeypatch.setattr(not_private, '_traced_round', traced_round)
+    not_private.next(state, *_round(0))
   finally:
     stuck.set()

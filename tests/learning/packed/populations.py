@@ -1,4 +1,4 @@
-"""A small population of uneven clients, and models for it."""
+"""A small population of clients with 1 to 9 examples each, and models for it."""
 
 import collections
 
@@ -116,9 +116,9 @@ def model(weighted=True, metrics=False, units=0):
   )
 
 
-def a_round(cohort=5):
+def cohort_and_keys(cohort_size=5):
   """Returns the first clients, and the keys of the order of their examples."""
-  clients = np.arange(cohort)
+  clients = np.arange(cohort_size)
   return clients, local_order.keys(9, 0, clients)
 
 
@@ -133,6 +133,6 @@ def steps(simulation, rounds):
   state = simulation.initialize()
   weights = [flat(state)]
   for _ in range(rounds):
-    state, _ = simulation.next(state, *a_round())
+    state, _ = simulation.next(state, *cohort_and_keys())
     weights.append(flat(state))
   return np.diff(weights, axis=0)

@@ -1,4 +1,4 @@
-"""A step of local training is looked at before one is run."""
+"""Tests of `step_checks`, which examines a step of local training before it is run."""
 
 import numpy as np
 import pytest
@@ -13,7 +13,7 @@ _SPEC = (tf.TensorSpec([2]), tf.TensorSpec([1]))
 
 
 class _Stateless(tf.keras.layers.Layer):
-  """Drops what its input decides."""
+  """Drops inputs by a seed that depends on them."""
 
   def call(self, x):
     seed = tf.bitcast(tf.stack([tf.reduce_sum(x), tf.reduce_max(x)]), tf.int32)
@@ -21,7 +21,7 @@ class _Stateless(tf.keras.layers.Layer):
 
 
 class _Counting(tf.keras.layers.Layer):
-  """Changes a weight of its own."""
+  """Changes its own weight."""
 
   def build(self, input_shape):
     self._count = self.add_weight(name='count', shape=[], trainable=False)
@@ -32,14 +32,14 @@ class _Counting(tf.keras.layers.Layer):
 
 
 def _training(*layers, spec=_SPEC):
-  def made():
+  def make():
     return tf.keras.Sequential(
       [tf.keras.layers.Input([2]), *(layer() for layer in layers)]
       + [tf.keras.layers.Dense(1)]
     )
 
   return packed.LocalTraining(
-    models.functional(made, 'mse', spec), tff.learning.optimizers.build_sgdm(0.1), 4
+    models.functional(make, 'mse', spec), tff.learning.optimizers.build_sgdm(0.1), 4
   )
 
 
@@ -52,7 +52,7 @@ def _training(*layers, spec=_SPEC):
     ),
   ],
 )
-def test_random_numbers_are_found(layer):
+def test_random_operations_are_found_and_refused(layer):
   training = _training(layer)
   assert step_checks.random_operations(training)
   with pytest.raises(
@@ -61,19 +61,19 @@ def test_random_numbers_are_found(layer):
     step_checks.refuse_random_models(training)
 
 
-def test_a_model_without_state_is_let_pass():
+def test_stateless_random_operations_are_accepted():
   assert step_checks.random_operations(_training(_Stateless)) == []
 
 
-def test_what_a_model_raises_is_told():
+def test_exception_of_model_is_reported_with_its_input():
   def fails(x):
     raise RuntimeError('no way')
 
   with pytest.raises(ValueError, match=r'float32\[None, 2\].*no way'):
-    step_checks.random_operations(_failing(fails))
+    step_checks.random_operations(_training_that_calls(fails))
 
 
-def _failing(fails):
+def _training_that_calls(fails):
   @tf.function
   def predict(weights, x, training):
     return fails(x)
@@ -87,6 +87,6 @@ def _failing(fails):
   return packed.LocalTraining(model, tff.learning.optimizers.build_sgdm(0.1), 4)
 
 
-def test_a_layer_with_weights_that_change_by_themselves_is_told():
+def test_layer_that_changes_its_own_weights_is_refused():
   with pytest.raises(ValueError, match='change weights of their own'):
     step_checks.random_operations(_training(_Counting))

@@ -1,4 +1,4 @@
-"""Checkpoints of a run."""
+"""Tests of the checkpoints of a run."""
 
 import os
 import subprocess
@@ -20,26 +20,26 @@ def _checkpoint(rounds):
 
 
 @pytest.fixture
-def three(tmp_path):
+def checkpoint_dir(tmp_path):
   checkpoints = checkpoints_lib.Checkpoints(str(tmp_path / 'checkpoints'))
   for rounds in (0, 2, 5):
     checkpoints.save(_checkpoint(rounds))
   return tmp_path / 'checkpoints'
 
 
-def _check(found, rounds):
+def _check(checkpoint, rounds):
   expected = _checkpoint(rounds)
-  assert (found.rounds, found.head) == (expected.rounds, expected.head)
-  np.testing.assert_array_equal(found.state['weights'], expected.state['weights'])
+  assert (checkpoint.rounds, checkpoint.head) == (expected.rounds, expected.head)
+  np.testing.assert_array_equal(checkpoint.state['weights'], expected.state['weights'])
 
 
-def test_the_last_is_read_and_two_are_kept(three):
-  assert sorted(os.listdir(three)) == ['after_round_2', 'after_round_5']
-  _check(checkpoints_lib.Checkpoints(str(three)).latest(_LIKE), 5)
-  assert checkpoints_lib.is_any(str(three))
+def test_latest_checkpoint_is_read_and_two_are_kept(checkpoint_dir):
+  assert sorted(os.listdir(checkpoint_dir)) == ['after_round_2', 'after_round_5']
+  _check(checkpoints_lib.Checkpoints(str(checkpoint_dir)).latest(_LIKE), 5)
+  assert checkpoints_lib.is_any(str(checkpoint_dir))
 
 
-_IS_KILLED = """
+_KILLED_WRITE = """
 import os, signal, sys
 from tff_dp_aggregators.base import new_files
 os.fsync = lambda descriptor: os.kill(os.getpid(), signal.SIGKILL)
@@ -47,54 +47,54 @@ new_files.replace(sys.argv[1], 'a state, with the key of the noise')
 """
 
 
-def test_what_a_killed_write_left_is_removed_by_whoever_goes_on(three):
-  (three / 'result_of_round_5').touch()
-  (three / 'original.json').touch()
-  there = sorted(os.listdir(three))
-  path = three / 'result_of_round_6'
-  subprocess.run([sys.executable, '-c', _IS_KILLED, str(path)])
-  (left,) = set(os.listdir(three)) - set(there)
-  assert (three / left).read_text() == 'a state, with the key of the noise'
-  _check(checkpoints_lib.Checkpoints(str(three)).latest(_LIKE), 5)
-  assert sorted(os.listdir(three)) == there
+def test_partial_file_of_killed_write_is_removed_by_next_reader(checkpoint_dir):
+  (checkpoint_dir / 'result_of_round_5').touch()
+  (checkpoint_dir / 'original.json').touch()
+  names_before = sorted(os.listdir(checkpoint_dir))
+  path = checkpoint_dir / 'result_of_round_6'
+  subprocess.run([sys.executable, '-c', _KILLED_WRITE, str(path)])
+  (partial,) = set(os.listdir(checkpoint_dir)) - set(names_before)
+  assert (checkpoint_dir / partial).read_text() == 'a state, with the key of the noise'
+  _check(checkpoints_lib.Checkpoints(str(checkpoint_dir)).latest(_LIKE), 5)
+  assert sorted(os.listdir(checkpoint_dir)) == names_before
 
 
-def _emptied(path):
+def _empty(path):
   path.write_bytes(b'')
 
 
-def _zeroed(path):
+def _zero(path):
   path.write_bytes(bytes(len(path.read_bytes())))
 
 
-def _halved(path):
+def _halve(path):
   content = path.read_bytes()
   path.write_bytes(content[: len(content) // 2])
 
 
-def _become_a_directory(path):  # As those of earlier versions are.
+def _replace_by_directory(path):  # Checkpoints of earlier versions are directories.
   path.unlink()
   path.mkdir()
 
 
-@pytest.mark.parametrize('breaking', [_emptied, _zeroed, _halved, _become_a_directory])
-def test_one_that_is_broken_is_put_aside_for_the_one_before(breaking, three):
-  breaking(three / 'after_round_5')
-  checkpoints = checkpoints_lib.Checkpoints(str(three))
+@pytest.mark.parametrize('damage', [_empty, _zero, _halve, _replace_by_directory])
+def test_unreadable_checkpoint_is_set_aside_for_previous_one(damage, checkpoint_dir):
+  damage(checkpoint_dir / 'after_round_5')
+  checkpoints = checkpoints_lib.Checkpoints(str(checkpoint_dir))
   _check(checkpoints.latest(_LIKE), 2)
-  kept, aside = sorted(os.listdir(three))
+  kept, aside = sorted(os.listdir(checkpoint_dir))
   assert kept == 'after_round_2' and aside.startswith('unreadable_5_')
   # The round is reached again.
   checkpoints.save(_checkpoint(5))
   _check(checkpoints.latest(_LIKE), 5)
 
 
-def test_without_one_that_can_be_read_there_is_an_error(three):
-  for path in three.iterdir():
-    _emptied(path)
+def test_latest_fails_if_no_checkpoint_is_readable(checkpoint_dir):
+  for path in checkpoint_dir.iterdir():
+    _empty(path)
   with pytest.raises(ValueError, match='after_round_5 cannot be read, nor is there an'):
-    checkpoints_lib.Checkpoints(str(three)).latest(_LIKE)
-  assert sorted(os.listdir(three)) == ['after_round_2', 'after_round_5']
+    checkpoints_lib.Checkpoints(str(checkpoint_dir)).latest(_LIKE)
+  assert sorted(os.listdir(checkpoint_dir)) == ['after_round_2', 'after_round_5']
 
 
 _STATE = {
@@ -106,26 +106,26 @@ _STATE = {
 }
 
 
-def test_what_is_no_array_of_numpys_comes_back_as_it_was():
-  found = checkpoints_lib.from_bytes(checkpoints_lib.to_bytes(_STATE), _STATE)
-  assert found.keys() == _STATE.keys()
+def test_bytes_numbers_text_and_bfloat16_are_restored_exactly():
+  restored = checkpoints_lib.from_bytes(checkpoints_lib.to_bytes(_STATE), _STATE)
+  assert restored.keys() == _STATE.keys()
   for name, expected in _STATE.items():
-    assert type(found[name]) is type(expected)
-    np.testing.assert_array_equal(found[name], expected)
-    assert getattr(found[name], 'dtype', None) == getattr(expected, 'dtype', None)
+    assert type(restored[name]) is type(expected)
+    np.testing.assert_array_equal(restored[name], expected)
+    assert getattr(restored[name], 'dtype', None) == getattr(expected, 'dtype', None)
 
 
-def test_what_is_damaged_anywhere_is_never_read_as_something_else():
+def test_damaged_bytes_are_refused_or_give_the_same_state():
   content = checkpoints_lib.to_bytes(_STATE)
-  refused = 0
-  for place in range(0, len(content), 5):
+  num_refused = 0
+  for position in range(0, len(content), 5):
     damaged = bytearray(content)
-    damaged[place] ^= 0x11
+    damaged[position] ^= 0x11
     try:
-      found = checkpoints_lib.from_bytes(bytes(damaged), _STATE)
+      restored = checkpoints_lib.from_bytes(bytes(damaged), _STATE)
     except ValueError:
-      refused += 1
+      num_refused += 1
       continue
     for name, expected in _STATE.items():
-      np.testing.assert_array_equal(found[name], expected)
-  assert refused > len(content) / 10
+      np.testing.assert_array_equal(restored[name], expected)
+  assert num_refused > len(content) / 10

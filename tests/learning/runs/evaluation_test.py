@@ -1,4 +1,4 @@
-"""Evaluation: loss and metrics in batches whose outputs fit into memory."""
+"""Tests of evaluation: loss and metrics in batches whose outputs fit into memory."""
 
 import numpy as np
 import pytest
@@ -13,7 +13,7 @@ _WORDS, _VOCABULARY = 20, 5000  # 0.4 MB of outputs for a sentence.
 
 
 def _language_model():
-  """Puts out numbers for each word of the vocabulary; its loss skips the padding."""
+  """Returns a model with an output for each word; its loss skips the padding."""
 
   @tf.function
   def predict(weights, x, training):
@@ -39,7 +39,7 @@ def _language_model():
 
 
 def _sentences(number):
-  """Inputs and labels; later sentences are longer, and what is left is 0."""
+  """Returns inputs and labels; later sentences are longer, and the padding is 0."""
   rng = np.random.default_rng(2)
   x, y = rng.integers(1, 30, size=[2, number, _WORDS]).astype(np.int32)
   lengths = np.linspace(1, _WORDS, number).astype(int)
@@ -54,10 +54,10 @@ def _cross_entropy(labels, outputs):
 
 
 def _measure(model, examples, metrics):
-  made = evaluation.Evaluator(model, examples, metrics)
+  evaluator = evaluation.Evaluator(model, examples, metrics)
   weights = tff.learning.models.ModelWeights(*model.initial_weights)
-  measured = made.measure(weights)
-  assert list(measured) == made.names
+  measured = evaluator.measure(weights)
+  assert list(measured) == evaluator.names
   return measured
 
 
@@ -65,13 +65,13 @@ def _measure(model, examples, metrics):
 def _measured():
   examples, sizes = _sentences(400), []
 
-  def seen(labels, outputs):
+  def recording_metric(labels, outputs):
     assert len(outputs) == len(labels)
     sizes.append(outputs.nbytes)
     return labels[:, 0] == outputs[:, 0].argmax(axis=-1)
 
   metrics = {
-    'first': learning.MeanMetric(seen),
+    'first': learning.MeanMetric(recording_metric),
     'of_words': learning.MeanMetric(_cross_entropy),
     'loss': learning.MeanMetric(_cross_entropy),
   }
@@ -86,24 +86,24 @@ def _expected(examples):
   )
 
 
-def test_batches_are_no_larger_than_their_bytes(measured):
+def test_batches_do_not_exceed_the_limit_in_bytes(measured):
   _, _, sizes = measured
   assert len(sizes) == 3 and max(sizes) <= 2**26
   assert sum(sizes) == 400 * _WORDS * _VOCABULARY * 4
 
 
-def test_means_over_words_are_those_of_all_words(measured):
-  examples, found, _ = measured
+def test_mean_metric_over_words_is_mean_of_all_words(measured):
+  examples, actual, _ = measured
   expected = np.nanmean(_expected(examples))
-  assert found['of_words'] == pytest.approx(expected, rel=1e-5)
-  assert found['loss'] == found['of_words']
+  assert actual['of_words'] == pytest.approx(expected, rel=1e-5)
+  assert actual['loss'] == actual['of_words']
 
 
-def test_functions_of_all_outputs_come_to_the_same_as_means():
+def test_function_metrics_match_mean_metrics():
   model = training_runs.model()
   examples = training_runs.clients(1)['client 0']
   squares = lambda labels, outputs: np.square(outputs - labels)[:, 0]  # noqa: E731
-  found = _measure(
+  actual = _measure(
     model,
     examples,
     {
@@ -115,13 +115,13 @@ def test_functions_of_all_outputs_come_to_the_same_as_means():
     },
   )
   x, y = examples
-  assert found['mean'] == pytest.approx(found['whole'], rel=1e-6)
-  assert found['loss'] == pytest.approx(found['whole'], rel=1e-6)
+  assert actual['mean'] == pytest.approx(actual['whole'], rel=1e-6)
+  assert actual['loss'] == pytest.approx(actual['whole'], rel=1e-6)
   weighted = np.average(y[:, 0] ** 2, weights=np.abs(y[:, 0]))
-  assert found['weighted'] == pytest.approx(weighted, rel=1e-6)
+  assert actual['weighted'] == pytest.approx(weighted, rel=1e-6)
 
 
-def test_functions_of_more_outputs_than_fit_are_refused():
+def test_function_metric_of_too_many_outputs_is_refused():
   with pytest.raises(ValueError, match=r'accuracy.*bytes.*learning.MeanMetric'):
     _measure(_language_model(), _sentences(3000), {'accuracy': lambda *_: 0.0})
 
@@ -138,16 +138,16 @@ def test_functions_of_more_outputs_than_fit_are_refused():
     (lambda labels, outputs: (outputs, 0 * outputs), 'all examples add up to 0'),
   ],
 )
-def test_metrics_that_fail_are_named(per_example, message):
+def test_invalid_mean_metric_is_refused_by_name(per_example, message):
   examples = training_runs.clients(1)['client 0']
   with pytest.raises(ValueError, match=rf"(?s)metrics\['odd'\].*{message}"):
     _measure(training_runs.model(), examples, {'odd': learning.MeanMetric(per_example)})
 
 
-def test_the_loss_of_the_model_is_that_of_batches_weighted_by_examples():
+def test_model_loss_is_mean_over_batches_weighted_by_examples():
   examples = _sentences(400)
-  found = _measure(_language_model(), examples, {})['loss']
+  actual = _measure(_language_model(), examples, {})['loss']
   batches = np.split(_expected(examples), [167, 334])
   means = [np.nanmean(batch) for batch in batches]
   expected = np.average(means, weights=[len(batch) for batch in batches])
-  assert found == pytest.approx(expected, rel=1e-5)
+  assert actual == pytest.approx(expected, rel=1e-5)

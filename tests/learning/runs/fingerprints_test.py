@@ -1,4 +1,4 @@
-"""Fingerprints of graphs."""
+"""Tests of the fingerprints of graphs."""
 
 import os
 import pathlib
@@ -20,7 +20,7 @@ def _inner(factor):
 
 
 def _recurrent():
-  """A model whose graph has loops, branches and functions with random names."""
+  """Returns a model whose graph has loops, branches and functions with random names."""
   return models.functional(
     lambda: tf.keras.Sequential(
       [tf.keras.layers.LSTM(2, input_shape=[3, 2]), tf.keras.layers.Dropout(0.5)]
@@ -30,7 +30,7 @@ def _recurrent():
   )
 
 
-def test_operations_constants_and_functions_decide():
+def test_fingerprint_depends_on_operations_constants_and_functions():
   functions = [
     tf.nn.relu,
     tf.nn.elu,
@@ -47,11 +47,11 @@ def test_operations_constants_and_functions_decide():
     lambda x: tf.split(x, 2, axis=1)[0],
     lambda x: tf.split(x, 2, axis=1)[1],
   ]
-  found = {fingerprints.graph_of(function, _SPEC) for function in functions}
-  assert len(found) == len(functions)
+  distinct = {fingerprints.graph_of(function, _SPEC) for function in functions}
+  assert len(distinct) == len(functions)
 
 
-def test_names_do_not():
+def test_fingerprint_does_not_depend_on_names():
   def named(x):
     return tf.identity(_inner(2.0)(x), name='other')
 
@@ -62,7 +62,7 @@ def test_names_do_not():
 
 
 @pytest.mark.slow
-def test_another_process_makes_the_same_of_a_recurrent_model():
+def test_fingerprint_of_recurrent_model_is_same_in_another_process():
   program = (
     'import tensorflow as tf; tf.keras.layers.Dense(1)(tf.zeros([1, 1]));'
     'from tests.learning.runs import fingerprints_test as here;'

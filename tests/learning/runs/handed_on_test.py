@@ -1,4 +1,4 @@
-"""What may be handed on tells nothing of data and draws but what was released."""
+"""Tests that shared files reveal nothing of data and draws but what was released."""
 
 import hashlib
 import json
@@ -23,7 +23,7 @@ from tff_dp_aggregators.learning import packed
 from tff_dp_aggregators.learning.packed import data
 from tff_dp_aggregators.learning.runs import run_directory
 
-# Seeds and numbers of examples of which no other number in the files is a part.
+# Seeds and a number of examples that are no part of any other number in the files.
 _SEED, _NOISE_SEED, _EXAMPLES = 907318462735, 615284739054, 486205791373
 _ROUNDS = 4
 _POISSON = sampling.PoissonSampling(_ROUNDS, sampling_probability=0.5)
@@ -31,13 +31,13 @@ _BINS = sampling.BallsInBins(_ROUNDS, cycle_length=2)
 
 
 def _train(folder, scheme=_POISSON, clients=None, **changes):
-  """A run of 12 clients, or others, in a directory that always has the same name."""
+  """Trains with 12 clients, or others, in a directory that always has the same name."""
   mechanism = accounting.Mechanism('gaussian', scheme, 1.0)
   clients = training_runs.clients() if clients is None else clients
   arguments = {
     'mechanism': mechanism,
     'clients': clients,
-    'schedule': sampling.for_mechanism(mechanism, 12, 12 * _share(scheme), _SEED),
+    'schedule': sampling.for_mechanism(mechanism, 12, 12 * _rate(scheme), _SEED),
     'clients_per_round': None,
     'num_rounds': None,
     'seed': _SEED,
@@ -53,26 +53,26 @@ def _train(folder, scheme=_POISSON, clients=None, **changes):
   return run_dir
 
 
-def _share(scheme):
-  """Of the clients in a round."""
+def _rate(scheme):
+  """Returns the share of clients that is expected in a round."""
   return 1 / scheme.cycle_length if scheme != _POISSON else 0.5
 
 
-def _handed_on(run_dir):
-  """The content of all that anybody may see, by name."""
+def _shareable_files(run_dir):
+  """Returns the contents of all files that anybody may see, by name."""
   named = [*run_directory.SHARED, 'model.npz']
-  found = {name: (run_dir / name).read_bytes() for name in named}
+  contents = {name: (run_dir / name).read_bytes() for name in named}
   shared = {
     str(path.relative_to(run_dir)): path.read_bytes()
     for path in (run_dir / run_directory.SHARE).iterdir()
   }
   assert len(shared) == len(run_directory.SHARED)
-  return {**found, **shared}
+  return {**contents, **shared}
 
 
 @pytest.fixture(scope='module')
 def neighbours(tmp_path_factory):
-  """Two runs whose data differ in one client, with secret noise."""
+  """Returns two runs with secret noise and their data, which differ in one client."""
   folder = tmp_path_factory.mktemp('runs')
   one, other = training_runs.clients(), training_runs.clients()
   x, y = other['client 3']
@@ -83,18 +83,18 @@ def neighbours(tmp_path_factory):
   ]
 
 
-# What a run with noise of its own has: times, results, tags of keys, hashes of lines.
-_OF_A_RUN = re.compile(
+# What differs between runs: times, checksums of results, tags of keys, hashes of lines.
+_RUN_SPECIFIC = re.compile(
   rb'sha256:[0-9a-f]{64}|\b[0-9a-f]{64}\b|"time": "[^"]*"|"noise_key_tag": "[^"]*"'
 )
 
 
-def test_files_of_neighbouring_data_differ_in_nothing_but_results(neighbours):
+def test_files_of_neighbouring_data_differ_only_in_results(neighbours):
   one, other = (
     {
-      name: _OF_A_RUN.sub(b'', content).replace(str(run_dir.parent).encode(), b'')
-      for name, content in _handed_on(run_dir).items()
-      # Curves of test data are of released models.
+      name: _RUN_SPECIFIC.sub(b'', content).replace(str(run_dir.parent).encode(), b'')
+      for name, content in _shareable_files(run_dir).items()
+      # These depend on released models: learning curves, and the model itself.
       if not name.endswith(('.html', 'model.npz'))
     }
     for run_dir, _ in neighbours
@@ -102,21 +102,21 @@ def test_files_of_neighbouring_data_differ_in_nothing_but_results(neighbours):
   assert one == other
 
 
-def test_no_file_has_a_hash_or_a_number_of_the_data(neighbours):
-  # With neither time nor results in it, nothing of a configuration is of the run.
+def test_shareable_files_have_no_hash_or_size_of_data(neighbours):
+  # Configurations have neither times nor results, so that they are the same.
   configs = [(run_dir / 'config.json').read_bytes() for run_dir, _ in neighbours]
   assert configs[0] == configs[1]
   for run_dir, clients in neighbours:
     private = json.loads((run_dir / 'private.json').read_text())
-    told = private['training']['clients']
-    assert told == data.checksum(learning.Clients.of(clients))
-    whole = hashlib.sha256((run_dir / 'private.json').read_bytes()).hexdigest()
-    for name, content in _handed_on(run_dir).items():
-      for what in (told.removeprefix('sha256:'), whole, str(_EXAMPLES)):
-        assert what.encode() not in content, (name, what)
+    checksum = private['training']['clients']
+    assert checksum == data.checksum(learning.Clients.of(clients))
+    digest = hashlib.sha256((run_dir / 'private.json').read_bytes()).hexdigest()
+    for name, content in _shareable_files(run_dir).items():
+      for secret in (checksum.removeprefix('sha256:'), digest, str(_EXAMPLES)):
+        assert secret.encode() not in content, (name, secret)
 
 
-def test_each_run_has_a_key_of_its_own(neighbours):
+def test_each_run_has_its_own_noise_key(neighbours):
   tags = [{each.noise_key_tag for each in _entries(run)} for run, _ in neighbours]
   assert len(tags[0]) == len(tags[1]) == 1 and tags[0] != tags[1]
 
@@ -125,7 +125,7 @@ def _entries(run_dir):
   return ledger.read(str(run_dir / 'ledger.jsonl')).entries
 
 
-def test_the_private_file_is_its_owners(neighbours):
+def test_private_file_is_for_its_owner_alone_and_not_shared(neighbours):
   run_dir, _ = neighbours[0]
   assert stat.S_IMODE((run_dir / 'private.json').stat().st_mode) == 0o600
   assert not (run_dir / 'share' / 'private.json').exists()
@@ -134,7 +134,7 @@ def test_the_private_file_is_its_owners(neighbours):
 
 @pytest.fixture(scope='module')
 def seeded(neighbours, tmp_path_factory):
-  """Runs whose clients are drawn from a seed; of one the noise is from one as well."""
+  """Returns runs with clients drawn from a seed; that named 'one' has seeded noise."""
   return {
     'one': _train(
       tmp_path_factory.mktemp('seeded'),
@@ -145,24 +145,24 @@ def seeded(neighbours, tmp_path_factory):
   }
 
 
-def _quick_hashes(seed):
-  """What whoever guesses a seed can compute of it in no time."""
+def _fast_hashes(seed):
+  """Yields hashes that somebody who guesses a seed can compute quickly."""
   for text in (str(seed), f'{seed}\n', f'sampling {seed}', f'noise {seed}'):
     for algorithm in ('md5', 'sha1', 'sha256', 'sha512', 'blake2b'):
       yield hashlib.new(algorithm, text.encode()).hexdigest()
 
 
 @pytest.mark.parametrize('name', ['one', 'bins'])
-def test_no_file_has_a_seed_or_a_quick_hash_of_it(seeded, name):
-  for file, content in _handed_on(seeded[name]).items():
+def test_shareable_files_have_no_seed_or_fast_hash_of_it(seeded, name):
+  for file, content in _shareable_files(seeded[name]).items():
     for seed in (_SEED, _NOISE_SEED):
       assert str(seed).encode() not in content, file
-      for digest in _quick_hashes(seed):
+      for digest in _fast_hashes(seed):
         assert digest[:32].encode() not in content, file
 
 
 @pytest.mark.parametrize('name', ['one', 'bins'])
-def test_no_file_tells_how_many_were_drawn(seeded, name):
+def test_shareable_files_do_not_reveal_cohort_sizes(seeded, name):
   entries = _entries(seeded[name])
   assert {entry.cohort_requested for entry in entries} == {None}
   assert {entry.cohort_reported for entry in entries} == {None}
@@ -171,8 +171,8 @@ def test_no_file_tells_how_many_were_drawn(seeded, name):
   assert 'num_clients' not in config['flags']
 
 
-def test_trying_a_seed_by_its_tag_takes_memory_and_time():
-  # The parameters of scrypt are what decides; 64 MiB each.
+def test_tag_of_seed_is_a_memory_hard_hash():
+  # With these parameters of scrypt, each guess of a seed takes 64 MiB.
   assert ledger.tag_of_seed('noise', 7) == 'scrypt:' + (
     hashlib.scrypt(
       b'7',
@@ -187,21 +187,21 @@ def test_trying_a_seed_by_its_tag_takes_memory_and_time():
 
 
 @pytest.mark.slow
-def test_a_schedule_from_a_file_is_told_by_no_hash(tmp_path):
+def test_shareable_files_have_no_hash_of_a_replayed_schedule(tmp_path):
   mechanism = accounting.Mechanism('gaussian', _POISSON, 1.0)
   file = str(tmp_path / 'schedule.jsonl')
   sampling.for_mechanism(mechanism, 12, 6, 3).save(file)
   replay = sampling.Replay(file)
   runs = [_train(tmp_path / name, schedule=replay) for name in 'ab']
-  for name, content in _handed_on(runs[0]).items():
-    for what in (replay.sha256, replay.checksum.removeprefix('sha256:'), file):
-      assert what.encode() not in content, (name, what)
+  for name, content in _shareable_files(runs[0]).items():
+    for secret in (replay.sha256, replay.checksum.removeprefix('sha256:'), file):
+      assert secret.encode() not in content, (name, secret)
   ledgers = [str(run / 'ledger.jsonl') for run in runs]
   with pytest.raises(ValueError, match='drew their clients from the same file'):
     composition.check_not_forked(ledgers)
 
 
-def test_files_of_one_draw_are_known_however_they_are_written(tmp_path):
+def test_cohorts_of_the_same_draw_match_in_any_format(tmp_path):
   def cohorts(rounds, write=json.dumps):
     path = tmp_path / f'{len(list(tmp_path.iterdir()))}.jsonl'
     path.write_text(''.join(f'{write(each)}\n' for each in rounds))
@@ -217,24 +217,24 @@ def test_files_of_one_draw_are_known_however_they_are_written(tmp_path):
   ]
   one = cohorts(drawn[0])
   assert len(one) == 12
-  turned = [each[::-1] for each in drawn[0]]
-  for alike in (
-    cohorts(turned, lambda each: json.dumps(each, separators=(',', ':'))),
+  reversed_cohorts = [each[::-1] for each in drawn[0]]
+  for same_draw in (
+    cohorts(reversed_cohorts, lambda each: json.dumps(each, separators=(',', ':'))),
     cohorts(drawn[0][1:]),
     cohorts([*drawn[1][:8], *drawn[0][8:]]),
   ):
-    assert not one.isdisjoint(alike)
+    assert not one.isdisjoint(same_draw)
   for other in drawn[1:]:
     assert one.isdisjoint(cohorts(other))
 
 
-def test_what_is_shared_verifies_without_the_rest(neighbours, tmp_path):
+def test_shared_files_verify_without_the_rest_of_the_run(neighbours, tmp_path):
   run_dir, _ = neighbours[0]
   moved = tmp_path / 'reviewer'
   shutil.copytree(run_dir / 'share', moved)
   report = json.loads((moved / 'report.json').read_text())
   for file in report['verification']['files']:
-    # On the machine of the reviewer these are not where they were.
+    # On the reviewer's machine, the original paths do not exist.
     file['path'] = str(tmp_path / 'gone' / pathlib.Path(file['path']).name)
   report['verification']['command'] = None
   (moved / 'report.json').write_text(json.dumps(report))
@@ -243,14 +243,14 @@ def test_what_is_shared_verifies_without_the_rest(neighbours, tmp_path):
   assert set(run_directory.SHARED) == {path.name for path in moved.iterdir()}
 
 
-def test_ledgers_have_the_tags_of_seeds_by_which_others_are_found(seeded):
+def test_ledgers_have_tags_of_noise_and_sampling_seeds(seeded):
   noise = {each.noise_key_tag for each in _entries(seeded['one'])}
   assert noise == {ledger.tag_of_seed('noise', _NOISE_SEED)}
   drawn = {each.sampling_tag for each in _entries(seeded['bins'])}
   assert drawn == {ledger.tag_of_seed('sampling', _SEED)}
 
 
-def test_a_report_of_noise_from_a_seed_begins_with_that(seeded):
+def test_report_begins_with_warning_of_seeded_noise(seeded):
   run_dir = seeded['one']
   first = [line for line in (run_dir / 'report.md').read_text().splitlines() if line][1]
   warning = 'Noise from a known seed: no guarantee against who knows it.'
@@ -259,18 +259,18 @@ def test_a_report_of_noise_from_a_seed_begins_with_that(seeded):
   body = page[page.index('<body') :]
   assert body.index(warning) < body.index('Guarantee:')
   assert warning in json.loads((run_dir / 'report.json').read_text())['warnings'][0]
-  secret = json.loads((seeded['bins'] / 'report.json').read_text())['warnings']
-  assert [each.split(':')[0] for each in secret] == [
+  warnings = json.loads((seeded['bins'] / 'report.json').read_text())['warnings']
+  assert [each.split(':')[0] for each in warnings] == [
     'Clients drawn from a seed of 64 bits or less'
   ]
-  # Whoever knows the places sees two rounds of each client without sampling.
-  limited = strategies.Participation(_ROUNDS, 2)
-  epsilon = accounting.Mechanism('gaussian', limited, 1.0).epsilon(1e-3)
-  assert f'epsilon of all planned rounds is {rounding.up(epsilon)}.' in secret[0]
+  # To somebody who knows the bins, each client is in two rounds, without sampling.
+  limits = strategies.Participation(_ROUNDS, 2)
+  epsilon = accounting.Mechanism('gaussian', limits, 1.0).epsilon(1e-3)
+  assert f'epsilon of all planned rounds is {rounding.up(epsilon)}.' in warnings[0]
 
 
 @pytest.mark.parametrize('change', ['null', 'generator'])
-def test_noise_from_a_seed_is_not_edited_away(seeded, tmp_path, change):
+def test_config_cannot_be_edited_to_hide_seeded_noise(seeded, tmp_path, change):
   run_dir = tmp_path / 'run'
   shutil.copytree(seeded['one'], run_dir)
   config = json.loads((run_dir / 'config.json').read_text())
@@ -285,30 +285,30 @@ def test_noise_from_a_seed_is_not_edited_away(seeded, tmp_path, change):
     sources.from_run_dir(str(run_dir))
 
 
-def test_a_run_goes_on_only_with_its_seeds_and_data(neighbours):
+def test_resuming_with_other_seeds_or_data_is_refused(neighbours):
   run_dir, _ = neighbours[0]
   changes = {'seed': 2, 'noise_seed': 5, 'clients': training_runs.clients(12, 2.0)}
-  with pytest.raises(ValueError) as refused:
+  with pytest.raises(ValueError) as error:
     _train(run_dir.parent, _BINS, **changes)
-  for said in (
+  for message in (
     f'seed: {_SEED} then, 2 now',
     'clients: another value then',
     'noise_seed: None then, 5 now',
   ):
-    assert said in str(refused.value)
+    assert message in str(error.value)
   with pytest.raises(ValueError, match='seed: another value then'):
     _train(run_dir.parent, _BINS, seed=2**100)
 
 
-def test_a_seed_that_is_drawn_has_128_bits_and_draws_the_clients(tmp_path, monkeypatch):
+def test_drawn_seed_has_128_bits_and_draws_the_clients(tmp_path, monkeypatch):
   def stop(*args, **kwargs):
     raise training_runs.Killed
 
-  # With the configuration written, before a round is run.
+  # This stops after the configuration is written, before a round is run.
   monkeypatch.setattr(packed, 'PackedFedAvg', stop)
   with pytest.raises(training_runs.Killed):
     _train(tmp_path / 'a', seed=None, clients_per_round=6, schedule=None)
   private = json.loads((tmp_path / 'a' / 'run' / 'private.json').read_text())
   seed = private['training']['seed']
-  assert 2**96 < seed < 2**128  # Less by chance: 2^-32.
+  assert 2**96 < seed < 2**128  # Fails with probability 2^-32.
   assert private['training']['schedule']['seed'] == seed

@@ -1,4 +1,4 @@
-"""A run in which nothing is learned does not end as if all were well."""
+"""Tests that `Progress` reports updates and losses that are not finite."""
 
 import io
 import math
@@ -6,20 +6,20 @@ import math
 from tff_dp_aggregators.learning.runs import progress as progress_lib
 
 
-def _row(lost, **more):
+def _row(nonfinite_count, **changes):
   return {
     'clients_per_second': 1.0,
     'not_private_clients': 4,
-    'not_private_nonfinite_count': lost,
+    'not_private_nonfinite_count': nonfinite_count,
     'test_loss': None,
-    **more,
+    **changes,
   }
 
 
-def test_only_what_happens_is_said_and_each_once():
+def test_nonfinite_updates_and_losses_are_reported_once():
   file = io.StringIO()
   progress = progress_lib.Progress(9, done=3, file=file)
-  # Of no client there is no mean.
+  # A round without clients has no mean loss.
   progress.update(_row(0, not_private_clients=0, not_private_train_loss=math.nan))
   assert file.getvalue() == ''
   progress.update(_row(2))

@@ -1,4 +1,4 @@
-"""How far a run is by its files, and the attempts that its ledger has."""
+"""Tests of `records`: the rounds that a run's files have, and aborted attempts."""
 
 import itertools
 import json
@@ -33,7 +33,7 @@ def _write_ledger(path, rounds):
 
 
 def _directory(path, *, ledger=None, metrics=None, report=None, checkpoint=None):
-  """A directory with the files of a run that got so far."""
+  """Returns a directory with the files of a run that got so far."""
   directory = run_directory.RunDirectory(str(path))
   directory.write('config.json', '{}')
   if ledger is not None:
@@ -61,7 +61,7 @@ def _directory(path, *, ledger=None, metrics=None, report=None, checkpoint=None)
     ({'ledger': 4, 'metrics': 4, 'report': 4}, 4, True),
   ],
 )
-def test_how_far_a_run_is(files, rounds, is_finished, tmp_path):
+def test_find_returns_rounds_and_is_finished(files, rounds, is_finished, tmp_path):
   with _directory(tmp_path / 'run', **files) as directory:
     assert records.find(directory, _ROUNDS) == (rounds, is_finished)
 
@@ -69,11 +69,11 @@ def test_how_far_a_run_is(files, rounds, is_finished, tmp_path):
 @pytest.mark.parametrize(
   ('files', 'match'),
   [
-    # Lines are cut that come after the checkpoint.
+    # Lines that come after the checkpoint are cut.
     ({'ledger': 2, 'metrics': 3, 'checkpoint': 1}, 'metrics.csv has 3: lines are miss'),
     ({'ledger': 2, 'report': 3, 'checkpoint': 1}, 'report.json has 3: lines are miss'),
     ({'ledger': 3, 'metrics': 4, 'report': 4}, 'metrics.csv has 4'),
-    # The ledger is gone, with and without checkpoints, and after the end.
+    # The ledger is gone.
     ({'metrics': 2, 'checkpoint': 1}, 'is gone, but there is metrics.csv, checkpoints'),
     # The checkpoints are gone.
     ({'ledger': 2, 'metrics': 2}, 'no checkpoint'),
@@ -88,7 +88,7 @@ def test_files_that_contradict_each_other_are_refused(files, match, tmp_path):
       records.find(directory, _ROUNDS)
 
 
-def test_half_a_line_of_metrics_is_no_round(tmp_path):
+def test_incomplete_line_of_metrics_does_not_count_as_round(tmp_path):
   with _directory(tmp_path / 'run', ledger=2, metrics=2, checkpoint=1) as directory:
     with open(directory.file('metrics.csv'), 'a') as file:
       file.write('2,0.')
@@ -104,71 +104,74 @@ def _schedule(seed, goal=3):
   )
 
 
-def _first(is_good):
-  """Of the least seed whose attempts are as tests need them, however they are drawn."""
-  return next(made for made in map(_schedule, itertools.count()) if is_good(made))
+def _first_schedule(is_good):
+  """Returns the schedule of the least seed that fits the tests, however it is drawn."""
+  return next(each for each in map(_schedule, itertools.count()) if is_good(each))
 
 
-def _aborted(made):
-  """How many attempts at each round were aborted."""
-  return [len(made.attempts(number)) - 1 for number in range(12)]
+def _aborted(schedule):
+  """Returns how many attempts at each round are aborted."""
+  return [len(schedule.attempts(number)) - 1 for number in range(12)]
 
 
-def _has_all_cases(made):
-  """Whether rounds go at once and not at once, and round 2 after three or more.
+def _has_all_cases(schedule):
+  """Returns whether a schedule has all cases that the tests need.
 
-  Two of three report first in round 0, which aborts it, but not with a goal of 2.
+  Some rounds succeed at once, others later, and round 2 after three aborts or more. In
+  the first attempt at round 0 two of three report, which aborts it, but not for goal 2.
   """
-  counts = _aborted(made)
-  two_first = len(made.attempts(0)[0].reporting) == 2
+  counts = _aborted(schedule)
+  two_first = len(schedule.attempts(0)[0].reporting) == 2
   return two_first and counts[2] >= 3 and 0 in counts and sum(counts) > 12
 
 
-SCHEDULE = _first(_has_all_cases)
+SCHEDULE = _first_schedule(_has_all_cases)
 ABORTED = _aborted(SCHEDULE)
-OTHER = _first(lambda made: _aborted(made)[0] != ABORTED[0])
+OTHER_SCHEDULE = _first_schedule(lambda schedule: _aborted(schedule)[0] != ABORTED[0])
 
 
-def _train(run_dir, after=0, **changes):
+def _train(run_dir, nth_round=0, **changes):
   return training_runs.train(
     run_dir,
     schedule=SCHEDULE,
-    test_metrics=training_runs.killing(after),
+    test_metrics=training_runs.kill_in(nth_round),
     checkpoint_seconds=1e9,
     **changes,
   )
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize('more', [0, 30], ids=['between two lines', 'within a line'])
-def test_killed_between_an_aborted_attempt_and_its_round_it_goes_on(more, tmp_path):
+@pytest.mark.parametrize('extra', [0, 30], ids=['between two lines', 'within a line'])
+def test_run_killed_after_an_aborted_attempt_resumes(extra, tmp_path):
   run_dir = tmp_path / 'run'
   with pytest.raises(training_runs.Killed):
-    _train(run_dir, after=3)
+    _train(run_dir, nth_round=3)
   # As if it had been killed two attempts into round 2.
   path = run_dir / 'ledger.jsonl'
   lines = path.read_bytes().splitlines(keepends=True)
-  whole = next(
+  num_lines = next(
     number
     for number, line in enumerate(map(json.loads, lines), start=1)
     if (line['round'], line.get('attempt')) == (2, 1)
   )
-  path.write_bytes(b''.join(lines[:whole]) + lines[whole][:more])
+  path.write_bytes(b''.join(lines[:num_lines]) + lines[num_lines][:extra])
   metrics = run_dir / 'metrics.csv'
   metrics.write_bytes(b''.join(metrics.read_bytes().splitlines(keepends=True)[:3]))
   _train(run_dir)
   _train(tmp_path / 'straight')
-  straight = training_runs.results(tmp_path / 'straight')
-  assert training_runs.results(run_dir) == straight
+  expected = training_runs.results(tmp_path / 'straight')
+  assert training_runs.results(run_dir) == expected
 
 
-def _write(path, made, rounds=4, more=0):
-  """A ledger with what a schedule says of some rounds, and of attempts at the next."""
+def _write(path, schedule, rounds=4, num_attempts=0):
+  """Writes a ledger of some rounds of a schedule, and of attempts at the next one."""
   path = str(pathlib.Path(path) / 'ledger.jsonl')
   with ledger_lib.LedgerWriter(path, 1e-3) as writer:
     for number in range(rounds):
-      records.write_aborted(writer, number, made.attempts(number), made.reporting_goal)
-      counted = made.attempts(number)[-1]
+      records.write_aborted(
+        writer, number, schedule.attempts(number), schedule.reporting_goal
+      )
+      counted = schedule.attempts(number)[-1]
       writer.append(
         event=dp_accounting.GaussianDpEvent(1.0),
         cohort_requested=len(counted.requested),
@@ -177,29 +180,27 @@ def _write(path, made, rounds=4, more=0):
         noise_multiplier=1.0,
         strategy_checksum=None,
       )
-    for index, attempt in enumerate(made.attempts(rounds)[:more]):
+    for index, attempt in enumerate(schedule.attempts(rounds)[:num_attempts]):
       writer.append_aborted(
         round=rounds,
         attempt=index,
         cohort_requested=len(attempt.requested),
         cohort_reported=len(attempt.reporting),
-        reporting_goal=made.reporting_goal,
+        reporting_goal=schedule.reporting_goal,
       )
   return ledger_lib.read(path)
 
 
-@pytest.mark.parametrize(('rounds', 'more'), [(4, 0), (2, 3)])
-def test_a_ledger_of_the_schedule_is_accepted_wherever_it_stopped(
-  rounds, more, tmp_path
-):
-  records.check_attempts(_write(tmp_path, SCHEDULE, rounds, more), SCHEDULE)
+@pytest.mark.parametrize(('rounds', 'num_attempts'), [(4, 0), (2, 3)])
+def test_check_attempts_accepts_ledger_of_schedule(rounds, num_attempts, tmp_path):
+  records.check_attempts(_write(tmp_path, SCHEDULE, rounds, num_attempts), SCHEDULE)
 
 
 @pytest.mark.parametrize(
-  ('other', 'message'),
+  ('schedule', 'message'),
   [
     (
-      OTHER,
+      OTHER_SCHEDULE,
       r"the ledger has the aborted attempts .*'round': 0.* but the schedule",
     ),
     (
@@ -213,42 +214,42 @@ def test_a_ledger_of_the_schedule_is_accepted_wherever_it_stopped(
   ],
   ids=['other drop-outs', 'another goal', 'other cohorts'],
 )
-def test_a_ledger_of_another_schedule_is_refused(other, message, tmp_path):
-  read = _write(tmp_path, SCHEDULE)
+def test_check_attempts_refuses_ledger_of_another_schedule(schedule, message, tmp_path):
+  ledger = _write(tmp_path, SCHEDULE)
   with pytest.raises(ValueError, match=message):
-    records.check_attempts(read, other)
+    records.check_attempts(ledger, schedule)
 
 
-def _write_path(folder, made, rounds):
+def _write_path(folder, schedule, rounds):
   folder.mkdir()
-  _write(folder, made, rounds)
+  _write(folder, schedule, rounds)
   return str(folder / 'ledger.jsonl')
 
 
-def test_lines_that_the_schedule_does_not_have_stop_a_run(tmp_path):
+def test_write_aborted_refuses_attempts_that_schedule_lacks(tmp_path):
   path = _write_path(tmp_path / 'run', SCHEDULE, rounds=2)
-  made = SCHEDULE.attempts(2)
+  attempts = SCHEDULE.attempts(2)
   count = ABORTED[2]
   with ledger_lib.LedgerWriter(path, 1e-3, resume=True) as writer:
-    records.write_aborted(writer, 2, made, 3)
-    records.write_aborted(writer, 2, made, 3)  # Confirms them.
+    records.write_aborted(writer, 2, attempts, 3)
+    records.write_aborted(writer, 2, attempts, 3)  # The second call confirms them.
     writer.append_aborted(
       round=2, attempt=count, cohort_requested=3, cohort_reported=0, reporting_goal=3
     )
     with pytest.raises(
       ValueError, match=f'has {count + 1} aborted attempts, but the schedule {count}'
     ):
-      records.write_aborted(writer, 2, made, 3)
+      records.write_aborted(writer, 2, attempts, 3)
 
 
-def test_attempts_at_a_round_that_never_came_are_compared_as_well(tmp_path):
-  read = _write(tmp_path, SCHEDULE, rounds=2, more=2)
-  other = _write_path(tmp_path / 'other', SCHEDULE, rounds=2)
-  with ledger_lib.LedgerWriter(other, 1e-3, resume=True) as writer:
-    wrong = read.aborted[-2].cohort_reported + 1
-    what = {'cohort_requested': 3, 'reporting_goal': 3}
-    writer.append_aborted(round=2, attempt=0, cohort_reported=wrong % 3, **what)
+def test_attempts_at_a_round_without_result_are_compared_with_schedule(tmp_path):
+  ledger = _write(tmp_path, SCHEDULE, rounds=2, num_attempts=2)
+  path = _write_path(tmp_path / 'other', SCHEDULE, rounds=2)
+  with ledger_lib.LedgerWriter(path, 1e-3, resume=True) as writer:
+    wrong = ledger.aborted[-2].cohort_reported + 1
+    numbers = {'cohort_requested': 3, 'reporting_goal': 3}
+    writer.append_aborted(round=2, attempt=0, cohort_reported=wrong % 3, **numbers)
     with pytest.raises(ValueError, match='attempt 0 at round 2 has a line with other'):
       records.write_aborted(writer, 2, SCHEDULE.attempts(2), 3)
   with pytest.raises(ValueError, match='the ledger has the aborted attempts'):
-    records.check_attempts(ledger_lib.read(other), SCHEDULE)
+    records.check_attempts(ledger_lib.read(path), SCHEDULE)

@@ -1,4 +1,4 @@
-"""Configurations of a run that goes on are compared, and differences named."""
+"""Tests of `run_directory`: settings of resumed runs, locks, copies and restarts."""
 
 import copy
 import fcntl
@@ -25,7 +25,7 @@ def _begin(path, config):
     return directory.begin(config)
 
 
-def test_how_often_a_run_is_evaluated_may_change(tmp_path):
+def test_evaluate_every_may_change_on_resume(tmp_path):
   for index, every in enumerate([5, 1]):
     config = copy.deepcopy(_CONFIG)
     config['training']['evaluate_every'] = every
@@ -35,10 +35,10 @@ def test_how_often_a_run_is_evaluated_may_change(tmp_path):
     run_directory.check_flags(str(tmp_path), config['flags'])
 
 
-def test_a_run_that_goes_on_has_its_seed_and_others_one_that_nobody_guesses(tmp_path):
+def test_secret_seed_is_random_or_that_of_the_resumed_run(tmp_path):
   for path in (None, str(tmp_path / 'new')):
     seeds = {run_directory.secret_seed(path) for _ in range(4)}
-    assert len(seeds) == 4 and min(seeds) > 2**64  # Less by chance: 2^-62.
+    assert len(seeds) == 4 and min(seeds) > 2**64  # Fails with probability 2^-62.
   config = copy.deepcopy(_CONFIG)
   config['training']['seed'] = 2**100 + 5
   path = str(tmp_path / 'begun')
@@ -50,47 +50,47 @@ def test_a_run_that_goes_on_has_its_seed_and_others_one_that_nobody_guesses(tmp_
     run_directory.secret_seed(path)
 
 
-def test_every_difference_is_named_as_a_flag_or_an_argument(tmp_path):
+def test_changed_settings_are_named_as_flags_or_arguments(tmp_path):
   _begin(tmp_path, _CONFIG)
-  other = copy.deepcopy(_CONFIG)
-  other['training'].update(batch_size=3)
-  other['flags'] = {'model': 'another'}
-  with pytest.raises(run_directory.OtherSettingsError) as refused:
-    _begin(tmp_path, other)
-  assert str(refused.value).endswith(
+  other_config = copy.deepcopy(_CONFIG)
+  other_config['training'].update(batch_size=3)
+  other_config['flags'] = {'model': 'another'}
+  with pytest.raises(run_directory.OtherSettingsError) as error:
+    _begin(tmp_path, other_config)
+  assert str(error.value).endswith(
     "only with the same: --model: None then, 'another' now; "
     'local.batch_size: 2 then, 3 now. Give another run_dir.'
   )
 
 
-def test_one_process_at_a_time_also_of_several_machines(tmp_path):
+def test_lock_admits_one_process_also_across_machines(tmp_path):
   path = tmp_path / 'run'
-  other = (
+  message = (
     'another process, here or on another machine, runs the training in .*run; wait'
   )
   with run_directory.RunDirectory(str(path)):
-    with pytest.raises(BlockingIOError, match=other):
+    with pytest.raises(BlockingIOError, match=message):
       run_directory.RunDirectory(str(path))
-    half = path / '.writing-by-the-first'
-    half.touch()
+    unfinished_file = path / '.writing-by-the-first'
+    unfinished_file.touch()
     with pytest.raises(BlockingIOError):
       run_directory.RunDirectory(str(path))
-    assert half.exists()
+    assert unfinished_file.exists()
   with run_directory.RunDirectory(str(path)):
-    assert not half.exists()
-  with open(path / '.lock', 'r+') as theirs:  # All that another machine shows.
-    fcntl.flock(theirs, fcntl.LOCK_EX)
-    with pytest.raises(BlockingIOError, match=other):
+    assert not unfinished_file.exists()
+  with open(path / '.lock', 'r+') as lock:  # All that is visible of another machine.
+    fcntl.flock(lock, fcntl.LOCK_EX)
+    with pytest.raises(BlockingIOError, match=message):
       run_directory.RunDirectory(str(path))
-  assert _begin(path, _CONFIG)  # With a lock alone it is empty.
+  assert _begin(path, _CONFIG)  # A directory with nothing but a lock counts as empty.
 
 
 @pytest.fixture
-def marked(tmp_path):
+def original(tmp_path):
   with run_directory.RunDirectory(str(tmp_path / 'run')) as directory:
     directory.write('config.json', '{}')
     os.makedirs(directory.file('checkpoints'))
-    directory.check_is_original()  # Not marked yet.
+    directory.check_is_original()  # It is not marked yet.
     directory.mark_as_original()
   return tmp_path / 'run'
 
@@ -101,21 +101,21 @@ def _check(path):
     directory.mark_as_original()
 
 
-def test_the_original_goes_on_also_where_it_was_moved_to(marked, tmp_path):
-  _check(marked)
-  marked.rename(tmp_path / 'moved')
+def test_original_run_can_be_moved_and_resumed(original, tmp_path):
+  _check(original)
+  original.rename(tmp_path / 'moved')
   _check(tmp_path / 'moved')
 
 
-def test_a_copy_goes_on_only_when_told_that_the_original_is_gone(marked, tmp_path):
+def test_copied_run_resumes_only_after_its_mark_is_removed(original, tmp_path):
   copy = tmp_path / 'copy'
-  shutil.copytree(marked, copy)
+  shutil.copytree(original, copy)
   with pytest.raises(ValueError, match='is a copy.*remove .*copy/checkpoints/original'):
     _check(copy)
   (copy / 'checkpoints' / 'original.json').unlink()
   _check(copy)
   _check(copy)
-  # What is copied from the copy is a copy.
+  # A copy of the copy is a copy as well.
   shutil.copytree(copy, tmp_path / 'another')
   with pytest.raises(ValueError, match='another is a copy'):
     _check(tmp_path / 'another')
@@ -128,17 +128,17 @@ def _begin_without_training(path):
   (path / run_directory.DATA).mkdir()
 
 
-def test_what_never_drew_noise_is_begun_anew_with_other_settings(tmp_path, capsys):
-  (tmp_path / run_directory.LOG).touch()  # Of whoever starts it, before it begins.
+def test_run_without_noise_restarts_with_other_settings(tmp_path, capsys):
+  (tmp_path / run_directory.LOG).touch()  # Written first by what starts the run.
   _begin_without_training(tmp_path)
-  other = dict(_CONFIG, flags={'model': 'another'})
-  run_directory.check_flags(str(tmp_path), other['flags'])
+  other_config = dict(_CONFIG, flags={'model': 'another'})
+  run_directory.check_flags(str(tmp_path), other_config['flags'])
   with run_directory.RunDirectory(str(tmp_path)) as directory:
     directory.forget_untrained(_CONFIG)
     assert directory.config == _CONFIG and directory.has(run_directory.DATA)
-    directory.forget_untrained(other)
+    directory.forget_untrained(other_config)
     assert sorted(os.listdir(tmp_path)) == ['.lock', run_directory.LOG]
-    assert directory.begin(other)
+    assert directory.begin(other_config)
   assert 'nothing was trained' in capsys.readouterr().err
 
 
@@ -150,12 +150,12 @@ def test_what_never_drew_noise_is_begun_anew_with_other_settings(tmp_path, capsy
     'notes of my own.txt',
   ],
 )
-def test_whatever_else_is_there_keeps_a_run_from_being_forgotten(tmp_path, name):
+def test_run_with_any_other_file_is_not_forgotten(tmp_path, name):
   _begin_without_training(tmp_path)
   (tmp_path / name).touch()
-  other = dict(_CONFIG, flags={'model': 'another'})
+  other_config = dict(_CONFIG, flags={'model': 'another'})
   with run_directory.RunDirectory(str(tmp_path)) as directory:
-    directory.forget_untrained(other)
+    directory.forget_untrained(other_config)
   assert json.loads((tmp_path / run_directory.CONFIG).read_text()) == _CONFIG
   with pytest.raises(run_directory.OtherSettingsError, match='--model: None then'):
-    run_directory.check_flags(str(tmp_path), other['flags'])
+    run_directory.check_flags(str(tmp_path), other_config['flags'])

@@ -1,4 +1,4 @@
-"""Models loaded from a run directory are those that were trained."""
+"""Tests that `learning.load` returns the trained model of a run."""
 
 import os
 import shutil
@@ -18,14 +18,14 @@ from tff_dp_aggregators.learning.runs import saved_model
 
 @tf.keras.saving.register_keras_serializable('tests')
 class Doubled(tf.keras.layers.Layer):
-  """A layer of somebody's own, that is registered."""
+  """A custom layer that is registered."""
 
   def call(self, x):
     return 2 * x
 
 
 class Halved(tf.keras.layers.Layer):
-  """One that is not."""
+  """A custom layer that is not registered."""
 
   def call(self, x):
     return x / 2
@@ -45,7 +45,7 @@ def _dense(*layers):
 
 
 def _examples():
-  """Inputs and labels that no client has."""
+  """Returns inputs and labels that no client has."""
   x = np.random.default_rng(5).normal(size=[20, 2]).astype(np.float32)
   return x, (x @ np.float32([[1.0], [-2.0]])).astype(np.float32)
 
@@ -69,16 +69,16 @@ def _loss(model):
 
 
 @pytest.fixture(scope='module')
-def functional(tmp_path_factory):
-  """A functional model's run, and a copy of what a kill in its third round leaves."""
+def functional_run(tmp_path_factory):
+  """Returns a functional model's run, and a copy as if killed in its third round."""
   folder = tmp_path_factory.mktemp('functional')
   run_dir, stopped = str(folder / 'run'), str(folder / 'stopped')
-  asked = []
+  evaluations = []
 
-  def copying(labels, outputs):
+  def copying_metric(labels, outputs):
     del labels, outputs
-    asked.append(None)
-    if len(asked) == 4:  # It is tried once before the first round.
+    evaluations.append(None)
+    if len(evaluations) == 4:  # The metric is tried once before the first round.
       shutil.copytree(run_dir, stopped)
     return 0.0
 
@@ -86,21 +86,21 @@ def functional(tmp_path_factory):
     'loss': None,
     'num_rounds': 4,
     'preprocessing': {'means': [1.5]},
-    'test_metrics': {'copying': copying},
+    'test_metrics': {'copying': copying_metric},
     'checkpoint_seconds': 0.0,
   }
   return run_dir, stopped, _train(run_dir, training_runs.model(), **changes)
 
 
 @pytest.fixture(scope='module')
-def plain(tmp_path_factory):
-  """A run of a function that makes a Keras model."""
+def keras_run(tmp_path_factory):
+  """Returns a run of a function that makes a Keras model."""
   run_dir = str(tmp_path_factory.mktemp('plain') / 'run')
   return run_dir, _train(run_dir, _dense(), preprocessing={'means': [1.5]})
 
 
-def test_a_keras_model_is_loaded_with_the_weights_of_the_run(plain):
-  run_dir, result = plain
+def test_load_returns_keras_model_with_trained_weights(keras_run):
+  run_dir, result = keras_run
   loaded = learning.load(run_dir)
   assert isinstance(loaded, tf.keras.Model)
   assert _loss(loaded) == pytest.approx(result.metrics['test_loss'], rel=1e-6)
@@ -110,11 +110,11 @@ def test_a_keras_model_is_loaded_with_the_weights_of_the_run(plain):
 
 
 @pytest.mark.slow
-def test_an_instance_of_several_inputs_with_layers_of_ones_own_is_loaded(tmp_path):
+def test_load_restores_model_with_several_inputs_and_custom_layers(tmp_path):
   one = tf.keras.Input([2], name='one')
   other = tf.keras.Input([1], name='other')
   both = Halved()(Doubled()(tf.keras.layers.Concatenate()([one, other])))
-  given = tf.keras.Model({'one': one, 'other': other}, tf.keras.layers.Dense(1)(both))
+  model = tf.keras.Model({'one': one, 'other': other}, tf.keras.layers.Dense(1)(both))
 
   def named(x):
     return {'one': x, 'other': x[:, :1] ** 2}
@@ -122,14 +122,14 @@ def test_an_instance_of_several_inputs_with_layers_of_ones_own_is_loaded(tmp_pat
   clients = {id_: (named(x), y) for id_, (x, y) in training_runs.clients().items()}
   x, y = _examples()
   run_dir = str(tmp_path / 'run')
-  result = _train(run_dir, given, clients=clients, test_data=(named(x), y))
+  result = _train(run_dir, model, clients=clients, test_data=(named(x), y))
   loaded = learning.load(run_dir, custom_objects={'Halved': Halved})
-  found = np.mean(np.square(loaded(named(x)).numpy() - y))
-  assert found == pytest.approx(result.metrics['test_loss'], rel=1e-6)
+  loss = np.mean(np.square(loaded(named(x)).numpy() - y))
+  assert loss == pytest.approx(result.metrics['test_loss'], rel=1e-6)
 
 
-def test_a_functional_model_is_loaded_and_can_be_called(functional):
-  run_dir, _, result = functional
+def test_load_returns_functional_model_that_can_be_called(functional_run):
+  run_dir, _, result = functional_run
   loaded = learning.load(run_dir)
   assert isinstance(loaded, tff.learning.models.FunctionalModel)
   assert _loss(loaded) == pytest.approx(result.metrics['test_loss'], rel=1e-6)
@@ -137,27 +137,27 @@ def test_a_functional_model_is_loaded_and_can_be_called(functional):
   assert float(loaded.loss(loaded(x), y)) == pytest.approx(_loss(loaded), rel=1e-6)
 
 
-def test_before_a_round_is_in_a_checkpoint_there_is_no_model(functional, tmp_path):
+def test_load_refuses_run_without_a_checkpointed_round(functional_run, tmp_path):
   run_dir = tmp_path / 'run'
   with pytest.raises(FileNotFoundError, match='is no run'):
     learning.load(str(run_dir))
-  shutil.copytree(functional[0], run_dir)
-  # Those of the first checkpoint, which is before the first round.
+  shutil.copytree(functional_run[0], run_dir)
+  # The weights of the first checkpoint, which is before the first round.
   first = {'trainable_0': np.zeros([2, 1], np.float32)}
   np.savez(run_dir / run_directory.MODEL, **first)
   with pytest.raises(ValueError, match='weights of none of the 4 rounds'):
     learning.load(str(run_dir))
 
 
-def test_a_run_does_not_go_on_with_other_preprocessing(functional):
-  other = {'num_rounds': 4, 'loss': None, 'preprocessing': {'means': [2.0]}}
-  os.unlink(os.path.join(functional[1], run_directory.ORIGINAL))
+def test_resuming_with_other_preprocessing_is_refused(functional_run):
+  changes = {'num_rounds': 4, 'loss': None, 'preprocessing': {'means': [2.0]}}
+  os.unlink(os.path.join(functional_run[1], run_directory.ORIGINAL))
   with pytest.raises(ValueError, match='preprocessing is not that'):
-    _train(functional[1], training_runs.model(), **other)
+    _train(functional_run[1], training_runs.model(), **changes)
 
 
-def test_a_run_that_was_stopped_gives_a_released_round(functional):
-  _, stopped, result = functional
+def test_load_of_stopped_run_returns_a_released_model(functional_run):
+  _, stopped, result = functional_run
   weights = learning.load(stopped).initial_weights[0][0]
   assert np.any(weights) and np.any(weights != result.weights.trainable[0])
 
@@ -168,46 +168,46 @@ def _with_constants():
   return tf.keras.Sequential([layer, tf.keras.layers.Dense(1)])
 
 
-def test_a_model_that_is_made_again_has_the_constants_that_were_drawn(tmp_path):
+def test_load_with_model_function_restores_drawn_constants(tmp_path):
   run_dir = str(tmp_path / 'run')
   result = _train(run_dir, _with_constants, num_rounds=1)
-  # Keras loads no lambdas.
+  # Keras does not load lambdas.
   with pytest.raises(saved_model.NotKeptError, match=r'load\(run_dir, model=make_mode'):
     learning.load(run_dir)
   for model in (result.model, learning.load(run_dir, model=_with_constants)):
     assert _loss(model) == pytest.approx(result.metrics['test_loss'], rel=1e-4)
 
-  def of_the_same_shapes():
+  def model_of_same_shapes():
     layer = tf.keras.layers.Lambda(lambda x: tf.matmul(x, np.ones([2, 20], 'f')))
     return tf.keras.Sequential([layer, tf.keras.layers.Dense(1)])
 
-  for make in (_dense(), of_the_same_shapes):
+  for make in (_dense(), model_of_same_shapes):
     with pytest.raises(ValueError, match='give the model that was trained'):
       learning.load(run_dir, model=make)
   with pytest.raises(TypeError, match='got str'):
     learning.load(run_dir, model='mine')
 
 
-def test_a_model_that_is_made_again_without_weights_gets_them(plain, tmp_path):
-  def without_inputs():
+def test_load_with_model_function_builds_missing_weights(keras_run, tmp_path):
+  def model_without_inputs():
     return tf.keras.Sequential(
       [tf.keras.layers.Dense(3, activation='tanh'), tf.keras.layers.Dense(1)]
     )
 
-  run_dir, result = tmp_path / 'run', plain[1]
-  shutil.copytree(plain[0], run_dir)
-  loaded = learning.load(str(run_dir), model=without_inputs)
+  run_dir, result = tmp_path / 'run', keras_run[1]
+  shutil.copytree(keras_run[0], run_dir)
+  loaded = learning.load(str(run_dir), model=model_without_inputs)
   assert loaded.input_shape == (None, 2)
-  found = _loss(loaded)
-  assert found == pytest.approx(result.metrics['test_loss'], rel=1e-6)
+  loss = _loss(loaded)
+  assert loss == pytest.approx(result.metrics['test_loss'], rel=1e-6)
   (run_dir / run_directory.KERAS_ARCHITECTURE).unlink()
   with pytest.raises(ValueError, match='call it once with some of them'):
-    learning.load(str(run_dir), model=without_inputs)
+    learning.load(str(run_dir), model=model_without_inputs)
   with pytest.raises(saved_model.NotKeptError, match='of an earlier version'):
     learning.load(str(run_dir))
 
 
-def test_of_what_cannot_be_saved_a_line_says_so(tmp_path, capfd):
+def test_model_that_cannot_be_saved_is_reported(tmp_path, capfd):
   class Unsaved(tf.keras.layers.Layer):
     def call(self, x):
       return x
@@ -223,10 +223,10 @@ def test_of_what_cannot_be_saved_a_line_says_so(tmp_path, capfd):
   assert 'cannot be kept (NotImplementedError' in ' '.join(capfd.readouterr())
 
 
-def test_what_is_kept_is_for_nobody_else(plain, functional):
+def test_architecture_and_preprocessing_are_private(keras_run, functional_run):
   for name, (run_dir, *_) in (
-    (run_directory.KERAS_ARCHITECTURE, plain),
-    (run_directory.ARCHITECTURE, functional),
+    (run_directory.KERAS_ARCHITECTURE, keras_run),
+    (run_directory.ARCHITECTURE, functional_run),
   ):
     shared = set(os.listdir(os.path.join(run_dir, 'share')))
     assert not shared & {name, run_directory.PREPROCESSING}

@@ -1,4 +1,4 @@
-"""No single edit of what a run left makes its epsilon less, or takes a warning away."""
+"""Tests that no single edit of a run's files lowers epsilon or removes a warning."""
 
 import copy
 import hashlib
@@ -25,8 +25,8 @@ _RUNS = {
   'bins': ('gaussian', sampling.BallsInBins(_ROUNDS, cycle_length=4)),
 }
 _QUICK = ('poisson',)
-# What a report says nothing of.
-_SILENT = ('flags', 'software', 'machine', 'data_facts', 'model')
+# Reports state nothing about the contents of these.
+_NOT_REPORTED = ('flags', 'software', 'machine', 'data_facts', 'model')
 
 
 @pytest.fixture(
@@ -37,7 +37,7 @@ _SILENT = ('flags', 'software', 'machine', 'data_facts', 'model')
   ],
 )
 def run(request, tmp_path_factory):
-  """A directory with a run's configuration, ledger and strategy; its parts as data."""
+  """Returns a copy of a run's shared files, its configuration and its ledger lines."""
   name, participation = _RUNS[request.param]
   options = {'num_bands': 2} if name == 'banded' else {}
   mechanism = accounting.Mechanism(name, participation, 1.5, options=options)
@@ -62,15 +62,15 @@ def run(request, tmp_path_factory):
 
 
 def _fields(value, path=()):
-  """Paths and values of all fields, and of the objects that they are in."""
+  """Yields paths and values of all fields, and of the objects that they are in."""
   for key, inner in value.items():
     yield (*path, key), inner
     if isinstance(inner, dict):
       yield from _fields(inner, (*path, key))
 
 
-def _others(value):
-  """Other values, or none, in the place of one."""
+def _replacements(value):
+  """Yields values to replace one with; `_GONE` removes it."""
   yield _GONE
   if value is not None:
     yield None
@@ -86,13 +86,13 @@ def _others(value):
     yield type(value)()
 
 
-def _put(value, path, other):
+def _replace(value, path, replacement):
   for key in path[:-1]:
     value = value[key]
-  if other is _GONE:
+  if replacement is _GONE:
     value.pop(path[-1], None)
   elif path[-1] in value:
-    value[path[-1]] = other
+    value[path[-1]] = replacement
 
 
 def _write(folder, config, lines):
@@ -105,69 +105,69 @@ def _write(folder, config, lines):
   (folder / 'ledger.jsonl').write_text(''.join(chained))
 
 
-def _state(folder):
+def _statement(folder):
   return statement.build(sources.from_run_dir(str(folder)), with_curves=False)
 
 
 def _is_safe(folder, original):
-  """Whether an edited run is refused, or says no less than the one that ran."""
+  """Returns whether an edited run is refused, or claims no less than the original."""
   try:
-    said = _state(folder)
+    edited = _statement(folder)
   except ValueError:
     return True
-  epsilon = said['guarantee']['epsilon']
+  epsilon = edited['guarantee']['epsilon']
   least = original['guarantee']['epsilon'] * (1 - 1e-9)
   return (
     (epsilon is None or epsilon >= least)
-    and said['guarantee']['delta'] <= original['guarantee']['delta']
-    and set(said['warnings']) >= set(original['warnings'])
+    and edited['guarantee']['delta'] <= original['guarantee']['delta']
+    and set(edited['warnings']) >= set(original['warnings'])
   )
 
 
-def test_no_edit_of_a_configuration_makes_epsilon_less(run):
+def test_no_edit_of_config_lowers_epsilon_or_removes_warning(run):
   folder, config, lines = run
   _write(folder, config, lines)
-  original = _state(folder)
+  original = _statement(folder)
   assert original['guarantee']['epsilon'] > 0
   assert original['warnings'] == []  # Nobody guesses a seed of more than 64 bits.
   edits = 0
   for path, value in _fields(config):
-    if path[0] in _SILENT and len(path) > 1:
+    if path[0] in _NOT_REPORTED and len(path) > 1:
       continue
-    for other in _others(value):
+    for replacement in _replacements(value):
       edited = copy.deepcopy(config)
-      _put(edited, path, other)
+      _replace(edited, path, replacement)
       _write(folder, edited, lines)
       edits += 1
-      assert _is_safe(folder, original), (path, value, other)
+      assert _is_safe(folder, original), (path, value, replacement)
   assert edits > 200
 
 
 @pytest.mark.parametrize('places', [range(_ROUNDS), [-1]], ids=['all', 'last'])
-def test_no_edit_of_a_ledger_makes_epsilon_less(run, places):
+def test_no_edit_of_ledger_lowers_epsilon_or_removes_warning(run, places):
   folder, config, lines = run
   _write(folder, config, lines)
-  original = _state(folder)
+  original = _statement(folder)
   edits = 0
   for path, value in _fields(lines[places[0]]):
-    # Without its source, who drew is not known, and nothing is said of it.
+    # Without its source it is unknown who drew the clients, and there is no warning.
     if path == ('sampling_source',):
       continue
-    for other in _others(value):
+    for replacement in _replacements(value):
       edited = copy.deepcopy(lines)
       for place in places:
         try:
-          _put(edited[place], path, other)
+          _replace(edited[place], path, replacement)
         except (KeyError, TypeError):  # Another kind of event has no such field.
           continue
       _write(folder, config, edited)
       edits += 1
-      assert _is_safe(folder, original), (path, value, other)
+      assert _is_safe(folder, original), (path, value, replacement)
   assert edits > 50
 
 
-def test_a_ledger_without_its_first_line_is_refused(run):
+def test_ledger_without_its_first_line_is_refused(run):
   folder, config, lines = run
   _write(folder, config, lines[1:])
   with pytest.raises(ValueError):
-    _state(folder)
+    _statement(folder)
