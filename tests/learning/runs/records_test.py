@@ -73,8 +73,10 @@ def test_find_returns_rounds_and_is_finished(files, rounds, is_finished, tmp_pat
     ({'ledger': 2, 'metrics': 3, 'checkpoint': 1}, 'metrics.csv has 3: lines are miss'),
     ({'ledger': 2, 'report': 3, 'checkpoint': 1}, 'report.json has 3: lines are miss'),
     ({'ledger': 3, 'metrics': 4, 'report': 4}, 'metrics.csv has 4'),
-    # The ledger is gone.
+    # The ledger is gone, with and without checkpoints, and after the end of the run.
     ({'metrics': 2, 'checkpoint': 1}, 'is gone, but there is metrics.csv, checkpoints'),
+    ({'metrics': 2}, 'is gone, but there is metrics.csv:'),
+    ({'metrics': 4, 'report': 4}, 'is gone, but there is metrics.csv, report.json:'),
     # The checkpoints are gone.
     ({'ledger': 2, 'metrics': 2}, 'no checkpoint'),
     ({'ledger': 2, 'metrics': 2, 'report': 2}, '2 of 4 rounds, metrics.csv 2, report'),
