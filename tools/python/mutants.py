@@ -404,7 +404,7 @@ MUTANTS = (
     'learning/training.py',
     'seed = run_directory.secret_seed(run_dir)',
     'seed = 1',
-    'learning/runs/handed_on_test.py',
+    'learning/runs/shared_files_test.py',
   ),
 )
 
