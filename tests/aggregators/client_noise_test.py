@@ -119,9 +119,9 @@ def test_with_min_clients_aborts_rounds_with_fewer_clients():
   strict = gaussian.with_min_clients(4)
   assert (gaussian.min_clients, strict.min_clients) == (0, 4)
   assert strict.with_min_clients(2).min_clients == 4
-  for made, name in ((strict, 'min_clients'), (strict.query, 'clip_norm')):
+  for frozen, name in ((strict, 'min_clients'), (strict.query, 'clip_norm')):
     with pytest.raises(AttributeError, match=name):
-      setattr(made, name, 1)  # Noise and events depend on it.
+      setattr(frozen, name, 1)  # Noise and events depend on it.
   process = strict.create(tff.TensorType(np.float32))
   output = _next_after_abort(process, process.initialize(), 3, 4)
   assert output.result == pytest.approx(0.5, rel=1e-6)

@@ -68,7 +68,7 @@ def test_query_signal_and_noise_match_released_sums(name):
     assert float(signal) == pytest.approx(np.linalg.norm(total), rel=1e-5)
     actual = float(np.sum((noised.numpy() - total) ** 2))
     # The standard deviation of a squared normal is sqrt(2) of its mean, of a squared
-    # Laplacian sqrt(5); 5.4 of them are a false alarm in 10^6, over rounds and queries.
+    # Laplacian sqrt(5). 5.4 of them: a false alarm in 10^6 over all rounds and queries.
     deviation = math.sqrt((5 if name == 'laplace' else 2) / _SIZE)
     assert actual == pytest.approx(float(squared_noise), rel=5.4 * deviation, abs=1e-9)
 

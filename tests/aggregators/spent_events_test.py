@@ -156,7 +156,7 @@ def test_client_hyperparameters_are_accepted_but_optimizer_state_is_refused(
       aggregators.extract_dp_event(refused)
 
 
-def test_client_work_may_be_the_number_of_rounds_but_no_other(fed_avg_state):
+def test_client_work_may_be_number_of_rounds_but_no_other_number(fed_avg_state):
   counted = _learning_state(fed_avg_state, client_work=np.int32(1))
   assert aggregators.extract_dp_event(counted).last_round_only
   for number in (np.int32(2), np.float32(1), np.array([1])):

@@ -115,7 +115,7 @@ def test_event_of_rotated_mechanism_is_in_inner_state():
     aggregators.extract_dp_event(output.state)
   spent = aggregators.extract_dp_event(output.state[0])
   assert spent.all_rounds_so_far == dp_accounting.GaussianDpEvent(2.0)
-  # A mean of squares of 2^15 normals is beyond 5 standard deviations with 6e-7.
+  # Mean of 2^15 squared normals: beyond 5 standard deviations with probability 6e-7.
   relative = (
     np.mean(np.square(output.result, dtype=np.float64))
     / (2.0 * _CLIP_NORM / _CLIENTS) ** 2

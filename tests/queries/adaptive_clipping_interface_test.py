@@ -99,7 +99,7 @@ def test_default_count_noise_costs_at_most_a_tenth(caplog, noise_multiplier, cli
   assert not caplog.records
   assert query.clipped_count_share <= 0.1 + 1e-12
   assert query.value_noise_multiplier <= 1.0541 * noise_multiplier
-  if 0 < query.clipped_count_share < 0.0999:  # A twentieth costs no more.
+  if 0 < query.clipped_count_share < 0.0999:  # Below the cap of a tenth.
     assert query.clipped_count_stddev == 0.05 * clients
 
 

@@ -65,7 +65,7 @@ def test_change_by_any_record_is_bounded_by_noise_multiplier(
 @some_strategies
 def test_noise_is_strategy_noise_times_clip_norm_of_round(kind):
   # While the clip norm moves, the noise consists of the rows that a mechanism with unit
-  # scale draws for the same specs and seed. The last step of the proof says this.
+  # scale draws for the same specs and seed, exactly as in the last step of the proof.
   specs = tf.TensorSpec([3], tf.float64)
   unit = queries.MatrixMechanismQuery(
     adaptive_queries.STRATEGIES[kind],

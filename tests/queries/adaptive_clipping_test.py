@@ -31,7 +31,7 @@ from tff_dp_aggregators.queries import grid
       [8, 4, math.sqrt(8), 2, 2],
       [2.5, 2.5, 1.5, math.sqrt(8) - 2.5, 0],
     ),
-    # The mirror image, upwards from below both.
+    # The mirror image: the clip norm starts below both numbers and grows.
     (
       [-1.5, 3.0],
       1.0,

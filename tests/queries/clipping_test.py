@@ -147,7 +147,7 @@ def test_record_within_clip_norm_is_truncated_to_grid(name, order):
     for tensor, integers in zip(
       tf.nest.flatten(record), tf.nest.flatten(clipped.integers)
     ):
-      exact = tensor.numpy().astype(np.float64) * steps  # A power of two.
+      exact = tensor.numpy().astype(np.float64) * steps  # Exact: a power of two.
       np.testing.assert_array_equal(integers, np.trunc(exact).astype(np.int64))
 
 
@@ -202,7 +202,7 @@ def test_extreme_records_do_not_exceed_clip_norm(name, order):
 @pytest.mark.parametrize('dtype', [tf.float32, tf.float64])
 @pytest.mark.parametrize('order', [1, 2, 3])
 def test_records_with_norm_near_clip_norm_do_not_exceed_it(order, dtype):
-  # The computed norm is as likely below the exact norm as above it.
+  # Here the computed norm is as likely below the exact norm as above it.
   rng = np.random.default_rng(11)
   clip = _clip(True, order)
   changed = 0
@@ -287,7 +287,7 @@ def test_sum_clipped_equals_sum_of_each_clipped_record(dtype):
       np.testing.assert_allclose(tensor, expected, rtol=bits, atol=count)
 
 
-def test_sum_clipped_does_not_exceed_clip_norm_near_it():
+def test_sum_clipped_of_record_near_clip_norm_does_not_exceed_it():
   rng = np.random.default_rng(12)
   for _ in range(25):
     record = tf.constant(rng.normal(size=50), tf.float32)

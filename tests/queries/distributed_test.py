@@ -96,5 +96,5 @@ def test_tensors_of_a_record_share_noise_in_tf_privacy():
   zeros = [tf.zeros([20], tf.int32)] * 8
   records = [[each.numpy() for each in encode(zeros)] for _ in range(1000)]
   equal, pairs = _equal_pairs(records)
-  # Of 20 numbers of standard deviation 5, not one pair in 10^20 should be.
+  # With 20 numbers of standard deviation 5, not one pair in 10^20 should be equal.
   assert equal > 0 and pairs == 28_000

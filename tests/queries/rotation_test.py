@@ -46,7 +46,7 @@ def test_rotation_bounds_entries_of_worst_case_vectors(kind):
     'all equal': np.ones(dimension),
     'alternating': np.resize([1.0, -1.0], dimension),
   }[kind]
-  # An entry exceeds t with at most 2 d exp(-t^2 / 2), below 1e-6 a round for t = 6.7.
+  # Some entry exceeds t = 6.7 with probability 2 d exp(-t^2 / 2), below 1e-6 a round.
   for index in range(20):
     signs = distributed.signs(_KEY, tf.constant(index, tf.int64), dimension)
     rotated = distributed.hadamard(tf.constant(vector) * signs)

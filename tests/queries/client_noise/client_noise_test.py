@@ -143,7 +143,7 @@ def test_sampled_local_reports_satisfy_stated_epsilon_delta(kind, adjacency):
     q = np.mean(second_noise + clipped[1] > cut_in_steps)
     for epsilon in (0.2, 1.0):
       stated = accounting.accountants.delta(event, epsilon)
-      # Hoeffding's bound for both frequencies, each of which fails with 1e-8.
+      # Hoeffding's bound for both frequencies; each fails with probability 1e-8.
       slack = math.sqrt(math.log(2e8) / (2 * size)) * (1 + math.exp(epsilon))
       assert p - math.exp(epsilon) * q <= stated + slack
 
@@ -284,7 +284,7 @@ def test_approximate_local_sum_has_mean_and_variance_of_local_sum(kind):
   expected = 180.0 * _STDDEVS[kind] * math.sqrt(clients)
   signal = clients * record.numpy()
   kurtosis = 0 if kind == 'gaussian' else 3 / clients
-  tolerance = 6 * math.sqrt((2 + kurtosis) / _SIZE) / 2  # 2e-9 each.
+  tolerance = 6 * math.sqrt((2 + kurtosis) / _SIZE) / 2  # Fails with 2e-9 each.
   for released in (*exact, *approximate):
     noise_alone = released - signal
     assert noise_alone.std() == pytest.approx(expected, rel=tolerance)

@@ -91,7 +91,7 @@ def test_quantile_estimates_without_noise_match_tf_privacy(geometric, tree):
 @pytest.mark.parametrize(
   ('make', 'distribution'), [(_gaussian, 'norm'), (_laplace, 'laplace')]
 )
-def test_noise_of_fraction_below_has_scale_of_half_a_client(make, distribution):
+def test_noise_scale_of_count_is_half_the_noise_multiplier(make, distribution):
   query = _quantile(
     make(3.0, seed=noise.Seed(5)),
     clients_per_round=1000,

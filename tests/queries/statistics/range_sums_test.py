@@ -79,7 +79,7 @@ def test_inconsistent_nodes_are_fitted_by_least_squares(num_bins, arity):
 
 
 @pytest.mark.parametrize(('num_bins', 'arity'), [(8, 2), (9, 3)])
-def test_without_noise_nodes_are_those_of_tf_privacy(num_bins, arity):
+def test_range_sums_without_noise_match_tf_privacy(num_bins, arity):
   tfp_query = tree_range_query.TreeRangeSumQuery.build_central_gaussian_query(
     _LARGE, 0.0, arity
   )
