@@ -13,10 +13,6 @@ from tff_dp_aggregators import strategies
 
 _ROUNDS = 4
 _VECTOR = tff.TensorType(np.float32, [3])
-_TREE = {
-  'strategy': strategies.BinaryTree(_ROUNDS, restart_every=2),
-  'participation': strategies.Participation(_ROUNDS, min_separation=2),
-}
 _BLT = {
   'strategy': strategies.BLT(_ROUNDS, (0.3, 0.1), (0.9, 0.5)),
   'participation': strategies.Participation(_ROUNDS, min_separation=2),
@@ -31,7 +27,7 @@ def _metrics(output):
   'noise_multiplier, clients, count_stddev',
   [(1.0, 100, None), (0.1, 3.5, None), (7.0, 6500, None), (2.0, 10, 1.5)],
 )
-def test_the_noise_is_split_as_in_tff(noise_multiplier, clients, count_stddev):
+def test_adaptive_splits_noise_like_tff(noise_multiplier, clients, count_stddev):
   expected = tff.aggregators.differential_privacy.adaptive_clip_noise_params(
     noise_multiplier, clients, count_stddev
   )
@@ -42,16 +38,16 @@ def test_the_noise_is_split_as_in_tff(noise_multiplier, clients, count_stddev):
     clipped_count_stddev=count_stddev,
     record_specs=tf.TensorSpec([]),
   )
-  ours = (query.value_noise_multiplier, query.clipped_count_stddev)
-  assert ours == pytest.approx(expected, rel=1e-12)
+  actual = (query.value_noise_multiplier, query.clipped_count_stddev)
+  assert actual == pytest.approx(expected, rel=1e-12)
 
 
-def test_a_fixed_clip_norm_is_refused():
+def test_adaptive_refuses_clip_norm_argument():
   with pytest.raises(TypeError, match='give initial_clip_norm'):
     aggregators.adaptive(clip_norm=1.0, noise_multiplier=1.0, clients_per_round=10)
 
 
-def test_a_process_does_what_the_query_does_and_goes_on_from_its_state():
+def test_adaptive_process_matches_query_in_every_round():
   values = [np.float32([1, 2, 3]), np.float32([0.01, 0.02, 0])]
   arguments = {
     'noise_multiplier': 1.0,
@@ -59,7 +55,7 @@ def test_a_process_does_what_the_query_does_and_goes_on_from_its_state():
     'seed': noise_lib.Seed(4),
   }
   process = aggregators.adaptive(**arguments, **_BLT).create(_VECTOR)
-  again = aggregators.adaptive(**arguments, **_BLT).create(_VECTOR)
+  twin = aggregators.adaptive(**arguments, **_BLT).create(_VECTOR)
   query = queries.AdaptiveClippingQuery(
     *_BLT.values(),
     initial_clip_norm=0.1,
@@ -68,9 +64,9 @@ def test_a_process_does_what_the_query_does_and_goes_on_from_its_state():
   )
   state, query_state = process.initialize(), query.initial_global_state()
   for _ in range(_ROUNDS):
-    output, other = process.next(state, values), again.next(state, values)
+    output, repeated = process.next(state, values), twin.next(state, values)
     state = output.state
-    assert output.result.tobytes() == other.result.tobytes()
+    assert output.result.tobytes() == repeated.result.tobytes()
     params = query.derive_sample_params(query_state)
     sample = query.initial_sample_state()
     for value in values:
@@ -94,6 +90,6 @@ def test_a_small_cohort_needs_no_more_than_a_noise_multiplier():
   assert all(each['noise_multiplier'] == 4.0 for each in metrics)
 
 
-def test_there_is_no_one_clip_norm():
+def test_adaptive_factory_has_no_single_clip_norm():
   with pytest.raises(ValueError, match='changes from round to round'):
     aggregators.adaptive(noise_multiplier=4.0, clients_per_round=3).clip_norm  # noqa: B018

@@ -1,4 +1,4 @@
-"""No call of a builder means something else than it says."""
+"""Builders refuse arguments that are unnamed, unknown or of the wrong type."""
 
 import inspect
 
@@ -24,7 +24,7 @@ def _gaussian_sum(specs):
   )
 
 
-# For each: what comes first, and what has to be given by name.
+# Positional arguments of each builder, and those that must be given by name.
 _BUILDERS = {
   'DPMeanFactory': ((_gaussian_sum,), {'clients_per_round': 50}),
   'adaptive': ((), _SPLIT),
@@ -59,7 +59,7 @@ _BUILDERS = {
     {**_NUMBERS, 'server_noise_multiplier': 1.0},
   ),
 }
-# No number among their arguments.
+# These have no number among their arguments.
 _OTHERS = {
   'CoordinateBoundsFactory',
   'DPMeanState',
@@ -69,27 +69,27 @@ _OTHERS = {
   'ZeroLargeFactory',
   'ZeroNonfiniteFactory',
   'extract_dp_event',
-  'from_joint_mechanism',  # Each part has its numbers; joint_mechanisms_test.
+  'from_joint_mechanism',  # Its parts have numbers: joint_mechanisms_test.
   'joint',
   'secure_modular_sum',
   'secure_sum',
 }
 _FUNCTIONS = sorted(set(_BUILDERS) - {'DPMeanFactory'})
-each = pytest.mark.parametrize('name', _BUILDERS)
+all_builders = pytest.mark.parametrize('name', _BUILDERS)
 
 
 def _parameters(name):
   return inspect.signature(getattr(aggregators, name)).parameters
 
 
-def test_these_are_all_builders():
+def test_all_public_builders_are_tested():
   assert set(aggregators.__all__) == {*_BUILDERS, *_OTHERS}
 
 
-@each
-def test_the_factory_is_made_when_numbers_are_named(name):
-  first, numbers = _BUILDERS[name]
-  factory = getattr(aggregators, name)(*first, **numbers)
+@all_builders
+def test_builder_accepts_numbers_by_name(name):
+  positional, numbers = _BUILDERS[name]
+  factory = getattr(aggregators, name)(*positional, **numbers)
   assert factory.noise_multiplier == (0.0 if name == 'norm_clip' else 2.0)
   assert factory.clients_per_round == 50
 
@@ -98,8 +98,8 @@ _SEQUENCE = tff.SequenceType(np.float32)
 
 
 def _factory(name):
-  first, numbers = _BUILDERS[name]
-  return getattr(aggregators, name)(*first, **numbers)
+  positional, numbers = _BUILDERS[name]
+  return getattr(aggregators, name)(*positional, **numbers)
 
 
 _FACTORIES = {
@@ -118,15 +118,15 @@ _FACTORIES = {
 
 @pytest.mark.parametrize('name', _FACTORIES)
 @pytest.mark.parametrize(
-  'value_type, where',
+  'value_type, message',
   [
     (tff.to_type({'a': np.float32, 'b': _SEQUENCE}), r'has float32\* at b, a Sequence'),
     (tff.FederatedType(np.float32, tff.CLIENTS), 'a FederatedType'),
     (tff.StructType([('a', np.float32)]), 'a StructType.*tff.to_type'),
   ],
 )
-def test_what_is_no_structure_of_tensors_is_a_type_error(name, value_type, where):
-  with pytest.raises(TypeError, match=f'value_type .*{where}'):
+def test_create_refuses_what_is_not_a_structure_of_tensors(name, value_type, message):
+  with pytest.raises(TypeError, match=f'value_type .*{message}'):
     _FACTORIES[name]().create(value_type)
 
 
@@ -139,64 +139,64 @@ _TAKING_OPTIONS = [
 
 
 @pytest.mark.parametrize('name', _TAKING_OPTIONS)
-def test_an_option_of_the_noise_that_there_is_not_is_refused_by_name(name):
-  first, numbers = _BUILDERS[name]
-  remembers = name in ('banded', 'from_mechanism', 'from_strategy', 'tree')
-  unsuitable = {} if remembers else {'storage': 'state'}
+def test_builder_refuses_unknown_noise_options(name):
+  positional, numbers = _BUILDERS[name]
+  has_storage = name in ('banded', 'from_mechanism', 'from_strategy', 'tree')
+  unsuitable = {} if has_storage else {'storage': 'state'}
   for options in ({'sed': 1}, unsuitable):
     for option in options:
       with pytest.raises(
         TypeError, match=f"'{option}' is not an argument.*seed, generator"
       ):
-        getattr(aggregators, name)(*first, **numbers, **options)
+        getattr(aggregators, name)(*positional, **numbers, **options)
   options = {'seed': 1, 'generator': 'chacha20', 'storage': 'auto'}
-  if not remembers:
+  if not has_storage:
     del options['storage']
-  made = getattr(aggregators, name)(*first, **numbers, **options)
-  assert (made.seed_identity[:6], made.generator) == ('seed 1', 'chacha20')
+  factory = getattr(aggregators, name)(*positional, **numbers, **options)
+  assert (factory.seed_identity[:6], factory.generator) == ('seed 1', 'chacha20')
 
 
-@each
-def test_numbers_by_position_are_refused(name):
-  first, numbers = _BUILDERS[name]
+@all_builders
+def test_builder_refuses_numbers_by_position(name):
+  positional, numbers = _BUILDERS[name]
   build = getattr(aggregators, name)
-  for args in ((*first, *numbers.values()), numbers.values()):
+  for args in ((*positional, *numbers.values()), numbers.values()):
     with pytest.raises(TypeError, match='positional|keyword-only|must be a factory'):
       build(*args)
 
 
 @pytest.mark.parametrize(
-  ('name', 'given'),
+  ('name', 'participation'),
   [
     *(('gaussian', number) for number in (0, 0.5, _ROUNDS)),
     *(
-      (name, given)
+      (name, participation)
       for name in ('tree', 'banded', 'from_strategy')
-      for given in (None, 0)
+      for participation in (None, 0)
     ),
   ],
 )
-def test_what_is_no_participation_is_refused(name, given):
-  first, numbers = _BUILDERS[name]
+def test_builder_refuses_invalid_participation(name, participation):
+  positional, numbers = _BUILDERS[name]
   with pytest.raises(TypeError, match='participation must be a strategies.Particip'):
-    getattr(aggregators, name)(*first[:-1], given, **numbers)
+    getattr(aggregators, name)(*positional[:-1], participation, **numbers)
 
 
-def test_an_adaptive_strategy_needs_a_participation():
+def test_adaptive_strategy_requires_participation():
   with pytest.raises(TypeError, match='participation must be'):
     aggregators.adaptive(strategy=_STRATEGY, **_SPLIT)
 
 
-@each
-def test_what_is_no_number_is_refused_by_name(name):
-  first, numbers = _BUILDERS[name]
+@all_builders
+def test_builder_refuses_strings_as_numbers(name):
+  positional, numbers = _BUILDERS[name]
   for argument in numbers:
     with pytest.raises(TypeError, match=f'{argument} must be a (whole )?number'):
-      getattr(aggregators, name)(*first, **{**numbers, argument: '0.5'})
+      getattr(aggregators, name)(*positional, **{**numbers, argument: '0.5'})
 
 
 @pytest.mark.parametrize('strategy', ['blt', np.eye(_ROUNDS)])
-def test_what_is_no_strategy_is_refused(strategy):
+def test_builder_refuses_invalid_strategy(strategy):
   for build in (
     lambda: aggregators.from_strategy(strategy, _LIMITS, **_NUMBERS),
     lambda: aggregators.adaptive(strategy=strategy, participation=_LIMITS, **_SPLIT),

@@ -1,4 +1,4 @@
-"""A state knows what it belongs to, and what it spent."""
+"""States belong to one mechanism, and record what was spent."""
 
 import functools
 import pickle
@@ -58,7 +58,7 @@ def _tree(participation=None, **kwargs):
   return aggregators.tree(participation or _participation(), **_numbers(**kwargs))
 
 
-def _after(factory, rounds, state=None):
+def _states_after(factory, rounds, state=None):
   process = factory.create(_TYPE)
   state = process.initialize() if state is None else state
   states = []
@@ -69,14 +69,14 @@ def _after(factory, rounds, state=None):
 
 
 @functools.cache
-def _after_one_round(build):
-  (state,) = _after(build(), 1)
+def _state_after_one_round(build):
+  (state,) = _states_after(build(), 1)
   return state
 
 
 @pytest.mark.few(2)
 @pytest.mark.parametrize(
-  ('build', 'changed', 'named'),
+  ('build', 'changes', 'texts'),
   [
     (_gaussian, {'clip_norm': 2.0}, ('"clip_norm": 1.0', '"clip_norm": 2.0')),
     (_gaussian, {'noise_multiplier': 2.0}, ('"noise_multiplier": 0.5', ': 2.0')),
@@ -92,37 +92,37 @@ def _after_one_round(build):
     (_adaptive, {'target_quantile': 0.9}, ('quantile": 0.5', 'quantile": 0.9')),
   ],
 )
-def test_a_state_of_another_mechanism_is_refused_and_both_named(build, changed, named):
+def test_state_of_another_mechanism_is_refused_and_both_named(build, changes, texts):
   with pytest.raises(Exception, match='belongs to another mechanism') as error:
-    _after(build(**changed), 1, _after_one_round(build))
-  for text in named:
+    _states_after(build(**changes), 1, _state_after_one_round(build))
+  for text in texts:
     assert text in str(error.value).replace('\\', '')
 
 
-def test_a_state_of_a_model_with_another_layout_is_refused():
-  other = tff.TensorType(np.float32, [8])
-  # Nothing in the state is of the model's shape, but its rows of z are drawn again.
+def test_state_of_model_with_another_shape_is_refused():
+  other_type = tff.TensorType(np.float32, [8])
+  # No tensor of the state has the model's shape, as its rows of z are drawn again.
   factory = aggregators.tree(
     _participation(), **_numbers(storage='redraw', honaker=False)
   )
   process = factory.create(_TYPE)
   state = process.next(process.initialize(), _VALUES).state
-  values = [np.zeros(other.shape, other.dtype)] * 2
+  values = [np.zeros(other_type.shape, other_type.dtype)] * 2
   with pytest.raises(Exception, match='belongs to another mechanism') as error:
-    # Not of the same factory, whose second process has another part of the seed.
+    # A second process of the same factory would have another part of the seed.
     aggregators.tree(
       _participation(), **_numbers(storage='redraw', honaker=False)
-    ).create(other).next(state, values)
+    ).create(other_type).next(state, values)
   assert '3 float32' in str(error.value)
 
 
 @pytest.mark.few(1)
 @pytest.mark.parametrize('build', [_tree, _adaptive])
-def test_a_state_goes_on_in_an_equal_process_and_says_what_all_rounds_spent(build):
-  straight = _after(build(), 5)
-  states = straight[:3]
-  kept = pickle.loads(pickle.dumps(states[-1]))
-  resumed = _after(build(), 2, kept)
+def test_pickled_state_resumes_and_its_events_compose(build):
+  uninterrupted = _states_after(build(), 5)
+  states = uninterrupted[:3]
+  unpickled = pickle.loads(pickle.dumps(states[-1]))
+  resumed = _states_after(build(), 2, unpickled)
   events = []
   for number, state in enumerate([*states, *resumed]):
     spent = aggregators.extract_dp_event(state)
@@ -131,18 +131,18 @@ def test_a_state_goes_on_in_an_equal_process_and_says_what_all_rounds_spent(buil
     assert accountants.gdp_mu(spent.all_rounds_so_far) == pytest.approx(
       accountants.gdp_mu(composed), rel=1e-12
     ), number
-  for one, other in zip(
-    tff.structure.flatten(tff.structure.from_container(straight[-1].query.noise)),
+  for expected, actual in zip(
+    tff.structure.flatten(tff.structure.from_container(uninterrupted[-1].query.noise)),
     tff.structure.flatten(tff.structure.from_container(resumed[-1].query.noise)),
   ):
-    np.testing.assert_array_equal(one, other)
+    np.testing.assert_array_equal(expected, actual)
 
 
-def test_states_that_do_not_say_what_they_spent_are_refused():
-  old = tff.aggregators.DifferentiallyPrivateFactory.gaussian_fixed(
+def test_extract_dp_event_refuses_tff_state_and_initial_state():
+  tff_process = tff.aggregators.DifferentiallyPrivateFactory.gaussian_fixed(
     noise_multiplier=1.0, clients_per_round=10, clip=1.0
   ).create(_TYPE)
   with pytest.raises(ValueError, match='earlier version .* begin anew'):
-    aggregators.extract_dp_event(old.initialize())
+    aggregators.extract_dp_event(tff_process.initialize())
   with pytest.raises(ValueError, match='nothing was released'):
     aggregators.extract_dp_event(_gaussian().create(_TYPE).initialize())

@@ -1,4 +1,4 @@
-"""A state can be kept where TFF keeps states, and goes on from there bit by bit."""
+"""A state that is saved and loaded, by TFF or pickle, continues with the same bits."""
 
 import asyncio
 import pickle
@@ -17,13 +17,13 @@ VALUES = [np.ones(5, np.float32)] * 3
 _runtime = running.local_runtime
 
 
-def _by_program_state_manager(state, initial, folder):
+def _via_state_manager(state, initial, folder):
   manager = tff.program.FileProgramStateManager(folder)
   asyncio.run(manager.save(state, 2))
   return asyncio.run(manager.load(2, initial))
 
 
-def _by_pickle(state, initial, folder):
+def _via_pickle(state, initial, folder):
   del initial
   path = folder / 'state'
   path.write_bytes(pickle.dumps(state))
@@ -47,17 +47,17 @@ def _tree():
 
 
 @pytest.mark.parametrize(
-  'build, keep', [(_tree, _by_program_state_manager), (_adaptive, _by_pickle)]
+  'build, reload', [(_tree, _via_state_manager), (_adaptive, _via_pickle)]
 )
-def test_a_kept_state_goes_on(build, keep, tmp_path):
+def test_reloaded_state_gives_the_same_next_round(build, reload, tmp_path):
   process = build().create(tff.TensorType(np.float32, [5]))
   state = process.initialize()
   for _ in range(2):
     state = process.next(state, VALUES).state
-  kept = keep(state, process.initialize(), tmp_path)
-  assert repr(kept.query.noise) == repr(state.query.noise)
-  expected, found = process.next(state, VALUES), process.next(kept, VALUES)
-  np.testing.assert_array_equal(found.result, expected.result)
-  assert aggregators.extract_dp_event(found.state) == aggregators.extract_dp_event(
+  reloaded = reload(state, process.initialize(), tmp_path)
+  assert repr(reloaded.query.noise) == repr(state.query.noise)
+  expected, actual = process.next(state, VALUES), process.next(reloaded, VALUES)
+  np.testing.assert_array_equal(actual.result, expected.result)
+  assert aggregators.extract_dp_event(actual.state) == aggregators.extract_dp_event(
     expected.state
   )

@@ -1,4 +1,4 @@
-"""In TFF, noise of clients is each client's own, and enough clients have to report."""
+"""TFF processes whose clients add noise, and rounds with a minimum of clients."""
 
 import math
 
@@ -30,7 +30,7 @@ _runtime = running.local_runtime
 
 
 def _reports(factory):
-  """A computation of what each client sends, as the process of a factory has it."""
+  """Returns the computation of what each client sends in the process of a factory."""
   mean = factory.mean_of(_VECTOR)
 
   @tff.tensorflow.computation
@@ -54,21 +54,21 @@ def _reports(factory):
 @pytest.mark.few(1)
 @pytest.mark.optimized_graphs
 @pytest.mark.parametrize('name', ['local_laplace', 'gaussian_shares'])
-def test_what_clients_send_has_noise_of_their_own(name):
-  # Six clients with equal updates, in two rounds, and in a process made alike.
+def test_each_client_sends_its_own_noise(name):
+  # Equal updates of six clients in two rounds, and of two in an equal process.
   first, other = (_reports(_make(name)) for _ in range(2))
   rows = [*first([_ZEROS] * 6), *first([_ZEROS] * 6), *other([_ZEROS] * 2)]
   with runtime.local_runtime():
     rows += first([_ZEROS] * 2)
   rows = np.array(rows, np.int64)
   assert len({row.tobytes() for row in rows}) == 16
-  # Nor are any two numbers the same but by chance: 64,000 of some 2^36 values.
+  # Numbers are equal only by chance: 64,000 of some 2^36 values.
   assert len(np.unique(rows)) > rows.size - 10
   correlations = np.corrcoef(rows.astype(np.float64))[np.triu_indices(16, 1)]
-  assert np.abs(correlations).max() < 7 / math.sqrt(_SIZE)  # 120 pairs: 3e-10.
+  assert np.abs(correlations).max() < 7 / math.sqrt(_SIZE)  # 3e-10 for 120 pairs.
 
 
-def test_secure_sums_carry_noise_of_clients():
+def test_secure_sum_contains_noise_of_clients():
   factory = _make(
     'local_laplace',
     clip_norm=0.7,
@@ -96,37 +96,38 @@ def _gaussian_sum(specs):
   )
 
 
-def _aborts(process, state, few, enough):
+def _next_after_abort(process, state, too_few, enough):
+  """Returns the output for enough clients, after an aborted round with too few."""
   with pytest.raises(failures.ComputationError, match='fewer clients .* is aborted'):
-    process.next(state, [np.float32(1.0)] * few)
+    process.next(state, [np.float32(1.0)] * too_few)
   return process.next(state, [np.float32(0.5)] * enough)
 
 
-def test_a_round_with_too_few_clients_is_aborted_and_its_updates_are_discarded():
+def test_round_below_min_clients_is_aborted_and_discarded():
   factory = aggregators.DPMeanFactory(_gaussian_sum, clients_per_round=4, min_clients=3)
   assert factory.min_clients == 3
   process = factory.create(tff.TensorType(np.float32))
   state = process.initialize()
-  output = _aborts(process, state, 2, 3)
+  output = _next_after_abort(process, state, 2, 3)
   assert output.result == pytest.approx(1.5 / 4, rel=1e-6)
-  output = _aborts(process, output.state, 0, 4)
+  output = _next_after_abort(process, output.state, 0, 4)
   assert output.measurements['dp_query_metrics']['rounds'] == 2
 
 
-def test_any_mean_is_strict_if_asked():
+def test_with_min_clients_aborts_rounds_with_fewer_clients():
   gaussian = _make('gaussian', clients_per_round=4, noise_multiplier=0.0)
   strict = gaussian.with_min_clients(4)
   assert (gaussian.min_clients, strict.min_clients) == (0, 4)
   assert strict.with_min_clients(2).min_clients == 4
-  for made, name in ((strict, 'min_clients'), (strict.query, 'clip_norm')):
+  for frozen, name in ((strict, 'min_clients'), (strict.query, 'clip_norm')):
     with pytest.raises(AttributeError, match=name):
-      setattr(made, name, 1)  # Noise and events rest on it.
+      setattr(frozen, name, 1)  # Noise and events depend on it.
   process = strict.create(tff.TensorType(np.float32))
-  output = _aborts(process, process.initialize(), 3, 4)
+  output = _next_after_abort(process, process.initialize(), 3, 4)
   assert output.result == pytest.approx(0.5, rel=1e-6)
 
 
-def test_parts_of_a_joint_mean_have_as_many_clients_as_each_needs():
+def test_joint_min_clients_is_the_largest_of_its_parts():
   numbers = {'clip_norm': 1.0, 'noise_multiplier': 1.0, 'clients_per_round': 4}
   parts = {
     'body': aggregators.gaussian_shares(min_clients=2, **numbers),
@@ -143,7 +144,7 @@ def test_parts_of_a_joint_mean_have_as_many_clients_as_each_needs():
   assert spent == dp_accounting.GaussianDpEvent(pytest.approx(1 / math.sqrt(2)))
 
 
-def test_more_clients_have_to_report_than_are_asked_for_is_refused():
+def test_min_clients_out_of_range_is_refused():
   with pytest.raises(ValueError, match='min_clients is 9, but clients_per_round is 8'):
     _make('gaussian_shares', min_clients=9)
   with pytest.raises(ValueError, match='min_clients is 5, but clients_per_round is 4'):
@@ -155,9 +156,9 @@ def test_more_clients_have_to_report_than_are_asked_for_is_refused():
 
 
 @pytest.mark.parametrize('name', ['gaussian_shares', 'two_sided_gaussian'])
-def test_a_seed_is_refused_where_clients_cannot_share_it(name):
-  more = {'server_noise_multiplier': 5.0} if name == 'two_sided_gaussian' else {}
-  factory = _make(name, seed=noise.Seed(3), **more)
+def test_create_refuses_seed_if_clients_add_the_noise(name):
+  options = {'server_noise_multiplier': 5.0} if name == 'two_sided_gaussian' else {}
+  factory = _make(name, seed=noise.Seed(3), **options)
   with pytest.raises(ValueError, match=r'has a seed \(seed 3, stream 0\)'):
     factory.create(_VECTOR)
-  factory.mean_of(_VECTOR)  # What packed simulations ask for.
+  factory.mean_of(_VECTOR)  # Packed simulations call this.

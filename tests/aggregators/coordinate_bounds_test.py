@@ -1,4 +1,4 @@
-"""Bounds of coordinates hold for each, and change nothing else."""
+"""`CoordinateBoundsFactory` clips each coordinate to its bound."""
 
 import collections
 import math
@@ -46,7 +46,7 @@ def _value(kernel, bias):
     (collections.OrderedDict(kernel=1e300, bias=1e9), None, [7, -1e9]),
   ],
 )
-def test_each_coordinate_is_the_nearest_within_its_bound(bounds, kernel, bias):
+def test_each_coordinate_is_clipped_to_its_bound(bounds, kernel, bias):
   value = _value([[0.1, 3e38], [-7.0, -0.5]], [7.0, -1e200])
   result = _result(_sum_within(bounds), _TYPE, value)
   expected = value['kernel'] if kernel is None else np.float32(kernel)
@@ -54,7 +54,7 @@ def test_each_coordinate_is_the_nearest_within_its_bound(bounds, kernel, bias):
   np.testing.assert_array_equal(result['bias'], bias)
 
 
-def test_what_is_not_finite_is_left_to_the_mechanism():
+def test_non_finite_values_are_left_to_the_mechanism():
   mean = aggregators.gaussian(clip_norm=9.0, noise_multiplier=0.0, clients_per_round=1)
   process = aggregators.CoordinateBoundsFactory(mean, bounds=1.0).create(_VECTOR)
   values = [np.float32([5, number, 5]) for number in (0, math.nan, math.inf, -math.inf)]
@@ -70,12 +70,12 @@ def test_bounds_that_are_not_positive_and_finite_are_refused(bounds):
 
 
 @pytest.mark.parametrize('bounds', [True, {'kernel': 'wide'}])
-def test_bounds_that_are_no_numbers_are_refused(bounds):
+def test_bounds_that_are_not_numbers_are_refused(bounds):
   with pytest.raises(TypeError, match='bounds must be real numbers'):
     _sum_within(bounds)
 
 
-def test_bounds_of_another_structure_are_refused():
+def test_bounds_of_another_structure_or_shape_are_refused():
   for bounds in ([1.0, 2.0], collections.OrderedDict(kernel=1.0, b=1.0), [1.0]):
     with pytest.raises(
       (TypeError, ValueError), match='bounds must be a number or a st'

@@ -1,4 +1,4 @@
-"""Distributed noise is what was planned, and so is what it costs."""
+"""Means with distributed noise: the noise, events and secure sums."""
 
 import numpy as np
 import pytest
@@ -17,9 +17,9 @@ _BUILDERS = {
 }
 _SIZE = 100
 _TYPE = tff.TensorType(np.float32, [_SIZE])
-# A false alarm in a million.
-_ALARM = 1e-6
-each_noise = pytest.mark.parametrize('noise', sorted(_BUILDERS))
+# Probability of a false alarm on each side.
+_FALSE_ALARM = 1e-6
+all_noises = pytest.mark.parametrize('noise', sorted(_BUILDERS))
 
 
 @pytest.fixture
@@ -41,28 +41,28 @@ def _build(noise, **changes):
   return _BUILDERS[noise](**numbers)
 
 
-@each_noise
-def test_the_noise_of_a_mean_is_that_of_the_planned_shares(noise):
+@all_noises
+def test_noise_of_mean_is_sum_of_planned_shares(noise):
   factory = _build(noise, noise_multiplier=1.5)
   query = factory.mean_of(tff.TensorType(np.float32, [2048]))._query
   state = query.initial_global_state()
   params = query.derive_sample_params(state)
   zeros = tf.zeros([2048])
-  each = [query.encode_record(params, zeros)[0].entries.numpy() for _ in range(4)]
-  centred = [np.where(e >= 2**17, e - 2**18, e) for e in each]
-  # Zeros are rounded to zeros: what is sent is the noise, of each client its own.
+  shares = [query.encode_record(params, zeros)[0].entries.numpy() for _ in range(4)]
+  centred = [np.where(entries >= 2**17, entries - 2**18, entries) for entries in shares]
+  # Zeros are rounded to zeros, so a client sends its noise alone.
   variance = query.mechanism.local_stddev**2
-  for e in centred:
-    statistic = (e.astype(float) ** 2).sum() / variance
-    assert _ALARM < stats.chi2.cdf(statistic, 2048) < 1 - _ALARM
-  for one in range(4):
-    for other in range(one):
-      correlation = (centred[one] * centred[other]).sum() / variance / 2048**0.5
+  for entries in centred:
+    statistic = (entries.astype(float) ** 2).sum() / variance
+    assert _FALSE_ALARM < stats.chi2.cdf(statistic, 2048) < 1 - _FALSE_ALARM
+  for i in range(4):
+    for j in range(i):
+      correlation = (centred[i] * centred[j]).sum() / variance / 2048**0.5
       assert abs(correlation) < 6
-  sample = queries.Shares(tf.constant(sum(each)), tf.constant(4, tf.int64))
+  sample = queries.Shares(tf.constant(sum(shares)), tf.constant(4, tf.int64))
   noised, _, _ = query.get_noised_result(sample, state)
   statistic = float(tf.reduce_sum(tf.square(noised))) / 1.5**2
-  assert _ALARM < stats.chi2.cdf(statistic, 2048) < 1 - _ALARM
+  assert _FALSE_ALARM < stats.chi2.cdf(statistic, 2048) < 1 - _FALSE_ALARM
 
 
 def test_clients_of_a_round_do_not_share_their_noise():
@@ -72,14 +72,14 @@ def test_clients_of_a_round_do_not_share_their_noise():
   for _ in range(2):
     output = process.next(state, [np.zeros(1000, np.float32)] * 4)
     results.append(output.result)
-    # With one key for all it would be four times that.
+    # With one key for all clients it would be four times as large.
     statistic = (output.result**2).sum() / (1.5 / 4) ** 2
-    assert _ALARM < stats.chi2.cdf(statistic, 1000) < 1 - _ALARM
+    assert _FALSE_ALARM < stats.chi2.cdf(statistic, 1000) < 1 - _FALSE_ALARM
   correlation = (results[0] * results[1]).sum() / (1.5 / 4) ** 2 / 1000**0.5
-  assert abs(correlation) < 6  # The same state twice, and other noise.
+  assert abs(correlation) < 6  # The same state, but other noise.
 
 
-def test_a_secure_modular_sum_gives_what_a_plain_sum_gives(secure_backend):
+def test_secure_modular_sum_gives_mean_and_event_of_plain_sum(secure_backend):
   limits = strategies.Participation(6, min_separation=2)
   updates = list(np.full([4, _SIZE], 0.05, np.float32))
   for sums in (None, aggregators.secure_modular_sum(bits=18)):
@@ -95,13 +95,13 @@ def test_a_secure_modular_sum_gives_what_a_plain_sum_gives(secure_backend):
     state = process.initialize()
     with pytest.raises(ValueError, match='initialize'):
       aggregators.extract_dp_event(state)
-    for served in range(1, 4):
+    for number in range(1, 4):
       output = process.next(state, updates)
       state = output.state
       np.testing.assert_allclose(output.result, updates[0], atol=0.03)
       spent = aggregators.extract_dp_event(state)
       count = getattr(spent.all_rounds_so_far, 'count', 1)
-      assert count == (served + 1) // 2
+      assert count == (number + 1) // 2
     last = spent.last_round_only
     assert isinstance(last, accounting.events.SkellamDpEvent)
 
@@ -123,8 +123,8 @@ def test_rounds_with_too_few_or_too_many_clients_fail():
     release(6)
 
 
-@each_noise
-def test_no_record_makes_a_client_send_more_than_its_bound(noise):
+@all_noises
+def test_hostile_records_stay_within_sensitivity_bounds(noise):
   query = _build(noise, bits=12).mean_of(_TYPE)._query
   params = query.derive_sample_params(query.initial_global_state())
   rng = np.random.default_rng(7)
@@ -144,7 +144,7 @@ def test_no_record_makes_a_client_send_more_than_its_bound(noise):
     assert bool(finite) == bool(np.isfinite(record).all())
 
 
-def test_bits_and_moduli_that_do_not_fit_are_refused():
+def test_unsuitable_bits_moduli_and_clients_are_refused():
   with pytest.raises(ValueError, match='Take bits='):
     _build('skellam', bits=3).create(_TYPE)
   with pytest.raises(ValueError, match=r'Use secure_modular_sum\(bits=18\)'):
@@ -157,18 +157,18 @@ def test_bits_and_moduli_that_do_not_fit_are_refused():
     _build('skellam', max_clients=2, min_clients=3)
 
 
-def test_shares_may_be_of_a_part_of_the_model():
-  whole = aggregators.joint(
+def test_distributed_noise_may_be_for_a_part_of_joint():
+  joint = aggregators.joint(
     {
       'shares': _build('skellam', noise_multiplier=1e-3),
       'plain': aggregators.norm_clip(clip_norm=1.0, clients_per_round=4),
     },
     part_of=['plain', 'shares'],
   )
-  assert whole.query.clients_draw_keys and whole.query.min_clients == 4
+  assert joint.query.clients_draw_keys and joint.query.min_clients == 4
   tensor = tff.TensorType(np.float32, [3])
-  process = whole.create(tff.to_type([tensor, tensor]))
+  process = joint.create(tff.to_type([tensor, tensor]))
   values = [np.full(3, 0.25, np.float32), np.full(3, -0.5, np.float32)]
   output = process.next(process.initialize(), [values] * 4)
-  for found, sent in zip(output.result, values):
-    np.testing.assert_allclose(found, sent, atol=1e-2)
+  for actual, expected in zip(output.result, values):
+    np.testing.assert_allclose(actual, expected, atol=1e-2)

@@ -44,16 +44,16 @@ def _numbers(measurements):
 
 
 @pytest.mark.parametrize('name', ['gaussian', 'blt_in_files'])
-def test_means_without_noise_zero_and_count_clients_that_are_not_finite(name):
+def test_mean_zeroes_and_counts_clients_that_are_not_finite(name):
   factory = _BUILDERS[name](clip_norm=1.0, noise_multiplier=0.0, clients_per_round=6)
   assert isinstance(factory, tff.aggregators.UnweightedAggregationFactory)
   process = factory.create(_VECTOR)
   assert isinstance(process, tff.templates.AggregationProcess)
   # Two vectors within the norm and one that is clipped to (0, 0, 1).
   values = [np.float32(v) for v in ([0.5, 0.5, 0], [0.1, -0.2, 0.3], [0, 0, 7])]
-  bad = [np.float32([0, value, 0]) for value in (np.nan, np.inf)]
-  for output in running.rounds(process, [*values, *bad], 2):
-    # Five clients of six reported: the sum is divided by six all the same.
+  non_finite = [np.float32([0, value, 0]) for value in (np.nan, np.inf)]
+  for output in running.rounds(process, [*values, *non_finite], 2):
+    # Only five of six clients reported, but the sum is divided by six.
     np.testing.assert_allclose(output.result, [0.1, 0.05, 1.3 / 6], rtol=1e-6)
     assert output.measurements['nonfinite_count'] == 2
 
@@ -77,7 +77,7 @@ def test_means_without_noise_zero_and_count_clients_that_are_not_finite(name):
   ],
   ids=['scalar', 'nested_with_empty'],
 )
-def test_every_structure_of_floats_is_served(value_type, value):
+def test_mean_supports_every_structure_of_floats(value_type, value):
   process = _BUILDERS['banded'](
     clip_norm=10.0, noise_multiplier=0.0, clients_per_round=2
   ).create(value_type)
@@ -87,9 +87,9 @@ def test_every_structure_of_floats_is_served(value_type, value):
 
 
 @pytest.mark.optimized_graphs
-def test_noise_of_the_mean_through_tff():
-  # Empirical covariance of three rounds, d = 50,000: entries beyond seven standard
-  # deviations with 3e-12 each; 9 entries.
+def test_noise_of_mean_has_covariance_of_strategy():
+  # Empirical covariance of three rounds, d = 50,000: each of 9 entries is beyond seven
+  # standard deviations with probability 3e-12.
   clip_norm, noise_multiplier, clients, dimension = 0.5, 3.0, 20, 50_000
   factory = _BUILDERS['banded'](
     clip_norm=clip_norm,
@@ -99,7 +99,7 @@ def test_noise_of_the_mean_through_tff():
   )
   process = factory.create(tff.TensorType(np.float32, [dimension]))
   zeros = [np.zeros(dimension, np.float32)] * 2
-  emitted = np.array(
+  released = np.array(
     [output.result for output in running.rounds(process, zeros, 3)], np.float64
   )
   matrix = factory.strategy.noise_matrix()[:3]
@@ -107,12 +107,12 @@ def test_noise_of_the_mean_through_tff():
   expected = scale**2 * matrix @ matrix.T
   variances = np.diag(expected)
   bound = 7 * np.sqrt((np.outer(variances, variances) + expected**2) / dimension)
-  assert np.all(np.abs(emitted @ emitted.T / dimension - expected) <= bound)
-  # In the first round it is that of independent noise.
-  assert np.std(emitted[0]) == pytest.approx(0.075 * matrix[0, 0], rel=0.025)
+  assert np.all(np.abs(released @ released.T / dimension - expected) <= bound)
+  # The standard deviation in the first round is that of independent noise.
+  assert np.std(released[0]) == pytest.approx(0.075 * matrix[0, 0], rel=0.025)
 
 
-def test_event_and_measurements_of_a_round():
+def test_measurements_match_composed_events_and_hide_the_key():
   factory = _BUILDERS['blt_in_files'](
     clip_norm=0.5,
     noise_multiplier=3.0,
@@ -133,7 +133,7 @@ def test_event_and_measurements_of_a_round():
     assert metrics['effective_noise_multiplier'] == pytest.approx(
       1 / accountants.gdp_mu(dp_accounting.ComposedDpEvent(composed)), rel=1e-9
     )
-    # Neither word of the key, nor the seed, is among the measurements.
+    # The measurements contain neither a word of the key nor the seed.
     key = output.state.query.noise.key
     numbers = _numbers(measured)
     for secret in (*key, 123456789):
@@ -143,7 +143,7 @@ def test_event_and_measurements_of_a_round():
   assert effective == pytest.approx(3 / factory.strategy.sensitivity(_LIMITS))
 
 
-def test_there_is_no_event_in_an_initial_or_foreign_state():
+def test_extract_dp_event_refuses_initial_and_foreign_states():
   process = aggregators.gaussian(
     clip_norm=1.0, noise_multiplier=1.0, clients_per_round=2
   ).create(_VECTOR)
@@ -155,7 +155,7 @@ def test_there_is_no_event_in_an_initial_or_foreign_state():
       aggregators.extract_dp_event(state)
 
 
-def test_a_cumulative_tree_is_the_residual_tree_with_prefix_sums():
+def test_cumulative_tree_is_residual_tree_with_prefix_sums():
   numbers = {'clip_norm': 1.0, 'noise_multiplier': 2.0, 'clients_per_round': 4}
   residual, cumulative = (
     aggregators.tree(_LIMITS, cumulative=cumulative, **numbers)
@@ -167,10 +167,10 @@ def test_a_cumulative_tree_is_the_residual_tree_with_prefix_sums():
   assert cumulative.query.run_event() == residual.query.run_event()
 
 
-def test_one_seed_gives_two_factories_and_two_processes_different_noise():
+def test_same_seed_gives_factories_and_processes_different_noise():
   numbers = {'clip_norm': 1.0, 'noise_multiplier': 2.0, 'clients_per_round': 2}
-  one, other = (aggregators.tree(_LIMITS, seed=424242, **numbers) for _ in range(2))
-  streams = [each.query_for(tf.TensorSpec([3])) for each in (one, one, other)]
+  first, second = (aggregators.tree(_LIMITS, seed=424242, **numbers) for _ in range(2))
+  streams = [each.query_for(tf.TensorSpec([3])) for each in (first, first, second)]
   assert [each.seed_identity for each in streams] == [
     'seed 424242, stream 0',
     'seed 424242, stream 0, part 1',
@@ -180,8 +180,8 @@ def test_one_seed_gives_two_factories_and_two_processes_different_noise():
   assert len(np.unique(keys)) == 12
 
 
-def test_a_state_too_large_for_tff_is_refused_before_it_is_made():
-  # Nine times 10^9 numbers of 4 bytes: nothing on the way may hold them.
+def test_state_too_large_for_tff_is_refused_before_allocation():
+  # The state is nine times 10^9 numbers of 4 bytes, which no step may allocate.
   aggregator = aggregators.banded(
     strategies.Participation(100, min_separation=10),
     clip_norm=1.0,
@@ -194,14 +194,14 @@ def test_a_state_too_large_for_tff_is_refused_before_it_is_made():
 
 
 @pytest.mark.parametrize('clients_per_round', [0, 1.1e7, math.nan, math.inf])
-def test_numbers_of_clients_out_of_range_are_refused(clients_per_round):
+def test_clients_per_round_out_of_range_is_refused(clients_per_round):
   with pytest.raises(ValueError, match='clients_per_round must be'):
     aggregators.gaussian(
       clip_norm=1.0, noise_multiplier=1.0, clients_per_round=clients_per_round
     )
 
 
-def test_mechanisms_that_no_factory_keeps_are_refused():
+def test_from_mechanism_requires_schedule_if_sampled_or_adaptive():
   scheme = sampling.PoissonSampling(8, 0.1)
   sampled = accounting.Mechanism('gaussian', scheme, 1.0)
   with pytest.raises(ValueError, match='nothing here sees to that without a schedule'):
@@ -215,7 +215,7 @@ def test_mechanisms_that_no_factory_keeps_are_refused():
 
 @pytest.mark.few(4)
 @pytest.mark.parametrize('name', registry.KINDS)
-def test_a_mechanism_by_name_has_the_noise_that_was_planned(name):
+def test_from_mechanism_has_planned_strategy_and_noise(name):
   limits = strategies.Participation(12, 4)
   planned = accounting.Mechanism.for_target(name, limits, 5.0, 1e-6)
   factory = aggregators.from_mechanism(planned, clip_norm=1.0, clients_per_round=4)

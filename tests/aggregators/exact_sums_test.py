@@ -1,4 +1,4 @@
-"""A client moves the sum by no more than the clip norm, bit for bit."""
+"""A client changes the exact sum by at most the clip norm."""
 
 import math
 
@@ -30,13 +30,13 @@ _SCALAR = tff.TensorType(np.float32)
 _runtime = running.local_runtime
 
 
-# The attack where a sum has this many bits before its point. It moves a sum of floats
-# by more than half of what a client may with 12, and by more than round-off with 6.
+# Bits before the binary point of an attacked sum. The attack changes a sum of floats by
+# over half a clip norm too much with 12 bits, and by more than round-off with 6.
 _BITS = [6, pytest.param(12, marks=pytest.mark.slow)]
 
 
 def _attackers(bits):
-  """Above 2^bits all but the ones are lost, and below they count double."""
+  """Returns ones, small numbers that only sums above 2^bits lose, and float spacing."""
   ones = [np.float32(1)] * (2**bits + 1)
   spacing = 2.0 ** (bits - 23)
   small = [np.float32(-0.49 * spacing)] * {6: 38, 12: 2402}[bits]
@@ -44,29 +44,29 @@ def _attackers(bits):
 
 
 @pytest.mark.parametrize('bits', _BITS)
-def test_a_sum_of_floats_moves_by_more_than_the_clip_norm(bits):
+def test_client_changes_float_sum_by_more_than_clip_norm(bits):
   ones, small, spacing = _attackers(bits)
   process = tff.aggregators.SumFactory().create(_SCALAR)
   state = process.initialize()
-  with_it = process.next(state, ones + small).result
-  without = process.next(state, [np.float32(0), *ones[1:], *small]).result
-  moved = abs(float(with_it) - float(without))
-  assert moved > 1 + 0.49 * len(small) * spacing
-  assert bits < 12 or moved > 1.58
+  with_client = process.next(state, ones + small).result
+  without_client = process.next(state, [np.float32(0), *ones[1:], *small]).result
+  change = abs(float(with_client) - float(without_client))
+  assert change > 1 + 0.49 * len(small) * spacing
+  assert bits < 12 or change > 1.58
 
 
 @pytest.mark.parametrize('bits', _BITS)
 @pytest.mark.parametrize(
   'kind', ['gaussian', pytest.param('adaptive', marks=pytest.mark.slow)]
 )
-def test_the_same_clients_move_a_sum_of_integers_by_their_clip_norm(kind, bits):
+def test_client_changes_integer_sum_by_its_clip_norm(kind, bits):
   ones, small, spacing = _attackers(bits)
   process = _BUILDERS[kind](noise_multiplier=0.0, clients_per_round=1.0).create(_SCALAR)
   state = process.initialize()
-  with_it = process.next(state, ones + small).result
-  without = process.next(state, [np.float32(0), *ones[1:], *small]).result
-  # Each is the exact sum, rounded once to the float32 that is released.
-  assert 1 - 2 * spacing <= float(with_it) - float(without) <= 1 + spacing
+  with_client = process.next(state, ones + small).result
+  without_client = process.next(state, [np.float32(0), *ones[1:], *small]).result
+  # Each result is the exact sum, rounded once to float32.
+  assert 1 - 2 * spacing <= float(with_client) - float(without_client) <= 1 + spacing
 
 
 def _records(num_clients, seed):
@@ -84,7 +84,7 @@ def _records(num_clients, seed):
 _TYPE = tff.to_type([(np.float32, [3, 2]), (np.float64, [])])
 
 
-def test_what_is_released_is_the_rounding_of_exact_sum_and_noise():
+def test_release_is_rounded_exact_sum_plus_noise():
   specs = [tf.TensorSpec([3, 2]), tf.TensorSpec([], tf.float64)]
   for noise_multiplier in (0.01, 1.0, 5000.0):
     seed = noise.Seed(3)
@@ -120,7 +120,7 @@ def test_what_is_released_is_the_rounding_of_exact_sum_and_noise():
 
 @pytest.mark.few(1)
 @pytest.mark.parametrize('kind', ['blt', 'adaptive'])
-def test_the_order_of_clients_changes_no_bit(kind):
+def test_order_of_clients_does_not_change_the_result(kind):
   process = _BUILDERS[kind](
     noise_multiplier=1.0, clients_per_round=20.0, seed=noise.Seed(1)
   ).create(_TYPE)
@@ -138,8 +138,8 @@ def test_the_order_of_clients_changes_no_bit(kind):
   assert results[0] == results[1]
 
 
-class _Altered(tff.aggregators.UnweightedAggregationFactory):
-  """Sums, and makes something else of the sum."""
+class _AlteredSum(tff.aggregators.UnweightedAggregationFactory):
+  """Applies a function to the sum."""
 
   def __init__(self, alter):
     self._alter = alter
@@ -160,13 +160,13 @@ class _Altered(tff.aggregators.UnweightedAggregationFactory):
     return tff.templates.AggregationProcess(inner.initialize, next_fn)
 
 
-def test_more_clients_than_are_summed_exactly_are_refused():
+def test_more_clients_than_can_be_summed_exactly_are_refused():
   process = aggregators.DPMeanFactory(
     lambda specs: queries.GaussianSumQuery(
       clip_norm=1.0, noise_multiplier=1.0, record_specs=specs
     ),
     clients_per_round=20.0,
-    count_sum_factory=_Altered(
+    count_sum_factory=_AlteredSum(
       lambda counts: type(counts)(counts.clients + 10**7 - 3, counts.nonfinite)
     ),
   ).create(_SCALAR)
@@ -176,8 +176,8 @@ def test_more_clients_than_are_summed_exactly_are_refused():
     process.next(state, [value] * 4)
 
 
-def test_an_inner_aggregation_that_does_not_return_the_sum_is_refused():
-  floats = _Altered(
+def test_create_refuses_inner_aggregation_that_returns_floats():
+  floats = _AlteredSum(
     lambda total: tf.nest.map_structure(lambda each: tf.cast(each, tf.float32), total)
   )
   factory = _BUILDERS['gaussian'](
@@ -190,10 +190,10 @@ def test_an_inner_aggregation_that_does_not_return_the_sum_is_refused():
 
 
 @pytest.mark.parametrize('noise_multiplier', [2.0**-20, 8.0, 9.0, 2.0**30])
-def test_noise_is_finer_than_the_grid_however_loud_it_is(noise_multiplier):
-  # A float64 below 8 is within 2^-50 of the next one: a step holds at least 2^15.
+def test_grid_steps_suit_smallest_and_largest_noise(noise_multiplier):
+  # A float64 below 8 is within 2^-50 of the next one: a step contains at least 2^15.
   for clip_norm in (0.3, 1.0, 1.99):
     steps = float(grid.steps_per_unit(tf.constant(clip_norm), noise_multiplier))
     assert np.float32(clip_norm) * noise_multiplier * steps <= 2.0**35
-    # And coarse enough for no sum of records to lose what noise does not hide.
+    # Rounding all records to steps loses less than the noise hides.
     assert 10**7 / steps < 1e-3 * max(1.0, noise_multiplier) * clip_norm

@@ -1,4 +1,4 @@
-"""One client moves the un-noised mean by its clip norm over the denominator at most."""
+"""A client changes the mean without noise by at most clip norm over denominator."""
 
 import fractions
 import functools
@@ -29,7 +29,7 @@ def _numbers(noise_multiplier):
   }
 
 
-# For each the factory, and in which norm it bounds. Grids differ with loud noise.
+# Factories and the orders of the norms they bound. Grids depend on the noise.
 _FACTORIES = {
   'adaptive': (
     lambda **kw: aggregators.adaptive(
@@ -42,7 +42,7 @@ _FACTORIES = {
   ),
   'banded': (lambda **kw: aggregators.banded(_LIMITS, **_numbers(1.0), **kw), 2),
   'gaussian': (lambda **kw: aggregators.gaussian(**_numbers(5000.0), **kw), 2),
-  # Without noise: what clients clip is to be seen.
+  # Without noise, so that the clipped updates are visible.
   'gaussian_shares': (
     lambda **kw: aggregators.gaussian_shares(min_clients=1, **_numbers(0.0), **kw),
     2,
@@ -85,7 +85,7 @@ _WRAPPERS = {
   'zeroing_factory': lambda inner: tff.aggregators.zeroing_factory(50.0, inner),
 }
 _NOT_ATTACKED = {
-  # Their means are those of the builders that are here.
+  # Their means are those of the builders above.
   'DPMeanFactory',
   'from_mechanism',
   'from_strategy',
@@ -94,15 +94,15 @@ _NOT_ATTACKED = {
   'SignalToNoise',
   'SpentEvents',
   'extract_dp_event',
-  'quantile',  # Of single numbers; quantile_test.
-  'range_sums',  # Of trees, which are clipped; range_sums_test.
-  'from_joint_mechanism',  # Makes a joint one.
-  'joint',  # Its parts are those above; joint_test.
+  'quantile',  # For single numbers: quantile_test.
+  'range_sums',  # Clips trees: range_sums_test.
+  'from_joint_mechanism',  # Makes a joint factory.
+  'joint',  # Its parts are those above: joint_test.
   'secure_sum',
-  # Clients send what they send for local_gaussian and local_laplace.
+  # Clients send the same as for local_gaussian and local_laplace.
   'approximate_local_gaussian',
   'approximate_local_laplace',
-  # On a grid of their own; distributed_test.
+  # These have their own grid: distributed_test.
   'distributed_discrete_gaussian',
   'distributed_skellam',
   'secure_modular_sum',
@@ -115,7 +115,7 @@ factories = pytest.mark.parametrize('name', _FACTORIES)
 dtypes = pytest.mark.parametrize('dtypes', _TYPES)
 
 
-def test_everything_that_makes_means_is_here():
+def test_all_public_builders_of_means_are_tested():
   tested = {name.split(':')[0] for name in (*_FACTORIES, *_WRAPPERS)}
   public = set(aggregators.__all__) - _NOT_ATTACKED
   assert public <= tested
@@ -123,14 +123,14 @@ def test_everything_that_makes_means_is_here():
 
 
 def _value(row, value_type):
-  """A row of six numbers as a client's value."""
+  """Returns a row of six numbers as a client's value."""
   parts = (row[:4], row[4:])
   return [tf.cast(part, spec.dtype) for part, spec in zip(parts, value_type)]
 
 
 @functools.cache
 def _sender(name, dtypes):
-  """What clients of one factory send, as a function of clip norm and updates."""
+  """Returns the function from clip norm and updates to what clients send."""
   build, _ = _FACTORIES[name]
   factory, value_type = build(), _TYPES[dtypes]
   mean = factory.mean_of(value_type)
@@ -144,11 +144,11 @@ def _sender(name, dtypes):
     autograph=False,
   )
   def send(clip_norm, rows):
-    # The clip norm, and where it adapts the estimate that norms are compared with.
-    given = tf.nest.map_structure(lambda unused: clip_norm, params)
+    # The clip norm and, if it adapts, the estimate that norms are compared with.
+    client_params = tf.nest.map_structure(lambda unused: clip_norm, params)
 
     def send_one(row):
-      sample, counts = mean.encode(given, _value(row, value_type))
+      sample, counts = mean.encode(client_params, _value(row, value_type))
       flat = tf.concat([tf.reshape(t, [-1]) for t in tf.nest.flatten(sample)], axis=0)
       return flat, counts.nonfinite
 
@@ -160,22 +160,22 @@ def _sender(name, dtypes):
 
 
 @pytest.fixture(scope='module', autouse=True)
-def _let_go_of_functions():
+def _clear_cached_functions():
   with runtime.local_runtime():
     yield
   _sender.cache_clear()
 
 
 def _steps(query, clip_norm):
-  """Steps of the grid in 1, a power of two."""
+  """Returns the number of grid steps in 1, a power of two."""
   multiplier = getattr(query, 'value_noise_multiplier', None)
   if multiplier is None:
     multiplier = getattr(query, 'noise_multiplier', 0.0)
   return fractions.Fraction(float(grid.steps_per_unit(clip_norm, multiplier)))
 
 
-def _in_their_dtypes(rows, dtypes):
-  """The updates as clients have them: of float32 alone, or with two of float64."""
+def _in_client_dtypes(rows, dtypes):
+  """Returns updates as clients have them: float32 alone, or with two of float64."""
   with np.errstate(over='ignore'):
     sent = rows.astype(np.float32).astype(np.float64)
   if dtypes == 'mixed':
@@ -196,14 +196,14 @@ def _check_sent(query, order, clip_norm, integers, sent):
   assert not np.any(integers[~finite])
   with np.errstate(all='ignore'):
     steps = np.abs(sent) * float(_steps(query, clip_norm))
-  # Signs are kept, nothing grows, and what is below a step is zero.
+  # Signs are kept, no entry grows, and entries below a step are zero.
   assert np.all(np.abs(integers[finite]) <= steps[finite])
   assert np.all(integers[finite] * np.sign(sent[finite]) >= 0)
   return finite
 
 
 def _check_updates(name, dtypes, clip_norm, base):
-  """Checks some hundreds of updates, and returns how many."""
+  """Checks hundreds of updates, and returns their number."""
   send, query = _sender(name, dtypes)
   rows = hostile_updates.batch(base, clip_norm)
   integers, nonfinite = send(np.float32(clip_norm), rows)
@@ -212,7 +212,7 @@ def _check_updates(name, dtypes, clip_norm, base):
     _FACTORIES[name][1],
     np.float32(clip_norm),
     integers.numpy(),
-    _in_their_dtypes(rows, dtypes),
+    _in_client_dtypes(rows, dtypes),
   )
   np.testing.assert_array_equal(nonfinite.numpy() == 0, finite)
   return len(rows)
@@ -221,7 +221,7 @@ def _check_updates(name, dtypes, clip_norm, base):
 @pytest.mark.few(6)
 @dtypes
 @factories
-def test_no_update_adds_more_than_the_clip_norm(name, dtypes):
+def test_no_encoded_update_exceeds_the_clip_norm(name, dtypes):
   checked = []
 
   @hypothesis.settings(max_examples=3, deadline=None, database=None, derandomize=True)
@@ -233,15 +233,15 @@ def test_no_update_adds_more_than_the_clip_norm(name, dtypes):
   assert sum(checked) >= 1_000
 
 
-# In processes of TFF.
+# In TFF processes.
 
 
-class _SumAndSee(tff.aggregators.UnweightedAggregationFactory):
-  """The sum, and among the measurements what every client sent, in no order."""
+class _SumWithInputs(tff.aggregators.UnweightedAggregationFactory):
+  """A sum whose measurements contain what every client sent, in no order."""
 
   def create(self, value_type):
     plain = tff.aggregators.SumFactory().create(value_type)
-    everything = tff.aggregators.UnweightedReservoirSamplingFactory(2_000).create(
+    reservoir = tff.aggregators.UnweightedReservoirSamplingFactory(2_000).create(
       value_type
     )
 
@@ -249,9 +249,9 @@ class _SumAndSee(tff.aggregators.UnweightedAggregationFactory):
       plain.initialize.type_signature.result, tff.FederatedType(value_type, tff.CLIENTS)
     )
     def next_fn(state, value):
-      seen = everything.next(everything.initialize(), value)
+      inputs = reservoir.next(reservoir.initialize(), value)
       return tff.templates.MeasuredProcessOutput(
-        state, plain.next(state, value).result, seen.result
+        state, plain.next(state, value).result, inputs.result
       )
 
     return tff.templates.AggregationProcess(plain.initialize, next_fn)
@@ -263,8 +263,8 @@ def _wrapped(names, inner):
   return inner
 
 
-def _seen_in(measurements):
-  """Rows of what clients sent: innermost of what wrappers measure."""
+def _inputs_in(measurements):
+  """Returns rows of what clients sent, from inside the measurements of wrappers."""
   while 'dp' not in measurements:
     (measurements,) = [
       value for key, value in measurements.items() if key in ('clipping', 'zeroing')
@@ -275,7 +275,7 @@ def _seen_in(measurements):
 
 def _check_process(name, wrappers, dtypes, base, every=1):
   build, order = _FACTORIES[name]
-  factory = build(record_aggregation_factory=aggregators.ExactSum(_SumAndSee()))
+  factory = build(record_aggregation_factory=aggregators.ExactSum(_SumWithInputs()))
   process = _wrapped(wrappers, factory).create(_TYPES[dtypes])
   rows = hostile_updates.batch(base, _CLIP_NORM)[::every]
   with np.errstate(over='ignore'):
@@ -283,30 +283,30 @@ def _check_process(name, wrappers, dtypes, base, every=1):
     if dtypes == 'float32':
       values = [[kernel, bias.astype(np.float32)] for kernel, bias in values]
   output = process.next(process.initialize(), values)
-  integers = _seen_in(output.measurements)
+  integers = _inputs_in(output.measurements)
   assert len(integers) == len(rows)
   if name == 'adaptive':
     integers = integers[:, :-1]
   bound = fractions.Fraction(float(np.float32(_CLIP_NORM)))
   steps = _steps(factory.query, np.float32(_CLIP_NORM))
   assert np.all(hostile_updates.norm_is_within(integers, order, bound * steps))
-  # Some are at the bound: what was checked is the clip norm and not a smaller one.
-  nearly = hostile_updates.norm_is_within(integers, order, bound * steps * 99 / 100)
-  assert wrappers or not np.all(nearly)
+  # Some updates are at the bound, so it is the clip norm and not a smaller one.
+  within_99 = hostile_updates.norm_is_within(integers, order, bound * steps * 99 / 100)
+  assert wrappers or not np.all(within_99)
   return integers, steps, output.result
 
 
 _ALL_WRAPPERS = tuple(_WRAPPERS)
 
 
-def test_in_a_process_no_client_adds_more_than_the_clip_norm():
+def test_no_client_of_a_tff_process_exceeds_the_clip_norm():
   base = [0.5, -0.25, 1.0, 0.0, 3.0, -0.125]
   _check_process('adaptive', _ALL_WRAPPERS, 'mixed', base, every=5)
 
 
-def test_the_mean_is_the_exact_sum_over_the_denominator():
-  # No noise: a client moves the sum by its integers, and the mean by these over steps
-  # and denominator, but for one rounding of the mean to its dtype.
+def test_mean_is_exact_sum_over_denominator():
+  # Without noise, a client changes the sum by its integers, and the mean by these over
+  # steps and denominator, except for one rounding of the mean to its dtype.
   base = [0.5, -0.25, 1.0, 0.0, 3.0, -0.125]
   integers, steps, mean = _check_process('tree', (), 'mixed', base, every=5)
   total = integers.astype(object).sum(axis=0)

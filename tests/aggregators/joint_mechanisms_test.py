@@ -1,4 +1,4 @@
-"""The factory of a joint mechanism is what accounting planned."""
+"""`from_joint_mechanism`: the factory has the noise and events that were planned."""
 
 import math
 
@@ -48,19 +48,19 @@ def _first_round(process, size=2):
   return process.next(process.initialize(), [zeros] * 4).result
 
 
-def test_each_part_has_the_noise_of_its_mechanism():
+def test_each_part_has_noise_of_its_mechanism():
   process = _process(_mechanism(), noise.Seed(1), _SIZE)
   zebra, middle, ant = _first_round(process, _SIZE)
-  # In a round, of means of four clients; a tree's first row of noise is one node.
+  # Noise of the mean of four clients; a tree's first row of noise is one node.
   row = _mechanism().parts[0].mechanism.strategy.noise_row_norms()[0]
   for released, scale in ((zebra, 0.3 * 3 * row / 4), (middle, 0.1 * 2 / 4)):
     assert scipy.stats.kstest(released, 'norm', args=(0, scale)).pvalue > 1e-8
   assert scipy.stats.kstest(ant, 'laplace', args=(0, 0.5 * 8 / 4)).pvalue > 1e-8
-  for one, other in ((zebra, middle), (zebra, ant), (middle, ant)):
-    assert abs(np.corrcoef(one, other)[0, 1]) < 7 / math.sqrt(_SIZE)
+  for first, second in ((zebra, middle), (zebra, ant), (middle, ant)):
+    assert abs(np.corrcoef(first, second)[0, 1]) < 7 / math.sqrt(_SIZE)
 
 
-def test_states_have_spent_what_was_planned():
+def test_joint_states_have_spent_the_planned_events():
   mechanism = _mechanism()
   process = _process(mechanism)
   state = process.initialize()
@@ -88,7 +88,7 @@ def _flat(value, path=''):
       yield f'{path}.{key} {each}', 0
 
 
-def test_what_does_not_fit_is_refused():
+def test_from_joint_mechanism_refuses_invalid_arguments():
   mechanism = _mechanism()
   with pytest.raises(TypeError, match='from_mechanism takes that of all weights'):
     aggregators.from_joint_mechanism(
@@ -104,9 +104,9 @@ def test_what_does_not_fit_is_refused():
     )
 
 
-def test_parts_have_streams_of_their_own_of_a_seed():
+def test_parts_use_separate_noise_streams_of_a_seed():
   first = _factory(_mechanism(), noise.Seed(3)).query.noise_identities
   assert first == tuple(f'seed 3, stream {stream}' for stream in (2, 1, 0))
-  of_an_int = [_factory(_mechanism(), 31).query.noise_identities for _ in range(2)]
-  assert len({*of_an_int[0], *of_an_int[1]}) == 6  # The next ones in this process.
+  from_int = [_factory(_mechanism(), 31).query.noise_identities for _ in range(2)]
+  assert len({*from_int[0], *from_int[1]}) == 6  # Each uses new streams.
   assert _factory(_mechanism()).query.noise_identities == ()

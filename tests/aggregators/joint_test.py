@@ -1,4 +1,4 @@
-"""Parts of a value with mechanisms of their own: one mean, one state, one event."""
+"""`joint`: parts of a value with their own mechanisms, in one mean, state and event."""
 
 import collections
 
@@ -37,7 +37,7 @@ def _parts(body=0.0, head=0.0, clients_per_round=4, seeds=(None, None)):
   }
 
 
-def test_without_noise_it_is_the_mean_of_each_part():
+def test_joint_mean_without_noise_equals_mean_of_each_part():
   value_type = tff.to_type(
     collections.OrderedDict(
       a=(np.float32, [2]), b=(np.float32, [3]), c=[(np.float64, [2])]
@@ -62,17 +62,17 @@ def test_without_noise_it_is_the_mean_of_each_part():
     'body': tff.to_type(((np.float32, [2]), (np.float64, [2]))),
     'head': tff.to_type(((np.float32, [3]),)),
   }
-  alone = {}
+  separate = {}
   for name, factory in _parts().items():
-    own = factory.create(types[name])
-    alone[name] = own.next(own.initialize(), parts[name]).result
-  np.testing.assert_array_equal(output.result['a'], alone['body'][0])
-  np.testing.assert_array_equal(output.result['c'][0], alone['body'][1])
-  np.testing.assert_array_equal(output.result['b'], alone['head'][0])
+    part_process = factory.create(types[name])
+    separate[name] = part_process.next(part_process.initialize(), parts[name]).result
+  np.testing.assert_array_equal(output.result['a'], separate['body'][0])
+  np.testing.assert_array_equal(output.result['c'][0], separate['body'][1])
+  np.testing.assert_array_equal(output.result['b'], separate['head'][0])
   assert np.abs(output.result['b']).sum() <= 0.5
 
 
-def test_what_was_spent_is_the_composition_of_the_parts():
+def test_joint_spent_event_composes_events_of_parts():
   parts = _parts(3.0, 2.0)
   process = aggregators.joint(parts, ['body', 'head']).create(
     tff.to_type([(np.float32, [2])] * 2)
@@ -81,18 +81,18 @@ def test_what_was_spent_is_the_composition_of_the_parts():
   with pytest.raises(ValueError, match='from initialize'):
     aggregators.extract_dp_event(state)
   values = [[np.float32([1, 0])] * 2] * 4
-  singles = []
+  round_events = []
   for _ in range(6):
     state = process.next(state, values).state
     spent = aggregators.extract_dp_event(tf.nest.map_structure(np.asarray, state))
-    singles.append(spent.last_round_only)
+    round_events.append(spent.last_round_only)
   relation = dp_accounting.NeighboringRelation.REPLACE_SPECIAL
-  together = dict(accountants.components(spent.all_rounds_so_far, relation))
-  assert together[dp_accounting.LaplaceDpEvent(2.0)] == 3
-  (gaussian,) = (e for e in together if isinstance(e, dp_accounting.GaussianDpEvent))
+  counts = dict(accountants.components(spent.all_rounds_so_far, relation))
+  assert counts[dp_accounting.LaplaceDpEvent(2.0)] == 3
+  (gaussian,) = (e for e in counts if isinstance(e, dp_accounting.GaussianDpEvent))
   expected = parts['body'].effective_noise_multiplier
   assert gaussian.noise_multiplier == pytest.approx(expected, rel=1e-12)
-  composed = accountants.epsilon(dp_accounting.ComposedDpEvent(singles), 1e-5)
+  composed = accountants.epsilon(dp_accounting.ComposedDpEvent(round_events), 1e-5)
   total = accountants.epsilon(spent.all_rounds_so_far, 1e-5)
   assert composed == pytest.approx(total, rel=1e-6)
   with pytest.raises(Exception, match='built for 6 rounds'):
@@ -134,12 +134,12 @@ def test_what_was_spent_is_the_composition_of_the_parts():
     ),
   ],
 )
-def test_parts_that_do_not_go_together_are_refused(parts, part_of, error, message):
+def test_joint_refuses_invalid_parts(parts, part_of, error, message):
   with pytest.raises(error, match=message):
     aggregators.joint(parts, part_of)
 
 
-def test_a_value_with_other_tensors_is_refused():
+def test_joint_refuses_value_with_other_number_of_tensors():
   factory = aggregators.joint(_parts(), ['body', 'head'])
   with pytest.raises(ValueError, match='has 2 names, and a value 3 tensors'):
     factory.create(tff.to_type([np.float32] * 3))

@@ -1,4 +1,4 @@
-"""A mechanism whose noise clients make becomes the factory that keeps its promise."""
+"""`from_mechanism` for noise of clients: factories of planned noise and events."""
 
 import math
 
@@ -40,87 +40,87 @@ _MECHANISMS = {
   'skellam': ({'name': 'skellam', **_INTEGERS}, 3.0),
   'discrete gaussian': ({'name': 'discrete_gaussian', **_INTEGERS}, 3.0),
 }
-each_mechanism = pytest.mark.parametrize('which', _MECHANISMS)
+all_mechanisms = pytest.mark.parametrize('case', _MECHANISMS)
 
 
-def _made(which, clients_per_round=_CLIENTS, **given):
-  options, _ = _MECHANISMS[which]
+def _mechanism_and_factory(case, clients_per_round=_CLIENTS, **kwargs):
+  options, _ = _MECHANISMS[case]
   mechanism = accounting.Mechanism(
     participation=_LIMITS, noise_multiplier=3.0, **options
   )
   factory = aggregators.from_mechanism(
-    mechanism, clip_norm=0.5, clients_per_round=clients_per_round, **given
+    mechanism, clip_norm=0.5, clients_per_round=clients_per_round, **kwargs
   )
   return mechanism, factory
 
 
 @pytest.mark.few(3)
-@each_mechanism
-def test_states_say_what_the_mechanism_says_and_noise_is_as_loud(which):
-  mechanism, factory = _made(which)
+@all_mechanisms
+def test_from_mechanism_has_planned_round_events_and_noise(case):
+  mechanism, factory = _mechanism_and_factory(case)
   process = factory.create(tff.TensorType(np.float32, [_SIZE]))
   state, zeros = process.initialize(), [np.zeros(_SIZE, np.float32)] * _CLIENTS
-  drawn = []
-  for promised in mechanism.round_events[:2]:
+  results = []
+  for planned in mechanism.round_events[:2]:
     output = process.next(state, zeros)
     state = output.state
-    drawn.append(np.asarray(output.result, np.float64))
-    # The second round is nobody's second; what a state says is of the worst client.
-    assert aggregators.extract_dp_event(state).last_round_only == promised
-  # Clipped at 0.5, and divided by the number of clients.
-  loud = np.concatenate(drawn) * _CLIENTS / (0.5 * _MECHANISMS[which][1])
-  count, squares = len(loud), float(np.sum(loud**2))
+    results.append(np.asarray(output.result, np.float64))
+    # No client is in both rounds, and the state's event is that of the worst client.
+    assert aggregators.extract_dp_event(state).last_round_only == planned
+  # The clip norm is 0.5, and the mean is divided by the number of clients.
+  standardized = np.concatenate(results) * _CLIENTS / (0.5 * _MECHANISMS[case][1])
+  count, squares = len(standardized), float(np.sum(standardized**2))
   # Laplace noise of few clients has heavier tails than the chi-squared bound allows.
-  widened = 3.0 if 'local laplace' in which else 1.0
+  widened = 3.0 if 'local laplace' in case else 1.0
   low, high = stats.chi2.ppf([5e-7, 1 - 5e-7], count)
   assert count - widened * (count - low) < squares < count + widened * (high - count)
 
 
-def test_noise_of_both_sides_is_that_of_each_client_and_once_that_of_the_server():
+def test_two_sided_noise_is_noise_of_each_client_and_of_the_server():
   clients = 2
-  mechanism, factory = _made('both sides')
+  mechanism, factory = _mechanism_and_factory('both sides')
   process = factory.create(tff.TensorType(np.float32, [_SIZE]))
   state, zeros = process.initialize(), [np.zeros(_SIZE, np.float32)] * clients
   output = process.next(state, zeros)
-  loud = np.asarray(output.result, np.float64) * _CLIENTS / 0.5
-  loud /= math.sqrt(clients * 3.0**2 + 8.0**2)
+  standardized = np.asarray(output.result, np.float64) * _CLIENTS / 0.5
+  standardized /= math.sqrt(clients * 3.0**2 + 8.0**2)
   low, high = stats.chi2.ppf([5e-7, 1 - 5e-7], _SIZE)
-  assert low < float(np.sum(loud**2)) < high
-  # Again from the same state, and with the noise of other clients, as of other keys.
+  assert low < float(np.sum(standardized**2)) < high
+  # Again from the same state: clients have new keys, and so other noise.
   again = np.asarray(process.next(state, zeros).result, np.float64) * _CLIENTS / 0.5
-  drawn = np.asarray(output.result, np.float64) * _CLIENTS / 0.5 - again
-  drawn /= 3.0 * math.sqrt(2 * clients)  # The server's is the same, and cancels.
-  assert low < float(np.sum(drawn**2)) < high
+  difference = np.asarray(output.result, np.float64) * _CLIENTS / 0.5 - again
+  difference /= 3.0 * math.sqrt(2 * clients)  # The server's noise is equal and cancels.
+  assert low < float(np.sum(difference**2)) < high
   assert mechanism.sum_noise_multiplier(clients) == pytest.approx(
     math.sqrt(clients * 9 + 64)
   )
 
 
-def test_another_number_of_parameters_than_was_planned_is_refused():
-  _, factory = _made('skellam')
+def test_create_refuses_other_number_of_parameters_than_planned():
+  _, factory = _mechanism_and_factory('skellam')
   with pytest.raises(ValueError, match='dimension=3000, and values here have 8192'):
     factory.create(tff.TensorType(np.float32, [_SIZE + 2000]))
-  factory.create(tff.TensorType(np.float32, [_SIZE + 1000]))  # The same when padded.
+  factory.create(tff.TensorType(np.float32, [_SIZE + 1000]))  # Equal when padded.
 
 
-def test_more_clients_than_a_sum_holds_are_refused():
+def test_clients_per_round_above_max_clients_is_refused():
   with pytest.raises(ValueError, match='max_clients=6 may wrap .* max_clients=8'):
-    _made('skellam', clients_per_round=7.5)
+    _mechanism_and_factory('skellam', clients_per_round=7.5)
 
 
-def test_a_seed_for_what_clients_draw_is_refused():
+def test_seed_for_skellam_noise_is_refused():
   with pytest.raises(ValueError, match='seed=3 does not go with skellam noise'):
-    _made('skellam', seed=3)
+    _mechanism_and_factory('skellam', seed=3)
 
 
-def test_a_storage_is_refused_where_no_round_remembers_noise():
+def test_storage_is_refused_for_independent_noise():
   with pytest.raises(ValueError, match="storage='state' has no use"):
-    _made('shares', storage='state')
+    _mechanism_and_factory('shares', storage='state')
   with pytest.raises(TypeError, match='storage'):
     aggregators.adaptive(noise_multiplier=1.0, clients_per_round=10, storage='state')
 
 
-def test_local_noise_with_a_goal_fails_below_it():
+def test_factory_has_min_clients_of_its_mechanism():
   mechanism = accounting.Mechanism(
     'gaussian', _LIMITS, 3.0, noise_site='local', min_clients=5
   )

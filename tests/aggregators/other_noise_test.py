@@ -1,4 +1,4 @@
-"""Means of queries that are no matrix mechanisms: Laplace noise, and clipping alone."""
+"""Means that are not matrix mechanisms: Laplace noise, and clipping alone."""
 
 import math
 
@@ -31,31 +31,31 @@ def _laplace(**kwargs):
   )
 
 
-def test_the_mean_is_clipped_in_l1_norm_and_its_noise_is_laplace():
+def test_laplace_mean_clips_l1_norm_and_adds_laplace_noise():
   size = 50_000
   factory = _laplace(clip_norm=3.0)
   process = factory.create(tff.TensorType(np.float32, [size]))
-  long = np.zeros(size, np.float32)
-  long[:2] = [400.0, -200.0]
-  values = [long, np.zeros(size, np.float32)]
+  large = np.zeros(size, np.float32)
+  large[:2] = [400.0, -200.0]
+  values = [large, np.zeros(size, np.float32)]
   output = process.next(process.initialize(), values)
-  # Half the direction of (400, -200) in L1 norm 3, over four clients.
+  # (400, -200) clipped to an L1 norm of 3, over four clients.
   signal = np.zeros(size)
   signal[:2] = [2.0 / 4, -1.0 / 4]
   noise_alone = output.result - signal
   scale = 3.0 * 2.0 / 4
-  found = scipy.stats.kstest(noise_alone, 'laplace', args=(0, scale))
-  assert found.pvalue > 1e-8
+  kolmogorov_smirnov = scipy.stats.kstest(noise_alone, 'laplace', args=(0, scale))
+  assert kolmogorov_smirnov.pvalue > 1e-8
 
 
 @pytest.mark.parametrize('order', [1, 3.5])
-def test_clipping_alone_bounds_a_client_and_is_not_private(order):
+def test_norm_clip_bounds_each_client_and_is_not_private(order):
   factory = aggregators.norm_clip(order=order, clip_norm=0.5, clients_per_round=2)
   process = factory.create(_VECTOR)
   for value in ([3.0, -4.0], [0.1, 0.2], [1e38, 1e38], [math.nan, 1.0]):
     output = process.next(process.initialize(), [np.float32(value)])
     norm = np.linalg.norm(np.float64(output.result), order)
-    # The integers are within the bound (tests/queries); floats of the mean are rounded.
+    # Integers are within the bound (tests/queries); floats of the mean are rounded.
     assert norm <= 0.5 / 2 * (1 + 2.0**-23)
     if 1 < np.linalg.norm(value, order) < math.inf:
       assert norm == pytest.approx(0.5 / 2, rel=1e-5)
@@ -64,7 +64,7 @@ def test_clipping_alone_bounds_a_client_and_is_not_private(order):
   assert output.measurements['nonfinite_count'] == 1
 
 
-def test_what_only_matrix_mechanisms_have_is_refused_by_name():
+def test_laplace_factory_has_no_attributes_of_matrix_mechanisms():
   for name in ('strategy', 'effective_noise_multiplier'):
     with pytest.raises(ValueError, match=f'has no {name}'):
       getattr(_laplace(), name)

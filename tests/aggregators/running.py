@@ -1,4 +1,4 @@
-"""Runs processes of aggregators."""
+"""Runs TFF processes of aggregators."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Every mechanism whose noise the server adds can have its records summed securely."""
+"""Secure sums of records, for every mechanism whose noise the server adds."""
 
 import math
 
@@ -68,7 +68,7 @@ def _test_backend():
 
 @pytest.mark.few(2)
 @pytest.mark.parametrize('name', _MECHANISMS)
-def test_a_secure_sum_gives_the_bits_and_the_event_of_a_plain_one(name):
+def test_secure_sum_gives_same_bits_and_event_as_plain_sum(name):
   outcomes = []
   for inner in (aggregators.secure_sum(), None):
     process = _MECHANISMS[name](record_aggregation_factory=inner).create(_TYPE)
@@ -86,14 +86,14 @@ def test_a_secure_sum_gives_the_bits_and_the_event_of_a_plain_one(name):
   assert outcomes[0][0][5] == 2
 
 
-def test_a_plain_sum_is_in_the_open():
+def test_plain_sum_contains_unsecure_aggregation():
   process = _MECHANISMS['gaussian']().create(_TYPE)
   with pytest.raises(AssertionError):
     tff.test.assert_not_contains_unsecure_aggregation(process.next)
 
 
 @pytest.mark.slow
-def test_with_secure_counts_all_that_is_around_a_mechanism_is_secure():
+def test_wrappers_with_secure_counts_contain_no_unsecure_aggregation():
   counts = tff.aggregators.SecureSumFactory(1, 0)
   factory = tff.aggregators.zeroing_factory(
     90.0,

@@ -1,4 +1,4 @@
-"""Signal and noise of rounds, measured: exact numbers that are added up."""
+"""Measurements of the exact signal and noise of rounds, and their addition."""
 
 import math
 
@@ -50,7 +50,7 @@ QUERIES = {
 
 
 @pytest.mark.parametrize('name', QUERIES)
-def test_signal_and_noise_are_those_of_the_rounds(name):
+def test_query_signal_and_noise_match_released_sums(name):
   query = QUERIES[name]()
   state = query.initial_global_state()
   rng = np.random.default_rng(20261123)
@@ -66,16 +66,16 @@ def test_signal_and_noise_are_those_of_the_rounds(name):
     signal, squared_noise = query.signal_and_noise(sample, state)
     noised, state, _ = query.get_noised_result(sample, state)
     assert float(signal) == pytest.approx(np.linalg.norm(total), rel=1e-5)
-    found = float(np.sum((noised.numpy() - total) ** 2))
-    # The square of a normal deviates by sqrt(2) of its mean, of a Laplacian by sqrt(5);
-    # 5.4 standard deviations over all rounds and queries: a false alarm in 10^6.
+    actual = float(np.sum((noised.numpy() - total) ** 2))
+    # The standard deviation of a squared normal is sqrt(2) of its mean, of a squared
+    # Laplacian sqrt(5). 5.4 of them: a false alarm in 10^6 over all rounds and queries.
     deviation = math.sqrt((5 if name == 'laplace' else 2) / _SIZE)
-    assert found == pytest.approx(float(squared_noise), rel=5.4 * deviation, abs=1e-9)
+    assert actual == pytest.approx(float(squared_noise), rel=5.4 * deviation, abs=1e-9)
 
 
-def test_sums_are_the_same_in_any_grouping_and_squares_of_noise_add_up():
-  one, other = aggregators.SignalToNoise(3.0, 4.0), aggregators.SignalToNoise(5.0, 12.0)
-  for total in (one + other, sum([other, one], aggregators.SignalToNoise())):
+def test_signal_to_noise_adds_norms_of_signal_and_squared_noise():
+  a, b = aggregators.SignalToNoise(3.0, 4.0), aggregators.SignalToNoise(5.0, 12.0)
+  for total in (a + b, sum([b, a], aggregators.SignalToNoise())):
     assert (total.signal_norm, total.squared_noise_norm) == (8.0, 16.0)
     assert total.ratio == 2.0
 
@@ -86,7 +86,7 @@ def _factory():
   )
 
 
-def test_a_process_measures_it_if_asked_and_is_the_same_but_for_that():
+def test_with_not_private_signal_to_noise_only_adds_measurements():
   value_type = tff.to_type([(np.float32, [2]), np.float32])
   values = [[np.float32([3.0, 0.0]), np.float32(4.0)]] * 2
   plain, measured = (
@@ -95,15 +95,15 @@ def test_a_process_measures_it_if_asked_and_is_the_same_but_for_that():
   )
   assert not any('not_private' in str(t) for t in [plain.next.type_signature])
   expected = plain.next(plain.initialize(), values)
-  found = measured.next(measured.initialize(), values)
-  tf.nest.map_structure(np.testing.assert_array_equal, found.result, expected.result)
+  actual = measured.next(measured.initialize(), values)
+  tf.nest.map_structure(np.testing.assert_array_equal, actual.result, expected.result)
   assert str(measured.initialize.type_signature) == str(plain.initialize.type_signature)
   assert (
-    aggregators.extract_dp_event(found.state).all_rounds_so_far
+    aggregators.extract_dp_event(actual.state).all_rounds_so_far
     == aggregators.extract_dp_event(expected.state).all_rounds_so_far
   )
-  # Two of four clients say 3, and each of three coordinates has noise of 3 x 0.5.
-  ratio = aggregators.SignalToNoise.of_measurements(found.measurements)
+  # Two of four clients are clipped to 3; three coordinates have noise of 3 x 0.5.
+  ratio = aggregators.SignalToNoise.of_measurements(actual.measurements)
   assert ratio.signal_norm == pytest.approx(2 * 3.0 / 4)
   assert ratio.squared_noise_norm == pytest.approx(3 * (3.0 * 0.5 / 4) ** 2)
   with pytest.raises(ValueError, match='with_not_private_signal_to_noise'):

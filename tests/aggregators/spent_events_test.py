@@ -1,4 +1,4 @@
-"""What a state says was spent is never less than what was."""
+"""`extract_dp_event` returns all that was spent, or refuses the state."""
 
 import collections
 import dataclasses
@@ -58,7 +58,7 @@ def _clients():
   return [tf.data.Dataset.from_tensor_slices((x, y)).batch(2)] * 2
 
 
-def _after_a_round(process):
+def _state_after_one_round(process):
   return process.next(process.initialize(), _clients()).state
 
 
@@ -71,22 +71,22 @@ def _mime_lite(model_aggregator=None, full_gradient_aggregator=None):
   )
 
 
-def test_mime_lite_with_any_other_than_one_mechanism_is_refused():
+def test_extract_dp_event_refuses_mime_lite_without_exactly_one_mechanism():
   process = _mime_lite(_gaussian(seed=2, noise_multiplier=3.0), _gaussian())
-  state = _after_a_round(process)
+  state = _state_after_one_round(process)
   with pytest.raises(TypeError, match='with 2. They are client_work.1 and aggregator'):
     aggregators.extract_dp_event(state)
-  spent = [
+  events = [
     aggregators.extract_dp_event(part).all_rounds_so_far
     for part in (state.client_work[1], state.aggregator)
   ]
-  assert spent == [dp_accounting.GaussianDpEvent(each) for each in (2.0, 3.0)]
-  # Means without noise leave no state.
+  assert events == [dp_accounting.GaussianDpEvent(sigma) for sigma in (2.0, 3.0)]
+  # A mean without noise has no state.
   with pytest.raises(TypeError, match='private mean in client_work.1 alone'):
     aggregators.extract_dp_event(_learning_state(state, aggregator=()))
-  without = _learning_state(state, client_work=(state.client_work[0], ()))
+  other_state = _learning_state(state, client_work=(state.client_work[0], ()))
   with pytest.raises(ValueError, match='remembers client_work.0.learning_rate'):
-    aggregators.extract_dp_event(without)
+    aggregators.extract_dp_event(other_state)
 
 
 def _keras_model():
@@ -112,13 +112,13 @@ _OPTIMIZERS = {
 }
 
 
-def test_all_optimizers_of_tff_are_among_those_tested():
+def test_all_tff_optimizers_are_tested():
   public = {name for name in dir(_optimizers) if name.startswith('build_')}
   assert public == {f'build_{name}' for name in _OPTIMIZERS} - {'build_sgd'}
 
 
 def _learning_state(state, **parts):
-  """A learning process's state with other parts than those it had."""
+  """Returns the state of a learning process with some parts replaced."""
   return tff.learning.templates.LearningAlgorithmState(**{**state._asdict(), **parts})
 
 
@@ -130,10 +130,10 @@ def fed_avg_state():
     _optimizers.build_adam(0.1),
     model_aggregator=_gaussian(),
   )
-  return _after_a_round(process)
+  return _state_after_one_round(process)
 
 
-def test_fed_avg_says_what_it_spent_whatever_its_server_remembers(fed_avg_state):
+def test_extract_dp_event_reads_fed_avg_state_with_server_optimizer(fed_avg_state):
   assert fed_avg_state.client_work['momentum'] == pytest.approx(0.9)
   assert np.any(fed_avg_state.finalizer['preconditioner'][0])
   spent = aggregators.extract_dp_event(fed_avg_state)
@@ -142,25 +142,25 @@ def test_fed_avg_says_what_it_spent_whatever_its_server_remembers(fed_avg_state)
 
 
 @pytest.mark.parametrize('name', _OPTIMIZERS)
-def test_hyperparameters_of_clients_are_accepted_and_their_momenta_are_not(
+def test_client_hyperparameters_are_accepted_but_optimizer_state_is_refused(
   name, fed_avg_state
 ):
-  # What TFF's client work keeps: `get_hparams` of the optimizer of a scalar.
+  # TFF's client work keeps `get_hparams` of the optimizer of a scalar.
   optimizer = _OPTIMIZERS[name]()
   state = optimizer.initialize(tf.TensorSpec([]))
-  kept = _learning_state(fed_avg_state, client_work=optimizer.get_hparams(state))
-  assert aggregators.extract_dp_event(kept).last_round_only
-  if name != 'sgd':  # It has no more state than these.
-    whole = _learning_state(fed_avg_state, client_work=state)
+  accepted = _learning_state(fed_avg_state, client_work=optimizer.get_hparams(state))
+  assert aggregators.extract_dp_event(accepted).last_round_only
+  if name != 'sgd':  # SGD has no other state.
+    refused = _learning_state(fed_avg_state, client_work=state)
     with pytest.raises(ValueError, match='remembers client_work'):
-      aggregators.extract_dp_event(whole)
+      aggregators.extract_dp_event(refused)
 
 
-def test_a_number_of_rounds_is_accepted_and_no_other_number(fed_avg_state):
+def test_client_work_may_be_number_of_rounds_but_no_other_number(fed_avg_state):
   counted = _learning_state(fed_avg_state, client_work=np.int32(1))
   assert aggregators.extract_dp_event(counted).last_round_only
-  for other in (np.int32(2), np.float32(1), np.array([1])):
-    changed = _learning_state(fed_avg_state, client_work=other)
+  for number in (np.int32(2), np.float32(1), np.array([1])):
+    changed = _learning_state(fed_avg_state, client_work=number)
     with pytest.raises(ValueError, match='remembers client_work'):
       aggregators.extract_dp_event(changed)
 
@@ -175,19 +175,19 @@ def test_a_number_of_rounds_is_accepted_and_no_other_number(fed_avg_state):
     object(),
   ],
 )
-def test_anything_else_that_clients_remember_is_refused(client_work, fed_avg_state):
+def test_extract_dp_event_refuses_other_client_work_state(client_work, fed_avg_state):
   state = _learning_state(fed_avg_state, client_work=client_work)
   with pytest.raises(ValueError, match='remembers client_work'):
     aggregators.extract_dp_event(state)
 
 
-def test_a_distributor_that_remembers_is_refused(fed_avg_state):
+def test_extract_dp_event_refuses_distributor_with_state(fed_avg_state):
   state = _learning_state(fed_avg_state, distributor=(np.float32([1, 2]),))
   with pytest.raises(ValueError, match='remembers distributor.0'):
     aggregators.extract_dp_event(state)
 
 
-def test_a_mechanism_elsewhere_than_in_the_aggregator_is_refused(fed_avg_state):
+def test_extract_dp_event_refuses_mechanism_outside_aggregator(fed_avg_state):
   for part in ('distributor', 'finalizer', 'global_model_weights'):
     moved = {part: (fed_avg_state.aggregator,), 'aggregator': ()}
     with pytest.raises(TypeError, match=f'private mean in {part}.0 alone'):
@@ -197,17 +197,17 @@ def test_a_mechanism_elsewhere_than_in_the_aggregator_is_refused(fed_avg_state):
       aggregators.extract_dp_event(both)
 
 
-def test_what_next_returns_is_no_state():
+def test_extract_dp_event_refuses_output_of_next():
   process = _gaussian().create(_VECTOR)
   output = process.next(process.initialize(), [np.float32([1, 0])] * 2)
-  learnt = tff.learning.templates.LearningProcessOutput(output.state, ())
-  for each in (output, learnt):
+  learning_output = tff.learning.templates.LearningProcessOutput(output.state, ())
+  for each in (output, learning_output):
     with pytest.raises(TypeError, match=r'give its \.state'):
       aggregators.extract_dp_event(each)
 
 
-def test_a_denominator_without_noise_is_refused():
-  # Two values of 1 and any number of zeros: the result tells how many there were.
+def test_extract_dp_event_refuses_mean_with_exact_weight_sum():
+  # The result for two values of 1 and some zeros reveals the number of zeros.
   factory = tff.aggregators.MeanFactory(_gaussian(noise_multiplier=0.0))
   process = factory.create(_VECTOR, tff.TensorType(np.float32))
   results = []
@@ -220,8 +220,8 @@ def test_a_denominator_without_noise_is_refused():
   assert results[0] != results[1]
 
 
-class _Remembering(tff.aggregators.UnweightedAggregationFactory):
-  """A sum whose state is the last one."""
+class _StatefulSum(tff.aggregators.UnweightedAggregationFactory):
+  """A sum whose state is the last sum."""
 
   def create(self, value_type):
     @tff.tensorflow.computation
@@ -246,9 +246,9 @@ class _Remembering(tff.aggregators.UnweightedAggregationFactory):
     return tff.templates.AggregationProcess(initialize, next_fn)
 
 
-def test_a_sum_inside_the_mechanism_that_remembers_is_refused():
-  remembering = aggregators.ExactSum(_Remembering())
-  process = _gaussian(record_aggregation_factory=remembering).create(_VECTOR)
+def test_extract_dp_event_refuses_stateful_sum_inside_mechanism():
+  stateful_sum = aggregators.ExactSum(_StatefulSum())
+  process = _gaussian(record_aggregation_factory=stateful_sum).create(_VECTOR)
   output = process.next(process.initialize(), [np.float32([1, 0])] * 2)
   # The exact sum is in the state.
   assert np.count_nonzero(tf.nest.flatten(output.state.record_sum)[0]) == 1
@@ -259,14 +259,14 @@ def test_a_sum_inside_the_mechanism_that_remembers_is_refused():
     aggregators.extract_dp_event(counted)
 
 
-def test_an_aggregation_of_unknown_use_is_refused(fed_avg_state):
-  beside = collections.OrderedDict(inner=fed_avg_state.aggregator, count_sum=())
+def test_extract_dp_event_refuses_unknown_aggregation_beside_mechanism(fed_avg_state):
+  state = collections.OrderedDict(inner=fed_avg_state.aggregator, count_sum=())
   with pytest.raises(ValueError, match='another aggregation, count_sum'):
-    aggregators.extract_dp_event(beside)
+    aggregators.extract_dp_event(state)
 
 
 _LIMITS = strategies.Participation(8, min_separation=2)
-_OWN_LOOP = {
+_MECHANISMS = {
   'tree': accounting.Mechanism('tree', _LIMITS, 9.0),
   'toeplitz': accounting.Mechanism('toeplitz', _LIMITS, 5.0, num_bands=2),
   'laplace': accounting.Mechanism('laplace', _LIMITS, 5.0),
@@ -276,9 +276,9 @@ _OWN_LOOP = {
 
 
 @pytest.mark.few(3)
-@pytest.mark.parametrize('name', _OWN_LOOP)
-def test_a_loop_asks_before_each_round_whether_another_is_too_much(name):
-  mechanism = _OWN_LOOP[name]
+@pytest.mark.parametrize('name', _MECHANISMS)
+def test_would_exceed_stops_custom_loop_within_privacy_target(name):
+  mechanism = _MECHANISMS[name]
   target = accounting.Target(mechanism.epsilon(1e-5) * 0.8, 1e-5)
   if mechanism.is_one_gaussian:
     target = accounting.Target(rho=accountants.zcdp_rho(mechanism.event) * 0.6)
@@ -307,25 +307,25 @@ def test_a_loop_asks_before_each_round_whether_another_is_too_much(name):
   assert rounds == mechanism.rounds_within(
     target.epsilon, target.delta, target_rho=target.rho, accountant=target.accountant
   )
-  if not mechanism.is_sampled:  # Of which states know nothing.
+  if not mechanism.is_sampled:  # States do not record the sampling.
     spent = aggregators.extract_dp_event(state)
     assert target.is_kept(spent.all_rounds_so_far, mechanism.relation)
 
 
-def test_a_state_is_asked_with_its_own_mechanism():
-  mechanism = _OWN_LOOP['tree']
+def test_would_exceed_refuses_another_mechanism():
+  mechanism = _MECHANISMS['tree']
   process = aggregators.from_mechanism(
     mechanism, clip_norm=1.0, clients_per_round=4, seed=noise.Seed(3)
   ).create(_VECTOR)
   state = process.next(process.initialize(), [np.float32([1, 0])] * 2).state
   spent = aggregators.extract_dp_event(state)
   target = accounting.Target(2.0, 1e-5)
-  for other in (
+  for other_mechanism in (
     dataclasses.replace(mechanism, noise_multiplier=9.1),
-    _OWN_LOOP['toeplitz'],
+    _MECHANISMS['toeplitz'],
   ):
     with pytest.raises(ValueError, match='it is of another one'):
-      spent.would_exceed(target, other)
+      spent.would_exceed(target, other_mechanism)
   replaced = dataclasses.replace(mechanism, adjacency='replace_one')
   assert spent.would_exceed(target, replaced) == replaced.would_exceed(target, 1)
   uncounted = spent._replace(rounds=None)

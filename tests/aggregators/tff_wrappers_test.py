@@ -1,4 +1,4 @@
-"""What TFF composes around and inside our factories keeps what they say, or fails."""
+"""TFF factories around and inside ours keep sensitivity and event, or are refused."""
 
 import math
 
@@ -33,8 +33,8 @@ def _measured(inner):
   )
 
 
-# Each keeps to one client's value.
-_CLIENTS_THEMSELVES = {
+# Each changes a client's value by itself.
+_PER_CLIENT_WRAPPERS = {
   'add_debug_measurements': tff.learning.add_debug_measurements,
   'clipping_factory': lambda inner: tff.aggregators.clipping_factory(9.0, inner),
   'concat_factory': tff.aggregators.concat_factory,
@@ -50,7 +50,7 @@ _ROTATIONS = {
   'hadamard': tff.aggregators.HadamardTransformFactory,
 }
 _LARGEST = float(np.finfo(np.float32).max)
-# All within what is zeroed and beyond it; not finite; too small to count.
+# Within the norm for zeroing and beyond it; not finite; too small for the grid.
 _HOSTILE = (0.0, -700.0, 1e5, _LARGEST, math.nan, 1e-42)
 
 
@@ -62,8 +62,8 @@ def _flat(value):
   return np.concatenate([np.ravel(tensor).astype(np.float64) for tensor in value])
 
 
-def _moved_by_hostile_clients(process):
-  """Norms of what a client adds to the result, by what it sends."""
+def _changes_by_hostile_clients(process):
+  """Norms of the change of the result by a client that sends each hostile value."""
   state = process.initialize()
   honest = [_value(0.01), _value(-0.03)]
   without = _flat(process.next(state, [*honest, _value(0.0)]).result)
@@ -76,36 +76,36 @@ def _moved_by_hostile_clients(process):
 
 
 @pytest.mark.few(1)
-@pytest.mark.parametrize('name', _CLIENTS_THEMSELVES)
-def test_around_a_mechanism_neither_sensitivity_nor_event_changes(name):
-  process = _CLIENTS_THEMSELVES[name](_gaussian()).create(_TYPE)
-  moved = _moved_by_hostile_clients(process)
+@pytest.mark.parametrize('name', _PER_CLIENT_WRAPPERS)
+def test_wrapper_keeps_sensitivity_and_event_of_mechanism(name):
+  process = _PER_CLIENT_WRAPPERS[name](_gaussian()).create(_TYPE)
+  changes = _changes_by_hostile_clients(process)
   # Up to the rounding of float32 results of magnitude 0.02.
-  assert max(moved) <= _CLIP_NORM / _CLIENTS + 1e-7
-  assert max(moved) >= 0.99 * _CLIP_NORM / _CLIENTS
-  assert moved[0] == moved[-1] == 0
+  assert max(changes) <= _CLIP_NORM / _CLIENTS + 1e-7
+  assert max(changes) >= 0.99 * _CLIP_NORM / _CLIENTS
+  assert changes[0] == changes[-1] == 0
 
-  process = _CLIENTS_THEMSELVES[name](_gaussian(2.0)).create(_TYPE)
+  process = _PER_CLIENT_WRAPPERS[name](_gaussian(2.0)).create(_TYPE)
   state = process.initialize()
   for rounds in (1, 2):
     state = process.next(state, [_value(1.0)]).state
     spent = aggregators.extract_dp_event(state)
     assert spent.last_round_only == dp_accounting.GaussianDpEvent(2.0)
-    so_far = spent.all_rounds_so_far.noise_multiplier
-    assert so_far == pytest.approx(2.0 / math.sqrt(rounds))
+    spent_sigma = spent.all_rounds_so_far.noise_multiplier
+    assert spent_sigma == pytest.approx(2.0 / math.sqrt(rounds))
 
 
 @pytest.mark.few(1)
 @pytest.mark.parametrize('name', _ROTATIONS)
-def test_around_a_mechanism_rotations_do_not_change_the_sensitivity(name):
+def test_rotation_keeps_sensitivity_of_mechanism(name):
   process = _ROTATIONS[name](_gaussian()).create(_TYPE)
-  moved = _moved_by_hostile_clients(process)
-  # A rotation back, in float32, of what moved by the clip norm exactly.
-  assert max(moved) <= _CLIP_NORM / _CLIENTS * (1 + 1e-5) + 1e-7
-  assert max(moved) >= 0.99 * _CLIP_NORM / _CLIENTS
+  changes = _changes_by_hostile_clients(process)
+  # A change by exactly the clip norm is rotated back in float32.
+  assert max(changes) <= _CLIP_NORM / _CLIENTS * (1 + 1e-5) + 1e-7
+  assert max(changes) >= 0.99 * _CLIP_NORM / _CLIENTS
 
 
-def test_the_event_of_a_rotated_mechanism_is_in_the_state_within():
+def test_event_of_rotated_mechanism_is_in_inner_state():
   size = 2**15
   process = _ROTATIONS['hadamard'](_gaussian(2.0)).create(
     tff.TensorType(np.float32, [size])
@@ -115,7 +115,7 @@ def test_the_event_of_a_rotated_mechanism_is_in_the_state_within():
     aggregators.extract_dp_event(output.state)
   spent = aggregators.extract_dp_event(output.state[0])
   assert spent.all_rounds_so_far == dp_accounting.GaussianDpEvent(2.0)
-  # A mean of squares of 2^15 normals is beyond 5 standard deviations with 6e-7.
+  # Mean of 2^15 squared normals: beyond 5 standard deviations with probability 6e-7.
   relative = (
     np.mean(np.square(output.result, dtype=np.float64))
     / (2.0 * _CLIP_NORM / _CLIENTS) ** 2
@@ -123,31 +123,31 @@ def test_the_event_of_a_rotated_mechanism_is_in_the_state_within():
   assert abs(relative - 1) < 5 * math.sqrt(2 / size)
 
 
-def _following():
+def _adaptive_norm():
   return tff.aggregators.PrivateQuantileEstimationProcess.no_noise(
     initial_estimate=1.0, target_quantile=0.8, learning_rate=0.2
   )
 
 
-def test_norms_that_follow_the_clients_are_refused():
-  factory = tff.aggregators.clipping_factory(_following(), _gaussian(2.0))
+def test_extract_dp_event_refuses_adaptive_norm_around_mechanism():
+  factory = tff.aggregators.clipping_factory(_adaptive_norm(), _gaussian(2.0))
   process = factory.create(_TYPE)
   state = process.next(process.initialize(), [_value(1.0)]).state
   with pytest.raises(ValueError, match='this state remembers'):
     aggregators.extract_dp_event(state)
-  # The mechanism within says what it spent, which is not all.
+  # The inner mechanism reports what it spent, which is not all that was spent.
   assert aggregators.extract_dp_event(state['inner_agg']).last_round_only
 
 
-# Inside.
+# Factories inside a mechanism.
 
 
 class _Subclass(tff.aggregators.SumFactory):
-  """May do as it likes."""
+  """Not known to be an exact sum, because it may override anything."""
 
 
 _SUM = tff.aggregators.SumFactory
-_NOT_THE_SUM = {
+_UNTRUSTED_SUMS = {
   'clipping_factory': lambda: tff.aggregators.clipping_factory(1.0, _SUM()),
   'compression_aggregator': lambda: tff.learning.compression_aggregator(weighted=False),
   'concat_factory': lambda: tff.aggregators.concat_factory(_SUM()),
@@ -160,7 +160,7 @@ _NOT_THE_SUM = {
   ),
   'robust_aggregator': lambda: tff.learning.robust_aggregator(weighted=False),
   'secure_floats': lambda: tff.aggregators.SecureSumFactory(1.0),
-  'secure_following': lambda: tff.aggregators.SecureSumFactory(_following()),
+  'secure_following': lambda: tff.aggregators.SecureSumFactory(_adaptive_norm()),
   'secure_narrow': lambda: tff.aggregators.SecureSumFactory(grid.LARGEST_ENTRY - 1),
   'secure_positive': lambda: tff.aggregators.SecureSumFactory(grid.LARGEST_ENTRY, 0),
   'subclass': _Subclass,
@@ -169,14 +169,14 @@ _NOT_THE_SUM = {
 }
 
 
-@pytest.mark.parametrize('name', _NOT_THE_SUM)
-def test_inside_what_may_not_be_the_sum_is_refused(name):
-  factory = _NOT_THE_SUM[name]()
+@pytest.mark.parametrize('name', _UNTRUSTED_SUMS)
+def test_record_aggregation_factory_that_may_not_sum_is_refused(name):
+  factory = _UNTRUSTED_SUMS[name]()
   with pytest.raises(ValueError, match='^record_aggregation_factory '):
     _gaussian(record_aggregation_factory=factory)
 
 
-def test_inside_the_exact_sums_pass():
+def test_exact_record_aggregation_factories_are_accepted():
   for factory in (
     tff.aggregators.SumFactory(),
     aggregators.secure_sum(),
@@ -186,10 +186,10 @@ def test_inside_the_exact_sums_pass():
     _gaussian(record_aggregation_factory=factory)
 
 
-def test_inside_what_is_said_to_be_the_sum_gives_the_same_bits():
+def test_sum_declared_exact_gives_the_same_bits():
   values = [_value(0.01), _value(-0.03), _value(900.0)]
   bits = []
-  for inner in (None, aggregators.ExactSum(_NOT_THE_SUM['measured']())):
+  for inner in (None, aggregators.ExactSum(_UNTRUSTED_SUMS['measured']())):
     process = _gaussian(2.0, record_aggregation_factory=inner).create(_TYPE)
     state = process.initialize()
     for _ in range(2):

@@ -1,4 +1,4 @@
-"""What is far too large counts as zeros."""
+"""`ZeroLargeFactory` replaces values of large norm by zeros."""
 
 import math
 
@@ -10,32 +10,32 @@ import tensorflow_federated as tff
 from tff_dp_aggregators import aggregators
 
 
-def _of_client(value, norm):
+def _zeroed(value, norm):
   inner = tff.aggregators.SumFactory()
   factory = aggregators.ZeroLargeFactory(inner, norm=norm)
-  made = factory.of_client(tf.nest.map_structure(tf.constant, value))
-  return [np.asarray(each).tolist() for each in made]
+  result = factory.of_client(tf.nest.map_structure(tf.constant, value))
+  return [np.asarray(each).tolist() for each in result]
 
 
-def test_the_norm_is_over_all_tensors_of_a_value():
+def test_norm_is_over_all_tensors_of_a_value():
   value = [np.float32([3.0, 0.0]), np.float64([[4.0]])]
-  assert _of_client(value, 5.0) == [[3.0, 0.0], [[4.0]]]
-  assert _of_client(value, 4.999) == [[0.0, 0.0], [[0.0]]]
-  assert _of_client([np.float32([0.0, -0.0])], 1e-300) == [[0.0, -0.0]]
+  assert _zeroed(value, 5.0) == [[3.0, 0.0], [[4.0]]]
+  assert _zeroed(value, 4.999) == [[0.0, 0.0], [[0.0]]]
+  assert _zeroed([np.float32([0.0, -0.0])], 1e-300) == [[0.0, -0.0]]
 
 
 @pytest.mark.parametrize('dtype', [tf.float16, tf.float64])
-def test_the_largest_numbers_are_zeroed_and_the_smallest_are_not(dtype):
+def test_largest_numbers_are_zeroed_and_tiny_are_kept(dtype):
   largest, tiny = dtype.max, np.asarray(dtype.as_numpy_dtype(1e-6))
-  (zeroed,) = _of_client([np.array([largest, -largest], dtype.as_numpy_dtype)], 1.0)
-  assert zeroed == [0.0, 0.0]
-  (kept,) = _of_client([np.array([tiny, 0], dtype.as_numpy_dtype)], 1.0)
+  (zeros,) = _zeroed([np.array([largest, -largest], dtype.as_numpy_dtype)], 1.0)
+  assert zeros == [0.0, 0.0]
+  (kept,) = _zeroed([np.array([tiny, 0], dtype.as_numpy_dtype)], 1.0)
   assert kept[0] == tiny
 
 
 @pytest.mark.parametrize('number', [math.nan, -math.inf])
-def test_what_is_not_finite_is_left_to_the_mechanism_which_counts_it(number):
-  (kept,) = _of_client([np.float32([number, 1e9])], 1.0)
+def test_non_finite_values_are_left_to_the_mechanism(number):
+  (kept,) = _zeroed([np.float32([number, 1e9])], 1.0)
   np.testing.assert_array_equal(kept, np.float32([number, 1e9]))
   mean = aggregators.gaussian(clip_norm=1.0, noise_multiplier=0.0, clients_per_round=2)
   process = aggregators.ZeroLargeFactory(mean, norm=10.0).create(
@@ -48,12 +48,12 @@ def test_what_is_not_finite_is_left_to_the_mechanism_which_counts_it(number):
 
 
 @pytest.mark.parametrize('norm', [0, math.inf, math.nan])
-def test_a_bound_that_is_none_is_refused(norm):
+def test_norm_that_is_not_positive_and_finite_is_refused(norm):
   with pytest.raises(ValueError, match=f'norm must be positive and finite; got {norm}'):
     aggregators.ZeroLargeFactory(tff.aggregators.SumFactory(), norm=norm)
 
 
-def test_other_values_and_factories_are_refused():
+def test_zero_large_refuses_other_types_of_arguments_and_values():
   with pytest.raises(TypeError, match='norm'):
     aggregators.ZeroLargeFactory(tff.aggregators.SumFactory(), norm='1')
   with pytest.raises(TypeError, match='inner must be'):

@@ -1,4 +1,4 @@
-"""An adaptive clip norm costs what the noise multiplier says."""
+"""The privacy cost of adaptive clipping is what the noise multiplier states."""
 
 import math
 
@@ -37,7 +37,7 @@ _HOSTILE = [
     (5.0, 3.0, 1.0, 1.0),
   ],
 )
-def test_no_record_changes_more_than_the_noise_multiplier_says(
+def test_change_by_any_record_is_bounded_by_noise_multiplier(
   noise_multiplier, count_stddev, clip_norm, estimate
 ):
   query = adaptive_queries.unlimited(
@@ -52,20 +52,20 @@ def test_no_record_changes_more_than_the_noise_multiplier_says(
   record_stddev = float(np.float32(clip_norm)) * query.value_noise_multiplier
   changes = []
   for record in [*_HOSTILE, *np.random.default_rng(1).normal(size=[20, 3]) * clip_norm]:
-    added = query.preprocess_record(params, tf.constant(record, tf.float32))
-    joint = [*(adaptive_queries.entries(query, params, added) / record_stddev)]
-    joint.append(adaptive_queries.below(added) / query.clipped_count_stddev)
+    sample = query.preprocess_record(params, tf.constant(record, tf.float32))
+    joint = [*(adaptive_queries.entries(query, params, sample) / record_stddev)]
+    joint.append(adaptive_queries.below(sample) / query.clipped_count_stddev)
     assert np.all(np.isfinite(joint))
     changes.append(np.linalg.norm(joint))
   bound = 1 / noise_multiplier
-  assert max(changes) <= bound * (1 + 1e-15)  # What is computed here is rounded.
-  assert max(changes) >= bound * (1 - 1e-6)  # And no noise is wasted.
+  assert max(changes) <= bound * (1 + 1e-15)  # The test itself rounds.
+  assert max(changes) >= bound * (1 - 1e-6)  # No noise is wasted.
 
 
 @some_strategies
-def test_noise_is_the_strategys_scaled_by_the_clip_norm_of_the_round(kind):
-  # The same rows as a mechanism at unit scale draws for the same record and seed, while
-  # the clip norm moves: the exact counterpart of the proof's last step.
+def test_noise_is_strategy_noise_times_clip_norm_of_round(kind):
+  # While the clip norm moves, the noise consists of the rows that a mechanism with unit
+  # scale draws for the same specs and seed, exactly as in the last step of the proof.
   specs = tf.TensorSpec([3], tf.float64)
   unit = queries.MatrixMechanismQuery(
     adaptive_queries.STRATEGIES[kind],
@@ -99,7 +99,7 @@ def test_noise_is_the_strategys_scaled_by_the_clip_norm_of_the_round(kind):
 
 
 @some_strategies
-def test_events_are_those_of_a_fixed_clip_norm(kind):
+def test_adaptive_clipping_events_equal_fixed_clip_norm_events(kind):
   query = adaptive_queries.build(kind)
   fixed = queries.MatrixMechanismQuery(
     adaptive_queries.STRATEGIES[kind],
@@ -111,23 +111,23 @@ def test_events_are_those_of_a_fixed_clip_norm(kind):
   assert query.run_event() == fixed.run_event()
   assert query.effective_noise_multiplier == fixed.effective_noise_multiplier
   assert query.noise_multiplier == 2.0
-  parts = [query.value_noise_multiplier, 2 * query.clipped_count_stddev]
+  noise_multipliers = [query.value_noise_multiplier, 2 * query.clipped_count_stddev]
   both = dp_accounting.ComposedDpEvent(
-    [dp_accounting.GaussianDpEvent(p) for p in parts]
+    [dp_accounting.GaussianDpEvent(sigma) for sigma in noise_multipliers]
   )
   assert accountants.gdp_mu(both) == pytest.approx(1 / 2.0, rel=1e-12)
-  state, each = query.initial_global_state(), []
+  state, round_events = query.initial_global_state(), []
   for _ in range(adaptive_queries.ROUNDS):
     _, state, noise_multiplier = adaptive_queries.one_round(query, state, [])
-    each.append(dp_accounting.GaussianDpEvent(float(noise_multiplier)))
-  assert accountants.gdp_mu(dp_accounting.ComposedDpEvent(each)) == pytest.approx(
-    accountants.gdp_mu(query.run_event()), rel=1e-12
-  )
+    round_events.append(dp_accounting.GaussianDpEvent(float(noise_multiplier)))
+  assert accountants.gdp_mu(
+    dp_accounting.ComposedDpEvent(round_events)
+  ) == pytest.approx(accountants.gdp_mu(query.run_event()), rel=1e-12)
   with pytest.raises(tf.errors.InvalidArgumentError, match='built for 8 rounds'):
     adaptive_queries.one_round(query, state, [])
 
 
-def test_without_noise_there_is_none_anywhere():
+def test_zero_noise_multiplier_leaves_sum_and_count_exact():
   query = adaptive_queries.unlimited(noise_multiplier=0.0, clients_per_round=10)
   assert query.value_noise_multiplier == query.clipped_count_stddev == 0.0
   results, states = adaptive_queries.run(query, [[0.1, 0.2, 0.3]] * 3, 1)

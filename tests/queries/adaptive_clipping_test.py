@@ -1,7 +1,7 @@
-"""An adaptive clip norm finds its quantile.
+"""Adaptive clipping: the clip norm converges to the target quantile of norms.
 
-`adaptive_clipping_privacy_test` is about what it costs,
-`adaptive_clipping_interface_test` about arguments, records, states and metrics.
+`adaptive_clipping_privacy_test` tests the privacy cost,
+`adaptive_clipping_interface_test` arguments, records, states and metrics.
 """
 
 import math
@@ -16,14 +16,14 @@ from tff_dp_aggregators import queries
 from tff_dp_aggregators import strategies
 from tff_dp_aggregators.queries import grid
 
-# Without noise: the algorithm itself.
+# The algorithm without noise.
 
 
 @pytest.mark.parametrize(
   'numbers, quantile, start, clip_norms, sums',
   [
-    # Both are small: the norm halves. Then one is, and it shrinks by sqrt(2) twice.
-    # Then none is, and it stays.
+    # Both numbers are below the clip norm, which halves. Then one is, and it shrinks by
+    # sqrt(2) twice. Then none is, and it stays.
     (
       [5.0, -2.5],
       0.0,
@@ -31,7 +31,7 @@ from tff_dp_aggregators.queries import grid
       [8, 4, math.sqrt(8), 2, 2],
       [2.5, 2.5, 1.5, math.sqrt(8) - 2.5, 0],
     ),
-    # The mirror image, upwards from below both.
+    # The mirror image: the clip norm starts below both numbers and grows.
     (
       [-1.5, 3.0],
       1.0,
@@ -41,7 +41,7 @@ from tff_dp_aggregators.queries import grid
     ),
   ],
 )
-def test_steps_worked_out_by_hand(numbers, quantile, start, clip_norms, sums):
+def test_clip_norms_match_values_by_hand(numbers, quantile, start, clip_norms, sums):
   query = adaptive_queries.unlimited(
     initial_clip_norm=start,
     noise_multiplier=0.0,
@@ -55,13 +55,13 @@ def test_steps_worked_out_by_hand(numbers, quantile, start, clip_norms, sums):
   np.testing.assert_allclose([s.clip_norm for s in states], clip_norms, rtol=1e-6)
 
 
-def test_the_estimate_settles_at_the_quantile_of_the_norms():
-  # Norms exp(N(1, 1)). A round measures the fraction with a standard deviation of at
-  # most 0.09 (50 clients, noise 0.05; the tree's is smaller in sums), the mean of 150
-  # rounds with 0.007. The steps add up to a change of the logarithm of at most 0.3, so
-  # that mean is within 0.3 / (0.2 x 150) = 0.01 of the target. A fraction is at least
-  # 0.28 a unit of the logarithm: 0.026 and 0.036. The bound is six of the first and one
-  # of the second: less than 10^-8, twice.
+def test_clip_norm_converges_to_target_quantile_of_norms():
+  # The norms are exp(N(1, 1)). A round measures the fraction with a standard deviation
+  # of at most 0.09 (50 clients, noise 0.05), and the mean of 150 rounds with 0.007. The
+  # steps add up to a change of the logarithm of at most 0.3, so that mean is within
+  # 0.3 / (0.2 x 150) = 0.01 of the target. The fraction changes by at least 0.28 per
+  # unit of the logarithm, so these become 0.026 and 0.036. The bound is six of the
+  # first and one of the second: less than 10^-8 on each side.
   num_rounds, clients, target = 200, 50, 0.8
   query = queries.AdaptiveClippingQuery(
     strategies.Identity(num_rounds),
@@ -95,13 +95,13 @@ def test_the_estimate_settles_at_the_quantile_of_the_norms():
 
 
 @pytest.mark.parametrize(
-  'kind, given, update_every',
+  'kind, argument, update_every',
   [('banded', None, 1), ('tree_with_restarts', None, 4), ('blt', 3, 3)],
 )
-def test_the_clip_norm_is_fixed_between_updates_while_the_estimate_moves(
-  kind, given, update_every
+def test_clip_norm_changes_only_at_updates_unlike_its_estimate(
+  kind, argument, update_every
 ):
-  query = adaptive_queries.build(kind, update_every=given)
+  query = adaptive_queries.build(kind, update_every=argument)
   assert query.update_every == update_every
   state = query.initial_global_state()
   clip_norm, estimate = 1.0, 1.0
@@ -119,7 +119,7 @@ def test_the_clip_norm_is_fixed_between_updates_while_the_estimate_moves(
 
 @pytest.mark.parametrize('noise_multiplier', [0.0, 3.0])
 @pytest.mark.parametrize('up', [False, True])
-def test_the_clip_norm_stays_on_the_scale_of_grids(up, noise_multiplier):
+def test_clip_norm_stays_within_clip_norm_limits(up, noise_multiplier):
   query = adaptive_queries.unlimited(
     noise_multiplier=noise_multiplier,
     target_quantile=float(up),
@@ -131,11 +131,11 @@ def test_the_clip_norm_stays_on_the_scale_of_grids(up, noise_multiplier):
   clip_norm = float(states[0].clip_norm)
   for state in states:
     assert float(state.clip_norm) == clip_norm
-  loudness = noise_multiplier and query.value_noise_multiplier
+  value_noise_multiplier = noise_multiplier and query.value_noise_multiplier
   assert clip_norm == grid.CLIP_NORM_LIMITS[int(up)]
   for result in results[1:]:
-    # The noise is as large as it should be, with all digits, and nothing overflows.
+    # The noise has the right size, with all digits, and nothing overflows.
     assert np.all(np.isfinite(result))
     if noise_multiplier:
-      noise = np.abs(result[1:].numpy()) / (clip_norm * loudness)
+      noise = np.abs(result[1:].numpy()) / (clip_norm * value_noise_multiplier)
       assert np.all((noise > 1e-4) & (noise < 6))

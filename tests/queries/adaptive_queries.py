@@ -53,7 +53,7 @@ def one_round(query, state, records, template=None):
 
 
 def run(query, records, num_rounds):
-  """Returns results and states of rounds with the same records, one per row."""
+  """Returns results and states of rounds, each with the rows of `records`."""
   records = tf.convert_to_tensor(records)
 
   @tf.function(autograph=False)

@@ -1,4 +1,4 @@
-"""No record contributes more than the clip norm, whatever it is made of."""
+"""Clipping to the grid: no record exceeds the clip norm, whatever its values."""
 
 import fractions
 import functools
@@ -59,7 +59,7 @@ def _scaled(record, factor):
   return tf.nest.map_structure(lambda t: t * tf.cast(float(factor), t.dtype), record)
 
 
-# A function is traced once for each kind of record.
+# Cached, so that a function is traced once for each kind of record.
 @functools.lru_cache(maxsize=None, typed=True)
 def _clip(traced, order=2):
   def clip(record, clip_norm):
@@ -72,8 +72,8 @@ def _steps(clip_norm):
   return grid.steps_per_unit(clip_norm, noise_multiplier=1.0)
 
 
-def _in_units(clipped, bound):
-  """The integers as the numbers that they stand for."""
+def _to_values(clipped, bound):
+  """Returns the values that the integers of a clipped record represent."""
   steps = np.longdouble(_steps(tf.constant(bound, tf.float32)).numpy())
   return tf.nest.map_structure(
     lambda t: t.numpy().astype(np.longdouble) / steps, clipped.integers
@@ -81,7 +81,7 @@ def _in_units(clipped, bound):
 
 
 def _is_within(clipped, bound, order):
-  """Whether the exact norm is within the bound; whole powers are of Python's ints."""
+  """Whether the norm is within the bound: in Python integers if the order is whole."""
   bound = fractions.Fraction(float(np.float32(bound)))
   bound *= fractions.Fraction(float(_steps(tf.constant(float(bound), tf.float32))))
   integers = [abs(t.numpy().ravel()) for t in tf.nest.flatten(clipped.integers)]
@@ -97,7 +97,7 @@ def _is_within(clipped, bound, order):
 
 
 def _sum_of_squares(integers):
-  """Exact, without Python's integers for each: 2^40 and a million entries fit."""
+  """Exact without a Python integer per entry, for a million entries up to 2^40."""
   high, low = integers >> 20, integers & (2**20 - 1)
   parts = [np.sum(high * high), 2 * np.sum(high * low), np.sum(low * low)]
   return (int(parts[0]) << 40) + (int(parts[1]) << 20) + int(parts[2])
@@ -109,7 +109,7 @@ def _sum_of_cubes(integers):
 
 @pytest.mark.parametrize('order', [1, 2, math.inf])
 @all_records
-def test_the_clipped_norm_is_the_smaller_of_norm_and_bound(name, order):
+def test_clipped_norm_is_minimum_of_norm_and_clip_norm(name, order):
   clip = _clip(False, order)
   bound = np.float32(0.3)
   for factor in (1e-3, 1.0, 1e30):
@@ -121,16 +121,16 @@ def test_the_clipped_norm_is_the_smaller_of_norm_and_bound(name, order):
     norm = _norm(record, order)
     np.testing.assert_allclose(float(clipped.norm), float(norm), rtol=1e-12)
     assert _is_within(clipped, bound, order)
-    units = _in_units(clipped, bound)
+    values = _to_values(clipped, bound)
     expected = min(norm, float(bound))
-    np.testing.assert_allclose(float(_norm(units, order)), float(expected), rtol=1e-6)
+    np.testing.assert_allclose(float(_norm(values, order)), float(expected), rtol=1e-6)
     if math.isinf(order):
       np.testing.assert_allclose(
-        _flat(units), np.clip(_flat(record), -bound, bound), rtol=0, atol=2.0**-36
+        _flat(values), np.clip(_flat(record), -bound, bound), rtol=0, atol=2.0**-36
       )
     elif norm:
       np.testing.assert_allclose(
-        (_flat(units) / expected).astype(np.float64),
+        (_flat(values) / expected).astype(np.float64),
         (_flat(record) / norm).astype(np.float64),
         rtol=0,
         atol=1e-6,
@@ -139,9 +139,7 @@ def test_the_clipped_norm_is_the_smaller_of_norm_and_bound(name, order):
 
 @pytest.mark.parametrize('order', [1.5, 2, math.inf])
 @all_records
-def test_a_record_within_the_norm_is_rounded_towards_zero_by_less_than_a_step(
-  name, order
-):
+def test_record_within_clip_norm_is_truncated_to_grid(name, order):
   record = _RECORDS[name]
   for bound in (100.0, 1e20):
     clipped = _clip(False, order)(record, tf.constant(bound))
@@ -149,7 +147,7 @@ def test_a_record_within_the_norm_is_rounded_towards_zero_by_less_than_a_step(
     for tensor, integers in zip(
       tf.nest.flatten(record), tf.nest.flatten(clipped.integers)
     ):
-      exact = tensor.numpy().astype(np.float64) * steps  # A power of two.
+      exact = tensor.numpy().astype(np.float64) * steps  # Exact: a power of two.
       np.testing.assert_array_equal(integers, np.trunc(exact).astype(np.int64))
 
 
@@ -179,30 +177,32 @@ _BOUNDS = (*grid.CLIP_NORM_LIMITS, 0.1)
 @pytest.mark.few(7)
 @all_orders
 @pytest.mark.parametrize('name', _EXTREMES)
-def test_no_record_of_extremes_is_longer_than_any_clip_norm(name, order):
+def test_extreme_records_do_not_exceed_clip_norm(name, order):
   size = 1_000_000 if order in (1, 2, math.inf) else 10_000
   record = [tf.constant(part) for part in _EXTREMES[name](size)]
-  length = _norm(record, order)
+  norm = _norm(record, order)
   clip = _clip(True, order)
   for bound in _BOUNDS:
     clipped = clip(record, tf.constant(bound, tf.float32))
-    if not 1e-30 < length < np.finfo(np.float64).max:
+    if not 1e-30 < norm < np.finfo(np.float64).max:
       assert np.isposinf(clipped.norm) or clipped.norm < 1e-29
     else:
-      np.testing.assert_allclose(float(clipped.norm), float(length), rtol=1e-9)
+      np.testing.assert_allclose(float(clipped.norm), float(norm), rtol=1e-9)
     assert _is_within(clipped, bound, order), bound
-    # Nothing is lost but what is below a step.
+    # Each entry loses less than a step.
     step = 1 / float(_steps(tf.constant(bound, tf.float32)))
-    lost = size * step if order == 1 else size ** (1 / order) * step
-    reached = _norm(_in_units(clipped, bound), order)
-    assert reached >= min(length, np.float32(bound)) * (1 - 1e-6) - 1.01 * lost, bound
+    rounding = size * step if order == 1 else size ** (1 / order) * step
+    clipped_norm = _norm(_to_values(clipped, bound), order)
+    assert (
+      clipped_norm >= min(norm, np.float32(bound)) * (1 - 1e-6) - 1.01 * rounding
+    ), bound
 
 
 @pytest.mark.few(2)
 @pytest.mark.parametrize('dtype', [tf.float32, tf.float64])
 @pytest.mark.parametrize('order', [1, 2, 3])
-def test_records_of_just_the_norm_do_not_exceed_it_by_a_step(order, dtype):
-  # Where a norm that was computed is as likely below the exact one as above it.
+def test_records_with_norm_near_clip_norm_do_not_exceed_it(order, dtype):
+  # Here the computed norm is as likely below the exact norm as above it.
   rng = np.random.default_rng(11)
   clip = _clip(True, order)
   changed = 0
@@ -216,12 +216,12 @@ def test_records_of_just_the_norm_do_not_exceed_it_by_a_step(order, dtype):
       steps = float(_steps(tf.constant(bound)))
       kept = np.trunc(scaled.numpy().astype(np.float64) * steps)
       changed += not np.array_equal(kept, clipped.integers.numpy())
-  assert 30 < changed < 150  # Both are met with.
+  assert 30 < changed < 150  # Scaled and unscaled records both occur.
 
 
 @pytest.mark.parametrize('bad', [np.nan, np.inf, -np.inf])
 @pytest.mark.parametrize('where', [0, 1, 2])
-def test_a_record_with_a_non_finite_entry_counts_as_zero(where, bad):
+def test_record_with_non_finite_entry_counts_as_zero(where, bad):
   for dtypes in ((np.float32, np.float64, np.float32), (np.float32,) * 3):
     for order in (1, 2, 3, math.inf):
       values = [np.ones(shape, t) for shape, t in zip([(3,), (), (2, 2)], dtypes)]
@@ -238,21 +238,21 @@ def test_a_record_with_a_non_finite_entry_counts_as_zero(where, bad):
 
 @pytest.mark.parametrize('dtype', [tf.float32, tf.float64])
 @pytest.mark.parametrize('shape', [[30, 20], [300, 300]])
-def test_records_added_to_a_sum_are_those_that_are_clipped(shape, dtype):
+def test_add_clipped_equals_adding_each_clipped_record(shape, dtype):
   rng = np.random.default_rng(5)
   scales = [1e-3, 1.0, 1e-42, 1e30, 1e-9, 1.0, 1.0]
-  several = [
+  records = [
     [tf.constant(scale * rng.normal(size=each), dtype) for each in (shape, [], [7])]
     for scale in scales
   ]
-  several[4][0] = tf.tensor_scatter_nd_update(several[4][0], [[1, 2]], [np.nan])
-  several[5][2] = tf.tensor_scatter_nd_update(several[5][2], [[1]], [-np.inf])
+  records[4][0] = tf.tensor_scatter_nd_update(records[4][0], [[1, 2]], [np.nan])
+  records[5][2] = tf.tensor_scatter_nd_update(records[5][2], [[1]], [-np.inf])
   steps = grid.steps_per_unit(3.7, 1.0)
   total = [
     tf.random.uniform(each, -(2**61), 2**61, tf.int64) for each in (shape, [], [7])
   ]
-  added = grid.add_clipped(total, several, 3.7, steps)
-  clipped = [grid.clip_to_grid(each, 3.7, steps) for each in several]
+  added = grid.add_clipped(total, records, 3.7, steps)
+  clipped = [grid.clip_to_grid(each, 3.7, steps) for each in records]
   np.testing.assert_array_equal(added.finite, [each.finite for each in clipped])
   np.testing.assert_array_equal(added.norms, [each.norm for each in clipped])
   assert added.finite.numpy().tolist() == [True] * 4 + [False] * 2 + [True]
@@ -262,7 +262,7 @@ def test_records_added_to_a_sum_are_those_that_are_clipped(shape, dtype):
 
 
 @pytest.mark.parametrize('dtype', [tf.float32, tf.float64, tf.float16])
-def test_the_sum_of_stacked_records_is_that_of_records_that_are_clipped(dtype):
+def test_sum_clipped_equals_sum_of_each_clipped_record(dtype):
   rng = np.random.default_rng(6)
   scales = np.array([1e-3, 1.0, 1e-6, 1e3, 0.0, 1.0, 1.0])
   stacked = [
@@ -282,12 +282,12 @@ def test_the_sum_of_stacked_records_is_that_of_records_that_are_clipped(dtype):
     np.testing.assert_allclose(added.norms, [each.norm for each in clipped], rtol=1e-14)
     for position, tensor in enumerate(added.integers):
       expected = sum(each.integers[position].numpy() for each in clipped)
-      # A norm may be rounded otherwise, and with it an entry of some records.
+      # A norm may be rounded differently, and with it some entries of the record.
       bits = 2.0**-22 if dtype == tf.float32 else 0.0
       np.testing.assert_allclose(tensor, expected, rtol=bits, atol=count)
 
 
-def test_stacked_records_of_just_the_norm_do_not_exceed_it():
+def test_sum_clipped_of_record_near_clip_norm_does_not_exceed_it():
   rng = np.random.default_rng(12)
   for _ in range(25):
     record = tf.constant(rng.normal(size=50), tf.float32)
@@ -302,7 +302,7 @@ def test_stacked_records_of_just_the_norm_do_not_exceed_it():
 
 
 @pytest.mark.parametrize(
-  ('part', 'named'),
+  ('part', 'message'),
   [
     (tf.constant([1, 2]), r'int32 of shape \(2,\)'),
     ('secret', 'string'),
@@ -311,11 +311,11 @@ def test_stacked_records_of_just_the_norm_do_not_exceed_it():
     (tf.RaggedTensor.from_row_lengths([1.0, 2.0], [2]), 'RaggedTensor'),
   ],
 )
-def test_what_is_not_a_float_tensor_is_refused_by_name(part, named):
+def test_clip_to_grid_refuses_what_is_not_a_float_tensor(part, message):
   for clip in (_clip(False), _clip(False, math.inf), _clip(False, 1)):
-    with pytest.raises(TypeError, match=named) as error:
+    with pytest.raises(TypeError, match=message) as error:
       clip({'good': tf.zeros([2]), 'bad': [part]}, tf.constant(1.0))
-    assert 'secret' not in str(error.value)  # Records are not for logs.
+    assert 'secret' not in str(error.value)  # Errors are logged; records must not be.
 
 
 @pytest.mark.parametrize('order', [0.99, -math.inf, math.nan])
@@ -326,7 +326,7 @@ def test_orders_without_a_triangle_inequality_are_refused(order):
 
 @pytest.mark.parametrize('order', [1, 2, math.inf])
 @pytest.mark.parametrize('bad', [math.nan, 0.0, -1.0])
-def test_a_clip_norm_that_turns_out_to_be_none_lets_no_record_through(order, bad):
+def test_clip_to_grid_returns_zeros_for_invalid_clip_norm_tensor(order, bad):
   clip = tf.function(
     lambda record, bound: grid.clip_to_grid(
       record, bound, tf.constant(2.0**39, tf.float64), order
@@ -338,8 +338,8 @@ def test_a_clip_norm_that_turns_out_to_be_none_lets_no_record_through(order, bad
     assert not np.any(clipped.integers[0])
 
 
-def test_the_noised_sum_follows_from_the_sum_and_real_noise():
-  # So it is post-processing of the Gaussian mechanism: floor(X + Z + 1/2), X whole.
+def test_add_noise_rounds_sum_plus_real_noise():
+  # floor(X + Z + 1/2), X an integer, is post-processing of the Gaussian mechanism.
   total = tf.constant([5, -3, 0, 2, 7], tf.int64)
   unit = tf.constant([0.3, -0.3, -0.9, 1.75, -2.5], tf.float64)
   noised = grid.add_noise(total, unit, tf.constant(2.0, tf.float64))
@@ -347,6 +347,6 @@ def test_the_noised_sum_follows_from_the_sum_and_real_noise():
   np.testing.assert_array_equal(noised, expected)
 
 
-def test_steps_are_a_power_of_two_of_what_is_not_below_the_clip_norm():
+def test_steps_per_unit_use_clip_norm_rounded_up_to_power_of_two():
   for clip_norm, bits in ((1.0, 35), (1.01, 34), (0.5, 36), (2.0, 34)):
     assert grid.steps_per_unit(tf.constant(clip_norm), 1.0) == 2.0**bits

@@ -1,4 +1,4 @@
-"""Sums of shares: structures, states and metrics; and what TF Privacy's shares are."""
+"""`DistributedSumQuery`: structures, states, metrics, and noise unlike TF Privacy's."""
 
 import itertools
 
@@ -32,7 +32,7 @@ def _query(specs=None, **changes):
   return queries.DistributedSumQuery(**numbers)
 
 
-def test_structures_come_back_as_they_were():
+def test_sum_has_structure_of_records_and_float_dtypes():
   query = _query()
   rng = np.random.default_rng(4)
   record = tf.nest.map_structure(
@@ -42,21 +42,21 @@ def test_structures_come_back_as_they_were():
   noised, state, event = records_lib.one_round(query, state, [record, record])
   assert noised['a'].dtype == noised['c'].dtype == tf.float32
   assert noised['b'][0].dtype == tf.float64
-  for found, sent in zip(tf.nest.flatten(noised), tf.nest.flatten(record)):
-    np.testing.assert_allclose(found, 2 * np.asarray(sent, np.float64), atol=0.1)
+  for actual, tensor in zip(tf.nest.flatten(noised), tf.nest.flatten(record)):
+    np.testing.assert_allclose(actual, 2 * np.asarray(tensor, np.float64), atol=0.1)
   assert event == query.mechanism.event()
   assert int(state.round) == 1
 
 
-def test_a_state_belongs_to_its_mechanism():
+def test_query_refuses_state_of_other_mechanism():
   state = _query().initial_global_state()
-  other = _query(noise_multiplier=2e-3)
+  other_query = _query(noise_multiplier=2e-3)
   record = tf.nest.map_structure(lambda spec: tf.zeros(spec.shape, spec.dtype), _SPECS)
   with pytest.raises(tf.errors.InvalidArgumentError, match='another mechanism'):
-    records_lib.one_round(other, state, [record, record])
+    records_lib.one_round(other_query, state, [record, record])
 
 
-def test_what_is_measured_is_the_plan():
+def test_metrics_and_attributes_match_planned_mechanism():
   query = _query(participation=strategies.Participation(4, 2))
   state = query.initial_global_state()
   metrics = query.derive_metrics(state)
@@ -69,7 +69,7 @@ def test_what_is_measured_is_the_plan():
 
 
 def _equal_pairs(records):
-  """How many pairs of tensors of the same record are equal, and of how many."""
+  """Numbers of equal pairs, and of all pairs, of tensors of the same record."""
   pairs = [
     (one.tobytes(), other.tobytes())
     for record in records
@@ -78,7 +78,7 @@ def _equal_pairs(records):
   return sum(one == other for one, other in pairs), len(pairs)
 
 
-def test_no_two_tensors_of_a_record_have_the_same_noise():
+def test_tensors_of_a_record_have_different_noise():
   query = _query([tf.TensorSpec([32])] * 8, noise_multiplier=0.5)
   params = query.derive_sample_params(query.initial_global_state())
   encode = tf.function(query.encode_record, autograph=False)
@@ -88,7 +88,7 @@ def test_no_two_tensors_of_a_record_have_the_same_noise():
   assert _equal_pairs([sent])[0] == 0
 
 
-@pytest.mark.slow  # It depends on how fast the machine is.
+@pytest.mark.slow  # The result depends on how fast the machine is.
 def test_tensors_of_a_record_share_noise_in_tf_privacy():
   query = tfp.DistributedSkellamSumQuery(10**6, 1e6, 5.0)
   params = query.derive_sample_params(query.initial_global_state())
@@ -96,5 +96,5 @@ def test_tensors_of_a_record_share_noise_in_tf_privacy():
   zeros = [tf.zeros([20], tf.int32)] * 8
   records = [[each.numpy() for each in encode(zeros)] for _ in range(1000)]
   equal, pairs = _equal_pairs(records)
-  # Of 20 numbers of standard deviation 5, not one pair in 10^20 should be.
+  # With 20 numbers of standard deviation 5, not one pair in 10^20 should be equal.
   assert equal > 0 and pairs == 28_000

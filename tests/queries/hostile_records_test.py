@@ -1,4 +1,4 @@
-"""Whatever a client sends, each query does with it what it says."""
+"""Queries count non-finite records as zero and refuse those unlike `record_specs`."""
 
 import collections
 import functools
@@ -13,8 +13,8 @@ from tff_dp_aggregators import queries
 from tff_dp_aggregators import strategies
 
 _LIMITS = strategies.Participation(8, min_separation=4)
-# All without noise, so that one sees what a record does. Rounds 0, so cumulative sums
-# are the sums of the round.
+# All are without noise, so that the result shows what a record adds, and run round 0,
+# so that a cumulative sum is the sum of the round.
 _NUMBERS = {'clip_norm': 0.5, 'noise_multiplier': 0.0}
 _QUERIES = {
   'gaussian': functools.partial(queries.GaussianSumQuery, **_NUMBERS),
@@ -33,7 +33,7 @@ _QUERIES = {
     queries.NormClipSumQuery, order=math.inf, clip_norm=0.5
   ),
 }
-# What a record is like is checked in one place, but for Laplace noise.
+# Records are checked in one place for all queries, except for Laplace noise.
 some_queries = pytest.mark.parametrize('kind', ['tree_cumulative', 'laplace'])
 
 
@@ -41,8 +41,8 @@ def _build(kind, specs):
   return _QUERIES[kind](record_specs=specs)
 
 
-def _sample_of(query, specs, record):
-  """The sample state of a round with this record alone, and the global state."""
+def _one_sample(query, specs, record):
+  """Sample state of a round with this record alone, and the global state."""
   state = query.initial_global_state()
   params = query.derive_sample_params(state)
   sample = query.initial_sample_state(specs)
@@ -50,27 +50,27 @@ def _sample_of(query, specs, record):
 
 
 def _check_refused(kind, record, error, match=None):
-  """Checks that a record is refused before it is added, in both modes."""
-  for accumulate in (_sample_of, tf.function(_sample_of, autograph=False)):
+  """Checks that a record is refused before it is added, eagerly and in a graph."""
+  for accumulate in (_one_sample, tf.function(_one_sample, autograph=False)):
     with pytest.raises(error, match=match):
       accumulate(_build(kind, records_lib.SPECS), records_lib.SPECS, record)
 
 
 @pytest.mark.parametrize('kind', _QUERIES)
-@pytest.mark.parametrize('where', [0, 4, 5])
-def test_what_is_not_finite_adds_nothing(kind, where):
+@pytest.mark.parametrize('position', [0, 4, 5])
+def test_non_finite_records_add_nothing_to_sum(kind, position):
   query = _build(kind, records_lib.SPECS)
-  for bad in (math.nan, math.inf, -math.inf):
+  for value in (math.nan, math.inf, -math.inf):
     values = np.ones(6)
-    values[where] = bad
-    sample, state = _sample_of(query, records_lib.SPECS, records_lib.record(values))
+    values[position] = value
+    sample, state = _one_sample(query, records_lib.SPECS, records_lib.record(values))
     result, _, _ = query.get_noised_result(sample, state)
     tf.nest.assert_same_structure(result, records_lib.SPECS)
     np.testing.assert_array_equal(records_lib.flat(result), np.zeros(6))
 
 
 @some_queries
-def test_another_structure_is_refused(kind):
+def test_query_refuses_record_with_other_structure(kind):
   zeros = records_lib.record(np.zeros(6))
   for record in (
     zeros['kernel'],
@@ -82,7 +82,7 @@ def test_another_structure_is_refused(kind):
 
 @some_queries
 @pytest.mark.parametrize('dtype', [tf.int32, tf.string, tf.float64])
-def test_another_dtype_is_refused_by_name(kind, dtype):
+def test_query_refuses_record_with_other_dtype(kind, dtype):
   record = records_lib.record(np.zeros(6))
   kernel = record['kernel']
   record['kernel'] = (
@@ -93,7 +93,7 @@ def test_another_dtype_is_refused_by_name(kind, dtype):
 
 @some_queries
 @pytest.mark.parametrize('shape', [[], [2, 1], [0]])
-def test_another_shape_is_refused_also_if_it_can_be_broadcast(kind, shape):
+def test_query_refuses_other_shape_even_if_broadcastable(kind, shape):
   # A scalar of the clip norm broadcast to d entries would have sqrt(d) times the norm.
   record = records_lib.record(np.zeros(6))
   record['kernel'] = tf.ones(shape)

@@ -1,4 +1,4 @@
-"""The Laplace sum is an L1-clipped sum with the noise that its event says."""
+"""`LaplaceSumQuery`: sums of L1-clipped records with the noise of its event."""
 
 import math
 
@@ -30,7 +30,7 @@ def _build(**kwargs):
   return queries.LaplaceSumQuery(limits, **{**defaults, **kwargs})
 
 
-def test_without_noise_the_life_cycle_gives_sums_of_clipped_records():
+def test_laplace_query_without_noise_sums_l1_clipped_records():
   query = _build(noise_multiplier=0.0, clip_norm=0.5)
   values = np.random.default_rng(1).normal(size=[4, 6])
   values[0] *= 0.01
@@ -44,7 +44,7 @@ def test_without_noise_the_life_cycle_gives_sums_of_clipped_records():
 
 @pytest.mark.parametrize('dtype', [tf.float16, tf.float64])
 def test_noise_is_laplace_of_scale_clip_norm_times_noise_multiplier(dtype):
-  # Kolmogorov-Smirnov, false alarm 1e-8 in each of three rounds.
+  # Kolmogorov-Smirnov test, with false alarm 1e-8 in each of three rounds.
   size = 200_000
   query = _build(
     clip_norm=0.25,
@@ -66,20 +66,20 @@ def test_noise_is_laplace_of_scale_clip_norm_times_noise_multiplier(dtype):
 
 
 @pytest.mark.parametrize('noise_multiplier, num_rounds', [(0.5, 1), (20.0, 3)])
-def test_accountants_find_the_closed_form(noise_multiplier, num_rounds):
+def test_accountants_match_closed_form_laplace_epsilon(noise_multiplier, num_rounds):
   query = _build(noise_multiplier=noise_multiplier, num_rounds=num_rounds)
   state = query.initial_global_state()
-  each = []
+  round_events = []
   for _ in range(num_rounds):
     _, state, event = records_lib.one_round(query, state)
-    each.append(dp_accounting.LaplaceDpEvent(float(event.noise_multiplier)))
+    round_events.append(dp_accounting.LaplaceDpEvent(float(event.noise_multiplier)))
   epsilon = num_rounds / noise_multiplier
   assert float(query.derive_metrics(state)['epsilon']) == pytest.approx(epsilon)
-  for event in (query.run_event(), dp_accounting.ComposedDpEvent(each)):
+  for event in (query.run_event(), dp_accounting.ComposedDpEvent(round_events)):
     # The largest loss has a probability of 2^-n, so a delta of 1e-9 saves next to
     # nothing; losses are rounded up to multiples of 1e-4.
-    found = pld.PLDAccountant().compose(event).get_epsilon(1e-9)
-    assert epsilon - 1e-6 <= found <= epsilon + 1e-3 * num_rounds
+    pld_epsilon = pld.PLDAccountant().compose(event).get_epsilon(1e-9)
+    assert epsilon - 1e-6 <= pld_epsilon <= epsilon + 1e-3 * num_rounds
     # dp-accounting bounds the Renyi divergence of a high order by epsilon, and adds
     # 28 / (order - 1) for a delta of 1e-12.
     renyi = rdp.RdpAccountant(orders=[2.0, 10.0, 1e6]).compose(event)
@@ -95,18 +95,18 @@ def test_log_ratios_of_neighbouring_outputs_stay_within_epsilon():
     record_specs=tf.TensorSpec([size]), noise_multiplier=2.0, seed=noise_lib.Seed(3)
   )
   without, state, _ = records_lib.one_round(query, query.initial_global_state())
-  # What one coordinate would be with a client who puts all of the norm there.
+  # Noise + 1.0 is a coordinate with a client whose whole norm is there.
   noise, _, _ = records_lib.one_round(query, state)
   edges = np.linspace(-5, 6, 23)
-  ours = np.histogram(without, edges)[0]
-  theirs = np.histogram(noise + 1.0, edges)[0]
-  assert min(ours.min(), theirs.min()) > 1000
-  ratios = np.abs(np.log(ours / theirs))
-  assert np.all(ratios <= 0.5 + 7 * np.sqrt(1 / ours + 1 / theirs))
-  assert ratios.max() > 0.45  # It is reached, not only kept.
+  counts_without = np.histogram(without, edges)[0]
+  counts_with = np.histogram(noise + 1.0, edges)[0]
+  assert min(counts_without.min(), counts_with.min()) > 1000
+  ratios = np.abs(np.log(counts_without / counts_with))
+  assert np.all(ratios <= 0.5 + 7 * np.sqrt(1 / counts_without + 1 / counts_with))
+  assert ratios.max() > 0.45  # The bound is attained.
 
 
-def test_no_noise_is_no_privacy():
+def test_laplace_query_without_noise_has_infinite_epsilon():
   query = _build(noise_multiplier=0.0, num_rounds=2)
   state = query.initial_global_state()
   assert float(query.derive_metrics(state)['epsilon']) == 0.0
@@ -116,15 +116,15 @@ def test_no_noise_is_no_privacy():
   assert float(query.derive_metrics(state)['epsilon']) == math.inf
 
 
-def test_metrics_and_repr_tell_the_noise_and_no_secret():
+def test_metrics_and_repr_show_noise_but_no_secret():
   query = _build(clip_norm=0.5, num_rounds=7, seed=noise_lib.Seed(_SEED))
   _, state, _ = records_lib.one_round(query, query.initial_global_state())
   metrics = query.derive_metrics(state)
   assert metrics.pop('noise_generator').numpy().decode() == 'philox'
   assert metrics.pop('noise_key_tag').numpy() == b''
-  told = {name: float(value) for name, value in metrics.items()}
+  actual = {name: float(value) for name, value in metrics.items()}
   expected = {'rounds': 1, 'clip_norm': 0.5, 'noise_multiplier': 2.0, 'epsilon': 0.5}
-  assert told == expected
+  assert actual == expected
   for secret in (_SEED, *state.key.numpy().tolist()):
     assert str(secret) not in f'{metrics} {query!r} {query}'
   assert 'clip_norm=0.5' in repr(query)
@@ -141,6 +141,6 @@ def test_metrics_and_repr_tell_the_noise_and_no_secret():
     ({'seed': 'a'}, TypeError, 'seed must be an int'),
   ],
 )
-def test_bad_arguments_are_refused_by_name(kwargs, error, message):
+def test_laplace_query_refuses_invalid_arguments(kwargs, error, message):
   with pytest.raises(error, match=message):
     _build(**kwargs)

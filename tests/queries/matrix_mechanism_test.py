@@ -1,4 +1,4 @@
-"""Every query clips, sums, adds its strategy's noise, and says what that cost."""
+"""Matrix mechanism queries: sums, the noise of strategies, events and metrics."""
 
 import collections
 import math
@@ -53,7 +53,7 @@ _QUERIES = {
   'momentum': _with_momentum,
   'files': _in_files,
 }
-# One that adds a round's noise, one that returns sums of all rounds, one with files.
+# A query of sums of each round, one of sums over rounds, and one with noise in files.
 some_queries = pytest.mark.parametrize('kind', ['banded', 'tree_cumulative', 'files'])
 
 
@@ -63,7 +63,7 @@ def _build(kind, participation=_PARTICIPATION, **kwargs):
 
 
 def _record(*values):
-  """A record with these numbers: four, one and one."""
+  """Returns a record with these numbers: four, one and one."""
   return collections.OrderedDict(
     kernel=tf.constant(np.reshape(values[:4], [2, 2]), tf.float32),
     others=(tf.constant(values[4], tf.float32), tf.constant(values[5:], tf.float64)),
@@ -79,18 +79,14 @@ def _one_round(query, state, records):
   return result, state, event.noise_multiplier
 
 
-def _workload(query):
+def _workload_matrix(query):
   return np.eye(_ROUNDS) if query.workload is None else query.workload.materialize()
-
-
-def _released_matrix(query):
-  return _workload(query) @ query.strategy.noise_matrix()
 
 
 @pytest.mark.parametrize(
   'kind, traced', [('momentum', False), ('tree_cumulative', True)]
 )
-def test_without_noise_the_life_cycle_gives_exact_sums(kind, traced):
+def test_query_without_noise_releases_workload_times_clipped_sums(kind, traced):
   query = _build(kind, noise_multiplier=0.0)
   rng = np.random.default_rng(3)
   step = lambda state, records: _one_round(query, state, records)  # noqa: E731
@@ -101,39 +97,39 @@ def test_without_noise_the_life_cycle_gives_exact_sums(kind, traced):
   sums = []
   for _ in range(4):
     values = rng.normal(size=[3, 6])
-    values[0] *= 0.01  # One short record and two that are clipped.
+    values[0] *= 0.01  # One record within the norm, two that are clipped.
     records = [_record(*row) for row in values]
     result, state, _ = step(state, records)
     tf.nest.assert_same_structure(result, _SPECS)
     released.append(records_lib.flat(result))
     norms = np.linalg.norm(values, axis=1, keepdims=True)
     sums.append((values / np.maximum(1, norms)).sum(axis=0))
-  expected = _workload(query)[:4, :4] @ sums
+  expected = _workload_matrix(query)[:4, :4] @ sums
   np.testing.assert_allclose(released, expected, rtol=0, atol=4e-6)
 
 
 @pytest.mark.parametrize('kind', ['gaussian', 'banded', 'tree_cumulative'])
-def test_events_of_the_rounds_compose_to_the_event_of_the_run(kind):
+def test_round_events_compose_to_run_event(kind):
   query = _build(kind)
   state = query.initial_global_state()
-  each = []
+  round_events = []
   for number in range(_ROUNDS):
     _, state, noise_multiplier = _one_round(query, state, [])
-    each.append(dp_accounting.GaussianDpEvent(float(noise_multiplier)))
-    # Also part of the way: what the metrics say is what the events compose to.
+    round_events.append(dp_accounting.GaussianDpEvent(float(noise_multiplier)))
+    # After every round, the metrics agree with the composition of its events so far.
     metrics = query.derive_metrics(state)
     assert int(metrics['rounds']) == number + 1
-    assert accountants.gdp_mu(dp_accounting.ComposedDpEvent(each)) == pytest.approx(
-      1 / float(metrics['effective_noise_multiplier']), rel=1e-12
-    )
+    assert accountants.gdp_mu(
+      dp_accounting.ComposedDpEvent(round_events)
+    ) == pytest.approx(1 / float(metrics['effective_noise_multiplier']), rel=1e-12)
   run = query.run_event()
   assert isinstance(run, dp_accounting.GaussianDpEvent)
   expected = query.noise_multiplier / query.strategy.sensitivity(_PARTICIPATION)
   assert run.noise_multiplier == pytest.approx(expected, rel=1e-12)
   assert query.effective_noise_multiplier == pytest.approx(expected, rel=1e-12)
-  composed = events.simplify(dp_accounting.ComposedDpEvent(each))
+  composed = events.simplify(dp_accounting.ComposedDpEvent(round_events))
   assert composed.noise_multiplier == pytest.approx(expected, rel=1e-12)
-  # dp-accounting itself reads both alike.
+  # dp-accounting computes the same epsilon from both.
   for event in (composed, run):
     accountant = dp_accounting.rdp.RdpAccountant(accountants.RDP_ORDERS)
     accountant.compose(dp_accounting.GaussianDpEvent(expected))
@@ -142,7 +138,7 @@ def test_events_of_the_rounds_compose_to_the_event_of_the_run(kind):
     )
 
 
-def test_without_noise_there_is_no_privacy():
+def test_query_without_noise_has_infinite_epsilon():
   query = _build('tree_residual', noise_multiplier=0.0)
   assert isinstance(query.run_event(), dp_accounting.NonPrivateDpEvent)
   assert query.effective_noise_multiplier == 0.0
@@ -153,7 +149,7 @@ def test_without_noise_there_is_no_privacy():
 
 
 @pytest.mark.parametrize('traced', [False, True])
-def test_one_round_more_than_planned_is_refused(traced):
+def test_query_refuses_more_rounds_than_planned(traced):
   query = _build('banded', strategies.Participation(3, min_separation=3))
   step = lambda state: _one_round(query, state, [])[:2]  # noqa: E731
   if traced:
@@ -163,14 +159,14 @@ def test_one_round_more_than_planned_is_refused(traced):
     _, state = step(state)
   with pytest.raises(tf.errors.InvalidArgumentError, match='built for 3 rounds'):
     step(state)
-  # A state from who knows where is no way around it.
+  # A state whose round is even later is refused too.
   later = state._replace(noise=state.noise._replace(round=tf.constant(1000, tf.int64)))
   with pytest.raises(tf.errors.InvalidArgumentError):
     step(later)
 
 
 @some_queries
-def test_metrics_tell_the_noise_and_nothing_of_the_key(kind):
+def test_metrics_show_noise_and_do_not_depend_on_key(kind):
   query = _build(kind, seed=noise_lib.Seed(_SEED))
   state = query.initial_global_state()
   metrics = query.derive_metrics(state)
@@ -188,7 +184,7 @@ def test_metrics_tell_the_noise_and_nothing_of_the_key(kind):
     assert value.numpy() == metrics[name].numpy()
 
 
-def test_the_tag_tells_secret_keys_apart_and_rounds_not():
+def test_noise_key_tag_differs_by_secret_key_but_not_by_round():
   query = _build('gaussian', seed=None)
   state = query.initial_global_state()
   _, after, _ = query.get_noised_result(query.initial_sample_state(), state)
@@ -201,7 +197,7 @@ def test_the_tag_tells_secret_keys_apart_and_rounds_not():
     assert str(word).encode() not in tags[0]
 
 
-def test_repr_holds_neither_seed_nor_key():
+def test_repr_contains_neither_seed_nor_key():
   seeded = _build('banded', seed=noise_lib.Seed(_SEED))
   assert repr(seeded) == repr(_build('banded')) == str(seeded)
   key = seeded.initial_global_state().noise.key.numpy()
@@ -210,7 +206,7 @@ def test_repr_holds_neither_seed_nor_key():
   assert 'clip_norm=1.0' in repr(seeded) and 'noise_multiplier=2.0' in repr(seeded)
 
 
-def test_every_number_has_noise_of_its_own_and_so_has_every_run():
+def test_noise_differs_between_entries_and_between_runs():
   query = _build('banded')
   states = [query.initial_global_state() for _ in range(2)]
   noise = [records_lib.flat(_one_round(query, state, [])[0]) for state in states]
@@ -230,7 +226,7 @@ def _integers(*shape):
     ([tf.zeros([2]), _integers()], ValueError),  # Not integers.
   ],
 )
-def test_a_sample_unlike_the_specs_is_refused(sample, error):
+def test_query_refuses_sample_unlike_record_specs(sample, error):
   query = _build('banded', record_specs=[tf.TensorSpec([2]), tf.TensorSpec([])])
   with pytest.raises(error):
     query.get_noised_result(sample, query.initial_global_state())
@@ -245,17 +241,17 @@ def test_a_sample_unlike_the_specs_is_refused(sample, error):
     ('clip_norm', 1e-25),  # Steps would vanish.
     ('noise_multiplier', -0.1),
     ('noise_multiplier', math.inf),
-    # Noise that the grid does not show would be zero, or drown the sum.
+    # On the grid, this noise would be zero, or too large for the sum to be visible.
     ('noise_multiplier', 1e-7),
     ('noise_multiplier', 2e9),
   ],
 )
-def test_numbers_out_of_range_are_refused(argument, value):
+def test_query_refuses_out_of_range_arguments(argument, value):
   with pytest.raises(ValueError, match=f'^{argument} must be'):
     _build('gaussian', **{argument: value})
 
 
-def test_a_participation_for_other_rounds_is_refused():
+def test_query_refuses_participation_of_other_num_rounds():
   with pytest.raises(ValueError, match='num_rounds is 9, but num_rounds is 8'):
     queries.MatrixMechanismQuery(
       strategies.Identity(8),
@@ -266,7 +262,7 @@ def test_a_participation_for_other_rounds_is_refused():
     )
 
 
-def test_a_strategy_that_is_not_banded_is_refused_by_the_banded_query():
+def test_banded_query_refuses_strategy_that_is_not_banded():
   with pytest.raises(TypeError, match='BandedToeplitz, got BinaryTree'):
     queries.BandedMatrixFactorizationQuery(
       strategies.BinaryTree(8),
@@ -283,8 +279,8 @@ def _unlimited(**kwargs):
   )
 
 
-def test_a_gaussian_sum_without_participation_has_no_event_of_a_whole_run():
-  # Any finite answer would claim more privacy than enough rounds leave.
+def test_gaussian_query_without_participation_has_no_run_event():
+  # Any finite answer would claim too much privacy after enough rounds.
   query = _unlimited()
   with pytest.raises(ValueError, match='any number of rounds'):
     query.run_event()
@@ -295,7 +291,7 @@ def test_a_gaussian_sum_without_participation_has_no_event_of_a_whole_run():
   assert 'GaussianSumQuery' in repr(query)
 
 
-def test_the_cumulative_state_holds_nothing_that_was_not_released():
+def test_cumulative_state_contains_only_released_values():
   query = _build('tree_cumulative')
   state = query.initial_global_state()
   record = _record(0.1, 0.2, 0.3, 0.4, 0.5, 0.6)
@@ -309,7 +305,7 @@ def test_the_cumulative_state_holds_nothing_that_was_not_released():
   'momentum, rates, weight_decay',
   [(0.0, None, 0.2), (0.9, (1.0, 0.5, 0.25, 1.0, 2.0), 0.2)],
 )
-def test_a_workload_is_applied_to_sums_and_noise_alike(momentum, rates, weight_decay):
+def test_workload_is_applied_to_sums_and_noise(momentum, rates, weight_decay):
   strategy = strategies.BLT(5, (0.3, 0.1), (0.9, 0.5))
   workload = strategies.Workload(5, momentum, rates, weight_decay)
   arguments = {
@@ -321,20 +317,20 @@ def test_a_workload_is_applied_to_sums_and_noise_alike(momentum, rates, weight_d
   }
   records = np.random.default_rng(0).uniform(-0.5, 0.5, (5, 3))
   released = []
-  for given in (None, workload):
-    query = queries.MatrixMechanismQuery(strategy, workload=given, **arguments)
+  for workload_ in (None, workload):
+    query = queries.MatrixMechanismQuery(strategy, workload=workload_, **arguments)
     state, results = query.initial_global_state(), []
     for record in records:
       result, state, _ = _one_round(query, state, [tf.constant(record)])
       results.append(result.numpy())
     released.append(np.array(results))
-  residual, rows_of_workload = released
+  residual, with_workload = released
   np.testing.assert_allclose(
-    rows_of_workload, workload.materialize() @ residual, rtol=1e-12
+    with_workload, workload.materialize() @ residual, rtol=1e-12
   )
 
 
-def test_workloads_that_cannot_be_applied_are_refused():
+def test_query_refuses_invalid_workload():
   def build(workload):
     queries.MatrixMechanismQuery(
       strategies.Identity(4),

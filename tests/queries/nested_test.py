@@ -1,4 +1,4 @@
-"""Parts of a record have queries of their own, and what they cost is all of them."""
+"""`NestedSumQuery` has a query for each part of a record, whose costs compose."""
 
 import collections
 import math
@@ -51,7 +51,7 @@ def _laplace(specs=_MATRIX, seed=2, noise_multiplier=8.0):
 
 
 _Parts = collections.namedtuple('_Parts', ['first', 'second'])
-# The structure of two queries or records.
+# Functions that combine two queries, or two records, into one structure.
 _STRUCTURES = {
   'deep': lambda a, b: [{'x': a}, (b,)],
   'named_tuple': _Parts,
@@ -63,7 +63,7 @@ def _record(scale=0.3):
 
 
 def _run(query, records, num_rounds):
-  """What rounds with these records release, and the states and events after each."""
+  """Results of rounds with these records, and the states and events after each."""
   state, results, states, events = query.initial_global_state(), [], [], []
   for _ in range(num_rounds):
     params = query.derive_sample_params(state)
@@ -78,40 +78,40 @@ def _run(query, records, num_rounds):
   return results, states, events
 
 
-def _equal(one, other):
-  for x, y in zip(tf.nest.flatten(one), tf.nest.flatten(other)):
+def _assert_all_equal(actual, expected):
+  for x, y in zip(tf.nest.flatten(actual), tf.nest.flatten(expected)):
     np.testing.assert_array_equal(x, y)
 
 
 @pytest.mark.parametrize('structure', _STRUCTURES)
-def test_parts_are_those_of_their_queries_and_as_with_tf_privacy(structure):
+def test_nested_sum_matches_separate_queries_and_tf_privacy(structure):
   make = _STRUCTURES[structure]
   records = [make(*_record(scale)) for scale in (0.3, -7.0)]
-  ours = queries.NestedSumQuery(make(_gaussian(), _tree()))
-  theirs = nested_query.NestedSumQuery(make(_gaussian(), _tree()))
-  results, states, events = _run(ours, records, num_rounds=2)
-  expected, their_states, their_events = _run(theirs, records, num_rounds=2)
-  for result, other in zip(results, expected):
-    tf.nest.assert_same_structure(result, other)
-    _equal(result, other)
-  alone = [
-    _run(query, [_record(scale)[i] for scale in (0.3, -7.0)], num_rounds=2)[0]
-    for i, query in enumerate((_gaussian(), _tree()))
+  nested = queries.NestedSumQuery(make(_gaussian(), _tree()))
+  tfp_query = nested_query.NestedSumQuery(make(_gaussian(), _tree()))
+  results, states, events = _run(nested, records, num_rounds=2)
+  tfp_results, tfp_states, tfp_events = _run(tfp_query, records, num_rounds=2)
+  for result, tfp_result in zip(results, tfp_results):
+    tf.nest.assert_same_structure(result, tfp_result)
+    _assert_all_equal(result, tfp_result)
+  separate = [
+    _run(part, [_record(scale)[i] for scale in (0.3, -7.0)], num_rounds=2)[0]
+    for i, part in enumerate((_gaussian(), _tree()))
   ]
   for this_round, result in enumerate(results):
-    _equal(result, make(*(each[this_round] for each in alone)))
-  metrics = ours.derive_metrics(states[-1])
-  their_metrics = theirs.derive_metrics(their_states[-1])
-  assert set(metrics) == set(their_metrics)
+    _assert_all_equal(result, make(*(each[this_round] for each in separate)))
+  metrics = nested.derive_metrics(states[-1])
+  tfp_metrics = tfp_query.derive_metrics(tfp_states[-1])
+  assert set(metrics) == set(tfp_metrics)
   for name, metric in metrics.items():
-    _equal(metric, their_metrics[name])
+    _assert_all_equal(metric, tfp_metrics[name])
   composed = dp_accounting.ComposedDpEvent(events)
   assert accountants.epsilon(composed, 1e-6) == pytest.approx(
-    accountants.epsilon(dp_accounting.ComposedDpEvent(their_events), 1e-6)
+    accountants.epsilon(dp_accounting.ComposedDpEvent(tfp_events), 1e-6)
   )
 
 
-def test_gaussians_together_are_one_by_hand():
+def test_nested_gaussian_parts_spend_one_composed_gaussian_event():
   query = queries.NestedSumQuery([_gaussian(), _tree()])
   _, states, events = _run(query, [list(_record())], num_rounds=4)
   assert query.spent(query.initial_global_state()).to_event() == (
@@ -121,27 +121,27 @@ def test_gaussians_together_are_one_by_hand():
   for rounds, state in enumerate(states, start=1):
     spent = query.spent(state)
     last_rounds.append(spent.last_to_event())
-    # One participation more in every round; for the tree of a client in two rounds.
+    # The Gaussian part counts every round, the tree a client in two rounds at most.
     tree = strategies.BinaryTree(4).sensitivity_squared_by_round(_LIMITS)[rounds - 1]
     precision = rounds / 2.0**2 + tree / 3.0**2
-    so_far = spent.to_event()
-    assert so_far.noise_multiplier == pytest.approx(1 / math.sqrt(precision))
+    spent_event = spent.to_event()
+    assert spent_event.noise_multiplier == pytest.approx(1 / math.sqrt(precision))
     for parts in (last_rounds, events[:rounds]):
       assert accountants.epsilon(
         dp_accounting.ComposedDpEvent(parts), 1e-6
-      ) == pytest.approx(accountants.epsilon(so_far, 1e-6), rel=1e-9)
+      ) == pytest.approx(accountants.epsilon(spent_event, 1e-6), rel=1e-9)
 
 
 def _delta(epsilon, sigma, scale):
-  """Of a Gaussian and of Laplace noise beside it, both of sensitivity 1."""
+  """Delta of Gaussian and Laplace noise together, both of sensitivity 1."""
 
-  def gaussian_delta(rest):
+  def gaussian_delta(eps):
     mu = 1 / sigma
-    return stats.norm.cdf(mu / 2 - rest / mu) - math.exp(rest) * stats.norm.cdf(
-      -mu / 2 - rest / mu
+    return stats.norm.cdf(mu / 2 - eps / mu) - math.exp(eps) * stats.norm.cdf(
+      -mu / 2 - eps / mu
     )
 
-  # Laplace: noise x around 0; the loss is (|x - 1| - |x|) / scale.
+  # The privacy loss of Laplace noise x around 0 is (|x - 1| - |x|) / scale.
   def integrand(x):
     loss = (abs(x - 1) - abs(x)) / scale
     return math.exp(-abs(x) / scale) / (2 * scale) * gaussian_delta(epsilon - loss)
@@ -150,7 +150,7 @@ def _delta(epsilon, sigma, scale):
   return sum(integrate.quad(integrand, *part, epsabs=1e-14)[0] for part in parts)
 
 
-def test_gaussian_and_laplace_noise_together_are_what_integration_gives():
+def test_epsilon_of_gaussian_and_laplace_parts_matches_integration():
   query = queries.NestedSumQuery(
     {'model': _gaussian(), 'votes': _laplace(noise_multiplier=4.0)}
   )
@@ -161,11 +161,11 @@ def test_gaussian_and_laplace_noise_together_are_what_integration_gives():
     epsilon = accountants.epsilon(event, delta)
     assert _delta(epsilon, 2.0, 4.0) == pytest.approx(delta, rel=2e-2)
     assert _delta(epsilon, 2.0, 4.0) <= delta * (1 + 1e-6)
-    # Neither alone is as much.
+    # The Gaussian part alone costs less.
     assert epsilon > accountants.epsilon(dp_accounting.GaussianDpEvent(2.0), delta)
 
 
-def test_each_part_is_bounded_and_zeroed_by_itself():
+def test_nested_parts_are_clipped_and_zeroed_separately():
   query = queries.NestedSumQuery(
     [_gaussian(clip_norm=0.5, noise_multiplier=0.0), _laplace(noise_multiplier=0.0)]
   )
@@ -185,28 +185,28 @@ def test_each_part_is_bounded_and_zeroed_by_itself():
     np.testing.assert_allclose(norms, expected, rtol=1e-6)
 
 
-def test_signal_and_noise_are_those_of_all_parts():
+def test_nested_signal_and_noise_include_all_parts():
   query = queries.NestedSumQuery([_gaussian(), _laplace(noise_multiplier=8.0)])
   state = query.initial_global_state()
   record = [tf.fill([2, 2], 9.0), tf.constant([[0.5, 0.0], [0.0, -0.25]])]
   sample = query.preprocess_record(query.derive_sample_params(state), record)
   signal, squared_noise = query.signal_and_noise(sample, state)
   assert float(signal) == pytest.approx(math.hypot(1.0, 0.5, 0.25), rel=1e-6)
-  # Four coordinates each, of variance 2^2 and 2 x 8^2.
+  # Each part has four coordinates, of variance 2^2 and 2 x 8^2.
   assert float(squared_noise) == pytest.approx(4 * 2.0**2 + 4 * 2 * 8.0**2)
 
 
-def test_equal_queries_have_independent_noise():
+def test_equal_nested_queries_have_independent_noise():
   size = 10_000
   same = _gaussian(tf.TensorSpec([size]), seed=None)
   query = queries.NestedSumQuery([same, same])
   zeros = tf.zeros([size])
-  ((one, other),), _, _ = _run(query, [[zeros, zeros]], num_rounds=1)
-  # A correlation of 10,000 pairs is beyond 5 / 100 with 6e-7.
-  assert abs(np.corrcoef(one, other)[0, 1]) < 0.05
+  ((first, second),), _, _ = _run(query, [[zeros, zeros]], num_rounds=1)
+  # The correlation of 10,000 pairs is beyond 5 / 100 with probability 6e-7.
+  assert abs(np.corrcoef(first, second)[0, 1]) < 0.05
 
 
-def test_queries_with_one_stream_of_noise_are_refused():
+def test_nested_query_refuses_parts_with_same_noise_stream():
   for other in (_gaussian(tf.TensorSpec([3]), seed=7), _laplace(seed=7)):
     with pytest.raises(ValueError, match='the noise of seed 7, stream 0'):
       queries.NestedSumQuery([_gaussian(seed=7), {'deep': other}])
@@ -227,7 +227,7 @@ def _local(seed, specs=_MATRIX):
 
 
 @pytest.mark.parametrize('seeds', [(3, 4), (None, None)])
-def test_noise_of_numbered_clients_is_that_of_each_query(seeds):
+def test_nested_client_noise_is_that_of_each_part(seeds):
   one, other = (_local(seed) for seed in seeds)
   approximate = queries.ApproximateLocalSumQuery(
     noise='laplace', clip_norm=1.0, noise_multiplier=2.0, record_specs=_MATRIX
@@ -255,7 +255,7 @@ def test_noise_of_numbered_clients_is_that_of_each_query(seeds):
   for number, each in zip((5, 6), noised):
     assert np.all(each['one'] == clipped + noises['one', number])
     assert np.all(each['other'][0] == clipped + noises['other', number])
-    # Of the server's, nothing; and a client counts in the approximation.
+    # The server adds the noise of [1] later; the approximation counts the client.
     assert np.all(each['other'][1] == sums['other'][1]) and key['other'][1] == ()
     assert np.all(each['none'][0].record == sums['none'][0].record)
     assert int(each['none'][0].clients) == 1
@@ -268,12 +268,12 @@ def test_noise_of_numbered_clients_is_that_of_each_query(seeds):
 @pytest.mark.parametrize(
   'sub_queries', [None, [_gaussian(), queries.NoPrivacySumQuery()], tfp.DPQuery]
 )
-def test_what_does_not_bound_records_is_refused(sub_queries):
+def test_nested_query_refuses_queries_that_do_not_clip(sub_queries):
   with pytest.raises(TypeError, match='sub_queries must be a query'):
     queries.NestedSumQuery(sub_queries)
 
 
-def test_no_query_is_refused():
+def test_nested_query_refuses_empty_structure():
   with pytest.raises(ValueError, match='must have a query in it'):
     queries.NestedSumQuery([])
 
@@ -286,7 +286,7 @@ def test_no_query_is_refused():
     (777.0, 'at the top; got a float'),
   ],
 )
-def test_other_structures_are_refused_and_their_values_not_told(record, message):
+def test_nested_structure_error_does_not_show_record_values(record, message):
   scalar = tf.TensorSpec([])
   query = queries.NestedSumQuery(
     {'a': [_gaussian(scalar, 1), _gaussian(scalar, 2)], 'b': _gaussian(scalar, 3)}

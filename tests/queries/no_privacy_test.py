@@ -1,4 +1,4 @@
-"""Sums and averages without privacy are plain sums and averages, and say so."""
+"""Queries without privacy: plain sums and averages, with non-private events."""
 
 import dp_accounting
 import numpy as np
@@ -24,30 +24,30 @@ def _run(query, records, weights=None):
 
 
 @pytest.mark.parametrize('name', ['NoPrivacySumQuery', 'NoPrivacyAverageQuery'])
-def test_results_are_those_of_tensorflow_privacy(name):
+def test_no_privacy_results_match_tf_privacy(name):
   values = np.random.default_rng(2).normal(size=[4, 6])
-  # Theirs does not average float64.
+  # TF Privacy's query does not average float64.
   values = values.astype(np.float32)
   records = [{'a': tf.constant(row[:5]), 'b': [tf.constant(row[5])]} for row in values]
-  ours = _run(getattr(queries, name)(), records)
-  theirs = _run(getattr(tfp, name)(), records)
+  actual = _run(getattr(queries, name)(), records)
+  expected = _run(getattr(tfp, name)(), records)
   np.testing.assert_allclose(
-    records_lib.flat(ours[0]), records_lib.flat(theirs[0]), rtol=1e-6
+    records_lib.flat(actual[0]), records_lib.flat(expected[0]), rtol=1e-6
   )
-  assert ours[2] == theirs[2] == dp_accounting.NonPrivateDpEvent()
+  assert actual[2] == expected[2] == dp_accounting.NonPrivateDpEvent()
 
 
-def test_weighted_results_are_those_of_tensorflow_privacy():
+def test_weighted_average_matches_tf_privacy():
   rng = np.random.default_rng(3)
   records = [tf.constant(row, tf.float32) for row in rng.normal(size=[4, 6])]
   weights = rng.uniform(0.5, 2, size=4).astype(np.float32)
-  ours, _, _ = _run(queries.NoPrivacyAverageQuery(), records, weights)
-  theirs, _, _ = _run(tfp.NoPrivacyAverageQuery(), records, weights)
-  np.testing.assert_allclose(ours, theirs, rtol=1e-6)
+  actual, _, _ = _run(queries.NoPrivacyAverageQuery(), records, weights)
+  expected, _, _ = _run(tfp.NoPrivacyAverageQuery(), records, weights)
+  np.testing.assert_allclose(actual, expected, rtol=1e-6)
 
 
 @pytest.mark.parametrize('bad', [np.nan, np.inf, -np.inf])
-def test_what_is_not_finite_stays_in_the_sum(bad):
+def test_no_privacy_queries_keep_non_finite_values(bad):
   records = [tf.constant([1.0, bad]), tf.constant([2.0, 3.0])]
   for query in (queries.NoPrivacySumQuery(), queries.NoPrivacyAverageQuery()):
     result, _, _ = _run(query, records)

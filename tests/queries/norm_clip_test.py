@@ -1,4 +1,4 @@
-"""Sums of clipped records without noise are just that."""
+"""`NormClipSumQuery`: sums of clipped records without noise."""
 
 import math
 
@@ -23,18 +23,18 @@ def _run(query, records):
   sample = query.initial_sample_state(records_lib.SPECS)
   for record in records[:2]:
     sample = query.accumulate_record(params, sample, record)
-  other = query.initial_sample_state(records_lib.SPECS)
+  second_sample = query.initial_sample_state(records_lib.SPECS)
   for record in records[2:]:
     preprocessed = query.preprocess_record(params, record)
-    other = query.accumulate_preprocessed_record(other, preprocessed)
-  sample = query.merge_sample_states(sample, other)
+    second_sample = query.accumulate_preprocessed_record(second_sample, preprocessed)
+  sample = query.merge_sample_states(sample, second_sample)
   return query.get_noised_result(sample, state)
 
 
 @pytest.mark.parametrize('order', [1, 1.5, 2, math.inf])
-def test_the_sum_is_that_of_clipped_records(order):
+def test_norm_clip_query_sums_clipped_records(order):
   values = np.random.default_rng(1).normal(size=[5, 6])
-  values[0] *= 0.01  # Within the norm; the others are not.
+  values[0] *= 0.01  # Within the clip norm; the other records are not.
   records = [records_lib.record(row) for row in values]
   query = queries.NormClipSumQuery(
     order=order, clip_norm=0.5, record_specs=records_lib.SPECS
@@ -48,8 +48,8 @@ def test_the_sum_is_that_of_clipped_records(order):
   assert {name: float(value) for name, value in metrics.items()} == {'clip_norm': 0.5}
 
 
-def test_an_average_with_a_fixed_denominator():
-  # The first is clipped to [-3, 4], the second is within.
+def test_normalized_query_divides_by_fixed_denominator():
+  # The first record is clipped to [-3, 4]; the second is within the clip norm.
   query = queries.NormalizedQuery(
     queries.NormClipSumQuery(order=2, clip_norm=5.0, record_specs=tf.TensorSpec([2])),
     denominator=2.0,

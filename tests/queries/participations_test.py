@@ -1,4 +1,4 @@
-"""How often one client can have been in, and what that cost."""
+"""Rounds that queries count as spent under participation limits, and their events."""
 
 import functools
 import itertools
@@ -37,19 +37,19 @@ _QUERIES = {
 }
 
 
-def _most_within(limits, rounds):
-  """The most rounds among the first so many, of any pattern that is allowed."""
+def _max_participations(limits, rounds):
+  """The most of the first `rounds` rounds that an allowed pattern contains."""
   return max(
-    len(chosen)
+    len(pattern)
     for count in range(limits.num_rounds + 1)
-    for chosen in itertools.combinations(range(rounds), count)
-    if _is_allowed(limits, chosen)
+    for pattern in itertools.combinations(range(rounds), count)
+    if _is_allowed(limits, pattern)
   )
 
 
-def _is_allowed(limits, chosen):
-  apart = all(b - a >= limits.min_separation for a, b in zip(chosen, chosen[1:]))
-  return apart and len(chosen) <= limits.max_participations
+def _is_allowed(limits, pattern):
+  apart = all(b - a >= limits.min_separation for a, b in zip(pattern, pattern[1:]))
+  return apart and len(pattern) <= limits.max_participations
 
 
 @pytest.mark.parametrize(
@@ -57,10 +57,10 @@ def _is_allowed(limits, chosen):
   [*(('laplace', limits) for limits in _LIMITS), *((k, _LIMITS[2]) for k in _QUERIES)],
   ids=str,
 )
-def test_it_is_the_most_of_all_patterns(name, limits):
+def test_spent_rounds_equal_brute_force_over_participation_patterns(name, limits):
   query = _QUERIES[name](limits)
   assert query.participation == limits
-  expected = [_most_within(limits, n) for n in range(limits.num_rounds + 1)]
+  expected = [_max_participations(limits, n) for n in range(limits.num_rounds + 1)]
   state = query.initial_global_state()
   states = [
     state._replace(round=tf.constant(n, tf.int64)) for n in range(len(expected))
@@ -74,9 +74,9 @@ def _count(event):
 
 
 @pytest.mark.parametrize('limits', [None, *_LIMITS], ids=str)
-def test_rounds_add_up_to_what_is_spent(limits):
+def test_laplace_round_events_add_up_to_spent_event(limits):
   query = _QUERIES['laplace'](limits)
-  one, total = dp_accounting.LaplaceDpEvent(2.0), 0
+  once, total = dp_accounting.LaplaceDpEvent(2.0), 0
   state, sums = query.initial_global_state(), query.initial_sample_state()
   for _ in range(7 if limits is None else limits.num_rounds):
     _, state, event = query.get_noised_result(sums, state)
@@ -84,25 +84,25 @@ def test_rounds_add_up_to_what_is_spent(limits):
     assert scale == (2.0 if int(spent.last_round) else float('inf'))
     total += int(spent.last_round)
     assert int(spent.all_rounds) == total
-    expected = one if total == 1 else dp_accounting.SelfComposedDpEvent(one, total)
+    expected = once if total == 1 else dp_accounting.SelfComposedDpEvent(once, total)
     assert spent.to_event() == expected
   assert total == (7 if limits is None else _count(query.run_event()))
 
 
-def test_what_has_no_limits_tells_none():
+def test_query_without_participation_has_no_run_event():
   for name in ('skellam', 'local_laplace', 'laplace'):
     query = _QUERIES[name](None)
     with pytest.raises(ValueError, match='any number of rounds'):
       query.participation  # noqa: B018
     with pytest.raises(ValueError, match='any number of rounds'):
       query.run_event()
-  many = query.initial_global_state()._replace(round=tf.constant(10**9, tf.int64))
-  _, state, _ = query.get_noised_result(query.initial_sample_state(), many)
+  late_state = query.initial_global_state()._replace(round=tf.constant(10**9, tf.int64))
+  _, state, _ = query.get_noised_result(query.initial_sample_state(), late_state)
   assert int(query.spent(state).all_rounds) == 10**9 + 1
 
 
 @pytest.mark.parametrize('name', _QUERIES)
-def test_a_round_too_many_and_what_is_no_participation_are_refused(name):
+def test_query_refuses_extra_round_and_invalid_participation(name):
   query = _QUERIES[name](_LIMITS[1])
   state = query.initial_global_state()._replace(round=tf.constant(7, tf.int64))
   with pytest.raises(tf.errors.InvalidArgumentError, match='built for 7 rounds'):
@@ -126,12 +126,12 @@ _EVERY_ROUND = strategies.Participation(8)
     queries.TreeResidualSumQuery,
   ],
 )
-def test_noise_that_is_correlated_needs_limits(build, participation):
+def test_correlated_noise_queries_require_participation(build, participation):
   with pytest.raises(TypeError, match='participation must be a strategies.Particip'):
     build(participation, clip_norm=1.0, noise_multiplier=2.0, record_specs=_SPECS)
 
 
-def _independent(name, *args, **kwargs):
+def _independent_noise_query(name, *args, **kwargs):
   query = getattr(queries, name)
   norm = 'clip_norm' if name == 'GaussianSumQuery' else 'initial_clip_norm'
   kwargs = {norm: 1.0, **kwargs}
@@ -141,14 +141,14 @@ def _independent(name, *args, **kwargs):
 
 
 @pytest.mark.parametrize('name', ['GaussianSumQuery', 'AdaptiveGaussianSumQuery'])
-def test_of_independent_noise_no_limits_are_every_round(name):
-  query = _independent(name)
+def test_gaussian_query_without_participation_counts_every_round(name):
+  query = _independent_noise_query(name)
   state = query.initial_global_state()
   for _ in range(8):
     _, state, event = query.get_noised_result(query.initial_sample_state(), state)
     assert float(event.noise_multiplier) == 2.0
   spent = float(query.derive_metrics(state)['effective_noise_multiplier'])
-  limited = _independent(name, _EVERY_ROUND)
+  limited = _independent_noise_query(name, _EVERY_ROUND)
   assert spent == pytest.approx(limited.effective_noise_multiplier)
   with pytest.raises(TypeError, match="'storage' is not an argument"):
-    _independent(name, storage=None)
+    _independent_noise_query(name, storage=None)

@@ -30,7 +30,7 @@ def flat(structure):
 
 
 def one_round(query, state, records=(), template=None):
-  """Returns result, next state and event of a round with these records."""
+  """Returns the result, next state and event of a round with these records."""
   params = query.derive_sample_params(state)
   sample = query.initial_sample_state(template)
   for record in records:

@@ -1,4 +1,4 @@
-"""Rotations keep lengths, are undone, and spread any vector."""
+"""Random rotations preserve norms, are invertible, and spread any vector."""
 
 import math
 
@@ -13,7 +13,7 @@ _KEY = tf.constant([1, 2, 3, 4], tf.int64)
 
 
 @pytest.mark.parametrize('dimension', [1, 2, 64, 512, 2048])
-def test_the_transform_is_a_hadamard_matrix_and_its_own_inverse(dimension):
+def test_hadamard_transform_matches_matrix_and_is_its_own_inverse(dimension):
   vector = np.random.default_rng(1).normal(size=dimension)
   rotated = distributed.hadamard(tf.constant(vector)).numpy()
   matrix = scipy.linalg.hadamard(dimension) / math.sqrt(dimension)
@@ -26,7 +26,7 @@ def test_the_transform_is_a_hadamard_matrix_and_its_own_inverse(dimension):
 
 
 @pytest.mark.parametrize('dimension', [1, 5, 64, 4096])
-def test_signs_are_of_both_kinds_and_others_in_other_rounds(dimension):
+def test_random_signs_are_balanced_and_differ_between_rounds(dimension):
   first, second, again = (
     distributed.signs(_KEY, tf.constant(index, tf.int64), dimension).numpy()
     for index in (0, 1, 0)
@@ -39,14 +39,14 @@ def test_signs_are_of_both_kinds_and_others_in_other_rounds(dimension):
 
 
 @pytest.mark.parametrize('kind', ['one entry', 'all equal', 'alternating'])
-def test_entries_of_the_worst_vectors_are_short(kind):
+def test_rotation_bounds_entries_of_worst_case_vectors(kind):
   dimension = 1024
   vector = {
     'one entry': np.eye(1, dimension)[0] * 32.0,
     'all equal': np.ones(dimension),
     'alternating': np.resize([1.0, -1.0], dimension),
   }[kind]
-  # 2 d exp(-t^2 / 2) is below 1e-6 a round at t = 6.7.
+  # Some entry exceeds t = 6.7 with probability 2 d exp(-t^2 / 2), below 1e-6 a round.
   for index in range(20):
     signs = distributed.signs(_KEY, tf.constant(index, tf.int64), dimension)
     rotated = distributed.hadamard(tf.constant(vector) * signs)

@@ -1,8 +1,8 @@
 """The tree queries agree with TensorFlow Privacy's in distribution.
 
-Both are run for the same rounds without records; the covariance over rounds of each is
-held against the strategy's matrix and against the other's, with `use_efficient`
-(Honaker's estimator) and without, and with periodic restarts and without.
+Both run the same rounds without records. The covariance over rounds of each is compared
+with the strategy's matrix and with the other's, with and without `use_efficient`
+(Honaker's estimator), and with and without periodic restarts.
 """
 
 import numpy as np
@@ -22,7 +22,7 @@ _NOISE_MULTIPLIER = 3.0
 
 
 def _covariance(query):
-  """Covariance over rounds of what is released when there are no records."""
+  """Covariance over rounds of the results when there are no records."""
   state = query.initial_global_state()
   released = []
   for _ in range(_ROUNDS):
@@ -37,10 +37,10 @@ def _covariance(query):
 @pytest.mark.parametrize('restart_every', [None, 4])
 @pytest.mark.parametrize('efficient', [True, False])
 @pytest.mark.parametrize('name', ['TreeResidualSumQuery', 'TreeCumulativeSumQuery'])
-def test_covariance_over_rounds_agrees(name, efficient, restart_every):
-  # Seven standard deviations an entry, 3e-12 each; 45 entries, three comparisons and
+def test_tree_covariance_over_rounds_matches_tf_privacy(name, efficient, restart_every):
+  # Seven standard deviations per entry, 3e-12 each; 45 entries, three comparisons and
   # eight cases make 4e-9. The difference of the two has twice the variance.
-  ours = getattr(queries, name)(
+  query = getattr(queries, name)(
     strategies.Participation(_ROUNDS),
     clip_norm=_CLIP_NORM,
     noise_multiplier=_NOISE_MULTIPLIER,
@@ -49,7 +49,7 @@ def test_covariance_over_rounds_agrees(name, efficient, restart_every):
     restart_every=restart_every,
     seed=noise_lib.Seed(31),
   )
-  theirs = getattr(tfp, name).build_l2_gaussian_query(
+  tfp_query = getattr(tfp, name).build_l2_gaussian_query(
     _CLIP_NORM,
     _NOISE_MULTIPLIER,
     tf.TensorSpec([_SAMPLES]),
@@ -58,7 +58,7 @@ def test_covariance_over_rounds_agrees(name, efficient, restart_every):
   )
   if restart_every is not None:
     indicator = restart_query.PeriodicRoundRestartIndicator(restart_every)
-    theirs = restart_query.RestartQuery(theirs, indicator)
+    tfp_query = restart_query.RestartQuery(tfp_query, indicator)
   strategy = strategies.BinaryTree(_ROUNDS, efficient, restart_every)
   matrix = (
     _CLIP_NORM
@@ -72,7 +72,7 @@ def test_covariance_over_rounds_agrees(name, efficient, restart_every):
   expected = matrix @ matrix.T
   variances = np.diag(expected)
   bound = 7 * np.sqrt((np.outer(variances, variances) + expected**2) / _SAMPLES)
-  our_covariance, their_covariance = _covariance(ours), _covariance(theirs)
-  assert np.all(np.abs(our_covariance - expected) <= bound)
-  assert np.all(np.abs(their_covariance - expected) <= bound)
-  assert np.all(np.abs(our_covariance - their_covariance) <= np.sqrt(2) * bound)
+  covariance, tfp_covariance = _covariance(query), _covariance(tfp_query)
+  assert np.all(np.abs(covariance - expected) <= bound)
+  assert np.all(np.abs(tfp_covariance - expected) <= bound)
+  assert np.all(np.abs(covariance - tfp_covariance) <= np.sqrt(2) * bound)

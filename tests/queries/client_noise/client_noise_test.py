@@ -1,4 +1,4 @@
-"""Each client's record gets noise of its own, of the kind and size accounted for."""
+"""Queries whose clients add noise to their records, and their approximation."""
 
 import fractions
 import math
@@ -48,13 +48,13 @@ def _approximate(kind, **kwargs):
   return queries.ApproximateLocalSumQuery(noise=kind, **{**defaults, **kwargs})
 
 
-def _unit(query):
-  """What one step of the grid is worth."""
+def _step_size(query):
+  """Returns the size of one step of the grid."""
   return 1 / float(query._steps(tf.constant(query.clip_norm, tf.float32)))
 
 
 def _sums(query, clients, record=None, rounds=1):
-  """Sums of so many equal records, a row for each round."""
+  """Sums of equal records of `clients` clients, a row per round, and the last state."""
   record = tf.zeros([_SIZE]) if record is None else record
 
   @tf.function(autograph=False)
@@ -79,7 +79,7 @@ def _sums(query, clients, record=None, rounds=1):
 
 
 @both_kinds
-def test_noise_of_one_client_has_the_stated_distribution(kind):
+def test_local_noise_of_one_client_has_stated_distribution(kind):
   (noised,), _ = _sums(_local(kind), 1)
   assert scipy.stats.kstest(noised, _KS[kind], args=(0, 1.5)).pvalue > 1e-7
 
@@ -87,20 +87,20 @@ def test_noise_of_one_client_has_the_stated_distribution(kind):
 @pytest.mark.parametrize('clip_norm', [0.7, 2.0**-80, 2.0**80])
 @pytest.mark.parametrize('noise_multiplier', [2.0**-20, 7.3, 2.0**20])
 @both_kinds
-def test_what_a_client_sends_is_within_the_sums(kind, noise_multiplier, clip_norm):
+def test_largest_record_plus_noise_fits_into_grid(kind, noise_multiplier, clip_norm):
   query = _local(kind, clip_norm=clip_norm, noise_multiplier=noise_multiplier)
   bound = fractions.Fraction(float(np.float32(clip_norm)))
-  bound *= fractions.Fraction(1 / _unit(query))
-  # As far as noise reaches: 11.6 deviations of Gaussians, 88.8 scales of Laplace.
+  bound *= fractions.Fraction(1 / _step_size(query))
+  # The largest noise is 11.6 standard deviations (Gaussian) or 88.8 scales (Laplace).
   largest = {'gaussian': '11.6', 'laplace': '88.8'}[kind]
   reach = bound * fractions.Fraction(noise_multiplier) * fractions.Fraction(largest)
   assert bound + reach + 1 <= grid.LARGEST_ENTRY
-  # And the grid is as fine as `accounting.local` needs it for shares.
+  # The grid is also as fine as `accounting.local` needs it for shares.
   assert bound * fractions.Fraction(noise_multiplier) >= 2**16
 
 
 @both_kinds
-def test_without_noise_sums_are_those_of_clipped_records(kind):
+def test_local_query_without_noise_sums_clipped_records(kind):
   query = _local(
     kind, noise_multiplier=0.0, record_specs=tf.TensorSpec([2]), seed=noise.Seed(1)
   )
@@ -120,51 +120,51 @@ def test_without_noise_sums_are_those_of_clipped_records(kind):
 @pytest.mark.parametrize(
   'kind, adjacency', [('gaussian', 'zero_out'), ('laplace', 'replace_one')]
 )
-def test_real_reports_are_no_easier_to_tell_apart_than_stated(kind, adjacency):
-  # Each coordinate is a report of its own, of a record with one entry.
+def test_sampled_local_reports_satisfy_stated_epsilon_delta(kind, adjacency):
+  # Each coordinate of the noise makes one report of a record with a single entry.
   noise_multiplier, size = 0.8, 200_000
   query = _local(
     kind, record_specs=tf.TensorSpec([]), noise_multiplier=noise_multiplier
   )
-  beside = _local(
+  vector_query = _local(
     kind, record_specs=tf.TensorSpec([size]), noise_multiplier=noise_multiplier
   )
   params = tf.constant(0.5)
-  added = beside.preprocess_record(params, tf.zeros([size])).numpy()
-  more = beside.preprocess_record(params, tf.zeros([size])).numpy()
-  ends = (0.5, 0.0 if adjacency == 'zero_out' else -0.5)
+  first_noise = vector_query.preprocess_record(params, tf.zeros([size])).numpy()
+  second_noise = vector_query.preprocess_record(params, tf.zeros([size])).numpy()
+  values = (0.5, 0.0 if adjacency == 'zero_out' else -0.5)
   clipped = [
-    int(query.encode_without_noise(params, tf.constant(10 * end))[0]) for end in ends
+    int(query.encode_without_noise(params, tf.constant(10 * x))[0]) for x in values
   ]
   event = local.local_event(noise_multiplier, noise=kind, adjacency=adjacency)
   for cut in (-0.5, 0.0, 0.25, 0.5, 1.0):
-    at_cut = cut / _unit(query)
-    p = np.mean(added + clipped[0] > at_cut)
-    q = np.mean(more + clipped[1] > at_cut)
+    cut_in_steps = cut / _step_size(query)
+    p = np.mean(first_noise + clipped[0] > cut_in_steps)
+    q = np.mean(second_noise + clipped[1] > cut_in_steps)
     for epsilon in (0.2, 1.0):
       stated = accounting.accountants.delta(event, epsilon)
-      # Hoeffding for both, 1e-8.
+      # Hoeffding's bound for both frequencies; each fails with probability 1e-8.
       slack = math.sqrt(math.log(2e8) / (2 * size)) * (1 + math.exp(epsilon))
       assert p - math.exp(epsilon) * q <= stated + slack
 
 
 @both_kinds
-def test_a_client_that_hides_itself_does_not_tell_of_nan(kind):
-  broken = tf.fill([_SIZE], np.nan)
-  for query, told in ((_local(kind), False), (_shares(), True)):
-    sent, finite = query.encode_record(tf.constant(0.5), broken)
-    assert bool(finite) != told
+def test_local_query_hides_nan_record_and_shares_query_reports_it(kind):
+  nan_record = tf.fill([_SIZE], np.nan)
+  for query, is_reported in ((_local(kind), False), (_shares(), True)):
+    encoded, finite = query.encode_record(tf.constant(0.5), nan_record)
+    assert bool(finite) != is_reported
     stddev = query.client_noise_multiplier * 0.5
-    kind_of_noise = _KS[query.noise]
-    noised = sent.numpy() * _unit(query)
-    test = scipy.stats.kstest(noised, kind_of_noise, args=(0, stddev))
+    distribution = _KS[query.noise]
+    noised = encoded.numpy() * _step_size(query)
+    test = scipy.stats.kstest(noised, distribution, args=(0, stddev))
     assert test.pvalue > 1e-7
 
 
 @pytest.mark.parametrize(
   'kind, generator', [('gaussian', 'chacha20'), ('laplace', 'philox')]
 )
-def test_noise_of_numbered_clients_is_their_own_and_the_same_again(kind, generator):
+def test_client_noise_depends_on_seed_round_and_client_number(kind, generator):
   params = tf.constant(0.5)
   rows = {}
   for seed in (noise.Seed(1), noise.Seed(1), noise.Seed(2)):
@@ -177,15 +177,15 @@ def test_noise_of_numbered_clients_is_their_own_and_the_same_again(kind, generat
       key = query.round_key(state)
       for number in (0, 1, -5, 2**62):
         row = query.noise_of(params, key, tf.constant(number, tf.int64)).numpy()
-        place = (str(seed), this_round, number)
-        np.testing.assert_array_equal(rows.setdefault(place, row), row)
+        row_id = (str(seed), this_round, number)
+        np.testing.assert_array_equal(rows.setdefault(row_id, row), row)
   correlations = np.corrcoef(np.array(list(rows.values())))
   assert len(rows) == 16
   correlations = np.abs(correlations[np.triu_indices(16, 1)])
-  assert correlations.max() < 7 / math.sqrt(2000)  # 120 pairs: 3e-10.
+  assert correlations.max() < 7 / math.sqrt(2000)  # 3e-10 for 120 pairs.
 
 
-def test_without_a_seed_each_round_key_is_new():
+def test_round_key_without_seed_is_new_on_each_call():
   query = _local('gaussian')
   state = query.initial_global_state()
   traced = tf.function(lambda: query.round_key(state))
@@ -194,7 +194,7 @@ def test_without_a_seed_each_round_key_is_new():
 
 
 @pytest.mark.parametrize('kind, limits', [('gaussian', None), ('laplace', _LIMITS)])
-def test_spent_is_one_local_event_for_each_round_that_a_client_may_be_in(kind, limits):
+def test_local_query_spends_one_event_per_possible_participation(kind, limits):
   query = _LOCAL[kind](
     limits, clip_norm=0.5, noise_multiplier=3.0, record_specs=tf.TensorSpec([2])
   )
@@ -209,15 +209,15 @@ def test_spent_is_one_local_event_for_each_round_that_a_client_may_be_in(kind, l
     expected = local.local_event(
       3.0, noise=kind, adjacency='zero_out', participations=count
     )
-    spent = _numpy(query.spent(state))
+    spent = _as_numpy(query.spent(state))
     for delta in (1e-6, 1e-2):
       epsilon = accounting.accountants.epsilon(spent.to_event(), delta)
       assert epsilon == pytest.approx(accounting.accountants.epsilon(expected, delta))
-    adds = limits is None or this_round % 2 == 0
-    own = local.local_event(3.0, noise=kind, adjacency='zero_out')
-    nothing = dp_accounting.NoOpDpEvent()
-    assert spent.last_to_event() == (own if adds else nothing)
-    assert math.isinf(float(event.noise_multiplier)) == (not adds)
+    participates = limits is None or this_round % 2 == 0
+    one_participation = local.local_event(3.0, noise=kind, adjacency='zero_out')
+    no_op = dp_accounting.NoOpDpEvent()
+    assert spent.last_to_event() == (one_participation if participates else no_op)
+    assert math.isinf(float(event.noise_multiplier)) == (not participates)
   if limits is not None:
     assert query.run_event() == local.local_event(
       3.0, noise=kind, adjacency='zero_out', participations=3
@@ -232,11 +232,11 @@ def test_spent_is_one_local_event_for_each_round_that_a_client_may_be_in(kind, l
   assert metrics['noise_site'] == b'local'
 
 
-def _numpy(spent):
+def _as_numpy(spent):
   return type(spent)(*(np.asarray(each) for each in spent))
 
 
-def test_a_state_belongs_to_its_mechanism_and_shows_no_key():
+def test_state_hides_server_key_and_other_mechanism_refuses_it():
   numbers = {'clip_norm': 1.0, 'noise_multiplier': 1.0, 'record_specs': _SPEC}
   query = queries.LocalGaussianSumQuery(server_noise_multiplier=2.0, **numbers)
   state = query.initial_global_state()
@@ -244,15 +244,15 @@ def test_a_state_belongs_to_its_mechanism_and_shows_no_key():
   for word in state.server_key.numpy():
     assert str(word) not in repr(state)
   assert queries.LocalGaussianSumQuery(**numbers).initial_global_state()[2] == ()
-  other = queries.LocalGaussianSumQuery(server_noise_multiplier=2.5, **numbers)
+  other_query = queries.LocalGaussianSumQuery(server_noise_multiplier=2.5, **numbers)
   with pytest.raises(tf.errors.InvalidArgumentError, match='another mechanism'):
-    other.get_noised_result(other.initial_sample_state(), state)
+    other_query.get_noised_result(other_query.initial_sample_state(), state)
 
 
 @pytest.mark.parametrize(
-  'make, begun, other',
+  'make, arguments, other',
   [
-    (  # Equal shares: 1 / sqrt(4) and 2 / sqrt(16).
+    (  # A client's share of the noise is equal: 1 / sqrt(4) and 2 / sqrt(16).
       queries.GaussianSharesSumQuery,
       {'noise_multiplier': 1.0, 'min_clients': 4},
       {'noise_multiplier': 2.0, 'min_clients': 16},
@@ -264,17 +264,17 @@ def test_a_state_belongs_to_its_mechanism_and_shows_no_key():
     ),
   ],
 )
-def test_a_state_is_not_continued_with_other_events_of_equal_noise(make, begun, other):
-  numbers = {'clip_norm': 1.0, 'record_specs': _SPEC}
-  query, stranger = make(**begun, **numbers), make(**other, **numbers)
+def test_query_refuses_state_of_equal_noise_but_other_event(make, arguments, other):
+  common = {'clip_norm': 1.0, 'record_specs': _SPEC}
+  query, other_query = make(**arguments, **common), make(**other, **common)
   state = query.initial_global_state()
   with pytest.raises(tf.errors.InvalidArgumentError, match='another mechanism'):
-    stranger.get_noised_result(stranger.initial_sample_state(), state)
+    other_query.get_noised_result(other_query.initial_sample_state(), state)
   query.get_noised_result(query.initial_sample_state(), state)
 
 
 @both_kinds
-def test_the_approximation_has_the_mean_and_variance_of_local_noise(kind):
+def test_approximate_local_sum_has_mean_and_variance_of_local_sum(kind):
   clients = 12
   record = tf.constant(np.linspace(0, 0.004, _SIZE), tf.float32)
   exact, _ = _sums(_local(kind, clip_norm=60.0), clients, record, rounds=2)
@@ -284,7 +284,7 @@ def test_the_approximation_has_the_mean_and_variance_of_local_noise(kind):
   expected = 180.0 * _STDDEVS[kind] * math.sqrt(clients)
   signal = clients * record.numpy()
   kurtosis = 0 if kind == 'gaussian' else 3 / clients
-  tolerance = 6 * math.sqrt((2 + kurtosis) / _SIZE) / 2  # 2e-9 each.
+  tolerance = 6 * math.sqrt((2 + kurtosis) / _SIZE) / 2  # Fails with 2e-9 each.
   for released in (*exact, *approximate):
     noise_alone = released - signal
     assert noise_alone.std() == pytest.approx(expected, rel=tolerance)
@@ -292,25 +292,25 @@ def test_the_approximation_has_the_mean_and_variance_of_local_noise(kind):
   assert np.abs(np.corrcoef(approximate)[0, 1]) < 6 / math.sqrt(_SIZE)
   for noised in approximate - signal:
     assert scipy.stats.kstest(noised, 'norm', args=(0, expected)).pvalue > 1e-7
-  if kind == 'gaussian':  # The distribution too.
+  if kind == 'gaussian':  # The distributions are equal too.
     same = scipy.stats.ks_2samp(exact.ravel(), approximate.ravel())
     assert same.pvalue > 1e-7
   assert state.round == 2
 
 
-def test_the_approximation_says_that_nothing_is_private():
+def test_approximate_local_query_has_non_private_events():
   query = _approximate('laplace', record_specs=tf.TensorSpec([2]))
   state = query.initial_global_state()
   sample = query.accumulate_record(
     tf.constant(0.5), query.initial_sample_state(), tf.constant([0.1, 0.2])
   )
   np.testing.assert_allclose(
-    sample.record.numpy() * _unit(query), [0.1, 0.2], atol=2 * _unit(query)
+    sample.record.numpy() * _step_size(query), [0.1, 0.2], atol=2 * _step_size(query)
   )
   _, state, event = query.get_noised_result(sample, state)
-  none = dp_accounting.NonPrivateDpEvent()
-  spent = _numpy(query.spent(state))
-  assert event == spent.to_event() == spent.last_to_event() == none
+  non_private = dp_accounting.NonPrivateDpEvent()
+  spent = _as_numpy(query.spent(state))
+  assert event == spent.to_event() == spent.last_to_event() == non_private
   assert query.derive_metrics(state)['noise_site'] == b'local_approximate'
 
 
@@ -328,6 +328,6 @@ def test_the_approximation_says_that_nothing_is_private():
     ),
   ],
 )
-def test_numbers_out_of_range_are_refused(build, message):
+def test_client_noise_query_refuses_out_of_range_arguments(build, message):
   with pytest.raises(ValueError, match=message):
     build()

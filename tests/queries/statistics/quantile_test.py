@@ -1,4 +1,4 @@
-"""Quantiles over rounds are those of TF Privacy without noise, and private with it."""
+"""Quantile estimation matches TF Privacy without noise, and is private with noise."""
 
 import functools
 import math
@@ -57,9 +57,9 @@ def _one_round(query, state, numbers):
 
 
 @pytest.mark.parametrize('geometric, tree', [(True, False), (False, True)])
-def test_without_noise_estimates_are_those_of_tf_privacy(geometric, tree):
+def test_quantile_estimates_without_noise_match_tf_privacy(geometric, tree):
   kind = 'TreeQuantileEstimatorQuery' if tree else 'QuantileEstimatorQuery'
-  theirs = getattr(quantile_estimator_query, kind)(
+  tfp_query = getattr(quantile_estimator_query, kind)(
     initial_estimate=0.3,
     target_quantile=0.7,
     learning_rate=0.4,
@@ -67,31 +67,31 @@ def test_without_noise_estimates_are_those_of_tf_privacy(geometric, tree):
     expected_num_records=6.0,
     geometric_update=geometric,
   )
-  ours = _quantile(
+  query = _quantile(
     _tree() if tree else _gaussian(),
     target_quantile=0.7,
     learning_rate=0.4,
     geometric_update=geometric,
   )
-  our_state, their_state = ours.initial_global_state(), theirs.initial_global_state()
+  state, tfp_state = query.initial_global_state(), tfp_query.initial_global_state()
   rng = np.random.default_rng(3)
   for number in range(4):
-    # Cohorts of other sizes than expected; below and above for all of them.
+    # Cohorts are smaller and larger than expected, with numbers below and above.
     numbers = rng.lognormal(1.0, 1.5, size=(4, 6, 15)[number % 3])
     if not geometric:
       numbers -= 2.0
-    our_estimate, our_state, _ = _one_round(ours, our_state, numbers)
-    their_estimate, their_state, _ = _one_round(theirs, their_state, numbers)
-    np.testing.assert_allclose(our_estimate, their_estimate, rtol=1e-5, atol=1e-6)
-  metrics = ours.derive_metrics(our_state)
-  assert float(metrics['quantile_estimate']) == float(our_estimate)
-  assert not np.isclose(our_estimate, 0.3, rtol=0.2)
+    estimate, state, _ = _one_round(query, state, numbers)
+    tfp_estimate, tfp_state, _ = _one_round(tfp_query, tfp_state, numbers)
+    np.testing.assert_allclose(estimate, tfp_estimate, rtol=1e-5, atol=1e-6)
+  metrics = query.derive_metrics(state)
+  assert float(metrics['quantile_estimate']) == float(estimate)
+  assert not np.isclose(estimate, 0.3, rtol=0.2)
 
 
 @pytest.mark.parametrize(
   ('make', 'distribution'), [(_gaussian, 'norm'), (_laplace, 'laplace')]
 )
-def test_the_noise_of_a_fraction_is_that_of_half_a_clip_norm(make, distribution):
+def test_noise_scale_of_count_is_half_the_noise_multiplier(make, distribution):
   query = _quantile(
     make(3.0, seed=noise.Seed(5)),
     clients_per_round=1000,
@@ -102,11 +102,11 @@ def test_the_noise_of_a_fraction_is_that_of_half_a_clip_norm(make, distribution)
   )
 
   def one_round(state, unused_number):
-    # One below, one above: fractions of 1/2, and noise.
+    # One record is below and one above, so the fraction is 1/2 plus noise.
     params = query.derive_sample_params(state)
     below, above = (
-      query.preprocess_record(params, state.quantile_estimate + by)
-      for by in (-1.0, 1.0)
+      query.preprocess_record(params, state.quantile_estimate + offset)
+      for offset in (-1.0, 1.0)
     )
     return query.get_noised_result(below + above, state)[1]
 
@@ -118,25 +118,25 @@ def test_the_noise_of_a_fraction_is_that_of_half_a_clip_norm(make, distribution)
   assert scipy.stats.kstest(noised, distribution, args=(0, 3.0 / 2)).pvalue > 1e-8
 
 
-_NUMBERS = [0.0, -0.0, 0.3, 0.30000001, 1e-45, -1e38, 3e38, math.inf, -math.inf]
+_VALUES = [0.0, -0.0, 0.3, 0.30000001, 1e-45, -1e38, 3e38, math.inf, -math.inf]
 
 
 @pytest.mark.parametrize('dtype', [tf.float16, tf.float32, tf.float64])
-def test_a_client_moves_a_count_by_half_at_most(dtype):
+def test_client_changes_count_by_at_most_one_half(dtype):
   query = _quantile(_gaussian(2.0), record_specs=tf.TensorSpec([], dtype))
   params = query.derive_sample_params(query.initial_global_state())
-  steps = 2.0**35  # Of a clip norm of one half.
-  for number in [*_NUMBERS, math.nan]:
-    said, finite = query.encode_record(params, tf.constant(number, dtype))
-    assert abs(int(said)) <= steps // 2
+  steps = 2.0**35  # Steps of the grid in 1.0.
+  for number in [*_VALUES, math.nan]:
+    encoded, finite = query.encode_record(params, tf.constant(number, dtype))
+    assert abs(int(encoded)) <= steps // 2
     value = float(tf.cast(tf.constant(number, dtype), tf.float64))
     assert bool(finite) == math.isfinite(value)
     if not math.isfinite(value):
-      assert int(said) == 0
+      assert int(encoded) == 0
       continue
-    # All but what clipping keeps from the bound.
+    # Clipping stays slightly below the bound of 1/2.
     expected = 0.5 if value <= float(params.quantile_estimate) else -0.5
-    assert int(said) / steps == pytest.approx(expected, rel=1e-6)
+    assert int(encoded) / steps == pytest.approx(expected, rel=1e-6)
 
 
 @pytest.mark.parametrize(
@@ -144,7 +144,7 @@ def test_a_client_moves_a_count_by_half_at_most(dtype):
   [_tree(2.0), _laplace(2.0)],
   ids=['tree', 'laplace'],
 )
-def test_what_is_spent_is_what_the_counts_spend(counts):
+def test_quantile_query_spends_what_its_count_query_spends(counts):
   query = _quantile(counts)
   state, count_state = query.initial_global_state(), counts.initial_global_state()
   for number in range(3):
@@ -168,7 +168,7 @@ def _factory(counts=None, **kwargs):
   return aggregators.quantile(counts, **{'initial_estimate': 1.0, **kwargs})
 
 
-def test_as_a_process_the_estimate_is_the_result_and_a_state_goes_on():
+def test_quantile_process_returns_estimate_and_continues_its_state():
   process = _factory().create(tff.TensorType(np.float32))
   state = process.initialize()
   values = [np.float32(number) for number in (2.0, 5.0, math.inf, 9.0)]
@@ -190,7 +190,7 @@ def test_as_a_process_the_estimate_is_the_result_and_a_state_goes_on():
     process.next(last, values)
 
 
-def test_beside_a_model_means_are_divided_and_the_estimate_is_not():
+def test_quantile_in_joint_aggregation_is_not_divided_by_clients():
   numbers = {'clip_norm': 8.0, 'noise_multiplier': 1e-4, 'clients_per_round': 4}
   counts = aggregators.laplace(**{**numbers, 'clip_norm': 0.5, 'noise_multiplier': 1.0})
   joint = aggregators.joint(
@@ -211,7 +211,7 @@ def test_beside_a_model_means_are_divided_and_the_estimate_is_not():
   assert gaussian == dp_accounting.GaussianDpEvent(pytest.approx(1e-4))
 
 
-def test_clients_may_add_the_noise_and_then_say_nothing_of_infinity():
+def test_quantile_with_local_noise_hides_infinite_values():
   counts = aggregators.local_laplace(
     clip_norm=0.5, noise_multiplier=0.5, clients_per_round=100
   )
@@ -219,7 +219,7 @@ def test_clients_may_add_the_noise_and_then_say_nothing_of_infinity():
   values = [np.float32(9.0)] * 99 + [np.float32(math.inf)]
   output = process.next(process.initialize(), values)
   assert output.measurements['nonfinite_count'] == 0
-  # 99 above and one that says nothing: exp(1/2 - 1/200), but for noise of 0.035.
+  # 99 values above and one that counts as 0: exp(1/2 - 1/200), up to noise of 0.035.
   assert math.log(output.result) == pytest.approx(0.495, abs=0.28)
   assert output.result != pytest.approx(math.exp(0.495), rel=1e-6)
   event = aggregators.extract_dp_event(output.state).all_rounds_so_far
@@ -232,7 +232,7 @@ _CUMULATIVE = queries.TreeCumulativeSumQuery(
 
 
 @pytest.mark.parametrize(
-  'given, message',
+  'changes, message',
   [
     ({'count_query': _gaussian(clip_norm=1.0)}, 'must have clip_norm=0.5.*got 1.0'),
     ({'count_query': _gaussian(record_specs=tf.TensorSpec([2]))}, 'for records'),
@@ -244,13 +244,13 @@ _CUMULATIVE = queries.TreeCumulativeSumQuery(
     ({'clients_per_round': 0}, 'clients_per_round must be positive'),
   ],
 )
-def test_what_does_not_go_together_is_refused(given, message):
-  numbers = {'count_query': _gaussian(), **given}
+def test_quantile_query_refuses_invalid_arguments(changes, message):
+  arguments = {'count_query': _gaussian(), **changes}
   with pytest.raises(ValueError, match=message):
-    _quantile(numbers.pop('count_query'), **numbers)
+    _quantile(arguments.pop('count_query'), **arguments)
 
 
-def test_counts_that_do_not_fit_are_refused():
+def test_quantile_refuses_unsuitable_count_query_or_factory():
   with pytest.raises(TypeError, match='count_query must be a query'):
     _quantile(7)
   with pytest.raises(TypeError, match='counts must be a factory'):

@@ -1,4 +1,4 @@
-"""Histograms from noised trees: least squares, with the nodes' noise and privacy."""
+"""`RangeSumsQuery`: histograms fitted to noised trees by least squares."""
 
 import math
 
@@ -14,7 +14,7 @@ from tff_dp_aggregators import aggregators
 from tff_dp_aggregators import queries
 from tff_dp_aggregators.queries import grid
 
-_LARGE = 1e3  # Clips nothing here.
+_LARGE = 1e3  # A clip norm that clips nothing here.
 _SHAPES = [(1, 2), (2, 2), (5, 2), (10, 3), (37, 5)]
 
 
@@ -32,7 +32,7 @@ def _query(num_bins, arity=2, *, clip_norm=_LARGE, noise_multiplier=0.0, **kwarg
 
 
 def _tree_matrix(num_bins, arity):
-  """Nodes over bins: which bins each is the sum of, leaves first."""
+  """Matrix with a row per node that sums the bins of the node, leaves first."""
   levels = [np.eye(num_bins)]
   while len(levels[-1]) > 1:
     below = levels[-1]
@@ -56,20 +56,20 @@ def _released(query, sample):
 
 
 @pytest.mark.parametrize(('num_bins', 'arity'), _SHAPES)
-def test_a_client_says_the_sums_of_its_bins_and_they_lead_back(num_bins, arity):
+def test_encoded_nodes_are_sums_of_bins_and_decode_to_histogram(num_bins, arity):
   assert sum(queries.tree_levels(num_bins, arity)) == len(_tree_matrix(num_bins, arity))
   histogram = np.arange(num_bins) - 2.5
   query = _query(num_bins, arity)
   sample = _encoded(query, histogram)
   step = _step(_LARGE)
-  said = sample.numpy() * step
-  np.testing.assert_allclose(said, _tree_matrix(num_bins, arity) @ histogram, atol=1e-5)
+  sums = sample.numpy() * step
+  np.testing.assert_allclose(sums, _tree_matrix(num_bins, arity) @ histogram, atol=1e-5)
   result, _ = _released(query, sample)
   np.testing.assert_allclose(result, histogram, atol=1e-4)
 
 
 @pytest.mark.parametrize(('num_bins', 'arity'), _SHAPES)
-def test_nodes_that_do_not_agree_are_fitted_by_least_squares(num_bins, arity):
+def test_inconsistent_nodes_are_fitted_by_least_squares(num_bins, arity):
   query = _query(num_bins, arity)
   matrix = _tree_matrix(num_bins, arity)
   nodes = np.random.default_rng(num_bins).normal(size=len(matrix)) * 10
@@ -79,25 +79,25 @@ def test_nodes_that_do_not_agree_are_fitted_by_least_squares(num_bins, arity):
 
 
 @pytest.mark.parametrize(('num_bins', 'arity'), [(8, 2), (9, 3)])
-def test_without_noise_nodes_are_those_of_tf_privacy(num_bins, arity):
-  theirs = tree_range_query.TreeRangeSumQuery.build_central_gaussian_query(
+def test_range_sums_without_noise_match_tf_privacy(num_bins, arity):
+  tfp_query = tree_range_query.TreeRangeSumQuery.build_central_gaussian_query(
     _LARGE, 0.0, arity
   )
-  ours = _query(num_bins, arity)
+  query = _query(num_bins, arity)
   records = np.random.default_rng(0).normal(size=[3, num_bins]).astype(np.float32)
-  state, sample = theirs.initial_global_state(), None
-  params = theirs.derive_sample_params(state)
-  total = ours.initial_sample_state()
-  known = ours.derive_sample_params(ours.initial_global_state())
-  sample = theirs.initial_sample_state(tf.TensorSpec([num_bins]))
+  state, sample = tfp_query.initial_global_state(), None
+  params = tfp_query.derive_sample_params(state)
+  total = query.initial_sample_state()
+  query_params = query.derive_sample_params(query.initial_global_state())
+  sample = tfp_query.initial_sample_state(tf.TensorSpec([num_bins]))
   for record in records:
-    sample = theirs.accumulate_record(params, sample, tf.constant(record))
-    total = ours.accumulate_record(known, total, tf.constant(record))
-  tree, _, event = theirs.get_noised_result(sample, state)
-  result, our_event = _released(ours, total)
-  assert isinstance(event, dp_accounting.UnsupportedDpEvent)
-  assert our_event == dp_accounting.GaussianDpEvent(0.0)
-  # Theirs has the root first.
+    sample = tfp_query.accumulate_record(params, sample, tf.constant(record))
+    total = query.accumulate_record(query_params, total, tf.constant(record))
+  tree, _, tfp_event = tfp_query.get_noised_result(sample, state)
+  result, event = _released(query, total)
+  assert isinstance(tfp_event, dp_accounting.UnsupportedDpEvent)
+  assert event == dp_accounting.GaussianDpEvent(0.0)
+  # TF Privacy's tree has the root first.
   levels = [np.array(level) for level in tree.to_list()][::-1]
   for level in levels:
     sums = result.reshape([len(level), -1]).sum(axis=1)
@@ -105,7 +105,7 @@ def test_without_noise_nodes_are_those_of_tf_privacy(num_bins, arity):
 
 
 @pytest.mark.parametrize(('num_bins', 'arity'), [(512, 2), (405, 3)])
-def test_of_real_noise_the_result_has_the_least_covariance(num_bins, arity):
+def test_noise_of_histogram_has_covariance_of_least_squares(num_bins, arity):
   query = _query(num_bins, arity, noise_multiplier=2.0, clip_norm=0.5)
   result, event = _released(query, query.initial_sample_state())
   assert event == dp_accounting.GaussianDpEvent(2.0)
@@ -113,15 +113,15 @@ def test_of_real_noise_the_result_has_the_least_covariance(num_bins, arity):
   information = matrix.T @ matrix
   whitened = np.linalg.cholesky(information).T @ result
   assert scipy.stats.kstest(whitened, 'norm').pvalue > 1e-8
-  # Halves, beside noise on bins that costs as much: a client has 1 there, and here
-  # as many as there are levels.
+  # The sum of half the bins has less noise than with noise on bins of the same privacy
+  # cost. Without a tree a client adds to one entry, and here to one of each level.
   half = np.arange(num_bins) < num_bins // 2
   variance = half @ np.linalg.solve(information, half.astype(float))
   levels = len(queries.tree_levels(num_bins, arity))
   assert levels * variance < 0.2 * half.sum()
 
 
-def test_a_client_moves_the_nodes_by_no_more_than_the_clip_norm():
+def test_client_changes_nodes_by_at_most_clip_norm():
   clip_norm = 0.75
   query = _query(10, 3, clip_norm=clip_norm)
   step = _step(clip_norm)
@@ -136,13 +136,13 @@ def test_a_client_moves_the_nodes_by_no_more_than_the_clip_norm():
     sample = _encoded(query, record).numpy()
     squared = sum(int(each) ** 2 for each in sample)
     assert squared * step**2 <= clip_norm**2
-  for wrong in (math.nan, math.inf):
+  for non_finite in (math.nan, math.inf):
     params = query.derive_sample_params(query.initial_global_state())
-    sample, finite = query.encode_record(params, tf.constant([wrong] + [1.0] * 9))
+    sample, finite = query.encode_record(params, tf.constant([non_finite] + [1.0] * 9))
     assert not finite and not np.any(sample)
 
 
-def test_what_does_not_fit_is_refused():
+def test_range_sums_refuses_invalid_arguments():
   nodes = queries.GaussianSumQuery(
     clip_norm=1.0, noise_multiplier=1.0, record_specs=tf.TensorSpec([7])
   )
