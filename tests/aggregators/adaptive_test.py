@@ -78,7 +78,7 @@ def test_adaptive_process_matches_query_in_every_round():
     )
 
 
-def test_a_small_cohort_needs_no_more_than_a_noise_multiplier():
+def test_small_cohort_keeps_noise_multiplier():
   process = aggregators.adaptive(noise_multiplier=4.0, clients_per_round=3).create(
     _VECTOR
   )

@@ -161,8 +161,9 @@ def test_epsilon_of_gaussian_and_laplace_parts_matches_integration():
     epsilon = accountants.epsilon(event, delta)
     assert _delta(epsilon, 2.0, 4.0) == pytest.approx(delta, rel=2e-2)
     assert _delta(epsilon, 2.0, 4.0) <= delta * (1 + 1e-6)
-    # The Gaussian part alone costs less.
-    assert epsilon > accountants.epsilon(dp_accounting.GaussianDpEvent(2.0), delta)
+    # Each part alone costs less.
+    for part in (dp_accounting.GaussianDpEvent(2.0), dp_accounting.LaplaceDpEvent(4.0)):
+      assert epsilon > accountants.epsilon(part, delta)
 
 
 def test_nested_parts_are_clipped_and_zeroed_separately():

@@ -200,12 +200,11 @@ def test_local_query_spends_one_event_per_possible_participation(kind, limits):
   )
   state = query.initial_global_state()
   assert query.spent(state).to_event() == dp_accounting.NoOpDpEvent()
-  composed = []
+  events = []
   for this_round in range(6):
     count = this_round + 1 if limits is None else this_round // 2 + 1
     sample = query.initial_sample_state()
     _, state, event = query.get_noised_result(sample, state)
-    composed.append(event)
     expected = local.local_event(
       3.0, noise=kind, adjacency='zero_out', participations=count
     )
@@ -218,6 +217,10 @@ def test_local_query_spends_one_event_per_possible_participation(kind, limits):
     no_op = dp_accounting.NoOpDpEvent()
     assert spent.last_to_event() == (one_participation if participates else no_op)
     assert math.isinf(float(event.noise_multiplier)) == (not participates)
+    if participates:
+      events.append(type(event)(float(event.noise_multiplier)))
+  composed = accounting.accountants.epsilon(dp_accounting.ComposedDpEvent(events), 1e-6)
+  assert composed == pytest.approx(accounting.accountants.epsilon(expected, 1e-6))
   if limits is not None:
     assert query.run_event() == local.local_event(
       3.0, noise=kind, adjacency='zero_out', participations=3
