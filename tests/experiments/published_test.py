@@ -144,11 +144,10 @@ def _fast_flags(name):
 @pytest.mark.parametrize('name', DEPLOYED)
 def test_rho_and_epsilon_in_deployment_file_match_report(name):
   quick = _fast_flags(name) or [f'--flagfile={DEPLOYED[name]}']
-  guarantee = simulations.reported(*quick)['guarantee']
-  entry = _comments(name)
-  assert f'{guarantee["zcdp_rho"]:.6g}' == entry['Rho']
-  epsilon_at_delta = f'{guarantee["epsilon"]:.6g} at delta {guarantee["delta"]:g}'
-  assert epsilon_at_delta == entry['Epsilon']
+  actual = simulations.reported(*quick)['guarantee']
+  stated = _comments(name)
+  assert f'{actual["zcdp_rho"]:.6g}' == stated['Rho']
+  assert f'{actual["epsilon"]:.6g} at delta {actual["delta"]:g}' == stated['Epsilon']
 
 
 @pytest.mark.slow
