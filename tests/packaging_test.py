@@ -26,7 +26,8 @@ TFF_PYTHONS = PYTHONS[:3]
 LOCKS = {'requirements.lock': TFF_PYTHONS, 'requirements/core.lock': PYTHONS}
 each_lock = pytest.mark.parametrize('lock', LOCKS)
 each_lock_and_python = pytest.mark.parametrize(
-  'lock, python', [(lock, python) for lock, found in LOCKS.items() for python in found]
+  'lock, python',
+  [(lock, python) for lock, pythons in LOCKS.items() for python in pythons],
 )
 # Modules whose distributions have other names.
 DISTRIBUTIONS = {'absl': 'absl-py', 'markupsafe': 'jinja2'}

@@ -55,14 +55,14 @@ def _comments(name):
   """Returns the comments of a flag file by the key before the colon, and the title."""
   lines = _ALL[name].read_text(encoding='utf-8').splitlines()
   comments = [line[1:].strip() for line in lines if line.startswith('#')]
-  said = {}
+  by_key = {}
   key = 'Title'
   for line in comments:
     begins = re.match(r'([A-Z][a-z]+(?: [a-z]+)?): (.*)', line)
     if begins:
       key, line = begins.groups()
-    said[key] = f'{said.get(key, "")} {line}'.strip()
-  return said
+    by_key[key] = f'{by_key.get(key, "")} {line}'.strip()
+  return by_key
 
 
 def _flags(name):

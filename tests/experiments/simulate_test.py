@@ -204,7 +204,7 @@ def test_ctrl_c_leaves_report_and_no_process(tmp_path):
     *LONG,
     f'--run_dir={run_dir}',
     start_new_session=True,
-    # A test run in the background of a shell ignores Ctrl-C, and hands that on.
+    # A test in the background of a shell ignores Ctrl-C, and children inherit that.
     preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
   )
   deadline = time.monotonic() + 240

@@ -29,14 +29,14 @@ def record(points):
 @pytest.fixture(scope='module')
 def results(points, tmp_path_factory):
   make = cells.Maker(str(tmp_path_factory.mktemp('output')), {})
-  found = []
+  runs = []
   for point, accuracies in zip(points, ACCURACIES.values()):
     for seed, accuracy in zip(SEEDS, accuracies):
       cell = make.cell(point, seed)
       if accuracy is None:
-        found.append(cells.Result(cell, cells.FAILED, error='no memory'))
+        runs.append(cells.Result(cell, cells.FAILED, error='no memory'))
         continue
-      found.append(
+      runs.append(
         cells.Result(
           cell,
           cells.FINISHED,
@@ -47,7 +47,7 @@ def results(points, tmp_path_factory):
           seconds=float(seed),
         )
       )
-  return found
+  return runs
 
 
 def test_mean_and_standard_error_match_numpy(record, results):

@@ -57,7 +57,7 @@ def _run(output, *arguments, **variables):
       stdout=stdout,
       stderr=stderr,
       start_new_session=True,
-      # A test run in the background of a shell ignores Ctrl-C, and hands that on.
+      # A test in the background of a shell ignores Ctrl-C, and children inherit that.
       preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
 

@@ -52,6 +52,6 @@ def test_three_times_the_rows_need_little_more_memory(tmp_path):
   small = _peak(tmp_path, num_rows=60_000, num_clients=15_000)
   large = _peak(tmp_path, num_rows=180_000, num_clients=45_000)
   # 120,000 rows of 8 numbers are 7.7 MB as an array alone, and 70 MB as Python's rows.
-  # What DuckDB reads ahead takes some 12 MB more of more rows, up to a limit.
+  # With more rows, DuckDB reads ahead some 12 MB more, up to a limit.
   assert large < small + 18e6
   assert large < 64e6

@@ -141,7 +141,7 @@ def test_data_are_read_again_only_if_files_or_options_change(data, tmp_path):
   ('num_clients', 'delta'),
   [(1, 1e-5), (10_000, 1e-5), (10_001, 1e-6)],
 )
-def test_delta_for_is_power_of_ten_and_at_most_one_in_ten_clients(num_clients, delta):
+def test_delta_for_is_power_of_ten_below_tenth_over_num_clients(num_clients, delta):
   assert own.delta_for(num_clients) == delta
   assert num_clients < 10_000 or delta <= 1 / (10 * num_clients)
 
