@@ -167,14 +167,14 @@ def test_readme_accuracies_match_comparison_table():
   folder = ROOT / 'docs' / 'results' / 'digits'
   with open(folder / 'table.csv', encoding='utf-8', newline='') as file:
     rows = list(csv.DictReader(file))
-  shown = {
+  accuracy = {
     (row['mechanism'], row['target_epsilon']): f'{float(row["test_accuracy"]):.2f}'
     for row in rows
   }
-  at_2 = [shown[name, '2'] for name in ('gaussian', 'tree', 'banded')]
+  at_2 = [accuracy[name, '2'] for name in ('gaussian', 'tree', 'banded')]
   assert re.findall(r'\b0\.\d\d\b', README.split('All mechanisms on digits')[1])[
     :4
-  ] == [*at_2, shown['none', '']]
+  ] == [*at_2, accuracy['none', '']]
 
 
 def _examples():

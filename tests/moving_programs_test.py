@@ -248,17 +248,17 @@ def _run_there(pair, folder):
 
 def _check_figures(pair, side, figures):
   """Checks that the figures are those documented and claimed."""
-  shown = _programs(pair.page)[pair.title, side][1]
-  claimed, noisy = pair.there, pair.noisy
+  documented = _programs(pair.page)[pair.title, side][1]
+  claims, noisy = pair.there, pair.noisy
   if side == 'Here':
-    claimed = pair.here
+    claims = pair.here
     noisy = noisy if pair.noisy_here is None else pair.noisy_here
-  assert list(figures) == list(shown)
-  for name, value in shown.items():
+  assert list(figures) == list(documented)
+  for name, value in documented.items():
     # Both have random errors.
     error = 6 * math.sqrt(2) * noisy.get(name, 0.0)
     assert _close(figures[name], value, error), name
-  for name, value in claimed.items():
+  for name, value in claims.items():
     assert _close(figures[name], value, max(1e-4, 6 * noisy.get(name, 0.0))), name
 
 
@@ -365,10 +365,10 @@ def test_flower_dp_formulas_give_the_noise_here():
     ),
   }
   assert there['noise of the server'] > there['noise of the server, as it is used'] == 0
-  shown = _programs('flower_dp')[title, 'Here'][1]
+  documented = _programs('flower_dp')[title, 'Here'][1]
   run = _run_here('flower_dp', title, 'Here')
-  assert list(run.figures) == list(shown)
-  for name, value in shown.items():
+  assert list(run.figures) == list(documented)
+  for name, value in documented.items():
     error = 6 * math.sqrt(2) * _ERROR_100K if name == 'noise of a mean' else 0.0
     assert _close(run.figures[name], value, error), name
   for name in ('noise of a client', 'noise of the server'):

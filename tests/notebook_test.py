@@ -30,12 +30,12 @@ def _shown(cell):
 @pytest.mark.slow
 def test_notebook_prints_and_draws_its_committed_output(tmp_path):
   committed = _code(nbformat.read(notebook.PATH, as_version=4))
-  now = _code(notebook.executed(str(tmp_path)))
-  for before, after in zip(committed, now):
-    assert _printed(after) == _printed(before), after.source
-    assert _shown(after) == _shown(before), after.source
-  assert any(line.startswith('verified: ') for line in _printed(now[-1]))
-  assert sum('image/png' in kinds for cell in now for kinds in _shown(cell)) == 4
+  executed = _code(notebook.executed(str(tmp_path)))
+  for expected, actual in zip(committed, executed):
+    assert _printed(actual) == _printed(expected), actual.source
+    assert _shown(actual) == _shown(expected), actual.source
+  assert any(line.startswith('verified: ') for line in _printed(executed[-1]))
+  assert sum('image/png' in kinds for cell in executed for kinds in _shown(cell)) == 4
 
 
 def test_committed_notebook_is_one_run_without_local_paths():

@@ -12,9 +12,9 @@ CANARIES = '--audit_canaries=26'
 
 def test_canaries_count_as_clients_for_cohorts():
   sampled = ('--sampling=poisson', '--mechanism=gaussian')
-  drawn = simulations.settings_of(*TINY, CANARIES, *sampled)
-  assert drawn.participation.schema.sampling_probability == 10 / 50
-  assert drawn.flags['num_clients'] == 24
+  poisson = simulations.settings_of(*TINY, CANARIES, *sampled)
+  assert poisson.participation.schema.sampling_probability == 10 / 50
+  assert poisson.flags['num_clients'] == 24
   # These limits need 50 clients, which there are only with the canaries.
   limited = (*TINY, '--min_separation=5', *sampled[1:], '--noise_multiplier=1')
   chosen = simulations.settings_of(*limited, CANARIES)

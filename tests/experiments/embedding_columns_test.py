@@ -103,8 +103,8 @@ def test_models_have_an_embedding_table_for_each_column(name):
   shape = population.Shape(
     (5,), 'float32', (), label_kind, None if name == 'linear' else 3, embedded=(4, 9)
   )
-  made = kind.KINDS[name].build(shape, kind.Options(embedding_size=3))
-  first, second, kernel = made.initial_weights[0][:3]
+  model = kind.KINDS[name].build(shape, kind.Options(embedding_size=3))
+  first, second, kernel = model.initial_weights[0][:3]
   assert [np.shape(each) for each in (first, second)] == [(4, 3), (9, 3)]
   assert not first.any() and not second.any() and kernel.any()
   assert len(kernel) == 3 + 2 * 3

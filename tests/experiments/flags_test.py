@@ -129,9 +129,9 @@ def test_every_sampling_scheme_has_a_flag():
 
 
 def test_rounds_between_is_min_separation_minus_one():
-  one = _tiny('--rounds_between=2', '--noise_multiplier=1')
-  other = _tiny('--min_separation=3', '--noise_multiplier=1')
-  assert one.participation.schema == other.participation.schema
+  between = _tiny('--rounds_between=2', '--noise_multiplier=1')
+  separation = _tiny('--min_separation=3', '--noise_multiplier=1')
+  assert between.participation.schema == separation.participation.schema
 
 
 def test_fixed_epoch_uses_shuffled_epochs():

@@ -91,15 +91,15 @@ def test_outputs_have_a_number_for_each_class_token_or_label(name):
 
 @pytest.mark.parametrize('name', ['logistic', 'linear'])
 def test_linear_models_start_at_zero(name):
-  made = _build(name, SHAPES[name], SMALL)
-  assert not any(each.any() for each in made.initial_weights[0])
+  model = _build(name, SHAPES[name], SMALL)
+  assert not any(each.any() for each in model.initial_weights[0])
 
 
 @pytest.mark.parametrize('name', ['mlp', 'vgg', 'word_lstm'])
 def test_initial_weights_depend_only_on_seed(name):
   def weights(seed):
-    made = _build(name, SHAPES[name], dataclasses.replace(SMALL, seed=seed))
-    return np.concatenate([each.ravel() for each in made.initial_weights[0]])
+    model = _build(name, SHAPES[name], dataclasses.replace(SMALL, seed=seed))
+    return np.concatenate([each.ravel() for each in model.initial_weights[0]])
 
   assert np.array_equal(weights(1), weights(1))
   assert not np.array_equal(weights(1), weights(2))

@@ -98,11 +98,11 @@ def test_report_has_claimed_and_exact_epsilons(run_dir):
     ('downlink', 'client', 'zero_out', 12, None, _epsilon(both, 12)),
     ('downlink', 'client', 'replace_one', 12, None, _epsilon(both / 2, 12)),
   ]
-  stated = rounding.up(gaussian.epsilon_of(math.sqrt(12) / both, 1e-5))
+  first_epsilon = rounding.up(gaussian.epsilon_of(math.sqrt(12) / both, 1e-5))
   text = ' '.join((run_dir / 'report.md').read_text().split())
   claim = text.index('NbAFL was asked for epsilon = 0.8 at delta = 1e-05, which')
   assert claim < text.index('In plain words')
-  assert f'begins with epsilon = {stated}, of a client as well' in text
+  assert f'begins with epsilon = {first_epsilon}, of a client as well' in text
 
 
 def test_report_is_reproduced_and_verified(run_dir):

@@ -54,8 +54,8 @@ def _check_spends_planned_epsilon(run_dir, *flags):
 
 @pytest.mark.slow
 def test_skellam_run_with_secure_sum_spends_planned_epsilon(tmp_path):
-  drawn = (SKELLAM, '--noise_multiplier=2')
-  _run(tmp_path, *drawn, '--bits=16', '--inner_aggregator=secure_modular_sum')
+  noise = (SKELLAM, '--noise_multiplier=2')
+  _run(tmp_path, *noise, '--bits=16', '--inner_aggregator=secure_modular_sum')
   config = simulations.read(tmp_path, 'config')
   numbers = {'min_clients': 4, 'max_clients': 4, 'dimension': 650, 'bits': 16}
   stored = config['privacy']['mechanism']
@@ -64,7 +64,7 @@ def test_skellam_run_with_secure_sum_spends_planned_epsilon(tmp_path):
   assert simulations.read(tmp_path, 'private')['privacy']['noise_seed'] is None
   assert (config['flags']['dimension'], config['flags']['min_clients']) == (650, 4)
   flags = (f'--{name}={value}' for name, value in numbers.items())
-  _check_spends_planned_epsilon(tmp_path, *drawn, *flags)
+  _check_spends_planned_epsilon(tmp_path, *noise, *flags)
 
 
 @pytest.mark.slow

@@ -53,23 +53,23 @@ def test_run_spends_target_and_report_verifies(tmp_path):
   assert not is_verified and 'mechanism.parts[1].clip_norm' in output
   # The same flags find the run finished; other flags are refused.
   assert 'nothing was trained' in simulations.run(run_dir, *flags, REST).stderr
-  other = REST.replace('0.1', '0.2')
-  error = simulations.refusal(*flags, other, f'--run_dir={run_dir}')
+  changed = REST.replace('0.1', '0.2')
+  error = simulations.refusal(*flags, changed, f'--run_dir={run_dir}')
   assert 'begun with other settings' in error
 
 
 def test_shares_and_options_reach_the_parts():
-  made = _mechanism(
+  mechanism = _mechanism(
     '--num_rounds=8',
     '--part=a: weights=0, mechanism=tree, clip_norm=0.3, share=0.8, restart_every=4',
     '--part=b: weights=1 2*, mechanism=banded, clip_norm=1, share=0.2, num_bands=2',
   )
-  first, second = made.parts
+  first, second = mechanism.parts
   assert first.weights == ('0',) and second.weights == ('1', '2*')
   assert dict(first.mechanism.options) == {'restart_every': 4}
   assert dict(second.mechanism.options) == {'num_bands': 2}
-  assert made.shares == pytest.approx({'a': 0.8, 'b': 0.2})
-  assert made.epsilon(1e-3) == pytest.approx(8, rel=1e-9)
+  assert mechanism.shares == pytest.approx({'a': 0.8, 'b': 0.2})
+  assert mechanism.epsilon(1e-3) == pytest.approx(8, rel=1e-9)
 
 
 def test_shares_are_equal_and_mechanism_banded_by_default():

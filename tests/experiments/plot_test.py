@@ -56,8 +56,8 @@ def test_runs_are_drawn_to_output_file(run_dir, tmp_path):
 
 def test_comparison_is_drawn_in_its_directory(comparison):
   assert _plot(comparison).returncode == 0
-  drawn = {'comparison.png', 'comparison.svg'}
-  assert drawn <= set(os.listdir(comparison))
+  pictures = {'comparison.png', 'comparison.svg'}
+  assert pictures <= set(os.listdir(comparison))
 
 
 @pytest.mark.parametrize(

@@ -143,8 +143,8 @@ def _fast_flags(name):
 
 @pytest.mark.parametrize('name', DEPLOYED)
 def test_rho_and_epsilon_in_deployment_file_match_report(name):
-  quick = _fast_flags(name) or [f'--flagfile={DEPLOYED[name]}']
-  actual = simulations.reported(*quick)['guarantee']
+  flags = _fast_flags(name) or [f'--flagfile={DEPLOYED[name]}']
+  actual = simulations.reported(*flags)['guarantee']
   stated = _comments(name)
   assert f'{actual["zcdp_rho"]:.6g}' == stated['Rho']
   assert f'{actual["epsilon"]:.6g} at delta {actual["delta"]:g}' == stated['Epsilon']
@@ -289,8 +289,8 @@ def test_pfl_research_noise_is_reproduced(names, rounds, cohort, scale):
   'rounds, noise, epsilon', [(1500, 0.53197, 11.93), (3000, 0.54703, 13.82)]
 )
 def test_readme_epsilon_of_pfl_research_banded_matrices(rounds, noise, epsilon):
-  few = sampling.PoissonSampling(-(-rounds // 48), sampling_probability=0.001)
-  pfl_mechanism = accounting.Mechanism('gaussian', few, noise)
+  sampled = sampling.PoissonSampling(-(-rounds // 48), sampling_probability=0.001)
+  pfl_mechanism = accounting.Mechanism('gaussian', sampled, noise)
   assert pfl_mechanism.epsilon(1e-6) == pytest.approx(2, abs=1e-3)
   cyclic = sampling.PoissonSampling(rounds, sampling_probability=0.048, num_groups=48)
   cyclic_mechanism = accounting.Mechanism('toeplitz', cyclic, noise)

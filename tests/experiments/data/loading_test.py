@@ -84,8 +84,8 @@ def test_held_out_examples_do_not_change(split, plain):
 
 @pytest.mark.parametrize('split', HELD_OUT[:3], ids=str)
 def test_another_seed_holds_out_different_examples(split, plain):
-  one, other = (_load_split(plain, split, seed=seed) for seed in (1, 2))
-  assert one.facts['checksum of those'] != other.facts['checksum of those']
+  first, second = (_load_split(plain, split, seed=seed) for seed in (1, 2))
+  assert first.facts['checksum of those'] != second.facts['checksum of those']
 
 
 def test_held_out_clients_are_test_data_only(plain):
@@ -100,15 +100,15 @@ def test_held_out_clients_are_test_data_only(plain):
 
 def test_draw_ids_do_not_depend_on_other_clients(tmp_path):
   rows = [{'who': f'client {i}', 'age': float(i), 'bought': i % 2} for i in range(61)]
-  drawn = []
+  draw_ids = []
   for removed in (None, 0, 30, 60):
-    some = [row for i, row in enumerate(rows) if i != removed]
-    path = own_data.write_csv(tmp_path / f'{removed}.csv', some)
+    remaining = [row for i, row in enumerate(rows) if i != removed]
+    path = own_data.write_csv(tmp_path / f'{removed}.csv', remaining)
     data = own_data.load(
       path, client_column='who', label_column='bought', test_clients=0.3
     ).clients
-    drawn.append({data.name(number): data.draw_id(number) for number in data.ids})
-  everybody, *without = drawn
+    draw_ids.append({data.name(number): data.draw_id(number) for number in data.ids})
+  everybody, *without = draw_ids
   assert 20 < len(everybody) < 61 and len(set(everybody.values())) == len(everybody)
   for removed, others in zip((0, 30, 60), without):
     assert others == {
@@ -467,8 +467,8 @@ def test_copy_of_training_data_is_refused_as_test_data(plain, tmp_path):
 
 
 def test_not_covered_says_that_made_up_clients_are_no_people(plain):
-  made = own_data.load(plain, label_column='bought', num_clients=9)
-  assert population.MADE_CLIENTS in made.not_covered
+  made_up = own_data.load(plain, label_column='bought', num_clients=9)
+  assert population.MADE_CLIENTS in made_up.not_covered
   assert population.MADE_CLIENTS not in own_data.load_rows(plain).not_covered
 
 

@@ -34,9 +34,9 @@ def test_character_sequences_match_shakespeare_baseline():
   sequences = [
     cached.CHARACTERS.sequences(each.decode('latin-1'), 80) for each in snippets
   ]
-  made = texts.examples(np.concatenate(sequences))
-  assert np.array_equal(made['x'], expected[0])
-  assert np.array_equal(made['y'], expected[1])
+  actual = texts.examples(np.concatenate(sequences))
+  assert np.array_equal(actual['x'], expected[0])
+  assert np.array_equal(actual['y'], expected[1])
   assert list(cached.CHARACTERS.entries) == shakespeare.CHAR_VOCAB
   assert len(cached.CHARACTERS.names) == len(shakespeare.CHAR_VOCAB) + 4
 
@@ -48,9 +48,9 @@ def test_word_sentences_match_stackoverflow_baseline():
   preprocess = stackoverflow.create_preprocess_fn(SPEC, list(words), 5)
   x, y = _of_baseline(preprocess, 'tokens', sentences)
   rows = np.stack([vocabulary.sentence(each.split(' '), 5) for each in sentences])
-  made = texts.examples(rows)
-  assert np.array_equal(made['x'], x)
-  assert np.array_equal(made['y'], y)
+  actual = texts.examples(rows)
+  assert np.array_equal(actual['x'], x)
+  assert np.array_equal(actual['y'], y)
   # A short text is a single sequence.
   sequence = vocabulary.sequences('the list', 5)
   assert np.array_equal(sequence[0], vocabulary.sentence(['the', 'list'], 5))
@@ -66,11 +66,11 @@ def test_word_sentences_match_stackoverflow_baseline():
 
 
 def test_most_frequent_breaks_ties_by_order():
-  made = texts.most_frequent(['b a c', 'c b', 'd c'], 'word', 3)
-  assert made.entries == ('c', 'b', 'a')
-  made = texts.most_frequent(['hello'], 'character', 2)
-  assert made.entries == ('l', 'e')
-  assert made.names == ('<pad>', 'l', 'e', '<oov>', '<bos>', '<eos>')
+  vocabulary = texts.most_frequent(['b a c', 'c b', 'd c'], 'word', 3)
+  assert vocabulary.entries == ('c', 'b', 'a')
+  vocabulary = texts.most_frequent(['hello'], 'character', 2)
+  assert vocabulary.entries == ('l', 'e')
+  assert vocabulary.names == ('<pad>', 'l', 'e', '<oov>', '<bos>', '<eos>')
 
 
 def test_vocabulary_file_is_checked_by_line(tmp_path):
