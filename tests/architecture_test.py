@@ -1,4 +1,4 @@
-"""docs/architecture.md is true: what it names is there, and runs when it says so."""
+"""Files and functions named in docs/architecture.md exist, and run when it says so."""
 
 import ast
 import functools
@@ -17,10 +17,10 @@ from tff_dp_aggregators.strategies import registry
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 DOCUMENT = ROOT / 'docs' / 'architecture.md'
 TEXT = DOCUMENT.read_text(encoding='utf-8')
-HOP = re.compile(r'^\| `(\S+\.py)` \| `([\w.]+)` \|', re.MULTILINE)
-HOPS = list(dict.fromkeys(HOP.findall(TEXT)))
+ENTRY = re.compile(r'^\| `(\S+\.py)` \| `([\w.]+)` \|', re.MULTILINE)
+ENTRIES = list(dict.fromkeys(ENTRY.findall(TEXT)))
 PACKAGE = 'tff_dp_aggregators'
-# Without the link to experiments/.
+# The link to experiments/ is left out.
 LAYERS = sorted(
   path.parent.name
   for path in (ROOT / PACKAGE).glob('*/__init__.py')
@@ -29,13 +29,13 @@ LAYERS = sorted(
 
 
 def path_of(name):
-  """What a file or folder of the document is called from the root on."""
+  """Returns the path, from the root, of a file or folder named in the document."""
   in_package = pathlib.PurePath(name).parts[0] in LAYERS
   return pathlib.PurePath(PACKAGE if in_package else '', name)
 
 
 def names_defined_in(path):
-  """Dotted names of functions, classes and methods."""
+  """Returns the dotted names of functions, classes and methods in a file."""
   names = set()
 
   def walk(node, prefix):
@@ -48,19 +48,19 @@ def names_defined_in(path):
   return names
 
 
-def test_the_walks_have_hops():
-  assert len(HOPS) > 30
-  files = {file for file, _ in HOPS}
+def test_tables_of_document_have_entries():
+  assert len(ENTRIES) > 30
+  files = {file for file, _ in ENTRIES}
   visited = {pathlib.PurePath(file).parts[0] for file in files}
   assert visited >= {'strategies', 'accounting', 'noise', 'queries', 'aggregators'}
 
 
-@pytest.mark.parametrize('file, name', HOPS, ids=lambda each: each)
-def test_a_hop_is_where_it_is_said_to_be(file, name):
+@pytest.mark.parametrize('file, name', ENTRIES, ids=lambda each: each)
+def test_documented_function_is_defined_in_its_file(file, name):
   assert name in names_defined_in(ROOT / path_of(file))
 
 
-def test_every_file_and_folder_that_is_named_exists():
+def test_documented_files_and_folders_exist():
   named = re.findall(r'`([a-z_]+/[\w/.]*)`', TEXT)
   assert len(named) > 40
   missing = [path for path in named if not (ROOT / path_of(path)).exists()]
@@ -72,15 +72,15 @@ FILES_WALKED = re.findall(
 )
 
 
-def test_the_walk_from_banded_to_noise_names_its_files(tmp_path, monkeypatch):
+def test_documented_files_match_calls_from_banded_to_noise(tmp_path, monkeypatch):
   monkeypatch.setenv('TFF_DP_AGGREGATORS_CACHE', str(tmp_path))
-  gc.collect()  # What other tests have left is not to be finalized on the way.
+  gc.collect()  # Else leftovers of other tests would be finalized during the walk.
   assert sorted(files_walked.walk()) == sorted(FILES_WALKED)
   assert len(FILES_WALKED) <= files_walked.MAX_FILES
 
 
 @pytest.mark.slow
-def test_in_a_fresh_process_the_walk_is_the_same():
+def test_documented_files_match_calls_in_a_fresh_process():
   assert sorted(files_walked.walk_afresh()) == sorted(FILES_WALKED)
 
 
@@ -90,19 +90,19 @@ def module_of(file):
   return importlib.import_module('.'.join(parts))
 
 
-def recording(function, called, hop):
+def recording(function, called, entry):
   @functools.wraps(function)
   def recorded(*args, **kwargs):
-    called.setdefault(hop, len(called))
+    called.setdefault(entry, len(called))
     return function(*args, **kwargs)
 
   return recorded
 
 
 def record_calls(monkeypatch, called):
-  """Notes the name of each hop when it is called, wherever it is called from."""
-  for hop in HOPS:
-    file, name = hop
+  """Adds each entry of the tables to `called` when its function is first called."""
+  for entry in ENTRIES:
+    file, name = entry
     owner = module_of(file)
     *classes, function = name.split('.')
     for each in classes:
@@ -111,17 +111,17 @@ def record_calls(monkeypatch, called):
     is_classmethod = isinstance(original, classmethod)
     plain = original.__func__ if is_classmethod else original
 
-    recorded = recording(plain, called, hop)
+    recorded = recording(plain, called, entry)
     if is_classmethod:
       recorded = classmethod(recorded)
     monkeypatch.setattr(owner, function, recorded)
     if classes:
       continue
-    for module in list(sys.modules.values()):  # Where it is known under its name alone.
+    for module in list(sys.modules.values()):  # Some import the function by its name.
       if getattr(module, '__name__', '').startswith(PACKAGE):
         if module.__dict__.get(function) is original:
           monkeypatch.setattr(module, function, recorded)
-    for kind in registry.KINDS.values():  # Which hold the optimiser that builds them.
+    for kind in registry.KINDS.values():  # Closures hold the optimiser of a kind.
       for cell in kind.build.__closure__ or ():
         if cell.cell_contents is original:
           monkeypatch.setattr(cell, 'cell_contents', recorded)
@@ -129,7 +129,7 @@ def record_calls(monkeypatch, called):
 
 @pytest.fixture(scope='module')
 def called(tmp_path_factory):
-  """The hops that a real training took, by when they were first called."""
+  """Returns the entries that a real training called, with their order."""
   if sys.version_info < (3, 10):
     pytest.skip('signatures of wrapped methods have self, and TFF reads them')
   order = {}
@@ -152,13 +152,13 @@ def called(tmp_path_factory):
   return order
 
 
-@pytest.mark.parametrize('hop', HOPS, ids=lambda each: each[1])
-def test_a_training_takes_the_hop(called, hop):
-  assert hop in called
+@pytest.mark.parametrize('entry', ENTRIES, ids=lambda each: each[1])
+def test_training_calls_documented_function(called, entry):
+  assert entry in called
 
 
-def test_planning_comes_before_running_and_running_before_reporting(called):
+def test_training_plans_then_runs_then_reports(called):
   parts = TEXT.split('\n### ')[1:]
-  first = [min(called[hop] for hop in HOP.findall(part)) for part in parts]
+  first = [min(called[entry] for entry in ENTRY.findall(part)) for part in parts]
   assert first == sorted(first)
   assert [part.split(':')[0] for part in parts] == ['Planning', 'Running', 'Reporting']

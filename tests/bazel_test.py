@@ -1,7 +1,7 @@
-"""Claims about the BUILD files.
+"""The BUILD files: every test has a target that provides what it imports.
 
-Continuous integration runs a part of the tests in Bazel's sandbox. That the rest would
-find there what they import is claimed here, from what the files say.
+Continuous integration runs only a part of the tests in Bazel's sandbox. For the rest,
+this is checked from the text of the files.
 """
 
 import ast
@@ -29,9 +29,9 @@ def _layers():
 
 
 def _deps(test):
-  """Returns the labels that a test depends on, `None` if no target has it."""
+  """Returns the labels that a test depends on, or `None` without a target."""
   name = test.relative_to(ROOT / 'tests').as_posix()
-  found = []
+  deps = []
   for node in _build('tests').body:
     if isinstance(node, ast.Expr) and node.value.func.id == 'pytest_tests':
       arguments = {each.arg: each.value for each in node.value.keywords}
@@ -39,14 +39,14 @@ def _deps(test):
         below = fnmatch.fnmatch(name, folder.replace('**/', '*')) and folder
         if below or (not folder and '/' not in name):
           if name not in ast.literal_eval(arguments.get('exclude', ast.List([]))):
-            found.append(ast.literal_eval(arguments['deps']))
-  assert len(found) < 2, f'{name} is in two targets'
-  return found[0] if found else None
+            deps.append(ast.literal_eval(arguments['deps']))
+  assert len(deps) < 2, f'{name} is in two targets'
+  return deps[0] if deps else None
 
 
 @functools.cache
 def _imported(path):
-  """Returns the names that a file imports from the project, and its helpers do."""
+  """Returns the names that a file and its helpers in `tests` import."""
   names = set()
   for node in ast.walk(ast.parse(path.read_text('utf-8'))):
     if isinstance(node, ast.Import):
@@ -64,13 +64,13 @@ def _imported(path):
   return names
 
 
-def test_the_layers_are_those_of_the_package():
+def test_layers_in_build_file_match_package():
   package = ROOT / 'tff_dp_aggregators'
   folders = {each.parent.name for each in package.glob('*/__init__.py')}
   assert set(_layers()) == folders - {'experiments'}
 
 
-def test_few_tests_have_no_target():
+def test_only_listed_tests_have_no_target():
   left_out = {path.name for path in TESTS if _deps(path) is None}
   assert left_out == {
     'bazel_test.py',
@@ -80,7 +80,7 @@ def test_few_tests_have_no_target():
   }
 
 
-def test_what_a_test_imports_is_in_what_its_target_depends_on():
+def test_imports_of_tests_are_in_deps_of_their_targets():
   for test in TESTS:
     deps = _deps(test)
     if deps is not None:

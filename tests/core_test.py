@@ -1,7 +1,7 @@
-"""Without TensorFlow, what needs none works, and all else says how to get it.
+"""Without TensorFlow, light layers work and the others say how to install it.
 
-`make test-core` runs these in an environment without TensorFlow. Where it is installed,
-the interpreters that are started here are kept from finding it.
+`make test-core` runs these in an environment without TensorFlow. Where TensorFlow is
+installed, it is hidden from the interpreters that are started here.
 """
 
 import pathlib
@@ -16,13 +16,13 @@ _TFF = ['tensorflow', 'tensorflow_federated', 'tensorflow_privacy']
 
 
 def _without(missing, code):
-  """Runs code in an interpreter that finds none of some modules."""
+  """Runs code in an interpreter that cannot import the missing modules."""
   hide = f'import sys\nsys.modules.update(dict.fromkeys({missing}))\n'
   return executing.run_python(hide + code)
 
 
 @pytest.mark.parametrize('layer', ['noise', 'learning'])
-def test_layers_that_need_tensorflow_say_how_to_get_it(layer):
+def test_layers_that_need_tensorflow_say_how_to_install_it(layer):
   result = _without(_TFF, f'from tff_dp_aggregators import {layer}')
   last = result.stderr.splitlines()[-1]
   assert re.fullmatch(
@@ -34,14 +34,14 @@ def test_layers_that_need_tensorflow_say_how_to_get_it(layer):
 
 
 @pytest.mark.parametrize('name', ['plot', 'simulate'])
-def test_programs_that_need_tensorflow_say_so_and_no_more(name):
+def test_programs_that_need_tensorflow_print_one_line(name):
   code = f"import runpy; runpy.run_module('experiments.{name}', run_name='__main__')"
   result = _without(_TFF, code)
   assert (result.returncode, result.stdout) == (2, '')
   assert re.fullmatch(r'error: This program needs tensorflow .*\n', result.stderr)
 
 
-def test_a_published_report_needs_neither_tensorflow_nor_what_only_posix_has():
+def test_report_needs_neither_tensorflow_nor_posix_modules():
   flags = '--mechanism=tree --num_rounds=2000 --rounds_between=313 '
   flags += '--max_participations=6 --noise_multiplier=7 --target_delta=1e-10'
   code = (

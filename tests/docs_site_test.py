@@ -1,4 +1,4 @@
-"""What `make docs` refuses, and where names lead; to build the site takes too long."""
+"""Checks of `make docs`: docstrings, links and navigation, without building a site."""
 
 import pathlib
 import re
@@ -36,22 +36,22 @@ SHAPES = """
   """
 
 
-def test_names_without_a_docstring_that_says_something_are_found(tmp_path):
+def test_undocumented_lists_names_without_own_docstring(tmp_path):
   package = tmp_path / 'pack'
   package.mkdir()
   offered = "'Top.'\nfrom pack.shapes import Square\n__all__ = ['Square']\n"
   (package / '__init__.py').write_text(offered, encoding='utf-8')
   text = textwrap.dedent(SHAPES).lstrip()
   (package / 'shapes.py').write_text(text, encoding='utf-8')
-  found = api.Api(package).undocumented()
-  assert sorted(line.split(' ')[:2] for line in found) == [
+  undocumented = api.Api(package).undocumented()
+  assert sorted(line.split(' ')[:2] for line in undocumented) == [
     ['pack/shapes.py:13:', 'pack.shapes.Square.colour'],
     ['pack/shapes.py:16:', 'pack.shapes.Square.area'],
     ['pack/shapes.py:18:', 'pack.shapes.Square.grow'],
   ]
 
 
-def test_links_of_a_built_site_are_followed(tmp_path):
+def test_html_links_lists_broken_and_external_links(tmp_path):
   (tmp_path / 'api').mkdir()
   (tmp_path / 'index.html').write_text(
     '<a href="api/a.html#here">fine</a>\n'
@@ -73,20 +73,20 @@ def test_links_of_a_built_site_are_followed(tmp_path):
   ]
 
 
-def test_every_page_is_in_the_navigation_once_and_says_for_whom_it_is():
+def test_every_page_is_in_navigation_once_and_names_its_readers():
   text = (ROOT / 'mkdocs.yml').read_text('utf-8')
   listed = re.findall(r'^ +- (?:\w+: )?(\S+\.md)$', text, re.MULTILINE)
   docs = ROOT / 'docs'
   pages = {path.relative_to(docs).as_posix() for path in docs.rglob('*.md')}
   assert sorted(listed) == sorted({*pages, 'index.md', 'programs.md', 'published.md'})
-  made = {'example_run/report.md', 'results/digits/table.md'}
-  for page in pages - made:
+  generated = {'example_run/report.md', 'results/digits/table.md'}
+  for page in pages - generated:
     first = (docs / page).read_text('utf-8').split('\n\n')[1]
     assert first.startswith('This page is for '), page
 
 
 @pytest.mark.slow
-def test_every_module_has_a_page():
+def test_every_module_has_an_api_page():
   package = ROOT / 'tff_dp_aggregators'
   modules = set()
   for path in package.rglob('*.py'):

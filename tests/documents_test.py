@@ -1,6 +1,6 @@
-"""What README and docs/ show runs, as it is printed: Python, commands, simulations.
+"""Python, commands and simulations in README and docs/ run and print what is shown.
 
-Documents whose steps build on each other are followed by walkthrough_test.py.
+Documents whose steps build on each other are run by walkthrough_test.py.
 """
 
 import csv
@@ -24,11 +24,11 @@ DOCS = {
   if not walkthroughs.is_walkthrough(path)
 }
 _MODULES = 'tff_dp_aggregators.accounting.'
-# Those whose commands run here; those of the other one have a test of their own.
+# Commands of these documents run here; several_machines.md has its own test.
 _SHORT_DOCS = {
   name: text for name, text in DOCS.items() if name != 'several_machines.md'
 }
-# What the output of README's commands has to say.
+# Texts that the output of README's commands must have.
 _CLAIMS = {
   'report': ('8.5261', '8.8986'),
   'plan': ('gaussian', 'tree', 'toeplitz', 'blt'),
@@ -40,21 +40,21 @@ def _blocks(language):
 
 
 def _commands(text):
-  """Program and flags of the calls of this package's programs."""
+  """Returns name and flags of each call of this package's programs."""
   lines = re.findall(
     r'^\.venv/bin/tff-dp-(.*)$', text.replace('\\\n', ' '), re.MULTILINE
   )
   return [(name, arguments) for name, *arguments in map(shlex.split, lines)]
 
 
-# Those that the tutorial has as well, where what they need is there.
-_OF_SIMULATIONS = ('simulate', 'compare', 'plot')
+# The tutorial has these commands as well, and there their data exist.
+_IN_TUTORIAL = ('simulate', 'compare', 'plot')
 
 
-def _of_readme():
-  """Commands of the README but for those of the tutorial."""
+def _readme_commands():
+  """Returns the commands of README except those that the tutorial runs."""
   commands = _commands('\n'.join(_blocks('bash')))
-  return [command for command in commands if command[0] not in _OF_SIMULATIONS]
+  return [command for command in commands if command[0] not in _IN_TUTORIAL]
 
 
 def _execute(name, arguments):
@@ -63,7 +63,7 @@ def _execute(name, arguments):
 
 
 def _simulations():
-  """ARGS of the README's `make simulate` lines, without the default run."""
+  """Returns ARGS of README's `make simulate` lines that have some."""
   text = '\n'.join(_blocks('bash'))
   return re.findall(r'^make simulate ARGS="(.*)"$', text, re.MULTILINE)
 
@@ -77,7 +77,7 @@ def kept_strategies(tmp_path_factory):
     yield
 
 
-def test_python_example_trains_and_prints_what_was_spent(tmp_path, monkeypatch):
+def test_readme_python_example_trains_and_prints_epsilon(tmp_path, monkeypatch):
   monkeypatch.chdir(tmp_path)
   (example,) = _blocks('python')
   epsilon, run_dir = executing.run_example(example).split()
@@ -85,38 +85,38 @@ def test_python_example_trains_and_prints_what_was_spent(tmp_path, monkeypatch):
   assert (tmp_path / run_dir / 'report.html').exists()
 
 
-def test_there_are_commands_and_simulations_to_run():
+def test_documents_have_commands_and_simulations():
   for name in {name for text in DOCS.values() for name, _ in _commands(text)}:
     assert (pathlib.Path(sys.executable).parent / f'tff-dp-{name}').exists()
-  assert [name for name, _ in _of_readme()] == ['report', 'plan']
+  assert [name for name, _ in _readme_commands()] == ['report', 'plan']
   assert len(_simulations()) == 2
   assert sum(len(_commands(text)) for text in _SHORT_DOCS.values()) == 4
 
 
-def test_commands_on_own_data_are_those_of_the_tutorial():
+def test_readme_commands_on_own_data_are_in_tutorial():
   tutorial = (ROOT / 'docs' / 'tutorial.md').read_text(encoding='utf-8')
   steps = walkthroughs.steps(tutorial)
-  followed = [shlex.split(step.text) for step in steps if step.kind == 'command']
-  shown = [
+  in_tutorial = [shlex.split(step.text) for step in steps if step.kind == 'command']
+  in_readme = [
     [f'tff-dp-{name}', *arguments]
     for name, arguments in _commands('\n'.join(_blocks('bash')))
-    if name in _OF_SIMULATIONS
+    if name in _IN_TUTORIAL
   ]
-  assert len(shown) == 2
-  for command in shown:
-    assert command in followed
+  assert len(in_readme) == 2
+  for command in in_readme:
+    assert command in in_tutorial
 
 
 @pytest.mark.parametrize(
   'name, arguments',
   [
-    # Strategies for a thousand rounds are found in seconds each.
+    # Optimizing each strategy for a thousand rounds takes seconds.
     pytest.param(*each, marks=[pytest.mark.slow] if each[0] == 'plan' else [])
-    for each in _of_readme()
+    for each in _readme_commands()
   ],
   ids=str,
 )
-def test_command_in_the_readme_runs(name, arguments, kept_strategies):
+def test_readme_command_runs(name, arguments, kept_strategies):
   result = _execute(name, arguments)
   assert result.returncode == 0, result.stderr
   for claim in _CLAIMS[name]:
@@ -135,7 +135,7 @@ def test_command_in_the_readme_runs(name, arguments, kept_strategies):
     for number, command in enumerate(_commands(text))
   ],
 )
-def test_command_in_docs_runs(name, arguments, kept_strategies):
+def test_docs_command_runs(name, arguments, kept_strategies):
   result = _execute(name, arguments)
   assert result.returncode == 0, result.stderr
   assert len(result.stdout.splitlines()) > 8
@@ -143,7 +143,7 @@ def test_command_in_docs_runs(name, arguments, kept_strategies):
 
 @pytest.mark.slow
 @pytest.mark.parametrize('arguments', _simulations())
-def test_simulation_runs(arguments, tmp_path):
+def test_readme_simulation_runs(arguments, tmp_path):
   run_dir = tmp_path / 'run'
   result = executing.execute(simulate, *shlex.split(arguments), f'--run_dir={run_dir}')
   assert result.returncode == 0, result.stderr
@@ -154,7 +154,7 @@ def test_simulation_runs(arguments, tmp_path):
     assert 'Privacy spent in 20 of 20 rounds' in result.stdout
 
 
-def test_example_run_is_what_the_readme_says():
+def test_example_run_matches_readme():
   report = (ROOT / 'docs' / 'example_run' / 'report.md').read_text(encoding='utf-8')
   metrics = (ROOT / 'docs' / 'example_run' / 'metrics.csv').read_text(encoding='utf-8')
   last = dict(zip(*(line.split(',') for line in metrics.split('\n')[0:101:100])))
@@ -163,44 +163,41 @@ def test_example_run_is_what_the_readme_says():
   assert '(epsilon, delta) = (8.0000, 1e-05)' in report
 
 
-def test_the_comparison_is_what_is_said_of_it():
+def test_readme_accuracies_match_comparison_table():
   folder = ROOT / 'docs' / 'results' / 'digits'
   with open(folder / 'table.csv', encoding='utf-8', newline='') as file:
     rows = list(csv.DictReader(file))
-  shown = {
+  accuracy = {
     (row['mechanism'], row['target_epsilon']): f'{float(row["test_accuracy"]):.2f}'
     for row in rows
   }
-  at_2 = [shown[name, '2'] for name in ('gaussian', 'tree', 'banded')]
+  at_2 = [accuracy[name, '2'] for name in ('gaussian', 'tree', 'banded')]
   assert re.findall(r'\b0\.\d\d\b', README.split('All mechanisms on digits')[1])[
     :4
-  ] == [
-    *at_2,
-    shown['none', ''],
-  ]
+  ] == [*at_2, accuracy['none', '']]
 
 
 def _examples():
-  """Each Python block of the documents and its expected output."""
+  """Yields each Python block of the documents with its expected output."""
   pattern = r'^```python\n(.*?)^```\n\n```text\n(.*?)^```'
   for name, text in DOCS.items():
     for program, output in re.findall(pattern, text, re.MULTILINE | re.DOTALL):
-      # One optimises for long, learning/sources_test.py has the next, and the last is
-      # in moving_programs_test.py piece by piece.
+      # Slow: one optimises for long, one is tested in learning/sources_test.py, and
+      # pieces of the last are tested in moving_programs_test.py.
       long = ('best_separation(', 'programs.train_model(')
       is_slow = any(each in program for each in long) or name == 'tff.md'
       marks = [pytest.mark.slow] if is_slow else []
       yield pytest.param(program, output, id=name, marks=marks)
 
 
-def test_every_python_block_has_an_output():
+def test_every_python_block_in_docs_has_output():
   blocks = sum(text.count('```python') for text in DOCS.values())
-  # Those are compared with what runs elsewhere, by tests/moving_programs_test.py.
+  # tests/moving_programs_test.py runs blocks that are followed by JSON.
   compared = sum(text.count('```\n\n```json') for text in DOCS.values())
   assert len(list(_examples())) == blocks - compared > 0
 
 
 @pytest.mark.parametrize('program, output', _examples())
-def test_example_prints_what_stands_below_it(program, output, tmp_path, monkeypatch):
+def test_docs_example_prints_its_output(program, output, tmp_path, monkeypatch):
   monkeypatch.chdir(tmp_path)
   assert executing.run_example(program) == output

@@ -1,7 +1,7 @@
-"""Each layer imports only those above it, and accounting never loads TensorFlow.
+"""Each layer imports only itself and lower layers; light ones never load TensorFlow.
 
-Checked twice: in the source of every file (also imports inside functions), and by
-importing every module of the light layers in a fresh interpreter. Both walk the
+This is checked twice: in the source of every file, with imports inside functions, and
+by importing every module of the light layers in a new interpreter. Both checks walk the
 folders, so that files added later are checked as well.
 """
 
@@ -15,7 +15,7 @@ from tff_dp_aggregators.strategies import registry
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 PACKAGE = 'tff_dp_aggregators'
-BASE = 'base'  # Below all layers.
+BASE = 'base'  # The lowest layer.
 LAYERS = (
   'strategies',
   'sampling',
@@ -26,7 +26,7 @@ LAYERS = (
   'learning',
 )
 HEAVY = ('tensorflow', 'tensorflow_federated', 'tensorflow_privacy', 'keras', 'jax')
-# What a layer must not import, besides the layers below it.
+# What a layer must not import, besides higher layers.
 FORBIDDEN = {
   BASE: ('numpy', 'scipy', 'dp_accounting', *HEAVY),
   'strategies': ('dp_accounting', *HEAVY),
@@ -35,9 +35,9 @@ FORBIDDEN = {
   'noise': ('tensorflow_federated', 'tensorflow_privacy'),
   'queries': ('tensorflow_federated',),
 }
-# The floors of a layer, from the lowest on: files and folders none of which imports one
-# of a higher floor. Those of one floor may import each other.
-FLOORS = {
+# Modules of a layer, from the lowest sublayer up. None imports a module of a higher
+# sublayer; those of one sublayer may import each other.
+SUBLAYERS = {
   'strategies': (
     ('participation', 'workload', 'recursion', 'strategy'),
     ('numerics',),
@@ -70,7 +70,8 @@ FLOORS = {
   ),
 }
 FILES = sorted((ROOT / PACKAGE).rglob('*.py'))
-# What tells kinds of strategies apart besides `strategies`; all else asks the registry.
+# Files besides `strategies` that check for kinds of strategies, and why they may. All
+# others ask the registry.
 EXCEPTIONS = {
   'tff_dp_aggregators/accounting/noises.py': 'a kind of noise has that name, too',
   'tff_dp_aggregators/accounting/programs/table.py': 'the default, of a part as well',
@@ -83,13 +84,13 @@ EXCEPTIONS = {
 
 @functools.cache
 def nodes_of(path):
-  """All nodes of a file's syntax tree."""
+  """Returns all nodes of a file's syntax tree."""
   return list(ast.walk(ast.parse(path.read_text(encoding='utf-8'))))
 
 
 @functools.cache
 def names_imported_by(path):
-  """Absolute dotted names of everything that a file imports, wherever it does."""
+  """Returns the absolute dotted names of everything that a file imports."""
   relative = path.relative_to(ROOT).with_suffix('')
   is_package = relative.name == '__init__'
   module = '.'.join(relative.parent.parts if is_package else relative.parts)
@@ -121,7 +122,7 @@ def test_every_file_belongs_to_a_layer():
   assert len(FILES) > 20
 
 
-def test_a_layer_imports_only_itself_and_the_layers_above():
+def test_layers_import_only_themselves_and_lower_layers():
   for path in FILES:
     names = names_imported_by(path)
     if path.parent == ROOT / PACKAGE:
@@ -140,38 +141,38 @@ def test_a_layer_imports_only_itself_and_the_layers_above():
         assert not is_in(name, package), (path, name)
 
 
-def rooms_of(layer):
+def modules_of(layer):
   return {path.stem for path in (ROOT / PACKAGE / layer).iterdir()} - {'__init__'}
 
 
-def floor_of(layer, room):
-  floors = [floor for floor, rooms in enumerate(FLOORS[layer]) if room in rooms]
-  assert len(floors) == 1, f'on which floor of {layer} is {room}?'
-  return floors[0]
+def sublayer_of(layer, module):
+  indices = [i for i, modules in enumerate(SUBLAYERS[layer]) if module in modules]
+  assert len(indices) == 1, f'in which sublayer of {layer} is {module}?'
+  return indices[0]
 
 
-def test_no_arrow_within_a_layer_runs_back_up():
+def test_modules_of_a_layer_import_no_higher_sublayer():
   for path in FILES:
     layer, *inside = path.relative_to(ROOT / PACKAGE).with_suffix('').parts
-    if layer not in FLOORS or inside == ['__init__']:
+    if layer not in SUBLAYERS or inside == ['__init__']:
       continue
-    floor, rooms = floor_of(layer, inside[0]), rooms_of(layer)
+    sublayer, modules = sublayer_of(layer, inside[0]), modules_of(layer)
     for name in names_imported_by(path):
       parts = name.split('.')
-      if parts[:2] == [PACKAGE, layer] and parts[2:3] and parts[2] in rooms:
-        assert floor_of(layer, parts[2]) <= floor, (path, name)
+      if parts[:2] == [PACKAGE, layer] and parts[2:3] and parts[2] in modules:
+        assert sublayer_of(layer, parts[2]) <= sublayer, (path, name)
 
 
-def test_library_and_program_are_never_in_one_file():
-  parsing = {
+def test_only_accounting_programs_import_absl():
+  importing = {
     path.relative_to(ROOT / PACKAGE).parts[:2]
     for path in FILES
     if any(is_in(name, 'absl') for name in names_imported_by(path))
   }
-  assert parsing == {('accounting', 'programs')}
+  assert importing == {('accounting', 'programs')}
 
 
-def test_tensorflow_privacy_is_imported_in_one_file_alone():
+def test_only_one_file_imports_tensorflow_privacy():
   importing = {
     path.relative_to(ROOT / PACKAGE).as_posix()
     for path in FILES
@@ -182,17 +183,17 @@ def test_tensorflow_privacy_is_imported_in_one_file_alone():
 
 @functools.cache
 def classes():
-  """Names of all classes of strategies, also of those that others are made from."""
-  found, left = set(), [strategies.Strategy]
-  while left:
-    each = left.pop()
-    left.extend(each.__subclasses__())
-    found.add(each.__name__)
-  return found - {'Strategy'}
+  """Returns the names of all classes of strategies, base classes included."""
+  names, pending = set(), [strategies.Strategy]
+  while pending:
+    each = pending.pop()
+    pending.extend(each.__subclasses__())
+    names.add(each.__name__)
+  return names - {'Strategy'}
 
 
-def switches(path):
-  """Where a file tells kinds of strategies apart."""
+def checks_of(path):
+  """Yields where a file checks for kinds of strategies."""
   exported = {
     id(node)
     for assignment in nodes_of(path)
@@ -211,16 +212,16 @@ def switches(path):
         yield f'line {node.lineno}: {node.value!r}'
 
 
-def test_only_strategies_and_the_exceptions_tell_kinds_apart():
-  telling = {
+def test_only_exceptions_check_kinds_of_strategies():
+  checking = {
     path.relative_to(ROOT).as_posix()
     for path in [*FILES, *(ROOT / 'experiments').rglob('*.py')]
-    if 'tff_dp_aggregators/strategies/' not in path.as_posix() and any(switches(path))
+    if 'tff_dp_aggregators/strategies/' not in path.as_posix() and any(checks_of(path))
   }
-  assert telling == set(EXCEPTIONS)
+  assert checking == set(EXCEPTIONS)
 
 
-def test_accounting_and_strategies_leave_tensorflow_unloaded():
+def test_light_layers_do_not_load_tensorflow():
   modules = [
     '.'.join(path.relative_to(ROOT).with_suffix('').parts)
     for path in FILES
@@ -245,6 +246,6 @@ def test_accounting_and_strategies_leave_tensorflow_unloaded():
   assert result.stdout == 'light\n'
 
 
-def test_an_unknown_attribute_of_the_package_is_an_attribute_error():
+def test_unknown_attribute_of_package_raises_attribute_error():
   result = executing.run_python(f'import {PACKAGE} as package\npackage.nothing\n')
   assert "has no attribute 'nothing'" in result.stderr

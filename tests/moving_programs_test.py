@@ -1,18 +1,18 @@
-"""The programs of docs/moving: what is printed there is printed, and equal where said.
+"""The programs of docs/moving print what is shown there, and match where claimed.
 
-Each page has pairs of programs, There and Here, each with its output. Claims:
+Each page has pairs of programs, There (in another system) and Here, with their output:
 
-* Each program prints the figures that stand below it: as they are, or, where they are
-  made of noise, within six standard errors (2e-9 each).
-* Where both are to do the same, the means without noise are the same vector, noise has
-  the same distribution (two-sample Kolmogorov-Smirnov, a false alarm in 10^6 each), and
-  so have figures.
-* Where something was wrong there, it is so there and not here.
+* Each program prints the figures below it: exactly, or within six standard errors (a
+  false alarm in 2e-9 each) if they are made of noise.
+* Where both should do the same, means without noise are the same vector, noise has the
+  same distribution (two-sample Kolmogorov-Smirnov, a false alarm in 10^6 each), and so
+  have figures.
+* Where something is wrong there, the test shows that it is, and that it is right here.
 
-What is TensorFlow Federated's or TensorFlow Privacy's runs in this process. Other
-systems have an environment of their own, which `make moving` makes; without it their
-programs are skipped, and those here run all the same. flower-dp's formulas are written
-again below, for it cannot be installed.
+Programs of TensorFlow Federated and TensorFlow Privacy run in this process. Other
+systems have environments of their own, which `make moving` makes. Without one, programs
+there are skipped and those here still run. flower-dp cannot be installed, so this file
+has its formulas again.
 """
 
 import functools
@@ -32,13 +32,13 @@ from tests import executing
 _ROOT = pathlib.Path(__file__).resolve().parents[1]
 _MOVING = _ROOT / 'docs' / 'moving'
 _PAGES = ('pfl_research', 'flower', 'flower_dp', 'tf_privacy', 'tff')
-# Those with an environment of their own, as requirements/peers has them.
+# Systems with their own environments, which requirements/peers defines.
 _PEERS = ('pfl_research', 'flower')
 _BLOCKS = re.compile(
   r'^### (There|Here)\n\n```python\n(.*?)^```\n\n```json\n(.*?)^```',
   re.MULTILINE | re.DOTALL,
 )
-# Runs a program, and keeps what is compared.
+# Runs a program and saves the arrays that are compared.
 _DRIVER = """
 import runpy, sys
 import numpy
@@ -46,23 +46,24 @@ names = runpy.run_path(sys.argv[1], run_name='__main__')
 kept = {name: names[name] for name in ('mean', 'noise') if name in names}
 numpy.savez(sys.argv[2], **kept)
 """
-_OF_NUMBERS = math.sqrt(1 / (2 * 100_000))  # Error of a standard deviation of so many.
-_OF_FEWER = math.sqrt(1 / (2 * 20_000))
+# Relative standard errors of a standard deviation of 100,000 and 20,000 numbers.
+_ERROR_100K = math.sqrt(1 / (2 * 100_000))
+_ERROR_20K = math.sqrt(1 / (2 * 20_000))
 _FALSE_ALARM = 1e-6
 
 
 class Pair(NamedTuple):
-  """What is claimed of a pair of programs."""
+  """The claims about a pair of programs."""
 
-  page: str  # Which it is on.
-  title: str  # Under which heading.
-  # Figures that are equal there and here, by how much they may differ, relative; 0 for
-  # what is rounded to four digits alone.
+  page: str
+  title: str  # Its heading on the page.
+  # Figures that are equal there and here, and by how much they may differ, relative; 0
+  # if only by rounding to four digits.
   equal: dict[str, float]
-  noisy: dict[str, float]  # Standard errors of what is made of noise, relative.
-  there: dict[str, Any]  # Figures that are wrong there, and what they are.
-  here: dict[str, Any]  # The same here.
-  noisy_here: Optional[dict[str, float]] = None  # Where they are not those there.
+  noisy: dict[str, float]  # Relative standard errors of figures made of noise.
+  there: dict[str, Any]  # Figures that are wrong there.
+  here: dict[str, Any]  # The same figures here.
+  noisy_here: Optional[dict[str, float]] = None  # If not the same as `noisy`.
   marks: tuple = ()
 
 
@@ -75,17 +76,17 @@ _COUNTS = 'a client with many examples counts'
 _KEEPS = 'noise multiplier that holds'
 _FROM_1, _FROM_3 = (f'clip norm after 60 rounds from {each}' for each in (1, 3))
 _SHARED = 'pairs of tensors with equal noise'
-# Of a clip norm that has settled at the median, relative: a round takes it a fifth of
-# the way back, and moves it by a fifth of the noise of the fraction, which is 0.05.
+# Relative error of a clip norm settled at the median: a round takes it a fifth of the
+# way back, and moves it by a fifth of the noise of the fraction, which is 0.05.
 _SETTLED = 0.2 * 0.05 / math.sqrt(1 - 0.8**2)
-# Of one that runs away for 60 rounds: nothing takes it back.
+# The same of a clip norm that runs away for 60 rounds: nothing takes it back.
 _RUNNING = 0.2 * 0.05 * math.sqrt(60)
 PAIRS = (
   Pair(
     'pfl_research',
     'Gaussian noise for a target',
-    equal={'noise multiplier': 1e-3, _LENGTH: 0.0, _NOISE: 9 * _OF_NUMBERS},
-    noisy={_NOISE: _OF_NUMBERS},
+    equal={'noise multiplier': 1e-3, _LENGTH: 0.0, _NOISE: 9 * _ERROR_100K},
+    noisy={_NOISE: _ERROR_100K},
     there={_NAN: True},
     here={_NAN: False},
     marks=(pytest.mark.slow,),
@@ -94,14 +95,14 @@ PAIRS = (
     'pfl_research',
     'A banded matrix',
     equal={
-      'noise multiplier, as measured': 9 * _OF_NUMBERS,
+      'noise multiplier, as measured': 9 * _ERROR_100K,
       'sensitivity that is accounted for': 0.0,
       'epsilon that is promised': 0.0,
     },
-    # Of 64 rounds of 2,000 numbers; epsilon changes by 1.3 times as much.
+    # From 64 rounds of 2,000 numbers; epsilon changes by 1.3 times as much.
     noisy={
-      'noise multiplier, as measured': _OF_NUMBERS,
-      'epsilon': 1.5 * _OF_NUMBERS,
+      'noise multiplier, as measured': _ERROR_100K,
+      'epsilon': 1.5 * _ERROR_100K,
     },
     there={'sensitivity': 2.815, 'epsilon': 5.88},
     here={'sensitivity': 2.0, 'epsilon': 4.0},
@@ -118,8 +119,8 @@ PAIRS = (
   Pair(
     'flower',
     'A fixed clip norm',
-    equal={_LENGTH: 0.0, _NOISE: 9 * _OF_NUMBERS},
-    noisy={_NOISE: _OF_NUMBERS},
+    equal={_LENGTH: 0.0, _NOISE: 9 * _ERROR_100K},
+    noisy={_NOISE: _ERROR_100K},
     there={_NAN: True, _COUNTS: 10 * 100 / 109, 'epsilon of four rounds': 4.0637},
     here={_NAN: False, _COUNTS: 1.0, 'epsilon of four rounds': 3.7974},
   ),
@@ -128,7 +129,7 @@ PAIRS = (
     'A clip norm that adapts',
     equal={},
     noisy={_FROM_1: _RUNNING, _FROM_3: _RUNNING},
-    # All clients are clipped, or none: by exp(0.1) a round.
+    # All clients are clipped, or none, so a round changes the norm by exp(0.1).
     there={_FROM_1: math.exp(-6), _FROM_3: 3 * math.exp(6), _KEEPS: 0.5695},
     here={_FROM_1: 2.0, _FROM_3: 2.0, _KEEPS: 1.0},
     noisy_here={_FROM_1: _SETTLED, _FROM_3: _SETTLED},
@@ -139,17 +140,17 @@ PAIRS = (
     equal={
       'noise multiplier of the event': 0.0,
       _LENGTH: 0.0,
-      _NOISE: 9 * _OF_NUMBERS,
+      _NOISE: 9 * _ERROR_100K,
     },
-    noisy={_NOISE: _OF_NUMBERS},
+    noisy={_NOISE: _ERROR_100K},
     there={_NAN: True},
     here={_NAN: False},
   ),
   Pair(
     'tf_privacy',
     'Noise of the clients, for secure aggregation',
-    equal={'noise of the sum over the clip norm': 9 * _OF_FEWER},
-    noisy={'noise of the sum over the clip norm': _OF_FEWER},
+    equal={'noise of the sum over the clip norm': 9 * _ERROR_20K},
+    noisy={'noise of the sum over the clip norm': _ERROR_20K},
     there={'event': 'UnsupportedDpEvent', _SHARED: True},
     here={'event': 'SkellamDpEvent', _SHARED: False},
     marks=(pytest.mark.slow,),
@@ -158,12 +159,12 @@ PAIRS = (
     'tff',
     'Tree aggregation',
     equal={
-      'noise of the first mean': 9 * _OF_FEWER,
-      'noise of the sum of all means': 9 * _OF_FEWER,
+      'noise of the first mean': 9 * _ERROR_20K,
+      'noise of the sum of all means': 9 * _ERROR_20K,
     },
     noisy={
-      'noise of the first mean': _OF_FEWER,
-      'noise of the sum of all means': _OF_FEWER,
+      'noise of the first mean': _ERROR_20K,
+      'noise of the sum of all means': _ERROR_20K,
     },
     there={
       'event': 'UnsupportedDpEvent',
@@ -175,11 +176,11 @@ PAIRS = (
     'tff',
     'A clip norm that adapts',
     equal={
-      'noise of the first mean': 9 * _OF_FEWER,
+      'noise of the first mean': 9 * _ERROR_20K,
       'clip norm after 60 rounds': 9 * _SETTLED,
     },
     noisy={
-      'noise of the first mean': _OF_FEWER,
+      'noise of the first mean': _ERROR_20K,
       'clip norm after 60 rounds': _SETTLED,
     },
     there={},
@@ -194,14 +195,14 @@ def _name(pair):
 
 @functools.cache
 def _programs(page):
-  """By title and side, the program and the figures that it is shown to print."""
+  """Returns each program with its documented figures, by title and side."""
   text = (_MOVING / f'{page}.md').read_text('utf-8')
-  found = {}
+  programs = {}
   for section in re.split(r'^## ', text, flags=re.MULTILINE)[1:]:
     title = section.split('\n')[0]
     for side, program, output in _BLOCKS.findall(section):
-      found[title, side] = program, json.loads(output)
-  return found
+      programs[title, side] = program, json.loads(output)
+  return programs
 
 
 class _Run(NamedTuple):
@@ -225,7 +226,7 @@ def _run_of_peer(page, title, folder):
   )
   program.write_text(_programs(page)[title, 'There'][0], 'utf-8')
   with open(output, 'w', encoding='utf-8') as stdout:
-    ended = subprocess.run(
+    result = subprocess.run(
       [python, '-c', _DRIVER, program, kept],
       cwd=folder,
       stdout=stdout,
@@ -233,7 +234,7 @@ def _run_of_peer(page, title, folder):
       text=True,
       timeout=900,
     )
-  assert ended.returncode == 0, ended.stderr[-2000:]
+  assert result.returncode == 0, result.stderr[-2000:]
   with np.load(kept) as arrays:
     figures = json.loads(output.read_text('utf-8'))
     return _Run(figures, arrays.get('mean'), arrays.get('noise'))
@@ -245,40 +246,40 @@ def _run_there(pair, folder):
   return _run_here(pair.page, pair.title, 'There')
 
 
-def _check_figures(pair, side, found):
-  """What is printed is what stands below the program, and what is claimed of it."""
-  shown = _programs(pair.page)[pair.title, side][1]
-  claimed, noisy = pair.there, pair.noisy
+def _check_figures(pair, side, figures):
+  """Checks that the figures are those documented and claimed."""
+  documented = _programs(pair.page)[pair.title, side][1]
+  claims, noisy = pair.there, pair.noisy
   if side == 'Here':
-    claimed = pair.here
+    claims = pair.here
     noisy = noisy if pair.noisy_here is None else pair.noisy_here
-  assert list(found) == list(shown)
-  for name, value in shown.items():
-    # Both were drawn.
+  assert list(figures) == list(documented)
+  for name, value in documented.items():
+    # Both have random errors.
     error = 6 * math.sqrt(2) * noisy.get(name, 0.0)
-    assert _close(found[name], value, error), name
-  for name, value in claimed.items():
-    assert _close(found[name], value, max(1e-4, 6 * noisy.get(name, 0.0))), name
+    assert _close(figures[name], value, error), name
+  for name, value in claims.items():
+    assert _close(figures[name], value, max(1e-4, 6 * noisy.get(name, 0.0))), name
 
 
-def _close(found, expected, relative):
+def _close(actual, expected, relative):
   if isinstance(expected, (bool, str)):
-    return found is expected or found == expected
-  return found == pytest.approx(expected, rel=relative, abs=1.01e-4)
+    return actual is expected or actual == expected
+  return actual == pytest.approx(expected, rel=relative, abs=1.01e-4)
 
 
 def _samples(noise):
-  """Independent numbers of one distribution: of the first round, and of sums."""
+  """Returns samples of independent numbers: of the first round, and of all rounds."""
   if noise.ndim == 1:
     return [noise]
   return [noise[0], noise.sum(axis=0)]
 
 
-# What is there is another strategy's, which has other covariances.
+# There, the banded matrix is another strategy, whose noise has other covariances.
 _SAME_NOISE = [each for each in PAIRS if each.title != 'A banded matrix']
 
 
-def test_all_programs_are_claimed_something_of():
+def test_every_program_of_docs_moving_has_a_claim():
   there = {
     (page, title): side
     for page in _PAGES
@@ -295,7 +296,7 @@ def test_all_programs_are_claimed_something_of():
 
 
 def _marks_here(pair):
-  # Of as many rounds as a clip norm needs to settle.
+  # Clip norms need many rounds to settle.
   return (pytest.mark.slow,) if pair.title == 'A clip norm that adapts' else pair.marks
 
 
@@ -303,7 +304,7 @@ def _marks_here(pair):
   'pair',
   [pytest.param(pair, id=_name(pair), marks=_marks_here(pair)) for pair in PAIRS],
 )
-def test_programs_here_print_what_is_shown(pair):
+def test_programs_here_print_the_documented_figures(pair):
   run = _run_here(pair.page, pair.title, 'Here')
   _check_figures(pair, 'Here', run.figures)
 
@@ -319,7 +320,7 @@ def test_programs_here_print_what_is_shown(pair):
     for pair in PAIRS
   ],
 )
-def test_programs_there_do_the_same_but_for_what_was_wrong(pair, tmp_path):
+def test_programs_there_match_programs_here_except_known_faults(pair, tmp_path):
   there = _run_there(pair, tmp_path)
   _check_figures(pair, 'There', there.figures)
   here = _run_here(pair.page, pair.title, 'Here')
@@ -329,21 +330,21 @@ def test_programs_there_do_the_same_but_for_what_was_wrong(pair, tmp_path):
     if name in pair.there:
       assert not _close(there.figures[name], here.figures[name], 0.05), name
   if here.mean is not None:
-    # Of a clip norm of 0.5, and rounded to its grid, of float32.
+    # The clip norm is 0.5, and means are rounded to its grid, in float32.
     assert np.abs(there.mean - here.mean).max() < 0.5e-6
   if here.noise is not None and pair in _SAME_NOISE:
-    for one, other in zip(_samples(there.noise), _samples(here.noise)):
-      assert stats.ks_2samp(one, other, method='asymp').pvalue > _FALSE_ALARM
+    for first, second in zip(_samples(there.noise), _samples(here.noise)):
+      assert stats.ks_2samp(first, second, method='asymp').pvalue > _FALSE_ALARM
 
 
 def _sigma_u(epsilon, delta, clip_norm, exposures, examples):
-  """Noise of a client by NbAFL's formula, as flower-dp has it."""
+  """Returns the noise of a client by NbAFL's formula, as in flower-dp."""
   c = math.sqrt(2 * math.log(1.25 / delta))
   return c * exposures * 2 * clip_norm / (examples * epsilon)
 
 
 def _sigma_d(epsilon, delta, clip_norm, exposures, rounds, clients, examples):
-  """Noise of the server by theorem 1, as flower-dp has it."""
+  """Returns the noise of the server by theorem 1 of NbAFL, as in flower-dp."""
   if rounds <= exposures * math.sqrt(clients):
     return 0.0
   c = math.sqrt(2 * math.log(1.25 / delta))
@@ -351,7 +352,7 @@ def _sigma_d(epsilon, delta, clip_norm, exposures, rounds, clients, examples):
   return 2 * c * clip_norm * root / (examples * clients * epsilon)
 
 
-def test_flower_dps_formulas_give_the_noise_here():
+def test_flower_dp_formulas_give_the_noise_here():
   title = 'Noise on clients and server'
   program, there = _programs('flower_dp')[title, 'There']
   assert program.startswith('# Not run here.')
@@ -364,11 +365,11 @@ def test_flower_dps_formulas_give_the_noise_here():
     ),
   }
   assert there['noise of the server'] > there['noise of the server, as it is used'] == 0
-  shown = _programs('flower_dp')[title, 'Here'][1]
+  documented = _programs('flower_dp')[title, 'Here'][1]
   run = _run_here('flower_dp', title, 'Here')
-  assert list(run.figures) == list(shown)
-  for name, value in shown.items():
-    error = 6 * math.sqrt(2) * _OF_NUMBERS if name == 'noise of a mean' else 0.0
+  assert list(run.figures) == list(documented)
+  for name, value in documented.items():
+    error = 6 * math.sqrt(2) * _ERROR_100K if name == 'noise of a mean' else 0.0
     assert _close(run.figures[name], value, error), name
   for name in ('noise of a client', 'noise of the server'):
     assert run.figures[name] == there[name]

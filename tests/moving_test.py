@@ -1,4 +1,4 @@
-"""Names of other systems and tests that docs/moving gives are there."""
+"""Names and tests that the tables of docs/moving cite exist."""
 
 import functools
 import math
@@ -17,7 +17,7 @@ from tff_dp_aggregators import strategies
 _ROOT = pathlib.Path(__file__).resolve().parents[1]
 _PAGE = _ROOT / 'docs' / 'moving' / 'names.md'
 _FINDINGS = _PAGE.with_name('findings.md')
-_ROOMS = {
+_PACKAGES = {
   each.__name__.rpartition('.')[2]: each
   for each in (accounting, aggregators, learning, queries, strategies)
 }
@@ -36,16 +36,16 @@ def _rows():
 ROWS = list(_rows())
 
 
-def test_names_here_are_there():
+def test_names_of_this_package_exist():
   assert len(ROWS) > 40
   for row in ROWS:
     named = _CODE.findall(row[2])
-    in_packages = [each for each in named if each.split('.')[0] in _ROOMS]
+    in_packages = [each for each in named if each.split('.')[0] in _PACKAGES]
     in_aggregators = [each for each in named if each[:2] == 'DP']
     assert in_packages or in_aggregators, row
     for name in in_packages:
-      room, *rest = name.split('.')
-      assert functools.reduce(getattr, rest, _ROOMS[room]) is not None
+      package, *rest = name.split('.')
+      assert functools.reduce(getattr, rest, _PACKAGES[package]) is not None
     for name in in_aggregators:
       assert functools.reduce(getattr, name.split('.'), aggregators)
 
@@ -56,7 +56,7 @@ def _findings():
 
 
 @pytest.mark.parametrize('cells', [[row[4] for row in ROWS], _findings()])
-def test_the_tests_are_there(cells):
+def test_cited_tests_exist(cells):
   assert len(cells) > 5
   for cell in cells:
     tests = _CODE.findall(cell)
@@ -68,9 +68,9 @@ def test_the_tests_are_there(cells):
 
 
 @pytest.mark.parametrize(
-  ('num_rounds', 'separation', 'said'), [(64, 16, 1.41), (200, 50, 2.00)]
+  ('num_rounds', 'separation', 'ratio'), [(64, 16, 1.41), (200, 50, 2.00)]
 )
-def test_the_wrong_cholesky_factor_adds_too_little_noise(num_rounds, separation, said):
+def test_the_wrong_cholesky_factor_adds_too_little_noise(num_rounds, separation, ratio):
   # X = C^T C with unit diagonal and separation - 1 bands, as pfl-research optimises it.
   limits = strategies.Participation(num_rounds, separation)
   right = strategies.banded.optimize(
@@ -79,8 +79,8 @@ def test_the_wrong_cholesky_factor_adds_too_little_noise(num_rounds, separation,
   matrix = right.materialize()
   wrong = strategies.Dense(num_rounds, np.linalg.cholesky(matrix.T @ matrix))
   np.testing.assert_allclose(np.linalg.norm(wrong.materialize(), axis=1), 1.0)
-  # What noise is calibrated for: as many columns of norm one as participations.
+  # Noise is calibrated for as many columns of norm one as participations.
   accounted = math.sqrt(limits.possible_participations)
   assert right.sensitivity(limits) == pytest.approx(accounted, rel=1e-9)
-  assert wrong.sensitivity(limits) / accounted == pytest.approx(said, abs=0.005)
-  assert f'{said:.2f}' in _FINDINGS.read_text('utf-8')
+  assert wrong.sensitivity(limits) / accounted == pytest.approx(ratio, abs=0.005)
+  assert f'{ratio:.2f}' in _FINDINGS.read_text('utf-8')

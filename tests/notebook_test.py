@@ -1,4 +1,4 @@
-"""The notebook of docs/ runs from top to bottom, and prints what it was kept with."""
+"""The notebook of docs/ runs from top to bottom and prints its committed output."""
 
 import nbformat
 import pytest
@@ -6,12 +6,12 @@ import pytest
 from tools.docs import notebook
 
 
-def _code(of):
-  return [cell for cell in of.cells if cell.cell_type == 'code']
+def _code(document):
+  return [cell for cell in document.cells if cell.cell_type == 'code']
 
 
 def _printed(cell):
-  """Standard output, without what depends on the state of the checkout."""
+  """Returns standard output, without notes that depend on the checkout."""
   text = ''.join(
     output.text
     for output in cell.outputs
@@ -21,24 +21,24 @@ def _printed(cell):
 
 
 def _shown(cell):
-  """Kinds of what is shown: pictures, formatted text."""
+  """Returns the MIME types of outputs other than streams."""
   return [
     sorted(output.data) for output in cell.outputs if output.output_type != 'stream'
   ]
 
 
 @pytest.mark.slow
-def test_it_prints_and_draws_what_it_was_committed_with(tmp_path):
+def test_notebook_prints_and_draws_its_committed_output(tmp_path):
   committed = _code(nbformat.read(notebook.PATH, as_version=4))
-  now = _code(notebook.executed(str(tmp_path)))
-  for before, after in zip(committed, now):
-    assert _printed(after) == _printed(before), after.source
-    assert _shown(after) == _shown(before), after.source
-  assert any(line.startswith('verified: ') for line in _printed(now[-1]))
-  assert sum('image/png' in kinds for cell in now for kinds in _shown(cell)) == 4
+  executed = _code(notebook.executed(str(tmp_path)))
+  for expected, actual in zip(committed, executed):
+    assert _printed(actual) == _printed(expected), actual.source
+    assert _shown(actual) == _shown(expected), actual.source
+  assert any(line.startswith('verified: ') for line in _printed(executed[-1]))
+  assert sum('image/png' in kinds for cell in executed for kinds in _shown(cell)) == 4
 
 
-def test_what_is_committed_is_of_one_run_and_has_no_traces_of_a_machine():
+def test_committed_notebook_is_one_run_without_local_paths():
   text = notebook.PATH.read_text(encoding='utf-8')
   assert not any(place in text for place in ('/home/', '/root/', '/tmp/', '.venv'))
   cells = _code(nbformat.reads(text, as_version=4))

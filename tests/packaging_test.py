@@ -1,4 +1,4 @@
-"""Claims about the lock, the metadata, the Makefile and the set-up."""
+"""The locks, the metadata, the Makefile and make_venv.sh."""
 
 import ast
 import os
@@ -20,15 +20,16 @@ from packaging import utils
 import tff_dp_aggregators
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
-# Those of a plain installation, and those that TensorFlow Federated has wheels for.
+# Versions of Python for a plain installation, and those with TFF wheels.
 PYTHONS = ('3.9', '3.10', '3.11', '3.12', '3.13', '3.14')
 TFF_PYTHONS = PYTHONS[:3]
 LOCKS = {'requirements.lock': TFF_PYTHONS, 'requirements/core.lock': PYTHONS}
 each_lock = pytest.mark.parametrize('lock', LOCKS)
 each_lock_and_python = pytest.mark.parametrize(
-  'lock, python', [(lock, python) for lock, found in LOCKS.items() for python in found]
+  'lock, python',
+  [(lock, python) for lock, pythons in LOCKS.items() for python in pythons],
 )
-# Modules that are named otherwise than what brings them.
+# Modules whose distributions have other names.
 DISTRIBUTIONS = {'absl': 'absl-py', 'markupsafe': 'jinja2'}
 
 
@@ -86,7 +87,7 @@ class TestLock:
       assert num_hashes >= 1, requirement
 
   @each_lock
-  def test_names_no_host_and_no_path(self, lock):
+  def test_has_no_url_and_no_path(self, lock):
     text = (ROOT / lock).read_text(encoding='utf-8')
     assert '://' not in text
     assert not re.search(r'^-', text, re.MULTILINE), 'an installer option in the lock'
@@ -117,7 +118,7 @@ class TestLock:
     for rule in map(requirements.Requirement, rules):
       assert rule.specifier.contains(versions[rule.name]), rule
 
-  def test_without_tensorflow_nothing_is_installed_that_comes_with_it_alone(self):
+  def test_core_lock_has_nothing_that_only_tensorflow_needs(self):
     extra = map(requirements.Requirement, _metadata()['extras_require']['tff'])
     others_need = {'psutil', 'typing-extensions'}
     with_tff = {utils.canonicalize_name(each.name) for each in extra} - others_need
@@ -127,22 +128,22 @@ class TestLock:
 
 
 def _lines(file):
-  """Requirements of a file in requirements/."""
+  """Returns the requirements of a file in requirements/."""
   lines = (ROOT / 'requirements' / file).read_text(encoding='utf-8').splitlines()
   return [line for line in lines if line and not line.startswith('#')]
 
 
 class TestMetadata:
-  def test_version_is_that_of_the_package(self):
+  def test_version_matches_package(self):
     assert _metadata()['version'] == tff_dp_aggregators.__version__
 
-  def test_citation_is_of_this_version(self):
+  def test_citation_matches_version(self):
     citation = (ROOT / 'CITATION.cff').read_text(encoding='utf-8')
     (version,) = re.findall(r'^version: (.*)$', citation, re.MULTILINE)
     assert version == tff_dp_aggregators.__version__
 
-  def test_setup_needs_nothing_that_it_is_to_install(self):
-    # Without site-packages there is not even setuptools.
+  def test_setup_py_needs_no_dependency(self):
+    # -S leaves out site-packages, which have setuptools.
     code = (
       'import runpy, sys, types, unittest.mock\n'
       'sys.modules["setuptools"] = unittest.mock.MagicMock()\n'
@@ -150,13 +151,13 @@ class TestMetadata:
     )
     subprocess.run([sys.executable, '-S', '-c', code], cwd=ROOT, check=True)
 
-  def test_packages_of_a_checkout_are_the_layers(self):
+  def test_packages_are_the_layers(self):
     packages = set(_metadata()['packages'])
     layers = (ROOT / 'tff_dp_aggregators').glob('*/__init__.py')
     assert {f'tff_dp_aggregators.{path.parent.name}' for path in layers} <= packages
     assert {name.split('.')[0] for name in packages} == {'tff_dp_aggregators'}
 
-  def test_classifiers_name_the_pythons_that_are_tested(self):
+  def test_classifiers_match_tested_python_versions(self):
     metadata = _metadata()
     prefix = 'Programming Language :: Python :: 3.'
     named = [c for c in metadata['classifiers'] if c.startswith(prefix)]
@@ -166,7 +167,7 @@ class TestMetadata:
     assert all(f'{python}.1' in allowed for python in PYTHONS)
 
   @pytest.mark.skipif(sys.version_info < (3, 10), reason='lists no standard modules')
-  def test_layers_without_tensorflow_import_what_a_plain_installation_brings(self):
+  def test_light_layers_import_exactly_install_requires(self):
     package = ROOT / 'tff_dp_aggregators'
     imported = set()
     for layer in ('base', 'strategies', 'sampling', 'accounting'):
@@ -183,9 +184,9 @@ class TestMetadata:
     }
 
   @pytest.mark.slow
-  def test_wheel_has_code_and_data_and_license(self, tmp_path):
+  def test_wheel_has_code_data_and_license(self, tmp_path):
     source = _copy_of_the_source(tmp_path / 'source')
-    # A folder of data is no package, and its files must come along nonetheless.
+    # A folder with only data is no package; the wheel must have its files as well.
     templates = source / 'tff_dp_aggregators' / 'accounting' / 'templates_of_a_test'
     templates.mkdir()
     (templates / 'probe.j2').write_text('{}', encoding='utf-8')
@@ -209,7 +210,7 @@ class TestMetadata:
     assert [name for name in names if name.endswith('/LICENSE')]
 
   @pytest.mark.slow
-  def test_a_clone_named_like_the_package_does_not_shadow_it(self, tmp_path):
+  def test_clone_named_like_package_does_not_shadow_it(self, tmp_path):
     clone = _copy_of_the_source(tmp_path / 'tff_dp_aggregators')
     build = "from setuptools import build_meta; build_meta.build_editable('..')"
     subprocess.run([sys.executable, '-c', build], cwd=clone, check=True)
@@ -220,7 +221,7 @@ class TestMetadata:
       'import site; site.addsitedir("site-packages"); '
       'import tff_dp_aggregators; print(tff_dp_aggregators.__version__)'
     )
-    # Beside the clone, and without whatever the tests' environment has installed.
+    # Runs beside the clone, without the packages of the tests' environment.
     result = subprocess.run(
       [sys.executable, '-S', '-c', use],
       cwd=tmp_path,
@@ -262,8 +263,8 @@ class TestMake:
     assert listed == _make_targets()
     assert {'venv', 'simulate', 'test', 'lint'} <= listed
 
-  def test_documents_name_only_targets_that_exist(self):
-    # As a command: `apt-get install make git` names no target.
+  def test_documents_name_only_existing_targets(self):
+    # Only commands count: `apt-get install make git` names no target.
     command = r'(?:^|[`;&|]) *(?:\$ )?make (?:[A-Z]+=\S+ )*([a-z][a-z-]*)'
     for document in ROOT.glob('*.md'):
       text = document.read_text(encoding='utf-8')
@@ -272,7 +273,7 @@ class TestMake:
       assert named <= _make_targets(), document
 
 
-def test_continuous_integration_names_tests_that_exist():
+def test_ci_names_only_existing_tests():
   text = (ROOT / '.ci' / 'run').read_text(encoding='utf-8')
   named = re.findall(r'\btests/[/\w]+\.py\b', text)
   assert len(named) > 5
@@ -282,7 +283,7 @@ def test_continuous_integration_names_tests_that_exist():
 class TestSetUp:
   @pytest.fixture
   def make_venv(self, tmp_path):
-    """Runs the set-up in a scratch checkout where only what is in bin/ can be found."""
+    """Runs make_venv.sh in a scratch checkout that finds only the programs in bin/."""
     checkout = tmp_path / 'checkout'
     (checkout / 'tools' / 'python').mkdir(parents=True)
     shutil.copy(ROOT / 'tools/python/make_venv.sh', checkout / 'tools/python')
@@ -304,31 +305,29 @@ class TestSetUp:
 
     return run
 
-  def test_a_python_that_is_there_and_does_not_run_is_passed_over(
-    self, make_venv, tmp_path
-  ):
+  def test_python_that_does_not_run_is_skipped(self, make_venv, tmp_path):
     result = make_venv('python3.9', 'exit 127')
     assert result.returncode == 1
     assert 'no Python 3.9, 3.10 or 3.11 found' in result.stderr
     assert not (tmp_path / 'checkout' / '.venv').exists()
 
   @pytest.mark.parametrize('python', ['../bin/python3.11', '.venv/bin/python'])
-  def test_starts_over_with_the_python_that_made_it_but_not_with_itself(
+  def test_remakes_venv_with_base_python_but_not_with_its_own(
     self, make_venv, tmp_path, python
   ):
     environment = tmp_path / 'checkout' / '.venv' / 'bin'
     environment.mkdir(parents=True)
     (environment / 'python').symlink_to(tmp_path / 'bin' / 'python3.11')
     result = make_venv('python3.11', 'exit 0', PYTHON=python)
-    assert result.returncode != 0  # There is nothing to install.
+    assert result.returncode != 0  # The checkout has nothing to install.
     itself = '.venv/bin/python is the environment to be made' in result.stderr
     assert itself == (python == '.venv/bin/python')
     assert ('Making .venv' in result.stdout) != itself
 
 
-def test_no_worker_outlives_the_tests(tmp_path):
+def test_conftest_kills_tff_workers_after_the_tests(tmp_path):
   shutil.copy(ROOT / 'conftest.py', tmp_path)
-  # A stand-in of the right name that would wait for ever, and holds standard output.
+  # A stand-in of the worker's name waits for ever and holds standard output.
   worker = tmp_path / 'worker_binary'
   shutil.copy('/bin/sh', worker)
   os.mkfifo(tmp_path / 'fifo')
@@ -340,7 +339,7 @@ def test_no_worker_outlives_the_tests(tmp_path):
   )
   command = [sys.executable, '-m', 'pytest', '-s', '-c', os.devnull]
   command += [f'--rootdir={tmp_path}', 'starts_a_worker_test.py']
-  # Returns at the end of standard output, so only when the worker is gone.
+  # This returns at the end of standard output, so only when the worker is gone.
   result = subprocess.run(
     command, cwd=tmp_path, capture_output=True, text=True, timeout=60
   )

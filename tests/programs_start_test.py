@@ -1,7 +1,7 @@
-"""A mistyped flag is answered at once, by every program, with exit code 2.
+"""Every program refuses a mistyped flag with exit code 2 before slow imports.
 
-How fast that is depends on the machine and on what else it does; what makes it slow
-does not: the modules that were loaded by then. And what benchmarks import is there.
+How long this takes depends on the machine, so the tests check which modules were loaded
+by then. All modules of benchmarks can be imported.
 """
 
 import pathlib
@@ -49,7 +49,7 @@ runpy.run_module(name, run_name='__main__', alter_sys=True)
   'name',
   [*PROGRAMS, *(pytest.param(name, marks=pytest.mark.slow) for name in BENCHMARKS)],
 )
-def test_a_mistyped_flag_is_answered_before_anything_slow_is_loaded(name):
+def test_mistyped_flag_is_refused_before_slow_imports(name):
   result = executing.run_python(_RUN, ','.join([name, *SLOW]))
   assert (result.returncode, result.stdout) == (2, 'loaded []\n')
   assert 'no_such_flag' in result.stderr
@@ -57,7 +57,7 @@ def test_a_mistyped_flag_is_answered_before_anything_slow_is_loaded(name):
 
 
 @pytest.mark.slow
-def test_what_benchmarks_import_is_there():
+def test_benchmarks_can_be_imported():
   assert 'benchmarks.noise_round' in BENCHMARKS
   result = executing.run_python(
     'import importlib, sys\nfor name in sys.argv[1:]: importlib.import_module(name)',

@@ -1,6 +1,6 @@
-"""What a package offers is what `dir` shows of it, also before it is loaded.
+"""`dir` of a package shows its public names only, also before anything is loaded.
 
-So nobody takes what a package is made of, or what it imports, for what it offers.
+So nobody mistakes submodules and imports for the package's interface.
 """
 
 import ast
@@ -17,8 +17,8 @@ PACKAGES = sorted(
 )
 
 
-def _anew(name):
-  """The package as it is when nothing of it was used."""
+def _fresh(name):
+  """Returns a new copy of the package, of which nothing was used."""
   spec = importlib.util.find_spec(name)
   package = importlib.util.module_from_spec(spec)
   spec.loader.exec_module(package)
@@ -26,13 +26,13 @@ def _anew(name):
 
 
 @pytest.mark.parametrize('name', [*PACKAGES, 'tff_dp_aggregators.learning.runtime'])
-def test_dir_shows_the_public_names_and_no_others(name):
+def test_dir_shows_only_public_names(name):
   public = getattr(importlib.import_module(name), '__all__', None)
-  if public is None:  # Nothing but what lies in it.
+  if public is None:  # The package has only submodules.
     source = importlib.util.find_spec(name).loader.get_source(name)
     assert ast.get_docstring(ast.parse(source)) and len(ast.parse(source).body) == 1
     return
-  assert dir(_anew(name)) == dir(importlib.import_module(name)) == sorted(public)
+  assert dir(_fresh(name)) == dir(importlib.import_module(name)) == sorted(public)
   for each in public:
     assert getattr(importlib.import_module(name), each) is not None
 

@@ -1,4 +1,4 @@
-"""The norms of rounds that `benchmarks.round_scales` prints are the best."""
+"""Norms of rounds that `benchmarks.round_scales` prints are optimal."""
 
 import numpy as np
 import pytest
@@ -34,19 +34,19 @@ def _sums(squares, participation):
 @pytest.mark.few(6)
 @pytest.mark.parametrize('seed', range(4))
 @pytest.mark.parametrize('schema', _SCHEMAS)
-def test_no_other_norms_are_better(schema, seed):
+def test_best_norms_match_numerical_optimum(schema, seed):
   participation = _SCHEMAS[schema]
   units = _units(8, participation.min_separation, seed)
   costs = _round_norms.norm_costs(units)
-  found = _round_norms.BestNorms(participation)(costs)
-  sums = _sums(found.squares, participation)
+  actual = _round_norms.BestNorms(participation)(costs)
+  sums = _sums(actual.squares, participation)
   assert sums.max() == pytest.approx(1.0, abs=1e-14) and sums.max() <= 1.0 + 1e-14
 
-  # It varies logarithms, in which all is smooth.
+  # The optimizer varies logarithms of norms, in which the problem is smooth.
   def error(logarithms):
     return np.exp(-logarithms) @ costs @ np.exp(-logarithms)
 
-  other = scipy.optimize.minimize(
+  expected = scipy.optimize.minimize(
     error,
     np.full(8, -1.0),
     method='SLSQP',
@@ -56,6 +56,6 @@ def test_no_other_norms_are_better(schema, seed):
     },
     options={'ftol': 1e-13, 'maxiter': 1000},
   )
-  assert other.success
-  assert found.error == pytest.approx(other.fun, rel=1e-6)
-  assert found.error == pytest.approx(found.lower_bound, rel=1e-8)
+  assert expected.success
+  assert actual.error == pytest.approx(expected.fun, rel=1e-6)
+  assert actual.error == pytest.approx(actual.lower_bound, rel=1e-8)

@@ -1,4 +1,4 @@
-"""docs/several_machines.md and its files do what they say."""
+"""Commands and files of docs/several_machines.md do what the page says."""
 
 import functools
 import os
@@ -48,7 +48,7 @@ def _pod(manifest):
 
 
 def _commands():
-  """All that start a program, without where it is."""
+  """Yields all commands that start a program, without its directory."""
   for line in (*_HERE, *_THERE):
     if line.startswith('.venv/bin/'):
       yield shlex.split(line.removeprefix('.venv/bin/'))
@@ -56,7 +56,7 @@ def _commands():
 
 
 @pytest.mark.parametrize('command', _commands(), ids=' '.join)
-def test_programs_have_the_flags(command):
+def test_commands_have_valid_flags(command):
   program, *arguments = command
   if program == 'tff-dp-simulate':
     values = flags.FlagValues()
@@ -90,7 +90,7 @@ def _simulate(line, run_dir, *left_out):
 
 
 @pytest.fixture(scope='module')
-def straight(tmp_path_factory):
+def local_bits(tmp_path_factory):
   run_dir = tmp_path_factory.mktemp('straight') / 'run'
   result = _simulate(_HERE[0], run_dir, '--scheduler')
   assert result.returncode == 0, result.stderr
@@ -98,15 +98,15 @@ def straight(tmp_path_factory):
 
 
 @pytest.mark.slow
-def test_the_commands_for_several_machines_come_to_the_same_bits(
-  tmp_path, straight, monkeypatch
+def test_training_on_dask_workers_gives_the_same_bits(
+  tmp_path, local_bits, monkeypatch
 ):
   monkeypatch.chdir(tmp_path)
   (tmp_path / 'docs').symlink_to(ROOT / 'docs')
   (tmp_path / '.venv').symlink_to(pathlib.Path(sys.executable).parent.parent)
   subprocess.run(['bash', '-ec', '\n'.join(_CERTIFICATES)], check=True)
   assert (tmp_path / 'certificates' / 'key.pem').stat().st_mode & 0o77 == 0
-  export, *started, training = (
+  export, *cluster, training = (
     line.replace('10.0.0.1', '127.0.0.1').replace('8786', '18786') for line in _THERE
   )
   name, _, value = export.removeprefix('export ').partition('=')
@@ -114,7 +114,7 @@ def test_the_commands_for_several_machines_come_to_the_same_bits(
   environment = {**os.environ, name: value, 'PYTHONPATH': path}
   processes = []
   try:
-    for line in started:
+    for line in cluster:
       with open(tmp_path / f'{len(processes)}.log', 'w') as log:
         processes.append(
           subprocess.Popen(
@@ -124,12 +124,12 @@ def test_the_commands_for_several_machines_come_to_the_same_bits(
     command = shlex.split(training.replace('.venv/bin/tff-dp-simulate', ''))
     command = [sys.executable, '-m', 'experiments.simulate', *command]
     with open(tmp_path / 'training.log', 'w+') as log:
-      done = subprocess.run(
+      result = subprocess.run(
         command, env=environment, stdout=log, stderr=log, timeout=2 * _SECONDS
       )
-    assert done.returncode == 0, (tmp_path / 'training.log').read_text()
-    assert _bits(tmp_path / 'runs' / 'two_machines') == straight
-    _assert_a_stranger_is_refused(tmp_path, command, environment)
+    assert result.returncode == 0, (tmp_path / 'training.log').read_text()
+    assert _bits(tmp_path / 'runs' / 'two_machines') == local_bits
+    _check_other_certificate_is_refused(tmp_path, command, environment)
   finally:
     for each in processes:
       each.terminate()
@@ -137,24 +137,24 @@ def test_the_commands_for_several_machines_come_to_the_same_bits(
       each.wait(_SECONDS)
 
 
-def _assert_a_stranger_is_refused(folder, command, environment):
-  subprocess.run(['bash', '-ec', '\n'.join(_CERTIFICATES)], check=True)  # Another pair.
-  begun = time.monotonic()
+def _check_other_certificate_is_refused(folder, command, environment):
+  subprocess.run(['bash', '-ec', '\n'.join(_CERTIFICATES)], check=True)  # A new pair.
+  start = time.monotonic()
   with open(folder / 'stranger.log', 'w+') as log:
-    done = subprocess.run(
+    result = subprocess.run(
       [*command[:-1], '--run_dir=runs/of_a_stranger'],
       env=environment,
       stdout=log,
       stderr=log,
       timeout=2 * _SECONDS,
     )
-  assert done.returncode == 1 and time.monotonic() - begun < _SECONDS
+  assert result.returncode == 1 and time.monotonic() - start < _SECONDS
   assert '--scheduler=tls://127.0.0.1:18786 cannot be ' in (
     (folder / 'stranger.log').read_text()
   )
 
 
-def test_containers_have_no_privileges_and_speak_tls():
+def test_containers_drop_privileges_and_use_tls():
   compose = yaml.safe_load((_FOLDER / 'compose.yaml').read_text())
   services = compose['services']
   for service in services.values():
@@ -165,7 +165,7 @@ def test_containers_have_no_privileges_and_speak_tls():
   assert 'scheduler' in services
 
 
-def test_the_image_is_made_of_what_is_there():
+def test_dockerfile_copies_only_existing_files():
   dockerfile = (_FOLDER / 'Dockerfile').read_text()
   for line in re.findall(r'^COPY (?!--from)(.*) \S+$', dockerfile, re.M):
     for name in line.split():

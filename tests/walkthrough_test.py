@@ -1,7 +1,7 @@
-"""A reader who does what a document says, from top to bottom, sees what it shows.
+"""Each walkthrough in docs/, followed from top to bottom, prints what it shows.
 
-What takes long is left out but in slow tests: sections of the tutorial that train once
-more, with what the tests of these programs run in small. The rest does not need them.
+Sections of the tutorial that train again take long, and run only in slow tests. The
+other sections do not need them, and tests of these programs cover them on small data.
 """
 
 import pathlib
@@ -17,7 +17,7 @@ WALKTHROUGHS = {
   for path in sorted(DOCS.glob('*.md'))
   if walkthroughs.is_walkthrough(path)
 }
-# With what tests of predictions and of reports run in small.
+# Slow; tests of predictions and reports cover the same on small data.
 SLOW = ('after_training', 'production')
 LONG = {'tutorial': ('Stop, and go on', 'Compare', 'A model of your own')}
 
@@ -25,8 +25,8 @@ LONG = {'tutorial': ('Stop, and go on', 'Compare', 'A model of your own')}
 def _without(document, headings):
   for heading in headings:
     section = re.compile(rf'^## {heading}\n.*?(?=^## )', re.MULTILINE | re.DOTALL)
-    document, found = section.subn('', document)
-    assert found == 1, heading
+    document, count = section.subn('', document)
+    assert count == 1, heading
   return document
 
 
@@ -37,10 +37,10 @@ def _without(document, headings):
     for each in WALKTHROUGHS
   ],
 )
-def test_each_step_prints_what_stands_below_it(name, tmp_path):
+def test_walkthrough_prints_its_documented_output(name, tmp_path):
   walkthroughs.follow(WALKTHROUGHS[name], tmp_path)
 
 
 @pytest.mark.parametrize('name', LONG)
-def test_each_step_that_is_not_long_prints_what_stands_below_it(name, tmp_path):
+def test_walkthrough_without_long_sections_prints_its_documented_output(name, tmp_path):
   walkthroughs.follow(_without(WALKTHROUGHS[name], LONG[name]), tmp_path)

@@ -1,4 +1,4 @@
-"""Claims about the workflows of the public host."""
+"""The workflows of the public host: commands, Python versions and permissions."""
 
 import pathlib
 import re
@@ -32,17 +32,17 @@ def _make_targets():
 
 
 @each_workflow
-def test_commands_are_targets_of_the_makefile(path):
+def test_workflow_commands_are_make_targets(path):
   called = [
     re.fullmatch(r'make ([a-z-]+)(?: PYTHON=python\$\{\{ matrix\.python \}\})?', each)
     for each in _commands(path)
-    if not each.startswith('echo ')  # Of a figure, on the page of the run.
+    if not each.startswith('echo ')  # These print a figure on the page of the run.
   ]
   assert called and all(called), _commands(path)
   assert {match.group(1) for match in called} <= _make_targets()
 
 
-def test_together_they_run_every_check():
+def test_workflows_together_run_every_check():
   called = {command for path in WORKFLOWS for command in _commands(path)}
   everything = {'make lint', 'make coverage', 'make docs'}
   for target in ('test', 'test-core', 'slow-test', 'package'):
@@ -50,21 +50,21 @@ def test_together_they_run_every_check():
   assert everything <= called
 
 
-def test_pythons_are_those_of_setup_py():
+def test_workflow_python_versions_match_setup_py():
   setup = (ROOT / 'setup.py').read_text(encoding='utf-8')
   pythons = re.findall(r"'Programming Language :: Python :: (3\.\d+)'", setup)
-  found = {
+  versions = {
     name: job['strategy']['matrix']['python']
     for path in WORKFLOWS
     for name, job in _load(path)['jobs'].items()
     if 'strategy' in job
   }
-  assert found.pop('test-core') == pythons
-  assert found and all(each == ['3.9', '3.10', '3.11'] for each in found.values())
+  assert versions.pop('test-core') == pythons
+  assert versions and all(each == ['3.9', '3.10', '3.11'] for each in versions.values())
 
 
 @each_workflow
-def test_workflows_may_read_and_nothing_else(path):
+def test_workflow_has_only_read_permission(path):
   workflow = _load(path)
   assert workflow['permissions'] == {'contents': 'read'}
   for job in workflow['jobs'].values():
@@ -75,7 +75,7 @@ def test_workflows_may_read_and_nothing_else(path):
 
 
 @each_workflow
-def test_actions_are_those_of_the_host_at_a_version(path):
+def test_workflow_actions_are_official_and_pinned(path):
   for _, step in _steps(path):
     if 'uses' in step:
       assert re.fullmatch(r'actions/[a-z-]+@(v\d+(\.\d+)*|[0-9a-f]{40})', step['uses'])

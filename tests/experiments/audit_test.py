@@ -1,4 +1,4 @@
-"""The program that audits noise: its table, its exit codes, and what it refuses."""
+"""The audit program: its table, its exit codes, and what it refuses."""
 
 import pytest
 
@@ -17,7 +17,7 @@ PLAN = (
 )
 
 
-def test_a_plan_is_audited_and_less_noise_ends_with_1(monkeypatch):
+def test_plan_passes_audit_and_halved_noise_exits_with_1(monkeypatch):
   result = executing.execute(audit, *PLAN)
   assert result.returncode == 0, result.stderr
   row = 'all   simulation  12      1.1547   1.1547  exact'
@@ -32,8 +32,8 @@ def test_a_plan_is_audited_and_less_noise_ends_with_1(monkeypatch):
   assert 'FAILED: all weights, run by simulation: ' in result.stdout
 
 
-@pytest.mark.slow  # Learning's tests audit runs.
-def test_a_run_is_audited(tmp_path):
+@pytest.mark.slow  # Tests of `learning` audit runs as well.
+def test_run_passes_audit(tmp_path):
   run_dir = tmp_path / 'run'
   simulations.run(run_dir, '--num_rounds=4', '--mechanism=tree')
   result = executing.execute(audit, f'--run_dir={run_dir}', '--first_rounds=3')
@@ -46,7 +46,7 @@ def test_a_run_is_audited(tmp_path):
 
 
 @pytest.mark.parametrize(
-  'arguments, named',
+  'arguments, message',
   [
     (('--run_dir=nowhere',), 'nowhere'),
     (('--run_dir=nowhere', '--mechanism=tree'), '--mechanism'),
@@ -56,7 +56,7 @@ def test_a_run_is_audited(tmp_path):
     (('--mechanism=laplace', *PLAN[1:]), 'laplace'),
   ],
 )
-def test_what_cannot_be_audited_is_refused(arguments, named):
+def test_wrong_arguments_are_refused(arguments, message):
   result = executing.execute(audit, *arguments)
   assert result.returncode == 2
-  assert named in result.stderr
+  assert message in result.stderr

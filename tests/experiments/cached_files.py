@@ -1,4 +1,4 @@
-"""Small files in the format of those that TFF's loaders store."""
+"""Small files in the format of those that TFF's dataset loaders store."""
 
 import sqlite3
 

@@ -1,7 +1,6 @@
-"""Tasks that read the files of TFF's loaders.
+"""Tasks that read the files of TFF's dataset loaders, as TFF reads them.
 
-What is missing is named at once and never downloaded; what is there is read as TFF
-reads it, and trained on.
+A missing file is named and never downloaded.
 """
 
 import io
@@ -71,7 +70,7 @@ def _batch(count):
 def cache_dir(tmp_path_factory):
   folder = tmp_path_factory.mktemp('cache')
   for task, (splits, make) in _EXAMPLES.items():
-    # TFF's own clients have no quotes in their ids, which would end its queries.
+    # Ids with quotes would break TFF's SQL, by which a test reads EMNIST.
     prefix = 'f' if task == 'emnist' else "client '"
     cached_files.write_database(folder / FILES[task], splits, make, prefix=prefix)
   words = b'the 90\nof 80\nlist 7\n. 6\n'
@@ -92,14 +91,14 @@ def _options(cache_dir, num_clients=None):
   return data_options.Data(num_clients, 0.5, 1, cache_dir=str(cache_dir))
 
 
-def test_there_are_files_for_every_task_that_reads_some():
+def test_every_task_with_cache_dir_is_tested_here():
   with_files = {
     name for name, task in tasks.TASKS.items() if '(needs --cache_dir)' in task.summary
   }
   assert with_files == set(FILES)
 
 
-def test_a_missing_file_is_named_at_once(tmp_path):
+def test_missing_file_is_named_before_tensorflow_is_loaded(tmp_path):
   names = ('cifar10', 'emnist')
   program = (
     'import sys\n'
@@ -120,7 +119,7 @@ def test_a_missing_file_is_named_at_once(tmp_path):
 
 
 @pytest.mark.parametrize('task', ['emnist', 'stackoverflow'])
-def test_a_file_that_is_no_such_database_is_refused(task, tmp_path):
+def test_wrong_database_is_refused(task, tmp_path):
   path = tmp_path / FILES[task]
   path.write_text('<html>404</html>' * 100)
   with pytest.raises(ValueError, match='cannot be read as SQLite'):
@@ -136,7 +135,7 @@ def test_a_file_that_is_no_such_database_is_refused(task, tmp_path):
 
 
 @pytest.mark.parametrize('task', ['emnist', 'cifar100', 'shakespeare'])
-def test_examples_of_another_kind_are_refused_by_client(task, tmp_path):
+def test_examples_of_other_tasks_are_refused_by_client(task, tmp_path):
   splits, _ = _EXAMPLES[task]
   cached_files.write_database(
     tmp_path / FILES[task], splits, lambda: cached_files.example(other=1), 1
@@ -145,29 +144,29 @@ def test_examples_of_another_kind_are_refused_by_client(task, tmp_path):
     tasks.TASKS[task].load(_options(tmp_path))
 
 
-def test_images_are_those_that_tff_loads(cache_dir):
+def test_emnist_images_match_those_that_tff_loads(cache_dir):
   population = tasks.TASKS['emnist'].load(_options(cache_dir))
   train, test = tff.simulation.datasets.emnist.load_data(cache_dir=str(cache_dir))
   assert list(population.clients.ids) == train.client_ids == test.client_ids
   for client in train.client_ids:
-    found = population.clients.examples(client)
+    examples = population.clients.examples(client)
     expected = train.create_tf_dataset_for_client(client).as_numpy_iterator()
-    rows = list(zip(found['x'], found['y'], expected))
-    assert len(rows) == len(found['x'])
+    rows = list(zip(examples['x'], examples['y'], expected))
+    assert len(rows) == len(examples['x'])
     for image, label, example in rows:
       assert np.array_equal(image[..., 0], example['pixels'])
       assert label == example['label']
   assert len(population.test_examples[0]) == 2 + 3 + 4 + 2 + 3 + 4 + 2 + 3
 
 
-def test_images_are_standardised_each_by_itself(cache_dir):
+def test_cifar100_images_are_standardised_individually(cache_dir):
   images, _ = tasks.TASKS['cifar100'].load(_options(cache_dir)).test_examples
   assert images.dtype == np.float32 and images.shape[1:] == (32, 32, 3)
   np.testing.assert_allclose(images.mean(axis=(1, 2, 3)), 0, atol=1e-5)
   np.testing.assert_allclose(images.std(axis=(1, 2, 3)), 1, atol=1e-5)
 
 
-def test_stackoverflow_keeps_the_first_sentences_and_leaves_special_words_out(
+def test_stackoverflow_keeps_256_sentences_and_lists_unscored_tokens(
   tmp_path, cache_dir
 ):
   numbers = iter(range(10**6))
@@ -183,10 +182,10 @@ def test_stackoverflow_keeps_the_first_sentences_and_leaves_special_words_out(
     connection.executemany('INSERT INTO examples VALUES (?, ?, ?)', rows)
   (tmp_path / 'stackoverflow.word_count').write_text('the 9\nof 8\nlist 7\n')
   population = tasks.TASKS['stackoverflow'].load(_options(tmp_path))
-  found = population.clients.examples("client '0")
-  assert found['x'].shape == found['y'].shape == (256, 20)
-  assert found['x'][0].tolist() == [5, 1, 4, 2, 3, 6, *[0] * 14]
-  assert found['y'][0].tolist() == [1, 4, 2, 3, 6, *[0] * 15]
+  examples = population.clients.examples("client '0")
+  assert examples['x'].shape == examples['y'].shape == (256, 20)
+  assert examples['x'][0].tolist() == [5, 1, 4, 2, 3, 6, *[0] * 14]
+  assert examples['y'][0].tolist() == [1, 4, 2, 3, 6, *[0] * 15]
   assert population.shape.num_classes == 7
   assert population.shape.ignored_labels == (0,)
   assert population.shape.unscored_labels == (4, 5, 6)
@@ -195,7 +194,7 @@ def test_stackoverflow_keeps_the_first_sentences_and_leaves_special_words_out(
     tasks.TASKS['stackoverflow'].load(_options(tmp_path))
 
 
-def test_cifar10_is_the_same_in_all_its_forms(cache_dir, tmp_path):
+def test_cifar10_is_the_same_from_folder_tar_and_npz(cache_dir, tmp_path):
   expected = tasks.TASKS['cifar10'].load(_options(cache_dir, 5))
   folder = cache_dir / FILES['cifar10']
   forms = [tmp_path / 'tar', tmp_path / 'npz']
@@ -218,11 +217,11 @@ def test_cifar10_is_the_same_in_all_its_forms(cache_dir, tmp_path):
   assert expected.test_examples[0].min() >= -1
   assert expected.test_examples[0].max() <= 1
   for form in forms:
-    found = tasks.TASKS['cifar10'].load(_options(form, 5))
-    assert np.array_equal(found.test_examples[0], expected.test_examples[0])
+    read = tasks.TASKS['cifar10'].load(_options(form, 5))
+    assert np.array_equal(read.test_examples[0], expected.test_examples[0])
     for client in range(5):
       for key in 'xy':
-        assert np.array_equal(found.clients[client][key], expected.clients[client][key])
+        assert np.array_equal(read.clients[client][key], expected.clients[client][key])
 
 
 class _Evil:
@@ -230,7 +229,7 @@ class _Evil:
     return os.mkdir, ('pwned',)
 
 
-def test_a_pickle_that_runs_something_is_refused(tmp_path, monkeypatch):
+def test_pickle_that_runs_code_is_refused(tmp_path, monkeypatch):
   monkeypatch.chdir(tmp_path)
   folder = tmp_path / FILES['cifar10']
   folder.mkdir()
@@ -242,9 +241,9 @@ def test_a_pickle_that_runs_something_is_refused(tmp_path, monkeypatch):
 
 
 @pytest.mark.slow
-# Published experiments train on StackOverflow's and CIFAR-10's.
+# `published_test.py` trains on StackOverflow and CIFAR-10.
 @pytest.mark.parametrize('task', ['emnist', 'cifar100', 'shakespeare'])
-def test_with_its_files_a_task_trains(task, cache_dir, tmp_path):
+def test_simulate_trains_on_cached_tasks(task, cache_dir, tmp_path):
   tokens = task == 'shakespeare'
   small = ['--hidden_units=2', *(['--embedding_size=2'] if tokens else [])]
   result = simulations.run(

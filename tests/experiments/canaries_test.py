@@ -1,4 +1,4 @@
-"""Simulations with `--audit_canaries`: who they are, and what they show is told."""
+"""`--audit_canaries`: canaries are drawn as clients, and the report has the bounds."""
 
 import json
 
@@ -10,12 +10,12 @@ TINY = ('--num_clients=24', '--clients_per_round=10', '--num_rounds=6')
 CANARIES = '--audit_canaries=26'
 
 
-def test_canaries_are_clients_of_whom_cohorts_are_drawn():
+def test_canaries_count_as_clients_for_cohorts():
   sampled = ('--sampling=poisson', '--mechanism=gaussian')
-  drawn = simulations.settings_of(*TINY, CANARIES, *sampled)
-  assert drawn.participation.schema.sampling_probability == 10 / 50
-  assert drawn.flags['num_clients'] == 24
-  # These limits take 50 clients, which there are with canaries alone.
+  poisson = simulations.settings_of(*TINY, CANARIES, *sampled)
+  assert poisson.participation.schema.sampling_probability == 10 / 50
+  assert poisson.flags['num_clients'] == 24
+  # These limits need 50 clients, which there are only with the canaries.
   limited = (*TINY, '--min_separation=5', *sampled[1:], '--noise_multiplier=1')
   chosen = simulations.settings_of(*limited, CANARIES)
   assert chosen.participation.schedule(50).num_clients == 50
@@ -23,8 +23,8 @@ def test_canaries_are_clients_of_whom_cohorts_are_drawn():
     simulations.settings_of(*limited)
 
 
-@pytest.mark.slow  # Learning's tests attack runs.
-def test_a_run_says_what_an_attacker_reached(tmp_path):
+@pytest.mark.slow  # Tests of `learning` attack runs as well.
+def test_report_states_epsilon_shown_by_attacker(tmp_path):
   result = simulations.run(
     tmp_path,
     *('--num_clients=24', '--clients_per_round=60', '--num_rounds=2'),
@@ -33,16 +33,16 @@ def test_a_run_says_what_an_attacker_reached(tmp_path):
     '--audit_canaries=96',
   )
   report = simulations.read(tmp_path, 'report')
-  found = report['canaries']
-  assert found['num_canaries'] == 96 and found['confidence'] == 0.9
-  reached = max(each['epsilon'] for each in found['bounds'])
-  assert 0 < reached < report['guarantee']['epsilon']
+  canaries = report['canaries']
+  assert canaries['num_canaries'] == 96 and canaries['confidence'] == 0.9
+  shown = max(each['epsilon'] for each in canaries['bounds'])
+  assert 0 < shown < report['guarantee']['epsilon']
   assert 'An attacker with 96 canaries showed, with confidence 0.9,' in result.stdout
-  assert f'at least {reached - 5e-5:.4f}' in result.stdout
+  assert f'at least {shown - 5e-5:.4f}' in result.stdout
   assert simulations.reported(f'--run_dir={tmp_path}') == report
   path = tmp_path / 'report.json'
   assert simulations.verifies(path)[0]
-  found['bounds'][1]['epsilon'] += 0.1
+  canaries['bounds'][1]['epsilon'] += 0.1
   path.write_text(json.dumps(report), 'utf-8')
   assert not simulations.verifies(path)[0]
 
@@ -56,10 +56,10 @@ def test_a_run_says_what_an_attacker_reached(tmp_path):
     (['--audit_canaries=0'], 'audit_canaries'),
   ],
 )
-def test_what_does_not_go_with_canaries_is_refused(arguments, message, tmp_path):
+def test_flags_that_conflict_with_canaries_are_refused(arguments, message, tmp_path):
   run_dir = f'--run_dir={tmp_path}/run'
   shared = (*TINY, '--min_separation=2', run_dir)
-  given = () if '--audit_canaries=0' in arguments else (CANARIES,)
-  said = simulations.refusal(*shared, *given, *arguments)
-  assert message in said and 'audit_canaries' in said
+  canaries = () if '--audit_canaries=0' in arguments else (CANARIES,)
+  error = simulations.refusal(*shared, *canaries, *arguments)
+  assert message in error and 'audit_canaries' in error
   assert not (tmp_path / 'run').exists()

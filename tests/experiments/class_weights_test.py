@@ -1,4 +1,4 @@
-"""Weights of classes in the loss, from the flag to the trained model."""
+"""`--class_weights`: weights of classes in the loss."""
 
 import numpy as np
 import pytest
@@ -41,20 +41,20 @@ def _keras(outputs, labels, sample_weight=None):
 
 
 @pytest.mark.parametrize('loss', [losses.function(SHAPE, None), _keras])
-@pytest.mark.parametrize('counting', [None, [1.5, 1.5, 0.0], [0.0, 0.0, 0.0]])
-def test_an_examples_loss_counts_times_the_weight_of_its_class(loss, counting):
+@pytest.mark.parametrize('weights', [None, [1.5, 1.5, 0.0], [0.0, 0.0, 0.0]])
+def test_loss_of_example_is_multiplied_by_class_weight(loss, weights):
   logits = np.random.default_rng(1).normal(size=(3, 3)).astype(np.float32)
   labels = np.array([1, 0, 2], np.int32)
   exact = logits.astype(np.float64)
   each = np.log(np.exp(exact).sum(axis=1)) - exact[np.arange(3), labels]
   each *= np.take(WEIGHTS, labels)
-  given = None if counting is None else np.array(counting, np.float32)
-  expected = each.mean() if counting is None else each[:2].mean() * any(counting)
+  array = None if weights is None else np.array(weights, np.float32)
+  expected = each.mean() if weights is None else each[:2].mean() * any(weights)
   model = losses.with_class_weights(_model(loss), WEIGHTS)
-  assert float(model.loss(logits, labels, given)) == pytest.approx(expected, rel=1e-5)
+  assert float(model.loss(logits, labels, array)) == pytest.approx(expected, rel=1e-5)
 
 
-def test_the_weighted_loss_is_that_of_keras_with_a_class_weight():
+def test_weighted_loss_matches_keras_class_weight():
   logits = np.random.default_rng(1).normal(size=(3, 3)).astype(np.float32)
   labels = np.array([1, 0, 2], np.int32)
   layer = tf.keras.layers.Dense(3, kernel_initializer='identity', input_shape=[3])
@@ -83,26 +83,26 @@ def test_the_weighted_loss_is_that_of_keras_with_a_class_weight():
     (lambda outputs, labels, sample_weight: sample_weight.no_such, 'no_such'),
   ],
 )
-def test_a_loss_that_takes_no_weights_is_refused(loss, message):
+def test_loss_without_sample_weight_is_refused(loss, message):
   with pytest.raises(ValueError, match=message):
     losses.with_class_weights(_model(loss), WEIGHTS)
 
 
-def test_balanced_weights_are_of_the_training_examples_and_told(tmp_path):
+def test_balanced_weights_are_computed_from_training_examples(tmp_path):
   path = own_data.write_csv(tmp_path / 'data.csv', ROWS)
-  found = own_data.load(path, class_weights=('balanced',), **COLUMNS)
-  clients, _ = own_data.everything(found)
+  balanced = own_data.load(path, class_weights=('balanced',), **COLUMNS)
+  clients, _ = own_data.everything(balanced)
   labels = np.array([row[-1] for rows in clients.values() for row in rows])
   assert len(labels) < len(ROWS)
   expected = class_weight.compute_class_weight(
     'balanced', classes=np.array([0, 1]), y=labels
   )
-  np.testing.assert_allclose(found.shape.class_weights, expected, rtol=1e-12)
-  assert found.facts['weights of classes'] == {
+  np.testing.assert_allclose(balanced.shape.class_weights, expected, rtol=1e-12)
+  assert balanced.facts['weights of classes'] == {
     'no': round(expected[0], 6),
     'yes': round(expected[1], 6),
   }
-  assert any('weights of classes' in each for each in found.not_covered)
+  assert any('weights of classes' in each for each in balanced.not_covered)
   named = own_data.load(path, class_weights=('yes:5',), **COLUMNS)
   assert named.shape.class_weights == (1.0, 5.0)
   assert not any('weights of classes' in each for each in named.not_covered)
@@ -114,28 +114,28 @@ def test_balanced_weights_are_of_the_training_examples_and_told(tmp_path):
 
 
 @pytest.mark.parametrize(
-  ('stated', 'message'),
+  ('class_weights', 'message'),
   [
     ('perhaps:2', "has 'perhaps:2'. Give --class_weights=balanced, or"),
     ('yes:many', "has 'yes:many'. Give"),
     ('yes:2,yes:3', "has 'yes:3'. Give --class_weights=balanced, or class:weight once"),
   ],
 )
-def test_weights_that_make_no_sense_are_refused(stated, message, tmp_path):
+def test_invalid_class_weights_are_refused(class_weights, message, tmp_path):
   path = own_data.write_csv(tmp_path / 'data.csv', ROWS)
   arguments = [f'--data={path}', *(f'--{k}={v}' for k, v in COLUMNS.items())]
-  said = simulations.refusal(*arguments, f'--class_weights={stated}')
-  assert message in said
+  error = simulations.refusal(*arguments, f'--class_weights={class_weights}')
+  assert message in error
 
 
-def test_labels_that_are_no_classes_have_no_weights(tmp_path):
+def test_class_weights_are_refused_for_labels_without_classes(tmp_path):
   path = own_data.write_csv(tmp_path / 'data.csv', ROWS)
   with pytest.raises(problems.DataError, match='--class_weights is for labels of'):
     own_data.load(
       path, client_column='who', label_column='age', class_weights=('balanced',)
     )
   arguments = (f'--data={path}', '--client_column=who', '--class_weights=balanced')
-  said = simulations.refusal(*arguments, '--text_column=bought')
-  assert '--class_weights does not go with text' in said
-  said = simulations.refusal('--task=digits', '--class_weights=balanced')
-  assert '--class_weights goes with --data' in said
+  error = simulations.refusal(*arguments, '--text_column=bought')
+  assert '--class_weights does not go with text' in error
+  error = simulations.refusal('--task=digits', '--class_weights=balanced')
+  assert '--class_weights goes with --data' in error

@@ -1,7 +1,7 @@
-"""The comparison program: what it runs, leaves, refuses, and outlives.
+"""The comparison program: its files, refused flags, failed runs and resuming.
 
-One tiny comparison is shared: a cell of it cannot run at first, and the same command
-then runs what is left. Its runs are in processes of their own.
+The slow tests share one tiny comparison, of which one run fails at first and is done
+when the same command runs again. Each run has its own process.
 """
 
 import csv
@@ -39,23 +39,23 @@ def _compare(output, *arguments):
   return executing.execute(compare, *arguments, f'--output={output}')
 
 
-def _break(output):
-  """Puts a run into the directory of a cell that has its flags, and another model."""
+def _make_failing_run(output):
+  """Puts a run of another model into the directory of a cell, so that it fails."""
   point = grid.Point((('mechanism', 'tree'),))
-  given = {flag[2:].split('=')[0]: (flag,) for flag in SMALL}
-  make = cells.Maker(str(output), given)
+  flags = {flag[2:].split('=')[0]: (flag,) for flag in SMALL}
+  maker = cells.Maker(str(output), flags)
   tried = (('server_learning_rate', '0.5'),)
-  cell = make.cell(point, cells.tuning_seeds(2)[1], cells.TUNING, tried)
+  cell = maker.cell(point, cells.tuning_seeds(2)[1], cells.TUNING, tried)
   assert os.path.basename(cell.directory) == BROKEN
   os.makedirs(cell.directory)
-  begun = {'flags': cell.settings.flags, 'training': {'model': 'another'}}
-  pathlib.Path(cell.directory, 'config.json').write_text(json.dumps(begun))
-  # Only a run that never drew noise is begun anew with another model.
+  config = {'flags': cell.settings.flags, 'training': {'model': 'another'}}
+  pathlib.Path(cell.directory, 'config.json').write_text(json.dumps(config))
+  # A run that has drawn no noise would start anew. This one has a model already.
   pathlib.Path(cell.directory, 'model.npz').touch()
   return cell.directory
 
 
-def _files(folder):
+def _modification_times(folder):
   return {
     path.relative_to(folder): path.stat().st_mtime_ns
     for path in sorted(folder.rglob('*'))
@@ -63,7 +63,7 @@ def _files(folder):
   }
 
 
-# As the command itself writes it.
+# As the program writes it for GRID and SMALL.
 _RECORD = {
   'version': 1,
   'given': {flag[2:].split('=')[0]: [flag] for flag in SMALL},
@@ -77,20 +77,20 @@ _RECORD = {
 
 
 class _Shared:
-  """What the two executions of one command left."""
+  """Results of executing one command twice."""
 
   def __init__(self, output):
     self.output = output
-    broken = _break(output)
-    # A folder that is taken has to be that of a comparison.
+    broken = _make_failing_run(output)
+    # A folder that is not empty must have a comparison's record.
     (output / 'comparison.json').write_text(json.dumps(_RECORD))
     self.first = _compare(output, *GRID, *SMALL)
     self.error = pathlib.Path(broken, 'error.txt').read_text()
     self.tables = (output / 'table.md').read_text()
     shutil.rmtree(broken)
-    self.before = _files(output / cells.TUNING)
+    self.before = _modification_times(output / cells.TUNING)
     self.second = _compare(output, *GRID, *SMALL)
-    self.after = _files(output / cells.TUNING)
+    self.after = _modification_times(output / cells.TUNING)
     self.rows = list(csv.DictReader((output / 'table.csv').open()))
     self.cells = list(csv.DictReader((output / 'cells.csv').open()))
 
@@ -103,7 +103,7 @@ def shared(tmp_path_factory):
 
 
 @pytest.mark.slow
-def test_a_run_that_fails_is_named_and_the_others_go_on(shared):
+def test_failed_run_is_named_and_others_go_on(shared):
   assert shared.first.returncode == 1, shared.first.stderr
   assert f'{BROKEN}: failed: OtherSettingsError: the run in' in shared.first.stdout
   assert f'{BROKEN}/error.txt' in shared.first.stdout
@@ -117,7 +117,7 @@ def test_a_run_that_fails_is_named_and_the_others_go_on(shared):
 
 
 @pytest.mark.slow
-def test_the_same_command_runs_what_is_left_and_nothing_else(shared):
+def test_same_command_runs_only_unfinished_runs(shared):
   assert shared.second.returncode == 0, shared.second.stderr
   assert f'tuning 1/1 {BROKEN}: accuracy' in shared.second.stdout
   assert '1 of 2 tuning runs were finished before.' in shared.second.stdout
@@ -128,7 +128,7 @@ def test_the_same_command_runs_what_is_left_and_nothing_else(shared):
 
 
 @pytest.mark.slow
-def test_everything_that_is_documented_is_left(shared):
+def test_output_has_the_documented_files(shared):
   assert set(os.listdir(shared.output)) == {
     *('.lock', 'cells', 'comparison.json', 'comparison.png', 'comparison.svg'),
     *('cells.csv', 'table.csv', 'table.md', 'tuning'),
@@ -143,15 +143,15 @@ def test_everything_that_is_documented_is_left(shared):
 
 
 @pytest.mark.slow
-def test_the_best_value_is_used_and_its_privacy_is_in_the_report(shared):
+def test_best_tuned_value_is_used_and_report_states_tuning_cost(shared):
   tuned = shared.output / cells.TUNING
-  tried = {
+  accuracies = {
     rate: simulations.metrics(
       tuned / f'mechanism=tree,server_learning_rate={rate},seed={seed}'
     )[-1]['test_accuracy']
     for rate, seed in (('0.1', 1000001), ('0.5', 1000002))
   }
-  best = max(tried, key=lambda rate: float(tried[rate]))
+  best = max(accuracies, key=lambda rate: float(accuracies[rate]))
   (tree,) = shared.rows
   assert tree['tuned_server_learning_rate'] == best
   run = shared.output / cells.CELLS / 'mechanism=tree,seed=2'
@@ -165,25 +165,25 @@ def test_the_best_value_is_used_and_its_privacy_is_in_the_report(shared):
 
 
 @pytest.mark.slow
-def test_a_comparison_that_is_finished_is_told_again_without_tensorflow(shared):
+def test_finished_comparison_is_summarized_without_tensorflow(shared):
   code = (
     'import sys\n'
     'from experiments import compare\n'
     'code = compare.execute(sys.argv[1:])\n'
     'print(code, "tensorflow" in sys.modules)\n'
   )
-  before = _files(shared.output / cells.CELLS)
+  before = _modification_times(shared.output / cells.CELLS)
   table = (shared.output / 'table.csv').read_bytes()
   again = (*GRID, *SMALL, f'--output={shared.output}')
-  # The time may change, as it changes nothing.
+  # The timeout may differ, as it changes no result.
   result = executing.run_python(code, *again, '--timeout_seconds=7200')
   assert result.stdout.endswith('\n0 False\n'), result.stderr
-  assert _files(shared.output / cells.CELLS) == before
+  assert _modification_times(shared.output / cells.CELLS) == before
   assert (shared.output / 'table.csv').read_bytes() == table
 
 
 @pytest.mark.slow
-def test_another_comparison_is_refused_naming_what_differs(shared):
+def test_different_flags_for_same_output_are_refused_by_name(shared):
   result = _compare(shared.output, *GRID, *SMALL[:3], '--num_rounds=3')
   assert result.returncode == 2
   assert '--num_rounds: --num_rounds=2 then, --num_rounds=3 now' in result.stderr
@@ -201,7 +201,7 @@ def test_another_comparison_is_refused_naming_what_differs(shared):
     (('--jobs=1000',), '--jobs=1000, or --scheduler=local:1000 is more than'),
   ],
 )
-def test_wrong_flags_are_refused_before_anything_is_run(arguments, message, tmp_path):
+def test_wrong_flags_are_refused_before_any_run(arguments, message, tmp_path):
   result = _compare(tmp_path / 'output', *arguments)
   assert result.returncode == 2
   assert result.stderr.startswith('error: ')
@@ -209,7 +209,7 @@ def test_wrong_flags_are_refused_before_anything_is_run(arguments, message, tmp_
   assert not (tmp_path / 'output').exists()
 
 
-def test_a_folder_of_something_else_is_not_touched(tmp_path):
+def test_folder_with_other_files_is_not_touched(tmp_path):
   (tmp_path / 'mine.txt').write_text('mine')
   result = _compare(tmp_path, '--grid', 'mechanism=tree')
   assert result.returncode == 2
@@ -217,7 +217,7 @@ def test_a_folder_of_something_else_is_not_touched(tmp_path):
   assert os.listdir(tmp_path) == ['mine.txt']
 
 
-def test_a_disk_that_is_full_is_said_on_a_line(tmp_path, monkeypatch):
+def test_full_disk_is_reported_in_one_line(tmp_path, monkeypatch):
   def full(*unused):
     raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), 'cells.csv')
 

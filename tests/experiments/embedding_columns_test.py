@@ -1,4 +1,4 @@
-"""Columns with an embedding for each value: `--embedding_columns`."""
+"""`--embedding_columns`: columns with an embedding for each value."""
 
 import numpy as np
 import pytest
@@ -12,7 +12,7 @@ from tests.experiments.data import own_data
 
 NUM_CITIES = 150
 _RNG = np.random.default_rng(3)
-_GOOD = _RNG.integers(0, 2, NUM_CITIES)
+_LABELS = _RNG.integers(0, 2, NUM_CITIES)
 ROWS = [
   {
     'who': f'c{i % 60}',
@@ -20,7 +20,7 @@ ROWS = [
     'colour': ['red', 'blue'][i % 2],
     'zip': 10_000 + c % 7,
     'age': int(age),
-    'bought': 'yes' if _GOOD[c] else 'no',
+    'bought': 'yes' if _LABELS[c] else 'no',
   }
   for i, (c, age) in enumerate(
     zip(_RNG.integers(0, NUM_CITIES, 3000), _RNG.integers(20, 70, 3000))
@@ -35,11 +35,11 @@ def data(tmp_path_factory):
   return own_data.write_csv(tmp_path_factory.mktemp('data') / 'data.csv', ROWS)
 
 
-def test_inputs_end_in_codes_by_the_order_of_values(data):
-  found = own_data.load(data, **EMBEDDED)
-  assert found.shape.inputs == (1 + 2 + 2,)
-  assert found.shape.embedded == (NUM_CITIES, 7)
-  clients, tested = own_data.everything(found)
+def test_inputs_end_with_codes_in_sorted_order_of_values(data):
+  loaded = own_data.load(data, **EMBEDDED)
+  assert loaded.shape.inputs == (1 + 2 + 2,)
+  assert loaded.shape.embedded == (NUM_CITIES, 7)
+  clients, test_rows = own_data.everything(loaded)
   expected = sorted(
     (
       row['age'],
@@ -51,42 +51,42 @@ def test_inputs_end_in_codes_by_the_order_of_values(data):
     )
     for row in ROWS
   )
-  assert sorted([*sum(clients.values(), []), *tested]) == expected
-  assert found.facts['columns with an embedding for each value'] == {
+  assert sorted([*sum(clients.values(), []), *test_rows]) == expected
+  assert loaded.facts['columns with an embedding for each value'] == {
     'city': NUM_CITIES,
     'zip': 7,
   }
-  (said,) = (each for each in found.not_covered if 'with an embedding' in each)
-  assert 'city, zip' in said
+  (sentence,) = (each for each in loaded.not_covered if 'with an embedding' in each)
+  assert 'city, zip' in sentence
 
 
-def test_values_that_no_training_example_has_are_unknown(tmp_path):
+def test_values_of_held_out_clients_only_are_unknown(tmp_path):
   rows = [{**row, 'city': f'home of {row["who"]}'} for row in ROWS]
   path = own_data.write_csv(tmp_path / 'data.csv', rows)
-  found = own_data.load(path, **EMBEDDED)
-  trained = {f'home of {found.clients.name(i)}' for i in found.clients.ids}
-  assert len(trained) < 60 and found.shape.embedded == (len(trained), 7)
-  for place, name in enumerate(sorted(trained)):
+  loaded = own_data.load(path, **EMBEDDED)
+  trained = {f'home of {loaded.clients.name(i)}' for i in loaded.clients.ids}
+  assert len(trained) < 60 and loaded.shape.embedded == (len(trained), 7)
+  for code, name in enumerate(sorted(trained)):
     (number,) = (
-      i for i in found.clients.ids if f'home of {found.clients.name(i)}' == name
+      i for i in loaded.clients.ids if f'home of {loaded.clients.name(i)}' == name
     )
-    assert set(found.clients.examples(number)['x'][:, -2]) == {place}
-  assert set(found.test_examples[0][:, -2]) == {len(trained)}
+    assert set(loaded.clients.examples(number)['x'][:, -2]) == {code}
+  assert set(loaded.test_examples[0][:, -2]) == {len(trained)}
 
 
-def test_values_of_test_data_are_known_or_unknown(data, tmp_path):
-  others = [
+def test_values_of_test_data_not_in_training_are_unknown(data, tmp_path):
+  rows = [
     {**ROWS[0], 'who': 'o1', 'city': 'city 007', 'zip': '10003.0'},
     {**ROWS[1], 'who': 'o2', 'city': 'city 007b', 'zip': 'nowhere'},
     {**ROWS[2], 'who': 'o3', 'city': '7', 'zip': '99999'},
   ]
-  tested = own_data.write_csv(tmp_path / 'tested.csv', others)
-  found = own_data.load(data, test_data=str(tested), **EMBEDDED)
-  codes = found.test_examples[0][:, -2:]
+  path = own_data.write_csv(tmp_path / 'tested.csv', rows)
+  loaded = own_data.load(data, test_data=str(path), **EMBEDDED)
+  codes = loaded.test_examples[0][:, -2:]
   assert codes.tolist() == [[7, 3], [NUM_CITIES, 7], [NUM_CITIES, 7]]
 
 
-def test_embeddings_stand_for_codes_and_that_of_unknown_values_is_0():
+def test_features_look_up_embeddings_and_unknown_values_have_zeros():
   x = tf.constant([[0.5, 2, 1], [1.5, 0, 0], [2.5, 3, 2]])
   tables = [
     np.arange(1, 7, dtype=np.float32).reshape(3, 2),
@@ -98,13 +98,13 @@ def test_embeddings_stand_for_codes_and_that_of_unknown_values_is_0():
 
 
 @pytest.mark.parametrize('name', ['logistic', 'linear', 'mlp'])
-def test_models_have_a_table_for_each_column(name):
+def test_models_have_an_embedding_table_for_each_column(name):
   label_kind = 'number' if name == 'linear' else 'class'
   shape = population.Shape(
     (5,), 'float32', (), label_kind, None if name == 'linear' else 3, embedded=(4, 9)
   )
-  made = kind.KINDS[name].build(shape, kind.Options(embedding_size=3))
-  first, second, kernel = made.initial_weights[0][:3]
+  model = kind.KINDS[name].build(shape, kind.Options(embedding_size=3))
+  first, second, kernel = model.initial_weights[0][:3]
   assert [np.shape(each) for each in (first, second)] == [(4, 3), (9, 3)]
   assert not first.any() and not second.any() and kernel.any()
   assert len(kernel) == 3 + 2 * 3
@@ -128,13 +128,13 @@ def test_models_have_a_table_for_each_column(name):
     ([], 'an embedding by --embedding_columns.'),
   ],
 )
-def test_what_cannot_be_is_refused(arguments, message, data):
+def test_wrong_flags_are_refused(arguments, message, data):
   flags = [f'--{name}={value}' for name, value in COLUMNS.items()]
   assert message in simulations.refusal(f'--data={data}', *flags, *arguments)
 
 
 @pytest.mark.slow
-def test_the_program_learns_what_many_values_say(data, tmp_path):
+def test_simulate_learns_from_embedded_column(data, tmp_path):
   result = simulations.run(
     tmp_path,
     f'--data={data}',

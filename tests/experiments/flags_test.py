@@ -1,4 +1,4 @@
-"""All mechanisms and options of the package by flags."""
+"""Flags of simulations: the mechanism, sampling and training that they choose."""
 
 import math
 import pathlib
@@ -24,7 +24,7 @@ from tff_dp_aggregators.strategies import registry
 TINY = ('--num_clients=24', '--clients_per_round=4', '--num_rounds=12')
 LIMITS = ('--min_separation=3', '--max_participations=3')
 CYCLIC = ('--sampling=poisson', '--num_groups=3')
-# Ways to draw clients, and what `report` has to be told of them besides the flags.
+# Flags for each way to draw clients, and further flags that only `report` needs.
 _COHORT = ('--num_clients=24', '--clients_per_round=4')
 SAMPLINGS = {
   **{
@@ -60,12 +60,12 @@ _settings = simulations.settings_of
 
 
 def _tiny(*arguments):
-  given = [each.split('=')[0] for each in arguments]
-  return _settings(*(e for e in TINY if e.split('=')[0] not in given), *arguments)
+  names = [each.split('=')[0] for each in arguments]
+  return _settings(*(e for e in TINY if e.split('=')[0] not in names), *arguments)
 
 
 def _planned(*arguments):
-  """What `report` makes of flags."""
+  """Returns what `tff-dp-report` plans for flags."""
   return flags_lib.planned(program.values_of(flags_lib.groups(), arguments))
 
 
@@ -74,7 +74,7 @@ TARGET = ('--target_epsilon=5', '--target_delta=1e-4')
 
 @pytest.mark.few(4)
 @pytest.mark.parametrize('name', registry.KINDS)
-def test_every_kind_of_mechanism_is_the_one_that_report_plans(name):
+def test_every_mechanism_equals_the_one_that_report_plans(name):
   flags = (f'--mechanism={name}', *LIMITS, *TARGET)
   chosen = _tiny(*flags)
   assert chosen.privacy.mechanism == _planned('--num_rounds=12', *flags).mechanism
@@ -84,7 +84,7 @@ def test_every_kind_of_mechanism_is_the_one_that_report_plans(name):
 
 
 @pytest.mark.parametrize('option', registry.options())
-def test_every_option_reaches_the_mechanisms_that_have_it(option):
+def test_every_option_reaches_its_mechanisms(option):
   for name in registry.options()[option]:
     flags = (f'--mechanism={name}', f'--{option}=2', '--noise_multiplier=2')
     chosen = _tiny(*flags, *LIMITS).privacy.mechanism
@@ -93,26 +93,26 @@ def test_every_option_reaches_the_mechanisms_that_have_it(option):
 
 
 @pytest.mark.parametrize('name', SAMPLINGS)
-def test_every_sampling_is_the_one_that_report_plans(name):
-  flags, more = SAMPLINGS[name]
+def test_every_sampling_equals_the_one_that_report_plans(name):
+  flags, report_flags = SAMPLINGS[name]
   tiny = TINY
   if any('probability' in each for each in flags):
     tiny = ('--num_clients=24', '--num_rounds=12')
   flags = (*flags, '--mechanism=gaussian', '--noise_multiplier=1.5')
   flags = (*flags, '--target_delta=1e-4')
   chosen = _settings(*tiny, *flags)
-  planned = _planned('--num_rounds=12', *flags, *more).mechanism
+  planned = _planned('--num_rounds=12', *flags, *report_flags).mechanism
   assert chosen.privacy.mechanism == planned
   schedule = chosen.participation.schedule(24)
   assert schedule.schema == planned.participation
   expected = 6 if 'probability' in name else 4
   assert chosen.participation.clients_per_round == pytest.approx(expected)
   assert schedule.clients_per_round == pytest.approx(expected)
-  # The default of the task is for limits, and the record does not have it.
+  # The task's default of min_separation is for limits; with sampling it is left out.
   assert chosen.flags['min_separation'] == (3 if name == 'b_min_sep' else None)
 
 
-def test_the_default_cohort_fits_a_scheme_with_whole_rounds_of_a_client():
+def test_default_cohort_size_fits_the_sampling_scheme():
   flags = ('--mechanism=gaussian', '--noise_multiplier=1.5', '--num_rounds=7')
   for name, cohort in (('random_allocation', 300 / 7), ('balls_in_bins', 30)):
     chosen = _settings(*flags, f'--sampling={name}')
@@ -122,24 +122,24 @@ def test_the_default_cohort_fits_a_scheme_with_whole_rounds_of_a_client():
     _settings(*flags, '--sampling=random_allocation', '--clients_per_round=30')
 
 
-def test_every_kind_of_schema_has_its_flag():
-  tried = {flags[0] for flags, _ in SAMPLINGS.values()}
+def test_every_sampling_scheme_has_a_flag():
+  tested = {flags[0] for flags, _ in SAMPLINGS.values()}
   sampled = {f'--sampling={k.flag}' for k in sampling.SCHEMES.values() if k.is_sampled}
-  assert tried == sampled
+  assert tested == sampled
 
 
-def test_separations_of_both_conventions_are_the_same():
-  one = _tiny('--rounds_between=2', '--noise_multiplier=1')
-  other = _tiny('--min_separation=3', '--noise_multiplier=1')
-  assert one.participation.schema == other.participation.schema
+def test_rounds_between_is_min_separation_minus_one():
+  between = _tiny('--rounds_between=2', '--noise_multiplier=1')
+  separation = _tiny('--min_separation=3', '--noise_multiplier=1')
+  assert between.participation.schema == separation.participation.schema
 
 
-def test_fixed_epochs_are_shuffled_ones():
+def test_fixed_epoch_uses_shuffled_epochs():
   flags = ('--fixed_epoch', '--min_separation=6', '--noise_multiplier=1')
   assert _tiny(*flags).participation.schedule(24).name == 'shuffled_epochs'
 
 
-def test_a_strategy_comes_from_a_file_that_may_be_moved(tmp_path):
+def test_strategy_file_sets_strategy_and_its_path_is_not_recorded(tmp_path):
   strategy = strategies.BandedToeplitz.square_root(12, num_bands=3)
   for name in ('one.npz', 'other.json'):
     strategy.save(str(tmp_path / name))
@@ -153,22 +153,22 @@ def test_a_strategy_comes_from_a_file_that_may_be_moved(tmp_path):
   assert chosen[0].flags == chosen[1].flags
 
 
-def test_clients_are_drawn_by_no_known_seed_where_noise_is_secret():
+def test_secret_noise_draws_clients_by_secret_seed():
   flags = ('--mechanism=gaussian', '--noise_multiplier=1.5', '--target_delta=1e-4')
   tiny = ('--num_clients=24', '--num_rounds=12', '--clients_per_round=4')
   sampled = (*tiny, *flags, '--sampling=poisson', '--secret_noise')
-  drawn = [_settings(*sampled) for _ in range(2)]
-  assert drawn[0].run.seed != drawn[1].run.seed
-  assert min(each.run.seed for each in drawn) > 2**64
-  assert drawn[0].flags['seed'] == drawn[0].run.seed
-  given = _settings(*sampled, '--seed=730214')
-  assert given.run.seed == 730214
-  # What a log may have does not tell it: the directory of the run does.
-  for each in (*drawn, given):
+  chosen = [_settings(*sampled) for _ in range(2)]
+  assert chosen[0].run.seed != chosen[1].run.seed
+  assert min(each.run.seed for each in chosen) > 2**64
+  assert chosen[0].flags['seed'] == chosen[0].run.seed
+  with_seed = _settings(*sampled, '--seed=730214')
+  assert with_seed.run.seed == 730214
+  # A log may have the command, which leaves out the seed. The run directory has it.
+  for each in (*chosen, with_seed):
     assert 'seed' not in each.command
-  # Limits rest on no draw.
-  kept = _tiny(*flags, *LIMITS, '--secret_noise')
-  assert kept.run.secret_noise and kept.run.seed == 1
+  # With limits, the guarantee does not rest on random cohorts: the seed stays known.
+  limited = _tiny(*flags, *LIMITS, '--secret_noise')
+  assert limited.run.secret_noise and limited.run.seed == 1
 
 
 @pytest.mark.parametrize(
@@ -180,7 +180,7 @@ def test_clients_are_drawn_by_no_known_seed_where_noise_is_secret():
     ('exponential', 0.5 * 0.01 ** (11 / 12), 0.05),
   ],
 )
-def test_the_learning_rate_of_clients_falls_as_it_is_documented(schedule, last, middle):
+def test_client_learning_rate_schedules_match_documentation(schedule, last, middle):
   optimization = _tiny(
     f'--client_learning_rate_schedule={schedule}', '--client_learning_rate=0.5', *LIMITS
   ).optimization
@@ -195,7 +195,7 @@ def test_the_learning_rate_of_clients_falls_as_it_is_documented(schedule, last, 
 @pytest.mark.few(4)
 @pytest.mark.parametrize('rates', ['constant', 'cooldown'])
 @pytest.mark.parametrize('name', registry.KINDS)
-def test_a_strategy_is_the_best_for_what_the_server_does(name, rates):
+def test_workload_server_lowers_error_of_adaptive_strategies(name, rates):
   flags = (f'--mechanism={name}', *LIMITS, '--noise_multiplier=1')
   server = (f'--server_learning_rate_schedule={rates}', '--server_momentum=0.8')
   workload = strategies.Workload(12, 0.8)
@@ -203,23 +203,23 @@ def test_a_strategy_is_the_best_for_what_the_server_does(name, rates):
     workload = strategies.Workload.cooldown(12, 0.8)
   plain = _tiny(*flags, *server).privacy.mechanism
   try:
-    adapted = _tiny(*flags, *server, '--workload=server').privacy.mechanism
+    for_server = _tiny(*flags, *server, '--workload=server').privacy.mechanism
   except ValueError as e:
-    # Those of the form of exponential decays take no rates that change.
+    # Strategies made of exponential decays accept no learning rates that change.
     assert rates == 'cooldown' and f'--mechanism={name}' in str(e)
     return
-  limits = adapted.limits
+  limits = for_server.limits
 
   def error(mechanism):
     return mechanism.strategy.rmse(limits, workload=workload)
 
   if registry.kind(name).adapts:
-    assert error(adapted) < error(plain)
+    assert error(for_server) < error(plain)
   else:
-    assert adapted == plain
+    assert for_server == plain
 
 
-def test_training_without_privacy_asks_the_same_clients():
+def test_mechanism_none_draws_the_same_cohorts():
   for flags in (
     LIMITS,
     ('--sampling=poisson',),
@@ -241,7 +241,7 @@ _OF_TYPE = {'int': '2', 'float': '2.5', 'string enum': None, 'string': 'x', 'boo
 _OF_TYPE['multi string'] = 'x'
 
 
-def test_training_without_privacy_refuses_flags_of_privacy():
+def test_mechanism_none_refuses_privacy_flags():
   values = _values()
   for name in privacy_options.privacy_flags():
     flag = values[name]
@@ -286,10 +286,10 @@ def test_training_without_privacy_refuses_flags_of_privacy():
     (['--server_optimizer=yogi', '--workload=server'], 'not linear in the rounds'),
   ],
 )
-def test_contradictions_are_refused_by_their_names(arguments, message, tmp_path):
-  said = simulations.refusal(*arguments, f'--run_dir={tmp_path}/run')
-  # Arguments are called like their flags.
-  assert message.replace('--', '') in said.replace('--', '')
+def test_conflicting_flags_are_refused_by_name(arguments, message, tmp_path):
+  error = simulations.refusal(*arguments, f'--run_dir={tmp_path}/run')
+  # Arguments of Python have the names of the flags, without dashes.
+  assert message.replace('--', '') in error.replace('--', '')
   assert not (tmp_path / 'run').exists()
 
 
@@ -301,16 +301,16 @@ def _documented():
 
 @pytest.mark.few(6)
 @pytest.mark.parametrize('arguments', _documented())
-def test_a_documented_command_is_accepted(arguments):
+def test_documented_command_is_accepted(arguments):
   chosen = _settings(*arguments.split())
   is_private = f'--mechanism={privacy_options.NONE}' not in arguments
-  # That of NbAFL is of an example, and no target of the run.
+  # The target of NbAFL is for one example; it is no target of the run.
   stated = ('--nbafl', '--noise_multiplier')
   has_target = is_private and not any(flag in arguments for flag in stated)
   assert (chosen.privacy.target_epsilon == 8) == has_target
 
 
-def test_documented_commands_have_every_mechanism():
+def test_documented_commands_cover_every_mechanism():
   text = ' '.join(_documented())
   for name in (*mechanism_lib.names(), privacy_options.NONE):
     assert f'--mechanism={name}' in text
@@ -324,7 +324,7 @@ def saved(tmp_path):
   return path
 
 
-def test_cohorts_of_a_file_say_rounds_and_limits(saved):
+def test_schedule_file_sets_rounds_and_limits(saved):
   chosen = _settings(
     '--num_clients=20', f'--schedule_file={saved}', '--noise_multiplier=1'
   )
@@ -338,7 +338,7 @@ def test_cohorts_of_a_file_say_rounds_and_limits(saved):
     _settings('--num_clients=20', f'--schedule_file={saved}', '--num_rounds=6')
 
 
-def test_flags_say_what_cohorts_of_a_file_keep(saved):
+def test_schedule_file_without_header_needs_flags_for_limits(saved):
   rounds = saved.parent / 'rounds'
   rounds.write_text(saved.read_text().split('\n', 1)[1])
   flags = ('--num_clients=20', f'--schedule_file={rounds}', '--noise_multiplier=1')
@@ -351,36 +351,36 @@ def test_flags_say_what_cohorts_of_a_file_keep(saved):
     _settings(*flags, *stated, '--min_separation=3')
 
 
-def test_what_may_differ_when_a_run_goes_on():
+def test_flags_that_may_differ_on_resume_are_not_recorded():
   chosen = _tiny('--noise_multiplier=1', *LIMITS)
   left_out = set(program.names_of(_values())) - set(chosen.flags)
   assert left_out == {*run_options.MAY_DIFFER, *data_options.MAY_DIFFER}
   assert left_out >= {'checkpoint_seconds', 'timeout_seconds', 'run_dir'}
-  # Sums of packed clients are rounded otherwise.
+  # Sums of packed clients are rounded differently.
   assert 'packed_simulation' in chosen.flags
 
 
-def test_the_command_to_go_on_with_is_that_which_was_given(tmp_path):
+def test_resume_command_has_the_given_flags(tmp_path):
   flagfile = tmp_path / 'flags'
   flagfile.write_text('--noise_multiplier=1\n')
   command = _tiny(
     f'--flagfile={flagfile}', '--fixed_epoch', '--min_separation=6', '--run_dir=a b'
   ).command
-  start, *given = command.split()
+  start, *flags = command.split()
   assert command.startswith('tff-dp-simulate --')
-  assert {'--noise_multiplier=1.0', '--fixed_epoch', '--num_rounds=12'} < set(given)
+  assert {'--noise_multiplier=1.0', '--fixed_epoch', '--num_rounds=12'} < set(flags)
   assert 'run_dir' not in command
 
 
-def test_flags_of_simulations_are_those_of_report():
-  ours, theirs = _values(), absl_flags.FlagValues()
-  program.define(theirs, flags_lib.groups())
-  assert set(flags_lib.all_names()) - set(ours) == {'find'}
-  for name in set(flags_lib.all_names()) & set(ours):
-    assert ours[name].flag_type() == theirs[name].flag_type(), name
+def test_simulations_have_all_flags_of_report():
+  values, report_values = _values(), absl_flags.FlagValues()
+  program.define(report_values, flags_lib.groups())
+  assert set(flags_lib.all_names()) - set(values) == {'find'}
+  for name in set(flags_lib.all_names()) & set(values):
+    assert values[name].flag_type() == report_values[name].flag_type(), name
 
 
-def test_all_optimizers_of_tensorflow_federated_can_be_asked_for():
+def test_all_tff_optimizers_can_be_chosen():
   import tensorflow as tf
   import tensorflow_federated as tff
 
@@ -394,15 +394,15 @@ def test_all_optimizers_of_tensorflow_federated_can_be_asked_for():
     assert (after.numpy() < weights.numpy()).all(), name
     if kind.adaptivity:
       plain = kind.make(0.5)
-      _, other = plain.next(plain.initialize(tf.TensorSpec([2])), weights, weights)
-      assert (other.numpy() != after.numpy()).all(), name
+      _, without = plain.next(plain.initialize(tf.TensorSpec([2])), weights, weights)
+      assert (without.numpy() != after.numpy()).all(), name
 
 
 @pytest.mark.parametrize('clipping', ['fixed', 'adaptive'])
-def test_a_target_in_zcdp_has_the_noise_of_a_report_and_is_kept(clipping):
-  given = ('--mechanism=tree', *LIMITS, '--target_rho=0.5', '--target_delta=1e-4')
-  privacy = _tiny(*given, f'--clipping={clipping}').privacy
-  planned = _planned(*given, '--num_rounds=12').mechanism
+def test_target_rho_has_noise_of_report_and_is_met(clipping):
+  flags = ('--mechanism=tree', *LIMITS, '--target_rho=0.5', '--target_delta=1e-4')
+  privacy = _tiny(*flags, f'--clipping={clipping}').privacy
+  planned = _planned(*flags, '--num_rounds=12').mechanism
   assert privacy.mechanism.noise_multiplier == planned.noise_multiplier
   assert accountants.zcdp_rho(privacy.mechanism.event) <= 0.5
   assert privacy.mechanism.target.rho == 0.5 and privacy.target_epsilon is None

@@ -1,4 +1,4 @@
-"""Losses and metrics: each is what a plain NumPy loop comes to."""
+"""Losses and metrics agree with plain NumPy."""
 
 import numpy as np
 import pytest
@@ -24,7 +24,7 @@ def _cross_entropy(logits, label):
 
 
 @pytest.mark.parametrize('weights', [None, [1.0, 1.0, 1.0], [1.5, 1.5, 0.0], [0, 0, 2]])
-def test_the_loss_of_tokens_is_the_weighted_mean_over_those_that_count(weights):
+def test_token_loss_is_weighted_mean_over_tokens_not_ignored(weights):
   logits = _logits(3, 4, 6)
   total = weight = 0.0
   for i, labels in enumerate(LABELS):
@@ -38,7 +38,7 @@ def test_the_loss_of_tokens_is_the_weighted_mean_over_those_that_count(weights):
   assert float(loss) == pytest.approx(total / weight, rel=1e-5)
 
 
-def test_padded_examples_weigh_nothing_in_any_loss():
+def test_padding_examples_have_no_weight_in_any_loss():
   for shape, labels in (
     (CLASSES, np.array([1, 5, 0])),
     (NUMBERS, np.array([1.0, 5, 0])),
@@ -53,7 +53,7 @@ def test_padded_examples_weigh_nothing_in_any_loss():
       assert float(padded) == pytest.approx(float(loss(outputs[:2], labels[:2])))
 
 
-def test_the_loss_on_test_data_is_that_of_all_tokens_however_they_are_batched():
+def test_token_loss_metric_does_not_depend_on_batches():
   logits = _logits(3, 4, 6)
   expected = float(losses.function(TOKENS, None)(logits, LABELS))
   measure = metrics.token_loss(TOKENS)
@@ -61,12 +61,12 @@ def test_the_loss_on_test_data_is_that_of_all_tokens_however_they_are_batched():
   assert sums[0].plus(sums[1]).mean == pytest.approx(expected, rel=1e-5)
 
 
-def test_a_batch_of_padding_has_loss_zero():
+def test_batch_of_only_padding_has_zero_loss():
   loss = losses.function(TOKENS, 'cross_entropy')
   assert float(loss(_logits(2, 4, 6), np.zeros([2, 4], np.int32))) == 0.0
 
 
-def test_errors_of_numbers_are_squared_or_absolute():
+def test_losses_of_numbers_are_squared_or_absolute_errors():
   outputs, labels = (
     np.array([[1.0], [5.0]], np.float32),
     np.array([2.0, 2.0], np.float32),
@@ -77,7 +77,7 @@ def test_errors_of_numbers_are_squared_or_absolute():
     assert _measured(name, NUMBERS, outputs, labels) == expected
 
 
-def test_a_loss_that_is_not_for_the_labels_is_refused():
+def test_name_for_refuses_loss_of_other_label_kind():
   with pytest.raises(ValueError, match=r'--loss=cross_entropy .* give mean_squared'):
     losses.name_for(NUMBERS, 'cross_entropy')
   with pytest.raises(ValueError, match='--loss=hinge is none of cross_entropy, '):
@@ -85,7 +85,7 @@ def test_a_loss_that_is_not_for_the_labels_is_refused():
 
 
 def _measured(name, shape, outputs, labels):
-  """A metric, however its examples are put into batches."""
+  """Returns a metric, summed over two batches if it has sums."""
   metric = metrics.METRICS[name].make(shape)
   if callable(metric):
     return metric(labels, outputs)
@@ -95,7 +95,7 @@ def _measured(name, shape, outputs, labels):
   return halves[0].plus(halves[1]).mean
 
 
-def test_token_accuracy_leaves_out_padding_unknown_words_and_ends():
+def test_token_accuracy_ignores_padding_unknown_words_and_ends():
   logits = _logits(3, 4, 6)
   right = [
     np.argmax(logits[i, t]) == label
@@ -104,7 +104,8 @@ def test_token_accuracy_leaves_out_padding_unknown_words_and_ends():
     if label not in (0, 4, 5)
   ]
   assert len(right) == 6
-  logits[0, 0] = np.eye(6)[1] * 9  # At least one right, and one left out that is.
+  # At least one scored label and one ignored label are predicted right.
+  logits[0, 0] = np.eye(6)[1] * 9
   logits[0, 2] = np.eye(6)[5] * 9
   right[0] = True
   assert _measured('token_accuracy', TOKENS, logits, LABELS) == pytest.approx(
@@ -112,7 +113,7 @@ def test_token_accuracy_leaves_out_padding_unknown_words_and_ends():
   )
 
 
-def test_accuracies_of_classes_count_the_best_and_the_best_five():
+def test_accuracy_counts_best_class_and_top_5_the_best_five():
   outputs = np.array([[6, 5, 4, 3, 2, 1], [6, 5, 4, 3, 2, 1.0]])
   labels = np.array([0, 5], np.int32)
   assert _measured('accuracy', CLASSES, outputs, labels) == 0.5
@@ -120,21 +121,21 @@ def test_accuracies_of_classes_count_the_best_and_the_best_five():
   assert _measured('top_5_accuracy', CLASSES, outputs, np.array([4, 0])) == 1.0
 
 
-def test_auc_is_how_often_a_positive_is_above_a_negative():
+def test_auc_is_probability_that_positive_ranks_above_negative():
   rng = np.random.default_rng(3)
   outputs = rng.integers(0, 4, (60, 2)).astype(np.float32)  # With ties.
   labels = rng.integers(0, 2, 60)
   scores = outputs[:, 1] - outputs[:, 0]
   pairs = [
-    1.0 if one > other else 0.5 if one == other else 0.0
-    for one in scores[labels == 1]
-    for other in scores[labels == 0]
+    1.0 if positive > negative else 0.5 if positive == negative else 0.0
+    for positive in scores[labels == 1]
+    for negative in scores[labels == 0]
   ]
   two = population.Shape((3,), 'float32', (), 'class', 2)
   assert _measured('auc', two, outputs, labels) == pytest.approx(np.mean(pairs))
 
 
-def test_a_metric_says_for_which_data_it_is_not():
+def test_why_not_explains_unfit_metric():
   assert 'give token_accuracy' in metrics.METRICS['accuracy'].why_not(TOKENS)
   assert 'for 2 classes, and there are 6' in metrics.METRICS['auc'].why_not(CLASSES)
   assert metrics.METRICS['accuracy'].why_not(CLASSES) is None

@@ -1,4 +1,4 @@
-"""Every way to draw clients, trained for two rounds by flags."""
+"""Simulations with every sampling scheme spend the epsilon that `report` plans."""
 
 import pytest
 
@@ -7,7 +7,7 @@ from tff_dp_aggregators import sampling
 
 CLIENTS = ('--num_clients=24', '--clients_per_round=4')
 SHARED = ('--num_rounds=2', '--noise_multiplier=3', '--target_delta=1e-3')
-# What some schemes need besides.
+# Flags that some schemes need.
 _NEEDED = {
   'random_allocation': '--clients_per_round=12',
   'b_min_sep': '--min_separation=2',
@@ -25,8 +25,8 @@ SAMPLED = {
 
 
 def _with_clients(arguments):
-  said = {each.partition('=')[0] for each in arguments}
-  return [*(each for each in CLIENTS if each.partition('=')[0] not in said), *arguments]
+  keys = {each.partition('=')[0] for each in arguments}
+  return [*(each for each in CLIENTS if each.partition('=')[0] not in keys), *arguments]
 
 
 def _run(run_dir, *arguments):
@@ -34,7 +34,7 @@ def _run(run_dir, *arguments):
 
 
 def _check_spends_as_reported(run_dir, *arguments):
-  """The run's report has the numbers of the plan with the same flags."""
+  """Checks that the run's report has the numbers of a plan with the same flags."""
   planned = simulations.reported(*_with_clients(arguments))
   spent = simulations.read(run_dir, 'report')
   assert spent['guarantee']['epsilon'] == pytest.approx(
@@ -54,6 +54,6 @@ def _check_spends_as_reported(run_dir, *arguments):
   ],
   ids=' '.join,
 )
-def test_every_sampling_spends_what_report_says(flags, tmp_path):
+def test_every_sampling_spends_planned_epsilon(flags, tmp_path):
   _run(tmp_path / 'run', *flags, *SHARED)
   _check_spends_as_reported(tmp_path / 'run', *flags, *SHARED)

@@ -1,5 +1,6 @@
-"""Models: they are those of the papers, compute what Keras computes, and train to the
-same weights however clients are packed.
+"""Models have the published sizes, and compute what Keras computes.
+
+They train to the same weights however clients are packed.
 """
 
 import dataclasses
@@ -64,15 +65,15 @@ def _outputs(model, inputs):
   'name, shape, expected',
   [
     ('mlp', _images(28, 28), 199_210),  # arXiv:1602.05629
-    ('cnn', _images(28, 28, 1), 1_663_370),  # The same, and arXiv:2103.00039.
+    ('cnn', _images(28, 28, 1), 1_663_370),  # arXiv:1602.05629 and arXiv:2103.00039.
     ('simple_cnn', _images(28, 28), 1_199_882),  # arXiv:2003.00295, tff.simulation
     ('simple_cnn', _images(32, 32, 3), 1_626_442),  # pfl-research, layer by layer.
     ('vgg', _images(32, 32, 3), 550_570),  # google-research/DP-FTRL, layer by layer.
     ('char_lstm', _tokens(80, 90), 820_522),  # arXiv:2003.00295
-    ('word_lstm', _tokens(20, 10_004), 4_050_748),  # The same.
+    ('word_lstm', _tokens(20, 10_004), 4_050_748),  # arXiv:2003.00295
   ],
 )
-def test_models_have_as_many_weights_as_the_published_ones(name, shape, expected):
+def test_number_of_weights_matches_published_models(name, shape, expected):
   trainable, rest = _build(name, shape).initial_weights
   assert sum(each.size for each in trainable) == expected
   assert rest == ()
@@ -80,7 +81,7 @@ def test_models_have_as_many_weights_as_the_published_ones(name, shape, expected
 
 
 @pytest.mark.parametrize('name', SHAPES)
-def test_outputs_are_a_number_for_each_class_token_or_label(name):
+def test_outputs_have_a_number_for_each_class_token_or_label(name):
   shape = SHAPES[name]
   outputs = _outputs(_build(name, shape, SMALL), _inputs(shape, 2))
   expected = (2, *shape.labels, shape.num_classes or 1)
@@ -90,21 +91,21 @@ def test_outputs_are_a_number_for_each_class_token_or_label(name):
 
 @pytest.mark.parametrize('name', ['logistic', 'linear'])
 def test_linear_models_start_at_zero(name):
-  made = _build(name, SHAPES[name], SMALL)
-  assert not any(each.any() for each in made.initial_weights[0])
+  model = _build(name, SHAPES[name], SMALL)
+  assert not any(each.any() for each in model.initial_weights[0])
 
 
 @pytest.mark.parametrize('name', ['mlp', 'vgg', 'word_lstm'])
-def test_initial_weights_are_those_of_the_seed(name):
+def test_initial_weights_depend_only_on_seed(name):
   def weights(seed):
-    made = _build(name, SHAPES[name], dataclasses.replace(SMALL, seed=seed))
-    return np.concatenate([each.ravel() for each in made.initial_weights[0]])
+    model = _build(name, SHAPES[name], dataclasses.replace(SMALL, seed=seed))
+    return np.concatenate([each.ravel() for each in model.initial_weights[0]])
 
   assert np.array_equal(weights(1), weights(1))
   assert not np.array_equal(weights(1), weights(2))
 
 
-def test_an_lstm_and_its_gradient_are_those_of_keras():
+def test_lstm_and_its_gradient_match_keras():
   rng = np.random.default_rng([3, 1])
   x = tf.constant(rng.normal(size=(4, 7, 5)).astype(np.float32))
   upstream = tf.constant(rng.normal(size=(4, 7, 6)).astype(np.float32))
@@ -114,31 +115,31 @@ def test_an_lstm_and_its_gradient_are_those_of_keras():
   keras.set_weights([each.numpy() for each in weights])
   with tf.GradientTape(persistent=True) as tape:
     tape.watch([x, *weights])
-    ours, theirs = networks.lstm(x, *weights), keras(x)
-    summed = [tf.reduce_sum(each * upstream) for each in (ours, theirs)]
-  np.testing.assert_allclose(ours, theirs, atol=1e-6)
+    actual, of_keras = networks.lstm(x, *weights), keras(x)
+    summed = [tf.reduce_sum(each * upstream) for each in (actual, of_keras)]
+  np.testing.assert_allclose(actual, of_keras, atol=1e-6)
   gradients = tape.gradient(summed[0], [x, *weights])
   expected = tape.gradient(summed[1], [x, *keras.trainable_weights])
-  for one, other in zip(gradients, expected):
-    np.testing.assert_allclose(one, other, atol=2e-6)
+  for gradient, reference in zip(gradients, expected):
+    np.testing.assert_allclose(gradient, reference, atol=2e-6)
 
 
-def test_an_embedding_and_its_gradient_are_those_of_gather():
+def test_embedding_and_its_gradient_match_gather():
   table = tf.constant(np.arange(12, dtype=np.float32).reshape(4, 3))
   numbers = tf.constant([[0, 2], [2, 3]])
   upstream = tf.random.stateless_normal([2, 2, 3], [1, 2])
   with tf.GradientTape(persistent=True) as tape:
     tape.watch(table)
-    ours, theirs = networks.embedding(table, numbers), tf.gather(table, numbers)
-    summed = [tf.reduce_sum(each * upstream) for each in (ours, theirs)]
-  assert np.array_equal(ours, theirs)
+    actual, gathered = networks.embedding(table, numbers), tf.gather(table, numbers)
+    summed = [tf.reduce_sum(each * upstream) for each in (actual, gathered)]
+  assert np.array_equal(actual, gathered)
   gradient = tape.gradient(summed[0], table)
   np.testing.assert_allclose(
     gradient, tf.convert_to_tensor(tape.gradient(summed[1], table)), atol=1e-6
   )
 
 
-def test_what_comes_after_the_end_of_a_sentence_does_not_change_what_is_before():
+def test_padding_does_not_change_outputs_before_it():
   shape = SHAPES['word_lstm']
   model = _build('word_lstm', shape, SMALL)
   whole = _inputs(shape, 1)
@@ -147,9 +148,9 @@ def test_what_comes_after_the_end_of_a_sentence_does_not_change_what_is_before()
   assert np.array_equal(_outputs(model, whole)[:, :4], _outputs(model, padded)[:, :4])
 
 
-def test_initial_weights_have_the_variance_that_they_are_named_for():
+def test_initializers_have_the_variance_of_their_names():
   rng = np.random.default_rng(1)
-  size = 400  # So that standard deviations are known to a hundredth.
+  size = 400  # So large that standard deviations are measured to one per cent.
   for draw, variance in (
     (networks.glorot_uniform, 1 / size),
     (networks.glorot_normal, 1 / size),
@@ -177,12 +178,12 @@ def _clients(shape, sizes):
 
 @pytest.mark.slow
 @pytest.mark.parametrize('name', ['cnn', 'char_lstm'])
-def test_packed_clients_train_to_the_same_weights(name, tmp_path):
+def test_packed_and_unpacked_clients_train_to_same_weights(name, tmp_path):
   shape, model = SHAPES[name], _build(name, SHAPES[name], SMALL)
   results = [
     learning.train(
       model,
-      _clients(shape, [3, 1, 4, 2]),  # Batches of which are padded.
+      _clients(shape, [3, 1, 4, 2]),  # Batches of 2 are padded for 3 and 1.
       None,
       str(tmp_path / f'packed-{is_packed}'),
       delta=1e-3,
@@ -197,9 +198,9 @@ def test_packed_clients_train_to_the_same_weights(name, tmp_path):
     for is_packed in (True, False)
   ]
   moved = 0.0
-  for one, other, before in zip(
+  for packed, unpacked, before in zip(
     *(result.weights.trainable for result in results), model.initial_weights[0]
   ):
-    np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-6)
-    moved = max(moved, np.max(np.abs(one - before)))
+    np.testing.assert_allclose(packed, unpacked, rtol=1e-4, atol=1e-6)
+    moved = max(moved, np.max(np.abs(packed - before)))
   assert moved > 1e-3

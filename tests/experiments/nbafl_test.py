@@ -1,4 +1,4 @@
-"""Simulations with `--nbafl`: noise by its formulas, and a report of both."""
+"""`--nbafl`: noise by the formulas of NbAFL, and a report of claims and guarantees."""
 
 import json
 import math
@@ -18,7 +18,7 @@ SIZES = ('--num_exposures=1', '--min_examples=5')
 C = math.sqrt(2 * math.log(1.25 / 1e-5))
 
 
-def _others(report):
+def _other_epsilons(report):
   return {
     (each['against'], each['adjacency']): each['epsilon']
     for each in report['other_guarantees']
@@ -32,20 +32,20 @@ def _epsilon(noise_multiplier, rounds):
 
 @pytest.fixture(scope='module', name='run_dir')
 def _run_dir(tmp_path_factory):
-  """A run of 24 clients, in 12 rounds of which each is seen twice."""
+  """Returns a run of 12 rounds with 24 clients, each of which is seen twice."""
   run_dir = tmp_path_factory.mktemp('nbafl') / 'run'
   many = ('--num_rounds=12', '--num_exposures=2', '--evaluate_every=12')
   simulations.run(run_dir, *ALL[:3], *TARGET, '--min_examples=5', *many)
   return run_dir
 
 
-# By the formulas: c L 2 / (m epsilon), and 2 c sqrt(T^2 - L^2 N) / (m epsilon).
+# The formulas are c L 2 / (m epsilon), and 2 c sqrt(T^2 - L^2 N) / (m epsilon).
 CLIENT = C * 2 * 2 / (5 * 0.8)
 SERVER = 2 * C * math.sqrt(12**2 - 2**2 * 24) / (5 * 0.8)
 
 
 @pytest.mark.slow
-def test_the_run_has_the_noise_of_the_formulas(run_dir):
+def test_config_has_the_noise_of_the_formulas(run_dir):
   config = simulations.read(run_dir, 'config')
   stored = config['privacy']['mechanism']
   assert stored['name'] == 'gaussian' and stored['min_clients'] == 24
@@ -64,20 +64,20 @@ def test_the_run_has_the_noise_of_the_formulas(run_dir):
     'clients_per_round': 24,
     'calibration': 'published',
   }
-  assert config['privacy']['target_epsilon'] is None  # Of an example it was.
+  assert config['privacy']['target_epsilon'] is None  # NbAFL's is for one example.
   entries = ledger_lib.read(str(run_dir / 'ledger.jsonl')).entries
   assert len(entries) == 12
   assert {each.noise_multiplier for each in entries} == {stored['noise_multiplier']}
 
 
-def test_the_report_has_what_is_claimed_beside_what_holds(run_dir):
+def test_report_has_claimed_and_exact_epsilons(run_dir):
   report = simulations.read(run_dir, 'report')
   assert report['guarantee']['epsilon'] == _epsilon(CLIENT, 12)
   both = math.sqrt(24 * CLIENT**2 + SERVER**2)
-  others = _others(report)
+  others = _other_epsilons(report)
   assert others['released', 'zero_out'] == _epsilon(both, 12)
   assert others['released', 'replace_one'] == _epsilon(both / 2, 12)
-  found = [
+  guarantees = [
     (
       each['seen'],
       each['unit'],
@@ -88,7 +88,7 @@ def test_the_report_has_what_is_claimed_beside_what_holds(run_dir):
     )
     for each in report['nbafl']['guarantees']
   ]
-  assert found == [
+  assert guarantees == [
     ('uplink', 'example', 'replace_one', 1, 0.4, _epsilon(CLIENT * 2.5, 1)),
     ('uplink', 'example', 'replace_one', 2, 0.8, _epsilon(CLIENT * 2.5, 2)),
     ('uplink', 'client', 'zero_out', 2, None, _epsilon(CLIENT, 2)),
@@ -98,17 +98,17 @@ def test_the_report_has_what_is_claimed_beside_what_holds(run_dir):
     ('downlink', 'client', 'zero_out', 12, None, _epsilon(both, 12)),
     ('downlink', 'client', 'replace_one', 12, None, _epsilon(both / 2, 12)),
   ]
-  begins_with = rounding.up(gaussian.epsilon_of(math.sqrt(12) / both, 1e-5))
+  first_epsilon = rounding.up(gaussian.epsilon_of(math.sqrt(12) / both, 1e-5))
   text = ' '.join((run_dir / 'report.md').read_text().split())
-  asked = text.index('NbAFL was asked for epsilon = 0.8 at delta = 1e-05, which')
-  assert asked < text.index('In plain words')
-  assert f'begins with epsilon = {begins_with}, of a client as well' in text
+  claim = text.index('NbAFL was asked for epsilon = 0.8 at delta = 1e-05, which')
+  assert claim < text.index('In plain words')
+  assert f'begins with epsilon = {first_epsilon}, of a client as well' in text
 
 
-def test_the_report_is_made_again_and_verified(run_dir):
-  said = executing.execute(report_program, f'--run_dir={run_dir}')
-  assert said.returncode == 0, said.stderr
-  assert said.stdout == (run_dir / 'report.md').read_text()
+def test_report_is_reproduced_and_verified(run_dir):
+  result = executing.execute(report_program, f'--run_dir={run_dir}')
+  assert result.returncode == 0, result.stderr
+  assert result.stdout == (run_dir / 'report.md').read_text()
   assert simulations.verifies(run_dir / 'report.json')[0]
 
 
@@ -122,27 +122,27 @@ def test_the_report_is_made_again_and_verified(run_dir):
     ('privacy.mechanism.server_noise_multiplier', 1.0, 'server_noise_multiplier is'),
   ],
 )
-def test_a_plan_that_is_not_the_run_s_is_refused(
+def test_report_refuses_config_that_contradicts_the_plan(
   path, value, message, run_dir, tmp_path
 ):
   for each in run_dir.iterdir():
     if each.is_file():
       (tmp_path / each.name).write_bytes(each.read_bytes())
   config = part = simulations.read(tmp_path, 'config')
-  *within, name = path.split('.')
-  for each in within:
+  *parents, name = path.split('.')
+  for each in parents:
     part = part[each]
   part[name] = value
   (tmp_path / 'config.json').write_text(json.dumps(config))
-  said = executing.execute(report_program, f'--run_dir={tmp_path}')
-  assert said.returncode == 2
-  assert message in said.stderr
+  result = executing.execute(report_program, f'--run_dir={tmp_path}')
+  assert result.returncode == 2
+  assert message in result.stderr
 
 
-def test_without_noise_of_the_server_the_site_is_local():
+def test_noise_site_is_local_without_server_noise():
   chosen = simulations.settings_of(*ALL, *TARGET, '--min_examples=5')
   mechanism = chosen.privacy.mechanism
-  assert chosen.name == 'digits-nbafl'  # Which names its directory.
+  assert chosen.name == 'digits-nbafl'  # This names the directory.
   assert chosen.privacy.nbafl.num_exposures == 3  # A client may be in every round.
   assert mechanism.noise_site == 'local' and mechanism.server_noise_multiplier is None
   assert mechanism.noise_multiplier == pytest.approx(C * 3 * 2 / (5 * 0.8), rel=1e-12)
@@ -159,11 +159,11 @@ def test_without_noise_of_the_server_the_site_is_local():
   ],
   ids=lambda each: ' '.join(each) if isinstance(each, tuple) else None,
 )
-def test_what_contradicts_the_formulas_is_refused(arguments, message):
+def test_flags_that_contradict_nbafl_are_refused(arguments, message):
   with pytest.raises(ValueError, match=message):
     simulations.settings_of(*ALL, *TARGET, *arguments)
 
 
-def test_without_privacy_there_is_no_nbafl():
+def test_nbafl_is_refused_with_mechanism_none():
   with pytest.raises(ValueError, match='--nbafl does not go with --mechanism=none'):
     simulations.settings_of('--nbafl', '--mechanism=none')

@@ -1,4 +1,4 @@
-"""Simulations by flags: who makes the noise, how updates are clipped and summed."""
+"""Flags of where noise is added, and of clipping and secure sums."""
 
 import math
 
@@ -35,27 +35,27 @@ def _entries(run_dir):
   return ledger_lib.read(str(run_dir / 'ledger.jsonl')).entries
 
 
-def _spent(run_dir):
-  """Epsilon by the ledger, which the run's report and `report --run_dir` agree with."""
+def _check_epsilon(run_dir):
+  """Checks that ledger, report and metrics have the same epsilon, and returns it."""
   event = ledger_lib.total_event(_entries(run_dir))
-  again = simulations.reported(f'--run_dir={run_dir}')
-  assert again == simulations.read(run_dir, 'report')
-  epsilon = again['guarantee']['epsilon']
+  report = simulations.reported(f'--run_dir={run_dir}')
+  assert report == simulations.read(run_dir, 'report')
+  epsilon = report['guarantee']['epsilon']
   assert epsilon == pytest.approx(accounting.accountants.epsilon(event, 1e-3), rel=1e-6)
   row = simulations.metrics(run_dir)[-1]
   assert float(row['epsilon']) == pytest.approx(epsilon, rel=1e-6)
   return epsilon
 
 
-def _spends_what_report_plans(run_dir, *flags):
+def _check_spends_planned_epsilon(run_dir, *flags):
   planned = simulations.reported(*SHARED, *LIMITS, *flags)['guarantee']['epsilon']
-  assert _spent(run_dir) == pytest.approx(planned, rel=1e-9)
+  assert _check_epsilon(run_dir) == pytest.approx(planned, rel=1e-9)
 
 
 @pytest.mark.slow
-def test_integer_noise_under_a_secure_sum(tmp_path):
-  drawn = (SKELLAM, '--noise_multiplier=2')
-  _run(tmp_path, *drawn, '--bits=16', '--inner_aggregator=secure_modular_sum')
+def test_skellam_run_with_secure_sum_spends_planned_epsilon(tmp_path):
+  noise = (SKELLAM, '--noise_multiplier=2')
+  _run(tmp_path, *noise, '--bits=16', '--inner_aggregator=secure_modular_sum')
   config = simulations.read(tmp_path, 'config')
   numbers = {'min_clients': 4, 'max_clients': 4, 'dimension': 650, 'bits': 16}
   stored = config['privacy']['mechanism']
@@ -64,11 +64,11 @@ def test_integer_noise_under_a_secure_sum(tmp_path):
   assert simulations.read(tmp_path, 'private')['privacy']['noise_seed'] is None
   assert (config['flags']['dimension'], config['flags']['min_clients']) == (650, 4)
   flags = (f'--{name}={value}' for name, value in numbers.items())
-  _spends_what_report_plans(tmp_path, *drawn, *flags)
+  _check_spends_planned_epsilon(tmp_path, *noise, *flags)
 
 
 @pytest.mark.slow
-def test_adaptive_clipping_robustness_and_the_signal_of_each_round(tmp_path):
+def test_adaptive_clipping_run_records_norms_and_signal_to_noise(tmp_path):
   _run(
     tmp_path,
     GAUSSIAN,
@@ -80,9 +80,9 @@ def test_adaptive_clipping_robustness_and_the_signal_of_each_round(tmp_path):
     '--coordinate_bound=0.5',
     '--not_private_signal_to_noise',
   )
-  assert _spent(tmp_path) == pytest.approx(5, rel=1e-6)
+  assert _check_epsilon(tmp_path) == pytest.approx(5, rel=1e-6)
   entries = _entries(tmp_path)
-  # A step of the norm: exp(0.5 (0.9 - fraction)), with a noised fraction.
+  # Each round multiplies the norm by exp(0.5 (0.9 - fraction)), of a noised fraction.
   assert entries[0].clip_norm == 1.0 != entries[1].clip_norm
   aggregation = simulations.read(tmp_path, 'config')['training']['aggregation']
   assert aggregation['target_quantile'] == 0.9
@@ -90,20 +90,20 @@ def test_adaptive_clipping_robustness_and_the_signal_of_each_round(tmp_path):
   last = simulations.metrics(tmp_path)[-1]
   assert float(last['not_private_signal_to_noise_so_far']) > 0
   report = simulations.read(tmp_path, 'report')
-  told = report['definition']['not_covered']
-  assert any('exact sum was measured' in each for each in told)
+  not_covered = report['definition']['not_covered']
+  assert any('exact sum was measured' in each for each in not_covered)
   before = {'zeroing_norm': 100.0, 'coordinate_bound': 0.5}
   assert report['run']['before_clipping'] == before
 
 
-def test_noise_is_found_for_every_site_and_the_numbers_of_clients_follow():
+def test_noise_is_the_same_at_every_site_and_min_clients_follows():
   target = '--target_epsilon=5'
   server = _mechanism(GAUSSIAN, target)
   for site in noises.PLACEMENTS:
     more = ('--server_noise_multiplier=9',) * (site == noises.CLIENTS_AND_SERVER.name)
-    found = _mechanism(GAUSSIAN, target, f'--noise_site={site}', *more)
-    assert found.noise_site == site
-    assert found.noise_multiplier == server.noise_multiplier
+    mechanism = _mechanism(GAUSSIAN, target, f'--noise_site={site}', *more)
+    assert mechanism.noise_site == site
+    assert mechanism.noise_multiplier == server.noise_multiplier
   dropping = ('--dropout_probability=0.2', '--reporting_goal=3')
   shares = (GAUSSIAN, target, '--noise_site=clients')
   assert dict(_mechanism(*shares).options) == {'min_clients': 4}
@@ -112,23 +112,23 @@ def test_noise_is_found_for_every_site_and_the_numbers_of_clients_follow():
   assert dict(stated.options) == {'min_clients': 2}
 
 
-def test_what_is_simulated_keeps_no_target():
+def test_simulated_site_keeps_no_target_epsilon():
   chosen = _settings(GAUSSIAN, '--noise_site=local_approximate')
   assert chosen.privacy.target_epsilon is None
   assert math.isinf(chosen.privacy.mechanism.epsilon(1e-3))
 
 
-def test_adaptive_clipping_takes_the_default_noise_of_its_count():
+def test_adaptive_clipping_has_default_noise_of_count():
   for flags in (('--target_epsilon=5',), ('--noise_multiplier=2',)):
     fixed = _mechanism('--mechanism=tree', *flags)
-    found = _mechanism('--mechanism=tree', *flags, '--clipping=adaptive')
-    assert found.noise_multiplier == fixed.noise_multiplier
-    assert found.clipped_count_stddev == adaptive_clipping.default_stddev(
+    adaptive = _mechanism('--mechanism=tree', *flags, '--clipping=adaptive')
+    assert adaptive.noise_multiplier == fixed.noise_multiplier
+    assert adaptive.clipped_count_stddev == adaptive_clipping.default_stddev(
       fixed.noise_multiplier, 4
     )
-    assert found.clipped_count_share == pytest.approx(0.1)
-  said = _settings(GAUSSIAN, '--noise_multiplier=2', '--clipped_count_stddev=4')
-  assert said.flags['clipping'] == 'adaptive'
+    assert adaptive.clipped_count_share == pytest.approx(0.1)
+  chosen = _settings(GAUSSIAN, '--noise_multiplier=2', '--clipped_count_stddev=4')
+  assert chosen.flags['clipping'] == 'adaptive'
 
 
 @pytest.mark.parametrize(
@@ -151,9 +151,7 @@ def test_adaptive_clipping_takes_the_default_noise_of_its_count():
   ],
   ids=lambda each: ' '.join(each) if isinstance(each, tuple) else None,
 )
-def test_what_does_not_go_together_is_refused_with_the_reason(
-  arguments, message, tmp_path
-):
+def test_conflicting_flags_are_refused_with_reason(arguments, message, tmp_path):
   shared = SHARED[:1] if NONE in arguments else SHARED
   flags = (*CLIENTS, *shared, *LIMITS, *arguments)
   assert message in simulations.refusal(*flags, f'--run_dir={tmp_path}/run')
@@ -173,17 +171,17 @@ def test_what_does_not_go_together_is_refused_with_the_reason(
   ],
   ids=lambda each: ' '.join(each) if isinstance(each, tuple) else None,
 )
-def test_numbers_that_do_not_fit_integer_noise_are_refused(arguments, message):
+def test_flags_that_do_not_fit_integer_noise_are_refused(arguments, message):
   with pytest.raises(ValueError, match=message):
     _settings(SKELLAM, *arguments)
 
 
-def test_a_grid_leaves_out_what_a_mechanism_has_no_use_for():
+def test_unused_by_lists_flags_that_a_mechanism_ignores():
   of_integers = {'min_clients', 'max_clients', 'dimension', 'bits'}
   unused = grid.unused_by('gaussian')
   assert {'num_bands', *of_integers} < unused
   assert grid.unused_by('gaussian', 'clients') == unused - {'min_clients'}
   assert not of_integers & grid.unused_by('skellam')
-  # Without a mechanism, clipping is meant only if it is said.
+  # With --mechanism=none, clip_norm is used only if clipping is set.
   assert 'clip_norm' in grid.unused_by('none')
   assert 'clip_norm' not in grid.unused_by('none', clipping='fixed')

@@ -1,6 +1,6 @@
-"""Models of the user's own: Keras or functional, from the current directory.
+"""Models of the user, Keras or functional, imported from the current directory.
 
-What is wrong with one is refused before the training, with where it is.
+Errors are refused before the training and name the model.
 """
 
 import os
@@ -97,17 +97,17 @@ def _make(name, shape=CLASSES, loss=None, seed=1):
   return options.make(shape, seed)
 
 
-def test_a_seed_of_any_size_decides_on_initial_weights():
+def test_seed_of_any_size_determines_initial_weights():
   large = 2**127 + 1
-  first, again, other = (
+  first, again, changed = (
     [w.tolist() for w in _make('their_models:keras', seed=seed).initial_weights[0]]
     for seed in (large, large, large + 2**64)
   )
-  assert first == again != other
+  assert first == again != changed
 
 
 @pytest.mark.parametrize('name', ['keras', 'of_shape', 'functional'])
-def test_a_function_of_nothing_or_of_the_shape_makes_the_model(name):
+def test_function_with_or_without_shape_builds_the_model(name):
   model = _make(f'their_models:{name}')
   with tf.Graph().as_default():
     weights = tf.nest.map_structure(tf.constant, model.initial_weights)
@@ -115,7 +115,7 @@ def test_a_function_of_nothing_or_of_the_shape_makes_the_model(name):
   assert outputs.shape == (2, 3)
 
 
-def test_a_keras_model_of_tokens_has_a_loss_that_padding_does_not_count_in():
+def test_loss_of_keras_token_model_ignores_padding():
   model = _make('their_models:tokens', TOKENS)
   outputs = tf.random.stateless_normal([2, 5, 7], [1, 2])
   labels = np.array([[1, 2, 3, 0, 0], [4, 0, 0, 0, 0]], np.int32)
@@ -143,10 +143,10 @@ def test_a_keras_model_of_tokens_has_a_loss_that_padding_does_not_count_in():
     ('their_broken:keras', None, 'importing their_broken failed: ModuleNot'),
   ],
 )
-def test_what_does_not_fit_is_refused_with_where_it_is(name, loss, message):
-  with pytest.raises(ValueError, match=message) as refused:
+def test_wrong_models_are_refused_by_name(name, loss, message):
+  with pytest.raises(ValueError, match=message) as error:
     _make(name, loss=loss)
-  assert str(refused.value).startswith(f'--model={name}')
+  assert str(error.value).startswith(f'--model={name}')
 
 
 @pytest.mark.parametrize(
@@ -156,12 +156,12 @@ def test_what_does_not_fit_is_refused_with_where_it_is(name, loss, message):
     ('their models:f', 'not of the form'),
   ],
 )
-def test_a_module_that_is_not_there_is_refused_with_the_flags(name, message):
+def test_kind_refuses_missing_module(name, message):
   with pytest.raises(ValueError, match=message):
     own.kind(name)
 
 
-def test_functions_are_looked_for_without_loading_the_module(tmp_path):
+def test_kind_finds_functions_without_loading_the_module(tmp_path):
   (tmp_path / 'never_loaded.py').write_text(
     'raise RuntimeError\n'
     'from tensorflow import made_elsewhere\n'
@@ -181,6 +181,6 @@ def test_functions_are_looked_for_without_loading_the_module(tmp_path):
   assert 'never_loaded' not in sys.modules
 
 
-def test_the_program_refuses_it_in_a_line(tmp_path):
-  said = simulations.refusal('--model=their_models:returns_nothing', *_RUN)
-  assert 'error: --model=their_models:returns_nothing: it returned None' in said
+def test_simulate_refuses_wrong_model_in_one_line(tmp_path):
+  error = simulations.refusal('--model=their_models:returns_nothing', *_RUN)
+  assert 'error: --model=their_models:returns_nothing: it returned None' in error

@@ -1,4 +1,4 @@
-"""Simulations whose parts have mechanisms of their own, by flags."""
+"""Simulations by flags in which parts of the model have their own mechanisms."""
 
 import json
 import shlex
@@ -26,8 +26,8 @@ NOISY = (
 
 
 def _settings(*arguments):
-  given = {each.split('=')[0] for each in arguments}
-  shared = [each for each in SHARED if each.split('=')[0] not in given]
+  names = {each.split('=')[0] for each in arguments}
+  shared = [each for each in SHARED if each.split('=')[0] not in names]
   return simulations.settings_of(*shared, *arguments)
 
 
@@ -35,8 +35,8 @@ def _mechanism(*arguments):
   return _settings(*arguments).privacy.mechanism
 
 
-@pytest.mark.slow  # Learning's tests train parts.
-def test_a_run_spends_its_target_and_its_report_is_verified(tmp_path):
+@pytest.mark.slow  # Tests of `learning` train parts as well.
+def test_run_spends_target_and_report_verifies(tmp_path):
   run_dir = tmp_path / 'run'
   flags = (*SHARED, BODY, '--target_epsilon=5')
   result = simulations.run(run_dir, *flags, REST)
@@ -49,30 +49,30 @@ def test_a_run_spends_its_target_and_its_report_is_verified(tmp_path):
   assert simulations.verifies(run_dir / 'report.json')[0]
   parts[1]['clip_norm'] = 0.2
   (run_dir / 'altered.json').write_text(json.dumps(report))
-  is_same, said = simulations.verifies(run_dir / 'altered.json')
-  assert not is_same and 'mechanism.parts[1].clip_norm' in said
-  # The same flags find the run finished, others are refused.
+  is_verified, output = simulations.verifies(run_dir / 'altered.json')
+  assert not is_verified and 'mechanism.parts[1].clip_norm' in output
+  # The same flags find the run finished; other flags are refused.
   assert 'nothing was trained' in simulations.run(run_dir, *flags, REST).stderr
-  other = REST.replace('0.1', '0.2')
-  said = simulations.refusal(*flags, other, f'--run_dir={run_dir}')
-  assert 'begun with other settings' in said
+  changed = REST.replace('0.1', '0.2')
+  error = simulations.refusal(*flags, changed, f'--run_dir={run_dir}')
+  assert 'begun with other settings' in error
 
 
 def test_shares_and_options_reach_the_parts():
-  made = _mechanism(
+  mechanism = _mechanism(
     '--num_rounds=8',
     '--part=a: weights=0, mechanism=tree, clip_norm=0.3, share=0.8, restart_every=4',
     '--part=b: weights=1 2*, mechanism=banded, clip_norm=1, share=0.2, num_bands=2',
   )
-  first, second = made.parts
+  first, second = mechanism.parts
   assert first.weights == ('0',) and second.weights == ('1', '2*')
   assert dict(first.mechanism.options) == {'restart_every': 4}
   assert dict(second.mechanism.options) == {'num_bands': 2}
-  assert made.shares == pytest.approx({'a': 0.8, 'b': 0.2})
-  assert made.epsilon(1e-3) == pytest.approx(8, rel=1e-9)
+  assert mechanism.shares == pytest.approx({'a': 0.8, 'b': 0.2})
+  assert mechanism.epsilon(1e-3) == pytest.approx(8, rel=1e-9)
 
 
-def test_without_shares_they_are_equal_and_the_default_is_that_of_mechanism():
+def test_shares_are_equal_and_mechanism_banded_by_default():
   chosen = _settings(
     '--part=a: weights=0, clip_norm=0.3', '--part=b: weights=*,clip_norm=1'
   )
@@ -82,19 +82,19 @@ def test_without_shares_they_are_equal_and_the_default_is_that_of_mechanism():
   assert chosen.flags['clip_norm'] is None
 
 
-def test_noise_is_that_of_each_part():
+def test_each_part_has_its_own_noise_multiplier():
   chosen = _settings(*NOISY)
   parts = chosen.privacy.mechanism.parts
   assert [part.mechanism.noise_multiplier for part in parts] == [2.0, 3.0]
   assert chosen.privacy.target_epsilon is None
 
 
-def test_the_command_to_go_on_with_has_each_part():
+def test_resume_command_has_each_part():
   command = shlex.split(_settings(*NOISY).command)
   assert [each for each in command if each.startswith('--part=')] == [*NOISY]
 
 
-def test_each_run_of_a_comparison_has_the_parts(tmp_path):
+def test_every_cell_of_a_comparison_has_the_parts(tmp_path):
   values = program.values_of(settings.groups(), [*SHARED, BODY, REST])
   make = cells.Maker(str(tmp_path), cells.given(values, ['part']))
   (cell,) = make.cells([grid.Point((('target_epsilon', '3'),), ())], [5])
@@ -122,7 +122,7 @@ def test_each_run_of_a_comparison_has_the_parts(tmp_path):
     ((BODY, REST, '--adjacency=replace_one'), '--adjacency=replace_one does not go'),
   ],
 )
-def test_parts_that_cannot_be_are_refused(arguments, message):
+def test_wrong_parts_are_refused(arguments, message):
   with pytest.raises(ValueError, match=message):
     _settings(*arguments)
 
@@ -130,20 +130,20 @@ def test_parts_that_cannot_be_are_refused(arguments, message):
 _GO_WITH_PARTS = {'part', 'target_epsilon', 'target_rho', 'target_delta'}
 _GO_WITH_PARTS |= {'accountant', 'adjacency', *registry.options()}
 _ONE_FOR_ALL = {*privacy_options.names(), *table.names(table.placement())}
-# Of those that take no number.
-_WORDS = {'mechanism': 'tree', 'strategy_file': 'a.json', 'workload': 'server'}
-_WORDS |= {'clipping': 'fixed', 'noise_site': 'local', 'target_quantile': '0.5'}
+# Values of flags that take no number.
+_VALUES = {'mechanism': 'tree', 'strategy_file': 'a.json', 'workload': 'server'}
+_VALUES |= {'clipping': 'fixed', 'noise_site': 'local', 'target_quantile': '0.5'}
 
 
 @pytest.mark.few(6)
 @pytest.mark.parametrize('name', sorted(_ONE_FOR_ALL - _GO_WITH_PARTS) + ['num_bands'])
-def test_flags_of_one_mechanism_for_all_weights_are_refused(name):
+def test_flags_of_a_single_mechanism_are_refused_with_parts(name):
   with pytest.raises(ValueError, match=f'--{name} does not go with --part'):
-    _settings(BODY, REST, f'--{name}={_WORDS.get(name, 2)}')
+    _settings(BODY, REST, f'--{name}={_VALUES.get(name, 2)}')
 
 
-def test_patterns_are_held_against_the_model_before_anything_is_written(tmp_path):
+def test_weights_without_part_are_refused_before_config_is_written(tmp_path):
   rest = REST.replace('weights=*', 'weights=2')
-  said = simulations.refusal(*SHARED, BODY, rest, f'--run_dir={tmp_path}/run')
-  assert 'the weight 1 is of no part' in said
+  error = simulations.refusal(*SHARED, BODY, rest, f'--run_dir={tmp_path}/run')
+  assert 'the weight 1 is of no part' in error
   assert not (tmp_path / 'run' / 'config.json').exists()

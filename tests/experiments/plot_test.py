@@ -1,4 +1,4 @@
-"""The program that draws, what it refuses, and its pictures."""
+"""The plot program: pictures of runs and comparisons, and refused arguments."""
 
 import json
 import os
@@ -40,24 +40,24 @@ def _plot(*arguments):
   return executing.execute(plot, *arguments)
 
 
-def test_runs_are_drawn_into_the_file_that_is_named(run_dir, tmp_path):
+def test_runs_are_drawn_to_output_file(run_dir, tmp_path):
   for name, arguments in (
     ('one.png', [run_dir]),
     ('two.svg', [run_dir, run_dir, '--x=epsilon']),
     ('flag.png', [f'--run_dir={run_dir}', '--y=epsilon']),
   ):
     path = tmp_path / name
-    # What has no flag may stand in front of flags and after them.
+    # Directories may come before flags and after them.
     result = _plot(*arguments, f'--output={path}')
     assert result.returncode == 0, result.stderr
     assert result.stdout == f'Drawn: {path}.\n'
     assert path.stat().st_size > 5000
 
 
-def test_a_comparison_is_drawn_again_in_its_directory(comparison):
+def test_comparison_is_drawn_in_its_directory(comparison):
   assert _plot(comparison).returncode == 0
-  drawn = {'comparison.png', 'comparison.svg'}
-  assert drawn <= set(os.listdir(comparison))
+  pictures = {'comparison.png', 'comparison.svg'}
+  assert pictures <= set(os.listdir(comparison))
 
 
 @pytest.mark.parametrize(
@@ -70,12 +70,12 @@ def test_a_comparison_is_drawn_again_in_its_directory(comparison):
     (['{comparison}', '{run}'], 'a comparison is drawn alone'),
   ],
 )
-def test_what_cannot_be_drawn_is_refused(
+def test_wrong_arguments_are_refused(
   arguments, message, run_dir, comparison, tmp_path, monkeypatch
 ):
   monkeypatch.chdir(tmp_path)
-  given = [each.format(run=run_dir, comparison=comparison) for each in arguments]
-  result = _plot(*given)
+  formatted = [each.format(run=run_dir, comparison=comparison) for each in arguments]
+  result = _plot(*formatted)
   assert result.returncode == 2
   assert message in result.stderr
   assert set(os.listdir(tmp_path)) == {'run', 'comparison'}

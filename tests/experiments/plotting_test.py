@@ -1,4 +1,4 @@
-"""What is drawn of runs: their numbers, and names that tell them apart."""
+"""Pictures of runs: values, labels and errors; the same chart is the same bytes."""
 
 import json
 import math
@@ -32,7 +32,7 @@ def none(tmp_path):
   return make(tmp_path / 'none', {**flags, 'target_epsilon': None}, lines, False)
 
 
-def test_one_run_is_its_metric_with_epsilon_beside_it(tree):
+def test_picture_of_one_run_has_metric_and_epsilon_axis(tree):
   chart = plotting.picture([plotting.read_run(tree)])
   (line,) = chart.lines
   # Rounds that were not evaluated have no point.
@@ -41,7 +41,7 @@ def test_one_run_is_its_metric_with_epsilon_beside_it(tree):
   assert chart.right.label == 'epsilon spent at delta = 1e-05'
 
 
-def test_several_are_named_by_what_differs_and_by_nothing_else(tree, none):
+def test_labels_of_several_runs_are_their_different_flags(tree, none):
   chart = plotting.picture([plotting.read_run(tree), plotting.read_run(none)])
   assert [line.label for line in chart.lines] == [
     'mechanism=tree, target_epsilon=3.5',
@@ -50,7 +50,7 @@ def test_several_are_named_by_what_differs_and_by_nothing_else(tree, none):
   assert chart.right is None
 
 
-def test_what_is_private_names_no_line(tmp_path, tree):
+def test_labels_leave_out_private_flags(tmp_path, tree):
   seed = 7 * 2**100 + 12345
   flags = {'task': 'digits', 'metric': 'accuracy', 'mechanism': 'gaussian'}
   drawn = make(tmp_path / 'drawn', flags, ('0,1.5,2.0,0.25,0.5',))
@@ -58,12 +58,12 @@ def test_what_is_private_names_no_line(tmp_path, tree):
   (tmp_path / 'drawn' / 'private.json').write_text(json.dumps(private))
   runs = [plotting.read_run(drawn), plotting.read_run(tree)]
   assert runs[0].flags['seed'] == seed
-  said = ' '.join(plotting.labels(runs))
-  assert str(seed) not in said and '183' not in said
-  assert 'mechanism=gaussian' in said and 'seed=1' in said
+  labels = ' '.join(plotting.labels(runs))
+  assert str(seed) not in labels and '183' not in labels
+  assert 'mechanism=gaussian' in labels and 'seed=1' in labels
 
 
-def test_over_epsilon_a_run_without_privacy_is_a_level(tree, none):
+def test_run_without_privacy_is_a_level_line_over_epsilon(tree, none):
   runs = [plotting.read_run(tree), plotting.read_run(none)]
   first, second = plotting.picture(runs, 'epsilon').lines
   assert (first.x, first.y) == ([1.5, 3.5], [0.25, 0.75])
@@ -71,22 +71,22 @@ def test_over_epsilon_a_run_without_privacy_is_a_level(tree, none):
   assert second.label == 'mechanism=none (no privacy)'
 
 
-def test_a_column_that_is_not_there_is_refused_with_those_that_are(tree):
+def test_missing_column_is_refused_with_the_columns_there_are(tree):
   with pytest.raises(ValueError, match="no column 'speed'; there are round, epsilon,"):
     plotting.picture([plotting.read_run(tree)], y='speed')
 
 
-def test_runs_that_measured_different_things_are_refused(tree, tmp_path):
+def test_runs_without_common_metric_are_refused(tree, tmp_path):
   header = 'round,test_error,round_seconds\n'
   other = make(tmp_path / 'other', {}, ['0,0.5,1'], header=header)
   with pytest.raises(ValueError, match='no measure that all runs have'):
     plotting.picture([plotting.read_run(tree), plotting.read_run(other)])
-  # The run of another program has no metric by name.
+  # A run of another program does not name its metric; the test metric is drawn.
   (line,) = plotting.picture([plotting.read_run(other)]).lines
   assert line.y == [0.5]
 
 
-def test_what_is_no_run_is_refused(tmp_path, tree):
+def test_read_run_refuses_directories_without_rounds(tmp_path, tree):
   with pytest.raises(ValueError, match='cannot be read as a run: '):
     plotting.read_run(str(tmp_path))
   (tmp_path / 'tree' / 'metrics.csv').write_text(HEADER)
@@ -104,7 +104,7 @@ CHART = plotting.Chart(
 
 
 @pytest.mark.parametrize('kind', plotting.FORMATS)
-def test_the_same_picture_is_the_same_bytes(kind, tmp_path):
+def test_save_is_deterministic(kind, tmp_path):
   paths = [str(tmp_path / f'{number}.{kind}') for number in range(2)]
   for path in paths:
     plotting.save(CHART, path)
@@ -113,7 +113,7 @@ def test_the_same_picture_is_the_same_bytes(kind, tmp_path):
   assert first.startswith(b'\x89PNG' if kind == 'png' else b'<?xml')
 
 
-def test_error_bars_have_the_length_of_the_errors():
+def test_error_bars_have_length_of_errors():
   line = plotting.Line('a', (1.0, 2.0, 4.0), (0.5, 0.6, 0.7), (0.05, math.nan, 0.02))
   chart = plotting.Chart('', 'x', 'y', [line], are_points=True)
   (axes,) = plotting._figure(chart).axes

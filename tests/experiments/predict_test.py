@@ -1,4 +1,4 @@
-"""New data are prepared as those of the training were, and predicted by its model."""
+"""Predictions for new data, which are prepared as the training data were."""
 
 import csv
 import os
@@ -35,7 +35,7 @@ def unregistered(shape):
 
 
 def _rows(count, first, seed):
-  """Rows far from zero, with names and numbers that are names, of noisy labels."""
+  """Yields rows with a large number, a name, a number that is a name, noisy labels."""
   rng = np.random.default_rng(seed)
   for number in range(count):
     age = 1e6 + 3 * rng.normal()
@@ -70,12 +70,12 @@ def _predict(run_dir, *arguments):
   return executing.execute(predict, f'--run_dir={run_dir}', *arguments)
 
 
-def _measured(run_dir, metric):
+def _test_metric(run_dir, metric):
   return float(simulations.metrics(run_dir)[-1][f'test_{metric}'])
 
 
 class Case:
-  """A run with test data of its own, what was predicted of them, and the export."""
+  """A run with test data, the predictions for them, and the exported model."""
 
   def __init__(self, folder, *arguments, data, test):
     self.run_dir, self.test = folder / 'run', test
@@ -113,22 +113,22 @@ def tables(tmp_path_factory):
   }
 
 
-_OF_TABLES = ('--client_column=who', '--one_hot_columns=postcode')
+_TABLE_FLAGS = ('--client_column=who', '--one_hot_columns=postcode')
 
 
 @pytest.fixture(scope='module')
 def classes(tables, tmp_path_factory):
   return Case(
     tmp_path_factory.mktemp('classes'),
-    *_OF_TABLES,
+    *_TABLE_FLAGS,
     '--label_column=bought',
     data=tables['train', 'bought'],
     test=tables['test', 'bought'],
   )
 
 
-def test_accuracy_is_that_of_the_run_in_each_way(classes):
-  accuracy = _measured(classes.run_dir, 'accuracy')
+def test_predictions_and_export_have_the_accuracy_of_the_run(classes):
+  accuracy = _test_metric(classes.run_dir, 'accuracy')
   assert 0.6 < accuracy < 0.95
   assert f'Of 240 rows: accuracy {accuracy:.4f}.' in classes.printed
   model = learning.load(str(classes.run_dir))
@@ -140,11 +140,11 @@ def test_accuracy_is_that_of_the_run_in_each_way(classes):
     [r['prediction'] for r in classes.predictions] == np.array(labels)
   ) == (accuracy)
   served = classes.served.predict(_columns(rows))
-  found = [each.decode() for each in served['prediction'].numpy()]
-  assert np.mean(np.array(found) == labels) == accuracy
+  predicted = [each.decode() for each in served['prediction'].numpy()]
+  assert np.mean(np.array(predicted) == labels) == accuracy
 
 
-def test_lines_are_those_of_the_file_with_probabilities(classes):
+def test_predictions_keep_row_order_and_have_probabilities(classes):
   rows = _read(classes.test)
   assert [each['who'] for each in classes.predictions] == [r['who'] for r in rows]
   served = classes.served.predict(_columns(rows))
@@ -163,7 +163,7 @@ def test_lines_are_those_of_the_file_with_probabilities(classes):
 
 
 @pytest.mark.slow
-def test_the_signature_takes_columns_as_arguments_without_this_package(classes):
+def test_serving_signature_takes_columns_without_this_package(classes):
   program = """
 import sys
 import numpy as np, tensorflow as tf
@@ -187,7 +187,7 @@ assert not any(name.startswith(('experiments', 'tff')) for name in sys.modules)
   assert result.stdout == 'no yes\n', result.stderr
 
 
-def test_the_exported_model_refuses_what_the_training_data_did_not_have(classes):
+def test_exported_model_refuses_values_unknown_in_training(classes):
   columns = _columns(_read(classes.test)[:2])
   for name, values, message in (
     ('colour', ['pink', 'red'], 'colour'),
@@ -198,7 +198,7 @@ def test_the_exported_model_refuses_what_the_training_data_did_not_have(classes)
       classes.served.predict({**columns, name: values})
 
 
-def test_what_was_kept_is_what_was_found(classes, tables):
+def test_kept_preprocessing_matches_training_data(classes, tables):
   ages = [float(row['the age (yr)']) for row in _read(tables['train', 'bought'])]
   kept = preprocessing.of_run(classes.run_dir)
   np.testing.assert_allclose(kept.mean, [np.mean(ages)], rtol=1e-12)
@@ -212,7 +212,7 @@ def test_what_was_kept_is_what_was_found(classes, tables):
   assert (classes.run_dir / 'preprocessing.json').stat().st_mode & 0o077 == 0
 
 
-def test_data_without_labels_and_with_other_columns(classes, tmp_path):
+def test_data_may_lack_labels_and_have_unused_columns(classes, tmp_path):
   rows = _read(classes.test)[:3]
   for row in rows:
     del row['bought'], row['who']
@@ -223,9 +223,9 @@ def test_data_without_labels_and_with_other_columns(classes, tmp_path):
   assert result.returncode == 0, result.stderr
   assert 'new.csv: 3 rows; not used: note.' in result.stdout
   assert 'no labels to compare' in result.stdout
-  found = _read(output)
-  assert list(found[0]) == ['prediction', 'probability']
-  assert found == [
+  predicted = _read(output)
+  assert list(predicted[0]) == ['prediction', 'probability']
+  assert predicted == [
     {name: each[name] for name in ('prediction', 'probability')}
     for each in classes.predictions[:3]
   ]
@@ -241,7 +241,7 @@ def test_data_without_labels_and_with_other_columns(classes, tmp_path):
     ({'colour': None}, "has no column 'colour'"),
   ],
 )
-def test_what_does_not_fit_is_refused_with_its_line(classes, change, message, tmp_path):
+def test_unfit_rows_are_refused_with_line_number(classes, change, message, tmp_path):
   rows = _read(classes.test)[:3]
   without = [name for name, value in change.items() if value is None]
   rows[1].update(change)
@@ -251,17 +251,17 @@ def test_what_does_not_fit_is_refused_with_its_line(classes, change, message, tm
   output = tmp_path / 'predictions.csv'
   result = _predict(classes.run_dir, f'--data={path}', f'--output={output}')
   assert result.returncode == 2 and 'new.csv' in result.stderr
-  assert '--' not in result.stderr  # Nothing that this program does not have.
+  assert '--' not in result.stderr  # No flag of another program is named.
   assert not output.exists()
 
 
-def test_nothing_is_overwritten_and_flags_go_together(classes, tmp_path):
-  there = tmp_path / 'there'
-  there.write_text('mine')
+def test_existing_files_and_conflicting_flags_are_refused(classes, tmp_path):
+  taken = tmp_path / 'there'
+  taken.write_text('mine')
   data = f'--data={classes.test}'
   for arguments, message in (
-    ([data, f'--output={there}'], f'--output={there} exists and is not overwritten'),
-    ([f'--export={there}'], f'--export={there} exists and is not overwritten'),
+    ([data, f'--output={taken}'], f'--output={taken} exists and is not overwritten'),
+    ([f'--export={taken}'], f'--export={taken} exists and is not overwritten'),
     ([data], 'give --output as well'),
     ([], 'give --data and --output'),
     (['--output=a.csv', f'--export={tmp_path / "new"}'], '--output goes with --data'),
@@ -271,7 +271,7 @@ def test_nothing_is_overwritten_and_flags_go_together(classes, tmp_path):
     result = _predict(classes.run_dir, *arguments)
     assert (result.returncode, result.stdout) == (2, '')
     assert message in result.stderr
-  assert there.read_text() == 'mine'
+  assert taken.read_text() == 'mine'
   result = _predict(tmp_path, data, '--output=a.csv')
   assert result.returncode == 2 and 'not the directory of a run' in result.stderr
 
@@ -280,7 +280,7 @@ def test_nothing_is_overwritten_and_flags_go_together(classes, tmp_path):
 def numbers(tables, tmp_path_factory):
   return Case(
     tmp_path_factory.mktemp('numbers'),
-    *_OF_TABLES,
+    *_TABLE_FLAGS,
     '--label_column=worth',
     '--metric=mean_squared_error',
     '--loss=mean_squared_error',
@@ -290,35 +290,33 @@ def numbers(tables, tmp_path_factory):
 
 
 @pytest.mark.slow
-def test_numbers_are_in_the_units_of_the_labels(numbers):
+def test_predicted_numbers_are_in_units_of_labels(numbers):
   rows = _read(numbers.test)
   labels = np.array([float(row['worth']) for row in rows])
-  found = [float(each['prediction']) for each in numbers.predictions]
-  measured = _measured(numbers.run_dir, 'mean_squared_error')
-  assert np.mean(np.square(found - labels)) == pytest.approx(measured, rel=1e-5)
+  predicted = [float(each['prediction']) for each in numbers.predictions]
+  expected = _test_metric(numbers.run_dir, 'mean_squared_error')
+  assert np.mean(np.square(predicted - labels)) == pytest.approx(expected, rel=1e-5)
   served = numbers.served.predict(_columns(rows))['prediction'].numpy()
-  np.testing.assert_allclose(served, found, rtol=1e-5)
+  np.testing.assert_allclose(served, predicted, rtol=1e-5)
   kept = preprocessing.of_run(numbers.run_dir)
   x, y = numbers.arrays()
   by_hand = kept.in_units(learning.load(str(numbers.run_dir))(x))
-  np.testing.assert_allclose(by_hand, found, rtol=1e-5)
+  np.testing.assert_allclose(by_hand, predicted, rtol=1e-5)
   np.testing.assert_array_equal(y, labels)
 
 
 @pytest.mark.slow
-def test_errors_are_in_the_unit_of_the_labels_and_the_loss_in_that_of_the_training(
-  numbers,
-):
+def test_metrics_use_label_units_and_loss_scaled_units(numbers):
   config = run_directory.read_config(str(numbers.run_dir))
   _, scale = config['data_facts']['mean and standard deviation of labels']
   for line in simulations.metrics(numbers.run_dir):
-    measured = float(line['test_mean_squared_error'])
-    assert measured == pytest.approx(scale**2 * float(line['test_loss']), rel=1e-4)
+    error = float(line['test_mean_squared_error'])
+    assert error == pytest.approx(scale**2 * float(line['test_loss']), rel=1e-4)
   assert any('Labels were scaled' in each for each in config['not_covered'])
 
 
 @pytest.mark.slow
-def test_texts_are_continued(tmp_path):
+def test_next_token_of_texts_is_predicted(tmp_path):
   rng = np.random.default_rng(3)
   for name, first in (('train', 0), ('test', 30)):
     with open(tmp_path / f'{name}.csv', 'w', newline='') as file:
@@ -339,51 +337,51 @@ def test_texts_are_continued(tmp_path):
     data=str(tmp_path / 'train.csv'),
     test=str(tmp_path / 'test.csv'),
   )
-  accuracy = _measured(case.run_dir, 'token_accuracy')
+  accuracy = _test_metric(case.run_dir, 'token_accuracy')
   assert f'Of 90 rows: token_accuracy {accuracy:.4f}.' in case.printed
   rows = _read(case.test)
   texts = [row['said'] for row in rows]
   served = case.served.predict({'said': texts})
-  found = [each['prediction'] for each in case.predictions]
-  assert [each.decode() for each in served['prediction'].numpy()] == found
+  predicted = [each['prediction'] for each in case.predictions]
+  assert [each.decode() for each in served['prediction'].numpy()] == predicted
   np.testing.assert_allclose(
     served['probability'],
     [float(e['probability']) for e in case.predictions],
     rtol=1e-4,
   )
-  # By hand: the last tokens of each text, without the one of its end.
+  # Computed from the last tokens of each text, without its end token.
   kept = preprocessing.of_run(case.run_dir)
   model = learning.load(str(case.run_dir))
-  for text, said in zip(texts[:20], found):
+  for text, token in zip(texts[:20], predicted):
     tokens = kept.tokens.tokens(text)[:-1][-7:]
     padded = np.zeros([1, 7], np.int32)
     padded[0, : len(tokens)] = tokens
     logits = np.asarray(model(padded))[0, len(tokens) - 1]
-    assert said == kept.shape.names[1 + np.argmax(logits[1:])]
+    assert token == kept.shape.names[1 + np.argmax(logits[1:])]
   x, y = case.arrays()
   right = np.argmax(model(x), axis=-1) == y
   assert np.sum(right & (y != 0)) / np.sum(y != 0) == pytest.approx(accuracy, rel=1e-9)
 
 
 @pytest.mark.slow
-def test_a_model_of_ones_own(tables, tmp_path, monkeypatch):
+def test_own_model_predicts_and_is_exported(tables, tmp_path, monkeypatch):
   monkeypatch.chdir(tmp_path)
   (tmp_path / 'own_model_of_predict_test.py').write_text(_MODULE)
   case = Case(
     tmp_path,
-    *_OF_TABLES,
+    *_TABLE_FLAGS,
     '--label_column=bought',
     '--model=own_model_of_predict_test:unregistered',
     data=tables['train', 'bought'],
     test=tables['test', 'bought'],
   )
-  measured = _measured(case.run_dir, 'accuracy')
-  assert f'Of 240 rows: accuracy {measured:.4f}.' in case.printed
+  accuracy = _test_metric(case.run_dir, 'accuracy')
+  assert f'Of 240 rows: accuracy {accuracy:.4f}.' in case.printed
   _, y = case.arrays()
   right = [
     each['prediction'] == ('no', 'yes')[k] for each, k in zip(case.predictions, y)
   ]
-  assert np.mean(right) == measured
+  assert np.mean(right) == accuracy
   served = case.served.predict(_columns(_read(case.test)))
   np.testing.assert_allclose(
     served['probability'],

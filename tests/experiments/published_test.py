@@ -1,8 +1,7 @@
-"""Published experiments: what their flag files say is so, and each of them trains.
+"""Flag files of published experiments: README rows, figures, and training with them.
 
-README's table has what the files say. The epsilon that a file names is what the
-accountant gives for its flags, and the published one comes out by the method and with
-the noise that were published.
+README's table repeats what the files say. The epsilon in a file is what the accountant
+gives for its flags; the published one follows from the published method and noise.
 """
 
 import dataclasses
@@ -33,7 +32,7 @@ README = (FOLDER / 'README.md').read_text(encoding='utf-8')
 _ALL = {path.stem: path for path in sorted(FOLDER.glob('*.flags'))}
 DEPLOYED = {name: path for name, path in _ALL.items() if name.startswith('gboard_')}
 FILES = {name: path for name, path in _ALL.items() if name not in DEPLOYED}
-# What a run of two rounds has instead; flags that the file does not have are left out.
+# Flags of a run of two rounds; only those that the file has are replaced.
 _SMALL = {
   'num_rounds': '2',
   'clients_per_round': '2',
@@ -42,8 +41,8 @@ _SMALL = {
   'sampling_probability': '0.4',
   'evaluate_every': '1',
 }
-_NUM_CLIENTS = 6  # Of the data that are made up.
-# Whose strategies take longer to find than a test may take.
+_NUM_CLIENTS = 6  # In the made-up data.
+# Optimizing their strategies takes too long for a fast test.
 _SLOW = ('bandmf_cifar10', 'mf_stackoverflow')
 # Settings of google-research/federated, multi_epoch_dp_matrix_factorization/dp_ftrl/
 # centralized/xm_experiment_definitions.py: noise over the sensitivity, and epsilon.
@@ -52,28 +51,28 @@ _DP_SGD = (0.498, 0.559, 0.61, 0.715, 0.807, 1.16)
 _WHOLE_ORDERS = tuple(range(2, 64))
 
 
-def _said(name):
-  """What the comments of a file say, by what stands before the colon, and the title."""
+def _comments(name):
+  """Returns the comments of a flag file by the key before the colon, and the title."""
   lines = _ALL[name].read_text(encoding='utf-8').splitlines()
   comments = [line[1:].strip() for line in lines if line.startswith('#')]
-  said = {}
+  by_key = {}
   key = 'Title'
   for line in comments:
     begins = re.match(r'([A-Z][a-z]+(?: [a-z]+)?): (.*)', line)
     if begins:
       key, line = begins.groups()
-    said[key] = f'{said.get(key, "")} {line}'.strip()
-  return said
+    by_key[key] = f'{by_key.get(key, "")} {line}'.strip()
+  return by_key
 
 
 def _flags(name):
   lines = _ALL[name].read_text(encoding='utf-8').splitlines()
-  given = [line[2:].partition('=') for line in lines if line.startswith('--')]
-  return {key: value for key, _, value in given}
+  flags = [line[2:].partition('=') for line in lines if line.startswith('--')]
+  return {key: value for key, _, value in flags}
 
 
 def _mechanism(name):
-  """The mechanism that the flags of a file ask for, and delta, without any data."""
+  """Returns the mechanism and delta of a flag file, without loading data."""
   values = program.values_of(settings_lib.groups(), [f'--flagfile={FILES[name]}'])
   for key, value in dataclasses.asdict(tasks.TASKS[values.task].defaults).items():
     values.set_default(key, value)
@@ -89,15 +88,15 @@ def _number(text, before, after=r'\b'):
   return float(re.search(f'{before}([0-9.e+-]*[0-9]){after}', text)[1])
 
 
-def _row(name):
-  said = _said(name)
-  published = said['Published']
-  if 'Published epsilon' in said:
-    published += f' Epsilon {said["Published epsilon"]}'
-  epsilon = said['Epsilon']
-  if 'Rho' in said:
-    epsilon = f'{epsilon}, rho {said["Rho"]}'
-  cells = (said['Title'], said['Source'], published, epsilon, said['Differs'])
+def _readme_row(name):
+  entry = _comments(name)
+  published = entry['Published']
+  if 'Published epsilon' in entry:
+    published += f' Epsilon {entry["Published epsilon"]}'
+  epsilon = entry['Epsilon']
+  if 'Rho' in entry:
+    epsilon = f'{epsilon}, rho {entry["Rho"]}'
+  cells = (entry['Title'], entry['Source'], published, epsilon, entry['Differs'])
   return f'| [{name}]({name}.flags) | {" | ".join(cells)} |'
 
 
@@ -105,19 +104,19 @@ def _marked(name):
   return pytest.param(name, marks=[pytest.mark.slow] if name in _SLOW else [])
 
 
-def test_every_file_has_its_row_in_the_table():
+def test_readme_table_has_a_row_for_every_file():
   rows = [line for line in README.splitlines() if line.startswith('| [')]
-  assert rows == [_row(name) for name in (*FILES, *DEPLOYED)]
+  assert rows == [_readme_row(name) for name in (*FILES, *DEPLOYED)]
 
 
 @pytest.mark.few(4)
 @pytest.mark.parametrize('name', map(_marked, FILES))
-def test_epsilon_is_what_the_accountant_gives(name):
+def test_epsilon_in_file_matches_accountant(name):
   mechanism, delta = _mechanism(name)
-  said = _said(name)['Epsilon']
-  assert _number(said, 'delta ') == delta
-  given = _number(said, '^', ' at delta')
-  assert given == float(f'{mechanism.epsilon(delta):.6g}')
+  stated = _comments(name)['Epsilon']
+  assert _number(stated, 'delta ') == delta
+  epsilon = _number(stated, '^', ' at delta')
+  assert epsilon == float(f'{mechanism.epsilon(delta):.6g}')
 
 
 # The noise multiplier and the squared norm of columns as published, with rho and
@@ -133,64 +132,62 @@ def _reported(name, *instead):
   return simulations.reported(f'--flagfile={DEPLOYED[name]}', *instead)
 
 
-def _quick(name):
-  """Flags with which the same columns have norm 1, and no matrix has to be found."""
+def _fast_flags(name):
+  """Returns flags with the same privacy (columns of norm 1) that optimize no matrix."""
   if _flags(name)['mechanism'] == 'tree':
     return []
-  given = {**_flags(name), 'mechanism': 'gaussian'}
-  del given['num_bands']
-  return [f'--{key}={value}' for key, value in given.items()]
+  flags = {**_flags(name), 'mechanism': 'gaussian'}
+  del flags['num_bands']
+  return [f'--{key}={value}' for key, value in flags.items()]
 
 
 @pytest.mark.parametrize('name', DEPLOYED)
-def test_a_deployment_has_the_rho_and_the_epsilon_that_its_file_names(name):
-  quick = _quick(name) or [f'--flagfile={DEPLOYED[name]}']
-  guarantee = simulations.reported(*quick)['guarantee']
-  said = _said(name)
-  assert f'{guarantee["zcdp_rho"]:.6g}' == said['Rho']
-  assert (
-    f'{guarantee["epsilon"]:.6g} at delta {guarantee["delta"]:g}' == (said['Epsilon'])
-  )
+def test_rho_and_epsilon_in_deployment_file_match_report(name):
+  flags = _fast_flags(name) or [f'--flagfile={DEPLOYED[name]}']
+  actual = simulations.reported(*flags)['guarantee']
+  stated = _comments(name)
+  assert f'{actual["zcdp_rho"]:.6g}' == stated['Rho']
+  assert f'{actual["epsilon"]:.6g} at delta {actual["delta"]:g}' == stated['Epsilon']
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize('name', _GBOARD)
-def test_a_deployed_matrix_that_is_found_again_has_the_same_figures(name):
-  built = _reported(name)
-  assert built['mechanism']['num_bands'] == int(_flags(name)['num_bands'])
-  said = _said(name)
-  assert f'{built["guarantee"]["zcdp_rho"]:.6g}' == said['Rho']
-  assert built['guarantee']['epsilon'] == pytest.approx(
-    _number(said['Epsilon'], '^', ' at delta'), rel=1e-5
+def test_optimized_matrix_of_deployment_has_rho_and_epsilon_of_file(name):
+  report = _reported(name)
+  assert report['mechanism']['num_bands'] == int(_flags(name)['num_bands'])
+  comments = _comments(name)
+  assert f'{report["guarantee"]["zcdp_rho"]:.6g}' == comments['Rho']
+  assert report['guarantee']['epsilon'] == pytest.approx(
+    _number(comments['Epsilon'], '^', ' at delta'), rel=1e-5
   )
 
 
 @pytest.mark.parametrize('name', _GBOARD)
-def test_published_figures_of_matrix_factorization_in_gboard(name):
+def test_gboard_matrix_rho_and_epsilon_match_published_figures(name):
   noise, column, rho, epsilon = _GBOARD[name]
-  given = _flags(name)
-  participations = int(given['max_participations'])
+  flags = _flags(name)
+  participations = int(flags['max_participations'])
   sensitivity = np.sqrt(participations * column)
   assert (sensitivity / noise) ** 2 / 2 == pytest.approx(rho, rel=1e-12)
   accountant = dp_accounting.pld.PLDAccountant()
   accountant.compose(dp_accounting.GaussianDpEvent(noise / sensitivity))
   assert accountant.get_epsilon(1e-10) == pytest.approx(epsilon, rel=1e-6)
-  published = _said(name)['Published']
+  published = _comments(name)['Published']
   assert _number(published, 'rho ', ';') == float(f'{rho:.5g}')
   assert _number(published, 'epsilon ', ' at delta') == float(f'{epsilon:.5g}')
-  # Here columns have norm 1.
-  assert float(given['noise_multiplier']) == pytest.approx(noise / np.sqrt(column))
+  # In this package, columns of the matrix have norm 1.
+  assert float(flags['noise_multiplier']) == pytest.approx(noise / np.sqrt(column))
 
 
-def test_a_deployment_counts_rounds_between_and_not_differences():
-  built = _reported('gboard_es_es_tree')
-  assert built['participation']['rounds_between'] == 313
-  assert built['participation']['min_separation'] == 314
-  assert built['mechanism']['sensitivity_squared'] == pytest.approx(79)
-  # The published method.
-  assert f'{built["guarantee"]["epsilon_rdp"]:.2f}' == '8.90'
-  assert 'epsilon 8.90 ' in _said('gboard_es_es_tree')['Published']
-  # With the difference taken for the rounds between, two rounds could be closer.
+def test_gboard_tree_counts_rounds_between_participations():
+  report = _reported('gboard_es_es_tree')
+  assert report['participation']['rounds_between'] == 313
+  assert report['participation']['min_separation'] == 314
+  assert report['mechanism']['sensitivity_squared'] == pytest.approx(79)
+  # The published epsilon is by Renyi DP.
+  assert f'{report["guarantee"]["epsilon_rdp"]:.2f}' == '8.90'
+  assert 'epsilon 8.90 ' in _comments('gboard_es_es_tree')['Published']
+  # If 313 were the difference, two rounds of a client could be closer by one.
   closer = _reported('gboard_es_es_tree', '--rounds_between=312')
   assert closer['participation']['min_separation'] == 313
 
@@ -198,13 +195,13 @@ def test_a_deployment_counts_rounds_between_and_not_differences():
 @pytest.mark.parametrize(
   'name, participations', [('gboard_es_es_tree', 7), ('gboard_es_es_mf', 5)]
 )
-def test_how_many_participations_a_deployment_leaves_possible(name, participations):
-  given = _flags(name)
-  between, rounds = int(given['rounds_between']), int(given['num_rounds'])
+def test_deployment_file_states_possible_participations(name, participations):
+  flags = _flags(name)
+  between, rounds = int(flags['rounds_between']), int(flags['num_rounds'])
   limits = strategies.Participation.from_rounds_between(rounds, between)
   assert limits.possible_participations == participations
   words = {5: 'five', 7: 'seven'}[participations]
-  assert f'leave room for {words} participations' in _said(name)['Differs']
+  assert f'leave room for {words} participations' in _comments(name)['Differs']
 
 
 def _epsilon_by_renyi(event, delta, orders=None):
@@ -214,34 +211,34 @@ def _epsilon_by_renyi(event, delta, orders=None):
 
 
 @pytest.mark.parametrize('noise, published', _CIFAR10)
-def test_published_epsilon_of_multi_epoch_matrix_factorization(noise, published):
+def test_renyi_dp_reproduces_published_multi_epoch_epsilon(noise, published):
   event = dp_accounting.GaussianDpEvent(noise)
   by_renyi = _epsilon_by_renyi(event, 1e-5, _WHOLE_ORDERS)
   assert float(f'{by_renyi:.3g}') == published
   limits = strategies.Participation(2000, 100, 20, fixed_epoch=True)
-  # With any strategy whose columns have norm 1 and no two of one client a common row.
+  # Any strategy of which columns have norm 1 and those of one client no common row.
   square_root = strategies.BandedToeplitz.square_root(2000, num_bands=100)
-  ours = accounting.Mechanism(
+  mechanism = accounting.Mechanism(
     'file',
     limits,
     noise_multiplier=noise * square_root.sensitivity(limits),
     strategy=square_root,
   )
-  assert 0.8 * published < ours.epsilon(1e-5) < published
-  assert f'{published:g}' in _said('bandmf_cifar10')['Published epsilon']
+  assert 0.8 * published < mechanism.epsilon(1e-5) < published
+  assert f'{published:g}' in _comments('bandmf_cifar10')['Published epsilon']
 
 
-def test_banded_cifar10_has_the_noise_of_its_published_epsilon():
-  said = _said('bandmf_cifar10')
+def test_bandmf_cifar10_noise_matches_published_epsilon():
+  comments = _comments('bandmf_cifar10')
   (noise,) = (noise for noise, epsilon in _CIFAR10 if epsilon == 4.75)
-  assert said['Published epsilon'].startswith('4.75 at delta 1e-05')
-  given = float(_flags('bandmf_cifar10')['noise_multiplier'])
-  assert given == pytest.approx(noise * np.sqrt(20), rel=1e-12)
+  assert comments['Published epsilon'].startswith('4.75 at delta 1e-05')
+  stated = float(_flags('bandmf_cifar10')['noise_multiplier'])
+  assert stated == pytest.approx(noise * np.sqrt(20), rel=1e-12)
 
 
-def test_dp_sgd_has_the_epsilons_that_it_is_compared_at():
+def test_dp_sgd_noise_gives_the_epsilons_of_comparison():
   sampled = dp_accounting.PoissonSampledDpEvent
-  found = [
+  epsilons = [
     _epsilon_by_renyi(
       dp_accounting.SelfComposedDpEvent(
         sampled(0.01, dp_accounting.GaussianDpEvent(noise)), 2000
@@ -250,13 +247,13 @@ def test_dp_sgd_has_the_epsilons_that_it_is_compared_at():
     )
     for noise in _DP_SGD
   ]
-  assert found[0] == pytest.approx(20.8, abs=0.05)
-  assert found[1:] == pytest.approx([each for _, each in _CIFAR10[1:]], rel=5e-3)
+  assert epsilons[0] == pytest.approx(20.8, abs=0.05)
+  assert epsilons[1:] == pytest.approx([each for _, each in _CIFAR10[1:]], rel=5e-3)
   mechanism, delta = _mechanism('dp_sgd_cifar10')
-  by_renyi = found[_DP_SGD.index(mechanism.noise_multiplier)]
+  by_renyi = epsilons[_DP_SGD.index(mechanism.noise_multiplier)]
   assert 0.8 * by_renyi < mechanism.epsilon(delta) < by_renyi
   for noise in _DP_SGD:
-    assert f'{noise:g}' in _said('dp_sgd_cifar10')['Published']
+    assert f'{noise:g}' in _comments('dp_sgd_cifar10')['Published']
 
 
 @pytest.mark.slow
@@ -267,9 +264,9 @@ def test_dp_sgd_has_the_epsilons_that_it_is_compared_at():
     (('pfl_stackoverflow',), 2000, 5000, '12.5'),
   ],
 )
-def test_pfl_research_finds_the_same_noise(names, rounds, cohort, scale):
+def test_pfl_research_noise_is_reproduced(names, rounds, cohort, scale):
   (noise,) = {float(_flags(name)['noise_multiplier']) for name in names}
-  # As in pfl.privacy.PLDPrivacyAccountant.
+  # The same call as in pfl.privacy.PLDPrivacyAccountant.
   losses = privacy_loss_distribution.from_gaussian_mechanism(
     noise,
     sampling_prob=cohort / 1e6,
@@ -279,40 +276,40 @@ def test_pfl_research_finds_the_same_noise(names, rounds, cohort, scale):
   composed = losses.self_compose(rounds)
   assert composed.get_delta_for_epsilon(2.0) == pytest.approx(1e-6, rel=5e-3)
   scheme = sampling.PoissonSampling(rounds, sampling_probability=cohort / 1e6)
-  ours = accounting.Mechanism('gaussian', scheme, noise_multiplier=noise)
-  assert 1.999 < ours.epsilon(1e-6) <= 2
+  mechanism = accounting.Mechanism('gaussian', scheme, noise_multiplier=noise)
+  assert 1.999 < mechanism.epsilon(1e-6) <= 2
   for name in names:
-    given, said = _flags(name), _said(name)['Published epsilon']
-    assert said.startswith(f'2 at delta 1e-06, for {rounds:,} rounds of {cohort:,} ')
-    assert given['num_rounds'] == f'{rounds}'
-    assert given['simulated_cohort_scale'] == scale
+    flags, stated = _flags(name), _comments(name)['Published epsilon']
+    assert stated.startswith(f'2 at delta 1e-06, for {rounds:,} rounds of {cohort:,} ')
+    assert flags['num_rounds'] == f'{rounds}'
+    assert flags['simulated_cohort_scale'] == scale
 
 
 @pytest.mark.parametrize(
   'rounds, noise, epsilon', [(1500, 0.53197, 11.93), (3000, 0.54703, 13.82)]
 )
-def test_what_readme_says_of_banded_matrices_in_pfl_research(rounds, noise, epsilon):
-  few = sampling.PoissonSampling(-(-rounds // 48), sampling_probability=0.001)
-  theirs = accounting.Mechanism('gaussian', few, noise)
-  assert theirs.epsilon(1e-6) == pytest.approx(2, abs=1e-3)
+def test_readme_epsilon_of_pfl_research_banded_matrices(rounds, noise, epsilon):
+  sampled = sampling.PoissonSampling(-(-rounds // 48), sampling_probability=0.001)
+  pfl_mechanism = accounting.Mechanism('gaussian', sampled, noise)
+  assert pfl_mechanism.epsilon(1e-6) == pytest.approx(2, abs=1e-3)
   cyclic = sampling.PoissonSampling(rounds, sampling_probability=0.048, num_groups=48)
-  ours = accounting.Mechanism('toeplitz', cyclic, noise)
-  assert ours.epsilon(1e-6) == pytest.approx(epsilon, abs=5e-3)
+  cyclic_mechanism = accounting.Mechanism('toeplitz', cyclic, noise)
+  assert cyclic_mechanism.epsilon(1e-6) == pytest.approx(epsilon, abs=5e-3)
   assert f'{epsilon:g}' in README
 
 
 @pytest.mark.parametrize('noise, epsilon', [(0.067, 1459.57), (0.268, 134.557)])
-def test_what_readme_says_of_plain_trees(noise, epsilon):
+def test_readme_epsilon_of_plain_trees(noise, epsilon):
   limits = strategies.Participation(1600, 1600)
   plain = strategies.BinaryTree(1600, honaker=False)
-  ours = accounting.Mechanism('file', limits, noise, strategy=plain)
-  assert float(f'{ours.epsilon(1e-6):.6g}') == epsilon
+  mechanism = accounting.Mechanism('file', limits, noise, strategy=plain)
+  assert float(f'{mechanism.epsilon(1e-6):.6g}') == epsilon
   assert f'{epsilon:g}' in README and f'{noise:g}' in README
 
 
 @pytest.fixture(scope='module')
 def cache_dir(tmp_path_factory):
-  """Few clients with few examples, in the format and the shape of the real ones."""
+  """Returns a folder with few clients, in the format and shape of the real data."""
   folder = tmp_path_factory.mktemp('cache')
   rng = np.random.default_rng(7)
 
@@ -337,23 +334,23 @@ def cache_dir(tmp_path_factory):
 
 
 def _small(name, cache_dir):
-  """The flags of an experiment, for two rounds on few clients."""
-  given = _flags(name)
-  given.update({key: value for key, value in _SMALL.items() if key in given})
-  if 'num_clients' in given:
-    given['num_clients'] = str(_NUM_CLIENTS)
-  if 'fixed_epoch' in given:
-    given['min_separation'] = str(_NUM_CLIENTS // int(given['clients_per_round']))
-    given['max_participations'] = '1'
+  """Returns the flags of an experiment, changed to two rounds on few clients."""
+  flags = _flags(name)
+  flags.update({key: value for key, value in _SMALL.items() if key in flags})
+  if 'num_clients' in flags:
+    flags['num_clients'] = str(_NUM_CLIENTS)
+  if 'fixed_epoch' in flags:
+    flags['min_separation'] = str(_NUM_CLIENTS // int(flags['clients_per_round']))
+    flags['max_participations'] = '1'
   arguments = [
-    f'--{key}={value}' if value else f'--{key}' for key, value in given.items()
+    f'--{key}={value}' if value else f'--{key}' for key, value in flags.items()
   ]
   return [*arguments, f'--cache_dir={cache_dir}']
 
 
 @pytest.mark.few(4)
 @pytest.mark.parametrize('name', FILES)
-def test_flags_fit_together_and_the_data(name, cache_dir):
+def test_flags_of_file_are_accepted_and_fit_the_data(name, cache_dir):
   settings = simulations.settings_of(*_small(name, cache_dir))
   population = settings.task.load(settings.data)
   assert population.num_clients == _NUM_CLIENTS
@@ -363,7 +360,7 @@ def test_flags_fit_together_and_the_data(name, cache_dir):
 
 @pytest.mark.slow
 @pytest.mark.parametrize('name', FILES)
-def test_two_rounds_train_with_the_model_as_it_is(name, cache_dir, tmp_path):
+def test_simulate_trains_two_rounds_with_flags_of_file(name, cache_dir, tmp_path):
   simulations.run(tmp_path, *_small(name, cache_dir))
   assert len(simulations.metrics(tmp_path)) == 2
   is_simulated = 'simulated_cohort_scale' in _flags(name)

@@ -1,6 +1,6 @@
-"""The simulation program: what it leaves, refuses, and how it ends.
+"""The simulation program: its files, what it refuses, and how it ends on signals.
 
-Most tests execute it in this process. Those of how it ends, and of what it does before
+Most tests execute it in this process. Tests of how it ends, and of what it does before
 TensorFlow is loaded, start it as a user does.
 """
 
@@ -77,7 +77,7 @@ def banded_run(tmp_path_factory):
   return run_dir, simulations.run(run_dir, *BANDED)
 
 
-def test_run_leaves_the_documented_files(banded_run):
+def test_run_writes_the_documented_files(banded_run):
   run_dir, _ = banded_run
   assert set(os.listdir(run_dir)) == FILES
   assert (run_dir / 'accuracy.png').read_bytes().startswith(b'\x89PNG')
@@ -89,7 +89,7 @@ def test_run_leaves_the_documented_files(banded_run):
   assert simulations.reported(f'--run_dir={run_dir}') == report
 
 
-def test_privacy_spent_is_the_target_and_is_never_above_it(banded_run):
+def test_spent_epsilon_reaches_but_never_exceeds_target(banded_run):
   run_dir, result = banded_run
   guarantee = simulations.read(run_dir, 'report')['guarantee']
   assert 6 * (1 - 1e-9) < guarantee['epsilon'] <= 6
@@ -116,7 +116,7 @@ def test_ledger_has_a_line_per_round_and_composes_to_the_report(banded_run):
   assert [float(row['epsilon']) for row in simulations.metrics(run_dir)] == spent
 
 
-def test_no_file_but_the_private_one_holds_the_seed_or_the_key(banded_run):
+def test_seed_is_only_in_private_json_and_key_in_no_file(banded_run):
   run_dir, result = banded_run
   rows = noise.GaussianRows(tf.TensorSpec([]), seed=noise.Seed(SEED))
   key = [int(word) for word in rows.new_key().numpy()]
@@ -131,19 +131,19 @@ def test_no_file_but_the_private_one_holds_the_seed_or_the_key(banded_run):
   assert str(SEED) not in result.stdout + result.stderr
 
 
-def test_clients_that_the_data_do_not_have_are_refused(tmp_path):
-  said = simulations.refusal(
+def test_more_clients_than_the_data_have_are_refused(tmp_path):
+  error = simulations.refusal(
     '--task=text', '--num_clients=5000', f'--run_dir={tmp_path}'
   )
-  assert '--num_clients=5000, and the data have' in said
+  assert '--num_clients=5000, and the data have' in error
   assert not os.listdir(tmp_path)
 
 
-def test_what_is_wrong_is_refused_before_tensorflow_is_loaded(tmp_path):
+def test_wrong_flags_are_refused_before_tensorflow_is_loaded(tmp_path):
   (tmp_path / 'file').write_text('')
   (tmp_path / 'begun').mkdir()
-  begun = {'flags': {'batch_size': 7}}
-  (tmp_path / 'begun' / 'config.json').write_text(json.dumps(begun))
+  config = {'flags': {'batch_size': 7}}
+  (tmp_path / 'begun' / 'config.json').write_text(json.dumps(config))
   (tmp_path / 'begun' / 'ledger.jsonl').touch()
   code = (
     'import sys\n'
@@ -157,22 +157,22 @@ def test_what_is_wrong_is_refused_before_tensorflow_is_loaded(tmp_path):
   assert result.stdout == '[2, 2, 2, 2] []\n'
   # A search for the noise is announced on a slow machine.
   lines = result.stderr.splitlines()
-  said = [line for line in lines if line.startswith('error: ')]
-  assert len(said) == 4
-  assert 'timeout_seconds must be positive' in said[1]
-  assert f'--run_dir={tmp_path}/file/x cannot be made: Not a directory' in said[2]
-  assert '--batch_size: 7 then, 5 now' in said[3]
+  errors = [line for line in lines if line.startswith('error: ')]
+  assert len(errors) == 4
+  assert 'timeout_seconds must be positive' in errors[1]
+  assert f'--run_dir={tmp_path}/file/x cannot be made: Not a directory' in errors[2]
+  assert '--batch_size: 7 then, 5 now' in errors[3]
 
 
-def test_a_run_without_data_does_not_go_on_with_some(banded_run, tmp_path):
+def test_run_of_a_task_does_not_resume_with_data(banded_run, tmp_path):
   path = tmp_path / 'some.csv'
   rows = ''.join(f'c{i // 2},{i % 2},{i}\n' for i in range(60))
   path.write_text(f'who,label,x\n{rows}')
   data = (f'--data={path}', '--client_column=who', '--label_column=label')
-  said = simulations.refusal(
+  error = simulations.refusal(
     *data, '--num_rounds=3', '--clients_per_round=2', f'--run_dir={banded_run[0]}'
   )
-  assert "--task: 'digits' then, None now" in said
+  assert "--task: 'digits' then, None now" in error
 
 
 def test_help_lists_the_flags_and_the_files():
@@ -183,8 +183,8 @@ def test_help_lists_the_flags_and_the_files():
     assert f'--{name}:' in text or f'--[no]{name}:' in text
 
 
-def _done(run_dir):
-  """Rounds whose metrics are written down."""
+def _num_rounds(run_dir):
+  """Returns the number of rounds in the metrics file."""
   metrics = run_dir / 'metrics.csv'
   return len(metrics.read_text().splitlines()) - 1 if metrics.exists() else 0
 
@@ -198,17 +198,17 @@ def _check_interrupted(run_dir, stdout):
 
 
 @pytest.mark.slow
-def test_ctrl_c_in_a_terminal_leaves_a_report_and_no_process(tmp_path):
+def test_ctrl_c_leaves_report_and_no_process(tmp_path):
   run_dir = tmp_path / 'run'
   process = _start(
     *LONG,
     f'--run_dir={run_dir}',
     start_new_session=True,
-    # A test run in the background of a shell ignores Ctrl-C, and hands that on.
+    # A test in the background of a shell ignores Ctrl-C, and children inherit that.
     preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
   )
   deadline = time.monotonic() + 240
-  while _done(run_dir) < 3:
+  while _num_rounds(run_dir) < 3:
     assert process.poll() is None, process.stderr.read()
     assert time.monotonic() < deadline
     time.sleep(0.05)
@@ -248,13 +248,13 @@ class _Sender(threading.Thread):
     self.workers = set()
 
   def run(self):
-    while _done(self._run_dir) < 3:
+    while _num_rounds(self._run_dir) < 3:
       time.sleep(0.05)
     self.workers = _workers()
     os.kill(os.getpid(), self._number)
 
 
-def test_a_signal_to_the_program_alone_leaves_no_worker_and_a_report(tmp_path):
+def test_sigterm_leaves_report_and_no_tff_worker(tmp_path):
   run_dir = tmp_path / 'run'
   before = _workers()
   sender = _Sender(signal.SIGTERM, run_dir)
@@ -262,11 +262,11 @@ def test_a_signal_to_the_program_alone_leaves_no_worker_and_a_report(tmp_path):
   result = _simulate(*LONG, f'--run_dir={run_dir}')
   assert result.returncode == 130
   _check_interrupted(run_dir, result.stdout)
-  assert sender.workers == _workers() == before  # It had none either.
+  assert sender.workers == _workers() == before  # While it ran, it had none either.
 
 
 @pytest.mark.slow
-def test_reader_that_closes_the_pipe_costs_nothing_of_the_run(tmp_path):
+def test_closed_stdout_does_not_stop_the_run(tmp_path):
   run_dir = tmp_path / 'run'
   process = _start('--mechanism=tree', '--num_rounds=4', f'--run_dir={run_dir}')
   process.stdout.readline()

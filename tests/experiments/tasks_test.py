@@ -1,6 +1,4 @@
-"""Tasks: every example goes to one client, label skew is as strong as asked for, and
-flags follow from what a task says of itself.
-"""
+"""Tasks: how examples are split over clients, label skew, and default flags."""
 
 import dataclasses
 
@@ -30,7 +28,7 @@ def _examples(population):
 
 
 def _pixels(population):
-  """All images, of training and test, as vectors."""
+  """Returns all images, of training and test, as vectors."""
   parts = [inputs for inputs, _ in _examples(population)]
   images = np.concatenate([*parts, population.test_examples[0]])
   return images.reshape(len(images), -1)
@@ -68,8 +66,8 @@ OFFLINE = ('breast_cancer', 'digits', 'text')
 
 
 @pytest.mark.parametrize('task', tasks.TASKS.values(), ids=lambda task: task.name)
-def test_the_defaults_of_a_task_go_together(task, monkeypatch):
-  if task.name not in OFFLINE:  # Its files are not here.
+def test_default_flags_of_every_task_are_accepted(task, monkeypatch):
+  if task.name not in OFFLINE:  # Its data files are not installed.
     without = dataclasses.replace(task, check=lambda options: None)
     monkeypatch.setitem(tasks.TASKS, task.name, without)
   chosen = simulations.settings_of(f'--task={task.name}', '--mechanism=tree')
@@ -79,7 +77,7 @@ def test_the_defaults_of_a_task_go_together(task, monkeypatch):
 
 
 @pytest.mark.parametrize('name', OFFLINE)
-def test_model_and_metric_of_an_offline_task_are_for_its_data(name):
+def test_default_model_and_metric_of_offline_task_fit_its_data(name):
   task = tasks.TASKS[name]
   options = data_options.Data(task.defaults.num_clients, 0.5, seed=1)
   task.check(options)
@@ -97,12 +95,12 @@ def test_model_and_metric_of_an_offline_task_are_for_its_data(name):
     assert 0 <= labels.min() <= labels.max() < population.shape.num_classes
 
 
-def test_an_offline_task_has_no_use_for_a_folder():
+def test_offline_task_refuses_cache_dir():
   with pytest.raises(ValueError, match='--cache_dir does not go with --task='):
     tasks.TASKS['text'].check(data_options.Data(10, 0.5, 1, cache_dir='somewhere'))
 
 
-def test_features_of_tumours_are_scaled_and_that_is_said():
+def test_breast_cancer_features_are_scaled_and_report_says_so():
   population = tasks.TASKS['breast_cancer'].load(data_options.Data(50, 0.5, seed=2))
   inputs = np.concatenate([each for each, _ in _examples(population)])
   np.testing.assert_allclose(inputs.mean(axis=0), 0, atol=1e-5)
@@ -111,7 +109,7 @@ def test_features_of_tumours_are_scaled_and_that_is_said():
   assert 'mean and standard deviation' in sentence
 
 
-# Those of digits and of own data do so in many other tests.
+# Many other tests train on digits and on own data.
 @pytest.mark.slow
 @pytest.mark.parametrize(
   'name, arguments',
@@ -120,7 +118,7 @@ def test_features_of_tumours_are_scaled_and_that_is_said():
     ('text', ['--hidden_units=3', '--embedding_size=2']),
   ],
 )
-def test_an_offline_task_trains(name, arguments, tmp_path):
+def test_simulate_trains_on_offline_task(name, arguments, tmp_path):
   simulations.run(
     tmp_path,
     f'--task={name}',
@@ -142,14 +140,14 @@ def test_an_offline_task_trains(name, arguments, tmp_path):
     (['--metric=auc'], 'it is for 2 classes, and there are 10'),
   ],
 )
-def test_what_does_not_go_together_is_refused_in_a_line(arguments, message, tmp_path):
+def test_conflicting_flags_are_refused_in_one_line(arguments, message, tmp_path):
   run_dir = tmp_path / 'run'
-  said = simulations.refusal('--mechanism=none', f'--run_dir={run_dir}', *arguments)
-  assert message in said
+  error = simulations.refusal('--mechanism=none', f'--run_dir={run_dir}', *arguments)
+  assert message in error
   assert not run_dir.exists() or not list(run_dir.iterdir())
 
 
-def test_a_width_of_a_task_is_for_the_model_that_the_task_names():
+def test_default_width_of_task_is_only_for_its_default_model():
   text = ('--task=text', '--mechanism=none')
   chosen = simulations.settings_of(*text, '--model=word_lstm')
   assert tasks.TASKS['text'].defaults.hidden_units == chosen.model.hidden_units == 32
@@ -157,8 +155,8 @@ def test_a_width_of_a_task_is_for_the_model_that_the_task_names():
   assert chosen.flags['hidden_units'] is None
 
 
-def test_no_default_of_delta_is_as_large_as_one_over_the_clients():
-  # Of tasks whose data have their clients, as their summaries and papers say.
+def test_default_delta_is_below_half_over_number_of_clients():
+  # Numbers of clients in the data of tasks, as their summaries and papers state them.
   known = {
     'emnist': 3383,
     'cifar100': 500,

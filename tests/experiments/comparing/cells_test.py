@@ -1,4 +1,4 @@
-"""Cells of a comparison, and the choice among them: which one, and what it spends."""
+"""Cells of a comparison, and the choice of tuned values with its privacy cost."""
 
 import json
 import math
@@ -24,68 +24,68 @@ def data(tmp_path):
   return own_data.write_csv(tmp_path / 'data.csv')
 
 
-def _make(data, output):
-  given = {'data': data, 'client_column': 'who', 'label_column': 'bought'}
-  given |= {'clients_per_round': 2, 'noise_multiplier': 1}
+def _maker(data, output):
+  flags = {'data': data, 'client_column': 'who', 'label_column': 'bought'}
+  flags |= {'clients_per_round': 2, 'noise_multiplier': 1}
   return cells.Maker(
-    str(output), {name: (f'--{name}={value}',) for name, value in given.items()}
+    str(output), {name: (f'--{name}={value}',) for name, value in flags.items()}
   )
 
 
-def _change(data):
+def _change_first_row(data):
   own_data.write_csv(data, [{**own_data.ROWS[0], 'age': 21}, *own_data.ROWS[1:]])
 
 
-def test_runs_on_data_that_changed_are_not_joined_with_others(data, tmp_path):
+def test_maker_refuses_data_that_changed_since_earlier_runs(data, tmp_path):
   output = tmp_path / 'output'
-  begun = _make(data, output).cell(POINT, 1)
-  os.makedirs(begun.directory)
-  facts = run_directory.recorded_data_facts(begun.settings.facts)
-  with open(os.path.join(begun.directory, 'config.json'), 'w') as file:
-    json.dump({'flags': begun.settings.flags, 'data_facts': facts}, file)
-  # Only a run that never drew noise is begun anew with other data.
-  open(os.path.join(begun.directory, run_directory.LEDGER), 'w').close()
-  assert _make(data, output).cell(POINT, 1).directory == begun.directory
-  _change(data)
+  cell = _maker(data, output).cell(POINT, 1)
+  os.makedirs(cell.directory)
+  facts = run_directory.recorded_data_facts(cell.settings.facts)
+  with open(os.path.join(cell.directory, 'config.json'), 'w') as file:
+    json.dump({'flags': cell.settings.flags, 'data_facts': facts}, file)
+  # Without a ledger the run has drawn no noise, and would start anew on other data.
+  open(os.path.join(cell.directory, run_directory.LEDGER), 'w').close()
+  assert _maker(data, output).cell(POINT, 1).directory == cell.directory
+  _change_first_row(data)
   with pytest.raises(program.WrongUsage) as error:
-    _make(data, output).cell(POINT, 1)
+    _maker(data, output).cell(POINT, 1)
   assert 'seed=1: ' in str(error.value)
   assert 'data_facts.checksum of all rows: ' in str(error.value)
 
 
-def test_data_that_change_while_a_comparison_runs_are_noticed(data, tmp_path):
-  make = _make(data, tmp_path / 'output')
-  cell = make.cell(POINT, 1)
-  _change(data)
+def test_data_changed_during_comparison_are_refused(data, tmp_path):
+  maker = _maker(data, tmp_path / 'output')
+  cell = maker.cell(POINT, 1)
+  _change_first_row(data)
   with pytest.raises(program.WrongUsage, match='have changed since the comparison beg'):
-    make.cell(POINT, 2)
+    maker.cell(POINT, 2)
   job = {'arguments': cell.arguments, 'facts': cell.settings.facts}
   with pytest.raises(ValueError, match='have changed since the comparison began'):
     running._train(job, lambda: False)
 
 
-def test_names_of_columns_may_have_commas(tmp_path):
+def test_column_names_may_contain_commas(tmp_path):
   rows = [{'who': i % 7, 'x': i, 'y': i % 2, 'z': i} for i in range(70)]
   path = own_data.write_csv(tmp_path / 'data.csv', rows)
   text = path.read_text().replace('who,x,y,z', 'who,"x, y",y,z')
   path.write_text(text)
   arguments = ['--feature_columns="x, y",z']
   values = program.values_of(settings.groups(), arguments)
-  given = cells.given(values, ['feature_columns'])
-  found = cells.settings_of(
+  flags = cells.given(values, ['feature_columns'])
+  read = cells.settings_of(
     [
       f'--data={path}',
       '--client_column=who',
       '--label_column=y',
       '--clients_per_round=2',
-      *given['feature_columns'],
+      *flags['feature_columns'],
     ]
   )
-  assert found.data.files.feature_columns == ('x, y', 'z')
+  assert read.data.files.feature_columns == ('x, y', 'z')
 
 
-def test_a_run_that_cannot_be_read_is_named_with_the_remedy(data, tmp_path):
-  cell = _make(data, tmp_path / 'output').cell(POINT, 1)
+def test_read_names_unreadable_run_and_remedy(data, tmp_path):
+  cell = _maker(data, tmp_path / 'output').cell(POINT, 1)
   os.makedirs(cell.directory)
   rounds = cell.settings.flags['num_rounds']
   lines = ['round,test_accuracy,round_seconds']
@@ -130,14 +130,14 @@ def trials(make, axes, accuracies, point=TUNED, seeds=1):
   ]
 
 
-def test_the_best_by_the_metric_is_chosen(make, axes):
+def test_choose_picks_value_with_best_metric(make, axes):
   choice = cells.choose(trials(make, axes, [0.5, 0.8, 0.7]), axes, make)
   assert choice.settings == (('server_learning_rate', '0.3'),)
   assert choice.at_edge == ()
   assert choice.num_runs == 3
 
 
-def test_several_seeds_are_averaged(make, axes):
+def test_choose_averages_over_seeds(make, axes):
   accuracies = [0.5, 0.9, 0.7, 0.5, 0.3, 0.7]
   choice = cells.choose(trials(make, axes, accuracies, seeds=2), axes, make)
   assert choice.settings == (('server_learning_rate', '1'),)
@@ -145,18 +145,18 @@ def test_several_seeds_are_averaged(make, axes):
   assert choice.num_runs == 6
 
 
-def test_a_run_that_diverged_is_the_worst(make, axes):
+def test_choose_ranks_diverged_runs_last(make, axes):
   choice = cells.choose(trials(make, axes, [math.nan, 0.1, math.nan]), axes, make)
   assert choice.settings == (('server_learning_rate', '0.3'),)
 
 
-def test_nothing_is_chosen_before_all_runs_are_finished(make, axes):
+def test_choose_returns_none_until_all_runs_are_finished(make, axes):
   tried = trials(make, axes, [0.5, 0.8, 0.7])
   tried[2] = cells.Result(tried[2].cell, cells.BEGUN)
   assert cells.choose(tried, axes, make) is None
 
 
-def test_privacy_of_the_choice_is_that_of_all_runs_composed(make, axes):
+def test_epsilon_of_choice_composes_all_runs(make, axes):
   choice = cells.choose(trials(make, axes, [0.5, 0.8, 0.7]), axes, make)
   mechanism = make.cell(TUNED, 1).settings.privacy.mechanism
   # Four Gaussian mechanisms are one whose noise is half as loud.
@@ -166,35 +166,34 @@ def test_privacy_of_the_choice_is_that_of_all_runs_composed(make, axes):
   assert choice.epsilon > 2
   assert f'at most epsilon = {math.ceil(expected * 1e4) / 1e4:.4f}' in choice.sentence
   assert '(composition of all 4)' in choice.sentence
-  seeds = (
-    *cells.tuning_seeds(3),
-    1,
-    2,
-  )  # Nobody trains in one and is tested on in another.
+  # The split is the same in all runs: no client trains in one and tests in another.
+  seeds = (*cells.tuning_seeds(3), 1, 2)
   assert len({make.cell(TUNED, seed).settings.data for seed in seeds}) == 1
   none = cells.choose(trials(make, axes, [0.5, 0.8, 0.7], NONE), axes, make)
   assert none.epsilon is None and none.sentence is None
 
 
-def test_no_two_runs_that_are_composed_have_the_same_noise(make, axes):
-  # Noise follows from the seed: shared, it would cancel in differences of runs.
+def test_tuning_runs_have_different_noise_seeds(make, axes):
+  # Noise follows from the seed; the same noise would cancel in differences of runs.
   tried = trials(make, axes, [0.5] * 6, seeds=2)
-  used = [each.cell.settings.run.seed for each in tried]
+  seeds_used = [each.cell.settings.run.seed for each in tried]
   assert len(tried) == 6
-  assert len(set(used)) == 6
-  assert not set(used) & set(range(1, 1000))
+  assert len(set(seeds_used)) == 6
+  assert not set(seeds_used) & set(range(1, 1000))
 
 
-def test_mechanisms_that_differ_are_composed_as_well(make):
+def test_epsilon_of_choice_composes_different_mechanisms(make):
   axes = _axes('target_epsilon=1,3')
   point = grid.Point((('mechanism', 'tree'),))
   choice = cells.choose(trials(make, axes, [0.5, 0.8], point), axes, make)
-  found = (make.cell(point, 1, tuned=(('target_epsilon', each),)) for each in '13')
-  noise = (each.settings.privacy.mechanism.effective_noise_multiplier for each in found)
-  total = sum(2 / each**2 for each in noise)
+  trained = (make.cell(point, 1, tuned=(('target_epsilon', each),)) for each in '13')
+  multipliers = (
+    each.settings.privacy.mechanism.effective_noise_multiplier for each in trained
+  )
+  total = sum(2 / each**2 for each in multipliers)
   expected = accountants.epsilon(dp_accounting.GaussianDpEvent(total**-0.5), 1e-5)
   assert choice.epsilon == pytest.approx(expected, rel=1e-9)
-  # Either could have been chosen, so that both are counted once more.
+  # Either may be chosen and trained once more, so both count twice.
   assert '(composition of all 4)' in choice.sentence
 
 
@@ -206,11 +205,11 @@ def test_mechanisms_that_differ_are_composed_as_well(make):
     ('sampling=poisson,fixed_size', math.inf),
   ],
 )
-def test_what_has_no_guarantee_or_another_is_not_composed(tuned, expected, tmp_path):
+def test_runs_without_common_guarantee_are_not_composed(tuned, expected, tmp_path):
   axes = _axes(tuned)
-  own = cells.Maker(str(tmp_path), {'noise_multiplier': ('--noise_multiplier=1',)})
+  maker = cells.Maker(str(tmp_path), {'noise_multiplier': ('--noise_multiplier=1',)})
   point = grid.Point((('mechanism', 'gaussian'),))
-  choice = cells.choose(trials(own, axes, [0.5, 0.8], point), axes, own)
+  choice = cells.choose(trials(maker, axes, [0.5, 0.8], point), axes, maker)
   assert choice.epsilon == expected
   if expected is None:
     assert choice.sentence is None

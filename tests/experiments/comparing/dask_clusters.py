@@ -74,7 +74,7 @@ class DaskCluster:
     wait_until(lambda: 'Registered to' in log.read_text(), process)
     return process
 
-  def said(self):
+  def logs(self):
     """Returns the logs of all processes."""
     numbers = range(1, len(self._processes) + 1)
     return '\n'.join(self._log(each).read_text() for each in numbers)

@@ -1,4 +1,4 @@
-"""Grids: how they are written, crossed and named, and what a folder says of them."""
+"""Grids of a comparison: syntax, crossed points, names, and the record in a folder."""
 
 import fcntl
 import os
@@ -28,7 +28,7 @@ def names(axes, others=None):
   return [point.name for point in grid.points(axes, others or DEFAULTS)]
 
 
-def test_flags_are_crossed_in_the_order_in_which_they_are_given(axes):
+def test_axes_are_crossed_in_order_given(axes):
   assert names(axes('mechanism=tree,gaussian', 'target_epsilon=2,4')) == [
     'mechanism=tree,target_epsilon=2',
     'mechanism=tree,target_epsilon=4',
@@ -37,7 +37,7 @@ def test_flags_are_crossed_in_the_order_in_which_they_are_given(axes):
   ]
 
 
-def test_a_value_that_is_written_in_two_ways_is_one(axes):
+def test_equal_values_are_merged(axes):
   assert names(axes('target_epsilon=2,2.0,2e0,0.1')) == [
     'target_epsilon=2',
     'target_epsilon=0.1',
@@ -45,12 +45,12 @@ def test_a_value_that_is_written_in_two_ways_is_one(axes):
   assert names(axes('secret_noise=True,true,1')) == ['secret_noise=true']
 
 
-def test_a_value_brings_others_along_which_count_more_than_the_grid(axes):
+def test_flags_attached_to_value_override_grid(axes):
   crossed = axes('mechanism=tree,banded:num_bands=8', 'num_bands=2,3')
   assert names(crossed) == ['mechanism=tree', 'mechanism=banded,num_bands=8']
 
 
-def test_a_value_may_leave_flags_out(axes):
+def test_value_may_leave_out_flags(axes):
   (first, second) = grid.points(axes('mechanism=tree,blt:clip_norm='), DEFAULTS)
   assert first.left_out == ()
   assert second == grid.Point((('mechanism', 'blt'),), ('clip_norm',))
@@ -70,7 +70,7 @@ def test_commas_and_colons_can_be_escaped():
   )
 
 
-def test_without_a_mechanism_there_is_one_point_for_all_noise(axes):
+def test_mechanism_none_has_one_point_for_all_noise_flags(axes):
   crossed = axes('mechanism=none,tree', 'target_epsilon=2,4', 'num_bands=3')
   assert names(crossed) == [
     'mechanism=none',
@@ -79,7 +79,7 @@ def test_without_a_mechanism_there_is_one_point_for_all_noise(axes):
   ]
 
 
-def test_options_of_the_command_line_are_left_out_where_they_do_not_apply(axes):
+def test_command_line_options_are_left_out_where_they_do_not_apply(axes):
   others = {'mechanism': 'banded', 'num_bands': 3, 'target_epsilon': 4.0}
   points = grid.points(axes('mechanism=banded,tree,none'), others)
   assert [point.left_out for point in points] == [
@@ -89,7 +89,7 @@ def test_options_of_the_command_line_are_left_out_where_they_do_not_apply(axes):
   ]
 
 
-def test_a_flag_given_several_times_is_left_out_but_not_varied():
+def test_multi_flag_may_be_left_out_but_not_varied():
   values = flags.FlagValues()
   flags.DEFINE_multi_string('part', None, '', flag_values=values)
   flags.DEFINE_integer('rounds', 1, '', flag_values=values)
@@ -113,14 +113,14 @@ def test_a_flag_given_several_times_is_left_out_but_not_varied():
     ('timeout_seconds=3', '--timeout_seconds cannot be varied: it changes no result'),
   ],
 )
-def test_what_makes_no_sense_is_refused_by_name(axes, text, message):
+def test_wrong_axes_are_refused_with_message(axes, text, message):
   with pytest.raises(ValueError, match='^--grid') as caught:
     axes(text)
   assert message in str(caught.value)
 
 
-def test_names_are_fit_for_folders_and_differ_where_settings_do():
-  settings = [
+def test_name_of_is_unique_and_fit_for_folders():
+  points = [
     [('data', 'a/b')],
     [('data', 'a_b')],
     [('data', 'a b')],
@@ -130,67 +130,69 @@ def test_names_are_fit_for_folders_and_differ_where_settings_do():
     [('data', 'a' * 301)],
     [('data', '..')],
   ]
-  found = [grid.name_of(each) for each in settings]
-  assert len(set(found)) == len(found)
-  assert found[4] == 'data=x,seed=1'
-  for name in found:
+  folder_names = [grid.name_of(each) for each in points]
+  assert len(set(folder_names)) == len(folder_names)
+  assert folder_names[4] == 'data=x,seed=1'
+  for name in folder_names:
     assert '/' not in name
     assert ' ' not in name
     assert len(name) < 230
 
 
-def asked(values, *texts):
+def record_of(values, *texts):
   axes = grid.axes(texts, values, {})
   points = grid.points(axes, {'mechanism': None, 'num_bands': 3})
   varied = [axis.flag for axis in axes]
   return grid.Record({}, varied, points, ['digits'], 1, {}, 1)
 
 
-def test_one_comparison_at_a_time_also_of_several_machines(tmp_path):
+def test_folder_is_locked_against_other_comparisons(tmp_path):
   with grid.folder(str(tmp_path)):
     with pytest.raises(BlockingIOError, match='another comparison, here or on another'):
       with grid.folder(str(tmp_path)):
         pass
-  with open(tmp_path / '.lock', 'r+') as theirs:  # All that another machine shows.
-    fcntl.flock(theirs, fcntl.LOCK_EX)
+  with open(
+    tmp_path / '.lock', 'r+'
+  ) as lock:  # A lock is all that is seen of another machine.
+    fcntl.flock(lock, fcntl.LOCK_EX)
     with pytest.raises(BlockingIOError, match='another comparison, here or on another'):
       with grid.folder(str(tmp_path)):
         pass
 
 
-def test_what_a_killed_comparison_left_half_written_is_removed(tmp_path):
+def test_half_written_files_of_killed_comparison_are_removed(tmp_path):
   (tmp_path / '.writing-of-another').touch()
   (tmp_path / 'table.md').touch()
   with grid.folder(str(tmp_path)):
     assert sorted(os.listdir(tmp_path)) == ['.lock', 'table.md']
     (tmp_path / '.writing-now').touch()
-    with pytest.raises(BlockingIOError):  # Whoever is refused removes nothing.
+    with pytest.raises(BlockingIOError):  # A refused comparison removes nothing.
       with grid.folder(str(tmp_path)):
         pass
     assert (tmp_path / '.writing-now').exists()
 
 
-def test_a_folder_with_a_lock_alone_is_empty(values, tmp_path):
+def test_folder_with_only_lock_file_counts_as_empty(values, tmp_path):
   with grid.folder(str(tmp_path)):
     pass
-  now = asked(values, 'mechanism=tree')
+  now = record_of(values, 'mechanism=tree')
   assert grid.merged(str(tmp_path), now) == (now, now)
   (tmp_path / 'mine.txt').touch()
   with pytest.raises(FileExistsError, match='is not empty, and is not of a comparison'):
     grid.merged(str(tmp_path), now)
 
 
-def test_flags_in_another_order_are_the_same_runs(values, tmp_path):
-  one = ('mechanism=tree:batch_size=7,banded', 'clip_norm=1,2')
-  begun = asked(values, *one)
-  grid.write_record(str(tmp_path), begun)
-  again, all_of_it = grid.merged(str(tmp_path), asked(values, *one[::-1]))
-  assert set(again.points) == set(begun.points)
-  assert list(all_of_it.points) == list(begun.points)
+def test_merged_ignores_order_of_axes(values, tmp_path):
+  axes = ('mechanism=tree:batch_size=7,banded', 'clip_norm=1,2')
+  record = record_of(values, *axes)
+  grid.write_record(str(tmp_path), record)
+  now, whole = grid.merged(str(tmp_path), record_of(values, *axes[::-1]))
+  assert set(now.points) == set(record.points)
+  assert list(whole.points) == list(record.points)
 
 
-def test_a_record_of_other_types_is_refused_with_its_place(values, tmp_path):
-  grid.write_record(str(tmp_path), asked(values, 'mechanism=tree'))
+def test_record_with_wrong_type_is_refused_with_field(values, tmp_path):
+  grid.write_record(str(tmp_path), record_of(values, 'mechanism=tree'))
   path = tmp_path / grid.FILE
   path.write_text(path.read_text().replace('"seeds": 1', '"seeds": "one"'))
   with pytest.raises(ValueError, match='not a record of a comparison: .*seeds'):

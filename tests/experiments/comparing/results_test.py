@@ -1,4 +1,4 @@
-"""The table's arithmetic, against NumPy, and what it says of runs that are missing."""
+"""Tables, rankings and pictures of a comparison; means and errors agree with NumPy."""
 
 import csv
 import io
@@ -29,14 +29,14 @@ def record(points):
 @pytest.fixture(scope='module')
 def results(points, tmp_path_factory):
   make = cells.Maker(str(tmp_path_factory.mktemp('output')), {})
-  found = []
+  runs = []
   for point, accuracies in zip(points, ACCURACIES.values()):
     for seed, accuracy in zip(SEEDS, accuracies):
       cell = make.cell(point, seed)
       if accuracy is None:
-        found.append(cells.Result(cell, cells.FAILED, error='no memory'))
+        runs.append(cells.Result(cell, cells.FAILED, error='no memory'))
         continue
-      found.append(
+      runs.append(
         cells.Result(
           cell,
           cells.FINISHED,
@@ -47,10 +47,10 @@ def results(points, tmp_path_factory):
           seconds=float(seed),
         )
       )
-  return found
+  return runs
 
 
-def test_mean_and_standard_error_are_those_of_numpy(record, results):
+def test_mean_and_standard_error_match_numpy(record, results):
   rows = results_lib.rows(record, results, {})
   assert len(rows) == len(ACCURACIES)
   for row, accuracies in zip(rows, ACCURACIES.values()):
@@ -62,13 +62,13 @@ def test_mean_and_standard_error_are_those_of_numpy(record, results):
       assert row[f'{name}_stderr'] == pytest.approx(expected, rel=1e-12)
 
 
-def test_a_single_run_has_no_standard_error(record, results):
+def test_single_run_has_no_standard_error(record, results):
   rows = results_lib.rows(record, results[:1], {})
   assert (rows[0]['test_accuracy'], rows[0]['test_accuracy_stderr']) == (0.71, None)
   assert (rows[1]['test_accuracy'], rows[1]['test_accuracy_stderr']) == (None, None)
 
 
-def test_markdown_has_mean_and_error_and_csv_every_digit(record, results):
+def test_markdown_has_rounded_means_and_csv_all_digits(record, results):
   rows = results_lib.rows(record, results, {})
   assert [(row['seeds'], row['seeds_missing']) for row in rows] == [(3, 0), (2, 1)]
   assert '| 2 (1 missing) |' in results_lib.to_markdown(record, rows, ())
@@ -81,7 +81,7 @@ def test_markdown_has_mean_and_error_and_csv_every_digit(record, results):
   assert list(first)[:3] == ['target_epsilon', 'test_accuracy', 'test_accuracy_stderr']
 
 
-def test_means_that_seeds_cannot_tell_apart_are_not_ranked(record):
+def test_ranking_lists_means_that_seeds_cannot_tell_apart(record):
   def rows(errors, seeds):
     names = ('target_epsilon', 'test_accuracy', 'test_accuracy_stderr')
     return [
@@ -90,14 +90,14 @@ def test_means_that_seeds_cannot_tell_apart_are_not_ranked(record):
     ]
 
   assert results_lib.ranking(record, rows([0.001] * 3, 5)) == ''
-  said = results_lib.ranking(record, rows([0.01] * 3, 5))
-  assert '1.0 and 2.0.' in said and '4.0' not in said
-  # Two seeds know their error badly: t of two degrees of freedom is 4.3.
+  ranking = results_lib.ranking(record, rows([0.01] * 3, 5))
+  assert '1.0 and 2.0.' in ranking and '4.0' not in ranking
+  # With two seeds the error is poorly known: t with two degrees of freedom is 4.3.
   assert '2.0 and 4.0' in results_lib.ranking(record, rows([0.014] * 3, 2))
   assert 'Give more --seeds' in results_lib.ranking(record, rows([None] * 3, 1))
 
 
-def test_epsilon_of_runs_without_a_guarantee_is_infinite(record, results):
+def test_epsilon_without_guarantee_is_printed_as_infinite(record, results):
   row = {**results_lib.rows(record, results, {})[0], 'epsilon': math.inf}
   assert '| infinite |' in results_lib.to_markdown(record, [row], ())
 
@@ -106,9 +106,9 @@ NAN = pytest.approx(math.nan, nan_ok=True)
 
 
 def picture(varied, lines):
-  """Of lines with the values of what is varied, accuracy, error and epsilon."""
+  """Returns the picture of lines: varied values, accuracy, error, epsilon, columns."""
   rows, points = [], []
-  for values, accuracy, error, epsilon, more in lines:
+  for values, accuracy, error, epsilon, columns in lines:
     points.append(grid.Point(tuple((n, v) for n, v in zip(varied, values) if v)))
     rows.append(
       {
@@ -118,14 +118,14 @@ def picture(varied, lines):
         'epsilon': epsilon,
         'delta': '1e-05',
         'seeds': '2' if error else '1',
-        **more,
+        **columns,
       }
     )
   record = grid.Record({}, varied, points, ['digits'], 2, {}, 1)
   return results_lib.picture(record, rows)
 
 
-def test_the_metric_is_drawn_against_epsilon_with_a_line_for_each_mechanism():
+def test_picture_draws_metric_against_epsilon_with_line_per_mechanism():
   chart = picture(
     ['mechanism', 'target_epsilon'],
     [
@@ -146,7 +146,7 @@ def test_the_metric_is_drawn_against_epsilon_with_a_line_for_each_mechanism():
   assert chart.title == 'digits: test accuracy, 1 to 2 seeds'
 
 
-def test_epsilon_of_a_simulated_cohort_is_said_to_be_no_guarantee():
+def test_picture_labels_simulated_epsilon_as_no_guarantee():
   lines = [
     ((noise,), '0.5', '', 'inf', {'simulated_epsilon': epsilon})
     for noise, epsilon in (('1', '12.5'), ('2', '3.25'))

@@ -1,6 +1,6 @@
-"""Cells on Dask clusters: the same as here, whatever is lost meanwhile.
+"""Comparisons on Dask clusters give the same results as runs on this machine.
 
-The clusters are real, of processes of this machine.
+The clusters are real, of processes of this machine, which some tests kill.
 """
 
 import csv
@@ -30,14 +30,14 @@ SMALL = (
 )
 ROUNDS = 150
 CELL = 'mechanism=tree,seed=1'
-# Which no two executions have in common.
+# Columns that differ between any two executions.
 _TIMES = ('round_seconds', 'clients_per_second', 'time', 'previous_line_sha256')
 
 
 @pytest.fixture
 def cluster(tmp_path):
-  with dask_clusters.DaskCluster(tmp_path / 'cluster') as found:
-    yield found
+  with dask_clusters.DaskCluster(tmp_path / 'cluster') as running_cluster:
+    yield running_cluster
 
 
 def _start(output, *arguments, rounds=ROUNDS, grid='mechanism=tree', **variables):
@@ -57,23 +57,23 @@ def _run(output, *arguments, **variables):
       stdout=stdout,
       stderr=stderr,
       start_new_session=True,
-      # A test run in the background of a shell ignores Ctrl-C, and hands that on.
+      # A test in the background of a shell ignores Ctrl-C, and children inherit that.
       preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
 
 
-def _end(process, output):
-  """Waits for its end; returns exit code, output and errors."""
+def _wait(process, output):
+  """Waits until the comparison ends; returns exit code, output and errors."""
   try:
     code = process.wait(timeout=dask_clusters.SECONDS)
   finally:
     process.kill()
     process.wait()
-  said, errors = (
+  stdout, errors = (
     pathlib.Path(f'{output}.{each}').read_text() for each in ('out', 'err')
   )
-  # gRPC's own notices, which say nothing of the comparison.
-  return code, said, re.sub(r'(?m)^[EI]0000 .*\n', '', errors)
+  # Without notices of gRPC, which are not about the comparison.
+  return code, stdout, re.sub(r'(?m)^[EI]0000 .*\n', '', errors)
 
 
 def _rounds(output, cell=CELL):
@@ -81,8 +81,8 @@ def _rounds(output, cell=CELL):
   return len(metrics.read_text().splitlines()) - 1 if metrics.exists() else 0
 
 
-def _came_to(output, cell=CELL):
-  """What a run came to, bit by bit, but for the time that it took."""
+def _results(output, cell=CELL):
+  """Returns metrics, ledger and model of a run, without times."""
   directory = output / 'cells' / cell
   rows = [
     {name: text for name, text in row.items() if name not in _TIMES}
@@ -107,7 +107,7 @@ def _came_to(output, cell=CELL):
     ),
   ],
 )
-def test_flags_that_are_wrong_are_refused(arguments, message, tmp_path):
+def test_compare_refuses_wrong_cluster_flags(arguments, message, tmp_path):
   output = tmp_path / 'output'
   result = executing.execute(compare, *arguments, f'--output={output}')
   assert result.returncode == 2
@@ -116,41 +116,41 @@ def test_flags_that_are_wrong_are_refused(arguments, message, tmp_path):
 
 
 @pytest.mark.slow
-def test_unfit_workers_are_refused_by_name(tmp_path):
+def test_cluster_refuses_unfit_workers_by_name(tmp_path):
   output = tmp_path / 'output'
   with dask_clusters.DaskCluster(tmp_path / 'cluster') as cluster:
     cluster.worker()
-    with running.Cluster(cluster.address) as found:
-      assert found.in_words == f'1 at a time on Dask workers of {cluster.address}'
+    with running.Cluster(cluster.address) as connected:
+      assert connected.in_words == f'1 at a time on Dask workers of {cluster.address}'
       output.mkdir()
-      found.check(str(output))
+      connected.check(str(output))
       assert len(os.listdir(output)) == 1
       # A path that is another folder in each process.
-      where = f'/proc/self/fd/{os.open(output, os.O_RDONLY)}'
-      with pytest.raises(cluster_lib.ClusterError, match=f'see what is in {where}: '):
-        found.check(where)
+      folder = f'/proc/self/fd/{os.open(output, os.O_RDONLY)}'
+      with pytest.raises(cluster_lib.ClusterError, match=f'see what is in {folder}: '):
+        connected.check(folder)
     assert os.listdir(output) == []
     cluster.worker('--no-nanny')
-    with pytest.raises(cluster_lib.ClusterError) as refused:
+    with pytest.raises(cluster_lib.ClusterError) as error:
       with running.Cluster(cluster.address):
         pass
-  assert ' has no nanny, which ends what hangs; start it' in str(refused.value)
-  assert 'the folder that this is started in and --output' in str(refused.value)
-  assert str(refused.value).count('tcp://') == 2  # The one that is fit is not named.
+  assert ' has no nanny, which ends what hangs; start it' in str(error.value)
+  assert 'the folder that this is started in and --output' in str(error.value)
+  assert str(error.value).count('tcp://') == 2  # The fit worker is not named.
 
 
 @pytest.fixture(scope='module')
-def here(tmp_path_factory):
-  """The comparison as --jobs runs it."""
+def local_output(tmp_path_factory):
+  """Returns the folder of the comparison run with --jobs, without a cluster."""
   output = tmp_path_factory.mktemp('here') / 'output'
-  code, _, errors = _end(_start(output, '--jobs=1'), output)
+  code, _, errors = _wait(_start(output, '--jobs=1'), output)
   assert code == 0, errors
   return output
 
 
 @pytest.mark.slow
-def test_a_run_whose_worker_is_killed_goes_on_and_comes_to_the_same(
-  cluster, here, tmp_path
+def test_run_resumes_with_same_result_after_worker_is_killed(
+  cluster, local_output, tmp_path
 ):
   output = tmp_path / 'output'
   workers = [cluster.worker() for _ in range(2)]
@@ -159,78 +159,78 @@ def test_a_run_whose_worker_is_killed_goes_on_and_comes_to_the_same(
   (killed,) = [each for each in workers if dask_clusters.cells_of(each)]
   (cell,) = dask_clusters.cells_of(killed)
   cell.kill()  # Its nanny starts another one; or the cell goes on elsewhere.
-  code, said, errors = _end(process, output)
-  assert (code, errors) == (0, ''), cluster.said()
-  assert f'1 run, 2 at a time on Dask workers of {cluster.address}.' in said
-  assert f'\n1/1 {CELL}: accuracy ' in said
+  code, stdout, errors = _wait(process, output)
+  assert (code, errors) == (0, ''), cluster.logs()
+  assert f'1 run, 2 at a time on Dask workers of {cluster.address}.' in stdout
+  assert f'\n1/1 {CELL}: accuracy ' in stdout
   log = (output / 'cells' / CELL / 'log.txt').read_text()
-  (gone_on,) = [line for line in log.splitlines() if ': going on after round ' in line]
-  assert 0 < int(gone_on.split(' after round ')[1].split()[0]) < ROUNDS
+  (resumed,) = [line for line in log.splitlines() if ': going on after round ' in line]
+  assert 0 < int(resumed.split(' after round ')[1].split()[0]) < ROUNDS
   assert 'Traceback' not in log
-  assert _came_to(output) == _came_to(here)
-  assert sorted(os.listdir(output)) == sorted(os.listdir(here))
+  assert _results(output) == _results(local_output)
+  assert sorted(os.listdir(output)) == sorted(os.listdir(local_output))
 
 
 @pytest.mark.slow
-def test_a_scheduler_that_is_killed_is_told_and_the_grid_goes_on_here(
-  cluster, here, tmp_path
+def test_killed_scheduler_is_reported_and_jobs_resume_the_grid(
+  cluster, local_output, tmp_path
 ):
   output = tmp_path / 'output'
   worker = cluster.worker()
   process = _start(output, f'--scheduler={cluster.address}')
   dask_clusters.wait_until(lambda: _rounds(output) >= 20, process, worker)
   cluster.scheduler.kill()
-  code, said, errors = _end(process, output)
+  code, stdout, errors = _wait(process, output)
   assert code == 1
   assert errors.startswith(f'error: The Dask scheduler {cluster.address} ')
   assert 'Finished runs are kept, and the others go on where they were' in errors
   assert errors.count('\n') == 1
-  assert f'Results are in {output}' in said
-  # While the worker may still be there, which is waited for.
-  code, said, errors = _end(_start(output, '--jobs=1'), output)
+  assert f'Results are in {output}' in stdout
+  # The worker may still run the cell; the second comparison waits for its end.
+  code, stdout, errors = _wait(_start(output, '--jobs=1'), output)
   assert (code, errors) == (0, '')
   assert not dask_clusters.cells_of(worker)
-  assert _came_to(output) == _came_to(here)
+  assert _results(output) == _results(local_output)
 
 
 @pytest.mark.slow
-def test_ctrl_c_ends_the_round_and_the_same_command_goes_on(cluster, here, tmp_path):
+def test_ctrl_c_ends_the_round_and_command_resumes(cluster, local_output, tmp_path):
   output = tmp_path / 'output'
   cluster.worker()
   arguments = (f'--scheduler={cluster.address}',)
   process = _start(output, *arguments)
   dask_clusters.wait_until(lambda: _rounds(output) >= 20, process)
   process.send_signal(signal.SIGINT)
-  code, said, errors = _end(process, output)
+  code, stdout, errors = _wait(process, output)
   assert code == 130
   assert 'Ending after the rounds that are run' in errors
-  assert f'{CELL}: stopped, and can go on' in said
-  assert 'Stopped before its end; the same command goes on.' in said
+  assert f'{CELL}: stopped, and can go on' in stdout
+  assert 'Stopped before its end; the same command goes on.' in stdout
   assert (output / 'cells' / CELL / 'report.md').exists()
   rounds = _rounds(output)
   assert 20 <= rounds < ROUNDS
-  code, _, errors = _end(_start(output, *arguments), output)
+  code, _, errors = _wait(_start(output, *arguments), output)
   assert (code, errors) == (0, '')
   log = (output / 'cells' / CELL / 'log.txt').read_text()
   assert f': going on after round {rounds} of {ROUNDS}.' in log
-  assert _came_to(output) == _came_to(here)
+  assert _results(output) == _results(local_output)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize('again', [False, True])
-def test_nothing_runs_on_for_a_comparison_that_is_gone(cluster, tmp_path, again):
-  """Which was killed, or was told twice to stop."""
+@pytest.mark.parametrize('is_interrupted', [False, True])
+def test_workers_stop_cells_after_comparison_is_gone(cluster, tmp_path, is_interrupted):
+  """The comparison is killed, or stopped by a second Ctrl-C."""
   output = tmp_path / 'output'
   worker = cluster.worker()
   process = _start(output, f'--scheduler={cluster.address}', rounds=5000)
   dask_clusters.wait_until(lambda: _rounds(output) >= 3, process)
   assert dask_clusters.cells_of(worker)
-  if again:
+  if is_interrupted:
     process.send_signal(signal.SIGINT)
-    said = pathlib.Path(f'{output}.err')
-    dask_clusters.wait_until(lambda: 'again to end now' in said.read_text(), process)
+    stderr = pathlib.Path(f'{output}.err')
+    dask_clusters.wait_until(lambda: 'again to end now' in stderr.read_text(), process)
     process.send_signal(signal.SIGINT)
-    code, _, errors = _end(process, output)
+    code, _, errors = _wait(process, output)
     assert code == 130
     assert errors.endswith('Ending at once.\n')
   else:
@@ -242,7 +242,7 @@ def test_nothing_runs_on_for_a_comparison_that_is_gone(cluster, tmp_path, again)
 
 @pytest.mark.slow
 @pytest.mark.parametrize('is_killed', [False, True])
-def test_no_process_of_runs_here_outlives_them(tmp_path, is_killed):
+def test_local_processes_end_with_the_comparison(tmp_path, is_killed):
   output = tmp_path / 'output'
   process = _start(output, '--jobs=1', rounds=5000)
   dask_clusters.wait_until(lambda: _rounds(output) >= 3, process)
@@ -251,7 +251,7 @@ def test_no_process_of_runs_here_outlives_them(tmp_path, is_killed):
     process.kill()
   else:
     os.killpg(process.pid, signal.SIGINT)  # As a terminal does.
-  code, _, errors = _end(process, output)
+  code, _, errors = _wait(process, output)
   assert code == (-signal.SIGKILL if is_killed else 130), errors
   _, alive = psutil.wait_procs(children, timeout=30)
   assert not [each for each in alive if each.status() != psutil.STATUS_ZOMBIE]
@@ -267,7 +267,7 @@ def make():
 
 
 @pytest.mark.slow
-def test_a_run_that_kills_its_workers_fails_and_the_others_go_on(cluster, tmp_path):
+def test_run_that_kills_its_workers_fails_and_others_go_on(cluster, tmp_path):
   output = tmp_path / 'output'
   (tmp_path / 'killing.py').write_text(_KILLS)
   path = os.pathsep.join([str(tmp_path), *filter(None, sys.path)])
@@ -279,12 +279,12 @@ def test_a_run_that_kills_its_workers_fails_and_the_others_go_on(cluster, tmp_pa
     grid='model=killing:make,logistic',
     PYTHONPATH=path,
   )
-  code, said, errors = _end(process, output)
+  code, stdout, errors = _wait(process, output)
   assert code == 1, errors
   (failed,) = (output / 'cells').glob('model=killing*')
-  assert '/2 model=logistic,seed=1: accuracy ' in said
-  assert f'{failed.name}: failed: KilledWorker: Attempted to run task' in said
-  assert f'all of it is in {failed}/error.txt' in said
+  assert '/2 model=logistic,seed=1: accuracy ' in stdout
+  assert f'{failed.name}: failed: KilledWorker: Attempted to run task' in stdout
+  assert f'all of it is in {failed}/error.txt' in stdout
   assert (failed / 'log.txt').exists()
   with (output / 'cells.csv').open() as file:
     statuses = {row['model']: row['status'] for row in csv.DictReader(file)}

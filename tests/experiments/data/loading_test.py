@@ -1,4 +1,4 @@
-"""Populations of own data: every example is there once, in whatever order rows come."""
+"""Populations of own data: each example is loaded once, in any order of the rows."""
 
 import random
 
@@ -17,10 +17,10 @@ def plain(tmp_path_factory):
   return own_data.write_csv(path)
 
 
-def _held_out(path, how, **more):
-  """The population of rows of which some are held out, or which are dealt out."""
-  who = {} if 'num_clients' in how else {'client_column': 'who'}
-  return own_data.load(path, label_column='bought', **who, **how, **more)
+def _load_split(path, split, **more):
+  """Returns the population of a file with some way to hold out and split examples."""
+  columns = {} if 'num_clients' in split else {'client_column': 'who'}
+  return own_data.load(path, label_column='bought', **columns, **split, **more)
 
 
 NUMBERS = {'feature_columns': ('age', 'height')}
@@ -41,29 +41,29 @@ HELD_OUT = [
 ]
 
 
-@pytest.mark.parametrize('how', HELD_OUT, ids=str)
-def test_every_example_is_there_exactly_once(how, plain):
-  found = _held_out(plain, how, scaling='none', **NUMBERS)
-  clients, tested = own_data.everything(found)
+@pytest.mark.parametrize('split', HELD_OUT, ids=str)
+def test_every_example_is_loaded_once(split, plain):
+  data = _load_split(plain, split, scaling='none', **NUMBERS)
+  clients, tested = own_data.everything(data)
   everything = sorted(sum(clients.values(), []) + tested)
   assert everything == _values(own_data.ROWS)
-  assert found.facts['examples'] == sum(map(len, clients.values()))
-  assert found.num_clients == len(clients)
+  assert data.facts['examples'] == sum(map(len, clients.values()))
+  assert data.num_clients == len(clients)
 
 
-@pytest.mark.parametrize('how', HELD_OUT, ids=str)
-def test_whatever_the_order_of_rows_the_population_is_the_same(how, tmp_path):
+@pytest.mark.parametrize('split', HELD_OUT, ids=str)
+def test_population_does_not_depend_on_row_order(split, tmp_path):
   rows = [{**row, 'colour': f'c{i % 4}'} for i, row in enumerate(own_data.ROWS * 2)]
-  rows += rows[:30]  # Some twice.
-  if 'num_clients' in how:
+  rows += rows[:30]  # Some rows occur twice.
+  if 'num_clients' in split:
     rows = [{k: v for k, v in row.items() if k != 'who'} for row in rows]
-  one = _held_out(own_data.write_csv(tmp_path / 'one.csv', rows), how)
+  first = _load_split(own_data.write_csv(tmp_path / 'one.csv', rows), split)
   random.Random(0).shuffle(rows)
-  other = _held_out(own_data.write_csv(tmp_path / 'other.csv', rows), how)
-  assert own_data.same(one, other)
+  second = _load_split(own_data.write_csv(tmp_path / 'other.csv', rows), split)
+  assert own_data.same(first, second)
 
 
-# Whoever changes these changes what is held out, and in which order examples are.
+# If these change, other examples are held out and the order of examples changes.
 CHECKSUMS = {
   'test_clients': ('1634435e291c0a5aba603b2b9d8075bf', '20881e8ceab20105'),
   'test_examples': ('8df81108a2da200fc6400b012d27b147', '20881e8ceab20105'),
@@ -71,44 +71,44 @@ CHECKSUMS = {
 }
 
 
-@pytest.mark.parametrize('how', HELD_OUT[:3], ids=str)
-def test_the_same_are_held_out_as_ever(how, plain):
-  found = _held_out(plain, how, **NUMBERS)
-  tested, everything = CHECKSUMS[next(iter(how))]
-  assert found.facts['checksum of those'] == f'sha256:{tested}'
-  assert found.facts['checksum of all rows'] == everything
-  if 'test_clients' in how:
-    names = [found.clients.name(i) for i in found.clients.ids]
+@pytest.mark.parametrize('split', HELD_OUT[:3], ids=str)
+def test_held_out_examples_do_not_change(split, plain):
+  data = _load_split(plain, split, **NUMBERS)
+  tested, everything = CHECKSUMS[next(iter(split))]
+  assert data.facts['checksum of those'] == f'sha256:{tested}'
+  assert data.facts['checksum of all rows'] == everything
+  if 'test_clients' in split:
+    names = [data.clients.name(i) for i in data.clients.ids]
     assert names == [f'client {i}' for i in (2, 5, 0, 6, 3, 1)]
 
 
-@pytest.mark.parametrize('how', HELD_OUT[:3], ids=str)
-def test_another_seed_holds_out_others(how, plain):
-  one, other = (_held_out(plain, how, seed=seed) for seed in (1, 2))
-  assert one.facts['checksum of those'] != other.facts['checksum of those']
+@pytest.mark.parametrize('split', HELD_OUT[:3], ids=str)
+def test_another_seed_holds_out_different_examples(split, plain):
+  first, second = (_load_split(plain, split, seed=seed) for seed in (1, 2))
+  assert first.facts['checksum of those'] != second.facts['checksum of those']
 
 
-def test_clients_that_are_held_out_never_take_part(plain):
-  found = own_data.load_rows(plain, test_clients=0.3, scaling='none')
-  clients, tested = own_data.everything(found)
-  held = found.facts['clients held out for testing']
-  assert len(clients) == 7 - held and 0 < held < 7  # Each by itself, so by chance.
+def test_held_out_clients_are_test_data_only(plain):
+  data = own_data.load_rows(plain, test_clients=0.3, scaling='none')
+  clients, tested = own_data.everything(data)
+  held = data.facts['clients held out for testing']
+  assert len(clients) == 7 - held and 0 < held < 7  # Each client is drawn by itself.
   held_out = {f'client {i}' for i in range(7)} - clients.keys()
   expected = [row for row in own_data.ROWS if row['who'] in held_out]
   assert tested == _values(expected)
 
 
-def test_without_a_client_all_others_are_drawn_by_what_they_were(tmp_path):
+def test_draw_ids_do_not_depend_on_other_clients(tmp_path):
   rows = [{'who': f'client {i}', 'age': float(i), 'bought': i % 2} for i in range(61)]
-  drawn = []
+  draw_ids = []
   for removed in (None, 0, 30, 60):
-    some = [row for i, row in enumerate(rows) if i != removed]
-    path = own_data.write_csv(tmp_path / f'{removed}.csv', some)
-    found = own_data.load(
+    remaining = [row for i, row in enumerate(rows) if i != removed]
+    path = own_data.write_csv(tmp_path / f'{removed}.csv', remaining)
+    data = own_data.load(
       path, client_column='who', label_column='bought', test_clients=0.3
     ).clients
-    drawn.append({found.name(number): found.draw_id(number) for number in found.ids})
-  everybody, *without = drawn
+    draw_ids.append({data.name(number): data.draw_id(number) for number in data.ids})
+  everybody, *without = draw_ids
   assert 20 < len(everybody) < 61 and len(set(everybody.values())) == len(everybody)
   for removed, others in zip((0, 30, 60), without):
     assert others == {
@@ -116,35 +116,34 @@ def test_without_a_client_all_others_are_drawn_by_what_they_were(tmp_path):
     }
 
 
-def test_a_share_of_each_clients_examples_is_held_out_but_never_all(tmp_path):
+def test_test_examples_holds_out_a_share_of_each_client_but_never_all(tmp_path):
   rows = [
     {'who': f'c{i % 100}' if i < 1000 else f'single {i}', 'x': i, 'y': i % 2}
     for i in range(1050)
   ]
   path = own_data.write_csv(tmp_path / 'data.csv', rows)
-  found = own_data.load(path, client_column='who', label_column='y', test_examples=0.25)
+  data = own_data.load(path, client_column='who', label_column='y', test_examples=0.25)
   sizes = {
-    found.clients.name(i): len(found.clients.examples(i)['y'])
-    for i in found.clients.ids
+    data.clients.name(i): len(data.clients.examples(i)['y']) for i in data.clients.ids
   }
   assert len(sizes) == 150
-  assert any('examples of the same clients' in each for each in found.not_covered)
+  assert any('examples of the same clients' in each for each in data.not_covered)
   assert {size for name, size in sizes.items() if name[0] == 's'} == {1}
   assert {size for name, size in sizes.items() if name[0] == 'c'} == {7, 8}
 
 
-def test_test_data_are_scaled_and_numbered_as_training_data(plain, tmp_path):
+def test_test_data_are_scaled_and_encoded_like_training_data(plain, tmp_path):
   rows = [
     {'bought': 1, 'height': 2.5, 'age': 54.5, 'z': 3},
     {'bought': '1.0', 'height': 1.845, 'age': 20, 'z': 4},
   ]
   tested = own_data.write_csv(tmp_path / 'test.csv', rows)
-  found = own_data.load_rows(plain, test_data=str(tested))
-  assert found.num_clients == 7
-  assert 'clients held out for testing' not in found.facts
+  data = own_data.load_rows(plain, test_data=str(tested))
+  assert data.num_clients == 7
+  assert 'clients held out for testing' not in data.facts
   ages = np.array([row['age'] for row in own_data.ROWS])
   heights = np.array([row['height'] for row in own_data.ROWS])
-  x, y = found.test_examples
+  x, y = data.test_examples
   expected = [
     [(age - ages.mean()) / ages.std(), (height - heights.mean()) / heights.std()]
     for age, height in ((54.5, 2.5), (20, 1.845))
@@ -161,7 +160,7 @@ def test_test_data_are_scaled_and_numbered_as_training_data(plain, tmp_path):
     ({'age': 1, 'bought': 1}, "no column 'height'; its columns are: age, bought"),
   ],
 )
-def test_test_data_that_are_not_alike_are_named(row, message, plain, tmp_path):
+def test_unfit_test_data_are_refused_with_reason(row, message, plain, tmp_path):
   tested = own_data.write_csv(tmp_path / 'test.csv', [row])
   with pytest.raises(problems.DataError) as error:
     own_data.load_rows(plain, test_data=str(tested))
@@ -169,9 +168,7 @@ def test_test_data_that_are_not_alike_are_named(row, message, plain, tmp_path):
   assert str(tested) in str(error.value)
 
 
-def test_numbers_are_standardized_by_training_examples_and_text_becomes_one_hot(
-  tmp_path,
-):
+def test_numbers_are_standardized_and_text_is_one_hot_encoded(tmp_path):
   rows = [
     {
       'who': f'c{i % 20}',
@@ -184,31 +181,31 @@ def test_numbers_are_standardized_by_training_examples_and_text_becomes_one_hot(
     for i in range(600)
   ]
   path = own_data.write_csv(tmp_path / 'data.csv', rows)
-  found = own_data.load(
+  data = own_data.load(
     path,
     client_column='who',
     label_column='cost',
     one_hot_columns=('code',),
     label_scaling='none',
   )
-  assert found.shape.label_kind == 'number'
-  assert found.shape.inputs == (2 + 3 + 2,)
-  trained = [found.clients.examples(i) for i in found.clients.ids]
+  assert data.shape.label_kind == 'number'
+  assert data.shape.inputs == (2 + 3 + 2,)
+  trained = [data.clients.examples(i) for i in data.clients.ids]
   x = np.concatenate([each['x'] for each in trained])
   assert x.dtype == np.float32
-  # Seconds are told apart, which float32 could not do with the numbers themselves.
+  # Seconds stay distinct, which they would not in float32 before scaling.
   assert len(np.unique(x[:, 0])) == len(x) == 540
   assert np.abs(x[:, 0].mean()) < 1e-6
   assert abs(x[:, 0].std() - 1) < 1e-6
   assert not x[:, 1].any()
-  # Blue, green, red; 9, 10: in order, not as they come.
+  # Values are in sorted order: blue, green, red; 9, 10.
   assert set(map(tuple, x[:, 2:5].tolist())) == {(1, 0, 0), (0, 1, 0), (0, 0, 1)}
   y = np.concatenate([each['y'] for each in trained])
   for inputs, cost in zip(x[:50], y[:50]):
     row = rows[int(cost)]
     assert inputs[2 + ['blue', 'green', 'red'].index(row['colour'])] == 1
     assert inputs[5 + [9, 10].index(row['code'])] == 1
-  assert any('mean and standard deviation' in each for each in found.not_covered)
+  assert any('mean and standard deviation' in each for each in data.not_covered)
 
 
 @pytest.mark.parametrize(
@@ -224,65 +221,59 @@ def test_numbers_are_standardized_by_training_examples_and_text_becomes_one_hot(
     ([0.5, 1.5], 'class', ('0.5', '1.5')),
   ],
 )
-def test_what_labels_are_is_found_and_can_be_said(
-  values, label_kind, expected, tmp_path
-):
+def test_label_kind_is_inferred_or_given(values, label_kind, expected, tmp_path):
   rows = [{'who': f'c{i % 9}', 'x': i, 'y': y} for i, y in enumerate([*values] * 9)]
-  shape = _numbers(
+  shape = _load_y(
     own_data.write_csv(tmp_path / 'data.csv', rows), label_kind=label_kind
   ).shape
   kind = 'number' if expected is None else 'class'
   assert (shape.label_kind, shape.names) == (kind, expected)
 
 
-def test_labels_that_differ_in_most_rows_are_refused_unless_they_are_said_to_be_classes(
-  tmp_path,
-):
+def test_mostly_distinct_labels_are_refused_unless_label_kind_is_class(tmp_path):
   rows = [{'who': f'c{i % 9}', 'x': i, 'y': f'text {i}'} for i in range(150)]
   path = own_data.write_csv(tmp_path / 'data.csv', rows)
   with pytest.raises(problems.DataError, match='y has 150 different values in 150'):
     own_data.load(path, client_column='who', label_column='y')
-  found = own_data.load(path, client_column='who', label_column='y', label_kind='class')
-  assert found.shape.num_classes == 150
+  data = own_data.load(path, client_column='who', label_column='y', label_kind='class')
+  assert data.shape.num_classes == 150
 
 
-WRITTEN = [
+SPELLINGS = [
   ('Zoé', 'Zoe\u0301', ' Zoé'),
   ('7', 7, ' 7'),
-  # As pandas writes a column with a missing value, and NumPy every number.
+  # Pandas writes integers like this beside a missing value, and NumPy always.
   ('7', 7.0, '7.0', '7.', ' +7.00 ', '7.000000e+00', 7),
   ('123456', '1.234560000000000000e+05', 123456.0),
 ]
 
 
-@pytest.mark.parametrize('ids', WRITTEN, ids=repr)
-def test_a_client_whose_id_is_written_in_several_ways_is_one(ids, tmp_path):
+@pytest.mark.parametrize('ids', SPELLINGS, ids=repr)
+def test_different_spellings_of_a_client_id_are_one_client(ids, tmp_path):
   others = ['a', 'b', 'c', 'd']
   rows = [
     {'who': (*ids, *others)[i % (len(ids) + 4)], 'x': i, 'y': i % 2} for i in range(70)
   ]
   for write, name in ((own_data.write_csv, 'a.csv'), (own_data.write_json, 'a.jsonl')):
     path = write(tmp_path / name, rows)
-    found = own_data.load(
-      path, client_column='who', label_column='y', test_examples=0.1
-    )
-    assert found.num_clients == 5
-    assert {*map(found.clients.name, range(5))} == {ids[0], *others}
+    data = own_data.load(path, client_column='who', label_column='y', test_examples=0.1)
+    assert data.num_clients == 5
+    assert {*map(data.clients.name, range(5))} == {ids[0], *others}
 
 
 @pytest.mark.parametrize(
   ('id_', 'message'),
   [
     (1.5, 'which is a fraction; ids of clients must be whole numbers or text'),
-    # Excel and %g have left out the last digits.
+    # The last digits are missing, as Excel and %g write it.
     ('1.23457E+11', 'whose last digits are not written'),
     ('9007199254740993.0', 'which stands for several whole numbers'),
     ('1.#IND', 'which says that a value is missing'),
-    # Which --decimal and --thousands say how to read.
+    # The flags --decimal and --thousands say how to read this.
     ('"12,345"', 'say by --decimal= or --thousands= how it is written'),
   ],
 )
-def test_ids_that_are_no_id_are_refused(id_, message, plain, tmp_path):
+def test_wrong_client_ids_are_refused_with_line_number(id_, message, plain, tmp_path):
   rows = [{'who': who, 'age': 1, 'height': 1, 'bought': 0} for who in ('c1', id_)]
   path = own_data.write_csv(tmp_path / 'a.csv', rows)
   for trained, more in ((path, {}), (plain, {'test_data': str(path)})):
@@ -300,9 +291,7 @@ def test_ids_that_are_no_id_are_refused(id_, message, plain, tmp_path):
   ('column', 'text'),
   [('who', 'NA'), ('colour', 'nan'), ('age', '<NA>'), ('y', 'NA'), ('kind', 'nan')],
 )
-def test_what_says_that_a_value_is_missing_is_refused_in_every_column(
-  column, text, tmp_path
-):
+def test_missing_values_are_refused_in_every_column(column, text, tmp_path):
   rows = [
     {
       'who': f'c{i % 9}',
@@ -321,11 +310,11 @@ def test_what_says_that_a_value_is_missing_is_refused_in_every_column(
   ):
     with pytest.raises(problems.DataError) as error:
       own_data.load(path, **names)
-    said = f"{path}, line {line}: {column} is '{text}', which says that a value is"
-    assert said in str(error.value)
+    message = f"{path}, line {line}: {column} is '{text}', which says that a value is"
+    assert message in str(error.value)
 
 
-def test_which_texts_say_that_a_value_is_missing_can_be_said(tmp_path):
+def test_missing_values_flag_sets_which_values_are_missing(tmp_path):
   rows = [
     {'who': f'c{i % 9}', 'country': ['NA', 'DE'][i % 2], 'age': i, 'y': i % 2}
     for i in range(30)
@@ -333,11 +322,11 @@ def test_which_texts_say_that_a_value_is_missing_can_be_said(tmp_path):
   names = {'client_column': 'who', 'label_column': 'y'}
   path = own_data.write_csv(tmp_path / 'a.csv', rows)
   for listed in ((), ('null', '-999')):
-    found = own_data.load(path, missing_values=listed, **names)
-    assert found.facts['columns with a feature for each value'] == {'country': 2}
+    data = own_data.load(path, missing_values=listed, **names)
+    assert data.facts['columns with a feature for each value'] == {'country': 2}
   with pytest.raises(problems.DataError, match="country is 'DE', which says"):
     own_data.load(path, missing_values=('DE',), **names)
-  # A number that says so does it however it is written, and wherever it stands.
+  # A number that means missing is recognized in any spelling and any row.
   for number, row in ((-999, 0), ('-999.0', 20), ('-9.99e2', 29)):
     some = [
       {**each, 'age': number} if i == row else each for i, each in enumerate(rows)
@@ -348,7 +337,7 @@ def test_which_texts_say_that_a_value_is_missing_can_be_said(tmp_path):
       own_data.load(path, missing_values=('-999',), **names)
 
 
-def test_texts_that_are_predicted_are_not_missing(tmp_path):
+def test_text_column_may_allow_missing_value_words(tmp_path):
   rows = [{'who': f'c{i % 9}', 'said': 'None' if i == 20 else 'ok'} for i in range(30)]
   path = own_data.write_csv(tmp_path / 'a.csv', rows)
   names = {'client_column': 'who', 'text_column': 'said'}
@@ -357,41 +346,41 @@ def test_texts_that_are_predicted_are_not_missing(tmp_path):
   assert own_data.load(path, missing_values=(), **names).num_clients == 8
 
 
-def _numbers(path, **more):
+def _load_y(path, **more):
   return own_data.load(path, client_column='who', label_column='y', **more)
 
 
-def test_labels_that_are_numbers_are_scaled_by_those_that_are_trained_on(tmp_path):
+def test_number_labels_are_scaled_by_training_labels(tmp_path):
   rows = [
     {'who': f'c{i % 20}', 'x': i % 7, 'y': 250_000.5 + 1000 * i} for i in range(100)
   ]
   path = own_data.write_csv(tmp_path / 'a.csv', rows)
-  plain, found = _numbers(path, label_scaling='none'), _numbers(path)
+  plain, data = _load_y(path, label_scaling='none'), _load_y(path)
   trained = np.concatenate([plain.clients.examples(i)['y'] for i in plain.clients.ids])
-  scaling = found.label_scaling
+  scaling = data.label_scaling
   assert len(trained) < 100
   assert scaling.mean == pytest.approx(trained.mean(dtype=float), rel=1e-7)
   assert scaling.scale == pytest.approx(trained.std(dtype=float), rel=1e-6)
-  scaled = np.concatenate([found.clients.examples(i)['y'] for i in found.clients.ids])
+  scaled = np.concatenate([data.clients.examples(i)['y'] for i in data.clients.ids])
   assert scaled.dtype == np.float32
   assert abs(scaled.mean(dtype=float)) < 1e-6
   assert abs(scaled.std(dtype=float) - 1) < 1e-6
   assert np.allclose(scaling.undone(scaled), trained, rtol=1e-6)
-  _, tested = found.test_examples
+  _, tested = data.test_examples
   assert np.allclose(scaling.undone(tested), plain.test_examples[1], rtol=1e-6)
-  assert any(each.startswith('Labels were scaled') for each in found.not_covered)
-  # Test data of their own, and labels that are all the same.
+  assert any(each.startswith('Labels were scaled') for each in data.not_covered)
+  # With separate test data, and with labels that are all equal.
   others = [{'x': 1, 'y': 300_000}, {'x': 2, 'y': 100_000}]
   other = own_data.write_csv(tmp_path / 'b.csv', others)
-  found = _numbers(path, test_data=str(other))
-  undone = found.label_scaling.undone(found.test_examples[1])
+  data = _load_y(path, test_data=str(other))
+  undone = data.label_scaling.undone(data.test_examples[1])
   assert np.allclose(undone, [300_000, 100_000], rtol=1e-6)
   path = own_data.write_csv(tmp_path / 'c.csv', [{**row, 'y': 0.1} for row in rows])
-  assert _numbers(path).label_scaling == population.LabelScaling(0.1, 1.0)
+  assert _load_y(path).label_scaling == population.LabelScaling(0.1, 1.0)
 
 
 def _in_dialect(path, rows, separator, decimal, thousands):
-  """Writes numbers as people do who write them otherwise."""
+  """Writes rows as CSV with these separators of fields, decimals and thousands."""
 
   def written(value):
     if isinstance(value, str):
@@ -413,7 +402,7 @@ DIALECTS = [
 
 
 @pytest.mark.parametrize('dialect', DIALECTS, ids=str)
-def test_numbers_are_read_as_the_flags_say(dialect, tmp_path):
+def test_numbers_are_read_by_separator_decimal_and_thousands_flags(dialect, tmp_path):
   rows = [
     {
       'who': 100 + i % 20,
@@ -428,36 +417,36 @@ def test_numbers_are_read_as_the_flags_say(dialect, tmp_path):
   path = _in_dialect(tmp_path / 'b.csv', rows, *dialect)
   separator, decimal, thousands = dialect
   thousands = thousands.replace('\u202f', ' ')
-  found = own_data.load(
+  data = own_data.load(
     path, separator=separator, decimal=decimal, thousands=thousands, **names
   )
-  assert own_data.same(found, expected)
-  assert found.clients.name(0) == expected.clients.name(0)
+  assert own_data.same(data, expected)
+  assert data.clients.name(0) == expected.clients.name(0)
   names = {**names, 'feature_columns': ('size',)}
   with pytest.raises(problems.DataError) as error:
     own_data.load(path, separator=separator, test_examples=0.2, **names)
   assert 'by --decimal= or --thousands= how it is written' in str(error.value)
 
 
-def test_numbers_that_are_not_as_the_flags_say_are_refused(tmp_path):
+def test_numbers_that_contradict_decimal_flags_are_refused(tmp_path):
   rows = [{'who': f'c{i % 9}', 'x': f'{i},5', 'y': i % 2} for i in range(40)]
-  other = rows[:30] + [{**rows[30], 'x': '1.5'}]
-  path = _in_dialect(tmp_path / 'a.csv', other, ';', ',', '')
+  mixed = rows[:30] + [{**rows[30], 'x': '1.5'}]
+  path = _in_dialect(tmp_path / 'a.csv', mixed, ';', ',', '')
   with pytest.raises(
     problems.DataError, match="32: x is '1.5', which is not a .* has it"
   ):
-    _numbers(path, separator=';', decimal=',')
+    _load_y(path, separator=';', decimal=',')
   path = _in_dialect(tmp_path / 'a.csv', rows, ';', ',', '')
   with pytest.raises(
     problems.DataError, match="2: x is '0,5', .* If it is a number, say by --dec"
   ):
-    _numbers(path, separator=';', thousands=',', decimal='.')
-  # What is said to be a name is one.
-  names = _numbers(path, separator=';', one_hot_columns=('x',))
+    _load_y(path, separator=';', thousands=',', decimal='.')
+  # With --one_hot_columns, such values are names.
+  names = _load_y(path, separator=';', one_hot_columns=('x',))
   assert names.facts['columns with a feature for each value'] == {'x': 40}
 
 
-def test_whose_the_test_data_are_is_told_where_it_matters(plain, tmp_path):
+def test_not_covered_says_whose_the_test_data_are(plain, tmp_path):
   row = {'age': 30, 'height': 1.5, 'bought': 1}
   for who, sentence in (
     ({'who': 'client 3'}, population.TEST_DATA_OF_CLIENTS),
@@ -465,26 +454,26 @@ def test_whose_the_test_data_are_is_told_where_it_matters(plain, tmp_path):
     ({'who': 'somebody else'}, None),
   ):
     tested = own_data.write_csv(tmp_path / 'test.csv', [{**who, **row}])
-    found = own_data.load_rows(plain, test_data=str(tested))
-    said = [each for each in found.not_covered if each.startswith('Test metrics')]
-    assert said == ([] if sentence is None else [sentence])
+    data = own_data.load_rows(plain, test_data=str(tested))
+    sentences = [each for each in data.not_covered if each.startswith('Test metrics')]
+    assert sentences == ([] if sentence is None else [sentence])
 
 
-def test_training_data_under_another_name_are_no_test_data(plain, tmp_path):
+def test_copy_of_training_data_is_refused_as_test_data(plain, tmp_path):
   copy = tmp_path / 'copy.csv'
   copy.write_bytes(plain.read_bytes())
   with pytest.raises(problems.DataError, match='test and training data are the same'):
     own_data.load_rows(plain, test_data=str(copy))
 
 
-def test_clients_that_were_made_are_told_to_be_no_people(plain):
-  made = own_data.load(plain, label_column='bought', num_clients=9)
-  assert population.MADE_CLIENTS in made.not_covered
+def test_not_covered_says_that_made_up_clients_are_no_people(plain):
+  made_up = own_data.load(plain, label_column='bought', num_clients=9)
+  assert population.MADE_CLIENTS in made_up.not_covered
   assert population.MADE_CLIENTS not in own_data.load_rows(plain).not_covered
 
 
-def test_memory_is_bounded_however_rows_are_sorted(tmp_path, monkeypatch):
-  # Small buckets: the way that large files take.
+def test_sorting_in_small_buckets_gives_the_same_population(tmp_path, monkeypatch):
+  # Small buckets take the path of large files.
   monkeypatch.setattr('experiments.data.arrangement._BUCKET', 16)
   rows = own_data.ROWS * 20
   path = own_data.write_csv(tmp_path / 'data.csv', rows)
@@ -493,60 +482,60 @@ def test_memory_is_bounded_however_rows_are_sorted(tmp_path, monkeypatch):
   assert own_data.same(bucketed, own_data.load_rows(path))
 
 
-def test_nothing_is_left_in_the_scratch_folder(plain, tmp_path):
-  found = own_data.load_rows(plain, scratch=str(tmp_path))
-  assert found.num_clients == 6
+def test_scratch_folder_is_left_empty(plain, tmp_path):
+  data = own_data.load_rows(plain, scratch=str(tmp_path))
+  assert data.num_clients == 6
   assert not list(tmp_path.iterdir())
 
 
-def test_no_room_is_said_with_the_remedy(plain):
+def test_full_scratch_folder_is_reported_with_flag(plain):
   with pytest.raises(OSError, match='more room by --data_scratch'):
     own_data.load_rows(plain, scratch='/proc')
 
 
-def test_who_is_held_out_does_not_depend_on_what_they_have(plain, tmp_path):
+def test_held_out_clients_do_not_depend_on_their_examples(plain, tmp_path):
   more = own_data.ROWS + [{**row, 'age': 1000} for row in own_data.ROWS[:5]]
   path = own_data.write_csv(tmp_path / 'more.csv', more)
-  found = [own_data.load_rows(each, test_clients=0.3) for each in (plain, path)]
-  names = [{each.clients.name(i) for i in each.clients.ids} for each in found]
+  data = [own_data.load_rows(each, test_clients=0.3) for each in (plain, path)]
+  names = [{each.clients.name(i) for i in each.clients.ids} for each in data]
   assert names[0] == names[1]
 
 
-def test_the_share_that_one_answer_to_all_test_examples_has_is_told(tmp_path):
+def test_facts_have_share_of_most_frequent_test_class(tmp_path):
   labels = ['no', 'no', 'no', 'yes']
   rows = [{'who': f'c{i}', 'x': i, 'y': labels[i % 4]} for i in range(40)]
   path = own_data.write_csv(tmp_path / 'data.csv', rows)
   others = [{**row, 'who': f'other {row["who"]}', 'x': -1 - row['x']} for row in rows]
   tested = own_data.write_csv(tmp_path / 'tested.csv', others)
-  found = own_data.load(
+  data = own_data.load(
     path,
     client_column='who',
     label_column='y',
     test_data=str(tested),
     test_clients=None,
   )
-  assert found.facts['most frequent class for testing'] == 'no, a share of 0.75'
+  assert data.facts['most frequent class for testing'] == 'no, a share of 0.75'
 
 
-def test_texts_of_other_formats_may_be_numbers_as_well(tmp_path):
+def test_json_texts_are_numbers_with_decimal_and_thousands_flags(tmp_path):
   rows = [
     {'who': i % 9, 'x': f'{i},25', 'z': i, 'y': f'{i}.000,5'} for i in range(1, 40)
   ]
   plain = [{**row, 'x': i + 0.25, 'y': 1000 * i + 0.5} for i, row in enumerate(rows, 1)]
-  expected = _numbers(own_data.write_json(tmp_path / 'a.jsonl', plain))
+  expected = _load_y(own_data.write_json(tmp_path / 'a.jsonl', plain))
   path = own_data.write_json(tmp_path / 'b.jsonl', rows)
-  assert own_data.same(_numbers(path, decimal=',', thousands='.'), expected)
+  assert own_data.same(_load_y(path, decimal=',', thousands='.'), expected)
   for column in ('x', 'y'):
     path = own_data.write_json(
       tmp_path / 'c.jsonl',
       [{**row, column: other[column]} for row, other in zip(plain, rows)],
     )
     with pytest.raises(problems.DataError, match=f'line 1: {column} is .*--decimal='):
-      _numbers(path)
+      _load_y(path)
 
 
 @pytest.mark.parametrize('column', ['x', 'y'])
-def test_text_and_numbers_in_one_column_are_refused(column, tmp_path):
+def test_column_of_text_and_numbers_is_refused(column, tmp_path):
   rows = [{'who': f'c{i % 9}', 'x': 'a', 'y': 'b'} for i in range(30)]
   rows[20][column] = '9'
   path = own_data.write_csv(tmp_path / 'data.csv', rows)

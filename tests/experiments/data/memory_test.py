@@ -1,4 +1,4 @@
-"""Memory of reading: it grows with neither the rows of a file nor their clients."""
+"""Memory of reading data does not grow with the rows of a file or its clients."""
 
 import numpy as np
 import pytest
@@ -32,7 +32,7 @@ print(found.num_clients, examples, (peaks[0] - begun) * 1024)
 
 
 def _peak(folder, num_rows, num_clients):
-  """Bytes at the peak, besides those of files that are mapped."""
+  """Returns the peak of memory in bytes, without that of mapped files."""
   path = folder / f'{num_rows}.csv'
   values = np.random.default_rng(1).normal(size=(num_rows, 8)).round(4).tolist()
   with open(path, 'w', encoding='utf-8') as file:
@@ -48,10 +48,10 @@ def _peak(folder, num_rows, num_clients):
 
 
 @pytest.mark.slow
-def test_three_times_the_rows_take_hardly_more_memory(tmp_path):
+def test_three_times_the_rows_need_little_more_memory(tmp_path):
   small = _peak(tmp_path, num_rows=60_000, num_clients=15_000)
   large = _peak(tmp_path, num_rows=180_000, num_clients=45_000)
   # 120,000 rows of 8 numbers are 7.7 MB as an array alone, and 70 MB as Python's rows.
-  # What DuckDB reads ahead takes some 12 MB more of more rows, up to a limit.
+  # With more rows, DuckDB reads ahead some 12 MB more, up to a limit.
   assert large < small + 18e6
   assert large < 64e6

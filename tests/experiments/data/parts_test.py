@@ -1,4 +1,4 @@
-"""Parts of reading: moments, hashes, order by keys, partitions, and files on disk."""
+"""Steps of reading data: moments, hashes, sorting by keys, and partitions."""
 
 import hashlib
 
@@ -9,7 +9,7 @@ from experiments.data import arrangement
 from experiments.data import hashing
 from experiments.data import loading
 
-# Whoever changes these changes who is held out, and in which order clients are.
+# If these change, other clients are held out and the order of clients changes.
 ALICE = [
   [1250016653407945127, 13667478178198035312],
   [3094255822567864430, 3461156691182536150],
@@ -17,7 +17,7 @@ ALICE = [
 ROW = [17480000067782634353]
 
 
-def test_moments_do_not_lose_digits_of_large_numbers():
+def test_moments_of_large_numbers_are_accurate():
   rng = np.random.default_rng(1)
   values = rng.normal(size=(10_000, 2)) * [1.0, 1e-3] + [1e9, 3e4]
   chunks = (values[first : first + 999] for first in range(0, len(values), 999))
@@ -27,24 +27,24 @@ def test_moments_do_not_lose_digits_of_large_numbers():
   assert np.allclose(scale, exact.std(axis=0).astype(float), rtol=1e-9)
 
 
-def test_a_constant_column_is_scaled_to_zeros():
+def test_moments_of_constant_column_have_scale_one():
   chunks = (np.full((size, 1), 0.1) for size in (7, 1, 93))
   mean, scale, is_constant = loading.moments_of(chunks, 1)
   assert is_constant.all()
   assert (mean[0], scale[0]) == (0.1, 1.0)
 
 
-def test_ids_have_keys_of_their_own_by_both_ways():
+def test_of_ids_and_of_short_ids_give_the_same_distinct_keys():
   ids = [f'{a}{b}' for a in ('', 'user ', 'x' * 13) for b in range(700)]
   keys = hashing.of_ids(ids)
   assert len(np.unique(keys, axis=0)) == len(ids)
   assert np.array_equal(hashing.of_short_ids(ids), keys)
-  other = ['ä', 'a\0', 'a', 'x' * 17, ' ', 'é' * 9]
-  assert hashing.of_short_ids(other) is None
-  assert len(np.unique(hashing.of_ids(other), axis=0)) == len(other)
+  unusual = ['ä', 'a\0', 'a', 'x' * 17, ' ', 'é' * 9]
+  assert hashing.of_short_ids(unusual) is None
+  assert len(np.unique(hashing.of_ids(unusual), axis=0)) == len(unusual)
 
 
-def test_keys_are_the_same_in_every_process():
+def test_keys_do_not_change():
   assert hashing.of_ids(['alice', 'b' * 20]).tolist() == ALICE
   assert hashing.of_rows(np.array([[1.0, 2.0]])).tolist() == ROW
 
@@ -58,27 +58,27 @@ def test_keys_are_spread_evenly():
 
 
 @pytest.mark.parametrize('count', [0, 1, 100, 5000])
-def test_rows_come_in_the_order_of_their_keys(count, tmp_path, monkeypatch):
+def test_sorted_rows_are_in_order_of_keys(count, tmp_path, monkeypatch):
   monkeypatch.setattr(arrangement, '_BUCKET', 64)
   rng = np.random.default_rng(count)
   firsts = hashing.mixed(rng.integers(0, 50, count).astype(np.uint64))
   keys = np.stack([firsts, rng.integers(0, 9, count).astype(np.uint64)], axis=1)
   chunks = (keys[first : first + 77] for first in range(0, count, 77))
   parts = list(arrangement.sorted_rows(chunks, count, 2, str(tmp_path)))
-  found = np.concatenate([np.zeros((0, 3), np.uint64), *parts])
+  rows = np.concatenate([np.zeros((0, 3), np.uint64), *parts])
   order = np.lexsort((np.arange(count), keys[:, 1], keys[:, 0]))
-  assert np.array_equal(found[:, 2], order)
-  assert np.array_equal(found[:, :2], keys[order])
+  assert np.array_equal(rows[:, 2], order)
+  assert np.array_equal(rows[:, :2], keys[order])
   keys_of_parts = [set(part[:, 0].tolist()) for part in parts]
   assert sum(map(len, keys_of_parts)) == len(set().union(*keys_of_parts))
 
 
-# Whoever changes these changes what each client has.
+# If these change, clients get other examples.
 SKEWED = {0.01: '31d65aa277894686', 0.5: '5dac0489d6a0828e', 100.0: '4430e629dc901773'}
 
 
 @pytest.mark.parametrize('alpha', SKEWED)
-def test_label_skew_deals_out_what_it_always_has(alpha):
+def test_label_skew_partition_does_not_change(alpha):
   labels, rng = np.random.default_rng(0).integers(0, 5, 400), np.random.default_rng(7)
   parts = arrangement.split_with_label_skew(labels, 23, alpha, rng)
   assert {len(part) for part in parts} == {17, 18}
@@ -87,7 +87,7 @@ def test_label_skew_deals_out_what_it_always_has(alpha):
   assert hashlib.sha256(dealt.astype('<i8').tobytes()).hexdigest()[:16] == SKEWED[alpha]
 
 
-def test_sizes_are_skewed_the_more_the_smaller_alpha_is_and_nobody_has_none():
+def test_skewed_sizes_are_positive_and_more_skewed_for_small_alpha():
   largest = []
   for alpha in (1e-3, 0.05, 1.0, 1000.0):
     rng = np.random.default_rng(1)

@@ -1,4 +1,4 @@
-"""What was kept of the training data makes the same inputs of other data."""
+"""The kept preprocessing of training data turns new data into the same inputs."""
 
 import json
 import os
@@ -20,7 +20,7 @@ _ROWS = [
   }
   for i in range(70)
 ]
-# Other rows of the same kind, in an order of their own.
+# Other rows of the same kind, in another order.
 _NEW = [{**row, 'age': row['age'] + 0.25, 'who': 'new'} for row in _ROWS[:21][::-1]]
 
 
@@ -49,7 +49,7 @@ def _folder(path, rows):
   ('write', 'ending'),
   [(_csv, '.csv'), (_json, '.jsonl'), (_npz, '.npz'), (_folder, '')],
 )
-def test_new_data_become_what_test_data_do(write, ending, tmp_path):
+def test_new_data_are_prepared_like_test_data(write, ending, tmp_path):
   train, new = tmp_path / f'train{ending}', tmp_path / f'new{ending}'
   write(train, _ROWS)
   write(new, _NEW)
@@ -58,9 +58,9 @@ def test_new_data_become_what_test_data_do(write, ending, tmp_path):
     train, label_column='bought', test_data=str(new), **columns
   )
   kept = json.loads(json.dumps(population.preprocessing.to_json()))
-  made = preprocessing.Preprocessing.from_json(kept)
-  assert made == population.preprocessing
-  data = made.read(str(new))
+  restored = preprocessing.Preprocessing.from_json(kept)
+  assert restored == population.preprocessing
+  data = restored.read(str(new))
   x, y = data.arrays()
   expected = population.test_examples
   np.testing.assert_array_equal(x, expected[0])
@@ -75,7 +75,7 @@ def test_new_data_become_what_test_data_do(write, ending, tmp_path):
     preprocessing.Preprocessing.from_json({**kept, 'shape': 'wide'})
 
 
-def test_new_rows_without_clients_or_labels(tmp_path):
+def test_new_rows_may_lack_clients_and_labels(tmp_path):
   train, new = tmp_path / 'train.csv', tmp_path / 'new.csv'
   _csv(train, _ROWS)
   _csv(new, [{**{k: r[k] for k in ('size', 'town', 'age')}, 'more': 1} for r in _NEW])
@@ -91,7 +91,7 @@ def test_new_rows_without_clients_or_labels(tmp_path):
     population.preprocessing.read(str(new))
 
 
-def test_texts_of_a_folder_and_of_a_file(tmp_path):
+def test_new_texts_are_read_from_folder_and_file(tmp_path):
   for name, count in (('train', 12), ('new', 3)):
     os.makedirs(tmp_path / name)
     for number in range(count):
@@ -118,7 +118,7 @@ def test_texts_of_a_folder_and_of_a_file(tmp_path):
   assert chunk.last.tolist() == [2, 8]
 
 
-def test_what_is_no_preprocessing_is_refused(tmp_path):
+def test_of_run_refuses_missing_or_broken_preprocessing(tmp_path):
   (tmp_path / 'config.json').write_text('{}')
   with pytest.raises(FileNotFoundError, match='of a run on --data of your own'):
     preprocessing.of_run(str(tmp_path))

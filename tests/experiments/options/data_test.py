@@ -1,4 +1,4 @@
-"""Flags of data: those that contradict each other are refused before much is read."""
+"""Flags of data: combinations that contradict each other are refused."""
 
 import pytest
 
@@ -50,7 +50,7 @@ COLUMNS = ('--client_column=who', '--label_column=bought')
     ([*COLUMNS, '--label_scaling=standard'], 'for labels that are numbers, and these'),
   ],
 )
-def test_flags_that_contradict_each_other_are_refused(arguments, message, data):
+def test_conflicting_data_flags_are_refused(arguments, message, data):
   if not any(each.startswith('--data=') for each in arguments):
     arguments = [f'--data={data}', *arguments]
   arguments = [each.replace('SAME', str(data)) for each in arguments]
@@ -66,44 +66,44 @@ def test_flags_that_contradict_each_other_are_refused(arguments, message, data):
     (['--missing_values='], '--missing_values is for values in columns, and files of'),
   ],
 )
-def test_how_values_are_written_is_not_for_files_of_text(arguments, message, tmp_path):
+def test_csv_flags_are_refused_for_text_files(arguments, message, tmp_path):
   path = tmp_path / 'data.txt'
   path.write_text('a line of text\n' * 50)
   flags = (f'--data={path}', '--num_clients=5', *arguments)
   assert message in simulations.refusal(*flags)
 
 
-def test_a_head_that_seems_to_have_another_separator_is_not_guessed(tmp_path):
-  for end, own, other, flag in (
+def test_header_with_different_separator_is_refused_with_the_flag(tmp_path):
+  for end, expected, found, flag in (
     ('.csv', ',', ';', "'--separator=;'"),
     ('.csv', ',', '\t', '--separator=tab'),
     ('.tsv', '\t', ',', '--separator=,'),
   ):
     path = own_data.write_csv(tmp_path / f'data{end}')
-    text = path.read_text().replace(',', other)
-    # With names in quotes as well, as R writes them.
+    text = path.read_text().replace(',', found)
+    # Names of columns in quotes as well, as R writes them.
     for written in (text, text.replace('who', '"who, or ""whom"""', 1)):
       path.write_text(written)
       columns = list(COLUMNS)
       if written != text:
         columns[0] = '--client_column=who, or "whom"'
-      said = simulations.refusal(f'--data={path}', *columns)
-      assert f'line 1 has more of {other!r} than of {own!r}, by' in said
-      assert f'Give {flag} if that is' in said
-      given = [flag.strip("'"), '--clients_per_round=7']
-      said = simulations.refusal(f'--data={path}', *columns, *given)
-      assert 'num_clients=6 is too few' in said  # So it was read.
-      assert 'these are the clients of the data that are not held out' in said
+      error = simulations.refusal(f'--data={path}', *columns)
+      assert f'line 1 has more of {found!r} than of {expected!r}, by' in error
+      assert f'Give {flag} if that is' in error
+      more = [flag.strip("'"), '--clients_per_round=7']
+      error = simulations.refusal(f'--data={path}', *columns, *more)
+      assert 'num_clients=6 is too few' in error  # So the data were read.
+      assert 'these are the clients of the data that are not held out' in error
 
 
-def test_a_metric_that_the_test_data_do_not_have_is_refused_before_the_training(
+def test_metric_that_test_data_cannot_measure_is_refused(
   tmp_path,
 ):
   rows = [{'who': f'c{i % 50}', 'x': i, 'y': 'no'} for i in range(500)]
   rows[0]['y'] = 'yes'
   path = own_data.write_csv(tmp_path / 'data.csv', rows)
   tested = own_data.write_csv(tmp_path / 'test.csv', [{**rows[1], 'who': 'other'}])
-  said = simulations.refusal(
+  error = simulations.refusal(
     f'--data={path}',
     f'--test_data={tested}',
     '--client_column=who',
@@ -111,23 +111,25 @@ def test_a_metric_that_the_test_data_do_not_have_is_refused_before_the_training(
     '--metric=auc',
     f'--run_dir={tmp_path / "run"}',
   )
-  assert '--metric=auc cannot be measured: the test data have no example of the' in said
+  assert (
+    '--metric=auc cannot be measured: the test data have no example of the' in error
+  )
   assert not (tmp_path / 'run').exists()
 
 
 @pytest.mark.parametrize('flag', ['data_format=csv', 'test_clients=0.1'])
-def test_flags_of_own_data_need_data(flag):
-  said = simulations.refusal(f'--{flag}')
-  assert f'--{flag.split("=")[0]} goes with --data' in said
+def test_flags_of_own_data_require_data(flag):
+  error = simulations.refusal(f'--{flag}')
+  assert f'--{flag.split("=")[0]} goes with --data' in error
 
 
 @pytest.mark.parametrize('alpha', ['1e-9', 'nan'])
-def test_skew_that_makes_no_sense_is_refused(alpha):
-  said = simulations.refusal(f'--dirichlet_alpha={alpha}')
-  assert 'dirichlet_alpha must be' in said
+def test_invalid_dirichlet_alpha_is_refused(alpha):
+  error = simulations.refusal(f'--dirichlet_alpha={alpha}')
+  assert 'dirichlet_alpha must be' in error
 
 
-def test_a_broken_row_is_named_without_tensorflow(data, tmp_path):
+def test_broken_row_is_reported_without_loading_tensorflow(data, tmp_path):
   path = tmp_path / 'broken.csv'
   path.write_text(data.read_text() + 'client 1,x,2,0\n')
   code = (

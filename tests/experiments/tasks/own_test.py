@@ -1,4 +1,4 @@
-"""Own data end to end: from a file to a finished run, which goes on and is checked."""
+"""Own data end to end, from a CSV file to a finished, resumed and verified run."""
 
 import dataclasses
 import os
@@ -43,7 +43,7 @@ def finished(data, tmp_path_factory):
   return run_dir, simulations.run(run_dir, *flags)
 
 
-def test_a_csv_is_trained_on_and_its_numbers_are_told_first(finished):
+def test_facts_of_csv_are_printed_before_training(finished):
   _, result = finished
   lines = result.stdout.splitlines()
   assert (
@@ -59,11 +59,11 @@ def test_a_csv_is_trained_on_and_its_numbers_are_told_first(finished):
   ) in lines
 
 
-def test_config_tells_facts_that_are_marked_and_the_report_what_is_not_covered(
+def test_facts_are_in_private_config_and_report_says_what_is_not_covered(
   finished, data
 ):
   run_dir, _ = finished
-  # What is exact of the data is in the file that is not handed on.
+  # Exact facts of the data are only in the private file, which is not shared.
   assert 'data_facts' not in simulations.read(run_dir, 'config')
   config = run_directory.read_config(str(run_dir))
   assert config['data_facts']['protected'] is False
@@ -76,7 +76,7 @@ def test_config_tells_facts_that_are_marked_and_the_report_what_is_not_covered(
   assert 'mean and standard deviation' in (run_dir / 'report.md').read_text()
 
 
-def test_the_same_rows_elsewhere_in_another_order_are_the_same_run(finished, tmp_path):
+def test_moved_and_reordered_rows_resume_the_same_run(finished, tmp_path):
   run_dir, _ = finished
   rows = list(ROWS)
   random.Random(1).shuffle(rows)
@@ -92,7 +92,7 @@ def test_the_same_rows_elsewhere_in_another_order_are_the_same_run(finished, tmp
     ({'age': 21}, [], 'data_facts.checksum of all rows: '),
   ],
 )
-def test_other_data_are_not_gone_on_with(
+def test_run_does_not_resume_with_changed_data(
   change, arguments, message, finished, tmp_path
 ):
   run_dir, _ = finished
@@ -102,20 +102,20 @@ def test_other_data_are_not_gone_on_with(
   assert message in simulations.refusal(*flags, *arguments)
 
 
-def test_defaults_follow_from_the_number_of_clients(data):
-  found = simulations.settings_of(f'--data={data}', *COLUMNS, '--mechanism=tree')
-  assert found.name == 'my_data-tree'
-  assert found.flags['clients_per_round'] == 5
-  assert found.flags['min_separation'] == 11
-  assert found.flags['num_rounds'] == 100
-  assert found.flags['model'] == 'logistic'
-  given = simulations.settings_of(
+def test_default_flags_depend_on_number_of_clients(data):
+  chosen = simulations.settings_of(f'--data={data}', *COLUMNS, '--mechanism=tree')
+  assert chosen.name == 'my_data-tree'
+  assert chosen.flags['clients_per_round'] == 5
+  assert chosen.flags['min_separation'] == 11
+  assert chosen.flags['num_rounds'] == 100
+  assert chosen.flags['model'] == 'logistic'
+  with_cohort_size = simulations.settings_of(
     f'--data={data}', *COLUMNS, '--mechanism=tree', '--clients_per_round=10'
   )
-  assert given.flags['min_separation'] == 5
+  assert with_cohort_size.flags['min_separation'] == 5
 
 
-def test_data_are_read_again_only_if_their_files_change(data, tmp_path):
+def test_data_are_read_again_only_if_files_or_options_change(data, tmp_path):
   path = own_data.write_csv(tmp_path / 'data.csv', ROWS)
   options = data_options.Data(
     None,
@@ -141,15 +141,13 @@ def test_data_are_read_again_only_if_their_files_change(data, tmp_path):
   ('num_clients', 'delta'),
   [(1, 1e-5), (10_000, 1e-5), (10_001, 1e-6)],
 )
-def test_delta_is_a_power_of_ten_of_at_most_a_tenth_over_the_clients(
-  num_clients, delta
-):
+def test_delta_for_is_power_of_ten_below_tenth_over_num_clients(num_clients, delta):
   assert own.delta_for(num_clients) == delta
   assert num_clients < 10_000 or delta <= 1 / (10 * num_clients)
 
 
 @pytest.mark.slow
-def test_the_command_of_the_documentation_runs(tmp_path):
+def test_documented_command_runs(tmp_path):
   text = DOCS.read_text(encoding='utf-8').replace('\\\n', ' ')
   (command,) = re.findall(r'^ +tff-dp-simulate (--data=.*)$', text, re.M)
   rows = [

@@ -1,4 +1,4 @@
-"""Formats: the same rows are the same population, whatever file they are in."""
+"""Formats of data: the same rows give the same population from any file."""
 
 import gzip
 import zipfile
@@ -31,14 +31,12 @@ def of_csv(tmp_path_factory):
   return own_data.load_rows(own_data.write_csv(path))
 
 
-def test_json_lines_are_the_population_of_the_csv(of_csv, tmp_path):
+def test_json_lines_give_the_population_of_the_csv(of_csv, tmp_path):
   path = own_data.write_json(tmp_path / 'data.jsonl')
   assert own_data.same(of_csv, own_data.load_rows(path))
 
 
-def test_a_folder_with_a_file_for_each_client_is_the_population_of_the_csv(
-  of_csv, tmp_path
-):
+def test_folder_of_client_files_gives_the_population_of_the_csv(of_csv, tmp_path):
   files, folders = tmp_path / 'files', tmp_path / 'folders'
   files.mkdir()
   for number in range(7):
@@ -56,19 +54,19 @@ def test_a_folder_with_a_file_for_each_client_is_the_population_of_the_csv(
     assert own_data.same(of_csv, own_data.load(path, label_column='bought'))
 
 
-def test_numpy_arrays_have_the_clients_and_values_of_the_csv(of_csv, tmp_path):
-  found = own_data.load(_write_npz(tmp_path / 'data.npz'))
-  assert own_data.everything(found) == own_data.everything(of_csv)
+def test_npz_has_the_clients_and_values_of_the_csv(of_csv, tmp_path):
+  loaded = own_data.load(_write_npz(tmp_path / 'data.npz'))
+  assert own_data.everything(loaded) == own_data.everything(of_csv)
 
 
-def test_numpy_arrays_may_be_images_which_are_not_scaled(tmp_path):
+def test_npz_images_are_not_scaled(tmp_path):
   rng = np.random.default_rng(1)
   images = rng.integers(0, 256, [70, 4, 5, 1], dtype=np.uint8)
   path = _write_npz(tmp_path / 'data.npz', x=images)
-  found = own_data.load(path)
-  assert found.shape.inputs == (4, 5, 1)
-  assert found.facts['scaling of numbers'] == 'none'
-  clients, tested = own_data.everything(found)
+  loaded = own_data.load(path)
+  assert loaded.shape.inputs == (4, 5, 1)
+  assert loaded.facts['scaling of numbers'] == 'none'
+  clients, tested = own_data.everything(loaded)
   read = sorted(sum(clients.values(), []) + tested)
   labels = [row['bought'] for row in own_data.ROWS]
   assert read == own_data.rows_of(images, labels)
@@ -91,7 +89,7 @@ def test_numpy_arrays_may_be_images_which_are_not_scaled(tmp_path):
     ({'y': None}, "no column 'y'; its columns are: x, client_ids. Give the column"),
   ],
 )
-def test_arrays_that_are_not_right_are_named(changes, message, tmp_path):
+def test_wrong_npz_arrays_are_refused_by_name(changes, message, tmp_path):
   path = _write_npz(tmp_path / 'data.npz', **changes)
   with pytest.raises(problems.DataError) as error:
     own_data.load(path)
@@ -128,7 +126,7 @@ def test_arrays_that_are_not_right_are_named(changes, message, tmp_path):
     ),
   ],
 )
-def test_json_that_is_not_right_is_named_by_line(line, message, tmp_path):
+def test_wrong_json_is_refused_with_line_number(line, message, tmp_path):
   path = own_data.write_json(tmp_path / 'data.jsonl', own_data.ROWS[:1] * 70)
   good = path.read_text().splitlines()[0]
   with path.open('a') as file:
@@ -138,14 +136,14 @@ def test_json_that_is_not_right_is_named_by_line(line, message, tmp_path):
   assert message in str(error.value)
 
 
-def test_a_line_of_json_that_is_too_long_is_named(tmp_path):
+def test_too_long_json_line_is_refused_with_line_number(tmp_path):
   path = tmp_path / 'data.jsonl'
   path.write_text('{"x": 1, "y": ""}\n' + '{"x": 1, "y": "%s"}\n' % ('a' * 2**25))
   with pytest.raises(problems.DataError, match='line 2 has 3.* Shorten it'):
     list(tables.JsonLines(str(path), None).batches(['x']))
 
 
-def test_texts_may_have_what_looks_like_a_comma_too_many(tmp_path):
+def test_json_texts_may_contain_comma_before_bracket(tmp_path):
   path = tmp_path / 'data.jsonl'
   path.write_text('{"x": "a, ]"}\n\n{"x": ",}"}\n')
   (batch,) = tables.JsonLines(str(path), None).batches(['x'])
@@ -161,7 +159,7 @@ def test_texts_may_have_what_looks_like_a_comma_too_many(tmp_path):
     (lambda folder: (folder / 'a.xyz').write_text('x'), 'a.xyz does not end in any of'),
   ],
 )
-def test_a_folder_that_is_not_right_is_named(make, message, tmp_path):
+def test_wrong_folder_is_refused_with_reason(make, message, tmp_path):
   folder = tmp_path / 'data'
   folder.mkdir()
   make(folder)
@@ -179,7 +177,7 @@ def test_a_folder_that_is_not_right_is_named(make, message, tmp_path):
     ('b/c/d.csv', 'x,bought\n1,0\n', 'c is not a file, of which a client may'),
   ],
 )
-def test_files_of_a_folder_must_be_alike(name, text, message, tmp_path):
+def test_different_files_in_a_folder_are_refused(name, text, message, tmp_path):
   folder = tmp_path / 'data'
   (folder / name).parent.mkdir(parents=True)
   if name.count('/') < 2:
@@ -190,7 +188,7 @@ def test_files_of_a_folder_must_be_alike(name, text, message, tmp_path):
   assert message in str(error.value)
 
 
-def test_what_cannot_be_read_is_said_with_the_remedy(tmp_path):
+def test_unreadable_files_are_refused_with_reason(tmp_path):
   path = tmp_path / 'data.dat'
   path.write_text('x')
   with pytest.raises(problems.DataError, match='data_format, one of csv, jsonl, npz'):
@@ -210,14 +208,14 @@ def _write_parquet(path, query):
   return path
 
 
-def test_parquet_is_the_population_of_the_csv(of_csv, tmp_path):
+def test_parquet_gives_the_population_of_the_csv(of_csv, tmp_path):
   csv = own_data.write_csv(tmp_path / 'data.csv')
   query = f"SELECT who, age, height::DOUBLE AS height, bought FROM '{csv}'"
   path = _write_parquet(tmp_path / 'data.parquet', query)
   assert own_data.same(of_csv, own_data.load_rows(path))
 
 
-def test_parquet_with_a_column_twice_is_refused(tmp_path):
+def test_parquet_with_duplicate_column_is_refused(tmp_path):
   path = tmp_path / 'data.parquet'
   for name in ('aaaa', 'AAAA'):
     _write_parquet(path, 'SELECT i AS aaaa, i AS bbbb, i % 2 AS y FROM range(60) t(i)')
@@ -238,7 +236,7 @@ def test_parquet_with_a_column_twice_is_refused(tmp_path):
     ),
   ],
 )
-def test_what_is_wrong_in_parquet_is_named_by_row(who, x, message, tmp_path):
+def test_wrong_parquet_is_refused_with_row_number(who, x, message, tmp_path):
   query = f'SELECT {who} AS who, {x} AS x, i % 2 AS y FROM range(9) t(i)'
   path = _write_parquet(tmp_path / 'data.parquet', query)
   with pytest.raises(problems.DataError, match=message):
@@ -248,7 +246,7 @@ def test_what_is_wrong_in_parquet_is_named_by_row(who, x, message, tmp_path):
     own_data.load(path, client_column='who', label_column='y')
 
 
-def test_gzipped_files_are_the_population_of_the_csv(of_csv, tmp_path):
+def test_gzipped_files_give_the_population_of_the_csv(of_csv, tmp_path):
   for write, name in (
     (own_data.write_csv, 'data.csv'),
     (own_data.write_json, 'data.jsonl'),
@@ -258,25 +256,25 @@ def test_gzipped_files_are_the_population_of_the_csv(of_csv, tmp_path):
     path.write_bytes(gzip.compress(content))
     assert own_data.same(of_csv, own_data.load_rows(path))
   packed = bytearray(gzip.compress(content))
-  packed[-8] ^= 1  # Of the checksum.
+  packed[-8] ^= 1  # A bit of the checksum.
   for damaged in (packed, packed[: len(packed) // 2], content):
     path.write_bytes(damaged)
     with pytest.raises(problems.DataError, match='cannot be unpacked'):
       own_data.load_rows(path)
 
 
-def test_json_may_have_lists_of_numbers_as_features(tmp_path):
+def test_json_lists_of_numbers_are_features(tmp_path):
   rows = [
     {'who': f'c{i % 5}', 'x': [i, 2.0 * i], 'y': i % 2, 'z': i} for i in range(20)
   ]
   path = own_data.write_json(tmp_path / 'data.jsonl', rows)
-  found = own_data.load(path, client_column='who', label_column='y', scaling='none')
-  clients, tested = own_data.everything(found)
+  loaded = own_data.load(path, client_column='who', label_column='y', scaling='none')
+  clients, tested = own_data.everything(loaded)
   expected = sorted((i, 2.0 * i, i, i % 2) for i in range(20))
   assert sorted(sum(clients.values(), []) + tested) == expected
 
 
-def test_names_in_an_archive_need_no_ending_but_differ(tmp_path):
+def test_npz_names_need_no_ending_but_must_differ(tmp_path):
   def write(*names):
     with zipfile.ZipFile(tmp_path / 'data.npz', 'w') as archive:
       for name in names:

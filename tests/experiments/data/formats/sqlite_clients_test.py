@@ -1,4 +1,4 @@
-"""SQLite: databases that TensorFlow Federated writes are read, without TensorFlow."""
+"""SQLite databases that TensorFlow Federated writes are read without TensorFlow."""
 
 import sqlite3
 
@@ -44,7 +44,7 @@ def _load(path, **more):
   )
 
 
-def test_every_example_that_tff_wrote_is_read_once(database):
+def test_every_example_written_by_tff_is_read_once(database):
   clients, tested = own_data.everything(_load(database))
   written = tff.simulation.datasets.SqlClientData(str(database))
   assert clients.keys() < set(written.client_ids)
@@ -60,31 +60,31 @@ def test_every_example_that_tff_wrote_is_read_once(database):
     assert {row[0] % 7 for row in rows} == {(20 + int(id_[-1])) % 7}
 
 
-def test_texts_of_examples_are_read(database):
-  found = own_data.load(database, text_column='words', text_unit='word')
-  assert 'am' in found.shape.names
-  assert found.facts['sequences'] == 60
+def test_text_feature_is_read(database):
+  loaded = own_data.load(database, text_column='words', text_unit='word')
+  assert 'am' in loaded.shape.names
+  assert loaded.facts['sequences'] == 60
 
 
-def test_a_split_has_to_be_chosen_if_there_are_several(tmp_path):
+def test_data_split_is_required_if_there_are_several(tmp_path):
   ids = sorted({row['who'] for row in own_data.ROWS})
   splits = {id_: 'test' if id_ > 'client 4' else 'train' for id_ in ids}
   path = _write(tmp_path / 'data.sqlite', splits)
   for split in (None, 'holdout'):
     with pytest.raises(problems.DataError, match='choose one of test, train'):
       _load(path, data_split=split)
-  found = _load(path, data_split='train')
-  clients, tested = own_data.everything(found)
+  loaded = _load(path, data_split='train')
+  clients, tested = own_data.everything(loaded)
   assert sum(map(len, clients.values())) + len(tested) == 50
   both = _load(path, data_split='train', test_data=str(path), test_split='test')
   clients, tested = own_data.everything(both)
   assert (sum(map(len, clients.values())), len(tested)) == (50, 20)
-  for only in ('train', 'test'):
+  for split in ('train', 'test'):
     with pytest.raises(problems.DataError, match='test and training data are the same'):
-      _load(path, data_split=only, test_data=str(path), test_split=only)
+      _load(path, data_split=split, test_data=str(path), test_split=split)
 
 
-def _copied(database, tmp_path, *statements):
+def _edited(database, tmp_path, *statements):
   path = tmp_path / 'data.sqlite'
   path.write_bytes(database.read_bytes())
   connection = sqlite3.connect(path)
@@ -125,14 +125,16 @@ _LONGER = cached_files.example(
     ),
   ],
 )
-def test_what_is_wrong_is_named(statement, message, database, tmp_path):
-  path = _copied(database, tmp_path, statement)
+def test_wrong_databases_are_refused_with_reason(
+  statement, message, database, tmp_path
+):
+  path = _edited(database, tmp_path, statement)
   with pytest.raises(problems.DataError) as error:
     _load(path)
   assert message in str(error.value)
 
 
-def test_ids_of_clients_may_be_whole_numbers(database, tmp_path):
+def test_client_ids_may_be_integers(database, tmp_path):
   statements = []
   for name in ('examples', 'client_metadata'):
     statements += [
@@ -144,6 +146,6 @@ def test_ids_of_clients_may_be_whole_numbers(database, tmp_path):
       f'ALTER TABLE {name} RENAME COLUMN client_id TO old',
       f'ALTER TABLE {name} RENAME COLUMN number TO client_id',
     ]
-  clients, _ = own_data.everything(_load(_copied(database, tmp_path, *statements)))
+  clients, _ = own_data.everything(_load(_edited(database, tmp_path, *statements)))
   assert clients.keys() < set('0123456')
   assert len(clients) == 6

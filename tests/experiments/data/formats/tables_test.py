@@ -1,4 +1,4 @@
-"""CSV: what is wrong is named by file and physical line; nothing is left out."""
+"""CSV files: problems are reported by file and physical line; no row is left out."""
 
 import os
 
@@ -34,7 +34,7 @@ GOOD = ''.join(f'c{i % 3},{i},{i / 2},{i % 2}\n' for i in range(20))
     (HEAD + GOOD + '"c1"x,1,2,0\n', "line 22: ',' expected after '\"'"),
   ],
 )
-def test_what_is_wrong_is_named_by_line(text, message, tmp_path):
+def test_wrong_csv_is_refused_with_line_number(text, message, tmp_path):
   path = tmp_path / 'data.csv'
   path.write_text(text)
   with pytest.raises(problems.DataError) as error:
@@ -43,7 +43,7 @@ def test_what_is_wrong_is_named_by_line(text, message, tmp_path):
   assert str(path) in str(error.value)
 
 
-def test_physical_lines_are_told_whatever_ends_them(tmp_path):
+def test_physical_line_is_reported_for_every_line_ending(tmp_path):
   path = tmp_path / 'data.csv'
   for end in ('\n', '\r\n', '\r'):
     text = (HEAD + GOOD + 'c1,"1","2\n",0\nc1,1,x,0\n').replace('\n', end)
@@ -52,7 +52,7 @@ def test_physical_lines_are_told_whatever_ends_them(tmp_path):
       own_data.load_rows(path)
 
 
-def test_bytes_that_are_no_utf8_are_named_by_line(tmp_path):
+def test_invalid_utf8_is_refused_with_line_number(tmp_path):
   path = tmp_path / 'data.csv'
   for number in (3, 3000):
     lines = (HEAD + GOOD * 200).splitlines(keepends=True)
@@ -63,13 +63,13 @@ def test_bytes_that_are_no_utf8_are_named_by_line(tmp_path):
 
 
 @pytest.mark.parametrize('newline', ['\n', '\r\n', '\r'])
-def test_all_ends_of_lines_are_read_alike(newline, tmp_path):
-  one = own_data.load_rows(own_data.write_csv(tmp_path / 'a.csv'))
-  other = own_data.load_rows(own_data.write_csv(tmp_path / 'b.csv', newline=newline))
-  assert own_data.same(one, other)
+def test_line_endings_do_not_change_the_population(newline, tmp_path):
+  expected = own_data.load_rows(own_data.write_csv(tmp_path / 'a.csv'))
+  actual = own_data.load_rows(own_data.write_csv(tmp_path / 'b.csv', newline=newline))
+  assert own_data.same(expected, actual)
 
 
-def test_empty_lines_at_the_end_a_byte_order_mark_and_quotes_change_nothing(tmp_path):
+def test_byte_order_mark_quotes_and_trailing_lines_change_nothing(tmp_path):
   path = own_data.write_csv(tmp_path / 'data.csv')
   plain = own_data.load_rows(path)
   text = path.read_text()
@@ -79,24 +79,24 @@ def test_empty_lines_at_the_end_a_byte_order_mark_and_quotes_change_nothing(tmp_
   assert own_data.same(plain, own_data.load_rows(path))
 
 
-def test_tab_separated_values_are_read_by_their_ending(tmp_path):
+def test_tsv_file_is_read_as_tab_separated(tmp_path):
   path = own_data.write_csv(tmp_path / 'data.csv')
   tabs = tmp_path / 'data.tsv'
   tabs.write_text(path.read_text().replace(',', '\t'))
   assert own_data.same(own_data.load_rows(path), own_data.load_rows(tabs))
 
 
-def test_a_column_by_itself_may_have_empty_lines_at_the_end_only(tmp_path):
+def test_single_column_may_have_empty_lines_only_at_the_end(tmp_path):
   path = tmp_path / 'data.csv'
   path.write_text('said\n' + 'hello\n' * 20 + '\n\n')
-  found = own_data.load(path, num_clients=2, text_column='said')
-  assert found.facts['sequences'] == 16
+  loaded = own_data.load(path, num_clients=2, text_column='said')
+  assert loaded.facts['sequences'] == 16
   path.write_text('said\n' + 'hello\n' * 20 + '\n\nx\n')
   with pytest.raises(problems.DataError, match='line 22: no fields'):
     own_data.load(path, num_clients=2, text_column='said')
 
 
-def test_what_is_read_row_by_row_is_what_is_read_many_at_a_time(tmp_path):
+def test_rows_read_singly_match_rows_read_in_batches(tmp_path):
   rows = [
     {'who': f'Zoë {i % 40}', 'age': i / 7, 'colour': 'rgb'[i % 3], 'y': i % 2}
     for i in range(9_000)
@@ -108,14 +108,14 @@ def test_what_is_read_row_by_row_is_what_is_read_many_at_a_time(tmp_path):
   at = text.index('\n', len(text) * 19 // 20) + 1
   rest = text[at:]
   for written in (
-    '"' + rest.replace(',', '",', 1),  # With a quote all is read row by row.
-    rest.replace(',', ',\u00a0', 1),  # DuckDB reads no such number: the rest is.
+    '"' + rest.replace(',', '",', 1),  # With a quote, all is read row by row.
+    rest.replace(',', ',\u00a0', 1),  # DuckDB cannot read this number: the rest is.
   ):
     path.write_text(text[:at] + written)
     assert own_data.same(fast, own_data.load(path, **names))
 
 
-def test_rows_that_duckdb_parsed_are_in_no_file_with_a_name(tmp_path):
+def test_rows_parsed_by_duckdb_are_only_in_unlinked_files(tmp_path):
   path = tmp_path / 'data.csv'
   path.write_text(HEAD + GOOD * 1000)
   scratch = tmp_path / 'scratch'
@@ -130,7 +130,7 @@ def test_rows_that_duckdb_parsed_are_in_no_file_with_a_name(tmp_path):
   assert not os.listdir(scratch)
 
 
-def test_what_duckdb_would_pass_over_is_refused_or_read(tmp_path):
+def test_lines_that_duckdb_would_skip_are_refused_or_read(tmp_path):
   path = tmp_path / 'data.csv'
   good = HEAD + GOOD * 200
   for text, message in (
@@ -148,13 +148,13 @@ def test_what_duckdb_would_pass_over_is_refused_or_read(tmp_path):
     assert sum(map(len, clients.values())) + len(tested) == 4001
 
 
-def test_spaces_beside_quotes_make_no_client_two(tmp_path):
+def test_spaces_beside_quotes_do_not_split_a_client(tmp_path):
   path = tmp_path / 'data.csv'
-  number = 2 * 8192  # More than are read before others read the rest.
+  number = 2 * 8192  # Several batches, so that another reader could read the rest.
   rows = ''.join(f'{i % 17}, "u{i % 10}",{i % 2}\n' for i in range(number))
   path.write_text('x,who,bought\n' + rows)
-  found = own_data.load(path, client_column='who', label_column='bought')
-  assert len(found.clients.ids) <= 10
+  loaded = own_data.load(path, client_column='who', label_column='bought')
+  assert len(loaded.clients.ids) <= 10
 
 
 def test_long_lines_and_many_columns_are_read(tmp_path):
@@ -162,32 +162,32 @@ def test_long_lines_and_many_columns_are_read(tmp_path):
   rows[150]['said'] = 'to be ' * 50_000
   path = own_data.write_csv(tmp_path / 'data.csv', rows)
   names = {'client_column': 'who', 'text_column': 'said', 'text_unit': 'word'}
-  found = own_data.load(path, **names, test_examples=0.1)
-  assert found.facts['sequences'] + found.facts['sequences for testing, exact'] > 4_800
+  data = own_data.load(path, **names, test_examples=0.1)
+  assert data.facts['sequences'] + data.facts['sequences for testing, exact'] > 4_800
   names = [f'c{number}' for number in range(600)]
   rows = [
     {'who': f'client {i}', 'y': i % 2, **dict.fromkeys(names, i)} for i in range(19)
   ]
   path = own_data.write_csv(tmp_path / 'data.csv', rows)
-  found = own_data.load(path, client_column='who', label_column='y')
-  assert found.facts['features'] == 600
+  data = own_data.load(path, client_column='who', label_column='y')
+  assert data.facts['features'] == 600
 
 
 @pytest.mark.parametrize(
   ('bad', 'column'), [('c1,,2,0', 'age'), ('c1,old,2,0', 'age'), ('c1,1,2,', 'bought')]
 )
-def test_all_rows_with_the_same_problem_are_counted(bad, column, tmp_path):
+def test_rows_with_the_same_problem_are_counted(bad, column, tmp_path):
   path = tmp_path / 'data.csv'
   good = GOOD * 500  # More than a batch.
   path.write_text(HEAD + f'{GOOD}{bad}\n{GOOD}{bad}\n' + good + f'{bad}\n' * 7 + GOOD)
   with pytest.raises(problems.DataError) as error:
     own_data.load_rows(path)
-  said = ' 9 rows are like that: line 22, line 43, line 10044, line 10045, ...'
+  expected = ' 9 rows are like that: line 22, line 43, line 10044, line 10045, ...'
   assert f'line 22: {column} is ' in str(error.value)
-  assert str(error.value).endswith(f'{said}.')
+  assert str(error.value).endswith(f'{expected}.')
 
 
-def test_all_rows_with_too_few_fields_are_counted(tmp_path):
+def test_rows_with_too_few_fields_are_counted(tmp_path):
   path = tmp_path / 'data.csv'
   path.write_text(HEAD + GOOD + 'c1,2\n' + GOOD * 500 + 'c1,2,3\n')
   with pytest.raises(problems.DataError) as error:
@@ -195,7 +195,7 @@ def test_all_rows_with_too_few_fields_are_counted(tmp_path):
   assert str(error.value).endswith(' 2 rows are like that: line 22, line 10023.')
 
 
-def test_a_separator_other_than_that_of_most_fields_is_refused(tmp_path):
+def test_separator_that_most_fields_lack_is_refused(tmp_path):
   path = tmp_path / 'data.csv'
   path.write_text('who,y,a;b;c;d;e\n' + 'c1,0,1;2;3;4;5\n' * 20)
   with pytest.raises(problems.DataError, match="more of ';' than of ','.*--separator"):
@@ -203,7 +203,7 @@ def test_a_separator_other_than_that_of_most_fields_is_refused(tmp_path):
 
 
 @pytest.mark.parametrize('name', [b'  ', None])
-def test_clients_without_a_name_are_refused_in_any_type(name):
+def test_empty_client_ids_are_refused_in_any_type(name):
   reading = columns.Reading()
   with pytest.raises(problems.DataError, match='row 0: who is empty'):
     columns.ids([name, b'a'], 'who', lambda row: f'row {row}', reading)
