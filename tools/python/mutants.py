@@ -227,7 +227,7 @@ MUTANTS = (
     'queries/matrix_mechanism.py',
     'mechanism_text(self._mechanism()),\n      global_state.noise.round,',
     'global_state.belongs_to,\n      global_state.noise.round,',
-    'aggregators/belonging_test.py',
+    'aggregators/state_fingerprint_test.py',
   ),
   # Accounting.
   Mutant(
