@@ -182,9 +182,9 @@ def _examples():
   pattern = r'^```python\n(.*?)^```\n\n```text\n(.*?)^```'
   for name, text in DOCS.items():
     for program, output in re.findall(pattern, text, re.MULTILINE | re.DOTALL):
-      # Slow: one optimises for long, one is tested in learning/sources_test.py, and
-      # pieces of the last are tested in moving_programs_test.py.
-      long = ('best_separation(', 'programs.train_model(')
+      # Slow: one optimises for long; the others are tested in learning/sources_test.py,
+      # in aggregators/joint_test.py and, in pieces, in moving_programs_test.py.
+      long = ('best_separation(', 'programs.train_model(', 'aggregators.quantile(')
       is_slow = any(each in program for each in long) or name == 'tff.md'
       marks = [pytest.mark.slow] if is_slow else []
       yield pytest.param(program, output, id=name, marks=marks)

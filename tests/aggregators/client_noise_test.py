@@ -68,6 +68,7 @@ def test_each_client_sends_its_own_noise(name):
   assert np.abs(correlations).max() < 7 / math.sqrt(_SIZE)  # 3e-10 for 120 pairs.
 
 
+@pytest.mark.slow
 def test_secure_sum_contains_noise_of_clients():
   factory = _make(
     'local_laplace',

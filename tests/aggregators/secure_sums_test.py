@@ -66,7 +66,7 @@ def _test_backend():
   tff.backends.native.set_sync_local_cpp_execution_context()
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 @pytest.mark.parametrize('name', _MECHANISMS)
 def test_secure_sum_gives_same_bits_and_event_as_plain_sum(name):
   outcomes = []

@@ -71,6 +71,7 @@ def _mime_lite(model_aggregator=None, full_gradient_aggregator=None):
   )
 
 
+@pytest.mark.slow
 def test_extract_dp_event_refuses_mime_lite_without_exactly_one_mechanism():
   process = _mime_lite(_gaussian(seed=2, noise_multiplier=3.0), _gaussian())
   state = _state_after_one_round(process)

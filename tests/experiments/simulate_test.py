@@ -254,6 +254,7 @@ class _Sender(threading.Thread):
     os.kill(os.getpid(), self._number)
 
 
+@pytest.mark.slow  # The tutorial's walkthrough stops a run by SIGTERM and resumes it.
 def test_sigterm_leaves_report_and_no_tff_worker(tmp_path):
   run_dir = tmp_path / 'run'
   before = _workers()

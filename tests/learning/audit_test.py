@@ -147,6 +147,7 @@ def _keep_only_signs(monkeypatch):
   )
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize(
   'mutate',
   [

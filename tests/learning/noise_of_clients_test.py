@@ -117,6 +117,7 @@ def test_seeded_client_noise_is_identical_after_kill_and_resume(tmp_path):
   assert resumed == training_runs.results(tmp_path / 'straight')
 
 
+@pytest.mark.slow
 def test_coordinate_bound_limits_model_change_without_noise(tmp_path):
   result = _train(
     tmp_path / 'run',

@@ -64,7 +64,7 @@ def test_interrupted_append_leaves_only_complete_counted_lines(path):
   try:
     with ledger.LedgerWriter(path, ledgers.DELTA) as writer:
       median = sorted(time_append() for _ in range(11))[5]
-      for fraction in np.linspace(0.01, 1.2, 60):
+      for fraction in np.linspace(0.01, 1.2, 24):
         lines, rounds = len(ledgers.lines_of(path)), writer.rounds
         try:
           signal.setitimer(signal.ITIMER_REAL, min(fraction * median, 0.5))
@@ -78,7 +78,7 @@ def test_interrupted_append_leaves_only_complete_counted_lines(path):
   finally:
     signal.setitimer(signal.ITIMER_REAL, 0)
     signal.signal(signal.SIGALRM, previous_handler)
-  assert interrupted > 40
+  assert interrupted > 15
   read = ledger.read(path)
   assert len(read.entries) == rounds and not read.cut
 

@@ -168,6 +168,7 @@ def _with_constants():
   return tf.keras.Sequential([layer, tf.keras.layers.Dense(1)])
 
 
+@pytest.mark.slow
 def test_load_with_model_function_restores_drawn_constants(tmp_path):
   run_dir = str(tmp_path / 'run')
   result = _train(run_dir, _with_constants, num_rounds=1)
