@@ -100,6 +100,13 @@ def test_of_what_is_stated_alone_that_is_what_holds():
   assert accountants.pure_epsilon(both) == 1.0
 
 
+def test_what_is_composed_no_times_is_not_stated():
+  never = dp_accounting.SelfComposedDpEvent(Stated(0.5, 1e-7), 0)
+  assert not accountants.has_stated(together(GAUSSIAN, never))
+  assert accountants.has_stated(together(never, Stated(0.5, 1e-7)))
+  assert accountants.gdp_mu(together(GAUSSIAN, never)) == 1.0
+
+
 def test_it_is_no_gaussian():
   with pytest.raises(dp_accounting.UnsupportedEventError):
     accountants.gdp_mu(together(GAUSSIAN, Stated(0.5, 0.0)))
