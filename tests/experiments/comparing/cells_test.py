@@ -1,5 +1,6 @@
 """Cells of a comparison, and the choice among them: which one, and what it spends."""
 
+import dataclasses
 import json
 import math
 import os
@@ -62,6 +63,16 @@ def test_data_that_change_while_a_comparison_runs_are_noticed(data, tmp_path):
   job = {'arguments': cell.arguments, 'facts': cell.settings.facts}
   with pytest.raises(ValueError, match='have changed since the comparison began'):
     running._train(job, lambda: False)
+
+
+def test_data_of_a_task_are_read_once_for_the_cells_of_a_process(monkeypatch):
+  monkeypatch.setattr(running, '_populations', {})
+  read = []
+  for arguments in ([], ['--mechanism=tree'], ['--split_seed=2'], []):
+    cell = cells.settings_of(['--num_clients=20', '--clients_per_round=2', *arguments])
+    task = dataclasses.replace(cell.task, load=lambda data: read.append(data) or data)
+    assert running._population(dataclasses.replace(cell, task=task)) == cell.data
+  assert [each.seed for each in read] == [1, 2, 1]
 
 
 def test_names_of_columns_may_have_commas(tmp_path):
