@@ -320,7 +320,7 @@ _cell_lock = threading.Lock()
 _finishing: set[str] = set()  # Comparisons whose cells have to end after their round.
 _latest = ''  # The comparison of the running cell, or of the last one.
 _first_peak: Optional[int] = None  # Peak memory after the first cell.
-_populations: dict[Any, population_lib.Population] = {}  # That of the last task, if any.
+_populations: dict[Any, population_lib.Population] = {}  # That of the last task.
 
 
 def why_unfit(expected: Mapping[str, Any], dask_worker: Any) -> str:

@@ -321,7 +321,7 @@ def nested(event: dp_accounting.DpEvent) -> Iterator[dp_accounting.DpEvent]:
   yield event
   for sub_event in getattr(event, 'events', ()):
     yield from nested(sub_event)
-  if hasattr(event, 'event') and getattr(event, 'count', 1):
+  if hasattr(event, 'event') and getattr(event, 'count', None) != 0:
     yield from nested(event.event)
 
 

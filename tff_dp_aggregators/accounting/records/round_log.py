@@ -476,7 +476,6 @@ class _File(Database):
         raise self._line_error(
           line, f'{", ".join(sorted(names - known))} is here but not in the first line.'
         )
-      self._check_unread(keys, self.sources, line)
       later.update(dict.fromkeys(name for name in keys if name not in known))
     self.ignored += later
     values = {name: _json_value(name, source) for name, source in self.sources.items()}
@@ -519,7 +518,6 @@ class _File(Database):
   def _find_columns(self, names: list[str], line: int) -> None:
     """Sets `sources`, the file's name for each column to read, and `ignored`."""
     sources = self._match_columns(names, line)
-    self._check_unread(names, sources, line)
     by_participation = {'round', 'client_id'} <= sources.keys()
     if not (sources.keys() & {'completion_time', 'client_ids'} or by_participation):
       raise self._line_error(
@@ -555,26 +553,6 @@ class _File(Database):
     self.sources = sources
     self.ignored = [name for name in names if name not in sources.values()]
 
-  def _check_unread(
-    self, names: Sequence[str], sources: Mapping[str, str], line: int
-  ) -> None:
-    """Refuses columns that are not read and may have rounds or clients."""
-    unread = [name for name in names if name not in sources.values()]
-    like_round = list(filter(_ROUND_LIKE.search, unread))
-    if like_round and 'round' not in {*sources, *self._columns}:
-      raise self._line_error(
-        line,
-        f'{like_round[0]} may be the number of the round; say --columns=round='
-        f'{like_round[0]}, or --columns=round= if it is something else.',
-      )
-    like_clients = list(filter(_CLIENTS_LIKE.fullmatch, unread))
-    if like_clients and not {'client_ids', 'client_id'} & {*sources, *self._columns}:
-      raise self._line_error(
-        line,
-        f'{like_clients[0]} may say which clients took part; say --columns=client_ids='
-        f'{like_clients[0]}, or --columns=client_ids= if it is something else.',
-      )
-
   def _match_columns(self, names: list[str], line: int) -> dict[str, str]:
     """The file's name for each column that it has."""
     by_spelling = {name.strip().lower(): name for name in names}
@@ -599,6 +577,22 @@ class _File(Database):
         )
       if matches:
         names_by_column[column] = matches[0]
+    unread = [name for name in names if name not in names_by_column.values()]
+    stated = {*names_by_column, *self._columns}
+    like_round = list(filter(_ROUND_LIKE.search, unread))
+    if like_round and 'round' not in stated:
+      raise self._line_error(
+        line,
+        f'{like_round[0]} may be the number of the round; say --columns=round='
+        f'{like_round[0]}, or --columns=round= if it is something else.',
+      )
+    like_clients = list(filter(_CLIENTS_LIKE.fullmatch, unread))
+    if like_clients and not {'client_ids', 'client_id'} & stated:
+      raise self._line_error(
+        line,
+        f'{like_clients[0]} may say which clients took part; say --columns=client_ids='
+        f'{like_clients[0]}, or --columns=client_ids= if it is something else.',
+      )
     return names_by_column
 
   def log(self) -> RoundLog:
