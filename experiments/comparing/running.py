@@ -30,8 +30,6 @@ from tff_dp_aggregators.learning import interrupts
 from tff_dp_aggregators.learning.runs import progress
 from tff_dp_aggregators.learning.runs import run_directory
 
-from .. import settings as settings_lib
-from ..data import population as population_lib
 from . import cells as cells_lib
 
 _UNWANTED = 'cancelled'  # Dask's state of a running task whose result is not needed.
@@ -320,7 +318,7 @@ _cell_lock = threading.Lock()
 _finishing: set[str] = set()  # Comparisons whose cells have to end after their round.
 _latest = ''  # The comparison of the running cell, or of the last one.
 _first_peak: Optional[int] = None  # Peak memory after the first cell.
-_populations: dict[Any, population_lib.Population] = {}  # That of the last task.
+_populations: dict[Any, Any] = {}  # The data of the last cell; a task's stay the same.
 
 
 def why_unfit(expected: Mapping[str, Any], dask_worker: Any) -> str:
@@ -432,7 +430,11 @@ def _train(job: Mapping[str, Any], must_end: Callable[[], bool]) -> bool:
     raise ValueError('the data have changed since the comparison began.')
   from .. import training  # Loads TensorFlow.
 
-  data, directory = _population(settings), job['directory']
+  key, directory = (settings.task.name, settings.data, os.getcwd()), job['directory']
+  if settings.data.files is not None or key not in _populations:
+    _populations.clear()  # Before others are read: memory may not hold both.
+    _populations[key] = settings.task.load(settings.data)
+  data = _populations[key]
   deadline = time.monotonic() + _LOCK_SECONDS
   while not must_end():
     try:
@@ -444,17 +446,6 @@ def _train(job: Mapping[str, Any], must_end: Callable[[], bool]) -> bool:
         raise
       time.sleep(_LOOK_SECONDS)
   return False
-
-
-def _population(settings: settings_lib.Settings) -> population_lib.Population:
-  """A run's data; those of a task, which do not change, are kept for the next run."""
-  if settings.data.files is not None:
-    return settings.task.load(settings.data)  # Keeps them while the files are the same.
-  key = settings.task.name, settings.data, os.getcwd()
-  if key not in _populations:
-    _populations.clear()  # Before others are read: memory may not hold both.
-    _populations[key] = settings.task.load(settings.data)
-  return _populations[key]
 
 
 @contextlib.contextmanager

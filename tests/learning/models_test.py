@@ -311,8 +311,8 @@ def _clipped_squares(y_true, y_pred):
 
 
 _ONE_HOT = np.eye(2, dtype=np.float32)[_CLASSES]
-_LOGITS = 'puts out .* takes logits: give a loss of probabilities, or leave out the act'
-_PROBABILITIES = 'puts out numbers from -.* takes probabilities: give a loss of logits'
+_LOGITS = 'puts out .* takes logits: give one of the other kind, or leave out the act'
+_PROBABILITIES = 'puts out numbers from -.* takes probabilities: give one of'
 
 
 @pytest.mark.parametrize(

@@ -22,14 +22,12 @@ _BATCH = 1_000_003
 # Activations whose outputs are probabilities.
 PROBABLE = ('sigmoid', 'softmax')
 # Operations on logits; those that tf.nn.sigmoid_cross_entropy_with_logits begins with;
-# pairs on the way to the logarithm of what is clipped to 1; and such without effect.
+# such without effect; and on probabilities, of which the logarithm is taken then.
 _OF_LOGITS = {'SparseSoftmaxCrossEntropyWithLogits', 'SoftmaxCrossEntropyWithLogits'}
 _OF_LOGITS |= {'Softmax', 'LogSoftmax', 'Sigmoid'}
 _LOGISTIC = {'GreaterEqual', 'Neg', 'Mul'}
-_TO_LOG = {('', 'RealDiv'), ('', 'Minimum'), ('RealDiv', 'Minimum'), ('Minimum', 'Log')}
-_TO_LOG |= {('Minimum', 'Maximum'), ('Maximum', 'AddV2'), ('Maximum', 'Log')}
-_TO_LOG |= {('AddV2', 'Log')}
-_KEEPING = ('Identity', 'Reshape', 'Squeeze', 'ExpandDims', 'Cast')
+_NEUTRAL = {'Identity', 'Reshape', 'Squeeze', 'ExpandDims', 'Cast'}
+_CLIPPING = {'RealDiv', 'Minimum', 'Maximum', 'AddV2'}
 # Rounding tolerance of sums of float32 probabilities, which should be 1.
 _ROUNDING = 1e-3
 
@@ -74,7 +72,7 @@ class Losses:
     weight_of = by_output('loss_weights', weights, self._names, is_for_all=True)
     self._parts = []
     self._outputs = outputs
-    self._own_take_logits: dict[str, Optional[bool]] = {}
+    self._own_takes: dict[str, set[Optional[bool]]] = {}
     self._takes_all_labels: set[str] = set()  # Outputs whose own loss was tried.
     for name, output in outputs.items():
       if loss_of[name] is None and len(outputs) > 1:
@@ -106,9 +104,8 @@ class Losses:
       ) from e
     given = graph.inputs[: len(tf.nest.flatten(output_spec))]
     tensors = tf.nest.pack_sequence_as(output_spec, given)
-    for name, tensor in by_output('outputs', tensors, self._names).items():
-      takes = _takes_as(tensor)
-      self._own_take_logits[name] = takes.pop() if len(takes) == 1 else None
+    by_name = by_output('outputs', tensors, self._names)
+    self._own_takes = {name: _takes_as(tensor) for name, tensor in by_name.items()}
 
   def __call__(self, output: Any, label: Any, sample_weight: Any = None) -> Any:
     """Returns the loss of a batch, whose examples may have weights."""
@@ -123,10 +120,7 @@ class Losses:
     return total
 
   def check_labels(self, labels: Any, owner: str) -> None:
-    """Refuses class indices that are outside the range of an output.
-
-    Those of a user's own loss are refused if the loss fails on them.
-    """
+    """Refuses classes without an output; with a user's own loss if it fails on them."""
     by_name = by_output('labels', labels, self._names)
     for name, loss, _ in self._parts:
       function, output = _function_of(loss), self._outputs[name]
@@ -149,33 +143,30 @@ class Losses:
   def check_probabilities(self, output: Any) -> None:
     """Refuses logits where the loss takes probabilities, and vice versa."""
     outputs = by_output('outputs', output, self._names)
-    kinds = ('logits', 'probabilities')
     for name, loss, _ in self._parts:
       function = _function_of(loss)
-      takes_logits = _takes_logits(loss) if function else self._own_take_logits[name]
-      if takes_logits is None:
+      takes = {_takes_logits(loss)} if function else self._own_takes[name]
+      if takes not in ({True}, {False}):
         continue
+      takes_logits = True in takes
       values = np.asarray(outputs[name], np.float64)
       is_binary = function in _BINARY if function else values.shape[-1] == 1
       check = why_no_logits if takes_logits else why_no_probabilities
-      why = check(values, is_binary)
-      if not (function or takes_logits or (values < 0).any()):
-        why = None
+      is_sure = function or takes_logits or (values < 0).any()
+      why = check(values, is_binary) if is_sure else None
       ends = last_activation(self._model) if self._is_single else None
       if why is None and ends in (PROBABLE if takes_logits else ('linear',)):
         why = f'ends in the activation {ends}'
       if why is not None:
         kind = function.title().replace('_', '')
         option = '' if takes_logits else 'from_logits=True'
-        takes, other = kinds if takes_logits else kinds[::-1]
-        remedy = f'tf.keras.losses.{kind}({option})' if kind else f'a loss of {other}'
-        activation = 'sigmoid' if is_binary else 'softmax'
-        if not function:
-          activation = ends if ends in PROBABLE else 'softmax or sigmoid'
+        other = f'tf.keras.losses.{kind}({option})' if kind else 'one of the other kind'
+        end = 'sigmoid' if is_binary else 'softmax' if kind else 'softmax or sigmoid'
         raise ValueError(
-          f'the model {why}, and the loss {kind or loss.name} takes {takes}: give '
-          f'{remedy}, or {"leave out" if takes_logits else "end the model in"} the '
-          f'activation {activation}.'
+          f'the model {why}, and the loss {kind or loss.name} takes '
+          f'{"logits" if takes_logits else "probabilities"}: give {other}, or '
+          f'{"leave out" if takes_logits else "end the model in"} the activation '
+          f'{ends if ends in PROBABLE else end}.'
         )
 
 
@@ -363,20 +354,17 @@ def _takes_logits(loss: tf.keras.losses.Loss) -> Optional[bool]:
   return bool(loss.get_config().get('from_logits', False))
 
 
-def _takes_as(tensor: tf.Tensor, last: str = '') -> set[bool]:
-  """How a loss is seen to take a tensor: as logits (`True`), or as probabilities.
-
-  `last`: The operation of `_TO_LOG` of which it is the result.
-  """
+def _takes_as(tensor: tf.Tensor, passed: Any = frozenset()) -> set[Optional[bool]]:
+  """Whether a loss's graph has a tensor as logits, or a clipped one's logarithm."""
   operations = [each for each in tensor.consumers() if each.inputs[0] is tensor]
   types = {each.type for each in operations}
-  is_of_logits = not last and (types & _OF_LOGITS or types >= _LOGISTIC)
-  found = {True} if is_of_logits else set()
+  is_of_logits = passed <= _NEUTRAL and (types & _OF_LOGITS or types >= _LOGISTIC)
+  found: set[Optional[bool]] = {True} if is_of_logits else set()
+  if 'Minimum' in passed and 'Log' in types:
+    found.add(False)
   for each in operations:
-    if (last, each.type) in _TO_LOG and not _exceeds_one(each):
-      found |= {False} if each.type == 'Log' else _takes_as(each.outputs[0], each.type)
-    elif each.type in _KEEPING:
-      found |= _takes_as(each.outputs[0], last)
+    if each.type in _NEUTRAL | _CLIPPING and not _exceeds_one(each):
+      found |= _takes_as(each.outputs[0], passed | {each.type})
   return found
 
 

@@ -4,11 +4,13 @@ import dataclasses
 import json
 import math
 import os
+import types
 
 import dp_accounting
 import pytest
 
 from experiments import settings
+from experiments import training
 from experiments.comparing import cells
 from experiments.comparing import grid
 from experiments.comparing import running
@@ -66,12 +68,25 @@ def test_data_that_change_while_a_comparison_runs_are_noticed(data, tmp_path):
 
 
 def test_data_of_a_task_are_read_once_for_the_cells_of_a_process(monkeypatch):
-  monkeypatch.setattr(running, '_populations', {})
-  read = []
-  for arguments in ([], ['--mechanism=tree'], ['--split_seed=2'], []):
-    cell = cells.settings_of(['--num_clients=20', '--clients_per_round=2', *arguments])
+  read, trained = [], []
+
+  def settings_of(arguments):
+    cell = made([*arguments, '--num_clients=20', '--clients_per_round=2'])
     task = dataclasses.replace(cell.task, load=lambda data: read.append(data) or data)
-    assert running._population(dataclasses.replace(cell, task=task)) == cell.data
+    return dataclasses.replace(cell, task=task)
+
+  def train(cell, data, *unused):
+    trained.append(data.seed)
+    return types.SimpleNamespace(is_finished=True)
+
+  made = cells.settings_of
+  monkeypatch.setattr(cells, 'settings_of', settings_of)
+  monkeypatch.setattr(training, 'train', train)
+  monkeypatch.setattr(running, '_populations', {})
+  for arguments in ([], ['--mechanism=tree'], ['--split_seed=2'], []):
+    job = {'arguments': arguments, 'facts': None, 'directory': '', 'not_covered': ()}
+    assert running._train(job, lambda: False)
+  assert trained == [1, 1, 2, 1]
   assert [each.seed for each in read] == [1, 2, 1]
 
 

@@ -461,7 +461,6 @@ class _File(Database):
       f'keys, case when keys is null then line end as bad from ({lines})) group by '
       'keys order by 1'
     )
-    later: dict[str, None] = {}  # Names that the first line lacks, in order.
     for number, (line, keys, bad) in enumerate(groups):
       if keys is None:
         raise self._line_error(line, f'this is not a JSON object: {bad!r:.200}.')
@@ -469,15 +468,14 @@ class _File(Database):
         raise self._line_error(line, f'a name is repeated in {keys}.')
       if not number:
         self._find_columns(keys, line)
+        known = {*self.sources.values(), *self.ignored}
         continue
       names = set(self._match_columns(keys, line).values())
-      known = {*self.sources.values(), *self.ignored}
       if names - known:
         raise self._line_error(
           line, f'{", ".join(sorted(names - known))} is here but not in the first line.'
         )
-      later.update(dict.fromkeys(name for name in keys if name not in known))
-    self.ignored += later
+      self.ignored += [name for name in keys if name not in {*known, *self.ignored}]
     values = {name: _json_value(name, source) for name, source in self.sources.items()}
     return f'select no, {_select_list(values)} from ({lines})'
 
@@ -578,15 +576,15 @@ class _File(Database):
       if matches:
         names_by_column[column] = matches[0]
     unread = [name for name in names if name not in names_by_column.values()]
-    stated = {*names_by_column, *self._columns}
     like_round = list(filter(_ROUND_LIKE.search, unread))
-    if like_round and 'round' not in stated:
+    if like_round and 'round' not in {*names_by_column, *self._columns}:
       raise self._line_error(
         line,
         f'{like_round[0]} may be the number of the round; say --columns=round='
         f'{like_round[0]}, or --columns=round= if it is something else.',
       )
     like_clients = list(filter(_CLIENTS_LIKE.fullmatch, unread))
+    stated = {*names_by_column, *self._columns}
     if like_clients and not {'client_ids', 'client_id'} & stated:
       raise self._line_error(
         line,
