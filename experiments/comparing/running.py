@@ -318,6 +318,7 @@ _cell_lock = threading.Lock()
 _finishing: set[str] = set()  # Comparisons whose cells have to end after their round.
 _latest = ''  # The comparison of the running cell, or of the last one.
 _first_peak: Optional[int] = None  # Peak memory after the first cell.
+_populations: dict[Any, Any] = {}  # The data of the last cell; a task's stay the same.
 
 
 def why_unfit(expected: Mapping[str, Any], dask_worker: Any) -> str:
@@ -429,7 +430,11 @@ def _train(job: Mapping[str, Any], must_end: Callable[[], bool]) -> bool:
     raise ValueError('the data have changed since the comparison began.')
   from .. import training  # Loads TensorFlow.
 
-  data, directory = settings.task.load(settings.data), job['directory']
+  key, directory = (settings.task.name, settings.data, os.getcwd()), job['directory']
+  if settings.data.files is not None or key not in _populations:
+    _populations.clear()  # Before others are read: memory may not hold both.
+    _populations[key] = settings.task.load(settings.data)
+  data = _populations[key]
   deadline = time.monotonic() + _LOCK_SECONDS
   while not must_end():
     try:

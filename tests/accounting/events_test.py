@@ -180,6 +180,10 @@ def test_to_json_refuses_unsupported_events():
     ({'type': 'UnsupportedDpEvent'}, 'UnsupportedDpEvent'),
     ({'type': ['x']}, 'type .*x'),
     ({'type': 'EpsilonDeltaDpEvent', 'epsilon': 1.0, 'delta': 1.0}, 'delta'),
+    (
+      {'type': 'EpsilonDeltaDpEvent', 'epsilon': -1.0, 'delta': 0.0},
+      'not negative; got',
+    ),
     ({'type': 'GaussianDpEvent'}, 'has the fields'),
     ({'type': 'GaussianDpEvent', 'noise_multiplier': '3'}, 'noise_multiplier'),
     ({'type': 'GaussianDpEvent', 'noise_multiplier': -3.0}, 'noise_multiplier'),

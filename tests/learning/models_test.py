@@ -282,6 +282,79 @@ def test_from_logits_must_match_the_last_activation(
       _functional(make, _NUMBERS, _CLASSES, loss)
 
 
+def _tf_sparse(y_true, y_pred):
+  labels = tf.cast(tf.reshape(y_true, [-1]), tf.int32)
+  return tf.nn.sparse_softmax_cross_entropy_with_logits(labels, y_pred)
+
+
+def _looked_up(y_true, y_pred):
+  labels = tf.cast(tf.reshape(y_true, [-1]), tf.int32)
+  chosen = tf.gather(tf.clip_by_value(y_pred, 1e-7, 1.0), labels, batch_dims=1)
+  return -tf.math.log(chosen)
+
+
+class _OwnFocal(_KERAS.losses.Loss):
+  def call(self, y_true, y_pred):
+    return tf.square(1 - tf.nn.softmax(y_pred)[:, 0]) * _tf_sparse(y_true, y_pred)
+
+
+def _of_keras(name, **options):
+  return lambda y, p: getattr(_KERAS.losses, name)(y, p, **options)
+
+
+def _clipped_rates(y_true, y_pred):
+  return y_pred - y_true * tf.math.log(tf.clip_by_value(y_pred, 1e-6, 1e6))
+
+
+def _clipped_squares(y_true, y_pred):
+  return tf.square(tf.clip_by_value(y_pred, 0.0, 1.0) - y_true)
+
+
+_ONE_HOT = np.eye(2, dtype=np.float32)[_CLASSES]
+_LOGITS = 'puts out .* takes logits: give one of the other kind, or leave out the act'
+_PROBABILITIES = 'puts out numbers from -.* takes probabilities: give one of'
+
+
+@pytest.mark.parametrize(
+  ('units', 'activation', 'y', 'loss', 'message'),
+  [
+    (2, 'softmax', _CLASSES, _tf_sparse, f'{_LOGITS}ivation softmax'),
+    (2, 'softmax', _CLASSES, _OwnFocal(), _LOGITS),
+    (
+      *(2, 'softmax', _ONE_HOT),
+      *(_of_keras('categorical_crossentropy', from_logits=True), _LOGITS),
+    ),
+    (
+      *(1, 'sigmoid', _ONE_HOT[:, :1]),
+      *(tf.nn.sigmoid_cross_entropy_with_logits, f'{_LOGITS}ivation sigmoid'),
+    ),
+    (2, None, _CLASSES, _of_keras('sparse_categorical_crossentropy'), _PROBABILITIES),
+    (2, None, _ONE_HOT, _of_keras('categorical_crossentropy'), _PROBABILITIES),
+    (1, None, _ONE_HOT[:, :1], _of_keras('binary_crossentropy'), _PROBABILITIES),
+    # Whatever is right, or cannot be known, is taken.
+    (2, None, _CLASSES, _tf_sparse, None),
+    (2, None, _CLASSES, _OwnFocal(), None),
+    (2, 'softmax', _CLASSES, _looked_up, None),
+    (2, 'softmax', _ONE_HOT, _of_keras('categorical_crossentropy'), None),
+    (2, 'softmax', _ONE_HOT, _of_keras('categorical_hinge'), None),
+    (2, 'relu', _ONE_HOT, _of_keras('binary_crossentropy'), None),
+    (1, None, _ONE_HOT[:, :1], tf.nn.sigmoid_cross_entropy_with_logits, None),
+    (1, None, _ONE_HOT[:, :1], _clipped_rates, None),
+    (1, None, _ONE_HOT[:, :1], _clipped_squares, None),
+    (1, None, _ONE_HOT[:, :1], _of_keras('mean_squared_logarithmic_error'), None),
+  ],
+)
+def test_what_a_loss_of_ones_own_is_seen_to_take_is_told_apart(
+  units, activation, y, loss, message
+):
+  make = _ending_in(activation, units)
+  if message is None:
+    _functional(make, _NUMBERS, y, loss)
+  else:
+    with pytest.raises(ValueError, match=message):
+      _functional(make, _NUMBERS, y, loss)
+
+
 class _OwnStep(_KERAS.Model):
   def train_step(self, data):
     return super().train_step(data)
@@ -558,6 +631,45 @@ def test_check_examples_refuses_tokens_and_labels_out_of_range():
     functional.check_examples((tokens, _CLASSES), 'it')
   with pytest.raises(ValueError, match='it: the label in row 1 is 2'):
     functional.check_examples((_TOKENS, 2 * _CLASSES), 'it')
+
+
+def _without_negative(y_true, y_pred):
+  labels = tf.reshape(y_true, [-1])
+  return tf.where(labels < 0, 0.0, _tf_sparse(tf.maximum(labels, 0), y_pred))
+
+
+@pytest.mark.parametrize('loss', [_tf_sparse, _looked_up, _OwnFocal()])
+def test_classes_on_which_a_loss_of_ones_own_fails_are_named(loss):
+  softmax = 'softmax' if loss is _looked_up else None
+  functional = _functional(_ending_in(softmax), _NUMBERS, _CLASSES, loss)
+  functional.check_examples((_NUMBERS, _CLASSES), 'it')
+  for labels, said in ((2 * _CLASSES, 2), (-_CLASSES, -1)):
+    with pytest.raises(ValueError, match=f'it: the label in row 1 is {said}, and the'):
+      functional.check_examples((_NUMBERS, labels), 'it')
+
+
+@pytest.mark.parametrize(
+  ('units', 'y', 'loss'),
+  [(2, _CLASSES, _without_negative), (1, _ONE_HOT[:, 0], _OwnLoss())],
+)
+def test_labels_on_which_a_loss_of_ones_own_does_not_fail_are_taken(units, y, loss):
+  functional = _functional(_ending_in(None, units), _NUMBERS, y, loss)
+  functional.check_examples((_NUMBERS, -7 * y), 'it')
+
+
+def test_classes_of_test_data_without_an_output_are_named_before_a_round(tmp_path):
+  clients = {'a': (_NUMBERS, _CLASSES), 'b': (_NUMBERS, _CLASSES)}
+  with pytest.raises(ValueError, match='test data: the label in row 1 is 2, and'):
+    learning.train(
+      _ending_in(None),
+      clients,
+      None,
+      str(tmp_path / 'run'),
+      loss=_tf_sparse,
+      clients_per_round=1,
+      num_rounds=1,
+      test=learning.Evaluation((_NUMBERS, 2 * _CLASSES)),
+    )
 
 
 def _with_loss_of_outputs():

@@ -20,6 +20,12 @@ from tff_dp_aggregators.learning import options
     (options.Server, {'target_quantile': 'a'}, TypeError, "number, got 'a'"),
     (options.Server, {'clip_order': 0.5}, ValueError, 'or infinite; got 0.5'),
     (options.Server, {'not_private_signal_to_noise': 'no'}, TypeError, "got 'no'"),
+    (
+      options.SimulatedCohort,
+      {'mechanism': None, 'scale': 0.5},
+      ValueError,
+      'at least 1; got 0.5',
+    ),
     (options.RunOptions, {'noise_seed': '1'}, TypeError, "got '1'"),
     (options.RunOptions, {'packed_simulation': 'no'}, ValueError, "'auto'; got 'no'"),
     (options.RunOptions, {'checkpoint_seconds': -1}, ValueError, 'got -1'),

@@ -50,11 +50,11 @@ class EpsilonDeltaDpEvent(dp_accounting.DpEvent):
   delta: float  # From 0 to below 1.
 
   def __post_init__(self) -> None:
-    for name, limit in (('epsilon', math.inf), ('delta', 1.0)):
-      value = float(checks.check_number(name, getattr(self, name)))
-      if not 0 <= value < limit:
-        raise ValueError(f'{name} must be from 0 to below {limit:g}; got {value}.')
-      self.__dict__[name] = value
+    epsilon = checks.check_not_negative('epsilon', self.epsilon)
+    delta = float(checks.check_number('delta', self.delta))
+    if not 0 <= delta < 1:
+      raise ValueError(f'delta must be from 0 to below 1; got {delta}.')
+    self.__dict__.update(epsilon=epsilon, delta=delta)
 
 
 def with_bounds(event: dp_accounting.DpEvent) -> dp_accounting.DpEvent:

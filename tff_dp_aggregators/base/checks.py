@@ -63,11 +63,12 @@ def check_positive(name: str, value: Any) -> float:
 
 def check_within(name: str, value: Any, low: float, high: float) -> float:
   """Returns `value` as a float, or raises unless it is finite, from `low` to `high`."""
+  rule = f'at least {low:g}' if high == math.inf else f'from {low:g} to {high:g}'
   return _check(
     name,
     value,
     lambda x: low <= x <= high and abs(x) < math.inf,
-    f'finite, and within {low:g} and {high:g}',
+    f'finite, and {rule}',
   )
 
 

@@ -21,6 +21,13 @@ _BINARY = ('binary_crossentropy', 'binary_focal_crossentropy')
 _BATCH = 1_000_003
 # Activations whose outputs are probabilities.
 PROBABLE = ('sigmoid', 'softmax')
+# Operations on logits; those that tf.nn.sigmoid_cross_entropy_with_logits begins with;
+# such without effect; and on probabilities, of which the logarithm is taken then.
+_OF_LOGITS = {'SparseSoftmaxCrossEntropyWithLogits', 'SoftmaxCrossEntropyWithLogits'}
+_OF_LOGITS |= {'Softmax', 'LogSoftmax', 'Sigmoid'}
+_LOGISTIC = {'GreaterEqual', 'Neg', 'Mul'}
+_NEUTRAL = {'Identity', 'Reshape', 'Squeeze', 'ExpandDims', 'Cast'}
+_CLIPPING = {'RealDiv', 'Minimum', 'Maximum', 'AddV2'}
 # Rounding tolerance of sums of float32 probabilities, which should be 1.
 _ROUNDING = 1e-3
 
@@ -64,7 +71,9 @@ class Losses:
     weights = 1.0 if weights is None else weights
     weight_of = by_output('loss_weights', weights, self._names, is_for_all=True)
     self._parts = []
-    self._num_classes = {name: each.shape[-1] for name, each in outputs.items()}
+    self._outputs = outputs
+    self._own_takes: dict[str, set[Optional[bool]]] = {}
+    self._takes_all_labels: set[str] = set()  # Outputs whose own loss was tried.
     for name, output in outputs.items():
       if loss_of[name] is None and len(outputs) > 1:
         continue  # As in Keras, an output may have no loss.
@@ -83,7 +92,7 @@ class Losses:
         lambda each: tf.TensorSpec([_BATCH, *each.shape[1:]], each.dtype),
         (output_spec, label_spec),
       )
-      traced.get_concrete_function(*batch_specs)
+      graph = traced.get_concrete_function(*batch_specs).graph
     except Exception as e:  # A user's function may raise any exception.
       labels, outputs = (
         ', '.join(f'{each.dtype.name} {_shape(each)}' for each in tf.nest.flatten(spec))
@@ -93,6 +102,10 @@ class Losses:
       raise ValueError(
         f'the loss fails on labels {labels} and outputs {outputs}: {why.strip()}'
       ) from e
+    given = graph.inputs[: len(tf.nest.flatten(output_spec))]
+    tensors = tf.nest.pack_sequence_as(output_spec, given)
+    by_name = by_output('outputs', tensors, self._names)
+    self._own_takes = {name: _takes_as(tensor) for name, tensor in by_name.items()}
 
   def __call__(self, output: Any, label: Any, sample_weight: Any = None) -> Any:
     """Returns the loss of a batch, whose examples may have weights."""
@@ -107,15 +120,20 @@ class Losses:
     return total
 
   def check_labels(self, labels: Any, owner: str) -> None:
-    """Refuses class indices that are outside the range of an output."""
+    """Refuses classes without an output; with a user's own loss if it fails on them."""
     by_name = by_output('labels', labels, self._names)
     for name, loss, _ in self._parts:
-      if _function_of(loss) == _SPARSE:
-        ignored = loss.get_config().get('ignore_class')
-        of = f' of {name!r}' if len(self._parts) > 1 else ''
-        check_range(
-          by_name[name], self._num_classes[name], f'{owner}: the label{of}', ignored
-        )
+      function, output = _function_of(loss), self._outputs[name]
+      if function not in ('', _SPARSE) or name in self._takes_all_labels:
+        continue
+      ignored = loss.get_config().get('ignore_class') if function else None
+      of = f' of {name!r}' if len(self._parts) > 1 else ''
+      try:
+        check_range(by_name[name], output.shape[-1], f'{owner}: the label{of}', ignored)
+      except ValueError:
+        if function or _fails(loss, by_name[name], output):
+          raise
+        self._takes_all_labels.add(name)
 
   @property
   def of_logits(self) -> set[str]:
@@ -126,26 +144,29 @@ class Losses:
     """Refuses logits where the loss takes probabilities, and vice versa."""
     outputs = by_output('outputs', output, self._names)
     for name, loss, _ in self._parts:
-      takes_logits = _takes_logits(loss)
-      if takes_logits is None:
-        continue
-      values = np.asarray(outputs[name], np.float64)
       function = _function_of(loss)
-      is_binary = function in _BINARY
+      takes = {_takes_logits(loss)} if function else self._own_takes[name]
+      if takes not in ({True}, {False}):
+        continue
+      takes_logits = True in takes
+      values = np.asarray(outputs[name], np.float64)
+      is_binary = function in _BINARY if function else values.shape[-1] == 1
       check = why_no_logits if takes_logits else why_no_probabilities
-      why = check(values, is_binary)
+      is_sure = function or takes_logits or (values < 0).any()
+      why = check(values, is_binary) if is_sure else None
       ends = last_activation(self._model) if self._is_single else None
       if why is None and ends in (PROBABLE if takes_logits else ('linear',)):
         why = f'ends in the activation {ends}'
       if why is not None:
         kind = function.title().replace('_', '')
-        other = '' if takes_logits else 'from_logits=True'
+        option = '' if takes_logits else 'from_logits=True'
+        other = f'tf.keras.losses.{kind}({option})' if kind else 'one of the other kind'
+        end = 'sigmoid' if is_binary else 'softmax' if kind else 'softmax or sigmoid'
         raise ValueError(
-          f'the model {why}, and the loss {kind} takes '
-          f'{"logits" if takes_logits else "probabilities"}: give '
-          f'tf.keras.losses.{kind}({other}), or '
+          f'the model {why}, and the loss {kind or loss.name} takes '
+          f'{"logits" if takes_logits else "probabilities"}: give {other}, or '
           f'{"leave out" if takes_logits else "end the model in"} the activation '
-          f'{"sigmoid" if is_binary else "softmax"}.'
+          f'{ends if ends in PROBABLE else end}.'
         )
 
 
@@ -331,3 +352,39 @@ def _takes_logits(loss: tf.keras.losses.Loss) -> Optional[bool]:
   if _function_of(loss) not in (*_CATEGORICAL, *_BINARY):
     return None
   return bool(loss.get_config().get('from_logits', False))
+
+
+def _takes_as(tensor: tf.Tensor, passed: Any = frozenset()) -> set[Optional[bool]]:
+  """Whether a loss's graph has a tensor as logits, or a clipped one's logarithm."""
+  operations = [each for each in tensor.consumers() if each.inputs[0] is tensor]
+  types = {each.type for each in operations}
+  is_of_logits = passed <= _NEUTRAL and (types & _OF_LOGITS or types >= _LOGISTIC)
+  found: set[Optional[bool]] = {True} if is_of_logits else set()
+  if 'Minimum' in passed and 'Log' in types:
+    found.add(False)
+  for each in operations:
+    if each.type in _NEUTRAL | _CLIPPING and not _exceeds_one(each):
+      found |= _takes_as(each.outputs[0], passed | {each.type})
+  return found
+
+
+def _exceeds_one(operation: tf.Operation) -> bool:
+  """Whether it is a minimum with a number that is above 1, or is not known."""
+  bound = operation.inputs[-1]
+  is_difference = bound.op.type == 'Sub'  # 1 - epsilon in Keras's losses.
+  value = tf.get_static_value(bound.op.inputs[0] if is_difference else bound)
+  return operation.type == 'Minimum' and (value is None or bool(np.any(value > 1)))
+
+
+def _fails(loss: tf.keras.losses.Loss, labels: Any, output: tf.TensorSpec) -> bool:
+  """Whether a loss fails on class indices, and not on those within its range."""
+  if None in output.shape[1:]:
+    return False
+  share = tf.constant(1 / output.shape[-1], output.dtype)
+  outputs = tf.fill([len(labels), *output.shape[1:]], share)
+  for each in (np.clip(labels, 0, output.shape[-1] - 1), labels):
+    try:
+      loss(_fit_labels(each, outputs), outputs)
+    except tf.errors.InvalidArgumentError:
+      return each is labels
+  return False

@@ -280,7 +280,5 @@ class SimulatedCohort:
   scale: float
 
   def __post_init__(self) -> None:
-    scale = checks.check_number('scale', self.scale)
-    if not 1 <= scale < math.inf:
-      raise ValueError(f'scale must be finite and at least 1; got {scale}.')
-    object.__setattr__(self, 'scale', float(scale))
+    scale = checks.check_within('scale', self.scale, 1, math.inf)
+    object.__setattr__(self, 'scale', scale)

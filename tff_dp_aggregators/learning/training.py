@@ -413,7 +413,12 @@ def _evaluator(
   )
   evaluator = evaluation.Evaluator(model, test.data, test.metrics)
   if not run_directory.looks_finished(run_dir):
-    evaluator.check(model.initial_weights)
+    try:
+      evaluator.check(model.initial_weights)
+    except ValueError:
+      if isinstance(model, models.KerasFunctionalModel):
+        model.check_examples(test.data, 'test data')  # Has a clearer message.
+      raise
   return evaluator
 
 

@@ -14,6 +14,7 @@ import json
 import mmap
 import os
 import re
+import secrets
 import shlex
 import sys
 import tempfile
@@ -142,32 +143,32 @@ class CsvFile:
 
     memory = f'{32 + 2 * len(self.columns)}MB'  # Twice what a row group takes.
     settings = {**_SETTINGS, 'threads': 1, 'memory_limit': memory}
-    with tempfile.TemporaryDirectory(dir=self._scratch, prefix='rows_') as folder:
-      path = os.path.join(folder, 'rows')
-      with duckdb.connect(path, config=settings) as connection:
-        # Unnamed, so that rows do not outlive a killed process. While the table is
-        # committed, rows.wal has the minimum and maximum of each column.
-        os.unlink(path)
-        connection.execute("SET wal_autocheckpoint = '1B'")
-        connection.execute('SET enable_progress_bar = false')
-        if os.path.getsize(self.path) > _LARGE_FILE:
-          print(f'{self.path} is being parsed.', file=sys.stderr)
-        connection.execute(f'CREATE TABLE rows AS {self._query(wanted, numbers)}')
-        count = lines.rows_at_a_time(len(wanted))
-        for start in itertools.count(0, count):
-          batch = connection.execute(
-            f'FROM rows WHERE rowid >= {start} AND rowid < {start + count}'
-          ).fetchnumpy()
-          arrays = dict(zip(wanted, batch.values()))
-          if not len(arrays[wanted[0]]):
-            return
-          for name in numbers:
-            if not (np.abs(arrays[name]) <= np.finfo(np.float32).max).all():
-              raise duckdb.ConversionException(f'{name} is not finite in float32')
-          yield {
-            name: values if name in numbers else values.tolist()
-            for name, values in arrays.items()
-          }
+    folder = self._scratch or tempfile.gettempdir()
+    path = os.path.join(folder, f'rows_{secrets.token_hex(8)}')
+    with duckdb.connect(path, config=settings) as connection:
+      # Unnamed, so that it does not outlive a killed process. While the table is
+      # committed, rows_....wal has the minimum and maximum of each column.
+      os.unlink(path)
+      connection.execute("SET wal_autocheckpoint = '1B'")
+      connection.execute('SET enable_progress_bar = false')
+      if os.path.getsize(self.path) > _LARGE_FILE:
+        print(f'{self.path} is being parsed.', file=sys.stderr)
+      connection.execute(f'CREATE TABLE rows AS {self._query(wanted, numbers)}')
+      count = lines.rows_at_a_time(len(wanted))
+      for start in itertools.count(0, count):
+        batch = connection.execute(
+          f'FROM rows WHERE rowid >= {start} AND rowid < {start + count}'
+        ).fetchnumpy()
+        arrays = dict(zip(wanted, batch.values()))
+        if not len(arrays[wanted[0]]):
+          return
+        for name in numbers:
+          if not (np.abs(arrays[name]) <= np.finfo(np.float32).max).all():
+            raise duckdb.ConversionException(f'{name} is not finite in float32')
+        yield {
+          name: values if name in numbers else values.tolist()
+          for name, values in arrays.items()
+        }
 
   def _query(self, wanted: Sequence[str], numbers: Collection[str]) -> str:
     """Returns the query for values of a plain file, where each row is one line."""

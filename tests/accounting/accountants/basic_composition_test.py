@@ -102,6 +102,13 @@ def test_stated_event_alone_has_its_epsilon():
   assert accountants.pure_epsilon(both) == 1.0
 
 
+def test_events_composed_zero_times_are_not_stated():
+  never = dp_accounting.SelfComposedDpEvent(Stated(0.5, 1e-7), 0)
+  assert not accountants.has_stated(composed(GAUSSIAN, never))
+  assert accountants.has_stated(composed(never, Stated(0.5, 1e-7)))
+  assert accountants.gdp_mu(composed(GAUSSIAN, never)) == 1.0
+
+
 def test_gdp_mu_refuses_stated_events():
   with pytest.raises(dp_accounting.UnsupportedEventError):
     accountants.gdp_mu(composed(GAUSSIAN, Stated(0.5, 0.0)))

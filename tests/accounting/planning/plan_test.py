@@ -197,7 +197,7 @@ def test_impossible_mechanisms_are_left_out_with_the_reason():
 @pytest.mark.parametrize(
   ('changes', 'message'),
   [
-    ({'noise_multiplier': 1.0}, 'give either target_epsilon.*or noise_multiplier'),
+    ({'noise_multiplier': 1.0}, 'give either a target.*or noise_multiplier'),
     ({'target_epsilon': 0.0}, 'target_epsilon must be positive'),
     ({'num_clients': 4000}, 'num_clients and clients_per_round go together'),
     (

@@ -108,7 +108,11 @@ def test_separation_follows_from_num_clients_and_is_printed(tmp_path):
   [
     ((), 'missing are --num_rounds: how many rounds'),
     ((*FLAGS[:5], '--target_epsilon=1', '--mechanisms='), '--mechanisms is empty'),
-    (FLAGS, 'give either target_epsilon'),
+    (FLAGS, 'give either a target (--target_epsilon or --target_rho), or noise_mult'),
+    (
+      (*FLAGS, '--target_epsilon=1', '--target_rho=1'),
+      '--target_epsilon does not go with --target_rho=1; leave',
+    ),
   ],
 )
 def test_wrong_flags_are_refused_with_a_remedy(arguments, message):

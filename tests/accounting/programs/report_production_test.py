@@ -383,7 +383,7 @@ def test_ledger_without_noise_has_no_guarantee(tmp_path):
 @pytest.mark.parametrize(
   ('by_wait', 'flags', 'sentence'),
   [
-    (True, (), 'It holds only if devices wait between two rounds'),
+    (True, (), 'It holds only if devices wait 24 h between two rounds'),
     (True, ('--enforced_by=the app',), None),
     (False, (), 'what was to keep them to the plan did not'),
     (False, ('--enforced_by=the app',), 'what was to keep them to the plan did not'),
@@ -410,3 +410,20 @@ def test_report_states_what_keeps_a_widened_cap(tmp_path, by_wait, flags, senten
     claim = 'what enforces the wait' if by_wait else 'what was to enforce the planned'
     assert claim in text
     assert by_wait == ('enforced by**: the wait between' in text)
+
+
+@pytest.mark.parametrize(
+  ('flag', 'wait'),
+  [
+    ((), '24 h between two rounds, as is assumed without --min_wait_hours'),
+    (('--min_wait_hours=6',), '6 h between two rounds'),
+  ],
+)
+def test_the_wait_stands_beside_the_guarantee_and_its_assumption(tmp_path, flag, wait):
+  log = statements.round_log(tmp_path, 60)
+  run = ('--mechanism=gaussian', '--noise_multiplier=5', '--target_delta=1e-6')
+  result = reporting.execute(*run, f'--round_log={log}', *flag)
+  text = ' '.join(result.stdout.split())
+  summary, _, assumptions = text.partition('It rests on these assumptions')
+  assert f'only if devices wait {wait}; nobody states what makes them.' in summary
+  assert f'The wait: {wait}. What enforces' in assumptions.partition('It covers')[0]

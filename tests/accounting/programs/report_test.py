@@ -67,6 +67,11 @@ def test_output_file_is_written_whole_and_never_overwritten(tmp_path):
   ('arguments', 'message'),
   [
     ((), '--target_delta is missing'),
+    ((*GBOARD[:-1], '--target_epsilon=8'), '--target_delta is missing'),
+    (
+      (*GBOARD, '--target_rho=1', '--accountant=rdp'),
+      '--accountant does not go with --target_rho=1',
+    ),
     (('--run_dir=/nowhere',), 'a run directory: there is no such directory'),
     (('--output=/nowhere/x',), '--output=/nowhere/x: there is no folder /nowhere'),
     (('--run_dir=.', '--num_rounds=3'), '--num_rounds does not go with --run_dir'),

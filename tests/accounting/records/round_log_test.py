@@ -606,6 +606,20 @@ def test_last_line_without_newline_is_noted(tmp_path):
   assert not any('cut off' in note for note in notes)
 
 
+def test_names_in_later_json_lines_are_treated_like_those_of_the_first(read):
+  first = f'{{"round": 0, "time": "{Z}", "mood": 1}}\n'
+  later = [f'{{"round": 1, "time": "{Z}", "{name}": 1}}\n' for name in ('hue', 'nodes')]
+  log = read(first + later[0])
+  assert log.num_rounds == 2
+  assert log.notes == ('columns left alone: mood, hue.',)
+  with pytest.raises(ValueError, match='line 2: nodes may say which clients took part'):
+    read(first + later[1])
+  assert read(first + later[1], {'client_ids': ''}).num_rounds == 2
+  # Lines of one round that differ only in this name may be of two clients.
+  with pytest.raises(ValueError, match='line 2, and mood, hue may differ'):
+    read(first + 2 * later[0])
+
+
 def test_participations_are_not_taken_for_repeated_rounds(tmp_path):
   # Lines of a round differ only in a column that is not read. When they counted as
   # repetitions, epsilon was 0.84 for a log with 2.18.

@@ -1,13 +1,16 @@
 """Cells of a comparison, and the choice of tuned values with its privacy cost."""
 
+import dataclasses
 import json
 import math
 import os
+import types
 
 import dp_accounting
 import pytest
 
 from experiments import settings
+from experiments import training
 from experiments.comparing import cells
 from experiments.comparing import grid
 from experiments.comparing import running
@@ -62,6 +65,29 @@ def test_data_changed_during_comparison_are_refused(data, tmp_path):
   job = {'arguments': cell.arguments, 'facts': cell.settings.facts}
   with pytest.raises(ValueError, match='have changed since the comparison began'):
     running._train(job, lambda: False)
+
+
+def test_process_reads_data_of_a_task_once_for_its_cells(monkeypatch):
+  read, trained = [], []
+
+  def settings_of(arguments):
+    cell = made([*arguments, '--num_clients=20', '--clients_per_round=2'])
+    task = dataclasses.replace(cell.task, load=lambda data: read.append(data) or data)
+    return dataclasses.replace(cell, task=task)
+
+  def train(cell, data, *unused):
+    trained.append(data.seed)
+    return types.SimpleNamespace(is_finished=True)
+
+  made = cells.settings_of
+  monkeypatch.setattr(cells, 'settings_of', settings_of)
+  monkeypatch.setattr(training, 'train', train)
+  monkeypatch.setattr(running, '_populations', {})
+  for arguments in ([], ['--mechanism=tree'], ['--split_seed=2'], []):
+    job = {'arguments': arguments, 'facts': None, 'directory': '', 'not_covered': ()}
+    assert running._train(job, lambda: False)
+  assert trained == [1, 1, 2, 1]
+  assert [each.seed for each in read] == [1, 2, 1]
 
 
 def test_column_names_may_contain_commas(tmp_path):

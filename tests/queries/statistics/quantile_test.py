@@ -239,7 +239,7 @@ _CUMULATIVE = queries.TreeCumulativeSumQuery(
     ({'count_query': _CUMULATIVE}, 'sums over rounds'),
     ({'record_specs': tf.TensorSpec([1])}, 'a record must be one number'),
     ({'initial_estimate': 0.0}, 'initial_estimate must be positive'),
-    ({'target_quantile': 1.1}, 'target_quantile must be .* within 0 and 1; got 1.1'),
+    ({'target_quantile': 1.1}, 'target_quantile must be .* from 0 to 1; got 1.1'),
     ({'learning_rate': -0.1}, 'learning_rate must be .*got -0.1'),
     ({'clients_per_round': 0}, 'clients_per_round must be positive'),
   ],

@@ -317,11 +317,11 @@ def up(exact: fractions.Fraction) -> float:
 
 
 def nested(event: dp_accounting.DpEvent) -> Iterator[dp_accounting.DpEvent]:
-  """Yields an event and, recursively, all events that it contains."""
+  """Yields an event and, recursively, those in it that are composed at least once."""
   yield event
   for sub_event in getattr(event, 'events', ()):
     yield from nested(sub_event)
-  if hasattr(event, 'event'):
+  if hasattr(event, 'event') and getattr(event, 'count', None) != 0:
     yield from nested(event.event)
 
 

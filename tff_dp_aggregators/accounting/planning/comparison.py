@@ -126,7 +126,9 @@ class Task:
       epsilon = gaussian.epsilon_of(math.sqrt(2 * self.target_rho), self.target_delta)
       object.__setattr__(self, 'target_epsilon', epsilon)
     if (self.target_epsilon is None) == (self.noise_multiplier is None):
-      raise ValueError('give either target_epsilon, or noise_multiplier for all rows.')
+      raise ValueError(
+        'give either a target (--target_epsilon or --target_rho), or noise_multiplier.'
+      )
     if self.target_epsilon is not None:
       checks.check_positive('target_epsilon', self.target_epsilon)
     noise = self.noise_multiplier

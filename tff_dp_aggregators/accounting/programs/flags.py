@@ -53,6 +53,11 @@ def target_from(values: flags.FlagValues) -> Optional[mechanism_lib.Target]:
   epsilon, rho = values.target_epsilon, values.target_rho
   if epsilon is rho is None:
     return None
+  if rho is None and values.target_delta is None:
+    raise ValueError('--target_delta is missing: at which delta is epsilon wanted?')
+  if rho is not None:
+    why = f'does not go with --target_rho={rho:g}; leave one of them out.'
+    program.refuse(values, ('target_epsilon', 'accountant'), why)
   return mechanism_lib.Target(epsilon, values.target_delta, values.accountant, rho)
 
 

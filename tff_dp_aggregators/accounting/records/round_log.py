@@ -286,6 +286,8 @@ class _File(Database):
       is_parquet = file.read(4) == b'PAR1'
     with self._naming_lines():
       source = self._parquet_query() if is_parquet else self._text_query()
+      if self.ignored:
+        self.notes.insert(0, f'columns left alone: {", ".join(self.ignored)}.')
       where = (
         self._population_filter(source) if 'population' in self.sources else 'true'
       )
@@ -446,7 +448,7 @@ class _File(Database):
     )
 
   def _json_query(self) -> str:
-    """The SQL query for JSON lines, the first of which has all columns."""
+    """The SQL query for JSON lines, the first of which has all columns to read."""
     self._format = 'JSON lines'
     table = self._read_csv("delim='\x01', quote='', escape=''", ['line'])
     lines = (
@@ -466,13 +468,14 @@ class _File(Database):
         raise self._line_error(line, f'a name is repeated in {keys}.')
       if not number:
         self._find_columns(keys, line)
+        known = {*self.sources.values(), *self.ignored}
         continue
       names = set(self._match_columns(keys, line).values())
-      new = names - {*self.sources.values(), *self.ignored}
-      if new:
+      if names - known:
         raise self._line_error(
-          line, f'{", ".join(sorted(new))} is here but not in the first line.'
+          line, f'{", ".join(sorted(names - known))} is here but not in the first line.'
         )
+      self.ignored += [name for name in keys if name not in {*known, *self.ignored}]
     values = {name: _json_value(name, source) for name, source in self.sources.items()}
     return f'select no, {_select_list(values)} from ({lines})'
 
@@ -513,21 +516,6 @@ class _File(Database):
   def _find_columns(self, names: list[str], line: int) -> None:
     """Sets `sources`, the file's name for each column to read, and `ignored`."""
     sources = self._match_columns(names, line)
-    unread = [name for name in names if name not in sources.values()]
-    like_round = list(filter(_ROUND_LIKE.search, unread))
-    if like_round and 'round' not in {*sources, *self._columns}:
-      raise self._line_error(
-        line,
-        f'{like_round[0]} may be the number of the round; say --columns=round='
-        f'{like_round[0]}, or --columns=round= if it is something else.',
-      )
-    like_clients = list(filter(_CLIENTS_LIKE.fullmatch, unread))
-    if like_clients and not {'client_ids', 'client_id'} & {*sources, *self._columns}:
-      raise self._line_error(
-        line,
-        f'{like_clients[0]} may say which clients took part; say --columns=client_ids='
-        f'{like_clients[0]}, or --columns=client_ids= if it is something else.',
-      )
     by_participation = {'round', 'client_id'} <= sources.keys()
     if not (sources.keys() & {'completion_time', 'client_ids'} or by_participation):
       raise self._line_error(
@@ -562,8 +550,6 @@ class _File(Database):
       sources = {name: sources[name] for name in kept if name in sources}
     self.sources = sources
     self.ignored = [name for name in names if name not in sources.values()]
-    if self.ignored:
-      self.notes.append(f'columns left alone: {", ".join(self.ignored)}.')
 
   def _match_columns(self, names: list[str], line: int) -> dict[str, str]:
     """The file's name for each column that it has."""
@@ -589,6 +575,22 @@ class _File(Database):
         )
       if matches:
         names_by_column[column] = matches[0]
+    unread = [name for name in names if name not in names_by_column.values()]
+    like_round = list(filter(_ROUND_LIKE.search, unread))
+    if like_round and 'round' not in {*names_by_column, *self._columns}:
+      raise self._line_error(
+        line,
+        f'{like_round[0]} may be the number of the round; say --columns=round='
+        f'{like_round[0]}, or --columns=round= if it is something else.',
+      )
+    like_clients = list(filter(_CLIENTS_LIKE.fullmatch, unread))
+    stated = {*names_by_column, *self._columns}
+    if like_clients and not {'client_ids', 'client_id'} & stated:
+      raise self._line_error(
+        line,
+        f'{like_clients[0]} may say which clients took part; say --columns=client_ids='
+        f'{like_clients[0]}, or --columns=client_ids= if it is something else.',
+      )
     return names_by_column
 
   def log(self) -> RoundLog:
