@@ -100,7 +100,7 @@ def optimize(*args, **kwargs):
   'schema, objective, error_bound',
   [((2000, 400, 5), 'mean', 7.8492), ((2000, 100, 20), 'max', 26.0)],
 )
-def test_optimize_chooses_min_separation_bands_by_default(
+def test_min_separation_bands_are_the_default_and_beat_one_fewer(
   schema, objective, error_bound
 ):
   participation = Participation(*schema)
