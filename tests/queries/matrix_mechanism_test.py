@@ -293,7 +293,7 @@ def test_gaussian_query_without_participation_has_no_run_event():
   assert 'GaussianSumQuery' in repr(query)
 
 
-def test_cumulative_state_contains_only_released_values():
+def test_cumulative_state_keeps_the_sums_that_were_released():
   query = _build('tree_cumulative')
   state = query.initial_global_state()
   record = _record(0.1, 0.2, 0.3, 0.4, 0.5, 0.6)
