@@ -127,8 +127,8 @@ def test_streaming_of_unit_rows_is_the_noise_matrix(kind, storage):
 @pytest.mark.parametrize('kind', ['banded', 'tree_honaker_restarts'])
 def test_covariance_over_rounds_matches_the_strategy(kind):
   # Entry (s, t) of the empirical covariance has standard deviation
-  # sqrt((V_ss V_tt + V_st^2) / d). Seven of them: below 3e-12 for one entry, 2e-8 for
-  # all entries of all kinds. The bound is 4.5% of a variance.
+  # sqrt((V_ss V_tt + V_st^2) / d). Seven of them: below 3e-12 for one entry, 1e-9 for
+  # all entries of both kinds. The bound is 4.5% of a variance.
   num_rounds, num_samples = 12, 50_000
   rows = noise.GaussianRows(tf.TensorSpec([num_samples]), seed=noise.Seed(20230518))
   streaming, _ = _build(kind, 'state', num_rounds, rows)
