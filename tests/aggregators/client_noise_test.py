@@ -55,7 +55,8 @@ def _reports(factory):
 @pytest.mark.optimized_graphs
 @pytest.mark.parametrize('name', ['local_laplace', 'gaussian_shares'])
 def test_each_client_sends_its_own_noise(name):
-  # Equal updates of six clients in two rounds, and of two in an equal process.
+  # Equal updates of six clients in two rounds, of two in an equal process, and of two
+  # after TFF's runtime has been started again.
   first, other = (_reports(_make(name)) for _ in range(2))
   rows = [*first([_ZEROS] * 6), *first([_ZEROS] * 6), *other([_ZEROS] * 2)]
   with runtime.local_runtime():

@@ -147,7 +147,7 @@ def test_extract_dp_event_refuses_initial_and_foreign_states():
   process = aggregators.gaussian(
     clip_norm=1.0, noise_multiplier=1.0, clients_per_round=2
   ).create(_VECTOR)
-  with pytest.raises(ValueError):
+  with pytest.raises(ValueError, match='from initialize: nothing was released'):
     aggregators.extract_dp_event(process.initialize())
   foreign = tff.aggregators.SumFactory().create(_VECTOR).initialize()
   for state in (foreign, None, 7, collections.OrderedDict(inner=1)):

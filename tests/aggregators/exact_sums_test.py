@@ -30,13 +30,18 @@ _SCALAR = tff.TensorType(np.float32)
 _runtime = running.local_runtime
 
 
-# Bits before the binary point of an attacked sum. The attack changes a sum of floats by
-# over half a clip norm too much with 12 bits, and by more than round-off with 6.
+# Bits before the binary point of an attacked sum. The attack (rounding of float sums:
+# Casacuberta et al., CCS 2022) changes a sum by over half a clip norm too much with 12
+# bits, and by more than round-off with 6.
 _BITS = [6, pytest.param(12, marks=pytest.mark.slow)]
 
 
 def _attackers(bits):
-  """Returns ones, small numbers that only sums above 2^bits lose, and float spacing."""
+  """Returns ones, small numbers that only sums above 2^bits lose, and float spacing.
+
+  A small number is -0.49 of the spacing above 2^bits, which is rounded to nothing.
+  Below, where the spacing is half of that, it is rounded to -0.5 of it.
+  """
   ones = [np.float32(1)] * (2**bits + 1)
   spacing = 2.0 ** (bits - 23)
   small = [np.float32(-0.49 * spacing)] * {6: 38, 12: 2402}[bits]

@@ -116,7 +116,7 @@ def test_seed_for_skellam_noise_is_refused():
 def test_storage_is_refused_for_independent_noise():
   with pytest.raises(ValueError, match="storage='state' has no use"):
     _mechanism_and_factory('shares', storage='state')
-  with pytest.raises(TypeError, match='storage'):
+  with pytest.raises(TypeError, match="'storage' is not an argument"):
     aggregators.adaptive(noise_multiplier=1.0, clients_per_round=10, storage='state')
 
 

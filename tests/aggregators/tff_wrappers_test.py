@@ -160,7 +160,7 @@ _UNTRUSTED_SUMS = {
   ),
   'robust_aggregator': lambda: tff.learning.robust_aggregator(weighted=False),
   'secure_floats': lambda: tff.aggregators.SecureSumFactory(1.0),
-  'secure_following': lambda: tff.aggregators.SecureSumFactory(_adaptive_norm()),
+  'secure_adaptive': lambda: tff.aggregators.SecureSumFactory(_adaptive_norm()),
   'secure_narrow': lambda: tff.aggregators.SecureSumFactory(grid.LARGEST_ENTRY - 1),
   'secure_positive': lambda: tff.aggregators.SecureSumFactory(grid.LARGEST_ENTRY, 0),
   'subclass': _Subclass,
@@ -170,7 +170,7 @@ _UNTRUSTED_SUMS = {
 
 
 @pytest.mark.parametrize('name', _UNTRUSTED_SUMS)
-def test_record_aggregation_factory_that_may_not_sum_is_refused(name):
+def test_record_aggregation_factory_that_may_alter_sums_is_refused(name):
   factory = _UNTRUSTED_SUMS[name]()
   with pytest.raises(ValueError, match='^record_aggregation_factory '):
     _gaussian(record_aggregation_factory=factory)

@@ -54,7 +54,7 @@ def test_norm_that_is_not_positive_and_finite_is_refused(norm):
 
 
 def test_zero_large_refuses_other_types_of_arguments_and_values():
-  with pytest.raises(TypeError, match='norm'):
+  with pytest.raises(TypeError, match='norm must be a number'):
     aggregators.ZeroLargeFactory(tff.aggregators.SumFactory(), norm='1')
   with pytest.raises(TypeError, match='inner must be'):
     aggregators.ZeroLargeFactory(tff.aggregators.MeanFactory(), norm=1.0)

@@ -52,10 +52,10 @@ def test_replace_leaves_either_old_or_new_file(tmp_path, monkeypatch):
   assert (tmp_path / 'file').read_bytes() == b'\x00new'
 
   def fail(*paths):
-    raise OSError('no')
+    raise OSError('cannot rename')
 
   monkeypatch.setattr(new_files.os, 'replace', fail)
-  with pytest.raises(OSError, match='no'):
+  with pytest.raises(OSError, match='cannot rename'):
     new_files.replace(path, b'newer')
   assert (tmp_path / 'file').read_bytes() == b'\x00new'
   assert os.listdir(tmp_path) == ['file']

@@ -241,7 +241,7 @@ def test_states_and_outputs_of_a_process_do_not_show_the_key():
       assert not any(secret in text for secret in secrets)
   # TFF's error about a state of another mechanism does not show it either.
   other = aggregators.gaussian(**{**_NUMBERS, 'noise_multiplier': 3.0}).create(_VECTOR)
-  with pytest.raises(Exception) as error:
+  with pytest.raises(Exception, match='Cannot serialize a struct') as error:
     other.next(output.state, value)
   assert not any(secret in str(error.value) for secret in secrets)
   # A saved state has the key: it is hidden only where the state is shown.

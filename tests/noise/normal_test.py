@@ -54,8 +54,8 @@ def test_numbers_are_standard_normal(generator):
 
 
 def test_pairs_and_neighbours_are_independent():
-  # Each product has mean 0, and as variance that of its factors: 1, 2 or 15 each. Seven
-  # standard deviations, false alarm 3e-12 each.
+  # Each product has mean 0. Its variance is the product of those of its factors, 1, 2
+  # or 15. The bound is seven standard deviations, with a false alarm of 3e-12 each.
   sample = _draw(1_000_000)
   x, y = sample.reshape(2, -1)
   for first, second in ((x, y), (sample[1:], sample[:-1])):

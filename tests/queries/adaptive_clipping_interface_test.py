@@ -111,5 +111,5 @@ def test_count_noise_too_large_for_sums_is_refused():
 def test_clip_norm_updates_within_a_tree_are_refused():
   with pytest.raises(ValueError, match='update_every must.* restart_every, 4; got 6'):
     adaptive_queries.build('tree_with_restarts', update_every=6)
-  with pytest.raises(TypeError, match='update_every'):
+  with pytest.raises(TypeError, match='update_every must be a whole number'):
     adaptive_queries.build('tree_with_restarts', update_every=4.5)

@@ -161,7 +161,7 @@ def test_query_refuses_more_rounds_than_planned(traced):
     step(state)
   # A state whose round is even later is refused too.
   later = state._replace(noise=state.noise._replace(round=tf.constant(1000, tf.int64)))
-  with pytest.raises(tf.errors.InvalidArgumentError):
+  with pytest.raises(tf.errors.InvalidArgumentError, match='built for 3 rounds'):
     step(later)
 
 
@@ -218,17 +218,19 @@ def _integers(*shape):
 
 
 @pytest.mark.parametrize(
-  'sample, error',
+  'sample, error, message',
   [
-    ([_integers(2)], ValueError),  # Fewer tensors.
-    ((_integers(2), _integers()), TypeError),  # Another container.
-    ([_integers(1), _integers()], ValueError),  # One that would broadcast.
-    ([tf.zeros([2]), _integers()], ValueError),  # Not integers.
+    # Fewer tensors, and another container.
+    ([_integers(2)], ValueError, "structures don't have the same"),
+    ((_integers(2), _integers()), TypeError, "structures don't have the same"),
+    # A tensor that would broadcast, and one that is not of integers.
+    ([_integers(1), _integers()], ValueError, r'has a int64 tensor of shape \(1,\)'),
+    ([tf.zeros([2]), _integers()], ValueError, r'has a float32 tensor of shape \(2,\)'),
   ],
 )
-def test_query_refuses_sample_unlike_record_specs(sample, error):
+def test_query_refuses_sample_unlike_record_specs(sample, error, message):
   query = _build('banded', record_specs=[tf.TensorSpec([2]), tf.TensorSpec([])])
-  with pytest.raises(error):
+  with pytest.raises(error, match=message):
     query.get_noised_result(sample, query.initial_global_state())
 
 
@@ -291,7 +293,7 @@ def test_gaussian_query_without_participation_has_no_run_event():
   assert 'GaussianSumQuery' in repr(query)
 
 
-def test_cumulative_state_contains_only_released_values():
+def test_cumulative_state_keeps_the_sums_that_were_released():
   query = _build('tree_cumulative')
   state = query.initial_global_state()
   record = _record(0.1, 0.2, 0.3, 0.4, 0.5, 0.6)
@@ -317,8 +319,8 @@ def test_workload_is_applied_to_sums_and_noise(momentum, rates, weight_decay):
   }
   records = np.random.default_rng(0).uniform(-0.5, 0.5, (5, 3))
   released = []
-  for workload_ in (None, workload):
-    query = queries.MatrixMechanismQuery(strategy, workload=workload_, **arguments)
+  for applied in (None, workload):
+    query = queries.MatrixMechanismQuery(strategy, workload=applied, **arguments)
     state, results = query.initial_global_state(), []
     for record in records:
       result, state, _ = _one_round(query, state, [tf.constant(record)])

@@ -269,7 +269,7 @@ def test_nested_client_noise_is_that_of_each_part(seeds):
 @pytest.mark.parametrize(
   'sub_queries', [None, [_gaussian(), queries.NoPrivacySumQuery()], tfp.DPQuery]
 )
-def test_nested_query_refuses_queries_that_do_not_clip(sub_queries):
+def test_nested_query_refuses_parts_that_are_not_clipping_queries(sub_queries):
   with pytest.raises(TypeError, match='sub_queries must be a query'):
     queries.NestedSumQuery(sub_queries)
 

@@ -107,7 +107,7 @@ def test_query_refuses_extra_round_and_invalid_participation(name):
   state = query.initial_global_state()._replace(round=tf.constant(7, tf.int64))
   with pytest.raises(tf.errors.InvalidArgumentError, match='built for 7 rounds'):
     query.get_noised_result(query.initial_sample_state(), state)
-  with pytest.raises(TypeError, match='participation'):
+  with pytest.raises(TypeError, match='participation must be a strategies.Particip'):
     _QUERIES[name](7)
 
 

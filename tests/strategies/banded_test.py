@@ -138,7 +138,7 @@ def test_unreachable_max_gap_is_an_error_with_the_reached_gap():
     ({'num_bands': 0}, ValueError, 'num_bands must be at least 1'),
     ({'num_bands': 9}, ValueError, 'at most num_rounds=8, got 9'),
     ({'max_gap': 0.0}, ValueError, 'max_gap must be positive'),
-    ({'workload': np.ones((8, 8))}, ValueError, 'workload'),
+    ({'workload': np.ones((8, 8))}, ValueError, 'workload must be lower-tri'),
     ({'workload': Workload(9)}, ValueError, 'same number'),
     ({'participation': Participation(8, 2)}, ValueError, 'more than min_separation'),
   ],
@@ -156,5 +156,5 @@ def test_cache_is_keyed_by_objective_workload_and_max_gap(tmp_path, monkeypatch)
   assert banded.optimize(8, num_bands=2, participation=Participation(8, 4)) == first
   changes = ({'objective': 'max'}, {'workload': Workload(8, 0.5)}, {'max_gap': 0.1})
   for changed in changes:
-    with pytest.raises(TypeError):
+    with pytest.raises(TypeError, match='NoneType'):  # Not in the cache.
       banded.optimize(8, num_bands=2, **changed)

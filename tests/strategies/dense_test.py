@@ -111,7 +111,7 @@ def test_gap_is_below_0_3_for_fewer_participations_than_epochs():
   'arguments, error, message',
   [
     ({'participation': Participation(8, 2)}, ValueError, 'num_bands=2'),
-    ({'workload': np.ones((8, 8))}, ValueError, 'workload'),
+    ({'workload': np.ones((8, 8))}, ValueError, 'workload must be lower-tri'),
     ({'workload': Workload(8, 0.0, (1.0,) * 7 + (0.0,))}, ValueError, 'row 7 is 0'),
   ],
 )

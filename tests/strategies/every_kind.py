@@ -84,7 +84,9 @@ STRATEGIES = {
 def figures(strategy):
   """Returns recorded figures: published, of peers, and computed for comparison."""
   results = json.loads(_FIGURES.read_text())['results']
-  return [result for result in results if result['strategy'] == strategy]
+  found = [result for result in results if result['strategy'] == strategy]
+  assert found, strategy  # Without figures, tests would be skipped.
+  return found
 
 
 def schemas(num_rounds):

@@ -59,6 +59,8 @@ def test_allows_accepts_valid_and_rejects_invalid_rounds():
     assert participation.allows(rounds)
   for rounds in [(10,), (-1,), (0, 2), (3, 0), (3, 3), (0, 3, 6, 9)]:
     assert not participation.allows(rounds)
+  fixed_epoch = Participation(10, 3, fixed_epoch=True)
+  assert fixed_epoch.allows((1, 4, 7)) and not fixed_epoch.allows((1, 5))
 
 
 def test_fixed_epoch_must_be_a_bool():

@@ -11,7 +11,7 @@ _MOMENTUM = strategies.Workload(32, momentum=0.9)
 
 @pytest.mark.few(4)
 @pytest.mark.parametrize('name', sorted(registry.KINDS))
-def test_kinds_that_adapt_have_less_error_for_the_workload(name):
+def test_kinds_that_adapt_have_less_error_and_others_ignore_workload(name):
   kind = registry.kind(name)
   if not kind.adapts:
     assert kind.build_for(_LIMITS, _MOMENTUM) == kind.build(_LIMITS)

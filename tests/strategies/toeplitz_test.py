@@ -98,9 +98,11 @@ def optimize(*args, **kwargs):
 
 @pytest.mark.parametrize(
   'schema, objective, error_bound',
-  [((2000, 400, 5), 'mean', 7.8492), ((2000, 100, 20), 'max', 26.0)],
+  # The best known mean error is 7.849. A windowed BLT, which has these bands as well,
+  # reaches a maximal error of 25.7654.
+  [((2000, 400, 5), 'mean', 7.8492), ((2000, 100, 20), 'max', 25.766)],
 )
-def test_optimize_chooses_min_separation_bands_by_default(
+def test_min_separation_bands_are_the_default_and_beat_one_fewer(
   schema, objective, error_bound
 ):
   participation = Participation(*schema)

@@ -168,7 +168,7 @@ def test_invalid_patterns_and_limits_are_refused_by_name():
     tree.pattern_value([3, 3], 8)
   with pytest.raises(ValueError, match=r'from 0 to 7, got'):
     tree.pattern_value([3, 8], 8)
-  with pytest.raises(ValueError, match='min_separation'):
+  with pytest.raises(ValueError, match='min_separation must be at least 1'):
     tree.sensitivity_squared(5, 0, 1)
 
 

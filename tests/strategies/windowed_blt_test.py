@@ -94,6 +94,8 @@ def test_optimize_windowed_converges_without_useless_decays(n, objective):
     error = strategy.error(objective, participation)
     assert strategy.sensitivity_kind(participation) == 'exact'
     assert error <= BLT(n, (), ()).error(objective, participation) * (1 + 1e-12)
+    # Correlated noise does not help if a client may take part in every round.
+    assert bool(strategy.buffer_decays) == (b > 1)
     for j in range(len(strategy.buffer_decays)):
       scales, decays = list(strategy.output_scales), list(strategy.buffer_decays)
       del scales[j], decays[j]

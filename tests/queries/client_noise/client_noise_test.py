@@ -87,7 +87,7 @@ def test_local_noise_of_one_client_has_stated_distribution(kind):
 @pytest.mark.parametrize('clip_norm', [0.7, 2.0**-80, 2.0**80])
 @pytest.mark.parametrize('noise_multiplier', [2.0**-20, 7.3, 2.0**20])
 @both_kinds
-def test_largest_record_plus_noise_fits_into_grid(kind, noise_multiplier, clip_norm):
+def test_largest_record_and_noise_fit_into_an_entry(kind, noise_multiplier, clip_norm):
   query = _local(kind, clip_norm=clip_norm, noise_multiplier=noise_multiplier)
   bound = fractions.Fraction(float(np.float32(clip_norm)))
   bound *= fractions.Fraction(1 / _step_size(query))

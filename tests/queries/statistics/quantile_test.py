@@ -125,7 +125,7 @@ _VALUES = [0.0, -0.0, 0.3, 0.30000001, 1e-45, -1e38, 3e38, math.inf, -math.inf]
 def test_client_changes_count_by_at_most_one_half(dtype):
   query = _quantile(_gaussian(2.0), record_specs=tf.TensorSpec([], dtype))
   params = query.derive_sample_params(query.initial_global_state())
-  steps = 2.0**35  # Steps of the grid in 1.0.
+  steps = 2.0**35  # In 1.0, for a clip norm of 1/2 and a noise multiplier of 2.
   for number in [*_VALUES, math.nan]:
     encoded, finite = query.encode_record(params, tf.constant(number, dtype))
     assert abs(int(encoded)) <= steps // 2

@@ -70,5 +70,5 @@ def test_bounded_descent_without_minimum_is_an_error():
   def downhill(x):
     return float(2.0 - x[0]) if x[0] < 1 else math.nan, -np.ones(1)
 
-  with pytest.raises(descent.ConvergenceError):
+  with pytest.raises(descent.ConvergenceError, match='no strategy with the l'):
     descent.bounded()(downhill, np.zeros(1), 1e-13, lambda value: None)
