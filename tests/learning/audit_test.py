@@ -44,7 +44,7 @@ def test_noise_of_each_kind_matches_its_strategy(kind, storage):
   assert reading.found <= mechanism.effective_noise_multiplier * 1.2
 
 
-def test_tff_runtime_has_the_same_noise():
+def test_noise_in_tff_runtime_matches_its_strategy():
   (reading,) = _audit(_mechanism(), 'tff', storage='files')
   assert reading.ok
   assert reading.differs < 1e-6
@@ -67,11 +67,12 @@ def test_audit_reads_each_part_of_joint_mechanism():
 
 
 @pytest.mark.slow
-def test_adaptive_clipping_has_more_noise_than_claimed():
+def test_updates_of_adaptive_clipping_have_more_noise_than_claimed():
+  # The claim is for updates and counts of clipped clients together.
   (reading,) = _audit(_mechanism('banded', clipped_count_stddev=3.0))
   assert reading.ok
   assert reading.differs < 1e-6
-  assert reading.found > reading.claimed
+  assert reading.found > reading.claimed * (1 + 1e-3)
 
 
 @pytest.mark.parametrize(
