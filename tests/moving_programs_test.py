@@ -2,11 +2,11 @@
 
 Each page has pairs of programs, There (in another system) and Here, with their output:
 
-* Each program prints the figures below it: exactly, or within six standard errors (a
-  false alarm in 2e-9 each) if they are made of noise.
+* Each program prints the figures below it: exactly, or within six standard errors if
+  they are made of noise (each is a false alarm with probability 2e-9).
 * Where both should do the same, means without noise are the same vector, noise has the
-  same distribution (two-sample Kolmogorov-Smirnov, a false alarm in 10^6 each), and so
-  have figures.
+  same distribution (two-sample Kolmogorov-Smirnov, each with a false alarm once in 10^6
+  runs), and so have figures.
 * Where something is wrong there, the test shows that it is, and that it is right here.
 
 Programs of TensorFlow Federated and TensorFlow Privacy run in this process. Other
@@ -61,7 +61,7 @@ class Pair(NamedTuple):
   # if only by rounding to four digits.
   equal: dict[str, float]
   noisy: dict[str, float]  # Relative standard errors of figures made of noise.
-  there: dict[str, Any]  # Figures that are wrong there.
+  there: dict[str, Any]  # Figures that are wrong there, and their values.
   here: dict[str, Any]  # The same figures here.
   noisy_here: Optional[dict[str, float]] = None  # If not the same as `noisy`.
   marks: tuple = ()
@@ -269,7 +269,7 @@ def _close(actual, expected, relative):
 
 
 def _samples(noise):
-  """Returns samples of independent numbers: of the first round, and of all rounds."""
+  """Returns samples of independent numbers: round 0, and the sum of all rounds."""
   if noise.ndim == 1:
     return [noise]
   return [noise[0], noise.sum(axis=0)]

@@ -266,11 +266,14 @@ class TestMake:
   def test_documents_name_only_existing_targets(self):
     # Only commands count: `apt-get install make git` names no target.
     command = r'(?:^|[`;&|]) *(?:\$ )?make (?:[A-Z]+=\S+ )*([a-z][a-z-]*)'
+    everywhere = set()
     for document in ROOT.glob('*.md'):
       text = document.read_text(encoding='utf-8')
       code = re.findall(r'^```.*?^```|^ {4}.*?$|`[^`\n]+`', text, re.M | re.S)
       named = {each for piece in code for each in re.findall(command, piece, re.M)}
       assert named <= _make_targets(), document
+      everywhere |= named
+    assert {'venv', 'simulate', 'test'} <= everywhere
 
 
 def test_ci_names_only_existing_tests():

@@ -159,14 +159,26 @@ def test_containers_drop_privileges_and_use_tls():
   services = compose['services']
   for service in services.values():
     assert service['cap_drop'] == ['ALL'] and service['read_only']
+  containers = [
+    each for pod in _kubernetes() for each in _pod(pod).get('containers', ())
+  ]
+  for container in containers:
+    context = container['securityContext']
+    assert context['capabilities'] == {'drop': ['ALL']}
+    assert context['readOnlyRootFilesystem'] and not context['allowPrivilegeEscalation']
+  assert len(containers) == 3 == len(services) and 'scheduler' in services
   for command in _container_commands():
-    addresses = [each for each in command if 'tls://' in each]
-    assert all(each.endswith('tls://scheduler:8786') for each in addresses)
-  assert 'scheduler' in services
+    if command[:2] == ['dask', 'scheduler']:
+      assert command[command.index('--protocol') + 1] == 'tls'
+      continue
+    (address,) = (each for each in command if '://' in each)
+    assert address.removeprefix('--scheduler=') == 'tls://scheduler:8786'
 
 
 def test_dockerfile_copies_only_existing_files():
   dockerfile = (_FOLDER / 'Dockerfile').read_text()
-  for line in re.findall(r'^COPY (?!--from)(.*) \S+$', dockerfile, re.M):
+  copied = re.findall(r'^COPY (?!--from)(.*) \S+$', dockerfile, re.M)
+  assert len(copied) == len(re.findall(r'^COPY (?!--from)', dockerfile, re.M)) > 1
+  for line in copied:
     for name in line.split():
       assert (ROOT / name).exists(), name

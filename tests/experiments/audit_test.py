@@ -56,7 +56,7 @@ def test_run_passes_audit(tmp_path):
     (('--mechanism=laplace', *PLAN[1:]), 'laplace'),
   ],
 )
-def test_wrong_arguments_are_refused(arguments, message):
+def test_audit_refuses_wrong_arguments(arguments, message):
   result = executing.execute(audit, *arguments)
   assert result.returncode == 2
   assert message in result.stderr

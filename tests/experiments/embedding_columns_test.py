@@ -128,7 +128,7 @@ def test_models_have_an_embedding_table_for_each_column(name):
     ([], 'an embedding by --embedding_columns.'),
   ],
 )
-def test_wrong_flags_are_refused(arguments, message, data):
+def test_wrong_embedding_columns_are_refused(arguments, message, data):
   flags = [f'--{name}={value}' for name, value in COLUMNS.items()]
   assert message in simulations.refusal(f'--data={data}', *flags, *arguments)
 

@@ -64,7 +64,9 @@ def test_config_has_the_noise_of_the_formulas(run_dir):
     'clients_per_round': 24,
     'calibration': 'published',
   }
-  assert config['privacy']['target_epsilon'] is None  # NbAFL's is for one example.
+  assert (
+    config['privacy']['target_epsilon'] is None
+  )  # NbAFL's target is for one example.
   entries = ledger_lib.read(str(run_dir / 'ledger.jsonl')).entries
   assert len(entries) == 12
   assert {each.noise_multiplier for each in entries} == {stored['noise_multiplier']}

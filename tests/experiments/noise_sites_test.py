@@ -36,7 +36,11 @@ def _entries(run_dir):
 
 
 def _check_epsilon(run_dir):
-  """Checks that ledger, report and metrics have the same epsilon, and returns it."""
+  """Returns the epsilon of a run.
+
+  Checks that ledger and metrics have it, and that `report --run_dir` gives the report
+  of the run again.
+  """
   event = ledger_lib.total_event(_entries(run_dir))
   report = simulations.reported(f'--run_dir={run_dir}')
   assert report == simulations.read(run_dir, 'report')

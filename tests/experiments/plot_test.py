@@ -70,7 +70,7 @@ def test_comparison_is_drawn_in_its_directory(comparison):
     (['{comparison}', '{run}'], 'a comparison is drawn alone'),
   ],
 )
-def test_wrong_arguments_are_refused(
+def test_plot_refuses_wrong_arguments(
   arguments, message, run_dir, comparison, tmp_path, monkeypatch
 ):
   monkeypatch.chdir(tmp_path)

@@ -44,7 +44,7 @@ def test_noise_of_each_kind_matches_its_strategy(kind, storage):
   assert reading.found <= mechanism.effective_noise_multiplier * 1.2
 
 
-def test_tff_runtime_has_the_same_noise():
+def test_noise_in_tff_runtime_matches_its_strategy():
   (reading,) = _audit(_mechanism(), 'tff', storage='files')
   assert reading.ok
   assert reading.differs < 1e-6
@@ -67,11 +67,14 @@ def test_audit_reads_each_part_of_joint_mechanism():
 
 
 @pytest.mark.slow
-def test_adaptive_clipping_has_more_noise_than_claimed():
+def test_updates_of_adaptive_clipping_have_more_noise_than_claimed():
+  # The claim is for updates and counts of clipped clients together.
   (reading,) = _audit(_mechanism('banded', clipped_count_stddev=3.0))
   assert reading.ok
   assert reading.differs < 1e-6
-  assert reading.found > reading.claimed
+  # Updates have (z^-2 - (2 b)^-2)^(-1/2) in place of z = 2, with b = 3 for counts.
+  expected = reading.claimed / np.sqrt(1 - (2.0 / (2 * 3.0)) ** 2)
+  assert reading.found == pytest.approx(expected, rel=1e-5)
 
 
 @pytest.mark.parametrize(
@@ -92,13 +95,13 @@ def test_audit_checks_noise_covariance_of_sampled_mechanisms(monkeypatch, kind, 
 
 
 def test_audit_refuses_other_noise_and_wrong_options():
-  with pytest.raises(ValueError, match='laplace'):
+  with pytest.raises(ValueError, match='laplace noise, made by server; only Gauss'):
     _audit(_mechanism('laplace'))
-  with pytest.raises(ValueError, match='local'):
+  with pytest.raises(ValueError, match='noise, made by local; only Gaussian'):
     _audit(_mechanism('gaussian', noise_site=noises.LOCAL.name))
-  with pytest.raises(ValueError, match='first_rounds'):
+  with pytest.raises(ValueError, match='first_rounds must be .* 12; got 13'):
     _audit(_mechanism(), first_rounds=13)
-  with pytest.raises(ValueError, match='seed'):
+  with pytest.raises(ValueError, match='seed does not go with an audit'):
     _audit(_mechanism(), seed=noise.Seed(1))
 
 

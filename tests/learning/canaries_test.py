@@ -241,7 +241,7 @@ def test_report_without_canary_scores_is_refused(audited, tmp_path):
 
 
 def test_resuming_with_another_number_of_canaries_is_refused(audited):
-  with pytest.raises(ValueError, match='canaries'):
+  with pytest.raises(ValueError, match='canaries.num_canaries: 400 then, 401 now'):
     _train(audited[0], audit_canaries=_CANARIES + 1)
 
 

@@ -118,8 +118,11 @@ def test_invalid_clients_are_refused(data, error, message):
 def test_duplicate_ids_and_numbers_out_of_range_are_refused():
   with pytest.raises(ValueError, match="two clients have the id 'a'"):
     learning.Clients(['a', 'b', 'a'], _DATA.__getitem__)
-  for number, error in ((3, IndexError), (-1, ValueError)):
-    with pytest.raises(error, match=f'{number}'):
+  for number, error, message in (
+    (3, IndexError, 'there is no client 3; clients are numbered from 0 to 2'),
+    (-1, ValueError, 'number must be at least 0, got -1'),
+  ):
+    with pytest.raises(error, match=message):
       learning.Clients.of(_DATA).examples(number)
 
 

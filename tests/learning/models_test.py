@@ -694,7 +694,9 @@ def _balanced(y_true, y_pred):
   ('make', 'loss'),
   [(_with_loss_of_outputs, 'mse'), (lambda: _sequential(_LAYERS.Dense(1)), _balanced)],
 )
-def test_padding_check_finds_losses_that_hide_its_effect(make, loss, tmp_path):
+def test_losses_that_hide_effects_of_padding_are_trained_one_by_one(
+  make, loss, tmp_path
+):
   rng = np.random.default_rng(5)
   clients = {}
   for number, size in enumerate([1, 2, 3, 5, 7, 6, 10, 1, 1, 1]):

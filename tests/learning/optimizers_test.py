@@ -24,7 +24,7 @@ _sgd = tff.learning.optimizers.build_sgdm
 
 @pytest.mark.parametrize('momentum', [0.0, 0.9])
 def test_ftrl_matches_the_paper_on_sums_and_on_means(momentum):
-  """Compares with Algorithm 1 and its momentum variant, in structures of tensors."""
+  """Compares with Algorithm 1 of arXiv:2103.00039, DP-FTRL, and with DP-FTRLM."""
   rng = np.random.default_rng(1)
   initial, means = rng.normal(size=[2, 3]), rng.normal(size=[9, 2, 3])
   sums = np.cumsum(means, axis=0)
@@ -68,6 +68,7 @@ def test_build_ftrl_refuses_invalid_arguments(arguments, error, message):
 
 
 def test_ftrl_refuses_learning_rate_schedule_of_tff():
+  # On sums, a new learning rate would apply to past rounds as well.
   optimizer = tff.learning.optimizers.schedule_learning_rate(
     learning.build_ftrl(0.5), lambda this_round: 0.5 / tf.cast(this_round, tf.float32)
   )

@@ -185,7 +185,7 @@ class Killed(BaseException):
 
 
 def kill_in(nth_round):
-  """Returns test metrics that kill the nth round of a program; with 0 or -1, none."""
+  """Returns metrics that raise `Killed` in the nth round a program runs; 0: never."""
   evaluations = []
 
   def metric(labels, outputs):

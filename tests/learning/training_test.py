@@ -301,7 +301,7 @@ def test_run_samples_by_client_ids_and_refuses_other_ids_on_resume(tmp_path):
     ).weights.trainable[0]
 
   np.testing.assert_array_equal(weights('own', original), weights('laid out', laid_out))
-  with pytest.raises(ValueError, match='clients'):
+  with pytest.raises(ValueError, match='clients: another value then'):
     weights('own', renamed)
 
 
@@ -319,10 +319,10 @@ def test_schedule_that_violates_min_separation_stops_the_run(tmp_path):
     ({'clip_norm': None}, 'clip_norm is missing, which a mechanism needs'),
     ({'mechanism': None, 'clip_norm': None}, 'num_rounds is missing'),
     ({'clients_per_round': None}, 'clients_per_round is missing'),
-    ({'clients_per_round': 6}, 'clients'),
+    ({'clients_per_round': 6}, 'need 18 clients with min_separation=3; num_clients=12'),
     ({'delta': None}, 'delta is missing: epsilon is reported at it'),
     ({'target_epsilon': 260.0}, 'run.target_epsilon=260 is less .*, epsilon = 260.87'),
-    ({'batch_size': 0}, 'batch_size'),
+    ({'batch_size': 0}, 'batch_size must be at least 1'),
     ({'loss': tf.keras.losses.MeanSquaredError()}, 'loss is for Keras models'),
     (
       {'test_data': ([[1.0, 2.0, 3.0]], [[1.0]])},

@@ -199,12 +199,13 @@ def test_epsilon_of_choice_composes_all_runs(make, axes):
   assert none.epsilon is None and none.sentence is None
 
 
-def test_tuning_runs_have_different_noise_seeds(make, axes):
+def test_every_tuning_run_has_its_own_noise_seed(make, axes):
   # Noise follows from the seed; the same noise would cancel in differences of runs.
   tried = trials(make, axes, [0.5] * 6, seeds=2)
   seeds_used = [each.cell.settings.run.seed for each in tried]
   assert len(tried) == 6
   assert len(set(seeds_used)) == 6
+  # Cells of the comparison have the seeds from 1 on.
   assert not set(seeds_used) & set(range(1, 1000))
 
 

@@ -151,9 +151,8 @@ def test_folder_is_locked_against_other_comparisons(tmp_path):
     with pytest.raises(BlockingIOError, match='another comparison, here or on another'):
       with grid.folder(str(tmp_path)):
         pass
-  with open(
-    tmp_path / '.lock', 'r+'
-  ) as lock:  # A lock is all that is seen of another machine.
+  # A lock is all that is seen of a comparison on another machine.
+  with open(tmp_path / '.lock', 'r+') as lock:
     fcntl.flock(lock, fcntl.LOCK_EX)
     with pytest.raises(BlockingIOError, match='another comparison, here or on another'):
       with grid.folder(str(tmp_path)):

@@ -488,7 +488,7 @@ def test_scratch_folder_is_left_empty(plain, tmp_path):
   assert not list(tmp_path.iterdir())
 
 
-def test_full_scratch_folder_is_reported_with_flag(plain):
+def test_unwritable_scratch_folder_is_reported_with_flag(plain):
   with pytest.raises(OSError, match='more room by --data_scratch'):
     own_data.load_rows(plain, scratch='/proc')
 

@@ -96,9 +96,7 @@ def test_header_with_different_separator_is_refused_with_the_flag(tmp_path):
       assert 'these are the clients of the data that are not held out' in error
 
 
-def test_metric_that_test_data_cannot_measure_is_refused(
-  tmp_path,
-):
+def test_metric_that_test_data_cannot_measure_is_refused(tmp_path):
   rows = [{'who': f'c{i % 50}', 'x': i, 'y': 'no'} for i in range(500)]
   rows[0]['y'] = 'yes'
   path = own_data.write_csv(tmp_path / 'data.csv', rows)

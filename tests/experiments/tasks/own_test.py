@@ -141,9 +141,15 @@ def test_data_are_read_again_only_if_files_or_options_change(data, tmp_path):
   ('num_clients', 'delta'),
   [(1, 1e-5), (10_000, 1e-5), (10_001, 1e-6)],
 )
-def test_delta_for_is_power_of_ten_below_tenth_over_num_clients(num_clients, delta):
+def test_delta_for_has_expected_powers_of_ten(num_clients, delta):
   assert own.delta_for(num_clients) == delta
-  assert num_clients < 10_000 or delta <= 1 / (10 * num_clients)
+
+
+def test_delta_for_is_largest_power_of_ten_up_to_tenth_over_num_clients():
+  for num_clients in (*range(10_000, 10**7, 9_973), 10**6, 10**7):
+    delta = own.delta_for(num_clients)
+    assert f'{delta:e}'.startswith('1.000000e-')
+    assert delta <= 1 / (10 * num_clients) < 10 * delta
 
 
 @pytest.mark.slow

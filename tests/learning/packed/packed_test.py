@@ -228,7 +228,7 @@ def test_updates_are_added_as_encoded_by_a_custom_query(data):
   assert changed == [True, False, False]
 
 
-def test_cohort_rows_are_sorted_by_number_of_examples(data, not_private):
+def test_cohort_rows_have_clients_with_most_examples_first(data, not_private):
   clients = np.array([7, 2, 0, 9, 11, 4, 5])
   sizes = [len(populations.Population().examples(each)['y']) for each in clients]
   keys = dict(zip(clients, local_order.keys(1, 0, clients)))
@@ -317,7 +317,7 @@ def _keras(*layers):
     ),
   ],
 )
-def test_padding_excludes_only_regularizers_of_activities(data, regularizer, reason):
+def test_only_activity_regularizers_prevent_padding(data, regularizer, reason):
   layer = tf.keras.layers.Dense(
     populations.NUM_CLASSES, input_shape=[populations.NUM_FEATURES], **regularizer
   )

@@ -244,6 +244,7 @@ def test_shared_files_verify_without_the_rest_of_the_run(neighbours, tmp_path):
 
 
 def test_ledgers_have_tags_of_noise_and_sampling_seeds(seeded):
+  # By these tags, other ledgers with the same seed are found.
   noise = {each.noise_key_tag for each in _entries(seeded['one'])}
   assert noise == {ledger.tag_of_seed('noise', _NOISE_SEED)}
   drawn = {each.sampling_tag for each in _entries(seeded['bins'])}

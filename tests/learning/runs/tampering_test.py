@@ -169,5 +169,5 @@ def test_no_edit_of_ledger_lowers_epsilon_or_removes_warning(run, places):
 def test_ledger_without_its_first_line_is_refused(run):
   folder, config, lines = run
   _write(folder, config, lines[1:])
-  with pytest.raises(ValueError):
+  with pytest.raises(ValueError, match='expected round 0, .* found round 1'):
     _statement(folder)

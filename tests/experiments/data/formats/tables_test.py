@@ -109,7 +109,7 @@ def test_rows_read_singly_match_rows_read_in_batches(tmp_path):
   rest = text[at:]
   for written in (
     '"' + rest.replace(',', '",', 1),  # With a quote, all is read row by row.
-    rest.replace(',', ',\u00a0', 1),  # DuckDB cannot read this number: the rest is.
+    rest.replace(',', ',\u00a0', 1),  # DuckDB cannot read this number: Python reads on.
   ):
     path.write_text(text[:at] + written)
     assert own_data.same(fast, own_data.load(path, **names))
@@ -149,7 +149,7 @@ def test_lines_that_duckdb_would_skip_are_refused_or_read(tmp_path):
 
 def test_spaces_beside_quotes_do_not_split_a_client(tmp_path):
   path = tmp_path / 'data.csv'
-  number = 2 * 8192  # Several batches, so that another reader could read the rest.
+  number = 2 * 8192  # Several batches: a second reader might read the rest.
   rows = ''.join(f'{i % 17}, "u{i % 10}",{i % 2}\n' for i in range(number))
   path.write_text('x,who,bought\n' + rows)
   loaded = own_data.load(path, client_column='who', label_column='bought')
