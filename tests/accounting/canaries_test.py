@@ -303,14 +303,15 @@ def test_record_file_round_trips_and_refuses_alterations(tmp_path):
   with pytest.raises(ValueError, match='coins'):
     _load(path, inserted='0111')
   content = json.loads(path.read_text('utf-8'))
-  for change in (
-    {'scores': [1.0, 2.0, 3.0]},
-    {'scores': [1.0, 2.0, 3.0, 'x']},
-    {'rounds': 8},  # More than the run has.
-    {'confidence': 0.99},  # Not the one that the run was started with.
+  for change, message in (
+    ({'scores': [1.0, 2.0, 3.0]}, 'one finite score for each coin'),
+    ({'scores': [1.0, 2.0, 3.0, 'x']}, "float: 'x'"),
+    ({'rounds': 8}, 'it has 8 rounds, and the run 7'),
+    # Not the confidence that the run was started with.
+    ({'confidence': 0.99}, 'coins and confidence are not those'),
   ):
     path.write_text(json.dumps({**content, **change}), 'utf-8')
-    with pytest.raises((TypeError, ValueError), match=canaries.FILE):
+    with pytest.raises(ValueError, match=f'{canaries.FILE} .*{message}'):
       _load(path)
 
 

@@ -203,7 +203,8 @@ def test_simulated_sums_wrap_within_bound_but_not_with_more_clients(noise):
     sums = simulated_sums(plan, clients, rounds, seed=clients)
     return sum(bool(np.abs(total).max() >= limit) for total in sums)
 
-  # With a probability of 0.05, more than 71 of 600 wrap less than once in 10^6 runs.
+  # If each sum wraps with probability 0.05, more than 71 of 600 do so in less than one
+  # of 10^6 runs of this test.
   assert 0.04 < plan.wrap_probability <= 0.05
   assert wrapped(20) <= 71
   assert plan.wrap_probability_with(60) == 1.0

@@ -49,7 +49,7 @@ def _delta(masses, shift, epsilon):
 
 
 def _total_variation(stddev, clients):
-  """The bound on total variation of the docstring of `local`."""
+  """The bound on total variation from the docstring of `local`; `stddev` is s there."""
   integers = np.arange(-50, 51)
   theta = np.exp(-((math.pi * stddev * integers) ** 2) / clients).sum()
   return math.exp(-((math.pi * stddev) ** 2) / 2) * theta ** (clients - 1) / 2
@@ -127,7 +127,7 @@ def test_shares_add_up_to_noise_multiplier():
   ('call', 'message'),
   [
     (lambda: local.local_event(1.0, adjacency='add_or_remove'), 'add_or_remove'),
-    (lambda: local.local_event(1.0, noise='uniform'), 'noise'),
+    (lambda: local.local_event(1.0, noise='uniform'), 'noise must be'),
     (lambda: local.local_event(-1.0), 'noise_multiplier'),
     (lambda: local.local_event(1.0, participations=0), 'participations'),
     (lambda: local.central_event(1.0, min_clients=3, known_shares=3), 'known_shares'),

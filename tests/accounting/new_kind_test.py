@@ -1,4 +1,7 @@
-"""A registered kind of strategy appears in mechanisms, plans, reports and flags."""
+"""A registered kind of strategy appears in mechanisms, plans, reports and flags.
+
+No other module is changed for it.
+"""
 
 import dataclasses
 import json

@@ -50,6 +50,7 @@ def test_cyclic_poisson_event_uses_largest_column_norm():
   schema = sampling.PoissonSampling(20, 0.1, num_groups=4)
   strategy = strategies.banded.optimize(20, num_bands=4, cache=False)
   matrix = strategy.materialize()
+  # Rounds of one client share no row of C, so that their columns are orthogonal.
   for group in range(4):
     columns = matrix[:, group::4]
     inner = columns.T @ columns

@@ -50,7 +50,7 @@ def test_replacing_a_client_changes_one_place_of_fixed_size_cohort():
 
 
 def test_schemes_with_same_seed_draw_independently():
-  # Once the bin of a cycle of 8 determined that of a cycle of 4.
+  # Earlier draws did not: the bin of a cycle of 8 determined that of a cycle of 4.
   ids = [str(number) for number in range(20_000)]
 
   def bins(cycle):

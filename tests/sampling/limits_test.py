@@ -235,5 +235,6 @@ def test_random_eligible_retries_with_other_clients():
   for this_round in range(40):
     attempts = schedule.attempts(this_round)
     requested = np.concatenate([attempt.requested for attempt in attempts])
-    if len(attempts) <= 16:  # 170 clients are free; 30 took part in 3 rounds.
+    # Of 200 clients 170 are free: 30 were in the last 3 rounds.
+    if len(attempts) <= 16:
       assert len(np.unique(requested)) == len(requested)

@@ -95,9 +95,9 @@ def test_invalid_schedules_and_types_are_refused():
       sampling.schedule_from_json(data)
   with pytest.raises(TypeError, match='mechanism must be'):
     sampling.for_mechanism(_LIMITS, 24, 4, 1)
-  with pytest.raises(TypeError, match='dropouts'):
+  with pytest.raises(TypeError, match='dropouts must be'):
     sampling.for_scheme(_LIMITS, 24, 4, 1, dropouts=0.1)
-  with pytest.raises(TypeError, match='sampling'):
+  with pytest.raises(TypeError, match='sampling must be'):
     sampling.SampledSchedule(_LIMITS, 24, 1)
 
 

@@ -1,4 +1,7 @@
-"""Components of events, degenerate events, and pure epsilon of Laplace noise."""
+"""Components of events, degenerate events, and pure epsilon of Laplace noise.
+
+Every accountant refuses invalid parameters before it computes.
+"""
 
 import itertools
 import math
@@ -134,7 +137,9 @@ def exact_epsilon(noise_multiplier, delta):
 @pytest.mark.few(3)
 @pytest.mark.parametrize('name', ['pld', 'prv', 'rdp'])
 @pytest.mark.parametrize('noise_multiplier', [1 / 2.000033, 60.0])
-def test_accountants_match_exact_laplace_epsilon(name, noise_multiplier):
+def test_laplace_epsilon_is_at_least_exact_and_close_for_pld_and_prv(
+  name, noise_multiplier
+):
   composed = accountants.composed(Laplace(noise_multiplier), name)
   largest = accountant.pure_epsilon(Laplace(noise_multiplier))
   deltas = [0.05, 1e-3, 1e-5, 1e-6, 1e-10, *([] if name == 'prv' else [1e-20, 1e-200])]

@@ -113,9 +113,9 @@ def test_delta_out_of_range_is_refused(delta):
   ],
 )
 def test_negative_or_nan_mu_and_epsilon_are_refused(name, mu, epsilon):
-  with pytest.raises(ValueError, match=name):
+  with pytest.raises(ValueError, match=f'^{name} must'):
     gaussian.delta_of(mu, epsilon)
-  with pytest.raises(ValueError, match=name):
+  with pytest.raises(ValueError, match=f'^{name} must'):
     if name == 'mu':
       gaussian.epsilon_of(mu, 1e-6)
     gaussian.mu_of(epsilon, 1e-6)

@@ -282,6 +282,7 @@ def test_stretched_outcomes_are_within_log_bound(name, a, removed):
   mixture = _mixtures()[name]
   proposal = monte_carlo.stretched(mixture, a, removed)
   w, c = (a, a - 1) if removed else (1 - a, -a)
+  num_above = 0
   # With the stretch of the proposal, with none, and with a larger one.
   for stretch in (w, 0.0, 1.5 * w):
     rng = np.random.default_rng(9)
@@ -292,9 +293,11 @@ def test_stretched_outcomes_are_within_log_bound(name, a, removed):
     log_weights = (log_ratios if removed else 0.0) - drawn
     for epsilon in (0.0, 0.05, 0.5, 2.0):
       above = losses > epsilon
+      num_above += above.sum()
       logs = np.log(-np.expm1(epsilon - losses[above])) + log_weights[above]
       bound = proposal.log_bound(epsilon)
       assert logs.max(initial=-math.inf) <= bound + 1e-9
+  assert num_above > 1000
 
 
 @pytest.mark.parametrize('name', MIXTURES)

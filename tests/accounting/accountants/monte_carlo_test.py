@@ -352,10 +352,11 @@ def test_unsupported_events_and_relations_are_refused():
   sampling.RandomAllocation(4, 3),
 ])  # fmt: skip
 @pytest.mark.parametrize('noise', [0.01, 0.3, 50.0])
-def test_epsilon_with_extreme_noise_is_at_most_bound(scheme, noise):
+def test_epsilon_with_extreme_noise_is_near_and_at_most_bound(scheme, noise):
   event = run_events.event(strategies.Identity(scheme.num_rounds), scheme, noise)
   bound = accountants.epsilon(event.bound, 1e-5, 'pld', BOTH)
-  assert 0 <= accountants.epsilon(event, 1e-5, NAME, BOTH) <= bound
+  # Sampling does not gain much here, so that epsilon is not far below the bound.
+  assert 0.9 * bound <= accountants.epsilon(event, 1e-5, NAME, BOTH) <= bound
 
 
 def test_too_many_rounds_or_places_are_refused():

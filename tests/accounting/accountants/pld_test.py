@@ -309,7 +309,7 @@ def test_tiny_sampling_probability_has_tiny_delta(q):
   assert 0 < accountants.delta(event, 1e-3, 'pld', ADD_OR_REMOVE) < 1e-290
 
 
-def test_loss_of_added_client_is_bounded_by_its_absence():
+def test_loss_of_added_client_is_at_most_that_of_absence_in_all_rounds():
   # P <= Q / (1 - q) for each round, so that no loss is above -T log(1 - q).
   losses = ((pld.Loss(False, 5.0, 1e-6, pld.Side.ADDED), 3000),)
   assert pld._loss_bound(losses) == pytest.approx(-3000 * math.log1p(-1e-6), rel=1e-9)

@@ -174,8 +174,8 @@ def test_events_read_without_their_delta_are_refused(make, monkeypatch):
 
 
 def test_log_differences_with_much_noise_are_accurate():
-  # dp-accounting's differences are round-off here: down to a tenth of the true value,
-  # or many times too large.
+  # With so much noise, dp-accounting's differences are round-off: too small at order 2,
+  # and many times too large above.
   differences = rdp._log_differences(1e6)
   for order in (2, 4, 20, 100):  # For small mu = 1 / s, B(l) is (l - 1)!! mu^l.
     expected = math.lgamma(order + 1) - order / 2 * math.log(2)

@@ -1,4 +1,4 @@
-"""Tests that compare mechanisms before training."""
+"""Tests of plans, which compare mechanisms before training."""
 
 import dataclasses
 import itertools

@@ -8,6 +8,7 @@ from tff_dp_aggregators import strategies
 from tff_dp_aggregators.accounting import accountants
 from tff_dp_aggregators.accounting.programs import flags as flags_lib
 from tff_dp_aggregators.accounting.programs import program
+from tff_dp_aggregators.strategies import registry
 
 TREE = ('--mechanism=tree', '--target_delta=1e-6')
 GAUSSIAN = ('--mechanism=gaussian', '--target_delta=1e-6')
@@ -88,7 +89,7 @@ def test_limits_may_be_passed_to_planned():
     (('--sampling=fixed_size', *_COHORT), sampling.FixedSizeSampling(20, 200, 7)),
   ],
 )
-def test_flags_select_every_participation_scheme(arguments, schema):
+def test_flags_select_participation_scheme(arguments, schema):
   plan = _plan(*GAUSSIAN, '--num_rounds=20', '--noise_multiplier=2', *arguments)
   assert plan.mechanism.participation == schema
   assert plan.mechanism.relation == sampling.check_relation(schema)
@@ -107,6 +108,8 @@ def test_flags_set_options_of_mechanisms(arguments, kind):
   limits = ('--num_rounds=20', '--min_separation=5')
   plan = _plan(*limits, '--target_delta=1e-6', '--target_epsilon=2', *arguments)
   assert plan.mechanism.strategy.kind == kind
+  name, value = arguments[-1].lstrip('-').split('=')
+  assert registry.options_of(plan.mechanism.strategy)[name] == int(value)
   assert _spent(plan) <= 2
 
 

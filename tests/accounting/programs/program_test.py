@@ -166,7 +166,7 @@ def test_flag_of_other_programs_is_refused_with_their_names():
   assert 'is one of tff-dp-report and tff-dp-participation;' in result.stderr
 
 
-def test_python_m_runs_each_program_without_tensorflow():
+def test_python_m_runs_programs_without_tensorflow_and_exits_with_their_code():
   code = (
     'import runpy, sys\n'
     f'for name in {list(PROGRAMS)}:\n'

@@ -168,7 +168,7 @@ def test_ledgers_with_equal_drawn_cohort_sizes_do_not_compose(tmp_path):
 
 
 @pytest.mark.parametrize('kind', ['bins', 'correlated', 'k rounds'])
-def test_ledgers_with_equal_allocated_rounds_do_not_compose(kind, tmp_path):
+def test_ledgers_with_equal_allocated_cohort_sizes_do_not_compose(kind, tmp_path):
   one = events.AllocatedDpEvent(10, 10, dp_accounting.GaussianDpEvent(2.0))
   first = {
     'bins': one,

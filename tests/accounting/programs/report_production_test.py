@@ -232,7 +232,9 @@ def test_log_alone_is_refused_for_optimised_strategies(tmp_path, name):
 
 
 @pytest.mark.parametrize('name, num_rounds', [('banded', 60), ('toeplitz', 45)])
-def test_planned_strategy_is_accounted_for_by_the_log(tmp_path, name, num_rounds):
+def test_planned_strategy_is_accounted_for_under_limits_of_log(
+  tmp_path, name, num_rounds
+):
   log = _log_of_clients(tmp_path / 'rounds.csv', num_rounds)
   arguments = ('--noise_multiplier=6', '--target_delta=1e-8', f'--round_log={log}')
   planned = accounting.Mechanism(name, _PLANNED, 6.0)
@@ -331,7 +333,8 @@ def test_violated_plan_costs_no_less_than_one_that_was_kept(tmp_path, name, cap)
 
 @pytest.mark.parametrize('apart, is_kept', [(8, True), (4, False)])
 def test_planned_epochs_count_by_separation_of_rounds(tmp_path, apart, is_kept):
-  # 8 is no multiple of 5; no log shows whether others might have kept epochs.
+  # 8 is no multiple of 5, but only distances below 5 break the plan: a log cannot show
+  # that clients who might have taken part keep to epochs.
   log = _log_with_client_in(tmp_path / 'log.jsonl', (0, apart))
   arguments = ('--mechanism=banded', '--noise_multiplier=5', '--target_delta=1e-6')
   arguments += ('--num_rounds=20', '--min_separation=5', '--fixed_epoch')

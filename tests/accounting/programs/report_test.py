@@ -1,4 +1,8 @@
-"""Tests of flags, plans and usage of the report program."""
+"""Tests of flags, plans and usage of the report program.
+
+`report_production_test` is about files of runs, `report_composition_test` about several
+runs, `report_parts_test` about parts of a model.
+"""
 
 import json
 import os
@@ -95,7 +99,7 @@ def test_wrong_usage_prints_one_line_and_exits_with_2(arguments, message):
   assert result.stdout == ''
 
 
-def test_run_directory_with_invalid_configuration_is_refused(tmp_path):
+def test_run_directory_with_invalid_or_nonprivate_configuration_is_refused(tmp_path):
   config = tmp_path / 'config.json'
   for text, message in (
     ('{', 'is not the configuration of a run'),

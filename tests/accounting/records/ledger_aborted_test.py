@@ -185,7 +185,7 @@ def test_failed_append_aborted_leaves_no_trace(path, whole, monkeypatch):
       raise OSError('no')
 
     monkeypatch.setattr(os, 'fsync', failing_fsync)
-    with pytest.raises(OSError, match='no'):
+    with pytest.raises(OSError, match='^no$'):
       abort(writer, 3, 1)
     assert ledgers.lines_of(path) == before and writer.aborted_attempts(3) == 1
     ledgers.release(writer, 3)

@@ -55,9 +55,9 @@ def test_interrupted_append_leaves_only_complete_counted_lines(path):
     raise _Interrupt
 
   def time_append():
-    start_writer = time.perf_counter()
+    start = time.perf_counter()
     ledgers.append(writer)
-    return time.perf_counter() - start_writer
+    return time.perf_counter() - start
 
   previous_handler = signal.signal(signal.SIGALRM, interrupt)
   interrupted = 0

@@ -209,7 +209,7 @@ def test_round_without_clip_norm_is_not_private(path):
     for event in (Gaussian(0.01), Gaussian(5.0), dp_accounting.NoOpDpEvent()):
       with pytest.raises(ValueError, match='clip_norm is None and .* but the event is'):
         ledgers.append(writer, event, clip_norm=None)
-    with pytest.raises(ValueError):
+    with pytest.raises(ValueError, match='are of one mechanism'):
       ledgers.append(writer, dp_accounting.LaplaceDpEvent(1.0), clip_norm=None)
     assert writer.rounds == 3
   assert [entry.clip_norm for entry in ledger.read(path).entries] == [None] * 3

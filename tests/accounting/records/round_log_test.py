@@ -540,7 +540,7 @@ _SEVEN = ('7', '7.0', '7e0')
     [f'{{"round": {r}, "client_id": "{c}"}}' for r in range(3) for c in ('a ', ' b')],
     [f'{{"round": {r}, "client_ids": ["a{" " * r}", "b"]}}' for r in range(3)],
     ['round,client_ids', *(f'{r},"[""a{" " * r}"", ""b""]"' for r in range(3))],
-    # pandas writes integers so if a value of the column is missing, NumPy always.
+    # pandas writes integers as floats if the column has a missing value, NumPy always.
     ['round,client_id', '0,7', '0,8', '1,7.0', '1,8.0', '2,7.000000e+00', '2,8.'],
     ['round,client_ids', '0,7 8', '1,7.0 8.0', '2,8.00e+00;7'],
     [f'{{"round": {r}, "client_ids": [{w}, 8]}}' for r, w in enumerate(_SEVEN)],

@@ -124,13 +124,15 @@ def test_banner_is_open_unless_enforcement_of_limits_is_stated():
   unstated = statements.build(mechanism)
   stated = statements.build(mechanism, enforced_by='the scheduler')
   warning = 'nobody states what does'
-  assert warning not in rendering.render(stated, 'html')
+  page = rendering.render(stated, 'html')
+  assert warning not in page and 'class="guarantee"' in page
   page = rendering.render(unstated, 'html')
   assert warning in page and 'class="guarantee open"' in page
   capped = statements.mechanism_of('tree', strategies.Participation(9, 3, 2), 4.0)
   with_cap = statements.build(capped, enforced_by='the scheduler')
   page = rendering.render(with_cap, 'html')
   assert f'the number of participations that is said below; {warning}' in page
+  assert 'class="guarantee open"' in page
 
 
 def test_pure_epsilon_is_stated_and_never_exceeded():
