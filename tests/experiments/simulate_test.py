@@ -11,7 +11,6 @@ import re
 import signal
 import subprocess
 import sys
-import threading
 import time
 
 import psutil
@@ -227,43 +226,6 @@ def test_ctrl_c_leaves_report_and_no_process(tmp_path):
   _, alive = psutil.wait_procs(children, timeout=10)
   assert not [p for p in alive if p.status() != psutil.STATUS_ZOMBIE]
   _check_interrupted(run_dir, stdout)
-
-
-def _workers():
-  children = psutil.Process().children(recursive=True)
-  return {
-    child
-    for child in children
-    if child.name() == 'worker_binary' and child.status() != psutil.STATUS_ZOMBIE
-  }
-
-
-class _Sender(threading.Thread):
-  """Sends a signal to this process after three rounds, and notes its workers."""
-
-  def __init__(self, number, run_dir):
-    super().__init__(daemon=True)
-    self._number = number
-    self._run_dir = run_dir
-    self.workers = set()
-
-  def run(self):
-    while _num_rounds(self._run_dir) < 3:
-      time.sleep(0.05)
-    self.workers = _workers()
-    os.kill(os.getpid(), self._number)
-
-
-@pytest.mark.slow  # The tutorial's walkthrough stops a run by SIGTERM and resumes it.
-def test_sigterm_leaves_report_and_no_tff_worker(tmp_path):
-  run_dir = tmp_path / 'run'
-  before = _workers()
-  sender = _Sender(signal.SIGTERM, run_dir)
-  sender.start()
-  result = _simulate(*LONG, f'--run_dir={run_dir}')
-  assert result.returncode == 130
-  _check_interrupted(run_dir, result.stdout)
-  assert sender.workers == _workers() == before  # While it ran, it had none either.
 
 
 @pytest.mark.slow
