@@ -16,13 +16,18 @@ Takes a minute or two for 1,000 rounds. Exit codes: 0 the claims hold, 1 one doe
 2 wrong usage.
 """
 
+import math
+
+import dp_accounting
 from absl import flags
 
-from tff_dp_aggregators.accounting.accountants import gaussian
 from tff_dp_aggregators.accounting.programs import flags as flags_lib
 from tff_dp_aggregators.accounting.programs import program
 from tff_dp_aggregators.accounting.reports import inputs as inputs_lib
 from tff_dp_aggregators.accounting.reports import sources
+from tff_dp_aggregators.accounting.reports import statement
+from tff_dp_aggregators.base import rounding
+from tff_dp_aggregators.base import version
 
 _STORAGES = ('auto', 'in_process', 'state', 'redraw', 'files')
 _RUNTIMES = ('tff', 'simulation')
@@ -70,6 +75,9 @@ def groups() -> tuple[program.Group, ...]:
 def main(values: flags.FlagValues) -> int:
   if values.run_dir is None:
     inputs = flags_lib.planned(values)
+    if inputs.mechanism.is_sampled and flags_lib.target_from(values) is None:
+      why = 'has no effect: with sampling and stated noise, no epsilon is computed.'
+      program.refuse(values, ['accountant'], f'{why} Leave it out.')
   else:
     program.refuse(
       values,
@@ -77,25 +85,45 @@ def main(values: flags.FlagValues) -> int:
       'does not go with --run_dir, whose mechanism is known. Leave one of them out.',
     )
     inputs = sources.from_run_dir(values.run_dir)
+    _check_run(values.run_dir, inputs)
   from tff_dp_aggregators.learning import audit
 
-  options = {} if values.storage is None else {'storage': values.storage}
+  options = {'storage': values.storage, 'clip_norm': inputs.clip_norm}
   readings = audit.audit(
     inputs.mechanism,
     runtimes=_RUNTIMES if values.runtime is None else [values.runtime],
     first_rounds=values.first_rounds,
-    **options,
+    **{name: value for name, value in options.items() if value is not None},
   )
   print(_table(inputs, readings))
-  noise_sources = (inputs.noise_source, inputs_lib.noise_source_of(inputs.ledger))
-  if inputs_lib.SEEDED_NOISE in noise_sources:
-    print('The run itself had noise of a known seed, and so no guarantee.')
+  if inputs.mechanism.clipped_count_stddev is not None:
+    print(
+      'The noise of the count of small norms (adaptive clipping) is not audited: '
+      'multipliers are without it, and epsilons count it as it is stated.'
+    )
   failed = [each for each in readings if not each.ok]
   for each in failed:
     print(f'FAILED: {each.why}')
   if not failed:
     print(f'The noise of {len(readings[0].matrix)} rounds hides what is claimed.')
   return program.CHECK_FAILED if failed else 0
+
+
+def _check_run(run_dir: str, inputs: inputs_lib.Inputs) -> None:
+  """Refuses runs whose records disagree or that have no guarantee; prints warnings."""
+  cohort = inputs.simulated_cohort
+  if cohort is not None:
+    raise ValueError(
+      f'--run_dir={run_dir}: the run simulated a larger cohort and has '
+      f'1/{cohort.scale:g} of the noise of its mechanism, so it has no guarantee to '
+      'audit. Leave --run_dir out and give the flags of the mechanism.'
+    )
+  built = statement.build(inputs, with_curves=False)  # Compares the ledger's lines.
+  for warning in built.get('warnings', ()):
+    print(f'Warning: {warning}')
+  trained, audited = inputs.code_version or 'unknown code', str(version.current())
+  if audited not in trained:
+    print(f'Warning: {trained} trained the run, and the audit is of {audited}.')
 
 
 def _table(inputs: inputs_lib.Inputs, readings: tuple) -> str:
@@ -119,15 +147,21 @@ def _table(inputs: inputs_lib.Inputs, readings: tuple) -> str:
   ]
   lines.insert(0, 'Effective noise multipliers of these rounds:')
   mechanism = inputs.mechanism
-  if not mechanism.parts and mechanism.is_one_gaussian:
-    for name, number in (
-      ('claimed', readings[0].claimed),
-      ('read', min(each.found for each in readings)),
-    ):
-      epsilon = (
-        gaussian.epsilon_of(1 / number, inputs.delta) if number else float('inf')
-      )
-      lines.append(f'Epsilon at delta = {inputs.delta:g}, {name}: {epsilon:.6g}')
+  if not mechanism.is_one_gaussian:
+    lines.append('Epsilon rests on sampling as well, and is not computed.')
+    return '\n'.join(lines)
+  for name, attribute in (('claimed', 'claimed'), ('read', 'found')):
+    least: dict[str, float] = {}
+    for each in readings:
+      number = getattr(each, attribute)
+      least[each.part] = min(least.get(each.part, math.inf), number)
+    squared = sum(number**-2 if number else math.inf for number in least.values())
+    # The count of small norms has its share of what is claimed.
+    share = mechanism.clipped_count_share or 0.0
+    squared += share / (1 - share) / readings[0].claimed ** 2
+    event = dp_accounting.GaussianDpEvent(1 / math.sqrt(squared))
+    epsilon = rounding.up(inputs.epsilon_of(event), 5)
+    lines.append(f'Epsilon at delta = {inputs.delta:g}, {name}: {epsilon}')
   return '\n'.join(lines)
 
 

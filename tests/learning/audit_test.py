@@ -8,6 +8,7 @@ from tff_dp_aggregators import accounting
 from tff_dp_aggregators import noise
 from tff_dp_aggregators import sampling
 from tff_dp_aggregators import strategies
+from tff_dp_aggregators.accounting import adaptive_clipping
 from tff_dp_aggregators.accounting import noises
 from tff_dp_aggregators.learning import audit
 from tff_dp_aggregators.noise import rows as rows_lib
@@ -66,15 +67,16 @@ def test_audit_reads_each_part_of_joint_mechanism():
   assert all(each.ok and each.differs < 1e-6 for each in readings)
 
 
-@pytest.mark.slow
-def test_updates_of_adaptive_clipping_have_more_noise_than_claimed():
-  # The claim is for updates and counts of clipped clients together.
-  (reading,) = _audit(_mechanism('banded', clipped_count_stddev=3.0))
+def test_claim_with_adaptive_clipping_is_that_of_values_alone(monkeypatch):
+  mechanism = _mechanism('gaussian', clipped_count_stddev=1.1)
+  (reading,) = _audit(mechanism)
   assert reading.ok
-  assert reading.differs < 1e-6
-  # Updates have (z^-2 - (2 b)^-2)^(-1/2) in place of z = 2, with b = 3 for counts.
-  expected = reading.claimed / np.sqrt(1 - (2.0 / (2 * 3.0)) ** 2)
-  assert reading.found == pytest.approx(expected, rel=1e-5)
+  alone = 1 / np.sqrt(3 * (2**-2 - 2.2**-2))
+  assert reading.claimed == pytest.approx(alone, rel=1e-9)
+  assert reading.found == pytest.approx(alone, rel=1e-6)
+  monkeypatch.setattr(adaptive_clipping, 'values_noise_multiplier', lambda z, s: z)
+  (reading,) = _audit(mechanism)
+  assert 'is claimed' in reading.why
 
 
 @pytest.mark.parametrize(
@@ -97,6 +99,8 @@ def test_audit_checks_noise_covariance_of_sampled_mechanisms(monkeypatch, kind, 
 def test_audit_refuses_other_noise_and_wrong_options():
   with pytest.raises(ValueError, match='laplace noise, made by server; only Gauss'):
     _audit(_mechanism('laplace'))
+  with pytest.raises(ValueError, match='noise_multiplier is 0'):
+    _audit(accounting.Mechanism('gaussian', LIMITS, 0.0))
   with pytest.raises(ValueError, match='noise, made by local; only Gaussian'):
     _audit(_mechanism('gaussian', noise_site=noises.LOCAL.name))
   with pytest.raises(ValueError, match='first_rounds must be .* 12; got 13'):

@@ -247,7 +247,8 @@ class JointMechanism(mechanism_lib.Guaranteed):
   has_noise = is_private = True  # Of each part.
   noise_site, placement = noises.SERVER.name, noises.SERVER
   options: ClassVar[tuple[tuple[str, int], ...]] = ()  # It has none.
-  server_noise_multiplier = clipped_count_stddev = None  # It has neither.
+  # It has none of these.
+  server_noise_multiplier = clipped_count_stddev = clipped_count_share = None
 
   @property
   def participation(self) -> sampling.Schema:

@@ -72,7 +72,8 @@ class Reading:
       initialization, none changes its key between rounds, and no parts share rows of z.
     is_gaussian: Whether moments and correlations of the rows of z are those of
       independent standard Gaussians, up to a chance of 1e-6.
-    claimed: The effective noise multiplier that is accounted for, in the rounds read.
+    claimed: The effective noise multiplier that is accounted for, in the rounds read;
+      with adaptive clipping that of the values alone, as its count is not read.
     found: That of the matrix, at least; 0 if some combination of rounds has no noise.
     exact: Whether `found` is that of the worst pattern, and not only a bound.
     differs: Largest entry by which the covariance D D^T differs from that of the
@@ -142,7 +143,7 @@ def audit(
 
   Args:
     mechanism: The mechanism whose claim is audited, or several parts of one; its noise
-      is Gaussian and added by the server.
+      is Gaussian, added by the server, and not 0.
     runtimes: The runtimes that run it, of `RUNTIMES`.
     first_rounds: How many of its rounds are run; `None` for all.
     clip_norm: The clip norm of the mean; parts have their own.
@@ -215,7 +216,9 @@ def audit(
       largest_error = np.abs(matrix @ matrix.T - covariance).max()
       differs = float(largest_error / np.abs(covariance).max())
       found, exact = _effective_noise_multiplier(matrix, each, rounds, differs)
-      claimed = each.effective_noise_multiplier
+      # Not by `values_noise_multiplier`, which the code that is audited uses.
+      share = each.clipped_count_share or 0.0
+      claimed = each.effective_noise_multiplier / math.sqrt(1 - share)
       if not each.is_sampled:
         by_round = each.strategy.sensitivity_squared_by_round(each.limits)
         claimed *= math.sqrt(by_round[-1] / by_round[rounds - 1])
@@ -255,6 +258,8 @@ def _parts(
         f'mechanism{" of part " + name if name else ""} has {each.noise.name} noise, '
         f'made by {each.noise_site}; only Gaussian noise of the server can be read.'
       )
+    if not each.has_noise:
+      raise ValueError('noise_multiplier is 0: without noise there is nothing to read.')
   return parts
 
 
