@@ -432,7 +432,7 @@ def test_report_states_what_keeps_a_widened_cap(tmp_path, by_wait, flags, senten
   ],
 )
 def test_the_wait_stands_beside_the_guarantee_and_its_assumption(tmp_path, flag, wait):
-  log = statements.round_log(tmp_path, 60)
+  log = statements.write_round_log(tmp_path, 60)
   run = ('--mechanism=gaussian', '--noise_multiplier=5', '--target_delta=1e-6')
   result = reporting.execute(*run, f'--round_log={log}', *flag)
   text = ' '.join(result.stdout.split())
