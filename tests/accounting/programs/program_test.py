@@ -110,7 +110,7 @@ def test_flag_of_a_file_can_be_unset_with_no_prefix(tmp_path, line):
     (('--nmber=3',), "Unknown command line flag 'nmber'; there are --number; --helpf"),
     (
       ('--number=2.5',),
-      "flag --number=2.5: invalid literal for int() with base 10: '2.5'",
+      'flag --number=2.5: must be a whole number such as 1000',
     ),
     (('--number',), 'Missing value for flag --number'),
     (('--shape=oval',), 'should be one of <round|square>'),

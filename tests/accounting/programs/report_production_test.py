@@ -210,6 +210,18 @@ def test_delta_above_one_over_num_clients_is_warned_of(tmp_path):
     assert 'there are 11 clients' not in fine.stdout and fine.stderr == ''
 
 
+def test_report_of_run_warns_of_delta_above_one_over_num_clients(tmp_path):
+  for num_clients, is_doubted in ((10**6, True), (10**5, False), ('many', False)):
+    folder = tmp_path / f'{num_clients}'
+    schedule = {'training': {'schedule': {'num_clients': num_clients}}}
+    stated = reporting.json_of(
+      f'--run_dir={statements.run_dir(folder, extra=schedule)}'
+    )
+    is_said = 'there are 1000000 clients' in ''.join(stated['warnings'])
+    assert is_said == is_doubted
+    assert reporting.run_verify(folder, stated).returncode == 0
+
+
 def test_fixed_epoch_with_log_needs_a_strategy_for_epochs(tmp_path):
   log = _log_of_clients(tmp_path / 'rounds.csv', 24)
   plan = (f'--round_log={log}', '--num_rounds=24', '--min_separation=3')
@@ -423,7 +435,7 @@ def test_report_states_what_keeps_a_widened_cap(tmp_path, by_wait, flags, senten
   ],
 )
 def test_the_wait_stands_beside_the_guarantee_and_its_assumption(tmp_path, flag, wait):
-  log = statements.round_log(tmp_path, 60)
+  log = statements.write_round_log(tmp_path, 60)
   run = ('--mechanism=gaussian', '--noise_multiplier=5', '--target_delta=1e-6')
   result = reporting.execute(*run, f'--round_log={log}', *flag)
   text = ' '.join(result.stdout.split())

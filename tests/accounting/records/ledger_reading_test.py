@@ -1,5 +1,6 @@
 """Tests that changes of a ledger's file are detected when it is read."""
 
+import gzip
 import hashlib
 import json
 import os
@@ -104,6 +105,28 @@ def test_read_error_names_the_line_and_the_reason(path, change, message):
   assert str(error.value).startswith(f'{path}, line ')
 
 
+def test_read_says_that_gzipped_ledger_has_to_be_unpacked(path):
+  with ledger.LedgerWriter(path, ledgers.DELTA) as writer:
+    ledgers.release(writer, 0)
+  pathlib.Path(path).write_bytes(gzip.compress(pathlib.Path(path).read_bytes()))
+  with pytest.raises(
+    ValueError, match='ledger.jsonl is gzipped; unpack it with gunzip'
+  ):
+    ledger.read(path)
+
+
+def test_append_refuses_more_reports_than_requests_and_read_does_not(path):
+  with ledger.LedgerWriter(path, ledgers.DELTA) as writer:
+    with pytest.raises(ValueError, match='is 11, more than cohort_requested=10; state'):
+      ledgers.append(writer, cohort_reported=11)
+    ledgers.release(writer, 0)
+  (line,) = ledgers.lines_of(path)
+  pathlib.Path(path).write_bytes(changed(line, cohort_requested=10))
+  assert ledger.read(path).entries[0].cohort_reported == 90
+  with ledger.LedgerWriter(path, ledgers.DELTA, resume=True) as writer:
+    ledgers.release(writer, 0, cohort_requested=10)  # The same round again.
+
+
 def test_lines_without_result_checksum_stay_readable(path):
   with ledger.LedgerWriter(path, ledgers.DELTA) as writer:
     written = [ledgers.append(writer), ledgers.append(writer)]
@@ -167,6 +190,7 @@ def _write_banded(path):
         writer,
         Gaussian(each[number]),
         round=number,
+        cohort_requested=100,
         cohort_reported=90 + number,
         strategy_checksum=strategy.checksum,
         result_checksum=ledger.checksum_of([each[number]]),
@@ -321,7 +345,7 @@ def test_head_detects_removed_lines(path):
     complete = data[:length].count(b'\n')
     message = f'has {complete} complete lines, but had 2 once'
     with pytest.raises(ValueError, match=message):
-      ledger.read(path, head)
+      ledger.read(path, head, as_resumed=True)
     with pytest.raises(ValueError, match=message):
       ledger.LedgerWriter(path, ledgers.DELTA, resume=True, expected=head)
     assert pathlib.Path(path).read_bytes() == data[:length]

@@ -33,12 +33,31 @@ def test_truncated_ledger_reads_as_its_complete_lines(path, whole):
   data = pathlib.Path(path).read_bytes()
   for length in [*range(0, len(data) + 1, 3), *lengths_at_line_ends(data), len(data)]:
     ledgers.replace_file(path, data[:length])
-    complete = data[:length].count(b'\n')
+    # A line that lacks only its line feed counts as well.
+    complete = data[: length + 1].count(b'\n')
     truncated = ledger.read(path)
     assert truncated.entries == whole.entries[:complete]
     assert truncated.repeated == whole.repeated[: max(0, complete - 2)]
-    assert truncated.cut == length - len(b''.join(split_lines(data)[:complete]))
+    size = len(b''.join(split_lines(data)[:complete]))
+    assert truncated.cut == max(0, length - size)
     assert truncated.sha256 == hashlib.sha256(data[:length]).hexdigest()
+
+
+def test_read_counts_whole_last_line_without_newline(path, whole):
+  data = pathlib.Path(path).read_bytes()
+  ledgers.replace_file(path, data[:-1])
+  counted = ledger.read(path, whole.head)
+  assert (counted.entries, counted.head, counted.cut) == (whole.entries, whole.head, 0)
+  assert counted.sha256 != whole.sha256
+  left_out = ledger.read(path, as_resumed=True)
+  assert left_out.head.lines == 2 and left_out.cut == len(split_lines(data)[2]) - 1
+  # A line that breaks a rule, as another time breaks the hash chain, is not counted.
+  lines = split_lines(data)
+  forged = lines[0].replace(b'"round": 0', b'"round":  0')
+  ledgers.replace_file(path, forged + lines[1][:-1])
+  assert ledger.read(path).head.lines == 1
+  with pytest.raises(ValueError, match='some were changed or removed'):
+    ledger.LedgerWriter(path, ledgers.DELTA, resume=True, expected=whole.head)
 
 
 def split_lines(data):

@@ -42,6 +42,11 @@ def append(writer, event=_EVENT, **changes):
 
 def release(writer, number, **changes):
   """Appends a round whose fields depend on its number only, like a repeated run."""
+  fields = {
+    'cohort_requested': 100,
+    'result_checksum': ledger.checksum_of([np.full(3, number)]),
+    **changes,
+  }
   return append(
     writer,
     Gaussian(2.0 + number),
@@ -49,7 +54,7 @@ def release(writer, number, **changes):
     cohort_reported=90 + number,
     clip_norm=0.5 + number / 7,
     strategy_checksum='sha256:1234567890',
-    **{'result_checksum': ledger.checksum_of([np.full(3, number)]), **changes},
+    **fields,
   )
 
 

@@ -269,7 +269,7 @@ def test_summarize_refuses_arguments_that_do_not_fit_the_log():
   with pytest.raises(ValueError, match='first_start is for logs'):
     participation.summarize(make_log([1], [0]), first_start=start)
   clients = make_log(None, clients=[['a']])
-  with pytest.raises(ValueError, match='no completion times'):
+  with pytest.raises(ValueError, match='participation, its times are not read'):
     participation.summarize(clients, 1)
   for arguments in ({'first_start': start}, {'wait_from': 'completion'}):
     with pytest.raises(ValueError, match='give min_wait_hours'):

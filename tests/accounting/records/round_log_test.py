@@ -411,6 +411,9 @@ def test_invalid_utf_8_is_refused_with_line_number(tmp_path):
     path.write_bytes(pack(b'\n'.join(lines)))
     with pytest.raises(ValueError, match='line 23457: this is not CSV in UTF-8: '):
       round_log.read(str(path))
+  path.write_text('time\n1700000000\n', encoding='utf-16')
+  with pytest.raises(ValueError, match='is not text in UTF-8, but UTF-16 .* as UTF-8'):
+    round_log.read(str(path))
   path.write_bytes(b'\x89PNG\r\n')
   with pytest.raises(ValueError, match='line 1: no column of completion times'):
     round_log.read(str(path))

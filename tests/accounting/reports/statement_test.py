@@ -56,7 +56,7 @@ def test_ledger_with_more_noise_than_the_mechanism_is_refused(tmp_path):
 
 def test_ledger_with_no_or_too_many_rounds_is_refused(tmp_path):
   empty = _ledger(tmp_path / 'empty.jsonl', num_rounds=0)
-  with pytest.raises(ValueError, match='the ledger lists 0 rounds'):
+  with pytest.raises(ValueError, match='the ledger has no complete line of a round'):
     statements.build(MECHANISM, ledger=empty)
   run = _ledger(tmp_path / 'ledger.jsonl', num_rounds=20)
   shorter = accounting.Mechanism('gaussian', strategies.Participation(9), 2.0)
@@ -185,17 +185,19 @@ def test_add_or_remove_release_is_refused_with_replace_one():
 
 
 @pytest.mark.parametrize(
-  'text',
+  'text, reason',
   [
-    's: epsilon=0.5, delta=1e-7: epsilon=0.0, delta=0',
-    'survey: epsilon=1',
-    'survey: epsilon=1, epsilon=0.1, delta=0',
-    'survey: epsilon=1, delta=0, unit=row',
-    'epsilon=1, delta=0',
+    ('s: epsilon=0.5, delta=1e-7: epsilon=0.0, delta=0', ''),
+    ('survey: eps=1', 'it has no value of epsilon.'),
+    ('survey: epsilon=1', 'it has no value of delta.'),
+    ('survey: epsilon=1, delta=0, adjacency', 'it has no value of adjacency.'),
+    ('survey: epsilon=1, epsilon=0.1, delta=0', 'given twice.'),
+    ('survey: epsilon=1, delta=0, unit=row', ''),
+    ('epsilon=1, delta=0', ''),
   ],
 )
-def test_other_release_parse_refuses_invalid_text(text):
-  with pytest.raises(ValueError, match='is not a name, a colon'):
+def test_other_release_parse_refuses_invalid_text(text, reason):
+  with pytest.raises(ValueError, match=f'is not a name, a colon.*: .*{reason}$'):
     inputs.OtherRelease.parse(text)
 
 

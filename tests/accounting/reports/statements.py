@@ -97,7 +97,7 @@ def write_ledger(
     for event in (events or mechanism.round_events)[:num_rounds]:
       writer.append(
         event=event,
-        cohort_requested=25,
+        cohort_requested=max(25, clients),
         cohort_reported=clients,
         **{**mechanism.line(None if mechanism.parts else 0.5), **changes},
       )

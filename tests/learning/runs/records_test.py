@@ -97,6 +97,20 @@ def test_incomplete_line_of_metrics_does_not_count_as_round(tmp_path):
     assert records.find(directory, _ROUNDS).rounds == 2
 
 
+def test_find_counts_only_lines_that_a_resumed_writer_keeps(tmp_path):
+  files = {'ledger': 3, 'metrics': 3}
+  with _directory(tmp_path / 'run', **files, checkpoint=1) as directory:
+    path = pathlib.Path(directory.file('ledger.jsonl'))
+    path.write_bytes(path.read_bytes()[:-1])
+    assert len(ledger_lib.read(str(path)).entries) == 3
+    with pytest.raises(ValueError, match='has 2 rounds, .* has 3: lines are missing'):
+      records.find(directory, _ROUNDS)
+  with _directory(tmp_path / 'other', ledger=3, metrics=2, checkpoint=2) as directory:
+    path = pathlib.Path(directory.file('ledger.jsonl'))
+    path.write_bytes(path.read_bytes()[:-1])
+    assert records.find(directory, _ROUNDS) == (2, False)
+
+
 # Attempts.
 
 

@@ -34,6 +34,10 @@ _MAX_SHOWN = 24  # The number of flags up to which `--help` shows all.
 # What absl puts before the help of a flag with a list of possible values.
 _ALTERNATIVES = re.compile('^<[^>]*>: ')
 
+# What Python says of text that is no number.
+_NO_INT = re.compile('invalid literal for int.*')
+_NO_FLOAT = re.compile('could not convert string to float.*')
+
 # Types of flags besides Python's: int or float, comma-separated texts, repeated texts.
 NUMBER, LIST, MANY = 'number', 'list', 'many'
 
@@ -117,6 +121,8 @@ def parse(values: flags.FlagValues, arguments: Sequence[str]) -> list[str]:
     return [*rest, *values(['program', *others])[1:]]
   except flags.Error as e:
     message = ' '.join(str(e).split())
+    message = _NO_INT.sub('must be a whole number such as 1000', message)
+    message = _NO_FLOAT.sub('must be a number such as 2.5 or 1e-6', message)
     if isinstance(e, flags.UnrecognizedFlagError):
       new = messages.RENAMED.get(e.flagname, '')
       similar = [f'--{each}' for each in messages.near(e.flagname, names_of(values))]

@@ -18,7 +18,8 @@ append-only; `LedgerWriter` and `read` enforce the same rules:
   mu). They are null if events are sampled or their noise is not Gaussian: the report
   accounts for these, and `spent_by_round` has a bound after each round.
 * A file that ends in the middle of a line was cut off there: `append` had not returned,
-  so that round's result was not used. Any other defect is an error.
+  so that round's result was not used. If the line lacks only its line feed, readers
+  count it, on the safe side; a resumed writer does not. Any other defect is an error.
 
 Without the head, some changes cannot be detected. In the last line: the time; cohorts,
 clip norm, generator and result checksum, if its round was released once; noise
@@ -145,8 +146,8 @@ class LedgerEntry(_Line):
   """The line for a released round. Fields that are unknown or absent are `None`."""
 
   round: _Count  # From 0.
-  # Clients that the round was planned for (the mean's denominator), and clients whose
-  # updates arrived; `None` if chance decides how many, in secret.
+  # Clients that were asked for an update, and those of them whose updates arrived;
+  # `None` if chance decides how many, in secret.
   cohort_requested: Optional[_Count]
   cohort_reported: Optional[_Count]
   clip_norm: Optional[_Number]  # Bound on the L2 norm of a client's contribution.
@@ -539,20 +540,28 @@ def _check_repetition(earlier: LedgerEntry, again: LedgerEntry) -> None:
 
 
 def _read(
-  path: str, file: Iterable[bytes], expected: Optional[Head]
+  path: str, file: Iterable[bytes], expected: Optional[Head], as_resumed: bool
 ) -> tuple[_Lines, bytes, str]:
-  """Returns the complete lines, an incomplete last one, and the file's SHA-256."""
+  """Returns the complete lines, an incomplete last one, and the file's SHA-256.
+
+  A line that lacks only its line feed is incomplete if `as_resumed`.
+  """
   lines, cut, digest = _Lines(), b'', hashlib.sha256()
   earlier_head = Head()  # The head after as many lines as expected.
   for number, line in enumerate(file, start=1):
     digest.update(line)
-    if not line.endswith(b'\n'):
+    is_cut = not line.endswith(b'\n')
+    if number == 1 and line.startswith(b'\x1f\x8b'):
+      raise ValueError(f'the ledger {path} is gzipped; unpack it with gunzip.')
+    if is_cut and as_resumed:
       cut = line
       break
     try:
-      entry = parse(line)
-      lines = lines.plus(entry, line)
+      lines = lines.plus(parse(line), line + b'\n' * is_cut)
     except ValueError as e:
+      if is_cut:
+        cut = line
+        break
       raise ValueError(f'{path}, line {number}: {e}') from e
     if expected is not None and number == expected.lines:
       earlier_head = lines.head
@@ -599,8 +608,8 @@ class LedgerWriter:
     Args:
       path: File of the ledger; it must not exist unless `resume` is true.
       delta: The delta of the reported epsilons; a resumed ledger must have the same.
-      resume: Whether to verify and continue the ledger at `path`. An incomplete line at
-        its end is moved to `<path>.cut-<n>`, with a warning in the log.
+      resume: Whether to verify and continue the ledger at `path`. A line at its end
+        without line feed is moved to `<path>.cut-<n>`, with a warning in the log.
       expected: With `resume`, the `head` in the checkpoint from which the run resumes:
         the ledger must begin with these lines.
     """
@@ -750,7 +759,7 @@ class LedgerWriter:
   def _resume(self, path: str, expected: Optional[Head]) -> None:
     """Verifies the file and sets an incomplete last line aside."""
     with open(self._file.fileno(), 'rb', closefd=False) as file:
-      lines, cut, _ = _read(path, file, expected)
+      lines, cut, _ = _read(path, file, expected, as_resumed=True)
     first = lines.entries[0] if lines.entries else None
     if first is not None and first.delta != self._delta:
       raise ValueError(
@@ -775,6 +784,14 @@ class LedgerWriter:
 
   def _commit(self, entry: Line) -> None:
     """Writes a line that keeps the rules, and counts it once it is on disk."""
+    requested, reported = entry.cohort_requested, entry.cohort_reported
+    # A round that is released again keeps the numbers of its first line.
+    is_new = entry.round == self.rounds
+    if is_new and requested is not None and (reported or 0) > requested:
+      raise ValueError(
+        f'cohort_reported is {reported}, more than cohort_requested={requested}; state '
+        'in the latter how many clients were asked in all.'
+      )
     line = write(entry)
     lines = self._lines.plus(entry, line)
     self._has_partial_line = True
@@ -811,17 +828,21 @@ class LedgerWriter:
       )
 
 
-def read(path: str, expected: Optional[Head] = None) -> Ledger:
+def read(
+  path: str, expected: Optional[Head] = None, *, as_resumed: bool = False
+) -> Ledger:
   """Reads a ledger and verifies the rules in the module's docstring.
 
   `expected`: An earlier head of the ledger; the ledger must begin with these lines.
+  `as_resumed`: Whether to leave out a last line without its line feed, as a resumed
+  `LedgerWriter` does.
   """
   if expected is not None:
     expected = _check_head(expected)
   if not stat.S_ISREG(os.stat(path).st_mode):
     raise ValueError(f'the ledger {path} is not a regular file; give the name of one.')
   with open(path, 'rb') as file:
-    lines, cut, sha256 = _read(path, file, expected)
+    lines, cut, sha256 = _read(path, file, expected, as_resumed)
   return Ledger(
     entries=lines.entries,
     repeated=lines.repeated,

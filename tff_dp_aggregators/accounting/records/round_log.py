@@ -397,6 +397,10 @@ class _File(Database):
         self._header += 1
       else:
         raise self.error('has no rounds.')
+      if '\0' in first:
+        raise self.error(
+          'is not text in UTF-8, but UTF-16 or the like; save it as UTF-8.'
+        )
       is_json = first.lstrip()[0] == '{'
       source = self._json_query() if is_json else self._csv_query(first, file)
     with open(self._file, 'rb') as end:

@@ -144,6 +144,7 @@ class Inputs:
   # Sentences about what else was computed from clients' data without noise.
   not_covered: tuple[str, ...] = ()
   tuning: Optional[Tuning] = None  # The runs from which this one was chosen, if any.
+  num_clients: Optional[float] = None  # That a run draws from, if not secret.
   # Scores of canaries, for an empirical lower bound on epsilon.
   canary_record: Optional[canaries_lib.Record] = None
   command: Optional[str] = None  # A command that prints the same numbers.
@@ -266,7 +267,8 @@ def warnings(inputs: Inputs) -> list[str]:
   planned, observed = source.get('planned') or {}, source.get('observed') or {}
   if planned.get('broken'):
     texts.append(_TEXTS.broken_limits(planned))
-  clients = getattr(mechanism.participation, 'num_clients', observed.get('num_clients'))
+  clients = inputs.num_clients or observed.get('num_clients')
+  clients = getattr(mechanism.participation, 'num_clients', clients)
   doubt = clients and gaussian.doubt_of_delta(inputs.delta, clients)
   if doubt and mechanism.has_noise:
     texts.append(doubt[0].upper() + doubt[1:])

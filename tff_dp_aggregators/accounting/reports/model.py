@@ -397,12 +397,15 @@ class OtherRelease(Model, frozen=True):
     """Parses 'NAME: epsilon=0.5, delta=1e-7' with an optional adjacency=NAME."""
     name, _, rest = text.partition(':')
     try:
-      settings = [each.split('=') for each in rest.split(',')]
-      given: dict[str, Any] = {key.strip(): value.strip() for key, value in settings}
+      settings = [each.partition('=') for each in rest.split(',')]
+      given: dict[str, Any] = {key.strip(): value.strip() for key, _, value in settings}
       if (
         not name.strip().isprintable() or not name.strip() or len(given) < len(settings)
       ):
         raise ValueError('a name is missing or given twice')
+      for key in ('epsilon', 'delta', *given):
+        if not given.get(key):
+          raise ValueError(f'it has no value of {key or "a setting"}')
       epsilon, delta = float(given.pop('epsilon')), float(given.pop('delta'))
       release = cls(name.strip(), epsilon, delta, **given)
       release.to_event()

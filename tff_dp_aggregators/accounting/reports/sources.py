@@ -125,6 +125,14 @@ class _Config(msgspec.Struct, frozen=True):
     return value if isinstance(value, dict) else {}
 
   @property
+  def num_clients(self) -> Optional[float]:
+    """Clients that delta is for; `None` if the schedule keeps their number secret."""
+    if self.simulated_cohort is not None:
+      return self.simulated_cohort.simulated_num_clients
+    value = self.schedule.get('num_clients')
+    return value if isinstance(value, int) and value > 0 else None
+
+  @property
   def code_version(self) -> Optional[str]:
     """Versions of the code that trained, as text; `None` if not stated."""
     if not isinstance(self.software, dict):
@@ -293,6 +301,7 @@ def _from_config(
     nbafl=plan,
     not_covered=config.not_covered,
     tuning=config.tuning,
+    num_clients=config.num_clients,
     canary_record=canary_record,
     command=command_of(arguments),
     files=tuple(files),

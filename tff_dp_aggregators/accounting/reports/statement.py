@@ -683,7 +683,12 @@ def _compare(
 ) -> None:
   """Raises ValueError for the first line that differs from the planned one."""
   num_rounds = mechanism.participation.num_rounds
-  if not 0 < len(entries) <= num_rounds:
+  if not entries:
+    raise ValueError(
+      'the ledger has no complete line of a round: none was released, or the file was '
+      'cut off; give all of it.'
+    )
+  if len(entries) > num_rounds:
     raise ValueError(
       f'the ledger lists {len(entries)} rounds; the mechanism is for 1 to {num_rounds}.'
     )

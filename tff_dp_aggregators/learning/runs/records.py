@@ -115,7 +115,7 @@ def find(directory: run_directory.RunDirectory, num_rounds: int) -> Status:
         f'without it nobody can tell which rounds were released. {_REMEDY}'
       )
     return Status(0, is_finished=False)
-  rounds = len(ledger_lib.read(path).entries)
+  rounds = len(ledger_lib.read(path, as_resumed=has_checkpoint).entries)
   counts = {}
   if run_directory.METRICS in later:
     metrics = directory.file(run_directory.METRICS)
