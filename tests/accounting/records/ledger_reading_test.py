@@ -115,18 +115,6 @@ def test_read_says_that_gzipped_ledger_has_to_be_unpacked(path):
     ledger.read(path)
 
 
-def test_append_refuses_more_reports_than_requests_and_read_does_not(path):
-  with ledger.LedgerWriter(path, ledgers.DELTA) as writer:
-    with pytest.raises(ValueError, match='is 11, more than cohort_requested=10; state'):
-      ledgers.append(writer, cohort_reported=11)
-    ledgers.release(writer, 0)
-  (line,) = ledgers.lines_of(path)
-  pathlib.Path(path).write_bytes(changed(line, cohort_requested=10))
-  assert ledger.read(path).entries[0].cohort_reported == 90
-  with ledger.LedgerWriter(path, ledgers.DELTA, resume=True) as writer:
-    ledgers.release(writer, 0, cohort_requested=10)  # The same round again.
-
-
 def test_lines_without_result_checksum_stay_readable(path):
   with ledger.LedgerWriter(path, ledgers.DELTA) as writer:
     written = [ledgers.append(writer), ledgers.append(writer)]

@@ -146,8 +146,8 @@ class LedgerEntry(_Line):
   """The line for a released round. Fields that are unknown or absent are `None`."""
 
   round: _Count  # From 0.
-  # Clients that were asked for an update, and those of them whose updates arrived;
-  # `None` if chance decides how many, in secret.
+  # Clients that the round was planned for, and clients whose updates arrived; `None` if
+  # chance decides how many, in secret.
   cohort_requested: Optional[_Count]
   cohort_reported: Optional[_Count]
   clip_norm: Optional[_Number]  # Bound on the L2 norm of a client's contribution.
@@ -784,14 +784,6 @@ class LedgerWriter:
 
   def _commit(self, entry: Line) -> None:
     """Writes a line that keeps the rules, and counts it once it is on disk."""
-    requested, reported = entry.cohort_requested, entry.cohort_reported
-    # A round that is released again keeps the numbers of its first line.
-    is_new = entry.round == self.rounds
-    if is_new and requested is not None and (reported or 0) > requested:
-      raise ValueError(
-        f'cohort_reported is {reported}, more than cohort_requested={requested}; state '
-        'in the latter how many clients were asked in all.'
-      )
     line = write(entry)
     lines = self._lines.plus(entry, line)
     self._has_partial_line = True
