@@ -186,7 +186,7 @@ def _check_logits(model: Any, shape: population.Shape) -> None:
   """Refuses outputs that are probabilities if loss or metric need logits."""
   from tff_dp_aggregators.learning import keras_losses
 
-  outputs, are_tags = model.some_outputs(), shape.label_kind == 'tags'
+  (_, outputs), are_tags = model.sample(), shape.label_kind == 'tags'
   why = hasattr(outputs, 'shape') and keras_losses.why_no_logits(outputs, are_tags)
   activation = keras_losses.last_activation(model.keras_model)
   if not why and activation in keras_losses.PROBABLE:

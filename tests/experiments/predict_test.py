@@ -31,6 +31,13 @@ def unregistered(shape):
     Mine(),
     tf.keras.layers.Dense(shape.num_classes),
   ])
+
+def embedding(shape):
+  inputs = tf.keras.Input(shape.inputs)
+  number = tf.cast(inputs[:, -1], tf.int32)
+  embedded = tf.keras.layers.Embedding(shape.embedded[0] + 1, 2)(number)
+  joined = tf.keras.layers.Concatenate()([inputs[:, :-1], embedded])
+  return tf.keras.Model(inputs, tf.keras.layers.Dense(shape.num_classes)(joined))
 """
 
 
@@ -364,14 +371,21 @@ def test_next_token_of_texts_is_predicted(tmp_path):
 
 
 @pytest.mark.slow
-def test_own_model_predicts_and_is_exported(tables, tmp_path, monkeypatch):
+@pytest.mark.parametrize(
+  ('model', 'flags'),
+  [('unregistered', ()), ('embedding', ('--embedding_columns=colour',))],
+)
+def test_own_model_predicts_and_is_exported(
+  model, flags, tables, tmp_path, monkeypatch
+):
   monkeypatch.chdir(tmp_path)
   (tmp_path / 'own_model_of_predict_test.py').write_text(_MODULE)
   case = Case(
     tmp_path,
     *_TABLE_FLAGS,
+    *flags,
     '--label_column=bought',
-    '--model=own_model_of_predict_test:unregistered',
+    f'--model=own_model_of_predict_test:{model}',
     data=tables['train', 'bought'],
     test=tables['test', 'bought'],
   )

@@ -282,69 +282,91 @@ def test_from_logits_must_match_the_last_activation(
       _functional(make, _NUMBERS, _CLASSES, loss)
 
 
-def _tf_sparse(y_true, y_pred):
+def _softmax_cross_entropy(y_true, y_pred):
   labels = tf.cast(tf.reshape(y_true, [-1]), tf.int32)
   return tf.nn.sparse_softmax_cross_entropy_with_logits(labels, y_pred)
 
 
-def _looked_up(y_true, y_pred):
+def _log_loss(y_true, y_pred):
   labels = tf.cast(tf.reshape(y_true, [-1]), tf.int32)
   chosen = tf.gather(tf.clip_by_value(y_pred, 1e-7, 1.0), labels, batch_dims=1)
   return -tf.math.log(chosen)
 
 
-class _OwnFocal(_KERAS.losses.Loss):
+class _FocalLoss(_KERAS.losses.Loss):
   def call(self, y_true, y_pred):
-    return tf.square(1 - tf.nn.softmax(y_pred)[:, 0]) * _tf_sparse(y_true, y_pred)
+    return tf.square(1 - tf.nn.softmax(y_pred)[:, 0]) * _softmax_cross_entropy(
+      y_true, y_pred
+    )
 
 
-def _of_keras(name, **options):
+def _calling_keras(name, **options):
   return lambda y, p: getattr(_KERAS.losses, name)(y, p, **options)
 
 
-def _clipped_rates(y_true, y_pred):
+def _poisson_loss(y_true, y_pred):
   return y_pred - y_true * tf.math.log(tf.clip_by_value(y_pred, 1e-6, 1e6))
 
 
-def _clipped_squares(y_true, y_pred):
+def _brier_loss(y_true, y_pred):
   return tf.square(tf.clip_by_value(y_pred, 0.0, 1.0) - y_true)
 
 
 _ONE_HOT = np.eye(2, dtype=np.float32)[_CLASSES]
-_LOGITS = 'puts out .* takes logits: give one of the other kind, or leave out the act'
-_PROBABILITIES = 'puts out numbers from -.* takes probabilities: give one of'
+_TAKES_LOGITS = (
+  'puts out .* takes logits: give one of the other kind, or leave out the act'
+)
+_TAKES_PROBABILITIES = 'puts out numbers from -.* takes probabilities: give one of'
 
 
 @pytest.mark.parametrize(
   ('units', 'activation', 'y', 'loss', 'message'),
   [
-    (2, 'softmax', _CLASSES, _tf_sparse, f'{_LOGITS}ivation softmax'),
-    (2, 'softmax', _CLASSES, _OwnFocal(), _LOGITS),
+    (2, 'softmax', _CLASSES, _softmax_cross_entropy, f'{_TAKES_LOGITS}ivation softmax'),
+    (2, 'softmax', _CLASSES, _FocalLoss(), _TAKES_LOGITS),
     (
       *(2, 'softmax', _ONE_HOT),
-      *(_of_keras('categorical_crossentropy', from_logits=True), _LOGITS),
+      *(_calling_keras('categorical_crossentropy', from_logits=True), _TAKES_LOGITS),
     ),
     (
       *(1, 'sigmoid', _ONE_HOT[:, :1]),
-      *(tf.nn.sigmoid_cross_entropy_with_logits, f'{_LOGITS}ivation sigmoid'),
+      *(tf.nn.sigmoid_cross_entropy_with_logits, f'{_TAKES_LOGITS}ivation sigmoid'),
     ),
-    (2, None, _CLASSES, _of_keras('sparse_categorical_crossentropy'), _PROBABILITIES),
-    (2, None, _ONE_HOT, _of_keras('categorical_crossentropy'), _PROBABILITIES),
-    (1, None, _ONE_HOT[:, :1], _of_keras('binary_crossentropy'), _PROBABILITIES),
+    (
+      2,
+      None,
+      _CLASSES,
+      _calling_keras('sparse_categorical_crossentropy'),
+      _TAKES_PROBABILITIES,
+    ),
+    (
+      2,
+      None,
+      _ONE_HOT,
+      _calling_keras('categorical_crossentropy'),
+      _TAKES_PROBABILITIES,
+    ),
+    (
+      1,
+      None,
+      _ONE_HOT[:, :1],
+      _calling_keras('binary_crossentropy'),
+      _TAKES_PROBABILITIES,
+    ),
     # Whatever is right, or cannot be known, is taken.
-    (2, None, _CLASSES, _tf_sparse, None),
-    (2, None, _CLASSES, _OwnFocal(), None),
-    (2, 'softmax', _CLASSES, _looked_up, None),
-    (2, 'softmax', _ONE_HOT, _of_keras('categorical_crossentropy'), None),
-    (2, 'softmax', _ONE_HOT, _of_keras('categorical_hinge'), None),
-    (2, 'relu', _ONE_HOT, _of_keras('binary_crossentropy'), None),
+    (2, None, _CLASSES, _softmax_cross_entropy, None),
+    (2, None, _CLASSES, _FocalLoss(), None),
+    (2, 'softmax', _CLASSES, _log_loss, None),
+    (2, 'softmax', _ONE_HOT, _calling_keras('categorical_crossentropy'), None),
+    (2, 'softmax', _ONE_HOT, _calling_keras('categorical_hinge'), None),
+    (2, 'relu', _ONE_HOT, _calling_keras('binary_crossentropy'), None),
     (1, None, _ONE_HOT[:, :1], tf.nn.sigmoid_cross_entropy_with_logits, None),
-    (1, None, _ONE_HOT[:, :1], _clipped_rates, None),
-    (1, None, _ONE_HOT[:, :1], _clipped_squares, None),
-    (1, None, _ONE_HOT[:, :1], _of_keras('mean_squared_logarithmic_error'), None),
+    (1, None, _ONE_HOT[:, :1], _poisson_loss, None),
+    (1, None, _ONE_HOT[:, :1], _brier_loss, None),
+    (1, None, _ONE_HOT[:, :1], _calling_keras('mean_squared_logarithmic_error'), None),
   ],
 )
-def test_what_a_loss_of_ones_own_is_seen_to_take_is_told_apart(
+def test_custom_loss_of_logits_is_refused_for_softmax_model_and_reverse(
   units, activation, y, loss, message
 ):
   make = _ending_in(activation, units)
@@ -627,20 +649,47 @@ def test_check_examples_refuses_tokens_and_labels_out_of_range():
   functional.check_examples((_TOKENS, _CLASSES), 'it')
   tokens = _TOKENS.copy()
   tokens[2, 1] = 20
-  with pytest.raises(ValueError, match='it: .*embedding.* in row 2 is 20'):
+  with pytest.raises(ValueError, match='it: .*in row 2 is 20, .* has 20 embeddings'):
     functional.check_examples((tokens, _CLASSES), 'it')
-  with pytest.raises(ValueError, match='it: the label in row 1 is 2'):
+  with pytest.raises(ValueError, match='label in row 1 is 2, .* has 2 outputs'):
     functional.check_examples((_TOKENS, 2 * _CLASSES), 'it')
 
 
-def _without_negative(y_true, y_pred):
+@pytest.mark.parametrize(
+  ('loss', 'taken', 'refused'),
+  [
+    ('binary_crossentropy', [0.0, 0.3], [0.0, 5.0]),
+    ('binary_focal_crossentropy', [1.0, 0.0], [1.0, -1.0]),
+    ('categorical_crossentropy', [0.2, 0.2], [0.0, 2.0]),
+    ('kl_divergence', [0.5, 0.5], [1.5, -0.5]),
+    ('poisson', [0.0, 7.0], [7.0, -1.0]),
+    ('mean_squared_logarithmic_error', [0.0, 7.0], [7.0, -1.0]),
+    ('squared_hinge', [-1.0, 1.0], None),
+    ('sparse_categorical_crossentropy', 1.0, 0.5),
+  ],
+)
+def test_check_examples_refuses_labels_that_keras_loss_is_not_for(loss, taken, refused):
+  y = np.array([taken] * 5, np.float32)
+  functional = _functional(_ending_in('softmax'), _NUMBERS, y, loss)
+  functional.check_examples((_NUMBERS, y), 'it')
+  if refused is not None:
+    y[3] = refused
+    with pytest.raises(
+      ValueError, match=f'it: .* in row 3 is .* the loss {loss} takes'
+    ):
+      functional.check_examples((_NUMBERS, y), 'it')
+
+
+def _ignoring_negative_labels(y_true, y_pred):
   labels = tf.reshape(y_true, [-1])
-  return tf.where(labels < 0, 0.0, _tf_sparse(tf.maximum(labels, 0), y_pred))
+  return tf.where(
+    labels < 0, 0.0, _softmax_cross_entropy(tf.maximum(labels, 0), y_pred)
+  )
 
 
-@pytest.mark.parametrize('loss', [_tf_sparse, _looked_up, _OwnFocal()])
-def test_classes_on_which_a_loss_of_ones_own_fails_are_named(loss):
-  softmax = 'softmax' if loss is _looked_up else None
+@pytest.mark.parametrize('loss', [_softmax_cross_entropy, _log_loss, _FocalLoss()])
+def test_check_examples_names_classes_on_which_custom_loss_fails(loss):
+  softmax = 'softmax' if loss is _log_loss else None
   functional = _functional(_ending_in(softmax), _NUMBERS, _CLASSES, loss)
   functional.check_examples((_NUMBERS, _CLASSES), 'it')
   for labels, said in ((2 * _CLASSES, 2), (-_CLASSES, -1)):
@@ -650,26 +699,35 @@ def test_classes_on_which_a_loss_of_ones_own_fails_are_named(loss):
 
 @pytest.mark.parametrize(
   ('units', 'y', 'loss'),
-  [(2, _CLASSES, _without_negative), (1, _ONE_HOT[:, 0], _OwnLoss())],
+  [(2, _CLASSES, _ignoring_negative_labels), (1, _ONE_HOT[:, 0], _OwnLoss())],
 )
-def test_labels_on_which_a_loss_of_ones_own_does_not_fail_are_taken(units, y, loss):
+def test_check_examples_takes_labels_on_which_custom_loss_does_not_fail(units, y, loss):
   functional = _functional(_ending_in(None, units), _NUMBERS, y, loss)
   functional.check_examples((_NUMBERS, -7 * y), 'it')
 
 
-def test_classes_of_test_data_without_an_output_are_named_before_a_round(tmp_path):
+@pytest.mark.parametrize(
+  ('units', 'loss'), [(2, _softmax_cross_entropy), (1, _BINARY(from_logits=True))]
+)
+def test_labels_of_test_data_that_loss_is_not_for_are_refused(units, loss, tmp_path):
   clients = {'a': (_NUMBERS, _CLASSES), 'b': (_NUMBERS, _CLASSES)}
-  with pytest.raises(ValueError, match='test data: the label in row 1 is 2, and'):
-    learning.train(
-      _ending_in(None),
-      clients,
-      None,
-      str(tmp_path / 'run'),
-      loss=_tf_sparse,
-      clients_per_round=1,
-      num_rounds=1,
-      test=learning.Evaluation((_NUMBERS, 2 * _CLASSES)),
-    )
+  test = learning.Evaluation((_NUMBERS.tolist(), [0, 2, 2, 0, 2]))
+  arguments = {'clients_per_round': 1, 'loss': loss, 'test': test}
+  with pytest.raises(ValueError, match='test data: the label in row 1 is 2'):
+    _train(_ending_in(None, units), tmp_path / 'run', None, clients, **arguments)
+
+
+def test_model_with_embedding_of_float_inputs_trains_and_loads(tmp_path):
+  def make():
+    inputs = _KERAS.Input([2])
+    embedded = _LAYERS.Embedding(6, 2)(tf.cast(inputs[:, 1], tf.int32))
+    joined = _LAYERS.Concatenate()([inputs[:, :1], embedded])
+    return _KERAS.Model(inputs, _LAYERS.Dense(2)(joined))
+
+  x = np.array([[-7.0, 5.0], [0.5, 3.0], [9.0, 0.0]], np.float32)
+  clients = {name: (x, np.array([0, 1, 1])) for name in 'ab'}
+  result = _train(make, tmp_path, None, clients, clients_per_round=1, num_rounds=1)
+  np.testing.assert_allclose(learning.load(str(tmp_path))(x), result.model(x))
 
 
 def _with_loss_of_outputs():
@@ -833,6 +891,19 @@ _SPEC = (tf.TensorSpec([3]), tf.TensorSpec([], tf.int32))
 def test_invalid_losses_are_refused(loss, error, match):
   with pytest.raises(error, match=match):
     models.functional(_shared, loss, _SPEC)
+
+
+@pytest.mark.parametrize('is_path', [True, False])
+def test_saved_model_or_its_path_is_refused_with_function_that_loads_it(
+  is_path, tmp_path
+):
+  module = tf.Module()
+  module.__call__ = tf.function(lambda x: x, input_signature=[tf.TensorSpec([None])])
+  tf.saved_model.save(module, str(tmp_path))
+  model = str(tmp_path) if is_path else tf.saved_model.load(str(tmp_path))
+  given = str(tmp_path) if is_path else '_UserObject'
+  with pytest.raises(TypeError, match=f'got .?{given}.*tf.keras.models.load_model'):
+    models.functional(model, 'mse', _SPEC)
 
 
 _BATCHES = (tf.TensorSpec([4, 3]), tf.TensorSpec([4], tf.int32))

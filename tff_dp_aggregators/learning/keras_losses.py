@@ -5,7 +5,7 @@ TensorFlow would broadcast shapes that differ.
 """
 
 import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, Optional
 
 import numpy as np
@@ -21,14 +21,20 @@ _BINARY = ('binary_crossentropy', 'binary_focal_crossentropy')
 _BATCH = 1_000_003
 # Activations whose outputs are probabilities.
 PROBABLE = ('sigmoid', 'softmax')
-# Operations on logits; those that tf.nn.sigmoid_cross_entropy_with_logits begins with;
-# such without effect; and on probabilities, of which the logarithm is taken then.
+# Lowest and highest labels of losses of Keras that compute something for any labels.
+_LABEL_RANGES = {
+  **dict.fromkeys((*_BINARY, *_CATEGORICAL[1:], 'kl_divergence'), (0, 1)),
+  **dict.fromkeys(('poisson', 'mean_squared_logarithmic_error'), (0, np.inf)),
+}
+# TensorFlow's operations that are meant for logits.
 _OF_LOGITS = {'SparseSoftmaxCrossEntropyWithLogits', 'SoftmaxCrossEntropyWithLogits'}
 _OF_LOGITS |= {'Softmax', 'LogSoftmax', 'Sigmoid'}
-_LOGISTIC = {'GreaterEqual', 'Neg', 'Mul'}
-_NEUTRAL = {'Identity', 'Reshape', 'Squeeze', 'ExpandDims', 'Cast'}
+# tf.nn.sigmoid_cross_entropy_with_logits applies all of these to logits.
+_SIGMOID_CROSS_ENTROPY = {'GreaterEqual', 'Neg', 'Mul'}
+# These keep the values; and these scale and clip probabilities before a logarithm.
+_KEEPING = {'Identity', 'Reshape', 'Squeeze', 'ExpandDims', 'Cast'}
 _CLIPPING = {'RealDiv', 'Minimum', 'Maximum', 'AddV2'}
-# Rounding tolerance of sums of float32 probabilities, which should be 1.
+# Rounding tolerance of float32 probabilities, and of their sums, which should be 1.
 _ROUNDING = 1e-3
 
 
@@ -72,7 +78,8 @@ class Losses:
     weight_of = by_output('loss_weights', weights, self._names, is_for_all=True)
     self._parts = []
     self._outputs = outputs
-    self._own_takes: dict[str, set[Optional[bool]]] = {}
+    # Whether the user's own loss takes an output as logits; `None` if it is not known.
+    self._own_takes_logits: dict[str, Optional[bool]] = {}
     self._takes_all_labels: set[str] = set()  # Outputs whose own loss was tried.
     for name, output in outputs.items():
       if loss_of[name] is None and len(outputs) > 1:
@@ -105,7 +112,9 @@ class Losses:
     given = graph.inputs[: len(tf.nest.flatten(output_spec))]
     tensors = tf.nest.pack_sequence_as(output_spec, given)
     by_name = by_output('outputs', tensors, self._names)
-    self._own_takes = {name: _takes_as(tensor) for name, tensor in by_name.items()}
+    self._own_takes_logits = {
+      name: _graph_takes_logits(tensor) for name, tensor in by_name.items()
+    }
 
   def __call__(self, output: Any, label: Any, sample_weight: Any = None) -> Any:
     """Returns the loss of a batch, whose examples may have weights."""
@@ -120,20 +129,34 @@ class Losses:
     return total
 
   def check_labels(self, labels: Any, owner: str) -> None:
-    """Refuses classes without an output; with a user's own loss if it fails on them."""
+    """Refuses labels that a loss of Keras is not for, or on which one's own fails."""
     by_name = by_output('labels', labels, self._names)
     for name, loss, _ in self._parts:
       function, output = _function_of(loss), self._outputs[name]
+      values = np.asarray(by_name[name])
+      what = f'{owner}: the label{f" of {name!r}" if len(self._parts) > 1 else ""}'
+      if function in _LABEL_RANGES:
+        lowest, highest = _LABEL_RANGES[function]
+        _refuse_where(
+          (values < lowest - _ROUNDING) | (values > highest + _ROUNDING),
+          values,
+          what,
+          f'the loss {function} takes labels from {lowest} to {highest}. Correct it, '
+          'or take another loss: numbers of classes are for '
+          'SparseCategoricalCrossentropy, and any numbers for MeanSquaredError.',
+        )
       if function not in ('', _SPARSE) or name in self._takes_all_labels:
         continue
       ignored = loss.get_config().get('ignore_class') if function else None
-      of = f' of {name!r}' if len(self._parts) > 1 else ''
       try:
-        check_range(by_name[name], output.shape[-1], f'{owner}: the label{of}', ignored)
+        check_range(values, output.shape[-1], what, 'outputs', ignored)
       except ValueError:
-        if function or _fails(loss, by_name[name], output):
+        if function or _fails(loss, values, output):
           raise
         self._takes_all_labels.add(name)
+      if function:
+        why = f'the loss {function} takes whole numbers, those of classes. Correct it.'
+        _refuse_where(values % 1 != 0, values, what, why)
 
   @property
   def of_logits(self) -> set[str]:
@@ -145,10 +168,9 @@ class Losses:
     outputs = by_output('outputs', output, self._names)
     for name, loss, _ in self._parts:
       function = _function_of(loss)
-      takes = {_takes_logits(loss)} if function else self._own_takes[name]
-      if takes not in ({True}, {False}):
+      takes_logits = _takes_logits(loss) if function else self._own_takes_logits[name]
+      if takes_logits is None:
         continue
-      takes_logits = True in takes
       values = np.asarray(outputs[name], np.float64)
       is_binary = function in _BINARY if function else values.shape[-1] == 1
       check = why_no_logits if takes_logits else why_no_probabilities
@@ -184,24 +206,39 @@ def last_activation(model: Any) -> Optional[str]:
 
 
 def check_range(
-  numbers: Any, count: Optional[int], what: str, ignored: Optional[int] = None
+  numbers: Any,
+  count: Optional[int],
+  what: str,
+  things: str,
+  ignored: Optional[int] = None,
 ) -> None:
   """Refuses indices of classes or tokens that are not in [0, count).
 
+  `things`: What the model has `count` of, for the message.
   `ignored`: An index that is allowed besides, such as that of padding.
   """
   indices = np.asarray(numbers)
-  if count is None or not indices.size:
+  if count is None:
     return
   is_outside = (indices < 0) | (indices >= count)
   if ignored is not None:
     is_outside &= indices != ignored
-  if is_outside.any():
-    index = tuple(np.argwhere(is_outside)[0].tolist())
-    raise ValueError(
-      f'{what} in row {index[0]} is {indices[index]}, and the model has {count}, from '
-      f'0 to {count - 1}. Correct it, or give the model more.'
-    )
+  _refuse_where(
+    is_outside,
+    indices,
+    what,
+    f'the model has {count} {things}, numbered from 0 to {count - 1}. Correct it, or '
+    f'give the model more {things}.',
+  )
+
+
+def _refuse_where(
+  is_wrong: np.ndarray, values: np.ndarray, what: str, why: str
+) -> None:
+  """Raises an error that names the first value that is wrong, if there is one."""
+  if is_wrong.any():
+    index = tuple(np.argwhere(is_wrong)[0].tolist())
+    raise ValueError(f'{what} in row {index[0]} is {values[index]}, and {why}')
 
 
 def why_no_logits(outputs: np.ndarray, is_binary: bool = False) -> Optional[str]:
@@ -354,37 +391,58 @@ def _takes_logits(loss: tf.keras.losses.Loss) -> Optional[bool]:
   return bool(loss.get_config().get('from_logits', False))
 
 
-def _takes_as(tensor: tf.Tensor, passed: Any = frozenset()) -> set[Optional[bool]]:
-  """Whether a loss's graph has a tensor as logits, or a clipped one's logarithm."""
+def _graph_takes_logits(output: tf.Tensor) -> Optional[bool]:
+  """Whether a loss takes an output as logits, by the operations in the loss's graph.
+
+  Probabilities are clipped to at most 1 before their logarithm is taken. `None` if the
+  graph does neither, or both.
+  """
+  takes_logits = any(
+    uses & _OF_LOGITS or uses >= _SIGMOID_CROSS_ENTROPY
+    for _, uses in _made_of(output, _KEEPING)
+  )
+  takes_probabilities = any(
+    'Log' in uses
+    for clipped, _ in _made_of(output, _KEEPING | _CLIPPING)
+    if clipped.op.type == 'Minimum' and _is_at_most_one(clipped.op.inputs[1])
+    for _, uses in _made_of(clipped, _KEEPING | _CLIPPING)
+  )
+  return takes_logits if takes_logits != takes_probabilities else None
+
+
+def _made_of(
+  tensor: tf.Tensor, types: set[str]
+) -> Iterator[tuple[tf.Tensor, set[str]]]:
+  """Yields a tensor and those that operations of these types make of it.
+
+  With each come the types of all operations that take it first.
+  """
   operations = [each for each in tensor.consumers() if each.inputs[0] is tensor]
-  types = {each.type for each in operations}
-  is_of_logits = passed <= _NEUTRAL and (types & _OF_LOGITS or types >= _LOGISTIC)
-  found: set[Optional[bool]] = {True} if is_of_logits else set()
-  if 'Minimum' in passed and 'Log' in types:
-    found.add(False)
-  for each in operations:
-    if each.type in _NEUTRAL | _CLIPPING and not _exceeds_one(each):
-      found |= _takes_as(each.outputs[0], passed | {each.type})
-  return found
+  yield tensor, {each.type for each in operations}
+  for operation in operations:
+    if operation.type in types:
+      yield from _made_of(operation.outputs[0], types)
 
 
-def _exceeds_one(operation: tf.Operation) -> bool:
-  """Whether it is a minimum with a number that is above 1, or is not known."""
-  bound = operation.inputs[-1]
-  is_difference = bound.op.type == 'Sub'  # 1 - epsilon in Keras's losses.
-  value = tf.get_static_value(bound.op.inputs[0] if is_difference else bound)
-  return operation.type == 'Minimum' and (value is None or bool(np.any(value > 1)))
+def _is_at_most_one(bound: tf.Tensor) -> bool:
+  if bound.op.type == 'Sub':  # Keras clips at 1 - epsilon.
+    bound = bound.op.inputs[0]
+  value = tf.get_static_value(bound)
+  return value is not None and bool(np.all(value <= 1))
 
 
 def _fails(loss: tf.keras.losses.Loss, labels: Any, output: tf.TensorSpec) -> bool:
-  """Whether a loss fails on class indices, and not on those within its range."""
+  """Whether a loss fails on labels, and does not where they are clipped to classes."""
   if None in output.shape[1:]:
     return False
   share = tf.constant(1 / output.shape[-1], output.dtype)
   outputs = tf.fill([len(labels), *output.shape[1:]], share)
-  for each in (np.clip(labels, 0, output.shape[-1] - 1), labels):
+
+  def fails_on(given: Any) -> bool:
     try:
-      loss(_fit_labels(each, outputs), outputs)
+      loss(_fit_labels(given, outputs), outputs)
     except tf.errors.InvalidArgumentError:
-      return each is labels
-  return False
+      return True
+    return False
+
+  return fails_on(labels) and not fails_on(np.clip(labels, 0, output.shape[-1] - 1))

@@ -11,7 +11,7 @@ import hashlib
 import random
 import threading
 from collections.abc import Iterator, Mapping
-from typing import Any, Optional
+from typing import Any, Callable, Optional
 
 import numpy as np
 import tensorflow as tf
@@ -42,6 +42,10 @@ _MASKED = (
   'lambda x: x), which drops the mask, and give padding a label that the loss leaves '
   'out: tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True, '
   'ignore_class=-1), say.'
+)
+_LOADING = (
+  'What Keras has saved, tf.keras.models.load_model(path) makes a Keras model again; '
+  'what tf.saved_model.load returns is none.'
 )
 _SEED_BITS = 32  # Of Keras's seeds.
 # Number of random inputs for which outputs are checked.
@@ -219,7 +223,7 @@ class KerasFunctionalModel(tff.learning.models.FunctionalModel):
     )
     self.weight_names = names_of_weights(model)
     if isinstance(loss, keras_losses.Losses):
-      loss.check_probabilities(self.some_outputs())
+      loss.check_probabilities(self.sample()[1])
 
   @property
   def compiled_metrics(self) -> Any:
@@ -252,26 +256,33 @@ class KerasFunctionalModel(tff.learning.models.FunctionalModel):
         for node in layer._inbound_nodes:
           for each in tf.nest.flatten(node.keras_inputs):
             if id(each) in places:  # The layer looks up the model's input itself.
-              keras_losses.check_range(given[places[id(each)]], layer.input_dim, what)
+              tokens = given[places[id(each)]]
+              keras_losses.check_range(tokens, layer.input_dim, what, 'embeddings')
 
-  def some_inputs(self) -> Any:
-    """Random inputs: floats are normal with standard deviation 10; integers are 0."""
-    rng = np.random.default_rng(1)
+  def sample(self) -> tuple[Any, Any]:
+    """Random inputs that the model takes, and outputs with the initial weights.
+
+    Floats are normal with standard deviation 10; or from 0 to 1, if the model fails on
+    these, as an embedding does that looks them up. Integers are 0.
+    """
     x, _ = clients_lib.pair(self.input_spec)
+    weights = tf.nest.map_structure(tf.constant, self.initial_weights)
 
-    def draw(spec: tf.TensorSpec) -> tf.Tensor:
-      shape = [_NUM_INPUTS, *(size or 2 for size in spec.shape[1:])]
-      scale = 10.0 if spec.dtype.is_floating else 0.0
-      return tf.cast(tf.constant(scale * rng.normal(size=shape)), spec.dtype)
+    def drawn_by(draw: Callable[..., np.ndarray], scale: float) -> tuple[Any, Any]:
+      def draw_for(spec: tf.TensorSpec) -> tf.Tensor:
+        shape = [_NUM_INPUTS, *(size or 2 for size in spec.shape[1:])]
+        factor = scale if spec.dtype.is_floating else 0.0
+        return tf.cast(tf.constant(factor * draw(size=shape)), spec.dtype)
 
-    return tf.nest.map_structure(draw, x)
+      inputs = tf.nest.map_structure(draw_for, x)
+      output, _ = self._traced[False](weights, inputs)
+      return inputs, tf.nest.map_structure(lambda each: each.numpy(), output)
 
-  def some_outputs(self) -> Any:
-    """Outputs for `some_inputs`, with the initial weights."""
-    output, _ = self._traced[False](
-      tf.nest.map_structure(tf.constant, self.initial_weights), self.some_inputs()
-    )
-    return tf.nest.map_structure(lambda each: each.numpy(), output)
+    rng = np.random.default_rng(1)
+    try:
+      return drawn_by(rng.normal, 10.0)
+    except tf.errors.OpError:
+      return drawn_by(rng.random, 1.0)
 
 
 def names_of_weights(model: tf.keras.Model) -> tuple[str, ...]:
@@ -279,24 +290,32 @@ def names_of_weights(model: tf.keras.Model) -> tuple[str, ...]:
   return tuple(f'{i} {each.name}' for i, each in enumerate(model.trainable_variables))
 
 
+def is_maker(model: Any) -> bool:
+  """Whether it may make a model; layers and SavedModels are called with inputs."""
+  return callable(model) and not isinstance(
+    model, tf.__internal__.tracking.AutoTrackable
+  )
+
+
 def make(
   model: Any, x: Any, seed: int, owner: str = 'the first client'
 ) -> tf.keras.Model:
   """Makes a Keras model with its weights, built for the specs `x` if necessary."""
   is_made = isinstance(model, tf.keras.Model)
-  if not is_made and (isinstance(model, tf.keras.layers.Layer) or not callable(model)):
+  if not is_made and not is_maker(model):
+    given = repr(model) if isinstance(model, str) else type(model).__name__
     raise TypeError(
       'model must be a tff.learning.models.FunctionalModel, a Keras model, or a '
-      f'function that makes one; got {type(model).__name__}. A layer becomes a model '
-      'by tf.keras.Sequential([layer]).'
+      f'function that makes one; got {given}. {_LOADING} A layer becomes a model by '
+      'tf.keras.Sequential([layer]).'
     )
   with as_in_a_new_process(seed):
     made = model if is_made else model()
     if not isinstance(made, tf.keras.Model):
       raise TypeError(
         'model is a function, which must make a Keras model; it made '
-        f'{type(made).__name__}. A tff.learning.models.FunctionalModel is given as it '
-        'is.'
+        f'{type(made).__name__}. {_LOADING} A tff.learning.models.FunctionalModel is '
+        'given as it is.'
       )
     if made.built and (x is None or getattr(made, 'inputs', None)):
       return made

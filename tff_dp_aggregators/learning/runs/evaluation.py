@@ -53,6 +53,7 @@ class Evaluator:
       for each in tf.nest.flatten(part)
     ]
     clients_lib.check_lengths(lengths, 'test data')
+    self.examples = x, y
     self._inputs = tf.nest.flatten(x)
     self._labels = y
     if not len(self._inputs[0]):
@@ -64,7 +65,8 @@ class Evaluator:
       self._y = _placeholders(y_spec)
       self._weights = _placeholders(model.initial_weights)
       output = model.predict_on_batch(self._weights, self._x, training=False)
-      self._loss = None if _LOSS in by_name else model.loss(output, self._y)
+      self.takes_loss = _LOSS not in by_name  # Of the model, not a metric of that name.
+      self._loss = model.loss(output, self._y) if self.takes_loss else None
     is_penalised = isinstance(output, keras_losses.Penalised)
     self._output = output.output if is_penalised else output
     self._output_bytes: Optional[int] = None

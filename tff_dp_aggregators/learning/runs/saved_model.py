@@ -109,7 +109,7 @@ def load(
     raise ValueError('custom_objects are for a Keras model that the run has kept.')
   if model is None:
     model = _load_saved(run_dir, custom_objects)
-  elif not isinstance(model, _MODELS) and callable(model):
+  elif not isinstance(model, _MODELS) and models.is_maker(model):
     with models.as_in_a_new_process(run_directory.secret_seed(run_dir)):
       model = model()
   if not isinstance(model, _MODELS):
@@ -148,7 +148,7 @@ def _save_functional(
 
 def _keras_bytes(model: models.KerasFunctionalModel) -> bytes:
   """Returns the model in Keras's format, with its outputs for some inputs."""
-  inputs = model.some_inputs()
+  inputs, outputs = model.sample()
   # The names tell the structure of the inputs.
   if isinstance(inputs, Mapping):
     given = {f'input:{key}': np.asarray(each) for key, each in inputs.items()}
@@ -156,8 +156,8 @@ def _keras_bytes(model: models.KerasFunctionalModel) -> bytes:
     given = {f'input/{number}': np.asarray(each) for number, each in enumerate(inputs)}
   else:
     given = {'input': np.asarray(inputs)}
-  outputs = tf.nest.flatten(model.some_outputs())
-  for kind, arrays in zip(_SAMPLE_KINDS, (outputs, *model.initial_weights)):
+  kept = (tf.nest.flatten(outputs), *model.initial_weights)
+  for kind, arrays in zip(_SAMPLE_KINDS, kept):
     given.update({f'{kind}/{number}': each for number, each in enumerate(arrays)})
   sample = io.BytesIO()
   np.savez(sample, **given)
