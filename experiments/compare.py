@@ -125,6 +125,7 @@ class Comparison:
     cluster: running.Cluster,
   ):
     """Checks all settings, before anything is run or written."""
+    self._saved = grid.saved_record(output)
     requested, self._record = grid.merged(output, requested)
     self._output, self._requested, self._tuned = output, requested, tuned
     self._cluster = cluster
@@ -164,6 +165,11 @@ class Comparison:
     notice = 'Ending after the rounds that are run; press Ctrl-C again to end now.'
     stopping = interrupts.graceful_interrupts(notice)
     with grid.folder(self._output), stopping as stop:
+      if grid.saved_record(self._output) != self._saved:
+        raise program.WrongUsage(
+          f'the comparison in {self._output} was changed meanwhile by another one; '
+          'give the same command again.'
+        )
       self._cluster.check(self._output)
       grid.write_record(self._output, self._record)
       self._announce()

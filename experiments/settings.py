@@ -5,6 +5,7 @@ The module does not load TensorFlow, so that a wrong flag is refused at once.
 
 import contextlib
 import dataclasses
+import hashlib
 import math
 import shlex
 import warnings
@@ -60,6 +61,8 @@ class Settings:
   remarks: tuple[str, ...] = ()  # Settings that follow from the data, as sentences.
   # Facts about the user's own data, with their checksum; `None` for data of a task.
   facts: Optional[Mapping[str, Any]] = None
+  # Checksums of what is in the files of flags, by flag, as in a run's configuration.
+  checksums: Mapping[str, str] = dataclasses.field(default_factory=dict)
   scheduler: Optional[str] = None
   trusted_network: bool = False
 
@@ -167,6 +170,7 @@ def from_flags(values: flags.FlagValues) -> Settings:
     command=_command(values),
     remarks=tuple(_remarks(values, privacy)),
     facts=facts,
+    checksums=_checksums(values, privacy),
   )
 
 
@@ -239,15 +243,27 @@ def _draws_clients(values: flags.FlagValues) -> bool:
   return bool(values.nbafl) or values.sampling != sampling.Limits.flag
 
 
+def _checksums(
+  values: flags.FlagValues, privacy: privacy_options.Privacy
+) -> dict[str, str]:
+  checksums = {}
+  if values.strategy_file is not None and privacy.mechanism is not None:
+    checksums['strategy_file'] = privacy.mechanism.strategy.checksum
+  if values.schedule_file is not None:
+    with open(values.schedule_file, 'rb') as file:
+      checksums['schedule_file'] = hashlib.sha256(file.read()).hexdigest()
+  return checksums
+
+
 def _command(values: flags.FlagValues) -> str:
-  given = (
-    argument
+  names = (
+    name
     for name in program.names_of(values)
-    if values[name].present and name != 'run_dir'
+    if name != 'run_dir'
     # A resumed run reads its secret seed from a file; no log may have it.
     if not (name == 'seed' and values.secret_noise and _draws_clients(values))
-    for argument in values[name].serialize().splitlines()  # One for each value.
   )
+  given = program.given(values, names)
   return ' '.join(['tff-dp-simulate', *map(shlex.quote, given)])
 
 

@@ -31,7 +31,9 @@ def main(values: flags.FlagValues) -> int:
     settings = settings_lib.from_flags(values)
     if settings.run.run_dir is not None:
       _make(settings.run.run_dir)
-      run_directory.check_flags(settings.run.run_dir, settings.flags, settings.facts)
+      run_directory.check_flags(
+        settings.run.run_dir, settings.flags, settings.facts, settings.checksums
+      )
   except program.BAD_INPUT as e:
     raise program.WrongUsage(program.error_message(e, values)) from e
   with warnings.catch_warnings():

@@ -106,7 +106,9 @@ class Maker:
     arguments += (f'--seed={seed}',)
     try:
       checked = settings_of(arguments)
-      run_directory.check_flags(directory, checked.flags, checked.facts)
+      run_directory.check_flags(
+        directory, checked.flags, checked.facts, checked.checksums
+      )
       key = f'{checked.task.name} {checked.data!r}'
       if self.facts.setdefault(key, checked.facts) != checked.facts:
         raise ValueError(

@@ -43,7 +43,8 @@ _COLON = re.compile(r'(?<!\\):(?=\w+=)')
 _ESCAPED = re.compile(r'\\([,:])')
 # Characters that names of folders would need quotes for.
 _UNUSUAL = re.compile(r'[^\w.,=+-]')
-_MAX_NAME = 200  # Characters; file systems take 255.
+_MAX_NAME = 200  # Characters.
+_MAX_BYTES = 255  # Of a name in file systems.
 _DIGEST_LENGTH = 8
 
 FILE = 'comparison.json'  # The record of a comparison.
@@ -90,10 +91,11 @@ def name_of(settings: Sequence[Setting]) -> str:
   name = _UNUSUAL.sub('_', text)
   # Commas and equal signs in values would look like those between settings.
   is_plain = not any(_UNUSUAL.search(v) or set(v) & {',', '='} for _, v in settings)
-  if is_plain and len(name) <= _MAX_NAME:
+  if is_plain and len(name) <= _MAX_NAME and len(os.fsencode(name)) <= _MAX_BYTES:
     return name
   digest = hashlib.sha256(repr(list(settings)).encode()).hexdigest()[:_DIGEST_LENGTH]
-  return f'{name[:_MAX_NAME]},{digest}'
+  beginning = os.fsencode(name[:_MAX_NAME])[: _MAX_BYTES - 1 - _DIGEST_LENGTH]
+  return f'{beginning.decode(errors="ignore")},{digest}'
 
 
 def axes(
@@ -257,6 +259,10 @@ def read_record(output: str) -> Record:
 
 def is_comparison(output: str) -> bool:
   return os.path.exists(os.path.join(output, FILE))
+
+
+def saved_record(output: str) -> Optional[Record]:
+  return read_record(output) if is_comparison(output) else None
 
 
 def merged(output: str, record: Record) -> tuple[Record, Record]:

@@ -235,6 +235,7 @@ class Cluster:
         'directory': os.path.abspath(cell.directory),
         'not_covered': cell.not_covered,
         'facts': cell.settings.facts,
+        'checksums': cell.settings.checksums,
       },
       self._expected,
       self._name,
@@ -428,6 +429,11 @@ def _train(job: Mapping[str, Any], must_end: Callable[[], bool]) -> bool:
   settings = cells_lib.settings_of(job['arguments'])
   if settings.facts != job['facts']:
     raise ValueError('the data have changed since the comparison began.')
+  if settings.checksums != job['checksums']:
+    raise ValueError(
+      'the file of --strategy_file or --schedule_file has changed since the comparison '
+      'began.'
+    )
   from .. import training  # Loads TensorFlow.
 
   key, directory = (settings.task.name, settings.data, os.getcwd()), job['directory']

@@ -4,6 +4,7 @@ The slow tests share one tiny comparison, of which one run fails at first and is
 when the same command runs again. Each run has its own process.
 """
 
+import contextlib
 import csv
 import errno
 import json
@@ -215,6 +216,23 @@ def test_folder_with_other_files_is_not_touched(tmp_path):
   assert result.returncode == 2
   assert 'is not empty, and is not of a comparison' in result.stderr
   assert os.listdir(tmp_path) == ['mine.txt']
+
+
+@pytest.mark.parametrize('before', [None, _RECORD])
+def test_folder_that_another_comparison_changed_meanwhile_is_refused(
+  before, tmp_path, monkeypatch
+):
+  path = tmp_path / 'comparison.json'
+  if before is not None:
+    path.write_text(json.dumps(before))
+  text = json.dumps({**_RECORD, 'seeds': 7})
+  monkeypatch.setattr(
+    grid, 'folder', lambda _: contextlib.nullcontext(path.write_text(text))
+  )
+  result = _compare(tmp_path, *GRID, *SMALL)
+  assert result.returncode == 2
+  assert 'was changed meanwhile by another one; give the same comm' in result.stderr
+  assert path.read_text() == text
 
 
 def test_full_disk_is_reported_in_one_line(tmp_path, monkeypatch):

@@ -3,6 +3,7 @@
 import math
 import pathlib
 import re
+import shlex
 
 import pytest
 from absl import flags as absl_flags
@@ -371,6 +372,12 @@ def test_resume_command_has_the_given_flags(tmp_path):
   assert command.startswith('tff-dp-simulate --')
   assert {'--noise_multiplier=1.0', '--fixed_epoch', '--num_rounds=12'} < set(flags)
   assert 'run_dir' not in command
+
+
+def test_resume_command_has_values_with_line_breaks():
+  given = ['--data=a\nb\u2028c', '--client_column=x\x0cy']
+  given += ['--part=a: weights=0\n1', '--part=b: weights=*']
+  assert shlex.split(settings._command(_values(*given)))[1:] == given
 
 
 def test_simulations_have_all_flags_of_report():

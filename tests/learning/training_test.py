@@ -24,6 +24,7 @@ from tff_dp_aggregators.accounting.programs import report as report_program
 from tff_dp_aggregators.accounting.records import ledger
 from tff_dp_aggregators.accounting.reports import verification
 from tff_dp_aggregators.learning import packed
+from tff_dp_aggregators.learning.runs import run_directory
 
 FILES = {
   '.lock',
@@ -93,6 +94,23 @@ def test_train_improves_the_model_and_writes_its_files(uninterrupted):
   assert report == result.statement
   assert report['run']['rounds_completed'] == 12
   assert 'RandomEligible' in report['participation']['enforced_by']
+
+
+def test_run_killed_while_it_removed_its_key_is_not_taken_for_finished(
+  tmp_path, monkeypatch, capfd
+):
+  run_dir = tmp_path / 'run'
+  with monkeypatch.context() as patched:
+    patched.setattr(shutil, 'rmtree', lambda *unused, **unused_too: None)
+    _train(run_dir)
+  assert 'data has examples of clients and could not be rem' in capfd.readouterr().err
+  assert set(os.listdir(run_dir)) - FILES == {'.removed', 'data'}
+  assert not run_directory.looks_finished(str(run_dir))
+  before = training_runs.results(run_dir)
+  assert _train(run_dir).is_finished
+  assert run_directory.looks_finished(str(run_dir))
+  assert set(os.listdir(run_dir)) - FILES == {'data'}
+  assert training_runs.results(run_dir) == before
 
 
 def test_html_report_has_learning_curves_unless_shared(uninterrupted):

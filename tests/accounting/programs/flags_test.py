@@ -145,6 +145,13 @@ def test_adjacency_flag_is_refused_where_it_is_invalid():
       + ('--max_participations=3',),
       'is what --find looks for',
     ),
+    *(
+      (
+        (*TREE, *_FIVE_ROUNDS, '--find=max_participations', '--target_epsilon=1', flag),
+        f'{flag.split("=")[0]} is for --sampling=.*, not for --sampling=none',
+      )
+      for flag in ('--sampling_probability=0.01', '--num_clients=10', '--num_groups=2')
+    ),
     (
       (*TREE, *_FIVE_ROUNDS, '--min_separation=2', '--rounds_between=1'),
       'is --rounds_between plus 1',

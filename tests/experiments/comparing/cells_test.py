@@ -15,6 +15,8 @@ from experiments.comparing import cells
 from experiments.comparing import grid
 from experiments.comparing import running
 from tests.experiments.data import own_data
+from tff_dp_aggregators import sampling
+from tff_dp_aggregators import strategies
 from tff_dp_aggregators.accounting import accountants
 from tff_dp_aggregators.accounting.programs import program
 from tff_dp_aggregators.learning.runs import run_directory
@@ -33,6 +35,11 @@ def _maker(data, output):
   return cells.Maker(
     str(output), {name: (f'--{name}={value}',) for name, value in flags.items()}
   )
+
+
+def _job(cell):
+  facts, checksums = cell.settings.facts, cell.settings.checksums
+  return {'arguments': cell.arguments, 'facts': facts, 'checksums': checksums}
 
 
 def _change_first_row(data):
@@ -62,9 +69,50 @@ def test_data_changed_during_comparison_are_refused(data, tmp_path):
   _change_first_row(data)
   with pytest.raises(program.WrongUsage, match='have changed since the comparison beg'):
     maker.cell(POINT, 2)
-  job = {'arguments': cell.arguments, 'facts': cell.settings.facts}
   with pytest.raises(ValueError, match='have changed since the comparison began'):
-    running._train(job, lambda: False)
+    running._train(_job(cell), lambda: False)
+
+
+def _save_strategy(path, bands):
+  strategies.BandedToeplitz.square_root(4, num_bands=bands).save(str(path))
+
+
+def _save_cohorts(path, seed):
+  limits = strategies.Participation(4, min_separation=2)
+  sampling.RandomEligible(limits, 20, 5, seed=seed).save(str(path))
+
+
+@pytest.mark.parametrize(
+  ('flag', 'save'),
+  [('strategy_file', _save_strategy), ('schedule_file', _save_cohorts)],
+)
+def test_file_with_other_content_than_that_of_earlier_runs_is_refused(
+  flag, save, tmp_path
+):
+  path = tmp_path / 'file.npz'
+  save(path, 3)
+  given = {flag: path, 'num_clients': 20, 'noise_multiplier': 1}
+  if flag == 'strategy_file':
+    given |= {'num_rounds': 4, 'clients_per_round': 5, 'min_separation': 2}
+  arguments = {name: (f'--{name}={value}',) for name, value in given.items()}
+  maker = cells.Maker(str(tmp_path / 'output'), arguments)
+  cell = maker.cell(grid.Point(()), 1)
+  config = {
+    'flags': cell.settings.flags,
+    'privacy': {'mechanism': cell.settings.privacy.mechanism.to_json()},
+    'training': {'schedule': cell.settings.participation.schedule(20).to_json()},
+  }
+  os.makedirs(cell.directory)
+  with open(os.path.join(cell.directory, 'config.json'), 'w') as file:
+    json.dump(config, file)
+  open(os.path.join(cell.directory, run_directory.LEDGER), 'w').close()
+  assert maker.cell(grid.Point(()), 1) == cell
+  path.unlink()
+  save(path, 4)
+  with pytest.raises(program.WrongUsage, match=f'the file of --{flag} is not .* Put'):
+    maker.cell(grid.Point(()), 1)
+  with pytest.raises(ValueError, match=f'{flag}.* has changed since the comparison'):
+    running._train(_job(cell), lambda: False)
 
 
 def test_process_reads_data_of_a_task_once_for_its_cells(monkeypatch):
@@ -84,7 +132,8 @@ def test_process_reads_data_of_a_task_once_for_its_cells(monkeypatch):
   monkeypatch.setattr(training, 'train', train)
   monkeypatch.setattr(running, '_populations', {})
   for arguments in ([], ['--mechanism=tree'], ['--split_seed=2'], []):
-    job = {'arguments': arguments, 'facts': None, 'directory': '', 'not_covered': ()}
+    job = {'arguments': arguments, 'facts': None, 'checksums': {}}
+    job |= {'directory': '', 'not_covered': ()}
     assert running._train(job, lambda: False)
   assert trained == [1, 1, 2, 1]
   assert [each.seed for each in read] == [1, 2, 1]

@@ -139,6 +139,19 @@ def test_name_of_is_unique_and_fit_for_folders():
     assert len(name) < 230
 
 
+def test_name_of_long_value_fits_in_bytes_and_names_that_did_are_kept():
+  two_bytes, three_bytes = '\u00e9', '\u4e00'
+  assert grid.name_of([('data', two_bytes * 125)]) == 'data=' + two_bytes * 125
+  assert grid.name_of([('data', 'a' * 300)])[:-8] == f'data={"a" * 195},'
+  long = [
+    [('data', each * n)] for each in (two_bytes, three_bytes) for n in (126, 150, 400)
+  ]
+  names = [grid.name_of(each) for each in long]
+  assert len(set(names)) == len(names)
+  for name in names:
+    assert 250 < len(os.fsencode(name)) <= 255
+
+
 def record_of(values, *texts):
   axes = grid.axes(texts, values, {})
   points = grid.points(axes, {'mechanism': None, 'num_bands': 3})

@@ -349,7 +349,9 @@ def _max_participations(values: flags.FlagValues) -> mechanism_lib.Mechanism:
     raise ValueError('--find=max_participations is for limits, without --sampling.')
 
   schema = functools.partial(table.limits_from, values, values.num_rounds)
-  largest = _largest(values, schema, schema().possible_participations)
+  # Refuses flags of sampling, too.
+  possible = sampling.limits_of(table.schema_from(values)).possible_participations
+  largest = _largest(values, schema, possible)
   return _mechanism(values, schema(largest), values.noise_multiplier)
 
 

@@ -226,6 +226,19 @@ def refuse(
       raise ValueError(f'--{name} {why}')
 
 
+def given(values: flags.FlagValues, names: Iterable[str]) -> list[str]:
+  """Returns the given flags in `names` as arguments of a command line."""
+  arguments = []
+  for name in names:
+    if not values[name].present:
+      continue
+    if isinstance(values[name], flags.MultiFlag):
+      arguments += [f'--{name}={value}' for value in values[name].value]
+    else:
+      arguments.append(values[name].serialize())
+  return arguments
+
+
 def check_new(values: flags.FlagValues, *names: str) -> None:
   """Raises ValueError if an output file exists or has no folder, before any work."""
   for name in names:

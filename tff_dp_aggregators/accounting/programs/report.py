@@ -33,7 +33,7 @@ import functools
 import json
 import os
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Callable, Optional
 
 from absl import flags
@@ -149,13 +149,13 @@ def build(values: flags.FlagValues) -> dict[str, Any]:
     allowed = (*table.names(table.NBAFL), *table.OF_NBAFL)
     others = (*_mechanism_flags(), *_SOURCES)
     program.refuse(values, others, 'does not go with --nbafl.', but=allowed)
-    command = sources.command_of(_given(values, allowed))
+    command = sources.command_of(program.given(values, allowed))
     return statement_lib.build_nbafl(flags_lib.nbafl(values), command=command)
   _check_sources(values)
   return composition.compose(
     list(_parts(values, with_curves=values.format in ('json', 'html'))),
     accountant=values.accountant,
-    command=sources.command_of(_given(values, (*_mechanism_flags(), *_SOURCES))),
+    command=sources.command_of(program.given(values, (*_mechanism_flags(), *_SOURCES))),
     other_releases=[
       inputs_lib.OtherRelease.parse(text) for text in values.other_release or ()
     ],
@@ -281,7 +281,9 @@ def _inputs_of_mechanism(
     ledger=files.get('ledger'),
     strategy_file=values.strategy_file,
     round_log=log,
-    command=sources.command_of([*_given(values, _mechanism_flags()), *arguments]),
+    command=sources.command_of(
+      [*program.given(values, _mechanism_flags()), *arguments]
+    ),
   )
 
 
@@ -304,19 +306,6 @@ def statement_of(
     elif value is not None:
       values[name].value = locate(value, is_run_dir)
   return build(values)
-
-
-def _given(values: flags.FlagValues, names: Iterable[str]) -> list[str]:
-  """Returns the given flags in `names` as arguments of a command line."""
-  arguments = []
-  for name in names:
-    if not values[name].present:
-      continue
-    if isinstance(values[name], flags.MultiFlag):
-      arguments += [f'--{name}={value}' for value in values[name].value]
-    else:
-      arguments.append(values[name].serialize())
-  return arguments
 
 
 def main(values: flags.FlagValues) -> int:

@@ -55,7 +55,6 @@ from tff_dp_aggregators.learning.runs import records
 from tff_dp_aggregators.learning.runs import run_directory
 from tff_dp_aggregators.sampling import schedule as schedule_lib
 
-_REMOVED = '.removed'
 _MAX_CHECKPOINT_FRACTION = 0.05  # Of the running time.
 _CLIENTS, NOT_PRIVATE = metrics_file.CLIENTS, metrics_file.NOT_PRIVATE
 # Columns of the signal-to-noise ratio; the learning process measures the first two.
@@ -411,9 +410,15 @@ class Run:
   def finish(self) -> None:
     """Removes what a resumed run needs: data, and all checkpoints at once."""
     self.directory.check_in_place()
-    shutil.rmtree(self.directory.file(run_directory.DATA), ignore_errors=True)
+    data = self.directory.file(run_directory.DATA)
+    shutil.rmtree(data, ignore_errors=True)
+    if os.path.lexists(data):
+      progress_lib.say(
+        f'{data} has examples of clients and could not be removed; remove it.',
+        sys.stderr,
+      )
     checkpoints = self.directory.file(run_directory.CHECKPOINTS)
-    removed = self.directory.file(_REMOVED)
+    removed = self.directory.file(run_directory.REMOVED)
     shutil.rmtree(removed, ignore_errors=True)
     os.rename(checkpoints, removed)
     shutil.rmtree(removed)

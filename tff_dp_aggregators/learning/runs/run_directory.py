@@ -81,8 +81,9 @@ _ARGUMENTS = {
   'tuning': 'run.tuning',
 }
 _ENVIRONMENT = ('software', 'machine')
+REMOVED = '.removed'  # Checkpoints, with the key of the noise, as they are removed.
 # Prefixes of what is left if new_files, packed data or a run's end are interrupted.
-_HALF_WRITTEN = (new_files.HALF_WRITTEN, '.laying-out-', '.removed')
+_HALF_WRITTEN = (new_files.HALF_WRITTEN, '.laying-out-', REMOVED)
 # The setting that names the file with the private settings.
 _PRIVATE_FILE = 'private_settings_in'
 # Temporary names: data of a run without configuration yet, an unfinished architecture.
@@ -252,9 +253,15 @@ def check_usable(path: str) -> None:
 
 
 def check_flags(
-  path: str, flags: Mapping[str, Any], data_facts: Optional[Mapping[str, Any]] = None
+  path: str,
+  flags: Mapping[str, Any],
+  data_facts: Optional[Mapping[str, Any]] = None,
+  checksums: Optional[Mapping[str, str]] = None,
 ) -> None:
-  """Compares flags with those of a run in `path`, if any, before anything is loaded."""
+  """Compares flags with those of a run in `path`, if any, before anything is loaded.
+
+  `checksums`: Those that a configuration has of what is in a flag's file, by flag.
+  """
   config_path = os.path.join(path, CONFIG)
   if not os.path.exists(config_path) or _is_untrained(path):
     return
@@ -267,6 +274,12 @@ def check_flags(
   except (KeyError, TypeError, ValueError) as e:
     raise ValueError(f'{config_path} is not the configuration of a run: {e}') from e
   _refuse_others(path, saved, now)
+  for name, checksum in (checksums or {}).items():
+    if checksum not in json.dumps(config):
+      raise OtherSettingsError(
+        f'the file of --{name} is not the one that the run in {path} was begun with. '
+        'Put that one back, or begin in another directory.'
+      )
 
 
 def recorded_data_facts(facts: Mapping[str, Any]) -> dict[str, Any]:
@@ -392,7 +405,7 @@ def _names(path: str) -> set[str]:
 def looks_finished(path: str) -> bool:
   """Whether a run in `path` seems to be finished; only `records.find` checks it."""
   names = set(os.listdir(path)) if os.path.isdir(path) else set()
-  return REPORT in names and CHECKPOINTS not in names
+  return REPORT in names and not names & {CHECKPOINTS, REMOVED}
 
 
 def _differences(
