@@ -41,7 +41,7 @@ def main(values: flags.FlagValues) -> int:
     from . import training
   try:
     return training.run(settings)
-  except (run_directory.OtherSettingsError, BlockingIOError) as e:
+  except (run_directory.FilesError, BlockingIOError) as e:
     raise program.WrongUsage(str(e)) from e
 
 

@@ -199,7 +199,7 @@ def _print_data(
       value = [f'{each} ({count})' for each, count in value.items()]
     text = ', '.join(map(str, value)) if isinstance(value, list) else value
     progress.say(f'  {name}: {text}')
-  for remark in settings.remarks:
+  for remark in (*population.remarks, *settings.remarks):
     progress.say(remark)
 
 
@@ -278,13 +278,16 @@ def remark_on_constant(
   better = measured - baseline if metric.higher_is_better else baseline - measured
   if better > 2 * float(np.std(by_example)) / math.sqrt(len(by_example)):
     return ''
+  verdict = 'is no better'
+  if better > 0:
+    verdict = 'is not clearly better (by less than two standard errors)'
   answers = [f'{each:.6g}' for each in np.ravel(best)]
   if names is not None:
     answers = [names[int(best)]]
   return (
     f'Note: the constant answer {", ".join(answers)} to all test examples has '
-    f'{metric.name} {baseline:.4f}, and the model is no better. Look at the '
-    f'loss, or of two classes or tags at --metric=auc; {_WHAT_TO_TRY}'
+    f'{metric.name} {baseline:.4f}, and the model, with {measured:.4f}, {verdict}. '
+    f'Look at the loss, or of two classes or tags at --metric=auc; {_WHAT_TO_TRY}'
   )
 
 

@@ -347,7 +347,8 @@ class Encoder:
       why = 'which is not finite. Fill in a value, or remove the row.'
     elif self._no_numbers is not None and (is_plain_number or remark):
       hint = f'{remark} ' if remark else ''
-      why = f'and values before are text. {hint}{self._no_numbers}'
+      before = 'and values before are text' if self._codes else 'which is read as text'
+      why = f'{before}. {hint}{self._no_numbers}'
     elif self._known is None and len(self._codes) == self._limit:
       why = f'and there are {self._limit} other values already. {self._too_many}'
     elif self._known is not None and not self._allows_unknown:
@@ -370,11 +371,25 @@ class Encoder:
     canonical = [
       _canonical(text, are_numbers and is_number(text)) for text in self._codes
     ]
+    self._refuse_white_space(canonical)
     values = set(canonical) if self._known is None else self._known
     names = sorted(values, key=float if are_numbers else None)
     index_of = {name: index for index, name in enumerate(names)}
     indices = [index_of.get(each, len(names)) for each in canonical]
     return tuple(names), np.array(indices, np.uint32)
+
+  def _refuse_white_space(self, values: Iterable[str]) -> None:
+    """Refuses a value that is another one but for white space around it."""
+    known = self._known or frozenset()
+    by_content = {each.strip(): each for each in known}
+    for value in values:
+      other = by_content.setdefault(value.strip(), value)
+      if value != other and value not in known:
+        raise problems.DataError(
+          f'{self._name} has the values {problems.shown(other)} and '
+          f'{problems.shown(value)}, which are the same but for white space around '
+          'them and would count as two. Strip it from the data before.'
+        )
 
 
 def _canonical(text: str, is_numeric: bool) -> str:

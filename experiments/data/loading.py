@@ -65,7 +65,8 @@ def load(options: data_options.Data) -> population.Population:
   assert files is not None
   opened, uses = _opened(files.path, files)
   _check_test_data(opened, files)
-  rows, schema = table.Reader(uses, files.scratch).read(opened)
+  reader = table.Reader(uses, files.scratch)
+  rows, schema = reader.read(opened)
   if files.partition == 'label_skew' and schema.classes is None:
     raise problems.DataError(
       '--partition=label_skew needs labels of which each is one class; give '
@@ -77,7 +78,9 @@ def load(options: data_options.Data) -> population.Population:
   arranged = arrange(rows, options)
   if uses.text is not None:
     return _text_population(rows, arranged, files, uses)
-  return _table_population(rows, arranged, files, uses, schema)
+  loaded = _table_population(rows, arranged, files, uses, schema)
+  remarks = tuple(_remarks(rows, files, schema, reader.leading_zeros))
+  return dataclasses.replace(loaded, remarks=remarks)
 
 
 def _check_test_data(training: source.Source, files: data_options.Files) -> None:
@@ -263,6 +266,51 @@ def _table_population(
     not_covered=tuple(sentence for sentence, applies in remarks if applies),
     preprocessing=prep,
   )
+
+
+def _remarks(
+  rows: table.Rows,
+  files: data_options.Files,
+  schema: table.Schema,
+  leading_zeros: Iterable[str],
+) -> Iterator[str]:
+  """Yields sentences on data that may not be meant to be what they are read as."""
+  for name in leading_zeros:
+    yield (
+      f'{name} has numbers with leading zeros, which are read as numbers; if they are '
+      'names, give --one_hot_columns or --embedding_columns.'
+    )
+  if schema.classes is not None and len(schema.classes) == 1:
+    yield (
+      f'All labels are the same class, {schema.classes[0]}; there is nothing to learn.'
+    )
+  if files.scaling is not None:
+    return
+  end, is_scaled = 0, len(_input_shape(schema)) == 1
+  for name, shape in schema.number_columns.items():
+    first, end = end, end + math.prod(shape)
+    largest = _largest_if_whole(rows.numbers, first, end) if shape else 0.0
+    if is_scaled and len(shape) == 1 and largest > 1:
+      yield (
+        f'{name} has whole numbers, which are scaled as quantities; if they are ids of '
+        'tokens or names, give --scaling=none.'
+      )
+    elif not is_scaled and 1 < largest <= 255:
+      yield (
+        f'{name} has whole numbers from 0 to 255, which are not scaled; divide them by '
+        '255, or give --scaling=standard.'
+      )
+
+
+def _largest_if_whole(numbers: np.ndarray, first: int, end: int) -> float:
+  """Returns the largest number in columns that only have whole ones from 0; else 0."""
+  largest = 0.0
+  for index in _slices(len(numbers)):
+    chunk = numbers[index, first:end]
+    if (chunk < 0).any() or (chunk % 1).any():
+      return 0.0
+    largest = max(largest, float(chunk.max(initial=0)))
+  return largest
 
 
 def _slices(count: int) -> Iterator[slice]:

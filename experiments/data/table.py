@@ -3,6 +3,7 @@
 import dataclasses
 import itertools
 import math
+import re
 import sys
 import time
 from collections.abc import Iterator, Mapping
@@ -168,6 +169,8 @@ class Reader:
     self._int_labels: Optional[set[float]] = set()
     self._label_names: Optional[tuple[str, ...]] = None
     self._are_one_hot = True
+    # Numeric columns with a number such as 0012 among the first rows.
+    self.leading_zeros: list[str] = []
 
   def read(self, opened: source.Source) -> tuple[Rows, Schema]:
     wanted = self._uses.named
@@ -212,6 +215,9 @@ class Reader:
       self._encoders[name] = self._encoder_of(name, first[name])
       if self._encoders[name] is None:
         self._shapes[name] = np.shape(first[name])
+        some = (value for value in batch.columns[name] if isinstance(value, str))
+        if any(re.match(r'\s*0\d', text) for text in some):
+          self.leading_zeros.append(name)
         if self._expected is not None:
           self._shapes[name] = self._expected.number_columns[name]
     dtype = np.float64 if all(len(s) < 2 for s in self._shapes.values()) else np.float32

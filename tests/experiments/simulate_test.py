@@ -8,16 +8,20 @@ import json
 import os
 import pathlib
 import re
+import shutil
 import signal
 import subprocess
 import sys
 import time
 
+import numpy as np
 import psutil
 import pytest
 import tensorflow as tf
 
+from experiments import metrics
 from experiments import simulate
+from experiments import training
 from tests import executing
 from tests.experiments import simulations
 from tff_dp_aggregators import accounting
@@ -172,6 +176,46 @@ def test_run_of_a_task_does_not_resume_with_data(banded_run, tmp_path):
     *data, '--num_rounds=3', '--clients_per_round=2', f'--run_dir={banded_run[0]}'
   )
   assert "--task: 'digits' then, None now" in error
+
+
+@pytest.mark.parametrize(
+  ('lost', 'message'),
+  [
+    (None, 'is a copy of the directory that its run began in'),
+    ('ledger.jsonl', 'ledger.jsonl is gone, but there is metrics.csv'),
+    ('private.json', 'private.json is gone, which has the seeds of the run'),
+  ],
+)
+def test_copied_or_incomplete_run_directory_is_refused_in_one_line(
+  lost, message, banded_run, tmp_path
+):
+  copy = tmp_path / 'copy'
+  shutil.copytree(banded_run[0], copy)
+  if lost is None:
+    (copy / 'checkpoints').mkdir()
+    (copy / 'checkpoints' / 'original.json').write_text('{"inode": 1}')
+  else:
+    (copy / lost).unlink()
+  assert message in simulations.refusal(*BANDED, f'--run_dir={copy}')
+
+
+@pytest.mark.parametrize(
+  ('measured', 'verdict'),
+  [
+    (0.59, 'the model, with 0.5900, is no better. '),
+    (0.60, 'the model, with 0.6000, is no better. '),
+    (0.69, 'with 0.6900, is not clearly better (by less than two standard errors). '),
+    (0.71, None),
+  ],
+)
+def test_remark_on_constant_says_whether_the_model_is_better(measured, verdict):
+  labels = np.array([0] * 40 + [1] * 60)  # The standard error is 0.049.
+  remark = training.remark_on_constant(metrics.METRICS['accuracy'], measured, labels)
+  if verdict is None:
+    assert remark == ''
+  else:
+    assert 'the constant answer 1 to all test examples has accuracy 0.6000' in remark
+    assert verdict in remark
 
 
 def test_help_lists_the_flags_and_the_files():

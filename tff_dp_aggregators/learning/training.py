@@ -439,7 +439,7 @@ def _write_model_files(
     if directory.has(run_directory.PREPROCESSING):
       with open(path, encoding='utf-8') as file:
         if file.read() != text:
-          raise ValueError(
+          raise run_directory.OtherSettingsError(
             f'run.preprocessing is not that which the run was begun with, in {path}: '
             'it would go on with other inputs. Give the same, or another run_dir.'
           )

@@ -95,10 +95,13 @@ class NpzFile:
       raise problems.DataError(f'{self.path}: {name} is not an array: {e}.') from e
     is_whole = dtype.kind in 'biufUS' and shape and not (is_fortran and len(shape) > 1)
     if not is_whole:
+      remedy = 'numpy.ascontiguousarray of it'
+      if dtype.kind not in 'biufUS':
+        remedy = 'it as .astype(str) if it has texts, else with a dtype of numbers'
       raise problems.DataError(
         f'{self.path}: {name} is of dtype {dtype} and shape {list(shape)}'
         f'{" in Fortran order" if is_fortran else ""}; it must be of numbers or text, '
-        'with an entry for each example. Save numpy.ascontiguousarray of it.'
+        f'with an entry for each example. Save {remedy}.'
       )
     return _Member(file_name, dtype, shape)
 

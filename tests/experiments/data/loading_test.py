@@ -541,3 +541,63 @@ def test_column_of_text_and_numbers_is_refused(column, tmp_path):
   path = own_data.write_csv(tmp_path / 'data.csv', rows)
   with pytest.raises(problems.DataError, match=f"line 22: {column} is '9', and values"):
     own_data.load(path, client_column='who', label_column='y')
+
+
+@pytest.mark.parametrize('value', ['1,000', '-1,179'])
+def test_number_with_comma_in_first_row_is_read_as_text(value, tmp_path):
+  path = tmp_path / 'data.csv'
+  path.write_text(f'who,x,y\na,"{value}",0\nb,"{value}",1\n')
+  with pytest.raises(problems.DataError) as error:
+    _load_y(path)
+  assert f"line 2: x is '{value}', which is read as text. If it is a number, say" in (
+    str(error.value)
+  )
+
+
+@pytest.mark.parametrize(
+  ('column', 'values', 'flags'),
+  [
+    ('y', ['no', ' no', 'yes'], {}),
+    ('x', ['phone', 'phone\t', 'tablet'], {}),
+    ('x', ['phone', ' phone', 'tablet'], {'embedding_columns': ('x',)}),
+    ('x', ['1', ' 1', 'tablet'], {'one_hot_columns': ('x',)}),
+  ],
+)
+def test_load_refuses_values_that_differ_in_white_space_alone(
+  column, values, flags, tmp_path
+):
+  rows = [{'who': f'c{i // 3}', 'x': i, 'y': i % 2} for i in range(90)]
+  changed = [{**row, column: values[i % 3]} for i, row in enumerate(rows)]
+  path = own_data.write_csv(tmp_path / 'data.csv', changed)
+  with pytest.raises(problems.DataError) as error:
+    _load_y(path, **flags)
+  assert f'{column} has the values {values[0]!r} and {values[1]!r}, which are the' in (
+    str(error.value)
+  )
+  # One of them alone is a value, and the other is refused in test data as well.
+  good = [{**row, column: values[i % 2 * 2]} for i, row in enumerate(rows)]
+  path = own_data.write_csv(tmp_path / 'data.csv', good)
+  _load_y(path, **flags)
+  tested = own_data.write_csv(tmp_path / 'test.csv', changed[:2])
+  with pytest.raises(problems.DataError, match=column):
+    _load_y(path, test_data=str(tested), **flags)
+
+
+def test_numbers_that_are_names_may_have_white_space(tmp_path):
+  rows = [
+    {'who': f'c{i % 9}', 'x': (' 7', '7.0')[i % 2], 'y': i % 2} for i in range(30)
+  ]
+  path = own_data.write_csv(tmp_path / 'data.csv', rows)
+  data = _load_y(path, one_hot_columns=('x',))
+  assert data.facts['columns with a feature for each value'] == {'x': 1}
+
+
+def test_load_remarks_on_leading_zeros_and_a_single_class(tmp_path):
+  rows = [
+    {'who': f'c{i % 9}', 'zip': f'{i:02}', 'share': f'0.{i}', 'y': 1} for i in range(30)
+  ]
+  path = own_data.write_csv(tmp_path / 'data.csv', rows)
+  zeros, single = _load_y(path).remarks
+  assert zeros.startswith('zip has numbers with leading zeros, which are read as')
+  assert single == 'All labels are the same class, 1; there is nothing to learn.'
+  assert _load_y(path, one_hot_columns=('zip',)).remarks == (single,)

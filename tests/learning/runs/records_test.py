@@ -12,6 +12,7 @@ import pytest
 from tests.learning import training_runs
 from tff_dp_aggregators import sampling
 from tff_dp_aggregators.accounting.records import ledger as ledger_lib
+from tff_dp_aggregators.learning.runs import metrics_file
 from tff_dp_aggregators.learning.runs import records
 from tff_dp_aggregators.learning.runs import run_directory
 
@@ -86,7 +87,7 @@ def test_find_returns_rounds_and_is_finished(files, rounds, is_finished, tmp_pat
 )
 def test_files_that_contradict_each_other_are_refused(files, match, tmp_path):
   with _directory(tmp_path / 'run', **files) as directory:
-    with pytest.raises(ValueError, match=match):
+    with pytest.raises(run_directory.FilesError, match=match):
       records.find(directory, _ROUNDS)
 
 
@@ -109,6 +110,15 @@ def test_find_counts_only_lines_that_a_resumed_writer_keeps(tmp_path):
     path = pathlib.Path(directory.file('ledger.jsonl'))
     path.write_bytes(path.read_bytes()[:-1])
     assert records.find(directory, _ROUNDS) == (2, False)
+
+
+@pytest.mark.parametrize('content', [None, b'round\n0\n', b'\xff\n'])
+def test_metrics_file_that_lacks_rounds_of_the_checkpoint_is_refused(content, tmp_path):
+  path = tmp_path / 'metrics.csv'
+  if content is not None:
+    path.write_bytes(content)
+  with pytest.raises(run_directory.FilesError, match=r'metrics\.csv (does not|cannot)'):
+    metrics_file.MetricsFile(str(path), ['round'], rounds=3)
 
 
 # Attempts.

@@ -110,7 +110,8 @@ def test_original_run_can_be_moved_and_resumed(original, tmp_path):
 def test_copied_run_resumes_only_after_its_mark_is_removed(original, tmp_path):
   copy = tmp_path / 'copy'
   shutil.copytree(original, copy)
-  with pytest.raises(ValueError, match='is a copy.*remove .*copy/checkpoints/original'):
+  match = 'is a copy.*remove .*copy/checkpoints/original'
+  with pytest.raises(run_directory.FilesError, match=match):
     _check(copy)
   (copy / 'checkpoints' / 'original.json').unlink()
   _check(copy)

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from tff_dp_aggregators.base import new_files
+from tff_dp_aggregators.learning.runs import run_directory
 
 # Prefix of exact columns on clients' data: for those who train, not for release.
 NOT_PRIVATE = 'not_private_'
@@ -22,16 +23,18 @@ class MetricsFile:
     """Makes the file, or cuts an existing one to its first `rounds` rounds."""
     self._path, self._columns = path, list(columns)
     header = self._line(dict(zip(columns, columns)))
-    if not os.path.exists(path) and not rounds:
+    lines = list[str]()
+    if os.path.exists(path):
+      with run_directory.reading(path), open(path, newline='', encoding='utf-8') as f:
+        lines = f.readlines()
+    elif not rounds:
       new_files.replace(path, header)
       return
-    with open(path, newline='', encoding='utf-8') as file:
-      lines = file.readlines()
     kept = lines[: 1 + rounds]
     if not rounds and (not kept or not kept[0].endswith('\n')):
       kept = [header]  # The run was killed while it wrote the header.
-    if kept[0] != header or len(kept) != 1 + rounds or not kept[-1].endswith('\n'):
-      raise ValueError(
+    if kept[:1] != [header] or len(kept) != 1 + rounds or not kept[-1].endswith('\n'):
+      raise run_directory.FilesError(
         f'{path} does not have the metrics of rounds 0 to {rounds - 1} in columns '
         f'{", ".join(columns)}: something changed it. Put it back, or begin another '
         'run.'

@@ -92,7 +92,7 @@ class Status(NamedTuple):
 
 
 def find(directory: run_directory.RunDirectory, num_rounds: int) -> Status:
-  """Returns how far a run is; raises ValueError if its files contradict each other."""
+  """Returns how far a run is; raises FilesError if its files contradict each other."""
   path = directory.file(run_directory.LEDGER)
   # Existing files that are written after the ledger.
   later = [
@@ -110,12 +110,13 @@ def find(directory: run_directory.RunDirectory, num_rounds: int) -> Status:
     later.append(run_directory.CHECKPOINTS)
   if not directory.has(run_directory.LEDGER):
     if later:
-      raise ValueError(
+      raise run_directory.FilesError(
         f'{path} is gone, but there is {", ".join(later)}: the run had begun, and '
         f'without it nobody can tell which rounds were released. {_REMEDY}'
       )
     return Status(0, is_finished=False)
-  rounds = len(ledger_lib.read(path, as_resumed=has_checkpoint).entries)
+  with run_directory.reading(path):
+    rounds = len(ledger_lib.read(path, as_resumed=has_checkpoint).entries)
   counts = {}
   if run_directory.METRICS in later:
     metrics = directory.file(run_directory.METRICS)
@@ -127,7 +128,7 @@ def find(directory: run_directory.RunDirectory, num_rounds: int) -> Status:
       counts[run_directory.REPORT] = int(run['rounds_completed'])
   for name, more in counts.items():
     if more > rounds:
-      raise ValueError(
+      raise run_directory.FilesError(
         f'{path} has {rounds} rounds, but {directory.file(name)} has {more}: lines are '
         f'missing from its end. What they spent is spent, and their noise must not be '
         f'used again. {_REMEDY}'
@@ -138,7 +139,7 @@ def find(directory: run_directory.RunDirectory, num_rounds: int) -> Status:
   if {run_directory.METRICS, run_directory.REPORT} <= set(later):
     if {rounds, *counts.values()} == {num_rounds}:
       return Status(rounds, is_finished=True)
-  raise ValueError(
+  raise run_directory.FilesError(
     f'there is no checkpoint in {directory.file(run_directory.CHECKPOINTS)} to go on '
     f'from, and the run is not finished: {path} has {rounds} of {num_rounds} rounds'
     f'{"".join(f", {name} {each}" for name, each in counts.items())}. {_REMEDY}'
@@ -170,6 +171,7 @@ def write_report(
 
 def read_report(directory: run_directory.RunDirectory) -> dict[str, Any]:
   """Returns the statement of the last report."""
-  with open(directory.file(run_directory.REPORT), encoding='utf-8') as file:
+  path = directory.file(run_directory.REPORT)
+  with run_directory.reading(path), open(path, encoding='utf-8') as file:
     stated: dict[str, Any] = json.load(file)
     return stated

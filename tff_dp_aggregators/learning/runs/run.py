@@ -180,16 +180,18 @@ class Run:
     directory.mark_as_original()
     state = engine.initialize()
     initial = engine.release(state)
-    latest = self._checkpoints.latest(initial)
+    with run_directory.reading(directory.file(run_directory.CHECKPOINTS)):
+      latest = self._checkpoints.latest(initial)
     self._keeps_results |= self._checkpoints.has_results
-    self._ledger = stack.enter_context(
-      ledger_lib.LedgerWriter(
-        directory.file(run_directory.LEDGER),
+    path = directory.file(run_directory.LEDGER)
+    with run_directory.reading(path):
+      ledger = ledger_lib.LedgerWriter(
+        path,
         self.plan.delta,
         resume=directory.has(run_directory.LEDGER),
         expected=latest.head if latest else None,
       )
-    )
+    self._ledger = stack.enter_context(ledger)
     if latest is not None:
       return engine.hold(latest.state), latest.rounds
     self._checkpoint(0, initial)
@@ -305,7 +307,7 @@ class Run:
       return None
     kept = self._checkpoints.result(number, before)
     if kept is None and number < self._ledger.rounds and self.plan.draws_anew:
-      raise ValueError(
+      raise run_directory.FilesError(
         f'round {number} has a line in the ledger and was released, and what it came '
         f'to is no longer in {self.directory.file(run_directory.CHECKPOINTS)}. Its '
         'noise was drawn by clients, so it cannot be run again to the same result: '
@@ -361,7 +363,7 @@ class Run:
         return self._ledger.confirm(**line)
       except ValueError as e:
         config = self.plan.config()
-        raise ValueError(
+        raise run_directory.FilesError(
           f'{e} It was run again, and came to another result: data, code or machine '
           f'changed.{self.directory.environment_changes(config)}'
         ) from e

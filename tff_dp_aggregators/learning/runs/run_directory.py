@@ -13,6 +13,7 @@ no file that may be shared has a seed or a hash of the data, nor a hash of a see
 is quick to try: see `Plan.private_settings`.
 """
 
+import contextlib
 import json
 import os
 import secrets
@@ -90,8 +91,24 @@ _PRIVATE_FILE = 'private_settings_in'
 NEW_DATA, NEW_ARCHITECTURE = '.laying-out-data', '.laying-out-architecture'
 
 
-class OtherSettingsError(ValueError):
+class FilesError(ValueError):
+  """A run cannot go on from its files: they are a copy, lost, changed or others."""
+
+
+class OtherSettingsError(FilesError):
   """A run was begun with other settings than those it is resumed with."""
+
+
+@contextlib.contextmanager
+def reading(path: str) -> Iterator[None]:
+  """Raises errors of what is in a file or folder as `FilesError`, with its path."""
+  try:
+    yield
+  except ValueError as e:
+    message = str(e)
+    if path not in message:
+      message = f'{path} cannot be read: {message}. Put it back.'
+    raise FilesError(message) from e
 
 
 class RunDirectory:
@@ -204,8 +221,10 @@ class RunDirectory:
   def check_is_original(self) -> None:
     """Refuses a copy of a marked directory, as it has the key of the noise."""
     if self.has(ORIGINAL):
-      if _read(self.file(ORIGINAL)) != {'inode': os.stat(self.path).st_ino}:
-        raise ValueError(
+      with reading(self.file(ORIGINAL)):
+        original = _read(self.file(ORIGINAL))
+      if original != {'inode': os.stat(self.path).st_ino}:
+        raise FilesError(
           f'{self.path} is a copy of the directory that its run began in, or was moved '
           'to another file system. A copy has the key of the noise: if the original '
           'goes on as well, the noise of both cancels. If the original is gone, as '
@@ -271,8 +290,8 @@ def check_flags(
   try:
     config = read_config(path)
     saved = {name: config[name] for name in now}
-  except (KeyError, TypeError, ValueError) as e:
-    raise ValueError(f'{config_path} is not the configuration of a run: {e}') from e
+  except (AttributeError, KeyError, TypeError, ValueError) as e:
+    raise FilesError(f'{config_path} is not the configuration of a run: {e}') from e
   _refuse_others(path, saved, now)
   for name, checksum in (checksums or {}).items():
     if checksum not in json.dumps(config):
@@ -345,7 +364,7 @@ def read_config(path: str) -> dict[str, Any]:
   if os.path.exists(private):
     _merge(config, _read(private))
   elif config.get(_PRIVATE_FILE) is not None:
-    raise ValueError(
+    raise FilesError(
       f'{private} is gone, which has the seeds of the run and what tells its data from '
       'others: without it nothing shows that it goes on as it was begun. Put it back, '
       'or begin another run in another run_dir.'

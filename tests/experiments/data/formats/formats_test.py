@@ -73,6 +73,25 @@ def test_npz_images_are_not_scaled(tmp_path):
 
 
 @pytest.mark.parametrize(
+  ('array', 'remark'),
+  [
+    (np.full([70, 5], 7), 'x has whole numbers, which are scaled as quantities'),
+    (np.full([70, 2, 2], 7, np.uint8), 'x has whole numbers from 0 to 255, which are'),
+    (np.full([70, 5], 1), None),  # Tags.
+    (np.full([70, 5], 7.5), None),
+    (np.full([70, 5], -7), None),
+    (np.full([70, 2, 2], 7 / 255), None),
+    (np.full([70, 2, 2], 256), None),
+  ],
+)
+def test_load_remarks_on_arrays_that_may_be_ids_or_pixels(array, remark, tmp_path):
+  path = _write_npz(tmp_path / 'data.npz', x=array)
+  remarks = own_data.load(path).remarks
+  assert [each[: len(remark or '')] for each in remarks] == [remark] * bool(remark)
+  assert own_data.load(path, scaling='none').remarks == ()
+
+
+@pytest.mark.parametrize(
   ('changes', 'message'),
   [
     ({'y': np.zeros(3)}, 'of different length or none: 70 in x, 3 in y'),
@@ -81,6 +100,7 @@ def test_npz_images_are_not_scaled(tmp_path):
     ({'x': np.full([70, 2], np.nan)}, 'entry 0: x is'),
     ({'x': np.zeros([70, 2], complex)}, 'x is of dtype complex128'),
     ({'x': np.array([{}] * 70)}, 'x is of dtype object'),  # Nothing is unpickled.
+    ({'y': np.array(['a'] * 70, object)}, 'Save it as .astype(str) if it has texts'),
     (
       {'client_ids': np.full(70, 2**24, np.float32)},
       'which is a float of 16777216 or more, which stands for several whole numbers',
