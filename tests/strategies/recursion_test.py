@@ -4,7 +4,6 @@ import collections
 
 import numpy as np
 import pytest
-import scipy.linalg
 
 from tests.strategies import every_kind
 from tff_dp_aggregators import strategies
@@ -138,13 +137,8 @@ def test_of_quotient_matches_quotient_of_dense_matrices(length):
   numerator = np.array([2.0, -0.7, 0.4, 0.1])[:length]
   denominator = np.array([0.5, 0.3, -0.2])
 
-  def matrix(column):
-    return scipy.linalg.toeplitz(
-      np.append(column, np.zeros(8 - len(column))), [0.0] * 8
-    )
-
   noise = recursion_lib.LastRounds.of_quotient(numerator, denominator)
-  upper, lower = np.tril(matrix(denominator)), np.tril(matrix(numerator))
+  upper, lower = (every_kind.lower_toeplitz(c, 8) for c in (denominator, numerator))
   expected = upper @ np.linalg.inv(lower)
   np.testing.assert_allclose(noise.noise_rows(np.eye(8)), expected, atol=1e-14)
   assert noise.work == (max(length, 3) - 1, 1, max(length, 3) - 1, 1)
