@@ -27,26 +27,18 @@ def test_every_public_kind_of_strategy_is_tested():
 
 @all_sizes
 @all_kinds
-def test_noise_rows_of_unit_vectors_are_the_noise_matrix(kind, num_rounds):
+def test_noise_rows_and_norms_are_those_of_the_noise_matrix(kind, num_rounds):
   strategy = _STRATEGIES[kind](num_rounds)
   recursion = strategy.recursion()
   assert recursion.applies_noise_matrix == ('tree' not in kind)
   noise = recursion.noise_rows(np.eye(num_rounds))
   expected = strategy.noise_matrix()
+  norms = strategy.noise_row_norms()
+  for matrix in (noise, expected):
+    np.testing.assert_allclose(norms, np.linalg.norm(matrix, axis=1), rtol=1e-12)
   if not recursion.applies_noise_matrix:
     noise, expected = noise @ noise.T, expected @ expected.T
   np.testing.assert_allclose(noise, expected, rtol=0, atol=1e-12)
-
-
-@all_sizes
-@all_kinds
-def test_noise_row_norms_match_the_noise_matrix(kind, num_rounds):
-  strategy = _STRATEGIES[kind](num_rounds)
-  norms = strategy.noise_row_norms()
-  expected = np.linalg.norm(strategy.noise_matrix(), axis=1)
-  np.testing.assert_allclose(norms, expected, rtol=1e-12)
-  actual = np.linalg.norm(strategy.recursion().noise_rows(np.eye(num_rounds)), axis=1)
-  np.testing.assert_allclose(norms, actual, rtol=1e-12)
 
 
 @pytest.mark.parametrize(

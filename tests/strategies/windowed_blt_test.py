@@ -20,10 +20,6 @@ from tff_dp_aggregators.strategies.numerics import blt_search
 SCALES, DECAYS = every_kind.SCALES, every_kind.DECAYS
 
 
-def optimize_tailed(*args, **kwargs):
-  return blt.optimize_windowed(*args, **kwargs, tail=True)
-
-
 def test_coefficients_are_those_of_blt_in_window_plus_tail():
   coefficients = WindowedBLT(10, 4, SCALES, DECAYS).matrix_coefficients()
   uncut = BLT(10, SCALES, DECAYS).matrix_coefficients()
@@ -207,7 +203,7 @@ def test_search_errors_and_derivatives_match_the_strategy(
 def test_optimize_with_tail_is_never_worse_than_window_alone(limits, objective):
   participation = Participation(*limits)
   options = {'num_decays': 2, 'objective': objective, 'participation': participation}
-  strategy = optimize_tailed(limits[0], **options)
+  strategy = blt.optimize_windowed(limits[0], tail=True, **options)
   assert strategy.sensitivity_kind(participation) == 'exact'
   windowed = blt.optimize_windowed(limits[0], **options).error(objective, participation)
   # A tail is kept only if it lowers the error by the default min_gain, 1e-4.
@@ -217,5 +213,5 @@ def test_optimize_with_tail_is_never_worse_than_window_alone(limits, objective):
 
 def test_no_tail_if_clients_take_part_until_the_end():
   participation = Participation(60, 6)
-  strategy = optimize_tailed(60, participation=participation)
+  strategy = blt.optimize_windowed(60, tail=True, participation=participation)
   assert (strategy.tail_scale, strategy.noise_buffers) == (0.0, 5)
