@@ -29,21 +29,21 @@ def _runtime():
     yield
 
 
-def _numbers(noise_multiplier, **kwargs):
-  defaults = {'clip_norm': 0.5, 'record_specs': _SPEC}
-  return {**defaults, 'noise_multiplier': noise_multiplier, **kwargs}
+def _gaussian(noise_multiplier=0.0, limits=None, **kwargs):
+  numbers = {'clip_norm': 0.5, 'record_specs': _SPEC, **kwargs}
+  return queries.GaussianSumQuery(limits, noise_multiplier=noise_multiplier, **numbers)
 
 
-def _gaussian(noise_multiplier=0.0, **kwargs):
-  return queries.GaussianSumQuery(**_numbers(noise_multiplier, **kwargs))
-
-
-def _tree(noise_multiplier=0.0):
-  return queries.TreeResidualSumQuery(_LIMITS, **_numbers(noise_multiplier))
+def _tree(noise_multiplier=0.0, **kwargs):
+  numbers = {'clip_norm': 0.5, 'record_specs': _SPEC, **kwargs}
+  return queries.TreeResidualSumQuery(
+    _LIMITS, noise_multiplier=noise_multiplier, **numbers
+  )
 
 
 def _laplace(noise_multiplier, **kwargs):
-  return queries.LaplaceSumQuery(**_numbers(noise_multiplier, **kwargs))
+  numbers = {'clip_norm': 0.5, 'record_specs': _SPEC, **kwargs}
+  return queries.LaplaceSumQuery(noise_multiplier=noise_multiplier, **numbers)
 
 
 def _quantile(counts, **kwargs):
