@@ -24,11 +24,10 @@ _SEED = noise.Seed(1)
 _RECOMPUTING = 'computing all rounds again'
 
 
-def _build(directory, seed=_SEED):
+def _build(directory):
   files = noise.Files(None if directory is None else str(directory))
-  return noise.build(
-    _STRATEGIES['banded'], noise.GaussianRows(tf.TensorSpec([3]), seed), files
-  )
+  rows = noise.GaussianRows(tf.TensorSpec([3]), _SEED)
+  return noise.build(_STRATEGIES['banded'], rows, files)
 
 
 class _Run:
@@ -243,12 +242,20 @@ def test_file_names_and_contents_do_not_reveal_the_key(start):
       assert word.to_bytes(8, 'little', signed=True) not in content
 
 
-def test_directory_must_be_private_to_its_owner(tmp_path, start):
-  start('banded')
+def test_directory_must_be_private_to_its_owner(tmp_path):
+  _build(tmp_path / 'noise')
   assert stat.S_IMODE(os.stat(tmp_path / 'noise').st_mode) == 0o700
   (tmp_path / 'open').mkdir(mode=0o755)
   with pytest.raises(PermissionError, match='has mode 755.*with mode 700'):
-    start('banded', 'open')
+    _build(tmp_path / 'open')
+  foreign = tmp_path / 'foreign'
+  foreign.mkdir(mode=0o700)
+  if os.geteuid() == 0:
+    os.chown(foreign, 12345, -1)
+  else:
+    foreign = '/usr'
+  with pytest.raises(PermissionError, match='belongs to user'):
+    _build(foreign)
 
 
 def test_forked_process_is_refused_the_directory(tmp_path):
@@ -283,17 +290,6 @@ def test_path_of_directory_may_have_special_characters(start, empty_run):
   assert start('banded', name).serve(3) == (rows[3], False)
 
 
-def test_directory_of_another_user_is_refused(tmp_path):
-  foreign = tmp_path / 'foreign'
-  foreign.mkdir(mode=0o700)
-  if os.geteuid() == 0:
-    os.chown(foreign, 12345, -1)
-  else:
-    foreign = '/usr'
-  with pytest.raises(PermissionError, match='belongs to user'):
-    _build(foreign)
-
-
 def test_symbolic_link_in_place_of_the_directory_is_refused(tmp_path):
   (tmp_path / 'mine').mkdir(mode=0o700)
   (tmp_path / 'link').symlink_to(tmp_path / 'mine')
@@ -308,7 +304,7 @@ def test_symbolic_link_in_place_of_the_directory_is_refused(tmp_path):
 
 def test_two_runs_in_the_temporary_directory_do_not_interfere():
   # Both have the same seed, and one is some rounds ahead of the other.
-  one, other = (_build(None, noise.Seed(1)) for _ in range(2))
+  one, other = (_build(None) for _ in range(2))
   assert one.directory == other.directory  # Or a thousand would hold a lock each.
   served = []
   for streaming in (one, other):
@@ -328,24 +324,19 @@ from tff_dp_aggregators import noise, strategies
 
 rows = noise.GaussianRows(tf.TensorSpec([3]), 1)
 
-def build(storage):
-  return noise.build(strategies.BinaryTree(4), rows, storage)
-
 for directory in sys.argv[1:]:
   try:
-    build(noise.Files(directory))
+    noise.build(strategies.BinaryTree(4), rows, noise.Files(directory))
   except RuntimeError as e:
     print(e)
-streaming = build('files')
+streaming = noise.build(strategies.BinaryTree(4), rows, 'files')
 streaming.next(streaming.initialize())
 print(streaming.directory, len(os.listdir(streaming.directory)))
 """
 
 
 @pytest.mark.slow
-def test_other_process_is_refused_and_removes_its_temporary_directory(
-  tmp_path,
-):
+def test_other_process_is_refused_and_removes_its_temporary_directory(tmp_path):
   temporary, elsewhere = tmp_path / 'tmp', tmp_path / 'tmp' / 'elsewhere'
   temporary.mkdir()
   elsewhere.mkdir(mode=0o700)

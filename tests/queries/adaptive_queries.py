@@ -42,13 +42,9 @@ def unlimited(**kwargs):
   return queries.AdaptiveGaussianSumQuery(**arguments(**kwargs))
 
 
-def one_round(query, state, records, template=None):
+def one_round(query, state, records):
   """Returns result, next state and, if there is noise, its multiplier."""
-  params = query.derive_sample_params(state)
-  sample = query.initial_sample_state(template)
-  for record in records:
-    sample = query.accumulate_record(params, sample, record)
-  result, state, event = query.get_noised_result(sample, state)
+  result, state, event = records_lib.one_round(query, state, records)
   return result, state, getattr(event, 'noise_multiplier', None)
 
 

@@ -200,7 +200,7 @@ def test_extreme_records_do_not_exceed_clip_norm(name, order):
 
 @pytest.mark.few(2)
 @pytest.mark.parametrize('dtype', [tf.float32, tf.float64])
-@pytest.mark.parametrize('order', [1, 2, 3])
+@pytest.mark.parametrize('order', [2, 1, 3])
 def test_records_with_norm_near_clip_norm_do_not_exceed_it(order, dtype):
   # Here the computed norm is as likely below the exact norm as above it.
   rng = np.random.default_rng(11)
@@ -213,6 +213,9 @@ def test_records_with_norm_near_clip_norm_do_not_exceed_it(order, dtype):
       scaled = record * tf.constant(factor, dtype)
       clipped = clip(scaled, tf.constant(bound))
       assert _is_within(clipped, bound, order)
+      if order == 2:
+        added = grid.sum_clipped(scaled[tf.newaxis], bound, _steps(bound))
+        assert _is_within(added, bound, order)
       steps = float(_steps(tf.constant(bound)))
       kept = np.trunc(scaled.numpy().astype(np.float64) * steps)
       changed += not np.array_equal(kept, clipped.integers.numpy())
@@ -285,20 +288,6 @@ def test_sum_clipped_equals_sum_of_each_clipped_record(dtype):
       # A norm may be rounded differently, and with it some entries of the record.
       bits = 2.0**-22 if dtype == tf.float32 else 0.0
       np.testing.assert_allclose(tensor, expected, rtol=bits, atol=count)
-
-
-def test_sum_clipped_of_record_near_clip_norm_does_not_exceed_it():
-  rng = np.random.default_rng(12)
-  for _ in range(25):
-    record = tf.constant(rng.normal(size=50), tf.float32)
-    bound = np.float32(_norm(record, 2))
-    for factor in (0.9999999, 1.0, 1.0000001):
-      steps = _steps(tf.constant(bound))
-      added = grid.sum_clipped(
-        record[tf.newaxis] * tf.constant(factor, tf.float32), tf.constant(bound), steps
-      )
-      clipped = grid.Clipped(added.integers, added.norms[0], added.finite[0])
-      assert _is_within(clipped, bound, 2)
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,5 @@
 """Matrix mechanism queries: sums, the noise of strategies, events and metrics."""
 
-import collections
 import math
 
 import dp_accounting
@@ -17,10 +16,7 @@ from tff_dp_aggregators.accounting import events
 
 _ROUNDS = 7
 _PARTICIPATION = strategies.Participation(_ROUNDS, min_separation=3)
-_SPECS = collections.OrderedDict(
-  kernel=tf.TensorSpec([2, 2]),
-  others=(tf.TensorSpec([]), tf.TensorSpec([1], tf.float64)),
-)
+
 _SEED = 918273645
 
 
@@ -58,24 +54,16 @@ some_queries = pytest.mark.parametrize('kind', ['banded', 'tree_cumulative', 'fi
 
 
 def _build(kind, participation=_PARTICIPATION, **kwargs):
-  defaults = {'clip_norm': 1.0, 'noise_multiplier': 2.0, 'record_specs': _SPECS}
+  defaults = {
+    'clip_norm': 1.0,
+    'noise_multiplier': 2.0,
+    'record_specs': records_lib.SPECS,
+  }
   return _QUERIES[kind](participation, **{**defaults, **kwargs})
 
 
-def _record(*values):
-  """Returns a record with these numbers: four, one and one."""
-  return collections.OrderedDict(
-    kernel=tf.constant(np.reshape(values[:4], [2, 2]), tf.float32),
-    others=(tf.constant(values[4], tf.float32), tf.constant(values[5:], tf.float64)),
-  )
-
-
 def _one_round(query, state, records):
-  params = query.derive_sample_params(state)
-  sample = query.initial_sample_state()
-  for record in records:
-    sample = query.accumulate_record(params, sample, record)
-  result, state, event = query.get_noised_result(sample, state)
+  result, state, event = records_lib.one_round(query, state, records)
   return result, state, event.noise_multiplier
 
 
@@ -98,9 +86,9 @@ def test_query_without_noise_releases_workload_times_clipped_sums(kind, traced):
   for _ in range(4):
     values = rng.normal(size=[3, 6])
     values[0] *= 0.01  # One record within the norm, two that are clipped.
-    records = [_record(*row) for row in values]
+    records = [records_lib.record(row) for row in values]
     result, state, _ = step(state, records)
-    tf.nest.assert_same_structure(result, _SPECS)
+    tf.nest.assert_same_structure(result, records_lib.SPECS)
     released.append(records_lib.flat(result))
     norms = np.linalg.norm(values, axis=1, keepdims=True)
     sums.append((values / np.maximum(1, norms)).sum(axis=0))
@@ -253,50 +241,27 @@ def test_query_refuses_out_of_range_arguments(argument, value):
     _build('gaussian', **{argument: value})
 
 
-def test_query_refuses_participation_of_other_num_rounds():
+def test_query_refuses_mismatched_strategy_participation_and_workload():
+  def build(query, strategy, num_rounds=8, **kwargs):
+    specs = tf.TensorSpec([])
+    numbers = {'clip_norm': 1.0, 'noise_multiplier': 1.0, 'record_specs': specs}
+    query(strategy, strategies.Participation(num_rounds), **numbers, **kwargs)
+
+  matrix, identity = queries.MatrixMechanismQuery, strategies.Identity(8)
   with pytest.raises(ValueError, match='num_rounds is 9, but num_rounds is 8'):
-    queries.MatrixMechanismQuery(
-      strategies.Identity(8),
-      strategies.Participation(9),
-      clip_norm=1.0,
-      noise_multiplier=1.0,
-      record_specs=tf.TensorSpec([]),
-    )
-
-
-def test_banded_query_refuses_strategy_that_is_not_banded():
+    build(matrix, identity, 9)
   with pytest.raises(TypeError, match='BandedToeplitz, got BinaryTree'):
-    queries.BandedMatrixFactorizationQuery(
-      strategies.BinaryTree(8),
-      strategies.Participation(8),
-      clip_norm=1.0,
-      noise_multiplier=1.0,
-      record_specs=tf.TensorSpec([]),
-    )
-
-
-def _unlimited(**kwargs):
-  return queries.GaussianSumQuery(
-    clip_norm=1.0, noise_multiplier=2.0, record_specs=tf.TensorSpec([3]), **kwargs
-  )
-
-
-def test_gaussian_query_without_participation_has_no_run_event():
-  # Any finite answer would claim too much privacy after enough rounds.
-  query = _unlimited()
-  with pytest.raises(ValueError, match='any number of rounds'):
-    query.run_event()
-  with pytest.raises(ValueError, match='any number of rounds'):
-    query.effective_noise_multiplier  # noqa: B018
-  with pytest.raises(ValueError, match='any number of rounds'):
-    query.participation  # noqa: B018
-  assert 'GaussianSumQuery' in repr(query)
+    build(queries.BandedMatrixFactorizationQuery, strategies.BinaryTree(8))
+  with pytest.raises(ValueError, match='is for 5 rounds, but num_rounds is 8'):
+    build(matrix, identity, workload=strategies.Workload(5))
+  with pytest.raises(TypeError, match='must be a strategies.Workload'):
+    build(matrix, identity, workload=np.tri(8))
 
 
 def test_cumulative_state_keeps_the_sums_that_were_released():
   query = _build('tree_cumulative')
   state = query.initial_global_state()
-  record = _record(0.1, 0.2, 0.3, 0.4, 0.5, 0.6)
+  record = records_lib.record([0.1, 0.2, 0.3, 0.4, 0.5, 0.6])
   for _ in range(3):
     result, state, _ = _one_round(query, state, [record])
     (released,) = state.released
@@ -330,20 +295,3 @@ def test_workload_is_applied_to_sums_and_noise(momentum, rates, weight_decay):
   np.testing.assert_allclose(
     with_workload, workload.materialize() @ residual, rtol=1e-12
   )
-
-
-def test_query_refuses_invalid_workload():
-  def build(workload):
-    queries.MatrixMechanismQuery(
-      strategies.Identity(4),
-      strategies.Participation(4),
-      clip_norm=1.0,
-      noise_multiplier=1.0,
-      record_specs=tf.TensorSpec([]),
-      workload=workload,
-    )
-
-  with pytest.raises(ValueError, match='is for 5 rounds, but num_rounds is 4'):
-    build(strategies.Workload(5))
-  with pytest.raises(TypeError, match='must be a strategies.Workload'):
-    build(np.tril(np.ones((4, 4))))

@@ -54,10 +54,6 @@ def test_normalized_query_divides_by_fixed_denominator():
     queries.NormClipSumQuery(order=2, clip_norm=5.0, record_specs=tf.TensorSpec([2])),
     denominator=2.0,
   )
-  state = query.initial_global_state()
-  params = query.derive_sample_params(state)
-  sample = query.initial_sample_state()
-  for record in ([-6.0, 8.0], [4.0, -3.0]):
-    sample = query.accumulate_record(params, sample, tf.constant(record))
-  result, _, _ = query.get_noised_result(sample, state)
+  records = [tf.constant(each) for each in ([-6.0, 8.0], [4.0, -3.0])]
+  result, _, _ = records_lib.one_round(query, query.initial_global_state(), records)
   np.testing.assert_allclose(result, [0.5, 0.5], rtol=1e-6)

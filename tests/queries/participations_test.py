@@ -90,12 +90,17 @@ def test_laplace_round_events_add_up_to_spent_event(limits):
 
 
 def test_query_without_participation_has_no_run_event():
-  for name in ('skellam', 'local_laplace', 'laplace'):
-    query = _QUERIES[name](None)
+  # Any finite answer would claim too much privacy after enough rounds.
+  gaussian = _independent_noise_query('GaussianSumQuery')
+  with pytest.raises(ValueError, match='any number of rounds'):
+    gaussian.effective_noise_multiplier  # noqa: B018
+  assert 'GaussianSumQuery' in repr(gaussian)
+  for query in (gaussian, *(build(None) for build in _QUERIES.values())):
     with pytest.raises(ValueError, match='any number of rounds'):
       query.participation  # noqa: B018
     with pytest.raises(ValueError, match='any number of rounds'):
       query.run_event()
+  query = _QUERIES['laplace'](None)
   late_state = query.initial_global_state()._replace(round=tf.constant(10**9, tf.int64))
   _, state, _ = query.get_noised_result(query.initial_sample_state(), late_state)
   assert int(query.spent(state).all_rounds) == 10**9 + 1

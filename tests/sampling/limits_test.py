@@ -10,7 +10,7 @@ from tff_dp_aggregators import strategies
 from tff_dp_aggregators.strategies.participation import check_population
 
 # Rounds, min_separation, max_participations, clients per round.
-_GRID = list(itertools.product((1, 3, 16, 30), (1, 2, 5), (None, 1, 2, 6), (1, 5)))
+_GRID = list(itertools.product((1, 3, 16, 31), (1, 2, 5, 40), (None, 1, 2, 6), (1, 5)))
 
 
 def _cohorts(schedule):
@@ -36,29 +36,23 @@ def _assert_within_limits(cohorts, num_clients, clients_per_round, participation
   for client in np.unique(cohorts):
     rounds, _ = np.nonzero(cohorts == client)
     # A difference of 0 would be a client that is in one round twice.
-    assert np.all(np.diff(rounds) >= participation.min_separation)
+    apart = np.diff(rounds)
+    assert np.all(apart >= participation.min_separation)
+    assert not (
+      participation.fixed_epoch and np.any(apart % participation.min_separation)
+    )
     assert len(rounds) <= participation.max_participations
 
 
-@pytest.mark.parametrize('extra', [0, 2])
-def test_random_eligible_keeps_limits_with_smallest_population(extra):
+@pytest.mark.parametrize('extra', [0, 2, 7])
+@pytest.mark.parametrize('kind', [sampling.RandomEligible, sampling.ShuffledEpochs])
+def test_cohorts_keep_limits_with_smallest_population(kind, extra):
+  is_epochs = kind is sampling.ShuffledEpochs
   for num_rounds, separation, most, clients_per_round in _GRID:
-    participation = strategies.Participation(num_rounds, separation, most)
-    num_clients = _smallest_population(participation, clients_per_round) + extra
-    schedule = sampling.RandomEligible(
-      participation, num_clients, clients_per_round, seed=extra
-    )
-    _assert_within_limits(
-      _cohorts(schedule), num_clients, clients_per_round, participation
-    )
-
-
-def test_too_small_population_is_refused_and_minimum_is_named():
-  limits = strategies.Participation(100, min_separation=10)
-  with pytest.raises(
-    sampling.PopulationTooSmallError, match='num_clients of at least 50'
-  ):
-    sampling.RandomEligible(limits, 49, 5, seed=1)
+    limits = strategies.Participation(num_rounds, separation, most, is_epochs)
+    num_clients = _smallest_population(limits, clients_per_round) + extra
+    schedule = kind(limits, num_clients, clients_per_round, seed=extra)
+    _assert_within_limits(_cohorts(schedule), num_clients, clients_per_round, limits)
 
 
 @pytest.mark.slow
@@ -78,45 +72,37 @@ def test_eligible_clients_are_equally_likely():
 
 
 def test_max_participations_makes_clients_take_turns():
-  # With the limit, numbers of rounds differ by at most one.
-  participation = strategies.Participation(50, min_separation=2, max_participations=20)
-  schedule = sampling.RandomEligible(participation, 30, 4, seed=1)
-  times = np.bincount(_cohorts(schedule).ravel(), minlength=30)
-  assert times.max() - times.min() <= 1
-  # Without the limit they differ by more.
-  limits = strategies.Participation(50, min_separation=2)
-  schedule = sampling.RandomEligible(limits, 30, 4, seed=1)
-  times = np.bincount(_cohorts(schedule).ravel(), minlength=30)
-  assert times.max() - times.min() > 2
+  def difference(most):
+    limits = strategies.Participation(50, 2, max_participations=most)
+    schedule = sampling.RandomEligible(limits, 30, 4, seed=1)
+    return np.ptp(np.bincount(_cohorts(schedule).ravel(), minlength=30))
+
+  assert difference(20) <= 1
+  assert difference(None) > 2
 
 
-def test_random_eligible_cohort_depends_on_seed_and_round_only():
-  limits = strategies.Participation(20, min_separation=3)
-  schedule, same, other_seed = (
-    sampling.RandomEligible(limits, 60, 4, seed) for seed in (1, 1, 2)
-  )
-  backwards = [same.cohort(t) for t in reversed(range(20))][::-1]
-  np.testing.assert_array_equal(_cohorts(schedule), backwards)
-  assert not np.array_equal(_cohorts(schedule), _cohorts(other_seed))
-  assert schedule == same and schedule != other_seed
-  schedule.cohort(3)[:] = 0  # The caller's own copy.
-  np.testing.assert_array_equal(schedule.cohort(3), same.cohort(3))
+_LIMITS, _EPOCHS = (
+  strategies.Participation(20, 10, fixed_epoch=is_epochs) for is_epochs in (False, True)
+)
 
 
-def test_random_eligible_refuses_fixed_epochs():
-  epochs = strategies.Participation(4, 2, fixed_epoch=True)
-  with pytest.raises(ValueError, match='fixed_epoch=False'):
-    sampling.RandomEligible(epochs, 4, 2, seed=1)
-
-
-def test_random_eligible_refuses_invalid_arguments():
-  limits = strategies.Participation(4, 2)
+def test_schedules_refuse_invalid_arguments():
   with pytest.raises(TypeError, match='participation'):
-    sampling.RandomEligible(4, limits, 1, 0)
+    sampling.RandomEligible(20, _LIMITS, 1, 0)
   with pytest.raises(ValueError, match='seed'):
-    sampling.RandomEligible(limits, 4, 2, seed=-1)
-  with pytest.raises(ValueError, match='at most 3'):
-    sampling.RandomEligible(limits, 4, 2, seed=1).cohort(4)
+    sampling.RandomEligible(_LIMITS, 100, 10, seed=-1)
+  with pytest.raises(ValueError, match='at most 19'):
+    sampling.RandomEligible(_LIMITS, 100, 10, seed=1).cohort(20)
+  with pytest.raises(ValueError, match='fixed_epoch=False'):
+    sampling.RandomEligible(_EPOCHS, 100, 10, seed=1)
+  with pytest.raises(ValueError, match='fixed_epoch=True'):
+    sampling.ShuffledEpochs(_LIMITS, 100, 10, seed=1)
+  for kind, limits in (
+    (sampling.RandomEligible, _LIMITS),
+    (sampling.ShuffledEpochs, _EPOCHS),
+  ):
+    with pytest.raises(sampling.PopulationTooSmallError, match='of at least 100'):
+      kind(limits, 99, 10, seed=1)
 
 
 # Attempts.
@@ -124,11 +110,9 @@ def test_random_eligible_refuses_invalid_arguments():
 _DROPOUTS = sampling.Dropouts(rate=0.3, seed=5)
 
 
-def _with_dropouts(num_clients=200, separation=4, most=None, goal=8):
-  limits = strategies.Participation(40, separation, most)
-  return sampling.RandomEligible(
-    limits, num_clients, 10, 1, dropouts=_DROPOUTS, reporting_goal=goal
-  )
+def _with_dropouts(num_clients=200, most=None):
+  limits = strategies.Participation(40, 4, most)
+  return sampling.RandomEligible(limits, num_clients, 10, 1, _DROPOUTS, 8)
 
 
 @pytest.mark.parametrize('num_clients, most', [(40, None), (45, 10)])
@@ -162,55 +146,26 @@ def test_unreachable_reporting_goal_is_refused_at_construction():
   assert 'clients_per_round of at least 159' in str(error.value)
   # The numbers in the message suffice.
   for cohort, goal in ((100, 70), (159, 95)):
-    sampling.RandomEligible(
-      limits, 1000, cohort, 1, dropouts=_DROPOUTS, reporting_goal=goal
-    )
+    sampling.RandomEligible(limits, 1000, cohort, 1, _DROPOUTS, goal)
 
 
 # Fixed epochs.
 
 
-def _epochs(num_rounds, separation, most=None):
-  return strategies.Participation(num_rounds, separation, most, fixed_epoch=True)
-
-
-@pytest.mark.parametrize('extra', [0, 7])
-def test_shuffled_epochs_keep_limits_with_smallest_population(extra):
-  for num_rounds, separation, most, cohort in itertools.product(
-    (1, 16, 31), (1, 5, 40), (None, 1, 6), (1, 5)
-  ):
-    limits = _epochs(num_rounds, separation, most)
-    num_clients = _smallest_population(limits, cohort) + extra
-    schedule = sampling.ShuffledEpochs(limits, num_clients, cohort, seed=extra)
-    cohorts = np.array([schedule.cohort(t) for t in range(num_rounds)])
-    assert cohorts.shape == (num_rounds, cohort)
-    assert cohorts.min() >= 0 and cohorts.max() < num_clients
-    for client in np.unique(cohorts):
-      rounds, places = np.nonzero(cohorts == client)
-      assert len(np.unique(rounds)) == len(places)  # At most once in a round.
-      assert limits.allows(tuple(rounds.tolist()))
-
-
 def test_shuffled_epochs_repeat_shuffle_of_seed():
-  schedule = sampling.ShuffledEpochs(_epochs(20, 10), 100, 10, seed=1)
+  schedule = sampling.ShuffledEpochs(_EPOCHS, 100, 10, seed=1)
   epochs = [
     np.concatenate([schedule.cohort(e * 10 + t) for t in range(10)]) for e in (0, 1)
   ]
   np.testing.assert_array_equal(*epochs)
   assert sorted(epochs[0]) == list(range(100)) != epochs[0].tolist()
-  other_seed = sampling.ShuffledEpochs(_epochs(20, 10), 100, 10, seed=2)
+  other_seed = sampling.ShuffledEpochs(_EPOCHS, 100, 10, seed=2)
   assert not np.array_equal(other_seed.cohort(0), schedule.cohort(0))
 
 
 def test_shuffled_epochs_retry_with_same_clients():
-  schedule = sampling.ShuffledEpochs(
-    _epochs(20, 10),
-    100,
-    10,
-    1,
-    dropouts=sampling.Dropouts(0.3, 1),
-    reporting_goal=8,
-  )
+  drop = sampling.Dropouts(0.3, 1)
+  schedule = sampling.ShuffledEpochs(_EPOCHS, 100, 10, 1, drop, reporting_goal=8)
   attempts = [schedule.attempts(t) for t in range(20)]
   assert max(map(len, attempts)) > 1
   for each in attempts:
@@ -218,16 +173,7 @@ def test_shuffled_epochs_retry_with_same_clients():
     for attempt in each:
       np.testing.assert_array_equal(attempt.requested, each[0].requested)
   with pytest.raises(sampling.ReportingGoalError, match='round 0 would not reach'):
-    sampling.ShuffledEpochs(
-      _epochs(20, 10), 1000, 100, 1, sampling.Dropouts(0.3, 1), 99
-    )
-
-
-def test_shuffled_epochs_refuse_wrong_limits_and_population():
-  with pytest.raises(ValueError, match='fixed_epoch=True'):
-    sampling.ShuffledEpochs(strategies.Participation(20, 10), 100, 10, seed=1)
-  with pytest.raises(sampling.PopulationTooSmallError, match='num_clients of at least'):
-    sampling.ShuffledEpochs(_epochs(20, 10), 99, 10, seed=1)
+    sampling.ShuffledEpochs(_EPOCHS, 1000, 100, 1, drop, reporting_goal=99)
 
 
 def test_random_eligible_retries_with_other_clients():

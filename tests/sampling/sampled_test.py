@@ -11,6 +11,7 @@ import pytest
 import scipy.stats
 
 from tff_dp_aggregators import sampling
+from tff_dp_aggregators import strategies
 
 # Separations within the run, up to its end, and beyond; cycles that are cut short by
 # the end of the run, or longer than it.
@@ -164,9 +165,12 @@ def _cohorts(schedule):
   return [schedule.cohort(t) for t in range(schedule.num_rounds)]
 
 
-@each_scheme
-def test_sampled_cohort_depends_on_seed_and_round_only(scheme):
-  first, same, other = (sampling.SampledSchedule(scheme, 1000, s) for s in (1, 1, 2))
+@pytest.mark.parametrize(
+  'scheme', [*_SCHEMES.values(), strategies.Participation(40, 3)], ids=str
+)
+def test_cohort_depends_on_seed_and_round_only(scheme):
+  first, same, other = (sampling.for_scheme(scheme, 1000, 100, s) for s in (1, 1, 2))
+  assert first == same and first != other
   backwards = [same.cohort(t) for t in range(40)[::-1]][::-1]
   for cohort, again in zip(_cohorts(first), backwards):
     np.testing.assert_array_equal(cohort, again)

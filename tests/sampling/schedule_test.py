@@ -33,20 +33,17 @@ _SCHEDULES['attempts'] = sampling.RandomEligible(
 )
 
 
-def _mechanism(schema):
-  return accounting.Mechanism('gaussian', schema, noise_multiplier=1.0)
-
-
 @pytest.mark.parametrize('name', _SCHEMAS)
 def test_for_mechanism_returns_schedule_of_its_scheme(name):
   schema = _SCHEMAS[name]
   dropouts = sampling.Dropouts(0.1, 2)
-  schedule = sampling.for_mechanism(_mechanism(schema), 24, 4, 1, dropouts=dropouts)
+  mechanism = accounting.Mechanism('gaussian', schema, noise_multiplier=1.0)
+  schedule = sampling.for_mechanism(mechanism, 24, 4, 1, dropouts=dropouts)
   assert schedule == _SCHEDULES[name]
   assert (schedule.name, schedule.schema) == (name, schema)
   assert (schedule.num_clients, schedule.clients_per_round) == (24, 4)
   assert copy.deepcopy(schedule) is schedule  # Ten million clients are not copied.
-  other_seed = sampling.for_mechanism(_mechanism(schema), 24, 4, 2, dropouts=dropouts)
+  other_seed = sampling.for_mechanism(mechanism, 24, 4, 2, dropouts=dropouts)
   assert other_seed.checksum != schedule.checksum
 
 
@@ -73,16 +70,20 @@ def test_schedule_round_trips_through_json_and_replay(name, tmp_path):
 
 
 @pytest.mark.parametrize(
-  'name, num_clients, clients_per_round, message',
+  'name, numbers, error, message',
   [
-    ('random_eligible', 24, 3.5, 'clients_per_round'),
-    ('fixed_size', 25, 4, 'num_clients must be 24'),
-    ('fixed_size', 24, 5, 'clients_per_round must be 4'),
+    ('random_eligible', {'clients_per_round': 3.5}, ValueError, 'clients_per_round'),
+    ('random_eligible', {'dropouts': 0.1}, TypeError, 'dropouts must be'),
+    ('fixed_size', {'num_clients': 25}, ValueError, 'num_clients must be 24'),
+    ('fixed_size', {'clients_per_round': 5}, ValueError, 'clients_per_round must be 4'),
+    ('poisson', {'num_clients': 0}, ValueError, 'num_clients'),
+    ('poisson', {'reporting_goal': 1}, ValueError, 'reporting_goal=1'),
   ],
 )
-def test_for_scheme_refuses_bad_numbers(name, num_clients, clients_per_round, message):
-  with pytest.raises(ValueError, match=message):
-    sampling.for_scheme(_SCHEMAS[name], num_clients, clients_per_round, 1)
+def test_for_scheme_refuses_bad_numbers(name, numbers, error, message):
+  arguments = {'num_clients': 24, 'clients_per_round': 4, 'seed': 1, **numbers}
+  with pytest.raises(error, match=message):
+    sampling.for_scheme(_SCHEMAS[name], **arguments)
 
 
 def test_invalid_schedules_and_types_are_refused():
@@ -95,20 +96,10 @@ def test_invalid_schedules_and_types_are_refused():
       sampling.schedule_from_json(data)
   with pytest.raises(TypeError, match='mechanism must be'):
     sampling.for_mechanism(_LIMITS, 24, 4, 1)
-  with pytest.raises(TypeError, match='dropouts must be'):
-    sampling.for_scheme(_LIMITS, 24, 4, 1, dropouts=0.1)
   with pytest.raises(TypeError, match='sampling must be'):
     sampling.SampledSchedule(_LIMITS, 24, 1)
-
-
-def test_sampled_schedule_refuses_invalid_arguments():
-  scheme = _SCHEMAS['poisson']
-  with pytest.raises(ValueError, match='reporting_goal=1'):
-    sampling.for_scheme(scheme, 24, 4, 1, reporting_goal=1)
-  with pytest.raises(ValueError, match='num_clients'):
-    sampling.SampledSchedule(scheme, 0, 1)
   with pytest.raises(ValueError, match='round_num'):
-    sampling.SampledSchedule(scheme, 24, 1).cohort(12)
+    _SCHEDULES['poisson'].cohort(12)
 
 
 @pytest.mark.parametrize('name', _SCHEDULES)

@@ -6,6 +6,7 @@ import scipy.linalg
 
 from tests.strategies import every_kind
 from tff_dp_aggregators.strategies import Participation
+from tff_dp_aggregators.strategies import UnitBandedInverse
 from tff_dp_aggregators.strategies import Workload
 from tff_dp_aggregators.strategies import banded_inverse
 from tff_dp_aggregators.strategies import toeplitz
@@ -14,25 +15,7 @@ from tff_dp_aggregators.strategies.banded_inverse import BandedInverse
 each_objective = pytest.mark.parametrize('objective', ['mean', 'max'])
 
 
-def optimize(*args, **kwargs):
-  return banded_inverse.optimize(*args, **kwargs, cache=False)
-
-
-def dense_inverse(num_rounds, coefficients):
-  """Returns C^-1 from its definition."""
-  column = np.append(coefficients, np.zeros(num_rounds - len(coefficients)))
-  return scipy.linalg.toeplitz(column, np.zeros(num_rounds))
-
-
-def test_inverse_root_coefficients_invert_the_square_root():
-  product = np.convolve(
-    banded_inverse.inverse_root_coefficients(300),
-    toeplitz.square_root_coefficients(300),
-  )
-  np.testing.assert_allclose(product[:300], np.eye(1, 300)[0], atol=1e-15)
-
-
-@pytest.mark.parametrize('exponent', [0.0, 0.3, 1.0])
+@pytest.mark.parametrize('exponent', [0.0, 0.3, 0.5, 1.0])
 @pytest.mark.parametrize(
   'workload',
   [
@@ -94,9 +77,8 @@ def test_square_root_error_matches_published_figures(result):
 )
 def test_matrix_is_inverse_of_banded_toeplitz_matrix(coefficients):
   strategy = BandedInverse(8, coefficients)
-  inverse = dense_inverse(8, coefficients)
-  matrix = np.linalg.inv(inverse)
-  np.testing.assert_allclose(strategy.materialize(), matrix, atol=1e-13)
+  inverse = every_kind.lower_toeplitz(coefficients, 8)
+  np.testing.assert_allclose(strategy.materialize(), np.linalg.inv(inverse), atol=1e-13)
   np.testing.assert_allclose(strategy.noise_matrix(), inverse, atol=1e-15)
 
 
@@ -109,7 +91,7 @@ def test_optimized_error_is_at_most_that_of_the_peer(result):
     result['num_rounds'], result['min_separation'], result['max_participations']
   )
   objective = result['objective']
-  strategy = optimize(
+  strategy = banded_inverse.optimize(
     result['num_rounds'],
     num_bands=result['num_bands'],
     objective=objective,
@@ -124,8 +106,8 @@ def test_optimized_error_is_at_most_that_of_the_peer(result):
 
 def test_optimum_with_all_bands_equals_full_toeplitz_optimum():
   # Every lower-triangular Toeplitz matrix is the inverse of another one.
-  inverse = optimize(50, num_bands=50)
-  full = toeplitz.optimize(50, num_bands=50, cache=False)
+  inverse = banded_inverse.optimize(50, num_bands=50)
+  full = toeplitz.optimize(50, num_bands=50)
   assert inverse.rmse() == pytest.approx(full.rmse(), rel=1e-9)
   np.testing.assert_allclose(
     inverse.matrix_coefficients(), full.coefficients, rtol=1e-4
@@ -147,14 +129,10 @@ def test_optimized_sensitivity_is_exact_for_any_workload(workload, objective):
   # Without constraints, the sensitivity of the optimum would only be a bound.
   workload = WORKLOADS[workload]
   participation = Participation(12, 6)
-  strategy = optimize(
+  strategy = banded_inverse.optimize(
     12, num_bands=4, objective=objective, participation=participation, workload=workload
   )
-  assert strategy.sensitivity_kind(participation) == 'exact'
-  matrix = np.linalg.inv(dense_inverse(12, strategy.coefficients))
-  assert strategy.sensitivity_squared(participation) == pytest.approx(
-    every_kind.worst_by_round(matrix, participation)[-1], rel=1e-11
-  )
+  assert every_kind.check_sensitivity(strategy, participation)
   square_root = BandedInverse.square_root(12, 4)
   assert strategy.error(objective, participation, workload) < square_root.error(
     objective, participation, workload
@@ -162,22 +140,24 @@ def test_optimized_sensitivity_is_exact_for_any_workload(workload, objective):
 
 
 @pytest.mark.parametrize(
-  'coefficients, error_type, message',
+  'kind, coefficients, message',
   [
-    ((), ValueError, 'coefficients must be 1 to num_rounds=2000 numbers, got 0'),
-    ((1.0, -3.0), ValueError, 'have an inverse whose norm exceeds float64'),
+    (BandedInverse, (), 'coefficients must be 1 to num_rounds=2000 numbers, got 0'),
+    (BandedInverse, (1.0, -3.0), 'have an inverse whose norm exceeds float64'),
+    (UnitBandedInverse, (0.0, 1.0), r'coefficients\[0\] must be positive, got 0.0'),
+    (UnitBandedInverse, (1.0, -1.3), 'norm exceeds float64 within 2000 rounds'),
   ],
 )
-def test_invalid_coefficients_are_refused(coefficients, error_type, message):
-  with pytest.raises(error_type, match=message):
-    BandedInverse(2000, coefficients)
+def test_invalid_coefficients_are_refused(kind, coefficients, message):
+  with pytest.raises(ValueError, match=message):
+    kind(2000, coefficients)
 
 
 @pytest.mark.parametrize(
   'schema', [Participation(24, 16, 3, fixed_epoch=True), Participation(24, 8, 5)]
 )
 def test_optimize_converges_with_nearly_tight_constraints(schema):
-  strategy = optimize(24, num_bands=4, participation=schema)
+  strategy = banded_inverse.optimize(24, num_bands=4, participation=schema)
   assert strategy.rmse(participation=schema) < BandedInverse.square_root(24, 4).rmse(
     participation=schema
   )

@@ -88,9 +88,7 @@ def test_mean_error_is_within_0_05_percent_of_recorded_error(size):
 
 
 def test_max_error_is_within_0_05_percent_of_recorded_error():
-  strategy = banded.optimize(
-    128, num_bands=16, objective='max', max_gap=1e-3, cache=False
-  )
+  strategy = banded.optimize(128, num_bands=16, objective='max', max_gap=1e-3)
   assert strategy.max_error() <= 1.0005 * recorded_error(128, 16, 'max', 'max_error')
   certificate = banded.certify(strategy, 'max')
   assert certificate.error == pytest.approx(strategy.max_error() ** 2, rel=1e-12)
@@ -102,9 +100,7 @@ def test_max_error_is_within_0_05_percent_of_recorded_error():
 @pytest.mark.parametrize('name', WORKLOADS)
 def test_optimum_has_unit_columns_and_a_small_certified_gap(name, objective):
   workload = WORKLOADS[name]
-  strategy = banded.optimize(
-    12, num_bands=4, objective=objective, workload=workload, cache=False
-  )
+  strategy = banded.optimize(12, num_bands=4, objective=objective, workload=workload)
   assert strategy.num_bands == 4 and strategy.num_rounds == 12
   columns = np.linalg.norm(strategy.materialize(), axis=0)
   np.testing.assert_allclose(columns, 1.0, rtol=1e-12)

@@ -120,11 +120,8 @@ def test_file_of_another_request_is_recomputed_and_replaced(compute, tmp_path, c
     assert f'"max_gap": {gap}' in caplog.text and 'answers' in caplog.text
 
 
-def test_fetch_computes_if_directory_cannot_be_created(
-  compute, tmp_path, monkeypatch, caplog
-):
-  (tmp_path / 'file').write_text('')
-  monkeypatch.setenv('TFF_DP_AGGREGATORS_CACHE', str(tmp_path / 'file' / 'cache'))
+def test_fetch_computes_if_directory_cannot_be_created(compute, tmp_path, caplog):
+  (tmp_path / 'cache').write_text('')
   assert cache.fetch(BandedToeplitz, 'f', 1, {}, compute) == STRATEGY
   assert 'nothing is cached in' in caplog.text
   assert 'TFF_DP_AGGREGATORS_CACHE' in caplog.text

@@ -45,19 +45,6 @@ def test_sensitivity_is_that_of_columns_not_rows():
   assert strategy.sensitivity(every_round) > 1.9
 
 
-@pytest.mark.parametrize('objective', ['mean', 'max'])
-def test_optimized_strategies_have_unit_columns_not_unit_rows(objective):
-  for strategy in (
-    dense.optimize(16, objective=objective, cache=False),
-    banded.optimize(16, num_bands=16, objective=objective, cache=False),
-    banded.optimize(16, num_bands=4, objective=objective, cache=False),
-  ):
-    matrix = strategy.materialize()
-    np.testing.assert_allclose(np.linalg.norm(matrix, axis=0), 1.0, rtol=1e-12)
-    assert np.ptp(np.linalg.norm(matrix, axis=1)) > 0.2
-    assert strategy.sensitivity() == pytest.approx(1.0, rel=1e-12)
-
-
 def test_mean_error_is_between_certified_bound_and_recorded_error():
   (recorded,) = every_kind.figures('dense_optimal')
   strategy = dense.optimize(128, cache=False)
@@ -77,6 +64,10 @@ def test_optimum_has_a_small_certified_gap(name, objective):
   n = schema.num_rounds
   strategy = dense.optimize(n, objective=objective, participation=schema, cache=False)
   assert strategy.sensitivity(schema) == pytest.approx(1.0, rel=1e-9)
+  if name == 'single':  # Unit columns, not unit rows.
+    matrix = strategy.materialize()
+    np.testing.assert_allclose(np.linalg.norm(matrix, axis=0), 1.0, rtol=1e-12)
+    assert np.ptp(np.linalg.norm(matrix, axis=1)) > 0.2
   certificate = dense.certify(strategy, objective, schema)
   assert 0 <= certificate.gap <= (1e-6 if objective == 'mean' else 1e-3)
   error = strategy.error(objective, schema)

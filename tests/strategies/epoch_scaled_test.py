@@ -26,9 +26,7 @@ _WORKLOADS = {
 
 
 def _unscaled(optimize, participation, **options):
-  return optimize(
-    participation.num_rounds, participation=participation, cache=False, **options
-  )
+  return optimize(participation.num_rounds, participation=participation, **options)
 
 
 def _optimize(optimize, participation, **options):
@@ -36,9 +34,7 @@ def _optimize(optimize, participation, **options):
   shared = {
     name: options[name] for name in options if name in ('objective', 'workload')
   }
-  return epoch_scaled.optimize(
-    unscaled, participation=participation, cache=False, **shared
-  )
+  return epoch_scaled.optimize(unscaled, participation=participation, **shared)
 
 
 @pytest.mark.few(3)
@@ -176,21 +172,20 @@ def test_optimize_refuses_single_participation():
 
 
 def test_more_bands_than_min_separation_are_refused():
-  for name in ('epoch_banded', 'epoch_toeplitz'):
-    with pytest.raises(ValueError, match='num_bands=7 is more than min_separation=6'):
-      registry.kind(name).build(_SMALL, num_bands=7)
   unscaled = blt.WindowedBLT(24, 7, (0.3,), (0.9,))
-  with pytest.raises(ValueError, match='num_bands=7 is more than min_separation=6'):
-    epoch_scaled.optimize(unscaled, participation=_SMALL)
+  for build in (
+    lambda: registry.kind('epoch_banded').build(_SMALL, num_bands=7),
+    lambda: registry.kind('epoch_toeplitz').build(_SMALL, num_bands=7),
+    lambda: epoch_scaled.optimize(unscaled, participation=_SMALL),
+  ):
+    with pytest.raises(ValueError, match='num_bands=7 is more than min_separation=6'):
+      build()
 
 
-def test_optimize_refuses_kinds_without_scaled_form():
+def test_optimize_refuses_other_kinds_and_cooldown_of_too_many_rounds():
   with pytest.raises(TypeError, match='unscaled must be a Banded, .* got BLT'):
     epoch_scaled.optimize(blt.BLT(24, (0.5,), (0.8,)), participation=_SMALL)
-
-
-def test_optimize_refuses_cooldown_of_too_many_rounds():
   unscaled = toeplitz.BandedToeplitz(5000, (1.0, 0.5))
-  options = {'participation': Participation(5000, 10), 'cache': False}
+  limits, workload = Participation(5000, 10), Workload.cooldown(5000)
   with pytest.raises(ValueError, match='for at most 4096 rounds, got 5000'):
-    epoch_scaled.optimize(unscaled, workload=Workload.cooldown(5000), **options)
+    epoch_scaled.optimize(unscaled, workload=workload, participation=limits)

@@ -6,6 +6,8 @@ import json
 import pathlib
 
 import numpy as np
+import pytest
+import scipy.linalg
 
 from tff_dp_aggregators import strategies
 
@@ -89,6 +91,12 @@ def figures(strategy):
   return found
 
 
+def lower_toeplitz(column, num_rounds):
+  """Returns the lower-triangular Toeplitz matrix whose first column begins so."""
+  padded = np.append(column, np.zeros(num_rounds - len(column)))
+  return scipy.linalg.toeplitz(padded, np.zeros(num_rounds))
+
+
 def schemas(num_rounds):
   """Yields participation schemas of all kinds, some with a single round per client."""
   for min_separation, max_participations, fixed_epoch in itertools.product(
@@ -114,3 +122,18 @@ def worst_by_round(matrix, participation):
   """Returns the largest ||C_t u||^2 of the first t rows, over patterns and signs."""
   responses = matrix @ _contributions(participation)
   return np.cumsum(np.square(responses), axis=0).max(axis=1)
+
+
+def check_sensitivity(strategy, participation):
+  """Compares a strategy's sensitivity with brute force; returns whether it is exact."""
+  worst = worst_by_round(strategy.materialize(), participation)
+  by_round = strategy.sensitivity_squared_by_round(participation)
+  squared = strategy.sensitivity_squared(participation)
+  assert np.all(by_round >= worst * (1 - 1e-12)), participation
+  assert np.all(np.diff(by_round) >= 0), participation
+  assert squared == pytest.approx(by_round[-1], rel=1e-14), participation
+  assert strategy.sensitivity(participation) == np.sqrt(squared)
+  is_exact = strategy.sensitivity_kind(participation) == 'exact'
+  if is_exact:
+    assert squared == pytest.approx(worst[-1], rel=1e-10), participation
+  return is_exact

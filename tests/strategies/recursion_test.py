@@ -4,7 +4,6 @@ import collections
 
 import numpy as np
 import pytest
-import scipy.linalg
 
 from tests.strategies import every_kind
 from tff_dp_aggregators import strategies
@@ -28,26 +27,18 @@ def test_every_public_kind_of_strategy_is_tested():
 
 @all_sizes
 @all_kinds
-def test_noise_rows_of_unit_vectors_are_the_noise_matrix(kind, num_rounds):
+def test_noise_rows_and_norms_are_those_of_the_noise_matrix(kind, num_rounds):
   strategy = _STRATEGIES[kind](num_rounds)
   recursion = strategy.recursion()
   assert recursion.applies_noise_matrix == ('tree' not in kind)
   noise = recursion.noise_rows(np.eye(num_rounds))
   expected = strategy.noise_matrix()
+  norms = strategy.noise_row_norms()
+  for matrix in (noise, expected):
+    np.testing.assert_allclose(norms, np.linalg.norm(matrix, axis=1), rtol=1e-12)
   if not recursion.applies_noise_matrix:
     noise, expected = noise @ noise.T, expected @ expected.T
   np.testing.assert_allclose(noise, expected, rtol=0, atol=1e-12)
-
-
-@all_sizes
-@all_kinds
-def test_noise_row_norms_match_the_noise_matrix(kind, num_rounds):
-  strategy = _STRATEGIES[kind](num_rounds)
-  norms = strategy.noise_row_norms()
-  expected = np.linalg.norm(strategy.noise_matrix(), axis=1)
-  np.testing.assert_allclose(norms, expected, rtol=1e-12)
-  actual = np.linalg.norm(strategy.recursion().noise_rows(np.eye(num_rounds)), axis=1)
-  np.testing.assert_allclose(norms, actual, rtol=1e-12)
 
 
 @pytest.mark.parametrize(
@@ -138,13 +129,8 @@ def test_of_quotient_matches_quotient_of_dense_matrices(length):
   numerator = np.array([2.0, -0.7, 0.4, 0.1])[:length]
   denominator = np.array([0.5, 0.3, -0.2])
 
-  def matrix(column):
-    return scipy.linalg.toeplitz(
-      np.append(column, np.zeros(8 - len(column))), [0.0] * 8
-    )
-
   noise = recursion_lib.LastRounds.of_quotient(numerator, denominator)
-  upper, lower = np.tril(matrix(denominator)), np.tril(matrix(numerator))
+  upper, lower = (every_kind.lower_toeplitz(c, 8) for c in (denominator, numerator))
   expected = upper @ np.linalg.inv(lower)
   np.testing.assert_allclose(noise.noise_rows(np.eye(8)), expected, atol=1e-14)
   assert noise.work == (max(length, 3) - 1, 1, max(length, 3) - 1, 1)

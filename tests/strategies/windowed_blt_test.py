@@ -20,14 +20,6 @@ from tff_dp_aggregators.strategies.numerics import blt_search
 SCALES, DECAYS = every_kind.SCALES, every_kind.DECAYS
 
 
-def optimize(*args, **kwargs):
-  return blt.optimize_windowed(*args, **kwargs, cache=False)
-
-
-def optimize_tailed(*args, **kwargs):
-  return optimize(*args, **kwargs, tail=True)
-
-
 def test_coefficients_are_those_of_blt_in_window_plus_tail():
   coefficients = WindowedBLT(10, 4, SCALES, DECAYS).matrix_coefficients()
   uncut = BLT(10, SCALES, DECAYS).matrix_coefficients()
@@ -63,19 +55,17 @@ def test_noise_buffers_never_exceed_those_of_banded_toeplitz(num_rounds):
 
 @pytest.mark.few(2)
 @pytest.mark.parametrize(
-  'b, k, objective, num_decays, error_bound',
+  'b, k, objective, error_bound',
   [
     # BLTs without a window have 8.147 and 26.93 at best.
-    (400, 5, 'mean', 3, 7.85144),  # The best banded Toeplitz: 7.849.
-    (100, 20, 'max', 3, 25.76535),
+    (400, 5, 'mean', 7.85144),  # The best banded Toeplitz: 7.849.
+    (100, 20, 'max', 25.76535),
   ],
 )
-def test_optimized_error_is_near_that_of_banded_toeplitz(
-  b, k, objective, num_decays, error_bound
-):
+def test_optimized_error_is_near_that_of_banded_toeplitz(b, k, objective, error_bound):
   participation = Participation(2000, b, k)
-  strategy = optimize(
-    2000, num_decays=num_decays, objective=objective, participation=participation
+  strategy = blt.optimize_windowed(
+    2000, num_decays=3, objective=objective, participation=participation
   )
   error = strategy.error(objective, participation)
   assert strategy.sensitivity_kind(participation) == 'exact'
@@ -88,7 +78,7 @@ def test_optimized_error_is_near_that_of_banded_toeplitz(
 def test_optimize_windowed_converges_without_useless_decays(n, objective):
   for b in sorted({1, max(1, n // 7), n - 1}):
     participation = Participation(n, b)
-    strategy = optimize(
+    strategy = blt.optimize_windowed(
       n, num_decays=4, objective=objective, participation=participation
     )
     error = strategy.error(objective, participation)
@@ -105,13 +95,12 @@ def test_optimize_windowed_converges_without_useless_decays(n, objective):
 
 def test_window_above_min_separation_has_exact_sensitivity():
   participation = Participation(100, 5, 2)
-  strategy = optimize(100, num_decays=2, participation=participation, window=40)
-  matrix = strategy.materialize()
-  worst = every_kind.worst_by_round(matrix, participation)[-1]
-  assert strategy.sensitivity_kind(participation) == 'exact'
-  assert strategy.sensitivity_squared(participation) == pytest.approx(worst)
+  strategy = blt.optimize_windowed(
+    100, num_decays=2, participation=participation, window=40
+  )
+  assert every_kind.check_sensitivity(strategy, participation)
   # Clients take part early only, and the later rounds need more than 5 bands.
-  short = optimize(100, num_decays=2, participation=participation)
+  short = blt.optimize_windowed(100, num_decays=2, participation=participation)
   assert strategy.rmse(participation) < 0.97 * short.rmse(participation)
 
 
@@ -151,7 +140,7 @@ def test_optimize_windowed_refuses_invalid_arguments(kwargs, error, message):
     **kwargs,
   }
   with pytest.raises(error, match=message):
-    optimize(**arguments)
+    blt.optimize_windowed(**arguments)
 
 
 @pytest.mark.parametrize(
@@ -214,9 +203,9 @@ def test_search_errors_and_derivatives_match_the_strategy(
 def test_optimize_with_tail_is_never_worse_than_window_alone(limits, objective):
   participation = Participation(*limits)
   options = {'num_decays': 2, 'objective': objective, 'participation': participation}
-  strategy = optimize_tailed(limits[0], **options)
+  strategy = blt.optimize_windowed(limits[0], tail=True, **options)
   assert strategy.sensitivity_kind(participation) == 'exact'
-  windowed = optimize(limits[0], **options).error(objective, participation)
+  windowed = blt.optimize_windowed(limits[0], **options).error(objective, participation)
   # A tail is kept only if it lowers the error by the default min_gain, 1e-4.
   error_bound = windowed * (1 - 1e-4 if strategy.tail_scale else 1 + 1e-12)
   assert strategy.error(objective, participation) <= error_bound
@@ -224,5 +213,5 @@ def test_optimize_with_tail_is_never_worse_than_window_alone(limits, objective):
 
 def test_no_tail_if_clients_take_part_until_the_end():
   participation = Participation(60, 6)
-  strategy = optimize_tailed(60, participation=participation)
+  strategy = blt.optimize_windowed(60, tail=True, participation=participation)
   assert (strategy.tail_scale, strategy.noise_buffers) == (0.0, 5)

@@ -4,8 +4,8 @@ import math
 
 import numpy as np
 import pytest
-import scipy.linalg
 
+from tests.strategies.every_kind import lower_toeplitz
 from tff_dp_aggregators.strategies.numerics import series_optimization
 from tff_dp_aggregators.strategies.numerics.descent import ConvergenceError
 from tff_dp_aggregators.strategies.numerics.series_optimization import Evaluated
@@ -29,11 +29,6 @@ FUNCTIONS = {
   'sum': lambda z: quadratic(GRAM)(z) + quotient(COLUMN)(z),
   'barrier': barrier(quadratic(GRAM), 3, 9, 0.3),
 }
-
-
-def lower_toeplitz(column, size):
-  padded = np.append(column, np.zeros(size - len(column)))
-  return scipy.linalg.toeplitz(padded, np.zeros(size))
 
 
 def differences(function, point, step=1e-5):

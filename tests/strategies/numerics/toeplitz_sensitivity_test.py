@@ -4,7 +4,6 @@ import itertools
 
 import numpy as np
 import pytest
-import scipy.linalg
 
 from tests.strategies import every_kind
 from tff_dp_aggregators.strategies import Participation
@@ -12,7 +11,7 @@ from tff_dp_aggregators.strategies.numerics import toeplitz_sensitivity
 
 
 def lower_toeplitz(column):
-  return scipy.linalg.toeplitz(column, np.zeros(len(column)))
+  return every_kind.lower_toeplitz(column, len(column))
 
 
 def brute_force(column, participation):
@@ -36,21 +35,28 @@ def random_case(rng):
   return column, Participation(*schema, fixed_epoch=bool(rng.integers(4) == 0))
 
 
+def check(column, participation, scales=None):
+  """Compares with brute force; returns its value and whether that is met exactly."""
+  matrix = lower_toeplitz(column) * (1.0 if scales is None else scales)
+  expected = every_kind.worst_by_round(matrix, participation)
+  case = column, participation, scales
+  bounds = toeplitz_sensitivity.squared_by_round(*case)
+  assert np.all(np.diff(bounds) >= 0) and np.all(bounds >= expected * (1 - 1e-12)), case
+  bound, exact = toeplitz_sensitivity.squared(*case)
+  assert bound >= expected[-1] * (1 - 1e-12), case
+  if exact:
+    assert bound == pytest.approx(expected[-1], rel=1e-11), case
+  return expected[-1], exact
+
+
 @pytest.mark.parametrize('seed', range(2))
 def test_squared_is_never_below_brute_force_and_equal_if_exact(seed):
   rng = np.random.default_rng(seed)
   exact_cases = 0
   for _ in range(250):
     column, participation = random_case(rng)
-    by_round = every_kind.worst_by_round(lower_toeplitz(column), participation)
-    bounds = toeplitz_sensitivity.squared_by_round(column, participation)
-    assert np.all(np.diff(bounds) >= 0) and np.all(bounds >= by_round * (1 - 1e-12))
-    expected = by_round[-1]
-    bound, exact = toeplitz_sensitivity.squared(column, participation)
-    assert bound >= expected * (1 - 1e-12), (column, participation)
+    expected, exact = check(column, participation)
     exact_cases += exact
-    if exact:
-      assert bound == pytest.approx(expected, rel=1e-11), (column, participation)
     if toeplitz_sensitivity.is_earliest_worst(column, participation):
       pattern = np.zeros(len(column))
       pattern[list(participation.rounds)] = 1
@@ -132,16 +138,7 @@ def test_scaled_columns_are_never_below_brute_force_and_equal_if_exact(seed):
       scales = np.sort(scales)
     if shape == 2:  # Columns of one norm.
       scales = 1 / np.sqrt(np.cumsum(np.square(column))[::-1])
-    matrix = lower_toeplitz(column) * scales
-    expected = every_kind.worst_by_round(matrix, participation)
-    bounds = toeplitz_sensitivity.squared_by_round(column, participation, scales)
-    assert np.all(bounds >= expected * (1 - 1e-12)), (column, scales)
-    assert np.all(np.diff(bounds) >= 0)
-    bound, exact = toeplitz_sensitivity.squared(column, participation, scales)
-    assert bound >= expected[-1] * (1 - 1e-12), (column, scales, participation)
-    if exact:
-      assert bound == pytest.approx(expected[-1], rel=1e-11)
-      exact_cases += 1
+    exact_cases += check(column, participation, scales)[1]
   assert 40 < exact_cases < 150
 
 
