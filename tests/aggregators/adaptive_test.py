@@ -6,6 +6,7 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from tests.aggregators import running
+from tests.queries import records as records_lib
 from tff_dp_aggregators import aggregators
 from tff_dp_aggregators import noise as noise_lib
 from tff_dp_aggregators import queries
@@ -67,11 +68,8 @@ def test_adaptive_process_matches_query_in_every_round():
     output, repeated = process.next(state, values), twin.next(state, values)
     state = output.state
     assert output.result.tobytes() == repeated.result.tobytes()
-    params = query.derive_sample_params(query_state)
-    sample = query.initial_sample_state()
-    for value in values:
-      sample = query.accumulate_record(params, sample, tf.constant(value))
-    result, query_state, _ = query.get_noised_result(sample, query_state)
+    records = [tf.constant(value) for value in values]
+    result, query_state, _ = records_lib.one_round(query, query_state, records)
     np.testing.assert_allclose(output.result, result / 20, rtol=1e-5, atol=1e-7)
     assert _metrics(output)['clip_norm'] == pytest.approx(
       float(query_state.clip_norm), rel=1e-6

@@ -86,20 +86,19 @@ def test_all_public_builders_are_tested():
   assert set(aggregators.__all__) == {*_BUILDERS, *_OTHERS}
 
 
+def _factory(name, **changes):
+  positional, numbers = _BUILDERS[name]
+  return getattr(aggregators, name)(*positional, **{**numbers, **changes})
+
+
 @all_builders
 def test_builder_accepts_numbers_by_name(name):
-  positional, numbers = _BUILDERS[name]
-  factory = getattr(aggregators, name)(*positional, **numbers)
+  factory = _factory(name)
   assert factory.noise_multiplier == (0.0 if name == 'norm_clip' else 2.0)
   assert factory.clients_per_round == 50
 
 
 _SEQUENCE = tff.SequenceType(np.float32)
-
-
-def _factory(name):
-  positional, numbers = _BUILDERS[name]
-  return getattr(aggregators, name)(*positional, **numbers)
 
 
 _FACTORIES = {
@@ -140,19 +139,15 @@ _TAKING_OPTIONS = [
 
 @pytest.mark.parametrize('name', _TAKING_OPTIONS)
 def test_builder_refuses_unknown_noise_options(name):
-  positional, numbers = _BUILDERS[name]
+  options = {'seed': 1, 'generator': 'chacha20'}
+  unknown = {'sed': 1}
   has_storage = name in ('banded', 'from_mechanism', 'from_strategy', 'tree')
-  unsuitable = {} if has_storage else {'storage': 'state'}
-  for options in ({'sed': 1}, unsuitable):
-    for option in options:
-      with pytest.raises(
-        TypeError, match=f"'{option}' is not an argument.*seed, generator"
-      ):
-        getattr(aggregators, name)(*positional, **numbers, **options)
-  options = {'seed': 1, 'generator': 'chacha20', 'storage': 'auto'}
-  if not has_storage:
-    del options['storage']
-  factory = getattr(aggregators, name)(*positional, **numbers, **options)
+  (options if has_storage else unknown)['storage'] = 'auto'
+  for option, value in unknown.items():
+    message = f"'{option}' is not an argument.*seed, generator"
+    with pytest.raises(TypeError, match=message):
+      _factory(name, **{option: value})
+  factory = _factory(name, **options)
   assert (factory.seed_identity[:6], factory.generator) == ('seed 1', 'chacha20')
 
 
@@ -189,10 +184,9 @@ def test_adaptive_strategy_requires_participation():
 
 @all_builders
 def test_builder_refuses_strings_as_numbers(name):
-  positional, numbers = _BUILDERS[name]
-  for argument in numbers:
+  for argument in _BUILDERS[name][1]:
     with pytest.raises(TypeError, match=f'{argument} must be a (whole )?number'):
-      getattr(aggregators, name)(*positional, **{**numbers, argument: '0.5'})
+      _factory(name, **{argument: '0.5'})
 
 
 @pytest.mark.parametrize('strategy', ['blt', np.eye(_ROUNDS)])

@@ -26,7 +26,7 @@ def _make(name, *args, **kwargs):
   return getattr(aggregators, name)(*args, **{**_NUMBERS, **kwargs})
 
 
-_runtime = running.local_runtime
+_runtime, secure_backend = running.local_runtime, running.secure_backend
 
 
 def _reports(factory):
@@ -70,7 +70,7 @@ def test_each_client_sends_its_own_noise(name):
 
 
 @pytest.mark.slow
-def test_secure_sum_contains_noise_of_clients():
+def test_secure_sum_contains_noise_of_clients(secure_backend):
   factory = _make(
     'local_laplace',
     clip_norm=0.7,
@@ -82,12 +82,7 @@ def test_secure_sum_contains_noise_of_clients():
   # Of the four bits that are left for the largest noise, less than three are unused.
   assert sent.max() > grid.LARGEST_ENTRY / 2**7
   process = factory.create(_VECTOR)
-  context = tff.framework.get_context_stack().current
-  try:
-    tff.backends.test.set_sync_test_cpp_execution_context()
-    result = process.next(process.initialize(), [_ZEROS] * 8).result
-  finally:
-    tff.framework.set_default_context(context)
+  result = process.next(process.initialize(), [_ZEROS] * 8).result
   stddev = 14 * math.sqrt(2) / math.sqrt(8)
   assert np.std(result) == pytest.approx(stddev, rel=7 * math.sqrt(0.6 / _SIZE))
 

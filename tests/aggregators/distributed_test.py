@@ -6,6 +6,7 @@ import tensorflow as tf
 import tensorflow_federated as tff
 from scipy import stats
 
+from tests.aggregators import running
 from tff_dp_aggregators import accounting
 from tff_dp_aggregators import aggregators
 from tff_dp_aggregators import queries
@@ -19,15 +20,8 @@ _SIZE = 100
 _TYPE = tff.TensorType(np.float32, [_SIZE])
 # Probability of a false alarm on each side.
 _FALSE_ALARM = 1e-6
+secure_backend = running.secure_backend
 all_noises = pytest.mark.parametrize('noise', sorted(_BUILDERS))
-
-
-@pytest.fixture
-def secure_backend():
-  before = tff.framework.get_context_stack().current
-  tff.backends.test.set_sync_test_cpp_execution_context()
-  yield
-  tff.framework.set_default_context(before)
 
 
 def _build(noise, **changes):

@@ -153,6 +153,11 @@ def test_extract_dp_event_refuses_initial_and_foreign_states():
   for state in (foreign, None, 7, collections.OrderedDict(inner=1)):
     with pytest.raises(TypeError, match='one DPMeanFactory process'):
       aggregators.extract_dp_event(state)
+  tff_process = tff.aggregators.DifferentiallyPrivateFactory.gaussian_fixed(
+    noise_multiplier=1.0, clients_per_round=10, clip=1.0
+  ).create(_VECTOR)
+  with pytest.raises(ValueError, match='earlier version .* begin anew'):
+    aggregators.extract_dp_event(tff_process.initialize())
 
 
 def test_cumulative_tree_is_residual_tree_with_prefix_sums():
@@ -201,16 +206,17 @@ def test_clients_per_round_out_of_range_is_refused(clients_per_round):
     )
 
 
-def test_from_mechanism_requires_schedule_if_sampled_or_adaptive():
-  scheme = sampling.PoissonSampling(8, 0.1)
-  sampled = accounting.Mechanism('gaussian', scheme, 1.0)
+@pytest.mark.parametrize(
+  'schema, options',
+  [
+    (sampling.PoissonSampling(8, 0.1), {}),
+    (strategies.Participation(8), {'clipped_count_stddev': 3.0}),
+  ],
+)
+def test_from_mechanism_requires_schedule_if_sampled_or_adaptive(schema, options):
+  mechanism = accounting.Mechanism('gaussian', schema, 1.0, **options)
   with pytest.raises(ValueError, match='nothing here sees to that without a schedule'):
-    aggregators.from_mechanism(sampled, clip_norm=1.0, clients_per_round=4)
-  adaptive = accounting.Mechanism(
-    'gaussian', strategies.Participation(8), 1.0, clipped_count_stddev=3.0
-  )
-  with pytest.raises(ValueError, match='sees to that without a schedule'):
-    aggregators.from_mechanism(adaptive, clip_norm=1.0, clients_per_round=4)
+    aggregators.from_mechanism(mechanism, clip_norm=1.0, clients_per_round=4)
 
 
 @pytest.mark.few(4)

@@ -19,20 +19,13 @@ _runtime = running.local_runtime
 
 
 def _parts(body=0.0, head=0.0, clients_per_round=4, seeds=(None, None)):
+  shared = {'participation': _LIMITS, 'clients_per_round': clients_per_round}
   return {
     'body': aggregators.banded(
-      _LIMITS,
-      clip_norm=1.0,
-      noise_multiplier=body,
-      clients_per_round=clients_per_round,
-      seed=seeds[0],
+      clip_norm=1.0, noise_multiplier=body, seed=seeds[0], **shared
     ),
     'head': aggregators.laplace(
-      _LIMITS,
-      clip_norm=0.5,
-      noise_multiplier=head,
-      clients_per_round=clients_per_round,
-      seed=seeds[1],
+      clip_norm=0.5, noise_multiplier=head, seed=seeds[1], **shared
     ),
   }
 

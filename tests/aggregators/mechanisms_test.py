@@ -103,21 +103,17 @@ def test_create_refuses_other_number_of_parameters_than_planned():
   factory.create(tff.TensorType(np.float32, [_SIZE + 1000]))  # Equal when padded.
 
 
-def test_clients_per_round_above_max_clients_is_refused():
-  with pytest.raises(ValueError, match='max_clients=6 may wrap .* max_clients=8'):
-    _mechanism_and_factory('skellam', clients_per_round=7.5)
-
-
-def test_seed_for_skellam_noise_is_refused():
-  with pytest.raises(ValueError, match='seed=3 does not go with skellam noise'):
-    _mechanism_and_factory('skellam', seed=3)
-
-
-def test_storage_is_refused_for_independent_noise():
-  with pytest.raises(ValueError, match="storage='state' has no use"):
-    _mechanism_and_factory('shares', storage='state')
-  with pytest.raises(TypeError, match="'storage' is not an argument"):
-    aggregators.adaptive(noise_multiplier=1.0, clients_per_round=10, storage='state')
+@pytest.mark.parametrize(
+  'case, changes, message',
+  [
+    ('skellam', {'clients_per_round': 7.5}, 'max_clients=6 may wrap .* max_clients=8'),
+    ('skellam', {'seed': 3}, 'seed=3 does not go with skellam noise'),
+    ('shares', {'storage': 'state'}, "storage='state' has no use"),
+  ],
+)
+def test_from_mechanism_refuses_unsuitable_options(case, changes, message):
+  with pytest.raises(ValueError, match=message):
+    _mechanism_and_factory(case, **changes)
 
 
 def test_factory_has_min_clients_of_its_mechanism():

@@ -1,6 +1,7 @@
 """Runs TFF processes of aggregators."""
 
 import pytest
+import tensorflow_federated as tff
 
 from tff_dp_aggregators.learning import runtime
 
@@ -10,6 +11,15 @@ def local_runtime():
   """Starts TFF's local runtime for all tests of a file that imports this fixture."""
   with runtime.local_runtime():
     yield
+
+
+@pytest.fixture
+def secure_backend():
+  """Makes TFF use its test context, the only one that simulates secure sums."""
+  before = tff.framework.get_context_stack().current
+  tff.backends.test.set_sync_test_cpp_execution_context()
+  yield
+  tff.framework.set_default_context(before)
 
 
 def rounds(process, values, num_rounds=1):

@@ -16,21 +16,17 @@ _SEED = noise.Seed(1)
 _TYPE = tff.to_type([(np.float32, [2, 2]), np.float64])
 
 
-def _joint(**kwargs):
+def _joint(number=None, **kwargs):
   parts = {
     'matrix': aggregators.gaussian(**_NUMBERS, seed=noise.Seed(2)),
-    'number': aggregators.laplace(**_NUMBERS, seed=noise.Seed(3)),
+    'number': number or aggregators.laplace(**_NUMBERS, seed=noise.Seed(3)),
   }
   return aggregators.joint(parts, ['matrix', 'number'], **kwargs)
 
 
 def _quantile(**kwargs):
   counts = aggregators.laplace(**{**_NUMBERS, 'clip_norm': 0.5}, seed=noise.Seed(3))
-  parts = {
-    'matrix': aggregators.gaussian(**_NUMBERS, seed=noise.Seed(2)),
-    'number': aggregators.quantile(counts, initial_estimate=0.05),
-  }
-  return aggregators.joint(parts, ['matrix', 'number'], **kwargs)
+  return _joint(aggregators.quantile(counts, initial_estimate=0.05), **kwargs)
 
 
 _MECHANISMS = {

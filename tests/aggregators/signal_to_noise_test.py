@@ -16,35 +16,24 @@ from tff_dp_aggregators import strategies
 _ROUNDS = 4
 _LIMITS = strategies.Participation(_ROUNDS, min_separation=2)
 _SIZE = 40_000
-_SPECS = tf.TensorSpec([_SIZE])
+_ARGUMENTS = {
+  'noise_multiplier': 3.0,
+  'record_specs': tf.TensorSpec([_SIZE]),
+  'seed': noise.Seed(5),
+}
 _runtime = running.local_runtime
 
 
-def _matrix(strategy):
-  return queries.MatrixMechanismQuery(
-    strategy,
-    _LIMITS,
-    clip_norm=2.0,
-    noise_multiplier=3.0,
-    record_specs=_SPECS,
-    seed=noise.Seed(5),
-  )
-
-
 QUERIES = {
-  'tree': lambda: _matrix(strategies.BinaryTree(_ROUNDS)),
-  'laplace': lambda: queries.LaplaceSumQuery(
-    clip_norm=2.0, noise_multiplier=3.0, record_specs=_SPECS, seed=noise.Seed(5)
-  ),
+  'tree': lambda: queries.TreeResidualSumQuery(_LIMITS, clip_norm=2.0, **_ARGUMENTS),
+  'laplace': lambda: queries.LaplaceSumQuery(clip_norm=2.0, **_ARGUMENTS),
   'adaptive': lambda: queries.AdaptiveClippingQuery(
     strategies.Identity(_ROUNDS),
     _LIMITS,
     initial_clip_norm=2.0,
-    noise_multiplier=3.0,
     clients_per_round=2,
     learning_rate=1.0,
-    record_specs=_SPECS,
-    seed=noise.Seed(5),
+    **_ARGUMENTS,
   ),
 }
 

@@ -34,25 +34,6 @@ def _gaussian(seed=1, **kwargs):
   )
 
 
-def _model():
-  @tf.function
-  def predict(weights, x, training):
-    del training
-    return x @ weights[0][0]
-
-  @tf.function
-  def loss(output, label, sample_weight=None):
-    del sample_weight
-    return tf.reduce_mean(tf.square(output - label))
-
-  return tff.learning.models.FunctionalModel(
-    initial_weights=((np.zeros([2, 1], np.float32),), ()),
-    predict_on_batch_fn=predict,
-    loss_fn=loss,
-    input_spec=(tf.TensorSpec([None, 2]), tf.TensorSpec([None, 1])),
-  )
-
-
 def _clients():
   x, y = np.float32([[1, 2], [3, 4]]), np.float32([[1], [2]])
   return [tf.data.Dataset.from_tensor_slices((x, y)).batch(2)] * 2
@@ -62,18 +43,14 @@ def _state_after_one_round(process):
   return process.next(process.initialize(), _clients()).state
 
 
-def _mime_lite(model_aggregator=None, full_gradient_aggregator=None):
-  return tff.learning.algorithms.build_unweighted_mime_lite(
-    _model(),
-    _optimizers.build_sgdm(0.1, 0.9),
-    model_aggregator=model_aggregator,
-    full_gradient_aggregator=full_gradient_aggregator,
-  )
-
-
 @pytest.mark.slow
 def test_extract_dp_event_refuses_mime_lite_without_exactly_one_mechanism():
-  process = _mime_lite(_gaussian(seed=2, noise_multiplier=3.0), _gaussian())
+  process = tff.learning.algorithms.build_unweighted_mime_lite(
+    _keras_model,
+    _optimizers.build_sgdm(0.1, 0.9),
+    model_aggregator=_gaussian(seed=2, noise_multiplier=3.0),
+    full_gradient_aggregator=_gaussian(),
+  )
   state = _state_after_one_round(process)
   with pytest.raises(TypeError, match='with 2. They are client_work.1 and aggregator'):
     aggregators.extract_dp_event(state)
@@ -157,18 +134,17 @@ def test_client_hyperparameters_are_accepted_but_optimizer_state_is_refused(
       aggregators.extract_dp_event(refused)
 
 
-def test_client_work_may_be_number_of_rounds_but_no_other_number(fed_avg_state):
+def test_client_work_may_be_the_number_of_rounds(fed_avg_state):
   counted = _learning_state(fed_avg_state, client_work=np.int32(1))
   assert aggregators.extract_dp_event(counted).last_round_only
-  for number in (np.int32(2), np.float32(1), np.array([1])):
-    changed = _learning_state(fed_avg_state, client_work=number)
-    with pytest.raises(ValueError, match='remembers client_work'):
-      aggregators.extract_dp_event(changed)
 
 
 @pytest.mark.parametrize(
   'client_work',
   [
+    np.int32(2),
+    np.float32(1),
+    np.array([1]),
     collections.OrderedDict(learning_rate=np.float32(0.1), loss=np.float32(0.5)),
     collections.OrderedDict(learning_rate=np.float32([0.1, 0.2])),
     collections.OrderedDict(learning_rate=collections.OrderedDict(a=np.float32(1))),
@@ -182,9 +158,12 @@ def test_extract_dp_event_refuses_other_client_work_state(client_work, fed_avg_s
     aggregators.extract_dp_event(state)
 
 
-def test_extract_dp_event_refuses_distributor_with_state(fed_avg_state):
+def test_extract_dp_event_refuses_other_state_beside_mechanism(fed_avg_state):
   state = _learning_state(fed_avg_state, distributor=(np.float32([1, 2]),))
   with pytest.raises(ValueError, match='remembers distributor.0'):
+    aggregators.extract_dp_event(state)
+  state = collections.OrderedDict(inner=fed_avg_state.aggregator, count_sum=())
+  with pytest.raises(ValueError, match='another aggregation, count_sum'):
     aggregators.extract_dp_event(state)
 
 
@@ -258,12 +237,6 @@ def test_extract_dp_event_refuses_stateful_sum_inside_mechanism():
   counted = output.state._replace(record_sum=(), count_sum=(np.int32(2),))
   with pytest.raises(ValueError, match='remembers count_sum.0'):
     aggregators.extract_dp_event(counted)
-
-
-def test_extract_dp_event_refuses_unknown_aggregation_beside_mechanism(fed_avg_state):
-  state = collections.OrderedDict(inner=fed_avg_state.aggregator, count_sum=())
-  with pytest.raises(ValueError, match='another aggregation, count_sum'):
-    aggregators.extract_dp_event(state)
 
 
 _LIMITS = strategies.Participation(8, min_separation=2)

@@ -100,19 +100,13 @@ def test_state_of_another_mechanism_is_refused_and_both_named(build, changes, te
 
 
 def test_state_of_model_with_another_shape_is_refused():
-  other_type = tff.TensorType(np.float32, [8])
   # No tensor of the state has the model's shape, as its rows of z are drawn again.
-  factory = aggregators.tree(
-    _participation(), **_numbers(storage='redraw', honaker=False)
-  )
-  process = factory.create(_TYPE)
-  state = process.next(process.initialize(), _VALUES).state
-  values = [np.zeros(other_type.shape, other_type.dtype)] * 2
+  (state,) = _states_after(_tree(storage='redraw', honaker=False), 1)
+  # A second process of the same factory would have another part of the seed.
+  other_factory = _tree(storage='redraw', honaker=False)
+  other = other_factory.create(tff.TensorType(np.float32, [8]))
   with pytest.raises(Exception, match='belongs to another mechanism') as error:
-    # A second process of the same factory would have another part of the seed.
-    aggregators.tree(
-      _participation(), **_numbers(storage='redraw', honaker=False)
-    ).create(other_type).next(state, values)
+    other.next(state, [np.zeros(8, np.float32)] * 2)
   assert '3 float32' in str(error.value)
 
 
@@ -136,13 +130,3 @@ def test_pickled_state_resumes_and_its_events_compose(build):
     tff.structure.flatten(tff.structure.from_container(resumed[-1].query.noise)),
   ):
     np.testing.assert_array_equal(expected, actual)
-
-
-def test_extract_dp_event_refuses_tff_state_and_initial_state():
-  tff_process = tff.aggregators.DifferentiallyPrivateFactory.gaussian_fixed(
-    noise_multiplier=1.0, clients_per_round=10, clip=1.0
-  ).create(_TYPE)
-  with pytest.raises(ValueError, match='earlier version .* begin anew'):
-    aggregators.extract_dp_event(tff_process.initialize())
-  with pytest.raises(ValueError, match='nothing was released'):
-    aggregators.extract_dp_event(_gaussian().create(_TYPE).initialize())
