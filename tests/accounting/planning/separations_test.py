@@ -53,7 +53,7 @@ def test_calibration_refuses_more_epsilons_than_confidence_allows(monkeypatch):
   monkeypatch.setattr(
     accountants.entry_of('monte_carlo'), 'get_epsilon', UnsettledAccountant.get_epsilon
   )
-  with pytest.raises(ValueError, match='more than 64 epsilons.*or state the noise'):
+  with pytest.raises(ValueError, match='more than 64 epsilons.*or give the noise'):
     calibration.noise_multiplier(
       _make_event, 6.0, 1e-3, accountant='monte_carlo', relation=BOTH
     )
