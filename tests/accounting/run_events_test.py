@@ -86,7 +86,7 @@ SHARED = 'rounds of a client do not share noise'
       strategies.Identity(3),
       sampling.PoissonSampling(4, 0.5),
       None,
-      'for 4 rounds, the',
+      'the schema is for 4 rounds, the strategy for 3',
     ),
     (IDENTITY, strategies.Participation(12), ADD_OR_REMOVE, 'adjacency'),
     (IDENTITY, sampling.PoissonSampling(12, 0.5), REPLACE_ONE, 'adjacency'),

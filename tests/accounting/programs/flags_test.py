@@ -135,8 +135,8 @@ def test_adjacency_flag_is_refused_where_it_is_invalid():
   ],
 )
 def test_found_num_rounds_is_the_most_that_keeps_the_target(mechanism):
-  arguments = (*mechanism, '--target_epsilon=2')
-  arguments += ('--noise_multiplier=7', '--target_delta=1e-6')
+  run = (*mechanism, '--noise_multiplier=7', '--target_delta=1e-6')
+  arguments = (*run, '--target_epsilon=2')
   found = _plan(*arguments)
   assert found.found == 'num_rounds' and _spent(found) <= 2
   num_rounds = found.mechanism.participation.num_rounds
@@ -144,6 +144,7 @@ def test_found_num_rounds_is_the_most_that_keeps_the_target(mechanism):
   assert plan.epsilon_of(plan.mechanism.event) <= 2
   with pytest.raises(program.CheckFailed):
     _plan(*arguments, f'--num_rounds={num_rounds + 1}')
+  assert _spent(_plan(*run, f'--num_rounds={num_rounds + 1}')) > 2
 
 
 INTEGERS = ('--mechanism=skellam', '--min_clients=20', '--dimension=100')
@@ -246,6 +247,6 @@ _RATE = ('--sampling_probability=0.1',)
     ),
   ],
 )
-def test_values_that_are_refused_are_named_by_their_flags(arguments, message):
+def test_refused_values_are_named_by_their_flags(arguments, message):
   with pytest.raises(ValueError, match=message):
     _plan(*arguments)
