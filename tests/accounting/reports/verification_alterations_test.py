@@ -3,7 +3,6 @@
 import collections
 import copy
 import functools
-import json
 from typing import NamedTuple
 
 import pytest
