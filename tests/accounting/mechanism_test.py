@@ -8,6 +8,7 @@ import dp_accounting
 import numpy as np
 import pytest
 
+from tests.accounting.reports import statements
 from tff_dp_aggregators import accounting
 from tff_dp_aggregators import sampling
 from tff_dp_aggregators import strategies
@@ -16,9 +17,6 @@ from tff_dp_aggregators.accounting import mechanism
 from tff_dp_aggregators.accounting.records import ledger
 
 PARTICIPATION = strategies.Participation(60, min_separation=12, max_participations=4)
-# Options that mechanisms require besides a noise multiplier.
-_INTEGERS = {'min_clients': 50, 'dimension': 300, 'bits': 16}
-NEEDED = {'skellam': _INTEGERS, 'discrete_gaussian': _INTEGERS}
 
 
 def test_toeplitz_mechanism_has_optimized_strategy_and_event():
@@ -33,7 +31,7 @@ def test_toeplitz_mechanism_has_optimized_strategy_and_event():
   'name', ['banded', 'blt', 'laplace', 'skellam', 'discrete_gaussian']
 )
 def test_for_target_finds_least_noise(name):
-  needed = NEEDED.get(name, {})
+  needed = statements.REQUIRED_ARGUMENTS.get(name, {})
   made = accounting.Mechanism.for_target(name, PARTICIPATION, 3.0, 1e-6, **needed)
   assert accountants.epsilon(made.event, 1e-6) <= 3.0
   less = dataclasses.replace(made, noise_multiplier=made.noise_multiplier * 0.9998)
@@ -63,30 +61,26 @@ def test_composed_round_events_stay_within_target(name, num_rounds, target):
 
 
 @pytest.mark.parametrize(
-  ('arguments', 'message'),
-  [
-    (('skelam', PARTICIPATION, 1.0), "'skelam'; known: gaussian"),
-    (('tree', PARTICIPATION, np.nan), 'noise_multiplier'),
-    (('tree', PARTICIPATION, 10**400), 'noise_multiplier must be below 2'),
-  ],
-)
-def test_invalid_name_or_noise_multiplier_is_refused(arguments, message):
-  with pytest.raises(ValueError, match=message):
-    accounting.Mechanism(*arguments)
-
-
-@pytest.mark.parametrize(
   ('name', 'options', 'message'),
   [
+    ('skelam', {}, "'skelam'; known: gaussian"),
+    ('tree', {'noise_multiplier': np.nan}, 'noise_multiplier'),
+    ('tree', {'noise_multiplier': 10**400}, 'noise_multiplier must be below 2'),
+    ('tree', {'strategy': strategies.Identity(60)}, 'Identity'),
+    (
+      'tree',
+      {'restart_every': 20, 'strategy': strategies.BinaryTree(60)},
+      'restart_every',
+    ),
     ('tree', {'num_bands': 4}, 'num_bands=4 is for banded'),
     ('banded', {'num_bands': 61}, 'num_bands must be at most num_rounds=60'),
     ('banded', {'num_bands': 2.5}, 'num_bands'),
     ('banded', {'num_leaves': 2}, 'num_leaves'),
   ],
 )
-def test_invalid_options_are_refused(name, options, message):
+def test_invalid_arguments_are_refused(name, options, message):
   with pytest.raises((TypeError, ValueError), match=message):
-    accounting.Mechanism(name, PARTICIPATION, 1.0, **options)
+    accounting.Mechanism(name, PARTICIPATION, **{'noise_multiplier': 1.0, **options})
 
 
 def test_replace_keeps_options_and_strategy():
@@ -113,7 +107,7 @@ def test_json_has_null_for_options_not_given():
 
 @pytest.mark.parametrize('name', ['banded', 'skellam', 'discrete_gaussian'])
 def test_json_round_trip_is_exact(name):
-  made = accounting.Mechanism(name, PARTICIPATION, 0.1 + 0.2, **NEEDED.get(name, {}))
+  made = statements.mechanism_of(name, PARTICIPATION, 0.1 + 0.2)
   assert mechanism.Mechanism.from_json(json.loads(json.dumps(made.to_json()))) == made
 
 
@@ -127,36 +121,17 @@ def test_from_json_refuses_missing_field(field):
     mechanism.Mechanism.from_json(data)
 
 
-def test_from_json_refuses_null_adjacency():
-  data = accounting.Mechanism(
-    'tree', PARTICIPATION, 1.0, adjacency='replace_one'
-  ).to_json()
-  data['adjacency'] = None
-  with pytest.raises(ValueError, match='adjacency'):
-    mechanism.Mechanism.from_json(data)
-
-
-def test_from_json_refuses_another_strategy():
-  made = accounting.Mechanism('toeplitz', PARTICIPATION, 1.0)
+def test_from_json_refuses_null_adjacency_and_another_strategy():
+  made = accounting.Mechanism('toeplitz', PARTICIPATION, 1.0, adjacency='replace_one')
   data = made.to_json()
+  with pytest.raises(ValueError, match='adjacency'):
+    mechanism.Mechanism.from_json({**data, 'adjacency': None})
   data['participation']['min_separation'] = 13  # This adds a band as well.
   with pytest.raises(ValueError, match='altered'):
     mechanism.Mechanism.from_json(data)
   with pytest.raises(ValueError, match='the strategy given is'):
     other = strategies.BandedToeplitz.square_root(60, 12)
     mechanism.Mechanism.from_json(made.to_json(), other)
-
-
-@pytest.mark.parametrize(
-  'name, options, strategy, message',
-  [
-    ('tree', {}, strategies.Identity(60), 'Identity'),
-    ('tree', {'restart_every': 20}, strategies.BinaryTree(60), 'restart_every'),
-  ],
-)
-def test_strategy_of_another_kind_is_refused(name, options, strategy, message):
-  with pytest.raises(ValueError, match=message):
-    accounting.Mechanism(name, PARTICIPATION, 1.0, strategy=strategy, **options)
 
 
 def test_mechanism_file_requires_strategy_alone():

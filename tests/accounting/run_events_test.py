@@ -15,6 +15,9 @@ from tff_dp_aggregators.accounting import run_events
 ZERO_OUT = dp_accounting.NeighboringRelation.REPLACE_SPECIAL
 ADD_OR_REMOVE = dp_accounting.NeighboringRelation.ADD_OR_REMOVE_ONE
 REPLACE_ONE = dp_accounting.NeighboringRelation.REPLACE_ONE
+IDENTITY = strategies.Identity(12)
+SQUARE_ROOT = strategies.BandedToeplitz.square_root(12, 2)
+INVERSE = strategies.BandedInverse.square_root(12, 2)
 
 
 @pytest.mark.parametrize('fixed_epoch', [False, True])
@@ -73,33 +76,31 @@ def test_fixed_size_sampling_event_has_doubled_sensitivity():
   assert run_events.event(strategies.Identity(7), schema, 3.0, ADD_OR_REMOVE) == event
 
 
-@pytest.mark.parametrize(
-  'schema, relation',
-  [
-    (strategies.Participation(4), ADD_OR_REMOVE),
-    (sampling.PoissonSampling(4, 0.5), REPLACE_ONE),
-    (sampling.FixedSizeSampling(4, 10, 2), ZERO_OUT),
-  ],
-)
-def test_event_refuses_invalid_adjacency(schema, relation):
-  with pytest.raises(ValueError, match='adjacency'):
-    run_events.event(strategies.Identity(4), schema, 1.0, relation)
+SHARED = 'rounds of a client do not share noise'
 
 
 @pytest.mark.parametrize(
-  'strategy, schema',
+  'strategy, schema, relation, message',
   [
-    (strategies.BinaryTree(12), sampling.PoissonSampling(12, 0.1)),
     (
-      strategies.BandedToeplitz.square_root(12, 2),
-      sampling.FixedSizeSampling(12, 9, 3),
+      strategies.Identity(3),
+      sampling.PoissonSampling(4, 0.5),
+      None,
+      'the schema is for 4 rounds, the strategy for 3',
     ),
-    (strategies.BandedInverse.square_root(12, 2), sampling.PoissonSampling(12, 0.1, 2)),
+    (IDENTITY, strategies.Participation(12), ADD_OR_REMOVE, 'adjacency'),
+    (IDENTITY, sampling.PoissonSampling(12, 0.5), REPLACE_ONE, 'adjacency'),
+    (IDENTITY, sampling.FixedSizeSampling(12, 10, 2), ZERO_OUT, 'adjacency'),
+    (strategies.BinaryTree(12), sampling.PoissonSampling(12, 0.1), None, SHARED),
+    (SQUARE_ROOT, sampling.FixedSizeSampling(12, 9, 3), None, SHARED),
+    (INVERSE, sampling.PoissonSampling(12, 0.1, 2), None, SHARED),
   ],
 )
-def test_event_refuses_sampling_with_correlated_noise(strategy, schema):
-  with pytest.raises(ValueError, match='rounds of a client do not share noise'):
-    run_events.event(strategy, schema, 1.0)
+def test_event_refuses_other_rounds_wrong_adjacency_and_correlated_noise(
+  strategy, schema, relation, message
+):
+  with pytest.raises(ValueError, match=message):
+    run_events.event(strategy, schema, 1.0, relation)
 
 
 @pytest.mark.parametrize(
@@ -147,12 +148,6 @@ def test_only_rounds_of_first_group_have_sampled_events():
     (
       lambda: sampling.PoissonSampling.of_cohort(4, 100, 30, num_groups=4),
       'clients_per_round.*, 25',
-    ),
-    (
-      lambda: run_events.event(
-        strategies.Identity(3), sampling.PoissonSampling(4, 0.5), 1
-      ),
-      'the schema is for 4 rounds, the strategy for 3',
     ),
   ],
 )

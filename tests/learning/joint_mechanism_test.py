@@ -5,10 +5,7 @@ import json
 import os
 import shutil
 
-import numpy as np
 import pytest
-import tensorflow as tf
-import tensorflow_federated as tff
 
 from tests.learning import training_runs
 from tff_dp_aggregators import accounting
@@ -26,33 +23,6 @@ _ROUNDS, _DELTA = 6, 1e-3
 _LIMITS = strategies.Participation(_ROUNDS, min_separation=3)
 
 
-def _model():
-  """Returns linear regression with a kernel and a bias."""
-
-  @tf.function
-  def predict(weights, x, training):
-    del training
-    (kernel, bias), _ = weights
-    return x @ kernel + bias
-
-  @tf.function
-  def loss(output, label, sample_weight=None):
-    losses = tf.reduce_mean(tf.square(output - label), axis=1)
-    if sample_weight is not None:
-      losses *= sample_weight
-    return tf.reduce_mean(losses)
-
-  return tff.learning.models.FunctionalModel(
-    initial_weights=(
-      (np.zeros([2, 1], np.float32), np.zeros([1], np.float32)),
-      (),
-    ),
-    predict_on_batch_fn=predict,
-    loss_fn=loss,
-    input_spec=(tf.TensorSpec([None, 2]), tf.TensorSpec([None, 1])),
-  )
-
-
 def _joint(second='laplace', noises=(1.0, 9.0), weights=('0', '[1-9]')):
   make = accounting.Mechanism
   first = make('banded', _LIMITS, noises[0])
@@ -66,7 +36,11 @@ def _joint(second='laplace', noises=(1.0, 9.0), weights=('0', '[1-9]')):
 
 def _train(run_dir, mechanism, **changes):
   arguments = training_runs.arguments(
-    run_dir, mechanism=mechanism, model=_model(), clip_norm=None, delta=_DELTA
+    run_dir,
+    mechanism=mechanism,
+    model=training_runs.model(has_bias=True),
+    clip_norm=None,
+    delta=_DELTA,
   )
   return learning.train(**training_runs.grouped(**{**arguments, **changes}))
 
@@ -191,7 +165,7 @@ def test_statement_refuses_run_with_changed_file(name, change, message, run, tmp
 
 
 def test_weight_names_of_functional_model_are_positions():
-  assert learning.weight_names(_model()) == ('0', '1')
+  assert learning.weight_names(training_runs.model(has_bias=True)) == ('0', '1')
   with pytest.raises(TypeError, match='a Keras model, or a function'):
     learning.weight_names('keras')
 

@@ -39,14 +39,15 @@ def evaluation_data():
   return clients()['client 3']
 
 
-def model(loss_factor=1.0, inputs=2, outputs=1):
+def model(loss_factor=1.0, inputs=2, outputs=1, has_bias=False):
   """Returns linear regression that starts at zero."""
+  biases = [np.zeros([outputs], np.float32)] if has_bias else []
 
   @tf.function
   def predict(weights, x, training):
     del training
-    (kernel,), _ = weights
-    return x @ kernel
+    (kernel, *biases), _ = weights
+    return x @ kernel + sum(biases)
 
   @tf.function
   def loss(output, label, sample_weight=None):
@@ -56,7 +57,7 @@ def model(loss_factor=1.0, inputs=2, outputs=1):
     return loss_factor * tf.reduce_mean(losses)
 
   return tff.learning.models.FunctionalModel(
-    initial_weights=((np.zeros([inputs, outputs], np.float32),), ()),
+    initial_weights=((np.zeros([inputs, outputs], np.float32), *biases), ()),
     predict_on_batch_fn=predict,
     loss_fn=loss,
     input_spec=(tf.TensorSpec([None, inputs]), tf.TensorSpec([None, outputs])),

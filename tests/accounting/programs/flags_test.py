@@ -33,15 +33,6 @@ def test_planned_finds_noise_multiplier_for_target():
   assert 3 * (1 - 1e-9) < _spent(plan) <= 3
 
 
-def test_planned_finds_num_rounds_for_target():
-  plan = _plan(*GAUSSIAN, '--noise_multiplier=9', '--target_epsilon=3')
-  assert plan.found == 'num_rounds'
-  num_rounds = plan.mechanism.participation.num_rounds
-  assert _spent(plan) <= 3
-  more = _plan(*GAUSSIAN, '--noise_multiplier=9', f'--num_rounds={num_rounds + 1}')
-  assert _spent(more) > 3
-
-
 def test_planned_finds_max_participations_for_target():
   arguments = (*TREE, '--num_rounds=60', '--min_separation=4', '--noise_multiplier=9')
   plan = _plan(*arguments, '--target_epsilon=4', '--find=max_participations')
@@ -136,7 +127,51 @@ def test_adjacency_flag_is_refused_where_it_is_invalid():
 
 
 @pytest.mark.parametrize(
-  'arguments, message',
+  'mechanism',
+  [
+    ('--mechanism=gaussian',),
+    ('--mechanism=banded', '--min_separation=4'),
+    ('--mechanism=banded', '--min_separation=4', '--num_bands=3'),
+  ],
+)
+def test_found_num_rounds_is_the_most_that_keeps_the_target(mechanism):
+  run = (*mechanism, '--noise_multiplier=7', '--target_delta=1e-6')
+  arguments = (*run, '--target_epsilon=2')
+  found = _plan(*arguments)
+  assert found.found == 'num_rounds' and _spent(found) <= 2
+  num_rounds = found.mechanism.participation.num_rounds
+  plan = _plan(*arguments, f'--num_rounds={num_rounds}')
+  assert plan.epsilon_of(plan.mechanism.event) <= 2
+  with pytest.raises(program.CheckFailed):
+    _plan(*arguments, f'--num_rounds={num_rounds + 1}')
+  assert _spent(_plan(*run, f'--num_rounds={num_rounds + 1}')) > 2
+
+
+INTEGERS = ('--mechanism=skellam', '--min_clients=20', '--dimension=100')
+
+
+def test_noise_site_flags_select_the_site_and_find_noise():
+  target = ('--target_delta=1e-5', '--target_epsilon=4', '--num_rounds=20')
+  plan = _plan(*target, *INTEGERS, '--min_separation=5')
+  assert plan.mechanism.noise_site == 'clients' and plan.found == 'noise_multiplier'
+  assert set(dict(plan.mechanism.options)) == {'min_clients', 'dimension', 'bits'}
+  assert 3.9 < _spent(plan) <= 4
+  for site, numbers in (('clients', ('--min_clients=8',)), ('local', ())):
+    site_plan = _plan(*target, *GAUSSIAN[:1], f'--noise_site={site}', *numbers)
+    assert site_plan.mechanism.noise_site == site
+    assert _spent(site_plan) == pytest.approx(4, rel=1e-9)
+
+
+_GAUSSIAN_RUN = (*GAUSSIAN, '--num_rounds=60', '--noise_multiplier=3')
+_BANDED_RUN = ('--mechanism=banded', *_GAUSSIAN_RUN[1:], '--num_bands=4')
+_B_MIN_SEP = ('--sampling=b_min_sep', '--min_separation=5')
+_TEN = ('--num_clients=10', '--clients_per_round=20')
+_SEARCH = ('--target_epsilon=8', '--target_delta=1e-8')
+_RATE = ('--sampling_probability=0.1',)
+
+
+@pytest.mark.parametrize(
+  ('arguments', 'message'),
   [
     (('--mechanism=tree',), '--target_delta is missing'),
     (TREE, 'missing: --noise_multiplier, --target_epsilon, --num_rounds'),
@@ -173,65 +208,17 @@ def test_adjacency_flag_is_refused_where_it_is_invalid():
       + ('--target_epsilon=8',),
       'more may; they are not looked for',
     ),
-  ],
-)
-def test_incompatible_flags_are_refused_with_a_remedy(arguments, message):
-  with pytest.raises(ValueError, match=message):
-    _plan(*arguments)
-
-
-@pytest.mark.parametrize('options', [(), ('--num_bands=3',)])
-def test_found_num_rounds_is_the_most_that_keeps_the_target(options):
-  arguments = ('--mechanism=banded', '--min_separation=4', '--target_epsilon=2')
-  arguments += ('--noise_multiplier=7', '--target_delta=1e-6', *options)
-  num_rounds = _plan(*arguments).mechanism.participation.num_rounds
-  plan = _plan(*arguments, f'--num_rounds={num_rounds}')
-  assert plan.epsilon_of(plan.mechanism.event) <= 2
-  with pytest.raises(program.CheckFailed):
-    _plan(*arguments, f'--num_rounds={num_rounds + 1}')
-
-
-@pytest.mark.parametrize(
-  'arguments, refusal',
-  [
-    ((*GAUSSIAN, '--noise_multiplier=100000'), '10000000 rounds keep'),
+    # Searches for the number of rounds, which once took more than 400 s.
+    ((*GAUSSIAN, '--noise_multiplier=100000', *_SEARCH), '10000000 rounds keep'),
     (
-      ('--mechanism=banded', '--min_separation=50', '--noise_multiplier=1000'),
+      (
+        '--mechanism=banded',
+        '--min_separation=50',
+        '--noise_multiplier=1000',
+        *_SEARCH,
+      ),
       '16384 rounds keep',
     ),
-  ],
-)
-def test_search_for_num_rounds_ends_at_slow_strategies(arguments, refusal):
-  # These searches once took more than 400 s.
-  with pytest.raises(ValueError, match=refusal):
-    _plan(*arguments, '--target_epsilon=8', '--target_delta=1e-8')
-
-
-INTEGERS = ('--mechanism=skellam', '--min_clients=20', '--dimension=100')
-
-
-def test_noise_site_flags_select_the_site_and_find_noise():
-  target = ('--target_delta=1e-5', '--target_epsilon=4', '--num_rounds=20')
-  plan = _plan(*target, *INTEGERS, '--min_separation=5')
-  assert plan.mechanism.noise_site == 'clients' and plan.found == 'noise_multiplier'
-  assert set(dict(plan.mechanism.options)) == {'min_clients', 'dimension', 'bits'}
-  assert 3.9 < _spent(plan) <= 4
-  for site, numbers in (('clients', ('--min_clients=8',)), ('local', ())):
-    site_plan = _plan(*target, *GAUSSIAN[:1], f'--noise_site={site}', *numbers)
-    assert site_plan.mechanism.noise_site == site
-    assert _spent(site_plan) == pytest.approx(4, rel=1e-9)
-
-
-_GAUSSIAN_RUN = (*GAUSSIAN, '--num_rounds=60', '--noise_multiplier=3')
-_BANDED_RUN = ('--mechanism=banded', *_GAUSSIAN_RUN[1:], '--num_bands=4')
-_B_MIN_SEP = ('--sampling=b_min_sep', '--min_separation=5')
-_TEN = ('--num_clients=10', '--clients_per_round=20')
-_RATE = ('--sampling_probability=0.1',)
-
-
-@pytest.mark.parametrize(
-  ('arguments', 'named'),
-  [
     # Rounds of a client would share noise.
     ((*_BANDED_RUN, '--sampling=poisson', *_RATE), 'num_bands=4 .* num_groups=1'),
     (('--mechanism=tree', *_GAUSSIAN_RUN[1:], *_B_MIN_SEP, *_RATE), 'share noise; the'),
@@ -260,6 +247,6 @@ _RATE = ('--sampling_probability=0.1',)
     ),
   ],
 )
-def test_refused_values_are_named_by_their_flags(arguments, named):
-  with pytest.raises(ValueError, match=named):
+def test_refused_values_are_named_by_their_flags(arguments, message):
+  with pytest.raises(ValueError, match=message):
     _plan(*arguments)

@@ -72,9 +72,16 @@ def test_output_file_is_written_whole_and_never_overwritten(tmp_path):
   [
     ((), '--target_delta is missing'),
     ((*GBOARD[:-1], '--target_epsilon=8'), '--target_delta is missing'),
+    *(
+      ((*GBOARD, '--target_rho=1', flag), f'{name} does not go with --target_rho=1')
+      for name, flag in (
+        ('--accountant', '--accountant=rdp'),
+        ('--target_epsilon', '--target_epsilon=1'),
+      )
+    ),
     (
-      (*GBOARD, '--target_rho=1', '--accountant=rdp'),
-      '--accountant does not go with --target_rho=1',
+      (*GBOARD, '--target_rho=1', '--other_release=a: epsilon=1, delta=1e-12'),
+      '--target_rho',
     ),
     (('--run_dir=/nowhere',), 'a run directory: there is no such directory'),
     (('--output=/nowhere/x',), '--output=/nowhere/x: there is no folder /nowhere'),

@@ -40,8 +40,7 @@ def test_full_disk_spends_nothing_and_leaves_no_partial_line(path, room):
     assert ledgers.lines_of(path) == before and writer.rounds == 1
     ledgers.release(writer, 1)
     ledgers.release(writer, 1)
-  with ledger.LedgerWriter(path + '-2', ledgers.DELTA) as writer:
-    expected = [ledgers.release(writer, 0), ledgers.release(writer, 1)]
+  expected = ledgers.write(path + '-2', 0, 1).entries
   assert ledgers.untimed(ledger.read(path).entries) == ledgers.untimed(expected)
   assert ledger.read(path).repeated == (1,)
 

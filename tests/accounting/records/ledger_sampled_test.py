@@ -1,13 +1,12 @@
 """Tests of ledgers of sampled mechanisms."""
 
-import json
-
 import dp_accounting
 import pytest
 
 from tests.accounting.records import ledgers
 from tff_dp_aggregators import accounting
 from tff_dp_aggregators import sampling
+from tff_dp_aggregators import strategies
 from tff_dp_aggregators.accounting import accountants
 from tff_dp_aggregators.accounting import events
 from tff_dp_aggregators.accounting.records import ledger
@@ -25,6 +24,9 @@ MECHANISMS = {
   ),
 }
 
+GAUSSIAN = dp_accounting.GaussianDpEvent(2.0)
+LAPLACE = accounting.Mechanism('laplace', strategies.Participation(8, 3), 9.0)
+
 # Schemes that draw all rounds of a client together: the first line has their cost.
 DRAWN_TOGETHER = {
   'balls_in_bins': accounting.Mechanism('gaussian', sampling.BallsInBins(8, 3), 2.0),
@@ -38,41 +40,20 @@ DRAWN_TOGETHER = {
 }
 
 
-def _write(path, mechanism, num_rounds):
-  with ledger.LedgerWriter(path, 1e-6) as writer:
-    return [
-      _append(writer, mechanism, event) for event in mechanism.round_events[:num_rounds]
-    ]
-
-
-def _append(writer, mechanism, event, **changes):
-  return ledgers.append(
-    writer,
-    event,
-    noise_multiplier=mechanism.noise_multiplier,
-    strategy_checksum=mechanism.strategy.checksum,
-    **changes,
-  )
-
-
 @pytest.mark.parametrize('name', MECHANISMS)
 def test_all_rounds_compose_to_the_mechanism_event(name, path):
   mechanism = MECHANISMS[name]
-  written = _write(path, mechanism, 8)
-  read = ledger.read(path)
-  assert list(read.entries) == written
+  read = ledgers.write_of(path, mechanism, 8, 1e-6)
   assert read.total_event == mechanism.event
-  for entry in written:
+  for entry in read.entries:
     assert entry.epsilon is None and entry.effective_noise_multiplier is None
 
 
 @pytest.mark.parametrize('name', MECHANISMS)
 def test_first_rounds_spend_only_what_they_released(name, path):
   mechanism = MECHANISMS[name]
-  _write(path, mechanism, 4)
-  spent = accountants.epsilon(
-    ledger.read(path).total_event, 1e-6, relation=mechanism.relation
-  )
+  total = ledgers.write_of(path, mechanism, 4, 1e-6).total_event
+  spent = accountants.epsilon(total, 1e-6, relation=mechanism.relation)
   count = 4 if name != 'cyclic' else 2  # The first of 3 groups has rounds 0 and 3.
   event = dp_accounting.SelfComposedDpEvent(mechanism.round_events[0], count)
   assert spent == accountants.epsilon(event, 1e-6, relation=mechanism.relation)
@@ -82,9 +63,7 @@ def test_first_rounds_spend_only_what_they_released(name, path):
 @pytest.mark.parametrize('name', DRAWN_TOGETHER)
 def test_rounds_drawn_together_are_spent_in_the_first_round(name, path):
   mechanism = DRAWN_TOGETHER[name]
-  written = _write(path, mechanism, 2)
-  read = ledger.read(path)
-  assert list(read.entries) == written
+  read = ledgers.write_of(path, mechanism, 2, 1e-6)
   assert read.total_event == events.simplify(mechanism.event)
   spent = accountants.epsilon(read.total_event, 1e-6, relation=mechanism.relation)
   assert spent >= mechanism.epsilon(1e-6) > 0
@@ -92,34 +71,38 @@ def test_rounds_drawn_together_are_spent_in_the_first_round(name, path):
 
 @pytest.mark.parametrize('name', ['epsilon', 'effective_noise_multiplier'])
 def test_read_refuses_figures_added_to_sampled_rounds(name, path):
-  _write(path, MECHANISMS['poisson'], 1)
+  ledgers.write_of(path, MECHANISMS['poisson'], 1, 1e-6)
   (line,) = ledgers.lines_of(path)
-  with open(path, 'w', encoding='utf-8') as file:
-    file.write(json.dumps({**json.loads(line), name: 0.5}) + '\n')
+  ledgers.replace_file(path, ledgers.changed(line, **{name: 0.5}))
   with pytest.raises(ValueError, match=f'line 1: {name} is 0.5, .* it is null'):
     ledger.read(path)
 
 
 @pytest.mark.parametrize(
-  'event',
+  'mechanism, event',
   [
-    dp_accounting.PoissonSampledDpEvent(0.2, dp_accounting.GaussianDpEvent(2.0)),
-    dp_accounting.PoissonSampledDpEvent(0.1, dp_accounting.GaussianDpEvent(3.0)),
-    dp_accounting.SampledWithoutReplacementDpEvent(
-      100, 10, dp_accounting.GaussianDpEvent(2.0)
+    (MECHANISMS['poisson'], dp_accounting.PoissonSampledDpEvent(0.2, GAUSSIAN)),
+    (
+      MECHANISMS['poisson'],
+      dp_accounting.PoissonSampledDpEvent(0.1, dp_accounting.GaussianDpEvent(3.0)),
     ),
-    dp_accounting.GaussianDpEvent(2.0),
+    (
+      MECHANISMS['poisson'],
+      dp_accounting.SampledWithoutReplacementDpEvent(100, 10, GAUSSIAN),
+    ),
+    (MECHANISMS['poisson'], GAUSSIAN),
+    (LAPLACE, GAUSSIAN),
+    (LAPLACE, dp_accounting.ComposedDpEvent([GAUSSIAN, LAPLACE.round_events[0]])),
   ],
 )
-def test_append_refuses_event_of_another_mechanism(event, path):
-  mechanism = MECHANISMS['poisson']
-  _write(path, mechanism, 2)
+def test_append_refuses_event_of_another_mechanism(mechanism, event, path):
+  ledgers.write_of(path, mechanism, 2, 1e-6)
   before = ledgers.lines_of(path)
   with ledger.LedgerWriter(path, 1e-6, resume=True) as writer:
     with pytest.raises(ValueError, match='all rounds of a ledger are of one mechanism'):
-      _append(writer, mechanism, event)
+      ledgers.append_of(writer, mechanism, event)
     assert ledgers.lines_of(path) == before
-    _append(writer, mechanism, mechanism.round_events[2])  # The writer still works.
+    ledgers.append_of(writer, mechanism, mechanism.round_events[2])
 
 
 @pytest.mark.parametrize(
@@ -134,5 +117,5 @@ def test_append_refuses_event_of_another_mechanism(event, path):
 def test_append_refuses_composed_events(event, path):
   with ledger.LedgerWriter(path, 1e-6) as writer:
     with pytest.raises(ValueError, match='integer noise, or samples; got'):
-      _append(writer, MECHANISMS['poisson'], event)
+      ledgers.append_of(writer, MECHANISMS['poisson'], event)
   assert ledgers.lines_of(path) == []

@@ -4,6 +4,7 @@ import dataclasses
 import datetime
 import hashlib
 import json
+import os
 
 import dp_accounting
 import numpy as np
@@ -122,13 +123,23 @@ def test_new_writer_refuses_to_overwrite_a_ledger(path):
   assert ledgers.lines_of(path) == before
 
 
-@pytest.mark.parametrize('delta', [0.0, 1.0, 2.0])
-def test_delta_out_of_range_is_refused_without_a_file(tmp_path, delta):
-  with pytest.raises(ValueError, match='delta must be between 0 and 1'):
-    ledger.LedgerWriter(str(tmp_path / 'ledger.jsonl'), delta)
-  assert list(tmp_path.iterdir()) == []
+@pytest.mark.parametrize(
+  'arguments, error, message',
+  [
+    *(({'delta': d}, ValueError, 'between 0 and 1') for d in (0.0, 1.0, 2.0)),
+    ({'expected': ledger.Head()}, ValueError, 'expected is for resume=True'),
+    ({'resume': True}, FileNotFoundError, 'No such file'),
+  ],
+)
+def test_writer_with_wrong_arguments_makes_no_file(path, arguments, error, message):
+  with pytest.raises(error, match=message):
+    ledger.LedgerWriter(path, **{'delta': ledgers.DELTA, **arguments})
+  assert os.listdir(os.path.dirname(path)) == []
 
 
+_WITH_LAPLACE = dp_accounting.ComposedDpEvent(
+  [Gaussian(2.0), dp_accounting.LaplaceDpEvent(9.0)]
+)
 _ONLY_GAUSSIAN = 'cannot be written|are of one mechanism'
 
 
@@ -136,6 +147,7 @@ _ONLY_GAUSSIAN = 'cannot be written|are of one mechanism'
   'changes, error, message',
   [
     ({'event': dp_accounting.LaplaceDpEvent(1)}, ValueError, _ONLY_GAUSSIAN),
+    ({'event': _WITH_LAPLACE}, ValueError, _ONLY_GAUSSIAN),
     ({'event': ledgers.SAMPLED}, ValueError, 'before it are Gaussian'),
     ({'event': Gaussian(-1.0)}, ValueError, 'negative or NaN'),
     ({'cohort_requested': -1}, ValueError, 'cohort_requested must be at least 0'),
@@ -144,7 +156,6 @@ _ONLY_GAUSSIAN = 'cannot be written|are of one mechanism'
     ({'strategy_checksum': 'a'}, ValueError, "strategy_checksum is 'a' .* was None"),
     ({'strategy_checksum': 7}, ValueError, 'strategy_checksum must not be'),
     ({'result_checksum': 'sha256:0'}, ValueError, 'result_checksum must not be'),
-    ({'clip_norm': None}, ValueError, 'clip_norm is None and .* but the event is'),
     (
       {'noise_multiplier': 0.0},
       ValueError,

@@ -58,6 +58,35 @@ def release(writer, number, **changes):
   )
 
 
+def write(path, *numbers):
+  """Writes the ledger of released rounds; returns its content."""
+  with ledger.LedgerWriter(path, DELTA) as writer:
+    for number in numbers:
+      release(writer, number)
+  return ledger.read(path)
+
+
+def append_of(writer, mechanism, event, **changes):
+  """Appends a round of a mechanism."""
+  clip_norm = None if mechanism.parts else 0.5
+  return append(writer, event, **{**mechanism.line(clip_norm), **changes})
+
+
+def write_of(path, mechanism, num_rounds, delta):
+  """Writes the ledger of a mechanism's first rounds; returns what is read from it."""
+  with ledger.LedgerWriter(path, delta) as writer:
+    events = mechanism.round_events[:num_rounds]
+    written = [append_of(writer, mechanism, event) for event in events]
+  read = ledger.read(path)
+  assert list(read.entries) == written
+  return read
+
+
+def changed(line, **changes):
+  """Returns a line with other values, and without a new hash."""
+  return json.dumps({**json.loads(line), **changes}).encode() + b'\n'
+
+
 def untimed(entries):
   """Returns the entries without what differs when a run is repeated."""
   same = {'time': '2000-01-01T00:00:00+00:00', 'previous_line_sha256': 64 * '0'}

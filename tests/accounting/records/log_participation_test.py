@@ -250,30 +250,28 @@ def test_wait_that_violates_promised_limits_is_listed():
   assert participation.summarize(make_log([1, 2])).broken(10, 1) == []
 
 
+THREE, ONE_CLIENT = make_log([1, 2, 3]), make_log(None, clients=[['a']])
+START = '2020-01-01T00:00:00Z'
+
+
 @pytest.mark.parametrize(
-  ('arguments', 'message'),
+  ('log', 'arguments', 'message'),
   [
-    ((0,), '--min_wait_hours. must be positive'),
-    ((24, 'start'), 'wait_from must be one of'),
-    ((24, 'contribution', '2020-01-01T00:00:00'), 'without a zone, but must be'),
-    ((24, 'contribution', '2020-01-02T00:00:00Z'), 'not after the first completion'),
+    (THREE, {'min_wait_hours': 0}, '--min_wait_hours. must be positive'),
+    (THREE, {'wait_from': 'start'}, 'wait_from must be one of'),
+    (THREE, {'first_start': START[:-1]}, 'without a zone, but must be'),
+    (THREE, {'first_start': '2020-01-02T00:00:00Z'}, 'not after the first completion'),
+    (make_log([1], [0]), {'first_start': START}, 'first_start is for logs'),
+    (ONE_CLIENT, {'min_wait_hours': 1}, 'participation, its times are not read'),
+    (ONE_CLIENT, {'first_start': START}, 'give min_wait_hours'),
+    (ONE_CLIENT, {'wait_from': 'completion'}, 'give min_wait_hours'),
   ],
 )
-def test_summarize_refuses_invalid_arguments(arguments, message):
+def test_summarize_refuses_arguments_that_are_invalid_or_do_not_fit_the_log(
+  log, arguments, message
+):
   with pytest.raises(ValueError, match=message):
-    participation.summarize(make_log([1, 2, 3]), *arguments)
-
-
-def test_summarize_refuses_arguments_that_do_not_fit_the_log():
-  start = '2020-01-01T00:00:00Z'
-  with pytest.raises(ValueError, match='first_start is for logs'):
-    participation.summarize(make_log([1], [0]), first_start=start)
-  clients = make_log(None, clients=[['a']])
-  with pytest.raises(ValueError, match='participation, its times are not read'):
-    participation.summarize(clients, 1)
-  for arguments in ({'first_start': start}, {'wait_from': 'completion'}):
-    with pytest.raises(ValueError, match='give min_wait_hours'):
-      participation.summarize(clients, **arguments)
+    participation.summarize(log, **arguments)
 
 
 # The program.

@@ -13,7 +13,6 @@ import pytest
 
 from tests.accounting.records import ledgers
 from tff_dp_aggregators import strategies
-from tff_dp_aggregators.accounting.records import ledger
 from tff_dp_aggregators.accounting.records import log_participation
 from tff_dp_aggregators.accounting.records import round_log
 
@@ -187,14 +186,11 @@ def test_columns_may_have_other_names(read, expected):
   assert contents(read(to_csv(ROUNDS, common))) == expected
 
 
-def test_ledger_is_read_as_round_log(tmp_path):
-  path = str(tmp_path / 'ledger.jsonl')
-  with ledger.LedgerWriter(path, delta=1e-6) as writer:
-    for _ in range(3):
-      ledgers.append(writer)
+def test_ledger_is_read_as_round_log(path):
+  ledgers.write(path, 0, 1, 2)
   log = round_log.read(path)
   assert log.num_rounds == 3
-  assert log.cohort_sizes.tolist() == [9, 9, 9]
+  assert log.cohort_sizes.tolist() == [90, 91, 92]
 
 
 def test_rounds_from_one_and_fractional_times_are_read(read):
@@ -245,6 +241,7 @@ Z = '2023-11-15T12:00:00Z'
     (f'time,cohort\n{Z},many\n', 2, 'cohort_size must be a whole number'),
     (f'{{"time": "{Z}", "round": true}}\n', 1, 'round must be a whole number'),
     ('round,client_ids\n0,a\n1,\n', 3, 'and [] where nobody took part'),
+    ('client,round\n,0\nb,0\n', 2, 'there is no client_id'),
     (f'{{"time": "{Z}", "client_ids": [15, null]}}\n', 1, 'client None is neither'),
     ('[{"time": 5}]\n', 1, 'no column of completion times'),
     ('round,client_ids\n0,"a, b"\n', 2, 'client_ids must be a JSON list, or be'),
@@ -276,6 +273,8 @@ def test_empty_logs_and_unknown_columns_are_refused(read, tmp_path):
     read('time\n5\n', {'when': 'time'})
   with pytest.raises(ValueError, match="there is no column 'done'"):
     read('time\n5\n', {'completion_time': 'done'})
+  with pytest.raises(ValueError, match='one client in every line.*round=NAME,clien'):
+    read('who\na\nb\na\n', {'client_ids': 'who'})
   with pytest.raises(FileNotFoundError):
     round_log.read(str(tmp_path / 'nothing'))
 
@@ -286,11 +285,6 @@ def test_times_that_go_back_without_zone_are_refused(read):
     read(text)
   text = 'time,round\n2026-10-25 02:50,1\n2026-10-25 03:15,2\n'
   assert read(text).num_rounds == 2
-
-
-def test_one_client_per_line_without_round_is_refused(read):
-  with pytest.raises(ValueError, match='one client in every line.*round=NAME,clien'):
-    read('who\na\nb\na\n', {'client_ids': 'who'})
 
 
 def test_read_refuses_pipes_devices_and_folders(tmp_path):
@@ -499,7 +493,7 @@ def test_one_line_per_participation_is_read_as_rounds(tmp_path):
 
 
 @pytest.mark.parametrize('seed', range(0, 20, 4))
-def test_sensitivity_squared_matches_brute_force(tmp_path, seed, monkeypatch):
+def test_sensitivity_squared_matches_brute_force(read, seed, monkeypatch):
   # Clients are also processed in several parts.
   monkeypatch.setattr(log_participation, '_AT_ONCE', 2**seed)
   rng = np.random.default_rng(seed)
@@ -510,9 +504,8 @@ def test_sensitivity_squared_matches_brute_force(tmp_path, seed, monkeypatch):
     for c in range(clients)
     if rng.random() < 0.4 or c == 0
   ]
-  path = tmp_path / 'log.csv'
-  path.write_text('\n'.join(['client,round', *lines]) + '\n')
-  summary = log_participation.summarize(round_log.read(str(path)))
+  log = read('\n'.join(['client,round', *lines, '']))
+  summary = log_participation.summarize(log)
   matrix = np.tril(rng.normal(size=(num_rounds, num_rounds)))
   np.fill_diagonal(matrix, 1.0)
   for strategy, is_exact in (
@@ -549,10 +542,8 @@ _SEVEN = ('7', '7.0', '7e0')
     [f'{{"round": {r}, "client_ids": [{w}, 8]}}' for r, w in enumerate(_SEVEN)],
   ],
 )
-def test_spellings_of_one_client_id_are_one_client(tmp_path, lines):
-  path = tmp_path / 'log'
-  path.write_text('\n'.join([*lines, '']))
-  summary = log_participation.summarize(round_log.read(str(path)))
+def test_spellings_of_one_client_id_are_one_client(read, lines):
+  summary = log_participation.summarize(read('\n'.join([*lines, ''])))
   assert (summary.observed.num_clients, summary.max_participations) == (2, 3)
 
 
@@ -573,11 +564,9 @@ def test_spellings_of_one_client_id_are_one_client(tmp_path, lines):
     (['round,cohort_size,client_ids', '0,3,a b c', '1,3,d'], '3: cohort_size is 3'),
   ],
 )
-def test_ambiguous_client_ids_are_refused(tmp_path, lines, reason):
-  path = tmp_path / 'log'
-  path.write_text('\n'.join([*lines, '']))
+def test_ambiguous_client_ids_are_refused(read, lines, reason):
   with pytest.raises(ValueError, match=reason):
-    round_log.read(str(path))
+    read('\n'.join([*lines, '']))
 
 
 @pytest.mark.parametrize('several', ['7|8', '{7;8}', '"[7, 8]"', '[7 8]', '(a b)'])
@@ -598,15 +587,10 @@ def test_client_ids_that_resemble_lists_are_accepted(read):
   assert {name for _, name in contents(both)[3]} == {guid, '{7}', 'hospital/7'}
 
 
-def test_last_line_without_newline_is_noted(tmp_path):
-  path = tmp_path / 'log.csv'
-  columns = {'client_id': 'client_id'}
-  path.write_text('round,client_id\n0,10\n1,1')
-  notes = round_log.read(str(path), columns).notes
-  assert any('was not cut off' in note for note in notes)
-  path.write_text('round,client_id\n0,10\n1,1\n')
-  notes = round_log.read(str(path), columns).notes
-  assert not any('cut off' in note for note in notes)
+def test_last_line_without_newline_is_noted(read):
+  for end, is_noted in (('', True), ('\n', False)):
+    log = read(f'round,client_id\n0,10\n1,1{end}', {'client_id': 'client_id'})
+    assert any('was not cut off' in note for note in log.notes) == is_noted
 
 
 def test_names_in_later_json_lines_are_treated_like_those_of_the_first(read):
@@ -623,31 +607,26 @@ def test_names_in_later_json_lines_are_treated_like_those_of_the_first(read):
     read(first + 2 * later[0])
 
 
-def test_participations_are_not_taken_for_repeated_rounds(tmp_path):
+def test_participations_are_not_taken_for_repeated_rounds(read):
   # Lines of a round differ only in a column that is not read. When they counted as
   # repetitions, epsilon was 0.84 for a log with 2.18.
   lines = [f'{x},{r},2024-03-01T{r:02d}:00:00Z' for r in range(9) for x in 'ab']
-  path = tmp_path / 'log.csv'
-  path.write_text('\n'.join(['handset,round,time', *lines]) + '\n')
+  text = '\n'.join(['handset,round,time', *lines, ''])
   with pytest.raises(ValueError, match='handset may differ.*--columns=client_id=NAME'):
-    round_log.read(str(path))
-  log = round_log.read(str(path), {'client_id': 'handset'})
+    read(text)
+  log = read(text, {'client_id': 'handset'})
   assert log_participation.summarize(log).max_participations == 9
-  path.write_text('client,round\n,0\nb,0\n')
-  with pytest.raises(ValueError, match='line 2: there is no client_id'):
-    round_log.read(str(path))
 
 
-def test_possible_client_column_must_be_named(tmp_path):
-  path = tmp_path / 'log.csv'
-  path.write_text('user,time\nann,2024-03-01T00:00:00Z\nbob,2024-03-01T01:00:00Z\n')
+def test_possible_client_column_must_be_named(read):
+  text = 'user,time\nann,2024-03-01T00:00:00Z\nbob,2024-03-01T01:00:00Z\n'
   with pytest.raises(ValueError, match='no column has the number of its round'):
-    round_log.read(str(path))
-  assert round_log.read(str(path), {'client_id': ''}).num_rounds == 2
+    read(text)
+  assert read(text, {'client_id': ''}).num_rounds == 2
   lines = [f'{r % 2},{r},2024-03-01T{r:02d}:00:00Z' for r in range(9)]
-  path.write_text('\n'.join(['user,round,time', *lines]) + '\n')
+  text = '\n'.join(['user,round,time', *lines, ''])
   with pytest.raises(ValueError, match='--columns=client_id=user or --columns'):
-    round_log.read(str(path))
-  assert round_log.read(str(path), {'client_id': ''}).clients is None
-  named = round_log.read(str(path), {'client_id': 'user'})
+    read(text)
+  assert read(text, {'client_id': ''}).clients is None
+  named = read(text, {'client_id': 'user'})
   assert log_participation.summarize(named).min_separation == 2

@@ -164,24 +164,17 @@ def test_other_releases_add_epsilon_and_take_part_of_delta():
     ([('survey', 0.5, 6e-7, None), ('query', 0.5, 6e-7, None)], 'leaves nothing'),
     ([('survey', 0.5, 0.0, None), ('survey', 0.2, 0.0, None)], 'names of their own'),
     ([('survey', 0.5, 0.0, 'neighbouring')], 'adjacency=neighbouring'),
+    ([('survey', 0.5, 0.0, 'add_or_remove')], 'with which replace_one goes'),
     ([('survey', math.nan, 0.0, None)], 'epsilon must be'),
     ([('survey', 1.0, -1e-9, None)], 'delta must be'),
   ],
 )
 def test_invalid_other_releases_are_refused(releases, reason):
-  part = statements.build(MECHANISM)
+  part = statements.build(dataclasses.replace(MECHANISM, adjacency='replace_one'))
   with pytest.raises(ValueError, match=reason):
     statements.compose(
       [part], other_releases=[inputs.OtherRelease(*each) for each in releases]
     )
-
-
-def test_add_or_remove_release_is_refused_with_replace_one():
-  mechanism = dataclasses.replace(MECHANISM, adjacency='replace_one')
-  part = statements.build(mechanism)
-  release = inputs.OtherRelease('survey', 0.5, 0.0, 'add_or_remove')
-  with pytest.raises(ValueError, match='with which replace_one goes'):
-    statements.compose([part], other_releases=[release])
 
 
 @pytest.mark.parametrize(
