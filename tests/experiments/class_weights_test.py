@@ -8,7 +8,6 @@ from sklearn.utils import class_weight
 
 from experiments import losses
 from experiments.data import population
-from experiments.data import problems
 from experiments.models import networks
 from tests.experiments import simulations
 from tests.experiments.data import own_data
@@ -114,28 +113,27 @@ def test_balanced_weights_are_computed_from_training_examples(tmp_path):
 
 
 @pytest.mark.parametrize(
-  ('class_weights', 'message'),
+  ('class_weights', 'label', 'message'),
   [
-    ('perhaps:2', "has 'perhaps:2'. Give --class_weights=balanced, or"),
-    ('yes:many', "has 'yes:many'. Give"),
-    ('yes:2,yes:3', "has 'yes:3'. Give --class_weights=balanced, or class:weight once"),
+    (
+      'perhaps:2',
+      '--label_column=bought',
+      "has 'perhaps:2'. Give --class_weights=balanced, or",
+    ),
+    ('yes:many', '--label_column=bought', "has 'yes:many'. Give"),
+    (
+      'yes:2,yes:3',
+      '--label_column=bought',
+      "has 'yes:3'. Give --class_weights=balanced, or class:weight once",
+    ),
+    ('balanced', '--label_column=age', '--class_weights is for labels of'),
+    ('balanced', '--text_column=bought', '--class_weights does not go with text'),
+    ('balanced', None, '--class_weights goes with --data'),
   ],
 )
-def test_invalid_class_weights_are_refused(class_weights, message, tmp_path):
+def test_invalid_class_weights_are_refused(class_weights, label, message, tmp_path):
   path = own_data.write_csv(tmp_path / 'data.csv', ROWS)
-  arguments = [f'--data={path}', *(f'--{k}={v}' for k, v in COLUMNS.items())]
+  data = (f'--data={path}', '--client_column=who', label)
+  arguments = ('--task=digits',) if label is None else data
   error = simulations.refusal(*arguments, f'--class_weights={class_weights}')
   assert message in error
-
-
-def test_class_weights_are_refused_for_labels_without_classes(tmp_path):
-  path = own_data.write_csv(tmp_path / 'data.csv', ROWS)
-  with pytest.raises(problems.DataError, match='--class_weights is for labels of'):
-    own_data.load(
-      path, client_column='who', label_column='age', class_weights=('balanced',)
-    )
-  arguments = (f'--data={path}', '--client_column=who', '--class_weights=balanced')
-  error = simulations.refusal(*arguments, '--text_column=bought')
-  assert '--class_weights does not go with text' in error
-  error = simulations.refusal('--task=digits', '--class_weights=balanced')
-  assert '--class_weights goes with --data' in error

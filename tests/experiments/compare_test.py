@@ -5,7 +5,6 @@ when the same command runs again. Each run has its own process.
 """
 
 import contextlib
-import csv
 import errno
 import json
 import os
@@ -92,8 +91,8 @@ class _Shared:
     self.before = _modification_times(output / cells.TUNING)
     self.second = _compare(output, *GRID, *SMALL)
     self.after = _modification_times(output / cells.TUNING)
-    self.rows = list(csv.DictReader((output / 'table.csv').open()))
-    self.cells = list(csv.DictReader((output / 'cells.csv').open()))
+    self.rows = simulations.rows(output / 'table.csv')
+    self.cells = simulations.rows(output / 'cells.csv')
 
 
 @pytest.fixture(scope='module')

@@ -24,26 +24,6 @@ SAMPLED = {
 }
 
 
-def _with_clients(arguments):
-  keys = {each.partition('=')[0] for each in arguments}
-  return [*(each for each in CLIENTS if each.partition('=')[0] not in keys), *arguments]
-
-
-def _run(run_dir, *arguments):
-  return simulations.run(run_dir, *_with_clients(arguments))
-
-
-def _check_spends_as_reported(run_dir, *arguments):
-  """Checks that the run's report has the numbers of a plan with the same flags."""
-  planned = simulations.reported(*_with_clients(arguments))
-  spent = simulations.read(run_dir, 'report')
-  assert spent['guarantee']['epsilon'] == pytest.approx(
-    planned['guarantee']['epsilon'], rel=1e-9
-  )
-  for name in ('noise_multiplier', 'effective_noise_multiplier', 'strategy_checksum'):
-    assert spent['mechanism'][name] == planned['mechanism'][name]
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize(
   'flags',
@@ -55,5 +35,13 @@ def _check_spends_as_reported(run_dir, *arguments):
   ids=' '.join,
 )
 def test_every_sampling_spends_planned_epsilon(flags, tmp_path):
-  _run(tmp_path / 'run', *flags, *SHARED)
-  _check_spends_as_reported(tmp_path / 'run', *flags, *SHARED)
+  keys = {each.partition('=')[0] for each in flags}
+  clients = [each for each in CLIENTS if each.partition('=')[0] not in keys]
+  simulations.run(tmp_path / 'run', *clients, *flags, *SHARED)
+  planned = simulations.reported(*clients, *flags, *SHARED)
+  spent = simulations.read(tmp_path / 'run', 'report')
+  assert spent['guarantee']['epsilon'] == pytest.approx(
+    planned['guarantee']['epsilon'], rel=1e-9
+  )
+  for name in ('noise_multiplier', 'effective_noise_multiplier', 'strategy_checksum'):
+    assert spent['mechanism'][name] == planned['mechanism'][name]

@@ -164,8 +164,3 @@ def test_noise_site_is_local_without_server_noise():
 def test_flags_that_contradict_nbafl_are_refused(arguments, message):
   with pytest.raises(ValueError, match=message):
     simulations.settings_of(*ALL, *TARGET, *arguments)
-
-
-def test_nbafl_is_refused_with_mechanism_none():
-  with pytest.raises(ValueError, match='--nbafl does not go with --mechanism=none'):
-    simulations.settings_of('--nbafl', '--mechanism=none')

@@ -141,24 +141,14 @@ def test_loss_of_keras_token_model_ignores_padding():
     ('their_models:keras', 'nonsense', "got 'nonsense'"),
     ('their_models:functional', 'cross_entropy', 'functional and has its own'),
     ('their_broken:keras', None, 'importing their_broken failed: ModuleNot'),
+    ('no_such_module:f', None, f"no module 'no_such_module' in {os.sep}"),
+    ('their models:f', None, 'not of the form'),
   ],
 )
 def test_wrong_models_are_refused_by_name(name, loss, message):
   with pytest.raises(ValueError, match=message) as error:
     _make(name, loss=loss)
   assert str(error.value).startswith(f'--model={name}')
-
-
-@pytest.mark.parametrize(
-  'name, message',
-  [
-    ('no_such_module:f', f"no module 'no_such_module' in {os.sep}"),
-    ('their models:f', 'not of the form'),
-  ],
-)
-def test_kind_refuses_missing_module(name, message):
-  with pytest.raises(ValueError, match=message):
-    own.kind(name)
 
 
 def test_kind_finds_functions_without_loading_the_module(tmp_path):

@@ -71,11 +71,6 @@ def test_run_without_privacy_is_a_level_line_over_epsilon(tree, none):
   assert second.label == 'mechanism=none (no privacy)'
 
 
-def test_missing_column_is_refused_with_the_columns_there_are(tree):
-  with pytest.raises(ValueError, match="no column 'speed'; there are round, epsilon,"):
-    plotting.picture([plotting.read_run(tree)], y='speed')
-
-
 def test_runs_without_common_metric_are_refused(tree, tmp_path):
   header = 'round,test_error,round_seconds\n'
   other = make(tmp_path / 'other', {}, ['0,0.5,1'], header=header)
@@ -87,8 +82,6 @@ def test_runs_without_common_metric_are_refused(tree, tmp_path):
 
 
 def test_read_run_refuses_directories_without_rounds(tmp_path, tree):
-  with pytest.raises(ValueError, match='cannot be read as a run: '):
-    plotting.read_run(str(tmp_path))
   (tmp_path / 'tree' / 'metrics.csv').write_text(HEADER)
   with pytest.raises(ValueError, match='no rounds yet'):
     plotting.read_run(tree)

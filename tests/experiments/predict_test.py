@@ -68,11 +68,6 @@ def _write(path, rows, *without):
   return str(path)
 
 
-def _read(path):
-  with open(path, encoding='utf-8', newline='') as file:
-    return list(csv.DictReader(file))
-
-
 def _predict(run_dir, *arguments):
   return executing.execute(predict, f'--run_dir={run_dir}', *arguments)
 
@@ -94,11 +89,29 @@ class Case:
     )
     assert result.returncode == 0, result.stderr
     self.printed = result.stdout
-    self.predictions = _read(output)
+    self.predictions = simulations.rows(output)
     self.served = tf.saved_model.load(str(export))
 
   def arrays(self):
     return preprocessing.of_run(self.run_dir).read(self.test).arrays()
+
+
+def _check_case(case, metric, columns):
+  """Checks that the program printed the run's metric, and the export predicts alike.
+
+  Returns the metric and what the export predicts.
+  """
+  value = _test_metric(case.run_dir, metric)
+  assert f'Of {len(case.predictions)} rows: {metric} {value:.4f}.' in case.printed
+  served = case.served.predict(columns)
+  predicted = [each['prediction'] for each in case.predictions]
+  assert [each.decode() for each in served['prediction'].numpy()] == predicted
+  np.testing.assert_allclose(
+    served['probability'],
+    [float(each['probability']) for each in case.predictions],
+    rtol=1e-4,
+  )
+  return value, served
 
 
 def _columns(rows):
@@ -135,33 +148,19 @@ def classes(tables, tmp_path_factory):
 
 
 def test_predictions_and_export_have_the_accuracy_of_the_run(classes):
-  accuracy = _test_metric(classes.run_dir, 'accuracy')
-  assert 0.6 < accuracy < 0.95
-  assert f'Of 240 rows: accuracy {accuracy:.4f}.' in classes.printed
-  model = learning.load(str(classes.run_dir))
+  rows = simulations.rows(classes.test)
+  accuracy, served = _check_case(classes, 'accuracy', _columns(rows))
+  assert 0.6 < accuracy < 0.95 and len(rows) == 240
   x, y = classes.arrays()
+  model = learning.load(str(classes.run_dir))
   assert np.mean(np.argmax(model(x), axis=1) == y) == accuracy
-  rows = _read(classes.test)
-  labels = [row['bought'] for row in rows]
-  assert np.mean(
-    [r['prediction'] for r in classes.predictions] == np.array(labels)
-  ) == (accuracy)
-  served = classes.served.predict(_columns(rows))
-  predicted = [each.decode() for each in served['prediction'].numpy()]
-  assert np.mean(np.array(predicted) == labels) == accuracy
-
-
-def test_predictions_keep_row_order_and_have_probabilities(classes):
-  rows = _read(classes.test)
+  # Predictions keep the order of rows, and are of the largest probability.
   assert [each['who'] for each in classes.predictions] == [r['who'] for r in rows]
-  served = classes.served.predict(_columns(rows))
+  right = [p['prediction'] == r['bought'] for p, r in zip(classes.predictions, rows)]
+  assert np.mean(right) == accuracy
   probabilities = served['probabilities'].numpy()
   np.testing.assert_allclose(probabilities.sum(axis=1), 1)
-  np.testing.assert_allclose(
-    [float(each['probability']) for each in classes.predictions],
-    probabilities.max(axis=1),
-    rtol=1e-4,
-  )
+  np.testing.assert_allclose(served['probability'], probabilities.max(axis=1))
   names = preprocessing.of_run(classes.run_dir).shape.names
   assert names == ('no', 'yes')
   assert [each['prediction'] for each in classes.predictions] == [
@@ -195,7 +194,7 @@ assert not any(name.startswith(('experiments', 'tff')) for name in sys.modules)
 
 
 def test_exported_model_refuses_values_unknown_in_training(classes):
-  columns = _columns(_read(classes.test)[:2])
+  columns = _columns(simulations.rows(classes.test)[:2])
   for name, values, message in (
     ('colour', ['pink', 'red'], 'colour'),
     ('postcode', ['8001', '9'], 'postcode'),
@@ -206,7 +205,9 @@ def test_exported_model_refuses_values_unknown_in_training(classes):
 
 
 def test_kept_preprocessing_matches_training_data(classes, tables):
-  ages = [float(row['the age (yr)']) for row in _read(tables['train', 'bought'])]
+  ages = [
+    float(row['the age (yr)']) for row in simulations.rows(tables['train', 'bought'])
+  ]
   kept = preprocessing.of_run(classes.run_dir)
   np.testing.assert_allclose(kept.mean, [np.mean(ages)], rtol=1e-12)
   np.testing.assert_allclose(kept.scale, [np.std(ages)], rtol=1e-9)
@@ -220,7 +221,7 @@ def test_kept_preprocessing_matches_training_data(classes, tables):
 
 
 def test_data_may_lack_labels_and_have_unused_columns(classes, tmp_path):
-  rows = _read(classes.test)[:3]
+  rows = simulations.rows(classes.test)[:3]
   for row in rows:
     del row['bought'], row['who']
     row['note'] = 'x'
@@ -230,7 +231,7 @@ def test_data_may_lack_labels_and_have_unused_columns(classes, tmp_path):
   assert result.returncode == 0, result.stderr
   assert 'new.csv: 3 rows; not used: note.' in result.stdout
   assert 'no labels to compare' in result.stdout
-  predicted = _read(output)
+  predicted = simulations.rows(output)
   assert list(predicted[0]) == ['prediction', 'probability']
   assert predicted == [
     {name: each[name] for name in ('prediction', 'probability')}
@@ -249,7 +250,7 @@ def test_data_may_lack_labels_and_have_unused_columns(classes, tmp_path):
   ],
 )
 def test_unfit_rows_are_refused_with_line_number(classes, change, message, tmp_path):
-  rows = _read(classes.test)[:3]
+  rows = simulations.rows(classes.test)[:3]
   without = [name for name, value in change.items() if value is None]
   rows[1].update(change)
   path = _write(tmp_path / 'new.csv', rows, *without)
@@ -298,7 +299,7 @@ def numbers(tables, tmp_path_factory):
 
 @pytest.mark.slow
 def test_predicted_numbers_are_in_units_of_labels(numbers):
-  rows = _read(numbers.test)
+  rows = simulations.rows(numbers.test)
   labels = np.array([float(row['worth']) for row in rows])
   predicted = [float(each['prediction']) for each in numbers.predictions]
   expected = _test_metric(numbers.run_dir, 'mean_squared_error')
@@ -344,27 +345,19 @@ def test_next_token_of_texts_is_predicted(tmp_path):
     data=str(tmp_path / 'train.csv'),
     test=str(tmp_path / 'test.csv'),
   )
-  accuracy = _test_metric(case.run_dir, 'token_accuracy')
-  assert f'Of 90 rows: token_accuracy {accuracy:.4f}.' in case.printed
-  rows = _read(case.test)
-  texts = [row['said'] for row in rows]
-  served = case.served.predict({'said': texts})
-  predicted = [each['prediction'] for each in case.predictions]
-  assert [each.decode() for each in served['prediction'].numpy()] == predicted
-  np.testing.assert_allclose(
-    served['probability'],
-    [float(e['probability']) for e in case.predictions],
-    rtol=1e-4,
-  )
+  texts = [row['said'] for row in simulations.rows(case.test)]
+  accuracy, _ = _check_case(case, 'token_accuracy', {'said': texts})
   # Computed from the last tokens of each text, without its end token.
   kept = preprocessing.of_run(case.run_dir)
   model = learning.load(str(case.run_dir))
-  for text, token in zip(texts[:20], predicted):
+  assert len(texts) == 90
+  for text, prediction in zip(texts[:20], case.predictions):
     tokens = kept.tokens.tokens(text)[:-1][-7:]
     padded = np.zeros([1, 7], np.int32)
     padded[0, : len(tokens)] = tokens
     logits = np.asarray(model(padded))[0, len(tokens) - 1]
-    assert token == kept.shape.names[1 + np.argmax(logits[1:])]
+    token = kept.shape.names[1 + np.argmax(logits[1:])]
+    assert prediction['prediction'] == token
   x, y = case.arrays()
   right = np.argmax(model(x), axis=-1) == y
   assert np.sum(right & (y != 0)) / np.sum(y != 0) == pytest.approx(accuracy, rel=1e-9)
@@ -389,16 +382,9 @@ def test_own_model_predicts_and_is_exported(
     data=tables['train', 'bought'],
     test=tables['test', 'bought'],
   )
-  accuracy = _test_metric(case.run_dir, 'accuracy')
-  assert f'Of 240 rows: accuracy {accuracy:.4f}.' in case.printed
+  accuracy, _ = _check_case(case, 'accuracy', _columns(simulations.rows(case.test)))
   _, y = case.arrays()
   right = [
     each['prediction'] == ('no', 'yes')[k] for each, k in zip(case.predictions, y)
   ]
   assert np.mean(right) == accuracy
-  served = case.served.predict(_columns(_read(case.test)))
-  np.testing.assert_allclose(
-    served['probability'],
-    [float(e['probability']) for e in case.predictions],
-    rtol=1e-4,
-  )

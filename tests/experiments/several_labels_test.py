@@ -113,20 +113,15 @@ def test_one_hot_labels_are_refused_unless_label_kind_is_given(tmp_path):
     ),
     (['warm,large', '--class_weights=balanced'], 'these are numbers or tags'),
     (['warm,large', '--loss=mean_squared_error'], 'give cross_entropy'),
+    (['warm,large', '--partition=label_skew'], 'needs labels of which each is one'),
   ],
 )
 def test_conflicting_flags_are_refused(arguments, message, data):
   label_columns, *rest = arguments
-  client = '--num_clients=5' if label_columns == 'sum,who' else '--client_column=who'
+  is_split = label_columns == 'sum,who' or '--partition=label_skew' in rest
+  client = '--num_clients=5' if is_split else '--client_column=who'
   flags = (f'--data={data}', f'--label_column={label_columns}', client, *rest)
   assert message in simulations.refusal(*flags)
-
-
-def test_label_skew_partition_refuses_tags(data):
-  with pytest.raises(problems.DataError, match='needs labels of which each is one'):
-    own_data.load(
-      data, num_clients=5, partition='label_skew', label_column='warm,large'
-    )
 
 
 @pytest.mark.parametrize(

@@ -24,6 +24,7 @@ from experiments import simulate
 from experiments import training
 from tests import executing
 from tests.experiments import simulations
+from tests.experiments.data import own_data
 from tff_dp_aggregators import accounting
 from tff_dp_aggregators import noise
 from tff_dp_aggregators.accounting.records import ledger
@@ -56,10 +57,6 @@ BANDED = (
   f'--seed={SEED}',
 )
 _ENVIRONMENT = {**os.environ, 'PYTHONPATH': str(ROOT)}
-
-
-def _simulate(*arguments):
-  return executing.execute(simulate, *arguments)
 
 
 def _start(*arguments, **kwargs):
@@ -168,9 +165,8 @@ def test_wrong_flags_are_refused_before_tensorflow_is_loaded(tmp_path):
 
 
 def test_run_of_a_task_does_not_resume_with_data(banded_run, tmp_path):
-  path = tmp_path / 'some.csv'
-  rows = ''.join(f'c{i // 2},{i % 2},{i}\n' for i in range(60))
-  path.write_text(f'who,label,x\n{rows}')
+  rows = [{'who': f'c{i // 2}', 'label': i % 2, 'x': i} for i in range(60)]
+  path = own_data.write_csv(tmp_path / 'some.csv', rows)
   data = (f'--data={path}', '--client_column=who', '--label_column=label')
   error = simulations.refusal(
     *data, '--num_rounds=3', '--clients_per_round=2', f'--run_dir={banded_run[0]}'
@@ -219,7 +215,7 @@ def test_remark_on_constant_says_whether_the_model_is_better(measured, verdict):
 
 
 def test_help_lists_the_flags_and_the_files():
-  text = _simulate('--help').stdout
+  text = executing.execute(simulate, '--help').stdout
   named = re.findall(r'\w+\.(?:json|jsonl|csv|md|html|npz|png)\b', text)
   assert {*named, 'architecture', 'events', 'share', '.lock'} == FILES
   for name in ('task', 'mechanism', 'clip_norm', 'target_epsilon', 'run_dir', 'seed'):

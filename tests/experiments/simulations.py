@@ -36,10 +36,14 @@ def read(run_dir, name):
   return json.loads((run_dir / f'{name}.json').read_text('utf-8'))
 
 
-def metrics(run_dir):
-  """Returns the rows of a run's metrics, by column."""
-  with open(run_dir / 'metrics.csv', encoding='utf-8', newline='') as file:
+def rows(path):
+  """Returns the rows of a CSV file, by column."""
+  with open(path, encoding='utf-8', newline='') as file:
     return list(csv.DictReader(file))
+
+
+def metrics(run_dir):
+  return rows(run_dir / 'metrics.csv')
 
 
 def reported(*arguments):

@@ -20,7 +20,9 @@ def _entropy(labels):
 
 
 def _load(num_clients, dirichlet_alpha, seed):
-  return installed.DIGITS.load(data_options.Data(num_clients, dirichlet_alpha, seed))
+  options = data_options.Data(num_clients, dirichlet_alpha, seed)
+  installed.DIGITS.check(options)
+  return installed.DIGITS.load(options)
 
 
 def _examples(population):
@@ -56,12 +58,6 @@ def test_small_alpha_skews_labels_more_than_large_alpha():
   assert large > 2.0  # log(10) is 2.30.
 
 
-def test_more_clients_than_images_are_refused():
-  with pytest.raises(ValueError, match='at most 1438'):
-    installed.DIGITS.check(data_options.Data(1439, 0.5, seed=1))
-  installed.DIGITS.check(data_options.Data(1438, 0.5, seed=1))
-
-
 OFFLINE = ('breast_cancer', 'digits', 'text')
 
 
@@ -93,11 +89,6 @@ def test_default_model_and_metric_of_offline_task_fit_its_data(name):
     assert labels.shape == (len(inputs), *population.shape.labels)
     assert inputs.dtype == population.shape.input_dtype
     assert 0 <= labels.min() <= labels.max() < population.shape.num_classes
-
-
-def test_offline_task_refuses_cache_dir():
-  with pytest.raises(ValueError, match='--cache_dir does not go with --task='):
-    tasks.TASKS['text'].check(data_options.Data(10, 0.5, 1, cache_dir='somewhere'))
 
 
 def test_breast_cancer_features_are_scaled_and_report_says_so():
@@ -138,6 +129,8 @@ def test_simulate_trains_on_offline_task(name, arguments, tmp_path):
     (['--model=linear'], 'Of the models here, these are: logistic, cnn, mlp,'),
     (['--loss=mean_squared_error'], "labels of the kind 'class'; give cross_entropy"),
     (['--metric=auc'], 'it is for 2 classes, and there are 10'),
+    (['--num_clients=1439'], 'at most 1438'),
+    (['--task=text', '--cache_dir=x'], '--cache_dir does not go with --task='),
   ],
 )
 def test_conflicting_flags_are_refused_in_one_line(arguments, message, tmp_path):

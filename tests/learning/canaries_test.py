@@ -1,7 +1,6 @@
 """Tests of runs with canaries: an attacker's bounds, and what the report states."""
 
 import json
-import os
 import shutil
 
 import numpy as np
@@ -189,22 +188,9 @@ def test_resumed_run_on_cluster_has_the_same_canaries(audited, tmp_path):
   assert result.statement['canaries'] == expected.statement['canaries']
 
 
-def _share_of(run_dir, tmp_path):
-  """Returns the shared report, in a folder without any other file of the run."""
-  assert not (run_dir / 'share' / 'canaries.csv').exists()
-  shutil.copytree(run_dir / 'share', tmp_path / 'share')
-  report = json.loads((tmp_path / 'share' / 'report.json').read_text('utf-8'))
-  # The paths of the files it was made from no longer exist.
-  for file in report['verification']['files']:
-    file['path'] = os.path.join('gone', os.path.basename(file['path']))
-  report['verification']['command'] = None
-  path = tmp_path / 'share' / 'report.json'
-  path.write_text(json.dumps(report), 'utf-8')
-  return path, report
-
-
 def test_verify_recomputes_canary_bounds_from_shared_files(audited, tmp_path):
-  path, report = _share_of(audited[0], tmp_path)
+  path, report = training_runs.shared_report(audited[0], tmp_path / 'share')
+  assert not (tmp_path / 'share' / 'canaries.csv').exists()
   assert verification.verify(str(path)).ok
   for change in (
     {'num_inserted': report['canaries']['num_inserted'] + 1},
@@ -220,7 +206,7 @@ def test_verify_recomputes_canary_bounds_from_shared_files(audited, tmp_path):
 
 @pytest.mark.parametrize('name', ['config.json', canaries.FILE])
 def test_verify_finds_changed_coins_and_scores(name, audited, tmp_path):
-  path, _ = _share_of(audited[0], tmp_path)
+  path, _ = training_runs.shared_report(audited[0], tmp_path / 'share')
   changed = tmp_path / 'share' / name
   text = changed.read_text('utf-8')
   if name == canaries.FILE:

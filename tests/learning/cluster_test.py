@@ -317,27 +317,11 @@ def uninterrupted(tmp_path_factory):
   return _results_and_notes(run_dir)
 
 
-class _ActingMetric(dict):
-  """A metric that calls a function in its nth evaluation."""
-
-  def __init__(self, nth, action):
-    evaluations = []
-
-    def metric(labels, outputs):
-      del labels, outputs
-      evaluations.append(None)
-      if len(evaluations) == nth:
-        action()
-      return 0.0
-
-    super().__init__(late=metric)
-
-
 @pytest.mark.slow
 def test_lost_worker_is_noted_in_the_ledger(client, uninterrupted, tmp_path):
   client.wait_for_workers(2, 60)
   run_dir = tmp_path / 'run'
-  metrics = _ActingMetric(4, lambda: _kill(client))
+  metrics = training_runs.act_in(3, lambda: _kill(client))
   changes = {'mechanism': _MECHANISM, 'test_metrics': metrics}
   training_runs.train(run_dir, scheduler=client, **changes)
   results, notes = _results_and_notes(run_dir)
@@ -351,7 +335,7 @@ def test_run_fails_if_scheduler_is_killed_and_can_be_resumed(uninterrupted, tmp_
   run_dir, changes = tmp_path / 'run', {'mechanism': _MECHANISM}
   with dask_clusters.DaskCluster(tmp_path / 'cluster') as dask_cluster:
     dask_cluster.worker()
-    metrics = _ActingMetric(4, dask_cluster.scheduler.kill)
+    metrics = training_runs.act_in(3, dask_cluster.scheduler.kill)
     with pytest.raises(cluster.ClusterError, match='goes on from the last checkpoint'):
       training_runs.train(
         run_dir,
@@ -360,7 +344,9 @@ def test_run_fails_if_scheduler_is_killed_and_can_be_resumed(uninterrupted, tmp_
         checkpoint_seconds=1e9,
         **changes,
       )
-  resumed = training_runs.train(run_dir, test_metrics=_ActingMetric(0, None), **changes)
+  resumed = training_runs.train(
+    run_dir, test_metrics=training_runs.kill_in(0), **changes
+  )
   assert resumed.is_finished
   assert _results_and_notes(run_dir)[0]['ledger'] == uninterrupted[0]['ledger']
 

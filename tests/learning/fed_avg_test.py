@@ -95,30 +95,6 @@ def test_fed_avg_adds_exactly_the_noise_of_the_aggregator():
   assert accountants.gdp_mu(event) == pytest.approx(first**0.5 / 2.0)
 
 
-def test_fed_avg_counts_and_ignores_updates_with_nan():
-  good, bad = linear.client(1), linear.client(2, factor=np.nan)
-  process = learning.build_dp_fed_avg(
-    linear.functional_model(), _aggregator(clients_per_round=4), **_optimizers()
-  )
-  output, weights = linear.train(process, [good, bad, bad], num_rounds=1)
-  assert output.metrics['aggregator']['nonfinite_count'] == 2
-  assert 'dp_query_metrics' in output.metrics['aggregator']
-  assert np.all(np.isfinite(linear.flat(weights)))
-  # The model is the same as without the others, because the denominator is fixed.
-  _, alone = linear.train(process, [good], num_rounds=1)
-  np.testing.assert_allclose(linear.flat(weights), linear.flat(alone), atol=1e-7)
-  # A client without examples is not counted.
-  empty = linear.client(3).take(0)
-  output, _ = linear.train(process, [good, empty], num_rounds=1)
-  assert output.metrics['aggregator']['nonfinite_count'] == 0
-
-
-@pytest.mark.parametrize('aggregator', [None, aggregators.gaussian])
-def test_fed_avg_refuses_invalid_aggregators(aggregator):
-  with pytest.raises(TypeError, match='aggregator must be a .*UnweightedAggregation'):
-    learning.build_dp_fed_avg(linear.functional_model(), aggregator)
-
-
 def _fed_prox(model_fn, strength):
   return learning.build_dp_fed_prox(
     model_fn,
@@ -205,12 +181,18 @@ def test_fed_sgd_follows_unweighted_mean_of_gradients(process):
   np.testing.assert_allclose(linear.flat(weights), expected, atol=1e-5)
 
 
-def test_fed_sgd_counts_gradients_with_nan_but_not_empty_clients(process):
+@pytest.mark.parametrize(
+  'build', [learning.build_dp_fed_avg, learning.build_dp_fed_sgd]
+)
+def test_clients_with_nan_are_counted_and_ignored_but_not_empty_ones(build):
+  process = build(linear.functional_model(), _aggregator(clients_per_round=4))
   good, bad = linear.client(1), linear.client(2, factor=np.nan)
   empty = linear.client(3).take(0)
   output, weights = linear.train(process, [good, bad, empty, bad], num_rounds=1)
   assert output.metrics['aggregator']['nonfinite_count'] == 2
   assert 'dp_query_metrics' in output.metrics['aggregator']
+  assert np.any(linear.flat(weights))
+  # The model is the same as without the others, because the denominator is fixed.
   _, alone = linear.train(process, [good], num_rounds=1)
   np.testing.assert_allclose(linear.flat(weights), linear.flat(alone), atol=1e-7)
 

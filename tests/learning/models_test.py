@@ -387,6 +387,12 @@ def _with_own_step():
   return _OwnStep(inputs, _LAYERS.Dense(2)(inputs))
 
 
+def _untrained():
+  model = _shared()
+  model.trainable = False
+  return model
+
+
 class _Hidden(_LAYERS.Layer):
   def build(self, shape):
     kernel = self.add_weight('hidden_kernel', [shape[-1], 2])
@@ -421,6 +427,7 @@ class _Hidden(_LAYERS.Layer):
       "'it' is stateful",
     ),
     (_with_own_step, _NUMBERS, 'a train_step of its own'),
+    (_untrained, _NUMBERS, 'no weights that are trained'),
     (
       lambda: _sequential(_LAYERS.Dense(2, dtype='float64')),
       _NUMBERS,
@@ -598,49 +605,32 @@ def test_metric_names_mean_the_same_as_in_keras(make, y, loss, metrics):
   assert actual == pytest.approx({name: expected[name] for name in actual}, rel=1e-4)
 
 
+_LOGITS = _BINARY(from_logits=True)
+_PROBABILITIES = 'from_logits=True, threshold=0.0'
+_BROADCAST = r'[tT]ake outputs\[:, 0\]'
+
+
 @pytest.mark.parametrize(
-  ('metric', 'message'),
+  ('loss', 'metric', 'message'),
   [
-    ('accurcy', "'accurcy' is not a metric"),
-    (_KERAS.losses.BinaryCrossentropy(), 'BinaryCrossentropy .* is not a metric'),
-    (lambda labels, outputs: np.eye(2), r'an array of shape \(2, 2\)'),
-    (3, 'must be a function of labels and outputs'),
-    (lambda y_pred, y_true: 0.0, "calls its first argument 'y_pred'"),
+    ('mse', 'accurcy', "'accurcy' is not a metric"),
+    ('mse', _BINARY(), 'BinaryCrossentropy .* is not a metric'),
+    ('mse', lambda y, outputs: np.eye(2), r'an array of shape \(2, 2\)'),
+    ('mse', 3, 'must be a function of labels and outputs'),
+    ('mse', lambda y_pred, y: 0.0, "calls its first argument 'y_pred'"),
+    ('mse', lambda y, outputs: np.mean((y - outputs) ** 2), _BROADCAST),
+    (
+      'mse',
+      learning.MeanMetric(lambda y, outputs: (y - outputs) ** 2),
+      _BROADCAST,
+    ),
+    (_LOGITS, 'accuracy', _PROBABILITIES),
+    (_LOGITS, _KERAS.metrics.Precision, _PROBABILITIES),
   ],
 )
-def test_invalid_metric_is_refused(metric, message):
+def test_invalid_metric_is_refused(loss, metric, message):
   with pytest.raises((TypeError, ValueError), match=message):
-    _measure(_shared, _NUMBERS, _CLASSES, _CROSS_ENTROPY, {'it': metric})
-
-
-def test_model_without_trainable_weights_is_refused():
-  model = _shared()
-  model.trainable = False
-  with pytest.raises(ValueError, match='no weights that are trained'):
-    _functional(model, _NUMBERS, _CLASSES, _CROSS_ENTROPY)
-
-
-@pytest.mark.parametrize(
-  'metric',
-  [
-    lambda labels, outputs: np.mean((labels - outputs) ** 2),
-    learning.MeanMetric(lambda labels, outputs: (labels - outputs) ** 2),
-  ],
-)
-def test_metrics_that_broadcast_labels_are_refused(metric):
-  y = _NUMBERS.sum(axis=1)
-  with pytest.raises(ValueError, match=r'take outputs\[:, 0\]|Take outputs\[:, 0\]'):
-    _measure(
-      lambda: _sequential(_LAYERS.Dense(1)), _NUMBERS, y, 'mse', {'error': metric}
-    )
-
-
-@pytest.mark.parametrize('metric', ['accuracy', _KERAS.metrics.Precision])
-def test_metrics_of_probabilities_are_refused_for_logits(metric):
-  with pytest.raises(ValueError, match='from_logits=True, threshold=0.0'):
-    _measure(
-      _ending_in(None, 1), _NUMBERS, _CLASSES, _BINARY(from_logits=True), {'it': metric}
-    )
+    _measure(_ending_in(None, 1), _NUMBERS, _CLASSES, loss, {'it': metric})
 
 
 def test_check_examples_refuses_tokens_and_labels_out_of_range():
@@ -924,16 +914,12 @@ _NARROW = {'x': tf.TensorSpec([1]), 'y': tf.TensorSpec([], tf.int32)}
       r"client 'a' gives x of shape \[1\] .* the model takes \[3\]. Reshape",
     ),
     (_BATCHES, r'x of shape \[4, 3\] .* takes \[3\]. .* not batched'),
+    (None, 'packed.PackedData, which do not say'),
   ],
 )
 def test_examples_that_do_not_fit_the_model_are_refused(spec, match):
   with pytest.raises(ValueError, match=match):
     models.functional(_shared, 'sparse_categorical_crossentropy', spec, "client 'a'")
-
-
-def test_keras_model_without_spec_of_inputs_is_refused():
-  with pytest.raises(ValueError, match='packed.PackedData, which do not say'):
-    models.functional(_shared, 'mse', None)
 
 
 def test_functional_model_with_dict_of_weights_is_refused():

@@ -153,7 +153,6 @@ _DROPPING = {'clients_per_round': None, 'schedule': training_runs.schedule(_ROUN
       {'mechanism': _SKELLAM, 'noise_seed': None, 'packed_simulation': True},
       'run.packed_simulation=True is for packs of clients, and these',
     ),
-    ({'packed_simulation': 'yes'}, "must be True, False or 'auto'; got 'yes'"),
     ({'mechanism': _SHARES, **_DROPPING}, 'Give the schedule reporting_goal=3 or more'),
     (
       {'mechanism': _LOCAL, **_DROPPING},

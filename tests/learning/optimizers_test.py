@@ -55,16 +55,25 @@ def test_ftrl_continues_from_a_model_that_was_set():
 
 
 @pytest.mark.parametrize(
-  ('arguments', 'error', 'message'),
+  ('build', 'arguments', 'error', 'message'),
   [
-    ((0.0,), ValueError, 'learning_rate must be positive'),
-    ((0.1, 1.0), ValueError, 'momentum must be at least 0 and below 1, got 1.0'),
-    ((0.1, 'much'), TypeError, 'momentum'),
+    (learning.build_ftrl, (0.0,), ValueError, 'learning_rate must be positive'),
+    (learning.build_ftrl, (0.1, 1.0), ValueError, 'at least 0 and below 1, got 1.0'),
+    (learning.build_ftrl, (0.1, 'much'), TypeError, 'momentum'),
+    (learning.ServerSchedule, (np.tri(3),), TypeError, 'must be a strategies.Workload'),
+    (
+      learning.ServerSchedule,
+      (strategies.Workload(3), 0.0),
+      ValueError,
+      'learning_rate must be positive',
+    ),
   ],
 )
-def test_build_ftrl_refuses_invalid_arguments(arguments, error, message):
+def test_invalid_arguments_of_ftrl_and_server_schedules_are_refused(
+  build, arguments, error, message
+):
   with pytest.raises(error, match=message):
-    learning.build_ftrl(*arguments)
+    build(*arguments)
 
 
 def test_ftrl_refuses_learning_rate_schedule_of_tff():
@@ -91,39 +100,21 @@ _SCHEDULES = {
 
 
 @pytest.mark.parametrize('name', _SCHEDULES)
-def test_optimizer_applies_workload_to_means(name):
-  schedule = _SCHEDULES[name]
-  means = np.random.default_rng(1).normal(size=(_ROUNDS, 3)).astype(np.float32)
-  optimizer = schedule.optimizer()
-  weights = tf.zeros([3])
-  state = optimizer.initialize(tf.TensorSpec([3]))
-  models = []
-  for mean in means:
-    state, weights = optimizer.next(state, weights, tf.constant(mean))
-    models.append(weights.numpy())
-  expected = -schedule.learning_rate * (schedule.workload.materialize() @ means)
-  np.testing.assert_allclose(models, expected, rtol=1e-4, atol=1e-4)
-
-
-@pytest.mark.parametrize('name', _SCHEDULES)
-def test_ftrl_on_workload_sums_matches_optimizer_on_means(name):
+def test_optimizer_on_means_and_ftrl_on_workload_sums_apply_the_workload(name):
   schedule = _SCHEDULES[name]
   means = np.random.default_rng(2).normal(size=(_ROUNDS, 3)).astype(np.float32)
   sums = (schedule.workload.materialize() @ means).astype(np.float32)
-  models = []
+  initial = tf.constant([5.0, -3.0, 1.0])
+  # Weight decay shrinks the initial model.
+  shares = (1 - schedule.workload.weight_decay) ** np.arange(1, _ROUNDS + 1)
+  expected = np.outer(shares, initial) - schedule.learning_rate * sums
   for optimizer, results in ((schedule.optimizer(), means), (schedule.ftrl(), sums)):
-    weights, state = (
-      tf.constant([5.0, -3.0, 1.0]),
-      optimizer.initialize(tf.TensorSpec([3])),
-    )
+    weights, state = initial, optimizer.initialize(tf.TensorSpec([3]))
+    models = []
     for result in results:
       state, weights = optimizer.next(state, weights, tf.constant(result))
       models.append(weights.numpy())
-  np.testing.assert_allclose(models[_ROUNDS:], models[:_ROUNDS], rtol=1e-4, atol=1e-4)
-  # Weight decay shrinks the initial model.
-  initial = (1 - schedule.workload.weight_decay) ** _ROUNDS * np.array([5.0, -3.0, 1.0])
-  change = schedule.learning_rate * sums[-1]
-  np.testing.assert_allclose(models[-1], initial - change, rtol=1e-4, atol=1e-4)
+    np.testing.assert_allclose(models, expected, rtol=1e-4, atol=1e-4)
 
 
 def test_build_ftrl_refuses_workload_with_weight_decay():
@@ -186,18 +177,6 @@ def test_schedule_for_another_number_of_rounds_is_refused():
     )
 
 
-@pytest.mark.parametrize(
-  ('arguments', 'error', 'message'),
-  [
-    ((np.tri(3),), TypeError, 'workload must be a strategies.Workload'),
-    ((strategies.Workload(3), 0.0), ValueError, 'learning_rate must be positive'),
-  ],
-)
-def test_server_schedule_refuses_invalid_arguments(arguments, error, message):
-  with pytest.raises(error, match=message):
-    learning.ServerSchedule(*arguments)
-
-
 _RUN_ROUNDS = 4
 _RATES = [0.4, 0.2, 0.1, 0.05]
 # Batches of two have to be padded.
@@ -220,10 +199,6 @@ def _train(run_dir, **changes):
     **changes,
   }
   return training_runs.train(run_dir, **arguments)
-
-
-def _weights(result):
-  return np.concatenate([each.ravel() for each in result.weights.trainable])
 
 
 @pytest.fixture(scope='module')
@@ -261,7 +236,9 @@ def test_rounds_have_the_client_learning_rates_of_the_schedule(packed_run):
     strategies.Participation(_RUN_ROUNDS), 12, 3, 7
   ).for_clients(learning.Clients.of(_CLIENTS).draw_ids)
   cohorts = [schedule.cohort(number) for number in range(_RUN_ROUNDS)]
-  np.testing.assert_allclose(_weights(result), _weights_in_numpy(cohorts), rtol=1e-5)
+  np.testing.assert_allclose(
+    linear.flat(result.weights), _weights_in_numpy(cohorts), rtol=1e-5
+  )
   config = json.loads((run_dir / 'config.json').read_text())
   stated = config['training']['client_learning_rates']
   assert (stated['first'], stated['last']) == (0.4, 0.05)
@@ -271,7 +248,9 @@ def test_one_by_one_training_matches_packed_training(packed_run, tmp_path):
   alone = _train(
     tmp_path / 'run', client_optimizer=_sgd, packed_simulation=False, test_data=None
   )
-  np.testing.assert_allclose(_weights(alone), _weights(packed_run[1]), rtol=1e-5)
+  np.testing.assert_allclose(
+    linear.flat(alone.weights), linear.flat(packed_run[1].weights), rtol=1e-5
+  )
   assert alone.metrics['client_learning_rate'] == 0.05
 
 

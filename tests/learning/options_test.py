@@ -26,6 +26,7 @@ from tff_dp_aggregators.learning import options
       ValueError,
       'at least 1; got 0.5',
     ),
+    (options.SimulatedCohort, {'mechanism': None, 'scale': '1'}, TypeError, "got '1'"),
     (options.RunOptions, {'noise_seed': '1'}, TypeError, "got '1'"),
     (options.RunOptions, {'packed_simulation': 'no'}, ValueError, "'auto'; got 'no'"),
     (options.RunOptions, {'checkpoint_seconds': -1}, ValueError, 'got -1'),

@@ -120,9 +120,17 @@ each_process = pytest.mark.parametrize('process', _PROCESSES)
 
 
 @each_process
-def test_weighted_aggregator_is_refused_with_reason(process):
-  with pytest.raises(TypeError, match='sum of weights.* released without noise'):
-    _PROCESSES[process](linear.functional_model(), tff.aggregators.MeanFactory())
+@pytest.mark.parametrize(
+  ('aggregator', 'message'),
+  [
+    (tff.aggregators.MeanFactory(), 'sum of weights.* released without noise'),
+    (None, 'aggregator must be a .*UnweightedAggregation'),
+    (aggregators.gaussian, 'aggregator must be a .*UnweightedAggregation'),
+  ],
+)
+def test_wrong_aggregator_is_refused_with_reason(process, aggregator, message):
+  with pytest.raises(TypeError, match=message):
+    _PROCESSES[process](linear.functional_model(), aggregator)
 
 
 @pytest.mark.parametrize('process', ['fed_avg', 'fed_prox'])
@@ -132,38 +140,38 @@ def test_client_weighting_is_refused_with_reason(process):
     _PROCESSES[process](linear.functional_model(), _tree(), client_weighting=weighting)
 
 
+_FTRL = {'server_optimizer_fn': learning.build_ftrl(0.1)}
+
+
 @each_process
 @pytest.mark.parametrize(
-  'aggregator',
+  ('aggregator', 'optimizer', 'message'),
   [
-    _blt(strategies.Workload(8)),
-    aggregators.CoordinateBoundsFactory(
-      aggregators.ZeroNonfiniteFactory(_tree(cumulative=True)), bounds=1.0
+    (_blt(strategies.Workload(8)), {}, 'sums of all rounds .* Use learning.build_ftrl'),
+    (
+      aggregators.CoordinateBoundsFactory(
+        aggregators.ZeroNonfiniteFactory(_tree(cumulative=True)), bounds=1.0
+      ),
+      {},
+      'sums of all rounds .* Use learning.build_ftrl',
+    ),
+    (
+      aggregators.CoordinateBoundsFactory(_tree(), bounds=1.0),
+      _FTRL,
+      'server_optimizer_fn is FTRL, which works on sums',
+    ),
+    (
+      tff.aggregators.UnweightedMeanFactory(),
+      _FTRL,
+      'server_optimizer_fn is FTRL, which works on sums',
     ),
   ],
 )
-def test_cumulative_aggregator_requires_ftrl_optimizer(process, aggregator):
-  with pytest.raises(ValueError, match='sums of all rounds .* Use learning.build_ftrl'):
-    _PROCESSES[process](linear.functional_model(), aggregator)
-
-
-@each_process
-@pytest.mark.parametrize(
-  'aggregator',
-  [
-    aggregators.CoordinateBoundsFactory(_tree(), bounds=1.0),
-    tff.aggregators.UnweightedMeanFactory(),
-  ],
-)
-def test_ftrl_requires_cumulative_aggregator(process, aggregator):
-  with pytest.raises(
-    ValueError, match='server_optimizer_fn is FTRL, which works on sums'
-  ):
-    _PROCESSES[process](
-      linear.functional_model(),
-      aggregator,
-      server_optimizer_fn=learning.build_ftrl(0.1),
-    )
+def test_ftrl_and_cumulative_aggregators_require_each_other(
+  process, aggregator, optimizer, message
+):
+  with pytest.raises(ValueError, match=message):
+    _PROCESSES[process](linear.functional_model(), aggregator, **optimizer)
 
 
 @pytest.mark.parametrize(
@@ -171,24 +179,26 @@ def test_ftrl_requires_cumulative_aggregator(process, aggregator):
   [
     (
       _blt(strategies.Workload(8, momentum=0.5)),
-      learning.build_ftrl(0.1, 0.9),
+      {'server_optimizer_fn': learning.build_ftrl(0.1, 0.9)},
       'momentum=0.9, which is for plain sums',
     ),
-    (_blt(strategies.Workload(8)), _SCHEDULE.ftrl(), 'Build both from one'),
+    (
+      _blt(strategies.Workload(8)),
+      {'server_optimizer_fn': _SCHEDULE.ftrl()},
+      'Build both from one',
+    ),
+    (
+      _tree(),
+      {'client_optimizer_fn': learning.build_ftrl(0.1)},
+      'client_optimizer_fn is FTRL',
+    ),
   ],
 )
-def test_ftrl_for_another_workload_is_refused(aggregator, optimizer, message):
+def test_ftrl_of_clients_or_for_another_workload_is_refused(
+  aggregator, optimizer, message
+):
   with pytest.raises(ValueError, match=message):
-    learning.build_dp_fed_avg(
-      linear.functional_model(), aggregator, server_optimizer_fn=optimizer
-    )
-
-
-def test_ftrl_as_client_optimizer_is_refused():
-  with pytest.raises(ValueError, match='client_optimizer_fn is FTRL'):
-    learning.build_dp_fed_avg(
-      linear.functional_model(), _tree(), client_optimizer_fn=learning.build_ftrl(0.1)
-    )
+    learning.build_dp_fed_avg(linear.functional_model(), aggregator, **optimizer)
 
 
 @each_process

@@ -8,6 +8,7 @@ import csv
 import dataclasses
 import json
 import pathlib
+import shutil
 import sys
 
 import numpy as np
@@ -163,6 +164,21 @@ def results(run_dir):
   return {'metrics': metrics, 'ledger': ledger, 'weights': weights}
 
 
+def shared_report(run_dir, folder):
+  """Copies the files that a run shares to a folder, as if to another machine.
+
+  Returns the path of the report, and its contents, in which paths no longer exist.
+  """
+  shutil.copytree(run_dir / 'share', folder)
+  path = folder / 'report.json'
+  report = json.loads(path.read_text('utf-8'))
+  for file in report['verification']['files']:
+    file['path'] = str(folder / 'gone' / pathlib.Path(file['path']).name)
+  report['verification']['command'] = None
+  path.write_text(json.dumps(report), 'utf-8')
+  return path, report
+
+
 def mechanism(num_rounds=NUM_ROUNDS):
   """Returns a banded mechanism with little noise."""
   participation = strategies.Participation(num_rounds, min_separation=3)
@@ -185,19 +201,28 @@ class Killed(BaseException):
   """Simulates a kill of the process, which no code catches."""
 
 
-def kill_in(nth_round):
-  """Returns metrics that raise `Killed` in the nth round a program runs; 0: never."""
+def act_in(nth_round, action):
+  """Returns metrics that call a function in the nth round a program runs; 0: never."""
   evaluations = []
 
   def metric(labels, outputs):
     del labels, outputs
     # The first call precedes all rounds.
     if evaluations and len(evaluations) == nth_round:
-      raise Killed
+      action()
     evaluations.append(None)
     return 0.0
 
-  return {'killing': metric}
+  return {'acting': metric}
+
+
+def kill_in(nth_round):
+  """Returns metrics that raise `Killed` in the nth round a program runs; 0: never."""
+
+  def kill():
+    raise Killed
+
+  return act_in(nth_round, kill)
 
 
 if __name__ == '__main__':

@@ -53,17 +53,12 @@ _SECRET = {'schedule': _SCHEDULE, 'noise_seed': None, 'checkpoint_seconds': 0.0}
 def uninterrupted(tmp_path_factory):
   """Returns a run with secret noise; beside it is a copy as if killed in round 5."""
   run_dir = tmp_path_factory.mktemp('runs') / 'straight'
-  evaluations = []
 
-  def copying_metric(labels, outputs):
-    del labels, outputs
-    evaluations.append(None)
-    if len(evaluations) == 7:  # The metric is tried once before the first round.
-      shutil.copytree(run_dir, run_dir.parent / 'stopped')
-    return 0.0
+  def copy():
+    shutil.copytree(run_dir, run_dir.parent / 'stopped')
 
   async def train_in_event_loop():
-    return _train(run_dir, test_metrics={'killing': copying_metric}, **_SECRET)
+    return _train(run_dir, test_metrics=training_runs.act_in(6, copy), **_SECRET)
 
   return run_dir, asyncio.run(train_in_event_loop())
 
@@ -262,18 +257,13 @@ def test_resume_does_not_record_different_results_of_a_repeated_round(
 @pytest.mark.optimized_graphs
 def test_run_stops_when_its_directory_is_moved(seeded_results, tmp_path):
   run_dir, moved = tmp_path / 'run', tmp_path / 'moved'
-  evaluations = []
 
-  def moving_metric(labels, outputs):
-    del outputs, labels
-    evaluations.append(None)
-    if len(evaluations) == 4:  # In round 2, as the first call precedes all rounds.
-      run_dir.rename(moved)
-      run_dir.mkdir()
-      (run_dir / 'metrics.csv').write_text('of another run')
-    return 0.0
+  def move():
+    run_dir.rename(moved)
+    run_dir.mkdir()
+    (run_dir / 'metrics.csv').write_text('of another run')
 
-  metrics = {'killing': moving_metric}
+  metrics = training_runs.act_in(3, move)
   with pytest.raises(OSError, match='was moved or removed while the run'):
     _train(run_dir, test_metrics=metrics, schedule=_SCHEDULE, checkpoint_seconds=0.0)
   assert os.listdir(run_dir) == ['metrics.csv']

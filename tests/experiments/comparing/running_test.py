@@ -3,7 +3,6 @@
 The clusters are real, of processes of this machine, which some tests kill.
 """
 
-import csv
 import json
 import os
 import pathlib
@@ -286,6 +285,6 @@ def test_run_that_kills_its_workers_fails_and_others_go_on(cluster, tmp_path):
   assert f'{failed.name}: failed: KilledWorker: Attempted to run task' in stdout
   assert f'all of it is in {failed}/error.txt' in stdout
   assert (failed / 'log.txt').exists()
-  with (output / 'cells.csv').open() as file:
-    statuses = {row['model']: row['status'] for row in csv.DictReader(file)}
+  rows = simulations.rows(output / 'cells.csv')
+  statuses = {row['model']: row['status'] for row in rows}
   assert statuses == {'killing:make': 'failed', 'logistic': 'finished'}

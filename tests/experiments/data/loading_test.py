@@ -23,6 +23,10 @@ def _load_split(path, split, **more):
   return own_data.load(path, label_column='bought', **columns, **split, **more)
 
 
+def _load_y(path, **more):
+  return own_data.load(path, client_column='who', label_column='y', **more)
+
+
 NUMBERS = {'feature_columns': ('age', 'height')}
 
 
@@ -104,9 +108,7 @@ def test_draw_ids_do_not_depend_on_other_clients(tmp_path):
   for removed in (None, 0, 30, 60):
     remaining = [row for i, row in enumerate(rows) if i != removed]
     path = own_data.write_csv(tmp_path / f'{removed}.csv', remaining)
-    data = own_data.load(
-      path, client_column='who', label_column='bought', test_clients=0.3
-    ).clients
+    data = own_data.load_rows(path, test_clients=0.3).clients
     draw_ids.append({data.name(number): data.draw_id(number) for number in data.ids})
   everybody, *without = draw_ids
   assert 20 < len(everybody) < 61 and len(set(everybody.values())) == len(everybody)
@@ -122,7 +124,7 @@ def test_test_examples_holds_out_a_share_of_each_client_but_never_all(tmp_path):
     for i in range(1050)
   ]
   path = own_data.write_csv(tmp_path / 'data.csv', rows)
-  data = own_data.load(path, client_column='who', label_column='y', test_examples=0.25)
+  data = _load_y(path, test_examples=0.25)
   sizes = {
     data.clients.name(i): len(data.clients.examples(i)['y']) for i in data.clients.ids
   }
@@ -234,8 +236,8 @@ def test_mostly_distinct_labels_are_refused_unless_label_kind_is_class(tmp_path)
   rows = [{'who': f'c{i % 9}', 'x': i, 'y': f'text {i}'} for i in range(150)]
   path = own_data.write_csv(tmp_path / 'data.csv', rows)
   with pytest.raises(problems.DataError, match='y has 150 different values in 150'):
-    own_data.load(path, client_column='who', label_column='y')
-  data = own_data.load(path, client_column='who', label_column='y', label_kind='class')
+    _load_y(path)
+  data = _load_y(path, label_kind='class')
   assert data.shape.num_classes == 150
 
 
@@ -256,7 +258,7 @@ def test_different_spellings_of_a_client_id_are_one_client(ids, tmp_path):
   ]
   for write, name in ((own_data.write_csv, 'a.csv'), (own_data.write_json, 'a.jsonl')):
     path = write(tmp_path / name, rows)
-    data = own_data.load(path, client_column='who', label_column='y', test_examples=0.1)
+    data = _load_y(path, test_examples=0.1)
     assert data.num_clients == 5
     assert {*map(data.clients.name, range(5))} == {ids[0], *others}
 
@@ -319,22 +321,21 @@ def test_missing_values_flag_sets_which_values_are_missing(tmp_path):
     {'who': f'c{i % 9}', 'country': ['NA', 'DE'][i % 2], 'age': i, 'y': i % 2}
     for i in range(30)
   ]
-  names = {'client_column': 'who', 'label_column': 'y'}
   path = own_data.write_csv(tmp_path / 'a.csv', rows)
   for listed in ((), ('null', '-999')):
-    data = own_data.load(path, missing_values=listed, **names)
+    data = _load_y(path, missing_values=listed)
     assert data.facts['columns with a feature for each value'] == {'country': 2}
   with pytest.raises(problems.DataError, match="country is 'DE', which says"):
-    own_data.load(path, missing_values=('DE',), **names)
+    _load_y(path, missing_values=('DE',))
   # A number that means missing is recognized in any spelling and any row.
   for number, row in ((-999, 0), ('-999.0', 20), ('-9.99e2', 29)):
     some = [
       {**each, 'age': number} if i == row else each for i, each in enumerate(rows)
     ]
     path = own_data.write_csv(tmp_path / 'b.csv', some * 2)
-    own_data.load(path, missing_values=(), **names)
+    _load_y(path, missing_values=())
     with pytest.raises(problems.DataError, match=f'line {row + 2}: age is .*missing'):
-      own_data.load(path, missing_values=('-999',), **names)
+      _load_y(path, missing_values=('-999',))
 
 
 def test_text_column_may_allow_missing_value_words(tmp_path):
@@ -344,10 +345,6 @@ def test_text_column_may_allow_missing_value_words(tmp_path):
   with pytest.raises(problems.DataError, match="line 22: said is 'None', which says"):
     own_data.load(path, **names)
   assert own_data.load(path, missing_values=(), **names).num_clients == 8
-
-
-def _load_y(path, **more):
-  return own_data.load(path, client_column='who', label_column='y', **more)
 
 
 def test_number_labels_are_scaled_by_training_labels(tmp_path):
@@ -507,13 +504,7 @@ def test_facts_have_share_of_most_frequent_test_class(tmp_path):
   path = own_data.write_csv(tmp_path / 'data.csv', rows)
   others = [{**row, 'who': f'other {row["who"]}', 'x': -1 - row['x']} for row in rows]
   tested = own_data.write_csv(tmp_path / 'tested.csv', others)
-  data = own_data.load(
-    path,
-    client_column='who',
-    label_column='y',
-    test_data=str(tested),
-    test_clients=None,
-  )
+  data = _load_y(path, test_data=str(tested), test_clients=None)
   assert data.facts['most frequent class for testing'] == 'no, a share of 0.75'
 
 
@@ -540,7 +531,7 @@ def test_column_of_text_and_numbers_is_refused(column, tmp_path):
   rows[20][column] = '9'
   path = own_data.write_csv(tmp_path / 'data.csv', rows)
   with pytest.raises(problems.DataError, match=f"line 22: {column} is '9', and values"):
-    own_data.load(path, client_column='who', label_column='y')
+    _load_y(path)
 
 
 @pytest.mark.parametrize('value', ['1,000', '-1,179'])

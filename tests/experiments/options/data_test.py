@@ -115,16 +115,17 @@ def test_metric_that_test_data_cannot_measure_is_refused(tmp_path):
   assert not (tmp_path / 'run').exists()
 
 
-@pytest.mark.parametrize('flag', ['data_format=csv', 'test_clients=0.1'])
-def test_flags_of_own_data_require_data(flag):
-  error = simulations.refusal(f'--{flag}')
-  assert f'--{flag.split("=")[0]} goes with --data' in error
-
-
-@pytest.mark.parametrize('alpha', ['1e-9', 'nan'])
-def test_invalid_dirichlet_alpha_is_refused(alpha):
-  error = simulations.refusal(f'--dirichlet_alpha={alpha}')
-  assert 'dirichlet_alpha must be' in error
+@pytest.mark.parametrize(
+  ('flag', 'message'),
+  [
+    ('--data_format=csv', '--data_format goes with --data'),
+    ('--test_clients=0.1', '--test_clients goes with --data'),
+    ('--dirichlet_alpha=1e-9', 'dirichlet_alpha must be'),
+    ('--dirichlet_alpha=nan', 'dirichlet_alpha must be'),
+  ],
+)
+def test_flags_that_no_task_takes_are_refused(flag, message):
+  assert message in simulations.refusal(flag)
 
 
 def test_broken_row_is_reported_without_loading_tensorflow(data, tmp_path):

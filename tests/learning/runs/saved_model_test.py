@@ -73,20 +73,11 @@ def functional_run(tmp_path_factory):
   """Returns a functional model's run, and a copy as if killed in its third round."""
   folder = tmp_path_factory.mktemp('functional')
   run_dir, stopped = str(folder / 'run'), str(folder / 'stopped')
-  evaluations = []
-
-  def copying_metric(labels, outputs):
-    del labels, outputs
-    evaluations.append(None)
-    if len(evaluations) == 4:  # The metric is tried once before the first round.
-      shutil.copytree(run_dir, stopped)
-    return 0.0
-
   changes = {
     'loss': None,
     'num_rounds': 4,
     'preprocessing': {'means': [1.5]},
-    'test_metrics': {'copying': copying_metric},
+    'test_metrics': training_runs.act_in(3, lambda: shutil.copytree(run_dir, stopped)),
     'checkpoint_seconds': 0.0,
   }
   return run_dir, stopped, _train(run_dir, training_runs.model(), **changes)
