@@ -413,17 +413,9 @@ def _evaluator(
   )
   evaluator = evaluation.Evaluator(model, test.data, test.metrics)
   if not run_directory.looks_finished(run_dir):
-    failure = None
-    try:
-      evaluator.check(model.initial_weights)
-    except ValueError as e:
-      failure = e
-    if isinstance(model, models.KerasFunctionalModel) and (
-      failure or evaluator.takes_loss
-    ):
-      model.check_examples(evaluator.examples, 'test data')  # Has a clearer message.
-    if failure is not None:
-      raise failure
+    if isinstance(model, models.KerasFunctionalModel) and evaluator.takes_loss:
+      model.check_examples(evaluator.examples, 'test data')  # Names the row and value.
+    evaluator.check(model.initial_weights)
   return evaluator
 
 
