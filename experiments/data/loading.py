@@ -297,8 +297,8 @@ def _remarks(
       )
     elif not is_scaled and 1 < largest <= 255:
       yield (
-        f'{name} has whole numbers from 0 to 255, which are not scaled; divide them by '
-        '255, or give --scaling=standard.'
+        f'{name} has whole numbers up to {largest:g}, which are not scaled; if they '
+        'are pixels, divide them by 255, or give --scaling=standard.'
       )
 
 

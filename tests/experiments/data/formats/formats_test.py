@@ -76,7 +76,7 @@ def test_npz_images_are_not_scaled(tmp_path):
   ('array', 'remark'),
   [
     (np.full([70, 5], 7), 'x has whole numbers, which are scaled as quantities'),
-    (np.full([70, 2, 2], 7, np.uint8), 'x has whole numbers from 0 to 255, which are'),
+    (np.full([70, 2, 2], 7, np.uint8), 'x has whole numbers up to 7, which are not'),
     (np.full([70, 5], 1), None),  # Tags.
     (np.full([70, 5], 7.5), None),
     (np.full([70, 5], -7), None),
