@@ -18,7 +18,6 @@ Takes a minute or two for 1,000 rounds. Exit codes: 0 the claims hold, 1 one doe
 
 import math
 
-import dp_accounting
 from absl import flags
 
 from tff_dp_aggregators.accounting.programs import flags as flags_lib
@@ -127,6 +126,8 @@ def _check_run(run_dir: str, inputs: inputs_lib.Inputs) -> None:
 
 
 def _table(inputs: inputs_lib.Inputs, readings: tuple) -> str:
+  import dp_accounting  # At the top it would import the slow parts of SciPy.
+
   rows = [('part', 'run by', 'rounds', 'claimed', 'read', 'sensitivity', 'unexplained')]
   for each in readings:
     rows.append(

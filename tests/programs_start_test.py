@@ -44,7 +44,6 @@ runpy.run_module(name, run_name='__main__', alter_sys=True)
 """
 
 
-@pytest.mark.few(2)
 @pytest.mark.parametrize(
   'name',
   [*PROGRAMS, *(pytest.param(name, marks=pytest.mark.slow) for name in BENCHMARKS)],
