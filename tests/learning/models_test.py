@@ -324,6 +324,7 @@ _TAKES_PROBABILITIES = 'puts out numbers from -.* takes probabilities: give one 
   [
     (2, 'softmax', _CLASSES, _softmax_cross_entropy, f'{_TAKES_LOGITS}ivation softmax'),
     (2, 'softmax', _CLASSES, _FocalLoss(), _TAKES_LOGITS),
+    (2, 'softmax', _CLASSES, tf.function(_softmax_cross_entropy), _TAKES_LOGITS),
     (
       *(2, 'softmax', _ONE_HOT),
       *(_calling_keras('categorical_crossentropy', from_logits=True), _TAKES_LOGITS),

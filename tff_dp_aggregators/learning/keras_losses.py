@@ -93,13 +93,20 @@ class Losses:
 
   def _check_own_loss(self, output_spec: Any, label_spec: Any) -> None:
     """Traces the user's own loss, to see whether it fails on these shapes."""
-    try:
+    batch_specs = tf.nest.map_structure(
+      lambda each: tf.TensorSpec([_BATCH, *each.shape[1:]], each.dtype),
+      (output_spec, label_spec),
+    )
+
+    def graph_of() -> Any:
       traced = tf.function(lambda output, label: self(output, label))
-      batch_specs = tf.nest.map_structure(
-        lambda each: tf.TensorSpec([_BATCH, *each.shape[1:]], each.dtype),
-        (output_spec, label_spec),
-      )
-      graph = traced.get_concrete_function(*batch_specs).graph
+      return traced.get_concrete_function(*batch_specs).graph
+
+    runs_eagerly = tf.config.functions_run_eagerly()
+    try:
+      graph_of()
+      tf.config.run_functions_eagerly(True)  # Inner functions are part of the graph.
+      graph = graph_of()
     except Exception as e:  # A user's function may raise any exception.
       labels, outputs = (
         ', '.join(f'{each.dtype.name} {_shape(each)}' for each in tf.nest.flatten(spec))
@@ -109,6 +116,8 @@ class Losses:
       raise ValueError(
         f'the loss fails on labels {labels} and outputs {outputs}: {why.strip()}'
       ) from e
+    finally:
+      tf.config.run_functions_eagerly(runs_eagerly)
     given = graph.inputs[: len(tf.nest.flatten(output_spec))]
     tensors = tf.nest.pack_sequence_as(output_spec, given)
     by_name = by_output('outputs', tensors, self._names)
