@@ -138,7 +138,8 @@ class Optimization:
   )
   batch_size: int = program.flag('Examples in a batch of local training.', at_least=1)
   local_epochs: int = program.flag(
-    "Passes over a client's data in a round.", at_least=1
+    "Passes over a client's data in a round; together they are cut into batches.",
+    at_least=1,
   )
 
   @property

@@ -219,6 +219,18 @@ def test_from_mechanism_requires_schedule_if_sampled_or_adaptive(schema, options
     aggregators.from_mechanism(mechanism, clip_norm=1.0, clients_per_round=4)
 
 
+def test_min_clients_are_refused_if_cohorts_are_secret():
+  mechanism = accounting.Mechanism('gaussian', sampling.PoissonSampling(8, 0.5), 1.0)
+  factory = aggregators.from_mechanism(
+    mechanism,
+    clip_norm=1.0,
+    clients_per_round=4,
+    schedule=sampling.for_mechanism(mechanism, 8, 4, seed=1),
+  )
+  with pytest.raises(ValueError, match='min_clients=3 does not go with sampling'):
+    factory.with_not_private_signal_to_noise().with_min_clients(3)
+
+
 @pytest.mark.few(4)
 @pytest.mark.parametrize('name', registry.KINDS)
 def test_from_mechanism_has_planned_strategy_and_noise(name):

@@ -85,6 +85,11 @@ def _state_after_one_round(build):
       {'participation': _participation(min_separation=4)},
       ('"min_separation": 2', '"min_separation": 4'),
     ),
+    (
+      _tree,
+      {'participation': strategies.Participation(_ROUNDS, 2, 3, fixed_epoch=True)},
+      ('"clip_norm": 1.0', '"fixed_epoch": true'),
+    ),
     (_gaussian, {'seed': noise.Seed(4)}, ('seed 3, stream 0', 'seed 4, stream 0')),
     (_gaussian, {'generator': 'chacha20'}, ('philox', 'chacha20')),
     (_banded, {'coefficients': (1.0, 0.4)}, ('sha256:', 'sha256:')),

@@ -119,6 +119,8 @@ class DPMeanFactory(checks.SetOnce, tff.aggregators.UnweightedAggregationFactory
     self.clients_per_round = float(clients_per_round)
     self._record_aggregation_factory = record_aggregation_factory
     self._count_sum_factory = count_sum_factory
+    # Whether privacy rests on clients being drawn in secret.
+    self.draws_are_secret = False
     self._measures_signal = False
     self._sample_specs = sample_specs
     # A sample query, normally for scalar records; its constructor checks the arguments.
@@ -196,8 +198,18 @@ class DPMeanFactory(checks.SetOnce, tff.aggregators.UnweightedAggregationFactory
     A round with fewer clients fails: what they sent is discarded, nothing is released,
     and the state before that round can be used for another attempt. If this factory
     already has a larger minimum, that one applies.
+
+    Raises:
+      ValueError: If the number is out of range, or privacy rests on sampling: which
+        rounds fail would tell whether a client was drawn.
     """
     checks.check_positive_int('min_clients', min_clients)
+    if self.draws_are_secret:
+      raise ValueError(
+        f'min_clients={min_clients} does not go with sampling: whether a round fails '
+        'would tell how many clients were drawn, which is secret. Leave it out, or '
+        'plan with limits on participation.'
+      )
     strict = copy.copy(self)
     strict.__dict__['min_clients'] = _min_clients_of(
       self.query, max(min_clients, self.min_clients), self.clients_per_round

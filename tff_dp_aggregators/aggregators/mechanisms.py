@@ -86,7 +86,7 @@ def from_mechanism(
     )
   build = _BUILDERS.get((mechanism.noise.name, mechanism.noise_site))
   if build is not None:
-    return build(
+    mean = build(
       mechanism,
       clip_norm=clip_norm,
       clients_per_round=clients_per_round,
@@ -94,8 +94,8 @@ def from_mechanism(
       generator=opts.generator,
       record_aggregation_factory=record_aggregation_factory,
     )
-  if mechanism.clipped_count_stddev is not None:
-    return builders.adaptive(
+  elif mechanism.clipped_count_stddev is not None:
+    mean = builders.adaptive(
       strategy=mechanism.strategy,
       participation=mechanism.limits,
       noise_multiplier=mechanism.noise_multiplier,
@@ -106,15 +106,18 @@ def from_mechanism(
       **noise_options,
       **adaptive,
     )
-  return builders.from_strategy(
-    mechanism.strategy,
-    mechanism.limits,
-    clip_norm=clip_norm,
-    noise_multiplier=mechanism.noise_multiplier,
-    clients_per_round=clients_per_round,
-    record_aggregation_factory=record_aggregation_factory,
-    **noise_options,
-  )
+  else:
+    mean = builders.from_strategy(
+      mechanism.strategy,
+      mechanism.limits,
+      clip_norm=clip_norm,
+      noise_multiplier=mechanism.noise_multiplier,
+      clients_per_round=clients_per_round,
+      record_aggregation_factory=record_aggregation_factory,
+      **noise_options,
+    )
+  mean.__dict__['draws_are_secret'] = mechanism.is_sampled
+  return mean
 
 
 def remembers(mechanism: accounting.Mechanism) -> bool:

@@ -262,27 +262,39 @@ class KerasFunctionalModel(tff.learning.models.FunctionalModel):
   def sample(self) -> tuple[Any, Any]:
     """Random inputs that the model takes, and outputs with the initial weights.
 
-    Floats are normal with standard deviation 10; or from 0 to 1, if the model fails on
-    these, as an embedding does that looks them up. Integers are 0.
+    Floats are normal with standard deviation 10, and integers 0. If the model fails on
+    these, as an embedding does that looks floats up, or puts out numbers that are not
+    finite, floats are from 0 to 1, and then integers are 1.
     """
     x, _ = clients_lib.pair(self.input_spec)
     weights = tf.nest.map_structure(tf.constant, self.initial_weights)
 
-    def drawn_by(draw: Callable[..., np.ndarray], scale: float) -> tuple[Any, Any]:
+    def drawn_by(
+      draw: Callable[..., np.ndarray], scale: float, integer: int
+    ) -> tuple[Any, Any]:
       def draw_for(spec: tf.TensorSpec) -> tf.Tensor:
         shape = [_NUM_INPUTS, *(size or 2 for size in spec.shape[1:])]
-        factor = scale if spec.dtype.is_floating else 0.0
-        return tf.cast(tf.constant(factor * draw(size=shape)), spec.dtype)
+        values = draw(size=shape)
+        values = scale * values if spec.dtype.is_floating else np.full(shape, integer)
+        return tf.cast(tf.constant(values), spec.dtype)
 
       inputs = tf.nest.map_structure(draw_for, x)
       output, _ = self._traced[False](weights, inputs)
       return inputs, tf.nest.map_structure(lambda each: each.numpy(), output)
 
     rng = np.random.default_rng(1)
-    try:
-      return drawn_by(rng.normal, 10.0)
-    except tf.errors.OpError:
-      return drawn_by(rng.random, 1.0)
+    samples, failure = [], None
+    for way in ((rng.normal, 10.0, 0), (rng.random, 1.0, 0), (rng.random, 1.0, 1)):
+      try:
+        samples.append(drawn_by(*way))
+      except tf.errors.OpError as e:
+        failure = e
+        continue
+      if all(np.isfinite(each).all() for each in tf.nest.flatten(samples[-1][1])):
+        return samples[-1]
+    if failure is not None and not samples:
+      raise failure
+    return samples[0]
 
 
 def names_of_weights(model: tf.keras.Model) -> tuple[str, ...]:

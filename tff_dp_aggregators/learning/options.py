@@ -36,7 +36,8 @@ class ClientTraining:
 
   Attributes:
     batch_size: Number of examples in a batch.
-    epochs: Passes over a client's examples in a round.
+    epochs: Passes over a client's examples in a round; together they are cut into
+      batches.
     optimizer: One of `tff.learning.optimizers`; `None` for SGD with learning rate 0.1.
       With `learning_rate_fn` it is a function of the learning rate.
     learning_rate_fn: Maps the number of a round, from 0, to the clients' learning rate

@@ -458,7 +458,10 @@ class MatrixMechanismQuery(NoisySumQuery):
 
   def _mechanism(self) -> dict[str, Any]:
     """Returns the JSON object that identifies the mechanism of a state."""
+    # Fixed epochs allow fewer patterns, so less sensitivity may be claimed for them.
+    fixed_epoch = {'fixed_epoch': True} if self._participation.fixed_epoch else {}
     return {
+      **fixed_epoch,
       'strategy': f'{self.strategy.kind} {self.strategy.checksum}',
       'num_rounds': None if self._unlimited else self._participation.num_rounds,
       'min_separation': self._participation.min_separation,
