@@ -9,6 +9,7 @@ import copy
 import functools
 import hashlib
 import random
+import re
 import threading
 from collections.abc import Iterator, Mapping
 from typing import Any, Callable, Optional
@@ -46,6 +47,10 @@ _MASKED = (
 _LOADING = (
   'What Keras has saved, tf.keras.models.load_model(path) makes a Keras model again; '
   'what tf.saved_model.load returns is none.'
+)
+# What Keras adds to an error of a layer, before it lists the arguments of the call.
+_CALLING_LAYER = re.compile(
+  r'(?<=when )calling layer .*?(?=Call arguments|\Z)', re.DOTALL
 )
 _SEED_BITS = 32  # Of Keras's seeds.
 # Number of random inputs for which outputs are checked.
@@ -455,9 +460,9 @@ class _Traced:
       except AttributeError as e:
         refuse_batch_normalisation(model)
         raise ValueError(
-          'a layer of the model uses a weight as only a variable can be used '
-          f'({str(e).strip().splitlines()[-1].strip()}); use it as a tensor, and leave '
-          'out layers that change weights of their own while they train.'
+          'a layer of the model uses a weight as only a variable can be used: '
+          f'{_of_layer(e)} Use it as a tensor, and leave out layers that change weights '
+          'of their own while they train.'
         ) from e
       except Exception as e:  # A user's model may raise any exception.
         raise ValueError(_failure(e, x, 'clients')) from e
@@ -470,8 +475,9 @@ class _Traced:
       raise ValueError(
         f'the model reads {names.get(id(tensor), "a variable or a table")!r} other '
         'than as an attribute of a layer in its call, so clients cannot be given '
-        'another value of it. Have the call of the layer read its own attribute; and '
-        'look names and tokens up before, so that examples have their numbers.'
+        'another value of it. Have the call of the layer read its own attribute; leave '
+        'out layers that draw random numbers; and look names and tokens up before, so '
+        'that examples have their numbers.'
       )
 
   @property
@@ -575,5 +581,11 @@ def _failure(error: Exception, x: Any, owner: str) -> str:
   given = ', '.join(
     f'{each.dtype.name}{each.shape.as_list()}' for each in tf.nest.flatten(x)
   )
-  why = f'{type(error).__name__}: {failures.sentence(str(error))}'
+  why = f'{type(error).__name__}: {_of_layer(error)}'
   return f'the model fails on inputs of {owner}, {given}: {why}'
+
+
+def _of_layer(error: Exception) -> str:
+  """The part of an error's message that names the layer, if one does, and says why."""
+  found = _CALLING_LAYER.search(str(error))
+  return ' '.join(failures.sentence(found[0] if found else str(error)).split())
