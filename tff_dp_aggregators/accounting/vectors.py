@@ -1,11 +1,12 @@
 """Exact test vectors, which any library for differential privacy can be checked with.
 
 `test_vectors.json` contains sensitivities, errors, privacy curves and calibrations,
-each with its inputs, a decimal number, and the number of its correct digits. `remake`
-computes them from their inputs, by definition and enumeration: participation patterns
-are enumerated, matrices of rational numbers are inverted entry by entry, and roots are
-found by bisection, with 50 digits. This is slow and short, and independent of the code
-that is to be checked. `check` compares the values that this package computes.
+each with its inputs, a decimal number, and the number of its correct digits, and the
+definitions of these quantities. `remake` computes them from their inputs, by definition
+and enumeration: participation patterns are enumerated, matrices of rational numbers are
+inverted entry by entry, and roots are found by bisection, with 50 digits. This is slow
+and short, and independent of the code that is to be checked. `check` compares the
+values that this package computes.
 `tff-dp-vectors` is the command-line program.
 """
 
@@ -150,16 +151,12 @@ def smallest(
 # The file.
 
 PATH = pathlib.Path(__file__).with_name('test_vectors.json')
-FORMAT, VERSION = 'tff_dp_aggregators.test_vectors', 1
-_MATRIX = (
-  'C: coefficients are the first column of a lower-triangular Toeplitz matrix, 0 where '
-  'none is given, and column_scales what its columns are multiplied by; '
-  'binary_tree has a row of 0 and 1 for each node completed in num_rounds.'
-)
 Inputs = dict[str, Union[bool, int, str, list[Union[int, str]]]]
 
 
-class Vector(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class Vector(
+  msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True
+):
   """One test vector."""
 
   id: str  # A unique identifier, which is never reused.
@@ -203,17 +200,8 @@ def _computed(vector: Vector, compute: Callable[[Any], Any]) -> Any:
 
 
 def to_json(vectors: list[Vector]) -> str:
-  """Returns the content of a file with the vectors."""
-  content = {
-    'format': FORMAT,
-    'version': VERSION,
-    'matrix': _MATRIX,
-    'definitions': {name: each.definition for name, each in QUANTITIES.items()},
-    'vectors': [
-      {k: v for k, v in msgspec.structs.asdict(each).items() if v is not None}
-      for each in vectors
-    ],
-  }
+  """Returns the package's file with these vectors instead of its own."""
+  content = {**json.loads(PATH.read_bytes()), 'vectors': msgspec.to_builtins(vectors)}
   return json.dumps(content, indent=1) + '\n'
 
 
@@ -376,9 +364,8 @@ _BOTH = Relation.ADD_OR_REMOVE_ONE
 
 
 class Quantity(NamedTuple):
-  """A quantity of which there are test vectors."""
+  """How a quantity is computed; its definition is in the package's file."""
 
-  definition: str  # Its definition, for the file.
   # Computes it with this package; may also return whether it is a bound.
   ours: Callable[[dict[str, Any]], Union[float, tuple[float, bool]]]
   exact: Callable[[dict[str, Any]], Union[Fraction, mpmath.mpf]]  # By definition.
@@ -392,10 +379,6 @@ _BY_CDF = 'normal distribution with 50 digits'
 _BY_BISECTION = 'normal distribution with 50 digits, bisection'
 QUANTITIES = {
   'squared_sensitivity': Quantity(
-    'max ||C u||^2 over the rounds u that one client may take part in, with '
-    'contributions of norm at most 1 in each: rounds differ by min_separation at '
-    'least (with fixed_epoch, by multiples of it), and are max_participations at '
-    'most. Columns of C are rounds of participation.',
     _our_sensitivity,
     lambda inputs: squared_sensitivity(
       _matrix(inputs), patterns(*(inputs[name] for name in _LIMITS))
@@ -403,59 +386,19 @@ QUANTITIES = {
     _BY_ENUMERATION,
   ),
   'mean_squared_error': Quantity(
-    'Mean of the squared row norms of A C^-1: A[t, j] is the sum of (1 - '
-    'weight_decay)^(t - s) momentum^(s - j) over s from j to t, prefix sums '
-    'without both. The noise in the queries of round t has this variance if that '
-    'of C X + z is 1.',
     lambda inputs: _our_errors(inputs).mean(),
     lambda inputs: _exact_errors(inputs).sum() / inputs['num_rounds'],
     _BY_FRACTIONS,
   ),
   'max_squared_error': Quantity(
-    'The largest of these squared row norms.',
     lambda inputs: _our_errors(inputs).max(),
     lambda inputs: _exact_errors(inputs).max(),
     _BY_FRACTIONS,
   ),
-  'gaussian_delta': Quantity(
-    'The smallest delta at this epsilon of N(mu, 1) against N(0, 1): mu is the '
-    'sensitivity over the standard deviation of the noise.',
-    _our_delta,
-    _exact_delta,
-    _BY_CDF,
-    1e-9,
-  ),
-  'gaussian_epsilon': Quantity(
-    'The smallest epsilon at this delta, of the same.',
-    _our_epsilon,
-    _exact_root,
-    _BY_BISECTION,
-    1e-9,
-  ),
-  'noise_multiplier': Quantity(
-    'The smallest standard deviation, in clip norms, of z in C X + z for '
-    '(epsilon, delta)-DP: the root of squared_sensitivity over the largest mu '
-    'whose gaussian_delta at epsilon is not above delta.',
-    _noise_multiplier,
-    _exact_root,
-    _BY_BISECTION,
-    1e-9,
-  ),
+  'gaussian_delta': Quantity(_our_delta, _exact_delta, _BY_CDF, 1e-9),
+  'gaussian_epsilon': Quantity(_our_epsilon, _exact_root, _BY_BISECTION, 1e-9),
+  'noise_multiplier': Quantity(_noise_multiplier, _exact_root, _BY_BISECTION, 1e-9),
   # Privacy loss distributions are rounded up, so tolerances are larger.
-  'sampled_gaussian_delta': Quantity(
-    'The smallest delta at this epsilon of one round in which each client takes '
-    'part with this probability, under addition and removal of one: the larger '
-    'one of the two directions.',
-    _our_delta,
-    _exact_delta,
-    _BY_CDF,
-    1e-5,
-  ),
-  'sampled_gaussian_epsilon': Quantity(
-    'The smallest epsilon at this delta, of the same.',
-    _our_epsilon,
-    _exact_root,
-    _BY_BISECTION,
-    1e-4,
-  ),
+  'sampled_gaussian_delta': Quantity(_our_delta, _exact_delta, _BY_CDF, 1e-5),
+  'sampled_gaussian_epsilon': Quantity(_our_epsilon, _exact_root, _BY_BISECTION, 1e-4),
 }
