@@ -27,7 +27,7 @@ from tff_dp_aggregators.base import version
 from tff_dp_aggregators.strategies.numerics import descent
 
 CHECK_FAILED, WRONG_USAGE = 1, 2  # Exit codes; 0 is fine.
-_EVERY_PROGRAM = 'every program'  # The module name of flags that all programs have.
+_COMMON = ('flagfile', 'help', 'helpfull', 'version')  # Flags of every program.
 # Modules of programs, which import this one.
 _PROGRAMS = ('report', 'plan', 'participation', 'vectors')
 _MAX_SHOWN = 24  # The number of flags up to which `--help` shows all.
@@ -364,30 +364,28 @@ class Program:
     sys.exit(self.execute(sys.argv[1:]))
 
   def _define_common_flags(self, values: flags.FlagValues) -> None:
-    options = {'flag_values': values, 'module_name': _EVERY_PROGRAM}
     text = (
       'Read flags from this file, one per line. The command line overrides them, and '
       '--noNAME leaves out --NAME of the file.'
     )
-    flags.DEFINE_string('flagfile', None, text, **options)
+    flags.DEFINE_string('flagfile', None, text, values)
     for flag in (
       _Info('help', 'Show the most important flags.', lambda: self._help(values)),
       _Info('helpfull', 'Show all flags.', lambda: self._help(values, is_full=True)),
       _Info('version', 'Show version and commit.', lambda: str(version.current())),
     ):
-      flags.DEFINE_flag(flag, **options)
+      flags.DEFINE_flag(flag, values)
 
   def _help(self, values: flags.FlagValues, is_full: bool = False) -> str:
     groups = self.groups()
     num_flags = sum(len(rows) for _, rows in groups)
     is_full = is_full or num_flags <= _MAX_SHOWN
-    common = [flag.name for flag in values.get_flags_for_module(_EVERY_PROGRAM)]
     shown = [
       (heading, [row.name for row in rows if is_full or row.name in self.basic])
       for heading, rows in groups
     ]
     parts = [self.description.strip()]
-    for heading, names in (*shown, ('Of every program', common)):
+    for heading, names in (*shown, ('Of every program', _COMMON)):
       if names:
         parts.append('\n'.join((f'{heading}:', *(_entry(values[n]) for n in names))))
     if not is_full:
@@ -410,8 +408,7 @@ def error_message(error: BaseException, values: flags.FlagValues) -> str:
 
 def names_of(values: flags.FlagValues) -> list[str]:
   """Returns the names of a program's own flags, in the order of definition."""
-  common = {flag.name for flag in values.get_flags_for_module(_EVERY_PROGRAM)}
-  return [name for name in values if name not in common]
+  return [name for name in values if name not in _COMMON]
 
 
 def _entry(flag: flags.Flag) -> str:

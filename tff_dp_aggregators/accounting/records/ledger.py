@@ -658,12 +658,9 @@ class LedgerWriter:
         `aggregators.extract_dp_event(state)`, or the event that a query returned.
         Neither knows of sampling: for a sampled mechanism it is `round_events[round]`.
     """
-    self._repair()
     if round is None:
       round = self._lines.last_round + 1
-    entry = self._next_entry(round=round, **what)
-    self._commit(entry)
-    return entry
+    return self._commit(self._next_entry(round=round, **what))
 
   def append_aborted(self, **what: Any) -> AbortedAttempt:
     """Writes the line of an aborted attempt, like `append`, before that of its round.
@@ -671,10 +668,7 @@ class LedgerWriter:
     Args:
       **what: Fields of `AbortedAttempt` that the ledger does not fill in itself.
     """
-    self._repair()
-    aborted = self._next_aborted(**what)
-    self._commit(aborted)
-    return aborted
+    return self._commit(self._next_aborted(**what))
 
   def confirm_aborted(self, **what: Any) -> AbortedAttempt:
     """Returns the line of a repeated attempt; raises ValueError if it differs."""
@@ -775,8 +769,9 @@ class LedgerWriter:
         self.recovered,
       )
 
-  def _commit(self, entry: Line) -> None:
-    """Writes a line that keeps the rules, and counts it once it is on disk."""
+  def _commit(self, entry: Any) -> Any:
+    """Writes and returns a line that keeps the rules; counts it once it is on disk."""
+    self._repair()
     line = write(entry)
     lines = self._lines.plus(entry, line)
     self._has_partial_line = True
@@ -793,6 +788,7 @@ class LedgerWriter:
         pass  # The next append tries again; resuming finds the incomplete line.
       raise
     self._has_partial_line = False
+    return entry
 
   def _repair(self) -> None:
     """Removes what a failed write left; raises OSError if others changed the file."""
