@@ -99,37 +99,28 @@ def squared_errors(matrix: np.ndarray, queries: np.ndarray) -> np.ndarray:
   return (solved**2).sum(1)
 
 
-def gaussian_delta(mu: mpmath.mpf, epsilon: mpmath.mpf) -> mpmath.mpf:
-  """The smallest delta of mu-Gaussian-DP: N(mu, 1) against N(0, 1)."""
-  upper = mpmath.ncdf(-epsilon / mu + mu / 2)
-  return upper - mpmath.exp(epsilon) * mpmath.ncdf(-epsilon / mu - mu / 2)
-
-
-def sampled_gaussian_delta(
+def gaussian_delta(
   probability: mpmath.mpf, noise_multiplier: mpmath.mpf, epsilon: mpmath.mpf
 ) -> mpmath.mpf:
   """The smallest delta of one round with Poisson sampling, under add-or-remove-one.
 
   It is the maximum of P = (1 - q) N(0, sigma^2) + q N(1, sigma^2) against Q = N(0,
-  sigma^2), and of Q against P.
+  sigma^2), and of Q against P. With q = 1 it is that of the Gaussian mechanism.
   """
-  q, sigma = probability, noise_multiplier
+  q, sigma, factor = probability, noise_multiplier, mpmath.exp(epsilon)
 
-  def likelihood_ratio_is(value: mpmath.mpf) -> Optional[mpmath.mpf]:
-    """The x at which P / Q, which increases, has a value; `None` if always larger."""
-    rest = (value - 1 + q) / q
-    return None if rest <= 0 else sigma**2 * mpmath.log(rest) + mpmath.mpf(1) / 2
+  def masses(ratio: mpmath.mpf, side: int) -> tuple[mpmath.mpf, mpmath.mpf]:
+    """Of Q and P, below (side 1) or above (-1) the x at which P / Q is `ratio`."""
+    rest = (ratio - 1 + q) / q
+    if rest <= 0:  # P / Q, which increases with x, is larger everywhere.
+      return mpmath.mpf(0), mpmath.mpf(0)
+    x = sigma**2 * mpmath.log(rest) + mpmath.mpf(1) / 2
+    of_q = mpmath.ncdf(side * x / sigma)
+    return of_q, (1 - q) * of_q + q * mpmath.ncdf(side * (x - 1) / sigma)
 
-  x = likelihood_ratio_is(mpmath.exp(epsilon))
-  assert x is not None  # exp(epsilon) is at least 1.
-  above = [mpmath.ncdf(-x / sigma), mpmath.ncdf((1 - x) / sigma)]
-  removed = (1 - q) * above[0] + q * above[1] - mpmath.exp(epsilon) * above[0]
-  x = likelihood_ratio_is(mpmath.exp(-epsilon))
-  added = mpmath.mpf(0)
-  if x is not None:
-    below = [mpmath.ncdf(x / sigma), mpmath.ncdf((x - 1) / sigma)]
-    added = below[0] - mpmath.exp(epsilon) * ((1 - q) * below[0] + q * below[1])
-  return max(removed, added)
+  q_above, p_above = masses(factor, -1)
+  q_below, p_below = masses(1 / factor, 1)
+  return max(p_above - factor * q_above, q_below - factor * p_below)
 
 
 def smallest(
@@ -242,18 +233,14 @@ def _exact_errors(inputs: Any) -> np.ndarray:
 
 def _by_delta(inputs: Any) -> Callable[[mpmath.mpf], mpmath.mpf]:
   """Delta as a function of epsilon, or of the noise multiplier if that is computed."""
-  values = {name: mpmath.mpf(inputs[name]) for name in _DECIMALS & set(inputs)}
-  if 'mu' in values:
-    return functools.partial(gaussian_delta, values['mu'])
-  if 'sampling_probability' in values:
-    q, noise = values['sampling_probability'], values['noise_multiplier']
-    return functools.partial(sampled_gaussian_delta, q, noise)
-  squared = Fraction(inputs['squared_sensitivity'])
-  sensitivity = mpmath.sqrt(mpmath.mpf(squared.numerator) / squared.denominator)
-  return lambda noise: gaussian_delta(sensitivity / noise, values['epsilon'])
-
-
-_DECIMALS = {'mu', 'epsilon', 'sampling_probability', 'noise_multiplier'}
+  if 'squared_sensitivity' in inputs:
+    squared, epsilon = Fraction(inputs['squared_sensitivity']), inputs['epsilon']
+    sensitivity = mpmath.sqrt(mpmath.mpf(squared.numerator) / squared.denominator)
+    return lambda noise: gaussian_delta(1, noise / sensitivity, mpmath.mpf(epsilon))
+  if 'mu' in inputs:
+    return functools.partial(gaussian_delta, 1, 1 / mpmath.mpf(inputs['mu']))
+  names = ('sampling_probability', 'noise_multiplier')
+  return functools.partial(gaussian_delta, *(mpmath.mpf(inputs[n]) for n in names))
 
 
 def _exact_delta(inputs: Any) -> mpmath.mpf:
