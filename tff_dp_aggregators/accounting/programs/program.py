@@ -114,11 +114,7 @@ def define(values: flags.FlagValues, groups: Iterable[Group]) -> None:
 def parse(values: flags.FlagValues, arguments: Sequence[str]) -> list[str]:
   """Parses a command line and returns the arguments that are not flags."""
   try:
-    from_files, others, left_out = _split(arguments, values)
-    rest = values(['program', *from_files])[1:]
-    for name in left_out:
-      values[name].unparse()
-    return [*rest, *values(['program', *others])[1:]]
+    return _parse(values, arguments)
   except flags.Error as e:
     message = ' '.join(str(e).split())
     message = _NO_INT.sub('must be a whole number such as 1000', message)
@@ -146,19 +142,18 @@ def _programs_with(name: str) -> list[str]:
   ]
 
 
-def _split(
-  arguments: Sequence[str], values: flags.FlagValues
-) -> tuple[list[str], list[str], list[str]]:
-  """Returns arguments of flag files, other ones, and flags that --noNAME removes."""
-  _check_once(arguments, values)
-  from_files: list[str] = []
+def _parse(values: flags.FlagValues, arguments: Sequence[str]) -> list[str]:
+  """Parses flag files, then takes out flags for --noNAME, then parses the rest."""
   others: list[str] = []
-  left_out, rest = [], iter(arguments)
+  not_flags: list[str] = []
+  left_out: list[str] = []
+  rest = iter(arguments)
   for argument in rest:
-    name, is_no = _flag_of(argument, values)
+    name = argument.lstrip('-').split('=', 1)[0] if argument.startswith('-') else ''
+    is_no = name[:2] == 'no' and name not in values and name[2:] in values
     if argument == '--':
       others += [argument, *rest]
-    elif name == 'flagfile' and not is_no:
+    elif name == 'flagfile':
       named = [argument, *([] if '=' in argument else itertools.islice(rest, 1))]
       try:
         lines = values.read_flags_from_files(named)
@@ -166,39 +161,31 @@ def _split(
         raise flags.Error(
           f'{" ".join(named)} is not text in UTF-8; save it in that encoding'
         ) from e
-      _check_once(lines, values)
-      from_files += lines
-    elif is_no and not values[name].boolean:
-      left_out.append(name)
+      not_flags += _parse_once(values, lines)
+    elif is_no and not values[name[2:]].boolean:
+      left_out.append(name[2:])
     else:
       others.append(argument)
-  return from_files, others, left_out
+  for name in left_out:
+    values[name].unparse()
+  return [*not_flags, *_parse_once(values, others, left_out)]
 
 
-def _check_once(arguments: Sequence[str], values: flags.FlagValues) -> None:
-  """Raises flags.Error if a flag that holds one value is given twice."""
-  seen = set()
-  for argument in itertools.takewhile(lambda each: each != '--', arguments):
-    name, _ = _flag_of(argument, values)
-    if name == 'undefok':
-      raise flags.Error(
-        '--undefok would let flags that are not known do nothing in silence; leave it '
-        'out'
-      )
-    if name not in values or isinstance(values[name], flags.MultiFlag):
-      continue
-    if name in seen and name != 'flagfile':
+def _parse_once(
+  values: flags.FlagValues, arguments: Sequence[str], left_out: Sequence[str] = ()
+) -> list[str]:
+  """Parses arguments that override earlier ones; refuses flags that are given twice."""
+  if any(re.match('--?undefok(=|$)', argument) for argument in arguments):
+    raise flags.Error(
+      '--undefok would let flags that are not known do nothing in silence; leave it out'
+    )
+  earlier = {name: values[name].present for name in values}
+  not_flags: list[str] = values(['program', *arguments])[1:]
+  for name, before in earlier.items():
+    times = values[name].present - before + left_out.count(name)
+    if times > 1 and not isinstance(values[name], flags.MultiFlag):
       raise flags.Error(f'--{name} is given twice; give it once')
-    seen.add(name)
-
-
-def _flag_of(argument: str, values: flags.FlagValues) -> tuple[str, bool]:
-  """Returns the name of an argument's flag, or '', and whether it is --noNAME."""
-  if not argument.startswith('-'):
-    return '', False
-  name = argument.lstrip('-').split('=', 1)[0]
-  is_no = name not in values and name[:2] == 'no' and name[2:] in values
-  return name[2:] if is_no else name, is_no
+  return not_flags
 
 
 def values_of(groups: Sequence[Group], arguments: Sequence[str]) -> flags.FlagValues:
