@@ -1,11 +1,12 @@
 """Exact test vectors, which any library for differential privacy can be checked with.
 
 `test_vectors.json` contains sensitivities, errors, privacy curves and calibrations,
-each with its inputs, a decimal number, and the number of its correct digits. `remake`
-computes them from their inputs, by definition and enumeration: participation patterns
-are enumerated, matrices of rational numbers are inverted entry by entry, and roots are
-found by bisection, with 50 digits. This is slow and short, and independent of the code
-that is to be checked. `check` compares the values that this package computes.
+each with its inputs, a decimal number, and the number of its correct digits, and the
+definitions of these quantities. `remake` computes them from their inputs, by definition
+and enumeration: participation patterns are enumerated, matrices of rational numbers are
+inverted entry by entry, and roots are found by bisection, with 50 digits. This is slow
+and short, and independent of the code that is to be checked. `check` compares the
+values that this package computes.
 `tff-dp-vectors` is the command-line program.
 """
 
@@ -98,37 +99,28 @@ def squared_errors(matrix: np.ndarray, queries: np.ndarray) -> np.ndarray:
   return (solved**2).sum(1)
 
 
-def gaussian_delta(mu: mpmath.mpf, epsilon: mpmath.mpf) -> mpmath.mpf:
-  """The smallest delta of mu-Gaussian-DP: N(mu, 1) against N(0, 1)."""
-  upper = mpmath.ncdf(-epsilon / mu + mu / 2)
-  return upper - mpmath.exp(epsilon) * mpmath.ncdf(-epsilon / mu - mu / 2)
-
-
-def sampled_gaussian_delta(
+def gaussian_delta(
   probability: mpmath.mpf, noise_multiplier: mpmath.mpf, epsilon: mpmath.mpf
 ) -> mpmath.mpf:
   """The smallest delta of one round with Poisson sampling, under add-or-remove-one.
 
   It is the maximum of P = (1 - q) N(0, sigma^2) + q N(1, sigma^2) against Q = N(0,
-  sigma^2), and of Q against P.
+  sigma^2), and of Q against P. With q = 1 it is that of the Gaussian mechanism.
   """
-  q, sigma = probability, noise_multiplier
+  q, sigma, factor = probability, noise_multiplier, mpmath.exp(epsilon)
 
-  def likelihood_ratio_is(value: mpmath.mpf) -> Optional[mpmath.mpf]:
-    """The x at which P / Q, which increases, has a value; `None` if always larger."""
-    rest = (value - 1 + q) / q
-    return None if rest <= 0 else sigma**2 * mpmath.log(rest) + mpmath.mpf(1) / 2
+  def masses(ratio: mpmath.mpf, side: int) -> tuple[mpmath.mpf, mpmath.mpf]:
+    """Of Q and P, below (side 1) or above (-1) the x at which P / Q is `ratio`."""
+    rest = (ratio - 1 + q) / q
+    if rest <= 0:  # P / Q, which increases with x, is larger everywhere.
+      return mpmath.mpf(0), mpmath.mpf(0)
+    x = sigma**2 * mpmath.log(rest) + mpmath.mpf(1) / 2
+    of_q = mpmath.ncdf(side * x / sigma)
+    return of_q, (1 - q) * of_q + q * mpmath.ncdf(side * (x - 1) / sigma)
 
-  x = likelihood_ratio_is(mpmath.exp(epsilon))
-  assert x is not None  # exp(epsilon) is at least 1.
-  above = [mpmath.ncdf(-x / sigma), mpmath.ncdf((1 - x) / sigma)]
-  removed = (1 - q) * above[0] + q * above[1] - mpmath.exp(epsilon) * above[0]
-  x = likelihood_ratio_is(mpmath.exp(-epsilon))
-  added = mpmath.mpf(0)
-  if x is not None:
-    below = [mpmath.ncdf(x / sigma), mpmath.ncdf((x - 1) / sigma)]
-    added = below[0] - mpmath.exp(epsilon) * ((1 - q) * below[0] + q * below[1])
-  return max(removed, added)
+  q_above, p_above = masses(factor, -1)
+  q_below, p_below = masses(1 / factor, 1)
+  return max(p_above - factor * q_above, q_below - factor * p_below)
 
 
 def smallest(
@@ -150,16 +142,12 @@ def smallest(
 # The file.
 
 PATH = pathlib.Path(__file__).with_name('test_vectors.json')
-FORMAT, VERSION = 'tff_dp_aggregators.test_vectors', 1
-_MATRIX = (
-  'C: coefficients are the first column of a lower-triangular Toeplitz matrix, 0 where '
-  'none is given, and column_scales what its columns are multiplied by; '
-  'binary_tree has a row of 0 and 1 for each node completed in num_rounds.'
-)
 Inputs = dict[str, Union[bool, int, str, list[Union[int, str]]]]
 
 
-class Vector(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class Vector(
+  msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True
+):
   """One test vector."""
 
   id: str  # A unique identifier, which is never reused.
@@ -203,17 +191,8 @@ def _computed(vector: Vector, compute: Callable[[Any], Any]) -> Any:
 
 
 def to_json(vectors: list[Vector]) -> str:
-  """Returns the content of a file with the vectors."""
-  content = {
-    'format': FORMAT,
-    'version': VERSION,
-    'matrix': _MATRIX,
-    'definitions': {name: each.definition for name, each in QUANTITIES.items()},
-    'vectors': [
-      {k: v for k, v in msgspec.structs.asdict(each).items() if v is not None}
-      for each in vectors
-    ],
-  }
+  """Returns the package's file with these vectors instead of its own."""
+  content = {**json.loads(PATH.read_bytes()), 'vectors': msgspec.to_builtins(vectors)}
   return json.dumps(content, indent=1) + '\n'
 
 
@@ -254,18 +233,14 @@ def _exact_errors(inputs: Any) -> np.ndarray:
 
 def _by_delta(inputs: Any) -> Callable[[mpmath.mpf], mpmath.mpf]:
   """Delta as a function of epsilon, or of the noise multiplier if that is computed."""
-  values = {name: mpmath.mpf(inputs[name]) for name in _DECIMALS & set(inputs)}
-  if 'mu' in values:
-    return functools.partial(gaussian_delta, values['mu'])
-  if 'sampling_probability' in values:
-    q, noise = values['sampling_probability'], values['noise_multiplier']
-    return functools.partial(sampled_gaussian_delta, q, noise)
-  squared = Fraction(inputs['squared_sensitivity'])
-  sensitivity = mpmath.sqrt(mpmath.mpf(squared.numerator) / squared.denominator)
-  return lambda noise: gaussian_delta(sensitivity / noise, values['epsilon'])
-
-
-_DECIMALS = {'mu', 'epsilon', 'sampling_probability', 'noise_multiplier'}
+  if 'squared_sensitivity' in inputs:
+    squared, epsilon = Fraction(inputs['squared_sensitivity']), inputs['epsilon']
+    sensitivity = mpmath.sqrt(mpmath.mpf(squared.numerator) / squared.denominator)
+    return lambda noise: gaussian_delta(1, noise / sensitivity, mpmath.mpf(epsilon))
+  if 'mu' in inputs:
+    return functools.partial(gaussian_delta, 1, 1 / mpmath.mpf(inputs['mu']))
+  names = ('sampling_probability', 'noise_multiplier')
+  return functools.partial(gaussian_delta, *(mpmath.mpf(inputs[n]) for n in names))
 
 
 def _exact_delta(inputs: Any) -> mpmath.mpf:
@@ -376,9 +351,8 @@ _BOTH = Relation.ADD_OR_REMOVE_ONE
 
 
 class Quantity(NamedTuple):
-  """A quantity of which there are test vectors."""
+  """How a quantity is computed; its definition is in the package's file."""
 
-  definition: str  # Its definition, for the file.
   # Computes it with this package; may also return whether it is a bound.
   ours: Callable[[dict[str, Any]], Union[float, tuple[float, bool]]]
   exact: Callable[[dict[str, Any]], Union[Fraction, mpmath.mpf]]  # By definition.
@@ -392,10 +366,6 @@ _BY_CDF = 'normal distribution with 50 digits'
 _BY_BISECTION = 'normal distribution with 50 digits, bisection'
 QUANTITIES = {
   'squared_sensitivity': Quantity(
-    'max ||C u||^2 over the rounds u that one client may take part in, with '
-    'contributions of norm at most 1 in each: rounds differ by min_separation at '
-    'least (with fixed_epoch, by multiples of it), and are max_participations at '
-    'most. Columns of C are rounds of participation.',
     _our_sensitivity,
     lambda inputs: squared_sensitivity(
       _matrix(inputs), patterns(*(inputs[name] for name in _LIMITS))
@@ -403,59 +373,19 @@ QUANTITIES = {
     _BY_ENUMERATION,
   ),
   'mean_squared_error': Quantity(
-    'Mean of the squared row norms of A C^-1: A[t, j] is the sum of (1 - '
-    'weight_decay)^(t - s) momentum^(s - j) over s from j to t, prefix sums '
-    'without both. The noise in the queries of round t has this variance if that '
-    'of C X + z is 1.',
     lambda inputs: _our_errors(inputs).mean(),
     lambda inputs: _exact_errors(inputs).sum() / inputs['num_rounds'],
     _BY_FRACTIONS,
   ),
   'max_squared_error': Quantity(
-    'The largest of these squared row norms.',
     lambda inputs: _our_errors(inputs).max(),
     lambda inputs: _exact_errors(inputs).max(),
     _BY_FRACTIONS,
   ),
-  'gaussian_delta': Quantity(
-    'The smallest delta at this epsilon of N(mu, 1) against N(0, 1): mu is the '
-    'sensitivity over the standard deviation of the noise.',
-    _our_delta,
-    _exact_delta,
-    _BY_CDF,
-    1e-9,
-  ),
-  'gaussian_epsilon': Quantity(
-    'The smallest epsilon at this delta, of the same.',
-    _our_epsilon,
-    _exact_root,
-    _BY_BISECTION,
-    1e-9,
-  ),
-  'noise_multiplier': Quantity(
-    'The smallest standard deviation, in clip norms, of z in C X + z for '
-    '(epsilon, delta)-DP: the root of squared_sensitivity over the largest mu '
-    'whose gaussian_delta at epsilon is not above delta.',
-    _noise_multiplier,
-    _exact_root,
-    _BY_BISECTION,
-    1e-9,
-  ),
+  'gaussian_delta': Quantity(_our_delta, _exact_delta, _BY_CDF, 1e-9),
+  'gaussian_epsilon': Quantity(_our_epsilon, _exact_root, _BY_BISECTION, 1e-9),
+  'noise_multiplier': Quantity(_noise_multiplier, _exact_root, _BY_BISECTION, 1e-9),
   # Privacy loss distributions are rounded up, so tolerances are larger.
-  'sampled_gaussian_delta': Quantity(
-    'The smallest delta at this epsilon of one round in which each client takes '
-    'part with this probability, under addition and removal of one: the larger '
-    'one of the two directions.',
-    _our_delta,
-    _exact_delta,
-    _BY_CDF,
-    1e-5,
-  ),
-  'sampled_gaussian_epsilon': Quantity(
-    'The smallest epsilon at this delta, of the same.',
-    _our_epsilon,
-    _exact_root,
-    _BY_BISECTION,
-    1e-4,
-  ),
+  'sampled_gaussian_delta': Quantity(_our_delta, _exact_delta, _BY_CDF, 1e-5),
+  'sampled_gaussian_epsilon': Quantity(_our_epsilon, _exact_root, _BY_BISECTION, 1e-4),
 }

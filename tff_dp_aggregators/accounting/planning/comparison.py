@@ -82,11 +82,10 @@ def assumptions() -> dict[str, Assumption]:
   return {one.name: one for group in ASSUMPTIONS.values() for one in group}
 
 
-def samplings() -> dict[str, tuple[str, ...]]:
+def samplings() -> dict[str, set[str]]:
   """The ways in which a server can sample, and the assumptions that each allows."""
-  always = tuple(one.name for one in ASSUMPTIONS[sampling_lib.Limits])
   return {
-    scheme.flag: tuple(dict.fromkeys((*always, *(one.name for one in assumed))))
+    scheme.flag: {'none', *(one.name for one in assumed)}
     for scheme, assumed in ASSUMPTIONS.items()
   }
 
@@ -195,12 +194,10 @@ class Row:
   @property
   def name(self) -> str:
     """The mechanism's name with its parameters."""
-    words = [self.mechanism.name]
-    for option in registry.kind(self.mechanism.name).options:
-      value = option.read(self.mechanism.strategy)
-      if value is not None:
-        words.append(option.in_words(value))
-    return ', '.join(words)
+    options = registry.kind(self.mechanism.name).options
+    values = ((each, each.read(self.mechanism.strategy)) for each in options)
+    words = (each.in_words(value) for each, value in values if value is not None)
+    return ', '.join((self.mechanism.name, *words))
 
   @functools.cached_property
   def error_by_round(self) -> np.ndarray:

@@ -53,11 +53,6 @@ def target_from(values: flags.FlagValues) -> Optional[mechanism_lib.Target]:
   epsilon, rho = values.target_epsilon, values.target_rho
   if epsilon is rho is None:
     return None
-  if rho is None and values.target_delta is None:
-    raise ValueError('--target_delta is missing: at which delta is epsilon wanted?')
-  if rho is not None:
-    why = f'does not go with --target_rho={rho:g}; leave one of them out.'
-    program.refuse(values, ('target_epsilon', 'accountant'), why)
   return mechanism_lib.Target(epsilon, values.target_delta, values.accountant, rho)
 
 
@@ -250,18 +245,17 @@ def _mechanism_of_parts(
 def _check_two_of_three(
   values: flags.FlagValues, limits: Optional[strategies.Participation]
 ) -> None:
-  names = ('noise_multiplier', 'target_epsilon', 'num_rounds')
-  given = {name for name in names if values[name].value is not None}
-  if target_from(values) is not None:
-    given.add('target_epsilon')
-  if limits is not None:
-    given.add('num_rounds')
-  missing = ', '.join(f'--{name}' for name in names if name not in given)
-  needed = 2 if values.find is None else 3
-  if len(given) < needed:
+  num_rounds = values.num_rounds if limits is None else limits.num_rounds
+  of_three = {
+    '--noise_multiplier': values.noise_multiplier,
+    '--target_epsilon': target_from(values),
+    '--num_rounds': num_rounds,
+  }
+  missing = [name for name, value in of_three.items() if value is None]
+  if len(missing) > (1 if values.find is None else 0):
     raise ValueError(
       'give two of --noise_multiplier, --target_epsilon (or --target_rho) and '
-      f'--num_rounds, or all three with --find; missing: {missing}.'
+      f'--num_rounds, or all three with --find; missing: {", ".join(missing)}.'
     )
   if values.find is not None and values.max_participations is not None:
     raise ValueError(
@@ -275,9 +269,8 @@ def mechanism_from(
   strategy: Optional[strategies.Strategy] = None,
 ) -> mechanism_lib.Mechanism:
   """Returns the mechanism of flags, with their noise or the least for the target."""
-  given = {} if strategy is None else {'strategy': strategy}
   if values.noise_multiplier is not None:
-    return _mechanism(values, schema, values.noise_multiplier, **given)
+    return _mechanism(values, schema, values.noise_multiplier, strategy)
   return mechanism_lib.Mechanism.for_target(
     values.mechanism or mechanism_lib.FROM_FILE,
     schema,
@@ -285,7 +278,7 @@ def mechanism_from(
     values.target_delta,
     target_rho=values.target_rho,
     accountant=values.accountant,
-    **{**_options(values), **given},
+    **_options(values, strategy),
   )
 
 
@@ -293,25 +286,22 @@ def _mechanism(
   values: flags.FlagValues,
   schema: sampling.Schema,
   noise_multiplier: float,
-  **more: Any,
+  strategy: Optional[strategies.Strategy] = None,
 ) -> mechanism_lib.Mechanism:
-  options = {**_options(values), **more}
-  if values.num_rounds is None and values.mechanism in registry.KINDS:
-    # During a search for rounds there may be fewer rounds than bands.
-    kind = registry.kind(values.mechanism)
-    options.update(_kind_options(values, kind, schema.num_rounds))
+  options = {**_options(values, strategy), **_kind_options(values, schema.num_rounds)}
   return mechanism_lib.Mechanism(
     values.mechanism or mechanism_lib.FROM_FILE, schema, noise_multiplier, **options
   )
 
 
-def _options(values: flags.FlagValues) -> dict[str, Any]:
+def _options(
+  values: flags.FlagValues, strategy: Optional[strategies.Strategy] = None
+) -> dict[str, Any]:
   names = (*table.names(table.placement()), 'clipped_count_stddev', 'adjacency')
-  options: dict[str, Any] = dict(options_from(values))
-  options |= {name: values[name].value for name in names}
-  if values.strategy_file is not None:
-    options['strategy'] = _load(values.strategy_file)
-  return options
+  if strategy is None and values.strategy_file is not None:
+    strategy = _load(values.strategy_file)
+  given = {name: values[name].value for name in names}
+  return {**options_from(values), **given, 'strategy': strategy}
 
 
 def _load(path: str) -> strategies.Strategy:
@@ -396,22 +386,19 @@ def _cost(values: flags.FlagValues, schema: sampling.Schema) -> tuple[float, boo
   if kind is None:
     return 0.0, False
   limits = sampling.limits_of(schema)
-  options = _kind_options(values, kind, limits.num_rounds)
+  options = _kind_options(values, limits.num_rounds)
   is_free = not sampling.is_sampled(schema) and kind.is_free(limits, **options)
   return kind.seconds(limits, **options), is_free
 
 
-def _kind_options(
-  values: flags.FlagValues, kind: registry.Kind, num_rounds: int
-) -> dict[str, int]:
-  """Returns the given options of a kind, at most `num_rounds` where that is needed."""
-  given = {}
-  for option in kind.options:
-    value = values[option.name].value
-    if value is not None:
-      within = values.num_rounds is None and option.is_within_rounds
-      given[option.name] = min(value, num_rounds) if within else value
-  return given
+def _kind_options(values: flags.FlagValues, num_rounds: int) -> dict[str, int]:
+  """Returns the given options of the kind of strategy."""
+  kind = registry.KINDS.get(values.mechanism)
+  options = {} if kind is None else {o.name: o.is_within_rounds for o in kind.options}
+  given = {name: values[name].value for name in options}
+  if values.num_rounds is None:  # A search for rounds may try fewer rounds than bands.
+    given |= {n: min(v, num_rounds) for n, v in given.items() if v and options[n]}
+  return {name: value for name, value in given.items() if value is not None}
 
 
 def check_nbafl(values: flags.FlagValues) -> None:
@@ -425,8 +412,7 @@ def nbafl(values: flags.FlagValues) -> nbafl_lib.Nbafl:
   """Returns the NbAFL plan that the flags state."""
   names = (*table.OF_NBAFL, 'num_exposures', 'min_examples', 'calibration')
   given = {name: values[name].value for name in names}
-  needed = (name for name in names if name != 'clients_per_round')
-  missing = [f'--{name}' for name in needed if given[name] is None]
+  missing = [f'--{n}' for n in names if n != 'clients_per_round' and given[n] is None]
   if missing:
     raise ValueError(f'--nbafl needs {", ".join(missing)} as well.')
   table.check_whole(values, 'clients_per_round')
@@ -455,33 +441,25 @@ def parse_parts(texts: Sequence[str]) -> list[Part]:
 
 
 def _parse_part(text: str) -> Part:
-  parsers: dict[str, Callable[[str], Any]] = {
-    'weights': lambda patterns: tuple(patterns.split()),
-    'mechanism': str,
-    **dict.fromkeys(('clip_norm', 'share', 'noise_multiplier'), float),
-    **dict.fromkeys(registry.options(), int),
-  }
-  given: dict[str, Any] = {}
   name, colon, rest = text.partition(':')
-  for setting in rest.split(','):
-    key, equals, value = (each.strip() for each in setting.partition('='))
-    try:
-      if not (colon and equals and value) or key in given:
-        raise ValueError(f'{setting!r} is not a setting, or is given twice')
-      given[key] = parsers[key](value)
-    except (KeyError, ValueError) as e:
-      raise ValueError(
-        f'--part={text!r} is not a name, a colon, and settings with commas between '
-        f'them, as in {_EXAMPLE}: {e}. Settings are {", ".join(parsers)}.'
-      ) from e
-  malformed = [each for each in given.get('weights', ()) if '=' in each]
-  if malformed or not {'weights', 'clip_norm'} <= set(given):
+  settings = [[each.strip() for each in s.partition('=')] for s in rest.split(',')]
+  given: dict[str, Any] = {key: value for key, _, value in settings}
+  try:
+    if not colon or '' in given.values() or len(given) < len(settings):
+      raise ValueError('a setting has no value, or is given twice')
+    options = {key: int(given.pop(key)) for key in registry.options() if key in given}
+    weights = tuple(given.pop('weights').split())
+    if '=' in ''.join(weights):
+      raise ValueError('a pattern has an equals sign')
+    for key in {'clip_norm', 'share', 'noise_multiplier'} & given.keys():
+      given[key] = float(given[key])
+    return Part(name.strip(), options, weights, **given)
+  except (KeyError, TypeError, ValueError) as e:
     raise ValueError(
-      f'--part={text!r} needs weights, patterns without an equals sign, and clip_norm, '
-      f'with a comma between them, as in {_EXAMPLE}.'
-    )
-  options = {key: given.pop(key) for key in registry.options() if key in given}
-  return Part(name.strip(), options, **given)
+      f'--part={text!r} is not a name, a colon, and settings with commas between them, '
+      f'as in {_EXAMPLE}: {e}. It needs weights and clip_norm; other settings are '
+      f'{", ".join([*Part._fields[4:], *registry.options()])}.'
+    ) from e
 
 
 def check_beside_parts(values: flags.FlagValues, names: Iterable[str]) -> None:

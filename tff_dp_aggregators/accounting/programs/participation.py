@@ -72,11 +72,6 @@ def columns_from_flags(values: flags.FlagValues) -> dict[str, str]:
   return columns
 
 
-def wait_from(values: flags.FlagValues) -> tuple[Optional[float], str, Optional[str]]:
-  """Returns the arguments of `log_participation.summarize` except the first."""
-  return values.min_wait_hours, values.wait_from, values.first_start
-
-
 def main(values: flags.FlagValues) -> int:
   """Prints or writes the summary; returns the exit code."""
   if values.round_log is None:
@@ -90,7 +85,9 @@ def main(values: flags.FlagValues) -> int:
   program.check_new(values, 'output', 'offenders')
   columns = columns_from_flags(values)
   log = round_log.read(values.round_log, columns, values.population_name)
-  summary = log_participation.summarize(log, *wait_from(values))
+  summary = log_participation.summarize(
+    log, values.min_wait_hours, values.wait_from, values.first_start
+  )
   offenders = summary.offenders(*promised)
   if values.offenders is not None:
     _write_offenders(values.offenders, summary, promised)

@@ -24,6 +24,7 @@ of parameters as --model_size: which mechanism is best does not depend on the sh
 Exit codes: 0 success, 2 wrong usage.
 """
 
+import dataclasses
 import json
 import os
 import sys
@@ -44,10 +45,7 @@ _REQUIRED = {
   'model_size': 'how many float32 parameters does the model have?',
   'target_delta': 'at which delta is epsilon wanted?',
 }
-_TASK_FLAGS = (
-  *('model_size', 'target_delta', 'target_epsilon', 'target_rho', 'noise_multiplier'),
-  *('num_clients', 'clients_per_round', 'sampling', 'num_groups', 'accountant'),
-)
+_TASK_FLAGS = {field.name for field in dataclasses.fields(planning.Task)}
 
 
 def groups() -> tuple[program.Group, ...]:
@@ -99,7 +97,6 @@ def task_from(values: flags.FlagValues) -> planning.Task:
   if missing:
     questions = ' '.join(f'--{name}: {_REQUIRED[name]}' for name in missing)
     raise ValueError(f'missing {"are" if missing[1:] else "is"} {questions}')
-  flags_lib.target_from(values)  # Refuses two of them.
   table.check_whole(values, 'clients_per_round')
   mechanisms = values.mechanisms
   if mechanisms == []:
@@ -117,12 +114,12 @@ def task_from(values: flags.FlagValues) -> planning.Task:
     limits = strategies.Participation(
       values.num_rounds, separation, values.max_participations, values.fixed_epoch
     )
+  given = {name: values[name].value for name in _TASK_FLAGS & {*values}}
   return planning.Task(
     limits,
-    mechanisms=mechanisms,
     separation_is_derived=is_derived,
     options=flags_lib.options_from(values),
-    **{name: values[name].value for name in _TASK_FLAGS},
+    **{**given, 'mechanisms': mechanisms},
   )
 
 

@@ -27,7 +27,7 @@ from tff_dp_aggregators.base import version
 from tff_dp_aggregators.strategies.numerics import descent
 
 CHECK_FAILED, WRONG_USAGE = 1, 2  # Exit codes; 0 is fine.
-_EVERY_PROGRAM = 'every program'  # The module name of flags that all programs have.
+_COMMON = ('flagfile', 'help', 'helpfull', 'version')  # Flags of every program.
 # Modules of programs, which import this one.
 _PROGRAMS = ('report', 'plan', 'participation', 'vectors')
 _MAX_SHOWN = 24  # The number of flags up to which `--help` shows all.
@@ -114,11 +114,7 @@ def define(values: flags.FlagValues, groups: Iterable[Group]) -> None:
 def parse(values: flags.FlagValues, arguments: Sequence[str]) -> list[str]:
   """Parses a command line and returns the arguments that are not flags."""
   try:
-    from_files, others, left_out = _split(arguments, values)
-    rest = values(['program', *from_files])[1:]
-    for name in left_out:
-      values[name].unparse()
-    return [*rest, *values(['program', *others])[1:]]
+    return _parse(values, arguments)
   except flags.Error as e:
     message = ' '.join(str(e).split())
     message = _NO_INT.sub('must be a whole number such as 1000', message)
@@ -146,19 +142,18 @@ def _programs_with(name: str) -> list[str]:
   ]
 
 
-def _split(
-  arguments: Sequence[str], values: flags.FlagValues
-) -> tuple[list[str], list[str], list[str]]:
-  """Returns arguments of flag files, other ones, and flags that --noNAME removes."""
-  _check_once(arguments, values)
-  from_files: list[str] = []
+def _parse(values: flags.FlagValues, arguments: Sequence[str]) -> list[str]:
+  """Parses flag files, then takes out flags for --noNAME, then parses the rest."""
   others: list[str] = []
-  left_out, rest = [], iter(arguments)
+  not_flags: list[str] = []
+  left_out: list[str] = []
+  rest = iter(arguments)
   for argument in rest:
-    name, is_no = _flag_of(argument, values)
+    name = argument.lstrip('-').split('=', 1)[0] if argument.startswith('-') else ''
+    is_no = name[:2] == 'no' and name not in values and name[2:] in values
     if argument == '--':
       others += [argument, *rest]
-    elif name == 'flagfile' and not is_no:
+    elif name == 'flagfile':
       named = [argument, *([] if '=' in argument else itertools.islice(rest, 1))]
       try:
         lines = values.read_flags_from_files(named)
@@ -166,39 +161,31 @@ def _split(
         raise flags.Error(
           f'{" ".join(named)} is not text in UTF-8; save it in that encoding'
         ) from e
-      _check_once(lines, values)
-      from_files += lines
-    elif is_no and not values[name].boolean:
-      left_out.append(name)
+      not_flags += _parse_once(values, lines)
+    elif is_no and not values[name[2:]].boolean:
+      left_out.append(name[2:])
     else:
       others.append(argument)
-  return from_files, others, left_out
+  for name in left_out:
+    values[name].unparse()
+  return [*not_flags, *_parse_once(values, others, left_out)]
 
 
-def _check_once(arguments: Sequence[str], values: flags.FlagValues) -> None:
-  """Raises flags.Error if a flag that holds one value is given twice."""
-  seen = set()
-  for argument in itertools.takewhile(lambda each: each != '--', arguments):
-    name, _ = _flag_of(argument, values)
-    if name == 'undefok':
-      raise flags.Error(
-        '--undefok would let flags that are not known do nothing in silence; leave it '
-        'out'
-      )
-    if name not in values or isinstance(values[name], flags.MultiFlag):
-      continue
-    if name in seen and name != 'flagfile':
+def _parse_once(
+  values: flags.FlagValues, arguments: Sequence[str], left_out: Sequence[str] = ()
+) -> list[str]:
+  """Parses arguments that override earlier ones; refuses flags that are given twice."""
+  if any(re.match('--?undefok(=|$)', argument) for argument in arguments):
+    raise flags.Error(
+      '--undefok would let flags that are not known do nothing in silence; leave it out'
+    )
+  earlier = {name: values[name].present for name in values}
+  not_flags: list[str] = values(['program', *arguments])[1:]
+  for name, before in earlier.items():
+    times = values[name].present - before + left_out.count(name)
+    if times > 1 and not isinstance(values[name], flags.MultiFlag):
       raise flags.Error(f'--{name} is given twice; give it once')
-    seen.add(name)
-
-
-def _flag_of(argument: str, values: flags.FlagValues) -> tuple[str, bool]:
-  """Returns the name of an argument's flag, or '', and whether it is --noNAME."""
-  if not argument.startswith('-'):
-    return '', False
-  name = argument.lstrip('-').split('=', 1)[0]
-  is_no = name not in values and name[:2] == 'no' and name[2:] in values
-  return name[2:] if is_no else name, is_no
+  return not_flags
 
 
 def values_of(groups: Sequence[Group], arguments: Sequence[str]) -> flags.FlagValues:
@@ -364,30 +351,28 @@ class Program:
     sys.exit(self.execute(sys.argv[1:]))
 
   def _define_common_flags(self, values: flags.FlagValues) -> None:
-    options = {'flag_values': values, 'module_name': _EVERY_PROGRAM}
     text = (
       'Read flags from this file, one per line. The command line overrides them, and '
       '--noNAME leaves out --NAME of the file.'
     )
-    flags.DEFINE_string('flagfile', None, text, **options)
+    flags.DEFINE_string('flagfile', None, text, values)
     for flag in (
       _Info('help', 'Show the most important flags.', lambda: self._help(values)),
       _Info('helpfull', 'Show all flags.', lambda: self._help(values, is_full=True)),
       _Info('version', 'Show version and commit.', lambda: str(version.current())),
     ):
-      flags.DEFINE_flag(flag, **options)
+      flags.DEFINE_flag(flag, values)
 
   def _help(self, values: flags.FlagValues, is_full: bool = False) -> str:
     groups = self.groups()
     num_flags = sum(len(rows) for _, rows in groups)
     is_full = is_full or num_flags <= _MAX_SHOWN
-    common = [flag.name for flag in values.get_flags_for_module(_EVERY_PROGRAM)]
     shown = [
       (heading, [row.name for row in rows if is_full or row.name in self.basic])
       for heading, rows in groups
     ]
     parts = [self.description.strip()]
-    for heading, names in (*shown, ('Of every program', common)):
+    for heading, names in (*shown, ('Of every program', _COMMON)):
       if names:
         parts.append('\n'.join((f'{heading}:', *(_entry(values[n]) for n in names))))
     if not is_full:
@@ -410,8 +395,7 @@ def error_message(error: BaseException, values: flags.FlagValues) -> str:
 
 def names_of(values: flags.FlagValues) -> list[str]:
   """Returns the names of a program's own flags, in the order of definition."""
-  common = {flag.name for flag in values.get_flags_for_module(_EVERY_PROGRAM)}
-  return [name for name in values if name not in common]
+  return [name for name in values if name not in _COMMON]
 
 
 def _entry(flag: flags.Flag) -> str:

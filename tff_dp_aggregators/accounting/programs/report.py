@@ -266,7 +266,9 @@ def _inputs_of_mechanism(
   if 'round_log' in files:
     log = sources.from_round_log(
       files['round_log'],
-      *participation.wait_from(values),
+      values.min_wait_hours,
+      values.wait_from,
+      values.first_start,
       columns=participation.columns_from_flags(values),
       population=values.population_name,
       planned=None if has_plan else flags_lib.planned_limits(values),
@@ -311,13 +313,15 @@ def statement_of(
 def main(values: flags.FlagValues) -> int:
   """Prints or writes the report; returns the exit code."""
   if values.verify is not None:
-    _check_alone(values, 'verify', 'output', 'schema')
+    why = 'does not go with --verify, which needs no other flag.'
+    program.refuse(values, program.names_of(values), why, but=('verify',))
     result = verification.verify(values.verify, statement_of)
     sys.stdout.write(result.text)
     return 0 if result.ok else program.CHECK_FAILED
   program.check_new(values, 'output')
   if values.schema:
-    _check_alone(values, 'schema')
+    why = 'does not go with --schema, which needs no other flag.'
+    program.refuse(values, program.names_of(values), why, but=('schema', 'output'))
     text = json.dumps(schema_lib.load(), indent=2) + '\n'
   else:
     ending = os.path.splitext(values.output or '')[1]
@@ -341,13 +345,6 @@ def main(values: flags.FlagValues) -> int:
         )
   program.print_or_write(text, values.output)
   return 0
-
-
-def _check_alone(values: flags.FlagValues, alone: str, *more: str) -> None:
-  """Raises ValueError if `alone`, which needs no other flag, is given with others."""
-  names = (*_mechanism_flags(), *_SOURCES, 'format', *more)
-  why = f'does not go with --{alone}, which needs no other flag.'
-  program.refuse(values, names, why)
 
 
 _BASIC = (

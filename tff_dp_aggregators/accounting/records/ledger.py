@@ -444,42 +444,31 @@ def total_event(entries: Sequence[Line]) -> dp_accounting.DpEvent:
 
 @dataclasses.dataclass(frozen=True)
 class Ledger:
-  """The verified content of a ledger file."""
+  """The verified lines of a ledger, and the privacy spent by them.
 
-  entries: tuple[LedgerEntry, ...]  # One per round, the first if it was repeated.
-  repeated: tuple[int, ...]  # Rounds released again, in the order of their lines.
-  cut: int  # Bytes of an incomplete line at the end; 0 if there is none.
-  sha256: str  # Of the whole file, as `sha256sum` prints it.
-  head: Head  # Of the complete lines.
+  Immutable, so that an interrupt cannot leave a line half counted. (Copying takes some
+  0.2 s for 10,000 rounds, whose figures take seconds.)
+  """
+
+  entries: tuple[LedgerEntry, ...] = ()  # One per round, the first if it was repeated.
+  repeated: tuple[int, ...] = ()  # Rounds released again, in the order of their lines.
+  cut: int = 0  # Bytes of an incomplete line at the end; 0 if there is none.
+  sha256: str = ''  # Of the whole file that was read, as `sha256sum` prints it.
+  head: Head = Head()  # Of the complete lines.
   aborted: tuple[AbortedAttempt, ...] = ()
+  size: int = 0  # Bytes of the complete lines.
+  last_round: int = -1  # Of the last line; one less if that is an aborted attempt.
+  spent: Spent = Spent()
 
   @property
   def total_event(self) -> dp_accounting.DpEvent:
     """The composition of all rounds and aborted attempts, as one event."""
     return total_event([*self.entries, *self.aborted])
 
-
-class _Lines(NamedTuple):
-  """The complete lines of a ledger, and the privacy spent by them.
-
-  Immutable, so that an interrupt cannot leave a line half counted. (Copying takes some
-  0.2 s for 10,000 rounds, whose figures take seconds.)
-  """
-
-  entries: tuple[LedgerEntry, ...] = ()  # One per round.
-  aborted: tuple[AbortedAttempt, ...] = ()
-  repeated: tuple[int, ...] = ()
-  size: int = 0  # In bytes.
-  head: Head = Head()
-  last_round: int = -1  # Of the last line; one less if that is an aborted attempt.
-  spent: Spent = Spent()
-
-  def plus(self, entry: Line, line: bytes) -> '_Lines':
+  def plus(self, entry: Line, line: bytes) -> 'Ledger':
     """Adds a line; raises ValueError if it breaks a rule."""
     rounds = len(self.entries)
-    lines = self._replace(
-      size=self.size + len(line), head=self.head.after(line), last_round=entry.round
-    )
+    changes: dict[str, Any] = {'last_round': entry.round}
     if isinstance(entry, AbortedAttempt):
       last = self.aborted[-1] if self.aborted else None
       attempts = last.attempt + 1 if last and last.round == rounds else 0
@@ -489,22 +478,23 @@ class _Lines(NamedTuple):
           f'attempt {entry.attempt} at round {entry.round}. A round that is run again '
           'confirms its attempts.'
         )
-      lines = lines._replace(aborted=(*self.aborted, entry), last_round=entry.round - 1)
+      changes = {'aborted': (*self.aborted, entry), 'last_round': entry.round - 1}
     elif entry.round < rounds:
       _check_repetition(self.entries[entry.round], entry)
-      lines = lines._replace(repeated=(*self.repeated, entry.round))
+      changes['repeated'] = (*self.repeated, entry.round)
     else:
       self._check_next(entry)
       spent = self.spent.plus(entry.dp_event)
       spent.check_stated(entry)
       # Unpacking with a star would take twice as long.
-      lines = lines._replace(entries=self.entries + (entry,), spent=spent)
+      changes |= {'entries': self.entries + (entry,), 'spent': spent}
     if entry.previous_line_sha256 != self.head.sha256:
       raise ValueError(
         f'previous_line_sha256 is {entry.previous_line_sha256}, but the line before '
         f'has {self.head.sha256}: a line was changed, removed or inserted.'
       )
-    return lines
+    size = self.size + len(line)
+    return dataclasses.replace(self, size=size, head=self.head.after(line), **changes)
 
   def _check_next(self, entry: LedgerEntry) -> None:
     """Checks that the entry is for the next round and has the mechanism of round 0."""
@@ -541,12 +531,16 @@ def _check_repetition(earlier: LedgerEntry, again: LedgerEntry) -> None:
 
 def _read(
   path: str, file: Iterable[bytes], expected: Optional[Head], as_resumed: bool
-) -> tuple[_Lines, bytes, str]:
-  """Returns the complete lines, an incomplete last one, and the file's SHA-256.
-
-  A line that lacks only its line feed is incomplete if `as_resumed`.
-  """
-  lines, cut, digest = _Lines(), b'', hashlib.sha256()
+) -> Ledger:
+  """Reads the lines of a file, as `read` says."""
+  if expected is not None:
+    if not isinstance(expected, tuple) or [*map(type, expected)] != [int, str]:
+      raise TypeError(
+        'expected must be a ledger.Head(lines, sha256), as LedgerWriter.head is; got '
+        f'{expected!r}.'
+      )
+    expected = Head(*expected)
+  lines, cut, digest = Ledger(), b'', hashlib.sha256()
   earlier_head = Head()  # The head after as many lines as expected.
   for number, line in enumerate(file, start=1):
     digest.update(line)
@@ -571,7 +565,7 @@ def _read(
       f'{expected.lines} once, the last with the SHA-256 {expected.sha256}: some were '
       'changed or removed. What they spent is spent; find the ledger that has them.'
     )
-  return lines, cut, digest.hexdigest()
+  return dataclasses.replace(lines, cut=len(cut), sha256=digest.hexdigest())
 
 
 class LedgerWriter:
@@ -614,11 +608,9 @@ class LedgerWriter:
         the ledger must begin with these lines.
     """
     self._delta = gaussian.check_delta(delta)
-    if expected is not None:
-      if not resume:
-        raise ValueError('expected is for resume=True; a new ledger has no lines yet.')
-      expected = _check_head(expected)
-    self._lines = _Lines()
+    if expected is not None and not resume:
+      raise ValueError('expected is for resume=True; a new ledger has no lines yet.')
+    self._lines = Ledger()
     self._path = os.path.abspath(path)
     self._has_partial_line = False  # Whether bytes may follow the complete lines.
     # The file with the incomplete last line of a resumed ledger; `None` if none.
@@ -666,12 +658,9 @@ class LedgerWriter:
         `aggregators.extract_dp_event(state)`, or the event that a query returned.
         Neither knows of sampling: for a sampled mechanism it is `round_events[round]`.
     """
-    self._repair()
     if round is None:
       round = self._lines.last_round + 1
-    entry = self._next_entry(round=round, **what)
-    self._commit(entry)
-    return entry
+    return self._commit(self._next_entry(round=round, **what))
 
   def append_aborted(self, **what: Any) -> AbortedAttempt:
     """Writes the line of an aborted attempt, like `append`, before that of its round.
@@ -679,10 +668,7 @@ class LedgerWriter:
     Args:
       **what: Fields of `AbortedAttempt` that the ledger does not fill in itself.
     """
-    self._repair()
-    aborted = self._next_aborted(**what)
-    self._commit(aborted)
-    return aborted
+    return self._commit(self._next_aborted(**what))
 
   def confirm_aborted(self, **what: Any) -> AbortedAttempt:
     """Returns the line of a repeated attempt; raises ValueError if it differs."""
@@ -759,14 +745,15 @@ class LedgerWriter:
   def _resume(self, path: str, expected: Optional[Head]) -> None:
     """Verifies the file and sets an incomplete last line aside."""
     with open(self._file.fileno(), 'rb', closefd=False) as file:
-      lines, cut, _ = _read(path, file, expected, as_resumed=True)
-    first = lines.entries[0] if lines.entries else None
-    if first is not None and first.delta != self._delta:
-      raise ValueError(
-        f'delta is {self._delta}, but {path} has epsilons at {first.delta}; resume it '
-        'with that delta.'
-      )
-    self._lines = lines
+      self._lines = _read(path, file, expected, as_resumed=True)
+      file.seek(self._lines.size)
+      cut = file.read()
+    for first in self._lines.entries[:1]:
+      if first.delta != self._delta:
+        raise ValueError(
+          f'delta is {self._delta}, but {path} has epsilons at {first.delta}; resume '
+          'it with that delta.'
+        )
     if cut:
       number = 1
       while os.path.lexists(cut_path := f'{path}.cut-{number}'):
@@ -782,8 +769,9 @@ class LedgerWriter:
         self.recovered,
       )
 
-  def _commit(self, entry: Line) -> None:
-    """Writes a line that keeps the rules, and counts it once it is on disk."""
+  def _commit(self, entry: Any) -> Any:
+    """Writes and returns a line that keeps the rules; counts it once it is on disk."""
+    self._repair()
     line = write(entry)
     lines = self._lines.plus(entry, line)
     self._has_partial_line = True
@@ -800,6 +788,7 @@ class LedgerWriter:
         pass  # The next append tries again; resuming finds the incomplete line.
       raise
     self._has_partial_line = False
+    return entry
 
   def _repair(self) -> None:
     """Removes what a failed write left; raises OSError if others changed the file."""
@@ -829,20 +818,10 @@ def read(
   `as_resumed`: Whether to leave out a last line without its line feed, as a resumed
   `LedgerWriter` does.
   """
-  if expected is not None:
-    expected = _check_head(expected)
   if not stat.S_ISREG(os.stat(path).st_mode):
     raise ValueError(f'the ledger {path} is not a regular file; give the name of one.')
   with open(path, 'rb') as file:
-    lines, cut, sha256 = _read(path, file, expected, as_resumed)
-  return Ledger(
-    entries=lines.entries,
-    repeated=lines.repeated,
-    cut=len(cut),
-    sha256=sha256,
-    head=lines.head,
-    aborted=lines.aborted,
-  )
+    return _read(path, file, expected, as_resumed)
 
 
 def checksum_of(arrays: Iterable[Any]) -> str:
@@ -873,16 +852,6 @@ def _to_python(values: dict[str, Any]) -> dict[str, Any]:
     if name in ('clip_norm', 'noise_multiplier') and value is not None:
       plain[name] = float(checks.check_number(name, value))
   return plain
-
-
-def _check_head(head: Head) -> Head:
-  """Returns the head from a checkpoint, or raises TypeError if it is none."""
-  if isinstance(head, tuple) and [type(each) for each in head] == [int, str]:
-    return Head(*head)
-  raise TypeError(
-    f'expected must be a ledger.Head(lines, sha256), as LedgerWriter.head is; got '
-    f'{head!r}.'
-  )
 
 
 def check_schedule(ledger: Ledger, schedule: Any) -> None:

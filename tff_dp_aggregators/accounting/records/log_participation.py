@@ -419,7 +419,7 @@ def _wait(
     min_wait_hours=float(min_wait_hours),
     wait_from=wait_from,
     min_separation=log.num_rounds if closest is None else closest[1] - closest[0],
-    max_participations=_most_rounds(log.completions, starts, wait, wait_from),
+    max_participations=_most_rounds(log.completions, starts, wait),
     fewest_rounds_in_wait=int(within.min()) if len(within) else None,
     closest=closest,
     assumptions=assumptions,
@@ -479,9 +479,7 @@ def _first_round_back(
   return np.maximum(back, np.arange(1, len(completions) + 1))
 
 
-def _most_rounds(
-  completions: np.ndarray, begins: np.ndarray, wait: int, wait_from: str
-) -> int:
+def _most_rounds(completions: np.ndarray, begins: np.ndarray, wait: int) -> int:
   """Maximum number of rounds of one device, which always takes the first possible one.
 
   Taking a later one never helps: both arrays are non-decreasing.
@@ -494,10 +492,7 @@ def _most_rounds(
       return count
     count += 1
     following = chosen + 1
-    begin = starts[chosen]
-    if wait_from == 'contribution':
-      begin = max(begin, back_at)
-    back_at = begin + wait
+    back_at = max(starts[chosen], back_at) + wait
 
 
 def _observe(clients: round_log.Database, num_rounds: int) -> Observed:

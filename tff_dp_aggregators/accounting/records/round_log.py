@@ -81,10 +81,15 @@ _MAX_TIME = 7_258_118_400 * _SECOND  # The year 2200, which keeps sums within in
 _LONGEST_LINE = 2**24  # Bytes.
 # DuckDB types that are nested, or too coarse for ids and times.
 _UNSUPPORTED_TYPES = ('MAP', 'STRUCT', 'UNION', 'VARIANT', 'FLOAT')
-_ROUND_LIKE = re.compile('(?<![A-Za-z])(?i:round)|Round')  # Not in 'background'.
-# Columns that may name the clients that took part, rather than count them.
-_CLIENTS_LIKE = re.compile(
-  '(client|device|participant|user|member|contributor|node)(s|_?ids?|s_?ids?)', re.I
+# Names of columns that may be of some columns to read, and what they may say.
+_LIKE: tuple[tuple[str, tuple[str, ...], str], ...] = (
+  # "round" is not found in "background".
+  ('(?<![A-Za-z])(?i:round)|Round', ('round',), 'be the number of the round'),
+  (
+    r'^(?i:(client|device|participant|user|member|contributor|node)(s|s?_?ids?))\Z',
+    ('client_ids', 'client_id'),
+    'say which clients took part',  # Rather than count them.
+  ),
 )
 # Several ids where one is expected. A single id, such as a GUID, may be in braces.
 _SEVERAL_IDS = re.compile(r'[;|,]|^\[.*\]$|^[({][^)}]*\s[^)}]*[)}]$', re.DOTALL)
@@ -560,42 +565,32 @@ class _File(Database):
     by_spelling = {name.strip().lower(): name for name in names}
     if len(by_spelling) < len(names):
       raise self._line_error(line, 'two columns have the same name.')
-    names_by_column = {}
+    sources = {}
     for column, spellings in COLUMNS.items():
-      if column in self._columns:
-        if not self._columns[column]:
-          continue
-        if self._columns[column] not in names:
+      stated = self._columns.get(column)
+      if stated is None:
+        matches = [by_spelling[s] for s in spellings if s in by_spelling]
+        matches = [name for name in matches if name not in self._columns.values()]
+        if len(matches) > 1 and matches[0].strip().lower() != column:
           raise self._line_error(
-            line, f'there is no column {self._columns[column]!r} for {column}.'
+            line, f'{" and ".join(matches)} could both be {column}; say which it is.'
           )
-        names_by_column[column] = self._columns[column]
-        continue
-      matches = [by_spelling[s] for s in spellings if s in by_spelling]
-      matches = [name for name in matches if name not in self._columns.values()]
-      if len(matches) > 1 and matches[0].strip().lower() != column:
-        raise self._line_error(
-          line, f'{" and ".join(matches)} could both be {column}; say which it is.'
-        )
+      else:
+        matches = [stated] if stated else []
+        if not set(matches) <= set(names):
+          raise self._line_error(line, f'there is no column {stated!r} for {column}.')
       if matches:
-        names_by_column[column] = matches[0]
-    unread = [name for name in names if name not in names_by_column.values()]
-    like_round = list(filter(_ROUND_LIKE.search, unread))
-    if like_round and 'round' not in {*names_by_column, *self._columns}:
-      raise self._line_error(
-        line,
-        f'{like_round[0]} may be the number of the round; say --columns=round='
-        f'{like_round[0]}, or --columns=round= if it is something else.',
-      )
-    like_clients = list(filter(_CLIENTS_LIKE.fullmatch, unread))
-    stated = {*names_by_column, *self._columns}
-    if like_clients and not {'client_ids', 'client_id'} & stated:
-      raise self._line_error(
-        line,
-        f'{like_clients[0]} may say which clients took part; say --columns=client_ids='
-        f'{like_clients[0]}, or --columns=client_ids= if it is something else.',
-      )
-    return names_by_column
+        sources[column] = matches[0]
+    for pattern, columns, may in _LIKE:
+      unread = (name for name in names if name not in sources.values())
+      like = next(filter(re.compile(pattern).search, unread), None)
+      if like is not None and not {*sources, *self._columns} & {*columns}:
+        raise self._line_error(
+          line,
+          f'{like} may {may}; say --columns={columns[0]}={like}, or --columns='
+          f'{columns[0]}= if it is something else.',
+        )
+    return sources
 
   def log(self) -> RoundLog:
     """Converts, checks and sorts the rounds."""
