@@ -461,8 +461,8 @@ class _Traced:
         refuse_batch_normalisation(model)
         raise ValueError(
           'a layer of the model uses a weight as only a variable can be used: '
-          f'{_of_layer(e)} Use it as a tensor, and leave out layers that change weights '
-          'of their own while they train.'
+          f'{_of_layer(e)} Use it as a tensor, and leave out layers that change '
+          'weights of their own while they train.'
         ) from e
       except Exception as e:  # A user's model may raise any exception.
         raise ValueError(_failure(e, x, 'clients')) from e
