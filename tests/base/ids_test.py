@@ -1,5 +1,6 @@
 """Tests of ids of clients: each has one spelling, and no two clients share one."""
 
+import numpy as np
 import pytest
 
 from tff_dp_aggregators.base import ids
@@ -53,3 +54,11 @@ def test_of_number_accepts_only_exact_whole_numbers():
       ids.of_number(number)
   with pytest.raises(ValueError, match='16777216'):
     ids.of_number(2.0**24, exact=2**24)
+
+
+def test_of_client_takes_any_kind_of_id_and_refuses_missing_ones():
+  for value in ('7', ' 7.0', b'7', 7, 7.0, np.int64(7), np.float32(7)):
+    assert ids.of_client(value) == '7'
+  for value in (None, True, ('a', 1), float('nan'), 'NA', ' '):
+    with pytest.raises(ValueError, match='the client'):
+      ids.of_client(value)

@@ -288,6 +288,18 @@ def test_participation_watch_refuses_violations_without_recording_them():
     sampling.ParticipationWatch(sampling.PoissonSampling(10, 0.1))
 
 
+@pytest.mark.parametrize(
+  'again', ['7', ' 7', 7.0, np.int64(7), b'7', float('nan'), 'NA', None]
+)
+def test_participation_watch_knows_spellings_and_refuses_missing_ids(again):
+  watch = sampling.ParticipationWatch(strategies.Participation(30, min_separation=4))
+  watch.check(0, [7])
+  is_missing = again in (None, 'NA') or again != again
+  message = 'reads as|not finite|neither a text' if is_missing else 'in round 0 as well'
+  with pytest.raises(ValueError, match=message):
+    watch.check(1, [again])
+
+
 def test_watch_checks_earlier_rounds_of_resumed_run():
   schedule = Stated(strategies.Participation(3), ((0, 0), (1,), (2,)))
   with pytest.raises(ValueError, match='round 0 of Stated has client 0 twice'):

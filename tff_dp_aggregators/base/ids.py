@@ -5,8 +5,10 @@ A client that is read as two takes part twice as often as the guarantee assumes.
 
 import decimal
 import math
+import numbers
 import re
 import unicodedata
+from typing import Any
 
 # Values that `pandas.read_csv` reads, and pandas and Excel write, as missing.
 MISSING = (
@@ -64,6 +66,47 @@ def of_number(value: float, exact: int = _EXACT) -> str:
   if value != int(value):
     raise ValueError(_FRACTION)
   return _whole(int(value), exact)
+
+
+def of_client(value: Any) -> str:
+  """Returns the id of a client that is a text, bytes in UTF-8, or a number.
+
+  Raises ValueError for other values, and for those that mark a missing id.
+
+  Example:
+    >>> of_client(7.0), of_client(' ann')
+    ('7', 'ann')
+  """
+  if isinstance(value, bytes):
+    value = value.decode()
+  if isinstance(value, bool) or not isinstance(value, (str, numbers.Real)):
+    raise ValueError(f'the client {value!r} is neither a text nor a whole number.')
+  try:
+    is_whole = isinstance(value, (str, numbers.Integral))
+    name = of_text(str(value)) if is_whole else of_number(float(value))
+  except ValueError as e:
+    raise ValueError(f'the client {value!r} is {e}') from e
+  if name in MISSING:
+    raise ValueError(
+      f'the client {value!r} reads as a missing id. Fill in the id, or if it is the '
+      'name of a client, give that client another one.'
+    )
+  return name
+
+
+def look_alike(name: str) -> str:
+  """Returns a form that ids share if they may be different spellings of one client.
+
+  Example:
+    >>> (
+    ...   look_alike('{AB\u200b}') == look_alike('ab'),
+    ...   look_alike('007') == look_alike('7'),
+    ... )
+    (True, True)
+  """
+  folded = unicodedata.normalize('NFKC', name).casefold()
+  seen = ''.join(each for each in folded if unicodedata.category(each) != 'Cf')
+  return seen.strip(' {}()"\'').lstrip('0')
 
 
 _FRACTION = 'a fraction; ids of clients must be whole numbers or text.'

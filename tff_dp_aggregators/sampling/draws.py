@@ -9,6 +9,7 @@ the draws of others, and samplings with other parameters have different draws.
 import collections
 import hashlib
 import json
+import unicodedata
 from collections.abc import Sequence
 from typing import Any
 
@@ -32,8 +33,8 @@ def keys_of_ids(ids: Sequence[Any], seed: int) -> np.ndarray:
 
 
 def check_ids(ids: Sequence[Any], name: str = 'ids') -> None:
-  """Raises ValueError if two ids have the same text, such as 1 and '1'."""
-  texts = list(map(str, ids))
+  """Raises ValueError if two ids have the same text, such as 1, '1' and '1 '."""
+  texts = [unicodedata.normalize('NFC', str(each).strip()) for each in ids]
   if len(set(texts)) < len(texts):
     text = collections.Counter(texts).most_common(1)[0][0]
     raise ValueError(

@@ -17,6 +17,7 @@ import numpy as np
 
 from tff_dp_aggregators import strategies
 from tff_dp_aggregators.base import checks
+from tff_dp_aggregators.base import ids as ids_lib
 from tff_dp_aggregators.base import new_files
 from tff_dp_aggregators.sampling import draws
 from tff_dp_aggregators.sampling import scheme
@@ -364,10 +365,12 @@ class ParticipationWatch:
 
     Args:
       round_num: The round, from 0, after all rounds that were checked.
-      clients: Ids of the clients.
+      clients: Ids of the clients. Different spellings of an id, such as 7, '7' and
+        ' 7', are one client, as in round logs.
 
     Raises:
-      ValueError: If a client may not take part. The round is not remembered then.
+      ValueError: If a client may not take part, or an id is missing (NaN, 'NA'). The
+        round is not remembered then.
     """
     if isinstance(clients, (str, bytes)):
       raise TypeError(f'clients must be a list of ids; got the text {clients!r}.')
@@ -379,10 +382,11 @@ class ParticipationWatch:
         f'{where} is not one of rounds {self._next} to {limits.num_rounds - 1}, which '
         'are planned and not checked yet. To begin anew, make another watch.'
       )
-    twice = [each for each, n in collections.Counter(cohort).items() if n > 1]
+    names = [ids_lib.of_client(each) for each in cohort]
+    twice = [each for each, n in collections.Counter(names).items() if n > 1]
     if twice:
       raise ValueError(f'{where} has client {twice[0]!r} twice{_TWICE}')
-    numbers = [self._numbers.setdefault(each, len(self._numbers)) for each in cohort]
+    numbers = [self._numbers.setdefault(each, len(self._numbers)) for each in names]
     self._participations.grow(len(self._numbers))
     self._participations.add(where, round_num, np.array(numbers, np.int64), cohort)
     self._next = round_num + 1

@@ -526,6 +526,20 @@ def test_sensitivity_squared_matches_brute_force(read, seed, monkeypatch):
       assert actual == pytest.approx(largest, rel=1e-12)
 
 
+@pytest.mark.parametrize(
+  'other', ['DEV1', '{dev1}', 'dev1\u200b', 'ｄev1', '"\'dev1\'"']
+)
+def test_ids_that_look_alike_are_different_clients_with_a_note(read, other):
+  lines = ['round,client_id', '0,dev1', '0,dev2', f'1,{other}', '1,dev2']
+  log = read('\n'.join([*lines, '']))
+  assert log.clients.query('select count(*) from names') == [(3,)]
+  (note,) = (note for note in log.notes if 'write them alike' in note)
+  assert '(1, in line 2 for example)' in note
+  assert 'dev' not in note  # Notes are in reports, which name no client.
+  without = read('\n'.join([*lines[:3], '1,dev1', '1,dev2', '']))
+  assert not any('write them alike' in note for note in without.notes)
+
+
 _SEVEN = ('7', '7.0', '7e0')
 
 

@@ -742,11 +742,16 @@ class _File(Database):
           f'the client {value!r:.200} looks like several. Name the column client_ids '
           '(--columns=client_ids=NAME), or write a line for each.'
         )
-      return _client_id(value)
+      return ids.of_client(value)
 
-    self._connection.create_function(
-      'client_of', client_of, ['VARCHAR'], 'VARCHAR', exception_handling='return_null'
-    )
+    for function in (client_of, ids.look_alike):
+      self._connection.create_function(
+        function.__name__,
+        function,
+        ['VARCHAR'],
+        'VARCHAR',
+        exception_handling='return_null',
+      )
     self.query(
       'create table ids as select raw, client_of(raw) as name, first from (select raw, '
       f'min(no * {2**32} + place) as first from ({client_rows}) group by raw)'
@@ -764,6 +769,15 @@ class _File(Database):
       'create table names as select (row_number() over (order by min(first)) - 1)::int '
       'as client, name from ids group by name'
     )
+    for count, first in self.query(
+      'select count(*), min(first) from (select min(first) as first from ids group by '
+      'look_alike(name) having count(distinct name) > 1) having count(*) > 0'
+    ):
+      self.notes.append(
+        'some ids differ only in case, leading zeros, brackets, quotes or invisible '
+        f'characters ({count}, in line {self.line(first // 2**32)} for example), and '
+        'count as different clients; if they are of one, write them alike.'
+      )
 
   def _remove_repeated(self) -> None:
     """Removes entries that repeat an earlier entry of the same round."""
@@ -903,19 +917,3 @@ def _resolution(values: Mapping[str, np.ndarray]) -> int:
   while unit < _MAX_TIME and not np.any(written % (10 * unit)):
     unit *= 10
   return unit if unit > _SECOND else 0
-
-
-def _client_id(value: Any) -> str:
-  if isinstance(value, bool) or not isinstance(value, (str, int, float)):
-    raise ValueError(f'the client {value!r} is neither a text nor a whole number.')
-  try:
-    is_float = isinstance(value, float)
-    name = ids.of_number(value) if is_float else ids.of_text(str(value))
-  except ValueError as e:
-    raise ValueError(f'the client {value!r} is {e}') from e
-  if not name or name in ids.MISSING:
-    raise ValueError(
-      f'the client {value!r} reads as a missing id. Fill in the id, or if it is the '
-      'name of a client, give that client another one.'
-    )
-  return name
