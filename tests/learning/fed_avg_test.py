@@ -227,30 +227,26 @@ def test_fed_sgd_clips_gradients(process):
 _ROUNDS = 3
 _PARTICIPATION = strategies.Participation(8, min_separation=2)
 _SCHEDULE = learning.ServerSchedule(strategies.Workload(8, momentum=0.9))
-
-
-def _aggregator_arguments(**kwargs):
-  return {
-    'clip_norm': 1.0,
-    'noise_multiplier': 0.5,
-    'clients_per_round': 2,
-    'seed': noise_lib.Seed(5),
-    **kwargs,
-  }
+_ARGUMENTS = {
+  'clip_norm': 1.0,
+  'noise_multiplier': 0.5,
+  'clients_per_round': 2,
+  'seed': noise_lib.Seed(5),
+}
 
 
 def _tree(**kwargs):
-  return aggregators.tree(_PARTICIPATION, **_aggregator_arguments(**kwargs))
+  return aggregators.tree(_PARTICIPATION, **_ARGUMENTS, **kwargs)
 
 
 def _gaussian():
-  return aggregators.gaussian(_PARTICIPATION, **_aggregator_arguments())
+  return aggregators.gaussian(_PARTICIPATION, **_ARGUMENTS)
 
 
-def _blt(workload=None):
+def _blt(workload):
   strategy = strategies.BLT(8, (0.3, 0.1), (0.9, 0.5))
   return aggregators.from_strategy(
-    strategy, _PARTICIPATION, workload=workload, **_aggregator_arguments()
+    strategy, _PARTICIPATION, workload=workload, **_ARGUMENTS
   )
 
 

@@ -5,6 +5,7 @@ A client's examples are read when they are needed: nothing copies the population
 
 import collections
 import copy
+import functools
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Callable, Optional
@@ -58,10 +59,10 @@ class Clients:
     self.ids = _sorted_ids(ids)
     self._read = read
     self._draw_id = draw_id
-    self._element_spec = None
+    self._spec_source = f'client {self.ids[0]!r} has'
     if input_spec is not None:
-      self._element_spec = tf.nest.map_structure(_without_batch, input_spec)
-    self._spec_source = 'the model takes'
+      self.element_spec = tf.nest.map_structure(_without_batch, input_spec)
+      self._spec_source = 'the model takes'
     self._check: Optional[Callable[[Any, str], None]] = None
 
   @classmethod
@@ -123,17 +124,14 @@ class Clients:
   def __len__(self) -> int:
     return len(self.ids)
 
-  @property
+  @functools.cached_property
   def element_spec(self) -> Any:
     """Structure of `tf.TensorSpec` of one example."""
-    if self._element_spec is None:
-      first = self.ids[0]
-      self._spec_source = f'client {first!r} has'
-      self._element_spec = tf.nest.map_structure(
-        lambda array: tf.TensorSpec(array.shape[1:], array.dtype),
-        _as_arrays(self._read(first), first),
-      )
-    return self._element_spec
+    first = self.ids[0]
+    return tf.nest.map_structure(
+      lambda array: tf.TensorSpec(array.shape[1:], array.dtype),
+      _as_arrays(self._read(first), first),
+    )
 
   def examples(self, number: int) -> Any:
     """Returns the examples of one client, in the order in which they are stored.
