@@ -25,10 +25,6 @@ _LIMITS = strategies.Participation(_ROUNDS, min_separation=2)
 _DELTA = 1e-5
 
 
-def _model():
-  return training_runs.model(inputs=_SIZE, outputs=_SIZE)
-
-
 def _clients():
   rng = np.random.default_rng(1)
   return {
@@ -43,7 +39,7 @@ _BANDED = accounting.Mechanism('banded', _LIMITS, noise_multiplier=0.8)
 def _train(run_dir, mechanism=_BANDED, **changes):
   """Trains; half of all clients and canaries take part, each in every second round."""
   changes = {
-    'model': _model(),
+    'model': training_runs.model(inputs=_SIZE, outputs=_SIZE),
     'clients': _clients(),
     'mechanism': mechanism,
     'delta': _DELTA,

@@ -1,5 +1,7 @@
 """Tests of private FedAvg, FedProx and FedSGD against TFF and formulas of papers."""
 
+import functools
+
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -11,6 +13,7 @@ from tff_dp_aggregators import learning
 from tff_dp_aggregators import noise as noise_lib
 from tff_dp_aggregators import strategies
 from tff_dp_aggregators.accounting import accountants
+from tff_dp_aggregators.learning import fed_avg
 from tff_dp_aggregators.learning import runtime
 
 _SIZES = {1: 8, 2: 4, 3: 20}  # Examples by client; all clients have the same weight.
@@ -217,3 +220,195 @@ def test_fed_sgd_clips_gradients(process):
   _, weights = linear.train(process, clients, num_rounds=1)
   change = np.linalg.norm(linear.flat(weights))
   assert change == pytest.approx(0.2 * _SGD_CLIP_NORM, rel=1e-5)
+
+
+# Aggregators and optimizers, and what does not fit.
+
+_ROUNDS = 3
+_PARTICIPATION = strategies.Participation(8, min_separation=2)
+_SCHEDULE = learning.ServerSchedule(strategies.Workload(8, momentum=0.9))
+_ARGUMENTS = {
+  'clip_norm': 1.0,
+  'noise_multiplier': 0.5,
+  'clients_per_round': 2,
+  'seed': noise_lib.Seed(5),
+}
+
+
+def _tree(**kwargs):
+  return aggregators.tree(_PARTICIPATION, **_ARGUMENTS, **kwargs)
+
+
+def _gaussian():
+  return aggregators.gaussian(_PARTICIPATION, **_ARGUMENTS)
+
+
+def _blt(workload):
+  strategy = strategies.BLT(8, (0.3, 0.1), (0.9, 0.5))
+  return aggregators.from_strategy(
+    strategy, _PARTICIPATION, workload=workload, **_ARGUMENTS
+  )
+
+
+def _batch_norm_model(is_trained):
+  layers = tf.keras.layers
+  normalisation = {'name': 'averages', 'trainable': is_trained}
+  return lambda: tff.learning.models.from_keras_model(
+    tf.keras.Sequential(
+      [layers.Dense(2, input_shape=[3]), layers.BatchNormalization(**normalisation)]
+    ),
+    loss=tf.keras.losses.MeanSquaredError(),
+    input_spec=(tf.TensorSpec([None, 3]), tf.TensorSpec([None, 2])),
+  )
+
+
+def test_trainable_batch_normalisation_is_refused():
+  with pytest.raises(ValueError, match="batch normalisation 'averages'"):
+    learning.build_dp_fed_avg(_batch_norm_model(is_trained=True), _tree())
+  fed_avg.check_model(_batch_norm_model(is_trained=False))
+
+
+def _releases():
+  """Returns releases of the aggregator alone, of gradients that no model changes."""
+  value_type = tff.to_type([(np.float32, [2, 1]), (np.float32, [1])])
+  process = _gaussian().create(value_type)
+  gradients = [
+    [linear.examples(seed, 4)['x'].mean(axis=0)[:, np.newaxis], np.float32([1])]
+    for seed in (1, 2)
+  ]
+  state, results = process.initialize(), []
+  for _ in range(_ROUNDS):
+    output = process.next(state, gradients)
+    state = output.state
+    results.append([tf.constant(tensor) for tensor in output.result])
+  return results
+
+
+def test_server_optimizer_is_applied_to_aggregator_releases():
+  optimizer = tff.learning.optimizers.build_adafactor(0.1, relative_step=False)
+  process = learning.build_dp_fed_sgd(
+    linear.functional_model(linear.mean_output),
+    _gaussian(),
+    server_optimizer_fn=optimizer,
+  )
+  clients = [linear.client(seed, 4) for seed in (1, 2)]
+  _, trained = linear.train(process, clients, _ROUNDS)
+  weights = [tf.zeros([2, 1]), tf.zeros([1])]
+  state = optimizer.initialize([tf.TensorSpec([2, 1]), tf.TensorSpec([1])])
+  for release in _releases():
+    state, weights = optimizer.next(state, weights, release)
+  expected = np.concatenate([np.ravel(tensor) for tensor in weights])
+  assert np.all(expected)
+  np.testing.assert_allclose(linear.flat(trained), expected, rtol=1e-4, atol=1e-7)
+
+
+_BUILDERS = [
+  learning.build_dp_fed_avg,
+  functools.partial(learning.build_dp_fed_prox, proximal_strength=0.5),
+  learning.build_dp_fed_sgd,
+]
+each_builder = pytest.mark.parametrize(
+  'build', _BUILDERS, ids=['fed_avg', 'fed_prox', 'fed_sgd']
+)
+
+
+@each_builder
+@pytest.mark.parametrize(
+  ('aggregator', 'message'),
+  [
+    (tff.aggregators.MeanFactory(), 'sum of weights.* released without noise'),
+    (None, 'aggregator must be a .*UnweightedAggregation'),
+    (aggregators.gaussian, 'aggregator must be a .*UnweightedAggregation'),
+  ],
+)
+def test_wrong_aggregator_is_refused_with_reason(build, aggregator, message):
+  with pytest.raises(TypeError, match=message):
+    build(linear.functional_model(), aggregator)
+
+
+@pytest.mark.parametrize('build', _BUILDERS[:2])
+def test_client_weighting_is_refused_with_reason(build):
+  weighting = tff.learning.ClientWeighting.NUM_EXAMPLES
+  with pytest.raises(ValueError, match='client_weighting must be .*released without'):
+    build(linear.functional_model(), _tree(), client_weighting=weighting)
+
+
+_FTRL = {'server_optimizer_fn': learning.build_ftrl(0.1)}
+
+
+@each_builder
+@pytest.mark.parametrize(
+  ('aggregator', 'optimizer', 'message'),
+  [
+    (_blt(strategies.Workload(8)), {}, 'sums of all rounds .* Use learning.build_ftrl'),
+    (
+      aggregators.CoordinateBoundsFactory(
+        aggregators.ZeroNonfiniteFactory(_tree(cumulative=True)), bounds=1.0
+      ),
+      {},
+      'sums of all rounds .* Use learning.build_ftrl',
+    ),
+    (
+      aggregators.CoordinateBoundsFactory(_tree(), bounds=1.0),
+      _FTRL,
+      'server_optimizer_fn is FTRL, which works on sums',
+    ),
+    (
+      tff.aggregators.UnweightedMeanFactory(),
+      _FTRL,
+      'server_optimizer_fn is FTRL, which works on sums',
+    ),
+  ],
+)
+def test_ftrl_and_cumulative_aggregators_require_each_other(
+  build, aggregator, optimizer, message
+):
+  with pytest.raises(ValueError, match=message):
+    build(linear.functional_model(), aggregator, **optimizer)
+
+
+@pytest.mark.parametrize(
+  ('aggregator', 'optimizer', 'message'),
+  [
+    (
+      _blt(strategies.Workload(8, momentum=0.5)),
+      {'server_optimizer_fn': learning.build_ftrl(0.1, 0.9)},
+      'momentum=0.9, which is for plain sums',
+    ),
+    (
+      _blt(strategies.Workload(8)),
+      {'server_optimizer_fn': _SCHEDULE.ftrl()},
+      'Build both from one',
+    ),
+    (
+      _tree(),
+      {'client_optimizer_fn': learning.build_ftrl(0.1)},
+      'client_optimizer_fn is FTRL',
+    ),
+  ],
+)
+def test_ftrl_of_clients_or_for_another_workload_is_refused(
+  aggregator, optimizer, message
+):
+  with pytest.raises(ValueError, match=message):
+    learning.build_dp_fed_avg(linear.functional_model(), aggregator, **optimizer)
+
+
+@each_builder
+@pytest.mark.parametrize(
+  ('model', 'message'),
+  [
+    (tf.keras.Sequential([tf.keras.layers.Dense(1, input_shape=[2])]), 'from_keras_mo'),
+    (linear.keras_model(), 'got .*Model'),
+  ],
+)
+def test_wrong_model_type_is_refused_with_remedy(build, model, message):
+  with pytest.raises(TypeError, match=f'(?s)model_fn.*{message}'):
+    build(model, _tree())
+
+
+@each_builder
+def test_keras_server_optimizer_is_refused_with_remedy(build):
+  keras_optimizer = tf.keras.optimizers.SGD(0.1)
+  with pytest.raises(TypeError, match='server_optimizer_fn must be .*build_sgdm'):
+    build(linear.functional_model(), _tree(), server_optimizer_fn=keras_optimizer)

@@ -52,13 +52,6 @@ def run(tmp_path_factory):
   return _train(run_dir, _joint(), test_metrics=training_runs.kill_in(-1))
 
 
-def _copy_of(run, tmp_path):
-  """Returns the directory of a copy of the run, to change something in it."""
-  path = tmp_path / 'run'
-  shutil.copytree(run.run_dir, path)
-  return path
-
-
 @pytest.mark.slow
 def test_killed_and_resumed_run_matches_uninterrupted_run(run, tmp_path):
   with pytest.raises(training_runs.Killed):
@@ -69,7 +62,8 @@ def test_killed_and_resumed_run_matches_uninterrupted_run(run, tmp_path):
 
 def test_run_spends_planned_epsilon_and_ledger_lists_parts(run):
   assert run.epsilon == pytest.approx(_joint().epsilon(_DELTA), rel=1e-6)
-  spent = [float(row['epsilon']) for row in _rows(run)]
+  rows = metrics_file.read(os.path.join(run.run_dir, 'metrics.csv'))
+  spent = [float(row['epsilon']) for row in rows]
   assert spent == sorted(spent) and spent[-1] == pytest.approx(run.epsilon, rel=1e-9)
   entries = ledger_lib.read(os.path.join(run.run_dir, 'ledger.jsonl')).entries
   assert len(entries) == _ROUNDS
@@ -79,10 +73,6 @@ def test_run_spends_planned_epsilon_and_ledger_lists_parts(run):
       {'name': 'rest', 'clip_norm': 0.2, 'noise_multiplier': 9.0},
     ]
     assert entry.clip_norm is None and entry.noise_multiplier is None
-
-
-def _rows(run):
-  return metrics_file.read(os.path.join(run.run_dir, 'metrics.csv'))
 
 
 def test_report_states_each_part_and_verifies(run):
@@ -156,7 +146,8 @@ def test_verify_finds_each_changed_field_of_a_part(run, tmp_path):
   ],
 )
 def test_statement_refuses_run_with_changed_file(name, change, message, run, tmp_path):
-  path = _copy_of(run, tmp_path)
+  path = tmp_path / 'run'
+  shutil.copytree(run.run_dir, path)
   text = (path / name).read_text()
   assert change[0] in text
   (path / name).write_text(text.replace(*change))

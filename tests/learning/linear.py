@@ -6,13 +6,11 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
 
+from tests.learning import training_runs
+
 SPEC = collections.OrderedDict(
   x=tf.TensorSpec([None, 2], tf.float32), y=tf.TensorSpec([None, 1], tf.float32)
 )
-
-
-def _squared_error(output, label):
-  return tf.reduce_mean(tf.square(output - label))
 
 
 def mean_output(output, label):
@@ -21,21 +19,17 @@ def mean_output(output, label):
   return tf.reduce_mean(output)
 
 
-def functional_model(error=_squared_error):
-  @tf.function
-  def predict(weights, x, training):
-    del training
-    (kernel, bias), _ = weights
-    return x @ kernel + bias
+def functional_model(error=None):
+  """Returns the model with a bias of `training_runs`, whose inputs have names here."""
+  model = training_runs.model(has_bias=True)
 
   @tf.function
   def loss(output, label, sample_weight=None):
-    del sample_weight
-    return error(output, label)
+    return (error or model.loss)(output, label)
 
   return tff.learning.models.FunctionalModel(
-    initial_weights=((np.zeros([2, 1], np.float32), np.zeros([1], np.float32)), ()),
-    predict_on_batch_fn=predict,
+    initial_weights=model.initial_weights,
+    predict_on_batch_fn=model.predict_on_batch,
     loss_fn=loss,
     input_spec=SPEC,
   )

@@ -85,6 +85,29 @@ def test_ftrl_refuses_learning_rate_schedule_of_tff():
     optimizer.initialize(tf.TensorSpec([1]))
 
 
+def _dtypes(state):
+  return tf.nest.map_structure(lambda leaf: tf.convert_to_tensor(leaf).dtype, state)
+
+
+def test_adafactor_steps_match_tff_and_state_keeps_dtypes():
+  tff_optimizer = tff.learning.optimizers.build_adafactor(0.1)
+  optimizer = optimizers.check_optimizer('optimizer', tff_optimizer)
+  specs = [tf.TensorSpec([3, 2]), tf.TensorSpec([2])]
+  tff_state, state = tff_optimizer.initialize(specs), optimizer.initialize(specs)
+  dtypes = _dtypes(state)
+  tff_weights = weights = [tf.ones([3, 2]), tf.ones([2])]
+  for seed in range(3):
+    rng = np.random.default_rng(seed)
+    gradients = [tf.constant(rng.normal(size=s.shape), tf.float32) for s in specs]
+    tff_state, tff_weights = tff_optimizer.next(tff_state, tff_weights, gradients)
+    state, weights = optimizer.next(state, weights, gradients)
+    assert _dtypes(state) == dtypes
+  for one, other in zip(weights, tff_weights):
+    np.testing.assert_array_equal(one, other)
+  # This is what the check repairs: TFF's own state does not keep its types.
+  assert _dtypes(tff_state['steps']) != dtypes['steps']
+
+
 _ROUNDS = 64
 _PARTICIPATION = strategies.Participation(_ROUNDS, min_separation=8)
 _SCHEDULES = {
@@ -183,10 +206,6 @@ _RATES = [0.4, 0.2, 0.1, 0.05]
 _CLIENTS = training_runs.clients(sizes=(2, 3, 4, 5))
 
 
-def _halving(round_num):
-  return 0.4 * 0.5**round_num
-
-
 def _train(run_dir, **changes):
   arguments = {
     'clients': _CLIENTS,
@@ -195,7 +214,7 @@ def _train(run_dir, **changes):
     'clip_norm': None,
     'noise_seed': None,
     'server_optimizer': _sgd(1.0),
-    'learning_rate_fn': _halving,
+    'learning_rate_fn': lambda round_num: 0.4 * 0.5**round_num,
     **changes,
   }
   return training_runs.train(run_dir, **arguments)
@@ -281,7 +300,7 @@ def test_invalid_client_learning_rate_is_refused(learning_rate_fn, error, messag
 
 def test_client_optimizer_with_fixed_rate_is_refused():
   with pytest.raises(TypeError, match='local.optimizer must be a function of the'):
-    optimizers.check_optimizer_fn('local.optimizer', _sgd(0.1))
+    optimizers.check_optimizer_fn(_sgd(0.1))
 
 
 def test_client_optimizer_function_must_return_an_optimizer(tmp_path):

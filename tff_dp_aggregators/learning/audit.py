@@ -139,7 +139,7 @@ def audit(
   clip_norm: float = 1.0,
   **noise_options: Any,
 ) -> tuple[Reading, ...]:
-  """Runs a mechanism's mean on zeros, and recovers its noise matrix.
+  """Runs a mechanism's mean on zeros, and recovers its noise matrix for each part.
 
   Args:
     mechanism: The mechanism whose claim is audited, or several parts of one; its noise
@@ -149,13 +149,6 @@ def audit(
     clip_norm: The clip norm of the mean; parts have their own.
     **noise_options: Generator and storage, see `noise.Options`. The key is secret.
       Without a storage, each runtime has its own default.
-
-  Returns:
-    A reading for each part and runtime.
-
-  Raises:
-    TypeError: If an argument is not of its type.
-    ValueError: If one is out of range, or the noise is not the server's Gaussian noise.
 
   Example:
     >>> limits = strategies.Participation(num_rounds=8, min_separation=4)
@@ -172,9 +165,8 @@ def audit(
       raise ValueError(f'runtimes must be of {", ".join(RUNTIMES)}; got {runtime!r}.')
   rounds = mechanism.limits.num_rounds
   if first_rounds is not None:
-    first_rounds = checks.check_positive_int('first_rounds', first_rounds)
     checks.check_within('first_rounds', first_rounds, 1, rounds)
-    rounds = first_rounds
+    rounds = checks.check_int('first_rounds', first_rounds)
   size = len(parts) * (2 * mechanism.limits.num_rounds + _EXTRA_ROWS) * 5 // 4
   specs = [tff.TensorType(dtype, [size + more]) for more, dtype in _TENSORS]
   value_type = tff.to_type(specs * len(parts))

@@ -5,8 +5,9 @@ A client's examples are read when they are needed: nothing copies the population
 
 import collections
 import copy
+import functools
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Callable, Optional
 
 import numpy as np
@@ -58,10 +59,10 @@ class Clients:
     self.ids = _sorted_ids(ids)
     self._read = read
     self._draw_id = draw_id
-    self._element_spec = None
+    self._spec_source = f'client {self.ids[0]!r} has'
     if input_spec is not None:
-      self._element_spec = tf.nest.map_structure(_without_batch, input_spec)
-    self._spec_source = 'the model takes'
+      self.element_spec = tf.nest.map_structure(_without_batch, input_spec)
+      self._spec_source = 'the model takes'
     self._check: Optional[Callable[[Any, str], None]] = None
 
   @classmethod
@@ -85,10 +86,6 @@ class Clients:
       input_spec: The model's input spec: a structure of `tf.TensorSpec` whose first
         dimension is the batch. Examples that are tuples take the names that it has.
         `None` means the spec of the first client's examples.
-
-    Raises:
-      TypeError: If `clients` is none of these, or ids are neither strings nor numbers.
-      ValueError: If there are no clients, or two with the same id.
     """
     if isinstance(clients, cls):
       if input_spec is None:
@@ -127,30 +124,21 @@ class Clients:
   def __len__(self) -> int:
     return len(self.ids)
 
-  @property
+  @functools.cached_property
   def element_spec(self) -> Any:
     """Structure of `tf.TensorSpec` of one example."""
-    if self._element_spec is None:
-      first = self.ids[0]
-      self._spec_source = f'client {first!r} has'
-      self._element_spec = tf.nest.map_structure(
-        lambda array: tf.TensorSpec(array.shape[1:], array.dtype),
-        _as_arrays(self._read(first), first),
-      )
-    return self._element_spec
+    first = self.ids[0]
+    return tf.nest.map_structure(
+      lambda array: tf.TensorSpec(array.shape[1:], array.dtype),
+      _as_arrays(self._read(first), first),
+    )
 
   def examples(self, number: int) -> Any:
     """Returns the examples of one client, in the order in which they are stored.
 
-    Args:
-      number: The client's number, from 0.
-
-    Returns:
-      A structure like `element_spec`, of arrays with an entry for each example.
+    They have the structure of `element_spec`, in arrays with an entry for each example.
 
     Raises:
-      IndexError: If there is no client of that number.
-      TypeError: If the examples are not numbers.
       ValueError: If the client has no examples, its arrays differ in length, they do
         not match `element_spec`, or a number is NaN or infinite; the message names the
         client's id.
@@ -393,17 +381,13 @@ def _description(structure: Any) -> str:
 
 def _map_leaves(function: Callable[[str, Any], Any], value: Any, path: str = '') -> Any:
   """Applies a function to path and value of each leaf of mappings and tuples."""
-  if isinstance(value, Mapping):
-    return collections.OrderedDict(
-      (key, _map_leaves(function, each, _join_path(path, key)))
-      for key, each in value.items()
-    )
-  if isinstance(value, tuple):
-    return tuple(
-      _map_leaves(function, each, _join_path(path, key))
-      for key, each in enumerate(value)
-    )
-  return function(path or 'the array', value)
+  if not isinstance(value, (Mapping, tuple)):
+    return function(path or 'the array', value)
+  items = value.items() if isinstance(value, Mapping) else enumerate(value)
+  mapped = collections.OrderedDict(
+    (key, _map_leaves(function, each, _join_path(path, key))) for key, each in items
+  )
+  return mapped if isinstance(value, Mapping) else tuple(mapped.values())
 
 
 def _join_path(path: str, key: Any) -> str:
@@ -450,11 +434,10 @@ def inputs_and_labels(structure: Any, owner: str) -> tuple[Any, Any]:
   )
 
 
-def check_lengths(lengths: Iterable[tuple[str, int]], owner: str) -> None:
+def check_lengths(lengths: Sequence[tuple[str, int]], owner: str) -> None:
   """Checks that all arrays have the same length; `lengths` has names and lengths."""
-  named_lengths = list(lengths)
-  if len({length for _, length in named_lengths}) > 1:
-    text = ', '.join(f'{length} in {path}' for path, length in named_lengths)
+  if len({length for _, length in lengths}) > 1:
+    text = ', '.join(f'{length} in {path}' for path, length in lengths)
     raise ValueError(
       f'{owner} has arrays of different length: {text}. Every example has an entry '
       'in each. (A list is one array: several inputs are a tuple, or named.)'

@@ -1,7 +1,13 @@
-"""Federated averaging, FedProx and federated SGD with a private aggregator."""
+"""Federated averaging, FedProx and federated SGD with a private aggregator.
+
+Every process passes all clients' updates, equally weighted, through one aggregator, and
+uses nothing else of a client but its training metrics.
+"""
 
 import collections
-from typing import Any, Optional
+import contextlib
+from collections.abc import Iterator
+from typing import Any, Callable, Optional, Union
 
 import numpy as np
 import tensorflow as tf
@@ -11,12 +17,19 @@ from tensorflow_federated.python.learning.templates import model_delta_client_wo
 from tff_dp_aggregators.aggregators import factory
 from tff_dp_aggregators.aggregators import tracing
 from tff_dp_aggregators.base import checks
+from tff_dp_aggregators.learning import models
 from tff_dp_aggregators.learning import optimizers
-from tff_dp_aggregators.learning import process_parts
 
 _UNIFORM = tff.learning.ClientWeighting.UNIFORM
 _DATASET_ITERATOR = tff.learning.LoopImplementation.DATASET_ITERATOR
 _SUM = tff.learning.metrics.sum_then_finalize
+# The models that TFF's processes take.
+ModelFn = Union[
+  Callable[[], tff.learning.models.VariableModel],
+  tff.learning.models.FunctionalModel,
+]
+# A function of a model's metric finalizers, such as those in `tff.learning.metrics`.
+MetricsAggregator = Callable[[Any], Any]
 
 
 def default_server_optimizer() -> tff.learning.optimizers.Optimizer:
@@ -24,14 +37,91 @@ def default_server_optimizer() -> tff.learning.optimizers.Optimizer:
   return tff.learning.optimizers.build_sgdm(0.2, momentum=0.9)
 
 
+class _CountZeroWeights(tff.aggregators.WeightedAggregationFactory):
+  """Ignores weights, but counts the clients whose weight is zero.
+
+  TFF's client work replaces a non-finite model update by zeros, and indicates that only
+  by weight zero; with uniform weighting no other client has weight zero.
+  """
+
+  def __init__(self, inner: tff.aggregators.UnweightedAggregationFactory):
+    self._inner = inner
+
+  def create(self, value_type: Any, weight_type: Any) -> Any:
+    """Creates a process that measures clients of weight zero in `nonfinite_count`."""
+    factory.check_value_type(value_type)
+    inner = self._inner.create(value_type)
+
+    @tff.tensorflow.computation(weight_type)
+    @tracing.as_written
+    def is_zero(weight: tf.Tensor) -> tf.Tensor:
+      return tf.cast(tf.equal(weight, 0), tf.int32)
+
+    @tff.federated_computation(
+      inner.state_type,
+      tff.FederatedType(value_type, tff.CLIENTS),
+      tff.FederatedType(weight_type, tff.CLIENTS),
+    )
+    def next_fn(state: Any, value: Any, weight: Any) -> Any:
+      output = inner.next(state, value)
+      count = tff.federated_sum(tff.federated_map(is_zero, weight))
+      return tff.templates.MeasuredProcessOutput(
+        output.state,
+        output.result,
+        factory.add_nonfinite_count(output.measurements, count),
+      )
+
+    return tff.templates.AggregationProcess(inner.initialize, next_fn)
+
+
+def check_model(model_fn: Any) -> ModelFn:
+  """Returns the model; the error says how to make one from what was given."""
+  if isinstance(model_fn, (tf.keras.Model, tff.learning.models.VariableModel)) or not (
+    callable(model_fn) or isinstance(model_fn, tff.learning.models.FunctionalModel)
+  ):
+    raise TypeError(
+      'model_fn must be a tff.learning.models.FunctionalModel, such as '
+      'tff.learning.models.functional_model_from_keras(...), or a function without '
+      'arguments that makes a tff.learning.models.VariableModel anew for each client, '
+      f'such as by from_keras_model(...); got {type(model_fn).__name__}.'
+    )
+  if not isinstance(model_fn, tff.learning.models.FunctionalModel):
+    with tf.Graph().as_default():
+      keras_model = getattr(model_fn(), '_keras_model', None)
+      if keras_model is not None:
+        models.refuse(keras_model)
+        models.refuse_batch_normalisation(keras_model)
+  return model_fn
+
+
+@contextlib.contextmanager
+def _restoring_keras() -> Iterator[None]:
+  """Restores Keras's classes, which TFF changes by making models in TF 1 graphs."""
+  try:
+    yield
+  finally:
+    with tf.init_scope():
+      # An explicit name does not advance Keras's counter of names.
+      tf.keras.Sequential(name='unused')
+
+
+def _private_mean(
+  aggregator: Any, server_optimizer: tff.learning.optimizers.Optimizer
+) -> tff.aggregators.WeightedAggregationFactory:
+  """Wraps an aggregator for TFF's processes, after checking it with the optimizer."""
+  factory.check_unweighted('aggregator', aggregator)
+  optimizers.check_pair(aggregator, server_optimizer)
+  return _CountZeroWeights(aggregator)
+
+
 def build_dp_fed_avg(
-  model_fn: process_parts.ModelFn,
+  model_fn: ModelFn,
   aggregator: tff.aggregators.UnweightedAggregationFactory,
   *,
   client_optimizer_fn: Optional[tff.learning.optimizers.Optimizer] = None,
   server_optimizer_fn: Optional[tff.learning.optimizers.Optimizer] = None,
   client_weighting: tff.learning.ClientWeighting = _UNIFORM,
-  metrics_aggregator: process_parts.MetricsAggregator = _SUM,
+  metrics_aggregator: MetricsAggregator = _SUM,
   loop_implementation: tff.learning.LoopImplementation = _DATASET_ITERATOR,
 ) -> tff.learning.templates.LearningProcess:
   """Builds federated averaging that uses client updates only through `aggregator`.
@@ -57,9 +147,6 @@ def build_dp_fed_avg(
       metric finalizers, such as those in `tff.learning.metrics`.
     loop_implementation: How TFF iterates over client data; the default is faster.
 
-  Returns:
-    A learning process.
-
   Raises:
     TypeError: If `aggregator` is not an unweighted aggregation factory, or another
       argument is not of its type.
@@ -67,20 +154,26 @@ def build_dp_fed_avg(
       results of `aggregator`, or a Keras model has layers that cannot be trained in
       this way, such as batch normalisation.
   """
-  process_parts.check_weighting(client_weighting)
-  server_optimizer = process_parts.check_optimizer(
+  if client_weighting != _UNIFORM:
+    raise ValueError(
+      'client_weighting must be tff.learning.ClientWeighting.UNIFORM, got '
+      f'{client_weighting}. Weights, such as numbers of examples, are data of clients: '
+      'a weighted mean divides by their sum, which would be released without noise, '
+      'and no privacy analysis here covers it.'
+    )
+  server_optimizer = optimizers.check_optimizer(
     'server_optimizer_fn',
     server_optimizer_fn,
     default=default_server_optimizer(),
   )
   # build_unweighted_fed_avg calls this too, but drops the weights without counting.
-  with process_parts.restoring_keras():
+  with _restoring_keras():
     return tff.learning.algorithms.build_weighted_fed_avg(
-      process_parts.check_model(model_fn),
-      process_parts.check_client_optimizer(client_optimizer_fn),
+      check_model(model_fn),
+      optimizers.check_client_optimizer(client_optimizer_fn),
       server_optimizer,
       client_weighting=client_weighting,
-      model_aggregator=process_parts.private_mean(aggregator, server_optimizer),
+      model_aggregator=_private_mean(aggregator, server_optimizer),
       metrics_aggregator=metrics_aggregator,
       loop_implementation=loop_implementation,
     )
@@ -146,14 +239,14 @@ def proximal(
 
 
 def build_dp_fed_prox(
-  model_fn: process_parts.ModelFn,
+  model_fn: ModelFn,
   aggregator: tff.aggregators.UnweightedAggregationFactory,
   *,
   proximal_strength: float,
   client_optimizer_fn: Optional[tff.learning.optimizers.Optimizer] = None,
   server_optimizer_fn: Optional[tff.learning.optimizers.Optimizer] = None,
   client_weighting: tff.learning.ClientWeighting = _UNIFORM,
-  metrics_aggregator: process_parts.MetricsAggregator = _SUM,
+  metrics_aggregator: MetricsAggregator = _SUM,
   loop_implementation: tff.learning.LoopImplementation = _DATASET_ITERATOR,
 ) -> tff.learning.templates.LearningProcess:
   """Builds FedProx that uses client updates only through `aggregator`.
@@ -162,26 +255,12 @@ def build_dp_fed_prox(
   `proximal_strength / 2` times the squared distance from the server's model
   (arXiv:1812.06127). For heterogeneous clients, updates are shorter and fewer clipped.
 
-  Args:
-    model_fn: As for `build_dp_fed_avg`.
-    aggregator: As for `build_dp_fed_avg`.
-    proximal_strength: The paper's mu, at least 0; with 0 it is federated averaging.
-      Times the client's learning rate it should be below 1, because otherwise a step
-      overshoots the server's model.
-    client_optimizer_fn: As for `build_dp_fed_avg`.
-    server_optimizer_fn: As for `build_dp_fed_avg`.
-    client_weighting: As for `build_dp_fed_avg`.
-    metrics_aggregator: As for `build_dp_fed_avg`.
-    loop_implementation: As for `build_dp_fed_avg`.
-
-  Returns:
-    A learning process.
-
-  Raises:
-    TypeError: As for `build_dp_fed_avg`.
-    ValueError: As for `build_dp_fed_avg`, or if `proximal_strength` is not in [0, inf).
+  `proximal_strength` is the paper's mu, at least 0; with 0 it is federated averaging.
+  Times the client's learning rate it should be below 1, because otherwise a step
+  overshoots the server's model. Other arguments and errors are those of
+  `build_dp_fed_avg`.
   """
-  client_optimizer = process_parts.check_client_optimizer(client_optimizer_fn)
+  client_optimizer = optimizers.check_client_optimizer(client_optimizer_fn)
   return build_dp_fed_avg(
     model_fn,
     aggregator,
@@ -194,11 +273,11 @@ def build_dp_fed_prox(
 
 
 def build_dp_fed_sgd(
-  model_fn: process_parts.ModelFn,
+  model_fn: ModelFn,
   aggregator: tff.aggregators.UnweightedAggregationFactory,
   *,
   server_optimizer_fn: Optional[tff.learning.optimizers.Optimizer] = None,
-  metrics_aggregator: process_parts.MetricsAggregator = _SUM,
+  metrics_aggregator: MetricsAggregator = _SUM,
   loop_implementation: tff.learning.LoopImplementation = _DATASET_ITERATOR,
 ) -> tff.learning.templates.LearningProcess:
   """Builds federated SGD that uses client gradients only through `aggregator`.
@@ -208,34 +287,20 @@ def build_dp_fed_sgd(
   with equal weights for all clients. With one example per client, it is DP-SGD.
 
   A client without examples has a gradient of zeros; gradients that are not finite are
-  counted as in `build_dp_fed_avg`.
-
-  Args:
-    model_fn: As for `build_dp_fed_avg`.
-    aggregator: Aggregates client gradients, e.g. `aggregators.banded(...)`; its clip
-      norm is that of a gradient.
-    server_optimizer_fn: Applies the mean of gradients; `None` means SGD with learning
-      rate 0.1. An aggregator with cumulative results needs `learning.build_ftrl`.
-    metrics_aggregator: As for `build_dp_fed_avg`.
-    loop_implementation: As for `build_dp_fed_avg`.
-
-  Returns:
-    A learning process.
-
-  Raises:
-    TypeError: As for `build_dp_fed_avg`.
-    ValueError: As for `build_dp_fed_avg`.
+  counted as in `build_dp_fed_avg`. Arguments and errors are those of
+  `build_dp_fed_avg`, except that the clip norm of `aggregator` is that of a gradient,
+  and that `None` as `server_optimizer_fn` means SGD with learning rate 0.1.
   """
-  server_optimizer = process_parts.check_optimizer(
+  server_optimizer = optimizers.check_optimizer(
     'server_optimizer_fn',
     server_optimizer_fn,
     default=tff.learning.optimizers.build_sgdm(0.1),
   )
-  with process_parts.restoring_keras():
+  with _restoring_keras():
     process = tff.learning.algorithms.build_fed_sgd(
-      process_parts.check_model(model_fn),
+      check_model(model_fn),
       server_optimizer,
-      model_aggregator=process_parts.private_mean(aggregator, server_optimizer),
+      model_aggregator=_private_mean(aggregator, server_optimizer),
       metrics_aggregator=metrics_aggregator,
       loop_implementation=loop_implementation,
     )
@@ -298,12 +363,12 @@ def build_scheduled_dp_fed_avg(
     lambda: tf.nest.map_structure(tf.convert_to_tensor, initial)
   )
   weights_type = initial_weights.type_signature.result
-  private_mean = process_parts.private_mean(aggregator, server_optimizer)
+  mean = _private_mean(aggregator, server_optimizer)
   return tff.learning.templates.compose_learning_process(
     initial_weights,
     tff.learning.templates.build_broadcast_process(weights_type),
     _scheduled_work(model, schedule, weights_type),
-    private_mean.create(weights_type.trainable, tff.TensorType(np.float32)),
+    mean.create(weights_type.trainable, tff.TensorType(np.float32)),
     tff.learning.templates.build_apply_optimizer_finalizer(
       server_optimizer, weights_type
     ),
@@ -351,9 +416,7 @@ def _scheduled_work(
     return tff.templates.MeasuredProcessOutput(
       tff.federated_map(next_round, state),
       updates,
-      tff.federated_zip(
-        collections.OrderedDict(train=finalized, client_learning_rate=rate)
-      ),
+      tff.federated_zip(collections.OrderedDict(train=finalized)),
     )
 
   return tff.learning.templates.ClientWorkProcess(init_fn, next_fn)

@@ -105,16 +105,7 @@ class MeanMetric:
     check_order('per_example', self.per_example)
 
   def sums(self, labels: Any, outputs: Any) -> Sums:
-    """Returns the sums of a batch.
-
-    Args:
-      labels: The labels of the batch.
-      outputs: The model's outputs for the batch.
-
-    Raises:
-      ValueError: If values and weights differ in shape, or a weight is negative or not
-        finite.
-    """
+    """Returns the sums of a batch."""
     result = self.per_example(labels, outputs)
     values, weights = result if isinstance(result, tuple) else (result, None)
     values = np.asarray(values, np.float64)

@@ -1,5 +1,6 @@
 """Optimizers that TFF lacks: DP-FTRL(M), and learning rates that depend on the round.
 
+Checks of the optimizers that learning processes are given are here as well.
 `ServerSchedule` states momentum and learning rates once, for the server's optimizer and
 for the noise: they are the workload for which a strategy can be optimised.
 """
@@ -17,6 +18,7 @@ from tff_dp_aggregators import aggregators
 from tff_dp_aggregators import sampling
 from tff_dp_aggregators import strategies
 from tff_dp_aggregators.accounting.records import ledger
+from tff_dp_aggregators.aggregators import clientwise
 from tff_dp_aggregators.base import checks
 from tff_dp_aggregators.strategies import registry
 
@@ -156,10 +158,6 @@ def build_ftrl(learning_rate: float, momentum: float = 0.0) -> FTRL:
     `aggregators.tree(cumulative=True)`, or any with a workload; this package's learning
     processes refuse it with other aggregators.
 
-  Raises:
-    TypeError: If an argument is not a number.
-    ValueError: If an argument is out of range.
-
   Example:
     >>> optimizer = build_ftrl(0.5)
     >>> weights = tf.constant([1.0, 2.0])
@@ -178,11 +176,7 @@ class ServerSchedule:
 
   Attributes:
     workload: Rounds, momentum, relative learning rates of the rounds, and weight decay.
-    learning_rate: Factor of the relative learning rates.
-
-  Raises:
-    TypeError: If an argument is not of its type.
-    ValueError: If `learning_rate` is not positive and finite.
+    learning_rate: Factor of the relative learning rates; positive.
 
   Example:
     >>> schedule = ServerSchedule(
@@ -237,11 +231,6 @@ class ServerSchedule:
 
     Returns:
       A strategy, to be given to `accounting.Mechanism` under the name 'file'.
-
-    Raises:
-      TypeError: If there is no such option, or a number is not an integer.
-      ValueError: If an argument is out of range or for another number of rounds, or the
-        kind cannot be optimised for such a workload.
     """
     given = registry.check_options(name, options)
     limits = sampling.limits_of(participation)
@@ -327,20 +316,122 @@ class ClientSchedule:
 
 
 def check_optimizer_fn(
-  name: str, optimizer_fn: Any
+  optimizer_fn: Any,
 ) -> Callable[[Any], tff.learning.optimizers.Optimizer]:
   """Returns a function from learning rates to optimizers; `None` means SGD."""
   if optimizer_fn is None:
-    build_sgdm: Callable[[Any], Any] = tff.learning.optimizers.build_sgdm
-    return build_sgdm
+    optimizer_fn = tff.learning.optimizers.build_sgdm
   is_optimizer = isinstance(optimizer_fn, tff.learning.optimizers.Optimizer)
   if is_optimizer or not callable(optimizer_fn):
     raise TypeError(
-      f'with local.learning_rate_fn, {name} must be a function of the learning rate, '
-      'such as tff.learning.optimizers.build_sgdm, and no optimizer with one of its '
-      f'own; got {optimizer_fn!r}.'
+      'with local.learning_rate_fn, local.optimizer must be a function of the learning '
+      'rate, such as tff.learning.optimizers.build_sgdm, and no optimizer with one of '
+      f'its own; got {optimizer_fn!r}.'
     )
-  return optimizer_fn
+  function: Callable[[Any], Any] = optimizer_fn
+  return function
+
+
+# Wrappers of this package that do not change the results of the inner aggregator.
+_WRAPPERS = (clientwise.ClientwiseFactory, aggregators.ZeroNonfiniteFactory)
+
+
+def check_pair(
+  aggregator: tff.aggregators.UnweightedAggregationFactory,
+  server_optimizer: tff.learning.optimizers.Optimizer,
+) -> None:
+  """Refuses an aggregator whose results a server's optimizer cannot work on.
+
+  This package's aggregators and TFF's mean are checked; others are accepted.
+  """
+  while isinstance(aggregator, _WRAPPERS):
+    aggregator = aggregator.inner
+  is_private = isinstance(aggregator, aggregators.DPMeanFactory)
+  if not is_private and not isinstance(
+    aggregator, tff.aggregators.UnweightedMeanFactory
+  ):
+    return
+  workload = aggregator.workload if is_private else None
+  if isinstance(server_optimizer, FTRL):
+    if workload is None:
+      raise ValueError(
+        'server_optimizer_fn is FTRL, which works on sums of all rounds so far, and '
+        'the aggregator returns the mean of each round. Give an aggregator with a '
+        'workload or cumulative=True; or tff.learning.optimizers.build_sgdm, or '
+        'optimizer() of the same learning.ServerSchedule, which come to the same model.'
+      )
+    server_optimizer.check_workload(workload)
+  elif workload is not None:
+    raise ValueError(
+      'the aggregator returns sums of all rounds so far, and server_optimizer_fn is '
+      f'{type(server_optimizer).__name__}, which adds up means of single rounds. Use '
+      'learning.build_ftrl(...), or leave out workload and cumulative=True.'
+    )
+  elif is_private and isinstance(server_optimizer, ScheduledOptimizer):
+    server_optimizer.check_participation(aggregator)
+
+
+def check_optimizer(
+  name: str, optimizer: Any, default: Optional[tff.learning.optimizers.Optimizer] = None
+) -> tff.learning.optimizers.Optimizer:
+  """Returns an optimizer that TFF's processes can use; `None` is the default."""
+  if optimizer is None and default is not None:
+    return default
+  if not isinstance(optimizer, tff.learning.optimizers.Optimizer):
+    raise TypeError(
+      f'{name} must be a tff.learning.optimizers.Optimizer, such as '
+      f'tff.learning.optimizers.build_sgdm(0.1); got {type(optimizer)}.'
+    )
+  return _Adafactor(optimizer) if isinstance(optimizer, _ADAFACTOR) else optimizer
+
+
+def check_client_optimizer(
+  optimizer: Any, name: str = 'client_optimizer_fn'
+) -> tff.learning.optimizers.Optimizer:
+  """Returns the clients' optimizer; `None` means SGD with learning rate 0.1."""
+  if isinstance(optimizer, FTRL):
+    raise ValueError(
+      f'{name} is FTRL on sums of rounds, which is for the server; on a '
+      'client, the gradient of each batch stands for itself. Use '
+      'tff.learning.optimizers.build_sgdm.'
+    )
+  default = tff.learning.optimizers.build_sgdm(0.1)
+  return check_optimizer(name, optimizer, default)
+
+
+_ADAFACTOR = type(tff.learning.optimizers.build_adafactor(1.0))
+
+
+class _Adafactor(tff.learning.optimizers.Optimizer):
+  """TFF's Adafactor, with a state of constant type, which TFF's processes require.
+
+  In TFF 0.87 its `next` turns the number of steps from an integer into a float, and its
+  `set_hparams` returns the hyperparameters instead of the state.
+  """
+
+  def __init__(self, inner: tff.learning.optimizers.Optimizer):
+    self._inner = inner
+
+  def initialize(self, specs: Any) -> Any:
+    return _adafactor_state(self._inner.initialize(specs))
+
+  def next(self, state: Any, weights: Any, gradients: Any) -> Any:
+    state, weights = self._inner.next(state, weights, gradients)
+    return _adafactor_state(state), weights
+
+  def get_hparams(self, state: Any) -> Any:
+    return self._inner.get_hparams(state)
+
+  def set_hparams(self, state: Any, hparams: Any) -> Any:
+    return _adafactor_state({**state, 'hparams': {**state['hparams'], **hparams}})
+
+
+def _adafactor_state(state: Any) -> Any:
+  return collections.OrderedDict(
+    steps=tf.cast(state['steps'], tf.int32),
+    moments=state['moments'],
+    hparams=collections.OrderedDict(sorted(state['hparams'].items())),
+  )
 
 
 def _rate_of(

@@ -1,6 +1,7 @@
 """Options of `train` besides model, clients and mechanism; imports no TensorFlow.
 
-`runs.fitting` checks that they fit the mechanism.
+All of them raise TypeError if a field is not of its type, and ValueError if its value
+is out of range or not known. `runs.fitting` checks that they fit the mechanism.
 """
 
 import dataclasses
@@ -47,10 +48,6 @@ class ClientTraining:
       for the optimizer's own learning rate.
     proximal_strength: How strongly training is pulled towards the server's model
       (FedProx, arXiv:1812.06127); `None` for federated averaging.
-
-  Raises:
-    TypeError: If a field is not of its type.
-    ValueError: If a number is out of range.
   """
 
   batch_size: int = 16
@@ -101,10 +98,6 @@ class Server:
     not_private_signal_to_noise: Whether to measure in each round how large the exact
       sum is relative to the noise, in columns of `metrics.csv`. It is not private, and
       the report says that the guarantee does not cover it.
-
-  Raises:
-    TypeError: If a field is not of its type.
-    ValueError: If a number is out of range, or a name is not known.
   """
 
   optimizer: Optional['tff.learning.optimizers.Optimizer'] = None
@@ -158,10 +151,6 @@ class Evaluation:
       for the metrics that a Keras model was compiled with.
     every: Rounds between two evaluations; the last round is always evaluated. A run may
       be resumed with another number.
-
-  Raises:
-    TypeError: If `every` is not an integer.
-    ValueError: If it is below 1, or metrics or `every` are given and no data.
   """
 
   data: Any
@@ -209,11 +198,6 @@ class RunOptions:
       count as clients in everything. They need packed simulation, fixed clipping and
       Gaussian noise of the server. 0 for none.
     audit_confidence: Probability that these bounds are right; `None` means 0.95.
-
-  Raises:
-    TypeError: If a field is not of its type.
-    ValueError: If a number is out of range, a sentence of `not_covered` is empty, or
-      a field that has to be JSON-ready is not.
   """
 
   noise_seed: Optional[int] = None
@@ -270,11 +254,7 @@ class SimulatedCohort:
 
   Attributes:
     mechanism: The mechanism of the larger cohort, with noise of the server.
-    scale: At least 1; with 1 the noise is the mechanism's own.
-
-  Raises:
-    TypeError: If `scale` is not a number.
-    ValueError: If `scale` is not finite, or below 1.
+    scale: At least 1, and finite; with 1 the noise is the mechanism's own.
   """
 
   mechanism: Optional[mechanism_lib.Mechanism]

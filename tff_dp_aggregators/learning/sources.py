@@ -21,8 +21,8 @@ from tff_dp_aggregators.learning import local_order
 from tff_dp_aggregators.sampling import draws
 from tff_dp_aggregators.sampling import schedule as schedule_lib
 
-# Sources that saved iterators may belong to; the newest one is last.
-_LIVE: 'list[weakref.ref[ClientSource]]' = []
+# Sources that saved iterators may belong to, by their `id`; the newest one is last.
+_LIVE: 'weakref.WeakValueDictionary[int, ClientSource]' = weakref.WeakValueDictionary()
 
 
 class ClientSource(tff.program.FederatedDataSource):
@@ -77,9 +77,8 @@ class ClientSource(tff.program.FederatedDataSource):
       input_spec: The model's input spec, if examples are tuples and the spec has names.
 
     Raises:
-      TypeError: If an argument is not of its type.
-      ValueError: If a number is out of range, the schedule is for another number of
-        clients, or their examples change from one read to the next.
+      ValueError: If the schedule is for another number of clients, or their examples
+        change from one read to the next.
     """
     if not isinstance(schedule, schedule_lib.Schedule):
       raise TypeError(
@@ -98,8 +97,7 @@ class ClientSource(tff.program.FederatedDataSource):
     ids = self.clients.draw_ids
     self.schedule = schedule.for_clients(ids)
     self._keys = draws.keys_of_ids(ids, self._seed)
-    _LIVE[:] = [live for live in _LIVE if live() is not None]
-    _LIVE.append(weakref.ref(self))
+    _LIVE[id(self)] = self
 
   @functools.cached_property
   def federated_type(self) -> tff.FederatedType:
@@ -116,28 +114,11 @@ class ClientSource(tff.program.FederatedDataSource):
     return ClientIterator(self)
 
   def round_data(self, round_num: int) -> list[tf.data.Dataset]:
-    """Returns the data of each client of a round's cohort, in the cohort's order.
-
-    Args:
-      round_num: The round, from 0.
-
-    Raises:
-      TypeError: If it is not an integer, or a client's data are not numbers.
-      ValueError: If it is out of range, or a client's data do not match other clients'.
-    """
+    """Returns the data of each client of a round's cohort, in the cohort's order."""
     return self.cohort_data(round_num, self.schedule.cohort(round_num))
 
   def cohort_data(self, round_num: int, cohort: np.ndarray) -> list[tf.data.Dataset]:
-    """Returns the data of given clients, with their examples in a round's order.
-
-    Args:
-      round_num: The round, from 0.
-      cohort: Distinct client numbers, int64 of shape [cohort].
-
-    Raises:
-      TypeError: If `cohort` is not a vector of integers, or data are not numbers.
-      ValueError: If `cohort` has invalid numbers, or clients' data do not match.
-    """
+    """Returns the data of numbered clients, with their examples in a round's order."""
     where = f'the cohort of round {round_num}'
     cohort = schedule_lib.check_cohort(where, cohort, len(self.clients))
     keys = local_order.keys(self._seed, round_num, self._keys[cohort])
@@ -219,7 +200,7 @@ class ClientIterator(tff.program.FederatedDataSourceIterator):
       identity, next_round = content['source'], content['next_round']
     except (KeyError, TypeError, ValueError) as e:
       raise ValueError(f'this is not a saved ClientIterator: {buffer[:80]!r}') from e
-    for source in filter(None, (live() for live in reversed(_LIVE))):
+    for source in reversed(list(_LIVE.values())):
       if source.identity == identity:
         return cls(source, next_round)
     raise ValueError(

@@ -2,7 +2,6 @@
 
 import contextlib
 import dataclasses
-import functools
 import gc
 import json
 import math
@@ -10,7 +9,7 @@ import multiprocessing
 import sys
 import threading
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Callable, Optional, Union
 
 import tensorflow as tf
@@ -35,7 +34,6 @@ from tff_dp_aggregators.learning import optimizers
 from tff_dp_aggregators.learning import options
 from tff_dp_aggregators.learning import packed
 from tff_dp_aggregators.learning import population as population_lib
-from tff_dp_aggregators.learning import process_parts
 from tff_dp_aggregators.learning import runtime
 from tff_dp_aggregators.learning.packed import step_checks
 from tff_dp_aggregators.learning.runs import evaluation
@@ -105,23 +103,19 @@ class Result:
 _TRAIN_LOCK = threading.RLock()
 
 
-def _serialized(function: Callable[..., Result]) -> Callable[..., Result]:
-  """Decorates a function that trains, so that only one thread runs it at a time."""
-
-  @functools.wraps(function)
-  def call(*args: Any, **kwargs: Any) -> Result:
-    is_refused = False
-    with _TRAIN_LOCK:
-      try:
-        return function(*args, **kwargs)
-      except (TypeError, ValueError):
-        is_refused = True  # Usually before graphs were built.
-        raise
-      finally:
-        if not is_refused:
-          _clear_graph_caches()
-
-  return call
+@contextlib.contextmanager
+def _serialized() -> Iterator[None]:
+  """Lets only one thread train at a time."""
+  is_refused = False
+  with _TRAIN_LOCK:
+    try:
+      yield
+    except (TypeError, ValueError):
+      is_refused = True  # Usually before graphs were built.
+      raise
+    finally:
+      if not is_refused:
+        _clear_graph_caches()
 
 
 def _clear_graph_caches() -> None:
@@ -136,7 +130,7 @@ def _clear_graph_caches() -> None:
   gc.collect()  # Graphs and models refer to each other.
 
 
-@_serialized
+@_serialized()
 def train(
   model: Any,
   clients: Any,
@@ -215,9 +209,6 @@ def train(
     test: An `Evaluation`, or only its data: inputs and labels that contain no data of
       anyone whose privacy is to be protected; `None` for no evaluation.
     run: The seed of the noise, how the run is carried out, and facts for its report.
-
-  Returns:
-    The result of the run.
 
   Raises:
     BlockingIOError: If another process is running the same run.
@@ -309,7 +300,7 @@ def train(
   schedule = schedule.for_clients(population.draw_ids)
   doubt = gaussian.doubt_of_delta(delta, scale * len(population))
   if mechanism is not None and doubt is not None:
-    warnings.warn(doubt, stacklevel=3)  # The caller of what `_serialized` returned.
+    warnings.warn(doubt, stacklevel=3)  # The caller of the decorated function.
   functional_model = models.functional(
     model, loss, population.element_spec, population.first, seed
   )
@@ -340,8 +331,8 @@ def train(
   evaluator = _evaluator(local_training.model, test, run_dir)
   with run_directory.RunDirectory(run_dir) as directory:
     training = run_lib.Run(plan, directory, evaluator)
-    if records.find(directory, plan.num_rounds).is_finished:
-      rounds = f'{plan.num_rounds} of {plan.num_rounds} rounds'
+    if records.find(directory, schedule.num_rounds).is_finished:
+      rounds = f'{schedule.num_rounds} of {schedule.num_rounds} rounds'
       progress.say(
         f'{run_dir}: finished before, with {rounds}; nothing was trained.', sys.stderr
       )
@@ -489,7 +480,7 @@ def _local_training(
 ) -> packed.LocalTraining:
 
   def checked(optimizer: Any) -> tff.learning.optimizers.Optimizer:
-    inner = process_parts.check_client_optimizer(optimizer, 'local.optimizer')
+    inner = optimizers.check_client_optimizer(optimizer, 'local.optimizer')
     if local.proximal_strength is None:
       return inner
     return fed_avg.proximal(inner, local.proximal_strength)
@@ -497,7 +488,7 @@ def _local_training(
   if local.learning_rate_fn is None:
     optimizer, rates = checked(local.optimizer), None
   else:
-    make = optimizers.check_optimizer_fn('local.optimizer', local.optimizer)
+    make = optimizers.check_optimizer_fn(local.optimizer)
     rates = optimizers.ClientSchedule(
       local.learning_rate_fn, lambda rate: checked(make(rate)), num_rounds
     )
@@ -527,7 +518,7 @@ def _server_optimizer(
   optimizer: Optional[tff.learning.optimizers.Optimizer], num_rounds: int
 ) -> tff.learning.optimizers.Optimizer:
   """The optimizer for the mean of each round; FTRL gets a wrapper that sums means."""
-  checked = process_parts.check_optimizer(
+  checked = optimizers.check_optimizer(
     'server.optimizer', optimizer, fed_avg.default_server_optimizer()
   )
   if not isinstance(checked, optimizers.FTRL):
@@ -560,7 +551,7 @@ def _check_schedule(
   clients_per_round: Optional[float],
   num_rounds: Optional[int],
 ) -> None:
-  """Refuses a schedule that contradicts the other arguments."""
+  """Refuses a schedule that contradicts the other arguments, unless `Plan` does."""
   if mechanism is not None and not mechanism.is_sampled:
     # States, and so the ledger, have events for this neighbouring relation alone.
     relation = sampling.check_relation(mechanism.participation)
@@ -570,11 +561,6 @@ def _check_schedule(
         f'sampling are accounted for {sampling.adjacency(relation)}. Leave adjacency '
         'out; a plan can be reported for any.'
       )
-  if mechanism is not None and schedule.schema != mechanism.participation:
-    raise ValueError(
-      f'the schedule keeps {schedule.schema}, but the mechanism is for '
-      f'{mechanism.participation}. Use sampling.for_mechanism.'
-    )
   for name, given, planned in (
     ('clients', len(population), schedule.num_clients),
     ('clients_per_round', clients_per_round, schedule.clients_per_round),
@@ -587,22 +573,23 @@ def _check_schedule(
 def _result(run: run_lib.Run, make: Optional[Callable[[], Any]]) -> Result:
   """Writes the report of the run so far, and returns its result."""
   directory, plan = run.directory, run.plan
+  num_rounds = plan.schedule.num_rounds
   directory.check_in_place()
   rows = metrics_file.read(directory.file(run_directory.METRICS))
   if not rows:
     raise KeyboardInterrupt  # It came before the first round; nothing can be reported.
-  recorded = records.find(directory, plan.num_rounds)
+  recorded = records.find(directory, num_rounds)
   if recorded.is_finished:
     statement = records.read_report(directory)
   else:
     statement = records.write_report(
       directory, plan.schedule, has_mechanism=plan.mechanism is not None
     )
-    if len(rows) == plan.num_rounds:
+    if len(rows) == num_rounds:
       run.finish()
     else:
       progress.say(
-        f'{directory.path}: ended after round {len(rows)} of {plan.num_rounds}; the '
+        f'{directory.path}: ended after round {len(rows)} of {num_rounds}; the '
         f'same call with run_dir={directory.path!r} goes on.',
         sys.stderr,
       )
@@ -612,7 +599,7 @@ def _result(run: run_lib.Run, make: Optional[Callable[[], Any]]) -> Result:
     simulated = statement['simulated_cohort']['simulated_epsilon']
     simulated = math.inf if simulated is None else simulated
     progress.say(
-      f'{directory.path}: {len(rows)} of {plan.num_rounds} rounds; '
+      f'{directory.path}: {len(rows)} of {num_rounds} rounds; '
       f'{plan.both_cohorts}. A run of that size would have spent epsilon = '
       f'{rounding.up(simulated)} at delta = {plan.delta:g}.',
       sys.stderr,
@@ -620,7 +607,7 @@ def _result(run: run_lib.Run, make: Optional[Callable[[], Any]]) -> Result:
   return Result(
     run_dir=directory.path,
     rounds=recorded.rounds,
-    num_rounds=plan.num_rounds,
+    num_rounds=num_rounds,
     # The statement is JSON, which has no infinity.
     epsilon=math.inf if epsilon is None else epsilon,
     delta=plan.delta,

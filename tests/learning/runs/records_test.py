@@ -6,7 +6,6 @@ import os
 import pathlib
 
 import dp_accounting
-import numpy as np
 import pytest
 
 from tests.learning import training_runs
@@ -19,26 +18,12 @@ from tff_dp_aggregators.learning.runs import run_directory
 _ROUNDS = 4
 
 
-def _write_ledger(path, rounds):
-  with ledger_lib.LedgerWriter(path, delta=1e-3) as writer:
-    for number in range(rounds):
-      writer.append(
-        event=dp_accounting.GaussianDpEvent(1.0),
-        cohort_requested=3,
-        cohort_reported=3,
-        clip_norm=1.0,
-        noise_multiplier=1.0,
-        strategy_checksum='sha256:0',
-        result_checksum=ledger_lib.checksum_of([np.full(2, number)]),
-      )
-
-
 def _directory(path, *, ledger=None, metrics=None, report=None, checkpoint=None):
   """Returns a directory with the files of a run that got so far."""
   directory = run_directory.RunDirectory(str(path))
   directory.write('config.json', '{}')
   if ledger is not None:
-    _write_ledger(directory.file('ledger.jsonl'), ledger)
+    _write(path, SCHEDULE, ledger)
   if metrics is not None:
     rows = ''.join(f'{number},0.5\n' for number in range(metrics))
     directory.write('metrics.csv', f'round,loss\n{rows}')

@@ -240,18 +240,15 @@ class Server:
     )
     non_finite = tf.cast(tf.logical_not(finite), tf.int32)
     train = tracing.converted(self._training.model.finalize_metrics)(metrics)
-    client_work, measured_work = state.client_work, collections.OrderedDict(train=train)
+    client_work = state.client_work
     if self._training.schedule is not None:
-      measured_work['client_learning_rate'] = self._training.schedule.learning_rate(
-        client_work
-      )
       client_work += 1
     new_state = tff.learning.templates.LearningAlgorithmState(
       weights, state.distributor, client_work, aggregator_state, optimizer_state
     )
     return new_state, collections.OrderedDict(
       distributor=(),
-      client_work=measured_work,
+      client_work=collections.OrderedDict(train=train),
       aggregator=measured,
       finalizer=collections.OrderedDict(update_non_finite=non_finite),
     )

@@ -24,7 +24,7 @@ from tff_dp_aggregators.base import machine
 from tff_dp_aggregators.learning import failures
 from tff_dp_aggregators.learning import functions
 from tff_dp_aggregators.learning import interrupts
-from tff_dp_aggregators.learning import process_parts
+from tff_dp_aggregators.learning import optimizers
 from tff_dp_aggregators.learning.packed import canaries as canaries_lib
 from tff_dp_aggregators.learning.packed import data as data_lib
 from tff_dp_aggregators.learning.packed import server as server_lib
@@ -128,11 +128,9 @@ class PackedFedAvg:
         the server's optimizer cannot work on the results of the aggregator.
     """
     data.check_against(training.model.input_spec)
-    server_optimizer = process_parts.check_optimizer(
-      'server_optimizer', server_optimizer
-    )
-    process_parts.check_client_optimizer(training.optimizer)
-    process_parts.check_pair(
+    server_optimizer = optimizers.check_optimizer('server_optimizer', server_optimizer)
+    optimizers.check_client_optimizer(training.optimizer)
+    optimizers.check_pair(
       tff.aggregators.UnweightedMeanFactory() if aggregator is None else aggregator,
       server_optimizer,
     )

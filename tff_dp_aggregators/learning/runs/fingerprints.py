@@ -51,28 +51,25 @@ def optimizer(
   functional: tff.learning.models.FunctionalModel,
 ) -> dict[str, Any]:
   """Kind and numbers of an optimizer, and fingerprint of its steps on a model."""
-  trainable = _specs(functional.initial_weights[0])
-
-  def step(weights: Any, gradients: Any) -> Any:
-    state = which.initialize(trainable)
-    return state, which.next(state, weights, gradients)
-
-  return {**_kind_and_numbers(which), 'graph': graph_of(step, trainable, trainable)}
+  graph = graph_of_steps(lambda: which, functional)
+  return {**_kind_and_numbers(which), 'graph': graph}
 
 
-def graph_of_optimizers(
-  make: Callable[[Any], tff.learning.optimizers.Optimizer],
+def graph_of_steps(
+  make: Callable[..., tff.learning.optimizers.Optimizer],
   functional: tff.learning.models.FunctionalModel,
+  *inputs: tf.TensorSpec,
 ) -> str:
-  """Fingerprint of the steps of optimizers whose learning rate is an input."""
+  """Fingerprint of the steps of an optimizer that is made from some inputs."""
   trainable = _specs(functional.initial_weights[0])
 
-  def step(learning_rate: tf.Tensor, weights: Any, gradients: Any) -> Any:
-    which = make(learning_rate)
+  def step(*arguments: Any) -> Any:
+    *made_from, weights, gradients = arguments
+    which = make(*made_from)
     state = which.initialize(trainable)
     return state, which.next(state, weights, gradients)
 
-  return graph_of(step, tf.TensorSpec([]), trainable, trainable)
+  return graph_of(step, *inputs, trainable, trainable)
 
 
 def _kind_and_numbers(which: tff.learning.optimizers.Optimizer) -> dict[str, Any]:

@@ -72,8 +72,8 @@ def check_clients(
   placement = mechanism.placement
   hides_each = placement.is_on_clients and placement.is_of_client
   if hides_each:
-    has_retries = bool(dropouts) and goal is not None
-    if dropouts is None:
+    has_retries = goal is not None
+    if not dropouts:
       rounds = range(schedule.num_rounds)
       has_retries = any(len(schedule.attempts(number)) > 1 for number in rounds)
     if has_retries:

@@ -166,16 +166,6 @@ class Plan:
     multipliers = mechanism.noise_multipliers_so_far
     return lambda rounds: float(epsilon_of(1 / float(multipliers[rounds - 1]), delta))
 
-  @property
-  def noise_seed(self) -> Optional[int]:
-    """Seed of the noise; `None` for secret noise."""
-    return self.options.noise_seed
-
-  @property
-  def num_rounds(self) -> int:
-    """Total number of rounds."""
-    return self.schedule.num_rounds
-
   @functools.cached_property
   def sampled_events(self) -> Optional[tuple[dp_accounting.DpEvent, ...]]:
     """Events by round if privacy rests on sampling, as states do not hold these."""
@@ -225,14 +215,13 @@ class Plan:
   @property
   def packed(self) -> bool:
     """Whether clients are trained in packs, and not one by one."""
-    if self.options.packed_simulation == options_lib.AUTO:
-      return self.why_one_by_one is None
-    return bool(self.options.packed_simulation)
+    return self.why_one_by_one is None
 
   @property
   def why_one_by_one(self) -> Optional[str]:
-    """Why clients cannot be packed; `None` if they can."""
-    return fitting.why_one_by_one(self.server, self.mechanism)
+    """Why clients are not packed; `None` if they are."""
+    stated = None if self.options.packed_simulation else 'run.packed_simulation=False'
+    return fitting.why_one_by_one(self.server, self.mechanism) or stated
 
   @property
   def clients_add_noise(self) -> bool:
@@ -243,7 +232,7 @@ class Plan:
   @property
   def draws_anew(self) -> bool:
     """Whether a round that is run again gets other noise: no state has its keys."""
-    return self.clients_add_noise and self.noise_seed is None
+    return self.clients_add_noise and self.options.noise_seed is None
 
   @functools.cached_property
   def noise_generator(self) -> str:
@@ -263,24 +252,23 @@ class Plan:
     if self.nbafl is not None:
       self._check_nbafl(self.nbafl)
     if self.canaries is not None:
-      is_other_noise = self.nbafl is not None or self.simulated_cohort_scale != 1
       fitting.check_canaries(
         self.canaries.number,
         self.mechanism,
         self.server,
         is_packed=self.packed,
-        is_other_noise=is_other_noise,
+        is_other_noise=bool(self.nbafl or self.larger_cohort),
         model_size=self.noised_size,
       )
-    stated, has_seed = self.options.packed_simulation, self.noise_seed is not None
+    stated, seed = self.options.packed_simulation, self.options.noise_seed
     fitting.check_packing(
-      self.why_one_by_one or (None if stated else 'run.packed_simulation=False'),
+      self.why_one_by_one,
       {
         f'run.packed_simulation={stated}': stated is True,
         f'scheduler={scheduler!r}': scheduler is not None,
         # With one seed, all clients would add the same noise.
-        f'run.noise_seed={self.noise_seed} with noise that each client draws': (
-          self.clients_add_noise and has_seed
+        f'run.noise_seed={seed} with noise that each client draws': (
+          self.clients_add_noise and seed is not None
         ),
       },
     )
@@ -318,28 +306,26 @@ class Plan:
       'clients_per_round': self.schedule.clients_per_round,
       'record_aggregation_factory': inner,
     }
-    noise_options: dict[str, Any] = {
-      # An explicit stream: earlier runs in this process do not change the noise.
-      'seed': None if self.noise_seed is None else noise.Seed(self.noise_seed),
-      'generator': 'chacha20' if self.noise_seed is None else 'philox',
-      # The state of a packed simulation never leaves this process.
-      'storage': 'in_process' if self.packed else 'auto',
-      'schedule': self.schedule,
-    }
-    if self.part_of:
-      joint = cast(accounting.JointMechanism, self.added_noise)
-      factory = aggregators.from_joint_mechanism(
-        joint, self.part_of, **options, **noise_options
+    mechanism, seed = self.added_noise, self.options.noise_seed
+    if mechanism is not None:
+      options.update(
+        # An explicit stream: earlier runs in this process do not change the noise.
+        seed=None if seed is None else noise.Seed(seed),
+        generator='chacha20' if seed is None else 'philox',
+        # The state of a packed simulation never leaves this process.
+        storage='in_process' if self.packed else 'auto',
+        schedule=self.schedule,
       )
-    elif self.added_noise is not None:
+    if isinstance(mechanism, accounting.JointMechanism):
+      factory = aggregators.from_joint_mechanism(mechanism, self.part_of, **options)
+    elif mechanism is not None:
       assert self.clip_norm is not None
       factory = aggregators.from_mechanism(
-        cast(accounting.Mechanism, self.added_noise),
+        mechanism,
         clip_norm=self.clip_norm,
         target_quantile=self.server.target_quantile,
         clip_learning_rate=self.server.clip_learning_rate,
         **options,
-        **noise_options,
       )
     elif self.clip_norm is not None:
       order = 2.0 if self.server.clip_order is None else self.server.clip_order
@@ -422,16 +408,16 @@ class Plan:
   @functools.cached_property
   def noise_seed_tag(self) -> Optional[str]:
     """Tag that runs with the same seed of the noise share; `None` for secret noise."""
-    if self.noise_seed is None:
+    if self.options.noise_seed is None:
       return None
-    return ledger.tag_of_seed('noise', self.noise_seed)
+    return ledger.tag_of_seed('noise', self.options.noise_seed)
 
   @functools.cached_property
   def sources(self) -> dict[str, Optional[str]]:
     """Where noise and secret draws come from: fields of each line of the ledger."""
     noise = sampling = tag = None
     if self.added_noise is not None:
-      noise = ledger.SECRET if self.noise_seed is None else ledger.SEED
+      noise = ledger.SECRET if self.options.noise_seed is None else ledger.SEED
     if self.is_sampled:
       seed = getattr(self.schedule, 'seed', None)
       if seed is None:
@@ -452,7 +438,7 @@ class Plan:
     facts, canaries = self.options.data_facts, self.canaries
     rates, rates_json = self.training.schedule, None
     if rates is not None:
-      graph = fingerprints.graph_of_optimizers(rates.make, model)
+      graph = fingerprints.graph_of_steps(rates.make, model, tf.TensorSpec([]))
       rates_json = {**rates.to_json(), 'graph': graph}
     return {
       'program': 'tff_dp_aggregators.learning.train',
@@ -504,7 +490,7 @@ class Plan:
     noise_source = "a secret key from the kernel's entropy"
     if self.draws_anew:
       noise_source = "each client's own entropy, of the kernel"
-    elif self.noise_seed is not None:
+    elif self.options.noise_seed is not None:
       noise_source = inputs_lib.SEEDED_NOISE
     return {
       'mechanism': self.mechanism.to_json(),
@@ -526,7 +512,7 @@ class Plan:
       'cap_enforced_by': terms.enforced_by(self.schedule),
       'noise_source': noise_source,
       'noise_generator': self.noise_generator,
-      'noise_seed': self.noise_seed,
+      'noise_seed': self.options.noise_seed,
     }
 
   @property

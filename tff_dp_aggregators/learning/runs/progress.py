@@ -25,19 +25,18 @@ _EPSILONS = ('epsilon', 'simulated_epsilon')
 class Progress:
   """Shows the rounds of a run on standard error."""
 
-  def __init__(self, num_rounds: int, done: int = 0, file: Optional[TextIO] = None):
-    self._file = file or sys.stderr
+  def __init__(self, num_rounds: int, done: int = 0):
     self._num_rounds, self._done = num_rounds, done
     self._begun = self._line_time = time.monotonic()
     self._first = done
     self._shown: dict[str, float] = {}
     self._not_finite: set[str] = set()  # Columns that were warned of.
     self._bar: Optional[tqdm.tqdm] = None
-    if self._file.isatty():
+    if sys.stderr.isatty():
       self._bar = tqdm.tqdm(
         total=num_rounds,
         initial=done,
-        file=self._file,
+        file=sys.stderr,
         mininterval=0.2,
         bar_format=_BAR_FORMAT,
         dynamic_ncols=True,  # The terminal may be resized.
@@ -66,7 +65,7 @@ class Progress:
       say(
         f'round {self._done} of {self._num_rounds}: {in_words(self._shown)}; '
         f'{tqdm.tqdm.format_interval(left)} left',
-        self._file,
+        sys.stderr,
       )
 
   def _warn(self, row: dict[str, Any]) -> None:
@@ -90,9 +89,9 @@ class Progress:
         'learning rate of the clients, or look for extreme numbers in their data.'
       )
       if self._bar is None:
-        say(text, self._file)
+        say(text, sys.stderr)
       else:
-        self._bar.write(text, file=self._file)  # Above the bar.
+        self._bar.write(text, file=sys.stderr)  # Above the bar.
 
   def close(self) -> None:
     """Closes the bar, which stays visible."""

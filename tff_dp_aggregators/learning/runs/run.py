@@ -43,7 +43,6 @@ from tff_dp_aggregators.base import new_files
 from tff_dp_aggregators.learning import cluster as cluster_lib
 from tff_dp_aggregators.learning import failures
 from tff_dp_aggregators.learning import interrupts
-from tff_dp_aggregators.learning import options
 from tff_dp_aggregators.learning import runtime
 from tff_dp_aggregators.learning.packed import server as server_lib
 from tff_dp_aggregators.learning.runs import checkpoints as checkpoints_lib
@@ -96,8 +95,8 @@ class Run:
       new_data = directory.file(run_directory.NEW_DATA)
       plan.clients.lay_out(new_data)
     is_new = directory.begin(plan.config(), plan.private_settings)
-    if is_new or not directory.has(run_directory.STRATEGY):
-      if plan.mechanism is not None:
+    if plan.mechanism is not None:
+      if is_new or not directory.has(run_directory.STRATEGY):
         strategy = plan.mechanism.strategy.to_npz()
         directory.write(run_directory.STRATEGY, strategy)
     directory.check_is_original()
@@ -134,9 +133,9 @@ class Run:
           progress_lib.say(remark, sys.stderr)
       events = metrics_file.EventFile(directory.file(run_directory.EVENTS), rounds)
       stack.callback(events.close)
-      progress = progress_lib.Progress(plan.num_rounds, rounds)
+      progress = progress_lib.Progress(plan.schedule.num_rounds, rounds)
       stack.callback(progress.close)
-      while rounds < plan.num_rounds and not stop.requested:
+      while rounds < plan.schedule.num_rounds and not stop.requested:
         begun = time.monotonic()
         try:
           state, released, row = self._round(engine, state, released, rounds)
@@ -261,7 +260,7 @@ class Run:
     row.update(self._planned_columns(number))
     if self._canaries_file is not None:
       self._keep_projections(number, counted.reporting, measured['canaries'])
-    is_last = number + 1 == self.plan.num_rounds
+    is_last = number + 1 == self.plan.schedule.num_rounds
     if self._evaluator and (is_last or (number + 1) % self.plan.evaluate_every == 0):
       values = self._evaluator.measure(released.global_model_weights)
       row.update({f'test_{name}': value for name, value in values.items()})
@@ -331,8 +330,6 @@ class Run:
       'clip_norm': clip_norm,
       'noise_multiplier': 0.0,
       'strategy_checksum': None,
-      'noise_generator': None,
-      'noise_key_tag': None,
     }
     if self.plan.sampled_events is not None:
       event = self.plan.sampled_events[number]
@@ -372,8 +369,9 @@ class Run:
   def _announce(self, rounds: int) -> None:
     """Prints a line that says what begins, or after which round it is resumed."""
     plan, path, released = self.plan, self.directory.path, self._ledger.rounds
+    schedule = plan.schedule
     if released:
-      text = f'{path}: going on after round {rounds} of {plan.num_rounds}'
+      text = f'{path}: going on after round {rounds} of {schedule.num_rounds}'
       if released > rounds:
         text += f'; {released - rounds} more were released and are run again'
     else:
@@ -382,12 +380,12 @@ class Run:
         noise = plan.added_noise.noise_in_words()
         noise += _placement_in_words(plan.added_noise)
       text = (
-        f'{path}: {plan.num_rounds} rounds of {plan.schedule.clients_per_round:g} of '
-        f'{plan.schedule.num_clients} clients; {noise}'
+        f'{path}: {schedule.num_rounds} rounds of {schedule.clients_per_round:g} of '
+        f'{schedule.num_clients} clients; {noise}'
       )
     if plan.larger_cohort is not None:
       text += f'; {plan.both_cohorts}'
-    if plan.options.packed_simulation == options.AUTO and not plan.packed:
+    if plan.options.packed_simulation and not plan.packed:
       text += f'; clients are trained one by one: {plan.why_one_by_one}'
     progress_lib.say(f'{text}.', sys.stderr)
     for part, shapes in (plan.weights_of_parts or {}).items():
