@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Callable, Optional, Union
 
 from tff_dp_aggregators.accounting import canaries
 from tff_dp_aggregators.accounting import mechanism as mechanism_lib
-from tff_dp_aggregators.accounting.reports import inputs
+from tff_dp_aggregators.accounting.reports import sources
 from tff_dp_aggregators.base import checks
 
 if TYPE_CHECKING:
@@ -224,7 +224,7 @@ class RunOptions:
   preprocessing: Optional[Mapping[str, Any]] = None
   target_epsilon: Optional[float] = None
   not_covered: Sequence[str] = ()
-  tuning: Optional[inputs.Tuning] = None
+  tuning: Optional[sources.Tuning] = None
   data_facts: Optional[Mapping[str, Any]] = None
   audit_canaries: int = 0
   audit_confidence: Optional[float] = None
@@ -255,8 +255,8 @@ class RunOptions:
         checks.check_json(name, getattr(self, name))
     if self.target_epsilon is not None:
       checks.check_number('target_epsilon', self.target_epsilon)
-    object.__setattr__(self, 'not_covered', inputs.check_not_covered(self.not_covered))
-    object.__setattr__(self, 'tuning', inputs.check_tuning(self.tuning))
+    object.__setattr__(self, 'not_covered', sources.check_not_covered(self.not_covered))
+    object.__setattr__(self, 'tuning', sources.check_tuning(self.tuning))
 
 
 @dataclasses.dataclass(frozen=True)

@@ -13,7 +13,7 @@ from tff_dp_aggregators.accounting import accountants
 from tff_dp_aggregators.accounting import events
 from tff_dp_aggregators.accounting.records import ledger
 from tff_dp_aggregators.accounting.reports import guarantees
-from tff_dp_aggregators.accounting.reports import inputs
+from tff_dp_aggregators.accounting.reports import model
 from tff_dp_aggregators.accounting.reports import schema as schema_lib
 from tff_dp_aggregators.accounting.reports import sources
 from tff_dp_aggregators.accounting.reports import statement
@@ -218,7 +218,7 @@ def test_other_release_keeps_monte_carlo_accountant():
   mechanism = accounting.Mechanism('banded', scheme, 2.0, options={'num_bands': 2})
   part = statements.build(mechanism)
   part = json.loads(json.dumps(part))  # As verification reads it.
-  release = inputs.OtherRelease('survey', 0.5, 1e-7)
+  release = model.OtherRelease('survey', 0.5, 1e-7)
   total = statements.compose([part], other_releases=[release])['guarantee']
   assert total['accountant'] == part['guarantee']['accountant'] == 'monte_carlo'
   remaining = mechanism.epsilon(9e-7)

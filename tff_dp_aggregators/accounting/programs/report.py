@@ -44,7 +44,6 @@ from tff_dp_aggregators.accounting.programs import participation
 from tff_dp_aggregators.accounting.programs import program
 from tff_dp_aggregators.accounting.programs import table
 from tff_dp_aggregators.accounting.reports import composition
-from tff_dp_aggregators.accounting.reports import inputs as inputs_lib
 from tff_dp_aggregators.accounting.reports import learning_curves
 from tff_dp_aggregators.accounting.reports import model
 from tff_dp_aggregators.accounting.reports import rendering
@@ -157,7 +156,7 @@ def build(values: flags.FlagValues) -> dict[str, Any]:
     accountant=values.accountant,
     command=sources.command_of(program.given(values, (*_mechanism_flags(), *_SOURCES))),
     other_releases=[
-      inputs_lib.OtherRelease.parse(text) for text in values.other_release or ()
+      model.OtherRelease.parse(text) for text in values.other_release or ()
     ],
   )
 
@@ -221,7 +220,7 @@ def _parts(values: flags.FlagValues, with_curves: bool) -> Iterator[composition.
   if _reports_mechanism(values):
 
     @functools.cache
-    def planned(limits: Optional[strategies.Participation]) -> inputs_lib.Inputs:
+    def planned(limits: Optional[strategies.Participation]) -> sources.Inputs:
       plan = flags_lib.planned(values, limits)
       if 'cap_enforced_by' in stated and plan.mechanism.limits.assumed_at_most is None:
         raise ValueError(
@@ -255,8 +254,8 @@ def _ledgers_and_logs(values: flags.FlagValues) -> Iterator[dict[str, str]]:
 def _inputs_of_mechanism(
   values: flags.FlagValues,
   files: Mapping[str, str],
-  planned: Callable[[Optional[strategies.Participation]], inputs_lib.Inputs],
-) -> inputs_lib.Inputs:
+  planned: Callable[[Optional[strategies.Participation]], sources.Inputs],
+) -> sources.Inputs:
   """Returns the inputs of the mechanism in flags, with the files of a run of it."""
   log = limits = None
   # The events of a ledger are for its planned limits; the log may show they were kept.

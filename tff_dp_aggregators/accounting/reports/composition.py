@@ -22,9 +22,7 @@ from tff_dp_aggregators.accounting import events
 from tff_dp_aggregators.accounting import noises
 from tff_dp_aggregators.accounting.records import ledger as ledger_lib
 from tff_dp_aggregators.accounting.reports import guarantees
-from tff_dp_aggregators.accounting.reports import inputs as inputs_lib
 from tff_dp_aggregators.accounting.reports import model
-from tff_dp_aggregators.accounting.reports import nbafl_report
 from tff_dp_aggregators.accounting.reports import statement as statement_lib
 from tff_dp_aggregators.accounting.reports import terms
 
@@ -34,6 +32,9 @@ _INDEPENDENT_DRAWS = (
   dp_accounting.PoissonSampledDpEvent.__name__,
   events.TruncatedPoissonDpEvent.__name__,
 )
+# Stated adjacencies that imply the adjacency of a report: if a client is removed, or
+# replaced by a client without data, its contributions are replaced by zeros.
+_IMPLYING = {'zero_out': ('zero_out', 'add_or_remove', 'replace_one')}
 _OF_ONE_RUN = (
   ': they are of one run, or of two that went on from one state with the same noise. '
   'If one is the beginning of the other, give the longer one alone.'
@@ -64,7 +65,7 @@ def compose(
   *,
   accountant: Optional[str] = None,
   command: Optional[str] = None,
-  other_releases: Sequence[inputs_lib.OtherRelease] = (),
+  other_releases: Sequence[model.OtherRelease] = (),
   ledgers: Optional[Sequence[str]] = None,
 ) -> dict[str, Any]:
   """Returns the statement of several parts together; a single part is not changed.
@@ -86,7 +87,7 @@ def compose(
         f'{name} has no guarantee: there is no mechanism, or the noise is that of a '
         'larger cohort or simulates that of clients. With it a composition has none.'
       )
-    if nbafl_report.is_plan(part):
+    if model.is_plan(part):
       raise ValueError(
         f'{name} is of an NbAFL plan, which has several guarantees, of examples and of '
         'clients; it stands alone.'
@@ -111,7 +112,7 @@ def compose(
     raise ValueError('parts is empty; give at least one.')
   adjacency, delta = pairs[0]
   relation = sampling.ADJACENCIES[adjacency]
-  inputs_lib.check_releases(other_releases, delta, adjacency)
+  _check_releases(other_releases, delta, adjacency)
   event = dp_accounting.ComposedDpEvent(
     [*map(_event_of_part, statements), *(each.to_event() for each in other_releases)]
   )
@@ -206,6 +207,28 @@ def _check_distinct(parts: Sequence[Part]) -> None:
           f'{identity[0]} (sha256 {identity[1]}). Give each run once.'
         )
       seen[identity] = name
+
+
+def _check_releases(
+  releases: Sequence[model.OtherRelease], delta: float, adjacency: str
+) -> None:
+  """Raises ValueError if other releases cannot be composed with runs."""
+  names = [release.name for release in releases]
+  if len(set(names)) < len(names):
+    raise ValueError(f'other releases must have names of their own; got {names}.')
+  accepted = _IMPLYING.get(adjacency, (adjacency,))
+  for release in releases:
+    if release.adjacency not in (None, *accepted):
+      raise ValueError(
+        f'{release.name!r} is stated for adjacency={release.adjacency}, and the runs '
+        f'are for {adjacency}, with which {" or ".join(accepted)} goes.'
+      )
+  deltas = sum(release.delta for release in releases)
+  if not deltas < delta:
+    raise ValueError(
+      f'deltas of other releases sum to {deltas:g}, which leaves nothing for the runs '
+      f'of delta = {delta:g}, that of all together. Give a larger --target_delta.'
+    )
 
 
 class _Run(NamedTuple):

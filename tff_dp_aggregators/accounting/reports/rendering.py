@@ -24,10 +24,8 @@ import numpy as np
 from tff_dp_aggregators import sampling
 from tff_dp_aggregators.accounting import accountants
 from tff_dp_aggregators.accounting import noises
-from tff_dp_aggregators.accounting.reports import inputs as inputs_lib
 from tff_dp_aggregators.accounting.reports import learning_curves
 from tff_dp_aggregators.accounting.reports import model
-from tff_dp_aggregators.accounting.reports import nbafl_report
 from tff_dp_aggregators.accounting.reports import sources
 from tff_dp_aggregators.accounting.reports import statement as statement_lib
 from tff_dp_aggregators.accounting.reports import terms
@@ -87,7 +85,7 @@ def _markdown(
   """Renders a report as Markdown; with a list `plots`, appends its plots to that."""
   if statement['mechanism'] is None:
     name = 'without_guarantee.md.j2'
-  elif nbafl_report.is_plan(statement):
+  elif model.is_plan(statement):
     name = 'nbafl_plan.md.j2'
   else:
     name = 'report.md.j2'
@@ -312,16 +310,16 @@ def _is_one_gaussian(statement: dict[str, Any]) -> bool:
 
 def _what_is_unstated(statement: dict[str, Any]) -> str:
   """Which enforcement is not stated: of 'limits', 'cap', 'wait' or 'plan'; or ''."""
-  if statement['guarantee']['epsilon'] is None or nbafl_report.is_plan(statement):
+  if statement['guarantee']['epsilon'] is None or model.is_plan(statement):
     return ''
   for _, run in model.runs(statement):
-    limits, unstated = run['participation'], {inputs_lib.NOT_STATED}
+    limits, unstated = run['participation'], {sources.NOT_STATED}
     source = limits['source'] or {}
     by_wait = source.get('basis') == 'min_wait'
     if (source.get('planned') or {}).get('broken') and not by_wait:
       return 'plan'
     if 'basis' in source:
-      unstated.add(inputs_lib.enforced_by_log(source, run['run'] is not None))
+      unstated.add(sources.enforced_by_log(source, run['run'] is not None))
     if unstated & {limits['enforced_by'], limits['cap_enforced_by']}:
       if by_wait:
         return 'wait'

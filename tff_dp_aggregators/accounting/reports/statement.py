@@ -34,9 +34,8 @@ from tff_dp_aggregators.accounting.accountants import gaussian
 from tff_dp_aggregators.accounting.records import ledger as ledger_lib
 from tff_dp_aggregators.accounting.records import log_participation
 from tff_dp_aggregators.accounting.reports import guarantees
-from tff_dp_aggregators.accounting.reports import inputs as inputs_lib
 from tff_dp_aggregators.accounting.reports import model
-from tff_dp_aggregators.accounting.reports import nbafl_report
+from tff_dp_aggregators.accounting.reports import sources
 from tff_dp_aggregators.accounting.reports import terms
 from tff_dp_aggregators.base import rounding
 from tff_dp_aggregators.base import version
@@ -53,6 +52,9 @@ _MAX_NUMBERS = 10_000  # The maximum size of a strategy that is part of the repo
 # Bounds of a ledger's figures relative to the planned ones. More noise than planned
 # would be privacy for which there is no evidence.
 _BELOW, _ABOVE = 1 - 1e-6, 1 + 1e-9
+# Facts that ledgers record as well as configurations; the first two are always stated.
+_MECHANISM_FACTS = ('mechanism', 'noise_multiplier')
+_IN_LEDGERS = (*_MECHANISM_FACTS, 'clip_norm')
 _REMEDY = (
   'State mechanism, parts, rounds, noise, clip norm, limits or sampling as the run was '
   'planned with (the events of a sampled mechanism are its round_events); to compose '
@@ -60,7 +62,7 @@ _REMEDY = (
 )
 
 
-def build(inputs: inputs_lib.Inputs, *, with_curves: bool = True) -> dict[str, Any]:
+def build(inputs: sources.Inputs, *, with_curves: bool = True) -> dict[str, Any]:
   """Builds the JSON-ready statement of a mechanism and a run of it.
 
   Infinite numbers are `None`, and without `with_curves` so are the points of plots.
@@ -70,7 +72,9 @@ def build(inputs: inputs_lib.Inputs, *, with_curves: bool = True) -> dict[str, A
   if inputs.rounds_fixed_by is None:
     inputs.check_target(mechanism.event)
   if inputs.nbafl is not None:
-    nbafl_report.check(inputs.nbafl, mechanism, delta=delta, clip_norm=inputs.clip_norm)
+    sources.check_nbafl(
+      inputs.nbafl, mechanism, delta=delta, clip_norm=inputs.clip_norm
+    )
   if inputs.simulated_cohort is not None:
     if inputs.rounds_fixed_by is not None:
       raise ValueError('rounds_fixed_by is for a guarantee, and this run has none.')
@@ -119,7 +123,7 @@ def build(inputs: inputs_lib.Inputs, *, with_curves: bool = True) -> dict[str, A
     + (_TEXTS.not_covered_if_counted if may_be_absent else [])
     + list(inputs.not_covered),
   )
-  warnings = inputs_lib.warnings(inputs)
+  warnings = _warnings(inputs)
   canaries: Any = msgspec.UNSET
   if inputs.canary_record is not None:
     canaries = _canaries(inputs, guarantee, cast(model.Run, run))
@@ -146,9 +150,9 @@ def build(inputs: inputs_lib.Inputs, *, with_curves: bool = True) -> dict[str, A
       guarantee=guarantee,
       canaries=canaries,
       other_guarantees=guarantees.others(inputs),
-      nbafl=inputs.nbafl and nbafl_report.of_run(inputs.nbafl),
+      nbafl=inputs.nbafl and _nbafl_of_run(inputs.nbafl),
       curves=curves,
-      provenance=inputs_lib.provenance(inputs),
+      provenance=_provenance(inputs),
       software=software(),
       verification=model.Verification(
         command=inputs.command,
@@ -167,6 +171,82 @@ def build(inputs: inputs_lib.Inputs, *, with_curves: bool = True) -> dict[str, A
   )
 
 
+def _warnings(inputs: sources.Inputs) -> list[str]:
+  """The warnings of a report, such as against whom the guarantee does not hold."""
+  mechanism, ledger = inputs.mechanism, inputs.ledger
+  entries = () if ledger is None else ledger.entries
+  texts = []
+  source = inputs.participation_source or {}
+  planned, observed = source.get('planned') or {}, source.get('observed') or {}
+  if planned.get('broken'):
+    texts.append(_TEXTS.broken_limits(planned))
+  clients = inputs.num_clients or observed.get('num_clients')
+  clients = getattr(mechanism.participation, 'num_clients', clients)
+  doubt = clients and gaussian.doubt_of_delta(inputs.delta, clients)
+  if doubt and mechanism.has_noise:
+    texts.append(doubt[0].upper() + doubt[1:])
+  is_seeded = sources.noise_source_of(ledger) == sources.SEEDED_NOISE
+  if mechanism.has_noise and (is_seeded or inputs.noise_source == sources.SEEDED_NOISE):
+    texts.append(_TEXTS.known_noise)
+  if mechanism.is_sampled:
+    if any(entry.sampling_source == ledger_lib.SEED for entry in entries):
+      texts.append(_TEXTS.known_draws(_without_sampling(inputs)))
+    are_sizes_known = any(entry.cohort_requested is not None for entry in entries)
+    if are_sizes_known and not sampling.of(mechanism.participation).has_public_sizes:
+      texts.append(_TEXTS.known_sizes)
+  return [terms.in_a_line(each) for each in texts]
+
+
+def _without_sampling(inputs: sources.Inputs) -> str:
+  """Epsilon of all planned rounds against whoever knows the draws; '' if infinite."""
+  mechanism = inputs.mechanism
+  if not isinstance(mechanism, mechanism_lib.Mechanism):
+    return ''  # Each part has its own event.
+  # In a cohort of limited size, a client that is added takes the place of another one.
+  is_capped = sampling.of(mechanism.participation).largest_cohort is not None
+  moves_two = mechanism.adjacency == 'replace_one' or (
+    mechanism.adjacency == 'add_or_remove' and is_capped
+  )
+  adjacency = 'replace_one' if moves_two else 'zero_out'
+  epsilon = dataclasses.replace(
+    mechanism, participation=mechanism.limits, adjacency=adjacency
+  ).epsilon(inputs.delta)
+  return '' if math.isinf(epsilon) else rounding.up(epsilon)
+
+
+def _provenance(inputs: sources.Inputs) -> model.Provenance:
+  """The origin of each fact that computing a report again does not confirm."""
+  roles = {file['role'] for file in inputs.files}
+  if inputs.ledger is not None:
+    roles.add('ledger')
+  names = model.Provenance.__struct_fields__
+  origins: Any = {name: _origin(name, inputs, roles) for name in names}
+  return model.Provenance(**origins)
+
+
+def _origin(name: str, inputs: sources.Inputs, roles: set[str]) -> str:
+  if name in _IN_LEDGERS and 'ledger' in roles:
+    return 'recorded'
+  if name in _MECHANISM_FACTS:
+    return 'recorded' if 'config' in roles else 'stated'
+  value = getattr(inputs, name)
+  if name == 'clip_norm' and inputs.mechanism.parts:
+    value = [part.clip_norm for part in inputs.mechanism.parts]
+  if name == 'noise_source' and value == sources.noise_source_of(inputs.ledger):
+    return 'recorded'
+  if value in (getattr(sources.Inputs, name), sources.NOT_STATED):
+    return 'not_stated'
+  if name == 'cap_enforced_by' and inputs.mechanism.limits.assumed_at_most is None:
+    return 'not_stated'  # There is no such assumption.
+  if 'config' in roles:
+    return 'recorded'
+  source = inputs.participation_source or {}
+  if name in ('enforced_by', 'cap_enforced_by') and 'basis' in source:
+    if value == sources.enforced_by_log(source, inputs.ledger is not None):
+      return 'recorded'
+  return 'stated'
+
+
 def is_bound(*statements: dict[str, Any]) -> bool:
   """Whether the sensitivity of any run in the statements is only an upper bound."""
   return any(
@@ -178,15 +258,40 @@ def is_bound(*statements: dict[str, Any]) -> bool:
 
 def build_nbafl(plan: nbafl.Nbafl, *, command: Optional[str] = None) -> dict[str, Any]:
   """Builds the statement of an NbAFL plan: what its formulas claim, and what holds."""
-  return model.to_json(nbafl_report.of(plan, software(), command))
+  of_plan = _nbafl_of_run(plan)
+  # The guarantee of a client against whoever sees the models. The adjacency is zero-out
+  # if all clients take part in every round, and otherwise replace-one.
+  central = next(
+    row for row in of_plan.guarantees if (row.seen, row.unit) == ('downlink', 'client')
+  )
+  is_private = central.epsilon is not None and math.isfinite(central.epsilon)
+  return model.to_json(
+    model.Nbafl(
+      mechanism=of_plan.plan,
+      guarantee=model.GuaranteeOfPlan.of(central, is_private=is_private),
+      guarantees=of_plan.guarantees,
+      software=software(),
+      verification=model.VerificationOfPlan(
+        command=command, inputs=model.PlanInputs(plan=model.NbaflInputs.of(plan))
+      ),
+    )
+  )
+
+
+def _nbafl_of_run(plan: nbafl.Nbafl) -> model.NbaflOfRun:
+  """The plan that the noise of a run is from, for the run's statement."""
+  return model.NbaflOfRun(
+    plan=model.NbaflPlan.of(plan, name='nbafl'),
+    guarantees=[model.NbaflGuarantee.of(each) for each in plan.guarantees()],
+  )
 
 
 def build_without_privacy(
-  run: Union[inputs_lib.WithoutPrivacy, inputs_lib.Inputs, None] = None,
+  run: Union[sources.WithoutPrivacy, sources.Inputs, None] = None,
 ) -> dict[str, Any]:
   """Builds the statement of a run without a mechanism, or with a simulated cohort."""
-  run, verification, cohort = run or inputs_lib.WithoutPrivacy(), None, None
-  if isinstance(run, inputs_lib.Inputs):
+  run, verification, cohort = run or sources.WithoutPrivacy(), None, None
+  if isinstance(run, sources.Inputs):
     cohort = _simulated_cohort(run)
   if run.files or cohort is not None:
     verification = model.VerificationWithoutPrivacy(
@@ -205,7 +310,7 @@ def build_without_privacy(
   )
 
 
-def _simulated_cohort(inputs: inputs_lib.Inputs) -> model.SimulatedCohort:
+def _simulated_cohort(inputs: sources.Inputs) -> model.SimulatedCohort:
   """The simulated larger cohort of a run, which is not private itself."""
   _check_simulated(inputs)
   mechanism = cast(mechanism_lib.Mechanism, inputs.mechanism)
@@ -251,7 +356,7 @@ def event_of_rounds(
 
 
 def _mechanisms(
-  inputs: inputs_lib.Inputs, clip_norm: Optional[float]
+  inputs: sources.Inputs, clip_norm: Optional[float]
 ) -> Union[model.Mechanism, model.JointMechanism]:
   """The mechanism, or the joint mechanism with those of its parts."""
   if not inputs.mechanism.parts:
@@ -285,7 +390,7 @@ def _mechanisms(
 
 
 def _mechanism(
-  inputs: inputs_lib.Inputs,
+  inputs: sources.Inputs,
   clip_norm: Optional[float],
   struct: type[_M] = model.Mechanism,  # type: ignore[assignment]
   **of_part: Any,
@@ -364,11 +469,11 @@ def _integer_noise(
   )
 
 
-def _participation(inputs: inputs_lib.Inputs) -> model.Participation:
+def _participation(inputs: sources.Inputs) -> model.Participation:
   schema, limits = inputs.mechanism.participation, inputs.mechanism.limits
   cap_enforced_by = None
   if limits.assumed_at_most is not None:
-    cap_enforced_by = inputs.cap_enforced_by or inputs_lib.NOT_STATED
+    cap_enforced_by = inputs.cap_enforced_by or sources.NOT_STATED
   return model.Participation.of(
     limits,
     inputs,
@@ -395,7 +500,7 @@ def _strategy(mechanism: joint_lib.AnyMechanism) -> Optional[dict[str, Any]]:
   return None if None in by_part.values() else by_part
 
 
-def _spent_in_log(inputs: inputs_lib.Inputs) -> tuple[dp_accounting.DpEvent, int]:
+def _spent_in_log(inputs: sources.Inputs) -> tuple[dp_accounting.DpEvent, int]:
   """The event of a round log's rounds, and their number; without a log, of all."""
   mechanism, source = inputs.mechanism, inputs.participation_source or {}
   num_rounds = mechanism.participation.num_rounds
@@ -422,7 +527,7 @@ def _spent_in_log(inputs: inputs_lib.Inputs) -> tuple[dp_accounting.DpEvent, int
 
 
 def _stopped_early(
-  inputs: inputs_lib.Inputs,
+  inputs: sources.Inputs,
   completed: int,
   spent: dp_accounting.DpEvent,
   planned: dp_accounting.DpEvent,
@@ -451,7 +556,7 @@ def _stopped_early(
 
 
 def _spent_in_ledger(
-  inputs: inputs_lib.Inputs, ledger: ledger_lib.Ledger
+  inputs: sources.Inputs, ledger: ledger_lib.Ledger
 ) -> tuple[dp_accounting.DpEvent, dp_accounting.DpEvent, model.Run]:
   """Events of the ledger and of all planned rounds, with aborted attempts; the run.
 
@@ -496,7 +601,7 @@ def _spent_in_ledger(
 
 
 def _canaries(
-  inputs: inputs_lib.Inputs, guarantee: model.Guarantee, run: model.Run
+  inputs: sources.Inputs, guarantee: model.Guarantee, run: model.Run
 ) -> model.Canaries:
   audit = canaries_lib.audit(
     cast(canaries_lib.Record, inputs.canary_record),
@@ -628,7 +733,7 @@ def _check_ledger(
       )
 
 
-def _check_simulated(inputs: inputs_lib.Inputs) -> None:
+def _check_simulated(inputs: sources.Inputs) -> None:
   """Raises ValueError unless a ledger has a larger cohort's noise and no privacy."""
   mechanism, cohort = cast(Any, inputs.mechanism), inputs.simulated_cohort
   assert cohort is not None

@@ -33,9 +33,7 @@ from tff_dp_aggregators.accounting import mechanism as mechanism_lib
 from tff_dp_aggregators.accounting import nbafl
 from tff_dp_aggregators.accounting import noises
 from tff_dp_aggregators.accounting.reports import composition
-from tff_dp_aggregators.accounting.reports import inputs as inputs_lib
 from tff_dp_aggregators.accounting.reports import model
-from tff_dp_aggregators.accounting.reports import nbafl_report
 from tff_dp_aggregators.accounting.reports import schema as schema_lib
 from tff_dp_aggregators.accounting.reports import sources
 from tff_dp_aggregators.accounting.reports import statement as statement_lib
@@ -60,9 +58,9 @@ _SOFTWARE = frozenset({'software'})
 _OF_STRATEGY = frozenset({'strategy', 'strategy_checksum', 'event'})
 # Texts that are taken from the report if the command gives one of the listed values.
 _TEXTS_OF_REPORT = (
-  ('participation', 'enforced_by', (inputs_lib.NOT_STATED,)),
-  ('participation', 'cap_enforced_by', (inputs_lib.NOT_STATED, None)),
-  ('mechanism', 'noise_source', (inputs_lib.Inputs.noise_source,)),
+  ('participation', 'enforced_by', (sources.NOT_STATED,)),
+  ('participation', 'cap_enforced_by', (sources.NOT_STATED, None)),
+  ('mechanism', 'noise_source', (sources.Inputs.noise_source,)),
 )
 # The beginning of commands in reports from before the program had a name.
 _OLD_PROGRAM = 'python -m tff_dp_aggregators.accounting.report '
@@ -271,9 +269,9 @@ def _build_again(report: dict[str, Any], folder: str) -> dict[str, Any]:
   stated = report['verification']
   if stated is None:  # Without privacy, and not of a run.
     return statement_lib.build_without_privacy(
-      inputs_lib.WithoutPrivacy(report['simulation'])
+      sources.WithoutPrivacy(report['simulation'])
     )
-  if nbafl_report.is_plan(report):
+  if model.is_plan(report):
     plan = nbafl.Nbafl(**stated['inputs']['plan'])
     return statement_lib.build_nbafl(plan, command=stated['command'])
   if report.get('parts'):
@@ -287,7 +285,7 @@ def _build_again(report: dict[str, Any], folder: str) -> dict[str, Any]:
       accountant=stated['inputs']['accountant'],
       command=stated['command'],
       other_releases=[
-        inputs_lib.OtherRelease(**release) for release in report['other_releases']
+        model.OtherRelease(**release) for release in report['other_releases']
       ],
     )
   roles = [file['role'] for file in stated['files']]
@@ -330,7 +328,7 @@ def _of_run(report: dict[str, Any], run_dir: str, with_curves: bool) -> dict[str
   return statement_lib.build(inputs, with_curves=with_curves)
 
 
-def _of_plan(report: dict[str, Any], paths: dict[str, str]) -> inputs_lib.Inputs:
+def _of_plan(report: dict[str, Any], paths: dict[str, str]) -> sources.Inputs:
   """The inputs of a report that is not of a run directory."""
   inputs, participation = report['verification']['inputs'], report['participation']
   stored = inputs['mechanism']
@@ -343,7 +341,7 @@ def _of_plan(report: dict[str, Any], paths: dict[str, str]) -> inputs_lib.Inputs
     if reported is not None and reported.checksum != strategy.checksum:
       raise ValueError(f'the strategy in the report is not that of {path}.')
   names = ('delta', 'target_epsilon', 'found', 'accountant', 'clip_norm')
-  plan = inputs_lib.Inputs(
+  plan = sources.Inputs(
     joint_mechanism.stored(stored, strategy),
     code_version=report['code_version'],
     rounds_fixed_by=report.get('stopped', {}).get('rounds_fixed_by'),
