@@ -30,6 +30,7 @@ Exit codes: 0 success, 1 verification failed or target missed, 2 wrong usage.
 
 import dataclasses
 import functools
+import itertools
 import json
 import os
 import sys
@@ -246,9 +247,9 @@ def _ledgers_and_logs(values: flags.FlagValues) -> Iterator[dict[str, str]]:
       f'--ledger is given {len(ledgers)} times and --round_log {len(logs)} times; give '
       'each ledger its round log, in the same order.'
     )
-  for index in range(max(len(ledgers), len(logs), 1)):
-    given = {'ledger': ledgers[index : index + 1], 'round_log': logs[index : index + 1]}
-    yield {name: path for name, paths in given.items() for path in paths}
+  for ledger, log in list(itertools.zip_longest(ledgers, logs)) or [(None, None)]:
+    files = {'ledger': ledger, 'round_log': log}
+    yield {name: path for name, path in files.items() if path is not None}
 
 
 def _inputs_of_mechanism(
@@ -286,9 +287,7 @@ def _inputs_of_mechanism(
   )
 
 
-def statement_of(
-  arguments: Sequence[str], locate: Callable[[str, bool], str]
-) -> dict[str, Any]:
+def statement_of(arguments: Sequence[str]) -> dict[str, Any]:
   """Builds the statement of a report's command; refuses flags that none prints."""
   allowed = {*_mechanism_flags(), *_SOURCES}
   for argument in arguments:
@@ -297,14 +296,7 @@ def statement_of(
     positive = name[2:] if name.startswith('no') else name  # As in --nofixed_epoch.
     if not {name, positive} & allowed:
       raise ValueError(f'{argument!r} does not decide on the numbers of a report.')
-  values = program.values_of(groups(), arguments)
-  for name in (*_SOURCES, 'strategy_file'):
-    value, is_run_dir = values[name].value, name == 'run_dir'
-    if isinstance(value, list):
-      values[name].value = [locate(each, is_run_dir) for each in value]
-    elif value is not None:
-      values[name].value = locate(value, is_run_dir)
-  return build(values)
+  return build(program.values_of(groups(), arguments))
 
 
 def main(values: flags.FlagValues) -> int:

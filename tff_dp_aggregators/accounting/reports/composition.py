@@ -66,14 +66,12 @@ def compose(
   accountant: Optional[str] = None,
   command: Optional[str] = None,
   other_releases: Sequence[model.OtherRelease] = (),
-  ledgers: Optional[Sequence[str]] = None,
 ) -> dict[str, Any]:
   """Returns the statement of several parts together; a single part is not changed.
 
   Curves are computed if all parts have them.
 
   `other_releases`: What other systems released about these clients, as it is stated.
-  `ledgers`: Paths of the parts' ledgers, if they are not where the parts say.
   """
   _check_distinct(parts)
   if len(parts) == 1 and not other_releases:
@@ -93,8 +91,7 @@ def compose(
         'clients; it stands alone.'
       )
   files = [file for part in statements for file in part['verification']['files']]
-  ledger_paths = [file['path'] for file in files if file['role'] == 'ledger']
-  check_not_forked(ledger_paths if ledgers is None else ledgers)
+  check_not_forked([file['path'] for file in files if file['role'] == 'ledger'])
   definitions = [part['definition'] for part in statements]
   pairs = [
     (part['definition']['adjacency']['name'], part['guarantee']['delta'])

@@ -71,8 +71,8 @@ def of_event(
         raise
       continue
     instead = composed[name].instead(delta)
-    words = terms.of_accountant(instead.accountant if instead else name)
-    kind = words.of_sensitivity(sensitivity_kind).what
+    by = instead.accountant if instead else name
+    kind = terms.of_accountant(by, sensitivity_kind).what
     listed.append(
       model.AccountantsEpsilon(
         name=name,

@@ -407,7 +407,7 @@ def _label(listed: dict[str, Any]) -> str:
 
 def _keeps(name: str, statement: dict[str, Any]) -> str:
   kind = 'bound' if statement_lib.is_bound(statement) else 'exact'
-  return terms.of_accountant(name).of_sensitivity(kind).keeps
+  return terms.of_accountant(name, kind).keeps
 
 
 def _source_values(participation: dict[str, Any]) -> Iterator[tuple[str, str]]:

@@ -9,6 +9,7 @@ import collections
 import dataclasses
 import functools
 import importlib.metadata
+import itertools
 import json
 import math
 import platform
@@ -331,7 +332,7 @@ def _simulated_cohort(inputs: sources.Inputs) -> model.SimulatedCohort:
     simulated_noise_multiplier=mechanism.noise_multiplier,
     clipped_count_stddev=None if stddev is None else stddev / cohort.scale,
     simulated_clipped_count_stddev=stddev,
-    participation=terms.sentence(mechanism.participation),
+    participation=terms.of_scheme('sentence', mechanism.participation),
     rounds_completed=rounds,
     rounds_planned=mechanism.participation.num_rounds,
     ledger_head=model.LedgerHead.of(ledger.head),
@@ -479,7 +480,7 @@ def _participation(inputs: sources.Inputs) -> model.Participation:
     inputs,
     schema=sampling.of(schema).name,
     registered=sampling.to_json(schema),
-    assumption=terms.assumption(schema),
+    assumption=terms.of_scheme('assumption', schema),
     rounds_between=limits.min_separation - 1,
     cap_enforced_by=cap_enforced_by,
     source=inputs.participation_source,
@@ -742,42 +743,33 @@ def _check_simulated(inputs: sources.Inputs) -> None:
       'a larger cohort is simulated with one mechanism for all weights, and has a '
       'ledger; something was altered.'
     )
-  line = {
-    'strategy_checksum': mechanism.strategy.checksum,
-    'noise_multiplier': mechanism.noise_multiplier / cohort.scale,
-    **_clip_norm(mechanism, inputs.clip_norm),
-    'dp_event': dp_accounting.NonPrivateDpEvent(),
-  }
-  entries = inputs.ledger.entries
+  lines = _planned_lines(mechanism, inputs.clip_norm, cohort)
   remedy = (
     f'The run simulates a cohort {cohort.scale:g} times as large and no round of it is '
     'private: they are not of the same run.'
   )
-  _compare(mechanism, entries, iter([line] * len(entries)), remedy)
+  _compare(mechanism, inputs.ledger.entries, lines, remedy)
 
 
 def _planned_lines(
-  mechanism: joint_lib.AnyMechanism, clip_norm: Optional[float]
+  mechanism: joint_lib.AnyMechanism,
+  clip_norm: Optional[float],
+  cohort: Optional[sources.SimulatedCohort] = None,
 ) -> Iterator[dict[str, Any]]:
   """Yields for each round the fields that the mechanism plans for its line."""
-  line = {'parts': None, **mechanism.line(None)}
-  del line['clip_norm']
-  line |= _clip_norm(mechanism, clip_norm)
-  if mechanism.has_noise and mechanism.is_private and mechanism.is_one_gaussian:
+  line: dict[str, Any] = {'parts': None, **mechanism.line(None), 'clip_norm': clip_norm}
+  if clip_norm is None or mechanism.clipped_count_stddev is not None:
+    del line['clip_norm']  # It is not stated, or not constant.
+  if cohort is not None:
+    line['noise_multiplier'] /= cohort.scale
+    line['dp_event'] = dp_accounting.NonPrivateDpEvent()
+    yield from itertools.repeat(line)
+  elif mechanism.has_noise and mechanism.is_private and mechanism.is_one_gaussian:
     for multiplier in mechanism.noise_multipliers_so_far:
       yield {**line, 'effective_noise_multiplier': float(multiplier)}
   else:
     for event in mechanism.round_events:
       yield {**line, 'dp_event': event} if mechanism.has_noise else line
-
-
-def _clip_norm(
-  mechanism: joint_lib.AnyMechanism, clip_norm: Optional[float]
-) -> dict[str, Any]:
-  """The clip norm of all lines, if it is stated and constant."""
-  if clip_norm is None or mechanism.clipped_count_stddev is not None:
-    return {}
-  return {'clip_norm': clip_norm}
 
 
 def _compare(

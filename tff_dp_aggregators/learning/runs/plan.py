@@ -512,9 +512,7 @@ class Plan:
       'accountant': None if self.target is None else self.target.accountant,
       'delta': self.delta,
       'epsilon_by_round': (
-        terms.of_accountant(accountants.EXACT)
-        .of_sensitivity(self.mechanism.sensitivity_kind)
-        .what
+        terms.of_accountant(accountants.EXACT, self.mechanism.sensitivity_kind).what
         if self.mechanism.is_one_gaussian
         else spent_by_round.MEANING
       ),
