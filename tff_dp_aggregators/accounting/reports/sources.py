@@ -139,23 +139,17 @@ class Inputs:
 
   def check_target(self, event: dp_accounting.DpEvent) -> None:
     """Raises ValueError if an event of the mechanism spends more than the target."""
-    if self.target_rho is not None:
-      rho = mechanism_lib.rho_of(event)
-      if not rho <= self.target_rho:
+    if self.target_epsilon is not None:
+      gaussian.check_epsilon(self.target_epsilon, 'target_epsilon')
+    for name, target, spent_by, digits in (
+      ('rho', self.target_rho, mechanism_lib.rho_of, 6),
+      ('epsilon', self.target_epsilon, self.epsilon_of, 4),
+    ):
+      if target is not None and not (spent := spent_by(event)) <= target:
         raise ValueError(
-          f'the mechanism spends rho = {rounding.up(rho, 6)}, more than target_rho='
-          f'{rounding.exact(self.target_rho)}.'
+          f'the mechanism spends {name} = {rounding.up(spent, digits)}, more than '
+          f'target_{name}={rounding.exact(target)}.'
         )
-    if self.target_epsilon is None:
-      return
-    gaussian.check_epsilon(self.target_epsilon, 'target_epsilon')
-    spent = self.epsilon_of(event)
-    if not spent <= self.target_epsilon:
-      raise ValueError(
-        f'the mechanism spends epsilon = {rounding.up(spent)} at delta = '
-        f'{self.delta:g}, more than target_epsilon='
-        f'{rounding.exact(self.target_epsilon)}.'
-      )
 
 
 @dataclasses.dataclass(frozen=True)
