@@ -76,7 +76,10 @@ def compose(
   _check_distinct(parts)
   if len(parts) == 1 and not other_releases:
     return parts[0].statement
+  if not parts:
+    raise ValueError('parts is empty; give at least one.')
   statements = [part for _, part in parts]
+  pairs = []
   for name, part in parts:
     mechanism = part['mechanism'] or {}
     placement = noises.PLACEMENTS.get(mechanism.get('noise_site', ''))
@@ -90,24 +93,21 @@ def compose(
         f'{name} is of an NbAFL plan, which has several guarantees, of examples and of '
         'clients; it stands alone.'
       )
-  files = [file for part in statements for file in part['verification']['files']]
-  check_not_forked([file['path'] for file in files if file['role'] == 'ledger'])
-  definitions = [part['definition'] for part in statements]
-  pairs = [
-    (part['definition']['adjacency']['name'], part['guarantee']['delta'])
-    for part in statements
-  ]
-  for (name, _), (adjacency, delta) in zip(parts, pairs):
-    if (adjacency, delta) != pairs[0]:
+    adjacency, delta = (
+      part['definition']['adjacency']['name'],
+      part['guarantee']['delta'],
+    )
+    pairs.append((adjacency, delta))
+    if pairs[-1] != pairs[0]:
       raise ValueError(
         f'what is composed needs the same adjacency and delta; {parts[0].name} has '
         f'{pairs[0][0]} and {pairs[0][1]}, {name} has {adjacency} and {delta}. '
         'Epsilons for different neighbours say nothing together; --adjacency gives a '
         'mechanism another one, where it has several.'
       )
-  if not pairs:
-    raise ValueError('parts is empty; give at least one.')
-  adjacency, delta = pairs[0]
+  files = [file for part in statements for file in part['verification']['files']]
+  check_not_forked([file['path'] for file in files if file['role'] == 'ledger'])
+  definitions = [part['definition'] for part in statements]
   relation = sampling.ADJACENCIES[adjacency]
   _check_releases(other_releases, delta, adjacency)
   event = dp_accounting.ComposedDpEvent(

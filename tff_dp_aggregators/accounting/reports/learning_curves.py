@@ -49,7 +49,7 @@ def _parse_rows(reader: 'csv.DictReader[str]') -> Curves:
   names = list(reader.fieldnames or ())
   if names[:1] != [_ROUND]:
     raise ValueError(f'its first column must be {_ROUND}, got {names[:1]}.')
-  rows = []
+  rows: list[dict[str, str]] = []
   for row in reader:
     if row[_ROUND] != str(len(rows)):
       raise ValueError(

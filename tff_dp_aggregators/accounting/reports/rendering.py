@@ -169,6 +169,7 @@ def _environment() -> jinja2.Environment:
     down=rounding.down,
     exact=rounding.exact,
     is_bound=statement_lib.is_bound,
+    of_accountant=terms.of_accountant,
     runs=model.runs,
     software=version.in_words,
     up=rounding.up,
@@ -286,13 +287,6 @@ def _noise(statement: dict[str, Any]) -> noises.Noise:
   return noises.of_mechanism(statement['mechanism']['name'])
 
 
-def _noises(runs: Sequence[dict[str, Any]]) -> list[str]:
-  """The names of the noises of runs, each once."""
-  return list(
-    dict.fromkeys(_noise(part).name for run in runs for part in _by_part(run))
-  )
-
-
 def _scheme(statement: dict[str, Any]) -> sampling.Scheme:
   return sampling.of(sampling.of_report(statement['participation']))
 
@@ -403,11 +397,6 @@ def _label(listed: dict[str, Any]) -> str:
   """An accountant's name, and the accountant whose bound it states if not its own."""
   instead = listed['instead']
   return terms.label(listed['name'], instead and accountants.Instead(**instead))
-
-
-def _keeps(name: str, statement: dict[str, Any]) -> str:
-  kind = 'bound' if statement_lib.is_bound(statement) else 'exact'
-  return terms.of_accountant(name, kind).keeps
 
 
 def _source_values(participation: dict[str, Any]) -> Iterator[tuple[str, str]]:
