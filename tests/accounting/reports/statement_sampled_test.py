@@ -135,14 +135,16 @@ def test_schedule_must_match_accounted_scheme(tmp_path, mechanism, schedule, mat
   if matches:
     assert sources.from_run_dir(run_dir).mechanism == mechanism
     return
-  with pytest.raises(ValueError, match='its schedule keeps .*counts on'):
+  with pytest.raises(ValueError, match='its schedule has .*counts on'):
     sources.from_run_dir(run_dir)
 
 
 def test_schedule_with_another_clients_per_round_is_refused(tmp_path):
   schedule = {'schedule': 'x', 'participation': LIMITS, 'clients_per_round': 9}
   run_dir = _run_dir(tmp_path, LIMITED, schedule, clients_per_round=10)
-  with pytest.raises(ValueError, match='clients_per_round=9, but the mean'):
+  with pytest.raises(
+    ValueError, match='clients_per_round=9, and its mechanism counts on 10'
+  ):
     sources.from_run_dir(run_dir)
 
 

@@ -198,17 +198,8 @@ def check_nbafl(
   clip_norm = plan.clip_norm if clip_norm is None else clip_norm
   actual = {**mechanism.to_json(), 'delta': delta, 'clip_norm': clip_norm}
   planned = {**expected.to_json(), 'delta': plan.delta, 'clip_norm': plan.clip_norm}
-  for name, value in planned.items():
-    # The least noise is found by a search, whose last digits depend on the machine.
-    is_close = name.endswith('noise_multiplier') and math.isclose(
-      actual[name] or 0.0, value or 0.0, rel_tol=_SAME_NOISE
-    )
-    if actual[name] != value and not is_close:
-      raise ValueError(
-        f'the run is not the one that NbAFL plans: {name} is {actual[name]}, and the '
-        f'plan has {value}. accounting.Mechanism(**plan.mechanism_arguments()) is its '
-        'mechanism.'
-      )
+  remedy = 'accounting.Mechanism(**plan.mechanism_arguments()) is its mechanism'
+  _check_same('the run', actual, 'NbAFL plans', planned, remedy)
 
 
 def check_nbafl_cohorts(plan: nbafl_lib.Nbafl, schedule: Mapping[str, Any]) -> None:
@@ -220,12 +211,28 @@ def check_nbafl_cohorts(plan: nbafl_lib.Nbafl, schedule: Mapping[str, Any]) -> N
     'dropouts': None,
     'reporting_goal': None,
   }
+  reason = (
+    f'it counts the noise of all {plan.cohort} clients of a round, drawn at random'
+  )
+  _check_same('the schedule', schedule, 'NbAFL is planned with', planned, reason)
+
+
+def _check_same(
+  what: str,
+  found: Mapping[str, Any],
+  planner: str,
+  planned: Mapping[str, Any],
+  reason: str,
+) -> None:
+  """Raises ValueError for the first planned value that is not the one found."""
   for name, value in planned.items():
-    if schedule.get(name) != value:
+    # The least noise is found by a search, whose last digits depend on the machine.
+    is_close = name.endswith('noise_multiplier') and math.isclose(
+      found[name] or 0.0, value or 0.0, rel_tol=_SAME_NOISE
+    )
+    if found.get(name) != value and not is_close:
       raise ValueError(
-        f'the schedule has {name}={schedule.get(name)}, and NbAFL is planned with '
-        f'{value}, and counts the noise of all {plan.cohort} clients of a round, drawn '
-        'at random anew.'
+        f'{what} has {name}={found.get(name)}, and {planner} {value}: {reason}.'
       )
 
 
@@ -342,46 +349,42 @@ class _Config(msgspec.Struct, frozen=True):
     return value if isinstance(value, dict) else {}
 
   @property
-  def num_clients(self) -> Optional[float]:
-    """Clients that delta is for; `None` if the schedule keeps their number secret."""
-    if self.simulated_cohort is not None:
-      return self.simulated_cohort.simulated_num_clients
-    value = self.schedule.get('num_clients')
-    return value if isinstance(value, int) and value > 0 else None
-
-  @property
-  def code_version(self) -> Optional[str]:
-    """Versions of the code that trained, as text; `None` if not stated."""
-    if not isinstance(self.software, dict):
-      return None
-    return ', '.join(map(' '.join, version.in_words(self.software).items()))
-
-  @property
   def simulation(self) -> Optional[str]:
     """'packed' or 'one_by_one'; `None` if the configuration does not say."""
     stated = self.training.get('simulation')
     return stated if stated in (None, 'packed') else 'one_by_one'
 
-  @property
-  def reporting(self) -> Optional[model.Reporting]:
-    """Dropouts and reporting goal; `None` if there are neither."""
-    dropouts, goal = self.schedule.get('dropouts'), self.schedule.get('reporting_goal')
-    if dropouts is None and goal is None:
-      return None
-    return model.Reporting(
-      dropout_rate=None if dropouts is None else dropouts['rate'],
-      reporting_goal=goal,
-      denominator=getattr(self.privacy, 'clients_per_round', None),
-    )
-
-  @property
-  def before_clipping(self) -> Optional[model.BeforeClipping]:
-    """Processing of an update before it is clipped; `None` if there is none."""
+  def facts(self) -> dict[str, Any]:
+    """Fields of `Inputs` on training and clients; `None` for what is not stated."""
+    software, schedule, cohort = self.software, self.schedule, self.simulated_cohort
+    code_version = reporting = before_clipping = None
+    if isinstance(software, dict):
+      code_version = ', '.join(map(' '.join, version.in_words(software).items()))
+    num_clients = schedule.get('num_clients')  # A number that is secret is not there.
+    if not (isinstance(num_clients, int) and num_clients > 0):
+      num_clients = None
+    dropouts, goal = schedule.get('dropouts'), schedule.get('reporting_goal')
+    if (dropouts, goal) != (None, None):
+      reporting = model.Reporting(
+        dropout_rate=None if dropouts is None else dropouts['rate'],
+        reporting_goal=goal,
+        denominator=getattr(self.privacy, 'clients_per_round', None),
+      )
     stated = self.training.get('aggregation')
-    if not isinstance(stated, dict):
-      return None
-    values = {name: stated.get(name) for name in model.BeforeClipping.__struct_fields__}
-    return None if values == dict.fromkeys(values) else model.BeforeClipping(**values)
+    if isinstance(stated, dict):
+      names = model.BeforeClipping.__struct_fields__
+      values = {name: stated.get(name) for name in names}
+      if values != dict.fromkeys(names):
+        before_clipping = model.BeforeClipping(**values)
+    return {
+      'code_version': code_version,
+      'simulation': self.simulation,
+      'reporting': reporting,
+      'before_clipping': before_clipping,
+      'not_covered': self.not_covered,
+      'tuning': self.tuning,
+      'num_clients': num_clients if cohort is None else cohort.simulated_num_clients,
+    }
 
 
 def from_run_dir(
@@ -509,18 +512,12 @@ def _from_config(
     enforced_by=privacy.enforced_by,
     cap_enforced_by=privacy.cap_enforced_by,
     noise_source=privacy.noise_source,
-    code_version=config.code_version,
-    simulation=config.simulation,
-    reporting=config.reporting,
-    before_clipping=config.before_clipping,
     simulated_cohort=cohort,
     nbafl=plan,
-    not_covered=config.not_covered,
-    tuning=config.tuning,
-    num_clients=config.num_clients,
     canary_record=canary_record,
     command=command_of(arguments),
     files=tuple(files),
+    **config.facts(),
   )
 
 
@@ -530,23 +527,18 @@ def _check_schedule(
   schedule: Mapping[str, Any],
 ) -> None:
   """Raises ValueError if the schedule is not the one that the mechanism assumes."""
-  stated = sampling.to_json(mechanism.participation)
+  planned: dict[str, Any] = {'participation': sampling.to_json(mechanism.participation)}
+  kept = planned['participation']
   if schedule.get('schedule') == 'replay':  # Cohorts of a file, whose name is private.
-    value = schedule.get('stated')
-    kept = stated if value is None else value.get('schema')  # Or the file states it.
+    if schedule.get('stated') is not None:  # Or the file states it.
+      kept = schedule['stated'].get('schema')
   else:
-    unknown = None if mechanism.is_sampled else stated  # For user-defined schedules.
+    unknown = None if mechanism.is_sampled else kept  # For user-defined schedules.
     kept = schedule.get('sampling', schedule.get('participation', unknown))
-  if kept != stated:
-    raise ValueError(
-      f'its schedule keeps {kept}, but its mechanism counts on {stated}: {_ALTERED}.'
-    )
-  denominator, value = privacy.clients_per_round, schedule.get('clients_per_round')
-  if None not in (denominator, value) and denominator != value:
-    raise ValueError(
-      f'its schedule has clients_per_round={value}, but the mean is divided by '
-      f'{denominator}: {_ALTERED}.'
-    )
+  if None not in (privacy.clients_per_round, schedule.get('clients_per_round')):
+    planned['clients_per_round'] = privacy.clients_per_round  # The mean's denominator.
+  found = {**schedule, 'participation': kept}
+  _check_same('its schedule', found, 'its mechanism counts on', planned, _ALTERED)
 
 
 def _check_ledger(
