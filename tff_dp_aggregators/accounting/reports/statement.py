@@ -13,7 +13,7 @@ import itertools
 import json
 import math
 import platform
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any, Optional, TypeVar, Union, cast
 
 import dp_accounting
@@ -84,7 +84,7 @@ def build(inputs: sources.Inputs, *, with_curves: bool = True) -> dict[str, Any]
   if inputs.ledger is None:
     spent, completed = _spent_in_log(inputs)
   else:
-    _check_ledger(mechanism, inputs.ledger, clip_norm)
+    _check_ledger(inputs, inputs.ledger)
     spent, event, run = _spent_in_ledger(inputs, inputs.ledger)
     completed = run.rounds_completed
     norms = run.clip_norms
@@ -96,9 +96,7 @@ def build(inputs: sources.Inputs, *, with_curves: bool = True) -> dict[str, Any]
     event = spent
   if inputs.rounds_fixed_by is not None:
     inputs.check_target(event)
-  curves = None
-  if with_curves:
-    curves = _curves(mechanism, event, delta, inputs.accountant, run)
+  curves = _curves(inputs, event, run) if with_curves else None
   target = None
   target_rho = msgspec.UNSET if inputs.target_rho is None else inputs.target_rho
   if inputs.target_epsilon is not None or target_rho:
@@ -313,10 +311,15 @@ def build_without_privacy(
 
 def _simulated_cohort(inputs: sources.Inputs) -> model.SimulatedCohort:
   """The simulated larger cohort of a run, which is not private itself."""
-  _check_simulated(inputs)
   mechanism = cast(mechanism_lib.Mechanism, inputs.mechanism)
   cohort, ledger = inputs.simulated_cohort, inputs.ledger
-  assert cohort is not None and ledger is not None
+  if mechanism.parts or ledger is None:
+    raise ValueError(
+      'a larger cohort is simulated with one mechanism for all weights, and has a '
+      'ledger; something was altered.'
+    )
+  assert cohort is not None
+  _compare(inputs, ledger)
   rounds, accountant, epsilon = len(ledger.entries), None, None
   if mechanism.noise_multiplier:
     event = event_of_rounds(mechanism, rounds)
@@ -634,13 +637,10 @@ def software() -> model.Software:
 
 
 def _curves(
-  mechanism: joint_lib.AnyMechanism,
-  event: dp_accounting.DpEvent,
-  delta: float,
-  accountant: Optional[str],
-  run: Optional[model.Run],
+  inputs: sources.Inputs, event: dp_accounting.DpEvent, run: Optional[model.Run]
 ) -> model.Curves:
   """The points of a report's plots, without infinite epsilons."""
+  mechanism, delta = inputs.mechanism, inputs.delta
   num_rounds, relation = mechanism.participation.num_rounds, mechanism.relation
   rounds = np.unique(np.linspace(0, num_rounds - 1, _POINTS).astype(int))
   completed, by = num_rounds if run is None else run.rounds_completed, accountants.EXACT
@@ -676,7 +676,7 @@ def _curves(
       by_lag = enumerate(strategy.noise_correlation(_LAGS))
       correlation = [[lag, float(value)] for lag, value in by_lag]
   return model.Curves(
-    epsilon_by_delta=by_delta(event, delta, relation, accountant),
+    epsilon_by_delta=by_delta(event, delta, relation, inputs.accountant),
     epsilon_by_round=[point for point in spent if math.isfinite(point[1])],
     epsilon_by_round_accountant=by,
     error_by_round=error,
@@ -705,12 +705,9 @@ def by_delta(
 # Comparison of each line of a ledger with the line that the mechanism plans.
 
 
-def _check_ledger(
-  mechanism: joint_lib.AnyMechanism,
-  ledger: ledger_lib.Ledger,
-  clip_norm: Optional[float] = None,
-) -> None:
+def _check_ledger(inputs: sources.Inputs, ledger: ledger_lib.Ledger) -> None:
   """Raises ValueError if rounds of a ledger are not the mechanism's, by its schema."""
+  mechanism = inputs.mechanism
   if not mechanism.is_sampled and mechanism.relation is not Relation.REPLACE_SPECIAL:
     raise ValueError(
       'ledgers of rounds without sampling hold events for zero-out adjacency; state '
@@ -722,7 +719,7 @@ def _check_ledger(
       'a second one makes clients likelier to be in it than the sampling says. State '
       'the mechanism with limits on participation, without sampling.'
     )
-  _compare(mechanism, ledger.entries, _planned_lines(mechanism, clip_norm))
+  _compare(inputs, ledger)
   needed = dict(mechanism.options).get(noises.MIN_CLIENTS)
   for entry in ledger.entries:
     reported = entry.cohort_reported
@@ -734,34 +731,14 @@ def _check_ledger(
       )
 
 
-def _check_simulated(inputs: sources.Inputs) -> None:
-  """Raises ValueError unless a ledger has a larger cohort's noise and no privacy."""
-  mechanism, cohort = cast(Any, inputs.mechanism), inputs.simulated_cohort
-  assert cohort is not None
-  if mechanism.parts or inputs.ledger is None:
-    raise ValueError(
-      'a larger cohort is simulated with one mechanism for all weights, and has a '
-      'ledger; something was altered.'
-    )
-  lines = _planned_lines(mechanism, inputs.clip_norm, cohort)
-  remedy = (
-    f'The run simulates a cohort {cohort.scale:g} times as large and no round of it is '
-    'private: they are not of the same run.'
-  )
-  _compare(mechanism, inputs.ledger.entries, lines, remedy)
-
-
-def _planned_lines(
-  mechanism: joint_lib.AnyMechanism,
-  clip_norm: Optional[float],
-  cohort: Optional[sources.SimulatedCohort] = None,
-) -> Iterator[dict[str, Any]]:
+def _planned_lines(inputs: sources.Inputs) -> Iterator[dict[str, Any]]:
   """Yields for each round the fields that the mechanism plans for its line."""
+  mechanism, clip_norm = inputs.mechanism, inputs.clip_norm
   line: dict[str, Any] = {'parts': None, **mechanism.line(None), 'clip_norm': clip_norm}
   if clip_norm is None or mechanism.clipped_count_stddev is not None:
     del line['clip_norm']  # It is not stated, or not constant.
-  if cohort is not None:
-    line['noise_multiplier'] /= cohort.scale
+  if inputs.simulated_cohort is not None:
+    line['noise_multiplier'] /= inputs.simulated_cohort.scale
     line['dp_event'] = dp_accounting.NonPrivateDpEvent()
     yield from itertools.repeat(line)
   elif mechanism.has_noise and mechanism.is_private and mechanism.is_one_gaussian:
@@ -772,14 +749,15 @@ def _planned_lines(
       yield {**line, 'dp_event': event} if mechanism.has_noise else line
 
 
-def _compare(
-  mechanism: joint_lib.AnyMechanism,
-  entries: Sequence[ledger_lib.LedgerEntry],
-  planned: Iterator[dict[str, Any]],
-  remedy: str = _REMEDY,
-) -> None:
+def _compare(inputs: sources.Inputs, ledger: ledger_lib.Ledger) -> None:
   """Raises ValueError for the first line that differs from the planned one."""
-  num_rounds = mechanism.participation.num_rounds
+  entries, num_rounds = ledger.entries, inputs.mechanism.participation.num_rounds
+  cohort, remedy = inputs.simulated_cohort, _REMEDY
+  if cohort is not None:
+    remedy = (
+      f'The run simulates a cohort {cohort.scale:g} times as large and no round of it '
+      'is private: they are not of the same run.'
+    )
   if not entries:
     raise ValueError(
       'the ledger has no complete line of a round: none was released, or the file was '
@@ -789,7 +767,7 @@ def _compare(
     raise ValueError(
       f'the ledger lists {len(entries)} rounds; the mechanism is for 1 to {num_rounds}.'
     )
-  for entry, line in zip(entries, planned):
+  for entry, line in zip(entries, _planned_lines(inputs)):
     for name, value in line.items():
       stated = getattr(entry, name)
       if not _is_as_planned(name, stated, value):
