@@ -22,7 +22,6 @@ from absl import flags
 
 from tff_dp_aggregators.accounting.programs import flags as flags_lib
 from tff_dp_aggregators.accounting.programs import program
-from tff_dp_aggregators.accounting.reports import inputs as inputs_lib
 from tff_dp_aggregators.accounting.reports import sources
 from tff_dp_aggregators.accounting.reports import statement
 from tff_dp_aggregators.base import rounding
@@ -108,7 +107,7 @@ def main(values: flags.FlagValues) -> int:
   return program.CHECK_FAILED if failed else 0
 
 
-def _check_run(run_dir: str, inputs: inputs_lib.Inputs) -> None:
+def _check_run(run_dir: str, inputs: sources.Inputs) -> None:
   """Refuses runs whose records disagree or that have no guarantee; prints warnings."""
   cohort = inputs.simulated_cohort
   if cohort is not None:
@@ -125,7 +124,7 @@ def _check_run(run_dir: str, inputs: inputs_lib.Inputs) -> None:
     print(f'Warning: {trained} trained the run, and the audit is of {audited}.')
 
 
-def _table(inputs: inputs_lib.Inputs, readings: tuple) -> str:
+def _table(inputs: sources.Inputs, readings: tuple) -> str:
   import dp_accounting  # At the top it would import the slow parts of SciPy.
 
   rows = [('part', 'run by', 'rounds', 'claimed', 'read', 'sensitivity', 'unexplained')]

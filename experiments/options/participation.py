@@ -227,8 +227,8 @@ def _schema(values: flags.FlagValues) -> tuple[sampling.Schema, float, Optional[
   if name not in (None, _FROM_FILE, fitting):
     raise ValueError(
       f'--schedule={name} does not keep what --sampling={values.sampling} and the '
-      f'limits say ({terms.assumption(schema)}); {fitting} does. Leave it out, or '
-      'change --sampling or --fixed_epoch.'
+      f'limits say ({terms.of_scheme("assumption", schema)}); {fitting} does. Leave it '
+      'out, or change --sampling or --fixed_epoch.'
     )
   if both:  # One states the sampling, the other the denominator of the mean.
     return schema, values.clients_per_round, values.clients_per_round

@@ -24,7 +24,6 @@ from tff_dp_aggregators.accounting import noises
 from tff_dp_aggregators.accounting.programs import flags as flags_lib
 from tff_dp_aggregators.accounting.programs import program
 from tff_dp_aggregators.accounting.programs import table
-from tff_dp_aggregators.accounting.reports import nbafl_report
 from tff_dp_aggregators.learning.runs import fitting
 from tff_dp_aggregators.strategies import registry
 
@@ -71,7 +70,7 @@ class Privacy:
   def name(self) -> str:
     """Name of the mechanism or method, for names of runs."""
     if self.nbafl is not None:
-      return nbafl_report.NAME
+      return 'nbafl'
     return NONE if self.mechanism is None else self.mechanism.name
 
   @property

@@ -12,7 +12,7 @@ from tff_dp_aggregators import accounting
 from tff_dp_aggregators import strategies
 from tff_dp_aggregators.accounting.programs import flags as flags_lib
 from tff_dp_aggregators.accounting.programs import program
-from tff_dp_aggregators.accounting.reports import inputs as inputs_lib
+from tff_dp_aggregators.accounting.reports import sources
 from tff_dp_aggregators.base import rounding
 from tff_dp_aggregators.base import version
 from tff_dp_aggregators.learning import audit as audit_lib
@@ -76,7 +76,7 @@ def _audit_run(monkeypatch, **changes):
 
 
 def test_run_with_noise_of_larger_cohort_is_refused(monkeypatch):
-  cohort = inputs_lib.SimulatedCohort(scale=10, clients_per_round=5, num_clients=150)
+  cohort = sources.SimulatedCohort(scale=10, clients_per_round=5, num_clients=150)
   result = _audit_run(monkeypatch, simulated_cohort=cohort)
   assert result.returncode == 2
   assert '1/10 of the noise' in result.stderr

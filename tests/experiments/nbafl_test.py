@@ -117,11 +117,11 @@ def test_report_is_reproduced_and_verified(run_dir):
 @pytest.mark.parametrize(
   ('path', 'value', 'message'),
   [
-    ('nbafl.epsilon', 0.7, 'noise_multiplier is'),
+    ('nbafl.epsilon', 0.7, 'noise_multiplier='),
     ('nbafl.num_clients', 25, 'has num_clients=24, and NbAFL is planned with 25'),
     ('nbafl.rounds', 3, "unexpected keyword argument 'rounds'"),
     ('training.schedule.reporting_goal', 3, 'the schedule has reporting_goal=3'),
-    ('privacy.mechanism.server_noise_multiplier', 1.0, 'server_noise_multiplier is'),
+    ('privacy.mechanism.server_noise_multiplier', 1.0, 'server_noise_multiplier='),
   ],
 )
 def test_report_refuses_config_that_contradicts_the_plan(

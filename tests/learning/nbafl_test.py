@@ -53,8 +53,8 @@ def test_resumed_run_reports_its_nbafl_plan(tmp_path):
 @pytest.mark.parametrize(
   ('plan', 'changes', 'message'),
   [
-    (_PLAN, {'clip_norm': 0.4}, 'clip_norm is 0.4, and the plan has 0.5'),
-    (_PLAN, {'delta': 1e-4}, 'delta is 0.0001, and the plan has 0.001'),
+    (_PLAN, {'clip_norm': 0.4}, 'clip_norm=0.4, and NbAFL plans 0.5'),
+    (_PLAN, {'delta': 1e-4}, 'delta=0.0001, and NbAFL plans 0.001'),
     (
       _SAMPLED_PLAN,
       {'clients_per_round': 4},

@@ -150,6 +150,10 @@ def audit(
     **noise_options: Generator and storage, see `noise.Options`. The key is secret.
       Without a storage, each runtime has its own default.
 
+  Raises:
+    ValueError: If a number is out of range, or the noise is not the server's Gaussian
+      noise.
+
   Example:
     >>> limits = strategies.Participation(num_rounds=8, min_separation=4)
     >>> mechanism = accounting.Mechanism('banded', limits, noise_multiplier=2.0)

@@ -86,6 +86,10 @@ class Clients:
       input_spec: The model's input spec: a structure of `tf.TensorSpec` whose first
         dimension is the batch. Examples that are tuples take the names that it has.
         `None` means the spec of the first client's examples.
+
+    Raises:
+      TypeError: If `clients` is none of these, or ids are neither strings nor numbers.
+      ValueError: If there are no clients, or two with the same id.
     """
     if isinstance(clients, cls):
       if input_spec is None:

@@ -158,6 +158,10 @@ def build_ftrl(learning_rate: float, momentum: float = 0.0) -> FTRL:
     `aggregators.tree(cumulative=True)`, or any with a workload; this package's learning
     processes refuse it with other aggregators.
 
+  Raises:
+    TypeError: If an argument is not a number.
+    ValueError: If an argument is out of range.
+
   Example:
     >>> optimizer = build_ftrl(0.5)
     >>> weights = tf.constant([1.0, 2.0])

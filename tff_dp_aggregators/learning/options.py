@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Callable, Optional, Union
 
 from tff_dp_aggregators.accounting import canaries
 from tff_dp_aggregators.accounting import mechanism as mechanism_lib
-from tff_dp_aggregators.accounting.reports import inputs
+from tff_dp_aggregators.accounting.reports import sources
 from tff_dp_aggregators.base import checks
 
 if TYPE_CHECKING:
@@ -151,6 +151,10 @@ class Evaluation:
       for the metrics that a Keras model was compiled with.
     every: Rounds between two evaluations; the last round is always evaluated. A run may
       be resumed with another number.
+
+  Raises:
+    TypeError: If `every` is not an integer.
+    ValueError: If it is below 1, or metrics or `every` are given and no data.
   """
 
   data: Any
@@ -198,6 +202,11 @@ class RunOptions:
       count as clients in everything. They need packed simulation, fixed clipping and
       Gaussian noise of the server. 0 for none.
     audit_confidence: Probability that these bounds are right; `None` means 0.95.
+
+  Raises:
+    TypeError: If a field is not of its type.
+    ValueError: If a number is out of range, a sentence of `not_covered` is empty, or
+      a field that has to be JSON-ready is not.
   """
 
   noise_seed: Optional[int] = None
@@ -209,7 +218,7 @@ class RunOptions:
   preprocessing: Optional[Mapping[str, Any]] = None
   target_epsilon: Optional[float] = None
   not_covered: Sequence[str] = ()
-  tuning: Optional[inputs.Tuning] = None
+  tuning: Optional[sources.Tuning] = None
   data_facts: Optional[Mapping[str, Any]] = None
   audit_canaries: int = 0
   audit_confidence: Optional[float] = None
@@ -240,8 +249,8 @@ class RunOptions:
         checks.check_json(name, getattr(self, name))
     if self.target_epsilon is not None:
       checks.check_number('target_epsilon', self.target_epsilon)
-    object.__setattr__(self, 'not_covered', inputs.check_not_covered(self.not_covered))
-    object.__setattr__(self, 'tuning', inputs.check_tuning(self.tuning))
+    object.__setattr__(self, 'not_covered', sources.check_not_covered(self.not_covered))
+    object.__setattr__(self, 'tuning', sources.check_tuning(self.tuning))
 
 
 @dataclasses.dataclass(frozen=True)

@@ -118,7 +118,16 @@ class ClientSource(tff.program.FederatedDataSource):
     return self.cohort_data(round_num, self.schedule.cohort(round_num))
 
   def cohort_data(self, round_num: int, cohort: np.ndarray) -> list[tf.data.Dataset]:
-    """Returns the data of numbered clients, with their examples in a round's order."""
+    """Returns the data of given clients, with their examples in a round's order.
+
+    Args:
+      round_num: The round, from 0.
+      cohort: Distinct client numbers, int64 of shape [cohort].
+
+    Raises:
+      TypeError: If `cohort` is not a vector of integers, or data are not numbers.
+      ValueError: If `cohort` has invalid numbers, or clients' data do not match.
+    """
     where = f'the cohort of round {round_num}'
     cohort = schedule_lib.check_cohort(where, cohort, len(self.clients))
     keys = local_order.keys(self._seed, round_num, self._keys[cohort])

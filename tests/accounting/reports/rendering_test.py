@@ -13,8 +13,8 @@ from tests.accounting.reports import rendered
 from tests.accounting.reports import statements
 from tff_dp_aggregators import accounting
 from tff_dp_aggregators import strategies
-from tff_dp_aggregators.accounting.reports import inputs as inputs_lib
 from tff_dp_aggregators.accounting.reports import rendering
+from tff_dp_aggregators.accounting.reports import sources
 from tff_dp_aggregators.accounting.reports import statement
 from tff_dp_aggregators.base import rounding
 
@@ -213,7 +213,7 @@ def test_low_canary_bounds_are_called_no_evidence(bound, is_said):
 @pytest.mark.parametrize('stated, is_open', [(None, True), ('a scheduler', False)])
 def test_observed_limits_are_open_without_stated_enforcement(stated, is_open):
   source = {'basis': 'observed', 'num_rounds': 9}
-  by_log = inputs_lib.enforced_by_log(source, has_ledger=False, stated=stated)
+  by_log = sources.enforced_by_log(source, has_ledger=False, stated=stated)
   mechanism = statements.mechanism_of('tree', strategies.Participation(9, 3), 4.0)
   built = statements.build(mechanism, enforced_by=by_log, participation_source=source)
   page = rendering.render(built, 'html')

@@ -1,6 +1,7 @@
 """Tests of reports of runs that simulate a larger cohort, which have no guarantee."""
 
 import dp_accounting
+import msgspec
 import pytest
 
 from tests.accounting.programs import reporting
@@ -130,16 +131,16 @@ def test_composition_lists_not_covered_of_all_parts():
 @pytest.mark.parametrize('not_covered', ['One text.', [1], [' '], ['Two\nlines.']])
 def test_check_not_covered_refuses_invalid_texts(not_covered):
   with pytest.raises(ValueError, match='not_covered must'):
-    reports.inputs.check_not_covered(not_covered)
+    reports.sources.check_not_covered(not_covered)
 
 
 @pytest.mark.parametrize('stated', [(0, 1.0), (2, float('nan'))])
 def test_check_tuning_refuses_invalid_values(stated):
   with pytest.raises(ValueError, match='tuning'):
-    reports.inputs.check_tuning(reports.inputs.Tuning(*stated))
+    reports.sources.check_tuning(reports.sources.Tuning(*stated))
 
 
 def test_infinite_tuning_epsilon_is_null_in_json():
-  tuning = reports.inputs.Tuning(3, float('inf'))
+  tuning = reports.sources.Tuning(3, float('inf'))
   assert tuning.to_json() == {'num_runs': 3, 'epsilon': None}
-  assert reports.inputs.Tuning.from_json(tuning.to_json()) == tuning
+  assert msgspec.convert(tuning.to_json(), reports.Tuning) == tuning

@@ -13,7 +13,7 @@ from tff_dp_aggregators.accounting import accountants
 from tff_dp_aggregators.accounting import events
 from tff_dp_aggregators.accounting.records import ledger
 from tff_dp_aggregators.accounting.reports import guarantees
-from tff_dp_aggregators.accounting.reports import inputs
+from tff_dp_aggregators.accounting.reports import model
 from tff_dp_aggregators.accounting.reports import schema as schema_lib
 from tff_dp_aggregators.accounting.reports import sources
 from tff_dp_aggregators.accounting.reports import statement
@@ -135,14 +135,16 @@ def test_schedule_must_match_accounted_scheme(tmp_path, mechanism, schedule, mat
   if matches:
     assert sources.from_run_dir(run_dir).mechanism == mechanism
     return
-  with pytest.raises(ValueError, match='its schedule keeps .*counts on'):
+  with pytest.raises(ValueError, match='its schedule has .*counts on'):
     sources.from_run_dir(run_dir)
 
 
 def test_schedule_with_another_clients_per_round_is_refused(tmp_path):
   schedule = {'schedule': 'x', 'participation': LIMITS, 'clients_per_round': 9}
   run_dir = _run_dir(tmp_path, LIMITED, schedule, clients_per_round=10)
-  with pytest.raises(ValueError, match='clients_per_round=9, but the mean'):
+  with pytest.raises(
+    ValueError, match='clients_per_round=9, and its mechanism counts on 10'
+  ):
     sources.from_run_dir(run_dir)
 
 
@@ -218,7 +220,7 @@ def test_other_release_keeps_monte_carlo_accountant():
   mechanism = accounting.Mechanism('banded', scheme, 2.0, options={'num_bands': 2})
   part = statements.build(mechanism)
   part = json.loads(json.dumps(part))  # As verification reads it.
-  release = inputs.OtherRelease('survey', 0.5, 1e-7)
+  release = model.OtherRelease('survey', 0.5, 1e-7)
   total = statements.compose([part], other_releases=[release])['guarantee']
   assert total['accountant'] == part['guarantee']['accountant'] == 'monte_carlo'
   remaining = mechanism.epsilon(9e-7)

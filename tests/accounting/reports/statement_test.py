@@ -14,7 +14,7 @@ from tff_dp_aggregators import accounting
 from tff_dp_aggregators import strategies
 from tff_dp_aggregators.accounting import accountants
 from tff_dp_aggregators.accounting.records import ledger
-from tff_dp_aggregators.accounting.reports import inputs
+from tff_dp_aggregators.accounting.reports import model
 from tff_dp_aggregators.accounting.reports import schema as schema_lib
 
 PARTICIPATION = strategies.Participation(20, min_separation=5)
@@ -144,7 +144,7 @@ def test_curves_end_at_the_guarantee():
 
 def test_other_releases_add_epsilon_and_take_part_of_delta():
   part = statements.build(MECHANISM)
-  release = inputs.OtherRelease('survey', 0.5, 2.5e-7)
+  release = model.OtherRelease('survey', 0.5, 2.5e-7)
 
   def expected(num_runs):
     event = dp_accounting.SelfComposedDpEvent(MECHANISM.event, num_runs)
@@ -173,7 +173,7 @@ def test_invalid_other_releases_are_refused(releases, reason):
   part = statements.build(dataclasses.replace(MECHANISM, adjacency='replace_one'))
   with pytest.raises(ValueError, match=reason):
     statements.compose(
-      [part], other_releases=[inputs.OtherRelease(*each) for each in releases]
+      [part], other_releases=[model.OtherRelease(*each) for each in releases]
     )
 
 
@@ -191,7 +191,7 @@ def test_invalid_other_releases_are_refused(releases, reason):
 )
 def test_other_release_parse_refuses_invalid_text(text, reason):
   with pytest.raises(ValueError, match=f'is not a name, a colon.*: .*{reason}$'):
-    inputs.OtherRelease.parse(text)
+    model.OtherRelease.parse(text)
 
 
 def test_schema_describes_statements_of_all_mechanisms(monkeypatch):

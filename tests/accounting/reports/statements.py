@@ -14,7 +14,6 @@ from tff_dp_aggregators.accounting import reports
 from tff_dp_aggregators.accounting.programs import report as report_program
 from tff_dp_aggregators.accounting.records import ledger
 from tff_dp_aggregators.accounting.reports import composition
-from tff_dp_aggregators.accounting.reports import inputs
 from tff_dp_aggregators.accounting.reports import sources
 from tff_dp_aggregators.accounting.reports import statement
 from tff_dp_aggregators.accounting.reports import verification
@@ -178,7 +177,7 @@ def run_dir(
     'delta': 1e-6,
     'clip_norm': 0.5,
     'enforced_by': 'a test',
-    'noise_source': 'a test' if noise_seed is None else inputs.SEEDED_NOISE,
+    'noise_source': 'a test' if noise_seed is None else sources.SEEDED_NOISE,
   }
   config = {'privacy': {**privacy, **changes}, **extra}
   (folder / 'config.json').write_text(json.dumps(config))

@@ -216,7 +216,9 @@ def _errors_table(comparison: planning.Comparison) -> str:
     omitted = ['noise\nmult.']
   shown = {title: cell for title, cell in columns.items() if title not in omitted}
   return _table(
-    comparison, shown, lambda row: terms.heading(row.mechanism.participation)
+    comparison,
+    shown,
+    lambda row: terms.of_scheme('heading', row.mechanism.participation),
   )
 
 

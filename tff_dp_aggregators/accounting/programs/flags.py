@@ -28,7 +28,7 @@ from tff_dp_aggregators.accounting.accountants import gaussian
 from tff_dp_aggregators.accounting.programs import program
 from tff_dp_aggregators.accounting.programs import table
 from tff_dp_aggregators.accounting.records import log_participation
-from tff_dp_aggregators.accounting.reports import inputs as inputs_lib
+from tff_dp_aggregators.accounting.reports import sources
 from tff_dp_aggregators.strategies import registry
 from tff_dp_aggregators.strategies.strategy import MAX_ROUNDS
 
@@ -86,7 +86,7 @@ def options_from(values: flags.FlagValues) -> dict[str, Optional[int]]:
 
 def planned(
   values: flags.FlagValues, limits: Optional[strategies.Participation] = None
-) -> inputs_lib.Inputs:
+) -> sources.Inputs:
   """Returns the inputs of the statement that the flags ask for."""
   delta = values.target_delta
   if delta is None:
@@ -118,7 +118,7 @@ def planned(
     mechanism, found = _mechanism_of_all_weights(values, limits)
   target = target_from(values)
   warn_of_large_delta(values)
-  plan = inputs_lib.Inputs(
+  plan = sources.Inputs(
     mechanism,
     delta,
     values.target_epsilon,

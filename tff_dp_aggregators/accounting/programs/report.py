@@ -30,6 +30,7 @@ Exit codes: 0 success, 1 verification failed or target missed, 2 wrong usage.
 
 import dataclasses
 import functools
+import itertools
 import json
 import os
 import sys
@@ -44,7 +45,6 @@ from tff_dp_aggregators.accounting.programs import participation
 from tff_dp_aggregators.accounting.programs import program
 from tff_dp_aggregators.accounting.programs import table
 from tff_dp_aggregators.accounting.reports import composition
-from tff_dp_aggregators.accounting.reports import inputs as inputs_lib
 from tff_dp_aggregators.accounting.reports import learning_curves
 from tff_dp_aggregators.accounting.reports import model
 from tff_dp_aggregators.accounting.reports import rendering
@@ -157,7 +157,7 @@ def build(values: flags.FlagValues) -> dict[str, Any]:
     accountant=values.accountant,
     command=sources.command_of(program.given(values, (*_mechanism_flags(), *_SOURCES))),
     other_releases=[
-      inputs_lib.OtherRelease.parse(text) for text in values.other_release or ()
+      model.OtherRelease.parse(text) for text in values.other_release or ()
     ],
   )
 
@@ -221,7 +221,7 @@ def _parts(values: flags.FlagValues, with_curves: bool) -> Iterator[composition.
   if _reports_mechanism(values):
 
     @functools.cache
-    def planned(limits: Optional[strategies.Participation]) -> inputs_lib.Inputs:
+    def planned(limits: Optional[strategies.Participation]) -> sources.Inputs:
       plan = flags_lib.planned(values, limits)
       if 'cap_enforced_by' in stated and plan.mechanism.limits.assumed_at_most is None:
         raise ValueError(
@@ -247,16 +247,16 @@ def _ledgers_and_logs(values: flags.FlagValues) -> Iterator[dict[str, str]]:
       f'--ledger is given {len(ledgers)} times and --round_log {len(logs)} times; give '
       'each ledger its round log, in the same order.'
     )
-  for index in range(max(len(ledgers), len(logs), 1)):
-    given = {'ledger': ledgers[index : index + 1], 'round_log': logs[index : index + 1]}
-    yield {name: path for name, paths in given.items() for path in paths}
+  for ledger, log in list(itertools.zip_longest(ledgers, logs)) or [(None, None)]:
+    files = {'ledger': ledger, 'round_log': log}
+    yield {name: path for name, path in files.items() if path is not None}
 
 
 def _inputs_of_mechanism(
   values: flags.FlagValues,
   files: Mapping[str, str],
-  planned: Callable[[Optional[strategies.Participation]], inputs_lib.Inputs],
-) -> inputs_lib.Inputs:
+  planned: Callable[[Optional[strategies.Participation]], sources.Inputs],
+) -> sources.Inputs:
   """Returns the inputs of the mechanism in flags, with the files of a run of it."""
   log = limits = None
   # The events of a ledger are for its planned limits; the log may show they were kept.
@@ -289,9 +289,7 @@ def _inputs_of_mechanism(
   )
 
 
-def statement_of(
-  arguments: Sequence[str], locate: Callable[[str, bool], str]
-) -> dict[str, Any]:
+def statement_of(arguments: Sequence[str]) -> dict[str, Any]:
   """Builds the statement of a report's command; refuses flags that none prints."""
   allowed = {*_mechanism_flags(), *_SOURCES}
   for argument in arguments:
@@ -300,14 +298,7 @@ def statement_of(
     positive = name[2:] if name.startswith('no') else name  # As in --nofixed_epoch.
     if not {name, positive} & allowed:
       raise ValueError(f'{argument!r} does not decide on the numbers of a report.')
-  values = program.values_of(groups(), arguments)
-  for name in (*_SOURCES, 'strategy_file'):
-    value, is_run_dir = values[name].value, name == 'run_dir'
-    if isinstance(value, list):
-      values[name].value = [locate(each, is_run_dir) for each in value]
-    elif value is not None:
-      values[name].value = locate(value, is_run_dir)
-  return build(values)
+  return build(program.values_of(groups(), arguments))
 
 
 def main(values: flags.FlagValues) -> int:

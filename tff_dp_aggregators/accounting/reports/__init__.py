@@ -1,15 +1,15 @@
 """Privacy reports: their inputs, statements, rendering and verification."""
 
 from tff_dp_aggregators.accounting.reports import composition
-from tff_dp_aggregators.accounting.reports import inputs
 from tff_dp_aggregators.accounting.reports import learning_curves
 from tff_dp_aggregators.accounting.reports import rendering
 from tff_dp_aggregators.accounting.reports import schema
 from tff_dp_aggregators.accounting.reports import sources
+from tff_dp_aggregators.accounting.reports import sources as inputs
 from tff_dp_aggregators.accounting.reports import statement
 from tff_dp_aggregators.accounting.reports import verification
-from tff_dp_aggregators.accounting.reports.inputs import Inputs
-from tff_dp_aggregators.accounting.reports.inputs import Tuning
+from tff_dp_aggregators.accounting.reports.sources import Inputs
+from tff_dp_aggregators.accounting.reports.sources import Tuning
 
 __all__ = [
   'Inputs',

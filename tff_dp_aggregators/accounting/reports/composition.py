@@ -22,9 +22,7 @@ from tff_dp_aggregators.accounting import events
 from tff_dp_aggregators.accounting import noises
 from tff_dp_aggregators.accounting.records import ledger as ledger_lib
 from tff_dp_aggregators.accounting.reports import guarantees
-from tff_dp_aggregators.accounting.reports import inputs as inputs_lib
 from tff_dp_aggregators.accounting.reports import model
-from tff_dp_aggregators.accounting.reports import nbafl_report
 from tff_dp_aggregators.accounting.reports import statement as statement_lib
 from tff_dp_aggregators.accounting.reports import terms
 
@@ -34,6 +32,9 @@ _INDEPENDENT_DRAWS = (
   dp_accounting.PoissonSampledDpEvent.__name__,
   events.TruncatedPoissonDpEvent.__name__,
 )
+# Stated adjacencies that imply the adjacency of a report: if a client is removed, or
+# replaced by a client without data, its contributions are replaced by zeros.
+_IMPLYING = {'zero_out': ('zero_out', 'add_or_remove', 'replace_one')}
 _OF_ONE_RUN = (
   ': they are of one run, or of two that went on from one state with the same noise. '
   'If one is the beginning of the other, give the longer one alone.'
@@ -64,20 +65,21 @@ def compose(
   *,
   accountant: Optional[str] = None,
   command: Optional[str] = None,
-  other_releases: Sequence[inputs_lib.OtherRelease] = (),
-  ledgers: Optional[Sequence[str]] = None,
+  other_releases: Sequence[model.OtherRelease] = (),
 ) -> dict[str, Any]:
   """Returns the statement of several parts together; a single part is not changed.
 
   Curves are computed if all parts have them.
 
   `other_releases`: What other systems released about these clients, as it is stated.
-  `ledgers`: Paths of the parts' ledgers, if they are not where the parts say.
   """
   _check_distinct(parts)
   if len(parts) == 1 and not other_releases:
     return parts[0].statement
+  if not parts:
+    raise ValueError('parts is empty; give at least one.')
   statements = [part for _, part in parts]
+  pairs = []
   for name, part in parts:
     mechanism = part['mechanism'] or {}
     placement = noises.PLACEMENTS.get(mechanism.get('noise_site', ''))
@@ -86,32 +88,28 @@ def compose(
         f'{name} has no guarantee: there is no mechanism, or the noise is that of a '
         'larger cohort or simulates that of clients. With it a composition has none.'
       )
-    if nbafl_report.is_plan(part):
+    if model.is_plan(part):
       raise ValueError(
         f'{name} is of an NbAFL plan, which has several guarantees, of examples and of '
         'clients; it stands alone.'
       )
-  files = [file for part in statements for file in part['verification']['files']]
-  ledger_paths = [file['path'] for file in files if file['role'] == 'ledger']
-  check_not_forked(ledger_paths if ledgers is None else ledgers)
-  definitions = [part['definition'] for part in statements]
-  pairs = [
-    (part['definition']['adjacency']['name'], part['guarantee']['delta'])
-    for part in statements
-  ]
-  for (name, _), (adjacency, delta) in zip(parts, pairs):
-    if (adjacency, delta) != pairs[0]:
+    adjacency, delta = (
+      part['definition']['adjacency']['name'],
+      part['guarantee']['delta'],
+    )
+    pairs.append((adjacency, delta))
+    if pairs[-1] != pairs[0]:
       raise ValueError(
         f'what is composed needs the same adjacency and delta; {parts[0].name} has '
         f'{pairs[0][0]} and {pairs[0][1]}, {name} has {adjacency} and {delta}. '
         'Epsilons for different neighbours say nothing together; --adjacency gives a '
         'mechanism another one, where it has several.'
       )
-  if not pairs:
-    raise ValueError('parts is empty; give at least one.')
-  adjacency, delta = pairs[0]
+  files = [file for part in statements for file in part['verification']['files']]
+  check_not_forked([file['path'] for file in files if file['role'] == 'ledger'])
+  definitions = [part['definition'] for part in statements]
   relation = sampling.ADJACENCIES[adjacency]
-  inputs_lib.check_releases(other_releases, delta, adjacency)
+  _check_releases(other_releases, delta, adjacency)
   event = dp_accounting.ComposedDpEvent(
     [*map(_event_of_part, statements), *(each.to_event() for each in other_releases)]
   )
@@ -206,6 +204,28 @@ def _check_distinct(parts: Sequence[Part]) -> None:
           f'{identity[0]} (sha256 {identity[1]}). Give each run once.'
         )
       seen[identity] = name
+
+
+def _check_releases(
+  releases: Sequence[model.OtherRelease], delta: float, adjacency: str
+) -> None:
+  """Raises ValueError if other releases cannot be composed with runs."""
+  names = [release.name for release in releases]
+  if len(set(names)) < len(names):
+    raise ValueError(f'other releases must have names of their own; got {names}.')
+  accepted = _IMPLYING.get(adjacency, (adjacency,))
+  for release in releases:
+    if release.adjacency not in (None, *accepted):
+      raise ValueError(
+        f'{release.name!r} is stated for adjacency={release.adjacency}, and the runs '
+        f'are for {adjacency}, with which {" or ".join(accepted)} goes.'
+      )
+  deltas = sum(release.delta for release in releases)
+  if not deltas < delta:
+    raise ValueError(
+      f'deltas of other releases sum to {deltas:g}, which leaves nothing for the runs '
+      f'of delta = {delta:g}, that of all together. Give a larger --target_delta.'
+    )
 
 
 class _Run(NamedTuple):

@@ -26,8 +26,8 @@ from tff_dp_aggregators.accounting import local
 from tff_dp_aggregators.accounting import mechanism as mechanism_lib
 from tff_dp_aggregators.accounting import noises
 from tff_dp_aggregators.accounting.accountants import gaussian
-from tff_dp_aggregators.accounting.reports import inputs as inputs_lib
 from tff_dp_aggregators.accounting.reports import model
+from tff_dp_aggregators.accounting.reports import sources
 from tff_dp_aggregators.accounting.reports import terms
 
 _ADDED = '; with what other releases state added to it, an upper bound'
@@ -71,8 +71,8 @@ def of_event(
         raise
       continue
     instead = composed[name].instead(delta)
-    words = terms.of_accountant(instead.accountant if instead else name)
-    kind = words.of_sensitivity(sensitivity_kind).what
+    by = instead.accountant if instead else name
+    kind = terms.of_accountant(by, sensitivity_kind).what
     listed.append(
       model.AccountantsEpsilon(
         name=name,
@@ -158,7 +158,7 @@ def max_power(
   return min(rates)
 
 
-def others(inputs: inputs_lib.Inputs) -> list[model.OtherGuarantee]:
+def others(inputs: sources.Inputs) -> list[model.OtherGuarantee]:
   """Other guarantees of a mechanism or its run; none if the server makes the noise."""
   if not inputs.mechanism.placement.is_on_clients or not inputs.mechanism.is_private:
     return []
@@ -272,7 +272,7 @@ def _event_against(
   return None
 
 
-def _count_reports(inputs: inputs_lib.Inputs) -> tuple[int, int]:
+def _count_reports(inputs: sources.Inputs) -> tuple[int, int]:
   """How often a client is in a released sum; how often it reports, aborted or not."""
   mechanism, ledger = inputs.mechanism, inputs.ledger
   rounds = mechanism.participation.num_rounds

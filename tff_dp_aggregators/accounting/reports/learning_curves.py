@@ -49,25 +49,19 @@ def _parse_rows(reader: 'csv.DictReader[str]') -> Curves:
   names = list(reader.fieldnames or ())
   if names[:1] != [_ROUND]:
     raise ValueError(f'its first column must be {_ROUND}, got {names[:1]}.')
-  points_by_name: dict[str, list[tuple[int, float]]] = {
-    name: []
-    for name in names
-    if name in (_EPSILON, _SIMULATED) or name.startswith(_TEST)
-  }
-  rounds = 0
+  rows: list[dict[str, str]] = []
   for row in reader:
-    if row[_ROUND] != str(rounds):
+    if row[_ROUND] != str(len(rows)):
       raise ValueError(
-        f'line {reader.line_num} must be of round {rounds}, got {row[_ROUND]!r}.'
+        f'line {reader.line_num} must be of round {len(rows)}, got {row[_ROUND]!r}.'
       )
-    rounds += 1
-    for name, points in points_by_name.items():
-      if row[name] != '':
-        points.append((rounds, float(row[name])))
-  curves = {}
-  for name, points in points_by_name.items():
-    finite = tuple(point for point in points if math.isfinite(point[1]))
-    curves[name] = Curve(finite, len(points) - len(finite))
-  epsilon, simulated = (curves.pop(each, Curve()) for each in (_EPSILON, _SIMULATED))
-  test = {name[len(_TEST) :]: curve for name, curve in curves.items()}
-  return Curves(rounds, test, epsilon, simulated)
+    rows.append(row)
+
+  def curve(name: str) -> Curve:
+    values = [(i, float(row[name])) for i, row in enumerate(rows, 1) if row[name] != '']
+    finite = tuple(point for point in values if math.isfinite(point[1]))
+    return Curve(finite, len(values) - len(finite))
+
+  test = {name[len(_TEST) :]: curve(name) for name in names if name.startswith(_TEST)}
+  spent = (curve(name) if name in names else Curve() for name in (_EPSILON, _SIMULATED))
+  return Curves(len(rows), test, *spent)

@@ -12,6 +12,7 @@ import msgspec
 from msgspec import Meta
 
 from tff_dp_aggregators.accounting import events
+from tff_dp_aggregators.base import checks
 
 # The `format` of every JSON report.
 FORMAT: Final = 'tff_dp_aggregators.privacy_report'
@@ -315,6 +316,19 @@ class Tuning(Model, frozen=True):
 
   num_runs: Positive  # Number of runs.
   epsilon: Epsilon
+
+  # Epsilon is that of all runs composed, at the delta of the chosen one; infinite if
+  # one of them had no privacy.
+  def __post_init__(self) -> None:
+    checks.check_positive_int('num_runs of tuning', self.num_runs)
+    epsilon = math.inf if self.epsilon is None else self.epsilon
+    if not checks.check_number('epsilon of tuning', epsilon) >= 0:
+      raise ValueError(f'epsilon of tuning must be at least 0; got {epsilon}.')
+    msgspec.structs.force_setattr(self, 'epsilon', float(epsilon))
+
+  def to_json(self) -> dict[str, Any]:
+    """Returns JSON-ready values; infinity is `None`."""
+    return to_json(self)
 
 
 class Recognised(Model, frozen=True, kw_only=True):
@@ -732,6 +746,11 @@ class WithoutPrivacy(Report, frozen=True, kw_only=True):
 
 
 REPORTS = (Single, Joint, Composition, Nbafl, WithoutPrivacy)
+
+
+def is_plan(statement: dict[str, Any]) -> bool:
+  """Whether a statement is of an NbAFL plan."""
+  return (statement['mechanism'] or {}).get('name') == 'nbafl'
 
 
 def runs(

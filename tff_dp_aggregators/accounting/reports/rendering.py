@@ -24,10 +24,8 @@ import numpy as np
 from tff_dp_aggregators import sampling
 from tff_dp_aggregators.accounting import accountants
 from tff_dp_aggregators.accounting import noises
-from tff_dp_aggregators.accounting.reports import inputs as inputs_lib
 from tff_dp_aggregators.accounting.reports import learning_curves
 from tff_dp_aggregators.accounting.reports import model
-from tff_dp_aggregators.accounting.reports import nbafl_report
 from tff_dp_aggregators.accounting.reports import sources
 from tff_dp_aggregators.accounting.reports import statement as statement_lib
 from tff_dp_aggregators.accounting.reports import terms
@@ -87,7 +85,7 @@ def _markdown(
   """Renders a report as Markdown; with a list `plots`, appends its plots to that."""
   if statement['mechanism'] is None:
     name = 'without_guarantee.md.j2'
-  elif nbafl_report.is_plan(statement):
+  elif model.is_plan(statement):
     name = 'nbafl_plan.md.j2'
   else:
     name = 'report.md.j2'
@@ -171,6 +169,7 @@ def _environment() -> jinja2.Environment:
     down=rounding.down,
     exact=rounding.exact,
     is_bound=statement_lib.is_bound,
+    of_accountant=terms.of_accountant,
     runs=model.runs,
     software=version.in_words,
     up=rounding.up,
@@ -288,13 +287,6 @@ def _noise(statement: dict[str, Any]) -> noises.Noise:
   return noises.of_mechanism(statement['mechanism']['name'])
 
 
-def _noises(runs: Sequence[dict[str, Any]]) -> list[str]:
-  """The names of the noises of runs, each once."""
-  return list(
-    dict.fromkeys(_noise(part).name for run in runs for part in _by_part(run))
-  )
-
-
 def _scheme(statement: dict[str, Any]) -> sampling.Scheme:
   return sampling.of(sampling.of_report(statement['participation']))
 
@@ -312,16 +304,16 @@ def _is_one_gaussian(statement: dict[str, Any]) -> bool:
 
 def _what_is_unstated(statement: dict[str, Any]) -> str:
   """Which enforcement is not stated: of 'limits', 'cap', 'wait' or 'plan'; or ''."""
-  if statement['guarantee']['epsilon'] is None or nbafl_report.is_plan(statement):
+  if statement['guarantee']['epsilon'] is None or model.is_plan(statement):
     return ''
   for _, run in model.runs(statement):
-    limits, unstated = run['participation'], {inputs_lib.NOT_STATED}
+    limits, unstated = run['participation'], {sources.NOT_STATED}
     source = limits['source'] or {}
     by_wait = source.get('basis') == 'min_wait'
     if (source.get('planned') or {}).get('broken') and not by_wait:
       return 'plan'
     if 'basis' in source:
-      unstated.add(inputs_lib.enforced_by_log(source, run['run'] is not None))
+      unstated.add(sources.enforced_by_log(source, run['run'] is not None))
     if unstated & {limits['enforced_by'], limits['cap_enforced_by']}:
       if by_wait:
         return 'wait'
@@ -405,11 +397,6 @@ def _label(listed: dict[str, Any]) -> str:
   """An accountant's name, and the accountant whose bound it states if not its own."""
   instead = listed['instead']
   return terms.label(listed['name'], instead and accountants.Instead(**instead))
-
-
-def _keeps(name: str, statement: dict[str, Any]) -> str:
-  kind = 'bound' if statement_lib.is_bound(statement) else 'exact'
-  return terms.of_accountant(name).of_sensitivity(kind).keeps
 
 
 def _source_values(participation: dict[str, Any]) -> Iterator[tuple[str, str]]:

@@ -161,24 +161,16 @@ def violations(report: Any) -> Iterator[str]:
 
 
 def _kind_of(report: Any) -> type[model.Report]:
-  """The struct of `model.REPORTS` whose fields are closest to those of a report.
-
-  The report has to match that one; checking all of them takes several times as long.
-  """
-  keys = set(report) if isinstance(report, dict) else set()
-
-  def distance(kind: type[model.Report]) -> int:
-    fields = msgspec.structs.fields(kind)
-    required = {each.name for each in fields if each.default is not msgspec.UNSET}
-    return len(required - keys) + len(keys - {each.name for each in fields})
-
-  kinds: tuple[type[model.Report], ...] = model.REPORTS
-  kind = min(kinds, key=distance)
-  mechanism = report['mechanism'] if 'mechanism' in keys else None
-  if kind is model.Single and isinstance(mechanism, dict):
-    if 'parts' in mechanism or mechanism.get('name') == joint_mechanism.NAME:
-      return model.Joint
-  return kind
+  """The struct that a report has to match; checking all takes several times as long."""
+  mechanism = report.get('mechanism') if isinstance(report, dict) else None
+  if not isinstance(mechanism, dict):
+    return model.WithoutPrivacy
+  named: dict[str, type[model.Report]] = {
+    'nbafl': model.Nbafl,
+    'composition': model.Composition,
+    joint_mechanism.NAME: model.Joint,
+  }
+  return named.get(str(mechanism.get('name')), model.Single)
 
 
 def _in_words(error: Any) -> Iterator[str]:
@@ -196,7 +188,5 @@ def _in_words(error: Any) -> Iterator[str]:
     for each in min(alternatives.values(), key=distance):
       yield from _in_words(each)
     return
-  name = ''.join(
-    f'[{each}]' if isinstance(each, int) else f'.{each}' for each in error.absolute_path
-  ).lstrip('.')
+  name = error.json_path.lstrip('$.')
   yield f'{name or "the report"}: {error.message}'

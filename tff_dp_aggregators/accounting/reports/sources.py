@@ -1,15 +1,21 @@
-"""Reads the inputs of statements from files, whose checksums are recorded."""
+"""The inputs of statements, as values, and their reading from files.
+
+Flags, `from_run_dir`, `from_plan` and `verification` produce `Inputs`; only
+`statement.build` makes a statement of them. Checksums of files are recorded.
+"""
 
 import dataclasses
 import hashlib
 import math
 import os
 import shlex
-from collections.abc import Mapping
-from typing import Any, Optional, Union, cast
+import sys
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any, Optional, Union, cast
 
 import dp_accounting
 import msgspec
+from msgspec import Meta
 
 from tff_dp_aggregators import sampling
 from tff_dp_aggregators import strategies
@@ -17,30 +23,248 @@ from tff_dp_aggregators.accounting import accountants
 from tff_dp_aggregators.accounting import canaries as canaries_lib
 from tff_dp_aggregators.accounting import joint_mechanism
 from tff_dp_aggregators.accounting import mechanism as mechanism_lib
-from tff_dp_aggregators.accounting import nbafl
+from tff_dp_aggregators.accounting import nbafl as nbafl_lib
+from tff_dp_aggregators.accounting.accountants import gaussian
 from tff_dp_aggregators.accounting.records import ledger as ledger_lib
 from tff_dp_aggregators.accounting.records import log_participation
 from tff_dp_aggregators.accounting.records import round_log as round_log_lib
-from tff_dp_aggregators.accounting.reports import inputs as inputs_lib
 from tff_dp_aggregators.accounting.reports import model
-from tff_dp_aggregators.accounting.reports import nbafl_report
+from tff_dp_aggregators.accounting.reports import terms
+from tff_dp_aggregators.base import rounding
 from tff_dp_aggregators.base import strict_json
 from tff_dp_aggregators.base import version
 
+Tuning = model.Tuning
+_TEXTS = terms.sentences('statement.j2')
+# The text if it is not stated what enforces limits.
+NOT_STATED: str = _TEXTS.not_stated
+_LARGEST = sys.float_info.max
+# The noise source in the configuration of a run that draws noise from a seed.
+SEEDED_NOISE: str = _TEXTS.seeded_noise
 PROGRAM = 'tff-dp-report'  # The report program, in the commands of reports.
 # The roles of files in a statement.
 ROLES = ('config', 'strategy', 'ledger', 'canaries', 'round_log')
+_SAME_NOISE = 1e-9  # Relative; of noise multipliers that two machines found.
 _ALTERED = 'something was altered, or is of another run'
 
 
+class SimulatedCohort(msgspec.Struct, frozen=True):
+  """A run with the noise of a larger cohort, for which no guarantee holds.
+
+  The noise of a cohort s times as large is 1/s of what the mechanism says, in clip
+  norms of the sum: the mean has the noise of the mean over the larger cohort
+  (`noise_cohort_size` in pfl-research; the StackOverflow runs of DP-FTRL,
+  arXiv:2103.00039, with 100 clients a round for 1,000). The clients of the run have no
+  guarantee: epsilon is that of a run with s times the clients in each round, of a
+  population s times as large.
+  """
+
+  # The factor s, by which cohort and population are larger.
+  scale: Union[Annotated[int, Meta(ge=1)], Annotated[float, Meta(ge=1, le=_LARGEST)]]
+  # The next two are those of the run itself.
+  clients_per_round: Union[
+    Annotated[int, Meta(ge=0)], Annotated[float, Meta(ge=0, le=_LARGEST)]
+  ]
+  num_clients: Annotated[int, Meta(ge=1)]
+
+  @property
+  def simulated_clients_per_round(self) -> float:
+    """Clients per round of the larger cohort."""
+    return self.scale * self.clients_per_round
+
+  @property
+  def simulated_num_clients(self) -> float:
+    """Size of the population that the larger cohort is drawn from."""
+    return self.scale * self.num_clients
+
+
+@dataclasses.dataclass(frozen=True)
+class Inputs:
+  """A mechanism, and facts about it or about a run of it, for a statement.
+
+  Facts that are unknown or do not apply are `None`.
+  """
+
+  # The planned mechanism, including what was found from a target.
+  mechanism: joint_mechanism.AnyMechanism
+  delta: float  # Delta of the guarantee.
+  target_epsilon: Optional[float] = None  # The privacy target.
+  target_rho: Optional[float] = None  # The privacy target in zCDP, instead.
+  # 'noise_multiplier', 'num_rounds' or 'max_participations', if found from the target.
+  found: Optional[str] = None
+  accountant: Optional[str] = None  # Computes epsilon; `None` for the tightest.
+  # L2 bound of a client's contribution; a ledger must have it in all rounds.
+  clip_norm: Optional[float] = None
+  # Shapes of the weights of a joint mechanism, by names of part and weight, from the
+  # run's configuration, which has to be among `files`.
+  weights_of_parts: Optional[dict[str, dict[str, list[int]]]] = None
+  ledger: Optional[ledger_lib.Ledger] = None  # The ledger of the run.
+  # What fixed the number of rounds that ran, fewer than planned, before anything was
+  # computed from clients. The guarantee is then of those rounds; without it, it is of
+  # all planned rounds, as released results may have decided when to stop.
+  rounds_fixed_by: Optional[str] = None
+  # What enforces the assumed separation of a client's rounds, or draws clients as it is
+  # assumed.
+  enforced_by: str = NOT_STATED
+  # What enforces `max_participations`, if it is less than the separation allows.
+  cap_enforced_by: Optional[str] = None
+  noise_source: str = 'not stated'  # Where the randomness comes from.
+  code_version: Optional[str] = None  # Version of the code that trained.
+  # The source of the limits, such as the summary of a round log.
+  participation_source: Optional[dict[str, Any]] = None
+  # 'packed' if many clients were trained in one computation, or 'one_by_one'.
+  simulation: Optional[str] = None
+  # Dropouts and reporting goal; `None` if all selected clients reported.
+  reporting: Optional[model.Reporting] = None
+  # Changes of a client's update before it is clipped.
+  before_clipping: Optional[model.BeforeClipping] = None
+  # The larger cohort whose noise the run has; `mechanism` is then the one which that
+  # cohort would have had.
+  simulated_cohort: Optional[SimulatedCohort] = None
+  nbafl: Optional[nbafl_lib.Nbafl] = None  # The NbAFL plan that the noise is from.
+  # Sentences about what else was computed from clients' data without noise.
+  not_covered: tuple[str, ...] = ()
+  tuning: Optional[Tuning] = None  # The runs from which this one was chosen, if any.
+  num_clients: Optional[float] = None  # That a run draws from, if not secret.
+  # Scores of canaries, for an empirical lower bound on epsilon.
+  canary_record: Optional[canaries_lib.Record] = None
+  command: Optional[str] = None  # A command that prints the same numbers.
+  # Files that the statement is made from, each with `role`, `path` and `sha256`.
+  files: tuple[dict[str, Any], ...] = ()
+
+  def epsilon_of(self, event: dp_accounting.DpEvent) -> float:
+    """Epsilon of an event at `delta`, by `accountant`."""
+    relation = self.mechanism.relation
+    return accountants.epsilon(event, self.delta, self.accountant, relation)
+
+  def check_target(self, event: dp_accounting.DpEvent) -> None:
+    """Raises ValueError if an event of the mechanism spends more than the target."""
+    if self.target_epsilon is not None:
+      gaussian.check_epsilon(self.target_epsilon, 'target_epsilon')
+    for name, target, spent_by, digits in (
+      ('rho', self.target_rho, mechanism_lib.rho_of, 6),
+      ('epsilon', self.target_epsilon, self.epsilon_of, 4),
+    ):
+      if target is not None and not (spent := spent_by(event)) <= target:
+        raise ValueError(
+          f'the mechanism spends {name} = {rounding.up(spent, digits)}, more than '
+          f'target_{name}={rounding.exact(target)}.'
+        )
+
+
+@dataclasses.dataclass(frozen=True)
+class WithoutPrivacy:
+  """The inputs for a run without a mechanism; fields are those of `Inputs`."""
+
+  simulation: Optional[str] = None
+  not_covered: tuple[str, ...] = ()
+  tuning: Optional[Tuning] = None
+  files: tuple[dict[str, Any], ...] = ()
+  accountant: Optional[str] = None
+  command: Optional[str] = None
+
+
+def check_not_covered(not_covered: Any) -> tuple[str, ...]:
+  """Returns the sentences, each in one line."""
+  is_list = isinstance(not_covered, Sequence) and not isinstance(not_covered, str)
+  for each in not_covered if is_list else [not_covered]:
+    is_sentence = isinstance(each, str) and each.strip() and each.isprintable()
+    if not (is_list and is_sentence):
+      raise ValueError(
+        'not_covered must be a sequence of sentences, each in one line, such as '
+        f"('The vocabulary was counted without noise.',); got {not_covered!r}."
+      )
+  return tuple(sentence.strip() for sentence in not_covered)
+
+
+def check_tuning(tuning: Any) -> Optional[Tuning]:
+  """Returns a tuning or `None`; raises TypeError for anything else."""
+  if tuning is not None and not isinstance(tuning, Tuning):
+    raise TypeError(f'tuning must be a Tuning(num_runs, epsilon); got {tuning!r}.')
+  return tuning
+
+
+def check_nbafl(
+  plan: nbafl_lib.Nbafl,
+  mechanism: joint_mechanism.AnyMechanism,
+  *,
+  delta: float,
+  clip_norm: Optional[float],
+) -> None:
+  """Raises ValueError if a mechanism is not the one of a plan."""
+  if mechanism.parts:
+    raise ValueError('NbAFL plans noise for all weights, and this mechanism has parts.')
+  expected = mechanism_lib.Mechanism(**plan.mechanism_arguments())
+  clip_norm = plan.clip_norm if clip_norm is None else clip_norm
+  actual = {**mechanism.to_json(), 'delta': delta, 'clip_norm': clip_norm}
+  planned = {**expected.to_json(), 'delta': plan.delta, 'clip_norm': plan.clip_norm}
+  remedy = 'accounting.Mechanism(**plan.mechanism_arguments()) is its mechanism'
+  _check_same('the run', actual, 'NbAFL plans', planned, remedy)
+
+
+def check_nbafl_cohorts(plan: nbafl_lib.Nbafl, schedule: Mapping[str, Any]) -> None:
+  """Raises ValueError if the cohorts of a schedule are not those of a plan."""
+  planned = {
+    'schedule': 'random_eligible',
+    'num_clients': plan.num_clients,
+    'clients_per_round': plan.cohort,
+    'dropouts': None,
+    'reporting_goal': None,
+  }
+  reason = (
+    f'it counts the noise of all {plan.cohort} clients of a round, drawn at random'
+  )
+  _check_same('the schedule', schedule, 'NbAFL is planned with', planned, reason)
+
+
+def _check_same(
+  what: str,
+  found: Mapping[str, Any],
+  planner: str,
+  planned: Mapping[str, Any],
+  reason: str,
+) -> None:
+  """Raises ValueError for the first planned value that is not the one found."""
+  for name, value in planned.items():
+    # The least noise is found by a search, whose last digits depend on the machine.
+    is_close = name.endswith('noise_multiplier') and math.isclose(
+      found[name] or 0.0, value or 0.0, rel_tol=_SAME_NOISE
+    )
+    if found.get(name) != value and not is_close:
+      raise ValueError(
+        f'{what} has {name}={found.get(name)}, and {planner} {value}: {reason}.'
+      )
+
+
+def enforced_by_log(
+  source: Mapping[str, Any], has_ledger: bool, stated: Optional[str] = None
+) -> str:
+  """The text on what enforces limits that a round log shows, or shows to be kept."""
+  planned = source.get('planned')
+  status = 'shown' if planned is None else 'widened' if planned['broken'] else 'kept'
+  status = 'kept' if has_ledger else status
+  stated = None if stated in (None, NOT_STATED) else stated
+  return terms.in_a_line(_TEXTS.enforced_by_log(source['basis'], status, stated))
+
+
+def noise_source_of(ledger: Optional[ledger_lib.Ledger]) -> Optional[str]:
+  """The source of the noise according to a ledger; `None` if it does not say."""
+  entries = () if ledger is None else ledger.entries
+  if any(entry.has_seeded_noise for entry in entries):
+    return SEEDED_NOISE
+  if any(entry.noise_source for entry in entries):
+    return str(_TEXTS.secret_noise)
+  return None
+
+
 def from_plan(
-  plan: inputs_lib.Inputs,
+  plan: Inputs,
   *,
   ledger: Optional[str] = None,
   strategy_file: Optional[str] = None,
   round_log: Optional['RoundLog'] = None,
   command: Optional[str] = None,
-) -> inputs_lib.Inputs:
+) -> Inputs:
   """Returns the inputs for a plan, or for those of its rounds that a ledger lists.
 
   Without a ledger, the plan must have the limits that a round log gives; with one, the
@@ -51,8 +275,8 @@ def from_plan(
     ledger_file, ledger_read = _read_ledger(ledger)
     files.append(ledger_file)
     noise_source = inputs.noise_source
-    if noise_source == inputs_lib.Inputs.noise_source:
-      noise_source = inputs_lib.noise_source_of(ledger_read) or noise_source
+    if noise_source == Inputs.noise_source:
+      noise_source = noise_source_of(ledger_read) or noise_source
     inputs = dataclasses.replace(inputs, ledger=ledger_read, noise_source=noise_source)
   if round_log is not None:
     limits = inputs.mechanism.limits
@@ -69,8 +293,8 @@ def from_plan(
     has_ledger, enforced_by = ledger is not None, inputs.enforced_by
     inputs = dataclasses.replace(
       inputs,
-      enforced_by=inputs_lib.enforced_by_log(summary, has_ledger, enforced_by),
-      cap_enforced_by=inputs_lib.enforced_by_log(summary, has_ledger, cap),
+      enforced_by=enforced_by_log(summary, has_ledger, enforced_by),
+      cap_enforced_by=enforced_by_log(summary, has_ledger, cap),
       participation_source=summary,
     )
     files.insert(0, round_log.file)
@@ -100,7 +324,7 @@ class _Privacy(msgspec.Struct, frozen=True):
   weights_of_parts: Optional[dict[str, dict[str, list[model.Count]]]] = None
 
 
-class _SimulatedCohort(inputs_lib.SimulatedCohort, frozen=True):
+class _SimulatedCohort(SimulatedCohort, frozen=True):
   """The larger cohort whose noise a run has, in the run's configuration."""
 
   as_planned: _Privacy
@@ -114,7 +338,7 @@ class _Config(msgspec.Struct, frozen=True):
   training: Any = None
   nbafl: Any = None
   not_covered: Any = ()
-  tuning: Any = None
+  tuning: Optional[Tuning] = None
   canaries: Any = None
   software: Any = None
 
@@ -125,53 +349,49 @@ class _Config(msgspec.Struct, frozen=True):
     return value if isinstance(value, dict) else {}
 
   @property
-  def num_clients(self) -> Optional[float]:
-    """Clients that delta is for; `None` if the schedule keeps their number secret."""
-    if self.simulated_cohort is not None:
-      return self.simulated_cohort.simulated_num_clients
-    value = self.schedule.get('num_clients')
-    return value if isinstance(value, int) and value > 0 else None
-
-  @property
-  def code_version(self) -> Optional[str]:
-    """Versions of the code that trained, as text; `None` if not stated."""
-    if not isinstance(self.software, dict):
-      return None
-    return ', '.join(map(' '.join, version.in_words(self.software).items()))
-
-  @property
   def simulation(self) -> Optional[str]:
     """'packed' or 'one_by_one'; `None` if the configuration does not say."""
     stated = self.training.get('simulation')
     return stated if stated in (None, 'packed') else 'one_by_one'
 
-  @property
-  def reporting(self) -> Optional[model.Reporting]:
-    """Dropouts and reporting goal; `None` if there are neither."""
-    dropouts, goal = self.schedule.get('dropouts'), self.schedule.get('reporting_goal')
-    if dropouts is None and goal is None:
-      return None
-    return model.Reporting(
-      dropout_rate=None if dropouts is None else dropouts['rate'],
-      reporting_goal=goal,
-      denominator=getattr(self.privacy, 'clients_per_round', None),
-    )
-
-  @property
-  def before_clipping(self) -> Optional[model.BeforeClipping]:
-    """Processing of an update before it is clipped; `None` if there is none."""
+  def facts(self) -> dict[str, Any]:
+    """Fields of `Inputs` on training and clients; `None` for what is not stated."""
+    software, schedule, cohort = self.software, self.schedule, self.simulated_cohort
+    code_version = reporting = before_clipping = None
+    if isinstance(software, dict):
+      code_version = ', '.join(map(' '.join, version.in_words(software).items()))
+    num_clients = schedule.get('num_clients')  # A number that is secret is not there.
+    if not (isinstance(num_clients, int) and num_clients > 0):
+      num_clients = None
+    dropouts, goal = schedule.get('dropouts'), schedule.get('reporting_goal')
+    if (dropouts, goal) != (None, None):
+      reporting = model.Reporting(
+        dropout_rate=None if dropouts is None else dropouts['rate'],
+        reporting_goal=goal,
+        denominator=getattr(self.privacy, 'clients_per_round', None),
+      )
     stated = self.training.get('aggregation')
-    if not isinstance(stated, dict):
-      return None
-    values = {name: stated.get(name) for name in model.BeforeClipping.__struct_fields__}
-    return None if values == dict.fromkeys(values) else model.BeforeClipping(**values)
+    if isinstance(stated, dict):
+      names = model.BeforeClipping.__struct_fields__
+      values = {name: stated.get(name) for name in names}
+      if values != dict.fromkeys(names):
+        before_clipping = model.BeforeClipping(**values)
+    return {
+      'code_version': code_version,
+      'simulation': self.simulation,
+      'reporting': reporting,
+      'before_clipping': before_clipping,
+      'not_covered': self.not_covered,
+      'tuning': self.tuning,
+      'num_clients': num_clients if cohort is None else cohort.simulated_num_clients,
+    }
 
 
 def from_run_dir(
   run_dir: str,
   accountant: Optional[str] = None,
   rounds_fixed_by: Optional[str] = None,
-) -> inputs_lib.Inputs:
+) -> Inputs:
   """Returns the inputs from a run's configuration, strategy and ledger.
 
   `accountant`: Computes epsilon; `None` for the one that the run was planned with.
@@ -186,12 +406,12 @@ def from_run_dir(
     ) from e
 
 
-def without_privacy(run_dir: str) -> inputs_lib.WithoutPrivacy:
+def without_privacy(run_dir: str) -> WithoutPrivacy:
   """Returns the inputs for a run without a mechanism, from its configuration."""
   path, config = _read_config(run_dir)
   if config.privacy is not None or config.simulated_cohort is not None:
     raise ValueError(f'the run in {os.path.normpath(run_dir)} had a mechanism.')
-  return inputs_lib.WithoutPrivacy(
+  return WithoutPrivacy(
     config.simulation, config.not_covered, config.tuning, (file_of('config', path),)
   )
 
@@ -206,8 +426,7 @@ def _read_config(run_dir: str) -> tuple[str, _Config]:
       config,
       # Other programs may write anything there.
       training=config.training if isinstance(config.training, dict) else {},
-      not_covered=inputs_lib.check_not_covered(config.not_covered),
-      tuning=inputs_lib.Tuning.from_json(config.tuning),
+      not_covered=check_not_covered(config.not_covered),
     )
   except (FileNotFoundError, NotADirectoryError) as e:
     why = 'no config.json' if os.path.isdir(run_dir) else 'there is no such directory'
@@ -221,7 +440,7 @@ def _from_config(
   config: _Config,
   accountant: Optional[str],
   rounds_fixed_by: Optional[str],
-) -> inputs_lib.Inputs:
+) -> Inputs:
   run_dir = os.path.dirname(config_path)
   cohort = config.simulated_cohort
   privacy = config.privacy if cohort is None else cohort.as_planned
@@ -269,8 +488,8 @@ def _from_config(
     if cohort is None and config.schedule:
       _check_schedule(mechanism, privacy, config.schedule)
     if config.nbafl is not None:
-      plan = nbafl.Nbafl(**config.nbafl)
-      nbafl_report.check_cohorts(plan, config.schedule)
+      plan = nbafl_lib.Nbafl(**config.nbafl)
+      check_nbafl_cohorts(plan, config.schedule)
     weights_of_parts = _weights_of_parts(mechanism, privacy)
   except (TypeError, ValueError) as e:
     raise ValueError(f'{config_path}: {e}') from e
@@ -279,7 +498,7 @@ def _from_config(
     # By another accountant epsilon may exceed the target, which is then left out.
     spent = mechanism.epsilon(privacy.delta, accountant=accountant)
     target = target if spent <= target else None
-  return inputs_lib.Inputs(
+  return Inputs(
     mechanism,
     privacy.delta,
     target_epsilon=target,
@@ -293,18 +512,12 @@ def _from_config(
     enforced_by=privacy.enforced_by,
     cap_enforced_by=privacy.cap_enforced_by,
     noise_source=privacy.noise_source,
-    code_version=config.code_version,
-    simulation=config.simulation,
-    reporting=config.reporting,
-    before_clipping=config.before_clipping,
     simulated_cohort=cohort,
     nbafl=plan,
-    not_covered=config.not_covered,
-    tuning=config.tuning,
-    num_clients=config.num_clients,
     canary_record=canary_record,
     command=command_of(arguments),
     files=tuple(files),
+    **config.facts(),
   )
 
 
@@ -314,23 +527,18 @@ def _check_schedule(
   schedule: Mapping[str, Any],
 ) -> None:
   """Raises ValueError if the schedule is not the one that the mechanism assumes."""
-  stated = sampling.to_json(mechanism.participation)
+  planned: dict[str, Any] = {'participation': sampling.to_json(mechanism.participation)}
+  kept = planned['participation']
   if schedule.get('schedule') == 'replay':  # Cohorts of a file, whose name is private.
-    value = schedule.get('stated')
-    kept = stated if value is None else value.get('schema')  # Or the file states it.
+    if schedule.get('stated') is not None:  # Or the file states it.
+      kept = schedule['stated'].get('schema')
   else:
-    unknown = None if mechanism.is_sampled else stated  # For user-defined schedules.
+    unknown = None if mechanism.is_sampled else kept  # For user-defined schedules.
     kept = schedule.get('sampling', schedule.get('participation', unknown))
-  if kept != stated:
-    raise ValueError(
-      f'its schedule keeps {kept}, but its mechanism counts on {stated}: {_ALTERED}.'
-    )
-  denominator, value = privacy.clients_per_round, schedule.get('clients_per_round')
-  if None not in (denominator, value) and denominator != value:
-    raise ValueError(
-      f'its schedule has clients_per_round={value}, but the mean is divided by '
-      f'{denominator}: {_ALTERED}.'
-    )
+  if None not in (privacy.clients_per_round, schedule.get('clients_per_round')):
+    planned['clients_per_round'] = privacy.clients_per_round  # The mean's denominator.
+  found = {**schedule, 'participation': kept}
+  _check_same('its schedule', found, 'its mechanism counts on', planned, _ALTERED)
 
 
 def _check_ledger(
@@ -338,7 +546,7 @@ def _check_ledger(
 ) -> None:
   """Raises ValueError if delta or the noise source differ from those in the ledger."""
   generator = privacy.noise_generator
-  seeded = {privacy.noise_source == inputs_lib.SEEDED_NOISE}
+  seeded = {privacy.noise_source == SEEDED_NOISE}
   if privacy.noise_seed is not msgspec.UNSET:
     seeded.add(privacy.noise_seed is not None)
   for entry in ledger.entries:
@@ -435,7 +643,7 @@ def from_round_log(
   return RoundLog(limits, summary, summary_json, file)
 
 
-def summary_of(log: RoundLog, plan: inputs_lib.Inputs) -> dict[str, Any]:
+def summary_of(log: RoundLog, plan: Inputs) -> dict[str, Any]:
   """Returns the summary of a round log with `occurred`, for a report.
 
   That has epsilon of the participations in the log, for the client with the largest

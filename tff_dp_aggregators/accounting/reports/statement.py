@@ -9,10 +9,11 @@ import collections
 import dataclasses
 import functools
 import importlib.metadata
+import itertools
 import json
 import math
 import platform
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any, Optional, TypeVar, Union, cast
 
 import dp_accounting
@@ -34,9 +35,8 @@ from tff_dp_aggregators.accounting.accountants import gaussian
 from tff_dp_aggregators.accounting.records import ledger as ledger_lib
 from tff_dp_aggregators.accounting.records import log_participation
 from tff_dp_aggregators.accounting.reports import guarantees
-from tff_dp_aggregators.accounting.reports import inputs as inputs_lib
 from tff_dp_aggregators.accounting.reports import model
-from tff_dp_aggregators.accounting.reports import nbafl_report
+from tff_dp_aggregators.accounting.reports import sources
 from tff_dp_aggregators.accounting.reports import terms
 from tff_dp_aggregators.base import rounding
 from tff_dp_aggregators.base import version
@@ -53,6 +53,9 @@ _MAX_NUMBERS = 10_000  # The maximum size of a strategy that is part of the repo
 # Bounds of a ledger's figures relative to the planned ones. More noise than planned
 # would be privacy for which there is no evidence.
 _BELOW, _ABOVE = 1 - 1e-6, 1 + 1e-9
+# Facts that ledgers record as well as configurations; the first two are always stated.
+_MECHANISM_FACTS = ('mechanism', 'noise_multiplier')
+_IN_LEDGERS = (*_MECHANISM_FACTS, 'clip_norm')
 _REMEDY = (
   'State mechanism, parts, rounds, noise, clip norm, limits or sampling as the run was '
   'planned with (the events of a sampled mechanism are its round_events); to compose '
@@ -60,7 +63,7 @@ _REMEDY = (
 )
 
 
-def build(inputs: inputs_lib.Inputs, *, with_curves: bool = True) -> dict[str, Any]:
+def build(inputs: sources.Inputs, *, with_curves: bool = True) -> dict[str, Any]:
   """Builds the JSON-ready statement of a mechanism and a run of it.
 
   Infinite numbers are `None`, and without `with_curves` so are the points of plots.
@@ -70,7 +73,9 @@ def build(inputs: inputs_lib.Inputs, *, with_curves: bool = True) -> dict[str, A
   if inputs.rounds_fixed_by is None:
     inputs.check_target(mechanism.event)
   if inputs.nbafl is not None:
-    nbafl_report.check(inputs.nbafl, mechanism, delta=delta, clip_norm=inputs.clip_norm)
+    sources.check_nbafl(
+      inputs.nbafl, mechanism, delta=delta, clip_norm=inputs.clip_norm
+    )
   if inputs.simulated_cohort is not None:
     if inputs.rounds_fixed_by is not None:
       raise ValueError('rounds_fixed_by is for a guarantee, and this run has none.')
@@ -79,7 +84,7 @@ def build(inputs: inputs_lib.Inputs, *, with_curves: bool = True) -> dict[str, A
   if inputs.ledger is None:
     spent, completed = _spent_in_log(inputs)
   else:
-    _check_ledger(mechanism, inputs.ledger, clip_norm)
+    _check_ledger(inputs, inputs.ledger)
     spent, event, run = _spent_in_ledger(inputs, inputs.ledger)
     completed = run.rounds_completed
     norms = run.clip_norms
@@ -91,9 +96,7 @@ def build(inputs: inputs_lib.Inputs, *, with_curves: bool = True) -> dict[str, A
     event = spent
   if inputs.rounds_fixed_by is not None:
     inputs.check_target(event)
-  curves = None
-  if with_curves:
-    curves = _curves(mechanism, event, delta, inputs.accountant, run)
+  curves = _curves(inputs, event, run) if with_curves else None
   target = None
   target_rho = msgspec.UNSET if inputs.target_rho is None else inputs.target_rho
   if inputs.target_epsilon is not None or target_rho:
@@ -119,7 +122,7 @@ def build(inputs: inputs_lib.Inputs, *, with_curves: bool = True) -> dict[str, A
     + (_TEXTS.not_covered_if_counted if may_be_absent else [])
     + list(inputs.not_covered),
   )
-  warnings = inputs_lib.warnings(inputs)
+  warnings = _warnings(inputs)
   canaries: Any = msgspec.UNSET
   if inputs.canary_record is not None:
     canaries = _canaries(inputs, guarantee, cast(model.Run, run))
@@ -146,9 +149,9 @@ def build(inputs: inputs_lib.Inputs, *, with_curves: bool = True) -> dict[str, A
       guarantee=guarantee,
       canaries=canaries,
       other_guarantees=guarantees.others(inputs),
-      nbafl=inputs.nbafl and nbafl_report.of_run(inputs.nbafl),
+      nbafl=inputs.nbafl and _nbafl_of_run(inputs.nbafl),
       curves=curves,
-      provenance=inputs_lib.provenance(inputs),
+      provenance=_provenance(inputs),
       software=software(),
       verification=model.Verification(
         command=inputs.command,
@@ -167,6 +170,82 @@ def build(inputs: inputs_lib.Inputs, *, with_curves: bool = True) -> dict[str, A
   )
 
 
+def _warnings(inputs: sources.Inputs) -> list[str]:
+  """The warnings of a report, such as against whom the guarantee does not hold."""
+  mechanism, ledger = inputs.mechanism, inputs.ledger
+  entries = () if ledger is None else ledger.entries
+  texts = []
+  source = inputs.participation_source or {}
+  planned, observed = source.get('planned') or {}, source.get('observed') or {}
+  if planned.get('broken'):
+    texts.append(_TEXTS.broken_limits(planned))
+  clients = inputs.num_clients or observed.get('num_clients')
+  clients = getattr(mechanism.participation, 'num_clients', clients)
+  doubt = clients and gaussian.doubt_of_delta(inputs.delta, clients)
+  if doubt and mechanism.has_noise:
+    texts.append(doubt[0].upper() + doubt[1:])
+  is_seeded = sources.noise_source_of(ledger) == sources.SEEDED_NOISE
+  if mechanism.has_noise and (is_seeded or inputs.noise_source == sources.SEEDED_NOISE):
+    texts.append(_TEXTS.known_noise)
+  if mechanism.is_sampled:
+    if any(entry.sampling_source == ledger_lib.SEED for entry in entries):
+      texts.append(_TEXTS.known_draws(_without_sampling(inputs)))
+    are_sizes_known = any(entry.cohort_requested is not None for entry in entries)
+    if are_sizes_known and not sampling.of(mechanism.participation).has_public_sizes:
+      texts.append(_TEXTS.known_sizes)
+  return [terms.in_a_line(each) for each in texts]
+
+
+def _without_sampling(inputs: sources.Inputs) -> str:
+  """Epsilon of all planned rounds against whoever knows the draws; '' if infinite."""
+  mechanism = inputs.mechanism
+  if not isinstance(mechanism, mechanism_lib.Mechanism):
+    return ''  # Each part has its own event.
+  # In a cohort of limited size, a client that is added takes the place of another one.
+  is_capped = sampling.of(mechanism.participation).largest_cohort is not None
+  moves_two = mechanism.adjacency == 'replace_one' or (
+    mechanism.adjacency == 'add_or_remove' and is_capped
+  )
+  adjacency = 'replace_one' if moves_two else 'zero_out'
+  epsilon = dataclasses.replace(
+    mechanism, participation=mechanism.limits, adjacency=adjacency
+  ).epsilon(inputs.delta)
+  return '' if math.isinf(epsilon) else rounding.up(epsilon)
+
+
+def _provenance(inputs: sources.Inputs) -> model.Provenance:
+  """The origin of each fact that computing a report again does not confirm."""
+  roles = {file['role'] for file in inputs.files}
+  if inputs.ledger is not None:
+    roles.add('ledger')
+  names = model.Provenance.__struct_fields__
+  origins: Any = {name: _origin(name, inputs, roles) for name in names}
+  return model.Provenance(**origins)
+
+
+def _origin(name: str, inputs: sources.Inputs, roles: set[str]) -> str:
+  if name in _IN_LEDGERS and 'ledger' in roles:
+    return 'recorded'
+  if name in _MECHANISM_FACTS:
+    return 'recorded' if 'config' in roles else 'stated'
+  value = getattr(inputs, name)
+  if name == 'clip_norm' and inputs.mechanism.parts:
+    value = [part.clip_norm for part in inputs.mechanism.parts]
+  if name == 'noise_source' and value == sources.noise_source_of(inputs.ledger):
+    return 'recorded'
+  if value in (getattr(sources.Inputs, name), sources.NOT_STATED):
+    return 'not_stated'
+  if name == 'cap_enforced_by' and inputs.mechanism.limits.assumed_at_most is None:
+    return 'not_stated'  # There is no such assumption.
+  if 'config' in roles:
+    return 'recorded'
+  source = inputs.participation_source or {}
+  if name in ('enforced_by', 'cap_enforced_by') and 'basis' in source:
+    if value == sources.enforced_by_log(source, inputs.ledger is not None):
+      return 'recorded'
+  return 'stated'
+
+
 def is_bound(*statements: dict[str, Any]) -> bool:
   """Whether the sensitivity of any run in the statements is only an upper bound."""
   return any(
@@ -178,15 +257,40 @@ def is_bound(*statements: dict[str, Any]) -> bool:
 
 def build_nbafl(plan: nbafl.Nbafl, *, command: Optional[str] = None) -> dict[str, Any]:
   """Builds the statement of an NbAFL plan: what its formulas claim, and what holds."""
-  return model.to_json(nbafl_report.of(plan, software(), command))
+  of_plan = _nbafl_of_run(plan)
+  # The guarantee of a client against whoever sees the models. The adjacency is zero-out
+  # if all clients take part in every round, and otherwise replace-one.
+  central = next(
+    row for row in of_plan.guarantees if (row.seen, row.unit) == ('downlink', 'client')
+  )
+  is_private = central.epsilon is not None and math.isfinite(central.epsilon)
+  return model.to_json(
+    model.Nbafl(
+      mechanism=of_plan.plan,
+      guarantee=model.GuaranteeOfPlan.of(central, is_private=is_private),
+      guarantees=of_plan.guarantees,
+      software=software(),
+      verification=model.VerificationOfPlan(
+        command=command, inputs=model.PlanInputs(plan=model.NbaflInputs.of(plan))
+      ),
+    )
+  )
+
+
+def _nbafl_of_run(plan: nbafl.Nbafl) -> model.NbaflOfRun:
+  """The plan that the noise of a run is from, for the run's statement."""
+  return model.NbaflOfRun(
+    plan=model.NbaflPlan.of(plan, name='nbafl'),
+    guarantees=[model.NbaflGuarantee.of(each) for each in plan.guarantees()],
+  )
 
 
 def build_without_privacy(
-  run: Union[inputs_lib.WithoutPrivacy, inputs_lib.Inputs, None] = None,
+  run: Union[sources.WithoutPrivacy, sources.Inputs, None] = None,
 ) -> dict[str, Any]:
   """Builds the statement of a run without a mechanism, or with a simulated cohort."""
-  run, verification, cohort = run or inputs_lib.WithoutPrivacy(), None, None
-  if isinstance(run, inputs_lib.Inputs):
+  run, verification, cohort = run or sources.WithoutPrivacy(), None, None
+  if isinstance(run, sources.Inputs):
     cohort = _simulated_cohort(run)
   if run.files or cohort is not None:
     verification = model.VerificationWithoutPrivacy(
@@ -205,12 +309,17 @@ def build_without_privacy(
   )
 
 
-def _simulated_cohort(inputs: inputs_lib.Inputs) -> model.SimulatedCohort:
+def _simulated_cohort(inputs: sources.Inputs) -> model.SimulatedCohort:
   """The simulated larger cohort of a run, which is not private itself."""
-  _check_simulated(inputs)
   mechanism = cast(mechanism_lib.Mechanism, inputs.mechanism)
   cohort, ledger = inputs.simulated_cohort, inputs.ledger
-  assert cohort is not None and ledger is not None
+  if mechanism.parts or ledger is None:
+    raise ValueError(
+      'a larger cohort is simulated with one mechanism for all weights, and has a '
+      'ledger; something was altered.'
+    )
+  assert cohort is not None
+  _compare(inputs, ledger)
   rounds, accountant, epsilon = len(ledger.entries), None, None
   if mechanism.noise_multiplier:
     event = event_of_rounds(mechanism, rounds)
@@ -226,7 +335,7 @@ def _simulated_cohort(inputs: inputs_lib.Inputs) -> model.SimulatedCohort:
     simulated_noise_multiplier=mechanism.noise_multiplier,
     clipped_count_stddev=None if stddev is None else stddev / cohort.scale,
     simulated_clipped_count_stddev=stddev,
-    participation=terms.sentence(mechanism.participation),
+    participation=terms.of_scheme('sentence', mechanism.participation),
     rounds_completed=rounds,
     rounds_planned=mechanism.participation.num_rounds,
     ledger_head=model.LedgerHead.of(ledger.head),
@@ -251,7 +360,7 @@ def event_of_rounds(
 
 
 def _mechanisms(
-  inputs: inputs_lib.Inputs, clip_norm: Optional[float]
+  inputs: sources.Inputs, clip_norm: Optional[float]
 ) -> Union[model.Mechanism, model.JointMechanism]:
   """The mechanism, or the joint mechanism with those of its parts."""
   if not inputs.mechanism.parts:
@@ -285,7 +394,7 @@ def _mechanisms(
 
 
 def _mechanism(
-  inputs: inputs_lib.Inputs,
+  inputs: sources.Inputs,
   clip_norm: Optional[float],
   struct: type[_M] = model.Mechanism,  # type: ignore[assignment]
   **of_part: Any,
@@ -364,17 +473,17 @@ def _integer_noise(
   )
 
 
-def _participation(inputs: inputs_lib.Inputs) -> model.Participation:
+def _participation(inputs: sources.Inputs) -> model.Participation:
   schema, limits = inputs.mechanism.participation, inputs.mechanism.limits
   cap_enforced_by = None
   if limits.assumed_at_most is not None:
-    cap_enforced_by = inputs.cap_enforced_by or inputs_lib.NOT_STATED
+    cap_enforced_by = inputs.cap_enforced_by or sources.NOT_STATED
   return model.Participation.of(
     limits,
     inputs,
     schema=sampling.of(schema).name,
     registered=sampling.to_json(schema),
-    assumption=terms.assumption(schema),
+    assumption=terms.of_scheme('assumption', schema),
     rounds_between=limits.min_separation - 1,
     cap_enforced_by=cap_enforced_by,
     source=inputs.participation_source,
@@ -395,7 +504,7 @@ def _strategy(mechanism: joint_lib.AnyMechanism) -> Optional[dict[str, Any]]:
   return None if None in by_part.values() else by_part
 
 
-def _spent_in_log(inputs: inputs_lib.Inputs) -> tuple[dp_accounting.DpEvent, int]:
+def _spent_in_log(inputs: sources.Inputs) -> tuple[dp_accounting.DpEvent, int]:
   """The event of a round log's rounds, and their number; without a log, of all."""
   mechanism, source = inputs.mechanism, inputs.participation_source or {}
   num_rounds = mechanism.participation.num_rounds
@@ -422,7 +531,7 @@ def _spent_in_log(inputs: inputs_lib.Inputs) -> tuple[dp_accounting.DpEvent, int
 
 
 def _stopped_early(
-  inputs: inputs_lib.Inputs,
+  inputs: sources.Inputs,
   completed: int,
   spent: dp_accounting.DpEvent,
   planned: dp_accounting.DpEvent,
@@ -451,7 +560,7 @@ def _stopped_early(
 
 
 def _spent_in_ledger(
-  inputs: inputs_lib.Inputs, ledger: ledger_lib.Ledger
+  inputs: sources.Inputs, ledger: ledger_lib.Ledger
 ) -> tuple[dp_accounting.DpEvent, dp_accounting.DpEvent, model.Run]:
   """Events of the ledger and of all planned rounds, with aborted attempts; the run.
 
@@ -496,7 +605,7 @@ def _spent_in_ledger(
 
 
 def _canaries(
-  inputs: inputs_lib.Inputs, guarantee: model.Guarantee, run: model.Run
+  inputs: sources.Inputs, guarantee: model.Guarantee, run: model.Run
 ) -> model.Canaries:
   audit = canaries_lib.audit(
     cast(canaries_lib.Record, inputs.canary_record),
@@ -528,13 +637,10 @@ def software() -> model.Software:
 
 
 def _curves(
-  mechanism: joint_lib.AnyMechanism,
-  event: dp_accounting.DpEvent,
-  delta: float,
-  accountant: Optional[str],
-  run: Optional[model.Run],
+  inputs: sources.Inputs, event: dp_accounting.DpEvent, run: Optional[model.Run]
 ) -> model.Curves:
   """The points of a report's plots, without infinite epsilons."""
+  mechanism, delta = inputs.mechanism, inputs.delta
   num_rounds, relation = mechanism.participation.num_rounds, mechanism.relation
   rounds = np.unique(np.linspace(0, num_rounds - 1, _POINTS).astype(int))
   completed, by = num_rounds if run is None else run.rounds_completed, accountants.EXACT
@@ -570,7 +676,7 @@ def _curves(
       by_lag = enumerate(strategy.noise_correlation(_LAGS))
       correlation = [[lag, float(value)] for lag, value in by_lag]
   return model.Curves(
-    epsilon_by_delta=by_delta(event, delta, relation, accountant),
+    epsilon_by_delta=by_delta(event, delta, relation, inputs.accountant),
     epsilon_by_round=[point for point in spent if math.isfinite(point[1])],
     epsilon_by_round_accountant=by,
     error_by_round=error,
@@ -599,12 +705,9 @@ def by_delta(
 # Comparison of each line of a ledger with the line that the mechanism plans.
 
 
-def _check_ledger(
-  mechanism: joint_lib.AnyMechanism,
-  ledger: ledger_lib.Ledger,
-  clip_norm: Optional[float] = None,
-) -> None:
+def _check_ledger(inputs: sources.Inputs, ledger: ledger_lib.Ledger) -> None:
   """Raises ValueError if rounds of a ledger are not the mechanism's, by its schema."""
+  mechanism = inputs.mechanism
   if not mechanism.is_sampled and mechanism.relation is not Relation.REPLACE_SPECIAL:
     raise ValueError(
       'ledgers of rounds without sampling hold events for zero-out adjacency; state '
@@ -616,7 +719,7 @@ def _check_ledger(
       'a second one makes clients likelier to be in it than the sampling says. State '
       'the mechanism with limits on participation, without sampling.'
     )
-  _compare(mechanism, ledger.entries, _planned_lines(mechanism, clip_norm))
+  _compare(inputs, ledger)
   needed = dict(mechanism.options).get(noises.MIN_CLIENTS)
   for entry in ledger.entries:
     reported = entry.cohort_reported
@@ -628,37 +731,17 @@ def _check_ledger(
       )
 
 
-def _check_simulated(inputs: inputs_lib.Inputs) -> None:
-  """Raises ValueError unless a ledger has a larger cohort's noise and no privacy."""
-  mechanism, cohort = cast(Any, inputs.mechanism), inputs.simulated_cohort
-  assert cohort is not None
-  if mechanism.parts or inputs.ledger is None:
-    raise ValueError(
-      'a larger cohort is simulated with one mechanism for all weights, and has a '
-      'ledger; something was altered.'
-    )
-  line = {
-    'strategy_checksum': mechanism.strategy.checksum,
-    'noise_multiplier': mechanism.noise_multiplier / cohort.scale,
-    **_clip_norm(mechanism, inputs.clip_norm),
-    'dp_event': dp_accounting.NonPrivateDpEvent(),
-  }
-  entries = inputs.ledger.entries
-  remedy = (
-    f'The run simulates a cohort {cohort.scale:g} times as large and no round of it is '
-    'private: they are not of the same run.'
-  )
-  _compare(mechanism, entries, iter([line] * len(entries)), remedy)
-
-
-def _planned_lines(
-  mechanism: joint_lib.AnyMechanism, clip_norm: Optional[float]
-) -> Iterator[dict[str, Any]]:
+def _planned_lines(inputs: sources.Inputs) -> Iterator[dict[str, Any]]:
   """Yields for each round the fields that the mechanism plans for its line."""
-  line = {'parts': None, **mechanism.line(None)}
-  del line['clip_norm']
-  line |= _clip_norm(mechanism, clip_norm)
-  if mechanism.has_noise and mechanism.is_private and mechanism.is_one_gaussian:
+  mechanism, clip_norm = inputs.mechanism, inputs.clip_norm
+  line: dict[str, Any] = {'parts': None, **mechanism.line(None), 'clip_norm': clip_norm}
+  if clip_norm is None or mechanism.clipped_count_stddev is not None:
+    del line['clip_norm']  # It is not stated, or not constant.
+  if inputs.simulated_cohort is not None:
+    line['noise_multiplier'] /= inputs.simulated_cohort.scale
+    line['dp_event'] = dp_accounting.NonPrivateDpEvent()
+    yield from itertools.repeat(line)
+  elif mechanism.has_noise and mechanism.is_private and mechanism.is_one_gaussian:
     for multiplier in mechanism.noise_multipliers_so_far:
       yield {**line, 'effective_noise_multiplier': float(multiplier)}
   else:
@@ -666,23 +749,15 @@ def _planned_lines(
       yield {**line, 'dp_event': event} if mechanism.has_noise else line
 
 
-def _clip_norm(
-  mechanism: joint_lib.AnyMechanism, clip_norm: Optional[float]
-) -> dict[str, Any]:
-  """The clip norm of all lines, if it is stated and constant."""
-  if clip_norm is None or mechanism.clipped_count_stddev is not None:
-    return {}
-  return {'clip_norm': clip_norm}
-
-
-def _compare(
-  mechanism: joint_lib.AnyMechanism,
-  entries: Sequence[ledger_lib.LedgerEntry],
-  planned: Iterator[dict[str, Any]],
-  remedy: str = _REMEDY,
-) -> None:
+def _compare(inputs: sources.Inputs, ledger: ledger_lib.Ledger) -> None:
   """Raises ValueError for the first line that differs from the planned one."""
-  num_rounds = mechanism.participation.num_rounds
+  entries, num_rounds = ledger.entries, inputs.mechanism.participation.num_rounds
+  cohort, remedy = inputs.simulated_cohort, _REMEDY
+  if cohort is not None:
+    remedy = (
+      f'The run simulates a cohort {cohort.scale:g} times as large and no round of it '
+      'is private: they are not of the same run.'
+    )
   if not entries:
     raise ValueError(
       'the ledger has no complete line of a round: none was released, or the file was '
@@ -692,7 +767,7 @@ def _compare(
     raise ValueError(
       f'the ledger lists {len(entries)} rounds; the mechanism is for 1 to {num_rounds}.'
     )
-  for entry, line in zip(entries, planned):
+  for entry, line in zip(entries, _planned_lines(inputs)):
     for name, value in line.items():
       stated = getattr(entry, name)
       if not _is_as_planned(name, stated, value):

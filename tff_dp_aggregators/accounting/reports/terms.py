@@ -44,17 +44,6 @@ class AccountantTerms(NamedTuple):
   what: str  # Whether its epsilon is exact or a bound, or numerical, with citation.
   keeps: str  # What it keeps of a mechanism, beginning with the name.
   title: str  # The method in a few words.
-  # The same if the sensitivity in the event is an upper bound.
-  what_of_bound: Optional[str] = None
-  keeps_of_bound: Optional[str] = None
-
-  def of_sensitivity(self, known_by: str) -> 'AccountantTerms':
-    """The texts for a sensitivity that is 'exact' or a 'bound'."""
-    if known_by == 'exact':
-      return self
-    return self._replace(
-      what=self.what_of_bound or self.what, keeps=self.keeps_of_bound or self.keeps
-    )
 
 
 class OptionTerms(NamedTuple):
@@ -86,9 +75,10 @@ BESIDE_OTHERS = (accountants.EXACT, accountants.QUICK_BOUND, 'zcdp')
 IN_GUARANTEE = (accountants.EXACT, 'pld', accountants.QUICK_BOUND, 'zcdp')
 
 
-def of_accountant(name: str) -> AccountantTerms:
+def of_accountant(name: str, sensitivity_kind: str = 'exact') -> AccountantTerms:
   """The texts on an accountant; its name, if it was registered from outside."""
-  return ACCOUNTANTS.get(name) or AccountantTerms(f'by {name}', name, name)
+  named = ACCOUNTANTS.get(name) or AccountantTerms(f'by {name}', name, name)
+  return ACCOUNTANTS.get(f'{name} of a {sensitivity_kind}', named)
 
 
 def label(name: str, instead: Optional[accountants.Instead]) -> str:
@@ -106,19 +96,9 @@ def describe(option: str) -> str:
 # Schemes of participation.
 
 
-def assumption(schema: sampling.Schema) -> str:
-  """The assumptions of a scheme, for the statement and as a fact of the report."""
-  return _scheme_text('assumption', sampling.of(schema))
-
-
-def sentence(schema: sampling.Schema) -> str:
-  """The assumptions of a scheme, for the report's list of assumptions."""
-  return _scheme_text('sentence', sampling.of(schema))
-
-
-def heading(schema: sampling.Schema) -> str:
-  """The assumptions and the epsilon of rows of a comparison under a scheme."""
-  return _scheme_text('heading', sampling.of(schema))
+def of_scheme(macro: str, schema: sampling.Schema) -> str:
+  """The assumptions of a scheme, by a macro of `schemes.j2`, which says for what."""
+  return _scheme_text(macro, sampling.of(schema))
 
 
 def enforced_by(schedule: sampling.Schedule) -> str:

@@ -33,9 +33,7 @@ from tff_dp_aggregators.accounting import mechanism as mechanism_lib
 from tff_dp_aggregators.accounting import nbafl
 from tff_dp_aggregators.accounting import noises
 from tff_dp_aggregators.accounting.reports import composition
-from tff_dp_aggregators.accounting.reports import inputs as inputs_lib
 from tff_dp_aggregators.accounting.reports import model
-from tff_dp_aggregators.accounting.reports import nbafl_report
 from tff_dp_aggregators.accounting.reports import schema as schema_lib
 from tff_dp_aggregators.accounting.reports import sources
 from tff_dp_aggregators.accounting.reports import statement as statement_lib
@@ -45,24 +43,23 @@ from tff_dp_aggregators.base import strict_json
 from tff_dp_aggregators.base import version
 
 _TOLERANCE = 1e-9  # Relative; the last digits of numbers depend on the machine.
-# Makes a statement from arguments of the report program. The second argument locates
-# files: it gets a path and whether that is a run directory. Raises ValueError or
-# OSError if the program would refuse the arguments.
-StatementOf = Callable[[Sequence[str], Callable[[str, bool], str]], dict[str, Any]]
+# Makes a statement from arguments of the report program. Raises ValueError or OSError
+# if the program would refuse them.
+StatementOf = Callable[[Sequence[str]], dict[str, Any]]
 _STRATEGY_TOLERANCE = 1e-6  # If a strategy was optimised on another machine.
 _OTHER_STRATEGY = (
   'the command finds a strategy that is not the same to the last bit, as another '
   'machine or version may; figures were compared to six digits'
 )
-# Fields that are not compared: software, on which the result has notes, and, if the
-# command optimises a strategy again, what depends on its last bits.
-_SOFTWARE = frozenset({'software'})
+# Fields that are not compared: software, on which the result has notes, what `_located`
+# adds, and, if the command optimises a strategy again, what depends on its last bits.
+_NOT_COMPARED = frozenset({'software', 'moved'})
 _OF_STRATEGY = frozenset({'strategy', 'strategy_checksum', 'event'})
 # Texts that are taken from the report if the command gives one of the listed values.
 _TEXTS_OF_REPORT = (
-  ('participation', 'enforced_by', (inputs_lib.NOT_STATED,)),
-  ('participation', 'cap_enforced_by', (inputs_lib.NOT_STATED, None)),
-  ('mechanism', 'noise_source', (inputs_lib.Inputs.noise_source,)),
+  ('participation', 'enforced_by', (sources.NOT_STATED,)),
+  ('participation', 'cap_enforced_by', (sources.NOT_STATED, None)),
+  ('mechanism', 'noise_source', (sources.Inputs.noise_source,)),
 )
 # The beginning of commands in reports from before the program had a name.
 _OLD_PROGRAM = 'python -m tff_dp_aggregators.accounting.report '
@@ -144,19 +141,16 @@ def _verify(path: str, statement_of: Optional[StatementOf]) -> Result:
   if broken := tuple(schema_lib.violations(report)):
     return Result(broken, ('the report is not what its JSON schema says',))
   folder = os.path.dirname(path)
-  wrong_files = list(dict.fromkeys(_wrong_files(report, folder)))
+  wrong_files: list[str] = []
   try:
-    again = _build_again(report, folder)
+    located = _located(report, folder)
+    wrong_files, notes = _check_files(report, folder)
+    again = _build_again(located)
     other_epsilon = _by_another_method(again)
     again = json.loads(json.dumps(again))
-    notes = [
-      *_notes_on_files_beside(report, folder),
-      *_notes_on_software(report.get('software'), again.get('software')),
-    ]
-    differences = [*wrong_files, *_differences(report, again)]
-    of_command, more_notes = _check_command(
-      report, lambda path: find(path, folder), statement_of
-    )
+    notes += _notes_on_software(report.get('software'), again.get('software'))
+    differences = [*wrong_files, *_differences(located, again)]
+    of_command, more_notes = _check_command(report, folder, statement_of)
   except Exception as e:  # Inputs from a file may cause any error.
     failure = f'it cannot be computed again: {type(e).__name__}: {e}'
     # A wrong file is the reason, so both are one difference.
@@ -232,27 +226,38 @@ def _bring_up_to_date(report: dict[str, Any]) -> None:
     _bring_up_to_date(part)
 
 
-def _wrong_files(report: dict[str, Any], folder: str) -> Iterator[str]:
-  """Yields a line for each file that is missing or was changed."""
-  for part in report.get('parts') or ():
-    yield from _wrong_files(part, folder)
-  for stated in (report['verification'] or {}).get('files', ()):
-    name = f'the {stated["role"]} {stated["path"]!r}'
-    try:
-      found = sources.file_of(stated['role'], find(stated['path'], folder))['sha256']
-    except FileNotFoundError:
-      yield (
-        f'{name} is missing; it is looked for from the current directory and beside '
-        'the report'
-      )
-    except (OSError, ValueError) as e:
-      yield f'{name} cannot be read: {e}'
-    else:
-      if found != stated['sha256']:
-        yield (
-          f'{name} is not the file that the report was made of: its sha256 is {found}, '
-          f'the report has {stated["sha256"]}'
+def _check_files(report: dict[str, Any], folder: str) -> tuple[list[str], list[str]]:
+  """Lines on files that are missing or changed, and notes on those beside a report."""
+  wrong, notes = [], []
+  for _, run in model.runs(report):
+    for stated in (run['verification'] or {}).get('files', ()):
+      role, path, sha256 = stated['role'], stated['path'], stated['sha256']
+      name = f'the {role} {path!r}'
+      try:
+        found = sources.file_of(role, find(path, folder))['sha256']
+      except FileNotFoundError:
+        wrong.append(
+          f'{name} is missing; it is looked for from the current directory and beside '
+          'the report'
         )
+      except (OSError, ValueError) as e:
+        wrong.append(f'{name} cannot be read: {e}')
+      else:
+        if found != sha256:
+          wrong.append(
+            f'{name} is not the file that the report was made of: its sha256 is '
+            f'{found}, the report has {sha256}'
+          )
+      beside = os.path.join(folder, os.path.basename(path))
+      both = os.path.exists(path) and os.path.isfile(beside)
+      if both and not os.path.samefile(path, beside):
+        can_read = os.access(beside, os.R_OK)
+        if not (can_read and sources.file_of(role, beside)['sha256'] == sha256):
+          notes.append(
+            f'{beside} is not the {role} of the report, and was not verified: that is '
+            f'{path}, where the report says'
+          )
+  return list(dict.fromkeys(wrong)), list(dict.fromkeys(notes))
 
 
 def _by_another_method(statement: dict[str, Any]) -> Optional[float]:
@@ -267,27 +272,26 @@ def _by_another_method(statement: dict[str, Any]) -> Optional[float]:
   return accountants.epsilon(event, guarantee['delta'], _OTHER_METHOD, relation)
 
 
-def _build_again(report: dict[str, Any], folder: str) -> dict[str, Any]:
+def _build_again(report: dict[str, Any]) -> dict[str, Any]:
+  """Builds the statement of a report from its inputs; its files are at their paths."""
   stated = report['verification']
   if stated is None:  # Without privacy, and not of a run.
     return statement_lib.build_without_privacy(
-      inputs_lib.WithoutPrivacy(report['simulation'])
+      sources.WithoutPrivacy(report['simulation'])
     )
-  if nbafl_report.is_plan(report):
+  if model.is_plan(report):
     plan = nbafl.Nbafl(**stated['inputs']['plan'])
     return statement_lib.build_nbafl(plan, command=stated['command'])
   if report.get('parts'):
-    ledgers = [file['path'] for file in stated['files'] if file['role'] == 'ledger']
     return composition.compose(
       [
-        composition.Part(f'part {number}', _build_again(part, folder))
+        composition.Part(f'part {number}', _build_again(part))
         for number, part in enumerate(report['parts'], start=1)
       ],
-      ledgers=[find(path, folder) for path in ledgers],
       accountant=stated['inputs']['accountant'],
       command=stated['command'],
       other_releases=[
-        inputs_lib.OtherRelease(**release) for release in report['other_releases']
+        model.OtherRelease(**release) for release in report['other_releases']
       ],
     )
   roles = [file['role'] for file in stated['files']]
@@ -297,26 +301,27 @@ def _build_again(report: dict[str, Any], folder: str) -> dict[str, Any]:
       f'a report rests on at most one file of each role, {", ".join(sources.ROLES)}; '
       f'this one says {", ".join(map(str, roles))}.'
     )
-  paths = {file['role']: find(file['path'], folder) for file in stated['files']}
+  paths = {file['role']: file['path'] for file in stated['files']}
   with_curves = stated['inputs'].get('with_curves', False)
   if 'config' in paths:
-    return _of_run(report, os.path.dirname(paths['config']) or '.', with_curves)
+    return _of_run(report, paths, with_curves)
   if report['mechanism'] is None:
     raise ValueError('the report of a run names no configuration of it.')
   inputs = dataclasses.replace(_of_plan(report, paths), files=tuple(stated['files']))
   return statement_lib.build(inputs, with_curves=with_curves)
 
 
-def _of_run(report: dict[str, Any], run_dir: str, with_curves: bool) -> dict[str, Any]:
+def _of_run(
+  report: dict[str, Any], paths: dict[str, str], with_curves: bool
+) -> dict[str, Any]:
   """Builds the statement of a run directory, with paths of files as in a report."""
-  stated = report['verification']
 
   def as_stated(files: Sequence[dict[str, Any]]) -> tuple[dict[str, Any], ...]:
-    # Files are read at the paths in the report, such as the ledger to see whether noise
-    # is shared; `_wrong_files` has compared their checksums.
-    named = {(file['role'], file['sha256']): file for file in stated['files']}
-    return tuple(named.get((each['role'], each['sha256']), each) for each in files)
+    return tuple(
+      {**each, 'path': paths.get(each['role'], each['path'])} for each in files
+    )
 
+  stated, run_dir = report['verification'], os.path.dirname(paths['config']) or '.'
   if report['mechanism'] is None and report['simulated_cohort'] is None:
     without = sources.without_privacy(run_dir)
     return statement_lib.build_without_privacy(
@@ -324,13 +329,12 @@ def _of_run(report: dict[str, Any], run_dir: str, with_curves: bool) -> dict[str
     )
   fixed_by = report.get('stopped', {}).get('rounds_fixed_by')
   inputs = sources.from_run_dir(run_dir, stated['inputs']['accountant'], fixed_by)
-  files = as_stated(inputs.files)
-  command = stated['command'] if files != inputs.files else inputs.command
-  inputs = dataclasses.replace(inputs, files=files, command=command)
+  command = None if stated.get('moved') else inputs.command
+  inputs = dataclasses.replace(inputs, files=as_stated(inputs.files), command=command)
   return statement_lib.build(inputs, with_curves=with_curves)
 
 
-def _of_plan(report: dict[str, Any], paths: dict[str, str]) -> inputs_lib.Inputs:
+def _of_plan(report: dict[str, Any], paths: dict[str, str]) -> sources.Inputs:
   """The inputs of a report that is not of a run directory."""
   inputs, participation = report['verification']['inputs'], report['participation']
   stored = inputs['mechanism']
@@ -343,7 +347,7 @@ def _of_plan(report: dict[str, Any], paths: dict[str, str]) -> inputs_lib.Inputs
     if reported is not None and reported.checksum != strategy.checksum:
       raise ValueError(f'the strategy in the report is not that of {path}.')
   names = ('delta', 'target_epsilon', 'found', 'accountant', 'clip_norm')
-  plan = inputs_lib.Inputs(
+  plan = sources.Inputs(
     joint_mechanism.stored(stored, strategy),
     code_version=report['code_version'],
     rounds_fixed_by=report.get('stopped', {}).get('rounds_fixed_by'),
@@ -377,25 +381,6 @@ def find(path: str, folder: str) -> str:
   return located
 
 
-def _notes_on_files_beside(report: dict[str, Any], folder: str) -> Iterator[str]:
-  """Yields notes on files beside the report that only share the name of its files."""
-  for stated in (report['verification'] or {}).get('files', ()):
-    role, path = stated['role'], stated['path']
-    beside = os.path.join(folder, os.path.basename(path))
-    both = os.path.exists(path) and os.path.isfile(beside)
-    if not both or os.path.samefile(path, beside):
-      continue
-    try:
-      is_own = sources.file_of(role, beside)['sha256'] == stated['sha256']
-    except (OSError, ValueError):
-      is_own = False
-    if not is_own:
-      yield (
-        f'{beside} is not the {role} of the report, and was not verified: that is '
-        f'{path}, where the report says'
-      )
-
-
 def _notes_on_software(stated: Any, computed: Any) -> Iterator[str]:
   if computed is None:  # Without privacy nothing is computed.
     return
@@ -423,25 +408,25 @@ def statement_of_report(
       f'{path} is not what is computed from its inputs: {result.differences[0]}'
       f'{others}; --verify={path} shows all.'
     )
-  report, folder = _read(path), os.path.dirname(path)
-  located = _located(report, folder)
-  return report if located == report else _build_again(located, '')
+  report = _read(path)
+  located = _located(report, os.path.dirname(path))
+  return report if located == report else _build_again(located)
 
 
-def _located(statement: dict[str, Any], folder: str) -> dict[str, Any]:
-  """The statement with the paths at which its files are found."""
-  stated = statement['verification']
+def _located(report: dict[str, Any], folder: str) -> dict[str, Any]:
+  """The report with the paths at which its files are found.
+
+  Where these are not the stated ones, `moved` is True, and the command is left out.
+  """
+  stated = report['verification']
   if stated is None:
-    return statement
+    return report
   files = [{**file, 'path': find(file['path'], folder)} for file in stated['files']]
-  # The command is valid only with the stated paths.
-  command = stated['command'] if files == stated['files'] else None
-  located: dict[str, Any] = {
-    'verification': {**stated, 'files': files, 'command': command}
-  }
-  if statement.get('parts'):
-    located['parts'] = [_located(part, folder) for part in statement['parts']]
-  return {**statement, **located}
+  moved = {} if files == stated['files'] else {'command': None, 'moved': True}
+  located: dict[str, Any] = {'verification': {**stated, 'files': files, **moved}}
+  if report.get('parts'):
+    located['parts'] = [_located(part, folder) for part in report['parts']]
+  return {**report, **located}
 
 
 # Comparison of statements.
@@ -451,7 +436,7 @@ def _differences(
   stated: Any,
   found: Any,
   name: str = '',
-  skipped: frozenset[str] = _SOFTWARE,
+  skipped: frozenset[str] = _NOT_COMPARED,
   tolerance: float = _TOLERANCE,
 ) -> Iterator[str]:
   """Yields a line for each value that differs, with its name and both values."""
@@ -488,37 +473,24 @@ def _same(stated: Any, computed: Any, tolerance: float) -> bool:
 
 
 def _check_command(
-  report: dict[str, Any],
-  find: Callable[[str], str],
-  statement_of: Optional[StatementOf],
+  report: dict[str, Any], folder: str, statement_of: Optional[StatementOf]
 ) -> tuple[list[str], list[str]]:
   """Returns differences and notes from executing the command in a report."""
   command = (report['verification'] or {}).get('command')
   if command is None:
     if report['mechanism'] is None:
       return [], []
-    by_part = [_check_command(part, find, statement_of) for part in report['parts']]
+    by_part = [_check_command(part, folder, statement_of) for part in report['parts']]
     found = [each for differences, _ in by_part for each in differences]
     return found, ['the report states no command that leads to it']
   if statement_of is None:
     return [], ['the command in the report was not tried, as the program does']
-  moved = []
-
-  def locate(path: str, is_run_dir: bool) -> str:
-    if is_run_dir:
-      config = find(os.path.join(path, 'config.json'))
-      located = path if os.path.dirname(config) == path else os.path.dirname(config)
-    else:
-      located = find(path)
-    if located != path and os.path.normpath(located or '.') != os.path.normpath(path):
-      moved.append(path)
-    return located or '.'
-
   try:
     words = shlex.split(command)
     if words[:1] != [sources.PROGRAM] or command != sources.command_of(words[1:]):
       raise ValueError(f'{command!r} is no command of {sources.PROGRAM}.')
-    result = statement_of(words[1:], locate)
+    arguments = [_located_argument(word, folder) for word in words[1:]]
+    result = statement_of(arguments)
   except Exception as e:  # A command from a file may cause any error.
     return [f'verification.command does not work: {type(e).__name__}: {e}'], []
   result['verification']['command'] = command
@@ -527,9 +499,9 @@ def _check_command(
       if run[group][field] in texts and stated.get(group):
         run[group][field] = stated[group][field]
         run['provenance'][field] = stated['provenance'][field]
-  skipped = (
-    _SOFTWARE | {'curves', 'with_curves'} | ({'path', 'command'} if moved else set())
-  )
+  skipped = _NOT_COMPARED | {'curves', 'with_curves'}
+  if arguments != words[1:]:
+    skipped |= {'path', 'command'}
   # Strategies that another machine optimised may differ in their last bits.
   of_report, of_command = (
     [(run['mechanism'] or {}).get('strategy_checksum') for _, run in model.runs(each)]
@@ -543,3 +515,16 @@ def _check_command(
     f'{_LED_TO}{each}' for each in _differences(report, result, '', skipped, tolerance)
   ]
   return differences, [_OTHER_STRATEGY] if is_other_strategy else []
+
+
+def _located_argument(argument: str, folder: str) -> str:
+  """An argument of a command, with the path at which its file is found."""
+  flag, _, path = argument.partition('=')
+  if flag in ('--report', '--ledger', '--round_log', '--strategy_file'):
+    return f'{flag}={find(path, folder)}'
+  if flag == '--run_dir':
+    config = os.path.join(path, 'config.json')
+    located = find(config, folder)
+    if located != config:
+      return f'{flag}={os.path.dirname(located) or "."}'
+  return argument

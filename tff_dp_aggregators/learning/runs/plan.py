@@ -22,8 +22,7 @@ from tff_dp_aggregators.accounting import noise_to_signal
 from tff_dp_aggregators.accounting import spent_by_round
 from tff_dp_aggregators.accounting.accountants import gaussian
 from tff_dp_aggregators.accounting.records import ledger
-from tff_dp_aggregators.accounting.reports import inputs as inputs_lib
-from tff_dp_aggregators.accounting.reports import nbafl_report
+from tff_dp_aggregators.accounting.reports import sources as report_sources
 from tff_dp_aggregators.accounting.reports import terms
 from tff_dp_aggregators.base import machine
 from tff_dp_aggregators.base import version
@@ -111,11 +110,11 @@ class Plan:
   canaries: Optional[packed.Canaries] = None
 
   @functools.cached_property
-  def larger_cohort(self) -> Optional[inputs_lib.SimulatedCohort]:
+  def larger_cohort(self) -> Optional[report_sources.SimulatedCohort]:
     """The simulated cohort that the noise is planned for, if it is not the run's."""
     if self.mechanism is None or self.simulated_cohort_scale == 1:
       return None
-    return inputs_lib.SimulatedCohort(
+    return report_sources.SimulatedCohort(
       self.simulated_cohort_scale,
       self.schedule.clients_per_round,
       self.schedule.num_clients,
@@ -279,8 +278,8 @@ class Plan:
   def _check_nbafl(self, planned: accounting.nbafl.Nbafl) -> None:
     """Checks that the run is the one that NbAFL plans."""
     assert self.mechanism is not None
-    nbafl_report.check_cohorts(planned, self.schedule.to_json())
-    nbafl_report.check(
+    report_sources.check_nbafl_cohorts(planned, self.schedule.to_json())
+    report_sources.check_nbafl(
       planned, self.mechanism, delta=self.delta, clip_norm=self.clip_norm
     )
     client, fewest = self.clients.fewest_examples()
@@ -491,7 +490,7 @@ class Plan:
     if self.draws_anew:
       noise_source = "each client's own entropy, of the kernel"
     elif self.options.noise_seed is not None:
-      noise_source = inputs_lib.SEEDED_NOISE
+      noise_source = report_sources.SEEDED_NOISE
     return {
       'mechanism': self.mechanism.to_json(),
       'target_epsilon': None if self.target is None else self.target.epsilon,
@@ -499,9 +498,7 @@ class Plan:
       'accountant': None if self.target is None else self.target.accountant,
       'delta': self.delta,
       'epsilon_by_round': (
-        terms.of_accountant(accountants.EXACT)
-        .of_sensitivity(self.mechanism.sensitivity_kind)
-        .what
+        terms.of_accountant(accountants.EXACT, self.mechanism.sensitivity_kind).what
         if self.mechanism.is_one_gaussian
         else spent_by_round.MEANING
       ),
