@@ -228,7 +228,7 @@ def _check_same(
   for name, value in planned.items():
     # The least noise is found by a search, whose last digits depend on the machine.
     is_close = name.endswith('noise_multiplier') and math.isclose(
-      found[name] or 0.0, value or 0.0, rel_tol=_SAME_NOISE
+      found.get(name) or 0.0, value or 0.0, rel_tol=_SAME_NOISE
     )
     if found.get(name) != value and not is_close:
       raise ValueError(
