@@ -78,6 +78,10 @@ class Preprocessing:
       columns.Numerals(self.decimal, self.thousands),
     )
 
+  @property
+  def label_dtype(self) -> Any:
+    return np.float32 if self.shape.label_kind == 'number' else np.int32
+
   @functools.cached_property
   def tokens(self) -> texts_lib.Vocabulary:
     assert self.text_unit is not None and self.vocabulary is not None
@@ -90,9 +94,7 @@ class Preprocessing:
     labels = rows.labels_of(index)
     if is_scaled and self.label_scaling is not None:
       labels = self.label_scaling.done(labels)
-    is_number = self.shape.label_kind == 'number'
-    dtype = np.float32 if is_number else np.int32
-    return self.inputs_of(rows, index), labels.astype(dtype)
+    return self.inputs_of(rows, index), labels.astype(self.label_dtype)
 
   def inputs_of(self, rows: table.Rows, index: slice) -> np.ndarray:
     numbers, names = rows.numbers[index], rows.names_of(index)

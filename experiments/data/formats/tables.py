@@ -288,7 +288,7 @@ class JsonLines:
             f'{place} has more than {_MAX_OBJECT} characters. Shorten it, or save the '
             'data as Parquet.'
           )
-        if not text.isspace():
+        if text.strip(' \t\r\n'):
           yield place, self._row(text, place)
 
   def _row(self, text: str, place: str) -> dict[str, Any]:
