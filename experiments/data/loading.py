@@ -29,8 +29,6 @@ from . import texts as texts_lib
 from .formats import source
 
 _CHUNK = 2**14
-
-
 # Returns inputs and labels of a slice of the examples in order.
 Examples = Callable[[slice], tuple[np.ndarray, np.ndarray]]
 
@@ -91,7 +89,7 @@ def load(options: data_options.Data) -> population.Population:
   prepared = (
     _of_table(rows, arranged, files, uses, schema)
     if rows.texts is None
-    else _of_texts(rows, rows.texts, arranged, files, uses)
+    else _of_texts(rows.texts, arranged, files, uses)
   )
   examples, arranged, prep = prepared[:3]
   overlap_remark = None
@@ -111,6 +109,7 @@ def load(options: data_options.Data) -> population.Population:
   for inputs, labels in test_batches:
     x.append(inputs)
     y.append(labels)
+  test_examples = x.array, y.array
   not_covered = [
     *prepared.not_covered,
     (population.MADE_CLIENTS, files.partition is not None),
@@ -120,13 +119,10 @@ def load(options: data_options.Data) -> population.Population:
   return population.Population(
     clients=FileClients(examples, arranged, rows),
     num_clients=len(arranged.starts),
-    test_examples=(x.array, y.array),
+    test_examples=test_examples,
     shape=prep.shape,
     label_scaling=prep.label_scaling,
-    facts={
-      **_facts(rows, arranged, (x.array, y.array)),
-      **prepared.facts(y.array),
-    },
+    facts=_facts(rows, arranged, test_examples) | prepared.facts(y.array),
     not_covered=tuple(sentence for sentence, applies in not_covered if applies),
     remarks=prepared.remarks,
     preprocessing=prep,
@@ -452,7 +448,6 @@ def _with_training_values(
 
 
 def _of_texts(
-  rows: table.Rows,
   texts: table.Texts,
   arranged: arrangement.Arrangement,
   files: data_options.Files,
@@ -565,11 +560,7 @@ def _facts_of_table(
   test_labels: np.ndarray,
 ) -> dict[str, Any]:
   facts: dict[str, Any] = {}
-  shape, scaling, weights = (
-    prep.shape.inputs,
-    prep.label_scaling,
-    prep.shape.class_weights,
-  )
+  shape, scaling, weights = prep.shape, prep.label_scaling, prep.shape.class_weights
   several, classes = schema.several or (), schema.classes
   if len(test_labels) and classes is not None:
     # The accuracy of always predicting one class.
@@ -581,7 +572,8 @@ def _facts_of_table(
   if len(test_labels) and schema.are_tags:
     shares = test_labels.mean(axis=0).round(4).tolist()
     facts['share with a tag for testing'] = dict(zip(several[:20], shares))
-  facts['features'] = shape[0] if len(shape) == 1 else list(shape)
+  inputs = list(shape.inputs)
+  facts['features'] = inputs[0] if len(inputs) == 1 else inputs
   facts['columns of numbers'] = list(schema.number_columns)
   encoded = {
     'a feature': schema.name_columns,

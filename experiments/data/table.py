@@ -142,13 +142,10 @@ class Texts:
     return len(self._ends)
 
   def append(self, texts: source.Values) -> None:
-    encoded = ''.join(texts).encode('utf-8', 'surrogatepass')
-    sizes = np.fromiter(map(len, texts), np.int64, len(texts))
-    if sizes.sum() < len(encoded):  # The sizes are in characters, not bytes.
-      byte_sizes = (len(text.encode('utf-8', 'surrogatepass')) for text in texts)
-      sizes = np.fromiter(byte_sizes, np.int64, len(texts))
+    encoded = [text.encode('utf-8', 'surrogatepass') for text in texts]
+    sizes = np.fromiter(map(len, encoded), np.int64, len(encoded))
     self._ends.append(len(self._content) + np.cumsum(sizes))
-    self._content.append(np.frombuffer(encoded, np.uint8))
+    self._content.append(np.frombuffer(b''.join(encoded), np.uint8))
 
   def __getitem__(self, row: int) -> str:
     ends = self._ends.array
