@@ -156,7 +156,7 @@ def _opened(
   text = files.text_column or file_format.text_column
   split = files.test_split if is_test else files.data_split
   opened = formats.open_data(
-    path, files.data_format, source.Wanted(split, text, files.separator, files.scratch)
+    path, files.data_format, source.Wanted(split, files.separator, files.scratch)
   )
   client = files.client_column
   if client is None and file_format.name == 'npz' and not os.path.isdir(path):

@@ -144,7 +144,7 @@ class Preprocessing:
     """Reads data like those of the training, with or without labels."""
     scratch = scratch or tempfile.gettempdir()
     opened = formats.open_data(
-      path, data_format, source.Wanted(split, self.text, self.separator, scratch)
+      path, data_format, source.Wanted(split, self.separator, scratch)
     )
     present = frozenset(opened.columns)
     uses = table.Uses(

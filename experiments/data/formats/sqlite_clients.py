@@ -25,7 +25,6 @@ class SqliteClients:
 
   def __init__(self, path: str, wanted: source.Wanted):
     self.path = path
-    self._text_column = wanted.text_column
     with connected(path) as connection:
       self.split = self._chosen_split(connection, wanted.split)
       example = connection.execute(
