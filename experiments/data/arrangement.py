@@ -21,18 +21,27 @@ _ORDER, _CLIENTS, _ROUNDING, _PARTITION = range(4)  # Separate uses of the seed.
 _BUCKET, _MAX_BUCKET_BITS = 2**18, 8
 _BUFFER = 2**15
 _CLIENTS_AT_ONCE = 2**16
+_PART = 2**14
 
 
 class Arrangement(NamedTuple):
   """An order of rows in which each client's rows are together."""
 
   order: np.ndarray  # Index in the file of the row at each position, int64.
-  is_test: np.ndarray  # Whether the row at each position is for testing; int8.
   starts: np.ndarray  # Position of the first row of each participating client, int64.
-  ends: np.ndarray  # Position after its last row.
+  ends: np.ndarray  # Position after its last row. Rows of no client are for testing.
   # Smallest index in the file of each client's rows; empty if clients were made.
   first_rows: np.ndarray
   num_test_clients: int  # Number of clients that never participate.
+  num_positions: int
+
+  def parts(self) -> Iterator[tuple[slice, np.ndarray]]:
+    """Yields slices of the positions, and which of them are for testing."""
+    for first in range(0, self.num_positions, _PART):
+      positions = np.arange(first, min(first + _PART, self.num_positions))
+      before = np.searchsorted(self.starts, positions, side='right') - 1
+      is_test = (before < 0) | (positions >= self.ends[before])
+      yield slice(first, first + len(positions)), is_test
 
 
 def of_clients(rows: table.Rows, options: data_options.Data) -> Arrangement:
@@ -57,25 +66,18 @@ def of_clients(rows: table.Rows, options: data_options.Data) -> Arrangement:
     order.append(numbers)
   sizes = np.diff(starts.array, append=len(order))
   is_kept, num_held = _held_out(hashes.array, sizes, options.files, options.seed)
-  test_marks = spill.Spill(folder, np.int8)
   kept = [spill.Spill(folder, np.int64) for _ in range(3)]
   for first in range(0, len(sizes), _CLIENTS_AT_ONCE):
     part = slice(first, first + _CLIENTS_AT_ONCE)
-    size, start, keep = sizes[part], starts.array[part], is_kept[part]
-    # A client's rows are all for testing, or the first few.
-    tested = np.where(keep, num_held[part], size)
-    within = np.arange(size.sum()) - np.repeat(np.cumsum(size) - size, size)
-    test_marks.append(within < np.repeat(tested, size))
-    numbers = first_rows.array[part]
-    for each, values in zip(kept, (start + num_held[part], start + size, numbers)):
-      each.append(values[keep])
+    start = starts.array[part]
+    # The first few rows of a client may be for testing.
+    ranges = start + num_held[part], start + sizes[part]
+    for each, values in zip(kept, (*ranges, first_rows.array[part])):
+      each.append(values[is_kept[part]])
+  num_test_clients = int(len(is_kept) - np.count_nonzero(is_kept))
+  begins, ends, numbers = (each.array for each in kept)
   return Arrangement(
-    order.array,
-    test_marks.array,
-    starts=kept[0].array,
-    ends=kept[1].array,
-    first_rows=kept[2].array,
-    num_test_clients=int(len(is_kept) - np.count_nonzero(is_kept)),
+    order.array, begins, ends, numbers, num_test_clients, num_positions=len(order)
   )
 
 
@@ -181,16 +183,8 @@ def of_made_clients(rows: table.Rows, options: data_options.Data) -> Arrangement
   else:
     sizes = equal_sizes(num_training, num_clients)
   ends = num_test + np.cumsum(sizes)
-  is_test = np.zeros(count, np.int8)
-  is_test[:num_test] = 1
-  return Arrangement(
-    order=order_array,
-    is_test=is_test,
-    starts=ends - sizes,
-    ends=ends,
-    first_rows=np.zeros(0, np.int64),
-    num_test_clients=0,
-  )
+  none = np.zeros(0, np.int64)
+  return Arrangement(order_array, ends - sizes, ends, none, 0, num_positions=count)
 
 
 def split_with_label_skew(

@@ -161,11 +161,12 @@ def numbers(values: source.Values) -> np.ndarray:
   """
   if isinstance(values, np.ndarray) and values.dtype.kind in 'biuf':
     return values.astype(np.float64)
+  strings = values
   if set(map(type, values)) == {str}:  # NumPy parses strings slowly.
     array = np.fromiter(map(float, values), np.float64, len(values))
   else:
     array = np.array(values, np.float64)
-  strings = (value for value in values if isinstance(value, str))
+    strings = [value for value in values if isinstance(value, str)]
   if '_' in ''.join(strings):
     raise ValueError('Python reads 1_000, which nobody means.')
   return array

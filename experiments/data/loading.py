@@ -6,6 +6,7 @@ on demand. So memory does not grow with the data, except for a few numbers per c
 
 import dataclasses
 import filecmp
+import functools
 import hashlib
 import math
 import os
@@ -28,24 +29,23 @@ from . import texts as texts_lib
 from .formats import source
 
 _CHUNK = 2**14
+# Returns inputs and labels of a slice of the examples in order.
+Examples = Callable[[slice], tuple[np.ndarray, np.ndarray]]
 
 
 class FileClients:
   """Clients by number with their examples on disk, as `learning.train` takes them."""
 
   def __init__(
-    self, examples: Any, arranged: arrangement.Arrangement, rows: table.Rows
+    self, examples: Examples, arranged: arrangement.Arrangement, rows: table.Rows
   ):
     self.ids = range(len(arranged.starts))
-    self._examples = examples
-    self._arranged = arranged
+    self._examples, self._arranged = examples, arranged
     self._ids, self._keys = rows.ids, rows.clients
 
   def examples(self, number: int) -> dict[str, np.ndarray]:
-    arranged = self._arranged
-    first, end = int(arranged.starts[number]), int(arranged.ends[number])
-    x, y = self._examples(first, end)
-    return {'x': x, 'y': y}
+    first, end = self._arranged.starts[number], self._arranged.ends[number]
+    return dict(zip('xy', self._examples(slice(int(first), int(end)))))
 
   def draw_id(self, number: int) -> Any:
     """Returns the hash of a client's id in the data, by which it is sampled."""
@@ -60,13 +60,23 @@ class FileClients:
     return self._ids[int(self._arranged.first_rows[number])]
 
 
+class _Prepared(NamedTuple):
+  """The examples that rows become, and what is to be said of them."""
+
+  examples: Examples
+  arranged: arrangement.Arrangement  # Of examples; several may come from a text.
+  prep: preprocessing.Preprocessing
+  facts: Callable[[np.ndarray], dict[str, Any]]  # Takes the labels for testing.
+  not_covered: list[tuple[str, bool]]  # Sentences, and whether each applies.
+  remarks: tuple[str, ...] = ()
+
+
 def load(options: data_options.Data) -> population.Population:
   files = options.files
   assert files is not None
   opened, uses = _opened(files.path, files)
   _check_test_data(opened, files)
-  reader = table.Reader(uses, files.scratch)
-  rows, schema = reader.read(opened)
+  rows, schema = table.Reader(uses, files.scratch).read(opened)
   if files.partition == 'label_skew' and schema.classes is None:
     raise problems.DataError(
       '--partition=label_skew needs labels of which each is one class; give '
@@ -76,11 +86,47 @@ def load(options: data_options.Data) -> population.Population:
     arrangement.of_clients if files.partition is None else arrangement.of_made_clients
   )
   arranged = arrange(rows, options)
-  if uses.text is not None:
-    return _text_population(rows, arranged, files, uses)
-  loaded = _table_population(rows, arranged, files, uses, schema)
-  remarks = tuple(_remarks(rows, files, schema, reader.leading_zeros))
-  return dataclasses.replace(loaded, remarks=remarks)
+  prepared = (
+    _of_table(rows, arranged, files, uses, schema)
+    if rows.texts is None
+    else _of_texts(rows.texts, arranged, files, uses)
+  )
+  examples, arranged, prep = prepared[:3]
+  overlap_remark = None
+  test_batches: Iterable[Any] = (
+    [each[is_test] for each in examples(index)]
+    for index, is_test in arranged.parts()
+    if is_test.any()
+  )
+  if files.test_data is not None:
+    new_data = prep.read(
+      files.test_data, files.data_format, files.test_split, files.scratch
+    )
+    overlap_remark = _overlap_remark(new_data.rows.clients, rows.clients)
+    test_batches = new_data.examples(is_scaled=True)
+  x = spill.Spill(files.scratch, prep.shape.input_dtype, prep.shape.inputs)
+  y = spill.Spill(files.scratch, prep.label_dtype, prep.shape.labels)
+  for inputs, labels in test_batches:
+    x.append(inputs)
+    y.append(labels)
+  test_examples = x.array, y.array
+  not_covered = [
+    *prepared.not_covered,
+    (population.MADE_CLIENTS, files.partition is not None),
+    (population.HELD_OUT_OF_CLIENTS, files.test_examples is not None),
+    (overlap_remark or '', overlap_remark is not None),
+  ]
+  return population.Population(
+    clients=FileClients(examples, arranged, rows),
+    num_clients=len(arranged.starts),
+    test_examples=test_examples,
+    shape=prep.shape,
+    label_scaling=prep.label_scaling,
+    facts=_facts(rows, arranged, test_examples) | prepared.facts(y.array),
+    not_covered=tuple(sentence for sentence, applies in not_covered if applies),
+    remarks=prepared.remarks,
+    preprocessing=prep,
+  )
 
 
 def _check_test_data(training: source.Source, files: data_options.Files) -> None:
@@ -110,7 +156,7 @@ def _opened(
   text = files.text_column or file_format.text_column
   split = files.test_split if is_test else files.data_split
   opened = formats.open_data(
-    path, files.data_format, source.Wanted(split, text, files.separator, files.scratch)
+    path, files.data_format, source.Wanted(split, files.separator, files.scratch)
   )
   client = files.client_column
   if client is None and file_format.name == 'npz' and not os.path.isdir(path):
@@ -160,30 +206,27 @@ def _opened(
   )
 
 
-def _table_population(
+def _of_table(
   rows: table.Rows,
   arranged: arrangement.Arrangement,
   files: data_options.Files,
   uses: table.Uses,
   schema: table.Schema,
-) -> population.Population:
+) -> _Prepared:
   shape = _input_shape(schema)
   ordered = rows.in_order(arranged.order, files.scratch)
-  ordered, schema = _with_training_values(ordered, schema, arranged.is_test)
+  ordered, schema = _with_training_values(ordered, schema, arranged)
   classes = schema.classes
-  num_numbers = ordered.numbers.shape[1]
   is_scaled = files.scaling == 'standard' or (
-    files.scaling is None and len(shape) == 1 and num_numbers > 0
+    files.scaling is None and len(shape) == 1 and ordered.numbers.shape[1] > 0
   )
-  moments = None
-  if is_scaled:
-    moments = _training_moments(ordered.numbers.__getitem__, num_numbers, arranged)
+  moments = _training_moments(ordered.numbers, arranged) if is_scaled else None
   label_scaling = _label_scaling(ordered, arranged, files, schema)
 
   def count_classes() -> np.ndarray:  # Number of training examples by class.
     totals = np.zeros(len(classes or ()), np.int64)
-    for index in _slices(len(arranged.order)):
-      labels = ordered.labels_of(index)[arranged.is_test[index] == 0].astype(np.int64)
+    for index, is_test in arranged.parts():
+      labels = ordered.labels_of(index)[~is_test].astype(np.int64)
       totals += np.bincount(labels, minlength=len(totals))
     return totals
 
@@ -214,57 +257,33 @@ def _table_population(
     thousands=files.thousands,
     separator=files.separator,
   )
-
-  def examples(first: int, end: int) -> tuple[np.ndarray, np.ndarray]:
-    return prep.examples_of(ordered, slice(first, end))
-
-  def held_out() -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    for index in _slices(len(arranged.order)):
-      is_held = arranged.is_test[index] == 1
-      if is_held.any():
-        x, y = prep.examples_of(ordered, index)
-        yield x[is_held], y[is_held]
-
-  overlap_remark, test_batches = None, held_out()
-  if files.test_data is not None:
-    new_data = _test_data(prep, files)
-    overlap_remark = _overlap_remark(new_data.rows.clients, rows.clients)
-    test_batches = new_data.examples(is_scaled=True)
-  test_examples = _stored(test_batches, prep.shape, files.scratch)
   by_moments = 'by their mean and standard deviation over all training examples.'
   names, embedded = map(problems.listed, (schema.name_columns, schema.embedded_columns))
-  remarks = [
-    (f'Features were scaled {by_moments}', is_scaled),
-    (f'Labels were scaled {by_moments}', label_scaling is not None),
-    ('The names of classes are those found in the data.', classes is not None),
-    (
-      'The weights of classes follow from how many training examples are of each.',
-      files.class_weights == (preprocessing.BALANCED,),
-    ),
-    (
-      f'The values of columns with a feature for each value ({names}) are those found '
-      'in the data.',
-      bool(names),
-    ),
-    (
-      f'The values of columns with an embedding for each value ({embedded}) are those '
-      'found in the training data.',
-      bool(embedded),
-    ),
-    *_client_remarks(files, overlap_remark),
-  ]
-  return population.Population(
-    clients=FileClients(examples, arranged, rows),
-    num_clients=len(arranged.starts),
-    test_examples=test_examples,
-    shape=prep.shape,
-    label_scaling=label_scaling,
-    facts={
-      **_facts(rows, arranged, test_examples, 'examples'),
-      **_facts_of_table(schema, prep, moments, test_examples[1]),
-    },
-    not_covered=tuple(sentence for sentence, applies in remarks if applies),
-    preprocessing=prep,
+  return _Prepared(
+    functools.partial(prep.examples_of, ordered),
+    arranged,
+    prep,
+    functools.partial(_facts_of_table, schema, prep, moments),
+    [
+      (f'Features were scaled {by_moments}', is_scaled),
+      (f'Labels were scaled {by_moments}', label_scaling is not None),
+      ('The names of classes are those found in the data.', classes is not None),
+      (
+        'The weights of classes follow from how many training examples are of each.',
+        files.class_weights == (preprocessing.BALANCED,),
+      ),
+      (
+        f'The values of columns with a feature for each value ({names}) are those '
+        'found in the data.',
+        bool(names),
+      ),
+      (
+        f'The values of columns with an embedding for each value ({embedded}) are '
+        'those found in the training data.',
+        bool(embedded),
+      ),
+    ],
+    tuple(_remarks(rows, files, schema)),
   )
 
 
@@ -272,10 +291,9 @@ def _remarks(
   rows: table.Rows,
   files: data_options.Files,
   schema: table.Schema,
-  leading_zeros: Iterable[str],
 ) -> Iterator[str]:
   """Yields sentences on data that may not be meant to be what they are read as."""
-  for name in leading_zeros:
+  for name in rows.leading_zeros:
     yield (
       f'{name} has numbers with leading zeros, which are read as numbers; if they are '
       'names, give --one_hot_columns or --embedding_columns.'
@@ -289,7 +307,7 @@ def _remarks(
   end, is_scaled = 0, len(_input_shape(schema)) == 1
   for name, shape in schema.number_columns.items():
     first, end = end, end + math.prod(shape)
-    largest = _largest_if_whole(rows.numbers, first, end) if shape else 0.0
+    largest = _largest_if_whole(rows.numbers[:, first:end]) if shape else 0.0
     if is_scaled and len(shape) == 1 and largest > 1:
       yield (
         f'{name} has whole numbers, which are scaled as quantities; if they are ids of '
@@ -302,20 +320,14 @@ def _remarks(
       )
 
 
-def _largest_if_whole(numbers: np.ndarray, first: int, end: int) -> float:
-  """Returns the largest number in columns that only have whole ones from 0; else 0."""
+def _largest_if_whole(numbers: np.ndarray) -> float:
+  """Returns the largest number if all are whole ones from 0; else 0."""
   largest = 0.0
-  for index in _slices(len(numbers)):
-    chunk = numbers[index, first:end]
+  for chunk in table.chunks(numbers):
     if (chunk < 0).any() or (chunk % 1).any():
       return 0.0
     largest = max(largest, float(chunk.max(initial=0)))
   return largest
-
-
-def _slices(count: int) -> Iterator[slice]:
-  for first in range(0, count, _CHUNK):
-    yield slice(first, min(first + _CHUNK, count))
 
 
 class Moments(NamedTuple):
@@ -355,16 +367,11 @@ def moments_of(chunks: Iterable[np.ndarray], num_columns: int) -> Moments:
   )
 
 
-def _training_moments(
-  values: Callable[[slice], np.ndarray],
-  num_columns: int,
-  arranged: arrangement.Arrangement,
-) -> Moments:
-  chunks = (
-    values(index)[arranged.is_test[index] == 0].astype(np.float64)
-    for index in _slices(len(arranged.order))
+def _training_moments(values: np.ndarray, arranged: arrangement.Arrangement) -> Moments:
+  training = (
+    values[index][~is_test].astype(np.float64) for index, is_test in arranged.parts()
   )
-  return moments_of(chunks, num_columns)
+  return moments_of(training, values.shape[1])
 
 
 def _input_shape(schema: table.Schema) -> tuple[int, ...]:
@@ -396,25 +403,11 @@ def _label_scaling(
     return None
   if files.label_scaling == 'none':
     return None
-  shape = ordered.values.shape[1:]
-  width = math.prod(shape)
-  mean, scale, _ = _training_moments(
-    lambda index: ordered.labels_of(index).reshape(-1, width), width, arranged
-  )
-  if shape:
+  columns_of_labels = ordered.values.reshape(len(ordered.values), -1)
+  mean, scale, _ = _training_moments(columns_of_labels, arranged)
+  if ordered.values.ndim > 1:
     return population.LabelScaling(tuple(mean.tolist()), tuple(scale.tolist()))
   return population.LabelScaling(float(mean[0]), float(scale[0]))
-
-
-def _client_remarks(
-  files: data_options.Files, overlap_remark: Optional[str]
-) -> list[tuple[str, bool]]:
-  """Returns remarks on clients and test data, each with whether it applies."""
-  return [
-    (population.MADE_CLIENTS, files.partition is not None),
-    (population.HELD_OUT_OF_CLIENTS, files.test_examples is not None),
-    (overlap_remark or '', overlap_remark is not None),
-  ]
 
 
 def _overlap_remark(
@@ -433,7 +426,7 @@ def _overlap_remark(
 
 
 def _with_training_values(
-  ordered: table.Rows, schema: table.Schema, is_test: np.ndarray
+  ordered: table.Rows, schema: table.Schema, arranged: arrangement.Arrangement
 ) -> tuple[table.Rows, table.Schema]:
   """Restricts embedded columns to values of training examples; others are unknown."""
   if not schema.embedded_columns:
@@ -443,8 +436,8 @@ def _with_training_values(
   known = {}
   for column, (name, values) in enumerate(schema.embedded_columns.items(), first):
     is_trained = np.zeros(len(values), bool)
-    for codes, tested in zip(table.chunks(ordered.codes), table.chunks(is_test)):
-      is_trained[indices[column][codes[tested == 0, column]]] = True
+    for index, is_test in arranged.parts():
+      is_trained[indices[column][ordered.codes[index, column][~is_test]]] = True
     known[name] = tuple(np.array(values, object)[is_trained])
     new_indices = np.where(is_trained, np.cumsum(is_trained) - 1, len(known[name]))
     indices[column] = new_indices[indices[column]]
@@ -454,42 +447,20 @@ def _with_training_values(
   )
 
 
-def _test_data(
-  prep: preprocessing.Preprocessing, files: data_options.Files
-) -> preprocessing.NewData:
-  assert files.test_data is not None
-  return prep.read(files.test_data, files.data_format, files.test_split, files.scratch)
-
-
-def _stored(
-  examples: Iterable[tuple[np.ndarray, np.ndarray]],
-  shape: population.Shape,
-  folder: str,
-) -> tuple[np.ndarray, np.ndarray]:
-  """Stores the test inputs and labels on disk, and maps them."""
-  is_number = shape.label_kind == 'number'
-  inputs = spill.Spill(folder, shape.input_dtype, shape.inputs)
-  labels = spill.Spill(folder, np.float32 if is_number else np.int32, shape.labels)
-  for x, y in examples:
-    inputs.append(x)
-    labels.append(y)
-  return inputs.array, labels.array
-
-
-def _text_population(
-  rows: table.Rows,
+def _of_texts(
+  texts: table.Texts,
   arranged: arrangement.Arrangement,
   files: data_options.Files,
   uses: table.Uses,
-) -> population.Population:
-  assert rows.texts is not None and files.text_unit is not None
+) -> _Prepared:
+  assert files.text_unit is not None
   unit = files.text_unit
   length = files.sequence_length or texts_lib.SEQUENCE_LENGTHS[unit]
   if files.vocabulary is not None:
     vocabulary = texts_lib.from_file(files.vocabulary, unit)
   else:
     size = files.vocabulary_size or texts_lib.VOCABULARY_SIZES[unit]
-    training = (text for text, is_test in _texts(rows.texts, arranged) if not is_test)
+    training = (text for text, is_test in _texts(texts, arranged) if not is_test)
     vocabulary = texts_lib.most_frequent(training, unit, size)
   prep = preprocessing.Preprocessing(
     shape=population.Shape(
@@ -508,72 +479,52 @@ def _text_population(
     missing_values=tuple(sorted(uses.reading.missing.texts)),
     separator=files.separator,
   )
-  spilled, test_spill = (
-    spill.Spill(files.scratch, np.int32, (length + 1,)) for _ in range(2)
-  )
-  end_spill = spill.Spill(files.scratch, np.int64)
+  sequences = spill.Spill(files.scratch, np.int32, (length + 1,))
+  ends = spill.Spill(files.scratch, np.int64)
+  ends.append([0])
   tokens = unknown = 0
-  for text, is_test in _texts(rows.texts, arranged):
+  for text, _ in _texts(texts, arranged):
     cut = vocabulary.sequences(text, length)
-    spilled.append(cut)
-    end_spill.append([len(spilled)])
-    if is_test:
-      test_spill.append(cut)
+    sequences.append(cut)
+    ends.append([len(sequences)])
     tokens += np.count_nonzero(cut)
     unknown += np.count_nonzero(cut == vocabulary.unknown)
-  overlap_remark, test = None, test_spill.array
-  if files.test_data is not None:
-    new = _test_data(prep, files)
-    overlap_remark = _overlap_remark(new.rows.clients, rows.clients)
-    test = new.sequences()
-  sequences, ends = spilled.array, end_spill.array
-
-  def examples(first: int, end: int) -> tuple[np.ndarray, np.ndarray]:
-    return sequences[first:end, :-1], sequences[first:end, 1:]
-
-  def convert(rows: np.ndarray) -> np.ndarray:  # Rows of texts to rows of sequences.
-    return np.where(rows > 0, ends[np.maximum(rows - 1, 0)], 0)
-
-  arranged = arranged._replace(
-    starts=convert(arranged.starts), ends=convert(arranged.ends)
-  )
-  test_examples = test[:, :-1], test[:, 1:]
+  facts = {
+    'sequence length': length,
+    'text unit': unit,
+    'vocabulary size': len(vocabulary.entries),
+    'share of unknown tokens': round(unknown / max(1, tokens), 6),
+  }
   remark = (
     f'The vocabulary is of the {unit}s that are most frequent in the training data.'
   )
-  remarks = [(remark, not files.vocabulary), *_client_remarks(files, overlap_remark)]
-  return population.Population(
-    clients=FileClients(examples, arranged, rows),
-    num_clients=len(arranged.starts),
-    test_examples=test_examples,
-    shape=prep.shape,
-    facts={
-      **_facts(rows, arranged, test_examples, 'sequences'),
-      'sequence length': length,
-      'text unit': unit,
-      'vocabulary size': len(vocabulary.entries),
-      'share of unknown tokens': round(unknown / max(1, tokens), 6),
-    },
-    not_covered=tuple(sentence for sentence, applies in remarks if applies),
-    preprocessing=prep,
+  return _Prepared(
+    lambda index: (sequences.array[index, :-1], sequences.array[index, 1:]),
+    # Positions of texts become those of their sequences.
+    arranged._replace(
+      starts=ends.array[arranged.starts],
+      ends=ends.array[arranged.ends],
+      num_positions=len(sequences),
+    ),
+    prep,
+    lambda labels: facts,
+    [(remark, not files.vocabulary)],
   )
 
 
 def _texts(
   texts: table.Texts, arranged: arrangement.Arrangement
 ) -> Iterator[tuple[str, bool]]:
-  for order, is_test_chunk in zip(
-    table.chunks(arranged.order), table.chunks(arranged.is_test)
-  ):
-    for row, is_test in zip(order.tolist(), is_test_chunk.tolist()):
-      yield texts[row], bool(is_test)
+  for index, are_tests in arranged.parts():
+    for row, is_test in zip(arranged.order[index].tolist(), are_tests.tolist()):
+      yield texts[row], is_test
 
 
 def _facts(
-  rows: table.Rows, arranged: arrangement.Arrangement, test_examples: Any, unit: str
+  rows: table.Rows, arranged: arrangement.Arrangement, test_examples: Any
 ) -> dict[str, Any]:
   sizes = arranged.ends - arranged.starts
-  x, y = test_examples
+  unit = 'examples' if rows.texts is None else 'sequences'
   facts: dict[str, Any] = {
     'clients': len(sizes),
     unit: int(sizes.sum()),
@@ -585,17 +536,17 @@ def _facts(
   }
   if arranged.num_test_clients:
     facts['clients held out for testing'] = arranged.num_test_clients
-  facts[f'{unit} for testing, exact'] = len(y)
+  facts[f'{unit} for testing, exact'] = len(test_examples[1])
   # A resumed run must have the same checksums.
   digest, total = hashlib.sha256(), np.uint64(0)
-  for array in (x, y):
+  for array in test_examples:
     digest.update(f'{array.dtype.str}{array.shape}'.encode())
-    for index in _slices(len(array)):
-      digest.update(np.ascontiguousarray(array[index]).data)
-  for index in _slices(len(rows.hashes)):
-    hashes = rows.hashes[index]
+    for chunk in table.chunks(array):
+      digest.update(chunk.data)
+  for index in range(0, len(rows.hashes), _CHUNK):
+    hashes = rows.hashes[index : index + _CHUNK]
     if rows.clients is not None:
-      hashes = hashes ^ hashing.of_rows(rows.clients[index])
+      hashes = hashes ^ hashing.of_rows(rows.clients[index : index + _CHUNK])
     total = np.add.reduce(hashing.mixed(hashes), initial=total, dtype=np.uint64)
   facts['checksum of those'] = f'sha256:{digest.hexdigest()[:32]}'
   facts['checksum of all rows'] = f'{int(total):016x}'  # Whatever the order of rows.
@@ -609,11 +560,7 @@ def _facts_of_table(
   test_labels: np.ndarray,
 ) -> dict[str, Any]:
   facts: dict[str, Any] = {}
-  shape, scaling, weights = (
-    prep.shape.inputs,
-    prep.label_scaling,
-    prep.shape.class_weights,
-  )
+  shape, scaling, weights = prep.shape, prep.label_scaling, prep.shape.class_weights
   several, classes = schema.several or (), schema.classes
   if len(test_labels) and classes is not None:
     # The accuracy of always predicting one class.
@@ -625,7 +572,8 @@ def _facts_of_table(
   if len(test_labels) and schema.are_tags:
     shares = test_labels.mean(axis=0).round(4).tolist()
     facts['share with a tag for testing'] = dict(zip(several[:20], shares))
-  facts['features'] = shape[0] if len(shape) == 1 else list(shape)
+  inputs = list(shape.inputs)
+  facts['features'] = inputs[0] if len(inputs) == 1 else inputs
   facts['columns of numbers'] = list(schema.number_columns)
   encoded = {
     'a feature': schema.name_columns,

@@ -78,6 +78,10 @@ class Preprocessing:
       columns.Numerals(self.decimal, self.thousands),
     )
 
+  @property
+  def label_dtype(self) -> Any:
+    return np.float32 if self.shape.label_kind == 'number' else np.int32
+
   @functools.cached_property
   def tokens(self) -> texts_lib.Vocabulary:
     assert self.text_unit is not None and self.vocabulary is not None
@@ -90,9 +94,7 @@ class Preprocessing:
     labels = rows.labels_of(index)
     if is_scaled and self.label_scaling is not None:
       labels = self.label_scaling.done(labels)
-    is_number = self.shape.label_kind == 'number'
-    dtype = np.float32 if is_number else np.int32
-    return self.inputs_of(rows, index), labels.astype(dtype)
+    return self.inputs_of(rows, index), labels.astype(self.label_dtype)
 
   def inputs_of(self, rows: table.Rows, index: slice) -> np.ndarray:
     numbers, names = rows.numbers[index], rows.names_of(index)
@@ -142,7 +144,7 @@ class Preprocessing:
     """Reads data like those of the training, with or without labels."""
     scratch = scratch or tempfile.gettempdir()
     opened = formats.open_data(
-      path, data_format, source.Wanted(split, self.text, self.separator, scratch)
+      path, data_format, source.Wanted(split, self.separator, scratch)
     )
     present = frozenset(opened.columns)
     uses = table.Uses(
@@ -162,7 +164,14 @@ class Preprocessing:
       self.are_tags,
     )
     rows, _ = table.Reader(uses, scratch, expected=expected).read(opened)
-    return NewData(self, opened, uses, rows, scratch)
+    return NewData(
+      self,
+      rows,
+      unused=tuple(each for each in opened.columns if each not in uses.named),
+      client_column=None if rows.clients is None else uses.client or 'client',
+      has_labels=uses.text is not None or bool(uses.labels),
+      _scratch=scratch,
+    )
 
 
 class Chunk(NamedTuple):
@@ -179,38 +188,35 @@ class NewData:
   """Data in the order of the file, with the preprocessing that applies to them."""
 
   _preprocessing: Preprocessing
-  _opened: source.Source
-  _uses: table.Uses
   rows: table.Rows
+  unused: tuple[str, ...]  # Columns that the training data do not have.
+  # Name of the column with clients' ids; `None` if the data have no clients.
+  client_column: Optional[str]
+  has_labels: bool  # Whether there are labels, as there always are in text.
   _scratch: str
 
   def __len__(self) -> int:
     return len(self.rows.hashes)
 
-  @property
-  def unused(self) -> tuple[str, ...]:
-    used = frozenset(self._uses.named)
-    return tuple(each for each in self._opened.columns if each not in used)
-
-  @property
-  def client_column(self) -> Optional[str]:
-    """Name of the column with clients' ids; `None` if the data have no clients."""
-    if self.rows.clients is None:
-      return None
-    return self._uses.client or 'client'
-
-  @property
-  def has_labels(self) -> bool:
-    """Whether there are labels, as there always are in text."""
-    return self._uses.text is not None or bool(self._uses.labels)
-
   def chunks(self) -> Iterator[Chunk]:
+    preprocessing, texts = self._preprocessing, self.rows.texts
     for first in range(0, len(self), _CHUNK):
-      end = min(first + _CHUNK, len(self))
+      numbers = range(first, min(first + _CHUNK, len(self)))
       clients = None
       if self.client_column is not None:
-        clients = [self.rows.ids[row] for row in range(first, end)]
-      inputs, last = self._inputs(first, end)
+        clients = [self.rows.ids[row] for row in numbers]
+      if texts is None:
+        inputs = preprocessing.inputs_of(self.rows, slice(first, numbers.stop))
+        yield Chunk(clients, inputs, None)
+        continue
+      (length,) = preprocessing.shape.inputs
+      inputs = np.full((len(numbers), length), texts_lib.PADDING, np.int32)
+      last = np.zeros(len(numbers), np.int64)
+      for index, row in enumerate(numbers):
+        # Without the end token, which may be predicted.
+        tokens = preprocessing.tokens.tokens(texts[row])[:-1][-length:]
+        inputs[index, : len(tokens)] = tokens
+        last[index] = len(tokens) - 1
       yield Chunk(clients, inputs, last)
 
   def examples(
@@ -222,21 +228,19 @@ class NewData:
         f'the data lack a column of {problems.listed(self._preprocessing.labels)}.'
       )
     if self.rows.texts is not None:
-      for sequences in table.chunks(self.sequences(), _CHUNK):
+      vocabulary, (length,) = (
+        self._preprocessing.tokens,
+        self._preprocessing.shape.inputs,
+      )
+      spilled = spill.Spill(self._scratch, np.int32, (length + 1,))
+      for row in range(len(self)):
+        spilled.append(vocabulary.sequences(self.rows.texts[row], length))
+      for sequences in table.chunks(spilled.array, _CHUNK):
         yield sequences[:, :-1], sequences[:, 1:]
       return
     for first in range(0, len(self), _CHUNK):
       index = slice(first, first + _CHUNK)
       yield self._preprocessing.examples_of(self.rows, index, is_scaled)
-
-  def sequences(self) -> np.ndarray:
-    """Returns tokens of all texts, on disk: int32 [sequences, length + 1]."""
-    assert self.rows.texts is not None
-    vocabulary, (length,) = self._preprocessing.tokens, self._preprocessing.shape.inputs
-    sequences = spill.Spill(self._scratch, np.int32, (length + 1,))
-    for row in range(len(self)):
-      sequences.append(vocabulary.sequences(self.rows.texts[row], length))
-    return sequences.array
 
   def arrays(self) -> tuple[np.ndarray, Optional[np.ndarray]]:
     """Returns all inputs in one array, and labels if there are any; see `examples`."""
@@ -244,19 +248,6 @@ class NewData:
       return np.concatenate([chunk.inputs for chunk in self.chunks()]), None
     x, y = zip(*self.examples())
     return np.concatenate(x), np.concatenate(y)
-
-  def _inputs(self, first: int, end: int) -> tuple[np.ndarray, Optional[np.ndarray]]:
-    if self.rows.texts is None:
-      return self._preprocessing.inputs_of(self.rows, slice(first, end)), None
-    vocabulary, (length,) = self._preprocessing.tokens, self._preprocessing.shape.inputs
-    inputs = np.full((end - first, length), texts_lib.PADDING, np.int32)
-    last = np.zeros(end - first, np.int64)
-    for index, row in enumerate(range(first, end)):
-      # Without the end token, which may be predicted.
-      tokens = vocabulary.tokens(self.rows.texts[row])[:-1][-length:]
-      inputs[index, : len(tokens)] = tokens
-      last[index] = len(tokens) - 1
-    return inputs, last
 
 
 def of_run(run_dir: str) -> Preprocessing:

@@ -35,7 +35,6 @@ class Source(Protocol):
 
 class Wanted(NamedTuple):
   split: Optional[str] = None  # Split of a database; `None` for the only one.
-  text_column: Optional[str] = None  # Column that must be text, if any.
   separator: Optional[str] = None  # Between CSV fields; `None`: by the file's ending.
   scratch: Optional[str] = None  # Folder for temporary files; `None`: the system's.
 

@@ -25,7 +25,6 @@ class SqliteClients:
 
   def __init__(self, path: str, wanted: source.Wanted):
     self.path = path
-    self._text_column = wanted.text_column
     with connected(path) as connection:
       self.split = self._chosen_split(connection, wanted.split)
       example = connection.execute(
@@ -165,22 +164,16 @@ message_type { name: "FloatList"
 message_type { name: "Int64List"
   field { name: "value" number: 1 type: TYPE_INT64 label: LABEL_REPEATED } }
 message_type { name: "Feature" oneof_decl { name: "kind" }
-  field { name: "bytes_list" number: 1 type_name: ".own.BytesList" oneof_index: 0
-    type: TYPE_MESSAGE label: LABEL_OPTIONAL }
-  field { name: "float_list" number: 2 type_name: ".own.FloatList" oneof_index: 0
-    type: TYPE_MESSAGE label: LABEL_OPTIONAL }
-  field { name: "int64_list" number: 3 type_name: ".own.Int64List" oneof_index: 0
-    type: TYPE_MESSAGE label: LABEL_OPTIONAL } }
+  field { name: "bytes_list" number: 1 type_name: ".own.BytesList" oneof_index: 0 }
+  field { name: "float_list" number: 2 type_name: ".own.FloatList" oneof_index: 0 }
+  field { name: "int64_list" number: 3 type_name: ".own.Int64List" oneof_index: 0 } }
 message_type { name: "Entry"
-  field { name: "key" number: 1 type: TYPE_STRING label: LABEL_OPTIONAL }
-  field { name: "value" number: 2 type_name: ".own.Feature"
-    type: TYPE_MESSAGE label: LABEL_OPTIONAL } }
+  field { name: "key" number: 1 type: TYPE_STRING }
+  field { name: "value" number: 2 type_name: ".own.Feature" } }
 message_type { name: "Features"
-  field { name: "feature" number: 1 type_name: ".own.Entry"
-    type: TYPE_MESSAGE label: LABEL_REPEATED } }
+  field { name: "feature" number: 1 type_name: ".own.Entry" label: LABEL_REPEATED } }
 message_type { name: "Example"
-  field { name: "features" number: 1 type_name: ".own.Features"
-    type: TYPE_MESSAGE label: LABEL_OPTIONAL } }
+  field { name: "features" number: 1 type_name: ".own.Features" } }
 """
 
 
