@@ -30,9 +30,9 @@ def _bytes(path: str) -> IO[bytes]:
 
 
 @contextlib.contextmanager
-def opened(path: str, newline: str = '') -> Iterator[IO[str]]:
+def opened(path: str) -> Iterator[IO[str]]:
   """Opens a text file without translating line ends; skips a byte order mark."""
-  with io.TextIOWrapper(_bytes(path), 'utf-8-sig', newline=newline) as file:
+  with io.TextIOWrapper(_bytes(path), 'utf-8-sig', newline='') as file:
     try:
       yield file
     except UnicodeDecodeError as e:

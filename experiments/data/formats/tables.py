@@ -1,14 +1,13 @@
-"""Reads tables: CSV with a header line, JSON lines, and Parquet.
+"""Reads tables with DuckDB: CSV with a header line, JSON lines, and Parquet.
 
 Nothing is guessed: a CSV field is read as text, or as a number if the column is stated
-to be numeric, and JSON values keep their type. DuckDB reads Parquet, and parses the
-numbers of large CSV files. If it cannot, or would overlook a possible error, Python
-reads the file row by row, and finds the bad line; so it does for texts and JSON, which
-DuckDB does not read faster.
+to be numeric, and JSON values keep their type. If DuckDB cannot read a file, or would
+overlook a possible error in it, Python reads it row by row, and finds the bad line.
 """
 
 import collections
 import csv
+import functools
 import glob
 import itertools
 import json
@@ -30,12 +29,15 @@ from . import source
 
 # In characters. A quote that is not closed would take in the rest of the file.
 _MAX_FIELD = 2**24
-# Limits of what DuckDB parses, which buffers 2,048 rows of all columns; in bytes.
+# Limits of what DuckDB reads, which buffers 2,048 rows of all columns; in bytes.
 _MAX_COLUMNS, _MAX_LINE = 500, 2**18
 # In bytes: Python parses smaller files, and larger ones take DuckDB some seconds.
 _SMALL_FILE, _LARGE_FILE = 2**15, 2**28
-_MAX_OBJECT = 2**24  # Longest line of JSON, in characters.
-_SURROGATE = re.compile(r'\\u[dD][89a-fA-F]')
+# Longest line of JSON, in bytes; DuckDB may read lines up to twice as long.
+_MAX_OBJECT = 2**24
+# A trailing comma, or a text that looks like one.
+_TRAILING_COMMA = r',\s*[]}]'
+_LONE_SURROGATE = re.compile('[\ud800-\udfff]')
 _TAB = '\t'
 # Tried for files whose separator is not stated.
 _SEPARATORS = (';', _TAB, '|', ',')
@@ -61,12 +63,7 @@ class CsvFile:
     if wanted.separator is None:
       self._check_separator()
     with lines.opened(path) as file:
-      names = self._read(self._reader(file), 0, 1)
-    if names in ([], [[]]):
-      raise problems.DataError(
-        f'{path} is empty; its first line must have the names of the columns.'
-      )
-    self.columns = tuple(names[0])
+      self.columns = tuple(self._names(self._reader(file)))
     for number, name in enumerate(self.columns, start=1):
       if not name.strip() or self.columns.count(name) > 1:
         raise problems.DataError(
@@ -95,9 +92,10 @@ class CsvFile:
     import duckdb  # Imported here, since checks of flags do not need it.
 
     num_read = 1  # Rows, the header included.
-    if numbers and self._is_plain():
+    if self._is_plain:
+      batches = self._parsed if numbers else self._texts
       try:
-        for columns in self._parsed(wanted, numbers):
+        for columns in batches(wanted, numbers):
           num_rows = len(columns[wanted[0]])
           yield source.Batch(num_rows, columns, None, self._where(num_read))
           num_read += num_rows
@@ -113,6 +111,7 @@ class CsvFile:
         yield source.Batch(len(fields), columns, None, self._where(num_read))
         num_read += len(fields)
 
+  @functools.cached_property
   def _is_plain(self) -> bool:
     """Whether DuckDB and Python are sure to read the file alike."""
     if len(self.columns) > _MAX_COLUMNS or self.path.lower().endswith(lines.PACKED):
@@ -125,6 +124,13 @@ class CsvFile:
         if content[-1:] == delimiter:
           return False
         return all(content.find(each) < 0 for each in (*_ODD, delimiter + b'\n'))
+
+  def _texts(
+    self, wanted: Sequence[str], numbers: Collection[str]
+  ) -> Iterator[dict[str, source.Values]]:
+    """Reads texts of a plain file as they come, without a temporary database."""
+    for rows in _rows_of(self._query(wanted, numbers), len(wanted)):
+      yield dict(zip(wanted, zip(*rows)))
 
   def _parsed(
     self, wanted: Sequence[str], numbers: Collection[str]
@@ -202,6 +208,14 @@ class CsvFile:
     csv.field_size_limit(_MAX_FIELD)
     return csv.reader(file, delimiter=self._delimiter, strict=True)
 
+  def _names(self, reader: Any) -> list[str]:
+    rows = self._read(reader, 0, 1)
+    if not rows or not rows[0]:
+      raise problems.DataError(
+        f'{self.path} is empty; its first line must have the names of the columns.'
+      )
+    return rows[0]
+
   def _read(self, reader: Any, num_read: int, count: int) -> list[list[str]]:
     rows: list[list[str]] = []
     try:
@@ -239,6 +253,16 @@ class CsvFile:
     )
 
 
+def _rows_of(query: str, width: int) -> Iterator[list[tuple[Any, ...]]]:
+  import duckdb
+
+  with duckdb.connect(config=_SETTINGS) as connection:
+    connection.execute('SET enable_progress_bar = false')  # It would be printed.
+    result = connection.execute(query)
+    while rows := result.fetchmany(lines.rows_at_a_time(width)):
+      yield rows
+
+
 def _literal(text: str) -> str:
   return "'" + text.replace("'", "''") + "'"
 
@@ -254,67 +278,130 @@ class JsonLines:
   def __init__(self, path: str, wanted: source.Wanted):
     del wanted
     self.path = path
-    first = next(self._rows(), None)
+    with lines.opened(path) as file:  # Refuses other encodings and damaged gzip.
+      file.read(1)
+    first = next(self._rows_of("coalesce(json, 'null')", 'LIMIT 1'), None)
     if first is None:
       raise problems.DataError(f'{path} is empty; it must have a JSON object a line.')
     # Sorted, since the order of names in the first row means nothing.
-    self.columns = tuple(sorted(first[1]))
+    self.columns = tuple(sorted(self._row(first[0][0], 0)))
 
   def batches(
     self, wanted: Sequence[str], numbers: Collection[str] = ()
   ) -> Iterator[source.Batch]:
-    names, rows = set(self.columns), self._rows()
-    while batch := list(itertools.islice(rows, lines.rows_at_a_time(len(names)))):
-      places, objects = zip(*batch)
-      for place, row in batch:
-        if row.keys() != names:
-          changes = [f'lacks {each!r}' for each in sorted(names - row.keys())]
-          changes += [f'has {each!r} as well' for each in sorted(row.keys() - names)]
-          raise problems.DataError(
-            f'{place} {problems.listed(changes)}, unlike the first; all lines must '
-            'have the same names.'
-          )
-      columns = {name: [row[name] for row in objects] for name in wanted}
-      yield source.Batch(len(batch), columns, None, places.__getitem__)
+    self._check_commas()
+    names = ', '.join(map(_literal, self.columns))
+    pointers = (f'/{name.replace("~", "~0").replace("/", "~1")}' for name in wanted)
+    num_read = 0
+    for rows in self._rows_of(
+      f'json_extract(json, [{", ".join(map(_literal, pointers))}]), '
+      f'if(coalesce(list_sort(json_keys(json)) = [{names}], false), NULL, '
+      "coalesce(json, 'null'))"
+    ):
+      values, others = zip(*rows)
+      for number, text in enumerate(others):
+        if text is not None:
+          raise self._names_error(text, num_read + number)
+      try:
+        columns = {
+          name: json.loads(f'[{",".join(column)}]')
+          for name, column in zip(wanted, zip(*values))
+        }
+      except (ValueError, RecursionError) as e:  # DuckDB accepts inf.
+        raise self._error(e) from e
+      yield source.Batch(len(rows), columns, None, self._where(num_read))
+      num_read += len(rows)
 
-  def _rows(self) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yields file and line of each row, and the row; skips empty lines."""
-    with lines.opened(self.path, newline='\n') as file:
-      texts = iter(lambda: file.readline(_MAX_OBJECT + 1), '')
-      for number, text in enumerate(texts, start=1):
-        place = f'{self.path}, line {number}'
-        if len(text) > _MAX_OBJECT:
-          raise problems.DataError(
-            f'{place} has more than {_MAX_OBJECT} characters. Shorten it, or save the '
-            'data as Parquet.'
-          )
-        if text.strip(' \t\r\n'):
-          yield place, self._row(text, place)
+  def _rows_of(self, values: str, clause: str = '') -> Iterator[list[tuple[Any, ...]]]:
+    import duckdb
 
-  def _row(self, text: str, place: str) -> dict[str, Any]:
+    path = _literal(glob.escape(os.path.abspath(self.path)))
+    is_gzipped = self.path.lower().endswith(lines.PACKED)
+    table = (
+      f"read_json({path}, columns={{json: 'JSON'}}, format='newline_delimited', "
+      'records=false, auto_detect=false, hive_partitioning=false, '
+      f"compression='{'gzip' if is_gzipped else 'uncompressed'}')"
+    )
+    width = len(getattr(self, 'columns', ()))
     try:
-      row = json.loads(text, object_pairs_hook=_without_repeats)
-      if _SURROGATE.search(text):  # It may be without the other half.
-        json.dumps(row, ensure_ascii=False).encode()
+      yield from _rows_of(f'SELECT {values} FROM {table} {clause}', width)
+    except duckdb.Error as e:
+      raise self._error(e) from e
+
+  def _check_commas(self) -> None:
+    """Refuses a comma before a closing bracket, which DuckDB ignores."""
+    if not self.path.lower().endswith(lines.PACKED):
+      with open(self.path, 'rb') as file:
+        with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
+          if not re.search(_TRAILING_COMMA.encode(), content):
+            return
+    with lines.opened(self.path) as texts:  # To the end: DuckDB ignores gzip checksums.
+      for number, text in enumerate(filter(str.strip, texts)):
+        if re.search(_TRAILING_COMMA, text):
+          self._row(text, number)
+
+  def _error(self, error: Exception) -> problems.DataError:
+    """Returns the error for the line that Python or DuckDB cannot read."""
+    with lines.opened(self.path) as file:
+      for number, text in enumerate(filter(str.strip, file)):
+        row = self._row(text, number)
+        why = ''
+        if text.endswith('\r'):
+          why = 'ends with a carriage return alone; save the file with line feeds'
+        elif len(text) > _MAX_OBJECT:
+          why = (
+            f'has {len(text)} characters, and may have {_MAX_OBJECT}. Shorten it, '
+            'or save the data as Parquet'
+          )
+        elif half := _LONE_SURROGATE.search(json.dumps(row, ensure_ascii=False)):
+          why = (
+            f'has half of a character, {half[0]!r}, a surrogate without the other. '
+            'Take it out, or write the whole character'
+          )
+        if why:
+          return problems.DataError(f'{self._where(number)(0)} {why}.')
+    return problems.DataError(f'{self.path} cannot be read: {error}.')
+
+  def _where(self, num_read: int) -> Callable[[int], str]:
+    """Returns a function that finds a row's line when called; skips empty lines."""
+
+    def where(number: int) -> str:
+      with lines.opened(self.path) as file:
+        line_numbers = (line for line, text in enumerate(file, start=1) if text.strip())
+        line = next(itertools.islice(line_numbers, num_read + number, None))
+      return f'{self.path}, line {line}'
+
+    return where
+
+  def _row(self, text: str, number: int) -> dict[str, Any]:
+    """Returns the object as Python reads it; refuses repeated names."""
+
+    def checked(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+      names = [name for name, _ in pairs]
+      for name in names:
+        if names.count(name) > 1:
+          raise ValueError(f'it has {name!r} twice')
+      return dict(pairs)
+
+    try:
+      row = json.loads(text, object_pairs_hook=checked)
     except (ValueError, RecursionError) as e:
-      raise problems.DataError(
-        f'{place} is not JSON: {e}. Each line must be an object, {{"name": value, ...}}'
-        ', in UTF-8.'
-      ) from e
+      raise problems.DataError(f'{self._where(number)(0)} is not JSON: {e}.') from e
     if not isinstance(row, dict):
       raise problems.DataError(
-        f'{place} is {problems.shown(row)}; it must be an object, '
+        f'{self._where(number)(0)} is {problems.shown(row)}; it must be an object, '
         '{"name": value, ...}.'
       )
     return row
 
-
-def _without_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-  row = dict(pairs)
-  for name, _ in pairs if len(row) < len(pairs) else ():
-    if sum(name == other for other, _ in pairs) > 1:
-      raise ValueError(f'it has {name!r} twice')
-  return row
+  def _names_error(self, text: str, number: int) -> problems.DataError:
+    names, names_here = set(self.columns), self._row(text, number).keys()
+    changes = [f'lacks {each!r}' for each in sorted(names - names_here)]
+    changes += [f'has {each!r} as well' for each in sorted(names_here - names)]
+    return problems.DataError(
+      f'{self._where(number)(0)} {problems.listed(changes)}, unlike the first; all '
+      'lines must have the same names.'
+    )
 
 
 class ParquetFile:
@@ -325,12 +412,12 @@ class ParquetFile:
     self.path = path
     file = _literal(glob.escape(os.path.abspath(path)))
     self._table = f'read_parquet({file}, hive_partitioning=false)'
-    described = self._rows(f'DESCRIBE FROM {self._table}', 1)
+    described = self._rows_of(f'DESCRIBE FROM {self._table}', 1)
     self._types = {name: kind for name, kind, *_ in itertools.chain(*described)}
     self.columns = tuple(self._types)
     # DuckDB gives other names to columns whose names are equal but for case.
-    nodes = itertools.chain(*self._rows(f'SELECT name FROM parquet_schema({file})', 1))
-    in_file = {name for (name,) in nodes}
+    nodes = self._rows_of(f'SELECT name FROM parquet_schema({file})', 1)
+    in_file = {name for (name,) in itertools.chain(*nodes)}
     for name in self.columns:
       if name not in in_file:
         raise problems.DataError(
@@ -344,7 +431,7 @@ class ParquetFile:
     num_read = 0
     names = ('"' + name.replace('"', '""') + '"' for name in wanted)
     query = f'SELECT {", ".join(names)} FROM {self._table}'
-    for rows in self._rows(query, len(self._types)):
+    for rows in self._rows_of(query, len(self._types)):
       columns: dict[str, Any] = dict(zip(wanted, map(list, zip(*rows))))
       for name in wanted:
         # Keeps float32, whose precision limits which numbers can be ids.
@@ -353,15 +440,11 @@ class ParquetFile:
       yield source.Batch(len(rows), columns, None, self._where(num_read))
       num_read += len(rows)
 
-  def _rows(self, query: str, width: int) -> Iterator[list[tuple[Any, ...]]]:
+  def _rows_of(self, query: str, width: int) -> Iterator[list[tuple[Any, ...]]]:
     import duckdb
 
     try:
-      with duckdb.connect(config=_SETTINGS) as connection:
-        connection.execute('SET enable_progress_bar = false')  # It would be printed.
-        result = connection.execute(query)
-        while rows := result.fetchmany(lines.rows_at_a_time(width)):
-          yield rows
+      yield from _rows_of(query, width)
     except duckdb.Error as e:
       raise problems.DataError(f'{self.path} is not a Parquet file: {e}.') from e
 

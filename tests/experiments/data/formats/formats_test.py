@@ -138,11 +138,11 @@ def test_wrong_npz_arrays_are_refused_by_name(changes, message, tmp_path):
     ('{"who": "a", "age": [1, ], "height": 2, "bought": 0}', 'line 71 is not JSON: '),
     (
       '{"who": "\\ud800", "age": 1, "height": 2, "bought": 0}',
-      "line 71 is not JSON: 'utf-8' codec can't encode character '\\ud800'",
+      'line 71 has half of a character, ',
     ),
     (
       '{"who": "a", "age": 1, "height": 2, "bought": 0}\r',
-      'line 71 is not JSON: ',
+      'line 71 ends with a carriage return alone',
     ),
   ],
 )
@@ -159,7 +159,7 @@ def test_wrong_json_is_refused_with_line_number(line, message, tmp_path):
 def test_too_long_json_line_is_refused_with_line_number(tmp_path):
   path = tmp_path / 'data.jsonl'
   path.write_text('{"x": 1, "y": ""}\n' + '{"x": 1, "y": "%s"}\n' % ('a' * 2**25))
-  with pytest.raises(problems.DataError, match='line 2 has more.* Shorten it'):
+  with pytest.raises(problems.DataError, match='line 2 has 3.* Shorten it'):
     list(tables.JsonLines(str(path), None).batches(['x']))
 
 
@@ -240,7 +240,7 @@ def test_parquet_with_duplicate_column_is_refused(tmp_path):
   for name in ('aaaa', 'AAAA'):
     _write_parquet(path, 'SELECT i AS aaaa, i AS bbbb, i % 2 AS y FROM range(60) t(i)')
     path.write_bytes(path.read_bytes().replace(b'bbbb', name.encode()))
-    with pytest.raises(problems.DataError, match='(?i)two columns are called .*aaaa'):
+    with pytest.raises(problems.DataError, match='two columns are called .*aaaa'):
       own_data.load(path, num_clients=5, label_column='y')
 
 
