@@ -224,8 +224,8 @@ class Served(tf.Module):
     numbers, parts = [], []
     for name, shape in preprocessing.number_columns.items():
       numbers.append(tf.reshape(given[name], [-1, int(np.prod(shape))]))
-      is_finite = tf.math.is_finite(numbers[-1])
-      _check(is_finite, f'column {name!r} has a number that is not finite')
+      is_finite = tf.abs(numbers[-1]) <= tf.constant(tf.float32.max, numbers[-1].dtype)
+      _check(is_finite, f'column {name!r} has a number that is not finite in float32')
     if numbers:
       joined = tf.concat(numbers, axis=1)
       if preprocessing.mean is not None:
@@ -243,28 +243,37 @@ class Served(tf.Module):
       parts.append(tf.cast(code, tf.float32)[:, tf.newaxis])
     return tf.reshape(tf.concat(parts, axis=1), [-1, *preprocessing.shape.inputs])
 
-  def _known(self) -> dict[str, Any]:
-    """The values of categorical columns: an array of numbers, or a table of texts."""
+  def _known(self) -> dict[str, tuple[Any, ...]]:
+    """By categorical column: a table of values, their number, numbers and their codes."""
     preprocessing, known = self._preprocessing, {}
     for name, names in {
       **preprocessing.name_columns,
       **preprocessing.embedded_columns,
     }.items():
-      if all(map(columns_lib.is_number, names)):  # Compared as numbers, not as texts.
-        known[name] = np.array(names, np.float64)
-      else:
-        known[name] = _hash_table(tf.constant(names), 0, len(names))
+      numbers = [each for each in names if re.fullmatch(columns_lib.NUMBER, each)]
+      codes = np.array([names.index(each) for each in numbers], np.int64)
+      keys = np.array(numbers, np.float64)
+      order = np.argsort(keys)
+      table = _hash_table(tf.constant(names), 0, len(names))
+      known[name] = table, len(names), keys[order], codes[order]
     return known
 
   def _codes(self, name: str, values: tf.Tensor) -> tf.Tensor:
-    """Indices of names; unknown values get the index after the last one."""
-    known = self._values[name]
-    if not isinstance(known, np.ndarray):
-      return known[values]
-    numbers, order = tf.strings.to_number(values, tf.float64), np.argsort(known)
-    position = tf.minimum(tf.searchsorted(known[order], numbers), len(known) - 1)
-    is_known = tf.equal(tf.gather(known[order], position), numbers)
-    return tf.where(is_known, tf.gather(order, position), len(known))
+    """Indices of names; unknown values get the index after the last one.
+
+    Numbers that are written otherwise than the known ones are compared as floats.
+    """
+    table, unknown, known, code_of = self._values[name]
+    codes = table[values]
+    if not len(known):
+      return codes
+    texts = tf.strings.strip(values)
+    is_number = tf.strings.regex_full_match(texts, columns_lib.NUMBER)
+    numbers = tf.strings.to_number(tf.where(is_number, texts, '0'), tf.float64)
+    position = tf.minimum(tf.searchsorted(known, numbers), len(known) - 1)
+    is_same = is_number & tf.equal(tf.gather(known, position), numbers)
+    is_same &= tf.abs(numbers) < columns_lib.EXACT
+    return tf.where((codes == unknown) & is_same, tf.gather(code_of, position), codes)
 
   def _tokens(self, text: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
     """The last tokens of each text, padded at the end, and the index of the last."""

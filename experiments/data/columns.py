@@ -5,9 +5,11 @@ the message names the flags that state the notation.
 """
 
 import dataclasses
+import decimal
 import functools
 import math
 import re
+import unicodedata
 from collections.abc import Iterable, Sequence
 from typing import Any, Callable, Optional
 
@@ -104,6 +106,13 @@ def _pattern(decimal: str, thousands: str) -> 're.Pattern[str]':
   )
 
 
+# Numbers as programs write them; 0012 and 12E7 rather are names, such as postcodes.
+NUMBER = (
+  r'[+-]?((0|[1-9][0-9]*)([eE][+-][0-9]+)?'
+  r'|((0|[1-9][0-9]*)\.[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?)'
+)
+# From here on, a float stands for several whole numbers.
+EXACT = 2**53
 _MAX_FLOAT32 = float(np.finfo(np.float32).max)
 # Returns file and line of a row, given its index in a batch.
 Where = Callable[[int], str]
@@ -295,7 +304,7 @@ def _as_text(value: Any, name: str, where: Where, row: int) -> str:
   except (TypeError, UnicodeDecodeError) as e:
     raise problems.DataError(
       f'{where(row)}: {name} is {problems.shown(value)}, which is neither text in '
-      'UTF-8 nor a finite number.'
+      'UTF-8 nor a finite number; convert it to one of these, a time to seconds, say.'
     ) from e
   if text is None or is_empty(text):
     raise _empty(name, where(row))
@@ -305,7 +314,7 @@ def _as_text(value: Any, name: str, where: Where, row: int) -> str:
 class Encoder:
   """Encodes a categorical column: values are numbered as they first occur.
 
-  Two notations of a number are one value, if all values are numbers.
+  Two notations of a number are one value; see `canonical`.
   """
 
   def __init__(
@@ -324,7 +333,6 @@ class Encoder:
     self._reading, self._no_numbers = reading, no_numbers
     self._allows_unknown = allows_unknown
     self._known = None if known is None else frozenset(known)
-    self._known_are_numbers = known is not None and all(map(is_number, known))
     self._codes: dict[str, int] = {}
     self._hashes = np.zeros(0, np.uint64)
 
@@ -353,8 +361,7 @@ class Encoder:
     elif self._known is None and len(self._codes) == self._limit:
       why = f'and there are {self._limit} other values already. {self._too_many}'
     elif self._known is not None and not self._allows_unknown:
-      is_known = is_plain_number or not self._known_are_numbers
-      if not is_known or _canonical(text, self._known_are_numbers) not in self._known:
+      if canonical(text) not in self._known:
         known = problems.listed(sorted(self._known))
         why = f'which the training data do not have; theirs are {known}.'
     if why:
@@ -366,36 +373,52 @@ class Encoder:
 
   def names(self) -> tuple[tuple[str, ...], np.ndarray]:
     """Returns the values in order, and the index among them of each code."""
-    are_numbers = self._known_are_numbers
-    if self._known is None:
-      are_numbers = all(map(is_number, self._codes))
-    canonical = [
-      _canonical(text, are_numbers and is_number(text)) for text in self._codes
-    ]
-    self._refuse_white_space(canonical)
-    values = set(canonical) if self._known is None else self._known
-    names = sorted(values, key=float if are_numbers else None)
+    found = list(map(canonical, self._codes))
+    self._refuse_look_alikes(found)
+    values = set(found) if self._known is None else self._known
+    are_numbers = all(map(_NUMBER.fullmatch, values))
+    names = sorted(values, key=decimal.Decimal if are_numbers else None)
     index_of = {name: index for index, name in enumerate(names)}
-    indices = [index_of.get(each, len(names)) for each in canonical]
+    indices = [index_of.get(each, len(names)) for each in found]
     return tuple(names), np.array(indices, np.uint32)
 
-  def _refuse_white_space(self, values: Iterable[str]) -> None:
-    """Refuses a value that is another one but for white space around it."""
+  def _refuse_look_alikes(self, values: Iterable[str]) -> None:
+    """Refuses a value that is another one but for what people do not see."""
     known = self._known or frozenset()
-    by_content = {each.strip(): each for each in known}
+    by_content = {_as_seen(each): each for each in known}
     for value in values:
-      other = by_content.setdefault(value.strip(), value)
+      other = by_content.setdefault(_as_seen(value), value)
       if value != other and value not in known:
         raise problems.DataError(
-          f'{self._name} has the values {problems.shown(other)} and '
-          f'{problems.shown(value)}, which are the same but for white space around '
-          'them and would count as two. Strip it from the data before.'
+          f'{self._name} has the values {ascii(other)} and {ascii(value)}, which are '
+          'the same but for white space or the encoding of characters, and would count '
+          'as two. Write them alike.'
         )
 
 
-def _canonical(text: str, is_numeric: bool) -> str:
-  """Returns the value in its one notation."""
-  return number_name(float(text)) if is_numeric else text
+_NUMBER = re.compile(NUMBER)
+
+
+def _as_seen(text: str) -> str:
+  seen = (each for each in text if unicodedata.category(each) != 'Cf')
+  return unicodedata.normalize('NFC', ' '.join(''.join(seen).split()))
+
+
+def canonical(text: str) -> str:
+  """Returns the one notation of a number, or the text if it is none.
+
+  Example:
+    >>> [
+    ...   canonical(each)
+    ...   for each in ('7.0', ' 7', '0012', '12E7', '1234567890123456789')
+    ... ]
+    ['7', '7', '0012', '12E7', '1234567890123456789']
+  """
+  stripped = text.strip()
+  if not _NUMBER.fullmatch(stripped):
+    return text
+  is_whole = stripped.lstrip('+-').isdigit()
+  return str(int(stripped)) if is_whole else number_name(float(stripped))
 
 
 def number_name(value: float) -> str:

@@ -293,11 +293,37 @@ def _remarks(
   schema: table.Schema,
 ) -> Iterator[str]:
   """Yields sentences on data that may not be meant to be what they are read as."""
-  for name in rows.leading_zeros:
+  for name, why in rows.may_be_names:
+    remedy = '--one_hot_columns or --embedding_columns'
+    if name not in schema.number_columns:
+      remedy = '--label_kind=class'
     yield (
-      f'{name} has numbers with leading zeros, which are read as numbers; if they are '
-      'names, give --one_hot_columns or --embedding_columns.'
+      f'{name} has numbers with {why}, which are read as numbers; if they are names, '
+      f'give {remedy}.'
     )
+  for name, values in schema.name_columns.items():
+    if name not in files.one_hot_columns and len(values) > max(
+      10, len(rows.hashes) / 2
+    ):
+      yield (
+        f'{name} has {len(values)} different values in {len(rows.hashes)} rows, each '
+        'of which is a feature; if they are numbers with a unit, or times, write them '
+        'as numbers.'
+      )
+  labels = () if schema.classes is None else schema.classes
+  for values in (
+    *schema.name_columns.values(),
+    *schema.embedded_columns.values(),
+    labels,
+  ):
+    first_of: dict[str, str] = {}
+    for value in values:
+      if (other := first_of.setdefault(value.casefold(), value)) != value:
+        yield (
+          f'{other} and {value} differ in upper and lower case alone, and are two '
+          'values; if they are one, write them alike.'
+        )
+        break
   if schema.classes is not None and len(schema.classes) == 1:
     yield (
       f'All labels are the same class, {schema.classes[0]}; there is nothing to learn.'

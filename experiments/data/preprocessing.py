@@ -293,8 +293,7 @@ def class_weights(
   weights: dict[str, float] = {}
   for each in stated:
     name, _, number = each.rpartition(':')
-    if name not in classes and columns.is_number(name) and math.isfinite(float(name)):
-      name = columns.number_name(float(name))
+    name = columns.canonical(name)
     is_weight = columns.is_number(number) and 0 < float(number) < math.inf
     if name not in classes or name in weights or not is_weight:
       raise problems.DataError(

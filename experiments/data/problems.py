@@ -29,6 +29,7 @@ def shown(value: Any) -> str:
 def listed(names: Any) -> str:
   """Returns names as listed in a message or a report: on one line."""
   texts = [text if text.isprintable() else repr(text)[1:-1] for text in map(str, names)]
+  texts = [text if text == text.strip() else f"'{text}'" for text in texts]
   if len(texts) > 20:
     return f'{", ".join(texts[:20])} and {len(texts) - 20} more'
   return ', '.join(texts)

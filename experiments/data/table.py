@@ -106,8 +106,8 @@ class Rows(NamedTuple):
   name_indices: tuple[np.ndarray, ...] = ()
   # Maps labels to indices of classes; `None` if labels are not classes.
   class_indices: Optional[Callable[[np.ndarray], np.ndarray]] = None
-  # Numeric columns with a number such as 0012 among the first rows.
-  leading_zeros: tuple[str, ...] = ()
+  # Numeric columns that may be names, with the reason.
+  may_be_names: tuple[tuple[str, str], ...] = ()
 
   def names_of(self, index: Any) -> np.ndarray:
     """Returns the categorical features as indices of values: uint32 [rows, columns]."""
@@ -166,7 +166,7 @@ class Reader:
     self._encoders: dict[str, Optional[columns.Encoder]] = {}  # `None` for numbers.
     # Shapes of the entries of numeric columns; without `expected`, those of the first.
     self._shapes = {} if expected is None else dict(expected.number_columns)
-    self._leading_zeros: list[str] = []
+    self._may_be_names: dict[str, str] = {}
     self._classes: Optional[columns.Encoder] = None  # `None` if labels are numbers.
     self._are_several = False  # Whether each row has several labels, as in a list.
     self._label_names: tuple[str, ...] = ()
@@ -189,7 +189,9 @@ class Reader:
         self._add(batch)
       except problems.ValueOfRowError as e:
         remaining = itertools.chain([batch], batches)
-        raise problems.DataError(f'{e}{_similar_rows(e, remaining)}') from e
+        is_label = self._expected is not None and e.column in self._uses.labels
+        more = ' To predict without labels, leave the column out.' if is_label else ''
+        raise problems.DataError(f'{e}{_similar_rows(e, remaining)}{more}') from e
       if time.monotonic() - last_report > _LINE_SECONDS:
         last_report = time.monotonic()
         count = len(self._spills['hashes'])
@@ -199,8 +201,12 @@ class Reader:
   def _batches(
     self, opened: source.Source, numbers: Collection[str] = ()
   ) -> Iterator[source.Batch]:
-    """Yields batches with numbers as Python reads them, but in the text column."""
+    """Yields batches with numbers as Python reads them, but in the text column.
+
+    A single label may be a list of one, as Keras's data sets have it.
+    """
     numerals = self._uses.reading.numerals
+    may_be_single = self._expected is None or self._expected.several is None
     for batch in opened.batches(self._uses.named, numbers):
       standard = {
         name: values
@@ -208,6 +214,9 @@ class Reader:
         else numerals.standard(values, name, batch.where)
         for name, values in batch.columns.items()
       }
+      if may_be_single and len(self._uses.labels) == 1:
+        (name,) = self._uses.labels
+        standard[name] = _single(standard[name])
       yield batch._replace(columns=standard)
 
   def _infer_columns(self, batch: source.Batch) -> list[str]:
@@ -217,17 +226,16 @@ class Reader:
     """
     uses = self._uses
     for name in sorted(uses.features, key=uses.embedded.__contains__):
-      values = batch.columns[name]
-      self._encoders[name] = self._encoder_of(name, values[0])
-      some = (value for value in values if isinstance(value, str))
-      if self._encoders[name] is None and any(re.match(r'\s*0\d', t) for t in some):
-        self._leading_zeros.append(name)
+      self._encoders[name] = self._encoder_of(name, batch.columns[name][0])
     if uses.labels:
       self._infer_labels(batch.columns[uses.labels[0]][0])
-    if not uses.reading.numerals.are_plain:
-      return []
-    features = [name for name, encoder in self._encoders.items() if encoder is None]
-    return [*features, *(uses.labels if self._classes is None else ())]
+    numeric = [name for name, encoder in self._encoders.items() if encoder is None]
+    numeric += uses.labels if self._classes is None else ()
+    for name in numeric:
+      some = (value for value in batch.columns[name] if isinstance(value, str))
+      if any(re.match(r'\s*0\d', text) for text in some):
+        self._may_be_names[name] = 'leading zeros'
+    return numeric if uses.reading.numerals.are_plain else []
 
   def _encoder_of(self, name: str, first: Any) -> Optional[columns.Encoder]:
     """Returns the encoder of a categorical column; `None` for a numeric column."""
@@ -320,6 +328,8 @@ class Reader:
     """Returns a numeric column: float64 [rows, numbers of an entry]."""
     values, reading = batch.columns[name], self._uses.reading
     array = columns.finite(values, name, batch.where, remedy, reading)
+    if (np.abs(array) >= columns.EXACT).any():
+      self._may_be_names[name] = 'digits that float64 does not hold'
     shape, before = array.shape[1:], self._shapes.setdefault(name, array.shape[1:])
     if shape != before:
       raise problems.DataError(
@@ -356,6 +366,13 @@ class Reader:
       self._check_tags(block, batch)
       return block, hashing.of_rows(block)
     if self._int_labels is not None:
+      too_large = np.flatnonzero(np.abs(block) >= columns.EXACT)
+      if too_large.size:
+        raise problems.DataError(
+          f'{batch.where(int(too_large[0]))}: {uses.labels[0]} has numbers of 2^53 or '
+          'more, some of which are the same as floats. Give --label_kind=class if they '
+          'are names, or --label_kind=number.'
+        )
       self._int_labels |= set(np.unique(block).tolist())
       are_few = len(self._int_labels) <= MAX_INT_CLASSES
       if not are_few or any(v != int(v) for v in self._int_labels):
@@ -410,7 +427,7 @@ class Reader:
       texts=self._texts,
       name_indices=tuple(indices),
       class_indices=class_indices,
-      leading_zeros=tuple(self._leading_zeros),
+      may_be_names=tuple(self._may_be_names.items()),
       **{field: spilled.array for field, spilled in self._spills.items()},
     )
     return rows, Schema(
@@ -444,6 +461,15 @@ class Reader:
     values = np.array(sorted(self._int_labels))
     names = tuple(map(columns.number_name, values.tolist()))
     return names, lambda labels: np.searchsorted(values, labels).astype(np.float64)
+
+
+def _single(values: source.Values) -> source.Values:
+  """Returns the values without the lists, if each is a list of one value."""
+  if isinstance(values, np.ndarray):
+    return values[:, 0] if values.shape[1:] == (1,) else values
+  if all(isinstance(each, (list, np.ndarray)) and len(each) == 1 for each in values):
+    return [each[0] for each in values]
+  return values
 
 
 def _may_be_number(value: Any) -> bool:
