@@ -731,9 +731,12 @@ class Ratios(NamedTuple):
     """The sum of two independent ones, on their grid; ends below `least` are cut."""
     interval = self.interval
     first = min(self.first, other.first)
-    ends = (each.first + len(each.masses) for each in (self, other))
-    size = max(ends) - first
-    one, two = (_on_cells(each, first, size) for each in (self, other))
+    end = max(each.first + len(each.masses) for each in (self, other))
+    size = end - first
+    one, two = (
+      np.pad(each.masses, (each.first - first, end - each.first - len(each.masses)))
+      for each in (self, other)
+    )
     sums = np.zeros(size + math.ceil(math.log(2) / interval) + 2)
     sums[:size] += one * other.zero + two * self.zero
     cell = math.expm1(interval)
@@ -784,13 +787,6 @@ class Ratios(NamedTuple):
       ends, masses = masses[kept:], masses[:kept].copy()
       masses[-1] += float(ends.sum())
     return Ratios(self.interval, first, masses, zero, lost)
-
-
-def _on_cells(given: Ratios, first: int, size: int) -> np.ndarray:
-  padded = np.zeros(size)
-  at = given.first - first
-  padded[at : at + len(given.masses)] = given.masses
-  return padded
 
 
 def _ratio_of_one_step(mu: float, interval: float, deviations: float) -> Ratios:
