@@ -244,7 +244,7 @@ class Served(tf.Module):
     return tf.reshape(tf.concat(parts, axis=1), [-1, *preprocessing.shape.inputs])
 
   def _known(self) -> dict[str, tuple[Any, ...]]:
-    """By categorical column: a table of values, their number, numbers and their codes."""
+    """By column: a table of its values, their number, those that are numbers, codes."""
     preprocessing, known = self._preprocessing, {}
     for name, names in {
       **preprocessing.name_columns,

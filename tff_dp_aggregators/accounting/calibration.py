@@ -79,17 +79,16 @@ def about_noise_multiplier(
   """A quick approximation of `noise_multiplier`, which may not keep the target."""
   target_epsilon = _check_target(target_epsilon, target_delta)
   event = make_event(1.0)
-  accountants.composed(event, accountant, relation)  # Raises if it does not read it.
-  entry = accountants.entry_of(accountant or accountants.tightest(event, relation))
+  entry = type(accountants.composed(event, accountant, relation))
   if entry.is_drawn:
-    estimate: Callable[[float], float] = functools.cache(
+    spent: Callable[[float], float] = functools.cache(
       lambda noise: entry.estimate(make_event(noise), target_delta)
     )
-    return _smallest(estimate, target_epsilon, 1.0, 2.0, _NEAR)
-  quick = accountants.quick_bound(event, relation)
-  if quick is None:
-    raise NoneFoundError(f'there is no quick bound of {event}; ask noise_multiplier.')
-  _, spent = _entry_and_epsilon(make_event, 1.0, target_delta, quick, relation)
+  else:
+    quick = accountants.quick_bound(event, relation)
+    if quick is None:
+      raise NoneFoundError(f'there is no quick bound of {event}; ask noise_multiplier.')
+    _, spent = _entry_and_epsilon(make_event, 1.0, target_delta, quick, relation)
   return _smallest(spent, target_epsilon, 1.0, 2.0, _NEAR)
 
 

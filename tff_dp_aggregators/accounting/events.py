@@ -40,6 +40,7 @@ from tff_dp_aggregators.sampling.scheme import MixtureDpEvent
 from tff_dp_aggregators.sampling.scheme import OwnDpEvent
 from tff_dp_aggregators.sampling.scheme import RandomAllocationDpEvent
 from tff_dp_aggregators.sampling.scheme import TruncatedPoissonDpEvent
+from tff_dp_aggregators.sampling.scheme import check_fields
 
 
 @dataclasses.dataclass(frozen=True)
@@ -82,10 +83,7 @@ class _Shares(OwnDpEvent):
   l1_sensitivity: float
 
   def __post_init__(self) -> None:
-    for field in dataclasses.fields(self):
-      is_count = field.name in ('num_clients', 'dimension')
-      check = checks.check_positive_int if is_count else checks.check_positive
-      self.__dict__[field.name] = check(field.name, getattr(self, field.name))
+    check_fields(self, checks.check_positive)
 
   @property
   def variance(self) -> float:

@@ -458,11 +458,8 @@ def stored(
   data: dict[str, Any], strategy: Optional[AnyStrategy] = None
 ) -> AnyMechanism:
   """Reads the mechanism, joint or not, of a configuration or a report."""
-  if _is_joint(data):
-    return JointMechanism.from_json(data, cast(Optional[JointStrategy], strategy))
-  return mechanism_lib.Mechanism.from_json(
-    data, cast(Optional[strategies.Strategy], strategy)
-  )
+  kind: Any = JointMechanism if _is_joint(data) else mechanism_lib.Mechanism
+  return cast(AnyMechanism, kind.from_json(data, strategy))
 
 
 def load_strategy(data: dict[str, Any], path: str) -> AnyStrategy:
@@ -474,14 +471,11 @@ def load_strategy(data: dict[str, Any], path: str) -> AnyStrategy:
 
 def strategy_from_json(data: dict[str, Any], written: dict[str, Any]) -> AnyStrategy:
   """Reads the strategy, or strategies, of a mechanism from a report."""
-
-  def read(one: Any) -> strategies.Strategy:
-    return strategies.Strategy.from_json(json.dumps(one))
-
   if not _is_joint(data):
-    return read(written)
+    return strategies.Strategy.from_json(json.dumps(written))
   names = [part['name'] for part in data['parts']]
-  return JointStrategy({name: read(written[name]) for name in names})
+  read = strategies.Strategy.from_json
+  return JointStrategy({name: read(json.dumps(written[name])) for name in names})
 
 
 def _is_joint(data: dict[str, Any]) -> bool:

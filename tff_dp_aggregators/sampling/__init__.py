@@ -34,12 +34,6 @@ from tff_dp_aggregators.base import dp_accounting_import  # noqa: F401
 # isort: split
 from typing import Any, Optional, cast
 
-from tff_dp_aggregators.sampling import allocation
-from tff_dp_aggregators.sampling import limits
-from tff_dp_aggregators.sampling import replay
-from tff_dp_aggregators.sampling import round_sampling
-from tff_dp_aggregators.sampling import schedule as schedule_lib
-from tff_dp_aggregators.sampling import scheme
 from tff_dp_aggregators.sampling.allocation import BallsInBins
 from tff_dp_aggregators.sampling.allocation import BMinSepSampling
 from tff_dp_aggregators.sampling.allocation import RandomAllocation
@@ -114,32 +108,32 @@ __all__ = [
   'to_json',
 ]
 
-_SCHEMES: tuple[type[scheme.Scheme], ...] = (
-  limits.Limits,
-  round_sampling.PoissonSampling,
-  round_sampling.FixedSizeSampling,
-  allocation.BallsInBins,
-  allocation.RandomAllocation,
-  allocation.BMinSepSampling,
-  round_sampling.TruncatedPoissonSampling,
+_SCHEMES: tuple[type[Scheme], ...] = (
+  Limits,
+  PoissonSampling,
+  FixedSizeSampling,
+  BallsInBins,
+  RandomAllocation,
+  BMinSepSampling,
+  TruncatedPoissonSampling,
 )
 SCHEMES.update((_each.name, _each) for _each in _SCHEMES)
 # Schedules other than `SampledSchedule`, by their names in JSON.
-SCHEDULES: dict[str, type[schedule_lib.Schedule]] = {
-  limits.RandomEligible.name: limits.RandomEligible,
-  limits.ShuffledEpochs.name: limits.ShuffledEpochs,
-  replay.Replay.name: replay.Replay,
+SCHEDULES: dict[str, type[Schedule]] = {
+  RandomEligible.name: RandomEligible,
+  ShuffledEpochs.name: ShuffledEpochs,
+  Replay.name: Replay,
 }
 
 
 def schedule_names() -> tuple[str, ...]:
   """The names of schedules in JSON and for `--schedule`."""
-  sampled = (each.flag for each in scheme.SCHEMES.values() if each.is_sampled)
+  sampled = (each.flag for each in SCHEMES.values() if each.is_sampled)
   random_eligible, shuffled_epochs, *others = SCHEDULES
   return (random_eligible, shuffled_epochs, *sampled, *others)
 
 
-def schedule_from_json(data: dict[str, Any]) -> schedule_lib.Schedule:
+def schedule_from_json(data: dict[str, Any]) -> Schedule:
   """Makes a schedule from the values of `Schedule.to_json`."""
   names = sorted(schedule_names())
   if not isinstance(data, dict) or data.get('schedule') not in names:
@@ -147,7 +141,7 @@ def schedule_from_json(data: dict[str, Any]) -> schedule_lib.Schedule:
   values = dict(data)
   name = values.pop('schedule')
   try:
-    schedule = SCHEDULES.get(name, schedule_lib.SampledSchedule).from_fields(values)
+    schedule = SCHEDULES.get(name, SampledSchedule).from_fields(values)
   except (KeyError, TypeError) as e:
     raise ValueError(f'the stored {name} is not one: {e}') from e
   if schedule.name != name:
@@ -157,7 +151,7 @@ def schedule_from_json(data: dict[str, Any]) -> schedule_lib.Schedule:
 
 def for_mechanism(
   mechanism: Any, num_clients: int, clients_per_round: float, seed: int, **options: Any
-) -> schedule_lib.Schedule:
+) -> Schedule:
   """`for_scheme` of a mechanism's `participation`, with the same arguments."""
   if not hasattr(mechanism, 'participation'):
     raise TypeError(f'mechanism must be an accounting.Mechanism; got {mechanism!r}.')
@@ -167,14 +161,14 @@ def for_mechanism(
 
 
 def for_scheme(
-  schema: scheme.Schema,
+  schema: Schema,
   num_clients: int,
   clients_per_round: float,
   seed: int,
   *,
-  dropouts: Optional[schedule_lib.Dropouts] = None,
+  dropouts: Optional[Dropouts] = None,
   reporting_goal: Optional[int] = None,
-) -> schedule_lib.Schedule:
+) -> Schedule:
   """Makes the schedule whose cohorts follow a scheme.
 
   Args:
@@ -197,20 +191,18 @@ def for_scheme(
     >>> for_scheme(epochs, num_clients=50, clients_per_round=10, seed=1).name
     'shuffled_epochs'
   """
-  chosen = scheme.of(schema)
+  chosen = of(schema)
   if not chosen.is_sampled:
     schedule_type: type[Any] = SCHEDULES[chosen.schedule_name]
     arguments = (num_clients, clients_per_round, seed, dropouts, reporting_goal)
-    return cast(schedule_lib.Schedule, schedule_type(schema, *arguments))
+    return cast(Schedule, schedule_type(schema, *arguments))
   if reporting_goal is not None:
     raise ValueError(
       f'reporting_goal={reporting_goal} does not go with sampling: drawing again '
       'makes clients more likely than the sampling that epsilon is for. Leave it out, '
       'or plan with limits, strategies.Participation.'
     )
-  return schedule_lib.SampledSchedule(
-    chosen, num_clients, seed, dropouts, clients_per_round
-  )
+  return SampledSchedule(chosen, num_clients, seed, dropouts, clients_per_round)
 
 
 def __dir__() -> list[str]:

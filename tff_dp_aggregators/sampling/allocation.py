@@ -320,11 +320,10 @@ def _splits_of_bands(strategy: strategies.Strategy, num_bins: int) -> tuple[Spli
   limits = _limits(strategy.num_rounds, num_bins)
   largest = strategy.sensitivity(limits) ** 2 * (1 + _ROUND_OFF)
   num_bands: int = getattr(strategy, 'num_bands', num_bins)
-  if num_bands > num_bins // 2:
-    return (Split(num_bins, 1, 1, largest, 0.0),)
-  places = num_bins // num_bands
-  steps = min(places, -(-strategy.num_rounds // num_bands))
-  return (Split(num_bands, places, steps, largest, 0.0),)
+  separation = num_bands if num_bands <= num_bins // 2 else num_bins
+  places = num_bins // separation
+  steps = min(places, -(-strategy.num_rounds // separation))
+  return (Split(separation, places, steps, largest, 0.0),)
 
 
 def _limits(num_rounds: int, num_bins: int) -> strategies.Participation:

@@ -14,12 +14,11 @@ the first line; the reader then has to pass its content.
 """
 
 import dataclasses
-import functools
 import hashlib
 import json
 import math
 from collections.abc import Iterator, Sequence
-from typing import Annotated, Any, ClassVar, NamedTuple, Optional, Union
+from typing import Annotated, Any, ClassVar, Optional, Union
 
 import msgspec
 import numpy as np
@@ -62,20 +61,15 @@ class Replay(schedule_lib.Schedule):
   num_clients: int = dataclasses.field(init=False)
   clients_per_round: float = dataclasses.field(init=False)
   sha256: str = dataclasses.field(init=False)  # SHA-256 of the file's content.
+  _header: schedule_lib.Header = dataclasses.field(
+    init=False, repr=False, compare=False
+  )
+  _rounds: list[_Round] = dataclasses.field(init=False, repr=False, compare=False)
 
   def __post_init__(self) -> None:
     if not (self.stated is None or isinstance(self.stated, schedule_lib.Header)):
       raise TypeError(f'stated must be a sampling.Header; got {self.stated!r}.')
     self.__dict__['path'] = str(self.path)
-    header = self._content.header
-    self.__dict__.update(
-      num_clients=header.num_clients,
-      clients_per_round=header.clients_per_round,
-      sha256=self._content.sha256,
-    )
-
-  @functools.cached_property
-  def _content(self) -> '_Content':
     with open(self.path, 'rb') as file:
       content = file.read()
     in_file, rounds = _parse(content, self.path)
@@ -94,17 +88,23 @@ class Replay(schedule_lib.Schedule):
     checker = schedule_lib.Rounds(f'of {self.path}', header)
     for attempts in rounds:
       checker.add(attempts)
-    return _Content(header, rounds, hashlib.sha256(content).hexdigest())
+    self.__dict__.update(
+      num_clients=header.num_clients,
+      clients_per_round=header.clients_per_round,
+      sha256=hashlib.sha256(content).hexdigest(),
+      _header=header,
+      _rounds=rounds,
+    )
 
   @property
   def schema(self) -> Any:
     """The schema that is stated for the file."""
-    return self._content.header.schema
+    return self._header.schema
 
   @property
   def checksum(self) -> str:
     """SHA-256 over the rounds and the statement, independent of the file's path."""
-    text = json.dumps([self.sha256, self._content.header.to_json()], sort_keys=True)
+    text = json.dumps([self.sha256, self._header.to_json()], sort_keys=True)
     return 'sha256:' + hashlib.sha256(text.encode()).hexdigest()
 
   def for_clients(self, ids: Sequence[Any]) -> 'Replay':
@@ -115,9 +115,7 @@ class Replay(schedule_lib.Schedule):
     """All attempts at a round, of which only the last one is completed."""
     return tuple(
       schedule_lib.Attempt(requested.copy(), reporting.copy(), completed)
-      for requested, reporting, completed in self._content.rounds[
-        self.check_round(round_num)
-      ]
+      for requested, reporting, completed in self._rounds[self.check_round(round_num)]
     )
 
   def _fields_to_json(self) -> dict[str, Any]:
@@ -126,7 +124,7 @@ class Replay(schedule_lib.Schedule):
       'path': self.path,
       'stated': stated,
       'sha256': self.sha256,
-      'cohorts': list(_cohort_hashes(self._content.rounds, self.num_clients)),
+      'cohorts': list(_cohort_hashes(self._rounds, self.num_clients)),
     }
 
   @classmethod
@@ -172,12 +170,6 @@ def _entropy(size: int, num_clients: int) -> float:
     - math.lgamma(num_clients - size + 1)
   )
   return ways / math.log(2)
-
-
-class _Content(NamedTuple):
-  header: schedule_lib.Header
-  rounds: list[_Round]
-  sha256: str
 
 
 def _parse(

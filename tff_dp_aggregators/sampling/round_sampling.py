@@ -74,7 +74,10 @@ from tff_dp_aggregators.sampling import scheme
 
 
 class RoundSampling(scheme.SampledScheme):
-  """A scheme in which every round is a mechanism on a separate random sample."""
+  """A scheme in which every round is a mechanism on a separate random sample.
+
+  Unless cohorts are of fixed size, it is a Poisson sample of the round's group.
+  """
 
   num_groups: int = 1  # Groups take turns; 1 draws from all clients in every round.
   # Of a client in the round's group; not defined for cohorts of fixed size.
@@ -120,6 +123,29 @@ class RoundSampling(scheme.SampledScheme):
       nothing if this_round % self.num_groups else one
       for this_round in range(self.num_rounds)
     )
+
+  def drawing(self, seed: int, keys: np.ndarray) -> Callable[[int], np.ndarray]:
+    """Draws each client of the round's group independently, and applies a cap.
+
+    A client is drawn if its hash is small, and those with the smallest hashes are kept:
+    all orders of the drawn clients are equally likely. Cohorts may be empty.
+    """
+    groups = [(each, keys[each]) for each in self._groups(seed, keys)]
+    probability, most = rounded_down(self.sampling_probability), self.largest_cohort
+
+    def of_round(round_num: int) -> np.ndarray:
+      clients, their_keys = groups[round_num % self.num_groups]
+      hashed = draws.hashed(self, seed, their_keys, 'round', round_num)
+      drawn = np.flatnonzero(draws.uniform(hashed) < probability)
+      if most is not None and len(drawn) > most:
+        drawn = np.sort(drawn[np.argpartition(hashed[drawn], most - 1)[:most]])
+      return clients[drawn]
+
+    return of_round
+
+  def _groups(self, seed: int, keys: np.ndarray) -> list[np.ndarray]:
+    """Numbers of each group's clients."""
+    raise NotImplementedError
 
 
 @dataclasses.dataclass(frozen=True)
@@ -174,27 +200,15 @@ class PoissonSampling(RoundSampling):
     """The noise on a Poisson sample."""
     return dp_accounting.PoissonSampledDpEvent(self.sampling_probability, on_everybody)
 
-  def drawing(self, seed: int, keys: np.ndarray) -> Callable[[int], np.ndarray]:
-    """Draws each client of the round's group independently; cohorts may be empty."""
-    groups = self._groups(seed, keys)
-    probability = rounded_down(self.sampling_probability)
-
-    def of_round(round_num: int) -> np.ndarray:
-      clients, their_keys = groups[round_num % self.num_groups]
-      hashed = draws.hashed(self, seed, their_keys, 'round', round_num)
-      return clients[draws.uniform(hashed) < probability]
-
-    return of_round
-
-  def _groups(self, seed: int, keys: np.ndarray) -> list[tuple[np.ndarray, np.ndarray]]:
-    """Numbers and keys of each group's clients."""
+  def _groups(self, seed: int, keys: np.ndarray) -> list[np.ndarray]:
+    """Groups of random size, as each client's is independent of the others."""
     if self.num_groups == 1:
-      return [(np.arange(len(keys)), keys)]
+      return [np.arange(len(keys))]
     hashed = draws.hashed(self, seed, keys, 'group')
     group = (hashed % np.uint64(self.num_groups)).astype(np.int64)
     by_group = np.argsort(group, kind='stable')
     ends = np.cumsum(np.bincount(group, minlength=self.num_groups))[:-1]
-    return [(each, keys[each]) for each in np.split(by_group, ends)]
+    return np.split(by_group, ends)
 
 
 def rounded_down(probability: float) -> float:
@@ -334,25 +348,9 @@ num_clients=50000, max_clients_per_round=130, num_groups=1)
       on_everybody,
     )
 
-  def drawing(self, seed: int, keys: np.ndarray) -> Callable[[int], np.ndarray]:
-    """Draws each client of the round's group independently, and applies the cap.
-
-    A client is drawn if its hash is small, and those with the smallest hashes are kept:
-    all orders of the drawn clients are equally likely.
-    """
+  def _groups(self, seed: int, keys: np.ndarray) -> list[np.ndarray]:
+    """Groups of equal size, up to one client."""
     order = np.argsort(draws.hashed(self, seed, keys, 'group'), kind='stable')
-    groups = [
+    return [
       np.sort(order[group :: self.num_groups]) for group in range(self.num_groups)
     ]
-    probability = rounded_down(self.sampling_probability)
-    most = self.max_clients_per_round
-
-    def of_round(round_num: int) -> np.ndarray:
-      clients = groups[round_num % self.num_groups]
-      hashed = draws.hashed(self, seed, keys[clients], 'round', round_num)
-      drawn = np.flatnonzero(draws.uniform(hashed) < probability)
-      if len(drawn) > most:
-        drawn = np.sort(drawn[np.argpartition(hashed[drawn], most - 1)[:most]])
-      return clients[drawn]
-
-    return of_round

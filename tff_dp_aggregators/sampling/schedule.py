@@ -357,7 +357,7 @@ class ParticipationWatch:
   def __init__(self, participation: strategies.Participation):
     self._limits = participation_lib.require(participation)
     self._numbers: dict[Any, int] = {}  # Clients' numbers, in order of appearance.
-    self._participations = _Participations(participation, 0)
+    self._participations = _Participations(participation)
     self._next = 0
 
   def check(self, round_num: int, clients: Iterable[Any]) -> list[Any]:
@@ -387,7 +387,6 @@ class ParticipationWatch:
     if twice:
       raise ValueError(f'{where} has client {twice[0]!r} twice{_TWICE}')
     numbers = [self._numbers.setdefault(each, len(self._numbers)) for each in names]
-    self._participations.grow(len(self._numbers))
     self._participations.add(where, round_num, np.array(numbers, np.int64), cohort)
     self._next = round_num + 1
     return cohort
@@ -474,16 +473,10 @@ class Watch(Rounds):
 class _Participations:
   """Each client's last round and number of rounds, to check limits."""
 
-  def __init__(self, limits: strategies.Participation, num_clients: int):
+  def __init__(self, limits: strategies.Participation, num_clients: int = 0):
     self._limits = limits
     self._last = np.full(num_clients, -1, np.int32)
     self._times = np.zeros(num_clients, np.int32)
-
-  def grow(self, num_clients: int) -> None:
-    """Makes room for new clients."""
-    more = num_clients - len(self._last)
-    self._last = np.append(self._last, np.full(more, -1, np.int32))
-    self._times = np.append(self._times, np.zeros(more, np.int32))
 
   def add(
     self,
@@ -494,6 +487,10 @@ class _Participations:
   ) -> None:
     """Adds the clients of a round; raises ValueError if one breaks the limits."""
     clients, limits = np.asarray(clients, np.int64), self._limits
+    new = clients.max(initial=-1) + 1 - len(self._last)
+    if new > 0:
+      self._last = np.pad(self._last, (0, new), constant_values=-1)
+      self._times = np.pad(self._times, (0, new))
     last = self._last[clients]
     gaps = this_round - last
     too_near = gaps < limits.min_separation

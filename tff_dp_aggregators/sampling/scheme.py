@@ -41,8 +41,22 @@ _CYCLIC = 'cyclic Poisson sampling in as many groups (--sampling=poisson --num_g
 MAX_PLACES = 10**12
 
 
+def check_fields(
+  instance: Any, check_float: Callable[[str, Any], float] = checks.check_probability
+) -> None:
+  """Checks the whole numbers of a dataclass, and its floats, each by its own check."""
+  by_type = {'int': checks.check_positive_int, 'float': check_float}
+  for field in dataclasses.fields(instance):
+    check: Any = by_type.get(getattr(field.type, '__name__', str(field.type)))
+    if check:
+      instance.__dict__[field.name] = check(field.name, getattr(instance, field.name))
+
+
 class OwnDpEvent(dp_accounting.DpEvent):
   """Base class of this package's events, which dp-accounting cannot serialise."""
+
+  def __post_init__(self) -> None:
+    check_fields(self)
 
   def to_named_tuple(self) -> NoReturn:
     """Always raises: dp-accounting would leave out the event's fields."""
@@ -58,8 +72,7 @@ class AllocatedDpEvent(OwnDpEvent):
   event: dp_accounting.DpEvent  # The event of a step that the client is known to be in.
 
   def __post_init__(self) -> None:
-    for name in ('num_places', 'num_steps'):
-      self.__dict__[name] = checks.check_positive_int(name, getattr(self, name))
+    super().__post_init__()
     if self.num_steps > self.num_places:
       num_places = self.num_places
       raise ValueError(f'num_steps must be at most {num_places}; got {self.num_steps}.')
@@ -77,12 +90,6 @@ class TruncatedPoissonDpEvent(OwnDpEvent):
   sampling_probability: float  # In (0, 1].
   max_clients_per_round: int  # Maximum number of clients that are kept.
   event: dp_accounting.DpEvent  # The noise without sampling.
-
-  def __post_init__(self) -> None:
-    for name in ('num_clients', 'max_clients_per_round'):
-      self.__dict__[name] = checks.check_positive_int(name, getattr(self, name))
-    name, value = 'sampling_probability', self.sampling_probability
-    self.__dict__[name] = checks.check_probability(name, value)
 
 
 class MixtureDpEvent(OwnDpEvent):
@@ -251,11 +258,7 @@ class SampledScheme(Scheme):
   """A scheme that draws clients in secret, on which its guarantee relies."""
 
   def __post_init__(self) -> None:
-    for field in dataclasses.fields(self):  # type: ignore[arg-type]
-      check: Any = checks.check_positive_int
-      if field.type in (float, 'float'):
-        check = checks.check_probability
-      self.__dict__[field.name] = check(field.name, getattr(self, field.name))
+    check_fields(self)
 
   def check_clients(self, num_clients: int) -> None:
     """Raises PopulationTooSmallError if there are too few clients."""

@@ -14,7 +14,6 @@ the clip norm, so under `REPLACE_ONE` the event of noise with standard deviation
 client that joins a cohort takes another client's place.
 """
 
-import dataclasses
 import fractions
 import math
 from collections.abc import Iterator
@@ -348,30 +347,23 @@ def _normalized_part(event: dp_accounting.DpEvent) -> dp_accounting.DpEvent:
       return dp_accounting.NoOpDpEvent()
     return dp_accounting.LaplaceDpEvent(noise_multiplier)
   if isinstance(event, dp_accounting.PoissonSampledDpEvent):
-    probability = float(event.sampling_probability)
-    if not 0 <= probability <= 1:
+    fraction = float(event.sampling_probability)
+    if not 0 <= fraction <= 1:
       raise ValueError(f'the sampling probability of {event} is not from 0 to 1.')
-    return _normalized_sampling(event, probability, probability)
-  if isinstance(event, dp_accounting.SampledWithoutReplacementDpEvent):
+    parameters: tuple[Any, ...] = (fraction,)
+  elif isinstance(event, dp_accounting.SampledWithoutReplacementDpEvent):
     size, population = event.sample_size, event.source_dataset_size
     if not (0 <= size <= population and population > 0):
       raise ValueError(f'the sample of {event} is not from 0 to its population.')
-    return _normalized_sampling(event, size / population, population, size)
-  if isinstance(event, events.AllocatedDpEvent):
-    share = 1 / event.num_places
-    return _normalized_sampling(event, share, event.num_places, event.num_steps)
-  if isinstance(event, events.TruncatedPoissonDpEvent):
-    inner = _normalized(event.event)
-    if isinstance(inner, (dp_accounting.NoOpDpEvent, dp_accounting.NonPrivateDpEvent)):
-      return inner
-    return dataclasses.replace(event, event=inner)
-  return event
-
-
-def _normalized_sampling(
-  event: dp_accounting.DpEvent, fraction: float, *parameters: Any
-) -> dp_accounting.DpEvent:
-  """Returns the same sampling of the normalised inner event."""
+    fraction, parameters = size / population, (population, size)
+  elif isinstance(event, events.AllocatedDpEvent):
+    fraction, parameters = 1 / event.num_places, (event.num_places, event.num_steps)
+  elif isinstance(event, events.TruncatedPoissonDpEvent):
+    fraction = math.nan  # Even if all are drawn, a client may displace another one.
+    q, cap = event.sampling_probability, event.max_clients_per_round
+    parameters = (event.num_clients, q, cap)
+  else:
+    return event
   inner = _normalized(event.event)
   if fraction == 0 or isinstance(inner, dp_accounting.NoOpDpEvent):
     return dp_accounting.NoOpDpEvent()

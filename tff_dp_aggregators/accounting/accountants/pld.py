@@ -41,7 +41,7 @@ The pair of a round depends on the neighbouring relation:
   round there is no smaller bound; in many rounds, no data set has the worst case of
   both sides in each (arXiv:2405.20769).
 * Poisson sample with a cap: one of two pairs, drawn at random, and the draw is revealed
-  (`EitherLoss`; `sampling.round_sampling` has the proof).
+  (`MixedLoss`; `sampling.round_sampling` has the proof).
 * Random allocation: a client is in one of m places, drawn uniformly once, of which t
   are steps with noise. P has the client, Q does not. Their likelihood ratio is
   `S = ((m - t) + R_1 + ... + R_t) / m`, where under Q the ratios of the steps,
@@ -155,6 +155,7 @@ class Loss:
   mu: float
   fraction: float
   side: Side
+  sign: int = 0  # 1 or -1 for the losses of that sign alone, 0 for all.
 
   # Centre of the noise with the client sampled, under P and under Q, in units of `mu`.
   _moved: ClassVar[tuple[int, int]] = (1, 0)
@@ -204,7 +205,9 @@ class Loss:
   def range(self, deviations: float) -> tuple[float, float]:
     """Least and largest loss within so many deviations of the noise."""
     least, largest = self._extremes(deviations)
-    return (least, largest) if self.side is Side.REMOVED else (-largest, -least)
+    if self.side is Side.ADDED:
+      least, largest = -largest, -least
+    return (0.0 if self.sign > 0 else least), (0.0 if self.sign < 0 else largest)
 
   def displacement(self, deviations: float) -> float:
     """Bound on the error of a grid point's loss, by the round-off of its place."""
@@ -217,14 +220,6 @@ class Loss:
     """The distribution of the loss on the multiples of `interval`, rounded up."""
     least, largest = self.range(deviations)
     first, last = math.floor(least / interval), math.ceil(largest / interval)
-    masses, below, beyond = self.cells(first, last, interval)
-    masses[0] += below
-    return Cells(first, masses, beyond)
-
-  def cells(
-    self, first: int, last: int, interval: float
-  ) -> tuple[np.ndarray, float, float]:
-    """Probabilities of multiples `first` to `last`, and of losses below and above."""
     edges = np.arange(first, last + 1) * interval
     if self.side is Side.REMOVED:
       p, q, errors = self.masses(edges)
@@ -240,7 +235,9 @@ class Loss:
     masses = np.zeros(len(edges))
     masses[1:] += up
     masses[:-1] += inner - up
-    return masses, float(p[0]), float(p[-1])
+    if self.sign <= 0:
+      masses[0] += float(p[0])
+    return Cells(first, masses, 0.0 if self.sign < 0 else float(p[-1]))
 
   def _losses(self, noise: Any, moved: int) -> np.ndarray:
     """The `REMOVED` loss of outcomes `noise + moved * mu`."""
@@ -263,12 +260,14 @@ class Loss:
     is_added = self.side is Side.ADDED
     sign, moved = 1 - 2 * is_added, self._moved[is_added]
     if not moved or self.fraction == 1:
-      return log_density, sign * self._losses(z, moved)
-    with np.errstate(divide='ignore'):
-      weights = np.log([1 - self.fraction, self.fraction])
-    logs = np.concatenate([log_density + each for each in weights])
-    losses = np.concatenate([self._losses(z, each) for each in (0, moved)])
-    return logs, sign * losses
+      logs, losses = log_density, sign * self._losses(z, moved)
+    else:
+      with np.errstate(divide='ignore'):
+        weights = np.log([1 - self.fraction, self.fraction])
+      logs = np.concatenate([log_density + each for each in weights])
+      losses = sign * np.concatenate([self._losses(z, each) for each in (0, moved)])
+    kept: Any = losses * self.sign > 0 if self.sign else slice(None)
+    return logs[kept], losses[kept]
 
 
 def _masses(
@@ -360,86 +359,33 @@ class _Displacing(Loss):
 
 
 @dataclasses.dataclass(frozen=True)
-class JoinedLoss:
-  """Losses above 0 of one pair, and below 0 of another."""
+class MixedLoss:
+  """One of several losses, drawn at random; the outcome reveals which one was drawn.
 
-  above: Loss  # Of `Side.REMOVED`.
-  below: Loss  # Of `Side.ADDED`.
-  level: float  # Probability of loss 0: the rest of 1.
-
-  def range(self, deviations: float) -> tuple[float, float]:
-    """Least and largest loss within so many deviations of the noise."""
-    return self.below.range(deviations)[0], self.above.range(deviations)[1]
-
-  def displacement(self, deviations: float) -> float:
-    """Bound on the error of a grid point's loss, by the round-off of its place."""
-    return max(each.displacement(deviations) for each in (self.above, self.below))
-
-  def on_grid(self, interval: float, deviations: float) -> 'Cells':
-    """The distribution of the loss on the multiples of `interval`, rounded up."""
-    least, largest = self.range(deviations)
-    first, last = math.floor(least / interval), math.ceil(largest / interval)
-    masses, below, _ = self.below.cells(first, 0, interval)
-    others, _, beyond = self.above.cells(0, last, interval)
-    masses[0] += below
-    masses[-1] += others[0] + self.level
-    return Cells(first, np.concatenate([masses, others[1:]]), beyond)
-
-  def points(self, deviations: float) -> tuple[np.ndarray, np.ndarray]:
-    """The approximate distribution: logarithms of probabilities, and losses."""
-    above, below = self.above.points(deviations), self.below.points(deviations)
-    positive, negative = above[1] > 0, below[1] < 0
-    level = math.log(max(self.level, _SMALLEST))
-    return (
-      np.concatenate([above[0][positive], below[0][negative], [level]]),
-      np.concatenate([above[1][positive], below[1][negative], [0.0]]),
-    )
-
-
-def replaced(mu: float, fraction: float) -> JoinedLoss:
-  """The loss of a sample of fixed size in which a client may be replaced."""
-  above, below = (Loss(False, mu, fraction, side) for side in Side)
-  return JoinedLoss(above, below, (1 - fraction) * math.erf(mu / 2 / math.sqrt(2)))
-
-
-def zeroed(mu: float, fraction: float, side: Side) -> JoinedLoss:
-  """The loss if a client displaces another one, and its contribution may become 0.
-
-  With `Side.REMOVED` P has its contribution and Q has 0, otherwise the other way round.
+  Or all losses of a pair that is stated by halves: those above and those below 0.
   """
-  pairs = (_Displacing, Loss) if side is Side.REMOVED else (Loss, _Displacing)
-  above, below = (pair(False, mu, fraction, of) for pair, of in zip(pairs, Side))
-  within = special.ndtr(mu / 2) - special.ndtr(-3 * (mu / 2))
-  return JoinedLoss(above, below, float((1 - fraction) * within))
 
-
-@dataclasses.dataclass(frozen=True)
-class EitherLoss:
-  """One of two losses, drawn at random; the outcome reveals which one was drawn."""
-
-  usual: Loss
-  other: Union[Loss, JoinedLoss]
-  probability: float  # Probability of `other`.
-
-  def _both(self) -> tuple[tuple[Union[Loss, JoinedLoss], float], ...]:
-    return (self.usual, 1 - self.probability), (self.other, self.probability)
+  parts: tuple[tuple['AnyLoss', float], ...]  # Losses and their probabilities.
+  level: Optional[float] = None  # Of halves: probability of loss 0, the rest of 1.
 
   def range(self, deviations: float) -> tuple[float, float]:
     """Least and largest loss within so many deviations of the noise."""
-    least, largest = zip(*(loss.range(deviations) for loss, _ in self._both()))
+    least, largest = zip(*(loss.range(deviations) for loss, _ in self.parts))
     return min(least), max(largest)
 
   def displacement(self, deviations: float) -> float:
     """Bound on the error of a grid point's loss, by the round-off of its place."""
-    return max(loss.displacement(deviations) for loss, _ in self._both())
+    return max(loss.displacement(deviations) for loss, _ in self.parts)
 
   def on_grid(self, interval: float, deviations: float) -> 'Cells':
     """The distribution of the loss on the multiples of `interval`, rounded up."""
-    both = [(loss.on_grid(interval, deviations), p) for loss, p in self._both()]
-    first = min(cells.first for cells, _ in both)
-    end = max(cells.first + len(cells.masses) for cells, _ in both)
+    parts = [(loss.on_grid(interval, deviations), p) for loss, p in self.parts]
+    first = min(cells.first for cells, _ in parts)
+    end = max(cells.first + len(cells.masses) for cells, _ in parts)
     masses, infinite = np.zeros(end - first), 0.0
-    for cells, p in both:
+    if self.level is not None:
+      masses[-first] = self.level
+    for cells, p in parts:
       at = cells.first - first
       masses[at : at + len(cells.masses)] += p * cells.masses
       infinite += p * cells.infinite
@@ -447,9 +393,34 @@ class EitherLoss:
 
   def points(self, deviations: float) -> tuple[np.ndarray, np.ndarray]:
     """The approximate distribution: logarithms of probabilities, and losses."""
-    both = [(*loss.points(deviations), p) for loss, p in self._both() if p]
-    logs, values = zip(*((logs + math.log(p), at) for logs, at, p in both))
+    parts = [(*loss.points(deviations), math.log(p)) for loss, p in self.parts if p]
+    logs, values = zip(*((logs + log_p, at) for logs, at, log_p in parts))
+    if self.level is not None:
+      logs += ([math.log(max(self.level, _SMALLEST))],)
+      values += ([0.0],)
     return np.concatenate(logs), np.concatenate(values)
+
+
+def replaced(mu: float, fraction: float) -> MixedLoss:
+  """The loss of a sample of fixed size in which a client may be replaced."""
+  above, below = (
+    Loss(False, mu, fraction, side, sign) for side, sign in zip(Side, (1, -1))
+  )
+  level = (1 - fraction) * math.erf(mu / 2 / math.sqrt(2))
+  return MixedLoss(((above, 1.0), (below, 1.0)), level)
+
+
+def zeroed(mu: float, fraction: float, side: Side) -> MixedLoss:
+  """The loss if a client displaces another one, and its contribution may become 0.
+
+  With `Side.REMOVED` P has its contribution and Q has 0, otherwise the other way round.
+  """
+  pairs = (_Displacing, Loss) if side is Side.REMOVED else (Loss, _Displacing)
+  above, below = (
+    pair(False, mu, fraction, of, sign) for pair, of, sign in zip(pairs, Side, (1, -1))
+  )
+  within = special.ndtr(mu / 2) - special.ndtr(-3 * (mu / 2))
+  return MixedLoss(((above, 1.0), (below, 1.0)), float((1 - fraction) * within))
 
 
 class Cells(NamedTuple):
@@ -461,7 +432,7 @@ class Cells(NamedTuple):
 
 
 # The loss of a round, or of a random allocation.
-AnyLoss = Union[Loss, JoinedLoss, EitherLoss, 'AllocatedLoss']
+AnyLoss = Union[Loss, MixedLoss, 'AllocatedLoss']
 # Losses, and how often each is composed.
 Losses = tuple[tuple[AnyLoss, int], ...]
 
@@ -760,9 +731,12 @@ class Ratios(NamedTuple):
     """The sum of two independent ones, on their grid; ends below `least` are cut."""
     interval = self.interval
     first = min(self.first, other.first)
-    ends = (each.first + len(each.masses) for each in (self, other))
-    size = max(ends) - first
-    one, two = (_on_cells(each, first, size) for each in (self, other))
+    end = max(each.first + len(each.masses) for each in (self, other))
+    size = end - first
+    one, two = (
+      np.pad(each.masses, (each.first - first, end - each.first - len(each.masses)))
+      for each in (self, other)
+    )
     sums = np.zeros(size + math.ceil(math.log(2) / interval) + 2)
     sums[:size] += one * other.zero + two * self.zero
     cell = math.expm1(interval)
@@ -813,13 +787,6 @@ class Ratios(NamedTuple):
       ends, masses = masses[kept:], masses[:kept].copy()
       masses[-1] += float(ends.sum())
     return Ratios(self.interval, first, masses, zero, lost)
-
-
-def _on_cells(given: Ratios, first: int, size: int) -> np.ndarray:
-  padded = np.zeros(size)
-  at = given.first - first
-  padded[at : at + len(given.masses)] = given.masses
-  return padded
 
 
 def _ratio_of_one_step(mu: float, interval: float, deviations: float) -> Ratios:
@@ -1123,12 +1090,8 @@ def _loss_bound(side: Losses) -> float:
       if loss.side is not Side.ADDED or missed <= 0:
         return math.inf
       bound += -count * math.log(missed)
-    elif isinstance(loss, EitherLoss):
-      bound += count * max(
-        _loss_bound(((each, 1),)) for each in (loss.usual, loss.other)
-      )
-    elif isinstance(loss, JoinedLoss):
-      return math.inf
+    elif isinstance(loss, MixedLoss):
+      bound += count * max(_loss_bound(((each, 1),)) for each, _ in loss.parts)
     elif loss.is_laplace:
       bound += count * (loss.range(0.0)[1] + loss.displacement(0.0))
     elif loss.side is Side.ADDED and loss.fraction < 1:
@@ -1165,7 +1128,8 @@ def _loss(part: dp_accounting.DpEvent, relation: Relation, side: Side) -> AnyLos
   usual = Loss(is_laplace, mu, fraction, side)
   if not isinstance(part, _TRUNCATED):
     return usual
-  other: Union[Loss, JoinedLoss] = dataclasses.replace(usual, mu=2 * mu)
+  other: AnyLoss = dataclasses.replace(usual, mu=2 * mu)
   if relation is Relation.REPLACE_SPECIAL:
     other = zeroed(mu, fraction, side)
-  return EitherLoss(usual, other, accountant.displacement_probability(part))
+  displaced = accountant.displacement_probability(part)
+  return MixedLoss(((usual, 1 - displaced), (other, displaced)))
