@@ -169,3 +169,11 @@ def test_largest_refuses_monte_carlo_accountant():
 
   with pytest.raises(ValueError, match='accountant=pld'):
     calibration.largest(event, 8.0, 1e-6, at_most=10**6, relation=BOTH)
+
+
+def test_tiny_epsilon_does_not_end_in_noise_that_only_a_coarse_bound_needs():
+  # Renyi's epsilon is above the target for any noise below 3e7.
+  schema = sampling.PoissonSampling(1000, 1e-6)
+  found = mechanism.Mechanism.for_target('gaussian', schema, 1e-4, 1e-12)
+  assert 1.0 < found.noise_multiplier < 4.0
+  assert found.epsilon(1e-12) <= 1e-4

@@ -23,6 +23,7 @@ _ZERO_OUT = Relation.REPLACE_SPECIAL
 # Relative tolerance of the approximate noise from which numerical searches start; and
 # the margin of noise from closed forms, for round-off of mu if rounds are added up.
 _NEAR, _ROUND_OFF = 0.02, 1e-12
+_FAR = 1e3
 _MIN_EPSILON = 1e-300
 _MAX_NOISE = 1e9
 _MIN_NOISE = 1e-9
@@ -58,6 +59,9 @@ def noise_multiplier(
       approximate = about_noise_multiplier
       start = approximate(make_event, target_epsilon, target_delta, **of_accountant)
       factor = 1.1
+      # The quick bound may need far more noise, where epsilon may even rise with noise.
+      if start > _FAR and not entry.is_drawn:
+        start, factor = 1.0, 2.0
   smallest = _smallest(spent, target_epsilon, start, factor, entry.tolerance)
   return smallest if entry.is_numerical else smallest * (1 + _ROUND_OFF)
 

@@ -289,9 +289,10 @@ class KerasFunctionalModel(tff.learning.models.FunctionalModel):
 
     rng = np.random.default_rng(1)
     samples, failure = [], None
-    for way in ((rng.normal, 10.0, 0), (rng.random, 1.0, 0), (rng.random, 1.0, 1)):
+    ways: Any = ((rng.normal, 10.0, 0), (rng.random, 1.0, 0), (rng.random, 1.0, 1))
+    for draw, scale, integer in ways:
       try:
-        samples.append(drawn_by(*way))
+        samples.append(drawn_by(draw, scale, integer))
       except tf.errors.OpError as e:
         failure = e
         continue
