@@ -192,12 +192,12 @@ def test_noise_key_is_not_sent_to_workers(client, banded, monkeypatch):
     assert key.tobytes() not in everything
 
 
-def test_pack_that_fails_on_all_workers_raises_computation_error(client, banded):
+def test_pack_that_fails_on_all_workers_raises_computation_error(client, data, banded):
   with _cluster(client, banded) as used:
     packs = banded.cohort(*_cohort(0)).packs
-    arguments = [np.zeros([2, 7], np.float32)] * len(banded._function.arguments[:-1])
+    arguments = [np.zeros([2, 7], np.float32)] * len(banded._broadcast.results)
     with pytest.raises(tf.errors.InvalidArgumentError):
-      banded._function(arguments, packs[0])
+      banded._function.at(data.directory)(arguments, packs[0])
     with pytest.raises(failures.ComputationError):
       used.sums(banded._function, arguments, packs)
     (message,) = used.log  # It failed on the other worker, too, so both live on.

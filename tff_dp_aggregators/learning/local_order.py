@@ -14,11 +14,9 @@ from tff_dp_aggregators.sampling import draws
 EPOCH_BITS = 32
 
 
-def keys(
-  seed: int, this_round: int, clients: np.ndarray, purpose: str = 'order'
-) -> np.ndarray:
+def keys(seed: int, this_round: int, clients: np.ndarray) -> np.ndarray:
   """Keys for `permutation`, uint64 of shape [cohort], from clients' numbers or keys."""
-  return draws.of_step(seed, this_round, clients, purpose)
+  return draws.of_step(seed, this_round, clients, 'order')
 
 
 def permutation(key: int, num_examples: int, epoch: int = 0) -> np.ndarray:

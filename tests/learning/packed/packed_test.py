@@ -2,6 +2,7 @@
 
 import collections
 import concurrent.futures
+import dataclasses
 import threading
 
 import numpy as np
@@ -283,12 +284,12 @@ def test_pack_functions_read_the_data_of_their_checksum(tmp_path):
     return [broadcast[0] * tf.reduce_sum(values) + tf.cast(tf.size(rows), tf.float32)]
 
   np.full(4, 1, np.float32).tofile(path)
-  traced = functions.Traced(
+  traced = functions.Traced.of(
     compute, [tf.TensorSpec([], tf.float32)], tf.TensorSpec([None, 3], tf.int64)
   )
-  graph = traced.graph, traced.arguments, traced.results
   first, second = (
-    functions.PackFunction(*graph, str(tmp_path), checksum, 2) for checksum in 'ab'
+    functions.PackFunction(dataclasses.replace(traced), str(tmp_path), checksum, 2)
+    for checksum in 'ab'
   )
   assert first([np.float32(1)], rows) == [10]
   (tmp_path / 'x.bin').unlink()

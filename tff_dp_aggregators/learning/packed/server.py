@@ -70,11 +70,6 @@ class Server:
       self._noised_by = self._private_mean.noised_by
 
   @property
-  def clients_add_noise(self) -> bool:
-    """Whether clients add noise, in `add_noise`."""
-    return self._noised_by is not None
-
-  @property
   def added_at_once(self) -> int:
     """How many clients to pass to `add`, which then reads large sums only once."""
     if self._private_mean is None or not grid.is_large(self._specs):
@@ -97,7 +92,7 @@ class Server:
     return tf.nest.map_structure(tf.convert_to_tensor, state)
 
   def for_clients(self, state: tff.learning.templates.LearningAlgorithmState) -> Any:
-    """The broadcast: the model, and parameters of the encoding with a noise key."""
+    """The broadcast: the model, and parameters of the encoding; it is not secret."""
     model, rate = state.global_model_weights, ()
     if self._training.schedule is not None:
       rate = self._training.schedule.learning_rate(state.client_work)
@@ -105,17 +100,8 @@ class Server:
       tuple(model.trainable), tuple(model.non_trainable), rate
     )
     if self._private_mean is None:
-      return weights, ((), ())
-    query_state, key = state.aggregator.query, ()
-    if self._noised_by is not None:
-      # A round has one key; its clients' noise differs by their numbers.
-      key = self._noised_by.round_key(query_state)
-    return weights, (self._private_mean.client_params(query_state), key)
-
-  def for_workers(self, state: tff.learning.templates.LearningAlgorithmState) -> Any:
-    """The broadcast to workers that only train: `for_clients` without noise keys."""
-    weights, params = self.for_clients(state)
-    return weights, (params[0], ())
+      return weights, ()
+    return weights, self._private_mean.client_params(state.aggregator.query)
 
   def zeros(self) -> Any:
     """The sums of no clients: of updates, counts, and metrics."""
@@ -140,10 +126,10 @@ class Server:
       counted_finite = _rows_finite(update)
       total = _sum_of_rows(grid.zero_rows_unless(counted_finite, update))
     else:
-      total, counted_finite = self._private_mean.sum_without_noise(params[0], update)
+      total, counted_finite = self._private_mean.sum_without_noise(params, update)
     finite = counted_finite
     # The counts may miss an update that a first step or the client's noise hides.
-    if self._first_steps or self.clients_add_noise:
+    if self._first_steps or self._noised_by is not None:
       finite = _rows_finite(stacked.update)
     metrics = _sum_of_rows(grid.zero_rows_unless(finite, stacked.metrics))
     return total, _counts_of(counted_finite), metrics
@@ -165,11 +151,11 @@ class Server:
         total = tf.nest.map_structure(tf.add, total, kept)
     else:
       total, counted_finite = self._private_mean.add_without_noise(
-        params[0], total, updates
+        params, total, updates
       )
     counts = tf.nest.map_structure(tf.add, counts, _counts_of(counted_finite))
     finite: Sequence[Any] = tf.unstack(counted_finite)
-    if self._first_steps or self.clients_add_noise:
+    if self._first_steps or self._noised_by is not None:
       finite = [_all_finite(each.update) for each in trained]
     for each, is_finite in zip(trained, finite):
       added = tf.nest.map_structure(
@@ -179,20 +165,28 @@ class Server:
       metrics = tf.nest.map_structure(tf.add, metrics, added)
     return total, counts, metrics
 
-  def add_noise(self, params: Any, sums: Any, clients: tf.Tensor) -> Any:
-    """Adds the clients' noise, if they add some, to the sums of encoded updates."""
+  def add_noise(
+    self,
+    state: tff.learning.templates.LearningAlgorithmState,
+    sums: Any,
+    clients: tf.Tensor,
+  ) -> Any:
+    """Adds the noise of clients with these numbers, if they add some, to the sums."""
     query = self._noised_by
     if query is None:
       return sums
     total, counts, metrics = sums
-    (shared, key), numbers = params, tf.bitcast(clients, tf.int64)
+    query_state = state.aggregator.query
+    params = query.derive_sample_params(query_state)
+    # A round has one key; its clients' noise differs by their numbers.
+    key = query.round_key(query_state)
 
     def body(client: tf.Tensor, noised: Any) -> Any:
-      return client + 1, query.with_noise_of(shared, noised, key, numbers[client])
+      return client + 1, query.with_noise_of(params, noised, key, clients[client])
 
     # Only a few in parallel, since each one's noise takes as much memory as an update.
     _, noised = tf.while_loop(
-      lambda client, unused_noised: client < tf.shape(numbers)[0],
+      lambda client, unused_noised: client < tf.shape(clients)[0],
       body,
       (tf.constant(0), total),
       parallel_iterations=machine.usable_processors(),

@@ -151,6 +151,7 @@ class PackedFedAvg:
       weights = tf.nest.map_structure(np.asarray, trainable)
       self._insertion = canaries_lib.Insertion(canaries, clip_norm, weights)
     self._specs = functions.specs_of(self.initialize())
+    self._sums_specs = functions.specs_of(self._server.zeros())
     try:
       with (
         contextlib.nullcontext() if self.one_by_one else _conversion_logs_suppressed()
@@ -171,24 +172,18 @@ class PackedFedAvg:
     if self._insertion is not None:
       round_inputs += self._insertion.specs
     if self._cluster is None:
-      self._traced_round = functions.Traced(self._round, state, *round_inputs)
+      self._traced_round = functions.Traced.of(self._round, state, *round_inputs)
       return
-    self._broadcast = functions.Traced(self._server.for_workers, state)
-    traced = functions.Traced(
-      lambda broadcast, rows: self._pack(broadcast[0], broadcast[1], rows),
+    self._broadcast = functions.Traced.of(self._server.for_clients, state)
+    traced = functions.Traced.of(
+      lambda sent, rows: tf.nest.flatten(self._pack(sent[0], sent[1], rows)),
       self._broadcast.specs,
       rows,
     )
     self._function = functions.PackFunction(
-      traced.graph,
-      traced.arguments,
-      traced.results,
-      self._data.directory,
-      self._data.checksum,
-      functions.intra_op_threads(),
+      traced, self._data.directory, self._data.checksum, functions.intra_op_threads()
     )
-    self._sums_specs = traced.specs
-    self._finish = functions.Traced(
+    self._finish = functions.Traced.of(
       self._finish_round, state, traced.specs, *round_inputs
     )
 
@@ -299,11 +294,9 @@ class PackedFedAvg:
     self, state: Any, sums: Any, rows: tf.Tensor, cuts: tf.Tensor, *canaries: tf.Tensor
   ) -> tuple[Any, Any]:
     """Adds noise, also that of clients; returns the next state and metrics."""
-    if self._server.clients_add_noise:
-      _, params = self._server.for_clients(state)
-      # The sums and the noise are integers, so the order of addition does not matter.
-      keys = tf.bitcast(rows[:, 2], tf.uint64)
-      sums = self._server.add_noise(params, sums, keys)
+    sums = tf.nest.pack_sequence_as(self._sums_specs, tf.nest.flatten(sums))
+    # The sums and the noise are integers, so the order of addition does not matter.
+    sums = self._server.add_noise(state, sums, rows[:, 2])
     if self._insertion is None:
       return self._server.finish(state, sums)
     directions, numbers = canaries
@@ -377,7 +370,7 @@ class PackedFedAvg:
           'same version as this program.'
         )
       state, metrics = self._call(
-        self._finish, state, list(map(tf.constant, sums)), *round_inputs
+        self._finish, state, [tf.constant(each) for each in sums], *round_inputs
       )
     return state, to_numpy(metrics)
 
