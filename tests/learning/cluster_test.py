@@ -78,12 +78,10 @@ def banded(data):
 
 
 def _simulation(data, used=None, name='banded'):
-  model = populations.model(units=22000 if name == 'large' else 0)
-  training = packed.LocalTraining(model, tff.learning.optimizers.build_sgdm(0.3), 4)
-  return packed.PackedFedAvg(
-    training,
-    _AGGREGATORS[name](noise.Seed(4)),
+  return populations.simulation(
     data,
+    _AGGREGATORS[name](noise.Seed(4)),
+    populations.model(units=22000 if name == 'large' else 0),
     server_optimizer=tff.learning.optimizers.build_sgdm(0.7, momentum=0.9),
     num_packs=_PACKS,
     cluster=used,

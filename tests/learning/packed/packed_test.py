@@ -243,11 +243,6 @@ def test_cohort_rows_have_clients_with_most_examples_first(data, not_private):
   assert cohort.rows.tolist() == np.concatenate(cohort.packs).tolist() == expected
 
 
-def test_clients_without_a_key_are_refused(not_private):
-  with pytest.raises(ValueError, match='keys must be as many as clients, 3; got'):
-    not_private.cohort(np.arange(3), np.zeros(2, np.uint64))
-
-
 def test_hold_refuses_state_of_another_process(banded, not_private):
   with pytest.raises(ValueError, match='of another process'):
     not_private.hold(packed_lib.to_numpy(banded.initialize()))
@@ -357,16 +352,19 @@ def test_model_that_cannot_be_vectorised_is_trained_one_by_one(tmp_path):
   assert metrics['aggregator']['nonfinite_count'] == 0
 
 
-def test_next_refuses_duplicate_and_unknown_clients(banded):
-  state = banded.initialize()
-  for cohort, error, match in (
-    ([0] * 10, ValueError, 'client 0 twice'),
-    ([12], ValueError, 'client 12'),
-    ([0.0], TypeError, 'client numbers'),
-  ):
-    clients, keys = np.array(cohort), np.zeros(len(cohort), np.uint64)
-    with pytest.raises(error, match=match):
-      banded.next(state, clients, keys)
+@pytest.mark.parametrize(
+  ('clients', 'num_keys', 'error', 'match'),
+  [
+    ([0] * 10, 10, ValueError, 'client 0 twice'),
+    ([12], 1, ValueError, 'client 12'),
+    ([0.0], 1, TypeError, 'client numbers'),
+    ([0, 1, 2], 2, ValueError, 'keys must be as many as clients, 3; got'),
+  ],
+)
+def test_next_refuses_wrong_clients_and_keys(banded, clients, num_keys, error, match):
+  keys = np.zeros(num_keys, np.uint64)
+  with pytest.raises(error, match=match):
+    banded.next(banded.initialize(), np.array(clients), keys)
 
 
 def test_model_for_other_examples_is_refused(data):
