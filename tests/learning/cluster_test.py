@@ -123,24 +123,19 @@ def test_rounds_on_cluster_have_the_same_bits(client, data, local_bits, name):
     assert not used.is_elsewhere
 
 
-def _hide_data():
-  cluster._sees = lambda directory, checksum: False
-  cluster._FUNCTIONS.clear()
-
-
-def _show_data():
-  cluster._sees = _SEES
-  cluster._FUNCTIONS.clear()
-
-
 _SEES = cluster._sees
+
+
+def _show_data(are_shown):
+  cluster._sees = _SEES if are_shown else lambda directory, checksum: False
+  cluster._FUNCTIONS.clear()
 
 
 @pytest.mark.slow
 def test_workers_that_cannot_read_the_data_are_sent_them(
   client, data, banded, local_bits
 ):
-  client.run(_hide_data)
+  client.run(_show_data, False)
   try:
     with _cluster(client, banded):
       assert _bits(banded) == local_bits('banded')
@@ -148,7 +143,7 @@ def test_workers_that_cannot_read_the_data_are_sent_them(
         lambda: [each.data_directory for each in cluster._FUNCTIONS.values()]
       )
   finally:
-    client.run(_show_data)
+    client.run(_show_data, True)
   found = [each for of_worker in directories.values() for each in of_worker]
   assert found and data.directory not in found
 

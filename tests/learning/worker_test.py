@@ -6,7 +6,6 @@ import shutil
 import signal
 import socket
 import subprocess
-import sys
 
 import grpc
 import psutil
@@ -88,23 +87,15 @@ def test_worker_listens_on_loopback_only(worker):
     assert not _is_open(address, worker.port), address
 
 
-_CONNECT = """
-import socket, sys
-try:
-  connection = socket.create_connection((sys.argv[1], int(sys.argv[2])), timeout=2)
-except OSError:
-  print('refused', flush=True)
-else:
-  print('connected', flush=True)
-  sys.stdin.readline()
-"""
+# A shell that cannot open the connection ends.
+_CONNECT = 'exec 3<>/dev/tcp/$0/$1 && echo connected && read'
 
 
 @contextlib.contextmanager
 def connecting(command, address, port):
-  """Connects where `command` runs the program; yields whether that worked."""
+  """Connects where `command` runs the shell; yields whether that worked."""
   process = subprocess.Popen(
-    [*command, sys.executable, '-c', _CONNECT, address, str(port)],
+    [*command, 'bash', '-c', _CONNECT, address, str(port)],
     stdin=subprocess.PIPE,
     stdout=subprocess.PIPE,
     text=True,

@@ -42,7 +42,8 @@ class Server:
     self._initial_weights = tff.learning.models.ModelWeights(
       tuple(tf.nest.flatten(trainable)), tuple(tf.nest.flatten(rest))
     )
-    self._specs = tuple(
+    # Of the trainable weights, and so of a client's update.
+    self.specs = tuple(
       tf.TensorSpec(each.shape, each.dtype) for each in self._initial_weights.trainable
     )
     self._first_steps, mean = clientwise.taken_off(aggregator)
@@ -56,7 +57,7 @@ class Server:
           "TFF's with this aggregator, such as learning.build_dp_fed_avg."
         )
       types = [
-        tff.TensorType(each.dtype.as_numpy_dtype, each.shape) for each in self._specs
+        tff.TensorType(each.dtype.as_numpy_dtype, each.shape) for each in self.specs
       ]
       self._private_mean = mean.mean_of(tff.StructWithPythonType(types, tuple))
     elif not (mean is None or isinstance(mean, tff.aggregators.UnweightedMeanFactory)):
@@ -72,11 +73,11 @@ class Server:
   @property
   def added_at_once(self) -> int:
     """How many clients to pass to `add`, which then reads large sums only once."""
-    if self._private_mean is None or not grid.is_large(self._specs):
+    if self._private_mean is None or not grid.is_large(self.specs):
       return 1
-    if len(self._specs) > _MAX_TENSORS:
+    if len(self.specs) > _MAX_TENSORS:
       return 1
-    num_bytes = sum(spec.shape.num_elements() * spec.dtype.size for spec in self._specs)
+    num_bytes = sum(spec.shape.num_elements() * spec.dtype.size for spec in self.specs)
     max_bytes = _MAX_BYTES_AT_ONCE // machine.usable_processors()
     return max(1, min(_MAX_ADDED_AT_ONCE, max_bytes // num_bytes))
 
@@ -87,7 +88,7 @@ class Server:
       (),
       () if self._training.schedule is None else tf.constant(0),
       ((), ()) if self._private_mean is None else self._private_mean.initial_state(),
-      self._optimizer.initialize(self._specs),
+      self._optimizer.initialize(self.specs),
     )
     return tf.nest.map_structure(tf.convert_to_tensor, state)
 
@@ -106,7 +107,7 @@ class Server:
   def zeros(self) -> Any:
     """The sums of no clients: of updates, counts, and metrics."""
     if self._private_mean is None:
-      total = tuple(tf.zeros(spec.shape, spec.dtype) for spec in self._specs)
+      total = tuple(tf.zeros(spec.shape, spec.dtype) for spec in self.specs)
     else:
       total = self._private_mean.no_sum()
     metrics = self._training.model.initialize_metrics_state()

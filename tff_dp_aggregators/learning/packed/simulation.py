@@ -147,9 +147,7 @@ class PackedFedAvg:
     self._insertion = None
     if canaries is not None:
       assert clip_norm is not None
-      trainable, _ = training.model.initial_weights
-      weights = tf.nest.map_structure(np.asarray, trainable)
-      self._insertion = canaries_lib.Insertion(canaries, clip_norm, weights)
+      self._insertion = canaries_lib.Insertion(canaries, clip_norm, self._server)
     self._specs = functions.specs_of(self.initialize())
     self._sums_specs = functions.specs_of(self._server.zeros())
     try:
@@ -192,7 +190,7 @@ class PackedFedAvg:
   ) -> Any:
     weights, params = self._server.for_clients(state)
     sums = _sum_in_groups(
-      lambda number: self._pack(weights, params, _rows_of(rows, cuts, number)),
+      lambda number: self._pack(weights, params, rows[cuts[number] : cuts[number + 1]]),
       tf.shape(cuts)[0] - 1,
       self._server.zeros(),
     )
@@ -300,7 +298,7 @@ class PackedFedAvg:
     if self._insertion is None:
       return self._server.finish(state, sums)
     directions, numbers = canaries
-    sums = self._insertion.add(self._server, state, sums, directions, numbers)
+    sums = self._insertion.add(state, sums, directions, numbers)
     return self._server.finish(state, sums, directions)
 
   def cohort(self, clients: np.ndarray, keys: np.ndarray) -> Cohort:
@@ -406,27 +404,22 @@ class PackedFedAvg:
     Raises:
       ValueError: If the state does not fit this process.
     """
+
+    def held(spec: tf.TensorSpec, value: Any) -> tf.Tensor:
+      tensor = tf.convert_to_tensor(value)
+      if not spec.is_compatible_with(tensor):
+        raise ValueError(f'{functions.specs_of(tensor)} takes the place of {spec}.')
+      return tensor
+
     try:
-      tf.nest.assert_same_structure(state, self._specs)
-      flat = [tf.convert_to_tensor(each) for each in tf.nest.flatten(state)]
+      return tf.nest.map_structure(held, self._specs, state)
     except (TypeError, ValueError) as e:
       raise ValueError(f'this state is of another process: {e}') from e
-    specs = tf.nest.flatten(self._specs)
-    if not all(spec.is_compatible_with(each) for spec, each in zip(specs, flat)):
-      raise ValueError(
-        f'this state is of another process: shapes or dtypes differ from {self._specs}.'
-      )
-    return tf.nest.pack_sequence_as(self._specs, flat)
 
 
 def to_numpy(structure: Any) -> Any:
   """Converts tensors to NumPy arrays and scalars; arrays are not copied."""
-  flat = [np.asarray(tensor)[()] for tensor in tf.nest.flatten(structure)]
-  return tf.nest.pack_sequence_as(structure, flat)
-
-
-def _rows_of(rows: tf.Tensor, cuts: tf.Tensor, number: tf.Tensor) -> tf.Tensor:
-  return rows[cuts[number] : cuts[number + 1]]
+  return tf.nest.map_structure(lambda tensor: np.asarray(tensor)[()], structure)
 
 
 def _sum_in_groups(

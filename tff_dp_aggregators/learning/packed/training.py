@@ -256,9 +256,7 @@ def side_by_side(
     )
     return step + 1, tf.nest.map_structure(tf.ensure_shape, state, shapes)
 
-  state = _loop(batches.num_steps, body, stacked, shapes)
-  update = tf.nest.map_structure(tf.subtract, stacked.trainable, state.trainable)
-  return Trained(update, state.metrics)
+  return _trained(batches.num_steps, body, stacked, shapes)
 
 
 def one(training: LocalTraining, weights: Weights, batches: Batches) -> Trained:
@@ -270,9 +268,7 @@ def one(training: LocalTraining, weights: Weights, batches: Batches) -> Trained:
     return step + 1, train_step(training, weights, state, batch)
 
   shapes = tf.nest.map_structure(lambda tensor: tensor.shape, initial)
-  state = _loop(batches.num_steps, body, initial, shapes)
-  update = tf.nest.map_structure(tf.subtract, weights.trainable, state.trainable)
-  return Trained(update, state.metrics)
+  return _trained(batches.num_steps, body, initial, shapes)
 
 
 def initial_state(training: LocalTraining, weights: Weights) -> State:
@@ -286,15 +282,16 @@ def initial_state(training: LocalTraining, weights: Weights) -> State:
   return tf.nest.map_structure(tf.convert_to_tensor, state)
 
 
-def _loop(
-  num_steps: tf.Tensor, body: Callable[..., Any], state: Any, shapes: Any
-) -> Any:
+def _trained(
+  num_steps: tf.Tensor, body: Callable[..., Any], initial: State, shapes: Any
+) -> Trained:
   """Runs the steps; `shapes` are those of the state, the same after each step."""
   _, state = tf.while_loop(
     lambda step, unused_state: step < num_steps,
     body,
-    (tf.constant(0, tf.int64), state),
+    (tf.constant(0, tf.int64), initial),
     shape_invariants=(tf.TensorShape([]), shapes),
     parallel_iterations=1,
   )
-  return state
+  update = tf.nest.map_structure(tf.subtract, initial.trainable, state.trainable)
+  return Trained(update, state.metrics)
