@@ -132,12 +132,6 @@ class Insertion:
         for each, spec in zip(split, self._server.specs)
       )
       trained = training_lib.Trained(update, no_metrics)
-      return place + 1, self._server.add(params, sums, [trained])
+      return self._server.add(params, sums, [trained])
 
-    _, sums = tf.while_loop(
-      lambda place, unused_sums: place < tf.shape(numbers)[0],
-      body,
-      (tf.constant(0), sums),
-      parallel_iterations=1,
-    )
-    return sums
+    return training_lib.fold(body, tf.shape(numbers)[0], sums)

@@ -142,7 +142,7 @@ class Server:
     for step in self._first_steps:
       updates = list(map(step, updates))
     if self._private_mean is None:
-      counted_finite = tf.stack([_all_finite(update) for update in updates])
+      counted_finite = tf.stack([grid.all_finite(update) for update in updates])
       for update, is_finite in zip(updates, tf.unstack(counted_finite)):
         kept = tf.cond(
           is_finite,
@@ -157,7 +157,7 @@ class Server:
     counts = tf.nest.map_structure(tf.add, counts, _counts_of(counted_finite))
     finite: Sequence[Any] = tf.unstack(counted_finite)
     if self._first_steps or self._noised_by is not None:
-      finite = [_all_finite(each.update) for each in trained]
+      finite = [grid.all_finite(each.update) for each in trained]
     for each, is_finite in zip(trained, finite):
       added = tf.nest.map_structure(
         lambda tensor, kept=is_finite: tf.where(kept, tensor, tf.zeros_like(tensor)),
@@ -183,14 +183,11 @@ class Server:
     key = query.round_key(query_state)
 
     def body(client: tf.Tensor, noised: Any) -> Any:
-      return client + 1, query.with_noise_of(params, noised, key, clients[client])
+      return query.with_noise_of(params, noised, key, clients[client])
 
     # Only a few in parallel, since each one's noise takes as much memory as an update.
-    _, noised = tf.while_loop(
-      lambda client, unused_noised: client < tf.shape(clients)[0],
-      body,
-      (tf.constant(0), total),
-      parallel_iterations=machine.usable_processors(),
+    noised = training_lib.fold(
+      body, tf.shape(clients)[0], total, parallel=machine.usable_processors()
     )
     return noised, counts, metrics
 
@@ -226,7 +223,7 @@ class Server:
     # The optimizer takes a step, unless the update is not finite.
     before = state.finalizer, tuple(state.global_model_weights.trainable)
     stepped = tracing.converted(self._optimizer.next)(*before, tuple(mean))
-    finite = _all_finite(mean)
+    finite = grid.all_finite(mean)
     optimizer_state, trainable = tf.nest.map_structure(
       lambda new, old: tf.where(finite, new, old), stepped, before
     )
@@ -262,11 +259,4 @@ def _sum_of_rows(stacked: Any) -> Any:
 
 
 def _rows_finite(stacked: Any) -> tf.Tensor:
-  return tf.vectorized_map(_all_finite, stacked, fallback_to_while_loop=False)
-
-
-def _all_finite(structure: Any) -> tf.Tensor:
-  flat = tf.nest.flatten(structure)
-  return tf.reduce_all(
-    tf.stack([tf.reduce_all(tf.math.is_finite(each)) for each in flat])
-  )
+  return tf.vectorized_map(grid.all_finite, stacked, fallback_to_while_loop=False)

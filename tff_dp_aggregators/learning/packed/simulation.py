@@ -208,8 +208,8 @@ class PackedFedAvg:
     def batches(rows: tf.Tensor) -> training_lib.Batches:
       return training_lib.Batches(self._training, examples, rows)
 
-    def body(first: tf.Tensor, sums: Any) -> Any:
-      chunk = rows[first : first + at_once]
+    def body(number: tf.Tensor, sums: Any) -> Any:
+      chunk = rows[number * at_once : (number + 1) * at_once]
       if side_by_side:
         trained = training_lib.side_by_side(
           self._training, weights, batches(chunk), padded=padded
@@ -217,17 +217,12 @@ class PackedFedAvg:
         added = tf.nest.map_structure(tf.add, sums, self._server.sum(params, trained))
       else:
         added = self._one_by_one(weights, params, batches, chunk, at_once, sums)
-      return first + at_once, tf.nest.map_structure(
+      return tf.nest.map_structure(
         lambda total, before: tf.ensure_shape(total, before.shape), added, sums
       )
 
-    _, sums = tf.while_loop(
-      lambda first, unused_sums: first < tf.shape(rows)[0],
-      body,
-      (tf.constant(0), self._server.zeros()),
-      parallel_iterations=1,
-    )
-    return sums
+    chunks = (tf.shape(rows)[0] + at_once - 1) // at_once
+    return training_lib.fold(body, chunks, self._server.zeros())
 
   def _one_by_one(
     self,
@@ -256,36 +251,22 @@ class PackedFedAvg:
 
     def write(number: tf.Tensor, arrays: Any) -> Any:
       trained = train(rows[number])
-      return number + 1, tf.nest.map_structure(
+      return tf.nest.map_structure(
         lambda array, tensor: array.write(number, tensor), arrays, trained
       )
 
-    _, arrays = tf.while_loop(
-      lambda number, unused_arrays: number < tf.shape(rows)[0],
-      write,
-      (tf.constant(0), arrays),
-      parallel_iterations=1,
-    )
+    arrays = training_lib.fold(write, tf.shape(rows)[0], arrays)
 
     def read(index: Any) -> training_lib.Trained:
       return tf.nest.map_structure(lambda array: array.read(index), arrays)
 
-    def add_each() -> Any:
-      _, added = tf.while_loop(
-        lambda index, unused_added: index < tf.shape(rows)[0],
-        lambda index, added: (
-          index + 1,
-          self._server.add(params, added, [read(index)]),
-        ),
-        (tf.constant(0), sums),
-        parallel_iterations=1,
-      )
-      return added
+    def add_one(index: tf.Tensor, sums: Any) -> Any:
+      return self._server.add(params, sums, [read(index)])
 
     return tf.cond(
       tf.equal(tf.shape(rows)[0], at_once),
       lambda: self._server.add(params, sums, list(map(read, range(at_once)))),
-      add_each,
+      lambda: training_lib.fold(add_one, tf.shape(rows)[0], sums),
     )
 
   def _finish_round(
@@ -427,27 +408,22 @@ def _sum_in_groups(
 ) -> Any:
   """Sums `compute` over packs, in the order of `functions.group_sums`."""
 
-  def add(
-    compute: Callable[[tf.Tensor], Any], first: tf.Tensor, end: tf.Tensor, parallel: int
-  ) -> Any:
-    return tf.while_loop(
-      lambda number, unused_total: number < end,
-      lambda number, total: (
-        number + 1,
-        tf.nest.map_structure(tf.add, total, compute(number)),
-      ),
-      (first, zeros),
-      parallel_iterations=parallel,
-    )[1]
+  def add(compute: Callable[[tf.Tensor], Any], number: tf.Tensor, parallel: int) -> Any:
+    return training_lib.fold(
+      lambda index, total: tf.nest.map_structure(tf.add, total, compute(index)),
+      number,
+      zeros,
+      parallel=parallel,
+    )
 
   size, processors = functions.GROUP, machine.usable_processors()
 
   def group(index: tf.Tensor) -> Any:
-    end = tf.minimum(size * (index + 1), number)
-    return add(compute, size * index, end, min(size, processors))
+    first = size * index
+    packs = tf.minimum(size, number - first)
+    return add(lambda pack: compute(first + pack), packs, min(size, processors))
 
-  groups = (number + size - 1) // size
-  return add(group, tf.constant(0), groups, -(-processors // size))
+  return add(group, (number + size - 1) // size, -(-processors // size))
 
 
 @contextlib.contextmanager
