@@ -205,18 +205,21 @@ class PackedFedAvg:
     padded = step_checks.is_padded(self._training, self._data)
     examples = self._data.tensors()
 
-    def batches(rows: tf.Tensor) -> training_lib.Batches:
-      return training_lib.Batches(self._training, examples, rows)
+    def train(rows: tf.Tensor) -> training_lib.Trained:
+      batches = training_lib.Batches(self._training, examples, rows)
+      if side_by_side:
+        return training_lib.side_by_side(
+          self._training, weights, batches, padded=padded
+        )
+      return training_lib.one(self._training, weights, batches)
 
     def body(number: tf.Tensor, sums: Any) -> Any:
       chunk = rows[number * at_once : (number + 1) * at_once]
       if side_by_side:
-        trained = training_lib.side_by_side(
-          self._training, weights, batches(chunk), padded=padded
-        )
-        added = tf.nest.map_structure(tf.add, sums, self._server.sum(params, trained))
+        chunk_sums = self._server.sum(params, train(chunk))
+        added = tf.nest.map_structure(tf.add, sums, chunk_sums)
       else:
-        added = self._one_by_one(weights, params, batches, chunk, at_once, sums)
+        added = self._add_one_by_one(params, sums, chunk, at_once, train)
       return tf.nest.map_structure(
         lambda total, before: tf.ensure_shape(total, before.shape), added, sums
       )
@@ -224,33 +227,27 @@ class PackedFedAvg:
     chunks = (tf.shape(rows)[0] + at_once - 1) // at_once
     return training_lib.fold(body, chunks, self._server.zeros())
 
-  def _one_by_one(
+  def _add_one_by_one(
     self,
-    weights: training_lib.Weights,
     params: Any,
-    batches: Callable[[tf.Tensor], training_lib.Batches],
+    sums: Any,
     rows: tf.Tensor,
     at_once: int,
-    sums: Any,
+    train: Callable[[tf.Tensor], training_lib.Trained],
   ) -> Any:
     """Trains clients one after the other, and adds their contributions to the sums."""
-
-    def train(row: tf.Tensor) -> training_lib.Trained:
-      return training_lib.one(self._training, weights, batches(row[tf.newaxis]))
-
     if at_once == 1:
-      return self._server.add(params, sums, [train(rows[0])])
+      return self._server.add(params, sums, [train(rows)])
     _, _, metrics = sums
-    structure = training_lib.Trained(tuple(weights.trainable), metrics)
     arrays = tf.nest.map_structure(
-      lambda tensor: tf.TensorArray(
-        tensor.dtype, at_once, element_shape=tensor.shape, clear_after_read=False
+      lambda spec: tf.TensorArray(
+        spec.dtype, at_once, element_shape=spec.shape, clear_after_read=False
       ),
-      structure,
+      training_lib.Trained(self._server.specs, metrics),
     )
 
     def write(number: tf.Tensor, arrays: Any) -> Any:
-      trained = train(rows[number])
+      trained = train(rows[number : number + 1])
       return tf.nest.map_structure(
         lambda array, tensor: array.write(number, tensor), arrays, trained
       )
