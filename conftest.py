@@ -43,10 +43,10 @@ doctest._SpoofOut.fileno = lambda self: _NULL.fileno()
 
 # Files of tests that take more than half a minute of CPU time.
 _LONG_FILES = (
+  'client_noise_test.py',
   'compare_test.py',
   'documents_test.py',
   'dp_mean_test.py',
-  'joint_noise_test.py',
   'matrix_mechanism_test.py',
   'packed_test.py',
   'pld_test.py',

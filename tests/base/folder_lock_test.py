@@ -20,26 +20,16 @@ time.sleep(600)
 """
 
 
-@contextlib.contextmanager
-def _held_by_another_process(path):
-  process = subprocess.Popen(
-    [sys.executable, '-c', _HOLDER, str(path)], stdout=subprocess.PIPE, text=True
-  )
-  try:
-    assert process.stdout.readline() == 'held\n'
-    yield process
-  finally:
-    process.kill()
-    process.wait()
-    process.stdout.close()
-
-
 def test_lock_excludes_other_processes_until_holder_is_killed(tmp_path):
-  with _held_by_another_process(tmp_path) as process:
-    for _ in range(2):  # A refused attempt holds no part of the lock.
-      with pytest.raises(BlockingIOError):
-        folder_lock.FolderLock(str(tmp_path))
-    process.kill()
+  command = [sys.executable, '-c', _HOLDER, str(tmp_path)]
+  with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+    try:
+      assert process.stdout.readline() == 'held\n'
+      for _ in range(2):  # A refused attempt holds no part of the lock.
+        with pytest.raises(BlockingIOError):
+          folder_lock.FolderLock(str(tmp_path))
+    finally:
+      process.kill()
     process.wait()
     folder_lock.FolderLock(str(tmp_path)).close()
 

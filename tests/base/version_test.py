@@ -78,18 +78,20 @@ def test_files_that_are_not_code_do_not_count_as_modified(package):
   assert version.commit_of(package) == (commit, False)
 
 
-class TestForeignRepository:
-  def test_package_in_a_tracked_environment_has_no_commit(self, tmp_path):
+@pytest.mark.parametrize(
+  ('folder', 'setup'),
+  [
+    ('.venv/lib/python3.11/site-packages', None),  # A tracked environment.
+    ('', None),  # A copy in another project.
+    ('', "setup(name='their-product')\n"),
+  ],
+)
+def test_package_in_another_repository_has_no_commit(tmp_path, folder, setup):
+  package = make_package(tmp_path / folder, setup)
+  if folder:
     (tmp_path / 'setup.py').write_text(SETUP)
-    package = make_package(tmp_path / '.venv/lib/python3.11/site-packages', setup=None)
-    commit_all(tmp_path)
-    assert version.commit_of(package) == (None, None)
-
-  @pytest.mark.parametrize('setup', [None, "setup(name='their-product')\n"])
-  def test_package_copied_into_another_project_has_no_commit(self, tmp_path, setup):
-    package = make_package(tmp_path / 'theirs', setup)
-    commit_all(tmp_path / 'theirs')
-    assert version.commit_of(package) == (None, None)
+  commit_all(tmp_path)
+  assert version.commit_of(package) == (None, None)
 
 
 def test_commit_is_unknown_without_git(package, monkeypatch, tmp_path):
@@ -126,40 +128,36 @@ def test_installed_package_starts_no_process(package, monkeypatch):
   assert version.commit_of(package) == (None, None)
 
 
-class TestRecord:
-  @pytest.fixture
-  def record(self, package, tmp_path):
-    """Records the commit in a package and returns a copy of it, as it is installed."""
-    (package / 'base').mkdir()
+def record(package):
+  """Records the commit in a package; returns what a copy of it, as installed, tells."""
+  target = package.parents[1] / 'site-packages' / 'tff_dp_aggregators'
+  (package / 'base').mkdir(exist_ok=True)
+  with version.recorded(package):
+    shutil.copytree(package, target, dirs_exist_ok=True)
+  return version._recorded(target)
 
-    def build():
-      target = tmp_path / 'site-packages' / 'tff_dp_aggregators'
-      with version.recorded(package):
-        shutil.copytree(package, target, dirs_exist_ok=True)
-      return target
 
-    return build
+def test_build_from_a_checkout_records_its_commit_and_leaves_no_file(package):
+  commit = commit_all(package.parent)
+  assert record(package) == (commit, False)
+  (package / 'code.py').write_text('x = 2\n')
+  assert record(package) == (commit, True)
+  assert not list((package / 'base').iterdir())
 
-  def test_build_from_a_checkout_records_its_commit(self, package, record):
-    commit = commit_all(package.parent)
-    assert version._recorded(record()) == (commit, False)
-    (package / 'code.py').write_text('x = 2\n')
-    assert version._recorded(record()) == (commit, True)
 
-  def test_recording_leaves_nothing_in_the_sources(self, package, record):
-    commit_all(package.parent)
-    record()
-    assert not list((package / 'base').iterdir())
-
-  def test_build_from_an_sdist_keeps_the_recorded_commit(self, package, record):
-    (package / 'base' / 'commit.json').write_text('{"commit": "a", "modified": false}')
-    assert version._recorded(record()) == ('a', False)
-
-  @pytest.mark.parametrize('text', ['{', '[]', '{"commit": "a"}'])
-  def test_broken_record_means_no_commit(self, tmp_path, text):
-    (tmp_path / 'package' / 'base').mkdir(parents=True)
-    (tmp_path / 'package' / 'base' / 'commit.json').write_text(text)
-    assert version._recorded(tmp_path / 'package') == (None, None)
+@pytest.mark.parametrize(
+  ('text', 'expected'),
+  [
+    ('{"commit": "a", "modified": false}', ('a', False)),
+    *((broken, (None, None)) for broken in ('{', '[]', '{"commit": "a"}')),
+  ],
+)
+def test_build_from_an_sdist_keeps_the_record_unless_it_is_broken(
+  package, text, expected
+):
+  (package / 'base').mkdir()
+  (package / 'base' / 'commit.json').write_text(text)
+  assert record(package) == expected
 
 
 def test_checksum_depends_on_names_and_contents_of_modules(tmp_path, monkeypatch):

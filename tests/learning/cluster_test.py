@@ -78,12 +78,10 @@ def banded(data):
 
 
 def _simulation(data, used=None, name='banded'):
-  model = populations.model(units=22000 if name == 'large' else 0)
-  training = packed.LocalTraining(model, tff.learning.optimizers.build_sgdm(0.3), 4)
-  return packed.PackedFedAvg(
-    training,
-    _AGGREGATORS[name](noise.Seed(4)),
+  return populations.simulation(
     data,
+    _AGGREGATORS[name](noise.Seed(4)),
+    populations.model(units=22000 if name == 'large' else 0),
     server_optimizer=tff.learning.optimizers.build_sgdm(0.7, momentum=0.9),
     num_packs=_PACKS,
     cluster=used,
@@ -125,24 +123,19 @@ def test_rounds_on_cluster_have_the_same_bits(client, data, local_bits, name):
     assert not used.is_elsewhere
 
 
-def _hide_data():
-  cluster._sees = lambda directory, checksum: False
-  cluster._FUNCTIONS.clear()
-
-
-def _show_data():
-  cluster._sees = _SEES
-  cluster._FUNCTIONS.clear()
-
-
 _SEES = cluster._sees
+
+
+def _show_data(are_shown):
+  cluster._sees = _SEES if are_shown else lambda directory, checksum: False
+  cluster._FUNCTIONS.clear()
 
 
 @pytest.mark.slow
 def test_workers_that_cannot_read_the_data_are_sent_them(
   client, data, banded, local_bits
 ):
-  client.run(_hide_data)
+  client.run(_show_data, False)
   try:
     with _cluster(client, banded):
       assert _bits(banded) == local_bits('banded')
@@ -150,7 +143,7 @@ def test_workers_that_cannot_read_the_data_are_sent_them(
         lambda: [each.data_directory for each in cluster._FUNCTIONS.values()]
       )
   finally:
-    client.run(_show_data)
+    client.run(_show_data, True)
   found = [each for of_worker in directories.values() for each in of_worker]
   assert found and data.directory not in found
 
@@ -192,12 +185,12 @@ def test_noise_key_is_not_sent_to_workers(client, banded, monkeypatch):
     assert key.tobytes() not in everything
 
 
-def test_pack_that_fails_on_all_workers_raises_computation_error(client, banded):
+def test_pack_that_fails_on_all_workers_raises_computation_error(client, data, banded):
   with _cluster(client, banded) as used:
     packs = banded.cohort(*_cohort(0)).packs
-    arguments = [np.zeros([2, 7], np.float32)] * len(banded._function.arguments[:-1])
+    arguments = [np.zeros([2, 7], np.float32)] * len(banded._broadcast.results)
     with pytest.raises(tf.errors.InvalidArgumentError):
-      banded._function(arguments, packs[0])
+      banded._function.at(data.directory)(arguments, packs[0])
     with pytest.raises(failures.ComputationError):
       used.sums(banded._function, arguments, packs)
     (message,) = used.log  # It failed on the other worker, too, so both live on.

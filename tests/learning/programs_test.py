@@ -115,39 +115,21 @@ def _new_worker(workers_before):
   return worker
 
 
-@contextlib.contextmanager
-def _after(seconds, action):
-  timer = threading.Timer(seconds, action)
-  timer.start()
-  try:
-    yield
-  finally:
-    timer.join()
-
-
 def test_hanging_worker_raises_round_timeout_error(workers_before):
-  errors = []
-
-  def add_and_record_timeout():
-    try:
-      _add(1)
-    except TimeoutError as e:
-      errors.append(e)
-
-  with runtime.local_runtime(timeout_seconds=0.5) as context:
+  with (
+    runtime.local_runtime(timeout_seconds=0.5) as context,
+    concurrent.futures.ThreadPoolExecutor(1) as thread,
+  ):
     assert _add(1) == 2
-    worker = _new_worker(workers_before)
-    worker.send_signal(signal.SIGSTOP)
-    thread = threading.Thread(target=context.bound(add_and_record_timeout))
-    thread.start()
+    _new_worker(workers_before).send_signal(signal.SIGSTOP)
+    other_call = thread.submit(context.bound(_add), 1)
     started = time.monotonic()
     with pytest.raises(runtime.RoundTimeoutError) as error:
       _add(1)
     assert 0.4 < time.monotonic() - started < 10
     for each in ('timeout_seconds=0.5', 'larger timeout_seconds', 'last state'):
       assert each in str(error.value)
-    thread.join(10)
-    assert len(errors) == 1
+    assert isinstance(other_call.exception(10), TimeoutError)
     assert set(_workers()) == workers_before
     with pytest.raises(RuntimeError, match='has ended: a round took longer than'):
       _add(1)
@@ -167,8 +149,8 @@ def test_timeout_is_per_computation_and_must_be_positive():
 def test_computation_is_repeated_when_its_worker_dies(workers_before, caplog):
   with runtime.local_runtime():
     assert _add(1) == 2
-    with _after(0.3, _new_worker(workers_before).kill):
-      assert _wait(0.6) > 0
+    threading.Timer(0.3, _new_worker(workers_before).kill).start()
+    assert _wait(0.6) > 0
     assert 'was ended by SIGKILL; starting another one' in caplog.text
     assert _add(1) == 2
 

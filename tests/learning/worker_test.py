@@ -6,7 +6,6 @@ import shutil
 import signal
 import socket
 import subprocess
-import sys
 
 import grpc
 import psutil
@@ -15,63 +14,39 @@ import pytest
 from tff_dp_aggregators.learning import runtime
 
 
-class _Machine:
-  """A network namespace that serves as another machine; `with` makes and removes it.
+@pytest.fixture(scope='module')
+def other_machine():
+  """Makes a network namespace, which serves as another machine.
 
-  Attributes:
-    command: Prefix of commands that run there.
-    address: Its address, as this machine reaches it.
-    host_address: The address of this machine, as the namespace reaches it.
+  Yields the prefix of commands that run there, and the address by which it reaches this
+  machine.
   """
-
-  def __init__(self):
-    self._name = f'tff-dp-{os.getpid()}'
-    self._link = f'tfa{os.getpid()}'
-    self.command = ('ip', 'netns', 'exec', self._name)
-    # Four addresses for each process, of the block for tests of networks (RFC 2544).
-    first = 4 * (os.getpid() % 2**15)
-    self.host_address, self.address = (
-      f'198.{18 + (first >> 16)}.{first >> 8 & 255}.{(first & 255) + last}'
-      for last in (1, 2)
-    )
-
-  def __enter__(self):
-    namespace, peer_link = ('-n', self._name), f'tfb{os.getpid()}'
-    _ip('netns', 'add', self._name)
-    try:
-      peer = ('peer', 'name', peer_link, 'netns', self._name)
-      _ip('link', 'add', self._link, 'type', 'veth', *peer)
-      _ip('address', 'add', f'{self.host_address}/30', 'dev', self._link)
-      _ip('link', 'set', self._link, 'up')
-      _ip(*namespace, 'address', 'add', f'{self.address}/30', 'dev', peer_link)
-      _ip(*namespace, 'link', 'set', peer_link, 'up')
-      _ip(*namespace, 'link', 'set', 'lo', 'up')
-    except PermissionError:
-      self.__exit__()
-      raise
-    return self
-
-  def __exit__(self, *unused):
-    _ip('netns', 'delete', self._name)  # This deletes the link, too.
-
-
-def _ip(*arguments):
-  result = subprocess.run(['ip', *arguments], capture_output=True, text=True)
-  if result.returncode:
-    raise PermissionError(result.stderr)
-
-
-@contextlib.contextmanager
-def _other_machine():
-  """Yields another machine, or skips the test where none can be made."""
   if os.getuid() != 0 or shutil.which('ip') is None:
     pytest.skip('another machine is a network namespace, which root alone can make')
-  with contextlib.ExitStack() as stack:
-    try:
-      machine = stack.enter_context(_Machine())
-    except PermissionError as e:
-      pytest.skip(f'no network namespace can be made here: {e}')
-    yield machine
+  pid = os.getpid()
+  name, link, peer_link = f'tff-dp-{pid}', f'tfa{pid}', f'tfb{pid}'
+  # Four addresses for each process, of the block for tests of networks (RFC 2544).
+  first = 4 * (pid % 2**15)
+  here, there = (
+    f'198.{18 + (first >> 16)}.{first >> 8 & 255}.{(first & 255) + last}'
+    for last in (1, 2)
+  )
+  try:
+    for command in (
+      f'netns add {name}',
+      f'link add {link} type veth peer name {peer_link} netns {name}',
+      f'address add {here}/30 dev {link}',
+      f'link set {link} up',
+      f'-n {name} address add {there}/30 dev {peer_link}',
+      f'-n {name} link set {peer_link} up',
+      f'-n {name} link set lo up',
+    ):
+      result = subprocess.run(['ip', *command.split()], capture_output=True, text=True)
+      if result.returncode:
+        pytest.skip(f'no network namespace can be made here: {result.stderr}')
+    yield ('ip', 'netns', 'exec', name), here
+  finally:  # This deletes the links, too.
+    subprocess.run(['ip', 'netns', 'delete', name], capture_output=True, check=False)
 
 
 def _own_addresses():
@@ -101,11 +76,6 @@ def worker():
   worker.end()
 
 
-def _answers(worker):
-  grpc.channel_ready_future(worker.channel).result(60)
-  return True
-
-
 def test_worker_listens_on_loopback_only(worker):
   assert _is_open('127.0.0.1', worker.port) and _is_open('::1', worker.port)
   if not _own_addresses():
@@ -117,23 +87,15 @@ def test_worker_listens_on_loopback_only(worker):
     assert not _is_open(address, worker.port), address
 
 
-_CONNECT = """
-import socket, sys
-try:
-  connection = socket.create_connection((sys.argv[1], int(sys.argv[2])), timeout=2)
-except OSError:
-  print('refused', flush=True)
-else:
-  print('connected', flush=True)
-  sys.stdin.readline()
-"""
+# A shell that cannot open the connection ends.
+_CONNECT = 'exec 3<>/dev/tcp/$0/$1 && echo connected && read'
 
 
 @contextlib.contextmanager
 def connecting(command, address, port):
-  """Connects where `command` runs the program; yields whether that worked."""
+  """Connects where `command` runs the shell; yields whether that worked."""
   process = subprocess.Popen(
-    [*command, sys.executable, '-c', _CONNECT, address, str(port)],
+    [*command, 'bash', '-c', _CONNECT, address, str(port)],
     stdin=subprocess.PIPE,
     stdout=subprocess.PIPE,
     text=True,
@@ -142,12 +104,6 @@ def connecting(command, address, port):
     yield process.stdout.readline() == 'connected\n'
   finally:
     process.communicate('\n', timeout=60)
-
-
-@pytest.fixture(scope='module')
-def other_machine():
-  with _other_machine() as machine:
-    yield machine.command, machine.host_address
 
 
 def test_other_machine_cannot_connect_to_worker(worker, other_machine):
@@ -209,26 +165,19 @@ def test_worker_that_fails_to_start_is_ended_with_error(
 def test_worker_ignores_sigint_and_sigterm(worker):
   for number in (signal.SIGINT, signal.SIGTERM):
     os.kill(worker.pid, number)
-  assert worker.is_alive() and _answers(worker)
+  grpc.channel_ready_future(worker.channel).result(60)
+  assert worker.is_alive()
 
 
-def _environment(worker):
-  with open(f'/proc/{worker.pid}/environ', 'rb') as file:
-    pairs = file.read().decode().rstrip('\0').split('\0')
-  return dict(pair.split('=', 1) for pair in pairs)
-
-
-def test_worker_has_one_thread_per_operation_and_keeps_memory(worker):
-  environment = _environment(worker)
-  assert environment['TF_NUM_INTRAOP_THREADS'] == '1'
+@pytest.mark.parametrize('threads_of_user', [None, '3'])
+def test_worker_has_one_thread_per_operation_unless_stated_and_keeps_memory(
+  threads_of_user, monkeypatch
+):
+  if threads_of_user:
+    monkeypatch.setenv('TF_NUM_INTRAOP_THREADS', threads_of_user)
+  worker = runtime.Worker()
+  environment = psutil.Process(worker.pid).environ()
+  worker.end()
+  assert environment['TF_NUM_INTRAOP_THREADS'] == (threads_of_user or '1')
   assert int(environment['MALLOC_TRIM_THRESHOLD_']) >= 2**25
   assert int(environment['MALLOC_MMAP_THRESHOLD_']) == 2**25
-
-
-def test_worker_keeps_environment_variables_of_the_user(monkeypatch):
-  monkeypatch.setenv('TF_NUM_INTRAOP_THREADS', '3')
-  worker = runtime.Worker()
-  try:
-    assert _environment(worker)['TF_NUM_INTRAOP_THREADS'] == '3'
-  finally:
-    worker.end()

@@ -49,15 +49,15 @@ class FolderLock:
 
   def __init__(self, path: str):
     """Locks the folder at `path`; raises BlockingIOError if another process has it."""
-    self._folder: Optional[int] = os.open(
-      path, os.O_RDONLY | getattr(os, 'O_DIRECTORY', 0)
-    )
-    self._file: Optional[int] = None
+    self._folder = os.open(path, os.O_RDONLY | getattr(os, 'O_DIRECTORY', 0))
+    self._opened = contextlib.ExitStack()
+    self._opened.callback(os.close, self._folder)
     try:
       take(self._folder)
-      self._file = _open_lock_file(path)
-      if self._file is not None:
-        take(self._file)
+      file = _open_lock_file(path)
+      if file is not None:
+        self._opened.callback(os.close, file)
+        take(file)
     except BaseException as e:
       self.close()
       if isinstance(e, OSError) and e.errno in _UNSUPPORTED and fcntl is not None:
@@ -71,7 +71,6 @@ class FolderLock:
 
   def is_of(self, path: str) -> bool:
     """Whether the locked folder is still the one at `path`."""
-    assert self._folder is not None
     try:
       return os.path.samestat(os.fstat(self._folder), os.stat(path))
     except FileNotFoundError:
@@ -79,10 +78,7 @@ class FolderLock:
 
   def close(self) -> None:
     """Releases the lock."""
-    for descriptor in (self._file, self._folder):
-      if descriptor is not None:
-        os.close(descriptor)
-    self._file = self._folder = None
+    self._opened.close()
 
 
 def temporary(prefix: str) -> tuple[str, FolderLock]:

@@ -375,17 +375,12 @@ def _quiet_dask() -> Iterator[None]:
   """Silences Dask's logs and version warnings inside the context."""
   from distributed import versions
 
-  loggers = [logging.getLogger(name) for name in _LOGGERS]
-  levels = [each.level for each in loggers]
-  with warnings.catch_warnings():
+  with warnings.catch_warnings(), contextlib.ExitStack() as stack:
     warnings.simplefilter('ignore', versions.VersionMismatchWarning)
-    for each in loggers:
-      each.setLevel(logging.CRITICAL + 1)
-    try:
-      yield
-    finally:
-      for each, level in zip(loggers, levels):
-        each.setLevel(level)
+    for logger in map(logging.getLogger, _LOGGERS):
+      stack.callback(logger.setLevel, logger.level)
+      logger.setLevel(logging.CRITICAL + 1)
+    yield
 
 
 # Once packs have failed on this many workers, the packs are the cause, and the round
@@ -642,11 +637,8 @@ class Cluster:
 
   def _take_events(self) -> None:
     """Records workers that joined or were lost."""
-    while True:
-      try:
-        _, event = self._events.get_nowait()
-      except queue.Empty:
-        return
+    while not self._events.empty():  # No other thread takes any.
+      _, event = self._events.get()
       action, worker = event.get('action'), event.get('worker')
       if action == 'add-worker' and worker not in self._workers:
         self._workers[worker] = time.monotonic()

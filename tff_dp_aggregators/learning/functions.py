@@ -43,20 +43,31 @@ def intra_op_threads() -> int:
   return chosen or int(stated or 0) or len(os.sched_getaffinity(0))
 
 
+@dataclasses.dataclass(frozen=True)
 class Traced:
-  """A function of structures of tensors, traced once into a serialised graph."""
+  """A function of structures of tensors; it can be pickled until it is called."""
 
-  def __init__(self, compute: Callable[..., Any], *specs: Any):
+  graph: bytes = dataclasses.field(repr=False)  # Serialised by TensorFlow.
+  # Names of tensors in the graph.
+  arguments: tuple[str, ...] = dataclasses.field(repr=False)
+  results: tuple[str, ...] = dataclasses.field(repr=False)
+  specs: Any  # Of the results.
+
+  @classmethod
+  def of(cls, compute: Callable[..., Any], *specs: Any) -> 'Traced':
+    """Traces a function of arguments with the given specs."""
     with tf.Graph().as_default() as graph:
       arguments = tf.nest.map_structure(
         lambda spec: tf.compat.v1.placeholder(spec.dtype, spec.shape), specs
       )
       # A result may be an argument or a constant itself, so it gets its own tensor.
       results = tf.nest.map_structure(tf.identity, compute(*arguments))
-    self.specs = specs_of(results)
-    self.graph = graph.as_graph_def().SerializeToString()
-    self.arguments = tuple(each.name for each in tf.nest.flatten(arguments))
-    self.results = tuple(each.name for each in tf.nest.flatten(results))
+    return cls(
+      graph.as_graph_def().SerializeToString(),
+      tuple(each.name for each in tf.nest.flatten(arguments)),
+      tuple(each.name for each in tf.nest.flatten(results)),
+      specs_of(results),
+    )
 
   @functools.cached_property
   def _function(self) -> Callable[..., list[tf.Tensor]]:
@@ -113,12 +124,9 @@ def _without_rewriting() -> Iterator[None]:
 
 @dataclasses.dataclass(frozen=True)
 class PackFunction:
-  """A function from broadcast values and rows to a pack's sums; it can be pickled."""
+  """A function from broadcast values and rows to a pack's sums, for workers."""
 
-  graph: bytes = dataclasses.field(repr=False)  # Serialised by TensorFlow.
-  # Names of tensors in the graph; the rows are the last argument.
-  arguments: tuple[str, ...] = dataclasses.field(repr=False)
-  results: tuple[str, ...] = dataclasses.field(repr=False)
+  traced: Traced = dataclasses.field(repr=False)  # Its results are a list of tensors.
   data_directory: str  # Of the `PackedData` that the graph reads in place.
   data_checksum: str
   intra_op_threads: int  # The number of threads with which it has to be called.
@@ -127,34 +135,26 @@ class PackFunction:
   def key(self) -> str:
     """A hash that identifies what the function computes."""
     rest = repr((self.data_directory, self.data_checksum, self.intra_op_threads))
-    return hashlib.sha256(self.graph + rest.encode()).hexdigest()
+    return hashlib.sha256(self.traced.graph + rest.encode()).hexdigest()
 
   def at(self, data_directory: str) -> 'PackFunction':
     """Returns the same function reading a copy of the data in another directory."""
-    graph = tf.compat.v1.GraphDef.FromString(self.graph)
+    graph = tf.compat.v1.GraphDef.FromString(self.traced.graph)
     functions = (each.node_def for each in graph.library.function)
     for node in itertools.chain(graph.node, *functions):
       if node.op == 'ImmutableConst':
         path = node.attr['memory_region_name'].s.decode()
         name = os.path.relpath(path, self.data_directory)
         node.attr['memory_region_name'].s = os.path.join(data_directory, name).encode()
-    return dataclasses.replace(
-      self, graph=graph.SerializeToString(), data_directory=data_directory
-    )
+    traced = dataclasses.replace(self.traced, graph=graph.SerializeToString())
+    return dataclasses.replace(self, traced=traced, data_directory=data_directory)
 
   def __call__(
     self, broadcast: Sequence[np.ndarray], rows: np.ndarray
   ) -> list[np.ndarray]:
     """Trains the clients of a pack."""
-    if self.key not in _COMPILED:
-      _COMPILED.clear()
-      _COMPILED[self.key] = _compiled(self.graph, self.arguments, self.results)
-    sums = _COMPILED[self.key](*map(tf.constant, (*broadcast, rows)))
+    sums = self.traced(list(map(tf.constant, broadcast)), tf.constant(rows))
     return [np.asarray(each) for each in sums]
-
-
-# Functions by `PackFunction.key`; at most one, as a process works for one training.
-_COMPILED: dict[str, Callable[..., list[tf.Tensor]]] = {}
 
 
 def group_sums(sums: Iterable[Sequence[np.ndarray]]) -> list[np.ndarray]:

@@ -116,6 +116,19 @@ def model(weighted=True, metrics=False, units=0):
   )
 
 
+def simulation(data, aggregator, of_model=None, **kwargs):
+  """Returns a simulation with batches of four, and two packs unless stated."""
+  training = packed.LocalTraining(
+    of_model or model(), tff.learning.optimizers.build_sgdm(0.1), batch_size=4
+  )
+  kwargs = {
+    'num_packs': 2,
+    'server_optimizer': tff.learning.optimizers.build_sgdm(1.0),
+    **kwargs,
+  }
+  return packed.PackedFedAvg(training, aggregator, data, **kwargs)
+
+
 def cohort_and_keys(cohort_size=5):
   """Returns the first clients, and the keys of the order of their examples."""
   clients = np.arange(cohort_size)

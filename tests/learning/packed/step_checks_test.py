@@ -66,17 +66,9 @@ def test_stateless_random_operations_are_accepted():
 
 
 def test_exception_of_model_is_reported_with_its_input():
-  def fails(x):
-    raise RuntimeError('no way')
-
-  with pytest.raises(ValueError, match=r'float32\[None, 2\].*no way'):
-    step_checks.random_operations(_training_that_calls(fails))
-
-
-def _training_that_calls(fails):
   @tf.function
   def predict(weights, x, training):
-    return fails(x)
+    raise RuntimeError('no way')
 
   model = tff.learning.models.FunctionalModel(
     initial_weights=((np.zeros(2, np.float32),), ()),
@@ -84,7 +76,9 @@ def _training_that_calls(fails):
     loss_fn=tf.function(lambda output, label, sample_weight=None: 0.0),
     input_spec=(tf.TensorSpec([None, 2]), tf.TensorSpec([None, 1])),
   )
-  return packed.LocalTraining(model, tff.learning.optimizers.build_sgdm(0.1), 4)
+  optimizer = tff.learning.optimizers.build_sgdm(0.1)
+  with pytest.raises(ValueError, match=r'float32\[None, 2\].*no way'):
+    step_checks.random_operations(packed.LocalTraining(model, optimizer, 4))
 
 
 def test_layer_that_changes_its_own_weights_is_refused():

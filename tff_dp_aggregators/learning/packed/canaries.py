@@ -105,10 +105,10 @@ class Canaries:
 class Insertion:
   """Adds canaries to the graph of a round."""
 
-  def __init__(self, canaries: Canaries, clip_norm: float, weights: Any):
-    """`weights`: The model's trainable weights."""
-    self._shapes = [(each.shape, each.dtype) for each in tf.nest.flatten(weights)]
-    self._sizes = [int(np.prod(shape)) for shape, _ in self._shapes]
+  def __init__(self, canaries: Canaries, clip_norm: float, server: server_lib.Server):
+    """`server` adds up the updates of clients, and those of canaries."""
+    self._server = server
+    self._sizes = [spec.shape.num_elements() for spec in server.specs]
     self._norms = (_NORM * clip_norm * canaries.inserted).astype(np.float32)
     self.directions = tf.constant(canaries.directions(sum(self._sizes)))
     # Additional arguments of a round: directions, and numbers of canaries.
@@ -118,32 +118,20 @@ class Insertion:
     )
 
   def add(
-    self,
-    server: server_lib.Server,
-    state: Any,
-    sums: Any,
-    directions: tf.Tensor,
-    numbers: tf.Tensor,
+    self, state: Any, sums: Any, directions: tf.Tensor, numbers: tf.Tensor
   ) -> Any:
     """Adds the updates of a round's canaries, clipped and encoded, to its sums."""
-    weights, params = server.for_clients(state)
-    no_metrics, norms = server.zeros()[2], tf.constant(self._norms)
+    _, params = self._server.for_clients(state)
+    no_metrics, norms = self._server.zeros()[2], tf.constant(self._norms)
 
     def body(place: tf.Tensor, sums: Any) -> Any:
       number = numbers[place]
       split = tf.split(norms[number] * directions[number], self._sizes)
-      update = [
-        tf.cast(tf.reshape(each, shape), dtype)
-        for each, (shape, dtype) in zip(split, self._shapes)
-      ]
-      structure = tf.nest.pack_sequence_as(weights.trainable, update)
-      trained = training_lib.Trained(structure, no_metrics)
-      return place + 1, server.add(params, sums, [trained])
+      update = tuple(
+        tf.cast(tf.reshape(each, spec.shape), spec.dtype)
+        for each, spec in zip(split, self._server.specs)
+      )
+      trained = training_lib.Trained(update, no_metrics)
+      return self._server.add(params, sums, [trained])
 
-    _, sums = tf.while_loop(
-      lambda place, unused_sums: place < tf.shape(numbers)[0],
-      body,
-      (tf.constant(0), sums),
-      parallel_iterations=1,
-    )
-    return sums
+    return training_lib.fold(body, tf.shape(numbers)[0], sums)

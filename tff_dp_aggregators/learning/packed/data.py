@@ -11,11 +11,12 @@
 import contextlib
 import hashlib
 import json
+import math
 import os
 import shutil
 import tempfile
 from collections.abc import Sequence
-from typing import Any, NamedTuple, Optional
+from typing import Any, Optional
 
 import numpy as np
 import tensorflow as tf
@@ -28,20 +29,15 @@ _FORMAT = 3  # From this format on, all numbers are known to be finite.
 _BUFFER = 2**22
 
 
-class Feature(NamedTuple):
-  """One feature of all examples: its file, and the shape of one example."""
-
-  path: str
-  dtype: np.dtype
-  shape: tuple[int, ...]
-
-
 class PackedData:
   """A population laid out by `lay_out`.
 
   Attributes:
     directory: The directory of its files.
-    features: Features of an example, in the order of `tf.nest.flatten`.
+    features: All examples of each feature, read-only, mapped into memory, in the order
+      of `tf.nest.flatten`.
+    checksum: SHA-256 of the examples, of who has them, and of the ids.
+    num_examples: Number of examples of all clients together.
   """
 
   def __init__(self, directory: str):
@@ -54,25 +50,20 @@ class PackedData:
     self.directory = os.path.abspath(directory)
     with open(os.path.join(directory, _INDEX)) as file:
       index = json.load(file)
-    self._checksum = str(index['checksum'])
+    self.checksum = str(index['checksum'])
     self._offsets = np.memmap(os.path.join(directory, _OFFSETS), np.int64, 'r')
-    self.features = [
-      Feature(
-        os.path.join(self.directory, f'feature-{i}.bin'),
-        np.dtype(feature['dtype']),
-        tuple(feature['shape']),
-      )
-      for i, feature in enumerate(index['features'])
-    ]
-    sizes = [
-      int(np.prod(each.shape)) * self.num_examples * each.dtype.itemsize
-      for each in self.features
-    ]
-    if (
-      index.get('format') != _FORMAT
-      or not all(each.dtype.isnative for each in self.features)
-      or [os.path.getsize(each.path) for each in self.features] != sizes
-    ):
+    self.num_examples = int(self._offsets[-1])
+    is_usable = index.get('format') == _FORMAT
+    self.features = []
+    for number, feature in enumerate(index['features']):
+      path = os.path.join(self.directory, f'feature-{number}.bin')
+      dtype, shape = np.dtype(feature['dtype']), (self.num_examples, *feature['shape'])
+      if os.path.getsize(path) == math.prod(shape) * dtype.itemsize:
+        self.features.append(np.memmap(path, dtype, 'r', shape=shape))
+      else:
+        is_usable = False
+      is_usable &= dtype.isnative
+    if not is_usable:
       raise ValueError(
         f'{directory} has packed data of format {index.get("format")} that are not '
         f'what this release lays out in format {_FORMAT} on this machine: of another '
@@ -93,16 +84,6 @@ class PackedData:
       return ids
 
   @property
-  def checksum(self) -> str:
-    """SHA-256 of the examples, of who has them, and of the ids."""
-    return self._checksum
-
-  @property
-  def num_examples(self) -> int:
-    """Number of examples of all clients together."""
-    return int(self._offsets[-1])
-
-  @property
   def all_sizes(self) -> np.ndarray:
     """Number of examples of each client; int64 of shape [clients]."""
     return np.diff(self._offsets)
@@ -117,22 +98,13 @@ class PackedData:
 
   def examples(self, number: int) -> list[np.ndarray]:
     """A client's features, read-only, in the order of `features`."""
-    first, end = (int(each) for each in self._offsets[number : number + 2])
-    return [feature[first:end] for feature in self.arrays()]
-
-  def arrays(self) -> list[np.ndarray]:
-    """All examples of each feature, read-only, mapped into memory."""
-    return [
-      np.memmap(
-        feature.path, feature.dtype, 'r', shape=(self.num_examples, *feature.shape)
-      )
-      for feature in self.features
-    ]
+    first, end = self._offsets[number : number + 2]
+    return [feature[first:end] for feature in self.features]
 
   def check_against(self, input_spec: Any) -> None:
     """Raises ValueError unless a model with this batch spec takes the examples."""
     wanted = [(each.dtype, each.shape[1:]) for each in tf.nest.flatten(input_spec)]
-    given = [(tf.as_dtype(each.dtype), each.shape) for each in self.features]
+    given = [(tf.as_dtype(each.dtype), each.shape[1:]) for each in self.features]
     if len(wanted) != len(given) or not all(
       dtype == data_dtype and shape.is_compatible_with(data_shape)
       for (dtype, shape), (data_dtype, data_shape) in zip(wanted, given)
@@ -147,8 +119,8 @@ class PackedData:
     return [
       tf.raw_ops.ImmutableConst(
         dtype=tf.as_dtype(feature.dtype),
-        shape=[self.num_examples, *feature.shape],
-        memory_region_name=feature.path,
+        shape=feature.shape,
+        memory_region_name=feature.filename,
       )
       for feature in self.features
     ]

@@ -42,7 +42,8 @@ class Server:
     self._initial_weights = tff.learning.models.ModelWeights(
       tuple(tf.nest.flatten(trainable)), tuple(tf.nest.flatten(rest))
     )
-    self._specs = tuple(
+    # Of the trainable weights, and so of a client's update.
+    self.specs = tuple(
       tf.TensorSpec(each.shape, each.dtype) for each in self._initial_weights.trainable
     )
     self._first_steps, mean = clientwise.taken_off(aggregator)
@@ -56,7 +57,7 @@ class Server:
           "TFF's with this aggregator, such as learning.build_dp_fed_avg."
         )
       types = [
-        tff.TensorType(each.dtype.as_numpy_dtype, each.shape) for each in self._specs
+        tff.TensorType(each.dtype.as_numpy_dtype, each.shape) for each in self.specs
       ]
       self._private_mean = mean.mean_of(tff.StructWithPythonType(types, tuple))
     elif not (mean is None or isinstance(mean, tff.aggregators.UnweightedMeanFactory)):
@@ -70,18 +71,13 @@ class Server:
       self._noised_by = self._private_mean.noised_by
 
   @property
-  def clients_add_noise(self) -> bool:
-    """Whether clients add noise, in `add_noise`."""
-    return self._noised_by is not None
-
-  @property
   def added_at_once(self) -> int:
     """How many clients to pass to `add`, which then reads large sums only once."""
-    if self._private_mean is None or not grid.is_large(self._specs):
+    if self._private_mean is None or not grid.is_large(self.specs):
       return 1
-    if len(self._specs) > _MAX_TENSORS:
+    if len(self.specs) > _MAX_TENSORS:
       return 1
-    num_bytes = sum(spec.shape.num_elements() * spec.dtype.size for spec in self._specs)
+    num_bytes = sum(spec.shape.num_elements() * spec.dtype.size for spec in self.specs)
     max_bytes = _MAX_BYTES_AT_ONCE // machine.usable_processors()
     return max(1, min(_MAX_ADDED_AT_ONCE, max_bytes // num_bytes))
 
@@ -92,12 +88,12 @@ class Server:
       (),
       () if self._training.schedule is None else tf.constant(0),
       ((), ()) if self._private_mean is None else self._private_mean.initial_state(),
-      self._optimizer.initialize(self._specs),
+      self._optimizer.initialize(self.specs),
     )
     return tf.nest.map_structure(tf.convert_to_tensor, state)
 
   def for_clients(self, state: tff.learning.templates.LearningAlgorithmState) -> Any:
-    """The broadcast: the model, and parameters of the encoding with a noise key."""
+    """The broadcast: the model, and parameters of the encoding; it is not secret."""
     model, rate = state.global_model_weights, ()
     if self._training.schedule is not None:
       rate = self._training.schedule.learning_rate(state.client_work)
@@ -105,22 +101,13 @@ class Server:
       tuple(model.trainable), tuple(model.non_trainable), rate
     )
     if self._private_mean is None:
-      return weights, ((), ())
-    query_state, key = state.aggregator.query, ()
-    if self._noised_by is not None:
-      # A round has one key; its clients' noise differs by their numbers.
-      key = self._noised_by.round_key(query_state)
-    return weights, (self._private_mean.client_params(query_state), key)
-
-  def for_workers(self, state: tff.learning.templates.LearningAlgorithmState) -> Any:
-    """The broadcast to workers that only train: `for_clients` without noise keys."""
-    weights, params = self.for_clients(state)
-    return weights, (params[0], ())
+      return weights, ()
+    return weights, self._private_mean.client_params(state.aggregator.query)
 
   def zeros(self) -> Any:
     """The sums of no clients: of updates, counts, and metrics."""
     if self._private_mean is None:
-      total = tuple(tf.zeros(spec.shape, spec.dtype) for spec in self._specs)
+      total = tuple(tf.zeros(spec.shape, spec.dtype) for spec in self.specs)
     else:
       total = self._private_mean.no_sum()
     metrics = self._training.model.initialize_metrics_state()
@@ -140,10 +127,10 @@ class Server:
       counted_finite = _rows_finite(update)
       total = _sum_of_rows(grid.zero_rows_unless(counted_finite, update))
     else:
-      total, counted_finite = self._private_mean.sum_without_noise(params[0], update)
+      total, counted_finite = self._private_mean.sum_without_noise(params, update)
     finite = counted_finite
     # The counts may miss an update that a first step or the client's noise hides.
-    if self._first_steps or self.clients_add_noise:
+    if self._first_steps or self._noised_by is not None:
       finite = _rows_finite(stacked.update)
     metrics = _sum_of_rows(grid.zero_rows_unless(finite, stacked.metrics))
     return total, _counts_of(counted_finite), metrics
@@ -155,7 +142,7 @@ class Server:
     for step in self._first_steps:
       updates = list(map(step, updates))
     if self._private_mean is None:
-      counted_finite = tf.stack([_all_finite(update) for update in updates])
+      counted_finite = tf.stack([grid.all_finite(update) for update in updates])
       for update, is_finite in zip(updates, tf.unstack(counted_finite)):
         kept = tf.cond(
           is_finite,
@@ -165,12 +152,12 @@ class Server:
         total = tf.nest.map_structure(tf.add, total, kept)
     else:
       total, counted_finite = self._private_mean.add_without_noise(
-        params[0], total, updates
+        params, total, updates
       )
     counts = tf.nest.map_structure(tf.add, counts, _counts_of(counted_finite))
     finite: Sequence[Any] = tf.unstack(counted_finite)
-    if self._first_steps or self.clients_add_noise:
-      finite = [_all_finite(each.update) for each in trained]
+    if self._first_steps or self._noised_by is not None:
+      finite = [grid.all_finite(each.update) for each in trained]
     for each, is_finite in zip(trained, finite):
       added = tf.nest.map_structure(
         lambda tensor, kept=is_finite: tf.where(kept, tensor, tf.zeros_like(tensor)),
@@ -179,23 +166,28 @@ class Server:
       metrics = tf.nest.map_structure(tf.add, metrics, added)
     return total, counts, metrics
 
-  def add_noise(self, params: Any, sums: Any, clients: tf.Tensor) -> Any:
-    """Adds the clients' noise, if they add some, to the sums of encoded updates."""
+  def add_noise(
+    self,
+    state: tff.learning.templates.LearningAlgorithmState,
+    sums: Any,
+    clients: tf.Tensor,
+  ) -> Any:
+    """Adds the noise of clients with these numbers, if they add some, to the sums."""
     query = self._noised_by
     if query is None:
       return sums
     total, counts, metrics = sums
-    (shared, key), numbers = params, tf.bitcast(clients, tf.int64)
+    query_state = state.aggregator.query
+    params = query.derive_sample_params(query_state)
+    # A round has one key; its clients' noise differs by their numbers.
+    key = query.round_key(query_state)
 
     def body(client: tf.Tensor, noised: Any) -> Any:
-      return client + 1, query.with_noise_of(shared, noised, key, numbers[client])
+      return query.with_noise_of(params, noised, key, clients[client])
 
     # Only a few in parallel, since each one's noise takes as much memory as an update.
-    _, noised = tf.while_loop(
-      lambda client, unused_noised: client < tf.shape(numbers)[0],
-      body,
-      (tf.constant(0), total),
-      parallel_iterations=machine.usable_processors(),
+    noised = training_lib.fold(
+      body, tf.shape(clients)[0], total, parallel=machine.usable_processors()
     )
     return noised, counts, metrics
 
@@ -231,7 +223,7 @@ class Server:
     # The optimizer takes a step, unless the update is not finite.
     before = state.finalizer, tuple(state.global_model_weights.trainable)
     stepped = tracing.converted(self._optimizer.next)(*before, tuple(mean))
-    finite = _all_finite(mean)
+    finite = grid.all_finite(mean)
     optimizer_state, trainable = tf.nest.map_structure(
       lambda new, old: tf.where(finite, new, old), stepped, before
     )
@@ -264,11 +256,4 @@ def _sum_of_rows(stacked: Any) -> Any:
 
 
 def _rows_finite(stacked: Any) -> tf.Tensor:
-  return tf.vectorized_map(_all_finite, stacked, fallback_to_while_loop=False)
-
-
-def _all_finite(structure: Any) -> tf.Tensor:
-  flat = tf.nest.flatten(structure)
-  return tf.reduce_all(
-    tf.stack([tf.reduce_all(tf.math.is_finite(each)) for each in flat])
-  )
+  return tf.vectorized_map(grid.all_finite, stacked, fallback_to_while_loop=False)

@@ -145,10 +145,9 @@ class PackedFedAvg:
     self._insertion = None
     if canaries is not None:
       assert clip_norm is not None
-      trainable, _ = training.model.initial_weights
-      weights = tf.nest.map_structure(np.asarray, trainable)
-      self._insertion = canaries_lib.Insertion(canaries, clip_norm, weights)
+      self._insertion = canaries_lib.Insertion(canaries, clip_norm, self._server)
     self._specs = functions.specs_of(self.initialize())
+    self._sums_specs = functions.specs_of(self._server.zeros())
     try:
       with (
         contextlib.nullcontext() if self.one_by_one else _conversion_logs_suppressed()
@@ -169,24 +168,18 @@ class PackedFedAvg:
     if self._insertion is not None:
       round_inputs += self._insertion.specs
     if self._cluster is None:
-      self._traced_round = functions.Traced(self._round, state, *round_inputs)
+      self._traced_round = functions.Traced.of(self._round, state, *round_inputs)
       return
-    self._broadcast = functions.Traced(self._server.for_workers, state)
-    traced = functions.Traced(
-      lambda broadcast, rows: self._pack(broadcast[0], broadcast[1], rows),
+    self._broadcast = functions.Traced.of(self._server.for_clients, state)
+    traced = functions.Traced.of(
+      lambda sent, rows: tf.nest.flatten(self._pack(sent[0], sent[1], rows)),
       self._broadcast.specs,
       rows,
     )
     self._function = functions.PackFunction(
-      traced.graph,
-      traced.arguments,
-      traced.results,
-      self._data.directory,
-      self._data.checksum,
-      functions.intra_op_threads(),
+      traced, self._data.directory, self._data.checksum, functions.intra_op_threads()
     )
-    self._sums_specs = traced.specs
-    self._finish = functions.Traced(
+    self._finish = functions.Traced.of(
       self._finish_round, state, traced.specs, *round_inputs
     )
 
@@ -195,7 +188,7 @@ class PackedFedAvg:
   ) -> Any:
     weights, params = self._server.for_clients(state)
     sums = _sum_in_groups(
-      lambda number: self._pack(weights, params, _rows_of(rows, cuts, number)),
+      lambda number: self._pack(weights, params, rows[cuts[number] : cuts[number + 1]]),
       tf.shape(cuts)[0] - 1,
       self._server.zeros(),
     )
@@ -210,102 +203,78 @@ class PackedFedAvg:
     padded = step_checks.is_padded(self._training, self._data)
     examples = self._data.tensors()
 
-    def batches(rows: tf.Tensor) -> training_lib.Batches:
-      return training_lib.Batches(self._training, examples, rows)
-
-    def body(first: tf.Tensor, sums: Any) -> Any:
-      chunk = rows[first : first + at_once]
+    def train(rows: tf.Tensor) -> training_lib.Trained:
+      batches = training_lib.Batches(self._training, examples, rows)
       if side_by_side:
-        trained = training_lib.side_by_side(
-          self._training, weights, batches(chunk), padded=padded
+        return training_lib.side_by_side(
+          self._training, weights, batches, padded=padded
         )
-        added = tf.nest.map_structure(tf.add, sums, self._server.sum(params, trained))
+      return training_lib.one(self._training, weights, batches)
+
+    def body(number: tf.Tensor, sums: Any) -> Any:
+      chunk = rows[number * at_once : (number + 1) * at_once]
+      if side_by_side:
+        chunk_sums = self._server.sum(params, train(chunk))
+        added = tf.nest.map_structure(tf.add, sums, chunk_sums)
       else:
-        added = self._one_by_one(weights, params, batches, chunk, at_once, sums)
-      return first + at_once, tf.nest.map_structure(
+        added = self._add_one_by_one(params, sums, chunk, at_once, train)
+      return tf.nest.map_structure(
         lambda total, before: tf.ensure_shape(total, before.shape), added, sums
       )
 
-    _, sums = tf.while_loop(
-      lambda first, unused_sums: first < tf.shape(rows)[0],
-      body,
-      (tf.constant(0), self._server.zeros()),
-      parallel_iterations=1,
-    )
-    return sums
+    chunks = (tf.shape(rows)[0] + at_once - 1) // at_once
+    return training_lib.fold(body, chunks, self._server.zeros())
 
-  def _one_by_one(
+  def _add_one_by_one(
     self,
-    weights: training_lib.Weights,
     params: Any,
-    batches: Callable[[tf.Tensor], training_lib.Batches],
+    sums: Any,
     rows: tf.Tensor,
     at_once: int,
-    sums: Any,
+    train: Callable[[tf.Tensor], training_lib.Trained],
   ) -> Any:
     """Trains clients one after the other, and adds their contributions to the sums."""
-
-    def train(row: tf.Tensor) -> training_lib.Trained:
-      return training_lib.one(self._training, weights, batches(row[tf.newaxis]))
-
     if at_once == 1:
-      return self._server.add(params, sums, [train(rows[0])])
+      return self._server.add(params, sums, [train(rows)])
     _, _, metrics = sums
-    structure = training_lib.Trained(tuple(weights.trainable), metrics)
     arrays = tf.nest.map_structure(
-      lambda tensor: tf.TensorArray(
-        tensor.dtype, at_once, element_shape=tensor.shape, clear_after_read=False
+      lambda spec: tf.TensorArray(
+        spec.dtype, at_once, element_shape=spec.shape, clear_after_read=False
       ),
-      structure,
+      training_lib.Trained(self._server.specs, metrics),
     )
 
     def write(number: tf.Tensor, arrays: Any) -> Any:
-      trained = train(rows[number])
-      return number + 1, tf.nest.map_structure(
+      trained = train(rows[number : number + 1])
+      return tf.nest.map_structure(
         lambda array, tensor: array.write(number, tensor), arrays, trained
       )
 
-    _, arrays = tf.while_loop(
-      lambda number, unused_arrays: number < tf.shape(rows)[0],
-      write,
-      (tf.constant(0), arrays),
-      parallel_iterations=1,
-    )
+    arrays = training_lib.fold(write, tf.shape(rows)[0], arrays)
 
     def read(index: Any) -> training_lib.Trained:
       return tf.nest.map_structure(lambda array: array.read(index), arrays)
 
-    def add_each() -> Any:
-      _, added = tf.while_loop(
-        lambda index, unused_added: index < tf.shape(rows)[0],
-        lambda index, added: (
-          index + 1,
-          self._server.add(params, added, [read(index)]),
-        ),
-        (tf.constant(0), sums),
-        parallel_iterations=1,
-      )
-      return added
+    def add_one(index: tf.Tensor, sums: Any) -> Any:
+      return self._server.add(params, sums, [read(index)])
 
     return tf.cond(
       tf.equal(tf.shape(rows)[0], at_once),
       lambda: self._server.add(params, sums, list(map(read, range(at_once)))),
-      add_each,
+      lambda: training_lib.fold(add_one, tf.shape(rows)[0], sums),
     )
 
   def _finish_round(
     self, state: Any, sums: Any, rows: tf.Tensor, cuts: tf.Tensor, *canaries: tf.Tensor
   ) -> tuple[Any, Any]:
     """Adds noise, also that of clients; returns the next state and metrics."""
-    if self._server.clients_add_noise:
-      _, params = self._server.for_clients(state)
-      # The sums and the noise are integers, so the order of addition does not matter.
-      keys = tf.bitcast(rows[:, 2], tf.uint64)
-      sums = self._server.add_noise(params, sums, keys)
+    sums = tf.nest.pack_sequence_as(self._sums_specs, tf.nest.flatten(sums))
+    # The sums and the noise are integers, so the order of addition does not matter.
+    sums = self._server.add_noise(state, sums, rows[:, 2])
     if self._insertion is None:
       return self._server.finish(state, sums)
     directions, numbers = canaries
-    sums = self._insertion.add(self._server, state, sums, directions, numbers)
+    sums = self._insertion.add(state, sums, directions, numbers)
     return self._server.finish(state, sums, directions)
 
   def cohort(self, clients: np.ndarray, keys: np.ndarray) -> Cohort:
@@ -375,7 +344,7 @@ class PackedFedAvg:
           'same version as this program.'
         )
       state, metrics = self._call(
-        self._finish, state, list(map(tf.constant, sums)), *round_inputs
+        self._finish, state, [tf.constant(each) for each in sums], *round_inputs
       )
     return state, to_numpy(metrics)
 
@@ -411,27 +380,22 @@ class PackedFedAvg:
     Raises:
       ValueError: If the state does not fit this process.
     """
+
+    def held(spec: tf.TensorSpec, value: Any) -> tf.Tensor:
+      tensor = tf.convert_to_tensor(value)
+      if not spec.is_compatible_with(tensor):
+        raise ValueError(f'{functions.specs_of(tensor)} takes the place of {spec}.')
+      return tensor
+
     try:
-      tf.nest.assert_same_structure(state, self._specs)
-      flat = [tf.convert_to_tensor(each) for each in tf.nest.flatten(state)]
+      return tf.nest.map_structure(held, self._specs, state)
     except (TypeError, ValueError) as e:
       raise ValueError(f'this state is of another process: {e}') from e
-    specs = tf.nest.flatten(self._specs)
-    if not all(spec.is_compatible_with(each) for spec, each in zip(specs, flat)):
-      raise ValueError(
-        f'this state is of another process: shapes or dtypes differ from {self._specs}.'
-      )
-    return tf.nest.pack_sequence_as(self._specs, flat)
 
 
 def to_numpy(structure: Any) -> Any:
   """Converts tensors to NumPy arrays and scalars; arrays are not copied."""
-  flat = [np.asarray(tensor)[()] for tensor in tf.nest.flatten(structure)]
-  return tf.nest.pack_sequence_as(structure, flat)
-
-
-def _rows_of(rows: tf.Tensor, cuts: tf.Tensor, number: tf.Tensor) -> tf.Tensor:
-  return rows[cuts[number] : cuts[number + 1]]
+  return tf.nest.map_structure(lambda tensor: np.asarray(tensor)[()], structure)
 
 
 def _sum_in_groups(
@@ -439,27 +403,22 @@ def _sum_in_groups(
 ) -> Any:
   """Sums `compute` over packs, in the order of `functions.group_sums`."""
 
-  def add(
-    compute: Callable[[tf.Tensor], Any], first: tf.Tensor, end: tf.Tensor, parallel: int
-  ) -> Any:
-    return tf.while_loop(
-      lambda number, unused_total: number < end,
-      lambda number, total: (
-        number + 1,
-        tf.nest.map_structure(tf.add, total, compute(number)),
-      ),
-      (first, zeros),
-      parallel_iterations=parallel,
-    )[1]
+  def add(compute: Callable[[tf.Tensor], Any], number: tf.Tensor, parallel: int) -> Any:
+    return training_lib.fold(
+      lambda index, total: tf.nest.map_structure(tf.add, total, compute(index)),
+      number,
+      zeros,
+      parallel=parallel,
+    )
 
   size, processors = functions.GROUP, machine.usable_processors()
 
   def group(index: tf.Tensor) -> Any:
-    end = tf.minimum(size * (index + 1), number)
-    return add(compute, size * index, end, min(size, processors))
+    first = size * index
+    packs = tf.minimum(size, number - first)
+    return add(lambda pack: compute(first + pack), packs, min(size, processors))
 
-  groups = (number + size - 1) // size
-  return add(group, tf.constant(0), groups, -(-processors // size))
+  return add(group, (number + size - 1) // size, -(-processors // size))
 
 
 @contextlib.contextmanager

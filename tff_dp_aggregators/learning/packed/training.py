@@ -254,11 +254,9 @@ def side_by_side(
     state = tf.vectorized_map(
       step_of_one, (state, batch, counts), fallback_to_while_loop=False
     )
-    return step + 1, tf.nest.map_structure(tf.ensure_shape, state, shapes)
+    return tf.nest.map_structure(tf.ensure_shape, state, shapes)
 
-  state = _loop(batches.num_steps, body, stacked, shapes)
-  update = tf.nest.map_structure(tf.subtract, stacked.trainable, state.trainable)
-  return Trained(update, state.metrics)
+  return _trained(batches.num_steps, body, stacked, shapes)
 
 
 def one(training: LocalTraining, weights: Weights, batches: Batches) -> Trained:
@@ -267,12 +265,9 @@ def one(training: LocalTraining, weights: Weights, batches: Batches) -> Trained:
 
   def body(step: tf.Tensor, state: Any) -> Any:
     batch = batches.of_the_only_client(step)
-    return step + 1, train_step(training, weights, state, batch)
+    return train_step(training, weights, state, batch)
 
-  shapes = tf.nest.map_structure(lambda tensor: tensor.shape, initial)
-  state = _loop(batches.num_steps, body, initial, shapes)
-  update = tf.nest.map_structure(tf.subtract, weights.trainable, state.trainable)
-  return Trained(update, state.metrics)
+  return _trained(batches.num_steps, body, initial)
 
 
 def initial_state(training: LocalTraining, weights: Weights) -> State:
@@ -286,15 +281,33 @@ def initial_state(training: LocalTraining, weights: Weights) -> State:
   return tf.nest.map_structure(tf.convert_to_tensor, state)
 
 
-def _loop(
-  num_steps: tf.Tensor, body: Callable[..., Any], state: Any, shapes: Any
-) -> Any:
+def _trained(
+  num_steps: tf.Tensor, body: Callable[..., Any], initial: State, shapes: Any = None
+) -> Trained:
   """Runs the steps; `shapes` are those of the state, the same after each step."""
-  _, state = tf.while_loop(
-    lambda step, unused_state: step < num_steps,
-    body,
-    (tf.constant(0, tf.int64), state),
-    shape_invariants=(tf.TensorShape([]), shapes),
-    parallel_iterations=1,
+  state = fold(body, num_steps, initial, shapes=shapes)
+  update = tf.nest.map_structure(tf.subtract, initial.trainable, state.trainable)
+  return Trained(update, state.metrics)
+
+
+def fold(
+  body: Callable[[tf.Tensor, Any], Any],
+  number: tf.Tensor,
+  initial: Any,
+  *,
+  parallel: int = 1,
+  shapes: Any = None,
+) -> Any:
+  """Returns `body(number - 1, ... body(1, body(0, initial)))`.
+
+  Up to `parallel` calls of `body` may overlap. `shapes` are those of all values, if
+  they are less specific than those of `initial`.
+  """
+  _, value = tf.while_loop(
+    lambda index, unused_value: index < number,
+    lambda index, value: (index + 1, body(index, value)),
+    (tf.constant(0, number.dtype), initial),
+    shape_invariants=None if shapes is None else (tf.TensorShape([]), shapes),
+    parallel_iterations=parallel,
   )
-  return state
+  return value
