@@ -4,12 +4,15 @@ import csv
 import os
 import subprocess
 import sys
+import types
 
 import numpy as np
 import pytest
 import tensorflow as tf
 
 from experiments import predict
+from experiments import predicting
+from experiments.data import population
 from experiments.data import preprocessing
 from experiments.data import problems
 from tests import executing
@@ -199,9 +202,27 @@ def test_exported_model_refuses_values_unknown_in_training(classes):
     ('colour', ['pink', 'red'], 'colour'),
     ('postcode', ['8001', '9'], 'postcode'),
     ('the age (yr)', [1.0, float('nan')], 'not finite'),
+    ('the age (yr)', [1.0, 1e39], 'not finite'),
+    ('postcode', ['8001', 'none'], 'postcode'),
   ):
     with pytest.raises(tf.errors.InvalidArgumentError, match=message):
       classes.served.predict({**columns, name: values})
+
+
+def test_exported_model_tells_names_apart_as_the_reader_does():
+  known, large = ('0012', '12', '9.5', str(2**60)), 2**60 + 1
+  shape = population.Shape((1,), 'float32', (), 'number', embedded=(4,))
+  inputs = tf.keras.Input([1])
+  served = predicting.Served(
+    types.SimpleNamespace(
+      preprocessing=preprocessing.Preprocessing(shape, embedded_columns={'x': known}),
+      gives_logits=False,
+      model=tf.keras.Model(inputs, tf.identity(inputs)),
+    )
+  )
+  given = ['0012', ' 12.0', '+12', '9.50', str(2**60), str(large), '012', 'NA', '']
+  codes = served.predict({'x': given})['prediction']
+  assert codes.numpy().tolist() == [0, 1, 1, 2, 3, 4, 4, 4, 4]
 
 
 def test_kept_preprocessing_matches_training_data(classes, tables):

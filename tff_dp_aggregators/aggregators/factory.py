@@ -200,15 +200,13 @@ class DPMeanFactory(checks.SetOnce, tff.aggregators.UnweightedAggregationFactory
     already has a larger minimum, that one applies.
 
     Raises:
-      ValueError: If the number is out of range, or privacy rests on sampling: which
-        rounds fail would tell whether a client was drawn.
+      ValueError: If the number is out of range, or privacy rests on sampling.
     """
     checks.check_positive_int('min_clients', min_clients)
     if self.draws_are_secret:
       raise ValueError(
         f'min_clients={min_clients} does not go with sampling: whether a round fails '
-        'would tell how many clients were drawn, which is secret. Leave it out, or '
-        'plan with limits on participation.'
+        'tells how many clients were drawn. Leave it out, or plan with limits.'
       )
     strict = copy.copy(self)
     strict.__dict__['min_clients'] = _min_clients_of(

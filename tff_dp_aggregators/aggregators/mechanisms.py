@@ -85,37 +85,21 @@ def from_mechanism(
       'out, or plan the mechanism with clipped_count_share.'
     )
   build = _BUILDERS.get((mechanism.noise.name, mechanism.noise_site))
+  common: Any = {
+    'clients_per_round': clients_per_round,
+    'record_aggregation_factory': record_aggregation_factory,
+  }
   if build is not None:
-    mean = build(
-      mechanism,
-      clip_norm=clip_norm,
-      clients_per_round=clients_per_round,
-      seed=opts.seed,
-      generator=opts.generator,
-      record_aggregation_factory=record_aggregation_factory,
-    )
-  elif mechanism.clipped_count_stddev is not None:
-    mean = builders.adaptive(
-      strategy=mechanism.strategy,
-      participation=mechanism.limits,
-      noise_multiplier=mechanism.noise_multiplier,
-      clients_per_round=clients_per_round,
-      initial_clip_norm=clip_norm,
-      clipped_count_stddev=mechanism.clipped_count_stddev,
-      record_aggregation_factory=record_aggregation_factory,
-      **noise_options,
-      **adaptive,
-    )
+    common |= {'seed': opts.seed, 'generator': opts.generator}
+    mean = build(mechanism, clip_norm=clip_norm, **common)
   else:
-    mean = builders.from_strategy(
-      mechanism.strategy,
-      mechanism.limits,
-      clip_norm=clip_norm,
-      noise_multiplier=mechanism.noise_multiplier,
-      clients_per_round=clients_per_round,
-      record_aggregation_factory=record_aggregation_factory,
-      **noise_options,
-    )
+    common |= {'strategy': mechanism.strategy, 'participation': mechanism.limits}
+    common |= {**noise_options, 'noise_multiplier': mechanism.noise_multiplier}
+    if mechanism.clipped_count_stddev is None:
+      mean = builders.from_strategy(clip_norm=clip_norm, **common)
+    else:
+      adaptive['clipped_count_stddev'] = mechanism.clipped_count_stddev
+      mean = builders.adaptive(initial_clip_norm=clip_norm, **common, **adaptive)
   mean.__dict__['draws_are_secret'] = mechanism.is_sampled
   return mean
 

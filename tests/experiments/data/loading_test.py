@@ -1,5 +1,6 @@
 """Populations of own data: each example is loaded once, in any order of the rows."""
 
+import json
 import random
 
 import numpy as np
@@ -551,18 +552,18 @@ def test_number_with_comma_in_first_row_is_read_as_text(value, tmp_path):
     ('y', ['no', ' no', 'yes'], {}),
     ('x', ['phone', 'phone\t', 'tablet'], {}),
     ('x', ['phone', ' phone', 'tablet'], {'embedding_columns': ('x',)}),
-    ('x', ['1', ' 1', 'tablet'], {'one_hot_columns': ('x',)}),
+    ('x', ['a b', 'a\u00a0b', 'tablet'], {}),
+    ('y', ['caf\u00e9', 'cafe\u0301', 'tea'], {}),
+    ('x', ['a', 'a\u200b', 'tablet'], {'one_hot_columns': ('x',)}),
   ],
 )
-def test_load_refuses_values_that_differ_in_white_space_alone(
-  column, values, flags, tmp_path
-):
+def test_load_refuses_values_that_look_the_same(column, values, flags, tmp_path):
   rows = [{'who': f'c{i // 3}', 'x': i, 'y': i % 2} for i in range(90)]
   changed = [{**row, column: values[i % 3]} for i, row in enumerate(rows)]
   path = own_data.write_csv(tmp_path / 'data.csv', changed)
   with pytest.raises(problems.DataError) as error:
     _load_y(path, **flags)
-  assert f'{column} has the values {values[0]!r} and {values[1]!r}, which are the' in (
+  assert f'{column} has the values {values[0]!a} and {values[1]!a}, which are the' in (
     str(error.value)
   )
   # One of them alone is a value, and the other is refused in test data as well.
@@ -592,3 +593,66 @@ def test_load_remarks_on_leading_zeros_and_a_single_class(tmp_path):
   assert zeros.startswith('zip has numbers with leading zeros, which are read as')
   assert single == 'All labels are the same class, 1; there is nothing to learn.'
   assert _load_y(path, one_hot_columns=('zip',)).remarks == (single,)
+
+
+_LARGE = 2**60
+
+
+@pytest.mark.parametrize(
+  ('values', 'expected'),
+  [
+    (('0012', '12', '12.0', ' 12'), ('0012', '12')),
+    (('1E10', '10000000000', '1e+10'), ('10000000000', '1E10')),
+    ((_LARGE, _LARGE + 1, _LARGE + 2), tuple(str(_LARGE + i) for i in range(3))),
+    (('10', '9', '-1.5'), ('-1.5', '9', '10')),
+  ],
+)
+def test_names_that_are_numbers_keep_all_digits(values, expected, tmp_path):
+  rows = [
+    {'who': f'c{i % 9}', 'x': values[i % len(values)], 'y': values[i % len(values)]}
+    for i in range(60)
+  ]
+  path = own_data.write_csv(tmp_path / 'data.csv', rows)
+  for flags in ({'one_hot_columns': ('x',)}, {'embedding_columns': ('x',)}):
+    data = _load_y(path, label_kind='class', scaling='none', **flags)
+    assert data.shape.names == expected
+    columns = data.preprocessing.name_columns or data.preprocessing.embedded_columns
+    assert columns['x'] == expected
+
+
+def test_labels_with_more_digits_than_floats_hold_are_refused(tmp_path):
+  rows = [{'who': f'c{i % 9}', 'x': _LARGE + i, 'y': _LARGE + i % 2} for i in range(60)]
+  path = own_data.write_csv(tmp_path / 'data.csv', rows)
+  with pytest.raises(problems.DataError, match=r'line 2: y has numbers of 2\^53'):
+    _load_y(path)
+  remarks = _load_y(path, label_kind='class').remarks
+  assert remarks[0].startswith('x has numbers with digits that float64 does not hold')
+
+
+def test_single_label_may_be_a_list_of_one(tmp_path):
+  path, counts = tmp_path / 'data.npz', np.arange(60)
+  ids = np.array([f'c{i % 9}' for i in counts])
+  x = np.random.default_rng(1).normal(size=(60, 2))
+  for shape in ((60,), (60, 1)):
+    y = (counts % 10).astype(np.uint8).reshape(shape)
+    np.savez(path, x=x, y=y, client_ids=ids)
+    shape = own_data.load(path).shape
+    assert (shape.label_kind, shape.num_classes, shape.labels) == ('class', 10, ())
+  lines = [json.dumps({'who': f'c{i % 9}', 'x': i, 'y': [i / 7]}) for i in range(60)]
+  path = tmp_path / 'data.jsonl'
+  path.write_text('\n'.join(lines))
+  assert _load_y(path).shape.labels == ()
+  path.write_text('\n'.join([*lines, '{"who": "c1", "x": 1, "y": [1, 2]}']))
+  with pytest.raises(problems.DataError, match='y is of shape|y is .*shape'):
+    _load_y(path)
+
+
+def test_load_remarks_on_values_that_may_be_one_or_numbers(tmp_path):
+  rows = [
+    {'who': f'c{i % 9}', 'x': f'{i} kg', 'y': ('Yes', 'yes', 'no')[i % 3]}
+    for i in range(60)
+  ]
+  path = own_data.write_csv(tmp_path / 'data.csv', rows)
+  many, case = _load_y(path).remarks
+  assert many.startswith('x has 60 different values in 60 rows, each of which is a')
+  assert case.startswith('Yes and yes differ in upper and lower case alone')
