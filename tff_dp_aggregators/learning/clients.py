@@ -465,8 +465,8 @@ def check_spec(given: Any, wanted: Any, owner: str, *, dtypes: bool = True) -> N
         raise ValueError(
           f'{owner} gives {name} of shape {list(one.shape)} for each example, the '
           f'model takes {list(other.shape)}. Reshape it, or have the model take what '
-          'there is (pad sequences to one length); datasets are of single examples, not '
-          'batched; one-hot labels become numbers of classes by .argmax(-1).'
+          'there is (pad sequences to one length); datasets are of single examples, '
+          'not batched; one-hot labels become numbers of classes by .argmax(-1).'
         )
       if dtypes and one.dtype != other.dtype:
         raise ValueError(
