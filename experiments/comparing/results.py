@@ -281,7 +281,8 @@ def _cell(row: Row, name: str) -> str:
 
 def draw(output: str, path: Optional[str] = None) -> list[str]:
   """Draws the comparison in a folder, to that or to `path`; returns the paths."""
-  drawing = picture(grid.read_record(output), read(output))
+  record = grid.saved_record(output)
+  drawing = None if record is None else picture(record, read(output))
   if drawing is None:
     return []
   paths = [path] if path else [os.path.join(output, name) for name in PICTURES]
