@@ -122,19 +122,19 @@ def write(
 def _cell_rows(
   output: str, record: grid.Record, results: Sequence[cells_lib.Result]
 ) -> list[Row]:
-  table, measures = [], _measures(results)
-  for each in results:
-    row = _settings_of(record, each.cell.point, each.cell.tuned)
-    row |= {'seed': each.cell.seed, 'status': each.status, 'rounds': each.rounds}
-    row |= {name: each.measures.get(name) for name in measures}
-    row |= {name: getattr(each, name) for name in ('epsilon', *_NOISE_COLUMNS)}
-    row |= {
+  measures = _measures(results)
+  return [
+    {
+      **_settings_of(record, each.cell.point, each.cell.tuned),
+      **{'seed': each.cell.seed, 'status': each.status, 'rounds': each.rounds},
+      **{name: each.measures.get(name) for name in measures},
+      **{name: getattr(each, name) for name in ('epsilon', *_NOISE_COLUMNS)},
       'seconds': round(each.seconds, 3),
       'directory': os.path.relpath(each.cell.directory, output),
       'error': each.error,
     }
-    table.append(row)
-  return table
+    for each in results
+  ]
 
 
 def to_csv(rows: Sequence[Row]) -> str:

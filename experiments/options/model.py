@@ -103,7 +103,7 @@ class Model:
       )
     by_name = {self.metric.name: metric}
     if shape.label_kind == 'tokens' and not self.is_own:
-      by_name['loss'] = metrics.token_loss(shape)
+      by_name['loss'] = metrics.TOKEN_LOSS.make(shape)
     return by_name
 
 
