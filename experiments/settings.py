@@ -116,11 +116,7 @@ def from_flags(values: flags.FlagValues) -> Settings:
   run = run_options.from_flags(values)
   scheduler = run_options.scheduler_from(values)
   if values.mechanism != privacy_options.NONE:  # 'none' refuses these flags below.
-    privacy_options.prepare_nbafl(
-      values,
-      participation_options.names(),
-      (*privacy_options.names(), *table.names(table.placement())),
-    )
+    privacy_options.prepare_nbafl(values)
   known_clients = values.num_clients
   num_clients = known_clients and known_clients + (run.audit_canaries or 0)
   values['num_clients'].value = num_clients  # Cohorts are drawn of canaries as well.

@@ -28,7 +28,6 @@ from absl import flags
 
 from tff_dp_aggregators.accounting import mechanism as mechanism_lib
 from tff_dp_aggregators.accounting import noises
-from tff_dp_aggregators.accounting.programs import program
 from tff_dp_aggregators.base import folder_lock
 from tff_dp_aggregators.base import new_files
 from tff_dp_aggregators.base import strict_json
@@ -322,12 +321,7 @@ def _differences(saved: Record, now: Record) -> list[str]:
 @contextlib.contextmanager
 def folder(output: str) -> Iterator[None]:
   """Makes the folder of a comparison and locks it for this process."""
-  try:
-    os.makedirs(output, exist_ok=True)
-  except OSError as e:
-    raise program.WrongUsage(
-      f'--output={output} cannot be made: {e.strerror}. Give another directory.'
-    ) from e
+  run_options.make_directory(output, 'output')
   try:
     lock = folder_lock.FolderLock(output)
   except BlockingIOError as e:
