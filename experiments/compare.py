@@ -126,19 +126,12 @@ class Comparison:
   ):
     """Checks all settings, before anything is run or written."""
     self._saved = grid.saved_record(output)
-    requested, self._record = grid.merged(output, requested)
+    requested, self._record = grid.merged(output, self._saved, requested)
     self._output, self._requested, self._tuned = output, requested, tuned
     self._cluster = cluster
     self._make = cells_lib.Maker(output, requested.given)
-    self._combinations = cells_lib.combinations(tuned) if tuned else []
-    self._trials = list(
-      self._make.cells(
-        self._record.points,
-        cells_lib.tuning_seeds(requested.tuning_seeds),
-        cells_lib.TUNING,
-        self._combinations,
-      )
-    )
+    points, num_seeds = self._record.points, requested.tuning_seeds
+    self._trials = [*self._make.trials(points, tuned, num_seeds)] if tuned else []
     self._cells = self._make_cells({})
     names = (cell.settings.task.name for cell in (*self._trials, *self._cells))
     tasks = tuple(dict.fromkeys(names))
@@ -148,16 +141,13 @@ class Comparison:
     self, selections: Mapping[grid.Point, cells_lib.Selected]
   ) -> list[cells_lib.Cell]:
     """Makes the reported cells of all points whose tuned settings are chosen."""
-    cells = []
-    for seed in range(1, self._record.seeds + 1):
-      for point in self._record.points:
-        if not self._tuned:
-          cells.append(self._make.cell(point, seed))
-        elif point in selections:
-          selected = selections[point]
-          cell = self._make.cell(point, seed, tuned=selected.settings)
-          notes = () if selected.sentence is None else (selected.sentence,)
-          cells.append(dataclasses.replace(cell, not_covered=notes))
+    cells, seeds = [], range(1, self._record.seeds + 1)
+    for seed, point in itertools.product(seeds, self._record.points):
+      if selected := selections.get(point):
+        notes = filter(None, [selected.sentence])
+        cells.append(self._make.cell(point, seed, selected.settings, tuple(notes)))
+      elif not self._tuned:
+        cells.append(self._make.cell(point, seed))
     return cells
 
   def run(self) -> int:
@@ -237,7 +227,7 @@ class Comparison:
 
   def _announce(self) -> None:
     points, seeds = len(self._requested.points), self._requested.seeds
-    trials = len(self._combinations) * self._requested.tuning_seeds
+    trials = len(self._trials) // len(self._record.points)
     runs = points * (seeds + trials)
     text = f'{points} point{_s(points)} with {seeds} seed{_s(seeds)} each'
     if trials:
@@ -286,7 +276,7 @@ class Comparison:
     tuned = '; '.join(
       f'{name} among {", ".join(values)}' for name, values in self._record.tuned.items()
     )
-    number, first = self._record.tuning_seeds, cells_lib.tuning_seeds(1)[0]
+    number, first = self._record.tuning_seeds, cells_lib.FIRST_TUNING_SEED
     notes += [
       f'Tuned for each point: {tuned}; the best by the metric on test data, of runs '
       f'({number} each) with seeds from {first} on, none of which is in the table. '

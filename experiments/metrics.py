@@ -1,30 +1,39 @@
 """The metrics on test data that `--metric` names."""
 
 import dataclasses
+import functools
 from typing import Any, Callable, Optional
 
 import numpy as np
 
 from .data import population
 
-# Value and weight of each label in a mean.
-_Parts = tuple[np.ndarray, np.ndarray]
-
 
 @dataclasses.dataclass(frozen=True)
 class Metric:
   name: str  # In messages, its column (after `test_`) and its picture's file name.
   label_kinds: tuple[population.LabelKind, ...]  # Kinds of labels that it measures.
-  # Makes a metric of `learning.Evaluation` for examples of a shape.
-  make: Callable[[population.Shape], Any]
+  # Takes the examples' shape, labels and outputs. Returns the value of each label, or
+  # also its weight; of a metric that is no mean, the value of all of them.
+  measure: Callable[[population.Shape, np.ndarray, np.ndarray], Any]
   # Minimum and maximum, for pictures; `None` if there is none.
   limits: tuple[Optional[float], Optional[float]]
   higher_is_better: bool
   num_classes: tuple[int, Optional[int]] = (0, None)  # Minimum and maximum number.
+  is_mean: bool = True  # Whether it is a mean over labels, computed batch by batch.
   needs_all_classes: bool = False  # Whether the test data must have all classes.
   # Takes labels; returns the constant answer that is best, and the value of each label
   # with it. `None` if the metric is no mean over labels.
   best_constant: Optional[Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]]] = None
+
+  def make(self, shape: population.Shape) -> Any:
+    """Makes a metric of `learning.Evaluation` for examples of a shape."""
+    measure = functools.partial(self.measure, shape)
+    if not self.is_mean:
+      return measure
+    from tff_dp_aggregators import learning  # Flags are checked without TensorFlow.
+
+    return learning.MeanMetric(measure)
 
   def why_not(self, shape: population.Shape) -> Optional[str]:
     if shape.label_kind not in self.label_kinds:
@@ -66,52 +75,36 @@ class Metric:
     )
 
 
-def _mean(parts: Callable[[np.ndarray, np.ndarray], _Parts]) -> Any:
-  """The weighted mean over all labels, computed batch by batch."""
-  from tff_dp_aggregators import learning  # Flags are checked without TensorFlow.
-
-  return learning.MeanMetric(parts)
-
-
-def token_loss(shape: population.Shape) -> Any:
-  """Mean cross entropy over all tokens that are not ignored, in whatever batches."""
-
-  def parts(labels: np.ndarray, outputs: np.ndarray) -> _Parts:
-    shifted = outputs - outputs.max(axis=-1, keepdims=True)
-    total = np.log(np.sum(np.exp(shifted), axis=-1, dtype=np.float64))
-    chosen = np.take_along_axis(shifted, labels[..., np.newaxis], axis=-1)[..., 0]
-    return total - chosen, ~np.isin(labels, shape.ignored_labels)
-
-  return _mean(parts)
+def _token_loss(
+  shape: population.Shape, labels: np.ndarray, outputs: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+  """Cross entropy of all tokens that are not ignored, in whatever batches."""
+  shifted = outputs - outputs.max(axis=-1, keepdims=True)
+  total = np.log(np.sum(np.exp(shifted), axis=-1, dtype=np.float64))
+  chosen = np.take_along_axis(shifted, labels[..., np.newaxis], axis=-1)[..., 0]
+  return total - chosen, ~np.isin(labels, shape.ignored_labels)
 
 
-def _unweighted(values: np.ndarray) -> _Parts:
-  values = np.asarray(values, np.float64)
-  return values, np.ones_like(values)
-
-
-def _accuracy(shape: population.Shape) -> Any:
-  """Share of labels that are predicted correctly; a logit above 0 predicts a tag."""
+def _accuracy(
+  shape: population.Shape, labels: np.ndarray, outputs: np.ndarray
+) -> np.ndarray:
+  """Whether labels are predicted correctly; a logit above 0 predicts a tag."""
   if shape.label_kind == 'tags':
-    return _mean(
-      lambda labels, outputs: _unweighted((_reshaped(outputs, labels) > 0) == labels)
-    )
-  return _mean(
-    lambda labels, outputs: _unweighted(np.argmax(outputs, axis=-1) == labels)
-  )
+    return (_reshaped(outputs, labels) > 0) == labels
+  return np.argmax(outputs, axis=-1) == labels
 
 
-def _top_5_accuracy(shape: population.Shape) -> Any:
+def _top_5_accuracy(
+  shape: population.Shape, labels: np.ndarray, outputs: np.ndarray
+) -> np.ndarray:
   del shape
-
-  def parts(labels: np.ndarray, outputs: np.ndarray) -> _Parts:
-    best = np.argpartition(outputs, -5, axis=-1)[..., -5:]
-    return _unweighted(np.any(best == labels[..., np.newaxis], axis=-1))
-
-  return _mean(parts)
+  best = np.argpartition(outputs, -5, axis=-1)[..., -5:]
+  return np.any(best == labels[..., np.newaxis], axis=-1)
 
 
-def _token_accuracy(shape: population.Shape) -> Any:
+def _token_accuracy(
+  shape: population.Shape, labels: np.ndarray, outputs: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
   """Accuracy over the tokens that count: neither ignored nor unscored, see `Shape`.
 
   Any token may be predicted; one that does not count is wrong. This is the masked
@@ -119,12 +112,7 @@ def _token_accuracy(shape: population.Shape) -> Any:
   padding, words out of vocabulary and ends of sentences.
   """
   left_out = np.array([*shape.ignored_labels, *shape.unscored_labels], np.int64)
-
-  def parts(labels: np.ndarray, outputs: np.ndarray) -> _Parts:
-    right = np.argmax(outputs, axis=-1) == labels
-    return right.astype(np.float64), ~np.isin(labels, left_out)
-
-  return _mean(parts)
+  return np.argmax(outputs, axis=-1) == labels, ~np.isin(labels, left_out)
 
 
 def _reshaped(outputs: np.ndarray, labels: np.ndarray) -> np.ndarray:
@@ -134,20 +122,20 @@ def _reshaped(outputs: np.ndarray, labels: np.ndarray) -> np.ndarray:
 def _error_metric(name: str, error_function: Callable[..., Any], center: Any) -> Metric:
   """The mean of a function of errors, which the labels' `center` minimises."""
 
-  def make(shape: population.Shape) -> Any:
+  def measure(
+    shape: population.Shape, labels: np.ndarray, outputs: np.ndarray
+  ) -> np.ndarray:
     del shape
-
-    def parts(labels: np.ndarray, outputs: np.ndarray) -> _Parts:
-      difference = _reshaped(outputs, labels) - labels
-      return _unweighted(error_function(difference.astype(np.float64)))
-
-    return _mean(parts)
+    difference = _reshaped(outputs, labels) - labels
+    return error_function(difference.astype(np.float64))
 
   def best_constant(labels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     best = center(labels, axis=0)
     return best, error_function(labels - best)
 
-  return Metric(name, ('number',), make, (0, None), False, best_constant=best_constant)
+  return Metric(
+    name, ('number',), measure, (0, None), False, best_constant=best_constant
+  )
 
 
 def _most_frequent(labels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -158,16 +146,12 @@ def _most_frequent(labels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
   return best, (labels == best).astype(np.float64)
 
 
-def _auc(shape: population.Shape) -> Any:
+def _auc(shape: population.Shape, labels: np.ndarray, outputs: np.ndarray) -> float:
   """Area under the receiver operating characteristic, for tags the mean over them."""
-
-  def measure(labels: np.ndarray, outputs: np.ndarray) -> float:
-    if shape.label_kind == 'tags':
-      columns = zip(_reshaped(outputs, labels).T.astype(np.float64), labels.T)
-      return float(np.mean([_area(*each) for each in columns]))
-    return _area(outputs[:, 1].astype(np.float64) - outputs[:, 0], labels)
-
-  return measure
+  if shape.label_kind == 'tags':
+    columns = zip(_reshaped(outputs, labels).T.astype(np.float64), labels.T)
+    return float(np.mean([_area(*each) for each in columns]))
+  return _area(outputs[:, 1].astype(np.float64) - outputs[:, 0], labels)
 
 
 def _area(scores: np.ndarray, labels: np.ndarray) -> float:
@@ -197,10 +181,18 @@ METRICS = {
     ),
     Metric('top_5_accuracy', ('class',), _top_5_accuracy, (0, 1), True, (6, None)),
     Metric(
-      'auc', ('class', 'tags'), _auc, (0, 1), True, (2, 2), needs_all_classes=True
+      'auc',
+      ('class', 'tags'),
+      _auc,
+      (0, 1),
+      True,
+      num_classes=(2, 2),
+      is_mean=False,
+      needs_all_classes=True,
     ),
     Metric('token_accuracy', ('tokens',), _token_accuracy, (0, 1), True),
     _error_metric('mean_squared_error', np.square, np.mean),
     _error_metric('mean_absolute_error', np.abs, np.median),
   )
 }
+TOKEN_LOSS = Metric('loss', ('tokens',), _token_loss, (0, None), False)

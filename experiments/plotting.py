@@ -12,7 +12,7 @@ import json
 import math
 import os
 from collections.abc import Sequence
-from typing import Any, Optional, Union
+from typing import Any, Optional
 
 from tff_dp_aggregators.accounting.records import ledger
 from tff_dp_aggregators.base import messages
@@ -58,65 +58,29 @@ class Chart:
   log_x: bool = False  # Whether the horizontal axis is logarithmic.
   right: Optional[Line] = None  # Drawn on a second vertical axis, at the right.
   note: str = ''  # A line of small print below.
-
-
-@dataclasses.dataclass(frozen=True)
-class Dots:
-  """A value with its error for each name."""
-
-  title: str  # Above the picture.
-  x_label: str  # What the values are.
-  names: Sequence[str]  # From top to bottom.
-  values: Sequence[float]  # In the order of the names.
-  errors: Sequence[float]  # Standard errors; NaN if there is none.
-  note: str = ''  # A line of small print below.
-
-
-Picture = Union[Chart, Dots]
+  # Names of the numbers `x` of the only line, from top to bottom. Then the chart is
+  # turned: its values `y` are to the right, and `x_label` is what they are.
+  names: Sequence[str] = ()
 
 
 @dataclasses.dataclass(frozen=True)
 class Run:
   directory: str
-  config: dict[str, Any]  # The configuration with private settings.
+  flags: dict[str, Any]  # Of the simulation, or what another program recorded.
+  shown: dict[str, Any]  # Flags that are not private, and a seed that can be guessed.
+  delta: Optional[float]  # Delta of the reported epsilon; `None` without privacy.
   # Columns of `metrics.csv` by name, and `seconds` since the beginning; `nan` if a
   # round has no number.
   columns: dict[str, list[float]]
-  shared: dict[str, Any]  # The configuration without private settings.
-
-  @property
-  def flags(self) -> dict[str, Any]:
-    """Flags of the simulation, or the settings that another program recorded."""
-    return dict(self.config.get('flags') or {})
-
-  @property
-  def shown(self) -> dict[str, Any]:
-    """Flags that are not private, and a seed that anybody can guess."""
-    flags = self.flags
-    names = set(self.shared.get('flags') or {})
-    seed = flags.get(_SEED)
-    if isinstance(seed, int) and seed < ledger.GUESSABLE:
-      names.add(_SEED)
-    return {name: value for name, value in flags.items() if name in names}
-
-  @property
-  def delta(self) -> Optional[float]:
-    """Delta of the reported epsilon; `None` without privacy."""
-    privacy = self.config.get('privacy')
-    return None if privacy is None else float(privacy['delta'])
-
-  @property
-  def measures(self) -> list[str]:
-    return [name for name in self.columns if name.startswith(_TEST)]
 
   @property
   def spends(self) -> bool:
     """Whether epsilon is known after each round."""
     spent = self.columns.get(EPSILON, [])
-    return bool(spent) and all(math.isfinite(each) for each in spent)
+    return bool(spent) and all(map(math.isfinite, spent))
 
   def has(self, name: str) -> bool:
-    return any(math.isfinite(each) for each in self.columns.get(name, ()))
+    return any(map(math.isfinite, self.columns.get(name, ())))
 
   def points(self, x: str, y: str) -> tuple[list[float], list[float]]:
     """Points at which both are finite; `round` is the number of completed rounds."""
@@ -134,8 +98,11 @@ def read_run(directory: str) -> Run:
   metrics_path = os.path.join(directory, run_directory.METRICS)
   try:
     config = run_directory.read_config(directory)
+    flags, privacy = dict(config.get('flags') or {}), config.get('privacy')
     with open(path, encoding='utf-8') as file:
-      shared = json.load(file)
+      shown = set(json.load(file).get('flags') or {})
+    if isinstance(flags.get(_SEED), int) and flags[_SEED] < ledger.GUESSABLE:
+      shown.add(_SEED)
     rows = metrics_file.read(metrics_path)
     # A line that is being written does not count.
     rows = rows[: metrics_file.count(metrics_path)]
@@ -152,7 +119,13 @@ def read_run(directory: str) -> Run:
     raise ValueError(f'{metrics_path} has no rounds yet; wait for the first one.')
   if 'round_seconds' in columns:
     columns[SECONDS] = list(itertools.accumulate(columns['round_seconds']))
-  return Run(directory, config, columns, shared)
+  return Run(
+    directory,
+    flags,
+    {name: value for name, value in flags.items() if name in shown},
+    None if privacy is None else privacy.get('delta'),
+    columns,
+  )
 
 
 def picture(
@@ -216,7 +189,9 @@ def labels(runs: Sequence[Run]) -> list[str]:
 
 def _measure_of_all(runs: Sequence[Run]) -> str:
   shared = [
-    name for name in runs[0].measures if all(name in run.measures for run in runs)
+    name
+    for name in runs[0].columns
+    if name.startswith(_TEST) and all(name in run.columns for run in runs)
   ]
   chosen = {f'{_TEST}{run.flags.get("metric")}' for run in runs}
   for name in [*(each for each in shared if {each} == chosen), *reversed(shared)]:
@@ -256,19 +231,19 @@ def _title(runs: Sequence[Run]) -> str:
   return '-'.join(parts) or os.path.basename(os.path.abspath(runs[0].directory))
 
 
-def save(picture: Picture, path: str) -> None:
+def save(chart: Chart, path: str) -> None:
   import matplotlib  # Loading it is slower than checking flags.
 
   # The same picture has the same bytes; letters as paths look the same everywhere.
   settings = {
-    'svg.hashsalt': picture.title,
+    'svg.hashsalt': chart.title,
     'svg.fonttype': 'path',
     'font.family': 'DejaVu Sans',
   }
   kind = format_of(path)
   metadata = {'Date': None, 'Creator': None} if kind == 'svg' else {'Software': None}
   with matplotlib.rc_context(settings):
-    fig = _figure(picture)
+    fig = _figure(chart)
     file = io.BytesIO()
     fig.savefig(file, format=kind, metadata=metadata)
   new_files.replace(path, file.getvalue())
@@ -282,37 +257,36 @@ def format_of(path: str) -> str:
   return ending
 
 
-def _figure(picture: Picture) -> Any:
+def _figure(chart: Chart) -> Any:
   from matplotlib import figure
 
-  labels = [each.label for each in getattr(picture, 'lines', ()) if each.label]
+  labels = [line.label for line in chart.lines if line.label]
   # Space for the legend beside the data.
-  longest = max((len(label) for label in labels), default=0)
+  longest = max(map(len, labels), default=0)
   beside = 0.6 + _INCHES_PER_LETTER * longest if longest else 0.0
-  names = getattr(picture, 'names', ())
-  height = max(_HEIGHT, 0.23 * len(labels) + 1.2, 0.3 * len(names) + 1.2)
+  height = max(_HEIGHT, 0.23 * len(labels) + 1.2, 0.3 * len(chart.names) + 1.2)
   size = (_WIDTH + beside, height)
   fig = figure.Figure(figsize=size, dpi=120, layout='constrained')
   axes = fig.add_subplot()
-  axes.set_title(picture.title, loc='left', fontsize=10)
-  axes.set_xlabel(picture.x_label)
+  axes.set_title(chart.title, loc='left', fontsize=10)
+  axes.set_xlabel(chart.x_label)
   axes.grid(alpha=0.3)
-  if isinstance(picture, Dots):
-    _draw_dots(axes, picture)
+  if chart.names:
+    _draw_names(axes, chart)
   else:
-    _draw_lines(axes, picture)
-    if labels:
-      # Matplotlib would list lines without error bars first.
-      handles = dict(zip(*reversed(axes.get_legend_handles_labels())))
-      fig.legend(
-        [handles[label] for label in labels],
-        labels,
-        loc='outside right upper',
-        fontsize=_LEGEND_FONT,
-        frameon=False,
-      )
-  if picture.note:
-    fig.supxlabel(picture.note, fontsize=7.5, color=_GREY, x=0.01, ha='left')
+    _draw_lines(axes, chart)
+  if labels:
+    # Matplotlib would list lines without error bars first.
+    handles = dict(zip(*reversed(axes.get_legend_handles_labels())))
+    fig.legend(
+      [handles[label] for label in labels],
+      labels,
+      loc='outside right upper',
+      fontsize=_LEGEND_FONT,
+      frameon=False,
+    )
+  if chart.note:
+    fig.supxlabel(chart.note, fontsize=7.5, color=_GREY, x=0.01, ha='left')
   return fig
 
 
@@ -390,18 +364,18 @@ def _set_ticks(axes: Any, x_values: Sequence[float], is_log: bool) -> None:
   axes.set_xticks([], minor=True)
 
 
-def _draw_dots(axes: Any, dots: Dots) -> None:
-  positions = list(range(len(dots.names)))
+def _draw_names(axes: Any, chart: Chart) -> None:
+  (line,) = chart.lines
   axes.errorbar(
-    dots.values,
-    positions,
-    xerr=dots.errors or None,
+    line.y,
+    line.x,
+    xerr=line.errors,
     color=_COLORS[0],
     linestyle='',
     marker='o',
     capsize=3,
   )
-  axes.set_yticks(positions, dots.names)
+  axes.set_yticks(line.x, chart.names)
   axes.invert_yaxis()
   axes.margins(y=0.08)
 

@@ -3,7 +3,6 @@
 The module does not load TensorFlow, so that a wrong flag is refused at once.
 """
 
-import contextlib
 import dataclasses
 import hashlib
 import math
@@ -117,13 +116,12 @@ def from_flags(values: flags.FlagValues) -> Settings:
   run = run_options.from_flags(values)
   scheduler = run_options.scheduler_from(values)
   if values.mechanism != privacy_options.NONE:  # 'none' refuses these flags below.
-    privacy_options.prepare_nbafl(
-      values,
-      participation_options.names(),
-      (*privacy_options.names(), *table.names(table.placement())),
-    )
-  with _counting_canaries(values):
-    participation = participation_options.from_flags(values)
+    privacy_options.prepare_nbafl(values)
+  known_clients = values.num_clients
+  num_clients = known_clients and known_clients + (run.audit_canaries or 0)
+  values['num_clients'].value = num_clients  # Cohorts are drawn of canaries as well.
+  participation = participation_options.from_flags(values)
+  values['num_clients'].value = known_clients
   model = model_options.from_flags(values)
   privacy = privacy_options.from_flags(
     values, participation, optimization, lambda: _size(task, data, model)
@@ -142,8 +140,7 @@ def from_flags(values: flags.FlagValues) -> Settings:
       is_other_noise=privacy.nbafl is not None or privacy.simulated_cohort_scale != 1,
       name='--audit_canaries',
     )
-  if values.num_clients is not None:
-    num_clients = values.num_clients + (run.audit_canaries or 0)
+  if num_clients is not None:
     check_cohorts(privacy, participation.schedule(num_clients))
   facts = None
   if data.files is not None:
@@ -172,18 +169,6 @@ def from_flags(values: flags.FlagValues) -> Settings:
     facts=facts,
     checksums=_checksums(values, privacy),
   )
-
-
-@contextlib.contextmanager
-def _counting_canaries(values: flags.FlagValues) -> Iterator[None]:
-  """Adds canaries to --num_clients in the context: cohorts are drawn of both."""
-  before = values.num_clients
-  if None not in (before, values.audit_canaries):
-    values['num_clients'].value = before + values.audit_canaries
-  try:
-    yield
-  finally:
-    values['num_clients'].value = before
 
 
 def _size(

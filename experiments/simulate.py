@@ -13,7 +13,6 @@ private.json to yourself; the folder share may be published. The same flags with
 --run_dir resume a run that was stopped.
 """
 
-import os
 import warnings
 
 from absl import flags
@@ -21,6 +20,7 @@ from absl import flags
 from tff_dp_aggregators.accounting.programs import program
 
 from . import settings as settings_lib
+from .options import run as run_options
 
 
 def main(values: flags.FlagValues) -> int:
@@ -30,7 +30,7 @@ def main(values: flags.FlagValues) -> int:
   try:
     settings = settings_lib.from_flags(values)
     if settings.run.run_dir is not None:
-      _make(settings.run.run_dir)
+      run_options.make_directory(settings.run.run_dir, 'run_dir')
       run_directory.check_flags(
         settings.run.run_dir, settings.flags, settings.facts, settings.checksums
       )
@@ -43,15 +43,6 @@ def main(values: flags.FlagValues) -> int:
     return training.run(settings)
   except (run_directory.FilesError, BlockingIOError) as e:
     raise program.WrongUsage(str(e)) from e
-
-
-def _make(run_dir: str) -> None:
-  try:
-    os.makedirs(run_dir, exist_ok=True)
-  except OSError as e:
-    raise program.WrongUsage(
-      f'--run_dir={run_dir} cannot be made: {e.strerror}. Give another directory.'
-    ) from e
 
 
 # Other errors of the training are shown with a traceback.

@@ -71,30 +71,28 @@ class Maker:
   # Facts about the user's own data, by the options that they are read with.
   facts: dict[str, Any] = dataclasses.field(default_factory=dict)
 
-  def cells(
-    self,
-    points: Sequence[grid.Point],
-    seeds: Sequence[int],
-    folder: str = CELLS,
-    tuned: Sequence[tuple[grid.Setting, ...]] = ((),),
+  def trials(
+    self, points: Sequence[grid.Point], axes: Sequence[grid.Axis], num_seeds: int
   ) -> Iterator[Cell]:
-    """Yields cells seed by seed, so that all points have a first result early."""
-    for seed in seeds:
-      for point in points:
-        for number, settings in enumerate(tuned):
-          yield self.cell(point, seed + number * len(seeds), folder, settings)
+    """Yields the tuning runs seed by seed, so that all points have results early."""
+    for seed, point in itertools.product(range(num_seeds), points):
+      for number, values in enumerate(itertools.product(*(a.values for a in axes))):
+        tuned = tuple(itertools.chain.from_iterable(values))
+        own_seed = FIRST_TUNING_SEED + seed + number * num_seeds
+        yield self.cell(point, own_seed, tuned, is_trial=True)
 
   def cell(
     self,
     point: grid.Point,
     seed: int,
-    folder: str = CELLS,
     tuned: tuple[grid.Setting, ...] = (),
+    not_covered: tuple[str, ...] = (),
+    is_trial: bool = False,
   ) -> Cell:
     # The name of a reported cell does not depend on what tuning chose.
-    tried = tuned if folder == TUNING else ()
-    name_settings = (*point.settings, *tried, ('seed', str(seed)))
-    directory = os.path.join(self.output, folder, grid.name_of(name_settings))
+    tried, folder = (tuned, TUNING) if is_trial else ((), CELLS)
+    name = grid.name_of((*point.settings, *tried, ('seed', str(seed))))
+    directory = os.path.join(self.output, folder, name)
     settings = dict((*point.settings, *tuned))
     arguments = tuple(
       argument
@@ -116,8 +114,8 @@ class Maker:
           'began with, or give another --output.'
         )
     except (ValueError, OSError) as e:
-      raise program.WrongUsage(f'{grid.name_of(name_settings)}: {e}') from e
-    return Cell(point, seed, directory, arguments, checked, tuned)
+      raise program.WrongUsage(f'{name}: {e}') from e
+    return Cell(point, seed, directory, arguments, checked, tuned, not_covered)
 
 
 def settings_of(arguments: Sequence[str]) -> settings_lib.Settings:
@@ -177,12 +175,13 @@ def read(cell: Cell) -> Result:
   with contextlib.suppress(FileNotFoundError):
     with open(cell.error_path, encoding='utf-8') as file:
       error = last_line(file.read())
-  if not os.path.exists(path):
-    return Result(cell, FAILED if error else WAITING, error=error)
+  status = FAILED if error else BEGUN if os.path.exists(path) else WAITING
   try:
-    rows = metrics_file.read(path)[: metrics_file.count(path)]
+    rows = []
+    if os.path.exists(path):
+      rows = metrics_file.read(path)[: metrics_file.count(path)]
     if not rows:
-      return Result(cell, FAILED if error else BEGUN, error=error)
+      return Result(cell, status, error=error)
     measures = {
       name: float(text)
       for name, text in rows[-1].items()
@@ -201,7 +200,7 @@ def read(cell: Cell) -> Result:
     noise_multiplier, rmse = _noise(privacy)
     return Result(
       cell,
-      FINISHED if is_finished else FAILED if error else BEGUN,
+      FINISHED if is_finished else status,
       rounds=len(rows),
       measures=measures,
       epsilon=epsilon,
@@ -238,7 +237,7 @@ def _noise(privacy: privacy_options.Privacy) -> tuple[Optional[float], Optional[
 # and from other people's data. The test data are the same in all runs (`--split_seed`),
 # so that no client trains in one run and is tested on in another. If examples of the
 # clients themselves are held out, this does not hold, and sentences in reports say so.
-_FIRST_SEED = 1_000_001  # Larger than reported seeds.
+FIRST_TUNING_SEED = 1_000_001  # Larger than reported seeds.
 TIGHTER = (
   'Choosing the best of a random number of runs can be accounted for more tightly '
   '(Papernot and Steinke, arXiv:2110.03620).'
@@ -277,19 +276,6 @@ class Selected:
     )
 
 
-def tuning_seeds(number: int) -> list[int]:
-  """Returns the seeds of tuning runs."""
-  return [_FIRST_SEED + each for each in range(number)]
-
-
-def combinations(axes: Sequence[grid.Axis]) -> list[tuple[grid.Setting, ...]]:
-  """Returns all settings to try; a single empty one if nothing is tuned."""
-  return [
-    tuple(setting for value in each for setting in value)
-    for each in itertools.product(*(axis.values for axis in axes))
-  ]
-
-
 def choose(
   results: Sequence[Result], axes: Sequence[grid.Axis], make: Maker
 ) -> Optional[Selected]:
@@ -308,8 +294,7 @@ def choose(
     return -math.inf if math.isnan(mean) else mean
 
   best = max(by_settings, key=score)
-  reported = make.cell(results[0].cell.point, 1, tuned=best)
-  delta = reported.settings.privacy.delta
+  delta = make.cell(results[0].cell.point, 1, best).settings.privacy.delta
   # With the noise of a simulated cohort there is no guarantee, whatever its mechanism.
   privacies = [each.cell.settings.privacy for each in results]
   mechanisms = [
@@ -326,13 +311,11 @@ def _at_edge(
   """Numeric flags whose best value is the smallest or largest that was tried."""
   at_edge, chosen = [], dict(best)
   for axis in axes:
-    try:
-      numbers = [float(value[0][1]) for value in axis.values]
-      value = float(chosen[axis.flag])
-    except ValueError:
-      continue
-    if len(numbers) > 1 and value in (min(numbers), max(numbers)):
-      at_edge.append(axis.flag)
+    with contextlib.suppress(ValueError):  # Other flags have names or texts.
+      numbers = [float(own) for (_, own), *_ in axis.values]
+      edges = (min(numbers), max(numbers)) if len(numbers) > 1 else ()
+      if float(chosen[axis.flag]) in edges:
+        at_edge.append(axis.flag)
   return tuple(at_edge)
 
 

@@ -28,7 +28,6 @@ from absl import flags
 
 from tff_dp_aggregators.accounting import mechanism as mechanism_lib
 from tff_dp_aggregators.accounting import noises
-from tff_dp_aggregators.accounting.programs import program
 from tff_dp_aggregators.base import folder_lock
 from tff_dp_aggregators.base import new_files
 from tff_dp_aggregators.base import strict_json
@@ -248,7 +247,14 @@ class Record:
     return strict_json.convert({**data, 'points': points}, cls)
 
 
-def read_record(output: str) -> Record:
+def is_comparison(output: str) -> bool:
+  return os.path.exists(os.path.join(output, FILE))
+
+
+def saved_record(output: str) -> Optional[Record]:
+  """Returns the record in a folder; `None` if it is not of a comparison."""
+  if not is_comparison(output):
+    return None
   path = os.path.join(output, FILE)
   try:
     with open(path, encoding='utf-8') as file:
@@ -257,20 +263,14 @@ def read_record(output: str) -> Record:
     raise ValueError(f'{path} is not a record of a comparison: {e}.') from e
 
 
-def is_comparison(output: str) -> bool:
-  return os.path.exists(os.path.join(output, FILE))
-
-
-def saved_record(output: str) -> Optional[Record]:
-  return read_record(output) if is_comparison(output) else None
-
-
-def merged(output: str, record: Record) -> tuple[Record, Record]:
-  """Returns the record of this command, and that of the folder with its additions.
+def merged(
+  output: str, saved: Optional[Record], record: Record
+) -> tuple[Record, Record]:
+  """Returns the record of this command, and the saved one with its additions.
 
   Points whose flags are in another order are the same.
   """
-  if not is_comparison(output):
+  if saved is None:
     names = os.listdir(output) if os.path.isdir(output) else ()
     has_more = any(
       not name.startswith(new_files.HALF_WRITTEN) and name != folder_lock.FILE
@@ -282,7 +282,6 @@ def merged(output: str, record: Record) -> tuple[Record, Record]:
         'overwritten. Give another --output.'
       )
     return record, record
-  saved = read_record(output)
   if differences := _differences(saved, record):
     raise ValueError(
       f'the comparison in {output} is a different one, and resumes only with the same '
@@ -322,12 +321,7 @@ def _differences(saved: Record, now: Record) -> list[str]:
 @contextlib.contextmanager
 def folder(output: str) -> Iterator[None]:
   """Makes the folder of a comparison and locks it for this process."""
-  try:
-    os.makedirs(output, exist_ok=True)
-  except OSError as e:
-    raise program.WrongUsage(
-      f'--output={output} cannot be made: {e.strerror}. Give another directory.'
-    ) from e
+  run_options.make_directory(output, 'output')
   try:
     lock = folder_lock.FolderLock(output)
   except BlockingIOError as e:

@@ -122,19 +122,19 @@ def write(
 def _cell_rows(
   output: str, record: grid.Record, results: Sequence[cells_lib.Result]
 ) -> list[Row]:
-  table, measures = [], _measures(results)
-  for each in results:
-    row = _settings_of(record, each.cell.point, each.cell.tuned)
-    row |= {'seed': each.cell.seed, 'status': each.status, 'rounds': each.rounds}
-    row |= {name: each.measures.get(name) for name in measures}
-    row |= {name: getattr(each, name) for name in ('epsilon', *_NOISE_COLUMNS)}
-    row |= {
+  measures = _measures(results)
+  return [
+    {
+      **_settings_of(record, each.cell.point, each.cell.tuned),
+      **{'seed': each.cell.seed, 'status': each.status, 'rounds': each.rounds},
+      **{name: each.measures.get(name) for name in measures},
+      **{name: getattr(each, name) for name in ('epsilon', *_NOISE_COLUMNS)},
       'seconds': round(each.seconds, 3),
       'directory': os.path.relpath(each.cell.directory, output),
       'error': each.error,
     }
-    table.append(row)
-  return table
+    for each in results
+  ]
 
 
 def to_csv(rows: Sequence[Row]) -> str:
@@ -281,7 +281,8 @@ def _cell(row: Row, name: str) -> str:
 
 def draw(output: str, path: Optional[str] = None) -> list[str]:
   """Draws the comparison in a folder, to that or to `path`; returns the paths."""
-  drawing = picture(grid.read_record(output), read(output))
+  record = grid.saved_record(output)
+  drawing = None if record is None else picture(record, read(output))
   if drawing is None:
     return []
   paths = [path] if path else [os.path.join(output, name) for name in PICTURES]
@@ -290,7 +291,7 @@ def draw(output: str, path: Optional[str] = None) -> list[str]:
   return paths
 
 
-def picture(record: grid.Record, rows: Sequence[_Row]) -> Optional[plotting.Picture]:
+def picture(record: grid.Record, rows: Sequence[_Row]) -> Optional[plotting.Chart]:
   """Returns the picture of a table; `None` if no run is finished yet."""
   names = [name for row in rows for name in row if f'{name}{ERROR}' in row]
   # The metric is the table's first measure that has values.
@@ -306,14 +307,9 @@ def picture(record: grid.Record, rows: Sequence[_Row]) -> Optional[plotting.Pict
     note += f' Tuned for each point: {", ".join(record.tuned)}.'
   title, note = f'{", ".join(record.tasks)}: {metric_name}, {seeds}', note.strip()
   if x is None:
-    return plotting.Dots(
-      title,
-      x_label=metric_name,
-      names=[_label(row, varied) or 'all' for row in drawn],
-      values=[_number(row[measure]) for row in drawn],
-      errors=[_number(row[f'{measure}{ERROR}']) for row in drawn],
-      note=note,
-    )
+    names = [_label(row, varied) or 'all' for row in drawn]
+    dots = _line('', range(len(drawn)), drawn, measure)
+    return plotting.Chart(title, metric_name, '', [dots], note=note, names=names)
   finite = [each for each in (_x(row, x) for row in drawn) if each is not None]
   metric = metrics_lib.METRICS.get(measure.removeprefix(_TEST))
   return plotting.Chart(
@@ -381,15 +377,18 @@ def _lines(
     if is_level and math.isinf(_number(ordered[0][1]['epsilon'])):
       parts = [part for part in label.split(', ') if part not in ('none', '')]
       label = ', '.join(['no privacy', *parts])
-    lines.append(
-      plotting.Line(
-        label,
-        () if is_level else [x for x, _ in ordered if x is not None],
-        [_number(row[measure]) for _, row in ordered],
-        [_number(row[f'{measure}{ERROR}']) for _, row in ordered],
-      )
-    )
+    x_values = () if is_level else [x for x, _ in ordered if x is not None]
+    lines.append(_line(label, x_values, [row for _, row in ordered], measure))
   return lines
+
+
+def _line(
+  label: str, x: Sequence[float], rows: Sequence[_Row], measure: str
+) -> plotting.Line:
+  values = [_number(row[measure]) for row in rows]
+  return plotting.Line(
+    label, x, values, [_number(row[f'{measure}{ERROR}']) for row in rows]
+  )
 
 
 def _label(row: _Row, names: Sequence[str]) -> str:

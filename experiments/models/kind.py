@@ -11,16 +11,6 @@ from ..data import population
 
 
 @dataclasses.dataclass(frozen=True)
-class Options:
-  """Arguments of a model besides the shape of examples; `None` for its default."""
-
-  seed: int = 1  # Seed of the initial weights.
-  loss: Optional[str] = None
-  hidden_units: Optional[int] = None
-  embedding_size: Optional[int] = None  # For each token, or each value of a column.
-
-
-@dataclasses.dataclass(frozen=True)
 class Kind:
   name: str  # Value of `--model`.
   summary: str  # One line, for `--help`.
@@ -56,12 +46,17 @@ class Kind:
       return f'its images have {self.min_pixels} pixels or more a side, and {actual}'
     return None
 
-  def build(self, shape: population.Shape, options: Options) -> Any:
+  def build(
+    self,
+    shape: population.Shape,
+    seed: int = 1,  # Seed of the initial weights.
+    loss: Optional[str] = None,
+    **widths: Optional[int],  # `None` for the model's default.
+  ) -> Any:
     from . import networks  # Imports TensorFlow, which checks of flags do without.
 
-    stated = {name: getattr(options, name) for name in self.widths}
-    widths = {name: width for name, width in stated.items() if width is not None}
-    return networks.build(self.name, shape, options, **{**self.widths, **widths})
+    stated = {name: width for name, width in widths.items() if width is not None}
+    return networks.build(self.name, shape, seed, loss, **{**self.widths, **stated})
 
 
 KINDS: dict[str, Kind] = {

@@ -7,15 +7,16 @@ all clients at once, as products of matrices, took two to four times as long as 
 client after the other; so convolutions and recurrent layers are trained one client
 after the other, on every core.
 
-A network is called with the shape of examples, the generator of its initial weights and
-its widths. It returns the weights, and a function from weights and inputs to outputs.
+A network is a list of layers, made from the shape of examples, the generator of its
+initial weights and its widths.
 """
 
 import collections
 import functools
+import itertools
 import math
 from collections.abc import Sequence
-from typing import Any, Callable
+from typing import Any, Callable, NamedTuple, Optional
 
 import numpy as np
 import tensorflow as tf
@@ -23,7 +24,6 @@ import tensorflow_federated as tff
 
 from .. import losses
 from ..data import population
-from . import kind
 
 _loop = functools.partial(tf.while_loop, parallel_iterations=1)
 # Standard deviation of a standard normal distribution truncated at two.
@@ -64,21 +64,8 @@ def orthogonal(rng: np.random.Generator, rows: int, columns: int) -> np.ndarray:
   return np.ascontiguousarray(q if rows >= columns else q.T, np.float32)
 
 
-def embedding_weights(
-  rng: np.random.Generator, num_tokens: int, size: int
-) -> np.ndarray:
-  """Uniform within 0.05."""
-  return rng.uniform(-0.05, 0.05, (num_tokens, size)).astype(np.float32)
-
-
 def zeros(*shape: int) -> np.ndarray:
   return np.zeros(shape, np.float32)
-
-
-def dense_weights(
-  rng: np.random.Generator, inputs: int, units: int
-) -> list[np.ndarray]:
-  return [glorot_uniform(rng, inputs, units), zeros(units)]
 
 
 def lstm_weights(
@@ -103,7 +90,7 @@ def flat(x: Any) -> tf.Tensor:
   return tf.reshape(x, [-1, x.shape[1:].num_elements()])
 
 
-def embedding(table: Any, tokens: Any) -> tf.Tensor:
+def embedding(tokens: Any, table: Any) -> tf.Tensor:
   """Returns rows of a table; its gradient is dense, as optimizers need it."""
 
   @tf.custom_gradient
@@ -119,7 +106,7 @@ def embedding(table: Any, tokens: Any) -> tf.Tensor:
   return rows(table)
 
 
-def features(x: Any, tables: Sequence[Any]) -> tf.Tensor:
+def features(x: Any, *tables: Any) -> tf.Tensor:
   """Returns each example as a vector, with embeddings for the indices at its end."""
   if not tables:
     return flat(x)
@@ -127,7 +114,7 @@ def features(x: Any, tables: Sequence[Any]) -> tf.Tensor:
   parts = [x[:, : -len(tables)]]
   for column, table in enumerate(tables):
     padded = tf.pad(table, [[0, 1], [0, 0]])
-    parts.append(embedding(padded, codes[:, column]))
+    parts.append(embedding(codes[:, column], padded))
   return tf.concat(parts, axis=1)
 
 
@@ -212,24 +199,41 @@ def _array(steps: int) -> tf.TensorArray:
   return tf.TensorArray(tf.float32, steps, element_shape=[None, None])
 
 
-_Network = tuple[list[np.ndarray], Callable[[Any, Any], Any]]
+class _Layer(NamedTuple):
+  function: Callable[..., Any]  # Computes outputs from inputs and weights.
+  weights: Sequence[np.ndarray] = ()  # Their initial values.
+
+
+def _dense(
+  rng: np.random.Generator, inputs: int, units: int, kernel: Any = glorot_uniform
+) -> _Layer:
+  return _Layer(dense, (kernel(rng, inputs, units), zeros(units)))
+
+
+def _embedding(rng: np.random.Generator, num_tokens: int, size: int) -> _Layer:
+  table = rng.uniform(-0.05, 0.05, (num_tokens, size)).astype(np.float32)
+  return _Layer(embedding, (table,))
 
 
 def build(
-  name: str, shape: population.Shape, options: kind.Options, **widths: int
+  name: str, shape: population.Shape, seed: int, loss: Optional[str], **widths: int
 ) -> tff.learning.models.FunctionalModel:
-  rng = np.random.default_rng([options.seed, 1])
-  weights, predict = _NETWORKS[name](shape, rng, **widths)
+  layers = _NETWORKS[name](shape, np.random.default_rng([seed, 1]), **widths)
+  functions = [(layer.function, len(layer.weights)) for layer in layers]
 
   @tf.function
   def predict_on_batch(model_weights: Any, x: Any, training: bool) -> Any:
     del training
-    return predict(model_weights[0], x)
+    weights = iter(model_weights[0])
+    for function, count in functions:
+      x = function(x, *itertools.islice(weights, count))
+    return x
 
+  weights = itertools.chain.from_iterable(layer.weights for layer in layers)
   return tff.learning.models.FunctionalModel(
     initial_weights=(tuple(weights), ()),
     predict_on_batch_fn=predict_on_batch,
-    loss_fn=tf.function(losses.function(shape, options.loss)),
+    loss_fn=tf.function(losses.function(shape, loss)),
     input_spec=input_spec(shape),
   )
 
@@ -242,54 +246,30 @@ def input_spec(shape: population.Shape) -> Any:
   )
 
 
-def _one_layer(
-  shape: population.Shape, rng: np.random.Generator, embedding_size: int
-) -> _Network:
-  """One dense layer of all features, whose outputs start at zero."""
-  num_codes, num_outputs = len(shape.embedded), shape.num_outputs
-  num_features = _num_features(shape, embedding_size)
-  kernel = zeros(num_features, num_outputs)
-  if num_codes:
-    start = num_features - num_codes * embedding_size
-    kernel[start:] = glorot_uniform(rng, num_features - start, num_outputs)
-  tables = (zeros(each, embedding_size) for each in shape.embedded)
-
-  def predict(w: Any, x: Any) -> Any:
-    return dense(features(x, w[:num_codes]), *w[num_codes:])
-
-  return [*tables, kernel, zeros(num_outputs)], predict
-
-
-def _num_features(shape: population.Shape, embedding_size: int) -> int:
-  """Returns the size of an example with its embedded columns."""
-  return math.prod(shape.inputs) + len(shape.embedded) * (embedding_size - 1)
-
-
-def _mlp(
+def _perceptron(
   shape: population.Shape,
   rng: np.random.Generator,
-  hidden_units: int,
   embedding_size: int,
-) -> _Network:
-  """A perceptron with two hidden layers of rectified linear units.
+  hidden_units: Optional[int] = None,
+) -> list[_Layer]:
+  """One dense layer of all features, or two more before it, which are rectified.
 
-  With 200 units in each it is the "2NN" of arXiv:1602.05629, which has 199,210 weights
-  for images of 28 x 28 pixels in 10 classes.
+  The outputs of one layer start at zero. With two hidden layers of 200 units it is the
+  "2NN" of arXiv:1602.05629, which has 199,210 weights for images of 28 x 28 pixels in
+  10 classes.
   """
-  weights = [
-    *(zeros(each, embedding_size) for each in shape.embedded),
-    *dense_weights(rng, _num_features(shape, embedding_size), hidden_units),
-    *dense_weights(rng, hidden_units, hidden_units),
-    *dense_weights(rng, hidden_units, shape.num_outputs),
-  ]
-
-  def predict(w: Any, x: Any) -> Any:
-    x, w = features(x, w[: len(shape.embedded)]), w[len(shape.embedded) :]
-    hidden = tf.nn.relu(dense(x, *w[:2]))
-    hidden = tf.nn.relu(dense(hidden, *w[2:4]))
-    return dense(hidden, *w[4:])
-
-  return weights, predict
+  tables = [zeros(each, embedding_size) for each in shape.embedded]
+  num_embedded = len(tables) * embedding_size
+  num_features = math.prod(shape.inputs) - len(tables) + num_embedded
+  layers = [_Layer(features, tables)]
+  if hidden_units is None:
+    kernel = zeros(num_features, shape.num_outputs)
+    if tables:
+      kernel[-num_embedded:] = glorot_uniform(rng, num_embedded, shape.num_outputs)
+    return [*layers, _Layer(dense, (kernel, zeros(shape.num_outputs)))]
+  for inputs in (num_features, hidden_units):
+    layers += [_dense(rng, inputs, hidden_units), _Layer(tf.nn.relu)]
+  return [*layers, _dense(rng, hidden_units, shape.num_outputs)]
 
 
 def _convolutional(
@@ -303,7 +283,7 @@ def _convolutional(
   kernel: Any = glorot_uniform,
   dense_kernel: Any = glorot_uniform,
   activation: Any = tf.nn.relu,
-) -> _Network:
+) -> list[_Layer]:
   """Convolutions, some followed by 2 x 2 max-pooling, then a hidden layer.
 
   The defaults are the network of federated averaging, without dropout: convolutions of
@@ -314,28 +294,25 @@ def _convolutional(
   `pooled`: Indices of the convolutions that are followed by pooling.
   """
   height, width, channels = (*shape.inputs, 1)[:3]
-  weights = []
-  for layer, (inputs, outputs) in enumerate(zip((channels, *filters), filters)):
-    weights += [kernel(rng, size, size, inputs, outputs), zeros(outputs)]
-    margin = 0 if padding == 'SAME' else size - 1
-    height, width = height - margin, width - margin
-    if layer in pooled:
-      rounding = 1 if padding == 'SAME' else 0
-      height, width = (height + rounding) // 2, (width + rounding) // 2
-  num_flat = height * width * filters[-1]
-  for inputs, outputs in ((num_flat, hidden_units), (hidden_units, shape.num_outputs)):
-    weights += [dense_kernel(rng, inputs, outputs), zeros(outputs)]
-
-  def predict(w: Any, x: Any) -> Any:
-    x = x[..., tf.newaxis] if x.shape.rank == 3 else x
-    for layer in range(len(filters)):
-      x = activation(tf.nn.conv2d(x, w[2 * layer], 1, padding) + w[2 * layer + 1])
-      if layer in pooled:
-        x = tf.nn.max_pool2d(x, 2, 2, padding)
-    hidden = activation(dense(flat(x), *w[-4:-2]))
-    return dense(hidden, *w[-2:])
-
-  return weights, predict
+  sides = np.array([height, width])
+  layers = [_Layer(lambda x: x[..., tf.newaxis] if x.shape.rank == 3 else x)]
+  for number, (inputs, outputs) in enumerate(zip((channels, *filters), filters)):
+    weights = (kernel(rng, size, size, inputs, outputs), zeros(outputs))
+    layers += [
+      _Layer(lambda x, w, bias: tf.nn.conv2d(x, w, 1, padding) + bias, weights),
+      _Layer(activation),
+    ]
+    sides -= 0 if padding == 'SAME' else size - 1
+    if number in pooled:
+      layers.append(_Layer(lambda x: tf.nn.max_pool2d(x, 2, 2, padding)))
+      sides = (sides + (padding == 'SAME')) // 2
+  return [
+    *layers,
+    _Layer(flat),
+    _dense(rng, int(sides.prod()) * filters[-1], hidden_units, dense_kernel),
+    _Layer(activation),
+    _dense(rng, hidden_units, shape.num_outputs, dense_kernel),
+  ]
 
 
 # pfl-research's CIFAR-10 benchmark (apple/pfl-research, benchmarks/model/tf2/cnn.py,
@@ -363,25 +340,19 @@ def _char_lstm(
   rng: np.random.Generator,
   hidden_units: int,
   embedding_size: int,
-) -> _Network:
+) -> list[_Layer]:
   """The next-character model of Shakespeare: two LSTMs over embedded characters.
 
   Embedding of 8, two LSTMs of 256 units, and logits: arXiv:1602.05629, and
   arXiv:2003.00295 with the preprocessing of TFF's baselines, where it has 820,522
   weights (90 tokens). The embedding is not tied to the output.
   """
-  weights = [
-    embedding_weights(rng, shape.num_outputs, embedding_size),
-    *lstm_weights(rng, embedding_size, hidden_units, he_normal),
-    *lstm_weights(rng, hidden_units, hidden_units, he_normal),
-    *dense_weights(rng, hidden_units, shape.num_outputs),
+  return [
+    _embedding(rng, shape.num_outputs, embedding_size),
+    _Layer(lstm, lstm_weights(rng, embedding_size, hidden_units, he_normal)),
+    _Layer(lstm, lstm_weights(rng, hidden_units, hidden_units, he_normal)),
+    _dense(rng, hidden_units, shape.num_outputs),
   ]
-
-  def predict(w: Any, x: Any) -> Any:
-    states = lstm(embedding(w[0], x), *w[1:4])
-    return dense(lstm(states, *w[4:7]), *w[7:])
-
-  return weights, predict
 
 
 def _word_lstm(
@@ -389,7 +360,7 @@ def _word_lstm(
   rng: np.random.Generator,
   hidden_units: int,
   embedding_size: int,
-) -> _Network:
+) -> list[_Layer]:
   """The next-word model of StackOverflow: an LSTM over embedded words.
 
   Embedding of 96, an LSTM of 670 units, a dense layer back to 96, and logits:
@@ -398,24 +369,18 @@ def _word_lstm(
   to the output: `shared_embedding` is off in google-research/federated, dp_ftrl and
   dp_matrix_factorization.
   """
-  weights = [
-    embedding_weights(rng, shape.num_outputs, embedding_size),
-    *lstm_weights(rng, embedding_size, hidden_units),
-    *dense_weights(rng, hidden_units, embedding_size),
-    *dense_weights(rng, embedding_size, shape.num_outputs),
+  return [
+    _embedding(rng, shape.num_outputs, embedding_size),
+    _Layer(lstm, lstm_weights(rng, embedding_size, hidden_units)),
+    _dense(rng, hidden_units, embedding_size),
+    _dense(rng, embedding_size, shape.num_outputs),
   ]
 
-  def predict(w: Any, x: Any) -> Any:
-    states = lstm(embedding(w[0], x), *w[1:4])
-    return dense(dense(states, *w[4:6]), *w[6:])
 
-  return weights, predict
-
-
-_NETWORKS: dict[str, Callable[..., _Network]] = {
-  'linear': _one_layer,
-  'logistic': _one_layer,
-  'mlp': _mlp,
+_NETWORKS: dict[str, Callable[..., list[_Layer]]] = {
+  'linear': _perceptron,
+  'logistic': _perceptron,
+  'mlp': _perceptron,
   'cnn': _convolutional,
   'simple_cnn': _simple_cnn,
   'vgg': _vgg,

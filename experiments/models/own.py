@@ -76,7 +76,13 @@ class _OwnModel(kind_lib.Kind):
   def why_not(self, shape: population.Shape) -> Optional[str]:
     return None
 
-  def build(self, shape: population.Shape, options: kind_lib.Options) -> Any:
+  def build(
+    self,
+    shape: population.Shape,
+    seed: int = 1,
+    loss: Optional[str] = None,
+    **widths: Optional[int],  # The user's model has its own.
+  ) -> Any:
     import tensorflow as tf
     import tensorflow_federated as tff
 
@@ -86,7 +92,7 @@ class _OwnModel(kind_lib.Kind):
 
     from . import networks
 
-    with models_lib.as_in_a_new_process(options.seed):
+    with models_lib.as_in_a_new_process(seed):
       returned = make(self.name, shape)
     spec = networks.input_spec(shape)
     example_spec = tf.nest.map_structure(
@@ -94,14 +100,14 @@ class _OwnModel(kind_lib.Kind):
     )
     try:
       if isinstance(returned, tff.learning.models.FunctionalModel):
-        if options.loss is not None:
+        if loss is not None:
           raise ValueError(
-            f'--loss={options.loss} is for Keras models; this one is functional and '
+            f'--loss={loss} is for Keras models; this one is functional and '
             'has its own.'
           )
         model = models_lib.functional(returned, None, example_spec, owner='the data')
       elif isinstance(returned, tf.keras.Model):
-        model = _from_keras(returned, shape, options, example_spec)
+        model = _from_keras(returned, shape, seed, loss, example_spec)
       else:
         raise ValueError(
           f'it returned {type(returned).__name__}, and must return a Keras model or a '
@@ -157,13 +163,12 @@ def _why(error: BaseException) -> str:
 
 
 def _from_keras(
-  returned: Any, shape: population.Shape, options: kind_lib.Options, example_spec: Any
+  returned: Any, shape: population.Shape, seed: int, loss: Any, example_spec: Any
 ) -> Any:
   """Returns the Keras model with a loss of this package or of Keras."""
   from tff_dp_aggregators.learning import keras_losses
   from tff_dp_aggregators.learning import models as models_lib
 
-  loss: Any = options.loss
   is_named = loss is not None and loss not in losses.LOSSES
   is_keras_loss = is_named or (
     loss is None and getattr(returned, 'loss', None) is not None
@@ -176,7 +181,7 @@ def _from_keras(
   name = None if is_keras_loss else losses.name_for(shape, loss)
   if name is not None:
     loss = keras_losses.BatchLoss(losses.function(shape, name))
-  model = models_lib.functional(returned, loss, example_spec, 'the data', options.seed)
+  model = models_lib.functional(returned, loss, example_spec, 'the data', seed)
   if name == 'cross_entropy' or shape.label_kind == 'tags':
     _check_logits(model, shape)
   return model

@@ -77,8 +77,8 @@ class Model:
 
   def make(self, shape: population.Shape, seed: int) -> Any:
     self.check(shape)
-    options = kind_lib.Options(seed, self.loss, self.hidden_units, self.embedding_size)
-    model = self.kind.build(shape, options)
+    widths = {name: getattr(self, name) for name in ('hidden_units', 'embedding_size')}
+    model = self.kind.build(shape, seed, self.loss, **widths)
     if shape.class_weights is None:
       return model
     try:
@@ -103,7 +103,7 @@ class Model:
       )
     by_name = {self.metric.name: metric}
     if shape.label_kind == 'tokens' and not self.is_own:
-      by_name['loss'] = metrics.token_loss(shape)
+      by_name['loss'] = metrics.TOKEN_LOSS.make(shape)
     return by_name
 
 

@@ -42,12 +42,9 @@ class Kind:
 
     if self.build is None:
       return learning.build_ftrl(learning_rate, momentum)
-    arguments: dict[str, Any] = {}
-    if momentum:
-      arguments['momentum'] = momentum
-    if self.adaptivity is not None and adaptivity is not None:
-      arguments[self.adaptivity] = adaptivity
-    return getattr(tff.learning.optimizers, self.build)(learning_rate, **arguments)
+    arguments = {'momentum': momentum, self.adaptivity: adaptivity}
+    given = {name: value for name, value in arguments.items() if name and value}
+    return getattr(tff.learning.optimizers, self.build)(learning_rate, **given)
 
 
 KINDS = {

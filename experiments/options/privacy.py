@@ -9,7 +9,7 @@ import dataclasses
 import math
 import sys
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from typing import Any, Callable, Optional
 
 from absl import flags
@@ -162,7 +162,8 @@ def site_rows() -> table.Rows:
 
 
 def names() -> tuple[str, ...]:
-  return table.names(rows())
+  """Names of the flags of mechanism and noise, and of where the noise is made."""
+  return table.names((*rows(), *table.placement()))
 
 
 def privacy_flags(clipping: Optional[str] = None) -> tuple[str, ...]:
@@ -170,8 +171,7 @@ def privacy_flags(clipping: Optional[str] = None) -> tuple[str, ...]:
   allowed = {'mechanism', 'clipping'}
   if clipping == FIXED:
     allowed |= {'clip_norm', 'clip_order'}
-  others = (*names(), *table.names(table.placement()), *_NBAFL)
-  others += ('not_private_signal_to_noise', 'secret_noise')
+  others = (*names(), *_NBAFL, 'not_private_signal_to_noise', 'secret_noise')
   return tuple(name for name in others if name not in allowed)
 
 
@@ -219,7 +219,7 @@ def from_flags(
 def _with_parts(
   values: flags.FlagValues, participation: participation_options.Participation
 ) -> Privacy:
-  flags_lib.check_beside_parts(values, (*names(), *table.names(table.placement())))
+  flags_lib.check_beside_parts(values, names())
   schema = participation.schema
   _check_adjacency(values, schema)
   parts = flags_lib.parse_parts(values.part)
@@ -446,22 +446,20 @@ def nbafl_rows() -> table.Rows:
   return table.change(table.NBAFL, changes)
 
 
-def prepare_nbafl(
-  values: flags.FlagValues, participation: Iterable[str], noise: Iterable[str]
-) -> None:
+def prepare_nbafl(values: flags.FlagValues) -> None:
   """Refuses flags that do not go with --nbafl, and sets those that follow from it."""
   flags_lib.check_nbafl(values)
   if not values.nbafl:
     return
-  for names, why in (
+  for refused, why in (
     (
-      participation,
+      participation_options.names(),
       'its formulas are for clients who all take part in each round, or are drawn at '
       'random anew for each, and all report',
     ),
-    (noise, 'mechanism, noise and its site follow from the formulas'),
+    (names(), 'mechanism, noise and its site follow from the formulas'),
   ):
-    for name in names:
+    for name in refused:
       flag = values[name]
       if name in (*_NBAFL, *table.OF_NBAFL) or not flag.present:
         continue

@@ -114,6 +114,15 @@ def scheduler_from(values: flags.FlagValues) -> Optional[str]:
   return values.scheduler
 
 
+def make_directory(path: str, flag: str) -> None:
+  try:
+    os.makedirs(path, exist_ok=True)
+  except OSError as e:
+    raise program.WrongUsage(
+      f'--{flag}={path} cannot be made: {e.strerror}. Give another directory.'
+    ) from e
+
+
 def new_directory(name: str) -> str:
   """Returns the path of a directory under `runs` that does not exist yet."""
   path = os.path.join('runs', f'{name}-{time.strftime("%Y%m%d-%H%M%S")}')

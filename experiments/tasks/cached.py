@@ -10,8 +10,7 @@ import dataclasses
 import os
 import pickle
 import tarfile
-import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Callable, Optional
 
 import numpy as np
@@ -68,7 +67,6 @@ class _Split:
   ):
     self._path, self._name, self._parse = path, name, parse
     self._max_examples = -1 if max_examples is None else max_examples
-    self._local = threading.local()
     query = 'SELECT DISTINCT client_id FROM client_metadata WHERE split_name = ?'
     self.ids = tuple(sorted(row[0] for row in self._rows(query, name)))
 
@@ -82,11 +80,9 @@ class _Split:
     )
     import tensorflow as tf
 
-    serialized = [
-      row[0] for row in self._rows(query, id_, self._name, self._max_examples)
-    ]
+    rows = self._rows(query, id_, self._name, self._max_examples)
     try:
-      return self._parse(serialized)
+      return self._parse([serialized for (serialized,) in rows])
     except tf.errors.InvalidArgumentError as e:
       raise ValueError(
         f'{self._path}: examples of client {id_!r} are not those of this task: '
@@ -103,10 +99,9 @@ class _Split:
       count += len(parts[-1]['x'])
     return {key: np.concatenate([part[key] for part in parts])[:limit] for key in 'xy'}
 
-  def _rows(self, query: str, *arguments: Any) -> Iterator[tuple[Any, ...]]:
-    if not hasattr(self._local, 'connection'):
-      self._local.connection = sqlite_clients.connect(self._path)
-    return iter(self._local.connection.execute(query, arguments))
+  def _rows(self, query: str, *arguments: Any) -> list[tuple[Any, ...]]:
+    with contextlib.closing(sqlite_clients.connect(self._path)) as connection:
+      return connection.execute(query, arguments).fetchall()
 
 
 def _features(serialized: list[bytes], **features: Any) -> Mapping[str, np.ndarray]:
@@ -415,7 +410,6 @@ class _Unpickler(pickle.Unpickler):
 
 def _read(path: str) -> list[tuple[np.ndarray, np.ndarray]]:
   """Returns images and labels for training, then those for testing."""
-  batches = []
   try:
     if path.endswith('.npz'):
       with np.load(path, allow_pickle=False) as arrays:
@@ -424,23 +418,24 @@ def _read(path: str) -> list[tuple[np.ndarray, np.ndarray]]:
           for split in ('train', 'test')
         ]
     with contextlib.ExitStack() as stack:
-      is_folder = os.path.isdir(path)
-      archive = None if is_folder else stack.enter_context(tarfile.open(path))
-      for name in _BATCHES:
-        if archive is None:
-          file: Any = stack.enter_context(open(os.path.join(path, name), 'rb'))
-        else:
-          file = archive.extractfile(f'{_FOLDER}/{name}')
-        batch = _Unpickler(file, encoding='bytes').load()
-        images = np.asarray(batch[b'data']).reshape(-1, 3, 32, 32)
-        batches.append((images.transpose(0, 2, 3, 1), np.asarray(batch[b'labels'])))
+      files: list[Any]
+      if os.path.isdir(path):
+        paths = (os.path.join(path, name) for name in _BATCHES)
+        files = [stack.enter_context(open(each, 'rb')) for each in paths]
+      else:
+        archive = stack.enter_context(tarfile.open(path))
+        files = [archive.extractfile(f'{_FOLDER}/{name}') for name in _BATCHES]
+      batches = [_Unpickler(file, encoding='bytes').load() for file in files]
+    images = [np.asarray(each[b'data']).reshape(-1, 3, 32, 32) for each in batches]
+    images = [each.transpose(0, 2, 3, 1) for each in images]
+    labels = [np.asarray(each[b'labels']) for each in batches]
   except (
     *(pickle.UnpicklingError, tarfile.TarError, EOFError, OSError),
     *(KeyError, TypeError, ValueError),
   ) as e:
     raise ValueError(f'{path} is not CIFAR-10: {e}.') from e
-  images, labels = (np.concatenate(each) for each in zip(*batches[:-1]))
-  return [(images, labels), batches[-1]]
+  train = np.concatenate(images[:-1]), np.concatenate(labels[:-1])
+  return [train, (images[-1], labels[-1])]
 
 
 def _scaled(path: str, images: np.ndarray, labels: np.ndarray) -> Any:

@@ -93,8 +93,8 @@ def test_features_look_up_embeddings_and_unknown_values_have_zeros():
     np.array([[7, 8], [9, 10]], np.float32),
   ]
   expected = [[0.5, 5, 6, 9, 10], [1.5, 1, 2, 7, 8], [2.5, 0, 0, 0, 0]]
-  assert networks.features(x, tables).numpy().tolist() == expected
-  assert networks.features(x, []).numpy().tolist() == x.numpy().tolist()
+  assert networks.features(x, *tables).numpy().tolist() == expected
+  assert networks.features(x).numpy().tolist() == x.numpy().tolist()
 
 
 @pytest.mark.parametrize('name', ['logistic', 'linear', 'mlp'])
@@ -103,7 +103,7 @@ def test_models_have_an_embedding_table_for_each_column(name):
   shape = population.Shape(
     (5,), 'float32', (), label_kind, None if name == 'linear' else 3, embedded=(4, 9)
   )
-  model = kind.KINDS[name].build(shape, kind.Options(embedding_size=3))
+  model = kind.KINDS[name].build(shape, embedding_size=3)
   first, second, kernel = model.initial_weights[0][:3]
   assert [np.shape(each) for each in (first, second)] == [(4, 3), (9, 3)]
   assert not first.any() and not second.any() and kernel.any()

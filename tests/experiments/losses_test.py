@@ -56,7 +56,7 @@ def test_padding_examples_have_no_weight_in_any_loss():
 def test_token_loss_metric_does_not_depend_on_batches():
   logits = _logits(3, 4, 6)
   expected = float(losses.function(TOKENS, None)(logits, LABELS))
-  measure = metrics.token_loss(TOKENS)
+  measure = metrics.TOKEN_LOSS.make(TOKENS)
   sums = [measure.sums(LABELS[part], logits[part]) for part in (slice(2), slice(2, 3))]
   assert sums[0].plus(sums[1]).mean == pytest.approx(expected, rel=1e-5)
 

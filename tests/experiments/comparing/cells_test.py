@@ -196,12 +196,9 @@ def make(tmp_path_factory):
 
 
 def trials(make, axes, accuracies, point=TUNED, seeds=1):
-  tried = make.cells(
-    [point], cells.tuning_seeds(seeds), cells.TUNING, cells.combinations(axes)
-  )
   return [
     cells.Result(cell, cells.FINISHED, measures={'test_accuracy': each})
-    for cell, each in zip(tried, accuracies)
+    for cell, each in zip(make.trials([point], axes, seeds), accuracies)
   ]
 
 
@@ -242,7 +239,7 @@ def test_epsilon_of_choice_composes_all_runs(make, axes):
   assert f'at most epsilon = {math.ceil(expected * 1e4) / 1e4:.4f}' in choice.sentence
   assert '(composition of all 4)' in choice.sentence
   # The split is the same in all runs: no client trains in one and tests in another.
-  seeds = (*cells.tuning_seeds(3), 1, 2)
+  seeds = (cells.FIRST_TUNING_SEED, cells.FIRST_TUNING_SEED + 1, 1, 2)
   assert len({make.cell(TUNED, seed).settings.data for seed in seeds}) == 1
   none = cells.choose(trials(make, axes, [0.5, 0.8, 0.7], NONE), axes, make)
   assert none.epsilon is None and none.sentence is None

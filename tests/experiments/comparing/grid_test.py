@@ -188,17 +188,18 @@ def test_folder_with_only_lock_file_counts_as_empty(values, tmp_path):
   with grid.folder(str(tmp_path)):
     pass
   now = record_of(values, 'mechanism=tree')
-  assert grid.merged(str(tmp_path), now) == (now, now)
+  assert grid.merged(str(tmp_path), None, now) == (now, now)
   (tmp_path / 'mine.txt').touch()
   with pytest.raises(FileExistsError, match='is not empty, and is not of a comparison'):
-    grid.merged(str(tmp_path), now)
+    grid.merged(str(tmp_path), None, now)
 
 
 def test_merged_ignores_order_of_axes(values, tmp_path):
   axes = ('mechanism=tree:batch_size=7,banded', 'clip_norm=1,2')
   record = record_of(values, *axes)
   grid.write_record(str(tmp_path), record)
-  now, whole = grid.merged(str(tmp_path), record_of(values, *axes[::-1]))
+  saved = grid.saved_record(str(tmp_path))
+  now, whole = grid.merged(str(tmp_path), saved, record_of(values, *axes[::-1]))
   assert set(now.points) == set(record.points)
   assert list(whole.points) == list(record.points)
 
@@ -208,4 +209,4 @@ def test_record_with_wrong_type_is_refused_with_field(values, tmp_path):
   path = tmp_path / grid.FILE
   path.write_text(path.read_text().replace('"seeds": 1', '"seeds": "one"'))
   with pytest.raises(ValueError, match='not a record of a comparison: .*seeds'):
-    grid.read_record(str(tmp_path))
+    grid.saved_record(str(tmp_path))
