@@ -5,7 +5,6 @@ from tff_dp_aggregators.accounting.reports import learning_curves
 from tff_dp_aggregators.accounting.reports import rendering
 from tff_dp_aggregators.accounting.reports import schema
 from tff_dp_aggregators.accounting.reports import sources
-from tff_dp_aggregators.accounting.reports import sources as inputs
 from tff_dp_aggregators.accounting.reports import statement
 from tff_dp_aggregators.accounting.reports import verification
 from tff_dp_aggregators.accounting.reports.sources import Inputs
@@ -15,7 +14,6 @@ __all__ = [
   'Inputs',
   'Tuning',
   'composition',
-  'inputs',
   'learning_curves',
   'rendering',
   'schema',
