@@ -250,9 +250,9 @@ class Served(tf.Module):
       **preprocessing.name_columns,
       **preprocessing.embedded_columns,
     }.items():
-      numbers = [each for each in names if re.fullmatch(columns_lib.NUMBER, each)]
-      codes = np.array([names.index(each) for each in numbers], np.int64)
-      keys = np.array(numbers, np.float64)
+      are_numbers = [bool(re.fullmatch(columns_lib.NUMBER, each)) for each in names]
+      codes = np.flatnonzero(are_numbers)
+      keys = np.array(names)[codes].astype(np.float64)
       order = np.argsort(keys)
       table = _hash_table(tf.constant(names), 0, len(names))
       known[name] = table, len(names), keys[order], codes[order]

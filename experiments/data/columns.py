@@ -396,11 +396,12 @@ class Encoder:
         )
 
 
-_NUMBER = re.compile(NUMBER)
+_NUMBER, _JOINERS = re.compile(NUMBER), '\u200c\u200d'
 
 
 def _as_seen(text: str) -> str:
-  seen = (each for each in text if unicodedata.category(each) != 'Cf')
+  # Joiners change how letters are drawn, in Persian for instance.
+  seen = (c for c in text if c in _JOINERS or unicodedata.category(c) != 'Cf')
   return unicodedata.normalize('NFC', ' '.join(''.join(seen).split()))
 
 
@@ -415,7 +416,7 @@ def canonical(text: str) -> str:
     ['7', '7', '0012', '12E7', '1234567890123456789']
   """
   stripped = text.strip()
-  if not _NUMBER.fullmatch(stripped):
+  if not _NUMBER.fullmatch(stripped) or math.isinf(float(stripped)):
     return text
   is_whole = stripped.lstrip('+-').isdigit()
   return str(int(stripped)) if is_whole else number_name(float(stripped))

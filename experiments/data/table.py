@@ -468,7 +468,8 @@ def _single(values: source.Values) -> source.Values:
   if isinstance(values, np.ndarray):
     return values[:, 0] if values.shape[1:] == (1,) else values
   if all(isinstance(each, (list, np.ndarray)) and len(each) == 1 for each in values):
-    return [each[0] for each in values]
+    inner = [each[0] for each in values]
+    return values if isinstance(inner[0], (list, np.ndarray)) else inner
   return values
 
 

@@ -10,6 +10,7 @@ import dataclasses
 import os
 import pickle
 import tarfile
+import threading
 from collections.abc import Mapping, Sequence
 from typing import Any, Callable, Optional
 
@@ -67,6 +68,7 @@ class _Split:
   ):
     self._path, self._name, self._parse = path, name, parse
     self._max_examples = -1 if max_examples is None else max_examples
+    self._local = threading.local()
     query = 'SELECT DISTINCT client_id FROM client_metadata WHERE split_name = ?'
     self.ids = tuple(sorted(row[0] for row in self._rows(query, name)))
 
@@ -100,8 +102,9 @@ class _Split:
     return {key: np.concatenate([part[key] for part in parts])[:limit] for key in 'xy'}
 
   def _rows(self, query: str, *arguments: Any) -> list[tuple[Any, ...]]:
-    with contextlib.closing(sqlite_clients.connect(self._path)) as connection:
-      return connection.execute(query, arguments).fetchall()
+    if not hasattr(self._local, 'connection'):
+      self._local.connection = sqlite_clients.connect(self._path)
+    return list(self._local.connection.execute(query, arguments))
 
 
 def _features(serialized: list[bytes], **features: Any) -> Mapping[str, np.ndarray]:

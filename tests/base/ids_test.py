@@ -59,6 +59,6 @@ def test_of_number_accepts_only_exact_whole_numbers():
 def test_of_client_takes_any_kind_of_id_and_refuses_missing_ones():
   for value in ('7', ' 7.0', b'7', 7, 7.0, np.int64(7), np.float32(7)):
     assert ids.of_client(value) == '7'
-  for value in (None, True, ('a', 1), float('nan'), 'NA', ' '):
+  for value in (None, True, ['a'], {}, float('nan'), 'NA', ' ', b'\xff'):
     with pytest.raises(ValueError, match='the client'):
       ids.of_client(value)

@@ -300,6 +300,13 @@ class _FocalLoss(_KERAS.losses.Loss):
     )
 
 
+def _branching_loss(y_true, y_pred):
+  loss = _softmax_cross_entropy(y_true, y_pred)
+  if tf.reduce_mean(loss) > 10.0:  # AutoGraph converts this.
+    loss = loss / 2.0
+  return loss
+
+
 def _calling_keras(name, **options):
   return lambda y, p: getattr(_KERAS.losses, name)(y, p, **options)
 
@@ -325,6 +332,8 @@ _TAKES_PROBABILITIES = 'puts out numbers from -.* takes probabilities: give one 
     (2, 'softmax', _CLASSES, _softmax_cross_entropy, f'{_TAKES_LOGITS}ivation softmax'),
     (2, 'softmax', _CLASSES, _FocalLoss(), _TAKES_LOGITS),
     (2, 'softmax', _CLASSES, tf.function(_softmax_cross_entropy), _TAKES_LOGITS),
+    (2, 'softmax', _CLASSES, tf.function(_branching_loss), _TAKES_LOGITS),
+    (2, None, _CLASSES, tf.function(_branching_loss), None),
     (
       *(2, 'softmax', _ONE_HOT),
       *(_calling_keras('categorical_crossentropy', from_logits=True), _TAKES_LOGITS),

@@ -100,7 +100,8 @@ def from_mechanism(
     else:
       adaptive['clipped_count_stddev'] = mechanism.clipped_count_stddev
       mean = builders.adaptive(initial_clip_norm=clip_norm, **common, **adaptive)
-  mean.__dict__['draws_are_secret'] = mechanism.is_sampled
+  has_public_sizes = sampling.of(mechanism.participation).has_public_sizes
+  mean.__dict__['draws_are_secret'] = mechanism.is_sampled and not has_public_sizes
   return mean
 
 

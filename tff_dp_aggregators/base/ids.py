@@ -69,21 +69,24 @@ def of_number(value: float, exact: int = _EXACT) -> str:
 
 
 def of_client(value: Any) -> str:
-  """Returns the id of a client that is a text, bytes in UTF-8, or a number.
+  """Returns the id of a client: a text, bytes in UTF-8, a number, or what has a text.
 
-  Raises ValueError for other values, and for those that mark a missing id.
+  Raises ValueError for lists and the like, and for values that mark a missing id.
 
   Example:
     >>> of_client(7.0), of_client(' ann')
     ('7', 'ann')
   """
-  if isinstance(value, bytes):
-    value = value.decode()
-  if isinstance(value, bool) or not isinstance(value, (str, numbers.Real)):
-    raise ValueError(f'the client {value!r} is neither a text nor a whole number.')
+  if value is None or isinstance(value, (bool, list, dict)):
+    raise ValueError(
+      f'the client {value!r} is neither a text nor a whole number; write it as one.'
+    )
   try:
-    is_whole = isinstance(value, (str, numbers.Integral))
-    name = of_text(str(value)) if is_whole else of_number(float(value))
+    value = value.decode() if isinstance(value, bytes) else value
+    is_float = not isinstance(value, numbers.Integral) and isinstance(
+      value, numbers.Real
+    )
+    name = of_number(float(value)) if is_float else of_text(str(value))
   except ValueError as e:
     raise ValueError(f'the client {value!r} is {e}') from e
   if name in MISSING:
@@ -104,8 +107,10 @@ def look_alike(name: str) -> str:
     ... )
     (True, True)
   """
-  folded = unicodedata.normalize('NFKC', name).casefold()
-  seen = ''.join(each for each in folded if unicodedata.category(each) != 'Cf')
+  seen = name.lower()
+  if not name.isascii():
+    folded = unicodedata.normalize('NFKC', name).casefold()
+    seen = ''.join(each for each in folded if unicodedata.category(each) != 'Cf')
   return seen.strip(' {}()"\'').lstrip('0')
 
 

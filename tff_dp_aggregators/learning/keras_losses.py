@@ -34,6 +34,7 @@ _SIGMOID_CROSS_ENTROPY = {'GreaterEqual', 'Neg', 'Mul'}
 # These keep the values; and these scale and clip probabilities before a logarithm.
 _KEEPING = {'Identity', 'Reshape', 'Squeeze', 'ExpandDims', 'Cast'}
 _CLIPPING = {'RealDiv', 'Minimum', 'Maximum', 'AddV2'}
+_CALLS = ('PartitionedCall', 'StatefulPartitionedCall')
 # Rounding tolerance of float32 probabilities, and of their sums, which should be 1.
 _ROUNDING = 1e-3
 
@@ -98,15 +99,9 @@ class Losses:
       (output_spec, label_spec),
     )
 
-    def graph_of() -> Any:
-      traced = tf.function(lambda output, label: self(output, label))
-      return traced.get_concrete_function(*batch_specs).graph
-
-    runs_eagerly = tf.config.functions_run_eagerly()
     try:
-      graph_of()
-      tf.config.run_functions_eagerly(True)  # Inner functions are part of the graph.
-      graph = graph_of()
+      traced = tf.function(lambda output, label: self(output, label))
+      graph = traced.get_concrete_function(*batch_specs).graph
     except Exception as e:  # A user's function may raise any exception.
       labels, outputs = (
         ', '.join(f'{each.dtype.name} {_shape(each)}' for each in tf.nest.flatten(spec))
@@ -116,8 +111,6 @@ class Losses:
       raise ValueError(
         f'the loss fails on labels {labels} and outputs {outputs}: {why.strip()}'
       ) from e
-    finally:
-      tf.config.run_functions_eagerly(runs_eagerly)
     given = graph.inputs[: len(tf.nest.flatten(output_spec))]
     tensors = tf.nest.pack_sequence_as(output_spec, given)
     by_name = by_output('outputs', tensors, self._names)
@@ -424,8 +417,15 @@ def _made_of(
 ) -> Iterator[tuple[tf.Tensor, set[str]]]:
   """Yields a tensor and those that operations of these types make of it.
 
-  With each come the types of all operations that take it first.
+  With each come the types of all operations that take it first. Functions that are
+  called with a tensor are followed.
   """
+  for call in tensor.consumers():
+    if call.type in _CALLS:
+      graph = call.graph._get_function(call.get_attr('f').name).graph
+      for given, inner in zip(call.inputs, graph.inputs):
+        if given is tensor:
+          yield from _made_of(inner, types)
   operations = [each for each in tensor.consumers() if each.inputs[0] is tensor]
   yield tensor, {each.type for each in operations}
   for operation in operations:

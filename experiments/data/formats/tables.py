@@ -429,7 +429,9 @@ class ParquetFile:
     self, wanted: Sequence[str], numbers: Collection[str] = ()
   ) -> Iterator[source.Batch]:
     num_read = 0
-    as_text = [re.match(r'UUID|DECIMAL\([0-9]+,0\)$', self._types[n]) for n in wanted]
+    as_text = [
+      re.fullmatch(r'UUID|DECIMAL\([0-9]+,0\)', self._types[n]) for n in wanted
+    ]
     quoted = ('"' + name.replace('"', '""') + '"' for name in wanted)
     names = (f'{q}::VARCHAR' if is_text else q for q, is_text in zip(quoted, as_text))
     query = f'SELECT {", ".join(names)} FROM {self._table}'

@@ -9,6 +9,7 @@ import pytest
 from tests.accounting.reports import statements
 from tff_dp_aggregators import accounting
 from tff_dp_aggregators import strategies
+from tff_dp_aggregators.accounting.programs import report as program
 from tff_dp_aggregators.accounting.reports import sources
 from tff_dp_aggregators.accounting.reports import verification
 
@@ -133,6 +134,20 @@ def test_commands_work_after_files_moved_beside_the_report(tmp_path):
     'rdp', 'zcdp'
   )
   assert not statements.verify(tmp_path / 'new' / 'one', forged).ok
+
+
+def test_reports_of_a_moved_runs_report_verify(tmp_path):
+  run = statements.run_dir(tmp_path / 'run', noise_seed='one')
+  other = statements.run_dir(tmp_path / 'run2', noise_seed='two')
+  output = ('--format=json', f'--output={run}/report.json')
+  assert program.execute((f'--run_dir={run}', *output)) == 0
+  (tmp_path / 'run').rename(tmp_path / 'elsewhere')
+  moved = f'--report={tmp_path}/elsewhere/report.json'
+  for number, more in enumerate([(), (f'--run_dir={other}',)]):
+    path = str(tmp_path / f'{number}.json')
+    assert program.execute((moved, *more, '--format=json', f'--output={path}')) == 0
+    result = verification.verify(path, program.statement_of)
+    assert result.ok and 'states no command' not in result.text, result.text
 
 
 def test_strategy_of_another_machine_is_compared_by_its_figures(tmp_path):

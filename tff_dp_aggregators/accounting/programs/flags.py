@@ -53,6 +53,11 @@ def target_from(values: flags.FlagValues) -> Optional[mechanism_lib.Target]:
   epsilon, rho = values.target_epsilon, values.target_rho
   if epsilon is rho is None:
     return None
+  if rho is None and values.target_delta is None:
+    raise ValueError('--target_delta is missing: at which delta is epsilon wanted?')
+  if rho is not None:
+    why = f'does not go with --target_rho={rho:g}; leave one of them out.'
+    program.refuse(values, ('target_epsilon', 'accountant'), why)
   return mechanism_lib.Target(epsilon, values.target_delta, values.accountant, rho)
 
 
@@ -441,25 +446,33 @@ def parse_parts(texts: Sequence[str]) -> list[Part]:
 
 
 def _parse_part(text: str) -> Part:
+  parsers: dict[str, Callable[[str], Any]] = {
+    'weights': lambda patterns: tuple(patterns.split()),
+    'mechanism': str,
+    **dict.fromkeys(('clip_norm', 'share', 'noise_multiplier'), float),
+    **dict.fromkeys(registry.options(), int),
+  }
+  given: dict[str, Any] = {}
   name, colon, rest = text.partition(':')
-  settings = [[each.strip() for each in s.partition('=')] for s in rest.split(',')]
-  given: dict[str, Any] = {key: value for key, _, value in settings}
-  try:
-    if not colon or '' in given.values() or len(given) < len(settings):
-      raise ValueError('a setting has no value, or is given twice')
-    options = {key: int(given.pop(key)) for key in registry.options() if key in given}
-    weights = tuple(given.pop('weights').split())
-    if '=' in ''.join(weights):
-      raise ValueError('a pattern has an equals sign')
-    for key in {'clip_norm', 'share', 'noise_multiplier'} & given.keys():
-      given[key] = float(given[key])
-    return Part(name.strip(), options, weights, **given)
-  except (KeyError, TypeError, ValueError) as e:
+  for setting in rest.split(','):
+    key, equals, value = (each.strip() for each in setting.partition('='))
+    try:
+      if not (colon and equals and value) or key in given:
+        raise ValueError(f'{setting!r} is not a setting, or is given twice')
+      given[key] = parsers[key](value)
+    except (KeyError, ValueError) as e:
+      raise ValueError(
+        f'--part={text!r} is not a name, a colon, and settings with commas between '
+        f'them, as in {_EXAMPLE}: {e}. Settings are {", ".join(parsers)}.'
+      ) from e
+  malformed = [each for each in given.get('weights', ()) if '=' in each]
+  if malformed or not {'weights', 'clip_norm'} <= set(given):
     raise ValueError(
-      f'--part={text!r} is not a name, a colon, and settings with commas between them, '
-      f'as in {_EXAMPLE}: {e}. It needs weights and clip_norm; other settings are '
-      f'{", ".join([*Part._fields[4:], *registry.options()])}.'
-    ) from e
+      f'--part={text!r} needs weights, patterns without an equals sign, and clip_norm, '
+      f'with a comma between them, as in {_EXAMPLE}.'
+    )
+  options = {key: given.pop(key) for key in registry.options() if key in given}
+  return Part(name.strip(), options, **given)
 
 
 def check_beside_parts(values: flags.FlagValues, names: Iterable[str]) -> None:

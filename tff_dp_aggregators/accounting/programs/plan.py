@@ -97,6 +97,7 @@ def task_from(values: flags.FlagValues) -> planning.Task:
   if missing:
     questions = ' '.join(f'--{name}: {_REQUIRED[name]}' for name in missing)
     raise ValueError(f'missing {"are" if missing[1:] else "is"} {questions}')
+  flags_lib.target_from(values)  # Refuses two of them.
   table.check_whole(values, 'clients_per_round')
   mechanisms = values.mechanisms
   if mechanisms == []:

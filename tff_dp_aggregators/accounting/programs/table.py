@@ -283,6 +283,7 @@ class RoundLog:
   min_wait_hours: Optional[float] = program.flag(
     'Least number of hours between two contributions of a device.',
     above=0,
+    below=1e6,
     unset='24, or no such rule if the log names the clients',
   )
   wait_from: str = program.flag(

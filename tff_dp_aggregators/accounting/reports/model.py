@@ -322,7 +322,8 @@ class Tuning(Model, frozen=True):
   def __post_init__(self) -> None:
     checks.check_positive_int('num_runs of tuning', self.num_runs)
     epsilon = math.inf if self.epsilon is None else self.epsilon
-    if not checks.check_number('epsilon of tuning', epsilon) >= 0:
+    is_number = not isinstance(epsilon, bool)
+    if not (is_number and checks.check_number('epsilon of tuning', epsilon) >= 0):
       raise ValueError(f'epsilon of tuning must be at least 0; got {epsilon}.')
     msgspec.structs.force_setattr(self, 'epsilon', float(epsilon))
 

@@ -141,13 +141,14 @@ class Inputs:
     """Raises ValueError if an event of the mechanism spends more than the target."""
     if self.target_epsilon is not None:
       gaussian.check_epsilon(self.target_epsilon, 'target_epsilon')
-    for name, target, spent_by, digits in (
-      ('rho', self.target_rho, mechanism_lib.rho_of, 6),
-      ('epsilon', self.target_epsilon, self.epsilon_of, 4),
+    at_delta = f' at delta = {self.delta:g}'
+    for name, target, spent_by, digits, at in (
+      ('rho', self.target_rho, mechanism_lib.rho_of, 6, ''),
+      ('epsilon', self.target_epsilon, self.epsilon_of, 4, at_delta),
     ):
       if target is not None and not (spent := spent_by(event)) <= target:
         raise ValueError(
-          f'the mechanism spends {name} = {rounding.up(spent, digits)}, more than '
+          f'the mechanism spends {name} = {rounding.up(spent, digits)}{at}, more than '
           f'target_{name}={rounding.exact(target)}.'
         )
 

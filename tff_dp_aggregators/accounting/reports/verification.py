@@ -51,9 +51,9 @@ _OTHER_STRATEGY = (
   'the command finds a strategy that is not the same to the last bit, as another '
   'machine or version may; figures were compared to six digits'
 )
-# Fields that are not compared: software, on which the result has notes, what `_located`
-# adds, and, if the command optimises a strategy again, what depends on its last bits.
-_NOT_COMPARED = frozenset({'software', 'moved'})
+# Fields that are not compared: software, on which the result has notes, and, if the
+# command optimises a strategy again, what depends on its last bits.
+_NOT_COMPARED = frozenset({'software'})
 _OF_STRATEGY = frozenset({'strategy', 'strategy_checksum', 'event'})
 # Texts that are taken from the report if the command gives one of the listed values.
 _TEXTS_OF_REPORT = (
@@ -145,7 +145,7 @@ def _verify(path: str, statement_of: Optional[StatementOf]) -> Result:
   try:
     located = _located(report, folder)
     wrong_files, notes = _check_files(report, folder)
-    again = _build_again(located)
+    again = _build_again(located, report)
     other_epsilon = _by_another_method(again)
     again = json.loads(json.dumps(again))
     notes += _notes_on_software(report.get('software'), again.get('software'))
@@ -272,8 +272,12 @@ def _by_another_method(statement: dict[str, Any]) -> Optional[float]:
   return accountants.epsilon(event, guarantee['delta'], _OTHER_METHOD, relation)
 
 
-def _build_again(report: dict[str, Any]) -> dict[str, Any]:
-  """Builds the statement of a report from its inputs; its files are at their paths."""
+def _build_again(report: dict[str, Any], stated_as: dict[str, Any]) -> dict[str, Any]:
+  """Builds the statement of a report from its inputs; its files are at their paths.
+
+  `stated_as`: The report with the paths that it states; runs that are elsewhere have no
+  command.
+  """
   stated = report['verification']
   if stated is None:  # Without privacy, and not of a run.
     return statement_lib.build_without_privacy(
@@ -285,8 +289,8 @@ def _build_again(report: dict[str, Any]) -> dict[str, Any]:
   if report.get('parts'):
     return composition.compose(
       [
-        composition.Part(f'part {number}', _build_again(part))
-        for number, part in enumerate(report['parts'], start=1)
+        composition.Part(f'part {number}', _build_again(*parts))
+        for number, parts in enumerate(zip(report['parts'], stated_as['parts']), 1)
       ],
       accountant=stated['inputs']['accountant'],
       command=stated['command'],
@@ -304,7 +308,8 @@ def _build_again(report: dict[str, Any]) -> dict[str, Any]:
   paths = {file['role']: file['path'] for file in stated['files']}
   with_curves = stated['inputs'].get('with_curves', False)
   if 'config' in paths:
-    return _of_run(report, paths, with_curves)
+    is_moved = stated['files'] != stated_as['verification']['files']
+    return _of_run(report, paths, with_curves, is_moved)
   if report['mechanism'] is None:
     raise ValueError('the report of a run names no configuration of it.')
   inputs = dataclasses.replace(_of_plan(report, paths), files=tuple(stated['files']))
@@ -312,7 +317,7 @@ def _build_again(report: dict[str, Any]) -> dict[str, Any]:
 
 
 def _of_run(
-  report: dict[str, Any], paths: dict[str, str], with_curves: bool
+  report: dict[str, Any], paths: dict[str, str], with_curves: bool, is_moved: bool
 ) -> dict[str, Any]:
   """Builds the statement of a run directory, with paths of files as in a report."""
 
@@ -329,7 +334,7 @@ def _of_run(
     )
   fixed_by = report.get('stopped', {}).get('rounds_fixed_by')
   inputs = sources.from_run_dir(run_dir, stated['inputs']['accountant'], fixed_by)
-  command = None if stated.get('moved') else inputs.command
+  command = None if is_moved else inputs.command
   inputs = dataclasses.replace(inputs, files=as_stated(inputs.files), command=command)
   return statement_lib.build(inputs, with_curves=with_curves)
 
@@ -410,20 +415,22 @@ def statement_of_report(
     )
   report = _read(path)
   located = _located(report, os.path.dirname(path))
-  return report if located == report else _build_again(located)
+  return report if located == report else _build_again(located, located)
 
 
 def _located(report: dict[str, Any], folder: str) -> dict[str, Any]:
   """The report with the paths at which its files are found.
 
-  Where these are not the stated ones, `moved` is True, and the command is left out.
+  Where these are not the stated ones, the command is left out.
   """
   stated = report['verification']
   if stated is None:
     return report
   files = [{**file, 'path': find(file['path'], folder)} for file in stated['files']]
-  moved = {} if files == stated['files'] else {'command': None, 'moved': True}
-  located: dict[str, Any] = {'verification': {**stated, 'files': files, **moved}}
+  command = stated['command'] if files == stated['files'] else None
+  located: dict[str, Any] = {
+    'verification': {**stated, 'files': files, 'command': command}
+  }
   if report.get('parts'):
     located['parts'] = [_located(part, folder) for part in report['parts']]
   return {**report, **located}
