@@ -111,7 +111,7 @@ def test_separation_follows_from_num_clients_and_is_printed(tmp_path):
     (FLAGS, 'give either a target (--target_epsilon or --target_rho), or noise_mult'),
     (
       (*FLAGS, '--target_epsilon=1', '--target_rho=1'),
-      'or target_rho alone; got target_epsilon=1.0',
+      '--target_epsilon does not go with --target_rho=1; leave',
     ),
   ],
 )

@@ -71,10 +71,13 @@ def test_output_file_is_written_whole_and_never_overwritten(tmp_path):
   ('arguments', 'message'),
   [
     ((), '--target_delta is missing'),
-    ((*GBOARD[:-1], '--target_epsilon=8'), 'got target_epsilon=8.0, target_delta=None'),
+    ((*GBOARD[:-1], '--target_epsilon=8'), '--target_delta is missing'),
     *(
-      ((*GBOARD, '--target_rho=1', flag), 'or target_rho alone; got target_epsilon=')
-      for flag in ('--accountant=rdp', '--target_epsilon=1')
+      ((*GBOARD, '--target_rho=1', flag), f'{name} does not go with --target_rho=1')
+      for name, flag in (
+        ('--accountant', '--accountant=rdp'),
+        ('--target_epsilon', '--target_epsilon=1'),
+      )
     ),
     (
       (*GBOARD, '--target_rho=1', '--other_release=a: epsilon=1, delta=1e-12'),
