@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Callable, Optional, Union
 
 from tff_dp_aggregators.accounting import canaries
 from tff_dp_aggregators.accounting import mechanism as mechanism_lib
+from tff_dp_aggregators.accounting.reports import model
 from tff_dp_aggregators.accounting.reports import sources
 from tff_dp_aggregators.base import checks
 
@@ -218,7 +219,7 @@ class RunOptions:
   preprocessing: Optional[Mapping[str, Any]] = None
   target_epsilon: Optional[float] = None
   not_covered: Sequence[str] = ()
-  tuning: Optional[sources.Tuning] = None
+  tuning: Optional[model.Tuning] = None
   data_facts: Optional[Mapping[str, Any]] = None
   audit_canaries: int = 0
   audit_confidence: Optional[float] = None

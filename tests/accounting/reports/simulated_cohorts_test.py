@@ -137,10 +137,10 @@ def test_check_not_covered_refuses_invalid_texts(not_covered):
 @pytest.mark.parametrize('stated', [(0, 1.0), (2, float('nan'))])
 def test_check_tuning_refuses_invalid_values(stated):
   with pytest.raises(ValueError, match='tuning'):
-    reports.sources.check_tuning(reports.sources.Tuning(*stated))
+    reports.sources.check_tuning(reports.Tuning(*stated))
 
 
 def test_infinite_tuning_epsilon_is_null_in_json():
-  tuning = reports.sources.Tuning(3, float('inf'))
+  tuning = reports.Tuning(3, float('inf'))
   assert tuning.to_json() == {'num_runs': 3, 'epsilon': None}
   assert msgspec.convert(tuning.to_json(), reports.Tuning) == tuning

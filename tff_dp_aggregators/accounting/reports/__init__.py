@@ -7,8 +7,8 @@ from tff_dp_aggregators.accounting.reports import schema
 from tff_dp_aggregators.accounting.reports import sources
 from tff_dp_aggregators.accounting.reports import statement
 from tff_dp_aggregators.accounting.reports import verification
+from tff_dp_aggregators.accounting.reports.model import Tuning
 from tff_dp_aggregators.accounting.reports.sources import Inputs
-from tff_dp_aggregators.accounting.reports.sources import Tuning
 
 __all__ = [
   'Inputs',

@@ -315,10 +315,10 @@ class Tuning(Model, frozen=True):
   """The runs on the same clients from which this one was chosen."""
 
   num_runs: Positive  # Number of runs.
+  # Epsilon of all runs composed, at the delta of the chosen one; infinite if one of
+  # them had no privacy.
   epsilon: Epsilon
 
-  # Epsilon is that of all runs composed, at the delta of the chosen one; infinite if
-  # one of them had no privacy.
   def __post_init__(self) -> None:
     checks.check_positive_int('num_runs of tuning', self.num_runs)
     epsilon = math.inf if self.epsilon is None else self.epsilon

@@ -34,7 +34,6 @@ from tff_dp_aggregators.base import rounding
 from tff_dp_aggregators.base import strict_json
 from tff_dp_aggregators.base import version
 
-Tuning = model.Tuning
 _TEXTS = terms.sentences('statement.j2')
 # The text if it is not stated what enforces limits.
 NOT_STATED: str = _TEXTS.not_stated
@@ -124,7 +123,8 @@ class Inputs:
   nbafl: Optional[nbafl_lib.Nbafl] = None  # The NbAFL plan that the noise is from.
   # Sentences about what else was computed from clients' data without noise.
   not_covered: tuple[str, ...] = ()
-  tuning: Optional[Tuning] = None  # The runs from which this one was chosen, if any.
+  # The runs from which this one was chosen, if any.
+  tuning: Optional[model.Tuning] = None
   num_clients: Optional[float] = None  # That a run draws from, if not secret.
   # Scores of canaries, for an empirical lower bound on epsilon.
   canary_record: Optional[canaries_lib.Record] = None
@@ -159,7 +159,7 @@ class WithoutPrivacy:
 
   simulation: Optional[str] = None
   not_covered: tuple[str, ...] = ()
-  tuning: Optional[Tuning] = None
+  tuning: Optional[model.Tuning] = None
   files: tuple[dict[str, Any], ...] = ()
   accountant: Optional[str] = None
   command: Optional[str] = None
@@ -178,9 +178,9 @@ def check_not_covered(not_covered: Any) -> tuple[str, ...]:
   return tuple(sentence.strip() for sentence in not_covered)
 
 
-def check_tuning(tuning: Any) -> Optional[Tuning]:
+def check_tuning(tuning: Any) -> Optional[model.Tuning]:
   """Returns a tuning or `None`; raises TypeError for anything else."""
-  if tuning is not None and not isinstance(tuning, Tuning):
+  if tuning is not None and not isinstance(tuning, model.Tuning):
     raise TypeError(f'tuning must be a Tuning(num_runs, epsilon); got {tuning!r}.')
   return tuning
 
@@ -339,7 +339,7 @@ class _Config(msgspec.Struct, frozen=True):
   training: Any = None
   nbafl: Any = None
   not_covered: Any = ()
-  tuning: Optional[Tuning] = None
+  tuning: Optional[model.Tuning] = None
   canaries: Any = None
   software: Any = None
 
