@@ -267,7 +267,7 @@ def ids(values: source.Values, name: str, where: Where, reading: Reading) -> lis
   white space around an id is removed, Unicode is composed in one way, and integers,
   floats included, have one notation.
   """
-  exact = 2**53
+  exact = EXACT
   if isinstance(values, np.ndarray) and values.ndim == 1:
     if values.dtype.kind == 'f':
       exact = 2 ** (np.finfo(values.dtype).nmant + 1)
