@@ -52,7 +52,7 @@ def groups() -> tuple[program.Group, ...]:
       int,
       'Read only so many of the rounds, the first.',
       unset='all of them',
-      at_least=1,
+      within='[1, inf)',
     ),
     program.Flag(
       'runtime',

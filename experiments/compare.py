@@ -55,15 +55,17 @@ class _Flags:
     'all combinations are tried.',
   )
   seeds: int = program.flag(
-    'Number of runs of each point, with seeds 1, 2 and so on.', default=3, at_least=1
+    'Number of runs of each point, with seeds 1, 2 and so on.',
+    default=3,
+    within='[1, inf)',
   )
   tuning_seeds: int = program.flag(
-    'With --tune: number of runs of each combination.', default=1, at_least=1
+    'With --tune: number of runs of each combination.', default=1, within='[1, inf)'
   )
   jobs: int = program.flag(
     'Number of runs at the same time, each in a process that takes about a gigabyte.',
     default=1,
-    at_least=1,
+    within='[1, inf)',
   )
   output: Optional[str] = program.flag(
     'Directory for the results. It does not exist, is empty, or has a comparison with '
@@ -354,14 +356,10 @@ def main(values: flags.FlagValues) -> int:
     if values[name].present:
       raise program.WrongUsage(f'--{name} is not for comparisons: {reason}.')
   refused = {**dict.fromkeys(NAMES, 'it is for the comparison'), **cells_lib.UNVARIED}
-  refused |= dict.fromkeys(
-    (name for name in values if name not in program.names_of(values)),
-    'it is no setting of a run',
-  )
   try:
     planned = _planned(values, refused, runner := _runner(values))
   except program.BAD_INPUT as e:
-    raise program.WrongUsage(program.error_message(e, values)) from e
+    raise program.WrongUsage(program.error_message(e)) from e
   try:
     with runner:
       return planned.run()
@@ -392,7 +390,7 @@ def _runner(values: flags.FlagValues) -> running.Cluster:
 def _planned(
   values: flags.FlagValues, refused: Mapping[str, str], runner: running.Cluster
 ) -> Comparison:
-  names = [name for name in program.names_of(values) if name not in NAMES]
+  names = [name for name in values if name not in NAMES]
   given = cells_lib.given(values, names)
   on_all = {name: values[name].value for name in given}
   axes = grid.axes(values.grid or (), values, refused)

@@ -8,20 +8,18 @@ import hashlib
 import math
 import shlex
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any, Optional
 
 import numpy as np
 from absl import flags
 
 from tff_dp_aggregators import sampling
-from tff_dp_aggregators.accounting import mechanism as mechanism_lib
 from tff_dp_aggregators.accounting.programs import program
 from tff_dp_aggregators.accounting.programs import table
 from tff_dp_aggregators.learning import options
 from tff_dp_aggregators.learning.runs import fitting
 from tff_dp_aggregators.learning.runs import run_directory
-from tff_dp_aggregators.strategies import registry
 
 from . import tasks
 from .options import data as data_options
@@ -110,15 +108,14 @@ def from_flags(values: flags.FlagValues) -> Settings:
   # With secret noise, clients are drawn by a secret seed as well, if none is given.
   if values.secret_noise and not values['seed'].present and _draws_clients(values):
     values['seed'].value = run_directory.secret_seed(values.run_dir)
+  run = run_options.from_flags(values)  # Before the data are read.
   task, data = _task_and_data(values)
   task.check(data)  # Before the search for strategies, which may take long.
   optimization = optimization_options.from_flags(values)
-  run = run_options.from_flags(values)
   scheduler = run_options.scheduler_from(values)
-  if values.mechanism != privacy_options.NONE:  # 'none' refuses these flags below.
-    privacy_options.prepare_nbafl(values)
-  known_clients = values.num_clients
-  num_clients = known_clients and known_clients + (run.audit_canaries or 0)
+  privacy_options.prepare_nbafl(values)
+  known_clients, num_canaries = values.num_clients, run.audit_canaries or 0
+  num_clients = known_clients and known_clients + num_canaries
   values['num_clients'].value = num_clients  # Cohorts are drawn of canaries as well.
   participation = participation_options.from_flags(values)
   values['num_clients'].value = known_clients
@@ -130,16 +127,6 @@ def from_flags(values: flags.FlagValues) -> Settings:
     values, privacy.mechanism, privacy.clip_norm
   )
   _check_packing(run, privacy, server, scheduler)
-  if run.audit_canaries is not None:
-    fitting.check_canaries(
-      run.audit_canaries,
-      privacy.mechanism,
-      server,
-      is_packed=run.packed_simulation is not False
-      and fitting.why_one_by_one(server, privacy.mechanism) is None,
-      is_other_noise=privacy.nbafl is not None or privacy.simulated_cohort_scale != 1,
-      name='--audit_canaries',
-    )
   if num_clients is not None:
     check_cohorts(privacy, participation.schedule(num_clients))
   facts = None
@@ -161,11 +148,11 @@ def from_flags(values: flags.FlagValues) -> Settings:
     flags={
       # JSON has no infinity.
       name: 'inf' if values[name].value == math.inf else values[name].value
-      for name in sorted(program.names_of(values))
+      for name in sorted(values)
       if name not in _MAY_DIFFER
     },
     command=_command(values),
-    remarks=tuple(_remarks(values, privacy)),
+    remarks=() if values.task is not None else own.chosen(values, values.num_clients),
     facts=facts,
     checksums=_checksums(values, privacy),
   )
@@ -207,20 +194,29 @@ def _check_packing(
   server: options.Server,
   scheduler: Optional[str],
 ) -> None:
-  """Refuses packs and seeded noise of clients if clients are trained one by one."""
+  """Refuses packs, canaries and seeded noise of clients if clients train one by one."""
   mechanism, stated = privacy.mechanism, run.packed_simulation
   clients_add_noise = mechanism is not None and mechanism.placement.is_on_clients
-  fitting.check_packing(
-    fitting.why_one_by_one(server, mechanism, '--')
-    or ('--nopacked_simulation' if stated is False else None),
-    {
-      '--packed_simulation': stated is True,
-      f'--scheduler={scheduler}': scheduler is not None,
-      'noise of clients without --secret_noise': (
-        clients_add_noise and not run.secret_noise and not privacy.is_always_secret
-      ),
-    },
+  why_one_by_one = fitting.why_one_by_one(server, mechanism, '--') or (
+    '--nopacked_simulation' if stated is False else None
   )
+  needing = {
+    '--packed_simulation': stated is True,
+    f'--scheduler={scheduler}': scheduler is not None,
+    'noise of clients without --secret_noise': (
+      clients_add_noise and not run.secret_noise and not privacy.is_always_secret
+    ),
+  }
+  fitting.check_packing(why_one_by_one, needing)
+  if run.audit_canaries is not None:
+    fitting.check_canaries(
+      run.audit_canaries,
+      mechanism,
+      server,
+      is_packed=why_one_by_one is None,
+      is_other_noise=privacy.nbafl is not None or privacy.simulated_cohort_scale != 1,
+      name='--audit_canaries',
+    )
 
 
 def _draws_clients(values: flags.FlagValues) -> bool:
@@ -241,38 +237,26 @@ def _checksums(
 
 
 def _command(values: flags.FlagValues) -> str:
-  names = (
-    name
-    for name in program.names_of(values)
-    if name != 'run_dir'
-    # A resumed run reads its secret seed from a file; no log may have it.
-    if not (name == 'seed' and values.secret_noise and _draws_clients(values))
-  )
-  given = program.given(values, names)
+  left_out = {'run_dir'}
+  if values.secret_noise and _draws_clients(values):
+    left_out.add('seed')  # A resumed run reads it from a file; no log may have it.
+  given = program.given(values, [name for name in values if name not in left_out])
   return ' '.join(['tff-dp-simulate', *map(shlex.quote, given)])
 
 
 def _task_and_data(values: flags.FlagValues) -> tuple[task_lib.Task, data_options.Data]:
   if values.data is not None and not values['task'].present:
-    # Wrong flags are refused before the data are read.
-    run_options.from_flags(values)
     data = data_options.from_flags(values)
     task = own.task_for(values, data)
     values['task'].value = None
     _set_defaults(task, values)
     return task, data
   task = tasks.TASKS[values.task]
-  own_clients = task.defaults.num_clients is None
-  for name, is_refused in (
-    ('data', True),
-    ('dirichlet_alpha', own_clients),
-    ('split_seed', own_clients),
-  ):
-    if is_refused and values[name].present:
-      raise ValueError(
-        f'--{name} does not go with --task={task.name}, which has data of its own'
-        f'{", clients and test data" if own_clients else ""}. Leave one of them out.'
-      )
+  why = f'does not go with --task={task.name}, which has data of its own.'
+  own_clients = ('dirichlet_alpha', 'split_seed')
+  program.refuse(
+    values, ('data', *(own_clients if task.defaults.num_clients is None else ())), why
+  )
   _set_defaults(task, values)
   return task, data_options.from_flags(values)
 
@@ -280,23 +264,3 @@ def _task_and_data(values: flags.FlagValues) -> tuple[task_lib.Task, data_option
 def _set_defaults(task: task_lib.Task, values: flags.FlagValues) -> None:
   for name, value in dataclasses.asdict(task.defaults).items():
     values.set_default(name, value)
-
-
-def _remarks(
-  values: flags.FlagValues, privacy: privacy_options.Privacy
-) -> Iterator[str]:
-  """Says which flags follow from the data, and if sampling allows only one band."""
-  text = '' if values.task is not None else own.chosen(values, values.num_clients)
-  if text:
-    yield text
-  mechanism = privacy.mechanism
-  if not isinstance(mechanism, mechanism_lib.Mechanism) or not mechanism.is_sampled:
-    return
-  kind = registry.KINDS.get(mechanism.name)
-  if kind is None or kind.bands is None or values[kind.bands].present:
-    return
-  if registry.options_of(mechanism.strategy)[kind.bands] == 1:
-    yield (
-      f'{mechanism.name} has one band here, which is independent noise, because of '
-      f'--sampling={values.sampling}. --num_groups gives as many bands.'
-    )

@@ -35,7 +35,7 @@ def main(values: flags.FlagValues) -> int:
         settings.run.run_dir, settings.flags, settings.facts, settings.checksums
       )
   except program.BAD_INPUT as e:
-    raise program.WrongUsage(program.error_message(e, values)) from e
+    raise program.WrongUsage(program.error_message(e)) from e
   with warnings.catch_warnings():
     warnings.simplefilter('ignore')  # TFF's dependencies warn about each other.
     from . import training

@@ -2,7 +2,6 @@
 
 import dataclasses
 import os
-from collections.abc import Sequence
 from typing import Optional
 
 from absl import flags
@@ -33,13 +32,15 @@ _SCALINGS = ('standard', 'none')
 @dataclasses.dataclass(frozen=True)
 class Data:
   # Clients that the examples are dealt out to; `None` if the data have clients.
-  num_clients: Optional[int] = program.flag('Clients in the population.', at_least=1)
+  num_clients: Optional[int] = program.flag(
+    'Clients in the population.', within='[1, inf)'
+  )
   # NumPy's Dirichlet sampler does not terminate with a tiny alpha.
   dirichlet_alpha: float = program.flag(
     'Skew of labels or sizes between clients (arXiv:1909.06335): a smaller value is '
     'more skewed. At least 0.001.',
     default=0.5,
-    at_least=1e-3,
+    within='[0.001, inf)',
   )
   seed: int = 1  # Seed of the split, --split_seed.
   # The user's own data; `None` for those of a task.
@@ -141,15 +142,13 @@ class Files:
     'Share of the clients to hold out for testing. They never take part, and no '
     'privacy is claimed for them.',
     unset='0.1 if the data have clients',
-    above=0,
-    below=1,
+    within='(0, 1)',
   )
   test_examples: Optional[float] = program.flag(
     "Share of each client's examples, or of all examples if the data have no clients, "
     'to hold out for testing. No privacy is claimed for them.',
     unset='0.2 if the data have no clients',
-    above=0,
-    below=1,
+    within='(0, 1)',
   )
   test_data: Optional[str] = program.flag(
     'File or folder like --data with test examples. No privacy is claimed for them.'
@@ -163,12 +162,12 @@ class Files:
   sequence_length: Optional[int] = program.flag(
     'Number of tokens in an example of text.',
     unset='80 characters, or 20 words',
-    at_least=1,
+    within='[1, inf)',
   )
   vocabulary_size: Optional[int] = program.flag(
     'Number of the most frequent characters or words in the vocabulary.',
     unset='256 characters, or 10000 words',
-    at_least=1,
+    within='[1, inf)',
   )
   vocabulary: Optional[str] = program.flag(
     'File with a public vocabulary: one word per line, or all characters as they are. '
@@ -204,7 +203,7 @@ def rows() -> tuple[Flag, ...]:
       'Seed of the train/test split and of the split into clients. It is separate from '
       '--seed, so that runs with different seeds train and test on the same clients.',
       default=1,
-      at_least=0,
+      within='[0, inf)',
     ),
   )
 
@@ -228,63 +227,71 @@ def from_flags(values: flags.FlagValues) -> Data:
 
 
 def _files(values: flags.FlagValues) -> Files:
-  path = values.data
-  _check_path('data', path)
+  path, test_path = values.data, values.test_data or values.data
+  for name in ('data', 'test_data'):
+    stated = values[name].value
+    # Pipes and the like can be read only once.
+    if stated is not None and not (os.path.isfile(stated) or os.path.isdir(stated)):
+      raise ValueError(f'--{name}={stated}: there is no such file or folder.')
   file_format = formats.of(path, values.data_format)
   is_text = file_format.text_column is not None
   has_text = is_text or values.text_column is not None
   names_clients = os.path.isdir(path) or _is_database(path, values)
   has_clients = (
-    values.client_column is not None
-    or os.path.isdir(path)
-    or file_format.has_clients(path)
+    names_clients or values.client_column is not None or file_format.has_clients(path)
   )
   partition = None if has_clients else values.partition or 'iid'
+  held_out = [name for name in _HELD_OUT if values[name].present]
+  no_split = 'is for databases in the format of TensorFlow Federated; leave it out.'
   for is_refused, names, why in (
     (has_text, _FEATURE_FLAGS, 'does not go with text, whose next token is the label.'),
     (not has_text, _TEXT_FLAGS, 'is for text; give --text_column.'),
     (values.vocabulary, ('vocabulary_size',), 'is that of the file of --vocabulary.'),
     (is_text, _CELL_FLAGS, 'is for values in columns, and files of text have none.'),
-    (
-      names_clients,
-      ('client_column',),
-      'does not go with data that name their clients.',
-    ),
+    (names_clients, ('client_column',), 'is for data that do not name their clients.'),
     (has_clients, _SPLIT_FLAGS, 'is for data without clients, and these have some.'),
     (
       not has_clients,
       ('test_clients',),
-      'holds out clients that the data have; without --client_column give '
-      '--test_examples.',
+      'holds out clients that the data have; give --test_examples.',
+    ),
+    (partition == 'iid', ('dirichlet_alpha',), 'is for another --partition than iid.'),
+    (not _is_database(path, values), ('data_split',), no_split),
+    (not _is_database(test_path, values), ('test_split',), no_split),
+    (
+      held_out and held_out != ['test_data'],
+      [each for each in (*_HELD_OUT, 'test_split') if each not in held_out[:1]],
+      f'and --{"".join(held_out[:1])} both say what is for testing; give one of them.',
     ),
     (
-      partition == 'iid',
-      ('dirichlet_alpha',),
-      'says how skewed clients are; --partition=iid is not skewed.',
+      has_text and partition == 'label_skew',
+      ('partition',),
+      'needs labels here, which texts do not have.',
+    ),
+    (
+      (values.decimal or '.') == values.thousands,
+      ('thousands',),
+      'is the decimal sign as well; change one of them.',
     ),
   ):
     if is_refused:
       program.refuse(values, names, why)
-  _check_columns(values)
-  _check_shares(values)
-  test_path = values.test_data or path
-  for name, source in (('data_split', path), ('test_split', test_path)):
-    if not _is_database(source, values):  # Only databases have splits.
-      why = 'is for databases in the format of TensorFlow Federated; leave it out.'
-      program.refuse(values, (name,), why)
-  if (values.decimal or '.') == values.thousands:
-    raise ValueError(
-      f'--thousands={values.thousands} is the decimal sign as well; give --decimal='
-      f'{"," if values.thousands == "." else "."}, or leave one of them out.'
-    )
-  if has_text and partition == 'label_skew':
-    raise ValueError('--partition=label_skew needs labels, which texts do not have.')
   given = program.read(Files, values)
   for name in _LISTS:
-    given[name] = _listed(values, name)
+    given[name] = tuple(given[name] or ())
   if values.missing_values is not None:
-    given['missing_values'] = _listed(values, 'missing_values')
-  if not any(values[name].present for name in (*_HELD_OUT, 'test_split')):
+    given['missing_values'] = tuple(values.missing_values)
+  labels = label_columns(values.label_column or '')
+  once = [values.client_column, values.text_column, *labels, *given['feature_columns']]
+  for listed in (once, [*given['one_hot_columns'], *given['embedding_columns']]):
+    twice = [each for each in listed if each is not None and listed.count(each) > 1]
+    if twice:
+      raise ValueError(
+        f'column {twice[0]!r} is named twice among --client_column, --label_column, '
+        '--text_column and --feature_columns, or --one_hot_columns and '
+        '--embedding_columns; a column has one use.'
+      )
+  if not (held_out or values.test_split):
     given |= {'test_clients': 0.1} if has_clients else {'test_examples': 0.2}
   given.update(
     path=path,
@@ -293,7 +300,7 @@ def _files(values: flags.FlagValues) -> Files:
     partition=partition,
     test_data=values.test_data or (path if values.test_split else None),
     text_unit=(values.text_unit or 'character') if has_text else None,
-    scratch=_scratch(values),
+    scratch=values.data_scratch or _folder_of_run(values.run_dir),
   )
   return Files(**given)
 
@@ -308,53 +315,15 @@ def separator(values: flags.FlagValues) -> Optional[str]:
   if given is None:
     return None
   named = (values[name].value for name in ('data', 'test_data') if name in values)
-  paths = [each for each in named if each is not None]
-  if all(formats.of(each, values.data_format).name != 'csv' for each in paths):
-    raise ValueError(f'--separator is for CSV, and {paths[0]} is none; leave it out.')
+  used_for = {formats.of(each, values.data_format).name for each in named if each}
   sign = '\t' if given in ('tab', r'\t') else given
   is_sign = len(sign) == 1 and sign.isascii() and not sign.isalnum()
-  if not is_sign or sign in '"\r\n\0.+-':
+  if not is_sign or sign in '"\r\n\0.+-' or 'csv' not in used_for:
     raise ValueError(
-      f"--separator={given!r} is none: give one character, such as ';', that is no "
-      'letter, digit, quote, end of a line, point or sign of a number; or tab.'
+      f"--separator={given!r} must be one character, such as ';', that is no letter, "
+      'digit, quote, end of a line, point or sign of a number; or tab. It is for CSV.'
     )
   return sign
-
-
-def _check_path(name: str, path: str) -> None:
-  """Refuses missing files, and pipes and the like, which can be read only once."""
-  if not os.path.exists(path):
-    raise FileNotFoundError(f'--{name}={path}: there is no such file or folder.')
-  if not os.path.isfile(path) and not os.path.isdir(path):
-    raise ValueError(
-      f'--{name}={path} must be a file or a folder, as it is read twice.'
-    )
-
-
-def _check_columns(values: flags.FlagValues) -> None:
-  if values.vocabulary is not None and not os.path.isfile(values.vocabulary):
-    raise FileNotFoundError(f'--vocabulary={values.vocabulary}: no such file.')
-  named = [values.client_column, values.text_column]
-  named += [
-    *label_columns(values.label_column or ''),
-    *_listed(values, 'feature_columns'),
-  ]
-  for names in (
-    [each for each in named if each is not None],
-    [*_listed(values, 'one_hot_columns'), *_listed(values, 'embedding_columns')],
-  ):
-    if twice := _twice(names):
-      raise ValueError(
-        f'column {twice!r} is named twice among --client_column, --label_column, '
-        '--text_column and --feature_columns, or --one_hot_columns and '
-        '--embedding_columns; a column has one use.'
-      )
-  if values.feature_columns is not None and not values.feature_columns:
-    raise ValueError('--feature_columns names no column; leave it out for all others.')
-
-
-def _twice(names: Sequence[str]) -> Optional[str]:
-  return min((each for each in names if names.count(each) > 1), default=None)
 
 
 def label_columns(stated: str) -> tuple[str, ...]:
@@ -364,38 +333,11 @@ def label_columns(stated: str) -> tuple[str, ...]:
     >>> label_columns('price,"rooms, total"')
     ('price', 'rooms, total')
   """
-  return _without_repeats('label_column', flags.ListParser().parse(stated))
+  return tuple(flags.ListParser().parse(stated))
 
 
-def _listed(values: flags.FlagValues, name: str) -> tuple[str, ...]:
-  return _without_repeats(name, values[name].value or ())
-
-
-def _without_repeats(name: str, values: Sequence[str]) -> tuple[str, ...]:
-  if twice := _twice(values):
-    raise ValueError(f'--{name} names {twice!r} twice; name it once.')
-  return tuple(values)
-
-
-def _check_shares(values: flags.FlagValues) -> None:
-  given = [name for name in _HELD_OUT if values[name].present]
-  if given and given != ['test_data']:
-    program.refuse(values, ('test_split',), f'does not go with --{given[0]}.')
-  if len(given) > 1:
-    raise ValueError(
-      f'--{given[0]} and --{given[1]} both say what is for testing; give one of them.'
-    )
-  if values.test_data is not None:
-    _check_path('test_data', values.test_data)
-
-
-def _scratch(values: flags.FlagValues) -> str:
-  folder = values.data_scratch
-  if folder is not None:
-    if not os.path.isdir(folder):
-      raise FileNotFoundError(f'--data_scratch={folder}: no such folder.')
-    return folder
-  folder = os.path.dirname(os.path.abspath(values.run_dir or os.path.join('runs', '_')))
+def _folder_of_run(run_dir: Optional[str]) -> str:
+  folder = os.path.dirname(os.path.abspath(run_dir or os.path.join('runs', '_')))
   while not os.path.isdir(folder):
     folder = os.path.dirname(folder)
   return folder

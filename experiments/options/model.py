@@ -13,6 +13,8 @@ from ..data import population
 from ..models import kind as kind_lib
 from ..models import own
 
+_WIDTHS = ('hidden_units', 'embedding_size')
+
 
 def _widths(name: str) -> str:
   own_widths = (
@@ -33,12 +35,12 @@ class Model:
     unset='the one for the kind of labels',
   )
   hidden_units: Optional[int] = program.flag(
-    f'Width of hidden layers. {_widths("hidden_units")}', at_least=1
+    f'Width of hidden layers. {_widths("hidden_units")}', within='[1, inf)'
   )
   embedding_size: Optional[int] = program.flag(
     'Size of the embedding of a token, or of a value of --embedding_columns. '
     + _widths('embedding_size'),
-    at_least=1,
+    within='[1, inf)',
   )
 
   @property
@@ -47,44 +49,27 @@ class Model:
 
   def check(self, shape: population.Shape) -> None:
     """Checks that model, loss and metric go with the examples; loads no TensorFlow."""
-    why_not = self.kind.why_not(shape)
-    if why_not is not None:
-      kinds = kind_lib.KINDS.values()
-      fitting = ', '.join(each.name for each in kinds if each.why_not(shape) is None)
-      raise program.WrongUsage(
-        f'--model={self.kind.name} is not for these data: {why_not}. Of the models '
-        f'here, {f"these are: {fitting}" if fitting else "none is"}.'
-      )
-    try:
-      if not self.is_own:
-        losses.name_for(shape, self.loss)
-    except ValueError as e:
-      raise program.WrongUsage(str(e)) from e
-    why_not = self.metric.why_not(shape)
-    if why_not is not None:
-      raise program.WrongUsage(
-        f'--metric={self.metric.name} is not for these data: {why_not}.'
-      )
+    for flag, chosen in (('model', self.kind), ('metric', self.metric)):
+      why_not = chosen.why_not(shape)
+      if why_not is not None:
+        raise ValueError(f'--{flag}={chosen.name} is not for these data: {why_not}.')
+    if not self.is_own:
+      losses.name_for(shape, self.loss)
 
   def check_for(self, data: population.Population) -> None:
     """Checks that the model goes with data, and that these suffice for the metric."""
     self.check(data.shape)
     why_not = self.metric.why_not_measured(data)
     if why_not is not None:
-      raise program.WrongUsage(
-        f'--metric={self.metric.name} cannot be measured: {why_not}.'
-      )
+      raise ValueError(f'--metric={self.metric.name} cannot be measured: {why_not}.')
 
   def make(self, shape: population.Shape, seed: int) -> Any:
     self.check(shape)
-    widths = {name: getattr(self, name) for name in ('hidden_units', 'embedding_size')}
+    widths = {name: getattr(self, name) for name in _WIDTHS}
     model = self.kind.build(shape, seed, self.loss, **widths)
     if shape.class_weights is None:
       return model
-    try:
-      return losses.with_class_weights(model, shape.class_weights)
-    except ValueError as e:
-      raise program.WrongUsage(f'--class_weights: {e}') from e
+    return losses.with_class_weights(model, shape.class_weights)
 
   def test_metrics(
     self,
@@ -127,31 +112,27 @@ def rows() -> tuple[program.Flag, ...]:
 
 def from_flags(values: flags.FlagValues) -> Model:
   kind = _kind(values.model)
-  for name in ('hidden_units', 'embedding_size'):
-    flag = values[name]
+  for name in _WIDTHS:
     needs_columns = name == 'embedding_size' and kind.embeds_columns
-    has_it = name in kind.widths and (values.embedding_columns or not needs_columns)
-    if flag.value is None or has_it:
-      continue
-    if flag.using_default_value:
-      flag.value = None  # The task's default, for another model.
-      continue
-    having = [each.name for each in kind_lib.KINDS.values() if name in each.widths]
-    raise ValueError(
-      f'--{name} does not go with --model={kind.name}, which has none, or only with '
-      f'--embedding_columns; those that have are {", ".join(having)}.'
-    )
+    if name not in kind.widths or (needs_columns and not values.embedding_columns):
+      having = [each.name for each in kind_lib.KINDS.values() if name in each.widths]
+      why = (
+        f'does not go with --model={kind.name}, which has none, or only with '
+        f'--embedding_columns; those that have are {", ".join(having)}.'
+      )
+      program.refuse(values, [name], why)
+      values[name].value = None  # The task's default, for another model.
   if values.loss is not None and ':' not in values.model:
     losses.check(values.loss)
   return Model(kind, metrics.METRICS[values.metric], **program.read(Model, values))
 
 
 def _kind(name: str) -> kind_lib.Kind:
-  if name in kind_lib.KINDS:
-    return kind_lib.KINDS[name]
   if ':' in name:
     return own.kind(name)
-  raise ValueError(
-    f'--model={name} is none of {", ".join(kind_lib.KINDS)}; your own is given as '
-    '--model=package.module:function.'
-  )
+  if name not in kind_lib.KINDS:
+    raise ValueError(
+      f'--model={name} is none of {", ".join(kind_lib.KINDS)}; your own is given as '
+      '--model=package.module:function.'
+    )
+  return kind_lib.KINDS[name]

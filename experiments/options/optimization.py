@@ -93,7 +93,7 @@ class Optimization:
     'Optimizer of local training.', OF_CLIENTS, default='sgd'
   )
   client_learning_rate: float = program.flag(
-    'Learning rate of local training.', above=0
+    'Learning rate of local training.', within='(0, inf)'
   )
   client_learning_rate_schedule: str = program.flag(
     'Schedule of the learning rate of local training over rounds: constant; linear or '
@@ -105,7 +105,7 @@ class Optimization:
     'Strength of the proximal term, which pulls local training towards the global '
     'model (FedProx, arXiv:1812.06127).',
     unset='no proximal term',
-    at_least=0,
+    within='[0, inf)',
   )
   server_optimizer: str = program.flag(
     'Optimizer of the global model; ftrl is DP-FTRL(M), on the sum of all rounds.',
@@ -113,7 +113,7 @@ class Optimization:
     default='sgd',
   )
   server_learning_rate: float = program.flag(
-    'Learning rate of the global model.', above=0
+    'Learning rate of the global model.', within='(0, inf)'
   )
   server_learning_rate_schedule: str = program.flag(
     'Schedule of the learning rate of sgd: constant, or a decay to a twentieth over '
@@ -124,19 +124,20 @@ class Optimization:
   server_momentum: float = program.flag(
     f'Momentum of the server optimizers {" and ".join(_WITH_MOMENTUM)}.',
     unset='0.9',
-    at_least=0,
-    below=1,
+    within='[0, 1)',
   )
   server_adaptivity: Optional[float] = program.flag(
     f'Number that the server optimizers {_ADAPTIVE} add to the denominator of a step '
     '(tau in arXiv:2003.00295). With noise, it should not be too small.',
     unset='that of TensorFlow Federated',
-    above=0,
+    within='(0, inf)',
   )
-  batch_size: int = program.flag('Examples in a batch of local training.', at_least=1)
+  batch_size: int = program.flag(
+    'Examples in a batch of local training.', within='[1, inf)'
+  )
   local_epochs: int = program.flag(
     "Passes over a client's data in a round; together they are cut into batches.",
-    at_least=1,
+    within='[1, inf)',
   )
 
   @property
@@ -157,56 +158,54 @@ class Optimization:
 
 
 def from_flags(values: flags.FlagValues) -> Optimization:
-  kind, momentum = KINDS[values.server_optimizer], values.server_momentum
-  if momentum is not None and not kind.has_momentum:
-    raise ValueError(
-      f'--server_momentum is for --server_optimizer={" or ".join(_WITH_MOMENTUM)}.'
-    )
-  if values.server_adaptivity is not None and kind.adaptivity is None:
-    raise ValueError(
-      f'--server_adaptivity is not for --server_optimizer={kind.name}, whose steps are '
-      'not divided by anything.'
-    )
-  schedule = values.server_learning_rate_schedule
-  if schedule != _CONSTANT and not kind.has_schedule:
-    having = ' or '.join(each.name for each in KINDS.values() if each.has_schedule)
-    raise ValueError(
-      f'--server_learning_rate_schedule={schedule} is for --server_optimizer={having}.'
-    )
+  kind = KINDS[values.server_optimizer]
+  is_constant = values.server_learning_rate_schedule == _CONSTANT
+  for name, has_it in (
+    ('server_momentum', kind.has_momentum),
+    ('server_adaptivity', kind.adaptivity is not None),
+    ('server_learning_rate_schedule', kind.has_schedule or is_constant),
+  ):
+    if not has_it:
+      why = f'does not go with --server_optimizer={kind.name}, which has none.'
+      program.refuse(values, [name], why)
   given = program.read(Optimization, values)
-  if momentum is None:
+  if given['server_momentum'] is None:
     given['server_momentum'] = _DEFAULT_SERVER_MOMENTUM if kind.has_momentum else 0.0
   return Optimization(**given)
 
 
-@dataclasses.dataclass
-class _Aggregation:
-  inner_aggregator: str = program.flag(
+AGGREGATION = (
+  program.Flag(
+    'inner_aggregator',
+    list(options.INNER),
     f'How to sum the clipped updates inside the mechanism. {_INNER}. Secure sums are '
     'simulated: they have the same result and no security.',
-    list(options.INNER),
     default=options.SUM,
-  )
-  zeroing_norm: Optional[float] = program.flag(
+  ),
+  program.Flag(
+    'zeroing_norm',
+    float,
     'Replace updates with a larger L2 norm by zeros, before clipping. Do not choose it '
     'by looking at updates. It does not change the guarantee.',
     unset='no update is replaced',
-    above=0,
-  )
-  coordinate_bound: Optional[float] = program.flag(
+    within='(0, inf)',
+  ),
+  program.Flag(
+    'coordinate_bound',
+    float,
     'Bound on the magnitude of each coordinate of an update, before clipping. Do not '
     'choose it by looking at updates.',
     unset='no bound',
-    above=0,
-  )
-  not_private_signal_to_noise: bool = program.flag(
+    within='(0, inf)',
+  ),
+  program.Flag(
+    'not_private_signal_to_noise',
+    bool,
     'Measure the ratio of the exact sum of updates to the noise in each round, in '
     'columns of metrics.csv. This is not private, and the report says so.',
     default=False,
-  )
-
-
-AGGREGATION = program.rows_of(_Aggregation)
+  ),
+)
 
 
 def server_from_flags(

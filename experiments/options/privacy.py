@@ -6,11 +6,12 @@ their options, accountants and neighbouring relations are among them.
 
 import contextlib
 import dataclasses
+import functools
 import math
 import sys
 import threading
 from collections.abc import Iterator
-from typing import Any, Callable, Optional
+from typing import Callable, Optional
 
 from absl import flags
 
@@ -36,18 +37,6 @@ _DEFAULT = table.DEFAULT_OF_PARTS
 _DEFAULT_TARGET_EPSILON = 8.0
 _PREFIX_SUMS, _SERVER = 'prefix_sums', 'server'
 _NBAFL = table.names(table.NBAFL)
-# Values that may be stated beside --nbafl, as they hold anyway.
-_IMPLIED_BY_NBAFL: dict[str, tuple[Any, ...]] = {
-  'mechanism': (noises.GAUSSIAN.name,),
-  'clipping': (FIXED,),
-  'workload': (_PREFIX_SUMS,),
-  'simulated_cohort_scale': (1.0,),
-  'sampling': (sampling.Limits.flag,),
-  'min_separation': (1,),
-  'rounds_between': (0,),
-  'fixed_epoch': (False,),
-  'schedule': (sampling.RandomEligible.name,),
-}
 _ANNOUNCE_SECONDS = 1.5  # A longer search for the noise is announced.
 
 
@@ -79,50 +68,57 @@ class Privacy:
     return self.mechanism is not None and self.mechanism.has_integer_noise
 
 
-@dataclasses.dataclass
-class _Clipping:
-  clipping: str = program.flag(
+_CLIPPING = (
+  table.Flag(
+    'clipping',
+    [FIXED, ADAPTIVE, NONE],
     f'How to clip updates. {FIXED}: to --clip_norm, with --mechanism={NONE} without '
     f"noise; {ADAPTIVE}: to a norm that moves from there to a quantile of the clients' "
     'norms, which is estimated with a small part of the budget (or with '
     f'--clipped_count_stddev); {NONE}: not at all, only with --mechanism={NONE}.',
-    [FIXED, ADAPTIVE, NONE],
     unset=f'{FIXED}; with --clipped_count_stddev {ADAPTIVE}, with --mechanism={NONE} '
     f'{NONE}',
-  )
-  clip_order: float = program.flag(
+  ),
+  table.Flag(
+    'clip_order',
+    float,
     f'With --mechanism={NONE} --clipping={FIXED}: order p of the norm, at least 1, or '
     'inf for the largest entry.',
     unset='2',
-    at_least=1,
-    below=None,
-  )
-  target_quantile: float = program.flag(
+    within='[1, inf]',
+  ),
+  table.Flag(
+    'target_quantile',
+    float,
     f'With --clipping={ADAPTIVE}: share of the clients that is not clipped.',
     unset='0.5',
-  )
-  clip_learning_rate: float = program.flag(
+  ),
+  table.Flag(
+    'clip_learning_rate',
+    float,
     f'With --clipping={ADAPTIVE}: the norm changes by a factor of at most exp(this) a '
     'round.',
     unset='0.2',
-  )
-
-
-@dataclasses.dataclass
-class _Flags:
-  workload: str = program.flag(
+  ),
+)
+_OTHERS = (
+  table.Flag(
+    'workload',
+    [_PREFIX_SUMS, _SERVER],
     "Workload that the mechanism's strategy is optimised for: prefix sums, or the "
     'models of --server_optimizer with its momentum and learning rates. Gaussian noise '
     'and trees are the same for both.',
-    [_PREFIX_SUMS, _SERVER],
     default=_PREFIX_SUMS,
-  )
-  simulated_cohort_scale: float = program.flag(
+  ),
+  table.Flag(
+    'simulated_cohort_scale',
+    float,
     'Add noise as if cohort and population were this many times larger. Above 1 the '
     'run has no guarantee: it shows how training with so many clients would do.',
     default=1.0,
-    at_least=1,
-  )
+    within='[1, inf)',
+  ),
+)
 
 
 def rows() -> table.Rows:
@@ -139,14 +135,14 @@ def rows() -> table.Rows:
   }
   return (
     *table.change(table.mechanism(none=NONE), changes),
-    *program.rows_of(_Clipping),
+    *_CLIPPING,
     dataclasses.replace(
       table.CLIP_NORM,
       help="L2 bound of one client's contribution to one round (L1 bound with "
       f'--mechanism=laplace); with --clipping={ADAPTIVE} the bound in the first round.',
     ),
     *table.change(table.target(), changes),
-    *program.rows_of(_Flags),
+    *_OTHERS,
   )
 
 
@@ -159,6 +155,20 @@ def site_rows() -> table.Rows:
   }
   changes = {name: {'unset': text} for name, text in unset.items()}
   return table.change(table.placement(), changes)
+
+
+def nbafl_rows() -> table.Rows:
+  changes = {
+    'nbafl': {
+      'help': 'Noise of each client and of the server by NbAFL (arXiv:1911.00222), '
+      'from --target_epsilon, --target_delta, --clip_norm, --num_rounds, '
+      '--num_clients, --clients_per_round and the flags below. The report says what '
+      'the formulas claim of an example beside what holds of a client. All clients '
+      'take part in each round, or are drawn at random anew for each.'
+    },
+    'num_exposures': {'unset': '--num_rounds, for a client may be in each of them'},
+  }
+  return table.change(table.NBAFL, changes)
 
 
 def names() -> tuple[str, ...]:
@@ -175,6 +185,26 @@ def privacy_flags(clipping: Optional[str] = None) -> tuple[str, ...]:
   return tuple(name for name in others if name not in allowed)
 
 
+def prepare_nbafl(values: flags.FlagValues) -> None:
+  """Refuses flags that do not go with --nbafl, and sets those that follow from it."""
+  if values.mechanism == NONE:
+    return
+  flags_lib.check_nbafl(values)
+  if not values.nbafl:
+    return
+  why = (
+    'does not go with --nbafl: noise and its site follow from its formulas, which are '
+    'for clients who all report, and all take part in each round or are drawn at '
+    'random anew for each.'
+  )
+  allowed = (*_NBAFL, *table.OF_NBAFL)
+  program.refuse(values, (*names(), *participation_options.names()), why, but=allowed)
+  values['min_separation'].value = 1  # Not the task's default.
+  values.set_default('mechanism', noises.GAUSSIAN.name)
+  values.set_default('clipping', FIXED)
+  values.set_default('num_exposures', values.num_rounds)
+
+
 def from_flags(
   values: flags.FlagValues,
   participation: participation_options.Participation,
@@ -182,26 +212,23 @@ def from_flags(
   model_size: Callable[[], int],
 ) -> Privacy:
   """Privacy by the flags, with the noise multiplier that the target needs."""
-  if values.nbafl and values.mechanism != NONE:
-    planned = flags_lib.nbafl(values)
-    arguments = planned.mechanism_arguments()
-    for name in ('noise_site', 'server_noise_multiplier', 'min_clients'):
-      if name in arguments:
-        values.set_default(name, arguments[name])
-    return Privacy(
-      mechanism_lib.Mechanism(**arguments),
-      clip_norm=planned.clip_norm,
-      delta=planned.delta,
-      nbafl=planned,
-    )
-  if values['part'].present and values.mechanism != NONE:
+  if values.mechanism == NONE:
+    why = f'does not go with --mechanism={NONE}'
+    hint = f'; --clipping={FIXED} clips without noise.'
+    program.refuse(values, privacy_flags(values.clipping), why + hint)
+  elif values.nbafl:
+    return _of_nbafl(values)
+  elif values.part is not None:
     return _with_parts(values, participation)
-  _check_together(values)
+  else:
+    _check_mechanism(values)
   _check_clipping(values)
   mechanism = target_epsilon = None
   if values.mechanism != NONE:
+    _check_adjacency(values, participation.schema)
     _set_numbers(values, participation, model_size)
-    mechanism = _mechanism(values, participation, optimization)
+    with _announced(participation):
+      mechanism = _mechanism(values, participation, optimization)
     if values.noise_multiplier is None and not mechanism.placement.is_simulation:
       target_epsilon = values.target_epsilon  # Simulated noise does not keep a target.
   fitting.check_scale(
@@ -216,32 +243,34 @@ def from_flags(
   )
 
 
+def _of_nbafl(values: flags.FlagValues) -> Privacy:
+  planned = flags_lib.nbafl(values)
+  arguments = planned.mechanism_arguments()
+  for name in ('noise_site', 'server_noise_multiplier', 'min_clients'):
+    if name in arguments:
+      values.set_default(name, arguments[name])
+  mechanism = mechanism_lib.Mechanism(**arguments)
+  return Privacy(mechanism, planned.clip_norm, planned.delta, nbafl=planned)
+
+
 def _with_parts(
   values: flags.FlagValues, participation: participation_options.Participation
 ) -> Privacy:
   flags_lib.check_beside_parts(values, names())
-  schema = participation.schema
-  _check_adjacency(values, schema)
-  parts = flags_lib.parse_parts(values.part)
-  target = None
-  if not flags_lib.have_noise(parts):
-    target = _target(values)
+  _check_adjacency(values, participation.schema)
+  parts, target = flags_lib.parse_parts(values.part), None
+  if flags_lib.have_noise(parts):
+    why = 'is for noise that is found, and a --part has a noise_multiplier.'
+    program.refuse(values, ('target_epsilon', 'target_rho', 'accountant'), why)
   else:
-    for name in ('target_epsilon', 'target_rho', 'accountant'):
-      if values[name].value is not None:
-        raise ValueError(
-          f'--{name} is for noise that is found, and a --part has a noise_multiplier; '
-          'leave one of them out.'
-        )
+    target = _target(values)
   values['clip_norm'].value = None  # Each part has its own.
-  with _announced(f'Looking for strategies and noise: {schema.num_rounds} rounds.'):
-    joint = flags_lib.joint(parts, schema, target, values.accountant, values.adjacency)
-  return Privacy(
-    mechanism=joint,
-    clip_norm=None,
-    delta=values.target_delta,
-    target_epsilon=None if target is None else target.epsilon,
-  )
+  with _announced(participation):
+    joint = flags_lib.joint(
+      parts, participation.schema, target, values.accountant, values.adjacency
+    )
+  epsilon = None if target is None else target.epsilon
+  return Privacy(joint, None, values.target_delta, target_epsilon=epsilon)
 
 
 def _target(values: flags.FlagValues) -> Optional[mechanism_lib.Target]:
@@ -251,39 +280,47 @@ def _target(values: flags.FlagValues) -> Optional[mechanism_lib.Target]:
   return flags_lib.target_from(values)
 
 
+def _check_mechanism(values: flags.FlagValues) -> None:
+  """Sets the defaults of mechanism and target; refuses what contradicts them."""
+  if values.strategy_file is None:
+    values.set_default('mechanism', _DEFAULT)
+  else:
+    of_file = ('mechanism', 'workload', *registry.options())
+    why = 'does not go with --strategy_file, which has the strategy.'
+    program.refuse(values, of_file, why)
+  if values.noise_multiplier is None:
+    _target(values)
+  elif flags_lib.target_from(values) is not None or values.accountant is not None:
+    raise ValueError(
+      'give exactly one of --noise_multiplier and a target, --target_epsilon or '
+      '--target_rho, and --accountant only with a target. If the target is in a '
+      '--flagfile, --notarget_epsilon leaves out that.'
+    )
+
+
 def _check_clipping(values: flags.FlagValues) -> None:
   """Sets the default of clipping; refuses what does not go with the mechanism."""
   is_private = values.mechanism != NONE
   is_adaptive = values.clipped_count_stddev is not None
   default = ADAPTIVE if is_adaptive else FIXED if is_private else NONE
   values.set_default('clipping', default)
-  clipping = values.clipping
-  why = ''
-  if is_private and clipping == NONE:
-    why = (
-      f'--mechanism={values.mechanism}: without a bound a client may change the sum by '
-      f'any amount, which no noise hides. Leave it out, or give --mechanism={NONE}'
-    )
-  elif not is_private and clipping == ADAPTIVE:
-    why = (
-      f'--mechanism={NONE}: the norm follows counts of clients, which noise has to '
-      f'cover. Give a mechanism, or --clipping={FIXED}'
-    )
-  elif is_adaptive and clipping == FIXED:
-    why = (
-      '--clipped_count_stddev, the noise of adaptive clipping; leave one of them out'
-    )
-  elif is_private and clipping == ADAPTIVE:
-    noise = noises.of_mechanism(values.mechanism or mechanism_lib.FROM_FILE)
-    site = noise.placement(values.noise_site)
-    if not noise.is_gaussian or site is not noises.SERVER:
-      why = (
-        f'--noise_site={site.name} and {noise.name} noise: it counts small norms with '
-        'Gaussian noise of the server, which has to be trusted with the count. Give '
-        f'--clipping={FIXED}, or Gaussian noise of the server'
-      )
-  if why:
-    raise ValueError(f'--clipping={clipping} does not go with {why}.')
+  noise = noises.of_mechanism(values.mechanism or mechanism_lib.FROM_FILE)
+  site = noise.placement(values.noise_site)
+  has_other_noise = is_private and not (noise.is_gaussian and site is noises.SERVER)
+  mechanism = f'--mechanism={values.mechanism}'
+  for clipping, is_refused, why in (
+    (NONE, is_private, f'{mechanism}, as no noise hides an update without a bound'),
+    (ADAPTIVE, not is_private, f'{mechanism}, as noise has to cover its counts'),
+    (FIXED, is_adaptive, '--clipped_count_stddev, the noise of adaptive clipping'),
+    (
+      ADAPTIVE,
+      has_other_noise,
+      f'--noise_site={site.name} and {noise.name} noise, as it counts small norms with '
+      'Gaussian noise of the server',
+    ),
+  ):
+    if values.clipping == clipping and is_refused:
+      raise ValueError(f'--clipping={clipping} does not go with {why}.')
 
 
 def _set_numbers(
@@ -293,8 +330,7 @@ def _set_numbers(
 ) -> None:
   """Sets the numbers of clients and parameters that the noise depends on."""
   noise = noises.of_mechanism(values.mechanism or mechanism_lib.FROM_FILE)
-  site = noise.placement(values.noise_site)
-  required = {*noise.required, *site.required}
+  required = {*noise.required, *noise.placement(values.noise_site).required}
   cohort = math.ceil(participation.clients_per_round)
   if noises.MIN_CLIENTS in required:
     values.set_default(noises.MIN_CLIENTS, participation.reporting_goal or cohort)
@@ -311,58 +347,15 @@ def _set_numbers(
     values.set_default(noises.DIMENSION, size)
 
 
-def _check_together(values: flags.FlagValues) -> None:
-  if values.mechanism == NONE:
-    names, why = privacy_flags(values.clipping), f'does not go with --mechanism={NONE}.'
-    clips = [name for name in ('clip_norm', 'clip_order') if name in names]
-    hint = f' Give --clipping={FIXED} as well to clip without noise.'
-    program.refuse(values, clips, why + hint)
-    program.refuse(values, names, why)
-    return
-  if values.strategy_file is None:
-    values.set_default('mechanism', _DEFAULT)
-  else:
-    program.refuse(
-      values,
-      ('mechanism', *registry.options()),
-      'does not go with --strategy_file, which has the strategy.',
-    )
-    if values.workload != _PREFIX_SUMS:
-      raise ValueError(
-        f'--workload={values.workload} does not go with --strategy_file, which has the '
-        'strategy.'
-      )
-  if values.noise_multiplier is None:
-    _target(values)
-    return
-  if flags_lib.target_from(values) is not None:
-    raise ValueError(
-      'give exactly one of --noise_multiplier and a target, --target_epsilon or '
-      '--target_rho. If the target is in a --flagfile, --notarget_epsilon leaves out '
-      'that.'
-    )
-  if values.accountant is not None:
-    raise ValueError(
-      '--accountant says by whose epsilon the noise for a target is found, and '
-      '--noise_multiplier says the noise; leave one of them out.'
-    )
-
-
 def _mechanism(
   values: flags.FlagValues,
   participation: participation_options.Participation,
   optimization: optimization_options.Optimization,
 ) -> mechanism_lib.Mechanism:
-  schema = participation.schema
-  name = values.mechanism or f'the strategy of {values.strategy_file}'
-  _check_adjacency(values, schema)
-  with _announced(
-    f'Looking for strategy and noise: {name}, {schema.num_rounds} rounds.'
-  ):
-    strategy = None
-    if values.workload == _SERVER:
-      strategy = _strategy_for_server(values, schema, optimization)
-    mechanism = flags_lib.mechanism_from(values, schema, strategy)
+  schema, strategy = participation.schema, None
+  if values.workload == _SERVER:
+    strategy = _strategy_for_server(values, schema, optimization)
+  mechanism = flags_lib.mechanism_from(values, schema, strategy)
   if values.clipping != ADAPTIVE or mechanism.clipped_count_stddev is not None:
     return mechanism
   stddev = adaptive_clipping.default_stddev(
@@ -382,8 +375,7 @@ def _check_adjacency(values: flags.FlagValues, schema: sampling.Schema) -> None:
   if values.adjacency != own:
     raise ValueError(
       f'--adjacency={values.adjacency} does not go with a run without sampling, whose '
-      f'ledger has events for {own}. Leave it out; for a plan, tff-dp-report takes it, '
-      'and reports of noise of clients say what else holds.'
+      f'ledger has events for {own}. Leave it out; for a plan, tff-dp-report takes it.'
     )
 
 
@@ -393,36 +385,29 @@ def _strategy_for_server(
   optimization: optimization_options.Optimization,
 ) -> strategies.Strategy:
   workload = optimization.workload(schema.num_rounds)
-  why = ''
-  if workload is None:
-    why = (
-      f'--server_optimizer={optimization.server_optimizer}, whose steps are not linear '
-      'in the rounds'
+  if workload is None or values.mechanism not in registry.KINDS:
+    raise ValueError(
+      f'--workload={_SERVER} is for strategies, and for server optimizers whose models '
+      'are linear in the rounds; not for '
+      f'--server_optimizer={optimization.server_optimizer} with '
+      f'--mechanism={values.mechanism}.'
     )
-  elif values.mechanism not in registry.KINDS:
-    why = (
-      f'--mechanism={values.mechanism}, whose noise is independent and the same for '
-      'every workload; leave it out'
-    )
-  if workload is None or why:
-    raise ValueError(f'--workload={_SERVER} does not go with {why}.')
   options = registry.check_options(values.mechanism, flags_lib.options_from(values))
   kind = mechanism_lib.kind_for(values.mechanism, schema)
   try:
     return kind.build_for(sampling.limits_of(schema), workload, **options)
   except ValueError as e:
     raise ValueError(
-      f'--workload={_SERVER} with --mechanism={values.mechanism} and '
-      '--server_learning_rate_schedule='
-      f'{optimization.server_learning_rate_schedule}: {e}'
+      f'--workload={_SERVER} with --mechanism={values.mechanism}: {e}'
     ) from e
 
 
 @contextlib.contextmanager
-def _announced(text: str) -> Iterator[None]:
-  """Prints `text` if the context takes longer than `_ANNOUNCE_SECONDS`."""
+def _announced(participation: participation_options.Participation) -> Iterator[None]:
+  """Says what takes so long if the context takes longer than `_ANNOUNCE_SECONDS`."""
+  text = f'Looking for strategies and noise: {participation.num_rounds} rounds.'
   timer = threading.Timer(
-    _ANNOUNCE_SECONDS, lambda: print(text, file=sys.stderr, flush=True)
+    _ANNOUNCE_SECONDS, functools.partial(print, text, file=sys.stderr, flush=True)
   )
   timer.daemon = True
   timer.start()
@@ -430,47 +415,3 @@ def _announced(text: str) -> Iterator[None]:
     yield
   finally:
     timer.cancel()
-
-
-def nbafl_rows() -> table.Rows:
-  changes = {
-    'nbafl': {
-      'help': 'Noise of each client and of the server by NbAFL (arXiv:1911.00222), '
-      'from --target_epsilon, --target_delta, --clip_norm, --num_rounds, '
-      '--num_clients, --clients_per_round and the flags below. The report says what '
-      'the formulas claim of an example beside what holds of a client. All clients '
-      'take part in each round, or are drawn at random anew for each.'
-    },
-    'num_exposures': {'unset': '--num_rounds, for a client may be in each of them'},
-  }
-  return table.change(table.NBAFL, changes)
-
-
-def prepare_nbafl(values: flags.FlagValues) -> None:
-  """Refuses flags that do not go with --nbafl, and sets those that follow from it."""
-  flags_lib.check_nbafl(values)
-  if not values.nbafl:
-    return
-  for refused, why in (
-    (
-      participation_options.names(),
-      'its formulas are for clients who all take part in each round, or are drawn at '
-      'random anew for each, and all report',
-    ),
-    (names(), 'mechanism, noise and its site follow from the formulas'),
-  ):
-    for name in refused:
-      flag = values[name]
-      if name in (*_NBAFL, *table.OF_NBAFL) or not flag.present:
-        continue
-      if flag.value not in _IMPLIED_BY_NBAFL.get(name, ()):
-        raise ValueError(f'{flag.serialize()} does not go with --nbafl: {why}.')
-  if values.num_clients is None:
-    raise ValueError(
-      '--nbafl needs the number of clients, which is not known before the data are '
-      'read; give --num_clients.'
-    )
-  values['min_separation'].value = 1  # Not the task's default.
-  values.set_default('mechanism', noises.GAUSSIAN.name)
-  values.set_default('clipping', FIXED)
-  values.set_default('num_exposures', values.num_rounds)

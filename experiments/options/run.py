@@ -1,7 +1,6 @@
 """Flags for a run's seed, directory and checkpoints, and for the Dask cluster."""
 
 import dataclasses
-import itertools
 import os
 import time
 from typing import Optional
@@ -32,7 +31,7 @@ class Run:
     'same seed gives the same result. Noise from a known seed protects nobody, which '
     'is fine for a simulation; see --secret_noise.',
     default=1,
-    at_least=0,
+    within='[0, inf)',
   )
   secret_noise: bool = program.flag(
     'Draw the noise from a secret key instead of --seed. The run cannot be repeated '
@@ -42,7 +41,7 @@ class Run:
   evaluate_every: int = program.flag(
     'Rounds between two evaluations on test data. The last round is always evaluated.',
     default=1,
-    at_least=1,
+    within='[1, inf)',
   )
   packed_simulation: Optional[bool] = program.flag(
     'Train many clients in one computation, instead of each by itself as TensorFlow '
@@ -53,28 +52,25 @@ class Run:
     'Least number of seconds between two checkpoints. A run that was killed resumes '
     'from the last one.',
     default=30.0,
-    at_least=0,
-    below=None,
+    within='[0, inf]',
   )
   timeout_seconds: float = program.flag(
     'Time limit of a round in seconds. If a round takes longer, the program ends with '
     'an error, and the same command resumes the run.',
     default=3600.0,
-    above=0,
-    below=None,
+    within='(0, inf]',
   )
   audit_canaries: Optional[int] = program.flag(
     'Insert so many made-up clients, each with probability 1/2, and report what an '
     'attacker reaches with them: lower bounds of epsilon. They count as clients, also '
     'in --clients_per_round. For fixed clipping and Gaussian noise of the server.',
     unset='none',
-    at_least=1,
+    within='[1, inf)',
   )
   audit_confidence: Optional[float] = program.flag(
     'Confidence of the lower bounds of --audit_canaries.',
     unset='0.95',
-    at_least=0.5,
-    below=1,
+    within='[0.5, 1)',
   )
   run_dir: Optional[str] = program.flag(
     'Directory for the results. It does not exist, is empty, or has a run with the '
@@ -101,16 +97,16 @@ class Cluster:
 def from_flags(values: flags.FlagValues) -> Run:
   if values.run_dir is not None:
     run_directory.check_usable(values.run_dir)
-  if values.audit_confidence is not None and values.audit_canaries is None:
-    raise ValueError('--audit_confidence is for --audit_canaries, which is not given.')
+  if values.audit_canaries is None:
+    program.refuse(values, ['audit_confidence'], 'is for --audit_canaries.')
   return Run(**program.read(Run, values))
 
 
 def scheduler_from(values: flags.FlagValues) -> Optional[str]:
-  if values.scheduler is not None:
+  if values.scheduler is None:
+    program.refuse(values, ['trusted_network'], 'is for --scheduler.')
+  else:
     cluster.check(values.scheduler, values.trusted_network, '--scheduler')
-  elif values.trusted_network:
-    raise ValueError('--trusted_network is for --scheduler, which is not given.')
   return values.scheduler
 
 
@@ -124,9 +120,5 @@ def make_directory(path: str, flag: str) -> None:
 
 
 def new_directory(name: str) -> str:
-  """Returns the path of a directory under `runs` that does not exist yet."""
-  path = os.path.join('runs', f'{name}-{time.strftime("%Y%m%d-%H%M%S")}')
-  numbered = (f'{path}-{number}' for number in itertools.count(2))
-  return next(
-    each for each in itertools.chain([path], numbered) if not os.path.exists(each)
-  )
+  """Returns the path of a directory under `runs`, named after the time."""
+  return os.path.join('runs', f'{name}-{time.strftime("%Y%m%d-%H%M%S")}')

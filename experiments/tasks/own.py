@@ -101,14 +101,14 @@ def delta_for(num_clients: int) -> float:
   return min(_MAX_DELTA, float(f'1e-{power}'))
 
 
-def chosen(values: flags.FlagValues, num_clients: int) -> str:
-  """Returns a sentence on the flags that depend on the number of clients."""
+def chosen(values: flags.FlagValues, num_clients: int) -> tuple[str, ...]:
+  """Returns a sentence on the flags that depend on the number of clients, if any."""
   flag_values = ', '.join(
     f'--{name}={values[name].value}'
     for name in _SIZE_FLAGS
     if values[name].using_default_value and values[name].value is not None
   )
-  return f'Chosen for {num_clients} clients: {flag_values}.' if flag_values else ''
+  return (f'Chosen for {num_clients} clients: {flag_values}.',) if flag_values else ()
 
 
 def _name(path: str) -> str:

@@ -46,6 +46,10 @@ class DiceSampling(round_sampling.RoundSampling):
   def __post_init__(self):
     checks.check_positive_int('sides', self.sides)
 
+  @classmethod
+  def of_cohort(cls, num_rounds, num_clients, clients_per_round):
+    return cls(num_rounds, num_clients // clients_per_round)
+
   def sampled(self, on_everybody):
     return dp_accounting.PoissonSampledDpEvent(1 / self.sides, on_everybody)
 
@@ -69,15 +73,8 @@ def dice(monkeypatch):
   sides = program.Flag('sides', int, 'Sides of the dice.')
   monkeypatch.setitem(table.ASSUMED, DiceSampling, 'dice')
   monkeypatch.setitem(table.SCHEME_FLAGS, 'sides', sides)
-  offer = planning.Assumption(
-    'dice',
-    'sampling by dice',
-    (0, (1, 5)),
-    lambda num_rounds, num_clients, clients_per_round: DiceSampling(
-      num_rounds, num_clients // clients_per_round
-    ),
-  )
-  monkeypatch.setitem(planning.ASSUMPTIONS, DiceSampling, (offer,))
+  offer = planning.Assumption('sampling by dice', DiceSampling)
+  monkeypatch.setitem(planning.ASSUMPTIONS, 'dice', offer)
 
 
 def _from_flags(*arguments):
@@ -133,7 +130,7 @@ def test_registered_scheme_is_used_by_flags_and_reports(dice, tmp_path):
 
 
 def test_flag_of_registered_scheme_is_refused_without_it(dice):
-  with pytest.raises(ValueError, match='--sides is for --sampling=dice'):
+  with pytest.raises(ValueError, match="argument 'sides'"):
     _from_flags('--mechanism=gaussian', '--noise_multiplier=2', '--sides=3')
 
 

@@ -116,7 +116,7 @@ def test_models_have_an_embedding_table_for_each_column(name):
   ('arguments', 'message'),
   [
     (['--embedding_columns=nothing'], "names 'nothing', which is not a feature"),
-    (['--embedding_columns=city,city'], "--embedding_columns names 'city' twice"),
+    (['--embedding_columns=city,city'], "column 'city' is named twice"),
     (
       ['--embedding_columns=city', '--one_hot_columns=city'],
       "column 'city' is named twice among",

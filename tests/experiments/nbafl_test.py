@@ -154,10 +154,10 @@ def test_noise_site_is_local_without_server_noise():
 @pytest.mark.parametrize(
   ('arguments', 'message'),
   [
-    (('--num_exposures=1',), '--nbafl needs --min_examples as well'),
-    ((*SIZES, '--mechanism=tree'), '--mechanism=tree does not go with --nbafl: mech'),
-    ((*SIZES, '--simulated_cohort_scale=2'), '--simulated_cohort_scale=2.0 does not'),
-    ((*SIZES, '--min_separation=2'), 'are drawn at random anew for each'),
+    (('--num_exposures=1',), "--nbafl needs .*'min_examples'"),
+    ((*SIZES, '--mechanism=tree'), '--mechanism does not go with --nbafl: noise'),
+    ((*SIZES, '--simulated_cohort_scale=2'), '--simulated_cohort_scale does not'),
+    ((*SIZES, '--min_separation=2'), '--min_separation does not go with --nbafl'),
   ],
   ids=lambda each: ' '.join(each) if isinstance(each, tuple) else None,
 )

@@ -126,7 +126,10 @@ def test_simulate_trains_on_offline_task(name, arguments, tmp_path):
   [
     (['--model=forest'], '--model=forest is none of logistic, char_lstm, '),
     (['--hidden_units=9'], '--hidden_units does not go with --model=logistic'),
-    (['--model=linear'], 'Of the models here, these are: logistic, cnn, mlp,'),
+    (
+      ['--model=linear'],
+      '--model=linear is not for these data: it is for float32 inputs',
+    ),
     (['--loss=mean_squared_error'], "labels of the kind 'class'; give cross_entropy"),
     (['--metric=auc'], 'it is for 2 classes, and there are 10'),
     (['--num_clients=1439'], 'at most 1438'),

@@ -3,8 +3,7 @@
 import difflib
 from collections.abc import Iterable
 
-# Current names of flags, by former names and by names of arguments in Python. Programs
-# that get such a name suggest the flag.
+# Current names of flags by former names, which commands in old reports have.
 RENAMED = {
   'epsilon': 'target_epsilon',
   'delta': 'target_delta',

@@ -282,7 +282,7 @@ def _flags(of: program.Program) -> str:
   values = flags.FlagValues()
   program.define(values, of.groups())
   lines = []
-  for name in program.names_of(values):
+  for name in values:
     flag = values[name]
     default = flag.default_as_str.strip("'") if flag.default_as_str else ''
     shown = f' (default `{default}`)' if default else ''

@@ -106,12 +106,11 @@ def test_separation_follows_from_num_clients_and_is_printed(tmp_path):
 @pytest.mark.parametrize(
   ('arguments', 'message'),
   [
-    ((), 'missing are --num_rounds: how many rounds'),
-    ((*FLAGS[:5], '--target_epsilon=1', '--mechanisms='), '--mechanisms is empty'),
+    ((), '--num_rounds, --model_size, --target_delta must be given'),
     (FLAGS, 'give either a target (--target_epsilon or --target_rho), or noise_mult'),
     (
       (*FLAGS, '--target_epsilon=1', '--target_rho=1'),
-      '--target_epsilon does not go with --target_rho=1; leave',
+      'or target_rho alone; got target_epsilon=1.0',
     ),
   ],
 )

@@ -14,7 +14,6 @@ from tff_dp_aggregators.accounting.programs import participation
 from tff_dp_aggregators.accounting.programs import plan
 from tff_dp_aggregators.accounting.programs import program
 from tff_dp_aggregators.accounting.programs import report
-from tff_dp_aggregators.base import messages
 
 PROGRAMS = {'report': report, 'plan': plan, 'participation': participation}
 
@@ -48,23 +47,24 @@ def test_main_receives_flag_values_and_returns_exit_code():
 
 
 @pytest.mark.parametrize(
-  ('bounds', 'fine', 'wrong', 'words'),
+  ('within', 'fine', 'wrong'),
   [
-    ({'at_least': 1}, (1, 7), (0.5, -1, math.nan, math.inf), 'at least 1'),
-    ({'above': 0}, (1e-9,), (0, math.nan, math.inf), 'positive'),
-    ({'above': 0, 'below': 1}, (0.5,), (0, 1, math.nan), 'positive and below 1'),
-    ({'at_least': 0, 'below': None}, (0, math.inf), (-1, math.nan), 'at least 0'),
-    ({}, (-1, math.inf), (), ''),
+    ('[1, inf)', (1, 7), (0.5, -1, math.nan, math.inf)),
+    ('(0, inf)', (1e-9,), (0, math.nan, math.inf)),
+    ('(0, 1)', (0.5,), (0, 1, math.nan)),
+    ('[0, inf]', (0, math.inf), (-1, math.nan)),
+    ('', (-1, math.inf), ()),
   ],
 )
-def test_flag_values_out_of_bounds_are_refused(bounds, fine, wrong, words):
-  groups = [('Flags', [program.Flag('rate', float, 'Of it.', **bounds)])]
+def test_flag_values_out_of_bounds_are_refused(within, fine, wrong):
+  groups = [('Flags', [program.Flag('rate', float, 'Of it.', within=within)])]
   for value in fine:
     assert program.values_of(groups, [f'--rate={value}']).rate == value
   for value in wrong:
     with pytest.raises(program.WrongUsage) as error:
       program.values_of(groups, [f'--rate={value}'])
-    assert str(error.value) == f'--rate must be {words}; got {float(value)}.'
+    message = f'flag --rate={float(value)}: must be in {within}; --helpfull'
+    assert str(error.value).startswith(message)
 
 
 def test_flags_are_read_from_flagfile_and_overridden(tmp_path):
@@ -73,7 +73,7 @@ def test_flags_are_read_from_flagfile_and_overridden(tmp_path):
   seen = []
 
   def main(values):
-    seen.append((values.number, values.shown, program.names_of(values)))
+    seen.append((values.number, values.shown, [*values]))
     return 0
 
   assert _program(main).execute([f'--flagfile={path}', '--shape=round']) == 0
@@ -96,22 +96,19 @@ def test_flag_of_a_file_can_be_unset_with_no_prefix(tmp_path, line):
 
   assert _program(main).execute(['--nonumber', f'--flagfile={path}']) == 0
   assert seen == [(0, 3, True)]
-  assert _program(main).execute(['--nonumber', '--number=3', f'--flagfile={path}']) == 2
 
 
 @pytest.mark.parametrize(
   'arguments, message',
   [
     (('--number=4', '--number=5'), '--number is given twice; give it once'),
-    (('--shown', '--noshown'), '--shown is given twice; give it once'),
     (('--flagfile={}', '--number=5', '--number=6'), '--number is given twice; give'),
-    (('--undefok=nmber', '--nmber=4'), '--undefok would let flags that are not known'),
-    (('--flagfile={}.16',), 'flags.16 is not text in UTF-8; save it in that encoding'),
-    (('--nmber=3',), "Unknown command line flag 'nmber'; there are --number; --helpf"),
+    (('--flagfile={}.16',), 'flags.16 must be text in UTF-8'),
     (
-      ('--number=2.5',),
-      'flag --number=2.5: must be a whole number such as 1000',
+      ('--nmber=3',),
+      "Unknown command line flag 'nmber'. Did you mean: number ?; --helpfull",
     ),
+    (('--number=2.5',), 'flag --number=2.5: invalid literal for int()'),
     (('--number',), 'Missing value for flag --number'),
     (('--shape=oval',), 'should be one of <round|square>'),
     (('3', '--shown', '4'), "unexpected arguments ['3', '4']; all are flags"),
@@ -149,21 +146,6 @@ def test_errors_of_main_print_one_line_and_exit_with_code(error, code):
     raise error
 
   assert executing.execute(_program(main)) == (code, '', 'error: too much\n')
-
-
-def test_renamed_flag_is_refused_with_its_new_name():
-  result = executing.execute(report, '--cohort=9')
-  assert (result.returncode, result.stdout) == (2, '')
-  assert f'--cohort is called --{messages.RENAMED["cohort"]}' in result.stderr
-  assert "Unknown command line flag 'cohort'" in (
-    executing.execute(PROGRAMS['participation'], '--cohort=9').stderr
-  )
-
-
-def test_flag_of_other_programs_is_refused_with_their_names():
-  result = executing.execute(plan, '--round_log=x')
-  assert result.returncode == 2
-  assert 'is one of tff-dp-report and tff-dp-participation;' in result.stderr
 
 
 def test_python_m_runs_programs_without_tensorflow_and_exits_with_their_code():
@@ -205,11 +187,10 @@ def test_installed_command_runs_this_program(name):
   assert PROGRAMS[name].PROGRAM.name == script.name
 
 
-def test_help_shows_only_basic_flags_if_there_are_many(monkeypatch):
-  monkeypatch.setattr(program, '_MAX_SHOWN', 4)
+def test_help_shows_only_basic_flags_if_some_are():
   short = executing.execute(_program(), '--help').stdout
   assert '--number:' in short and '--shape:' in short
   assert '--share:' not in short and '--mean:' not in short
-  assert short.endswith('--helpfull shows all 5 flags.\n')
+  assert '--helpfull shows all flags' in short
   full = executing.execute(_program(), '--helpfull').stdout
-  assert '--share:' in full and '--mean:' in full and 'shows all 5' not in full
+  assert '--share:' in full and '--mean:' in full

@@ -71,20 +71,20 @@ def test_output_file_is_written_whole_and_never_overwritten(tmp_path):
   ('arguments', 'message'),
   [
     ((), '--target_delta is missing'),
-    ((*GBOARD[:-1], '--target_epsilon=8'), '--target_delta is missing'),
+    ((*GBOARD[:-1], '--target_epsilon=8'), 'got target_epsilon=8.0, target_delta=None'),
     *(
-      ((*GBOARD, '--target_rho=1', flag), f'{name} does not go with --target_rho=1')
-      for name, flag in (
-        ('--accountant', '--accountant=rdp'),
-        ('--target_epsilon', '--target_epsilon=1'),
-      )
+      ((*GBOARD, '--target_rho=1', flag), 'or target_rho alone; got')
+      for flag in ('--accountant=rdp', '--target_epsilon=1')
     ),
     (
       (*GBOARD, '--target_rho=1', '--other_release=a: epsilon=1, delta=1e-12'),
       '--target_rho',
     ),
     (('--run_dir=/nowhere',), 'a run directory: there is no such directory'),
-    (('--output=/nowhere/x',), '--output=/nowhere/x: there is no folder /nowhere'),
+    (
+      ('--output=/nowhere/x',),
+      '--output=/nowhere/x must be a file in a folder that exists',
+    ),
     (('--run_dir=.', '--num_rounds=3'), '--num_rounds does not go with --run_dir'),
     (
       (*GBOARD, '--ledger=x', '--ledger=y', '--target_epsilon=3'),

@@ -68,7 +68,10 @@ def test_nbafl_report_shows_claimed_and_actual_guarantees():
 @pytest.mark.parametrize(
   ('flags', 'message'),
   [
-    (statements.NBAFL_FLAGS[:-1], '--nbafl needs --min_examples as well'),
+    (
+      statements.NBAFL_FLAGS[:-1],
+      "missing 1 required positional argument: 'min_examples'",
+    ),
     ((*statements.NBAFL_FLAGS, '--mechanism=tree'), '--mechanism does not go with'),
     (('--nbafl', '--target_epsilon=4', *statements.NBAFL_FLAGS[2:]), TOO_LARGE),
   ],

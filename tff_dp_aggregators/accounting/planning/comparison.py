@@ -18,7 +18,6 @@ from tff_dp_aggregators import sampling as sampling_lib
 from tff_dp_aggregators import strategies
 from tff_dp_aggregators.accounting import accountants
 from tff_dp_aggregators.accounting import calibration
-from tff_dp_aggregators.accounting import events
 from tff_dp_aggregators.accounting import mechanism as mechanism_lib
 from tff_dp_aggregators.accounting import noise_to_signal as noise_to_signal_lib
 from tff_dp_aggregators.accounting.accountants import gaussian
@@ -32,62 +31,44 @@ MAX_SECONDS = 10.0  # Rows that take longer are computed only on request.
 _BYTES = 4  # Size of a float32.
 
 
-@dataclasses.dataclass(frozen=True)
-class Assumption:
+class Assumption(NamedTuple):
   """An assumption of rows about how clients are sampled."""
 
-  name: str  # Name in JSON.
   title: str  # Text after a mechanism's name; empty for no sampling.
-  line: Any  # Matplotlib's line style: a name, or an offset with lengths of dashes.
-  # Makes the scheme from num_rounds, num_clients and clients_per_round, and num_groups
-  # if there are groups; `None` for the limits of the task itself.
-  make: Optional[Callable[..., Any]] = None
+  scheme: type[sampling_lib.Scheme]
   any_noise: bool = False  # Whether noise may be correlated between rounds.
   # To choose the number of groups that take turns: the approximate noise multiplier,
   # over the largest column norm, with which a scheme is mu-Gaussian-DP.
   noise_for: Optional[Callable[[Any, float], float]] = None
 
+  @property
+  def make(self) -> Callable[..., Any]:
+    """Makes the scheme from num_rounds, num_clients and clients_per_round."""
+    make: Callable[..., Any] = getattr(self.scheme, 'of_cohort', self.scheme)
+    return make
 
-_Poisson = sampling_lib.PoissonSampling
-_Balls, _Allocation = sampling_lib.BallsInBins, sampling_lib.RandomAllocation
-_FixedSize = sampling_lib.FixedSizeSampling
-ASSUMPTIONS: dict[type[sampling_lib.Scheme], tuple[Assumption, ...]] = {
-  sampling_lib.Limits: (Assumption('none', '', '-'),),
-  _Poisson: (
-    Assumption('poisson', 'Poisson sampling', ':', _Poisson.of_cohort),
-    Assumption(
-      'cyclic_poisson',
-      'cyclic Poisson sampling',
-      '--',
-      _Poisson.of_cohort,
-      noise_for=_Poisson.rough_noise_multiplier,
-    ),
+
+# By their names in JSON, in the order of rows.
+ASSUMPTIONS: dict[str, Assumption] = {
+  'none': Assumption('', sampling_lib.Limits),
+  'poisson': Assumption('Poisson sampling', sampling_lib.PoissonSampling),
+  'cyclic_poisson': Assumption(
+    'cyclic Poisson sampling',
+    sampling_lib.PoissonSampling,
+    noise_for=sampling_lib.PoissonSampling.rough_noise_multiplier,
   ),
-  _FixedSize: (Assumption('fixed_size', 'sampling of fixed size', '-.', _FixedSize),),
-  _Balls: (
-    Assumption(
-      'balls_in_bins', 'balls in bins', (0, (3, 1, 1, 1)), _Balls.of_cohort, True
-    ),
-  ),
-  _Allocation: (
-    Assumption(
-      'random_allocation', 'random allocation', (0, (5, 1)), _Allocation.of_cohort
-    ),
-  ),
+  'fixed_size': Assumption('sampling of fixed size', sampling_lib.FixedSizeSampling),
+  'balls_in_bins': Assumption('balls in bins', sampling_lib.BallsInBins, True),
+  'random_allocation': Assumption('random allocation', sampling_lib.RandomAllocation),
 }
-
-
-def assumptions() -> dict[str, Assumption]:
-  """The assumptions about sampling by name, in the order of rows."""
-  return {one.name: one for group in ASSUMPTIONS.values() for one in group}
 
 
 def samplings() -> dict[str, set[str]]:
   """The ways in which a server can sample, and the assumptions that each allows."""
-  return {
-    scheme.flag: {'none', *(one.name for one in assumed)}
-    for scheme, assumed in ASSUMPTIONS.items()
-  }
+  allowed: dict[str, set[str]] = {}
+  for name, assumption in ASSUMPTIONS.items():
+    allowed.setdefault(assumption.scheme.flag, {'none'}).add(name)
+  return allowed
 
 
 @dataclasses.dataclass(frozen=True)
@@ -116,8 +97,6 @@ class Task:
 
   def __post_init__(self) -> None:
     checks.check_positive_int('model_size', self.model_size)
-    if self.num_groups is not None:
-      checks.check_positive_int('num_groups', self.num_groups)
     object.__setattr__(self, 'options', registry.check_numbers(self.options))
     gaussian.check_delta(self.target_delta, 'target_delta')
     if self.target_rho is not None:
@@ -128,11 +107,9 @@ class Task:
       raise ValueError(
         'give either a target (--target_epsilon or --target_rho), or noise_multiplier.'
       )
-    if self.target_epsilon is not None:
-      checks.check_positive('target_epsilon', self.target_epsilon)
-    noise = self.noise_multiplier
-    if noise is not None and events.check_noise_multiplier(noise) == 0:
-      raise ValueError('noise_multiplier must be positive: without noise, no privacy.')
+    for name in ('target_epsilon', 'noise_multiplier'):
+      if getattr(self, name) is not None:
+        checks.check_positive(name, getattr(self, name))
     if self.num_clients is not None and self.clients_per_round is not None:
       strategies.participation.check_population(
         self.num_clients, self.clients_per_round, self.limits
@@ -148,21 +125,13 @@ class Task:
         f'{self.clients_per_round}, sampling={self.sampling} and '
         f'num_groups={self.num_groups}.'
       )
-    if self.sampling not in samplings():
-      raise ValueError(
-        f'sampling must be one of {", ".join(samplings())}; got {self.sampling}.'
-      )
-    for name in self.mechanisms or ():
-      registry.kind(name)
-    names = self.mechanisms or tuple(registry.KINDS)
-    for option, value in self.options.items():
-      users = [
-        name for name, kind in registry.options()[option].items() if kind.is_compared
-      ]
-      if not set(users) & set(names):  # No row would use it.
+    compared = [registry.kind(name) for name in self.mechanisms or registry.KINDS]
+    for option in self.options:  # Some row has to use it.
+      having = [kind.option(option) for kind in compared]
+      if not any(each is not None and each.is_compared for each in having):
         raise ValueError(
-          f'{option}={value} is for {", ".join(users)}, not for {", ".join(names)}; '
-          'leave it out, or compare one of them.'
+          f'{option}={self.options[option]} is for none of the mechanisms compared, '
+          f'{", ".join(kind.name for kind in compared)}; leave it out.'
         )
     if self.accountant and accountants.entry_of(self.accountant).is_drawn:
       raise ValueError(
@@ -182,13 +151,12 @@ class Row:
   """One mechanism, with its noise."""
 
   mechanism: mechanism_lib.Mechanism
-  sampling: str  # The assumption of its guarantee, a key of `assumptions()`.
+  sampling: str  # The assumption of its guarantee, a key of `ASSUMPTIONS`.
   accountant: str
   epsilon: float  # At the task's delta.
   equal_noise_multiplier: float  # Noise multiplier for `Comparison.equal_epsilon`.
   # By the storage for the noise of earlier rounds.
   costs: dict[str, strategies.strategy.Cost]
-  variant: int = 0  # Index among the rows of its mechanism.
   instead: Optional[accountants.Instead] = None  # Set if another's bound is used.
 
   @property
@@ -326,7 +294,7 @@ def compare(
     if reason is not None:
       leave_out(candidate, reason)
       continue
-    report(candidate.describe())
+    report(str(candidate))
     try:
       mechanism = mechanism_lib.Mechanism(
         candidate.kind.name,
@@ -338,11 +306,8 @@ def compare(
       leave_out(candidate, str(e))
       continue
     # Variants with more bands may yield the same strategy.
-    if not candidate.variant or mechanism.strategy not in [
-      made.strategy
-      for other, made in built
-      if (other.kind, other.sampling) == (candidate.kind, candidate.sampling)
-    ]:
+    same = [made.strategy for each, made in built if str(each) == str(candidate)]
+    if mechanism.strategy not in same:
       built.append((candidate, mechanism))
   unsampled = [made for candidate, made in built if candidate.sampling == 'none']
   rows: list[Row] = []
@@ -353,7 +318,7 @@ def compare(
     )
     for candidate, mechanism in built:
       if candidate.sampling != 'none':
-        report(f'noise of {candidate.describe()}')
+        report(f'noise of {candidate}')
       try:
         rows.append(_row(task, candidate, mechanism, equal_epsilon))
       except (ValueError, dp_accounting.UnsupportedEventError) as e:
@@ -361,7 +326,7 @@ def compare(
   if not any(row.sampling == 'none' for row in rows):
     reasons = ' '.join(f'{each.mechanism}: {each.reason}' for each in left_out)
     raise ValueError(f'no mechanism can do it. {reasons}')
-  order = list(assumptions())
+  order = list(ASSUMPTIONS)
   rows.sort(key=lambda row: (order.index(row.sampling), row.equal_rmse))
   return Comparison(task, equal_epsilon, tuple(rows), tuple(left_out))
 
@@ -373,42 +338,35 @@ class _Candidate(NamedTuple):
   sampling: str
   schema: sampling_lib.Schema
   options: dict[str, Any]
-  variant: int = 0
-  seconds_of_groups: float = 0.0
+  seconds_of_groups: float = 0.0  # To find the number of groups, if that is slow.
 
-  @property
-  def seconds(self) -> float:
-    """Estimated time to find the strategy, and the number of groups if needed."""
-    seconds = self.kind.seconds(sampling_lib.limits_of(self.schema), **self.options)
-    return seconds + self.seconds_of_groups
-
-  def describe(self) -> str:
-    duration = f' (about {self.seconds:.0f} s)' if self.seconds >= 2 else ''
-    options = ''.join(f', {key}={value}' for key, value in self.options.items())
-    sampled = '' if self.sampling == 'none' else f', sampling: {self.sampling}'
-    return f'{self.kind.name}{options}{sampled}{duration}'
+  def __str__(self) -> str:
+    sampled = '' if self.sampling == 'none' else f' with {self.sampling}'
+    return f'{self.kind.name}{sampled}'
 
   def reason_against(self, task: Task) -> Optional[str]:
     """The reason for which the row is left out; `None` if it is built."""
     if task.target_rho is not None and self.sampling != 'none':
       return 'zCDP has no rho of sampled clients; give target_epsilon.'
-    why_skip = self.kind.why_skip(sampling_lib.limits_of(self.schema), self.options)
+    limits = sampling_lib.limits_of(self.schema)
+    why_skip = self.kind.why_skip(limits, self.options)
     if why_skip is not None:
       return why_skip
-    if self.seconds <= MAX_SECONDS or task.mechanisms is not None:
+    seconds = self.seconds_of_groups + self.kind.seconds(limits, **self.options)
+    if seconds <= MAX_SECONDS or task.mechanisms is not None:
       return None
     quicker = [self.kind.quicker_with, '--num_groups' if self.seconds_of_groups else '']
     others = ' or '.join(filter(None, ['--mechanisms=all', *quicker]))
-    return f'it would take about {self.seconds:,.0f} s; have it with {others}.'
+    return f'it would take about {seconds:,.0f} s; have it with {others}.'
 
 
 def _candidates(task: Task) -> list[_Candidate]:
   names = task.mechanisms or registry.KINDS
   kinds = [kind for kind in registry.KINDS.values() if kind.name in names]
   candidates = [
-    _Candidate(kind, 'none', task.limits, options, variant)
+    _Candidate(kind, 'none', task.limits, options)
     for kind in kinds
-    for variant, options in enumerate(kind.compared(task.limits, task.options))
+    for options in kind.compared(task.limits, task.options)
   ]
   if task.num_clients is None or task.clients_per_round is None:
     return candidates
@@ -417,25 +375,27 @@ def _candidates(task: Task) -> list[_Candidate]:
     'num_clients': task.num_clients,
     'clients_per_round': task.clients_per_round,
   }
-  for sampling, assumption in assumptions().items():
-    if assumption.make is not None and assumption.noise_for is None:
-      schema = assumption.make(**cohort)
-      bands = 0
-      if assumption.any_noise and sampling in samplings()[task.sampling]:
-        bands = _best_bands(task, schema)
-      for kind in kinds:
-        if kind.is_independent or bands:
-          options = {} if kind.bands is None else _bands(task, kind, bands)
-          candidates.append(_Candidate(kind, sampling, schema, options))
-  for sampling, assumption in assumptions().items():
+  with_groups: list[_Candidate] = []
+  for sampling, assumption in ASSUMPTIONS.items():
+    if sampling == 'none':
+      continue
     if assumption.noise_for is not None:
       schema, seconds = _best_groups(task, assumption, cohort)
-      candidates.extend(
-        _Candidate(kind, sampling, schema, _free_bands(task, kind, schema), 0, seconds)
+      with_groups += (
+        _Candidate(kind, sampling, schema, _free_bands(task, kind, schema), seconds)
         for kind in kinds
         if kind.bands is not None
       )
-  return candidates
+      continue
+    schema, bands = assumption.make(**cohort), 0
+    if assumption.any_noise and sampling in samplings()[task.sampling]:
+      bands = _best_bands(task, schema)
+    candidates += (
+      _Candidate(kind, sampling, schema, _bands(task, kind, bands))
+      for kind in kinds
+      if kind.is_independent or bands
+    )
+  return candidates + with_groups
 
 
 def least_error(numbers: Iterable[int], error: Callable[[int], float]) -> int:
@@ -456,7 +416,7 @@ def _best_groups(
   Minimises the RMSE of the fastest kind, with approximate noise. More groups allow more
   bands, which reduce the error for the same noise, but sampling amplifies privacy less.
   """
-  assert assumption.make is not None and assumption.noise_for is not None
+  assert assumption.noise_for is not None
   make = functools.partial(assumption.make, **cohort)
   if task.num_groups is not None:
     return make(num_groups=task.num_groups), 0.0
@@ -524,7 +484,8 @@ def quickest_with_bands(limits: strategies.Participation) -> registry.Kind:
 
 def _bands(task: Task, kind: registry.Kind, bands: int) -> dict[str, int]:
   """The option for `bands` bands, unless the task states their number."""
-  assert kind.bands is not None
+  if kind.bands is None:
+    return {}
   return {kind.bands: task.options.get(kind.bands, bands)}
 
 
@@ -570,7 +531,6 @@ def _row(
     mechanism.epsilon(task.target_delta, accountant=accountant),
     equal_noise,
     strategies.strategy.by_storage(mechanism.strategy, task.num_bytes),
-    candidate.variant,
     accountants.instead(
       mechanism.event, task.target_delta, accountant, mechanism.relation
     ),

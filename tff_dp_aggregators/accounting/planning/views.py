@@ -26,6 +26,8 @@ _WIDTH = 79  # Width of text, for a terminal of default size.
 # Advice also mentions a mechanism that keeps at most this fraction of the bytes that
 # the advised one keeps, with an error of at most this multiple.
 _MUCH_LESS, _LITTLE_MORE = 0.1, 1.5
+# Matplotlib's styles for the assumptions about sampling, in their order.
+_LINES = ('-', ':', '--', '-.', (0, (3, 1, 1, 1)), (0, (5, 1)))
 
 
 def to_text(comparison: planning.Comparison) -> str:
@@ -129,19 +131,21 @@ def _row_to_json(comparison: planning.Comparison, row: planning.Row) -> dict[str
 def draw(comparison: planning.Comparison, file_format: str) -> bytes:
   """Plots error against rounds for each mechanism, at equal epsilon."""
   # Not pyplot, which has global state and may open windows.
+  from matplotlib import colormaps
   from matplotlib import figure
 
-  task = comparison.task
+  task, names = comparison.task, list(planning.ASSUMPTIONS)
+  colors: Sequence[tuple[float, ...]] = colormaps['tab20'].colors
   plot = figure.Figure(figsize=(10, 5.5), layout='constrained')
   axes = plot.subplots()
   rounds = range(1, task.limits.num_rounds + 1)
-  for row in comparison.rows:
+  for index, row in enumerate(comparison.rows):
     scale = row.equal_noise_multiplier / row.mechanism.noise_multiplier
     axes.plot(
       rounds,
       scale * row.error_by_round,
-      color=_color(row),
-      linestyle=planning.assumptions()[row.sampling].line,
+      color=colors[index % len(colors)],
+      linestyle=_LINES[names.index(row.sampling) % len(_LINES)],
       linewidth=2.2 if row is comparison.advised else 1.2,
       label=_title(row) + (' (advised)' if row is comparison.advised else ''),
     )
@@ -161,16 +165,6 @@ def draw(comparison: planning.Comparison, file_format: str) -> bytes:
   buffer = io.BytesIO()
   plot.savefig(buffer, format=file_format, dpi=150)
   return buffer.getvalue()
-
-
-def _color(row: planning.Row) -> tuple[float, ...]:
-  """A mechanism's color, the same in all plots, sampled or not; variants differ."""
-  from matplotlib import colormaps
-
-  names = list(registry.KINDS)
-  number = names.index(row.mechanism.name) + row.variant * len(names)
-  palette: Sequence[tuple[float, ...]] = colormaps['tab20'].colors
-  return palette[(2 * number + number // 10) % len(palette)]  # Strong colors first.
 
 
 def _table(
@@ -279,7 +273,7 @@ def _wrap(text: str) -> str:
 
 def _sampling(row: planning.Row) -> str:
   """The title of a row's sampling; empty without sampling."""
-  return planning.assumptions()[row.sampling].title
+  return planning.ASSUMPTIONS[row.sampling].title
 
 
 def _title(row: planning.Row) -> str:

@@ -8,7 +8,6 @@ Simulations, which know their clients, use `mechanism_from`, or `parse_parts` an
 --part='rest: weights=*, clip_norm=0.1, share=0.75'
 """
 
-import dataclasses
 import functools
 import sys
 from collections.abc import Iterable, Sequence
@@ -50,32 +49,28 @@ FIND = table.Flag(
 
 def target_from(values: flags.FlagValues) -> Optional[mechanism_lib.Target]:
   """Returns the target that flags state; `None` if they state none."""
-  epsilon, rho = values.target_epsilon, values.target_rho
-  if epsilon is rho is None:
+  if values.target_epsilon is values.target_rho is None:
     return None
-  if rho is None and values.target_delta is None:
-    raise ValueError('--target_delta is missing: at which delta is epsilon wanted?')
-  if rho is not None:
-    why = f'does not go with --target_rho={rho:g}; leave one of them out.'
-    program.refuse(values, ('target_epsilon', 'accountant'), why)
-  return mechanism_lib.Target(epsilon, values.target_delta, values.accountant, rho)
+  return mechanism_lib.Target(
+    values.target_epsilon, values.target_delta, values.accountant, values.target_rho
+  )
 
 
 def groups() -> tuple[program.Group, ...]:
   """The flags that `planned` reads."""
-  rounds = {'num_rounds': {'unset': 'the most that keep the target'}}
-  target = {
+  changes = {
+    'num_rounds': {'unset': 'the most that keep the target'},
     'target_epsilon': {
       'help': 'Privacy target. With it, one of --noise_multiplier and --num_rounds may '
       'be left out; if both are given, they are checked against it.'
-    }
+    },
   }
   return (
-    ('Participation', table.change(table.participation(), rounds)),
+    ('Participation', table.change(table.participation(), changes)),
     ('Sampling', table.sampling()),
     ('Mechanism', table.mechanism()),
     ('Where noise is made', table.placement()),
-    ('Target', (*table.change(table.target(), target), FIND)),
+    ('Target', (*table.change(table.target(), changes), FIND)),
   )
 
 
@@ -93,31 +88,13 @@ def planned(
   values: flags.FlagValues, limits: Optional[strategies.Participation] = None
 ) -> sources.Inputs:
   """Returns the inputs of the statement that the flags ask for."""
-  delta = values.target_delta
-  if delta is None:
+  if values.target_delta is None:
     raise ValueError('--target_delta is missing: at which delta is epsilon wanted?')
-  if values['part'].present:
-    check_beside_parts(
-      values,
-      table.names((*table.mechanism(), *table.placement(), *table.target(), FIND)),
-    )
-  elif (values.mechanism is None) == (values.strategy_file is None):
-    raise ValueError(
-      '--mechanism is missing (or give --strategy_file, but not both; of parts of a '
-      f'model, --part for each); known are '
-      f'{", ".join(mechanism_lib.names())}.'
-    )
   if limits is not None:
-    names = [*table.names(table.sampling()), 'find']
-    kind = registry.KINDS.get(values.mechanism)
-    if kind is None or not kind.adapts:
-      names.append('fixed_epoch')
-    why = (
-      'does not go with a round log, which has the rounds and limits of clients that '
-      'are not drawn in secret; leave one of them out.'
-    )
-    program.refuse(values, names, why)
-  if values['part'].present:
+    _check_beside_log(values)
+  if values.part is not None:
+    names = (*table.mechanism(), *table.placement(), *table.target(), FIND)
+    check_beside_parts(values, table.names(names))
     mechanism, found = _mechanism_of_parts(values, limits)
   else:
     mechanism, found = _mechanism_of_all_weights(values, limits)
@@ -125,7 +102,7 @@ def planned(
   warn_of_large_delta(values)
   plan = sources.Inputs(
     mechanism,
-    delta,
+    values.target_delta,
     values.target_epsilon,
     values.target_rho,
     found,
@@ -158,16 +135,30 @@ def _mechanism_of_all_weights(
   values: flags.FlagValues, limits: Optional[strategies.Participation]
 ) -> tuple[joint_mechanism.AnyMechanism, Optional[str]]:
   """Returns a mechanism for all weights, and what was found from the target."""
-  _check_two_of_three(values, limits)
+  if (values.mechanism is None) == (values.strategy_file is None):
+    raise ValueError(
+      '--mechanism is missing (or give --strategy_file, but not both; of parts of a '
+      f'model, --part for each); known are {", ".join(mechanism_lib.names())}.'
+    )
   placement = noises.PLACEMENTS.get(values.noise_site or '')
   if placement is not None and placement.is_simulation:
     raise ValueError(
       f'--noise_site={placement.name} is a simulation without a guarantee. Give '
       f'--noise_site={noises.LOCAL.name} for that of what it simulates.'
     )
+  stated = (
+    values.noise_multiplier,
+    target_from(values),
+    values.num_rounds if limits is None else limits.num_rounds,
+  )
+  if stated.count(None) > (1 if values.find is None else 0):
+    raise ValueError(
+      'give two of --noise_multiplier, --target_epsilon (or --target_rho) and '
+      '--num_rounds, or all three with --find.'
+    )
   if values.find is not None:
     return _max_participations(values), values.find
-  if limits is None and values.num_rounds is None:
+  if stated[2] is None:
     return _max_rounds(values), 'num_rounds'
   found = 'noise_multiplier' if values.noise_multiplier is None else None
   if limits is None:
@@ -176,6 +167,23 @@ def _mechanism_of_all_weights(
   if strategy is not None:
     limits = log_participation.of_plan(limits, strategy.num_rounds)
   return mechanism_from(values, limits, strategy), found
+
+
+# Plans beside the round log of their run.
+
+
+def _check_beside_log(values: flags.FlagValues) -> None:
+  kind = registry.KINDS.get(values.mechanism)
+  names = [*table.names(table.sampling()), 'find']
+  if kind is None or not kind.adapts:
+    names.append('fixed_epoch')
+  if values.part is not None:
+    names += table.names(table.participation())
+  why = (
+    'does not go with a round log, which has the rounds and limits of clients that are '
+    'not drawn in secret; leave one of them out.'
+  )
+  program.refuse(values, names, why)
 
 
 def _strategy_that_ran(values: flags.FlagValues) -> Optional[strategies.Strategy]:
@@ -193,10 +201,9 @@ def _strategy_that_ran(values: flags.FlagValues) -> Optional[strategies.Strategy
         f'{values.strategy_file} is for {strategy.num_rounds} rounds; leave it out.'
       )
     return strategy
-  kind = registry.KINDS.get(values.mechanism)
   if not (planned and _has_separation(values)):
     _check_needs_no_plan('--mechanism', values.mechanism)
-  if not planned or kind is None:
+  if not planned or values.mechanism not in registry.KINDS:
     return None
   return _mechanism(values, table.schema_from(values), 1.0).strategy
 
@@ -210,9 +217,8 @@ def planned_limits(values: flags.FlagValues) -> Optional[strategies.Participatio
   stated = _has_separation(values) or values.max_participations is not None
   if not stated or values.num_rounds is None:
     return None
-  limits = table.limits_from(values, values.num_rounds)
   # No log shows that clients who are not in it would have kept to fixed epochs.
-  return dataclasses.replace(limits, fixed_epoch=False)
+  return table.limits_from(values, values.num_rounds, fixed_epoch=False)
 
 
 def _check_needs_no_plan(flag: str, mechanism: str) -> None:
@@ -226,46 +232,7 @@ def _check_needs_no_plan(flag: str, mechanism: str) -> None:
     )
 
 
-def _mechanism_of_parts(
-  values: flags.FlagValues, limits: Optional[strategies.Participation]
-) -> tuple[joint_mechanism.AnyMechanism, Optional[str]]:
-  """Returns a mechanism of parts, and what was found from the target."""
-  if limits is None and values.num_rounds is None:
-    raise ValueError('--num_rounds is missing, which is not looked for with --part.')
-  parts = parse_parts(values.part)
-  if limits is not None:
-    program.refuse(
-      values,
-      table.names(table.participation()),
-      'does not go with --part and --round_log without the --ledger of the run.',
-    )
-    for part in parts:
-      _check_needs_no_plan(f'--part={part.name}', part.mechanism)
-  target = None if have_noise(parts) else target_from(values)
-  found = None if target is None else 'noise_multiplier'
-  schema = limits or table.schema_from(values)
-  return joint(parts, schema, target, values.accountant, values.adjacency), found
-
-
-def _check_two_of_three(
-  values: flags.FlagValues, limits: Optional[strategies.Participation]
-) -> None:
-  num_rounds = values.num_rounds if limits is None else limits.num_rounds
-  of_three = {
-    '--noise_multiplier': values.noise_multiplier,
-    '--target_epsilon': target_from(values),
-    '--num_rounds': num_rounds,
-  }
-  missing = [name for name, value in of_three.items() if value is None]
-  if len(missing) > (1 if values.find is None else 0):
-    raise ValueError(
-      'give two of --noise_multiplier, --target_epsilon (or --target_rho) and '
-      f'--num_rounds, or all three with --find; missing: {", ".join(missing)}.'
-    )
-  if values.find is not None and values.max_participations is not None:
-    raise ValueError(
-      '--max_participations is what --find looks for; leave one of them out.'
-    )
+# One mechanism for all weights.
 
 
 def mechanism_from(
@@ -319,34 +286,28 @@ def _load(path: str) -> strategies.Strategy:
 def _max_rounds(values: flags.FlagValues) -> mechanism_lib.Mechanism:
   if values.strategy_file is not None:
     raise ValueError('--num_rounds is missing: a strategy is for a number of rounds.')
-
-  def schema(num_rounds: int) -> sampling.Schema:
-    return table.schema_from(values, num_rounds)
-
-  def is_slow(num_rounds: int) -> bool:
-    seconds, is_free = _cost(values, schema(num_rounds))
-    return seconds * (1 if is_free else num_rounds.bit_length()) > _MAX_SECONDS
-
-  upper = 1
-  while upper < MAX_ROUNDS and not is_slow(2 * upper):
-    upper = min(2 * upper, MAX_ROUNDS)
-  largest = _largest(values, schema, upper)
-  if largest == upper:  # More rounds are not tried, as their strategies may take long.
-    raise ValueError(
-      f'{upper} rounds keep the target and more may; they are not looked for, as that '
-      'would take long. Give --num_rounds.'
-    )
+  schema = functools.partial(table.schema_from, values)
+  largest = _largest(values, schema, MAX_ROUNDS)
+  if largest == MAX_ROUNDS:
+    raise ValueError(f'{largest} rounds keep the target, or more. Give --num_rounds.')
   return _mechanism(values, schema(largest), values.noise_multiplier)
 
 
 def _max_participations(values: flags.FlagValues) -> mechanism_lib.Mechanism:
-  if values.sampling != sampling.Limits.flag:
-    raise ValueError('--find=max_participations is for limits, without --sampling.')
+  limits = table.schema_from(values)
+  if (
+    not isinstance(limits, strategies.Participation)
+    or values.max_participations is not None
+  ):
+    raise ValueError(
+      '--find=max_participations is for limits, without --sampling and '
+      '--max_participations, which is what it looks for.'
+    )
 
-  schema = functools.partial(table.limits_from, values, values.num_rounds)
-  # Refuses flags of sampling, too.
-  possible = sampling.limits_of(table.schema_from(values)).possible_participations
-  largest = _largest(values, schema, possible)
+  def schema(number: int) -> sampling.Schema:
+    return table.limits_from(values, values.num_rounds, max_participations=number)
+
+  largest = _largest(values, schema, limits.possible_participations)
   return _mechanism(values, schema(largest), values.noise_multiplier)
 
 
@@ -358,7 +319,13 @@ def _largest(
   independent = next(k.name for k in registry.KINDS.values() if k.is_independent)
 
   def event(number: int) -> dp_accounting.DpEvent:
-    _, is_free = _cost(values, schema(number))
+    seconds, is_free = _cost(values, schema(number))
+    tried = 1 if is_free else number.bit_length()
+    if values.num_rounds is None and seconds * tried > _MAX_SECONDS:
+      raise ValueError(
+        f'{number // 2} rounds keep the target; more are not looked for, as their '
+        'strategies would take long. Give --num_rounds.'
+      )
     if not is_free:
       return _mechanism(values, schema(number), values.noise_multiplier).event
     # The event of independent noise, reduced to allow for round-off of the strategy.
@@ -400,10 +367,10 @@ def _kind_options(values: flags.FlagValues, num_rounds: int) -> dict[str, int]:
   """Returns the given options of the kind of strategy."""
   kind = registry.KINDS.get(values.mechanism)
   options = {} if kind is None else {o.name: o.is_within_rounds for o in kind.options}
-  given = {name: values[name].value for name in options}
+  given = {n: values[n].value for n in options if values[n].value is not None}
   if values.num_rounds is None:  # A search for rounds may try fewer rounds than bands.
-    given |= {n: min(v, num_rounds) for n, v in given.items() if v and options[n]}
-  return {name: value for name, value in given.items() if value is not None}
+    given |= {n: min(value, num_rounds) for n, value in given.items() if options[n]}
+  return given
 
 
 def check_nbafl(values: flags.FlagValues) -> None:
@@ -416,13 +383,12 @@ def check_nbafl(values: flags.FlagValues) -> None:
 def nbafl(values: flags.FlagValues) -> nbafl_lib.Nbafl:
   """Returns the NbAFL plan that the flags state."""
   names = (*table.OF_NBAFL, 'num_exposures', 'min_examples', 'calibration')
-  given = {name: values[name].value for name in names}
-  missing = [f'--{n}' for n in names if n != 'clients_per_round' and given[n] is None]
-  if missing:
-    raise ValueError(f'--nbafl needs {", ".join(missing)} as well.')
-  table.check_whole(values, 'clients_per_round')
-  epsilon, delta = given.pop('target_epsilon'), given.pop('target_delta')
-  return nbafl_lib.Nbafl(epsilon, delta, **given)
+  given = {n: values[n].value for n in names if values[n].value is not None}
+  arguments = {name.replace('target_', ''): each for name, each in given.items()}
+  try:
+    return nbafl_lib.Nbafl(**arguments)
+  except TypeError as e:
+    raise ValueError(f'--nbafl needs --{", --".join(names)}: {e}.') from e
 
 
 # Parts of a model, each with its own mechanism.
@@ -440,6 +406,22 @@ class Part(NamedTuple):
   noise_multiplier: Optional[float] = None
 
 
+def _mechanism_of_parts(
+  values: flags.FlagValues, limits: Optional[strategies.Participation]
+) -> tuple[joint_mechanism.AnyMechanism, Optional[str]]:
+  """Returns a mechanism of parts, and what was found from the target."""
+  if limits is None and values.num_rounds is None:
+    raise ValueError('--num_rounds is missing, which is not looked for with --part.')
+  parts = parse_parts(values.part)
+  if limits is not None:
+    for part in parts:
+      _check_needs_no_plan(f'--part={part.name}', part.mechanism)
+  target = None if have_noise(parts) else target_from(values)
+  found = None if target is None else 'noise_multiplier'
+  schema = limits or table.schema_from(values)
+  return joint(parts, schema, target, values.accountant, values.adjacency), found
+
+
 def parse_parts(texts: Sequence[str]) -> list[Part]:
   """Parses the values of --part."""
   return [_parse_part(text) for text in texts]
@@ -452,36 +434,27 @@ def _parse_part(text: str) -> Part:
     **dict.fromkeys(('clip_norm', 'share', 'noise_multiplier'), float),
     **dict.fromkeys(registry.options(), int),
   }
-  given: dict[str, Any] = {}
-  name, colon, rest = text.partition(':')
-  for setting in rest.split(','):
-    key, equals, value = (each.strip() for each in setting.partition('='))
-    try:
-      if not (colon and equals and value) or key in given:
-        raise ValueError(f'{setting!r} is not a setting, or is given twice')
-      given[key] = parsers[key](value)
-    except (KeyError, ValueError) as e:
-      raise ValueError(
-        f'--part={text!r} is not a name, a colon, and settings with commas between '
-        f'them, as in {_EXAMPLE}: {e}. Settings are {", ".join(parsers)}.'
-      ) from e
-  malformed = [each for each in given.get('weights', ()) if '=' in each]
-  if malformed or not {'weights', 'clip_norm'} <= set(given):
+  name, _, rest = text.partition(':')
+  try:
+    settings = [map(str.strip, each.split('=')) for each in rest.split(',')]
+    pairs = [(key, parsers[key](value)) for key, value in settings]
+    given: dict[str, Any] = dict(pairs)
+    if len(given) < len(pairs):
+      raise ValueError('a setting is given twice')
+    options = {key: given.pop(key) for key in registry.options() if key in given}
+    return Part(name.strip(), options, **given)
+  except (KeyError, TypeError, ValueError) as e:
     raise ValueError(
-      f'--part={text!r} needs weights, patterns without an equals sign, and clip_norm, '
-      f'with a comma between them, as in {_EXAMPLE}.'
-    )
-  options = {key: given.pop(key) for key in registry.options() if key in given}
-  return Part(name.strip(), options, **given)
+      f'--part={text!r} is not a name, a colon, and settings with commas between them, '
+      f'among them weights and clip_norm, as in {_EXAMPLE}: {e}. Settings are '
+      f'{", ".join(parsers)}.'
+    ) from e
 
 
 def check_beside_parts(values: flags.FlagValues, names: Iterable[str]) -> None:
   """Raises ValueError for flags that are for one mechanism for all weights."""
-  in_a_part = ('mechanism', 'noise_multiplier', 'clip_norm', *registry.options())
-  for name in names:
-    where = f'; in a part it stands as {name}=...' if name in in_a_part else ''
-    why = f'does not go with --part: it is of one mechanism for all weights{where}.'
-    program.refuse(values, [name], why, but=_OF_ALL_PARTS)
+  why = 'does not go with --part: it is of one mechanism for all weights.'
+  program.refuse(values, names, why, but=_OF_ALL_PARTS)
 
 
 def have_noise(parts: Sequence[Part]) -> bool:
@@ -497,19 +470,12 @@ def joint(
   adjacency: Optional[str],
 ) -> joint_mechanism.JointMechanism:
   """Returns the joint mechanism of parts, with the least noise if none is stated."""
-  for part in parts:
-    if noises.of_mechanism(part.mechanism).is_integer:
-      raise ValueError(
-        f'--part: {part.name} has {part.mechanism} noise, whose grid and modulus are '
-        'those of one sum of all weights. Give noise of real numbers, or one '
-        '--mechanism for all weights.'
-      )
-    if target is None and (part.noise_multiplier is None or part.share is not None):
-      raise ValueError(
-        '--part: without a target each part has its noise_multiplier and none a share; '
-        f'{part.name} has noise_multiplier={part.noise_multiplier} and share='
-        f'{part.share}. Or give --target_epsilon, and no noise_multiplier.'
-      )
+  shares = {part.name: part.share for part in parts if part.share is not None}
+  if target is None and (shares or not all(part.noise_multiplier for part in parts)):
+    raise ValueError(
+      '--part: without a target each part has its noise_multiplier and none a share. '
+      'Or give --target_epsilon, and no noise_multiplier.'
+    )
   try:
     joint_parts = [
       joint_mechanism.JointPart(
@@ -518,7 +484,7 @@ def joint(
         mechanism_lib.Mechanism(
           part.mechanism,
           schema,
-          1.0 if part.noise_multiplier is None else part.noise_multiplier,
+          part.noise_multiplier or 1.0,
           adjacency=adjacency,
           options=part.options,
         ),
@@ -528,7 +494,6 @@ def joint(
     ]
     if target is None:
       return joint_mechanism.JointMechanism(tuple(joint_parts))
-    shares = {part.name: part.share for part in parts if part.share is not None}
     return joint_mechanism.JointMechanism.for_target(
       joint_parts,
       target.epsilon,

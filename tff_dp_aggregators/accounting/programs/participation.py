@@ -34,10 +34,10 @@ from tff_dp_aggregators.base import new_files
 class _Promises:
   promised_min_separation: Optional[int] = program.flag(
     'Fail if two rounds of one device can be, or were, closer than this difference.',
-    at_least=1,
+    within='[1, inf)',
   )
   promised_max_participations: Optional[int] = program.flag(
-    'Fail if one device can take part, or did, in more rounds.', at_least=1
+    'Fail if one device can take part, or did, in more rounds.', within='[1, inf)'
   )
   offenders: Optional[str] = program.flag(
     'File to write clients to that broke a promise, if the log names clients: CSV, '

@@ -40,11 +40,7 @@ from tff_dp_aggregators.accounting.programs import table
 from tff_dp_aggregators.base import new_files
 from tff_dp_aggregators.strategies import registry
 
-_REQUIRED = {
-  'num_rounds': 'how many rounds will there be?',
-  'model_size': 'how many float32 parameters does the model have?',
-  'target_delta': 'at which delta is epsilon wanted?',
-}
+_REQUIRED = ('num_rounds', 'model_size', 'target_delta')
 _TASK_FLAGS = {field.name for field in dataclasses.fields(planning.Task)}
 
 
@@ -63,6 +59,7 @@ def groups() -> tuple[program.Group, ...]:
           'Others are for tff-dp-report; planning.separations is for b_min_sep.',
         },
         'num_groups': {'unset': 'about the best power of 2'},
+        'clients_per_round': {'type': int},
         'noise_multiplier': {'unset': 'for each mechanism the least for the target'},
         'accountant': {
           'unset': 'the exact one without sampling; with sampling, see --sampling'
@@ -95,33 +92,23 @@ def task_from(values: flags.FlagValues) -> planning.Task:
   """Returns the task that the flags describe."""
   missing = [name for name in _REQUIRED if values[name].value is None]
   if missing:
-    questions = ' '.join(f'--{name}: {_REQUIRED[name]}' for name in missing)
-    raise ValueError(f'missing {"are" if missing[1:] else "is"} {questions}')
+    raise ValueError(f'--{", --".join(missing)} must be given.')
   flags_lib.target_from(values)  # Refuses two of them.
-  table.check_whole(values, 'clients_per_round')
-  mechanisms = values.mechanisms
-  if mechanisms == []:
-    raise ValueError('--mechanisms is empty; name some, or leave it out for all.')
-  if mechanisms is not None:
-    mechanisms = tuple(registry.KINDS if mechanisms == ['all'] else mechanisms)
-  limits = table.limits_from(values, values.num_rounds)
+  mechanisms = values.mechanisms and tuple(values.mechanisms)
+  if mechanisms == ('all',):
+    mechanisms = tuple(registry.KINDS)
+  changes = {}
   is_derived = None not in (values.num_clients, values.clients_per_round) and (
     values.min_separation is values.rounds_between is None
   )
   if is_derived:
-    separation = strategies.participation.allowed_separation(
+    changes['min_separation'] = strategies.participation.allowed_separation(
       values.num_clients, values.clients_per_round
     )
-    limits = strategies.Participation(
-      values.num_rounds, separation, values.max_participations, values.fixed_epoch
-    )
+  limits = table.limits_from(values, values.num_rounds, **changes)
   given = {name: values[name].value for name in _TASK_FLAGS & {*values}}
-  return planning.Task(
-    limits,
-    separation_is_derived=is_derived,
-    options=flags_lib.options_from(values),
-    **{**given, 'mechanisms': mechanisms},
-  )
+  given |= {'mechanisms': mechanisms, 'options': flags_lib.options_from(values)}
+  return planning.Task(limits, separation_is_derived=is_derived, **given)
 
 
 def main(values: flags.FlagValues) -> int:

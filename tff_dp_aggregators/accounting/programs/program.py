@@ -1,19 +1,12 @@
-"""Command line programs: definition and parsing of flags, help, errors, exit codes.
+"""Command line programs: tables of absl flags, help, errors and exit codes.
 
 A program has its own flag values instead of absl's global ones, so that a process can
-execute it any number of times. A command line has each flag at most once, as does a
-flag file (`--flagfile`), except flags of type `MANY`. The command line overrides flag
-files; `--noNAME` removes the value that a file has for `--NAME`.
+execute it any number of times.
 """
 
 import dataclasses
-import importlib
-import itertools
-import math
 import os
-import re
 import sys
-import textwrap
 import typing
 from collections.abc import Collection, Iterable, Sequence
 from typing import Any, Callable, Optional, Union
@@ -27,16 +20,11 @@ from tff_dp_aggregators.base import version
 from tff_dp_aggregators.strategies.numerics import descent
 
 CHECK_FAILED, WRONG_USAGE = 1, 2  # Exit codes; 0 is fine.
-_COMMON = ('flagfile', 'help', 'helpfull', 'version')  # Flags of every program.
-# Modules of programs, which import this one.
-_PROGRAMS = ('report', 'plan', 'participation', 'vectors')
-_MAX_SHOWN = 24  # The number of flags up to which `--help` shows all.
-# What absl puts before the help of a flag with a list of possible values.
-_ALTERNATIVES = re.compile('^<[^>]*>: ')
-
-# What Python says of text that is no number.
-_NO_INT = re.compile('invalid literal for int.*')
-_NO_FLOAT = re.compile('could not convert string to float.*')
+_COMMON = """
+--flagfile=FILE reads flags from a file, one per line. The command line overrides them,
+and --noNAME leaves out --NAME of the file. --helpfull shows all flags, and --version
+shows version and commit."""
+_MOST_IMPORTANT = 'Most important flags'
 
 # Types of flags besides Python's: int or float, comma-separated texts, repeated texts.
 NUMBER, LIST, MANY = 'number', 'list', 'many'
@@ -52,35 +40,32 @@ class Flag:
   help: str
   unset: str = ''  # In words, what is used if the flag is not given.
   default: Any = None
-  at_least: Optional[float] = None
-  above: Optional[float] = None
-  below: Optional[float] = math.inf  # `None` also allows infinity.
+  within: str = ''  # The interval of valid numbers, such as '[0, 1)' or '(0, inf]'.
 
-  def define(self, values: flags.FlagValues) -> None:
-    """Defines the flag."""
+  def define(self, values: flags.FlagValues, heading: str) -> None:
+    """Defines the flag, below a heading of `--help`."""
     text = f'{self.help} Default: {self.unset}.' if self.unset else self.help
     arguments = (self.name, self.default, text)
+    more: dict[str, Any] = {'flag_values': values, 'module_name': heading}
     if isinstance(self.type, (list, tuple)):
-      flags.DEFINE_enum(self.name, self.default, self.type, text, values)
+      flags.DEFINE_enum(self.name, self.default, self.type, text, **more)
     elif self.type == NUMBER:
-      flags.DEFINE(_NumberParser(), *arguments, values, flags.ArgumentSerializer())
+      more['serializer'] = flags.ArgumentSerializer()
+      flags.DEFINE(_NumberParser(), *arguments, **more)
     else:
-      _DEFINERS[self.type](*arguments, flag_values=values)
+      _DEFINERS[self.type](*arguments, **more)
+    if self.within:
+      words = f'must be in {self.within}'
+      flags.register_validator(self.name, self._is_within, words, values)
 
-  def check(self, value: Any) -> None:
-    """Raises WrongUsage if a number is out of its bounds."""
-    at_least, above = self.at_least, self.above
-    if value is None or (at_least is None and above is None):
-      return
-    is_low = at_least is not None and not value >= at_least
-    is_low |= above is not None and not value > above
-    if is_low or (self.below is not None and value >= self.below):
-      words = 'positive' if above == 0 else f'above {above}'
-      if above is None:
-        words = f'at least {at_least:g}'
-      if self.below not in (None, math.inf):
-        words += f' and below {self.below:g}'
-      raise WrongUsage(f'--{self.name} must be {words}; got {value}.')
+  def _is_within(self, value: Optional[float]) -> bool:
+    if value is None:
+      return True
+    low, high = map(float, self.within[1:-1].split(','))
+    is_end = (self.within[0] == '[' and value == low) or (
+      self.within[-1] == ']' and value == high
+    )
+    return is_end or low < value < high
 
 
 _DEFINERS: dict[Any, Callable[..., Any]] = {
@@ -106,86 +91,38 @@ Group = tuple[str, Sequence[Flag]]  # A heading and the flags below it.
 
 def define(values: flags.FlagValues, groups: Iterable[Group]) -> None:
   """Defines all flags of groups."""
-  for _, rows in groups:
+  for heading, rows in groups:
     for row in rows:
-      row.define(values)
+      row.define(values, heading)
 
 
 def parse(values: flags.FlagValues, arguments: Sequence[str]) -> list[str]:
-  """Parses a command line and returns the arguments that are not flags."""
-  try:
-    return _parse(values, arguments)
-  except flags.Error as e:
-    message = ' '.join(str(e).split())
-    message = _NO_INT.sub('must be a whole number such as 1000', message)
-    message = _NO_FLOAT.sub('must be a number such as 2.5 or 1e-6', message)
-    if isinstance(e, flags.UnrecognizedFlagError):
-      new = messages.RENAMED.get(e.flagname, '')
-      similar = [f'--{each}' for each in messages.near(e.flagname, names_of(values))]
-      programs = _programs_with(e.flagname)
-      message = f"Unknown command line flag '{e.flagname}'"
-      if new in values:
-        message = f'--{e.flagname} is called --{new}'
-      elif programs:
-        message += f', which is one of {" and ".join(programs)}'
-      elif similar:
-        message += f'; there are {", ".join(similar)}'
-    raise WrongUsage(f'{message.rstrip(".")}; --helpfull lists all flags.') from e
-
-
-def _programs_with(name: str) -> list[str]:
-  modules = (importlib.import_module(f'{__package__}.{each}') for each in _PROGRAMS)
-  return [
-    each.PROGRAM.name
-    for each in modules
-    if any(row.name == name for _, rows in each.PROGRAM.groups() for row in rows)
+  """Parses a command line, after its flag files; returns what is no flag."""
+  files = [each for each in arguments if each.startswith('--flagfile=')]
+  left_out = [
+    each
+    for each in arguments
+    if each[:4] == '--no' and each[2:] not in values and each[4:] in values
+    if not values[each[4:]].boolean
   ]
-
-
-def _parse(values: flags.FlagValues, arguments: Sequence[str]) -> list[str]:
-  """Parses flag files, then takes out flags for --noNAME, then parses the rest."""
-  others: list[str] = []
-  not_flags: list[str] = []
-  left_out: list[str] = []
-  rest = iter(arguments)
-  for argument in rest:
-    name = argument.lstrip('-').split('=', 1)[0] if argument.startswith('-') else ''
-    is_no = name[:2] == 'no' and name not in values and name[2:] in values
-    if argument == '--':
-      others += [argument, *rest]
-    elif name == 'flagfile':
-      named = [argument, *([] if '=' in argument else itertools.islice(rest, 1))]
-      try:
-        lines = values.read_flags_from_files(named)
-      except UnicodeError as e:
-        raise flags.Error(
-          f'{" ".join(named)} is not text in UTF-8; save it in that encoding'
-        ) from e
-      not_flags += _parse_once(values, lines)
-    elif is_no and not values[name[2:]].boolean:
-      left_out.append(name[2:])
-    else:
-      others.append(argument)
-  for name in left_out:
-    values[name].unparse()
-  return [*not_flags, *_parse_once(values, others, left_out)]
-
-
-def _parse_once(
-  values: flags.FlagValues, arguments: Sequence[str], left_out: Sequence[str] = ()
-) -> list[str]:
-  """Parses arguments that override earlier ones; refuses flags that are given twice."""
-  if any(re.match('--?undefok(=|$)', argument) for argument in arguments):
-    raise flags.Error(
-      '--undefok would let flags that are not known do nothing in silence; leave it out'
-    )
-  earlier = {name: values[name].present for name in values}
-  not_flags: list[str] = values(['program', *arguments])[1:]
-  for name, before in earlier.items():
-    times = values[name].present - before + left_out.count(name)
-    if times > 1 and not isinstance(values[name], flags.MultiFlag):
-      raise flags.Error(f'--{name} is given twice; give it once')
-  return not_flags
+  others = [each for each in arguments if each not in (*files, *left_out)]
+  try:
+    rest: list[str] = values(['program', *files])[1:]
+    for each in left_out:
+      values[each[4:]].unparse()
+    in_files = {name: values[name].present for name in values}
+    rest += values(['program', *others])[1:]
+    for name, times in in_files.items():
+      if values[name].present > times + 1 and not isinstance(
+        values[name], flags.MultiFlag
+      ):
+        raise flags.Error(f'--{name} is given twice; give it once')
+    return rest
+  except flags.Error as e:
+    message = ' '.join(str(e).split()).rstrip('.')
+    raise WrongUsage(f'{message}; --helpfull lists all flags.') from e
+  except UnicodeError as e:
+    raise WrongUsage(f'{" ".join(files)} must be text in UTF-8: {e}.') from e
 
 
 def values_of(groups: Sequence[Group], arguments: Sequence[str]) -> flags.FlagValues:
@@ -193,15 +130,7 @@ def values_of(groups: Sequence[Group], arguments: Sequence[str]) -> flags.FlagVa
   values = flags.FlagValues()
   define(values, groups)
   parse(values, arguments)
-  check_bounds(values, groups)
   return values
-
-
-def check_bounds(values: flags.FlagValues, groups: Iterable[Group]) -> None:
-  """Raises WrongUsage if a number is out of the bounds of its flag."""
-  for _, rows in groups:
-    for row in rows:
-      row.check(values[row.name].value)
 
 
 def refuse(
@@ -232,14 +161,12 @@ def check_new(values: flags.FlagValues, *names: str) -> None:
     path = values[name].value
     if path is None:
       continue
-    folder = os.path.dirname(path) or '.'
-    if not path or not os.path.isdir(folder):
-      wrong = f'there is no folder {folder}' if path else 'the name is empty'
-      raise ValueError(f'--{name}={path}: {wrong}. Give a file in an existing folder.')
     if os.path.lexists(path):
       raise ValueError(
         f'--{name}={path} exists and is not overwritten; choose another name.'
       )
+    if not path or not os.path.isdir(os.path.dirname(path) or '.'):
+      raise ValueError(f'--{name}={path} must be a file in a folder that exists.')
 
 
 def print_or_write(text: str, output: Optional[str]) -> None:
@@ -294,17 +221,10 @@ class WrongUsage(ValueError):
   """Arguments that make no sense or cannot be processed; exit code 2."""
 
 
-# Errors that a program prints in one line, without a traceback.
-_REFUSALS = (
-  ValueError,
-  OSError,
-  OverflowError,
-  MemoryError,
-  dp_accounting.UnsupportedEventError,
-  descent.ConvergenceError,
-)
 # Errors of checking flags, for programs that do not import dp-accounting themselves.
 BAD_INPUT = (ValueError, OSError, dp_accounting.UnsupportedEventError)
+# Errors that a program prints in one line, without a traceback.
+_REFUSALS = (*BAD_INPUT, OverflowError, MemoryError, descent.ConvergenceError)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -317,117 +237,53 @@ class Program:
   main: Callable[[flags.FlagValues], int]  # Returns the exit code.
   # Errors, besides `WrongUsage`, that are printed in one line with exit code 2.
   refusals: tuple[type[Exception], ...] = _REFUSALS
-  basic: Collection[str] = ()  # Flags that `--help` shows; all if there are few.
+  basic: Collection[str] = ()  # Flags that `--help` shows; by default all.
   # A flag of type `MANY` that also gets the arguments that are not flags.
   positional: Optional[str] = None
 
   def execute(self, arguments: Sequence[str]) -> int:
     """Parses flags, runs `main` and returns the exit code."""
-    values, groups = flags.FlagValues(), self.groups()
-    define(values, groups)
-    self._define_common_flags(values)
-    if self.positional is not None:
-      values.set_gnu_getopt(True)  # Flags may follow positional arguments.
+    values = flags.FlagValues()
     refusals: tuple[type[Exception], ...] = (WrongUsage, *self.refusals)
-    try:
-      rest = parse(values, arguments)
-      if rest and self.positional is not None:
-        values[self.positional].parse(rest)
-      elif rest:
-        raise WrongUsage(f'unexpected arguments {rest}; all are flags.')
-      check_bounds(values, groups)
-      return self.main(values)
-    except _Printed:
+    define(values, self.groups())
+    if {'--help', '--helpfull'} & {*arguments}:
+      print(self._help(values, is_full='--helpfull' in arguments))
       return 0
+    if '--version' in arguments:
+      print(version.current())
+      return 0
+    try:
+      if self.positional is not None:
+        values.set_gnu_getopt(True)  # Flags may follow positional arguments.
+      rest = parse(values, arguments)
+      if rest and self.positional is None:
+        raise WrongUsage(f'unexpected arguments {rest}; all are flags.')
+      if rest:
+        values[self.positional].parse(rest)
+      return self.main(values)
     except CheckFailed as e:
       print(f'error: {e}', file=sys.stderr)
       return CHECK_FAILED
     except refusals as e:
-      print(f'error: {error_message(e, values)}', file=sys.stderr)
+      print(f'error: {error_message(e)}', file=sys.stderr)
       return WRONG_USAGE
 
   def run(self) -> None:
     """Executes the command line and ends the process with the exit code."""
     sys.exit(self.execute(sys.argv[1:]))
 
-  def _define_common_flags(self, values: flags.FlagValues) -> None:
-    text = (
-      'Read flags from this file, one per line. The command line overrides them, and '
-      '--noNAME leaves out --NAME of the file.'
-    )
-    flags.DEFINE_string('flagfile', None, text, values)
-    for flag in (
-      _Info('help', 'Show the most important flags.', lambda: self._help(values)),
-      _Info('helpfull', 'Show all flags.', lambda: self._help(values, is_full=True)),
-      _Info('version', 'Show version and commit.', lambda: str(version.current())),
-    ):
-      flags.DEFINE_flag(flag, values)
-
-  def _help(self, values: flags.FlagValues, is_full: bool = False) -> str:
-    groups = self.groups()
-    num_flags = sum(len(rows) for _, rows in groups)
-    is_full = is_full or num_flags <= _MAX_SHOWN
-    shown = [
-      (heading, [row.name for row in rows if is_full or row.name in self.basic])
-      for heading, rows in groups
-    ]
-    parts = [self.description.strip()]
-    for heading, names in (*shown, ('Of every program', _COMMON)):
-      if names:
-        parts.append('\n'.join((f'{heading}:', *(_entry(values[n]) for n in names))))
-    if not is_full:
-      parts.append(f'--helpfull shows all {num_flags} flags.')
-    return '\n\n'.join(parts)
+  def _help(self, values: flags.FlagValues, is_full: bool) -> str:
+    headings = [heading for heading, _ in self.groups()]
+    if self.basic and not is_full:
+      headings = [_MOST_IMPORTANT]
+      for name in filter(values.__contains__, self.basic):
+        values.register_key_flag_for_module(_MOST_IMPORTANT, values[name])
+    parts = (self.description.strip(), *map(values.module_help, headings), _COMMON)
+    return '\n'.join(parts)
 
 
-def error_message(error: BaseException, values: flags.FlagValues) -> str:
-  """Returns the message for an error; errors of files name the flag."""
-  if isinstance(error, OSError) and error.filename is not None:
-    for name in names_of(values):
-      value = values[name].value
-      if error.filename in (value if isinstance(value, list) else [value]):
-        return f'--{name}={error.filename}: {error.strerror}.'
-  message = str(error)
+def error_message(error: BaseException) -> str:
+  """Returns the message of an error in one line."""
   if isinstance(error, dp_accounting.UnsupportedEventError):
-    message = messages.without_cause(error)  # The cause has all numbers of the event.
-  return message or type(error).__name__
-
-
-def names_of(values: flags.FlagValues) -> list[str]:
-  """Returns the names of a program's own flags, in the order of definition."""
-  return [name for name in values if name not in _COMMON]
-
-
-def _entry(flag: flags.Flag) -> str:
-  """The entry of a flag in `--help`."""
-  is_switch = flag.boolean and not isinstance(flag, _Info)
-  help_text = _ALTERNATIVES.sub(lambda each: each[0].replace('|', ', '), flag.help)
-  text = f'--{"[no]" if is_switch else ""}{flag.name}: {help_text}'
-  if flag.default_as_str and not isinstance(flag, _Info):
-    text += f' (default: {flag.default_as_str})'
-  return textwrap.fill(
-    ' '.join(text.split()),
-    flags.get_help_width(),
-    initial_indent='  ',
-    subsequent_indent='      ',
-    break_long_words=False,
-    break_on_hyphens=False,
-  )
-
-
-class _Printed(Exception):
-  """Raised after `--help` and the like, to end the program."""
-
-
-class _Info(flags.BooleanFlag):
-  """A flag that prints something and ends the program, whatever else is given."""
-
-  def __init__(self, name: str, text: str, show: Callable[[], str]):
-    super().__init__(name, False, text)
-    self._show = show
-
-  def parse(self, argument: Any) -> None:
-    super().parse(argument)
-    if self.value:
-      sys.stdout.write(self._show() + '\n')
-      raise _Printed
+    return messages.without_cause(error)  # The cause has all numbers of the event.
+  return str(error) or type(error).__name__

@@ -127,7 +127,7 @@ class _StatedFlags:
     f'{_STATE} version of the code trained the model.'
   )
   clip_norm: Optional[float] = program.flag(
-    f'{table.CLIP_NORM.help} Not verified without a ledger.', above=0
+    f'{table.CLIP_NORM.help} Not verified without a ledger.', within='(0, inf)'
   )
 
 
@@ -305,14 +305,14 @@ def main(values: flags.FlagValues) -> int:
   """Prints or writes the report; returns the exit code."""
   if values.verify is not None:
     why = 'does not go with --verify, which needs no other flag.'
-    program.refuse(values, program.names_of(values), why, but=('verify',))
+    program.refuse(values, values, why, but=('verify',))
     result = verification.verify(values.verify, statement_of)
     sys.stdout.write(result.text)
     return 0 if result.ok else program.CHECK_FAILED
   program.check_new(values, 'output')
   if values.schema:
     why = 'does not go with --schema, which needs no other flag.'
-    program.refuse(values, program.names_of(values), why, but=('schema', 'output'))
+    program.refuse(values, values, why, but=('schema', 'output'))
     text = json.dumps(schema_lib.load(), indent=2) + '\n'
   else:
     ending = os.path.splitext(values.output or '')[1]

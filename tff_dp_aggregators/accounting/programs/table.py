@@ -3,15 +3,14 @@
 Programs take rows of it, some with another text on the default, and add their own. The
 rows include registered things, such as mechanisms with their options. Arguments of
 Python functions have the names of the flags, so that their errors name the flag.
-`schema_from` reads the flags of a sampling scheme; the signatures of the scheme and of
-its `of_cohort` determine which are required.
+`schema_from` reads the flags of a sampling scheme, which are the arguments of its class
+or of its `of_cohort`.
 """
 
 import dataclasses
-import functools
 import inspect
 from collections.abc import Collection, Iterable, Mapping
-from typing import Any, Optional, cast
+from typing import Any, Callable, Optional, cast
 
 from absl import flags
 
@@ -30,6 +29,7 @@ from tff_dp_aggregators.strategies import registry
 
 Flag = program.Flag
 Rows = tuple[Flag, ...]
+_CLIENTS, _COHORT = 'num_clients', 'clients_per_round'
 DEFAULT_OF_PARTS = 'banded'  # The mechanism of a --part that names none.
 # The flags of a mechanism that most users need.
 BASIC = (
@@ -49,51 +49,70 @@ ASSUMED: dict[type[sampling_lib.Scheme], str] = {
 }
 
 
-@dataclasses.dataclass
-class _SchemeFlags:
-  min_separation: int = program.flag(
-    'Smallest difference between two rounds of one client.', unset='1, every round'
+SCHEME_FLAGS = {
+  row.name: row
+  for row in (
+    Flag(
+      'min_separation',
+      int,
+      'Smallest difference between two rounds of one client.',
+      unset='1, every round',
+    ),
+    Flag(
+      'rounds_between',
+      int,
+      'Smallest number of rounds strictly between two participations of one client, as '
+      'the DP-FTRL literature counts: --min_separation minus one.',
+    ),
+    Flag(
+      'max_participations',
+      int,
+      'Largest number of rounds of one client.',
+      unset='as many as the separation allows',
+    ),
+    Flag(
+      'fixed_epoch',
+      bool,
+      'Whether rounds of a client differ by multiples of exactly --min_separation.',
+      default=False,
+    ),
+    Flag(
+      'sampling_probability',
+      float,
+      'For poisson and truncated_poisson, the probability that a client is drawn for a '
+      'round; for b_min_sep, that of a client whose break is over.',
+    ),
+    Flag('num_clients', int, 'Number of clients to draw from.'),
+    Flag(
+      'clients_per_round',
+      program.NUMBER,  # It may be a fraction if it is a mean.
+      'Clients per round; for poisson, their mean number; for truncated_poisson, that '
+      'before any are left out.',
+    ),
+    Flag(
+      'max_clients_per_round',
+      int,
+      'For truncated_poisson: most clients of a round; of more that are drawn, a '
+      'random subset of this size is kept.',
+    ),
+    Flag(
+      'num_groups',
+      int,
+      'For cyclic Poisson sampling: number of groups of clients that take turns.',
+      unset='1',
+    ),
+    Flag(
+      'cycle_length',
+      int,
+      'For balls_in_bins: rounds of a cycle, in which each client takes part once.',
+    ),
+    Flag(
+      'rounds_of_a_client',
+      int,
+      'For random_allocation: number of rounds of each client.',
+    ),
   )
-  rounds_between: int = program.flag(
-    'Smallest number of rounds strictly between two participations of one client, as '
-    'the DP-FTRL literature counts: --min_separation minus one.'
-  )
-  max_participations: int = program.flag(
-    'Largest number of rounds of one client.', unset='as many as the separation allows'
-  )
-  fixed_epoch: bool = program.flag(
-    'Whether rounds of a client differ by multiples of exactly --min_separation.',
-    default=False,
-  )
-  sampling_probability: float = program.flag(
-    'For poisson and truncated_poisson, the probability that a client is drawn for a '
-    'round; for b_min_sep, that of a client whose break is over.'
-  )
-  num_clients: int = program.flag('Number of clients to draw from.')
-  # It may be a fraction if it is a mean.
-  clients_per_round: float = program.flag(
-    'Clients per round; for poisson, their mean number; for truncated_poisson, that '
-    'before any are left out.',
-    program.NUMBER,
-  )
-  max_clients_per_round: int = program.flag(
-    'For truncated_poisson: most clients of a round; of more that are drawn, a random '
-    'subset of this size is kept.'
-  )
-  num_groups: int = program.flag(
-    'For cyclic Poisson sampling: number of groups of clients that take turns.',
-    unset='1',
-  )
-  cycle_length: int = program.flag(
-    'For balls_in_bins: rounds of a cycle, in which each client takes part once.'
-  )
-  rounds_of_a_client: int = program.flag(
-    'For random_allocation: number of rounds of each client.'
-  )
-
-
-SCHEME_FLAGS = {row.name: row for row in program.rows_of(_SchemeFlags)}
-_CLIENTS, _COHORT = 'num_clients', 'clients_per_round'
+}
 
 
 def names(rows: Iterable[Flag]) -> tuple[str, ...]:
@@ -109,26 +128,21 @@ def change(rows: Iterable[Flag], changes: Mapping[str, Mapping[str, Any]]) -> Ro
 def participation() -> Rows:
   """Flags of rounds and limits on participation."""
   num_rounds = Flag('num_rounds', int, 'Rounds in all.')
-  own = flags_of(sampling_lib.Limits)
-  return (num_rounds, *(SCHEME_FLAGS[name] for name in own))
+  return (num_rounds, *(SCHEME_FLAGS[name] for name in _limits()))
 
 
 def sampling() -> Rows:
   """Flags of sampling schemes."""
-  limits = names(participation())
-  *first, last = (
-    f'{text}, with {_required(scheme)}' if _required(scheme) else text
-    for scheme, text in ASSUMED.items()
-  )
+  schemes = (f'{text}, with {_taken(scheme)}' for scheme, text in ASSUMED.items())
   return (
     Flag(
       'sampling',
       [scheme.flag for scheme in ASSUMED],
       'How clients are drawn, as far as the guarantee relies on it: '
-      f'{"; ".join(first)}; or {last}.',
+      f'{"; ".join(schemes)}.',
       default=sampling_lib.Limits.flag,
     ),
-    *(row for name, row in SCHEME_FLAGS.items() if name not in limits),
+    *(row for name, row in SCHEME_FLAGS.items() if name not in _limits()),
   )
 
 
@@ -212,15 +226,15 @@ def target() -> Rows:
       'Standard deviation of the noise over the clip norm.',
       unset='the least that keeps the target',
     ),
-    Flag('target_epsilon', float, 'Privacy target.', above=0),
+    Flag('target_epsilon', float, 'Privacy target.', within='(0, inf)'),
     Flag(
       'target_rho',
       float,
       'Privacy target in zCDP, instead of --target_epsilon: rho, for Gaussian noise '
       'without sampling. Epsilon is reported as well, at --target_delta.',
-      above=0,
+      within='(0, inf)',
     ),
-    Flag('target_delta', float, 'Delta of the guarantee.', above=0, below=1),
+    Flag('target_delta', float, 'Delta of the guarantee.', within='(0, 1)'),
     Flag(
       'accountant',
       sorted(accountants.ACCOUNTANTS),
@@ -237,73 +251,83 @@ def target() -> Rows:
 
 
 CLIP_NORM = Flag(
-  'clip_norm', float, "L2 bound of one client's contribution to one round.", above=0
+  'clip_norm',
+  float,
+  "L2 bound of one client's contribution to one round.",
+  within='(0, inf)',
 )
 
 
-@dataclasses.dataclass
-class Nbafl:
-  """Flags of NbAFL besides those in `OF_NBAFL`."""
-
-  nbafl: bool = program.flag(
+NBAFL = (
+  Flag(
+    'nbafl',
+    bool,
     'A plan of NbAFL (arXiv:1911.00222): what its formulas claim beside what the '
     'accountants say of the same noise. It takes --target_epsilon, --target_delta, '
     '--num_rounds, --clip_norm, --num_clients, --clients_per_round and the flags '
     'below.',
     default=False,
-  )
-  num_exposures: Optional[int] = program.flag(
-    "With --nbafl: how often a client's uploads are seen; L."
-  )
-  min_examples: Optional[int] = program.flag(
-    'With --nbafl: least number of examples of a client; m.'
-  )
-  calibration: str = program.flag(
+  ),
+  Flag(
+    'num_exposures',
+    int,
+    "With --nbafl: how often a client's uploads are seen; L.",
+  ),
+  Flag(
+    'min_examples',
+    int,
+    'With --nbafl: least number of examples of a client; m.',
+  ),
+  Flag(
+    'calibration',
+    nbafl_lib.CALIBRATIONS,
     'With --nbafl: noise by the published formulas, or the least that keeps what they '
     'promise.',
-    nbafl_lib.CALIBRATIONS,
     default='published',
-  )
-
-
-@dataclasses.dataclass
-class RoundLog:
-  """Flags on reading a round log and on the behaviour of its devices."""
-
-  columns: tuple[str, ...] = program.flag(
-    'Names of columns in the log that are not understood, such as '
-    'completion_time=done,round=nr; population= ignores that column. '
-    'Columns and the names that are understood: '
-    f'{"; ".join(f"{k}: " + ", ".join(v) for k, v in round_log.COLUMNS.items())}.',
-    default=(),
-  )
-  population_name: Optional[str] = program.flag(
-    'Read only the rounds of this population, as named in the column population.'
-  )
-  min_wait_hours: Optional[float] = program.flag(
-    'Least number of hours between two contributions of a device.',
-    above=0,
-    below=1e6,
-    unset='24, or no such rule if the log names the clients',
-  )
-  wait_from: str = program.flag(
-    "When the wait begins: with a device's contribution, which is safe, or with the "
-    'completion of its round, as in the published Gboard accounting.',
-    log_participation.WAIT_FROM,
-    default='contribution',
-  )
-  first_start: Optional[str] = program.flag(
-    'Start of the first round, for logs without start times.',
-    unset='as long before its completion as the longest other round took',
-  )
-
-
+  ),
+)
 # Flags of other mechanisms that NbAFL uses as well.
 OF_NBAFL = (
   *('target_epsilon', 'target_delta', 'num_rounds', 'clip_norm', 'num_clients'),
   'clients_per_round',
 )
-NBAFL, ROUND_LOG = program.rows_of(Nbafl), program.rows_of(RoundLog)
+# Flags on reading a round log and on the behaviour of its devices.
+ROUND_LOG = (
+  Flag(
+    'columns',
+    program.LIST,
+    'Names of columns in the log that are not understood, such as '
+    'completion_time=done,round=nr; population= ignores that column. '
+    'Columns and the names that are understood: '
+    f'{"; ".join(f"{k}: " + ", ".join(v) for k, v in round_log.COLUMNS.items())}.',
+    default=(),
+  ),
+  Flag(
+    'population_name',
+    str,
+    'Read only the rounds of this population, as named in the column population.',
+  ),
+  Flag(
+    'min_wait_hours',
+    float,
+    'Least number of hours between two contributions of a device.',
+    within='(0, 1e6)',
+    unset='24, or no such rule if the log names the clients',
+  ),
+  Flag(
+    'wait_from',
+    log_participation.WAIT_FROM,
+    "When the wait begins: with a device's contribution, which is safe, or with the "
+    'completion of its round, as in the published Gboard accounting.',
+    default='contribution',
+  ),
+  Flag(
+    'first_start',
+    str,
+    'Start of the first round, for logs without start times.',
+    unset='as long before its completion as the longest other round took',
+  ),
+)
 
 
 def printed(*formats: str) -> Rows:
@@ -317,12 +341,13 @@ def printed(*formats: str) -> Rows:
 # Schemas of participation from flags.
 
 
-def flags_of(scheme: type[sampling_lib.Scheme]) -> list[str]:
-  """Returns the names of a scheme's flags, without the number of rounds."""
-  own = {name for way in _ways(scheme) for name in way}
-  if scheme is sampling_lib.Limits:
-    own.add('rounds_between')
-  return [name for name in SCHEME_FLAGS if name in own]
+def limits_from(
+  values: flags.FlagValues, num_rounds: int, **changes: Any
+) -> strategies.Participation:
+  """Returns the limits that flags state, in either convention for the separation."""
+  return strategies.Participation(
+    num_rounds, **{**_given(values, _limits()), **changes}
+  )
 
 
 def schema_from(
@@ -337,122 +362,78 @@ def schema_from(
   """
   scheme = sampling_lib.for_flag(values.sampling)
   num_rounds = values.num_rounds if num_rounds is None else num_rounds
-  for name in SCHEME_FLAGS:
-    if name not in (*known, *flags_of(scheme)):
-      having = ' or '.join(k.flag for k in ASSUMED if name in flags_of(k))
-      why = f'is for --sampling={having}, not for --sampling={values.sampling}.'
-      program.refuse(values, [name], why)
-  if scheme is sampling_lib.Limits:
-    return limits_from(values, num_rounds)
-  flag, (own, *of_cohort) = scheme.flag, _ways(scheme)
-  ignored = [name for name in known if name not in own]
-  given = _given(scheme, values, ignored if cohort_flag(values) is not None else ())
-  way, make = own, scheme.data
-  by_cohort = [
-    name for name in (_CLIENTS, _COHORT) if name in given and name not in own
-  ]
-  if of_cohort and by_cohort:
-    way, make = of_cohort[0], scheme.data.of_cohort  # type: ignore[attr-defined]
-  takes = _required(scheme)
-  for name in given:
-    if name not in way:
+  make, *of_cohort = _makers(scheme)
+  own, given = _parameters(make), _given(values, SCHEME_FLAGS)
+  if not of_cohort or cohort_flag(values) is not None:
+    given = {n: each for n, each in given.items() if n in own or n not in known}
+  elif {_CLIENTS, _COHORT}.intersection(given).difference(own):
+    (make,) = of_cohort
+  try:
+    inspect.signature(make).bind(num_rounds, **given)
+    schema = make(num_rounds, **given)
+  except TypeError as e:
+    raise ValueError(f'--sampling={scheme.flag} takes {_taken(scheme)}: {e}.') from e
+  if make in of_cohort and values[_COHORT].present:
+    actual = schema.other_cohort(given[_CLIENTS], given[_COHORT])
+    if actual is not None:
       raise ValueError(
-        f'--{name} does not go with --{by_cohort[0]}: --sampling={flag} takes {takes}. '
-        'Leave one of them out.'
+        f'--clients_per_round={given[_COHORT]:g} does not fit '
+        f'--sampling={scheme.flag}, where a client has whole numbers of rounds; the '
+        f'next larger one is --clients_per_round={actual:.6g}.'
       )
-  if any(needed and name not in given for name, needed in way.items()):
-    raise ValueError(f'--sampling={flag} needs {takes}.')
-  if scheme.has_public_sizes:
-    check_whole(values, _COHORT)
-  schema = make(num_rounds, **given)
-  if way is not own:
-    _check_cohort(schema, own_flags(scheme), given)
   return cast(sampling_lib.Schema, schema)
 
 
-def limits_from(
-  values: flags.FlagValues,
-  num_rounds: int,
-  max_participations: Optional[int] = None,
-) -> strategies.Participation:
-  """Returns the limits that flags state, in either convention for the separation."""
-  given = _given(sampling_lib.Limits, values)
+def own_flag(scheme: type[sampling_lib.Scheme]) -> Optional[str]:
+  """The flag that determines the cohort size instead of --clients_per_round."""
+  own, *of_cohort = map(_parameters, _makers(scheme))
+  return next((name for each in of_cohort for name in own if name not in each), None)
+
+
+def cohort_flag(values: flags.FlagValues) -> Optional[str]:
+  """Returns the `own_flag` if it is given."""
+  name = own_flag(sampling_lib.for_flag(values.sampling))
+  return name if name in values and values[name].present else None
+
+
+def _makers(scheme: type[sampling_lib.Scheme]) -> list[Callable[..., Any]]:
+  """Each way to make a scheme; the second one from the size of the cohort."""
+  of_cohort = getattr(scheme.data, 'of_cohort', None)
+  return [scheme.data, *([] if of_cohort is None else [of_cohort])]
+
+
+def _parameters(make: Callable[..., Any]) -> dict[str, inspect.Parameter]:
+  own = inspect.signature(make).parameters
+  return {name: each for name, each in own.items() if name != 'num_rounds'}
+
+
+def _limits() -> list[str]:
+  own = (*_parameters(strategies.Participation), 'rounds_between')
+  return [name for name in SCHEME_FLAGS if name in own]
+
+
+def _taken(scheme: type[sampling_lib.Scheme]) -> str:
+  """The flags of each way to state a scheme; optional ones are in brackets."""
+  return ', or '.join(
+    ' '.join(
+      f'--{name}' if each.default is each.empty else f'[--{name}]'
+      for name, each in _parameters(make).items()
+    )
+    for make in _makers(scheme)
+  )
+
+
+def _given(values: flags.FlagValues, names: Iterable[str]) -> dict[str, Any]:
+  given = {
+    n: values[n].value for n in names if n in values and values[n].value is not None
+  }
+  if not given.get('fixed_epoch'):
+    given.pop('fixed_epoch', None)
   between = given.pop('rounds_between', None)
   if between is not None:
     if 'min_separation' in given:
       raise ValueError('--min_separation is --rounds_between plus 1; give one of them.')
-    checks.check_int('rounds_between', between, at_least=0)
-    given['min_separation'] = between + 1
-  if max_participations is not None:
-    given['max_participations'] = max_participations
-  return strategies.Participation(num_rounds, **given)
-
-
-def check_whole(values: flags.FlagValues, name: str) -> None:
-  """Raises ValueError for a fraction if a flag, elsewhere a mean, is a count here."""
-  value = values[name].value
-  if value is not None and not isinstance(value, int):
-    raise ValueError(f'--{name} must be a whole number; got {value}.')
-
-
-def own_flags(scheme: type[sampling_lib.Scheme]) -> list[str]:
-  """Required flags that determine the cohort size instead of --clients_per_round."""
-  own, *of_cohort = _ways(scheme)
-  others = {_CLIENTS, _COHORT}.union(*of_cohort)
-  return [name for name, needed in own.items() if needed and name not in others]
-
-
-def cohort_flag(values: flags.FlagValues) -> Optional[str]:
-  """Returns the flag of `own_flags` that is given, if one is."""
-  names = own_flags(sampling_lib.for_flag(values.sampling))
-  return next((each for each in names if each in values and values[each].present), None)
-
-
-@functools.cache  # Reading signatures takes a tenth of the time to parse flags.
-def _ways(scheme: type[sampling_lib.Scheme]) -> list[dict[str, bool]]:
-  """The parameters of each way to make a scheme, and whether they are required."""
-  makers = (scheme.data, getattr(scheme.data, 'of_cohort', None))
-  return [
-    {
-      name: parameter.default is parameter.empty
-      for name, parameter in inspect.signature(make).parameters.items()
-      if name != 'num_rounds'
-    }
-    for make in makers
-    if make is not None
-  ]
-
-
-def _required(scheme: type[sampling_lib.Scheme]) -> str:
-  """Returns the required flags of a scheme as text, for each way to state it."""
-  needed = (
-    [f'--{n}' for n, is_needed in way.items() if is_needed] for way in _ways(scheme)
-  )
-  return ', or '.join(' and '.join(names) for names in needed)
-
-
-def _given(
-  scheme: type[sampling_lib.Scheme],
-  values: flags.FlagValues,
-  left_out: Collection[str] = (),
-) -> dict[str, Any]:
-  names = [n for n in flags_of(scheme) if n in values and n not in left_out]
-  return {n: values[n].value for n in names if values[n].value is not None}
-
-
-def _check_cohort(made: Any, own: list[str], given: Mapping[str, Any]) -> None:
-  """Raises ValueError if a scheme made for a cohort size has another one."""
-  population, cohort = given[_CLIENTS], given[_COHORT]
-  actual: Optional[float] = made.other_cohort(population, cohort)
-  if actual is None:
-    return
-  nearby = float(round(actual))
-  if made.other_cohort(population, nearby) is not None:
-    nearby = actual
-  as_well = ''.join(f', which is --{name}={getattr(made, name)}' for name in own)
-  raise ValueError(
-    f'--clients_per_round={cohort:g} of --num_clients={population} clients in '
-    f'{made.num_rounds} rounds does not fit --sampling={made.flag}, where a client has '
-    f'whole numbers of rounds: the next larger one is --clients_per_round={nearby:.6g}'
-    f'{as_well}.'
-  )
+    given['min_separation'] = (
+      checks.check_int('rounds_between', between, at_least=0) + 1
+    )
+  return given
