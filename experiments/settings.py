@@ -82,8 +82,8 @@ def groups() -> tuple[program.Group, ...]:
     ('Model', model_options.rows()),
     ('Participation', participation_options.rows()),
     ('Privacy', privacy_options.rows()),
-    ('Where noise is made', privacy_options.site_rows()),
-    ('NbAFL', privacy_options.nbafl_rows()),
+    ('Where noise is made', table.placement()),
+    ('NbAFL', table.NBAFL),
     ('Aggregation', optimization_options.AGGREGATION),
     ('Training', program.rows_of(optimization_options.Optimization)),
     ('Run', program.rows_of(run_options.Run)),
@@ -100,8 +100,7 @@ def _with_defaults(row: program.Flag) -> program.Flag:
   text = '; '.join(
     f'{value} for {key}' for key, value in defaults.items() if value is not None
   )
-  unset = row.unset.format(text) if '{}' in row.unset else text
-  return dataclasses.replace(row, unset=unset) if text else row
+  return dataclasses.replace(row, unset=text) if text else row
 
 
 def from_flags(values: flags.FlagValues) -> Settings:

@@ -49,6 +49,7 @@ class Model:
 
   def check(self, shape: population.Shape) -> None:
     """Checks that model, loss and metric go with the examples; loads no TensorFlow."""
+    chosen: Any
     for flag, chosen in (('model', self.kind), ('metric', self.metric)):
       why_not = chosen.why_not(shape)
       if why_not is not None:

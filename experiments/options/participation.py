@@ -84,19 +84,8 @@ _COHORTS = (
 
 
 def rows() -> table.Rows:
-  changes = {
-    'num_rounds': {'help': 'Rounds to train.'},
-    'clients_per_round': {
-      'help': 'Clients per round; with --sampling=poisson their mean number.'
-    },
-    'min_separation': {
-      'unset': '{}. Larger is better for privacy, and needs clients_per_round * '
-      'min_separation clients'
-    },
-  }
   shared = (*table.participation(), *table.sampling())
-  others = (row for row in shared if row.name != 'num_clients')
-  return (*table.change(others, changes), *_COHORTS)
+  return (*(row for row in shared if row.name != 'num_clients'), *_COHORTS)
 
 
 def names() -> tuple[str, ...]:

@@ -4,13 +4,9 @@ The programs `report` and `plan` have the same flags; those of registered mechan
 their options, accountants and neighbouring relations are among them.
 """
 
-import contextlib
 import dataclasses
-import functools
 import math
 import sys
-import threading
-from collections.abc import Iterator
 from typing import Callable, Optional
 
 from absl import flags
@@ -26,6 +22,7 @@ from tff_dp_aggregators.accounting.programs import flags as flags_lib
 from tff_dp_aggregators.accounting.programs import program
 from tff_dp_aggregators.accounting.programs import table
 from tff_dp_aggregators.learning.runs import fitting
+from tff_dp_aggregators.learning.runs import progress
 from tff_dp_aggregators.strategies import registry
 
 from . import optimization as optimization_options
@@ -37,7 +34,7 @@ _DEFAULT = table.DEFAULT_OF_PARTS
 _DEFAULT_TARGET_EPSILON = 8.0
 _PREFIX_SUMS, _SERVER = 'prefix_sums', 'server'
 _NBAFL = table.names(table.NBAFL)
-_ANNOUNCE_SECONDS = 1.5  # A longer search for the noise is announced.
+_ANNOUNCE_SECONDS = 2  # A longer search for the strategy is announced.
 
 
 @dataclasses.dataclass(frozen=True)
@@ -131,7 +128,6 @@ def rows() -> table.Rows:
       'unset': f'{_DEFAULT_TARGET_EPSILON:g}, if neither --noise_multiplier nor '
       '--target_rho is given'
     },
-    'target_delta': {'help': 'Delta of the guarantee; well below 1 / num_clients.'},
   }
   return (
     *table.change(table.mechanism(none=NONE), changes),
@@ -144,31 +140,6 @@ def rows() -> table.Rows:
     *table.change(table.target(), changes),
     *_OTHERS,
   )
-
-
-def site_rows() -> table.Rows:
-  unset = {
-    'min_clients': 'that of --reporting_goal, or of --clients_per_round, where it is '
-    'needed',
-    'max_clients': 'that of --clients_per_round',
-    'dimension': 'as many as the model has',
-  }
-  changes = {name: {'unset': text} for name, text in unset.items()}
-  return table.change(table.placement(), changes)
-
-
-def nbafl_rows() -> table.Rows:
-  changes = {
-    'nbafl': {
-      'help': 'Noise of each client and of the server by NbAFL (arXiv:1911.00222), '
-      'from --target_epsilon, --target_delta, --clip_norm, --num_rounds, '
-      '--num_clients, --clients_per_round and the flags below. The report says what '
-      'the formulas claim of an example beside what holds of a client. All clients '
-      'take part in each round, or are drawn at random anew for each.'
-    },
-    'num_exposures': {'unset': '--num_rounds, for a client may be in each of them'},
-  }
-  return table.change(table.NBAFL, changes)
 
 
 def names() -> tuple[str, ...]:
@@ -227,8 +198,7 @@ def from_flags(
   if values.mechanism != NONE:
     _check_adjacency(values, participation.schema)
     _set_numbers(values, participation, model_size)
-    with _announced(participation):
-      mechanism = _mechanism(values, participation, optimization)
+    mechanism = _mechanism(values, participation, optimization)
     if values.noise_multiplier is None and not mechanism.placement.is_simulation:
       target_epsilon = values.target_epsilon  # Simulated noise does not keep a target.
   fitting.check_scale(
@@ -265,10 +235,9 @@ def _with_parts(
   else:
     target = _target(values)
   values['clip_norm'].value = None  # Each part has its own.
-  with _announced(participation):
-    joint = flags_lib.joint(
-      parts, participation.schema, target, values.accountant, values.adjacency
-    )
+  joint = flags_lib.joint(
+    parts, participation.schema, target, values.accountant, values.adjacency
+  )
   epsilon = None if target is None else target.epsilon
   return Privacy(joint, None, values.target_delta, target_epsilon=epsilon)
 
@@ -353,6 +322,10 @@ def _mechanism(
   optimization: optimization_options.Optimization,
 ) -> mechanism_lib.Mechanism:
   schema, strategy = participation.schema, None
+  kind = registry.KINDS.get(values.mechanism)
+  seconds = 0 if kind is None else kind.seconds(sampling.limits_of(schema))
+  if seconds > _ANNOUNCE_SECONDS:
+    progress.say(f'Looking for a strategy takes about {seconds:.0f} s.', sys.stderr)
   if values.workload == _SERVER:
     strategy = _strategy_for_server(values, schema, optimization)
   mechanism = flags_lib.mechanism_from(values, schema, strategy)
@@ -400,18 +373,3 @@ def _strategy_for_server(
     raise ValueError(
       f'--workload={_SERVER} with --mechanism={values.mechanism}: {e}'
     ) from e
-
-
-@contextlib.contextmanager
-def _announced(participation: participation_options.Participation) -> Iterator[None]:
-  """Says what takes so long if the context takes longer than `_ANNOUNCE_SECONDS`."""
-  text = f'Looking for strategies and noise: {participation.num_rounds} rounds.'
-  timer = threading.Timer(
-    _ANNOUNCE_SECONDS, functools.partial(print, text, file=sys.stderr, flush=True)
-  )
-  timer.daemon = True
-  timer.start()
-  try:
-    yield
-  finally:
-    timer.cancel()

@@ -193,9 +193,7 @@ def rows_of(record: type) -> tuple[Flag, ...]:
   """Returns the flags of a dataclass."""
   return tuple(
     Flag(
-      each.name,
-      each.metadata['type'] or _type_of(each.type),
-      **each.metadata['flag'],
+      each.name, each.metadata['type'] or _type_of(each.type), **each.metadata['flag']
     )
     for each in dataclasses.fields(record)
     if each.metadata

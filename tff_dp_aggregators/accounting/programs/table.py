@@ -55,7 +55,8 @@ SCHEME_FLAGS = {
     Flag(
       'min_separation',
       int,
-      'Smallest difference between two rounds of one client.',
+      'Smallest difference between two rounds of one client. Larger is better for '
+      'privacy, and needs clients_per_round * min_separation clients.',
       unset='1, every round',
     ),
     Flag(
@@ -86,7 +87,7 @@ SCHEME_FLAGS = {
     Flag(
       'clients_per_round',
       program.NUMBER,  # It may be a fraction if it is a mean.
-      'Clients per round; for poisson, their mean number; for truncated_poisson, that '
+      'Clients per round; for poisson their mean number, for truncated_poisson that '
       'before any are left out.',
     ),
     Flag(
@@ -206,7 +207,10 @@ def placement() -> Rows:
       f'Who makes the noise. {text}.',
       unset=f'{noises.SERVER.name}; of integers {noises.CLIENTS.name}',
     ),
-    *(Flag(name, int, terms.describe(name)) for name in noises.options()),
+    *(
+      Flag(name, int, terms.describe(name), unset='in simulations what others say')
+      for name in noises.options()
+    ),
     Flag(
       noises.SERVER_NOISE,
       float,
@@ -234,7 +238,12 @@ def target() -> Rows:
       'without sampling. Epsilon is reported as well, at --target_delta.',
       within='(0, inf)',
     ),
-    Flag('target_delta', float, 'Delta of the guarantee.', within='(0, 1)'),
+    Flag(
+      'target_delta',
+      float,
+      'Delta of the guarantee; well below 1 / num_clients.',
+      within='(0, 1)',
+    ),
     Flag(
       'accountant',
       sorted(accountants.ACCOUNTANTS),
@@ -262,22 +271,20 @@ NBAFL = (
   Flag(
     'nbafl',
     bool,
-    'A plan of NbAFL (arXiv:1911.00222): what its formulas claim beside what the '
-    'accountants say of the same noise. It takes --target_epsilon, --target_delta, '
-    '--num_rounds, --clip_norm, --num_clients, --clients_per_round and the flags '
-    'below.',
+    'Noise of each client and of the server by NbAFL (arXiv:1911.00222), from '
+    '--target_epsilon, --target_delta, --clip_norm, --num_rounds, --num_clients, '
+    '--clients_per_round and the flags below. The report says what the formulas claim '
+    'of an example beside what holds of a client. All clients take part in each round, '
+    'or are drawn at random anew for each.',
     default=False,
   ),
   Flag(
     'num_exposures',
     int,
     "With --nbafl: how often a client's uploads are seen; L.",
+    unset='in simulations --num_rounds',
   ),
-  Flag(
-    'min_examples',
-    int,
-    'With --nbafl: least number of examples of a client; m.',
-  ),
+  Flag('min_examples', int, 'With --nbafl: least number of examples of a client; m.'),
   Flag(
     'calibration',
     nbafl_lib.CALIBRATIONS,
