@@ -50,21 +50,20 @@ def groups() -> tuple[program.Group, ...]:
     program.Flag(
       'first_rounds',
       int,
-      'Read only so many of the rounds, the first.',
-      unset='all of them',
+      'Read only so many of the rounds, the first. Default: all of them.',
       within='[1, inf)',
     ),
     program.Flag(
       'runtime',
       list(_RUNTIMES),
-      "What runs the mechanism: TFF's runtime, or what simulations use.",
-      unset='both, one after the other',
+      "What runs the mechanism: TFF's runtime, or what simulations use. Default: both, "
+      'one after the other.',
     ),
     program.Flag(
       'storage',
       list(_STORAGES),
-      'Where the past of the noise is kept, see docs/noise.md.',
-      unset='what each runtime has by default',
+      'Where the past of the noise is kept, see docs/noise.md. Default: what each '
+      'runtime has by default.',
     ),
   )
   return (('Audit', own), *flags_lib.groups())

@@ -69,8 +69,8 @@ class _Flags:
   )
   output: Optional[str] = program.flag(
     'Directory for the results. It does not exist, is empty, or has a comparison with '
-    'the same flags, which is resumed; values of --grid and --seeds may be added.',
-    unset='a new directory under runs',
+    'the same flags, which is resumed; values of --grid and --seeds may be added. '
+    'Default: a new directory under runs.',
   )
 
 

@@ -33,9 +33,9 @@ _FLAGS = (
   program.Flag(
     'output',
     str,
-    'Picture to write, ending in .png or .svg. An existing file is replaced.',
-    unset=f'{_DEFAULT_OUTPUT}; of a comparison, {" and ".join(results.PICTURES)} in '
-    'its directory',
+    'Picture to write, ending in .png or .svg. An existing file is replaced. Default: '
+    f'{_DEFAULT_OUTPUT}; of a comparison, {" and ".join(results.PICTURES)} in its '
+    'directory.',
   ),
   program.Flag(
     'x',
@@ -44,7 +44,7 @@ _FLAGS = (
     default=plotting.ROUND,
   ),
   program.Flag(
-    'y', str, 'Column on the vertical axis.', unset='the metric of the runs'
+    'y', str, 'Column on the vertical axis. Default: the metric of the runs.'
   ),
 )
 

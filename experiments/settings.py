@@ -93,14 +93,13 @@ def groups() -> tuple[program.Group, ...]:
 
 
 def _with_defaults(row: program.Flag) -> program.Flag:
-  """Adds the tasks' defaults of a flag, if there are any, to its help."""
   defaults = {
     key: getattr(each.defaults, row.name, None) for key, each in tasks.TASKS.items()
   }
   text = '; '.join(
     f'{value} for {key}' for key, value in defaults.items() if value is not None
   )
-  return dataclasses.replace(row, unset=text) if text else row
+  return dataclasses.replace(row, help=f'{row.help} Default: {text}.') if text else row
 
 
 def from_flags(values: flags.FlagValues) -> Settings:
@@ -160,7 +159,6 @@ def from_flags(values: flags.FlagValues) -> Settings:
 def _size(
   task: task_lib.Task, data: data_options.Data, model: model_options.Model
 ) -> int:
-  """Builds the model to count its trainable parameters."""
   with warnings.catch_warnings():
     warnings.simplefilter('ignore')  # TFF's dependencies warn about each other.
     trainable, _ = model.make(task.load(data).shape, seed=0).initial_weights
@@ -170,7 +168,6 @@ def _size(
 def check_cohorts(
   privacy: privacy_options.Privacy, schedule: sampling.Schedule
 ) -> None:
-  """Refuses cohorts that are too small or too large for the mechanism's noise."""
   mechanism = privacy.mechanism
   if mechanism is None:
     return

@@ -58,7 +58,6 @@ def train(
   run_dir: str,
   not_covered: Sequence[str] = (),
 ) -> learning.Result:
-  """Trains, and writes all results and the picture to the run directory."""
   # Otherwise last digits, and with them resuming, would depend on the processors.
   with contextlib.suppress(RuntimeError):  # TensorFlow is in use already.
     tf.config.threading.set_intra_op_parallelism_threads(1)
@@ -139,7 +138,6 @@ def train(
 
 
 def _print_warning(message: Any, *unused: Any, **unused_too: Any) -> None:
-  """Prints a warning without its line of code."""
   progress.say(f'warning: {message}', sys.stderr)
 
 

@@ -55,9 +55,8 @@ class Data:
 class Files:
   path: str  # `--data`.
   data_format: Optional[str] = program.flag(
-    'Format of the files of --data.',
+    'Format of the files of --data. Default: by the ending of their names.',
     list(formats.FORMATS),
-    unset='by the ending of their names',
   )
   data_split: Optional[str] = program.flag(
     'Split to read from a database in the format of TensorFlow Federated.'
@@ -71,7 +70,7 @@ class Files:
     'that are 0 or 1.'
   )
   feature_columns: Optional[tuple[str, ...]] = program.flag(
-    'Columns of --data to predict from.', unset='all others'
+    'Columns of --data to predict from. Default: all others.'
   )
   one_hot_columns: tuple[str, ...] = program.flag(
     'Columns of --data whose numbers are names, such as postcodes. They get one '
@@ -87,44 +86,41 @@ class Files:
     'Column of --data with text, whose next character or word is predicted.'
   )
   label_kind: Optional[str] = program.flag(
-    'Whether labels are classes or numbers. Several classes per row are tags.',
+    'Whether labels are classes or numbers. Several classes per row are tags. Default: '
+    'classes if labels are text or few whole numbers; tags if all of several labels '
+    'are 0 or 1.',
     ['class', 'number'],
-    unset='classes if labels are text or few whole numbers; tags if all of several '
-    'labels are 0 or 1',
   )
   class_weights: tuple[str, ...] = program.flag(
     'Weight of each class in the loss, such as no:1,yes:5, with 1 for classes that are '
     'not named; or balanced, which gives all classes the same total weight, from exact '
-    'numbers of examples.',
-    unset='1 for all',
+    'numbers of examples. Default: 1 for all.',
     empty=(),
   )
   scaling: Optional[str] = program.flag(
     'How to scale features that are numbers. standard: to mean 0 and standard '
-    'deviation 1, computed without noise.',
+    'deviation 1, computed without noise. Default: standard for columns, none for '
+    'images and the like.',
     _SCALINGS,
-    unset='standard for columns, none for images and the like',
   )
   label_scaling: Optional[str] = program.flag(
     'How to scale labels that are numbers. standard: to mean 0 and standard deviation '
-    '1, computed without noise. Metrics stay in the unit of the labels.',
+    '1, computed without noise. Metrics stay in the unit of the labels. Default: '
+    'standard.',
     _SCALINGS,
-    unset='standard',
   )
   missing_values: Optional[tuple[str, ...]] = program.flag(
     'Texts that mean that a value of --data is missing, which is an error; empty for '
-    'none.',
-    unset='those of pandas.read_csv: '
-    f'{", ".join(each for each in ids.MISSING if each)}',
+    'none. Default: those of pandas.read_csv: '
+    f'{", ".join(each for each in ids.MISSING if each)}.',
   )
   separator: Optional[str] = program.flag(
-    'Separator of the fields of CSV: a character, or tab.',
-    unset='a comma, and a tab in .tsv',
+    'Separator of the fields of CSV: a character, or tab. Default: a comma, and a tab '
+    'in .tsv.',
   )
   decimal: Optional[str] = program.flag(
-    'Decimal sign of numbers in text files such as CSV.',
+    'Decimal sign of numbers in text files such as CSV. Default: a point.',
     list(columns.DECIMALS),
-    unset='a point',
   )
   thousands: Optional[str] = program.flag(
     'Separator of groups of digits of numbers in text files such as CSV; empty, the '
@@ -134,20 +130,18 @@ class Files:
   # `None` if the data have clients.
   partition: Optional[str] = program.flag(
     'How to deal the rows of --data out to --num_clients if they have no clients: '
-    'evenly, with skewed labels, or in skewed sizes.',
+    'evenly, with skewed labels, or in skewed sizes. Default: iid.',
     PARTITIONS,
-    unset='iid',
   )
   test_clients: Optional[float] = program.flag(
     'Share of the clients to hold out for testing. They never take part, and no '
-    'privacy is claimed for them.',
-    unset='0.1 if the data have clients',
+    'privacy is claimed for them. Default: 0.1 if the data have clients.',
     within='(0, 1)',
   )
   test_examples: Optional[float] = program.flag(
     "Share of each client's examples, or of all examples if the data have no clients, "
-    'to hold out for testing. No privacy is claimed for them.',
-    unset='0.2 if the data have no clients',
+    'to hold out for testing. No privacy is claimed for them. Default: 0.2 if the data '
+    'have no clients.',
     within='(0, 1)',
   )
   test_data: Optional[str] = program.flag(
@@ -157,16 +151,15 @@ class Files:
     'Split of --test_data to test on, or of --data if there is no --test_data.'
   )
   text_unit: Optional[str] = program.flag(
-    'Tokens of texts.', ['character', 'word'], unset='character'
+    'Tokens of texts. Default: character.', ['character', 'word']
   )
   sequence_length: Optional[int] = program.flag(
-    'Number of tokens in an example of text.',
-    unset='80 characters, or 20 words',
+    'Number of tokens in an example of text. Default: 80 characters, or 20 words.',
     within='[1, inf)',
   )
   vocabulary_size: Optional[int] = program.flag(
-    'Number of the most frequent characters or words in the vocabulary.',
-    unset='256 characters, or 10000 words',
+    'Number of the most frequent characters or words in the vocabulary. Default: 256 '
+    'characters, or 10000 words.',
     within='[1, inf)',
   )
   vocabulary: Optional[str] = program.flag(
@@ -192,8 +185,8 @@ def rows() -> tuple[Flag, ...]:
     Flag(
       'data_scratch',
       str,
-      'Folder for temporary files while --data is read, which are removed.',
-      unset='the folder of the run directory',
+      'Folder for temporary files while --data is read, which are removed. Default: '
+      'the folder of the run directory.',
     ),
     *program.rows_of(Files),
     *program.rows_of(Data),

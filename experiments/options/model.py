@@ -31,8 +31,7 @@ class Model:
   metric: metrics.Metric  # Computed on test data, besides the loss.
   loss: Optional[str] = program.flag(
     f'Loss to minimise: {", ".join(losses.LOSSES)}; for your own Keras model also the '
-    'name of a Keras loss.',
-    unset='the one for the kind of labels',
+    'name of a Keras loss. Default: the one for the kind of labels.',
   )
   hidden_units: Optional[int] = program.flag(
     f'Width of hidden layers. {_widths("hidden_units")}', within='[1, inf)'
@@ -48,7 +47,6 @@ class Model:
     return ':' in self.kind.name
 
   def check(self, shape: population.Shape) -> None:
-    """Checks that model, loss and metric go with the examples; loads no TensorFlow."""
     chosen: Any
     for flag, chosen in (('model', self.kind), ('metric', self.metric)):
       why_not = chosen.why_not(shape)
@@ -58,7 +56,6 @@ class Model:
       losses.name_for(shape, self.loss)
 
   def check_for(self, data: population.Population) -> None:
-    """Checks that the model goes with data, and that these suffice for the metric."""
     self.check(data.shape)
     why_not = self.metric.why_not_measured(data)
     if why_not is not None:

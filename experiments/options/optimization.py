@@ -75,7 +75,6 @@ CLIENT_SCHEDULES: dict[str, Callable[[float], float]] = {
 def client_learning_rate_fn(
   schedule: str, learning_rate: float, num_rounds: int
 ) -> Callable[[int], float]:
-  """Returns the clients' learning rate as a function of the round, from 0."""
   fraction = CLIENT_SCHEDULES[schedule]
   return lambda round_num: learning_rate * fraction(round_num / num_rounds)
 
@@ -103,8 +102,7 @@ class Optimization:
   )
   proximal_strength: Optional[float] = program.flag(
     'Strength of the proximal term, which pulls local training towards the global '
-    'model (FedProx, arXiv:1812.06127).',
-    unset='no proximal term',
+    'model (FedProx, arXiv:1812.06127). Default: no proximal term.',
     within='[0, inf)',
   )
   server_optimizer: str = program.flag(
@@ -122,14 +120,13 @@ class Optimization:
     default=_CONSTANT,
   )
   server_momentum: float = program.flag(
-    f'Momentum of the server optimizers {" and ".join(_WITH_MOMENTUM)}.',
-    unset='0.9',
+    f'Momentum of the server optimizers {" and ".join(_WITH_MOMENTUM)}. Default: 0.9.',
     within='[0, 1)',
   )
   server_adaptivity: Optional[float] = program.flag(
     f'Number that the server optimizers {_ADAPTIVE} add to the denominator of a step '
-    '(tau in arXiv:2003.00295). With noise, it should not be too small.',
-    unset='that of TensorFlow Federated',
+    '(tau in arXiv:2003.00295). With noise, it should not be too small. Default: that '
+    'of TensorFlow Federated.',
     within='(0, inf)',
   )
   batch_size: int = program.flag(
@@ -186,16 +183,15 @@ AGGREGATION = (
     'zeroing_norm',
     float,
     'Replace updates with a larger L2 norm by zeros, before clipping. Do not choose it '
-    'by looking at updates. It does not change the guarantee.',
-    unset='no update is replaced',
+    'by looking at updates. It does not change the guarantee. Default: no update is '
+    'replaced.',
     within='(0, inf)',
   ),
   program.Flag(
     'coordinate_bound',
     float,
     'Bound on the magnitude of each coordinate of an update, before clipping. Do not '
-    'choose it by looking at updates.',
-    unset='no bound',
+    'choose it by looking at updates. Default: no bound.',
     within='(0, inf)',
   ),
   program.Flag(
@@ -213,7 +209,6 @@ def server_from_flags(
   mechanism: Optional[joint_mechanism.AnyMechanism],
   clip_norm: Optional[float],
 ) -> options.Server:
-  """Returns the server's options, checked with the mechanism and the clip norm."""
   clipping = ('clip_order', 'target_quantile', 'clip_learning_rate')
   names = (*(row.name for row in AGGREGATION), *clipping)
   server = options.Server(**{name: values[name].value for name in names})

@@ -36,7 +36,6 @@ class Participation:
     return self.schema.num_rounds
 
   def schedule(self, num_clients: int) -> sampling.Schedule:
-    """The cohorts of all rounds, drawn from `num_clients` clients."""
     cohort = sampling.of(self.schema).expected_cohort(num_clients)
     if cohort is None or self.denominator is not None:
       cohort = self.clients_per_round
@@ -58,8 +57,7 @@ _COHORTS = (
   table.Flag(
     'schedule',
     sampling.schedule_names(),
-    'How cohorts are drawn.',
-    unset='as the limits or --sampling require',
+    'How cohorts are drawn. Default: as the limits or --sampling require.',
   ),
   table.Flag(
     'schedule_file',
@@ -70,15 +68,14 @@ _COHORTS = (
   table.Flag(
     'dropout_probability',
     float,
-    'Probability that a selected client does not report.',
-    unset='0',
+    'Probability that a selected client does not report. Default: 0.',
     within='[0, 1)',
   ),
   table.Flag(
     'reporting_goal',
     int,
-    'Number of clients that have to report. A round with fewer is tried again.',
-    unset='no minimum',
+    'Number of clients that have to report. A round with fewer is tried again. '
+    'Default: no minimum.',
   ),
 )
 
@@ -93,7 +90,6 @@ def names() -> tuple[str, ...]:
 
 
 def from_flags(values: flags.FlagValues) -> Participation:
-  """Participation by flags, or a file of cohorts, with the task's defaults."""
   kind, has_file = sampling.for_flag(values.sampling), values.schedule_file is not None
   for is_refused, refused, why in (
     (has_file and values.schedule != _FROM_FILE, ('schedule',), _IN_FILE),

@@ -54,7 +54,6 @@ class Privacy:
 
   @property
   def name(self) -> str:
-    """Name of the mechanism or method, for names of runs."""
     if self.nbafl is not None:
       return 'nbafl'
     return NONE if self.mechanism is None else self.mechanism.name
@@ -65,40 +64,36 @@ class Privacy:
     return self.mechanism is not None and self.mechanism.has_integer_noise
 
 
-_CLIPPING = (
+_OWN = (
   table.Flag(
     'clipping',
     [FIXED, ADAPTIVE, NONE],
     f'How to clip updates. {FIXED}: to --clip_norm, with --mechanism={NONE} without '
     f"noise; {ADAPTIVE}: to a norm that moves from there to a quantile of the clients' "
     'norms, which is estimated with a small part of the budget (or with '
-    f'--clipped_count_stddev); {NONE}: not at all, only with --mechanism={NONE}.',
-    unset=f'{FIXED}; with --clipped_count_stddev {ADAPTIVE}, with --mechanism={NONE} '
-    f'{NONE}',
+    f'--clipped_count_stddev); {NONE}: not at all, only with --mechanism={NONE}. '
+    f'Default: {FIXED}; with --clipped_count_stddev {ADAPTIVE}, with '
+    f'--mechanism={NONE} {NONE}.',
   ),
   table.Flag(
     'clip_order',
     float,
     f'With --mechanism={NONE} --clipping={FIXED}: order p of the norm, at least 1, or '
-    'inf for the largest entry.',
-    unset='2',
+    'inf for the largest entry. Default: 2.',
     within='[1, inf]',
   ),
   table.Flag(
     'target_quantile',
     float,
-    f'With --clipping={ADAPTIVE}: share of the clients that is not clipped.',
-    unset='0.5',
+    f'With --clipping={ADAPTIVE}: share of the clients that is not clipped. Default: '
+    '0.5.',
   ),
   table.Flag(
     'clip_learning_rate',
     float,
     f'With --clipping={ADAPTIVE}: the norm changes by a factor of at most exp(this) a '
-    'round.',
-    unset='0.2',
+    'round. Default: 0.2.',
   ),
-)
-_OTHERS = (
   table.Flag(
     'workload',
     [_PREFIX_SUMS, _SERVER],
@@ -119,31 +114,11 @@ _OTHERS = (
 
 
 def rows() -> table.Rows:
-  changes = {
-    'mechanism': {
-      'help': f'Privacy mechanism, {NONE} for no privacy; or give --strategy_file.',
-      'unset': _DEFAULT,
-    },
-    'target_epsilon': {
-      'unset': f'{_DEFAULT_TARGET_EPSILON:g}, if neither --noise_multiplier nor '
-      '--target_rho is given'
-    },
-  }
-  return (
-    *table.change(table.mechanism(none=NONE), changes),
-    *_CLIPPING,
-    dataclasses.replace(
-      table.CLIP_NORM,
-      help="L2 bound of one client's contribution to one round (L1 bound with "
-      f'--mechanism=laplace); with --clipping={ADAPTIVE} the bound in the first round.',
-    ),
-    *table.change(table.target(), changes),
-    *_OTHERS,
-  )
+  shared = (*table.mechanism(none=NONE), table.CLIP_NORM, *table.target())
+  return (*shared, *_OWN)
 
 
 def names() -> tuple[str, ...]:
-  """Names of the flags of mechanism and noise, and of where the noise is made."""
   return table.names((*rows(), *table.placement()))
 
 
@@ -182,7 +157,6 @@ def from_flags(
   optimization: optimization_options.Optimization,
   model_size: Callable[[], int],
 ) -> Privacy:
-  """Privacy by the flags, with the noise multiplier that the target needs."""
   if values.mechanism == NONE:
     why = f'does not go with --mechanism={NONE}'
     hint = f'; --clipping={FIXED} clips without noise.'
@@ -243,14 +217,12 @@ def _with_parts(
 
 
 def _target(values: flags.FlagValues) -> Optional[mechanism_lib.Target]:
-  """The target that the noise is calibrated to, by default an epsilon."""
   if values.target_rho is None:
     values.set_default('target_epsilon', _DEFAULT_TARGET_EPSILON)
   return flags_lib.target_from(values)
 
 
 def _check_mechanism(values: flags.FlagValues) -> None:
-  """Sets the defaults of mechanism and target; refuses what contradicts them."""
   if values.strategy_file is None:
     values.set_default('mechanism', _DEFAULT)
   else:
@@ -268,7 +240,6 @@ def _check_mechanism(values: flags.FlagValues) -> None:
 
 
 def _check_clipping(values: flags.FlagValues) -> None:
-  """Sets the default of clipping; refuses what does not go with the mechanism."""
   is_private = values.mechanism != NONE
   is_adaptive = values.clipped_count_stddev is not None
   default = ADAPTIVE if is_adaptive else FIXED if is_private else NONE
@@ -297,7 +268,6 @@ def _set_numbers(
   participation: participation_options.Participation,
   model_size: Callable[[], int],
 ) -> None:
-  """Sets the numbers of clients and parameters that the noise depends on."""
   noise = noises.of_mechanism(values.mechanism or mechanism_lib.FROM_FILE)
   required = {*noise.required, *noise.placement(values.noise_site).required}
   cohort = math.ceil(participation.clients_per_round)

@@ -45,8 +45,7 @@ class Run:
   )
   packed_simulation: Optional[bool] = program.flag(
     'Train many clients in one computation, instead of each by itself as TensorFlow '
-    'Federated does.',
-    unset='packed, if mechanism and --inner_aggregator allow it',
+    'Federated does. Default: packed, if mechanism and --inner_aggregator allow it.',
   )
   checkpoint_seconds: float = program.flag(
     'Least number of seconds between two checkpoints. A run that was killed resumes '
@@ -63,19 +62,17 @@ class Run:
   audit_canaries: Optional[int] = program.flag(
     'Insert so many made-up clients, each with probability 1/2, and report what an '
     'attacker reaches with them: lower bounds of epsilon. They count as clients, also '
-    'in --clients_per_round. For fixed clipping and Gaussian noise of the server.',
-    unset='none',
+    'in --clients_per_round. For fixed clipping and Gaussian noise of the server. '
+    'Default: none.',
     within='[1, inf)',
   )
   audit_confidence: Optional[float] = program.flag(
-    'Confidence of the lower bounds of --audit_canaries.',
-    unset='0.95',
+    'Confidence of the lower bounds of --audit_canaries. Default: 0.95.',
     within='[0.5, 1)',
   )
   run_dir: Optional[str] = program.flag(
     'Directory for the results. It does not exist, is empty, or has a run with the '
-    'same flags, which is resumed.',
-    unset='a new directory under runs',
+    'same flags, which is resumed. Default: a new directory under runs.',
   )
 
 

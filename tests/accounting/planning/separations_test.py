@@ -19,7 +19,7 @@ BOTH = Relation.ADD_OR_REMOVE_ONE
 def test_best_separation_refuses_tasks_without_a_separation():
   with pytest.raises(ValueError, match='leave no separation above 1'):
     separations.best_separation(64, 10, 20, 8.0, 1e-3)
-  with pytest.raises(ValueError, match='mechanism must be one of banded, toeplitz'):
+  with pytest.raises(ValueError, match="must be one with bands; got 'gaussian'"):
     separations.best_separation(64, 1000, 50, 8.0, 1e-3, mechanism='gaussian')
   with pytest.raises(ValueError, match='leave no separation above 1'):
     separations.best_separation(1, 1000, 50, 8.0, 1e-3)

@@ -22,7 +22,7 @@ def _program(main=lambda values: 0, **changes):
   shape = program.Flag('shape', ['round', 'square'], 'Of it.')
   rows = (
     program.Flag('number', int, 'How many.', default=3),
-    program.Flag('share', float, 'Of all.', unset='half'),
+    program.Flag('share', float, 'Of all.'),
     program.Flag('shown', bool, 'Whether to show it.', default=False),
     program.Flag('mean', program.NUMBER, 'Of all.'),
   )

@@ -146,17 +146,24 @@ class Task:
     return _BYTES * self.model_size
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, eq=False)
 class Row:
-  """One mechanism, with its noise."""
+  """One mechanism, with its noise; errors are of prefix sums, in clip norms."""
 
   mechanism: mechanism_lib.Mechanism
   sampling: str  # The assumption of its guarantee, a key of `ASSUMPTIONS`.
   accountant: str
   epsilon: float  # At the task's delta.
   equal_noise_multiplier: float  # Noise multiplier for `Comparison.equal_epsilon`.
-  # By the storage for the noise of earlier rounds.
+  error_by_round: np.ndarray  # Standard deviation of each prefix sum; shape [n].
+  rmse: float  # Root mean square of `error_by_round`.
+  max_error: float  # Largest of `error_by_round`.
+  equal_rmse: float  # The `rmse` with the noise for equal epsilon.
+  # Standard deviation of a round's noise in a coordinate, in clip norms.
+  noise_per_coordinate: noise_to_signal_lib.Points
+  # By the storage for the noise of earlier rounds, and the default one.
   costs: dict[str, strategies.strategy.Cost]
+  storage: str
   instead: Optional[accountants.Instead] = None  # Set if another's bound is used.
 
   @property
@@ -166,37 +173,6 @@ class Row:
     values = ((each, each.read(self.mechanism.strategy)) for each in options)
     words = (each.in_words(value) for each, value in values if value is not None)
     return ', '.join((self.mechanism.name, *words))
-
-  @functools.cached_property
-  def error_by_round(self) -> np.ndarray:
-    """Standard deviation of the noise in each prefix sum, in clip norms; shape [n]."""
-    errors = self.mechanism.strategy.per_query_error()
-    return self.mechanism.noise_multiplier * np.sqrt(errors)
-
-  @property
-  def rmse(self) -> float:
-    """Root mean square of `error_by_round`."""
-    return math.sqrt(float(np.square(self.error_by_round).mean()))
-
-  @property
-  def max_error(self) -> float:
-    """Largest of `error_by_round`."""
-    return float(self.error_by_round.max())
-
-  @property
-  def equal_rmse(self) -> float:
-    """The `rmse` with the noise for equal epsilon."""
-    return self.rmse * (self.equal_noise_multiplier / self.mechanism.noise_multiplier)
-
-  @functools.cached_property
-  def noise_per_coordinate(self) -> noise_to_signal_lib.Points:
-    """Standard deviation of a round's noise in a coordinate, in clip norms."""
-    return noise_to_signal_lib.summary(self.mechanism, model_size=1)
-
-  @property
-  def storage(self) -> str:
-    """The default storage for the noise of earlier rounds."""
-    return strategies.strategy.cheapest(self.costs)
 
   @property
   def cost(self) -> strategies.strategy.Cost:
@@ -332,8 +308,6 @@ def compare(
 
 
 class _Candidate(NamedTuple):
-  """A row to be built."""
-
   kind: registry.Kind
   sampling: str
   schema: sampling_lib.Schema
@@ -467,7 +441,6 @@ def _best_bands(task: Task, schema: sampling_lib.Schema) -> int:
 
 
 def _mu(task: Task) -> float:
-  """The mu of the target, or of the Gaussian mechanism with the given noise."""
   if task.target_epsilon is not None:
     return gaussian.mu_of(task.target_epsilon, task.target_delta)
   assert task.noise_multiplier is not None
@@ -483,7 +456,6 @@ def quickest_with_bands(limits: strategies.Participation) -> registry.Kind:
 
 
 def _bands(task: Task, kind: registry.Kind, bands: int) -> dict[str, int]:
-  """The option for `bands` bands, unless the task states their number."""
   if kind.bands is None:
     return {}
   return {kind.bands: task.options.get(kind.bands, bands)}
@@ -513,7 +485,6 @@ def _row(
   mechanism: mechanism_lib.Mechanism,
   epsilon: float,
 ) -> Row:
-  """A row; its noise is calibrated to `epsilon` unless the task states it."""
   accountant = _accountant(task, candidate.sampling, mechanism)
   equal_noise = calibration.noise_multiplier(
     mechanism.event_with,
@@ -524,14 +495,24 @@ def _row(
   )
   if task.noise_multiplier is None:
     mechanism = dataclasses.replace(mechanism, noise_multiplier=equal_noise)
+  noise = mechanism.noise_multiplier
+  errors = noise * np.sqrt(mechanism.strategy.per_query_error())
+  rmse = math.sqrt(float(np.square(errors).mean()))
+  costs = strategies.strategy.by_storage(mechanism.strategy, task.num_bytes)
   return Row(
     mechanism,
     candidate.sampling,
     accountant,
     mechanism.epsilon(task.target_delta, accountant=accountant),
     equal_noise,
-    strategies.strategy.by_storage(mechanism.strategy, task.num_bytes),
-    accountants.instead(
+    error_by_round=errors,
+    rmse=rmse,
+    max_error=float(errors.max()),
+    equal_rmse=rmse * (equal_noise / noise),
+    noise_per_coordinate=noise_to_signal_lib.summary(mechanism, model_size=1),
+    costs=costs,
+    storage=strategies.strategy.cheapest(costs),
+    instead=accountants.instead(
       mechanism.event, task.target_delta, accountant, mechanism.relation
     ),
   )

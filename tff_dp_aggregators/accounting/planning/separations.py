@@ -35,12 +35,7 @@ def best_separation(
     >>> drawn.min_separation, round(drawn.rate, 4)
     (4, 0.25)
   """
-  num_rounds = checks.check_positive_int('num_rounds', num_rounds)
-  num_clients = checks.check_positive_int('num_clients', num_clients)
   checks.check_positive('clients_per_round', clients_per_round)
-  names = [kind.name for kind in registry.KINDS.values() if kind.bands is not None]
-  if mechanism not in (None, *names):
-    raise ValueError(f'mechanism must be one of {", ".join(names)}; got {mechanism!r}.')
   upper = min(num_rounds, int(num_clients // clients_per_round))
   if largest is not None:
     upper = min(upper, largest)
@@ -52,6 +47,9 @@ def best_separation(
   kind = comparison.quickest_with_bands(strategies.Participation(num_rounds, upper))
   if mechanism is not None:
     kind = registry.kind(mechanism)
+  if kind.bands is None:
+    raise ValueError(f'mechanism must be one with bands; got {mechanism!r}.')
+  option = kind.bands
 
   def schema(separation: int) -> sampling.BMinSepSampling:
     return sampling.BMinSepSampling.of_cohort(
@@ -59,8 +57,7 @@ def best_separation(
     )
 
   def error(separation: int) -> float:
-    assert kind.bands is not None
-    bands = {kind.bands: separation}
+    bands = {option: separation}
     made = mechanism_lib.Mechanism(kind.name, schema(separation), 1.0, options=bands)
     noise = calibration.about_noise_multiplier(
       made.event_with, target_epsilon, target_delta, accountant='monte_carlo'

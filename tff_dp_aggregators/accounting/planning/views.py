@@ -131,11 +131,9 @@ def _row_to_json(comparison: planning.Comparison, row: planning.Row) -> dict[str
 def draw(comparison: planning.Comparison, file_format: str) -> bytes:
   """Plots error against rounds for each mechanism, at equal epsilon."""
   # Not pyplot, which has global state and may open windows.
-  from matplotlib import colormaps
   from matplotlib import figure
 
   task, names = comparison.task, list(planning.ASSUMPTIONS)
-  colors: Sequence[tuple[float, ...]] = colormaps['tab20'].colors
   plot = figure.Figure(figsize=(10, 5.5), layout='constrained')
   axes = plot.subplots()
   rounds = range(1, task.limits.num_rounds + 1)
@@ -144,7 +142,7 @@ def draw(comparison: planning.Comparison, file_format: str) -> bytes:
     axes.plot(
       rounds,
       scale * row.error_by_round,
-      color=colors[index % len(colors)],
+      color=f'C{index}',
       linestyle=_LINES[names.index(row.sampling) % len(_LINES)],
       linewidth=2.2 if row is comparison.advised else 1.2,
       label=_title(row) + (' (advised)' if row is comparison.advised else ''),
@@ -159,8 +157,7 @@ def draw(comparison: planning.Comparison, file_format: str) -> bytes:
     f'{rounding.exact(task.target_delta)}\n{_words("rounds", task.limits)}',
     fontsize='medium',
   )
-  axes.grid(which='major', alpha=0.4)
-  axes.grid(which='minor', alpha=0.15)
+  axes.grid(alpha=0.4)
   plot.legend(loc='outside right upper', fontsize='small', frameon=False)
   buffer = io.BytesIO()
   plot.savefig(buffer, format=file_format, dpi=150)
@@ -258,13 +255,11 @@ def _environment() -> jinja2.Environment:
 
 
 def _words(macro: str, *arguments: Any) -> str:
-  """Renders a macro of `words.txt.j2` in one line."""
   module = _environment().get_template('words.txt.j2').module
-  return ' '.join(getattr(module, macro)(*arguments).split())
+  return terms.in_a_line(getattr(module, macro)(*arguments))
 
 
 def _wrap(text: str) -> str:
-  """Wraps each paragraph, and joins them without blank lines."""
   blocks = (' '.join(each.split()) for each in re.split(r'\n\s*\n', text))
   return '\n'.join(
     textwrap.fill(each, _WIDTH, subsequent_indent='  ') for each in blocks if each
@@ -272,7 +267,6 @@ def _wrap(text: str) -> str:
 
 
 def _sampling(row: planning.Row) -> str:
-  """The title of a row's sampling; empty without sampling."""
   return planning.ASSUMPTIONS[row.sampling].title
 
 

@@ -58,19 +58,12 @@ def target_from(values: flags.FlagValues) -> Optional[mechanism_lib.Target]:
 
 def groups() -> tuple[program.Group, ...]:
   """The flags that `planned` reads."""
-  changes = {
-    'num_rounds': {'unset': 'the most that keep the target'},
-    'target_epsilon': {
-      'help': 'Privacy target. With it, one of --noise_multiplier and --num_rounds may '
-      'be left out; if both are given, they are checked against it.'
-    },
-  }
   return (
-    ('Participation', table.change(table.participation(), changes)),
+    ('Participation', table.participation()),
     ('Sampling', table.sampling()),
     ('Mechanism', table.mechanism()),
     ('Where noise is made', table.placement()),
-    ('Target', (*table.change(table.target(), changes), FIND)),
+    ('Target', (*table.target(), FIND)),
   )
 
 
@@ -205,7 +198,8 @@ def _strategy_that_ran(values: flags.FlagValues) -> Optional[strategies.Strategy
     _check_needs_no_plan('--mechanism', values.mechanism)
   if not planned or values.mechanism not in registry.KINDS:
     return None
-  return _mechanism(values, table.schema_from(values), 1.0).strategy
+  schema = table.schema_from(values)
+  return mechanism_from(values, schema, noise_multiplier=1.0).strategy
 
 
 def _has_separation(values: flags.FlagValues) -> bool:
@@ -239,41 +233,40 @@ def mechanism_from(
   values: flags.FlagValues,
   schema: sampling.Schema,
   strategy: Optional[strategies.Strategy] = None,
+  noise_multiplier: Optional[float] = None,
 ) -> mechanism_lib.Mechanism:
   """Returns the mechanism of flags, with their noise or the least for the target."""
-  if values.noise_multiplier is not None:
-    return _mechanism(values, schema, values.noise_multiplier, strategy)
+  name = values.mechanism or mechanism_lib.FROM_FILE
+  options = _options(values, schema.num_rounds, strategy)
+  noise = values.noise_multiplier if noise_multiplier is None else noise_multiplier
+  if noise is not None:
+    return mechanism_lib.Mechanism(name, schema, noise, **options)
   return mechanism_lib.Mechanism.for_target(
-    values.mechanism or mechanism_lib.FROM_FILE,
+    name,
     schema,
     values.target_epsilon,
     values.target_delta,
     target_rho=values.target_rho,
     accountant=values.accountant,
-    **_options(values, strategy),
-  )
-
-
-def _mechanism(
-  values: flags.FlagValues,
-  schema: sampling.Schema,
-  noise_multiplier: float,
-  strategy: Optional[strategies.Strategy] = None,
-) -> mechanism_lib.Mechanism:
-  options = {**_options(values, strategy), **_kind_options(values, schema.num_rounds)}
-  return mechanism_lib.Mechanism(
-    values.mechanism or mechanism_lib.FROM_FILE, schema, noise_multiplier, **options
+    **options,
   )
 
 
 def _options(
-  values: flags.FlagValues, strategy: Optional[strategies.Strategy] = None
+  values: flags.FlagValues,
+  num_rounds: int,
+  strategy: Optional[strategies.Strategy] = None,
 ) -> dict[str, Any]:
-  names = (*table.names(table.placement()), 'clipped_count_stddev', 'adjacency')
   if strategy is None and values.strategy_file is not None:
     strategy = _load(values.strategy_file)
-  given = {name: values[name].value for name in names}
-  return {**options_from(values), **given, 'strategy': strategy}
+  names = (*table.names(table.placement()), 'clipped_count_stddev', 'adjacency')
+  given = {**options_from(values), **{name: values[name].value for name in names}}
+  if values.num_rounds is None:  # A search for rounds may try fewer rounds than bands.
+    for kind in registry.KINDS.values():
+      for option in kind.options:
+        if option.is_within_rounds and given[option.name] is not None:
+          given[option.name] = min(given[option.name], num_rounds)
+  return {**given, 'strategy': strategy}
 
 
 def _load(path: str) -> strategies.Strategy:
@@ -290,7 +283,7 @@ def _max_rounds(values: flags.FlagValues) -> mechanism_lib.Mechanism:
   largest = _largest(values, schema, MAX_ROUNDS)
   if largest == MAX_ROUNDS:
     raise ValueError(f'{largest} rounds keep the target, or more. Give --num_rounds.')
-  return _mechanism(values, schema(largest), values.noise_multiplier)
+  return mechanism_from(values, schema(largest))
 
 
 def _max_participations(values: flags.FlagValues) -> mechanism_lib.Mechanism:
@@ -308,14 +301,14 @@ def _max_participations(values: flags.FlagValues) -> mechanism_lib.Mechanism:
     return table.limits_from(values, values.num_rounds, max_participations=number)
 
   largest = _largest(values, schema, limits.possible_participations)
-  return _mechanism(values, schema(largest), values.noise_multiplier)
+  return mechanism_from(values, schema(largest))
 
 
 def _largest(
   values: flags.FlagValues, schema: Callable[[int], sampling.Schema], at_most: int
 ) -> int:
   """Returns the largest number, up to `at_most`, whose schema keeps the target."""
-  first = _mechanism(values, schema(1), values.noise_multiplier)
+  first = mechanism_from(values, schema(1))
   independent = next(k.name for k in registry.KINDS.values() if k.is_independent)
 
   def event(number: int) -> dp_accounting.DpEvent:
@@ -327,9 +320,9 @@ def _largest(
         'strategies would take long. Give --num_rounds.'
       )
     if not is_free:
-      return _mechanism(values, schema(number), values.noise_multiplier).event
+      return mechanism_from(values, schema(number)).event
     # The event of independent noise, reduced to allow for round-off of the strategy.
-    options = {**_options(values), **dict.fromkeys(registry.options())}
+    options = {**_options(values, number), **dict.fromkeys(registry.options())}
     noise_multiplier = values.noise_multiplier * (1 - _ROUND_OFF)
     return mechanism_lib.Mechanism(
       independent, schema(number), noise_multiplier, **options
@@ -358,19 +351,11 @@ def _cost(values: flags.FlagValues, schema: sampling.Schema) -> tuple[float, boo
   if kind is None:
     return 0.0, False
   limits = sampling.limits_of(schema)
-  options = _kind_options(values, limits.num_rounds)
+  given = _options(values, limits.num_rounds)
+  names = [each.name for each in kind.options if given[each.name] is not None]
+  options = {name: given[name] for name in names}
   is_free = not sampling.is_sampled(schema) and kind.is_free(limits, **options)
   return kind.seconds(limits, **options), is_free
-
-
-def _kind_options(values: flags.FlagValues, num_rounds: int) -> dict[str, int]:
-  """Returns the given options of the kind of strategy."""
-  kind = registry.KINDS.get(values.mechanism)
-  options = {} if kind is None else {o.name: o.is_within_rounds for o in kind.options}
-  given = {n: values[n].value for n in options if values[n].value is not None}
-  if values.num_rounds is None:  # A search for rounds may try fewer rounds than bands.
-    given |= {n: min(value, num_rounds) for n, value in given.items() if options[n]}
-  return given
 
 
 def check_nbafl(values: flags.FlagValues) -> None:
@@ -424,10 +409,10 @@ def _mechanism_of_parts(
 
 def parse_parts(texts: Sequence[str]) -> list[Part]:
   """Parses the values of --part."""
-  return [_parse_part(text) for text in texts]
+  return [_parsed(text) for text in texts]
 
 
-def _parse_part(text: str) -> Part:
+def _parsed(text: str) -> Part:
   parsers: dict[str, Callable[[str], Any]] = {
     'weights': lambda patterns: tuple(patterns.split()),
     'mechanism': str,

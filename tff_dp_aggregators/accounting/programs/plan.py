@@ -28,6 +28,7 @@ import dataclasses
 import json
 import os
 import sys
+from typing import Any
 
 from absl import flags
 
@@ -46,33 +47,30 @@ _TASK_FLAGS = {field.name for field in dataclasses.fields(planning.Task)}
 
 def groups() -> tuple[program.Group, ...]:
   """Returns the program's flags."""
+  changed: dict[str, dict[str, Any]] = {
+    'sampling': {
+      'type': list(planning.samplings()),
+      'help': 'Secret sampling that the server can do. Mechanisms that need it may '
+      'then be advised, with their tightest epsilon, in up to a minute each. Others '
+      'are for tff-dp-report; planning.separations is for b_min_sep.',
+    },
+    'clients_per_round': {'type': int},
+  }
   task = (
     *table.participation(),
     program.Flag('model_size', int, 'Number of trainable float32 parameters.'),
-    *table.change(
-      (row for row in (*table.sampling(), *table.target()) if row.name in _TASK_FLAGS),
-      {
-        'sampling': {
-          'type': list(planning.samplings()),
-          'help': 'Secret sampling that the server can do. Mechanisms that need it may '
-          'then be advised, with their tightest epsilon, in up to a minute each. '
-          'Others are for tff-dp-report; planning.separations is for b_min_sep.',
-        },
-        'num_groups': {'unset': 'about the best power of 2'},
-        'clients_per_round': {'type': int},
-        'noise_multiplier': {'unset': 'for each mechanism the least for the target'},
-        'accountant': {
-          'unset': 'the exact one without sampling; with sampling, see --sampling'
-        },
-      },
+    *(
+      dataclasses.replace(row, **changed.get(row.name, {}))
+      for row in (*table.sampling(), *table.target())
+      if row.name in _TASK_FLAGS
     ),
   )
   compared = (
     program.Flag(
       'mechanisms',
       program.LIST,
-      f'Mechanisms, of {", ".join(registry.KINDS)}, separated by commas; or all.',
-      unset=f'all but those that take more than about {planning.MAX_SECONDS:.0f} s',
+      f'Mechanisms, of {", ".join(registry.KINDS)}, separated by commas; or all. '
+      f'Default: all but those that take more than about {planning.MAX_SECONDS:.0f} s.',
     ),
     *table.options(is_comparison=True),
   )

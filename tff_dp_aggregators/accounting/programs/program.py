@@ -38,17 +38,15 @@ class Flag:
   # `int`, `float`, `bool`, `str`, `NUMBER`, `LIST`, `MANY`, or a list of all values.
   type: Union[type, str, Sequence[str]]
   help: str
-  unset: str = ''  # In words, what is used if the flag is not given.
   default: Any = None
   within: str = ''  # The interval of valid numbers, such as '[0, 1)' or '(0, inf]'.
 
   def define(self, values: flags.FlagValues, heading: str) -> None:
     """Defines the flag, below a heading of `--help`."""
-    text = f'{self.help} Default: {self.unset}.' if self.unset else self.help
-    arguments = (self.name, self.default, text)
+    arguments = (self.name, self.default, self.help)
     more: dict[str, Any] = {'flag_values': values, 'module_name': heading}
     if isinstance(self.type, (list, tuple)):
-      flags.DEFINE_enum(self.name, self.default, self.type, text, **more)
+      flags.DEFINE_enum(self.name, self.default, self.type, self.help, **more)
     elif self.type == NUMBER:
       more['serializer'] = flags.ArgumentSerializer()
       flags.DEFINE(_NumberParser(), *arguments, **more)
@@ -79,8 +77,6 @@ _DEFINERS: dict[Any, Callable[..., Any]] = {
 
 
 class _NumberParser(flags.FloatParser):
-  """Parses integral values as `int`."""
-
   def convert(self, argument: Any) -> Any:
     number = super().convert(argument)
     return int(number) if number.is_integer() else number

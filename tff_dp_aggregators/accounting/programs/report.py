@@ -119,8 +119,7 @@ class _StatedFlags:
   rounds_fixed_by: Optional[str] = program.flag(
     f'{_STATE} fixed, before anything was computed from clients, the number of rounds '
     'of a run that ended early, such as a budget. The guarantee is then of the rounds '
-    'that ran.',
-    unset='nothing, and the guarantee is of all planned rounds',
+    'that ran. Default: nothing, and the guarantee is of all planned rounds.',
   )
   noise_source: Optional[str] = program.flag(f'{_STATE} the noise comes from.')
   code_version: Optional[str] = program.flag(

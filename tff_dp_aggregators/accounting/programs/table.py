@@ -7,9 +7,8 @@ Python functions have the names of the flags, so that their errors name the flag
 or of its `of_cohort`.
 """
 
-import dataclasses
 import inspect
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable
 from typing import Any, Callable, Optional, cast
 
 from absl import flags
@@ -56,8 +55,8 @@ SCHEME_FLAGS = {
       'min_separation',
       int,
       'Smallest difference between two rounds of one client. Larger is better for '
-      'privacy, and needs clients_per_round * min_separation clients.',
-      unset='1, every round',
+      'privacy, and needs clients_per_round * min_separation clients; 1 allows every '
+      'round.',
     ),
     Flag(
       'rounds_between',
@@ -68,8 +67,8 @@ SCHEME_FLAGS = {
     Flag(
       'max_participations',
       int,
-      'Largest number of rounds of one client.',
-      unset='as many as the separation allows',
+      'Largest number of rounds of one client. Default: as many as the separation '
+      'allows.',
     ),
     Flag(
       'fixed_epoch',
@@ -99,8 +98,8 @@ SCHEME_FLAGS = {
     Flag(
       'num_groups',
       int,
-      'For cyclic Poisson sampling: number of groups of clients that take turns.',
-      unset='1',
+      'For cyclic Poisson sampling: number of groups of clients that take turns. '
+      'Default: 1.',
     ),
     Flag(
       'cycle_length',
@@ -121,14 +120,11 @@ def names(rows: Iterable[Flag]) -> tuple[str, ...]:
   return tuple(row.name for row in rows)
 
 
-def change(rows: Iterable[Flag], changes: Mapping[str, Mapping[str, Any]]) -> Rows:
-  """Returns rows with some fields replaced, by the name of the flag."""
-  return tuple(dataclasses.replace(row, **changes.get(row.name, {})) for row in rows)
-
-
 def participation() -> Rows:
   """Flags of rounds and limits on participation."""
-  num_rounds = Flag('num_rounds', int, 'Rounds in all.')
+  num_rounds = Flag(
+    'num_rounds', int, 'Rounds in all; tff-dp-report finds the most for a target.'
+  )
   return (num_rounds, *(SCHEME_FLAGS[name] for name in _limits()))
 
 
@@ -151,7 +147,12 @@ def mechanism(none: Optional[str] = None) -> Rows:
   """Flags of the mechanism without its noise; `none` is the value for no mechanism."""
   known = [*mechanism_lib.names(), *([] if none is None else [none])]
   return (
-    Flag('mechanism', known, 'Privacy mechanism; or give --strategy_file.'),
+    Flag(
+      'mechanism',
+      known,
+      'Privacy mechanism; or give --strategy_file. '
+      + (f'{none}: no privacy. Default: {DEFAULT_OF_PARTS}.' if none else ''),
+    ),
     Flag(
       'strategy_file',
       str,
@@ -204,13 +205,11 @@ def placement() -> Rows:
     Flag(
       'noise_site',
       list(noises.PLACEMENTS),
-      f'Who makes the noise. {text}.',
-      unset=f'{noises.SERVER.name}; of integers {noises.CLIENTS.name}',
+      f'Who makes the noise. {text}. Default: {noises.SERVER.name}; of integers '
+      f'{noises.CLIENTS.name}. In simulations, numbers of clients and parameters '
+      'follow from other flags.',
     ),
-    *(
-      Flag(name, int, terms.describe(name), unset='in simulations what others say')
-      for name in noises.options()
-    ),
+    *(Flag(name, int, terms.describe(name)) for name in noises.options()),
     Flag(
       noises.SERVER_NOISE,
       float,
@@ -227,10 +226,17 @@ def target() -> Rows:
     Flag(
       'noise_multiplier',
       float,
-      'Standard deviation of the noise over the clip norm.',
-      unset='the least that keeps the target',
+      'Standard deviation of the noise over the clip norm. Default: the least that '
+      'keeps the target.',
     ),
-    Flag('target_epsilon', float, 'Privacy target.', within='(0, inf)'),
+    Flag(
+      'target_epsilon',
+      float,
+      'Privacy target: tff-dp-report finds noise or rounds for it, or checks both if '
+      'both are given; simulations find the noise, for epsilon 8 if neither '
+      '--noise_multiplier nor --target_rho is given.',
+      within='(0, inf)',
+    ),
     Flag(
       'target_rho',
       float,
@@ -247,14 +253,13 @@ def target() -> Rows:
     Flag(
       'accountant',
       sorted(accountants.ACCOUNTANTS),
-      'Accountant to compute epsilon with.',
-      unset='the tightest sound one, which is exact without sampling',
+      'Accountant to compute epsilon with. Default: the tightest sound one, which is '
+      'exact without sampling.',
     ),
     Flag(
       'adjacency',
       sorted(sampling_lib.ADJACENCIES),
-      'Neighbouring relation.',
-      unset='that of the schema, zero_out without sampling',
+      'Neighbouring relation. Default: that of the schema, zero_out without sampling.',
     ),
   )
 
@@ -262,7 +267,8 @@ def target() -> Rows:
 CLIP_NORM = Flag(
   'clip_norm',
   float,
-  "L2 bound of one client's contribution to one round.",
+  "L2 bound of one client's contribution to one round, L1 with --mechanism=laplace; "
+  'with adaptive clipping in the first round.',
   within='(0, inf)',
 )
 
@@ -281,8 +287,8 @@ NBAFL = (
   Flag(
     'num_exposures',
     int,
-    "With --nbafl: how often a client's uploads are seen; L.",
-    unset='in simulations --num_rounds',
+    "With --nbafl: how often a client's uploads are seen; L. Default: in simulations "
+    '--num_rounds.',
   ),
   Flag('min_examples', int, 'With --nbafl: least number of examples of a client; m.'),
   Flag(
@@ -317,9 +323,9 @@ ROUND_LOG = (
   Flag(
     'min_wait_hours',
     float,
-    'Least number of hours between two contributions of a device.',
+    'Least number of hours between two contributions of a device. Default: 24, or no '
+    'such rule if the log names the clients.',
     within='(0, 1e6)',
-    unset='24, or no such rule if the log names the clients',
   ),
   Flag(
     'wait_from',
@@ -331,8 +337,8 @@ ROUND_LOG = (
   Flag(
     'first_start',
     str,
-    'Start of the first round, for logs without start times.',
-    unset='as long before its completion as the longest other round took',
+    'Start of the first round, for logs without start times. Default: as long before '
+    'its completion as the longest other round took.',
   ),
 )
 

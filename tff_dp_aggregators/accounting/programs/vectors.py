@@ -26,7 +26,7 @@ from tff_dp_aggregators.base import new_files
 def groups() -> tuple[program.Group, ...]:
   """Returns the program's flags."""
   rows = (
-    program.Flag('file', str, 'Test vectors to check.', unset="the package's own"),
+    program.Flag('file', str, "Test vectors to check. Default: the package's own."),
     program.Flag(
       'remake',
       bool,
@@ -46,35 +46,28 @@ def groups() -> tuple[program.Group, ...]:
 def main(values: flags.FlagValues) -> int:
   """Checks or writes test vectors; returns the exit code."""
   if values.output is not None:
-    if values.file is not None or values.remake:
-      raise program.WrongUsage('--output goes with no other flag; it checks nothing.')
+    program.refuse(values, ('file', 'remake'), 'checks, and --output writes.')
     program.check_new(values, 'output')
     new_files.write_new(values.output, vectors.to_json(vectors.remake(vectors.read())))
     return 0
   listed = vectors.read(values.file)
   if values.remake:
-    _compare(listed)
+    missing = {each.id for each in vectors.read()} - {each.id for each in listed}
+    if missing:
+      raise program.CheckFailed(f'the file has no {min(missing)}.')
+    for each, remade in zip(listed, vectors.remake(listed)):
+      if remade != each:
+        raise program.CheckFailed(
+          f'{each.id} is {each.value} in the file, but computed again {remade.value}.'
+        )
   checked = vectors.check(listed)
   sys.stdout.write(_table(checked))
-  wrong = [each for each in checked if not each.is_right]
-  if wrong:
-    first = wrong[0]
+  if wrong := [each for each in checked if not each.is_right]:
     raise program.CheckFailed(
-      f'{len(wrong)} of {len(checked)} figures are wrong, first {first.vector.id}: '
-      f'{first.ours!r} is not {first.vector.value}.'
+      f'{len(wrong)} of {len(checked)} figures are wrong, first {wrong[0].vector.id}: '
+      f'{wrong[0].ours!r} is not {wrong[0].vector.value}.'
     )
   return 0
-
-
-def _compare(listed: list[vectors.Vector]) -> None:
-  missing = {each.id for each in vectors.read()} - {each.id for each in listed}
-  if missing:
-    raise program.CheckFailed(f'the file has no {min(missing)}.')
-  for each, remade in zip(listed, vectors.remake(listed)):
-    if remade != each:
-      raise program.CheckFailed(
-        f'{each.id} is {each.value} in the file, but computed again {remade.value}.'
-      )
 
 
 def _table(checked: list[vectors.Checked]) -> str:
