@@ -37,8 +37,7 @@ class Data:
   )
   # NumPy's Dirichlet sampler does not terminate with a tiny alpha.
   dirichlet_alpha: float = program.flag(
-    'Skew of labels or sizes between clients (arXiv:1909.06335): a smaller value is '
-    'more skewed. At least 0.001.',
+    'Skew of labels or sizes between clients (arXiv:1909.06335); less is more skewed.',
     default=0.5,
     within='[0.001, inf)',
   )
@@ -46,8 +45,7 @@ class Data:
   # The user's own data; `None` for those of a task.
   files: Optional['Files'] = None
   cache_dir: Optional[str] = program.flag(
-    'Folder with the files that the loaders of tff.simulation.datasets keep, for tasks '
-    'that read them. Nothing is downloaded.'
+    'Folder that the loaders of tff.simulation.datasets keep. Nothing is downloaded.'
   )
 
 
@@ -62,86 +60,73 @@ class Files:
     'Split to read from a database in the format of TensorFlow Federated.'
   )
   client_column: Optional[str] = program.flag(
-    'Column of --data that names the client of each row. Without it, --partition deals '
-    'the rows out to clients.'
+    'Column of --data that names the client of each row.'
   )
   label_column: Optional[str] = program.flag(
-    'Column of --data to predict, or several separated by commas: numbers, or tags '
-    'that are 0 or 1.'
+    'Columns of --data to predict: numbers, classes, or tags that are 0 or 1.'
   )
   feature_columns: Optional[tuple[str, ...]] = program.flag(
     'Columns of --data to predict from. Default: all others.'
   )
   one_hot_columns: tuple[str, ...] = program.flag(
-    'Columns of --data whose numbers are names, such as postcodes. They get one '
-    'feature per value, as columns of text always do.',
-    empty=(),
+    'Columns of --data whose numbers are names, to get one feature per value.', empty=()
   )
   embedding_columns: tuple[str, ...] = program.flag(
-    'Columns of --data with many different values, such as cities. The model learns a '
-    'vector of --embedding_size for each value.',
+    'Columns of --data with many values, which get vectors of --embedding_size.',
     empty=(),
   )
   text_column: Optional[str] = program.flag(
     'Column of --data with text, whose next character or word is predicted.'
   )
   label_kind: Optional[str] = program.flag(
-    'Whether labels are classes or numbers. Several classes per row are tags. Default: '
-    'classes if labels are text or few whole numbers; tags if all of several labels '
-    'are 0 or 1.',
+    'Whether labels are classes or numbers. Default: classes if they are text or few '
+    'whole numbers; tags if all of several labels are 0 or 1.',
     ['class', 'number'],
   )
   class_weights: tuple[str, ...] = program.flag(
-    'Weight of each class in the loss, such as no:1,yes:5, with 1 for classes that are '
-    'not named; or balanced, which gives all classes the same total weight, from exact '
-    'numbers of examples. Default: 1 for all.',
+    'Weight of each class in the loss, such as no:1,yes:5, with 1 for others; or '
+    'balanced, the same total weight for all classes, from exact numbers of examples.',
     empty=(),
   )
   scaling: Optional[str] = program.flag(
-    'How to scale features that are numbers. standard: to mean 0 and standard '
-    'deviation 1, computed without noise. Default: standard for columns, none for '
-    'images and the like.',
+    'How to scale numeric features. standard: to mean 0 and standard deviation 1, '
+    'without noise. Default: standard for columns, none for images and the like.',
     _SCALINGS,
   )
   label_scaling: Optional[str] = program.flag(
-    'How to scale labels that are numbers. standard: to mean 0 and standard deviation '
-    '1, computed without noise. Metrics stay in the unit of the labels. Default: '
-    'standard.',
+    'How to scale numeric labels: by default standard, as for features. Metrics stay '
+    'in the unit of the labels.',
     _SCALINGS,
   )
   missing_values: Optional[tuple[str, ...]] = program.flag(
-    'Texts that mean that a value of --data is missing, which is an error; empty for '
-    'none. Default: those of pandas.read_csv: '
-    f'{", ".join(each for each in ids.MISSING if each)}.',
+    'Texts for a missing value of --data, which is an error; empty for none. Default: '
+    f'{", ".join(each for each in ids.MISSING if each)}.'
   )
   separator: Optional[str] = program.flag(
-    'Separator of the fields of CSV: a character, or tab. Default: a comma, and a tab '
-    'in .tsv.',
+    'Separator of the fields of CSV, or tab. Default: a comma, and a tab in .tsv.'
   )
   decimal: Optional[str] = program.flag(
     'Decimal sign of numbers in text files such as CSV. Default: a point.',
     list(columns.DECIMALS),
   )
   thousands: Optional[str] = program.flag(
-    'Separator of groups of digits of numbers in text files such as CSV; empty, the '
-    'default, for none.',
+    'Separator of groups of digits of numbers in text files; empty for none.',
     ['', *columns.THOUSANDS],
   )
   # `None` if the data have clients.
   partition: Optional[str] = program.flag(
-    'How to deal the rows of --data out to --num_clients if they have no clients: '
-    'evenly, with skewed labels, or in skewed sizes. Default: iid.',
+    'How to deal rows without clients out to --num_clients: evenly (the default), with '
+    'skewed labels, or in skewed sizes.',
     PARTITIONS,
   )
   test_clients: Optional[float] = program.flag(
-    'Share of the clients to hold out for testing. They never take part, and no '
-    'privacy is claimed for them. Default: 0.1 if the data have clients.',
+    'Share of the clients to hold out for testing, who never take part; no privacy is '
+    'claimed for them. Default: 0.1 if the data have clients.',
     within='(0, 1)',
   )
   test_examples: Optional[float] = program.flag(
-    "Share of each client's examples, or of all examples if the data have no clients, "
-    'to hold out for testing. No privacy is claimed for them. Default: 0.2 if the data '
-    'have no clients.',
+    "Share of each client's examples to hold out for testing; no privacy is claimed "
+    'for them. Default: 0.2 if the data have no clients.',
     within='(0, 1)',
   )
   test_data: Optional[str] = program.flag(
@@ -158,13 +143,12 @@ class Files:
     within='[1, inf)',
   )
   vocabulary_size: Optional[int] = program.flag(
-    'Number of the most frequent characters or words in the vocabulary. Default: 256 '
-    'characters, or 10000 words.',
+    'Size of the vocabulary. Default: 256 characters, or 10000 words.',
     within='[1, inf)',
   )
   vocabulary: Optional[str] = program.flag(
-    'File with a public vocabulary: one word per line, or all characters as they are. '
-    'Without it, the vocabulary is made from the data.'
+    'File with a public vocabulary instead of one from the data: one word per line, or '
+    'all characters as they are.'
   )
   # Folder for anonymous temporary files.
   scratch: str = dataclasses.field(default='.', compare=False)
@@ -185,16 +169,14 @@ def rows() -> tuple[Flag, ...]:
     Flag(
       'data_scratch',
       str,
-      'Folder for temporary files while --data is read, which are removed. Default: '
-      'the folder of the run directory.',
+      'Folder for temporary files while --data is read. Default: that of the run.',
     ),
     *program.rows_of(Files),
     *program.rows_of(Data),
     Flag(
       'split_seed',
       int,
-      'Seed of the train/test split and of the split into clients. It is separate from '
-      '--seed, so that runs with different seeds train and test on the same clients.',
+      'Seed of what is held out, and of the split into clients; separate from --seed.',
       default=1,
       within='[0, inf)',
     ),

@@ -31,7 +31,7 @@ class Model:
   metric: metrics.Metric  # Computed on test data, besides the loss.
   loss: Optional[str] = program.flag(
     f'Loss to minimise: {", ".join(losses.LOSSES)}; for your own Keras model also the '
-    'name of a Keras loss. Default: the one for the kind of labels.',
+    'name of a Keras loss. Default: the one for the kind of labels.'
   )
   hidden_units: Optional[int] = program.flag(
     f'Width of hidden layers. {_widths("hidden_units")}', within='[1, inf)'

@@ -95,14 +95,13 @@ class Optimization:
     'Learning rate of local training.', within='(0, inf)'
   )
   client_learning_rate_schedule: str = program.flag(
-    'Schedule of the learning rate of local training over rounds: constant; linear or '
+    'Schedule over rounds of the learning rate of local training: constant; linear or '
     'cosine decay towards 0; or exponential decay to a hundredth.',
     list(CLIENT_SCHEDULES),
     default=_CONSTANT,
   )
   proximal_strength: Optional[float] = program.flag(
-    'Strength of the proximal term, which pulls local training towards the global '
-    'model (FedProx, arXiv:1812.06127). Default: no proximal term.',
+    'Strength of the pull of local training to the global model (FedProx).',
     within='[0, inf)',
   )
   server_optimizer: str = program.flag(
@@ -124,9 +123,8 @@ class Optimization:
     within='[0, 1)',
   )
   server_adaptivity: Optional[float] = program.flag(
-    f'Number that the server optimizers {_ADAPTIVE} add to the denominator of a step '
-    '(tau in arXiv:2003.00295). With noise, it should not be too small. Default: that '
-    'of TensorFlow Federated.',
+    f'Number that {_ADAPTIVE} add to the denominator of a step (tau in '
+    'arXiv:2003.00295); with noise, not too small.',
     within='(0, inf)',
   )
   batch_size: int = program.flag(
@@ -183,15 +181,14 @@ AGGREGATION = (
     'zeroing_norm',
     float,
     'Replace updates with a larger L2 norm by zeros, before clipping. Do not choose it '
-    'by looking at updates. It does not change the guarantee. Default: no update is '
-    'replaced.',
+    'by looking at updates.',
     within='(0, inf)',
   ),
   program.Flag(
     'coordinate_bound',
     float,
-    'Bound on the magnitude of each coordinate of an update, before clipping. Do not '
-    'choose it by looking at updates. Default: no bound.',
+    'Bound of each coordinate of an update, before clipping. Do not choose it by '
+    'looking at updates.',
     within='(0, inf)',
   ),
   program.Flag(

@@ -62,8 +62,8 @@ _COHORTS = (
   table.Flag(
     'schedule_file',
     str,
-    'File with the cohorts of all rounds, as written by sampling.Schedule.save. It '
-    'also states rounds, cohort size and limits, unless flags state them.',
+    'File of sampling.Schedule.save with the cohorts of all rounds. It also states '
+    'rounds, cohort size and limits, unless flags state them.',
   ),
   table.Flag(
     'dropout_probability',
@@ -74,8 +74,7 @@ _COHORTS = (
   table.Flag(
     'reporting_goal',
     int,
-    'Number of clients that have to report. A round with fewer is tried again. '
-    'Default: no minimum.',
+    'Number of clients that have to report, or the round is tried again.',
   ),
 )
 

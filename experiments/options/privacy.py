@@ -78,28 +78,26 @@ _OWN = (
   table.Flag(
     'clip_order',
     float,
-    f'With --mechanism={NONE} --clipping={FIXED}: order p of the norm, at least 1, or '
-    'inf for the largest entry. Default: 2.',
+    f'With --clipping={FIXED} without noise: order p of the norm, 1 to inf; 2 by '
+    'default.',
     within='[1, inf]',
   ),
   table.Flag(
     'target_quantile',
     float,
-    f'With --clipping={ADAPTIVE}: share of the clients that is not clipped. Default: '
-    '0.5.',
+    f'With --clipping={ADAPTIVE}: share of clients not clipped, 0.5 by default.',
   ),
   table.Flag(
     'clip_learning_rate',
     float,
-    f'With --clipping={ADAPTIVE}: the norm changes by a factor of at most exp(this) a '
-    'round. Default: 0.2.',
+    f'With --clipping={ADAPTIVE}: the norm changes by at most exp(this) a round, 0.2 '
+    'by default.',
   ),
   table.Flag(
     'workload',
     [_PREFIX_SUMS, _SERVER],
-    "Workload that the mechanism's strategy is optimised for: prefix sums, or the "
-    'models of --server_optimizer with its momentum and learning rates. Gaussian noise '
-    'and trees are the same for both.',
+    'Workload that the strategy is optimised for: prefix sums, or the models of '
+    '--server_optimizer with its momentum and learning rates.',
     default=_PREFIX_SUMS,
   ),
   table.Flag(

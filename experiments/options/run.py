@@ -27,15 +27,13 @@ MAY_DIFFER = (
 @dataclasses.dataclass(frozen=True)
 class Run:
   seed: int = program.flag(
-    'Seed of the model, the selection of clients and their order, and the noise. The '
-    'same seed gives the same result. Noise from a known seed protects nobody, which '
-    'is fine for a simulation; see --secret_noise.',
+    'Seed of model, selection of clients, and noise: the same seed gives the same '
+    'result, and noise that protects nobody; see --secret_noise.',
     default=1,
     within='[0, inf)',
   )
   secret_noise: bool = program.flag(
-    'Draw the noise from a secret key instead of --seed. The run cannot be repeated '
-    'exactly then. Integer noise is always secret.',
+    'Draw the noise from a secret key instead of --seed. Integer noise always is.',
     default=False,
   )
   evaluate_every: int = program.flag(
@@ -44,26 +42,23 @@ class Run:
     within='[1, inf)',
   )
   packed_simulation: Optional[bool] = program.flag(
-    'Train many clients in one computation, instead of each by itself as TensorFlow '
-    'Federated does. Default: packed, if mechanism and --inner_aggregator allow it.',
+    'Train many clients in one computation, not each by itself as TensorFlow Federated '
+    'does. Default: if mechanism and --inner_aggregator allow it.'
   )
   checkpoint_seconds: float = program.flag(
-    'Least number of seconds between two checkpoints. A run that was killed resumes '
-    'from the last one.',
+    'Least seconds between two checkpoints, from which a killed run resumes.',
     default=30.0,
     within='[0, inf]',
   )
   timeout_seconds: float = program.flag(
-    'Time limit of a round in seconds. If a round takes longer, the program ends with '
-    'an error, and the same command resumes the run.',
+    'Time limit of a round, after which the program ends and can be resumed.',
     default=3600.0,
     within='(0, inf]',
   )
   audit_canaries: Optional[int] = program.flag(
     'Insert so many made-up clients, each with probability 1/2, and report what an '
-    'attacker reaches with them: lower bounds of epsilon. They count as clients, also '
-    'in --clients_per_round. For fixed clipping and Gaussian noise of the server. '
-    'Default: none.',
+    'attacker reaches with them: lower bounds of epsilon. They count as clients. For '
+    'fixed clipping and Gaussian noise of the server.',
     within='[1, inf)',
   )
   audit_confidence: Optional[float] = program.flag(
@@ -71,18 +66,17 @@ class Run:
     within='[0.5, 1)',
   )
   run_dir: Optional[str] = program.flag(
-    'Directory for the results. It does not exist, is empty, or has a run with the '
-    'same flags, which is resumed. Default: a new directory under runs.',
+    'Directory for the results: new, empty, or of a run with the same flags, which is '
+    'resumed. Default: a new directory under runs.'
   )
 
 
 @dataclasses.dataclass(frozen=True)
 class Cluster:
   scheduler: Optional[str] = program.flag(
-    'Compute on the workers of a Dask cluster, to the same result: local:4 for four '
-    'processes of this machine, or what `dask scheduler` prints, tcp://HOST:PORT or '
-    "tls://HOST:PORT, with keys and certificates of Dask's configuration "
-    '(distributed.comm.tls). Workers need the environment of this program.'
+    'Compute on a Dask cluster, to the same result: local:4 for four processes here, '
+    "or what `dask scheduler` prints, tcp://HOST:PORT or tls://HOST:PORT, with Dask's "
+    'configuration (distributed.comm.tls). Workers need this environment.'
   )
   trusted_network: bool = program.flag(
     'Allow an unencrypted --scheduler=tcp://HOST:PORT on another machine. Whoever is '

@@ -42,8 +42,7 @@ _EXAMPLE = "--part='head: weights=2 3, mechanism=tree, clip_norm=0.3'"
 FIND = table.Flag(
   'find',
   ['max_participations'],
-  'Find the largest --max_participations that keeps the target with this noise and '
-  'number of rounds.',
+  'Find the largest --max_participations that keeps the target.',
 )
 
 

@@ -54,21 +54,18 @@ SCHEME_FLAGS = {
     Flag(
       'min_separation',
       int,
-      'Smallest difference between two rounds of one client. Larger is better for '
-      'privacy, and needs clients_per_round * min_separation clients; 1 allows every '
-      'round.',
+      'Smallest difference between two rounds of one client, 1 for any. Larger is '
+      'better for privacy, and needs clients_per_round * min_separation clients.',
     ),
     Flag(
       'rounds_between',
       int,
-      'Smallest number of rounds strictly between two participations of one client, as '
-      'the DP-FTRL literature counts: --min_separation minus one.',
+      'Rounds strictly between two of one client: --min_separation minus one.',
     ),
     Flag(
       'max_participations',
       int,
-      'Largest number of rounds of one client. Default: as many as the separation '
-      'allows.',
+      'Largest number of rounds of one client, if less than separation allows.',
     ),
     Flag(
       'fixed_epoch',
@@ -86,20 +83,15 @@ SCHEME_FLAGS = {
     Flag(
       'clients_per_round',
       program.NUMBER,  # It may be a fraction if it is a mean.
-      'Clients per round; for poisson their mean number, for truncated_poisson that '
-      'before any are left out.',
+      'Clients per round; their mean number if they are drawn independently.',
     ),
     Flag(
       'max_clients_per_round',
       int,
-      'For truncated_poisson: most clients of a round; of more that are drawn, a '
-      'random subset of this size is kept.',
+      'For truncated_poisson: size of a random subset that is kept of more clients.',
     ),
     Flag(
-      'num_groups',
-      int,
-      'For cyclic Poisson sampling: number of groups of clients that take turns. '
-      'Default: 1.',
+      'num_groups', int, 'For poisson: number of groups of clients that take turns.'
     ),
     Flag(
       'cycle_length',
@@ -226,8 +218,7 @@ def target() -> Rows:
     Flag(
       'noise_multiplier',
       float,
-      'Standard deviation of the noise over the clip norm. Default: the least that '
-      'keeps the target.',
+      'Standard deviation of the noise over the clip norm, or the least for a target.',
     ),
     Flag(
       'target_epsilon',
@@ -253,8 +244,7 @@ def target() -> Rows:
     Flag(
       'accountant',
       sorted(accountants.ACCOUNTANTS),
-      'Accountant to compute epsilon with. Default: the tightest sound one, which is '
-      'exact without sampling.',
+      'Accountant to compute epsilon with. Default: the tightest sound one.',
     ),
     Flag(
       'adjacency',
@@ -267,8 +257,7 @@ def target() -> Rows:
 CLIP_NORM = Flag(
   'clip_norm',
   float,
-  "L2 bound of one client's contribution to one round, L1 with --mechanism=laplace; "
-  'with adaptive clipping in the first round.',
+  "L2 bound of a client's contribution to a round; L1 with --mechanism=laplace.",
   within='(0, inf)',
 )
 
@@ -279,23 +268,20 @@ NBAFL = (
     bool,
     'Noise of each client and of the server by NbAFL (arXiv:1911.00222), from '
     '--target_epsilon, --target_delta, --clip_norm, --num_rounds, --num_clients, '
-    '--clients_per_round and the flags below. The report says what the formulas claim '
-    'of an example beside what holds of a client. All clients take part in each round, '
-    'or are drawn at random anew for each.',
+    '--clients_per_round and the flags below. All clients take part in each round, or '
+    'are drawn at random anew for each.',
     default=False,
   ),
   Flag(
     'num_exposures',
     int,
-    "With --nbafl: how often a client's uploads are seen; L. Default: in simulations "
-    '--num_rounds.',
+    "With --nbafl: how often a client's uploads are seen (L), by default each round.",
   ),
   Flag('min_examples', int, 'With --nbafl: least number of examples of a client; m.'),
   Flag(
     'calibration',
     nbafl_lib.CALIBRATIONS,
-    'With --nbafl: noise by the published formulas, or the least that keeps what they '
-    'promise.',
+    'With --nbafl: noise by the published formulas, or the least for their promise.',
     default='published',
   ),
 )

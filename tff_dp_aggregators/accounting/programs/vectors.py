@@ -30,8 +30,7 @@ def groups() -> tuple[program.Group, ...]:
     program.Flag(
       'remake',
       bool,
-      'Compute the figures again, and fail unless the file has the same. This takes '
-      'some seconds.',
+      'Compute the figures again, and fail unless the file has the same.',
       default=False,
     ),
     program.Flag(
