@@ -168,20 +168,16 @@ def _size(
 def check_cohorts(
   privacy: privacy_options.Privacy, schedule: sampling.Schedule
 ) -> None:
-  mechanism = privacy.mechanism
-  if mechanism is None:
+  if privacy.mechanism is None:
     return
-  numbers = dict(mechanism.options)
-  minimum = numbers.get('min_clients', 0)
+  numbers, cohort = dict(privacy.mechanism.options), schedule.clients_per_round
   maximum = numbers.get('max_clients')
-  cohort = schedule.clients_per_round
-  if minimum > cohort or (maximum is not None and maximum < cohort):
-    name, value = ('min', minimum) if minimum > cohort else ('max', maximum)
+  if maximum is not None and maximum < cohort:
     raise ValueError(
-      f'--{name}_clients={value}, and rounds ask for {cohort:g} clients: none of them '
-      'would be released, or their sum might wrap around. Change one of them.'
+      f'--max_clients={maximum}, and rounds ask for {cohort:g} clients, whose sum '
+      'might wrap around. Change one of them.'
     )
-  fitting.check_clients(mechanism, minimum, schedule)
+  fitting.check_clients(privacy.mechanism, numbers.get('min_clients', 0), schedule)
 
 
 def _check_packing(
@@ -196,12 +192,11 @@ def _check_packing(
   why_one_by_one = fitting.why_one_by_one(server, mechanism, '--') or (
     '--nopacked_simulation' if stated is False else None
   )
+  is_seeded = not run.secret_noise and not privacy.is_always_secret
   needing = {
     '--packed_simulation': stated is True,
     f'--scheduler={scheduler}': scheduler is not None,
-    'noise of clients without --secret_noise': (
-      clients_add_noise and not run.secret_noise and not privacy.is_always_secret
-    ),
+    'noise of clients without --secret_noise': clients_add_noise and is_seeded,
   }
   fitting.check_packing(why_one_by_one, needing)
   if run.audit_canaries is not None:

@@ -110,15 +110,10 @@ class Task:
     for name in ('target_epsilon', 'noise_multiplier'):
       if getattr(self, name) is not None:
         checks.check_positive(name, getattr(self, name))
-    if self.num_clients is not None and self.clients_per_round is not None:
-      strategies.participation.check_population(
-        self.num_clients, self.clients_per_round, self.limits
-      )
-    elif (
-      not (self.num_clients is self.clients_per_round is None)
-      or self.sampling != 'none'
-      or self.num_groups
-    ):
+    cohort = (self.num_clients, self.clients_per_round)
+    if None not in cohort:
+      strategies.participation.check_population(*cohort, self.limits)
+    elif cohort != (None, None) or self.sampling != 'none' or self.num_groups:
       raise ValueError(
         'num_clients and clients_per_round go together, and sampling and num_groups '
         f'need both; got num_clients={self.num_clients}, clients_per_round='
@@ -312,7 +307,6 @@ class _Candidate(NamedTuple):
   sampling: str
   schema: sampling_lib.Schema
   options: dict[str, Any]
-  seconds_of_groups: float = 0.0  # To find the number of groups, if that is slow.
 
   def __str__(self) -> str:
     sampled = '' if self.sampling == 'none' else f' with {self.sampling}'
@@ -326,11 +320,10 @@ class _Candidate(NamedTuple):
     why_skip = self.kind.why_skip(limits, self.options)
     if why_skip is not None:
       return why_skip
-    seconds = self.seconds_of_groups + self.kind.seconds(limits, **self.options)
+    seconds = self.kind.seconds(limits, **self.options)
     if seconds <= MAX_SECONDS or task.mechanisms is not None:
       return None
-    quicker = [self.kind.quicker_with, '--num_groups' if self.seconds_of_groups else '']
-    others = ' or '.join(filter(None, ['--mechanisms=all', *quicker]))
+    others = ' or '.join(filter(None, ['--mechanisms=all', self.kind.quicker_with]))
     return f'it would take about {seconds:,.0f} s; have it with {others}.'
 
 
@@ -349,14 +342,13 @@ def _candidates(task: Task) -> list[_Candidate]:
     'num_clients': task.num_clients,
     'clients_per_round': task.clients_per_round,
   }
-  with_groups: list[_Candidate] = []
   for sampling, assumption in ASSUMPTIONS.items():
     if sampling == 'none':
       continue
     if assumption.noise_for is not None:
-      schema, seconds = _best_groups(task, assumption, cohort)
-      with_groups += (
-        _Candidate(kind, sampling, schema, _free_bands(task, kind, schema), seconds)
+      schema = _with_best_groups(task, assumption, cohort)
+      candidates += (
+        _Candidate(kind, sampling, schema, _free_bands(task, kind, schema))
         for kind in kinds
         if kind.bands is not None
       )
@@ -369,7 +361,7 @@ def _candidates(task: Task) -> list[_Candidate]:
       for kind in kinds
       if kind.is_independent or bands
     )
-  return candidates + with_groups
+  return candidates
 
 
 def least_error(numbers: Iterable[int], error: Callable[[int], float]) -> int:
@@ -382,29 +374,26 @@ def least_error(numbers: Iterable[int], error: Callable[[int], float]) -> int:
   return min(errors, key=errors.__getitem__)
 
 
-def _best_groups(
+def _with_best_groups(
   task: Task, assumption: Assumption, cohort: dict[str, int]
-) -> tuple[Any, float]:
-  """A scheme with about the best number of groups; or the seconds, if that is slow.
+) -> Any:
+  """A scheme with about the best number of groups, or with the most if that is slow.
 
   Minimises the RMSE of the fastest kind, with approximate noise. More groups allow more
   bands, which reduce the error for the same noise, but sampling amplifies privacy less.
   """
   assert assumption.noise_for is not None
-  make = functools.partial(assumption.make, **cohort)
+  make, noise_for = functools.partial(assumption.make, **cohort), assumption.noise_for
   if task.num_groups is not None:
-    return make(num_groups=task.num_groups), 0.0
+    return make(num_groups=task.num_groups)
   largest = min(
     cohort['num_clients'] // cohort['clients_per_round'], cohort['num_rounds']
   )
   powers = [2**i for i in range(largest.bit_length())]
-  quickest, seconds = quickest_with_bands(task.limits), 0.0
-  for schema in (make(num_groups=groups) for groups in powers):
-    options = _free_bands(task, quickest, schema)
-    seconds += quickest.seconds(sampling_lib.limits_of(schema), **options)
-  if task.mechanisms is None and seconds > MAX_SECONDS:
-    return make(num_groups=powers[-1]), seconds
-  mu, noise_for = _mu(task), assumption.noise_for
+  quickest, most, mu = quickest_with_bands(task.limits), powers[-1], _mu(task)
+  with_most = _Candidate(quickest, '', make(num_groups=most), {})
+  if with_most.reason_against(task) is not None:
+    return with_most.schema
 
   def error(groups: int) -> float:
     schema = make(num_groups=groups)
@@ -413,7 +402,7 @@ def _best_groups(
     )
     return strategy.rmse() * noise_for(schema, mu)
 
-  return make(num_groups=least_error(powers, error)), 0.0
+  return make(num_groups=least_error(powers, error))
 
 
 def _best_bands(task: Task, schema: sampling_lib.Schema) -> int:

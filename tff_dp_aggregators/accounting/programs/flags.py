@@ -307,25 +307,28 @@ def _largest(
   values: flags.FlagValues, schema: Callable[[int], sampling.Schema], at_most: int
 ) -> int:
   """Returns the largest number, up to `at_most`, whose schema keeps the target."""
-  first = mechanism_from(values, schema(1))
+  first, kind = mechanism_from(values, schema(1)), registry.KINDS.get(values.mechanism)
   independent = next(k.name for k in registry.KINDS.values() if k.is_independent)
 
   def event(number: int) -> dp_accounting.DpEvent:
-    seconds, is_free = _cost(values, schema(number))
-    tried = 1 if is_free else number.bit_length()
-    if values.num_rounds is None and seconds * tried > _MAX_SECONDS:
+    made, seconds, is_free = schema(number), 0.0, False
+    options = _options(values, made.num_rounds)
+    if kind is not None:
+      limits = sampling.limits_of(made)
+      own = {o.name: options[o.name] for o in kind.options if options[o.name]}
+      is_free = not sampling.is_sampled(made) and kind.is_free(limits, **own)
+      seconds = kind.seconds(limits, **own) * (1 if is_free else number.bit_length())
+    if values.num_rounds is None and seconds > _MAX_SECONDS:
       raise ValueError(
         f'{number // 2} rounds keep the target; more are not looked for, as their '
         'strategies would take long. Give --num_rounds.'
       )
     if not is_free:
-      return mechanism_from(values, schema(number)).event
+      return mechanism_from(values, made).event
     # The event of independent noise, reduced to allow for round-off of the strategy.
-    options = {**_options(values, number), **dict.fromkeys(registry.options())}
     noise_multiplier = values.noise_multiplier * (1 - _ROUND_OFF)
-    return mechanism_lib.Mechanism(
-      independent, schema(number), noise_multiplier, **options
-    ).event
+    options.update(dict.fromkeys(registry.options()))
+    return mechanism_lib.Mechanism(independent, made, noise_multiplier, **options).event
 
   if values.target_rho is not None:
     return calibration.largest_by(
@@ -339,22 +342,6 @@ def _largest(
     accountant=values.accountant,
     relation=first.relation,
   )
-
-
-def _cost(values: flags.FlagValues, schema: sampling.Schema) -> tuple[float, bool]:
-  """Estimates the seconds to find a strategy, and says whether none is needed.
-
-  None is needed if the guarantee is that of independent noise for any strategy.
-  """
-  kind = registry.KINDS.get(values.mechanism)
-  if kind is None:
-    return 0.0, False
-  limits = sampling.limits_of(schema)
-  given = _options(values, limits.num_rounds)
-  names = [each.name for each in kind.options if given[each.name] is not None]
-  options = {name: given[name] for name in names}
-  is_free = not sampling.is_sampled(schema) and kind.is_free(limits, **options)
-  return kind.seconds(limits, **options), is_free
 
 
 def check_nbafl(values: flags.FlagValues) -> None:

@@ -72,7 +72,7 @@ def groups() -> tuple[program.Group, ...]:
       f'Mechanisms, of {", ".join(registry.KINDS)}, separated by commas; or all. '
       f'Default: all but those that take more than about {planning.MAX_SECONDS:.0f} s.',
     ),
-    *table.options(is_comparison=True),
+    *table.options(),
   )
   printed = (
     *table.printed('text', 'json'),

@@ -173,20 +173,13 @@ def mechanism(none: Optional[str] = None) -> Rows:
   )
 
 
-def options(is_comparison: bool = False) -> Rows:
+def options() -> Rows:
   """Flags of the options of mechanisms."""
-  texts = {
-    name: {
-      kind: option.help
-      for kind, option in by_kind.items()
-      if option.is_compared or not is_comparison
-    }
-    for name, by_kind in registry.options().items()
-  }
   return tuple(
-    Flag(name, int, registry.describe(by_kind))
-    for name, by_kind in texts.items()
-    if by_kind
+    Flag(
+      name, int, registry.describe({kind: each.help for kind, each in having.items()})
+    )
+    for name, having in registry.options().items()
   )
 
 
