@@ -5,7 +5,6 @@ import dataclasses
 import os
 import shlex
 import sys
-import warnings
 from collections.abc import Sequence
 from typing import Any, Optional
 
@@ -110,35 +109,27 @@ def train(
     audit_canaries=run.audit_canaries or 0,
     audit_confidence=run.audit_confidence,
   )
-  with warnings.catch_warnings():
-    warnings.showwarning = _print_warning
-    result = learning.train(
-      model,
-      population.clients,
-      mechanism,
-      run_dir,
-      delta=privacy.delta,
-      clip_norm=privacy.clip_norm,
-      schedule=schedule,
-      seed=run.seed,
-      scheduler=settings.scheduler,
-      local=_client_training(settings),
-      server=dataclasses.replace(
-        settings.server, optimizer=_server_optimizer(settings)
-      ),
-      test=test,
-      run=options,
-    )
+  result = learning.train(
+    model,
+    population.clients,
+    mechanism,
+    run_dir,
+    delta=privacy.delta,
+    clip_norm=privacy.clip_norm,
+    schedule=schedule,
+    seed=run.seed,
+    scheduler=settings.scheduler,
+    local=_client_training(settings),
+    server=dataclasses.replace(settings.server, optimizer=_server_optimizer(settings)),
+    test=test,
+    run=options,
+  )
   name, saved = settings.model.metric.name, plotting.read_run(run_dir)
   if saved.has(f'test_{name}'):
     title = f'{settings.name}, {population.num_clients} clients'
     picture = plotting.picture([saved], y=f'test_{name}', title=title)
     plotting.save(picture, os.path.join(run_dir, f'{name}.png'))
   return result
-
-
-def _print_warning(message: Any, *unused: Any, **unused_too: Any) -> None:
-  progress.say(f'warning: {message}', sys.stderr)
 
 
 def _client_training(settings: settings_lib.Settings) -> learning.ClientTraining:

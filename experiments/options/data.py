@@ -133,7 +133,7 @@ class Files:
     'File or folder like --data with test examples. No privacy is claimed for them.'
   )
   test_split: Optional[str] = program.flag(
-    'Split of --test_data to test on, or of --data if there is no --test_data.'
+    'Split of --test_data to test on, or of --data without --test_data.'
   )
   text_unit: Optional[str] = program.flag(
     'Tokens of texts. Default: character.', ['character', 'word']

@@ -194,8 +194,8 @@ AGGREGATION = (
   program.Flag(
     'not_private_signal_to_noise',
     bool,
-    'Measure the ratio of the exact sum of updates to the noise in each round, in '
-    'columns of metrics.csv. This is not private, and the report says so.',
+    'Measure the ratio of the exact sum to the noise in each round, for metrics.csv. '
+    'This is not private, and the report says so.',
     default=False,
   ),
 )

@@ -57,7 +57,7 @@ _COHORTS = (
   table.Flag(
     'schedule',
     sampling.schedule_names(),
-    'How cohorts are drawn. Default: as the limits or --sampling require.',
+    'How cohorts are drawn, by default as limits or --sampling require.',
   ),
   table.Flag(
     'schedule_file',
@@ -68,7 +68,7 @@ _COHORTS = (
   table.Flag(
     'dropout_probability',
     float,
-    'Probability that a selected client does not report. Default: 0.',
+    'Probability that a selected client does not report, 0 by default.',
     within='[0, 1)',
   ),
   table.Flag(

@@ -103,8 +103,8 @@ _OWN = (
   table.Flag(
     'simulated_cohort_scale',
     float,
-    'Add noise as if cohort and population were this many times larger. Above 1 the '
-    'run has no guarantee: it shows how training with so many clients would do.',
+    'Add noise as if cohort and population were this many times larger. Above 1 there '
+    'is no guarantee: it shows how training with so many clients would do.',
     default=1.0,
     within='[1, inf)',
   ),
@@ -200,24 +200,20 @@ def _with_parts(
 ) -> Privacy:
   flags_lib.check_beside_parts(values, names())
   _check_adjacency(values, participation.schema)
-  parts, target = flags_lib.parse_parts(values.part), None
+  parts = flags_lib.parse_parts(values.part)
   if flags_lib.have_noise(parts):
     why = 'is for noise that is found, and a --part has a noise_multiplier.'
     program.refuse(values, ('target_epsilon', 'target_rho', 'accountant'), why)
   else:
-    target = _target(values)
+    _set_target(values)
   values['clip_norm'].value = None  # Each part has its own.
-  joint = flags_lib.joint(
-    parts, participation.schema, target, values.accountant, values.adjacency
-  )
-  epsilon = None if target is None else target.epsilon
-  return Privacy(joint, None, values.target_delta, target_epsilon=epsilon)
+  joint = flags_lib.joint(values, parts, participation.schema)
+  return Privacy(joint, None, values.target_delta, target_epsilon=values.target_epsilon)
 
 
-def _target(values: flags.FlagValues) -> Optional[mechanism_lib.Target]:
+def _set_target(values: flags.FlagValues) -> None:
   if values.target_rho is None:
     values.set_default('target_epsilon', _DEFAULT_TARGET_EPSILON)
-  return flags_lib.target_from(values)
 
 
 def _check_mechanism(values: flags.FlagValues) -> None:
@@ -228,7 +224,8 @@ def _check_mechanism(values: flags.FlagValues) -> None:
     why = 'does not go with --strategy_file, which has the strategy.'
     program.refuse(values, of_file, why)
   if values.noise_multiplier is None:
-    _target(values)
+    _set_target(values)
+    flags_lib.target_from(values)  # Refuses two of them.
   elif flags_lib.target_from(values) is not None or values.accountant is not None:
     raise ValueError(
       'give exactly one of --noise_multiplier and a target, --target_epsilon or '

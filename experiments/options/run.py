@@ -37,7 +37,7 @@ class Run:
     default=False,
   )
   evaluate_every: int = program.flag(
-    'Rounds between two evaluations on test data. The last round is always evaluated.',
+    'Rounds between two evaluations on test data; the last is always evaluated.',
     default=1,
     within='[1, inf)',
   )
@@ -79,8 +79,8 @@ class Cluster:
     'configuration (distributed.comm.tls). Workers need this environment.'
   )
   trusted_network: bool = program.flag(
-    'Allow an unencrypted --scheduler=tcp://HOST:PORT on another machine. Whoever is '
-    'on that network can run code on all of its workers, and read model and data.',
+    'Allow an unencrypted --scheduler on another machine. Whoever is on that network '
+    'can run code on all of its workers, and read model and data.',
     default=False,
   )
 

@@ -71,7 +71,6 @@ def doubled():
 def dice(monkeypatch):
   monkeypatch.setitem(sampling.SCHEMES, 'dice_sampling', DiceSampling)
   sides = program.Flag('sides', int, 'Sides of the dice.')
-  monkeypatch.setitem(table.ASSUMED, DiceSampling, 'dice')
   monkeypatch.setitem(table.SCHEME_FLAGS, 'sides', sides)
   offer = planning.Assumption('sampling by dice', DiceSampling)
   monkeypatch.setitem(planning.ASSUMPTIONS, 'dice', offer)
@@ -117,7 +116,7 @@ def test_registered_scheme_is_used_by_flags_and_reports(dice, tmp_path):
   values, inputs = _from_flags(
     '--mechanism=gaussian', '--noise_multiplier=2', '--sampling=dice', '--sides=50'
   )
-  assert 'dice, with --sides' in values['sampling'].help
+  assert 'dice (--sides): A client takes part' in values['sampling'].help
   schema = inputs.mechanism.participation
   assert schema == DiceSampling(20, 50)
   assert sampling.from_json(sampling.to_json(schema)) == schema

@@ -31,7 +31,7 @@ class ReportingGoalError(ValueError):
 
 @dataclasses.dataclass(frozen=True)
 class Limits(scheme.Scheme):
-  """`strategies.Participation` as a scheme."""
+  """No sampling: only limits on rounds of a client, `strategies.Participation`."""
 
   name = 'participation'
   flag = 'none'

@@ -110,10 +110,10 @@ class Task:
     for name in ('target_epsilon', 'noise_multiplier'):
       if getattr(self, name) is not None:
         checks.check_positive(name, getattr(self, name))
-    cohort = (self.num_clients, self.clients_per_round)
-    if None not in cohort:
-      strategies.participation.check_population(*cohort, self.limits)
-    elif cohort != (None, None) or self.sampling != 'none' or self.num_groups:
+    num_clients, cohort = self.num_clients, self.clients_per_round
+    if num_clients is not None and cohort is not None:
+      strategies.participation.check_population(num_clients, cohort, self.limits)
+    elif num_clients or cohort or self.sampling != 'none' or self.num_groups:
       raise ValueError(
         'num_clients and clients_per_round go together, and sampling and num_groups '
         f'need both; got num_clients={self.num_clients}, clients_per_round='

@@ -387,10 +387,8 @@ def _mechanism_of_parts(
   if limits is not None:
     for part in parts:
       _check_needs_no_plan(f'--part={part.name}', part.mechanism)
-  target = None if have_noise(parts) else target_from(values)
-  found = None if target is None else 'noise_multiplier'
-  schema = limits or table.schema_from(values)
-  return joint(parts, schema, target, values.accountant, values.adjacency), found
+  mechanism = joint(values, parts, limits or table.schema_from(values))
+  return mechanism, None if mechanism.target is None else 'noise_multiplier'
 
 
 def parse_parts(texts: Sequence[str]) -> list[Part]:
@@ -434,13 +432,10 @@ def have_noise(parts: Sequence[Part]) -> bool:
 
 
 def joint(
-  parts: Sequence[Part],
-  schema: sampling.Schema,
-  target: Optional[mechanism_lib.Target],
-  accountant: Optional[str],
-  adjacency: Optional[str],
+  values: flags.FlagValues, parts: Sequence[Part], schema: sampling.Schema
 ) -> joint_mechanism.JointMechanism:
   """Returns the joint mechanism of parts, with the least noise if none is stated."""
+  target = None if have_noise(parts) else target_from(values)
   shares = {part.name: part.share for part in parts if part.share is not None}
   if target is None and (shares or not all(part.noise_multiplier for part in parts)):
     raise ValueError(
@@ -456,7 +451,7 @@ def joint(
           part.mechanism,
           schema,
           part.noise_multiplier or 1.0,
-          adjacency=adjacency,
+          adjacency=values.adjacency,
           options=part.options,
         ),
         part.clip_norm,
@@ -471,7 +466,7 @@ def joint(
       target.delta,
       target_rho=target.rho,
       shares=shares or None,
-      accountant=accountant,
+      accountant=values.accountant,
     )
   except ValueError as e:
     raise ValueError(f'--part: {e}') from e

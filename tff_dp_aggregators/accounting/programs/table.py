@@ -36,16 +36,6 @@ BASIC = (
   *'sampling mechanism clip_norm noise_multiplier target_epsilon target_delta'.split(),
   *('target_rho', 'format', 'output'),
 )
-# The assumption of each scheme, for the help of `--sampling`.
-ASSUMED: dict[type[sampling_lib.Scheme], str] = {
-  sampling_lib.Limits: 'nothing',
-  sampling_lib.PoissonSampling: 'Poisson sampling',
-  sampling_lib.FixedSizeSampling: 'cohorts of fixed size, without replacement',
-  sampling_lib.BallsInBins: 'one random round in each cycle for each client',
-  sampling_lib.RandomAllocation: 'a fixed number of random rounds for each client',
-  sampling_lib.BMinSepSampling: 'independent draws of clients, each before a break',
-  sampling_lib.TruncatedPoissonSampling: 'Poisson sampling with a cap of the cohort',
-}
 
 
 SCHEME_FLAGS = {
@@ -54,30 +44,22 @@ SCHEME_FLAGS = {
     Flag(
       'min_separation',
       int,
-      'Smallest difference between two rounds of one client, 1 for any. Larger is '
-      'better for privacy, and needs clients_per_round * min_separation clients.',
+      'Smallest difference between two rounds of one client; larger is better.',
     ),
     Flag(
       'rounds_between',
       int,
       'Rounds strictly between two of one client: --min_separation minus one.',
     ),
-    Flag(
-      'max_participations',
-      int,
-      'Largest number of rounds of one client, if less than separation allows.',
-    ),
+    Flag('max_participations', int, 'Largest number of rounds of one client.'),
     Flag(
       'fixed_epoch',
       bool,
-      'Whether rounds of a client differ by multiples of exactly --min_separation.',
+      'Whether rounds of a client differ by multiples of --min_separation.',
       default=False,
     ),
     Flag(
-      'sampling_probability',
-      float,
-      'For poisson and truncated_poisson, the probability that a client is drawn for a '
-      'round; for b_min_sep, that of a client whose break is over.',
+      'sampling_probability', float, 'Probability that a client is drawn for a round.'
     ),
     Flag('num_clients', int, 'Number of clients to draw from.'),
     Flag(
@@ -86,23 +68,13 @@ SCHEME_FLAGS = {
       'Clients per round; their mean number if they are drawn independently.',
     ),
     Flag(
-      'max_clients_per_round',
-      int,
-      'For truncated_poisson: size of a random subset that is kept of more clients.',
+      'max_clients_per_round', int, 'Most clients of a round, a random subset of more.'
     ),
+    Flag('num_groups', int, 'Number of groups of clients that take turns.'),
     Flag(
-      'num_groups', int, 'For poisson: number of groups of clients that take turns.'
+      'cycle_length', int, 'Rounds of a cycle, in which each client takes part once.'
     ),
-    Flag(
-      'cycle_length',
-      int,
-      'For balls_in_bins: rounds of a cycle, in which each client takes part once.',
-    ),
-    Flag(
-      'rounds_of_a_client',
-      int,
-      'For random_allocation: number of rounds of each client.',
-    ),
+    Flag('rounds_of_a_client', int, 'Number of rounds of each client.'),
   )
 }
 
@@ -122,13 +94,13 @@ def participation() -> Rows:
 
 def sampling() -> Rows:
   """Flags of sampling schemes."""
-  schemes = (f'{text}, with {_taken(scheme)}' for scheme, text in ASSUMED.items())
+  schemes = sampling_lib.SCHEMES.values()
+  texts = (f'{k.flag} ({_taken(k)}): {str(k.__doc__).splitlines()[0]}' for k in schemes)
   return (
     Flag(
       'sampling',
-      [scheme.flag for scheme in ASSUMED],
-      'How clients are drawn, as far as the guarantee relies on it: '
-      f'{"; ".join(schemes)}.',
+      [scheme.flag for scheme in schemes],
+      f'How clients are drawn, as far as the guarantee relies on it. {" ".join(texts)}',
       default=sampling_lib.Limits.flag,
     ),
     *(row for name, row in SCHEME_FLAGS.items() if name not in _limits()),
@@ -148,27 +120,24 @@ def mechanism(none: Optional[str] = None) -> Rows:
     Flag(
       'strategy_file',
       str,
-      'A strategy saved by Strategy.save (.json or .npz), instead of --mechanism.',
+      'A strategy of Strategy.save (.json or .npz), instead of --mechanism.',
     ),
     *options(),
     Flag(
       'clipped_count_stddev',
       float,
       'With adaptive clipping: standard deviation of the noise of the count of small '
-      'norms, in clients. --noise_multiplier then covers count and values.',
+      'norms. --noise_multiplier then covers count and values.',
     ),
     Flag(
       'part',
       program.MANY,
-      'Repeated: a part of the model with its own mechanism, instead of --mechanism '
-      'for all weights: NAME: weights=PATTERN, mechanism=..., clip_norm=..., with the '
-      'options of the mechanism, such as restart_every=8. A weight belongs to the '
-      'first part with a pattern for its name (* and ? are wildcards, blanks separate '
-      'patterns); names are 0, 1 and so on in the order of the weights. share=0.25 is '
-      'the fraction of mu^2 that the part gets of --target_epsilon, by default the '
-      'same for all parts; or each part has a noise_multiplier. The guarantee covers '
-      'all parts together. '
-      f'Default of mechanism: {DEFAULT_OF_PARTS}.',
+      'Repeated: a part of the model with its own mechanism: NAME: weights=PATTERN, '
+      'mechanism=..., clip_norm=..., and options such as restart_every=8. A weight '
+      'belongs to the first part with a pattern for its name (* and ? are wildcards, '
+      'blanks separate patterns), which is 0, 1 and so on. share=0.25 is the fraction '
+      'of mu^2 that the part gets of --target_epsilon, by default the same for all; or '
+      f'each part has a noise_multiplier. Default of mechanism: {DEFAULT_OF_PARTS}.',
     ),
   )
 
@@ -216,16 +185,15 @@ def target() -> Rows:
     Flag(
       'target_epsilon',
       float,
-      'Privacy target: tff-dp-report finds noise or rounds for it, or checks both if '
-      'both are given; simulations find the noise, for epsilon 8 if neither '
-      '--noise_multiplier nor --target_rho is given.',
+      'Privacy target: tff-dp-report finds noise or rounds for it, or checks both; '
+      'simulations find the noise, for epsilon 8 without another target or noise.',
       within='(0, inf)',
     ),
     Flag(
       'target_rho',
       float,
-      'Privacy target in zCDP, instead of --target_epsilon: rho, for Gaussian noise '
-      'without sampling. Epsilon is reported as well, at --target_delta.',
+      'Privacy target in zCDP, instead of --target_epsilon: rho of Gaussian noise '
+      'without sampling. Epsilon is reported as well.',
       within='(0, inf)',
     ),
     Flag(
@@ -242,7 +210,7 @@ def target() -> Rows:
     Flag(
       'adjacency',
       sorted(sampling_lib.ADJACENCIES),
-      'Neighbouring relation. Default: that of the schema, zero_out without sampling.',
+      'Neighbouring relation. Default: that of the sampling scheme.',
     ),
   )
 
@@ -270,7 +238,7 @@ NBAFL = (
     int,
     "With --nbafl: how often a client's uploads are seen (L), by default each round.",
   ),
-  Flag('min_examples', int, 'With --nbafl: least number of examples of a client; m.'),
+  Flag('min_examples', int, 'With --nbafl: least number of examples of a client (m).'),
   Flag(
     'calibration',
     nbafl_lib.CALIBRATIONS,
@@ -297,7 +265,7 @@ ROUND_LOG = (
   Flag(
     'population_name',
     str,
-    'Read only the rounds of this population, as named in the column population.',
+    'Read only the rounds of this value of the column population.',
   ),
   Flag(
     'min_wait_hours',
@@ -309,8 +277,8 @@ ROUND_LOG = (
   Flag(
     'wait_from',
     log_participation.WAIT_FROM,
-    "When the wait begins: with a device's contribution, which is safe, or with the "
-    'completion of its round, as in the published Gboard accounting.',
+    'When the wait begins: with a contribution, which is safe, or with the completion '
+    'of its round, as in the published Gboard accounting.',
     default='contribution',
   ),
   Flag(
