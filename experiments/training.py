@@ -201,11 +201,8 @@ def _print_result(
         progress.say(remark)
   progress.say(_spent(settings, result))
   if settings.privacy.nbafl is not None:
-    progress.say(
-      f'NbAFL was asked for epsilon {settings.privacy.nbafl.epsilon:g}: its claim, of '
-      'one example of a client, which rests on clipping of examples. The one above is '
-      'what holds of a client, in all that it sends; the report has both.'
-    )
+    claimed = settings.privacy.nbafl.epsilon
+    progress.say(f'NbAFL claims epsilon {claimed:g}, of one example of a client.')
   report = os.path.join(result.run_dir, 'report.md')
   progress.say(f'Results are in {result.run_dir}; read {report} first.')
   if not result.is_finished:

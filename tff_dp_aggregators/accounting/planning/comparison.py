@@ -159,20 +159,9 @@ class Row:
   # By the storage for the noise of earlier rounds, and the default one.
   costs: dict[str, strategies.strategy.Cost]
   storage: str
-  instead: Optional[accountants.Instead] = None  # Set if another's bound is used.
-
-  @property
-  def name(self) -> str:
-    """The mechanism's name with its parameters."""
-    options = registry.kind(self.mechanism.name).options
-    values = ((each, each.read(self.mechanism.strategy)) for each in options)
-    words = (each.in_words(value) for each, value in values if value is not None)
-    return ', '.join((self.mechanism.name, *words))
-
-  @property
-  def cost(self) -> strategies.strategy.Cost:
-    """The cost of keeping the noise of earlier rounds in `storage`."""
-    return self.costs[self.storage]
+  cost: strategies.strategy.Cost  # That of `storage`.
+  name: str  # The mechanism's name with its parameters.
+  instead: Optional[accountants.Instead]  # Set if another's bound is used.
 
 
 class LeftOut(NamedTuple):
@@ -208,12 +197,6 @@ class Comparison:
   def noise_norm(self, row: Row) -> noise_to_signal_lib.Points:
     """The L2 norm of a row's noise over all parameters, in clip norms."""
     return row.noise_per_coordinate.times(math.sqrt(self.task.model_size))
-
-  def noise_to_signal(self, row: Row) -> Optional[noise_to_signal_lib.Points]:
-    """`noise_norm` over the largest norm of the cohort's sum; `None` without cohort."""
-    if self.task.clients_per_round is None:
-      return None
-    return self.noise_norm(row).times(1 / self.task.clients_per_round)
 
   def may_be_advised(self, row: Row) -> bool:
     """Whether the task's sampling satisfies the assumption of a row."""
@@ -488,6 +471,9 @@ def _row(
   errors = noise * np.sqrt(mechanism.strategy.per_query_error())
   rmse = math.sqrt(float(np.square(errors).mean()))
   costs = strategies.strategy.by_storage(mechanism.strategy, task.num_bytes)
+  storage = strategies.strategy.cheapest(costs)
+  values = ((each, each.read(mechanism.strategy)) for each in candidate.kind.options)
+  words = (each.in_words(value) for each, value in values if value is not None)
   return Row(
     mechanism,
     candidate.sampling,
@@ -500,7 +486,9 @@ def _row(
     equal_rmse=rmse * (equal_noise / noise),
     noise_per_coordinate=noise_to_signal_lib.summary(mechanism, model_size=1),
     costs=costs,
-    storage=strategies.strategy.cheapest(costs),
+    storage=storage,
+    cost=costs[storage],
+    name=', '.join((mechanism.name, *words)),
     instead=accountants.instead(
       mechanism.event, task.target_delta, accountant, mechanism.relation
     ),

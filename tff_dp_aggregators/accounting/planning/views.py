@@ -94,7 +94,8 @@ def to_json(comparison: planning.Comparison) -> dict[str, Any]:
 
 
 def _row_to_json(comparison: planning.Comparison, row: planning.Row) -> dict[str, Any]:
-  mechanism, ratio = row.mechanism, comparison.noise_to_signal(row)
+  mechanism, cohort = row.mechanism, comparison.task.clients_per_round
+  norm = comparison.noise_norm(row)
   return {
     'mechanism': mechanism.name,
     **dict.fromkeys(registry.options()),
@@ -116,8 +117,8 @@ def _row_to_json(comparison: planning.Comparison, row: planning.Row) -> dict[str
     'relative_max_error': comparison.relative(row, 'max_error'),
     'relative_rmse_at_equal_epsilon': comparison.relative(row, 'equal_rmse'),
     'noise_per_coordinate': row.noise_per_coordinate._asdict(),
-    'noise_norm': comparison.noise_norm(row)._asdict(),
-    'noise_to_signal': ratio and ratio._asdict(),
+    'noise_norm': norm._asdict(),
+    'noise_to_signal': cohort and norm.times(1 / cohort)._asdict(),
     'storage': row.storage,
     'noise_bytes': row.cost.num_bytes,
     'seconds_per_round': row.cost.seconds,
