@@ -18,16 +18,15 @@ import warnings
 from absl import flags
 
 from tff_dp_aggregators.accounting.programs import program
+from tff_dp_aggregators.learning.runs import fitting
+from tff_dp_aggregators.learning.runs import run_directory
 
 from . import settings as settings_lib
 from .options import run as run_options
 
 
 def main(values: flags.FlagValues) -> int:
-  # Wrong flags are refused within a second, before TensorFlow is loaded.
-  from tff_dp_aggregators.learning.runs import run_directory
-
-  try:
+  try:  # Wrong flags are refused within a second, before TensorFlow is loaded.
     settings = settings_lib.from_flags(values)
     if settings.run.run_dir is not None:
       run_options.make_directory(settings.run.run_dir, 'run_dir')
@@ -39,20 +38,17 @@ def main(values: flags.FlagValues) -> int:
   with warnings.catch_warnings():
     warnings.simplefilter('ignore')  # TFF's dependencies warn about each other.
     from . import training
-  try:
-    return training.run(settings)
-  except (run_directory.FilesError, BlockingIOError) as e:
-    raise program.WrongUsage(str(e)) from e
+  return training.run(settings)
 
 
-# Other errors of the training are shown with a traceback.
 PROGRAM = program.Program(
   'tff-dp-simulate',
   __doc__ or '',
   settings_lib.groups,
   main,
-  refusals=(program.WrongUsage,),
-  basic=settings_lib.BASIC,
+  # Other errors of the training are shown with a traceback.
+  (run_directory.FilesError, fitting.TooFewExamplesError, BlockingIOError),
+  settings_lib.BASIC,
 )
 execute, run = PROGRAM.execute, PROGRAM.run
 

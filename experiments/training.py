@@ -20,7 +20,6 @@ from tff_dp_aggregators.base import rounding
 from tff_dp_aggregators.learning import cluster
 from tff_dp_aggregators.learning import failures
 from tff_dp_aggregators.learning import models as models_lib
-from tff_dp_aggregators.learning.runs import fitting
 from tff_dp_aggregators.learning.runs import progress
 
 from . import metrics
@@ -45,8 +44,6 @@ def run(settings: settings_lib.Settings) -> int:
   except (cluster.ClusterError, failures.RoundTimeoutError) as e:
     progress.say(f'{e} {_how_to_resume(settings, run_dir)}', sys.stderr)
     return _FAILED
-  except fitting.TooFewExamplesError as e:
-    raise program.WrongUsage(str(e)) from e
   _print_result(settings, population, result)
   return 0 if result.is_finished else _INTERRUPTED
 
