@@ -246,15 +246,7 @@ def _spent(settings: settings_lib.Settings, result: learning.Result) -> str:
       f"times the run's own of {clients:g}."
     )
   if mechanism.placement.is_simulation:
-    text = f'No guarantee: {terms.PLACEMENTS[mechanism.noise_site].help}.'
-    epsilon = statement['mechanism']['simulated_epsilon']
-    if epsilon is not None:
-      text += (
-        f' It stands for (epsilon, delta) = ({rounding.up(epsilon)}, {result.delta:g}) '
-        'local differential privacy of what each client would send in all planned '
-        'rounds.'
-      )
-    return text
+    return f'No guarantee: {terms.PLACEMENTS[mechanism.noise_site].help}.'
   guarantee, is_bound = statement['guarantee'], mechanism.sensitivity_kind == 'bound'
   is_bound |= guarantee['accountant'] != accountants.EXACT
   spent = (

@@ -302,12 +302,7 @@ def separator(values: flags.FlagValues) -> Optional[str]:
 
 
 def label_columns(stated: str) -> tuple[str, ...]:
-  """The columns that `--label_column` names, unless its whole value names one.
-
-  Example:
-    >>> label_columns('price,"rooms, total"')
-    ('price', 'rooms, total')
-  """
+  """The columns that `--label_column` names, unless its whole value names one."""
   return tuple(flags.ListParser().parse(stated))
 
 

@@ -109,7 +109,7 @@ def rows() -> tuple[program.Flag, ...]:
 
 
 def from_flags(values: flags.FlagValues) -> Model:
-  kind = _kind(values.model)
+  kind = kind_lib.KINDS.get(values.model) or own.kind(values.model)
   for name in _WIDTHS:
     needs_columns = name == 'embedding_size' and kind.embeds_columns
     if name not in kind.widths or (needs_columns and not values.embedding_columns):
@@ -123,14 +123,3 @@ def from_flags(values: flags.FlagValues) -> Model:
   if values.loss is not None and ':' not in values.model:
     losses.check(values.loss)
   return Model(kind, metrics.METRICS[values.metric], **program.read(Model, values))
-
-
-def _kind(name: str) -> kind_lib.Kind:
-  if ':' in name:
-    return own.kind(name)
-  if name not in kind_lib.KINDS:
-    raise ValueError(
-      f'--model={name} is none of {", ".join(kind_lib.KINDS)}; your own is given as '
-      '--model=package.module:function.'
-    )
-  return kind_lib.KINDS[name]

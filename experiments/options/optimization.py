@@ -27,8 +27,7 @@ class Kind:
   has_momentum: bool = False
   # Whether its learning rate may change from round to round.
   has_schedule: bool = False
-  # Its argument for the small number that keeps steps finite; `None` if it has none.
-  adaptivity: Optional[str] = None
+  is_adaptive: bool = False  # Whether its steps are divided by what `epsilon` bounds.
 
   def make(
     self,
@@ -42,8 +41,8 @@ class Kind:
 
     if self.build is None:
       return learning.build_ftrl(learning_rate, momentum)
-    arguments = {'momentum': momentum, self.adaptivity: adaptivity}
-    given = {name: value for name, value in arguments.items() if name and value}
+    arguments = {'momentum': momentum, 'epsilon': adaptivity}
+    given = {name: value for name, value in arguments.items() if value}
     return getattr(tff.learning.optimizers, self.build)(learning_rate, **given)
 
 
@@ -52,11 +51,11 @@ KINDS = {
   for each in (
     Kind('sgd', 'build_sgdm', has_momentum=True, has_schedule=True),
     Kind('adafactor', 'build_adafactor'),
-    Kind('adagrad', 'build_adagrad', adaptivity='epsilon'),
-    Kind('adam', 'build_adam', adaptivity='epsilon'),
-    Kind('adamw', 'build_adamw', adaptivity='epsilon'),
-    Kind('rmsprop', 'build_rmsprop', adaptivity='epsilon'),
-    Kind('yogi', 'build_yogi', adaptivity='epsilon'),
+    Kind('adagrad', 'build_adagrad', is_adaptive=True),
+    Kind('adam', 'build_adam', is_adaptive=True),
+    Kind('adamw', 'build_adamw', is_adaptive=True),
+    Kind('rmsprop', 'build_rmsprop', is_adaptive=True),
+    Kind('yogi', 'build_yogi', is_adaptive=True),
     Kind('ftrl', None, has_momentum=True),
   )
 }
@@ -83,7 +82,7 @@ _DEFAULT_SERVER_MOMENTUM = 0.9
 _CONSTANT, _COOLDOWN = 'constant', 'cooldown'
 _WITH_MOMENTUM = [kind.name for kind in KINDS.values() if kind.has_momentum]
 _INNER = '; '.join(f'{name}: {what}' for name, what in options.INNER.items())
-_ADAPTIVE = ', '.join(kind.name for kind in KINDS.values() if kind.adaptivity)
+_ADAPTIVE = ', '.join(kind.name for kind in KINDS.values() if kind.is_adaptive)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -157,7 +156,7 @@ def from_flags(values: flags.FlagValues) -> Optimization:
   is_constant = values.server_learning_rate_schedule == _CONSTANT
   for name, has_it in (
     ('server_momentum', kind.has_momentum),
-    ('server_adaptivity', kind.adaptivity is not None),
+    ('server_adaptivity', kind.is_adaptive),
     ('server_learning_rate_schedule', kind.has_schedule or is_constant),
   ):
     if not has_it:

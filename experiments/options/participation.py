@@ -147,10 +147,8 @@ def _from_file(values: flags.FlagValues) -> Optional[Participation]:
   except ValueError as e:
     if stating:
       return None
-    raise ValueError(
-      f'--schedule_file: {e} Flags say it as well: --num_rounds, --clients_per_round, '
-      'and the limits or the sampling that the cohorts keep.'
-    ) from e
+    needed = '--num_rounds, --clients_per_round, and limits or sampling'
+    raise ValueError(f'--schedule_file: {e} Flags say it as well: {needed}.') from e
   if stating or values.num_clients not in (None, schedule.num_clients):
     raise ValueError(
       f'--{(*stating, "num_clients")[0]} does not go with --schedule_file='

@@ -404,12 +404,13 @@ def test_all_tff_optimizers_can_be_chosen():
   built = {name for name in dir(tff.learning.optimizers) if name.startswith('build_')}
   assert {kind.build for kind in optimization_options.KINDS.values()} - {None} == built
   for name, kind in optimization_options.KINDS.items():
-    optimizer = kind.make(0.5, 0.9 if kind.has_momentum else 0.0, 0.25)
+    adaptivity = 0.25 if kind.is_adaptive else None
+    optimizer = kind.make(0.5, 0.9 if kind.has_momentum else 0.0, adaptivity)
     weights = tf.constant([1.0, 2.0])
     state = optimizer.initialize(tf.TensorSpec([2]))
     _, after = optimizer.next(state, weights, tf.constant([1.0, 1.0]))
     assert (after.numpy() < weights.numpy()).all(), name
-    if kind.adaptivity:
+    if kind.is_adaptive:
       plain = kind.make(0.5)
       _, without = plain.next(plain.initialize(tf.TensorSpec([2])), weights, weights)
       assert (without.numpy() != after.numpy()).all(), name

@@ -23,9 +23,6 @@ from tff_dp_aggregators.strategies import registry
 
 PLOTS = ('pdf', 'png', 'svg')
 _WIDTH = 79  # Width of text, for a terminal of default size.
-# Advice also mentions a mechanism that keeps at most this fraction of the bytes that
-# the advised one keeps, with an error of at most this multiple.
-_MUCH_LESS, _LITTLE_MORE = 0.1, 1.5
 # Matplotlib's styles for the assumptions about sampling, in their order.
 _LINES = ('-', ':', '--', '-.', (0, (3, 1, 1, 1)), (0, (5, 1)))
 
@@ -56,16 +53,12 @@ def to_text(comparison: planning.Comparison) -> str:
 
 def advice(comparison: planning.Comparison) -> str:
   """Says which mechanism to choose and why, in one line."""
-  chosen, rows = comparison.advised, sorted(comparison.rows, key=lambda r: r.equal_rmse)
-  others = [r for r in rows if r is not chosen and comparison.may_be_advised(r)]
-  lighter = [
-    row
-    for row in others
-    if row.cost.num_bytes <= _MUCH_LESS * chosen.cost.num_bytes
-    and row.equal_rmse <= _LITTLE_MORE * chosen.equal_rmse
+  chosen = comparison.advised
+  others = [
+    r for r in comparison.rows if comparison.may_be_advised(r) and r is not chosen
   ]
-  best, light = next(iter(others), None), next(iter(lighter), None)
-  return _words('advice', chosen, best, None if light is best else light)
+  best = min(others, key=lambda row: row.equal_rmse, default=None)
+  return _words('advice', chosen, best)
 
 
 def to_json(comparison: planning.Comparison) -> dict[str, Any]:

@@ -106,10 +106,7 @@ def planned(
     try:
       plan.check_target(mechanism.event)
     except ValueError as e:
-      raise program.CheckFailed(
-        f'{e} Leave out the target for a report of what these rounds spent, or the '
-        'noise (or --num_rounds) to have it found.'
-      ) from e
+      raise program.CheckFailed(str(e)) from e
   return plan
 
 
