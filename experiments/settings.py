@@ -240,18 +240,12 @@ def _task_and_data(values: flags.FlagValues) -> tuple[task_lib.Task, data_option
     data = data_options.from_flags(values)
     task = own.task_for(values, data)
     values['task'].value = None
-    _set_defaults(task, values)
-    return task, data
-  task = tasks.TASKS[values.task]
-  why = f'does not go with --task={task.name}, which has data of its own.'
-  own_clients = ('dirichlet_alpha', 'split_seed')
-  program.refuse(
-    values, ('data', *(own_clients if task.defaults.num_clients is None else ())), why
-  )
-  _set_defaults(task, values)
-  return task, data_options.from_flags(values)
-
-
-def _set_defaults(task: task_lib.Task, values: flags.FlagValues) -> None:
+  else:
+    task, data = tasks.TASKS[values.task], None
+    own_clients = ('dirichlet_alpha', 'split_seed')
+    refused = ('data', *(own_clients if task.defaults.num_clients is None else ()))
+    why = f'does not go with --task={task.name}, which has data of its own.'
+    program.refuse(values, refused, why)
   for name, value in dataclasses.asdict(task.defaults).items():
     values.set_default(name, value)
+  return task, data or data_options.from_flags(values)

@@ -124,7 +124,7 @@ def test_simulate_trains_on_offline_task(name, arguments, tmp_path):
 @pytest.mark.parametrize(
   'arguments, message',
   [
-    (['--model=forest'], '--model=forest is none of logistic, char_lstm, '),
+    (['--model=forest'], '--model=forest is not of the form --model=package'),
     (['--hidden_units=9'], '--hidden_units does not go with --model=logistic'),
     (
       ['--model=linear'],

@@ -112,7 +112,7 @@ def test_strategy_file_flag_reads_the_strategy(tmp_path):
   assert plan.mechanism.strategy == strategy
   with pytest.raises(ValueError, match='a strategy is for a number of rounds'):
     _plan(*arguments, '--noise_multiplier=2', '--target_epsilon=5')
-  with pytest.raises(ValueError, match='--strategy_file cannot be read'):
+  with pytest.raises(FileNotFoundError, match='/nowhere.json'):
     _plan(*arguments[:1], '--strategy_file=/nowhere.json', *_FIVE_ROUNDS)
 
 

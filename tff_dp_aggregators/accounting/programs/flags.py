@@ -183,7 +183,7 @@ def _strategy_that_ran(values: flags.FlagValues) -> Optional[strategies.Strategy
       '--num_rounds is missing: with --round_log, flags of participation are its plan.'
     )
   if values.strategy_file is not None:
-    strategy = _load(values.strategy_file)
+    strategy = strategies.Strategy.load(values.strategy_file)
     if values.num_rounds not in (None, strategy.num_rounds):
       raise ValueError(
         f'--num_rounds={values.num_rounds}, but the strategy in '
@@ -254,7 +254,7 @@ def _options(
   strategy: Optional[strategies.Strategy] = None,
 ) -> dict[str, Any]:
   if strategy is None and values.strategy_file is not None:
-    strategy = _load(values.strategy_file)
+    strategy = strategies.Strategy.load(values.strategy_file)
   names = (*table.names(table.placement()), 'clipped_count_stddev', 'adjacency')
   given = {**options_from(values), **{name: values[name].value for name in names}}
   if values.num_rounds is None:  # A search for rounds may try fewer rounds than bands.
@@ -263,13 +263,6 @@ def _options(
         if option.is_within_rounds and given[option.name] is not None:
           given[option.name] = min(given[option.name], num_rounds)
   return {**given, 'strategy': strategy}
-
-
-def _load(path: str) -> strategies.Strategy:
-  try:
-    return strategies.Strategy.load(path)
-  except (OSError, ValueError) as e:
-    raise ValueError(f'--strategy_file cannot be read: {e}') from e
 
 
 def _max_rounds(values: flags.FlagValues) -> mechanism_lib.Mechanism:

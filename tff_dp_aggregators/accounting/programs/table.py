@@ -344,15 +344,11 @@ def schema_from(
   return cast(sampling_lib.Schema, schema)
 
 
-def own_flag(scheme: type[sampling_lib.Scheme]) -> Optional[str]:
-  """The flag that determines the cohort size instead of --clients_per_round."""
-  own, *of_cohort = map(_parameters, _makers(scheme))
-  return next((name for each in of_cohort for name in own if name not in each), None)
-
-
 def cohort_flag(values: flags.FlagValues) -> Optional[str]:
-  """Returns the `own_flag` if it is given."""
-  name = own_flag(sampling_lib.for_flag(values.sampling))
+  """The given flag that determines cohorts instead of --clients_per_round, if any."""
+  scheme = sampling_lib.for_flag(values.sampling)
+  own, *of_cohort = map(_parameters, _makers(scheme))
+  name = next((name for each in of_cohort for name in own if name not in each), None)
   return name if name in values and values[name].present else None
 
 
