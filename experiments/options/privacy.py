@@ -30,7 +30,6 @@ from . import participation as participation_options
 
 NONE = 'none'  # The mechanism without privacy; as a kind of clipping, no clipping.
 FIXED, ADAPTIVE = 'fixed', 'adaptive'
-_DEFAULT = table.DEFAULT_OF_PARTS
 _DEFAULT_TARGET_EPSILON = 8.0
 _PREFIX_SUMS, _SERVER = 'prefix_sums', 'server'
 _NBAFL = table.names(table.NBAFL)
@@ -218,7 +217,7 @@ def _set_target(values: flags.FlagValues) -> None:
 
 def _check_mechanism(values: flags.FlagValues) -> None:
   if values.strategy_file is None:
-    values.set_default('mechanism', _DEFAULT)
+    values.set_default('mechanism', table.DEFAULT_OF_PARTS)
   else:
     of_file = ('mechanism', 'workload', *registry.options())
     why = 'does not go with --strategy_file, which has the strategy.'

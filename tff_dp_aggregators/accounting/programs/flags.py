@@ -2,10 +2,7 @@
 
 `table` has the flags; `planned` turns their values into the inputs of a statement.
 Simulations, which know their clients, use `mechanism_from`, or `parse_parts` and
-`joint` for parts of a model:
-
---part='embedding: weights=0, mechanism=tree, clip_norm=0.3, share=0.25'
---part='rest: weights=*, clip_norm=0.1, share=0.75'
+`joint` for parts of a model.
 """
 
 import functools
