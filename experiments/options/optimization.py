@@ -78,7 +78,6 @@ def client_learning_rate_fn(
   return lambda round_num: learning_rate * fraction(round_num / num_rounds)
 
 
-_DEFAULT_SERVER_MOMENTUM = 0.9
 _CONSTANT, _COOLDOWN = 'constant', 'cooldown'
 _WITH_MOMENTUM = [kind.name for kind in KINDS.values() if kind.has_momentum]
 _INNER = '; '.join(f'{name}: {what}' for name, what in options.INNER.items())
@@ -164,7 +163,7 @@ def from_flags(values: flags.FlagValues) -> Optimization:
       program.refuse(values, [name], why)
   given = program.read(Optimization, values)
   if given['server_momentum'] is None:
-    given['server_momentum'] = _DEFAULT_SERVER_MOMENTUM if kind.has_momentum else 0.0
+    given['server_momentum'] = 0.9 if kind.has_momentum else 0.0
   return Optimization(**given)
 
 

@@ -155,9 +155,6 @@ def _mechanism_of_all_weights(
   return mechanism_from(values, limits, strategy), found
 
 
-# Plans beside the round log of their run.
-
-
 def _check_beside_log(values: flags.FlagValues) -> None:
   kind = registry.KINDS.get(values.mechanism)
   names = [*table.names(table.sampling()), 'find']
@@ -217,9 +214,6 @@ def _check_needs_no_plan(flag: str, mechanism: str) -> None:
       'shows which were kept. Give the planned --num_rounds and --min_separation, or '
       '--strategy_file, or the --run_dir or --ledger of the run.'
     )
-
-
-# One mechanism for all weights.
 
 
 def mechanism_from(

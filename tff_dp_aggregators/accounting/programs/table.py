@@ -298,9 +298,6 @@ def printed(*formats: str) -> Rows:
   )
 
 
-# Schemas of participation from flags.
-
-
 def limits_from(
   values: flags.FlagValues, num_rounds: int, **changes: Any
 ) -> strategies.Participation:
