@@ -80,7 +80,7 @@ def test_flags_are_read_from_flagfile_and_overridden(tmp_path):
   names = ['number', 'share', 'shown', 'mean', 'shape']
   assert seen == [(8, True, names)]
   assert _program(main).execute([f'--flagfile={path}', '--number=5', '--noshown']) == 0
-  assert _program(main).execute(['--number=5', f'--flagfile={path}']) == 0
+  assert _program(main).execute(['--number=5', '--flagfile', str(path)]) == 0
   assert seen[1:] == [(5, False, names), (5, True, names)]  # The order does not matter.
 
 

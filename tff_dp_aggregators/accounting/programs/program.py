@@ -94,6 +94,10 @@ def define(values: flags.FlagValues, groups: Iterable[Group]) -> None:
 
 def parse(values: flags.FlagValues, arguments: Sequence[str]) -> list[str]:
   """Parses a command line, after its flag files; returns what is no flag."""
+  left = iter(arguments)
+  arguments = [
+    f'{each}={next(left, "")}' if each == '--flagfile' else each for each in left
+  ]
   files = [each for each in arguments if each.startswith('--flagfile=')]
   left_out = [
     each
