@@ -329,7 +329,10 @@ def schema_from(
     inspect.signature(make).bind(num_rounds, **given)
     schema = make(num_rounds, **given)
   except TypeError as e:
-    raise ValueError(f'--sampling={scheme.flag} takes {_taken(scheme)}: {e}.') from e
+    message = str(e).rstrip('.')
+    raise ValueError(
+      f'--sampling={scheme.flag} takes {_taken(scheme)}: {message}.'
+    ) from e
   if make in of_cohort and values[_COHORT].present:
     actual = schema.other_cohort(given[_CLIENTS], given[_COHORT])
     if actual is not None:
