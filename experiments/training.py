@@ -130,21 +130,16 @@ def train(
 
 
 def _client_training(settings: settings_lib.Settings) -> learning.ClientTraining:
-  optimization, learning_rate_fn = settings.optimization, None
+  optimization = settings.optimization
+  rate_fn = optimization.client_learning_rate_fn(settings.participation.num_rounds)
   optimizer = optimization_options.KINDS[optimization.client_optimizer].make
-  if optimization.has_client_schedule:
-    learning_rate_fn = optimization_options.client_learning_rate_fn(
-      optimization.client_learning_rate_schedule,
-      optimization.client_learning_rate,
-      settings.participation.num_rounds,
-    )
-  else:
+  if rate_fn is None:
     optimizer = optimizer(optimization.client_learning_rate)
   return learning.ClientTraining(
     optimization.batch_size,
     optimization.local_epochs,
     optimizer,
-    learning_rate_fn,
+    rate_fn,
     optimization.proximal_strength,
   )
 

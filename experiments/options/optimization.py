@@ -71,13 +71,6 @@ CLIENT_SCHEDULES: dict[str, Callable[[float], float]] = {
 }
 
 
-def client_learning_rate_fn(
-  schedule: str, learning_rate: float, num_rounds: int
-) -> Callable[[int], float]:
-  fraction = CLIENT_SCHEDULES[schedule]
-  return lambda round_num: learning_rate * fraction(round_num / num_rounds)
-
-
 _CONSTANT, _COOLDOWN = 'constant', 'cooldown'
 _WITH_MOMENTUM = [kind.name for kind in KINDS.values() if kind.has_momentum]
 _INNER = '; '.join(f'{name}: {what}' for name, what in options.INNER.items())
@@ -133,9 +126,14 @@ class Optimization:
     within='[1, inf)',
   )
 
-  @property
-  def has_client_schedule(self) -> bool:
-    return self.client_learning_rate_schedule != _CONSTANT
+  def client_learning_rate_fn(
+    self, num_rounds: int
+  ) -> Optional[Callable[[int], float]]:
+    """The clients' learning rate by round, from 0; `None` if it is constant."""
+    if self.client_learning_rate_schedule == _CONSTANT:
+      return None
+    fraction = CLIENT_SCHEDULES[self.client_learning_rate_schedule]
+    return lambda number: self.client_learning_rate * fraction(number / num_rounds)
 
   @property
   def has_schedule(self) -> bool:
