@@ -5,17 +5,16 @@ standard deviation
 
     noise_multiplier * clip_norm * ||row t of C^-1||
 
-in each of the model's d coordinates (`strategies.Strategy.noise_row_norms`). So the
-norm of the noise is about sqrt(d) times that, and the norm of the sum of m updates is
-at most m clip norms. The ratio of the two is `by_round`, which needs no data.
+in each of the model's d coordinates. So the norm of the noise is about sqrt(d) times
+that, and the norm of the sum of m updates is at most m clip norms. Their ratio is
+`by_round`, which needs no data.
 
-**Interpretation.** Below 1, a round's update may be larger than its noise. Above 1, it
-is dominated by the noise, unless updates point the same way in many rounds: the norm of
-their sum over n rounds can be n m clip norms, while the noise of that sum is that of
-row n of `A C^-1`, which grows like sqrt(n) if noise is independent, and hardly at all
-if it is correlated. That ratio is `of_sums`, which should be used to compare
-mechanisms. Real updates are smaller than the bound; with Laplace noise, for which
-clients are clipped in L1 norm, only updates with a single non-zero entry reach it.
+**Interpretation.** Above 1, a round's update is dominated by the noise, unless updates
+point the same way in many rounds: the norm of their sum over n rounds can be n m clip
+norms, while the noise of that sum is that of row n of `A C^-1`, which grows like
+sqrt(n) if noise is independent, and hardly at all if it is correlated. That ratio,
+`of_sums`, should be used to compare mechanisms. Real updates are smaller than the
+bound, which with Laplace noise only updates with a single non-zero entry reach.
 
 Clip norms cancel, also adaptive ones. If parts have their own clip norms, the norms of
 noise and of signal are the roots of the sums of squares over the parts.

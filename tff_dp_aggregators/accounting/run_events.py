@@ -118,5 +118,4 @@ def _relative(
 
 
 def _epsilon(each: dp_accounting.DpEvent) -> float:
-  """The epsilon by which one of several bounds is chosen."""
   return accountants.epsilon(each, _DELTA, 'pld', Relation.ADD_OR_REMOVE_ONE)

@@ -3,13 +3,11 @@
 It uses the authors' package, `prv-accountant`, which certifies an interval around each
 epsilon; this accountant returns its upper end. Two things are added:
 
-* The package's Poisson-sampled Gaussian has only the loss of *removing* a client: the
-  sampled mixture against the plain Gaussian. `_added` is the other direction, and the
-  larger result counts. It is not proven that removing is always worse under
-  composition.
+* The package's Poisson-sampled Gaussian has only the loss of *removing* a client.
+  `_added` is the other direction, and the larger result counts: it is not proven that
+  removing is always worse under composition.
 * The certificate assumes exact arithmetic. The round-off of the package's sums is added
-  to delta, and that of its means, which it integrates numerically, to epsilon. If the
-  round-off is not small, a ValueError is raised.
+  to delta, and that of its means, which it integrates numerically, to epsilon.
 
 Delta must be at least about 1e-14, and 1e-15 times the number of rounds.
 """
@@ -45,7 +43,7 @@ class PrvAccountant(accountant.Accountant):
   reads = 'Gaussian, Laplace and Poisson-sampled Gaussian events'
 
   def _can_read(self, part: dp_accounting.DpEvent) -> bool:
-    return accountant.is_unsampled_noise(part) or accountant.is_sampled(
+    return isinstance(part, accountant.UNSAMPLED) or accountant.is_sampled(
       part, dp_accounting.PoissonSampledDpEvent
     )
 
@@ -77,8 +75,6 @@ def _round_off(parts: list[accountant.Component]) -> float:
 
 
 class _Composed:
-  """The package's accountant of one direction, with the error of its means."""
-
   def __init__(
     self, parts: tuple[accountant.Component, ...], added: bool, delta_error: float
   ) -> None:

@@ -192,13 +192,12 @@ def _truncated(
 def poisson(
   probability: float, noise_multiplier: float, orders: tuple[float, ...]
 ) -> np.ndarray:
-  """Renyi divergences of a Gaussian on a Poisson sample, add-or-remove.
+  """Renyi divergences of a Gaussian on a Poisson sample, add-or-remove, rounded up.
 
   For whole orders they are arXiv:1908.10530, Section 3.3, with the constant term taken
   out of its equation, so that all remaining terms are positive. Fractional orders use
-  its series where that is short; otherwise they are interpolated between the
-  neighbouring whole orders, as (order - 1) times the divergence is convex
-  (arXiv:1808.00087, Corollary 10). Rounded up, shape [len(orders)].
+  its series where that is short, or are interpolated, as (order - 1) times the
+  divergence is convex (arXiv:1808.00087, Corollary 10).
   """
   moment = functools.partial(_poisson_moment, probability, noise_multiplier)
   between = _at_orders(orders, moment)
@@ -239,16 +238,7 @@ def _at_orders(orders: Sequence[float], moment: Callable[[int], float]) -> np.nd
 
 
 def _sum_to_moment(log_terms: np.ndarray) -> float:
-  """log(1 + sum of terms), rounded up."""
   return float(np.logaddexp(0.0, special.logsumexp(log_terms) + _SAFETY))
-
-
-def _log_binomials(order: int, chosen: np.ndarray) -> np.ndarray:
-  return (
-    special.gammaln(order + 1)
-    - special.gammaln(chosen + 1)
-    - special.gammaln(order - chosen + 1)
-  )
 
 
 def _gaussian_moments(noise_multiplier: float, orders: np.ndarray) -> np.ndarray:
@@ -262,7 +252,7 @@ def _poisson_moment(probability: float, noise_multiplier: float, order: int) -> 
   i = np.arange(2.0, order + 1)
   gaussian = _gaussian_moments(noise_multiplier, i)
   return _sum_to_moment(
-    _log_binomials(order, i)
+    accountant.log_binomial(order, i)
     + i * math.log(probability)
     + (order - i) * math.log1p(-probability)
     + gaussian
@@ -275,9 +265,8 @@ def _fractional_poisson_moment(
 ) -> float:
   """Log E (1 - q + q e^((2 z - 1) / (2 s^2)))^order, z of N(0, s^2), rounded up.
 
-  It is the sum of two binomial series, for z below and above the point where both
-  summands are equal. After `order` terms each series alternates in sign and its terms
-  get smaller, so that the remainder is less than the last term.
+  The sum of two binomial series, for z below and above the point where both summands
+  are equal. After `order` terms they alternate and fall: the last bounds the remainder.
   """
   if probability == 1:
     return float(_gaussian_moments(noise_multiplier, np.array([order]))[0])
@@ -316,7 +305,8 @@ def _without_replacement_moment(
   near = upper <= _MAX_DIFFERENCES
   by_difference = (differences[lower[near]] + differences[upper[near]]) / 2
   bounds[near] = np.minimum(bounds[near], math.log(4) + by_difference)
-  return _sum_to_moment(_log_binomials(order, i) + i * math.log(fraction) + bounds)
+  binomials = accountant.log_binomial(order, i)
+  return _sum_to_moment(binomials + i * math.log(fraction) + bounds)
 
 
 @functools.lru_cache(maxsize=64)
@@ -359,11 +349,9 @@ def integer_noise(
   orders: tuple[float, ...],
 ) -> np.ndarray:
   """Upper bounds on the Renyi divergences of an event, [len(orders)]."""
-  if isinstance(event, events.SkellamDpEvent):
-    bounds = _at_orders(orders, lambda order: _skellam_moment(event, order))
-  else:
-    bounds = _discrete_gaussian(event, orders)
-  return bounds * _INTEGER_SAFETY
+  if isinstance(event, events.DistributedDiscreteGaussianDpEvent):
+    return _discrete_gaussian(event, orders) * _INTEGER_SAFETY
+  return _at_orders(orders, functools.partial(_skellam_moment, event)) * _INTEGER_SAFETY
 
 
 def tau(local_stddev: float, num_clients: int) -> float:
@@ -378,7 +366,6 @@ def tau(local_stddev: float, num_clients: int) -> float:
 
 
 def _skellam_moment(event: events.SkellamDpEvent, order: int) -> float:
-  """(order - 1) times the divergence, at a whole order."""
   mu, l1 = event.variance, event.l1_sensitivity
   l2_squared = event.l2_sensitivity**2
   rest = min(((2 * order - 1) * l2_squared + 6 * l1) / (4 * mu**2), 3 * l1 / (2 * mu))
