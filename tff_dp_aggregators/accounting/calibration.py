@@ -132,15 +132,10 @@ def largest_by(spent: Callable[[int], float], target: float, at_most: int) -> in
   low, high = 1, 2
   while high <= at_most and spent(high) <= target:
     low, high = high, 2 * high
-  if high > at_most and spent(at_most) <= target:
-    return at_most
-  high = min(high, at_most)
+  high = min(high, at_most + 1)
   while high - low > 1:
     middle = (low + high) // 2
-    if spent(middle) <= target:
-      low = middle
-    else:
-      high = middle
+    low, high = (middle, high) if spent(middle) <= target else (low, middle)
   return low
 
 

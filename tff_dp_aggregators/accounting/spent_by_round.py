@@ -44,21 +44,16 @@ class SpentByRound:
       )
     self._delta = gaussian.check_delta(delta)
     self._accountant = accountant
-    self._mechanism = mechanism
-    self._min_separation = mechanism.limits.min_separation
-    self._max_turns = mechanism.limits.possible_participations
-    self._num_rounds = mechanism.participation.num_rounds
-    self._marks = _marks(self._turns_in(self._num_rounds))
+    self._mechanism, self._limits = mechanism, mechanism.limits
+    self._marks = _marks(self._turns_in(self._limits.num_rounds))
     one_turn = mechanism.event_of_turns(1)
     self._quick_bound = accountants.quick_bound(one_turn, mechanism.relation)
     self._epsilon = functools.cache(self._epsilon_of)  # Many rounds need the same one.
 
   def after(self, rounds: int) -> float:
     """Upper bound on epsilon after `rounds` rounds; infinite without noise."""
-    rounds = checks.check_int('rounds', rounds, at_least=0)
-    if rounds > self._num_rounds:
-      raise ValueError(f'rounds must be at most {self._num_rounds}; got {rounds}.')
-    turns = self._turns_in(rounds)
+    checks.check_within('rounds', rounds, 0, self._limits.num_rounds)
+    turns = self._turns_in(checks.check_int('rounds', rounds))
     if not turns:
       return 0.0
     mark = self._marks[bisect.bisect_left(self._marks, turns)]
@@ -73,7 +68,8 @@ class SpentByRound:
 
   def _turns_in(self, rounds: int) -> int:
     # Clients whose first turn is in round 0 have the most turns after any round.
-    return min(-(-rounds // self._min_separation), self._max_turns)
+    turns = -(-rounds // self._limits.min_separation)
+    return min(turns, self._limits.possible_participations)
 
 
 def _marks(turns: int) -> list[int]:

@@ -125,10 +125,7 @@ def smallest(
     low, high = high, 2 * high
   for _ in range(3 * DIGITS):  # Bisection steps, one bit each.
     middle = (low + high) / 2
-    if delta_of(middle) > delta:
-      low = middle
-    else:
-      high = middle
+    low, high = (middle, high) if delta_of(middle) > delta else (low, middle)
   return high
 
 

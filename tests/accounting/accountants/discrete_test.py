@@ -153,7 +153,7 @@ def test_add_or_remove_is_refused_for_distributed_noise(event):
 
 
 def test_event_parameters_out_of_range_are_refused():
-  with pytest.raises(ValueError, match='local_stddev must be at least 0.5'):
+  with pytest.raises(ValueError, match='local_stddev .* must be at least 0.5'):
     DiscreteGaussian(0.49, 10, 3.0, 5.0, 4)
   with pytest.raises(ValueError, match='local_stddev'):
     Skellam(math.nan, 10, 3.0, 5.0)

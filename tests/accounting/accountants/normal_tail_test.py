@@ -130,7 +130,7 @@ class _IndependentRounds:
   """Exact delta of independent rounds: b-min-sep with b = 1 is Poisson sampling."""
 
   def __init__(self, n, p, noise):
-    self.mixture = monte_carlo.BMinSepMixture(strategies.Identity(n), 1, p, noise)
+    self.mixture = monte_carlo._BMinSepMixture(strategies.Identity(n), 1, p, noise)
     self.n, self.p, self.noise = n, p, noise
 
   def delta_added(self, epsilon):

@@ -80,7 +80,17 @@ EXACT = gaussian.GaussianAccountant.name  # Exact for Gaussian events.
 QUICK_BOUND = rdp.RdpAccountant.name
 
 # Every accountant, by name; `register` adds to them.
-ACCOUNTANTS: dict[str, type[Accountant]] = {}
+ACCOUNTANTS: dict[str, type[Accountant]] = {
+  entry.name: entry
+  for entry in (
+    gaussian.GaussianAccountant,
+    pld.PldAccountant,
+    prv.PrvAccountant,
+    rdp.RdpAccountant,
+    gaussian.ZCdpAccountant,
+    monte_carlo.MonteCarloAccountant,
+  )
+}
 
 
 def register(entry: type[Accountant]) -> None:
@@ -88,17 +98,6 @@ def register(entry: type[Accountant]) -> None:
   if entry.name in ACCOUNTANTS:
     raise ValueError(f'there is an accountant {entry.name!r} already.')
   ACCOUNTANTS[entry.name] = entry
-
-
-for _each in (
-  gaussian.GaussianAccountant,
-  pld.PldAccountant,
-  prv.PrvAccountant,
-  rdp.RdpAccountant,
-  gaussian.ZCdpAccountant,
-  monte_carlo.MonteCarloAccountant,
-):
-  register(_each)
 
 
 def entry_of(name: str) -> type[Accountant]:

@@ -337,7 +337,7 @@ def _normalized(event: dp_accounting.DpEvent) -> dp_accounting.DpEvent:
   else:
     return event
   if not 0 <= fraction <= 1:
-    raise ValueError(f'the share of clients in the sample of {event} is not in [0, 1].')
+    raise ValueError(f'the sample of {event} is not from 0 to 1 of the population.')
   inner = events.simplify(event.event, _normalized)
   if fraction == 0 or isinstance(inner, dp_accounting.NoOpDpEvent):
     return dp_accounting.NoOpDpEvent()

@@ -176,7 +176,7 @@ def squared(mixture: 'Mixture', doubled: bool = False) -> Proposal:
 # products with columns, or with sums of columns, [size, cells]. `draw_squared(rng,
 # size)` does so with a density over Q in proportion to L^2. `log_ratios(inner, w, c)`
 # are the logarithms of E_S exp(w <m_S, y> - (w^2 - c) |m_S|^2 / 2), by default of L.
-Mixture = Union['BallsInBinsMixture', 'AllocationMixture', 'BMinSepMixture']
+Mixture = Union['_BallsInBinsMixture', '_AllocationMixture', '_BMinSepMixture']
 
 
 def _batches(mixture: Mixture, size: int) -> list[int]:
@@ -184,7 +184,7 @@ def _batches(mixture: Mixture, size: int) -> list[int]:
   return [min(batch, size - start) for start in range(0, size, batch)]
 
 
-class BallsInBinsMixture:
+class _BallsInBinsMixture:
   """One of b sets of rounds, each with the same probability."""
 
   def __init__(self, strategy: strategies.Strategy, num_bins: int, noise: float):
@@ -211,7 +211,6 @@ class BallsInBinsMixture:
     return np.asarray((vectors.T * values) @ vectors)
 
   def log_moment(self, tilt: float) -> float:
-    """A mean over bins."""
     return float(self._mean_of(tilt * self._norms / 2))
 
   def _mean_of(self, logs: np.ndarray) -> np.ndarray:
@@ -221,19 +220,16 @@ class BallsInBinsMixture:
     return np.asarray(total - math.log(self._num_bins))
 
   def log_second_moment(self) -> float:
-    """The logarithm of E_Q L^2, a mean over pairs of bins."""
     return float(self._mean_of(self._mean_of(self._products)))
 
   def log_ratios(
     self, inner: np.ndarray, stretch: float = 1.0, tilt: float = 0.0
   ) -> np.ndarray:
-    """The logarithms of a mean over bins; see `Mixture`."""
     return self._mean_of(stretch * inner - (stretch**2 - tilt) * self._norms / 2)
 
   def draw(
     self, rng: np.random.Generator, size: int, stretch: float, tilt: float
   ) -> np.ndarray:
-    """Draws bins, and outcomes as inner products with all bins."""
     logs = np.append(tilt * self._norms / 2, 0.0) - self.log_moment(tilt)
     weights = np.exp(logs + self._log_counts)
     chosen = rng.choice(len(weights), size=size, p=weights / weights.sum())
@@ -260,7 +256,7 @@ class BallsInBinsMixture:
     return inner
 
 
-class AllocationMixture:
+class _AllocationMixture:
   """Uniform sets of k of n rounds, with independent noise in each round.
 
   For k = 1 there may be more places than rounds; a client may then be in no round.
@@ -291,17 +287,14 @@ class AllocationMixture:
     return np.asarray(np.logaddexp(self._log_takes_part + logs, self._log_missed))
 
   def log_moment(self, tilt: float) -> float:
-    """The logarithm of M(tilt); all sets have the same norm."""
     return float(self._mean_of(tilt * self._times * self._mu**2 / 2))
 
   def log_second_moment(self) -> float:
-    """The logarithm of E_Q L^2, a mean over how many rounds two sets share."""
     return float(special.logsumexp(self._log_pairs))
 
   def log_ratios(
     self, inner: np.ndarray, stretch: float = 1.0, tilt: float = 0.0
   ) -> np.ndarray:
-    """The logarithms of a mean over sets, of products over their rounds."""
     logs = stretch * inner - (stretch**2 - tilt) * self._mu**2 / 2
     return self._mean_of(log_mean_of_products(logs, self._times))
 
@@ -317,13 +310,11 @@ class AllocationMixture:
   def draw(
     self, rng: np.random.Generator, size: int, stretch: float, tilt: float
   ) -> np.ndarray:
-    """Draws which clients are in a round at all, and outcomes."""
     log_takes_part = self._log_takes_part + tilt * self._times * self._mu**2 / 2
     takes_part = rng.random(size) < np.exp(log_takes_part - self.log_moment(tilt))
     return self._outcomes(rng, np.zeros(size), self._times * takes_part, stretch)
 
   def draw_squared(self, rng: np.random.Generator, size: int) -> np.ndarray:
-    """Draws how many rounds two sets share, and outcomes."""
     weights = np.exp(self._log_pairs - self.log_second_moment())
     drawn = rng.choice(len(weights), size=size, p=weights / weights.sum())
     return self._outcomes(rng, self._both[drawn], self._either[drawn], 1.0)
@@ -371,7 +362,7 @@ def _log_sums_of_products(logs: np.ndarray, times: int) -> np.ndarray:
 _NEVER = -1e6  # Replaces log(0): its exp is 0, and differences of it are finite.
 
 
-class OverlappingSets:
+class _OverlappingSets:
   """Pairs of sets of b-min-sep sampling, weighted by exp(<m_S, m_S'>).
 
   A client is free in a round if none of its rounds is among the b - 1 before. Columns
@@ -499,7 +490,7 @@ def _bands(strategy: strategies.Strategy) -> int:
   return int(min(num_bands, strategy.num_rounds))
 
 
-class BMinSepMixture:
+class _BMinSepMixture:
   """Sets of rounds that are b or more apart; p is the probability of a free round."""
 
   def __init__(
@@ -512,7 +503,7 @@ class BMinSepMixture:
     scheme.check_cycle('min_separation', min_separation)
     checks.check_probability('sampling_probability', probability)
     rounds, free = strategy.num_rounds, min(min_separation, strategy.num_rounds + 1)
-    # Three copies of C; its inner products and their indices; `OverlappingSets`.
+    # Three copies of C; its inner products and their indices; `_OverlappingSets`.
     numbers = 3 * rounds**2 + 12 * rounds * _bands(strategy)
     numbers += 2 * (rounds + free) * free + 6 * free**2
     _check_size(numbers, rounds, free, math.inf)
@@ -535,11 +526,10 @@ class BMinSepMixture:
     self.cells = rounds
 
   @functools.cached_property
-  def _pairs(self) -> OverlappingSets:
-    return OverlappingSets(self._lags, self._first, self._probability)
+  def _pairs(self) -> _OverlappingSets:
+    return _OverlappingSets(self._lags, self._first, self._probability)
 
   def log_second_moment(self) -> float:
-    """The logarithm of E_Q L^2, by recursion over rounds for two sets at once."""
     return self._pairs.log_total
 
   def _suffixes(self, log_weights: np.ndarray) -> np.ndarray:
@@ -561,7 +551,6 @@ class BMinSepMixture:
     return np.asarray(special.logsumexp(first + suffixes[:b], axis=0))
 
   def log_moment(self, tilt: float) -> float:
-    """The logarithm of M(tilt), by recursion over rounds."""
     return float(self._sum(self._suffixes(tilt * self._norms / 2)))
 
   def _rounds(self, rng: np.random.Generator, size: int, tilt: float) -> np.ndarray:
@@ -583,7 +572,6 @@ class BMinSepMixture:
   def log_ratios(
     self, inner: np.ndarray, stretch: float = 1.0, tilt: float = 0.0
   ) -> np.ndarray:
-    """The logarithms of a mean over sets, by recursion from the last round."""
     norms = (stretch**2 - tilt) * self._norms / 2
     return self._sum(self._suffixes(stretch * inner.T - norms[:, None]))
 
@@ -600,7 +588,6 @@ class BMinSepMixture:
   def draw(
     self, rng: np.random.Generator, size: int, stretch: float, tilt: float
   ) -> np.ndarray:
-    """Draws noise, then sets."""
     noise = rng.standard_normal((len(self._norms), size))
     if not stretch:
       return self._outcomes(noise, sparse.csc_matrix(noise.shape), stretch)
@@ -608,7 +595,6 @@ class BMinSepMixture:
     return self._outcomes(noise, taken, stretch)
 
   def draw_squared(self, rng: np.random.Generator, size: int) -> np.ndarray:
-    """Draws noise, then two sets for each outcome."""
     noise = rng.standard_normal((len(self._norms), size))
     return self._outcomes(noise, self._pairs.draw(rng, size), 1.0)
 
@@ -787,7 +773,7 @@ def best_proposal(mixture: Mixture, removed: bool, epsilon: float) -> Proposal:
   best = stretched_by(round(float(result.x) * _PROPOSALS) / _PROPOSALS)
   if not removed:
     return best
-  other = squared(mixture, doubled=isinstance(mixture, AllocationMixture))
+  other = squared(mixture, doubled=isinstance(mixture, _AllocationMixture))
   return other if other.log_bound(epsilon) < best.log_bound(epsilon) else best
 
 
@@ -1020,25 +1006,23 @@ def _smallest_passing_delta(tails: Tails, epsilon: float, log_beta: float) -> fl
   low, high = math.log(max(tails.delta(epsilon), 1e-300)), 0.0
   while high - low > _STEP:
     middle = (low + high) / 2
-    if tails.passes(epsilon, math.exp(middle), log_beta):
-      high = middle
-    else:
-      low = middle
+    passes = tails.passes(epsilon, math.exp(middle), log_beta)
+    low, high = (low, middle) if passes else (middle, high)
   return math.exp(high)
 
 
 def _mixture(event: Any) -> Mixture:
   if isinstance(event, events.AllocatedDpEvent):
     noise: Any = event.event
-    return AllocationMixture(
+    return _AllocationMixture(
       event.num_steps, 1, noise.noise_multiplier, event.num_places
     )
   strategy, noise = event.strategy, event.noise_multiplier
   if isinstance(event, events.RandomAllocationDpEvent):  # C is the identity.
-    return AllocationMixture(strategy.num_rounds, event.rounds_of_a_client, noise)
+    return _AllocationMixture(strategy.num_rounds, event.rounds_of_a_client, noise)
   if isinstance(event, events.BallsInBinsDpEvent):
-    return BallsInBinsMixture(strategy, event.num_bins, noise)
-  return BMinSepMixture(
+    return _BallsInBinsMixture(strategy, event.num_bins, noise)
+  return _BMinSepMixture(
     strategy, event.min_separation, event.sampling_probability, noise
   )
 
@@ -1079,8 +1063,5 @@ def _smallest_passing(grid: np.ndarray, passes: Callable[[float], bool]) -> floa
   low, high = 0, len(grid) - 1
   while low < high:
     middle = (low + high) // 2
-    if passes(float(grid[middle])):
-      high = middle
-    else:
-      low = middle + 1
+    low, high = (low, middle) if passes(float(grid[middle])) else (middle + 1, high)
   return float(grid[high])

@@ -636,8 +636,7 @@ class Composition:
 
   def epsilon(self, delta: float) -> tuple[float, float]:
     """The smallest epsilon >= 0, infinite beyond the grid; and delta's error share."""
-    indices = np.flatnonzero(self._deltas <= delta)
-    indices = indices[self._epsilons[indices] >= 0]
+    indices = np.flatnonzero((self._deltas <= delta) & (self._epsilons >= 0))
     if not len(indices):
       return math.inf, 1.0
     at = int(indices[0])
@@ -981,9 +980,8 @@ def _answer(
 
 def _is_replaced(parts: Iterable[accountant.Component], relation: Relation) -> bool:
   """Whether rounds have the pair of `replaced`, which is loose for many rounds."""
-  return relation is Relation.REPLACE_ONE and any(
-    isinstance(part, _FIXED_SIZE) for part, _ in parts
-  )
+  has_fixed_size = any(isinstance(part, _FIXED_SIZE) for part, _ in parts)
+  return has_fixed_size and relation is Relation.REPLACE_ONE
 
 
 def _fraction(part: dp_accounting.DpEvent) -> float:
