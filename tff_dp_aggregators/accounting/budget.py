@@ -7,7 +7,7 @@ It is for independent noise in each use, on all clients or on a Poisson sample, 
 import dataclasses
 import functools
 import math
-from typing import Optional
+from typing import Any
 
 import dp_accounting
 from dp_accounting import NeighboringRelation as Relation
@@ -70,7 +70,7 @@ def laplace_epsilon(
   return num_compositions * one * (1 + _ROUND_OFF)
 
 
-@dataclasses.dataclass(frozen=True, init=False)
+@dataclasses.dataclass(frozen=True)
 class Budget:
   """Noise that is used several times, and its privacy budget.
 
@@ -89,37 +89,26 @@ class Budget:
     'pure'
   """
 
-  noise: str  # 'gaussian' or 'laplace'.
   num_compositions: int  # How often the noise is used.
   # Probability that a client is drawn, independently in each use; draws are secret.
-  sampling_probability: float
-  epsilon: float  # Of all uses together.
-  delta: float  # Of all uses together; 0 for Laplace noise at its pure epsilon.
+  sampling_probability: float = 1.0
+  noise: str = noises.GAUSSIAN.name  # 'gaussian' or 'laplace'.
+  epsilon: Any = None  # Of all uses together.
+  delta: Any = None  # Of all uses together; 0 for Laplace noise at its pure epsilon.
   # Standard deviation of Gaussian noise over the L2 bound, scale of Laplace over L1.
-  noise_multiplier: float
-  noise_scale: float  # Share of the noise that the run adds; above 0, at most 1.
+  noise_multiplier: Any = None
+  noise_scale: float = 1.0  # Share of the noise that the run adds; above 0, at most 1.
   # A key of `accountants.ACCOUNTANTS`, of which only 'pld' supports sampled Laplace
-  # noise; or 'pure' for Laplace noise with delta 0.
-  accountant: str
+  # noise; 'pure' for Laplace noise with delta 0; by default the tightest.
+  accountant: Any = None
 
-  def __init__(
-    self,
-    *,
-    num_compositions: int,
-    sampling_probability: float = 1.0,
-    noise: str = noises.GAUSSIAN.name,
-    epsilon: Optional[float] = None,
-    delta: Optional[float] = None,
-    noise_multiplier: Optional[float] = None,
-    noise_scale: float = 1.0,
-    accountant: Optional[str] = None,
-  ) -> None:
-    self.__dict__.update(
-      noise=noises.real(noise).name,
-      num_compositions=checks.check_positive_int('num_compositions', num_compositions),
-      sampling_probability=_check_probability(sampling_probability),
-      noise_scale=checks.check_probability('noise_scale', noise_scale),
-    )
+  def __post_init__(self) -> None:
+    noises.real(self.noise)
+    checks.check_positive_int('num_compositions', self.num_compositions)
+    _check_probability(self.sampling_probability)
+    checks.check_probability('noise_scale', self.noise_scale)
+    epsilon, delta, noise_multiplier = self.epsilon, self.delta, self.noise_multiplier
+    accountant = self.accountant
     if (epsilon, delta, noise_multiplier).count(None) > 1:
       raise ValueError(
         'at least two of epsilon, delta and noise_multiplier must be given; got '
@@ -129,7 +118,7 @@ class Budget:
       checks.check_positive('noise_multiplier', noise_multiplier)
     if epsilon is not None:
       checks.check_not_negative('epsilon', epsilon)
-    if delta is not None and not (delta == 0 and noise == noises.LAPLACE.name):
+    if delta is not None and not (delta == 0 and self.noise == noises.LAPLACE.name):
       gaussian.check_delta(delta)
     if delta == 0:
       if accountant is not None:
@@ -139,10 +128,8 @@ class Budget:
       self.event_with(1.0), self.relation
     )
     if noise_multiplier is None:
-      assert epsilon is not None and delta is not None
       noise_multiplier = self._least_noise(epsilon, delta)
     elif epsilon is None:
-      assert delta is not None
       epsilon = self._epsilon_of(noise_multiplier, delta)
     elif delta is None:
       delta = self._delta_of(noise_multiplier, epsilon)

@@ -26,8 +26,8 @@ E exp(t S) are at most:
 * the rounding, of each client within an interval of length 1: exp(t^2 m / 8) about its
   mean. The mean is 0 except that rounding again moves it by at most
   sqrt(beta) / (2 (1 - beta)) in each client (Cauchy-Schwarz), and that after `TRIES`
-  failures in a row a client rounds towards zero; with b = min(1, sqrt(beta) /
-  (2 (1 - beta)) + beta^TRIES), this adds a factor exp(t m b);
+  failures a client rounds towards zero; with b = min(1, sqrt(beta) / (2 (1 - beta)) +
+  beta^TRIES), this adds a factor exp(t m b);
 * the noise: exp(t^2 m s^2 / 2) for discrete Gaussian shares of parameter s
   (arXiv:2004.00010), and exp(m s^2 (cosh t - 1)) for Skellam ones.
 

@@ -11,14 +11,11 @@ accountant can read:
 
 If the sensitivity is an upper bound, the mechanism is at least as private as both.
 
-**Integer noise in shares, for secure aggregation.** Each client rounds its contribution
-to integers, adds noise of `local_stddev`, and sends it into a secure sum, which is all
-that is seen. The shares of all clients that report protect a client, so an event counts
-the *minimum* number of clients of a released sum. The sensitivity is that of the
-integers, after rounding (`distributed_noise`), under a relation with the same shares in
-both data sets: zeroing out one client's contributions, or replacing them (twice the
-sensitivity). A client that is added or removed takes its noise along: accountants
-refuse that.
+**Integer noise in shares, for secure aggregation.** The shares of all clients that
+report protect a client, so an event counts the *minimum* number of clients of a
+released sum. The sensitivity is that of the integers, after rounding
+(`distributed_noise`), under a relation with the same shares in both data sets: zeroing
+out one client's contributions, or replacing them (twice the sensitivity).
 """
 
 import dataclasses

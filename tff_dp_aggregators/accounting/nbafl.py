@@ -18,12 +18,11 @@ in a round, and L exposures of a client's uploads:
 The last is the third with c T / b for c T: with K = N, b is 1.
 
 **Claims and actual guarantees.** Both are for replacing one *example* of a client,
-under an assumption: one example changes an upload by at most 2 C / m. This is true if
-the upload is the mean over the examples of vectors that are clipped one by one. It is
-not true if the finished upload is clipped, as in algorithm 1 there and in programs that
-follow it: one example may then change the upload by up to 2 C, and only the guarantee
-for one *client* holds. `Nbafl.guarantees` states both, by the accountants of this
-package, beside what is claimed. Three things differ from the paper:
+under an assumption: one example changes an upload by at most 2 C / m. This is not true
+if the finished upload is clipped, as in algorithm 1 there and in programs that follow
+it, and not examples one by one: one example may then change the upload by up to 2 C,
+and only the guarantee for one *client* holds. `Nbafl.guarantees` states both, beside
+what is claimed. Three things differ from the paper:
 
 * L times the noise, for L exposures, is more than composition needs: sqrt(L) times.
 * For epsilon >= 1 the constant c has no proof, and for large epsilon it is too small;
@@ -31,8 +30,6 @@ package, beside what is claimed. Three things differ from the paper:
 * Drawing K of N clients does not hide an example whose client is in the round, as the
   others may be far from it. So b reduces no epsilon here; but the number of the T
   rounds that a client is in is random, which is taken into account.
-
-flower-dp has these formulas as calculate_c, calculate_sigma_u and calculate_sigma_d.
 """
 
 import dataclasses

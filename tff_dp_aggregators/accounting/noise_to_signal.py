@@ -103,16 +103,14 @@ def remark(
   noise = summary(mechanism, model_size, clients_per_round)
   if noise.first_round <= 1:
     return None
-  word, meaning = 'Note', 'a single round teaches little'
-  if noise.all_rounds > 1:
-    word, meaning = 'Warning', 'the model can hardly learn'
+  word = 'Warning' if noise.all_rounds > 1 else 'Note'
   size = model_size if isinstance(model_size, int) else sum(model_size.values())
   return (
     f'{word}: the noise of the first round is {noise.first_round:.3g} times as long as '
     f'the sum of {clients_per_round:g} clipped updates can be, that of all '
-    f'{mechanism.strategy.num_rounds} rounds together {noise.all_rounds:.3g} times: '
-    f'{meaning}. More clients a round, fewer than {size:,} parameters or a '
-    'larger epsilon would lower both.'
+    f'{mechanism.strategy.num_rounds} rounds together {noise.all_rounds:.3g} times. '
+    f'More clients a round, fewer than {size:,} parameters or a larger epsilon would '
+    'lower both.'
   )
 
 

@@ -116,8 +116,7 @@ def composed(
   entry = entry_of(accountant or tightest(event, relation))
   result = entry(relation)
   try:
-    for part, count in components(event, relation):
-      result.compose(part, count)
+    result.compose(event)
   except dp_accounting.UnsupportedEventError as e:
     raise dp_accounting.UnsupportedEventError(
       f'accountant={entry.name} does not read this event; leave it out for the '

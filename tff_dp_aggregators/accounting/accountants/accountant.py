@@ -3,15 +3,13 @@
 `components` splits an event into the components that are composed, and checks that each
 is valid under a neighbouring relation. `Accountant` is the base class.
 
-Sampling amplifies privacy under some relations only (`_VALID_RELATIONS`; `sampling`
-documents which scheme amplifies under which). Integer noise is added by clients, so a
-client that is removed takes its share of the noise along. All other events are valid
-under every relation, with one trap: a noise multiplier is relative to the sensitivity
-*under that relation*. Replacing one client's contribution moves a sum by up to twice
-the clip norm, so under `REPLACE_ONE` the event of noise with standard deviation
-`noise_multiplier * clip_norm` has half that noise multiplier. Within
-`SampledWithoutReplacementDpEvent` the same holds under both of its relations, because a
-client that joins a cohort takes another client's place.
+Sampling amplifies privacy under some relations only (`_VALID_RELATIONS`). Integer noise
+is added by clients, so a client that is removed takes its share of the noise along. All
+other events are valid under every relation, with one trap: a noise multiplier is
+relative to the sensitivity *under that relation*. Replacing one client's contribution
+moves a sum by up to twice the clip norm, so under `REPLACE_ONE` the event has half the
+noise multiplier. Within `SampledWithoutReplacementDpEvent` the same holds under both of
+its relations, because a client that joins a cohort takes another client's place.
 """
 
 import fractions

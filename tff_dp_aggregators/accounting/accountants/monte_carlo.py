@@ -6,11 +6,10 @@ proves that this pair dominates. The likelihood ratio of an outcome y,
 
     L(y) = E_S exp(<m_S, y> - |m_S|^2 / 2),
 
-is a sum over too many sets to enumerate, but it can be computed: over bins directly;
-over sets of rounds that are b or more apart by recursion over rounds, as columns of C
-that are b apart share no row, so that log-likelihoods of the rounds of a set add up
-(arXiv:2602.09338); over all sets of k rounds, with independent noise, by the recursion
-of elementary symmetric polynomials (arXiv:2605.07072).
+can be computed: over bins directly; over sets of rounds that are b or more apart by
+recursion over rounds, as columns of C that are b apart share no row, so that
+log-likelihoods of the rounds of a set add up (arXiv:2602.09338); over all sets of k
+rounds, with independent noise, as elementary symmetric polynomials (arXiv:2605.07072).
 
 **Bets.** The deltas of both directions are means of numbers in [0, B]. They are
 estimated from drawn outcomes x_i, and an upper bound on the mean holds with a stated
@@ -19,10 +18,10 @@ probability. If the mean is m or more, then
     mean over some lambda <= 1 / B of prod_i (1 + lambda (m - x_i))
 
 has at most the mean 1, and exceeds 1 / beta with probability at most beta (a bet,
-arXiv:2010.09686, section 4); if it does, the mean is taken to be less than m. This is
-wrong with probability at most beta, which counts in delta: a mechanism whose noise is
-chosen by (epsilon, delta - beta) is (epsilon, delta)-DP, over the coins of the
-accountant as well (arXiv:2412.16802, section 4; arXiv:2602.09338, appendix A).
+arXiv:2010.09686, section 4); if it does, the mean is taken to be less than m. That beta
+counts in delta: a mechanism whose noise is chosen by (epsilon, delta - beta) is
+(epsilon, delta)-DP, over the coins of the accountant as well (arXiv:2412.16802, section
+4; arXiv:2602.09338, appendix A).
 
 * **Search.** Calibration tests many noise multipliers and keeps one that passed. Each
   test draws outcomes of its own, and beta is chosen for `MAX_QUESTIONS` tests of two
@@ -63,15 +62,13 @@ the normal distribution (Ehrhard 1983; for all sets Borell, C. R. Math. 337, 200
 
     c -> z(c) = Phi^-1(G(c)) is concave.
 
-So beyond c_1 > c_0, z is at most the line through its values at both: the tail of the
-losses is at most that of the normal distribution with the same G at c_0 and c_1. An
-upper bound on G(c_1) and a lower bound on G(c_0), from counting outcomes, thus bound G,
-and with it
+So beyond c_1 > c_0, z is at most the line through its values at both. An upper bound on
+G(c_1) and a lower bound on G(c_0), from counting outcomes, thus bound G, and with it
 
     H_{e^epsilon}(Q || P) = integral over c > epsilon of e^{epsilon - c} G(c)
 
-for all epsilon >= c_1 at once: 100,000 outcomes reach 10^-12. (This does not work for
-H(P || Q), whose outcomes are those outside of a convex set.)
+for all epsilon >= c_1 at once: 100,000 outcomes reach 10^-12. (It does not for H(P ||
+Q), whose outcomes are those outside of a convex set.)
 
 **Seed.** The seed is a hash of the arguments, of nothing that depends on a processor's
 rounding. So the same arguments give the same answer on any machine, up to some 1e-12;
@@ -257,10 +254,7 @@ class _BallsInBinsMixture:
 
 
 class _AllocationMixture:
-  """Uniform sets of k of n rounds, with independent noise in each round.
-
-  For k = 1 there may be more places than rounds; a client may then be in no round.
-  """
+  """Uniform sets of k of n rounds, or of 1 of more places, with independent noise."""
 
   def __init__(
     self, num_rounds: int, rounds_of_a_client: int, noise: float, num_places: int = 0

@@ -26,7 +26,7 @@ The pair of a round depends on the neighbouring relation:
   takes the place of one of them, drawn at random. Given that cohort and place, the sum
   is N(mu), or a mixture of N(mu) and, with weight q, N(mu'), where mu and mu' are at
   most two clip norms apart. As H_a is jointly convex, it is no larger if cohort and
-  place are not known. Some data sets have exactly these distributions in every round.
+  place are not known.
 * Sample of fixed size, replace-one (**proved here**). In the same way, given cohort
   and place, the two data sets have (1 - q) N_0 + q N_1 and (1 - q) N_0 + q N_2: noise
   around three points of which each two are at most two clip norms apart. For a >= 1,
@@ -37,9 +37,9 @@ The pair of a round depends on the neighbouring relation:
   `REMOVED`. For a < 1 it follows by H_a(P || Q) = 1 - a + a H_1/a(Q || P), with the two
   data sets exchanged, and is that of `ADDED`. Both together are a convex curve, as its
   slope rises by the probability of loss 0 in `replaced`, which is not negative; so it
-  is the curve of one pair, `replaced`, which dominates each round and composes. For one
-  round there is no smaller bound; in many rounds, no data set has the worst case of
-  both sides in each (arXiv:2405.20769).
+  is the curve of one pair, `replaced`, which dominates each round and composes, though
+  in many rounds no data set has the worst case of both sides in each
+  (arXiv:2405.20769).
 * Poisson sample with a cap: one of two pairs, drawn at random, and the draw is revealed
   (`_MixedLoss`; `sampling.round_sampling` has the proof).
 * Random allocation: a client is in one of m places, drawn uniformly once, of which t
@@ -79,9 +79,9 @@ to delta, and a bound on it is added to delta.
   error; that much more of it goes to the upper grid point.
 * A coefficient of a transform is a sum of entries whose sizes add up to 1, by at most
   log2(size) halvings. Each has, in pocketfft, fewer than 16 roundings, so the error of
-  the coefficient is at most 16 u log2(size); this is to first order, and the true error
-  is a hundred times less. For the inverse transform the same holds for Euclidean norms,
-  relative, as each step is a multiple of a unitary matrix, apart from its roundings.
+  the coefficient is at most 16 u log2(size), to first order. For the inverse transform
+  the same holds for Euclidean norms, relative, as each step is a multiple of a unitary
+  matrix, apart from its roundings.
 * Where losses are rare, nearly all of a tilted distribution is in one cell, and its
   coefficients are all about 1. That cell is left out of both transforms: with the rest
   r of the mass, a coefficient relative to the cell's is 1 + z, where z has a round-off

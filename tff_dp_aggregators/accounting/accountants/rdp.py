@@ -1,9 +1,9 @@
 r"""Accountant by Renyi DP: an upper bound for most events, and for integer noise.
 
 Composition and the conversion to epsilon (arXiv:2004.00010, Proposition 12) are
-dp-accounting's. The moments of sampled Gaussians are computed here: in dp-accounting
-0.4.3 they are lost to round-off where sampling is rare or noise large, and may be too
-small; and 0.6 is looser at fractional orders.
+dp-accounting's. The moments of sampled Gaussians are computed here: dp-accounting 0.4.3
+loses them to round-off where sampling is rare or noise large, and may be too small; 0.6
+is looser at fractional orders.
 
 **Integer noise.** Below, n shares of variance s^2 are summed; mu = n s^2 is the
 variance of the sum, D1 and D2 the L1 and L2 sensitivities, and `order` the Renyi order.
@@ -27,8 +27,7 @@ sum follow, the second and third of which are **proved here**:
 
 1. Densities that are off by exp(+-tau/2) put a factor of at most
    exp((2 order - 1) tau / 2) on the moment, in each coordinate: the divergence grows by
-   tau / 2 (2 order - 1) / (order - 1). (The paper states tau, the limit of large
-   orders.)
+   tau / 2 (2 order - 1) / (order - 1).
 2. Two distributions within exp(+-tau/2) of each other are (tau/2)^2/2-zCDP apart
    (arXiv:1605.02065, Proposition 3.3), and square roots of zCDP add up, as for groups
    (there, Section 5). So a coordinate that moves by D_j costs at most
@@ -220,7 +219,7 @@ def without_replacement(
   """Bounds on divergences of a Gaussian on a sample of fixed size, replace-one.
 
   arXiv:1808.00087, Theorem 27, whose differences B(l) are computed with as many more
-  digits as cancellation loses. Rounded up, shape [len(orders)].
+  digits as cancellation loses.
   """
   moment = functools.partial(_without_replacement_moment, fraction, noise_multiplier)
   return _at_orders(orders, moment)
@@ -314,7 +313,7 @@ def _log_differences(noise_multiplier: float) -> np.ndarray:
   """Logarithms of B(l) = E (p/q - 1)^l at even l, q = N(0, 1) and p = N(mu, 1).
 
   B(l) is the l-th forward difference of exp(x (x - 1) mu^2 / 2) at x = 0. Its terms
-  are up to 2^l times larger than it, for mu < 1 up to (2 / mu^2)^l times. NaN at odd l.
+  are up to 2^l times larger than it, for mu < 1 up to (2 / mu^2)^l times.
   """
   logs = np.full(_MAX_DIFFERENCES + 1, math.nan)
   if noise_multiplier < 1e-3:  # exp(x^2 / 2e-6): no sampling helps here.
