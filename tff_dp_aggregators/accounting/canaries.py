@@ -22,7 +22,7 @@ import dataclasses
 import functools
 import json
 import math
-from typing import Any, Callable, Optional
+from typing import Any, Callable, NamedTuple, Optional
 
 import numpy as np
 import scipy.linalg
@@ -95,8 +95,7 @@ def coins(inserted: np.ndarray) -> str:
   return ''.join('01'[int(each)] for each in inserted)
 
 
-@dataclasses.dataclass(frozen=True)
-class Bound:
+class Bound(NamedTuple):
   """A lower bound on epsilon, with the confidence of `Audit`."""
 
   method: str  # Name of the function that computes it.
@@ -106,8 +105,7 @@ class Bound:
   epsilon: float  # The lower bound.
 
 
-@dataclasses.dataclass(frozen=True)
-class Audit:
+class Audit(NamedTuple):
   """The result of an audit with canaries."""
 
   num_canaries: int

@@ -286,12 +286,9 @@ def _delta_of_random_rounds(
 ) -> float:
   """Upper bound on delta of a Gaussian that is released in a binomial number of rounds.
 
-  Rounds are drawn independently of the data. An observer who knows them sees k
-  Gaussians: the divergence of a mixture is at most the mean of their divergences (joint
-  convexity).
+  An observer who knows the rounds sees k Gaussians, and the divergence of a mixture is
+  at most the mean of their divergences (joint convexity).
   """
-  if fraction == 1:
-    return gaussian.delta_of(math.sqrt(rounds) * mu, epsilon)
   # Log probabilities of being in 0 to `rounds` of the rounds.
   k = np.arange(rounds + 1)
   logs = accountant_lib.log_binomial(rounds, k) + special.xlogy(k, fraction)

@@ -471,11 +471,8 @@ def plan(
   deviations = math.sqrt(2 * (math.log(count) + _CUT - log_delta))
   losses = _as_known(losses, deviations)
 
-  def moments(tilts: np.ndarray) -> np.ndarray:
-    return sum(
-      (times * _moments(loss, tilts, deviations) for loss, times in losses),
-      np.zeros(len(tilts)),
-    )
+  def moments(tilts: np.ndarray) -> Any:
+    return sum(times * _moments(loss, tilts, deviations) for loss, times in losses)
 
   has_bounds = any(isinstance(each, Loss) and each.is_laplace for each, _ in losses)
 
