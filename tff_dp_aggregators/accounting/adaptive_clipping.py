@@ -58,10 +58,7 @@ def stddev_of_share(noise_multiplier: float, count_share: float) -> float:
 
 
 def default_stddev(noise_multiplier: float, clients_per_round: float) -> float:
-  """The default of sigma_b, for any cohort size; 0 if z is 0.
-
-  It is a twentieth of the clients, or what takes a tenth of the budget if that is more.
-  """
+  """The default of sigma_b, for any cohort size; 0 if z is 0."""
   checks.check_positive('clients_per_round', clients_per_round)
   lower = stddev_of_share(noise_multiplier, DEFAULT_SHARE)
   return max(DEFAULT_FRACTION * clients_per_round, lower) if noise_multiplier else 0.0

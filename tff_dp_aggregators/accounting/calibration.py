@@ -20,9 +20,8 @@ from tff_dp_aggregators.base import rounding
 
 _ZERO_OUT = Relation.REPLACE_SPECIAL
 
-# Relative tolerance of the approximate noise from which numerical searches start; and
-# the margin of noise from closed forms, for round-off of mu if rounds are added up.
-_NEAR, _ROUND_OFF = 0.02, 1e-12
+_NEAR = 0.02  # Relative tolerance of noise from which numerical searches start.
+_ROUND_OFF = 1e-12  # Margin of noise from closed forms, if rounds are added up.
 _FAR = 1e3
 _MIN_EPSILON = 1e-300
 _MAX_NOISE = 1e9

@@ -212,8 +212,7 @@ def one_run_fdp(
 ) -> float:
   """The same as `one_run`, from the mechanism's trade-off curve (arXiv:2410.22235).
 
-  With `is_gaussian`, the mechanism is assumed to be Gaussian, with unknown noise; for
-  others the bound is then wrong. Otherwise, only (epsilon, delta) is assumed.
+  With `is_gaussian` it is assumed to be Gaussian; for others the bound is then wrong.
   """
   _check_counts(num_canaries, num_guesses, num_correct)
 

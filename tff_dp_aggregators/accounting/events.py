@@ -84,8 +84,8 @@ class _Shares(OwnDpEvent):
 class SkellamDpEvent(_Shares):
   """A sum of integers with a share of Skellam noise from each client.
 
-  A share is the difference of two Poisson variables of mean `local_stddev^2 / 2`. The
-  sum of shares has a Skellam distribution again (arXiv:2110.04995).
+  A share is the difference of two Poisson variables of mean `local_stddev^2 / 2`, and
+  their sum has a Skellam distribution again (arXiv:2110.04995).
   """
 
 

@@ -34,9 +34,8 @@ The grid of `queries.client_noise` has s >= 2^16 for a share of at least 2^-20 c
 norms: it is below 10^-9000000000 for up to 10^7 clients, and not added to any delta.
 
 **Neighbours.** If a client's record is replaced by zeros (`zero_out`), what it sends
-changes by the clip norm; if it is replaced by another record (`replace_one`, the usual
-relation of local privacy), by twice that. Under `add_or_remove` there is no guarantee:
-an absent client adds no noise either, and it is visible whether a client reports.
+changes by the clip norm; if it is replaced by another record (`replace_one`), by twice
+that. Under `add_or_remove` there is no guarantee: an absent client adds no noise.
 """
 
 import math
@@ -82,9 +81,8 @@ def central_event(
   It holds against those who see only the sum. (Laplace noise has a local event only.)
 
   `noise_multiplier` is the standard deviation of *one* client's noise over the clip
-  norm, `server_noise_multiplier` that of noise that the server adds. A round with fewer
-  than `min_clients` must not be released. `known_shares` is how many clients' noise is
-  known to the attacker: 1 for a client of the round, more for colluding clients.
+  norm, `server_noise_multiplier` that of noise that the server adds. `known_shares` is
+  how many clients' noise is known to the attacker: 1 for a client of the round.
 
   Example:
     >>> central_event(0.2, min_clients=100)

@@ -72,8 +72,7 @@ class Guarantee(NamedTuple):
   """A claimed and an actual guarantee, for one observer and one unit of privacy.
 
   For the unit 'example', it is assumed that one example changes an upload by at most
-  2 C / m; for 'downlink', that K clients in every round add their noise, and keep it
-  secret.
+  2 C / m; for 'downlink', that K clients a round add noise, and keep it secret.
   """
 
   seen: str  # Against whom: 'uplink' sees a client's uploads, 'downlink' the means.
@@ -199,10 +198,7 @@ class Nbafl:
     return math.hypot(clients, self.server_noise_multiplier)
 
   def mechanism_arguments(self) -> dict[str, Any]:
-    """Arguments of `accounting.Mechanism` for runs with this noise.
-
-    A round with fewer than K reports is not released; a client may be in every round.
-    """
+    """Arguments of `accounting.Mechanism`; a client may be in every round."""
     arguments = {
       'name': noises.GAUSSIAN.name,
       'participation': strategies.Participation(self.num_rounds),

@@ -16,8 +16,8 @@ sqrt(n) if noise is independent, and hardly at all if it is correlated. That rat
 `of_sums`, should be used to compare mechanisms. Real updates are smaller than the
 bound, which with Laplace noise only updates with a single non-zero entry reach.
 
-Clip norms cancel, also adaptive ones. If parts have their own clip norms, the norms of
-noise and of signal are the roots of the sums of squares over the parts.
+Clip norms cancel, also adaptive ones. If parts have their own clip norms, the squared
+norms of noise and of signal add up over the parts.
 """
 
 import math
@@ -85,10 +85,7 @@ def summary(
   model_size: Size,
   clients_per_round: float = 1,
 ) -> Points:
-  """`by_round` of the first, the worst and the last round, and the last of `of_sums`.
-
-  For a model size of 1 and one client it is the noise of the sum in clip norms.
-  """
+  """`by_round` of the first, the worst and the last round, and `of_sums` of all."""
   rounds = by_round(mechanism, model_size, clients_per_round)
   sums = of_sums(mechanism, model_size, clients_per_round)
   return Points(

@@ -32,8 +32,7 @@ class Noise:
 
   name: str  # Also the name of the mechanism with this noise, independent in rounds.
   order: int  # The p of the p-norm in which a client's contribution is clipped.
-  # The event of one round, from the scale of the noise over the sensitivity in that
-  # norm, and the values of `options`.
+  # The event of one round, from the noise multiplier and the values of `options`.
   one_round: Callable[..., dp_accounting.DpEvent]
   stddev: float  # Standard deviation of noise whose scale is 1.
   placements: tuple[str, ...]  # Names of valid placements, the default first.
@@ -97,7 +96,6 @@ GAUSSIAN = Noise(
   stddev=1.0,
   placements=('server', 'clients', 'local', 'clients_and_server', 'local_approximate'),
 )
-# For pure epsilon, with clipping in L1 norm.
 LAPLACE = Noise(
   'laplace',
   1,
@@ -107,7 +105,6 @@ LAPLACE = Noise(
 )
 # Integer noise in shares, for secure sums; the second is smaller on coarse grids.
 SKELLAM, DISCRETE_GAUSSIAN = map(_integers, ('skellam', 'discrete_gaussian'))
-# Noises of real numbers, which need no grid, by name.
 REAL: dict[str, Noise] = {each.name: each for each in (GAUSSIAN, LAPLACE)}
 # Noises except Gaussian, each of which is a mechanism of that name.
 OTHERS: dict[str, Noise] = {

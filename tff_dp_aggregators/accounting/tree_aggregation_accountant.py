@@ -42,8 +42,8 @@ def compute_rdp_tree_restart(
     orders: RDP orders, or a single one.
 
   Returns:
-    A float for a single order, otherwise an array with a value for each order. Infinite
-    at infinite orders. Without noise, a single infinity whatever `orders` is.
+    A float for a single order, otherwise an array with a value for each order. Without
+    noise, a single infinity whatever `orders` is.
   """
   if _is_noiseless(noise_multiplier):
     return np.inf

@@ -116,7 +116,8 @@ def composed(
   entry = entry_of(accountant or tightest(event, relation))
   result = entry(relation)
   try:
-    result.compose(event)
+    for part, count in components(event, relation):
+      result.compose(part, count)
   except dp_accounting.UnsupportedEventError as e:
     raise dp_accounting.UnsupportedEventError(
       f'accountant={entry.name} does not read this event; leave it out for the '
@@ -136,16 +137,13 @@ def epsilon(
   accountant: Optional[str] = None,
   relation: Relation = _ZERO_OUT,
 ) -> float:
-  """Epsilon of an event at `delta`.
+  """The smallest epsilon at `delta` that can be guaranteed; infinite without noise.
 
   Args:
     event: What ran.
     delta: Between 0 and 1, exclusive.
     accountant: A key of `ACCOUNTANTS`; `None` for the tightest.
     relation: Neighbouring relation.
-
-  Returns:
-    The smallest epsilon that the accountant can guarantee; infinite without noise.
 
   Raises:
     ValueError: If an argument is out of range, or float64 not precise enough.
