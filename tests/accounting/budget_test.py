@@ -86,17 +86,12 @@ def test_budget_computes_third_number_from_any_two(use):
   assert checked == calibrated
 
 
-def test_budget_refuses_inconsistent_numbers_and_says_what_fits():
+def test_budget_refuses_inconsistent_numbers():
   numbers = {'num_compositions': 100, 'delta': 1e-6, 'noise_multiplier': 6.0}
   spent = accounting.Budget(**numbers).epsilon
   with pytest.raises(ValueError) as error:
     accounting.Budget(epsilon=8.0, **numbers)
-  message = str(error.value)
-  assert f'spends epsilon = {rounding.up(spent, 6)}' in message
-  least = accounting.Budget(num_compositions=100, epsilon=8.0, delta=1e-6)
-  assert (
-    f'noise multiplier of {rounding.up(least.noise_multiplier, 6)} keeps' in message
-  )
+  assert f'spends epsilon = {rounding.up(spent, 6)}' in str(error.value)
   accounting.Budget(epsilon=spent, **numbers)
   with pytest.raises(ValueError, match='do not fit'):
     accounting.Budget(epsilon=spent * (1 - 1e-9), **numbers)

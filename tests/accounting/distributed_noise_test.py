@@ -134,11 +134,10 @@ def test_rounded_record_exceeds_norm_bound_with_probability_at_most_beta():
   assert strict.l2_sensitivity >= strict.clip_norm * strict.scale + math.sqrt(d) - 1
 
 
-def test_plan_refuses_too_few_bits_and_says_how_many_suffice():
-  with pytest.raises(ValueError, match=r'bits=8 are too few .* Take bits=1\d') as e:
+def test_plan_refuses_too_few_bits():
+  with pytest.raises(ValueError, match='bits=8. Leave bits out'):
     distributed_noise.plan('skellam', 1.0, 1e-6, participations=9, bits=8, **_NUMBERS)
-  bits = int(str(e.value).split('Take bits=')[1].split(',')[0])
-  distributed_noise.plan('skellam', 1.0, 1e-6, participations=9, bits=bits, **_NUMBERS)
+  distributed_noise.plan('skellam', 1.0, 1e-6, participations=9, **_NUMBERS)
   with pytest.raises(ValueError, match='laplace'):
     distributed_noise.design('laplace', noise_multiplier=2.0, bits=14, **_NUMBERS)
 

@@ -180,10 +180,10 @@ def test_to_json_refuses_unsupported_events():
       {'type': 'EpsilonDeltaDpEvent', 'epsilon': -1.0, 'delta': 0.0},
       'not negative; got',
     ),
-    ({'type': 'GaussianDpEvent'}, 'has the fields'),
+    ({'type': 'GaussianDpEvent'}, 'its fields'),
     ({'type': 'GaussianDpEvent', 'noise_multiplier': '3'}, 'noise_multiplier'),
     ({'type': 'GaussianDpEvent', 'noise_multiplier': -3.0}, 'noise_multiplier'),
-    ([], 'an event is written as an object'),
+    ([], 'as an object'),
   ],
 )
 def test_from_json_refuses_invalid_events(data, message):

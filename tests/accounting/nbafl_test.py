@@ -13,7 +13,6 @@ from tff_dp_aggregators.accounting import local
 from tff_dp_aggregators.accounting import mechanism as mechanism_lib
 from tff_dp_aggregators.accounting import nbafl
 from tff_dp_aggregators.accounting.accountants import gaussian
-from tff_dp_aggregators.base import rounding
 
 NUMBERS = {
   'epsilon': 0.8,
@@ -74,10 +73,7 @@ def test_downlink_stddev_with_random_clients_matches_paper(rounds, cohort):
 
 @pytest.mark.parametrize('epsilon', [1.0, 10.0])
 def test_epsilon_of_1_or_more_requires_exact_calibration(epsilon):
-  least = 1 / gaussian.mu_of(epsilon, 1e-5)
-  with pytest.raises(
-    ValueError, match=rf"'exact' has .* any epsilon: {rounding.up(least, 6)} sens"
-  ):
+  with pytest.raises(ValueError, match="'exact' has the least noise for any"):
     _nbafl(epsilon=epsilon)
   _nbafl(epsilon=epsilon, calibration='exact')
 

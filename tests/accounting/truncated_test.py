@@ -191,7 +191,7 @@ def test_unsupported_relations_and_event_arguments_are_refused():
   event = _event(100, 0.1, 20, 1.0)
   with pytest.raises(dp_accounting.UnsupportedEventError, match='REPLACE_SPECIAL'):
     accountants.epsilon(event, 1e-6, relation=Relation.REPLACE_ONE)
-  with pytest.raises(dp_accounting.UnsupportedEventError, match='pld or rdp'):
+  with pytest.raises(dp_accounting.UnsupportedEventError, match='leave it out'):
     accountants.epsilon(event, 1e-6, 'prv', ADD_OR_REMOVE)
   for wrong, name in (
     ((0, 0.1, 2), 'num_clients'),

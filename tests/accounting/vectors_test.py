@@ -85,12 +85,12 @@ def test_program_reports_wrong_figures_and_invalid_files(stored, tmp_path):
   assert result.returncode == 1
   assert f'1 of {len(stored)} figures are wrong, first {stored[0].id}' in result.stderr
   path = tmp_path / 'other.json'
-  twice = vectors.to_json([stored[0], stored[0]])
+  unknown = vectors.to_json([structs.replace(stored[0], kind='other')])
   no_inputs = vectors.to_json([structs.replace(stored[0], inputs={})])
   for content, message in (
     ('no JSON', f'{path} is not a file of test vectors'),
     ('{"format": "x", "version": 9}', "Invalid enum value 'x'"),
-    (twice, f'the id {stored[0].id} is there twice'),
+    (unknown, f"{stored[0].id} cannot be computed: KeyError('other')"),
     (no_inputs, f'{stored[0].id} cannot be computed'),
   ):
     path.write_text(content)

@@ -10,9 +10,8 @@ with noise multiplier z (arXiv:1905.03871, Theorem 1), where
 So one target, z, is enough. The budget is mu^2, which adds up over all that is
 released, and the count takes the `share` (z / (2 sigma_b))^2 of it. By default sigma_b
 is the maximum of a twentieth of the cohort (as in section 3.2 there, TFF and
-pfl-research) and of the value that takes a tenth of the budget. The updates' noise is
-then at most 5.4% larger than without adaptive clipping, and the noise in the fraction
-of small norms of m clients has a standard deviation of at most max(1/20, 1.58 z / m).
+pfl-research) and of the value that takes a tenth of the budget, with which the updates'
+noise is 5.4% larger than without adaptive clipping.
 """
 
 import math
@@ -28,23 +27,17 @@ DEFAULT_FRACTION = 0.05  # That noise over the number of clients, if its share i
 def values_noise_multiplier(
   noise_multiplier: float, clipped_count_stddev: float
 ) -> float:
-  """Returns z_delta, the noise multiplier of the updates.
-
-  It is (z^-2 - (2 sigma_b)^-2)^(-1/2) for z = `noise_multiplier` of both together and
-  sigma_b = `clipped_count_stddev`, in clients; 0 if z is 0.
-  """
+  """Returns z_delta, the noise multiplier of the updates; 0 if z is 0."""
   noise_multiplier = events.check_noise_multiplier(noise_multiplier)
   checks.check_not_negative('clipped_count_stddev', clipped_count_stddev)
   if noise_multiplier == 0:
     return 0.0
   ratio = noise_multiplier / (2 * clipped_count_stddev) if clipped_count_stddev else 2.0
   if not ratio < 1:
-    stddev = stddev_of_share(noise_multiplier, DEFAULT_SHARE)
     raise ValueError(
       f'clipped_count_stddev must be more than {noise_multiplier / 2}, half of '
       f'noise_multiplier; got {clipped_count_stddev}. With less, the count of small '
-      f'norms alone would cost more than noise_multiplier {noise_multiplier} says. '
-      f'{stddev:.4g} fits: the count takes {DEFAULT_SHARE:.0%} of the budget then.'
+      'norms alone would cost more than noise_multiplier says.'
     )
   return noise_multiplier * (1 / math.sqrt((1 - ratio) * (1 + ratio)))
 
@@ -65,10 +58,7 @@ def stddev_of_share(noise_multiplier: float, count_share: float) -> float:
 
 
 def default_stddev(noise_multiplier: float, clients_per_round: float) -> float:
-  """The default of sigma_b, for any cohort size; 0 if z is 0.
-
-  It is a twentieth of the clients, or what takes a tenth of the budget if that is more.
-  """
+  """The default of sigma_b, for any cohort size; 0 if z is 0."""
   checks.check_positive('clients_per_round', clients_per_round)
   lower = stddev_of_share(noise_multiplier, DEFAULT_SHARE)
   return max(DEFAULT_FRACTION * clients_per_round, lower) if noise_multiplier else 0.0

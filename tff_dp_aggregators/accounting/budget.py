@@ -7,7 +7,7 @@ It is for independent noise in each use, on all clients or on a Poisson sample, 
 import dataclasses
 import functools
 import math
-from typing import Optional
+from typing import Any
 
 import dp_accounting
 from dp_accounting import NeighboringRelation as Relation
@@ -38,9 +38,8 @@ def laplace_noise_multiplier(
 ) -> float:
   """The smallest noise multiplier of Laplace noise for a pure epsilon, with delta 0.
 
-  It is the scale over the L1 sensitivity, rounded up in its last digits. One use costs
-  1 / noise_multiplier (Dwork et al. 2006, theorem 1); on a Poisson sample, under
-  add-or-remove-one, ln(1 + q (e^(1 / noise_multiplier) - 1)). Uses add up.
+  It is the scale over the L1 sensitivity, rounded up in its last digits; the inverse of
+  `laplace_epsilon`.
   """
   checks.check_positive('epsilon', epsilon)
   checks.check_positive_int('num_compositions', num_compositions)
@@ -59,7 +58,11 @@ def laplace_noise_multiplier(
 def laplace_epsilon(
   noise_multiplier: float, num_compositions: int = 1, sampling_probability: float = 1.0
 ) -> float:
-  """Epsilon of Laplace noise at delta 0, rounded up in its last digits."""
+  """Epsilon of Laplace noise at delta 0, rounded up in its last digits.
+
+  One use costs 1 / noise_multiplier (Dwork et al. 2006, theorem 1); on a Poisson
+  sample, under add-or-remove-one, ln(1 + q (e^(1 / noise_multiplier) - 1)).
+  """
   checks.check_positive('noise_multiplier', noise_multiplier)
   checks.check_positive_int('num_compositions', num_compositions)
   q = _check_probability(sampling_probability)
@@ -67,7 +70,7 @@ def laplace_epsilon(
   return num_compositions * one * (1 + _ROUND_OFF)
 
 
-@dataclasses.dataclass(frozen=True, init=False)
+@dataclasses.dataclass(frozen=True)
 class Budget:
   """Noise that is used several times, and its privacy budget.
 
@@ -75,12 +78,8 @@ class Budget:
   If all are given, the noise must keep (epsilon, delta); it may be more than necessary.
 
   With a `noise_scale` s below 1 the budget is that of a cohort 1/s times as large, and
-  the run adds s times the noise. This simulates a cohort that is larger than the one
-  that can be run, as in pfl-research: see `learning.SimulatedCohort` of scale 1/s.
+  the run adds s times the noise, as `learning.SimulatedCohort` of scale 1/s does.
   **Such a run is not private**: its clients have no guarantee.
-
-  Raises:
-    ValueError: If fewer than two of the three are given, or all three do not fit.
 
   Example:
     >>> budget = Budget(num_compositions=100, epsilon=8.0, delta=1e-6)
@@ -90,37 +89,26 @@ class Budget:
     'pure'
   """
 
-  noise: str  # 'gaussian' or 'laplace'.
   num_compositions: int  # How often the noise is used.
   # Probability that a client is drawn, independently in each use; draws are secret.
-  sampling_probability: float
-  epsilon: float  # Of all uses together.
-  delta: float  # Of all uses together; 0 for Laplace noise at its pure epsilon.
+  sampling_probability: float = 1.0
+  noise: str = noises.GAUSSIAN.name  # 'gaussian' or 'laplace'.
+  epsilon: Any = None  # Of all uses together.
+  delta: Any = None  # Of all uses together; 0 for Laplace noise at its pure epsilon.
   # Standard deviation of Gaussian noise over the L2 bound, scale of Laplace over L1.
-  noise_multiplier: float
-  noise_scale: float  # Share of the noise that the run adds; above 0, at most 1.
+  noise_multiplier: Any = None
+  noise_scale: float = 1.0  # Share of the noise that the run adds; above 0, at most 1.
   # A key of `accountants.ACCOUNTANTS`, of which only 'pld' supports sampled Laplace
-  # noise; or 'pure' for Laplace noise with delta 0.
-  accountant: str
+  # noise; 'pure' for Laplace noise with delta 0; by default the tightest.
+  accountant: Any = None
 
-  def __init__(
-    self,
-    *,
-    num_compositions: int,
-    sampling_probability: float = 1.0,
-    noise: str = noises.GAUSSIAN.name,
-    epsilon: Optional[float] = None,
-    delta: Optional[float] = None,
-    noise_multiplier: Optional[float] = None,
-    noise_scale: float = 1.0,
-    accountant: Optional[str] = None,
-  ) -> None:
-    self.__dict__.update(
-      noise=noises.real(noise).name,
-      num_compositions=checks.check_positive_int('num_compositions', num_compositions),
-      sampling_probability=_check_probability(sampling_probability),
-      noise_scale=checks.check_probability('noise_scale', noise_scale),
-    )
+  def __post_init__(self) -> None:
+    noises.real(self.noise)
+    checks.check_positive_int('num_compositions', self.num_compositions)
+    _check_probability(self.sampling_probability)
+    checks.check_probability('noise_scale', self.noise_scale)
+    epsilon, delta, noise_multiplier = self.epsilon, self.delta, self.noise_multiplier
+    accountant = self.accountant
     if (epsilon, delta, noise_multiplier).count(None) > 1:
       raise ValueError(
         'at least two of epsilon, delta and noise_multiplier must be given; got '
@@ -129,28 +117,19 @@ class Budget:
     if noise_multiplier is not None:
       checks.check_positive('noise_multiplier', noise_multiplier)
     if epsilon is not None:
-      # No finite noise has an epsilon of 0.
-      finds_noise = noise_multiplier is None
-      check = checks.check_positive if finds_noise else checks.check_not_negative
-      check('epsilon', epsilon)
-    if delta is not None and not (delta == 0 and noise == noises.LAPLACE.name):
+      checks.check_not_negative('epsilon', epsilon)
+    if delta is not None and not (delta == 0 and self.noise == noises.LAPLACE.name):
       gaussian.check_delta(delta)
-    is_pure = delta == 0
-    if is_pure and accountant is not None:
-      raise ValueError(
-        f'with delta 0 there is a closed form and no accountant; got {accountant!r}.'
-      )
-    event = self.event_with(1.0)
-    if is_pure:
+    if delta == 0:
+      if accountant is not None:
+        raise ValueError(f'with delta 0 there is no accountant; got {accountant!r}.')
       accountant = 'pure'
-    elif accountant is None:
-      accountant = accountants.tightest(event, self.relation)
-    self.__dict__['accountant'] = accountant
+    self.__dict__['accountant'] = accountant or accountants.tightest(
+      self.event_with(1.0), self.relation
+    )
     if noise_multiplier is None:
-      assert epsilon is not None and delta is not None
       noise_multiplier = self._least_noise(epsilon, delta)
     elif epsilon is None:
-      assert delta is not None
       epsilon = self._epsilon_of(noise_multiplier, delta)
     elif delta is None:
       delta = self._delta_of(noise_multiplier, epsilon)
@@ -196,9 +175,10 @@ class Budget:
     return dp_accounting.SelfComposedDpEvent(once, self.num_compositions)
 
   def _least_noise(self, epsilon: float, delta: float) -> float:
-    uses = self.num_compositions, self.sampling_probability
     if delta == 0:
-      return laplace_noise_multiplier(epsilon, *uses)
+      return laplace_noise_multiplier(
+        epsilon, self.num_compositions, self.sampling_probability
+      )
     return calibration.noise_multiplier(
       self.event_with,
       epsilon,
@@ -208,9 +188,10 @@ class Budget:
     )
 
   def _epsilon_of(self, noise_multiplier: float, delta: float) -> float:
-    uses = self.num_compositions, self.sampling_probability
     if delta == 0:
-      return laplace_epsilon(noise_multiplier, *uses)
+      return laplace_epsilon(
+        noise_multiplier, self.num_compositions, self.sampling_probability
+      )
     event = self.event_with(noise_multiplier)
     return accountants.epsilon(event, delta, self.accountant, self.relation)
 
@@ -219,20 +200,16 @@ class Budget:
     return accountants.delta(event, epsilon, self.accountant, self.relation)
 
   def _check_kept(self, epsilon: float, delta: float, noise_multiplier: float) -> None:
-    """Raises ValueError with a sufficient noise multiplier if this one is too small."""
     spent = self._epsilon_of(noise_multiplier, delta)
-    if spent <= epsilon or (
+    if spent > epsilon and not (
       delta and self._delta_of(noise_multiplier, epsilon) <= delta
     ):
-      return
-    least = self._least_noise(epsilon, delta) if epsilon else math.inf
-    raise ValueError(
-      f'epsilon={epsilon:g}, delta={delta:g} and noise_multiplier={noise_multiplier:g} '
-      f'do not fit: {self.num_compositions} times this noise spends epsilon = '
-      f'{rounding.up(spent, 6)} at the delta given (accountant {self.accountant}). A '
-      f'noise multiplier of {rounding.up(least, 6)} keeps both; leave out one of the '
-      'three and it is found.'
-    )
+      raise ValueError(
+        f'epsilon={epsilon:g}, delta={delta:g} and noise_multiplier='
+        f'{noise_multiplier:g} do not fit: {self.num_compositions} times this noise '
+        f'spends epsilon = {rounding.up(spent, 6)} at the delta given (accountant '
+        f'{self.accountant}). Leave out one of the three and it is found.'
+      )
 
 
 _check_probability = functools.partial(checks.check_probability, 'sampling_probability')

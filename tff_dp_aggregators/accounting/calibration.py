@@ -7,7 +7,7 @@ every mechanism and accountant. What it returns never exceeds the target.
 import contextlib
 import functools
 import math
-from typing import Any, Callable, Optional
+from typing import Callable, Optional
 
 import dp_accounting
 from dp_accounting import NeighboringRelation as Relation
@@ -20,9 +20,8 @@ from tff_dp_aggregators.base import rounding
 
 _ZERO_OUT = Relation.REPLACE_SPECIAL
 
-# Relative tolerance of the approximate noise from which numerical searches start; and
-# the margin of noise from closed forms, for round-off of mu if rounds are added up.
-_NEAR, _ROUND_OFF = 0.02, 1e-12
+_NEAR = 0.02  # Relative tolerance of noise from which numerical searches start.
+_ROUND_OFF = 1e-12  # Margin of noise from closed forms, if rounds are added up.
 _FAR = 1e3
 _MIN_EPSILON = 1e-300
 _MAX_NOISE = 1e9
@@ -40,9 +39,8 @@ def noise_multiplier(
   """The smallest noise multiplier that keeps a privacy target.
 
   `make_event` returns the event of everything that runs for a noise multiplier; less
-  noise must not be more private. The result is rounded up: within 1e-4 of the smallest
-  one, relative, and up to round-off for accountants with closed forms. `accountant` is
-  a key of `accountants.ACCOUNTANTS`, `None` for the tightest.
+  noise must not be more private. The result is rounded up, by up to 1e-4. `accountant`
+  is a key of `accountants.ACCOUNTANTS`, `None` for the tightest.
 
   Example:
     >>> gaussian = dp_accounting.GaussianDpEvent
@@ -53,15 +51,18 @@ def noise_multiplier(
   entry, spent = _entry_and_epsilon(make_event, 1.0, target_delta, accountant, relation)
   start, factor = 1.0, 2.0
   if entry.is_numerical:
-    of_accountant: Any = {'accountant': accountant, 'relation': relation}
     # Close to the result, and much faster; sampled Laplace noise has no quick bound.
     with contextlib.suppress(NoneFoundError):
-      approximate = about_noise_multiplier
-      start = approximate(make_event, target_epsilon, target_delta, **of_accountant)
-      factor = 1.1
+      near = about_noise_multiplier(
+        make_event,
+        target_epsilon,
+        target_delta,
+        accountant=accountant,
+        relation=relation,
+      )
       # The quick bound may need far more noise, where epsilon may even rise with noise.
-      if start > _FAR and not entry.is_drawn:
-        start, factor = 1.0, 2.0
+      if entry.is_drawn or near <= _FAR:
+        start, factor = near, 1.1
   smallest = _smallest(spent, target_epsilon, start, factor, entry.tolerance)
   return smallest if entry.is_numerical else smallest * (1 + _ROUND_OFF)
 
@@ -114,8 +115,8 @@ def largest(
   entry, spent = _entry_and_epsilon(make_event, 1, target_delta, accountant, relation)
   if entry.max_questions is not None:
     raise ValueError(
-      f'accountant={entry.name} draws outcomes for each number that is tried, which '
-      'takes too long. Give the number, or accountant=pld, whose bound is quick.'
+      f'accountant={entry.name} takes too long for a search over numbers. Give the '
+      'number, or accountant=pld, whose bound is quick.'
     )
   return largest_by(spent, target_epsilon, at_most)
 
@@ -130,15 +131,10 @@ def largest_by(spent: Callable[[int], float], target: float, at_most: int) -> in
   low, high = 1, 2
   while high <= at_most and spent(high) <= target:
     low, high = high, 2 * high
-  if high > at_most and spent(at_most) <= target:
-    return at_most
-  high = min(high, at_most)
+  high = min(high, at_most + 1)
   while high - low > 1:
     middle = (low + high) // 2
-    if spent(middle) <= target:
-      low = middle
-    else:
-      high = middle
+    low, high = (middle, high) if spent(middle) <= target else (low, middle)
   return low
 
 
@@ -153,7 +149,6 @@ def _entry_and_epsilon(
   accountant: Optional[str],
   relation: Relation,
 ) -> tuple[type[accountants.Accountant], Callable[[float], float]]:
-  """The accountant that is used, and epsilon as a function of the searched number."""
   entry = accountants.entry_of(
     accountant or accountants.tightest(make_event(first), relation)
   )
@@ -173,13 +168,9 @@ def _entry_and_epsilon(
 
 def _check_target(epsilon: float, delta: float) -> float:
   gaussian.check_delta(delta, 'target_delta')
-  checks.check_number('target_epsilon', epsilon)
-  if not epsilon > _MIN_EPSILON:
-    raise ValueError(
-      f'target_epsilon must be positive and above {_MIN_EPSILON:g}, which is as good '
-      f'as none; got {epsilon}.'
-    )
-  return gaussian.check_epsilon(epsilon, 'target_epsilon')
+  if not checks.check_positive('target_epsilon', epsilon) > _MIN_EPSILON:
+    raise ValueError(f'target_epsilon must be above {_MIN_EPSILON:g}; got {epsilon}.')
+  return float(epsilon)
 
 
 def _smallest(
@@ -189,7 +180,6 @@ def _smallest(
   factor: float,
   tolerance: float,
 ) -> float:
-  """The smallest noise multiplier that keeps the target, searched around `start`."""
   low = high = start
   while spent(high) > target_epsilon:
     low, high = high, high * factor

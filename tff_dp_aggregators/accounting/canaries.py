@@ -1,11 +1,10 @@
 """Empirical privacy auditing with canaries: lower bounds on epsilon from one run.
 
 Canaries are artificial clients. For each, a fair coin decides whether it takes part
-with a random direction of the model as its update, or with zeros; otherwise it is
-treated like any client. An attacker who sees all released sums scores each canary,
-guesses the coins of those with the highest and the lowest scores, and abstains for the
-others. Differential privacy limits how many guesses are right, so more right guesses
-than that refute an epsilon. There are three results:
+with a random direction of the model as its update, or with zeros. An attacker who sees
+all released sums scores each canary and guesses the coins of those with the highest and
+the lowest scores. Differential privacy limits how many guesses are right, so more right
+guesses than that refute an epsilon. There are three results:
 
 * `one_run`, a lower bound on epsilon for any mechanism (Steinke, Nasr, Jagielski,
   arXiv:2305.08846);
@@ -16,15 +15,14 @@ than that refute an epsilon. There are three results:
   arXiv:2302.03098). It is not a bound.
 
 The confidence is that both bounds hold together. The number of guesses is computed from
-the planned epsilon, so nothing is selected by the scores. A bound holds whatever the
-scores are; better scores make it larger.
+the planned epsilon, so nothing is selected by the scores.
 """
 
 import dataclasses
 import functools
 import json
 import math
-from typing import Any, Callable, Optional
+from typing import Any, Callable, NamedTuple, Optional
 
 import numpy as np
 import scipy.linalg
@@ -37,7 +35,6 @@ from tff_dp_aggregators.base import strict_json
 
 FILE = 'canaries.json'  # In a run directory.
 CONFIDENCE = 0.95
-_ANY, _GAUSSIAN = 'any', 'gdp'
 _PRECISION, _ROUGHLY = 1e-7, 1e-2  # Relative; the second for planning guesses.
 _LARGEST = 1e4  # Searches for the largest refuted number end here.
 _STEP = math.sqrt(2)  # Ratio of successive candidates for the number of guesses.
@@ -79,10 +76,15 @@ class Record:
           checks.check_positive_int('rounds', content['rounds']),
           check_confidence(content['confidence']),
         )
-        if record.rounds > most_rounds:
-          raise ValueError(f'it has {record.rounds} rounds, and the run {most_rounds}')
-        if not np.isfinite(record.scores).all() or len(record.scores) != len(inserted):
-          raise ValueError('it does not have one finite score for each coin')
+        if (
+          record.rounds > most_rounds
+          or not np.isfinite(record.scores).all()
+          or len(record.scores) != len(inserted)
+        ):
+          raise ValueError(
+            f'it has {record.rounds} rounds, and the run {most_rounds}; or not one '
+            'finite score for each coin'
+          )
       except (KeyError, TypeError, ValueError) as e:
         raise ValueError(f'{path} is not of the canaries of this run: {e}.') from e
     return record
@@ -93,8 +95,7 @@ def coins(inserted: np.ndarray) -> str:
   return ''.join('01'[int(each)] for each in inserted)
 
 
-@dataclasses.dataclass(frozen=True)
-class Bound:
+class Bound(NamedTuple):
   """A lower bound on epsilon, with the confidence of `Audit`."""
 
   method: str  # Name of the function that computes it.
@@ -104,8 +105,7 @@ class Bound:
   epsilon: float  # The lower bound.
 
 
-@dataclasses.dataclass(frozen=True)
-class Audit:
+class Audit(NamedTuple):
   """The result of an audit with canaries."""
 
   num_canaries: int
@@ -129,20 +129,20 @@ def audit(
   significance = (1 - check_confidence(record.confidence)) / 2
   num_canaries, inserted = len(record.inserted), record.inserted
   mu = gaussian.mu_of(planned_epsilon, gaussian.check_delta(delta))
-  arguments: Any = {'delta': delta, 'significance': significance}
-  with_curve = {**arguments, 'is_gaussian': is_gaussian}
+  fdp: Any = functools.partial(one_run_fdp, is_gaussian=is_gaussian)
   methods: Any = (
-    (_ANY, one_run, arguments),
-    (_GAUSSIAN if is_gaussian else _ANY, one_run_fdp, with_curve),
+    ('one_run', 'any', one_run),
+    ('one_run_fdp', 'gdp' if is_gaussian else 'any', fdp),
   )
   bounds = []
-  for curve, method, numbers in methods:
-    bound: Callable[..., float] = functools.partial(method, num_canaries, **numbers)
+  for name, curve, method in methods:
+    bound: Callable[..., float] = functools.partial(
+      method, num_canaries, delta=delta, significance=significance
+    )
     roughly = functools.partial(bound, precision=_ROUGHLY)
     guesses = planned_guesses(roughly, num_canaries, mu)
     correct = correct_guesses(record.scores, inserted, guesses)
-    epsilon = bound(guesses, correct)
-    bounds.append(Bound(method.__name__, curve, guesses, correct, epsilon))
+    bounds.append(Bound(name, curve, guesses, correct, bound(guesses, correct)))
   return Audit(
     num_canaries,
     int(inserted.sum()),
@@ -173,7 +173,7 @@ def one_run(
 
   See arXiv:2305.08846. The number of guesses must be chosen before any score is seen.
   With probability `significance` at most, the bound is above the mechanism's epsilon at
-  `delta`. It is rounded down, by the relative `precision`; 0 if nothing is refuted.
+  `delta`. It is rounded down, by the relative `precision`.
   """
   _check_counts(num_canaries, num_guesses, num_correct)
 
@@ -212,8 +212,7 @@ def one_run_fdp(
 ) -> float:
   """The same as `one_run`, from the mechanism's trade-off curve (arXiv:2410.22235).
 
-  With `is_gaussian`, the mechanism is assumed to be Gaussian, with unknown noise; for
-  others the bound is then wrong. Otherwise, only (epsilon, delta) is assumed.
+  With `is_gaussian` it is assumed to be Gaussian; for others the bound is then wrong.
   """
   _check_counts(num_canaries, num_guesses, num_correct)
 
@@ -237,10 +236,9 @@ def _are_too_many(
   For a canary drawn at random, let r(j) be the probability that its guess is right and
   at least j guesses are right in total, and w(j) that it is wrong and at least j are
   right. If its coin is flipped, a right guess becomes wrong and one guess fewer is
-  right: so r(j + 1) <= 1 - f(w(j)) for the trade-off curve f, and `inverse` of r(j + 1)
-  is at most w(j). If at least num_correct right guesses have the probability
-  `significance`, r and w grow from there at least as in the loop below, and at 0 their
-  sum would exceed the share of canaries that are guessed.
+  right: so `inverse` of r(j + 1) is at most w(j). If at least num_correct right guesses
+  have the probability `significance`, r and w grow from there at least as in the loop
+  below, and at 0 their sum would exceed the share of canaries that are guessed.
   """
   right = significance * num_correct / num_canaries
   wrong = significance * (num_guesses - num_correct) / num_canaries
@@ -334,13 +332,13 @@ def scores(
   """Scores of canaries: the likelihood ratio statistic for noise of known covariance.
 
   If a canary with rounds u was inserted, the sums along its direction are s = u + n,
-  and otherwise s = n, where n is Gaussian with the covariance Sigma = sigma^2 D D^T of
-  the rounds' noise: no statistic is better than u^T Sigma^-1 s (Neyman and Pearson).
-  Where privacy rests on sampling, u is secret and is replaced by its mean.
+  and otherwise s = n, where n is Gaussian with the covariance Sigma of the rounds'
+  noise: no statistic is better than u^T Sigma^-1 s (Neyman and Pearson). Where privacy
+  rests on sampling, u is secret and is replaced by its mean.
 
-  `projections`, [rounds, canaries], are those of the sums in clip norms; `took_part`,
-  of that shape, is whether a canary was in a round, inserted or not. Returns
-  [canaries], with variance 1 in noise alone; 0 for a canary that was in no round.
+  `projections` are those of the sums in clip norms, and `took_part` is whether a canary
+  was in a round, inserted or not: [rounds, canaries]. Returns [canaries], with variance
+  1 in noise alone; 0 for a canary that was in no round.
   """
   rounds = len(projections)
   noise = mechanism.values_noise_multiplier * mechanism.strategy.noise_matrix()[:rounds]

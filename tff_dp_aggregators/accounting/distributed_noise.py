@@ -26,19 +26,17 @@ E exp(t S) are at most:
 * the rounding, of each client within an interval of length 1: exp(t^2 m / 8) about its
   mean. The mean is 0 except that rounding again moves it by at most
   sqrt(beta) / (2 (1 - beta)) in each client (Cauchy-Schwarz), and that after `TRIES`
-  failures in a row a client rounds towards zero; with b = min(1, sqrt(beta) /
-  (2 (1 - beta)) + beta^TRIES), this adds a factor exp(t m b);
+  failures a client rounds towards zero; with b = min(1, sqrt(beta) / (2 (1 - beta)) +
+  beta^TRIES), this adds a factor exp(t m b);
 * the noise: exp(t^2 m s^2 / 2) for discrete Gaussian shares of parameter s
   (arXiv:2004.00010), and exp(m s^2 (cosh t - 1)) for Skellam ones.
 
 So for every t > 0 the probability that any entry wraps is at most 2 d exp(sum of
 exponents - t 2^(bits-1)). It grows with the number of clients, so it is computed for
-`max_clients`. (TensorFlow Federated only considers its `expected_clients_per_round`,
-and a number of standard deviations of *one* entry.)
+`max_clients`.
 """
 
 import dataclasses
-import functools
 import math
 from typing import Any, Optional
 
@@ -48,6 +46,7 @@ import numpy as np
 from tff_dp_aggregators.accounting import accountants
 from tff_dp_aggregators.accounting import calibration
 from tff_dp_aggregators.accounting import events
+from tff_dp_aggregators.accounting.accountants import gaussian
 from tff_dp_aggregators.base import checks
 
 # The event class of each kind of noise, by name.
@@ -155,44 +154,23 @@ class DistributedNoise:
 
 
 def design(
-  noise: str,
-  *,
-  clip_norm: float,
-  noise_multiplier: float,
-  min_clients: int,
-  dimension: int,
-  bits: int,
-  max_clients: Optional[int] = None,
-  max_wrap_probability: float = _UNLIKELY,
-  beta: float = _UNLIKELY,
+  noise: str, *, noise_multiplier: float, bits: int, **numbers: Any
 ) -> DistributedNoise:
   """The mechanism with a noise multiplier, on the finest grid that the bits allow.
 
-  Arguments are those of `DistributedNoise`; `max_clients` is by default `min_clients`,
-  the dimension is padded to a power of two, and bits are from 2 to 30. A small beta
-  costs almost nothing.
+  Further arguments, of `DistributedNoise`, are `clip_norm`, `min_clients` and
+  `dimension`, which is padded to a power of two, and optionally `max_clients`, by
+  default `min_clients`, `max_wrap_probability` and `beta`, by default 1e-6. A small
+  beta costs almost nothing. Bits are from 2 to 30.
   """
-  finest = functools.partial(
-    _finest,
-    noise,
-    noise_multiplier,
-    clip_norm=clip_norm,
-    min_clients=min_clients,
-    dimension=dimension,
-    max_clients=max_clients,
-    max_wrap_probability=max_wrap_probability,
-    beta=beta,
-  )
-  mechanism = finest(bits=bits)
-  if mechanism is not None:
-    return mechanism
-  enough = (more for more in range(bits + 1, MAX_BITS + 1) if finest(bits=more))
-  raise ValueError(
-    f'bits={bits} are too few: sums of {max_clients or min_clients} clients would '
-    f'wrap around with a probability above {max_wrap_probability:g} on every grid that '
-    f'shows the noise. Take bits={next(enough, None)} or more (None: there is no such '
-    f'number up to {MAX_BITS}), less noise or fewer clients.'
-  )
+  mechanism = _finest(noise, noise_multiplier, bits=bits, **numbers)
+  if mechanism is None:
+    raise ValueError(
+      f'bits={bits} are too few: on every grid that shows the noise, sums would wrap '
+      f'around too often with {numbers}. Take more bits, up to {MAX_BITS}, less noise '
+      'or fewer clients.'
+    )
+  return mechanism
 
 
 def plan(
@@ -202,7 +180,6 @@ def plan(
   *,
   participations: int,
   bits: Optional[int] = None,
-  max_wrap_probability: float = _UNLIKELY,
   **numbers: Any,
 ) -> DistributedNoise:
   """The mechanism with the least noise that keeps a privacy target.
@@ -225,44 +202,32 @@ def plan(
     # noise gains. So noise is raised in small steps from what a Gaussian needs.
 
     def if_kept(noise_multiplier: float) -> Optional[DistributedNoise]:
-      trial = _finest(
-        noise,
-        noise_multiplier,
-        bits=bits,
-        max_wrap_probability=max_wrap_probability,
-        **numbers,
-      )
+      trial = _finest(noise, noise_multiplier, bits=bits, **numbers)
       if trial is None or trial.epsilon(target_delta, participations) > target_epsilon:
         return None
       return trial
 
     low = high = gaussians
-    kept = if_kept(low)
-    while kept is None:
+    while (kept := if_kept(high)) is None:
       if high > gaussians * _MOST_NOISE:
         return None
       low, high = high, high * 1.05
-      kept = if_kept(high)
     while high / low > 1 + 1e-4:
       middle = math.sqrt(low * high)
       better = if_kept(middle)
-      if better is None:
-        low = middle
-      else:
-        high, kept = middle, better
+      low, high = (middle, high) if better is None else (low, middle)
+      kept = better or kept
     return kept
 
-  if bits is not None:
-    mechanism = with_least_noise(bits)
-    if mechanism is not None:
-      return mechanism
-  best = with_least_noise(MAX_BITS)
+  best = with_least_noise(MAX_BITS if bits is None else bits)
   if best is None:
     raise ValueError(
       f'target_epsilon={target_epsilon:g} at target_delta={target_delta:g} cannot be '
-      f'kept with sums in {MAX_BITS} bits. Raise the target, or take fewer '
-      'participations or clients.'
+      f'kept with sums in bits={bits or MAX_BITS}. Leave bits out if they are given, '
+      'raise the target, or take fewer participations or clients.'
     )
+  if bits is not None:
+    return best
   low, high, enough = 1, best.bits, best  # Search for the fewest bits that are enough.
   while high - low > 1:
     middle = (low + high) // 2
@@ -271,12 +236,6 @@ def plan(
       high, enough = middle, candidate
     else:
       low = middle
-  if bits is not None:
-    raise ValueError(
-      f'bits={bits} are too few for target_epsilon={target_epsilon:g}: sums would wrap '
-      f'around, or rounding cost more than noise gives. Take bits={enough.bits}, with '
-      f'noise_multiplier={enough.noise_multiplier:.4g}.'
-    )
   return enough
 
 
@@ -299,16 +258,10 @@ def check(
   checks.check_positive_int('min_clients', min_clients)
   if max_clients is not None:
     checks.check_int('max_clients', max_clients, at_least=min_clients)
-  checks.check_int('bits', bits, at_least=2)
-  if bits > MAX_BITS:
-    raise ValueError(f'bits must be at most {MAX_BITS}; got {bits}.')
-  for name, value, zero in (
-    ('max_wrap_probability', max_wrap_probability, ''),
-    ('beta', beta, '0, or '),
-  ):
-    checks.check_number(name, value)
-    if not (0 < value < 1 or (zero and value == 0)):
-      raise ValueError(f'{name} must be {zero}between 0 and 1, exclusive; got {value}.')
+  checks.check_within('bits', checks.check_int('bits', bits), 2, MAX_BITS)
+  gaussian.check_delta(max_wrap_probability, 'max_wrap_probability')
+  if beta != 0:
+    gaussian.check_delta(beta, 'beta')
 
 
 def padded(dimension: int) -> int:
@@ -338,14 +291,15 @@ def _finest(
   coarsest = events.LEAST_DISCRETE_GAUSSIAN / stddev_ratio
   if 2**bits <= max_clients:  # The number of clients is part of the same sum.
     return None
-  if coarsest > finest or on_grid(coarsest).wrap_probability > max_probability:
+
+  def fits(scaled: float) -> bool:
+    return on_grid(scaled).wrap_probability <= max_probability
+
+  if coarsest > finest or not fits(coarsest):
     return None
-  if on_grid(finest).wrap_probability <= max_probability:
+  if fits(finest):
     return on_grid(finest)
   while finest / coarsest > 1 + 1e-6:
     middle = math.sqrt(coarsest * finest)
-    if on_grid(middle).wrap_probability <= max_probability:
-      coarsest = middle
-    else:
-      finest = middle
+    coarsest, finest = (middle, finest) if fits(middle) else (coarsest, middle)
   return on_grid(coarsest)

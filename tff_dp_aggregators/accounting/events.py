@@ -5,28 +5,24 @@ accountant can read:
 
 * A whole run of a matrix mechanism is one `GaussianDpEvent` whose noise multiplier is
   the *effective* one, `noise_multiplier / sens(C)`.
-* One round of it is a `GaussianDpEvent` as well, with the noise multiplier that makes
-  the events of rounds 0 to t compose to exactly the Gaussian released up to round t:
-  `noise_multiplier / sqrt(sens^2(C_t) - sens^2(C_{t-1}))`. A round that adds nothing
-  to the worst case has an infinite one.
+* One round of it is one with the noise multiplier that makes the events of rounds 0 to
+  t compose to exactly the Gaussian released up to round t: `noise_multiplier /
+  sqrt(sens^2(C_t) - sens^2(C_{t-1}))`, infinite if nothing is added to the worst case.
 
-If the sensitivity of a strategy is an upper bound, the mechanism is at least as private
-as both. Other events are documented in their classes, and in `sampling.scheme`.
+If the sensitivity is an upper bound, the mechanism is at least as private as both.
 
-**Integer noise in shares, for secure aggregation.** Each client rounds its contribution
-to integers, adds noise of `local_stddev`, and sends it into a secure sum, which is all
-that is seen. The shares of all clients that report protect a client, so an event counts
-the *minimum* number of clients of a released sum. The sensitivity is that of the
-integers, after rounding (`distributed_noise`), under a relation with the same shares in
-both data sets: zeroing out one client's contributions, or replacing them (twice the
-sensitivity). A client that is added or removed takes its noise along: accountants
-refuse that.
+**Integer noise in shares, for secure aggregation.** The shares of all clients that
+report protect a client, so an event counts the *minimum* number of clients of a
+released sum. The sensitivity is that of the integers, after rounding
+(`distributed_noise`), under a relation with the same shares in both data sets: zeroing
+out one client's contributions, or replacing them (twice the sensitivity).
 """
 
 import dataclasses
+import inspect
 import math
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, Callable
 
 import dp_accounting
 import numpy as np
@@ -59,14 +55,8 @@ class EpsilonDeltaDpEvent(dp_accounting.DpEvent):
 
 
 def with_bounds(event: dp_accounting.DpEvent) -> dp_accounting.DpEvent:
-  """Returns the event with each mixture replaced by its bound."""
-  if isinstance(event, MixtureDpEvent):
-    return event.bound
-  if isinstance(event, dp_accounting.ComposedDpEvent):
-    return dp_accounting.ComposedDpEvent([with_bounds(e) for e in event.events])
-  if isinstance(event, dp_accounting.SelfComposedDpEvent):
-    return dp_accounting.SelfComposedDpEvent(with_bounds(event.event), event.count)
-  return event
+  """Returns the event, simplified, with each mixture replaced by its bound."""
+  return simplify(event, lambda part: getattr(part, 'bound', part))
 
 
 LEAST_DISCRETE_GAUSSIAN = 0.5  # Minimum parameter of a share, arXiv:2102.06387, Thm. 1.
@@ -87,7 +77,6 @@ class _Shares(OwnDpEvent):
 
   @property
   def variance(self) -> float:
-    """Variance of the sum of the shares."""
     return self.local_stddev * self.local_stddev * self.num_clients
 
 
@@ -95,8 +84,8 @@ class _Shares(OwnDpEvent):
 class SkellamDpEvent(_Shares):
   """A sum of integers with a share of Skellam noise from each client.
 
-  A share is the difference of two Poisson variables of mean `local_stddev^2 / 2`. The
-  sum of shares has a Skellam distribution again (arXiv:2110.04995).
+  A share is the difference of two Poisson variables of mean `local_stddev^2 / 2`, and
+  their sum has a Skellam distribution again (arXiv:2110.04995).
   """
 
 
@@ -114,10 +103,9 @@ class DistributedDiscreteGaussianDpEvent(_Shares):
     super().__post_init__()
     if self.local_stddev < LEAST_DISCRETE_GAUSSIAN:
       raise ValueError(
-        f'local_stddev must be at least {LEAST_DISCRETE_GAUSSIAN} for discrete '
-        'Gaussian shares, below which nothing is proved of their sum '
-        f'(arXiv:2102.06387, Theorem 1); got {self.local_stddev}. Take a finer grid, '
-        'more noise, or Skellam noise.'
+        f'local_stddev of discrete Gaussian shares must be at least '
+        f'{LEAST_DISCRETE_GAUSSIAN}; got {self.local_stddev}. Take a finer grid, more '
+        'noise, or Skellam noise.'
       )
 
 
@@ -147,11 +135,7 @@ def round_noise_multipliers(
   participation: strategies.Participation,
   noise_multiplier: float,
 ) -> tuple[np.ndarray, np.ndarray]:
-  """Noise multipliers of each round's event, and of rounds 0 to t together.
-
-  Both are of shape [num_rounds]. That of a round is infinite if the round adds nothing
-  to the worst case; those of rounds 0 to t do not increase with t.
-  """
+  """Noise multipliers of each round's event, and of rounds 0 to t together: [n]."""
   noise_multiplier = check_noise_multiplier(noise_multiplier)
   participation = strategies.participation.require(participation)
   sensitivity_squared = strategy.sensitivity_squared_by_round(participation)
@@ -161,15 +145,20 @@ def round_noise_multipliers(
   return each, noise_multiplier / np.sqrt(sensitivity_squared)
 
 
-def simplify(event: dp_accounting.DpEvent) -> dp_accounting.DpEvent:
+def simplify(
+  event: dp_accounting.DpEvent,
+  replace: Callable[[Any], dp_accounting.DpEvent] = lambda part: part,
+) -> dp_accounting.DpEvent:
   """Returns an equivalent event with plain floats, which every accountant can read.
 
   Composed Gaussians are merged by adding up `1 / noise_multiplier^2`; infinite noise
   becomes `NoOpDpEvent` and zero noise `NonPrivateDpEvent`. Everything else is kept.
+  `replace` is applied to each part first.
   """
   precision = 0.0
   others = []
-  for part, count in parts_of(event):
+  replaced = ((replace(part), count) for part, count in parts_of(event))
+  for part, count in (each for one in replaced for each in parts_of(*one)):
     if isinstance(part, dp_accounting.NoOpDpEvent) or count == 0:
       continue
     if isinstance(part, dp_accounting.GaussianDpEvent):
@@ -224,7 +213,7 @@ def _to_json(event: dp_accounting.DpEvent) -> dict[str, Any]:
       'last_round_only of what extract_dp_event returns.'
     )
   values = {name: getattr(event, name) for name in fields}
-  for name in _NESTED & set(values):
+  for name in {'event', 'bound'} & set(values):
     values[name] = _to_json(values[name])
   if 'events' in values:
     values['events'] = [_to_json(each) for each in values['events']]
@@ -233,69 +222,58 @@ def _to_json(event: dp_accounting.DpEvent) -> dict[str, Any]:
 
 def from_json(data: Any) -> dp_accounting.DpEvent:
   """Reads what `to_json` wrote."""
-  if not isinstance(data, dict):
-    raise ValueError(f'an event is written as an object, got {data!r}.')
-  type_name = data.get('type')
-  if not isinstance(type_name, str) or type_name not in _WRITTEN:
-    raise ValueError(f'unknown event type {type_name!r} in {data}.')
-  event_type, fields = _WRITTEN[type_name]
-  if set(data) != {'type', *fields}:
-    raise ValueError(f'a {type_name} has the fields {fields}, got {data}.')
+  type_name = data.get('type') if isinstance(data, dict) else None
+  event_type, fields = _WRITTEN.get(str(type_name), (None, ()))
+  if event_type is None or set(data) != {'type', *fields}:
+    raise ValueError(
+      f'an event is written as an object with a known type and its fields, got {data}.'
+    )
+  strategy = {'strategy': None} if issubclass(event_type, MixtureDpEvent) else {}
   try:
     values = {name: _field(name, data[name]) for name in fields}
-    if issubclass(event_type, MixtureDpEvent):
-      values['strategy'] = None
-    return event_type(**values)
+    return event_type(**strategy, **values)
   except TypeError as e:
     raise ValueError(f'a {type_name} has a value of another type: {e}') from e
 
 
-# The fields of dp-accounting's events that are written; of our own events all are.
-_PEERS = {
-  dp_accounting.GaussianDpEvent: ('noise_multiplier',),
-  dp_accounting.LaplaceDpEvent: ('noise_multiplier',),
-  dp_accounting.NoOpDpEvent: (),
-  dp_accounting.NonPrivateDpEvent: (),
-  dp_accounting.PoissonSampledDpEvent: ('sampling_probability', 'event'),
-  dp_accounting.SampledWithoutReplacementDpEvent: (
-    *('source_dataset_size', 'sample_size', 'event'),
-  ),
-  dp_accounting.SelfComposedDpEvent: ('event', 'count'),
-  dp_accounting.ComposedDpEvent: ('events',),
-}
-_MIXTURES = (BallsInBinsDpEvent, RandomAllocationDpEvent, BMinSepDpEvent)
-_OWN = (AllocatedDpEvent, TruncatedPoissonDpEvent, EpsilonDeltaDpEvent, *INTEGER_NOISE)
+def _fields(make: type) -> tuple[str, ...]:
+  names = tuple(inspect.signature(make).parameters)
+  is_mixture = issubclass(make, MixtureDpEvent)
+  return ('strategy_checksum', *names[1:-1]) if is_mixture else names
+
+
 # Events that can be written, by name: their class and their fields.
-_WRITTEN: dict[Any, tuple[type[dp_accounting.DpEvent], tuple[str, ...]]] = {
-  make.__name__: (make, fields)
-  for make, fields in (
-    *_PEERS.items(),
-    *((make, tuple(f.name for f in dataclasses.fields(make))) for make in _OWN),
-    *(
-      (make, ('strategy_checksum', *(f.name for f in dataclasses.fields(make)[1:-1])))
-      for make in _MIXTURES
-    ),
+_WRITTEN: dict[str, tuple[Any, tuple[str, ...]]] = {
+  make.__name__: (make, _fields(make))
+  for make in (
+    dp_accounting.GaussianDpEvent,
+    dp_accounting.LaplaceDpEvent,
+    dp_accounting.NoOpDpEvent,
+    dp_accounting.NonPrivateDpEvent,
+    dp_accounting.PoissonSampledDpEvent,
+    dp_accounting.SampledWithoutReplacementDpEvent,
+    dp_accounting.SelfComposedDpEvent,
+    dp_accounting.ComposedDpEvent,
+    AllocatedDpEvent,
+    TruncatedPoissonDpEvent,
+    EpsilonDeltaDpEvent,
+    *INTEGER_NOISE,
+    BallsInBinsDpEvent,
+    RandomAllocationDpEvent,
+    BMinSepDpEvent,
   )
 }
-_NESTED = frozenset({'event', 'bound'})  # Fields that hold an event.
-# Fields that are real numbers, not counts; the events check their range.
-_NUMBERS = frozenset(
-  {'local_stddev', 'l1_sensitivity', 'l2_sensitivity', 'epsilon', 'delta'}
-)
 
 
 def _field(name: str, value: Any) -> Any:
-  if name in _NESTED:
+  if name in ('event', 'bound'):
     return from_json(value)
-  types = {'strategy_checksum': str, 'events': list}.get(name, (int, float))
-  if isinstance(value, bool) or not isinstance(value, types):
-    raise ValueError(f'{name} is of another type, got {value!r}.')
   if name == 'events':
     return [from_json(each) for each in value]
   if name == 'noise_multiplier':
     return check_noise_multiplier(value)
   if name == 'sampling_probability':
     return checks.check_within(name, value, 0, 1)
-  if isinstance(value, str):
-    return value
-  return float(value) if name in _NUMBERS else checks.check_int(name, value, 0)
+  if name in ('local_stddev', 'l1_sensitivity', 'l2_sensitivity', 'epsilon', 'delta'):
+    return value  # Checked by the event.
+  return value if name == 'strategy_checksum' else checks.check_int(name, value, 0)

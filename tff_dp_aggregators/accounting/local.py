@@ -3,18 +3,14 @@
 If clients add noise before they send anything, there are two different guarantees:
 
 * **Local**: for what one client sends, against everybody including the server. Only the
-  client's own noise protects it, so `local_event` has the noise multiplier of one
-  client, and a client that reports k times spends k such events.
+  client's own noise protects it, and k reports spend k such events (`local_event`).
 * **Central**: for the sum, against those who see only the sum. It contains the noise of
-  all m clients that reported; the standard deviation of Gaussian noise is then sqrt(m)
-  times as large: `central_event`. The guarantee depends on m, so a round in which fewer
-  than `min_clients` reported must not be released.
+  all m clients that reported, whose standard deviation is sqrt(m) times as large
+  (`central_event`). So a round with fewer than `min_clients` must not be released.
 
-If only the central guarantee is needed, as there is a secure sum or the server is
-trusted to forget, each client adds a *share* of the noise: 1 / sqrt(min_clients) of its
-scale (`share`). A client knows its own share and can subtract it. Against a client of
-the round there are `min_clients - 1` shares left, and against c colluding clients
-`min_clients - c`: `central_event(..., known_shares=c)`.
+If only the central guarantee is needed, each client adds a *share* of the noise: 1 /
+sqrt(min_clients) of its scale (`share`). A client knows its own share and can subtract
+it, so against c colluding clients `min_clients - c` shares are left (`known_shares`).
 
 **Rounding** (**proved here**). Shares are rounded to integers before they are summed
 (`queries.grid`), and a sum of rounded Gaussians is not a rounded Gaussian. Let s be the
@@ -38,9 +34,8 @@ The grid of `queries.client_noise` has s >= 2^16 for a share of at least 2^-20 c
 norms: it is below 10^-9000000000 for up to 10^7 clients, and not added to any delta.
 
 **Neighbours.** If a client's record is replaced by zeros (`zero_out`), what it sends
-changes by the clip norm; if it is replaced by another record (`replace_one`, the usual
-relation of local privacy), by twice that. Under `add_or_remove` there is no guarantee:
-an absent client adds no noise either, and it is visible whether a client reports.
+changes by the clip norm; if it is replaced by another record (`replace_one`), by twice
+that. Under `add_or_remove` there is no guarantee: an absent client adds no noise.
 """
 
 import math
@@ -69,11 +64,7 @@ def local_event(
   noise, for L1 norm. `participations` is how often the client reports.
   """
   noise_multiplier = events.check_noise_multiplier(noise_multiplier)
-  kind = noises.real(noise)
-  relative = noise_multiplier / _sensitivity(adjacency)
-  if not relative:
-    return dp_accounting.NonPrivateDpEvent()
-  return _repeated(kind.event(relative), participations)
+  return _repeated(noises.real(noise), noise_multiplier, adjacency, participations)
 
 
 def central_event(
@@ -90,9 +81,8 @@ def central_event(
   It holds against those who see only the sum. (Laplace noise has a local event only.)
 
   `noise_multiplier` is the standard deviation of *one* client's noise over the clip
-  norm, `server_noise_multiplier` that of noise that the server adds. A round with fewer
-  than `min_clients` must not be released. `known_shares` is how many clients' noise is
-  known to the attacker: 1 for a client of the round, more for colluding clients.
+  norm, `server_noise_multiplier` that of noise that the server adds. `known_shares` is
+  how many clients' noise is known to the attacker: 1 for a client of the round.
 
   Example:
     >>> central_event(0.2, min_clients=100)
@@ -110,10 +100,8 @@ def central_event(
       f'known_shares must be below min_clients, {min_clients}; got {known_shares}.'
     )
   clients = noise_multiplier * math.sqrt(min_clients - known_shares)
-  relative = math.hypot(clients, server) / _sensitivity(adjacency)
-  if not relative:
-    return dp_accounting.NonPrivateDpEvent()
-  return _repeated(dp_accounting.GaussianDpEvent(relative), participations)
+  total = math.hypot(clients, server)
+  return _repeated(noises.GAUSSIAN, total, adjacency, participations)
 
 
 def share(noise_multiplier: float, min_clients: int) -> float:
@@ -123,18 +111,16 @@ def share(noise_multiplier: float, min_clients: int) -> float:
   return noise_multiplier / math.sqrt(min_clients)
 
 
-def _sensitivity(adjacency: str) -> int:
-  if adjacency not in _SENSITIVITIES:
-    raise ValueError(
-      f'adjacency must be {" or ".join(_SENSITIVITIES)} for noise of clients; got '
-      f'{adjacency!r}. A client that is not there adds no noise either, and one that '
-      'reports is seen to report.'
-    )
-  return _SENSITIVITIES[adjacency]
-
-
 def _repeated(
-  event: dp_accounting.DpEvent, participations: int
+  noise: noises.Noise, noise_multiplier: float, adjacency: str, participations: int
 ) -> dp_accounting.DpEvent:
   count = checks.check_positive_int('participations', participations)
-  return events.simplify(dp_accounting.SelfComposedDpEvent(event, count))
+  if adjacency not in _SENSITIVITIES:
+    raise ValueError(
+      f'adjacency must be {" or ".join(_SENSITIVITIES)} for noise of clients, as a '
+      f'client that is not there adds no noise either; got {adjacency!r}.'
+    )
+  if noise_multiplier == 0:
+    return dp_accounting.NonPrivateDpEvent()
+  relative = noise_multiplier / _SENSITIVITIES[adjacency]
+  return events.simplify(noise.repeated(relative, count))

@@ -18,12 +18,11 @@ in a round, and L exposures of a client's uploads:
 The last is the third with c T / b for c T: with K = N, b is 1.
 
 **Claims and actual guarantees.** Both are for replacing one *example* of a client,
-under an assumption: one example changes an upload by at most 2 C / m. This is true if
-the upload is the mean over the examples of vectors that are clipped one by one. It is
-not true if the finished upload is clipped, as in algorithm 1 there and in programs that
-follow it: one example may then change the upload by up to 2 C, and only the guarantee
-for one *client* holds. `Nbafl.guarantees` states both, by the accountants of this
-package, beside what is claimed. Three things differ from the paper:
+under an assumption: one example changes an upload by at most 2 C / m. This is not true
+if the finished upload is clipped, as in algorithm 1 there and in programs that follow
+it, and not examples one by one: one example may then change the upload by up to 2 C,
+and only the guarantee for one *client* holds. `Nbafl.guarantees` states both, beside
+what is claimed. Three things differ from the paper:
 
 * L times the noise, for L exposures, is more than composition needs: sqrt(L) times.
 * For epsilon >= 1 the constant c has no proof, and for large epsilon it is too small;
@@ -31,8 +30,6 @@ package, beside what is claimed. Three things differ from the paper:
 * Drawing K of N clients does not hide an example whose client is in the round, as the
   others may be far from it. So b reduces no epsilon here; but the number of the T
   rounds that a client is in is random, which is taken into account.
-
-flower-dp has these formulas as calculate_c, calculate_sigma_u and calculate_sigma_d.
 """
 
 import dataclasses
@@ -48,9 +45,9 @@ from tff_dp_aggregators import sampling
 from tff_dp_aggregators import strategies
 from tff_dp_aggregators.accounting import accountants
 from tff_dp_aggregators.accounting import noises
+from tff_dp_aggregators.accounting.accountants import accountant as accountant_lib
 from tff_dp_aggregators.accounting.accountants import gaussian
 from tff_dp_aggregators.base import checks
-from tff_dp_aggregators.base import rounding
 
 # Formulas as published, or the least noise for the guarantee that they claim.
 CALIBRATIONS = ('published', 'exact')
@@ -64,11 +61,9 @@ def gaussian_constant(epsilon: float, delta: float) -> float:
   checks.check_positive('epsilon', epsilon)
   gaussian.check_delta(delta)
   if epsilon >= 1:
-    smallest = (1 + _SAFETY) / gaussian.mu_of(epsilon, delta)
     raise ValueError(
       f'epsilon={epsilon:g} is not below 1, and the constant sqrt(2 ln(1.25 / delta)) '
-      "holds for epsilon < 1 only. calibration='exact' has the least noise for any "
-      f'epsilon: {rounding.up(smallest, 6)} sensitivities for one release.'
+      "holds for epsilon < 1 only. calibration='exact' has the least noise for any."
     )
   return math.sqrt(2 * math.log(1.25 / delta))
 
@@ -77,8 +72,7 @@ class Guarantee(NamedTuple):
   """A claimed and an actual guarantee, for one observer and one unit of privacy.
 
   For the unit 'example', it is assumed that one example changes an upload by at most
-  2 C / m; for 'downlink', that K clients in every round add their noise, and keep it
-  secret.
+  2 C / m; for 'downlink', that K clients a round add noise, and keep it secret.
   """
 
   seen: str  # Against whom: 'uplink' sees a client's uploads, 'downlink' the means.
@@ -131,13 +125,12 @@ class Nbafl:
     for name in ('num_exposures', 'num_rounds', 'num_clients', 'min_examples'):
       checks.check_positive_int(name, getattr(self, name))
     checks.check_positive_int('clients_per_round', self.cohort)
-    for part, whole, number in (
-      ('num_exposures', 'num_rounds', self.num_exposures),
-      ('clients_per_round', 'num_clients', self.cohort),
-    ):
-      maximum = getattr(self, whole)
-      if number > maximum:
-        raise ValueError(f'{part} must be at most {whole}, {maximum}; got {number}.')
+    if self.num_exposures > self.num_rounds or self.cohort > self.num_clients:
+      raise ValueError(
+        f'num_exposures={self.num_exposures} must be at most num_rounds='
+        f'{self.num_rounds}, and clients_per_round={self.cohort} at most num_clients='
+        f'{self.num_clients}.'
+      )
     if self.calibration == 'published':
       gaussian_constant(self.epsilon, self.delta)
 
@@ -205,10 +198,7 @@ class Nbafl:
     return math.hypot(clients, self.server_noise_multiplier)
 
   def mechanism_arguments(self) -> dict[str, Any]:
-    """Arguments of `accounting.Mechanism` for runs with this noise.
-
-    A round with fewer than K reports is not released; a client may be in every round.
-    """
+    """Arguments of `accounting.Mechanism`; a client may be in every round."""
     arguments = {
       'name': noises.GAUSSIAN.name,
       'participation': strategies.Participation(self.num_rounds),
@@ -226,14 +216,11 @@ class Nbafl:
     client, total = self.client_noise_multiplier, self.sum_noise_multiplier
     example = client * self.min_examples / 2
     exposures = self.num_exposures
-    rows = [
-      *(
-        self._uplink('example', 'replace_one', seen, example)
-        for seen in sorted({1, exposures})
-      ),
-      self._uplink('client', 'zero_out', exposures, client),
-      self._uplink('client', 'replace_one', exposures, client / 2),
-    ]
+    rows = [self._uplink('example', 'replace_one', 1, example)]
+    if exposures > 1:
+      rows.append(self._uplink('example', 'replace_one', exposures, example))
+    rows.append(self._uplink('client', 'zero_out', exposures, client))
+    rows.append(self._uplink('client', 'replace_one', exposures, client / 2))
     if exposures < self.num_rounds:
       rows.append(self._uplink('client', 'zero_out', self.num_rounds, client))
     rows.append(self._downlink('example', 'replace_one', total * self.min_examples / 2))
@@ -295,21 +282,13 @@ def _delta_of_random_rounds(
 ) -> float:
   """Upper bound on delta of a Gaussian that is released in a binomial number of rounds.
 
-  Rounds are drawn independently of the data. An observer who knows them sees k
-  Gaussians: the divergence of a mixture is at most the mean of their divergences (joint
-  convexity).
+  An observer who knows the rounds sees k Gaussians, and the divergence of a mixture is
+  at most the mean of their divergences (joint convexity).
   """
-  if fraction == 1:
-    return gaussian.delta_of(math.sqrt(rounds) * mu, epsilon)
   # Log probabilities of being in 0 to `rounds` of the rounds.
   k = np.arange(rounds + 1)
-  logs = (
-    special.gammaln(rounds + 1)
-    - special.gammaln(k + 1)
-    - special.gammaln(rounds - k + 1)
-    + special.xlogy(k, fraction)
-    + special.xlog1py(rounds - k, -fraction)
-  )
+  logs = accountant_lib.log_binomial(rounds, k) + special.xlogy(k, fraction)
+  logs += special.xlog1py(rounds - k, -fraction)
   counted = np.flatnonzero(logs > math.log(negligible / (rounds + 1)))
   rest = negligible if len(counted) <= rounds else 0.0
   total = math.fsum(
@@ -321,7 +300,6 @@ def _delta_of_random_rounds(
 def _epsilon_of_random_rounds(
   mu: float, delta: float, rounds: int, fraction: float
 ) -> float:
-  """The smallest epsilon for which `_delta_of_random_rounds` is at most delta."""
   upper = gaussian.epsilon_of(math.sqrt(rounds) * mu, delta)
   if fraction == 1 or upper == 0:
     return upper

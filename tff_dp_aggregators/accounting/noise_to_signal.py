@@ -5,20 +5,19 @@ standard deviation
 
     noise_multiplier * clip_norm * ||row t of C^-1||
 
-in each of the model's d coordinates (`strategies.Strategy.noise_row_norms`). So the
-norm of the noise is about sqrt(d) times that, and the norm of the sum of m updates is
-at most m clip norms. The ratio of the two is `by_round`, which needs no data.
+in each of the model's d coordinates. So the norm of the noise is about sqrt(d) times
+that, and the norm of the sum of m updates is at most m clip norms. Their ratio is
+`by_round`, which needs no data.
 
-**Interpretation.** Below 1, a round's update may be larger than its noise. Above 1, it
-is dominated by the noise, unless updates point the same way in many rounds: the norm of
-their sum over n rounds can be n m clip norms, while the noise of that sum is that of
-row n of `A C^-1`, which grows like sqrt(n) if noise is independent, and hardly at all
-if it is correlated. That ratio is `of_sums`, which should be used to compare
-mechanisms. Real updates are smaller than the bound; with Laplace noise, for which
-clients are clipped in L1 norm, only updates with a single non-zero entry reach it.
+**Interpretation.** Above 1, a round's update is dominated by the noise, unless updates
+point the same way in many rounds: the norm of their sum over n rounds can be n m clip
+norms, while the noise of that sum is that of row n of `A C^-1`, which grows like
+sqrt(n) if noise is independent, and hardly at all if it is correlated. That ratio,
+`of_sums`, should be used to compare mechanisms. Real updates are smaller than the
+bound, which with Laplace noise only updates with a single non-zero entry reach.
 
-Clip norms cancel, also adaptive ones. If parts have their own clip norms, the norms of
-noise and of signal are the roots of the sums of squares over the parts.
+Clip norms cancel, also adaptive ones. If parts have their own clip norms, the squared
+norms of noise and of signal add up over the parts.
 """
 
 import math
@@ -86,10 +85,7 @@ def summary(
   model_size: Size,
   clients_per_round: float = 1,
 ) -> Points:
-  """`by_round` of the first, the worst and the last round, and the last of `of_sums`.
-
-  For a model size of 1 and one client it is the noise of the sum in clip norms.
-  """
+  """`by_round` of the first, the worst and the last round, and `of_sums` of all."""
   rounds = by_round(mechanism, model_size, clients_per_round)
   sums = of_sums(mechanism, model_size, clients_per_round)
   return Points(
@@ -104,16 +100,14 @@ def remark(
   noise = summary(mechanism, model_size, clients_per_round)
   if noise.first_round <= 1:
     return None
-  word, meaning = 'Note', 'a single round teaches little'
-  if noise.all_rounds > 1:
-    word, meaning = 'Warning', 'the model can hardly learn'
+  word = 'Warning' if noise.all_rounds > 1 else 'Note'
   size = model_size if isinstance(model_size, int) else sum(model_size.values())
   return (
     f'{word}: the noise of the first round is {noise.first_round:.3g} times as long as '
     f'the sum of {clients_per_round:g} clipped updates can be, that of all '
-    f'{mechanism.strategy.num_rounds} rounds together {noise.all_rounds:.3g} times: '
-    f'{meaning}. More clients a round, fewer than {size:,} parameters or a '
-    'larger epsilon would lower both.'
+    f'{mechanism.strategy.num_rounds} rounds together {noise.all_rounds:.3g} times. '
+    f'More clients a round, fewer than {size:,} parameters or a larger epsilon would '
+    'lower both.'
   )
 
 

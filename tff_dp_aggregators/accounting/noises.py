@@ -1,19 +1,15 @@
 """Kinds of noise, with the event of one round, and who adds the noise.
 
 Gaussian noise may be correlated over rounds by a strategy; all rounds together are then
-one Gaussian. Other noise is independent in each round, and rounds compose: k rounds of
-a client cost k equal events. Each noise of `OTHERS` is a mechanism by itself, with the
-identity as its strategy.
+one Gaussian. Other noise is independent in each round, and rounds compose. Each noise
+of `OTHERS` is a mechanism by itself, with the identity as its strategy. Integer noise
+needs more parameters than its scale, `Noise.options` (`distributed_noise`).
 
-Integer noise needs more parameters than its scale, `Noise.options`; its grid and its
-event follow from them (`distributed_noise`).
-
-A placement says who adds the noise. Noise of the server protects what is released; a
-client's own noise protects what it sends, also from the server; and shares of noise,
-which clients add for the sum, protect a client in the sum (`accounting.local`).
+A placement says who adds the noise: `accounting.local` has the guarantees.
 """
 
 import dataclasses
+import functools
 import math
 from collections.abc import Mapping
 from typing import Callable, Optional
@@ -28,12 +24,6 @@ from tff_dp_aggregators.base import checks
 # Integer options of noises and placements: names of arguments, flags and JSON keys.
 MIN_CLIENTS, MAX_CLIENTS = 'min_clients', 'max_clients'
 DIMENSION, BITS = 'dimension', 'bits'
-MEANINGS = {
-  MIN_CLIENTS: 'how many clients report at least; a round with fewer is not released',
-  MAX_CLIENTS: 'how many clients report at most',
-  DIMENSION: 'how many numbers a client sends',
-  BITS: 'how many bits the secure sum has, from 2 to 30',
-}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -42,8 +32,7 @@ class Noise:
 
   name: str  # Also the name of the mechanism with this noise, independent in rounds.
   order: int  # The p of the p-norm in which a client's contribution is clipped.
-  # The event of one round, from the scale of the noise over the sensitivity in that
-  # norm, and the values of `options`.
+  # The event of one round, from the noise multiplier and the values of `options`.
   one_round: Callable[..., dp_accounting.DpEvent]
   stddev: float  # Standard deviation of noise whose scale is 1.
   placements: tuple[str, ...]  # Names of valid placements, the default first.
@@ -87,18 +76,12 @@ class Noise:
 
 
 def _integers(name: str) -> Noise:
-  """Integer noise in shares of clients, on the finest grid that its bits allow."""
-
-  def one_round(noise_multiplier: float, **numbers: int) -> dp_accounting.DpEvent:
-    # No event depends on the clip norm, as the grid is relative to it.
-    return distributed_noise.design(
-      name, clip_norm=1.0, noise_multiplier=noise_multiplier, **numbers
-    ).event()
-
+  # No event depends on the clip norm, as the grid is relative to it.
+  design = functools.partial(distributed_noise.design, name, clip_norm=1.0)
   return Noise(
     name,
     2,
-    one_round,
+    lambda noise, **numbers: design(noise_multiplier=noise, **numbers).event(),
     stddev=1.0,
     placements=('clients',),
     options=(MIN_CLIENTS, MAX_CLIENTS, DIMENSION, BITS),
@@ -113,7 +96,6 @@ GAUSSIAN = Noise(
   stddev=1.0,
   placements=('server', 'clients', 'local', 'clients_and_server', 'local_approximate'),
 )
-# For pure epsilon, with clipping in L1 norm.
 LAPLACE = Noise(
   'laplace',
   1,
@@ -123,7 +105,6 @@ LAPLACE = Noise(
 )
 # Integer noise in shares, for secure sums; the second is smaller on coarse grids.
 SKELLAM, DISCRETE_GAUSSIAN = map(_integers, ('skellam', 'discrete_gaussian'))
-# Noises of real numbers, which need no grid, by name.
 REAL: dict[str, Noise] = {each.name: each for each in (GAUSSIAN, LAPLACE)}
 # Noises except Gaussian, each of which is a mechanism of that name.
 OTHERS: dict[str, Noise] = {
@@ -197,27 +178,21 @@ def check(
   clipped_count_stddev: Optional[float],
 ) -> None:
   """Raises ValueError for settings without an analysis if clients add the noise."""
-  if placement is SERVER:
-    return
-  refused = (
-    # Clients that are not drawn add no noise, which shows who was drawn.
-    (sampling.is_sampled(participation), 'sampling'),
-    # The server would see the counts of single clients.
-    (clipped_count_stddev is not None, f'clipped_count_stddev={clipped_count_stddev}'),
-    # A round subtracts noise of earlier rounds, whose clients may not be in it.
-    (
-      strategy != strategies.Identity(strategy.num_rounds),
-      f'a {strategy.kind} strategy',
-    ),
-  )
-  for is_set, what in refused:
-    if is_set:
-      raise ValueError(
-        f'noise_site={placement.name} does not go with {what}: noise that clients make '
-        'hides them if it is independent in each round (the mechanism gaussian), '
-        'without sampling, and with a fixed clip norm. Change that, or leave '
-        'noise_site out.'
-      )
+  # Clients that are not drawn add no noise, which shows who was drawn; the server would
+  # see the counts of single clients; and correlated noise subtracts that of earlier
+  # rounds, whose clients may not be in the round.
+  if placement is not SERVER and (
+    sampling.is_sampled(participation)
+    or clipped_count_stddev is not None
+    or strategy != strategies.Identity(strategy.num_rounds)
+  ):
+    raise ValueError(
+      f'noise_site={placement.name}: noise that clients make hides them if it is '
+      'independent in each round (the mechanism gaussian), without sampling, and with '
+      f'a fixed clip norm; got a {strategy.kind} strategy, {participation} and '
+      f'clipped_count_stddev={clipped_count_stddev}. Change that, or leave noise_site '
+      'out.'
+    )
 
 
 def check_numbers(
@@ -231,7 +206,7 @@ def check_numbers(
       raise ValueError(f'{option}={value} is for {having(option)}, not for {where}.')
   for required in (*noise.required, *placement.required):
     if required not in given:
-      raise ValueError(f'{where} needs {required}: {MEANINGS[required]}.')
+      raise ValueError(f'{where} needs {required}.')
 
 
 def check_server_noise(

@@ -51,11 +51,7 @@ def round_events(
   relation: Optional[Relation] = None,
   noise: noises.Noise = noises.GAUSSIAN,
 ) -> tuple[dp_accounting.DpEvent, ...]:
-  """The event of each round; those of rounds 0 to t compose to what these rounds spent.
-
-  Under limits they are Gaussians; if a round adds nothing to the worst case, its noise
-  is infinite (`NoOpDpEvent`).
-  """
+  """The event of each round; those of rounds 0 to t compose to what these spent."""
   relative = _relative(strategy, schema, noise_multiplier, relation, noise)
   nothing = dp_accounting.NoOpDpEvent()
   if relative.multiplier == 0:
@@ -118,5 +114,4 @@ def _relative(
 
 
 def _epsilon(each: dp_accounting.DpEvent) -> float:
-  """The epsilon by which one of several bounds is chosen."""
   return accountants.epsilon(each, _DELTA, 'pld', Relation.ADD_OR_REMOVE_ONE)

@@ -1,13 +1,12 @@
 """A fast upper bound on epsilon after each round, for mechanisms that compose.
 
-Gaussian noise without sampling is one Gaussian over all rounds so far, so each line of
-the ledger has the exact epsilon. Otherwise the tightest accountant takes tenths of a
-second for one epsilon. The bound here takes milliseconds; it is the smaller of two:
+Gaussian noise without sampling has the exact epsilon in each line of the ledger.
+Otherwise the tightest accountant takes tenths of a second for one epsilon. The bound
+here takes milliseconds; it is the smaller of two:
 
 * Renyi DP of a client's turns so far (the quick bound), which is up to twice too large.
 * The tightest accountant's epsilon of more turns: those at the next of a few marks, the
-  last of which is the end of the run. Epsilon does not decrease with more turns, so the
-  epsilon at a mark is a bound for all rounds before it.
+  last of which is the end of the run.
 """
 
 import bisect
@@ -19,7 +18,6 @@ from tff_dp_aggregators.accounting import joint_mechanism
 from tff_dp_aggregators.accounting.accountants import gaussian
 from tff_dp_aggregators.base import checks
 
-# A description of the numbers, for a run's configuration.
 MEANING = (
   f'upper bound: the smaller of {accountants.QUICK_BOUND} after the round, and of the '
   'tightest accountant after some more rounds; after the last round as in the report'
@@ -31,10 +29,7 @@ _FIRST_SHARE = 1 / 64
 
 
 class SpentByRound:
-  """An upper bound on epsilon after each round of a mechanism whose rounds compose.
-
-  It depends only on mechanism, accountant, delta and number of rounds.
-  """
+  """An upper bound on epsilon after each round of a mechanism whose rounds compose."""
 
   def __init__(
     self,
@@ -49,19 +44,16 @@ class SpentByRound:
       )
     self._delta = gaussian.check_delta(delta)
     self._accountant = accountant
-    self._mechanism = mechanism
-    self._min_separation = mechanism.limits.min_separation
-    self._max_turns = mechanism.limits.possible_participations
-    self._num_rounds = mechanism.participation.num_rounds
-    self._marks = _marks(self._turns_in(self._num_rounds))
+    self._mechanism, self._limits = mechanism, mechanism.limits
+    self._marks = _marks(self._turns_in(self._limits.num_rounds))
+    one_turn = mechanism.event_of_turns(1)
+    self._quick_bound = accountants.quick_bound(one_turn, mechanism.relation)
     self._epsilon = functools.cache(self._epsilon_of)  # Many rounds need the same one.
 
   def after(self, rounds: int) -> float:
     """Upper bound on epsilon after `rounds` rounds; infinite without noise."""
-    rounds = checks.check_int('rounds', rounds, at_least=0)
-    if rounds > self._num_rounds:
-      raise ValueError(f'rounds must be at most {self._num_rounds}; got {rounds}.')
-    turns = self._turns_in(rounds)
+    checks.check_within('rounds', rounds, 0, self._limits.num_rounds)
+    turns = self._turns_in(checks.check_int('rounds', rounds))
     if not turns:
       return 0.0
     mark = self._marks[bisect.bisect_left(self._marks, turns)]
@@ -70,18 +62,14 @@ class SpentByRound:
       return bound
     return min(bound, self._epsilon(turns, self._quick_bound))
 
-  @functools.cached_property
-  def _quick_bound(self) -> Optional[str]:
-    event = self._mechanism.event_of_turns(1)
-    return accountants.quick_bound(event, self._mechanism.relation)
-
   def _epsilon_of(self, turns: int, accountant: Optional[str]) -> float:
     event, relation = self._mechanism.event_of_turns(turns), self._mechanism.relation
     return accountants.epsilon(event, self._delta, accountant, relation)
 
   def _turns_in(self, rounds: int) -> int:
     # Clients whose first turn is in round 0 have the most turns after any round.
-    return min(-(-rounds // self._min_separation), self._max_turns)
+    turns = -(-rounds // self._limits.min_separation)
+    return min(turns, self._limits.possible_participations)
 
 
 def _marks(turns: int) -> list[int]:

@@ -1,10 +1,9 @@
 """Drop-in replacement for TF Privacy's `tree_aggregation_accountant`.
 
 It has the three public functions of this module of
-`tensorflow_privacy.privacy.analysis`, with the same results, in milliseconds. Arguments
-that TF Privacy refuses, NaN and steps that are not integers raise ValueError. As there,
-`min_separation` is the number of rounds strictly *between* two rounds of one client;
-everywhere else in this package it is their difference, one more.
+`tensorflow_privacy.privacy.analysis`, with the same results. As there, `min_separation`
+is the number of rounds strictly *between* two rounds of one client; everywhere else in
+this package it is their difference, one more.
 
 Example:
   The published run of Gboard's Spanish next-word-prediction model.
@@ -43,18 +42,16 @@ def compute_rdp_tree_restart(
     orders: RDP orders, or a single one.
 
   Returns:
-    A float for a single order, otherwise an array with a value for each order. Infinite
-    at infinite orders. Without noise, a single infinity whatever `orders` is.
+    A float for a single order, otherwise an array with a value for each order. Without
+    noise, a single infinity whatever `orders` is.
   """
   if _is_noiseless(noise_multiplier):
     return np.inf
-  steps_or_list: Any = steps_list
-  if np.isscalar(steps_or_list):
-    epochs = [_count('steps_list', steps_or_list, at_least=1)]
-  else:
-    epochs = [_count('steps_list', steps) for steps in steps_or_list]
-    _count('the length of steps_list', len(epochs), at_least=1)
-  depths = sum(tree.num_levels(steps) for steps in epochs if steps)
+  is_one = np.isscalar(steps_list)
+  epochs = np.atleast_1d(np.asarray(steps_list))
+  _count('the length of steps_list', len(epochs), at_least=1)
+  counts = [_count('steps_list', steps, at_least=int(is_one)) for steps in epochs]
+  depths = sum(tree.num_levels(steps) for steps in counts if steps)
   return _rdp(noise_multiplier, depths, orders)
 
 
@@ -106,12 +103,8 @@ def _sensitivity_squared(
 def _rdp(
   noise_multiplier: float, sensitivity_squared: int, orders: Any
 ) -> Union[float, np.ndarray]:
-  def at(order: Any) -> float:
-    if np.isinf(order):
-      return np.inf
-    return order * sensitivity_squared / (2 * noise_multiplier**2)
-
-  return at(orders) if np.isscalar(orders) else np.array([at(o) for o in orders])
+  rdp = np.asarray(orders, np.float64) * sensitivity_squared / (2 * noise_multiplier**2)
+  return rdp if rdp.ndim else float(rdp)
 
 
 def _is_noiseless(noise_multiplier: float) -> bool:
@@ -124,7 +117,6 @@ def _is_noiseless(noise_multiplier: float) -> bool:
 
 
 def _count(name: str, value: Any, at_least: int = 0) -> int:
-  """Returns `value` as an int; TF Privacy also accepts floats that are integers."""
   if not (value >= at_least and value == np.floor(value) < np.inf):
     raise ValueError(f'{name} must be whole and at least {at_least}, got {value}.')
   return int(value)

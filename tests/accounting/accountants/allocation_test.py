@@ -143,6 +143,6 @@ def test_invalid_steps_relations_and_accountants_are_refused():
   event = events.AllocatedDpEvent(3, 3, gaussian)
   with pytest.raises(dp_accounting.UnsupportedEventError, match='neighbouring'):
     accountants.epsilon(event, 1e-6, None, Relation.REPLACE_ONE)
-  with pytest.raises(dp_accounting.UnsupportedEventError, match='take pld'):
+  with pytest.raises(dp_accounting.UnsupportedEventError, match='leave it out'):
     accountants.epsilon(event, 1e-6, 'rdp', BOTH)
   assert accountants.epsilon(_event(3, 3, 0.0), 1e-6, None, BOTH) == math.inf

@@ -51,10 +51,12 @@ def _losses(setting):
   if 'cycle_length' in scheme:
     bins = scheme['cycle_length']
     columns = allocation.bins_of(strategy, bins)
-    mixture: monte_carlo.Mixture = monte_carlo.BallsInBinsMixture(strategy, bins, noise)
+    mixture: monte_carlo.Mixture = monte_carlo._BallsInBinsMixture(
+      strategy, bins, noise
+    )
   else:
     columns = np.abs(strategy.materialize())
-    mixture = monte_carlo.BMinSepMixture(
+    mixture = monte_carlo._BMinSepMixture(
       strategy, scheme['min_sep'], scheme['sampling_prob'], noise
     )
   return mixture.log_ratios(outcomes @ columns / noise)

@@ -96,7 +96,7 @@ def _cases():
     columns = np.abs(strategy.materialize()).T / 0.8
     yield (
       f'{n}-{b}-{p}',
-      monte_carlo.BMinSepMixture(strategy, b, p, 0.8),
+      monte_carlo._BMinSepMixture(strategy, b, p, 0.8),
       _means(strategy, 0.8, sets),
       np.array(list(sets.values())),
       columns,
@@ -106,7 +106,7 @@ def _cases():
     means = _means(strategy, 4.0, sets)
     yield (
       f'bins-{n}-{b}',
-      monte_carlo.BallsInBinsMixture(strategy, b, 4.0),
+      monte_carlo._BallsInBinsMixture(strategy, b, 4.0),
       means,
       np.array(list(sets.values())),
       np.array([row for row, rounds in zip(means, sets) if rounds]),
@@ -119,7 +119,7 @@ def _cases():
     identity = strategies.Identity(n)
     yield (
       f'{k} of {n}-{num_places}',
-      monte_carlo.AllocationMixture(n, k, 0.8, num_places),
+      monte_carlo._AllocationMixture(n, k, 0.8, num_places),
       _means(identity, 0.8, sets),
       np.array(list(sets.values())),
       np.eye(n) / 0.8,
@@ -166,7 +166,7 @@ def _check_frequencies(counts, expected):
 @pytest.mark.parametrize(('n', 'b', 'p'), SAMPLINGS)
 def test_b_min_sep_rounds_are_drawn_with_enumerated_probabilities(n, b, p, tilt):
   strategy, sets, size = _random_banded(n, b), _sets(n, b, p), 20_000
-  mixture = monte_carlo.BMinSepMixture(strategy, b, p, 0.8)
+  mixture = monte_carlo._BMinSepMixture(strategy, b, p, 0.8)
   taken = mixture._rounds(np.random.default_rng(n + b), size, tilt)
   assert taken.shape == (n, size)
   drawn = collections.Counter(tuple(np.flatnonzero(each)) for each in taken.T)
@@ -201,7 +201,7 @@ def _check_points(inner, points, weights):
 @pytest.mark.parametrize(('n', 'b'), [(5, 2), (4, 9)])
 def test_bins_are_drawn_with_enumerated_probabilities(n, b, tilt):
   strategy, sets, size = _random_banded(n, n), _bins(n, b), 20_000
-  mixture = monte_carlo.BallsInBinsMixture(strategy, b, 1.1)
+  mixture = monte_carlo._BallsInBinsMixture(strategy, b, 1.1)
   columns = min(n, b)
   rng = _KnownNoise(b, np.zeros((size, columns)))
   inner = mixture.draw(rng, size, 1.5, tilt)
@@ -223,7 +223,7 @@ def test_bins_of_adds_columns_and_noise_has_their_covariance(num_bins):
   columns = bins.shape[1]
   # With unit vectors as noise, inner products show their covariance.
   rng = _KnownNoise(1, np.eye(columns))
-  inner = monte_carlo.BallsInBinsMixture(strategy, num_bins, 2.0).draw(
+  inner = monte_carlo._BallsInBinsMixture(strategy, num_bins, 2.0).draw(
     rng, columns, 0.0, 0.0
   )
   np.testing.assert_allclose(inner.T @ inner, bins.T @ bins / 4, rtol=1e-9, atol=1e-9)
@@ -232,12 +232,12 @@ def test_bins_of_adds_columns_and_noise_has_their_covariance(num_bins):
 def _mixtures():
   """Mixtures of every kind, with sets of different norms, some of them empty."""
   return {
-    'breaks': monte_carlo.BMinSepMixture(_random_banded(7, 3), 3, 0.3, 2.5),
-    'rare': monte_carlo.BMinSepMixture(_toeplitz(7, 2), 9, 0.2, 1.0),
-    'bins': monte_carlo.BallsInBinsMixture(_random_banded(7, 7), 3, 6.0),
-    'empty': monte_carlo.BallsInBinsMixture(_toeplitz(4, 3), 9, 1.0),
-    'four of five': monte_carlo.AllocationMixture(5, 4, 2.5),
-    'more places': monte_carlo.AllocationMixture(5, 1, 1.2, 9),
+    'breaks': monte_carlo._BMinSepMixture(_random_banded(7, 3), 3, 0.3, 2.5),
+    'rare': monte_carlo._BMinSepMixture(_toeplitz(7, 2), 9, 0.2, 1.0),
+    'bins': monte_carlo._BallsInBinsMixture(_random_banded(7, 7), 3, 6.0),
+    'empty': monte_carlo._BallsInBinsMixture(_toeplitz(4, 3), 9, 1.0),
+    'four of five': monte_carlo._AllocationMixture(5, 4, 2.5),
+    'more places': monte_carlo._AllocationMixture(5, 1, 1.2, 9),
   }
 
 
@@ -324,7 +324,7 @@ def test_squared_outcomes_are_within_log_bound(name):
 @pytest.mark.parametrize('p', [0.5, 1.0])
 def test_log_ratios_beyond_float64_match_closed_form(p):
   # With at most one of two rounds, the ratio is known in closed form.
-  mixture = monte_carlo.BMinSepMixture(strategies.Identity(2), 2, p, 0.01)
+  mixture = monte_carlo._BMinSepMixture(strategies.Identity(2), 2, p, 0.01)
   inner = np.array([[0.0, 0.0], [9000.0, -50.0], [-3000.0, 12000.0]])
   exponents = np.hstack([inner - 5000.0, np.zeros((3, 1))])
   one_round = p / (1 + p)
@@ -359,7 +359,7 @@ def test_log_mean_of_products_matches_enumeration(spread):
 
 
 def test_allocation_mixture_with_many_places_matches_closed_form():
-  mixture = monte_carlo.AllocationMixture(3, 1, 0.05, 10**12)
+  mixture = monte_carlo._AllocationMixture(3, 1, 0.05, 10**12)
   inner = np.array([[400.0, -100.0, 30.0], [0.0, 0.0, 0.0]])
   actual = mixture.log_ratios(inner)
   assert actual == pytest.approx([200 - 12 * math.log(10), 0.0], rel=1e-12, abs=1e-11)
@@ -371,7 +371,7 @@ def test_allocation_mixture_with_many_places_matches_closed_form():
 @pytest.mark.parametrize(('n', 'b', 'p'), SAMPLINGS)
 def test_pairs_of_sets_are_drawn_with_enumerated_probabilities(n, b, p):
   strategy, sets, size, noise = _random_banded(n, b), _sets(n, b, p), 30_000, 0.6
-  mixture = monte_carlo.BMinSepMixture(strategy, b, p, noise)
+  mixture = monte_carlo._BMinSepMixture(strategy, b, p, noise)
   taken = mixture._pairs.draw(np.random.default_rng(n + b), size)
   assert taken.shape == (n, size)
   drawn = collections.Counter(tuple(each.astype(int)) for each in taken.toarray().T)
@@ -389,7 +389,7 @@ def test_pairs_of_sets_are_drawn_with_enumerated_probabilities(n, b, p):
 @pytest.mark.parametrize(('n', 'b'), [(5, 2), (4, 9)])
 def test_pairs_of_bins_are_drawn_with_enumerated_probabilities(n, b):
   strategy, sets, size = _random_banded(n, n), _bins(n, b), 30_000
-  mixture = monte_carlo.BallsInBinsMixture(strategy, b, 2.5)
+  mixture = monte_carlo._BallsInBinsMixture(strategy, b, 2.5)
   inner = mixture.draw_squared(_KnownNoise(b, np.zeros((size, min(n, b)))), size)
   means, probabilities = _means(strategy, 2.5, sets), np.array(list(sets.values()))
   columns_of_bins = np.array([row for row, rounds in zip(means, sets) if rounds])
@@ -410,7 +410,7 @@ def test_b_min_sep_refuses_strategies_with_too_many_bands():
   )
   for strategy, b, match in refused:
     with pytest.raises(ValueError, match=match):
-      monte_carlo.BMinSepMixture(strategy, b, 0.3, 1.0)
+      monte_carlo._BMinSepMixture(strategy, b, 0.3, 1.0)
     scheme = sampling.BMinSepSampling(6, 0.3, b)
     with pytest.raises(ValueError, match=match):
       run_events.event(strategy, scheme, 1.0)

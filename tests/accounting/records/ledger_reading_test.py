@@ -65,7 +65,7 @@ _NO_ENTRY = 'not a ledger entry: '
       lambda a, b, c: [a, b, changed(b, result_checksum='sha256:' + 64 * '1')],
       r'line 3: round 1 was released already with other content \(result_checksum\)',
     ),
-    (lambda a, b, c: [a, changed(b, event={})], 'line 2: .*unknown event type'),
+    (lambda a, b, c: [a, changed(b, event={})], 'line 2: .*with a known type'),
     (
       lambda a, b, c: [a, changed(b, event=events.to_json(ledgers.SAMPLED))],
       'line 2: the event is PoissonSampled.* before it are Gaussian: all rounds of',

@@ -1,30 +1,21 @@
 """Accountants: computing epsilon and delta of a privacy event.
 
 `epsilon` and `delta` use the tightest accountant, or the one that is named. Flags,
-reports with their JSON schema, and calibration are derived from `ACCOUNTANTS`.
+reports with their JSON schema, and calibration are derived from `ACCOUNTANTS`:
 
-| name    | method | events | epsilon of one Gaussian |
-|---------|--------|--------|-------------------------|
-| `exact` | analytic Gaussian, arXiv:1805.06530 | Gaussian | exact |
-| `pld`   | privacy loss distributions, arXiv:2207.04380 (`pld`) | Gaussian, Laplace, \
-Poisson-sampled; Gaussian on samples of fixed size; of b-min-sep sampling a bound | \
-above by < 1e-6 for mu up to 10 |
-| `prv`   | privacy random variables, arXiv:2106.02848 (`prv`) | Gaussian, Laplace, \
-Poisson-sampled Gaussian | above by < 1e-3 for mu up to 10 |
-| `rdp`   | Renyi DP at a grid of orders (`rdp`) | all of dp-accounting's, and \
-integer noise | a bound |
-| `monte_carlo` | Monte Carlo sampling, with a confidence that counts in delta \
-(arXiv:2602.09338; `monte_carlo`) | rounds that clients draw in advance | - |
-| `zcdp`  | rho and its closed form, arXiv:1605.02065, Proposition 1.3 | Gaussian | \
-a looser bound |
-
-A mechanism with Gaussian noise and without sampling is one Gaussian, for which `exact`
-is chosen. The others are for sampling, other noise, and published figures.
+| name          | module        | events                                              |
+|---------------|---------------|-----------------------------------------------------|
+| `exact`       | `gaussian`    | Gaussian noise without sampling                     |
+| `pld`         | `pld`         | Gaussian and Laplace noise, sampled or not          |
+| `prv`         | `prv`         | the same, of samples only Poisson-sampled Gaussians |
+| `rdp`         | `rdp`         | all of dp-accounting's, and integer noise: a bound  |
+| `monte_carlo` | `monte_carlo` | rounds that clients draw in advance                 |
+| `zcdp`        | `gaussian`    | as `exact`: a looser bound                          |
 
 `relation` is a `dp_accounting.NeighboringRelation`, zeroing out one client's
-contributions by default (`REPLACE_SPECIAL`; arXiv:2103.00039, Definition 1.1). A
-Gaussian has the same curve under every relation, if its noise multiplier is relative to
-the sensitivity under it; `sampling` documents which scheme amplifies under which.
+contributions by default (`REPLACE_SPECIAL`; arXiv:2103.00039, Definition 1.1). Noise
+multipliers are relative to the sensitivity under it; `sampling` documents which scheme
+amplifies under which.
 
 No accountant returns too small a number: each rounds up, returns a bound, or raises.
 """
@@ -85,11 +76,21 @@ __all__ = [
 RDP_ORDERS = rdp.ORDERS  # Orders at which Renyi DP is computed.
 _ZERO_OUT = Relation.REPLACE_SPECIAL
 EXACT = gaussian.GaussianAccountant.name  # Exact for Gaussian events.
-# A fast bound, for searches and for long lists of epsilons; see `quick_bound`.
+# A fast bound, for searches and for long lists of epsilons.
 QUICK_BOUND = rdp.RdpAccountant.name
 
 # Every accountant, by name; `register` adds to them.
-ACCOUNTANTS: dict[str, type[Accountant]] = {}
+ACCOUNTANTS: dict[str, type[Accountant]] = {
+  entry.name: entry
+  for entry in (
+    gaussian.GaussianAccountant,
+    pld.PldAccountant,
+    prv.PrvAccountant,
+    rdp.RdpAccountant,
+    gaussian.ZCdpAccountant,
+    monte_carlo.MonteCarloAccountant,
+  )
+}
 
 
 def register(entry: type[Accountant]) -> None:
@@ -97,17 +98,6 @@ def register(entry: type[Accountant]) -> None:
   if entry.name in ACCOUNTANTS:
     raise ValueError(f'there is an accountant {entry.name!r} already.')
   ACCOUNTANTS[entry.name] = entry
-
-
-for _each in (
-  gaussian.GaussianAccountant,
-  pld.PldAccountant,
-  prv.PrvAccountant,
-  rdp.RdpAccountant,
-  gaussian.ZCdpAccountant,
-  monte_carlo.MonteCarloAccountant,
-):
-  register(_each)
 
 
 def entry_of(name: str) -> type[Accountant]:
@@ -125,17 +115,14 @@ def composed(
   """Returns an accountant that has composed an event; arguments as for `epsilon`."""
   entry = entry_of(accountant or tightest(event, relation))
   result = entry(relation)
-  for part, count in components(event, relation):
-    try:
+  try:
+    for part, count in components(event, relation):
       result.compose(part, count)
-    except dp_accounting.UnsupportedEventError as e:
-      others = [e.name for e in ACCOUNTANTS.values() if e.can_read(event, relation)]
-      if accountant is None or not others:
-        raise
-      raise dp_accounting.UnsupportedEventError(
-        f'accountant={accountant} does not read this event; leave it out, or take '
-        f'{" or ".join(others)}. {e}'
-      ) from e
+  except dp_accounting.UnsupportedEventError as e:
+    raise dp_accounting.UnsupportedEventError(
+      f'accountant={entry.name} does not read this event; leave it out for the '
+      f'tightest one that does. {e}'
+    ) from e
   return result
 
 
@@ -150,20 +137,16 @@ def epsilon(
   accountant: Optional[str] = None,
   relation: Relation = _ZERO_OUT,
 ) -> float:
-  """Epsilon of an event at `delta`.
+  """The smallest epsilon at `delta` that can be guaranteed; infinite without noise.
 
   Args:
-    event: What ran. Noise multipliers are relative to the sensitivity under `relation`.
+    event: What ran.
     delta: Between 0 and 1, exclusive.
     accountant: A key of `ACCOUNTANTS`; `None` for the tightest.
     relation: Neighbouring relation.
 
-  Returns:
-    The smallest epsilon that the accountant can guarantee; infinite without noise.
-
   Raises:
-    ValueError: If `delta` or a parameter of the event is out of range, the accountant
-      is unknown, or float64 is not precise enough for `prv`.
+    ValueError: If an argument is out of range, or float64 not precise enough.
     dp_accounting.UnsupportedEventError: If the accountant cannot read the event, or the
       event is not valid under `relation`.
 
@@ -208,9 +191,7 @@ def instead(
 def tightest(event: dp_accounting.DpEvent, relation: Relation = _ZERO_OUT) -> str:
   """Returns the name of the accountant with the smallest epsilon for such an event.
 
-  It is `exact` for Gaussians, `pld` for sampled and Laplace noise, and `rdp` for
-  everything that only `rdp` reads, such as dp-accounting's event of a tree. Raises
-  `UnsupportedEventError` if no accountant reads the event under `relation`.
+  Raises `UnsupportedEventError` if no accountant reads the event under `relation`.
 
   Example:
     >>> event = dp_accounting.GaussianDpEvent(1.0)

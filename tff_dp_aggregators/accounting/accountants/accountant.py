@@ -3,15 +3,13 @@
 `components` splits an event into the components that are composed, and checks that each
 is valid under a neighbouring relation. `Accountant` is the base class.
 
-Sampling amplifies privacy under some relations only (`_VALID_RELATIONS`; `sampling`
-documents which scheme amplifies under which). Integer noise is added by clients, so a
-client that is removed takes its share of the noise along. All other events are valid
-under every relation, with one trap: a noise multiplier is relative to the sensitivity
-*under that relation*. Replacing one client's contribution moves a sum by up to twice
-the clip norm, so under `REPLACE_ONE` the event of noise with standard deviation
-`noise_multiplier * clip_norm` has half that noise multiplier. Within
-`SampledWithoutReplacementDpEvent` the same holds under both of its relations, because a
-client that joins a cohort takes another client's place.
+Sampling amplifies privacy under some relations only (`_VALID_RELATIONS`). Integer noise
+is added by clients, so a client that is removed takes its share of the noise along. All
+other events are valid under every relation, with one trap: a noise multiplier is
+relative to the sensitivity *under that relation*. Replacing one client's contribution
+moves a sum by up to twice the clip norm, so under `REPLACE_ONE` the event has half the
+noise multiplier. Within `SampledWithoutReplacementDpEvent` the same holds under both of
+its relations, because a client that joins a cohort takes another client's place.
 """
 
 import fractions
@@ -33,6 +31,8 @@ _ROUND_OFF = 1e-14  # Closed forms are rounded up by this much, relative.
 # Relative and absolute margin of the tail of a binomial distribution.
 _TAIL_ROUND_OFF, _LEAST_TAIL = 1e-6, 1e-300
 _LARGEST_EXPONENT = 700.0  # Larger powers of e are not computed, as they may overflow.
+_ADD_OR_ZERO = (Relation.ADD_OR_REMOVE_ONE, Relation.REPLACE_SPECIAL)
+_ZERO_OR_REPLACE = (Relation.REPLACE_SPECIAL, Relation.REPLACE_ONE)
 _VALID_RELATIONS = {
   dp_accounting.PoissonSampledDpEvent: (Relation.ADD_OR_REMOVE_ONE,),
   dp_accounting.SampledWithoutReplacementDpEvent: (
@@ -40,34 +40,24 @@ _VALID_RELATIONS = {
     Relation.ADD_OR_REMOVE_ONE,
   ),
   dp_accounting.SingleEpochTreeAggregationDpEvent: (Relation.REPLACE_SPECIAL,),
-  **dict.fromkeys(
-    (
-      events.TruncatedPoissonDpEvent,
-      events.AllocatedDpEvent,
-      events.BallsInBinsDpEvent,
-      events.BMinSepDpEvent,
-      events.RandomAllocationDpEvent,
-    ),
-    (Relation.ADD_OR_REMOVE_ONE, Relation.REPLACE_SPECIAL),
-  ),
-  **dict.fromkeys(
-    events.INTEGER_NOISE, (Relation.REPLACE_SPECIAL, Relation.REPLACE_ONE)
-  ),
+  events.TruncatedPoissonDpEvent: _ADD_OR_ZERO,
+  events.AllocatedDpEvent: _ADD_OR_ZERO,
+  events.BallsInBinsDpEvent: _ADD_OR_ZERO,
+  events.BMinSepDpEvent: _ADD_OR_ZERO,
+  events.RandomAllocationDpEvent: _ADD_OR_ZERO,
+  events.SkellamDpEvent: _ZERO_OR_REPLACE,
+  events.DistributedDiscreteGaussianDpEvent: _ZERO_OR_REPLACE,
 }
 
 
 def components(event: dp_accounting.DpEvent, relation: Relation) -> list[Component]:
-  """Splits an event into its components, as read under a neighbouring relation.
+  """Splits an event into distinct components, and how often each is composed.
 
-  Returns:
-    Distinct events and how often each is composed; empty if nothing is released, one
-    `NonPrivateDpEvent` if something is released without noise. All Gaussians that are
-    not sampled are merged into one, and events with degenerate parameters (infinite
-    noise, nobody or everybody sampled) are simplified.
-
-  Raises:
-    dp_accounting.UnsupportedEventError: If a component is not valid under `relation`.
-    ValueError: If a parameter of the event is out of range.
+  It is empty if nothing is released, and one `NonPrivateDpEvent` if something is
+  released without noise. All Gaussians that are not sampled are merged into one, and
+  events with degenerate parameters (infinite noise, nobody or everybody sampled) are
+  simplified. Raises UnsupportedEventError if a component is not valid under `relation`,
+  and ValueError if a parameter is out of range.
   """
   for each in nested(event):
     valid_relations = _VALID_RELATIONS.get(type(each), (relation,))
@@ -78,7 +68,7 @@ def components(event: dp_accounting.DpEvent, relation: Relation) -> list[Compone
         f'alone, and {relation.name} was asked for.'
       )
   counted: dict[str, Component] = {}
-  for part, count in events.parts_of(_normalized(event)):
+  for part, count in events.parts_of(events.simplify(event, _normalized)):
     if isinstance(part, dp_accounting.NoOpDpEvent):
       continue
     key = repr(part)  # Some events hold lists and have no hash.
@@ -120,7 +110,6 @@ class Accountant(dp_accounting.PrivacyAccountant):
     self._composed: list[dp_accounting.SelfComposedDpEvent] = []
 
   def _can_read(self, part: dp_accounting.DpEvent) -> bool:
-    """Whether the accountant supports this component."""
     raise NotImplementedError
 
   def _epsilon(self, parts: list[Component], delta: float) -> float:
@@ -132,7 +121,6 @@ class Accountant(dp_accounting.PrivacyAccountant):
     raise NotImplementedError
 
   def _instead(self, parts: list[Component], delta: float) -> Optional[Instead]:
-    """The accountant whose bound `_epsilon` returns, if not its own."""
     return None
 
   @classmethod
@@ -185,7 +173,6 @@ class Accountant(dp_accounting.PrivacyAccountant):
     return max(remaining, 0.0) * self.failure_share
 
   def _read(self, event: dp_accounting.DpEvent) -> list[Component]:
-    """The components, with the bound of each mixture if the accountant reads bounds."""
     parts = []
     for part, count in components(event, self.neighboring_relation):
       if self.reads_bounds and isinstance(part, events.MixtureDpEvent):
@@ -199,7 +186,8 @@ class Accountant(dp_accounting.PrivacyAccountant):
     self, event: dp_accounting.DpEvent, count: int, do_compose: bool
   ) -> Optional[Any]:
     try:
-      parts = self._read(event)
+      # dp-accounting's `supports` passes a count of 0.
+      parts = self._read(dp_accounting.SelfComposedDpEvent(event, max(count, 1)))
     except dp_accounting.UnsupportedEventError as error:
       return self.CompositionErrorDetails(event, str(error))
     always_read = (dp_accounting.NonPrivateDpEvent, events.EpsilonDeltaDpEvent)
@@ -207,8 +195,7 @@ class Accountant(dp_accounting.PrivacyAccountant):
       if not isinstance(part, always_read) and not self._can_read(part):
         return self.CompositionErrorDetails(part, f'Only {self.reads} are supported.')
     if do_compose:
-      for part, times in parts:
-        self._composed.append(dp_accounting.SelfComposedDpEvent(part, times * count))
+      self._composed += [dp_accounting.SelfComposedDpEvent(*each) for each in parts]
     return None
 
   def _composition(self) -> tuple[list[Component], Stated]:
@@ -226,7 +213,6 @@ class Accountant(dp_accounting.PrivacyAccountant):
 
 
 def _remaining_delta(delta: float, stated: Stated) -> float:
-  """A delta less the sum of the stated deltas, rounded down."""
   if not any(stated):
     return delta
   return math.nextafter(float(fractions.Fraction(delta) - stated[1]), -math.inf)
@@ -237,9 +223,8 @@ def is_non_private(parts: list[Component]) -> bool:
   return any(isinstance(part, dp_accounting.NonPrivateDpEvent) for part, _ in parts)
 
 
-def is_unsampled_noise(part: Any) -> bool:
-  """Whether an event is Gaussian or Laplace noise without sampling."""
-  return isinstance(part, (dp_accounting.GaussianDpEvent, dp_accounting.LaplaceDpEvent))
+# Noise without sampling.
+UNSAMPLED = (dp_accounting.GaussianDpEvent, dp_accounting.LaplaceDpEvent)
 
 
 def is_sampled(
@@ -247,6 +232,11 @@ def is_sampled(
 ) -> bool:
   """Whether an event is such noise, under sampling of one of these event types."""
   return isinstance(part, sampling) and isinstance(getattr(part, 'event', None), noise)
+
+
+def log_binomial(n: Any, k: Any) -> Any:
+  """Logarithm of the number of sets of k out of n."""
+  return special.gammaln(n + 1) - special.gammaln(k + 1) - special.gammaln(n - k + 1)
 
 
 def displacement_probability(event: events.TruncatedPoissonDpEvent) -> float:
@@ -261,12 +251,10 @@ def displacement_probability(event: events.TruncatedPoissonDpEvent) -> float:
 def pure_epsilon(
   event: dp_accounting.DpEvent, relation: Relation = Relation.REPLACE_SPECIAL
 ) -> float:
-  """Pure epsilon, at delta 0, of an event.
+  """Pure epsilon, at delta 0, of an event, rounded up in its last digits.
 
-  Returns:
-    The sum over all Laplace noise and all stated guarantees with delta 0, rounded up in
-    its last digits; infinite if the event has any other component. (The Laplace noise
-    of `noise.laplace` ends after some 88 scales, at a probability of 2^-128.)
+  It is finite for Laplace noise and stated guarantees with delta 0 alone. (The noise of
+  `noise.laplace` ends after some 88 scales, at a probability of 2^-128.)
   """
   return pure_epsilon_of(components(event, relation))
 
@@ -291,11 +279,7 @@ def pure_epsilon_of(parts: list[Component]) -> float:
 
 
 def laplace_epsilon(noise_multiplier: float, sampling_probability: float) -> float:
-  """Pure epsilon of one use of Laplace noise, rounded up in its last digits.
-
-  It is 1 / noise_multiplier (Dwork et al. 2006, theorem 1); on a Poisson sample, under
-  add-or-remove-one, ln(1 + q (e^(1 / noise_multiplier) - 1)).
-  """
+  """Pure epsilon of one use of Laplace noise, rounded up; see `accounting.budget`."""
   q = sampling_probability
   unsampled = math.nextafter(1 / noise_multiplier, math.inf)
   if unsampled > _LARGEST_EXPONENT:  # Both terms may be large and their sum small.
@@ -325,18 +309,7 @@ def nested(event: dp_accounting.DpEvent) -> Iterator[dp_accounting.DpEvent]:
 
 
 def _normalized(event: dp_accounting.DpEvent) -> dp_accounting.DpEvent:
-  """Returns an equivalent or less private event without degenerate parameters."""
-  return events.simplify(
-    dp_accounting.ComposedDpEvent(
-      [
-        dp_accounting.SelfComposedDpEvent(_normalized_part(part), count)
-        for part, count in events.parts_of(event)
-      ]
-    )
-  )
-
-
-def _normalized_part(event: dp_accounting.DpEvent) -> dp_accounting.DpEvent:
+  """Returns an equivalent or less private part without degenerate parameters."""
   if isinstance(event, dp_accounting.LaplaceDpEvent):
     noise_multiplier = float(event.noise_multiplier)
     if not noise_multiplier >= 0:
@@ -348,23 +321,22 @@ def _normalized_part(event: dp_accounting.DpEvent) -> dp_accounting.DpEvent:
     return dp_accounting.LaplaceDpEvent(noise_multiplier)
   if isinstance(event, dp_accounting.PoissonSampledDpEvent):
     fraction = float(event.sampling_probability)
-    if not 0 <= fraction <= 1:
-      raise ValueError(f'the sampling probability of {event} is not from 0 to 1.')
     parameters: tuple[Any, ...] = (fraction,)
   elif isinstance(event, dp_accounting.SampledWithoutReplacementDpEvent):
     size, population = event.sample_size, event.source_dataset_size
-    if not (0 <= size <= population and population > 0):
-      raise ValueError(f'the sample of {event} is not from 0 to its population.')
-    fraction, parameters = size / population, (population, size)
+    fraction = size / population if population > 0 else -1.0
+    parameters = (population, size)
   elif isinstance(event, events.AllocatedDpEvent):
     fraction, parameters = 1 / event.num_places, (event.num_places, event.num_steps)
   elif isinstance(event, events.TruncatedPoissonDpEvent):
-    fraction = math.nan  # Even if all are drawn, a client may displace another one.
+    fraction = 0.5  # Even if all are drawn, a client may displace another one.
     q, cap = event.sampling_probability, event.max_clients_per_round
     parameters = (event.num_clients, q, cap)
   else:
     return event
-  inner = _normalized(event.event)
+  if not 0 <= fraction <= 1:
+    raise ValueError(f'the sample of {event} is not from 0 to 1 of the population.')
+  inner = events.simplify(event.event, _normalized)
   if fraction == 0 or isinstance(inner, dp_accounting.NoOpDpEvent):
     return dp_accounting.NoOpDpEvent()
   if fraction == 1 or isinstance(inner, dp_accounting.NonPrivateDpEvent):

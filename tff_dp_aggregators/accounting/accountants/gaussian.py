@@ -5,10 +5,9 @@ sensitivity is exactly mu-Gaussian-DP: its (epsilon, delta) curve is
 
     delta(epsilon) = Phi(mu/2 - epsilon/mu) - e^epsilon Phi(-mu/2 - epsilon/mu)
 
-(Balle and Wang, arXiv:1805.06530, Theorem 8; Dong, Roth and Su, arXiv:1905.02383,
-Corollary 2.13). This is exact for every matrix mechanism of this package without
-sampling. All functions round to the safe side: an epsilon or delta is never too small,
-a mu never too large.
+(arXiv:1805.06530, Theorem 8; arXiv:1905.02383, Corollary 2.13), which is exact for
+every matrix mechanism without sampling. All functions round to the safe side: an
+epsilon or delta is never too small, a mu never too large.
 """
 
 import math
@@ -40,12 +39,6 @@ def check_delta(delta: float, name: str = 'delta') -> float:
 def check_epsilon(epsilon: float, name: str = 'epsilon') -> float:
   """Returns `epsilon`, or raises TypeError or ValueError unless finite and >= 0."""
   return checks.check_not_negative(name, epsilon)
-
-
-def _check_mu(mu: float) -> float:
-  if not mu >= 0.0:
-    raise ValueError(f'mu must not be negative or NaN; got {mu}.')
-  return float(mu)
 
 
 def _mills(x: Any) -> Any:
@@ -97,21 +90,21 @@ def doubt_of_delta(delta: float, num_clients: float) -> Optional[str]:
 
 def delta_of(mu: float, epsilon: float) -> float:
   """Smallest delta of mu-Gaussian-DP at `epsilon`; mu may be 0 or infinite."""
-  mu, epsilon = _check_mu(mu), check_epsilon(epsilon)
-  if mu == 0:
-    return 0.0
-  if math.isinf(mu):
+  epsilon = check_epsilon(epsilon)
+  if mu == math.inf:
     return 1.0
+  if checks.check_not_negative('mu', mu) == 0:
+    return 0.0
   return max(_SMALLEST, math.exp(min(0.0, _log_delta(mu, epsilon))))
 
 
 def epsilon_of(mu: float, delta: float) -> float:
   """Smallest epsilon for which mu-Gaussian-DP gives (epsilon, delta)-DP."""
-  mu, delta = _check_mu(mu), check_delta(delta)
-  if mu == 0:
-    return 0.0
-  if math.isinf(mu):
+  delta = check_delta(delta)
+  if mu == math.inf:
     return math.inf
+  if checks.check_not_negative('mu', mu) == 0:
+    return 0.0
   log_target = math.log(delta)
   if _log_delta(mu, 0.0) <= log_target:
     return 0.0

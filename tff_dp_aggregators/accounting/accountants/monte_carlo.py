@@ -6,11 +6,10 @@ proves that this pair dominates. The likelihood ratio of an outcome y,
 
     L(y) = E_S exp(<m_S, y> - |m_S|^2 / 2),
 
-is a sum over too many sets to enumerate, but it can be computed: over bins directly;
-over sets of rounds that are b or more apart by recursion over rounds, as columns of C
-that are b apart share no row, so that log-likelihoods of the rounds of a set add up
-(arXiv:2602.09338); over all sets of k rounds, with independent noise, by the recursion
-of elementary symmetric polynomials (arXiv:2605.07072).
+can be computed: over bins directly; over sets of rounds that are b or more apart by
+recursion over rounds, as columns of C that are b apart share no row, so that
+log-likelihoods of the rounds of a set add up (arXiv:2602.09338); over all sets of k
+rounds, with independent noise, as elementary symmetric polynomials (arXiv:2605.07072).
 
 **Bets.** The deltas of both directions are means of numbers in [0, B]. They are
 estimated from drawn outcomes x_i, and an upper bound on the mean holds with a stated
@@ -19,23 +18,22 @@ probability. If the mean is m or more, then
     mean over some lambda <= 1 / B of prod_i (1 + lambda (m - x_i))
 
 has at most the mean 1, and exceeds 1 / beta with probability at most beta (a bet,
-arXiv:2010.09686, section 4); if it does, the mean is taken to be less than m. This is
-wrong with probability at most beta, which counts in delta: a mechanism whose noise is
-chosen by (epsilon, delta - beta) is (epsilon, delta)-DP, over the coins of the
-accountant as well (arXiv:2412.16802, section 4; arXiv:2602.09338, appendix A).
+arXiv:2010.09686, section 4); if it does, the mean is taken to be less than m. That beta
+counts in delta: a mechanism whose noise is chosen by (epsilon, delta - beta) is
+(epsilon, delta)-DP, over the coins of the accountant as well (arXiv:2412.16802, section
+4; arXiv:2602.09338, appendix A).
 
 * **Search.** Calibration tests many noise multipliers and keeps one that passed. Each
   test draws outcomes of its own, and beta is chosen for `MAX_QUESTIONS` tests of two
-  directions together, `FAILURE_SHARE` of delta. Calibrating several plans and keeping
-  one of them is several searches, each with its own confidence.
+  directions together, `FAILURE_SHARE` of delta. Each plan's search has its own.
 * **Epsilon.** The x_i fall with epsilon, so what passes at one epsilon passes at all
   above it. Let e be the largest epsilon of a grid whose true delta is too large: a
   result that is too small has passed at e, so one beta covers all epsilons.
 
 **Importance bounds** (**proved here**). Deltas are rare events, so outcomes are drawn
 from a distribution that makes them frequent, and the integrand of H_{e^epsilon} is
-divided by its density. A pilot run, which shares no outcome with the main run, chooses
-one of three proposals, each with a bound on the value of an outcome, for any a > 1:
+divided by its density. The one with the smallest bound on the value of an outcome is
+chosen of three, for any a > 1:
 
 * `stretched`: means are stretched to w m_S, and sets are drawn in proportion to their
   probability times exp(c |m_S|^2 / 2). Let M(c) be the mean of that. The density over Q
@@ -50,8 +48,8 @@ one of three proposals, each with a bound on the value of an outcome, for any a 
   two independent sets, S and S', it is a mixture as well: of means m_S + m_S', in
   proportion to their probabilities times exp(<m_S, m_S'>). The bound, E_Q L^2
   exp(-epsilon) / 4, is smaller where sets overlap little.
-* `squared`, doubled: half of the density is that, and half that of means 2 m_S,
-  so that the bound is twice as large.
+* `squared`, doubled: half of the density is that, half that of means 2 m_S; the bound
+  is twice as large.
 
 **Normal tails** (**proved here**). The delta of the direction in which a client is
 added, Q against P, can also be bounded from how often losses that are not rare are
@@ -64,20 +62,17 @@ the normal distribution (Ehrhard 1983; for all sets Borell, C. R. Math. 337, 200
 
     c -> z(c) = Phi^-1(G(c)) is concave.
 
-So beyond c_1 > c_0, z is at most the line through its values at both: the tail of the
-losses is at most that of the normal distribution with the same G at c_0 and c_1. An
-upper bound on G(c_1) and a lower bound on G(c_0), from counting outcomes, thus bound G,
-and with it
+So beyond c_1 > c_0, z is at most the line through its values at both. An upper bound on
+G(c_1) and a lower bound on G(c_0), from counting outcomes, thus bound G, and with it
 
     H_{e^epsilon}(Q || P) = integral over c > epsilon of e^{epsilon - c} G(c)
 
-for all epsilon >= c_1 at once: 100,000 outcomes reach 10^-12. (This does not work for
-H(P || Q), whose outcomes are those outside of a convex set.)
+for all epsilon >= c_1 at once: 100,000 outcomes reach 10^-12. (It does not for H(P ||
+Q), whose outcomes are those outside of a convex set.)
 
-**Seed.** The seed is a hash of the arguments: the type of event, the checksum of its
-strategy, its numbers, epsilon or delta; nothing that depends on a processor's rounding.
-So the same arguments give the same answer on any machine, up to some 1e-12; or up to
-0.2%, if by that difference another point of a grid passes.
+**Seed.** The seed is a hash of the arguments, of nothing that depends on a processor's
+rounding. So the same arguments give the same answer on any machine, up to some 1e-12;
+or up to 0.2%, if by that difference another point of a grid passes.
 """
 
 import dataclasses
@@ -102,22 +97,17 @@ from tff_dp_aggregators.sampling import allocation
 from tff_dp_aggregators.sampling import scheme
 
 # Maximum number of float64s in memory, 4 GiB: some 6,000 rounds and places.
-MAX_NUMBERS = 2**29
-MAX_BINS, MAX_CELLS = 4096, 2**18  # With more, an outcome takes too long.
+_MAX_NUMBERS = 2**29
+_MAX_BINS, _MAX_CELLS = 4096, 2**18  # With more, an outcome takes too long.
 _BATCH = 2**22  # Cells of a batch of outcomes.
 
 
-def check_size(numbers: int, num_rounds: int, places: int, most: float) -> None:
-  """Raises ValueError if an outcome needs too much memory, or has too many places.
-
-  Places are bins, rounds of a break, or all rounds times a client's rounds.
-  """
-  if numbers > MAX_NUMBERS or places > most:
+def _check_size(numbers: int, num_rounds: int, places: int, most: float) -> None:
+  if numbers > _MAX_NUMBERS or places > most:
     raise ValueError(
       f'accountant=monte_carlo is too slow for num_rounds={num_rounds}: {places} '
       f'places of a client (at most {most:g}), {numbers:.3g} numbers held at once (at '
-      f'most {MAX_NUMBERS:.3g}). Take accountant=pld, which has a bound without drawn '
-      'outcomes for any number of rounds.'
+      f'most {_MAX_NUMBERS:.3g}). Take accountant=pld, whose bound is quick.'
     )
 
 
@@ -125,9 +115,8 @@ class Proposal(NamedTuple):
   """The distribution from which outcomes are drawn."""
 
   removed: bool  # Whether delta is that of P against Q, or of Q against P.
-  # `log_bound` at epsilon 0, and how fast it falls with epsilon.
-  log_most: float
-  slope: float
+  log_most: float  # `log_bound` at epsilon 0.
+  slope: float  # How fast it falls with epsilon.
   # Draws so many outcomes, as an array like that of `Mixture.draw`.
   draw: Callable[[np.random.Generator, int], np.ndarray]
   # Logarithms of the density over Q, from inner products and logarithms of L.
@@ -184,7 +173,7 @@ def squared(mixture: 'Mixture', doubled: bool = False) -> Proposal:
 # products with columns, or with sums of columns, [size, cells]. `draw_squared(rng,
 # size)` does so with a density over Q in proportion to L^2. `log_ratios(inner, w, c)`
 # are the logarithms of E_S exp(w <m_S, y> - (w^2 - c) |m_S|^2 / 2), by default of L.
-Mixture = Union['BallsInBinsMixture', 'AllocationMixture', 'BMinSepMixture']
+Mixture = Union['_BallsInBinsMixture', '_AllocationMixture', '_BMinSepMixture']
 
 
 def _batches(mixture: Mixture, size: int) -> list[int]:
@@ -192,16 +181,7 @@ def _batches(mixture: Mixture, size: int) -> list[int]:
   return [min(batch, size - start) for start in range(0, size, batch)]
 
 
-def losses_of_absent(
-  mixture: Mixture, rng: np.random.Generator, size: int
-) -> np.ndarray:
-  """Draws outcomes of Q and returns -log L of them."""
-  parts = _batches(mixture, size)
-  drawn = [mixture.log_ratios(mixture.draw(rng, each, 0.0, 0.0)) for each in parts]
-  return -np.concatenate(drawn)
-
-
-class BallsInBinsMixture:
+class _BallsInBinsMixture:
   """One of b sets of rounds, each with the same probability."""
 
   def __init__(self, strategy: strategies.Strategy, num_bins: int, noise: float):
@@ -210,7 +190,7 @@ class BallsInBinsMixture:
     columns = min(num_bins, rounds)
     # C and its sums, twice each; inner products, their root and its factors.
     numbers = 2 * rounds**2 + 2 * rounds * columns + 6 * columns**2
-    check_size(numbers, rounds, columns, MAX_BINS)
+    _check_size(numbers, rounds, columns, _MAX_BINS)
     columns_of_bins = allocation.bins_of(strategy, num_bins) / noise
     self._products = columns_of_bins.T @ columns_of_bins
     self._norms = self._products.diagonal().copy()
@@ -228,7 +208,6 @@ class BallsInBinsMixture:
     return np.asarray((vectors.T * values) @ vectors)
 
   def log_moment(self, tilt: float) -> float:
-    """The logarithm of M(tilt), a mean over bins."""
     return float(self._mean_of(tilt * self._norms / 2))
 
   def _mean_of(self, logs: np.ndarray) -> np.ndarray:
@@ -238,26 +217,20 @@ class BallsInBinsMixture:
     return np.asarray(total - math.log(self._num_bins))
 
   def log_second_moment(self) -> float:
-    """The logarithm of E_Q L^2, a mean over pairs of bins."""
     return float(self._mean_of(self._mean_of(self._products)))
 
   def log_ratios(
     self, inner: np.ndarray, stretch: float = 1.0, tilt: float = 0.0
   ) -> np.ndarray:
-    """The logarithms of a mean over bins; see `Mixture`."""
     return self._mean_of(stretch * inner - (stretch**2 - tilt) * self._norms / 2)
-
-  def _noise(self, rng: np.random.Generator, size: int) -> np.ndarray:
-    return rng.standard_normal((size, self.cells)) @ self._root
 
   def draw(
     self, rng: np.random.Generator, size: int, stretch: float, tilt: float
   ) -> np.ndarray:
-    """Draws bins, and outcomes as inner products with all bins."""
     logs = np.append(tilt * self._norms / 2, 0.0) - self.log_moment(tilt)
     weights = np.exp(logs + self._log_counts)
     chosen = rng.choice(len(weights), size=size, p=weights / weights.sum())
-    inner = self._noise(rng, size)
+    inner = rng.standard_normal((size, self.cells)) @ self._root
     not_empty = chosen < self.cells
     inner[not_empty] += stretch * self._products[chosen[not_empty]]
     return inner
@@ -274,24 +247,21 @@ class BallsInBinsMixture:
     first = rng.choice(len(row_weights), size=size, p=row_weights / row_weights.sum())
     ends = np.cumsum(weights[first], axis=1)
     second = (ends <= ends[:, -1:] * rng.random((size, 1))).sum(axis=1)
-    inner = self._noise(rng, size)
+    inner = rng.standard_normal((size, self.cells)) @ self._root
     inner += products[first, :-1]
     inner += products[second, :-1]
     return inner
 
 
-class AllocationMixture:
-  """Uniform sets of k of n rounds, with independent noise in each round.
-
-  For k = 1 there may be more places than rounds; a client may then be in no round.
-  """
+class _AllocationMixture:
+  """Uniform sets of k of n rounds, or of 1 of more places, with independent noise."""
 
   def __init__(
     self, num_rounds: int, rounds_of_a_client: int, noise: float, num_places: int = 0
   ):
     n, k = num_rounds, rounds_of_a_client
     self.cells = n * max(min(k, n - k), 1)
-    check_size(0, n, self.cells, MAX_CELLS)
+    _check_size(0, n, self.cells, _MAX_CELLS)
     self._rounds, self._times, self._mu = n, k, 1 / noise
     share = n / max(num_places, n)
     # Numbers of rounds in both of two sets, and in exactly one, with their probability.
@@ -300,7 +270,8 @@ class AllocationMixture:
     self._either = np.append(2 * (k - both), [k, 0])
     with np.errstate(divide='ignore'):  # log(0) if all places are rounds.
       self._log_takes_part, self._log_missed = math.log(share), np.log1p(-share)
-    logs = _log_binomial(k, both) + _log_binomial(n - k, k - both) - _log_binomial(n, k)
+    log_binomial = accountant.log_binomial
+    logs = log_binomial(k, both) + log_binomial(n - k, k - both) - log_binomial(n, k)
     alone = math.log(2) + self._log_takes_part + self._log_missed
     pairs = np.append(2 * self._log_takes_part + logs, [alone, 2 * self._log_missed])
     self._log_pairs = pairs + self._mu**2 * self._both
@@ -310,24 +281,20 @@ class AllocationMixture:
     return np.asarray(np.logaddexp(self._log_takes_part + logs, self._log_missed))
 
   def log_moment(self, tilt: float) -> float:
-    """The logarithm of M(tilt); all sets have the same norm."""
     return float(self._mean_of(tilt * self._times * self._mu**2 / 2))
 
   def log_second_moment(self) -> float:
-    """The logarithm of E_Q L^2, a mean over how many rounds two sets share."""
     return float(special.logsumexp(self._log_pairs))
 
   def log_ratios(
     self, inner: np.ndarray, stretch: float = 1.0, tilt: float = 0.0
   ) -> np.ndarray:
-    """The logarithms of a mean over sets, of products over their rounds."""
     logs = stretch * inner - (stretch**2 - tilt) * self._mu**2 / 2
     return self._mean_of(log_mean_of_products(logs, self._times))
 
   def _outcomes(
     self, rng: np.random.Generator, both: np.ndarray, either: np.ndarray, stretch: float
   ) -> np.ndarray:
-    """Inner products with all columns, of noise and the columns of two sets."""
     inner = self._mu * rng.standard_normal((len(both), self._rounds))
     at, shift = np.arange(self._rounds), stretch * self._mu**2
     inner += shift * (at < both[:, None])
@@ -337,13 +304,11 @@ class AllocationMixture:
   def draw(
     self, rng: np.random.Generator, size: int, stretch: float, tilt: float
   ) -> np.ndarray:
-    """Draws which clients are in a round at all, and outcomes."""
     log_takes_part = self._log_takes_part + tilt * self._times * self._mu**2 / 2
     takes_part = rng.random(size) < np.exp(log_takes_part - self.log_moment(tilt))
     return self._outcomes(rng, np.zeros(size), self._times * takes_part, stretch)
 
   def draw_squared(self, rng: np.random.Generator, size: int) -> np.ndarray:
-    """Draws how many rounds two sets share, and outcomes."""
     weights = np.exp(self._log_pairs - self.log_second_moment())
     drawn = rng.choice(len(weights), size=size, p=weights / weights.sum())
     return self._outcomes(rng, self._both[drawn], self._either[drawn], 1.0)
@@ -376,7 +341,7 @@ def log_mean_of_products(logs: np.ndarray, times: int) -> np.ndarray:
   log_sums = np.log(np.where(lost, 1.0, sums[times])) + times * largest
   if lost.any():
     log_sums[lost] = _log_sums_of_products(logs[lost], times)
-  return np.asarray(log_sums - _log_binomial(rounds, times))
+  return np.asarray(log_sums - accountant.log_binomial(rounds, times))
 
 
 def _log_sums_of_products(logs: np.ndarray, times: int) -> np.ndarray:
@@ -388,28 +353,22 @@ def _log_sums_of_products(logs: np.ndarray, times: int) -> np.ndarray:
   return np.asarray(sums[times])
 
 
-def _log_binomial(n: Any, k: Any) -> Any:
-  return special.gammaln(n + 1) - special.gammaln(k + 1) - special.gammaln(n - k + 1)
-
-
 _NEVER = -1e6  # Replaces log(0): its exp is 0, and differences of it are finite.
 
 
-class OverlappingSets:
-  """Pairs of sets of b-min-sep sampling, weighted by how much they overlap.
+class _OverlappingSets:
+  """Pairs of sets of b-min-sep sampling, weighted by exp(<m_S, m_S'>).
 
-  The sets S and S' of two clients are drawn in proportion to their probabilities times
-  exp(<m_S, m_S'>). A client is free in a round if none of its rounds is among the b - 1
-  before. Columns that are b apart share no row, so the past of a client that is free
-  does not matter, and of another client only its last round does; while neither client
-  is free, nothing happens. Two kinds of states are left: both are free in round t; or
-  one of them is, and the other was in round t - d, for a d below b. (Negative rounds
-  stand for clients that are not free in round 0.) That takes n b logarithms.
+  A client is free in a round if none of its rounds is among the b - 1 before. Columns
+  that are b apart share no row, so the past of a client that is free does not matter,
+  and of another client only its last round does; while neither client is free, nothing
+  happens. Two kinds of states are left: both are free in round t; or one of them is,
+  and the other was in round t - d, for a d below b. (Negative rounds stand for clients
+  that are not free in round 0.)
 
   `lags` has the inner products of columns t and t - d at t and d, [num_rounds, bands].
-  `first` has the probabilities of the first round in which a client is free, [b], where
-  b is at most num_rounds + 1; a round beyond the last one means never. `log_total` is
-  the logarithm of the mean of exp(<m_S, m_S'>).
+  `first` has the probabilities of the first round in which a client is free, [b]; a
+  round beyond the last one means never. `log_total` is the log mean of the weights.
   """
 
   log_total: float
@@ -423,15 +382,12 @@ class OverlappingSets:
     # if one is free, and the other was in round t - d.
     self._both = np.zeros(rounds + b + 1)
     one = np.zeros((rounds + b + 1, b))
-    near = np.arange(1, b)
-    overlaps = np.zeros(max(b - 1, 0))
+    ahead = b - np.arange(1, b)
+    overlaps = np.zeros((rounds, b))  # Of a round, and of one d rounds before it.
+    overlaps[:, : lags.shape[1]] = lags[:, :b]
     for t in range(rounds - 1, -1, -1):
-      overlaps[:] = 0.0
-      num_lags = min(lags.shape[1] - 1, t)
-      overlaps[:num_lags] = lags[t, 1 : num_lags + 1]
       # If the free client takes part, it waits until the other one is free.
-      ahead = b - near
-      takes = self._take + overlaps + one[t + ahead, ahead]
+      takes = self._take + overlaps[t, 1:] + one[t + ahead, ahead]
       skips = np.append(one[t + 1, 2:], self._both[t + 1])[: b - 1] + self._skip
       one[t, 1:] = np.logaddexp(skips, takes)
       self._both[t] = special.logsumexp(
@@ -469,7 +425,6 @@ class OverlappingSets:
     return float(math.log(2) + self._take + self._skip + then)
 
   def _of_two(self, t: int) -> float:
-    """Log weight of both taking part in round t."""
     return float(2 * self._take + self._lags[t, 0] + self._both[t + self._b])
 
   def draw(self, rng: np.random.Generator, size: int) -> sparse.csc_matrix:
@@ -529,7 +484,7 @@ def _bands(strategy: strategies.Strategy) -> int:
   return int(min(num_bands, strategy.num_rounds))
 
 
-class BMinSepMixture:
+class _BMinSepMixture:
   """Sets of rounds that are b or more apart; p is the probability of a free round."""
 
   def __init__(
@@ -542,10 +497,10 @@ class BMinSepMixture:
     scheme.check_cycle('min_separation', min_separation)
     checks.check_probability('sampling_probability', probability)
     rounds, free = strategy.num_rounds, min(min_separation, strategy.num_rounds + 1)
-    # Three copies of C; its inner products and their indices; `OverlappingSets`.
+    # Three copies of C; its inner products and their indices; `_OverlappingSets`.
     numbers = 3 * rounds**2 + 12 * rounds * _bands(strategy)
     numbers += 2 * (rounds + free) * free + 6 * free**2
-    check_size(numbers, rounds, free, math.inf)
+    _check_size(numbers, rounds, free, math.inf)
     scheme.check_groups(strategy, min_separation)
     columns, num_bands = np.abs(strategy.materialize()) / noise, _bands(strategy)
     self._blocks = _blocks(columns, num_bands)
@@ -565,11 +520,10 @@ class BMinSepMixture:
     self.cells = rounds
 
   @functools.cached_property
-  def _pairs(self) -> OverlappingSets:
-    return OverlappingSets(self._lags, self._first, self._probability)
+  def _pairs(self) -> _OverlappingSets:
+    return _OverlappingSets(self._lags, self._first, self._probability)
 
   def log_second_moment(self) -> float:
-    """The logarithm of E_Q L^2, by recursion over rounds for two sets at once."""
     return self._pairs.log_total
 
   def _suffixes(self, log_weights: np.ndarray) -> np.ndarray:
@@ -591,7 +545,6 @@ class BMinSepMixture:
     return np.asarray(special.logsumexp(first + suffixes[:b], axis=0))
 
   def log_moment(self, tilt: float) -> float:
-    """The logarithm of M(tilt), by recursion over rounds."""
     return float(self._sum(self._suffixes(tilt * self._norms / 2)))
 
   def _rounds(self, rng: np.random.Generator, size: int, tilt: float) -> np.ndarray:
@@ -613,14 +566,12 @@ class BMinSepMixture:
   def log_ratios(
     self, inner: np.ndarray, stretch: float = 1.0, tilt: float = 0.0
   ) -> np.ndarray:
-    """The logarithms of a mean over sets, by recursion from the last round."""
     norms = (stretch**2 - tilt) * self._norms / 2
     return self._sum(self._suffixes(stretch * inner.T - norms[:, None]))
 
   def _outcomes(
     self, noise: np.ndarray, taken: sparse.csc_matrix, stretch: float
   ) -> np.ndarray:
-    """Inner products with all columns, of noise and the columns that were taken."""
     inner = np.empty_like(noise)
     for columns, rows, block in self._blocks:
       np.matmul(block, noise[rows], out=inner[columns])
@@ -631,7 +582,6 @@ class BMinSepMixture:
   def draw(
     self, rng: np.random.Generator, size: int, stretch: float, tilt: float
   ) -> np.ndarray:
-    """Draws noise, then sets."""
     noise = rng.standard_normal((len(self._norms), size))
     if not stretch:
       return self._outcomes(noise, sparse.csc_matrix(noise.shape), stretch)
@@ -639,7 +589,6 @@ class BMinSepMixture:
     return self._outcomes(noise, taken, stretch)
 
   def draw_squared(self, rng: np.random.Generator, size: int) -> np.ndarray:
-    """Draws noise, then two sets for each outcome."""
     noise = rng.standard_normal((len(self._norms), size))
     return self._outcomes(noise, self._pairs.draw(rng, size), 1.0)
 
@@ -647,7 +596,6 @@ class BMinSepMixture:
 def _blocks(
   columns: np.ndarray, num_bands: int
 ) -> list[tuple[slice, slice, np.ndarray]]:
-  """Blocks of a banded matrix: their columns, rows, and entries, transposed."""
   rounds, width = len(columns), max(num_bands, _BLOCK)
   blocks = []
   for start in range(0, rounds, width):
@@ -702,7 +650,6 @@ def probability_at_most(count: int, size: int, log_beta: float) -> float:
 
   # `special.betaincinv` is wrong for probabilities as small as beta.
   def excess(logit: float) -> float:
-    """The probability of at most `count` of `size`, less beta."""
     p = float(special.expit(logit))
     return float(special.betainc(size - count, count + 1, 1 - p)) - beta
 
@@ -713,17 +660,13 @@ def probability_at_most(count: int, size: int, log_beta: float) -> float:
   return min(float(special.expit(root)) * (1 + 1e-8), 1.0)
 
 
-def probability_at_least(count: int, size: int, log_beta: float) -> float:
-  """A lower bound of a probability, wrong with probability exp(log_beta) at most."""
-  return 1 - probability_at_most(size - count, size, log_beta)
-
-
 def normal_tail(
   beyond: tuple[int, int], size: int, at: tuple[float, float], log_beta: float
 ) -> Optional[NormalTail]:
   """The bound from how many losses are >= c_0 and c_1, chosen independently of them."""
   log_half = log_beta - math.log(2)
-  lower = float(special.ndtri(probability_at_least(beyond[0], size, log_half)))
+  others = probability_at_most(size - beyond[0], size, log_half)
+  lower = float(special.ndtri(1 - others))
   upper = float(special.ndtri(probability_at_most(beyond[1], size, log_half)))
   slope = (upper - lower) / (at[1] - at[0])
   if not (slope < 0 and math.isfinite(slope)):
@@ -765,7 +708,6 @@ _STEP = 1 / 512  # Ratio of neighbouring points of the grid of epsilons, less 1.
 # Sample sizes (their log2) and log(a - 1) are rounded to multiples of 1 over these, so
 # that round-off does not change the outcomes.
 _SIZES, _PROPOSALS = 64, 512
-_REMOVED, _ADDED = 'removed', 'added'
 _LEAST_EPSILON = 1e-3
 
 
@@ -825,7 +767,7 @@ def best_proposal(mixture: Mixture, removed: bool, epsilon: float) -> Proposal:
   best = stretched_by(round(float(result.x) * _PROPOSALS) / _PROPOSALS)
   if not removed:
     return best
-  other = squared(mixture, doubled=isinstance(mixture, AllocationMixture))
+  other = squared(mixture, doubled=isinstance(mixture, _AllocationMixture))
   return other if other.log_bound(epsilon) < best.log_bound(epsilon) else best
 
 
@@ -908,21 +850,26 @@ class _Search(NamedTuple):
     )
 
   def draw(self, proposal: Proposal, epsilon: float) -> Tails:
-    """Draws enough outcomes to pass."""
     log_bound = proposal.log_bound(epsilon)
     size = _size(log_bound, self.delta, self.log_beta, self.mixture.cells)
     return draw(self.mixture, self.rng, size, proposal, epsilon)
 
+  def _losses_of_absent(self, size: int) -> np.ndarray:
+    """Draws outcomes of Q and returns -log L of them."""
+    mixture, parts = self.mixture, _batches(self.mixture, size)
+    draws = (mixture.draw(self.rng, each, 0.0, 0.0) for each in parts)
+    return -np.concatenate([mixture.log_ratios(each) for each in draws])
+
   def normal_tail(self, epsilon: float) -> Optional[NormalTail]:
     """A bound on losses of Q, from enough outcomes for a small delta at `epsilon`."""
-    pilot, size = losses_of_absent(self.mixture, self.rng, _PILOT), _FEWEST
+    pilot, size = self._losses_of_absent(_PILOT), _FEWEST
     log_delta, at = counting_points(pilot, size, epsilon, self.log_beta)
     while size < _MAX_COUNTED and log_delta > math.log(self.delta) - 1:
       size *= 2
       log_delta, at = counting_points(pilot, size, epsilon, self.log_beta)
     if at is None:
       return None
-    losses = losses_of_absent(self.mixture, self.rng, size)
+    losses = self._losses_of_absent(size)
     beyond = int((losses >= at[0]).sum()), int((losses >= at[1]).sum())
     return normal_tail(beyond, size, at, self.log_beta)
 
@@ -960,27 +907,19 @@ class MonteCarloAccountant(accountant.Accountant):
   reads = 'events of rounds that clients draw in advance, one alone,'
 
   def _can_read(self, part: dp_accounting.DpEvent) -> bool:
-    is_mixture = isinstance(part, events.MixtureDpEvent) and part.strategy is not None
-    return is_mixture or accountant.is_sampled(part, events.AllocatedDpEvent)
+    is_allocated = accountant.is_sampled(part, events.AllocatedDpEvent)
+    return is_allocated or getattr(part, 'strategy', None) is not None
 
-  def _maybe_compose(
-    self, event: dp_accounting.DpEvent, count: int, do_compose: bool
-  ) -> Optional[Any]:
-    error = super()._maybe_compose(event, count, False)
-    if error is None:
-      # dp-accounting's `supports` passes a count of 0.
-      once = dp_accounting.SelfComposedDpEvent(event, max(count, 1))
-      together = dp_accounting.ComposedDpEvent([*self._composed, once])
-      read = [
-        (part, times)
-        for part, times in accountant.components(together, self.neighboring_relation)
-        if not isinstance(part, events.EpsilonDeltaDpEvent)
-      ]
-      if (len(read) > 1 or any(n > 1 for _, n in read)) and not (
-        accountant.is_non_private(read)
-      ):
-        return self.CompositionErrorDetails(event, f'Only {self.reads} are supported.')
-    return error or super()._maybe_compose(event, count, do_compose)
+  def _read(self, event: dp_accounting.DpEvent) -> list[accountant.Component]:
+    together = dp_accounting.ComposedDpEvent([*self._composed, event])
+    read = [
+      (part, times)
+      for part, times in accountant.components(together, self.neighboring_relation)
+      if not isinstance(part, events.EpsilonDeltaDpEvent)
+    ]
+    if sum(times for _, times in read) > 1 and not accountant.is_non_private(read):
+      raise dp_accounting.UnsupportedEventError(f'Only {self.reads} are supported.')
+    return super()._read(event)
 
   def _epsilon(self, parts: list[accountant.Component], delta: float) -> float:
     return _epsilon_of(parts[0][0], delta, self.neighboring_relation)
@@ -996,34 +935,26 @@ class MonteCarloAccountant(accountant.Accountant):
     if not parts or accountant.is_non_private(parts):
       return math.inf if parts else 0.0
     part: Any = parts[0][0]
-    certain = _bound(part, relation).get_epsilon(delta)
+    certain = pld.PldAccountant(relation).compose(part).get_epsilon(delta)
     if not math.isfinite(certain) or certain <= _LEAST_EPSILON:
       return certain
     rng = np.random.default_rng(_seed(part, delta, 'about'))
     return _estimate(_mixture(part), rng, delta, certain)
 
 
-# An event that is read: a mixture, or a random allocation, which also composes.
-_Read = Union[events.MixtureDpEvent, events.AllocatedDpEvent]
-
-
-def _bound(event: _Read, relation: Relation) -> pld.PldAccountant:
-  """The accountant of a deterministic bound: the mixture's, or that of the event."""
-  read = getattr(event, 'bound', event)
-  return pld.PldAccountant(relation).compose(read)
-
-
 # A report needs the same epsilon several times.
 @functools.lru_cache(maxsize=256)
-def _epsilon_of(event: _Read, target_delta: float, relation: Relation) -> float:
-  bound = _bound(event, relation)
+def _epsilon_of(
+  event: dp_accounting.DpEvent, target_delta: float, relation: Relation
+) -> float:
+  bound = pld.PldAccountant(relation).compose(event)  # Reads the bound of a mixture.
   delta = target_delta * (1 - FAILURE_SHARE)
   certain = float(bound.get_epsilon(delta))
   if not math.isfinite(certain) or certain <= _LEAST_EPSILON:
     return certain
   mixture, log_beta = _mixture(event), _log_beta(target_delta)
   epsilon = _LEAST_EPSILON
-  for side, find in ((_REMOVED, _Search.removed), (_ADDED, _Search.added)):
+  for side, find in (('removed', _Search.removed), ('added', _Search.added)):
     rng = np.random.default_rng(_seed(event, target_delta, side))
     epsilon = find(_Search(mixture, rng, delta, log_beta), epsilon, certain)
   if epsilon >= certain:  # The result is the certain bound, so nothing can be wrong.
@@ -1032,10 +963,12 @@ def _epsilon_of(event: _Read, target_delta: float, relation: Relation) -> float:
 
 
 @functools.lru_cache(maxsize=256)
-def _delta_of(event: _Read, target_epsilon: float, relation: Relation) -> float:
-  certain = _bound(event, relation).get_delta(target_epsilon)
+def _delta_of(
+  event: dp_accounting.DpEvent, target_epsilon: float, relation: Relation
+) -> float:
+  certain = pld.PldAccountant(relation).compose(event).get_delta(target_epsilon)
   mixture = _mixture(event)
-  rng = np.random.default_rng(_seed(event, target_epsilon, _REMOVED))
+  rng = np.random.default_rng(_seed(event, target_epsilon, 'removed'))
   proposal = best_proposal(mixture, True, target_epsilon)
   pilot = draw(mixture, rng, _PILOT, proposal, target_epsilon)
   lower = math.exp(min(pilot.log_bound - math.log(MAX_OUTCOMES), 0.0))
@@ -1045,7 +978,7 @@ def _delta_of(event: _Read, target_epsilon: float, relation: Relation) -> float:
   tails = search.draw(proposal, target_epsilon)
   removed = _smallest_passing_delta(tails, target_epsilon, search.log_beta)
   aim = min(max(removed, 1e-30), 0.5)  # Smaller deltas are negligible.
-  rng = np.random.default_rng(_seed(event, target_epsilon, _ADDED))
+  rng = np.random.default_rng(_seed(event, target_epsilon, 'added'))
   added = _Search(mixture, rng, aim, _log_beta(aim)).delta_added(target_epsilon)
   failure = FAILURE_SHARE * max(estimate, removed)
   return min(certain, max(removed, added) + failure, 1.0)
@@ -1067,33 +1000,24 @@ def _smallest_passing_delta(tails: Tails, epsilon: float, log_beta: float) -> fl
   low, high = math.log(max(tails.delta(epsilon), 1e-300)), 0.0
   while high - low > _STEP:
     middle = (low + high) / 2
-    if tails.passes(epsilon, math.exp(middle), log_beta):
-      high = middle
-    else:
-      low = middle
+    passes = tails.passes(epsilon, math.exp(middle), log_beta)
+    low, high = (low, middle) if passes else (middle, high)
   return math.exp(high)
 
 
-def _mixture(event: _Read) -> Mixture:
+def _mixture(event: Any) -> Mixture:
   if isinstance(event, events.AllocatedDpEvent):
     noise: Any = event.event
-    return AllocationMixture(
+    return _AllocationMixture(
       event.num_steps, 1, noise.noise_multiplier, event.num_places
     )
-  assert event.strategy is not None  # `_can_read` requires it.
-  if isinstance(event, events.RandomAllocationDpEvent):
-    # The strategy is the identity.
-    return AllocationMixture(
-      event.strategy.num_rounds, event.rounds_of_a_client, event.noise_multiplier
-    )
+  strategy, noise = event.strategy, event.noise_multiplier
+  if isinstance(event, events.RandomAllocationDpEvent):  # C is the identity.
+    return _AllocationMixture(strategy.num_rounds, event.rounds_of_a_client, noise)
   if isinstance(event, events.BallsInBinsDpEvent):
-    return BallsInBinsMixture(event.strategy, event.num_bins, event.noise_multiplier)
-  assert isinstance(event, events.BMinSepDpEvent)
-  return BMinSepMixture(
-    event.strategy,
-    event.min_separation,
-    event.sampling_probability,
-    event.noise_multiplier,
+    return _BallsInBinsMixture(strategy, event.num_bins, noise)
+  return _BMinSepMixture(
+    strategy, event.min_separation, event.sampling_probability, noise
   )
 
 
@@ -1111,7 +1035,6 @@ def _seed(event: Any, at: float, side: str) -> int:
 def _estimate(
   mixture: Mixture, rng: np.random.Generator, delta: float, certain: float
 ) -> float:
-  """An epsilon whose delta is approximately `delta`, from a few outcomes."""
   epsilon, grid = certain, _grid(_LEAST_EPSILON, certain)
   for _ in range(_PILOTS):
     proposal = best_proposal(mixture, True, epsilon)
@@ -1134,8 +1057,5 @@ def _smallest_passing(grid: np.ndarray, passes: Callable[[float], bool]) -> floa
   low, high = 0, len(grid) - 1
   while low < high:
     middle = (low + high) // 2
-    if passes(float(grid[middle])):
-      high = middle
-    else:
-      low = middle + 1
+    low, high = (low, middle) if passes(float(grid[middle])) else (middle + 1, high)
   return float(grid[high])

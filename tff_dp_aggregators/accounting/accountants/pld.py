@@ -4,10 +4,10 @@
 H_a(P || Q), the integral of max(P - a Q, 0), is for all a >= 0 at least that of the
 round's outcomes on any two neighbouring data sets. The composition of dominating pairs
 dominates all rounds, even if each round is chosen after seeing those before it
-(arXiv:2106.08567): with outcomes x of the earlier rounds, from P or from Q, H_a of all
-is the mean over x from P of H_b of the round at b = a Q(x) / P(x). This is not less if
-the round is replaced by its dominating pair; and as that pair is the same for all x,
-the earlier rounds can be replaced next. All a are needed, those below 1 too.
+(arXiv:2106.08567): with outcomes x of the earlier rounds, H_a of all is the mean over x
+from P of H_b of the round at b = a Q(x) / P(x), which is not less for its dominating
+pair; that pair being the same for all x, the earlier rounds can be replaced next. All a
+are needed, those below 1 too.
 
 The loss is log(P(x) / Q(x)) with x from P. The pairs of noise on a sample are:
 
@@ -26,7 +26,7 @@ The pair of a round depends on the neighbouring relation:
   takes the place of one of them, drawn at random. Given that cohort and place, the sum
   is N(mu), or a mixture of N(mu) and, with weight q, N(mu'), where mu and mu' are at
   most two clip norms apart. As H_a is jointly convex, it is no larger if cohort and
-  place are not known. Some data sets have exactly these distributions in every round.
+  place are not known.
 * Sample of fixed size, replace-one (**proved here**). In the same way, given cohort
   and place, the two data sets have (1 - q) N_0 + q N_1 and (1 - q) N_0 + q N_2: noise
   around three points of which each two are at most two clip norms apart. For a >= 1,
@@ -37,11 +37,11 @@ The pair of a round depends on the neighbouring relation:
   `REMOVED`. For a < 1 it follows by H_a(P || Q) = 1 - a + a H_1/a(Q || P), with the two
   data sets exchanged, and is that of `ADDED`. Both together are a convex curve, as its
   slope rises by the probability of loss 0 in `replaced`, which is not negative; so it
-  is the curve of one pair, `replaced`, which dominates each round and composes. For one
-  round there is no smaller bound; in many rounds, no data set has the worst case of
-  both sides in each (arXiv:2405.20769).
+  is the curve of one pair, `replaced`, which dominates each round and composes, though
+  in many rounds no data set has the worst case of both sides in each
+  (arXiv:2405.20769).
 * Poisson sample with a cap: one of two pairs, drawn at random, and the draw is revealed
-  (`MixedLoss`; `sampling.round_sampling` has the proof).
+  (`_MixedLoss`; `sampling.round_sampling` has the proof).
 * Random allocation: a client is in one of m places, drawn uniformly once, of which t
   are steps with noise. P has the client, Q does not. Their likelihood ratio is
   `S = ((m - t) + R_1 + ... + R_t) / m`, where under Q the ratios of the steps,
@@ -55,12 +55,10 @@ The pair of a round depends on the neighbouring relation:
   such mean smaller; and if each of two independent numbers is replaced by one that is
   larger in this order, so is their sum. So R, and each sum, may be rounded to a grid,
   and the result is a pair that dominates, in both directions, and composes. The grid is
-  geometric: probabilities of all sizes keep their relative precision, as everything is
-  a sum of products of positive numbers. The distribution of t steps takes some
-  2 log2(t) sums. Values of S beyond the largest one are replaced by it, and what the
-  mean of S loses thereby counts as an infinite loss of P; values below the smallest are
-  spread between it and 0, which is an infinite loss of Q. (arXiv:2602.17284 computes
-  the same distribution by rounding losses.)
+  geometric, so probabilities of all sizes keep their relative precision. Values of S
+  beyond the largest one are replaced by it, and what the mean of S loses thereby counts
+  as an infinite loss of P; values below the smallest are spread between it and 0, which
+  is an infinite loss of Q. (arXiv:2602.17284 computes it by rounding losses.)
 
 **Rounding.** The probabilities under P and Q of the losses between two grid points are
 split between these two points such that both probabilities are kept. Between grid
@@ -81,9 +79,9 @@ to delta, and a bound on it is added to delta.
   error; that much more of it goes to the upper grid point.
 * A coefficient of a transform is a sum of entries whose sizes add up to 1, by at most
   log2(size) halvings. Each has, in pocketfft, fewer than 16 roundings, so the error of
-  the coefficient is at most 16 u log2(size); this is to first order, and the true error
-  is a hundred times less. For the inverse transform the same holds for Euclidean norms,
-  relative, as each step is a multiple of a unitary matrix, apart from its roundings.
+  the coefficient is at most 16 u log2(size), to first order. For the inverse transform
+  the same holds for Euclidean norms, relative, as each step is a multiple of a unitary
+  matrix, apart from its roundings.
 * Where losses are rare, nearly all of a tilted distribution is in one cell, and its
   coefficients are all about 1. That cell is left out of both transforms: with the rest
   r of the mass, a coefficient relative to the cell's is 1 + z, where z has a round-off
@@ -137,10 +135,10 @@ _TRUNCATED = events.TruncatedPoissonDpEvent
 
 
 class Side(enum.Enum):
-  """Which of two neighbouring data sets the outcomes are drawn from."""
+  """The neighbouring data set, with or without the client, that outcomes come from."""
 
-  REMOVED = 'removed'  # The one with the client.
-  ADDED = 'added'  # The one without the client.
+  REMOVED = 'removed'
+  ADDED = 'added'
 
 
 @dataclasses.dataclass(frozen=True)
@@ -188,17 +186,12 @@ class Loss:
     return (loss + self.mu) / 2 + outside, (loss - self.mu) / 2 + outside
 
   def masses(self, epsilon: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Probabilities below, between and above the losses `epsilon`.
-
-    Returns those of the sample, those of the noise alone, and the relative errors of
-    the probabilities between.
-    """
+    """Masses below, between and above losses, of sample and noise, and their errors."""
     places = self._places(self._unsampled(epsilon))
     (plain, shifted), errors = _masses(places, self.is_laplace)
     return (1 - self.fraction) * plain + self.fraction * shifted, plain, errors
 
   def _extremes(self, deviations: float) -> tuple[float, float]:
-    """Least and largest `REMOVED` loss within so many deviations of the noise."""
     reach = self.mu if self.is_laplace else self.mu * (deviations + self.mu / 2)
     return float(self._sampled(-reach)), float(self._sampled(reach))
 
@@ -273,10 +266,7 @@ class Loss:
 def _masses(
   places: Iterable[np.ndarray], is_laplace: bool
 ) -> tuple[list[np.ndarray], np.ndarray]:
-  """Masses below, between and above places, and the relative errors of those between.
-
-  `places` has one array for each noise: the same places relative to its centre.
-  """
+  """Masses below, between and above places, and relative errors of those between."""
   seen = np.stack(list(places))
   far = np.abs(seen).max(axis=0)
   far = np.where(np.isfinite(far), far, 0.0)
@@ -312,7 +302,6 @@ def _normal_mass(a: np.ndarray, b: np.ndarray) -> np.ndarray:
 
 
 def _laplace_mass(a: np.ndarray, b: np.ndarray) -> np.ndarray:
-  """Probability of (a, b) for Laplace noise of scale 1."""
 
   def positive(low: np.ndarray, high: np.ndarray) -> np.ndarray:
     low, high = np.maximum(low, 0.0), np.maximum(high, 0.0)
@@ -330,7 +319,6 @@ class _Displacing(Loss):
   _moved = (2, 1)
 
   def masses(self, epsilon: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Like `Loss.masses`, of the first and the second mixture, for losses from 0 on."""
     mu, q = self.mu, self.fraction
     # (1 - q) + q y^2 e^(-mu^2) = e^epsilon ((1 - q) + q y), with y = e^(mu x - mu^2/2).
     rest = 4 * math.exp(-mu * mu) * (1 - q) / q
@@ -353,32 +341,28 @@ class _Displacing(Loss):
     return 0.0, float(self._losses(deviations, 2))
 
   def displacement(self, deviations: float) -> float:
-    """Bound on the error of a grid point's loss, by the round-off of its place."""
     wider = Loss(False, 2 * self.mu, self.fraction, Side.REMOVED)
     return 2 * wider.displacement(deviations)
 
 
 @dataclasses.dataclass(frozen=True)
-class MixedLoss:
+class _MixedLoss:
   """One of several losses, drawn at random; the outcome reveals which one was drawn.
 
   Or all losses of a pair that is stated by halves: those above and those below 0.
   """
 
-  parts: tuple[tuple['AnyLoss', float], ...]  # Losses and their probabilities.
+  parts: tuple[tuple['_AnyLoss', float], ...]  # Losses and their probabilities.
   level: Optional[float] = None  # Of halves: probability of loss 0, the rest of 1.
 
   def range(self, deviations: float) -> tuple[float, float]:
-    """Least and largest loss within so many deviations of the noise."""
     least, largest = zip(*(loss.range(deviations) for loss, _ in self.parts))
     return min(least), max(largest)
 
   def displacement(self, deviations: float) -> float:
-    """Bound on the error of a grid point's loss, by the round-off of its place."""
     return max(loss.displacement(deviations) for loss, _ in self.parts)
 
   def on_grid(self, interval: float, deviations: float) -> 'Cells':
-    """The distribution of the loss on the multiples of `interval`, rounded up."""
     parts = [(loss.on_grid(interval, deviations), p) for loss, p in self.parts]
     first = min(cells.first for cells, _ in parts)
     end = max(cells.first + len(cells.masses) for cells, _ in parts)
@@ -392,7 +376,6 @@ class MixedLoss:
     return Cells(first, masses, infinite)
 
   def points(self, deviations: float) -> tuple[np.ndarray, np.ndarray]:
-    """The approximate distribution: logarithms of probabilities, and losses."""
     parts = [(*loss.points(deviations), math.log(p)) for loss, p in self.parts if p]
     logs, values = zip(*((logs + log_p, at) for logs, at, log_p in parts))
     if self.level is not None:
@@ -401,26 +384,23 @@ class MixedLoss:
     return np.concatenate(logs), np.concatenate(values)
 
 
-def replaced(mu: float, fraction: float) -> MixedLoss:
+def replaced(mu: float, fraction: float) -> _MixedLoss:
   """The loss of a sample of fixed size in which a client may be replaced."""
   above, below = (
     Loss(False, mu, fraction, side, sign) for side, sign in zip(Side, (1, -1))
   )
   level = (1 - fraction) * math.erf(mu / 2 / math.sqrt(2))
-  return MixedLoss(((above, 1.0), (below, 1.0)), level)
+  return _MixedLoss(((above, 1.0), (below, 1.0)), level)
 
 
-def zeroed(mu: float, fraction: float, side: Side) -> MixedLoss:
-  """The loss if a client displaces another one, and its contribution may become 0.
-
-  With `Side.REMOVED` P has its contribution and Q has 0, otherwise the other way round.
-  """
+def zeroed(mu: float, fraction: float, side: Side) -> _MixedLoss:
+  """The loss if a client displaces another one; its contribution is 0 in Q, or in P."""
   pairs = (_Displacing, Loss) if side is Side.REMOVED else (Loss, _Displacing)
   above, below = (
     pair(False, mu, fraction, of, sign) for pair, of, sign in zip(pairs, Side, (1, -1))
   )
   within = special.ndtr(mu / 2) - special.ndtr(-3 * (mu / 2))
-  return MixedLoss(((above, 1.0), (below, 1.0)), float((1 - fraction) * within))
+  return _MixedLoss(((above, 1.0), (below, 1.0)), float((1 - fraction) * within))
 
 
 class Cells(NamedTuple):
@@ -432,23 +412,23 @@ class Cells(NamedTuple):
 
 
 # The loss of a round, or of a random allocation.
-AnyLoss = Union[Loss, MixedLoss, 'AllocatedLoss']
+_AnyLoss = Union[Loss, _MixedLoss, '_AllocatedLoss']
 # Losses, and how often each is composed.
-Losses = tuple[tuple[AnyLoss, int], ...]
+Losses = tuple[tuple[_AnyLoss, int], ...]
 
 
 def _as_known(losses: 'Losses', deviations: float) -> 'Losses':
   """Replaces allocations by a single known step where noise is too small for a grid."""
   return tuple(
     (Loss(False, loss.mu, 1.0, Side.REMOVED), times)
-    if isinstance(loss, AllocatedLoss)
+    if isinstance(loss, _AllocatedLoss)
     and loss.mu * deviations + loss.mu * loss.mu / 2 > _MAX_LOG
     else (loss, times)
     for loss, times in losses
   )
 
 
-class Plan(NamedTuple):
+class _Plan(NamedTuple):
   """Grid and tilt of a composition, for the losses around an epsilon."""
 
   tilt: float  # The t of e^(t L).
@@ -460,7 +440,7 @@ class Plan(NamedTuple):
   coarseness: float  # Interval over the deviation of the narrowest round's loss.
 
 
-def _moments(loss: AnyLoss, tilts: np.ndarray, deviations: float) -> np.ndarray:
+def _moments(loss: _AnyLoss, tilts: np.ndarray, deviations: float) -> np.ndarray:
   """Approximately log E e^(tilt * loss), shape [tilts]."""
   logs, values = loss.points(deviations)
   exponents = np.multiply.outer(tilts, values)
@@ -471,8 +451,7 @@ def _moments(loss: AnyLoss, tilts: np.ndarray, deviations: float) -> np.ndarray:
   return np.asarray(np.log(exponents.sum(axis=1)) + largest)
 
 
-def _deviation(loss: AnyLoss, deviations: float) -> float:
-  """The approximate standard deviation of a loss, positive."""
+def _deviation(loss: _AnyLoss, deviations: float) -> float:
   logs, values = loss.points(deviations)
   weights = np.exp(logs)
   weights /= weights.sum()
@@ -486,17 +465,14 @@ def plan(
   log_delta: float,
   epsilon: Optional[float] = None,
   max_cells: int = MAX_CELLS,
-) -> Plan:
+) -> _Plan:
   """Chooses grid and tilt for an epsilon; by default, for the epsilon at that delta."""
   count = sum(times for _, times in losses)
   deviations = math.sqrt(2 * (math.log(count) + _CUT - log_delta))
   losses = _as_known(losses, deviations)
 
-  def moments(tilts: np.ndarray) -> np.ndarray:
-    return sum(
-      (times * _moments(loss, tilts, deviations) for loss, times in losses),
-      np.zeros(len(tilts)),
-    )
+  def moments(tilts: np.ndarray) -> Any:
+    return sum(times * _moments(loss, tilts, deviations) for loss, times in losses)
 
   has_bounds = any(isinstance(each, Loss) and each.is_laplace for each, _ in losses)
 
@@ -540,7 +516,7 @@ def plan(
   width = largest - least + displaced
   width = max(width, max(high - low for low, high in ranges))
   interval = max(finest, width / max_cells, MIN_INTERVAL)
-  return Plan(
+  return _Plan(
     tilt=tilt,
     tail=float(positive[cut]),
     deviations=deviations,
@@ -571,7 +547,7 @@ def _log1p(less_one: np.ndarray) -> np.ndarray:
 class Composition:
   """The distribution of the sum of all losses, as a curve of delta over epsilon."""
 
-  def __init__(self, losses: Losses, grid_plan: Plan) -> None:
+  def __init__(self, losses: Losses, grid_plan: _Plan) -> None:
     self.interval = interval = grid_plan.interval
     self.coarseness, tilt = grid_plan.coarseness, grid_plan.tilt
     losses = _as_known(losses, grid_plan.deviations)
@@ -657,8 +633,7 @@ class Composition:
 
   def epsilon(self, delta: float) -> tuple[float, float]:
     """The smallest epsilon >= 0, infinite beyond the grid; and delta's error share."""
-    indices = np.flatnonzero(self._deltas <= delta)
-    indices = indices[self._epsilons[indices] >= 0]
+    indices = np.flatnonzero((self._deltas <= delta) & (self._epsilons >= 0))
     if not len(indices):
       return math.inf, 1.0
     at = int(indices[0])
@@ -719,8 +694,6 @@ class Ratios(NamedTuple):
   def finer(self, interval: float) -> 'Ratios':
     """The same distribution on a grid that is finer by a power of 2."""
     times = round(self.interval / interval)
-    if times <= 1:
-      return self
     masses = np.zeros(times * (len(self.masses) - 1) + 1)
     masses[::times] = self.masses
     return Ratios(
@@ -852,7 +825,7 @@ def ratios(mu: float, num_places: int, num_steps: int, deviations: float) -> Rat
 
 
 @dataclasses.dataclass(frozen=True)
-class AllocatedLoss:
+class _AllocatedLoss:
   """The loss of all steps of a random allocation; `mu` is that of a single step."""
 
   mu: float
@@ -869,18 +842,15 @@ class AllocatedLoss:
     return sums.logs - math.log(self.num_places), sums.masses * (1 + error), sums
 
   def range(self, deviations: float) -> tuple[float, float]:
-    """Least and largest loss within so many deviations of the noise."""
     logs, _, _ = self._ratios(deviations)
     if self.side is Side.ADDED:
       return -float(logs[-1]), -float(logs[0])
     return float(logs[0]), float(logs[-1])
 
   def displacement(self, deviations: float) -> float:
-    """Bound on the error of a grid point's loss, by the round-off of its place."""
     return _VALUE_ERROR * (4 + 2 * math.log2(self.num_places)) * (1 + _MAX_LOG)
 
   def on_grid(self, interval: float, deviations: float) -> Cells:
-    """The distribution of the loss on the multiples of `interval`, rounded up."""
     logs, masses, sums = self._ratios(deviations)
     below = np.floor(logs / interval).astype(np.int64)
     part = np.expm1(logs - below * interval) / math.expm1(interval)
@@ -895,7 +865,6 @@ class AllocatedLoss:
     return Cells(first, p, min(sums.lost / self.num_places, 1.0))
 
   def points(self, deviations: float) -> tuple[np.ndarray, np.ndarray]:
-    """The approximate distribution: logarithms of probabilities, and losses."""
     logs, masses, _ = self._ratios(deviations)
     if self.side is Side.ADDED:
       logs = -logs
@@ -909,8 +878,7 @@ class AllocatedLoss:
     return np.log(weights[some]), means[some] / weights[some]
 
 
-# Larger noise multipliers are replaced by the first; below the second, the Renyi bound
-# is used.
+# Larger noise multipliers are replaced; with smaller ones, the Renyi bound is used.
 _MAX_NOISE, _MIN_NOISE = 1e9, 1e-6
 _LEAST_PROBABILITY = 1e-300  # Smaller sampling probabilities are replaced by it.
 # Deltas of so many decades share one composition, if at most this share of delta is
@@ -939,7 +907,7 @@ class PldAccountant(accountant.Accountant):
     poisson = dp_accounting.PoissonSampledDpEvent
     sampled = (poisson, _FIXED_SIZE, _TRUNCATED, events.AllocatedDpEvent)
     return (
-      accountant.is_unsampled_noise(part)
+      isinstance(part, accountant.UNSAMPLED)
       or accountant.is_sampled(part, *sampled)
       or accountant.is_sampled(part, poisson, noise=dp_accounting.LaplaceDpEvent)
     )
@@ -961,9 +929,8 @@ class PldAccountant(accountant.Accountant):
     self, parts: list[accountant.Component], delta: float
   ) -> Optional[accountant.Instead]:
     epsilon, reason = _answer(tuple(parts), self.neighboring_relation, delta)
-    if not reason or epsilon > accountant.pure_epsilon_of(parts):
-      return None
-    return accountant.Instead(rdp.RdpAccountant.name, reason)
+    is_renyi = reason and epsilon <= accountant.pure_epsilon_of(parts)
+    return accountant.Instead(rdp.RdpAccountant.name, reason) if is_renyi else None
 
 
 def _renyi(
@@ -977,9 +944,8 @@ def _renyi(
 
 
 def _is_in_range(parts: Iterable[accountant.Component]) -> bool:
-  return all(
-    getattr(part, 'event', part).noise_multiplier >= _MIN_NOISE for part, _ in parts
-  )
+  noises = (getattr(part, 'event', part) for part, _ in parts)
+  return all(noise.noise_multiplier >= _MIN_NOISE for noise in noises)
 
 
 @functools.lru_cache(maxsize=64)
@@ -1011,14 +977,12 @@ def _answer(
 
 def _is_replaced(parts: Iterable[accountant.Component], relation: Relation) -> bool:
   """Whether rounds have the pair of `replaced`, which is loose for many rounds."""
-  return relation is Relation.REPLACE_ONE and any(
-    isinstance(part, _FIXED_SIZE) for part, _ in parts
-  )
+  has_fixed_size = any(isinstance(part, _FIXED_SIZE) for part, _ in parts)
+  return has_fixed_size and relation is Relation.REPLACE_ONE
 
 
 def _fraction(part: dp_accounting.DpEvent) -> float:
-  """The probability that a client is in a round, or in one of those allocated."""
-  if accountant.is_unsampled_noise(part):
+  if isinstance(part, accountant.UNSAMPLED):
     return 1.0
   if isinstance(part, events.AllocatedDpEvent):
     return float(part.num_steps / part.num_places)
@@ -1046,7 +1010,6 @@ def _total_variation(parts: Iterable[accountant.Component]) -> float:
 
 
 def _epsilon_of_side(side: Losses, delta: float) -> tuple[float, bool]:
-  """Epsilon of a composition, and whether its grid is coarse."""
   decade = _DECADES * math.floor(math.log10(delta) / _DECADES)
   middle_delta = 10.0 ** (decade + _DECADES / 2)
   composition = _composition(side, plan(side, math.log(middle_delta)))
@@ -1077,20 +1040,19 @@ def _delta_of_side(side: Losses, epsilon: float) -> float:
 
 
 def _loss_bound(side: Losses) -> float:
-  """Upper bound on the sum of all losses; infinite if losses are not bounded.
+  """Upper bound on the sum of all losses, near which no tilt resolves the curve.
 
-  Losses of Laplace noise are bounded. So are those of `ADDED` on a sample: P is at most
-  Q / (1 - q), so a loss is at most -log(1 - q); and those of an allocation with places
-  that are no steps. Near such a bound there is no tilt that resolves the curve.
+  It is finite for Laplace noise, for `ADDED` on a sample, where P is at most Q / (1 -
+  q), and for an allocation with places that are no steps.
   """
   bound = 0.0
   for loss, count in side:
-    if isinstance(loss, AllocatedLoss):
+    if isinstance(loss, _AllocatedLoss):
       missed = 1 - loss.num_steps / loss.num_places
       if loss.side is not Side.ADDED or missed <= 0:
         return math.inf
       bound += -count * math.log(missed)
-    elif isinstance(loss, MixedLoss):
+    elif isinstance(loss, _MixedLoss):
       bound += count * max(_loss_bound(((each, 1),)) for each, _ in loss.parts)
     elif loss.is_laplace:
       bound += count * (loss.range(0.0)[1] + loss.displacement(0.0))
@@ -1114,22 +1076,22 @@ def _sides(parts: Iterable[accountant.Component], relation: Relation) -> list[Lo
   return sides[:1] if sides[0] == sides[1] else sides
 
 
-def _loss(part: dp_accounting.DpEvent, relation: Relation, side: Side) -> AnyLoss:
+def _loss(part: dp_accounting.DpEvent, relation: Relation, side: Side) -> _AnyLoss:
   noise = getattr(part, 'event', part)
   is_laplace = isinstance(noise, dp_accounting.LaplaceDpEvent)
   mu = 1 / min(noise.noise_multiplier, _MAX_NOISE)
   fraction = max(_fraction(part), _LEAST_PROBABILITY)
   if isinstance(part, events.AllocatedDpEvent) and part.num_steps > 1:
-    return AllocatedLoss(mu, part.num_places, part.num_steps, side)
+    return _AllocatedLoss(mu, part.num_places, part.num_steps, side)
   if isinstance(part, _FIXED_SIZE) and relation is Relation.REPLACE_ONE:
     return replaced(mu, fraction)
-  if accountant.is_unsampled_noise(part):
+  if isinstance(part, accountant.UNSAMPLED):
     side = Side.REMOVED  # Both sides have the same distribution.
   usual = Loss(is_laplace, mu, fraction, side)
   if not isinstance(part, _TRUNCATED):
     return usual
-  other: AnyLoss = dataclasses.replace(usual, mu=2 * mu)
+  other: _AnyLoss = dataclasses.replace(usual, mu=2 * mu)
   if relation is Relation.REPLACE_SPECIAL:
     other = zeroed(mu, fraction, side)
   displaced = accountant.displacement_probability(part)
-  return MixedLoss(((usual, 1 - displaced), (other, displaced)))
+  return _MixedLoss(((usual, 1 - displaced), (other, displaced)))

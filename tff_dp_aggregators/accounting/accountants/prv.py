@@ -3,13 +3,11 @@
 It uses the authors' package, `prv-accountant`, which certifies an interval around each
 epsilon; this accountant returns its upper end. Two things are added:
 
-* The package's Poisson-sampled Gaussian has only the loss of *removing* a client: the
-  sampled mixture against the plain Gaussian. `_added` is the other direction, and the
-  larger result counts. It is not proven that removing is always worse under
-  composition.
+* The package's Poisson-sampled Gaussian has only the loss of *removing* a client.
+  `_added` is the other direction, and the larger result counts: it is not proven that
+  removing is always worse under composition.
 * The certificate assumes exact arithmetic. The round-off of the package's sums is added
-  to delta, and that of its means, which it integrates numerically, to epsilon. If the
-  round-off is not small, a ValueError is raised.
+  to delta, and that of its means, which it integrates numerically, to epsilon.
 
 Delta must be at least about 1e-14, and 1e-15 times the number of rounds.
 """
@@ -45,7 +43,7 @@ class PrvAccountant(accountant.Accountant):
   reads = 'Gaussian, Laplace and Poisson-sampled Gaussian events'
 
   def _can_read(self, part: dp_accounting.DpEvent) -> bool:
-    return accountant.is_unsampled_noise(part) or accountant.is_sampled(
+    return isinstance(part, accountant.UNSAMPLED) or accountant.is_sampled(
       part, dp_accounting.PoissonSampledDpEvent
     )
 
@@ -77,8 +75,6 @@ def _round_off(parts: list[accountant.Component]) -> float:
 
 
 class _Composed:
-  """The package's accountant of one direction, with the error of its means."""
-
   def __init__(
     self, parts: tuple[accountant.Component, ...], added: bool, delta_error: float
   ) -> None:
@@ -128,25 +124,23 @@ def _worst(parts: list[accountant.Component], delta_error: float, of: Any) -> fl
 def _variable(part: dp_accounting.DpEvent, added: bool) -> Any:
   import prv_accountant
 
+  noise: Any = getattr(part, 'event', part)
+  noise_multiplier = min(noise.noise_multiplier, _MAX_NOISE)
   if isinstance(part, dp_accounting.LaplaceDpEvent):
-    return prv_accountant.LaplaceMechanism(1 / min(part.noise_multiplier, _MAX_NOISE))
+    return prv_accountant.LaplaceMechanism(1 / noise_multiplier)
   if isinstance(part, dp_accounting.GaussianDpEvent):
-    return prv_accountant.GaussianMechanism(min(part.noise_multiplier, _MAX_NOISE))
-  noise_multiplier = min(part.event.noise_multiplier, _MAX_NOISE)
-  sampled = prv_accountant.PoissonSubsampledGaussianMechanism
-  removed = sampled(part.sampling_probability, noise_multiplier)
-  if not added:
-    return removed
-  return _added(part.sampling_probability, noise_multiplier, removed.rdp)
+    return prv_accountant.GaussianMechanism(noise_multiplier)
+  q = part.sampling_probability
+  removed = prv_accountant.PoissonSubsampledGaussianMechanism(q, noise_multiplier)
+  return _added(q, noise_multiplier, removed.rdp) if added else removed
 
 
 def _added(probability: float, noise_multiplier: float, divergence: Any) -> Any:
   """The loss log(P(x) / Q(x)), x drawn from P = N(0, s^2), of adding a client.
 
-  Q = (1 - p) N(0, s^2) + p N(1, s^2). The loss is below t where x is above the point at
-  which Q / P = 1 - p + p e^((2 x - 1) / (2 s^2)) reaches e^-t. It is always below
-  -log(1 - p). Its Renyi divergences, from which the package chooses the range of its
-  grid, are at most those of removing (arXiv:1908.10530, Theorem 5).
+  It is below t where x is above the point at which Q / P = 1 - p + p e^((2 x - 1) / (2
+  s^2)) reaches e^-t. Its Renyi divergences, from which the package chooses the range of
+  its grid, are at most those of removing (arXiv:1908.10530, Theorem 5).
   """
   import numpy as np
   from prv_accountant import PrivacyRandomVariable

@@ -1,9 +1,9 @@
 r"""Accountant by Renyi DP: an upper bound for most events, and for integer noise.
 
 Composition and the conversion to epsilon (arXiv:2004.00010, Proposition 12) are
-dp-accounting's. The moments of sampled Gaussians are computed here: in dp-accounting
-0.4.3 they are lost to round-off where sampling is rare or noise large, and may be too
-small; and 0.6 is looser at fractional orders.
+dp-accounting's. The moments of sampled Gaussians are computed here: dp-accounting 0.4.3
+loses them to round-off where sampling is rare or noise large, and may be too small; 0.6
+is looser at fractional orders.
 
 **Integer noise.** Below, n shares of variance s^2 are summed; mu = n s^2 is the
 variance of the sum, D1 and D2 the L1 and L2 sensitivities, and `order` the Renyi order.
@@ -27,8 +27,7 @@ sum follow, the second and third of which are **proved here**:
 
 1. Densities that are off by exp(+-tau/2) put a factor of at most
    exp((2 order - 1) tau / 2) on the moment, in each coordinate: the divergence grows by
-   tau / 2 (2 order - 1) / (order - 1). (The paper states tau, the limit of large
-   orders.)
+   tau / 2 (2 order - 1) / (order - 1).
 2. Two distributions within exp(+-tau/2) of each other are (tau/2)^2/2-zCDP apart
    (arXiv:1605.02065, Proposition 3.3), and square roots of zCDP add up, as for groups
    (there, Section 5). So a coordinate that moves by D_j costs at most
@@ -192,13 +191,12 @@ def _truncated(
 def poisson(
   probability: float, noise_multiplier: float, orders: tuple[float, ...]
 ) -> np.ndarray:
-  """Renyi divergences of a Gaussian on a Poisson sample, add-or-remove.
+  """Renyi divergences of a Gaussian on a Poisson sample, add-or-remove, rounded up.
 
   For whole orders they are arXiv:1908.10530, Section 3.3, with the constant term taken
   out of its equation, so that all remaining terms are positive. Fractional orders use
-  its series where that is short; otherwise they are interpolated between the
-  neighbouring whole orders, as (order - 1) times the divergence is convex
-  (arXiv:1808.00087, Corollary 10). Rounded up, shape [len(orders)].
+  its series where that is short, or are interpolated, as (order - 1) times the
+  divergence is convex (arXiv:1808.00087, Corollary 10).
   """
   moment = functools.partial(_poisson_moment, probability, noise_multiplier)
   between = _at_orders(orders, moment)
@@ -221,7 +219,7 @@ def without_replacement(
   """Bounds on divergences of a Gaussian on a sample of fixed size, replace-one.
 
   arXiv:1808.00087, Theorem 27, whose differences B(l) are computed with as many more
-  digits as cancellation loses. Rounded up, shape [len(orders)].
+  digits as cancellation loses.
   """
   moment = functools.partial(_without_replacement_moment, fraction, noise_multiplier)
   return _at_orders(orders, moment)
@@ -239,16 +237,7 @@ def _at_orders(orders: Sequence[float], moment: Callable[[int], float]) -> np.nd
 
 
 def _sum_to_moment(log_terms: np.ndarray) -> float:
-  """log(1 + sum of terms), rounded up."""
   return float(np.logaddexp(0.0, special.logsumexp(log_terms) + _SAFETY))
-
-
-def _log_binomials(order: int, chosen: np.ndarray) -> np.ndarray:
-  return (
-    special.gammaln(order + 1)
-    - special.gammaln(chosen + 1)
-    - special.gammaln(order - chosen + 1)
-  )
 
 
 def _gaussian_moments(noise_multiplier: float, orders: np.ndarray) -> np.ndarray:
@@ -262,7 +251,7 @@ def _poisson_moment(probability: float, noise_multiplier: float, order: int) -> 
   i = np.arange(2.0, order + 1)
   gaussian = _gaussian_moments(noise_multiplier, i)
   return _sum_to_moment(
-    _log_binomials(order, i)
+    accountant.log_binomial(order, i)
     + i * math.log(probability)
     + (order - i) * math.log1p(-probability)
     + gaussian
@@ -275,9 +264,8 @@ def _fractional_poisson_moment(
 ) -> float:
   """Log E (1 - q + q e^((2 z - 1) / (2 s^2)))^order, z of N(0, s^2), rounded up.
 
-  It is the sum of two binomial series, for z below and above the point where both
-  summands are equal. After `order` terms each series alternates in sign and its terms
-  get smaller, so that the remainder is less than the last term.
+  The sum of two binomial series, for z below and above the point where both summands
+  are equal. After `order` terms they alternate and fall: the last bounds the remainder.
   """
   if probability == 1:
     return float(_gaussian_moments(noise_multiplier, np.array([order]))[0])
@@ -316,7 +304,8 @@ def _without_replacement_moment(
   near = upper <= _MAX_DIFFERENCES
   by_difference = (differences[lower[near]] + differences[upper[near]]) / 2
   bounds[near] = np.minimum(bounds[near], math.log(4) + by_difference)
-  return _sum_to_moment(_log_binomials(order, i) + i * math.log(fraction) + bounds)
+  binomials = accountant.log_binomial(order, i)
+  return _sum_to_moment(binomials + i * math.log(fraction) + bounds)
 
 
 @functools.lru_cache(maxsize=64)
@@ -324,7 +313,7 @@ def _log_differences(noise_multiplier: float) -> np.ndarray:
   """Logarithms of B(l) = E (p/q - 1)^l at even l, q = N(0, 1) and p = N(mu, 1).
 
   B(l) is the l-th forward difference of exp(x (x - 1) mu^2 / 2) at x = 0. Its terms
-  are up to 2^l times larger than it, for mu < 1 up to (2 / mu^2)^l times. NaN at odd l.
+  are up to 2^l times larger than it, for mu < 1 up to (2 / mu^2)^l times.
   """
   logs = np.full(_MAX_DIFFERENCES + 1, math.nan)
   if noise_multiplier < 1e-3:  # exp(x^2 / 2e-6): no sampling helps here.
@@ -359,11 +348,9 @@ def integer_noise(
   orders: tuple[float, ...],
 ) -> np.ndarray:
   """Upper bounds on the Renyi divergences of an event, [len(orders)]."""
-  if isinstance(event, events.SkellamDpEvent):
-    bounds = _at_orders(orders, lambda order: _skellam_moment(event, order))
-  else:
-    bounds = _discrete_gaussian(event, orders)
-  return bounds * _INTEGER_SAFETY
+  if isinstance(event, events.DistributedDiscreteGaussianDpEvent):
+    return _discrete_gaussian(event, orders) * _INTEGER_SAFETY
+  return _at_orders(orders, functools.partial(_skellam_moment, event)) * _INTEGER_SAFETY
 
 
 def tau(local_stddev: float, num_clients: int) -> float:
@@ -378,7 +365,6 @@ def tau(local_stddev: float, num_clients: int) -> float:
 
 
 def _skellam_moment(event: events.SkellamDpEvent, order: int) -> float:
-  """(order - 1) times the divergence, at a whole order."""
   mu, l1 = event.variance, event.l1_sensitivity
   l2_squared = event.l2_sensitivity**2
   rest = min(((2 * order - 1) * l2_squared + 6 * l1) / (4 * mu**2), 3 * l1 / (2 * mu))
