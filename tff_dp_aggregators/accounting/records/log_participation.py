@@ -156,10 +156,8 @@ class Summary:
     promised, violations = (min_separation, max_participations), []
     if self.min_separation == 0:
       assert self.observed is not None
-      lines = ', '.join(map(str, self.log.twice))
-      lines = f' (lines of the log: {lines})' if lines else ''
       violations.append(
-        f'{self._closest(self.observed)}{lines}; no schema allows this: if it took '
+        f'{self._closest(self.observed)}; no schema allows this: if it took '
         'part once, name it once'
       )
     violations += self._violations(self.waiting, *promised, 'promised')
@@ -395,18 +393,6 @@ def _wait(
   microsecond = datetime.timedelta(microseconds=1)
   wait = datetime.timedelta(hours=min_wait_hours) // microsecond * 1000
   starts, assumptions = _wait_starts(log, wait_from, first_start)
-  if log.resolution and wait % log.resolution:
-    # Rounding can move two times closer together by one unit.
-    seconds = f'{log.resolution / 10**9:g} s'
-    if wait <= log.resolution:
-      raise ValueError(
-        f'the times of the log are written to {seconds}, which is too coarse for '
-        f'min_wait_hours={min_wait_hours:g}; write them out with all digits.'
-      )
-    wait -= log.resolution
-    assumptions += (
-      f'Times are written to {seconds}, so the wait counts as that much shorter.',
-    )
   back = _first_round_back(log.completions, starts, wait)
   separations = (back - np.arange(log.num_rounds))[back < log.num_rounds]
   closest = None

@@ -19,35 +19,36 @@ name for a column that is not what it seems. A run's ledger is a round log as we
 
 **Times** are ISO 8601, with a zone (`2023-05-30T13:00:00.25+02:00`) or without, or Unix
 time in seconds, ms, us or ns, which the digits tell apart. A log has only one of these
-formats. Digits that `1.70005e9` lacks shorten the wait (`RoundLog.resolution`).
+formats.
 
 **Populations** have separate rounds; if a log has several, one has to be chosen.
 
-**Repairs and errors.** Lines are sorted, by round or by completion; a repeated line
-with a round number counts once; different spellings of a client's id (blanks, 7.0) are
-one client. Wherever a guess could overstate the privacy guarantee, the line is refused:
-a repeated line without a round number, a round twice with other values, a missing
-number, clocks that go back, a value missing or unreadable, and clients called NA, nan
-or null, which is how a missing id is written.
+Lines are sorted, by round or by completion, and different spellings of a client's id
+(blanks, 7.0) are one client. Wherever a guess could overstate the privacy guarantee,
+the log is refused: a round that is there twice, or missing, clocks that go back, a
+value missing or unreadable, times with exponents, which may lack digits, and clients
+called NA, nan or null, which is how a missing id is written.
 
 DuckDB reads the file, every value as text, and spills to disk what exceeds its memory.
 """
 
-import contextlib
 import csv
 import dataclasses
 import datetime
+import decimal
+import functools
 import glob
 import gzip
 import itertools
 import json
+import operator
 import os
 import re
 import stat
 import tempfile
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Optional
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple, Optional
 
 import numpy as np
 
@@ -76,8 +77,8 @@ MEMORY = '2GB'  # Limit for DuckDB; 10^8 participations take 2.3 GB, partly on d
 WITHOUT_ZONE = 'ISO 8601 without a zone'
 
 _TIMES = ('completion_time', 'start_time')
-_SECOND = 10**9  # All times are in nanoseconds.
-_MAX_TIME = 7_258_118_400 * _SECOND  # The year 2200, which keeps sums within int64.
+_EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.timezone.utc)
+_MAX_TIME = 7_258_118_400 * 10**9  # The year 2200, which keeps sums within int64.
 _LONGEST_LINE = 2**24  # Bytes.
 # DuckDB types that are nested, or too coarse for ids and times.
 _UNSUPPORTED_TYPES = ('MAP', 'STRUCT', 'UNION', 'VARIANT', 'FLOAT')
@@ -93,93 +94,24 @@ _LIKE: tuple[tuple[str, tuple[str, ...], str], ...] = (
 )
 # Several ids where one is expected. A single id, such as a GUID, may be in braces.
 _SEVERAL_IDS = re.compile(r'[;|,]|^\[.*\]$|^[({][^)}]*\s[^)}]*[)}]$', re.DOTALL)
-_DECODER = strict_json.Decoder(object_pairs_hook=strict_json.unique)
-# Convert text to numbers, or NULL if it is none. DuckDB's own casts accept more forms
-# than are intended here, such as '1_0'.
-_MACROS = r"""
-create macro whole(t) as
-  case when regexp_full_match(t, ' *[0-9]{1,18} *') then trim(t)::bigint end;
-create macro iso(t) as regexp_extract(
-  t,
-  '^(\d{4}-\d\d-\d\d)[Tt ]((?:[01]\d|2[0-3]):[0-5]\d)(?::([0-5]\d)(?:[.,](\d+))?)?'
-  || ' ?([Zz]|UTC|[+-](?:[01]\d|2[0-3])(?::?[0-5]\d)?)?$',
-  ['day', 'clock', 'second', 'fraction', 'zone']
-);
-create macro unix(t) as
-  case when regexp_full_match(t, '\d{1,30}(\.\d*)?([eE][+-]?\d{1,2})?')
-  then try_cast(t as decimal(38, 18)) end;
-create macro places(number) as
-  case when number < 1e10::decimal(38, 18) then 9
-  when number < 1e13::decimal(38, 18) then 6
-  when number < 1e16::decimal(38, 18) then 3
-  when number < 1e19::decimal(38, 18) then 0 end;
-create macro time_format(iso, unix) as
-  case when iso.day <> '' then
-    if(iso.zone = '', 'ISO 8601 without a zone', 'ISO 8601 with a zone')
-  else
-    'Unix time in ' || case places(unix)
-    when 9 then 's' when 6 then 'ms' when 3 then 'us' when 0 then 'ns' end
-  end;
-create macro nanoseconds_of_iso(iso) as
-  epoch_us(try_cast(
-    iso.day || ' ' || iso.clock || ':' || if(iso.second = '', '00', iso.second)
-    || if(regexp_full_match(iso.zone, '[+-].*'), iso.zone, 'Z') as timestamptz
-  )) * 1000::hugeint + rpad(left(iso.fraction, 9), 9, '0')::bigint;
-create macro nanoseconds_of_unix(unix) as
-  floor(unix)::hugeint * (10 ** places(unix))::hugeint
-  + floor((unix - floor(unix)) * (10 ** places(unix))::bigint)::bigint;
-create macro nanoseconds(iso, unix) as case
-  when iso.day <> '' then nanoseconds_of_iso(iso) else nanoseconds_of_unix(unix) end;
-create macro in_range(moment) as
-  case when moment between 0 and 7258118399999999999 then moment::bigint end;
-create macro listed(t) as
-  case when starts_with(ltrim(t), '[') then
-    case when json_valid(t) then json_extract(t, '$[*]')::varchar[] end
-  when not regexp_matches(t, '[,|]|^\s*[({][^)}]*[;\s][^)}]*[)}]\s*$') then nullif([
-    to_json(x)::varchar
-    for x in string_split_regex(t, '[;\s\x0b\x1c-\x1f\x{85}\p{Z}]+') if x <> ''
-  ], []) end;
-"""
-# Errors in the sequence of rounds: required columns, SQL condition, message.
-_RULES = (
-  (
-    {'round'},
-    'number = 0 and round > 1',
-    'the first round is number {round}, not 0 or 1. Add the rounds before it; if they '
-    'were of another run, number this one anew.',
-  ),
-  (
-    {'round'},
-    'round - round_before > 1',
-    'round {round} follows on round {round_before}. Add what is missing; if no result '
-    'of it was ever released, number the rounds without it.',
-  ),
-  (
-    {'round', 'completion_time'},
-    'completion_time < completion_time_before',
-    'this round is complete before the one before it, in line {line_before}.',
-  ),
-  (
-    {'completion_time', 'start_time'},
-    'start_time > completion_time',
-    'this round starts after its completion.',
-  ),
-  (
-    {'client_ids', 'cohort_size'},
-    'client_ids <> cohort_size',
-    'cohort_size is {cohort_size}, but client_ids has {client_ids}. Add the missing '
-    'clients, or ignore the column if it is something else (--columns=cohort_size=).',
-  ),
+_NO_LIST = re.compile(r'[,|]|^\s*[({][^)}]*[;\s][^)}]*[)}]\s*$')
+_ISO = re.compile(
+  r'(\d{4}-\d\d-\d\d)[Tt ]((?:[01]\d|2[0-3]):[0-5]\d)(:[0-5]\d)?(?:[.,](\d+))?'
+  r' ?(?:([Zz]|UTC)|([+-])([01]\d|2[0-3])(?::?([0-5]\d))?)?',
+  re.ASCII,
 )
+_UNIX = re.compile(r'\d{1,30}(\.\d*)?', re.ASCII)
+_DECODER = strict_json.Decoder(object_pairs_hook=strict_json.unique)
+_cached = functools.lru_cache(2**20)(ids.of_client)
 
 
 class Database:
   """A DuckDB database in memory, which spills to disk.
 
   For a log that names its clients, its tables are `contributions(client, round)`, with
-  rounds from 0; `names(client, name)`, with clients numbered in the order of the log;
-  and `by_client(client, times, closest)`: the number of a client's contributions, and
-  the smallest difference of two of its rounds, NULL if it has one.
+  rounds from 0; `names(client, name)`, with clients numbered by name; and
+  `by_client(client, times, closest)`: the number of a client's contributions, and the
+  smallest difference of two of its rounds, NULL if it has one.
   """
 
   def __init__(self) -> None:
@@ -188,8 +120,7 @@ class Database:
     self._folder = tempfile.TemporaryDirectory(prefix='round_log')
     config = {'memory_limit': MEMORY, 'temp_directory': self._folder.name}
     self._connection = duckdb.connect(config=config)
-    self._connection.execute("set TimeZone = 'UTC'; set enable_progress_bar = false")
-    self._connection.execute(_MACROS)
+    self._connection.execute('set enable_progress_bar = false')
 
   def query(self, sql: str, *parameters: Any) -> list[tuple]:
     """Returns the rows of a query, or of the last of several statements."""
@@ -212,17 +143,24 @@ class RoundLog:
   cohort_sizes: Optional[np.ndarray] = None  # int64, shape [n].
   clients: Optional[Database] = None  # The participations, if clients are named.
   time_format: Optional[str] = None
-  notes: tuple[str, ...] = ()  # Repairs and omissions, for people.
-  # The unit to which times are rounded, in nanoseconds, if they are written with
-  # exponents and are all coarser than a second; else 0.
-  resolution: int = 0
-  twice: tuple[int, ...] = ()  # Lines that have one client twice in a round, if any.
+  notes: tuple[str, ...] = ()  # Omissions and doubts, for people.
 
   def format_time(self, nanoseconds: int) -> str:
     """Formats a time to microseconds, in UTC if the log's times have a zone."""
-    epoch = datetime.datetime(1970, 1, 1)
-    time = epoch + datetime.timedelta(microseconds=int(nanoseconds) // 1000)
-    return time.isoformat() + ('' if self.time_format == WITHOUT_ZONE else 'Z')
+    time = _EPOCH + datetime.timedelta(microseconds=int(nanoseconds) // 1000)
+    text = time.replace(tzinfo=None).isoformat()
+    return text + ('' if self.time_format == WITHOUT_ZONE else 'Z')
+
+
+class _Round(NamedTuple):
+  """The values of a round; `None` for columns that the log does not have."""
+
+  no: int  # The number of its entry in the file, from 1.
+  round: Optional[int] = None
+  completion_time: Optional[int] = None
+  start_time: Optional[int] = None
+  cohort_size: Optional[int] = None
+  client_ids: Optional[int] = None  # The number of clients that are named.
 
 
 def read(
@@ -245,7 +183,25 @@ def read(
     >>> log.num_rounds, log.format_time(log.completions[-1])
     (2, '2023-05-30T13:30:00Z')
   """
-  return _File(path, dict(columns or {}), population).log()
+  import duckdb
+
+  if not stat.S_ISREG(os.stat(path).st_mode):
+    raise ValueError(f'{path} is not a regular file; give the name of a file.')
+  file = _File(path, columns or {})
+  try:
+    file.load()
+    if 'population' in file.sources or population is not None:
+      file.choose(population)
+    return file.log()
+  except (duckdb.Error, EOFError, gzip.BadGzipFile, zlib.error) as e:
+    reason, _, _ = str(e).partition('Possible')
+    shown = ' '.join(line[:200] for line in reason.split('\n'))
+    raise ValueError(
+      f'{path} is not {file.format} that can be read, in UTF-8 and with all lines '
+      f'ending alike: {shown}'
+    ) from e
+  except ValueError as e:
+    raise ValueError(f'{path}: {e}') from e
 
 
 def parse_time(text: str) -> tuple[int, str]:
@@ -257,129 +213,92 @@ def parse_time(text: str) -> tuple[int, str]:
     >>> parse_time('1970-01-01T02:00:00.5+02:00')
     (500000000, 'ISO 8601 with a zone')
   """
-  query = _converted(['start_time'], '(select 0 as no, $1 as start_time)')
-  ((_, time, time_format, _),) = Database().query(query, text)
-  if time is None:
-    raise ValueError(_reason('start_time', text))
-  return time, time_format
+  nanoseconds, time_format, text = -1, '', text.strip(' \t')
+  if iso := _ISO.fullmatch(text):
+    day, clock, second, fraction, utc, sign, hours, minutes = iso.groups()
+    zone = datetime.timedelta(hours=int(hours or 0), minutes=int(minutes or 0))
+    try:
+      time = datetime.datetime.fromisoformat(f'{day} {clock}{second or ":00"}+00:00')
+      since = time - _EPOCH + (zone if sign == '-' else -zone)
+      whole_seconds = since // datetime.timedelta(seconds=1)
+      nanoseconds = whole_seconds * 10**9 + int((fraction or '')[:9].ljust(9, '0'))
+      time_format = 'ISO 8601 with a zone' if utc or sign else WITHOUT_ZONE
+    except ValueError:
+      pass  # There is no such day.
+  elif _UNIX.fullmatch(text):
+    number = decimal.Decimal(text)
+    units = {'s': 10**10, 'ms': 10**13, 'us': 10**16, 'ns': 10**19}
+    for places, (unit, above) in zip((9, 6, 3, 0), units.items()):
+      if number < above:
+        nanoseconds, time_format = int(number.scaleb(places)), f'Unix time in {unit}'
+        break
+  if not 0 <= nanoseconds < _MAX_TIME:
+    raise ValueError(
+      f'{text!r} is not a time between the years 1970 and 2200, such as '
+      '2023-05-30T11:00:00Z or Unix time in digits.'
+    )
+  return nanoseconds, time_format
 
 
 class _File(Database):
-  """Reads and checks the file of a log in three steps, each of which makes a table.
+  """The file of a log, whose table `entries` has its texts by line."""
 
-  `entries` has texts, NULL for missing or invalid ones, and `no`, the number of the
-  entry in the file, from 1. `rounds` has numbers instead of texts. `ordered` adds the
-  index of the round in its order, and the values of the round before.
-  """
-
-  def __init__(self, path: str, columns: dict[str, str], population: Optional[str]):
+  def __init__(self, path: str, columns: Mapping[str, str]):
     super().__init__()
     for name in columns:
       if name not in COLUMNS:
         raise ValueError(
           f'{name!r} is not a column of a round log: {", ".join(COLUMNS)}.'
         )
-    self._path, self._columns, self._population = path, columns, population
-    self._format, self._delimiter = 'CSV', ','
+    self._path, self._columns = path, dict(columns)
+    self.format, self._delimiter = 'gzip', ','
     self._header = 0  # Lines before the first entry.
     self.sources: dict[str, str] = {}  # The file's name for each column that is read.
-    self.ignored: list[str] = []  # The file's other columns.
     self.notes: list[str] = []
-    self._twice: tuple[int, ...] = ()
-    self._file = self._unpack()
-    with open(self._file, 'rb') as file:
-      is_parquet = file.read(4) == b'PAR1'
-    with self._naming_lines():
-      source = self._parquet_query() if is_parquet else self._text_query()
-      if self.ignored:
-        self.notes.insert(0, f'columns left alone: {", ".join(self.ignored)}.')
-      where = (
-        self._population_filter(source) if 'population' in self.sources else 'true'
-      )
-      names = [name for name in self.sources if name != 'population']
-      self.query(
-        f'create table entries as select no, {", ".join(names)} from ({source}) '
-        f'where {where}'
-      )
-    if not self.query('from entries limit 1'):
-      raise self.error('has no rounds.')
-    # The columns of a round, and the one by which rounds are sorted.
-    self._names = [name for name in names if name != 'client_id']
-    self._key = next((n for n in ('round', 'completion_time') if n in names), 'no')
+    self._time_format: Optional[str] = None
 
-  def value(self, number: int, name: str) -> Any:
-    """The value of a column in an entry, as it is written in the file."""
-    if self._format == 'JSON lines':
-      with open(self._file, encoding='utf-8-sig') as file:
-        line = next(itertools.islice(file, number - 1, None))
-      return _DECODER.decode(line).get(self.sources[name])
-    return self.query(f'select {name} from entries where no = {number}')[0][0]
-
-  def line(self, number: int) -> int:
-    """The line number of an entry, or its row number in a Parquet file."""
-    if self._format not in ('CSV', 'TSV'):
-      return number
-    with open(self._file, encoding='utf-8-sig', newline='') as file:
-      rows = self._rows(itertools.islice(file, self._header, None))
-      next(itertools.islice(filter(None, rows), int(number) - 1, None))
-      return self._header + rows.line_num
-
-  def error(self, reason: str) -> ValueError:
-    return ValueError(f'{self._path} {reason}')
-
-  def entry_error(self, number: int, reason: str) -> ValueError:
-    return self._line_error(self.line(number), reason)
-
-  def _line_error(self, line: int, reason: str) -> ValueError:
-    what = 'row' if self._format == 'Parquet' else 'line'
-    return ValueError(f'{self._path}, {what} {line}: {reason}')
-
-  def _unpack(self) -> str:
-    """The path of the file, unpacked if it is gzipped: DuckDB verifies no checksum."""
-    if not stat.S_ISREG(os.stat(self._path).st_mode):
-      raise self.error('is not a regular file; give the name of a file with the log.')
+  def load(self) -> None:
+    """Reads the file, which DuckDB could unpack, but without verifying the checksum."""
     with open(self._path, 'rb') as file:
-      if file.read(2) != b'\x1f\x8b':
-        return self._path
-    unpacked = os.path.join(self._folder.name, 'unpacked')
-    try:
+      start = file.read(2)
+    if start == b'\x1f\x8b':
+      unpacked = os.path.join(self._folder.name, 'unpacked')
       with gzip.open(self._path) as packed, open(unpacked, 'wb') as file:
         for block in iter(lambda: packed.read1(2**20), b''):
           file.write(block)
-    except (EOFError, gzip.BadGzipFile, zlib.error) as e:
-      raise self.error(f'is a gzipped file that is damaged or cut off: {e}.') from e
-    return unpacked
+      self._path = unpacked
+    with open(self._path, 'rb') as file:
+      is_parquet = file.read(4) == b'PAR1'
+    source = self._parquet_query() if is_parquet else self._text_query()
+    self.query(f'create table entries as {source}')
+    if not self.query('from entries limit 1'):
+      raise ValueError('has no rounds.')
 
-  @contextlib.contextmanager
-  def _naming_lines(self) -> Iterator[None]:
-    """Turns errors of DuckDB into errors that name the line."""
-    import duckdb
+  def line(self, number: int) -> int:
+    """The line number of an entry, or its row number in a Parquet file."""
+    if self.format not in ('CSV', 'TSV'):
+      return number
+    csv.field_size_limit(max(csv.field_size_limit(), _LONGEST_LINE))
+    with open(self._path, encoding='utf-8-sig', newline='') as file:
+      rows = self._rows(itertools.islice(file, self._header, None))
+      next(itertools.islice(filter(None, rows), number - 1, None))
+      return self._header + rows.line_num
 
-    try:
-      yield
-    except duckdb.Error as e:
-      reason, _, _ = str(e).partition('Possible')
-      match = re.search(r'CSV Error on Line: (\d+)\n(.*)', reason, re.DOTALL)
-      if not match:
-        raise self.error(
-          f'is not {self._format} that can be read, in UTF-8 and with all lines ending '
-          f'alike: {" ".join(reason.split())}'
-        ) from e
-      shown = ' '.join(line[:200] for line in match[2].splitlines() if line)
-      reason = f'this is not {self._format} in UTF-8: {shown}'
-      raise self._line_error(int(match[1]), reason) from e
+  def entry_error(self, number: int, reason: object) -> ValueError:
+    what = 'row' if self.format == 'Parquet' else 'line'
+    return ValueError(f'{what} {self.line(number)}: {reason}')
 
   def _parquet_query(self) -> str:
-    self._format = 'Parquet'
+    self.format = 'Parquet'
     table = (
-      f'read_parquet({_sql_literal(glob.escape(self._file))}, file_row_number=true, '
+      f'read_parquet({_sql_literal(glob.escape(self._path))}, file_row_number=true, '
       'hive_partitioning=false)'
     )
     types = {
       name: type_name for name, type_name, *_ in self.query(f'describe from {table}')
     }
     del types['file_row_number']
-    self._find_columns(list(types), 1)
+    self._find_columns(list(types))
     values = {}
     for name, source in self.sources.items():
       column = '"' + source.replace('"', '""') + '"'
@@ -388,27 +307,27 @@ class _File(Database):
         column, type_name = f'to_json({column})', type_name[:-2]
       if type_name.endswith(']') or type_name.startswith(_UNSUPPORTED_TYPES):
         raise ValueError(
-          f'{self._path}: {source} has values of the type {types[source]:.100}; write '
-          'texts, whole numbers or floats of 64 bits, and client_ids as a list of them.'
+          f'{source} has values of the type {types[source]:.100}; write texts, whole '
+          'numbers or floats of 64 bits, and client_ids as a list of them.'
         )
       values[name] = f'{column}::varchar'
     return f'select file_row_number + 1 as no, {_select_list(values)} from {table}'
 
   def _text_query(self) -> str:
-    with open(self._file, encoding='utf-8-sig', errors='replace', newline='') as file:
+    with open(self._path, encoding='utf-8-sig', errors='replace', newline='') as file:
       for first in file:
         if first.strip():
           break
         self._header += 1
       else:
-        raise self.error('has no rounds.')
-      if '\0' in first:
-        raise self.error(
-          'is not text in UTF-8, but UTF-16 or the like; save it as UTF-8.'
-        )
-      is_json = first.lstrip()[0] == '{'
-      source = self._json_query() if is_json else self._csv_query(first, file)
-    with open(self._file, 'rb') as end:
+        raise ValueError('has no rounds.')
+    if '\0' in first:
+      raise ValueError(
+        'is not text in UTF-8, but UTF-16 or the like; save it as UTF-8.'
+      )
+    is_json = first.lstrip()[0] == '{'
+    source = self._json_query() if is_json else self._csv_query(first)
+    with open(self._path, 'rb') as end:
       end.seek(-1, os.SEEK_END)
       if end.read() not in b'\n\r':
         self.notes.append('the last line has no end; see that it was not cut off.')
@@ -417,28 +336,24 @@ class _File(Database):
   def _read_csv(self, options: str, columns: Sequence[str]) -> str:
     names = ', '.join(f"'{name}': 'VARCHAR'" for name in columns)
     return (
-      f'read_csv({_sql_literal(glob.escape(self._file))}, auto_detect=false, '
+      f'read_csv({_sql_literal(glob.escape(self._path))}, auto_detect=false, '
       f'header=false, strict_mode=true, max_line_size={_LONGEST_LINE}, '
       f"compression='none', hive_partitioning=false, {options}, columns={{{names}}})"
     )
 
-  def _csv_query(self, first: str, rest: Iterator[str]) -> str:
+  def _rows(self, lines: Iterable[str]) -> Any:
+    return csv.reader(
+      lines, delimiter=self._delimiter, strict=True, skipinitialspace=True
+    )
+
+  def _csv_query(self, first: str) -> str:
     """The SQL query for a table whose header is the line `first`."""
+    self.format = 'CSV'
     if first.count('\t') > first.count(','):
-      self._format, self._delimiter = 'TSV', '\t'
-    rows = self._rows(itertools.chain([first], rest))
-    try:
-      header = next(rows)
-    except csv.Error as e:
-      raise self._line_error(
-        self._header + 1, f'this is not {self._format}: {e}.'
-      ) from e
-    if len(header) == 1 and ';' in header[0]:
-      raise self._line_error(
-        self._header + 1, 'there are semicolons between columns; write commas or tabs.'
-      )
-    self._find_columns(header, self._header + 1)
-    self._header += rows.line_num
+      self.format, self._delimiter = 'TSV', '\t'
+    header = next(self._rows([first]))
+    self._find_columns(header)
+    self._header += 1
     columns = [f'c{i}' for i in range(len(header))]
     table = self._read_csv(
       f"delim='{self._delimiter}', quote='\"', escape='\"', skip={self._header}, "
@@ -450,413 +365,355 @@ class _File(Database):
     values = {name: f'c{header.index(source)}' for name, source in self.sources.items()}
     return f'select row_number() over () as no, {_select_list(values)} from {table}'
 
-  def _rows(self, lines: Iterator[str]) -> Any:
-    csv.field_size_limit(max(csv.field_size_limit(), _LONGEST_LINE))
-    return csv.reader(
-      lines, delimiter=self._delimiter, strict=True, skipinitialspace=True
-    )
-
   def _json_query(self) -> str:
-    """The SQL query for JSON lines, the first of which has all columns to read."""
-    self._format = 'JSON lines'
+    self.format = 'JSON lines'
     table = self._read_csv("delim='\x01', quote='', escape=''", ['line'])
     lines = (
       f'select * from (select row_number() over () as no, line from {table}) where '
       "trim(line, e' \\t') <> ''"
     )
     groups = self.query(
-      'select min(no), keys, any_value(bad) from (select no, case when '
-      "json_valid(line) and json_type(line) = 'OBJECT' then json_keys(line) end as "
-      f'keys, case when keys is null then line end as bad from ({lines})) group by '
-      'keys order by 1'
+      "select min(no), case when json_valid(line) and json_type(line) = 'OBJECT' then "
+      f'json_keys(line) end as keys from ({lines}) group by keys order by 1'
     )
-    for number, (line, keys, bad) in enumerate(groups):
-      if keys is None:
-        raise self._line_error(line, f'this is not a JSON object: {bad!r:.200}.')
-      if len(set(keys)) < len(keys):
-        raise self._line_error(line, f'a name is repeated in {keys}.')
-      if not number:
-        self._find_columns(keys, line)
-        known = {*self.sources.values(), *self.ignored}
-        continue
-      names = set(self._match_columns(keys, line).values())
-      if names - known:
-        raise self._line_error(
-          line, f'{", ".join(sorted(names - known))} is here but not in the first line.'
-        )
-      self.ignored += [name for name in keys if name not in {*known, *self.ignored}]
+    names: dict[str, None] = {}
+    for number, keys in groups:
+      if keys is None or len(set(keys)) < len(keys):
+        reason = 'this is not a JSON object' if keys is None else 'a name is repeated'
+        raise self.entry_error(number, f'{reason}.')
+      names.update(dict.fromkeys(keys))
+    self._find_columns(list(names))
     values = {name: _json_value(name, source) for name, source in self.sources.items()}
     return f'select no, {_select_list(values)} from ({lines})'
 
-  def _population_filter(self, source: str) -> str:
-    """The SQL condition for entries of the requested population."""
-    name_of = "trim(population, e' \\t')"
-    groups = self.query(
-      f'select {name_of} as name, min(no), count(*) from ({source}) group by name '
-      'order by 2'
-    )
-    for name, number, _ in groups:
-      if not name:
-        raise self.entry_error(number, 'there is no population.')
-    if self._population is None:
-      if len(groups) > 1:
-        (first, first_number, _), (name, number, _) = groups[:2]
-        raise self.entry_error(
-          number,
-          f'this round is of the population {name!r}, but line '
-          f'{self.line(first_number)} has {first!r}. Say which is meant '
-          '(--population_name), or --columns=population= if this is no such column.',
-        )
-      return 'true'
-    others = {name: count for name, _, count in groups if name != self._population}
-    shown = f'{", ".join(map(repr, sorted(others))):.300}'
-    if others and len(others) == len(groups):
-      raise self.error(
-        f'has no rounds of the population {self._population!r}; it has those of '
-        f'{shown}.'
-      )
-    if others:
-      self.notes.append(
-        f'of the population {self._population!r} alone; {sum(others.values())} lines '
-        f'of others were left out: {shown}.'
-      )
-    return f'{name_of} = {_sql_literal(self._population)}'
-
-  def _find_columns(self, names: list[str], line: int) -> None:
-    """Sets `sources`, the file's name for each column to read, and `ignored`."""
-    sources = self._match_columns(names, line)
-    by_participation = {'round', 'client_id'} <= sources.keys()
-    if not (sources.keys() & {'completion_time', 'client_ids'} or by_participation):
-      raise self._line_error(
-        line,
-        f'no column of completion times among {", ".join(map(repr, names))}; name it '
-        '(--columns=completion_time=NAME), or where each line is a participation, '
-        '--columns=round=NAME,client_id=NAME.',
-      )
-    if self._population is not None and 'population' not in sources:
-      raise self._line_error(
-        line,
-        f'no column of populations among {", ".join(map(repr, names))}; say which it '
-        'is (--columns=population=NAME).',
-      )
+  def _find_columns(self, names: list[str]) -> None:
+    """Sets `sources`, the file's name for each column to read."""
+    sources = _match_columns(names, self._columns)
+    shown = f'among the columns {", ".join(map(repr, names))}'
     if 'client_ids' in sources:
       sources.pop('client_id', None)
-    if 'client_id' in sources and 'round' not in sources:
-      raise self._line_error(
-        line,
-        f'{sources["client_id"]} names the client of each line, but no column has the '
-        'number of its round; add one, or say --columns=client_id= if it does not.',
-      )
     if 'client_id' in sources:  # Its times are of participations, not of rounds.
+      client = sources['client_id']
+      if 'round' not in sources:
+        raise ValueError(
+          f'{client} names the client of each line, but no column has the number of '
+          'its round; add one, or say --columns=client_id= if it does not.'
+        )
       for name in _TIMES:
         if self._columns.get(name):
-          raise self._line_error(
-            line,
-            f'each line is one participation, in column {sources["client_id"]}, whose '
-            f'time is not that of the round. Leave {name} out of --columns.',
+          raise ValueError(
+            f'each line is one participation, in column {client}, whose time is not '
+            f'that of the round. Leave {name} out of --columns.'
           )
       kept = ('round', 'client_id', 'population')
       sources = {name: sources[name] for name in kept if name in sources}
+    elif not sources.keys() & {'completion_time', 'client_ids'}:
+      raise ValueError(
+        f'no column of completion times {shown}; name it '
+        '(--columns=completion_time=NAME), or where each line is a participation, '
+        '--columns=round=NAME,client_id=NAME.'
+      )
     self.sources = sources
-    self.ignored = [name for name in names if name not in sources.values()]
+    if ignored := [name for name in names if name not in sources.values()]:
+      self.notes.append(f'columns left alone: {", ".join(ignored)}.')
 
-  def _match_columns(self, names: list[str], line: int) -> dict[str, str]:
-    """The file's name for each column that it has."""
-    by_spelling = {name.strip().lower(): name for name in names}
-    if len(by_spelling) < len(names):
-      raise self._line_error(line, 'two columns have the same name.')
-    sources = {}
-    for column, spellings in COLUMNS.items():
-      stated = self._columns.get(column)
-      if stated is None:
-        matches = [by_spelling[s] for s in spellings if s in by_spelling]
-        matches = [name for name in matches if name not in self._columns.values()]
-        if len(matches) > 1 and matches[0].strip().lower() != column:
-          raise self._line_error(
-            line, f'{" and ".join(matches)} could both be {column}; say which it is.'
-          )
-      else:
-        matches = [stated] if stated else []
-        if not set(matches) <= set(names):
-          raise self._line_error(line, f'there is no column {stated!r} for {column}.')
-      if matches:
-        sources[column] = matches[0]
-    for pattern, columns, may in _LIKE:
-      unread = (name for name in names if name not in sources.values())
-      like = next(filter(re.compile(pattern).search, unread), None)
-      if like is not None and not {*sources, *self._columns} & {*columns}:
-        raise self._line_error(
-          line,
-          f'{like} may {may}; say --columns={columns[0]}={like}, or --columns='
-          f'{columns[0]}= if it is something else.',
-        )
-    return sources
+  def choose(self, population: Optional[str]) -> None:
+    """Removes the entries of other populations."""
+    if 'population' not in self.sources:
+      raise ValueError(
+        'no column of populations; say which it is (--columns=population=NAME).'
+      )
+    name_of = "trim(population, e' \\t')"
+    groups = self.query(
+      f'select {name_of} as name, min(no), count(*) from entries group by name'
+    )
+    counts = {name: count for name, _, count in groups}
+    for name, number, _ in groups:
+      if not name:
+        raise self.entry_error(number, 'there is no population.')
+    shown = f'{", ".join(map(repr, sorted(counts))):.300}'
+    if population is None and len(counts) > 1:
+      raise ValueError(
+        f'has rounds of several populations, {shown}. Say which is meant '
+        '(--population_name), or --columns=population= if this is no such column.'
+      )
+    if population is not None and population not in counts:
+      raise ValueError(
+        f'has no rounds of the population {population!r}; it has those of {shown}.'
+      )
+    if len(counts) > 1:
+      self.query(f'delete from entries where {name_of} <> $1', population)
+      others = sum(counts.values()) - counts[population]
+      self.notes.append(
+        f'of the population {population!r} alone; {others} lines of others were left '
+        f'out, of {shown}.'
+      )
 
   def log(self) -> RoundLog:
-    """Converts, checks and sorts the rounds."""
-    rounds, key, relation = _converted(self._names, 'entries'), 'no', 'table'
-    client_rows = (
-      'select no, unnest(listed(client_ids)) as raw, '
-      'generate_subscripts(listed(client_ids), 1) as place from entries'
-    )
-    client = self.sources.get('client_id')
+    """Converts, checks and sorts the rounds, and numbers the participations."""
+    names = [name for name in self.sources if name in _Round._fields]
+    client, key = self.sources.get('client_id'), 'no'
+    column = 'client_id' if client else 'client_ids'
+    has_clients = column in self.sources
+    if has_clients:
+      self._name_clients(column)
     if client:  # Each line is a participation of one client in one round.
-      rounds = (
-        f'select round, min(no) as no, count(*) as times from ({rounds}) group by 1'
+      names, key = ['round', 'client_ids'], 'trim(round)::bigint'
+      entries = (
+        'select min(no), trim(round), count(*) from entries group by 2 order by 1'
       )
-      client_rows = (
-        'select no, whole(round) as round, client_id as raw, 0 as place from entries'
-      )
-      key, relation = 'round', 'view'  # A table would be as large as the log.
       self.notes.append('each line is one participation of one client.')
-    self.query(f'create table rounds as {rounds}')
-    self._check_converted()
-    time_format, has_exponents = self._time_format()
-    has_clients = bool(client or 'client_ids' in self.sources)
-    if has_clients:
-      self._number_clients(client_rows)
-      self.query(
-        f'create {relation} members as select each.* exclude (raw, place), client from '
-        f'({client_rows}) as each join ids using (raw) join names using (name)'
-      )
+    else:
+      columns = ['len(names)' if name == 'client_ids' else name for name in names]
+      joined = ' join ids using (client_ids)' if has_clients else ''
+      entries = f'select no, {", ".join(columns)} from entries{joined} order by no'
+    rounds = [
+      self._round(no, dict(zip(names, values))) for no, *values in self.query(entries)
+    ]
     if client and 'client_id' not in self._columns:
-      if not self.query('from rounds where times > 1'):
+      if all(each.client_ids == 1 for each in rounds):
         raise ValueError(
-          f'{self._path}: column {client} may say who the only client of each round '
-          f'was, or not; say which: --columns=client_id={client} or '
-          '--columns=client_id=.'
+          f'column {client} may say who the only client of each round was, or not; say '
+          f'which: --columns=client_id={client} or --columns=client_id=.'
         )
-    if self._key == 'no' and self.query(
-      'select min(client_ids) = 1 and max(client_ids) = 1 from rounds'
-    ) == [(True,)]:
-      raise self.error(
-        'has one client in every line, and neither rounds nor times. Name '
-        '--columns=round=NAME,client_id=NAME, or add the number of each round.'
-      )
-    if not client and self.query(
-      f'from (select no, lag(no) over (order by {self._key}, no) as before from rounds)'
-      ' where before > no limit 1'
-    ):
-      if self._key == 'completion_time' and time_format == WITHOUT_ZONE:
-        raise self.error(
-          'has times without a zone that go back, as clocks do at the end of daylight '
-          'saving. Write times with their zone, or sort the lines.'
-        )
-      self.notes.append('the lines were not in order and have been sorted.')
-    if not client and self._key != 'no':
-      self._remove_repeated()
-    self._sort_rounds()
+    self._sort(rounds, is_by_line=not client)
     if has_clients:
-      self._count_contributions(key)
-      self.query(f'drop {relation} members; drop table ids')
+      keys = [each.round if client else each.no for each in rounds]
+      self._count_contributions(column, key, keys)
     self.query('drop table entries')
-    columns = [name for name in self._names if name not in ('round', 'client_ids')]
-    values = self.arrays(
-      f'select {", ".join(["number", *columns])} from ordered order by number'
-    )
-    first = 'min(round)' if 'round' in self._names else '0'
-    ((num_rounds, number),) = self.query(f'select count(*), {first} from ordered')
+    values = {
+      name: np.array([getattr(each, name) for each in rounds], np.int64)
+      for name in ('completion_time', 'start_time', 'cohort_size')
+      if name in names
+    }
     return RoundLog(
-      num_rounds,
-      number,
+      len(rounds),
+      rounds[0].round or 0,
       completions=values.get('completion_time'),
       starts=values.get('start_time'),
       cohort_sizes=values.get('cohort_size'),
       clients=self if has_clients else None,
-      time_format=time_format,
+      time_format=self._time_format,
       notes=tuple(self.notes),
-      resolution=_resolution(values) if has_exponents else 0,
-      twice=self._twice,
     )
 
-  def _count_contributions(self, key: str) -> None:
-    """Makes the tables of `Database`, and finds the first client twice in a round."""
+  def _round(self, number: int, texts: dict[str, Any]) -> _Round:
+    """Converts the values of a round, except for its number of clients."""
+    values = {}
+    for name, text in texts.items():
+      try:
+        if text is None or text == '':
+          raise ValueError(f'there is no {name}.')
+        if name in _TIMES:
+          values[name] = self._time(text)
+        elif name == 'client_ids' or re.fullmatch(' *[0-9]{1,18} *', text):
+          values[name] = int(text)
+        else:
+          raise ValueError(f'{name} must be a whole number from 0, got {text!r}.')
+      except ValueError as e:
+        raise self.entry_error(number, e) from e
+    return _Round(number, **values)
+
+  def _time(self, text: str) -> int:
+    time, time_format = parse_time(text)
+    self._time_format = self._time_format or time_format
+    if time_format != self._time_format:
+      raise ValueError(
+        f'{text!r} is {time_format}, but the lines before have {self._time_format}; '
+        'write all times of a log in one way.'
+      )
+    return time
+
+  def _sort(self, rounds: list[_Round], is_by_line: bool) -> None:
+    """Sorts the rounds, by number or completion, and checks their sequence."""
+    first = rounds[0]
+    by = 'no' if first.completion_time is None else 'completion_time'
+    by = by if first.round is None else 'round'
+    if by == 'no' and all(each.client_ids == 1 for each in rounds):
+      raise ValueError(
+        'has one client in every line, and neither rounds nor times. Name '
+        '--columns=round=NAME,client_id=NAME, or add the number of each round.'
+      )
+    rounds.sort(key=operator.attrgetter(by, 'no'))
+    if is_by_line and any(a.no > b.no for a, b in zip(rounds, rounds[1:])):
+      if by == 'completion_time' and self._time_format == WITHOUT_ZONE:
+        raise ValueError(
+          'has times without a zone that go back, as clocks do at the end of daylight '
+          'saving. Write times with their zone, or sort the lines.'
+        )
+      self.notes.append('the lines were not in order and have been sorted.')
+    for before, this in zip([None, *rounds], rounds):
+      if wrong := _wrong(before, this):
+        line = self.line(before.no) if before else None
+        raise self.entry_error(
+          this.no, wrong.format(this=this, before=before, line=line)
+        )
+
+  def _name_clients(self, column: str) -> None:
+    """Makes the tables `ids`, the clients that each text names, and `names`."""
+    is_json = self.format == 'JSON lines'
+
+    def names_in(text: str) -> list[str]:
+      return _names_in(text, column, is_json)
+
+    for function, result in ((names_in, 'VARCHAR[]'), (ids.look_alike, 'VARCHAR')):
+      self._connection.create_function(
+        function.__name__,
+        function,
+        ['VARCHAR'],
+        result,
+        exception_handling='return_null',
+      )
+    self.query(
+      f'create table ids as select {column}, names_in({column}) as names from (select '
+      f'distinct {column} from entries)'
+    )
+    for number, text in self.query(
+      f'select no, {column} from entries left join ids using ({column}) where names is '
+      'null order by no limit 1'
+    ):
+      try:
+        names_in(text or '')
+      except ValueError as e:
+        raise self.entry_error(number, e) from e
+    self.query(
+      'create table names as select (row_number() over (order by name) - 1)::int as '
+      'client, name from (select distinct unnest(names) as name from ids)'
+    )
     if not self.query('from names limit 1'):
-      raise self.error('names no client in any round.')
+      raise ValueError('names no client in any round.')
+    for count, alike in self.query(
+      'select count(*), any_value(alike) from (select list(name) as alike from names '
+      'group by look_alike(name) having count(*) > 1) having count(*) > 0'
+    ):
+      ((number,),) = self.query(
+        f'select min(no) from entries join ids using ({column}) where '
+        'list_has_any(names, $1)',
+        alike,
+      )
+      self.notes.append(
+        'some ids differ only in case, leading zeros, brackets, quotes or invisible '
+        f'characters ({count}, in line {self.line(number)} for example), and count as '
+        'different clients; if they are of one, write them alike.'
+      )
+
+  def _count_contributions(self, column: str, key: str, keys: list[int]) -> None:
+    """Makes the other tables of `Database`; rounds have these keys, in order."""
+    self.query(
+      'create table numbers as select unnest($1) as key, unnest($2) as round',
+      keys,
+      list(range(len(keys))),
+    )
     self.query(f"""
       create table contributions as
-      select client, number as round from members join ordered using ({key});
+      select client, round::int as round from (
+        select {key} as key, unnest(names) as name
+        from entries join ids using ({column})
+      ) join names using (name) join numbers using (key);
       create table by_client as
       select client, count(*) as times, min(apart) as closest from (
         select
           client,
           round - lag(round) over (partition by client order by round) as apart
         from contributions
-      ) group by client
+      ) group by client;
+      drop table ids;
+      drop table numbers
     """)
-    for twice in self.query(
-      'select client, round from contributions where client = (select min(client) from '
-      'by_client where closest = 0) group by all having count(*) > 1 order by 2 limit 1'
-    ):
-      lines = self.query(
-        f'select distinct members.no from members join ordered using ({key}) where '
-        'client = $1 and number = $2 order by 1',
-        *twice,
+
+
+def _match_columns(names: list[str], stated: Mapping[str, str]) -> dict[str, str]:
+  """The file's name for each column that it has."""
+  by_spelling = {name.strip().lower(): name for name in names}
+  if len(by_spelling) < len(names):
+    raise ValueError(f'two columns have the same name among {", ".join(names)}.')
+  sources = {name: source for name, source in stated.items() if source}
+  for column, source in sources.items():
+    if source not in names:
+      raise ValueError(f'there is no column {source!r} for {column}.')
+  for column, spellings in COLUMNS.items():
+    matches = [by_spelling[s] for s in spellings if s in by_spelling]
+    matches = [name for name in matches if name not in stated.values()]
+    if column in stated or not matches:
+      continue
+    if len(matches) > 1 and matches[0].strip().lower() != column:
+      raise ValueError(
+        f'{" and ".join(matches)} could both be {column}; say which it is.'
       )
-      self._twice = tuple(self.line(no) for (no,) in lines)
-
-  def _check_converted(self) -> None:
-    """Raises ValueError for the first value that is invalid in its column."""
-    invalid = [
-      (number, place, name)
-      for place, name in enumerate(self._names)
-      for (number,) in self.query(f'select min(no) from rounds where {name} is null')
-      if number is not None
-    ]
-    for number, _, name in sorted(invalid)[:1]:
-      raise self.entry_error(number, _reason(name, self.value(number, name)))
-
-  def _time_format(self) -> tuple[Optional[str], bool]:
-    """The format of the times, and whether they have exponents, so may lack digits."""
-    columns = [name for name in _TIMES if name in self._names]
-    if not columns:
-      return None, False
-    times = ' union all '.join(
-      f'select no, {place} as place, format_of_{name} as format, in_powers_{name} as '
-      'in_powers from rounds'
-      for place, name in enumerate(columns)
-    )
-    formats = self.query(
-      f'select format, min((no, place)) as first, bool_or(in_powers) from ({times}) '
-      'group by format order by first'
-    )
-    for other, (number, place), _ in formats[1:2]:
-      first, (first_number, _), _ = formats[0]
-      raise self.entry_error(
-        number,
-        f'{self.value(number, columns[place])!r} is {other}, but line '
-        f'{self.line(first_number)} has {first}; write all times of a log in one '
-        'way.',
+    sources[column] = matches[0]
+  for pattern, columns, may in _LIKE:
+    unread = (name for name in names if name not in sources.values())
+    like = next(filter(re.compile(pattern).search, unread), None)
+    if like is not None and not {*sources, *stated} & {*columns}:
+      raise ValueError(
+        f'{like} may {may}; say --columns={columns[0]}={like}, or --columns='
+        f'{columns[0]}= if it is something else.'
       )
-    return formats[0][0], formats[0][2]
+  return sources
 
-  def _number_clients(self, client_rows: str) -> None:
-    """Makes the tables of clients, by their normalised ids."""
-    is_json = self._format == 'JSON lines' or 'client_ids' in self.sources
 
-    def client_of(raw: str) -> str:
-      value = _DECODER.decode(raw) if is_json else raw
-      is_single = 'client_ids' not in self.sources and isinstance(value, str)
-      if is_single and _SEVERAL_IDS.search(value.strip()):
-        raise ValueError(
-          f'the client {value!r:.200} looks like several. Name the column client_ids '
-          '(--columns=client_ids=NAME), or write a line for each.'
-        )
-      return ids.of_client(value)
-
-    for function in (client_of, ids.look_alike):
-      self._connection.create_function(
-        function.__name__,
-        function,
-        ['VARCHAR'],
-        'VARCHAR',
-        exception_handling='return_null',
+def _wrong(before: Optional[_Round], this: _Round) -> str:
+  """What is wrong with a round after the one before, as a template; '' if nothing."""
+  number, completion = this.round, this.completion_time
+  if None not in (completion, this.start_time) and this.start_time > completion:
+    return 'this round starts after its completion.'
+  if None not in (this.cohort_size, this.client_ids):
+    if this.cohort_size != this.client_ids:
+      return (
+        'cohort_size is {this.cohort_size}, but client_ids has {this.client_ids}. Add '
+        'the missing clients, or ignore the column if it is something else '
+        '(--columns=cohort_size=).'
       )
-    self.query(
-      'create table ids as select raw, client_of(raw) as name, first from (select raw, '
-      f'min(no * {2**32} + place) as first from ({client_rows}) group by raw)'
+  if before is None:
+    if number is None or number <= 1:
+      return ''
+    return (
+      'the first round is number {this.round}, not 0 or 1. Add the rounds before it; '
+      'if they were of another run, number this one anew.'
     )
-    for raw, first in self.query(
-      'select raw, first from ids where name is null order by first limit 1'
-    ):
-      try:
-        if not (raw or '').strip():
-          raise ValueError('there is no client_id.')
-        client_of(raw)
-      except ValueError as e:
-        raise self.entry_error(first // 2**32, str(e)) from e
-    self.query(
-      'create table names as select (row_number() over (order by min(first)) - 1)::int '
-      'as client, name from ids group by name'
+  if number is None and completion is not None and completion == before.completion_time:
+    return (
+      'this round is complete at the same time as that of line {line}. Is it one round '
+      'or two? Remove the line, or add a column with the number of the round.'
     )
-    for count, first in self.query(
-      'select count(*), min(first) from (select min(first) as first from ids group by '
-      'look_alike(name) having count(distinct name) > 1) having count(*) > 0'
-    ):
-      self.notes.append(
-        'some ids differ only in case, leading zeros, brackets, quotes or invisible '
-        f'characters ({count}, in line {self.line(first // 2**32)} for example), and '
-        'count as different clients; if they are of one, write them alike.'
+  if number is not None and number == before.round:
+    return (
+      'round {this.round} is also in line {line}. Keep one, or say whose they are: '
+      '--columns=client_id=NAME or --columns=population=NAME.'
+    )
+  if number is not None and number > before.round + 1:
+    return (
+      'round {this.round} follows on round {before.round}. Add what is missing; if no '
+      'result of it was ever released, number the rounds without it.'
+    )
+  if completion is not None and completion < before.completion_time:
+    return 'this round is complete before the one before it, in line {line}.'
+  return ''
+
+
+def _names_in(text: str, column: str, is_json: bool) -> list[str]:
+  """The clients that a value of a column names, by their normalised ids."""
+  if column == 'client_id':
+    if not text.strip():
+      raise ValueError('there is no client_id.')
+    value = _DECODER.decode(text) if is_json else text
+    if isinstance(value, str) and _SEVERAL_IDS.search(value.strip()):
+      raise ValueError(
+        f'the client {value!r:.200} looks like several. Name the column client_ids '
+        '(--columns=client_ids=NAME), or write a line for each.'
       )
-
-  def _remove_repeated(self) -> None:
-    """Removes entries that repeat an earlier entry of the same round."""
-    has_number, clients = 'round' in self._names, '0'
-    if 'client_ids' in self._names:
-      clients = '(select list_sort(list(client)) from members where no = twice.no)'
-    repeated = self.query(f"""
-      with twice as (from rounds qualify count(*) over (partition by {self._key}) > 1),
-      said as (
-        select {self._key} as key, no, ({', '.join(self._names)}, {clients}) as content
-        from twice
+    return [ids.of_client(value)]
+  is_list = text.lstrip().startswith('[')
+  values: list[Any] = _DECODER.decode(text) if is_list else re.split(r'[;\s]+', text)
+  if not is_list:
+    values = [value for value in values if value]
+    if not values or _NO_LIST.search(text):
+      # Otherwise, a single bracket would become part of an id.
+      raise ValueError(
+        'client_ids must be a JSON list, or be separated by spaces or semicolons '
+        f'without brackets, and [] where nobody took part; got {text!r:.200}.'
       )
-      select
-        key, no, first_value(no) over same as before,
-        content is not distinct from first_value(content) over same as is_same
-      from said
-      window same as (partition by {'key' if has_number else 'content'} order by no)
-      qualify row_number() over same > 1
-      order by key, no
-    """)
-    for key, number, before, is_same in repeated:
-      if not has_number:
-        raise self.entry_error(
-          number,
-          f'the same as line {self.line(before)}. Is it one round or two? Remove the '
-          'line, or add a column with the number of the round.',
-        )
-      if not is_same or self.ignored:
-        how = 'with other values'
-        if is_same:
-          how = f'and {", ".join(self.ignored)} may differ, which is not read'
-        raise self.entry_error(
-          number,
-          f'round {key} is also in line {self.line(before)}, {how}. Keep one, or say '
-          'whose they are: --columns=client_id=NAME or --columns=population=NAME.',
-        )
-    if repeated:
-      numbers = [number for _, number, *_ in repeated]
-      self.notes.append(
-        f'{len(numbers)} lines are there twice and were counted once, line '
-        f'{self.line(min(numbers))} for example.'
-      )
-      self.query('delete from rounds where no in (select unnest($1))', numbers)
-
-  def _sort_rounds(self) -> None:
-    """Makes the table `ordered`, and checks the sequence of rounds."""
-    lags = ''.join(
-      f', lag({name}) over w as {name}_before' for name in ('no', *self._names)
-    )
-    self.query(
-      f'create table ordered as select *, row_number() over w - 1 as number{lags} from '
-      f'rounds window w as (order by {self._key}, no)'
-    )
-    for columns, condition, message in _RULES:
-      if columns <= {*self._names}:
-        violations = self._connection.execute(
-          f'from ordered where {condition} order by number limit 1'
-        )
-        names = [name for name, *_ in violations.description]
-        for values in violations.fetchall():
-          row = dict(zip(names, values))
-          row['line_before'] = self.line(row['no_before'] or row['no'])
-          raise self.entry_error(row['no'], message.format(**row))
-
-
-def _converted(names: Sequence[str], entries: str) -> str:
-  """The SQL query that converts texts to numbers, with the formats of times."""
-  values, texts = {'no': 'no'}, []
-  for name in names:
-    values[name] = f'whole({name})'
-    if name == 'client_ids':
-      values[name] = 'len(listed(client_ids))'
-    if name in _TIMES:
-      text, parts = f"trim({name}, e' \\t')", f'iso_{name}, unix_{name}'
-      texts.append(f', iso({text}) as iso_{name}, unix({text}) as unix_{name}')
-      values[name] = f'in_range(nanoseconds({parts}))'
-      values[f'format_of_{name}'] = f'time_format({parts})'
-      values[f'in_powers_{name}'] = f"contains(lower({name}), 'e')"
-  return f'select {_select_list(values)} from (select *{"".join(texts)} from {entries})'
+  return [_cached(v) if isinstance(v, str) else ids.of_client(v) for v in values]
 
 
 def _sql_literal(text: str) -> str:
@@ -880,40 +737,12 @@ def _json_value(name: str, source: str) -> str:
     return (
       f"case {type_name} when 'ARRAY' then {json_text} when 'VARCHAR' then {text} end"
     )
-  # DuckDB formats floats anew, but the digits in the line count. If these are not
-  # found, mark the value as one that may lack digits.
+  # DuckDB formats floats anew, but the digits in the line count.
   key = re.escape(json.dumps(source, ensure_ascii=False))
   pattern = _sql_literal(key + r'\s*:\s*([-+.0-9eE]+)')
   digits = f'regexp_extract(line, {pattern}, 1)'
   return (
-    f"case when {type_name} in ('VARCHAR', 'BIGINT', 'UBIGINT') then {text} "
-    f"when {type_name} = 'DOUBLE' then case when try_cast({digits} as double) = "
-    f"{text}::double then {digits} when contains({text}, 'e') then {text} else {text} "
-    "|| 'e0' end end"
+    f"case {type_name} when 'VARCHAR' then {text} when 'NULL' then null when 'DOUBLE' "
+    f"then if(try_cast({digits} as double) = {text}::double, {digits}, {text} || 'e0') "
+    f'else {json_text} end'
   )
-
-
-def _reason(name: str, value: Any) -> str:
-  """The reason for which a value is refused."""
-  if name == 'client_ids':  # Otherwise, a single bracket would become part of an id.
-    return (
-      'client_ids must be a JSON list, or be separated by spaces or semicolons without '
-      f'brackets, and [] where nobody took part; got {value!r:.200}.'
-    )
-  if value is None or value == '':
-    return f'there is no {name}.'
-  if name not in _TIMES:
-    return f'{name} must be a whole number from 0, got {value!r}.'
-  return (
-    f'{value!r} is not a time between the years 1970 and 2200, such as '
-    '2023-05-30T11:00:00Z or Unix time in digits.'
-  )
-
-
-def _resolution(values: Mapping[str, np.ndarray]) -> int:
-  """The largest power of ten that divides all times, if it exceeds a second; else 0."""
-  written = np.concatenate([values[name] for name in _TIMES if name in values])
-  unit = 1
-  while unit < _MAX_TIME and not np.any(written % (10 * unit)):
-    unit *= 10
-  return unit if unit > _SECOND else 0
