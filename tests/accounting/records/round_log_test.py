@@ -40,11 +40,8 @@ def contents(log):
   """Returns what is the same in two equal logs."""
   clients = None
   if log.clients is not None:
-    clients = sorted(
-      log.clients.query(
-        'select round, name from contributions join names using (client)'
-      )
-    )
+    names = [log.clients.names[number] for number in log.clients.client]
+    clients = sorted(zip(log.clients.round.tolist(), names))
   arrays = (log.completions, log.starts, log.cohort_sizes)
   return (
     log.num_rounds,
@@ -218,7 +215,6 @@ Z = '2023-11-15T12:00:00Z'
     (f'round,time\n0,{Z}\n1,\n', 3, 'there is no completion_time'),
     (f'round,time\n0,{Z}\n,{Z}\n', 3, 'there is no round'),
     (f'{{"round": 0, "time": "{Z}"}}\n{{"round": 1}}\n', 2, 'no completion_time'),
-    (f'{{"time": "{Z}"}}\n{{"time": "{Z}", "round": 1}}\n', 1, 'there is no round'),
     (f'{{"time": "{Z}"}}\n{{"time": "2023-11', 2, 'not a JSON object'),
     # Inconsistent times.
     (f'round,time\n0,{Z}\n1,2023-11-15T11:59:59Z\n', 3, 'before it, in line 2'),
@@ -227,7 +223,7 @@ Z = '2023-11-15T12:00:00Z'
     ('time\n1700000000\n1700000000000\n', 3, 'is Unix time in ms, but the lines'),
     # Unreadable values.
     ('time\n2023-11-31T12:00:00Z\n', 2, "'2023-11-31T12:00:00Z' is not a time"),
-    ('{"time": true}\n', 1, "'true' is not a time"),
+    ('{"time": true}\n', 1, "'True' is not a time"),
     (f'time,round\n{Z},1.0\n', 2, 'round must be a whole number'),
     (f'time,cohort\n{Z},many\n', 2, 'cohort_size must be a whole number'),
     (f'{{"time": "{Z}", "round": true}}\n', 1, 'round must be a whole number'),
@@ -252,13 +248,13 @@ def test_invalid_log_is_refused_with_line_number(read, text, line, message):
     ('[{"time": 5}]\n', 'no column of completion times'),
     (f'when\n{Z}\n', 'no column of completion times'),
     (f'time,timestamp\n{Z},{Z}\n', 'time and timestamp could both be'),
+    (f'{{"time": "{Z}"}}\n{{"time": "{Z}", "round": 1}}\n', 'round is in later lines'),
     (f'time, Time\n{Z},{Z}\n', 'two columns have the same name'),
     (f'time,flRound\n{Z},1\n', 'flRound may be the number of the round'),
     (f'{{"time": "{Z}", "devices": [1]}}\n', 'devices may say which clients took'),
-    (f'time,population\n{Z},es\n{Z},fr\n', "several populations, 'es', 'fr'"),
-    # What DuckDB says of CSV that it cannot read.
-    (f'round,time\n0,{Z}\n1\n', 'Line: 3 .*Expected Number of Columns: 2 Found: 1'),
-    (f'time,note\n{Z},"half', 'is not CSV .*Line: 2 .*unterminated quote'),
+    (f'time,population\n{Z},es\n{Z},fr\n', "'fr', and others are of 'es'"),
+    (f'round,time\n0,{Z}\n1\n', 'line 3: .*: 1 values for 2 columns'),
+    (f'time,note\n{Z},"half', 'line 2: this is not CSV .*unexpected end'),
   ],
 )
 def test_invalid_columns_are_refused(read, text, message):
@@ -341,7 +337,7 @@ def test_parquet_reads_the_same(write_parquet, expected):
 
 def test_invalid_parquet_is_refused_with_row_number(write_parquet):
   for values, message in (
-    ('select 0 as round, 5 as "time" union all select 1, null', 'row 2: there is no'),
+    ('select 0 as round, 5 as "time" union all select 1, null', 'line 2: there is no'),
     ('select 1.5::float as client_id, 0 as round', 'values of the type FLOAT'),
     ('select unnest([1.0, 1.5]) as client_id, 0 as round', "client '1.5' is a frac"),
     ('select 5 as when', 'no column of completion times'),
@@ -370,22 +366,6 @@ def test_csv_values_are_text_without_guessed_types(read):
       read(f'round,time\n{value},5\n')
 
 
-@pytest.mark.skipif(duckdb.__version__ < '2', reason='reading CSV takes 256 MB there')
-def test_log_larger_than_memory_is_read(tmp_path, monkeypatch):
-  path = tmp_path / 'log.csv'
-  with open(path, 'w') as file:
-    file.write('client,round\n')
-    for r in range(40):
-      file.writelines(f'a-client-with-a-long-name-{c:09d},{r}\n' for c in range(10_000))
-  summaries = []
-  for memory in ('2GB', '45MB'):
-    monkeypatch.setattr(round_log, 'MEMORY', memory)
-    log = round_log.read(str(path))
-    summaries.append(log_participation.summarize(log).to_json())
-  assert summaries[0] == summaries[1]
-  assert summaries[0]['max_participations'] == 40
-
-
 def test_damaged_gzip_is_refused(tmp_path):
   rng = random.Random(5)
   lines = ['time', *(str(rng.randrange(10**9, 2 * 10**9)) for _ in range(3000))]
@@ -396,7 +376,7 @@ def test_damaged_gzip_is_refused(tmp_path):
     damaged.append(whole[:index] + bytes([whole[index] ^ 255]) + whole[index + 1 :])
   for packed in damaged:
     path.write_bytes(packed)
-    with pytest.raises(ValueError, match='rounds.csv.gz is not gzip'):
+    with pytest.raises(ValueError, match='rounds.csv.gz( is a gzipped file|: line)'):
       round_log.read(str(path))
 
 
@@ -406,13 +386,13 @@ def test_invalid_utf_8_is_refused_with_line_number(tmp_path):
   for pack in (bytes, gzip.compress):
     path = tmp_path / 'rounds'
     path.write_bytes(pack(b'\n'.join(lines)))
-    with pytest.raises(ValueError, match='is not CSV .*in UTF-8 .*Line: 23457'):
+    with pytest.raises(ValueError, match='line 23457 is not text in UTF-8'):
       round_log.read(str(path))
   path.write_text('time\n1700000000\n', encoding='utf-16')
-  with pytest.raises(ValueError, match='is not text in UTF-8, but UTF-16 .* as UTF-8'):
+  with pytest.raises(ValueError, match='is not text in UTF-8; save it as that'):
     round_log.read(str(path))
   path.write_bytes(b'\x89PNG\r\n')
-  with pytest.raises(ValueError, match='no column of completion times'):
+  with pytest.raises(ValueError, match='line 1 is not text in UTF-8'):
     round_log.read(str(path))
 
 
@@ -425,9 +405,7 @@ def test_population_filter_ignores_other_populations(read, expected, write):
   random.Random(6).shuffle(rounds)
   log = read(write(rounds, names), population='es')
   assert contents(log) == expected
-  assert any(
-    "2 lines of others were left out, of 'es', 'fr', 'it'" in n for n in log.notes
-  )
+  assert any("2 lines of others were left out: 'fr', 'it'" in n for n in log.notes)
   assert contents(read(write(selected, names))) == expected
   with pytest.raises(ValueError, match="no rounds of the population 'de'; it has"):
     read(write(selected, names), population='de')
@@ -464,11 +442,8 @@ def test_one_line_per_participation_is_read_as_rounds(tmp_path):
     columns = {'client_id': 'who'} if header.startswith('who') else {}
     log = round_log.read(str(path), columns)
     assert (log.num_rounds, log.first_number, log.completions) == (20, 0, None)
-    assert log.clients.query('select count(*) from names') == [(30,)]
-    counts = log.clients.query(
-      'select distinct count(*) from contributions group by round'
-    )
-    assert counts == [(6,)]
+    assert len(log.clients.names) == 30
+    assert set(np.bincount(log.clients.round)) == {6}
     summary = log_participation.summarize(log)
     assert (summary.min_separation, summary.max_participations) == (5, 4)
     # A lost partition could hide that a client took part too soon.
@@ -482,10 +457,8 @@ def test_one_line_per_participation_is_read_as_rounds(tmp_path):
     round_log.read(str(path), {'completion_time': 'time'})
 
 
-@pytest.mark.parametrize('seed', range(0, 20, 4))
-def test_sensitivity_squared_matches_brute_force(read, seed, monkeypatch):
-  # Clients are also processed in several parts.
-  monkeypatch.setattr(log_participation, '_AT_ONCE', 2**seed)
+@pytest.mark.parametrize('seed', range(5))
+def test_sensitivity_squared_matches_brute_force(read, seed):
   rng = np.random.default_rng(seed)
   num_rounds, clients = 12, 5
   lines = [
@@ -522,7 +495,7 @@ def test_sensitivity_squared_matches_brute_force(read, seed, monkeypatch):
 def test_ids_that_look_alike_are_different_clients_with_a_note(read, other):
   lines = ['round,client_id', '0,dev1', '0,dev2', f'1,{other}', '1,dev2']
   log = read('\n'.join([*lines, '']))
-  assert log.clients.query('select count(*) from names') == [(3,)]
+  assert len(log.clients.names) == 3
   (note,) = (note for note in log.notes if 'write them alike' in note)
   assert '(1, in line 2 for example)' in note
   assert 'dev' not in note  # Notes are in reports, which name no client.

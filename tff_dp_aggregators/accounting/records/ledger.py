@@ -108,9 +108,9 @@ class _Placement(msgspec.Struct, forbid_unknown_fields=True):
   server_noise_multiplier: Optional[_Number]
 
 
-_type_hints = functools.cache(
-  functools.partial(typing.get_type_hints, include_extras=True)
-)
+@functools.cache
+def _type_hints(line_type: Any) -> dict[str, Any]:
+  return typing.get_type_hints(line_type, include_extras=True)
 
 
 class _Line:
@@ -119,7 +119,7 @@ class _Line:
   event: dict[str, Any]
 
   def __post_init__(self) -> None:
-    for name, hint in _type_hints(type(self)).items():
+    for name, hint in _type_hints(typing.cast(Any, type(self))).items():
       value = getattr(self, name)
       try:
         msgspec.convert(value, hint)

@@ -45,7 +45,6 @@ from tff_dp_aggregators.accounting.records import round_log
 WAIT_FROM = ('contribution', 'completion')
 _DEFAULT_MIN_WAIT_HOURS = 24.0
 _MAX_DENSE = 2048  # Maximum number of rounds for which C^T C is computed.
-_AT_ONCE = 2**22  # Contributions in memory at a time.
 _MAX_WAIT_HOURS = 24 * 3660
 
 
@@ -135,14 +134,16 @@ class Summary:
     For each client: its name, its number of contributions, and the smallest difference
     of two of its rounds, `None` if it has one contribution.
     """
-    if self.log.clients is None:
+    clients = self.log.clients
+    if clients is None:
       return []
-    return self.log.clients.query(
-      'select name, times, closest from by_client join names using (client) where '
-      'closest < $1 or times > $2 order by client',
-      1 if min_separation is None else min_separation,
-      2**62 if max_participations is None else max_participations,
-    )
+    too_often = clients.times > (max_participations or len(clients.round))
+    found = np.flatnonzero((clients.closest < (min_separation or 1)) | too_often)
+    values = (clients.times[found].tolist(), clients.closest[found].tolist())
+    return [
+      (clients.names[number], times, closest if times > 1 else None)
+      for number, times, closest in zip(found, *values)
+    ]
 
   def broken(
     self,
@@ -231,19 +232,7 @@ class Summary:
       return None
     matrix = strategy.materialize()
     products = np.abs(matrix.T @ matrix)
-    ((num_clients, total),) = clients.query(
-      'select count(*), sum(times) from by_client'
-    )
-    largest = 0.0
-    for part in range(parts := min(num_clients, -(-total // _AT_ONCE))):
-      bounds = (part * num_clients // parts, (part + 1) * num_clients // parts)
-      rows = clients.arrays(
-        'select client - $1 as client, round from contributions where client >= $1 and '
-        'client < $2 order by client, round',
-        *bounds,
-      )
-      largest = max(largest, _largest_sum(rows['client'], rows['round'], products))
-    return largest
+    return _largest_sum(clients.client, clients.round, products)
 
   @property
   def _basis(self) -> Union[Waiting, Observed]:
@@ -481,30 +470,20 @@ def _most_rounds(completions: np.ndarray, begins: np.ndarray, wait: int) -> int:
     back_at = max(starts[chosen], back_at) + wait
 
 
-def _observe(clients: round_log.Database, num_rounds: int) -> Observed:
-  def first(order: str) -> tuple[str, tuple[int, ...]]:
-    """The first client in an order, and its rounds."""
-    ((name, rounds),) = clients.query(
-      'select name, list(round order by round) from (from by_client order by '
-      f'{order}, client limit 1) join names using (client) join contributions using '
-      '(client) group by name'
-    )
-    return name, tuple(rounds)
-
-  ((num_clients,),) = clients.query('select count(*) from by_client')
-  most_active, rounds_of_most_active = first('times desc')
-  name, rounds = first('closest nulls last')
-  closest = None
+def _observe(clients: round_log.Clients, num_rounds: int) -> Observed:
+  most_active = int(np.argmax(clients.times))
+  number = int(np.argmin(clients.closest))
+  rounds, closest = clients.rounds_of(number), None
   if len(rounds) > 1:
     i = int(np.argmin(np.diff(rounds)))
-    closest = (name, rounds[i], rounds[i + 1])
+    closest = (clients.names[number], rounds[i], rounds[i + 1])
   return Observed(
-    num_clients=num_clients,
+    num_clients=len(clients.names),
     min_separation=num_rounds if closest is None else closest[2] - closest[1],
-    max_participations=len(rounds_of_most_active),
+    max_participations=int(clients.times[most_active]),
     closest=closest,
-    most_active=most_active,
-    rounds_of_most_active=rounds_of_most_active,
+    most_active=clients.names[most_active],
+    rounds_of_most_active=clients.rounds_of(most_active),
   )
 
 
@@ -577,9 +556,7 @@ def check_agreement(
 
   counts: dict[str, Any] = {'clients': log.cohort_sizes}
   if log.clients is not None:
-    listed = 'select round, count(*) from contributions group by round'
-    zeros = dict.fromkeys(range(log.num_rounds), 0)
-    counts['client ids'] = {**zeros, **dict(log.clients.query(listed))}
+    counts['client ids'] = np.bincount(log.clients.round, minlength=log.num_rounds)
   differing = [
     f'in round {numbered(entry.round)} the ledger has {entry.cohort_reported} clients '
     f'that reported, the round log {numbers[entry.round]} {what}'

@@ -28,27 +28,25 @@ Lines are sorted, by round or by completion, and different spellings of a client
 the log is refused: a round that is there twice, or missing, clocks that go back, a
 value missing or unreadable, times with exponents, which may lack digits, and clients
 called NA, nan or null, which is how a missing id is written.
-
-DuckDB reads the file, every value as text, and spills to disk what exceeds its memory.
 """
 
+import array
+import collections
 import csv
 import dataclasses
 import datetime
 import decimal
 import functools
-import glob
 import gzip
 import itertools
-import json
 import operator
 import os
 import re
 import stat
 import tempfile
 import zlib
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, NamedTuple, Optional
+from collections.abc import Iterator, Mapping
+from typing import Any, BinaryIO, NamedTuple, Optional, cast
 
 import numpy as np
 
@@ -73,13 +71,12 @@ COLUMNS: dict[str, tuple[str, ...]] = {
   ),
   'population': ('population', 'population_name'),
 }
-MEMORY = '2GB'  # Limit for DuckDB; 10^8 participations take 2.3 GB, partly on disk.
 WITHOUT_ZONE = 'ISO 8601 without a zone'
 
 _TIMES = ('completion_time', 'start_time')
 _EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.timezone.utc)
 _MAX_TIME = 7_258_118_400 * 10**9  # The year 2200, which keeps sums within int64.
-_LONGEST_LINE = 2**24  # Bytes.
+_LONGEST_FIELD = 2**24  # Bytes.
 # DuckDB types that are nested, or too coarse for ids and times.
 _UNSUPPORTED_TYPES = ('MAP', 'STRUCT', 'UNION', 'VARIANT', 'FLOAT')
 # Names of columns that may be of some columns to read, and what they may say.
@@ -101,34 +98,33 @@ _ISO = re.compile(
   re.ASCII,
 )
 _UNIX = re.compile(r'\d{1,30}(\.\d*)?', re.ASCII)
-_DECODER = strict_json.Decoder(object_pairs_hook=strict_json.unique)
-_cached = functools.lru_cache(2**20)(ids.of_client)
 
 
-class Database:
-  """A DuckDB database in memory, which spills to disk.
+@dataclasses.dataclass(frozen=True, eq=False)
+class Clients:
+  """The participations of clients, sorted by client and then by round."""
 
-  For a log that names its clients, its tables are `contributions(client, round)`, with
-  rounds from 0; `names(client, name)`, with clients numbered by name; and
-  `by_client(client, times, closest)`: the number of a client's contributions, and the
-  smallest difference of two of its rounds, NULL if it has one.
-  """
+  names: list[str]  # In the order of the log; clients have the indices as numbers.
+  client: np.ndarray  # The number of a participation's client, int32.
+  round: np.ndarray  # Its round, from 0, int32.
 
-  def __init__(self) -> None:
-    import duckdb  # Here, because most reports need no log.
+  @functools.cached_property
+  def times(self) -> np.ndarray:
+    """The number of participations of each client."""
+    return np.bincount(self.client, minlength=len(self.names))
 
-    self._folder = tempfile.TemporaryDirectory(prefix='round_log')
-    config = {'memory_limit': MEMORY, 'temp_directory': self._folder.name}
-    self._connection = duckdb.connect(config=config)
-    self._connection.execute('set enable_progress_bar = false')
+  @functools.cached_property
+  def closest(self) -> np.ndarray:
+    """The smallest difference of two rounds of each client; 2^31 - 1 if it has one."""
+    closest = np.full(len(self.names), np.iinfo(np.int32).max, np.int32)
+    again = np.flatnonzero(self.client[1:] == self.client[:-1])
+    apart = self.round[again + 1] - self.round[again]
+    np.minimum.at(closest, self.client[again], apart)
+    return closest
 
-  def query(self, sql: str, *parameters: Any) -> list[tuple]:
-    """Returns the rows of a query, or of the last of several statements."""
-    return self._connection.execute(sql, parameters or None).fetchall()
-
-  def arrays(self, sql: str, *parameters: Any) -> dict[str, Any]:
-    """Returns the columns of a query without NULLs, as NumPy arrays."""
-    return self._connection.execute(sql, parameters or None).fetchnumpy()
+  def rounds_of(self, number: int) -> tuple[int, ...]:
+    """The rounds of a client, in order."""
+    return tuple(self.round[self.client == number].tolist())
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -141,7 +137,7 @@ class RoundLog:
   completions: Optional[np.ndarray] = None
   starts: Optional[np.ndarray] = None
   cohort_sizes: Optional[np.ndarray] = None  # int64, shape [n].
-  clients: Optional[Database] = None  # The participations, if clients are named.
+  clients: Optional[Clients] = None  # The participations, if clients are named.
   time_format: Optional[str] = None
   notes: tuple[str, ...] = ()  # Omissions and doubts, for people.
 
@@ -155,12 +151,11 @@ class RoundLog:
 class _Round(NamedTuple):
   """The values of a round; `None` for columns that the log does not have."""
 
-  no: int  # The number of its entry in the file, from 1.
+  line: int
   round: Optional[int] = None
   completion_time: Optional[int] = None
   start_time: Optional[int] = None
   cohort_size: Optional[int] = None
-  client_ids: Optional[int] = None  # The number of clients that are named.
 
 
 def read(
@@ -183,23 +178,21 @@ def read(
     >>> log.num_rounds, log.format_time(log.completions[-1])
     (2, '2023-05-30T13:30:00Z')
   """
-  import duckdb
-
   if not stat.S_ISREG(os.stat(path).st_mode):
     raise ValueError(f'{path} is not a regular file; give the name of a file.')
-  file = _File(path, columns or {})
+  reader = _Reader(dict(columns or {}), population)
   try:
-    file.load()
-    if 'population' in file.sources or population is not None:
-      file.choose(population)
-    return file.log()
-  except (duckdb.Error, EOFError, gzip.BadGzipFile, zlib.error) as e:
-    reason, _, _ = str(e).partition('Possible')
-    shown = ' '.join(line[:200] for line in reason.split('\n'))
-    raise ValueError(
-      f'{path} is not {file.format} that can be read, in UTF-8 and with all lines '
-      f'ending alike: {shown}'
-    ) from e
+    with open(path, 'rb') as file:
+      is_gzipped = file.read(2) == b'\x1f\x8b'
+    with gzip.open(path) if is_gzipped else open(path, 'rb') as file:
+      for line, values in reader.entries(cast(BinaryIO, file)):
+        try:
+          reader.add(line, values)
+        except ValueError as e:
+          raise ValueError(f'line {line}: {e}') from e
+    return reader.log()
+  except (EOFError, gzip.BadGzipFile, zlib.error) as e:
+    raise ValueError(f'{path} is a gzipped file that is damaged: {e}.') from e
   except ValueError as e:
     raise ValueError(f'{path}: {e}') from e
 
@@ -240,69 +233,133 @@ def parse_time(text: str) -> tuple[int, str]:
   return nanoseconds, time_format
 
 
-class _File(Database):
-  """The file of a log, whose table `entries` has its texts by line."""
+class _Digits(float):
+  """A number of JSON, with its digits in the file."""
 
-  def __init__(self, path: str, columns: Mapping[str, str]):
-    super().__init__()
+  text: str
+
+  def __new__(cls, text: str) -> '_Digits':
+    """Keeps the text."""
+    number = super().__new__(cls, text)
+    number.text = text
+    return number
+
+
+_DECODER = strict_json.Decoder(
+  object_pairs_hook=strict_json.unique, parse_float=_Digits
+)
+_Entries = Iterator[tuple[int, dict[str, Any]]]  # Lines, and their values by column.
+
+
+class _Reader:
+  """Reads the entries of a log, converts them, and checks the rounds."""
+
+  def __init__(self, columns: dict[str, str], population: Optional[str]):
     for name in columns:
       if name not in COLUMNS:
         raise ValueError(
           f'{name!r} is not a column of a round log: {", ".join(COLUMNS)}.'
         )
-    self._path, self._columns = path, dict(columns)
-    self.format, self._delimiter = 'gzip', ','
-    self._header = 0  # Lines before the first entry.
-    self.sources: dict[str, str] = {}  # The file's name for each column that is read.
-    self.notes: list[str] = []
+    self._columns, self._population = columns, population
+    self._names: list[str] = []  # Of all columns.
+    self._sources: dict[str, str] = {}  # The file's name for each column that is read.
+    self._populations: collections.Counter[str] = collections.Counter()
     self._time_format: Optional[str] = None
+    self._rounds: list[_Round] = []
+    self._index: dict[Any, int] = {}  # Of a participation's round, by number and text.
+    self._clients: dict[str, int] = {}  # Numbers of clients, by all spellings of ids.
+    self._client_names: list[str] = []
+    self._client_lines = array.array('q')  # The line of each client's first round.
+    # Each participation's client, and index in `_rounds`.
+    self._client_of, self._round_of = array.array('i'), array.array('i')
+    self._notes: list[str] = []
 
-  def load(self) -> None:
-    """Reads the file, which DuckDB could unpack, but without verifying the checksum."""
-    with open(self._path, 'rb') as file:
-      start = file.read(2)
-    if start == b'\x1f\x8b':
-      unpacked = os.path.join(self._folder.name, 'unpacked')
-      with gzip.open(self._path) as packed, open(unpacked, 'wb') as file:
-        for block in iter(lambda: packed.read1(2**20), b''):
-          file.write(block)
-      self._path = unpacked
-    with open(self._path, 'rb') as file:
-      is_parquet = file.read(4) == b'PAR1'
-    source = self._parquet_query() if is_parquet else self._text_query()
-    self.query(f'create table entries as {source}')
-    if not self.query('from entries limit 1'):
-      raise ValueError('has no rounds.')
+  def entries(self, file: BinaryIO) -> _Entries:
+    """Reads a file, whose format its first bytes tell."""
+    is_parquet = file.read(4) == b'PAR1'
+    file.seek(0)
+    if is_parquet:
+      return self._parquet_entries(file)
+    lines = self._lines(file)
+    number, first = next((each for each in lines if each[1].strip()), (1, ''))
+    lines = itertools.chain([(number, first)], lines)
+    is_json = first.lstrip().startswith('{')
+    return self._json_entries(lines) if is_json else self._csv_entries(lines)
 
-  def line(self, number: int) -> int:
-    """The line number of an entry, or its row number in a Parquet file."""
-    if self.format not in ('CSV', 'TSV'):
-      return number
-    csv.field_size_limit(max(csv.field_size_limit(), _LONGEST_LINE))
-    with open(self._path, encoding='utf-8-sig', newline='') as file:
-      rows = self._rows(itertools.islice(file, self._header, None))
-      next(itertools.islice(filter(None, rows), number - 1, None))
-      return self._header + rows.line_num
+  def _lines(self, file: BinaryIO) -> Iterator[tuple[int, str]]:
+    line = b'\n'
+    for number, line in enumerate(file, 1):
+      try:
+        yield number, line.decode('utf-8-sig' if number == 1 else 'utf-8')
+      except UnicodeDecodeError as e:
+        raise ValueError(f'line {number} is not text in UTF-8; save it as that.') from e
+    if not line.endswith((b'\n', b'\r')):
+      self._notes.append('the last line has no end; see that it was not cut off.')
 
-  def entry_error(self, number: int, reason: object) -> ValueError:
-    what = 'row' if self.format == 'Parquet' else 'line'
-    return ValueError(f'{what} {self.line(number)}: {reason}')
-
-  def _parquet_query(self) -> str:
-    self.format = 'Parquet'
-    table = (
-      f'read_parquet({_sql_literal(glob.escape(self._path))}, file_row_number=true, '
-      'hive_partitioning=false)'
+  def _csv_entries(self, lines: Iterator[tuple[int, str]]) -> _Entries:
+    first_number, first = next(lines)
+    csv.field_size_limit(max(csv.field_size_limit(), _LONGEST_FIELD))
+    rows = csv.reader(
+      itertools.chain([first], map(operator.itemgetter(1), lines)),
+      delimiter='\t' if first.count('\t') > first.count(',') else ',',
+      strict=True,
+      skipinitialspace=True,
     )
-    types = {
-      name: type_name for name, type_name, *_ in self.query(f'describe from {table}')
-    }
-    del types['file_row_number']
+    try:
+      for row in filter(None, rows):
+        number = first_number + rows.line_num - 1
+        if not self._names:
+          self._find_columns(row)
+        elif len(row) == len(self._names):
+          yield number, dict(zip(self._names, row))
+        else:
+          raise csv.Error(f'{len(row)} values for {len(self._names)} columns')
+    except csv.Error as e:
+      number = first_number + rows.line_num - 1
+      raise ValueError(f'line {number}: this is not CSV or TSV: {e}.') from e
+
+  def _json_entries(self, lines: Iterator[tuple[int, str]]) -> _Entries:
+    for number, line in lines:
+      if not line.strip():
+        continue
+      try:
+        values = _DECODER.decode(line)
+        if not isinstance(values, dict):
+          raise ValueError(f'got {values!r:.200}')
+      except ValueError as e:
+        raise ValueError(f'line {number}: this is not a JSON object: {e}') from e
+      if not values.keys() <= set(self._names):
+        self._find_columns(list(dict.fromkeys([*self._names, *values])))
+      yield number, values
+
+  def _parquet_entries(self, file: BinaryIO) -> _Entries:
+    import duckdb  # Here, because most reports need no such log.
+
+    with tempfile.NamedTemporaryFile() as copy:  # Unpacked, and no pattern of names.
+      for block in iter(lambda: file.read(2**20), b''):
+        copy.write(block)
+      copy.flush()
+      name = copy.name.replace("'", "''")
+      try:
+        with duckdb.connect() as connection:
+          connection.execute(
+            f"create view log as from read_parquet('{name}', hive_partitioning=false)"
+          )
+          types = connection.execute('describe log').fetchall()
+          texts = self._texts_of({name: type_name for name, type_name, *_ in types})
+          rows = connection.execute(f'select {", ".join(texts)} from log')
+          batches = iter(lambda: rows.fetchmany(10_000), [])
+          for number, row in enumerate(itertools.chain.from_iterable(batches), 1):
+            yield number, dict(zip(self._sources.values(), row))
+      except duckdb.Error as e:
+        raise ValueError(f'it is not Parquet that can be read: {e}') from e
+
+  def _texts_of(self, types: dict[str, str]) -> list[str]:
+    """SQL expressions for the values of columns as texts."""
     self._find_columns(list(types))
-    values = {}
-    for name, source in self.sources.items():
-      column = '"' + source.replace('"', '""') + '"'
-      type_name = types[source]
+    texts = []
+    for name, source in self._sources.items():
+      column, type_name = '"' + source.replace('"', '""') + '"', types[source]
       if name == 'client_ids' and type_name.endswith('[]'):
         column, type_name = f'to_json({column})', type_name[:-2]
       if type_name.endswith(']') or type_name.startswith(_UNSUPPORTED_TYPES):
@@ -310,86 +367,12 @@ class _File(Database):
           f'{source} has values of the type {types[source]:.100}; write texts, whole '
           'numbers or floats of 64 bits, and client_ids as a list of them.'
         )
-      values[name] = f'{column}::varchar'
-    return f'select file_row_number + 1 as no, {_select_list(values)} from {table}'
-
-  def _text_query(self) -> str:
-    with open(self._path, encoding='utf-8-sig', errors='replace', newline='') as file:
-      for first in file:
-        if first.strip():
-          break
-        self._header += 1
-      else:
-        raise ValueError('has no rounds.')
-    if '\0' in first:
-      raise ValueError(
-        'is not text in UTF-8, but UTF-16 or the like; save it as UTF-8.'
-      )
-    is_json = first.lstrip()[0] == '{'
-    source = self._json_query() if is_json else self._csv_query(first)
-    with open(self._path, 'rb') as end:
-      end.seek(-1, os.SEEK_END)
-      if end.read() not in b'\n\r':
-        self.notes.append('the last line has no end; see that it was not cut off.')
-    return source
-
-  def _read_csv(self, options: str, columns: Sequence[str]) -> str:
-    names = ', '.join(f"'{name}': 'VARCHAR'" for name in columns)
-    return (
-      f'read_csv({_sql_literal(glob.escape(self._path))}, auto_detect=false, '
-      f'header=false, strict_mode=true, max_line_size={_LONGEST_LINE}, '
-      f"compression='none', hive_partitioning=false, {options}, columns={{{names}}})"
-    )
-
-  def _rows(self, lines: Iterable[str]) -> Any:
-    return csv.reader(
-      lines, delimiter=self._delimiter, strict=True, skipinitialspace=True
-    )
-
-  def _csv_query(self, first: str) -> str:
-    """The SQL query for a table whose header is the line `first`."""
-    self.format = 'CSV'
-    if first.count('\t') > first.count(','):
-      self.format, self._delimiter = 'TSV', '\t'
-    header = next(self._rows([first]))
-    self._find_columns(header)
-    self._header += 1
-    columns = [f'c{i}' for i in range(len(header))]
-    table = self._read_csv(
-      f"delim='{self._delimiter}', quote='\"', escape='\"', skip={self._header}, "
-      'allow_quoted_nulls=false',
-      columns,
-    )
-    if len(columns) == 1:  # DuckDB reads a blank line as a missing value.
-      table = f'(from {table} where c0 is not null)'
-    values = {name: f'c{header.index(source)}' for name, source in self.sources.items()}
-    return f'select row_number() over () as no, {_select_list(values)} from {table}'
-
-  def _json_query(self) -> str:
-    self.format = 'JSON lines'
-    table = self._read_csv("delim='\x01', quote='', escape=''", ['line'])
-    lines = (
-      f'select * from (select row_number() over () as no, line from {table}) where '
-      "trim(line, e' \\t') <> ''"
-    )
-    groups = self.query(
-      "select min(no), case when json_valid(line) and json_type(line) = 'OBJECT' then "
-      f'json_keys(line) end as keys from ({lines}) group by keys order by 1'
-    )
-    names: dict[str, None] = {}
-    for number, keys in groups:
-      if keys is None or len(set(keys)) < len(keys):
-        reason = 'this is not a JSON object' if keys is None else 'a name is repeated'
-        raise self.entry_error(number, f'{reason}.')
-      names.update(dict.fromkeys(keys))
-    self._find_columns(list(names))
-    values = {name: _json_value(name, source) for name, source in self.sources.items()}
-    return f'select no, {_select_list(values)} from ({lines})'
+      texts.append(f'{column}::varchar')
+    return texts
 
   def _find_columns(self, names: list[str]) -> None:
-    """Sets `sources`, the file's name for each column to read."""
+    """Sets `_sources`, the file's name for each column to read."""
     sources = _match_columns(names, self._columns)
-    shown = f'among the columns {", ".join(map(repr, names))}'
     if 'client_ids' in sources:
       sources.pop('client_id', None)
     if 'client_id' in sources:  # Its times are of participations, not of rounds.
@@ -409,112 +392,73 @@ class _File(Database):
       sources = {name: sources[name] for name in kept if name in sources}
     elif not sources.keys() & {'completion_time', 'client_ids'}:
       raise ValueError(
-        f'no column of completion times {shown}; name it '
+        f'no column of completion times among {", ".join(map(repr, names))}; name it '
         '(--columns=completion_time=NAME), or where each line is a participation, '
         '--columns=round=NAME,client_id=NAME.'
       )
-    self.sources = sources
-    if ignored := [name for name in names if name not in sources.values()]:
-      self.notes.append(f'columns left alone: {", ".join(ignored)}.')
-
-  def choose(self, population: Optional[str]) -> None:
-    """Removes the entries of other populations."""
-    if 'population' not in self.sources:
+    if self._population is not None and 'population' not in sources:
       raise ValueError(
         'no column of populations; say which it is (--columns=population=NAME).'
       )
-    name_of = "trim(population, e' \\t')"
-    groups = self.query(
-      f'select {name_of} as name, min(no), count(*) from entries group by name'
-    )
-    counts = {name: count for name, _, count in groups}
-    for name, number, _ in groups:
-      if not name:
-        raise self.entry_error(number, 'there is no population.')
-    shown = f'{", ".join(map(repr, sorted(counts))):.300}'
-    if population is None and len(counts) > 1:
-      raise ValueError(
-        f'has rounds of several populations, {shown}. Say which is meant '
-        '(--population_name), or --columns=population= if this is no such column.'
-      )
-    if population is not None and population not in counts:
-      raise ValueError(
-        f'has no rounds of the population {population!r}; it has those of {shown}.'
-      )
-    if len(counts) > 1:
-      self.query(f'delete from entries where {name_of} <> $1', population)
-      others = sum(counts.values()) - counts[population]
-      self.notes.append(
-        f'of the population {population!r} alone; {others} lines of others were left '
-        f'out, of {shown}.'
-      )
+    if self._rounds and sources != self._sources:
+      new = ', '.join(sources.keys() - self._sources.keys())
+      raise ValueError(f'{new} is in later lines, but not in the first.')
+    self._names, self._sources = names, sources
 
-  def log(self) -> RoundLog:
-    """Converts, checks and sorts the rounds, and numbers the participations."""
-    names = [name for name in self.sources if name in _Round._fields]
-    client, key = self.sources.get('client_id'), 'no'
-    column = 'client_id' if client else 'client_ids'
-    has_clients = column in self.sources
-    if has_clients:
-      self._name_clients(column)
-    if client:  # Each line is a participation of one client in one round.
-      names, key = ['round', 'client_ids'], 'trim(round)::bigint'
-      entries = (
-        'select min(no), trim(round), count(*) from entries group by 2 order by 1'
-      )
-      self.notes.append('each line is one participation of one client.')
+  def add(self, line: int, values: dict[str, Any]) -> None:
+    """Adds an entry: a round, or with a column `client_id` a participation in one."""
+    sources, clients = self._sources, []
+    if 'population' in sources:
+      if not self._is_selected(_text(values.get(sources['population']))):
+        return
+    if 'client_id' in sources:
+      index = self._index_of(line, _text(values.get(sources['round'])))
+      clients = [values.get(sources['client_id'])]
     else:
-      columns = ['len(names)' if name == 'client_ids' else name for name in names]
-      joined = ' join ids using (client_ids)' if has_clients else ''
-      entries = f'select no, {", ".join(columns)} from entries{joined} order by no'
-    rounds = [
-      self._round(no, dict(zip(names, values))) for no, *values in self.query(entries)
-    ]
-    if client and 'client_id' not in self._columns:
-      if all(each.client_ids == 1 for each in rounds):
-        raise ValueError(
-          f'column {client} may say who the only client of each round was, or not; say '
-          f'which: --columns=client_id={client} or --columns=client_id=.'
-        )
-    self._sort(rounds, is_by_line=not client)
-    if has_clients:
-      keys = [each.round if client else each.no for each in rounds]
-      self._count_contributions(column, key, keys)
-    self.query('drop table entries')
-    values = {
-      name: np.array([getattr(each, name) for each in rounds], np.int64)
-      for name in ('completion_time', 'start_time', 'cohort_size')
-      if name in names
-    }
-    return RoundLog(
-      len(rounds),
-      rounds[0].round or 0,
-      completions=values.get('completion_time'),
-      starts=values.get('start_time'),
-      cohort_sizes=values.get('cohort_size'),
-      clients=self if has_clients else None,
-      time_format=self._time_format,
-      notes=tuple(self.notes),
-    )
+      index = len(self._rounds)
+      if 'client_ids' in sources:
+        clients = _listed(values.get(sources['client_ids']))
+      numbers = {
+        name: self._converted(name, _text(values.get(source)))
+        for name, source in sources.items()
+        if name in _Round._fields
+      }
+      self._rounds.append(_Round(line, **numbers))
+    for client in clients:
+      number = self._clients.get(client) if isinstance(client, str) else None
+      self._client_of.append(self._add(line, client) if number is None else number)
+      self._round_of.append(index)
 
-  def _round(self, number: int, texts: dict[str, Any]) -> _Round:
-    """Converts the values of a round, except for its number of clients."""
-    values = {}
-    for name, text in texts.items():
-      try:
-        if text is None or text == '':
-          raise ValueError(f'there is no {name}.')
-        if name in _TIMES:
-          values[name] = self._time(text)
-        elif name == 'client_ids' or re.fullmatch(' *[0-9]{1,18} *', text):
-          values[name] = int(text)
-        else:
-          raise ValueError(f'{name} must be a whole number from 0, got {text!r}.')
-      except ValueError as e:
-        raise self.entry_error(number, e) from e
-    return _Round(number, **values)
+  def _index_of(self, line: int, text: str) -> int:
+    """The index of the round of a participation."""
+    index = self._index.get(text)
+    if index is None:
+      number = self._converted('round', text)
+      index = self._index[text] = self._index.setdefault(number, len(self._rounds))
+      if index == len(self._rounds):
+        self._rounds.append(_Round(line, number))
+    return index
 
-  def _time(self, text: str) -> int:
+  def _is_selected(self, name: str) -> bool:
+    """Whether the rounds of a population are read."""
+    if not name:
+      raise ValueError('there is no population.')
+    self._populations[name] += 1
+    if self._population is None and len(self._populations) > 1:
+      raise ValueError(
+        f'this round is of the population {name!r}, and others are of '
+        f'{next(iter(self._populations))!r}. Say which is meant (--population_name), '
+        'or --columns=population= if this is no such column.'
+      )
+    return self._population in (None, name)
+
+  def _converted(self, name: str, text: str) -> int:
+    if not text:
+      raise ValueError(f'there is no {name}.')
+    if name not in _TIMES:
+      if not re.fullmatch('[0-9]{1,18}', text):
+        raise ValueError(f'{name} must be a whole number from 0, got {text!r}.')
+      return int(text)
     time, time_format = parse_time(text)
     self._time_format = self._time_format or time_format
     if time_format != self._time_format:
@@ -524,102 +468,116 @@ class _File(Database):
       )
     return time
 
-  def _sort(self, rounds: list[_Round], is_by_line: bool) -> None:
-    """Sorts the rounds, by number or completion, and checks their sequence."""
-    first = rounds[0]
-    by = 'no' if first.completion_time is None else 'completion_time'
-    by = by if first.round is None else 'round'
-    if by == 'no' and all(each.client_ids == 1 for each in rounds):
+  def _add(self, line: int, client: Any) -> int:
+    """The number of a client whose id has a new spelling."""
+    if 'client_id' in self._sources:
+      _check_single(client)
+    name = ids.of_client(client)
+    number = self._clients.setdefault(name, len(self._client_names))
+    if number == len(self._client_names):
+      self._client_names.append(name)
+      self._client_lines.append(line)
+    if isinstance(client, str):
+      self._clients[client] = number
+    return number
+
+  def log(self) -> RoundLog:
+    """Checks and sorts the rounds."""
+    others = sorted(self._populations.keys() - {self._population})
+    shown = f'{", ".join(map(repr, others)):.300}'
+    if not self._rounds and others:
+      raise ValueError(
+        f'has no rounds of the population {self._population!r}; it has those of '
+        f'{shown}.'
+      )
+    if not self._rounds:
+      raise ValueError('has no rounds.')
+    if ignored := [n for n in self._names if n not in self._sources.values()]:
+      self._notes.insert(0, f'columns left alone: {", ".join(ignored)}.')
+    if self._population is not None and others:
+      number = sum(self._populations[name] for name in others)
+      self._notes.append(
+        f'of the population {self._population!r} alone; {number} lines of others were '
+        f'left out: {shown}.'
+      )
+    order = self._sorted()
+    rounds = [self._rounds[index] for index in order]
+    clients = None
+    if self._sources.keys() & {'client_id', 'client_ids'}:
+      clients = self._participations(order)
+    arrays = {
+      name: np.array([getattr(each, name) for each in rounds], np.int64)
+      for name in ('completion_time', 'start_time', 'cohort_size')
+      if name in self._sources
+    }
+    return RoundLog(
+      len(rounds),
+      rounds[0].round or 0,
+      completions=arrays.get('completion_time'),
+      starts=arrays.get('start_time'),
+      cohort_sizes=arrays.get('cohort_size'),
+      clients=clients,
+      time_format=self._time_format,
+      notes=tuple(self._notes),
+    )
+
+  def _sorted(self) -> list[int]:
+    """The indices of rounds, by number or completion; checks their sequence."""
+    rounds, client = self._rounds, self._sources.get('client_id')
+    named = np.bincount(self._round_of, minlength=len(rounds))
+    if client and 'client_id' not in self._columns and max(named) == 1:
+      raise ValueError(
+        f'column {client} may say who the only client of each round was, or not; say '
+        f'which: --columns=client_id={client} or --columns=client_id=.'
+      )
+    by = next((n for n in ('round', 'completion_time') if n in self._sources), 'line')
+    if by == 'line' and max(named) == min(named) == 1:
       raise ValueError(
         'has one client in every line, and neither rounds nor times. Name '
         '--columns=round=NAME,client_id=NAME, or add the number of each round.'
       )
-    rounds.sort(key=operator.attrgetter(by, 'no'))
-    if is_by_line and any(a.no > b.no for a, b in zip(rounds, rounds[1:])):
+    key = operator.attrgetter(by, 'line')
+    order = sorted(range(len(rounds)), key=lambda index: key(rounds[index]))
+    if order != sorted(order) and not client:
       if by == 'completion_time' and self._time_format == WITHOUT_ZONE:
         raise ValueError(
           'has times without a zone that go back, as clocks do at the end of daylight '
           'saving. Write times with their zone, or sort the lines.'
         )
-      self.notes.append('the lines were not in order and have been sorted.')
-    for before, this in zip([None, *rounds], rounds):
-      if wrong := _wrong(before, this):
-        line = self.line(before.no) if before else None
-        raise self.entry_error(
-          this.no, wrong.format(this=this, before=before, line=line)
+      self._notes.append('the lines were not in order and have been sorted.')
+    if client:
+      self._notes.append('each line is one participation of one client.')
+    for before, index in zip([None, *order], order):
+      this, earlier = rounds[index], None if before is None else rounds[before]
+      wrong = _wrong(earlier, this)
+      if 'client_ids' in self._sources and this.cohort_size not in (None, named[index]):
+        wrong = (
+          f'cohort_size is {this.cohort_size}, but client_ids has {named[index]}. Add '
+          'the missing clients, or ignore the column if it is something else '
+          '(--columns=cohort_size=).'
         )
+      if wrong:
+        raise ValueError(f'line {this.line}: {wrong}')
+    return order
 
-  def _name_clients(self, column: str) -> None:
-    """Makes the tables `ids`, the clients that each text names, and `names`."""
-    is_json = self.format == 'JSON lines'
-
-    def names_in(text: str) -> list[str]:
-      return _names_in(text, column, is_json)
-
-    for function, result in ((names_in, 'VARCHAR[]'), (ids.look_alike, 'VARCHAR')):
-      self._connection.create_function(
-        function.__name__,
-        function,
-        ['VARCHAR'],
-        result,
-        exception_handling='return_null',
-      )
-    self.query(
-      f'create table ids as select {column}, names_in({column}) as names from (select '
-      f'distinct {column} from entries)'
-    )
-    for number, text in self.query(
-      f'select no, {column} from entries left join ids using ({column}) where names is '
-      'null order by no limit 1'
-    ):
-      try:
-        names_in(text or '')
-      except ValueError as e:
-        raise self.entry_error(number, e) from e
-    self.query(
-      'create table names as select (row_number() over (order by name) - 1)::int as '
-      'client, name from (select distinct unnest(names) as name from ids)'
-    )
-    if not self.query('from names limit 1'):
+  def _participations(self, order: list[int]) -> Clients:
+    if not self._client_names:
       raise ValueError('names no client in any round.')
-    for count, alike in self.query(
-      'select count(*), any_value(alike) from (select list(name) as alike from names '
-      'group by look_alike(name) having count(*) > 1) having count(*) > 0'
-    ):
-      ((number,),) = self.query(
-        f'select min(no) from entries join ids using ({column}) where '
-        'list_has_any(names, $1)',
-        alike,
-      )
-      self.notes.append(
+    lines_of: dict[str, list[int]] = {}
+    for name, line in zip(self._client_names, self._client_lines):
+      lines_of.setdefault(ids.look_alike(name), []).append(line)
+    if alike := [lines for lines in lines_of.values() if len(lines) > 1]:
+      self._notes.append(
         'some ids differ only in case, leading zeros, brackets, quotes or invisible '
-        f'characters ({count}, in line {self.line(number)} for example), and count as '
+        f'characters ({len(alike)}, in line {alike[0][0]} for example), and count as '
         'different clients; if they are of one, write them alike.'
       )
-
-  def _count_contributions(self, column: str, key: str, keys: list[int]) -> None:
-    """Makes the other tables of `Database`; rounds have these keys, in order."""
-    self.query(
-      'create table numbers as select unnest($1) as key, unnest($2) as round',
-      keys,
-      list(range(len(keys))),
-    )
-    self.query(f"""
-      create table contributions as
-      select client, round::int as round from (
-        select {key} as key, unnest(names) as name
-        from entries join ids using ({column})
-      ) join names using (name) join numbers using (key);
-      create table by_client as
-      select client, count(*) as times, min(apart) as closest from (
-        select
-          client,
-          round - lag(round) over (partition by client order by round) as apart
-        from contributions
-      ) group by client;
-      drop table ids;
-      drop table numbers
-    """)
+    place = np.empty(len(order), np.int32)
+    place[order] = np.arange(len(order))
+    client = np.array(self._client_of)
+    rounds = place[np.array(self._round_of)]
+    by_client = np.lexsort((rounds, client))
+    return Clients(self._client_names, client[by_client], rounds[by_client])
 
 
 def _match_columns(names: list[str], stated: Mapping[str, str]) -> dict[str, str]:
@@ -653,96 +611,67 @@ def _match_columns(names: list[str], stated: Mapping[str, str]) -> dict[str, str
 
 
 def _wrong(before: Optional[_Round], this: _Round) -> str:
-  """What is wrong with a round after the one before, as a template; '' if nothing."""
-  number, completion = this.round, this.completion_time
-  if None not in (completion, this.start_time) and this.start_time > completion:
-    return 'this round starts after its completion.'
-  if None not in (this.cohort_size, this.client_ids):
-    if this.cohort_size != this.client_ids:
-      return (
-        'cohort_size is {this.cohort_size}, but client_ids has {this.client_ids}. Add '
-        'the missing clients, or ignore the column if it is something else '
-        '(--columns=cohort_size=).'
-      )
+  """What is wrong with a round after the one before; '' if nothing."""
+  if this.start_time is not None and this.completion_time is not None:
+    if this.start_time > this.completion_time:
+      return 'this round starts after its completion.'
   if before is None:
-    if number is None or number <= 1:
+    if this.round is None or this.round <= 1:
       return ''
     return (
-      'the first round is number {this.round}, not 0 or 1. Add the rounds before it; '
+      f'the first round is number {this.round}, not 0 or 1. Add the rounds before it; '
       'if they were of another run, number this one anew.'
     )
-  if number is None and completion is not None and completion == before.completion_time:
-    return (
-      'this round is complete at the same time as that of line {line}. Is it one round '
-      'or two? Remove the line, or add a column with the number of the round.'
-    )
-  if number is not None and number == before.round:
-    return (
-      'round {this.round} is also in line {line}. Keep one, or say whose they are: '
-      '--columns=client_id=NAME or --columns=population=NAME.'
-    )
-  if number is not None and number > before.round + 1:
-    return (
-      'round {this.round} follows on round {before.round}. Add what is missing; if no '
-      'result of it was ever released, number the rounds without it.'
-    )
-  if completion is not None and completion < before.completion_time:
-    return 'this round is complete before the one before it, in line {line}.'
+  if this.completion_time is not None and before.completion_time is not None:
+    if this.round is None and this.completion_time == before.completion_time:
+      return (
+        f'this round is complete at the same time as that of line {before.line}. Is it '
+        'one round or two? Remove the line, or add a column with the number of the '
+        'round.'
+      )
+    if this.completion_time < before.completion_time:
+      return f'this round is complete before the one before it, in line {before.line}.'
+  if this.round is not None and before.round is not None:
+    if this.round == before.round:
+      return (
+        f'round {this.round} is also in line {before.line}. Keep one, or say whose '
+        'they are: --columns=client_id=NAME or --columns=population=NAME.'
+      )
+    if this.round > before.round + 1:
+      return (
+        f'round {this.round} follows on round {before.round}. Add what is missing; if '
+        'no result of it was ever released, number the rounds without it.'
+      )
   return ''
 
 
-def _names_in(text: str, column: str, is_json: bool) -> list[str]:
-  """The clients that a value of a column names, by their normalised ids."""
-  if column == 'client_id':
-    if not text.strip():
-      raise ValueError('there is no client_id.')
-    value = _DECODER.decode(text) if is_json else text
-    if isinstance(value, str) and _SEVERAL_IDS.search(value.strip()):
-      raise ValueError(
-        f'the client {value!r:.200} looks like several. Name the column client_ids '
-        '(--columns=client_ids=NAME), or write a line for each.'
-      )
-    return [ids.of_client(value)]
-  is_list = text.lstrip().startswith('[')
-  values: list[Any] = _DECODER.decode(text) if is_list else re.split(r'[;\s]+', text)
-  if not is_list:
-    values = [value for value in values if value]
-    if not values or _NO_LIST.search(text):
-      # Otherwise, a single bracket would become part of an id.
-      raise ValueError(
-        'client_ids must be a JSON list, or be separated by spaces or semicolons '
-        f'without brackets, and [] where nobody took part; got {text!r:.200}.'
-      )
-  return [_cached(v) if isinstance(v, str) else ids.of_client(v) for v in values]
+def _text(value: Any) -> str:
+  """A value as it is written in the file."""
+  if not isinstance(value, str):
+    value = '' if value is None else str(getattr(value, 'text', value))
+  return cast(str, value).strip(' \t')
 
 
-def _sql_literal(text: str) -> str:
-  return "'" + text.replace("'", "''") + "'"
-
-
-def _select_list(values: Mapping[str, str]) -> str:
-  """The select list of an SQL query, for expressions by name."""
-  return ', '.join(f'{value} as {name}' for name, value in values.items())
-
-
-def _json_value(name: str, source: str) -> str:
-  """The SQL expression for a value of a JSON line; NULL if it has the wrong type."""
-  pointer = _sql_literal('/' + source.replace('~', '~0').replace('/', '~1'))
-  type_name = f'json_type(line, {pointer})'
-  text = f'json_extract_string(line, {pointer})'
-  json_text = f'json_extract(line, {pointer})::varchar'
-  if name == 'client_id':
-    return f"case when {type_name} <> 'NULL' then {json_text} end"
-  if name == 'client_ids':
-    return (
-      f"case {type_name} when 'ARRAY' then {json_text} when 'VARCHAR' then {text} end"
+def _check_single(value: Any) -> None:
+  """Refuses no id, and several ids in one value."""
+  if value is None or (isinstance(value, str) and not value.strip()):
+    raise ValueError('there is no client_id.')
+  if isinstance(value, str) and _SEVERAL_IDS.search(value.strip()):
+    raise ValueError(
+      f'the client {value!r:.200} looks like several. Name the column client_ids '
+      '(--columns=client_ids=NAME), or write a line for each.'
     )
-  # DuckDB formats floats anew, but the digits in the line count.
-  key = re.escape(json.dumps(source, ensure_ascii=False))
-  pattern = _sql_literal(key + r'\s*:\s*([-+.0-9eE]+)')
-  digits = f'regexp_extract(line, {pattern}, 1)'
-  return (
-    f"case {type_name} when 'VARCHAR' then {text} when 'NULL' then null when 'DOUBLE' "
-    f"then if(try_cast({digits} as double) = {text}::double, {digits}, {text} || 'e0') "
-    f'else {json_text} end'
-  )
+
+
+def _listed(value: Any) -> list[Any]:
+  """The ids in a value, which is a list, or a text that lists them."""
+  if isinstance(value, str) and value.lstrip().startswith('['):
+    value = _DECODER.decode(value)
+  elif isinstance(value, str) and not _NO_LIST.search(value):
+    value = value.replace(';', ' ').split() or None
+  if not isinstance(value, list):
+    raise ValueError(
+      'client_ids must be a JSON list, or be separated by spaces or semicolons without '
+      f'brackets, and [] where nobody took part; got {value!r:.200}.'
+    )
+  return value
