@@ -257,7 +257,7 @@ START = '2020-01-01T00:00:00Z'
 @pytest.mark.parametrize(
   ('log', 'arguments', 'message'),
   [
-    (THREE, {'min_wait_hours': 0}, '--min_wait_hours. must be positive'),
+    (THREE, {'min_wait_hours': 0}, 'min_wait_hours must be finite, and from'),
     (THREE, {'wait_from': 'start'}, 'wait_from must be one of'),
     (THREE, {'first_start': START[:-1]}, 'without a zone, but must be'),
     (THREE, {'first_start': '2020-01-02T00:00:00Z'}, 'not after the first completion'),

@@ -18,8 +18,7 @@ the completion of a device's round (--wait_from=completion). If it begins with t
 contribution, a device that contributes early can be back one round sooner.
 
 **Rounding is on the safe side.** A completion exactly 24 hours after another does not
-count as within them. So times may be rounded to any unit that divides the wait. If the
-unit does not, and times with exponents show it, the wait is shortened by one unit.
+count as within them. So times may be rounded to any unit that divides the wait.
 
 **Max participations** is the maximum number of rounds of one device: it takes the first
 round at its start, and then always the first that is not complete before the wait ends.
@@ -40,6 +39,7 @@ import numpy as np
 from tff_dp_aggregators import strategies
 from tff_dp_aggregators.accounting.records import ledger as ledger_lib
 from tff_dp_aggregators.accounting.records import round_log
+from tff_dp_aggregators.base import checks
 
 # The event from which a device waits: its own contribution, or the end of the round.
 WAIT_FROM = ('contribution', 'completion')
@@ -158,14 +158,14 @@ class Summary:
     if self.min_separation == 0:
       assert self.observed is not None
       violations.append(
-        f'{self._closest(self.observed)}; no schema allows this: if it took '
-        'part once, name it once'
+        f'{self._closest(self.observed)}; no schema allows this: if it took part once, '
+        'name it once'
       )
-    violations += self._violations(self.waiting, *promised, 'promised')
-    violations += self._violations(self.observed, *promised, 'what was promised')
+    violations += self._violations(self.waiting, promised, 'promised')
+    violations += self._violations(self.observed, promised, 'what was promised')
     if self.waiting is not None:
       allowed = (self.waiting.min_separation, self.waiting.max_participations)
-      violations += self._violations(self.observed, *allowed, 'by the wait')
+      violations += self._violations(self.observed, allowed, 'by the wait')
     return violations
 
   def broken_in_short(
@@ -173,7 +173,7 @@ class Summary:
   ) -> list[str]:
     """Like `broken`, but with the number of clients instead of their names."""
     promised = (min_separation, max_participations)
-    violations = self._violations(self.waiting, *promised, 'promised')
+    violations = self._violations(self.waiting, promised, 'promised')
     offenders = self.offenders(*promised)
     if self.observed is not None and offenders:
       violations.append(
@@ -185,16 +185,16 @@ class Summary:
   def _violations(
     self,
     basis: Union[None, Waiting, Observed],
-    min_separation: Optional[int],
-    max_participations: Optional[int],
+    limits: tuple[Optional[int], Optional[int]],
     standard: str,
   ) -> list[str]:
     broken: list[str] = []
     if basis is None:
       return broken
-    if basis.closest is not None and basis.min_separation < (min_separation or 0):
-      broken.append(f'{self._closest(basis)}; {standard}: at least {min_separation}')
-    if max_participations is not None and basis.max_participations > max_participations:
+    least, most = limits
+    if basis.closest is not None and basis.min_separation < (least or 0):
+      broken.append(f'{self._closest(basis)}; {standard}: at least {least}')
+    if most is not None and basis.max_participations > most:
       if isinstance(basis, Waiting):
         text = f'{_device(basis)} {basis.max_participations} rounds'
       else:
@@ -202,7 +202,7 @@ class Summary:
         shown = ', '.join(map(str, rounds[:20])) + (', ...' if len(rounds) > 20 else '')
         client = _client(basis.most_active)
         text = f'{client} took part {len(rounds)} times, in rounds {shown}'
-      broken.append(f'{text}; {standard}: at most {max_participations}')
+      broken.append(f'{text}; {standard}: at most {most}')
     return broken
 
   def _closest(self, basis: Union[Waiting, Observed]) -> str:
@@ -214,11 +214,9 @@ class Summary:
       return f'{_client(*client)} is twice in round {first + self.log.first_number}'
     return f'{_client(*client)} took part in {self._rounds_apart(first, second)}'
 
-  def _rounds_apart(self, first: int, second: int) -> str:
-    number = self.log.first_number
-    return (
-      f'rounds {first + number} and {second + number}, which are {second - first} apart'
-    )
+  def _rounds_apart(self, *rounds: int) -> str:
+    first, second = self._numbers(rounds)
+    return f'rounds {first} and {second}, which are {second - first} apart'
 
   def sensitivity_squared(self, strategy: strategies.Strategy) -> Optional[float]:
     """The largest ||C u||^2 over the clients of the log, or an upper bound on it.
@@ -366,11 +364,7 @@ def _wait(
   wait_from: str,
   first_start: Optional[str],
 ) -> Waiting:
-  if not 0 < min_wait_hours <= _MAX_WAIT_HOURS:
-    raise ValueError(
-      f'min_wait_hours (--min_wait_hours) must be positive and at most '
-      f'{_MAX_WAIT_HOURS}; got {min_wait_hours}.'
-    )
+  checks.check_within('min_wait_hours', min_wait_hours, 1e-6, _MAX_WAIT_HOURS)
   if wait_from not in WAIT_FROM:
     raise ValueError(f'wait_from must be one of {WAIT_FROM}, got {wait_from!r}.')
   if log.completions is None:
@@ -548,18 +542,13 @@ def check_agreement(
   the `limits` for which the ledger's events hold.
   """
   log, entries = summary.log, ledger.entries
-
-  def numbered(number: int) -> str:
-    # Gives the log's number as well if that counts from 1.
-    shift = log.first_number
-    return f'{number} (number {number + shift} in the log)' if shift else f'{number}'
-
   counts: dict[str, Any] = {'clients': log.cohort_sizes}
   if log.clients is not None:
     counts['client ids'] = np.bincount(log.clients.round, minlength=log.num_rounds)
   differing = [
-    f'in round {numbered(entry.round)} the ledger has {entry.cohort_reported} clients '
-    f'that reported, the round log {numbers[entry.round]} {what}'
+    f'in round {entry.round} (number {entry.round + log.first_number} in the log) the '
+    f'ledger has {entry.cohort_reported} clients that reported, the round log '
+    f'{numbers[entry.round]} {what}'
     for entry in entries[: log.num_rounds]
     for what, numbers in counts.items()
     if numbers is not None and entry.cohort_reported not in (None, numbers[entry.round])
