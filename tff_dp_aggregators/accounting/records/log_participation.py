@@ -137,8 +137,9 @@ class Summary:
     clients = self.log.clients
     if clients is None:
       return []
-    too_often = clients.times > (max_participations or len(clients.round))
-    found = np.flatnonzero((clients.closest < (min_separation or 1)) | too_often)
+    least = 1 if min_separation is None else min_separation
+    most = len(clients.round) if max_participations is None else max_participations
+    found = np.flatnonzero((clients.closest < least) | (clients.times > most))
     values = (clients.times[found].tolist(), clients.closest[found].tolist())
     return [
       (clients.names[number], times, closest if times > 1 else None)
@@ -150,69 +151,31 @@ class Summary:
     min_separation: Optional[int] = None,
     max_participations: Optional[int] = None,
   ) -> list[str]:
-    """A clause for each violated limit, with rounds, and the client if it is known.
-
-    If both clients and their wait are known, also says whether they waited.
-    """
-    promised, violations = (min_separation, max_participations), []
-    if self.min_separation == 0:
-      assert self.observed is not None
-      violations.append(
-        f'{self._closest(self.observed)}; no schema allows this: if it took part once, '
-        'name it once'
-      )
-    violations += self._violations(self.waiting, promised, 'promised')
-    violations += self._violations(self.observed, promised, 'what was promised')
-    if self.waiting is not None:
-      allowed = (self.waiting.min_separation, self.waiting.max_participations)
-      violations += self._violations(self.observed, allowed, 'by the wait')
-    return violations
-
-  def broken_in_short(
-    self, min_separation: int, max_participations: Optional[int] = None
-  ) -> list[str]:
-    """Like `broken`, but with the number of clients instead of their names."""
+    """A clause for each way in which promised limits, or the wait, are not kept."""
+    clauses, waiting, observed = [], self.waiting, self.observed
     promised = (min_separation, max_participations)
-    violations = self._violations(self.waiting, promised, 'promised')
-    offenders = self.offenders(*promised)
-    if self.observed is not None and offenders:
-      violations.append(
-        f'{len(offenders)} of {self.observed.num_clients} clients took part sooner or '
-        f'more often, {sum(times for _, times, _ in offenders)} times in all'
-      )
-    return violations
-
-  def _violations(
-    self,
-    basis: Union[None, Waiting, Observed],
-    limits: tuple[Optional[int], Optional[int]],
-    standard: str,
-  ) -> list[str]:
-    broken: list[str] = []
-    if basis is None:
-      return broken
-    least, most = limits
-    if basis.closest is not None and basis.min_separation < (least or 0):
-      broken.append(f'{self._closest(basis)}; {standard}: at least {least}')
-    if most is not None and basis.max_participations > most:
-      if isinstance(basis, Waiting):
-        text = f'{_device(basis)} {basis.max_participations} rounds'
-      else:
-        rounds = self._numbers(basis.rounds_of_most_active)
-        shown = ', '.join(map(str, rounds[:20])) + (', ...' if len(rounds) > 20 else '')
-        client = _client(basis.most_active)
-        text = f'{client} took part {len(rounds)} times, in rounds {shown}'
-      broken.append(f'{text}; {standard}: at most {most}')
-    return broken
-
-  def _closest(self, basis: Union[Waiting, Observed]) -> str:
-    assert basis.closest is not None
-    *client, first, second = basis.closest
-    if isinstance(basis, Waiting):
-      return f'{_device(basis)} {self._rounds_apart(first, second)}'
-    if first == second:
-      return f'{_client(*client)} is twice in round {first + self.log.first_number}'
-    return f'{_client(*client)} took part in {self._rounds_apart(first, second)}'
+    standards = [((1, None), 'are twice in a round, which no schema allows')]
+    if promised != (None, None):
+      standards.append((promised, 'took part sooner or more often'))
+    if waiting is not None:
+      device = f'a device that waits {waiting.min_wait_hours:g} h can be in'
+      if waiting.closest is not None and waiting.min_separation < (min_separation or 0):
+        apart = self._rounds_apart(*waiting.closest)
+        clauses.append(f'{device} {apart}; promised: at least {min_separation}')
+      most = waiting.max_participations
+      if max_participations is not None and most > max_participations:
+        clauses.append(
+          f'{device} {most} rounds; promised: at most {max_participations}'
+        )
+      by_wait = (waiting.min_separation, most)
+      standards.append((by_wait, 'took part before their wait was over'))
+    for limits, what in standards:
+      if observed is not None and (offenders := self.offenders(*limits)):
+        clauses.append(
+          f'{len(offenders)} of {observed.num_clients} clients {what}, '
+          f'{sum(times for _, times, _ in offenders)} times in all'
+        )
+    return clauses
 
   def _rounds_apart(self, *rounds: int) -> str:
     first, second = self._numbers(rounds)
@@ -305,16 +268,16 @@ class Summary:
       if observed.closest is None:
         add('', 'No client took part twice.')
       else:
-        add('closest seen', self._closest(observed))
+        client, first, second = observed.closest
+        seen = f'took part in {self._rounds_apart(first, second)}'
+        if first == second:
+          seen = f'is twice in round {first + self.log.first_number}'
+        add('closest seen', f'{_client(client)} {seen}')
       text = f'{_client(observed.most_active)}, {observed.max_participations} times'
       add('most active', text)
     for note in self.log.notes:
       add('note', note)
     return ''.join(lines)
-
-
-def _device(waiting: Waiting) -> str:
-  return f'a device that waits {waiting.min_wait_hours:g} h can be in'
 
 
 def _client(client: Optional[str]) -> str:
@@ -566,7 +529,7 @@ def check_agreement(
       'a round log cannot show fixed epochs, which the events of the ledger assume; '
       'leave out the round log.'
     )
-  broken = summary.broken_in_short(limits.min_separation, limits.max_participations)
+  broken = summary.broken(limits.min_separation, limits.max_participations)
   if broken:
     raise ValueError(
       'the round log shows that the limits were not kept, but the events of the ledger '
