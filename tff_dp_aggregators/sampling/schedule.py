@@ -249,7 +249,8 @@ class SampledSchedule(Schedule):
     if not isinstance(self.sampling, scheme.SampledScheme):
       raise TypeError(f'sampling must be a scheme of sampling; got {self.sampling!r}.')
     num_clients = checks.check_positive_int('num_clients', self.num_clients)
-    self.sampling.check_clients(num_clients)
+    groups = getattr(self.sampling, 'num_groups', 1)
+    scheme.check_groups_have_clients(num_clients, groups)
     for name, assumed in _stated_by(self.sampling).items():
       if getattr(self, name) not in (None, assumed):
         raise ValueError(

@@ -236,10 +236,6 @@ class SampledScheme(Scheme):
   def __post_init__(self) -> None:
     check_fields(self)
 
-  def check_clients(self, num_clients: int) -> None:
-    """Raises PopulationTooSmallError if there are too few clients."""
-    check_groups_have_clients(num_clients, getattr(self, 'num_groups', 1))
-
   @abc.abstractmethod
   def event(self, strategy: strategies.Strategy, noise: Noise) -> dp_accounting.DpEvent:
     """The event of all rounds of a strategy that passed `check`."""

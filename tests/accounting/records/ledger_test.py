@@ -118,7 +118,7 @@ def test_new_writer_refuses_to_overwrite_a_ledger(path):
   with ledger.LedgerWriter(path, ledgers.DELTA) as writer:
     ledgers.append(writer)
   before = ledgers.lines_of(path)
-  with pytest.raises(FileExistsError, match='never overwritten'):
+  with pytest.raises(FileExistsError):
     ledger.LedgerWriter(path, ledgers.DELTA)
   assert ledgers.lines_of(path) == before
 

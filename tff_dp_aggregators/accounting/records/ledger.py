@@ -41,6 +41,7 @@ import itertools
 import json
 import logging
 import math
+import operator
 import os
 import stat
 import sys
@@ -597,11 +598,7 @@ class LedgerWriter:
     # The file with the incomplete last line of a resumed ledger; `None` if none.
     self.recovered: Optional[str] = None
     flags = os.O_RDWR | os.O_APPEND | (0 if resume else os.O_CREAT | os.O_EXCL)
-    try:
-      self._file = io.FileIO(os.open(path, flags, 0o666), 'r+')
-    except FileExistsError as e:
-      message = 'a ledger is never overwritten; resume it or name another'
-      raise FileExistsError(errno.EEXIST, message, path) from e
+    self._file = io.FileIO(os.open(path, flags, 0o666), 'r+')
     try:
       folder_lock.take(self._file.fileno())
       if resume:
@@ -793,11 +790,14 @@ def checksum_of(arrays: Iterable[Any]) -> str:
 
 
 def _to_python(values: dict[str, Any]) -> dict[str, Any]:
-  """Converts NumPy numbers among the fields of a line to Python's."""
-  return {
-    name: value.item() if isinstance(value, np.generic) else value
-    for name, value in values.items()
-  }
+  """Converts numbers of NumPy and TensorFlow among the fields of a line to Python's."""
+  plain = dict(values)
+  for name, value in values.items():
+    if name in ('clip_norm', 'noise_multiplier') and value is not None:
+      plain[name] = float(value)
+    elif hasattr(value, '__index__') and not isinstance(value, bool):
+      plain[name] = operator.index(value)
+  return plain
 
 
 def check_schedule(ledger: Ledger, schedule: Any) -> None:

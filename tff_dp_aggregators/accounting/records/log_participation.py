@@ -154,6 +154,7 @@ class Summary:
     """A clause for each way in which promised limits, or the wait, are not kept."""
     clauses, waiting, observed = [], self.waiting, self.observed
     promised = (min_separation, max_participations)
+    standards: list[tuple[tuple[Optional[int], Optional[int]], str]]
     standards = [((1, None), 'are twice in a round, which no schema allows')]
     if promised != (None, None):
       standards.append((promised, 'took part sooner or more often'))
