@@ -192,6 +192,11 @@ class BallsInBins(Allocation):
     return cls(num_rounds, int(num_clients // clients_per_round))
 
   @property
+  def rounds_of_a_client(self) -> int:
+    """Maximum number of rounds of one client."""
+    return self.limits.possible_participations
+
+  @property
   def limits(self) -> strategies.Participation:
     """The rounds of a client whose place is known: fixed epochs."""
     return _limits(self.num_rounds, self.cycle_length)

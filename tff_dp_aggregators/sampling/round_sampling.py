@@ -94,6 +94,11 @@ class RoundSampling(scheme.SampledScheme):
       self.num_rounds, self.num_groups, fixed_epoch=self.num_groups > 1
     )
 
+  @property
+  def rounds_of_a_client(self) -> int:
+    """Maximum number of rounds for which one client may be drawn."""
+    return self.limits.possible_participations
+
   def expected_cohort(self, num_clients: int) -> Optional[float]:
     """Expected number of clients drawn from the smallest group, before any cap."""
     return self.sampling_probability * (num_clients // self.num_groups)
@@ -107,7 +112,7 @@ class RoundSampling(scheme.SampledScheme):
   ) -> dp_accounting.DpEvent:
     """The event of a sampled round, for each round that may draw one client."""
     one = self.sampled(noise.event(noise.multiplier / strategy.sensitivity(None)))
-    return dp_accounting.SelfComposedDpEvent(one, self.limits.possible_participations)
+    return dp_accounting.SelfComposedDpEvent(one, self.rounds_of_a_client)
 
   def round_events(
     self, strategy: strategies.Strategy, noise: scheme.Noise
@@ -187,8 +192,8 @@ class PoissonSampling(RoundSampling):
 
     By the central limit, mu = q sqrt(T (exp(1 / sigma^2) - 1)) (arXiv:1911.11607).
     """
-    rounds = self.limits.possible_participations
-    return 1 / math.sqrt(math.log1p((mu / self.sampling_probability) ** 2 / rounds))
+    per_round = (mu / self.sampling_probability) ** 2 / self.rounds_of_a_client
+    return 1 / math.sqrt(math.log1p(per_round))
 
   def sampled(self, on_everybody: dp_accounting.DpEvent) -> dp_accounting.DpEvent:
     """The noise on a Poisson sample."""
