@@ -1,6 +1,5 @@
 """Schedules: construction by scheme, JSON, files, replay, and checks of cohorts."""
 
-import copy
 import dataclasses
 import json
 
@@ -42,7 +41,6 @@ def test_for_mechanism_returns_schedule_of_its_scheme(name):
   assert schedule == _SCHEDULES[name]
   assert (schedule.name, schedule.schema) == (name, schema)
   assert (schedule.num_clients, schedule.clients_per_round) == (24, 4)
-  assert copy.deepcopy(schedule) is schedule  # Ten million clients are not copied.
   other_seed = sampling.for_mechanism(mechanism, 24, 4, 2, dropouts=dropouts)
   assert other_seed.checksum != schedule.checksum
 
@@ -73,7 +71,6 @@ def test_schedule_round_trips_through_json_and_replay(name, tmp_path):
   'name, numbers, error, message',
   [
     ('random_eligible', {'clients_per_round': 3.5}, ValueError, 'clients_per_round'),
-    ('random_eligible', {'dropouts': 0.1}, TypeError, 'dropouts must be'),
     ('fixed_size', {'num_clients': 25}, ValueError, 'num_clients must be 24'),
     ('fixed_size', {'clients_per_round': 5}, ValueError, 'clients_per_round must be 4'),
     ('poisson', {'num_clients': 0}, ValueError, 'num_clients'),

@@ -53,11 +53,6 @@ class JointPart:
         f'weights of part {self.name} must be patterns of names, such as '
         f"'0' or 'embedding/*'; got {self.weights!r}."
       )
-    if not isinstance(self.mechanism, mechanism_lib.Mechanism):
-      raise TypeError(
-        f'the mechanism of part {self.name} must be an accounting.Mechanism; got '
-        f'{type(self.mechanism).__name__}.'
-      )
     clip_norm = checks.check_positive(f'clip_norm of part {self.name}', self.clip_norm)
     self.__dict__.update(weights=weights, clip_norm=clip_norm)
     mechanism = self.mechanism
@@ -181,11 +176,6 @@ class JointMechanism(mechanism_lib.Guaranteed):
 
   def __post_init__(self) -> None:
     object.__setattr__(self, 'parts', tuple(self.parts))
-    for part in self.parts:
-      if not isinstance(part, JointPart):
-        raise TypeError(
-          f'parts must be JointParts; got one of type {type(part).__name__}.'
-        )
     names = [part.name for part in self.parts]
     if len(names) < 2 or len(set(names)) < len(names):
       raise ValueError(

@@ -593,9 +593,6 @@ def strategy_for(
     return strategies.Identity(participation.num_rounds)
   checked = registry.check_options(name, options)
   kind = kind_for(name, participation)
-  if kind.bands is not None and kind.bands in checked:
-    # Sampling schemes limit the number of bands.
-    sampling.of(participation).check_bands(kind.bands, checked[kind.bands])
   return kind.build(sampling.limits_of(participation), **checked)
 
 

@@ -194,7 +194,7 @@ class BallsInBins(Allocation):
   @property
   def rounds_of_a_client(self) -> int:
     """Maximum number of rounds of one client."""
-    return -(-self.num_rounds // self.cycle_length)
+    return self.limits.possible_participations
 
   @property
   def limits(self) -> strategies.Participation:
@@ -458,7 +458,6 @@ class BMinSepSampling(Allocation):
 
   name = 'b_min_sep_sampling'
   flag = 'b_min_sep'
-  separation = 'min_separation'
 
   num_rounds: int  # Rounds in all, n.
   sampling_probability: float  # Of a free client, p in (0, 1].
@@ -470,7 +469,7 @@ class BMinSepSampling(Allocation):
 
   def check(self, strategy: strategies.Strategy) -> None:
     """Raises ValueError if rounds of a client would share noise."""
-    scheme.check_groups(strategy, self.min_separation, self.separation)
+    scheme.check_groups(strategy, self.min_separation)
 
   @classmethod
   def of_cohort(

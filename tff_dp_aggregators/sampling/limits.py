@@ -8,7 +8,6 @@ import abc
 import collections
 import dataclasses
 import functools
-import math
 from collections.abc import Sequence
 from typing import Any, Callable, ClassVar, Optional
 
@@ -91,7 +90,6 @@ class LimitsSchedule(schedule_lib.Schedule):
       raise ValueError(f'clients_per_round must be a whole number; got {size}.')
     size = checks.check_positive_int('clients_per_round', int(size))
     participation_lib.check_population(self.num_clients, size, self.participation)
-    schedule_lib.check_dropouts(self.dropouts)
     goal = self.reporting_goal
     if goal is not None and checks.check_positive_int('reporting_goal', goal) > size:
       raise ValueError(
@@ -134,20 +132,14 @@ class LimitsSchedule(schedule_lib.Schedule):
     if dropouts is None or goal is None:
       return [ask()]
     cohorts: list[np.ndarray] = []
-    best = 0
     for attempt in range(MAX_ATTEMPTS):
       cohorts.append(ask())
-      reporting = len(dropouts.reporting(round_num, attempt, cohorts[-1]))
-      if reporting >= goal:
+      if len(dropouts.reporting(round_num, attempt, cohorts[-1])) >= goal:
         return cohorts
-      best = max(best, reporting)
-    size, share = len(cohorts[-1]), 1 - dropouts.rate
-    enough_clients = (goal + 3 * math.sqrt(goal * dropouts.rate)) / share
     raise ReportingGoalError(
       f'round {round_num} would not reach reporting_goal={goal} in {MAX_ATTEMPTS} '
-      f'attempts: of {size} clients asked, at most {best} report. A reporting_goal of '
-      f'at most {max(1, math.floor(size * share))} would do, or clients_per_round of '
-      f'at least {math.ceil(enough_clients)}.'
+      f'attempts: of {len(cohorts[-1])} clients asked, too many drop out. Take a lower '
+      'reporting_goal, or a higher clients_per_round.'
     )
 
 

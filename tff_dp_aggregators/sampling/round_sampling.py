@@ -97,7 +97,7 @@ class RoundSampling(scheme.SampledScheme):
   @property
   def rounds_of_a_client(self) -> int:
     """Maximum number of rounds for which one client may be drawn."""
-    return -(-self.num_rounds // self.num_groups)
+    return self.limits.possible_participations
 
   def expected_cohort(self, num_clients: int) -> Optional[float]:
     """Expected number of clients drawn from the smallest group, before any cap."""
@@ -166,7 +166,6 @@ class PoissonSampling(RoundSampling):
   name = 'poisson_sampling'
   flag = 'poisson'
   relations = (Relation.ADD_OR_REMOVE_ONE,)
-  separation = 'num_groups'
   known_noises = ('gaussian', 'laplace')
 
   num_rounds: int  # Rounds in all, n.
@@ -287,7 +286,6 @@ num_clients=50000, max_clients_per_round=130, num_groups=1)
 
   name = 'truncated_poisson_sampling'
   flag = 'truncated_poisson'
-  separation = 'num_groups'
 
   num_rounds: int  # Rounds in all, n.
   sampling_probability: float  # Of a client in the round's group, in (0, 1].

@@ -74,14 +74,6 @@ def check_seed(seed: int, name: str = 'seed') -> int:
   return seed
 
 
-def check_dropouts(dropouts: Optional[Dropouts]) -> None:
-  """Raises TypeError unless `dropouts` is a `Dropouts` or `None`."""
-  if dropouts is not None and not isinstance(dropouts, Dropouts):
-    raise TypeError(
-      f'dropouts must be a Dropouts(rate, seed) or None; got {dropouts!r}.'
-    )
-
-
 @dataclasses.dataclass(frozen=True)
 class Header:
   """The statement about a schedule in the first line of its file."""
@@ -236,12 +228,6 @@ class Schedule(abc.ABC):
       )
     return round_num
 
-  def __copy__(self) -> 'Schedule':
-    return self  # Schedules are immutable.
-
-  def __deepcopy__(self, memo: dict[int, Any]) -> 'Schedule':
-    return self
-
 
 @dataclasses.dataclass(frozen=True)
 class SampledSchedule(Schedule):
@@ -262,9 +248,9 @@ class SampledSchedule(Schedule):
   def __post_init__(self) -> None:
     if not isinstance(self.sampling, scheme.SampledScheme):
       raise TypeError(f'sampling must be a scheme of sampling; got {self.sampling!r}.')
-    check_dropouts(self.dropouts)
     num_clients = checks.check_positive_int('num_clients', self.num_clients)
-    self.sampling.check_clients(num_clients)
+    groups = getattr(self.sampling, 'num_groups', 1)
+    scheme.check_groups_have_clients(num_clients, groups)
     for name, assumed in _stated_by(self.sampling).items():
       if getattr(self, name) not in (None, assumed):
         raise ValueError(

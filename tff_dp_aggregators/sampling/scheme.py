@@ -32,10 +32,6 @@ _COHORT_TOLERANCE = 0.01
 _MAX_CYCLE = 2**62
 # Maximum number of rounds for which the bands of C are checked entry by entry.
 _MAX_CHECKED_ROUNDS = 1024
-_NO_SHARING = (
-  'sampling amplifies privacy only if the rounds of a client do not share noise'
-)
-_CYCLIC = 'cyclic Poisson sampling in as many groups (--sampling=poisson --num_groups)'
 # Cap on the places of a client. Fewer are less private, so that this is an upper bound;
 # with more, the accountants' allowance for round-off would exceed the loss.
 MAX_PLACES = 10**12
@@ -179,8 +175,6 @@ class Scheme(abc.ABC):
   # Whether the rounds' events compose; otherwise one event covers all rounds.
   composes: ClassVar[bool] = True
   json_names: ClassVar[dict[str, str]] = {}  # JSON names of fields, where they differ.
-  # The name of the field with the separation of a client's rounds, if there is one.
-  separation: ClassVar[str] = ''
   # Kinds of noise for which accountants read its events; `None` for all.
   known_noises: ClassVar[Optional[tuple[str, ...]]] = ('gaussian',)
 
@@ -195,12 +189,6 @@ class Scheme(abc.ABC):
     """In which rounds a client can take part at all, sampled or not."""
 
   @property
-  def free_bands(self) -> Optional[int]:
-    """Maximum number of bands if a client's rounds must not share noise, or `None`."""
-    bands: Optional[int] = getattr(self, self.separation or 'num_groups', None)
-    return bands
-
-  @property
   def schedule_name(self) -> str:
     """The name of the schedule that draws the cohorts."""
     return self.flag
@@ -212,18 +200,6 @@ class Scheme(abc.ABC):
   @abc.abstractmethod
   def check(self, strategy: strategies.Strategy) -> None:
     """Raises ValueError if a strategy's events are not known; it has `num_rounds`."""
-
-  def check_bands(self, option: str, num_bands: int) -> None:
-    """Raises ValueError if with `num_bands` rounds of a client would share noise."""
-    free = self.free_bands
-    if free is None or num_bands <= free:
-      return
-    known = f' for {self.separation}={free}' if self.separation else ''
-    instead = f'{self.separation}={num_bands}' if self.separation else _CYCLIC
-    raise ValueError(
-      f'{option}={num_bands} is too many{known}: {_NO_SHARING}. Use {option} of at '
-      f'most {free}, or {instead}.'
-    )
 
   def expected_cohort(self, num_clients: int) -> Optional[float]:
     """Expected number of clients in a round; `None` if the scheme leaves it open."""
@@ -260,10 +236,6 @@ class SampledScheme(Scheme):
   def __post_init__(self) -> None:
     check_fields(self)
 
-  def check_clients(self, num_clients: int) -> None:
-    """Raises PopulationTooSmallError if there are too few clients."""
-    check_groups_have_clients(num_clients, getattr(self, 'num_groups', 1))
-
   @abc.abstractmethod
   def event(self, strategy: strategies.Strategy, noise: Noise) -> dp_accounting.DpEvent:
     """The event of all rounds of a strategy that passed `check`."""
@@ -279,20 +251,19 @@ class SampledScheme(Scheme):
     """Returns the function that draws a round: each client by key, seed and scheme."""
 
 
-def check_groups(
-  strategy: strategies.Strategy, groups: int, separation: str = ''
-) -> None:
+def check_groups(strategy: strategies.Strategy, groups: int) -> None:
   """Checks that rounds `groups` apart share no noise; looks at C itself if small."""
   num_bands = getattr(strategy, 'num_bands', math.inf)  # Infinite unless banded.
   if num_bands > groups:
     kinds = registry.KINDS.values()
     with_bands = ' or '.join(kind.name for kind in kinds if kind.bands is not None)
-    instead = f'num_bands of at most {separation}' if separation else _CYCLIC
     raise ValueError(
-      f'{_NO_SHARING}; the {registry.name_of(strategy)} strategy has num_bands='
-      f'{num_bands} and a client may be drawn again {groups} round(s) later. Use '
-      f'independent noise (gaussian), {with_bands} with {instead}, balls in bins, or '
-      'no sampling assumption.'
+      'sampling amplifies privacy only if the rounds of a client do not share noise; '
+      f'the {registry.name_of(strategy)} strategy has num_bands={num_bands} and a '
+      f'client may be drawn again {groups} round(s) later. Use independent noise '
+      f'(gaussian), {with_bands} with as many bands or fewer, cyclic Poisson sampling '
+      'in as many groups (--sampling=poisson --num_groups), balls in bins, or no '
+      'sampling assumption.'
     )
   if strategy.num_rounds <= _MAX_CHECKED_ROUNDS:
     matrix = strategy.materialize()

@@ -83,7 +83,7 @@ def test_append_aborted_refuses_all_but_the_next_attempt(
   with ledger.LedgerWriter(path, ledgers.DELTA, resume=True) as writer:
     with pytest.raises(ValueError, match=message):
       abort(writer, number, attempt, **changes)
-    with pytest.raises(TypeError, match='cohort_requested'):
+    with pytest.raises(ValueError, match='cohort_requested'):
       abort(writer, 3, 1, cohort_requested=1.5)
     assert ledgers.lines_of(path) == before
     abort(writer, 3, 1)  # The writer still works.
@@ -106,7 +106,7 @@ def test_append_aborted_refuses_all_but_the_next_attempt(
       'line 3: previous_line_sha256 is',
     ),
     (lambda a, b, c, d: [a, changed(b, cohort_reported=9)], 'line 2: .*reaches repor'),
-    (lambda a, b, c, d: [a, changed(b, time='now')], 'line 2: .*time must be'),
+    (lambda a, b, c, d: [a, changed(b, time='now')], 'line 2: .*time must not be'),
     (lambda a, b, c, d: [a, changed(b, epsilon=0)], "line 2: .*unexpected .*'epsilon'"),
     (
       lambda a, b, c, d: [a, changed(b, event=events.to_json(ledgers.SAMPLED))],
@@ -165,23 +165,6 @@ def test_confirm_aborted_accepts_only_recorded_attempts(path, whole):
       with pytest.raises(ValueError, match=f'attempt {attempt} at round {number} has '):
         writer.confirm_aborted(round=number, attempt=attempt, cohort_reported=5, **what)
   assert ledgers.lines_of(path) == before
-
-
-def test_failed_append_aborted_leaves_no_trace(path, whole, monkeypatch):
-  before = ledgers.lines_of(path)
-  with ledger.LedgerWriter(path, ledgers.DELTA, resume=True) as writer:
-    real_fsync = os.fsync
-
-    def failing_fsync(descriptor):
-      monkeypatch.setattr(os, 'fsync', real_fsync)
-      raise OSError('no')
-
-    monkeypatch.setattr(os, 'fsync', failing_fsync)
-    with pytest.raises(OSError, match='^no$'):
-      abort(writer, 3, 1)
-    assert ledgers.lines_of(path) == before and writer.aborted_attempts(3) == 1
-    ledgers.release(writer, 3)
-    assert writer.aborted_attempts(3) == 1
 
 
 # Checks against the reporting goal of a schedule.

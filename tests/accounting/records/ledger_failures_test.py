@@ -10,7 +10,6 @@ import subprocess
 import sys
 import time
 
-import numpy as np
 import pytest
 
 from tests.accounting.records import ledgers
@@ -31,55 +30,40 @@ def limited_file_size(num_bytes):
 
 
 @pytest.mark.parametrize('room', [0, 1, 100])
-def test_full_disk_spends_nothing_and_leaves_no_partial_line(path, room):
+def test_full_disk_spends_nothing_and_the_writer_has_to_resume(path, room):
   with ledger.LedgerWriter(path, ledgers.DELTA) as writer:
     ledgers.release(writer, 0)
     before = ledgers.lines_of(path)
     with limited_file_size(len(before[0]) + room), pytest.raises(OSError):
       ledgers.release(writer, 1)
-    assert ledgers.lines_of(path) == before and writer.rounds == 1
-    ledgers.release(writer, 1)
+    assert writer.rounds == 1
+    if room:
+      with pytest.raises(OSError, match='writing its last line failed.* resume it'):
+        ledgers.release(writer, 1)
+  assert ledger.read(path).cut == room
+  with ledger.LedgerWriter(path, ledgers.DELTA, resume=True) as writer:
+    assert ledgers.lines_of(path) == before
     ledgers.release(writer, 1)
   expected = ledgers.write(path + '-2', 0, 1).entries
   assert ledgers.untimed(ledger.read(path).entries) == ledgers.untimed(expected)
-  assert ledger.read(path).repeated == (1,)
 
 
-class _Interrupt(BaseException):
-  """An interrupt, like Ctrl-C, that only this test raises."""
+def test_line_whose_write_was_interrupted_is_counted_or_refused(path, monkeypatch):
+  with ledger.LedgerWriter(path, ledgers.DELTA) as writer:
+    ledgers.release(writer, 0)
 
+    def interrupted_fsync(descriptor):
+      raise KeyboardInterrupt
 
-def test_interrupted_append_leaves_only_complete_counted_lines(path):
-  def interrupt(*_):
-    raise _Interrupt
-
-  def time_append():
-    start = time.perf_counter()
-    ledgers.append(writer)
-    return time.perf_counter() - start
-
-  previous_handler = signal.signal(signal.SIGALRM, interrupt)
-  interrupted = 0
-  try:
-    with ledger.LedgerWriter(path, ledgers.DELTA) as writer:
-      median = sorted(time_append() for _ in range(11))[5]
-      for fraction in np.linspace(0.01, 1.2, 24):
-        lines, rounds = len(ledgers.lines_of(path)), writer.rounds
-        try:
-          signal.setitimer(signal.ITIMER_REAL, min(fraction * median, 0.5))
-          ledgers.append(writer)
-          time.sleep(1)  # The signal arrives here at the latest.
-        except _Interrupt:
-          interrupted += 1
-        ledgers.append(writer)
-        assert len(ledgers.lines_of(path)) - lines == writer.rounds - rounds
-      rounds = writer.rounds
-  finally:
-    signal.setitimer(signal.ITIMER_REAL, 0)
-    signal.signal(signal.SIGALRM, previous_handler)
-  assert interrupted > 15
-  read = ledger.read(path)
-  assert len(read.entries) == rounds and not read.cut
+    with monkeypatch.context() as context:
+      context.setattr(os, 'fsync', interrupted_fsync)
+      with pytest.raises(KeyboardInterrupt):
+        ledgers.release(writer, 1)
+    with pytest.raises(OSError, match='resume it'):
+      ledgers.release(writer, 1)
+    assert writer.rounds == 1
+  with ledger.LedgerWriter(path, ledgers.DELTA, resume=True) as writer:
+    assert writer.rounds == 2 and writer.recovered is None
 
 
 _PROGRAM = """

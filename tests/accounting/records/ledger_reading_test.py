@@ -1,6 +1,5 @@
 """Tests that changes of a ledger's file are detected when it is read."""
 
-import gzip
 import hashlib
 import json
 import os
@@ -43,8 +42,8 @@ _NO_ENTRY = 'not a ledger entry: '
     (lambda a, b, c: [changed(a, round=False)], 'line 1: .*round must not be False'),
     (lambda a, b, c: [changed(a, cohort_reported=-1)], 'line 1: .*cohort_reported'),
     (lambda a, b, c: [changed(a, delta=1.0)], 'line 1: .*delta must be between'),
-    (lambda a, b, c: [changed(a, time='now')], "line 1: .*time must be .*'now'"),
-    (lambda a, b, c: [changed(a, time='2024-01-01T00:00:00Z')], 'line 1: .*in UTC'),
+    (lambda a, b, c: [changed(a, time='now')], "line 1: .*time must not be 'now'"),
+    (lambda a, b, c: [changed(a, time='2024-01-01T00:00:00Z')], 'line 1: .*time must'),
     (lambda a, b, c: [changed(a, clip_norm=None)], 'line 1: .*clip_norm is None and'),
     (
       lambda a, b, c: [changed(a, noise_multiplier=0)],
@@ -98,15 +97,6 @@ def test_read_error_names_the_line_and_the_reason(path, change, message):
   with pytest.raises(ValueError, match=message) as error:
     ledger.read(path)
   assert str(error.value).startswith(f'{path}, line ')
-
-
-def test_read_says_that_gzipped_ledger_has_to_be_unpacked(path):
-  ledgers.write(path, 0)
-  pathlib.Path(path).write_bytes(gzip.compress(pathlib.Path(path).read_bytes()))
-  with pytest.raises(
-    ValueError, match='ledger.jsonl is gzipped; unpack it with gunzip'
-  ):
-    ledger.read(path)
 
 
 def test_lines_without_result_checksum_stay_readable(path):
@@ -320,15 +310,6 @@ def test_head_detects_removed_lines(path):
       ledger.LedgerWriter(path, ledgers.DELTA, resume=True, expected=head)
     assert pathlib.Path(path).read_bytes() == data[:length]
   assert os.listdir(os.path.dirname(path)) == ['ledger.jsonl']
-
-
-@pytest.mark.parametrize('head', [3, ('a', 0), (1,), (True, 'a')])
-def test_invalid_expected_head_is_refused(path, head):
-  ledger.LedgerWriter(path, ledgers.DELTA).close()
-  with pytest.raises(TypeError, match='expected must be a ledger.Head'):
-    ledger.LedgerWriter(path, ledgers.DELTA, resume=True, expected=head)
-  with pytest.raises(TypeError, match='expected must be a ledger.Head'):
-    ledger.read(path, head)
 
 
 @pytest.mark.parametrize('lines', [-1, 0, 1])

@@ -37,9 +37,11 @@ import errno
 import functools
 import hashlib
 import io
+import itertools
 import json
 import logging
 import math
+import operator
 import os
 import stat
 import sys
@@ -72,9 +74,6 @@ _CONSTANT_FIELDS = (
   *('noise_multiplier', 'parts', 'noise_site', 'strategy_checksum', 'delta'),
   *('noise_key_tag', 'noise_source', 'sampling_source', 'sampling_tag'),
 )
-_COUNT_FIELDS = (
-  *('round', 'attempt', 'cohort_requested', 'cohort_reported', 'reporting_goal'),
-)
 _SAMPLED_EVENTS = (
   dp_accounting.PoissonSampledDpEvent,
   dp_accounting.SampledWithoutReplacementDpEvent,
@@ -89,6 +88,11 @@ _Count = Annotated[int, msgspec.Meta(ge=0)]
 _Number = Annotated[float, msgspec.Meta(ge=0, le=_MAX_FLOAT)]
 _Positive = Annotated[float, msgspec.Meta(gt=0, le=_MAX_FLOAT)]
 _Text = Annotated[str, msgspec.Meta(min_length=1)]
+# ISO 8601 in UTC.
+_Time = Annotated[
+  str,
+  msgspec.Meta(pattern=r'^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d{6})?\+00:00\Z'),
+]
 _Sha256 = Annotated[str, msgspec.Meta(pattern=r'^[0-9a-f]{64}\Z')]
 _Checksum = Annotated[str, msgspec.Meta(pattern=r'^sha256:[0-9a-f]{64}\Z')]
 
@@ -106,7 +110,7 @@ class _Placement(msgspec.Struct, forbid_unknown_fields=True):
 
 
 @functools.cache
-def _type_hints(line_type: type) -> dict[str, Any]:
+def _type_hints(line_type: Any) -> dict[str, Any]:
   return typing.get_type_hints(line_type, include_extras=True)
 
 
@@ -114,7 +118,6 @@ class _Line:
   """Base class of the lines for rounds and for aborted attempts."""
 
   event: dict[str, Any]
-  time: str
 
   def __post_init__(self) -> None:
     for name, hint in _type_hints(typing.cast(Any, type(self))).items():
@@ -123,17 +126,6 @@ class _Line:
         msgspec.convert(value, hint)
       except msgspec.ValidationError as e:
         raise ValueError(f'{name} must not be {value!r}: {e}.') from e
-    try:
-      time = datetime.datetime.fromisoformat(self.time)
-      # Newer Pythons parse more forms of ISO 8601; accept only what all of them write.
-      is_utc = self.time == time.astimezone(datetime.timezone.utc).isoformat()
-    except (ValueError, OverflowError):
-      is_utc = False
-    if not is_utc:
-      raise ValueError(
-        'time must be ISO 8601 in UTC, as in 2024-05-06T07:08:09+00:00; got '
-        f'{self.time!r}.'
-      )
 
   @property
   def dp_event(self) -> dp_accounting.DpEvent:
@@ -158,7 +150,7 @@ class LedgerEntry(_Line):
   effective_noise_multiplier: Optional[_Number]
   epsilon: Optional[_Number]  # Of all rounds so far at `delta`; `None` likewise.
   delta: _Number
-  time: _Text  # When the line was written, ISO 8601 in UTC.
+  time: _Time  # When the line was written.
   previous_line_sha256: _Sha256  # Including its line feed; of b'' in the first line.
   result_checksum: Optional[_Checksum] = None  # `checksum_of` what was released.
   noise_generator: Optional[_Text] = None  # Such as 'chacha20' or 'philox'.
@@ -178,26 +170,22 @@ class LedgerEntry(_Line):
   def __post_init__(self) -> None:
     super().__post_init__()
     gaussian.check_delta(self.delta)
-    event = self.dp_event
+    given, event = (self.clip_norm, self.noise_multiplier), self.dp_event
+    stated = f'clip_norm is {given[0]} and noise_multiplier {given[1]}, but '
     if self.parts is None:
       if self.noise_multiplier is None:
         raise ValueError('noise_multiplier must be a finite number from 0; got None.')
       if (self.clip_norm is None or not self.noise_multiplier) and _is_private(event):
         raise ValueError(
-          f'clip_norm is {self.clip_norm} and noise_multiplier '
-          f'{self.noise_multiplier}, but the event is {event}: without clipping, or '
-          'without noise, nothing is private. State both, or '
-          'dp_accounting.NonPrivateDpEvent() as the event.'
+          f'{stated}the event is {event}: without clipping, or without noise, nothing '
+          'is private. State both, or dp_accounting.NonPrivateDpEvent() as the event.'
         )
-    elif self.clip_norm is not None or self.noise_multiplier is not None:
-      raise ValueError(
-        f'clip_norm is {self.clip_norm} and noise_multiplier {self.noise_multiplier}, '
-        'but each of the parts has its own; both must be null with parts.'
-      )
-    else:
-      names = [part['name'] for part in typing.cast(Any, self.parts)]
-      if len(set(names)) < len(names):
-        raise ValueError(f'parts must have names of their own; got {names}.')
+      return
+    if given != (None, None):
+      raise ValueError(f'{stated}each of the parts has its own; both must be null.')
+    names = [part['name'] for part in typing.cast(Any, self.parts)]
+    if len(set(names)) < len(names):
+      raise ValueError(f'parts must have names of their own; got {names}.')
 
   @property
   def has_seeded_noise(self) -> bool:
@@ -224,7 +212,7 @@ class AbortedAttempt(_Line):
   # known or was not the reason for aborting.
   reporting_goal: Optional[_Count]
   event: dict[str, Any]
-  time: _Text
+  time: _Time
   previous_line_sha256: _Sha256
 
   def __post_init__(self) -> None:
@@ -529,43 +517,38 @@ def _check_repetition(earlier: LedgerEntry, again: LedgerEntry) -> None:
     )
 
 
-def _read(
-  path: str, file: Iterable[bytes], expected: Optional[Head], as_resumed: bool
+def read(
+  path: str, expected: Optional[Head] = None, *, as_resumed: bool = False
 ) -> Ledger:
-  """Reads the lines of a file, as `read` says."""
-  if expected is not None:
-    if not isinstance(expected, tuple) or [*map(type, expected)] != [int, str]:
-      raise TypeError(
-        'expected must be a ledger.Head(lines, sha256), as LedgerWriter.head is; got '
-        f'{expected!r}.'
-      )
-    expected = Head(*expected)
-  lines, cut, digest = Ledger(), b'', hashlib.sha256()
-  earlier_head = Head()  # The head after as many lines as expected.
-  for number, line in enumerate(file, start=1):
-    digest.update(line)
-    is_cut = not line.endswith(b'\n')
-    if number == 1 and line.startswith(b'\x1f\x8b'):
-      raise ValueError(f'the ledger {path} is gzipped; unpack it with gunzip.')
-    if is_cut and as_resumed:
-      cut = line
-      break
-    try:
-      lines = lines.plus(parse(line), line + b'\n' * is_cut)
-    except ValueError as e:
-      if is_cut:
-        cut = line
-        break
-      raise ValueError(f'{path}, line {number}: {e}') from e
-    if expected is not None and number == expected.lines:
-      earlier_head = lines.head
-  if expected is not None and earlier_head != expected:
+  """Reads a ledger and verifies the rules in the module's docstring.
+
+  `expected`: An earlier head of the ledger; the ledger must begin with these lines.
+  `as_resumed`: Whether to leave out a last line without its line feed, as a resumed
+  `LedgerWriter` does.
+  """
+  if not stat.S_ISREG(os.stat(path).st_mode):
+    raise ValueError(f'the ledger {path} is not a regular file; give the name of one.')
+  ledger, cut, digest, heads = Ledger(), 0, hashlib.sha256(), [Head()]
+  with open(path, 'rb') as file:
+    for number, line in enumerate(file, start=1):
+      digest.update(line)
+      is_cut = not line.endswith(b'\n')
+      try:
+        if is_cut and as_resumed:
+          raise ValueError('it has no line feed.')
+        ledger = ledger.plus(parse(line), line + b'\n' * is_cut)
+      except ValueError as e:
+        if not is_cut:
+          raise ValueError(f'{path}, line {number}: {e}') from e
+        cut = len(line)
+      heads.append(ledger.head)
+  if expected is not None and (known := Head(*expected)) not in heads:
     raise ValueError(
-      f'{path}: the ledger has {lines.head.lines} complete lines, but had '
-      f'{expected.lines} once, the last with the SHA-256 {expected.sha256}: some were '
+      f'{path}: the ledger has {ledger.head.lines} complete lines, but had '
+      f'{known.lines} once, the last with the SHA-256 {known.sha256}: some were '
       'changed or removed. What they spent is spent; find the ledger that has them.'
     )
-  return dataclasses.replace(lines, cut=len(cut), sha256=digest.hexdigest())
+  return dataclasses.replace(ledger, cut=cut, sha256=digest.hexdigest())
 
 
 class LedgerWriter:
@@ -612,15 +595,10 @@ class LedgerWriter:
       raise ValueError('expected is for resume=True; a new ledger has no lines yet.')
     self._lines = Ledger()
     self._path = os.path.abspath(path)
-    self._has_partial_line = False  # Whether bytes may follow the complete lines.
     # The file with the incomplete last line of a resumed ledger; `None` if none.
     self.recovered: Optional[str] = None
     flags = os.O_RDWR | os.O_APPEND | (0 if resume else os.O_CREAT | os.O_EXCL)
-    try:
-      self._file = io.FileIO(os.open(path, flags, 0o666), 'r+')
-    except FileExistsError as e:
-      message = 'a ledger is never overwritten; resume it or name another'
-      raise FileExistsError(errno.EEXIST, message, path) from e
+    self._file = io.FileIO(os.open(path, flags, 0o666), 'r+')
     try:
       folder_lock.take(self._file.fileno())
       if resume:
@@ -647,7 +625,8 @@ class LedgerWriter:
   def append(self, *, round: Optional[int] = None, **what: Any) -> LedgerEntry:
     """Writes a round's line, waits until it is on disk, and returns it.
 
-    If this raises, ledger and privacy spent are as before: do not use the result.
+    If this raises, do not use the result. If writing failed, the ledger has to be
+    resumed before the next line.
 
     Args:
       round: Round number; by default the one after that of the last line. A run that
@@ -720,7 +699,7 @@ class LedgerWriter:
   def _next_entry(self, *, event: dp_accounting.DpEvent, **what: Any) -> LedgerEntry:
     """The next line for a round, with the privacy spent up to it."""
     fields, event_json = _to_python(what), events.to_json(event)
-    if fields['round'] < self.rounds:
+    if checks.check_int('round', fields['round'], 0) < self.rounds:
       earlier = self._lines.entries[fields['round']]
       figures = {n: getattr(earlier, n) for n in Spent().figures(self._delta)}
     else:
@@ -744,24 +723,21 @@ class LedgerWriter:
 
   def _resume(self, path: str, expected: Optional[Head]) -> None:
     """Verifies the file and sets an incomplete last line aside."""
-    with open(self._file.fileno(), 'rb', closefd=False) as file:
-      self._lines = _read(path, file, expected, as_resumed=True)
-      file.seek(self._lines.size)
-      cut = file.read()
+    self._lines = read(path, expected, as_resumed=True)
     for first in self._lines.entries[:1]:
       if first.delta != self._delta:
         raise ValueError(
           f'delta is {self._delta}, but {path} has epsilons at {first.delta}; resume '
           'it with that delta.'
         )
-    if cut:
-      number = 1
-      while os.path.lexists(cut_path := f'{path}.cut-{number}'):
-        number += 1
-      new_files.write_new(cut_path, cut)
-      new_files.sync(os.path.dirname(os.path.abspath(cut_path)))
-      self.recovered, self._has_partial_line = cut_path, True
-      self._repair()
+    if self._lines.cut:
+      cut = os.pread(self._file.fileno(), self._lines.cut, self._lines.size)
+      numbered = (f'{path}.cut-{number}' for number in itertools.count(1))
+      self.recovered = next(name for name in numbered if not os.path.lexists(name))
+      new_files.write_new(self.recovered, cut)
+      new_files.sync(os.path.dirname(os.path.abspath(path)))
+      os.ftruncate(self._file.fileno(), self._lines.size)
+      os.fsync(self._file.fileno())
       _logger.warning(
         '%s ended in the middle of a line, whose %d bytes are now in %s.',
         path,
@@ -771,57 +747,27 @@ class LedgerWriter:
 
   def _commit(self, entry: Any) -> Any:
     """Writes and returns a line that keeps the rules; counts it once it is on disk."""
-    self._repair()
     line = write(entry)
     lines = self._lines.plus(entry, line)
-    self._has_partial_line = True
-    try:
-      written = 0
-      while written < len(line):  # On a full disk, a part may be written.
-        written += os.write(self._file.fileno(), line[written:])
-      os.fsync(self._file.fileno())
-      self._lines = lines
-    except BaseException:
-      try:
-        self._repair()
-      except OSError:
-        pass  # The next append tries again; resuming finds the incomplete line.
-      raise
-    self._has_partial_line = False
+    self._check_file()
+    while line:  # On a full disk, a part may be written.
+      line = line[os.write(self._file.fileno(), line) :]
+    os.fsync(self._file.fileno())
+    self._lines = lines
     return entry
 
-  def _repair(self) -> None:
-    """Removes what a failed write left; raises OSError if others changed the file."""
-    descriptor, size = self._file.fileno(), self._lines.size
-    if self._has_partial_line:
-      os.ftruncate(descriptor, size)
-      os.fsync(descriptor)
-      self._has_partial_line = False
-    status = os.fstat(descriptor)
-    try:
-      is_same_file = os.path.samestat(status, os.stat(self._path))
-    except FileNotFoundError:
-      is_same_file = False
-    if status.st_size != size or not is_same_file:
+  def _check_file(self) -> None:
+    """Raises OSError unless the file has the lines that were counted, and no other."""
+    status, size = os.fstat(self._file.fileno()), self._lines.size
+    is_there = os.path.exists(self._path)
+    if status.st_size != size or not (
+      is_there and os.path.samestat(status, os.stat(self._path))
+    ):
       raise OSError(
-        'the ledger was changed, moved or removed by something else while it was being '
-        f'written: it should have {size} bytes under its name.'
+        'the ledger was changed, moved or removed by something else, or writing its '
+        f'last line failed: it should have {size} bytes under its name. Close and '
+        'resume it.'
       )
-
-
-def read(
-  path: str, expected: Optional[Head] = None, *, as_resumed: bool = False
-) -> Ledger:
-  """Reads a ledger and verifies the rules in the module's docstring.
-
-  `expected`: An earlier head of the ledger; the ledger must begin with these lines.
-  `as_resumed`: Whether to leave out a last line without its line feed, as a resumed
-  `LedgerWriter` does.
-  """
-  if not stat.S_ISREG(os.stat(path).st_mode):
-    raise ValueError(f'the ledger {path} is not a regular file; give the name of one.')
-  with open(path, 'rb') as file:
-    return _read(path, file, expected, as_resumed)
 
 
 def checksum_of(arrays: Iterable[Any]) -> str:
@@ -844,13 +790,13 @@ def checksum_of(arrays: Iterable[Any]) -> str:
 
 
 def _to_python(values: dict[str, Any]) -> dict[str, Any]:
-  """Converts NumPy numbers among the fields of a line to Python's."""
+  """Converts numbers of NumPy and TensorFlow among the fields of a line to Python's."""
   plain = dict(values)
   for name, value in values.items():
-    if name in _COUNT_FIELDS and value is not None:
-      plain[name] = checks.check_int(name, value, 0)
     if name in ('clip_norm', 'noise_multiplier') and value is not None:
-      plain[name] = float(checks.check_number(name, value))
+      plain[name] = float(value)
+    elif hasattr(value, '__index__') and not isinstance(value, bool):
+      plain[name] = operator.index(value)
   return plain
 
 
