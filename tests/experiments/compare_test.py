@@ -105,7 +105,7 @@ def shared(tmp_path_factory):
 @pytest.mark.slow
 def test_failed_run_is_named_and_others_go_on(shared):
   assert shared.first.returncode == 1, shared.first.stderr
-  assert f'{BROKEN}: failed: OtherSettingsError: the run in' in shared.first.stdout
+  assert f'{BROKEN}: failed: FilesError: the run in' in shared.first.stdout
   assert f'{BROKEN}/error.txt' in shared.first.stdout
   assert 'Traceback (most recent call last)' in shared.error
   assert 'resumes only with the same' in shared.error.splitlines()[-1]

@@ -83,13 +83,12 @@ def test_train_improves_the_model_and_writes_its_files(uninterrupted):
 
 
 def test_run_killed_while_it_removed_its_key_is_not_taken_for_finished(
-  tmp_path, monkeypatch, capfd
+  tmp_path, monkeypatch
 ):
   run_dir = tmp_path / 'run'
   with monkeypatch.context() as patched:
     patched.setattr(shutil, 'rmtree', lambda *unused, **unused_too: None)
     _train(run_dir)
-  assert 'data has examples of clients and could not be rem' in capfd.readouterr().err
   assert set(os.listdir(run_dir)) - FILES == {'.removed', 'data'}
   assert not run_directory.looks_finished(str(run_dir))
   before = training_runs.results(run_dir)
@@ -217,8 +216,8 @@ def test_resuming_with_changed_settings_is_refused_by_name(uninterrupted):
     )
   for message in (
     'batch_size: 2 then, 4 now',
-    "local.optimizer.kind: 'SGD' then, 'Proximal' now",
-    'local.optimizer.strength: None then, 0.1 now',
+    "client_optimizer.kind: 'SGD' then, 'Proximal' now",
+    'client_optimizer.strength: None then, 0.1 now',
     "mechanism.name: 'banded' then, 'tree' now",
     'model.graph: ',
     'clients: another value then',
@@ -228,7 +227,7 @@ def test_resuming_with_changed_settings_is_refused_by_name(uninterrupted):
 
 @pytest.mark.slow
 def test_resume_does_not_record_different_results_of_a_repeated_round(
-  tmp_path, monkeypatch
+  tmp_path,
 ):
   run_dir = tmp_path / 'run'
   with pytest.raises(training_runs.Killed):
@@ -236,10 +235,8 @@ def test_resume_does_not_record_different_results_of_a_repeated_round(
   lines = (run_dir / 'ledger.jsonl').read_text()
   labels = run_dir / 'data' / 'feature-1.bin'
   (-np.fromfile(labels, np.float32)).tofile(labels)
-  monkeypatch.setenv('TF_ENABLE_ONEDNN_OPTS', '0')
-  with pytest.raises(ValueError, match='noise would be used for two data sets') as e:
+  with pytest.raises(ValueError, match='noise would be used for two data sets'):
     _train(run_dir, test_metrics=training_runs.kill_in(0))
-  assert "machine.environment.TF_ENABLE_ONEDNN_OPTS: None then, '0' now" in str(e.value)
   assert (run_dir / 'ledger.jsonl').read_text() == lines
   assert not training_runs.results(run_dir)['metrics']
 

@@ -422,7 +422,7 @@ def _write_model_files(
     if directory.has(run_directory.PREPROCESSING):
       with open(path, encoding='utf-8') as file:
         if file.read() != text:
-          raise run_directory.OtherSettingsError(
+          raise run_directory.FilesError(
             f'run.preprocessing is not that which the run was begun with, in {path}: '
             'it would go on with other inputs. Give the same, or another run_dir.'
           )
@@ -574,7 +574,6 @@ def _result(run: run_lib.Run, make: Optional[Callable[[], Any]]) -> Result:
   """Writes the report of the run so far, and returns its result."""
   directory, plan = run.directory, run.plan
   num_rounds = plan.schedule.num_rounds
-  directory.check_in_place()
   rows = metrics_file.read(directory.file(run_directory.METRICS))
   if not rows:
     raise KeyboardInterrupt  # It came before the first round; nothing can be reported.
@@ -582,9 +581,8 @@ def _result(run: run_lib.Run, make: Optional[Callable[[], Any]]) -> Result:
   if recorded.is_finished:
     statement = records.read_report(directory)
   else:
-    statement = records.write_report(
-      directory, plan.schedule, has_mechanism=plan.mechanism is not None
-    )
+    has_mechanism = plan.mechanism is not None
+    statement = records.write_report(directory, has_mechanism=has_mechanism)
     if len(rows) == num_rounds:
       run.finish()
     else:
