@@ -230,7 +230,7 @@ def test_resuming_with_another_number_of_canaries_is_refused(audited):
 @pytest.mark.parametrize(
   ('changes', 'message'),
   [
-    ({'mechanism': None, 'num_rounds': 2, 'schedule': None}, 'no epsilon'),
+    ({'mechanism': None, 'num_rounds': 2, 'schedule': None}, 'noise of the server'),
     ({'noise_site': 'local'}, 'noise of the server'),
     ({'name': 'laplace'}, 'noise of the server'),
     ({'clipped_count_stddev': 5.0}, 'adaptive clipping'),

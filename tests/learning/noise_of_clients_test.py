@@ -169,7 +169,7 @@ _DROPPING = {'clients_per_round': None, 'schedule': training_runs.schedule(_ROUN
     ),
     (
       {'mechanism': _LOCAL, 'not_private_signal_to_noise': True},
-      'not_private_signal_to_noise needs a mechanism with noise of the server',
+      'not_private_signal_to_noise=True is for noise of the server',
     ),
     (
       {'inner_aggregator': 'secure_modular_sum'},
@@ -177,7 +177,7 @@ _DROPPING = {'clients_per_round': None, 'schedule': training_runs.schedule(_ROUN
     ),
     (
       {'mechanism': _SKELLAM, 'inner_aggregator': 'secure_sum', 'noise_seed': None},
-      'server.inner_aggregator=secure_sum does not go with this noise',
+      'server.inner_aggregator=secure_sum does not go with this',
     ),
     ({'clip_order': 1.0}, 'server.clip_order=1 is for a clip_norm without a mechanism'),
     ({'target_quantile': 0.9}, 'server.target_quantile=0.9 is for adaptive clipping'),

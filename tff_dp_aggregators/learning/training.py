@@ -610,7 +610,7 @@ def _result(run: run_lib.Run, make: Optional[Callable[[], Any]]) -> Result:
     epsilon=math.inf if epsilon is None else epsilon,
     delta=plan.delta,
     metrics={name: _value(text) for name, text in rows[-1].items()},
-    weights=run_lib.read_weights(directory.file(run_directory.MODEL)),
+    weights=saved_model.read_weights(directory.file(run_directory.MODEL)),
     statement=statement,
     simulated_epsilon=simulated,
     _make=make,

@@ -97,11 +97,10 @@ def test_find_counts_only_lines_that_a_resumed_writer_keeps(tmp_path):
     assert records.find(directory, _ROUNDS) == (2, False)
 
 
-@pytest.mark.parametrize('content', [None, b'round\n0\n', b'\xff\n'])
+@pytest.mark.parametrize('content', [b'round\n0\n', b'\xff\n'])
 def test_metrics_file_that_lacks_rounds_of_the_checkpoint_is_refused(content, tmp_path):
   path = tmp_path / 'metrics.csv'
-  if content is not None:
-    path.write_bytes(content)
+  path.write_bytes(content)
   with pytest.raises(run_directory.FilesError, match=r'metrics\.csv (does not|cannot)'):
     metrics_file.MetricsFile(str(path), ['round'], rounds=3)
 

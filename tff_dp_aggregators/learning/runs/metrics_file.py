@@ -2,7 +2,6 @@
 
 import csv
 import io
-import os
 import time
 from collections.abc import Sequence
 from typing import Any
@@ -23,24 +22,19 @@ class MetricsFile:
     """Makes the file, or cuts an existing one to its first `rounds` rounds."""
     self._path, self._columns = path, list(columns)
     header = self._line(dict(zip(columns, columns)))
-    lines = list[str]()
-    if os.path.exists(path):
+    lines = [header]
+    if rounds:
       with run_directory.reading(path), open(path, newline='', encoding='utf-8') as f:
-        lines = f.readlines()
-    elif not rounds:
-      new_files.replace(path, header)
-      return
-    kept = lines[: 1 + rounds]
-    if not rounds and (not kept or not kept[0].endswith('\n')):
-      kept = [header]  # The run was killed while it wrote the header.
-    if kept[:1] != [header] or len(kept) != 1 + rounds or not kept[-1].endswith('\n'):
+        lines = f.readlines()[: 1 + rounds]
+    if (
+      lines[:1] != [header] or len(lines) != 1 + rounds or not lines[-1].endswith('\n')
+    ):
       raise run_directory.FilesError(
         f'{path} does not have the metrics of rounds 0 to {rounds - 1} in columns '
         f'{", ".join(columns)}: something changed it. Put it back, or begin another '
         'run.'
       )
-    if len(lines) > len(kept) or kept != lines:
-      new_files.replace(path, ''.join(kept))
+    new_files.replace(path, ''.join(lines))
 
   def append(self, row: dict[str, Any]) -> None:
     """Appends the row of a round; values that are `None` or missing are left empty."""

@@ -21,7 +21,6 @@ A run can be stopped at any moment and resumed:
 """
 
 import contextlib
-import io
 import math
 import os
 import shutil
@@ -33,7 +32,6 @@ from typing import Any, Optional, cast
 import dp_accounting
 import numpy as np
 import tensorflow as tf
-import tensorflow_federated as tff
 
 from tff_dp_aggregators import accounting
 from tff_dp_aggregators import aggregators
@@ -53,6 +51,7 @@ from tff_dp_aggregators.learning.runs import plan as plan_lib
 from tff_dp_aggregators.learning.runs import progress as progress_lib
 from tff_dp_aggregators.learning.runs import records
 from tff_dp_aggregators.learning.runs import run_directory
+from tff_dp_aggregators.learning.runs import saved_model
 from tff_dp_aggregators.sampling import schedule as schedule_lib
 
 _MAX_CHECKPOINT_FRACTION = 0.05  # Of the running time.
@@ -196,16 +195,11 @@ class Run:
   def _checkpoint(self, rounds: int, state: Any) -> checkpoints_lib.Checkpoint:
     begun = time.monotonic()
     checkpoint = self._save(rounds, state)
-    arrays = {
-      f'{kind}_{number}': np.asarray(each)
-      for kind in ('trainable', 'non_trainable')
-      for number, each in enumerate(
-        tf.nest.flatten(getattr(state.global_model_weights, kind))
-      )
-    }
-    buffer = io.BytesIO()
-    np.savez(buffer, **arrays)
-    self.directory.write(run_directory.MODEL, buffer.getvalue())
+    weights = state.global_model_weights
+    content = saved_model.numbered(
+      trainable=weights.trainable, non_trainable=weights.non_trainable
+    )
+    self.directory.write(run_directory.MODEL, content)
     self._checkpointed = time.monotonic()
     self._checkpoint_took = self._checkpointed - begun
     return checkpoint
@@ -463,14 +457,3 @@ def _measured(metrics: Any) -> dict[str, Any]:
       float(query_metrics[name]) for name in (_SIGNAL, _NOISE) if name in query_metrics
     ],
   }
-
-
-def read_weights(path: str) -> tff.learning.models.ModelWeights:
-  """The weights in `model.npz`."""
-  with np.load(path) as arrays:
-
-    def part(kind: str) -> tuple[np.ndarray, ...]:
-      count = sum(name.startswith(f'{kind}_') for name in arrays.files)
-      return tuple(arrays[f'{kind}_{number}'] for number in range(count))
-
-    return tff.learning.models.ModelWeights(part('trainable'), part('non_trainable'))

@@ -50,12 +50,13 @@ _MAY_DIFFER = (
   'training.model.initial_weights',
 )
 REMOVED = '.removed'  # Checkpoints, with the key of the noise, as they are removed.
+# Prefix of temporary names: data of a run without configuration, an architecture.
+LAYING_OUT = '.laying-out-'
+NEW_DATA = f'{LAYING_OUT}data'
 # Prefixes of what is left if new_files, packed data or a run's end are interrupted.
-_HALF_WRITTEN = (new_files.HALF_WRITTEN, '.laying-out-', REMOVED)
+_HALF_WRITTEN = (new_files.HALF_WRITTEN, LAYING_OUT, REMOVED)
 # The setting that names the file with the private settings.
 _PRIVATE_FILE = 'private_settings_in'
-# Temporary names: data of a run without configuration yet, an unfinished architecture.
-NEW_DATA, NEW_ARCHITECTURE = '.laying-out-data', '.laying-out-architecture'
 
 
 class FilesError(ValueError):
