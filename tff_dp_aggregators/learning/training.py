@@ -397,12 +397,10 @@ def _evaluator(
   """Makes the evaluator, and tries it once unless the run is finished."""
   if test.data is None:
     return None
-  clients_lib.check_finite(
-    tuple(test.data) if isinstance(test.data, list) else test.data,
-    'test data',
-    'No loss can be measured on it.',
-  )
   evaluator = evaluation.Evaluator(model, test.data, test.metrics)
+  clients_lib.check_finite(
+    evaluator.examples, 'test data', 'No loss can be measured on it.'
+  )
   if not run_directory.looks_finished(run_dir):
     if isinstance(model, models.KerasFunctionalModel) and evaluator.takes_loss:
       model.check_examples(evaluator.examples, 'test data')  # Names the row and value.
