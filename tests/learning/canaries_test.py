@@ -239,7 +239,6 @@ def test_resuming_with_another_number_of_canaries_is_refused(audited):
     ({'coordinate_bound': 3.0}, 'coordinate_bound'),
     ({'packed_simulation': False}, 'one by one'),
     ({'audit_canaries': 200_000}, '131072'),
-    ({'audit_canaries': 0, 'audit_confidence': 0.9}, 'audit_confidence'),
     ({'audit_confidence': 0.4}, 'audit_confidence'),
   ],
   ids=str,

@@ -245,17 +245,8 @@ def train(
     test = options.Evaluation(test)
   mechanism, scale, nbafl = _mechanism(mechanism)
   delta = _delta(delta, mechanism)
-  if mechanism is None and run.noise_seed is not None:
-    raise ValueError(
-      f'run.noise_seed={run.noise_seed} is for a mechanism; leave it out.'
-    )
   if isinstance(scheduler, str):
     cluster_lib.check(scheduler, run.trusted_network)
-  elif run.trusted_network:
-    raise ValueError(
-      "run.trusted_network is for a scheduler='tcp://HOST:PORT' of another machine, "
-      f'and here it is {scheduler!r}; leave it out.'
-    )
   run_directory.check_usable(run_dir)
   fitting.check_clip_norm(mechanism, clip_norm)
   if seed is None:
@@ -418,8 +409,6 @@ def _target(
   delta: float,
 ) -> Optional[mechanism_lib.Target]:
   """The target that was given, or that the mechanism was calibrated to."""
-  if mechanism is None and given is not None:
-    raise ValueError(f'run.target_epsilon={given} is for a mechanism; leave it out.')
   if mechanism is None or mechanism.placement.is_simulation:
     return None  # Without a guarantee, there is no target to record.
   known = mechanism.target
@@ -561,12 +550,6 @@ def _result(run: run_lib.Run, make: Optional[Callable[[], Any]]) -> Result:
   if plan.larger_cohort is not None:
     simulated = statement['simulated_cohort']['simulated_epsilon']
     simulated = math.inf if simulated is None else simulated
-    progress.say(
-      f'{directory.path}: {len(rows)} of {num_rounds} rounds; '
-      f'{plan.both_cohorts}. A run of that size would have spent epsilon = '
-      f'{rounding.up(simulated)} at delta = {plan.delta:g}.',
-      sys.stderr,
-    )
   return Result(
     run_dir=directory.path,
     rounds=recorded.rounds,

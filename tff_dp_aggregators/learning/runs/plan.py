@@ -38,7 +38,6 @@ from tff_dp_aggregators.learning.packed import simulation as simulation_lib
 from tff_dp_aggregators.learning.runs import fingerprints
 from tff_dp_aggregators.learning.runs import fitting
 from tff_dp_aggregators.learning.runs import run_directory
-from tff_dp_aggregators.queries import grid
 from tff_dp_aggregators.sampling import draws
 
 if TYPE_CHECKING:
@@ -160,10 +159,8 @@ class Plan:
       return lambda rounds: math.inf
     if not mechanism.is_one_gaussian:
       return spent_by_round.SpentByRound(mechanism, delta).after
-    # Cached, as rounds may have equal noise multipliers.
-    epsilon_of = functools.lru_cache(maxsize=16)(gaussian.epsilon_of)
     multipliers = mechanism.noise_multipliers_so_far
-    return lambda rounds: float(epsilon_of(1 / float(multipliers[rounds - 1]), delta))
+    return lambda rounds: gaussian.epsilon_of(1 / float(multipliers[rounds - 1]), delta)
 
   @functools.cached_property
   def sampled_events(self) -> Optional[tuple[dp_accounting.DpEvent, ...]]:
@@ -241,13 +238,6 @@ class Plan:
   def check(self, scheduler: Any) -> None:
     """Checks that the settings go together, before anything is written."""
     fitting.check_server(self.server, self.mechanism, self.clip_norm)
-    if self.larger_cohort is not None:
-      try:
-        mechanism = cast(accounting.Mechanism, self.added_noise)
-        grid.check_noise_multiplier(mechanism.noise_multiplier)
-      except ValueError as e:
-        scale = self.simulated_cohort_scale
-        raise ValueError(f'scale={scale:g} leaves too little noise: {e}') from e
     if self.nbafl is not None:
       self._check_nbafl(self.nbafl)
     if self.canaries is not None:

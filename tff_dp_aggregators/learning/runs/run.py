@@ -375,7 +375,10 @@ class Run:
       noise = 'no privacy'
       if plan.added_noise is not None:
         noise = plan.added_noise.noise_in_words()
-        noise += _placement_in_words(plan.added_noise)
+        if plan.added_noise.noise_site != 'server':
+          noise += f', noise_site={plan.added_noise.noise_site}'
+        if plan.added_noise.placement.is_simulation:
+          noise += f' ({plan_lib.NO_GUARANTEE})'
       text = (
         f'{path}: {schedule.num_rounds} rounds of {schedule.clients_per_round:g} of '
         f'{schedule.num_clients} clients; {noise}'
@@ -419,17 +422,6 @@ class Run:
     shutil.rmtree(removed, ignore_errors=True)
     os.rename(checkpoints, removed)
     shutil.rmtree(removed)
-
-
-def _placement_in_words(mechanism: accounting.joint_mechanism.AnyMechanism) -> str:
-  """Says which noise the noise multiplier is of, unless the server alone adds it."""
-  placement, on_top = mechanism.placement, mechanism.server_noise_multiplier
-  if placement.is_simulation:
-    return f' of each client, simulated by the server ({plan_lib.NO_GUARANTEE})'
-  if placement.is_of_client:
-    more = '' if on_top is None else f', and {on_top:.4f} of the noise of the server'
-    return f" of each client's own noise{more}"
-  return ' of the noise of all clients together' if placement.is_on_clients else ''
 
 
 def _measured(metrics: Any) -> dict[str, Any]:

@@ -128,9 +128,6 @@ def load(
     )
   weights = read_weights(path)
   _check_released(run_dir, weights)
-  is_keras = os.path.exists(os.path.join(run_dir, run_directory.KERAS_ARCHITECTURE))
-  if custom_objects is not None and (model is not None or not is_keras):
-    raise ValueError('custom_objects are for a Keras model that the run has kept.')
   if model is None:
     model = _load_saved(run_dir, custom_objects)
   elif not isinstance(model, _MODELS) and models.is_maker(model):
