@@ -179,7 +179,7 @@ _DROPPING = {'clients_per_round': None, 'schedule': training_runs.schedule(_ROUN
       {'mechanism': _SKELLAM, 'inner_aggregator': 'secure_sum', 'noise_seed': None},
       'server.inner_aggregator=secure_sum does not go with this',
     ),
-    ({'clip_order': 1.0}, 'server.clip_order=1 is for a clip_norm without a mechanism'),
+    ({'clip_order': 1.0}, 'server.clip_order=1.0 is for a clip_norm without a mech'),
     ({'target_quantile': 0.9}, 'server.target_quantile=0.9 is for adaptive clipping'),
   ],
 )

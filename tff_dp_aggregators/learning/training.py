@@ -237,10 +237,6 @@ def train(
   """
   if getattr(multiprocessing.current_process(), '_inheriting', False):
     sys.exit(1)  # A worker process loads a script that lacks a check of __name__.
-  if not tf.executing_eagerly():
-    raise ValueError(
-      'train is called in a graph; call it outside of tf.Graph and tf.function.'
-    )
   if not isinstance(test, options.Evaluation):
     test = options.Evaluation(test)
   mechanism, scale, nbafl = _mechanism(mechanism)
@@ -528,9 +524,9 @@ def _result(run: run_lib.Run, make: Optional[Callable[[], Any]]) -> Result:
   """Writes the report of the run so far, and returns its result."""
   directory, plan = run.directory, run.plan
   num_rounds = plan.schedule.num_rounds
-  rows = metrics_file.read(directory.file(run_directory.METRICS))
-  if not rows:
+  if not directory.has(run_directory.METRICS):
     raise KeyboardInterrupt  # It came before the first round; nothing can be reported.
+  rows = metrics_file.read(directory.file(run_directory.METRICS))
   recorded = records.find(directory, num_rounds)
   if recorded.is_finished:
     statement = records.read_report(directory)

@@ -102,7 +102,7 @@ def test_metrics_file_that_lacks_rounds_of_the_checkpoint_is_refused(content, tm
   path = tmp_path / 'metrics.csv'
   path.write_bytes(content)
   with pytest.raises(run_directory.FilesError, match=r'metrics\.csv (does not|cannot)'):
-    metrics_file.MetricsFile(str(path), ['round'], rounds=3)
+    metrics_file.MetricsFile(str(path), rounds=3)
 
 
 # Attempts.

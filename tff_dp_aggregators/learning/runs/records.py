@@ -80,8 +80,8 @@ def find(directory: run_directory.RunDirectory, num_rounds: int) -> Status:
     rounds = len(ledger_lib.read(path, as_resumed=has_checkpoint).entries)
   counts = {}
   if run_directory.METRICS in later:
-    metrics = directory.file(run_directory.METRICS)
-    counts[run_directory.METRICS] = metrics_file.count(metrics)
+    rows = metrics_file.read(directory.file(run_directory.METRICS))
+    counts[run_directory.METRICS] = len(rows)
   if run_directory.REPORT in later:
     report = read_report(directory)
     run = report.get('run') or report.get('simulated_cohort')

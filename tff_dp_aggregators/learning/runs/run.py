@@ -111,16 +111,13 @@ class Run:
       state = engine.hold(released)
       # A round that may lack its line is completed first.
       rounds = latest.rounds - (measured is not None)
-      metrics = metrics_file.MetricsFile(
-        directory.file(run_directory.METRICS), self._columns(), rounds
-      )
+      path = directory.file(run_directory.METRICS)
+      metrics = metrics_file.MetricsFile(path, rounds)
       if plan.canaries is not None:
         canaries = directory.file(run_directory.CANARIES)
-        self._canaries_file = metrics_file.MetricsFile(
-          canaries, plan.canaries.columns, rounds
-        )
+        self._canaries_file = metrics_file.MetricsFile(canaries, rounds)
       if self._measures_signal:
-        for before in metrics_file.read(directory.file(run_directory.METRICS)):
+        for before in metrics.rows:
           self._add_signal([float(before[_SIGNAL]), float(before[_NOISE])])
       self._announce(rounds)
       events = metrics_file.EventFile(directory.file(run_directory.EVENTS), rounds)
@@ -274,9 +271,11 @@ class Run:
     }
     if self._canaries_file is not None:
       self._keep_projections(number, counted.reporting, measured['canaries'])
-    is_last = number + 1 == self.plan.schedule.num_rounds
-    if self._evaluator and (is_last or (number + 1) % self.plan.evaluate_every == 0):
-      values = self._evaluator.measure(released.global_model_weights)
+    if self._evaluator:
+      values: dict[str, Any] = dict.fromkeys(self._evaluator.names)
+      done = number + 1
+      if done == self.plan.schedule.num_rounds or not done % self.plan.evaluate_every:
+        values = self._evaluator.measure(released.global_model_weights)
       row.update({f'test_{name}': value for name, value in values.items()})
     row.update(measured['row'])
     if self._measures_signal:
@@ -388,30 +387,12 @@ class Run:
     if plan.options.packed_simulation and not plan.packed:
       text += f'; clients are trained one by one: {plan.why_one_by_one}'
     progress_lib.say(f'{text}.', sys.stderr)
-    for part, shapes in (plan.weights_of_parts or {}).items():
-      size = sum(math.prod(shape) for shape in shapes.values())
-      listed = ', '.join(f'{name} {shape}' for name, shape in shapes.items())
-      progress_lib.say(f'part {part}: {size} parameters, in {listed}.', sys.stderr)
     if not rounds and plan.added_noise is not None:
       remark = noise_to_signal.remark(
         plan.added_noise, plan.noised_size, schedule.clients_per_round
       )
       if remark is not None:  # The first round's noise is larger than what it hides.
         progress_lib.say(remark, sys.stderr)
-
-  def _columns(self) -> list[str]:
-    columns = ['round', 'attempts', _CLIENTS, 'epsilon', 'effective_noise_multiplier']
-    columns += self._planned_columns(0)
-    if self._evaluator:
-      columns += [f'test_{name}' for name in self._evaluator.names]
-    model = self.plan.training.model
-    with tf.Graph().as_default():
-      finalized = model.finalize_metrics(model.initialize_metrics_state())
-    columns += [f'{NOT_PRIVATE}train_{name}' for name in finalized]
-    columns += [f'{NOT_PRIVATE}nonfinite_count']
-    if self._measures_signal:
-      columns += _SIGNAL_COLUMNS
-    return [*columns, 'round_seconds', 'clients_per_second']
 
   def finish(self) -> None:
     """Removes what a resumed run needs: data, and all checkpoints at once."""

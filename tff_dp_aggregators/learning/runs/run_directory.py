@@ -1,11 +1,8 @@
 """The directory of a run, in which no file is ever half written.
 
-`docs/threat_model.md` lists its files and who may see them: `share/` and the trained
-weights are for anybody, all else only for those who may also see the clients' data.
-Initial weights, constants of a model and preprocessing may be derived from these data
-without noise; `checkpoints/` has the key of the noise, and `data/` the examples. The
-running process holds a lock on `.lock`, which is never removed; `log.txt` and
-`error.txt` belong to the program that runs, and may exist before the run.
+`docs/threat_model.md` lists its files and who may see them. The running process holds a
+lock on `.lock`, which is never removed; `log.txt` and `error.txt` belong to the program
+that runs, and may exist before the run.
 
 Somebody who knows all clients but one could find out from a hash of the data, by
 trying, whether that one is among them; a seed reveals who was drawn, or the noise. So
@@ -190,8 +187,8 @@ def check_usable(path: str) -> None:
   if not os.path.lexists(path):
     return
   if os.path.isdir(path):
-    names = _names(path)
-    if names <= {PRIVATE} or CONFIG in names:
+    names = set(os.listdir(path)) - {PRIVATE, folder_lock.FILE, LOG, ERROR}
+    if CONFIG in names or all(name.startswith(_HALF_WRITTEN) for name in names):
       return
   raise FileExistsError(
     f'{path} exists, is not empty, and is not the directory of a run; nothing is '
@@ -319,15 +316,6 @@ def _merge(config: dict[str, Any], secret: Mapping[str, Any]) -> None:
       _merge(config[key], value)
     else:
       config[key] = value
-
-
-def _names(path: str) -> set[str]:
-  """Names of a run's files, without lock, logs, and files that are half written."""
-  return {
-    name
-    for name in os.listdir(path)
-    if not name.startswith(_HALF_WRITTEN) and name not in (folder_lock.FILE, LOG, ERROR)
-  }
 
 
 def looks_finished(path: str) -> bool:
