@@ -324,7 +324,7 @@ def test_schedule_that_violates_min_separation_stops_the_run(tmp_path):
     ({'loss': tf.keras.losses.MeanSquaredError()}, 'loss is for Keras models'),
     (
       {'test_data': ([[1.0, 2.0, 3.0]], [[1.0]])},
-      'test data gives x of .*3.* the model takes .*2',
+      r'test data gives x of float64\[3\] .* the model takes float32\[2\]',
     ),
     (
       {

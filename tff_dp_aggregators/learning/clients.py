@@ -358,7 +358,9 @@ def _spec_of(arrays: Any) -> Any:
 
 def _in_words(spec: Any) -> str:
   """The dtypes and shapes of a structure of specs."""
-  words = tf.nest.map_structure(lambda each: f'{each.dtype.name}{each.shape}', spec)
+  words = tf.nest.map_structure(
+    lambda each: f'{each.dtype.name}{list(each.shape)}', spec
+  )
   return str(dict(words) if isinstance(words, Mapping) else words)
 
 

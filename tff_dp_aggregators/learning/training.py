@@ -3,13 +3,12 @@
 import contextlib
 import dataclasses
 import gc
-import json
 import math
 import multiprocessing
 import sys
 import threading
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Callable, Optional, Union
 
 import tensorflow as tf
@@ -212,15 +211,12 @@ def train(
     >>> import tempfile
     >>> import numpy as np
     >>> import tensorflow as tf
-    >>> rng = np.random.default_rng(1)
-    >>> clients = {}
-    >>> for i in range(40):
-    ...   x = rng.normal(size=[6, 2]).astype(np.float32)
-    ...   clients[f'client {i}'] = (x, (x @ [[1.0], [-2.0]]).astype(np.float32))
+    >>> ones = np.ones([6, 1], np.float32)
+    >>> clients = {f'client {i}': (i * ones, i * ones) for i in range(40)}
     >>> participation = strategies.Participation(num_rounds=4, min_separation=4)
     >>> mechanism = accounting.Mechanism.for_target('banded', participation, 8.0, 1e-3)
     >>> result = train(
-    ...   lambda: tf.keras.Sequential([tf.keras.layers.Dense(1, input_shape=[2])]),
+    ...   lambda: tf.keras.Sequential([tf.keras.layers.Dense(1, input_shape=[1])]),
     ...   clients,
     ...   mechanism,
     ...   os.path.join(tempfile.mkdtemp(), 'run'),
@@ -232,8 +228,6 @@ def train(
     ... )
     >>> result.is_finished, round(result.epsilon, 6)
     (True, 8.0)
-    >>> result.statement['target']
-    {'epsilon': 8.0, 'found': 'noise_multiplier'}
   """
   if getattr(multiprocessing.current_process(), '_inheriting', False):
     sys.exit(1)  # A worker process loads a script that lacks a check of __name__.
@@ -294,7 +288,8 @@ def train(
     if records.find(directory, schedule.num_rounds).is_finished:
       progress.say(f'{run_dir}: finished before; nothing was trained.', sys.stderr)
     else:
-      _write_model_files(directory, local_training.model, run.preprocessing)
+      directory.keep_preprocessing(run.preprocessing)
+      saved_model.save(directory, local_training.model)
       cluster = None
       with contextlib.ExitStack() as stack:
         if plan.packed:
@@ -363,26 +358,6 @@ def _evaluator(
       model.check_examples(evaluator.examples, 'test data')  # Names the row and value.
     evaluator.check(model.initial_weights)
   return evaluator
-
-
-def _write_model_files(
-  directory: run_directory.RunDirectory,
-  model: tff.learning.models.FunctionalModel,
-  preprocessing: Optional[Mapping[str, Any]],
-) -> None:
-  """Writes the preprocessing and the model, with which the weights are used."""
-  if preprocessing is not None:
-    text = json.dumps(preprocessing, indent=2, allow_nan=False) + '\n'
-    path = directory.file(run_directory.PREPROCESSING)
-    if directory.has(run_directory.PREPROCESSING):
-      with open(path, encoding='utf-8') as file:
-        if file.read() != text:
-          raise run_directory.FilesError(
-            f'run.preprocessing is not that of the run, in {path}. Give the same, or '
-            'another run_dir.'
-          )
-    directory.write(run_directory.PREPROCESSING, text, is_private=True)
-  saved_model.save(directory, model)
 
 
 def _delta(

@@ -33,10 +33,6 @@ class Evaluator:
     self, model: tff.learning.models.FunctionalModel, examples: Any, metrics: Any = None
   ):
     """Checks the data; `metrics` are those of `options.Evaluation`."""
-    if isinstance(examples, tf.data.Dataset):
-      raise TypeError(
-        'test data are a dataset; give inputs and labels as arrays, (x, y).'
-      )
     x, y = map(_arrays, clients_lib.inputs_and_labels(examples, 'test data'))
     specs = clients_lib.pair(model.input_spec)
     if isinstance(y, np.ndarray) and isinstance(specs[1], tf.TensorSpec):
@@ -242,4 +238,6 @@ def _arrays(part: Any) -> Any:
 
 
 def _example_spec(batch: Any) -> Any:
-  return tf.nest.map_structure(lambda each: tf.TensorSpec(each.shape[1:]), batch)
+  return tf.nest.map_structure(
+    lambda each: tf.TensorSpec(each.shape[1:], each.dtype), batch
+  )

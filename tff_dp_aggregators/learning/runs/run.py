@@ -8,16 +8,12 @@ A run can be stopped at any moment and resumed:
    the round's own line is on disk before its result is used for anything. Then its
    metrics are written, and now and then a checkpoint, which names the ledger's head.
 3. A resumed run starts at the last checkpoint. Later rounds that have a line in the
-   ledger are run again, on the same clients with the same noise. Their result must have
-   the checksum in that line; if it does not, the run ends with an error and reveals
-   nothing of the result. So no two results are released with the same noise.
+   ledger are run again, on the same clients with the same noise, and must come to the
+   checksum in that line. So no two results are released with the same noise.
    If clients draw the noise, no state has it; and if other machines train, the last
-   digits may differ. Such a round has its checkpoint on disk before its line, with what
-   the line and the metrics need, and a resumed run completes it from there. If that
-   is lost, the run ends with an error in the first case, and the round is run again in
-   the second.
-4. `metrics.csv` is cut to the rounds of the checkpoint and continued. Before that,
-   `records.find` raises an error if any file has a round that is not in the ledger.
+   digits may differ. Such a round has its checkpoint on disk before its line, and a
+   resumed run completes it from there.
+4. `metrics.csv` is cut to the rounds of the checkpoint and continued.
 """
 
 import contextlib

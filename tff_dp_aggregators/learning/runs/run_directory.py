@@ -118,9 +118,24 @@ class RunDirectory:
     if not self.has(LEDGER):  # Of what may differ, that of the first checkpoint counts.
       public, secret = _split(config, private)
       # The configuration marks the run as begun, so it is written last.
-      for name, content in ((PRIVATE, secret), (CONFIG, public)):
-        text = json.dumps(content, indent=2, allow_nan=False) + '\n'
-        self.write(name, text, is_private=name == PRIVATE)
+      self._write_json(PRIVATE, secret, is_private=True)
+      self._write_json(CONFIG, public, is_private=False)
+
+  def keep_preprocessing(self, preprocessing: Optional[Mapping[str, Any]]) -> None:
+    """Writes the preprocessing, if any, or refuses another one than a resumed run's."""
+    if preprocessing is None:
+      return
+    if not self.has(PREPROCESSING):
+      self._write_json(PREPROCESSING, preprocessing, is_private=True)
+    elif _read(self.file(PREPROCESSING)) != json.loads(json.dumps(preprocessing)):
+      raise FilesError(
+        f'run.preprocessing is not that of the run, in {self.file(PREPROCESSING)}. '
+        'Give the same, or another run_dir.'
+      )
+
+  def _write_json(self, name: str, content: Any, *, is_private: bool) -> None:
+    text = json.dumps(content, indent=2, allow_nan=False) + '\n'
+    self.write(name, text, is_private=is_private)
 
   def share(self, instead: Mapping[str, str]) -> None:
     """Copies what a reviewer may have into `share/`; `instead` has other contents."""
