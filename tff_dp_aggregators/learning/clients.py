@@ -22,9 +22,10 @@ _BATCH = 1024
 # Limits of one client's dataset, MAX_EXAMPLES only of those of unknown cardinality.
 # TFF cannot send more than MAX_BYTES, and reading an endless dataset has to stop.
 MAX_EXAMPLES, MAX_BYTES = 2**20, 2**31
-# How many clients `check_repeatable` compares, out of how many candidates.
-_MAX_READ_TWICE, _CANDIDATES = 3, 8
+_NUM_READ_TWICE = 8  # Clients that `check_repeatable` compares.
 _WHY_FINITE = 'Its update would count as zero in each round.'
+# Operations of datasets that draw, and their inputs that are seeds.
+_SEED_INPUTS = {'Shuffle': slice(2, 4), 'RandomDataset': slice(0, 2)}
 _DRAWN_IN_GRAPH = re.compile(r'^(Random|Multinomial|TruncatedNormal|Parameterized)')
 
 
@@ -168,13 +169,6 @@ class Clients:
     """The client's name in error messages."""
     return f'client {self.ids[number]!r}'
 
-  def drawn_anew(self, number: int) -> Optional[str]:
-    """Names of the unseeded random operations of a client's dataset, if any."""
-    kept = self._read(self.ids[number])
-    if not isinstance(kept, tf.data.Dataset):
-      return None
-    return ', '.join(sorted(set(_unseeded(kept)))) or None
-
 
 def check_finite(examples: Any, owner: str, why: str = _WHY_FINITE) -> None:
   """Refuses NaN and infinity, which would make the client's update not finite."""
@@ -199,24 +193,21 @@ def check_repeatable(clients: Clients) -> None:
 
   Only a few clients are read twice, since the same code reads all of them.
   """
-  count = len(clients)
-  candidates = sorted({round(each) for each in np.linspace(0, count - 1, _CANDIDATES)})
-  compared = 0
-  for number in candidates:
+  numbers = np.linspace(0, len(clients) - 1, _NUM_READ_TWICE).round().astype(int)
+  for number in np.unique(numbers):
     first = [np.asarray(each) for each in tf.nest.flatten(clients.examples(number))]
-    unseeded = clients.drawn_anew(number)
+    given = clients._read(clients.ids[number])
+    drawn = set(_unseeded(given)) if isinstance(given, tf.data.Dataset) else set()
     second = [np.asarray(each) for each in tf.nest.flatten(clients.examples(number))]
-    if unseeded is not None or not all(map(np.array_equal, first, second)):
+    if drawn or not all(map(np.array_equal, first, second)):
       raise ValueError(
         f'the examples of {clients.owner(number)} differ when they are read again, '
-        f'also in another program ({unseeded or "a second read"}): a round that is run '
-        'again would train on something else. Leave out shuffle, as training orders '
-        'examples itself, or give it a seed and reshuffle_each_iteration=False; in map '
-        'use tf.random.stateless_...; or read all examples once, into arrays.'
+        f'here or in another program ({", ".join(sorted(drawn)) or "by your code"}): a '
+        'round that is run again would train on something else. Leave out shuffle, as '
+        'training orders examples itself, or give it a seed and '
+        'reshuffle_each_iteration=False; in map use tf.random.stateless_...; or read '
+        'all examples once, into arrays.'
       )
-    compared += len(first[0]) > 1  # A single example cannot show a shuffle.
-    if compared == _MAX_READ_TWICE:
-      break
 
 
 def _unseeded(dataset: tf.data.Dataset) -> Iterator[str]:
@@ -240,13 +231,10 @@ def _unseeded(dataset: tf.data.Dataset) -> Iterator[str]:
     }
     for node in nodes:
       inputs = [each.split(':')[0] for each in node.input]
-      if node.op.startswith('Shuffle') and len(inputs) > 3:
-        # The inputs are dataset, buffer size, seed and seed2.
-        if set(inputs[2:4]) <= zeros:
-          yield 'shuffle'
-      elif node.op.startswith('RandomDataset') and set(inputs[:2]) <= zeros:
-        yield 'Dataset.random'
-      elif _DRAWN_IN_GRAPH.search(node.op) and 'seed' in node.attr:
+      for kind, seeds in _SEED_INPUTS.items():
+        if node.op.startswith(kind) and inputs[seeds] and set(inputs[seeds]) <= zeros:
+          yield node.op
+      if _DRAWN_IN_GRAPH.search(node.op) and 'seed' in node.attr:
         if not node.attr['seed'].i and not node.attr['seed2'].i:
           yield node.op
 
