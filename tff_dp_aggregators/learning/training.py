@@ -504,7 +504,7 @@ def _result(run: run_lib.Run, make: Optional[Callable[[], Any]]) -> Result:
   rows = metrics_file.read(directory.file(run_directory.METRICS))
   recorded = records.find(directory, num_rounds)
   if recorded.is_finished:
-    statement = records.read_report(directory)
+    statement = directory.read(run_directory.REPORT)
   else:
     has_mechanism = plan.mechanism is not None
     statement = records.write_report(directory, has_mechanism=has_mechanism)

@@ -84,8 +84,8 @@ class Engine(NamedTuple):
   # Takes a state, a round's number and its clients; returns next state and metrics.
   next: Callable[[Any, int, np.ndarray], tuple[Any, Any]]
   # From a state, with the key of the noise, to NumPy arrays; and back.
-  release: Callable[[Any], Any]
-  hold: Callable[[Any], Any]
+  release: Callable[[Any], Any] = lambda state: state
+  hold: Callable[[Any], Any] = lambda state: state
 
 
 @dataclasses.dataclass(frozen=True)
@@ -181,14 +181,13 @@ class Plan:
   @property
   def noised_size(self) -> Union[int, dict[str, int]]:
     """Number of trainable parameters, all of which get noise; by part, with parts."""
+    if self.weights_of_parts is not None:
+      return {
+        part: sum(map(math.prod, shapes.values()))
+        for part, shapes in self.weights_of_parts.items()
+      }
     trainable, _ = self.training.model.initial_weights
-    sizes = [int(np.size(weight)) for weight in tf.nest.flatten(trainable)]
-    if not self.part_of:
-      return sum(sizes)
-    by_part = dict.fromkeys(self.part_of, 0)
-    for part, size in zip(self.part_of, sizes):
-      by_part[part] += size
-    return by_part
+    return sum(int(np.size(weight)) for weight in tf.nest.flatten(trainable))
 
   @functools.cached_property
   def part_of(self) -> tuple[str, ...]:
@@ -386,8 +385,7 @@ class Plan:
       output = process.next(state, source.cohort_data(number, clients))
       return output.state, output.metrics
 
-    identity = lambda state: state  # noqa: E731  # States are arrays already.
-    return Engine(process.initialize, next_single, identity, identity)
+    return Engine(process.initialize, next_single)  # Its states are arrays already.
 
   @property
   def is_sampled(self) -> bool:

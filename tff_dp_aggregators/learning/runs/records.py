@@ -5,7 +5,6 @@ So if another file has more rounds than the ledger, lines are lost, and a resume
 would use their noise on other data.
 """
 
-import json
 from collections.abc import Sequence
 from typing import Any, NamedTuple, Optional
 
@@ -83,7 +82,7 @@ def find(directory: run_directory.RunDirectory, num_rounds: int) -> Status:
     rows = metrics_file.read(directory.file(run_directory.METRICS))
     counts[run_directory.METRICS] = len(rows)
   if run_directory.REPORT in later:
-    report = read_report(directory)
+    report = directory.read(run_directory.REPORT)
     run = report.get('run') or report.get('simulated_cohort')
     # Without privacy, the report has no number of rounds.
     counts[run_directory.REPORT] = run['rounds_completed'] if run else rounds
@@ -123,11 +122,3 @@ def write_report(
     directory.write(f'report.{suffix}', rendering.render(stated, form, learned))
   directory.share({'report.html': rendering.render(stated, 'html')})
   return stated
-
-
-def read_report(directory: run_directory.RunDirectory) -> dict[str, Any]:
-  """Returns the statement of the last report."""
-  path = directory.file(run_directory.REPORT)
-  with run_directory.reading(path), open(path, encoding='utf-8') as file:
-    stated: dict[str, Any] = json.load(file)
-    return stated

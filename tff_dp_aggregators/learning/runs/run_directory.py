@@ -102,6 +102,10 @@ class RunDirectory:
     """Whether the directory has a file of that name."""
     return os.path.exists(self.file(name))
 
+  def read(self, name: str) -> dict[str, Any]:
+    """Returns the content of a JSON file."""
+    return _read(self.file(name))
+
   @property
   def config(self) -> Optional[dict[str, Any]]:
     """The run's configuration with private settings; `None` before the run begins."""
@@ -127,7 +131,7 @@ class RunDirectory:
       return
     if not self.has(PREPROCESSING):
       self._write_json(PREPROCESSING, preprocessing, is_private=True)
-    elif _read(self.file(PREPROCESSING)) != json.loads(json.dumps(preprocessing)):
+    elif self.read(PREPROCESSING) != json.loads(json.dumps(preprocessing)):
       raise FilesError(
         f'run.preprocessing is not that of the run, in {self.file(PREPROCESSING)}. '
         'Give the same, or another run_dir.'
@@ -161,9 +165,7 @@ class RunDirectory:
   def check_is_original(self) -> None:
     """Refuses a copy of a marked directory, as it has the key of the noise."""
     if self.has(ORIGINAL):
-      with reading(self.file(ORIGINAL)):
-        original = _read(self.file(ORIGINAL))
-      if original != {'inode': os.stat(self.path).st_ino}:
+      if self.read(ORIGINAL) != {'inode': os.stat(self.path).st_ino}:
         raise FilesError(
           f'{self.path} is a copy of the directory that its run began in, or was moved '
           'to another file system. A copy has the key of the noise: if the original '
@@ -273,7 +275,7 @@ def _names_within(settings: Mapping[str, Any], within: str = '') -> Iterator[str
 
 
 def _read(path: str) -> dict[str, Any]:
-  with open(path, encoding='utf-8') as file:
+  with reading(path), open(path, encoding='utf-8') as file:
     content: dict[str, Any] = json.load(file)
     return content
 

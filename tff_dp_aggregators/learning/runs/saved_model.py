@@ -121,12 +121,7 @@ def load(
     ValueError: If the run has released no round yet, or if the weights do not fit the
       model or are of none of the rounds.
   """
-  path = os.path.join(run_dir, run_directory.MODEL)
-  if not os.path.exists(path):
-    raise FileNotFoundError(
-      f'{path} is not there: {run_dir} is no run, or has released no round yet.'
-    )
-  weights = read_weights(path)
+  weights = read_weights(os.path.join(run_dir, run_directory.MODEL))
   _check_released(run_dir, weights)
   if model is None:
     model = _load_saved(run_dir, custom_objects)
@@ -278,11 +273,8 @@ def _with_weights(
   """Returns a functional model with other weights."""
   _check_shapes(model.initial_weights, weights)
   return TrainedModel(
-    initial_weights=tuple(
-      tf.nest.pack_sequence_as(initial, given)
-      for initial, given in zip(
-        model.initial_weights, (weights.trainable, weights.non_trainable)
-      )
+    initial_weights=tf.nest.pack_sequence_as(
+      tuple(model.initial_weights), [*weights.trainable, *weights.non_trainable]
     ),
     predict_on_batch_fn=_predict_fn(model),
     loss_fn=model.loss,
