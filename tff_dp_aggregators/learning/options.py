@@ -63,11 +63,6 @@ class ClientTraining:
   def __post_init__(self) -> None:
     checks.check_positive_int('batch_size', self.batch_size)
     checks.check_positive_int('epochs', self.epochs)
-    if self.learning_rate_fn is not None and not callable(self.learning_rate_fn):
-      raise TypeError(
-        'learning_rate_fn must be a function of the number of a round; got '
-        f'{self.learning_rate_fn!r}.'
-      )
     if self.proximal_strength is not None:
       checks.check_not_negative('proximal_strength', self.proximal_strength)
 

@@ -56,18 +56,18 @@ def test_find_returns_rounds_and_is_finished(files, rounds, is_finished, tmp_pat
   ('files', 'match'),
   [
     # Lines that come after the checkpoint are cut.
-    ({'ledger': 2, 'metrics': 3, 'checkpoint': 1}, 'metrics.csv has 3: lines are miss'),
-    ({'ledger': 2, 'report': 3, 'checkpoint': 1}, 'report.json has 3: lines are miss'),
-    ({'ledger': 3, 'metrics': 4, 'report': 4}, 'metrics.csv has 4'),
+    ({'ledger': 2, 'metrics': 3, 'checkpoint': 1}, 'metrics.csv.: 3}: lines are miss'),
+    ({'ledger': 2, 'report': 3, 'checkpoint': 1}, 'report.json.: 3}: lines are miss'),
+    ({'ledger': 3, 'metrics': 4, 'report': 4}, 'metrics.csv.: 4,'),
     # The ledger is gone, with and without checkpoints, and after the end of the run.
     ({'metrics': 2, 'checkpoint': 1}, 'is gone, but there is metrics.csv, checkpoints'),
-    ({'metrics': 2}, 'is gone, but there is metrics.csv:'),
-    ({'metrics': 4, 'report': 4}, 'is gone, but there is metrics.csv, report.json:'),
+    ({'metrics': 2}, 'is gone, but there is metrics.csv.'),
+    ({'metrics': 4, 'report': 4}, 'is gone, but there is metrics.csv, report.json.'),
     # The checkpoints are gone.
     ({'ledger': 2, 'metrics': 2}, 'no checkpoint'),
     ({'ledger': 2, 'metrics': 2, 'report': 2}, '2 of 4 rounds, other files .*report'),
-    ({'ledger': 4, 'metrics': 4, 'report': 2}, 'not finished'),
-    ({'ledger': 4, 'report': 4}, 'not finished'),
+    ({'ledger': 4, 'metrics': 4, 'report': 2}, 'no checkpoint'),
+    ({'ledger': 4, 'report': 4}, 'no checkpoint'),
   ],
 )
 def test_files_that_contradict_each_other_are_refused(files, match, tmp_path):
@@ -89,7 +89,7 @@ def test_find_counts_only_lines_that_a_resumed_writer_keeps(tmp_path):
     path = pathlib.Path(directory.file('ledger.jsonl'))
     path.write_bytes(path.read_bytes()[:-1])
     assert len(ledger_lib.read(str(path)).entries) == 3
-    with pytest.raises(ValueError, match='has 2 rounds, .* has 3: lines are missing'):
+    with pytest.raises(ValueError, match='has 2 rounds, .*: 3}: lines are missing'):
       records.find(directory, _ROUNDS)
   with _directory(tmp_path / 'other', ledger=3, metrics=2, checkpoint=2) as directory:
     path = pathlib.Path(directory.file('ledger.jsonl'))

@@ -25,7 +25,6 @@ _LATER = (
   run_directory.EVENTS,
 )
 _FORMS = {'md': 'markdown', 'json': 'json', 'html': 'html'}
-_REMEDY = 'Put it back, or begin another run in another run_dir.'
 
 
 def write_aborted(
@@ -62,46 +61,45 @@ class Status(NamedTuple):
 
 def find(directory: run_directory.RunDirectory, num_rounds: int) -> Status:
   """Returns how far a run is; raises FilesError if its files contradict each other."""
-  path = directory.file(run_directory.LEDGER)
+  path, has_ledger = (
+    directory.file(run_directory.LEDGER),
+    directory.has(run_directory.LEDGER),
+  )
   has_checkpoint = checkpoints.is_any(directory.file(run_directory.CHECKPOINTS))
   # Existing files that are written after the ledger.
   later = list(filter(directory.has, _LATER))
   if has_checkpoint:
     later.append(run_directory.CHECKPOINTS)
-  if not directory.has(run_directory.LEDGER):
-    if later:
-      raise run_directory.FilesError(
-        f'{path} is gone, but there is {", ".join(later)}: the run had begun, and '
-        f'without it nobody can tell which rounds were released. {_REMEDY}'
-      )
-    return Status(0, is_finished=False)
-  with run_directory.reading(path):
-    rounds = len(ledger_lib.read(path, as_resumed=has_checkpoint).entries)
-  counts = {}
+  rounds, found = 0, {}
+  if has_ledger:
+    with run_directory.reading(path):
+      rounds = len(ledger_lib.read(path, as_resumed=has_checkpoint).entries)
   if run_directory.METRICS in later:
     rows = metrics_file.read(directory.file(run_directory.METRICS))
-    counts[run_directory.METRICS] = len(rows)
+    found[run_directory.METRICS] = len(rows)
   if run_directory.REPORT in later:
     report = directory.read(run_directory.REPORT)
     run = report.get('run') or report.get('simulated_cohort')
     # Without privacy, the report has no number of rounds.
-    counts[run_directory.REPORT] = run['rounds_completed'] if run else rounds
-  for name, more in counts.items():
-    if more > rounds:
-      raise run_directory.FilesError(
-        f'{path} has {rounds} rounds, but {directory.file(name)} has {more}: lines are '
-        f'missing from its end. What they spent is spent, and their noise must not be '
-        f'used again. {_REMEDY}'
-      )
-  # A run without rounds was stopped before its first checkpoint.
-  if has_checkpoint or not (rounds or later):
-    return Status(rounds, is_finished=False)
-  if len(counts) == 2 and {rounds, *counts.values()} == {num_rounds}:
+    found[run_directory.REPORT] = run['rounds_completed'] if run else rounds
+  if later and not has_ledger:
+    problem = f'is gone, but there is {", ".join(later)}'
+  elif max(found.values(), default=0) > rounds:
+    problem = (
+      f'has {rounds} rounds, but there are {found}: lines are missing at its end'
+    )
+  elif has_checkpoint or not (rounds or later):
+    return Status(rounds, is_finished=False)  # Or before its first checkpoint.
+  elif len(found) == 2 and {rounds, *found.values()} == {num_rounds}:
     return Status(rounds, is_finished=True)
+  else:
+    problem = (
+      f'has {rounds} of {num_rounds} rounds, other files {found}, and there is no '
+      f'checkpoint in {run_directory.CHECKPOINTS} to go on from'
+    )
   raise run_directory.FilesError(
-    f'there is no checkpoint in {directory.file(run_directory.CHECKPOINTS)} to go on '
-    f'from, and the run is not finished: {path} has {rounds} of {num_rounds} rounds, '
-    f'other files {counts}. {_REMEDY}'
+    f'{path} {problem}. What was released is spent, and its noise must not be used '
+    'again. Put the files back, or begin another run in another run_dir.'
   )
 
 
