@@ -50,8 +50,6 @@ def _make_failing_run(output):
   os.makedirs(cell.directory)
   config = {'flags': cell.settings.flags, 'training': {'model': 'another'}}
   pathlib.Path(cell.directory, 'config.json').write_text(json.dumps(config))
-  # A run that has drawn no noise would start anew. This one has a model already.
-  pathlib.Path(cell.directory, 'model.npz').touch()
   return cell.directory
 
 

@@ -125,8 +125,6 @@ def audit(
     (True, 1.4142, 1.4142)
   """
   parts = _parts(mechanism, clip_norm)
-  if 'seed' in noise_options:
-    raise ValueError('seed does not go with an audit, whose noise is secret.')
   rounds = mechanism.limits.num_rounds
   if first_rounds is not None:
     checks.check_within('first_rounds', first_rounds, 1, rounds)
@@ -200,23 +198,17 @@ def audit(
 def _parts(
   mechanism: joint_mechanism.AnyMechanism, clip_norm: float
 ) -> dict[str, tuple[accounting.Mechanism, float]]:
-  if isinstance(mechanism, accounting.JointMechanism):
-    parts = {each.name: (each.mechanism, each.clip_norm) for each in mechanism.parts}
-  elif isinstance(mechanism, accounting.Mechanism):
+  parts = {each.name: (each.mechanism, each.clip_norm) for each in mechanism.parts}
+  if isinstance(mechanism, accounting.Mechanism):
     parts = {'': (mechanism, clip_norm)}
-  else:
-    raise TypeError(
-      'mechanism must be an accounting.Mechanism or JointMechanism; got '
-      f'{type(mechanism).__name__}.'
-    )
   for name, (each, _) in parts.items():
-    if not each.noise.is_gaussian or each.noise_site != noises.SERVER.name:
+    is_of_server = each.noise_site == noises.SERVER.name
+    if not (each.noise.is_gaussian and is_of_server and each.has_noise):
       raise ValueError(
         f'mechanism{" of part " + name if name else ""} has {each.noise.name} noise, '
-        f'made by {each.noise_site}; only Gaussian noise of the server can be read.'
+        f'made by {each.noise_site}, of noise_multiplier={each.noise_multiplier}; only '
+        'Gaussian noise of the server can be read, and not 0.'
       )
-    if not each.has_noise:
-      raise ValueError('noise_multiplier is 0: without noise there is nothing to read.')
   return parts
 
 

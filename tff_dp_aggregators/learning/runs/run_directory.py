@@ -223,18 +223,13 @@ def check_flags(
 
   `checksums`: Those that a configuration has of what is in a flag's file, by flag.
   """
-  config_path = os.path.join(path, CONFIG)
-  if not os.path.exists(config_path):
+  if not os.path.exists(os.path.join(path, CONFIG)):
     return
   now: dict[str, Any] = {'flags': flags}
   if data_facts is not None:
     now['data_facts'] = recorded_data_facts(data_facts)
-  try:
-    config = read_config(path)
-    saved = {name: config[name] for name in now}
-  except (AttributeError, KeyError, TypeError, ValueError) as e:
-    raise FilesError(f'{config_path} is not the configuration of a run: {e}') from e
-  _refuse_others(path, saved, now)
+  config = read_config(path)
+  _refuse_others(path, {name: config.get(name) for name in now}, now)
   for name, checksum in (checksums or {}).items():
     if checksum not in json.dumps(config):
       raise FilesError(
