@@ -126,35 +126,32 @@ def _check_run(run_dir: str, inputs: sources.Inputs) -> None:
 def _table(inputs: sources.Inputs, readings: tuple) -> str:
   import dp_accounting  # At the top it would import the slow parts of SciPy.
 
-  rows = [('part', 'run by', 'rounds', 'claimed', 'read', 'sensitivity', 'unexplained')]
+  row = '{:<10}  {:<10}  {:>6}  {:>10}  {:>10}  {:<11}  {}'.format
+  names = ('part', 'run by', 'rounds', 'claimed', 'read', 'sensitivity', 'unexplained')
+  lines = ['Effective noise multipliers of these rounds:', row(*names)]
   for each in readings:
-    rows.append(
-      (
+    lines.append(
+      row(
         each.part or 'all',
         each.runtime,
-        str(len(each.matrix)),
+        len(each.matrix),
         f'{each.claimed:.6g}',
         f'{each.found:.6g}',
         'exact' if each.exact else 'bound',
         f'{each.unexplained:.0e}',
       )
     )
-  widths = [max(map(len, column)) for column in zip(*rows)]
-  lines = [
-    '  '.join(text.ljust(width) for text, width in zip(row, widths)).rstrip()
-    for row in rows
-  ]
-  lines.insert(0, 'Effective noise multipliers of these rounds:')
   mechanism = inputs.mechanism
   if not mechanism.is_one_gaussian:
     lines.append('Epsilon rests on sampling as well, and is not computed.')
     return '\n'.join(lines)
+  parts = {each.part for each in readings}
   for name, attribute in (('claimed', 'claimed'), ('read', 'found')):
-    least: dict[str, float] = {}
-    for each in readings:
-      number = getattr(each, attribute)
-      least[each.part] = min(least.get(each.part, math.inf), number)
-    squared = sum(number**-2 if number else math.inf for number in least.values())
+    least = [
+      min(getattr(each, attribute) for each in readings if each.part == part)
+      for part in parts
+    ]
+    squared = sum(number**-2 if number else math.inf for number in least)
     # The count of small norms has its share of what is claimed.
     share = mechanism.clipped_count_share or 0.0
     squared += share / (1 - share) / readings[0].claimed ** 2

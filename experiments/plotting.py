@@ -104,8 +104,6 @@ def read_run(directory: str) -> Run:
     if isinstance(flags.get(_SEED), int) and flags[_SEED] < ledger.GUESSABLE:
       shown.add(_SEED)
     rows = metrics_file.read(metrics_path)
-    # A line that is being written does not count.
-    rows = rows[: metrics_file.count(metrics_path)]
     columns = {
       name: [float(row[name] or 'nan') for row in rows]
       for name in (rows[0] if rows else ())

@@ -177,9 +177,7 @@ def read(cell: Cell) -> Result:
       error = last_line(file.read())
   status = FAILED if error else BEGUN if os.path.exists(path) else WAITING
   try:
-    rows = []
-    if os.path.exists(path):
-      rows = metrics_file.read(path)[: metrics_file.count(path)]
+    rows = metrics_file.read(path) if os.path.exists(path) else []
     if not rows:
       return Result(cell, status, error=error)
     measures = {

@@ -50,8 +50,6 @@ def _make_failing_run(output):
   os.makedirs(cell.directory)
   config = {'flags': cell.settings.flags, 'training': {'model': 'another'}}
   pathlib.Path(cell.directory, 'config.json').write_text(json.dumps(config))
-  # A run that has drawn no noise would start anew. This one has a model already.
-  pathlib.Path(cell.directory, 'model.npz').touch()
   return cell.directory
 
 
@@ -105,7 +103,7 @@ def shared(tmp_path_factory):
 @pytest.mark.slow
 def test_failed_run_is_named_and_others_go_on(shared):
   assert shared.first.returncode == 1, shared.first.stderr
-  assert f'{BROKEN}: failed: OtherSettingsError: the run in' in shared.first.stdout
+  assert f'{BROKEN}: failed: FilesError: the run in' in shared.first.stdout
   assert f'{BROKEN}/error.txt' in shared.first.stdout
   assert 'Traceback (most recent call last)' in shared.error
   assert 'resumes only with the same' in shared.error.splitlines()[-1]

@@ -5,7 +5,6 @@ import pytest
 import tensorflow as tf
 
 from tff_dp_aggregators import accounting
-from tff_dp_aggregators import noise
 from tff_dp_aggregators import sampling
 from tff_dp_aggregators import strategies
 from tff_dp_aggregators.accounting import adaptive_clipping
@@ -90,23 +89,20 @@ def test_audit_checks_noise_covariance_of_sampled_mechanisms(monkeypatch, kind, 
   mechanism = accounting.Mechanism(kind, schema, noise_multiplier=2.0)
   (reading,) = _audit(mechanism)
   assert reading.ok
-  assert reading.is_sampled
   _forget_past_noise(monkeypatch)
   (reading,) = _audit(mechanism)
   assert reading.ok == (kind == 'gaussian')  # Its noise does not depend on the past.
 
 
 def test_audit_refuses_other_noise_and_wrong_options():
-  with pytest.raises(ValueError, match='laplace noise, made by server; only Gauss'):
+  with pytest.raises(ValueError, match='laplace noise, made by server, .*only Gauss'):
     _audit(_mechanism('laplace'))
-  with pytest.raises(ValueError, match='noise_multiplier is 0'):
+  with pytest.raises(ValueError, match='noise_multiplier=0'):
     _audit(accounting.Mechanism('gaussian', LIMITS, 0.0))
-  with pytest.raises(ValueError, match='noise, made by local; only Gaussian'):
+  with pytest.raises(ValueError, match='noise, made by local, .*only Gaussian'):
     _audit(_mechanism('gaussian', noise_site=noises.LOCAL.name))
   with pytest.raises(ValueError, match='first_rounds must be .* 12; got 13'):
     _audit(_mechanism(), first_rounds=13)
-  with pytest.raises(ValueError, match='seed does not go with an audit'):
-    _audit(_mechanism(), seed=noise.Seed(1))
 
 
 def _reduce_noise(monkeypatch):

@@ -119,7 +119,7 @@ def test_duplicate_ids_and_numbers_out_of_range_are_refused():
   with pytest.raises(ValueError, match="two clients have the id 'a'"):
     learning.Clients(['a', 'b', 'a'], _DATA.__getitem__)
   for number, error, message in (
-    (3, IndexError, 'there is no client 3; clients are numbered from 0 to 2'),
+    (3, IndexError, 'out of range'),
     (-1, ValueError, 'number must be at least 0, got -1'),
   ):
     with pytest.raises(error, match=message):
@@ -139,18 +139,18 @@ def test_duplicate_ids_and_numbers_out_of_range_are_refused():
       ValueError,
       "'b' has arrays of different length: 3 in x, 2 in y",
     ),
-    ({**_arrays(3), 'y': ['u', 'v', 'w']}, TypeError, "y of client 'b' .* numbers"),
-    ({**_arrays(3), 'y': [[1], [2, 3], [4]]}, ValueError, "y of client 'b' makes no"),
-    ({**_arrays(3), 'y': 3}, ValueError, "y of client 'b' is the scalar 3"),
+    ({**_arrays(3), 'y': ['u', 'v', 'w']}, ValueError, "y of client 'b' .* numbers"),
+    ({**_arrays(3), 'y': [[1], [2, 3], [4]]}, ValueError, "y of client 'b' must be an"),
+    ({**_arrays(3), 'y': 3}, ValueError, "y of client 'b' .*of shape .."),
     (
       {**_arrays(3), 'x': np.ones([3, 5], np.float32)},
       ValueError,
-      r"client 'b': x is .*float32 of shape \[5\].* 'a' has .*float32 of shape \[2",
+      r"client 'b' has .*x': 'float32\[5\]'.* 'a' has .*x': 'float32\[2\]",
     ),
     (
       {'x': _arrays(3)['x']},
       ValueError,
-      "'b': what it has is a mapping of x, where client 'a' has a mapping of x, y",
+      "'b' has {'x': .*} for each example, and client 'a' has {'x': .*'y': .*}",
     ),
     (
       tf.data.Dataset.from_generator(
@@ -170,7 +170,7 @@ def test_inconsistent_examples_are_refused_by_client_id(bad, error, message):
 
 def test_examples_that_do_not_fit_input_spec_are_refused():
   clients = learning.Clients.of({'a': (np.ones([3, 2]), np.ones(3, np.int32))}, _SPEC)
-  with pytest.raises(ValueError, match='the model takes one array, float32 of shape'):
+  with pytest.raises(ValueError, match='the model takes .*float32'):
     clients.examples(0)
   with pytest.raises(TypeError, match='input_spec must be a structure'):
     learning.Clients.of(_DATA, collections.OrderedDict(x=tf.TensorSpec([])))
@@ -208,7 +208,7 @@ def _with_nan(value):
 def test_nonfinite_values_are_refused_by_client_index_and_row(source, value, tmp_path):
   data = _SOURCES[source]({'a': _arrays(2), 'b': _with_nan(value), 'c': _arrays(1)})
   clients = learning.Clients.of(data)
-  message = rf"client 'b': x\[2, 1\] \(row 2\) is {value}.* 1 of the 6 numbers of x"
+  message = rf"client 'b': x\[2, 1\] is {value}"
   with pytest.raises(ValueError, match=message):
     packed.lay_out(clients, str(tmp_path / 'data'))
   with pytest.raises(ValueError, match=message):
@@ -218,7 +218,7 @@ def test_nonfinite_values_are_refused_by_client_index_and_row(source, value, tmp
 def test_infinite_datasets_are_refused():
   endless = tf.data.Dataset.from_tensor_slices(_arrays(3)).repeat()
   for data in ({'a': endless}, {'a': endless.shuffle(2, seed=1)}):
-    with pytest.raises(ValueError, match="client 'a' never ends .*take.*epochs"):
+    with pytest.raises(ValueError, match="client 'a' goes on .*take.*epochs"):
       learning.Clients.of(data).examples(0)
 
 
@@ -255,7 +255,7 @@ _RANDOM_DATASETS = {
 @pytest.mark.parametrize('name', _RANDOM_DATASETS)
 def test_randomly_drawn_examples_are_refused(name, tmp_path):
   clients = learning.Clients.of({'a': _BASE.take(1), 'b': _RANDOM_DATASETS[name]})
-  message = "examples of client 'b' (are|differ) .*Leave out shuffle"
+  message = "examples of client 'b' differ .*Leave out shuffle"
   with pytest.raises(ValueError, match=message):
     packed.lay_out(clients, str(tmp_path / 'data'))
   with pytest.raises(ValueError, match=message):
@@ -270,7 +270,7 @@ def test_client_data_and_objects_that_draw_examples_are_refused():
     for seed in (1, None)
   )
   clients_lib.check_repeatable(seeded)
-  with pytest.raises(ValueError, match="client 'a' are drawn without a seed"):
+  with pytest.raises(ValueError, match="client 'a' differ .*Shuffle|shuffle"):
     clients_lib.check_repeatable(unseeded)
   rng = np.random.default_rng(1)
 
@@ -282,7 +282,7 @@ def test_client_data_and_objects_that_draw_examples_are_refused():
 
   limits = strategies.Participation(num_rounds=2, min_separation=1)
   schedule = sampling.RandomEligible(limits, 50, clients_per_round=3, seed=1)
-  with pytest.raises(ValueError, match='client 0 differ when .* a second time'):
+  with pytest.raises(ValueError, match='client 0 differ when .* read again'):
     learning.ClientSource(RandomClients(), schedule, batch_size=2)
 
 
@@ -301,15 +301,15 @@ def test_repeatable_datasets_are_accepted(dataset):
 @pytest.mark.parametrize(
   'examples, message',
   [
-    ((np.ones([2, 1]), np.array([0.0, np.nan])), r'y\[1\] \(row 1\) is nan'),
+    ((np.ones([2, 1]), np.array([0.0, np.nan])), r'y\[1\] is nan'),
     (
       ((np.array([np.inf, 1.0]), np.ones(2)), np.zeros(2)),
-      r'x\.0\[0\] \(row 0\) is inf',
+      r'x\.0\[0\] is inf',
     ),
-    ({'image': np.full([1, 2, 2], np.nan)}, r'image\[0, 0, 0\].* 4 of the 4 numbers'),
+    ({'image': np.full([1, 2, 2], np.nan)}, r'image\[0, 0, 0\]'),
     (
       tf.constant([1.0, np.inf], tf.bfloat16).numpy(),
-      r'the array\[1\] \(row 1\) is inf',
+      r'the array\[1\] is inf',
     ),
   ],
 )

@@ -56,7 +56,10 @@ def test_resuming_with_another_scale_is_refused(simulated):
 @pytest.mark.parametrize(
   ('changes', 'message'),
   [
-    ({'simulated_cohort_scale': 1e6}, 'scale.*leaves too little noise: '),
+    (
+      {'simulated_cohort_scale': 1e6},
+      'so that the grid of the sums can represent the noise; got',
+    ),
     (
       {'mechanism': None, 'clip_norm': None, 'num_rounds': 3},
       'does not go with training without a mech',

@@ -12,7 +12,6 @@ from tff_dp_aggregators.learning import options
   [
     (options.Evaluation, {'data': [1], 'every': 'x'}, TypeError, "number, got 'x'"),
     (options.ClientTraining, {'batch_size': '16'}, TypeError, "number, got '16'"),
-    (options.ClientTraining, {'learning_rate_fn': 0.1}, TypeError, 'got 0.1'),
     (options.ClientTraining, {'proximal_strength': -1.0}, ValueError, 'got -1.0'),
     (options.Server, {'inner_aggregator': ['sum']}, ValueError, r"got \['sum'\]"),
     (options.Server, {'zeroing_norm': math.inf}, ValueError, 'finite; got inf'),

@@ -119,12 +119,6 @@ def test_saved_iterator_loads_only_with_an_identical_source():
   assert b'\x00' not in saved  # NumPy would cut the bytes there.
 
 
-def test_iterator_from_bytes_refuses_unknown_bytes():
-  for buffer in (b'{}', b'\xff'):
-    with pytest.raises(ValueError, match='this is not a saved ClientIterator'):
-      sources.ClientIterator.from_bytes(buffer)
-
-
 def test_source_refuses_wrong_client_count_and_batch_size():
   with pytest.raises(ValueError, match='num_clients=11, but there are 12 clients'):
     _source(sampling.RandomEligible(_LIMITS, 11, 3, seed=1))

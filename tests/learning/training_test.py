@@ -83,14 +83,13 @@ def test_train_improves_the_model_and_writes_its_files(uninterrupted):
 
 
 def test_run_killed_while_it_removed_its_key_is_not_taken_for_finished(
-  tmp_path, monkeypatch, capfd
+  tmp_path, monkeypatch
 ):
   run_dir = tmp_path / 'run'
   with monkeypatch.context() as patched:
     patched.setattr(shutil, 'rmtree', lambda *unused, **unused_too: None)
     _train(run_dir)
-  assert 'data has examples of clients and could not be rem' in capfd.readouterr().err
-  assert set(os.listdir(run_dir)) - FILES == {'.removed', 'data'}
+  assert {'.removed', 'data'} <= set(os.listdir(run_dir))
   assert not run_directory.looks_finished(str(run_dir))
   before = training_runs.results(run_dir)
   assert _train(run_dir).is_finished
@@ -197,7 +196,7 @@ def test_finished_run_is_not_trained_again(uninterrupted, capfd):
   before = {name: (run_dir / name).read_bytes() for name in FILES - folders}
   again = _train(run_dir, test_metrics=training_runs.kill_in(1), **_SECRET)
   assert _messages_of(capfd.readouterr().err, run_dir) == [
-    'finished before, with 12 of 12 rounds; nothing was trained.'
+    'finished before; nothing was trained.'
   ]
   assert again.metrics == result.metrics and again.statement == result.statement
   assert before == {name: (run_dir / name).read_bytes() for name in before}
@@ -217,8 +216,8 @@ def test_resuming_with_changed_settings_is_refused_by_name(uninterrupted):
     )
   for message in (
     'batch_size: 2 then, 4 now',
-    "local.optimizer.kind: 'SGD' then, 'Proximal' now",
-    'local.optimizer.strength: None then, 0.1 now',
+    "client_optimizer.kind: 'SGD' then, 'Proximal' now",
+    'client_optimizer.strength: None then, 0.1 now',
     "mechanism.name: 'banded' then, 'tree' now",
     'model.graph: ',
     'clients: another value then',
@@ -228,7 +227,7 @@ def test_resuming_with_changed_settings_is_refused_by_name(uninterrupted):
 
 @pytest.mark.slow
 def test_resume_does_not_record_different_results_of_a_repeated_round(
-  tmp_path, monkeypatch
+  tmp_path,
 ):
   run_dir = tmp_path / 'run'
   with pytest.raises(training_runs.Killed):
@@ -236,10 +235,8 @@ def test_resume_does_not_record_different_results_of_a_repeated_round(
   lines = (run_dir / 'ledger.jsonl').read_text()
   labels = run_dir / 'data' / 'feature-1.bin'
   (-np.fromfile(labels, np.float32)).tofile(labels)
-  monkeypatch.setenv('TF_ENABLE_ONEDNN_OPTS', '0')
-  with pytest.raises(ValueError, match='noise would be used for two data sets') as e:
+  with pytest.raises(ValueError, match='noise would be used for two data sets'):
     _train(run_dir, test_metrics=training_runs.kill_in(0))
-  assert "machine.environment.TF_ENABLE_ONEDNN_OPTS: None then, '0' now" in str(e.value)
   assert (run_dir / 'ledger.jsonl').read_text() == lines
   assert not training_runs.results(run_dir)['metrics']
 
@@ -327,7 +324,7 @@ def test_schedule_that_violates_min_separation_stops_the_run(tmp_path):
     ({'loss': tf.keras.losses.MeanSquaredError()}, 'loss is for Keras models'),
     (
       {'test_data': ([[1.0, 2.0, 3.0]], [[1.0]])},
-      'test data gives x of shape .3. .* the model takes .2.',
+      r'test data gives x of float64\[3\] .* the model takes float32\[2\]',
     ),
     (
       {
@@ -341,20 +338,14 @@ def test_schedule_that_violates_min_separation_stops_the_run(tmp_path):
       {'server_optimizer': learning.ServerSchedule(strategies.Workload(9)).ftrl()},
       'FTRL for 9 rounds, but the run has 12',
     ),
-    ({'test_data': None, 'evaluate_every': 2}, 'every=2 needs data'),
-    (
-      {'mechanism': None, 'num_rounds': 3, 'noise_seed': 1},
-      'run.noise_seed=1 is for a mechanism',
-    ),
     ({'model': training_runs.random_model()}, 'random numbers anew'),
     ({'test_metrics': {'max': max}}, r"metrics\['max'\] must make a number"),
     ({'test_data': (np.zeros([0, 2]), np.zeros([0, 1]))}, 'test data have no examples'),
     (
       {'test_data': {'x': np.zeros([2, 2]), 'y': np.array([[0.0], [np.inf]])}},
-      r'test data: y\[1, 0\] \(row 1\) is inf, .*loss',
+      r'test data: y\[1, 0\] is inf, .*loss',
     ),
     ({'scheduler': 'nowhere'}, 'scheduler=nowhere is not the address'),
-    ({'trusted_network': True}, 'run.trusted_network is for a scheduler='),
     (
       {
         'schedule': sampling.RandomEligible(

@@ -1,12 +1,12 @@
 """Audits a mechanism: recovers its noise matrix from noise that its code releases.
 
-A mechanism's noise is D z, with z iid Gaussian. The audit runs the mean for its rounds,
-in TFF's runtime or as packed simulation does, with one client who sends zeros, so that
-it releases its noise and nothing else. The rows of z are a function of the key, which
-is in the state (`noise.GaussianRows`). The audit draws them again and solves for D by
-least squares, with more entries than rows of z; the residual is the noise that no row
-explains. Two tensors with the same noise, a tensor without noise, a key used twice, a
-missing restart and a storage that loses past noise all show in residual or matrix.
+A mechanism's noise is D z, with z iid Gaussian. The audit runs the mean for its rounds
+with one client who sends zeros, so that it releases its noise and nothing else. The
+rows of z are a function of the key, which is in the state (`noise.GaussianRows`). The
+audit draws them again and solves for D by least squares, with more entries than rows of
+z; the residual is the noise that no row explains. Two tensors with the same noise, a
+tensor without noise, a key used twice, a missing restart and a storage that loses past
+noise all show in residual or matrix.
 
 With Sigma = D D^T, and u the contributions of one client in units of the clip norm, the
 rounds together are a Gaussian mechanism with mu^2 = max u^T Sigma^-1 u over the
@@ -66,69 +66,32 @@ class Reading:
     part: Name of the part; empty if the mechanism covers all weights.
     runtime: The runtime that ran it, one of `RUNTIMES`.
     matrix: The noise matrix D in clip norms, float64 of shape [rounds, rows of z].
-    unexplained: Largest entry of the noise that no known row of z explains, or by which
-      the matrices of two tensors differ, relative to the largest entry.
-    keys_differ: Whether no two streams of noise have the same key, even after another
-      initialization, none changes its key between rounds, and no parts share rows of z.
-    is_gaussian: Whether moments and correlations of the rows of z are those of
-      independent standard Gaussians, up to a chance of 1e-6.
     claimed: The effective noise multiplier that is accounted for, in the rounds read;
-      with adaptive clipping that of the values alone, as its count is not read.
+      with adaptive clipping that of the values alone, as its count is not read; with
+      sampling that of one round.
     found: That of the matrix, at least; 0 if some combination of rounds has no noise.
     exact: Whether `found` is that of the worst pattern, and not only a bound.
     differs: Largest entry by which the covariance D D^T differs from that of the
       mechanism's strategy, relative to the latter's largest entry.
-    is_sampled: Whether the guarantee rests on sampling, so that the covariance must not
-      differ; `claimed` and `found` are then those of one round.
+    why: Why the noise does not protect as claimed; `None` if it does.
+    unexplained: Largest entry of the noise that no known row of z explains, or by which
+      the matrices of two tensors differ, relative to the largest entry.
   """
 
   part: str
   runtime: str
   matrix: np.ndarray
-  unexplained: float
-  keys_differ: bool
-  is_gaussian: bool
   claimed: float
   found: float
   exact: bool
   differs: float
-  is_sampled: bool
+  why: Optional[str]
+  unexplained: float
 
   @property
   def ok(self) -> bool:
     """Whether all noise is explained, and protects at least as well as claimed."""
     return self.why is None
-
-  @property
-  def why(self) -> Optional[str]:
-    """Describes the first problem; `None` if there is none."""
-    where = f'{self.part or "all weights"}, run by {self.runtime}: '
-    for is_wrong, why in (
-      (
-        not self.keys_differ,
-        'keys of the noise serve twice, or change between rounds, or another part has '
-        'the same rows of z.',
-      ),
-      (not self.is_gaussian, 'the rows of z are not independent standard Gaussians.'),
-      (
-        self.unexplained > _TOLERANCE,
-        f'{self.unexplained:.1g} of the noise is not made of the rows of z that its '
-        'key has, or differs between tensors.',
-      ),
-      (
-        self.is_sampled and self.differs > _TOLERANCE,
-        "the noise is not that of the strategy, on which the accountant's number "
-        f'rests; covariances differ by {self.differs:.1g}.',
-      ),
-      (
-        self.found < self.claimed * (1 - _TOLERANCE),
-        f'the effective noise multiplier is {self.found:.6g}, and {self.claimed:.6g} '
-        'is claimed.',
-      ),
-    ):
-      if is_wrong:
-        return where + why
-    return None
 
 
 def audit(
@@ -162,50 +125,43 @@ def audit(
     (True, 1.4142, 1.4142)
   """
   parts = _parts(mechanism, clip_norm)
-  if 'seed' in noise_options:
-    raise ValueError('seed does not go with an audit, whose noise is secret.')
-  for runtime in runtimes:
-    if runtime not in RUNTIMES:
-      raise ValueError(f'runtimes must be of {", ".join(RUNTIMES)}; got {runtime!r}.')
   rounds = mechanism.limits.num_rounds
   if first_rounds is not None:
     checks.check_within('first_rounds', first_rounds, 1, rounds)
     rounds = checks.check_int('first_rounds', first_rounds)
   size = len(parts) * (2 * mechanism.limits.num_rounds + _EXTRA_ROWS) * 5 // 4
   specs = [tff.TensorType(dtype, [size + more]) for more, dtype in _TENSORS]
-  value_type = tff.to_type(specs * len(parts))
+  rows = noise.GaussianRows(
+    [tf.TensorSpec(spec.shape, spec.dtype) for spec in specs],
+    generator=noise_options.get('generator', 'auto'),
+  )
+  z_of_row = tf.function(
+    lambda key, index: rows.layout.unflatten(rows.row(key, index)), autograph=False
+  )
   readings = []
   seen: set[_Key] = set()
   for runtime in runtimes:
     options = {'storage': _STORAGES[runtime], **noise_options}
     factory = _factory(mechanism, clip_norm, options)
-    released, keys = _run(runtime, factory, value_type, rounds)
+    released, keys = _run(runtime, factory, tff.to_type(specs * len(parts)), rounds)
     # The last keys are those of a second initialization.
     *keys, new_keys = keys
     first_keys = sorted(set(keys[0]))
-    differ = all(sorted(each) == first_keys for each in keys) and not (
+    keys_differ = all(sorted(each) == first_keys for each in keys) and not (
       seen.intersection(first_keys) or {*seen, *first_keys}.intersection(new_keys)
     )
     seen.update(first_keys, new_keys)
+    every_key = sorted(set().union(*keys))
     used_rows: list[np.ndarray] = []
-    rows = noise.GaussianRows(
-      [tf.TensorSpec(spec.shape, spec.dtype) for spec in specs],
-      generator=noise_options.get('generator', 'auto'),
-    )
-    z_of_row = tf.function(
-      lambda key, index, rows=rows: rows.layout.unflatten(rows.row(key, index)),
-      autograph=False,
-    )
     for number, (name, (each, norm)) in enumerate(parts.items()):
       tensors = [
         np.array([values[number * len(_TENSORS) + i] for values in released]) / norm
         for i, _ in enumerate(_TENSORS)
       ]
-      every_key = sorted(set().union(*keys))
       matrix, unexplained, is_gaussian = _matrix(tensors, z_of_row, every_key)
       used = np.abs(matrix).max(axis=0).reshape(len(every_key), -1)[:, :rounds]
       used = used > _TOLERANCE * used.max()
-      differ = differ and not any(np.any(used & before) for before in used_rows)
+      keys_differ = keys_differ and not any(np.any(used & one) for one in used_rows)
       used_rows.append(used)
       expected = each.strategy.noise_matrix()[:rounds]
       covariance = each.values_noise_multiplier**2 * (expected @ expected.T)
@@ -218,20 +174,23 @@ def audit(
       if not each.is_sampled:
         by_round = each.strategy.sensitivity_squared_by_round(each.limits)
         claimed *= math.sqrt(by_round[-1] / by_round[rounds - 1])
+      problems = {
+        'keys of the noise serve twice, or change between rounds, or another part has '
+        'the same rows of z.': not keys_differ,
+        'the rows of z are not independent standard Gaussians.': not is_gaussian,
+        f'{unexplained:.1g} of the noise is not made of the rows of z that its key '
+        'has, or differs between tensors.': unexplained > _TOLERANCE,
+        "the noise is not that of the strategy, on which the accountant's number "
+        f'rests; covariances differ by {differs:.1g}.': (
+          each.is_sampled and differs > _TOLERANCE
+        ),
+        f'the effective noise multiplier is {found:.6g}, and {claimed:.6g} is '
+        'claimed.': found < claimed * (1 - _TOLERANCE),
+      }
+      where = f'{name or "all weights"}, run by {runtime}: '
+      why = next((where + text for text, is_so in problems.items() if is_so), None)
       readings.append(
-        Reading(
-          part=name,
-          runtime=runtime,
-          matrix=matrix,
-          unexplained=unexplained,
-          keys_differ=differ,
-          is_gaussian=is_gaussian,
-          claimed=claimed,
-          found=found,
-          exact=exact,
-          differs=differs,
-          is_sampled=each.is_sampled,
-        )
+        Reading(name, runtime, matrix, claimed, found, exact, differs, why, unexplained)
       )
   return tuple(readings)
 
@@ -239,23 +198,17 @@ def audit(
 def _parts(
   mechanism: joint_mechanism.AnyMechanism, clip_norm: float
 ) -> dict[str, tuple[accounting.Mechanism, float]]:
-  if isinstance(mechanism, accounting.JointMechanism):
-    parts = {each.name: (each.mechanism, each.clip_norm) for each in mechanism.parts}
-  elif isinstance(mechanism, accounting.Mechanism):
+  parts = {each.name: (each.mechanism, each.clip_norm) for each in mechanism.parts}
+  if isinstance(mechanism, accounting.Mechanism):
     parts = {'': (mechanism, clip_norm)}
-  else:
-    raise TypeError(
-      'mechanism must be an accounting.Mechanism or JointMechanism; got '
-      f'{type(mechanism).__name__}.'
-    )
   for name, (each, _) in parts.items():
-    if not each.noise.is_gaussian or each.noise_site != noises.SERVER.name:
+    is_of_server = each.noise_site == noises.SERVER.name
+    if not (each.noise.is_gaussian and is_of_server and each.has_noise):
       raise ValueError(
         f'mechanism{" of part " + name if name else ""} has {each.noise.name} noise, '
-        f'made by {each.noise_site}; only Gaussian noise of the server can be read.'
+        f'made by {each.noise_site}, of noise_multiplier={each.noise_multiplier}; only '
+        'Gaussian noise of the server can be read, and not 0.'
       )
-    if not each.has_noise:
-      raise ValueError('noise_multiplier is 0: without noise there is nothing to read.')
   return parts
 
 
@@ -401,7 +354,11 @@ def _is_gaussian(z: np.ndarray) -> bool:
 def _effective_noise_multiplier(
   matrix: np.ndarray, mechanism: accounting.Mechanism, num_rounds: int, differs: float
 ) -> tuple[float, bool]:
-  """Returns 1 over the largest sqrt(u^T Sigma^-1 u), and whether that is exact."""
+  """Returns 1 over the largest sqrt(u^T Sigma^-1 u), and whether that is exact.
+
+  If all contributions of a pattern are the same vector of norm 1, u^T Sigma^-1 u is the
+  sum of entries; for others it is at most the sum of absolute values.
+  """
   limits = dataclasses.replace(mechanism.limits, num_rounds=num_rounds)
   claimed_limits: Optional[strategies.Participation] = mechanism.limits
   if mechanism.is_sampled:
@@ -413,45 +370,35 @@ def _effective_noise_multiplier(
     return 0.0, True
   inverse = scipy.linalg.solve_triangular(factor, np.eye(num_rounds), lower=True)
   inverse[np.abs(inverse) < _ROUNDING * np.abs(inverse).max()] = 0.0
-  squared, attained, exact = _pattern_bounds(inverse.T @ inverse, limits)
-  if not exact:
-    bound_of_any, exact = sensitivity.squared(inverse, limits)
-    squared = min(squared, bound_of_any)
-  claimed_sensitivity = mechanism.strategy.sensitivity(claimed_limits)
-  found = 1 / math.sqrt(squared)
-  if not exact and differs <= _TOLERANCE:
-    by_round = mechanism.strategy.sensitivity_squared_by_round(claimed_limits)
-    bound = mechanism.values_noise_multiplier / math.sqrt(by_round[num_rounds - 1])
-    found = max(found, bound)
-  # The multiplier is at most that of any pattern that was found.
-  found = min(found, 1 / math.sqrt(attained))
-  return found * claimed_sensitivity / mechanism.sensitivity, exact
-
-
-def _pattern_bounds(
-  gram: np.ndarray, limits: strategies.Participation
-) -> tuple[float, float, bool]:
-  """Bounds the largest u^T Sigma^-1 u over patterns.
-
-  Returns an upper bound, the largest value attained, and whether the two are equal. If
-  all contributions of a pattern are the same vector of norm 1, the value is the sum of
-  entries; for others it is at most the sum of absolute values. If there are too many
-  patterns, the bound is infinite, and only regular ones are tried, whose rounds are
-  `min_separation` or a small multiple of it apart.
-  """
-  rounds, max_k = limits.num_rounds, limits.possible_participations
-  enumerated = sum(math.comb(rounds, k) for k in range(1, max_k + 1)) <= _MAX_PATTERNS
+  gram, max_k = inverse.T @ inverse, limits.possible_participations
   patterns: Iterable[Any] = limits.patterns()
-  if not enumerated:
+  number = sum(math.comb(num_rounds, k) for k in range(1, max_k + 1))
+  if number > _MAX_PATTERNS:
+    # Regular ones, whose rounds are `min_separation` or a small multiple of it apart.
     patterns = (
-      range(start, rounds, limits.min_separation * times)[:max_k]
+      range(start, num_rounds, limits.min_separation * times)[:max_k]
       for times in range(1, 5)
-      for start in range(rounds)
+      for start in range(num_rounds)
     )
-  attained, bound = float(np.diagonal(gram).max()), 0.0
+  attained, largest = float(np.diagonal(gram).max()), 0.0
   for pattern in patterns:
     entries = gram[np.ix_(pattern, pattern)]
     attained = max(attained, float(entries.sum()))
-    bound = max(bound, float(np.abs(entries).sum()))
-  exact = enumerated and bound <= attained * (1 + _TOLERANCE)
-  return bound if enumerated else math.inf, attained, exact
+    largest = max(largest, float(np.abs(entries).sum()))
+  exact = number <= _MAX_PATTERNS and largest <= attained * (1 + _TOLERANCE)
+  bound = largest
+  if not exact:
+    bound, exact = sensitivity.squared(inverse, limits)
+    if number <= _MAX_PATTERNS:
+      bound = min(bound, largest)
+  claimed_sensitivity = mechanism.strategy.sensitivity(claimed_limits)
+  found = 1 / math.sqrt(bound)
+  if not exact and differs <= _TOLERANCE:
+    by_round = mechanism.strategy.sensitivity_squared_by_round(claimed_limits)
+    of_structure = mechanism.values_noise_multiplier / math.sqrt(
+      by_round[num_rounds - 1]
+    )
+    found = max(found, of_structure)
+  # The multiplier is at most that of any pattern that was found.
+  found = min(found, 1 / math.sqrt(attained))
+  return found * claimed_sensitivity / mechanism.sensitivity, exact

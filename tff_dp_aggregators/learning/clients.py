@@ -22,9 +22,10 @@ _BATCH = 1024
 # Limits of one client's dataset, MAX_EXAMPLES only of those of unknown cardinality.
 # TFF cannot send more than MAX_BYTES, and reading an endless dataset has to stop.
 MAX_EXAMPLES, MAX_BYTES = 2**20, 2**31
-# How many clients `check_repeatable` compares, out of how many candidates.
-_MAX_READ_TWICE, _CANDIDATES = 3, 8
+_NUM_READ_TWICE = 8  # Clients that `check_repeatable` compares.
 _WHY_FINITE = 'Its update would count as zero in each round.'
+# Operations of datasets that draw, and their inputs that are seeds.
+_SEED_INPUTS = {'Shuffle': slice(2, 4), 'RandomDataset': slice(0, 2)}
 _DRAWN_IN_GRAPH = re.compile(r'^(Random|Multinomial|TruncatedNormal|Parameterized)')
 
 
@@ -51,18 +52,18 @@ class Clients:
     input_spec: Any = None,
     draw_id: Optional[Callable[[Any], Any]] = None,
   ):
-    """Initializes the clients; `of` does so from common containers.
+    """Initializes the clients; `of` does so from common containers, see there.
 
     `ids`: One for each client; all strings, or all integers. `read`: Returns a client's
-    examples by its id. The other arguments, and errors, are as for `of`.
+    examples by its id.
     """
     self.ids = _sorted_ids(ids)
     self._read = read
     self._draw_id = draw_id
-    self._spec_source = f'client {self.ids[0]!r} has'
+    self._whose_spec = f'client {self.ids[0]!r} has'
     if input_spec is not None:
       self.element_spec = tf.nest.map_structure(_without_batch, input_spec)
-      self._spec_source = 'the model takes'
+      self._whose_spec = 'the model takes'
     self._check: Optional[Callable[[Any, str], None]] = None
 
   @classmethod
@@ -131,11 +132,7 @@ class Clients:
   @functools.cached_property
   def element_spec(self) -> Any:
     """Structure of `tf.TensorSpec` of one example."""
-    first = self.ids[0]
-    return tf.nest.map_structure(
-      lambda array: tf.TensorSpec(array.shape[1:], array.dtype),
-      _as_arrays(self._read(first), first),
-    )
+    return _spec_of(_as_arrays(self._read(self.ids[0]), self.owner(0)))
 
   def examples(self, number: int) -> Any:
     """Returns the examples of one client, in the order in which they are stored.
@@ -148,17 +145,18 @@ class Clients:
         client's id.
     """
     number = checks.check_int('number', number, at_least=0)
-    if number >= len(self.ids):
-      raise IndexError(
-        f'there is no client {number}; clients are numbered from 0 to '
-        f'{len(self.ids) - 1}.'
+    owner = self.owner(number)
+    arrays = _as_arrays(self._read(self.ids[number]), owner)
+    check_finite(arrays, owner)
+    fitted = _fitted(self.element_spec, arrays)
+    if fitted is None:
+      raise ValueError(
+        f'{owner} has {_in_words(_spec_of(arrays))} for each example, and '
+        f'{self._whose_spec} {_in_words(self.element_spec)}. Convert it, by .astype or '
+        '.reshape.'
       )
-    spec, id_ = self.element_spec, self.ids[number]
-    arrays = _as_arrays(self._read(id_), id_)
-    check_finite(arrays, self.owner(number))
-    fitted = _fit_to_spec(spec, arrays, self.owner(number), '', self._spec_source)
     if self._check is not None:
-      self._check(fitted, self.owner(number))
+      self._check(fitted, owner)
     return fitted
 
   def checked_by(self, check: Callable[[Any, str], None]) -> 'Clients':
@@ -171,37 +169,23 @@ class Clients:
     """The client's name in error messages."""
     return f'client {self.ids[number]!r}'
 
-  def drawn_anew(self, number: int) -> Optional[str]:
-    """Names of the unseeded random operations of a client's dataset, if any."""
-    kept = self._read(self.ids[number])
-    if not isinstance(kept, tf.data.Dataset):
-      return None
-    return ', '.join(sorted(set(_unseeded(kept)))) or None
-
 
 def check_finite(examples: Any, owner: str, why: str = _WHY_FINITE) -> None:
   """Refuses NaN and infinity, which would make the client's update not finite."""
-  pair = isinstance(examples, tuple) and len(examples) == 2
-  for path, value in _leaves_by_path(examples):
-    try:
-      array = np.asarray(value)
-    except (TypeError, ValueError):
-      continue  # `_array` refuses it with a clearer message.
-    if array.dtype.kind in 'biuOSUM':
-      continue  # Integers are finite; `_array` refuses what is not a number.
+  is_pair = isinstance(examples, tuple) and len(examples) == 2
+  for path, array in _leaves_by_path(examples):
+    if array.dtype.kind in 'biu':
+      continue
     if array.dtype.kind not in 'fc':  # Such as bfloat16, which NumPy does not know.
       array = array.astype(np.float32)
     finite = np.isfinite(array)
-    if finite.all():
-      continue
-    first = tuple(int(each) for each in np.argwhere(~finite)[0])
-    name = f'{"xy"[int(path[0])]}{path[1:]}' if pair else path
-    raise ValueError(
-      f'{owner}: {name}{list(first)} (row {first[0] if first else 0}) is '
-      f'{array[first]}, which is not finite, and {(~finite).sum()} of the {array.size} '
-      f'numbers of {name} are not. {why} Fill in a number, or '
-      'remove the row.'
-    )
+    if not finite.all():
+      first = tuple(int(each) for each in np.argwhere(~finite)[0])
+      name = f'{"xy"[int(path[0])]}{path[1:]}' if is_pair else path
+      raise ValueError(
+        f'{owner}: {name}{list(first)} is {array[first]}, which is not finite. {why} '
+        'Fill in a number, or remove the row.'
+      )
 
 
 def check_repeatable(clients: Clients) -> None:
@@ -209,27 +193,21 @@ def check_repeatable(clients: Clients) -> None:
 
   Only a few clients are read twice, since the same code reads all of them.
   """
-  count = len(clients)
-  candidates = sorted({round(each) for each in np.linspace(0, count - 1, _CANDIDATES)})
-  compared = 0
-  for number in candidates:
+  numbers = np.linspace(0, len(clients) - 1, _NUM_READ_TWICE).round().astype(int)
+  for number in np.unique(numbers):
     first = [np.asarray(each) for each in tf.nest.flatten(clients.examples(number))]
-    unseeded = clients.drawn_anew(number)
+    given = clients._read(clients.ids[number])
+    drawn = set(_unseeded(given)) if isinstance(given, tf.data.Dataset) else set()
     second = [np.asarray(each) for each in tf.nest.flatten(clients.examples(number))]
-    if unseeded is not None or not all(map(np.array_equal, first, second)):
-      why = 'differ when they are read a second time'
-      if unseeded is not None:
-        why = f'are drawn without a seed ({unseeded}), and differ in another program'
+    if drawn or not all(map(np.array_equal, first, second)):
       raise ValueError(
-        f'the examples of {clients.owner(number)} {why}: a round that is run again, '
-        'or a run that goes on, would train on something else. Leave out shuffle: '
-        'training orders the examples of each round itself. Otherwise give it a seed '
-        'and reshuffle_each_iteration=False, and in map use tf.random.stateless_... '
-        'with a seed made of the example; or read all examples once, into arrays.'
+        f'the examples of {clients.owner(number)} differ when they are read again, '
+        f'here or in another program ({", ".join(sorted(drawn)) or "by your code"}): a '
+        'round that is run again would train on something else. Leave out shuffle, as '
+        'training orders examples itself, or give it a seed and '
+        'reshuffle_each_iteration=False; in map use tf.random.stateless_...; or read '
+        'all examples once, into arrays.'
       )
-    compared += len(first[0]) > 1  # A single example cannot show a shuffle.
-    if compared == _MAX_READ_TWICE:
-      break
 
 
 def _unseeded(dataset: tf.data.Dataset) -> Iterator[str]:
@@ -253,13 +231,10 @@ def _unseeded(dataset: tf.data.Dataset) -> Iterator[str]:
     }
     for node in nodes:
       inputs = [each.split(':')[0] for each in node.input]
-      if node.op.startswith('Shuffle') and len(inputs) > 3:
-        # The inputs are dataset, buffer size, seed and seed2.
-        if set(inputs[2:4]) <= zeros:
-          yield 'shuffle'
-      elif node.op.startswith('RandomDataset') and set(inputs[:2]) <= zeros:
-        yield 'Dataset.random'
-      elif _DRAWN_IN_GRAPH.search(node.op) and 'seed' in node.attr:
+      for kind, seeds in _SEED_INPUTS.items():
+        if node.op.startswith(kind) and inputs[seeds] and set(inputs[seeds]) <= zeros:
+          yield node.op
+      if _DRAWN_IN_GRAPH.search(node.op) and 'seed' in node.attr:
         if not node.attr['seed'].i and not node.attr['seed2'].i:
           yield node.op
 
@@ -283,22 +258,21 @@ def _sorted_ids(ids: Any) -> Sequence[Any]:
   return tuple(sorted_ids)
 
 
-def _as_arrays(examples: Any, id_: Any) -> Any:
+def _as_arrays(examples: Any, owner: str) -> Any:
   """A client's examples as a structure of arrays of one length above 0."""
   if isinstance(examples, tf.data.Dataset):
-    examples = _from_dataset(examples, id_)
-  arrays = _map_leaves(lambda path, value: _array(value, path, id_), examples)
+    examples = _from_dataset(examples, owner)
+  arrays = _map_leaves(lambda path, value: _array(value, path, owner), examples)
   lengths = [(path, len(array)) for path, array in _leaves_by_path(arrays)]
-  check_lengths(lengths, f'client {id_!r}')
+  check_lengths(lengths, owner)
   if not any(length for _, length in lengths):
-    raise ValueError(f'client {id_!r} has no examples; leave out such clients.')
+    raise ValueError(f'{owner} has no examples; leave out such clients.')
   return arrays
 
 
-def _from_dataset(dataset: tf.data.Dataset, id_: Any) -> Any:
+def _from_dataset(dataset: tf.data.Dataset, owner: str) -> Any:
   """Reads a dataset of single examples into arrays, up to the limits above."""
   cardinality = int(dataset.cardinality())
-  never_ends = cardinality == tf.data.INFINITE_CARDINALITY
   batches = []
   count = num_bytes = 0
   try:
@@ -307,80 +281,75 @@ def _from_dataset(dataset: tf.data.Dataset, id_: Any) -> Any:
       count += len(flat[0])
       num_bytes += sum(each.nbytes for each in flat)
       is_long = count > MAX_EXAMPLES and cardinality == tf.data.UNKNOWN_CARDINALITY
-      if never_ends or is_long or num_bytes > MAX_BYTES:
+      if (
+        cardinality == tf.data.INFINITE_CARDINALITY or is_long or num_bytes > MAX_BYTES
+      ):
         raise ValueError(
-          f'the dataset of client {id_!r} {"never ends" if never_ends else "goes on"} '
-          f'after {count} examples of {num_bytes} bytes: it may have {MAX_BYTES} '
-          f'bytes, and {MAX_EXAMPLES} examples if it does not say how many. Give it an '
-          'end, such as .take(n), and leave out .repeat(): the epochs say how often a '
-          'client goes through them. If there are so many, give them as arrays.'
+          f'the dataset of {owner} goes on after {count} examples of {num_bytes} '
+          f'bytes: it must end, after {MAX_BYTES} bytes at most, and after '
+          f'{MAX_EXAMPLES} examples if it does not say how many. Use .take(n), and '
+          'leave out .repeat(), as the epochs say how often a client goes through '
+          'them; or give arrays.'
         )
       batches.append(batch)
-    if not batches:
-      return np.zeros(0)
-    return tf.nest.map_structure(lambda *parts: np.concatenate(parts), *batches)
   except (tf.errors.InvalidArgumentError, TypeError) as e:
     raise ValueError(
-      f'the examples of client {id_!r} differ in shape, or are ragged or sparse, and '
-      f'make no array: {e}'
+      f'the examples of {owner} differ in shape, or are ragged or sparse, and make no '
+      f'array: {e}'
     ) from e
+  if not batches:
+    return np.zeros(0)
+  return tf.nest.map_structure(lambda *parts: np.concatenate(parts), *batches)
 
 
-def _array(value: Any, path: str, id_: Any) -> np.ndarray:
+def _array(value: Any, path: str, owner: str) -> np.ndarray:
+  got = type(value).__name__
   try:
     array = np.asarray(value)
-    is_number = tf.as_dtype(array.dtype) != tf.string
-  except ValueError as e:
-    raise ValueError(f'{path} of client {id_!r} makes no array: {e}') from e
-  except TypeError:
-    is_number = False
-  if not is_number:
-    raise TypeError(
-      f'{path} of client {id_!r} is of dtype {array.dtype}; models take numbers. '
-      'Encode texts as numbers first.'
-    )
-  if not array.ndim:
-    raise ValueError(
-      f'{path} of client {id_!r} is the scalar {array}; it must have an entry for '
-      'each example.'
-    )
-  return array
-
-
-def _fit_to_spec(spec: Any, arrays: Any, owner: str, path: str, whose: str) -> Any:
-  """Returns arrays in the structure of a spec, or raises ValueError if they differ."""
-  if isinstance(spec, tf.TensorSpec):
-    if isinstance(arrays, np.ndarray):
-      is_same = tf.as_dtype(arrays.dtype) == spec.dtype
-      if is_same and spec.shape.is_compatible_with(arrays.shape[1:]):
-        return arrays
-  elif isinstance(spec, Mapping):
-    if isinstance(arrays, tuple) and len(arrays) == len(spec):
-      arrays = dict(zip(spec, arrays))
-    if isinstance(arrays, Mapping) and set(arrays) == set(spec):
-      return collections.OrderedDict(
-        (key, _fit_to_spec(each, arrays[key], owner, _join_path(path, key), whose))
-        for key, each in spec.items()
-      )
-  elif isinstance(arrays, tuple) and len(arrays) == len(spec):
-    return tuple(
-      _fit_to_spec(each, array, owner, _join_path(path, key), whose)
-      for key, (each, array) in enumerate(zip(spec, arrays))
-    )
+    got = f'{array.dtype} of shape {array.shape}'
+    if array.ndim and tf.as_dtype(array.dtype) != tf.string:
+      return array
+  except (TypeError, ValueError) as e:  # It is of no shape, or of no dtype of models.
+    got = f'{got}: {e}'
   raise ValueError(
-    f'{owner}: {path or "what it has"} is {_description(arrays)}, where {whose} '
-    f'{_description(spec)}. Convert it, by .astype or .reshape.'
+    f'{path} of {owner} must be an array of numbers, with an entry for each example; '
+    f'got {got}. Encode texts as numbers first.'
   )
 
 
-def _description(structure: Any) -> str:
-  if isinstance(structure, Mapping):
-    return f'a mapping of {", ".join(map(str, structure))}'
-  if isinstance(structure, tuple):
-    return f'a tuple of {len(structure)}'
-  shape = structure.shape[isinstance(structure, np.ndarray) :]
-  dtype = tf.as_dtype(structure.dtype).name
-  return f'one array, {dtype} of shape {list(shape)} for each example'
+def _fitted(spec: Any, arrays: Any) -> Any:
+  """Arrays in the structure of a spec; `None` if they differ from it."""
+  if isinstance(spec, tf.TensorSpec):
+    fits = isinstance(arrays, np.ndarray) and (
+      tf.as_dtype(arrays.dtype) == spec.dtype
+      and spec.shape.is_compatible_with(arrays.shape[1:])
+    )
+    return arrays if fits else None
+  if not isinstance(arrays, (Mapping, tuple)) or len(arrays) != len(spec):
+    return None
+  if isinstance(spec, Mapping):
+    by_key = arrays if isinstance(arrays, Mapping) else dict(zip(spec, arrays))
+    fitted = {key: _fitted(each, by_key.get(key)) for key, each in spec.items()}
+    is_whole = all(each is not None for each in fitted.values())
+    return collections.OrderedDict(fitted) if is_whole else None
+  if isinstance(arrays, Mapping):
+    return None
+  parts = tuple(map(_fitted, spec, arrays))
+  return parts if all(each is not None for each in parts) else None
+
+
+def _spec_of(arrays: Any) -> Any:
+  return tf.nest.map_structure(
+    lambda array: tf.TensorSpec(array.shape[1:], array.dtype), arrays
+  )
+
+
+def _in_words(spec: Any) -> str:
+  """The dtypes and shapes of a structure of specs."""
+  words = tf.nest.map_structure(
+    lambda each: f'{each.dtype.name}{list(each.shape)}', spec
+  )
+  return str(dict(words) if isinstance(words, Mapping) else words)
 
 
 def _map_leaves(function: Callable[[str, Any], Any], value: Any, path: str = '') -> Any:
@@ -389,13 +358,10 @@ def _map_leaves(function: Callable[[str, Any], Any], value: Any, path: str = '')
     return function(path or 'the array', value)
   items = value.items() if isinstance(value, Mapping) else enumerate(value)
   mapped = collections.OrderedDict(
-    (key, _map_leaves(function, each, _join_path(path, key))) for key, each in items
+    (key, _map_leaves(function, each, f'{path}.{key}' if path else f'{key}'))
+    for key, each in items
   )
   return mapped if isinstance(value, Mapping) else tuple(mapped.values())
-
-
-def _join_path(path: str, key: Any) -> str:
-  return f'{path}.{key}' if path else f'{key}'
 
 
 def _leaves_by_path(structure: Any) -> list[tuple[str, Any]]:
@@ -456,20 +422,19 @@ def check_spec(given: Any, wanted: Any, owner: str, *, dtypes: bool = True) -> N
   for name, given_part, wanted_part in parts:
     try:
       tf.nest.assert_same_structure(given_part, wanted_part, check_types=False)
-    except (TypeError, ValueError) as e:
+      pairs = zip(tf.nest.flatten(given_part), tf.nest.flatten(wanted_part))
+      fits = all(
+        other.shape.is_compatible_with(one.shape)
+        and (one.dtype == other.dtype or not dtypes)
+        for one, other in pairs
+      )
+    except (TypeError, ValueError):
+      fits = False
+    if not fits:
       raise ValueError(
-        f'{owner} gives {name} as {given_part}, the model takes {wanted_part}.'
-      ) from e
-    for one, other in zip(tf.nest.flatten(given_part), tf.nest.flatten(wanted_part)):
-      if not other.shape.is_compatible_with(one.shape):
-        raise ValueError(
-          f'{owner} gives {name} of shape {list(one.shape)} for each example, the '
-          f'model takes {list(other.shape)}. Reshape it, or have the model take what '
-          'there is (pad sequences to one length); datasets are of single examples, '
-          'not batched; one-hot labels become numbers of classes by .argmax(-1).'
-        )
-      if dtypes and one.dtype != other.dtype:
-        raise ValueError(
-          f'{owner} gives {name} of {one.dtype.name}, the model takes '
-          f'{other.dtype.name}; convert it, by .astype.'
-        )
+        f'{owner} gives {name} of {_in_words(given_part)} for each example, the model '
+        f'takes {_in_words(wanted_part)}. Convert it, by .astype or .reshape, or have '
+        'the model take what there is (pad sequences to one length); datasets are of '
+        'single examples, not batched; one-hot labels become numbers of classes by '
+        '.argmax(-1).'
+      )

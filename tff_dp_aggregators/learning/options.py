@@ -43,10 +43,9 @@ class ClientTraining:
     optimizer: One of `tff.learning.optimizers`; `None` for SGD with learning rate 0.1.
       With `learning_rate_fn` it is a function of the learning rate.
     learning_rate_fn: Maps the number of a round, from 0, to the clients' learning rate
-      in it, such as `lambda round_num: 0.1 * 0.99**round_num`. `optimizer` is then a
-      function such as `tff.learning.optimizers.build_sgdm`, the default. (A schedule
-      within an optimizer counts a client's steps, and restarts in each round.) `None`
-      for the optimizer's own learning rate.
+      in it, such as `lambda round_num: 0.1 * 0.99**round_num`. (A schedule within an
+      optimizer counts a client's steps, and restarts in each round.) `optimizer` is
+      then a function such as `tff.learning.optimizers.build_sgdm`, the default.
     proximal_strength: How strongly training is pulled towards the server's model
       (FedProx, arXiv:1812.06127); `None` for federated averaging.
   """
@@ -64,11 +63,6 @@ class ClientTraining:
   def __post_init__(self) -> None:
     checks.check_positive_int('batch_size', self.batch_size)
     checks.check_positive_int('epochs', self.epochs)
-    if self.learning_rate_fn is not None and not callable(self.learning_rate_fn):
-      raise TypeError(
-        'learning_rate_fn must be a function of the number of a round; got '
-        f'{self.learning_rate_fn!r}.'
-      )
     if self.proximal_strength is not None:
       checks.check_not_negative('proximal_strength', self.proximal_strength)
 
@@ -116,13 +110,12 @@ class Server:
         f'inner_aggregator must be one of {", ".join(INNER)}; got '
         f'{self.inner_aggregator!r}.'
       )
-    for names, check in (
-      (('zeroing_norm', 'coordinate_bound'), checks.check_positive),
-      (('target_quantile', 'clip_learning_rate'), checks.check_number),
-    ):
-      for name in names:
-        if getattr(self, name) is not None:
-          check(name, getattr(self, name))
+    for name in ('zeroing_norm', 'coordinate_bound'):
+      if getattr(self, name) is not None:
+        checks.check_positive(name, getattr(self, name))
+    for name in ('target_quantile', 'clip_learning_rate'):
+      if getattr(self, name) is not None:
+        checks.check_number(name, getattr(self, name))
     order = self.clip_order
     if order is not None and not checks.check_number('clip_order', order) >= 1:
       raise ValueError(f'clip_order must be at least 1, or infinite; got {order}.')
@@ -152,10 +145,6 @@ class Evaluation:
       for the metrics that a Keras model was compiled with.
     every: Rounds between two evaluations; the last round is always evaluated. A run may
       be resumed with another number.
-
-  Raises:
-    TypeError: If `every` is not an integer.
-    ValueError: If it is below 1, or metrics or `every` are given and no data.
   """
 
   data: Any
@@ -164,10 +153,6 @@ class Evaluation:
 
   def __post_init__(self) -> None:
     checks.check_positive_int('every', self.every)
-    if self.data is None and self.metrics:
-      raise ValueError('metrics need data to be measured on.')
-    if self.data is None and self.every != 1:
-      raise ValueError(f'every={self.every} needs data to measure the model on.')
 
 
 @dataclasses.dataclass(frozen=True)
@@ -186,9 +171,9 @@ class RunOptions:
     trusted_network: Whether a scheduler on another machine may be reached by `tcp://`,
       because nobody else is on the network.
     settings: Further settings to record in `config.json`, under `flags`; JSON-ready.
-    preprocessing: How the clients' inputs were made from their data, for new data to be
-      prepared in the same way: JSON-ready, kept as `preprocessing.json`. It may be
-      computed from clients' data, as means are, so it must be kept confidential.
+    preprocessing: How the clients' inputs were made, for new data to be prepared in the
+      same way: JSON-ready, kept as `preprocessing.json`. It may be computed from
+      clients' data, as means are, so it must be kept confidential.
     target_epsilon: The target that the mechanism was calibrated to, for the report;
       `None` for that of `Mechanism.for_target`, if it was at the same `delta`.
     not_covered: What else was computed from clients' data without noise, a sentence
@@ -203,11 +188,6 @@ class RunOptions:
       count as clients in everything. They need packed simulation, fixed clipping and
       Gaussian noise of the server. 0 for none.
     audit_confidence: Probability that these bounds are right; `None` means 0.95.
-
-  Raises:
-    TypeError: If a field is not of its type.
-    ValueError: If a number is out of range, a sentence of `not_covered` is empty, or
-      a field that has to be JSON-ready is not.
   """
 
   noise_seed: Optional[int] = None
@@ -228,11 +208,6 @@ class RunOptions:
     checks.check_int('audit_canaries', self.audit_canaries, at_least=0)
     if self.audit_confidence is not None:
       canaries.check_confidence(self.audit_confidence, 'audit_confidence')
-      if not self.audit_canaries:
-        raise ValueError(
-          f'audit_confidence={self.audit_confidence} is for audit_canaries, which is '
-          '0; leave it out.'
-        )
     if self.noise_seed is not None:
       checks.check_int('noise_seed', self.noise_seed)
     if self.packed_simulation not in (True, False, AUTO):
@@ -240,9 +215,10 @@ class RunOptions:
         f"packed_simulation must be True, False or '{AUTO}'; got "
         f'{self.packed_simulation!r}.'
       )
-    seconds = self.checkpoint_seconds
-    if not checks.check_number('checkpoint_seconds', seconds) >= 0:
-      raise ValueError(f'checkpoint_seconds must be at least 0; got {seconds}.')
+    if not checks.check_number('checkpoint_seconds', self.checkpoint_seconds) >= 0:
+      raise ValueError(
+        f'checkpoint_seconds must be at least 0; got {self.checkpoint_seconds}.'
+      )
     checks.check_timeout(self.timeout_seconds)
     checks.check_bool('trusted_network', self.trusted_network)
     for name in ('settings', 'preprocessing', 'data_facts'):

@@ -70,7 +70,7 @@ class ClientSource(tff.program.FederatedDataSource):
 
     Args:
       clients: Anything that `Clients.of` takes.
-      schedule: Which clients take part in which round.
+      schedule: Which of them take part in which round.
       batch_size: Number of examples in a batch.
       local_epochs: Passes over a client's examples in a round.
       seed: Seed of the order of examples; it does not affect privacy.
@@ -80,10 +80,6 @@ class ClientSource(tff.program.FederatedDataSource):
       ValueError: If the schedule is for another number of clients, or their examples
         change from one read to the next.
     """
-    if not isinstance(schedule, schedule_lib.Schedule):
-      raise TypeError(
-        f'schedule must be a sampling.Schedule; got {type(schedule).__name__}.'
-      )
     self.clients = clients_lib.Clients.of(clients, input_spec)
     self._batch_size = checks.check_positive_int('batch_size', batch_size)
     self._local_epochs = checks.check_positive_int('local_epochs', local_epochs)
@@ -118,16 +114,7 @@ class ClientSource(tff.program.FederatedDataSource):
     return self.cohort_data(round_num, self.schedule.cohort(round_num))
 
   def cohort_data(self, round_num: int, cohort: np.ndarray) -> list[tf.data.Dataset]:
-    """Returns the data of given clients, with their examples in a round's order.
-
-    Args:
-      round_num: The round, from 0.
-      cohort: Distinct client numbers, int64 of shape [cohort].
-
-    Raises:
-      TypeError: If `cohort` is not a vector of integers, or data are not numbers.
-      ValueError: If `cohort` has invalid numbers, or clients' data do not match.
-    """
+    """Returns the data of clients by their numbers, in a round's order of examples."""
     where = f'the cohort of round {round_num}'
     cohort = schedule_lib.check_cohort(where, cohort, len(self.clients))
     keys = local_order.keys(self._seed, round_num, self._keys[cohort])
@@ -182,10 +169,7 @@ class ClientIterator(tff.program.FederatedDataSourceIterator):
     """Returns the next round's data; `k` is `None` or the size of its cohort."""
     num_rounds = self.schedule.num_rounds
     if self._round_num >= num_rounds:
-      raise ValueError(
-        f'all {num_rounds} rounds of the schedule are over; plan mechanism and '
-        'schedule for as many rounds as are run.'
-      )
+      raise ValueError(f'all {num_rounds} rounds of the schedule are over.')
     size = len(self.schedule.cohort(self._round_num))
     if k is not None and k != size:
       raise ValueError(
@@ -204,17 +188,13 @@ class ClientIterator(tff.program.FederatedDataSourceIterator):
   @classmethod
   def from_bytes(cls, buffer: bytes) -> 'ClientIterator':
     """Reads an iterator of `to_bytes`; takes the newest source of the same identity."""
-    try:
-      content = json.loads(buffer)
-      identity, next_round = content['source'], content['next_round']
-    except (KeyError, TypeError, ValueError) as e:
-      raise ValueError(f'this is not a saved ClientIterator: {buffer[:80]!r}') from e
+    content = json.loads(buffer)
     for source in reversed(list(_LIVE.values())):
-      if source.identity == identity:
-        return cls(source, next_round)
+      if source.identity == content['source']:
+        return cls(source, content['next_round'])
     raise ValueError(
       'the saved iterator belongs to a ClientSource that this program has not made: '
-      f'make it first, of the same clients, schedule and numbers: {identity}.'
+      f'make it first, of the same clients and arguments: {content["source"]}.'
     )
 
   def __eq__(self, other: object) -> bool:

@@ -3,13 +3,12 @@
 import contextlib
 import dataclasses
 import gc
-import json
 import math
 import multiprocessing
 import sys
 import threading
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Callable, Optional, Union
 
 import tensorflow as tf
@@ -105,29 +104,19 @@ _TRAIN_LOCK = threading.RLock()
 
 @contextlib.contextmanager
 def _serialized() -> Iterator[None]:
-  """Lets only one thread train at a time."""
-  is_refused = False
+  """Lets one thread train at a time, and frees its graphs, some 40 MB, afterwards."""
   with _TRAIN_LOCK:
     try:
       yield
-    except (TypeError, ValueError):
-      is_refused = True  # Usually before graphs were built.
-      raise
     finally:
-      if not is_refused:
-        _clear_graph_caches()
-
-
-def _clear_graph_caches() -> None:
-  """Frees the graphs that TFF's functions and compiler cache, some 40 MB a training."""
-  compiler_pipeline.CompilerPipeline.compile.cache_clear()
-  for function in (
-    functional.empty_metrics_state,
-    functional.noop_update_metrics,
-    functional.noop_finalize_metrics,
-  ):
-    function._function_cache.clear()
-  gc.collect()  # Graphs and models refer to each other.
+      compiler_pipeline.CompilerPipeline.compile.cache_clear()
+      for function in (
+        functional.empty_metrics_state,
+        functional.noop_update_metrics,
+        functional.noop_finalize_metrics,
+      ):
+        function._function_cache.clear()
+      gc.collect()  # Graphs and models refer to each other.
 
 
 @_serialized()
@@ -162,39 +151,34 @@ def train(
   Trainings in several threads of a process run one after the other.
 
   Clients are simulated, packed if that is possible: see `learning.packed`. Where their
-  noise is drawn without `noise_seed`, the result of a round is kept until there is a
-  checkpoint: it cannot be computed again, and no round is released twice.
+  noise is drawn without `noise_seed`, no round is run, or released, twice: its result
+  is on disk before its line.
 
   Args:
     model: A `tff.learning.models.FunctionalModel`; or a Keras model, or a function that
       makes one, with a `loss`. It may draw random numbers only from seeds that are
       derived from weights and batch.
-    clients: Inputs and labels of each client, `(x, y)` or named `x` and `y`: a mapping
-      from ids, a `tff.simulation.datasets.ClientData`, or anything else that
-      `Clients.of` takes; or `packed.PackedData`, laid out before.
+    clients: Inputs and labels of each client, `(x, y)` or named `x` and `y`: anything
+      that `Clients.of` takes, such as a mapping from ids; or `packed.PackedData`.
     mechanism: Strategy, participation and noise; `None` for training without privacy.
       An `accounting.JointMechanism` has them for each part of the model's trainable
       weights, by their names in `weight_names`. A `learning.SimulatedCohort` has less
       noise than its mechanism, and no guarantee. An `accounting.nbafl.Nbafl` has the
       noise of that plan (arXiv:1911.00222), and the report states what its formulas
-      claim next to what holds: cohorts, `delta` and `clip_norm` have to be the plan's,
-      and each client must have at least its `min_examples`.
+      claim next to what holds; the other arguments have to be the plan's.
     run_dir: The directory of the run's files, which `docs/threat_model.md` lists. It
       does not exist, is empty, or is that of the same run.
     delta: The delta at which epsilon is reported; well below one over the number of
-      clients. `None` will do without a mechanism, where epsilon is always infinite.
+      clients. It may be left out without a mechanism, where epsilon is infinite.
     clip_norm: Bound of one client's update in one round, the initial one if the
       mechanism adapts it: of its L2 norm, and with Laplace noise of its L1 norm.
-      Without a mechanism, updates are clipped to it and no noise is added; `None` for
-      no clipping. `None` with a joint mechanism, whose parts have their own.
+      Without a mechanism, updates are clipped to it, or not if it is `None`. The parts
+      of a joint mechanism have their own.
     clients_per_round: Clients requested for a round, which is the mean's denominator;
-      with Poisson sampling the expected number. `None` for that of `schedule`, which
-      must agree otherwise.
-    num_rounds: Rounds to train. `None` for those of mechanism or schedule, which must
-      agree otherwise.
-    schedule: Which clients take part in which round; `None` for a schedule that
-      satisfies the assumptions of the mechanism's guarantee, see
-      `sampling.for_mechanism`.
+      with Poisson sampling the expected number. `None` for that of `schedule`.
+    num_rounds: Rounds to train. `None` for those of mechanism or schedule.
+    schedule: Which clients take part in which round; `None` for one that satisfies the
+      assumptions of the mechanism's guarantee, see `sampling.for_mechanism`.
     loss: Loss of a Keras model, or its name; `None` for the one it was compiled with.
     seed: Seed of cohorts and of the order of examples: same seed, same run. `None`
       draws one of 128 bits, which is kept in `private.json`. Where privacy rests on
@@ -227,15 +211,12 @@ def train(
     >>> import tempfile
     >>> import numpy as np
     >>> import tensorflow as tf
-    >>> rng = np.random.default_rng(1)
-    >>> clients = {}
-    >>> for i in range(40):
-    ...   x = rng.normal(size=[6, 2]).astype(np.float32)
-    ...   clients[f'client {i}'] = (x, (x @ [[1.0], [-2.0]]).astype(np.float32))
+    >>> ones = np.ones([6, 1], np.float32)
+    >>> clients = {f'client {i}': (i * ones, i * ones) for i in range(40)}
     >>> participation = strategies.Participation(num_rounds=4, min_separation=4)
     >>> mechanism = accounting.Mechanism.for_target('banded', participation, 8.0, 1e-3)
     >>> result = train(
-    ...   lambda: tf.keras.Sequential([tf.keras.layers.Dense(1, input_shape=[2])]),
+    ...   lambda: tf.keras.Sequential([tf.keras.layers.Dense(1, input_shape=[1])]),
     ...   clients,
     ...   mechanism,
     ...   os.path.join(tempfile.mkdtemp(), 'run'),
@@ -247,40 +228,15 @@ def train(
     ... )
     >>> result.is_finished, round(result.epsilon, 6)
     (True, 8.0)
-    >>> result.statement['target']
-    {'epsilon': 8.0, 'found': 'noise_multiplier'}
   """
   if getattr(multiprocessing.current_process(), '_inheriting', False):
     sys.exit(1)  # A worker process loads a script that lacks a check of __name__.
-  if not tf.executing_eagerly():
-    raise ValueError(
-      'train is called in a graph; call it outside of tf.Graph and tf.function.'
-    )
-  for name, given, kind in (
-    ('local', local, options.ClientTraining),
-    ('server', server, options.Server),
-    ('run', run, options.RunOptions),
-  ):
-    if not isinstance(given, kind):
-      raise TypeError(
-        f'{name} must be a learning.{kind.__name__}, such as '
-        f'{name}=learning.{kind.__name__}(...); got {given!r}.'
-      )
   if not isinstance(test, options.Evaluation):
     test = options.Evaluation(test)
   mechanism, scale, nbafl = _mechanism(mechanism)
   delta = _delta(delta, mechanism)
-  if mechanism is None and run.noise_seed is not None:
-    raise ValueError(
-      f'run.noise_seed={run.noise_seed} is for a mechanism; leave it out.'
-    )
   if isinstance(scheduler, str):
     cluster_lib.check(scheduler, run.trusted_network)
-  elif run.trusted_network:
-    raise ValueError(
-      "run.trusted_network is for a scheduler='tcp://HOST:PORT' of another machine, "
-      f'and here it is {scheduler!r}; leave it out.'
-    )
   run_directory.check_usable(run_dir)
   fitting.check_clip_norm(mechanism, clip_norm)
   if seed is None:
@@ -292,11 +248,9 @@ def train(
       run.audit_canaries, seed, run.audit_confidence or accounting.canaries.CONFIDENCE
     )
   population = population_lib.Population(clients, canaries)
-  if schedule is None:
-    schedule = _schedule(
-      mechanism, len(population), clients_per_round, num_rounds, seed
-    )
-  _check_schedule(schedule, mechanism, population, clients_per_round, num_rounds)
+  planned = (len(population), clients_per_round, num_rounds)
+  schedule = schedule or _schedule(mechanism, *planned, seed)
+  _check_schedule(schedule, mechanism, *planned)
   schedule = schedule.for_clients(population.draw_ids)
   doubt = gaussian.doubt_of_delta(delta, scale * len(population))
   if mechanism is not None and doubt is not None:
@@ -332,12 +286,10 @@ def train(
   with run_directory.RunDirectory(run_dir) as directory:
     training = run_lib.Run(plan, directory, evaluator)
     if records.find(directory, schedule.num_rounds).is_finished:
-      rounds = f'{schedule.num_rounds} of {schedule.num_rounds} rounds'
-      progress.say(
-        f'{run_dir}: finished before, with {rounds}; nothing was trained.', sys.stderr
-      )
+      progress.say(f'{run_dir}: finished before; nothing was trained.', sys.stderr)
     else:
-      _write_model_files(directory, local_training.model, run.preprocessing)
+      directory.keep_preprocessing(run.preprocessing)
+      saved_model.save(directory, local_training.model)
       cluster = None
       with contextlib.ExitStack() as stack:
         if plan.packed:
@@ -397,37 +349,15 @@ def _evaluator(
   """Makes the evaluator, and tries it once unless the run is finished."""
   if test.data is None:
     return None
-  clients_lib.check_finite(
-    tuple(test.data) if isinstance(test.data, list) else test.data,
-    'test data',
-    'No loss can be measured on it.',
-  )
   evaluator = evaluation.Evaluator(model, test.data, test.metrics)
+  clients_lib.check_finite(
+    evaluator.examples, 'test data', 'No loss can be measured on it.'
+  )
   if not run_directory.looks_finished(run_dir):
     if isinstance(model, models.KerasFunctionalModel) and evaluator.takes_loss:
       model.check_examples(evaluator.examples, 'test data')  # Names the row and value.
     evaluator.check(model.initial_weights)
   return evaluator
-
-
-def _write_model_files(
-  directory: run_directory.RunDirectory,
-  model: tff.learning.models.FunctionalModel,
-  preprocessing: Optional[Mapping[str, Any]],
-) -> None:
-  """Writes the preprocessing and the model, with which the weights are used."""
-  if preprocessing is not None:
-    text = json.dumps(preprocessing, indent=2, allow_nan=False) + '\n'
-    path = directory.file(run_directory.PREPROCESSING)
-    if directory.has(run_directory.PREPROCESSING):
-      with open(path, encoding='utf-8') as file:
-        if file.read() != text:
-          raise run_directory.OtherSettingsError(
-            f'run.preprocessing is not that which the run was begun with, in {path}: '
-            'it would go on with other inputs. Give the same, or another run_dir.'
-          )
-    directory.write(run_directory.PREPROCESSING, text, is_private=True)
-  saved_model.save(directory, model)
 
 
 def _delta(
@@ -450,8 +380,6 @@ def _target(
   delta: float,
 ) -> Optional[mechanism_lib.Target]:
   """The target that was given, or that the mechanism was calibrated to."""
-  if mechanism is None and given is not None:
-    raise ValueError(f'run.target_epsilon={given} is for a mechanism; leave it out.')
   if mechanism is None or mechanism.placement.is_simulation:
     return None  # Without a guarantee, there is no target to record.
   known = mechanism.target
@@ -501,17 +429,14 @@ def _local_training(
 def _check_compiled_optimizer(
   model: tff.learning.models.FunctionalModel, client_optimizer: Any
 ) -> None:
-  """Refuses, or notes, that the optimizer of a compiled Keras model is not used."""
+  """Refuses a compiled Keras model whose optimizer would silently not be used."""
   compiled = getattr(getattr(model, 'keras_model', None), 'optimizer', None)
-  if compiled is None:
-    return
-  why = (
-    f'the model is compiled with the optimizer {compiled.name} of Keras, and clients '
-    'are trained by one of TFF, local.optimizer'
-  )
-  if client_optimizer is None:
-    raise ValueError(f'{why}: give tff.learning.optimizers.build_sgdm(0.1), say.')
-  progress.say(f'Note: {why}; the other is not used.', sys.stderr)
+  if compiled is not None and client_optimizer is None:
+    raise ValueError(
+      f'the model is compiled with the optimizer {compiled.name} of Keras, and clients '
+      'are trained by one of TFF: give local.optimizer, such as '
+      'tff.learning.optimizers.build_sgdm(0.1).'
+    )
 
 
 def _server_optimizer(
@@ -547,7 +472,7 @@ def _schedule(
 def _check_schedule(
   schedule: sampling.Schedule,
   mechanism: Optional[joint_mechanism.AnyMechanism],
-  population: population_lib.Population,
+  num_clients: int,
   clients_per_round: Optional[float],
   num_rounds: Optional[int],
 ) -> None:
@@ -562,7 +487,7 @@ def _check_schedule(
         'out; a plan can be reported for any.'
       )
   for name, given, planned in (
-    ('clients', len(population), schedule.num_clients),
+    ('clients', num_clients, schedule.num_clients),
     ('clients_per_round', clients_per_round, schedule.clients_per_round),
     ('num_rounds', num_rounds, schedule.num_rounds),
   ):
@@ -574,17 +499,15 @@ def _result(run: run_lib.Run, make: Optional[Callable[[], Any]]) -> Result:
   """Writes the report of the run so far, and returns its result."""
   directory, plan = run.directory, run.plan
   num_rounds = plan.schedule.num_rounds
-  directory.check_in_place()
-  rows = metrics_file.read(directory.file(run_directory.METRICS))
-  if not rows:
+  if not directory.has(run_directory.METRICS):
     raise KeyboardInterrupt  # It came before the first round; nothing can be reported.
+  rows = metrics_file.read(directory.file(run_directory.METRICS))
   recorded = records.find(directory, num_rounds)
   if recorded.is_finished:
-    statement = records.read_report(directory)
+    statement = directory.read(run_directory.REPORT)
   else:
-    statement = records.write_report(
-      directory, plan.schedule, has_mechanism=plan.mechanism is not None
-    )
+    has_mechanism = plan.mechanism is not None
+    statement = records.write_report(directory, has_mechanism=has_mechanism)
     if len(rows) == num_rounds:
       run.finish()
     else:
@@ -598,12 +521,6 @@ def _result(run: run_lib.Run, make: Optional[Callable[[], Any]]) -> Result:
   if plan.larger_cohort is not None:
     simulated = statement['simulated_cohort']['simulated_epsilon']
     simulated = math.inf if simulated is None else simulated
-    progress.say(
-      f'{directory.path}: {len(rows)} of {num_rounds} rounds; '
-      f'{plan.both_cohorts}. A run of that size would have spent epsilon = '
-      f'{rounding.up(simulated)} at delta = {plan.delta:g}.',
-      sys.stderr,
-    )
   return Result(
     run_dir=directory.path,
     rounds=recorded.rounds,
@@ -612,7 +529,7 @@ def _result(run: run_lib.Run, make: Optional[Callable[[], Any]]) -> Result:
     epsilon=math.inf if epsilon is None else epsilon,
     delta=plan.delta,
     metrics={name: _value(text) for name, text in rows[-1].items()},
-    weights=run_lib.read_weights(directory.file(run_directory.MODEL)),
+    weights=saved_model.read_weights(directory.file(run_directory.MODEL)),
     statement=statement,
     simulated_epsilon=simulated,
     _make=make,

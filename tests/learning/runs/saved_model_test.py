@@ -130,7 +130,7 @@ def test_load_returns_functional_model_that_can_be_called(functional_run):
 
 def test_load_refuses_run_without_a_checkpointed_round(functional_run, tmp_path):
   run_dir = tmp_path / 'run'
-  with pytest.raises(FileNotFoundError, match='is no run'):
+  with pytest.raises(FileNotFoundError, match='model.npz'):
     learning.load(str(run_dir))
   shutil.copytree(functional_run[0], run_dir)
   # The weights of the first checkpoint, which is before the first round.

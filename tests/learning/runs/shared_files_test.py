@@ -284,12 +284,8 @@ def test_resuming_with_other_seeds_or_data_is_refused(neighbours):
   changes = {'seed': 2, 'noise_seed': 5, 'clients': training_runs.clients(12, 2.0)}
   with pytest.raises(ValueError) as error:
     _train(run_dir.parent, _BINS, **changes)
-  for message in (
-    f'seed: {_SEED} then, 2 now',
-    'clients: another value then',
-    'noise_seed: None then, 5 now',
-  ):
-    assert message in str(error.value)
+  for name in ('training.seed', 'training.clients', 'privacy.noise_seed'):
+    assert f'{name}: another value then' in str(error.value)
   with pytest.raises(ValueError, match='seed: another value then'):
     _train(run_dir.parent, _BINS, seed=2**100)
 

@@ -1,4 +1,1 @@
-"""Runs a training in a directory, round by round, and resumes it after a stop.
-
-`plan.Plan` describes a run, and `run.Run` carries it out.
-"""
+"""Runs a training in a directory, round by round, and resumes it after a stop."""

@@ -5,9 +5,9 @@ language model are gigabytes for some thousand sentences. Means are computed bat
 batch (`metrics`); for other functions all outputs are kept.
 """
 
-import functools
-from collections.abc import Iterator, Mapping
-from typing import Any, Callable, Optional
+import contextlib
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Callable
 
 import numpy as np
 import tensorflow as tf
@@ -32,20 +32,16 @@ class Evaluator:
   def __init__(
     self, model: tff.learning.models.FunctionalModel, examples: Any, metrics: Any = None
   ):
-    """Builds the graph; `metrics` are those of `options.Evaluation`."""
-    if isinstance(examples, tf.data.Dataset):
-      raise TypeError(
-        'test data are a dataset; give inputs and labels as arrays, (x, y).'
-      )
+    """Checks the data; `metrics` are those of `options.Evaluation`."""
     x, y = map(_arrays, clients_lib.inputs_and_labels(examples, 'test data'))
-    x_spec, y_spec = clients_lib.pair(model.input_spec)
-    if isinstance(y, np.ndarray) and isinstance(y_spec, tf.TensorSpec):
+    specs = clients_lib.pair(model.input_spec)
+    if isinstance(y, np.ndarray) and isinstance(specs[1], tf.TensorSpec):
       # Labels that are one number per example may have a last axis of size 1, or not.
-      spec_shape = (len(y), *y_spec.shape[1:])
+      spec_shape = (len(y), *specs[1].shape[1:])
       fits = keras_losses.fitted_shape(y.shape, spec_shape) is not None
       y = y.reshape(spec_shape) if fits else y
     clients_lib.check_spec(
-      _example_spec((x, y)), _example_spec((x_spec, y_spec)), 'test data', dtypes=False
+      _example_spec((x, y)), _example_spec(specs), 'test data', dtypes=False
     )
     lengths = [
       (name, len(each))
@@ -53,127 +49,67 @@ class Evaluator:
       for each in tf.nest.flatten(part)
     ]
     clients_lib.check_lengths(lengths, 'test data')
-    self.examples = x, y
-    self._inputs = tf.nest.flatten(x)
-    self._labels = y
-    if not len(self._inputs[0]):
+    self._count = lengths[0][1]
+    if not self._count:
       raise ValueError('the test data have no examples; give at least one, or None.')
+    self.examples = x, y
+    # The same in the structure and of the dtypes that the model takes.
+    self._arguments = tf.nest.map_structure(
+      lambda spec, each: np.asarray(each, spec.dtype.as_numpy_dtype),
+      specs,
+      tf.nest.pack_sequence_as(specs, tf.nest.flatten((x, y))),
+    )
     by_name = _metrics_by_name(model, metrics)
-    self._graph = tf.Graph()
-    with self._graph.as_default():
-      self._x = _placeholders(x_spec)
-      self._y = _placeholders(y_spec)
-      self._weights = _placeholders(model.initial_weights)
-      output = model.predict_on_batch(self._weights, self._x, training=False)
-      self.takes_loss = _LOSS not in by_name  # Of the model, not a metric of that name.
-      self._loss = model.loss(output, self._y) if self.takes_loss else None
-    is_penalised = isinstance(output, keras_losses.Penalised)
-    self._output = output.output if is_penalised else output
-    self._output_bytes: Optional[int] = None
-    self._session = tf.compat.v1.Session(graph=self._graph)
-    self.names = list(dict.fromkeys([_LOSS, *by_name]))  # Names of loss and metrics.
-    # Functions of all outputs, means, and metrics of Keras.
-    self._functions: dict[str, Callable[[Any, Any], Any]] = {}
-    self._means: dict[str, metrics_lib.MeanMetric] = {}
-    self._keras: dict[str, metrics_lib.KerasMetric] = {}
+    self.takes_loss = _LOSS not in by_name  # Of the model, not a metric of that name.
+    self.names = list({_LOSS: None, **by_name})  # Names of loss and metrics.
     are_logits = bool(getattr(model, 'logits', None))
-    for name, metric in by_name.items():
-      if isinstance(metric, metrics_lib.MeanMetric):
-        self._means[name] = metric
-      elif isinstance(metric, metrics_lib.KerasMetric):
-        self._keras[name] = metric
-      elif isinstance(metric, (str, type, tf.keras.metrics.Metric)) or (
-        getattr(metric, '__module__', '').startswith('keras.')
-      ):
-        self._keras[name] = metrics_lib.KerasMetric(metric, are_logits=are_logits)
-      elif callable(metric):
-        metrics_lib.check_order(f'test.metrics[{name!r}]', metric)
-        self._functions[name] = metric
-      else:
-        raise TypeError(
-          f'test.metrics[{name!r}] must be a function of labels and outputs, a '
-          f'learning.MeanMetric, or a metric of Keras or its name; got {metric!r}.'
-        )
+    self._metrics = {
+      name: _in_batches(f'test.metrics[{name!r}]', metric, self._count, are_logits)
+      for name, metric in by_name.items()
+    }
+    self._structure = model.initial_weights
+
+    def compute(weights: Any, x: Any, y: Any) -> tuple[Any, Any]:
+      output = model.predict_on_batch(weights, x, training=False)
+      loss = model.loss(output, y) if self.takes_loss else 0.0
+      is_penalised = isinstance(output, keras_losses.Penalised)
+      return output.output if is_penalised else output, loss
+
+    spec_of = lambda each: tf.TensorSpec(np.shape(each), each.dtype)  # noqa: E731
+    self._compute = tf.function(
+      compute,
+      input_signature=[tf.nest.map_structure(spec_of, self._structure), *specs],
+      autograph=False,
+    )
 
   def measure(self, weights: tff.learning.models.ModelWeights) -> dict[str, float]:
     """Returns loss and metrics of the model with these weights, by name."""
-    feeds = dict(
-      zip(
-        tf.nest.flatten(self._weights),
-        tf.nest.flatten((weights.trainable, weights.non_trainable)),
-      )
-    )
-    losses = metrics_lib.Sums()
-    sums = dict.fromkeys(self._means, metrics_lib.Sums())
-    kept = []
-    for each in self._keras.values():
-      each.reset()
-    for size, output, labels, loss in self._batches(feeds):
-      if loss is not None:
-        losses = losses.plus(metrics_lib.Sums(size * float(loss), size))
-      for name, metric in self._means.items():
-        added = self._try(name, metric.sums, labels, output)
-        sums[name] = sums[name].plus(added)
-      for name, keras_metric in self._keras.items():
-        self._try(name, keras_metric.update, labels, output)
-      if self._functions:
-        kept.append(output)
-    values = {} if self._loss is None else {_LOSS: losses.mean}
-    for name, total in sums.items():
-      values[name] = self._try(name, lambda total=total: total.mean)
-    for name, keras_metric in self._keras.items():
-      values[name] = self._try(name, keras_metric.result)
-    if self._functions:
-      outputs = tf.nest.map_structure(lambda *parts: np.concatenate(parts), *kept)
-      for name, function in self._functions.items():
-        evaluate = functools.partial(_evaluate, function)
-        values[name] = self._try(name, evaluate, self._labels, outputs)
-    return {name: values[name] for name in self.names}
+    flat = tf.nest.flatten((weights.trainable, weights.non_trainable))
+    packed = tf.nest.pack_sequence_as(self._structure, flat)
+    output, *_ = self._batch(packed, slice(0, 1))
+    num_bytes = sum(each.nbytes for each in tf.nest.flatten(output))
+    size = max(1, min(_MAX_BATCH, _MAX_BATCH_BYTES // max(1, num_bytes)))
+    parts: dict[str, list[Any]] = {name: [] for name in self._metrics}
+    losses = []
+    for first in range(0, self._count, size):
+      output, labels, loss = self._batch(packed, slice(first, first + size))
+      count = len(tf.nest.flatten(labels)[0])
+      losses.append(metrics_lib.Sums(count * float(loss), count))
+      for name, (of_batch, _) in self._metrics.items():
+        with _naming(name, _shapes((labels, output))):
+          parts[name].append(of_batch(labels, output))
+    values = {_LOSS: _mean_of(losses)}
+    for name, (_, of_parts) in self._metrics.items():
+      with _naming(name, 'of all batches'):
+        values[name] = of_parts(parts[name])
+    return values
 
-  def _batches(self, feeds: dict[Any, Any]) -> Iterator[tuple[int, Any, Any, Any]]:
-    """Yields number of examples, output, labels and loss of each batch."""
-    count, batch_size = len(self._inputs[0]), self._batch_size(feeds)
-    for first in range(0, count, batch_size):
-      batch = slice(first, first + batch_size)
-      labels = self._feed(feeds, batch)
-      fetched = [] if self._loss is None else [self._loss]
-      output, *loss = self._session.run((self._output, *fetched), feeds)
-      size = len(tf.nest.flatten(labels)[0])
-      yield size, output, labels, loss[0] if loss else None
-
-  def _feed(self, feeds: dict[Any, Any], batch: slice) -> Any:
-    """Puts a batch into `feeds`; returns its labels."""
-    feeds.update(zip(tf.nest.flatten(self._x), [each[batch] for each in self._inputs]))
-    labels = [each[batch] for each in tf.nest.flatten(self._labels)]
-    feeds.update(zip(tf.nest.flatten(self._y), labels))
-    return tf.nest.pack_sequence_as(self._labels, labels)
-
-  def _batch_size(self, feeds: dict[Any, Any]) -> int:
-    """Number of examples whose outputs are computed at once."""
-    if self._output_bytes is None:
-      self._feed(feeds, slice(0, 1))
-      output = tf.nest.flatten(self._session.run(self._output, feeds))
-      self._output_bytes = sum(np.asarray(each).nbytes for each in output)
-    count = len(self._inputs[0])
-    if self._functions and count * self._output_bytes > _MAX_OUTPUT_BYTES:
-      raise ValueError(
-        f'test.metrics {", ".join(map(repr, self._functions))} are functions of the '
-        f'outputs of all {count} test examples, {count * self._output_bytes} bytes; '
-        f'at most {_MAX_OUTPUT_BYTES} are kept. Give learning.MeanMetric(per_example), '
-        'which takes a batch at a time, or fewer test examples.'
-      )
-    return max(1, min(_MAX_BATCH, _MAX_BATCH_BYTES // max(1, self._output_bytes)))
-
-  def _try(self, name: str, function: Callable[..., Any], *arrays: Any) -> Any:
-    """Calls a metric; names it in the error if it fails."""
-    try:
-      return function(*arrays)
-    except Exception as e:
-      of = ' and outputs '.join(map(_shapes, arrays)) or 'of all batches'
-      raise ValueError(
-        f'test.metrics[{name!r}] must make a number of labels {of}, but failed: '
-        f'{type(e).__name__}: {e}'
-      ) from e
+  def _batch(self, weights: Any, batch: slice) -> tuple[Any, Any, Any]:
+    """Returns output, labels and loss of some examples."""
+    x, y = tf.nest.map_structure(lambda each: each[batch], self._arguments)
+    output, loss = self._compute(weights, x, y)
+    labels = tf.nest.map_structure(lambda each: each[batch], self.examples[1])
+    return tf.nest.map_structure(np.asarray, output), labels, loss
 
   def check(self, weights: Any) -> None:
     """Evaluates once before a training, so that errors do not come after a round."""
@@ -181,9 +117,68 @@ class Evaluator:
       self.measure(tff.learning.models.ModelWeights(*weights))
     except (tf.errors.OpError, TypeError) as e:
       raise ValueError(
-        f'the model fails on test data {_shapes((self._inputs, self._labels))}: '
+        f'the model fails on test data {_shapes(self.examples)}: '
         f'{failures.sentence(str(e))}'
       ) from e
+
+
+@contextlib.contextmanager
+def _naming(name: str, arrays: str) -> Iterator[None]:
+  """Names the metric in the error if it fails."""
+  try:
+    yield
+  except Exception as e:
+    raise ValueError(
+      f'test.metrics[{name!r}] must make a number of labels and outputs {arrays}, but '
+      f'failed: {type(e).__name__}: {e}'
+    ) from e
+
+
+def _mean_of(sums: Sequence[metrics_lib.Sums]) -> float:
+  return metrics_lib.Sums(*map(sum, zip(*sums))).mean
+
+
+def _in_batches(
+  name: str, metric: Any, count: int, are_logits: bool
+) -> tuple[Callable[[Any, Any], Any], Callable[[list[Any]], float]]:
+  """A metric as a function of each batch, and one of what the first made of all."""
+  if isinstance(metric, metrics_lib.MeanMetric):
+    return metric.sums, _mean_of
+  if isinstance(metric, (str, type, tf.keras.metrics.Metric)) or (
+    getattr(metric, '__module__', '').startswith('keras.')
+  ):
+    metric = metrics_lib.KerasMetric(metric, are_logits=are_logits)
+  if isinstance(metric, metrics_lib.KerasMetric):
+
+    def result(unused: list[None]) -> float:
+      value = metric.result()
+      metric.reset()
+      return float(value)
+
+    return metric.update, result
+  if not callable(metric):
+    raise TypeError(
+      f'{name} must be a function of labels and outputs, a learning.MeanMetric, or a '
+      f'metric of Keras or its name; got {metric!r}.'
+    )
+  metrics_lib.check_order(name, metric)
+
+  def keep(labels: Any, outputs: Any) -> tuple[Any, Any]:
+    flat = tf.nest.flatten(outputs)
+    num_bytes = count * sum(each.nbytes for each in flat) // len(flat[0])
+    if num_bytes > _MAX_OUTPUT_BYTES:
+      raise ValueError(
+        f'it is a function of the outputs of all {count} test examples, {num_bytes} '
+        f'bytes; at most {_MAX_OUTPUT_BYTES} are kept. Give learning.MeanMetric('
+        'per_example), which takes a batch at a time, or fewer test examples.'
+      )
+    return labels, outputs
+
+  def of_all(batches: list[Any]) -> float:
+    whole = tf.nest.map_structure(lambda *parts: np.concatenate(parts), *batches)
+    return _evaluate(metric, *whole)
+
+  return keep, of_all
 
 
 def _evaluate(function: Callable[[Any, Any], Any], labels: Any, outputs: Any) -> float:
@@ -243,10 +238,6 @@ def _arrays(part: Any) -> Any:
 
 
 def _example_spec(batch: Any) -> Any:
-  return tf.nest.map_structure(lambda each: tf.TensorSpec(each.shape[1:]), batch)
-
-
-def _placeholders(spec: Any) -> Any:
   return tf.nest.map_structure(
-    lambda each: tf.compat.v1.placeholder(each.dtype, each.shape), spec
+    lambda each: tf.TensorSpec(each.shape[1:], each.dtype), batch
   )

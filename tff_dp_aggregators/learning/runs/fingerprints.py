@@ -5,12 +5,13 @@ a fingerprint of the graph. Names in TensorFlow's serialised graphs have counter
 depend on what was made before, and so names are replaced by positions here.
 """
 
+import functools
 import hashlib
 import json
 import math
 import numbers
 from collections.abc import Sequence
-from typing import Any, Callable, Optional
+from typing import Any, Callable
 
 import numpy as np
 import tensorflow as tf
@@ -110,73 +111,47 @@ def graph_of(function: Callable[..., Any], *specs: Any) -> str:
     outputs = [tensor.name for tensor in tf.nest.flatten(results)]
   definition = graph.as_graph_def()
   functions = {each.signature.name: each for each in definition.library.function}
-  canonical = _Canonical(functions)
-  body = canonical.body(definition.node, outputs)
-  whole = json.dumps([body, canonical.functions])
-  return f'sha256:{hashlib.sha256(whole.encode()).hexdigest()}'
-
-
-class _Canonical:
-  """Graphs in which names of nodes, arguments and functions are their positions."""
-
-  def __init__(self, functions: dict[str, Any]):
-    self._definitions = functions
-    self._positions: dict[str, int] = {}
-    self.functions: list[Any] = []  # In the order of their first use.
 
   def body(
-    self, nodes: Sequence[Any], outputs: Sequence[str], arguments: Sequence[str] = ()
+    nodes: Sequence[Any], outputs: Sequence[str], arguments: Sequence[str] = ()
   ) -> list[Any]:
-    """Describes the nodes, and which of their tensors are the results."""
     positions = {name: f'argument {index}' for index, name in enumerate(arguments)}
     positions.update((node.name, str(index)) for index, node in enumerate(nodes))
-    return [
-      [self._node(node, positions) for node in nodes],
-      [_tensor(name, positions) for name in outputs],
-    ]
 
-  def _node(self, node: Any, positions: dict[str, str]) -> list[Any]:
-    control = sorted(name for name in node.input if name.startswith('^'))
-    return [
-      node.op,
-      [_tensor(name, positions) for name in node.input if not name.startswith('^')],
-      sorted(positions[name.removeprefix('^')] for name in control),
-      [
-        [name, self._attribute(node.attr[name])]
+    def tensor(name: str) -> list[str]:  # Position of its node, and which output it is.
+      node, *output = name.removeprefix('^').split(':')
+      return [positions[node], *(output if output != ['0'] else [])]
+
+    described: list[Any] = [[tensor(name) for name in outputs]]
+    for node in nodes:
+      control = sorted(tensor(name) for name in node.input if name.startswith('^'))
+      data = [tensor(name) for name in node.input if not name.startswith('^')]
+      attributes = [
+        [name, attribute(node.attr[name])]
         for name in sorted(node.attr)
         if not name.startswith('_') and name not in _IGNORED
-      ],
-    ]
+      ]
+      described.append([node.op, data, control, attributes])
+    return described
 
-  def _attribute(self, value: Any) -> Any:
-    functions = [value.func] if value.HasField('func') else value.list.func
-    if functions:
-      return [self._position(each.name) for each in functions]
+  def attribute(value: Any) -> Any:
+    called = [value.func] if value.HasField('func') else value.list.func
+    if called:
+      return [of_function(each.name) for each in called]
     return value.SerializeToString(deterministic=True).hex()
 
-  def _position(self, name: str) -> Any:
-    """Position of a function, which is described at its first use."""
-    definition: Optional[Any] = self._definitions.get(name)
-    if definition is None:
+  @functools.cache
+  def of_function(name: str) -> str:
+    if name not in functions:
       return name  # A function of TensorFlow's own.
-    if name not in self._positions:
-      self._positions[name] = len(self._positions)
-      self.functions.append(None)
-      signature = definition.signature
-      self.functions[self._positions[name]] = [
-        [each.type for each in signature.input_arg],
-        self.body(
-          definition.node_def,
-          [definition.ret[each.name] for each in signature.output_arg],
-          [each.name for each in signature.input_arg],
-        ),
-      ]
-    return self._positions[name]
+    called, signature = functions[name], functions[name].signature
+    results = [called.ret[each.name] for each in signature.output_arg]
+    names = [each.name for each in signature.input_arg]
+    types = [each.type for each in signature.input_arg]
+    return _sha256([types, body(called.node_def, results, names)])
+
+  return _sha256(body(definition.node, outputs))
 
 
-def _tensor(name: str, positions: dict[str, str]) -> list[str]:
-  """The position of a tensor's node, and which output of it the tensor is."""
-  node, *output = name.split(':')
-  if not output or output == ['0']:
-    return [positions[node]]
-  return [positions[node], *output]
+def _sha256(description: Any) -> str:
+  return f'sha256:{hashlib.sha256(json.dumps(description).encode()).hexdigest()}'

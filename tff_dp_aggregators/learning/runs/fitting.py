@@ -48,19 +48,18 @@ def check_scale(
   """Refuses a larger cohort's noise unless one server adds it for all weights."""
   if scale == 1:
     return
+  conflict = None
   if mechanism is None:
     conflict = 'training without a mechanism'
   elif mechanism.parts:
     conflict = 'a joint mechanism'
   elif mechanism.noise_site != 'server':
     conflict = f'noise_site={mechanism.noise_site}'
-  else:
-    return
-  raise ValueError(
-    f'{name}={scale:g} does not go with {conflict}: it stands for a cohort that shares '
-    'the noise of one server, under one mechanism for all weights. Leave one of them '
-    'out.'
-  )
+  if conflict is not None:
+    raise ValueError(
+      f'{name}={scale:g} does not go with {conflict}: it is for the noise of one '
+      'server, under one mechanism for all weights. Leave one of them out.'
+    )
 
 
 def check_clients(
@@ -68,41 +67,32 @@ def check_clients(
 ) -> None:
   """Refuses cohorts of fewer than `min_clients`, and retries that no event counts."""
   dropouts = getattr(schedule, 'dropouts', None)
-  goal = schedule.reporting_goal
+  goal, rounds = schedule.reporting_goal, range(schedule.num_rounds)
   placement = mechanism.placement
-  hides_each = placement.is_on_clients and placement.is_of_client
-  if hides_each:
-    has_retries = goal is not None
-    if not dropouts:
-      rounds = range(schedule.num_rounds)
-      has_retries = any(len(schedule.attempts(number)) > 1 for number in rounds)
-    if has_retries:
+  if placement.is_on_clients and placement.is_of_client:
+    if (dropouts and goal is not None) or (
+      not dropouts and any(len(schedule.attempts(number)) > 1 for number in rounds)
+    ):
       raise ValueError(
         f'rounds that are tried again (reporting_goal={goal}) do not go with '
         f'noise_site={placement.name}: clients have sent their updates by then, and '
         'send others when they are asked again, which no event counts. Leave the '
         'reporting goal out: with noise of its own a client is hidden in any round.'
       )
-  if not min_clients:
-    return
-  if dropouts and (goal is None or goal < min_clients):
+  if dropouts and min_clients > (goal or 0):
     raise ValueError(
       f'min_clients is {min_clients}, and clients drop out with reporting_goal={goal}: '
-      'a round in which fewer report cannot be released. '
-      + (
-        'Leave min_clients out: with noise of its own a client is hidden in any round.'
-        if hides_each
-        else f'Give the schedule reporting_goal={min_clients} or more, so that such a '
-        'round is tried again, or plan with a smaller min_clients.'
-      )
+      'a round in which fewer report cannot be released. Give the schedule '
+      f'reporting_goal={min_clients} or more, so that such a round is tried again, or '
+      'plan with a smaller min_clients.'
     )
-  if dropouts:
+  if dropouts or not min_clients:
     return
-  for this_round in range(schedule.num_rounds):
-    size = len(schedule.cohort(this_round))
+  for number in rounds:
+    size = len(schedule.cohort(number))
     if size < min_clients:
       raise ValueError(
-        f'round {this_round} is of {size} clients, but min_clients is {min_clients}. '
+        f'round {number} is of {size} clients, but min_clients is {min_clients}. '
         'Ask for more clients a round, or plan with a smaller min_clients.'
       )
 
@@ -121,19 +111,19 @@ def check_canaries(
 
   `is_other_noise` says that the noise is that of a simulated cohort, or of NbAFL.
   """
+  gaussian_of_server = (
+    isinstance(mechanism, accounting.Mechanism)
+    and mechanism.has_noise
+    and mechanism.noise_site == 'server'
+    and mechanism.noise.is_gaussian
+    and mechanism.clipped_count_stddev is None
+  )
+  rounds = 0 if mechanism is None else mechanism.limits.num_rounds
   why = None
-  if mechanism is None or not mechanism.has_noise:
-    why = 'without noise no epsilon is claimed that they could be held against'
-  elif is_other_noise:
-    why = 'noise of a larger cohort, or of NbAFL, is not what the report claims'
-  elif not isinstance(mechanism, accounting.Mechanism):
-    why = 'each part of a joint mechanism has a clip norm of its own'
-  elif mechanism.noise_site != 'server' or not mechanism.noise.is_gaussian:
-    why = 'their scores are for Gaussian noise of the server'
-  elif mechanism.clipped_count_stddev is not None:
+  if not gaussian_of_server or is_other_noise:
     why = (
-      'with adaptive clipping the norms of clients are released as well, which their '
-      'scores ignore; give a fixed clip norm'
+      'their scores are for Gaussian noise of the server, without adaptive clipping, '
+      'parts, a larger cohort or NbAFL'
     )
   elif server.zeroing_norm is not None or server.coordinate_bound is not None:
     why = (
@@ -141,20 +131,18 @@ def check_canaries(
     )
   elif not is_packed:
     why = 'clients are trained one by one, and they are added to sums of packs'
+  elif rounds > _MAX_AUDITED_ROUNDS:
+    why = (
+      f'the noise covariance of at most {_MAX_AUDITED_ROUNDS} rounds fits in memory, '
+      f'and there are {rounds}'
+    )
+  elif isinstance(model_size, int) and number * model_size > _MAX_CANARY_NUMBERS:
+    why = (
+      f'their directions of {model_size} parameters do not fit in memory; at most '
+      f'{_MAX_CANARY_NUMBERS // model_size} do'
+    )
   if why is not None:
     raise ValueError(f'{name}={number} does not go with this: {why}.')
-  assert mechanism is not None
-  rounds = mechanism.limits.num_rounds
-  if rounds > _MAX_AUDITED_ROUNDS:
-    raise ValueError(
-      f'{name}={number} is for at most {_MAX_AUDITED_ROUNDS} rounds, whose noise '
-      f'covariance fits in memory; got {rounds}. Leave it out, or audit fewer rounds.'
-    )
-  if isinstance(model_size, int) and number * model_size > _MAX_CANARY_NUMBERS:
-    raise ValueError(
-      f'{name}={number} directions of {model_size} parameters do not fit in memory; at '
-      f'most {_MAX_CANARY_NUMBERS // model_size} do.'
-    )
 
 
 def check_server(
@@ -164,42 +152,30 @@ def check_server(
   prefix: str = 'server.',
 ) -> None:
   """Refuses options of the server that do not go with the mechanism, or with none."""
-  name = f'{prefix}inner_aggregator={server.inner_aggregator}'
   plain, secure, modular = options_lib.INNER
-  has_integers = mechanism is not None and mechanism.has_integer_noise
-  if server.clip_order is not None and (mechanism is not None or clip_norm is None):
-    raise ValueError(
-      f'{prefix}clip_order={server.clip_order:g} is for a clip_norm without a '
-      'mechanism, which clips in the norm of its noise. Leave it out.'
-    )
-  if server.inner_aggregator != plain and mechanism is None and clip_norm is None:
-    raise ValueError(
-      f'{name} does not go with updates that are not clipped: a secure sum is of '
-      'bounded integers. Give a mechanism or a clip_norm.'
-    )
-  if server.inner_aggregator == (secure if has_integers else modular):
-    raise ValueError(
-      f'{name} does not go with this noise: sums of integer noise (skellam, '
-      f'discrete_gaussian) are modulo two to the bits and take {modular}, all others '
-      f'{secure}; or take {plain}.'
-    )
-  if server.not_private_signal_to_noise and (
-    mechanism is None or mechanism.noise_site != 'server'
+  inner = server.inner_aggregator
+  is_adaptive = is_of_server = False
+  fits = secure
+  if mechanism is not None:
+    is_adaptive = mechanism.clipped_count_stddev is not None
+    is_of_server = mechanism.noise_site == 'server'
+    fits = modular if mechanism.has_integer_noise else secure
+  is_clipped_alone = mechanism is None and clip_norm is not None
+  for name, purpose, is_so in (
+    ('clip_order', 'a clip_norm without a mechanism', is_clipped_alone),
+    ('not_private_signal_to_noise', 'noise of the server', is_of_server),
+    ('target_quantile', 'adaptive clipping', is_adaptive),
+    ('clip_learning_rate', 'adaptive clipping', is_adaptive),
   ):
-    raise ValueError(
-      f'{prefix}not_private_signal_to_noise needs a mechanism with noise of the '
-      'server: what clients send with noise of their own has it already, and their '
-      'exact sum is nowhere. Leave it out.'
-    )
-  for name in ('target_quantile', 'clip_learning_rate'):
     value = getattr(server, name)
-    if value is not None and (
-      mechanism is None or mechanism.clipped_count_stddev is None
-    ):
-      raise ValueError(
-        f'{prefix}{name}={value:g} is for adaptive clipping, and this clip norm is '
-        'fixed; leave it out.'
-      )
+    if value not in (None, False) and not is_so:
+      raise ValueError(f'{prefix}{name}={value} is for {purpose}; leave it out.')
+  if inner != plain and (inner != fits or (mechanism or clip_norm) is None):
+    raise ValueError(
+      f'{prefix}inner_aggregator={inner} does not go with this: clipped updates with '
+      f'integer noise (skellam, discrete_gaussian) take {modular} or {plain}, other '
+      f'clipped updates {secure} or {plain}, and updates without clip norm {plain}.'
+    )
 
 
 def why_one_by_one(

@@ -1,10 +1,8 @@
 """Files of a run's metrics: a line of CSV and a TensorBoard event for each round."""
 
 import csv
-import io
 import os
 import time
-from collections.abc import Sequence
 from typing import Any
 
 from tff_dp_aggregators.base import new_files
@@ -17,40 +15,35 @@ CLIENTS = f'{NOT_PRIVATE}clients'
 
 
 class MetricsFile:
-  """Appends rows to a CSV file, which a resumed run continues."""
+  """Appends rows to a CSV file, whose columns are those of the first row."""
 
-  def __init__(self, path: str, columns: Sequence[str], rounds: int = 0):
-    """Makes the file, or cuts an existing one to its first `rounds` rounds."""
-    self._path, self._columns = path, list(columns)
-    header = self._line(dict(zip(columns, columns)))
-    lines = list[str]()
-    if os.path.exists(path):
-      with run_directory.reading(path), open(path, newline='', encoding='utf-8') as f:
-        lines = f.readlines()
-    elif not rounds:
-      new_files.replace(path, header)
+  def __init__(self, path: str, rounds: int = 0):
+    """Cuts an existing file to the `rows` of its first `rounds` rounds."""
+    self._path, self._columns = path, list[str]()
+    self.rows: list[dict[str, str]] = []
+    if not rounds:
+      if os.path.exists(path):
+        os.unlink(path)
       return
-    kept = lines[: 1 + rounds]
-    if not rounds and (not kept or not kept[0].endswith('\n')):
-      kept = [header]  # The run was killed while it wrote the header.
-    if kept[:1] != [header] or len(kept) != 1 + rounds or not kept[-1].endswith('\n'):
+    with run_directory.reading(path), open(path, newline='', encoding='utf-8') as file:
+      lines = file.readlines()[: 1 + rounds]
+    if len(lines) != 1 + rounds or not lines[-1].endswith('\n'):
       raise run_directory.FilesError(
-        f'{path} does not have the metrics of rounds 0 to {rounds - 1} in columns '
-        f'{", ".join(columns)}: something changed it. Put it back, or begin another '
-        'run.'
+        f'{path} does not have the metrics of rounds 0 to {rounds - 1}: something '
+        'changed it. Put it back, or begin another run.'
       )
-    if len(lines) > len(kept) or kept != lines:
-      new_files.replace(path, ''.join(kept))
+    new_files.replace(path, ''.join(lines))
+    self.rows = list(csv.DictReader(lines))
+    self._columns = list(self.rows[0])
 
   def append(self, row: dict[str, Any]) -> None:
-    """Appends the row of a round; values that are `None` or missing are left empty."""
+    """Appends the row of a round; values that are `None` are left empty."""
     with open(self._path, 'a', newline='', encoding='utf-8') as file:
-      file.write(self._line(row))
-
-  def _line(self, row: dict[str, Any]) -> str:
-    text = io.StringIO()
-    csv.DictWriter(text, self._columns, lineterminator='\n').writerow(row)
-    return text.getvalue()
+      writer = csv.DictWriter(file, self._columns or list(row), lineterminator='\n')
+      if not self._columns:
+        self._columns = list(row)
+        writer.writeheader()
+      writer.writerow(row)
 
 
 class EventFile:
@@ -78,12 +71,6 @@ class EventFile:
 
 
 def read(path: str) -> list[dict[str, str]]:
-  """Returns the rows of a metrics file; empty values are ''."""
+  """Returns the rows of a metrics file without an incomplete last line."""
   with open(path, newline='', encoding='utf-8') as file:
-    return list(csv.DictReader(file))
-
-
-def count(path: str) -> int:
-  """Number of rounds in a metrics file, without an incomplete last line."""
-  with open(path, 'rb') as file:
-    return max(0, sum(line.endswith(b'\n') for line in file) - 1)
+    return list(csv.DictReader(line for line in file if line.endswith('\n')))

@@ -38,7 +38,6 @@ from tff_dp_aggregators.learning.packed import simulation as simulation_lib
 from tff_dp_aggregators.learning.runs import fingerprints
 from tff_dp_aggregators.learning.runs import fitting
 from tff_dp_aggregators.learning.runs import run_directory
-from tff_dp_aggregators.queries import grid
 from tff_dp_aggregators.sampling import draws
 
 if TYPE_CHECKING:
@@ -85,8 +84,8 @@ class Engine(NamedTuple):
   # Takes a state, a round's number and its clients; returns next state and metrics.
   next: Callable[[Any, int, np.ndarray], tuple[Any, Any]]
   # From a state, with the key of the noise, to NumPy arrays; and back.
-  release: Callable[[Any], Any]
-  hold: Callable[[Any], Any]
+  release: Callable[[Any], Any] = lambda state: state
+  hold: Callable[[Any], Any] = lambda state: state
 
 
 @dataclasses.dataclass(frozen=True)
@@ -160,10 +159,8 @@ class Plan:
       return lambda rounds: math.inf
     if not mechanism.is_one_gaussian:
       return spent_by_round.SpentByRound(mechanism, delta).after
-    # Cached, as rounds may have equal noise multipliers.
-    epsilon_of = functools.lru_cache(maxsize=16)(gaussian.epsilon_of)
     multipliers = mechanism.noise_multipliers_so_far
-    return lambda rounds: float(epsilon_of(1 / float(multipliers[rounds - 1]), delta))
+    return lambda rounds: gaussian.epsilon_of(1 / float(multipliers[rounds - 1]), delta)
 
   @functools.cached_property
   def sampled_events(self) -> Optional[tuple[dp_accounting.DpEvent, ...]]:
@@ -184,14 +181,13 @@ class Plan:
   @property
   def noised_size(self) -> Union[int, dict[str, int]]:
     """Number of trainable parameters, all of which get noise; by part, with parts."""
+    if self.weights_of_parts is not None:
+      return {
+        part: sum(map(math.prod, shapes.values()))
+        for part, shapes in self.weights_of_parts.items()
+      }
     trainable, _ = self.training.model.initial_weights
-    sizes = [int(np.size(weight)) for weight in tf.nest.flatten(trainable)]
-    if not self.part_of:
-      return sum(sizes)
-    by_part = dict.fromkeys(self.part_of, 0)
-    for part, size in zip(self.part_of, sizes):
-      by_part[part] += size
-    return by_part
+    return sum(int(np.size(weight)) for weight in tf.nest.flatten(trainable))
 
   @functools.cached_property
   def part_of(self) -> tuple[str, ...]:
@@ -241,13 +237,6 @@ class Plan:
   def check(self, scheduler: Any) -> None:
     """Checks that the settings go together, before anything is written."""
     fitting.check_server(self.server, self.mechanism, self.clip_norm)
-    if self.larger_cohort is not None:
-      try:
-        mechanism = cast(accounting.Mechanism, self.added_noise)
-        grid.check_noise_multiplier(mechanism.noise_multiplier)
-      except ValueError as e:
-        scale = self.simulated_cohort_scale
-        raise ValueError(f'scale={scale:g} leaves too little noise: {e}') from e
     if self.nbafl is not None:
       self._check_nbafl(self.nbafl)
     if self.canaries is not None:
@@ -396,8 +385,7 @@ class Plan:
       output = process.next(state, source.cohort_data(number, clients))
       return output.state, output.metrics
 
-    identity = lambda state: state  # noqa: E731  # States are arrays already.
-    return Engine(process.initialize, next_single, identity, identity)
+    return Engine(process.initialize, next_single)  # Its states are arrays already.
 
   @property
   def is_sampled(self) -> bool:

@@ -5,7 +5,6 @@ import sys
 import time
 from typing import Any, Optional, TextIO
 
-import numpy as np
 import tqdm
 
 from tff_dp_aggregators.base import rounding
@@ -13,13 +12,13 @@ from tff_dp_aggregators.learning.runs import metrics_file
 
 _LINE_SECONDS = 10.0
 _NONFINITE = f'{metrics_file.NOT_PRIVATE}nonfinite_count'
-_TRAIN = f'{metrics_file.NOT_PRIVATE}train_'
 _BAR_FORMAT = '{n_fmt}/{total_fmt} {bar}| {remaining} left{postfix}'
 # First what people look at most: a narrow line loses what is last.
-_FIRST = ('loss', 'accuracy', 'epsilon', 'simulated_epsilon', 'clients/s')
-_NOISE = 'noise/signal'  # Comes last, as it hardly changes.
-_FORMATS = {'clients/s': '.0f', _NOISE: '.3g'}
-_EPSILONS = ('epsilon', 'simulated_epsilon')
+_FIRST = ('test_loss', 'test_accuracy', 'epsilon', 'simulated_epsilon')
+_LAST = {
+  'clients_per_second': ('clients/s', '.0f'),
+  'noise_to_signal': ('noise/signal', '.3g'),
+}
 
 
 class Progress:
@@ -30,86 +29,63 @@ class Progress:
     self._begun = self._line_time = time.monotonic()
     self._first = done
     self._shown: dict[str, float] = {}
-    self._not_finite: set[str] = set()  # Columns that were warned of.
-    self._bar: Optional[tqdm.tqdm] = None
-    if sys.stderr.isatty():
-      self._bar = tqdm.tqdm(
-        total=num_rounds,
-        initial=done,
-        file=sys.stderr,
-        mininterval=0.2,
-        bar_format=_BAR_FORMAT,
-        dynamic_ncols=True,  # The terminal may be resized.
-      )
+    self._warned = False
+    self._is_bar = sys.stderr.isatty()
+    self._bar = tqdm.tqdm(
+      total=num_rounds,
+      initial=done,
+      file=sys.stderr,
+      mininterval=0.2,
+      bar_format=_BAR_FORMAT,
+      dynamic_ncols=True,  # The terminal may be resized.
+      disable=not self._is_bar,
+    )
+    self.close = self._bar.close  # The bar stays visible.
 
   def update(self, row: dict[str, Any]) -> None:
     """Shows the metrics of a round."""
     self._done += 1
-    self._warn(row)
+    nonfinite = row.get(_NONFINITE)
+    if nonfinite and not self._warned:
+      self._warned = True
+      self._say(
+        f'the updates of {nonfinite} of {row[metrics_file.CLIENTS]} clients are not '
+        'finite (NaN or infinite) and count as zero, while the round costs what any '
+        'other does. Take a smaller learning rate of the clients, or look for extreme '
+        'numbers in their data.'
+      )
     for name, value in row.items():
-      if value is not None and (name in _EPSILONS or name.startswith('test_')):
-        self._shown[name.removeprefix('test_')] = value
-    self._shown['clients/s'] = row['clients_per_second']
-    if 'noise_to_signal' in row:
-      self._shown[_NOISE] = row['noise_to_signal']
-    if self._bar is not None:
+      if name in (*_FIRST, *_LAST) or name.startswith('test_'):
+        if value is not None:  # A test metric is not measured in every round.
+          self._shown[name] = value
+    if self._is_bar:
       self._bar.set_postfix_str(in_words(self._shown), refresh=False)
       self._bar.update()
-    elif (
-      time.monotonic() - self._line_time > _LINE_SECONDS
-      or self._done == self._num_rounds
-    ):
-      self._line_time = time.monotonic()
-      seconds = (self._line_time - self._begun) / (self._done - self._first)
-      left = seconds * (self._num_rounds - self._done)
-      say(
-        f'round {self._done} of {self._num_rounds}: {in_words(self._shown)}; '
-        f'{tqdm.tqdm.format_interval(left)} left',
-        sys.stderr,
-      )
+      return
+    now = time.monotonic()
+    if now - self._line_time > _LINE_SECONDS or self._done == self._num_rounds:
+      self._line_time = now
+      seconds = (now - self._begun) / (self._done - self._first)
+      left = tqdm.tqdm.format_interval(seconds * (self._num_rounds - self._done))
+      self._say(f'{in_words(self._shown)}; {left} left')
 
-  def _warn(self, row: dict[str, Any]) -> None:
-    """Warns once for each column if updates or losses are not finite."""
-    clients, nonfinite = row.get(metrics_file.CLIENTS, 0), row.get(_NONFINITE) or 0
-    warnings = {}
-    if nonfinite:
-      warnings[_NONFINITE] = (
-        f'the updates of {nonfinite} of {clients} clients are not finite (NaN or '
-        'infinite) and count as zero, while the round costs what any other does'
-      )
-    for name, value in row.items():
-      is_loss = name == 'test_loss' or (name.startswith(_TRAIN) and clients > nonfinite)
-      if is_loss and value is not None:
-        if not np.isfinite(np.asarray(value, np.float64)).all():
-          warnings[name] = f'{name} is {value}: the training diverged'
-    for name in warnings.keys() - self._not_finite:
-      self._not_finite.add(name)
-      text = (
-        f'round {self._done} of {self._num_rounds}: {warnings[name]}. Take a smaller '
-        'learning rate of the clients, or look for extreme numbers in their data.'
-      )
-      if self._bar is None:
-        say(text, sys.stderr)
-      else:
-        self._bar.write(text, file=sys.stderr)  # Above the bar.
-
-  def close(self) -> None:
-    """Closes the bar, which stays visible."""
-    if self._bar is not None:
-      self._bar.close()
+  def _say(self, text: str) -> None:
+    with tqdm.tqdm.external_write_mode(sys.stderr):  # Above the bar.
+      say(f'round {self._done} of {self._num_rounds}: {text}', sys.stderr)
 
 
 def in_words(values: dict[str, float]) -> str:
-  """Values with their names on one line, in the order of `_FIRST`."""
-  order = {name: index for index, name in enumerate(_FIRST)}
-  names = sorted(values, key=lambda name: (name == _NOISE, order.get(name, len(order))))
-  return ', '.join(f'{name}={_number(name, values[name])}' for name in names)
+  """Values with their names on one line, in the order of `_FIRST` and `_LAST`."""
+  others = [name for name in values if name not in (*_FIRST, *_LAST)]
+  names = [name for name in (*_FIRST, *others, *_LAST) if name in values]
+  return ', '.join(_in_words(name, values[name]) for name in names)
 
 
-def _number(name: str, value: float) -> str:
-  if name in _EPSILONS:
-    return rounding.up(value)
-  return f'{value:{_FORMATS.get(name, ".4f")}}'
+def _in_words(name: str, value: float) -> str:
+  if name.endswith('epsilon'):
+    return f'{name}={rounding.up(value)}'
+  short, digits = _LAST.get(name, (name.removeprefix('test_'), '.4f'))
+  return f'{short}={value:{digits}}'
 
 
 def say(text: str, file: Optional[TextIO] = None) -> None:

@@ -8,19 +8,15 @@ A run can be stopped at any moment and resumed:
    the round's own line is on disk before its result is used for anything. Then its
    metrics are written, and now and then a checkpoint, which names the ledger's head.
 3. A resumed run starts at the last checkpoint. Later rounds that have a line in the
-   ledger are run again, on the same clients with the same noise. Their result must have
-   the checksum in that line; if it does not, the run ends with an error and reveals
-   nothing of the result. So no two results are released with the same noise.
+   ledger are run again, on the same clients with the same noise, and must come to the
+   checksum in that line. So no two results are released with the same noise.
    If clients draw the noise, no state has it; and if other machines train, the last
-   digits may differ. Such rounds write their result to disk before their line, and a
-   resumed run reads it from there (`checkpoints.Checkpoints`). If it is missing, the
-   run ends with an error in the first case, and the round is run again in the second.
-4. `metrics.csv` is cut to the rounds of the checkpoint and continued. Before that,
-   `records.find` raises an error if any file has a round that is not in the ledger.
+   digits may differ. Such a round has its checkpoint on disk before its line, and a
+   resumed run completes it from there.
+4. `metrics.csv` is cut to the rounds of the checkpoint and continued.
 """
 
 import contextlib
-import io
 import math
 import os
 import shutil
@@ -32,7 +28,6 @@ from typing import Any, Optional, cast
 import dp_accounting
 import numpy as np
 import tensorflow as tf
-import tensorflow_federated as tff
 
 from tff_dp_aggregators import accounting
 from tff_dp_aggregators import aggregators
@@ -52,6 +47,7 @@ from tff_dp_aggregators.learning.runs import plan as plan_lib
 from tff_dp_aggregators.learning.runs import progress as progress_lib
 from tff_dp_aggregators.learning.runs import records
 from tff_dp_aggregators.learning.runs import run_directory
+from tff_dp_aggregators.learning.runs import saved_model
 from tff_dp_aggregators.sampling import schedule as schedule_lib
 
 _MAX_CHECKPOINT_FRACTION = 0.05  # Of the running time.
@@ -80,73 +76,72 @@ class Run:
     self._evaluator = evaluator
     self._cluster: Optional[cluster_lib.Cluster] = None
     self._checkpointed, self._checkpoint_took = time.monotonic(), 0.0
-    self._keeps_results = plan.draws_anew  # Such rounds cannot be run again.
     # Sum of all rounds so far; from exact sums of clients, and so not private.
     self._signal_to_noise = aggregators.SignalToNoise()
     self._measures_signal = plan.server.not_private_signal_to_noise
     self._canaries_file: Optional[metrics_file.MetricsFile] = None
     self._watch = schedule_lib.Watch(plan.schedule)
-    if directory.config is not None:
-      directory.forget_untrained(plan.config())
     new_data = None
     if plan.packed and not plan.clients.is_laid_out and directory.config is None:
       # Data are read once. Until the configuration is written, they have a temporary
       # name, and are removed by the next run here if this one stops.
       new_data = directory.file(run_directory.NEW_DATA)
       plan.clients.lay_out(new_data)
-    is_new = directory.begin(plan.config(), plan.private_settings)
-    if plan.mechanism is not None:
-      if is_new or not directory.has(run_directory.STRATEGY):
-        strategy = plan.mechanism.strategy.to_npz()
-        directory.write(run_directory.STRATEGY, strategy)
+    directory.begin(plan.config(), plan.private_settings)
+    if plan.mechanism is not None and not directory.has(run_directory.STRATEGY):
+      directory.write(run_directory.STRATEGY, plan.mechanism.strategy.to_npz())
     directory.check_is_original()
     if new_data:
       os.rename(new_data, directory.file(run_directory.DATA))
 
   def go(
     self, stop: interrupts.StopRequest, cluster: Optional[cluster_lib.Cluster] = None
-  ) -> int:
-    """Runs the remaining rounds, after `records.find`; returns how many are done."""
+  ) -> None:
+    """Runs the remaining rounds, after `records.find`."""
     plan, directory = self.plan, self.directory
     engine = plan.engine(directory.file(run_directory.DATA), cluster)
     self._cluster = cluster
     with contextlib.ExitStack() as stack:
-      state, rounds = self._resume(engine, stack)
-      released = engine.release(state)
-      metrics = metrics_file.MetricsFile(
-        directory.file(run_directory.METRICS), self._columns(), rounds
-      )
+      latest = self._resume(engine, stack)
+      released, measured = latest.state, latest.measured
+      state = engine.hold(released)
+      # A round that may lack its line is completed first.
+      rounds = latest.rounds - (measured is not None)
+      path = directory.file(run_directory.METRICS)
+      metrics = metrics_file.MetricsFile(path, rounds)
       if plan.canaries is not None:
         canaries = directory.file(run_directory.CANARIES)
-        self._canaries_file = metrics_file.MetricsFile(
-          canaries, plan.canaries.columns, rounds
-        )
+        self._canaries_file = metrics_file.MetricsFile(canaries, rounds)
       if self._measures_signal:
-        for before in metrics_file.read(directory.file(run_directory.METRICS)):
+        for before in metrics.rows:
           self._add_signal([float(before[_SIGNAL]), float(before[_NOISE])])
       self._announce(rounds)
-      if not rounds and plan.added_noise is not None:
-        remark = noise_to_signal.remark(
-          plan.added_noise, plan.noised_size, plan.schedule.clients_per_round
-        )
-        if remark is not None:  # The first round's noise is larger than what it hides.
-          progress_lib.say(remark, sys.stderr)
       events = metrics_file.EventFile(directory.file(run_directory.EVENTS), rounds)
       stack.callback(events.close)
       progress = progress_lib.Progress(plan.schedule.num_rounds, rounds)
       stack.callback(progress.close)
-      while rounds < plan.schedule.num_rounds and not stop.requested:
+      while measured is not None or (
+        rounds < plan.schedule.num_rounds and not stop.requested
+      ):
         begun = time.monotonic()
-        try:
-          state, released, row = self._round(engine, state, released, rounds)
-        except (
-          cluster_lib.ClusterError,
-          failures.RoundTimeoutError,
-          runtime.WorkerError,
-        ):
-          # This round has no result; the rounds before it need not be run again.
-          self._checkpoint(rounds, released)
-          raise
+        attempts = self._watch.attempts(rounds)
+        goal = plan.schedule.reporting_goal
+        records.write_aborted(self._ledger, rounds, attempts, goal)
+        if measured is None:
+          try:
+            state, released, measured = self._compute(
+              engine, state, released, rounds, attempts[-1].reporting
+            )
+          except (
+            cluster_lib.ClusterError,
+            failures.RoundTimeoutError,
+            runtime.WorkerError,
+          ):
+            # This round has no result; the rounds before it need not be run again.
+            self._checkpoint(rounds, released)
+            raise
+        row = self._release(rounds, attempts, released, measured)
+        measured = None
         rounds += 1
         row['round_seconds'] = round(time.monotonic() - begun, 6)
         row['clients_per_second'] = round(row[_CLIENTS] / row['round_seconds'], 3)
@@ -166,22 +161,19 @@ class Run:
         mechanism = cast(accounting.Mechanism, plan.mechanism)
         record = plan.canaries.record(metrics_file.read(canaries), mechanism)
         directory.write(run_directory.CANARY_SCORES, record.to_json())
-    return rounds
 
   def _resume(
     self, engine: plan_lib.Engine, stack: contextlib.ExitStack
-  ) -> tuple[Any, int]:
-    """Opens ledger and checkpoints; returns the state to start from and its rounds."""
+  ) -> checkpoints_lib.Checkpoint:
+    """Opens ledger and checkpoints; returns the checkpoint to start from."""
     directory = self.directory
     self._checkpoints = checkpoints_lib.Checkpoints(
       directory.file(run_directory.CHECKPOINTS)
     )
     directory.mark_as_original()
-    state = engine.initialize()
-    initial = engine.release(state)
+    initial = engine.release(engine.initialize())
     with run_directory.reading(directory.file(run_directory.CHECKPOINTS)):
       latest = self._checkpoints.latest(initial)
-    self._keeps_results |= self._checkpoints.has_results
     path = directory.file(run_directory.LEDGER)
     with run_directory.reading(path):
       ledger = ledger_lib.LedgerWriter(
@@ -191,62 +183,77 @@ class Run:
         expected=latest.head if latest else None,
       )
     self._ledger = stack.enter_context(ledger)
-    if latest is not None:
-      return engine.hold(latest.state), latest.rounds
-    self._checkpoint(0, initial)
-    return state, 0
+    return latest or self._checkpoint(0, initial)
 
-  def _checkpoint(self, rounds: int, state: Any) -> None:
+  def _checkpoint(self, rounds: int, state: Any) -> checkpoints_lib.Checkpoint:
     begun = time.monotonic()
-    self.directory.check_in_place()
-    if rounds:
-      # On disk before the checkpoint, after which a resumed run continues these files.
-      new_files.sync(self.directory.file(run_directory.METRICS))
-      if self._canaries_file is not None:
-        new_files.sync(self.directory.file(run_directory.CANARIES))
-    checkpoint = checkpoints_lib.Checkpoint(rounds, state, self._ledger.head)
-    self._checkpoints.save(checkpoint)
+    checkpoint = self._save(rounds, state)
+    weights = state.global_model_weights
+    content = saved_model.numbered(
+      trainable=weights.trainable, non_trainable=weights.non_trainable
+    )
+    self.directory.write(run_directory.MODEL, content)
     self._checkpointed = time.monotonic()
-    arrays = {
-      f'{kind}_{number}': np.asarray(each)
-      for kind in ('trainable', 'non_trainable')
-      for number, each in enumerate(
-        tf.nest.flatten(getattr(state.global_model_weights, kind))
-      )
-    }
-    buffer = io.BytesIO()
-    np.savez(buffer, **arrays)
-    self.directory.write(run_directory.MODEL, buffer.getvalue())
-    self._checkpoint_took = time.monotonic() - begun
+    self._checkpoint_took = self._checkpointed - begun
+    return checkpoint
 
-  def _round(
-    self, engine: plan_lib.Engine, state: Any, before: Any, number: int
+  def _save(
+    self, rounds: int, state: Any, measured: Optional[dict[str, Any]] = None
+  ) -> checkpoints_lib.Checkpoint:
+    """Writes a checkpoint, when the files that it continues are on disk."""
+    self.directory.check_in_place()
+    for name in (run_directory.METRICS, run_directory.CANARIES):
+      if self.directory.has(name):
+        new_files.sync(self.directory.file(name))
+    head = self._ledger.head
+    checkpoint = checkpoints_lib.Checkpoint(rounds, state, head, measured)
+    self._checkpoints.save(checkpoint)
+    return checkpoint
+
+  def _compute(
+    self,
+    engine: plan_lib.Engine,
+    state: Any,
+    before: Any,
+    number: int,
+    clients: np.ndarray,
   ) -> tuple[Any, Any, dict[str, Any]]:
-    """Runs a round; returns the state after it, the same as arrays, and its metrics."""
-    goal = self.plan.schedule.reporting_goal
-    attempts = self._watch.attempts(number)
-    records.write_aborted(self._ledger, number, attempts, goal)
-    counted = attempts[-1]
+    """Runs a round; returns the state after it, the same as arrays, and JSON values."""
+    has_line = number < self._ledger.rounds
+    if has_line and self.plan.draws_anew:
+      raise run_directory.FilesError(
+        f'round {number} has a line in the ledger and was released, and what it came '
+        f'to is no longer in {self.directory.file(run_directory.CHECKPOINTS)}. Its '
+        'noise was drawn by clients, so it cannot be run again to the same result: '
+        'that would be another release, which nothing counts. Put the directory back, '
+        'or begin another run in another run_dir; what the ledger has is spent.'
+      )
+    try:
+      state, metrics = engine.next(state, number, clients)
+    except failures.ComputationError as e:
+      raise e.in_round(number, clients, self.plan.clients.ids) from None
+    released, measured = engine.release(state), _measured(metrics)
     clip_norm, mechanism = self.plan.clip_norm, self.plan.mechanism
     if mechanism is not None and mechanism.clipped_count_stddev is not None:
       clip_norm = float(before.aggregator.query.clip_norm)  # It is adaptive.
-    kept = self._kept(number, before)
-    if kept is None:
-      try:
-        state, metrics = engine.next(state, number, counted.reporting)
-      except failures.ComputationError as e:
-        raise e.in_round(number, counted.reporting, self.plan.clients.ids) from None
-      kept = checkpoints_lib.KeptRound(engine.release(state), _measured(metrics))
-      # Workers on other machines may join in any round.
-      if self._cluster and self._cluster.is_elsewhere:
-        self._keeps_results = True
-      # A round with a line is confirmed first: only released results are kept.
-      if self._keeps_results and number >= self._ledger.rounds:
-        self._checkpoints.save_result(number, kept)
-    else:
-      state = engine.hold(kept.state)
-    released, measured = kept
-    entry = self._account(number, counted, clip_norm, released, measured)
+    measured['clip_norm'] = clip_norm
+    # Workers on other machines may join in any round. A round that has a line is
+    # confirmed first: only released results are kept.
+    is_elsewhere = self._cluster is not None and self._cluster.is_elsewhere
+    if (self.plan.draws_anew or is_elsewhere) and not has_line:
+      self._save(number + 1, released, measured)
+    return state, released, measured
+
+  def _release(
+    self,
+    number: int,
+    attempts: Sequence[sampling.Attempt],
+    released: Any,
+    measured: dict[str, Any],
+  ) -> dict[str, Any]:
+    """Writes or confirms the line of a round; returns its metrics."""
+    counted = attempts[-1]
+    entry = self._account(number, counted, released, measured)
     epsilon = math.inf if entry.epsilon is None else entry.epsilon
     if self.plan.composed_spending is not None:
       epsilon = self.plan.composed_spending.after(number + 1)
@@ -256,18 +263,20 @@ class Run:
       _CLIENTS: len(counted.reporting),
       'epsilon': epsilon,
       'effective_noise_multiplier': entry.effective_noise_multiplier,
+      **self._planned_columns(number),
     }
-    row.update(self._planned_columns(number))
     if self._canaries_file is not None:
       self._keep_projections(number, counted.reporting, measured['canaries'])
-    is_last = number + 1 == self.plan.schedule.num_rounds
-    if self._evaluator and (is_last or (number + 1) % self.plan.evaluate_every == 0):
-      values = self._evaluator.measure(released.global_model_weights)
+    if self._evaluator:
+      values: dict[str, Any] = dict.fromkeys(self._evaluator.names)
+      done = number + 1
+      if done == self.plan.schedule.num_rounds or not done % self.plan.evaluate_every:
+        values = self._evaluator.measure(released.global_model_weights)
       row.update({f'test_{name}': value for name, value in values.items()})
     row.update(measured['row'])
     if self._measures_signal:
       row.update(self._add_signal(measured['signal_and_noise']))
-    return state, released, row
+    return row
 
   def _planned_columns(self, number: int) -> dict[str, float]:
     """The columns of a round that depend on the plan alone."""
@@ -300,31 +309,15 @@ class Run:
     row = plan.canaries.row(number, took_part[took_part >= 0], scaled)
     self._canaries_file.append(row)
 
-  def _kept(self, number: int, before: Any) -> Optional[checkpoints_lib.KeptRound]:
-    """The kept result of a round that was run before; `None` if it is to be run."""
-    if not self._keeps_results:
-      return None
-    kept = self._checkpoints.result(number, before)
-    if kept is None and number < self._ledger.rounds and self.plan.draws_anew:
-      raise run_directory.FilesError(
-        f'round {number} has a line in the ledger and was released, and what it came '
-        f'to is no longer in {self.directory.file(run_directory.CHECKPOINTS)}. Its '
-        'noise was drawn by clients, so it cannot be run again to the same result: '
-        'that would be another release, which nothing counts. Put the directory back, '
-        'or begin another run in another run_dir; what the ledger has is spent.'
-      )
-    return kept
-
   def _account(
     self,
     number: int,
     attempt: sampling.Attempt,
-    clip_norm: Optional[float],
     state: Any,
     measured: dict[str, Any],
   ) -> ledger_lib.LedgerEntry:
     """Writes the round's line, or compares it with the line that the ledger has."""
-    mechanism = self.plan.added_noise
+    mechanism, clip_norm = self.plan.added_noise, measured['clip_norm']
     event: dp_accounting.DpEvent = dp_accounting.NonPrivateDpEvent()
     noise: dict[str, Any] = {
       'clip_norm': clip_norm,
@@ -359,15 +352,14 @@ class Run:
       try:
         return self._ledger.confirm(**line)
       except ValueError as e:
-        config = self.plan.config()
         raise run_directory.FilesError(
           f'{e} It was run again, and came to another result: data, code or machine '
-          f'changed.{self.directory.environment_changes(config)}'
+          f'changed; {run_directory.CONFIG} has the software and the machine then.'
         ) from e
     return self._ledger.append(**line, notes=notes or None)
 
   def _announce(self, rounds: int) -> None:
-    """Prints a line that says what begins, or after which round it is resumed."""
+    """Says what begins, or after which round it is resumed."""
     plan, path, released = self.plan, self.directory.path, self._ledger.rounds
     schedule = plan.schedule
     if released:
@@ -378,7 +370,10 @@ class Run:
       noise = 'no privacy'
       if plan.added_noise is not None:
         noise = plan.added_noise.noise_in_words()
-        noise += _placement_in_words(plan.added_noise)
+        if plan.added_noise.noise_site != 'server':
+          noise += f', noise_site={plan.added_noise.noise_site}'
+        if plan.added_noise.placement.is_simulation:
+          noise += f' ({plan_lib.NO_GUARANTEE})'
       text = (
         f'{path}: {schedule.num_rounds} rounds of {schedule.clients_per_round:g} of '
         f'{schedule.num_clients} clients; {noise}'
@@ -388,51 +383,22 @@ class Run:
     if plan.options.packed_simulation and not plan.packed:
       text += f'; clients are trained one by one: {plan.why_one_by_one}'
     progress_lib.say(f'{text}.', sys.stderr)
-    for part, shapes in (plan.weights_of_parts or {}).items():
-      size = sum(math.prod(shape) for shape in shapes.values())
-      listed = ', '.join(f'{name} {shape}' for name, shape in shapes.items())
-      progress_lib.say(f'part {part}: {size} parameters, in {listed}.', sys.stderr)
-
-  def _columns(self) -> list[str]:
-    columns = ['round', 'attempts', _CLIENTS, 'epsilon', 'effective_noise_multiplier']
-    columns += self._planned_columns(0)
-    if self._evaluator:
-      columns += [f'test_{name}' for name in self._evaluator.names]
-    model = self.plan.training.model
-    with tf.Graph().as_default():
-      finalized = model.finalize_metrics(model.initialize_metrics_state())
-    columns += [f'{NOT_PRIVATE}train_{name}' for name in finalized]
-    columns += [f'{NOT_PRIVATE}nonfinite_count']
-    if self._measures_signal:
-      columns += _SIGNAL_COLUMNS
-    return [*columns, 'round_seconds', 'clients_per_second']
+    if not rounds and plan.added_noise is not None:
+      remark = noise_to_signal.remark(
+        plan.added_noise, plan.noised_size, schedule.clients_per_round
+      )
+      if remark is not None:  # The first round's noise is larger than what it hides.
+        progress_lib.say(remark, sys.stderr)
 
   def finish(self) -> None:
     """Removes what a resumed run needs: data, and all checkpoints at once."""
-    self.directory.check_in_place()
-    data = self.directory.file(run_directory.DATA)
-    shutil.rmtree(data, ignore_errors=True)
-    if os.path.lexists(data):
-      progress_lib.say(
-        f'{data} has examples of clients and could not be removed; remove it.',
-        sys.stderr,
-      )
+    if self.directory.has(run_directory.DATA):
+      shutil.rmtree(self.directory.file(run_directory.DATA))
     checkpoints = self.directory.file(run_directory.CHECKPOINTS)
     removed = self.directory.file(run_directory.REMOVED)
     shutil.rmtree(removed, ignore_errors=True)
     os.rename(checkpoints, removed)
     shutil.rmtree(removed)
-
-
-def _placement_in_words(mechanism: accounting.joint_mechanism.AnyMechanism) -> str:
-  """Says which noise the noise multiplier is of, unless the server alone adds it."""
-  placement, on_top = mechanism.placement, mechanism.server_noise_multiplier
-  if placement.is_simulation:
-    return f' of each client, simulated by the server ({plan_lib.NO_GUARANTEE})'
-  if placement.is_of_client:
-    more = '' if on_top is None else f', and {on_top:.4f} of the noise of the server'
-    return f" of each client's own noise{more}"
-  return ' of the noise of all clients together' if placement.is_on_clients else ''
 
 
 def _measured(metrics: Any) -> dict[str, Any]:
@@ -460,14 +426,3 @@ def _measured(metrics: Any) -> dict[str, Any]:
       float(query_metrics[name]) for name in (_SIGNAL, _NOISE) if name in query_metrics
     ],
   }
-
-
-def read_weights(path: str) -> tff.learning.models.ModelWeights:
-  """The weights in `model.npz`."""
-  with np.load(path) as arrays:
-
-    def part(kind: str) -> tuple[np.ndarray, ...]:
-      count = sum(name.startswith(f'{kind}_') for name in arrays.files)
-      return tuple(arrays[f'{kind}_{number}'] for number in range(count))
-
-    return tff.learning.models.ModelWeights(part('trainable'), part('non_trainable'))

@@ -1,11 +1,8 @@
 """The directory of a run, in which no file is ever half written.
 
-`docs/threat_model.md` lists its files and who may see them: `share/` and the trained
-weights are for anybody, all else only for those who may also see the clients' data.
-Initial weights, constants of a model and preprocessing may be derived from these data
-without noise; `checkpoints/` has the key of the noise, and `data/` the examples. The
-running process holds a lock on `.lock`, which is never removed; `log.txt` and
-`error.txt` belong to the program that runs, and may exist before the run.
+`docs/threat_model.md` lists its files and who may see them. The running process holds a
+lock on `.lock`, which is never removed; `log.txt` and `error.txt` belong to the program
+that runs, and may exist before the run.
 
 Somebody who knows all clients but one could find out from a hash of the data, by
 trying, whether that one is among them; a seed reveals who was drawn, or the noise. So
@@ -18,12 +15,10 @@ import json
 import os
 import secrets
 import shutil
-import sys
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any, Optional
 
 from tff_dp_aggregators.accounting import canaries
-from tff_dp_aggregators.accounting.records import ledger
 from tff_dp_aggregators.base import folder_lock
 from tff_dp_aggregators.base import new_files
 
@@ -38,16 +33,6 @@ ORIGINAL = os.path.join(CHECKPOINTS, 'original.json')
 KERAS_ARCHITECTURE, ARCHITECTURE = 'architecture.keras', 'architecture'
 PREPROCESSING = 'preprocessing.json'
 LOG, ERROR = 'log.txt', 'error.txt'
-# All files of a run that was begun and has drawn no noise yet.
-_UNTRAINED = (
-  CONFIG,
-  PRIVATE,
-  STRATEGY,
-  DATA,
-  KERAS_ARCHITECTURE,
-  ARCHITECTURE,
-  PREPROCESSING,
-)
 SHARE = 'share'
 SHARED = (CONFIG, LEDGER, STRATEGY, 'report.md', REPORT, 'report.html')
 _SEED_BITS = 128  # So that nobody can guess a seed.
@@ -61,42 +46,18 @@ _MAY_DIFFER = (
   # Keras models draw theirs anew; a resumed run has the weights of its checkpoint.
   'training.model.initial_weights',
 )
-# Names of settings for callers of `train`, by the prefix in the configuration.
-_ARGUMENTS = {
-  'data_facts': 'run.data_facts',
-  'flags.': '--',
-  'not_covered': 'run.not_covered',
-  'privacy.noise_seed': 'run.noise_seed',
-  'privacy.target_epsilon': 'run.target_epsilon',
-  'privacy.': '',
-  'training.aggregation.': 'server.',
-  'training.batch_size': 'local.batch_size',
-  'training.client_learning_rates': 'local.learning_rate_fn',
-  'training.client_optimizer': 'local.optimizer',
-  'training.clip_norm_without_mechanism': 'clip_norm',
-  'training.local_epochs': 'local.epochs',
-  'training.server_optimizer': 'server.optimizer',
-  'training.simulated_cohort_scale': 'mechanism.scale',
-  'training.simulation': 'run.packed_simulation',
-  'training.': '',
-  'tuning': 'run.tuning',
-}
-_ENVIRONMENT = ('software', 'machine')
 REMOVED = '.removed'  # Checkpoints, with the key of the noise, as they are removed.
+# Prefix of temporary names: data of a run without configuration, an architecture.
+LAYING_OUT = '.laying-out-'
+NEW_DATA = f'{LAYING_OUT}data'
 # Prefixes of what is left if new_files, packed data or a run's end are interrupted.
-_HALF_WRITTEN = (new_files.HALF_WRITTEN, '.laying-out-', REMOVED)
+_HALF_WRITTEN = (new_files.HALF_WRITTEN, LAYING_OUT, REMOVED)
 # The setting that names the file with the private settings.
 _PRIVATE_FILE = 'private_settings_in'
-# Temporary names: data of a run without configuration yet, an unfinished architecture.
-NEW_DATA, NEW_ARCHITECTURE = '.laying-out-data', '.laying-out-architecture'
 
 
 class FilesError(ValueError):
-  """A run cannot go on from its files: they are a copy, lost, changed or others."""
-
-
-class OtherSettingsError(FilesError):
-  """A run was begun with other settings than those it is resumed with."""
+  """A run cannot go on: files are a copy, lost or changed, or settings are others."""
 
 
 @contextlib.contextmanager
@@ -126,14 +87,12 @@ class RunDirectory:
         f'another process, here or on another machine, runs the training in {path}; '
         'wait for it, or give another run_dir.'
       ) from e
-    self._remove(name for name in os.listdir(path) if name.startswith(_HALF_WRITTEN))
-
-  def _remove(self, names: Iterable[str]) -> None:
-    for path in map(self.file, names):
-      if os.path.isdir(path):
-        shutil.rmtree(path)
-      else:
-        os.unlink(path)
+    for name in os.listdir(path):
+      if name.startswith(_HALF_WRITTEN):
+        if os.path.isdir(self.file(name)):
+          shutil.rmtree(self.file(name))
+        else:
+          os.unlink(self.file(name))
 
   def file(self, name: str) -> str:
     """Returns the path of a file in the directory."""
@@ -143,30 +102,44 @@ class RunDirectory:
     """Whether the directory has a file of that name."""
     return os.path.exists(self.file(name))
 
+  def read(self, name: str) -> dict[str, Any]:
+    """Returns the content of a JSON file."""
+    return _read(self.file(name))
+
   @property
   def config(self) -> Optional[dict[str, Any]]:
     """The run's configuration with private settings; `None` before the run begins."""
     return read_config(self.path) if self.has(CONFIG) else None
 
-  def begin(self, config: Mapping[str, Any], private: Collection[str] = ()) -> bool:
-    """Records a new run's configuration or compares a resumed one's; True if new."""
-    saved = self.config
-    if saved is None:
-      self._write_config(config, private)
-      return True
-    changed = self.environment_changes(config)
-    _refuse_others(self.path, saved, config, changed)
-    if not self.has(LEDGER):
-      # Stopped before its first checkpoint: what may differ is recorded as it is now.
-      self._write_config(config, private)
-    return False
+  def begin(self, config: Mapping[str, Any], private: Collection[str] = ()) -> None:
+    """Records a new run's configuration, or refuses another one than a resumed run's.
 
-  def _write_config(self, config: Mapping[str, Any], private: Collection[str]) -> None:
-    public, secret = _split(config, private)
-    # The configuration marks the run as begun, so it is written last.
-    for name, content in ((PRIVATE, secret), (CONFIG, public)):
-      text = json.dumps(content, indent=2, allow_nan=False) + '\n'
-      self.write(name, text, is_private=name == PRIVATE)
+    `private`: Dotted names of the settings that `config.json` must not have.
+    """
+    saved = self.config
+    if saved is not None:
+      _refuse_others(self.path, saved, config)
+    if not self.has(LEDGER):  # Of what may differ, that of the first checkpoint counts.
+      public, secret = _split(config, private)
+      # The configuration marks the run as begun, so it is written last.
+      self._write_json(PRIVATE, secret, is_private=True)
+      self._write_json(CONFIG, public, is_private=False)
+
+  def keep_preprocessing(self, preprocessing: Optional[Mapping[str, Any]]) -> None:
+    """Writes the preprocessing, if any, or refuses another one than a resumed run's."""
+    if preprocessing is None:
+      return
+    if not self.has(PREPROCESSING):
+      self._write_json(PREPROCESSING, preprocessing, is_private=True)
+    elif self.read(PREPROCESSING) != json.loads(json.dumps(preprocessing)):
+      raise FilesError(
+        f'run.preprocessing is not that of the run, in {self.file(PREPROCESSING)}. '
+        'Give the same, or another run_dir.'
+      )
+
+  def _write_json(self, name: str, content: Any, *, is_private: bool) -> None:
+    text = json.dumps(content, indent=2, allow_nan=False) + '\n'
+    self.write(name, text, is_private=is_private)
 
   def share(self, instead: Mapping[str, str]) -> None:
     """Copies what a reviewer may have into `share/`; `instead` has other contents."""
@@ -180,34 +153,6 @@ class RunDirectory:
       with open(self.file(name), 'rb') as file:
         self.write(os.path.join(SHARE, name), file.read())
 
-  def forget_untrained(self, config: Mapping[str, Any]) -> None:
-    """Removes the files of a run that drew no noise yet, if settings differ.
-
-    So the directory can be used again after a model that failed to train is fixed.
-    """
-    saved = self.config
-    if saved is None or not _is_untrained(self.path):
-      return
-    if not any(_differences(saved, json.loads(json.dumps(config)))):
-      return
-    print(
-      f'{self.path}: begun with other settings, and nothing was trained; begins anew.',
-      file=sys.stderr,
-    )
-    self._remove(filter(self.has, _UNTRAINED))
-
-  def environment_changes(self, config: Mapping[str, Any]) -> str:
-    """A sentence on changes of software and machine since the run began, or ''."""
-    saved = self.config or {}
-    changed = [
-      f'{name}: {before!r} then, {after!r} now'
-      for part in _ENVIRONMENT
-      for name, before, after in _differences(saved.get(part), config.get(part), part)
-    ]
-    if not changed:
-      return ''
-    return f' Since the run was begun, these changed as well: {"; ".join(changed)}.'
-
   def mark_as_original(self) -> None:
     """Marks a directory with checkpoints as the one that its run began in.
 
@@ -215,15 +160,12 @@ class RunDirectory:
     does not. If a network file system renumbers, the user has to remove the mark.
     """
     if not self.has(ORIGINAL):
-      self.check_in_place()
       self.write(ORIGINAL, json.dumps({'inode': os.stat(self.path).st_ino}) + '\n')
 
   def check_is_original(self) -> None:
     """Refuses a copy of a marked directory, as it has the key of the noise."""
     if self.has(ORIGINAL):
-      with reading(self.file(ORIGINAL)):
-        original = _read(self.file(ORIGINAL))
-      if original != {'inode': os.stat(self.path).st_ino}:
+      if self.read(ORIGINAL) != {'inode': os.stat(self.path).st_ino}:
         raise FilesError(
           f'{self.path} is a copy of the directory that its run began in, or was moved '
           'to another file system. A copy has the key of the noise: if the original '
@@ -233,7 +175,7 @@ class RunDirectory:
         )
 
   def check_in_place(self) -> None:
-    """Checks that the directory was not moved; called before a file is written."""
+    """Checks that the directory was not moved, or another put in its place."""
     if not self._lock.is_of(self.path):
       raise OSError(
         f'{self.path} was moved or removed while the run in it went on, and nothing '
@@ -262,8 +204,8 @@ def check_usable(path: str) -> None:
   if not os.path.lexists(path):
     return
   if os.path.isdir(path):
-    names = _names(path)
-    if names <= {PRIVATE} or CONFIG in names:
+    names = set(os.listdir(path)) - {PRIVATE, folder_lock.FILE, LOG, ERROR}
+    if CONFIG in names or all(name.startswith(_HALF_WRITTEN) for name in names):
       return
   raise FileExistsError(
     f'{path} exists, is not empty, and is not the directory of a run; nothing is '
@@ -281,21 +223,16 @@ def check_flags(
 
   `checksums`: Those that a configuration has of what is in a flag's file, by flag.
   """
-  config_path = os.path.join(path, CONFIG)
-  if not os.path.exists(config_path) or _is_untrained(path):
+  if not os.path.exists(os.path.join(path, CONFIG)):
     return
   now: dict[str, Any] = {'flags': flags}
   if data_facts is not None:
     now['data_facts'] = recorded_data_facts(data_facts)
-  try:
-    config = read_config(path)
-    saved = {name: config[name] for name in now}
-  except (AttributeError, KeyError, TypeError, ValueError) as e:
-    raise FilesError(f'{config_path} is not the configuration of a run: {e}') from e
-  _refuse_others(path, saved, now)
+  config = read_config(path)
+  _refuse_others(path, {name: config.get(name) for name in now}, now)
   for name, checksum in (checksums or {}).items():
     if checksum not in json.dumps(config):
-      raise OtherSettingsError(
+      raise FilesError(
         f'the file of --{name} is not the one that the run in {path} was begun with. '
         'Put that one back, or begin in another directory.'
       )
@@ -306,35 +243,21 @@ def recorded_data_facts(facts: Mapping[str, Any]) -> dict[str, Any]:
   return {'protected': False, **facts}
 
 
-def _refuse_others(
-  path: str, saved: Any, config: Mapping[str, Any], more: str = ''
-) -> None:
+def _refuse_others(path: str, saved: Any, config: Mapping[str, Any]) -> None:
   private = os.path.join(path, PRIVATE)
   # Settings whose values must not appear in messages.
   secret = set(_names_within(_read(private))) if os.path.exists(private) else set()
   differences = [
-    f'{_user_name(name)}: another value then, which is in {PRIVATE}'
-    if name in secret and not all(map(_is_no_secret, values))
-    else '{}: {!r} then, {!r} now'.format(_user_name(name), *values)
-    for name, *values in _differences(saved, json.loads(json.dumps(config)))
+    f'{name}: another value then, which is in {PRIVATE}'
+    if name in secret
+    else f'{name.replace("flags.", "--")}: {before!r} then, {after!r} now'
+    for name, before, after in _differences(saved, json.loads(json.dumps(config)))
   ]
   if differences:
-    raise OtherSettingsError(
+    raise FilesError(
       f'the run in {path} was begun with other settings, and resumes only with the '
-      f'same: {"; ".join(differences)}. Give another run_dir.{more}'
+      f'same: {"; ".join(differences)}. Give another run_dir.'
     )
-
-
-def _user_name(setting: str) -> str:
-  """Returns the setting's name as a flag, or as an argument of `train`."""
-  for prefix, instead in _ARGUMENTS.items():
-    if setting.startswith(prefix):
-      return instead + setting[len(prefix) :]
-  return setting
-
-
-def _is_no_secret(value: Any) -> bool:
-  return value is None or (isinstance(value, int) and value < ledger.GUESSABLE)
 
 
 def _names_within(settings: Mapping[str, Any], within: str = '') -> Iterator[str]:
@@ -346,13 +269,8 @@ def _names_within(settings: Mapping[str, Any], within: str = '') -> Iterator[str
       yield from _names_within(value, f'{name}.')
 
 
-def _is_untrained(path: str) -> bool:
-  """Whether the run in `path` ended before it drew any noise."""
-  return _names(path) <= set(_UNTRAINED)
-
-
 def _read(path: str) -> dict[str, Any]:
-  with open(path, encoding='utf-8') as file:
+  with reading(path), open(path, encoding='utf-8') as file:
     content: dict[str, Any] = json.load(file)
     return content
 
@@ -410,15 +328,6 @@ def _merge(config: dict[str, Any], secret: Mapping[str, Any]) -> None:
       _merge(config[key], value)
     else:
       config[key] = value
-
-
-def _names(path: str) -> set[str]:
-  """Names of a run's files, without lock, logs, and files that are half written."""
-  return {
-    name
-    for name in os.listdir(path)
-    if not name.startswith(_HALF_WRITTEN) and name not in (folder_lock.FILE, LOG, ERROR)
-  }
 
 
 def looks_finished(path: str) -> bool:

@@ -6,8 +6,8 @@ neither must be shared.
 """
 
 import io
+import json
 import os
-import shutil
 import sys
 import tempfile
 import zipfile
@@ -23,12 +23,11 @@ from tff_dp_aggregators.base import new_files
 from tff_dp_aggregators.learning import clients
 from tff_dp_aggregators.learning import models
 from tff_dp_aggregators.learning.runs import progress
-from tff_dp_aggregators.learning.runs import run as run_lib
 from tff_dp_aggregators.learning.runs import run_directory
 
 _MODELS = (tf.keras.Model, tff.learning.models.FunctionalModel)
 # In the file of a Keras model: some inputs, its outputs for them, and its weights.
-_SAMPLE, _SAMPLE_KINDS = 'tried.npz', ('output', 'trainable', 'rest')
+_SAMPLE = 'tried.npz'
 _REMEDY = 'learning.load(run_dir, model=make_model), with the function that made it'
 
 
@@ -45,6 +44,31 @@ class TrainedModel(tff.learning.models.FunctionalModel):
       lambda spec, each: tf.cast(each, spec.dtype), clients.pair(self.input_spec)[0], x
     )
     return self.predict_on_batch(self.initial_weights, x, training=training)
+
+
+def numbered(**parts: Any) -> bytes:
+  """Structures of arrays as an npz file, in which they have numbers."""
+  buffer = io.BytesIO()
+  arrays = {
+    f'{name}_{number}': np.asarray(each)
+    for name, part in parts.items()
+    for number, each in enumerate(tf.nest.flatten(part))
+  }
+  np.savez(buffer, **arrays)
+  return buffer.getvalue()
+
+
+def _part(arrays: Mapping[str, np.ndarray], name: str) -> tuple[np.ndarray, ...]:
+  count = sum(each.startswith(f'{name}_') for each in arrays)
+  return tuple(arrays[f'{name}_{number}'] for number in range(count))
+
+
+def read_weights(path: str) -> tff.learning.models.ModelWeights:
+  """The weights in `model.npz`."""
+  with np.load(path) as arrays:
+    return tff.learning.models.ModelWeights(
+      _part(arrays, 'trainable'), _part(arrays, 'non_trainable')
+    )
 
 
 def save(
@@ -97,16 +121,8 @@ def load(
     ValueError: If the run has released no round yet, or if the weights do not fit the
       model or are of none of the rounds.
   """
-  path = os.path.join(run_dir, run_directory.MODEL)
-  if not os.path.exists(path):
-    raise FileNotFoundError(
-      f'{path} is not there: {run_dir} is no run, or has released no round yet.'
-    )
-  weights = run_lib.read_weights(path)
+  weights = read_weights(os.path.join(run_dir, run_directory.MODEL))
   _check_released(run_dir, weights)
-  is_keras = os.path.exists(os.path.join(run_dir, run_directory.KERAS_ARCHITECTURE))
-  if custom_objects is not None and (model is not None or not is_keras):
-    raise ValueError('custom_objects are for a Keras model that the run has kept.')
   if model is None:
     model = _load_saved(run_dir, custom_objects)
   elif not isinstance(model, _MODELS) and models.is_maker(model):
@@ -134,38 +150,32 @@ def _save_functional(
     loss_fn=model.loss,
     input_spec=clients.pair(model.input_spec),
   )
-  path = directory.file(run_directory.NEW_ARCHITECTURE)
-  os.makedirs(path, mode=0o700)
-  try:
+  prefix = run_directory.LAYING_OUT
+  with tempfile.TemporaryDirectory(prefix=prefix, dir=directory.path) as folder:
+    path = os.path.join(folder, run_directory.ARCHITECTURE)
+    os.makedirs(path, mode=0o700)
     tff.learning.models.save_functional_model(unnamed, path)
-  except BaseException:
-    shutil.rmtree(path)
-    raise
-  new_files.sync_tree(path)
-  directory.check_in_place()
-  os.rename(path, directory.file(run_directory.ARCHITECTURE))
+    new_files.sync_tree(path)
+    os.rename(path, directory.file(run_directory.ARCHITECTURE))
 
 
 def _keras_bytes(model: models.KerasFunctionalModel) -> bytes:
   """Returns the model in Keras's format, with its outputs for some inputs."""
   inputs, outputs = model.sample()
-  # The names tell the structure of the inputs.
-  if isinstance(inputs, Mapping):
-    given = {f'input:{key}': np.asarray(each) for key, each in inputs.items()}
-  elif isinstance(inputs, (list, tuple)):
-    given = {f'input/{number}': np.asarray(each) for number, each in enumerate(inputs)}
-  else:
-    given = {'input': np.asarray(inputs)}
-  kept = (tf.nest.flatten(outputs), *model.initial_weights)
-  for kind, arrays in zip(_SAMPLE_KINDS, kept):
-    given.update({f'{kind}/{number}': each for number, each in enumerate(arrays)})
-  sample = io.BytesIO()
-  np.savez(sample, **given)
+  flat = tf.nest.flatten(inputs)
+  trainable, rest = model.initial_weights
+  sample = numbered(
+    structure=json.dumps(tf.nest.pack_sequence_as(inputs, list(range(len(flat))))),
+    input=flat,
+    output=outputs,
+    trainable=trainable,
+    rest=rest,
+  )
   with tempfile.TemporaryDirectory() as folder:
     path = os.path.join(folder, run_directory.KERAS_ARCHITECTURE)
     model.keras_model.save(path)
     with zipfile.ZipFile(path, 'a') as archive:
-      archive.writestr(_SAMPLE, sample.getvalue())
+      archive.writestr(_SAMPLE, sample)
     with open(path, 'rb') as file:
       return file.read()
 
@@ -176,35 +186,26 @@ def _check_constants(model: tf.keras.Model, run_dir: str) -> None:
   A model that has no weights before its first call is called on the saved inputs.
   """
   path = os.path.join(run_dir, run_directory.KERAS_ARCHITECTURE)
-  arrays: dict[str, np.ndarray] = {}
-  if os.path.exists(path):
-    with zipfile.ZipFile(path) as archive:
-      if _SAMPLE in archive.namelist():
-        with np.load(io.BytesIO(archive.read(_SAMPLE))) as sample:
-          arrays.update(sample)
-  if not arrays:
+  if not os.path.exists(path):
     if not model.built:
       raise ValueError(
         'the model has no weights yet, and the run has not kept what its inputs are: '
         'call it once with some of them in the function that makes it.'
       )
     return
-  outputs, *weights = (
-    [each for name, each in arrays.items() if name.startswith(f'{kind}/')]
-    for kind in _SAMPLE_KINDS
-  )
-  given = {name: each for name, each in arrays.items() if name.startswith('input')}
-  inputs: Any = next(iter(given.values()))
-  if any(':' in name for name in given):
-    inputs = {name.partition(':')[2]: each for name, each in given.items()}
-  elif 'input' not in given:
-    inputs = tuple(given.values())
+  with zipfile.ZipFile(path) as archive:
+    with np.load(io.BytesIO(archive.read(_SAMPLE))) as sample:
+      arrays = dict(sample)
+  given = _part(arrays, 'input')
+  structure = json.loads(str(arrays['structure_0']))
+  inputs = tf.nest.map_structure(lambda number: given[number], structure)
   if not model.built:
     of_any = lambda each: tf.TensorSpec([None, *each.shape[1:]], each.dtype)  # noqa: E731
     models.make(model, tf.nest.map_structure(of_any, inputs), seed=0, owner='the run')
+  weights = _part(arrays, 'trainable'), _part(arrays, 'rest')
   _assign(model, tff.learning.models.ModelWeights(*weights))
   found = [each.numpy() for each in tf.nest.flatten(model(inputs, training=False))]
-  for one, other in zip(found, outputs):
+  for one, other in zip(found, _part(arrays, 'output')):
     scale = float(np.max(np.abs(other[np.isfinite(other)]), initial=0.0)) or 1.0
     if one.shape != other.shape or not np.allclose(
       one, other, rtol=0, atol=1e-3 * scale, equal_nan=True
@@ -245,17 +246,16 @@ def _check_released(run_dir: str, weights: tff.learning.models.ModelWeights) -> 
   entries = ledger_lib.read(path).entries
   checksum = ledger_lib.checksum_of([*weights.trainable, *weights.non_trainable])
   of = [number for number, e in enumerate(entries, 1) if e.result_checksum == checksum]
-  goes_on = 'the same call of learning.train, or the same command, goes on'
   if not of:
     raise ValueError(
       f'{os.path.join(run_dir, run_directory.MODEL)} has the weights of none of the '
       f'{len(entries)} rounds in the ledger. If the run was stopped before its first '
-      f'checkpoint, {goes_on}; else put the file back.'
+      'checkpoint, the same call of learning.train goes on; else put the file back.'
     )
   if of[-1] != len(entries):
     progress.say(
       f'{run_dir}: the weights are those after {of[-1]} of {len(entries)} rounds that '
-      f'were released, of the last checkpoint; {goes_on}.',
+      'were released, of the last checkpoint.',
       sys.stderr,
     )
 
@@ -273,11 +273,8 @@ def _with_weights(
   """Returns a functional model with other weights."""
   _check_shapes(model.initial_weights, weights)
   return TrainedModel(
-    initial_weights=tuple(
-      tf.nest.pack_sequence_as(initial, given)
-      for initial, given in zip(
-        model.initial_weights, (weights.trainable, weights.non_trainable)
-      )
+    initial_weights=tf.nest.pack_sequence_as(
+      tuple(model.initial_weights), [*weights.trainable, *weights.non_trainable]
     ),
     predict_on_batch_fn=_predict_fn(model),
     loss_fn=model.loss,
