@@ -354,7 +354,6 @@ class Run:
       ),
       **self.plan.sources,
     }
-    notes = list(self._cluster.notes()) if self._cluster else []
     if number < self._ledger.rounds:
       try:
         return self._ledger.confirm(**line)
@@ -364,7 +363,7 @@ class Run:
           f'{e} It was run again, and came to another result: data, code or machine '
           f'changed.{self.directory.environment_changes(config)}'
         ) from e
-    return self._ledger.append(**line, notes=notes or None)
+    return self._ledger.append(**line)
 
   def _announce(self, rounds: int) -> None:
     """Prints a line that says what begins, or after which round it is resumed."""
