@@ -250,8 +250,6 @@ class Selected:
 
   settings: tuple[grid.Setting, ...]  # The flags that were tuned, with the best values.
   num_runs: int  # Number of runs to choose from.
-  # Flags whose best value is the smallest or largest that was tried.
-  at_edge: tuple[str, ...]
   # Composition of these runs and the reported one; `None` without privacy, or with the
   # noise of a larger cohort.
   epsilon: Optional[float]
@@ -276,9 +274,7 @@ class Selected:
     )
 
 
-def choose(
-  results: Sequence[Result], axes: Sequence[grid.Axis], make: Maker
-) -> Optional[Selected]:
+def choose(results: Sequence[Result], make: Maker) -> Optional[Selected]:
   """Returns the best settings of a point; `None` unless all runs are finished."""
   if not results or not all(each.is_finished for each in results):
     return None
@@ -301,22 +297,7 @@ def choose(
     each.mechanism if each.simulated_cohort_scale == 1 else None for each in privacies
   ]
   epsilon, num_composed = _composed(mechanisms, delta)
-  edge = _at_edge(best, axes)
-  return Selected(best, len(results), edge, epsilon, num_composed, delta)
-
-
-def _at_edge(
-  best: tuple[grid.Setting, ...], axes: Sequence[grid.Axis]
-) -> tuple[str, ...]:
-  """Numeric flags whose best value is the smallest or largest that was tried."""
-  at_edge, chosen = [], dict(best)
-  for axis in axes:
-    with contextlib.suppress(ValueError):  # Other flags have names or texts.
-      numbers = [float(own) for (_, own), *_ in axis.values]
-      edges = (min(numbers), max(numbers)) if len(numbers) > 1 else ()
-      if float(chosen[axis.flag]) in edges:
-        at_edge.append(axis.flag)
-  return tuple(at_edge)
+  return Selected(best, len(results), epsilon, num_composed, delta)
 
 
 def _composed(

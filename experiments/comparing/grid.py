@@ -47,6 +47,8 @@ _MAX_BYTES = 255  # Of a name in file systems.
 _DIGEST_LENGTH = 8
 
 FILE = 'comparison.json'  # The record of a comparison.
+# Files of which a folder is as good as empty.
+_OF_ANY_FOLDER = (new_files.HALF_WRITTEN, folder_lock.FILE)
 _VERSION = 1  # Version of its format.
 
 # A flag and its value as text; an empty value leaves the flag out.
@@ -271,12 +273,8 @@ def merged(
   Points whose flags are in another order are the same.
   """
   if saved is None:
-    names = os.listdir(output) if os.path.isdir(output) else ()
-    has_more = any(
-      not name.startswith(new_files.HALF_WRITTEN) and name != folder_lock.FILE
-      for name in names
-    )
-    if has_more or (os.path.lexists(output) and not os.path.isdir(output)):
+    names = set(os.listdir(output) if os.path.lexists(output) else ())
+    if any(not name.startswith(_OF_ANY_FOLDER) for name in names):
       raise FileExistsError(
         f'{output} exists, is not empty, and is not of a comparison; nothing is '
         'overwritten. Give another --output.'
