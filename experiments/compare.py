@@ -217,15 +217,14 @@ class Comparison:
         self._client = stack.enter_context(cluster.connect(**self._workers))
       except cluster.ClusterError as e:
         raise program.WrongUsage(str(e)) from e
-    statuses = []
-
-    def report(result: cells_lib.Result, seconds: float) -> None:
-      statuses.append(result.status)
+    failed = 0
+    ended = running.run(self._client, todo, stop)
+    for number, (cell, error, seconds) in enumerate(ended, 1):
+      result = cells_lib.after_run(cell, error, stop.requested)
+      failed += result.status == cells_lib.FAILED
       text = _in_words(result, seconds)
-      progress.say(f'{kind}{len(statuses)}/{len(todo)} {result.cell.name}: {text}')
-
-    running.run(self._client, todo, stop, report)
-    return statuses.count(cells_lib.FAILED)
+      progress.say(f'{kind}{number}/{len(todo)} {cell.name}: {text}')
+    return failed
 
   def _selections(self) -> dict[grid.Point, cells_lib.Selected]:
     by_point = {}

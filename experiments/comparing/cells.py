@@ -20,6 +20,7 @@ from tff_dp_aggregators.accounting import joint_mechanism
 from tff_dp_aggregators.accounting import mechanism as mechanism_lib
 from tff_dp_aggregators.accounting.programs import program
 from tff_dp_aggregators.accounting.reports import statement
+from tff_dp_aggregators.base import new_files
 from tff_dp_aggregators.base import rounding
 from tff_dp_aggregators.learning.runs import metrics_file
 from tff_dp_aggregators.learning.runs import run_directory
@@ -91,9 +92,9 @@ class Maker:
   ) -> Cell:
     # The name of a reported cell does not depend on what tuning chose.
     tried, folder = (tuned, TUNING) if is_trial else ((), CELLS)
-    name = grid.name_of((*point.settings, *tried, ('seed', str(seed))))
+    name = grid.name_of((*point.settings.items(), *tried, ('seed', str(seed))))
     directory = os.path.join(self.output, folder, name)
-    settings = dict((*point.settings, *tuned))
+    settings = {**point.settings, **dict(tuned)}
     arguments = tuple(
       argument
       for name, arguments in self.given.items()
@@ -216,6 +217,17 @@ def read(cell: Cell) -> Result:
       f'{cell.directory} cannot be read as a run: {e}. Remove it, and the same command '
       'runs it again.'
     ) from e
+
+
+def after_run(cell: Cell, error: str, is_stopped: bool) -> Result:
+  """Returns the result of a run that has ended; writes why it failed."""
+  if not error:
+    result = read(cell)
+    if result.is_finished or is_stopped:
+      return result
+    error = f'A worker finished it, and its files are not in {cell.directory}.'
+  new_files.replace(cell.error_path, error.rstrip('\n') + '\n')
+  return Result(cell, FAILED, error=last_line(error))
 
 
 def _noise(privacy: privacy_options.Privacy) -> tuple[Optional[float], Optional[float]]:

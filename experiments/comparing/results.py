@@ -79,14 +79,14 @@ def rows(
 def _settings_of(
   record: grid.Record, point: grid.Point, tuned: Iterable[grid.Setting]
 ) -> Row:
-  values, chosen = point.values, dict(tuned)
-  row = {name: values.get(name, '') for name in columns_varied(record)}
+  chosen = dict(tuned)
+  row = {name: point.settings.get(name, '') for name in columns_varied(record)}
   return row | {f'{TUNED}{name}': chosen.get(name, '') for name in record.tuned}
 
 
 def columns_varied(record: grid.Record) -> list[str]:
   """Returns the flags in which points differ, also those that values bring along."""
-  extra = [flag for point in record.points for flag in point.values]
+  extra = [flag for point in record.points for flag in point.settings]
   return list(dict.fromkeys([*record.varied, *extra]))
 
 

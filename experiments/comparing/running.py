@@ -17,7 +17,6 @@ import traceback
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Callable
 
-from tff_dp_aggregators.base import new_files
 from tff_dp_aggregators.learning import cluster
 from tff_dp_aggregators.learning import failures
 from tff_dp_aggregators.learning import interrupts
@@ -34,12 +33,12 @@ _MAX_CELLS = 16
 
 
 def run(
-  client: Any,
-  cells: Sequence[cells_lib.Cell],
-  stop: interrupts.StopRequest,
-  report: Callable[[cells_lib.Result, float], None],
-) -> None:
-  """Runs cells, and goes on if some fail; reports each with its time in seconds."""
+  client: Any, cells: Sequence[cells_lib.Cell], stop: interrupts.StopRequest
+) -> Iterator[tuple[cells_lib.Cell, str, float]]:
+  """Runs cells, and goes on if some fail.
+
+  Yields each, with why it failed ('' if it did not) and its time in seconds.
+  """
   import distributed
 
   lost: tuple[type[BaseException], ...] = (
@@ -51,30 +50,29 @@ def run(
   numbers: collections.Counter[str] = collections.Counter()  # Of cells, by worker.
   try:
     while waiting or running:
+      workers = client.ncores()
       if stop.requested:
         waiting.clear()
         client.run(finish, name, on_error='ignore')  # Also those that joined since.
-      workers = client.ncores()
-      if not workers and stop.requested:
-        return
+        if not workers:
+          return
       if not workers:
         client.wait_for_workers(1, _ABSENCE_SECONDS)
+        continue
       # No cell waits behind another one on a worker: if it is lost, Dask would count
       # that as a failure of both.
       while waiting and len(running) < len(workers):
         future = client.submit(run_cell, _job(waiting[0]), name, pure=False)
         running[future] = waiting.popleft()
       with client.as_current(), contextlib.suppress(*_TIMEOUTS):
-        distributed.wait(
-          list(running), timeout=_TICK_SECONDS, return_when='FIRST_COMPLETED'
-        )
+        distributed.wait(list(running), _TICK_SECONDS, 'FIRST_COMPLETED')
       for future in [each for each in running if each.done()]:
-        cell, worker, seconds = running.pop(future), '', 0.0
+        cell = running.pop(future)
         if future.status == 'error':  # For example if workers were lost with this cell.
-          error = cluster.in_words(future.exception())
-        else:
-          worker, seconds, error = future.result()
-        report(_result(cell, error, stop), seconds)
+          yield cell, cluster.in_words(future.exception()), 0.0
+          continue
+        worker, error, seconds = future.result()
+        yield cell, error, seconds
         numbers[worker] += 1
         if numbers[worker] == _MAX_CELLS:
           with contextlib.suppress(ValueError):  # It has no nanny.
@@ -102,18 +100,6 @@ def _job(cell: cells_lib.Cell) -> dict[str, Any]:
   }
 
 
-def _result(
-  cell: cells_lib.Cell, error: str, stop: interrupts.StopRequest
-) -> cells_lib.Result:
-  if not error:
-    result = cells_lib.read(cell)
-    if result.is_finished or stop.requested:
-      return result
-    error = f'A worker finished it, and its files are not in {cell.directory}.'
-  new_files.replace(cell.error_path, error.rstrip('\n') + '\n')
-  return cells_lib.Result(cell, cells_lib.FAILED, error=cells_lib.last_line(error))
-
-
 # The following is used in workers.
 _cell_lock = threading.Lock()
 _finishing: set[str] = set()  # Comparisons whose cells have to end after their round.
@@ -123,11 +109,11 @@ def finish(name: str) -> None:
   _finishing.add(name)
 
 
-def run_cell(job: Mapping[str, Any], name: str) -> tuple[str, float, str]:
+def run_cell(job: Mapping[str, Any], name: str) -> tuple[str, str, float]:
   """Runs a cell of the comparison `name`.
 
-  Returns the worker's address, the time in seconds, and why the run failed ('' if it
-  did not); the last line is a summary.
+  Returns the worker's address, why the run failed ('' if it did not), and the time in
+  seconds.
   """
   import distributed
 
@@ -157,7 +143,7 @@ def run_cell(job: Mapping[str, Any], name: str) -> tuple[str, float, str]:
       # The last line is a summary, also for errors that have several lines.
       summary = failures.sentence(getattr(e, 'message', str(e)))
       error = f'{trace}\n{type(e).__name__}: {cells_lib.last_line(summary)}'
-  return worker.address, time.monotonic() - begun, error
+  return worker.address, error, time.monotonic() - begun
 
 
 def train(job: Mapping[str, Any], must_end: Callable[[], bool]) -> None:

@@ -41,7 +41,7 @@ def _compare(output, *arguments):
 
 def _make_failing_run(output):
   """Puts a run of another model into the directory of a cell, so that it fails."""
-  point = grid.Point((('mechanism', 'tree'),))
+  point = grid.Point({'mechanism': 'tree'})
   flags = {flag[2:].split('=')[0]: (flag,) for flag in SMALL}
   maker = cells.Maker(str(output), flags)
   tried = (('server_learning_rate', '0.5'),)

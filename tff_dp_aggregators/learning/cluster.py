@@ -101,20 +101,40 @@ def connect(
   reach_seconds: float = 20.0,
 ) -> 'Iterator[distributed.Client]':
   """Connects to a Dask cluster whose workers have the environment of this program."""
+  import distributed  # It sets levels of loggers.
+
   with contextlib.ExitStack() as stack:
     client: Any = scheduler
     if isinstance(scheduler, str):
       check(scheduler, trusted_network, name)
       stack.enter_context(_quiet_dask())
-      client = stack.enter_context(_connected(scheduler, name, reach_seconds))
-      name = f'{name}={scheduler}'
+      name, local = f'{name}={scheduler}', _LOCAL.fullmatch(scheduler)
+      # A server that is no scheduler may leave the client waiting for ever.
+      thread, address = interrupts.CallingThread(), scheduler.rstrip('/')
+      try:
+        if local:
+          address = stack.enter_context(_local_cluster(int(local.group(1))))
+        make = functools.partial(
+          distributed.Client, address, timeout=reach_seconds, set_as_default=False
+        )
+        client = thread.submit(make).result(2 * reach_seconds)
+      except Exception as e:  # A server that is no scheduler can cause any error.
+        raise ClusterError(
+          f'{name} cannot be used, or not be reached within {reach_seconds:g} seconds: '
+          f'{in_words(e)}. Look whether a scheduler of Dask {distributed.__version__} '
+          'runs there by this protocol, whether this machine may connect to it, and '
+          "whether Dask's configuration names keys and certificates of the same "
+          'authority (docs/several_machines.md). A script that starts local processes '
+          "has to begin below if __name__ == '__main__'."
+        ) from e
+      stack.enter_context(_closing(client))
     try:
       client.wait_for_workers(1, _WORKERS_SECONDS)
       answers = client.run(differs, software())
     except Exception as e:
       raise ClusterError(
         f'{name} has no workers that answer: {in_words(e)}. Look at their logs, or '
-        f'start some: dask worker {client.scheduler.address} --nthreads 1'
+        'start some by `dask worker` with the address and --nthreads 1.'
       ) from e
     unfit = [f'{worker} {why}' for worker, why in answers.items() if why]
     if unfit:
@@ -123,36 +143,6 @@ def connect(
         'need its environment; restart them after it is changed.'
       )
     yield client
-
-
-@contextlib.contextmanager
-def _connected(
-  scheduler: str, name: str, seconds: float
-) -> 'Iterator[distributed.Client]':
-  import distributed
-
-  with contextlib.ExitStack() as stack:
-    # A server that is no scheduler may leave the client waiting for ever.
-    thread = interrupts.CallingThread()
-    try:
-      address: Any = scheduler.rstrip('/')
-      if local := _LOCAL.fullmatch(scheduler):
-        address = stack.enter_context(_local_cluster(int(local.group(1))))
-      client = thread.submit(
-        functools.partial(
-          distributed.Client, address, timeout=seconds, set_as_default=False
-        )
-      ).result(2 * seconds)
-    except Exception as e:  # A server that is no scheduler can cause any error.
-      raise ClusterError(
-        f'{name}={scheduler} cannot be used, or not be reached within {seconds:g} '
-        f'seconds: {in_words(e)}. Look whether a scheduler of Dask '
-        f'{distributed.__version__} runs there by this protocol, whether this machine '
-        "may connect to it, and whether Dask's configuration names keys and "
-        'certificates of the same authority (docs/several_machines.md). A script that '
-        "starts local processes has to begin below if __name__ == '__main__'."
-      ) from e
-    yield stack.enter_context(_closing(client))
 
 
 @contextlib.contextmanager
@@ -190,9 +180,6 @@ def _closing(resource: Any) -> Iterator[Any]:
 
 @contextlib.contextmanager
 def _quiet_dask() -> Iterator[None]:
-  import distributed.config as unused_config  # It sets levels of loggers.
-
-  del unused_config
   with contextlib.ExitStack() as stack:
     for logger in map(logging.getLogger, _LOGGERS):
       stack.callback(logger.setLevel, logger.level)

@@ -18,7 +18,7 @@ from tff_dp_aggregators.accounting import accountants
 from tff_dp_aggregators.accounting.programs import program
 from tff_dp_aggregators.learning.runs import run_directory
 
-POINT = grid.Point((('mechanism', 'gaussian'),))
+POINT = grid.Point({'mechanism': 'gaussian'})
 
 
 @pytest.fixture
@@ -93,7 +93,7 @@ def test_file_with_other_content_than_that_of_earlier_runs_is_refused(
     given |= {'num_rounds': 4, 'clients_per_round': 5, 'min_separation': 2}
   arguments = {name: (f'--{name}={value}',) for name, value in given.items()}
   maker = cells.Maker(str(tmp_path / 'output'), arguments)
-  cell = maker.cell(grid.Point(()), 1)
+  cell = maker.cell(grid.Point({}), 1)
   config = {
     'flags': cell.settings.flags,
     'privacy': {'mechanism': cell.settings.privacy.mechanism.to_json()},
@@ -103,11 +103,11 @@ def test_file_with_other_content_than_that_of_earlier_runs_is_refused(
   with open(os.path.join(cell.directory, 'config.json'), 'w') as file:
     json.dump(config, file)
   open(os.path.join(cell.directory, run_directory.LEDGER), 'w').close()
-  assert maker.cell(grid.Point(()), 1) == cell
+  assert maker.cell(grid.Point({}), 1) == cell
   path.unlink()
   save(path, 4)
   with pytest.raises(program.WrongUsage, match=f'the file of --{flag} is not .* Put'):
-    maker.cell(grid.Point(()), 1)
+    maker.cell(grid.Point({}), 1)
   with pytest.raises(ValueError, match=f'{flag}.* have changed since the comp'):
     running.train(_job(cell), lambda: False)
 
@@ -149,8 +149,8 @@ def test_read_names_unreadable_run_and_remedy(data, tmp_path):
 
 
 RATES = ('0.1', '0.3', '1')
-TUNED = grid.Point((('mechanism', 'tree'), ('target_epsilon', '2')))
-NONE = grid.Point((('mechanism', 'none'),))
+TUNED = grid.Point({'mechanism': 'tree', 'target_epsilon': '2'})
+NONE = grid.Point({'mechanism': 'none'})
 
 
 def _axes(text):
@@ -228,7 +228,7 @@ def test_every_tuning_run_has_its_own_noise_seed(make, axes):
 
 def test_epsilon_of_choice_composes_different_mechanisms(make):
   axes = _axes('target_epsilon=1,3')
-  point = grid.Point((('mechanism', 'tree'),))
+  point = grid.Point({'mechanism': 'tree'})
   choice = cells.choose(trials(make, axes, [0.5, 0.8], point), make)
   trained = (make.cell(point, 1, tuned=(('target_epsilon', each),)) for each in '13')
   multipliers = (
@@ -252,7 +252,7 @@ def test_epsilon_of_choice_composes_different_mechanisms(make):
 def test_runs_without_common_guarantee_are_not_composed(tuned, expected, tmp_path):
   axes = _axes(tuned)
   maker = cells.Maker(str(tmp_path), {'noise_multiplier': ('--noise_multiplier=1',)})
-  point = grid.Point((('mechanism', 'gaussian'),))
+  point = grid.Point({'mechanism': 'gaussian'})
   choice = cells.choose(trials(maker, axes, [0.5, 0.8], point), maker)
   assert choice.epsilon == expected
   if expected is None:

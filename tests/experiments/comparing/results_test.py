@@ -18,7 +18,7 @@ SEEDS = (1, 2, 3)
 
 @pytest.fixture(scope='module')
 def points():
-  return [grid.Point((('target_epsilon', str(each)),)) for each in ACCURACIES]
+  return [grid.Point({'target_epsilon': str(each)}) for each in ACCURACIES]
 
 
 @pytest.fixture(scope='module')
@@ -41,7 +41,7 @@ def results(points, tmp_path_factory):
           cell,
           cells.FINISHED,
           measures={'test_accuracy': accuracy, 'test_loss': 1 - accuracy},
-          epsilon=float(point.values['target_epsilon']),
+          epsilon=float(point.settings['target_epsilon']),
           delta=1e-5,
           noise_multiplier=cell.settings.privacy.mechanism.noise_multiplier,
           seconds=float(seed),
@@ -93,7 +93,7 @@ def picture(varied, lines):
   """Returns the picture of lines: varied values, accuracy, error, epsilon, columns."""
   rows, points = [], []
   for values, accuracy, error, epsilon, columns in lines:
-    points.append(grid.Point(tuple((n, v) for n, v in zip(varied, values) if v)))
+    points.append(grid.Point({n: v for n, v in zip(varied, values) if v}))
     rows.append(
       {
         **dict(zip(varied, values)),
