@@ -10,7 +10,7 @@ import time
 import psutil
 
 ROOT = pathlib.Path(__file__).resolve().parents[3]
-SECONDS = 900.0
+SECONDS = 300.0
 
 
 def environment(**variables):
