@@ -353,27 +353,16 @@ def main(values: flags.FlagValues) -> int:
     return FAILED
 
 
-def _workers(values: flags.FlagValues) -> dict[str, Any]:
-  """Returns arguments of `cluster.connect`."""
-  scheduler = run_options.scheduler_from(values)
+def _planned(values: flags.FlagValues, refused: Mapping[str, str]) -> Comparison:
+  scheduler, flag = run_options.scheduler_from(values), '--scheduler'
   if scheduler is None:
-    scheduler, name = f'local:{values.jobs}', f'--jobs={values.jobs}, or --scheduler'
-    cluster.check(scheduler, name=name)
-    return {'scheduler': scheduler, 'name': name}
-  if values['jobs'].present:
+    scheduler, flag = f'local:{values.jobs}', f'--jobs={values.jobs}, or --scheduler'
+    cluster.check(scheduler, name=flag)
+  elif values['jobs'].present:
     raise program.WrongUsage(
       f'--jobs={values.jobs} is for runs here, and --scheduler={scheduler} for runs on '
       'a Dask cluster; give one of them.'
     )
-  return {
-    'scheduler': scheduler,
-    'name': '--scheduler',
-    'trusted_network': values.trusted_network,
-  }
-
-
-def _planned(values: flags.FlagValues, refused: Mapping[str, str]) -> Comparison:
-  workers = _workers(values)
   names = [name for name in program.names_of(values) if name not in NAMES]
   given = cells_lib.given(values, names)
   on_all = {name: values[name].value for name in given}
@@ -391,6 +380,8 @@ def _planned(values: flags.FlagValues, refused: Mapping[str, str]) -> Comparison
     tuning_seeds=values.tuning_seeds,
   )
   output = values.output or run_options.new_directory('compare')
+  trusted = {'trusted_network': values.trusted_network}
+  workers = {'scheduler': scheduler, 'name': flag, **trusted}
   return Comparison(output, record, tuned, workers)
 
 

@@ -80,7 +80,7 @@ class Maker:
       for number, values in enumerate(itertools.product(*(a.values for a in axes))):
         tuned = tuple(itertools.chain.from_iterable(values))
         own_seed = FIRST_TUNING_SEED + seed + number * num_seeds
-        yield self.cell(point, own_seed, tuned, is_trial=True)
+        yield self.cell(point, own_seed, tuned)
 
   def cell(
     self,
@@ -88,10 +88,9 @@ class Maker:
     seed: int,
     tuned: tuple[grid.Setting, ...] = (),
     not_covered: tuple[str, ...] = (),
-    is_trial: bool = False,
   ) -> Cell:
     # The name of a reported cell does not depend on what tuning chose.
-    tried, folder = (tuned, TUNING) if is_trial else ((), CELLS)
+    tried, folder = (tuned, TUNING) if seed >= FIRST_TUNING_SEED else ((), CELLS)
     name = grid.name_of((*point.settings.items(), *tried, ('seed', str(seed))))
     directory = os.path.join(self.output, folder, name)
     settings = {**point.settings, **dict(tuned)}

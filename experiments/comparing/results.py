@@ -144,13 +144,8 @@ def to_csv(rows: Sequence[Row]) -> str:
 
 def read(output: str) -> list[dict[str, str]]:
   path = os.path.join(output, TABLE)
-  try:
-    with open(path, newline='', encoding='utf-8') as file:
-      return list(csv.DictReader(file))
-  except OSError as e:
-    raise ValueError(
-      f'{path} cannot be read: {e.strerror}. The command of the comparison writes it.'
-    ) from e
+  with open(path, newline='', encoding='utf-8') as file:
+    return list(csv.DictReader(file))
 
 
 def to_markdown(record: grid.Record, rows: Sequence[Row], notes: Sequence[str]) -> str:

@@ -45,7 +45,7 @@ def _make_failing_run(output):
   flags = {flag[2:].split('=')[0]: (flag,) for flag in SMALL}
   maker = cells.Maker(str(output), flags)
   tried = (('server_learning_rate', '0.5'),)
-  cell = maker.cell(point, cells.FIRST_TUNING_SEED + 1, tried, is_trial=True)
+  cell = maker.cell(point, cells.FIRST_TUNING_SEED + 1, tried)
   assert os.path.basename(cell.directory) == BROKEN
   os.makedirs(cell.directory)
   config = {'flags': cell.settings.flags, 'training': {'model': 'another'}}

@@ -204,7 +204,7 @@ def _warn_that_worker_is_open(because: str) -> None:
   )
 
 
-class _WorkerExecutors(tff.framework.ExecutorFactory):
+class _WorkerExecutors(tff.framework.ResourceManagingExecutorFactory):
   """Creates executors of a worker process.
 
   TFF repeats a computation whose worker is gone, with another executor, without limit;
@@ -213,7 +213,7 @@ class _WorkerExecutors(tff.framework.ExecutorFactory):
 
   def __init__(self) -> None:
     self._worker = Worker()
-    self._executors = tff.framework.ResourceManagingExecutorFactory(self._new_executor)
+    super().__init__(self._new_executor)
 
   def create_executor(self, cardinalities: Mapping[Any, int]) -> Any:
     if not self._worker.is_alive():
@@ -223,17 +223,13 @@ class _WorkerExecutors(tff.framework.ExecutorFactory):
         'larger than the 2 GB which TFF can send: take fewer clients at once, or a '
         'smaller model or state; and enter local_runtime again.'
       )
-    return self._executors.create_executor(cardinalities)
+    return super().create_executor(cardinalities)
 
   def _new_executor(self, cardinalities: Mapping[Any, int]) -> Any:
     stub = tff.framework.RemoteExecutorGrpcStub(self._worker.channel)
     executor = tff.framework.RemoteExecutor(stub)
     executor.set_cardinalities({tff.CLIENTS: 0, **cardinalities})
     return executor
-
-  def clean_up_executor(self, cardinalities: Mapping[Any, int]) -> None:
-    """Drops the executor for the given number of clients after a failure."""
-    self._executors.clean_up_executor(cardinalities)
 
   def end(self) -> None:
     """Ends the worker; calls that wait for its answers fail."""
