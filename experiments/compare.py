@@ -19,12 +19,12 @@ With --scheduler instead of --jobs, the workers of a Dask cluster do the runs.
 """
 
 import collections
+import contextlib
 import dataclasses
 import itertools
 import sys
-import time
 from collections.abc import Mapping, Sequence
-from typing import Optional
+from typing import Any, Optional
 
 from absl import flags
 
@@ -124,13 +124,16 @@ class Comparison:
     output: str,
     requested: grid.Record,
     tuned: Sequence[grid.Axis],
-    cluster: running.Cluster,
+    workers: Mapping[str, Any],
   ):
-    """Checks all settings, before anything is run or written."""
+    """Checks all settings, before anything is run or written.
+
+    `workers`: Arguments of `cluster.connect`.
+    """
     self._saved = grid.saved_record(output)
     requested, self._record = grid.merged(output, self._saved, requested)
     self._output, self._requested, self._tuned = output, requested, tuned
-    self._cluster = cluster
+    self._workers, self._client = workers, None
     self._make = cells_lib.Maker(output, requested.given)
     points, num_seeds = self._record.points, requested.tuning_seeds
     self._trials = [*self._make.trials(points, tuned, num_seeds)] if tuned else []
@@ -162,18 +165,17 @@ class Comparison:
           f'the comparison in {self._output} was changed meanwhile by another one; '
           'give the same command again.'
         )
-      self._cluster.check(self._output)
       grid.write_record(self._output, self._record)
       self._announce()
-      done: list[cells_lib.Result] = []
-      lost: Optional[running.LostError] = None
+      error: Optional[cluster.ClusterError] = None
       try:
-        self._run(self._trials, stop, done, 'tuning ')
-        if self._tuned:
-          self._cells = self._make_cells(self._selections())
-        self._run(self._cells, stop, done)
-      except running.LostError as e:
-        lost = e
+        with contextlib.ExitStack() as stack:
+          failed = self._run(self._trials, stop, stack, 'tuning ')
+          if self._tuned:
+            self._cells = self._make_cells(self._selections())
+          failed += self._run(self._cells, stop, stack)
+      except cluster.ClusterError as e:
+        error = e
       except KeyboardInterrupt:
         progress.say('Ending at once.', sys.stderr)
       results = [cells_lib.read(cell) for cell in self._cells]
@@ -182,47 +184,55 @@ class Comparison:
       rows = results_lib.write(self._output, self._record, results, selections, notes)
       results_lib.draw(self._output)
       progress.say(results_lib.to_text(self._record, rows))
-      return self._end(done, stop, lost)
+    progress.say(f'Results are in {self._output}; read {results_lib.MARKDOWN} first.')
+    if error is not None:
+      progress.say(f'error: {error}', sys.stderr)
+      return FAILED
+    if stop.requested:
+      progress.say('Stopped before its end; the same command goes on.')
+      return INTERRUPTED
+    if failed:
+      progress.say(
+        f'{failed} of the runs failed; the same command tries again what failed.'
+      )
+    return FAILED if failed else 0
 
   def _run(
     self,
     cells: Sequence[cells_lib.Cell],
     stop: interrupts.StopRequest,
-    done: list[cells_lib.Result],
+    stack: contextlib.ExitStack,
     kind: str = '',
-  ) -> None:
-    wanted = [
+  ) -> int:
+    """Runs those that are asked for and not finished; returns how many failed."""
+    todo = [
       cell
       for cell in cells
       if cell.point in self._requested.points
       and (kind or cell.seed <= self._requested.seeds)
+      and not cells_lib.read(cell).is_finished
     ]
-    todo = [cell for cell in wanted if not cells_lib.read(cell).is_finished]
     if not todo or stop.requested:
-      return
-    if len(todo) < len(wanted):
-      progress.say(
-        f'{len(wanted) - len(todo)} of {len(wanted)} {kind}runs were finished before.'
-      )
-    before, begun = len(done), time.monotonic()
-
-    def report(result: cells_lib.Result, seconds: float) -> None:
-      done.append(result)
-      number = len(done) - before
-      text = f'{kind}{number}/{len(todo)} {result.cell.name}: '
-      text += _in_words(result, seconds)
-      if waiting := len(todo) - number:
-        seconds = (time.monotonic() - begun) / number * waiting
-        text += f'; {waiting} left, about {_duration(seconds)}'
-      progress.say(text)
-
-    self._cluster.run(todo, stop, report)
+      return 0
+    if self._client is None:
+      try:
+        self._client = stack.enter_context(cluster.connect(**self._workers))
+      except cluster.ClusterError as e:
+        raise program.WrongUsage(str(e)) from e
+    failed = 0
+    ended = running.run(self._client, todo, stop)
+    for number, (cell, error, seconds) in enumerate(ended, 1):
+      result = cells_lib.after_run(cell, error, stop.requested)
+      failed += result.status == cells_lib.FAILED
+      text = _in_words(result, seconds)
+      progress.say(f'{kind}{number}/{len(todo)} {cell.name}: {text}')
+    return failed
 
   def _selections(self) -> dict[grid.Point, cells_lib.Selected]:
     by_point = {}
     for point in self._record.points:
       results = [cells_lib.read(cell) for cell in self._trials if cell.point == point]
-      selected = cells_lib.choose(results, self._tuned, self._make)
+      selected = cells_lib.choose(results, self._make)
       if selected is not None:
         by_point[point] = selected
     return by_point
@@ -234,9 +244,12 @@ class Comparison:
     text = f'{points} point{_s(points)} with {seeds} seed{_s(seeds)} each'
     if trials:
       text += f', and {trials} tuning run{_s(trials)} before'
-    text += f': {runs} run{_s(runs)}, {self._cluster.in_words}.'
-    for note in (f'{text} Writing to {self._output}.', *self._left_out()):
-      progress.say(note)
+    scheduler = self._workers['scheduler']
+    jobs = scheduler.removeprefix('local:')
+    where = f'one on each Dask worker of {scheduler}'
+    where = where if jobs == scheduler else f'{jobs} at a time'
+    text += f': {runs} run{_s(runs)}, {where}. Writing to {self._output}.'
+    progress.say('\n'.join([text, *self._left_out()]))
 
   def _left_out(self) -> list[str]:
     """Says which flags of the command line do not apply to which points."""
@@ -289,13 +302,6 @@ class Comparison:
       'spends, if the clients are private and the test data are of none of them. '
       f'{cells_lib.TIGHTER}',
     ]
-    for name in self._record.tuned:
-      chosen = ((p.name or 'all', name in s.at_edge) for p, s in selections.items())
-      if at_edge := [point for point, is_at_edge in chosen if is_at_edge]:
-        notes.append(
-          f'The best {name} is at the edge of what was tried, and something beyond it '
-          f'may be better, for {"; ".join(at_edge)}.'
-        )
     waiting = [p.name or 'all' for p in self._record.points if p not in selections]
     if waiting:
       notes.append(
@@ -303,46 +309,19 @@ class Comparison:
       )
     return notes
 
-  def _end(
-    self,
-    done: Sequence[cells_lib.Result],
-    stop: interrupts.StopRequest,
-    lost: Optional[running.LostError],
-  ) -> int:
-    progress.say(f'Results are in {self._output}; read {results_lib.MARKDOWN} first.')
-    if lost is not None:
-      progress.say(f'error: {lost}', sys.stderr)
-      return FAILED
-    failed = sum(each.status == cells_lib.FAILED for each in done)
-    if stop.requested or any(each.status == cells_lib.BEGUN for each in done):
-      progress.say('Stopped before its end; the same command goes on.')
-      return INTERRUPTED
-    if failed:
-      progress.say(
-        f'{failed} of the runs failed; the same command tries again what failed.'
-      )
-      return FAILED
-    return 0
-
 
 def _s(number: int) -> str:
   return '' if number == 1 else 's'
 
 
 def _in_words(result: cells_lib.Result, seconds: float) -> str:
-  if result.status == cells_lib.BEGUN:
-    return 'stopped, and can go on'
   if result.status == cells_lib.FAILED:
     return f'failed: {result.error}; all of it is in {result.cell.error_path}'
+  if not result.is_finished:
+    return 'stopped, and can go on'
   name = result.cell.settings.model.metric.name
   spent = rounding.up(result.epsilon)
-  return f'{name} {result.metric:.4f}, epsilon {spent} ({_duration(seconds)})'
-
-
-def _duration(seconds: float) -> str:
-  if seconds < 100:
-    return f'{seconds:.0f} s'
-  return f'{seconds / 60:.0f} min' if seconds < 5400 else f'{seconds / 3600:.1f} h'
+  return f'{name} {result.metric:.4f}, epsilon {spent} ({seconds:.0f} s)'
 
 
 def groups() -> tuple[program.Group, ...]:
@@ -357,13 +336,12 @@ def main(values: flags.FlagValues) -> int:
       raise program.WrongUsage(f'--{name} is not for comparisons: {reason}.')
   refused = {**dict.fromkeys(NAMES, 'it is for the comparison'), **cells_lib.UNVARIED}
   try:
-    planned = _planned(values, refused, runner := _runner(values))
+    planned = _planned(values, refused)
   except program.BAD_INPUT as e:
     raise program.WrongUsage(program.error_message(e)) from e
   try:
-    with runner:
-      return planned.run()
-  except (BlockingIOError, cluster.ClusterError) as e:
+    return planned.run()
+  except BlockingIOError as e:
     raise program.WrongUsage(str(e)) from e
   except OSError as e:  # Such as a full disk.
     progress.say(
@@ -373,23 +351,16 @@ def main(values: flags.FlagValues) -> int:
     return FAILED
 
 
-def _runner(values: flags.FlagValues) -> running.Cluster:
-  scheduler = run_options.scheduler_from(values)
+def _planned(values: flags.FlagValues, refused: Mapping[str, str]) -> Comparison:
+  scheduler, flag = run_options.scheduler_from(values), '--scheduler'
   if scheduler is None:
     scheduler, flag = f'local:{values.jobs}', f'--jobs={values.jobs}, or --scheduler'
     cluster.check(scheduler, name=flag)
-    return running.Cluster(scheduler, flag=flag)
-  if values['jobs'].present:
+  elif values['jobs'].present:
     raise program.WrongUsage(
       f'--jobs={values.jobs} is for runs here, and --scheduler={scheduler} for runs on '
       'a Dask cluster; give one of them.'
     )
-  return running.Cluster(scheduler, trusted_network=values.trusted_network)
-
-
-def _planned(
-  values: flags.FlagValues, refused: Mapping[str, str], runner: running.Cluster
-) -> Comparison:
   names = [name for name in values if name not in NAMES]
   given = cells_lib.given(values, names)
   on_all = {name: values[name].value for name in given}
@@ -407,7 +378,9 @@ def _planned(
     tuning_seeds=values.tuning_seeds,
   )
   output = values.output or run_options.new_directory('compare')
-  return Comparison(output, record, tuned, runner)
+  trusted = {'trusted_network': values.trusted_network}
+  workers = {'scheduler': scheduler, 'name': flag, **trusted}
+  return Comparison(output, record, tuned, workers)
 
 
 # Other errors of the comparison are shown with a traceback.

@@ -2,7 +2,7 @@
 
 The legend names the flags in which runs differ. Colours are those of Okabe and Ito,
 which colour-blind people can distinguish too; if there are more lines than colours,
-they also differ in dashes and markers.
+they also differ in dashes.
 """
 
 import dataclasses
@@ -12,15 +12,13 @@ import json
 import math
 import os
 from collections.abc import Sequence
-from typing import Any, Optional
+from typing import Any, Optional, Union
 
 from tff_dp_aggregators.accounting.records import ledger
 from tff_dp_aggregators.base import messages
 from tff_dp_aggregators.base import new_files
 from tff_dp_aggregators.learning.runs import metrics_file
 from tff_dp_aggregators.learning.runs import run_directory
-
-from . import metrics as metrics_lib
 
 ROUND, EPSILON, SECONDS = 'round', 'epsilon', 'seconds'
 _TEST = 'test_'
@@ -29,19 +27,16 @@ FORMATS = ('png', 'svg')
 # Okabe and Ito's colours, except yellow, which is pale on white.
 _COLORS = ('#0072B2', '#D55E00', '#009E73', '#CC79A7', '#E69F00', '#56B4E9', '#000000')
 _DASHES = ('-', '--', ':')
-_MARKERS = ('o', 's', '^', 'D', 'v', 'P', 'X')
 _GREY = '#555555'
-_WIDTH, _HEIGHT = 7.2, 4.2
-_LEGEND_FONT, _INCHES_PER_LETTER = 8.5, 0.072
-# As fractions of the axis: minimum distance of ticks, and offset of points at one x.
-_MIN_TICK_DISTANCE = 0.07
-_OFFSET = 0.006
+_MAX_TICKS = 10  # More of them could not be read.
 
 
 @dataclasses.dataclass(frozen=True)
 class Line:
   label: str  # In the legend; empty for none.
-  x: Sequence[float]  # Of each point; empty for a level, a horizontal line.
+  # Of each point; empty for a level, a horizontal line. Names are put from top to
+  # bottom, and the values `y` are to the right.
+  x: Sequence[Union[float, str]]
   y: Sequence[float]  # Of each point; a level has one.
   errors: Sequence[float] = ()  # Standard errors of `y`; NaN if there is none.
 
@@ -52,15 +47,9 @@ class Chart:
   x_label: str
   y_label: str
   lines: Sequence[Line]  # In the order of the legend.
-  # Minimum and maximum possible value; `None` if there is none.
-  y_limits: tuple[Optional[float], Optional[float]] = (None, None)
   are_points: bool = False  # Whether single points are marked.
   log_x: bool = False  # Whether the horizontal axis is logarithmic.
   right: Optional[Line] = None  # Drawn on a second vertical axis, at the right.
-  note: str = ''  # A line of small print below.
-  # Names of the numbers `x` of the only line, from top to bottom. Then the chart is
-  # turned: its values `y` are to the right, and `x_label` is what they are.
-  names: Sequence[str] = ()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -142,20 +131,12 @@ def picture(
         raise ValueError(
           f'{run.directory} has no column {name!r}; there are {", ".join(suggestions)}.'
         )
-  metric = metrics_lib.METRICS.get(y.removeprefix(_TEST))
   lines = [_line(run, label, x, y) for run, label in zip(runs, labels(runs))]
-  first_run = runs[0]
-  with_epsilon = len(runs) == 1 and x != EPSILON and y != EPSILON and first_run.spends
+  right = None
+  if len(runs) == 1 and EPSILON not in (x, y) and runs[0].spends:
+    right = Line(_in_words(EPSILON, runs), *runs[0].points(x, EPSILON))
   return Chart(
-    title=title or _title(runs),
-    x_label=_in_words(x, runs),
-    y_label=_in_words(y, runs),
-    lines=lines,
-    # Several runs may differ by too little to be seen from 0 to 1.
-    y_limits=metric.limits if metric and len(runs) == 1 else (None, None),
-    right=Line(_in_words(EPSILON, runs), *first_run.points(x, EPSILON))
-    if with_epsilon
-    else None,
+    title or _title(runs), _in_words(x, runs), _in_words(y, runs), lines, right=right
   )
 
 
@@ -179,10 +160,7 @@ def labels(runs: Sequence[Run]) -> list[str]:
   if len(set(texts)) == len(runs) and all(texts):
     return texts
   # Some runs have the same flags, for example at different commits.
-  return [
-    f'{each} ({run.directory})' if each else run.directory
-    for each, run in zip(texts, runs)
-  ]
+  return [f'{each} ({run.directory})'.lstrip() for each, run in zip(texts, runs)]
 
 
 def _measure_of_all(runs: Sequence[Run]) -> str:
@@ -211,12 +189,11 @@ def _line(run: Run, label: str, x: str, y: str) -> Line:
 
 
 def _in_words(name: str, runs: Sequence[Run]) -> str:
-  if name == EPSILON:
-    deltas = {run.delta for run in runs} - {None}
-    return 'epsilon spent' + (
-      f' at delta = {deltas.pop():g}' if len(deltas) == 1 else ''
-    )
-  return name.replace('_', ' ')
+  if name != EPSILON:
+    return name.replace('_', ' ')
+  deltas = {run.delta for run in runs} - {None}
+  at_delta = f' at delta = {deltas.pop():g}' if len(deltas) == 1 else ''
+  return f'epsilon spent{at_delta}'
 
 
 def _title(runs: Sequence[Run]) -> str:
@@ -232,18 +209,15 @@ def _title(runs: Sequence[Run]) -> str:
 def save(chart: Chart, path: str) -> None:
   import matplotlib  # Loading it is slower than checking flags.
 
+  kind, file = format_of(path), io.BytesIO()
   # The same picture has the same bytes; letters as paths look the same everywhere.
-  settings = {
-    'svg.hashsalt': chart.title,
-    'svg.fonttype': 'path',
-    'font.family': 'DejaVu Sans',
-  }
-  kind = format_of(path)
-  metadata = {'Date': None, 'Creator': None} if kind == 'svg' else {'Software': None}
-  with matplotlib.rc_context(settings):
-    fig = _figure(chart)
-    file = io.BytesIO()
-    fig.savefig(file, format=kind, metadata=metadata)
+  with matplotlib.rc_context({'svg.hashsalt': chart.title, 'svg.fonttype': 'path'}):
+    figure(chart).savefig(
+      file,
+      format=kind,
+      bbox_inches='tight',  # With the legend, which is beside the axes.
+      metadata={'Date': None} if kind == 'svg' else None,
+    )
   new_files.replace(path, file.getvalue())
 
 
@@ -255,134 +229,45 @@ def format_of(path: str) -> str:
   return ending
 
 
-def _figure(chart: Chart) -> Any:
-  from matplotlib import figure
+def figure(chart: Chart) -> Any:
+  import matplotlib.figure
 
-  labels = [line.label for line in chart.lines if line.label]
-  # Space for the legend beside the data.
-  longest = max(map(len, labels), default=0)
-  beside = 0.6 + _INCHES_PER_LETTER * longest if longest else 0.0
-  height = max(_HEIGHT, 0.23 * len(labels) + 1.2, 0.3 * len(chart.names) + 1.2)
-  size = (_WIDTH + beside, height)
-  fig = figure.Figure(figsize=size, dpi=120, layout='constrained')
-  axes = fig.add_subplot()
+  fig = matplotlib.figure.Figure(figsize=(7.2, 4.2), dpi=120)
+  axes = fig.add_subplot(xlabel=chart.x_label, ylabel=chart.y_label)
   axes.set_title(chart.title, loc='left', fontsize=10)
-  axes.set_xlabel(chart.x_label)
   axes.grid(alpha=0.3)
-  if chart.names:
-    _draw_names(axes, chart)
-  else:
-    _draw_lines(axes, chart)
-  if labels:
-    # Matplotlib would list lines without error bars first.
-    handles = dict(zip(*reversed(axes.get_legend_handles_labels())))
-    fig.legend(
-      [handles[label] for label in labels],
-      labels,
-      loc='outside right upper',
-      fontsize=_LEGEND_FONT,
-      frameon=False,
-    )
-  if chart.note:
-    fig.supxlabel(chart.note, fontsize=7.5, color=_GREY, x=0.01, ha='left')
-  return fig
-
-
-def style(number: int) -> dict[str, Any]:
-  """Colour, dashes and marker of a line; the first 21 numbers all differ."""
-  color = number % len(_COLORS)
-  return {
-    'color': _COLORS[color],
-    'linestyle': _DASHES[number // len(_COLORS) % len(_DASHES)],
-    'marker': _MARKERS[(color + number // len(_COLORS)) % len(_MARKERS)],
-  }
-
-
-def _draw_lines(axes: Any, chart: Chart) -> None:
-  axes.set_ylabel(chart.y_label)
-  x_values = sorted({x for line in chart.lines for x in line.x})
-  if chart.log_x and x_values and x_values[0] > 0:
+  styles = itertools.cycle(itertools.product(_DASHES, _COLORS))
+  handles = []  # In the order of lines; Matplotlib's own order is another one.
+  for line, (dashes, color) in zip(chart.lines, styles):
+    style: dict[str, Any] = {'label': line.label, 'linestyle': dashes, 'color': color}
+    errors = line.errors or None
+    if not line.x:
+      (level,) = line.y
+      handles.append(axes.axhline(level, **{**style, 'color': _GREY}))
+      for error in filter(math.isfinite, line.errors):
+        axes.axhspan(level - error, level + error, color=_GREY, alpha=0.12)
+    elif isinstance(line.x[0], str):
+      style['linestyle'] = ''
+      axes.errorbar(line.y, line.x, xerr=errors, marker='o', capsize=3, **style)
+      axes.invert_yaxis()
+    elif chart.are_points:
+      style |= {'marker': 'o', 'markersize': 4.5, 'capsize': 2.5}
+      handles.append(axes.errorbar(line.x, line.y, yerr=errors, **style))
+    else:
+      handles += axes.plot(line.x, line.y, **style)
+      axes.set_xlim(left=0)
+  values = sorted({x for line in chart.lines for x in line.x})
+  if chart.log_x:
     axes.set_xscale('log')
-  curves = [line for line in chart.lines if len(line.x)]
-  for number, line in enumerate(curves):
-    line_style = style(number)
-    if not chart.are_points:
-      del line_style['marker']
-      axes.plot(line.x, line.y, label=line.label, linewidth=1.8, **line_style)
-      continue
-    x = _offset(line.x, x_values, number - (len(curves) - 1) / 2, chart.log_x)
-    axes.errorbar(
-      x,
-      line.y,
-      yerr=line.errors or None,
-      label=line.label,
-      linewidth=1.5,
-      markersize=4.5,
-      capsize=2.5,
-      elinewidth=1.0,
-      **line_style,
-    )
-  for number, line in enumerate(each for each in chart.lines if not len(each.x)):
-    (level,) = line.y
-    dashes = {'linestyle': _DASHES[(1 + number) % len(_DASHES)], 'linewidth': 1.4}
-    axes.axhline(level, label=line.label, color=_GREY, zorder=1, **dashes)
-    for error in filter(math.isfinite, line.errors):
-      axes.axhspan(level - error, level + error, color=_GREY, alpha=0.12, zorder=0)
-  if chart.are_points and x_values:
-    _set_ticks(axes, x_values, chart.log_x)
-  elif not chart.log_x:
-    axes.set_xlim(left=0)
-    if all(float(x).is_integer() for x in x_values):
-      axes.locator_params(axis='x', integer=True)
-  if chart.y_limits != (None, None) and not chart.are_points:
-    axes.set_ylim(*chart.y_limits)
-  if len(chart.lines) == 1 and not chart.are_points:
-    # In the label of the axis, where it covers no line, even a short one.
-    axes.set_ylabel(f'{chart.y_label} (last {chart.lines[0].y[-1]:.3f})')
+  if chart.are_points and len(values) <= _MAX_TICKS:
+    axes.set_xticks(values, [f'{x:.4g}' for x in values])
+    axes.set_xticks([], minor=True)
+  if any(line.label for line in chart.lines):
+    beside = {'loc': 'upper left', 'bbox_to_anchor': (1.01, 1.0)}
+    axes.legend(handles=handles, fontsize=8.5, frameon=False, **beside)
   if chart.right is not None:
-    line = chart.right
-    axes.yaxis.label.set_color(_COLORS[0])
     right = axes.twinx()
-    right.set_ylabel(f'{line.label} (last {line.y[-1]:.2f})', color=_COLORS[1])
-    right.step(line.x, line.y, where='post', color=_COLORS[1], linewidth=1.4)
-    right.set_ylim(0.0, 1.15 * max(line.y) or 1.0)
-
-
-def _set_ticks(axes: Any, x_values: Sequence[float], is_log: bool) -> None:
-  """Puts ticks at the values, except those too near the previous tick to be read."""
-  positions = [math.log(x) if is_log else x for x in x_values]
-  kept = [0]
-  for number, position in enumerate(positions):
-    if position - positions[kept[-1]] > _MIN_TICK_DISTANCE * (
-      positions[-1] - positions[0]
-    ):
-      kept.append(number)
-  axes.set_xticks([x_values[each] for each in kept])
-  axes.set_xticklabels([f'{x_values[each]:.4g}' for each in kept])
-  axes.set_xticks([], minor=True)
-
-
-def _draw_names(axes: Any, chart: Chart) -> None:
-  (line,) = chart.lines
-  axes.errorbar(
-    line.y,
-    line.x,
-    xerr=line.errors,
-    color=_COLORS[0],
-    linestyle='',
-    marker='o',
-    capsize=3,
-  )
-  axes.set_yticks(line.x, chart.names)
-  axes.invert_yaxis()
-  axes.margins(y=0.08)
-
-
-def _offset(
-  x: Sequence[float], x_values: Sequence[float], steps: float, is_log: bool
-) -> list[float]:
-  """Moves points so that error bars at the same x stand side by side."""
-  lower, upper = x_values[0], x_values[-1]
-  if is_log:
-    return [each * (upper / lower) ** (_OFFSET * steps) for each in x]
-  return [each + ((upper - lower) or lower) * _OFFSET * steps for each in x]
+    right.set_ylabel(chart.right.label, color=_COLORS[1])
+    right.step(chart.right.x, chart.right.y, where='post', color=_COLORS[1])
+    right.set_ylim(bottom=0)
+  return fig

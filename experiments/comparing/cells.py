@@ -20,6 +20,7 @@ from tff_dp_aggregators.accounting import joint_mechanism
 from tff_dp_aggregators.accounting import mechanism as mechanism_lib
 from tff_dp_aggregators.accounting.programs import program
 from tff_dp_aggregators.accounting.reports import statement
+from tff_dp_aggregators.base import new_files
 from tff_dp_aggregators.base import rounding
 from tff_dp_aggregators.learning.runs import metrics_file
 from tff_dp_aggregators.learning.runs import run_directory
@@ -79,7 +80,7 @@ class Maker:
       for number, values in enumerate(itertools.product(*(a.values for a in axes))):
         tuned = tuple(itertools.chain.from_iterable(values))
         own_seed = FIRST_TUNING_SEED + seed + number * num_seeds
-        yield self.cell(point, own_seed, tuned, is_trial=True)
+        yield self.cell(point, own_seed, tuned)
 
   def cell(
     self,
@@ -87,13 +88,12 @@ class Maker:
     seed: int,
     tuned: tuple[grid.Setting, ...] = (),
     not_covered: tuple[str, ...] = (),
-    is_trial: bool = False,
   ) -> Cell:
     # The name of a reported cell does not depend on what tuning chose.
-    tried, folder = (tuned, TUNING) if is_trial else ((), CELLS)
-    name = grid.name_of((*point.settings, *tried, ('seed', str(seed))))
+    tried, folder = (tuned, TUNING) if seed >= FIRST_TUNING_SEED else ((), CELLS)
+    name = grid.name_of((*point.settings.items(), *tried, ('seed', str(seed))))
     directory = os.path.join(self.output, folder, name)
-    settings = dict((*point.settings, *tuned))
+    settings = {**point.settings, **dict(tuned)}
     arguments = tuple(
       argument
       for name, arguments in self.given.items()
@@ -216,6 +216,17 @@ def read(cell: Cell) -> Result:
     ) from e
 
 
+def after_run(cell: Cell, error: str, is_stopped: bool) -> Result:
+  """Returns the result of a run that has ended; writes why it failed."""
+  if not error:
+    result = read(cell)
+    if result.is_finished or is_stopped:
+      return result
+    error = f'A worker finished it, and its files are not in {cell.directory}.'
+  new_files.replace(cell.error_path, error.rstrip('\n') + '\n')
+  return Result(cell, FAILED, error=last_line(error))
+
+
 def _noise(privacy: privacy_options.Privacy) -> tuple[Optional[float], Optional[float]]:
   if privacy.mechanism is None or privacy.mechanism.parts:
     return None, None
@@ -248,8 +259,6 @@ class Selected:
 
   settings: tuple[grid.Setting, ...]  # The flags that were tuned, with the best values.
   num_runs: int  # Number of runs to choose from.
-  # Flags whose best value is the smallest or largest that was tried.
-  at_edge: tuple[str, ...]
   # Composition of these runs and the reported one; `None` without privacy, or with the
   # noise of a larger cohort.
   epsilon: Optional[float]
@@ -274,9 +283,7 @@ class Selected:
     )
 
 
-def choose(
-  results: Sequence[Result], axes: Sequence[grid.Axis], make: Maker
-) -> Optional[Selected]:
+def choose(results: Sequence[Result], make: Maker) -> Optional[Selected]:
   """Returns the best settings of a point; `None` unless all runs are finished."""
   if not results or not all(each.is_finished for each in results):
     return None
@@ -299,22 +306,7 @@ def choose(
     each.mechanism if each.simulated_cohort_scale == 1 else None for each in privacies
   ]
   epsilon, num_composed = _composed(mechanisms, delta)
-  edge = _at_edge(best, axes)
-  return Selected(best, len(results), edge, epsilon, num_composed, delta)
-
-
-def _at_edge(
-  best: tuple[grid.Setting, ...], axes: Sequence[grid.Axis]
-) -> tuple[str, ...]:
-  """Numeric flags whose best value is the smallest or largest that was tried."""
-  at_edge, chosen = [], dict(best)
-  for axis in axes:
-    with contextlib.suppress(ValueError):  # Other flags have names or texts.
-      numbers = [float(own) for (_, own), *_ in axis.values]
-      edges = (min(numbers), max(numbers)) if len(numbers) > 1 else ()
-      if float(chosen[axis.flag]) in edges:
-        at_edge.append(axis.flag)
-  return tuple(at_edge)
+  return Selected(best, len(results), epsilon, num_composed, delta)
 
 
 def _composed(

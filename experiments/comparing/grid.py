@@ -21,7 +21,7 @@ import json
 import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Optional
+from typing import Any, Literal, Optional
 
 import msgspec
 from absl import flags
@@ -36,7 +36,6 @@ from tff_dp_aggregators.strategies import registry
 from ..options import privacy as privacy_options
 from ..options import run as run_options
 
-_AXIS = re.compile(r'(\w+)=(.*)', re.DOTALL)
 _COMMA = re.compile(r'(?<!\\),')
 _COLON = re.compile(r'(?<!\\):(?=\w+=)')
 _ESCAPED = re.compile(r'\\([,:])')
@@ -47,7 +46,8 @@ _MAX_BYTES = 255  # Of a name in file systems.
 _DIGEST_LENGTH = 8
 
 FILE = 'comparison.json'  # The record of a comparison.
-_VERSION = 1  # Version of its format.
+# Files of which a folder is as good as empty.
+_OF_ANY_FOLDER = (new_files.HALF_WRITTEN, folder_lock.FILE)
 
 # A flag and its value as text; an empty value leaves the flag out.
 Setting = tuple[str, str]
@@ -64,17 +64,16 @@ class Axis:
 class Point:
   """A point of a grid: the settings of its runs, without those of all points."""
 
-  settings: tuple[Setting, ...]  # Flags and their values.
+  settings: dict[str, str]  # Flags and their values; the order is that of the name.
   left_out: tuple[str, ...] = ()  # Flags of the command line that do not go with them.
 
-  @property
-  def values(self) -> dict[str, str]:
-    return dict(self.settings)
+  def __hash__(self) -> int:
+    return hash(frozenset(self.settings.items()))
 
   @property
   def name(self) -> str:
     """A unique name for messages and folders."""
-    return name_of(self.settings)
+    return name_of([*self.settings.items()])
 
 
 def name_of(settings: Sequence[Setting]) -> str:
@@ -105,12 +104,11 @@ def axes(
 ) -> tuple[Axis, ...]:
   by_flag: dict[str, dict[tuple[Setting, ...], None]] = {}
   for text in texts:
-    match = _AXIS.fullmatch(text)
-    if match is None:
+    flag, equals, listed = text.partition('=')
+    if not equals:
       raise ValueError(
         f'{option} {text!r} must be FLAG=VALUE,VALUE such as target_epsilon=2,4,8.'
       )
-    flag, listed = match.groups()
     for part in _COMMA.split(listed):
       value = _value(f'{flag}={part}', values, refused, f'{option} {text!r}')
       # A tuned flag has a value in each run, and so have flags that are brought along.
@@ -125,31 +123,23 @@ def _value(
 ) -> tuple[Setting, ...]:
   settings = []
   for part in _COLON.split(text):
-    flag, value = part.split('=', 1)
-    value = _ESCAPED.sub(r'\1', value)
-    if flag in refused:
-      raise ValueError(f'{where}: --{flag} cannot be varied: {refused[flag]}.')
-    if flag not in values:
-      raise ValueError(f'{where}: there is no flag --{flag}; --helpfull lists all.')
-    if value and isinstance(values[flag], flags.MultiFlag):
-      raise ValueError(
-        f'{where}: --{flag} cannot be varied: it is given several times, and here '
-        f'would be one. Where others bring {flag}= along, all of them are left out.'
+    flag, _, text = part.partition('=')
+    text, why = _ESCAPED.sub(r'\1', text), refused.get(flag)
+    if why is None and flag not in values:
+      why = f'there is no flag --{flag}; --helpfull lists all'
+    elif text and why is None and isinstance(values[flag], flags.MultiFlag):
+      why = (
+        'it is given several times, and here would be one. Where others bring '
+        f'{flag}= along, all of them are left out'
       )
-    settings.append((flag, _canonical(values[flag], value, where) if value else ''))
+    if why is not None:
+      raise ValueError(f'{where}: --{flag} cannot be varied: {why}.')
+    try:  # In one notation, so that 2 and 2.0 are the same.
+      value = written(values[flag].parser.parse(text)) if text else ''
+    except (ValueError, TypeError) as e:
+      raise ValueError(f'{where}: {text!r} is not a value of --{flag}: {e}.') from e
+    settings.append((flag, value))
   return tuple(settings)
-
-
-def _canonical(flag: flags.Flag, text: str, where: str) -> str:
-  """Returns a value in one notation, so that 2 and 2.0 are the same."""
-  try:
-    value = flag.parser.parse(text)
-  except (ValueError, TypeError) as e:
-    reason = ' '.join(str(e).split()).rstrip('.')
-    raise ValueError(
-      f'{where}: {text!r} is not a value of --{flag.name}: {reason}.'
-    ) from e
-  return written(value)
 
 
 def written(value: Any) -> str:
@@ -188,7 +178,7 @@ def points(axes: Sequence[Axis], others: Mapping[str, Any]) -> tuple[Point, ...]
     unused = unused_by(
       chosen.get('mechanism'), chosen.get('noise_site'), chosen.get('clipping')
     )
-    settings = tuple((f, v) for f, v in merged.items() if v and f not in unused)
+    settings = {f: v for f, v in merged.items() if v and f not in unused}
     left_out = {f for f, v in merged.items() if not v}
     left_out |= {f for f in unused if others.get(f) is not None}
     all_points[Point(settings, tuple(sorted(left_out)))] = None
@@ -232,19 +222,7 @@ class Record:
   # Flags that are tuned, with the values that are tried.
   tuned: Mapping[str, Sequence[str]]
   tuning_seeds: int  # Runs of each combination of these values.
-
-  def to_json(self) -> dict[str, Any]:
-    fields = msgspec.json.decode(msgspec.json.encode(self))
-    for point in fields['points']:
-      point['settings'] = dict(point['settings'])
-    return {'version': _VERSION, **fields}
-
-  @classmethod
-  def from_json(cls, data: Mapping[str, Any]) -> 'Record':
-    if data['version'] != _VERSION:
-      raise ValueError(f'it is of version {data["version"]}, not {_VERSION}')
-    points = [{**p, 'settings': [*p['settings'].items()]} for p in data['points']]
-    return strict_json.convert({**data, 'points': points}, cls)
+  version: Literal[1] = 1  # Of the format of the file.
 
 
 def is_comparison(output: str) -> bool:
@@ -258,8 +236,9 @@ def saved_record(output: str) -> Optional[Record]:
   path = os.path.join(output, FILE)
   try:
     with open(path, encoding='utf-8') as file:
-      return Record.from_json(json.load(file))
-  except (OSError, KeyError, TypeError, AttributeError, ValueError) as e:
+      record: Record = strict_json.convert(json.load(file), Record)
+      return record
+  except (OSError, ValueError) as e:
     raise ValueError(f'{path} is not a record of a comparison: {e}.') from e
 
 
@@ -271,12 +250,8 @@ def merged(
   Points whose flags are in another order are the same.
   """
   if saved is None:
-    names = os.listdir(output) if os.path.isdir(output) else ()
-    has_more = any(
-      not name.startswith(new_files.HALF_WRITTEN) and name != folder_lock.FILE
-      for name in names
-    )
-    if has_more or (os.path.lexists(output) and not os.path.isdir(output)):
+    names = set(os.listdir(output) if os.path.lexists(output) else ())
+    if any(not name.startswith(_OF_ANY_FOLDER) for name in names):
       raise FileExistsError(
         f'{output} exists, is not empty, and is not of a comparison; nothing is '
         'overwritten. Give another --output.'
@@ -288,8 +263,8 @@ def merged(
       f'flags, to which values of --grid and --seeds may be added: '
       f'{"; ".join(differences)}. Give another --output.'
     )
-  known = {frozenset(point.settings): point for point in saved.points}
-  points = [known.get(frozenset(each.settings), each) for each in record.points]
+  known = {point: point for point in saved.points}
+  points = [known.get(each, each) for each in record.points]
   requested = dataclasses.replace(
     record, varied=saved.varied, points=tuple(dict.fromkeys(points))
   )
@@ -305,7 +280,7 @@ def _differences(saved: Record, now: Record) -> list[str]:
     {
       **{name: ' '.join(each.given[name]) for name in sorted(each.given)},
       'grid': sorted(each.varied),
-      'tune': each.to_json()['tuned'],
+      'tune': {name: [*values] for name, values in each.tuned.items()},
       'tuning_seeds': each.tuning_seeds,
     }
     for each in (saved, now)
@@ -336,5 +311,5 @@ def folder(output: str) -> Iterator[None]:
 
 def write_record(output: str, record: Record) -> None:
   new_files.replace(
-    os.path.join(output, FILE), json.dumps(record.to_json(), indent=2) + '\n'
+    os.path.join(output, FILE), json.dumps(msgspec.to_builtins(record), indent=2) + '\n'
   )

@@ -8,20 +8,17 @@ is shown against a number that is, or as a dot for each row of the table.
 
 import csv
 import io
-import itertools
 import math
 import os
 import shlex
-import textwrap
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Optional
+from typing import Any, Optional, Union
 
 import numpy as np
 
 from tff_dp_aggregators.base import new_files
 from tff_dp_aggregators.base import rounding
 
-from .. import metrics as metrics_lib
 from .. import plotting
 from . import cells as cells_lib
 from . import grid
@@ -29,14 +26,12 @@ from . import grid
 CELLS, TABLE, MARKDOWN = 'cells.csv', 'table.csv', 'table.md'
 PICTURES = tuple(f'comparison.{each}' for each in plotting.FORMATS)
 ERROR = '_stderr'  # Suffix of columns: the standard error of a mean.
-_MAX_PAIRS = 5  # Pairs of rows that a note on the ranking names.
 _NOISE_COLUMNS = ('delta', 'noise_multiplier', 'rmse')  # The same for all seeds.
 TUNED = 'tuned_'  # Prefix of columns: the value that tuning chose for a flag.
 _NOISE = ('target_epsilon', 'target_rho', 'noise_multiplier')
 _MIN_AXIS_VALUES = 3  # Different numbers for which a flag becomes an axis.
 _LOG_RATIO = 8.0  # Largest by smallest value from which on an axis is logarithmic.
 _TOLERANCE = 1e-3  # Relative difference of epsilons that are drawn as equal.
-_TEST = 'test_'
 _SIMULATED = 'simulated_epsilon'  # Column of runs with the noise of a larger cohort.
 Row = dict[str, Any]  # A row of the table, with numbers.
 _Row = Mapping[str, str]  # The same when it is read, with texts.
@@ -84,14 +79,14 @@ def rows(
 def _settings_of(
   record: grid.Record, point: grid.Point, tuned: Iterable[grid.Setting]
 ) -> Row:
-  values, chosen = point.values, dict(tuned)
-  row = {name: values.get(name, '') for name in columns_varied(record)}
+  chosen = dict(tuned)
+  row = {name: point.settings.get(name, '') for name in columns_varied(record)}
   return row | {f'{TUNED}{name}': chosen.get(name, '') for name in record.tuned}
 
 
 def columns_varied(record: grid.Record) -> list[str]:
   """Returns the flags in which points differ, also those that values bring along."""
-  extra = [flag for point in record.points for flag in point.values]
+  extra = [flag for point in record.points for flag in point.settings]
   return list(dict.fromkeys([*record.varied, *extra]))
 
 
@@ -149,13 +144,8 @@ def to_csv(rows: Sequence[Row]) -> str:
 
 def read(output: str) -> list[dict[str, str]]:
   path = os.path.join(output, TABLE)
-  try:
-    with open(path, newline='', encoding='utf-8') as file:
-      return list(csv.DictReader(file))
-  except OSError as e:
-    raise ValueError(
-      f'{path} cannot be read: {e.strerror}. The command of the comparison writes it.'
-    ) from e
+  with open(path, newline='', encoding='utf-8') as file:
+    return list(csv.DictReader(file))
 
 
 def to_markdown(record: grid.Record, rows: Sequence[Row], notes: Sequence[str]) -> str:
@@ -173,44 +163,8 @@ def to_markdown(record: grid.Record, rows: Sequence[Row], notes: Sequence[str]) 
   )
   if given:
     caption += f' Flags of all runs: `{given}`.'
-  notes = [f'- {note}' for note in (ranking(record, rows), *notes) if note]
-  parts = ['# Comparison', caption, '\n'.join(lines), '\n'.join(notes)]
-  return '\n\n'.join(filter(None, parts)) + '\n'
-
-
-def ranking(record: grid.Record, rows: Sequence[Row]) -> str:
-  """Says which rows have too few seeds to be ranked by Student's t test; '' if none."""
-  from scipy import stats
-
-  measure = next((name for name in rows[0] if f'{name}{ERROR}' in rows[0]), '')
-  measured = [row for row in rows if measure and row[measure] is not None]
-  if len(measured) < 2:
-    return ''
-  if any(row[f'{measure}{ERROR}'] is None for row in measured):
-    return (
-      'One seed does not rank lines: how much a result changes from seed to seed is '
-      'not known. Give more --seeds.'
-    )
-
-  def name_of_row(row: Row) -> str:
-    values = (row[name] for name in columns_varied(record))
-    return ', '.join(str(value) for value in values if value != '') or 'all'
-
-  too_close = []
-  for one, other in itertools.combinations(measured, 2):
-    quantile = float(stats.t.ppf(0.975, one['seeds'] + other['seeds'] - 2))
-    error = math.hypot(one[f'{measure}{ERROR}'], other[f'{measure}{ERROR}'])
-    if abs(one[measure] - other[measure]) <= quantile * error:
-      too_close.append(f'{name_of_row(one)} and {name_of_row(other)}')
-  if not too_close:
-    return ''
-  more = (
-    f'; and {len(too_close) - _MAX_PAIRS} more' if len(too_close) > _MAX_PAIRS else ''
-  )
-  return (
-    f'Seeds are too few to rank these by {_heading(measure)}, whose difference is '
-    f'within its error (95%): {"; ".join(too_close[:_MAX_PAIRS])}{more}.'
-  )
+  listed = '\n'.join(f'- {note}' for note in notes)
+  return '\n\n'.join(['# Comparison', caption, '\n'.join(lines), listed]) + '\n'
 
 
 def to_text(record: grid.Record, rows: Sequence[Row]) -> str:
@@ -231,12 +185,10 @@ def to_text(record: grid.Record, rows: Sequence[Row]) -> str:
     '  '.join(cell.ljust(width) for cell, width in zip(line, widths)).rstrip()
     for line in table
   ]
+  error = ' ± its standard error' if record.seeds > 1 else ''
   seeds = seeds_in_words(row['seeds'] for row in rows)
-  caption = f'After the last round, mean of {seeds}'
-  if record.seeds > 1:
-    caption += ' ± its standard error'
-  note = textwrap.wrap(ranking(record, rows), 88)
-  return '\n'.join(['', f'{caption}:', '', *lines, *([''] if note else []), *note, ''])
+  caption = f'After the last round, mean of {seeds}{error}:'
+  return '\n'.join(['', caption, '', *lines, ''])
 
 
 def seeds_in_words(numbers: Iterable[int]) -> str:
@@ -302,25 +254,20 @@ def picture(record: grid.Record, rows: Sequence[_Row]) -> Optional[plotting.Char
   varied = columns_varied(record)
   x, metric_name = _axis(record, varied, drawn), _heading(measure)
   seeds = seeds_in_words(int(row['seeds']) for row in drawn)
-  note = 'Bars: standard error of the mean over seeds.' if record.seeds > 1 else ''
-  if record.tuned:
-    note += f' Tuned for each point: {", ".join(record.tuned)}.'
-  title, note = f'{", ".join(record.tasks)}: {metric_name}, {seeds}', note.strip()
+  title = f'{", ".join(record.tasks)}: {metric_name}, {seeds}'
+  if record.seeds > 1:
+    title += ' (bars: standard error)'
   if x is None:
     names = [_label(row, varied) or 'all' for row in drawn]
-    dots = _line('', range(len(drawn)), drawn, measure)
-    return plotting.Chart(title, metric_name, '', [dots], note=note, names=names)
+    return plotting.Chart(title, metric_name, '', [_line('', names, drawn, measure)])
   finite = [each for each in (_x(row, x) for row in drawn) if each is not None]
-  metric = metrics_lib.METRICS.get(measure.removeprefix(_TEST))
   return plotting.Chart(
     title,
     x_label=_x_label(x, drawn),
     y_label=metric_name,
     lines=_lines(drawn, [name for name in varied if name != x], x, measure),
-    y_limits=metric.limits if metric else (None, None),
     are_points=True,
     log_x=min(finite) > 0 and max(finite) >= _LOG_RATIO * min(finite),
-    note=note,
   )
 
 
@@ -377,13 +324,13 @@ def _lines(
     if is_level and math.isinf(_number(ordered[0][1]['epsilon'])):
       parts = [part for part in label.split(', ') if part not in ('none', '')]
       label = ', '.join(['no privacy', *parts])
-    x_values = () if is_level else [x for x, _ in ordered if x is not None]
+    x_values = [x for x, _ in ordered if x is not None]
     lines.append(_line(label, x_values, [row for _, row in ordered], measure))
   return lines
 
 
 def _line(
-  label: str, x: Sequence[float], rows: Sequence[_Row], measure: str
+  label: str, x: Sequence[Union[float, str]], rows: Sequence[_Row], measure: str
 ) -> plotting.Line:
   values = [_number(row[measure]) for row in rows]
   return plotting.Line(

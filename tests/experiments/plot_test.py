@@ -26,7 +26,7 @@ def run_dir(tmp_path):
 def comparison(tmp_path):
   folder = tmp_path / 'comparison'
   folder.mkdir()
-  points = [grid.Point((('target_epsilon', each),)) for each in '24']
+  points = [grid.Point({'target_epsilon': each}) for each in '24']
   record = grid.Record({}, ['target_epsilon'], points, ['digits'], 1, {}, 1)
   grid.write_record(str(folder), record)
   (folder / 'table.csv').write_text(

@@ -109,7 +109,7 @@ def test_save_is_deterministic(kind, tmp_path):
 def test_error_bars_have_length_of_errors():
   line = plotting.Line('a', (1.0, 2.0, 4.0), (0.5, 0.6, 0.7), (0.05, math.nan, 0.02))
   chart = plotting.Chart('', 'x', 'y', [line], are_points=True)
-  (axes,) = plotting._figure(chart).axes
+  (axes,) = plotting.figure(chart).axes
   (container,) = axes.containers
   (bars,) = container[2]
   segments = bars.get_segments()

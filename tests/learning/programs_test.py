@@ -138,24 +138,15 @@ def test_hanging_worker_raises_round_timeout_error(workers_before):
 
 
 def test_timeout_is_per_computation_and_must_be_positive():
-  with runtime.local_runtime(timeout_seconds=0.5):
+  with runtime.local_runtime(timeout_seconds=2.0):
     for _ in range(3):
-      assert _wait(0.2) > 0
+      assert _wait(0.8) > 0
   with pytest.raises(ValueError, match='timeout_seconds must be positive'):
     with runtime.local_runtime(timeout_seconds=float('nan')):
       pass
 
 
-def test_computation_is_repeated_when_its_worker_dies(workers_before, caplog):
-  with runtime.local_runtime():
-    assert _add(1) == 2
-    threading.Timer(0.3, _new_worker(workers_before).kill).start()
-    assert _wait(0.6) > 0
-    assert 'was ended by SIGKILL; starting another one' in caplog.text
-    assert _add(1) == 2
-
-
-def test_repeated_round_has_the_same_noise(workers_before):
+def test_dead_worker_is_an_error_and_next_runtime_repeats_the_noise(workers_before):
   participation = strategies.Participation(4)
   process = aggregators.gaussian(
     participation, clip_norm=1.0, noise_multiplier=1.0, clients_per_round=2
@@ -165,26 +156,11 @@ def test_repeated_round_has_the_same_noise(workers_before):
     state = process.initialize()
     first = process.next(state, values).result
     _new_worker(workers_before).kill()
-    np.testing.assert_array_equal(process.next(state, values).result, first)
-
-
-@pytest.mark.slow
-def test_worker_that_always_dies_raises_worker_error(workers_before):
-  ended = threading.Event()
-
-  def kill_all():
-    while not ended.wait(0.05):
-      for worker in set(_workers()) - workers_before:
-        if time.time() - worker.create_time() > 2.0:  # It has begun to compute.
-          worker.kill()
-
+    with pytest.raises(runtime.WorkerError, match='was ended by SIGKILL.* memory ran'):
+      process.next(state, values)
   with runtime.local_runtime():
-    killer = threading.Thread(target=kill_all)
-    killer.start()
-    try:
-      with pytest.raises(runtime.WorkerError, match='died 3 times .* SIGKILL.* memory'):
-        _wait(60.0)
-    finally:  # Otherwise the thread would kill the workers of all later tests.
-      ended.set()
-      killer.join()
-    assert _add(1) == 2  # It starts a new worker.
+    threading.Timer(0.3, _new_worker(workers_before).kill).start()
+    with pytest.raises(runtime.WorkerError, match='was ended by SIGKILL'):
+      _wait(60.0)
+  with runtime.local_runtime():
+    np.testing.assert_array_equal(process.next(state, values).result, first)

@@ -2,8 +2,7 @@
 
 TFF computes in a child process, `worker_binary`. `local_runtime` owns one: it returns
 results as values or, to programs that wait for them, as references; it ends a round
-that hangs; it replaces a worker that died; and it leaves no process behind, however the
-program ends. At exit, it also releases any worker that TFF started itself.
+that hangs; and it leaves no process behind, however the program ends.
 
 A `worker_binary` listens on every address of the machine, without authentication. A
 parent can access its child's listening socket, though, by pidfd_getfd(2). Bound to the
@@ -17,7 +16,6 @@ import concurrent.futures
 import contextlib
 import ctypes
 import functools
-import gc
 import inspect
 import ipaddress
 import logging
@@ -61,7 +59,6 @@ def __dir__() -> list[str]:
 
 _logger = logging.getLogger(__name__)
 
-_MAX_DEATHS = 2  # More deaths in one computation are not accidental.
 _MAX_MESSAGE_BYTES = 2 * 10**9  # TFF's sizes are 32-bit.
 _CHANNEL_OPTIONS = (
   ('grpc.max_message_length', _MAX_MESSAGE_BYTES),
@@ -103,26 +100,20 @@ _PIDFD_OPEN, _PIDFD_GETFD = 434, 438  # System calls, the same on all of Linux.
 _Result = TypeVar('_Result')
 
 
-# TFF ends its workers by SIGINT, and waits for ever. A program that a script starts in
-# the background ignores SIGINT, and so do its children unless it sets a handler.
-if threading.current_thread() is threading.main_thread():  # Others cannot set handlers.
-  if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
-    signal.signal(signal.SIGINT, lambda *unused: None)
 # Code of the frames between the caller of a computation and its context.
 _TFF_CORE = os.path.join(os.path.dirname(tff.__file__), 'python', 'core', '')
 _COROUTINE = inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
 
 
 class WorkerError(RuntimeError):
-  """TFF's worker process could not be started, or died again and again."""
+  """TFF's worker process could not be started, or died."""
 
 
 class Worker:
   """A `worker_binary`, which listens to this machine alone if the kernel allows it."""
 
   def __init__(self) -> None:
-    self._owner = os.getpid()
-    launcher = [sys.executable, '-I', '-S', '-c', _LAUNCHER, str(self._owner)]
+    launcher = [sys.executable, '-I', '-S', '-c', _LAUNCHER, str(os.getpid())]
     self._process = subprocess.Popen(
       [*launcher, _BINARY, '--port=0'],  # The worker chooses a port.
       # A worker with our standard output would keep `program | tail` from ending.
@@ -173,10 +164,9 @@ class Worker:
 
   def end(self) -> str:
     """Kills the process, which keeps no state, and returns how it ended."""
-    if os.getpid() == self._owner:  # A forked copy must not end it.
-      self._process.kill()
-      with contextlib.suppress(subprocess.TimeoutExpired):
-        self._process.wait(_PATIENCE_SECONDS)
+    self._process.kill()
+    with contextlib.suppress(subprocess.TimeoutExpired):
+      self._process.wait(_PATIENCE_SECONDS)
     code = self._process.returncode
     if code is None or code >= 0:
       return f'ended with exit code {code}'
@@ -214,76 +204,37 @@ def _warn_that_worker_is_open(because: str) -> None:
   )
 
 
-class _WorkerExecutors(tff.framework.ExecutorFactory):
-  """Creates executors of a worker process that is started when needed.
+class _WorkerExecutors(tff.framework.ResourceManagingExecutorFactory):
+  """Creates executors of a worker process.
 
-  TFF's own factory keeps a worker until the interpreter ends, and replaces dead workers
-  without limit. When the worker dies, TFF requests an executor again and repeats the
-  computation: no result of the first execution has left the worker, and our noise is a
-  function of the state. Only `end` may be called from another thread.
+  TFF repeats a computation whose worker is gone, with another executor, without limit;
+  here that is an error.
   """
 
   def __init__(self) -> None:
-    self._worker: Optional[Worker] = None
-    # Executors of the worker; each worker gets its own, as another may reuse the port.
-    self._executors: Any = None
-    self._deaths = 0
-    self._ended = False
-
-  def start(self) -> None:
-    """Ensures that a worker is alive; starts one if necessary."""
-    if self._ended:
-      raise WorkerError('the runtime was left, and its worker ended.')
-    if self._worker is not None and not self._worker.is_alive():
-      how = self._worker.end()
-      self._deaths += 1
-      if self._deaths > _MAX_DEATHS:
-        raise WorkerError(
-          f"TFF's worker process died {self._deaths} times in one computation; the "
-          f'last one {how}. Nothing of it was kept. SIGKILL mostly means that memory '
-          'ran out, and SIGABRT that a value is larger than the 2 GB which TFF can '
-          'send: take fewer clients at once, or a smaller model or state.'
-        )
-      _logger.warning(
-        "TFF's worker process %s; starting another one, which repeats the computation "
-        'that it was at.',
-        how,
-      )
-      self._worker = None
-    if self._worker is None:
-      self._worker = Worker()
-      self._executors = tff.framework.ResourceManagingExecutorFactory(
-        self._new_executor
-      )
-      if self._ended:  # Another thread called `end` meanwhile.
-        self.end()
-
-  def computation_begins(self) -> None:
-    self._deaths = 0
+    self._worker = Worker()
+    super().__init__(self._new_executor)
 
   def create_executor(self, cardinalities: Mapping[Any, int]) -> Any:
-    self.start()
-    return self._executors.create_executor(cardinalities)
+    if not self._worker.is_alive():
+      raise WorkerError(
+        f"TFF's worker process {self._worker.end()}. Nothing of the computation was "
+        'kept. SIGKILL mostly means that memory ran out, and SIGABRT that a value is '
+        'larger than the 2 GB which TFF can send: take fewer clients at once, or a '
+        'smaller model or state; and enter local_runtime again.'
+      )
+    return super().create_executor(cardinalities)
 
   def _new_executor(self, cardinalities: Mapping[Any, int]) -> Any:
-    assert self._worker is not None
     stub = tff.framework.RemoteExecutorGrpcStub(self._worker.channel)
     executor = tff.framework.RemoteExecutor(stub)
     executor.set_cardinalities({tff.CLIENTS: 0, **cardinalities})
     return executor
 
-  def clean_up_executor(self, cardinalities: Mapping[Any, int]) -> None:
-    """Drops the executor for the given number of clients after a failure."""
-    if self._executors is not None and not self._ended:
-      self._executors.clean_up_executor(cardinalities)
-
   def end(self) -> None:
-    """Ends the worker for good; calls that wait for its answers fail."""
-    self._ended = True
-    worker = self._worker
-    if worker is not None:
-      worker.end()
-      worker.channel.close()
+    """Ends the worker; calls that wait for its answers fail."""
+    self._worker.end()
+    self._worker.channel.close()
 
 
 @contextlib.contextmanager
@@ -301,17 +252,15 @@ def local_runtime(
   ends it. Inside, Ctrl-C, SIGTERM and SIGHUP leave the context by an exception
   (KeyboardInterrupt or SystemExit); `graceful_interrupts` lets a round finish before.
 
-  If the worker dies in a round, for instance for lack of memory, TFF executes the round
-  again, and a warning says so. Noise of the server is a function of the state, and is
-  therefore the same again; random numbers without a seed, such as noise that clients
-  add or the order of a shuffled data set, are drawn anew. Nothing of the first
-  execution was released. A third death in one round is an error.
+  If the worker dies in a round, for instance for lack of memory, that is an error, and
+  nothing of the round was released. Enter another runtime to run it again: noise of the
+  server is a function of the state, and is therefore the same again.
 
   Args:
-    timeout_seconds: Maximum duration of a computation, such as a round; time in which
-      the program is stopped (Ctrl-Z) is not counted. A computation that takes longer,
-      for instance because the worker hangs, ends with a `RoundTimeoutError` and ends
-      the runtime: enter another one to go on from the last state. None for no limit.
+    timeout_seconds: Maximum duration of a computation, such as a round. One that takes
+      longer, for instance because the worker hangs, ends with a `RoundTimeoutError` and
+      ends the runtime: enter another one to go on from the last state. None for no
+      limit.
     simulated_secure_sums: Whether secure sums, which TFF leaves to the platform that it
       compiles for, are computed here as in TFF's tests: with the same result and no
       security. Otherwise a round that has one fails.
@@ -323,7 +272,7 @@ def local_runtime(
     ComputationError: If a computation fails; the message is the sentence that says why.
     RoundTimeoutError: If a computation takes longer than `timeout_seconds`.
     ValueError: If `timeout_seconds` is not positive.
-    WorkerError: If the worker does not start, or dies repeatedly in a computation.
+    WorkerError: If the worker does not start, or dies.
 
   Example:
     >>> with local_runtime():
@@ -334,29 +283,11 @@ def local_runtime(
   with interrupts.Signals() as signals:
     context = LocalContext(timeout_seconds, simulated_secure_sums)
     try:
-      context.start()
-      with _default(context):
+      with tff.framework.get_context_stack().install(context):
         yield context
     finally:
       signals.ignore()
       context.end()
-
-
-@contextlib.contextmanager
-def _default(context: 'LocalContext') -> Iterator[None]:
-  """Makes this TFF's default context, which TFF's own functions may then replace."""
-  stack = tff.framework.get_context_stack()
-  before = stack.current
-  tff.framework.set_default_context(context)
-  try:
-    if stack.current is context:
-      yield
-    else:  # Another one is installed above the default, which TFF does not expose.
-      before = tff.backends.native.create_sync_local_cpp_execution_context()
-      with stack.install(context):
-        yield
-  finally:
-    tff.framework.set_default_context(before)
 
 
 _compile = tff.backends.native.desugar_and_transform_to_native
@@ -382,13 +313,11 @@ class LocalContext(tff.program.NativeFederatedContext):
   """
 
   def __init__(self, timeout_seconds: Optional[float], simulated_secure_sums: bool):
-    self._executors = _WorkerExecutors()
     self._limit_seconds = timeout_seconds
     self._reason: Optional[BaseException] = None  # Why it has ended.
-    self._owner = os.getpid()
-    # TFF's calls block their thread, for ever if the worker hangs. So `_calls` runs
-    # them, and `_timer` submits one computation after the other and limits its time.
-    self._timer, self._calls = interrupts.CallingThread(), interrupts.CallingThread()
+    # The worker ends with the thread that starts it, so this one also computes.
+    self._calls = interrupts.CallingThread()
+    self._executors = self._calls.submit(_WorkerExecutors).result()
     self._loop = asyncio.new_event_loop()
     self._execution = tff.framework.AsyncExecutionContext(
       executor_fn=self._executors,
@@ -397,11 +326,7 @@ class LocalContext(tff.program.NativeFederatedContext):
       transform_result=tff.tensorflow.transform_result,
     )
     super().__init__(_Awaited(self._submit))
-
-  def start(self) -> None:
-    """Starts the worker, in the thread that lives as long as this context."""
-    _ACTIVE.add(self)
-    self._calls.submit(self._executors.start).result()
+    atexit.register(self.end)  # Before the interpreter is finalized.
 
   def invoke(self, comp: Any, arg: Any) -> Any:
     """Computes; TFF calls this."""
@@ -410,45 +335,36 @@ class LocalContext(tff.program.NativeFederatedContext):
     return self._submit(comp, arg).result()
 
   def _submit(self, comp: Any, arg: Any) -> concurrent.futures.Future:
-    if os.getpid() != self._owner:
-      raise RuntimeError(
-        'this process was forked off by one that is inside local_runtime, and has no '
-        'worker; enter local_runtime here.'
-      )
     if self._reason is not None:
       raise RuntimeError(f'The runtime has ended: {self._reason}') from self._reason
-    return self._timer.submit(self._compute_within_limit, comp, arg)
-
-  def _compute_within_limit(self, comp: Any, arg: Any) -> Any:
-    if self._reason is not None:
-      raise self._reason
-    computed = self._calls.submit(self._compute, comp, arg)
-    limit, spent = self._limit_seconds or float('inf'), 0.0
-    tick = min(1.0, limit / 20)
-    while self._reason is None:
-      if concurrent.futures.wait([computed], tick).done:
-        break
-      spent += tick  # A clock would also count time while the program is stopped.
-      if spent >= limit:
-        self.end(
-          RoundTimeoutError.of(
-            limit,
-            ', or another computation did, and its worker process was ended',
-            'see whether the machine lacked memory or the process was stopped; and '
-            'enter local_runtime again',
-          )
-        )
-    if self._reason is not None:
-      raise self._reason
-    return computed.result()
+    return self._calls.submit(self._compute, comp, arg)
 
   def _compute(self, comp: Any, arg: Any) -> Any:
-    self._executors.computation_begins()
+    if self._reason is not None:
+      raise self._reason
+    timer = None
+    if self._limit_seconds is not None:
+      error = RoundTimeoutError.of(
+        self._limit_seconds,
+        ', or another computation did, and its worker process was ended',
+        'see whether the machine lacked memory or the process was stopped; and '
+        'enter local_runtime again',
+      )
+      timer = threading.Timer(self._limit_seconds, self.end, [error])
+      timer.daemon = True
+      timer.start()
     try:
       return self._loop.run_until_complete(self._execution.invoke(comp, arg))
-    except grpc.RpcError as e:
-      # The chained original would print two pages before the sentence.
-      raise failures.of_grpc(e) from None
+    except Exception as e:
+      if self._reason is not None:
+        raise self._reason from None
+      if isinstance(e, grpc.RpcError):
+        # The chained original would print two pages before the sentence.
+        raise failures.of_grpc(e) from None
+      raise
+    finally:
+      if timer is not None:
+        timer.cancel()
 
   def bound(self, function: Callable[..., _Result]) -> Callable[..., _Result]:
     """Returns a function that computes in this context, whichever thread calls it.
@@ -474,10 +390,9 @@ class LocalContext(tff.program.NativeFederatedContext):
     """Ends the worker; pending computations fail with the reason of the first call."""
     left = RuntimeError('the runtime was left; enter local_runtime again.')
     self._reason = self._reason or reason or left
-    _ACTIVE.discard(self)
-    if os.getpid() == self._owner:
-      self._executors.end()
-      self._calls.submit(self._loop.close)
+    atexit.unregister(self.end)
+    self._executors.end()
+    self._calls.submit(self._loop.close)
 
 
 class _Awaited(tff.framework.AsyncContext):
@@ -495,22 +410,3 @@ def _called_from_coroutine(frame: Any) -> bool:
   while frame is not None and frame.f_code.co_filename.startswith(_TFF_CORE):
     frame = frame.f_back
   return frame is not None and bool(frame.f_code.co_flags & _COROUTINE)
-
-
-_ACTIVE: set[LocalContext] = set()
-
-
-class _EndedContext(tff.framework.SyncContext):
-  """Replaces TFF's context while the program ends."""
-
-  def invoke(self, comp: Any, arg: Any) -> Any:
-    raise RuntimeError('TFF was shut down; the program is ending.')
-
-
-@atexit.register
-def _end_all() -> None:
-  """Ends workers, and drops TFF's context, before the interpreter is finalized."""
-  for context in list(_ACTIVE):
-    context.end()
-  tff.framework.set_default_context(_EndedContext())
-  gc.collect()  # Ends the worker of the context just replaced.

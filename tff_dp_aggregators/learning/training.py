@@ -298,11 +298,7 @@ def train(
             client = stack.enter_context(
               cluster_lib.connect(scheduler, trusted_network=run.trusted_network)
             )
-            cluster = stack.enter_context(
-              contextlib.closing(
-                cluster_lib.Cluster(client, round_seconds=run.timeout_seconds)
-              )
-            )
+            cluster = cluster_lib.Cluster(client, run.timeout_seconds)
           stack.callback(signals.ignore)
         else:
           stack.enter_context(

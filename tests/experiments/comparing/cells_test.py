@@ -1,16 +1,13 @@
 """Cells of a comparison, and the choice of tuned values with its privacy cost."""
 
-import dataclasses
 import json
 import math
 import os
-import types
 
 import dp_accounting
 import pytest
 
 from experiments import settings
-from experiments import training
 from experiments.comparing import cells
 from experiments.comparing import grid
 from experiments.comparing import running
@@ -21,7 +18,7 @@ from tff_dp_aggregators.accounting import accountants
 from tff_dp_aggregators.accounting.programs import program
 from tff_dp_aggregators.learning.runs import run_directory
 
-POINT = grid.Point((('mechanism', 'gaussian'),))
+POINT = grid.Point({'mechanism': 'gaussian'})
 
 
 @pytest.fixture
@@ -70,7 +67,7 @@ def test_data_changed_during_comparison_are_refused(data, tmp_path):
   with pytest.raises(program.WrongUsage, match='have changed since the comparison beg'):
     maker.cell(POINT, 2)
   with pytest.raises(ValueError, match='have changed since the comparison began'):
-    running._train(_job(cell), lambda: False)
+    running.train(_job(cell), lambda: False)
 
 
 def _save_strategy(path, bands):
@@ -96,7 +93,7 @@ def test_file_with_other_content_than_that_of_earlier_runs_is_refused(
     given |= {'num_rounds': 4, 'clients_per_round': 5, 'min_separation': 2}
   arguments = {name: (f'--{name}={value}',) for name, value in given.items()}
   maker = cells.Maker(str(tmp_path / 'output'), arguments)
-  cell = maker.cell(grid.Point(()), 1)
+  cell = maker.cell(grid.Point({}), 1)
   config = {
     'flags': cell.settings.flags,
     'privacy': {'mechanism': cell.settings.privacy.mechanism.to_json()},
@@ -106,37 +103,13 @@ def test_file_with_other_content_than_that_of_earlier_runs_is_refused(
   with open(os.path.join(cell.directory, 'config.json'), 'w') as file:
     json.dump(config, file)
   open(os.path.join(cell.directory, run_directory.LEDGER), 'w').close()
-  assert maker.cell(grid.Point(()), 1) == cell
+  assert maker.cell(grid.Point({}), 1) == cell
   path.unlink()
   save(path, 4)
   with pytest.raises(program.WrongUsage, match=f'the file of --{flag} is not .* Put'):
-    maker.cell(grid.Point(()), 1)
-  with pytest.raises(ValueError, match=f'{flag}.* has changed since the comparison'):
-    running._train(_job(cell), lambda: False)
-
-
-def test_process_reads_data_of_a_task_once_for_its_cells(monkeypatch):
-  read, trained = [], []
-
-  def settings_of(arguments):
-    cell = made([*arguments, '--num_clients=20', '--clients_per_round=2'])
-    task = dataclasses.replace(cell.task, load=lambda data: read.append(data) or data)
-    return dataclasses.replace(cell, task=task)
-
-  def train(cell, data, *unused):
-    trained.append(data.seed)
-    return types.SimpleNamespace(is_finished=True)
-
-  made = cells.settings_of
-  monkeypatch.setattr(cells, 'settings_of', settings_of)
-  monkeypatch.setattr(training, 'train', train)
-  monkeypatch.setattr(running, '_populations', {})
-  for arguments in ([], ['--mechanism=tree'], ['--split_seed=2'], []):
-    job = {'arguments': arguments, 'facts': None, 'checksums': {}}
-    job |= {'directory': '', 'not_covered': ()}
-    assert running._train(job, lambda: False)
-  assert trained == [1, 1, 2, 1]
-  assert [each.seed for each in read] == [1, 2, 1]
+    maker.cell(grid.Point({}), 1)
+  with pytest.raises(ValueError, match=f'{flag}.* have changed since the comp'):
+    running.train(_job(cell), lambda: False)
 
 
 def test_column_names_may_contain_commas(tmp_path):
@@ -176,8 +149,8 @@ def test_read_names_unreadable_run_and_remedy(data, tmp_path):
 
 
 RATES = ('0.1', '0.3', '1')
-TUNED = grid.Point((('mechanism', 'tree'), ('target_epsilon', '2')))
-NONE = grid.Point((('mechanism', 'none'),))
+TUNED = grid.Point({'mechanism': 'tree', 'target_epsilon': '2'})
+NONE = grid.Point({'mechanism': 'none'})
 
 
 def _axes(text):
@@ -203,33 +176,31 @@ def trials(make, axes, accuracies, point=TUNED, seeds=1):
 
 
 def test_choose_picks_value_with_best_metric(make, axes):
-  choice = cells.choose(trials(make, axes, [0.5, 0.8, 0.7]), axes, make)
+  choice = cells.choose(trials(make, axes, [0.5, 0.8, 0.7]), make)
   assert choice.settings == (('server_learning_rate', '0.3'),)
-  assert choice.at_edge == ()
   assert choice.num_runs == 3
 
 
 def test_choose_averages_over_seeds(make, axes):
   accuracies = [0.5, 0.9, 0.7, 0.5, 0.3, 0.7]
-  choice = cells.choose(trials(make, axes, accuracies, seeds=2), axes, make)
+  choice = cells.choose(trials(make, axes, accuracies, seeds=2), make)
   assert choice.settings == (('server_learning_rate', '1'),)
-  assert choice.at_edge == ('server_learning_rate',)
   assert choice.num_runs == 6
 
 
 def test_choose_ranks_diverged_runs_last(make, axes):
-  choice = cells.choose(trials(make, axes, [math.nan, 0.1, math.nan]), axes, make)
+  choice = cells.choose(trials(make, axes, [math.nan, 0.1, math.nan]), make)
   assert choice.settings == (('server_learning_rate', '0.3'),)
 
 
 def test_choose_returns_none_until_all_runs_are_finished(make, axes):
   tried = trials(make, axes, [0.5, 0.8, 0.7])
   tried[2] = cells.Result(tried[2].cell, cells.BEGUN)
-  assert cells.choose(tried, axes, make) is None
+  assert cells.choose(tried, make) is None
 
 
 def test_epsilon_of_choice_composes_all_runs(make, axes):
-  choice = cells.choose(trials(make, axes, [0.5, 0.8, 0.7]), axes, make)
+  choice = cells.choose(trials(make, axes, [0.5, 0.8, 0.7]), make)
   mechanism = make.cell(TUNED, 1).settings.privacy.mechanism
   # Four Gaussian mechanisms are one whose noise is half as loud.
   halved = dp_accounting.GaussianDpEvent(mechanism.effective_noise_multiplier / 2)
@@ -241,7 +212,7 @@ def test_epsilon_of_choice_composes_all_runs(make, axes):
   # The split is the same in all runs: no client trains in one and tests in another.
   seeds = (cells.FIRST_TUNING_SEED, cells.FIRST_TUNING_SEED + 1, 1, 2)
   assert len({make.cell(TUNED, seed).settings.data for seed in seeds}) == 1
-  none = cells.choose(trials(make, axes, [0.5, 0.8, 0.7], NONE), axes, make)
+  none = cells.choose(trials(make, axes, [0.5, 0.8, 0.7], NONE), make)
   assert none.epsilon is None and none.sentence is None
 
 
@@ -257,8 +228,8 @@ def test_every_tuning_run_has_its_own_noise_seed(make, axes):
 
 def test_epsilon_of_choice_composes_different_mechanisms(make):
   axes = _axes('target_epsilon=1,3')
-  point = grid.Point((('mechanism', 'tree'),))
-  choice = cells.choose(trials(make, axes, [0.5, 0.8], point), axes, make)
+  point = grid.Point({'mechanism': 'tree'})
+  choice = cells.choose(trials(make, axes, [0.5, 0.8], point), make)
   trained = (make.cell(point, 1, tuned=(('target_epsilon', each),)) for each in '13')
   multipliers = (
     each.settings.privacy.mechanism.effective_noise_multiplier for each in trained
@@ -281,8 +252,8 @@ def test_epsilon_of_choice_composes_different_mechanisms(make):
 def test_runs_without_common_guarantee_are_not_composed(tuned, expected, tmp_path):
   axes = _axes(tuned)
   maker = cells.Maker(str(tmp_path), {'noise_multiplier': ('--noise_multiplier=1',)})
-  point = grid.Point((('mechanism', 'gaussian'),))
-  choice = cells.choose(trials(maker, axes, [0.5, 0.8], point), axes, maker)
+  point = grid.Point({'mechanism': 'gaussian'})
+  choice = cells.choose(trials(maker, axes, [0.5, 0.8], point), maker)
   assert choice.epsilon == expected
   if expected is None:
     assert choice.sentence is None

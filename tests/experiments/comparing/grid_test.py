@@ -53,7 +53,7 @@ def test_flags_attached_to_value_override_grid(axes):
 def test_value_may_leave_out_flags(axes):
   (first, second) = grid.points(axes('mechanism=tree,blt:clip_norm='), DEFAULTS)
   assert first.left_out == ()
-  assert second == grid.Point((('mechanism', 'blt'),), ('clip_norm',))
+  assert second == grid.Point({'mechanism': 'blt'}, ('clip_norm',))
 
 
 def test_commas_and_colons_can_be_escaped():

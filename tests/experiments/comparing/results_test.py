@@ -18,7 +18,7 @@ SEEDS = (1, 2, 3)
 
 @pytest.fixture(scope='module')
 def points():
-  return [grid.Point((('target_epsilon', str(each)),)) for each in ACCURACIES]
+  return [grid.Point({'target_epsilon': str(each)}) for each in ACCURACIES]
 
 
 @pytest.fixture(scope='module')
@@ -41,7 +41,7 @@ def results(points, tmp_path_factory):
           cell,
           cells.FINISHED,
           measures={'test_accuracy': accuracy, 'test_loss': 1 - accuracy},
-          epsilon=float(point.values['target_epsilon']),
+          epsilon=float(point.settings['target_epsilon']),
           delta=1e-5,
           noise_multiplier=cell.settings.privacy.mechanism.noise_multiplier,
           seconds=float(seed),
@@ -81,22 +81,6 @@ def test_markdown_has_rounded_means_and_csv_all_digits(record, results):
   assert list(first)[:3] == ['target_epsilon', 'test_accuracy', 'test_accuracy_stderr']
 
 
-def test_ranking_lists_means_that_seeds_cannot_tell_apart(record):
-  def rows(errors, seeds):
-    names = ('target_epsilon', 'test_accuracy', 'test_accuracy_stderr')
-    return [
-      {**dict(zip(names, each)), 'seeds': seeds}
-      for each in zip((1.0, 2.0, 4.0), (0.90, 0.91, 0.99), errors)
-    ]
-
-  assert results_lib.ranking(record, rows([0.001] * 3, 5)) == ''
-  ranking = results_lib.ranking(record, rows([0.01] * 3, 5))
-  assert '1.0 and 2.0.' in ranking and '4.0' not in ranking
-  # With two seeds the error is poorly known: t with two degrees of freedom is 4.3.
-  assert '2.0 and 4.0' in results_lib.ranking(record, rows([0.014] * 3, 2))
-  assert 'Give more --seeds' in results_lib.ranking(record, rows([None] * 3, 1))
-
-
 def test_epsilon_without_guarantee_is_printed_as_infinite(record, results):
   row = {**results_lib.rows(record, results, {})[0], 'epsilon': math.inf}
   assert '| infinite |' in results_lib.to_markdown(record, [row], ())
@@ -109,7 +93,7 @@ def picture(varied, lines):
   """Returns the picture of lines: varied values, accuracy, error, epsilon, columns."""
   rows, points = [], []
   for values, accuracy, error, epsilon, columns in lines:
-    points.append(grid.Point(tuple((n, v) for n, v in zip(varied, values) if v)))
+    points.append(grid.Point({n: v for n, v in zip(varied, values) if v}))
     rows.append(
       {
         **dict(zip(varied, values)),
@@ -139,11 +123,11 @@ def test_picture_draws_metric_against_epsilon_with_line_per_mechanism():
   assert chart.lines == [
     plotting.Line('tree', [2.0, 8.0], [0.8, 0.9], [0.02, 0.01]),
     plotting.Line('blt', [2.0], [0.7], [NAN]),
-    plotting.Line('no privacy', (), [0.95], [0.005]),
+    plotting.Line('no privacy', [], [0.95], [0.005]),
   ]
   assert chart.x_label == 'epsilon at delta = 1e-05'
   assert chart.y_label == 'test accuracy'
-  assert chart.title == 'digits: test accuracy, 1 to 2 seeds'
+  assert chart.title == 'digits: test accuracy, 1 to 2 seeds (bars: standard error)'
 
 
 def test_picture_labels_simulated_epsilon_as_no_guarantee():

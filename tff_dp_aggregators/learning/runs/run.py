@@ -347,7 +347,6 @@ class Run:
       ),
       **self.plan.sources,
     }
-    notes = list(self._cluster.notes()) if self._cluster else []
     if number < self._ledger.rounds:
       try:
         return self._ledger.confirm(**line)
@@ -356,7 +355,7 @@ class Run:
           f'{e} It was run again, and came to another result: data, code or machine '
           f'changed; {run_directory.CONFIG} has the software and the machine then.'
         ) from e
-    return self._ledger.append(**line, notes=notes or None)
+    return self._ledger.append(**line)
 
   def _announce(self, rounds: int) -> None:
     """Says what begins, or after which round it is resumed."""
