@@ -201,7 +201,7 @@ def _check_constants(model: tf.keras.Model, run_dir: str) -> None:
     inputs = tuple(given.values())
   if not model.built:
     of_any = lambda each: tf.TensorSpec([None, *each.shape[1:]], each.dtype)  # noqa: E731
-    models.make(model, tf.nest.map_structure(of_any, inputs), seed=0, owner='the run')
+    models.make(model, tf.nest.map_structure(of_any, inputs), seed=0)
   _assign(model, tff.learning.models.ModelWeights(*weights))
   found = [each.numpy() for each in tf.nest.flatten(model(inputs, training=False))]
   for one, other in zip(found, outputs):
