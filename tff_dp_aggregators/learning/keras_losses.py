@@ -81,7 +81,6 @@ class Losses:
     self._outputs = outputs
     # Whether the user's own loss takes an output as logits; `None` if it is not known.
     self._own_takes_logits: dict[str, Optional[bool]] = {}
-    self._takes_all_labels: set[str] = set()  # Outputs whose own loss was tried.
     for name, output in outputs.items():
       if loss_of[name] is None and len(outputs) > 1:
         continue  # As in Keras, an output may have no loss.
@@ -131,10 +130,10 @@ class Losses:
     return total
 
   def check_labels(self, labels: Any, owner: str) -> None:
-    """Refuses labels that a loss of Keras is not for, or on which one's own fails."""
+    """Refuses labels that a loss of Keras is not for."""
     by_name = by_output('labels', labels, self._names)
     for name, loss, _ in self._parts:
-      function, output = _function_of(loss), self._outputs[name]
+      function = _function_of(loss)
       values = np.asarray(by_name[name])
       what = f'{owner}: the label{f" of {name!r}" if len(self._parts) > 1 else ""}'
       if function in _LABEL_RANGES:
@@ -147,16 +146,9 @@ class Losses:
           'or take another loss: numbers of classes are for '
           'SparseCategoricalCrossentropy, and any numbers for MeanSquaredError.',
         )
-      if function not in ('', _SPARSE) or name in self._takes_all_labels:
-        continue
-      ignored = loss.get_config().get('ignore_class') if function else None
-      try:
-        check_range(values, output.shape[-1], what, 'outputs', ignored)
-      except ValueError:
-        if function or _fails(loss, values, output):
-          raise
-        self._takes_all_labels.add(name)
-      if function:
+      elif function == _SPARSE:
+        ignored = loss.get_config().get('ignore_class')
+        check_range(values, self._outputs[name].shape[-1], what, 'outputs', ignored)
         why = f'the loss {function} takes whole numbers, those of classes. Correct it.'
         _refuse_where(values % 1 != 0, values, what, why)
 
@@ -176,11 +168,10 @@ class Losses:
       values = np.asarray(outputs[name], np.float64)
       is_binary = function in _BINARY if function else values.shape[-1] == 1
       check = why_no_logits if takes_logits else why_no_probabilities
-      is_sure = function or takes_logits or (values < 0).any()
-      why = check(values, is_binary) if is_sure else None
-      ends = last_activation(self._model) if self._is_single else None
-      if why is None and ends in (PROBABLE if takes_logits else ('linear',)):
-        why = f'ends in the activation {ends}'
+      model = self._model if self._is_single else None
+      is_sure = bool(function or takes_logits or (values < 0).any())
+      is_sure |= last_activation(model) == 'linear'
+      why = check(values, is_binary, model) if is_sure else None
       if why is not None:
         kind = function.title().replace('_', '')
         option = '' if takes_logits else 'from_logits=True'
@@ -189,8 +180,7 @@ class Losses:
         raise ValueError(
           f'the model {why}, and the loss {kind or loss.name} takes '
           f'{"logits" if takes_logits else "probabilities"}: give {other}, or '
-          f'{"leave out" if takes_logits else "end the model in"} the activation '
-          f'{ends if ends in PROBABLE else end}.'
+          f'{"leave out" if takes_logits else "end the model in"} the activation {end}.'
         )
 
 
@@ -243,28 +233,34 @@ def _refuse_where(
     raise ValueError(f'{what} in row {index[0]} is {values[index]}, and {why}')
 
 
-def why_no_logits(outputs: np.ndarray, is_binary: bool = False) -> Optional[str]:
+def why_no_logits(
+  outputs: np.ndarray, is_binary: bool = False, model: Any = None
+) -> Optional[str]:
   """Why outputs for random inputs, [examples, ..., classes], are not logits, if so."""
-  if (outputs < 0).any():
-    return None
-  if is_binary:
-    # A constant output, as an untrained embedding may give, is no evidence.
-    varies = len(outputs) > 1 and np.ptp(outputs, axis=0).any()
-    are = varies and (outputs <= 1).all()
-    return 'puts out numbers between 0 and 1 for whatever input' if are else None
-  are = outputs.shape[-1] > 1 and np.allclose(
-    outputs.sum(axis=-1), 1, rtol=0, atol=_ROUNDING
-  )
-  return 'puts out numbers that are not negative and add up to 1' if are else None
+  if not (outputs < 0).any():
+    if is_binary:
+      # A constant output, as an untrained embedding may give, is no evidence.
+      varies = len(outputs) > 1 and np.ptp(outputs, axis=0).any()
+      if varies and (outputs <= 1).all():
+        return 'puts out numbers between 0 and 1 for whatever input'
+    elif outputs.shape[-1] > 1 and np.allclose(
+      outputs.sum(axis=-1), 1, rtol=0, atol=_ROUNDING
+    ):
+      return 'puts out numbers that are not negative and add up to 1'
+  ends = last_activation(model)
+  return f'ends in the activation {ends}' if ends in PROBABLE else None
 
 
-def why_no_probabilities(outputs: np.ndarray, is_binary: bool = False) -> Optional[str]:
+def why_no_probabilities(
+  outputs: np.ndarray, is_binary: bool = False, model: Any = None
+) -> Optional[str]:
   """Why outputs, [examples, ..., classes], are not probabilities, if so."""
   is_outside = (outputs < 0).any() or (is_binary and (outputs > 1).any())
   totals = outputs if is_binary else outputs.sum(axis=-1)
   if is_outside or not (totals.any() if is_binary else totals.all()):
     return f'puts out numbers from {outputs.min():.4g} to {outputs.max():.4g}'
-  return None
+  is_linear = last_activation(model) == 'linear'
+  return 'ends in the activation linear' if is_linear else None
 
 
 def names_of_outputs(model: Any, outputs: Any) -> list[str]:
@@ -438,20 +434,3 @@ def _is_at_most_one(bound: tf.Tensor) -> bool:
     bound = bound.op.inputs[0]
   value = tf.get_static_value(bound)
   return value is not None and bool(np.all(value <= 1))
-
-
-def _fails(loss: tf.keras.losses.Loss, labels: Any, output: tf.TensorSpec) -> bool:
-  """Whether a loss fails on labels, and does not where they are clipped to classes."""
-  if None in output.shape[1:]:
-    return False
-  share = tf.constant(1 / output.shape[-1], output.dtype)
-  outputs = tf.fill([len(labels), *output.shape[1:]], share)
-
-  def fails_on(given: Any) -> bool:
-    try:
-      loss(_fit_labels(given, outputs), outputs)
-    except tf.errors.InvalidArgumentError:
-      return True
-    return False
-
-  return fails_on(labels) and not fails_on(np.clip(labels, 0, output.shape[-1] - 1))
