@@ -70,64 +70,56 @@ class Losses:
         'is given, and the model is not compiled with one.'
       )
     weights = (model.get_compile_config() or {}).get('loss_weights')
+    weights = 1.0 if weights is None else weights
     self._model = model
     self._names = names_of_outputs(model, output_spec)
-    outputs = by_output('outputs', output_spec, self._names)
+    self._outputs = by_output('outputs', output_spec, self._names)
+    self._is_single = isinstance(output_spec, tf.TensorSpec)
     labels = by_output('labels', label_spec, self._names)
     loss_of = by_output('loss', loss, self._names, is_for_all=True)
-    weights = 1.0 if weights is None else weights
     weight_of = by_output('loss_weights', weights, self._names, is_for_all=True)
     self._parts = []
-    self._outputs = outputs
-    # Whether the user's own loss takes an output as logits; `None` if it is not known.
-    self._own_takes_logits: dict[str, Optional[bool]] = {}
-    for name, output in outputs.items():
-      if loss_of[name] is None and len(outputs) > 1:
-        continue  # As in Keras, an output may have no loss.
-      checked = _check_loss(loss_of[name])
-      _check_labels(checked, labels[name], output, name if len(outputs) > 1 else '')
-      self._parts.append((name, checked, float(weight_of[name])))
-    self._is_single = isinstance(output_spec, tf.TensorSpec)
+    for name, output in self._outputs.items():
+      if loss_of[name] is not None or self._is_single:  # As in Keras.
+        made = _loss_object(loss_of[name])
+        _check_shapes(made, labels[name], output, '' if self._is_single else name)
+        self._parts.append((name, made, float(weight_of[name])))
+    # Whether a loss takes logits; `None` if it is not known.
+    self._takes_logits = {name: _takes_logits(each) for name, each, _ in self._parts}
     if not all(_function_of(each) for _, each, _ in self._parts):
-      self._check_own_loss(output_spec, label_spec)
+      self._takes_logits.update(self._own_take_logits(output_spec, label_spec))
 
-  def _check_own_loss(self, output_spec: Any, label_spec: Any) -> None:
-    """Traces the user's own loss, to see whether it fails on these shapes."""
+  def _own_take_logits(
+    self, output_spec: Any, label_spec: Any
+  ) -> dict[str, Optional[bool]]:
+    """Traces the user's own losses, which may fail on these shapes."""
     batch_specs = tf.nest.map_structure(
       lambda each: tf.TensorSpec([_BATCH, *each.shape[1:]], each.dtype),
       (output_spec, label_spec),
     )
-
-    try:
-      traced = tf.function(lambda output, label: self(output, label))
-      graph = traced.get_concrete_function(*batch_specs).graph
-    except Exception as e:  # A user's function may raise any exception.
-      labels, outputs = (
-        ', '.join(f'{each.dtype.name} {_shape(each)}' for each in tf.nest.flatten(spec))
-        for spec in (label_spec, output_spec)
-      )
-      *_, why = str(e).strip().splitlines() or [type(e).__name__]
-      raise ValueError(
-        f'the loss fails on labels {labels} and outputs {outputs}: {why.strip()}'
-      ) from e
-    given = graph.inputs[: len(tf.nest.flatten(output_spec))]
-    tensors = tf.nest.pack_sequence_as(output_spec, given)
+    traced = tf.function(lambda output, label: self(output, label))
+    given = traced.get_concrete_function(*batch_specs).graph.inputs
+    tensors = tf.nest.pack_sequence_as(
+      output_spec, given[: len(tf.nest.flatten(output_spec))]
+    )
     by_name = by_output('outputs', tensors, self._names)
-    self._own_takes_logits = {
-      name: _graph_takes_logits(tensor) for name, tensor in by_name.items()
+    return {
+      name: _graph_takes_logits(by_name[name])
+      for name, loss, _ in self._parts
+      if not _function_of(loss)
     }
 
   def __call__(self, output: Any, label: Any, sample_weight: Any = None) -> Any:
     """Returns the loss of a batch, whose examples may have weights."""
     outputs = by_output('outputs', output, self._names)
     labels = by_output('labels', label, self._names)
-    total = None
-    for name, loss, weight in self._parts:
-      fitted = _fit_labels(labels[name], outputs[name])
-      each = loss(fitted, outputs[name], sample_weight=sample_weight)
-      each = each if weight == 1 else weight * each
-      total = each if total is None else total + each
-    return total
+    return tf.add_n(
+      [
+        weight
+        * loss(_fit_labels(labels[name], outputs[name]), outputs[name], sample_weight)
+        for name, loss, weight in self._parts
+      ]
+    )
 
   def check_labels(self, labels: Any, owner: str) -> None:
     """Refuses labels that a loss of Keras is not for."""
@@ -162,7 +154,7 @@ class Losses:
     outputs = by_output('outputs', output, self._names)
     for name, loss, _ in self._parts:
       function = _function_of(loss)
-      takes_logits = _takes_logits(loss) if function else self._own_takes_logits[name]
+      takes_logits = self._takes_logits[name]
       if takes_logits is None:
         continue
       values = np.asarray(outputs[name], np.float64)
@@ -291,16 +283,8 @@ def by_output(
   return dict.fromkeys(names, given)
 
 
-def _check_loss(loss: Any) -> tf.keras.losses.Loss:
-  try:
-    loss = _losses.get(loss)
-  except ValueError as e:
-    kind = ValueError if isinstance(loss, str) else TypeError
-    raise kind(
-      'loss must be a tf.keras.losses.Loss, such as '
-      'tf.keras.losses.MeanSquaredError(), its name, or a function of labels and '
-      f'outputs; got {loss!r}. Keras says: {e}'
-    ) from e
+def _loss_object(loss: Any) -> tf.keras.losses.Loss:
+  loss = _losses.get(loss)
   if isinstance(loss, type) and issubclass(loss, _losses.Loss):
     loss = loss()
   if not isinstance(loss, _losses.Loss):
@@ -337,7 +321,7 @@ def _shape(spec: Any, end: Optional[int] = None) -> str:
   return str(['n', *spec.shape[1:end]]).replace("'", '')
 
 
-def _check_labels(
+def _check_shapes(
   loss: tf.keras.losses.Loss, label: Any, output: Any, name: str
 ) -> None:
   """Checks that the shape of labels fits the outputs and the kind of loss."""

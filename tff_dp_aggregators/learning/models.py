@@ -228,34 +228,27 @@ class KerasFunctionalModel(tff.learning.models.FunctionalModel):
 
     Floats are normal with standard deviation 10, and integers 0. If the model fails on
     these, as an embedding does that looks floats up, or puts out numbers that are not
-    finite, floats are from 0 to 1, and then integers are 1.
+    finite, floats are from 0 to 1, and integers 1.
     """
     x, _ = clients_lib.pair(self.input_spec)
     weights = tf.nest.map_structure(tf.constant, self.initial_weights)
     rng = np.random.default_rng(1)
-    samples, failure = [], None
-    ways: Any = ((rng.normal, 10.0, 0), (rng.random, 1.0, 0), (rng.random, 1.0, 1))
-    for draw, scale, integer in ways:
 
-      def draw_for(spec: tf.TensorSpec, draw=draw, scale=scale, integer=integer) -> Any:
+    def sample_of(draw: Callable[[list[int]], Any], integer: int) -> tuple[Any, Any]:
+      def of_spec(spec: tf.TensorSpec) -> tf.Tensor:
         shape = [_NUM_INPUTS, *(size or 2 for size in spec.shape[1:])]
-        values = draw(size=shape)
-        values = scale * values if spec.dtype.is_floating else np.full(shape, integer)
+        values = draw(shape) if spec.dtype.is_floating else np.full(shape, integer)
         return tf.cast(tf.constant(values), spec.dtype)
 
-      inputs = tf.nest.map_structure(draw_for, x)
-      try:
-        output, _ = self._traced[False](weights, inputs)
-      except tf.errors.OpError as e:
-        failure = e
-        continue
-      output = tf.nest.map_structure(lambda each: each.numpy(), output)
-      samples.append((inputs, output))
-      if all(np.isfinite(each).all() for each in tf.nest.flatten(output)):
-        return inputs, output
-    if failure is not None and not samples:
-      raise failure
-    return samples[0]
+      inputs = tf.nest.map_structure(of_spec, x)
+      output, _ = self._traced[False](weights, inputs)
+      return inputs, tf.nest.map_structure(lambda each: each.numpy(), output)
+
+    with contextlib.suppress(tf.errors.OpError):
+      sample = sample_of(lambda shape: 10.0 * rng.normal(size=shape), 0)
+      if all(np.isfinite(each).all() for each in tf.nest.flatten(sample[1])):
+        return sample
+    return sample_of(rng.random, 1)
 
 
 def names_of_weights(model: tf.keras.Model) -> tuple[str, ...]:
