@@ -108,14 +108,16 @@ class Server:
       update = tf.vectorized_map(step, update, fallback_to_while_loop=False)
     if self._private_mean is None:
       counted_finite = _rows_finite(update)
-      total = _sum_of_rows(grid.zero_rows_unless(counted_finite, update))
+      kept = grid.zero_rows_unless(counted_finite, update)
+      total = tf.nest.map_structure(grid.sum_of_rows, kept)
     else:
       total, counted_finite = self._private_mean.sum_without_noise(params, update)
     finite = counted_finite
     # The counts may miss an update that a first step or the client's noise hides.
     if self._first_steps or self._noised_by is not None:
       finite = _rows_finite(stacked.update)
-    metrics = _sum_of_rows(grid.zero_rows_unless(finite, stacked.metrics))
+    metrics = grid.zero_rows_unless(finite, stacked.metrics)
+    metrics = tf.nest.map_structure(grid.sum_of_rows, metrics)
     return total, _counts_of(counted_finite), metrics
 
   def add_noise(
@@ -201,10 +203,6 @@ class Server:
 def _counts_of(finite: tf.Tensor) -> factory.Counts:
   nonfinite_clients = tf.reduce_sum(tf.cast(tf.logical_not(finite), tf.int32))
   return factory.Counts(tf.size(finite), nonfinite_clients)
-
-
-def _sum_of_rows(stacked: Any) -> Any:
-  return tf.nest.map_structure(lambda each: tf.reduce_sum(each, axis=0), stacked)
 
 
 def _rows_finite(stacked: Any) -> tf.Tensor:
