@@ -134,7 +134,7 @@ def test_loss_of_keras_token_model_ignores_padding():
     ('their_models:wrong_inputs', None, r'expected .*9'),
     ('their_models:normalised', None, 'batch normalisation'),
     ('their_models:probabilities', None, 'required by the loss cross_entropy'),
-    ('their_models:keras', 'nonsense', "nknown loss function: .?nonsense"),
+    ('their_models:keras', 'nonsense', 'nknown loss function: .?nonsense'),
     ('their_models:functional', 'cross_entropy', 'functional and has its own'),
     ('their_broken:keras', None, 'failed: ModuleNotFoundError: .*no_such_thing'),
     ('no_such_module:f', None, f"no module 'no_such_module' in {os.sep}"),

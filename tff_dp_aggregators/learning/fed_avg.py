@@ -302,6 +302,8 @@ def build_scheduled_dp_fed_avg(
 ) -> tff.learning.templates.LearningProcess:
   """Builds federated averaging whose clients' learning rate depends on the round.
 
+  The clients' work has the number of the round as its state.
+
   TFF 0.87's `build_weighted_fed_avg_with_optimizer_schedule` fails for such models.
   """
   initial = tff.learning.models.ModelWeights(*map(tuple, model.initial_weights))
@@ -309,24 +311,6 @@ def build_scheduled_dp_fed_avg(
     lambda: tf.nest.map_structure(tf.convert_to_tensor, initial)
   )
   weights_type = initial_weights.type_signature.result
-  mean = _private_mean(aggregator, server_optimizer)
-  return tff.learning.templates.compose_learning_process(
-    initial_weights,
-    tff.learning.templates.build_broadcast_process(weights_type),
-    _scheduled_work(model, schedule, weights_type),
-    mean.create(weights_type.trainable, tff.TensorType(np.float32)),
-    tff.learning.templates.build_apply_optimizer_finalizer(
-      server_optimizer, weights_type
-    ),
-  )
-
-
-def _scheduled_work(
-  model: tff.learning.models.FunctionalModel,
-  schedule: optimizers.ClientSchedule,
-  weights_type: tff.Type,
-) -> tff.learning.templates.ClientWorkProcess:
-  """Builds the clients' local training; its state is the number of the round."""
   data_type = tff.SequenceType(tff.types.tensorflow_to_type(model.input_spec))
 
   @tff.tensorflow.computation(weights_type, data_type, np.float32)
@@ -365,4 +349,13 @@ def _scheduled_work(
       tff.federated_zip(collections.OrderedDict(train=finalized)),
     )
 
-  return tff.learning.templates.ClientWorkProcess(init_fn, next_fn)
+  mean = _private_mean(aggregator, server_optimizer)
+  return tff.learning.templates.compose_learning_process(
+    initial_weights,
+    tff.learning.templates.build_broadcast_process(weights_type),
+    tff.learning.templates.ClientWorkProcess(init_fn, next_fn),
+    mean.create(weights_type.trainable, tff.TensorType(np.float32)),
+    tff.learning.templates.build_apply_optimizer_finalizer(
+      server_optimizer, weights_type
+    ),
+  )

@@ -7,6 +7,7 @@ for the noise: they are the workload for which a strategy can be optimised.
 
 import collections
 import dataclasses
+import functools
 from collections.abc import Sequence
 from typing import Any, Callable, Optional, Union
 
@@ -77,38 +78,29 @@ class FTRL(tff.learning.optimizers.Optimizer):
     return collections.OrderedDict(anchor=_zeros(specs), velocity=_zeros(specs))
 
   def next(self, state: Any, weights: Any, gradients: Any) -> Any:
-    """Applies the sum of all rounds so far."""
-    tff.learning.optimizers.check_weights_gradients_match(weights, gradients)
-    flat = [
-      self._step(*tensors)
-      for tensors in zip(
-        *map(tf.nest.flatten, (weights, state['anchor'], state['velocity'], gradients))
-      )
-    ]
-    anchor, velocity, model = (
-      tf.nest.pack_sequence_as(weights, list(part)) for part in zip(*flat)
-    )
-    return collections.OrderedDict(anchor=anchor, velocity=velocity), model
-
-  def _step(
-    self, weight: tf.Tensor, anchor: tf.Tensor, velocity: tf.Tensor, total: tf.Tensor
-  ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-    """Algorithm 1 of arXiv:2103.00039, for one tensor.
+    """Applies the sum of all rounds so far: Algorithm 1 of arXiv:2103.00039.
 
     The regularized leader, argmin <s, w> + |w - w_0|^2 / (2 learning_rate), is
     w_0 - learning_rate s; with momentum, v takes the place of the sum s. The anchor is
     w_0 after the first round, and moves by exactly 0 unless the model was changed after
     this optimizer's last step. Weight decay shrinks the anchor, as it does the sum.
     """
-    rate = tf.constant(self._learning_rate, weight.dtype)
-    anchor += weight - (anchor - rate * velocity)
-    if self._weight_decay:
-      anchor *= tf.constant(1.0 - self._weight_decay, weight.dtype)
-    if self._momentum:
-      velocity = tf.constant(self._momentum, weight.dtype) * velocity + total
-    else:
-      velocity = total
-    return anchor, velocity, anchor - rate * velocity
+    tff.learning.optimizers.check_weights_gradients_match(weights, gradients)
+    rate, momentum, kept = self._learning_rate, self._momentum, 1 - self._weight_decay
+    each = functools.partial(tf.nest.map_structure, check_types=False)
+    anchor = each(
+      lambda weight, anchor, v: kept * (anchor + (weight - (anchor - rate * v))),
+      weights,
+      state['anchor'],
+      state['velocity'],
+    )
+    velocity = each(
+      lambda total, v: total + momentum * v if momentum else total,
+      gradients,
+      state['velocity'],
+    )
+    model = each(lambda anchor, v: anchor - rate * v, anchor, velocity)
+    return collections.OrderedDict(anchor=anchor, velocity=velocity), model
 
 
 def build_ftrl(learning_rate: float, momentum: float = 0.0) -> FTRL:

@@ -148,19 +148,15 @@ class PackedFedAvg:
       self._insertion = canaries_lib.Insertion(canaries, clip_norm, self._server)
     self._specs = functions.specs_of(self.initialize())
     self._sums_specs = functions.specs_of(self._server.zeros())
-    try:
-      with (
-        contextlib.nullcontext() if self.one_by_one else _conversion_logs_suppressed()
-      ):
-        self._build()
-    except Exception as e:  # TensorFlow raises many types if it cannot vectorise.
-      if self.one_by_one is not None:
-        raise
-      why = [line.strip() for line in str(e).splitlines() if line.strip()]
-      self.one_by_one = (
-        f'TensorFlow cannot vectorise the model: {why[-1] if why else type(e).__name__}'
-      )
-      self._build()  # If something else is wrong, this raises it.
+    if self.one_by_one is None:
+      try:
+        with _conversion_logs_suppressed():
+          self._build()
+      except Exception as e:  # TensorFlow raises many types if it cannot vectorise.
+        *_, why = str(e).strip().splitlines() or [type(e).__name__]
+        self.one_by_one = f'TensorFlow cannot vectorise the model: {why.strip()}'
+    if self.one_by_one is not None:
+      self._build()
 
   def _build(self) -> None:
     state, rows = self._specs, tf.TensorSpec([None, 3], tf.int64)
