@@ -384,7 +384,9 @@ class _Traced:
         output = model(x, training=training)
         penalties = [tf.cast(each, tf.float32) for each in model.losses]
       # Penalties of weights alone are added by `model.losses`, others by the call.
-      self.penalty_needs_inputs = any(each._eager_losses for each in _layers(model))
+      self.penalty_needs_inputs = any(
+        getattr(each, '_eager_losses', None) for each in _layers(model)
+      )
       model._clear_losses()
       flat = tf.nest.flatten(output)
       self.masks = [getattr(each, '_keras_mask', None) is not None for each in flat]
