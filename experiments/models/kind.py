@@ -27,24 +27,22 @@ class Kind:
 
   def why_not(self, shape: population.Shape) -> Optional[str]:
     """Returns why the model cannot take examples of this shape; `None` if it can."""
-    actual = (
-      f'these are {shape.input_dtype} of shape {list(shape.inputs)} with labels of the '
-      f'kind {shape.label_kind!r}'
-    )
     dtype = 'int32' if self.inputs == 'tokens' else 'float32'
-    if shape.label_kind not in self.label_kinds or shape.input_dtype != dtype:
-      kinds = ' or '.join(map(repr, self.label_kinds))
-      return f'it is for {dtype} inputs and labels of the kind {kinds}, and {actual}'
-    if self.inputs != 'images':
-      return None
-    if len(shape.inputs) not in (2, 3):
-      return (
-        'its inputs are images of shape [height, width] or [height, width, channels], '
-        f'and {actual}'
+    fits = shape.label_kind in self.label_kinds and shape.input_dtype == dtype
+    inputs = f'{dtype} inputs'
+    if self.inputs == 'images':
+      fits &= len(shape.inputs) in (2, 3) and min(shape.inputs[:2]) >= self.min_pixels
+      inputs = (
+        'float32 inputs of shape [height, width] or [height, width, channels], with '
+        f'at least {self.min_pixels} pixels a side,'
       )
-    if min(shape.inputs[:2]) < self.min_pixels:
-      return f'its images have {self.min_pixels} pixels or more a side, and {actual}'
-    return None
+    if fits:
+      return None
+    return (
+      f'it is for {inputs} and labels of the kind '
+      f'{" or ".join(map(repr, self.label_kinds))}, and these are {shape.input_dtype} '
+      f'of shape {list(shape.inputs)} with labels of the kind {shape.label_kind!r}'
+    )
 
   def build(
     self,
@@ -59,65 +57,63 @@ class Kind:
     return networks.build(self.name, shape, seed, loss, **{**self.widths, **stated})
 
 
-KINDS: dict[str, Kind] = {
-  each.name: each
-  for each in (
-    Kind(
-      'logistic',
-      'logistic regression',
-      'features',
-      ('class', 'tags'),
-      {'embedding_size': 8},
-    ),
-    Kind(
-      'char_lstm',
-      'two LSTMs that predict the next character, as for Shakespeare',
-      'tokens',
-      ('tokens',),
-      {'hidden_units': 256, 'embedding_size': 8},
-    ),
-    Kind(
-      'cnn',
-      'convolutional network of federated averaging and of DP-FTRL on EMNIST',
-      'images',
-      ('class',),
-      {'hidden_units': 512},
-    ),
-    Kind(
-      'linear',
-      'linear regression of numbers',
-      'features',
-      ('number',),
-      {'embedding_size': 8},
-    ),
-    Kind(
-      'mlp',
-      'perceptron with two hidden layers',
-      'features',
-      ('class', 'tags', 'number'),
-      {'hidden_units': 200, 'embedding_size': 8},
-    ),
-    Kind(
-      'simple_cnn',
-      "convolutional network of pfl-research's CIFAR-10 benchmark",
-      'images',
-      ('class',),
-      {'hidden_units': 128},
-      min_pixels=6,  # Two convolutions without padding, and a pooling.
-    ),
-    Kind(
-      'vgg',
-      "small VGG with tanh, of DP-FTRL's experiments on CIFAR-10",
-      'images',
-      ('class',),
-      {'hidden_units': 128},
-    ),
-    Kind(
-      'word_lstm',
-      'LSTM that predicts the next word, as for StackOverflow',
-      'tokens',
-      ('tokens',),
-      {'hidden_units': 670, 'embedding_size': 96},
-    ),
-  )
-}
+_KINDS = (
+  Kind(
+    'logistic',
+    'logistic regression',
+    'features',
+    ('class', 'tags'),
+    {'embedding_size': 8},
+  ),
+  Kind(
+    'char_lstm',
+    'two LSTMs that predict the next character, as for Shakespeare',
+    'tokens',
+    ('tokens',),
+    {'hidden_units': 256, 'embedding_size': 8},
+  ),
+  Kind(
+    'cnn',
+    'convolutional network of federated averaging and of DP-FTRL on EMNIST',
+    'images',
+    ('class',),
+    {'hidden_units': 512},
+  ),
+  Kind(
+    'linear',
+    'linear regression of numbers',
+    'features',
+    ('number',),
+    {'embedding_size': 8},
+  ),
+  Kind(
+    'mlp',
+    'perceptron with two hidden layers',
+    'features',
+    ('class', 'tags', 'number'),
+    {'hidden_units': 200, 'embedding_size': 8},
+  ),
+  Kind(
+    'simple_cnn',
+    "convolutional network of pfl-research's CIFAR-10 benchmark",
+    'images',
+    ('class',),
+    {'hidden_units': 128},
+    min_pixels=6,  # Two convolutions without padding, and a pooling.
+  ),
+  Kind(
+    'vgg',
+    "small VGG with tanh, of DP-FTRL's experiments on CIFAR-10",
+    'images',
+    ('class',),
+    {'hidden_units': 128},
+  ),
+  Kind(
+    'word_lstm',
+    'LSTM that predicts the next word, as for StackOverflow',
+    'tokens',
+    ('tokens',),
+    {'hidden_units': 670, 'embedding_size': 96},
+  ),
+)
+KINDS: dict[str, Kind] = {each.name: each for each in _KINDS}

@@ -91,19 +91,7 @@ def flat(x: Any) -> tf.Tensor:
 
 
 def embedding(tokens: Any, table: Any) -> tf.Tensor:
-  """Returns rows of a table; its gradient is dense, as optimizers need it."""
-
-  @tf.custom_gradient
-  def rows(weights: Any) -> Any:
-    def gradient(upstream: Any) -> tf.Tensor:
-      size = weights.shape[1]
-      return tf.math.unsorted_segment_sum(
-        tf.reshape(upstream, [-1, size]), tf.reshape(tokens, [-1]), weights.shape[0]
-      )
-
-    return tf.gather(weights, tokens), gradient
-
-  return rows(table)
+  return tf.gather(table, tokens)
 
 
 def features(x: Any, *tables: Any) -> tf.Tensor:

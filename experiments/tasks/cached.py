@@ -6,11 +6,12 @@ memory; test examples have a split of their own.
 """
 
 import contextlib
-import dataclasses
+import functools
 import os
 import pickle
+import re
 import tarfile
-import threading
+import types
 from collections.abc import Mapping, Sequence
 from typing import Any, Callable, Optional
 
@@ -43,45 +44,33 @@ def path_of(
   raise FileNotFoundError(f'--task={task_name} needs {" or ".join(paths)}. {origin}')
 
 
-def _database(options: data_options.Data, task_name: str, splits: Sequence[str]) -> str:
-  name = 'emnist_all.sqlite' if task_name == 'emnist' else f'{task_name}.sqlite'
-  loader = f'tff.simulation.datasets.{task_name}.load_data(cache_dir=...)'
-  source = f'{loader}, which unpacks {_SERVER}{name}.lzma'
-  path = path_of(options, task_name, [name], source)
-  with sqlite_clients.connected(path) as connection:
-    for split in splits:
-      query = 'SELECT 1 FROM client_metadata WHERE split_name = ? LIMIT 1'
-      if connection.execute(query, [split]).fetchone() is None:
-        raise ValueError(f'{path} has no clients in the split {split!r}.')
-  return path
+def _database(options: data_options.Data, name: str) -> str:
+  file = 'emnist_all.sqlite' if name == 'emnist' else f'{name}.sqlite'
+  loader = f'tff.simulation.datasets.{name}.load_data(cache_dir=...)'
+  source = f'{loader}, which unpacks {_SERVER}{file}.lzma'
+  path = path_of(options, name, [file], source)
+  with sqlite_clients.connected(path):  # Refuses another database.
+    return path
 
 
 class _Split:
   """The clients of a split, read on demand, as `learning.train` takes them."""
 
-  def __init__(
-    self,
-    path: str,
-    name: str,
-    parse: _Parse,
-    max_examples: Optional[int] = None,  # Of each client.
-  ):
+  def __init__(self, path: str, name: str, parse: _Parse, max_examples: int):
     self._path, self._name, self._parse = path, name, parse
-    self._max_examples = -1 if max_examples is None else max_examples
-    self._local = threading.local()
+    self._max_examples = max_examples  # Of each client; -1 for all.
     query = 'SELECT DISTINCT client_id FROM client_metadata WHERE split_name = ?'
-    self.ids = tuple(sorted(row[0] for row in self._rows(query, name)))
-
-  def __len__(self) -> int:
-    return len(self.ids)
+    self.ids = tuple(sorted(id_ for (id_,) in self._rows(query, name)))
+    if not self.ids:
+      raise ValueError(f'{path} has no clients in the split {name!r}.')
 
   def examples(self, id_: str) -> dict[str, np.ndarray]:
+    import tensorflow as tf
+
     query = (
       'SELECT serialized_example_proto FROM examples '
       'WHERE client_id = ? AND split_name = ? LIMIT ?'
     )
-    import tensorflow as tf
-
     rows = self._rows(query, id_, self._name, self._max_examples)
     try:
       return self._parse([serialized for (serialized,) in rows])
@@ -91,20 +80,19 @@ class _Split:
         f'{e.message}'
       ) from e
 
-  def first(self, limit: Optional[int] = None) -> dict[str, np.ndarray]:
+  def first(self, limit: Optional[int]) -> tuple[np.ndarray, np.ndarray]:
     """Returns examples of one client after the other, at most `limit`."""
-    parts, count = [], 0
+    parts: list[dict[str, np.ndarray]] = []
     for id_ in self.ids:
-      if limit is not None and count >= limit:
+      if limit is not None and sum(len(each['x']) for each in parts) >= limit:
         break
       parts.append(self.examples(id_))
-      count += len(parts[-1]['x'])
-    return {key: np.concatenate([part[key] for part in parts])[:limit] for key in 'xy'}
+    x, y = (np.concatenate([each[key] for each in parts])[:limit] for key in 'xy')
+    return x, y
 
   def _rows(self, query: str, *arguments: Any) -> list[tuple[Any, ...]]:
-    if not hasattr(self._local, 'connection'):
-      self._local.connection = sqlite_clients.connect(self._path)
-    return list(self._local.connection.execute(query, arguments))
+    with sqlite_clients.connected(self._path) as connection:
+      return connection.execute(query, arguments).fetchall()
 
 
 def _features(serialized: list[bytes], **features: Any) -> Mapping[str, np.ndarray]:
@@ -120,40 +108,35 @@ def _features(serialized: list[bytes], **features: Any) -> Mapping[str, np.ndarr
 
 
 def _task(
-  name: str,
-  shape: population.Shape,
-  parse: _Parse,
-  splits: Sequence[str] = ('train', 'test'),
-  not_covered: tuple[str, ...] = (),
-  **fields: Any,
+  name: str, summary: str, defaults: task.Defaults, **of_population: Any
 ) -> task.Task:
-  """Returns a task whose serialised examples `parse` reads."""
-
-  def check(options: data_options.Data) -> None:
-    _database(options, name, splits)
-
-  def load(options: data_options.Data) -> population.Population:
-    path = _database(options, name, splits)
-    return _population(path, splits, parse, shape=shape, not_covered=not_covered)
-
-  return task.Task(name=name, check=check, load=load, **fields)
+  return task.Task(
+    name,
+    f'{summary} (needs --cache_dir)',
+    functools.partial(_database, name=name),
+    functools.partial(_population, name=name, **of_population),
+    defaults,
+  )
 
 
 def _population(
-  path: str,
-  splits: Sequence[str],
+  options: data_options.Data,
+  name: str,
   parse: _Parse,
-  max_examples: Optional[int] = None,  # Of each client.
+  splits: Sequence[str] = ('train', 'test'),
+  max_examples: int = -1,  # Of each client; -1 for all.
   max_test_examples: Optional[int] = None,
+  facts: Mapping[str, Any] = types.MappingProxyType({}),
   **fields: Any,
 ) -> population.Population:
-  clients, test = (_Split(path, name, parse, max_examples) for name in splits)
-  test_examples = test.first(max_test_examples)
+  path = _database(options, name)
+  clients, test = (_Split(path, split, parse, max_examples) for split in splits)
+  x, y = test.first(max_test_examples)
   return population.Population(
     clients=clients,
-    num_clients=len(clients),
-    test_examples=(test_examples['x'], test_examples['y']),
-    facts={'clients': len(clients), 'test examples': len(test_examples['y'])},
+    num_clients=len(clients.ids),
+    test_examples=(x, y),
+    facts={'clients': len(clients.ids), 'test examples': len(y), **facts},
     **fields,
   )
 
@@ -172,13 +155,8 @@ def _digits(serialized: list[bytes]) -> dict[str, np.ndarray]:
 
 EMNIST = _task(
   'emnist',
-  task.shape_of_classes((28, 28, 1), 10),
-  _digits,
-  splits=('digits_only_train', 'digits_only_test'),
-  not_covered=(population.HELD_OUT_OF_CLIENTS,),
-  summary='digits by writer with the convolutional network of DP-FTRL (needs '
-  '--cache_dir)',
-  defaults=task.Defaults(
+  'digits by writer with the convolutional network of DP-FTRL',
+  task.Defaults(
     model='cnn',
     num_rounds=300,
     clients_per_round=100,
@@ -187,6 +165,10 @@ EMNIST = _task(
     client_learning_rate=0.02,
     server_learning_rate=1.0,
   ),
+  parse=_digits,
+  splits=('digits_only_train', 'digits_only_test'),
+  shape=task.shape_of_classes((28, 28, 1), 10),
+  not_covered=(population.HELD_OUT_OF_CLIENTS,),
 )
 
 
@@ -207,11 +189,8 @@ def _images(serialized: list[bytes]) -> dict[str, np.ndarray]:
 
 CIFAR100 = _task(
   'cifar100',
-  task.shape_of_classes((32, 32, 3), 100),
-  _images,
-  summary='small images in 100 classes over 500 clients: too few for much privacy '
-  '(needs --cache_dir)',
-  defaults=task.Defaults(
+  'small images in 100 classes over 500 clients: too few for much privacy',
+  task.Defaults(
     model='simple_cnn',
     num_rounds=300,
     clients_per_round=50,
@@ -220,6 +199,8 @@ CIFAR100 = _task(
     client_learning_rate=0.1,
     server_learning_rate=0.5,
   ),
+  parse=_images,
+  shape=task.shape_of_classes((32, 32, 3), 100),
 )
 
 
@@ -247,12 +228,9 @@ def _snippets(serialized: list[bytes]) -> dict[str, np.ndarray]:
 
 SHAKESPEARE = _task(
   'shakespeare',
-  task.shape_of_tokens(CHARACTERS, 80),
-  _snippets,
-  not_covered=(population.HELD_OUT_OF_CLIENTS,),
-  summary="the next character of a role's lines with two LSTMs: few clients, so "
-  'privacy costs much (needs --cache_dir)',
-  defaults=task.Defaults(
+  "the next character of a role's lines with two LSTMs: few clients, so privacy costs "
+  'much',
+  task.Defaults(
     model='char_lstm',
     metric='token_accuracy',
     num_rounds=1200,
@@ -262,6 +240,9 @@ SHAKESPEARE = _task(
     client_learning_rate=1.0,
     server_learning_rate=1.0,
   ),
+  parse=_snippets,
+  shape=task.shape_of_tokens(CHARACTERS, 80),
+  not_covered=(population.HELD_OUT_OF_CLIENTS,),
 )
 
 
@@ -282,38 +263,25 @@ _MAX_SENTENCES = 256
 _NUM_TEST_SENTENCES = 10_000
 
 
-def _paths(options: data_options.Data) -> tuple[str, str]:
-  database = _database(options, 'stackoverflow', ('train', 'test'))
-  # TFF downloads it by Keras, which stores it in another folder.
-  folders = (f'datasets/{_WORDS}', _WORDS)
-  names = [f'{each}{ending}' for each in folders for ending in ('.tar.bz2', '')]
+def _check_stackoverflow(options: data_options.Data) -> str:
+  _database(options, 'stackoverflow')
   source = 'tff.simulation.datasets.stackoverflow.load_word_counts(cache_dir=...)'
-  return database, path_of(options, 'stackoverflow', names, source)
+  return path_of(options, 'stackoverflow', [f'datasets/{_WORDS}.tar.bz2'], source)
 
 
 def _vocabulary(path: str) -> texts.Vocabulary:
-  try:
-    if path.endswith('.tar.bz2'):
-      with tarfile.open(path) as archive:
-        content = archive.extractfile(_WORDS)
-        assert content is not None
-        text = content.read().decode('utf-8')
-    else:
-      with open(path, encoding='utf-8') as file:
-        text = file.read()
-  except (tarfile.TarError, KeyError, EOFError, UnicodeDecodeError) as e:
-    raise ValueError(f'{path} cannot be read: {e}') from e
-  rows = [line.split() for line in text.splitlines()[:_NUM_WORDS]]
-  for number, row in enumerate(rows or [[]], start=1):
-    if len(row) != 2 or not row[1].isdigit():
-      raise ValueError(f'{path}, line {number}: {row} is not a word and its count.')
-  words = [word for word, _ in rows]
-  return texts.Vocabulary('word', tuple(words))
+  with tarfile.open(path) as archive:
+    content = archive.extractfile(_WORDS)
+    assert content is not None
+    lines = content.read().decode('utf-8').splitlines()[:_NUM_WORDS]
+  for number, line in enumerate(lines, start=1):
+    if not re.fullmatch(r'\S+\s+\d+', line.strip()):
+      raise ValueError(f'{path}, line {number}: {line!r} is not a word and its count.')
+  return texts.Vocabulary('word', tuple(line.split()[0] for line in lines))
 
 
 def _stackoverflow(options: data_options.Data) -> population.Population:
-  path, path_of_words = _paths(options)
-  vocabulary = _vocabulary(path_of_words)
+  vocabulary = _vocabulary(_check_stackoverflow(options))
   num_words = len(vocabulary.entries)
 
   def parse(serialized: list[bytes]) -> dict[str, np.ndarray]:
@@ -323,12 +291,13 @@ def _stackoverflow(options: data_options.Data) -> population.Population:
     return texts.examples(np.stack(rows))
 
   unscored = (vocabulary.unknown, vocabulary.begin, vocabulary.end)
-  loaded = _population(
-    path,
-    ('train', 'test'),
+  return _population(
+    options,
+    'stackoverflow',
     parse,
-    _MAX_SENTENCES,
-    _NUM_TEST_SENTENCES,
+    max_examples=_MAX_SENTENCES,
+    max_test_examples=_NUM_TEST_SENTENCES,
+    facts={'words in the vocabulary': num_words},
     shape=task.shape_of_tokens(vocabulary, _LENGTH, unscored_labels=unscored),
     not_covered=(
       f"The vocabulary of {num_words} words was counted over the training clients' "
@@ -336,15 +305,13 @@ def _stackoverflow(options: data_options.Data) -> population.Population:
       'Test metrics are computed from later sentences, many of the same clients.',
     ),
   )
-  facts = {**loaded.facts, 'words in the vocabulary': num_words}
-  return dataclasses.replace(loaded, facts=facts)
 
 
 STACKOVERFLOW = task.Task(
   name='stackoverflow',
   summary='the next word with the LSTM of the papers on DP-FTRL and matrix '
   'factorization (needs --cache_dir)',
-  check=_paths,
+  check=_check_stackoverflow,
   load=_stackoverflow,
   defaults=task.Defaults(
     model='word_lstm',
@@ -380,12 +347,8 @@ _NAMES = (
 )
 
 
-def _check_cifar10(options: data_options.Data) -> None:
-  _cifar10(options)
+def _check_cifar10(options: data_options.Data) -> str:
   task.check_num_clients(options, 50_000)
-
-
-def _cifar10(options: data_options.Data) -> str:
   source = (
     'https://www.cs.toronto.edu/~kriz/cifar-10-python.tar.gz, which '
     'tf.keras.datasets.cifar10.load_data() unpacks under ~/.keras; an .npz has '
@@ -432,10 +395,7 @@ def _read(path: str) -> list[tuple[np.ndarray, np.ndarray]]:
     images = [np.asarray(each[b'data']).reshape(-1, 3, 32, 32) for each in batches]
     images = [each.transpose(0, 2, 3, 1) for each in images]
     labels = [np.asarray(each[b'labels']) for each in batches]
-  except (
-    *(pickle.UnpicklingError, tarfile.TarError, EOFError, OSError),
-    *(KeyError, TypeError, ValueError),
-  ) as e:
+  except Exception as e:  # Pickles and archives that are not whole raise many types.
     raise ValueError(f'{path} is not CIFAR-10: {e}.') from e
   train = np.concatenate(images[:-1]), np.concatenate(labels[:-1])
   return [train, (images[-1], labels[-1])]
@@ -454,7 +414,7 @@ def _scaled(path: str, images: np.ndarray, labels: np.ndarray) -> Any:
 
 
 def _load_cifar10(options: data_options.Data) -> population.Population:
-  path = _cifar10(options)
+  path = _check_cifar10(options)
   train, test = (_scaled(path, *each) for each in _read(path))
   rng = np.random.default_rng([options.seed, 0])
   return task.split_with_label_skew(train, test, options, rng, num_classes=10)

@@ -5,10 +5,11 @@ classes. Breast cancer: 569 tumours in two classes, with 30 numbers each; these 
 scaled by training examples without noise, so reports say that no privacy covers it.
 """
 
+import functools
 import hashlib
 import os
 import sysconfig
-from typing import Any, Optional
+from typing import Any
 
 import numpy as np
 
@@ -18,11 +19,19 @@ from ..options import data as data_options
 from . import task
 
 
+def _refuse_cache_dir(options: data_options.Data, name: str) -> None:
+  if options.cache_dir is not None:
+    raise ValueError(
+      f'--cache_dir does not go with --task={name}, whose data are installed with '
+      'Python or scikit-learn.'
+    )
+
+
 def _task(name: str, num_examples: int, **fields: Any) -> task.Task:
   num_test = round(num_examples / 5)
 
   def check(options: data_options.Data) -> None:
-    task.refuse_cache_dir(name, options)
+    _refuse_cache_dir(options, name)
     task.check_num_clients(options, num_examples - num_test)
 
   def load(options: data_options.Data) -> population.Population:
@@ -31,17 +40,15 @@ def _task(name: str, num_examples: int, **fields: Any) -> task.Task:
     data = getattr(sklearn.datasets, f'load_{name}')()
     labels = data.target.astype(np.int32)
     rng = np.random.default_rng([options.seed, 0])
-    order = rng.permutation(len(labels))
-    test, train = order[:num_test], order[num_test:]
-    names: Optional[tuple[str, ...]] = None
-    not_covered: tuple[str, ...] = ()
+    test, train = np.split(rng.permutation(len(labels)), [num_test])
+    of_shape: dict[str, Any] = {}
     if name == 'digits':
       inputs = (data.images[..., np.newaxis] / 16.0).astype(np.float32)
     else:
       mean, stddev = data.data[train].mean(axis=0), data.data[train].std(axis=0)
       inputs = ((data.data - mean) / stddev).astype(np.float32)
-      names = tuple(str(each) for each in data.target_names)
-      not_covered = (
+      of_shape['names'] = tuple(str(each) for each in data.target_names)
+      of_shape['not_covered'] = (
         "Features were scaled by the mean and standard deviation of all clients' "
         'training examples.',
       )
@@ -51,8 +58,7 @@ def _task(name: str, num_examples: int, **fields: Any) -> task.Task:
       options,
       rng,
       num_classes=len(data.target_names),
-      names=names,
-      not_covered=not_covered,
+      **of_shape,
     )
 
   return task.Task(name=name, check=check, load=load, **fields)
@@ -116,19 +122,12 @@ def files() -> list[str]:
       path = os.path.join(folder, name)
       if name.endswith('.py') and os.path.getsize(path) >= _MIN_BYTES:
         paths.append(os.path.relpath(path, _ROOT))
-  if not paths:
-    raise FileNotFoundError(f'{_ROOT} has no sources of the standard library.')
   return sorted(paths)
 
 
 def _is_held_out(name: str) -> bool:
   digest = hashlib.sha256(name.encode()).digest()
   return int.from_bytes(digest[:8], 'big') % _HELD_OUT_ONE_IN == 0
-
-
-def _check_text(options: data_options.Data) -> None:
-  task.refuse_cache_dir('text', options)
-  files()
 
 
 def _examples(name: str) -> dict[str, np.ndarray]:
@@ -157,7 +156,7 @@ TEXT = task.Task(
   name='text',
   summary="the next character of Python's own sources with two small LSTMs, which "
   'shows what privacy leaves of a recurrent model when clients are few',
-  check=_check_text,
+  check=functools.partial(_refuse_cache_dir, name='text'),
   load=_load_text,
   defaults=task.Defaults(
     model='char_lstm',

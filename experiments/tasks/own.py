@@ -40,26 +40,20 @@ def load(options: data_options.Data) -> population_lib.Population:
   """Returns the population of the user's data; cached while the files are the same."""
   assert options.files is not None
   files = options.files
-  paths = [files.path, files.test_data, files.vocabulary]
-  return _load(options, tuple(_state(path) for path in paths if path is not None))
+  paths = [each for each in (files.path, files.test_data, files.vocabulary) if each]
+  for path in tuple(paths):
+    for folder, _, names in os.walk(path):
+      paths += [os.path.join(folder, name) for name in sorted(names)]
+  states = [os.stat(each) for each in paths]
+  return _load(
+    options, tuple((each.st_ino, each.st_size, each.st_mtime_ns) for each in states)
+  )
 
 
 @functools.lru_cache(_CACHE_SIZE)
 def _load(options: data_options.Data, states: Any) -> population_lib.Population:
   del states  # Only a key of the cache: changed files are other data.
   return loading.load(options)
-
-
-def _state(path: str) -> tuple[Any, ...]:
-  """Returns a value that changes with a file, or with the files in a folder."""
-  if not os.path.isdir(path):
-    status = os.stat(path)
-    return (path, status.st_size, status.st_mtime_ns, status.st_ino)
-  combined = 0
-  for folder, _, names in os.walk(path):
-    for name in names:
-      combined ^= hash(_state(os.path.join(folder, name)))
-  return (path, combined)
 
 
 def task_for(values: flags.FlagValues, data: data_options.Data) -> task.Task:

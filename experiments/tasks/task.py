@@ -47,14 +47,6 @@ class Task:
   defaults: Defaults
 
 
-def refuse_cache_dir(name: str, options: data_options.Data) -> None:
-  if options.cache_dir is not None:
-    raise ValueError(
-      f'--cache_dir does not go with --task={name}, whose data are installed with '
-      'Python or scikit-learn.'
-    )
-
-
 def check_num_clients(options: data_options.Data, maximum: int) -> None:
   """Refuses more clients than examples, for data that are split over made clients."""
   if options.num_clients is None or options.num_clients > maximum:

@@ -1,6 +1,8 @@
 """Small files in the format of those that TFF's dataset loaders store."""
 
+import io
 import sqlite3
+import tarfile
 
 import numpy as np
 import tensorflow as tf
@@ -44,3 +46,13 @@ def write_database(path, splits, make, num_clients=8, prefix="client '"):
       )
   connection.commit()
   connection.close()
+
+
+def write_word_counts(folder, text):
+  """Writes StackOverflow's words and their counts, a line each."""
+  (folder / 'datasets').mkdir(exist_ok=True)
+  member = tarfile.TarInfo('stackoverflow.word_count')
+  member.size = len(text)
+  path = folder / 'datasets' / 'stackoverflow.word_count.tar.bz2'
+  with tarfile.open(path, 'w:bz2') as file:
+    file.addfile(member, io.BytesIO(text.encode()))

@@ -3,7 +3,6 @@
 A missing file is named and never downloaded.
 """
 
-import io
 import os
 import pickle
 import sqlite3
@@ -73,13 +72,7 @@ def cache_dir(tmp_path_factory):
     # Ids with quotes would break TFF's SQL, by which a test reads EMNIST.
     prefix = 'f' if task == 'emnist' else "client '"
     cached_files.write_database(folder / FILES[task], splits, make, prefix=prefix)
-  words = b'the 90\nof 80\nlist 7\n. 6\n'
-  (folder / 'datasets').mkdir()
-  archive = folder / 'datasets' / 'stackoverflow.word_count.tar.bz2'
-  with tarfile.open(archive, 'w:bz2') as file:
-    member = tarfile.TarInfo('stackoverflow.word_count')
-    member.size = len(words)
-    file.addfile(member, io.BytesIO(words))
+  cached_files.write_word_counts(folder, 'the 90\nof 80\nlist 7\n. 6\n')
   batches = folder / FILES['cifar10']
   batches.mkdir()
   for name in (*(f'data_batch_{i}' for i in range(1, 6)), 'test_batch'):
@@ -130,8 +123,9 @@ def test_wrong_database_is_refused(task, tmp_path):
     tasks.TASKS[task].check(_options(tmp_path))
   path.unlink()
   cached_files.write_database(path, ['validation'], lambda: b'')
+  cached_files.write_word_counts(tmp_path, 'the 9')
   with pytest.raises(ValueError, match='no clients in the split'):
-    tasks.TASKS[task].check(_options(tmp_path))
+    tasks.TASKS[task].load(_options(tmp_path))
 
 
 @pytest.mark.parametrize('task', ['emnist', 'cifar100', 'shakespeare'])
@@ -180,7 +174,7 @@ def test_stackoverflow_keeps_256_sentences_and_lists_unscored_tokens(
   with sqlite3.connect(tmp_path / FILES['stackoverflow']) as connection:
     rows = [('train', "client '0", numbered()) for _ in range(300)]
     connection.executemany('INSERT INTO examples VALUES (?, ?, ?)', rows)
-  (tmp_path / 'stackoverflow.word_count').write_text('the 9\nof 8\nlist 7\n')
+  cached_files.write_word_counts(tmp_path, 'the 9\nof 8\nlist 7\n')
   population = tasks.TASKS['stackoverflow'].load(_options(tmp_path))
   examples = population.clients.examples("client '0")
   assert examples['x'].shape == examples['y'].shape == (256, 20)
@@ -189,8 +183,8 @@ def test_stackoverflow_keeps_256_sentences_and_lists_unscored_tokens(
   assert population.shape.num_classes == 7
   assert population.shape.ignored_labels == (0,)
   assert population.shape.unscored_labels == (4, 5, 6)
-  (tmp_path / 'stackoverflow.word_count').write_text('the 9\nof\n')
-  with pytest.raises(ValueError, match="word_count, line 2: .'of'. is not a word and"):
+  cached_files.write_word_counts(tmp_path, 'the 9\nof\n')
+  with pytest.raises(ValueError, match="word_count.*, line 2: 'of' is not a word and"):
     tasks.TASKS['stackoverflow'].load(_options(tmp_path))
 
 

@@ -122,21 +122,6 @@ def test_lstm_and_its_gradient_match_keras():
     np.testing.assert_allclose(gradient, reference, atol=2e-6)
 
 
-def test_embedding_and_its_gradient_match_gather():
-  table = tf.constant(np.arange(12, dtype=np.float32).reshape(4, 3))
-  numbers = tf.constant([[0, 2], [2, 3]])
-  upstream = tf.random.stateless_normal([2, 2, 3], [1, 2])
-  with tf.GradientTape(persistent=True) as tape:
-    tape.watch(table)
-    actual, gathered = networks.embedding(numbers, table), tf.gather(table, numbers)
-    summed = [tf.reduce_sum(each * upstream) for each in (actual, gathered)]
-  assert np.array_equal(actual, gathered)
-  gradient = tape.gradient(summed[0], table)
-  np.testing.assert_allclose(
-    gradient, tf.convert_to_tensor(tape.gradient(summed[1], table)), atol=1e-6
-  )
-
-
 def test_padding_does_not_change_outputs_before_it():
   shape = SHAPES['word_lstm']
   model = _build('word_lstm', shape, SMALL)

@@ -127,20 +127,16 @@ def test_loss_of_keras_token_model_ignores_padding():
 @pytest.mark.parametrize(
   'name, loss, message',
   [
-    (
-      'their_models:nothing',
-      None,
-      "their_models.py has no function 'nothing'; similar are: returns_nothing",
-    ),
+    ('their_models:nothing', None, "module 'their_models' has no attribute 'nothing'"),
     ('their_models:ends', None, r'failed: SystemExit: too little \(.*, line'),
     ('their_models:returns_nothing', None, 'returned NoneType, and must'),
     ('their_models:wrong_outputs', None, r'must be \[None, 3\]'),
-    ('their_models:wrong_inputs', None, r'the model takes float32\[9\]'),
+    ('their_models:wrong_inputs', None, r'expected .*9'),
     ('their_models:normalised', None, 'batch normalisation'),
     ('their_models:probabilities', None, 'required by the loss cross_entropy'),
-    ('their_models:keras', 'nonsense', "got 'nonsense'"),
+    ('their_models:keras', 'nonsense', 'nknown loss function: .?nonsense'),
     ('their_models:functional', 'cross_entropy', 'functional and has its own'),
-    ('their_broken:keras', None, 'importing their_broken failed: ModuleNot'),
+    ('their_broken:keras', None, 'failed: ModuleNotFoundError: .*no_such_thing'),
     ('no_such_module:f', None, f"no module 'no_such_module' in {os.sep}"),
     ('their models:f', None, 'not of the form'),
   ],
@@ -151,23 +147,9 @@ def test_wrong_models_are_refused_by_name(name, loss, message):
   assert str(error.value).startswith(f'--model={name}')
 
 
-def test_kind_finds_functions_without_loading_the_module(tmp_path):
-  (tmp_path / 'never_loaded.py').write_text(
-    'raise RuntimeError\n'
-    'from tensorflow import made_elsewhere\n'
-    'if 3:\n  def function(): pass\n'
-    'later = None\n'
-    'later = lambda: 3\n'
-  )
-  for name in ('made_elsewhere', 'function', 'later'):
-    assert own.kind(f'never_loaded:{name}').name == f'never_loaded:{name}'
-  with pytest.raises(ValueError, match="never_loaded.py has no function 'missing'"):
-    own.kind('never_loaded:missing')
-  (tmp_path / 'never_loaded.py').write_text('def function(:\n')
-  with pytest.raises(
-    ValueError, match='never_loaded.py cannot be read: invalid syntax'
-  ):
-    own.kind('never_loaded:function')
+def test_kind_finds_the_module_without_loading_it(tmp_path):
+  (tmp_path / 'never_loaded.py').write_text('raise RuntimeError')
+  assert own.kind('never_loaded:function').name == 'never_loaded:function'
   assert 'never_loaded' not in sys.modules
 
 

@@ -320,7 +320,7 @@ def cache_dir(tmp_path_factory):
   path, splits = folder / 'stackoverflow.sqlite', ('train', 'test')
   cached_files.write_database(path, splits, sentence, _NUM_CLIENTS)
   counts = ''.join(f'w{number} {20_000 - number}\n' for number in range(10_000))
-  (folder / 'stackoverflow.word_count').write_text(counts)
+  cached_files.write_word_counts(folder, counts)
   arrays = {
     f'{kind}_{split}': made
     for split in ('train', 'test')

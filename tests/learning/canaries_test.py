@@ -142,11 +142,11 @@ def _reduce_noise(monkeypatch):
 
 
 def _weaken_clipping(monkeypatch):
-  add = grid.add_clipped
+  sum_clipped = grid.sum_clipped
   monkeypatch.setattr(
     grid,
-    'add_clipped',
-    lambda sums, several, clip_norm, steps: add(sums, several, 3 * clip_norm, steps),
+    'sum_clipped',
+    lambda stacked, clip_norm, steps: sum_clipped(stacked, 3 * clip_norm, steps),
   )
 
 

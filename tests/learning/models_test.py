@@ -40,6 +40,15 @@ class _Activity(_LAYERS.Layer):
     return x
 
 
+class _Hidden(_LAYERS.Layer):
+  def build(self, shape):
+    kernel = self.add_weight('hidden_kernel', [shape[-1], 2])
+    self.multiply = lambda x: x @ kernel
+
+  def call(self, x):
+    return self.multiply(x)
+
+
 def _pairs(one, other):
   """Returns the weights of two models in pairs."""
   assert len(one) == len(other)
@@ -104,6 +113,7 @@ _MODELS = {
   'frozen': (_frozen, _NUMBERS),
   'adapted': (_adapted, _NUMBERS),
   'shared': (_shared, _NUMBERS),
+  'variable of a function': (lambda: _sequential(_Hidden()), _NUMBERS),
   'losses': (_with_losses, _NUMBERS),
   'two towers': (_two_towers, (_NUMBERS[:, :2], _NUMBERS[:, 2:])),
   'by name': (_two_towers, {'a': _NUMBERS[:, :2], 'b': _NUMBERS[:, 2:]}),
@@ -241,7 +251,7 @@ def test_labels_without_last_axis_are_not_broadcast(loss, shape):
       _shared,
       _NUMBERS[:, :2],
       lambda t, p: _KERAS.losses.sparse_categorical_crossentropy(t, p),
-      r'loss fails on labels float32 \[n, 2\]',
+      'must equal `logits.shape` except for the last dimension',
     ),
   ],
 )
@@ -403,15 +413,6 @@ def _untrained():
   return model
 
 
-class _Hidden(_LAYERS.Layer):
-  def build(self, shape):
-    kernel = self.add_weight('hidden_kernel', [shape[-1], 2])
-    self.multiply = lambda x: x @ kernel
-
-  def call(self, x):
-    return self.multiply(x)
-
-
 @pytest.mark.parametrize(
   ('make', 'x', 'message'),
   [
@@ -444,11 +445,10 @@ class _Hidden(_LAYERS.Layer):
       'float64 .* dtype float32',
     ),
     (
-      lambda: _sequential(_Hidden()),
+      lambda: _two_towers(),
       _NUMBERS,
-      'hidden_kernel:0.*other than as an attribute',
+      r'expects 2 input\(s\), but it received 1 input tensors',
     ),
-    (lambda: _two_towers(), _NUMBERS, 'gives 1 inputs, the model takes 2: a, b'),
   ],
 )
 def test_unsupported_model_features_are_refused_by_name(make, x, message):
@@ -680,40 +680,20 @@ def test_check_examples_refuses_labels_that_keras_loss_is_not_for(loss, taken, r
       functional.check_examples((_NUMBERS, y), 'it')
 
 
-def _ignoring_negative_labels(y_true, y_pred):
-  labels = tf.reshape(y_true, [-1])
-  return tf.where(
-    labels < 0, 0.0, _softmax_cross_entropy(tf.maximum(labels, 0), y_pred)
-  )
-
-
-@pytest.mark.parametrize('loss', [_softmax_cross_entropy, _log_loss, _FocalLoss()])
-def test_check_examples_names_classes_on_which_custom_loss_fails(loss):
-  softmax = 'softmax' if loss is _log_loss else None
-  functional = _functional(_ending_in(softmax), _NUMBERS, _CLASSES, loss)
-  functional.check_examples((_NUMBERS, _CLASSES), 'it')
-  for labels, said in ((2 * _CLASSES, 2), (-_CLASSES, -1)):
-    with pytest.raises(ValueError, match=f'it: the label in row 1 is {said}, and the'):
-      functional.check_examples((_NUMBERS, labels), 'it')
-
-
 @pytest.mark.parametrize(
-  ('units', 'y', 'loss'),
-  [(2, _CLASSES, _ignoring_negative_labels), (1, _ONE_HOT[:, 0], _OwnLoss())],
+  ('units', 'loss', 'message'),
+  [
+    (2, _softmax_cross_entropy, 'a label value of 2 which is outside'),
+    (1, _BINARY(from_logits=True), 'test data: the label in row 1 is 2'),
+  ],
 )
-def test_check_examples_takes_labels_on_which_custom_loss_does_not_fail(units, y, loss):
-  functional = _functional(_ending_in(None, units), _NUMBERS, y, loss)
-  functional.check_examples((_NUMBERS, -7 * y), 'it')
-
-
-@pytest.mark.parametrize(
-  ('units', 'loss'), [(2, _softmax_cross_entropy), (1, _BINARY(from_logits=True))]
-)
-def test_labels_of_test_data_that_loss_is_not_for_are_refused(units, loss, tmp_path):
+def test_labels_of_test_data_that_loss_is_not_for_are_refused(
+  units, loss, message, tmp_path
+):
   clients = {'a': (_NUMBERS, _CLASSES), 'b': (_NUMBERS, _CLASSES)}
   test = learning.Evaluation((_NUMBERS.tolist(), [0, 2, 2, 0, 2]))
   arguments = {'clients_per_round': 1, 'loss': loss, 'test': test}
-  with pytest.raises(ValueError, match='test data: the label in row 1 is 2'):
+  with pytest.raises(ValueError, match=message):
     _train(_ending_in(None, units), tmp_path / 'run', None, clients, **arguments)
 
 
@@ -879,8 +859,8 @@ _SPEC = (tf.TensorSpec([3]), tf.TensorSpec([], tf.int32))
   ('loss', 'error', 'match'),
   [
     (None, ValueError, 'needs a loss.*not compiled'),
-    ('crossentropie', ValueError, 'loss must be .*crossentropie'),
-    (0.5, TypeError, 'loss must be a tf.keras.losses.Loss'),
+    ('crossentropie', ValueError, 'nknown loss function.*crossentropie'),
+    (0.5, ValueError, 'Could not interpret loss .*0.5'),
     (
       _KERAS.losses.MeanSquaredError(reduction='none'),
       ValueError,
@@ -921,9 +901,9 @@ _NARROW = {'x': tf.TensorSpec([1]), 'y': tf.TensorSpec([], tf.int32)}
     ((*_SPEC, _SPEC[1]), 'a tuple of 3'),
     (
       _NARROW,
-      r"client 'a' gives x of float32\[1\] .* the model takes float32\[3\]. Conv",
+      r'expected axis -1 of input shape to have value 3, .* \(None, 1\)',
     ),
-    (_BATCHES, r'x of float32\[4, 3\] .* takes float32\[3\]. .* not batched'),
+    (_BATCHES, r'expected shape=\(None, 3\), found shape=\(None, 4, 3\)'),
     (None, 'packed.PackedData, which do not say'),
   ],
 )

@@ -29,8 +29,7 @@ def test_ftrl_matches_the_paper_on_sums_and_on_means(momentum):
   initial, means = rng.normal(size=[2, 3]), rng.normal(size=[9, 2, 3])
   sums = np.cumsum(means, axis=0)
   on_sums = learning.build_ftrl(0.25, momentum)
-  on_means = optimizers.FTRLOnMeans(on_sums, 9)
-  for optimizer, results in ((on_sums, sums), (on_means, means)):
+  for optimizer, results in ((on_sums, sums), (on_sums.on_means(), means)):
     weights = {'b': [tf.constant(initial[0])], 'a': tf.constant(initial[1])}
     specs = tf.nest.map_structure(tf.TensorSpec.from_tensor, weights)
     state, velocity = optimizer.initialize(specs), 0

@@ -338,6 +338,11 @@ def test_schedule_that_violates_min_separation_stops_the_run(tmp_path):
       {'server_optimizer': learning.ServerSchedule(strategies.Workload(9)).ftrl()},
       'FTRL for 9 rounds, but the run has 12',
     ),
+    ({'test_data': None, 'evaluate_every': 2}, 'every=2 needs data'),
+    (
+      {'mechanism': None, 'num_rounds': 3, 'noise_seed': 1},
+      'run.noise_seed=1 is for a mechanism',
+    ),
     ({'model': training_runs.random_model()}, 'random numbers anew'),
     ({'test_metrics': {'max': max}}, r"metrics\['max'\] must make a number"),
     ({'test_data': (np.zeros([0, 2]), np.zeros([0, 1]))}, 'test data have no examples'),

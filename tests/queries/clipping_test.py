@@ -239,31 +239,6 @@ def test_record_with_non_finite_entry_counts_as_zero(where, bad):
   assert np.array_equal(_flat(kept), np.zeros(8))
 
 
-@pytest.mark.parametrize('dtype', [tf.float32, tf.float64])
-@pytest.mark.parametrize('shape', [[30, 20], [300, 300]])
-def test_add_clipped_equals_adding_each_clipped_record(shape, dtype):
-  rng = np.random.default_rng(5)
-  scales = [1e-3, 1.0, 1e-42, 1e30, 1e-9, 1.0, 1.0]
-  records = [
-    [tf.constant(scale * rng.normal(size=each), dtype) for each in (shape, [], [7])]
-    for scale in scales
-  ]
-  records[4][0] = tf.tensor_scatter_nd_update(records[4][0], [[1, 2]], [np.nan])
-  records[5][2] = tf.tensor_scatter_nd_update(records[5][2], [[1]], [-np.inf])
-  steps = grid.steps_per_unit(3.7, 1.0)
-  total = [
-    tf.random.uniform(each, -(2**61), 2**61, tf.int64) for each in (shape, [], [7])
-  ]
-  added = grid.add_clipped(total, records, 3.7, steps)
-  clipped = [grid.clip_to_grid(each, 3.7, steps) for each in records]
-  np.testing.assert_array_equal(added.finite, [each.finite for each in clipped])
-  np.testing.assert_array_equal(added.norms, [each.norm for each in clipped])
-  assert added.finite.numpy().tolist() == [True] * 4 + [False] * 2 + [True]
-  for position, tensor in enumerate(added.integers):
-    expected = sum(each.integers[position].numpy() for each in clipped)
-    np.testing.assert_array_equal(tensor, total[position] + expected)
-
-
 @pytest.mark.parametrize('dtype', [tf.float32, tf.float64, tf.float16])
 def test_sum_clipped_equals_sum_of_each_clipped_record(dtype):
   rng = np.random.default_rng(6)

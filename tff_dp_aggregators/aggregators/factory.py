@@ -9,7 +9,7 @@ import collections
 import copy
 import dataclasses
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, Callable, NamedTuple, Optional
 
 import numpy as np
@@ -356,12 +356,6 @@ class DPMean:
   def sum_without_noise(self, params: Any, stacked: Any) -> tuple[Any, tf.Tensor]:
     """Returns the sum of stacked values, without noise, and which ones are finite."""
     return self._query.sum_without_noise(params, stacked)
-
-  def add_without_noise(
-    self, params: Any, total: Any, values: Sequence[Any]
-  ) -> tuple[Any, tf.Tensor]:
-    """Returns `total` plus some (large) values, and which ones are finite."""
-    return self._query.add_without_noise(params, total, values)
 
   def process(
     self,

@@ -76,8 +76,10 @@ class _CountZeroWeights(tff.aggregators.WeightedAggregationFactory):
 
 def check_model(model_fn: Any) -> ModelFn:
   """Returns the model; the error says how to make one from what was given."""
-  if isinstance(model_fn, (tf.keras.Model, tff.learning.models.VariableModel)) or not (
-    callable(model_fn) or isinstance(model_fn, tff.learning.models.FunctionalModel)
+  if isinstance(model_fn, tff.learning.models.FunctionalModel):
+    return model_fn
+  if not callable(model_fn) or isinstance(
+    model_fn, (tf.keras.Model, tff.learning.models.VariableModel)
   ):
     raise TypeError(
       'model_fn must be a tff.learning.models.FunctionalModel, such as '
@@ -85,12 +87,11 @@ def check_model(model_fn: Any) -> ModelFn:
       'arguments that makes a tff.learning.models.VariableModel anew for each client, '
       f'such as by from_keras_model(...); got {type(model_fn).__name__}.'
     )
-  if not isinstance(model_fn, tff.learning.models.FunctionalModel):
-    with tf.Graph().as_default():
-      keras_model = getattr(model_fn(), '_keras_model', None)
-      if keras_model is not None:
-        models.refuse(keras_model)
-        models.refuse_batch_normalisation(keras_model)
+  with tf.Graph().as_default():
+    keras_model = getattr(model_fn(), '_keras_model', None)
+    if keras_model is not None:
+      models.refuse(keras_model)
+      models.refuse_batch_normalisation(keras_model)
   return model_fn
 
 
@@ -179,14 +180,20 @@ def build_dp_fed_avg(
     )
 
 
-class _Proximal(tff.learning.optimizers.Optimizer):
-  """Adds to a loss strength / 2 times the squared distance from the initial weights."""
+class Proximal(tff.learning.optimizers.Optimizer):
+  """Adds to a loss strength / 2 times the squared distance from the initial weights.
+
+  FedProx in TFF 0.87 is not used: its term has the wrong sign, and drives clients away
+  from the server's model.
+  """
 
   def __init__(self, inner: tff.learning.optimizers.Optimizer, strength: float):
+    checks.check_not_negative('proximal_strength', strength)
     self._inner = inner
-    self._strength = strength
+    self._strength = float(strength)
 
   def initialize(self, specs: Any) -> Any:
+    """The state before the first step, which keeps the weights that it gets."""
     zeros = [tf.zeros(spec.shape, spec.dtype) for spec in tf.nest.flatten(specs)]
     return collections.OrderedDict(
       is_first=tf.constant(True),
@@ -195,6 +202,7 @@ class _Proximal(tff.learning.optimizers.Optimizer):
     )
 
   def next(self, state: Any, weights: Any, gradients: Any) -> Any:
+    """Adds the gradient of the term, and takes a step."""
     current = tf.nest.flatten(weights)
     first = tuple(
       tf.where(state['is_first'], weight, saved)
@@ -216,26 +224,6 @@ class _Proximal(tff.learning.optimizers.Optimizer):
     return collections.OrderedDict(
       is_first=tf.constant(False), first_weights=first, optimizer=optimizer
     ), weights
-
-  def get_hparams(self, state: Any) -> Any:
-    return self._inner.get_hparams(state['optimizer'])
-
-  def set_hparams(self, state: Any, hparams: Any) -> Any:
-    return collections.OrderedDict(
-      state, optimizer=self._inner.set_hparams(state['optimizer'], hparams)
-    )
-
-
-def proximal(
-  optimizer: tff.learning.optimizers.Optimizer, proximal_strength: float
-) -> tff.learning.optimizers.Optimizer:
-  """Adds the proximal term to a client's optimizer.
-
-  FedProx in TFF 0.87 is not used: its term has the wrong sign, and drives clients away
-  from the server's model.
-  """
-  checks.check_not_negative('proximal_strength', proximal_strength)
-  return _Proximal(optimizer, float(proximal_strength))
 
 
 def build_dp_fed_prox(
@@ -264,7 +252,7 @@ def build_dp_fed_prox(
   return build_dp_fed_avg(
     model_fn,
     aggregator,
-    client_optimizer_fn=proximal(client_optimizer, proximal_strength),
+    client_optimizer_fn=Proximal(client_optimizer, proximal_strength),
     server_optimizer_fn=server_optimizer_fn,
     client_weighting=client_weighting,
     metrics_aggregator=metrics_aggregator,
@@ -286,10 +274,10 @@ def build_dp_fed_sgd(
   local training (arXiv:1602.05629). This is `tff.learning.algorithms.build_fed_sgd`
   with equal weights for all clients. With one example per client, it is DP-SGD.
 
-  A client without examples has a gradient of zeros; gradients that are not finite are
-  counted as in `build_dp_fed_avg`. Arguments and errors are those of
-  `build_dp_fed_avg`, except that the clip norm of `aggregator` is that of a gradient,
-  and that `None` as `server_optimizer_fn` means SGD with learning rate 0.1.
+  A client without examples has a gradient of zeros, and is counted like gradients that
+  are not finite. Arguments and errors are those of `build_dp_fed_avg`, except that the
+  clip norm of `aggregator` is that of a gradient, and that `None` as
+  `server_optimizer_fn` means SGD with learning rate 0.1.
   """
   server_optimizer = optimizers.check_optimizer(
     'server_optimizer_fn',
@@ -297,55 +285,13 @@ def build_dp_fed_sgd(
     default=tff.learning.optimizers.build_sgdm(0.1),
   )
   with _restoring_keras():
-    process = tff.learning.algorithms.build_fed_sgd(
+    return tff.learning.algorithms.build_fed_sgd(
       check_model(model_fn),
       server_optimizer,
       model_aggregator=_private_mean(aggregator, server_optimizer),
       metrics_aggregator=metrics_aggregator,
       loop_implementation=loop_implementation,
     )
-  return _without_empty_clients_counted(process)
-
-
-def _without_empty_clients_counted(
-  process: tff.learning.templates.LearningProcess,
-) -> tff.learning.templates.LearningProcess:
-  """Excludes clients without examples, whose mean is 0 / 0, from `nonfinite_count`."""
-  state_type, clients_type = process.next.type_signature.parameter
-  metrics_type = process.next.type_signature.result.metrics
-
-  @tff.tensorflow.computation(clients_type.member)
-  @tracing.as_written
-  def is_empty(dataset: tf.data.Dataset) -> tf.Tensor:
-    options = tf.data.Options()
-    options.autotune.enabled = False  # It would warn about ending so early.
-    first = dataset.take(1).with_options(options)
-    batches = first.reduce(0, lambda count, unused_batch: count + 1)
-    return tf.cast(tf.equal(batches, 0), tf.int32)
-
-  @tff.tensorflow.computation(metrics_type.member, np.int32)
-  @tracing.as_written
-  def subtract(metrics: Any, num_empty: tf.Tensor) -> Any:
-    measured = collections.OrderedDict(metrics['aggregator'])
-    measured[factory.NONFINITE_COUNT] -= num_empty
-    return collections.OrderedDict(metrics, aggregator=measured)
-
-  @tff.federated_computation(state_type, clients_type)
-  def next_fn(state: Any, clients: Any) -> Any:
-    output = process.next(state, clients)
-    num_empty = tff.federated_sum(tff.federated_map(is_empty, clients))
-    return tff.learning.templates.LearningProcessOutput(
-      output.state, tff.federated_map(subtract, (output.metrics, num_empty))
-    )
-
-  return tff.learning.templates.LearningProcess(
-    process.initialize,
-    next_fn,
-    process.get_model_weights,
-    process.set_model_weights,
-    get_hparams_fn=process.get_hparams,
-    set_hparams_fn=process.set_hparams,
-  )
 
 
 def build_scheduled_dp_fed_avg(
@@ -356,6 +302,8 @@ def build_scheduled_dp_fed_avg(
 ) -> tff.learning.templates.LearningProcess:
   """Builds federated averaging whose clients' learning rate depends on the round.
 
+  The clients' work has the number of the round as its state.
+
   TFF 0.87's `build_weighted_fed_avg_with_optimizer_schedule` fails for such models.
   """
   initial = tff.learning.models.ModelWeights(*map(tuple, model.initial_weights))
@@ -363,24 +311,6 @@ def build_scheduled_dp_fed_avg(
     lambda: tf.nest.map_structure(tf.convert_to_tensor, initial)
   )
   weights_type = initial_weights.type_signature.result
-  mean = _private_mean(aggregator, server_optimizer)
-  return tff.learning.templates.compose_learning_process(
-    initial_weights,
-    tff.learning.templates.build_broadcast_process(weights_type),
-    _scheduled_work(model, schedule, weights_type),
-    mean.create(weights_type.trainable, tff.TensorType(np.float32)),
-    tff.learning.templates.build_apply_optimizer_finalizer(
-      server_optimizer, weights_type
-    ),
-  )
-
-
-def _scheduled_work(
-  model: tff.learning.models.FunctionalModel,
-  schedule: optimizers.ClientSchedule,
-  weights_type: tff.Type,
-) -> tff.learning.templates.ClientWorkProcess:
-  """Builds the clients' local training; its state is the number of the round."""
   data_type = tff.SequenceType(tff.types.tensorflow_to_type(model.input_spec))
 
   @tff.tensorflow.computation(weights_type, data_type, np.float32)
@@ -419,4 +349,13 @@ def _scheduled_work(
       tff.federated_zip(collections.OrderedDict(train=finalized)),
     )
 
-  return tff.learning.templates.ClientWorkProcess(init_fn, next_fn)
+  mean = _private_mean(aggregator, server_optimizer)
+  return tff.learning.templates.compose_learning_process(
+    initial_weights,
+    tff.learning.templates.build_broadcast_process(weights_type),
+    tff.learning.templates.ClientWorkProcess(init_fn, next_fn),
+    mean.create(weights_type.trainable, tff.TensorType(np.float32)),
+    tff.learning.templates.build_apply_optimizer_finalizer(
+      server_optimizer, weights_type
+    ),
+  )

@@ -71,11 +71,24 @@ class Traced:
 
   @functools.cached_property
   def _function(self) -> Callable[..., list[tf.Tensor]]:
-    return _compiled(self.graph, self.arguments, self.results)
+    definition = tf.compat.v1.GraphDef.FromString(self.graph)
+    imported = tf.compat.v1.wrap_function(
+      lambda: tf.import_graph_def(definition, name=''), []
+    )
+    element = imported.graph.as_graph_element
+    feeds = [element(name) for name in self.arguments]
+    pruned = imported.prune(feeds, [element(name) for name in self.results])
+    # TensorFlow does not optimise `pruned` itself, which would take twice as long.
+    function = tf.function(lambda *flat: pruned(*flat), autograph=False)
+    concrete: Callable[..., list[tf.Tensor]] = function.get_concrete_function(
+      *[tf.TensorSpec(each.shape, each.dtype) for each in feeds]
+    )
+    return concrete
 
   def __call__(self, *arguments: Any) -> Any:
     """Computes the function."""
-    flat = self._function(*tf.nest.flatten(arguments))
+    with _without_rewriting():
+      flat = self._function(*tf.nest.flatten(arguments))
     return tf.nest.pack_sequence_as(self.specs, flat)
 
 
@@ -84,30 +97,6 @@ def specs_of(structure: Any) -> Any:
   return tf.nest.map_structure(
     lambda tensor: tf.TensorSpec(tensor.shape, tensor.dtype), structure
   )
-
-
-def _compiled(
-  graph: bytes, arguments: Sequence[str], results: Sequence[str]
-) -> Callable[..., list[tf.Tensor]]:
-  """Makes a function of flat tensors from a serialised graph and names of tensors."""
-  definition = tf.compat.v1.GraphDef.FromString(graph)
-  imported = tf.compat.v1.wrap_function(
-    lambda: tf.import_graph_def(definition, name=''), []
-  )
-  element = imported.graph.as_graph_element
-  feeds = [element(name) for name in arguments]
-  pruned = imported.prune(feeds, [element(name) for name in results])
-  # TensorFlow does not optimise `pruned` itself, and small rounds take twice the time.
-  function = tf.function(lambda *flat: pruned(*flat), autograph=False)
-  concrete: Callable[..., list[tf.Tensor]] = function.get_concrete_function(
-    *[tf.TensorSpec(each.shape, each.dtype) for each in feeds]
-  )
-
-  def call(*tensors: Any) -> list[tf.Tensor]:
-    with _without_rewriting():
-      return concrete(*tensors)
-
-  return call
 
 
 @contextlib.contextmanager

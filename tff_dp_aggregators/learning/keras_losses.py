@@ -70,71 +70,62 @@ class Losses:
         'is given, and the model is not compiled with one.'
       )
     weights = (model.get_compile_config() or {}).get('loss_weights')
+    weights = 1.0 if weights is None else weights
     self._model = model
     self._names = names_of_outputs(model, output_spec)
-    outputs = by_output('outputs', output_spec, self._names)
+    self._outputs = by_output('outputs', output_spec, self._names)
+    self._is_single = isinstance(output_spec, tf.TensorSpec)
     labels = by_output('labels', label_spec, self._names)
     loss_of = by_output('loss', loss, self._names, is_for_all=True)
-    weights = 1.0 if weights is None else weights
     weight_of = by_output('loss_weights', weights, self._names, is_for_all=True)
     self._parts = []
-    self._outputs = outputs
-    # Whether the user's own loss takes an output as logits; `None` if it is not known.
-    self._own_takes_logits: dict[str, Optional[bool]] = {}
-    self._takes_all_labels: set[str] = set()  # Outputs whose own loss was tried.
-    for name, output in outputs.items():
-      if loss_of[name] is None and len(outputs) > 1:
-        continue  # As in Keras, an output may have no loss.
-      checked = _check_loss(loss_of[name])
-      _check_labels(checked, labels[name], output, name if len(outputs) > 1 else '')
-      self._parts.append((name, checked, float(weight_of[name])))
-    self._is_single = isinstance(output_spec, tf.TensorSpec)
+    for name, output in self._outputs.items():
+      if loss_of[name] is not None or self._is_single:  # As in Keras.
+        made = _loss_object(loss_of[name])
+        _check_shapes(made, labels[name], output, '' if self._is_single else name)
+        self._parts.append((name, made, float(weight_of[name])))
+    # Whether a loss takes logits; `None` if it is not known.
+    self._takes_logits = {name: _takes_logits(each) for name, each, _ in self._parts}
     if not all(_function_of(each) for _, each, _ in self._parts):
-      self._check_own_loss(output_spec, label_spec)
+      self._takes_logits.update(self._own_take_logits(output_spec, label_spec))
 
-  def _check_own_loss(self, output_spec: Any, label_spec: Any) -> None:
-    """Traces the user's own loss, to see whether it fails on these shapes."""
+  def _own_take_logits(
+    self, output_spec: Any, label_spec: Any
+  ) -> dict[str, Optional[bool]]:
+    """Traces the user's own losses, which may fail on these shapes."""
     batch_specs = tf.nest.map_structure(
       lambda each: tf.TensorSpec([_BATCH, *each.shape[1:]], each.dtype),
       (output_spec, label_spec),
     )
-
-    try:
-      traced = tf.function(lambda output, label: self(output, label))
-      graph = traced.get_concrete_function(*batch_specs).graph
-    except Exception as e:  # A user's function may raise any exception.
-      labels, outputs = (
-        ', '.join(f'{each.dtype.name} {_shape(each)}' for each in tf.nest.flatten(spec))
-        for spec in (label_spec, output_spec)
-      )
-      *_, why = str(e).strip().splitlines() or [type(e).__name__]
-      raise ValueError(
-        f'the loss fails on labels {labels} and outputs {outputs}: {why.strip()}'
-      ) from e
-    given = graph.inputs[: len(tf.nest.flatten(output_spec))]
-    tensors = tf.nest.pack_sequence_as(output_spec, given)
+    traced = tf.function(lambda output, label: self(output, label))
+    given = traced.get_concrete_function(*batch_specs).graph.inputs
+    tensors = tf.nest.pack_sequence_as(
+      output_spec, given[: len(tf.nest.flatten(output_spec))]
+    )
     by_name = by_output('outputs', tensors, self._names)
-    self._own_takes_logits = {
-      name: _graph_takes_logits(tensor) for name, tensor in by_name.items()
+    return {
+      name: _graph_takes_logits(by_name[name])
+      for name, loss, _ in self._parts
+      if not _function_of(loss)
     }
 
   def __call__(self, output: Any, label: Any, sample_weight: Any = None) -> Any:
     """Returns the loss of a batch, whose examples may have weights."""
     outputs = by_output('outputs', output, self._names)
     labels = by_output('labels', label, self._names)
-    total = None
-    for name, loss, weight in self._parts:
-      fitted = _fit_labels(labels[name], outputs[name])
-      each = loss(fitted, outputs[name], sample_weight=sample_weight)
-      each = each if weight == 1 else weight * each
-      total = each if total is None else total + each
-    return total
+    return tf.add_n(
+      [
+        weight
+        * loss(_fit_labels(labels[name], outputs[name]), outputs[name], sample_weight)
+        for name, loss, weight in self._parts
+      ]
+    )
 
   def check_labels(self, labels: Any, owner: str) -> None:
-    """Refuses labels that a loss of Keras is not for, or on which one's own fails."""
+    """Refuses labels that a loss of Keras is not for."""
     by_name = by_output('labels', labels, self._names)
     for name, loss, _ in self._parts:
-      function, output = _function_of(loss), self._outputs[name]
+      function = _function_of(loss)
       values = np.asarray(by_name[name])
       what = f'{owner}: the label{f" of {name!r}" if len(self._parts) > 1 else ""}'
       if function in _LABEL_RANGES:
@@ -147,16 +138,9 @@ class Losses:
           'or take another loss: numbers of classes are for '
           'SparseCategoricalCrossentropy, and any numbers for MeanSquaredError.',
         )
-      if function not in ('', _SPARSE) or name in self._takes_all_labels:
-        continue
-      ignored = loss.get_config().get('ignore_class') if function else None
-      try:
-        check_range(values, output.shape[-1], what, 'outputs', ignored)
-      except ValueError:
-        if function or _fails(loss, values, output):
-          raise
-        self._takes_all_labels.add(name)
-      if function:
+      elif function == _SPARSE:
+        ignored = loss.get_config().get('ignore_class')
+        check_range(values, self._outputs[name].shape[-1], what, 'outputs', ignored)
         why = f'the loss {function} takes whole numbers, those of classes. Correct it.'
         _refuse_where(values % 1 != 0, values, what, why)
 
@@ -170,17 +154,16 @@ class Losses:
     outputs = by_output('outputs', output, self._names)
     for name, loss, _ in self._parts:
       function = _function_of(loss)
-      takes_logits = _takes_logits(loss) if function else self._own_takes_logits[name]
+      takes_logits = self._takes_logits[name]
       if takes_logits is None:
         continue
       values = np.asarray(outputs[name], np.float64)
       is_binary = function in _BINARY if function else values.shape[-1] == 1
       check = why_no_logits if takes_logits else why_no_probabilities
-      is_sure = function or takes_logits or (values < 0).any()
-      why = check(values, is_binary) if is_sure else None
-      ends = last_activation(self._model) if self._is_single else None
-      if why is None and ends in (PROBABLE if takes_logits else ('linear',)):
-        why = f'ends in the activation {ends}'
+      model = self._model if self._is_single else None
+      is_sure = bool(function or takes_logits or (values < 0).any())
+      is_sure |= last_activation(model) == 'linear'
+      why = check(values, is_binary, model) if is_sure else None
       if why is not None:
         kind = function.title().replace('_', '')
         option = '' if takes_logits else 'from_logits=True'
@@ -189,8 +172,7 @@ class Losses:
         raise ValueError(
           f'the model {why}, and the loss {kind or loss.name} takes '
           f'{"logits" if takes_logits else "probabilities"}: give {other}, or '
-          f'{"leave out" if takes_logits else "end the model in"} the activation '
-          f'{ends if ends in PROBABLE else end}.'
+          f'{"leave out" if takes_logits else "end the model in"} the activation {end}.'
         )
 
 
@@ -243,28 +225,34 @@ def _refuse_where(
     raise ValueError(f'{what} in row {index[0]} is {values[index]}, and {why}')
 
 
-def why_no_logits(outputs: np.ndarray, is_binary: bool = False) -> Optional[str]:
+def why_no_logits(
+  outputs: np.ndarray, is_binary: bool = False, model: Any = None
+) -> Optional[str]:
   """Why outputs for random inputs, [examples, ..., classes], are not logits, if so."""
-  if (outputs < 0).any():
-    return None
-  if is_binary:
-    # A constant output, as an untrained embedding may give, is no evidence.
-    varies = len(outputs) > 1 and np.ptp(outputs, axis=0).any()
-    are = varies and (outputs <= 1).all()
-    return 'puts out numbers between 0 and 1 for whatever input' if are else None
-  are = outputs.shape[-1] > 1 and np.allclose(
-    outputs.sum(axis=-1), 1, rtol=0, atol=_ROUNDING
-  )
-  return 'puts out numbers that are not negative and add up to 1' if are else None
+  if not (outputs < 0).any():
+    if is_binary:
+      # A constant output, as an untrained embedding may give, is no evidence.
+      varies = len(outputs) > 1 and np.ptp(outputs, axis=0).any()
+      if varies and (outputs <= 1).all():
+        return 'puts out numbers between 0 and 1 for whatever input'
+    elif outputs.shape[-1] > 1 and np.allclose(
+      outputs.sum(axis=-1), 1, rtol=0, atol=_ROUNDING
+    ):
+      return 'puts out numbers that are not negative and add up to 1'
+  ends = last_activation(model)
+  return f'ends in the activation {ends}' if ends in PROBABLE else None
 
 
-def why_no_probabilities(outputs: np.ndarray, is_binary: bool = False) -> Optional[str]:
+def why_no_probabilities(
+  outputs: np.ndarray, is_binary: bool = False, model: Any = None
+) -> Optional[str]:
   """Why outputs, [examples, ..., classes], are not probabilities, if so."""
   is_outside = (outputs < 0).any() or (is_binary and (outputs > 1).any())
   totals = outputs if is_binary else outputs.sum(axis=-1)
   if is_outside or not (totals.any() if is_binary else totals.all()):
     return f'puts out numbers from {outputs.min():.4g} to {outputs.max():.4g}'
-  return None
+  is_linear = last_activation(model) == 'linear'
+  return 'ends in the activation linear' if is_linear else None
 
 
 def names_of_outputs(model: Any, outputs: Any) -> list[str]:
@@ -295,16 +283,8 @@ def by_output(
   return dict.fromkeys(names, given)
 
 
-def _check_loss(loss: Any) -> tf.keras.losses.Loss:
-  try:
-    loss = _losses.get(loss)
-  except ValueError as e:
-    kind = ValueError if isinstance(loss, str) else TypeError
-    raise kind(
-      'loss must be a tf.keras.losses.Loss, such as '
-      'tf.keras.losses.MeanSquaredError(), its name, or a function of labels and '
-      f'outputs; got {loss!r}. Keras says: {e}'
-    ) from e
+def _loss_object(loss: Any) -> tf.keras.losses.Loss:
+  loss = _losses.get(loss)
   if isinstance(loss, type) and issubclass(loss, _losses.Loss):
     loss = loss()
   if not isinstance(loss, _losses.Loss):
@@ -341,7 +321,7 @@ def _shape(spec: Any, end: Optional[int] = None) -> str:
   return str(['n', *spec.shape[1:end]]).replace("'", '')
 
 
-def _check_labels(
+def _check_shapes(
   loss: tf.keras.losses.Loss, label: Any, output: Any, name: str
 ) -> None:
   """Checks that the shape of labels fits the outputs and the kind of loss."""
@@ -438,20 +418,3 @@ def _is_at_most_one(bound: tf.Tensor) -> bool:
     bound = bound.op.inputs[0]
   value = tf.get_static_value(bound)
   return value is not None and bool(np.all(value <= 1))
-
-
-def _fails(loss: tf.keras.losses.Loss, labels: Any, output: tf.TensorSpec) -> bool:
-  """Whether a loss fails on labels, and does not where they are clipped to classes."""
-  if None in output.shape[1:]:
-    return False
-  share = tf.constant(1 / output.shape[-1], output.dtype)
-  outputs = tf.fill([len(labels), *output.shape[1:]], share)
-
-  def fails_on(given: Any) -> bool:
-    try:
-      loss(_fit_labels(given, outputs), outputs)
-    except tf.errors.InvalidArgumentError:
-      return True
-    return False
-
-  return fails_on(labels) and not fails_on(np.clip(labels, 0, output.shape[-1] - 1))

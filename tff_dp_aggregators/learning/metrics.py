@@ -173,14 +173,6 @@ class KerasMetric:
       if not is_made and not hasattr(getattr(self._metric, '_fn', len), '__name__'):
         self._metric = None
         raise ValueError(f'{metric!r} is not a metric that tf.keras.metrics.get knows')
-      several = {'thresholds', 'num_thresholds'} & set(self._metric.get_config())
-      if labels.shape != outputs.shape and several:
-        raise ValueError(
-          f'{type(self._metric).__name__} takes one number for each label, and the '
-          f'model puts out {outputs.shape[-1]}; have it put out one, or give a '
-          'function of labels and outputs, such as one of tf.sigmoid(outputs[:, 1] - '
-          'outputs[:, 0]) for two classes'
-        )
       if self._are_logits:
         _refuse_logits(self._metric)
       self._metric.reset_state()

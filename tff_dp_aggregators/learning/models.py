@@ -6,10 +6,8 @@ change. Features of a model that need Keras's `fit` are reproduced, or refused b
 
 import contextlib
 import copy
-import functools
 import hashlib
 import random
-import re
 import threading
 from collections.abc import Iterator, Mapping
 from typing import Any, Callable, Optional
@@ -18,19 +16,18 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
 from keras.src import backend as keras_backend
+from tensorflow.core.function.capture import capture_container
 from tensorflow.python.eager import context as tf_context
-from tensorflow.python.ops import op_selector
+from tensorflow.python.ops import embedding_ops
+from tensorflow.python.ops import resource_variable_ops
 from tensorflow.python.util import nest
 
 from tff_dp_aggregators.learning import clients as clients_lib
-from tff_dp_aggregators.learning import failures
 from tff_dp_aggregators.learning import keras_losses
 
 # A Keras loss, its name, or a function of labels and outputs; for several outputs also
 # a list or a mapping of these.
 Loss = Any
-# Attributes of a layer with lists of its variables, which its call does not read.
-_SKIPPED = ('_trainable_weights', '_non_trainable_weights')
 # Methods that `fit` calls. A model that overrides one is not trained by its loss alone.
 _FIT_METHODS = ('train_step', 'compute_loss', 'test_step', 'compute_metrics')
 _BATCH_NORMALISATIONS = (
@@ -44,18 +41,10 @@ _MASKED = (
   'out: tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True, '
   'ignore_class=-1), say.'
 )
-_LOADING = (
-  'What Keras has saved, tf.keras.models.load_model(path) makes a Keras model again; '
-  'what tf.saved_model.load returns is none.'
-)
-# What Keras adds to an error of a layer, before it lists the arguments of the call.
-_CALLING_LAYER = re.compile(
-  r'(?<=when )calling layer .*?(?=Call arguments|\Z)', re.DOTALL
-)
 _SEED_BITS = 32  # Of Keras's seeds.
 # Number of random inputs for which outputs are checked.
 _NUM_INPUTS = 64
-# Held while a model has tensors in place of its variables.
+# Held while states of TensorFlow that all threads share are changed.
 _LOCK = threading.RLock()
 
 
@@ -98,9 +87,7 @@ def functional(
     lambda spec: tf.TensorSpec([None, *spec.shape], spec.dtype), element_spec
   )
   x, _ = clients_lib.pair(input_spec)
-  keras_model = make(model, x, seed, owner)
-  _check_inputs(keras_model, element_spec, owner)
-  return KerasFunctionalModel(keras_model, loss, input_spec)
+  return KerasFunctionalModel(make(model, x, seed), loss, input_spec)
 
 
 def with_loss(
@@ -154,32 +141,6 @@ def weights_in_words(model: tff.learning.models.FunctionalModel) -> list[str]:
   return [f'{name} {shape}' for name, shape in weight_shapes(model).items()]
 
 
-def _check_inputs(model: tf.keras.Model, element_spec: Any, owner: str) -> None:
-  """Checks the clients' inputs against a model that declares its inputs."""
-  expected = getattr(model, 'inputs', None)
-  if not expected:
-    return
-  x, y = clients_lib.pair(element_spec)
-  given = _inputs_of(model, x)
-  if len(given) != len(expected):
-    raise ValueError(
-      f'{owner} gives {len(given)} inputs, the model takes {len(expected)}: '
-      f'{", ".join(getattr(model, "input_names", []))}.'
-    )
-  wanted = [  # Keras converts dtypes.
-    tf.TensorSpec(one.shape[1:], other.dtype) for one, other in zip(expected, given)
-  ]
-  clients_lib.check_spec((given, y), (wanted, y), owner)
-
-
-def _inputs_of(model: tf.keras.Model, x: Any) -> list[Any]:
-  """Flat inputs in the model's order; a mapping may have the names of its inputs."""
-  names = getattr(model, 'input_names', None) or []
-  if isinstance(x, Mapping) and set(x) == set(names):
-    return [x[name] for name in names]
-  return list(tf.nest.flatten(x))
-
-
 class KerasFunctionalModel(tff.learning.models.FunctionalModel):
   """A functional model that computes what a Keras model does.
 
@@ -194,10 +155,15 @@ class KerasFunctionalModel(tff.learning.models.FunctionalModel):
     refuse(model)
     self.keras_model = model
     x, y = clients_lib.pair(input_spec)
+    for layer in _layers(model):
+      if isinstance(layer, tf.keras.layers.LayerNormalization):
+        layer._fused = False  # Its fused kernel cannot be vectorised over clients.
     variables = (model.trainable_variables, model.non_trainable_variables)
     initial = tuple(tuple(each.numpy() for each in part) for part in variables)
     traced = {training: _Traced(model, x, training) for training in (True, False)}
     self._traced = traced
+    # Whether penalties depend on inputs, as activity regularizers do.
+    self.penalty_needs_inputs = traced[True].penalty_needs_inputs
     self.output_spec = traced[False].output_spec
     self.logits: set[str] = set()
     self._losses: Optional[keras_losses.Losses] = None
@@ -242,65 +208,47 @@ class KerasFunctionalModel(tff.learning.models.FunctionalModel):
       )
     return metrics or weighted or None
 
-  @property
-  def penalty_needs_inputs(self) -> bool:
-    """Whether penalties depend on inputs, as activity regularizers do."""
-    return self._traced[True].penalty_needs_inputs
-
   def check_examples(self, examples: Any, owner: str) -> None:
     """Refuses classes without an output, and tokens without an embedding."""
     x, y = clients_lib.pair(examples)
     if self._losses is not None:
       self._losses.check_labels(y, owner)
-    given = _inputs_of(self.keras_model, x)
-    inputs = getattr(self.keras_model, 'inputs', None) or ()
-    places = {id(each): place for place, each in enumerate(inputs)}
-    for layer in self.keras_model.layers if inputs else ():
-      if isinstance(layer, tf.keras.layers.Embedding):
-        what = f'{owner}: the input of layer {layer.name!r}'
-        for node in layer._inbound_nodes:
-          for each in tf.nest.flatten(node.keras_inputs):
-            if id(each) in places:  # The layer looks up the model's input itself.
-              tokens = given[places[id(each)]]
-              keras_losses.check_range(tokens, layer.input_dim, what, 'embeddings')
+    names = getattr(self.keras_model, 'input_names', None) or []
+    if isinstance(x, Mapping) and set(x) == set(names):
+      x = [x[name] for name in names]
+    inputs = getattr(self.keras_model, 'inputs', None) or []
+    for each, tokens in zip(inputs, tf.nest.flatten(x)):
+      for node in each.node.layer._outbound_nodes:
+        if isinstance(node.layer, tf.keras.layers.Embedding):
+          what = f'{owner}: the input of layer {node.layer.name!r}'
+          keras_losses.check_range(tokens, node.layer.input_dim, what, 'embeddings')
 
   def sample(self) -> tuple[Any, Any]:
     """Random inputs that the model takes, and outputs with the initial weights.
 
     Floats are normal with standard deviation 10, and integers 0. If the model fails on
     these, as an embedding does that looks floats up, or puts out numbers that are not
-    finite, floats are from 0 to 1, and then integers are 1.
+    finite, floats are from 0 to 1, and integers 1.
     """
     x, _ = clients_lib.pair(self.input_spec)
     weights = tf.nest.map_structure(tf.constant, self.initial_weights)
+    rng = np.random.default_rng(1)
 
-    def drawn_by(
-      draw: Callable[..., np.ndarray], scale: float, integer: int
-    ) -> tuple[Any, Any]:
-      def draw_for(spec: tf.TensorSpec) -> tf.Tensor:
+    def sample_of(draw: Callable[[list[int]], Any], integer: int) -> tuple[Any, Any]:
+      def of_spec(spec: tf.TensorSpec) -> tf.Tensor:
         shape = [_NUM_INPUTS, *(size or 2 for size in spec.shape[1:])]
-        values = draw(size=shape)
-        values = scale * values if spec.dtype.is_floating else np.full(shape, integer)
+        values = draw(shape) if spec.dtype.is_floating else np.full(shape, integer)
         return tf.cast(tf.constant(values), spec.dtype)
 
-      inputs = tf.nest.map_structure(draw_for, x)
+      inputs = tf.nest.map_structure(of_spec, x)
       output, _ = self._traced[False](weights, inputs)
       return inputs, tf.nest.map_structure(lambda each: each.numpy(), output)
 
-    rng = np.random.default_rng(1)
-    samples, failure = [], None
-    ways: Any = ((rng.normal, 10.0, 0), (rng.random, 1.0, 0), (rng.random, 1.0, 1))
-    for draw, scale, integer in ways:
-      try:
-        samples.append(drawn_by(draw, scale, integer))
-      except tf.errors.OpError as e:
-        failure = e
-        continue
-      if all(np.isfinite(each).all() for each in tf.nest.flatten(samples[-1][1])):
-        return samples[-1]
-    if failure is not None and not samples:
-      raise failure
-    return samples[0]
+    with contextlib.suppress(tf.errors.OpError):
+      sample = sample_of(lambda shape: 10.0 * rng.normal(size=shape), 0)
+      if all(np.isfinite(each).all() for each in tf.nest.flatten(sample[1])):
+        return sample
+    return sample_of(rng.random, 1)
 
 
 def names_of_weights(model: tf.keras.Model) -> tuple[str, ...]:
@@ -315,25 +263,18 @@ def is_maker(model: Any) -> bool:
   )
 
 
-def make(
-  model: Any, x: Any, seed: int, owner: str = 'the first client'
-) -> tf.keras.Model:
+def make(model: Any, x: Any, seed: int) -> tf.keras.Model:
   """Makes a Keras model with its weights, built for the specs `x` if necessary."""
-  is_made = isinstance(model, tf.keras.Model)
-  if not is_made and not is_maker(model):
-    given = repr(model) if isinstance(model, str) else type(model).__name__
-    raise TypeError(
-      'model must be a tff.learning.models.FunctionalModel, a Keras model, or a '
-      f'function that makes one; got {given}. {_LOADING} A layer becomes a model by '
-      'tf.keras.Sequential([layer]).'
-    )
   with as_in_a_new_process(seed):
-    made = model if is_made else model()
+    made = model() if is_maker(model) else model
     if not isinstance(made, tf.keras.Model):
+      given = repr(made) if isinstance(made, str) else type(made).__name__
       raise TypeError(
-        'model is a function, which must make a Keras model; it made '
-        f'{type(made).__name__}. {_LOADING} A tff.learning.models.FunctionalModel is '
-        'given as it is.'
+        'model must be a tff.learning.models.FunctionalModel, a Keras model, or a '
+        f'function that makes a Keras model; got {given}. What Keras has saved, '
+        'tf.keras.models.load_model(path) makes a Keras model again; what '
+        'tf.saved_model.load returns is none. A layer becomes a model by '
+        'tf.keras.Sequential([layer]).'
       )
     if made.built and (x is None or getattr(made, 'inputs', None)):
       return made
@@ -342,17 +283,11 @@ def make(
         'the model has no weights until it is called; give one that says what it '
         'takes, such as by tf.keras.Input.'
       )
-
-    def placeholder(spec: tf.TensorSpec) -> Any:
-      # A Sequential model keeps the batch size of its first call.
-      if isinstance(made, tf.keras.Sequential):
-        return tf.keras.Input(spec.shape[1:], dtype=spec.dtype)
-      return tf.zeros([1, *(size or 1 for size in spec.shape[1:])], spec.dtype)
-
-    try:
-      made(tf.nest.map_structure(placeholder, x))
-    except Exception as e:  # A user's model may raise any exception.
-      raise ValueError(_failure(e, x, owner)) from e
+    made(
+      tf.nest.map_structure(
+        lambda spec: tf.keras.Input(spec.shape[1:], dtype=spec.dtype), x
+      )
+    )
     return made
 
 
@@ -435,7 +370,8 @@ class _Traced:
   def __init__(self, model: tf.keras.Model, x: Any, training: bool):
     variables = (model.trainable_variables, model.non_trainable_variables)
     self._x = x
-    self.masks: list[Any] = []
+    self.masks: list[bool] = []
+    self.penalty_needs_inputs = False
 
     @tf.function
     def forward(weights: Any, x: Any) -> Any:
@@ -444,9 +380,14 @@ class _Traced:
         for part, tensors in zip(variables, weights)
         for variable, tensor in zip(part, tensors)
       }
-      with _constants_for_captures(), _variables_replaced_by(model, by_variable):
+      with _read_instead(by_variable):
         output = model(x, training=training)
         penalties = [tf.cast(each, tf.float32) for each in model.losses]
+      # Penalties of weights alone are added by `model.losses`, others by the call.
+      self.penalty_needs_inputs = any(
+        getattr(each, '_eager_losses', None) for each in _layers(model)
+      )
+      model._clear_losses()
       flat = tf.nest.flatten(output)
       self.masks = [getattr(each, '_keras_mask', None) is not None for each in flat]
       return output, penalties
@@ -456,66 +397,25 @@ class _Traced:
       for part in variables
     )
     with tf.init_scope():
-      try:
-        self._function = forward.get_concrete_function(specs, x)
-      except AttributeError as e:
-        refuse_batch_normalisation(model)
-        raise ValueError(
-          'a layer of the model uses a weight as only a variable can be used: '
-          f'{_of_layer(e)} Use it as a tensor, and leave out layers that change '
-          'weights of their own while they train.'
-        ) from e
-      except Exception as e:  # A user's model may raise any exception.
-        raise ValueError(_failure(e, x, 'clients')) from e
+      self._function = forward.get_concrete_function(specs, x)
     self.output_spec = tf.nest.map_structure(
       lambda each: tf.TensorSpec(each.shape, each.dtype),
       self._function.structured_outputs[0],
     )
-    names = {id(each.handle): each.name for part in variables for each in part}
-    for tensor, _ in self._function.graph.captures:
+    if any(each.dtype == tf.resource for each, _ in self._function.graph.captures):
+      refuse_batch_normalisation(model)
+      names = [each.name for each in self._function.graph.variables]
       raise ValueError(
-        f'the model reads {names.get(id(tensor), "a variable or a table")!r} other '
-        'than as an attribute of a layer in its call, so clients cannot be given '
-        'another value of it. Have the call of the layer read its own attribute; leave '
-        'out layers that draw random numbers; and look names and tokens up before, so '
-        'that examples have their numbers.'
+        f'the model uses {", ".join(names) or "a table"}, which is none of its weights '
+        'or which its call changes, so clients cannot be given another value of it. '
+        'Leave out layers that draw random numbers or change weights of their own; '
+        'have layers track their weights; and look names and tokens up before, so that '
+        'examples have their numbers.'
       )
-
-  @property
-  def penalty_needs_inputs(self) -> bool:
-    graph = self._function.graph
-    inputs = {each.op for each in graph.inputs[-len(tf.nest.flatten(self._x)) :]}
-    # Looked up by name, because computing gradients adds outputs to the graph.
-    penalties = [each.name for each in self._function.structured_outputs[1]]
-    needed = op_selector.get_backward_walk_ops(
-      [graph.get_tensor_by_name(name).op for name in penalties]
-    )
-    return not inputs.isdisjoint(needed)
 
   def __call__(self, weights: Any, x: Any) -> tuple[Any, list[tf.Tensor]]:
     x = tf.nest.pack_sequence_as(self._x, tf.nest.flatten(x))
     return self._function(tuple(tuple(tf.nest.flatten(w)) for w in weights), x)
-
-
-@contextlib.contextmanager
-def _constants_for_captures() -> Iterator[None]:
-  """Captures eager tensors as constants, since TensorFlow 1 graphs cannot hold them."""
-  graph = tf.compat.v1.get_default_graph()
-  capture, constants = graph.capture, {}
-
-  def as_constant(tensor: Any, name: Any = None, shape: Any = None) -> tf.Tensor:
-    if not hasattr(tensor, 'numpy') or tensor.dtype in (tf.resource, tf.variant):
-      return capture(tensor, name, shape)
-    if id(tensor) not in constants:
-      with graph.as_default(), tf.control_dependencies(None):
-        constants[id(tensor)] = tf.constant(tensor.numpy()), tensor
-    return constants[id(tensor)][0]
-
-  graph.capture = as_constant
-  try:
-    yield
-  finally:
-    graph.capture = capture
 
 
 def _inner(variable: Any) -> Any:
@@ -524,69 +424,41 @@ def _inner(variable: Any) -> Any:
 
 
 @contextlib.contextmanager
-def _variables_replaced_by(
-  model: tf.keras.Model, tensors: Mapping[int, tf.Tensor]
-) -> Iterator[None]:
-  """Replaces variables in attributes of layers by tensors, by id of the variable."""
-  undo = []
-  with _LOCK:
-    try:
-      for layer in _layers(model):
-        attributes = vars(layer)
-        losses = getattr(layer, '_thread_local', None)
-        if losses is not None and hasattr(losses, '_eager_losses'):
-          undo.append((vars(losses), '_eager_losses', losses._eager_losses))
-        if isinstance(layer, tf.keras.layers.LayerNormalization):
-          # Its fused kernel does not support the shapes of vectorised clients.
-          undo.append((attributes, '_fused', layer._fused))
-          attributes['_fused'] = False
-        for name, value in list(attributes.items()):
-          replaced = value if name in _SKIPPED else _replaced(value, layer, tensors)
-          if replaced is not value or name == '_losses':
-            undo.append((attributes, name, value))
-            attributes[name] = replaced
-      yield
-    finally:
-      for attributes, name, value in reversed(undo):
-        attributes[name] = value
+def _read_instead(tensors: Mapping[int, tf.Tensor]) -> Iterator[None]:
+  """Has reads of variables return tensors, by id of the variable.
 
+  Eager tensors become constants, because TensorFlow 1 graphs cannot hold them.
+  """
+  captures = capture_container.FunctionCaptures
+  capture = captures.capture_by_value
 
-def _replaced(
-  value: Any, layer: Any, tensors: Mapping[int, tf.Tensor], is_read: bool = True
-) -> Any:
-  """Returns an attribute's value with its variables replaced by tensors."""
-  if isinstance(value, tf.Variable):
-    tensor = tensors.get(id(_inner(value)))
-    if tensor is None:
-      return value
-    # Reads are cast for mixed precision; regularizers take the weights uncast.
-    is_cast = is_read and hasattr(value, '_variable') and tensor.dtype.is_floating
-    return tf.cast(tensor, layer.compute_dtype) if is_cast else tensor
-  if isinstance(value, functools.partial):  # The loss of a regularizer.
-    args = [_replaced(each, layer, tensors, is_read=False) for each in value.args]
-    if all(one is other for one, other in zip(args, value.args)):
-      return value
-    return functools.partial(value.func, *args, **value.keywords)
-  if isinstance(value, dict):
-    replaced = {key: _replaced(each, layer, tensors) for key, each in value.items()}
-    return value if all(replaced[key] is value[key] for key in replaced) else replaced
-  if isinstance(value, (list, tuple)):
-    items = [_replaced(each, layer, tensors) for each in value]
-    if all(one is other for one, other in zip(items, value)):
-      return value
-    return type(value)(*items) if hasattr(value, '_fields') else items
-  return value
+  def as_constant(own: Any, graph: Any, tensor: Any, name: Any = None) -> tf.Tensor:
+    if not hasattr(tensor, 'numpy') or tensor.dtype in (tf.resource, tf.variant):
+      return capture(own, graph, tensor, name)
+    with graph.as_default(), tf.control_dependencies(None):
+      return tf.constant(tensor.numpy())
 
+  def reading(name: str, read_tensor: Callable[..., tf.Tensor]) -> Any:
+    read = getattr(variable_kind, name)
 
-def _failure(error: Exception, x: Any, owner: str) -> str:
-  given = ', '.join(
-    f'{each.dtype.name}{each.shape.as_list()}' for each in tf.nest.flatten(x)
+    def read_instead(variable: Any, *args: Any, **kwargs: Any) -> tf.Tensor:
+      if (tensor := tensors.get(id(variable))) is None:
+        return read(variable, *args, **kwargs)
+      return read_tensor(tensor, *args, **kwargs)
+
+    return variable_kind, name, read_instead
+
+  variable_kind = resource_variable_ops.BaseResourceVariable
+  replaced = (
+    (captures, 'capture_by_value', as_constant),
+    reading('_read_variable_op', lambda tensor, no_copy=False: tensor),
+    reading('sparse_read', tf.gather),
+    reading('gather_nd', tf.gather_nd),
+    # It would capture a variable without reading it.
+    (embedding_ops, '_colocate_with', lambda _: contextlib.nullcontext()),
   )
-  why = f'{type(error).__name__}: {_of_layer(error)}'
-  return f'the model fails on inputs of {owner}, {given}: {why}'
-
-
-def _of_layer(error: Exception) -> str:
-  """The part of an error's message that names the layer, if one does, and says why."""
-  found = _CALLING_LAYER.search(str(error))
-  return ' '.join(failures.sentence(found[0] if found else str(error)).split())
+  with _LOCK, contextlib.ExitStack() as stack:
+    for owner, name, value in replaced:
+      stack.callback(setattr, owner, name, getattr(owner, name))
+      setattr(owner, name, value)
+    yield

@@ -7,6 +7,7 @@ for the noise: they are the workload for which a strategy can be optimised.
 
 import collections
 import dataclasses
+import functools
 from collections.abc import Sequence
 from typing import Any, Callable, Optional, Union
 
@@ -59,81 +60,47 @@ class FTRL(tff.learning.optimizers.Optimizer):
         'learning.ServerSchedule; or give build_ftrl without momentum.'
       )
 
+  def on_means(self) -> tff.learning.optimizers.Optimizer:
+    """SGD, which makes the same model of the mean of each round, up to round-off."""
+    if not strategies.workload.is_prefix_sums(self.workload):
+      raise ValueError(
+        f'server.optimizer is FTRL for the workload {self.workload}, whose momentum, '
+        'learning rates or weight decay the aggregator would have to put into its '
+        'sums; here it returns the mean of each round. Give optimizer() of the same '
+        'learning.ServerSchedule, which comes to the same model.'
+      )
+    return tff.learning.optimizers.build_sgdm(
+      self._learning_rate, self._momentum or None
+    )
+
   def initialize(self, specs: Any) -> Any:
     """Returns the state before the first round."""
     return collections.OrderedDict(anchor=_zeros(specs), velocity=_zeros(specs))
 
   def next(self, state: Any, weights: Any, gradients: Any) -> Any:
-    """Applies the sum of all rounds so far."""
-    tff.learning.optimizers.check_weights_gradients_match(weights, gradients)
-    flat = [
-      self._step(*tensors)
-      for tensors in zip(
-        *map(tf.nest.flatten, (weights, state['anchor'], state['velocity'], gradients))
-      )
-    ]
-    anchor, velocity, model = (
-      tf.nest.pack_sequence_as(weights, list(part)) for part in zip(*flat)
-    )
-    return collections.OrderedDict(anchor=anchor, velocity=velocity), model
-
-  def _step(
-    self, weight: tf.Tensor, anchor: tf.Tensor, velocity: tf.Tensor, total: tf.Tensor
-  ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-    """Algorithm 1 of arXiv:2103.00039, for one tensor.
+    """Applies the sum of all rounds so far: Algorithm 1 of arXiv:2103.00039.
 
     The regularized leader, argmin <s, w> + |w - w_0|^2 / (2 learning_rate), is
     w_0 - learning_rate s; with momentum, v takes the place of the sum s. The anchor is
     w_0 after the first round, and moves by exactly 0 unless the model was changed after
     this optimizer's last step. Weight decay shrinks the anchor, as it does the sum.
     """
-    rate = tf.constant(self._learning_rate, weight.dtype)
-    anchor += weight - (anchor - rate * velocity)
-    if self._weight_decay:
-      anchor *= tf.constant(1.0 - self._weight_decay, weight.dtype)
-    if self._momentum:
-      velocity = tf.constant(self._momentum, weight.dtype) * velocity + total
-    else:
-      velocity = total
-    return anchor, velocity, anchor - rate * velocity
-
-
-class FTRLOnMeans(tff.learning.optimizers.Optimizer):
-  """`FTRL` for an aggregator that returns the mean of each round.
-
-  The means have residuals of the noise, which add up to the noise of the sums. So the
-  state keeps the sum of the means, as `total`, and `FTRL` works on it. Up to round-off,
-  the model equals that of SGD with the same learning rate and momentum.
-  """
-
-  def __init__(self, on_sums: FTRL, num_rounds: int):
-    workload = on_sums.workload
-    if not strategies.workload.is_prefix_sums(workload):
-      raise ValueError(
-        f'server.optimizer is FTRL for the workload {workload}, whose '
-        'momentum, learning rates or weight decay the aggregator would have to put '
-        'into its sums; here it returns the mean of each round. Give optimizer() of '
-        'the same learning.ServerSchedule, which comes to the same model.'
-      )
-    if workload is not None and workload.num_rounds != num_rounds:
-      raise ValueError(
-        f'server.optimizer is FTRL for {workload.num_rounds} rounds, but the run has '
-        f'{num_rounds}; build both for the same number.'
-      )
-    self._on_sums = on_sums
-
-  def initialize(self, specs: Any) -> Any:
-    """The state before the first round."""
-    ftrl = self._on_sums.initialize(specs)
-    return collections.OrderedDict(total=_zeros(specs), ftrl=ftrl)
-
-  def next(self, state: Any, weights: Any, gradients: Any) -> Any:
-    """Adds the mean of a round to the sum, and applies the sum."""
     tff.learning.optimizers.check_weights_gradients_match(weights, gradients)
-    flat = zip(tf.nest.flatten(state['total']), tf.nest.flatten(gradients))
-    total = tf.nest.pack_sequence_as(weights, [before + mean for before, mean in flat])
-    ftrl, model = self._on_sums.next(state['ftrl'], weights, total)
-    return collections.OrderedDict(total=total, ftrl=ftrl), model
+    rate, momentum, kept = self._learning_rate, self._momentum, 1 - self._weight_decay
+    each = functools.partial(tf.nest.map_structure, check_types=False)
+    anchor = each(
+      lambda weight, anchor, v: kept * (anchor + (weight - (anchor - rate * v))),
+      weights,
+      state['anchor'],
+      state['velocity'],
+    )
+    velocity = each(
+      lambda total, v: total + momentum * v if momentum else total,
+      gradients,
+      state['velocity'],
+    )
+    model = each(lambda anchor, v: anchor - rate * v, anchor, velocity)
+    return collections.OrderedDict(anchor=anchor, velocity=velocity), model
 
 
 def build_ftrl(learning_rate: float, momentum: float = 0.0) -> FTRL:
@@ -356,21 +323,17 @@ def check_pair(
   ):
     return
   workload = aggregator.workload if is_private else None
-  if isinstance(server_optimizer, FTRL):
-    if workload is None:
-      raise ValueError(
-        'server_optimizer_fn is FTRL, which works on sums of all rounds so far, and '
-        'the aggregator returns the mean of each round. Give an aggregator with a '
-        'workload or cumulative=True; or tff.learning.optimizers.build_sgdm, or '
-        'optimizer() of the same learning.ServerSchedule, which come to the same model.'
-      )
-    server_optimizer.check_workload(workload)
-  elif workload is not None:
+  is_ftrl = isinstance(server_optimizer, FTRL)
+  if is_ftrl != (workload is not None):
+    returned = 'the mean of each round' if is_ftrl else 'sums of all rounds so far'
     raise ValueError(
-      'the aggregator returns sums of all rounds so far, and server_optimizer_fn is '
-      f'{type(server_optimizer).__name__}, which adds up means of single rounds. Use '
-      'learning.build_ftrl(...), or leave out workload and cumulative=True.'
+      f'server_optimizer_fn is {type(server_optimizer).__name__}, and the aggregator '
+      f'returns {returned}: '
+      'learning.build_ftrl(...) is for aggregators with a workload or cumulative=True, '
+      'all other optimizers are for those without.'
     )
+  if is_ftrl:
+    server_optimizer.check_workload(workload)
   elif is_private and isinstance(server_optimizer, ScheduledOptimizer):
     server_optimizer.check_participation(aggregator)
 
@@ -409,8 +372,7 @@ _ADAFACTOR = type(tff.learning.optimizers.build_adafactor(1.0))
 class _Adafactor(tff.learning.optimizers.Optimizer):
   """TFF's Adafactor, with a state of constant type, which TFF's processes require.
 
-  In TFF 0.87 its `next` turns the number of steps from an integer into a float, and its
-  `set_hparams` returns the hyperparameters instead of the state.
+  In TFF 0.87 its `next` turns the number of steps from an integer into a float.
   """
 
   def __init__(self, inner: tff.learning.optimizers.Optimizer):
@@ -422,12 +384,6 @@ class _Adafactor(tff.learning.optimizers.Optimizer):
   def next(self, state: Any, weights: Any, gradients: Any) -> Any:
     state, weights = self._inner.next(state, weights, gradients)
     return _adafactor_state(state), weights
-
-  def get_hparams(self, state: Any) -> Any:
-    return self._inner.get_hparams(state)
-
-  def set_hparams(self, state: Any, hparams: Any) -> Any:
-    return _adafactor_state({**state, 'hparams': {**state['hparams'], **hparams}})
 
 
 def _adafactor_state(state: Any) -> Any:

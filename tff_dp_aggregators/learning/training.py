@@ -264,9 +264,7 @@ def train(
   local_training = _local_training(functional_model, local, schedule.num_rounds)
   plan = plan_lib.Plan(
     training=local_training,
-    server=dataclasses.replace(
-      server, optimizer=_server_optimizer(server.optimizer, schedule.num_rounds)
-    ),
+    server=dataclasses.replace(server, optimizer=_server_optimizer(server.optimizer)),
     clients=population,
     mechanism=mechanism,
     schedule=schedule,
@@ -407,7 +405,7 @@ def _local_training(
     inner = optimizers.check_client_optimizer(optimizer, 'local.optimizer')
     if local.proximal_strength is None:
       return inner
-    return fed_avg.proximal(inner, local.proximal_strength)
+    return fed_avg.Proximal(inner, local.proximal_strength)
 
   if local.learning_rate_fn is None:
     optimizer, rates = checked(local.optimizer), None
@@ -436,15 +434,13 @@ def _check_compiled_optimizer(
 
 
 def _server_optimizer(
-  optimizer: Optional[tff.learning.optimizers.Optimizer], num_rounds: int
+  optimizer: Optional[tff.learning.optimizers.Optimizer],
 ) -> tff.learning.optimizers.Optimizer:
-  """The optimizer for the mean of each round; FTRL gets a wrapper that sums means."""
+  """The optimizer for the mean of each round; for FTRL, SGD makes the same model."""
   checked = optimizers.check_optimizer(
     'server.optimizer', optimizer, fed_avg.default_server_optimizer()
   )
-  if not isinstance(checked, optimizers.FTRL):
-    return checked
-  return optimizers.FTRLOnMeans(checked, num_rounds)
+  return checked.on_means() if isinstance(checked, optimizers.FTRL) else checked
 
 
 def _schedule(

@@ -226,11 +226,10 @@ class AdaptiveClippingQuery(matrix_mechanism.MatrixMechanismQuery):
   def _clip_norm_of(self, params: Any) -> tf.Tensor:
     return params.clip_norm
 
-  def _sample(self, params: Any, integers: Any, norms: Any, total: Any = None) -> Any:
+  def _sample(self, params: Any, integers: Any, norms: Any) -> Any:
     is_below = norms <= tf.cast(params.quantile_estimate, tf.float64)
     half = tf.constant(UNIT // 2, tf.int64)
-    below = tf.reduce_sum(tf.where(is_below, half, -half))
-    return AdaptiveSample(integers, below if total is None else total.below + below)
+    return AdaptiveSample(integers, tf.reduce_sum(tf.where(is_below, half, -half)))
 
   def _integers(self, sample_state: AdaptiveSample) -> Any:
     return sample_state.record

@@ -31,7 +31,6 @@ the step has a relative error of about 2^-17.
 """
 
 import math
-from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import tensorflow as tf
@@ -332,37 +331,6 @@ class Added(NamedTuple):
   finite: tf.Tensor  # Bool [records].
 
 
-def add_clipped(
-  total: Any, records: Sequence[Any], clip_norm: Any, steps: tf.Tensor
-) -> Added:
-  """Adds the result of `clip_to_grid` for some records to a sum, bit for bit.
-
-  Several large records are scaled, rounded and added in a single pass that XLA
-  compiles, which takes two fifths of the time. The integers are the same, because an
-  entry needs one product and one conversion, which no compiler may round differently.
-  """
-  flat = [tf.nest.flatten(as_tensors(each)) for each in records]
-  dtypes = {tensor.dtype for tensors in flat for tensor in tensors}
-  if len(flat) == 1 or dtypes != {tf.float32} or not is_large(flat[0]):
-    clipped = [clip_to_grid(each, clip_norm, steps) for each in records]
-    for each in clipped:
-      total = tf.nest.map_structure(tf.add, total, each.integers)
-    norms, finite = ([each[i] for each in clipped] for i in (1, 2))
-    return Added(total, tf.stack(norms), tf.stack(finite))
-  bound = _float64(clip_norm)
-  norms = [_norm(each, order=2) for each in flat]
-  finite = tf.math.is_finite(tf.stack(norms))
-  factors = [
-    _factor(norm, _size(each), bound, steps) for each, norm in zip(flat, norms)
-  ]
-  added = _add_scaled(tf.nest.flatten(total), flat, tf.stack(factors), finite)
-  return Added(
-    tf.nest.pack_sequence_as(total, added),
-    tf.where(finite, norms, tf.zeros_like(norms)),
-    finite,
-  )
-
-
 def sum_clipped(stacked: Any, clip_norm: Any, steps: tf.Tensor) -> Added:
   """Returns the sum of the results of `clip_to_grid` for stacked records.
 
@@ -389,7 +357,7 @@ def sum_clipped(stacked: Any, clip_norm: Any, steps: tf.Tensor) -> Added:
   size = sum(tensor.shape[1:].num_elements() for tensor in flat)
   factors = _factor(norms, tf.constant(size, tf.int64), bound, steps)
   sums = [
-    tf.reduce_sum(tf.cast(tensor * _aligned(factors, tensor), tf.int64), axis=0)
+    sum_of_rows(tf.cast(tensor * _aligned(factors, tensor), tf.int64))
     for tensor in zero_rows_unless(finite, flat)
   ]
   return Added(
@@ -397,6 +365,13 @@ def sum_clipped(stacked: Any, clip_norm: Any, steps: tf.Tensor) -> Added:
     tf.where(finite, norms, tf.zeros_like(norms)),
     finite,
   )
+
+
+def sum_of_rows(stacked: tf.Tensor) -> tf.Tensor:
+  """Returns the sum over the first axis; of a single row, without a pass over it."""
+  if stacked.shape[0] == 1:
+    return tf.squeeze(stacked, axis=0)
+  return tf.reduce_sum(stacked, axis=0)
 
 
 def zero_rows_unless(kept: tf.Tensor, stacked: Any) -> Any:
@@ -415,32 +390,6 @@ def zero_rows_unless(kept: tf.Tensor, stacked: Any) -> Any:
 def _aligned(by_record: tf.Tensor, stacked: tf.Tensor) -> tf.Tensor:
   """Reshapes a vector with an entry for each record to broadcast with `stacked`."""
   return tf.reshape(by_record, [-1] + [1] * (stacked.shape.rank - 1))
-
-
-def is_large(record: Any) -> bool:
-  """Whether a pass over a record costs more than the call of an operation."""
-  sizes = [
-    tf.TensorShape(tensor.shape).num_elements() or 0
-    for tensor in tf.nest.flatten(record)
-  ]
-  return sum(sizes) >= _LARGE
-
-
-@tf.function(jit_compile=True, autograph=False)
-def _add_scaled(
-  totals: list[tf.Tensor],
-  flat: list[list[tf.Tensor]],
-  factors: tf.Tensor,
-  finite: tf.Tensor,
-) -> list[tf.Tensor]:
-  added = []
-  for position, total in enumerate(totals):
-    for number, tensors in enumerate(flat):
-      integers = tf.cast(tensors[position] * factors[number], tf.int64)
-      # NaN and infinity have no integer, and their product with 0 is NaN.
-      total += tf.where(finite[number], integers, tf.zeros_like(integers))
-    added.append(total)
-  return added
 
 
 def _float64(number: Any) -> tf.Tensor:

@@ -9,7 +9,6 @@ import abc
 import collections
 import json
 import math
-from collections.abc import Sequence
 from typing import Any, NamedTuple, Optional, Union
 
 import dp_accounting
@@ -202,17 +201,6 @@ class GridSumQuery(checks.SetOnce, RecordSumQuery):
   def encode_without_noise(self, params: Any, record: Any) -> tuple[Any, tf.Tensor]:
     """Returns the result of `encode_record` without the client's noise."""
     return self.encode_record(params, record)
-
-  def add_without_noise(
-    self, params: Any, sample_state: Any, records: Sequence[Any]
-  ) -> tuple[Any, tf.Tensor]:
-    """Returns the sum with these records added, and which of them were finite."""
-    finite = []
-    for record in records:
-      sample, is_finite = self.encode_without_noise(params, record)
-      sample_state = tf.nest.map_structure(tf.add, sample_state, sample)
-      finite.append(is_finite)
-    return sample_state, tf.stack(finite)
 
   def sum_without_noise(self, params: Any, stacked: Any) -> tuple[Any, tf.Tensor]:
     """Returns the sum of stacked records, and which of them were finite."""
@@ -494,19 +482,6 @@ class MatrixMechanismQuery(NoisySumQuery):
     clipped = grid.clip_to_grid(self._check(record), clip_norm, self._steps(clip_norm))
     return self._sample(params, clipped.integers, clipped.norm), clipped.finite
 
-  def add_without_noise(
-    self, params: Any, sample_state: Any, records: Sequence[Any]
-  ) -> tuple[Any, tf.Tensor]:
-    """Returns the sum with these records added, and which of them were finite."""
-    if not self._uses_default_encoding:
-      return super().add_without_noise(params, sample_state, records)
-    clip_norm = self._clip_norm_of(params)
-    records = [self._check(record) for record in records]
-    total, steps = self._integers(sample_state), self._steps(clip_norm)
-    added = grid.add_clipped(total, records, clip_norm, steps)
-    sample = self._sample(params, added.integers, added.norms, sample_state)
-    return sample, added.finite
-
   def sum_without_noise(self, params: Any, stacked: Any) -> tuple[Any, tf.Tensor]:
     """Returns the sum of stacked records, and which of them were finite."""
     if not self._uses_default_encoding:
@@ -527,8 +502,8 @@ class MatrixMechanismQuery(NoisySumQuery):
   def _clip_norm_of(self, params: Any) -> tf.Tensor:
     return params
 
-  def _sample(self, params: Any, integers: Any, norms: Any, total: Any = None) -> Any:
-    del params, norms, total
+  def _sample(self, params: Any, integers: Any, norms: Any) -> Any:
+    del params, norms
     return integers
 
   def _integers(self, sample_state: Any) -> Any:

@@ -118,5 +118,5 @@ def test_lay_out_does_not_overwrite_and_truncation_is_found(tmp_path):
     packed.lay_out(populations.Population(), str(path))
   feature = path / 'feature-0.bin'
   feature.write_bytes(feature.read_bytes()[:-4])
-  with pytest.raises(ValueError, match='or cut. Remove it'):
+  with pytest.raises(ValueError, match='mmap length is greater than file size'):
     packed.PackedData(str(path))

@@ -1,6 +1,5 @@
 """Tests of `step_checks`, which examines a step of local training before it is run."""
 
-import numpy as np
 import pytest
 import tensorflow as tf
 import tensorflow_federated as tff
@@ -63,22 +62,6 @@ def test_random_operations_are_found_and_refused(layer):
 
 def test_stateless_random_operations_are_accepted():
   assert step_checks.random_operations(_training(_Stateless)) == []
-
-
-def test_exception_of_model_is_reported_with_its_input():
-  @tf.function
-  def predict(weights, x, training):
-    raise RuntimeError('no way')
-
-  model = tff.learning.models.FunctionalModel(
-    initial_weights=((np.zeros(2, np.float32),), ()),
-    predict_on_batch_fn=predict,
-    loss_fn=tf.function(lambda output, label, sample_weight=None: 0.0),
-    input_spec=(tf.TensorSpec([None, 2]), tf.TensorSpec([None, 1])),
-  )
-  optimizer = tff.learning.optimizers.build_sgdm(0.1)
-  with pytest.raises(ValueError, match=r'float32\[None, 2\].*no way'):
-    step_checks.random_operations(packed.LocalTraining(model, optimizer, 4))
 
 
 def test_layer_that_changes_its_own_weights_is_refused():

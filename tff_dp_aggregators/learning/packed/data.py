@@ -11,7 +11,6 @@
 import contextlib
 import hashlib
 import json
-import math
 import os
 import shutil
 import tempfile
@@ -45,30 +44,30 @@ class PackedData:
 
     Raises:
       FileNotFoundError: If there is nothing in the directory.
-      ValueError: If the data are not complete, or of another release.
+      ValueError: If the data are cut, or of another release or byte order.
     """
     self.directory = os.path.abspath(directory)
     with open(os.path.join(directory, _INDEX)) as file:
       index = json.load(file)
     self.checksum = str(index['checksum'])
+    features = [(np.dtype(each['dtype']), each['shape']) for each in index['features']]
+    if index.get('format') != _FORMAT or not all(each.isnative for each, _ in features):
+      raise ValueError(
+        f'{directory} has packed data of format {index.get("format")}, of another '
+        f'release (this one reads format {_FORMAT}) or of another byte order. Remove '
+        'it; it is made again.'
+      )
     self._offsets = np.memmap(os.path.join(directory, _OFFSETS), np.int64, 'r')
     self.num_examples = int(self._offsets[-1])
-    is_usable = index.get('format') == _FORMAT
-    self.features = []
-    for number, feature in enumerate(index['features']):
-      path = os.path.join(self.directory, f'feature-{number}.bin')
-      dtype, shape = np.dtype(feature['dtype']), (self.num_examples, *feature['shape'])
-      if os.path.getsize(path) == math.prod(shape) * dtype.itemsize:
-        self.features.append(np.memmap(path, dtype, 'r', shape=shape))
-      else:
-        is_usable = False
-      is_usable &= dtype.isnative
-    if not is_usable:
-      raise ValueError(
-        f'{directory} has packed data of format {index.get("format")} that are not '
-        f'what this release lays out in format {_FORMAT} on this machine: of another '
-        'release, of another byte order, or cut. Remove it; it is made again.'
+    self.features = [
+      np.memmap(
+        os.path.join(self.directory, f'feature-{number}.bin'),
+        dtype,
+        'r',
+        shape=(self.num_examples, *shape),
       )
+      for number, (dtype, shape) in enumerate(features)
+    ]
 
   def __len__(self) -> int:
     return len(self._offsets) - 1
@@ -103,15 +102,13 @@ class PackedData:
 
   def check_against(self, input_spec: Any) -> None:
     """Raises ValueError unless a model with this batch spec takes the examples."""
-    wanted = [(each.dtype, each.shape[1:]) for each in tf.nest.flatten(input_spec)]
-    given = [(tf.as_dtype(each.dtype), each.shape[1:]) for each in self.features]
+    wanted = tf.nest.flatten(input_spec)
+    given = [tf.TensorSpec([None, *f.shape[1:]], f.dtype) for f in self.features]
     if len(wanted) != len(given) or not all(
-      dtype == data_dtype and shape.is_compatible_with(data_shape)
-      for (dtype, shape), (data_dtype, data_shape) in zip(wanted, given)
+      one.is_compatible_with(other) for one, other in zip(wanted, given)
     ):
       raise ValueError(
-        f'the model takes examples of {wanted} (dtype and shape, in this order), but '
-        f'those of the clients are {given}.'
+        f'the model takes examples of {wanted}, but those of the clients are {given}.'
       )
 
   def tensors(self) -> list[tf.Tensor]:

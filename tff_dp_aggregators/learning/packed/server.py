@@ -4,7 +4,6 @@ It does the work of `DPMeanFactory` and of TFF's finalizer, on the same states.
 """
 
 import collections
-from collections.abc import Sequence
 from typing import Any, Optional
 
 import tensorflow as tf
@@ -17,11 +16,6 @@ from tff_dp_aggregators.base import machine
 from tff_dp_aggregators.learning.packed import training as training_lib
 from tff_dp_aggregators.queries import grid
 
-# Upper bounds of the updates that are added to a sum in one pass, and of their bytes in
-# all packs that may run in parallel; more updates save little.
-_MAX_ADDED_AT_ONCE, _MAX_BYTES_AT_ONCE = 4, 256 * 2**20
-# For more tensors, compiling that pass takes longer than it saves.
-_MAX_TENSORS = 40
 # Name of a measurement of the mean, where there are canaries.
 CANARY_PROJECTIONS = 'canary_projections'
 
@@ -70,17 +64,6 @@ class Server:
     if self._private_mean is not None:
       self._noised_by = self._private_mean.noised_by
 
-  @property
-  def added_at_once(self) -> int:
-    """How many clients to pass to `add`, which then reads large sums only once."""
-    if self._private_mean is None or not grid.is_large(self.specs):
-      return 1
-    if len(self.specs) > _MAX_TENSORS:
-      return 1
-    num_bytes = sum(spec.shape.num_elements() * spec.dtype.size for spec in self.specs)
-    max_bytes = _MAX_BYTES_AT_ONCE // machine.usable_processors()
-    return max(1, min(_MAX_ADDED_AT_ONCE, max_bytes // num_bytes))
-
   def initial_state(self) -> tff.learning.templates.LearningAlgorithmState:
     """The state before the first round."""
     state = tff.learning.templates.LearningAlgorithmState(
@@ -119,52 +102,23 @@ class Server:
     )
 
   def sum(self, params: Any, stacked: training_lib.Trained) -> Any:
-    """The sums of clients that were trained side by side."""
+    """The sums of clients; leaves out metrics of updates that are not finite."""
     update = stacked.update
     for step in self._first_steps:
       update = tf.vectorized_map(step, update, fallback_to_while_loop=False)
     if self._private_mean is None:
       counted_finite = _rows_finite(update)
-      total = _sum_of_rows(grid.zero_rows_unless(counted_finite, update))
+      kept = grid.zero_rows_unless(counted_finite, update)
+      total = tf.nest.map_structure(grid.sum_of_rows, kept)
     else:
       total, counted_finite = self._private_mean.sum_without_noise(params, update)
     finite = counted_finite
     # The counts may miss an update that a first step or the client's noise hides.
     if self._first_steps or self._noised_by is not None:
       finite = _rows_finite(stacked.update)
-    metrics = _sum_of_rows(grid.zero_rows_unless(finite, stacked.metrics))
+    metrics = grid.zero_rows_unless(finite, stacked.metrics)
+    metrics = tf.nest.map_structure(grid.sum_of_rows, metrics)
     return total, _counts_of(counted_finite), metrics
-
-  def add(self, params: Any, sums: Any, trained: Sequence[training_lib.Trained]) -> Any:
-    """Adds more clients to sums; leaves out metrics of updates that are not finite."""
-    total, counts, metrics = sums
-    updates = [each.update for each in trained]
-    for step in self._first_steps:
-      updates = list(map(step, updates))
-    if self._private_mean is None:
-      counted_finite = tf.stack([grid.all_finite(update) for update in updates])
-      for update, is_finite in zip(updates, tf.unstack(counted_finite)):
-        kept = tf.cond(
-          is_finite,
-          lambda update=update: update,
-          lambda update=update: tf.nest.map_structure(tf.zeros_like, update),
-        )
-        total = tf.nest.map_structure(tf.add, total, kept)
-    else:
-      total, counted_finite = self._private_mean.add_without_noise(
-        params, total, updates
-      )
-    counts = tf.nest.map_structure(tf.add, counts, _counts_of(counted_finite))
-    finite: Sequence[Any] = tf.unstack(counted_finite)
-    if self._first_steps or self._noised_by is not None:
-      finite = [grid.all_finite(each.update) for each in trained]
-    for each, is_finite in zip(trained, finite):
-      added = tf.nest.map_structure(
-        lambda tensor, kept=is_finite: tf.where(kept, tensor, tf.zeros_like(tensor)),
-        each.metrics,
-      )
-      metrics = tf.nest.map_structure(tf.add, metrics, added)
-    return total, counts, metrics
 
   def add_noise(
     self,
@@ -249,10 +203,6 @@ class Server:
 def _counts_of(finite: tf.Tensor) -> factory.Counts:
   nonfinite_clients = tf.reduce_sum(tf.cast(tf.logical_not(finite), tf.int32))
   return factory.Counts(tf.size(finite), nonfinite_clients)
-
-
-def _sum_of_rows(stacked: Any) -> Any:
-  return tf.nest.map_structure(lambda each: tf.reduce_sum(each, axis=0), stacked)
 
 
 def _rows_finite(stacked: Any) -> tf.Tensor:

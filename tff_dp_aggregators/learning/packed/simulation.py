@@ -148,19 +148,15 @@ class PackedFedAvg:
       self._insertion = canaries_lib.Insertion(canaries, clip_norm, self._server)
     self._specs = functions.specs_of(self.initialize())
     self._sums_specs = functions.specs_of(self._server.zeros())
-    try:
-      with (
-        contextlib.nullcontext() if self.one_by_one else _conversion_logs_suppressed()
-      ):
-        self._build()
-    except Exception as e:  # TensorFlow raises many types if it cannot vectorise.
-      if self.one_by_one is not None:
-        raise
-      why = [line.strip() for line in str(e).splitlines() if line.strip()]
-      self.one_by_one = (
-        f'TensorFlow cannot vectorise the model: {why[-1] if why else type(e).__name__}'
-      )
-      self._build()  # If something else is wrong, this raises it.
+    if self.one_by_one is None:
+      try:
+        with _conversion_logs_suppressed():
+          self._build()
+      except Exception as e:  # TensorFlow raises many types if it cannot vectorise.
+        *_, why = str(e).strip().splitlines() or [type(e).__name__]
+        self.one_by_one = f'TensorFlow cannot vectorise the model: {why.strip()}'
+    if self.one_by_one is not None:
+      self._build()
 
   def _build(self) -> None:
     state, rows = self._specs, tf.TensorSpec([None, 3], tf.int64)
@@ -196,73 +192,27 @@ class PackedFedAvg:
 
   def _pack(self, weights: training_lib.Weights, params: Any, rows: tf.Tensor) -> Any:
     """Returns the sums of clients' contributions; rows are int64 [clients, 3]."""
-    side_by_side = self.one_by_one is None
-    at_once = self._server.added_at_once
-    if side_by_side:
-      at_once = step_checks.at_once(self._training)
+    at_once = 1 if self.one_by_one else step_checks.at_once(self._training)
     padded = step_checks.is_padded(self._training, self._data)
     examples = self._data.tensors()
 
-    def train(rows: tf.Tensor) -> training_lib.Trained:
-      batches = training_lib.Batches(self._training, examples, rows)
-      if side_by_side:
-        return training_lib.side_by_side(
-          self._training, weights, batches, padded=padded
-        )
-      return training_lib.one(self._training, weights, batches)
-
     def body(number: tf.Tensor, sums: Any) -> Any:
       chunk = rows[number * at_once : (number + 1) * at_once]
-      if side_by_side:
-        chunk_sums = self._server.sum(params, train(chunk))
-        added = tf.nest.map_structure(tf.add, sums, chunk_sums)
+      batches = training_lib.Batches(self._training, examples, chunk)
+      if self.one_by_one:
+        trained = training_lib.one(self._training, weights, batches)
       else:
-        added = self._add_one_by_one(params, sums, chunk, at_once, train)
+        trained = training_lib.side_by_side(
+          self._training, weights, batches, padded=padded
+        )
       return tf.nest.map_structure(
-        lambda total, before: tf.ensure_shape(total, before.shape), added, sums
+        lambda before, more: tf.ensure_shape(before + more, before.shape),
+        sums,
+        self._server.sum(params, trained),
       )
 
     chunks = (tf.shape(rows)[0] + at_once - 1) // at_once
     return training_lib.fold(body, chunks, self._server.zeros())
-
-  def _add_one_by_one(
-    self,
-    params: Any,
-    sums: Any,
-    rows: tf.Tensor,
-    at_once: int,
-    train: Callable[[tf.Tensor], training_lib.Trained],
-  ) -> Any:
-    """Trains clients one after the other, and adds their contributions to the sums."""
-    if at_once == 1:
-      return self._server.add(params, sums, [train(rows)])
-    _, _, metrics = sums
-    arrays = tf.nest.map_structure(
-      lambda spec: tf.TensorArray(
-        spec.dtype, at_once, element_shape=spec.shape, clear_after_read=False
-      ),
-      training_lib.Trained(self._server.specs, metrics),
-    )
-
-    def write(number: tf.Tensor, arrays: Any) -> Any:
-      trained = train(rows[number : number + 1])
-      return tf.nest.map_structure(
-        lambda array, tensor: array.write(number, tensor), arrays, trained
-      )
-
-    arrays = training_lib.fold(write, tf.shape(rows)[0], arrays)
-
-    def read(index: Any) -> training_lib.Trained:
-      return tf.nest.map_structure(lambda array: array.read(index), arrays)
-
-    def add_one(index: tf.Tensor, sums: Any) -> Any:
-      return self._server.add(params, sums, [read(index)])
-
-    return tf.cond(
-      tf.equal(tf.shape(rows)[0], at_once),
-      lambda: self._server.add(params, sums, list(map(read, range(at_once)))),
-      lambda: training_lib.fold(add_one, tf.shape(rows)[0], sums),
-    )
 
   def _finish_round(
     self, state: Any, sums: Any, rows: tf.Tensor, cuts: tf.Tensor, *canaries: tf.Tensor

@@ -1,7 +1,7 @@
-"""Checks a step of local training, by its graph, before a run.
+"""Checks a step of local training, by its graph and on some examples, before a run.
 
-A step that fails does so at once, with a clear message. Unseeded random numbers are
-found. Clients can be trained side by side if padding has no effect on some test data.
+Unseeded random numbers are found. Clients can be trained side by side if padding has no
+effect on some test data.
 """
 
 import functools
@@ -23,7 +23,6 @@ _RANDOM = re.compile(
 )
 _STATELESS = re.compile(r'^Stateless')
 _LOOPS = ('While', 'StatelessWhile', 'LoopCond')  # LoopCond is of TensorFlow 1 graphs.
-_ERROR = re.compile(r'^\s*\w*(?:Error|Exception): (.*)', re.DOTALL | re.MULTILINE)
 # Training fewer clients side by side is not faster than one after the other.
 _MIN_SIDE_BY_SIDE = 4
 # Number of clients whose examples the check of padding uses.
@@ -55,7 +54,13 @@ def random_operations(training: training_lib.LocalTraining) -> list[str]:
 def _operations(training: training_lib.LocalTraining) -> list[tuple[str, str]]:
   """Names and operations of a step's graph, including the graph's functions."""
   with tf.Graph().as_default() as graph:
-    _make_step(training)
+    batch = tf.nest.map_structure(
+      lambda spec: tf.compat.v1.placeholder(spec.dtype, spec.shape),
+      training.model.input_spec,
+    )
+    weights = _weights(training, tf.constant)
+    initial = training_lib.initial_state(training, weights)
+    training_lib.train_step(training, weights, initial, batch)
   definition = graph.as_graph_def()
   functions = (each.node_def for each in definition.library.function)
   nodes = itertools.chain(definition.node, *functions)
@@ -74,35 +79,6 @@ def refuse_random_models(training: training_lib.LocalTraining) -> None:
       'tf.nn.experimental.stateless_dropout and a seed made of weights and batch; '
       'docs/training.md has an example.'
     )
-
-
-def _make_step(training: training_lib.LocalTraining) -> None:
-  batch = tf.nest.map_structure(
-    lambda spec: tf.compat.v1.placeholder(spec.dtype, spec.shape),
-    training.model.input_spec,
-  )
-  weights = _weights(training, tf.constant)
-  initial = training_lib.initial_state(training, weights)
-  try:
-    training_lib.train_step(training, weights, initial, batch)
-  except Exception as e:  # A user's model may raise any exception.
-    messages = _ERROR.findall(str(e))
-    text = messages[-1].strip() if messages else str(e)
-    given = ', '.join(
-      f'{each.dtype.name}{each.shape.as_list()}' for each in tf.nest.flatten(batch)
-    )
-    why = (
-      'model, loss and local.optimizer do not go together, or not with batches of '
-      f'{given}: {type(e).__name__}: {text}'
-    )
-    if isinstance(e, AttributeError) and 'assign' in text:
-      why = (
-        'a layer of the model changes weights of its own while it trains, such as the '
-        'averages of batch normalisation. That is not part of the update that is '
-        'clipped and noised. Use a layer without it, such as GroupNormalization. '
-        f'({text})'
-      )
-    raise ValueError(why) from e
 
 
 def _weights(
@@ -172,21 +148,15 @@ def _perturbed(weight: Any, rng: np.random.Generator) -> np.ndarray:
 
 
 def _steps(
-  training: training_lib.LocalTraining,
-  data: data_lib.PackedData,
-  only_client: Optional[int] = None,
+  training: training_lib.LocalTraining, data: data_lib.PackedData
 ) -> Optional[tuple[list[np.ndarray], list[np.ndarray]]]:
   """Returns the results of a step on half a batch, with padding and without.
 
   Returns `None` if the loss takes no weights, which padding needs.
-
-  `only_client`: The client whose examples are used; `None` for several clients, whose
-  labels may differ.
   """
   size = training.batch_size
   clients = {int(np.argmax(data.all_sizes))}
   clients.update(np.linspace(0, len(data) - 1, _NUM_TESTED).astype(int).tolist())
-  clients = clients if only_client is None else {only_client}
   by_client = [data.examples(each) for each in sorted(clients)]
   features = [
     np.concatenate([each[: size // len(clients) + 1] for each in feature])[:size]
@@ -212,19 +182,9 @@ def _steps(
       padded_step = training_lib.train_step(training, weights, initial, padded, counts)
     except Exception:  # A loss that takes no such weights may raise any exception.
       return None
-    steps = (padded_step, unpadded_step)
-    fetched = [tf.nest.flatten(each) for each in steps]
+    fetched = [tf.nest.flatten(each) for each in (padded_step, unpadded_step)]
     with tf.compat.v1.Session() as session:
       try:
         return session.run(fetched)
       except tf.errors.OpError as e:
-        why = failures.sentence(
-          e.message.removeprefix('Graph execution error:').strip()
-        )
-        if only_client is None:
-          for each in sorted(clients):  # The client with these examples raises.
-            _steps(training, data, each)
-        raise ValueError(
-          f'a step of local training fails on examples of client number '
-          f'{only_client}: {why}'
-        ) from e
+        raise failures.of_tensorflow(e) from e

@@ -260,14 +260,15 @@ def side_by_side(
 
 
 def one(training: LocalTraining, weights: Weights, batches: Batches) -> Trained:
-  """Trains a single client, on unpadded batches."""
+  """Trains a single client, on unpadded batches; returns what `side_by_side` does."""
   initial = initial_state(training, weights)
 
   def body(step: tf.Tensor, state: Any) -> Any:
     batch = batches.of_the_only_client(step)
     return train_step(training, weights, state, batch)
 
-  return _trained(batches.num_steps, body, initial)
+  trained = _trained(batches.num_steps, body, initial)
+  return tf.nest.map_structure(lambda tensor: tensor[tf.newaxis], trained)
 
 
 def initial_state(training: LocalTraining, weights: Weights) -> State:

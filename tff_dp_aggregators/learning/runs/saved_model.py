@@ -201,7 +201,7 @@ def _check_constants(model: tf.keras.Model, run_dir: str) -> None:
   inputs = tf.nest.map_structure(lambda number: given[number], structure)
   if not model.built:
     of_any = lambda each: tf.TensorSpec([None, *each.shape[1:]], each.dtype)  # noqa: E731
-    models.make(model, tf.nest.map_structure(of_any, inputs), seed=0, owner='the run')
+    models.make(model, tf.nest.map_structure(of_any, inputs), seed=0)
   weights = _part(arrays, 'trainable'), _part(arrays, 'rest')
   _assign(model, tff.learning.models.ModelWeights(*weights))
   found = [each.numpy() for each in tf.nest.flatten(model(inputs, training=False))]
