@@ -73,10 +73,7 @@ class Preprocessing:
 
   @property
   def reading(self) -> columns.Reading:
-    return columns.Reading(
-      columns.Missing(self.missing_values),
-      columns.Numerals(self.decimal, self.thousands),
-    )
+    return columns.Reading(self.missing_values, self.decimal, self.thousands)
 
   @property
   def label_dtype(self) -> Any:
@@ -143,9 +140,7 @@ class Preprocessing:
   ) -> 'NewData':
     """Reads data like those of the training, with or without labels."""
     scratch = scratch or tempfile.gettempdir()
-    opened = formats.open_data(
-      path, data_format, source.Wanted(split, self.separator, scratch)
-    )
+    opened = formats.open_data(path, data_format, source.Wanted(split, self.separator))
     present = frozenset(opened.columns)
     uses = table.Uses(
       client=self.client if self.client in present else None,

@@ -125,7 +125,7 @@ def test_models_have_an_embedding_table_for_each_column(name):
       ['--feature_columns=age', '--embedding_size=3'],
       'or only with --embedding_columns',
     ),
-    ([], 'an embedding by --embedding_columns.'),
+    ([], '--embedding_columns if these are many'),
   ],
 )
 def test_wrong_embedding_columns_are_refused(arguments, message, data):

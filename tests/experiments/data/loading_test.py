@@ -541,9 +541,8 @@ def test_number_with_comma_in_first_row_is_read_as_text(value, tmp_path):
   path.write_text(f'who,x,y\na,"{value}",0\nb,"{value}",1\n')
   with pytest.raises(problems.DataError) as error:
     _load_y(path)
-  assert f"line 2: x is '{value}', which is read as text. If it is a number, say" in (
-    str(error.value)
-  )
+  message = f"line 2: x is '{value}', and values are read as text. If it is a number,"
+  assert message in str(error.value)
 
 
 @pytest.mark.parametrize(
@@ -584,17 +583,6 @@ def test_numbers_that_are_names_may_have_white_space(tmp_path):
   assert data.facts['columns with a feature for each value'] == {'x': 1}
 
 
-def test_load_remarks_on_leading_zeros_and_a_single_class(tmp_path):
-  rows = [
-    {'who': f'c{i % 9}', 'zip': f'{i:02}', 'share': f'0.{i}', 'y': 1} for i in range(30)
-  ]
-  path = own_data.write_csv(tmp_path / 'data.csv', rows)
-  zeros, single = _load_y(path).remarks
-  assert zeros.startswith('zip has numbers with leading zeros, which are read as')
-  assert single == 'All labels are the same class, 1; there is nothing to learn.'
-  assert _load_y(path, one_hot_columns=('zip',)).remarks == (single,)
-
-
 _LARGE = 2**60
 
 
@@ -625,8 +613,7 @@ def test_labels_with_more_digits_than_floats_hold_are_refused(tmp_path):
   path = own_data.write_csv(tmp_path / 'data.csv', rows)
   with pytest.raises(problems.DataError, match=r'line 2: y has numbers of 2\^53'):
     _load_y(path)
-  remarks = _load_y(path, label_kind='class').remarks
-  assert remarks[0].startswith('x has numbers with digits that float64 does not hold')
+  assert _load_y(path, label_kind='class').shape.num_classes == 2
 
 
 def test_single_label_may_be_a_list_of_one(tmp_path):
@@ -647,12 +634,9 @@ def test_single_label_may_be_a_list_of_one(tmp_path):
     _load_y(path)
 
 
-def test_load_remarks_on_values_that_may_be_one_or_numbers(tmp_path):
-  rows = [
-    {'who': f'c{i % 9}', 'x': f'{i} kg', 'y': ('Yes', 'yes', 'no')[i % 3]}
-    for i in range(60)
-  ]
+def test_load_remarks_on_values_that_differ_in_case_alone(tmp_path):
+  rows = [{'who': f'c{i % 9}', 'y': ('Yes', 'yes', 'no')[i % 3]} for i in range(60)]
+  rows = [{**row, 'x': i} for i, row in enumerate(rows)]
   path = own_data.write_csv(tmp_path / 'data.csv', rows)
-  many, case = _load_y(path).remarks
-  assert many.startswith('x has 60 different values in 60 rows, each of which is a')
+  (case,) = _load_y(path).remarks
   assert case.startswith('Yes and yes differ in upper and lower case alone')
