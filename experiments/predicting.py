@@ -30,7 +30,6 @@ from .data import preprocessing as preprocessing_lib
 from .data import texts as texts_lib
 from .models import own
 
-_BATCH_BYTES = 2**26  # Maximum size of the outputs of a batch.
 _CROSS_ENTROPY = 'cross_entropy'
 _NUM_SAMPLES = 16  # Random inputs that show whether outputs are probabilities.
 
@@ -79,15 +78,14 @@ class Predictor:
     is_mean = isinstance(metric, learning.MeanMetric)
     sums, outputs, labels = learning_metrics.Sums(), [], []
     for x, y in data.examples():
-      for batch in self._batches(len(x)):
-        predicted = self._outputs(x[batch])
-        if self._shape.label_kind == 'number':
-          predicted = self.preprocessing.in_units(predicted)
-        if is_mean:
-          sums = sums.plus(metric.sums(y[batch], predicted))
-        else:
-          outputs.append(predicted)
-          labels.append(y[batch])
+      predicted = self._outputs(x)
+      if self._shape.label_kind == 'number':
+        predicted = self.preprocessing.in_units(predicted)
+      if is_mean:
+        sums = sums.plus(metric.sums(y, predicted))
+      else:
+        outputs.append(predicted)
+        labels.append(y)
     if is_mean:
       return self._metric.name, sums.mean
     value = metric(np.concatenate(labels), np.concatenate(outputs))
@@ -95,19 +93,8 @@ class Predictor:
 
   def _outputs(self, x: np.ndarray, last: Optional[np.ndarray] = None) -> np.ndarray:
     """Returns the model's outputs for a batch; for text, those at the last token."""
-    if last is None:
-      return np.asarray(self.model(x))
-    parts = []
-    for batch in self._batches(len(x)):
-      outputs = np.asarray(self.model(x[batch]))
-      parts.append(outputs[np.arange(len(outputs)), last[batch]])
-    return np.concatenate(parts)
-
-  def _batches(self, count: int) -> Iterator[slice]:
-    size = 4 * (self._shape.num_classes or 1) * int(np.prod(self._shape.labels))
-    batch_size = max(1, _BATCH_BYTES // size)
-    for first in range(0, count, batch_size):
-      yield slice(first, first + batch_size)
+    outputs = np.asarray(self.model(x))
+    return outputs if last is None else outputs[np.arange(len(x)), last]
 
   def _gives_probabilities(self) -> bool:
     """Whether outputs are probabilities, which add up to one for any inputs."""

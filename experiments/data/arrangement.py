@@ -20,7 +20,6 @@ _ORDER, _CLIENTS, _ROUNDING, _PARTITION = range(4)  # Separate uses of the seed.
 # Rows sorted at once, provided that 2**_MAX_BUCKET_BITS buckets suffice for that.
 _BUCKET, _MAX_BUCKET_BITS = 2**18, 8
 _BUFFER = 2**15
-_CLIENTS_AT_ONCE = 2**16
 _PART = 2**14
 
 
@@ -66,18 +65,15 @@ def of_clients(rows: table.Rows, options: data_options.Data) -> Arrangement:
     order.append(numbers)
   sizes = np.diff(starts.array, append=len(order))
   is_kept, num_held = _held_out(hashes.array, sizes, options.files, options.seed)
-  kept = [spill.Spill(folder, np.int64) for _ in range(3)]
-  for first in range(0, len(sizes), _CLIENTS_AT_ONCE):
-    part = slice(first, first + _CLIENTS_AT_ONCE)
-    start = starts.array[part]
-    # The first few rows of a client may be for testing.
-    ranges = start + num_held[part], start + sizes[part]
-    for each, values in zip(kept, (*ranges, first_rows.array[part])):
-      each.append(values[is_kept[part]])
-  num_test_clients = int(len(is_kept) - np.count_nonzero(is_kept))
-  begins, ends, numbers = (each.array for each in kept)
+  # The first few rows of a client may be for testing.
+  begins, ends = starts.array + num_held, starts.array + sizes
   return Arrangement(
-    order.array, begins, ends, numbers, num_test_clients, num_positions=len(order)
+    order.array,
+    begins[is_kept],
+    ends[is_kept],
+    first_rows.array[is_kept],
+    num_test_clients=int(np.count_nonzero(~is_kept)),
+    num_positions=len(order),
   )
 
 

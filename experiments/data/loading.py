@@ -4,7 +4,6 @@ Rows are read once and kept on disk, then sorted by client; a client's examples 
 on demand. So memory does not grow with the data, except for a few numbers per client.
 """
 
-import dataclasses
 import filecmp
 import functools
 import hashlib
@@ -41,7 +40,7 @@ class FileClients:
   ):
     self.ids = range(len(arranged.starts))
     self._examples, self._arranged = examples, arranged
-    self._ids, self._keys = rows.ids, rows.clients
+    self._keys = rows.clients
 
   def examples(self, number: int) -> dict[str, np.ndarray]:
     first, end = self._arranged.starts[number], self._arranged.ends[number]
@@ -53,12 +52,6 @@ class FileClients:
       return number
     return self._keys[int(self._arranged.first_rows[number])].tobytes().hex()
 
-  def name(self, number: int) -> str:
-    """Returns a client's id in the data; its number if the clients were made."""
-    if self._keys is None:
-      return str(number)
-    return self._ids[int(self._arranged.first_rows[number])]
-
 
 class _Prepared(NamedTuple):
   """The examples that rows become, and what is to be said of them."""
@@ -67,7 +60,6 @@ class _Prepared(NamedTuple):
   arranged: arrangement.Arrangement  # Of examples; several may come from a text.
   prep: preprocessing.Preprocessing
   facts: dict[str, Any]
-  not_covered: list[tuple[str, bool]]  # Sentences, and whether each applies.
 
 
 def load(options: data_options.Data) -> population.Population:
@@ -75,8 +67,8 @@ def load(options: data_options.Data) -> population.Population:
   assert files is not None
   opened, uses = _opened(files)
   _refuse_training_data_as_test_data(opened, files)
-  rows, schema = table.Reader(uses, files.scratch).read(opened)
-  if files.partition == 'label_skew' and schema.classes is None:
+  rows = table.Reader(uses, files.scratch).read(opened)
+  if files.partition == 'label_skew' and rows.classes is None:
     raise problems.DataError(
       '--partition=label_skew needs labels of which each is one class; give '
       '--label_kind=class if they are names, or another --partition.'
@@ -86,11 +78,11 @@ def load(options: data_options.Data) -> population.Population:
   )
   arranged = arrange(rows, options)
   prepared = (
-    _of_table(rows, arranged, files, uses, schema)
+    _of_table(rows, arranged, files, uses)
     if rows.texts is None
     else _of_texts(rows.texts, arranged, files, uses)
   )
-  examples, arranged, prep = prepared[:3]
+  examples, arranged, prep, facts = prepared
   overlap_remark = ''
   test_batches: Iterable[Any] = (
     [each[is_test] for each in examples(index)]
@@ -109,12 +101,6 @@ def load(options: data_options.Data) -> population.Population:
     x.append(inputs)
     y.append(labels)
   test_examples = x.array, y.array
-  not_covered = [
-    *prepared.not_covered,
-    (population.MADE_CLIENTS, files.partition is not None),
-    (population.HELD_OUT_OF_CLIENTS, files.test_examples is not None),
-    (overlap_remark, bool(overlap_remark)),
-  ]
   return population.Population(
     clients=FileClients(examples, arranged, rows),
     num_clients=len(arranged.starts),
@@ -124,10 +110,10 @@ def load(options: data_options.Data) -> population.Population:
     facts={
       **_facts(rows, arranged, test_examples),
       **_facts_of_labels(prep.shape, y.array),
-      **prepared.facts,
+      **facts,
     },
-    not_covered=tuple(sentence for sentence, applies in not_covered if applies),
-    remarks=tuple(_remarks(schema)),
+    not_covered=_not_covered(prep, files, overlap_remark),
+    remarks=tuple(_remarks(rows)),
     preprocessing=prep,
   )
 
@@ -200,17 +186,15 @@ def _of_table(
   arranged: arrangement.Arrangement,
   files: data_options.Files,
   uses: table.Uses,
-  schema: table.Schema,
 ) -> _Prepared:
-  shape = _input_shape(schema)
+  shape = _input_shape(rows)
   ordered = rows.in_order(arranged.order, files.scratch)
-  ordered, schema = _with_training_values(ordered, schema, arranged)
-  classes = schema.classes
+  ordered = _with_training_values(ordered, arranged)
+  classes = rows.classes
   is_scaled = files.scaling == 'standard' or (
     files.scaling is None and len(shape) == 1 and ordered.numbers.shape[1] > 0
   )
   moments = _training_moments(ordered.numbers, arranged) if is_scaled else None
-  label_scaling = _label_scaling(ordered, arranged, files, schema)
 
   def count_classes() -> np.ndarray:  # Number of training examples by class.
     totals = np.zeros(len(classes or ()), np.int64)
@@ -225,62 +209,76 @@ def _of_table(
       inputs=shape,
       input_dtype='float32',
       labels=ordered.values.shape[1:],
-      label_kind='class' if classes else 'tags' if schema.are_tags else 'number',
+      label_kind='class' if classes else 'tags' if rows.are_tags else 'number',
       num_classes=None if classes is None else len(classes),
-      names=classes or schema.several,
+      names=classes or rows.several,
       class_weights=weights,
-      embedded=tuple(map(len, schema.embedded_columns.values())),
+      embedded=tuple(map(len, ordered.embedded_columns.values())),
     ),
     client=uses.client,
     labels=uses.labels,
-    number_columns=schema.number_columns,
-    name_columns=schema.name_columns,
-    embedded_columns=schema.embedded_columns,
-    several=schema.several,
-    are_tags=schema.are_tags,
+    number_columns=rows.number_columns,
+    name_columns=rows.name_columns,
+    embedded_columns=ordered.embedded_columns,
+    several=rows.several,
+    are_tags=rows.are_tags,
     mean=None if moments is None else tuple(moments.mean.tolist()),
     scale=None if moments is None else tuple(moments.scale.tolist()),
-    label_scaling=label_scaling,
+    label_scaling=_label_scaling(ordered, arranged, files),
     missing_values=tuple(sorted(uses.reading.missing_texts)),
     decimal=files.decimal,
     thousands=files.thousands,
     separator=files.separator,
   )
+  facts = _facts_of_table(prep, moments)
+  return _Prepared(functools.partial(prep.examples_of, ordered), arranged, prep, facts)
+
+
+def _not_covered(
+  prep: preprocessing.Preprocessing, files: data_options.Files, overlap_remark: str
+) -> tuple[str, ...]:
+  """Returns sentences on what of the data was used without noise."""
   by_moments = 'by their mean and standard deviation over all training examples.'
-  names, embedded = map(problems.listed, (schema.name_columns, schema.embedded_columns))
-  return _Prepared(
-    functools.partial(prep.examples_of, ordered),
-    arranged,
-    prep,
-    _facts_of_table(prep, moments),
-    [
-      (f'Features were scaled {by_moments}', is_scaled),
-      (f'Labels were scaled {by_moments}', label_scaling is not None),
-      ('The names of classes are those found in the data.', classes is not None),
+  names, embedded = map(problems.listed, (prep.name_columns, prep.embedded_columns))
+  return tuple(
+    sentence
+    for applies, sentence in (
+      (prep.mean, f'Features were scaled {by_moments}'),
+      (prep.label_scaling, f'Labels were scaled {by_moments}'),
+      (prep.classes, 'The names of classes are those found in the data.'),
       (
-        'The weights of classes follow from how many training examples are of each.',
         files.class_weights == (preprocessing.BALANCED,),
+        'The weights of classes follow from how many training examples are of each.',
       ),
       (
+        names,
         f'The values of columns with a feature for each value ({names}) are those '
         'found in the data.',
-        bool(names),
       ),
       (
+        embedded,
         f'The values of columns with an embedding for each value ({embedded}) are '
         'those found in the training data.',
-        bool(embedded),
       ),
-    ],
+      (
+        prep.text and not files.vocabulary,
+        f'The vocabulary is of the {prep.text_unit}s that are most frequent in the '
+        'training data.',
+      ),
+      (files.partition, population.MADE_CLIENTS),
+      (files.test_examples, population.HELD_OUT_OF_CLIENTS),
+      (overlap_remark, overlap_remark),
+    )
+    if applies
   )
 
 
-def _remarks(schema: table.Schema) -> Iterator[str]:
+def _remarks(rows: table.Rows) -> Iterator[str]:
   """Yields a sentence for each column with values that may be meant to be one."""
   for values in (
-    *schema.name_columns.values(),
-    *schema.embedded_columns.values(),
-    schema.classes or (),
+    *rows.name_columns.values(),
+    *rows.embedded_columns.values(),
+    rows.classes or (),
   ):
     first_of: dict[str, str] = {}
     for value in values:
@@ -336,31 +334,27 @@ def _training_moments(values: np.ndarray, arranged: arrangement.Arrangement) -> 
   return moments_of(training, values.shape[1])
 
 
-def _input_shape(schema: table.Schema) -> tuple[int, ...]:
+def _input_shape(rows: table.Rows) -> tuple[int, ...]:
   """Returns the shape of one example's inputs: an image's, or one vector."""
-  shapes = list(schema.number_columns.values())
-  names = {**schema.name_columns, **schema.embedded_columns}
-  if len(shapes) == 1 and len(shapes[0]) > 1 and not names:
-    return shapes[0]
-  size = sum(map(math.prod, shapes)) + len(schema.embedded_columns)
-  size += sum(map(len, schema.name_columns.values()))
+  shapes = list(rows.number_columns.values())
+  if len(shapes) == 1 and len(shapes[0]) > 1:
+    if not rows.name_columns and not rows.embedded_columns:
+      return shapes[0]
+  size = sum(map(math.prod, shapes)) + len(rows.embedded_columns)
+  size += sum(map(len, rows.name_columns.values()))
   if not size:
     raise problems.DataError('the data have no features; name --feature_columns.')
   return (size,)
 
 
 def _label_scaling(
-  ordered: table.Rows,
-  arranged: arrangement.Arrangement,
-  files: data_options.Files,
-  schema: table.Schema,
+  ordered: table.Rows, arranged: arrangement.Arrangement, files: data_options.Files
 ) -> Optional[population.LabelScaling]:
-  if schema.classes is not None or schema.are_tags:
+  if ordered.classes is not None or ordered.are_tags:
     if files.label_scaling == 'standard':
       raise problems.DataError(
         '--label_scaling=standard is for labels that are numbers, and these are '
-        f'{"tags" if schema.are_tags else "classes"}; leave it out, or give '
-        '--label_kind=number.'
+        'classes or tags; leave it out, or give --label_kind=number.'
       )
     return None
   if files.label_scaling == 'none':
@@ -388,25 +382,20 @@ def _overlap_remark(
 
 
 def _with_training_values(
-  ordered: table.Rows, schema: table.Schema, arranged: arrangement.Arrangement
-) -> tuple[table.Rows, table.Schema]:
+  ordered: table.Rows, arranged: arrangement.Arrangement
+) -> table.Rows:
   """Restricts embedded columns to values of training examples; others are unknown."""
-  if not schema.embedded_columns:
-    return ordered, schema
   indices = list(ordered.name_indices)
-  first = len(indices) - len(schema.embedded_columns)
+  first = len(indices) - len(ordered.embedded_columns)
   known = {}
-  for column, (name, values) in enumerate(schema.embedded_columns.items(), first):
+  for column, (name, values) in enumerate(ordered.embedded_columns.items(), first):
     is_trained = np.zeros(len(values), bool)
     for index, is_test in arranged.parts():
       is_trained[indices[column][ordered.codes[index, column][~is_test]]] = True
     known[name] = tuple(np.array(values, object)[is_trained])
     new_indices = np.where(is_trained, np.cumsum(is_trained) - 1, len(known[name]))
     indices[column] = new_indices[indices[column]]
-  return (
-    ordered._replace(name_indices=tuple(indices)),
-    dataclasses.replace(schema, embedded_columns=known),
-  )
+  return ordered._replace(name_indices=tuple(indices), embedded_columns=known)
 
 
 def _of_texts(
@@ -457,9 +446,6 @@ def _of_texts(
     'vocabulary size': len(vocabulary.entries),
     'share of unknown tokens': round(unknown / max(1, tokens), 6),
   }
-  remark = (
-    f'The vocabulary is of the {unit}s that are most frequent in the training data.'
-  )
   return _Prepared(
     lambda index: (sequences.array[index, :-1], sequences.array[index, 1:]),
     # Positions of texts become those of their sequences.
@@ -470,7 +456,6 @@ def _of_texts(
     ),
     prep,
     facts,
-    [(remark, not files.vocabulary)],
   )
 
 

@@ -3,7 +3,7 @@
 import dataclasses
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Callable, NamedTuple, Optional
+from typing import TYPE_CHECKING, Any, Callable, NamedTuple, Optional
 
 import numpy as np
 
@@ -12,6 +12,9 @@ from . import hashing
 from . import problems
 from . import spill
 from .formats import source
+
+if TYPE_CHECKING:  # It imports this module.
+  from . import preprocessing
 
 MAX_VALUES = 100  # Of a column that is one-hot encoded.
 _MAX_EMBEDDED_VALUES = 1_000_000  # Of a column; float32 holds their indices.
@@ -52,33 +55,17 @@ class Uses:
     return tuple(each for each in named if each is not None)
 
 
-@dataclasses.dataclass(frozen=True)
-class Schema:
-  """Columns of the training data, their shapes and values; test data must match it."""
-
-  # Numeric features, with the shape of one entry.
-  number_columns: Mapping[str, tuple[int, ...]]
-  # Categorical features that are one-hot encoded, with all their values.
-  name_columns: Mapping[str, tuple[str, ...]]
-  # Names of classes; `None` if labels are not classes, or there are none.
-  classes: Optional[tuple[str, ...]]
-  # Categorical features with an embedding for each value, with all their values.
-  embedded_columns: Mapping[str, tuple[str, ...]] = dataclasses.field(
-    default_factory=dict
-  )
-  # Names of the labels if a row has several; `None` if it has one.
-  several: Optional[tuple[str, ...]] = None
-  are_tags: bool = False  # Whether each of several labels is 0 or 1.
-
-
 _NONE = np.zeros(0)  # For data without such columns.
 
 
 class Rows(NamedTuple):
-  """All rows: arrays with one entry per row, memory-mapped from files."""
+  """All rows, and what their columns are.
+
+  Arrays have one entry per row, and are memory-mapped from files.
+  """
 
   hashes: np.ndarray  # Hash of a row's content without the client, uint64 [rows].
-  ids: 'Texts'  # Clients' ids by row; empty without clients.
+  ids: 'Texts'  # Clients' ids by row; empty for training data, and without clients.
   # Keys of clients' ids, uint64 [rows, 2]; `None` without clients.
   clients: Optional[np.ndarray] = None
   # Numeric features, float64 [rows, columns]; float32 if an entry has a shape.
@@ -90,7 +77,18 @@ class Rows(NamedTuple):
   # row has several.
   values: np.ndarray = _NONE
   texts: Optional['Texts'] = None  # Texts by row; `None` for data with features.
-  # For each categorical column, the index in the schema of each code.
+  # Numeric features, with the shape of one entry.
+  number_columns: Mapping[str, tuple[int, ...]] = {}
+  # Categorical features that are one-hot encoded, with all their values.
+  name_columns: Mapping[str, tuple[str, ...]] = {}
+  # Categorical features with an embedding for each value, with all their values.
+  embedded_columns: Mapping[str, tuple[str, ...]] = {}
+  # Names of classes; `None` if labels are not classes, or there are none.
+  classes: Optional[tuple[str, ...]] = None
+  # Names of the labels if a row has several; `None` if it has one.
+  several: Optional[tuple[str, ...]] = None
+  are_tags: bool = False  # Whether each of several labels is 0 or 1.
+  # For each categorical column, the index among its values of each code.
   name_indices: tuple[np.ndarray, ...] = ()
   # Maps labels to indices of classes; `None` if labels are not classes.
   class_indices: Optional[Callable[[np.ndarray], np.ndarray]] = None
@@ -140,10 +138,17 @@ class Texts:
 
 
 class Reader:
-  """Reads all rows of a source, and infers the schema unless it is known."""
+  """Reads all rows of a source, and infers what their columns are unless it is known.
 
-  def __init__(self, uses: Uses, folder: str, expected: Optional[Schema] = None):
-    # `expected`: Schema that the data must have; `None` to infer it.
+  `expected`: What the columns must be; `None` to infer it.
+  """
+
+  def __init__(
+    self,
+    uses: Uses,
+    folder: str,
+    expected: Optional['preprocessing.Preprocessing'] = None,
+  ):
     self._uses, self._folder, self._expected = uses, folder, expected
     self._spills: dict[str, spill.Spill] = {}  # By the name of the field of `Rows`.
     self._ids = Texts(folder)
@@ -158,7 +163,7 @@ class Reader:
     self._int_labels: Optional[set[float]] = None
     self._are_tags = False  # Whether all of several labels are 0 or 1.
 
-  def read(self, opened: source.Source) -> tuple[Rows, Schema]:
+  def read(self, opened: source.Source) -> Rows:
     for name in self._uses.named:
       if name not in opened.columns:
         raise self._missing_column(opened, name)
@@ -274,7 +279,8 @@ class Reader:
     if ids is not None:
       encoded = hashing.encoded(ids)
       self._append('clients', hashing.of_ids(encoded))
-      self._ids.append(encoded)
+      if self._expected is not None:
+        self._ids.append(encoded)
     if self._texts is not None and uses.text is not None:
       texts = columns.texts(
         batch.columns[uses.text], uses.text, batch.where, uses.reading
@@ -380,7 +386,7 @@ class Reader:
     if not are_few or not all(map(float.is_integer, self._int_labels)):
       self._int_labels = None
 
-  def _finish(self) -> tuple[Rows, Schema]:
+  def _finish(self) -> Rows:
     indices = []
     by_kind: tuple[dict[str, tuple[str, ...]], ...] = ({}, {})
     for name, encoder in self._encoders.items():
@@ -389,20 +395,19 @@ class Reader:
         values[name], index_of_code = encoder.names()
         indices.append(index_of_code)
     classes, class_indices = self._class_encoding()
-    rows = Rows(
+    numeric = (name for name, encoder in self._encoders.items() if encoder is None)
+    return Rows(
       ids=self._ids,
       texts=self._texts,
+      number_columns={name: self._shapes[name] for name in numeric},
+      name_columns=by_kind[False],
+      embedded_columns=by_kind[True],
+      classes=classes,
+      several=self._label_names if self._are_several else None,
+      are_tags=self._are_tags,
       name_indices=tuple(indices),
       class_indices=class_indices,
       **{field: spilled.array for field, spilled in self._spills.items()},
-    )
-    return rows, Schema(
-      {name: self._shapes[name] for name, each in self._encoders.items() if not each},
-      by_kind[False],
-      classes,
-      by_kind[True],
-      self._label_names if self._are_several else None,
-      self._are_tags,
     )
 
   def _class_encoding(

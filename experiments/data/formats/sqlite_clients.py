@@ -27,7 +27,6 @@ class SqliteClients:
       (first,) = self._rows(connection, 'serialized_example_proto', 'LIMIT 1')
       self._features = self._features_of(*first)
       self.columns = tuple(sorted(self._features))
-      self._check_metadata(connection)
 
   def batches(self, wanted: Sequence[str]) -> Iterator[source.Batch]:
     with connected(self.path) as connection:
@@ -105,23 +104,6 @@ class SqliteClients:
         f'choose one of {problems.listed(sorted(map(str, splits)))} by --data_split.'
       )
     return split
-
-  def _check_metadata(self, connection: sqlite3.Connection) -> None:
-    """Checks that clients have as many examples as their metadata say, at least 1."""
-    wrong = connection.execute(
-      'SELECT m.client_id, m.num_examples, COALESCE(e.found, 0) '
-      'FROM client_metadata m LEFT JOIN (SELECT client_id, COUNT(*) found '
-      'FROM examples WHERE split_name = ?1 GROUP BY client_id) e USING (client_id) '
-      'WHERE m.split_name = ?1 AND (COALESCE(e.found, 0) != m.num_examples '
-      'OR m.num_examples < 1) LIMIT 1',
-      (self.split,),
-    ).fetchone()
-    if wrong is not None:
-      client, stated, found = wrong
-      raise problems.DataError(
-        f'{self.path}: client {client!r} has {found} examples, and {stated} according '
-        'to table client_metadata; both must be the same, and at least 1.'
-      )
 
 
 def _values(array: Any) -> Any:

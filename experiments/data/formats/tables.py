@@ -9,7 +9,6 @@ import itertools
 import json
 import os
 import re
-import shlex
 from collections.abc import Iterator, Sequence
 from typing import Any, Callable
 
@@ -21,10 +20,6 @@ from . import source
 
 # In characters. A quote that is not closed would take in the rest of the file.
 _MAX_FIELD = 2**24
-_TAB = '\t'
-# Tried for files whose separator is not stated.
-_SEPARATORS = (';', _TAB, '|', ',')
-_QUOTED = re.compile('"[^"]*"')
 
 
 def _rows_at_a_time(width: int) -> int:
@@ -38,9 +33,7 @@ class CsvFile:
   def __init__(self, path: str, wanted: source.Wanted):
     self.path = path
     is_tsv = path.lower().removesuffix(lines.PACKED).endswith('.tsv')
-    self._delimiter = wanted.separator or (_TAB if is_tsv else ',')
-    if wanted.separator is None:
-      self._check_separator()
+    self._delimiter = wanted.separator or ('\t' if is_tsv else ',')
     _, names = next(self._numbered(), (1, ()))
     self.columns = tuple(names)
     if not names:
@@ -51,23 +44,8 @@ class CsvFile:
       if not name.strip() or self.columns.count(name) > 1:
         raise problems.DataError(
           f'{path}, line 1: column {number} of {len(self.columns)} is called {name!r}; '
-          'each needs a name of its own. pandas leaves out that of its index, unless '
-          'by .to_csv(..., index=False).'
+          'each needs a name of its own.'
         )
-
-  def _check_separator(self) -> None:
-    """Refuses a header with more of another separator than of the file's own."""
-    with lines.opened(self.path) as file:
-      line = file.readline(_MAX_FIELD)
-    unquoted = _QUOTED.sub('', line)
-    likely = max(_SEPARATORS, key=unquoted.count)
-    if unquoted.count(likely) > unquoted.count(self._delimiter):
-      raise problems.DataError(
-        f'{self.path}, line 1 has more of {likely!r} than of {self._delimiter!r}, by '
-        f'which its names are separated: {problems.shown(line.strip())}. Give '
-        f'{_flag(likely)} if that is what separates them, or {_flag(self._delimiter)} '
-        'if not.'
-      )
 
   def batches(self, wanted: Sequence[str]) -> Iterator[source.Batch]:
     width, num_read = len(self.columns), 1  # Rows, the header included.
@@ -124,11 +102,6 @@ class CsvFile:
       f'{problems.listed(self.columns)} need {width}.'
       f'{problems.others(("line {}".format, line) for line, _ in bad)}'
     )
-
-
-def _flag(separator: str) -> str:
-  """Returns the flag that states a separator, quoted for the shell."""
-  return shlex.quote(f'--separator={"tab" if separator == _TAB else separator}')
 
 
 def _rows_of(query: str, width: int) -> Iterator[list[tuple[Any, ...]]]:

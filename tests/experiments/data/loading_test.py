@@ -83,7 +83,7 @@ def test_held_out_examples_do_not_change(split, plain):
   assert data.facts['checksum of those'] == f'sha256:{tested}'
   assert data.facts['checksum of all rows'] == everything
   if 'test_clients' in split:
-    names = [data.clients.name(i) for i in data.clients.ids]
+    names = [own_data.name(data.clients, i) for i in data.clients.ids]
     assert names == [f'client {i}' for i in (2, 5, 0, 6, 3, 1)]
 
 
@@ -110,7 +110,9 @@ def test_draw_ids_do_not_depend_on_other_clients(tmp_path):
     remaining = [row for i, row in enumerate(rows) if i != removed]
     path = own_data.write_csv(tmp_path / f'{removed}.csv', remaining)
     data = own_data.load_rows(path, test_clients=0.3).clients
-    draw_ids.append({data.name(number): data.draw_id(number) for number in data.ids})
+    draw_ids.append(
+      {own_data.name(data, number): data.draw_id(number) for number in data.ids}
+    )
   everybody, *without = draw_ids
   assert 20 < len(everybody) < 61 and len(set(everybody.values())) == len(everybody)
   for removed, others in zip((0, 30, 60), without):
@@ -127,7 +129,8 @@ def test_test_examples_holds_out_a_share_of_each_client_but_never_all(tmp_path):
   path = own_data.write_csv(tmp_path / 'data.csv', rows)
   data = _load_y(path, test_examples=0.25)
   sizes = {
-    data.clients.name(i): len(data.clients.examples(i)['y']) for i in data.clients.ids
+    own_data.name(data.clients, i): len(data.clients.examples(i)['y'])
+    for i in data.clients.ids
   }
   assert len(sizes) == 150
   assert any('examples of the same clients' in each for each in data.not_covered)
@@ -261,7 +264,7 @@ def test_different_spellings_of_a_client_id_are_one_client(ids, tmp_path):
     path = write(tmp_path / name, rows)
     data = _load_y(path, test_examples=0.1)
     assert data.num_clients == 5
-    assert {*map(data.clients.name, range(5))} == {ids[0], *others}
+    assert {own_data.name(data.clients, i) for i in range(5)} == {ids[0], *others}
 
 
 @pytest.mark.parametrize(
@@ -419,7 +422,7 @@ def test_numbers_are_read_by_separator_decimal_and_thousands_flags(dialect, tmp_
     path, separator=separator, decimal=decimal, thousands=thousands, **names
   )
   assert own_data.same(data, expected)
-  assert data.clients.name(0) == expected.clients.name(0)
+  assert own_data.name(data.clients, 0) == own_data.name(expected.clients, 0)
   names = {**names, 'feature_columns': ('size',)}
   with pytest.raises(problems.DataError) as error:
     own_data.load(path, separator=separator, test_examples=0.2, **names)
@@ -495,7 +498,7 @@ def test_held_out_clients_do_not_depend_on_their_examples(plain, tmp_path):
   more = own_data.ROWS + [{**row, 'age': 1000} for row in own_data.ROWS[:5]]
   path = own_data.write_csv(tmp_path / 'more.csv', more)
   data = [own_data.load_rows(each, test_clients=0.3) for each in (plain, path)]
-  names = [{each.clients.name(i) for i in each.clients.ids} for each in data]
+  names = [{own_data.name(each.clients, i) for i in each.clients.ids} for each in data]
   assert names[0] == names[1]
 
 

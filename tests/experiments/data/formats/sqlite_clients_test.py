@@ -109,7 +109,6 @@ _LONGER = cached_files.example(
     ),
     ('DELETE FROM examples', 'is empty'),
     ('DROP TABLE client_metadata', 'table client_metadata lacks client_id'),
-    ("DELETE FROM examples WHERE client_id = 'client 3'", "'client 3' has 0 examples"),
     ('UPDATE examples SET serialized_example_proto = 7', 'the first row of split'),
     (
       "UPDATE examples SET serialized_example_proto = 'x' WHERE rowid = 33",
@@ -118,10 +117,6 @@ _LONGER = cached_files.example(
     (
       "UPDATE examples SET serialized_example_proto = x'' WHERE rowid = 33",
       'row 33 of table examples: Name: <unknown>, Feature: bought',
-    ),
-    (
-      "UPDATE client_metadata SET num_examples = 0 WHERE client_id = 'client 1'",
-      "'client 1' has 10 examples, and 0 according to table client_metadata",
     ),
   ],
 )

@@ -137,13 +137,6 @@ def test_rows_with_too_few_fields_are_counted(tmp_path):
   assert str(error.value).endswith(' 2 rows are like that: line 22, line 10023.')
 
 
-def test_separator_that_most_fields_lack_is_refused(tmp_path):
-  path = tmp_path / 'data.csv'
-  path.write_text('who,y,a;b;c;d;e\n' + 'c1,0,1;2;3;4;5\n' * 20)
-  with pytest.raises(problems.DataError, match="more of ';' than of ','.*--separator"):
-    own_data.load_rows(path)
-
-
 @pytest.mark.parametrize('name', [b'  ', None])
 def test_empty_client_ids_are_refused_in_any_type(name):
   reading = columns.Reading()
