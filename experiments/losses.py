@@ -120,22 +120,17 @@ def _check_takes_weights(model: Any, num_classes: int) -> None:
 
   # Two examples with equal outputs, logits or probabilities, and unequal labels.
   rest = 0.1 / max(1, num_classes - 1)
-  outputs = np.array([[0.9, *[rest] * (num_classes - 1)]] * 2, np.float32)
-  labels = np.array([0, min(1, num_classes - 1)], np.int32)
-  with tf.Graph().as_default(), tf.compat.v1.Session() as session:
-    try:
-      weighted, alone = session.run(
-        [
-          model.loss(tf.constant(outputs), tf.constant(labels), tf.constant([2.0, 0])),
-          model.loss(tf.constant(outputs[:1]), tf.constant(labels[:1])),
-        ]
-      )
-    except Exception as e:  # A user's loss may raise anything.
-      raise ValueError(
-        f'the loss fails with sample_weight: {type(e).__name__}: {e}'
-      ) from e
+  outputs = tf.constant([[0.9, *[rest] * (num_classes - 1)]] * 2)
+  labels = tf.constant([0, min(1, num_classes - 1)])
+  try:
+    weighted = float(model.loss(outputs, labels, tf.constant([2.0, 0])))
+    alone = float(model.loss(outputs[:1], labels[:1]))
+  except Exception as e:  # A user's loss may raise anything.
+    raise ValueError(
+      f'the loss fails with sample_weight: {type(e).__name__}: {e}'
+    ) from e
   if not np.allclose(weighted, alone, rtol=1e-3, atol=1e-6):
     raise ValueError(
       'the loss of the model ignores sample_weight: with weights 2 and 0 of two '
-      f'examples it is {float(weighted):g}, and {float(alone):g} of the first alone.'
+      f'examples it is {weighted:g}, and {alone:g} of the first alone.'
     )

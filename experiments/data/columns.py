@@ -389,15 +389,7 @@ def _as_seen(text: str) -> str:
 
 
 def canonical(text: str) -> str:
-  """Returns the one notation of a number, or the text if it is none.
-
-  Example:
-    >>> [
-    ...   canonical(each)
-    ...   for each in ('7.0', ' 7', '0012', '12E7', '1234567890123456789')
-    ... ]
-    ['7', '7', '0012', '12E7', '1234567890123456789']
-  """
+  """Returns the one notation of a number, or the text if it is none."""
   stripped = text.strip()
   if not _NUMBER.fullmatch(stripped) or math.isinf(float(stripped)):
     return text

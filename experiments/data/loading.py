@@ -35,12 +35,9 @@ Examples = Callable[[slice], tuple[np.ndarray, np.ndarray]]
 class FileClients:
   """Clients by number with their examples on disk, as `learning.train` takes them."""
 
-  def __init__(
-    self, examples: Examples, arranged: arrangement.Arrangement, rows: table.Rows
-  ):
+  def __init__(self, examples: Examples, arranged: arrangement.Arrangement):
     self.ids = range(len(arranged.starts))
     self._examples, self._arranged = examples, arranged
-    self._keys = rows.clients
 
   def examples(self, number: int) -> dict[str, np.ndarray]:
     first, end = self._arranged.starts[number], self._arranged.ends[number]
@@ -48,9 +45,8 @@ class FileClients:
 
   def draw_id(self, number: int) -> Any:
     """Returns the hash of a client's id in the data, by which it is sampled."""
-    if self._keys is None:
-      return number
-    return self._keys[int(self._arranged.first_rows[number])].tobytes().hex()
+    keys = self._arranged.keys
+    return number if keys is None else keys[number].tobytes().hex()
 
 
 class _Prepared(NamedTuple):
@@ -102,7 +98,7 @@ def load(options: data_options.Data) -> population.Population:
     y.append(labels)
   test_examples = x.array, y.array
   return population.Population(
-    clients=FileClients(examples, arranged, rows),
+    clients=FileClients(examples, arranged),
     num_clients=len(arranged.starts),
     test_examples=test_examples,
     shape=prep.shape,
@@ -113,7 +109,6 @@ def load(options: data_options.Data) -> population.Population:
       **facts,
     },
     not_covered=_not_covered(prep, files, overlap_remark),
-    remarks=tuple(_remarks(rows)),
     preprocessing=prep,
   )
 
@@ -273,23 +268,6 @@ def _not_covered(
   )
 
 
-def _remarks(rows: table.Rows) -> Iterator[str]:
-  """Yields a sentence for each column with values that may be meant to be one."""
-  for values in (
-    *rows.name_columns.values(),
-    *rows.embedded_columns.values(),
-    rows.classes or (),
-  ):
-    first_of: dict[str, str] = {}
-    for value in values:
-      if (other := first_of.setdefault(value.casefold(), value)) != value:
-        yield (
-          f'{other} and {value} differ in upper and lower case alone, and are two '
-          'values; if they are one, write them alike.'
-        )
-        break
-
-
 class Moments(NamedTuple):
   mean: np.ndarray
   scale: np.ndarray  # The standard deviation; 1 for constant columns.
@@ -304,10 +282,7 @@ def moments_of(chunks: Iterable[np.ndarray], num_columns: int) -> Moments:
   """
   count = 0
   first, mean, squares = np.zeros((3, num_columns))
-  minimum, maximum = np.full(num_columns, np.inf), np.full(num_columns, -np.inf)
   for chunk in filter(len, chunks):
-    minimum = np.minimum(minimum, chunk.min(axis=0))
-    maximum = np.maximum(maximum, chunk.max(axis=0))
     if not count:
       first = np.array(chunk[0])
     chunk = chunk - first
@@ -318,13 +293,8 @@ def moments_of(chunks: Iterable[np.ndarray], num_columns: int) -> Moments:
     squares += np.square(difference) * (count * len(chunk) / total)
     mean += difference * (len(chunk) / total)
     count = total
-  is_constant = minimum == maximum
   scale = np.sqrt(squares / max(1, count))
-  return Moments(
-    np.where(is_constant, minimum, first + mean),
-    np.where(is_constant | (scale == 0), 1.0, scale),
-    is_constant,
-  )
+  return Moments(first + mean, np.where(scale == 0, 1.0, scale), scale == 0)
 
 
 def _training_moments(values: np.ndarray, arranged: arrangement.Arrangement) -> Moments:

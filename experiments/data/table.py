@@ -30,7 +30,11 @@ _LABEL = (
   'Correct it, or give --label_kind=class if all labels are names of classes, or '
   '--label_kind=number.'
 )
-_AS_TRAINED = 'Correct it to be as in the training data, or remove the row.'
+_COLUMNS = (
+  'Name columns by --client_column, --label_column, --feature_columns or '
+  '--text_column, and what separates them by --separator.'
+)
+_AS_TRAINED = 'It must be as in the training data.'
 
 
 @dataclasses.dataclass(frozen=True)
@@ -122,9 +126,6 @@ class Texts:
     self._content = spill.Spill(folder, np.uint8)
     self._ends = spill.Spill(folder, np.int64)
 
-  def __len__(self) -> int:
-    return len(self._ends)
-
   def append(self, encoded: Sequence[bytes]) -> None:
     sizes = np.fromiter(map(len, encoded), np.int64, len(encoded))
     self._ends.append(len(self._content) + np.cumsum(sizes))
@@ -166,7 +167,10 @@ class Reader:
   def read(self, opened: source.Source) -> Rows:
     for name in self._uses.named:
       if name not in opened.columns:
-        raise self._missing_column(opened, name)
+        raise problems.DataError(
+          f'{opened.path} has no column {name!r}; its columns are: '
+          f'{problems.listed(opened.columns)}. {self._remedy(_COLUMNS)}'
+        )
     batches = self._batches(opened)
     first = next(batches, None)
     if first is None:
@@ -186,18 +190,6 @@ class Reader:
         more = ' To predict without labels, leave the column out.' if is_label else ''
         raise problems.DataError(f'{e}{others}{more}') from e
     return self._finish()
-
-  def _missing_column(self, opened: source.Source, name: str) -> problems.DataError:
-    remedy = ''
-    if self._expected is None:
-      remedy = (
-        ' Name columns by --client_column, --label_column, --feature_columns or '
-        '--text_column, and what separates them by --separator.'
-      )
-    return problems.DataError(
-      f'{opened.path} has no column {name!r}; its columns are: '
-      f'{problems.listed(opened.columns)}.{remedy}'
-    )
 
   def _batches(self, opened: source.Source) -> Iterator[source.Batch]:
     """Yields batches with numbers as Python reads them, but in the text column.

@@ -48,6 +48,14 @@ def _refuse_first_line_not_utf8(path: str) -> None:
         ) from e
 
 
+def numbered(path: str) -> Iterator[tuple[int, str]]:
+  """Yields each line that is not empty after its number."""
+  with opened(path) as file:
+    for number, text in enumerate(file, start=1):
+      if text.strip():
+        yield number, text
+
+
 class TextFile:
   """A file with one text per line; empty lines are skipped."""
 
@@ -58,16 +66,11 @@ class TextFile:
     self.path = path
 
   def batches(self, wanted: Sequence[str]) -> Iterator[source.Batch]:
-    num_read = 0
-    with opened(self.path) as file:
-      while texts := list(itertools.islice(file, _LINES_PER_BATCH)):
-        indices = [number for number, text in enumerate(texts) if text.strip()]
-        if indices:
-          stripped = [texts[number].rstrip('\r\n') for number in indices]
-          places = [f'{self.path}, line {num_read + 1 + number}' for number in indices]
-          columns = dict.fromkeys(wanted, stripped)
-          yield source.Batch(len(indices), columns, None, places.__getitem__)
-        num_read += len(texts)
+    rows = numbered(self.path)
+    while batch := list(itertools.islice(rows, _LINES_PER_BATCH)):
+      places = [f'{self.path}, line {number}' for number, _ in batch]
+      columns = dict.fromkeys(wanted, [text.rstrip('\r\n') for _, text in batch])
+      yield source.Batch(len(batch), columns, None, places.__getitem__)
 
 
 class WholeFile(TextFile):

@@ -136,10 +136,12 @@ def _literal(text: str) -> str:
 class JsonLines:
   """JSON lines; opening reads the first, whose names all lines must have."""
 
+  columns: tuple[str, ...] = ()
+
   def __init__(self, path: str, wanted: source.Wanted):
     del wanted
     self.path = path
-    first = next(self._numbered(), None)
+    first = next(lines.numbered(path), None)
     if first is None:
       raise problems.DataError(f'{path} is empty; it must have a JSON object a line.')
     try:
@@ -154,7 +156,9 @@ class JsonLines:
   def batches(self, wanted: Sequence[str]) -> Iterator[source.Batch]:
     import duckdb
 
-    for _ in self._numbered():  # Checks what DuckDB does not: UTF-8, gzip's checksum.
+    for _ in lines.numbered(
+      self.path
+    ):  # Checks what DuckDB does not: UTF-8, gzip's checksum.
       pass
     path = _literal(glob.escape(os.path.abspath(self.path)))
     is_gzipped = self.path.lower().endswith(lines.PACKED)
@@ -183,15 +187,8 @@ class JsonLines:
     except (duckdb.Error, json.JSONDecodeError, RecursionError) as e:
       raise self._error(e) from e
 
-  def _numbered(self) -> Iterator[tuple[int, str]]:
-    """Yields each line that is not empty after its number."""
-    with lines.opened(self.path) as file:
-      for number, text in enumerate(file, start=1):
-        if text.strip():
-          yield number, text
-
   def _line(self, number: int) -> tuple[int, str]:
-    return next(itertools.islice(self._numbered(), number, None))
+    return next(itertools.islice(lines.numbered(self.path), number, None))
 
   def _where(self, num_read: int) -> Callable[[int], str]:
     """Returns a function that finds a row's line when called, after `num_read` rows."""
@@ -199,7 +196,7 @@ class JsonLines:
 
   def _error(self, error: Exception) -> problems.DataError:
     """Returns the error for the first line that Python cannot read, else DuckDB's."""
-    for number, text in self._numbered():
+    for number, text in lines.numbered(self.path):
       if text.endswith('\r'):
         return self._not_json(number, 'it ends with a carriage return alone')
       try:
@@ -212,11 +209,10 @@ class JsonLines:
     return problems.DataError(f'{self.path}, line {number} is not JSON: {error}.')
 
   def _other_names(self, number: int, text: str) -> problems.DataError:
-    names = getattr(self, 'columns', None)
-    wanted = 'names' if names is None else f'the names {problems.listed(names)}'
     return problems.DataError(
       f'{self.path}, line {number} is {problems.shown(text.strip())}; each line must '
-      f'be an object with {wanted}, each once, as the first line is.'
+      'be an object with the names of the first, each once: '
+      f'{problems.listed(self.columns)}.'
     )
 
 

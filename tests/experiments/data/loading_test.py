@@ -473,16 +473,6 @@ def test_not_covered_says_that_made_up_clients_are_no_people(plain):
   assert population.MADE_CLIENTS not in own_data.load_rows(plain).not_covered
 
 
-def test_sorting_in_small_buckets_gives_the_same_population(tmp_path, monkeypatch):
-  # Small buckets take the path of large files.
-  monkeypatch.setattr('experiments.data.arrangement._BUCKET', 16)
-  rows = own_data.ROWS * 20
-  path = own_data.write_csv(tmp_path / 'data.csv', rows)
-  bucketed = own_data.load_rows(path)
-  monkeypatch.undo()
-  assert own_data.same(bucketed, own_data.load_rows(path))
-
-
 def test_scratch_folder_is_left_empty(plain, tmp_path):
   data = own_data.load_rows(plain, scratch=str(tmp_path))
   assert data.num_clients == 6
@@ -635,11 +625,3 @@ def test_single_label_may_be_a_list_of_one(tmp_path):
   path.write_text('\n'.join([*lines, '{"who": "c1", "x": 1, "y": [1, 2]}']))
   with pytest.raises(problems.DataError, match='y is of shape|y is .*shape'):
     _load_y(path)
-
-
-def test_load_remarks_on_values_that_differ_in_case_alone(tmp_path):
-  rows = [{'who': f'c{i % 9}', 'y': ('Yes', 'yes', 'no')[i % 3]} for i in range(60)]
-  rows = [{**row, 'x': i} for i, row in enumerate(rows)]
-  path = own_data.write_csv(tmp_path / 'data.csv', rows)
-  (case,) = _load_y(path).remarks
-  assert case.startswith('Yes and yes differ in upper and lower case alone')

@@ -57,13 +57,12 @@ def test_keys_are_spread_evenly():
 
 
 @pytest.mark.parametrize('count', [0, 1, 100, 5000])
-def test_sorted_rows_are_in_order_of_keys(count, tmp_path, monkeypatch):
-  monkeypatch.setattr(arrangement, '_BUCKET', 64)
+def test_sorted_rows_are_in_order_of_keys(count, tmp_path):
   rng = np.random.default_rng(count)
   firsts = hashing.mixed(rng.integers(0, 50, count).astype(np.uint64))
   keys = np.stack([firsts, rng.integers(0, 9, count).astype(np.uint64)], axis=1)
   chunks = (keys[first : first + 77] for first in range(0, count, 77))
-  parts = list(arrangement.sorted_rows(chunks, count, 2, str(tmp_path)))
+  parts = list(arrangement.sorted_rows(chunks, 2, str(tmp_path)))
   rows = np.concatenate([np.zeros((0, 3), np.uint64), *parts])
   order = np.lexsort((np.arange(count), keys[:, 1], keys[:, 0]))
   assert np.array_equal(rows[:, 2], order)
