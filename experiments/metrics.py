@@ -21,8 +21,9 @@ class Metric:
   limits: tuple[Optional[float], Optional[float]]
   higher_is_better: bool
   num_classes: tuple[int, Optional[int]] = (0, None)  # Minimum and maximum number.
-  is_mean: bool = True  # Whether it is a mean over labels, computed batch by batch.
-  needs_all_classes: bool = False  # Whether the test data must have all classes.
+  # Whether it is a mean over labels, computed batch by batch; if not, it needs test
+  # examples of all classes.
+  is_mean: bool = True
   # Takes labels; returns the constant answer that is best, and the value of each label
   # with it. `None` if the metric is no mean over labels.
   best_constant: Optional[Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]]] = None
@@ -55,7 +56,7 @@ class Metric:
     return None
 
   def why_not_measured(self, data: population.Population) -> Optional[str]:
-    if not self.needs_all_classes or data.test_examples is None:
+    if self.is_mean or data.test_examples is None:
       return None
     labels = data.test_examples[1]
     if data.shape.label_kind == 'tags':
@@ -169,7 +170,7 @@ METRICS = {
   for each in (
     Metric('accuracy', _CLASSES, _accuracy, (0, 1), True, best_constant=_most_frequent),
     Metric('top_5_accuracy', ('class',), _top_5_accuracy, (0, 1), True, (6, None)),
-    Metric('auc', _CLASSES, _auc, (0, 1), True, (2, 2), False, needs_all_classes=True),
+    Metric('auc', _CLASSES, _auc, (0, 1), True, (2, 2), is_mean=False),
     Metric('token_accuracy', ('tokens',), _token_accuracy, (0, 1), True),
     _error_metric('mean_squared_error', np.square, np.mean),
     _error_metric('mean_absolute_error', np.abs, np.median),

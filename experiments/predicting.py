@@ -280,13 +280,9 @@ class Served(tf.Module):
 def export(predictor: Predictor, folder: str) -> dict[str, tf.TensorSpec]:
   """Saves a SavedModel that predicts from columns; returns their specs by name.
 
-  Its function `predict` takes a dictionary of columns by name, with a value for each
-  row: float64 for numbers (float32 if some have a shape, as images do), strings for
-  names and texts. It returns a dictionary: `prediction` has strings, or float64 in the
-  units of the labels; with strings there are `probability`, and `probabilities` of all
-  names in their order; for tags, prediction and `probability` are those of each tag.
-  The signature `serving_default` takes columns as arguments, with underscores for
-  characters that their names may not have.
+  Its function `predict` takes a dictionary of columns, and the signature
+  `serving_default` takes them as arguments, with underscores for characters that their
+  names may not have.
   """
   if os.path.lexists(folder):
     raise FileExistsError(

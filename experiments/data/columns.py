@@ -41,17 +41,7 @@ _MAX_FLOAT32 = float(np.finfo(np.float32).max)
 
 @dataclasses.dataclass(frozen=True)
 class Reading:
-  """How values are written: the flags of these names, `None` for their defaults.
-
-  Example:
-    >>> reading = Reading(('NA', '-999'), decimal=',', thousands='.')
-    >>> reading.standard(['1.234,5', 'red'], 'x', str)
-    ['1234.5', 'red']
-    >>> reading.is_missing(' NA'), reading.is_missing('-999.0')
-    (True, True)
-    >>> Reading().remark('red'), Reading().remark('0,25')
-    ('', 'If it is a number, say by --decimal= or --thousands= how it is written.')
-  """
+  """How values are written: the flags of these names, `None` for their defaults."""
 
   missing_values: Optional[Sequence[str]] = None  # By default those of pandas.
   decimal: Optional[str] = None

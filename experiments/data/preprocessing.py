@@ -263,11 +263,7 @@ def class_weights(
   """Returns the weight of each class in their order; `None` if no weights are stated.
 
   Balanced weights are those of scikit-learn, n / (k n_c) for a class with n_c of n
-  training examples if k classes have any: they are 1 on average over the examples.
-  Classes without examples, and those that are not named, have weight 1.
-
-  `classes`: Names of classes, in order; `None` if labels are not classes.
-  `count`: Counts the training examples of each class.
+  training examples if k classes have any.
   """
   if not stated:
     return None

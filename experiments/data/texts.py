@@ -28,17 +28,7 @@ _NUM_CHARACTERS = 0x110000
 
 @dataclasses.dataclass(frozen=True)
 class Vocabulary:
-  """The known characters or words.
-
-  Example:
-    >>> vocabulary = Vocabulary('word', ('to', 'be'))
-    >>> vocabulary.sequences('to be or', 4).tolist()
-    [[4, 1, 2, 3, 5]]
-    >>> vocabulary.sequences('to be or', 3).tolist()
-    [[4, 1, 2, 3], [5, 0, 0, 0]]
-    >>> vocabulary.sentence(['to', 'be', 'or'], length=2).tolist()
-    [4, 1, 2]
-  """
+  """The known characters or words."""
 
   unit: str  # `character` or `word`.
   # Characters or words in the order of their tokens, the first of which is 1.

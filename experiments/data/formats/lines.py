@@ -6,7 +6,7 @@ import io
 import itertools
 import zlib
 from collections.abc import Iterator, Sequence
-from typing import IO, cast
+from typing import IO, Any, cast
 
 from .. import problems
 from . import source
@@ -54,6 +54,12 @@ def numbered(path: str) -> Iterator[tuple[int, str]]:
     for number, text in enumerate(file, start=1):
       if text.strip():
         yield number, text
+
+
+def place(path: str, rows: Iterator[tuple[int, Any]], index: int) -> str:
+  """Returns the file and line of a row, given all rows after the numbers of lines."""
+  number, _ = next(itertools.islice(rows, index, None))
+  return f'{path}, line {number}'
 
 
 class TextFile:

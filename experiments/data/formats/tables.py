@@ -94,12 +94,7 @@ class CsvFile:
 
   def _where(self, num_read: int) -> Callable[[int], str]:
     """Returns a function that finds a row's line when called, after `num_read` rows."""
-
-    def where(number: int) -> str:
-      line, _ = next(itertools.islice(self._numbered(), num_read + number, None))
-      return f'{self.path}, line {line}'
-
-    return where
+    return lambda row: lines.place(self.path, self._numbered(), num_read + row)
 
   def _width_error(self) -> problems.DataError:
     width = len(self.columns)
@@ -147,9 +142,9 @@ class JsonLines:
     try:
       row = json.loads(first[1])
     except (ValueError, RecursionError) as e:
-      raise self._not_json(first[0], e) from e
+      raise self._error(e) from e
     if not isinstance(row, dict):
-      raise self._other_names(*first)
+      raise self._other_names(f'{path}, line {first[0]}')
     # Sorted, since the order of names in the first row means nothing.
     self.columns = tuple(sorted(row))
 
@@ -176,8 +171,7 @@ class JsonLines:
       for rows in _rows_of(query, len(self.columns)):
         values, have_names = zip(*rows)
         if not all(have_names):
-          number = num_read + have_names.index(False)
-          raise self._other_names(*self._line(number))
+          raise self._other_names(self._where(num_read)(have_names.index(False)))
         columns = {
           name: json.loads(f'[{",".join(column)}]')
           for name, column in zip(wanted, zip(*values))
@@ -187,31 +181,25 @@ class JsonLines:
     except (duckdb.Error, json.JSONDecodeError, RecursionError) as e:
       raise self._error(e) from e
 
-  def _line(self, number: int) -> tuple[int, str]:
-    return next(itertools.islice(lines.numbered(self.path), number, None))
-
   def _where(self, num_read: int) -> Callable[[int], str]:
     """Returns a function that finds a row's line when called, after `num_read` rows."""
-    return lambda number: f'{self.path}, line {self._line(num_read + number)[0]}'
+    numbered = lines.numbered
+    return lambda row: lines.place(self.path, numbered(self.path), num_read + row)
 
   def _error(self, error: Exception) -> problems.DataError:
     """Returns the error for the first line that Python cannot read, else DuckDB's."""
     for number, text in lines.numbered(self.path):
-      if text.endswith('\r'):
-        return self._not_json(number, 'it ends with a carriage return alone')
       try:
         json.dumps(json.loads(text), ensure_ascii=False).encode()
+        if text.endswith('\r'):
+          raise ValueError('it ends with a carriage return alone')
       except (ValueError, RecursionError) as e:  # For half of a character, too.
-        return self._not_json(number, e)
+        return problems.DataError(f'{self.path}, line {number} is not JSON: {e}.')
     return problems.DataError(f'{self.path} cannot be read: {error}')
 
-  def _not_json(self, number: int, error: Any) -> problems.DataError:
-    return problems.DataError(f'{self.path}, line {number} is not JSON: {error}.')
-
-  def _other_names(self, number: int, text: str) -> problems.DataError:
+  def _other_names(self, where: str) -> problems.DataError:
     return problems.DataError(
-      f'{self.path}, line {number} is {problems.shown(text.strip())}; each line must '
-      'be an object with the names of the first, each once: '
+      f'{where} is no object with the names of the first line, each once: '
       f'{problems.listed(self.columns)}.'
     )
 

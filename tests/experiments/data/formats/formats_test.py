@@ -90,7 +90,6 @@ def test_npz_images_are_not_scaled(tmp_path):
       {'client_ids': np.full(70, 2**24, np.float32)},
       'which is a float of 16777216 or more, which stands for several whole numbers',
     ),
-    ({'y': np.zeros([70, 2, 2])}, 'y has [2, 2] values of a row'),
     ({'y': None}, "no column 'y'; its columns are: x, client_ids. Name columns by"),
   ],
 )
@@ -106,7 +105,7 @@ def test_wrong_npz_arrays_are_refused_by_name(changes, message, tmp_path):
   [
     ('{"who": "a", "age": 1, "height": 2', 'line 71 is not JSON: '),
     ('{"who": "a", "age": 01, "height": 2, "bought": 0}', 'line 71 is not JSON'),
-    ('[1, 2]', "line 71 is '[1, 2]'; each line must be an object with"),
+    ('[1, 2]', 'line 71 is no object with the names of'),
     ('[' * 999, 'line 71 is not JSON: '),
     ('{"who": "a", "age": 1, "height": 2}', 'each once: age, bought'),
     (
