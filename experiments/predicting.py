@@ -1,12 +1,4 @@
-"""Predicts classes, numbers or next tokens from new data, with the model of a run.
-
-`experiments.predict` is the program. In Python, with inputs preprocessed as in the
-training:
-
-    model = learning.load(run_dir)
-    x, y = preprocessing.of_run(run_dir).read('new.csv').arrays()
-    outputs = model(x)
-"""
+"""Predicts classes, numbers or next tokens from new data, with the model of a run."""
 
 import json
 import os
@@ -212,7 +204,7 @@ class Served(tf.Module):
     for name, shape in preprocessing.number_columns.items():
       numbers.append(tf.reshape(given[name], [-1, int(np.prod(shape))]))
       is_finite = tf.abs(numbers[-1]) <= tf.constant(tf.float32.max, numbers[-1].dtype)
-      _check(is_finite, f'column {name!r} has a number that is not finite in float32')
+      _check(is_finite, name, 'number that is not finite in float32')
     if numbers:
       joined = tf.concat(numbers, axis=1)
       if preprocessing.mean is not None:
@@ -220,10 +212,7 @@ class Served(tf.Module):
       parts.append(tf.cast(joined, tf.float32))
     for name, names in preprocessing.name_columns.items():
       code = self._codes(name, given[name])
-      _check(
-        code < len(names),
-        f'column {name!r} has a value that the training data do not have',
-      )
+      _check(code < len(names), name, 'value that the training data do not have')
       parts.append(tf.one_hot(code, len(names)))
     for name in preprocessing.embedded_columns:
       code = self._codes(name, given[name])
@@ -233,10 +222,8 @@ class Served(tf.Module):
   def _known(self) -> dict[str, tuple[Any, ...]]:
     """By column: a table of its values, their number, those that are numbers, codes."""
     preprocessing, known = self._preprocessing, {}
-    for name, names in {
-      **preprocessing.name_columns,
-      **preprocessing.embedded_columns,
-    }.items():
+    columns = {**preprocessing.name_columns, **preprocessing.embedded_columns}
+    for name, names in columns.items():
       are_numbers = [bool(re.fullmatch(columns_lib.NUMBER, each)) for each in names]
       codes = np.flatnonzero(are_numbers)
       keys = np.array(names)[codes].astype(np.float64)
@@ -317,5 +304,6 @@ def _hash_table(keys: tf.Tensor, first: int, unknown: int) -> tf.lookup.StaticHa
   return tf.lookup.StaticHashTable(initializer, unknown)
 
 
-def _check(condition: tf.Tensor, message: str) -> None:
-  tf.debugging.Assert(tf.reduce_all(condition), [f'{message}.'])
+def _check(condition: tf.Tensor, name: str, problem: str) -> None:
+  message = f'column {name!r} has a {problem}.'
+  tf.debugging.Assert(tf.reduce_all(condition), [message])

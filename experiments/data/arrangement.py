@@ -186,9 +186,7 @@ def split_with_label_skew(
   """Partitions examples among clients of equal size and skewed label distributions.
 
   Each client draws a label distribution from a Dirichlet distribution, and its examples
-  from the remaining ones by that label distribution. Every example is used once.
-
-  `labels`: Class indices, int [num_examples]; there are no more clients than examples.
+  from the remaining ones by that. There are no more clients than examples.
   """
   classes = np.unique(labels)
   pools = [list(rng.permutation(np.flatnonzero(labels == c))) for c in classes]
