@@ -61,12 +61,11 @@ def of_clients(rows: table.Rows, options: data_options.Data) -> Arrangement:
   is_kept, num_held = _held_out(
     client_keys.array[:, 0], sizes, options.files, options.seed
   )
-  # The first few rows of a client may be for testing.
-  begins, ends = starts.array + num_held, starts.array + sizes
+  kept_starts = starts.array[is_kept]
   return Arrangement(
     order.array,
-    begins[is_kept],
-    ends[is_kept],
+    kept_starts + num_held[is_kept],  # A client's first rows may be for testing.
+    kept_starts + sizes[is_kept],
     client_keys.array[is_kept],
     num_test_clients=int(np.count_nonzero(~is_kept)),
     num_positions=len(order),

@@ -91,16 +91,21 @@ def load(options: data_options.Data) -> population.Population:
     )
     overlap_remark = _overlap_remark(new_data.rows.clients, rows.clients)
     test_batches = new_data.examples(is_scaled=True)
-  x, y = map(np.concatenate, zip(*test_batches))
+  x = spill.Spill(files.scratch, prep.shape.input_dtype, prep.shape.inputs)
+  y = spill.Spill(files.scratch, prep.label_dtype, prep.shape.labels)
+  for inputs, labels in test_batches:
+    x.append(inputs)
+    y.append(labels)
+  test_examples = x.array, y.array
   return population.Population(
     clients=FileClients(examples, arranged),
     num_clients=len(arranged.starts),
-    test_examples=(x, y),
+    test_examples=test_examples,
     shape=prep.shape,
     label_scaling=prep.label_scaling,
     facts={
-      **_facts(rows, arranged, (x, y)),
-      **_facts_of_labels(prep.shape, y),
+      **_facts(rows, arranged, test_examples),
+      **_facts_of_labels(prep.shape, y.array),
       **facts,
     },
     not_covered=_not_covered(prep, files, overlap_remark),

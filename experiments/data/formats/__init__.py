@@ -1,6 +1,6 @@
 """Data formats by their name in `--data_format`; each is a module with a `FORMAT`.
 
-Does not import TensorFlow, so that errors in the data are found before it is loaded.
+TensorFlow is imported to read databases only, so that errors are found before it loads.
 """
 
 import os
