@@ -14,48 +14,36 @@ With `--class_weights`, an example's loss is multiplied by the weight of its cla
 the numerator, not in the denominator, as with Keras's class_weight.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, Callable, Optional
 
 import numpy as np
 
 from .data import population
 
+# The kinds of labels of each loss.
+LOSSES: dict[str, tuple[population.LabelKind, ...]] = {
+  'cross_entropy': ('class', 'tokens', 'tags'),
+  'mean_squared_error': ('number',),
+  'mean_absolute_error': ('number',),
+}
 
-def _cross_entropy(outputs: Any, labels: Any) -> Any:
+
+def _of_each_label(name: str, kind: population.LabelKind) -> Callable[[Any, Any], Any]:
+  """Returns a function of outputs and labels for the loss of each label."""
   import tensorflow as tf
 
-  return tf.nn.sparse_softmax_cross_entropy_with_logits(labels=labels, logits=outputs)
-
-
-def _tag_loss(outputs: Any, labels: Any) -> Any:
-  import tensorflow as tf
-
-  return tf.nn.sigmoid_cross_entropy_with_logits(
-    labels=tf.cast(labels, outputs.dtype), logits=tf.reshape(outputs, tf.shape(labels))
-  )
-
-
-def _number_loss(function: str) -> Callable[[Any, Any], Any]:
   def loss(outputs: Any, labels: Any) -> Any:
-    import tensorflow as tf
-
-    return getattr(tf, function)(tf.reshape(outputs, tf.shape(labels)) - labels)
+    if kind in ('class', 'tokens'):
+      return tf.nn.sparse_softmax_cross_entropy_with_logits(labels, outputs)
+    outputs = tf.reshape(outputs, tf.shape(labels))
+    if kind == 'tags':
+      labels = tf.cast(labels, outputs.dtype)
+      return tf.nn.sigmoid_cross_entropy_with_logits(labels, outputs)
+    difference = outputs - labels
+    return tf.square(difference) if name == 'mean_squared_error' else tf.abs(difference)
 
   return loss
-
-
-# Functions of outputs and labels for the loss of each label, by name and label kind.
-_ByLabelKind = Mapping[population.LabelKind, Callable[[Any, Any], Any]]
-LOSSES: dict[str, _ByLabelKind] = {
-  'cross_entropy': {
-    'class': _cross_entropy,
-    'tokens': _cross_entropy,
-    'tags': _tag_loss,
-  },
-  'mean_squared_error': {'number': _number_loss('square')},
-  'mean_absolute_error': {'number': _number_loss('abs')},
-}
 
 
 def check(given: str) -> None:
@@ -84,7 +72,7 @@ def function(shape: population.Shape, name: Optional[str]) -> Callable[..., Any]
   """Returns the loss of a batch, a function of outputs, labels and sample weights."""
   import tensorflow as tf
 
-  label_losses = LOSSES[name_for(shape, name)][shape.label_kind]
+  label_losses = _of_each_label(name_for(shape, name), shape.label_kind)
   rank = len(shape.labels)
 
   def batch_loss(outputs: Any, labels: Any, sample_weight: Any = None) -> Any:
@@ -132,22 +120,17 @@ def _check_takes_weights(model: Any, num_classes: int) -> None:
 
   # Two examples with equal outputs, logits or probabilities, and unequal labels.
   rest = 0.1 / max(1, num_classes - 1)
-  outputs = np.array([[0.9, *[rest] * (num_classes - 1)]] * 2, np.float32)
-  labels = np.array([0, min(1, num_classes - 1)], np.int32)
-  with tf.Graph().as_default(), tf.compat.v1.Session() as session:
-    try:
-      weighted, alone = session.run(
-        [
-          model.loss(tf.constant(outputs), tf.constant(labels), tf.constant([2.0, 0])),
-          model.loss(tf.constant(outputs[:1]), tf.constant(labels[:1])),
-        ]
-      )
-    except Exception as e:  # A user's loss may raise anything.
-      raise ValueError(
-        f'the loss fails with sample_weight: {type(e).__name__}: {e}'
-      ) from e
+  outputs = tf.constant([[0.9, *[rest] * (num_classes - 1)]] * 2)
+  labels = tf.constant([0, min(1, num_classes - 1)])
+  try:
+    weighted = float(model.loss(outputs, labels, tf.constant([2.0, 0])))
+    alone = float(model.loss(outputs[:1], labels[:1]))
+  except Exception as e:  # A user's loss may raise anything.
+    raise ValueError(
+      f'the loss fails with sample_weight: {type(e).__name__}: {e}'
+    ) from e
   if not np.allclose(weighted, alone, rtol=1e-3, atol=1e-6):
     raise ValueError(
       'the loss of the model ignores sample_weight: with weights 2 and 0 of two '
-      f'examples it is {float(weighted):g}, and {float(alone):g} of the first alone.'
+      f'examples it is {weighted:g}, and {alone:g} of the first alone.'
     )

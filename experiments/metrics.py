@@ -5,6 +5,7 @@ import functools
 from typing import Any, Callable, Optional
 
 import numpy as np
+from scipy import stats
 
 from .data import population
 
@@ -20,8 +21,9 @@ class Metric:
   limits: tuple[Optional[float], Optional[float]]
   higher_is_better: bool
   num_classes: tuple[int, Optional[int]] = (0, None)  # Minimum and maximum number.
-  is_mean: bool = True  # Whether it is a mean over labels, computed batch by batch.
-  needs_all_classes: bool = False  # Whether the test data must have all classes.
+  # Whether it is a mean over labels, computed batch by batch; if not, it needs test
+  # examples of all classes.
+  is_mean: bool = True
   # Takes labels; returns the constant answer that is best, and the value of each label
   # with it. `None` if the metric is no mean over labels.
   best_constant: Optional[Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]]] = None
@@ -54,24 +56,19 @@ class Metric:
     return None
 
   def why_not_measured(self, data: population.Population) -> Optional[str]:
-    if not self.needs_all_classes or data.test_examples is None:
+    if self.is_mean or data.test_examples is None:
       return None
     labels = data.test_examples[1]
     if data.shape.label_kind == 'tags':
-      assert data.shape.names is not None
-      columns = zip(data.shape.names, labels.T)
-      missing = [name for name, column in columns if np.ptp(column) == 0]
-      problem = 'all test examples have the same value of the tag'
+      has_all = np.ptp(labels, axis=0).all()
     else:
-      names = data.shape.names or tuple(map(str, range(data.shape.num_classes or 0)))
-      present = np.unique(labels)
-      missing = [name for number, name in enumerate(names) if number not in present]
-      problem = 'the test data have no example of the class'
-    if not missing:
+      has_all = len(np.unique(labels)) == data.shape.num_classes
+    if has_all:
       return None
     return (
-      f'{problem} {", ".join(missing)}. Hold out others, by a larger --test_clients or '
-      '--test_examples or another --split_seed; or give another metric'
+      'the test data do not have examples of all classes, or with and without each '
+      'tag. Hold out others, by a larger --test_clients or --test_examples or another '
+      '--split_seed; or give another metric'
     )
 
 
@@ -156,8 +153,7 @@ def _auc(shape: population.Shape, labels: np.ndarray, outputs: np.ndarray) -> fl
 
 def _area(scores: np.ndarray, labels: np.ndarray) -> float:
   """That area for labels 0 and 1; ties count half."""
-  _, inverse, counts = np.unique(scores, return_inverse=True, return_counts=True)
-  ranks = (np.cumsum(counts) - (counts - 1) / 2)[inverse]
+  ranks = stats.rankdata(scores)
   positives = int(np.sum(labels == 1))
   negatives = len(labels) - positives
   if not positives or not negatives:
@@ -168,28 +164,13 @@ def _area(scores: np.ndarray, labels: np.ndarray) -> float:
   return float(above / (positives * negatives))
 
 
+_CLASSES: tuple[population.LabelKind, ...] = ('class', 'tags')
 METRICS = {
   each.name: each
   for each in (
-    Metric(
-      'accuracy',
-      ('class', 'tags'),
-      _accuracy,
-      (0, 1),
-      True,
-      best_constant=_most_frequent,
-    ),
+    Metric('accuracy', _CLASSES, _accuracy, (0, 1), True, best_constant=_most_frequent),
     Metric('top_5_accuracy', ('class',), _top_5_accuracy, (0, 1), True, (6, None)),
-    Metric(
-      'auc',
-      ('class', 'tags'),
-      _auc,
-      (0, 1),
-      True,
-      num_classes=(2, 2),
-      is_mean=False,
-      needs_all_classes=True,
-    ),
+    Metric('auc', _CLASSES, _auc, (0, 1), True, (2, 2), is_mean=False),
     Metric('token_accuracy', ('tokens',), _token_accuracy, (0, 1), True),
     _error_metric('mean_squared_error', np.square, np.mean),
     _error_metric('mean_absolute_error', np.abs, np.median),

@@ -1,12 +1,4 @@
-"""Predicts classes, numbers or next tokens from new data, with the model of a run.
-
-`experiments.predict` is the program. In Python, with inputs preprocessed as in the
-training:
-
-    model = learning.load(run_dir)
-    x, y = preprocessing.of_run(run_dir).read('new.csv').arrays()
-    outputs = model(x)
-"""
+"""Predicts classes, numbers or next tokens from new data, with the model of a run."""
 
 import json
 import os
@@ -30,7 +22,6 @@ from .data import preprocessing as preprocessing_lib
 from .data import texts as texts_lib
 from .models import own
 
-_BATCH_BYTES = 2**26  # Maximum size of the outputs of a batch.
 _CROSS_ENTROPY = 'cross_entropy'
 _NUM_SAMPLES = 16  # Random inputs that show whether outputs are probabilities.
 
@@ -79,15 +70,14 @@ class Predictor:
     is_mean = isinstance(metric, learning.MeanMetric)
     sums, outputs, labels = learning_metrics.Sums(), [], []
     for x, y in data.examples():
-      for batch in self._batches(len(x)):
-        predicted = self._outputs(x[batch])
-        if self._shape.label_kind == 'number':
-          predicted = self.preprocessing.in_units(predicted)
-        if is_mean:
-          sums = sums.plus(metric.sums(y[batch], predicted))
-        else:
-          outputs.append(predicted)
-          labels.append(y[batch])
+      predicted = self._outputs(x)
+      if self._shape.label_kind == 'number':
+        predicted = self.preprocessing.in_units(predicted)
+      if is_mean:
+        sums = sums.plus(metric.sums(y, predicted))
+      else:
+        outputs.append(predicted)
+        labels.append(y)
     if is_mean:
       return self._metric.name, sums.mean
     value = metric(np.concatenate(labels), np.concatenate(outputs))
@@ -95,19 +85,8 @@ class Predictor:
 
   def _outputs(self, x: np.ndarray, last: Optional[np.ndarray] = None) -> np.ndarray:
     """Returns the model's outputs for a batch; for text, those at the last token."""
-    if last is None:
-      return np.asarray(self.model(x))
-    parts = []
-    for batch in self._batches(len(x)):
-      outputs = np.asarray(self.model(x[batch]))
-      parts.append(outputs[np.arange(len(outputs)), last[batch]])
-    return np.concatenate(parts)
-
-  def _batches(self, count: int) -> Iterator[slice]:
-    size = 4 * (self._shape.num_classes or 1) * int(np.prod(self._shape.labels))
-    batch_size = max(1, _BATCH_BYTES // size)
-    for first in range(0, count, batch_size):
-      yield slice(first, first + batch_size)
+    outputs = np.asarray(self.model(x))
+    return outputs if last is None else outputs[np.arange(len(x)), last]
 
   def _gives_probabilities(self) -> bool:
     """Whether outputs are probabilities, which add up to one for any inputs."""
@@ -225,7 +204,7 @@ class Served(tf.Module):
     for name, shape in preprocessing.number_columns.items():
       numbers.append(tf.reshape(given[name], [-1, int(np.prod(shape))]))
       is_finite = tf.abs(numbers[-1]) <= tf.constant(tf.float32.max, numbers[-1].dtype)
-      _check(is_finite, f'column {name!r} has a number that is not finite in float32')
+      _check(is_finite, name, 'number that is not finite in float32')
     if numbers:
       joined = tf.concat(numbers, axis=1)
       if preprocessing.mean is not None:
@@ -233,10 +212,7 @@ class Served(tf.Module):
       parts.append(tf.cast(joined, tf.float32))
     for name, names in preprocessing.name_columns.items():
       code = self._codes(name, given[name])
-      _check(
-        code < len(names),
-        f'column {name!r} has a value that the training data do not have',
-      )
+      _check(code < len(names), name, 'value that the training data do not have')
       parts.append(tf.one_hot(code, len(names)))
     for name in preprocessing.embedded_columns:
       code = self._codes(name, given[name])
@@ -246,10 +222,8 @@ class Served(tf.Module):
   def _known(self) -> dict[str, tuple[Any, ...]]:
     """By column: a table of its values, their number, those that are numbers, codes."""
     preprocessing, known = self._preprocessing, {}
-    for name, names in {
-      **preprocessing.name_columns,
-      **preprocessing.embedded_columns,
-    }.items():
+    columns = {**preprocessing.name_columns, **preprocessing.embedded_columns}
+    for name, names in columns.items():
       are_numbers = [bool(re.fullmatch(columns_lib.NUMBER, each)) for each in names]
       codes = np.flatnonzero(are_numbers)
       keys = np.array(names)[codes].astype(np.float64)
@@ -293,13 +267,9 @@ class Served(tf.Module):
 def export(predictor: Predictor, folder: str) -> dict[str, tf.TensorSpec]:
   """Saves a SavedModel that predicts from columns; returns their specs by name.
 
-  Its function `predict` takes a dictionary of columns by name, with a value for each
-  row: float64 for numbers (float32 if some have a shape, as images do), strings for
-  names and texts. It returns a dictionary: `prediction` has strings, or float64 in the
-  units of the labels; with strings there are `probability`, and `probabilities` of all
-  names in their order; for tags, prediction and `probability` are those of each tag.
-  The signature `serving_default` takes columns as arguments, with underscores for
-  characters that their names may not have.
+  Its function `predict` takes a dictionary of columns, and the signature
+  `serving_default` takes them as arguments, with underscores for characters that their
+  names may not have.
   """
   if os.path.lexists(folder):
     raise FileExistsError(
@@ -334,5 +304,6 @@ def _hash_table(keys: tf.Tensor, first: int, unknown: int) -> tf.lookup.StaticHa
   return tf.lookup.StaticHashTable(initializer, unknown)
 
 
-def _check(condition: tf.Tensor, message: str) -> None:
-  tf.debugging.Assert(tf.reduce_all(condition), [f'{message}.'])
+def _check(condition: tf.Tensor, name: str, problem: str) -> None:
+  message = f'column {name!r} has a {problem}.'
+  tf.debugging.Assert(tf.reduce_all(condition), [message])

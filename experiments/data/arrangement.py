@@ -4,9 +4,8 @@ The result does not depend on the order of rows in a file, or of files in a fold
 """
 
 import bisect
-import math
 from collections.abc import Iterable, Iterator
-from typing import NamedTuple
+from typing import NamedTuple, Optional
 
 import numpy as np
 
@@ -17,10 +16,7 @@ from . import spill
 from . import table
 
 _ORDER, _CLIENTS, _ROUNDING, _PARTITION = range(4)  # Separate uses of the seed.
-# Rows sorted at once, provided that 2**_MAX_BUCKET_BITS buckets suffice for that.
-_BUCKET, _MAX_BUCKET_BITS = 2**18, 8
-_BUFFER = 2**15
-_CLIENTS_AT_ONCE = 2**16
+_BUCKET_BITS, _BUFFER = 6, 2**15  # Of the files for sorting.
 _PART = 2**14
 
 
@@ -30,8 +26,8 @@ class Arrangement(NamedTuple):
   order: np.ndarray  # Index in the file of the row at each position, int64.
   starts: np.ndarray  # Position of the first row of each participating client, int64.
   ends: np.ndarray  # Position after its last row. Rows of no client are for testing.
-  # Smallest index in the file of each client's rows; empty if clients were made.
-  first_rows: np.ndarray
+  # Keys of the clients' ids, uint64 [clients, 2]; `None` if clients were made.
+  keys: Optional[np.ndarray]
   num_test_clients: int  # Number of clients that never participate.
   num_positions: int
 
@@ -50,34 +46,29 @@ def of_clients(rows: table.Rows, options: data_options.Data) -> Arrangement:
   folder = options.files.scratch
   order = spill.Spill(folder, np.int64)
   starts = spill.Spill(folder, np.int64)
-  hashes = spill.Spill(folder, np.uint64)
-  first_rows = spill.Spill(folder, np.int64)
+  client_keys = spill.Spill(folder, np.uint64, (2,))
   order_keys = _row_keys(rows, options.seed)
   keys = (np.column_stack(each) for each in zip(table.chunks(rows.clients), order_keys))
-  for block in sorted_rows(keys, len(rows.hashes), 3, folder):
+  for block in sorted_rows(keys, 3, folder):
     # A client's rows have the same first key, so one block has them all.
     is_first = np.ones(len(block), bool)
     is_first[1:] = (block[1:, :2] != block[:-1, :2]).any(axis=1)
     firsts = np.flatnonzero(is_first)
     starts.append(len(order) + firsts)
-    hashes.append(block[firsts, 0])
-    numbers = block[:, 3].astype(np.int64)
-    first_rows.append(np.minimum.reduceat(numbers, firsts))
-    order.append(numbers)
+    client_keys.append(block[firsts, :2])
+    order.append(block[:, 3])
   sizes = np.diff(starts.array, append=len(order))
-  is_kept, num_held = _held_out(hashes.array, sizes, options.files, options.seed)
-  kept = [spill.Spill(folder, np.int64) for _ in range(3)]
-  for first in range(0, len(sizes), _CLIENTS_AT_ONCE):
-    part = slice(first, first + _CLIENTS_AT_ONCE)
-    start = starts.array[part]
-    # The first few rows of a client may be for testing.
-    ranges = start + num_held[part], start + sizes[part]
-    for each, values in zip(kept, (*ranges, first_rows.array[part])):
-      each.append(values[is_kept[part]])
-  num_test_clients = int(len(is_kept) - np.count_nonzero(is_kept))
-  begins, ends, numbers = (each.array for each in kept)
+  is_kept, num_held = _held_out(
+    client_keys.array[:, 0], sizes, options.files, options.seed
+  )
+  kept_starts = starts.array[is_kept]
   return Arrangement(
-    order.array, begins, ends, numbers, num_test_clients, num_positions=len(order)
+    order.array,
+    kept_starts + num_held[is_kept],  # A client's first rows may be for testing.
+    kept_starts + sizes[is_kept],
+    client_keys.array[is_kept],
+    num_test_clients=int(np.count_nonzero(~is_kept)),
+    num_positions=len(order),
   )
 
 
@@ -88,28 +79,27 @@ def _row_keys(rows: table.Rows, seed: int) -> Iterator[np.ndarray]:
 
 
 def sorted_rows(
-  keys: Iterable[np.ndarray], count: int, width: int, folder: str
+  keys: Iterable[np.ndarray], width: int, folder: str
 ) -> Iterator[np.ndarray]:
   """Yields blocks of rows sorted by keys; a last column has the rows' indices.
 
   Rows are distributed to buckets on disk by the first key, a hash, and each bucket is
   sorted by itself; so rows with the same first key are in one block.
 
-  `keys`: Chunks of uint64 [rows, width], of `count` rows in all.
+  `keys`: Chunks of uint64 [rows, width].
   """
-  bits = min(_MAX_BUCKET_BITS, max(0, math.ceil(math.log2(max(1, count) / _BUCKET))))
+  count = 2**_BUCKET_BITS
   buckets = [
-    spill.Spill(folder, np.uint64, (width + 1,), _BUFFER) for _ in range(2**bits)
+    spill.Spill(folder, np.uint64, (width + 1,), _BUFFER) for _ in range(count)
   ]
   num_read = 0
   for chunk in keys:
     numbers = np.arange(num_read, num_read + len(chunk), dtype=np.uint64)
     chunk = np.column_stack([chunk, numbers])
     num_read += len(chunk)
-    # In two steps, since without any bits this would be a shift by 64.
-    bucket_of = (chunk[:, 0] >> np.uint64(32)) >> np.uint64(32 - bits)
+    bucket_of = chunk[:, 0] >> np.uint64(64 - _BUCKET_BITS)
     order = np.argsort(bucket_of, kind='stable')
-    ends = np.cumsum(np.bincount(bucket_of.astype(np.int64), minlength=2**bits))
+    ends = np.cumsum(np.bincount(bucket_of.astype(np.int64), minlength=count))
     for bucket, part in zip(buckets, np.split(chunk[order], ends[:-1])):
       bucket.append(part)
   for bucket in buckets:
@@ -159,7 +149,7 @@ def of_made_clients(rows: table.Rows, options: data_options.Data) -> Arrangement
   folder, seed, alpha = files.scratch, options.seed, options.dirichlet_alpha
   order = spill.Spill(folder, np.int64)
   keys = (hashes[:, None] for hashes in _row_keys(rows, seed))
-  for block in sorted_rows(keys, len(rows.hashes), 1, folder):
+  for block in sorted_rows(keys, 1, folder):
     order.append(block[:, 1])
   count, num_test = len(order), 0
   if files.test_examples is not None:
@@ -183,8 +173,7 @@ def of_made_clients(rows: table.Rows, options: data_options.Data) -> Arrangement
   else:
     sizes = equal_sizes(num_training, num_clients)
   ends = num_test + np.cumsum(sizes)
-  none = np.zeros(0, np.int64)
-  return Arrangement(order_array, ends - sizes, ends, none, 0, num_positions=count)
+  return Arrangement(order_array, ends - sizes, ends, None, 0, num_positions=count)
 
 
 def split_with_label_skew(
@@ -196,9 +185,7 @@ def split_with_label_skew(
   """Partitions examples among clients of equal size and skewed label distributions.
 
   Each client draws a label distribution from a Dirichlet distribution, and its examples
-  from the remaining ones by that label distribution. Every example is used once.
-
-  `labels`: Class indices, int [num_examples]; there are no more clients than examples.
+  from the remaining ones by that. There are no more clients than examples.
   """
   classes = np.unique(labels)
   pools = [list(rng.permutation(np.flatnonzero(labels == c))) for c in classes]

@@ -1,16 +1,17 @@
-"""Parses columns of a table: numbers, and categories from a limited set.
+"""Parses columns of a table: numbers, ids, and values from a limited set.
 
 Nothing is guessed: text that another notation would read as a number is refused, and
 the message names the flags that state the notation.
 """
 
+import contextlib
 import dataclasses
 import decimal
 import functools
 import math
 import re
 import unicodedata
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any, Callable, Optional
 
 import numpy as np
@@ -25,78 +26,113 @@ DECIMALS = ('.', ',')
 # Separators of groups of digits: the flag's value, and all characters it stands for.
 THOUSANDS = {',': ',', '.': '.', ' ': ' \u00a0\u202f', "'": "'\u2019"}
 _SIGNS = frozenset(''.join(THOUSANDS.values()))
-REMARK = 'If it is a number, say by --decimal= or --thousands= how it is written.'
+# Numbers as programs write them; 0012 and 12E7 rather are names, such as postcodes.
+NUMBER = (
+  r'[+-]?((0|[1-9][0-9]*)([eE][+-][0-9]+)?'
+  r'|((0|[1-9][0-9]*)\.[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?)'
+)
+_NUMBER, _JOINERS = re.compile(NUMBER), '\u200c\u200d'
+# Ids that are in their normal form for sure, each with a line end.
+_PLAIN_IDS = re.compile(r'(?:(?:[A-Za-z_](?:[ -~]*[!-~])?|[0-9]+)\n)*')
+# From here on, a float stands for several whole numbers.
+EXACT = 2**53
+_MAX_FLOAT32 = float(np.finfo(np.float32).max)
 
 
 @dataclasses.dataclass(frozen=True)
-class Numerals:
-  """The notation of numbers.
+class Reading:
+  """How values are written: the flags of these names, `None` for their defaults."""
 
-  Example:
-    >>> Numerals(decimal=',', thousands='.').standard(['1.234,5', 'red'], 'x', str)
-    ['1234.5', 'red']
-    >>> Numerals().remark('0,25') == Numerals().remark('34,558') == REMARK
-    True
-    >>> print(Numerals().remark('red'), Numerals(',', '').remark('0,25'))
-    None None
-  """
-
-  decimal: Optional[str] = None  # `--decimal`; `None` for a point by default.
-  # `--thousands`, empty for no groups; `None` for no groups by default.
+  missing_values: Optional[Sequence[str]] = None  # By default those of pandas.
+  decimal: Optional[str] = None
   thousands: Optional[str] = None
 
-  @property
-  def are_plain(self) -> bool:
-    """Whether Python parses numbers in this notation."""
-    return self.decimal in (None, '.') and not self.thousands
+  @functools.cached_property
+  def missing_texts(self) -> frozenset[str]:
+    given = self.missing_values
+    listed = ids_lib.MISSING if given is None else given
+    return frozenset(text.strip() for text in listed) - {''}
 
-  def standard(self, values: source.Values, name: str, where: Any) -> source.Values:
+  @functools.cached_property
+  def _missing_numbers(self) -> np.ndarray:
+    """Numbers that mark a missing value in every notation of them."""
+    numbers_ = (float(text) for text in self.missing_texts if is_number(text))
+    return np.array([each for each in numbers_ if math.isfinite(each)])
+
+  def is_missing(self, value: Any) -> bool:
+    """Whether a value is null, white space, or says that a value is missing."""
+    if value is None or not isinstance(value, (str, int, float)):
+      return value is None
+    text = str(value).strip()
+    if not text or text in self.missing_texts:
+      return True
+    are_numbers = self._missing_numbers.size and is_number(text)
+    return bool(are_numbers and float(text) in self._missing_numbers)
+
+  def are_usable(self, array: np.ndarray) -> np.ndarray:
+    """Which numbers are finite in float32, and do not mark a missing value."""
+    are_finite = np.abs(array) <= _MAX_FLOAT32
+    if not self._missing_numbers.size:
+      return are_finite
+    return are_finite & ~np.isin(array, self._missing_numbers)
+
+  def refuse_missing(self, value: Any, name: str, where: str) -> None:
+    if not self.is_missing(value):
+      return
+    message = f'{where}: {name} is empty. Fill it in, or remove the row.'
+    if value is not None and str(value).strip():
+      message = (
+        f'{where}: {name} is {problems.shown(value)}, which says that a value is '
+        'missing. Fill it in, or remove the row. If it is a value, give '
+        '--missing_values with only those texts that say so, or with none '
+        '(--missing_values=).'
+      )
+    raise problems.ValueOfRowError(message, name, self.is_missing)
+
+  def standard(
+    self, values: source.Values, name: str, where: problems.Where
+  ) -> source.Values:
     """Returns the values, with numbers that are text in Python's notation."""
-    if self.are_plain or (isinstance(values, np.ndarray) and values.dtype.kind != 'U'):
+    are_plain = self.decimal in (None, '.') and not self.thousands
+    if are_plain or (isinstance(values, np.ndarray) and values.dtype.kind != 'U'):
       return values
-    if isinstance(values, np.ndarray):
-      values = values.tolist()
     return [
       self._standardize(value, name, where, row) if isinstance(value, str) else value
       for row, value in enumerate(values)
     ]
 
-  def _standardize(self, text: str, name: str, where: Any, row: int) -> str:
+  def _standardize(self, text: str, name: str, where: problems.Where, row: int) -> str:
     stripped = text.strip()
-    decimal, thousands = self.decimal or '.', self.thousands or ''
-    if _pattern(decimal, thousands).fullmatch(stripped):
+    point, thousands = self.decimal or '.', self.thousands or ''
+    if _pattern(point, thousands).fullmatch(stripped):
       for sign in THOUSANDS.get(thousands, ''):
         stripped = stripped.replace(sign, '')
-      return stripped.replace(decimal, '.')
+      return stripped.replace(point, '.')
     if _pattern('.', '').fullmatch(stripped):
       raise problems.DataError(
         f'{where(row)}: {name} is {problems.shown(text)}, which is not a number as '
-        f'--decimal={decimal} --thousands={thousands} has it. Correct it, or the flags.'
+        f'--decimal={point} --thousands={thousands} has it. Correct it, or the flags.'
       )
     return text
 
-  def remark(self, text: str) -> Optional[str]:
-    """Returns a hint for text that is a number in another notation, else `None`.
-
-    Text whose groups do not have three digits gets the hint as well.
-    """
+  def remark(self, text: str) -> str:
+    """Returns a hint for text that is a number in another notation, else ''."""
     text = text.strip()
-    decimal, thousands = self.decimal or '.', self.thousands or ''
-    if _SIGNS.isdisjoint(text) or _pattern(decimal, thousands).fullmatch(text):
-      return None
-    for point in DECIMALS if self.decimal is None else (decimal,):
-      for separator in ('', *THOUSANDS) if self.thousands is None else (thousands,):
-        if point != separator and _pattern(point, separator).fullmatch(text):
-          return REMARK
-    ungrouped = ''.join(c for c in text if c not in THOUSANDS.get(thousands, ''))
-    is_number = thousands and _pattern(decimal, '').fullmatch(ungrouped)
-    return REMARK if is_number else None
+    has_no_others = self.decimal is not None and self.thousands == ''
+    if has_no_others or _SIGNS.isdisjoint(text):
+      return ''
+    if _pattern(self.decimal or '.', self.thousands or '').fullmatch(text):
+      return ''
+    notations = ((p, t) for p in DECIMALS for t in ('', *THOUSANDS) if p != t)
+    if not any(_pattern(*each).fullmatch(text) for each in notations):
+      return ''
+    return 'If it is a number, say by --decimal= or --thousands= how it is written.'
 
 
 @functools.cache
-def _pattern(decimal: str, thousands: str) -> 're.Pattern[str]':
+def _pattern(point: str, thousands: str) -> 're.Pattern[str]':
   """Returns a pattern; groups have 3 digits, or 2 before the last 3, as in India."""
-  point = re.escape(decimal)
+  point = re.escape(point)
   whole = r'\d+'
   if thousands:
     sign = f'[{re.escape(THOUSANDS[thousands])}]'
@@ -104,62 +140,6 @@ def _pattern(decimal: str, thousands: str) -> 're.Pattern[str]':
   return re.compile(
     rf'[+-]?(?:{whole}(?:{point}\d*)?|{point}\d+)(?:[eE][+-]?\d+)?', re.ASCII
   )
-
-
-# Numbers as programs write them; 0012 and 12E7 rather are names, such as postcodes.
-NUMBER = (
-  r'[+-]?((0|[1-9][0-9]*)([eE][+-][0-9]+)?'
-  r'|((0|[1-9][0-9]*)\.[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?)'
-)
-# From here on, a float stands for several whole numbers.
-EXACT = 2**53
-_MAX_FLOAT32 = float(np.finfo(np.float32).max)
-# Returns file and line of a row, given its index in a batch.
-Where = Callable[[int], str]
-
-
-class Missing:
-  """Texts that mark a value as missing, besides empty ones: `--missing_values`.
-
-  Example:
-    >>> missing = Missing(['NA', '-999'])
-    >>> missing.has(' NA'), missing.has('-999.0'), missing.has('nan')
-    (True, True, False)
-  """
-
-  def __init__(self, listed: Optional[Iterable[str]] = None):
-    # By default those of `pandas.read_csv`.
-    texts = ids_lib.MISSING if listed is None else listed
-    self.texts = frozenset(text.strip() for text in texts) - {''}
-    values = (float(text) for text in self.texts if is_number(text))
-    # A number among them marks a missing value in every notation of that number.
-    self._numbers = np.array([each for each in values if math.isfinite(each)])
-
-  def has(self, value: Any) -> bool:
-    if not isinstance(value, (str, int, float)):
-      return False
-    if str(value).strip() in self.texts:
-      return True
-    return is_number(value) and bool(self.among(numbers([value])).any())
-
-  def among(self, array: np.ndarray) -> np.ndarray:
-    """Which of the numbers mark a missing value."""
-    if not self._numbers.size:
-      return np.zeros(array.shape, bool)
-    return np.isin(array, self._numbers)
-
-  @functools.cached_property
-  def keys(self) -> np.ndarray:
-    """Keys of the texts as ids, see `hashing.of_ids`."""
-    return hashing.of_ids(sorted(self.texts))
-
-  def error(self, value: Any, name: str, where: str) -> problems.DataError:
-    message = (
-      f'{where}: {name} is {problems.shown(value)}, which says that a value is '
-      'missing. Fill it in, or remove the row. If it is a value, give --missing_values '
-      'with only those texts that say so, or with none (--missing_values=).'
-    )
-    return problems.ValueOfRowError(message, name, self.has)
 
 
 def numbers(values: source.Values) -> np.ndarray:
@@ -190,77 +170,59 @@ def is_number(value: Any) -> bool:
   return value is not None
 
 
-@dataclasses.dataclass(frozen=True)
-class Reading:
-  """How values are read."""
-
-  missing: Missing = dataclasses.field(default_factory=Missing)
-  numerals: Numerals = Numerals()
-
-
 def finite(
-  values: source.Values, name: str, where: Where, remedy: str, reading: Reading
+  values: source.Values,
+  name: str,
+  where: problems.Where,
+  remedy: str,
+  reading: Reading,
 ) -> np.ndarray:
   """Returns the values as float64; refuses those that are not finite in float32."""
-
-  def are_good(array: np.ndarray) -> bool:
-    return bool(((np.abs(array) <= _MAX_FLOAT32) & ~reading.missing.among(array)).all())
+  with contextlib.suppress(ValueError, TypeError, OverflowError):
+    array = numbers(values)
+    if reading.are_usable(array).all():
+      return array
 
   def is_bad(value: Any) -> bool:
-    return not is_number(value) or not are_good(numbers([value]))
+    return not is_number(value) or not reading.are_usable(numbers([value])).all()
 
-  try:
-    array = numbers(values)
-    if are_good(array):
-      return array
-  except (ValueError, TypeError, OverflowError):
-    pass
   row = next((i for i, value in enumerate(values) if is_bad(value)), None)
-  why = 'of another shape than values before'
   if row is None:
     shape = np.shape(values[0])
     row = next(i for i, value in enumerate(values) if np.shape(value) != shape)
+    why = 'of another shape than values before'
   else:
+    reading.refuse_missing(values[row], name, where(row))
     why = f'not {"finite in float32" if is_number(values[row]) else "a number"}'
   value = values[row]
-  if is_empty(value):
-    raise _empty(name, where(row))
-  if reading.missing.has(value):
-    raise reading.missing.error(value, name, where(row))
-  remark = reading.numerals.remark(value) if isinstance(value, str) else None
+  remark = reading.remark(value) if isinstance(value, str) else ''
   raise problems.ValueOfRowError(
     f'{where(row)}: {name} is {problems.shown(value)}, which is {why}. '
-    f'{f"{remark} " if remark else ""}{remedy}',
+    f'{remark}{" " if remark else ""}{remedy}',
     name,
     is_bad,
   )
 
 
-def _empty(name: str, where: str) -> problems.DataError:
-  message = f'{where}: {name} is empty. Fill it in, or remove the row.'
-  return problems.ValueOfRowError(message, name, is_empty)
+def texts(
+  values: source.Values, name: str, where: problems.Where, reading: Reading
+) -> list[str]:
+  """Returns values of text, or of a limited set, as text; refuses empty ones."""
+  values = _one_a_row(values, name, where)
+  if set(map(type, values)) == {str} and all(map(str.strip, values)):
+    return values
+  result = []
+  for row, value in enumerate(values):
+    text = _as_text(value, name, where, row)
+    if not text.strip():
+      reading.refuse_missing(text, name, where(row))
+    result.append(text)
+  return result
 
 
-def is_empty(value: Any) -> bool:
-  """Whether a value is null, or text without content."""
-  return value is None or (isinstance(value, str) and not value.strip())
-
-
-def texts(values: source.Values, name: str, where: Where) -> Sequence[str]:
-  if isinstance(values, np.ndarray):
-    if values.ndim > 1:
-      raise problems.DataError(
-        f'{where(0)}: {name} has several values of a row, which make no name.'
-      )
-    values = values.tolist()
-  assert not isinstance(values, np.ndarray)
-  is_plain = set(map(type, values)) == {str} and not any(map(str.isspace, values))
-  if not is_plain or '' in values:
-    values = [_as_text(value, name, where, i) for i, value in enumerate(values)]
-  return values
-
-
-def ids(values: source.Values, name: str, where: Where, reading: Reading) -> list[str]:
+def ids(
+  values: source.Values, name: str, where: problems.Where, reading: Reading
+) -> list[str]:
   """Returns clients' ids as text, in one notation for each client.
 
   A client taken for two would take part twice as often as the guarantee assumes. So
@@ -268,10 +230,12 @@ def ids(values: source.Values, name: str, where: Where, reading: Reading) -> lis
   floats included, have one notation.
   """
   exact = EXACT
-  if isinstance(values, np.ndarray) and values.ndim == 1:
-    if values.dtype.kind == 'f':
-      exact = 2 ** (np.finfo(values.dtype).nmant + 1)
-    values = values.tolist()
+  if isinstance(values, np.ndarray) and values.dtype.kind == 'f':
+    exact = 2 ** (np.finfo(values.dtype).nmant + 1)
+  values = _one_a_row(values, name, where)
+  if set(map(type, values)) == {str} and reading.missing_texts.isdisjoint(values):
+    if _PLAIN_IDS.fullmatch('\n'.join([*values, ''])):
+      return values
   result = []
   for row, value in enumerate(values):
     text = '' if isinstance(value, float) else _as_text(value, name, where, row)
@@ -285,9 +249,9 @@ def ids(values: source.Values, name: str, where: Where, reading: Reading) -> lis
       raise problems.DataError(
         f'{where(row)}: {name} is {problems.shown(value)}, which is {e}'
       ) from e
-    if reading.missing.has(result[-1]):
-      raise reading.missing.error(value, name, where(row))
-    if (remark := reading.numerals.remark(result[-1])) is not None:
+    if reading.is_missing(result[-1]):
+      reading.refuse_missing(result[-1], name, where(row))
+    if remark := reading.remark(result[-1]):
       raise problems.DataError(
         f'{where(row)}: {name} is {problems.shown(value)}. {remark} If it is text, '
         'give --decimal=. --thousands= for numbers with a point and no groups.'
@@ -295,20 +259,28 @@ def ids(values: source.Values, name: str, where: Where, reading: Reading) -> lis
   return result
 
 
-def _as_text(value: Any, name: str, where: Where, row: int) -> str:
-  is_text = isinstance(value, (str, int)) or (
+def _one_a_row(values: source.Values, name: str, where: problems.Where) -> list[Any]:
+  if getattr(values, 'ndim', 1) > 1:
+    raise problems.DataError(
+      f'{where(0)}: {name} has several values of a row, which make no name.'
+    )
+  return values.tolist() if isinstance(values, np.ndarray) else list(values)
+
+
+def _as_text(value: Any, name: str, where: problems.Where, row: int) -> str:
+  if value is None:
+    return ''
+  if isinstance(value, (str, int)) or (
     isinstance(value, float) and math.isfinite(value)
-  )
+  ):
+    return str(value)
   try:
-    text = None if value is None else str(value) if is_text else bytes.decode(value)
+    return bytes.decode(value)
   except (TypeError, UnicodeDecodeError) as e:
     raise problems.DataError(
       f'{where(row)}: {name} is {problems.shown(value)}, which is neither text in '
       'UTF-8 nor a finite number; convert it to one of these, a time to seconds, say.'
     ) from e
-  if text is None or is_empty(text):
-    raise _empty(name, where(row))
-  return text
 
 
 class Encoder:
@@ -321,52 +293,55 @@ class Encoder:
     self,
     name: str,
     limit: int,
-    too_many: str,
+    remedy: str,
     reading: Reading,
     # All values of the training data, as `names` returned them; `None` for any.
     known: Optional[tuple[str, ...]] = None,
-    # The remedy if a value is a number; `None` if numbers are allowed.
-    no_numbers: Optional[str] = None,
+    allows_numbers: bool = True,
     allows_unknown: bool = False,
   ):
-    self._name, self._limit, self._too_many = name, limit, too_many
-    self._reading, self._no_numbers = reading, no_numbers
+    self._name, self._limit, self._remedy = name, limit, remedy
+    self._reading, self._allows_numbers = reading, allows_numbers
     self._allows_unknown = allows_unknown
     self._known = None if known is None else frozenset(known)
     self._codes: dict[str, int] = {}
     self._hashes = np.zeros(0, np.uint64)
 
-  def add(self, values: source.Values, where: Where) -> np.ndarray:
-    strings = texts(values, self._name, where)
+  def add(self, values: source.Values, where: problems.Where) -> np.ndarray:
+    strings = texts(values, self._name, where, self._reading)
     new = [text for text in dict.fromkeys(strings) if text not in self._codes]
     for text in new:
-      self._check_new(text, lambda: where(list(strings).index(text)))  # noqa: B023
+      self._check_new(text, lambda: where(strings.index(text)))  # noqa: B023
       self._codes[text] = len(self._codes)
     if new:
-      self._hashes = np.append(self._hashes, hashing.of_texts(new)[:, 0])
+      hashes = hashing.of_texts(hashing.encoded(new))[:, 0]
+      self._hashes = np.append(self._hashes, hashes)
     return np.fromiter(map(self._codes.__getitem__, strings), np.uint32, len(strings))
 
   def _check_new(self, text: str, where: Callable[[], str]) -> None:
-    if self._reading.missing.has(text):
-      raise self._reading.missing.error(text, self._name, where())
-    is_plain_number = is_number(text)
-    remark = self._reading.numerals.remark(text)
-    why = ''
-    if is_plain_number and not math.isfinite(float(text)):
-      why = 'which is not finite. Fill in a value, or remove the row.'
-    elif self._no_numbers is not None and (is_plain_number or remark):
-      hint = f'{remark} ' if remark else ''
-      before = 'and values before are text' if self._codes else 'which is read as text'
-      why = f'{before}. {hint}{self._no_numbers}'
-    elif self._known is None and len(self._codes) == self._limit:
-      why = f'and there are {self._limit} other values already. {self._too_many}'
-    elif self._known is not None and not self._allows_unknown:
-      if canonical(text) not in self._known:
-        known = problems.listed(sorted(self._known))
-        why = f'which the training data do not have; theirs are {known}.'
-    if why:
-      subject = f'{self._name} is {problems.shown(text)}'
-      raise problems.DataError(f'{where()}: {subject}, {why}')
+    if self._reading.is_missing(text):
+      self._reading.refuse_missing(text, self._name, where())
+    is_new = self._known is not None and canonical(text) not in self._known
+    remark = self._reading.remark(text)
+    for is_bad, why in (
+      (
+        not self._allows_numbers and (is_number(text) or remark),
+        f'and values are read as text. {remark}',
+      ),
+      (
+        self._known is None and len(self._codes) == self._limit,
+        f'and there are {self._limit} other values already.',
+      ),
+      (
+        is_new and not self._allows_unknown,
+        'which the training data do not have; theirs are '
+        f'{problems.listed(sorted(self._known or ()))}.',
+      ),
+    ):
+      if is_bad:
+        raise problems.DataError(
+          f'{where()}: {self._name} is {problems.shown(text)}, {why} {self._remedy}'
+        )
 
   def hashes(self, codes: np.ndarray) -> np.ndarray:
     return np.asarray(self._hashes[codes])
@@ -382,7 +357,7 @@ class Encoder:
     indices = [index_of.get(each, len(names)) for each in found]
     return tuple(names), np.array(indices, np.uint32)
 
-  def _refuse_look_alikes(self, values: Iterable[str]) -> None:
+  def _refuse_look_alikes(self, values: Sequence[str]) -> None:
     """Refuses a value that is another one but for what people do not see."""
     known = self._known or frozenset()
     by_content = {_as_seen(each): each for each in known}
@@ -396,9 +371,6 @@ class Encoder:
         )
 
 
-_NUMBER, _JOINERS = re.compile(NUMBER), '\u200c\u200d'
-
-
 def _as_seen(text: str) -> str:
   # Joiners change how letters are drawn, in Persian for instance.
   seen = (c for c in text if c in _JOINERS or unicodedata.category(c) != 'Cf')
@@ -406,15 +378,7 @@ def _as_seen(text: str) -> str:
 
 
 def canonical(text: str) -> str:
-  """Returns the one notation of a number, or the text if it is none.
-
-  Example:
-    >>> [
-    ...   canonical(each)
-    ...   for each in ('7.0', ' 7', '0012', '12E7', '1234567890123456789')
-    ... ]
-    ['7', '7', '0012', '12E7', '1234567890123456789']
-  """
+  """Returns the one notation of a number, or the text if it is none."""
   stripped = text.strip()
   if not _NUMBER.fullmatch(stripped) or math.isinf(float(stripped)):
     return text

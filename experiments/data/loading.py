@@ -4,7 +4,6 @@ Rows are read once and kept on disk, then sorted by client; a client's examples 
 on demand. So memory does not grow with the data, except for a few numbers per client.
 """
 
-import dataclasses
 import filecmp
 import functools
 import hashlib
@@ -36,12 +35,9 @@ Examples = Callable[[slice], tuple[np.ndarray, np.ndarray]]
 class FileClients:
   """Clients by number with their examples on disk, as `learning.train` takes them."""
 
-  def __init__(
-    self, examples: Examples, arranged: arrangement.Arrangement, rows: table.Rows
-  ):
+  def __init__(self, examples: Examples, arranged: arrangement.Arrangement):
     self.ids = range(len(arranged.starts))
     self._examples, self._arranged = examples, arranged
-    self._ids, self._keys = rows.ids, rows.clients
 
   def examples(self, number: int) -> dict[str, np.ndarray]:
     first, end = self._arranged.starts[number], self._arranged.ends[number]
@@ -49,15 +45,8 @@ class FileClients:
 
   def draw_id(self, number: int) -> Any:
     """Returns the hash of a client's id in the data, by which it is sampled."""
-    if self._keys is None:
-      return number
-    return self._keys[int(self._arranged.first_rows[number])].tobytes().hex()
-
-  def name(self, number: int) -> str:
-    """Returns a client's id in the data; its number if the clients were made."""
-    if self._keys is None:
-      return str(number)
-    return self._ids[int(self._arranged.first_rows[number])]
+    keys = self._arranged.keys
+    return number if keys is None else keys[number].tobytes().hex()
 
 
 class _Prepared(NamedTuple):
@@ -66,18 +55,16 @@ class _Prepared(NamedTuple):
   examples: Examples
   arranged: arrangement.Arrangement  # Of examples; several may come from a text.
   prep: preprocessing.Preprocessing
-  facts: Callable[[np.ndarray], dict[str, Any]]  # Takes the labels for testing.
-  not_covered: list[tuple[str, bool]]  # Sentences, and whether each applies.
-  remarks: tuple[str, ...] = ()
+  facts: dict[str, Any]
 
 
 def load(options: data_options.Data) -> population.Population:
   files = options.files
   assert files is not None
-  opened, uses = _opened(files.path, files)
-  _check_test_data(opened, files)
-  rows, schema = table.Reader(uses, files.scratch).read(opened)
-  if files.partition == 'label_skew' and schema.classes is None:
+  opened, uses = _opened(files)
+  _refuse_training_data_as_test_data(opened, files)
+  rows = table.Reader(uses, files.scratch).read(opened)
+  if files.partition == 'label_skew' and rows.classes is None:
     raise problems.DataError(
       '--partition=label_skew needs labels of which each is one class; give '
       '--label_kind=class if they are names, or another --partition.'
@@ -87,12 +74,12 @@ def load(options: data_options.Data) -> population.Population:
   )
   arranged = arrange(rows, options)
   prepared = (
-    _of_table(rows, arranged, files, uses, schema)
+    _of_table(rows, arranged, files, uses)
     if rows.texts is None
     else _of_texts(rows.texts, arranged, files, uses)
   )
-  examples, arranged, prep = prepared[:3]
-  overlap_remark = None
+  examples, arranged, prep, facts = prepared
+  overlap_remark = ''
   test_batches: Iterable[Any] = (
     [each[is_test] for each in examples(index)]
     for index, is_test in arranged.parts()
@@ -110,86 +97,73 @@ def load(options: data_options.Data) -> population.Population:
     x.append(inputs)
     y.append(labels)
   test_examples = x.array, y.array
-  not_covered = [
-    *prepared.not_covered,
-    (population.MADE_CLIENTS, files.partition is not None),
-    (population.HELD_OUT_OF_CLIENTS, files.test_examples is not None),
-    (overlap_remark or '', overlap_remark is not None),
-  ]
   return population.Population(
-    clients=FileClients(examples, arranged, rows),
+    clients=FileClients(examples, arranged),
     num_clients=len(arranged.starts),
     test_examples=test_examples,
     shape=prep.shape,
     label_scaling=prep.label_scaling,
-    facts=_facts(rows, arranged, test_examples) | prepared.facts(y.array),
-    not_covered=tuple(sentence for sentence, applies in not_covered if applies),
-    remarks=prepared.remarks,
+    facts={
+      **_facts(rows, arranged, test_examples),
+      **_facts_of_labels(prep.shape, y.array),
+      **facts,
+    },
+    not_covered=_not_covered(prep, files, overlap_remark),
     preprocessing=prep,
   )
 
 
-def _check_test_data(training: source.Source, files: data_options.Files) -> None:
-  """Refuses test data that lack columns, or are the training data themselves."""
+def _refuse_training_data_as_test_data(
+  training: source.Source, files: data_options.Files
+) -> None:
   if files.test_data is None:
     return
-  tested, _ = _opened(files.test_data, files, is_test=True)
-  if getattr(tested, 'split', None) != getattr(training, 'split', None):
-    return
+  wanted = source.Wanted(files.test_split, files.separator)
+  tested = formats.open_data(files.test_data, files.data_format, wanted)
   pair = (files.path, files.test_data)
   is_same = os.path.samefile(*pair)
   if not is_same and all(map(os.path.isfile, pair)):
     # Compares bytes only if the files have the same size.
     is_same = filecmp.cmp(*pair, shallow=False)
-  if is_same:
+  if is_same and getattr(tested, 'split', None) == getattr(training, 'split', None):
     raise problems.DataError(
       f'test and training data are the same, {files.test_data}; give another '
       'file by --test_data, or another --test_split of a database.'
     )
 
 
-def _opened(
-  path: str, files: data_options.Files, is_test: bool = False
-) -> tuple[source.Source, table.Uses]:
+def _opened(files: data_options.Files) -> tuple[source.Source, table.Uses]:
   """Opens the data, reading only their head, and decides what the columns are for."""
+  path = files.path
   file_format = formats.of(path, files.data_format)
   text = files.text_column or file_format.text_column
-  split = files.test_split if is_test else files.data_split
-  opened = formats.open_data(
-    path, files.data_format, source.Wanted(split, files.separator, files.scratch)
-  )
+  wanted = source.Wanted(files.data_split, files.separator)
+  opened = formats.open_data(path, files.data_format, wanted)
   client = files.client_column
   if client is None and file_format.name == 'npz' and not os.path.isdir(path):
     client = 'client_ids' if 'client_ids' in opened.columns else None
-  present = frozenset(opened.columns)
   label = None if text else files.label_column or file_format.label_column
   labels: tuple[str, ...] = () if label is None else (label,)
-  if label is not None and label not in present:  # A single name may have commas.
+  if label is not None and label not in opened.columns:  # It may have commas.
     labels = data_options.label_columns(label)
   if text is None and not labels:
     raise problems.DataError(
       f'--label_column is missing: which column of {path} is predicted? Its columns '
       f'are: {problems.listed(opened.columns)}. For text give --text_column.'
     )
-  if is_test and client not in present:
-    client = None  # Test data need not have clients.
-  for name in (client, *labels, text, *(files.feature_columns or ())):
-    if name is not None and name not in present:
-      is_default = files.label_column is None and name in labels
-      raise problems.missing_column(path, name, opened.columns, is_default)
   features = files.feature_columns
   if features is None:
     features = tuple(
       each for each in opened.columns if each not in (client, *labels) and not text
     )
-  feature_set = frozenset(features)
   for flag in ('one_hot_columns', 'embedding_columns'):
-    unknown = [name for name in getattr(files, flag) if name not in feature_set]
-    if unknown:
+    if unknown := sorted(set(getattr(files, flag)).difference(features)):
       raise problems.DataError(
         f'--{flag} names {unknown[0]!r}, which is not a feature; the features are: '
         f'{problems.listed(features)}.'
       )
+  # Lines of a text file are never missing values.
+  missing_values = () if file_format.text_column else files.missing_values
   return opened, table.Uses(
     client=client,
     labels=labels,
@@ -198,11 +172,7 @@ def _opened(
     embedded=frozenset(files.embedding_columns),
     text=text,
     label_kind=files.label_kind,
-    reading=columns.Reading(
-      # Lines of a text file are never missing values.
-      columns.Missing(() if file_format.text_column else files.missing_values),
-      columns.Numerals(files.decimal, files.thousands),
-    ),
+    reading=columns.Reading(missing_values, files.decimal, files.thousands),
   )
 
 
@@ -211,17 +181,15 @@ def _of_table(
   arranged: arrangement.Arrangement,
   files: data_options.Files,
   uses: table.Uses,
-  schema: table.Schema,
 ) -> _Prepared:
-  shape = _input_shape(schema)
+  shape = _input_shape(rows)
   ordered = rows.in_order(arranged.order, files.scratch)
-  ordered, schema = _with_training_values(ordered, schema, arranged)
-  classes = schema.classes
+  ordered = _with_training_values(ordered, arranged)
+  classes = rows.classes
   is_scaled = files.scaling == 'standard' or (
     files.scaling is None and len(shape) == 1 and ordered.numbers.shape[1] > 0
   )
   moments = _training_moments(ordered.numbers, arranged) if is_scaled else None
-  label_scaling = _label_scaling(ordered, arranged, files, schema)
 
   def count_classes() -> np.ndarray:  # Number of training examples by class.
     totals = np.zeros(len(classes or ()), np.int64)
@@ -236,124 +204,68 @@ def _of_table(
       inputs=shape,
       input_dtype='float32',
       labels=ordered.values.shape[1:],
-      label_kind='class' if classes else 'tags' if schema.are_tags else 'number',
+      label_kind='class' if classes else 'tags' if rows.are_tags else 'number',
       num_classes=None if classes is None else len(classes),
-      names=classes or schema.several,
+      names=classes or rows.several,
       class_weights=weights,
-      embedded=tuple(map(len, schema.embedded_columns.values())),
+      embedded=tuple(map(len, ordered.embedded_columns.values())),
     ),
     client=uses.client,
     labels=uses.labels,
-    number_columns=schema.number_columns,
-    name_columns=schema.name_columns,
-    embedded_columns=schema.embedded_columns,
-    several=schema.several,
-    are_tags=schema.are_tags,
+    number_columns=rows.number_columns,
+    name_columns=rows.name_columns,
+    embedded_columns=ordered.embedded_columns,
+    several=rows.several,
+    are_tags=rows.are_tags,
     mean=None if moments is None else tuple(moments.mean.tolist()),
     scale=None if moments is None else tuple(moments.scale.tolist()),
-    label_scaling=label_scaling,
-    missing_values=tuple(sorted(uses.reading.missing.texts)),
+    label_scaling=_label_scaling(ordered, arranged, files),
+    missing_values=tuple(sorted(uses.reading.missing_texts)),
     decimal=files.decimal,
     thousands=files.thousands,
     separator=files.separator,
   )
+  facts = _facts_of_table(prep, moments)
+  return _Prepared(functools.partial(prep.examples_of, ordered), arranged, prep, facts)
+
+
+def _not_covered(
+  prep: preprocessing.Preprocessing, files: data_options.Files, overlap_remark: str
+) -> tuple[str, ...]:
+  """Returns sentences on what of the data was used without noise."""
   by_moments = 'by their mean and standard deviation over all training examples.'
-  names, embedded = map(problems.listed, (schema.name_columns, schema.embedded_columns))
-  return _Prepared(
-    functools.partial(prep.examples_of, ordered),
-    arranged,
-    prep,
-    functools.partial(_facts_of_table, schema, prep, moments),
-    [
-      (f'Features were scaled {by_moments}', is_scaled),
-      (f'Labels were scaled {by_moments}', label_scaling is not None),
-      ('The names of classes are those found in the data.', classes is not None),
+  names, embedded = map(problems.listed, (prep.name_columns, prep.embedded_columns))
+  return tuple(
+    sentence
+    for applies, sentence in (
+      (prep.mean, f'Features were scaled {by_moments}'),
+      (prep.label_scaling, f'Labels were scaled {by_moments}'),
+      (prep.classes, 'The names of classes are those found in the data.'),
       (
-        'The weights of classes follow from how many training examples are of each.',
         files.class_weights == (preprocessing.BALANCED,),
+        'The weights of classes follow from how many training examples are of each.',
       ),
       (
+        names,
         f'The values of columns with a feature for each value ({names}) are those '
         'found in the data.',
-        bool(names),
       ),
       (
+        embedded,
         f'The values of columns with an embedding for each value ({embedded}) are '
         'those found in the training data.',
-        bool(embedded),
       ),
-    ],
-    tuple(_remarks(rows, files, schema)),
+      (
+        prep.text and not files.vocabulary,
+        f'The vocabulary is of the {prep.text_unit}s that are most frequent in the '
+        'training data.',
+      ),
+      (files.partition, population.MADE_CLIENTS),
+      (files.test_examples, population.HELD_OUT_OF_CLIENTS),
+      (overlap_remark, overlap_remark),
+    )
+    if applies
   )
-
-
-def _remarks(
-  rows: table.Rows,
-  files: data_options.Files,
-  schema: table.Schema,
-) -> Iterator[str]:
-  """Yields sentences on data that may not be meant to be what they are read as."""
-  for name, why in rows.may_be_names:
-    remedy = '--one_hot_columns or --embedding_columns'
-    if name not in schema.number_columns:
-      remedy = '--label_kind=class'
-    yield (
-      f'{name} has numbers with {why}, which are read as numbers; if they are names, '
-      f'give {remedy}.'
-    )
-  for name, values in schema.name_columns.items():
-    if name not in files.one_hot_columns and len(values) > max(
-      10, len(rows.hashes) / 2
-    ):
-      yield (
-        f'{name} has {len(values)} different values in {len(rows.hashes)} rows, each '
-        'of which is a feature; if they are numbers with a unit, or times, write them '
-        'as numbers.'
-      )
-  labels = () if schema.classes is None else schema.classes
-  for values in (
-    *schema.name_columns.values(),
-    *schema.embedded_columns.values(),
-    labels,
-  ):
-    first_of: dict[str, str] = {}
-    for value in values:
-      if (other := first_of.setdefault(value.casefold(), value)) != value:
-        yield (
-          f'{other} and {value} differ in upper and lower case alone, and are two '
-          'values; if they are one, write them alike.'
-        )
-        break
-  if schema.classes is not None and len(schema.classes) == 1:
-    yield (
-      f'All labels are the same class, {schema.classes[0]}; there is nothing to learn.'
-    )
-  if files.scaling is not None:
-    return
-  end, is_scaled = 0, len(_input_shape(schema)) == 1
-  for name, shape in schema.number_columns.items():
-    first, end = end, end + math.prod(shape)
-    largest = _largest_if_whole(rows.numbers[:, first:end]) if shape else 0.0
-    if is_scaled and len(shape) == 1 and largest > 1:
-      yield (
-        f'{name} has whole numbers, which are scaled as quantities; if they are ids of '
-        'tokens or names, give --scaling=none.'
-      )
-    elif not is_scaled and 1 < largest <= 255:
-      yield (
-        f'{name} has whole numbers up to {largest:g}, which are not scaled; if they '
-        'are pixels, divide them by 255, or give --scaling=standard.'
-      )
-
-
-def _largest_if_whole(numbers: np.ndarray) -> float:
-  """Returns the largest number if all are whole ones from 0; else 0."""
-  largest = 0.0
-  for chunk in table.chunks(numbers):
-    if (chunk < 0).any() or (chunk % 1).any():
-      return 0.0
-    largest = max(largest, float(chunk.max(initial=0)))
-  return largest
 
 
 class Moments(NamedTuple):
@@ -370,10 +282,7 @@ def moments_of(chunks: Iterable[np.ndarray], num_columns: int) -> Moments:
   """
   count = 0
   first, mean, squares = np.zeros((3, num_columns))
-  minimum, maximum = np.full(num_columns, np.inf), np.full(num_columns, -np.inf)
   for chunk in filter(len, chunks):
-    minimum = np.minimum(minimum, chunk.min(axis=0))
-    maximum = np.maximum(maximum, chunk.max(axis=0))
     if not count:
       first = np.array(chunk[0])
     chunk = chunk - first
@@ -384,13 +293,8 @@ def moments_of(chunks: Iterable[np.ndarray], num_columns: int) -> Moments:
     squares += np.square(difference) * (count * len(chunk) / total)
     mean += difference * (len(chunk) / total)
     count = total
-  is_constant = minimum == maximum
   scale = np.sqrt(squares / max(1, count))
-  return Moments(
-    np.where(is_constant, minimum, first + mean),
-    np.where(is_constant | (scale == 0), 1.0, scale),
-    is_constant,
-  )
+  return Moments(first + mean, np.where(scale == 0, 1.0, scale), scale == 0)
 
 
 def _training_moments(values: np.ndarray, arranged: arrangement.Arrangement) -> Moments:
@@ -400,31 +304,27 @@ def _training_moments(values: np.ndarray, arranged: arrangement.Arrangement) -> 
   return moments_of(training, values.shape[1])
 
 
-def _input_shape(schema: table.Schema) -> tuple[int, ...]:
+def _input_shape(rows: table.Rows) -> tuple[int, ...]:
   """Returns the shape of one example's inputs: an image's, or one vector."""
-  shapes = list(schema.number_columns.values())
-  names = {**schema.name_columns, **schema.embedded_columns}
-  if len(shapes) == 1 and len(shapes[0]) > 1 and not names:
-    return shapes[0]
-  size = sum(map(math.prod, shapes)) + len(schema.embedded_columns)
-  size += sum(map(len, schema.name_columns.values()))
+  shapes = list(rows.number_columns.values())
+  if len(shapes) == 1 and len(shapes[0]) > 1:
+    if not rows.name_columns and not rows.embedded_columns:
+      return shapes[0]
+  size = sum(map(math.prod, shapes)) + len(rows.embedded_columns)
+  size += sum(map(len, rows.name_columns.values()))
   if not size:
     raise problems.DataError('the data have no features; name --feature_columns.')
   return (size,)
 
 
 def _label_scaling(
-  ordered: table.Rows,
-  arranged: arrangement.Arrangement,
-  files: data_options.Files,
-  schema: table.Schema,
+  ordered: table.Rows, arranged: arrangement.Arrangement, files: data_options.Files
 ) -> Optional[population.LabelScaling]:
-  if schema.classes is not None or schema.are_tags:
+  if ordered.classes is not None or ordered.are_tags:
     if files.label_scaling == 'standard':
       raise problems.DataError(
         '--label_scaling=standard is for labels that are numbers, and these are '
-        f'{"tags" if schema.are_tags else "classes"}; leave it out, or give '
-        '--label_kind=number.'
+        'classes or tags; leave it out, or give --label_kind=number.'
       )
     return None
   if files.label_scaling == 'none':
@@ -438,39 +338,34 @@ def _label_scaling(
 
 def _overlap_remark(
   test_clients: Optional[np.ndarray], training: Optional[np.ndarray]
-) -> Optional[str]:
+) -> str:
   """Returns the remark if test data are or may be of training clients, by keys."""
   if training is None:
-    return None
+    return ''
   if test_clients is None:
     return population.TEST_DATA_OF_UNKNOWN
   # The first 64 bits of a key suffice: two clients do not share them by chance.
   test_keys = np.unique(test_clients[:, 0])
   if any(np.isin(keys[:, 0], test_keys).any() for keys in table.chunks(training)):
     return population.TEST_DATA_OF_CLIENTS
-  return None
+  return ''
 
 
 def _with_training_values(
-  ordered: table.Rows, schema: table.Schema, arranged: arrangement.Arrangement
-) -> tuple[table.Rows, table.Schema]:
+  ordered: table.Rows, arranged: arrangement.Arrangement
+) -> table.Rows:
   """Restricts embedded columns to values of training examples; others are unknown."""
-  if not schema.embedded_columns:
-    return ordered, schema
   indices = list(ordered.name_indices)
-  first = len(indices) - len(schema.embedded_columns)
+  first = len(indices) - len(ordered.embedded_columns)
   known = {}
-  for column, (name, values) in enumerate(schema.embedded_columns.items(), first):
+  for column, (name, values) in enumerate(ordered.embedded_columns.items(), first):
     is_trained = np.zeros(len(values), bool)
     for index, is_test in arranged.parts():
       is_trained[indices[column][ordered.codes[index, column][~is_test]]] = True
     known[name] = tuple(np.array(values, object)[is_trained])
     new_indices = np.where(is_trained, np.cumsum(is_trained) - 1, len(known[name]))
     indices[column] = new_indices[indices[column]]
-  return (
-    ordered._replace(name_indices=tuple(indices)),
-    dataclasses.replace(schema, embedded_columns=known),
-  )
+  return ordered._replace(name_indices=tuple(indices), embedded_columns=known)
 
 
 def _of_texts(
@@ -502,7 +397,7 @@ def _of_texts(
     text=uses.text,
     text_unit=unit,
     vocabulary=vocabulary.entries,
-    missing_values=tuple(sorted(uses.reading.missing.texts)),
+    missing_values=tuple(sorted(uses.reading.missing_texts)),
     separator=files.separator,
   )
   sequences = spill.Spill(files.scratch, np.int32, (length + 1,))
@@ -521,9 +416,6 @@ def _of_texts(
     'vocabulary size': len(vocabulary.entries),
     'share of unknown tokens': round(unknown / max(1, tokens), 6),
   }
-  remark = (
-    f'The vocabulary is of the {unit}s that are most frequent in the training data.'
-  )
   return _Prepared(
     lambda index: (sequences.array[index, :-1], sequences.array[index, 1:]),
     # Positions of texts become those of their sequences.
@@ -533,8 +425,7 @@ def _of_texts(
       num_positions=len(sequences),
     ),
     prep,
-    lambda labels: facts,
-    [(remark, not files.vocabulary)],
+    facts,
   )
 
 
@@ -579,51 +470,55 @@ def _facts(
   return facts
 
 
-def _facts_of_table(
-  schema: table.Schema,
-  prep: preprocessing.Preprocessing,
-  moments: Optional[Moments],
-  test_labels: np.ndarray,
+def _facts_of_labels(
+  shape: population.Shape, test_labels: np.ndarray
 ) -> dict[str, Any]:
-  facts: dict[str, Any] = {}
-  shape, scaling, weights = prep.shape, prep.label_scaling, prep.shape.class_weights
-  several, classes = schema.several or (), schema.classes
-  if len(test_labels) and classes is not None:
-    # The accuracy of always predicting one class.
-    counts = np.bincount(test_labels, minlength=len(classes))
-    share = round(float(counts.max() / counts.sum()), 4)
-    facts['most frequent class for testing'] = (
-      f'{classes[int(np.argmax(counts))]}, a share of {share:g}'
-    )
-  if len(test_labels) and schema.are_tags:
+  if not len(test_labels) or shape.names is None:
+    return {}
+  if shape.label_kind == 'tags':
     shares = test_labels.mean(axis=0).round(4).tolist()
-    facts['share with a tag for testing'] = dict(zip(several[:20], shares))
+    return {'share with a tag for testing': dict(zip(shape.names[:20], shares))}
+  if shape.label_kind != 'class':
+    return {}
+  # The accuracy of always predicting one class.
+  counts = np.bincount(test_labels, minlength=len(shape.names))
+  share = round(float(counts.max() / counts.sum()), 4)
+  name = shape.names[int(np.argmax(counts))]
+  return {'most frequent class for testing': f'{name}, a share of {share:g}'}
+
+
+def _facts_of_table(
+  prep: preprocessing.Preprocessing, moments: Optional[Moments]
+) -> dict[str, Any]:
+  shape, scaling, weights = prep.shape, prep.label_scaling, prep.shape.class_weights
   inputs = list(shape.inputs)
-  facts['features'] = inputs[0] if len(inputs) == 1 else inputs
-  facts['columns of numbers'] = list(schema.number_columns)
-  encoded = {
-    'a feature': schema.name_columns,
-    'an embedding': schema.embedded_columns,
+  facts: dict[str, Any] = {
+    'features': inputs[0] if len(inputs) == 1 else inputs,
+    'columns of numbers': list(prep.number_columns),
   }
-  for encoding, columns_found in encoded.items():
-    if columns_found:
-      num_values = {name: len(values) for name, values in columns_found.items()}
+  for encoding, found in (
+    ('a feature', prep.name_columns),
+    ('an embedding', prep.embedded_columns),
+  ):
+    if found:
+      num_values = {name: len(values) for name, values in found.items()}
       facts[f'columns with {encoding} for each value'] = num_values
   facts['scaling of numbers'] = 'none' if moments is None else 'standard'
   if moments is not None and moments.is_constant.any():
     facts['columns that are constant'] = int(moments.is_constant.sum())
-  if classes is not None:
-    facts |= {'labels': f'{len(classes)} classes', 'classes': list(classes[:20])}
+  names = list(shape.names or ())
+  if shape.label_kind == 'class':
+    facts |= {'labels': f'{len(names)} classes', 'classes': names[:20]}
     if weights is not None:
       rounded = (round(weight, 6) for weight in weights)
-      facts['weights of classes'] = dict(zip(classes[:20], rounded))
+      facts['weights of classes'] = dict(zip(names[:20], rounded))
     return facts
-  kind = 'tags' if schema.are_tags else 'numbers'
+  kind = 'tags' if prep.are_tags else 'numbers'
   facts['labels'] = kind
-  if schema.several is not None:
-    facts['labels'] = f'{len(several)} {kind}'
-    facts[f'{kind} that are labels'] = list(several[:20])
-  if not schema.are_tags:
+  if names:
+    facts['labels'] = f'{len(names)} {kind}'
+    facts[f'{kind} that are labels'] = names[:20]
+  if not prep.are_tags:
     facts['scaling of labels'] = 'none' if scaling is None else 'standard'
   if scaling is not None:
     facts['mean and standard deviation of labels'] = [scaling.mean, scaling.scale]

@@ -23,13 +23,12 @@ from . import columns
 from . import formats
 from . import population
 from . import problems
-from . import spill
 from . import table
 from . import texts as texts_lib
 from .formats import source
 
 BALANCED = 'balanced'  # Weights of classes.
-_CHUNK = 2**12
+_CHUNK, _NUM_OUTPUTS = 2**12, 2**24  # Maximum of rows, and of a model's outputs.
 # Mappings whose order matters.
 _ORDERED_MAPPINGS = ('number_columns', 'name_columns', 'embedded_columns')
 _NOT_PRIVATE = (
@@ -44,7 +43,7 @@ class Preprocessing:
 
   # Shapes of inputs and labels, and names of classes or tokens.
   shape: population.Shape
-  # Columns and their uses, as in `table.Uses` and `table.Schema`. Inputs are numeric
+  # Columns and their uses, as in `table.Uses` and `table.Rows`. Inputs are numeric
   # features, then one-hot encoded ones, then those with embeddings.
   client: Optional[str] = None
   labels: tuple[str, ...] = ()
@@ -73,10 +72,11 @@ class Preprocessing:
 
   @property
   def reading(self) -> columns.Reading:
-    return columns.Reading(
-      columns.Missing(self.missing_values),
-      columns.Numerals(self.decimal, self.thousands),
-    )
+    return columns.Reading(self.missing_values, self.decimal, self.thousands)
+
+  @property
+  def classes(self) -> Optional[tuple[str, ...]]:
+    return self.shape.names if self.shape.label_kind == 'class' else None
 
   @property
   def label_dtype(self) -> Any:
@@ -143,9 +143,7 @@ class Preprocessing:
   ) -> 'NewData':
     """Reads data like those of the training, with or without labels."""
     scratch = scratch or tempfile.gettempdir()
-    opened = formats.open_data(
-      path, data_format, source.Wanted(split, self.separator, scratch)
-    )
+    opened = formats.open_data(path, data_format, source.Wanted(split, self.separator))
     present = frozenset(opened.columns)
     uses = table.Uses(
       client=self.client if self.client in present else None,
@@ -155,22 +153,13 @@ class Preprocessing:
       text=self.text,
       reading=self.reading,
     )
-    expected = table.Schema(
-      self.number_columns,
-      self.name_columns,
-      None if self.several is not None else self.shape.names,
-      self.embedded_columns,
-      self.several,
-      self.are_tags,
-    )
-    rows, _ = table.Reader(uses, scratch, expected=expected).read(opened)
+    rows = table.Reader(uses, scratch, expected=self).read(opened)
     return NewData(
       self,
       rows,
       unused=tuple(each for each in opened.columns if each not in uses.named),
       client_column=None if rows.clients is None else uses.client or 'client',
       has_labels=uses.text is not None or bool(uses.labels),
-      _scratch=scratch,
     )
 
 
@@ -193,54 +182,55 @@ class NewData:
   # Name of the column with clients' ids; `None` if the data have no clients.
   client_column: Optional[str]
   has_labels: bool  # Whether there are labels, as there always are in text.
-  _scratch: str
 
   def __len__(self) -> int:
     return len(self.rows.hashes)
 
+  def _slices(self) -> Iterator[slice]:
+    """Yields slices of the rows, with at most `_NUM_OUTPUTS` outputs of a model."""
+    shape = self._preprocessing.shape
+    num_outputs = math.prod(shape.labels) * (shape.num_classes or 1)
+    size = max(1, min(_CHUNK, _NUM_OUTPUTS // num_outputs))
+    for first in range(0, len(self), size):
+      yield slice(first, min(first + size, len(self)))
+
   def chunks(self) -> Iterator[Chunk]:
     preprocessing, texts = self._preprocessing, self.rows.texts
-    for first in range(0, len(self), _CHUNK):
-      numbers = range(first, min(first + _CHUNK, len(self)))
+    for index in self._slices():
+      numbers = range(index.start, index.stop)
       clients = None
       if self.client_column is not None:
         clients = [self.rows.ids[row] for row in numbers]
       if texts is None:
-        inputs = preprocessing.inputs_of(self.rows, slice(first, numbers.stop))
-        yield Chunk(clients, inputs, None)
+        yield Chunk(clients, preprocessing.inputs_of(self.rows, index), None)
         continue
       (length,) = preprocessing.shape.inputs
       inputs = np.full((len(numbers), length), texts_lib.PADDING, np.int32)
       last = np.zeros(len(numbers), np.int64)
-      for index, row in enumerate(numbers):
+      for place, row in enumerate(numbers):
         # Without the end token, which may be predicted.
         tokens = preprocessing.tokens.tokens(texts[row])[:-1][-length:]
-        inputs[index, : len(tokens)] = tokens
-        last[index] = len(tokens) - 1
+        inputs[place, : len(tokens)] = tokens
+        last[place] = len(tokens) - 1
       yield Chunk(clients, inputs, last)
 
   def examples(
     self, is_scaled: bool = False
   ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
     """Yields chunks of inputs and labels, like those that a model is tested on."""
+    preprocessing, texts = self._preprocessing, self.rows.texts
     if not self.has_labels:
       raise ValueError(
-        f'the data lack a column of {problems.listed(self._preprocessing.labels)}.'
+        f'the data lack a column of {problems.listed(preprocessing.labels)}.'
       )
-    if self.rows.texts is not None:
-      vocabulary, (length,) = (
-        self._preprocessing.tokens,
-        self._preprocessing.shape.inputs,
-      )
-      spilled = spill.Spill(self._scratch, np.int32, (length + 1,))
-      for row in range(len(self)):
-        spilled.append(vocabulary.sequences(self.rows.texts[row], length))
-      for sequences in table.chunks(spilled.array, _CHUNK):
-        yield sequences[:, :-1], sequences[:, 1:]
-      return
-    for first in range(0, len(self), _CHUNK):
-      index = slice(first, first + _CHUNK)
-      yield self._preprocessing.examples_of(self.rows, index, is_scaled)
+    for index in self._slices():
+      if texts is None:
+        yield preprocessing.examples_of(self.rows, index, is_scaled)
+        continue
+      (length,), rows = preprocessing.shape.inputs, range(index.start, index.stop)
+      cut = [preprocessing.tokens.sequences(texts[row], length) for row in rows]
+      for part in table.chunks(np.concatenate(cut), len(rows)):
+        yield part[:, :-1], part[:, 1:]
 
   def arrays(self) -> tuple[np.ndarray, Optional[np.ndarray]]:
     """Returns all inputs in one array, and labels if there are any; see `examples`."""
@@ -273,11 +263,7 @@ def class_weights(
   """Returns the weight of each class in their order; `None` if no weights are stated.
 
   Balanced weights are those of scikit-learn, n / (k n_c) for a class with n_c of n
-  training examples if k classes have any: they are 1 on average over the examples.
-  Classes without examples, and those that are not named, have weight 1.
-
-  `classes`: Names of classes, in order; `None` if labels are not classes.
-  `count`: Counts the training examples of each class.
+  training examples if k classes have any.
   """
   if not stated:
     return None

@@ -1,11 +1,12 @@
 """Errors in data, with the place where each is, and helpers for their messages."""
 
 import contextlib
-import csv
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import Any, Callable
 
 _MAX_PLACES = 4  # Named in a message on rows with one problem.
+# Returns file and line of a row, given its index in a batch.
+Where = Callable[[int], str]
 
 
 class DataError(ValueError):
@@ -35,36 +36,18 @@ def listed(names: Any) -> str:
   return ', '.join(texts)
 
 
-def others(batches: Iterable[tuple[Sequence[int], Callable[[int], str]]]) -> str:
+def others(rows: Iterable[tuple[Where, int]]) -> str:
   """Returns a sentence on how many rows have a problem, and where the first are.
 
-  `batches`: Indices of bad rows of each batch, and a function that finds a row's place.
-    It is called for the first rows only, as it reads the file again. The batches end
-    where the rest cannot be read.
-
-  Returns '' if there is only one such row.
+  The rows end where the rest cannot be read. Returns '' if there is only one.
   """
   count, places = 0, list[str]()
-  with contextlib.suppress(DataError, csv.Error):
-    for rows, where in batches:
-      first_rows = rows[: _MAX_PLACES - len(places)]
-      places += [where(row).rpartition(', ')[2] for row in first_rows]
-      count += len(rows)
+  with contextlib.suppress(DataError):
+    for where, row in rows:
+      count += 1
+      if count <= _MAX_PLACES:  # Finding a place reads the file again.
+        places.append(where(row).rpartition(', ')[2])
   if count < 2:
     return ''
   more = ', ...' if count > len(places) else ''
   return f' {count} rows are like that: {", ".join(places)}{more}.'
-
-
-def missing_column(
-  path: str, name: str, columns: Any, is_default: bool = False
-) -> DataError:
-  message = f'{path} has no column {name!r}; its columns are: {listed(columns)}.'
-  if is_default:
-    message += (
-      ' Give the column to predict by --label_column, and the features by '
-      '--feature_columns.'
-    )
-  if any(set(';\t|,') & set(each) for each in columns):
-    message += ' If another character separates them, give it by --separator.'
-  return DataError(message)

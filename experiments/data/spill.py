@@ -5,7 +5,6 @@ is left behind.
 """
 
 import contextlib
-import mmap
 import tempfile
 from collections.abc import Iterator
 from typing import IO, Any, Optional
@@ -49,11 +48,11 @@ class Spill:
     if self._array is None:
       with _advice_on_space(self._folder):
         self._file.flush()
-      self._array = np.zeros((0, *self.shape), self.dtype)
+      shape = (self._count, *self.shape)
       if self._file.tell():
-        mapped = mmap.mmap(self._file.fileno(), 0, access=mmap.ACCESS_READ)
-        self._array = np.frombuffer(mapped, self.dtype)
-      self._array = self._array.reshape(self._count, *self.shape)
+        self._array = np.asarray(np.memmap(self._file, self.dtype, 'r', shape=shape))
+      else:
+        self._array = np.zeros(shape, self.dtype)
       self._file.close()
     return self._array
 

@@ -2,11 +2,9 @@
 
 import dataclasses
 import itertools
-import re
-import sys
-import time
-from collections.abc import Collection, Iterator, Mapping
-from typing import Any, Callable, NamedTuple, Optional
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Callable, NamedTuple, Optional
 
 import numpy as np
 
@@ -16,30 +14,28 @@ from . import problems
 from . import spill
 from .formats import source
 
-_LINE_SECONDS = 10.0  # Between two lines of progress.
+if TYPE_CHECKING:  # It imports this module.
+  from . import preprocessing
+
 MAX_VALUES = 100  # Of a column that is one-hot encoded.
 _MAX_EMBEDDED_VALUES = 1_000_000  # Of a column; float32 holds their indices.
 # Up to so many different integers are taken for classes; maximum of classes.
 MAX_INT_CLASSES, _MAX_CLASSES = 20, 10_000
 _FEW_CLASSES = 100  # So many are accepted however few rows each has.
-_TOO_MANY_CLASSES = 'Is that a label? If it is a number, give --label_kind=number.'
-_MIXED_LABELS = 'If all are names of classes, give --label_kind=class.'
-_LEAVE_OUT = 'leave the column out by --feature_columns'
-_MIXED = f'If all are names, give --one_hot_columns; or {_LEAVE_OUT}.'
-_TOO_MANY = (
-  f'Text becomes a feature for each value. Make fewer values of it, {_LEAVE_OUT}, or '
-  'give each value an embedding by --embedding_columns.'
+_FEATURE = (
+  'Correct it, or remove the row; or give --one_hot_columns if all values of the '
+  'column are names, --embedding_columns if these are many; or leave the column out by '
+  '--feature_columns.'
 )
-_NOT_NUMBERS = (
-  'Values before are numbers. Correct it; if it says that a value is missing, fill one '
-  f'in, or remove the row. Or {_LEAVE_OUT}, or make a feature of each value by '
-  '--one_hot_columns.'
+_LABEL = (
+  'Correct it, or give --label_kind=class if all labels are names of classes, or '
+  '--label_kind=number.'
 )
-_NOT_AS_TRAINED = (
-  'Those of the training data are numbers. Correct it, or remove the row.'
+_COLUMNS = (
+  'Name columns by --client_column, --label_column, --feature_columns or '
+  '--text_column, and what separates them by --separator.'
 )
-_ONE_LABEL = 'Correct it, or give --label_kind=class if labels are names.'
-_MULTI_LABELS = 'Several labels of a row are numbers, or tags, each of which is 0 or 1.'
+_AS_TRAINED = 'It must be as in the training data.'
 
 
 @dataclasses.dataclass(frozen=True)
@@ -64,33 +60,17 @@ class Uses:
     return tuple(each for each in named if each is not None)
 
 
-@dataclasses.dataclass(frozen=True)
-class Schema:
-  """Columns of the training data, their shapes and values; test data must match it."""
-
-  # Numeric features, with the shape of one entry.
-  number_columns: Mapping[str, tuple[int, ...]]
-  # Categorical features that are one-hot encoded, with all their values.
-  name_columns: Mapping[str, tuple[str, ...]]
-  # Names of classes; `None` if labels are not classes, or there are none.
-  classes: Optional[tuple[str, ...]]
-  # Categorical features with an embedding for each value, with all their values.
-  embedded_columns: Mapping[str, tuple[str, ...]] = dataclasses.field(
-    default_factory=dict
-  )
-  # Names of the labels if a row has several; `None` if it has one.
-  several: Optional[tuple[str, ...]] = None
-  are_tags: bool = False  # Whether each of several labels is 0 or 1.
-
-
 _NONE = np.zeros(0)  # For data without such columns.
 
 
 class Rows(NamedTuple):
-  """All rows: arrays with one entry per row, memory-mapped from files."""
+  """All rows, and what their columns are.
+
+  Arrays have one entry per row, and are memory-mapped from files.
+  """
 
   hashes: np.ndarray  # Hash of a row's content without the client, uint64 [rows].
-  ids: 'Texts'  # Clients' ids by row; empty without clients.
+  ids: 'Texts'  # Clients' ids by row; empty for training data, and without clients.
   # Keys of clients' ids, uint64 [rows, 2]; `None` without clients.
   clients: Optional[np.ndarray] = None
   # Numeric features, float64 [rows, columns]; float32 if an entry has a shape.
@@ -102,12 +82,21 @@ class Rows(NamedTuple):
   # row has several.
   values: np.ndarray = _NONE
   texts: Optional['Texts'] = None  # Texts by row; `None` for data with features.
-  # For each categorical column, the index in the schema of each code.
+  # Numeric features, with the shape of one entry.
+  number_columns: Mapping[str, tuple[int, ...]] = {}
+  # Categorical features that are one-hot encoded, with all their values.
+  name_columns: Mapping[str, tuple[str, ...]] = {}
+  # Categorical features with an embedding for each value, with all their values.
+  embedded_columns: Mapping[str, tuple[str, ...]] = {}
+  # Names of classes; `None` if labels are not classes, or there are none.
+  classes: Optional[tuple[str, ...]] = None
+  # Names of the labels if a row has several; `None` if it has one.
+  several: Optional[tuple[str, ...]] = None
+  are_tags: bool = False  # Whether each of several labels is 0 or 1.
+  # For each categorical column, the index among its values of each code.
   name_indices: tuple[np.ndarray, ...] = ()
   # Maps labels to indices of classes; `None` if labels are not classes.
   class_indices: Optional[Callable[[np.ndarray], np.ndarray]] = None
-  # Numeric columns that may be names, with the reason.
-  may_be_names: tuple[tuple[str, str], ...] = ()
 
   def names_of(self, index: Any) -> np.ndarray:
     """Returns the categorical features as indices of values: uint32 [rows, columns]."""
@@ -138,11 +127,7 @@ class Texts:
     self._content = spill.Spill(folder, np.uint8)
     self._ends = spill.Spill(folder, np.int64)
 
-  def __len__(self) -> int:
-    return len(self._ends)
-
-  def append(self, texts: source.Values) -> None:
-    encoded = [text.encode('utf-8', 'surrogatepass') for text in texts]
+  def append(self, encoded: Sequence[bytes]) -> None:
     sizes = np.fromiter(map(len, encoded), np.int64, len(encoded))
     self._ends.append(len(self._content) + np.cumsum(sizes))
     self._content.append(np.frombuffer(b''.join(encoded), np.uint8))
@@ -155,10 +140,17 @@ class Texts:
 
 
 class Reader:
-  """Reads all rows of a source, and infers the schema unless it is known."""
+  """Reads all rows of a source, and infers what their columns are unless it is known.
 
-  def __init__(self, uses: Uses, folder: str, expected: Optional[Schema] = None):
-    # `expected`: Schema that the data must have; `None` to infer it.
+  `expected`: What the columns must be; `None` to infer it.
+  """
+
+  def __init__(
+    self,
+    uses: Uses,
+    folder: str,
+    expected: Optional['preprocessing.Preprocessing'] = None,
+  ):
     self._uses, self._folder, self._expected = uses, folder, expected
     self._spills: dict[str, spill.Spill] = {}  # By the name of the field of `Rows`.
     self._ids = Texts(folder)
@@ -166,52 +158,52 @@ class Reader:
     self._encoders: dict[str, Optional[columns.Encoder]] = {}  # `None` for numbers.
     # Shapes of the entries of numeric columns; without `expected`, those of the first.
     self._shapes = {} if expected is None else dict(expected.number_columns)
-    self._may_be_names: dict[str, str] = {}
     self._classes: Optional[columns.Encoder] = None  # `None` if labels are numbers.
     self._are_several = False  # Whether each row has several labels, as in a list.
     self._label_names: tuple[str, ...] = ()
     # The different labels, while all are integers and few; `None` otherwise.
     self._int_labels: Optional[set[float]] = None
-    self._are_tags = np.array(True)  # Whether each of several labels is a tag.
-    self._are_one_hot = True
+    self._are_tags = False  # Whether all of several labels are 0 or 1.
 
-  def read(self, opened: source.Source) -> tuple[Rows, Schema]:
+  def read(self, opened: source.Source) -> Rows:
     for name in self._uses.named:
       if name not in opened.columns:
-        raise problems.missing_column(opened.path, name, opened.columns)
-    first = next(self._batches(opened), None)
+        raise problems.DataError(
+          f'{opened.path} has no column {name!r}; its columns are: '
+          f'{problems.listed(opened.columns)}. {self._remedy(_COLUMNS)}'
+        )
+    batches = self._batches(opened)
+    first = next(batches, None)
     if first is None:
       raise problems.DataError(f'{opened.path} is empty: it has no rows.')
-    last_report = time.monotonic()
-    batches = self._batches(opened, self._infer_columns(first))
-    for batch in batches:
+    self._infer_columns(first)
+    for batch in itertools.chain([first], batches):
       try:
         self._add(batch)
       except problems.ValueOfRowError as e:
-        remaining = itertools.chain([batch], batches)
+        others = problems.others(
+          (each.where, row)
+          for each in itertools.chain([batch], batches)
+          for row, value in enumerate(each.columns.get(e.column, ()))
+          if e.is_bad(value)
+        )
         is_label = self._expected is not None and e.column in self._uses.labels
         more = ' To predict without labels, leave the column out.' if is_label else ''
-        raise problems.DataError(f'{e}{_similar_rows(e, remaining)}{more}') from e
-      if time.monotonic() - last_report > _LINE_SECONDS:
-        last_report = time.monotonic()
-        count = len(self._spills['hashes'])
-        print(f'{opened.path}: {count} rows so far.', file=sys.stderr)
+        raise problems.DataError(f'{e}{others}{more}') from e
     return self._finish()
 
-  def _batches(
-    self, opened: source.Source, numbers: Collection[str] = ()
-  ) -> Iterator[source.Batch]:
+  def _batches(self, opened: source.Source) -> Iterator[source.Batch]:
     """Yields batches with numbers as Python reads them, but in the text column.
 
     A single label may be a list of one, as Keras's data sets have it.
     """
-    numerals = self._uses.reading.numerals
+    reading = self._uses.reading
     may_be_single = self._expected is None or self._expected.several is None
-    for batch in opened.batches(self._uses.named, numbers):
+    for batch in opened.batches(self._uses.named):
       standard = {
         name: values
         if name == self._uses.text
-        else numerals.standard(values, name, batch.where)
+        else reading.standard(values, name, batch.where)
         for name, values in batch.columns.items()
       }
       if may_be_single and len(self._uses.labels) == 1:
@@ -219,43 +211,31 @@ class Reader:
         standard[name] = _single(standard[name])
       yield batch._replace(columns=standard)
 
-  def _infer_columns(self, batch: source.Batch) -> list[str]:
-    """Infers from the first rows which columns are categorical, and the labels.
-
-    Returns the columns that the format may parse as numbers.
-    """
-    uses = self._uses
+  def _infer_columns(self, batch: source.Batch) -> None:
+    """Infers from the first row which columns are categorical, and the labels."""
+    uses, expected = self._uses, self._expected
+    known: Mapping[str, tuple[str, ...]] = {}
+    if expected is not None:
+      known = {**expected.name_columns, **expected.embedded_columns}
     for name in sorted(uses.features, key=uses.embedded.__contains__):
-      self._encoders[name] = self._encoder_of(name, batch.columns[name][0])
+      are_stated = name in uses.embedded or name in uses.one_hot or name in known
+      is_inferred = expected is None and not _may_be_number(batch.columns[name][0])
+      self._encoders[name] = None
+      if are_stated or is_inferred:
+        self._encoders[name] = columns.Encoder(
+          name,
+          _MAX_EMBEDDED_VALUES if name in uses.embedded else MAX_VALUES,
+          self._remedy(_FEATURE),
+          uses.reading,
+          known.get(name),
+          allows_numbers=are_stated,
+          allows_unknown=name in uses.embedded,
+        )
     if uses.labels:
       self._infer_labels(batch.columns[uses.labels[0]][0])
-    numeric = [name for name, encoder in self._encoders.items() if encoder is None]
-    numeric += uses.labels if self._classes is None else ()
-    for name in numeric:
-      some = (value for value in batch.columns[name] if isinstance(value, str))
-      if any(re.match(r'\s*0\d', text) for text in some):
-        self._may_be_names[name] = 'leading zeros'
-    return numeric if uses.reading.numerals.are_plain else []
 
-  def _encoder_of(self, name: str, first: Any) -> Optional[columns.Encoder]:
-    """Returns the encoder of a categorical column; `None` for a numeric column."""
-    uses, expected, known = self._uses, self._expected, None
-    if name in uses.embedded:
-      if expected is not None:
-        known = expected.embedded_columns[name]
-      too_many = 'Make fewer values of it, or leave the column out.'
-      return columns.Encoder(
-        name, _MAX_EMBEDDED_VALUES, too_many, uses.reading, known, allows_unknown=True
-      )
-    is_one_hot = name in uses.one_hot
-    is_categorical = is_one_hot or not _may_be_number(first)
-    if expected is not None:
-      known = expected.name_columns.get(name)
-      is_categorical = known is not None
-    if not is_categorical:
-      return None
-    no_numbers = None if known or is_one_hot else _MIXED
-    return columns.Encoder(name, MAX_VALUES, _TOO_MANY, uses.reading, known, no_numbers)
+  def _remedy(self, stated: str) -> str:
+    return stated if self._expected is None else _AS_TRAINED
 
   def _infer_labels(self, first: Any) -> None:
     """Infers from the first label whether labels are several, classes, or numbers."""
@@ -263,19 +243,22 @@ class Reader:
     if expected is not None:
       self._are_several, known = expected.several is not None, expected.classes
       self._label_names = expected.several or uses.labels
-      are_classes = known is not None
+      self._are_tags, are_classes = expected.are_tags, known is not None
     else:
-      is_list = isinstance(first, (list, np.ndarray))
-      self._are_several = is_list or len(uses.labels) > 1
+      self._are_several = len(uses.labels) > 1 or isinstance(first, (list, np.ndarray))
+      self._are_tags = self._are_several and uses.label_kind != 'number'
       are_classes = uses.label_kind == 'class' and not self._are_several
       if uses.label_kind is None and not self._are_several:
         are_classes = not _may_be_number(first)
         self._int_labels = set()
     if are_classes:
-      no_numbers = None if known or uses.label_kind else _MIXED_LABELS
-      limits = _MAX_CLASSES, _TOO_MANY_CLASSES
       self._classes = columns.Encoder(
-        uses.labels[0], *limits, uses.reading, known, no_numbers
+        uses.labels[0],
+        _MAX_CLASSES,
+        self._remedy(_LABEL),
+        uses.reading,
+        known,
+        allows_numbers=bool(known or uses.label_kind),
       )
 
   def _append(self, field: str, array: np.ndarray) -> None:
@@ -285,17 +268,22 @@ class Reader:
 
   def _add(self, batch: source.Batch) -> None:
     uses = self._uses
-    keys, ids = _clients_of(batch, uses.client, uses.reading)
-    if keys is not None:
-      self._append('clients', keys)
-      self._ids.append(ids)
+    ids = _ids_of(batch, uses.client, uses.reading)
+    if ids is not None:
+      encoded = hashing.encoded(ids)
+      self._append('clients', hashing.of_ids(encoded))
+      if self._expected is not None:
+        self._ids.append(encoded)
     if self._texts is not None and uses.text is not None:
-      texts = columns.texts(batch.columns[uses.text], uses.text, batch.where)
+      texts = columns.texts(
+        batch.columns[uses.text], uses.text, batch.where, uses.reading
+      )
       for number, text in enumerate(texts):
-        if uses.reading.missing.has(text):
-          raise uses.reading.missing.error(text, uses.text, batch.where(number))
-      self._texts.append(texts)
-      self._append('hashes', hashing.of_texts(texts)[:, 0])
+        if uses.reading.is_missing(text):
+          uses.reading.refuse_missing(text, uses.text, batch.where(number))
+      encoded = hashing.encoded(texts)
+      self._texts.append(encoded)
+      self._append('hashes', hashing.of_texts(encoded)[:, 0])
       return
     parts = self._add_features(batch)
     if uses.labels:
@@ -309,12 +297,10 @@ class Reader:
     numbers = [np.zeros((batch.num_rows, 0))]
     codes = [np.zeros((batch.num_rows, 0), np.uint32)]
     hashes = [np.zeros((batch.num_rows, 0), np.uint64)]
-    # The expected schema says which columns are numeric, if there is one.
-    remedy = _NOT_NUMBERS if self._expected is None else _NOT_AS_TRAINED
     dtype: Any = np.float64
     for name, encoder in self._encoders.items():
       if encoder is None:
-        numbers.append(self._numbers(name, batch, remedy))
+        numbers.append(self._numbers(name, batch, _FEATURE))
         dtype = dtype if len(self._shapes[name]) < 2 else np.float32
       else:
         codes.append(encoder.add(batch.columns[name], batch.where)[:, None])
@@ -327,9 +313,7 @@ class Reader:
   def _numbers(self, name: str, batch: source.Batch, remedy: str) -> np.ndarray:
     """Returns a numeric column: float64 [rows, numbers of an entry]."""
     values, reading = batch.columns[name], self._uses.reading
-    array = columns.finite(values, name, batch.where, remedy, reading)
-    if (np.abs(array) >= columns.EXACT).any():
-      self._may_be_names[name] = 'digits that float64 does not hold'
+    array = columns.finite(values, name, batch.where, self._remedy(remedy), reading)
     shape, before = array.shape[1:], self._shapes.setdefault(name, array.shape[1:])
     if shape != before:
       raise problems.DataError(
@@ -344,76 +328,53 @@ class Reader:
     if self._classes is not None:
       codes = self._classes.add(batch.columns[uses.labels[0]], batch.where)
       return codes.astype(np.float64), self._classes.hashes(codes)
-    blocks, names = [], list[str]()
+    block = np.concatenate(
+      [self._numbers(name, batch, _LABEL) for name in uses.labels], axis=1
+    )
+    names: list[str] = []
     for name in uses.labels:
-      remedy = _MULTI_LABELS if self._are_several else _ONE_LABEL
-      blocks.append(self._numbers(name, batch, remedy))
-      shape, width = self._shapes[name], blocks[-1].shape[1]
-      if len(shape) > 1:
-        raise problems.DataError(
-          f'{batch.where(0)}: {name} has {list(shape)} values of a row; labels must be '
-          'one, or a list.'
-        )
-      names += [f'{name}[{i}]' for i in range(width)] if shape else [name]
+      shape = self._shapes[name]
+      names += [f'{name}[{i}]' for i in range(math.prod(shape))] if shape else [name]
     self._label_names = self._label_names or tuple(names)
     if self._label_names != tuple(names):
       raise problems.DataError(
         f'{batch.where(0)}: labels are {problems.listed(names)}, and before '
         f'{problems.listed(self._label_names)}.'
       )
-    block = np.concatenate(blocks, axis=1)
     if self._are_several:
       self._check_tags(block, batch)
       return block, hashing.of_rows(block)
     if self._int_labels is not None:
-      too_large = np.flatnonzero(np.abs(block) >= columns.EXACT)
-      if too_large.size:
-        raise problems.DataError(
-          f'{batch.where(int(too_large[0]))}: {uses.labels[0]} has numbers of 2^53 or '
-          'more, some of which are the same as floats. Give --label_kind=class if they '
-          'are names, or --label_kind=number.'
-        )
-      self._int_labels |= set(np.unique(block).tolist())
-      are_few = len(self._int_labels) <= MAX_INT_CLASSES
-      if not are_few or any(v != int(v) for v in self._int_labels):
-        self._int_labels = None
+      self._add_int_labels(block[:, 0], batch)
     return block[:, 0], block[:, 0].view(np.uint64)
 
   def _check_tags(self, block: np.ndarray, batch: source.Batch) -> None:
-    is_tag = (block == 0) | (block == 1)
-    is_required = self._uses.label_kind == 'class'
-    if self._expected is not None:
-      is_required = self._expected.are_tags
-    if is_required and not is_tag.all():
-      row, column = np.argwhere(~is_tag)[0]
+    bad = np.argwhere((block != 0) & (block != 1))
+    if self._expected is None and self._uses.label_kind is None:
+      self._are_tags &= not bad.size
+    elif self._are_tags and bad.size:
+      row, column = bad[0]
       raise problems.DataError(
         f'{batch.where(row)}: {self._label_names[column]} is {block[row, column]:g}. '
         'Each of several labels that are tags is 0 or 1; for numbers give '
         '--label_kind=number.'
       )
-    self._are_tags = self._are_tags & is_tag.all(axis=0)
-    self._are_one_hot &= bool((is_tag.all(axis=1) & (block.sum(axis=1) == 1)).all())
 
-  def _labels_are_tags(self) -> bool:
-    """Whether each row has several labels and all are tags, not numbers."""
-    if self._expected is not None:
-      return self._expected.are_tags
-    if not self._are_several or self._uses.label_kind == 'number':
-      return False
-    tags = [name for name, is_tag in zip(self._label_names, self._are_tags) if is_tag]
-    if tags and len(tags) < len(self._label_names):
+  def _add_int_labels(self, labels: np.ndarray, batch: source.Batch) -> None:
+    assert self._int_labels is not None
+    too_large = np.flatnonzero(np.abs(labels) >= columns.EXACT)
+    if too_large.size:
       raise problems.DataError(
-        f'labels are of several kinds: only {problems.listed(tags)} are 0 or 1. If all '
-        'are numbers, give --label_kind=number; else train a model for each kind.'
+        f'{batch.where(int(too_large[0]))}: {self._uses.labels[0]} has numbers of 2^53 '
+        'or more, some of which are the same as floats. Give --label_kind=class if '
+        'they are names, or --label_kind=number.'
       )
-    if tags and self._are_one_hot and self._uses.label_kind is None:
-      raise problems.DataError(
-        f'each row has exactly one of {problems.listed(tags)}. For classes '
-        'written one-hot, give the class in one column; for tags, --label_kind=class.'
-      )
-    return bool(tags)
+    self._int_labels |= set(np.unique(labels).tolist())
+    are_few = len(self._int_labels) <= MAX_INT_CLASSES
+    if not are_few or not all(map(float.is_integer, self._int_labels)):
+      self._int_labels = None
 
-  def _finish(self) -> tuple[Rows, Schema]:
+  def _finish(self) -> Rows:
     indices = []
     by_kind: tuple[dict[str, tuple[str, ...]], ...] = ({}, {})
     for name, encoder in self._encoders.items():
@@ -422,21 +383,19 @@ class Reader:
         values[name], index_of_code = encoder.names()
         indices.append(index_of_code)
     classes, class_indices = self._class_encoding()
-    rows = Rows(
+    numeric = (name for name, encoder in self._encoders.items() if encoder is None)
+    return Rows(
       ids=self._ids,
       texts=self._texts,
+      number_columns={name: self._shapes[name] for name in numeric},
+      name_columns=by_kind[False],
+      embedded_columns=by_kind[True],
+      classes=classes,
+      several=self._label_names if self._are_several else None,
+      are_tags=self._are_tags,
       name_indices=tuple(indices),
       class_indices=class_indices,
-      may_be_names=tuple(self._may_be_names.items()),
       **{field: spilled.array for field, spilled in self._spills.items()},
-    )
-    return rows, Schema(
-      {name: self._shapes[name] for name, each in self._encoders.items() if not each},
-      by_kind[False],
-      classes,
-      by_kind[True],
-      self._label_names if self._are_several else None,
-      self._labels_are_tags(),
     )
 
   def _class_encoding(
@@ -475,47 +434,27 @@ def _single(values: source.Values) -> source.Values:
 
 def _may_be_number(value: Any) -> bool:
   """Whether a column with this first value is numeric; the first may be missing."""
-  return columns.is_number(value) or columns.is_empty(value)
+  is_empty = value is None or not str(value).strip()
+  return is_empty or columns.is_number(value)
 
 
-def _clients_of(
+def _ids_of(
   batch: source.Batch, name: Optional[str], reading: columns.Reading
-) -> tuple[Optional[np.ndarray], source.Values]:
-  """Returns the clients of a batch's rows: keys of ids, uint64 [rows, 2], and the ids.
+) -> Optional[list[str]]:
+  """Returns the ids of the rows' clients; `None` if there are no clients.
 
-  `name`: Column with the ids; `None` if the format gives them, or there are none. Then
-    there are no keys.
+  `name`: Column with the ids; `None` if the format gives them, or there are none.
   """
   if name is not None:
-    values = batch.columns[name]
-    keys = hashing.of_short_ids(values)
-    if keys is not None:
-      if not np.isin(keys[:, 0], reading.missing.keys[:, 0]).any():
-        return keys, values
-    ids = columns.ids(values, name, batch.where, reading)
-    return hashing.of_ids(ids), ids
+    return columns.ids(batch.columns[name], name, batch.where, reading)
   if batch.clients is None:
-    return None, ()
+    return None
+  ids = batch.clients
+  if isinstance(ids, str):
+    ids = [ids] * batch.num_rows
   # Ids of the format, such as names of files, are not numbers with a decimal sign.
-  as_text = dataclasses.replace(reading, numerals=columns.Numerals('.', ''))
-  if isinstance(batch.clients, str):
-    ids = columns.ids(
-      [batch.clients], 'the name of the client', lambda _: batch.where(0), as_text
-    )
-    return hashing.of_ids(ids).repeat(batch.num_rows, axis=0), ids * batch.num_rows
-  ids = columns.ids(batch.clients, 'the id of the client', batch.where, as_text)
-  return hashing.of_ids(ids), ids
-
-
-def _similar_rows(
-  error: problems.ValueOfRowError, batches: Iterator[source.Batch]
-) -> str:
-  """Says how many rows have a bad value in this column, as far as all can be read."""
-  values = ((batch.columns.get(error.column, ()), batch.where) for batch in batches)
-  return problems.others(
-    ([i for i, v in enumerate(column) if error.is_bad(v)], where)
-    for column, where in values
-  )
+  as_text = dataclasses.replace(reading, decimal='.', thousands='')
+  return columns.ids(ids, 'the id of the client', batch.where, as_text)
 
 
 def chunks(array: np.ndarray, size: int = 2**14) -> Iterator[np.ndarray]:

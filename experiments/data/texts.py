@@ -28,17 +28,7 @@ _NUM_CHARACTERS = 0x110000
 
 @dataclasses.dataclass(frozen=True)
 class Vocabulary:
-  """The known characters or words.
-
-  Example:
-    >>> vocabulary = Vocabulary('word', ('to', 'be'))
-    >>> vocabulary.sequences('to be or', 4).tolist()
-    [[4, 1, 2, 3, 5]]
-    >>> vocabulary.sequences('to be or', 3).tolist()
-    [[4, 1, 2, 3], [5, 0, 0, 0]]
-    >>> vocabulary.sentence(['to', 'be', 'or'], length=2).tolist()
-    [4, 1, 2]
-  """
+  """The known characters or words."""
 
   unit: str  # `character` or `word`.
   # Characters or words in the order of their tokens, the first of which is 1.
@@ -121,21 +111,10 @@ def most_frequent(texts: Iterable[str], unit: str, size: int) -> Vocabulary:
 
 
 def from_file(path: str, unit: str) -> Vocabulary:
-  """Reads a public vocabulary from a file."""
-  seen: set[str] = set()
+  """Reads a public vocabulary: all characters of a file, or its words."""
   with lines.opened(path) as file:
     content = file.read()
-  if unit == 'character':
-    entries = list(dict.fromkeys(content))
-  else:
-    entries = content.splitlines()
-    for number, entry in enumerate(entries, start=1):
-      if entry.split() != [entry] or entry in seen:
-        raise problems.DataError(
-          f'{path}, line {number}: {problems.shown(entry)} is not a single word, or '
-          'in a line before.'
-        )
-      seen.add(entry)
+  entries = dict.fromkeys(content if unit == 'character' else content.split())
   if not entries:
     raise problems.DataError(f'{os.path.abspath(path)} is empty; it must have entries.')
   return Vocabulary(unit, tuple(entries))

@@ -64,11 +64,13 @@ def test_values_of_held_out_clients_only_are_unknown(tmp_path):
   rows = [{**row, 'city': f'home of {row["who"]}'} for row in ROWS]
   path = own_data.write_csv(tmp_path / 'data.csv', rows)
   loaded = own_data.load(path, **EMBEDDED)
-  trained = {f'home of {loaded.clients.name(i)}' for i in loaded.clients.ids}
+  trained = {f'home of {own_data.name(loaded.clients, i)}' for i in loaded.clients.ids}
   assert len(trained) < 60 and loaded.shape.embedded == (len(trained), 7)
   for code, name in enumerate(sorted(trained)):
     (number,) = (
-      i for i in loaded.clients.ids if f'home of {loaded.clients.name(i)}' == name
+      i
+      for i in loaded.clients.ids
+      if f'home of {own_data.name(loaded.clients, i)}' == name
     )
     assert set(loaded.clients.examples(number)['x'][:, -2]) == {code}
   assert set(loaded.test_examples[0][:, -2]) == {len(trained)}
@@ -125,7 +127,7 @@ def test_models_have_an_embedding_table_for_each_column(name):
       ['--feature_columns=age', '--embedding_size=3'],
       'or only with --embedding_columns',
     ),
-    ([], 'an embedding by --embedding_columns.'),
+    ([], '--embedding_columns if these are many'),
   ],
 )
 def test_wrong_embedding_columns_are_refused(arguments, message, data):

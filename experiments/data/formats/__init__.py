@@ -1,12 +1,12 @@
 """Data formats by their name in `--data_format`; each is a module with a `FORMAT`.
 
-Does not import TensorFlow, so that errors in the data are found before it is loaded.
+TensorFlow is imported to read databases only, so that errors are found before it loads.
 """
 
 import os
 import re
-from collections.abc import Collection, Iterator, Sequence
-from typing import Callable, Optional
+from collections.abc import Iterator, Sequence
+from typing import Optional
 
 from .. import problems
 from . import lines
@@ -47,35 +47,27 @@ def of(path: str, name: Optional[str] = None) -> source.Format:
 
 
 def open_data(path: str, name: Optional[str], wanted: source.Wanted) -> source.Source:
-  if not os.path.isdir(path):
-    return of(path, name).open(path, wanted)
-
-  def open_file(file: str) -> source.Source:
-    file_format = of(file, name)
-    if file_format is lines.TEXT:
-      return lines.WholeFile(file, wanted)
-    return file_format.open(file, wanted)
-
-  return Folder(path, open_file)
-
-
-Open = Callable[[str], source.Source]  # Opens one of the files.
+  if os.path.isdir(path):
+    return Folder(path, name, wanted)
+  return of(path, name).open(path, wanted)
 
 
 class Folder:
   """A folder of files of one format; opening it reads the head of the first file."""
 
-  def __init__(self, path: str, open_file: Open):
+  def __init__(self, path: str, name: Optional[str], wanted: source.Wanted):
     self.path = path
-    self._open = open_file
-    _, first = next(_files(path))
-    self._first = open_file(first)
+    self._name, self._wanted = name, wanted
+    self._first = self._open(next(_files(path))[1])
     self.columns = self._first.columns
     self.split = getattr(self._first, 'split', None)
 
-  def batches(
-    self, wanted: Sequence[str], numbers: Collection[str] = ()
-  ) -> Iterator[source.Batch]:
+  def _open(self, file: str) -> source.Source:
+    file_format = of(file, self._name)
+    opener = lines.WholeFile if file_format is lines.TEXT else file_format.open
+    return opener(file, self._wanted)
+
+  def batches(self, wanted: Sequence[str]) -> Iterator[source.Batch]:
     for client, path in _files(self.path):
       opened = self._open(path)
       is_alike = type(opened) is type(self._first)
@@ -86,7 +78,7 @@ class Folder:
           'files must be alike.'
         )
       count = 0
-      for batch in opened.batches(wanted, numbers):
+      for batch in opened.batches(wanted):
         count += batch.num_rows
         yield batch._replace(clients=client)
       if not count:
@@ -97,43 +89,25 @@ class Folder:
 
 def _files(folder: str) -> Iterator[tuple[str, str]]:
   """Yields client and path of each file; ignores names that begin with a dot."""
-  kinds: dict[bool, str] = {}
   for entry in _entries(folder):
-    kinds[entry.is_dir()] = entry.name
-    if len(kinds) > 1:
-      raise problems.DataError(
-        f'{folder} has {kinds[False]} and {kinds[True]}; there must be a file for each '
-        'client, or a folder for each client.'
-      )
-    if not entry.is_dir():
+    if entry.is_dir():
+      for file in _entries(entry.path):
+        yield entry.name, file.path
+    else:
       name = re.sub(rf'{re.escape(lines.PACKED)}$', '', entry.name, flags=re.IGNORECASE)
-      yield os.path.splitext(name)[0], _file(entry)
-      continue
-    inner = [_file(each) for each in _entries(entry.path)]
-    if not inner:
-      raise problems.DataError(
-        f'{entry.path}: client {entry.name!r} has no examples; remove the folder, or '
-        'fill it in.'
-      )
-    for path in inner:
-      yield entry.name, path
-  if not kinds:
-    raise problems.DataError(
-      f'{folder} is empty; it must have a file, or a folder, for each client.'
-    )
-
-
-def _file(entry: 'os.DirEntry[str]') -> str:
-  """Returns the path of a file; refuses folders, dangling links, and pipes."""
-  if not entry.is_file():
-    raise problems.DataError(
-      f'{entry.path} is not a file, of which a client may have several; remove it.'
-    )
-  return entry.path
+      yield os.path.splitext(name)[0], entry.path
 
 
 def _entries(path: str) -> Iterator['os.DirEntry[str]']:
+  """Yields what is in a folder; refuses one in which nothing is."""
+  is_empty = True
   with os.scandir(path) as found:
     for entry in found:
       if not entry.name.startswith('.'):
+        is_empty = False
         yield entry
+  if is_empty:
+    raise problems.DataError(
+      f'{path} is empty; it must have a file, or a folder, for each client. The folder '
+      'of a client must have its files.'
+    )

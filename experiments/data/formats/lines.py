@@ -4,10 +4,9 @@ import contextlib
 import gzip
 import io
 import itertools
-import re
 import zlib
-from collections.abc import Collection, Iterator, Sequence
-from typing import IO, cast
+from collections.abc import Iterator, Sequence
+from typing import IO, Any, cast
 
 from .. import problems
 from . import source
@@ -15,12 +14,6 @@ from . import source
 COLUMN = 'text'
 PACKED = '.gz'
 _LINES_PER_BATCH = 2**12
-_INVALID_BYTE = re.compile('[\udc80-\udcff]')  # As `surrogateescape` decodes it.
-
-
-def rows_at_a_time(width: int) -> int:
-  """Returns the number of rows in a batch, if each has `width` fields."""
-  return max(2**6, min(2**13, 2**16 // max(1, width)))
 
 
 def _bytes(path: str) -> IO[bytes]:
@@ -35,23 +28,38 @@ def opened(path: str) -> Iterator[IO[str]]:
   with io.TextIOWrapper(_bytes(path), 'utf-8-sig', newline='') as file:
     try:
       yield file
-    except UnicodeDecodeError as e:
-      raise _not_utf8(path) from e
+    except UnicodeDecodeError:
+      _refuse_first_line_not_utf8(path)
+      raise
     except (EOFError, gzip.BadGzipFile, zlib.error) as e:
       raise problems.DataError(
         f'{path} cannot be unpacked: {e}. Is it whole, and gzipped?'
       ) from e
 
 
-def _not_utf8(path: str) -> problems.DataError:
-  """Returns the error for a file that is not UTF-8, which names the first bad line."""
-  with io.TextIOWrapper(_bytes(path), 'utf-8', 'surrogateescape') as file:
-    numbered = ((n, _INVALID_BYTE.search(line)) for n, line in enumerate(file, start=1))
-    number, bad = next((number, bad[0]) for number, bad in numbered if bad)
-  return problems.DataError(
-    f'{path}, line {number}: byte 0x{ord(bad) - 0xDC00:02x} is not UTF-8. Save the '
-    'file as UTF-8.'
-  )
+def _refuse_first_line_not_utf8(path: str) -> None:
+  with _bytes(path) as file:
+    for number, line in enumerate(file, start=1):
+      try:
+        line.decode()
+      except UnicodeDecodeError as e:
+        raise problems.DataError(
+          f'{path}, line {number}: {e}; save the file as UTF-8.'
+        ) from e
+
+
+def numbered(path: str) -> Iterator[tuple[int, str]]:
+  """Yields each line that is not empty after its number."""
+  with opened(path) as file:
+    for number, text in enumerate(file, start=1):
+      if text.strip():
+        yield number, text
+
+
+def place(path: str, rows: Iterator[tuple[int, Any]], index: int) -> str:
+  """Returns the file and line of a row, given all rows after the numbers of lines."""
+  number, _ = next(itertools.islice(rows, index, None))
+  return f'{path}, line {number}'
 
 
 class TextFile:
@@ -63,25 +71,16 @@ class TextFile:
     del wanted
     self.path = path
 
-  def batches(
-    self, wanted: Sequence[str], numbers: Collection[str] = ()
-  ) -> Iterator[source.Batch]:
-    num_read = 0
-    with opened(self.path) as file:
-      while texts := list(itertools.islice(file, _LINES_PER_BATCH)):
-        indices = [number for number, text in enumerate(texts) if text.strip()]
-        if indices:
-          stripped = [texts[number].rstrip('\r\n') for number in indices]
-          places = [f'{self.path}, line {num_read + 1 + number}' for number in indices]
-          columns = dict.fromkeys(wanted, stripped)
-          yield source.Batch(len(indices), columns, None, places.__getitem__)
-        num_read += len(texts)
+  def batches(self, wanted: Sequence[str]) -> Iterator[source.Batch]:
+    rows = numbered(self.path)
+    while batch := list(itertools.islice(rows, _LINES_PER_BATCH)):
+      places = [f'{self.path}, line {number}' for number, _ in batch]
+      columns = dict.fromkeys(wanted, [text.rstrip('\r\n') for _, text in batch])
+      yield source.Batch(len(batch), columns, None, places.__getitem__)
 
 
 class WholeFile(TextFile):
-  def batches(
-    self, wanted: Sequence[str], numbers: Collection[str] = ()
-  ) -> Iterator[source.Batch]:
+  def batches(self, wanted: Sequence[str]) -> Iterator[source.Batch]:
     with opened(self.path) as file:
       text = file.read()
     if not text.strip():

@@ -1,7 +1,7 @@
 """Interface of data formats: sources that yield batches of rows, column by column."""
 
 import dataclasses
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Callable, NamedTuple, Optional, Protocol, Union
 
 import numpy as np
@@ -27,16 +27,13 @@ class Source(Protocol):
   # Names of all columns, in an order that does not depend on the order of rows.
   columns: tuple[str, ...]
 
-  def batches(
-    self, wanted: Sequence[str], numbers: Collection[str] = ()
-  ) -> Iterator[Batch]:
-    """Yields all rows; `numbers` are `wanted` columns that may be parsed as numbers."""
+  def batches(self, wanted: Sequence[str]) -> Iterator[Batch]:
+    """Yields all rows, with the columns `wanted`."""
 
 
 class Wanted(NamedTuple):
   split: Optional[str] = None  # Split of a database; `None` for the only one.
   separator: Optional[str] = None  # Between CSV fields; `None`: by the file's ending.
-  scratch: Optional[str] = None  # Folder for temporary files; `None`: the system's.
 
 
 @dataclasses.dataclass(frozen=True)

@@ -1,13 +1,10 @@
-"""Reads TensorFlow Federated's `SqlClientData` from SQLite without TensorFlow."""
+"""Reads TensorFlow Federated's `SqlClientData` from SQLite."""
 
 import contextlib
-import functools
 import pathlib
 import sqlite3
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, Optional
-
-import numpy as np
 
 from .. import problems
 from . import source
@@ -27,58 +24,74 @@ class SqliteClients:
     self.path = path
     with connected(path) as connection:
       self.split = self._chosen_split(connection, wanted.split)
-      example = connection.execute(
-        'SELECT rowid, serialized_example_proto FROM examples WHERE split_name = ? '
-        'LIMIT 1',
-        (self.split,),
-      ).fetchone()
-      if example is None:
-        raise problems.DataError(
-          f'{path} is empty: there are no examples of split {self.split!r}.'
-        )
-      self.columns = tuple(sorted(_parsed(example[1], self._where([example[0]])(0))))
-      self._check_metadata(connection)
+      (first,) = self._rows(connection, 'serialized_example_proto', 'LIMIT 1')
+      self._features = self._features_of(*first)
+      self.columns = tuple(sorted(self._features))
 
-  def batches(
-    self, wanted: Sequence[str], numbers: Collection[str] = ()
-  ) -> Iterator[source.Batch]:
+  def batches(self, wanted: Sequence[str]) -> Iterator[source.Batch]:
     with connected(self.path) as connection:
-      rows = connection.execute(
-        'SELECT rowid, client_id, serialized_example_proto FROM examples '
-        'WHERE split_name = ?',
-        (self.split,),
+      rows = self._rows(
+        connection, 'rowid, client_id, CAST(serialized_example_proto AS BLOB)'
       )
       while batch := rows.fetchmany(_BATCH_ROWS):
         numbers, clients, protos = zip(*batch)
-        where = self._where(numbers)
-        parsed = [_parsed(proto, where(i)) for i, proto in enumerate(protos)]
-        columns = {name: self._column(name, parsed, where) for name in wanted}
-        yield source.Batch(len(batch), columns, clients, where)
+        columns = self._parsed(wanted, numbers, protos)
+        yield source.Batch(len(batch), columns, clients, self._where(numbers))
+
+  def _parsed(
+    self, wanted: Sequence[str], numbers: Sequence[int], protos: Sequence[bytes]
+  ) -> dict[str, source.Values]:
+    import tensorflow as tf
+
+    features = {name: self._features[name] for name in wanted}
+    try:
+      parsed = tf.io.parse_example(protos, features)
+      return {name: _values(parsed[name].numpy()) for name in wanted}
+    except (tf.errors.InvalidArgumentError, UnicodeDecodeError) as e:
+      if len(protos) > 1:  # Finds the row.
+        for number, proto in zip(numbers, protos):
+          self._parsed(wanted, [number], [proto])
+      reason = str(getattr(e, 'message', e)).rpartition('}} ')[2]
+      raise problems.DataError(
+        f'{self._where(numbers)(0)}: {reason} It must be a tf.train.Example with one '
+        'text in UTF-8, or as many numbers as the first, under each name.'
+      ) from e
+
+  def _rows(
+    self, connection: sqlite3.Connection, values: str, clause: str = ''
+  ) -> sqlite3.Cursor:
+    query = f'SELECT {values} FROM examples WHERE split_name = ? {clause}'
+    return connection.execute(query, (self.split,))
 
   def _where(self, numbers: Sequence[int]) -> Any:
     return lambda number: f'{self.path}, row {numbers[number]} of table examples'
 
-  def _column(self, name: str, parsed: list[dict[str, Any]], where: Any) -> Any:
-    """Returns a feature of all examples: numbers of one shape, or texts."""
-    first = parsed[0].get(name, ())
-    is_number = isinstance(first, np.ndarray)
-    for number, example in enumerate(parsed):
-      value = example.get(name, ())
-      has_same_kind = isinstance(value, np.ndarray) == is_number
-      if not has_same_kind or len(value) != (len(first) if is_number else 1):
-        raise problems.DataError(
-          f'{where(number)}: {name} has {len(value)} values; it must have one text, or '
-          'as many numbers as the examples before.'
-        )
-    values = [example[name] for example in parsed]
-    if is_number:
-      array = np.stack(values)
-      return array[:, 0] if len(first) == 1 else array
+  def _features_of(self, proto: Any) -> dict[str, Any]:
+    """Returns dtypes and shapes of an example's features, for `tf.io.parse_example`."""
+    import tensorflow as tf
+    from google.protobuf import message
+
     try:
-      return [str(value, 'utf-8') for (value,) in values]
-    except UnicodeDecodeError as e:
-      message = f'{where(0)}, or after: {name} is not text in UTF-8: {e}.'
-      raise problems.DataError(message) from e
+      example = tf.train.Example.FromString(proto)
+    except (message.DecodeError, TypeError) as e:
+      raise problems.DataError(
+        f'{self.path}: the first row of split {self.split!r} in table examples is not '
+        f'a tf.train.Example: {e}.'
+      ) from e
+    dtypes = {
+      'bytes_list': tf.string,
+      'float_list': tf.float32,
+      'int64_list': tf.int64,
+    }
+    features: dict[str, Any] = {}
+    for name, feature in example.features.feature.items():
+      kind = feature.WhichOneof('kind')
+      if kind is not None:
+        count = len(getattr(feature, kind).value)
+        is_single = count == 1 or kind == 'bytes_list'
+        shape = [] if is_single else [count]
+        features[name] = tf.io.FixedLenFeature(shape, dtypes[kind])
+    return features
 
   def _chosen_split(self, connection: sqlite3.Connection, split: Optional[str]) -> str:
     query = 'SELECT DISTINCT split_name FROM examples'
@@ -92,22 +105,10 @@ class SqliteClients:
       )
     return split
 
-  def _check_metadata(self, connection: sqlite3.Connection) -> None:
-    """Checks that clients have as many examples as their metadata say, at least 1."""
-    wrong = connection.execute(
-      'SELECT m.client_id, m.num_examples, COALESCE(e.found, 0) '
-      'FROM client_metadata m LEFT JOIN (SELECT client_id, COUNT(*) found '
-      'FROM examples WHERE split_name = ?1 GROUP BY client_id) e USING (client_id) '
-      'WHERE m.split_name = ?1 AND (COALESCE(e.found, 0) != m.num_examples '
-      'OR m.num_examples < 1) LIMIT 1',
-      (self.split,),
-    ).fetchone()
-    if wrong is not None:
-      client, stated, found = wrong
-      raise problems.DataError(
-        f'{self.path}: client {client!r} has {found} examples, and {stated} according '
-        'to table client_metadata; both must be the same, and at least 1.'
-      )
+
+def _values(array: Any) -> Any:
+  """Returns numbers as they are, and texts decoded."""
+  return [str(each, 'utf-8') for each in array] if array.dtype == object else array
 
 
 def connect(path: str) -> sqlite3.Connection:
@@ -132,64 +133,6 @@ def connected(path: str) -> Iterator[sqlite3.Connection]:
     raise problems.DataError(f'{path} cannot be read as SQLite: {e}.') from e
   finally:
     connection.close()
-
-
-def _parsed(proto: Any, where: str) -> dict[str, Any]:
-  """Returns features of an example: arrays of numbers, or lists of bytes."""
-  from google.protobuf import message
-
-  try:
-    example = _example_class().FromString(proto)
-  except (message.DecodeError, TypeError) as e:
-    raise problems.DataError(f'{where} is not a tf.train.Example: {e}.') from e
-  features: dict[str, Any] = {}
-  for entry in example.features.feature:
-    kind = entry.value.WhichOneof('kind')
-    if kind == 'bytes_list':
-      features[entry.key] = list(entry.value.bytes_list.value)
-    elif kind is not None:
-      dtype = np.float32 if kind == 'float_list' else np.int64
-      features[entry.key] = np.array(getattr(entry.value, kind).value, dtype)
-  return features
-
-
-# `tf.train.Example`, defined here so that TensorFlow is not needed. On the wire, a map
-# is a list of entries with key and value.
-_EXAMPLE = """
-name: "example.proto" package: "own" syntax: "proto3"
-message_type { name: "BytesList"
-  field { name: "value" number: 1 type: TYPE_BYTES label: LABEL_REPEATED } }
-message_type { name: "FloatList"
-  field { name: "value" number: 1 type: TYPE_FLOAT label: LABEL_REPEATED } }
-message_type { name: "Int64List"
-  field { name: "value" number: 1 type: TYPE_INT64 label: LABEL_REPEATED } }
-message_type { name: "Feature" oneof_decl { name: "kind" }
-  field { name: "bytes_list" number: 1 type_name: ".own.BytesList" oneof_index: 0 }
-  field { name: "float_list" number: 2 type_name: ".own.FloatList" oneof_index: 0 }
-  field { name: "int64_list" number: 3 type_name: ".own.Int64List" oneof_index: 0 } }
-message_type { name: "Entry"
-  field { name: "key" number: 1 type: TYPE_STRING }
-  field { name: "value" number: 2 type_name: ".own.Feature" } }
-message_type { name: "Features"
-  field { name: "feature" number: 1 type_name: ".own.Entry" label: LABEL_REPEATED } }
-message_type { name: "Example"
-  field { name: "features" number: 1 type_name: ".own.Features" } }
-"""
-
-
-@functools.cache
-def _example_class() -> Any:
-  from google.protobuf import descriptor_pb2
-  from google.protobuf import descriptor_pool
-  from google.protobuf import message_factory
-  from google.protobuf import text_format
-
-  pool = descriptor_pool.DescriptorPool()
-  pool.Add(text_format.Parse(_EXAMPLE, descriptor_pb2.FileDescriptorProto()))
-  descriptor = pool.FindMessageTypeByName('own.Example')
-  if hasattr(message_factory, 'GetMessageClass'):
-    return message_factory.GetMessageClass(descriptor)
-  return message_factory.MessageFactory(pool).GetPrototype(descriptor)
 
 
 FORMAT = source.Format(

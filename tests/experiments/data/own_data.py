@@ -4,6 +4,7 @@ import json
 
 import numpy as np
 
+from experiments.data import hashing
 from experiments.data import loading
 from experiments.options import data as data_options
 
@@ -51,13 +52,27 @@ def load_rows(path, **files):
   return load(path, client_column='who', label_column='bought', **files)
 
 
+def name(clients, number):
+  """Returns a client's id, of at most 16 bytes, from that by which it is drawn.
+
+  Inverts the Feistel network of `hashing.of_ids`.
+  """
+  draw_id = clients.draw_id(number)
+  if isinstance(draw_id, int):
+    return str(draw_id)
+  left, right = np.frombuffer(bytes.fromhex(draw_id), np.uint64).reshape(2, 1)
+  for index in np.arange(4, 0, -1, dtype=np.uint64):
+    left, right = right ^ hashing.mixed(left ^ hashing.mixed(index)), left
+  return np.concatenate([left, right]).astype('>u8').tobytes().rstrip(b'\0').decode()
+
+
 def everything(population):
   """Returns all examples by client name, as sorted tuples, and the test examples."""
   clients = population.clients
   by_name = {}
   for number in clients.ids:
     examples = clients.examples(number)
-    by_name[clients.name(number)] = rows_of(examples['x'], examples['y'])
+    by_name[name(clients, number)] = rows_of(examples['x'], examples['y'])
   return by_name, rows_of(*population.test_examples)
 
 

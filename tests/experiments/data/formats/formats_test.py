@@ -1,7 +1,6 @@
 """Formats of data: the same rows give the same population from any file."""
 
 import gzip
-import zipfile
 
 import duckdb
 import numpy as np
@@ -59,6 +58,12 @@ def test_npz_has_the_clients_and_values_of_the_csv(of_csv, tmp_path):
   assert own_data.everything(loaded) == own_data.everything(of_csv)
 
 
+def test_npz_arrays_may_be_in_fortran_order(of_csv, tmp_path):
+  x = np.array([[row['age'], row['height']] for row in own_data.ROWS], order='F')
+  loaded = own_data.load(_write_npz(tmp_path / 'data.npz', x=x))
+  assert own_data.everything(loaded) == own_data.everything(of_csv)
+
+
 def test_npz_images_are_not_scaled(tmp_path):
   rng = np.random.default_rng(1)
   images = rng.integers(0, 256, [70, 4, 5, 1], dtype=np.uint8)
@@ -73,40 +78,19 @@ def test_npz_images_are_not_scaled(tmp_path):
 
 
 @pytest.mark.parametrize(
-  ('array', 'remark'),
-  [
-    (np.full([70, 5], 7), 'x has whole numbers, which are scaled as quantities'),
-    (np.full([70, 2, 2], 7, np.uint8), 'x has whole numbers up to 7, which are not'),
-    (np.full([70, 5], 1), None),  # Tags.
-    (np.full([70, 5], 7.5), None),
-    (np.full([70, 5], -7), None),
-    (np.full([70, 2, 2], 7 / 255), None),
-    (np.full([70, 2, 2], 256), None),
-  ],
-)
-def test_load_remarks_on_arrays_that_may_be_ids_or_pixels(array, remark, tmp_path):
-  path = _write_npz(tmp_path / 'data.npz', x=array)
-  remarks = own_data.load(path).remarks
-  assert [each[: len(remark or '')] for each in remarks] == [remark] * bool(remark)
-  assert own_data.load(path, scaling='none').remarks == ()
-
-
-@pytest.mark.parametrize(
   ('changes', 'message'),
   [
-    ({'y': np.zeros(3)}, 'of different length or none: 70 in x, 3 in y'),
-    ({'x': np.array(1.0)}, 'x is of dtype float64 and shape []'),
-    ({'x': np.asfortranarray(np.ones([70, 3]))}, 'and shape [70, 3] in Fortran order'),
+    ({'y': np.zeros(3)}, 'y: float64[3], '),
+    ({'x': np.array(1.0)}, 'x: float64[]'),
     ({'x': np.full([70, 2], np.nan)}, 'entry 0: x is'),
-    ({'x': np.zeros([70, 2], complex)}, 'x is of dtype complex128'),
-    ({'x': np.array([{}] * 70)}, 'x is of dtype object'),  # Nothing is unpickled.
-    ({'y': np.array(['a'] * 70, object)}, 'Save it as .astype(str) if it has texts'),
+    ({'x': np.zeros([70, 2], complex)}, 'x: complex128[70, 2]'),
+    ({'x': np.array([{}] * 70)}, 'allow_pickle=False'),  # Nothing is unpickled.
+    ({'y': np.array(['a'] * 70, object)}, 'texts by .astype(str)'),
     (
       {'client_ids': np.full(70, 2**24, np.float32)},
       'which is a float of 16777216 or more, which stands for several whole numbers',
     ),
-    ({'y': np.zeros([70, 2, 2])}, 'y has [2, 2] values of a row'),
-    ({'y': None}, "no column 'y'; its columns are: x, client_ids. Give the column"),
+    ({'y': None}, "no column 'y'; its columns are: x, client_ids. Name columns by"),
   ],
 )
 def test_wrong_npz_arrays_are_refused_by_name(changes, message, tmp_path):
@@ -121,11 +105,17 @@ def test_wrong_npz_arrays_are_refused_by_name(changes, message, tmp_path):
   [
     ('{"who": "a", "age": 1, "height": 2', 'line 71 is not JSON: '),
     ('{"who": "a", "age": 01, "height": 2, "bought": 0}', 'line 71 is not JSON'),
-    ('[1, 2]', 'line 71 is [1, 2]; it must be an object'),
-    ('[' * 99_999 + ']' * 99_999, 'line 71 is not JSON: '),
-    ('{"who": "a", "age": 1, "height": 2}', "line 71 lacks 'bought', unlike the first"),
-    ('{"who": "a", "age": 1, "height": 2, "bought": 0, "z": 1}', "has 'z' as well"),
-    ('{"who": "a", "age": 1, "age": 1, "height": 2, "bought": 0}', "has 'age' twice"),
+    ('[1, 2]', 'line 71 is no object with the names of'),
+    ('[' * 999, 'line 71 is not JSON: '),
+    ('{"who": "a", "age": 1, "height": 2}', 'each once: age, bought'),
+    (
+      '{"who": "a", "age": 1, "height": 2, "bought": 0, "z": 1}',
+      'each once: age, bought',
+    ),
+    (
+      '{"who": "a", "age": 1, "age": 1, "height": 2, "bought": 0}',
+      'each once: age, bought',
+    ),
     ('{"who": "a", "age": null, "height": 2, "bought": 0}', 'line 71: age is empty'),
     ('{"who": "a", "age": NaN, "height": 2, "bought": 0}', 'age is nan, which says'),
     ('{"who": null, "age": 1, "height": 2, "bought": 0}', 'line 71: who is empty'),
@@ -135,14 +125,13 @@ def test_wrong_npz_arrays_are_refused_by_name(changes, message, tmp_path):
       '{"who": "a", "age": [1], "height": 2, "bought": 0}',
       'age is [1], which is of another shape',
     ),
-    ('{"who": "a", "age": [1, ], "height": 2, "bought": 0}', 'line 71 is not JSON: '),
     (
       '{"who": "\\ud800", "age": 1, "height": 2, "bought": 0}',
-      'line 71 has half of a character, ',
+      'line 71 is not JSON: ',
     ),
     (
       '{"who": "a", "age": 1, "height": 2, "bought": 0}\r',
-      'line 71 ends with a carriage return alone',
+      'line 71 is not JSON: it ends with a carriage return alone',
     ),
   ],
 )
@@ -159,7 +148,7 @@ def test_wrong_json_is_refused_with_line_number(line, message, tmp_path):
 def test_too_long_json_line_is_refused_with_line_number(tmp_path):
   path = tmp_path / 'data.jsonl'
   path.write_text('{"x": 1, "y": ""}\n' + '{"x": 1, "y": "%s"}\n' % ('a' * 2**25))
-  with pytest.raises(problems.DataError, match='line 2 has 3.* Shorten it'):
+  with pytest.raises(problems.DataError, match='maximum_object_size. of'):
     list(tables.JsonLines(str(path), None).batches(['x']))
 
 
@@ -193,15 +182,13 @@ def test_wrong_folder_is_refused_with_reason(make, message, tmp_path):
   [
     ('b.jsonl', '{"x": 1, "bought": 0}\n', 'is of another format than'),
     ('b.csv', 'x,sold\n1,0\n', 'x, sold'),
-    ('b/c.csv', 'x,bought\n1,0\n', 'there must be a file for each client, or a folder'),
-    ('b/c/d.csv', 'x,bought\n1,0\n', 'c is not a file, of which a client may'),
+    ('b/c/d.csv', 'x,bought\n1,0\n', 'b/c does not end in any of'),
   ],
 )
 def test_different_files_in_a_folder_are_refused(name, text, message, tmp_path):
   folder = tmp_path / 'data'
   (folder / name).parent.mkdir(parents=True)
-  if name.count('/') < 2:
-    (folder / 'a.csv').write_text('x,bought\n1,0\n2,1\n')
+  (folder / 'a.csv').write_text('x,bought\n1,0\n2,1\n')
   (folder / name).write_text(text)
   with pytest.raises(problems.DataError) as error:
     own_data.load(folder, label_column='bought')
@@ -292,16 +279,3 @@ def test_json_lists_of_numbers_are_features(tmp_path):
   clients, tested = own_data.everything(loaded)
   expected = sorted((i, 2.0 * i, i, i % 2) for i in range(20))
   assert sorted(sum(clients.values(), []) + tested) == expected
-
-
-def test_npz_names_need_no_ending_but_must_differ(tmp_path):
-  def write(*names):
-    with zipfile.ZipFile(tmp_path / 'data.npz', 'w') as archive:
-      for name in names:
-        with archive.open(name, 'w') as file:
-          np.save(file, np.arange(6))
-    return own_data.load(tmp_path / 'data.npz')
-
-  assert write('x', 'y.npy', 'client_ids').num_clients == 5
-  with pytest.raises(problems.DataError, match='two arrays are called x'):
-    write('x', 'x.npy', 'y', 'client_ids')

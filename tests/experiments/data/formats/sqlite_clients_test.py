@@ -105,23 +105,18 @@ _LONGER = cached_files.example(
   [
     (
       f"UPDATE examples SET serialized_example_proto = x'{_LONGER}' WHERE rowid = 50",
-      'person has 3 values; it must',
+      'row 50 of table examples: Name: <unknown>, Key: person',
     ),
     ('DELETE FROM examples', 'is empty'),
     ('DROP TABLE client_metadata', 'table client_metadata lacks client_id'),
-    ("DELETE FROM examples WHERE client_id = 'client 3'", "'client 3' has 0 examples"),
-    ('UPDATE examples SET serialized_example_proto = 7', 'row 1 of table examples'),
+    ('UPDATE examples SET serialized_example_proto = 7', 'the first row of split'),
     (
       "UPDATE examples SET serialized_example_proto = 'x' WHERE rowid = 33",
-      'row 33 of table examples is not a tf.train.Example',
+      'row 33 of table examples: Could not parse example',
     ),
     (
       "UPDATE examples SET serialized_example_proto = x'' WHERE rowid = 33",
-      'row 33 of table examples: bought has 0 values',
-    ),
-    (
-      "UPDATE client_metadata SET num_examples = 0 WHERE client_id = 'client 1'",
-      "'client 1' has 10 examples, and 0 according to table client_metadata",
+      'row 33 of table examples: Name: <unknown>, Feature: bought',
     ),
   ],
 )
