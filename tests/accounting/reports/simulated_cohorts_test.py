@@ -11,7 +11,6 @@ from tff_dp_aggregators import sampling
 from tff_dp_aggregators import strategies
 from tff_dp_aggregators.accounting import reports
 from tff_dp_aggregators.accounting.reports import rendering
-from tff_dp_aggregators.accounting.reports import schema as schema_lib
 from tff_dp_aggregators.accounting.reports import sources
 from tff_dp_aggregators.accounting.reports import statement
 
@@ -23,7 +22,7 @@ def _run_dir(tmp_path):
 
 def test_simulated_cohort_report_has_no_guarantee(run_dir, tmp_path):
   stated = statement.build(sources.from_run_dir(run_dir))
-  assert list(schema_lib.violations(stated)) == []
+  assert statements.violations(stated) == []
   assert stated['guarantee']['epsilon'] is None
   assert not stated['guarantee']['is_private'] and stated['mechanism'] is None
   private = statements.with_ledger(tmp_path)

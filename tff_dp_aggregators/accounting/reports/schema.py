@@ -1,4 +1,4 @@
-"""The JSON schema of reports, and the validation of reports against it.
+"""The JSON schema of reports.
 
 It is made from the structs of `model` and from the registries of mechanisms, their
 options, schemes of participation and accountants. `tff-dp-report --schema` prints it.
@@ -15,7 +15,6 @@ import msgspec
 
 from tff_dp_aggregators import sampling
 from tff_dp_aggregators.accounting import accountants
-from tff_dp_aggregators.accounting import joint_mechanism
 from tff_dp_aggregators.accounting import mechanism as mechanism_lib
 from tff_dp_aggregators.accounting import noises
 from tff_dp_aggregators.accounting.reports import model
@@ -144,49 +143,3 @@ def _add_accountants(definitions: dict[str, Any]) -> None:
       'description': f'By {title}; null where not computed, or infinite.',
       'type': ['number', 'null'],
     }
-
-
-def violations(report: Any) -> Iterator[str]:
-  """Yields a line for each violation of the JSON schema by a value."""
-  # Imported here as only reading a report needs it.
-  import jsonschema
-
-  draft = jsonschema.Draft202012Validator
-  # A float with an integral value is not an integer: reports write integers as such.
-  types = draft.TYPE_CHECKER.redefine('integer', lambda _, value: type(value) is int)
-  own = {**load(), 'anyOf': [{'$ref': f'#/$defs/{_kind_of(report).__name__}'}]}
-  validator = jsonschema.validators.extend(draft, type_checker=types)(own)
-  for error in validator.iter_errors(report):
-    yield from _in_words(error)
-
-
-def _kind_of(report: Any) -> type[model.Report]:
-  """The struct that a report has to match; checking all takes several times as long."""
-  mechanism = report.get('mechanism') if isinstance(report, dict) else None
-  if not isinstance(mechanism, dict):
-    return model.WithoutPrivacy
-  named: dict[str, type[model.Report]] = {
-    'nbafl': model.Nbafl,
-    'composition': model.Composition,
-    joint_mechanism.NAME: model.Joint,
-  }
-  return named.get(str(mechanism.get('name')), model.Single)
-
-
-def _in_words(error: Any) -> Iterator[str]:
-  """Describes a violation; if there are alternatives, those of the closest one."""
-  if error.context:
-    alternatives: dict[Any, list[Any]] = {}
-    for each in error.context:
-      alternatives.setdefault(each.schema_path[0], []).append(each)
-
-    def distance(errors: list[Any]) -> tuple[bool, int]:
-      """Whether the value has another type than the alternative; number of errors."""
-      is_other = errors[0].validator == 'type' and not errors[0].relative_path
-      return is_other, len(errors)
-
-    for each in min(alternatives.values(), key=distance):
-      yield from _in_words(each)
-    return
-  name = error.json_path.lstrip('$.')
-  yield f'{name or "the report"}: {error.message}'
