@@ -59,7 +59,7 @@ def test_run_with_simulated_cohort_cannot_pass_as_private(run_dir, tmp_path):
   private = statements.run_dir(tmp_path / 'private')
   composed = reporting.execute(f'--run_dir={run_dir}', f'--run_dir={private}')
   assert composed.returncode == 2
-  assert 'has no guarantee: there is no mechanism' in composed.stderr
+  assert 'has no guarantee that composes: there is no mechanism' in composed.stderr
   # Its ledger is refused, whatever noise multiplier flags state.
   for noise_multiplier in (0.5, 5.0):
     flags = [flag for flag in statements.TREE_FLAGS if 'noise' not in flag]
