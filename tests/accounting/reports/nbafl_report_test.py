@@ -80,7 +80,7 @@ def test_incompatible_nbafl_flags_are_refused(flags, message, capsys):
 def test_nbafl_report_does_not_compose_with_others(tmp_path):
   report = statements.by_flags(tmp_path, *statements.NBAFL_FLAGS)
   (tmp_path / 'nbafl.json').write_text(json.dumps(report))
-  with pytest.raises(ValueError, match='part 1 is of an NbAFL plan'):
+  with pytest.raises(ValueError, match='or it is an NbAFL plan'):
     statements.compose([statement.build_nbafl(PLAN)] * 2)
   copied = statements.by_flags(tmp_path, f'--report={tmp_path}/nbafl.json')
   assert copied == report

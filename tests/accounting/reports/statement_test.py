@@ -179,10 +179,13 @@ def test_invalid_other_releases_are_refused(releases, reason):
   'text, reason',
   [
     ('s: epsilon=0.5, delta=1e-7: epsilon=0.0, delta=0', ''),
-    ('survey: eps=1', 'it has no value of epsilon.'),
-    ('survey: epsilon=1', 'it has no value of delta.'),
-    ('survey: epsilon=1, delta=0, adjacency', 'it has no value of adjacency.'),
-    ('survey: epsilon=1, epsilon=0.1, delta=0', 'given twice.'),
+    ('survey: eps=1', 'unknown field `eps`.'),
+    ('survey: epsilon=1', 'missing required field `delta`.'),
+    (
+      'survey: epsilon=1, delta=0, adjacency',
+      r'Invalid enum value .*.',
+    ),
+    ('survey: epsilon=1, epsilon=0.1, delta=0', r'a name is repeated in .*.'),
     ('survey: epsilon=1, delta=0, unit=row', ''),
     ('epsilon=1, delta=0', ''),
   ],

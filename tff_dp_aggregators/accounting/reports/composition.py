@@ -96,7 +96,7 @@ def compose(
   if any(each['outputs'].endswith(_TEXTS.secret) for each in definitions):
     outputs += _TEXTS.secret
   return model.to_json(
-    model.Composition(
+    model.Private(
       warnings=[
         f'Run {number}: {warning}'
         for number, part in enumerate(statements, start=1)

@@ -13,6 +13,7 @@ from msgspec import Meta
 
 from tff_dp_aggregators.accounting import events
 from tff_dp_aggregators.base import checks
+from tff_dp_aggregators.base import strict_json
 
 # The `format` of every JSON report.
 FORMAT: Final = 'tff_dp_aggregators.privacy_report'
@@ -70,6 +71,13 @@ Simulation = Annotated[
 ]
 NoParts = Annotated[list[Any], Meta(max_length=0, description='Empty.')]
 EachPartHasItsOwn = Annotated[None, _doc('Each part has its own.')]
+# What reports without privacy state, as there is none.
+NO_GUARANTEE: Final = {
+  **dict.fromkeys(('epsilon', 'delta')),
+  'is_private': False,
+  **dict.fromkeys(('epsilon_rdp', 'zcdp_rho', 'gdp_mu')),
+}
+NoGuarantee = Annotated[dict[str, Optional[bool]], _doc('None.')]
 # Fields that registries add, which `to_json` writes beside the others.
 Registered = dict[str, Any]
 
@@ -410,21 +418,16 @@ class OtherRelease(Model, frozen=True):
   @classmethod
   def parse(cls, text: str) -> 'OtherRelease':
     """Parses 'NAME: epsilon=0.5, delta=1e-7' with an optional adjacency=NAME."""
-    name, _, rest = text.partition(':')
     try:
-      settings = [each.partition('=') for each in rest.split(',')]
-      given: dict[str, Any] = {key.strip(): value.strip() for key, _, value in settings}
-      if (
-        not name.strip().isprintable() or not name.strip() or len(given) < len(settings)
-      ):
-        raise ValueError('a name is missing or given twice')
-      for key in ('epsilon', 'delta', *given):
-        if not given.get(key):
-          raise ValueError(f'it has no value of {key or "a setting"}')
-      epsilon, delta = float(given.pop('epsilon')), float(given.pop('delta'))
-      release = cls(name.strip(), epsilon, delta, **given)
+      name, _, settings = text.partition(':')
+      if not name.strip() or not name.isprintable():
+        raise ValueError('it has no name')
+      pairs = [each.partition('=')[::2] for each in settings.split(',')]
+      given = [(key.strip(), value.strip()) for key, value in pairs]
+      fields = strict_json.unique([('name', name.strip()), *given])
+      release = msgspec.convert(fields, cls, strict=False)
       release.to_event()
-    except (KeyError, TypeError, ValueError) as e:
+    except (ValueError, msgspec.ValidationError) as e:
       raise ValueError(
         f'{text!r} is not a name, a colon, epsilon and delta, as in '
         "'survey of March: epsilon=0.5, delta=1e-7', which adjacency=add_or_remove may "
@@ -587,6 +590,14 @@ class Verification(Model, frozen=True, kw_only=True):
   inputs: VerificationInputs
 
 
+class OtherVerification(Model, frozen=True, kw_only=True):
+  """How to compute a plan of NbAFL again, or a report of a run without privacy."""
+
+  command: Optional[str]  # One that prints the same numbers.
+  files: Files = []
+  inputs: dict[str, Any]  # The plan, or the accountant that was asked for.
+
+
 class Report(Model, frozen=True, kw_only=True):
   """The fields that all reports begin with."""
 
@@ -594,56 +605,33 @@ class Report(Model, frozen=True, kw_only=True):
   version: Literal[7] = VERSION  # Version of this schema.
 
 
-class Single(Report, frozen=True, kw_only=True):
-  """One mechanism, or one run of it."""
+class Private(Report, frozen=True, kw_only=True):
+  """A mechanism, joint or not, a run of one, or several of them together.
+
+  What is null for several together is stated by each part.
+  """
 
   warnings: list[str]  # Shown first, such as against whom the guarantee does not hold.
   setting: str  # Who is trusted with what.
   definition: Definition
-  mechanism: Mechanism
-  participation: Participation
-  run: Optional[Run]
+  mechanism: Any  # One of MECHANISMS, which the schema says.
+  participation: Optional[Participation] = None
+  run: Optional[Run] = None
   stopped: Union[Stopped, msgspec.UnsetType] = msgspec.UNSET  # If it ended early.
-  target: Optional[Target]
-  tuning: Optional[Tuning]
+  target: Optional[Target] = None
+  tuning: Optional[Tuning] = None
   guarantee: Guarantee
-  other_guarantees: list[OtherGuarantee]  # Of the same noise, where clients make it.
+  # Of the same noise, where clients make it; of several runs, what holds of all.
+  other_guarantees: list[OtherGuarantee]
   canaries: Union[Canaries, msgspec.UnsetType] = msgspec.UNSET  # If there were some.
-  nbafl: Optional[NbaflOfRun]
-  parts: NoParts = msgspec.field(default_factory=list)
+  nbafl: Union[NbaflOfRun, None, msgspec.UnsetType] = msgspec.UNSET
+  parts: list[dict[str, Any]] = msgspec.field(default_factory=list)  # Reports of runs.
+  # What other systems released of the same clients, added to it.
+  other_releases: Union[list[OtherRelease], msgspec.UnsetType] = msgspec.UNSET
   curves: Optional[Curves]
   # Version of the code that trained; null if it is not known.
-  code_version: Optional[str]
-  provenance: Provenance
-  software: Software
-  verification: Verification
-
-
-class Joint(Single, frozen=True, kw_only=True):
-  """A joint mechanism, or one run of it."""
-
-  mechanism: JointMechanism  # type: ignore[assignment]
-
-
-class Composition(Report, frozen=True, kw_only=True):
-  """Several runs on the same clients together, and what else was released of them."""
-
-  warnings: list[str]  # Shown first, such as against whom the guarantee does not hold.
-  setting: str  # Who is trusted with what.
-  definition: Definition
-  mechanism: Composed
-  participation: EachPartHasItsOwn = None
-  run: EachPartHasItsOwn = None
-  target: EachPartHasItsOwn = None
-  tuning: EachPartHasItsOwn = None
-  guarantee: Guarantee
-  other_guarantees: list[OtherGuarantee]  # What else holds of all parts together.
-  parts: Annotated[list[dict[str, Any]], Meta(min_length=1)]  # Reports of the parts.
-  # What other systems released of the same clients, added to it.
-  other_releases: list[OtherRelease]
-  curves: Optional[Curves]
-  code_version: EachPartHasItsOwn = None
-  provenance: EachPartHasItsOwn = None
+  code_version: Optional[str] = None
+  provenance: Optional[Provenance] = None
   software: Software
   verification: Verification
 
@@ -657,20 +645,6 @@ class GuaranteeOfPlan(Model, frozen=True, kw_only=True):
   adjacency: Adjacency
 
 
-class PlanInputs(Model, frozen=True, kw_only=True):
-  """Inputs for computing everything again."""
-
-  plan: NbaflInputs
-
-
-class VerificationOfPlan(Model, frozen=True, kw_only=True):
-  """How to compute the numbers again, from flags alone."""
-
-  command: Optional[str]  # One that prints the same numbers.
-  files: NoParts = msgspec.field(default_factory=list)
-  inputs: PlanInputs
-
-
 class Nbafl(Report, frozen=True, kw_only=True):
   """A plan of NbAFL (arXiv:1911.00222): what its formulas claim, and what holds."""
 
@@ -679,7 +653,7 @@ class Nbafl(Report, frozen=True, kw_only=True):
   guarantees: NbaflGuarantees
   parts: NoParts = msgspec.field(default_factory=list)
   software: Software
-  verification: VerificationOfPlan
+  verification: OtherVerification
 
 
 class SimulatedCohort(Model, frozen=True, kw_only=True):
@@ -709,31 +683,6 @@ class SimulatedCohort(Model, frozen=True, kw_only=True):
   target_epsilon: Optional[float]  # Asked for of the larger cohort; or null.
 
 
-class NoGuarantee(Model, frozen=True, kw_only=True):
-  """No guarantee."""
-
-  epsilon: None = None  # Infinite.
-  delta: None = None  # None.
-  is_private: bool = False  # It is not.
-  epsilon_rdp: None = None  # Infinite.
-  zcdp_rho: None = None  # Infinite.
-  gdp_mu: None = None  # Infinite.
-
-
-class InputsWithoutPrivacy(Model, frozen=True, kw_only=True):
-  """Inputs of a report without privacy."""
-
-  accountant: AskedAccountant = None
-
-
-class VerificationWithoutPrivacy(Model, frozen=True, kw_only=True):
-  """How to compute the report again, from files."""
-
-  command: Optional[str] = None  # One that prints the same numbers.
-  files: Files
-  inputs: InputsWithoutPrivacy
-
-
 class WithoutPrivacy(Report, frozen=True, kw_only=True):
   """A run without a privacy mechanism, or with the noise of a larger cohort."""
 
@@ -742,11 +691,12 @@ class WithoutPrivacy(Report, frozen=True, kw_only=True):
   simulated_cohort: Optional[SimulatedCohort]
   not_covered: list[str]  # Data accesses that no guarantee covers.
   tuning: Optional[Tuning]
-  guarantee: NoGuarantee = NoGuarantee()
-  verification: Optional[VerificationWithoutPrivacy]
+  guarantee: NoGuarantee = msgspec.field(default_factory=NO_GUARANTEE.copy)
+  verification: Optional[OtherVerification]
 
 
-REPORTS = (Single, Joint, Composition, Nbafl, WithoutPrivacy)
+MECHANISMS = (Mechanism, JointMechanism, Composed)
+REPORTS = (Private, Nbafl, WithoutPrivacy)
 
 
 def is_plan(statement: dict[str, Any]) -> bool:

@@ -4,7 +4,6 @@ It is made from the structs of `model` and from the registries of mechanisms, th
 options, schemes of participation and accountants. `tff-dp-report --schema` prints it.
 """
 
-import copy
 import dataclasses
 import inspect
 import re
@@ -21,11 +20,14 @@ from tff_dp_aggregators.accounting.reports import model
 from tff_dp_aggregators.accounting.reports import terms
 from tff_dp_aggregators.strategies import registry
 
+# JSON types of the fields of schemes, by what their types in Python have.
+_TYPES = {'bool': 'boolean', 'float': 'number', 'int': 'integer'}
+
 
 def load() -> dict[str, Any]:
   """Returns the JSON schema (draft 2020-12) of all reports."""
   refs, definitions = msgspec.json.schema_components(
-    model.REPORTS, ref_template='#/$defs/{name}'
+    (*model.REPORTS, *model.MECHANISMS), ref_template='#/$defs/{name}'
   )
   comments = list(_comments())
   for name, each in definitions.items():
@@ -40,20 +42,20 @@ def load() -> dict[str, Any]:
     fields = msgspec.structs.fields(struct)
     unset = {field.encode_name for field in fields if field.default is msgspec.UNSET}
     each['required'] = [field for field in each['properties'] if field not in unset]
-  _add_mechanisms(definitions)
-  _add_schemas(definitions)
-  _add_accountants(definitions)
-  definitions['NoGuarantee']['properties']['is_private']['enum'] = [False]
+  reports, mechanisms = refs[: len(model.REPORTS)], refs[len(model.REPORTS) :]
+  definitions['Private']['properties']['mechanism'] = {'anyOf': list(mechanisms)}
+  definitions['Private']['properties']['parts']['items'] = reports[0]
   definitions['Software']['additionalProperties'] = {'type': 'string'}
-  composed = definitions['Composition']['properties']['parts']
-  composed['items'] = {'anyOf': list(refs[:3])}
+  _add_mechanisms(definitions)
+  _add_schemes(definitions)
+  _add_accountants(definitions)
   return {
     '$schema': 'https://json-schema.org/draft/2020-12/schema',
     '$id': f'urn:tff_dp_aggregators:privacy_report:{model.VERSION}',
     'title': 'Privacy report of tff_dp_aggregators',
     'description': 'A differential privacy guarantee with everything it rests on. '
     'Infinite numbers are null.',
-    'anyOf': list(refs),
+    'anyOf': list(reports),
     '$defs': definitions,
   }
 
@@ -67,7 +69,7 @@ def _comments() -> Iterator[tuple[str, str, str]]:
     if code.startswith('class '):
       struct = code[len('class ') : code.index('(')]
     elif field := re.match(r'  (\w+): ', code):
-      if text and not text.startswith('type: '):
+      if text:
         yield struct, field[1], text
       text = ''
     above = '' if code else text
@@ -75,65 +77,61 @@ def _comments() -> Iterator[tuple[str, str, str]]:
 
 def _add_mechanisms(definitions: dict[str, Any]) -> None:
   """Adds the names of mechanisms and the fields of their options."""
-  names = [*mechanism_lib.names(), mechanism_lib.FROM_FILE]
-  options: dict[str, Any] = {}
-  for name, by_kind in registry.options().items():
-    texts = {kind: f'{each.title}, {each.meaning}' for kind, each in by_kind.items()}
-    options[name] = {
-      'description': f'{registry.describe(texts)} Null for others.',
-      'type': ['integer', 'null'],
-    }
-  for name, option in terms.OPTIONS.items():
-    options[name] = {
-      'description': f'{option.title}: {option.meaning}. Null for others.',
-      'type': ['integer', 'null'],
-      'minimum': 1,
-    }
+  texts = {
+    name: registry.describe(
+      {kind: f'{each.title}, {each.meaning}' for kind, each in by_kind.items()}
+    )
+    for name, by_kind in registry.options().items()
+  }
+  texts |= {name: f'{o.title}: {o.meaning}.' for name, o in terms.OPTIONS.items()}
   for each in (definitions['Mechanism'], definitions['Part']):
-    each['properties'].update(options)
-    each['properties']['name']['enum'] = names
+    for name, text in texts.items():
+      description = f'{text} Null for others.'
+      each['properties'][name] = {
+        'description': description,
+        'type': ['integer', 'null'],
+      }
+    each['properties']['name']['enum'] = [
+      *mechanism_lib.names(),
+      mechanism_lib.FROM_FILE,
+    ]
     each['properties']['noise_site']['enum'] = list(noises.PLACEMENTS)
-    each['required'] += options
+    each['required'] += texts
 
 
-def _add_schemas(definitions: dict[str, Any]) -> None:
+def _add_schemes(definitions: dict[str, Any]) -> None:
   """Makes `participation` a choice of one form for each scheme."""
-  common = definitions['Participation']
-  forms = []
+  common, forms = definitions['Participation'], []
   for scheme in sampling.SCHEMES.values():
-    form = copy.deepcopy(common)
     numbers = {
-      scheme.json_names.get(field.name, field.name): _number(field)
+      scheme.json_names.get(field.name, field.name): {
+        'description': f'As the flag, or argument, {field.name}.',
+        'type': next(v for k, v in _TYPES.items() if k in str(field.type)),
+      }
       for field in dataclasses.fields(scheme.data)
       if field.name != 'num_rounds'
     }
-    form['properties'].update(numbers)
-    form['properties']['schema']['const'] = scheme.name
-    form['required'] = list(dict.fromkeys([*common['required'], *numbers]))
-    forms.append({**form, 'description': f'As of --sampling={scheme.flag}.'})
+    properties = {**common['properties'], **numbers, 'schema': {'const': scheme.name}}
+    forms.append(
+      {
+        **common,
+        'description': f'As of --sampling={scheme.flag}.',
+        'properties': properties,
+        'required': list(dict.fromkeys([*common['required'], *numbers])),
+      }
+    )
   definitions['Participation'] = {'description': common['description'], 'anyOf': forms}
-
-
-def _number(field: dataclasses.Field[Any]) -> dict[str, Any]:
-  """The JSON schema of a scheme's field: a count, a probability or a boolean."""
-  field_schema = {'description': f'As the flag, or argument, {field.name}.'}
-  if 'bool' in str(field.type):
-    return {**field_schema, 'type': 'boolean'}
-  if 'float' in str(field.type):
-    return {**field_schema, 'type': 'number', 'exclusiveMinimum': 0, 'maximum': 1}
-  return {**field_schema, 'type': 'integer', 'minimum': 1}
 
 
 def _add_accountants(definitions: dict[str, Any]) -> None:
   """Adds the names of accountants and their fields in guarantees."""
-  names = list(accountants.ACCOUNTANTS)
-  for name, field, known in (
-    ('Guarantee', 'accountant', names),
-    ('AccountantsEpsilon', 'name', names),
-    ('OtherGuarantee', 'accountant', names),
-    ('VerificationInputs', 'accountant', [*names, None]),
-    ('InputsWithoutPrivacy', 'accountant', [*names, None]),
+  for name, field in (
+    ('Guarantee', 'accountant'),
+    ('AccountantsEpsilon', 'name'),
+    ('OtherGuarantee', 'accountant'),
+    ('VerificationInputs', 'accountant'),
   ):
+    known = [*accountants.ACCOUNTANTS, *([None] if name.endswith('Inputs') else [])]
     definitions[name]['properties'][field]['enum'] = known
   guarantee = definitions['Guarantee']
   for name in terms.IN_GUARANTEE:

@@ -101,9 +101,6 @@ def build(inputs: sources.Inputs, *, with_curves: bool = True) -> dict[str, Any]
   target_rho = msgspec.UNSET if inputs.target_rho is None else inputs.target_rho
   if inputs.target_epsilon is not None or target_rho:
     target = model.Target.of(inputs, epsilon=inputs.target_epsilon, rho=target_rho)
-  report: type[model.Single] = model.Single
-  if mechanism.parts:
-    report = model.Joint
   guarantee = guarantees.of_event(
     event, delta, mechanism.relation, inputs.accountant, mechanism.sensitivity_kind
   )
@@ -136,7 +133,7 @@ def build(inputs: sources.Inputs, *, with_curves: bool = True) -> dict[str, Any]
       )
       warnings.insert(0, terms.in_a_line(warning))
   return model.to_json(
-    report.of(
+    model.Private.of(
       inputs,
       warnings=warnings,
       setting=placement.setting,
@@ -270,8 +267,8 @@ def build_nbafl(plan: nbafl.Nbafl, *, command: Optional[str] = None) -> dict[str
       guarantee=model.GuaranteeOfPlan.of(central, is_private=is_private),
       guarantees=of_plan.guarantees,
       software=software(),
-      verification=model.VerificationOfPlan(
-        command=command, inputs=model.PlanInputs(plan=model.NbaflInputs.of(plan))
+      verification=model.OtherVerification(
+        command=command, inputs={'plan': model.NbaflInputs.of(plan)}
       ),
     )
   )
@@ -293,10 +290,10 @@ def build_without_privacy(
   if isinstance(run, sources.Inputs):
     cohort = _simulated_cohort(run)
   if run.files or cohort is not None:
-    verification = model.VerificationWithoutPrivacy(
+    verification = model.OtherVerification(
       command=run.command,
       files=[model.File(**file) for file in run.files],
-      inputs=model.InputsWithoutPrivacy(accountant=run.accountant),
+      inputs={'accountant': run.accountant},
     )
   return model.to_json(
     model.WithoutPrivacy.of(
