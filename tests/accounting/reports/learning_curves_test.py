@@ -74,15 +74,9 @@ def test_incomplete_last_line_of_metrics_is_ignored(run_dir):
   assert learning_curves.of_run(run_dir) == whole
 
 
-@pytest.mark.parametrize(
-  ('rows', 'message'),
-  [
-    ((_ROWS[0], _ROWS[2]), "line 3 must be of round 1, got '2'"),
-    (('0,10,much,3.0,,9.75,0.1',), "could not convert string to float: 'much'"),
-  ],
-)
-def test_invalid_metrics_file_is_refused(run_dir, rows, message):
-  _write(run_dir, *rows)
+def test_invalid_metrics_file_is_refused(run_dir):
+  _write(run_dir, '0,10,much,3.0,,9.75,0.1')
   shown = reporting.execute(f'--run_dir={run_dir}', '--format=html')
-  assert shown.returncode == 2 and message in shown.stderr
+  assert shown.returncode == 2
+  assert "could not convert string to float: 'much'" in shown.stderr
   assert reporting.execute(f'--run_dir={run_dir}').returncode == 0

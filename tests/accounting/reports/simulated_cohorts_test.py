@@ -134,9 +134,9 @@ def test_check_not_covered_refuses_invalid_texts(not_covered):
 
 
 @pytest.mark.parametrize('stated', [(0, 1.0), (2, float('nan'))])
-def test_check_tuning_refuses_invalid_values(stated):
+def test_tuning_refuses_invalid_values(stated):
   with pytest.raises(ValueError, match='tuning'):
-    reports.sources.check_tuning(reports.Tuning(*stated))
+    reports.Tuning(*stated)
 
 
 def test_infinite_tuning_epsilon_is_null_in_json():

@@ -169,13 +169,6 @@ def test_verify_detects_composed_runs_that_share_noise(tmp_path, monkeypatch):
   assert 'have their noise from the same seed' in difference
 
 
-def test_run_with_two_strategy_files_is_refused(tmp_path):
-  run_dir = statements.run_dir(tmp_path / 'run')
-  statements.TREE.strategy.save(tmp_path / 'run' / 'strategy.json')
-  with pytest.raises(ValueError, match='run has both strategy.json and strategy.npz'):
-    sources.from_run_dir(run_dir)
-
-
 @pytest.mark.parametrize('role', ['ledger', 'strategy'])
 def test_verify_detects_listed_file_of_another_run(tmp_path, role):
   (tmp_path / 'other').write_text('')

@@ -145,37 +145,27 @@ class Mechanism(Model, frozen=True, kw_only=True):
   strategy: str  # Kind of the strategy matrix C.
   strategy_checksum: Checksum
   num_rounds: BuiltFor
-  # Who makes the noise: the server, clients in shares of that of the sum, each client
-  # all of it (local), or the server in a simulation of that.
-  noise_site: str
+  noise_site: str  # Who makes the noise, as the flag --noise_site has it.
   registered: Registered
   noise_buffers: Count  # Noise kept from round to round, in model sizes.
-  # L2 bound of one client's contribution to one round, as stated or as in all rounds of
-  # the ledger; null if neither; the guarantee does not depend on it.
+  # L2 bound of a client's contribution to a round, as stated or in all of the ledger.
   clip_norm: Optional[float]
   adaptive_clipping: Optional[AdaptiveClipping]
-  # Standard deviation of z over the clip norm; with the noise_site local,
-  # clients_and_server or local_approximate, that of one client's noise.
+  # Stddev of z over the clip norm; of one client's noise where each hides its own.
   noise_multiplier: NonNegative
-  # That of the server's noise with the noise_site clients_and_server, which the
-  # guarantee does not count; null for others.
+  # Of the server's noise with clients_and_server, which the guarantee does not count.
   server_noise_multiplier: Optional[NonNegative]
-  # The most that one client changes C X by, in clip norms, in all its rounds, or in one
-  # round of a sampled schema; with integer noise, after rounding.
+  # The most that a client changes C X by, in clip norms; if sampled, in one round.
   sensitivity: PositiveFloat
   sensitivity_squared: PositiveFloat  # Its square.
   sensitivity_kind: Exactness
   effective_noise_multiplier: NonNegative  # noise_multiplier / sensitivity.
   integer_noise: Optional[IntegerNoise]
-  # Epsilon of noise that is only simulated, in all planned rounds; null if the noise is
-  # made at the stated place, or if infinite.
+  # Epsilon of noise that is only simulated, in all planned rounds; or null.
   simulated_epsilon: Optional[NonNegative]
   noise_source: str  # Where the randomness comes from.
-  # Whether rmse and max_error are of the noise in the sum or, where the number of
-  # clients is not known, of the noise of one client.
-  error_of: Literal['sum', 'client']
-  # Root mean square over rounds of the noise in an entry of the sum of all rounds so
-  # far, in clip norms; max_error is the largest.
+  error_of: Literal['sum', 'client']  # Whose noise rmse and max_error are of.
+  # Root mean square over rounds of the noise in the sum of all rounds so far.
   rmse: float
   max_error: float  # Largest of the same over rounds.
 
@@ -184,17 +174,12 @@ class Part(Mechanism, frozen=True, kw_only=True):
   """A part of a joint mechanism: its weights, and the fields of its mechanism."""
 
   part: str  # Name of the part.
-  # Patterns for the names of its weights; a weight is of the first part that matches.
-  patterns: Annotated[list[str], Meta(min_length=1)]
-  # Names of its weights; they and the shapes are null if the report is of no run.
-  weights: Optional[list[str]]
+  patterns: Annotated[list[str], Meta(min_length=1)]  # For names of its weights.
+  weights: Optional[list[str]]  # Names of its weights; null if it is of no run.
   shapes: Optional[list[list[Count]]]  # Shapes of its weights, or null.
   num_parameters: Optional[Count]  # Numbers in all its weights, or null.
-  # Fraction of the sum of 1 / effective_noise_multiplier^2 over all parts, by which a
-  # target is divided when noise is found for it.
-  share: Fraction
-  # Fraction of the sum over Gaussian parts; null for other noise.
-  share_of_mu_squared: Optional[Fraction]
+  share: Fraction  # Of the sum of 1 / effective_noise_multiplier^2 over all parts.
+  share_of_mu_squared: Optional[Fraction]  # Over Gaussian parts; null for other noise.
 
 
 class JointMechanism(Model, frozen=True, kw_only=True):
@@ -210,7 +195,7 @@ class JointMechanism(Model, frozen=True, kw_only=True):
   sensitivity_kind: Exactness
   effective_noise_multiplier: OfAllTogether
   noise_source: str  # Where the randomness comes from.
-  # In order: a weight is of the first part with a pattern for its name.
+  # A weight is of the first part with a pattern for its name.
   parts: Annotated[list[Part], Meta(min_length=2)]
 
 
@@ -282,14 +267,9 @@ class Stopped(Model, frozen=True, kw_only=True):
 
   rounds_completed: Positive  # Rounds in the ledger or log.
   rounds_planned: Positive  # Rounds that were planned.
-  # Epsilon of the rounds that ran, for a number of them that was fixed before anything
-  # was computed from clients; null if infinite.
-  epsilon_completed: Optional[float]
-  # Epsilon of all planned rounds, which holds for any stopping rule that looks at
-  # released results alone; null if infinite.
-  epsilon_planned: Optional[float]
-  # What fixed the number, as stated and not verified; null if nobody states it. The
-  # guarantee is then epsilon_planned, and otherwise epsilon_completed.
+  epsilon_completed: Optional[float]  # Of rounds whose number was fixed before any ran.
+  epsilon_planned: Optional[float]  # For any rule to stop that looks at results alone.
+  # What fixed the number, not verified; without it, the guarantee is epsilon_planned.
   rounds_fixed_by: Optional[str]
 
 
@@ -323,9 +303,7 @@ class Tuning(Model, frozen=True):
   """The runs on the same clients from which this one was chosen."""
 
   num_runs: Positive  # Number of runs.
-  # Epsilon of all runs composed, at the delta of the chosen one; infinite if one of
-  # them had no privacy.
-  epsilon: Epsilon
+  epsilon: Epsilon  # Of all runs composed, at the delta of the chosen one; or infinite.
 
   def __post_init__(self) -> None:
     checks.check_positive_int('num_runs of tuning', self.num_runs)
@@ -392,8 +370,7 @@ class Guarantee(Model, frozen=True, kw_only=True):
 class OtherGuarantee(Model, frozen=True, kw_only=True):
   """A guarantee against another observer, or for another neighbouring relation."""
 
-  # The observer: whoever sees the released sums, one other client of the rounds, a
-  # server that sees what each client sends, or everybody.
+  # The observer: of the sums, a client of the rounds, a server of all that is sent.
   against: Literal['released', 'other_client', 'server', 'everybody']
   adjacency: Adjacency
   event: dict[str, Any]  # Privacy event, as events.to_json writes it.
@@ -436,8 +413,8 @@ class OtherRelease(Model, frozen=True):
     return release
 
 
-class NbaflInputs(Model, frozen=True, kw_only=True):
-  """Inputs of a plan of NbAFL (arXiv:1911.00222), as nbafl.Nbafl takes them."""
+class NbaflPlan(Model, frozen=True, kw_only=True):
+  """Inputs of a plan of NbAFL (arXiv:1911.00222), and the noise that follows."""
 
   epsilon: PositiveFloat  # Target for one example.
   delta: Delta
@@ -449,11 +426,6 @@ class NbaflInputs(Model, frozen=True, kw_only=True):
   clients_per_round: Optional[Positive]  # K, drawn at random; null for all clients.
   # Noise by the published formulas, or the least that keeps what they promise.
   calibration: Literal['published', 'exact']
-
-
-class NbaflPlan(NbaflInputs, frozen=True, kw_only=True):
-  """Inputs of a plan of NbAFL, and the noise that follows from them."""
-
   name: Literal['nbafl']  # Name of the scheme.
   cohort: Positive  # K, or N if all take part in every round.
   uplink_sensitivity: float  # What one example is said to change an upload by.
@@ -461,8 +433,7 @@ class NbaflPlan(NbaflInputs, frozen=True, kw_only=True):
   uplink_stddev: float  # sigma_u, noise of a client in each coordinate.
   downlink_stddev: float  # sigma_d, noise of the server in a coordinate of a mean.
   client_noise_multiplier: float  # Noise of a client over the clip norm.
-  # Noise of the server on a round's sum, over the clip norm.
-  server_noise_multiplier: float
+  server_noise_multiplier: float  # Noise of the server on a sum, over the clip norm.
   sum_noise_multiplier: float  # All noise in a round's sum, over the clip norm.
 
 
@@ -512,8 +483,7 @@ class Canaries(Model, frozen=True, kw_only=True):
   num_rounds: Positive  # Rounds, from the first on, that the scores are computed from.
   confidence: Share  # Probability that all bounds are right.
   bounds: list[CanaryBound]
-  # Epsilon of Gaussians fitted to the scores (arXiv:2302.03098), which is no bound;
-  # null if infinite, or if there are too few canaries.
+  # Epsilon of Gaussians fitted to the scores (arXiv:2302.03098), no bound; or null.
   estimate: Optional[NonNegative]
 
 
@@ -522,8 +492,7 @@ class Curves(Model, frozen=True, kw_only=True):
 
   epsilon_by_delta: Points  # [delta, epsilon], largest delta first.
   epsilon_by_round: Points = []  # [rounds, epsilon at the delta of the guarantee].
-  # The accountant of `epsilon_by_round`; null for a composition.
-  epsilon_by_round_accountant: Optional[str] = None
+  epsilon_by_round_accountant: Optional[str] = None  # Null for a composition.
   error_by_round: Points = []  # [rounds, stddev of an entry of their sum].
   noise_correlation: Points = []  # [lag, correlation of the last round with that one].
 
@@ -570,8 +539,7 @@ class VerificationInputs(Model, frozen=True, kw_only=True):
   """Inputs for computing everything again; a composition has few of them."""
 
   mechanism: Optional[dict[str, Any]] = None  # As Mechanism.to_json writes it.
-  # As Strategy.to_json writes it, by part if there are parts; null if it is large.
-  strategy: Optional[dict[str, Any]] = None
+  strategy: Optional[dict[str, Any]] = None  # Or strategies by part; null if large.
   event: dict[str, Any]  # Privacy event, as events.to_json writes it.
   delta: Delta
   accountant: AskedAccountant
@@ -629,8 +597,7 @@ class Private(Report, frozen=True, kw_only=True):
   # What other systems released of the same clients, added to it.
   other_releases: Union[list[OtherRelease], msgspec.UnsetType] = msgspec.UNSET
   curves: Optional[Curves]
-  # Version of the code that trained; null if it is not known.
-  code_version: Optional[str] = None
+  code_version: Optional[str] = None  # Version of the code that trained, if known.
   provenance: Optional[Provenance] = None
   software: Software
   verification: Verification
@@ -668,15 +635,13 @@ class SimulatedCohort(Model, frozen=True, kw_only=True):
   strategy_checksum: Checksum
   noise_multiplier: NonNegative  # The run's: that of the larger cohort over the scale.
   simulated_noise_multiplier: NonNegative  # That of the larger cohort.
-  # With adaptive clipping, noise of the count; else null.
-  clipped_count_stddev: Optional[NonNegative]
+  clipped_count_stddev: Optional[NonNegative]  # With adaptive clipping; else null.
   simulated_clipped_count_stddev: Optional[NonNegative]  # The same.
   participation: str  # Who takes part, in words.
   rounds_completed: Positive  # Rounds in the ledger.
   rounds_planned: BuiltFor
   ledger_head: LedgerHead
-  # Epsilon of the larger cohort, no guarantee of this run; or null.
-  simulated_epsilon: Optional[NonNegative]
+  simulated_epsilon: Optional[NonNegative]  # Of the larger cohort, none of this run.
   delta: Delta
   accountant: Optional[str]  # Whose epsilon it is; null without noise.
   adjacency: Adjacency

@@ -268,7 +268,7 @@ def build_nbafl(plan: nbafl.Nbafl, *, command: Optional[str] = None) -> dict[str
       guarantees=of_plan.guarantees,
       software=software(),
       verification=model.OtherVerification(
-        command=command, inputs={'plan': model.NbaflInputs.of(plan)}
+        command=command, inputs={'plan': dataclasses.asdict(plan)}
       ),
     )
   )
@@ -640,23 +640,24 @@ def _curves(
   mechanism, delta = inputs.mechanism, inputs.delta
   num_rounds, relation = mechanism.participation.num_rounds, mechanism.relation
   rounds = np.unique(np.linspace(0, num_rounds - 1, _POINTS).astype(int))
-  completed, by = num_rounds if run is None else run.rounds_completed, accountants.EXACT
+  completed, by = num_rounds, accountants.EXACT
   if not mechanism.is_one_gaussian:
-    planned = mechanism.event
-    by = accountants.quick_bound(planned, relation) or accountants.tightest(
-      planned, relation
+    by = accountants.quick_bound(mechanism.event, relation) or accountants.tightest(
+      mechanism.event, relation
     )
+  is_shown = mechanism.is_private
+  if run is not None:
+    completed = run.rounds_completed
+    # Aborted attempts may spend privacy between rounds.
+    is_shown &= not (mechanism.placement.is_of_client and run.aborted_attempts.count)
   spent: list[list[float]] = []
-  aborted = run is not None and bool(run.aborted_attempts.count)
-  if not mechanism.is_private or (mechanism.placement.is_of_client and aborted):
-    pass  # Without privacy, or if aborted attempts spent privacy between rounds.
-  elif mechanism.is_one_gaussian:
+  if is_shown and mechanism.is_one_gaussian:
     multipliers = mechanism.noise_multipliers_so_far
     spent = [
       [int(each) + 1, gaussian.epsilon_of(1 / float(multipliers[each]), delta)]
       for each in rounds[rounds < completed]
     ]
-  else:  # At the rounds in which the first group of clients takes part.
+  elif is_shown:  # At the rounds in which the first group of clients takes part.
     limits = mechanism.limits
     last = min(-(-completed // limits.min_separation), limits.possible_participations)
     for turns in np.unique(np.linspace(1, last, _SAMPLED_POINTS).astype(int)):
@@ -717,14 +718,13 @@ def _check_ledger(inputs: sources.Inputs, ledger: ledger_lib.Ledger) -> None:
       'the mechanism with limits on participation, without sampling.'
     )
   _compare(inputs, ledger)
-  needed = dict(mechanism.options).get(noises.MIN_CLIENTS)
+  needed = dict(mechanism.options).get(noises.MIN_CLIENTS, 0)
   for entry in ledger.entries:
-    reported = entry.cohort_reported
-    if needed is not None and (reported is None or reported < needed):
+    if needed and (entry.cohort_reported or 0) < needed:
       raise ValueError(
-        f'round {entry.round} of the ledger was released with {reported} clients, and '
-        f'min_clients={needed} counts the noise of as many. State the mechanism with '
-        'as many clients as reported in every round, and the noise that they made.'
+        f'round {entry.round} of the ledger was released with {entry.cohort_reported} '
+        f'clients, and min_clients={needed} counts the noise of as many. State the '
+        'mechanism with as many clients as reported in every round.'
       )
 
 
@@ -737,7 +737,7 @@ def _planned_lines(inputs: sources.Inputs) -> Iterator[dict[str, Any]]:
   if inputs.simulated_cohort is not None:
     line['noise_multiplier'] /= inputs.simulated_cohort.scale
     line['dp_event'] = dp_accounting.NonPrivateDpEvent()
-    yield from itertools.repeat(line)
+    yield from itertools.repeat(line, mechanism.participation.num_rounds)
   elif mechanism.has_noise and mechanism.is_private and mechanism.is_one_gaussian:
     for multiplier in mechanism.noise_multipliers_so_far:
       yield {**line, 'effective_noise_multiplier': float(multiplier)}
@@ -749,25 +749,18 @@ def _planned_lines(inputs: sources.Inputs) -> Iterator[dict[str, Any]]:
 def _compare(inputs: sources.Inputs, ledger: ledger_lib.Ledger) -> None:
   """Raises ValueError for the first line that differs from the planned one."""
   entries, num_rounds = ledger.entries, inputs.mechanism.participation.num_rounds
+  if not 1 <= len(entries) <= num_rounds:
+    raise ValueError(
+      f'the ledger lists {len(entries)} complete rounds; the mechanism is for 1 to '
+      f'{num_rounds}.'
+    )
   cohort, remedy = inputs.simulated_cohort, _REMEDY
   if cohort is not None:
-    remedy = (
-      f'The run simulates a cohort {cohort.scale:g} times as large and no round of it '
-      'is private: they are not of the same run.'
-    )
-  if not entries:
-    raise ValueError(
-      'the ledger has no complete line of a round: none was released, or the file was '
-      'cut off; give all of it.'
-    )
-  if len(entries) > num_rounds:
-    raise ValueError(
-      f'the ledger lists {len(entries)} rounds; the mechanism is for 1 to {num_rounds}.'
-    )
+    remedy = f'The run simulates a cohort {cohort.scale:g} times as large.'
   for entry, line in zip(entries, _planned_lines(inputs)):
     for name, value in line.items():
       stated = getattr(entry, name)
-      if not _is_as_planned(name, stated, value):
+      if not _is_as_planned(stated, value, name):
         raise ValueError(
           f'round {entry.round} of the ledger has the '
           f'{name.removeprefix("dp_").replace("_", " ")} {stated}, but by the '
@@ -775,26 +768,20 @@ def _compare(inputs: sources.Inputs, ledger: ledger_lib.Ledger) -> None:
         )
 
 
-def _is_as_planned(name: str, stated: Any, planned: Any) -> bool:
-  """Whether a field is as planned, up to round-off in composed noise multipliers."""
-  if name == 'effective_noise_multiplier':
-    return stated is not None and planned * _BELOW <= stated <= planned * _ABOVE
-  if name != 'dp_event':
-    return bool(stated == planned)
-  # Older ledgers have bounds instead of mixtures.
-  accepted = (planned, events.with_bounds(planned))
-  stated_json = events.to_json(stated)
-  return any(_is_same_event(stated_json, events.to_json(each)) for each in accepted)
-
-
-def _is_same_event(stated: Any, planned: Any, name: str = '') -> bool:
-  """Whether two JSON events are equal, up to round-off in the noise multiplier."""
+def _is_as_planned(stated: Any, planned: Any, name: str = '') -> bool:
+  """Whether a value is as planned, up to round-off in noise multipliers of events."""
+  if isinstance(planned, dp_accounting.DpEvent):
+    # Older ledgers have bounds instead of mixtures.
+    accepted = map(events.to_json, (planned, events.with_bounds(planned)))
+    stated = events.to_json(stated)
+    return any(_is_as_planned(stated, each, 'event') for each in accepted)
   if isinstance(planned, dict) and isinstance(stated, dict):
     return set(stated) == set(planned) and all(
-      _is_same_event(stated[key], value, key) for key, value in planned.items()
+      _is_as_planned(stated[key], value, f'event_{key}')
+      for key, value in planned.items()
     )
   if isinstance(planned, list) and isinstance(stated, list):
-    return len(stated) == len(planned) and all(map(_is_same_event, stated, planned))
-  if name == 'noise_multiplier':
-    return bool(planned * _BELOW <= stated <= planned * _ABOVE)
+    return len(stated) == len(planned) and all(map(_is_as_planned, stated, planned))
+  if name in ('event_noise_multiplier', 'effective_noise_multiplier'):
+    return stated is not None and bool(planned * _BELOW <= stated <= planned * _ABOVE)
   return bool(stated == planned)
