@@ -45,11 +45,13 @@ def test_of_run_reads_curves_from_metrics_file(run_dir):
   assert curves.simulated_epsilon.points == ()
 
 
-def test_page_plots_test_metrics_and_no_data_of_clients(run_dir):
+def test_page_plots_test_metrics_and_no_data_of_clients(run_dir, monkeypatch):
   stated = statement.build(sources.from_run_dir(run_dir))
   curves = learning_curves.of_run(run_dir)
   drawn = []
-  rendering._markdown(stated, curves, drawn)
+  with monkeypatch.context() as drawing:
+    drawing.setattr(rendering, '_image', lambda plot: drawn.append(plot) or '')
+    rendering.render(stated, 'html', curves)
   by_title = {plot.title: plot for plot in drawn}
   loss = by_title['Test loss against rounds']
   assert loss.points == ((1, 3.0), (3, 1.5)) and loss.mark_text == '1.5000'

@@ -77,7 +77,7 @@ def test_run_with_simulated_cohort_cannot_pass_as_private(run_dir, tmp_path):
   ('noise_multiplier', 'event', 'message'),
   [
     (5.0, None, 'noise multiplier 5.0, but .* 0.5. .* a cohort 10 times as large'),
-    (0.5, dp_accounting.GaussianDpEvent(0.5), 'no round of it is private'),
+    (0.5, dp_accounting.GaussianDpEvent(0.5), 'simulates a cohort 10 times as large'),
   ],
 )
 def test_ledger_that_does_not_fit_simulated_cohort_is_refused(

@@ -54,11 +54,11 @@ def test_ledger_with_more_noise_than_the_mechanism_is_refused(tmp_path):
 
 def test_ledger_with_no_or_too_many_rounds_is_refused(tmp_path):
   empty = _ledger(tmp_path / 'empty.jsonl', num_rounds=0)
-  with pytest.raises(ValueError, match='the ledger has no complete line of a round'):
+  with pytest.raises(ValueError, match='the ledger lists 0 complete rounds'):
     statements.build(MECHANISM, ledger=empty)
   run = _ledger(tmp_path / 'ledger.jsonl', num_rounds=20)
   shorter = accounting.Mechanism('gaussian', strategies.Participation(9), 2.0)
-  with pytest.raises(ValueError, match='the ledger lists 20 rounds'):
+  with pytest.raises(ValueError, match='the ledger lists 20 complete rounds'):
     statements.build(shorter, ledger=run)
 
 

@@ -70,15 +70,13 @@ def render(
     raise ValueError(f'unknown format {output_format!r}; known: {", ".join(FORMATS)}.')
   if output_format == 'html':
     return _page(statement, learned)
-  return _markdown(statement)
+  return _markdown(statement, None, draws=False)
 
 
 def _markdown(
-  statement: dict[str, Any],
-  learned: Optional[learning_curves.Curves] = None,
-  plots: Optional[list[Plot]] = None,
+  statement: dict[str, Any], learned: Optional[learning_curves.Curves], draws: bool
 ) -> str:
-  """Renders a report as Markdown; with a list `plots`, appends its plots to that."""
+  """Renders a report as Markdown, with its plots if it is for a page."""
   if statement['mechanism'] is None:
     name = 'without_guarantee.md.j2'
   elif model.is_plan(statement):
@@ -89,18 +87,17 @@ def _markdown(
   def plot(
     points: Sequence[Sequence[float]], mark: Any = None, **options: Any
   ) -> markupsafe.Markup:
-    if plots is None or not points:
+    if not draws or not points:
       return markupsafe.Markup('')
     mark = points[-1] if mark == 'last' else mark
     # At most `_POINTS`, to keep pictures small; the first and the last are included.
     chosen = np.unique(np.linspace(0, len(points) - 1, _POINTS).round().astype(int))
     pairs = tuple((points[index][0], points[index][1]) for index in chosen)
     drawn = Plot(points=pairs, mark=mark and tuple(mark), **options)
-    plots.append(drawn)
     alternative = f'{drawn.title}: {drawn.y_label} over {drawn.x_label}'
-    place = markupsafe.Markup(f'plot:{len(plots) - 1}')
     return markupsafe.Markup('**{}** {}\n![{}]({})').format(
-      *map(_escaped, (drawn.title, drawn.caption, alternative)), place
+      *map(_escaped, (drawn.title, drawn.caption, alternative)),
+      markupsafe.Markup(_image(drawn)),
     )
 
   if learned is not None:
@@ -177,8 +174,7 @@ def _environment() -> jinja2.Environment:
 
 
 def _page(statement: dict[str, Any], learned: Optional[learning_curves.Curves]) -> str:
-  plots: list[Plot] = []
-  text = _markdown(statement, learned, plots)
+  text = _markdown(statement, learned, draws=True)
   reader = markdown.Markdown(extensions=['tables'], output_format='html')
   # Nothing in a report is HTML, whoever wrote its texts.
   reader.preprocessors.deregister('html_block')
@@ -193,8 +189,6 @@ def _page(statement: dict[str, Any], learned: Optional[learning_curves.Curves]) 
   banner = f'<p class="guarantee{status}"><strong>'
   head, _, rest = body.partition('<h2>')
   body = head.replace('<p><strong>', banner) + (f'<h2>{rest}' if rest else '')
-  for number, plot in enumerate(plots):
-    body = body.replace(f'src="plot:{number}"', f'src="{_image(plot)}"')
   title = re.sub(r'\\(.)', r'\1', re.search(r'\*\*(Guarantee: .*?)\*\*', text)[1])  # type: ignore[index]
   template = _environment().get_template('page.html.j2')
   title = markupsafe.escape(f'Privacy report: {title}')

@@ -50,6 +50,7 @@ _OTHER_STRATEGY = (
   'the command finds a strategy that is not the same to the last bit, as another '
   'machine or version may; figures were compared to six digits'
 )
+_NO_COMMAND = 'the report states no command that leads to it'
 # Fields that are compared in other ways: software, files and commands; and, if the
 # command optimises a strategy again, what depends on its last bits.
 _NOT_COMPARED = frozenset({'software', 'path', 'command'})
@@ -206,12 +207,8 @@ def _bring_up_to_date(report: dict[str, Any]) -> None:
 def _check_files(report: dict[str, Any], folder: str) -> tuple[list[str], list[str]]:
   """Lines on files that are missing or changed, and notes on those beside a report."""
   wrong, notes = [], []
-  stated_files = [
-    file
-    for _, run in model.runs(report)
-    for file in (run['verification'] or {}).get('files', ())
-  ]
-  for stated in stated_files:
+  runs = [run['verification'] or {} for _, run in model.runs(report)]
+  for stated in [file for run in runs for file in run.get('files', ())]:
     role, path, sha256 = stated['role'], stated['path'], stated['sha256']
     beside = os.path.join(folder, os.path.basename(path))
     try:
@@ -433,11 +430,7 @@ def _check_command(
   """Returns differences and notes from executing the command in a report."""
   command = (report['verification'] or {}).get('command')
   if command is None:
-    if report['mechanism'] is None:
-      return [], []
-    by_part = [_check_command(part, folder, statement_of) for part in report['parts']]
-    found = [each for differences, _ in by_part for each in differences]
-    return found, ['the report states no command that leads to it']
+    return [], [] if report['mechanism'] is None else [_NO_COMMAND]
   if statement_of is None:
     return [], ['the command in the report was not tried, as the program does']
   try:
@@ -449,22 +442,19 @@ def _check_command(
   except Exception as e:  # A command from a file may cause any error.
     return [f'verification.command does not work: {type(e).__name__}: {e}'], []
   result['verification']['command'] = command
-  skipped = frozenset({'software', 'curves', 'with_curves'})
+  skipped, tolerance, notes = {'software', 'curves', 'with_curves'}, _TOLERANCE, []
   if arguments != words[1:]:
     skipped |= _NOT_COMPARED
-  # Strategies that another machine optimised may differ in their last bits.
-  of_report, of_command = (
+  checksums = [
     [(run['mechanism'] or {}).get('strategy_checksum') for _, run in model.runs(each)]
     for each in (report, result)
-  )
-  is_other_strategy = of_report != of_command
-  if is_other_strategy:
-    skipped |= _OF_STRATEGY
-  tolerance = _STRATEGY_TOLERANCE if is_other_strategy else _TOLERANCE
-  differences = [
-    f'{_LED_TO}{each}' for each in _differences(report, result, '', skipped, tolerance)
   ]
-  return differences, [_OTHER_STRATEGY] if is_other_strategy else []
+  if checksums[0] != checksums[1]:
+    # Strategies that another machine optimised may differ in their last bits.
+    skipped |= _OF_STRATEGY
+    tolerance, notes = _STRATEGY_TOLERANCE, [_OTHER_STRATEGY]
+  found = _differences(report, result, '', frozenset(skipped), tolerance)
+  return [f'{_LED_TO}{each}' for each in found], notes
 
 
 def _located_argument(argument: str, folder: str) -> str:
