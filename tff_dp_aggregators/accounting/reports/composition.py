@@ -249,6 +249,8 @@ def _reason_not_independent(
     return _ONE_SEED
   if not all(ledger_lib.is_drawn(each.dp_event) for each in firsts):
     return None
+  if any(each.sampling_source == ledger_lib.FILE for each in firsts):
+    return _ONE_DRAW
   if all(each.sampling_tag is not None for each in firsts):
     return None  # They are of different seeds, as marks are compared above.
   sizes = [[entry.cohort_requested for entry in entries] for entries in (run, other)]
@@ -256,10 +258,8 @@ def _reason_not_independent(
     len(set(each)) > 1 and None not in each and not _has_fixed_size(first.dp_event)
     for each, first in zip(sizes, firsts)
   )
-  if any(each.sampling_source == ledger_lib.FILE for each in firsts) or not are_random:
-    return _ONE_DRAW
-  common = min(map(len, sizes))
-  return _ONE_DRAW if sizes[0][:common] == sizes[1][:common] else None
+  differ = any(size != other_size for size, other_size in zip(*sizes))
+  return None if are_random and differ else _ONE_DRAW
 
 
 def _has_fixed_size(event: dp_accounting.DpEvent) -> bool:

@@ -43,9 +43,6 @@ Epsilon = Annotated[Optional[NonNegative], _doc('Epsilon at delta; null if infin
 Delta = Annotated[float, Meta(gt=0, lt=1, description='At which epsilon is stated.')]
 AnyAdjacency = Literal['zero_out', 'add_or_remove', 'replace_one']
 Adjacency = Annotated[AnyAdjacency, _doc('Name of the neighbouring relation.')]
-AskedAccountant = Annotated[
-  Optional[str], _doc('Accountant asked for; null for the tightest.')
-]
 Checksum = Annotated[
   str,
   Meta(pattern='^sha256:[0-9a-f]{64}$', description='Checksum of the strategy.'),
@@ -69,7 +66,6 @@ Simulation = Annotated[
   Optional[Literal['packed', 'one_by_one']],
   _doc('Many clients in one computation, or one by one; null if that is not known.'),
 ]
-NoParts = Annotated[list[Any], Meta(max_length=0, description='Empty.')]
 EachPartHasItsOwn = Annotated[None, _doc('Each part has its own.')]
 # What reports without privacy state, as there is none.
 NO_GUARANTEE: Final = {
@@ -542,7 +538,7 @@ class VerificationInputs(Model, frozen=True, kw_only=True):
   strategy: Optional[dict[str, Any]] = None  # Or strategies by part; null if large.
   event: dict[str, Any]  # Privacy event, as events.to_json writes it.
   delta: Delta
-  accountant: AskedAccountant
+  accountant: Optional[str]  # Asked for; null for the tightest.
   target_epsilon: Optional[float] = None  # Asked for; null if none was.
   target_rho: Rho = msgspec.UNSET
   found: Found = None
@@ -593,7 +589,7 @@ class Private(Report, frozen=True, kw_only=True):
   other_guarantees: list[OtherGuarantee]
   canaries: Union[Canaries, msgspec.UnsetType] = msgspec.UNSET  # If there were some.
   nbafl: Union[NbaflOfRun, None, msgspec.UnsetType] = msgspec.UNSET
-  parts: list[dict[str, Any]] = msgspec.field(default_factory=list)  # Reports of runs.
+  parts: list[dict[str, Any]] = []  # Reports of runs.
   # What other systems released of the same clients, added to it.
   other_releases: Union[list[OtherRelease], msgspec.UnsetType] = msgspec.UNSET
   curves: Optional[Curves]
@@ -618,7 +614,7 @@ class Nbafl(Report, frozen=True, kw_only=True):
   mechanism: NbaflPlan
   guarantee: GuaranteeOfPlan
   guarantees: NbaflGuarantees
-  parts: NoParts = msgspec.field(default_factory=list)
+  parts: Annotated[list[Any], Meta(max_length=0)] = []  # Empty.
   software: Software
   verification: OtherVerification
 

@@ -230,10 +230,12 @@ def _draw(axes: Any, plot: Plot) -> None:
     axes.set_xscale('log')
   else:
     axes.set_xlim(left=0)
+    axes.xaxis.get_major_locator().set_params(integer=max(x) > 1)
   axes.set_xlabel(plot.x_label, parse_math=False)
   # 32 characters fit beside the axis.
   axes.set_ylabel('\n'.join(textwrap.wrap(plot.y_label, 32)), parse_math=False)
   axes.grid(color='#dddddd')
+  axes.set_axisbelow(True)
   if plot.mark is not None and plot.mark[1] is not None:
     text = plot.mark_text or rounding.up(plot.mark[1])
     axes.plot(*plot.mark, 'o', color=_MARK, clip_on=False, label=text)

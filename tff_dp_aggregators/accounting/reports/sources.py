@@ -10,7 +10,7 @@ import math
 import os
 import shlex
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Annotated, Any, NamedTuple, Optional, Union, cast
 
 import dp_accounting
@@ -158,15 +158,15 @@ class WithoutPrivacy:
 
 def check_not_covered(not_covered: Any) -> tuple[str, ...]:
   """Returns the sentences, each in one line."""
-  is_list = isinstance(not_covered, Sequence) and not isinstance(not_covered, str)
-  for each in not_covered if is_list else [not_covered]:
-    is_sentence = isinstance(each, str) and each.strip() and each.isprintable()
-    if not (is_list and is_sentence):
-      raise ValueError(
-        'not_covered must be a sequence of sentences, each in one line, such as '
-        f"('The vocabulary was counted without noise.',); got {not_covered!r}."
-      )
-  return tuple(sentence.strip() for sentence in not_covered)
+  stated = not_covered if isinstance(not_covered, (list, tuple)) else [None]
+  if not all(
+    isinstance(each, str) and each.strip() and each.isprintable() for each in stated
+  ):
+    raise ValueError(
+      'not_covered must be a sequence of sentences, each in one line, such as '
+      f"('The vocabulary was counted without noise.',); got {not_covered!r}."
+    )
+  return tuple(map(str.strip, stated))
 
 
 def check_nbafl(
@@ -377,15 +377,13 @@ def from_run_dir(
   """Returns the inputs from a run's configuration, strategy and ledger.
 
   `accountant`: Computes epsilon; `None` for the one that the run was planned with.
-  `rounds_fixed_by`: As in `Inputs`.
   """
   path, config = _read_config(run_dir)
   try:
     return _from_config(path, config, accountant, rounds_fixed_by)
-  except (AttributeError, KeyError, TypeError) as e:
-    raise ValueError(
-      f'{path} lacks something, or has something else there: {e}.'
-    ) from e
+  except (AttributeError, KeyError, TypeError, ValueError) as e:
+    words = str(e) if isinstance(e, ValueError) else f'{type(e).__name__}: {e}.'
+    raise ValueError(f'{os.path.normpath(run_dir)}: {words}') from e
 
 
 def without_privacy(run_dir: str) -> WithoutPrivacy:
@@ -418,7 +416,7 @@ def _from_config(
   cohort = config.simulated_cohort
   privacy = config.privacy if cohort is None else cohort.as_planned
   if privacy is None:
-    raise ValueError(f'the run in {run_dir or "."} had no privacy mechanism.')
+    raise ValueError('the run had no privacy mechanism.')
   files, strategy = [file_of('config', config_path)], None
   for path in (os.path.join(run_dir, f'strategy.{end}') for end in ('npz', 'json')):
     if strategy is None and os.path.exists(path):
@@ -446,17 +444,13 @@ def _from_config(
   if rounds_fixed_by is not None:
     arguments.append(f'--rounds_fixed_by={rounds_fixed_by}')
   mechanism = joint_mechanism.stored(privacy.mechanism, strategy)
-  _check_ledger(config_path, privacy, ledger)
+  _check_ledger(privacy, ledger)
+  if cohort is None and config.training.schedule:
+    _check_schedule(mechanism, privacy, config.training.schedule)
   plan = None
-  try:
-    if cohort is None and config.training.schedule:
-      _check_schedule(mechanism, privacy, config.training.schedule)
-    if config.nbafl is not None:
-      plan = nbafl_lib.Nbafl(**config.nbafl)
-      check_nbafl_cohorts(plan, config.training.schedule)
-    weights_of_parts = _weights_of_parts(mechanism, privacy)
-  except (TypeError, ValueError) as e:
-    raise ValueError(f'{config_path}: {e}') from e
+  if config.nbafl is not None:
+    plan = nbafl_lib.Nbafl(**config.nbafl)
+    check_nbafl_cohorts(plan, config.training.schedule)
   target = privacy.target_epsilon
   if target is not None and is_other:
     # By another accountant epsilon may exceed the target, which is then left out.
@@ -470,7 +464,7 @@ def _from_config(
     found='noise_multiplier' if target or privacy.target_rho else None,
     accountant=own_accountant if accountant is None else accountant,
     clip_norm=privacy.clip_norm,
-    weights_of_parts=weights_of_parts,
+    weights_of_parts=_weights_of_parts(mechanism, privacy),
     ledger=ledger,
     rounds_fixed_by=rounds_fixed_by,
     enforced_by=privacy.enforced_by,
@@ -505,9 +499,7 @@ def _check_schedule(
   _check_same('its schedule', found, 'its mechanism counts on', planned, _ALTERED)
 
 
-def _check_ledger(
-  config_path: str, privacy: _Privacy, ledger: ledger_lib.Ledger
-) -> None:
+def _check_ledger(privacy: _Privacy, ledger: ledger_lib.Ledger) -> None:
   """Raises ValueError if delta or the noise source differ from those in the ledger."""
   generator = privacy.noise_generator
   seeded = {privacy.noise_source == SEEDED_NOISE}
@@ -520,10 +512,9 @@ def _check_ledger(
       is_same &= generator is None or entry.noise_generator in (None, generator)
     if not is_same:
       raise ValueError(
-        f'{config_path} says delta = {privacy.delta}, and of the noise that its '
-        f'generator is {generator} and its source {privacy.noise_source!r}, but round '
-        f'{entry.round} of the ledger has {entry.delta}, {entry.noise_generator} and '
-        f'{entry.noise_source}: {_ALTERED}.'
+        f'it says delta = {privacy.delta}, and noise of {generator} from '
+        f'{privacy.noise_source!r}, but round {entry.round} of the ledger has '
+        f'{entry.delta}, {entry.noise_generator} and {entry.noise_source}: {_ALTERED}.'
       )
 
 
@@ -609,8 +600,8 @@ def from_round_log(
 def summary_of(log: RoundLog, plan: Inputs) -> dict[str, Any]:
   """Returns the summary of a round log with `occurred`, for a report.
 
-  That has epsilon of the participations in the log, for the client with the largest
-  one; `None` without names of clients, or unless the server's noise is one Gaussian.
+  That has the largest epsilon of a client's participations in the log, if it names
+  clients and the server's noise is one Gaussian.
   """
   mechanism, squared = cast(mechanism_lib.Mechanism, plan.mechanism), None
   if not mechanism.parts and mechanism.is_one_gaussian and mechanism.is_private:

@@ -7,14 +7,13 @@ adjacency, outputs, data accesses), accounting, verification. `model` has the ty
 
 import collections
 import dataclasses
-import functools
 import importlib.metadata
 import itertools
 import json
 import math
 import platform
 from collections.abc import Iterator
-from typing import Any, Optional, TypeVar, Union, cast
+from typing import Any, Optional, Union, cast
 
 import dp_accounting
 import msgspec
@@ -43,7 +42,6 @@ from tff_dp_aggregators.base import version
 from tff_dp_aggregators.strategies import registry
 
 _TEXTS = terms.sentences('statement.j2')
-_M = TypeVar('_M', bound=model.Mechanism)
 _SAME = 1e-9  # Smaller relative differences of epsilons are round-off.
 # Numbers of points of curves: over rounds, over rounds with a composition for each,
 # over delta, and over delta with outcomes drawn for each.
@@ -356,9 +354,7 @@ def event_of_rounds(
   )
 
 
-def _mechanisms(
-  inputs: sources.Inputs, clip_norm: Optional[float]
-) -> Union[model.Mechanism, model.JointMechanism]:
+def _mechanisms(inputs: sources.Inputs, clip_norm: Optional[float]) -> Any:
   """The mechanism, or the joint mechanism with those of its parts."""
   if not inputs.mechanism.parts:
     return _mechanism(inputs, clip_norm)
@@ -393,9 +389,9 @@ def _mechanisms(
 def _mechanism(
   inputs: sources.Inputs,
   clip_norm: Optional[float],
-  struct: type[_M] = model.Mechanism,  # type: ignore[assignment]
+  struct: type[model.Mechanism] = model.Mechanism,
   **of_part: Any,
-) -> _M:
+) -> Any:
   mechanism = cast(mechanism_lib.Mechanism, inputs.mechanism)
   strategy, placement = mechanism.strategy, mechanism.placement
   integers = _integer_noise(mechanism, inputs.ledger)
@@ -444,10 +440,7 @@ def error_multiplier(mechanism: mechanism_lib.Mechanism) -> float:
 def _integer_noise(
   mechanism: mechanism_lib.Mechanism, ledger: Optional[ledger_lib.Ledger]
 ) -> Optional[model.IntegerNoise]:
-  """Grid, rounding and wrapping of integer noise; `None` for real-valued noise.
-
-  The rounds of a ledger may have had more clients than the grid was planned for.
-  """
+  """Grid, rounding and wrapping of integer noise; `None` for real-valued noise."""
   noise = mechanism.noise
   if not noise.is_integer:
     return None
@@ -458,6 +451,7 @@ def _integer_noise(
     **dict(noise.numbers),
   )
   entries = () if ledger is None else ledger.entries
+  # The rounds of a ledger may have had more clients than the grid was planned for.
   clients = max([grid.max_clients, *(each.cohort_reported or 0 for each in entries)])
   return model.IntegerNoise.of(
     grid,
@@ -559,16 +553,13 @@ def _stopped_early(
 def _spent_in_ledger(
   inputs: sources.Inputs, ledger: ledger_lib.Ledger
 ) -> tuple[dp_accounting.DpEvent, dp_accounting.DpEvent, model.Run]:
-  """Events of the ledger and of all planned rounds, with aborted attempts; the run.
-
-  Nothing was released of aborted attempts. But where each client hides its report by
-  its own noise, the server has these reports, and they count.
-  """
+  """Events of the ledger and of all planned rounds, with aborted attempts; the run."""
   mechanism, planned = inputs.mechanism, inputs.mechanism.event
   spent, attempts = ledger.total_event, ledger_lib.total_event(ledger.aborted)
   reported = sum(1 for each in ledger.aborted if each.cohort_reported)
   if mechanism.placement.is_of_client and reported:
-    # The event of a client that takes part for the first time in the attempt.
+    # Nothing was released of aborted attempts, but the server has such reports. The
+    # event is of a client that takes part for the first time in the attempt.
     attempts = dp_accounting.SelfComposedDpEvent(mechanism.round_events[0], reported)
   if not isinstance(attempts, dp_accounting.NoOpDpEvent):
     spent = events.simplify(dp_accounting.ComposedDpEvent([spent, attempts]))
@@ -618,17 +609,13 @@ def _canaries(
   return model.Canaries.of(audit, bounds=bounds)
 
 
-# Cached, as reading versions takes a third of a statement's time.
-_version_of = functools.cache(importlib.metadata.version)
-
-
 def software() -> model.Software:
   """Versions of the software; commit and modified files where they are known."""
   return model.Software(
     **version.current().to_json(),
-    dp_accounting=_version_of('dp-accounting'),
-    numpy=_version_of('numpy'),
-    scipy=_version_of('scipy'),
+    dp_accounting=importlib.metadata.version('dp-accounting'),
+    numpy=importlib.metadata.version('numpy'),
+    scipy=importlib.metadata.version('scipy'),
     python=platform.python_version(),
   )
 
@@ -768,20 +755,23 @@ def _compare(inputs: sources.Inputs, ledger: ledger_lib.Ledger) -> None:
         )
 
 
-def _is_as_planned(stated: Any, planned: Any, name: str = '') -> bool:
+def _is_as_planned(stated: Any, planned: Any, name: str) -> bool:
   """Whether a value is as planned, up to round-off in noise multipliers of events."""
   if isinstance(planned, dp_accounting.DpEvent):
     # Older ledgers have bounds instead of mixtures.
     accepted = map(events.to_json, (planned, events.with_bounds(planned)))
     stated = events.to_json(stated)
-    return any(_is_as_planned(stated, each, 'event') for each in accepted)
+    return any(_is_as_planned(stated, each, name) for each in accepted)
   if isinstance(planned, dict) and isinstance(stated, dict):
     return set(stated) == set(planned) and all(
-      _is_as_planned(stated[key], value, f'event_{key}')
-      for key, value in planned.items()
+      _is_as_planned(stated[key], planned[key], f'{name}.{key}') for key in planned
     )
   if isinstance(planned, list) and isinstance(stated, list):
-    return len(stated) == len(planned) and all(map(_is_as_planned, stated, planned))
-  if name in ('event_noise_multiplier', 'effective_noise_multiplier'):
+    return len(stated) == len(planned) and all(
+      _is_as_planned(*pair, name) for pair in zip(stated, planned)
+    )
+  if name == 'effective_noise_multiplier' or (
+    name.startswith('dp_event') and name.endswith('.noise_multiplier')
+  ):
     return stated is not None and bool(planned * _BELOW <= stated <= planned * _ABOVE)
   return bool(stated == planned)

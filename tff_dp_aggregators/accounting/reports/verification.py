@@ -367,10 +367,7 @@ def statement_of_report(
 
 
 def _located(report: dict[str, Any], folder: str) -> dict[str, Any]:
-  """The report with the paths at which its files are found.
-
-  Where these are not the stated ones, the command is left out.
-  """
+  """The report with the paths at which its files are; if others, without command."""
   stated = report['verification']
   if stated is None:
     return report
