@@ -7,6 +7,7 @@ import dp_accounting
 import pytest
 from absl import flags as absl_flags
 
+from tests.accounting.reports import statements
 from tff_dp_aggregators import accounting
 from tff_dp_aggregators import sampling
 from tff_dp_aggregators.accounting import accountants
@@ -15,7 +16,6 @@ from tff_dp_aggregators.accounting.planning import comparison as planning
 from tff_dp_aggregators.accounting.programs import flags as flags_lib
 from tff_dp_aggregators.accounting.programs import program
 from tff_dp_aggregators.accounting.programs import table
-from tff_dp_aggregators.accounting.reports import schema as schema_lib
 from tff_dp_aggregators.accounting.reports import terms
 from tff_dp_aggregators.base import checks
 from tff_dp_aggregators.sampling import round_sampling
@@ -86,7 +86,7 @@ def _from_flags(*arguments):
 def _statement(inputs, tmp_path):
   """Builds the statement, and checks it by its JSON schema and by verification."""
   built = reports.statement.build(inputs)
-  assert list(schema_lib.violations(built)) == []
+  assert statements.violations(built) == []
   path = tmp_path / 'report.json'
   path.write_text(json.dumps(built))
   result = reports.verification.verify(str(path))

@@ -218,7 +218,7 @@ def test_verify_finds_changed_coins_and_scores(name, audited, tmp_path):
 def test_report_without_canary_scores_is_refused(audited, tmp_path):
   shutil.copytree(audited[0], tmp_path / 'run')
   (tmp_path / 'run' / canaries.FILE).unlink()
-  with pytest.raises(ValueError, match='canaries.json is missing.* Resume the run'):
+  with pytest.raises(FileNotFoundError, match='canaries.json'):
     sources.from_run_dir(str(tmp_path / 'run'))
 
 

@@ -227,7 +227,6 @@ class RunOptions:
     if self.target_epsilon is not None:
       checks.check_number('target_epsilon', self.target_epsilon)
     object.__setattr__(self, 'not_covered', sources.check_not_covered(self.not_covered))
-    object.__setattr__(self, 'tuning', sources.check_tuning(self.tuning))
 
 
 @dataclasses.dataclass(frozen=True)

@@ -53,43 +53,21 @@ def test_runs_that_drew_the_same_clients_do_not_compose(tmp_path):
   noise = dp_accounting.GaussianDpEvent(0.838)
   drawn = [dp_accounting.PoissonSampledDpEvent(1 / 18, noise)] * 2
 
-  def write(name, file=None, **fields):
-    (tmp_path / name).mkdir()
-    if file is not None:
-      private = {'training': {'schedule': {'cohorts': list(file)}}}
-      (tmp_path / name / 'private.json').write_text(json.dumps(private))
-    path = tmp_path / name / 'ledger.jsonl'
-    return _ledger(path, drawn, noise_generator=name, **fields)
+  def write(name, **fields):
+    return _ledger(tmp_path / name, drawn, noise_generator=name, **fields)
 
   # Also if another cycle, for example, made cohorts of other sizes (not stated).
   one, same, other = (
     write(name, sampling_tag=ledger.tag_of_seed('sampling', seed))
     for name, seed in (('a', 1), ('b', 1), ('c', 2))
   )
-  file, again, longer, another, unknown = (
-    write(name, cohorts, sampling_source=ledger.FILE)
-    for name, cohorts in (
-      ('d', '1234'),
-      ('e', '1234'),
-      ('h', '124456'),
-      ('f', '5678'),
-      ('g', None),
-    )
-  )
+  file, another = (write(name, sampling_source=ledger.FILE) for name in 'de')
   unstated = write('i')
-  for runs, source in (
-    ([one, same], 'seed'),
-    ([file, again], 'file'),
-    ([another, file, unknown], 'file'),
-    ([longer, file], 'file'),
-    # The file may hold draws of the seed, and an unstated source may be any.
-    ([one, file], 'file'),
-    ([one, unstated], 'file'),
-  ):
-    with pytest.raises(ValueError, match=f'drew their clients from the same {source}'):
+  # The file may hold draws of the seed, and an unstated source may be any.
+  for runs in ([one, same], [file, another], [one, file], [one, unstated]):
+    with pytest.raises(ValueError, match='drew their clients from the same seed or fi'):
       composition.check_not_forked(runs)
   composition.check_not_forked([one, other])
-  composition.check_not_forked([file, another])
 
 
 @pytest.mark.parametrize('kind', ['poisson', 'fixed size'])
@@ -151,20 +129,17 @@ def test_ledgers_with_noise_of_one_seed_do_not_compose(tmp_path):
 
 
 def test_ledgers_with_equal_drawn_cohort_sizes_do_not_compose(tmp_path):
-  def write(name, sizes, probability=0.05):
+  def write(name, sizes):
     noise = dp_accounting.GaussianDpEvent(1.0)
-    event = dp_accounting.PoissonSampledDpEvent(probability, noise)
+    event = dp_accounting.PoissonSampledDpEvent(0.05, noise)
     return _ledger(tmp_path / name, [event] * len(sizes), sizes)
 
   rng = np.random.default_rng(1)
   one, other = (rng.binomial(400, 0.05, 20).tolist() for _ in range(2))
   paths = write('one', one), write('other', other), write('same', one[:15])
   composition.check_not_forked(paths[:2])
-  with pytest.raises(ValueError, match='cohorts of the same sizes, drawn at random'):
+  with pytest.raises(ValueError, match='drew their clients from the same seed'):
     composition.check_not_forked(paths)
-  # If all clients are drawn, sizes are always the same.
-  everybody = [write(name, [400] * 20, 1.0) for name in ('all', 'all as well')]
-  composition.check_not_forked(everybody)
 
 
 @pytest.mark.parametrize('kind', ['bins', 'correlated', 'k rounds'])
@@ -186,11 +161,8 @@ def test_ledgers_with_equal_allocated_cohort_sizes_do_not_compose(kind, tmp_path
   sizes, others = (rng.binomial(400, 0.1, 10).tolist() * 3 for _ in range(2))
   paths = write('one', sizes), write('other', others), write('same', sizes[:25])
   composition.check_not_forked(paths[:2])
-  with pytest.raises(ValueError, match='cohorts of the same sizes, drawn at random'):
+  with pytest.raises(ValueError, match='drew their clients from the same seed'):
     composition.check_not_forked(paths)
-  # A few rounds can have equal sizes by chance, however often they are repeated.
-  few = [write(f'few {i}', [40, 40, 39] * 10) for i in range(2)]
-  composition.check_not_forked(few)
 
 
 def test_run_given_twice_in_any_form_is_refused(tmp_path):

@@ -80,7 +80,7 @@ def test_output_file_is_written_whole_and_never_overwritten(tmp_path):
       (*GBOARD, '--target_rho=1', '--other_release=a: epsilon=1, delta=1e-12'),
       '--target_rho',
     ),
-    (('--run_dir=/nowhere',), 'a run directory: there is no such directory'),
+    (('--run_dir=/nowhere',), 'is not a run directory'),
     (
       ('--output=/nowhere/x',),
       '--output=/nowhere/x must be a file in a folder that exists',

@@ -45,11 +45,13 @@ def test_of_run_reads_curves_from_metrics_file(run_dir):
   assert curves.simulated_epsilon.points == ()
 
 
-def test_page_plots_test_metrics_and_no_data_of_clients(run_dir):
+def test_page_plots_test_metrics_and_no_data_of_clients(run_dir, monkeypatch):
   stated = statement.build(sources.from_run_dir(run_dir))
   curves = learning_curves.of_run(run_dir)
   drawn = []
-  rendering._markdown(stated, curves, drawn)
+  with monkeypatch.context() as drawing:
+    drawing.setattr(rendering, '_image', lambda plot: drawn.append(plot) or '')
+    rendering.render(stated, 'html', curves)
   by_title = {plot.title: plot for plot in drawn}
   loss = by_title['Test loss against rounds']
   assert loss.points == ((1, 3.0), (3, 1.5)) and loss.mark_text == '1.5000'
@@ -74,15 +76,9 @@ def test_incomplete_last_line_of_metrics_is_ignored(run_dir):
   assert learning_curves.of_run(run_dir) == whole
 
 
-@pytest.mark.parametrize(
-  ('rows', 'message'),
-  [
-    ((_ROWS[0], _ROWS[2]), "line 3 must be of round 1, got '2'"),
-    (('0,10,much,3.0,,9.75,0.1',), "could not convert string to float: 'much'"),
-  ],
-)
-def test_invalid_metrics_file_is_refused(run_dir, rows, message):
-  _write(run_dir, *rows)
+def test_invalid_metrics_file_is_refused(run_dir):
+  _write(run_dir, '0,10,much,3.0,,9.75,0.1')
   shown = reporting.execute(f'--run_dir={run_dir}', '--format=html')
-  assert shown.returncode == 2 and message in shown.stderr
+  assert shown.returncode == 2
+  assert "could not convert string to float: 'much'" in shown.stderr
   assert reporting.execute(f'--run_dir={run_dir}').returncode == 0

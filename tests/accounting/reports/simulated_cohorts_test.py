@@ -11,7 +11,6 @@ from tff_dp_aggregators import sampling
 from tff_dp_aggregators import strategies
 from tff_dp_aggregators.accounting import reports
 from tff_dp_aggregators.accounting.reports import rendering
-from tff_dp_aggregators.accounting.reports import schema as schema_lib
 from tff_dp_aggregators.accounting.reports import sources
 from tff_dp_aggregators.accounting.reports import statement
 
@@ -23,7 +22,7 @@ def _run_dir(tmp_path):
 
 def test_simulated_cohort_report_has_no_guarantee(run_dir, tmp_path):
   stated = statement.build(sources.from_run_dir(run_dir))
-  assert list(schema_lib.violations(stated)) == []
+  assert statements.violations(stated) == []
   assert stated['guarantee']['epsilon'] is None
   assert not stated['guarantee']['is_private'] and stated['mechanism'] is None
   private = statements.with_ledger(tmp_path)
@@ -60,7 +59,7 @@ def test_run_with_simulated_cohort_cannot_pass_as_private(run_dir, tmp_path):
   private = statements.run_dir(tmp_path / 'private')
   composed = reporting.execute(f'--run_dir={run_dir}', f'--run_dir={private}')
   assert composed.returncode == 2
-  assert 'has no guarantee: there is no mechanism' in composed.stderr
+  assert 'has no guarantee that composes: there is no mechanism' in composed.stderr
   # Its ledger is refused, whatever noise multiplier flags state.
   for noise_multiplier in (0.5, 5.0):
     flags = [flag for flag in statements.TREE_FLAGS if 'noise' not in flag]
@@ -78,7 +77,7 @@ def test_run_with_simulated_cohort_cannot_pass_as_private(run_dir, tmp_path):
   ('noise_multiplier', 'event', 'message'),
   [
     (5.0, None, 'noise multiplier 5.0, but .* 0.5. .* a cohort 10 times as large'),
-    (0.5, dp_accounting.GaussianDpEvent(0.5), 'no round of it is private'),
+    (0.5, dp_accounting.GaussianDpEvent(0.5), 'simulates a cohort 10 times as large'),
   ],
 )
 def test_ledger_that_does_not_fit_simulated_cohort_is_refused(
@@ -135,9 +134,9 @@ def test_check_not_covered_refuses_invalid_texts(not_covered):
 
 
 @pytest.mark.parametrize('stated', [(0, 1.0), (2, float('nan'))])
-def test_check_tuning_refuses_invalid_values(stated):
+def test_tuning_refuses_invalid_values(stated):
   with pytest.raises(ValueError, match='tuning'):
-    reports.sources.check_tuning(reports.Tuning(*stated))
+    reports.Tuning(*stated)
 
 
 def test_infinite_tuning_epsilon_is_null_in_json():

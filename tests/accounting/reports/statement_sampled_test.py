@@ -14,7 +14,6 @@ from tff_dp_aggregators.accounting import events
 from tff_dp_aggregators.accounting.records import ledger
 from tff_dp_aggregators.accounting.reports import guarantees
 from tff_dp_aggregators.accounting.reports import model
-from tff_dp_aggregators.accounting.reports import schema as schema_lib
 from tff_dp_aggregators.accounting.reports import sources
 from tff_dp_aggregators.accounting.reports import statement
 
@@ -51,7 +50,7 @@ def test_sampled_run_spends_only_its_fixed_rounds(mechanism, turns, tmp_path):
   assert built['run']['rounds_completed'] == 7
   points = built['curves']['epsilon_by_round']
   assert len(points) == turns and points[-1][0] <= 7
-  assert list(schema_lib.violations(built)) == []
+  assert statements.violations(built) == []
   result = statements.verify(tmp_path, built)
   assert result.ok, result.text
 

@@ -6,6 +6,7 @@ import json
 import os
 
 import dp_accounting
+import jsonschema
 
 from tff_dp_aggregators import accounting
 from tff_dp_aggregators import sampling
@@ -14,6 +15,7 @@ from tff_dp_aggregators.accounting import reports
 from tff_dp_aggregators.accounting.programs import report as report_program
 from tff_dp_aggregators.accounting.records import ledger
 from tff_dp_aggregators.accounting.reports import composition
+from tff_dp_aggregators.accounting.reports import schema
 from tff_dp_aggregators.accounting.reports import sources
 from tff_dp_aggregators.accounting.reports import statement
 from tff_dp_aggregators.accounting.reports import verification
@@ -318,3 +320,12 @@ def verify(folder, report):
   path = folder / 'report.json'
   path.write_text(json.dumps(report))
   return verification.verify(str(path), report_program.statement_of)
+
+
+def violations(report):
+  """Returns the violations of the JSON schema by a report."""
+  draft = jsonschema.Draft202012Validator
+  # A float with an integral value is not an integer: reports write integers as such.
+  types = draft.TYPE_CHECKER.redefine('integer', lambda _, value: type(value) is int)
+  validator = jsonschema.validators.extend(draft, type_checker=types)
+  return list(validator(schema.load()).iter_errors(report))

@@ -117,7 +117,7 @@ def test_stopped_run_has_guarantee_of_plan_unless_rounds_fixed(tmp_path):
   assert reporting.run_verify(tmp_path, fixed).returncode == 1
   # Earlier reports of stopped runs were like this.
   fixed.pop('stopped')
-  assert 'unless --rounds_fixed_by says' in reporting.run_verify(tmp_path, fixed).stdout
+  assert 'stopped is missing' in reporting.run_verify(tmp_path, fixed).stdout
 
 
 def test_target_is_compared_with_epsilon_of_fixed_rounds(tmp_path):

@@ -275,7 +275,7 @@ def test_config_cannot_be_edited_to_hide_seeded_noise(seeded, tmp_path, change):
     }[change]
   )
   (run_dir / 'config.json').write_text(json.dumps(config))
-  with pytest.raises(ValueError, match='of the noise that its generator is'):
+  with pytest.raises(ValueError, match='it says delta = .*, and noise of'):
     sources.from_run_dir(str(run_dir))
 
 

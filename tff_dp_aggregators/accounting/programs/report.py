@@ -32,9 +32,8 @@ import dataclasses
 import functools
 import itertools
 import json
-import os
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, Callable, Optional
 
 from absl import flags
@@ -163,26 +162,22 @@ def build(values: flags.FlagValues) -> dict[str, Any]:
 
 def _check_sources(values: flags.FlagValues) -> None:
   """Raises ValueError for flags that do not go with the given sources."""
+  num_sources, has_more = _num_sources(values), values['other_release'].present
   if values.round_log is None:
     program.refuse(values, table.names(table.ROUND_LOG), 'is for --round_log.')
   if _reports_mechanism(values):
-    composed = _num_sources(values) > 1 or values['other_release'].present
-    if flags_lib.target_from(values) is not None and composed:
-      name = 'target_epsilon' if values.target_rho is None else 'target_rho'
-      raise ValueError(
-        f'--{name} is for one mechanism, and what is composed spends more together. '
-        'Leave it out.'
-      )
+    if num_sources > 1 or has_more:
+      why = 'is for one mechanism, and what is composed spends more; leave it out.'
+      program.refuse(values, ('target_epsilon', 'target_rho'), why)
     return
-  given = 'run_dir' if values.run_dir is not None else 'report'
+  but = []
+  if values.run_dir is not None:
+    but = ['accountant', 'rounds_fixed_by']
+  elif num_sources > 1 or has_more:
+    but = ['accountant']
   others = (*flags_lib.all_names(), *table.names(program.rows_of(_StatedFlags)))
-  why = f'does not go with --{given}, which has it all.'
-  for_runs = ('rounds_fixed_by',) if values.run_dir is not None else ()
-  program.refuse(values, others, why, but=('accountant', *for_runs))
-  one_report = values.run_dir is None and _num_sources(values) == 1
-  if one_report and not values['other_release'].present:
-    why = 'does not go with a single --report, which is printed as it is.'
-    program.refuse(values, ['accountant'], why)
+  why = f'does not go with --{"report" if values.run_dir is None else "run_dir"} alone.'
+  program.refuse(values, others, why, but=but)
 
 
 def _stated_fields(values: flags.FlagValues) -> dict[str, Any]:
@@ -212,11 +207,13 @@ def _num_sources(values: flags.FlagValues) -> int:
 
 
 def _parts(values: flags.FlagValues, with_curves: bool) -> Iterator[composition.Part]:
+  def part(name: str, inputs: sources.Inputs) -> composition.Part:
+    return composition.Part(name, statement_lib.build(inputs, with_curves=with_curves))
+
   stated = _stated_fields(values)
   for path in values.run_dir or ():
     run = sources.from_run_dir(path, values.accountant, stated.get('rounds_fixed_by'))
-    built = statement_lib.build(run, with_curves=with_curves)
-    yield composition.Part(f'--run_dir={path}', built)
+    yield part(f'--run_dir={path}', run)
   if _reports_mechanism(values):
 
     @functools.cache
@@ -228,43 +225,38 @@ def _parts(values: flags.FlagValues, with_curves: bool) -> Iterator[composition.
         )
       return dataclasses.replace(plan, **stated)
 
-    for files in _ledgers_and_logs(values):
-      run = _inputs_of_mechanism(values, files, planned)
-      built = statement_lib.build(run, with_curves=with_curves)
-      name = ' '.join(f'--{key}={value}' for key, value in files.items())
-      yield composition.Part(name or 'the plan', built)
+    ledgers, logs = values.ledger or (), values.round_log or ()
+    if ledgers and logs and len(ledgers) != len(logs):
+      raise ValueError(
+        f'--ledger is given {len(ledgers)} times and --round_log {len(logs)} times; '
+        'give each ledger its round log, in the same order.'
+      )
+    for ledger, log in list(itertools.zip_longest(ledgers, logs)) or [(None, None)]:
+      given = (('ledger', ledger), ('round_log', log))
+      arguments = [f'--{name}={path}' for name, path in given if path is not None]
+      run = _inputs_of_mechanism(values, ledger, log, arguments, planned)
+      yield part(' '.join(arguments) or 'the plan', run)
   for path in values.report or ():
     verified = verification.statement_of_report(path, statement_of)
     yield composition.Part(f'--report={path}', verified)
 
 
-def _ledgers_and_logs(values: flags.FlagValues) -> Iterator[dict[str, str]]:
-  """Yields paths of ledger and round log, by flag, for each run of the mechanism."""
-  ledgers, logs = values.ledger or (), values.round_log or ()
-  if ledgers and logs and len(ledgers) != len(logs):
-    raise ValueError(
-      f'--ledger is given {len(ledgers)} times and --round_log {len(logs)} times; give '
-      'each ledger its round log, in the same order.'
-    )
-  for ledger, log in list(itertools.zip_longest(ledgers, logs)) or [(None, None)]:
-    files = {'ledger': ledger, 'round_log': log}
-    yield {name: path for name, path in files.items() if path is not None}
-
-
 def _inputs_of_mechanism(
   values: flags.FlagValues,
-  files: Mapping[str, str],
+  ledger: Optional[str],
+  log_path: Optional[str],
+  arguments: Sequence[str],
   planned: Callable[[Optional[strategies.Participation]], sources.Inputs],
 ) -> sources.Inputs:
   """Returns the inputs of the mechanism in flags, with the files of a run of it."""
   log = limits = None
-  # The events of a ledger are for its planned limits; the log may show they were kept.
-  has_plan = 'ledger' in files and any(
-    values[name].present for name in table.names(table.participation())
-  )
-  if 'round_log' in files:
+  if log_path is not None:
+    # Events of a ledger are for its planned limits; the log may show they were kept.
+    has_plan = ledger is not None and any(
+      values[name].present for name in table.names(table.participation())
+    )
     log = sources.from_round_log(
-      files['round_log'],
+      log_path,
       values.min_wait_hours,
       values.wait_from,
       values.first_start,
@@ -274,17 +266,14 @@ def _inputs_of_mechanism(
     )
     if log.proved.observed is not None:
       flags_lib.warn_of_large_delta(values, log.proved.observed.num_clients)
-    if not has_plan:
-      limits = log.limits
-  arguments = [f'--{name}={path}' for name, path in files.items()]
+    limits = None if has_plan else log.limits
+  command = sources.command_of([*program.given(values, _mechanism_flags()), *arguments])
   return sources.from_plan(
     planned(limits),
-    ledger=files.get('ledger'),
+    ledger=ledger,
     strategy_file=values.strategy_file,
     round_log=log,
-    command=sources.command_of(
-      [*program.given(values, _mechanism_flags()), *arguments]
-    ),
+    command=command,
   )
 
 
@@ -314,25 +303,10 @@ def main(values: flags.FlagValues) -> int:
     program.refuse(values, values, why, but=('schema', 'output'))
     text = json.dumps(schema_lib.load(), indent=2) + '\n'
   else:
-    ending = os.path.splitext(values.output or '')[1]
-    wanted = {'.json': 'json', '.html': 'html'}.get(ending, values.format)
-    if wanted != values.format:
-      raise program.WrongUsage(
-        f'--output={values.output} is for --format={wanted}, not {values.format}.'
-      )
-    built, learned = build(values), None
+    learned = None
     if values.format == 'html' and values.run_dir and _num_sources(values) == 1:
       learned = learning_curves.of_run(values.run_dir[0])
-    text = rendering.render(built, values.format, learned)
-    for _, run in model.runs(built):
-      source = (run.get('participation') or {}).get('source') or {}
-      planned = source.get('planned') or {}
-      if planned.get('broken'):
-        print(
-          'warning: the log does not keep the planned limits: '
-          f'{"; ".join(planned["broken"])}. Epsilon is of plan and log together.',
-          file=sys.stderr,
-        )
+    text = rendering.render(build(values), values.format, learned)
   program.print_or_write(text, values.output)
   return 0
 

@@ -5,11 +5,9 @@ round log and population show, is refused; a plan has neither, and counts each t
 are runs whose noise is known to come from the same seed or key.
 """
 
-import collections
 import dataclasses
 import json
 import math
-import os
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple, Optional
 
@@ -27,11 +25,6 @@ from tff_dp_aggregators.accounting.reports import statement as statement_lib
 from tff_dp_aggregators.accounting.reports import terms
 
 _TEXTS = terms.sentences('statement.j2')
-# Types of events, as in files, of rounds that draw each client independently.
-_INDEPENDENT_DRAWS = (
-  dp_accounting.PoissonSampledDpEvent.__name__,
-  events.TruncatedPoissonDpEvent.__name__,
-)
 # Stated adjacencies that imply the adjacency of a report: if a client is removed, or
 # replaced by a client without data, its contributions are replaced by zeros.
 _IMPLYING = {'zero_out': ('zero_out', 'add_or_remove', 'replace_one')}
@@ -43,14 +36,11 @@ _ONE_SEED = (
   'have their noise from the same seed, or from seeds that no noise_key_tag tells '
   'apart. Runs compose if their noise is independent: secret, or of different seeds.'
 )
-_DEPENDENT = ', and epsilon is for draws that are independent.'
-_ONE_DRAW = f'drew their clients from the same seed{_DEPENDENT}'
-_ONE_FILE = (
-  'drew their clients from the same file, or from sources that may be the same'
-  f'{_DEPENDENT} Files are told apart by private.json of the run directories, seeds by '
-  'sampling_tag.'
+_ONE_DRAW = (
+  'drew their clients from the same seed or file, or from sources that may be the '
+  'same, and epsilon is for draws that are independent. Seeds are told apart by '
+  'sampling_tag of the ledgers, unstated ones by random sizes of cohorts.'
 )
-_SAME_SIZES = f'have cohorts of the same sizes, drawn at random{_DEPENDENT}'
 
 
 class Part(NamedTuple):
@@ -79,32 +69,7 @@ def compose(
   if not parts:
     raise ValueError('parts is empty; give at least one.')
   statements = [part for _, part in parts]
-  pairs = []
-  for name, part in parts:
-    mechanism = part['mechanism'] or {}
-    placement = noises.PLACEMENTS.get(mechanism.get('noise_site', ''))
-    if not mechanism or (placement is not None and placement.is_simulation):
-      raise ValueError(
-        f'{name} has no guarantee: there is no mechanism, or the noise is that of a '
-        'larger cohort or simulates that of clients. With it a composition has none.'
-      )
-    if model.is_plan(part):
-      raise ValueError(
-        f'{name} is of an NbAFL plan, which has several guarantees, of examples and of '
-        'clients; it stands alone.'
-      )
-    adjacency, delta = (
-      part['definition']['adjacency']['name'],
-      part['guarantee']['delta'],
-    )
-    pairs.append((adjacency, delta))
-    if pairs[-1] != pairs[0]:
-      raise ValueError(
-        f'what is composed needs the same adjacency and delta; {parts[0].name} has '
-        f'{pairs[0][0]} and {pairs[0][1]}, {name} has {adjacency} and {delta}. '
-        'Epsilons for different neighbours say nothing together; --adjacency gives a '
-        'mechanism another one, where it has several.'
-      )
+  adjacency, delta = _neighbours_and_delta(parts)
   files = [file for part in statements for file in part['verification']['files']]
   check_not_forked([file['path'] for file in files if file['role'] == 'ledger'])
   definitions = [part['definition'] for part in statements]
@@ -131,7 +96,7 @@ def compose(
   if any(each['outputs'].endswith(_TEXTS.secret) for each in definitions):
     outputs += _TEXTS.secret
   return model.to_json(
-    model.Composition(
+    model.Private(
       warnings=[
         f'Run {number}: {warning}'
         for number, part in enumerate(statements, start=1)
@@ -167,6 +132,29 @@ def compose(
       ),
     )
   )
+
+
+def _neighbours_and_delta(parts: Sequence[Part]) -> tuple[str, float]:
+  """The adjacency and delta of all parts; raises ValueError if they do not compose."""
+  pairs = []
+  for name, part in parts:
+    placement = noises.PLACEMENTS.get((part['mechanism'] or {}).get('noise_site', ''))
+    is_simulation = placement is not None and placement.is_simulation
+    if 'accountant' not in part['guarantee'] or is_simulation:
+      raise ValueError(
+        f'{name} has no guarantee that composes: there is no mechanism, its noise is '
+        'that of a larger cohort or simulates that of clients, or it is an NbAFL plan.'
+      )
+    adjacency = part['definition']['adjacency']['name']
+    pairs.append((adjacency, part['guarantee']['delta']))
+    if pairs[-1] != pairs[0]:
+      raise ValueError(
+        f'what is composed needs the same adjacency and delta; {parts[0].name} has '
+        f'{pairs[0][0]} and {pairs[0][1]}, {name} has {pairs[-1][0]} and '
+        f'{pairs[-1][1]}. --adjacency gives a mechanism another one, where it has '
+        'several.'
+      )
+  return pairs[0]
 
 
 def _union(lists: Iterable[list[str]]) -> list[str]:
@@ -228,104 +216,67 @@ def _check_releases(
     )
 
 
-class _Run(NamedTuple):
-  """What distinguishes the run of a ledger from other runs."""
-
-  first: ledger_lib.LedgerEntry
-  # Error messages, each with a value that no two independent runs have in common.
-  marks: dict[tuple[str, Any], None]
-  sizes: Sequence[int]  # Cohort sizes of the rounds in which they are random.
-  # Hashes of cohorts from a file, each of enough rounds not to be equal by chance.
-  cohorts: Sequence[str]
-
-
 def check_not_forked(ledgers: Sequence[str]) -> None:
   """Raises ValueError if the noise or the draws of runs may not be independent.
 
   Runs with the same key or seed have the same noise, so their difference has none.
   Their ledgers name one key, begin with the same line, or have a result in common.
-  Where epsilon relies on sampling, runs whose draws are from one seed or file have the
-  same clients: their ledgers name one seed or file, or have cohorts of equal sizes.
+  Where epsilon relies on sampling, runs whose draws are from one seed have the same
+  clients; ledgers show other draws by other seeds, or by other random sizes of cohorts.
   """
-  runs: dict[str, _Run] = {}
+  runs: dict[str, Sequence[ledger_lib.LedgerEntry]] = {}
   for path in ledgers:
     entries = ledger_lib.read(path).entries
     if not entries:
       continue
-    run = _Run(
-      entries[0], _marks(entries), _drawn_sizes(entries), _cohorts(path, entries[0])
-    )
-    for earlier_path, earlier_run in runs.items():
-      if (reason := _reason_not_independent(earlier_run, run)) is not None:
+    for earlier_path, earlier in runs.items():
+      if (reason := _reason_not_independent(earlier, entries)) is not None:
         raise ValueError(f'{earlier_path} and {path} {reason}')
-    runs[path] = run
+    runs[path] = entries
 
 
-def _reason_not_independent(run: _Run, other: _Run) -> Optional[str]:
+def _reason_not_independent(
+  run: Sequence[ledger_lib.LedgerEntry], other: Sequence[ledger_lib.LedgerEntry]
+) -> Optional[str]:
   """Why two ledgers may be of one run or draw, assuming unstated values to be equal."""
-  for mark in other.marks:
-    if mark in run.marks:
-      return mark[0]
-  firsts = (run.first, other.first)
+  marks = _marks(run)
+  for text, mark in _marks(other).items():
+    if mark & marks[text]:
+      return text
+  firsts = (run[0], other[0])
   tags = {each.noise_key_tag for each in firsts}
   if all(each.has_seeded_noise for each in firsts) and (None in tags or len(tags) == 1):
     return _ONE_SEED
-  if all(ledger_lib.is_drawn(each.dp_event) for each in firsts):
-    have_tags = all(each.sampling_tag is not None for each in firsts)
-    from_files = any(each.sampling_source == ledger_lib.FILE for each in firsts)
-    # Tags that both ledgers have were compared above; sizes are below.
-    differ = not from_files and (have_tags or (run.sizes and other.sizes))
-    files_differ = run.cohorts and set(run.cohorts).isdisjoint(other.cohorts)
-    if not differ and not (files_differ and other.cohorts):
-      return _ONE_FILE
-  return _SAME_SIZES if _are_of_one_draw(run.sizes, other.sizes) else None
+  if not all(ledger_lib.is_drawn(each.dp_event) for each in firsts):
+    return None
+  if any(each.sampling_source == ledger_lib.FILE for each in firsts):
+    return _ONE_DRAW
+  if all(each.sampling_tag is not None for each in firsts):
+    return None  # They are of different seeds, as marks are compared above.
+  sizes = [[entry.cohort_requested for entry in entries] for entries in (run, other)]
+  are_random = all(
+    len(set(each)) > 1 and None not in each and not _has_fixed_size(first.dp_event)
+    for each, first in zip(sizes, firsts)
+  )
+  differ = any(size != other_size for size, other_size in zip(*sizes))
+  return None if are_random and differ else _ONE_DRAW
 
 
-def _marks(entries: Sequence[ledger_lib.LedgerEntry]) -> dict[tuple[str, Any], None]:
+def _has_fixed_size(event: dp_accounting.DpEvent) -> bool:
+  fixed = dp_accounting.SampledWithoutReplacementDpEvent
+  return any(isinstance(each, fixed) for each in accountants.nested(event))
+
+
+def _marks(entries: Sequence[ledger_lib.LedgerEntry]) -> dict[str, set[Any]]:
+  """Values that no two independent runs have in common, by what it means if they do."""
   first = entries[0]
-  line = json.dumps(dataclasses.asdict(first), sort_keys=True)
-  marks: list[tuple[str, Any]] = [(f'begin with the same line{_OF_ONE_RUN}', line)]
-  if first.noise_key_tag is not None and not first.has_seeded_noise:
-    marks.append((f'have noise of the same key{_OF_ONE_RUN}', first.noise_key_tag))
-  if first.sampling_tag is not None:
-    marks.append((_ONE_DRAW, first.sampling_tag))
-  results = {entry.result_checksum for entry in entries} - {None}
-  marks += [(f'have the same result{_OF_ONE_RUN}', each) for each in results]
-  return dict.fromkeys(marks)
-
-
-def _cohorts(ledger: str, first: ledger_lib.LedgerEntry) -> Sequence[str]:
-  """Hashes of cohorts from a file, if the run's private settings can be read."""
-  path = os.path.join(os.path.dirname(ledger), 'private.json')
-  if first.sampling_source != ledger_lib.FILE or not os.path.exists(path):
-    return ()
-  with open(path, encoding='utf-8') as file:
-    private = json.load(file)
-  cohorts: Sequence[str] = private['training']['schedule'].get('cohorts', ())
-  return cohorts
-
-
-def _drawn_sizes(entries: Sequence[Any]) -> list[int]:
-  """Sizes of rounds with independent draws; with balls in bins, of one cycle."""
-  if any(entry.cohort_requested is None for entry in entries):
-    return []  # Tags distinguish these draws.
-  together, _ = ledger_lib.split(entries[0].dp_event)
-  if any(ledger_lib.is_allocated(each) for each in together):
-    sizes = [entry.cohort_requested for entry in entries]
-    cycles = range(1, len(sizes) + 1)
-    return sizes[: next(c for c in cycles if sizes[c:] == sizes[: len(sizes) - c])]
-  return [
-    entry.cohort_requested
-    for entry in entries
-    if entry.event.get('type') in _INDEPENDENT_DRAWS
-  ]
-
-
-def _are_of_one_draw(sizes: Sequence[int], other_sizes: Sequence[int]) -> bool:
-  """Whether sizes agree by more than chance, estimated from two rounds of one run."""
-  common = min(len(sizes), len(other_sizes))
-  if not common or sizes[:common] != other_sizes[:common]:
-    return False
-  counts = collections.Counter(sizes[:common]).values()
-  collision_probability = sum((count / common) ** 2 for count in counts)
-  return bool(collision_probability**common < 1e-9)
+  key_tag = None if first.has_seeded_noise else first.noise_key_tag
+  return {
+    f'begin with the same line{_OF_ONE_RUN}': {
+      json.dumps(dataclasses.asdict(first), sort_keys=True)
+    },
+    f'have noise of the same key{_OF_ONE_RUN}': {key_tag} - {None},
+    _ONE_DRAW: {first.sampling_tag} - {None},
+    f'have the same result{_OF_ONE_RUN}': {each.result_checksum for each in entries}
+    - {None},
+  }

@@ -1,9 +1,5 @@
 """Computes the guarantees of a mechanism: epsilon by all accountants, and others.
 
-A test that distinguishes two neighbouring data sets makes errors. If its false positive
-rate is alpha, its power, the true positive rate, is at most one minus the trade-off
-function of the mechanism at alpha (arXiv:1905.02383).
-
 Where clients make the noise, one epsilon is not enough: a client of the round knows its
 own share of it, a server that sees each report sees only a single share, and where the
 noise hides each report, the sum has more of it. `accounting.local` has the reasons.
@@ -112,11 +108,9 @@ def of_event(
 
 
 def max_power_by(accountant: Any, pure_epsilon: float, is_drawn: bool = False) -> float:
-  """The largest power of a test with `FALSE_ALARMS`, by one accountant.
-
-  It is the minimum over points of the privacy curve, so all of them have to be right:
-  where they are drawn, the probabilities that they are wrong are added to it.
-  """
+  """The largest power of a test with `FALSE_ALARMS`, by one accountant."""
+  # It is the minimum over points of the privacy curve, so all of them have to be right:
+  # where they are drawn, the probabilities that they are wrong are added to it.
   points, rate, failure = [(pure_epsilon, 0.0)], 1.0, 0.0
   for delta in map(float, _DRAWN_DELTAS if is_drawn else _DELTAS):
     try:
@@ -139,10 +133,9 @@ def max_power(
   mu: Optional[float],
   pure_epsilon: float,
 ) -> float:
-  """The largest power of a test with `FALSE_ALARMS`; 1 without a guarantee.
+  """The largest power of a test with `FALSE_ALARMS` (arXiv:1905.02383, equation 6).
 
-  For a Gaussian, equation 6 of arXiv:1905.02383; else by the tightest accountant, or by
-  one of `composed` that draws outcomes, whichever is less.
+  Of what is no Gaussian, by the tightest accountant, or one that draws outcomes.
   """
   if mu == math.inf:
     return 1.0
@@ -237,11 +230,7 @@ def _event_of_sums(
 def others_composed(
   parts: Sequence[dict[str, Any]], accountant: Optional[str]
 ) -> list[model.OtherGuarantee]:
-  """Other guarantees of several runs together, towards one observer of all runs.
-
-  If a run states nothing for that observer, its statement for an observer who sees more
-  is used. If a run has neither, nothing is stated for all runs.
-  """
+  """Other guarantees of several runs together, each towards one observer of all."""
   runs = [run for part in parts for _, run in model.runs(part)]
   stated = [each for run in runs for each in run['other_guarantees']]
   found = []

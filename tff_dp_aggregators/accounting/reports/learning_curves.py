@@ -10,7 +10,6 @@ import os
 from typing import NamedTuple, Optional
 
 FILE = 'metrics.csv'
-_ROUND, _EPSILON, _SIMULATED = 'round', 'epsilon', 'simulated_epsilon'
 _TEST = 'test_'
 
 
@@ -26,8 +25,8 @@ class Curves(NamedTuple):
 
   rounds: int
   test: dict[str, Curve]  # Measures on test data, in the order of the file.
-  epsilon: Curve = Curve()  # Epsilon spent so far; no points without privacy.
-  simulated_epsilon: Curve = Curve()  # That of a simulated larger cohort.
+  epsilon: Curve  # Epsilon spent so far; no points without privacy.
+  simulated_epsilon: Curve  # That of a simulated larger cohort.
 
 
 def of_run(run_dir: str) -> Optional[Curves]:
@@ -38,30 +37,20 @@ def of_run(run_dir: str) -> Optional[Curves]:
   with open(path, newline='', encoding='utf-8') as file:
     text = file.read()
   # A run that was killed may have left an incomplete last line.
-  lines = text[: text.rfind('\n') + 1].splitlines()
+  reader = csv.DictReader(text[: text.rfind('\n') + 1].splitlines(), strict=True)
   try:
-    return _parse_rows(csv.DictReader(lines, strict=True))
-  except (TypeError, ValueError, csv.Error) as e:
-    raise ValueError(f'{path} is no file of metrics: {e}') from e
+    rows = list(reader)
+    names = reader.fieldnames or ()
+    tests = [name for name in names if name.startswith(_TEST)]
+    test = {name[len(_TEST) :]: _curve(rows, name) for name in tests}
+    spent = [_curve(rows, name) for name in ('epsilon', 'simulated_epsilon')]
+    return Curves(len(rows), test, *spent)
+  except (KeyError, TypeError, ValueError, csv.Error) as e:
+    raise ValueError(f'{path} is no file of metrics: {type(e).__name__}: {e}') from e
 
 
-def _parse_rows(reader: 'csv.DictReader[str]') -> Curves:
-  names = list(reader.fieldnames or ())
-  if names[:1] != [_ROUND]:
-    raise ValueError(f'its first column must be {_ROUND}, got {names[:1]}.')
-  rows: list[dict[str, str]] = []
-  for row in reader:
-    if row[_ROUND] != str(len(rows)):
-      raise ValueError(
-        f'line {reader.line_num} must be of round {len(rows)}, got {row[_ROUND]!r}.'
-      )
-    rows.append(row)
-
-  def curve(name: str) -> Curve:
-    values = [(i, float(row[name])) for i, row in enumerate(rows, 1) if row[name] != '']
-    finite = tuple(point for point in values if math.isfinite(point[1]))
-    return Curve(finite, len(values) - len(finite))
-
-  test = {name[len(_TEST) :]: curve(name) for name in names if name.startswith(_TEST)}
-  spent = (curve(name) if name in names else Curve() for name in (_EPSILON, _SIMULATED))
-  return Curves(len(rows), test, *spent)
+def _curve(rows: list[dict[str, str]], name: str) -> Curve:
+  stated = [row for row in rows if row.get(name, '') != '']
+  values = [(int(row['round']) + 1, float(row[name])) for row in stated]
+  finite = tuple(point for point in values if math.isfinite(point[1]))
+  return Curve(finite, len(values) - len(finite))

@@ -13,6 +13,7 @@ from msgspec import Meta
 
 from tff_dp_aggregators.accounting import events
 from tff_dp_aggregators.base import checks
+from tff_dp_aggregators.base import strict_json
 
 # The `format` of every JSON report.
 FORMAT: Final = 'tff_dp_aggregators.privacy_report'
@@ -42,9 +43,6 @@ Epsilon = Annotated[Optional[NonNegative], _doc('Epsilon at delta; null if infin
 Delta = Annotated[float, Meta(gt=0, lt=1, description='At which epsilon is stated.')]
 AnyAdjacency = Literal['zero_out', 'add_or_remove', 'replace_one']
 Adjacency = Annotated[AnyAdjacency, _doc('Name of the neighbouring relation.')]
-AskedAccountant = Annotated[
-  Optional[str], _doc('Accountant asked for; null for the tightest.')
-]
 Checksum = Annotated[
   str,
   Meta(pattern='^sha256:[0-9a-f]{64}$', description='Checksum of the strategy.'),
@@ -68,8 +66,14 @@ Simulation = Annotated[
   Optional[Literal['packed', 'one_by_one']],
   _doc('Many clients in one computation, or one by one; null if that is not known.'),
 ]
-NoParts = Annotated[list[Any], Meta(max_length=0, description='Empty.')]
 EachPartHasItsOwn = Annotated[None, _doc('Each part has its own.')]
+# What reports without privacy state, as there is none.
+NO_GUARANTEE: Final = {
+  **dict.fromkeys(('epsilon', 'delta')),
+  'is_private': False,
+  **dict.fromkeys(('epsilon_rdp', 'zcdp_rho', 'gdp_mu')),
+}
+NoGuarantee = Annotated[dict[str, Optional[bool]], _doc('None.')]
 # Fields that registries add, which `to_json` writes beside the others.
 Registered = dict[str, Any]
 
@@ -137,37 +141,27 @@ class Mechanism(Model, frozen=True, kw_only=True):
   strategy: str  # Kind of the strategy matrix C.
   strategy_checksum: Checksum
   num_rounds: BuiltFor
-  # Who makes the noise: the server, clients in shares of that of the sum, each client
-  # all of it (local), or the server in a simulation of that.
-  noise_site: str
+  noise_site: str  # Who makes the noise, as the flag --noise_site has it.
   registered: Registered
   noise_buffers: Count  # Noise kept from round to round, in model sizes.
-  # L2 bound of one client's contribution to one round, as stated or as in all rounds of
-  # the ledger; null if neither; the guarantee does not depend on it.
+  # L2 bound of a client's contribution to a round, as stated or in all of the ledger.
   clip_norm: Optional[float]
   adaptive_clipping: Optional[AdaptiveClipping]
-  # Standard deviation of z over the clip norm; with the noise_site local,
-  # clients_and_server or local_approximate, that of one client's noise.
+  # Stddev of z over the clip norm; of one client's noise where each hides its own.
   noise_multiplier: NonNegative
-  # That of the server's noise with the noise_site clients_and_server, which the
-  # guarantee does not count; null for others.
+  # Of the server's noise with clients_and_server, which the guarantee does not count.
   server_noise_multiplier: Optional[NonNegative]
-  # The most that one client changes C X by, in clip norms, in all its rounds, or in one
-  # round of a sampled schema; with integer noise, after rounding.
+  # The most that a client changes C X by, in clip norms; if sampled, in one round.
   sensitivity: PositiveFloat
   sensitivity_squared: PositiveFloat  # Its square.
   sensitivity_kind: Exactness
   effective_noise_multiplier: NonNegative  # noise_multiplier / sensitivity.
   integer_noise: Optional[IntegerNoise]
-  # Epsilon of noise that is only simulated, in all planned rounds; null if the noise is
-  # made at the stated place, or if infinite.
+  # Epsilon of noise that is only simulated, in all planned rounds; or null.
   simulated_epsilon: Optional[NonNegative]
   noise_source: str  # Where the randomness comes from.
-  # Whether rmse and max_error are of the noise in the sum or, where the number of
-  # clients is not known, of the noise of one client.
-  error_of: Literal['sum', 'client']
-  # Root mean square over rounds of the noise in an entry of the sum of all rounds so
-  # far, in clip norms; max_error is the largest.
+  error_of: Literal['sum', 'client']  # Whose noise rmse and max_error are of.
+  # Root mean square over rounds of the noise in the sum of all rounds so far.
   rmse: float
   max_error: float  # Largest of the same over rounds.
 
@@ -176,17 +170,12 @@ class Part(Mechanism, frozen=True, kw_only=True):
   """A part of a joint mechanism: its weights, and the fields of its mechanism."""
 
   part: str  # Name of the part.
-  # Patterns for the names of its weights; a weight is of the first part that matches.
-  patterns: Annotated[list[str], Meta(min_length=1)]
-  # Names of its weights; they and the shapes are null if the report is of no run.
-  weights: Optional[list[str]]
+  patterns: Annotated[list[str], Meta(min_length=1)]  # For names of its weights.
+  weights: Optional[list[str]]  # Names of its weights; null if it is of no run.
   shapes: Optional[list[list[Count]]]  # Shapes of its weights, or null.
   num_parameters: Optional[Count]  # Numbers in all its weights, or null.
-  # Fraction of the sum of 1 / effective_noise_multiplier^2 over all parts, by which a
-  # target is divided when noise is found for it.
-  share: Fraction
-  # Fraction of the sum over Gaussian parts; null for other noise.
-  share_of_mu_squared: Optional[Fraction]
+  share: Fraction  # Of the sum of 1 / effective_noise_multiplier^2 over all parts.
+  share_of_mu_squared: Optional[Fraction]  # Over Gaussian parts; null for other noise.
 
 
 class JointMechanism(Model, frozen=True, kw_only=True):
@@ -202,7 +191,7 @@ class JointMechanism(Model, frozen=True, kw_only=True):
   sensitivity_kind: Exactness
   effective_noise_multiplier: OfAllTogether
   noise_source: str  # Where the randomness comes from.
-  # In order: a weight is of the first part with a pattern for its name.
+  # A weight is of the first part with a pattern for its name.
   parts: Annotated[list[Part], Meta(min_length=2)]
 
 
@@ -274,14 +263,9 @@ class Stopped(Model, frozen=True, kw_only=True):
 
   rounds_completed: Positive  # Rounds in the ledger or log.
   rounds_planned: Positive  # Rounds that were planned.
-  # Epsilon of the rounds that ran, for a number of them that was fixed before anything
-  # was computed from clients; null if infinite.
-  epsilon_completed: Optional[float]
-  # Epsilon of all planned rounds, which holds for any stopping rule that looks at
-  # released results alone; null if infinite.
-  epsilon_planned: Optional[float]
-  # What fixed the number, as stated and not verified; null if nobody states it. The
-  # guarantee is then epsilon_planned, and otherwise epsilon_completed.
+  epsilon_completed: Optional[float]  # Of rounds whose number was fixed before any ran.
+  epsilon_planned: Optional[float]  # For any rule to stop that looks at results alone.
+  # What fixed the number, not verified; without it, the guarantee is epsilon_planned.
   rounds_fixed_by: Optional[str]
 
 
@@ -315,9 +299,7 @@ class Tuning(Model, frozen=True):
   """The runs on the same clients from which this one was chosen."""
 
   num_runs: Positive  # Number of runs.
-  # Epsilon of all runs composed, at the delta of the chosen one; infinite if one of
-  # them had no privacy.
-  epsilon: Epsilon
+  epsilon: Epsilon  # Of all runs composed, at the delta of the chosen one; or infinite.
 
   def __post_init__(self) -> None:
     checks.check_positive_int('num_runs of tuning', self.num_runs)
@@ -384,8 +366,7 @@ class Guarantee(Model, frozen=True, kw_only=True):
 class OtherGuarantee(Model, frozen=True, kw_only=True):
   """A guarantee against another observer, or for another neighbouring relation."""
 
-  # The observer: whoever sees the released sums, one other client of the rounds, a
-  # server that sees what each client sends, or everybody.
+  # The observer: of the sums, a client of the rounds, a server of all that is sent.
   against: Literal['released', 'other_client', 'server', 'everybody']
   adjacency: Adjacency
   event: dict[str, Any]  # Privacy event, as events.to_json writes it.
@@ -410,21 +391,16 @@ class OtherRelease(Model, frozen=True):
   @classmethod
   def parse(cls, text: str) -> 'OtherRelease':
     """Parses 'NAME: epsilon=0.5, delta=1e-7' with an optional adjacency=NAME."""
-    name, _, rest = text.partition(':')
     try:
-      settings = [each.partition('=') for each in rest.split(',')]
-      given: dict[str, Any] = {key.strip(): value.strip() for key, _, value in settings}
-      if (
-        not name.strip().isprintable() or not name.strip() or len(given) < len(settings)
-      ):
-        raise ValueError('a name is missing or given twice')
-      for key in ('epsilon', 'delta', *given):
-        if not given.get(key):
-          raise ValueError(f'it has no value of {key or "a setting"}')
-      epsilon, delta = float(given.pop('epsilon')), float(given.pop('delta'))
-      release = cls(name.strip(), epsilon, delta, **given)
+      name, _, settings = text.partition(':')
+      if not name.strip() or not name.isprintable():
+        raise ValueError('it has no name')
+      pairs = [each.partition('=')[::2] for each in settings.split(',')]
+      given = [(key.strip(), value.strip()) for key, value in pairs]
+      fields = strict_json.unique([('name', name.strip()), *given])
+      release = msgspec.convert(fields, cls, strict=False)
       release.to_event()
-    except (KeyError, TypeError, ValueError) as e:
+    except (ValueError, msgspec.ValidationError) as e:
       raise ValueError(
         f'{text!r} is not a name, a colon, epsilon and delta, as in '
         "'survey of March: epsilon=0.5, delta=1e-7', which adjacency=add_or_remove may "
@@ -433,8 +409,8 @@ class OtherRelease(Model, frozen=True):
     return release
 
 
-class NbaflInputs(Model, frozen=True, kw_only=True):
-  """Inputs of a plan of NbAFL (arXiv:1911.00222), as nbafl.Nbafl takes them."""
+class NbaflPlan(Model, frozen=True, kw_only=True):
+  """Inputs of a plan of NbAFL (arXiv:1911.00222), and the noise that follows."""
 
   epsilon: PositiveFloat  # Target for one example.
   delta: Delta
@@ -446,11 +422,6 @@ class NbaflInputs(Model, frozen=True, kw_only=True):
   clients_per_round: Optional[Positive]  # K, drawn at random; null for all clients.
   # Noise by the published formulas, or the least that keeps what they promise.
   calibration: Literal['published', 'exact']
-
-
-class NbaflPlan(NbaflInputs, frozen=True, kw_only=True):
-  """Inputs of a plan of NbAFL, and the noise that follows from them."""
-
   name: Literal['nbafl']  # Name of the scheme.
   cohort: Positive  # K, or N if all take part in every round.
   uplink_sensitivity: float  # What one example is said to change an upload by.
@@ -458,8 +429,7 @@ class NbaflPlan(NbaflInputs, frozen=True, kw_only=True):
   uplink_stddev: float  # sigma_u, noise of a client in each coordinate.
   downlink_stddev: float  # sigma_d, noise of the server in a coordinate of a mean.
   client_noise_multiplier: float  # Noise of a client over the clip norm.
-  # Noise of the server on a round's sum, over the clip norm.
-  server_noise_multiplier: float
+  server_noise_multiplier: float  # Noise of the server on a sum, over the clip norm.
   sum_noise_multiplier: float  # All noise in a round's sum, over the clip norm.
 
 
@@ -509,8 +479,7 @@ class Canaries(Model, frozen=True, kw_only=True):
   num_rounds: Positive  # Rounds, from the first on, that the scores are computed from.
   confidence: Share  # Probability that all bounds are right.
   bounds: list[CanaryBound]
-  # Epsilon of Gaussians fitted to the scores (arXiv:2302.03098), which is no bound;
-  # null if infinite, or if there are too few canaries.
+  # Epsilon of Gaussians fitted to the scores (arXiv:2302.03098), no bound; or null.
   estimate: Optional[NonNegative]
 
 
@@ -519,8 +488,7 @@ class Curves(Model, frozen=True, kw_only=True):
 
   epsilon_by_delta: Points  # [delta, epsilon], largest delta first.
   epsilon_by_round: Points = []  # [rounds, epsilon at the delta of the guarantee].
-  # The accountant of `epsilon_by_round`; null for a composition.
-  epsilon_by_round_accountant: Optional[str] = None
+  epsilon_by_round_accountant: Optional[str] = None  # Null for a composition.
   error_by_round: Points = []  # [rounds, stddev of an entry of their sum].
   noise_correlation: Points = []  # [lag, correlation of the last round with that one].
 
@@ -567,11 +535,10 @@ class VerificationInputs(Model, frozen=True, kw_only=True):
   """Inputs for computing everything again; a composition has few of them."""
 
   mechanism: Optional[dict[str, Any]] = None  # As Mechanism.to_json writes it.
-  # As Strategy.to_json writes it, by part if there are parts; null if it is large.
-  strategy: Optional[dict[str, Any]] = None
+  strategy: Optional[dict[str, Any]] = None  # Or strategies by part; null if large.
   event: dict[str, Any]  # Privacy event, as events.to_json writes it.
   delta: Delta
-  accountant: AskedAccountant
+  accountant: Optional[str]  # Asked for; null for the tightest.
   target_epsilon: Optional[float] = None  # Asked for; null if none was.
   target_rho: Rho = msgspec.UNSET
   found: Found = None
@@ -587,6 +554,14 @@ class Verification(Model, frozen=True, kw_only=True):
   inputs: VerificationInputs
 
 
+class OtherVerification(Model, frozen=True, kw_only=True):
+  """How to compute a plan of NbAFL again, or a report of a run without privacy."""
+
+  command: Optional[str]  # One that prints the same numbers.
+  files: Files = []
+  inputs: dict[str, Any]  # The plan, or the accountant that was asked for.
+
+
 class Report(Model, frozen=True, kw_only=True):
   """The fields that all reports begin with."""
 
@@ -594,56 +569,32 @@ class Report(Model, frozen=True, kw_only=True):
   version: Literal[7] = VERSION  # Version of this schema.
 
 
-class Single(Report, frozen=True, kw_only=True):
-  """One mechanism, or one run of it."""
+class Private(Report, frozen=True, kw_only=True):
+  """A mechanism, joint or not, a run of one, or several of them together.
+
+  What is null for several together is stated by each part.
+  """
 
   warnings: list[str]  # Shown first, such as against whom the guarantee does not hold.
   setting: str  # Who is trusted with what.
   definition: Definition
-  mechanism: Mechanism
-  participation: Participation
-  run: Optional[Run]
+  mechanism: Any  # One of MECHANISMS, which the schema says.
+  participation: Optional[Participation] = None
+  run: Optional[Run] = None
   stopped: Union[Stopped, msgspec.UnsetType] = msgspec.UNSET  # If it ended early.
-  target: Optional[Target]
-  tuning: Optional[Tuning]
+  target: Optional[Target] = None
+  tuning: Optional[Tuning] = None
   guarantee: Guarantee
-  other_guarantees: list[OtherGuarantee]  # Of the same noise, where clients make it.
+  # Of the same noise, where clients make it; of several runs, what holds of all.
+  other_guarantees: list[OtherGuarantee]
   canaries: Union[Canaries, msgspec.UnsetType] = msgspec.UNSET  # If there were some.
-  nbafl: Optional[NbaflOfRun]
-  parts: NoParts = msgspec.field(default_factory=list)
-  curves: Optional[Curves]
-  # Version of the code that trained; null if it is not known.
-  code_version: Optional[str]
-  provenance: Provenance
-  software: Software
-  verification: Verification
-
-
-class Joint(Single, frozen=True, kw_only=True):
-  """A joint mechanism, or one run of it."""
-
-  mechanism: JointMechanism  # type: ignore[assignment]
-
-
-class Composition(Report, frozen=True, kw_only=True):
-  """Several runs on the same clients together, and what else was released of them."""
-
-  warnings: list[str]  # Shown first, such as against whom the guarantee does not hold.
-  setting: str  # Who is trusted with what.
-  definition: Definition
-  mechanism: Composed
-  participation: EachPartHasItsOwn = None
-  run: EachPartHasItsOwn = None
-  target: EachPartHasItsOwn = None
-  tuning: EachPartHasItsOwn = None
-  guarantee: Guarantee
-  other_guarantees: list[OtherGuarantee]  # What else holds of all parts together.
-  parts: Annotated[list[dict[str, Any]], Meta(min_length=1)]  # Reports of the parts.
+  nbafl: Union[NbaflOfRun, None, msgspec.UnsetType] = msgspec.UNSET
+  parts: list[dict[str, Any]] = []  # Reports of runs.
   # What other systems released of the same clients, added to it.
-  other_releases: list[OtherRelease]
+  other_releases: Union[list[OtherRelease], msgspec.UnsetType] = msgspec.UNSET
   curves: Optional[Curves]
-  code_version: EachPartHasItsOwn = None
-  provenance: EachPartHasItsOwn = None
+  code_version: Optional[str] = None  # Version of the code that trained, if known.
+  provenance: Optional[Provenance] = None
   software: Software
   verification: Verification
 
@@ -657,29 +608,15 @@ class GuaranteeOfPlan(Model, frozen=True, kw_only=True):
   adjacency: Adjacency
 
 
-class PlanInputs(Model, frozen=True, kw_only=True):
-  """Inputs for computing everything again."""
-
-  plan: NbaflInputs
-
-
-class VerificationOfPlan(Model, frozen=True, kw_only=True):
-  """How to compute the numbers again, from flags alone."""
-
-  command: Optional[str]  # One that prints the same numbers.
-  files: NoParts = msgspec.field(default_factory=list)
-  inputs: PlanInputs
-
-
 class Nbafl(Report, frozen=True, kw_only=True):
   """A plan of NbAFL (arXiv:1911.00222): what its formulas claim, and what holds."""
 
   mechanism: NbaflPlan
   guarantee: GuaranteeOfPlan
   guarantees: NbaflGuarantees
-  parts: NoParts = msgspec.field(default_factory=list)
+  parts: Annotated[list[Any], Meta(max_length=0)] = []  # Empty.
   software: Software
-  verification: VerificationOfPlan
+  verification: OtherVerification
 
 
 class SimulatedCohort(Model, frozen=True, kw_only=True):
@@ -694,44 +631,17 @@ class SimulatedCohort(Model, frozen=True, kw_only=True):
   strategy_checksum: Checksum
   noise_multiplier: NonNegative  # The run's: that of the larger cohort over the scale.
   simulated_noise_multiplier: NonNegative  # That of the larger cohort.
-  # With adaptive clipping, noise of the count; else null.
-  clipped_count_stddev: Optional[NonNegative]
+  clipped_count_stddev: Optional[NonNegative]  # With adaptive clipping; else null.
   simulated_clipped_count_stddev: Optional[NonNegative]  # The same.
   participation: str  # Who takes part, in words.
   rounds_completed: Positive  # Rounds in the ledger.
   rounds_planned: BuiltFor
   ledger_head: LedgerHead
-  # Epsilon of the larger cohort, no guarantee of this run; or null.
-  simulated_epsilon: Optional[NonNegative]
+  simulated_epsilon: Optional[NonNegative]  # Of the larger cohort, none of this run.
   delta: Delta
   accountant: Optional[str]  # Whose epsilon it is; null without noise.
   adjacency: Adjacency
   target_epsilon: Optional[float]  # Asked for of the larger cohort; or null.
-
-
-class NoGuarantee(Model, frozen=True, kw_only=True):
-  """No guarantee."""
-
-  epsilon: None = None  # Infinite.
-  delta: None = None  # None.
-  is_private: bool = False  # It is not.
-  epsilon_rdp: None = None  # Infinite.
-  zcdp_rho: None = None  # Infinite.
-  gdp_mu: None = None  # Infinite.
-
-
-class InputsWithoutPrivacy(Model, frozen=True, kw_only=True):
-  """Inputs of a report without privacy."""
-
-  accountant: AskedAccountant = None
-
-
-class VerificationWithoutPrivacy(Model, frozen=True, kw_only=True):
-  """How to compute the report again, from files."""
-
-  command: Optional[str] = None  # One that prints the same numbers.
-  files: Files
-  inputs: InputsWithoutPrivacy
 
 
 class WithoutPrivacy(Report, frozen=True, kw_only=True):
@@ -742,11 +652,12 @@ class WithoutPrivacy(Report, frozen=True, kw_only=True):
   simulated_cohort: Optional[SimulatedCohort]
   not_covered: list[str]  # Data accesses that no guarantee covers.
   tuning: Optional[Tuning]
-  guarantee: NoGuarantee = NoGuarantee()
-  verification: Optional[VerificationWithoutPrivacy]
+  guarantee: NoGuarantee = msgspec.field(default_factory=NO_GUARANTEE.copy)
+  verification: Optional[OtherVerification]
 
 
-REPORTS = (Single, Joint, Composition, Nbafl, WithoutPrivacy)
+MECHANISMS = (Mechanism, JointMechanism, Composed)
+REPORTS = (Private, Nbafl, WithoutPrivacy)
 
 
 def is_plan(statement: dict[str, Any]) -> bool:

@@ -5,7 +5,6 @@ and turns their text into Markdown and HTML. It computes no number of a guarante
 """
 
 import base64
-import dataclasses
 import functools
 import inspect
 import io
@@ -14,7 +13,7 @@ import posixpath
 import re
 import textwrap
 from collections.abc import Iterator, Sequence
-from typing import Any, Callable, Optional
+from typing import Any, Callable, NamedTuple, Optional
 
 import jinja2
 import markdown
@@ -37,15 +36,12 @@ from tff_dp_aggregators.strategies import registry
 # Formats of `render`; 'text', for terminals, is the same as 'markdown'.
 FORMATS = ('text', 'markdown', 'html', 'json')
 _POINTS = 400  # The maximum number of points of a plot.
-# The least height of the y axis of a bar plot, so that rounding errors look like zero.
-_LEAST_HEIGHT = 0.2
 _LINE, _MARK = '#1f5fa8', '#c0392b'
 # What Markdown reads as markup anywhere in a line, or at the start of one.
 _MARKUP = re.compile(r'([\\`*<>|\[\]&~$]|(?<!\w)_|_(?!\w)|^[-+#](?=\s))')
 
 
-@dataclasses.dataclass(frozen=True)
-class Plot:
+class Plot(NamedTuple):
   """A plot of one curve, for HTML pages."""
 
   title: str
@@ -74,15 +70,13 @@ def render(
     raise ValueError(f'unknown format {output_format!r}; known: {", ".join(FORMATS)}.')
   if output_format == 'html':
     return _page(statement, learned)
-  return _markdown(statement)
+  return _markdown(statement, None, draws=False)
 
 
 def _markdown(
-  statement: dict[str, Any],
-  learned: Optional[learning_curves.Curves] = None,
-  plots: Optional[list[Plot]] = None,
+  statement: dict[str, Any], learned: Optional[learning_curves.Curves], draws: bool
 ) -> str:
-  """Renders a report as Markdown; with a list `plots`, appends its plots to that."""
+  """Renders a report as Markdown, with its plots if it is for a page."""
   if statement['mechanism'] is None:
     name = 'without_guarantee.md.j2'
   elif model.is_plan(statement):
@@ -93,18 +87,17 @@ def _markdown(
   def plot(
     points: Sequence[Sequence[float]], mark: Any = None, **options: Any
   ) -> markupsafe.Markup:
-    if plots is None or not points:
+    if not draws or not points:
       return markupsafe.Markup('')
     mark = points[-1] if mark == 'last' else mark
     # At most `_POINTS`, to keep pictures small; the first and the last are included.
     chosen = np.unique(np.linspace(0, len(points) - 1, _POINTS).round().astype(int))
     pairs = tuple((points[index][0], points[index][1]) for index in chosen)
     drawn = Plot(points=pairs, mark=mark and tuple(mark), **options)
-    plots.append(drawn)
     alternative = f'{drawn.title}: {drawn.y_label} over {drawn.x_label}'
-    place = markupsafe.Markup(f'plot:{len(plots) - 1}')
     return markupsafe.Markup('**{}** {}\n![{}]({})').format(
-      *map(_escaped, (drawn.title, drawn.caption, alternative)), place
+      *map(_escaped, (drawn.title, drawn.caption, alternative)),
+      markupsafe.Markup(_image(drawn)),
     )
 
   if learned is not None:
@@ -181,8 +174,7 @@ def _environment() -> jinja2.Environment:
 
 
 def _page(statement: dict[str, Any], learned: Optional[learning_curves.Curves]) -> str:
-  plots: list[Plot] = []
-  text = _markdown(statement, learned, plots)
+  text = _markdown(statement, learned, draws=True)
   reader = markdown.Markdown(extensions=['tables'], output_format='html')
   # Nothing in a report is HTML, whoever wrote its texts.
   reader.preprocessors.deregister('html_block')
@@ -197,8 +189,6 @@ def _page(statement: dict[str, Any], learned: Optional[learning_curves.Curves]) 
   banner = f'<p class="guarantee{status}"><strong>'
   head, _, rest = body.partition('<h2>')
   body = head.replace('<p><strong>', banner) + (f'<h2>{rest}' if rest else '')
-  for number, plot in enumerate(plots):
-    body = body.replace(f'src="plot:{number}"', f'src="{_image(plot)}"')
   title = re.sub(r'\\(.)', r'\1', re.search(r'\*\*(Guarantee: .*?)\*\*', text)[1])  # type: ignore[index]
   template = _environment().get_template('page.html.j2')
   title = markupsafe.escape(f'Privacy report: {title}')
@@ -214,16 +204,9 @@ def _image(plot: Plot) -> str:
   import matplotlib
   from matplotlib import figure
 
-  colored = ('text.color', 'axes.labelcolor', 'xtick.color', 'ytick.color')
-  settings = {
-    **dict.fromkeys(colored, '#333333'),
-    'svg.hashsalt': plot.title,
-    'svg.fonttype': 'path',  # Looks the same on any machine.
-    'font.family': 'DejaVu Sans',  # Comes with Matplotlib.
-    'font.size': 10,
-    'axes.edgecolor': '#999999',
-  }
-  with matplotlib.rc_context(settings):
+  # Letters are paths, so that plots look the same on any machine.
+  settings = {'svg.hashsalt': plot.title, 'svg.fonttype': 'path'}
+  with matplotlib.rc_context({**settings, 'font.family': 'DejaVu Sans'}):
     picture = figure.Figure(figsize=(5.2, 3.3))
     # Automatic layout would take as long as drawing.
     _draw(picture.add_axes((0.175, 0.15, 0.795, 0.81)), plot)
@@ -236,36 +219,27 @@ def _image(plot: Plot) -> str:
 def _draw(axes: Any, plot: Plot) -> None:
   x, y = zip(*plot.points)
   if plot.is_bars:
-    axes.bar(x, y, width=0.8, color=_LINE)
-    axes.axhline(0, color='#666666', linewidth=0.8)
-    low, high = axes.get_ylim()
-    if high - low < _LEAST_HEIGHT:
-      axes.set_ylim(-_LEAST_HEIGHT / 2, _LEAST_HEIGHT / 2)
+    axes.bar(x, y, color=_LINE)
+    # Rounding errors look like zero.
+    axes.set_ylim(min(*y, -0.1), max(*y, 0.1))
   else:
-    axes.plot(x, y, color=_LINE, linewidth=1.8)
+    axes.plot(x, y, color=_LINE)
     # Negative values, as of a loss, are shown.
     axes.set_ylim(bottom=None if min(y) < 0 else 0)
   if plot.log_x:
     axes.set_xscale('log')
   else:
     axes.set_xlim(left=0)
-  if all(float(each).is_integer() for each in x):
-    axes.xaxis.get_major_locator().set_params(integer=True)
-  axes.set_xlabel(_plain(plot.x_label))
+    axes.xaxis.get_major_locator().set_params(integer=max(x) > 1)
+  axes.set_xlabel(plot.x_label, parse_math=False)
   # 32 characters fit beside the axis.
-  axes.set_ylabel('\n'.join(textwrap.wrap(_plain(plot.y_label), 32)))
-  axes.grid(color='#dddddd', linewidth=0.7)
+  axes.set_ylabel('\n'.join(textwrap.wrap(plot.y_label, 32)), parse_math=False)
+  axes.grid(color='#dddddd')
   axes.set_axisbelow(True)
-  axes.spines[['top', 'right']].set_visible(False)
   if plot.mark is not None and plot.mark[1] is not None:
     text = plot.mark_text or rounding.up(plot.mark[1])
-    axes.plot(*plot.mark, 'o', color=_MARK, markersize=6, clip_on=False, label=text)
-    axes.legend(loc='best', labelcolor=_MARK, frameon=False, handletextpad=0.2)
-
-
-def _plain(text: str) -> str:
-  """Escapes text so that Matplotlib finds no formula in it."""
-  return text.replace('$', r'\$')
+    axes.plot(*plot.mark, 'o', color=_MARK, clip_on=False, label=text)
+    axes.legend(loc='best', labelcolor=_MARK, frameon=False)
 
 
 # Functions that templates call.

@@ -1,10 +1,9 @@
-"""The JSON schema of reports, and the validation of reports against it.
+"""The JSON schema of reports.
 
 It is made from the structs of `model` and from the registries of mechanisms, their
 options, schemes of participation and accountants. `tff-dp-report --schema` prints it.
 """
 
-import copy
 import dataclasses
 import inspect
 import re
@@ -15,18 +14,20 @@ import msgspec
 
 from tff_dp_aggregators import sampling
 from tff_dp_aggregators.accounting import accountants
-from tff_dp_aggregators.accounting import joint_mechanism
 from tff_dp_aggregators.accounting import mechanism as mechanism_lib
 from tff_dp_aggregators.accounting import noises
 from tff_dp_aggregators.accounting.reports import model
 from tff_dp_aggregators.accounting.reports import terms
 from tff_dp_aggregators.strategies import registry
 
+# JSON types of the fields of schemes, by what their types in Python have.
+_TYPES = {'bool': 'boolean', 'float': 'number', 'int': 'integer'}
+
 
 def load() -> dict[str, Any]:
   """Returns the JSON schema (draft 2020-12) of all reports."""
   refs, definitions = msgspec.json.schema_components(
-    model.REPORTS, ref_template='#/$defs/{name}'
+    (*model.REPORTS, *model.MECHANISMS), ref_template='#/$defs/{name}'
   )
   comments = list(_comments())
   for name, each in definitions.items():
@@ -41,20 +42,20 @@ def load() -> dict[str, Any]:
     fields = msgspec.structs.fields(struct)
     unset = {field.encode_name for field in fields if field.default is msgspec.UNSET}
     each['required'] = [field for field in each['properties'] if field not in unset]
-  _add_mechanisms(definitions)
-  _add_schemas(definitions)
-  _add_accountants(definitions)
-  definitions['NoGuarantee']['properties']['is_private']['enum'] = [False]
+  reports, mechanisms = refs[: len(model.REPORTS)], refs[len(model.REPORTS) :]
+  definitions['Private']['properties']['mechanism'] = {'anyOf': list(mechanisms)}
+  definitions['Private']['properties']['parts']['items'] = reports[0]
   definitions['Software']['additionalProperties'] = {'type': 'string'}
-  composed = definitions['Composition']['properties']['parts']
-  composed['items'] = {'anyOf': list(refs[:3])}
+  _add_mechanisms(definitions)
+  _add_schemes(definitions)
+  _add_accountants(definitions)
   return {
     '$schema': 'https://json-schema.org/draft/2020-12/schema',
     '$id': f'urn:tff_dp_aggregators:privacy_report:{model.VERSION}',
     'title': 'Privacy report of tff_dp_aggregators',
     'description': 'A differential privacy guarantee with everything it rests on. '
     'Infinite numbers are null.',
-    'anyOf': list(refs),
+    'anyOf': list(reports),
     '$defs': definitions,
   }
 
@@ -68,7 +69,7 @@ def _comments() -> Iterator[tuple[str, str, str]]:
     if code.startswith('class '):
       struct = code[len('class ') : code.index('(')]
     elif field := re.match(r'  (\w+): ', code):
-      if text and not text.startswith('type: '):
+      if text:
         yield struct, field[1], text
       text = ''
     above = '' if code else text
@@ -76,65 +77,61 @@ def _comments() -> Iterator[tuple[str, str, str]]:
 
 def _add_mechanisms(definitions: dict[str, Any]) -> None:
   """Adds the names of mechanisms and the fields of their options."""
-  names = [*mechanism_lib.names(), mechanism_lib.FROM_FILE]
-  options: dict[str, Any] = {}
-  for name, by_kind in registry.options().items():
-    texts = {kind: f'{each.title}, {each.meaning}' for kind, each in by_kind.items()}
-    options[name] = {
-      'description': f'{registry.describe(texts)} Null for others.',
-      'type': ['integer', 'null'],
-    }
-  for name, option in terms.OPTIONS.items():
-    options[name] = {
-      'description': f'{option.title}: {option.meaning}. Null for others.',
-      'type': ['integer', 'null'],
-      'minimum': 1,
-    }
+  texts = {
+    name: registry.describe(
+      {kind: f'{each.title}, {each.meaning}' for kind, each in by_kind.items()}
+    )
+    for name, by_kind in registry.options().items()
+  }
+  texts |= {name: f'{o.title}: {o.meaning}.' for name, o in terms.OPTIONS.items()}
   for each in (definitions['Mechanism'], definitions['Part']):
-    each['properties'].update(options)
-    each['properties']['name']['enum'] = names
+    for name, text in texts.items():
+      description = f'{text} Null for others.'
+      each['properties'][name] = {
+        'description': description,
+        'type': ['integer', 'null'],
+      }
+    each['properties']['name']['enum'] = [
+      *mechanism_lib.names(),
+      mechanism_lib.FROM_FILE,
+    ]
     each['properties']['noise_site']['enum'] = list(noises.PLACEMENTS)
-    each['required'] += options
+    each['required'] += texts
 
 
-def _add_schemas(definitions: dict[str, Any]) -> None:
+def _add_schemes(definitions: dict[str, Any]) -> None:
   """Makes `participation` a choice of one form for each scheme."""
-  common = definitions['Participation']
-  forms = []
+  common, forms = definitions['Participation'], []
   for scheme in sampling.SCHEMES.values():
-    form = copy.deepcopy(common)
     numbers = {
-      scheme.json_names.get(field.name, field.name): _number(field)
+      scheme.json_names.get(field.name, field.name): {
+        'description': f'As the flag, or argument, {field.name}.',
+        'type': next(v for k, v in _TYPES.items() if k in str(field.type)),
+      }
       for field in dataclasses.fields(scheme.data)
       if field.name != 'num_rounds'
     }
-    form['properties'].update(numbers)
-    form['properties']['schema']['const'] = scheme.name
-    form['required'] = list(dict.fromkeys([*common['required'], *numbers]))
-    forms.append({**form, 'description': f'As of --sampling={scheme.flag}.'})
+    properties = {**common['properties'], **numbers, 'schema': {'const': scheme.name}}
+    forms.append(
+      {
+        **common,
+        'description': f'As of --sampling={scheme.flag}.',
+        'properties': properties,
+        'required': list(dict.fromkeys([*common['required'], *numbers])),
+      }
+    )
   definitions['Participation'] = {'description': common['description'], 'anyOf': forms}
-
-
-def _number(field: dataclasses.Field[Any]) -> dict[str, Any]:
-  """The JSON schema of a scheme's field: a count, a probability or a boolean."""
-  field_schema = {'description': f'As the flag, or argument, {field.name}.'}
-  if 'bool' in str(field.type):
-    return {**field_schema, 'type': 'boolean'}
-  if 'float' in str(field.type):
-    return {**field_schema, 'type': 'number', 'exclusiveMinimum': 0, 'maximum': 1}
-  return {**field_schema, 'type': 'integer', 'minimum': 1}
 
 
 def _add_accountants(definitions: dict[str, Any]) -> None:
   """Adds the names of accountants and their fields in guarantees."""
-  names = list(accountants.ACCOUNTANTS)
-  for name, field, known in (
-    ('Guarantee', 'accountant', names),
-    ('AccountantsEpsilon', 'name', names),
-    ('OtherGuarantee', 'accountant', names),
-    ('VerificationInputs', 'accountant', [*names, None]),
-    ('InputsWithoutPrivacy', 'accountant', [*names, None]),
+  for name, field in (
+    ('Guarantee', 'accountant'),
+    ('AccountantsEpsilon', 'name'),
+    ('OtherGuarantee', 'accountant'),
+    ('VerificationInputs', 'accountant'),
   ):
+    known = [*accountants.ACCOUNTANTS, *([None] if name.endswith('Inputs') else [])]
     definitions[name]['properties'][field]['enum'] = known
   guarantee = definitions['Guarantee']
   for name in terms.IN_GUARANTEE:
@@ -144,49 +141,3 @@ def _add_accountants(definitions: dict[str, Any]) -> None:
       'description': f'By {title}; null where not computed, or infinite.',
       'type': ['number', 'null'],
     }
-
-
-def violations(report: Any) -> Iterator[str]:
-  """Yields a line for each violation of the JSON schema by a value."""
-  # Imported here as only reading a report needs it.
-  import jsonschema
-
-  draft = jsonschema.Draft202012Validator
-  # A float with an integral value is not an integer: reports write integers as such.
-  types = draft.TYPE_CHECKER.redefine('integer', lambda _, value: type(value) is int)
-  own = {**load(), 'anyOf': [{'$ref': f'#/$defs/{_kind_of(report).__name__}'}]}
-  validator = jsonschema.validators.extend(draft, type_checker=types)(own)
-  for error in validator.iter_errors(report):
-    yield from _in_words(error)
-
-
-def _kind_of(report: Any) -> type[model.Report]:
-  """The struct that a report has to match; checking all takes several times as long."""
-  mechanism = report.get('mechanism') if isinstance(report, dict) else None
-  if not isinstance(mechanism, dict):
-    return model.WithoutPrivacy
-  named: dict[str, type[model.Report]] = {
-    'nbafl': model.Nbafl,
-    'composition': model.Composition,
-    joint_mechanism.NAME: model.Joint,
-  }
-  return named.get(str(mechanism.get('name')), model.Single)
-
-
-def _in_words(error: Any) -> Iterator[str]:
-  """Describes a violation; if there are alternatives, those of the closest one."""
-  if error.context:
-    alternatives: dict[Any, list[Any]] = {}
-    for each in error.context:
-      alternatives.setdefault(each.schema_path[0], []).append(each)
-
-    def distance(errors: list[Any]) -> tuple[bool, int]:
-      """Whether the value has another type than the alternative; number of errors."""
-      is_other = errors[0].validator == 'type' and not errors[0].relative_path
-      return is_other, len(errors)
-
-    for each in min(alternatives.values(), key=distance):
-      yield from _in_words(each)
-    return
-  name = error.json_path.lstrip('$.')
-  yield f'{name or "the report"}: {error.message}'

@@ -10,8 +10,8 @@ import math
 import os
 import shlex
 import sys
-from collections.abc import Mapping, Sequence
-from typing import Annotated, Any, Optional, Union, cast
+from collections.abc import Mapping
+from typing import Annotated, Any, NamedTuple, Optional, Union, cast
 
 import dp_accounting
 import msgspec
@@ -53,12 +53,10 @@ class SimulatedCohort(msgspec.Struct, frozen=True):
   The noise of a cohort s times as large is 1/s of what the mechanism says, in clip
   norms of the sum: the mean has the noise of the mean over the larger cohort
   (`noise_cohort_size` in pfl-research; the StackOverflow runs of DP-FTRL,
-  arXiv:2103.00039, with 100 clients a round for 1,000). The clients of the run have no
-  guarantee: epsilon is that of a run with s times the clients in each round, of a
-  population s times as large.
+  arXiv:2103.00039). Epsilon is that of a run with s times the clients in each round, of
+  a population s times as large.
   """
 
-  # The factor s, by which cohort and population are larger.
   scale: Union[Annotated[int, Meta(ge=1)], Annotated[float, Meta(ge=1, le=_LARGEST)]]
   # The next two are those of the run itself.
   clients_per_round: Union[
@@ -86,8 +84,8 @@ class Inputs:
 
   # The planned mechanism, including what was found from a target.
   mechanism: joint_mechanism.AnyMechanism
-  delta: float  # Delta of the guarantee.
-  target_epsilon: Optional[float] = None  # The privacy target.
+  delta: float
+  target_epsilon: Optional[float] = None
   target_rho: Optional[float] = None  # The privacy target in zCDP, instead.
   # 'noise_multiplier', 'num_rounds' or 'max_participations', if found from the target.
   found: Optional[str] = None
@@ -97,25 +95,20 @@ class Inputs:
   # Shapes of the weights of a joint mechanism, by names of part and weight, from the
   # run's configuration, which has to be among `files`.
   weights_of_parts: Optional[dict[str, dict[str, list[int]]]] = None
-  ledger: Optional[ledger_lib.Ledger] = None  # The ledger of the run.
+  ledger: Optional[ledger_lib.Ledger] = None
   # What fixed the number of rounds that ran, fewer than planned, before anything was
   # computed from clients. The guarantee is then of those rounds; without it, it is of
   # all planned rounds, as released results may have decided when to stop.
   rounds_fixed_by: Optional[str] = None
-  # What enforces the assumed separation of a client's rounds, or draws clients as it is
-  # assumed.
-  enforced_by: str = NOT_STATED
-  # What enforces `max_participations`, if it is less than the separation allows.
-  cap_enforced_by: Optional[str] = None
-  noise_source: str = 'not stated'  # Where the randomness comes from.
+  enforced_by: str = NOT_STATED  # Of the separation, or of the sampling.
+  cap_enforced_by: Optional[str] = None  # Of `max_participations` below the possible.
+  noise_source: str = 'not stated'
   code_version: Optional[str] = None  # Version of the code that trained.
   # The source of the limits, such as the summary of a round log.
   participation_source: Optional[dict[str, Any]] = None
   # 'packed' if many clients were trained in one computation, or 'one_by_one'.
   simulation: Optional[str] = None
-  # Dropouts and reporting goal; `None` if all selected clients reported.
-  reporting: Optional[model.Reporting] = None
-  # Changes of a client's update before it is clipped.
+  reporting: Optional[model.Reporting] = None  # `None` if all clients reported.
   before_clipping: Optional[model.BeforeClipping] = None
   # The larger cohort whose noise the run has; `mechanism` is then the one which that
   # cohort would have had.
@@ -123,10 +116,8 @@ class Inputs:
   nbafl: Optional[nbafl_lib.Nbafl] = None  # The NbAFL plan that the noise is from.
   # Sentences about what else was computed from clients' data without noise.
   not_covered: tuple[str, ...] = ()
-  # The runs from which this one was chosen, if any.
-  tuning: Optional[model.Tuning] = None
+  tuning: Optional[model.Tuning] = None  # The runs from which this one was chosen.
   num_clients: Optional[float] = None  # That a run draws from, if not secret.
-  # Scores of canaries, for an empirical lower bound on epsilon.
   canary_record: Optional[canaries_lib.Record] = None
   command: Optional[str] = None  # A command that prints the same numbers.
   # Files that the statement is made from, each with `role`, `path` and `sha256`.
@@ -167,22 +158,15 @@ class WithoutPrivacy:
 
 def check_not_covered(not_covered: Any) -> tuple[str, ...]:
   """Returns the sentences, each in one line."""
-  is_list = isinstance(not_covered, Sequence) and not isinstance(not_covered, str)
-  for each in not_covered if is_list else [not_covered]:
-    is_sentence = isinstance(each, str) and each.strip() and each.isprintable()
-    if not (is_list and is_sentence):
-      raise ValueError(
-        'not_covered must be a sequence of sentences, each in one line, such as '
-        f"('The vocabulary was counted without noise.',); got {not_covered!r}."
-      )
-  return tuple(sentence.strip() for sentence in not_covered)
-
-
-def check_tuning(tuning: Any) -> Optional[model.Tuning]:
-  """Returns a tuning or `None`; raises TypeError for anything else."""
-  if tuning is not None and not isinstance(tuning, model.Tuning):
-    raise TypeError(f'tuning must be a Tuning(num_runs, epsilon); got {tuning!r}.')
-  return tuning
+  stated = not_covered if isinstance(not_covered, (list, tuple)) else [None]
+  if not all(
+    isinstance(each, str) and each.strip() and each.isprintable() for each in stated
+  ):
+    raise ValueError(
+      'not_covered must be a sequence of sentences, each in one line, such as '
+      f"('The vocabulary was counted without noise.',); got {not_covered!r}."
+    )
+  return tuple(map(str.strip, stated))
 
 
 def check_nbafl(
@@ -271,37 +255,34 @@ def from_plan(
   Without a ledger, the plan must have the limits that a round log gives; with one, the
   log must show that the plan's limits were kept.
   """
-  files, inputs = [], dataclasses.replace(plan, command=command)
-  if ledger is not None:
-    ledger_file, ledger_read = _read_ledger(ledger)
-    files.append(ledger_file)
-    noise_source = inputs.noise_source
-    if noise_source == Inputs.noise_source:
-      noise_source = noise_source_of(ledger_read) or noise_source
-    inputs = dataclasses.replace(inputs, ledger=ledger_read, noise_source=noise_source)
+  files: list[dict[str, Any]] = []
+  facts: dict[str, Any] = {'command': command}
   if round_log is not None:
-    limits = inputs.mechanism.limits
-    if inputs.ledger is not None:
-      log_participation.check_agreement(round_log.proved, inputs.ledger, limits)
+    files.append(round_log.file)
+  if ledger is not None:
+    ledger_file, facts['ledger'] = _read_ledger(ledger)
+    files.append(ledger_file)
+    recorded = noise_source_of(facts['ledger'])
+    if recorded and plan.noise_source == Inputs.noise_source:
+      facts['noise_source'] = recorded
+  if round_log is not None:
+    limits = plan.mechanism.limits
+    if ledger is not None:
+      log_participation.check_agreement(round_log.proved, facts['ledger'], limits)
     else:
       shown = log_participation.of_plan(round_log.limits, limits.num_rounds)
-      schema = inputs.mechanism.participation
+      schema = plan.mechanism.participation
       if shown != schema:
         raise ValueError(f'the round log gives {shown}, the report has {schema}.')
-    summary, cap = summary_of(round_log, inputs), inputs.cap_enforced_by
+    summary, cap = summary_of(round_log, plan), plan.cap_enforced_by
     if cap is None and summary['basis'] == 'min_wait':
-      cap = inputs.enforced_by  # The wait implies both the separation and the cap.
-    has_ledger, enforced_by = ledger is not None, inputs.enforced_by
-    inputs = dataclasses.replace(
-      inputs,
-      enforced_by=enforced_by_log(summary, has_ledger, enforced_by),
-      cap_enforced_by=enforced_by_log(summary, has_ledger, cap),
-      participation_source=summary,
-    )
-    files.insert(0, round_log.file)
+      cap = plan.enforced_by  # The wait implies both the separation and the cap.
+    facts['participation_source'] = summary
+    for name, stated in ('enforced_by', plan.enforced_by), ('cap_enforced_by', cap):
+      facts[name] = enforced_by_log(summary, ledger is not None, stated)
   if strategy_file is not None:
     files.append(file_of('strategy', strategy_file))
-  return dataclasses.replace(inputs, files=tuple(files))
+  return dataclasses.replace(plan, files=tuple(files), **facts)
 
 
 # Run directories.
@@ -331,39 +312,41 @@ class _SimulatedCohort(SimulatedCohort, frozen=True):
   as_planned: _Privacy
 
 
+class _Training(msgspec.Struct, frozen=True):
+  """How a run trained, in its configuration."""
+
+  schedule: dict[str, Any] = {}
+  simulation: Optional[str] = None
+  aggregation: Optional[dict[str, Any]] = None
+
+
 class _Config(msgspec.Struct, frozen=True):
   """The fields of a run's configuration that a statement needs."""
 
   privacy: Optional[_Privacy]
   simulated_cohort: Optional[_SimulatedCohort] = None
-  training: Any = None
-  nbafl: Any = None
+  training: _Training = _Training()
+  nbafl: Optional[dict[str, Any]] = None
   not_covered: Any = ()
   tuning: Optional[model.Tuning] = None
-  canaries: Any = None
-  software: Any = None
-
-  @property
-  def schedule(self) -> dict[str, Any]:
-    """The schedule; empty if it is not in a form that is known here."""
-    value = self.training.get('schedule')
-    return value if isinstance(value, dict) else {}
+  canaries: Optional[dict[str, Any]] = None
+  software: Optional[dict[str, Any]] = None
 
   @property
   def simulation(self) -> Optional[str]:
     """'packed' or 'one_by_one'; `None` if the configuration does not say."""
-    stated = self.training.get('simulation')
+    stated = self.training.simulation
     return stated if stated in (None, 'packed') else 'one_by_one'
 
   def facts(self) -> dict[str, Any]:
     """Fields of `Inputs` on training and clients; `None` for what is not stated."""
-    software, schedule, cohort = self.software, self.schedule, self.simulated_cohort
-    code_version = reporting = before_clipping = None
-    if isinstance(software, dict):
-      code_version = ', '.join(map(' '.join, version.in_words(software).items()))
+    schedule, cohort = self.training.schedule, self.simulated_cohort
     num_clients = schedule.get('num_clients')  # A number that is secret is not there.
     if not (isinstance(num_clients, int) and num_clients > 0):
       num_clients = None
+    code_version = reporting = before_clipping = None
+    if self.software is not None:
+      code_version = ', '.join(map(' '.join, version.in_words(self.software).items()))
     dropouts, goal = schedule.get('dropouts'), schedule.get('reporting_goal')
     if (dropouts, goal) != (None, None):
       reporting = model.Reporting(
@@ -371,18 +354,16 @@ class _Config(msgspec.Struct, frozen=True):
         reporting_goal=goal,
         denominator=getattr(self.privacy, 'clients_per_round', None),
       )
-    stated = self.training.get('aggregation')
-    if isinstance(stated, dict):
-      names = model.BeforeClipping.__struct_fields__
-      values = {name: stated.get(name) for name in names}
-      if values != dict.fromkeys(names):
-        before_clipping = model.BeforeClipping(**values)
+    names, stated = model.BeforeClipping.__struct_fields__, self.training.aggregation
+    values = {name: (stated or {}).get(name) for name in names}
+    if values != dict.fromkeys(names):
+      before_clipping = model.BeforeClipping(**values)
     return {
       'code_version': code_version,
       'simulation': self.simulation,
       'reporting': reporting,
       'before_clipping': before_clipping,
-      'not_covered': self.not_covered,
+      'not_covered': check_not_covered(self.not_covered),
       'tuning': self.tuning,
       'num_clients': num_clients if cohort is None else cohort.simulated_num_clients,
     }
@@ -396,15 +377,13 @@ def from_run_dir(
   """Returns the inputs from a run's configuration, strategy and ledger.
 
   `accountant`: Computes epsilon; `None` for the one that the run was planned with.
-  `rounds_fixed_by`: As in `Inputs`.
   """
   path, config = _read_config(run_dir)
   try:
     return _from_config(path, config, accountant, rounds_fixed_by)
-  except (AttributeError, KeyError, TypeError) as e:
-    raise ValueError(
-      f'{path} lacks something, or has something else there: {e}.'
-    ) from e
+  except (AttributeError, KeyError, TypeError, ValueError) as e:
+    words = str(e) if isinstance(e, ValueError) else f'{type(e).__name__}: {e}.'
+    raise ValueError(f'{os.path.normpath(run_dir)}: {words}') from e
 
 
 def without_privacy(run_dir: str) -> WithoutPrivacy:
@@ -412,27 +391,18 @@ def without_privacy(run_dir: str) -> WithoutPrivacy:
   path, config = _read_config(run_dir)
   if config.privacy is not None or config.simulated_cohort is not None:
     raise ValueError(f'the run in {os.path.normpath(run_dir)} had a mechanism.')
-  return WithoutPrivacy(
-    config.simulation, config.not_covered, config.tuning, (file_of('config', path),)
-  )
+  files, not_covered = (file_of('config', path),), check_not_covered(config.not_covered)
+  return WithoutPrivacy(config.simulation, not_covered, config.tuning, files)
 
 
 def _read_config(run_dir: str) -> tuple[str, _Config]:
-  run_dir = os.path.normpath(run_dir)
-  path = os.path.join(run_dir, 'config.json')
+  path = os.path.join(os.path.normpath(run_dir), 'config.json')
   try:
     with open(path, encoding='utf-8') as file:
-      config = msgspec.convert(strict_json.loads(file.read()), _Config)
-    return path, msgspec.structs.replace(
-      config,
-      # Other programs may write anything there.
-      training=config.training if isinstance(config.training, dict) else {},
-      not_covered=check_not_covered(config.not_covered),
-    )
+      return path, strict_json.convert(strict_json.loads(file.read()), _Config)
   except (FileNotFoundError, NotADirectoryError) as e:
-    why = 'no config.json' if os.path.isdir(run_dir) else 'there is no such directory'
-    raise ValueError(f'{run_dir} is not a run directory: {why}.') from e
-  except (ValueError, msgspec.ValidationError) as e:
+    raise ValueError(f'{run_dir} is not a run directory: it has no config.json.') from e
+  except ValueError as e:
     raise ValueError(f'{path} is not the configuration of a run: {e}') from e
 
 
@@ -446,27 +416,18 @@ def _from_config(
   cohort = config.simulated_cohort
   privacy = config.privacy if cohort is None else cohort.as_planned
   if privacy is None:
-    raise ValueError(f'the run in {run_dir or "."} had no privacy mechanism.')
+    raise ValueError('the run had no privacy mechanism.')
   files, strategy = [file_of('config', config_path)], None
-  paths = [os.path.join(run_dir, f'strategy.{ending}') for ending in ('json', 'npz')]
-  if all(map(os.path.exists, paths)):
-    raise ValueError(
-      f'{run_dir or "."} has both strategy.json and strategy.npz; remove the file that '
-      'is not of the run.'
-    )
-  for path in filter(os.path.exists, paths):
-    strategy = joint_mechanism.load_strategy(privacy.mechanism, path)
-    files.append(file_of('strategy', path))
+  for path in (os.path.join(run_dir, f'strategy.{end}') for end in ('npz', 'json')):
+    if strategy is None and os.path.exists(path):
+      strategy = joint_mechanism.load_strategy(privacy.mechanism, path)
+      files.append(file_of('strategy', path))
   ledger_file, ledger = _read_ledger(os.path.join(run_dir, 'ledger.jsonl'))
-  ledger_lib.check_schedule(ledger, config.schedule)
+  ledger_lib.check_schedule(ledger, config.training.schedule)
   files.append(ledger_file)
   canary_record = None
-  path = os.path.join(run_dir, canaries_lib.FILE)
   if config.canaries is not None and ledger.entries:
-    if not os.path.exists(path):
-      raise ValueError(
-        f'{path} is missing. Resume the run, which writes it at its end.'
-      )
+    path = os.path.join(run_dir, canaries_lib.FILE)  # Written at the end of the run.
     canary_record = canaries_lib.Record.load(
       path,
       inserted=config.canaries['inserted'],
@@ -483,17 +444,13 @@ def _from_config(
   if rounds_fixed_by is not None:
     arguments.append(f'--rounds_fixed_by={rounds_fixed_by}')
   mechanism = joint_mechanism.stored(privacy.mechanism, strategy)
-  _check_ledger(config_path, privacy, ledger)
+  _check_ledger(privacy, ledger)
+  if cohort is None and config.training.schedule:
+    _check_schedule(mechanism, privacy, config.training.schedule)
   plan = None
-  try:
-    if cohort is None and config.schedule:
-      _check_schedule(mechanism, privacy, config.schedule)
-    if config.nbafl is not None:
-      plan = nbafl_lib.Nbafl(**config.nbafl)
-      check_nbafl_cohorts(plan, config.schedule)
-    weights_of_parts = _weights_of_parts(mechanism, privacy)
-  except (TypeError, ValueError) as e:
-    raise ValueError(f'{config_path}: {e}') from e
+  if config.nbafl is not None:
+    plan = nbafl_lib.Nbafl(**config.nbafl)
+    check_nbafl_cohorts(plan, config.training.schedule)
   target = privacy.target_epsilon
   if target is not None and is_other:
     # By another accountant epsilon may exceed the target, which is then left out.
@@ -507,7 +464,7 @@ def _from_config(
     found='noise_multiplier' if target or privacy.target_rho else None,
     accountant=own_accountant if accountant is None else accountant,
     clip_norm=privacy.clip_norm,
-    weights_of_parts=weights_of_parts,
+    weights_of_parts=_weights_of_parts(mechanism, privacy),
     ledger=ledger,
     rounds_fixed_by=rounds_fixed_by,
     enforced_by=privacy.enforced_by,
@@ -542,9 +499,7 @@ def _check_schedule(
   _check_same('its schedule', found, 'its mechanism counts on', planned, _ALTERED)
 
 
-def _check_ledger(
-  config_path: str, privacy: _Privacy, ledger: ledger_lib.Ledger
-) -> None:
+def _check_ledger(privacy: _Privacy, ledger: ledger_lib.Ledger) -> None:
   """Raises ValueError if delta or the noise source differ from those in the ledger."""
   generator = privacy.noise_generator
   seeded = {privacy.noise_source == SEEDED_NOISE}
@@ -557,10 +512,9 @@ def _check_ledger(
       is_same &= generator is None or entry.noise_generator in (None, generator)
     if not is_same:
       raise ValueError(
-        f'{config_path} says delta = {privacy.delta}, and of the noise that its '
-        f'generator is {generator} and its source {privacy.noise_source!r}, but round '
-        f'{entry.round} of the ledger has {entry.delta}, {entry.noise_generator} and '
-        f'{entry.noise_source}: {_ALTERED}.'
+        f'it says delta = {privacy.delta}, and noise of {generator} from '
+        f'{privacy.noise_source!r}, but round {entry.round} of the ledger has '
+        f'{entry.delta}, {entry.noise_generator} and {entry.noise_source}: {_ALTERED}.'
       )
 
 
@@ -583,13 +537,12 @@ def _weights_of_parts(
 # Round logs of production systems.
 
 
-@dataclasses.dataclass(frozen=True)
-class RoundLog:
+class RoundLog(NamedTuple):
   """Facts about participation from a production system's round log."""
 
   # The planned limits, widened by those that the log shows; or the latter alone.
   limits: strategies.Participation
-  proved: log_participation.Summary  # The whole summary.
+  proved: log_participation.Summary
   # JSON-ready, with the arguments of `from_round_log`, and without names of clients.
   summary: dict[str, Any]
   file: dict[str, Any]  # Role, path and checksum, as `file_of` returns them.
@@ -647,8 +600,8 @@ def from_round_log(
 def summary_of(log: RoundLog, plan: Inputs) -> dict[str, Any]:
   """Returns the summary of a round log with `occurred`, for a report.
 
-  That has epsilon of the participations in the log, for the client with the largest
-  one; `None` without names of clients, or unless the server's noise is one Gaussian.
+  That has the largest epsilon of a client's participations in the log, if it names
+  clients and the server's noise is one Gaussian.
   """
   mechanism, squared = cast(mechanism_lib.Mechanism, plan.mechanism), None
   if not mechanism.parts and mechanism.is_one_gaussian and mechanism.is_private:

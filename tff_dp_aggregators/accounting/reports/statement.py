@@ -7,14 +7,13 @@ adjacency, outputs, data accesses), accounting, verification. `model` has the ty
 
 import collections
 import dataclasses
-import functools
 import importlib.metadata
 import itertools
 import json
 import math
 import platform
 from collections.abc import Iterator
-from typing import Any, Optional, TypeVar, Union, cast
+from typing import Any, Optional, Union, cast
 
 import dp_accounting
 import msgspec
@@ -43,7 +42,6 @@ from tff_dp_aggregators.base import version
 from tff_dp_aggregators.strategies import registry
 
 _TEXTS = terms.sentences('statement.j2')
-_M = TypeVar('_M', bound=model.Mechanism)
 _SAME = 1e-9  # Smaller relative differences of epsilons are round-off.
 # Numbers of points of curves: over rounds, over rounds with a composition for each,
 # over delta, and over delta with outcomes drawn for each.
@@ -101,9 +99,6 @@ def build(inputs: sources.Inputs, *, with_curves: bool = True) -> dict[str, Any]
   target_rho = msgspec.UNSET if inputs.target_rho is None else inputs.target_rho
   if inputs.target_epsilon is not None or target_rho:
     target = model.Target.of(inputs, epsilon=inputs.target_epsilon, rho=target_rho)
-  report: type[model.Single] = model.Single
-  if mechanism.parts:
-    report = model.Joint
   guarantee = guarantees.of_event(
     event, delta, mechanism.relation, inputs.accountant, mechanism.sensitivity_kind
   )
@@ -136,7 +131,7 @@ def build(inputs: sources.Inputs, *, with_curves: bool = True) -> dict[str, Any]
       )
       warnings.insert(0, terms.in_a_line(warning))
   return model.to_json(
-    report.of(
+    model.Private.of(
       inputs,
       warnings=warnings,
       setting=placement.setting,
@@ -270,8 +265,8 @@ def build_nbafl(plan: nbafl.Nbafl, *, command: Optional[str] = None) -> dict[str
       guarantee=model.GuaranteeOfPlan.of(central, is_private=is_private),
       guarantees=of_plan.guarantees,
       software=software(),
-      verification=model.VerificationOfPlan(
-        command=command, inputs=model.PlanInputs(plan=model.NbaflInputs.of(plan))
+      verification=model.OtherVerification(
+        command=command, inputs={'plan': dataclasses.asdict(plan)}
       ),
     )
   )
@@ -293,10 +288,10 @@ def build_without_privacy(
   if isinstance(run, sources.Inputs):
     cohort = _simulated_cohort(run)
   if run.files or cohort is not None:
-    verification = model.VerificationWithoutPrivacy(
+    verification = model.OtherVerification(
       command=run.command,
       files=[model.File(**file) for file in run.files],
-      inputs=model.InputsWithoutPrivacy(accountant=run.accountant),
+      inputs={'accountant': run.accountant},
     )
   return model.to_json(
     model.WithoutPrivacy.of(
@@ -359,9 +354,7 @@ def event_of_rounds(
   )
 
 
-def _mechanisms(
-  inputs: sources.Inputs, clip_norm: Optional[float]
-) -> Union[model.Mechanism, model.JointMechanism]:
+def _mechanisms(inputs: sources.Inputs, clip_norm: Optional[float]) -> Any:
   """The mechanism, or the joint mechanism with those of its parts."""
   if not inputs.mechanism.parts:
     return _mechanism(inputs, clip_norm)
@@ -396,9 +389,9 @@ def _mechanisms(
 def _mechanism(
   inputs: sources.Inputs,
   clip_norm: Optional[float],
-  struct: type[_M] = model.Mechanism,  # type: ignore[assignment]
+  struct: type[model.Mechanism] = model.Mechanism,
   **of_part: Any,
-) -> _M:
+) -> Any:
   mechanism = cast(mechanism_lib.Mechanism, inputs.mechanism)
   strategy, placement = mechanism.strategy, mechanism.placement
   integers = _integer_noise(mechanism, inputs.ledger)
@@ -447,10 +440,7 @@ def error_multiplier(mechanism: mechanism_lib.Mechanism) -> float:
 def _integer_noise(
   mechanism: mechanism_lib.Mechanism, ledger: Optional[ledger_lib.Ledger]
 ) -> Optional[model.IntegerNoise]:
-  """Grid, rounding and wrapping of integer noise; `None` for real-valued noise.
-
-  The rounds of a ledger may have had more clients than the grid was planned for.
-  """
+  """Grid, rounding and wrapping of integer noise; `None` for real-valued noise."""
   noise = mechanism.noise
   if not noise.is_integer:
     return None
@@ -461,6 +451,7 @@ def _integer_noise(
     **dict(noise.numbers),
   )
   entries = () if ledger is None else ledger.entries
+  # The rounds of a ledger may have had more clients than the grid was planned for.
   clients = max([grid.max_clients, *(each.cohort_reported or 0 for each in entries)])
   return model.IntegerNoise.of(
     grid,
@@ -562,16 +553,13 @@ def _stopped_early(
 def _spent_in_ledger(
   inputs: sources.Inputs, ledger: ledger_lib.Ledger
 ) -> tuple[dp_accounting.DpEvent, dp_accounting.DpEvent, model.Run]:
-  """Events of the ledger and of all planned rounds, with aborted attempts; the run.
-
-  Nothing was released of aborted attempts. But where each client hides its report by
-  its own noise, the server has these reports, and they count.
-  """
+  """Events of the ledger and of all planned rounds, with aborted attempts; the run."""
   mechanism, planned = inputs.mechanism, inputs.mechanism.event
   spent, attempts = ledger.total_event, ledger_lib.total_event(ledger.aborted)
   reported = sum(1 for each in ledger.aborted if each.cohort_reported)
   if mechanism.placement.is_of_client and reported:
-    # The event of a client that takes part for the first time in the attempt.
+    # Nothing was released of aborted attempts, but the server has such reports. The
+    # event is of a client that takes part for the first time in the attempt.
     attempts = dp_accounting.SelfComposedDpEvent(mechanism.round_events[0], reported)
   if not isinstance(attempts, dp_accounting.NoOpDpEvent):
     spent = events.simplify(dp_accounting.ComposedDpEvent([spent, attempts]))
@@ -621,17 +609,13 @@ def _canaries(
   return model.Canaries.of(audit, bounds=bounds)
 
 
-# Cached, as reading versions takes a third of a statement's time.
-_version_of = functools.cache(importlib.metadata.version)
-
-
 def software() -> model.Software:
   """Versions of the software; commit and modified files where they are known."""
   return model.Software(
     **version.current().to_json(),
-    dp_accounting=_version_of('dp-accounting'),
-    numpy=_version_of('numpy'),
-    scipy=_version_of('scipy'),
+    dp_accounting=importlib.metadata.version('dp-accounting'),
+    numpy=importlib.metadata.version('numpy'),
+    scipy=importlib.metadata.version('scipy'),
     python=platform.python_version(),
   )
 
@@ -643,23 +627,24 @@ def _curves(
   mechanism, delta = inputs.mechanism, inputs.delta
   num_rounds, relation = mechanism.participation.num_rounds, mechanism.relation
   rounds = np.unique(np.linspace(0, num_rounds - 1, _POINTS).astype(int))
-  completed, by = num_rounds if run is None else run.rounds_completed, accountants.EXACT
+  completed, by = num_rounds, accountants.EXACT
   if not mechanism.is_one_gaussian:
-    planned = mechanism.event
-    by = accountants.quick_bound(planned, relation) or accountants.tightest(
-      planned, relation
+    by = accountants.quick_bound(mechanism.event, relation) or accountants.tightest(
+      mechanism.event, relation
     )
+  is_shown = mechanism.is_private
+  if run is not None:
+    completed = run.rounds_completed
+    # Aborted attempts may spend privacy between rounds.
+    is_shown &= not (mechanism.placement.is_of_client and run.aborted_attempts.count)
   spent: list[list[float]] = []
-  aborted = run is not None and bool(run.aborted_attempts.count)
-  if not mechanism.is_private or (mechanism.placement.is_of_client and aborted):
-    pass  # Without privacy, or if aborted attempts spent privacy between rounds.
-  elif mechanism.is_one_gaussian:
+  if is_shown and mechanism.is_one_gaussian:
     multipliers = mechanism.noise_multipliers_so_far
     spent = [
       [int(each) + 1, gaussian.epsilon_of(1 / float(multipliers[each]), delta)]
       for each in rounds[rounds < completed]
     ]
-  else:  # At the rounds in which the first group of clients takes part.
+  elif is_shown:  # At the rounds in which the first group of clients takes part.
     limits = mechanism.limits
     last = min(-(-completed // limits.min_separation), limits.possible_participations)
     for turns in np.unique(np.linspace(1, last, _SAMPLED_POINTS).astype(int)):
@@ -720,14 +705,13 @@ def _check_ledger(inputs: sources.Inputs, ledger: ledger_lib.Ledger) -> None:
       'the mechanism with limits on participation, without sampling.'
     )
   _compare(inputs, ledger)
-  needed = dict(mechanism.options).get(noises.MIN_CLIENTS)
+  needed = dict(mechanism.options).get(noises.MIN_CLIENTS, 0)
   for entry in ledger.entries:
-    reported = entry.cohort_reported
-    if needed is not None and (reported is None or reported < needed):
+    if needed and (entry.cohort_reported or 0) < needed:
       raise ValueError(
-        f'round {entry.round} of the ledger was released with {reported} clients, and '
-        f'min_clients={needed} counts the noise of as many. State the mechanism with '
-        'as many clients as reported in every round, and the noise that they made.'
+        f'round {entry.round} of the ledger was released with {entry.cohort_reported} '
+        f'clients, and min_clients={needed} counts the noise of as many. State the '
+        'mechanism with as many clients as reported in every round.'
       )
 
 
@@ -740,7 +724,7 @@ def _planned_lines(inputs: sources.Inputs) -> Iterator[dict[str, Any]]:
   if inputs.simulated_cohort is not None:
     line['noise_multiplier'] /= inputs.simulated_cohort.scale
     line['dp_event'] = dp_accounting.NonPrivateDpEvent()
-    yield from itertools.repeat(line)
+    yield from itertools.repeat(line, mechanism.participation.num_rounds)
   elif mechanism.has_noise and mechanism.is_private and mechanism.is_one_gaussian:
     for multiplier in mechanism.noise_multipliers_so_far:
       yield {**line, 'effective_noise_multiplier': float(multiplier)}
@@ -752,25 +736,18 @@ def _planned_lines(inputs: sources.Inputs) -> Iterator[dict[str, Any]]:
 def _compare(inputs: sources.Inputs, ledger: ledger_lib.Ledger) -> None:
   """Raises ValueError for the first line that differs from the planned one."""
   entries, num_rounds = ledger.entries, inputs.mechanism.participation.num_rounds
+  if not 1 <= len(entries) <= num_rounds:
+    raise ValueError(
+      f'the ledger lists {len(entries)} complete rounds; the mechanism is for 1 to '
+      f'{num_rounds}.'
+    )
   cohort, remedy = inputs.simulated_cohort, _REMEDY
   if cohort is not None:
-    remedy = (
-      f'The run simulates a cohort {cohort.scale:g} times as large and no round of it '
-      'is private: they are not of the same run.'
-    )
-  if not entries:
-    raise ValueError(
-      'the ledger has no complete line of a round: none was released, or the file was '
-      'cut off; give all of it.'
-    )
-  if len(entries) > num_rounds:
-    raise ValueError(
-      f'the ledger lists {len(entries)} rounds; the mechanism is for 1 to {num_rounds}.'
-    )
+    remedy = f'The run simulates a cohort {cohort.scale:g} times as large.'
   for entry, line in zip(entries, _planned_lines(inputs)):
     for name, value in line.items():
       stated = getattr(entry, name)
-      if not _is_as_planned(name, stated, value):
+      if not _is_as_planned(stated, value, name):
         raise ValueError(
           f'round {entry.round} of the ledger has the '
           f'{name.removeprefix("dp_").replace("_", " ")} {stated}, but by the '
@@ -778,26 +755,23 @@ def _compare(inputs: sources.Inputs, ledger: ledger_lib.Ledger) -> None:
         )
 
 
-def _is_as_planned(name: str, stated: Any, planned: Any) -> bool:
-  """Whether a field is as planned, up to round-off in composed noise multipliers."""
-  if name == 'effective_noise_multiplier':
-    return stated is not None and planned * _BELOW <= stated <= planned * _ABOVE
-  if name != 'dp_event':
-    return bool(stated == planned)
-  # Older ledgers have bounds instead of mixtures.
-  accepted = (planned, events.with_bounds(planned))
-  stated_json = events.to_json(stated)
-  return any(_is_same_event(stated_json, events.to_json(each)) for each in accepted)
-
-
-def _is_same_event(stated: Any, planned: Any, name: str = '') -> bool:
-  """Whether two JSON events are equal, up to round-off in the noise multiplier."""
+def _is_as_planned(stated: Any, planned: Any, name: str) -> bool:
+  """Whether a value is as planned, up to round-off in noise multipliers of events."""
+  if isinstance(planned, dp_accounting.DpEvent):
+    # Older ledgers have bounds instead of mixtures.
+    accepted = map(events.to_json, (planned, events.with_bounds(planned)))
+    stated = events.to_json(stated)
+    return any(_is_as_planned(stated, each, name) for each in accepted)
   if isinstance(planned, dict) and isinstance(stated, dict):
     return set(stated) == set(planned) and all(
-      _is_same_event(stated[key], value, key) for key, value in planned.items()
+      _is_as_planned(stated[key], planned[key], f'{name}.{key}') for key in planned
     )
   if isinstance(planned, list) and isinstance(stated, list):
-    return len(stated) == len(planned) and all(map(_is_same_event, stated, planned))
-  if name == 'noise_multiplier':
-    return bool(planned * _BELOW <= stated <= planned * _ABOVE)
+    return len(stated) == len(planned) and all(
+      _is_as_planned(*pair, name) for pair in zip(stated, planned)
+    )
+  if name == 'effective_noise_multiplier' or (
+    name.startswith('dp_event') and name.endswith('.noise_multiplier')
+  ):
+    return stated is not None and bool(planned * _BELOW <= stated <= planned * _ABOVE)
   return bool(stated == planned)

@@ -1,13 +1,13 @@
 """Verifies a report by computing it again and comparing.
 
-`verify` checks a report against the JSON schema, reads the files that it lists, builds
-the statement again from its inputs, and compares all of it with the report, as well as
-with the result of the report's command. If epsilon is that of the exact curve, privacy
-loss distributions, which share no code with it, have to give the same.
+`verify` reads the files that a report lists, builds the statement again from its
+inputs, and compares all of it with the report, as well as with the result of the
+report's command. If epsilon is that of the exact curve, privacy loss distributions,
+which share no code with it, have to give the same.
 
 Changes of the following are not found: texts that people wrote, which are what enforces
-limits and where the noise comes from, if neither a run's configuration nor the command
-has them; how a run without privacy was simulated, if its configuration is not among its
+limits and where the noise comes from, if the report has no command and no configuration
+of a run; how a run without privacy was simulated, if its configuration is not among its
 files; names of weights of a part that match its patterns; the path of a file that does
 not exist any more; digits after the ninth; the command, if it gives the same result or
 is removed; and software, on which the result has a note. If inputs and results are
@@ -34,7 +34,6 @@ from tff_dp_aggregators.accounting import nbafl
 from tff_dp_aggregators.accounting import noises
 from tff_dp_aggregators.accounting.reports import composition
 from tff_dp_aggregators.accounting.reports import model
-from tff_dp_aggregators.accounting.reports import schema as schema_lib
 from tff_dp_aggregators.accounting.reports import sources
 from tff_dp_aggregators.accounting.reports import statement as statement_lib
 from tff_dp_aggregators.accounting.reports import terms
@@ -51,28 +50,16 @@ _OTHER_STRATEGY = (
   'the command finds a strategy that is not the same to the last bit, as another '
   'machine or version may; figures were compared to six digits'
 )
-# Fields that are not compared: software, on which the result has notes, and, if the
+_NO_COMMAND = 'the report states no command that leads to it'
+# Fields that are compared in other ways: software, files and commands; and, if the
 # command optimises a strategy again, what depends on its last bits.
-_NOT_COMPARED = frozenset({'software'})
+_NOT_COMPARED = frozenset({'software', 'path', 'command'})
 _OF_STRATEGY = frozenset({'strategy', 'strategy_checksum', 'event'})
-# Texts that are taken from the report if the command gives one of the listed values.
-_TEXTS_OF_REPORT = (
-  ('participation', 'enforced_by', (sources.NOT_STATED,)),
-  ('participation', 'cap_enforced_by', (sources.NOT_STATED, None)),
-  ('mechanism', 'noise_source', (sources.Inputs.noise_source,)),
-)
 # The beginning of commands in reports from before the program had a name.
 _OLD_PROGRAM = 'python -m tff_dp_aggregators.accounting.report '
 _OLD_FLAG = re.compile(rf'(?<= --)({"|".join(messages.RENAMED)})(?==)')
-# Remedies for fields that reports of earlier releases lack.
-_IF_MISSING = {
-  'stopped': ': the run ended early, and epsilon is that of all planned rounds unless '
-  '--rounds_fixed_by says what fixed their number; make the report again'
-}
-# Differences of inputs are shown first, as others follow; of curves only one is shown.
 _LED_TO = 'verification.command leads to something else: '
-_OF_INPUTS = re.compile(rf'({_LED_TO})?(parts\[\d+\]\.)*verification\.(inputs|files)')
-_OF_CURVES = re.compile(r'(parts\[\d+\]\.)*curves\.')
+_SHOWN = 20  # The most differences that are printed.
 # An accountant that shares no code with the exact one has to give the same epsilon, up
 # to `_AGREEMENT` above it, relative above 1. For smaller deltas or other mu, it is only
 # an upper bound.
@@ -97,13 +84,10 @@ class Result:
 
   @property
   def text(self) -> str:
-    """The result as text."""
+    """The result as text, with the first differences."""
     lines = [f'note: {messages.visible(note)}' for note in self.notes]
-    of_curves = [each for each in self.differences if _OF_CURVES.match(each)][1:]
-    shown = [each for each in self.differences if each not in of_curves]
+    shown = self.differences[:_SHOWN]
     lines += [f'difference: {messages.visible(each)}' for each in shown]
-    if of_curves:
-      lines.append(f'and {len(of_curves)} more differences of curves')
     verdict = (
       'verified: every number was computed again and is the same. Said and not '
       'computed: what enforces the limits, where the noise comes from, what was asked '
@@ -122,10 +106,6 @@ def verify(path: str, statement_of: Optional[StatementOf] = None) -> Result:
   `statement_of` is `programs.report.statement_of`. Without it the report's command is
   not checked, and a note says so.
   """
-  if os.path.isdir(path):
-    raise ValueError(
-      f'{path} is a directory; give the report in it, as {path}/report.json.'
-    )
   place = os.path.realpath(path)
   if place in _being_verified:
     raise ValueError(f'the command of {path} leads back to that report.')
@@ -137,19 +117,15 @@ def verify(path: str, statement_of: Optional[StatementOf] = None) -> Result:
 
 
 def _verify(path: str, statement_of: Optional[StatementOf]) -> Result:
-  report = _read(path)
-  if broken := tuple(schema_lib.violations(report)):
-    return Result(broken, ('the report is not what its JSON schema says',))
-  folder = os.path.dirname(path)
+  report, folder = _read(path), os.path.dirname(path)
   wrong_files: list[str] = []
   try:
     located = _located(report, folder)
     wrong_files, notes = _check_files(report, folder)
-    again = _build_again(located, report)
+    again = json.loads(json.dumps(_build_again(located)))
+    notes += _notes_on_software(report, again)
+    differences = [*wrong_files, *_differences(report, again)]
     other_epsilon = _by_another_method(again)
-    again = json.loads(json.dumps(again))
-    notes += _notes_on_software(report.get('software'), again.get('software'))
-    differences = [*wrong_files, *_differences(located, again)]
     of_command, more_notes = _check_command(report, folder, statement_of)
   except Exception as e:  # Inputs from a file may cause any error.
     failure = f'it cannot be computed again: {type(e).__name__}: {e}'
@@ -174,7 +150,10 @@ def _verify(path: str, statement_of: Optional[StatementOf]) -> Result:
       differences.append(
         f'guarantee.epsilon is {stated!r}, by another method {other_epsilon!r}'
       )
-  differences.sort(key=lambda each: not _OF_INPUTS.match(each))
+  # Those of inputs come first, as others follow from them, and of curves last.
+  differences.sort(
+    key=lambda each: ('curves.' in each) - ('verification.inputs' in each)
+  )
   return Result(tuple(differences), tuple(notes))
 
 
@@ -195,7 +174,7 @@ def _read(path: str) -> dict[str, Any]:
       f'{path} is not a privacy report of this package in version {model.VERSION}, but '
       f'in {stated.get("version")!r}.'
     )
-  # Validation against the schema reports what is no report of any release.
+  # What is no report of any release cannot be computed again, which `verify` says.
   with contextlib.suppress(AttributeError, KeyError, TypeError):
     _bring_up_to_date(report)
   return report
@@ -206,9 +185,8 @@ def _bring_up_to_date(report: dict[str, Any]) -> None:
   mechanism, parts = report['mechanism'], report.get('parts') or ()
   stated = report['verification'] or {}
   if (stated.get('command') or '').startswith(_OLD_PROGRAM):
-    arguments = _OLD_FLAG.sub(
-      lambda old: messages.RENAMED[old[0]], stated['command'][len(_OLD_PROGRAM) - 1 :]
-    )
+    arguments = stated['command'][len(_OLD_PROGRAM) - 1 :]
+    arguments = _OLD_FLAG.sub(lambda old: messages.RENAMED[old[0]], arguments)
     stated['command'] = sources.PROGRAM + arguments
   mechanisms = [mechanism or {}, *(mechanism or {}).get('parts', ())]
   single = [each for each in mechanisms if 'strategy' in each]
@@ -229,34 +207,29 @@ def _bring_up_to_date(report: dict[str, Any]) -> None:
 def _check_files(report: dict[str, Any], folder: str) -> tuple[list[str], list[str]]:
   """Lines on files that are missing or changed, and notes on those beside a report."""
   wrong, notes = [], []
-  for _, run in model.runs(report):
-    for stated in (run['verification'] or {}).get('files', ()):
-      role, path, sha256 = stated['role'], stated['path'], stated['sha256']
-      name = f'the {role} {path!r}'
-      try:
-        found = sources.file_of(role, find(path, folder))['sha256']
-      except FileNotFoundError:
-        wrong.append(
-          f'{name} is missing; it is looked for from the current directory and beside '
-          'the report'
+  runs = [run['verification'] or {} for _, run in model.runs(report)]
+  for stated in [file for run in runs for file in run.get('files', ())]:
+    role, path, sha256 = stated['role'], stated['path'], stated['sha256']
+    beside = os.path.join(folder, os.path.basename(path))
+    try:
+      found = sources.file_of(role, find(path, folder))['sha256']
+    except OSError as e:
+      wrong.append(
+        f'the {role} {path!r} cannot be read; it is looked for from the current '
+        f'directory and beside the report: {e}'
+      )
+      continue
+    if found != sha256:
+      wrong.append(
+        f'the {role} {path!r} is not the file that the report was made of: its sha256 '
+        f'is {found}, the report has {sha256}'
+      )
+    if os.path.exists(path) and os.path.isfile(beside):
+      if sources.file_of(role, beside)['sha256'] != found:
+        notes.append(
+          f'{beside} is not the {role} of the report, and was not verified: that is '
+          f'{path}, where the report says'
         )
-      except (OSError, ValueError) as e:
-        wrong.append(f'{name} cannot be read: {e}')
-      else:
-        if found != sha256:
-          wrong.append(
-            f'{name} is not the file that the report was made of: its sha256 is '
-            f'{found}, the report has {sha256}'
-          )
-      beside = os.path.join(folder, os.path.basename(path))
-      both = os.path.exists(path) and os.path.isfile(beside)
-      if both and not os.path.samefile(path, beside):
-        can_read = os.access(beside, os.R_OK)
-        if not (can_read and sources.file_of(role, beside)['sha256'] == sha256):
-          notes.append(
-            f'{beside} is not the {role} of the report, and was not verified: that is '
-            f'{path}, where the report says'
-          )
   return list(dict.fromkeys(wrong)), list(dict.fromkeys(notes))
 
 
@@ -272,28 +245,25 @@ def _by_another_method(statement: dict[str, Any]) -> Optional[float]:
   return accountants.epsilon(event, guarantee['delta'], _OTHER_METHOD, relation)
 
 
-def _build_again(report: dict[str, Any], stated_as: dict[str, Any]) -> dict[str, Any]:
-  """Builds the statement of a report from its inputs; its files are at their paths.
-
-  `stated_as`: The report with the paths that it states; runs that are elsewhere have no
-  command.
-  """
+def _build_again(report: dict[str, Any]) -> dict[str, Any]:
+  """Builds the statement of a report from its inputs; its files are at their paths."""
   stated = report['verification']
+  if report['mechanism'] is not None:
+    strict_json.convert(report['software'], model.Software)
   if stated is None:  # Without privacy, and not of a run.
+    strict_json.convert(report, model.WithoutPrivacy)
     return statement_lib.build_without_privacy(
       sources.WithoutPrivacy(report['simulation'])
     )
   if model.is_plan(report):
-    plan = nbafl.Nbafl(**stated['inputs']['plan'])
-    return statement_lib.build_nbafl(plan, command=stated['command'])
+    return statement_lib.build_nbafl(nbafl.Nbafl(**stated['inputs']['plan']))
   if report.get('parts'):
     return composition.compose(
       [
-        composition.Part(f'part {number}', _build_again(*parts))
-        for number, parts in enumerate(zip(report['parts'], stated_as['parts']), 1)
+        composition.Part(f'part {number}', _build_again(part))
+        for number, part in enumerate(report['parts'], start=1)
       ],
       accountant=stated['inputs']['accountant'],
-      command=stated['command'],
       other_releases=[
         model.OtherRelease(**release) for release in report['other_releases']
       ],
@@ -306,44 +276,26 @@ def _build_again(report: dict[str, Any], stated_as: dict[str, Any]) -> dict[str,
       f'this one says {", ".join(map(str, roles))}.'
     )
   paths = {file['role']: file['path'] for file in stated['files']}
-  with_curves = stated['inputs'].get('with_curves', False)
   if 'config' in paths:
-    is_moved = stated['files'] != stated_as['verification']['files']
-    return _of_run(report, paths, with_curves, is_moved)
-  if report['mechanism'] is None:
-    raise ValueError('the report of a run names no configuration of it.')
-  inputs = dataclasses.replace(_of_plan(report, paths), files=tuple(stated['files']))
-  return statement_lib.build(inputs, with_curves=with_curves)
-
-
-def _of_run(
-  report: dict[str, Any], paths: dict[str, str], with_curves: bool, is_moved: bool
-) -> dict[str, Any]:
-  """Builds the statement of a run directory, with paths of files as in a report."""
-
-  def as_stated(files: Sequence[dict[str, Any]]) -> tuple[dict[str, Any], ...]:
-    return tuple(
-      {**each, 'path': paths.get(each['role'], each['path'])} for each in files
-    )
-
-  stated, run_dir = report['verification'], os.path.dirname(paths['config']) or '.'
-  if report['mechanism'] is None and report['simulated_cohort'] is None:
-    without = sources.without_privacy(run_dir)
-    return statement_lib.build_without_privacy(
-      dataclasses.replace(without, files=as_stated(without.files))
-    )
-  fixed_by = report.get('stopped', {}).get('rounds_fixed_by')
-  inputs = sources.from_run_dir(run_dir, stated['inputs']['accountant'], fixed_by)
-  command = None if is_moved else inputs.command
-  inputs = dataclasses.replace(inputs, files=as_stated(inputs.files), command=command)
+    run_dir = os.path.dirname(paths['config']) or '.'
+    if report['mechanism'] is None and report['simulated_cohort'] is None:
+      return statement_lib.build_without_privacy(sources.without_privacy(run_dir))
+    fixed_by = report.get('stopped', {}).get('rounds_fixed_by')
+    inputs = sources.from_run_dir(run_dir, stated['inputs']['accountant'], fixed_by)
+  else:
+    files = tuple(stated['files'])
+    inputs = dataclasses.replace(_of_plan(report, paths), files=files)
+  with_curves = stated['inputs'].get('with_curves', False)
   return statement_lib.build(inputs, with_curves=with_curves)
 
 
 def _of_plan(report: dict[str, Any], paths: dict[str, str]) -> sources.Inputs:
   """The inputs of a report that is not of a run directory."""
+  if report['mechanism'] is None:
+    raise ValueError('the report of a run names no configuration of it.')
   inputs, participation = report['verification']['inputs'], report['participation']
-  stored = inputs['mechanism']
-  strategy = None
+  strict_json.convert(inputs, model.VerificationInputs)
+  stored, strategy = inputs['mechanism'], None
   if inputs['strategy'] is not None:
     strategy = joint_mechanism.strategy_from_json(stored, inputs['strategy'])
   if 'strategy' in paths:
@@ -369,7 +321,7 @@ def _of_plan(report: dict[str, Any], paths: dict[str, str]) -> sources.Inputs:
     log = sources.from_round_log(paths['round_log'], planned=limits, **arguments)
   return dataclasses.replace(
     sources.from_plan(plan, ledger=paths.get('ledger'), round_log=log),
-    enforced_by=participation['enforced_by'],
+    enforced_by=str(participation['enforced_by']),
     cap_enforced_by=participation['cap_enforced_by'],
     noise_source=report['mechanism']['noise_source'],
     command=report['verification']['command'],
@@ -386,17 +338,15 @@ def find(path: str, folder: str) -> str:
   return located
 
 
-def _notes_on_software(stated: Any, computed: Any) -> Iterator[str]:
-  if computed is None:  # Without privacy nothing is computed.
+def _notes_on_software(report: dict[str, Any], again: dict[str, Any]) -> Iterator[str]:
+  if 'software' not in again:  # Without privacy nothing is computed.
     return
-  theirs, ours = version.in_words(stated), version.in_words(computed)
+  stated = report['software']
+  theirs, ours = version.in_words(stated), version.in_words(again['software'])
   for name in dict.fromkeys([*theirs, *ours]):
-    if theirs.get(name) != ours.get(name):
-      then, now = (
-        f'with {name} {words[name]}' if name in words else f'without {name}'
-        for words in (theirs, ours)
-      )
-      yield f'the report was made {then}, verified {now}'
+    then, now = theirs.get(name, 'none'), ours.get(name, 'none')
+    if then != now:
+      yield f'the report was made with {name} {then}, verified with {now}'
   if stated.get('modified') is True:
     yield 'files of the package had been changed when the report was made'
 
@@ -407,22 +357,17 @@ def statement_of_report(
   """Returns a JSON report that is correct, with the paths at which its files are."""
   result = verify(path, statement_of)
   if not result.ok:
-    num_more = len(result.differences) - 1
-    others = f' (and {num_more} more)' if num_more else ''
     raise ValueError(
-      f'{path} is not what is computed from its inputs: {result.differences[0]}'
-      f'{others}; --verify={path} shows all.'
+      f'{path} is not what is computed from its inputs: {result.differences[0]}; '
+      f'--verify={path} shows all {len(result.differences)} difference(s).'
     )
   report = _read(path)
   located = _located(report, os.path.dirname(path))
-  return report if located == report else _build_again(located, located)
+  return report if located == report else _build_again(located)
 
 
 def _located(report: dict[str, Any], folder: str) -> dict[str, Any]:
-  """The report with the paths at which its files are found.
-
-  Where these are not the stated ones, the command is left out.
-  """
+  """The report with the paths at which its files are; if others, without command."""
   stated = report['verification']
   if stated is None:
     return report
@@ -450,16 +395,13 @@ def _differences(
   if isinstance(stated, dict) and isinstance(found, dict):
     for key in dict.fromkeys([*stated, *found]):
       inner = f'{name}.{key}' if name else key
-      if key in skipped:
-        continue
       if key in stated and key in found:
+        if key in skipped:
+          continue
         yield from _differences(stated[key], found[key], inner, skipped, tolerance)
       # Options of kinds of strategies that were added later are `None`.
       elif key not in mechanism_lib.options() or {**stated, **found}[key] is not None:
-        where = 'not computed here'
-        if key not in stated:
-          where = f'missing{_IF_MISSING.get(key, "")}'
-        yield f'{inner} is {where}'
+        yield f'{inner} is {"missing" if key in found else "not computed here"}'
   elif isinstance(stated, list) and isinstance(found, list):
     if len(stated) != len(found):
       yield f'{name} has {len(stated)} entries, computed {len(found)}'
@@ -485,11 +427,7 @@ def _check_command(
   """Returns differences and notes from executing the command in a report."""
   command = (report['verification'] or {}).get('command')
   if command is None:
-    if report['mechanism'] is None:
-      return [], []
-    by_part = [_check_command(part, folder, statement_of) for part in report['parts']]
-    found = [each for differences, _ in by_part for each in differences]
-    return found, ['the report states no command that leads to it']
+    return [], [] if report['mechanism'] is None else [_NO_COMMAND]
   if statement_of is None:
     return [], ['the command in the report was not tried, as the program does']
   try:
@@ -501,27 +439,19 @@ def _check_command(
   except Exception as e:  # A command from a file may cause any error.
     return [f'verification.command does not work: {type(e).__name__}: {e}'], []
   result['verification']['command'] = command
-  for (_, stated), (_, run) in zip(model.runs(report), model.runs(result)):
-    for group, field, texts in _TEXTS_OF_REPORT if run.get('participation') else ():
-      if run[group][field] in texts and stated.get(group):
-        run[group][field] = stated[group][field]
-        run['provenance'][field] = stated['provenance'][field]
-  skipped = _NOT_COMPARED | {'curves', 'with_curves'}
+  skipped, tolerance, notes = {'software', 'curves', 'with_curves'}, _TOLERANCE, []
   if arguments != words[1:]:
-    skipped |= {'path', 'command'}
-  # Strategies that another machine optimised may differ in their last bits.
-  of_report, of_command = (
+    skipped |= _NOT_COMPARED
+  checksums = [
     [(run['mechanism'] or {}).get('strategy_checksum') for _, run in model.runs(each)]
     for each in (report, result)
-  )
-  is_other_strategy = of_report != of_command
-  if is_other_strategy:
-    skipped |= _OF_STRATEGY
-  tolerance = _STRATEGY_TOLERANCE if is_other_strategy else _TOLERANCE
-  differences = [
-    f'{_LED_TO}{each}' for each in _differences(report, result, '', skipped, tolerance)
   ]
-  return differences, [_OTHER_STRATEGY] if is_other_strategy else []
+  if checksums[0] != checksums[1]:
+    # Strategies that another machine optimised may differ in their last bits.
+    skipped |= _OF_STRATEGY
+    tolerance, notes = _STRATEGY_TOLERANCE, [_OTHER_STRATEGY]
+  found = _differences(report, result, '', frozenset(skipped), tolerance)
+  return [f'{_LED_TO}{each}' for each in found], notes
 
 
 def _located_argument(argument: str, folder: str) -> str:
