@@ -1,13 +1,14 @@
 """Compares reading a production system's round log with splitting its lines.
 
     python -m benchmarks.round_log
-    python -m benchmarks.round_log --participations=100000000
+    python -m benchmarks.round_log --participations=100000000 --memory=1GB
 
 Writes logs of 10^6 rounds, reads them with `records.round_log`, summarizes them with
 `records.log_participation`, and prints the ratio to the time of splitting the same
 lines in one thread: with the csv module for CSV, the json module for JSON lines. The
 last log is the export of a data warehouse: 10^7 lines, each a participation of one of
-some million devices. Each log is read in a new process, whose peak memory is printed.
+some million devices. Each log is read in a new process, whose peak memory is printed;
+DuckDB stores on disk what does not fit into its memory.
 """
 
 import csv
@@ -23,7 +24,7 @@ from collections.abc import Iterator
 from benchmarks import _arguments
 
 if __name__ == '__main__':
-  _FLAGS = _arguments.parse(__doc__ or '', participations=10**7)
+  _FLAGS = _arguments.parse(__doc__ or '', participations=10**7, memory='2GB')
 
 from tff_dp_aggregators.accounting.records import log_participation as participation
 from tff_dp_aggregators.accounting.records import round_log
@@ -64,8 +65,9 @@ def _split(path: str) -> None:
       pass
 
 
-def _measure(path: str) -> str:
+def _measure(path: str, memory: str) -> str:
   """Measures times of one log, and the peak memory of this process, which is new."""
+  round_log.MEMORY = memory
   times = [time.perf_counter()]
   _split(path)
   times.append(time.perf_counter())
@@ -86,7 +88,7 @@ def main() -> None:
       path = os.path.join(folder, name)
       _write(path, _FLAGS.participations)
       with processes.Pool(1) as pool:
-        print(f'{name:18} {pool.apply(_measure, (path,))}', flush=True)
+        print(f'{name:18} {pool.apply(_measure, (path, _FLAGS.memory))}', flush=True)
 
 
 if __name__ == '__main__':

@@ -3,7 +3,8 @@
 import difflib
 from collections.abc import Iterable
 
-# Current names of flags by former names, which commands in old reports have.
+# Current names of flags by former names, which commands in old reports have, and
+# by names of arguments in Python.
 RENAMED = {
   'epsilon': 'target_epsilon',
   'delta': 'target_delta',

@@ -106,7 +106,7 @@ def test_client_ids_of_round_log_are_compared_with_ledger(tmp_path):
   path.write_text('\n'.join(['client_ids', *clients]))
   result = reporting.execute(*arguments, *columns)
   assert result.returncode == 2
-  assert 'in the log) the ledger has 10 clients that reported, the round log 9' in (
+  assert 'round 4 the ledger has 10 clients that reported, the round log 9' in (
     result.stderr
   )
 

@@ -88,10 +88,18 @@ def main(values: flags.FlagValues) -> int:
   summary = log_participation.summarize(
     log, values.min_wait_hours, values.wait_from, values.first_start
   )
+  offenders = summary.offenders(*promised)
   if values.offenders is not None:
     _write_offenders(values.offenders, summary, promised)
     summary = summary.without_names()  # What is printed is not private.
   broken = summary.broken(*promised)
+  if offenders:
+    assert summary.observed is not None
+    what = 'were twice in a round' if promised == (None, None) else 'broke a promise'
+    broken.append(
+      f'{len(offenders)} of {summary.observed.num_clients} clients {what}, '
+      f'with {sum(times for _, times, _ in offenders)} contributions'
+    )
   if values.format == 'json':
     result = {**summary.to_json(), 'broken': broken}
     text = json.dumps(result, indent=2, allow_nan=False) + '\n'

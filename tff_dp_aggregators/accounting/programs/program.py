@@ -120,6 +120,9 @@ def parse(values: flags.FlagValues, arguments: Sequence[str]) -> list[str]:
     return rest
   except flags.Error as e:
     message = ' '.join(str(e).split()).rstrip('.')
+    former = getattr(e, 'flagname', '')  # Of flags that are not known.
+    if messages.RENAMED.get(former) in values:
+      message = f'--{former} is called --{messages.RENAMED[former]}'
     raise WrongUsage(f'{message}; --helpfull lists all flags.') from e
   except UnicodeError as e:
     raise WrongUsage(f'{" ".join(files)} must be text in UTF-8: {e}.') from e

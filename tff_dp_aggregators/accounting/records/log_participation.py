@@ -18,7 +18,8 @@ the completion of a device's round (--wait_from=completion). If it begins with t
 contribution, a device that contributes early can be back one round sooner.
 
 **Rounding is on the safe side.** A completion exactly 24 hours after another does not
-count as within them. So times may be rounded to any unit that divides the wait.
+count as within them. So times may be rounded to any unit that divides the wait. If the
+unit does not, and times with exponents show it, the wait is shortened by one unit.
 
 **Max participations** is the maximum number of rounds of one device: it takes the first
 round at its start, and then always the first that is not complete before the wait ends.
@@ -39,12 +40,12 @@ import numpy as np
 from tff_dp_aggregators import strategies
 from tff_dp_aggregators.accounting.records import ledger as ledger_lib
 from tff_dp_aggregators.accounting.records import round_log
-from tff_dp_aggregators.base import checks
 
 # The event from which a device waits: its own contribution, or the end of the round.
 WAIT_FROM = ('contribution', 'completion')
 _DEFAULT_MIN_WAIT_HOURS = 24.0
 _MAX_DENSE = 2048  # Maximum number of rounds for which C^T C is computed.
+_AT_ONCE = 2**22  # Contributions in memory at a time.
 _MAX_WAIT_HOURS = 24 * 3660
 
 
@@ -134,53 +135,91 @@ class Summary:
     For each client: its name, its number of contributions, and the smallest difference
     of two of its rounds, `None` if it has one contribution.
     """
-    clients = self.log.clients
-    if clients is None:
+    if self.log.clients is None:
       return []
-    least = 1 if min_separation is None else min_separation
-    most = len(clients.round) if max_participations is None else max_participations
-    found = np.flatnonzero((clients.closest < least) | (clients.times > most))
-    values = (clients.times[found].tolist(), clients.closest[found].tolist())
-    return [
-      (clients.names[number], times, closest if times > 1 else None)
-      for number, times, closest in zip(found, *values)
-    ]
+    return self.log.clients.query(
+      'select name, times, closest from by_client join names using (client) where '
+      'closest < $1 or times > $2 order by client',
+      1 if min_separation is None else min_separation,
+      2**62 if max_participations is None else max_participations,
+    )
 
   def broken(
     self,
     min_separation: Optional[int] = None,
     max_participations: Optional[int] = None,
   ) -> list[str]:
-    """A clause for each way in which promised limits, or the wait, are not kept."""
-    clauses, waiting, observed = [], self.waiting, self.observed
-    promised = (min_separation, max_participations)
-    standards: list[tuple[tuple[Optional[int], Optional[int]], str]]
-    standards = [((1, None), 'are twice in a round, which no schema allows')]
-    if promised != (None, None):
-      standards.append((promised, 'took part sooner or more often'))
-    if waiting is not None:
-      device = f'a device that waits {waiting.min_wait_hours:g} h can be in'
-      if waiting.closest is not None and waiting.min_separation < (min_separation or 0):
-        apart = self._rounds_apart(*waiting.closest)
-        clauses.append(f'{device} {apart}; promised: at least {min_separation}')
-      most = waiting.max_participations
-      if max_participations is not None and most > max_participations:
-        clauses.append(
-          f'{device} {most} rounds; promised: at most {max_participations}'
-        )
-      by_wait = (waiting.min_separation, most)
-      standards.append((by_wait, 'took part before their wait was over'))
-    for limits, what in standards:
-      if observed is not None and (offenders := self.offenders(*limits)):
-        clauses.append(
-          f'{len(offenders)} of {observed.num_clients} clients {what}, '
-          f'{sum(times for _, times, _ in offenders)} times in all'
-        )
-    return clauses
+    """A clause for each violated limit, with rounds, and the client if it is known.
 
-  def _rounds_apart(self, *rounds: int) -> str:
-    first, second = self._numbers(rounds)
-    return f'rounds {first} and {second}, which are {second - first} apart'
+    If both clients and their wait are known, also says whether they waited.
+    """
+    promised, violations = (min_separation, max_participations), []
+    if self.min_separation == 0:
+      assert self.observed is not None
+      lines = ', '.join(map(str, self.log.twice))
+      lines = f' (lines of the log: {lines})' if lines else ''
+      violations.append(
+        f'{self._closest(self.observed)}{lines}; no schema allows this: if it took '
+        'part once, name it once'
+      )
+    violations += self._violations(self.waiting, *promised, 'promised')
+    violations += self._violations(self.observed, *promised, 'what was promised')
+    if self.waiting is not None:
+      allowed = (self.waiting.min_separation, self.waiting.max_participations)
+      violations += self._violations(self.observed, *allowed, 'by the wait')
+    return violations
+
+  def broken_in_short(
+    self, min_separation: int, max_participations: Optional[int] = None
+  ) -> list[str]:
+    """Like `broken`, but with the number of clients instead of their names."""
+    promised = (min_separation, max_participations)
+    violations = self._violations(self.waiting, *promised, 'promised')
+    offenders = self.offenders(*promised)
+    if self.observed is not None and offenders:
+      violations.append(
+        f'{len(offenders)} of {self.observed.num_clients} clients took part sooner or '
+        f'more often, {sum(times for _, times, _ in offenders)} times in all'
+      )
+    return violations
+
+  def _violations(
+    self,
+    basis: Union[None, Waiting, Observed],
+    min_separation: Optional[int],
+    max_participations: Optional[int],
+    standard: str,
+  ) -> list[str]:
+    broken: list[str] = []
+    if basis is None:
+      return broken
+    if basis.closest is not None and basis.min_separation < (min_separation or 0):
+      broken.append(f'{self._closest(basis)}; {standard}: at least {min_separation}')
+    if max_participations is not None and basis.max_participations > max_participations:
+      if isinstance(basis, Waiting):
+        text = f'{_device(basis)} {basis.max_participations} rounds'
+      else:
+        rounds = self._numbers(basis.rounds_of_most_active)
+        shown = ', '.join(map(str, rounds[:20])) + (', ...' if len(rounds) > 20 else '')
+        client = _client(basis.most_active)
+        text = f'{client} took part {len(rounds)} times, in rounds {shown}'
+      broken.append(f'{text}; {standard}: at most {max_participations}')
+    return broken
+
+  def _closest(self, basis: Union[Waiting, Observed]) -> str:
+    assert basis.closest is not None
+    *client, first, second = basis.closest
+    if isinstance(basis, Waiting):
+      return f'{_device(basis)} {self._rounds_apart(first, second)}'
+    if first == second:
+      return f'{_client(*client)} is twice in round {first + self.log.first_number}'
+    return f'{_client(*client)} took part in {self._rounds_apart(first, second)}'
+
+  def _rounds_apart(self, first: int, second: int) -> str:
+    number = self.log.first_number
+    return (
+      f'rounds {first + number} and {second + number}, which are {second - first} apart'
+    )
 
   def sensitivity_squared(self, strategy: strategies.Strategy) -> Optional[float]:
     """The largest ||C u||^2 over the clients of the log, or an upper bound on it.
@@ -194,7 +233,19 @@ class Summary:
       return None
     matrix = strategy.materialize()
     products = np.abs(matrix.T @ matrix)
-    return _largest_sum(clients.client, clients.round, products)
+    ((num_clients, total),) = clients.query(
+      'select count(*), sum(times) from by_client'
+    )
+    largest = 0.0
+    for part in range(parts := min(num_clients, -(-total // _AT_ONCE))):
+      bounds = (part * num_clients // parts, (part + 1) * num_clients // parts)
+      rows = clients.arrays(
+        'select client - $1 as client, round from contributions where client >= $1 and '
+        'client < $2 order by client, round',
+        *bounds,
+      )
+      largest = max(largest, _largest_sum(rows['client'], rows['round'], products))
+    return largest
 
   @property
   def _basis(self) -> Union[Waiting, Observed]:
@@ -269,16 +320,16 @@ class Summary:
       if observed.closest is None:
         add('', 'No client took part twice.')
       else:
-        client, first, second = observed.closest
-        seen = f'took part in {self._rounds_apart(first, second)}'
-        if first == second:
-          seen = f'is twice in round {first + self.log.first_number}'
-        add('closest seen', f'{_client(client)} {seen}')
+        add('closest seen', self._closest(observed))
       text = f'{_client(observed.most_active)}, {observed.max_participations} times'
       add('most active', text)
     for note in self.log.notes:
       add('note', note)
     return ''.join(lines)
+
+
+def _device(waiting: Waiting) -> str:
+  return f'a device that waits {waiting.min_wait_hours:g} h can be in'
 
 
 def _client(client: Optional[str]) -> str:
@@ -328,7 +379,11 @@ def _wait(
   wait_from: str,
   first_start: Optional[str],
 ) -> Waiting:
-  checks.check_within('min_wait_hours', min_wait_hours, 1e-6, _MAX_WAIT_HOURS)
+  if not 0 < min_wait_hours <= _MAX_WAIT_HOURS:
+    raise ValueError(
+      f'min_wait_hours (--min_wait_hours) must be positive and at most '
+      f'{_MAX_WAIT_HOURS}; got {min_wait_hours}.'
+    )
   if wait_from not in WAIT_FROM:
     raise ValueError(f'wait_from must be one of {WAIT_FROM}, got {wait_from!r}.')
   if log.completions is None:
@@ -340,6 +395,18 @@ def _wait(
   microsecond = datetime.timedelta(microseconds=1)
   wait = datetime.timedelta(hours=min_wait_hours) // microsecond * 1000
   starts, assumptions = _wait_starts(log, wait_from, first_start)
+  if log.resolution and wait % log.resolution:
+    # Rounding can move two times closer together by one unit.
+    seconds = f'{log.resolution / 10**9:g} s'
+    if wait <= log.resolution:
+      raise ValueError(
+        f'the times of the log are written to {seconds}, which is too coarse for '
+        f'min_wait_hours={min_wait_hours:g}; write them out with all digits.'
+      )
+    wait -= log.resolution
+    assumptions += (
+      f'Times are written to {seconds}, so the wait counts as that much shorter.',
+    )
   back = _first_round_back(log.completions, starts, wait)
   separations = (back - np.arange(log.num_rounds))[back < log.num_rounds]
   closest = None
@@ -428,20 +495,30 @@ def _most_rounds(completions: np.ndarray, begins: np.ndarray, wait: int) -> int:
     back_at = max(starts[chosen], back_at) + wait
 
 
-def _observe(clients: round_log.Clients, num_rounds: int) -> Observed:
-  most_active = int(np.argmax(clients.times))
-  number = int(np.argmin(clients.closest))
-  rounds, closest = clients.rounds_of(number), None
+def _observe(clients: round_log.Database, num_rounds: int) -> Observed:
+  def first(order: str) -> tuple[str, tuple[int, ...]]:
+    """The first client in an order, and its rounds."""
+    ((name, rounds),) = clients.query(
+      'select name, list(round order by round) from (from by_client order by '
+      f'{order}, client limit 1) join names using (client) join contributions using '
+      '(client) group by name'
+    )
+    return name, tuple(rounds)
+
+  ((num_clients,),) = clients.query('select count(*) from by_client')
+  most_active, rounds_of_most_active = first('times desc')
+  name, rounds = first('closest nulls last')
+  closest = None
   if len(rounds) > 1:
     i = int(np.argmin(np.diff(rounds)))
-    closest = (clients.names[number], rounds[i], rounds[i + 1])
+    closest = (name, rounds[i], rounds[i + 1])
   return Observed(
-    num_clients=len(clients.names),
+    num_clients=num_clients,
     min_separation=num_rounds if closest is None else closest[2] - closest[1],
-    max_participations=int(clients.times[most_active]),
+    max_participations=len(rounds_of_most_active),
     closest=closest,
-    most_active=clients.names[most_active],
-    rounds_of_most_active=clients.rounds_of(most_active),
+    most_active=most_active,
+    rounds_of_most_active=rounds_of_most_active,
   )
 
 
@@ -506,13 +583,20 @@ def check_agreement(
   the `limits` for which the ledger's events hold.
   """
   log, entries = summary.log, ledger.entries
+
+  def numbered(number: int) -> str:
+    # Gives the log's number as well if that counts from 1.
+    shift = log.first_number
+    return f'{number} (number {number + shift} in the log)' if shift else f'{number}'
+
   counts: dict[str, Any] = {'clients': log.cohort_sizes}
   if log.clients is not None:
-    counts['client ids'] = np.bincount(log.clients.round, minlength=log.num_rounds)
+    listed = 'select round, count(*) from contributions group by round'
+    zeros = dict.fromkeys(range(log.num_rounds), 0)
+    counts['client ids'] = {**zeros, **dict(log.clients.query(listed))}
   differing = [
-    f'in round {entry.round} (number {entry.round + log.first_number} in the log) the '
-    f'ledger has {entry.cohort_reported} clients that reported, the round log '
-    f'{numbers[entry.round]} {what}'
+    f'in round {numbered(entry.round)} the ledger has {entry.cohort_reported} clients '
+    f'that reported, the round log {numbers[entry.round]} {what}'
     for entry in entries[: log.num_rounds]
     for what, numbers in counts.items()
     if numbers is not None and entry.cohort_reported not in (None, numbers[entry.round])
@@ -530,7 +614,7 @@ def check_agreement(
       'a round log cannot show fixed epochs, which the events of the ledger assume; '
       'leave out the round log.'
     )
-  broken = summary.broken(limits.min_separation, limits.max_participations)
+  broken = summary.broken_in_short(limits.min_separation, limits.max_participations)
   if broken:
     raise ValueError(
       'the round log shows that the limits were not kept, but the events of the ledger '

@@ -19,34 +19,35 @@ name for a column that is not what it seems. A run's ledger is a round log as we
 
 **Times** are ISO 8601, with a zone (`2023-05-30T13:00:00.25+02:00`) or without, or Unix
 time in seconds, ms, us or ns, which the digits tell apart. A log has only one of these
-formats.
+formats. Digits that `1.70005e9` lacks shorten the wait (`RoundLog.resolution`).
 
 **Populations** have separate rounds; if a log has several, one has to be chosen.
 
-Lines are sorted, by round or by completion, and different spellings of a client's id
-(blanks, 7.0) are one client. Wherever a guess could overstate the privacy guarantee,
-the log is refused: a round that is there twice, or missing, clocks that go back, a
-value missing or unreadable, times with exponents, which may lack digits, and clients
-called NA, nan or null, which is how a missing id is written.
+**Repairs and errors.** Lines are sorted, by round or by completion; a repeated line
+with a round number counts once; different spellings of a client's id (blanks, 7.0) are
+one client. Wherever a guess could overstate the privacy guarantee, the line is refused:
+a repeated line without a round number, a round twice with other values, a missing
+number, clocks that go back, a value missing or unreadable, and clients called NA, nan
+or null, which is how a missing id is written.
+
+DuckDB reads the file, every value as text, and spills to disk what exceeds its memory.
 """
 
-import array
-import collections
+import contextlib
 import csv
 import dataclasses
 import datetime
-import decimal
-import functools
+import glob
 import gzip
 import itertools
-import operator
+import json
 import os
 import re
 import stat
 import tempfile
 import zlib
-from collections.abc import Iterator, Mapping
-from typing import Any, BinaryIO, NamedTuple, Optional, cast
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Optional
 
 import numpy as np
 
@@ -71,12 +72,13 @@ COLUMNS: dict[str, tuple[str, ...]] = {
   ),
   'population': ('population', 'population_name'),
 }
+MEMORY = '2GB'  # Limit for DuckDB; 10^8 participations take 2.3 GB, partly on disk.
 WITHOUT_ZONE = 'ISO 8601 without a zone'
 
 _TIMES = ('completion_time', 'start_time')
-_EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.timezone.utc)
-_MAX_TIME = 7_258_118_400 * 10**9  # The year 2200, which keeps sums within int64.
-_LONGEST_FIELD = 2**24  # Bytes.
+_SECOND = 10**9  # All times are in nanoseconds.
+_MAX_TIME = 7_258_118_400 * _SECOND  # The year 2200, which keeps sums within int64.
+_LONGEST_LINE = 2**24  # Bytes.
 # DuckDB types that are nested, or too coarse for ids and times.
 _UNSUPPORTED_TYPES = ('MAP', 'STRUCT', 'UNION', 'VARIANT', 'FLOAT')
 # Names of columns that may be of some columns to read, and what they may say.
@@ -91,40 +93,111 @@ _LIKE: tuple[tuple[str, tuple[str, ...], str], ...] = (
 )
 # Several ids where one is expected. A single id, such as a GUID, may be in braces.
 _SEVERAL_IDS = re.compile(r'[;|,]|^\[.*\]$|^[({][^)}]*\s[^)}]*[)}]$', re.DOTALL)
-_NO_LIST = re.compile(r'[,|]|^\s*[({][^)}]*[;\s][^)}]*[)}]\s*$')
-_ISO = re.compile(
-  r'(\d{4}-\d\d-\d\d)[Tt ]((?:[01]\d|2[0-3]):[0-5]\d)(:[0-5]\d)?(?:[.,](\d+))?'
-  r' ?(?:([Zz]|UTC)|([+-])([01]\d|2[0-3])(?::?([0-5]\d))?)?',
-  re.ASCII,
+_DECODER = strict_json.Decoder(object_pairs_hook=strict_json.unique)
+# Convert text to numbers, or NULL if it is none. DuckDB's own casts accept more forms
+# than are intended here, such as '1_0'.
+_MACROS = r"""
+create macro whole(t) as
+  case when regexp_full_match(t, ' *[0-9]{1,18} *') then trim(t)::bigint end;
+create macro iso(t) as regexp_extract(
+  t,
+  '^(\d{4}-\d\d-\d\d)[Tt ]((?:[01]\d|2[0-3]):[0-5]\d)(?::([0-5]\d)(?:[.,](\d+))?)?'
+  || ' ?([Zz]|UTC|[+-](?:[01]\d|2[0-3])(?::?[0-5]\d)?)?$',
+  ['day', 'clock', 'second', 'fraction', 'zone']
+);
+create macro unix(t) as
+  case when regexp_full_match(t, '\d{1,30}(\.\d*)?([eE][+-]?\d{1,2})?')
+  then try_cast(t as decimal(38, 18)) end;
+create macro places(number) as
+  case when number < 1e10::decimal(38, 18) then 9
+  when number < 1e13::decimal(38, 18) then 6
+  when number < 1e16::decimal(38, 18) then 3
+  when number < 1e19::decimal(38, 18) then 0 end;
+create macro time_format(iso, unix) as
+  case when iso.day <> '' then
+    if(iso.zone = '', 'ISO 8601 without a zone', 'ISO 8601 with a zone')
+  else
+    'Unix time in ' || case places(unix)
+    when 9 then 's' when 6 then 'ms' when 3 then 'us' when 0 then 'ns' end
+  end;
+create macro nanoseconds_of_iso(iso) as
+  epoch_us(try_cast(
+    iso.day || ' ' || iso.clock || ':' || if(iso.second = '', '00', iso.second)
+    || if(regexp_full_match(iso.zone, '[+-].*'), iso.zone, 'Z') as timestamptz
+  )) * 1000::hugeint + rpad(left(iso.fraction, 9), 9, '0')::bigint;
+create macro nanoseconds_of_unix(unix) as
+  floor(unix)::hugeint * (10 ** places(unix))::hugeint
+  + floor((unix - floor(unix)) * (10 ** places(unix))::bigint)::bigint;
+create macro nanoseconds(iso, unix) as case
+  when iso.day <> '' then nanoseconds_of_iso(iso) else nanoseconds_of_unix(unix) end;
+create macro in_range(moment) as
+  case when moment between 0 and 7258118399999999999 then moment::bigint end;
+create macro listed(t) as
+  case when starts_with(ltrim(t), '[') then
+    case when json_valid(t) then json_extract(t, '$[*]')::varchar[] end
+  when not regexp_matches(t, '[,|]|^\s*[({][^)}]*[;\s][^)}]*[)}]\s*$') then nullif([
+    to_json(x)::varchar
+    for x in string_split_regex(t, '[;\s\x0b\x1c-\x1f\x{85}\p{Z}]+') if x <> ''
+  ], []) end;
+"""
+# Errors in the sequence of rounds: required columns, SQL condition, message.
+_RULES = (
+  (
+    {'round'},
+    'number = 0 and round > 1',
+    'the first round is number {round}, not 0 or 1. Add the rounds before it; if they '
+    'were of another run, number this one anew.',
+  ),
+  (
+    {'round'},
+    'round - round_before > 1',
+    'round {round} follows on round {round_before}. Add what is missing; if no result '
+    'of it was ever released, number the rounds without it.',
+  ),
+  (
+    {'round', 'completion_time'},
+    'completion_time < completion_time_before',
+    'this round is complete before the one before it, in line {line_before}.',
+  ),
+  (
+    {'completion_time', 'start_time'},
+    'start_time > completion_time',
+    'this round starts after its completion.',
+  ),
+  (
+    {'client_ids', 'cohort_size'},
+    'client_ids <> cohort_size',
+    'cohort_size is {cohort_size}, but client_ids has {client_ids}. Add the missing '
+    'clients, or ignore the column if it is something else (--columns=cohort_size=).',
+  ),
 )
-_UNIX = re.compile(r'\d{1,30}(\.\d*)?', re.ASCII)
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
-class Clients:
-  """The participations of clients, sorted by client and then by round."""
+class Database:
+  """A DuckDB database in memory, which spills to disk.
 
-  names: list[str]  # In the order of the log; clients have the indices as numbers.
-  client: np.ndarray  # The number of a participation's client, int32.
-  round: np.ndarray  # Its round, from 0, int32.
+  For a log that names its clients, its tables are `contributions(client, round)`, with
+  rounds from 0; `names(client, name)`, with clients numbered in the order of the log;
+  and `by_client(client, times, closest)`: the number of a client's contributions, and
+  the smallest difference of two of its rounds, NULL if it has one.
+  """
 
-  @functools.cached_property
-  def times(self) -> np.ndarray:
-    """The number of participations of each client."""
-    return np.bincount(self.client, minlength=len(self.names))
+  def __init__(self) -> None:
+    import duckdb  # Here, because most reports need no log.
 
-  @functools.cached_property
-  def closest(self) -> np.ndarray:
-    """The smallest difference of two rounds of each client; 2^31 - 1 if it has one."""
-    closest = np.full(len(self.names), np.iinfo(np.int32).max, np.int32)
-    again = np.flatnonzero(self.client[1:] == self.client[:-1])
-    apart = self.round[again + 1] - self.round[again]
-    np.minimum.at(closest, self.client[again], apart)
-    return closest
+    self._folder = tempfile.TemporaryDirectory(prefix='round_log')
+    config = {'memory_limit': MEMORY, 'temp_directory': self._folder.name}
+    self._connection = duckdb.connect(config=config)
+    self._connection.execute("set TimeZone = 'UTC'; set enable_progress_bar = false")
+    self._connection.execute(_MACROS)
 
-  def rounds_of(self, number: int) -> tuple[int, ...]:
-    """The rounds of a client, in order."""
-    return tuple(self.round[self.client == number].tolist())
+  def query(self, sql: str, *parameters: Any) -> list[tuple]:
+    """Returns the rows of a query, or of the last of several statements."""
+    return self._connection.execute(sql, parameters or None).fetchall()
+
+  def arrays(self, sql: str, *parameters: Any) -> dict[str, Any]:
+    """Returns the columns of a query without NULLs, as NumPy arrays."""
+    return self._connection.execute(sql, parameters or None).fetchnumpy()
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -137,25 +210,19 @@ class RoundLog:
   completions: Optional[np.ndarray] = None
   starts: Optional[np.ndarray] = None
   cohort_sizes: Optional[np.ndarray] = None  # int64, shape [n].
-  clients: Optional[Clients] = None  # The participations, if clients are named.
+  clients: Optional[Database] = None  # The participations, if clients are named.
   time_format: Optional[str] = None
-  notes: tuple[str, ...] = ()  # Omissions and doubts, for people.
+  notes: tuple[str, ...] = ()  # Repairs and omissions, for people.
+  # The unit to which times are rounded, in nanoseconds, if they are written with
+  # exponents and are all coarser than a second; else 0.
+  resolution: int = 0
+  twice: tuple[int, ...] = ()  # Lines that have one client twice in a round, if any.
 
   def format_time(self, nanoseconds: int) -> str:
     """Formats a time to microseconds, in UTC if the log's times have a zone."""
-    time = _EPOCH + datetime.timedelta(microseconds=int(nanoseconds) // 1000)
-    text = time.replace(tzinfo=None).isoformat()
-    return text + ('' if self.time_format == WITHOUT_ZONE else 'Z')
-
-
-class _Round(NamedTuple):
-  """The values of a round; `None` for columns that the log does not have."""
-
-  line: int
-  round: Optional[int] = None
-  completion_time: Optional[int] = None
-  start_time: Optional[int] = None
-  cohort_size: Optional[int] = None
+    epoch = datetime.datetime(1970, 1, 1)
+    time = epoch + datetime.timedelta(microseconds=int(nanoseconds) // 1000)
+    return time.isoformat() + ('' if self.time_format == WITHOUT_ZONE else 'Z')
 
 
 def read(
@@ -178,23 +245,7 @@ def read(
     >>> log.num_rounds, log.format_time(log.completions[-1])
     (2, '2023-05-30T13:30:00Z')
   """
-  if not stat.S_ISREG(os.stat(path).st_mode):
-    raise ValueError(f'{path} is not a regular file; give the name of a file.')
-  reader = _Reader(dict(columns or {}), population)
-  try:
-    with open(path, 'rb') as file:
-      is_gzipped = file.read(2) == b'\x1f\x8b'
-    with gzip.open(path) if is_gzipped else open(path, 'rb') as file:
-      for line, values in reader.entries(cast(BinaryIO, file)):
-        try:
-          reader.add(line, values)
-        except ValueError as e:
-          raise ValueError(f'line {line}: {e}') from e
-    return reader.log()
-  except (EOFError, gzip.BadGzipFile, zlib.error) as e:
-    raise ValueError(f'{path} is a gzipped file that is damaged: {e}.') from e
-  except ValueError as e:
-    raise ValueError(f'{path}: {e}') from e
+  return _File(path, dict(columns or {}), population).log()
 
 
 def parse_time(text: str) -> tuple[int, str]:
@@ -206,472 +257,663 @@ def parse_time(text: str) -> tuple[int, str]:
     >>> parse_time('1970-01-01T02:00:00.5+02:00')
     (500000000, 'ISO 8601 with a zone')
   """
-  nanoseconds, time_format, text = -1, '', text.strip(' \t')
-  if iso := _ISO.fullmatch(text):
-    day, clock, second, fraction, utc, sign, hours, minutes = iso.groups()
-    zone = datetime.timedelta(hours=int(hours or 0), minutes=int(minutes or 0))
-    try:
-      time = datetime.datetime.fromisoformat(f'{day} {clock}{second or ":00"}+00:00')
-      since = time - _EPOCH + (zone if sign == '-' else -zone)
-      whole_seconds = since // datetime.timedelta(seconds=1)
-      nanoseconds = whole_seconds * 10**9 + int((fraction or '')[:9].ljust(9, '0'))
-      time_format = 'ISO 8601 with a zone' if utc or sign else WITHOUT_ZONE
-    except ValueError:
-      pass  # There is no such day.
-  elif _UNIX.fullmatch(text):
-    number = decimal.Decimal(text)
-    units = {'s': 10**10, 'ms': 10**13, 'us': 10**16, 'ns': 10**19}
-    for places, (unit, above) in zip((9, 6, 3, 0), units.items()):
-      if number < above:
-        nanoseconds, time_format = int(number.scaleb(places)), f'Unix time in {unit}'
-        break
-  if not 0 <= nanoseconds < _MAX_TIME:
-    raise ValueError(
-      f'{text!r} is not a time between the years 1970 and 2200, such as '
-      '2023-05-30T11:00:00Z or Unix time in digits.'
-    )
-  return nanoseconds, time_format
+  query = _converted(['start_time'], '(select 0 as no, $1 as start_time)')
+  ((_, time, time_format, _),) = Database().query(query, text)
+  if time is None:
+    raise ValueError(_reason('start_time', text))
+  return time, time_format
 
 
-class _Digits(float):
-  """A number of JSON, with its digits in the file."""
+class _File(Database):
+  """Reads and checks the file of a log in three steps, each of which makes a table.
 
-  text: str
+  `entries` has texts, NULL for missing or invalid ones, and `no`, the number of the
+  entry in the file, from 1. `rounds` has numbers instead of texts. `ordered` adds the
+  index of the round in its order, and the values of the round before.
+  """
 
-  def __new__(cls, text: str) -> '_Digits':
-    """Keeps the text."""
-    number = super().__new__(cls, text)
-    number.text = text
-    return number
-
-
-_DECODER = strict_json.Decoder(
-  object_pairs_hook=strict_json.unique, parse_float=_Digits
-)
-_Entries = Iterator[tuple[int, dict[str, Any]]]  # Lines, and their values by column.
-
-
-class _Reader:
-  """Reads the entries of a log, converts them, and checks the rounds."""
-
-  def __init__(self, columns: dict[str, str], population: Optional[str]):
+  def __init__(self, path: str, columns: dict[str, str], population: Optional[str]):
+    super().__init__()
     for name in columns:
       if name not in COLUMNS:
         raise ValueError(
           f'{name!r} is not a column of a round log: {", ".join(COLUMNS)}.'
         )
-    self._columns, self._population = columns, population
-    self._names: list[str] = []  # Of all columns.
-    self._sources: dict[str, str] = {}  # The file's name for each column that is read.
-    self._populations: collections.Counter[str] = collections.Counter()
-    self._time_format: Optional[str] = None
-    self._rounds: list[_Round] = []
-    self._index: dict[Any, int] = {}  # Of a participation's round, by number and text.
-    self._clients: dict[str, int] = {}  # Numbers of clients, by all spellings of ids.
-    self._client_names: list[str] = []
-    self._client_lines = array.array('q')  # The line of each client's first round.
-    # Each participation's client, and index in `_rounds`.
-    self._client_of, self._round_of = array.array('i'), array.array('i')
-    self._notes: list[str] = []
+    self._path, self._columns, self._population = path, columns, population
+    self._format, self._delimiter = 'CSV', ','
+    self._header = 0  # Lines before the first entry.
+    self.sources: dict[str, str] = {}  # The file's name for each column that is read.
+    self.ignored: list[str] = []  # The file's other columns.
+    self.notes: list[str] = []
+    self._twice: tuple[int, ...] = ()
+    self._file = self._unpack()
+    with open(self._file, 'rb') as file:
+      is_parquet = file.read(4) == b'PAR1'
+    with self._naming_lines():
+      source = self._parquet_query() if is_parquet else self._text_query()
+      if self.ignored:
+        self.notes.insert(0, f'columns left alone: {", ".join(self.ignored)}.')
+      where = (
+        self._population_filter(source) if 'population' in self.sources else 'true'
+      )
+      names = [name for name in self.sources if name != 'population']
+      self.query(
+        f'create table entries as select no, {", ".join(names)} from ({source}) '
+        f'where {where}'
+      )
+    if not self.query('from entries limit 1'):
+      raise self.error('has no rounds.')
+    # The columns of a round, and the one by which rounds are sorted.
+    self._names = [name for name in names if name != 'client_id']
+    self._key = next((n for n in ('round', 'completion_time') if n in names), 'no')
 
-  def entries(self, file: BinaryIO) -> _Entries:
-    """Reads a file, whose format its first bytes tell."""
-    is_parquet = file.read(4) == b'PAR1'
-    file.seek(0)
-    if is_parquet:
-      return self._parquet_entries(file)
-    lines = self._lines(file)
-    number, first = next((each for each in lines if each[1].strip()), (1, ''))
-    lines = itertools.chain([(number, first)], lines)
-    is_json = first.lstrip().startswith('{')
-    return self._json_entries(lines) if is_json else self._csv_entries(lines)
+  def value(self, number: int, name: str) -> Any:
+    """The value of a column in an entry, as it is written in the file."""
+    if self._format == 'JSON lines':
+      with open(self._file, encoding='utf-8-sig') as file:
+        line = next(itertools.islice(file, number - 1, None))
+      return _DECODER.decode(line).get(self.sources[name])
+    return self.query(f'select {name} from entries where no = {number}')[0][0]
 
-  def _lines(self, file: BinaryIO) -> Iterator[tuple[int, str]]:
-    line = b'\n'
-    for number, line in enumerate(file, 1):
-      try:
-        yield number, line.decode('utf-8-sig' if number == 1 else 'utf-8')
-      except UnicodeDecodeError as e:
-        raise ValueError(f'line {number} is not text in UTF-8; save it as that.') from e
-    if not line.endswith((b'\n', b'\r')):
-      self._notes.append('the last line has no end; see that it was not cut off.')
+  def line(self, number: int) -> int:
+    """The line number of an entry, or its row number in a Parquet file."""
+    if self._format not in ('CSV', 'TSV'):
+      return number
+    with open(self._file, encoding='utf-8-sig', newline='') as file:
+      rows = self._rows(itertools.islice(file, self._header, None))
+      next(itertools.islice(filter(None, rows), int(number) - 1, None))
+      return self._header + rows.line_num
 
-  def _csv_entries(self, lines: Iterator[tuple[int, str]]) -> _Entries:
-    first_number, first = next(lines)
-    csv.field_size_limit(max(csv.field_size_limit(), _LONGEST_FIELD))
-    rows = csv.reader(
-      itertools.chain([first], map(operator.itemgetter(1), lines)),
-      delimiter='\t' if first.count('\t') > first.count(',') else ',',
-      strict=True,
-      skipinitialspace=True,
-    )
+  def error(self, reason: str) -> ValueError:
+    return ValueError(f'{self._path} {reason}')
+
+  def entry_error(self, number: int, reason: str) -> ValueError:
+    return self._line_error(self.line(number), reason)
+
+  def _line_error(self, line: int, reason: str) -> ValueError:
+    what = 'row' if self._format == 'Parquet' else 'line'
+    return ValueError(f'{self._path}, {what} {line}: {reason}')
+
+  def _unpack(self) -> str:
+    """The path of the file, unpacked if it is gzipped: DuckDB verifies no checksum."""
+    if not stat.S_ISREG(os.stat(self._path).st_mode):
+      raise self.error('is not a regular file; give the name of a file with the log.')
+    with open(self._path, 'rb') as file:
+      if file.read(2) != b'\x1f\x8b':
+        return self._path
+    unpacked = os.path.join(self._folder.name, 'unpacked')
     try:
-      for row in filter(None, rows):
-        number = first_number + rows.line_num - 1
-        if not self._names:
-          self._find_columns(row)
-        elif len(row) == len(self._names):
-          yield number, dict(zip(self._names, row))
-        else:
-          raise csv.Error(f'{len(row)} values for {len(self._names)} columns')
-    except csv.Error as e:
-      number = first_number + rows.line_num - 1
-      raise ValueError(f'line {number}: this is not CSV or TSV: {e}.') from e
+      with gzip.open(self._path) as packed, open(unpacked, 'wb') as file:
+        for block in iter(lambda: packed.read1(2**20), b''):
+          file.write(block)
+    except (EOFError, gzip.BadGzipFile, zlib.error) as e:
+      raise self.error(f'is a gzipped file that is damaged or cut off: {e}.') from e
+    return unpacked
 
-  def _json_entries(self, lines: Iterator[tuple[int, str]]) -> _Entries:
-    for number, line in lines:
-      if not line.strip():
-        continue
-      try:
-        values = _DECODER.decode(line)
-        if not isinstance(values, dict):
-          raise ValueError(f'got {values!r:.200}')
-      except ValueError as e:
-        raise ValueError(f'line {number}: this is not a JSON object: {e}') from e
-      if not values.keys() <= set(self._names):
-        self._find_columns(list(dict.fromkeys([*self._names, *values])))
-      yield number, values
+  @contextlib.contextmanager
+  def _naming_lines(self) -> Iterator[None]:
+    """Turns errors of DuckDB into errors that name the line."""
+    import duckdb
 
-  def _parquet_entries(self, file: BinaryIO) -> _Entries:
-    import duckdb  # Here, because most reports need no such log.
+    try:
+      yield
+    except duckdb.Error as e:
+      reason, _, _ = str(e).partition('Possible')
+      match = re.search(r'CSV Error on Line: (\d+)\n(.*)', reason, re.DOTALL)
+      if not match:
+        raise self.error(
+          f'is not {self._format} that can be read, in UTF-8 and with all lines ending '
+          f'alike: {" ".join(reason.split())}'
+        ) from e
+      shown = ' '.join(line[:200] for line in match[2].splitlines() if line)
+      reason = f'this is not {self._format} in UTF-8: {shown}'
+      raise self._line_error(int(match[1]), reason) from e
 
-    with tempfile.NamedTemporaryFile() as copy:  # Unpacked, and no pattern of names.
-      for block in iter(lambda: file.read(2**20), b''):
-        copy.write(block)
-      copy.flush()
-      name = copy.name.replace("'", "''")
-      try:
-        with duckdb.connect() as connection:
-          connection.execute(
-            f"create view log as from read_parquet('{name}', hive_partitioning=false)"
-          )
-          types = connection.execute('describe log').fetchall()
-          texts = self._texts_of({name: type_name for name, type_name, *_ in types})
-          rows = connection.execute(f'select {", ".join(texts)} from log')
-          batches = iter(lambda: rows.fetchmany(10_000), [])
-          for number, row in enumerate(itertools.chain.from_iterable(batches), 1):
-            yield number, dict(zip(self._sources.values(), row))
-      except duckdb.Error as e:
-        raise ValueError(f'it is not Parquet that can be read: {e}') from e
-
-  def _texts_of(self, types: dict[str, str]) -> list[str]:
-    """SQL expressions for the values of columns as texts."""
-    self._find_columns(list(types))
-    texts = []
-    for name, source in self._sources.items():
-      column, type_name = '"' + source.replace('"', '""') + '"', types[source]
+  def _parquet_query(self) -> str:
+    self._format = 'Parquet'
+    table = (
+      f'read_parquet({_sql_literal(glob.escape(self._file))}, file_row_number=true, '
+      'hive_partitioning=false)'
+    )
+    types = {
+      name: type_name for name, type_name, *_ in self.query(f'describe from {table}')
+    }
+    del types['file_row_number']
+    self._find_columns(list(types), 1)
+    values = {}
+    for name, source in self.sources.items():
+      column = '"' + source.replace('"', '""') + '"'
+      type_name = types[source]
       if name == 'client_ids' and type_name.endswith('[]'):
         column, type_name = f'to_json({column})', type_name[:-2]
       if type_name.endswith(']') or type_name.startswith(_UNSUPPORTED_TYPES):
         raise ValueError(
-          f'{source} has values of the type {types[source]:.100}; write texts, whole '
-          'numbers or floats of 64 bits, and client_ids as a list of them.'
+          f'{self._path}: {source} has values of the type {types[source]:.100}; write '
+          'texts, whole numbers or floats of 64 bits, and client_ids as a list of them.'
         )
-      texts.append(f'{column}::varchar')
-    return texts
+      values[name] = f'{column}::varchar'
+    return f'select file_row_number + 1 as no, {_select_list(values)} from {table}'
 
-  def _find_columns(self, names: list[str]) -> None:
-    """Sets `_sources`, the file's name for each column to read."""
-    sources = _match_columns(names, self._columns)
-    if 'client_ids' in sources:
-      sources.pop('client_id', None)
-    if 'client_id' in sources:  # Its times are of participations, not of rounds.
-      client = sources['client_id']
-      if 'round' not in sources:
-        raise ValueError(
-          f'{client} names the client of each line, but no column has the number of '
-          'its round; add one, or say --columns=client_id= if it does not.'
+  def _text_query(self) -> str:
+    with open(self._file, encoding='utf-8-sig', errors='replace', newline='') as file:
+      for first in file:
+        if first.strip():
+          break
+        self._header += 1
+      else:
+        raise self.error('has no rounds.')
+      if '\0' in first:
+        raise self.error(
+          'is not text in UTF-8, but UTF-16 or the like; save it as UTF-8.'
         )
-      for name in _TIMES:
-        if self._columns.get(name):
-          raise ValueError(
-            f'each line is one participation, in column {client}, whose time is not '
-            f'that of the round. Leave {name} out of --columns.'
-          )
-      kept = ('round', 'client_id', 'population')
-      sources = {name: sources[name] for name in kept if name in sources}
-    elif not sources.keys() & {'completion_time', 'client_ids'}:
-      raise ValueError(
-        f'no column of completion times among {", ".join(map(repr, names))}; name it '
-        '(--columns=completion_time=NAME), or where each line is a participation, '
-        '--columns=round=NAME,client_id=NAME.'
+      is_json = first.lstrip()[0] == '{'
+      source = self._json_query() if is_json else self._csv_query(first, file)
+    with open(self._file, 'rb') as end:
+      end.seek(-1, os.SEEK_END)
+      if end.read() not in b'\n\r':
+        self.notes.append('the last line has no end; see that it was not cut off.')
+    return source
+
+  def _read_csv(self, options: str, columns: Sequence[str]) -> str:
+    names = ', '.join(f"'{name}': 'VARCHAR'" for name in columns)
+    return (
+      f'read_csv({_sql_literal(glob.escape(self._file))}, auto_detect=false, '
+      f'header=false, strict_mode=true, max_line_size={_LONGEST_LINE}, '
+      f"compression='none', hive_partitioning=false, {options}, columns={{{names}}})"
+    )
+
+  def _csv_query(self, first: str, rest: Iterator[str]) -> str:
+    """The SQL query for a table whose header is the line `first`."""
+    if first.count('\t') > first.count(','):
+      self._format, self._delimiter = 'TSV', '\t'
+    rows = self._rows(itertools.chain([first], rest))
+    try:
+      header = next(rows)
+    except csv.Error as e:
+      raise self._line_error(
+        self._header + 1, f'this is not {self._format}: {e}.'
+      ) from e
+    if len(header) == 1 and ';' in header[0]:
+      raise self._line_error(
+        self._header + 1, 'there are semicolons between columns; write commas or tabs.'
       )
-    if self._population is not None and 'population' not in sources:
-      raise ValueError(
-        'no column of populations; say which it is (--columns=population=NAME).'
-      )
-    if self._rounds and sources != self._sources:
-      new = ', '.join(sources.keys() - self._sources.keys())
-      raise ValueError(f'{new} is in later lines, but not in the first.')
-    self._names, self._sources = names, sources
+    self._find_columns(header, self._header + 1)
+    self._header += rows.line_num
+    columns = [f'c{i}' for i in range(len(header))]
+    table = self._read_csv(
+      f"delim='{self._delimiter}', quote='\"', escape='\"', skip={self._header}, "
+      'allow_quoted_nulls=false',
+      columns,
+    )
+    if len(columns) == 1:  # DuckDB reads a blank line as a missing value.
+      table = f'(from {table} where c0 is not null)'
+    values = {name: f'c{header.index(source)}' for name, source in self.sources.items()}
+    return f'select row_number() over () as no, {_select_list(values)} from {table}'
 
-  def add(self, line: int, values: dict[str, Any]) -> None:
-    """Adds an entry: a round, or with a column `client_id` a participation in one."""
-    sources, clients = self._sources, []
-    if 'population' in sources:
-      if not self._is_selected(_text(values.get(sources['population']))):
-        return
-    if 'client_id' in sources:
-      index = self._index_of(line, _text(values.get(sources['round'])))
-      clients = [values.get(sources['client_id'])]
-    else:
-      index = len(self._rounds)
-      if 'client_ids' in sources:
-        clients = _listed(values.get(sources['client_ids']))
-      numbers = {
-        name: self._converted(name, _text(values.get(source)))
-        for name, source in sources.items()
-        if name in _Round._fields
-      }
-      self._rounds.append(_Round(line, **numbers))
-    for client in clients:
-      number = self._clients.get(client) if isinstance(client, str) else None
-      self._client_of.append(self._add(line, client) if number is None else number)
-      self._round_of.append(index)
+  def _rows(self, lines: Iterator[str]) -> Any:
+    csv.field_size_limit(max(csv.field_size_limit(), _LONGEST_LINE))
+    return csv.reader(
+      lines, delimiter=self._delimiter, strict=True, skipinitialspace=True
+    )
 
-  def _index_of(self, line: int, text: str) -> int:
-    """The index of the round of a participation."""
-    index = self._index.get(text)
-    if index is None:
-      number = self._converted('round', text)
-      index = self._index[text] = self._index.setdefault(number, len(self._rounds))
-      if index == len(self._rounds):
-        self._rounds.append(_Round(line, number))
-    return index
+  def _json_query(self) -> str:
+    """The SQL query for JSON lines, the first of which has all columns to read."""
+    self._format = 'JSON lines'
+    table = self._read_csv("delim='\x01', quote='', escape=''", ['line'])
+    lines = (
+      f'select * from (select row_number() over () as no, line from {table}) where '
+      "trim(line, e' \\t') <> ''"
+    )
+    groups = self.query(
+      'select min(no), keys, any_value(bad) from (select no, case when '
+      "json_valid(line) and json_type(line) = 'OBJECT' then json_keys(line) end as "
+      f'keys, case when keys is null then line end as bad from ({lines})) group by '
+      'keys order by 1'
+    )
+    for number, (line, keys, bad) in enumerate(groups):
+      if keys is None:
+        raise self._line_error(line, f'this is not a JSON object: {bad!r:.200}.')
+      if len(set(keys)) < len(keys):
+        raise self._line_error(line, f'a name is repeated in {keys}.')
+      if not number:
+        self._find_columns(keys, line)
+        known = {*self.sources.values(), *self.ignored}
+        continue
+      names = set(self._match_columns(keys, line).values())
+      if names - known:
+        raise self._line_error(
+          line, f'{", ".join(sorted(names - known))} is here but not in the first line.'
+        )
+      self.ignored += [name for name in keys if name not in {*known, *self.ignored}]
+    values = {name: _json_value(name, source) for name, source in self.sources.items()}
+    return f'select no, {_select_list(values)} from ({lines})'
 
-  def _is_selected(self, name: str) -> bool:
-    """Whether the rounds of a population are read."""
-    if not name:
-      raise ValueError('there is no population.')
-    self._populations[name] += 1
-    if self._population is None and len(self._populations) > 1:
-      raise ValueError(
-        f'this round is of the population {name!r}, and others are of '
-        f'{next(iter(self._populations))!r}. Say which is meant (--population_name), '
-        'or --columns=population= if this is no such column.'
-      )
-    return self._population in (None, name)
-
-  def _converted(self, name: str, text: str) -> int:
-    if not text:
-      raise ValueError(f'there is no {name}.')
-    if name not in _TIMES:
-      if not re.fullmatch('[0-9]{1,18}', text):
-        raise ValueError(f'{name} must be a whole number from 0, got {text!r}.')
-      return int(text)
-    time, time_format = parse_time(text)
-    self._time_format = self._time_format or time_format
-    if time_format != self._time_format:
-      raise ValueError(
-        f'{text!r} is {time_format}, but the lines before have {self._time_format}; '
-        'write all times of a log in one way.'
-      )
-    return time
-
-  def _add(self, line: int, client: Any) -> int:
-    """The number of a client whose id has a new spelling."""
-    if 'client_id' in self._sources:
-      _check_single(client)
-    name = ids.of_client(client)
-    number = self._clients.setdefault(name, len(self._client_names))
-    if number == len(self._client_names):
-      self._client_names.append(name)
-      self._client_lines.append(line)
-    if isinstance(client, str):
-      self._clients[client] = number
-    return number
-
-  def log(self) -> RoundLog:
-    """Checks and sorts the rounds."""
-    others = sorted(self._populations.keys() - {self._population})
-    shown = f'{", ".join(map(repr, others)):.300}'
-    if not self._rounds and others:
-      raise ValueError(
+  def _population_filter(self, source: str) -> str:
+    """The SQL condition for entries of the requested population."""
+    name_of = "trim(population, e' \\t')"
+    groups = self.query(
+      f'select {name_of} as name, min(no), count(*) from ({source}) group by name '
+      'order by 2'
+    )
+    for name, number, _ in groups:
+      if not name:
+        raise self.entry_error(number, 'there is no population.')
+    if self._population is None:
+      if len(groups) > 1:
+        (first, first_number, _), (name, number, _) = groups[:2]
+        raise self.entry_error(
+          number,
+          f'this round is of the population {name!r}, but line '
+          f'{self.line(first_number)} has {first!r}. Say which is meant '
+          '(--population_name), or --columns=population= if this is no such column.',
+        )
+      return 'true'
+    others = {name: count for name, _, count in groups if name != self._population}
+    shown = f'{", ".join(map(repr, sorted(others))):.300}'
+    if others and len(others) == len(groups):
+      raise self.error(
         f'has no rounds of the population {self._population!r}; it has those of '
         f'{shown}.'
       )
-    if not self._rounds:
-      raise ValueError('has no rounds.')
-    if ignored := [n for n in self._names if n not in self._sources.values()]:
-      self._notes.insert(0, f'columns left alone: {", ".join(ignored)}.')
-    if self._population is not None and others:
-      number = sum(self._populations[name] for name in others)
-      self._notes.append(
-        f'of the population {self._population!r} alone; {number} lines of others were '
-        f'left out: {shown}.'
+    if others:
+      self.notes.append(
+        f'of the population {self._population!r} alone; {sum(others.values())} lines '
+        f'of others were left out: {shown}.'
       )
-    order = self._sorted()
-    rounds = [self._rounds[index] for index in order]
-    clients = None
-    if self._sources.keys() & {'client_id', 'client_ids'}:
-      clients = self._participations(order)
-    arrays = {
-      name: np.array([getattr(each, name) for each in rounds], np.int64)
-      for name in ('completion_time', 'start_time', 'cohort_size')
-      if name in self._sources
-    }
-    return RoundLog(
-      len(rounds),
-      rounds[0].round or 0,
-      completions=arrays.get('completion_time'),
-      starts=arrays.get('start_time'),
-      cohort_sizes=arrays.get('cohort_size'),
-      clients=clients,
-      time_format=self._time_format,
-      notes=tuple(self._notes),
-    )
+    return f'{name_of} = {_sql_literal(self._population)}'
 
-  def _sorted(self) -> list[int]:
-    """The indices of rounds, by number or completion; checks their sequence."""
-    rounds, client = self._rounds, self._sources.get('client_id')
-    named = np.bincount(self._round_of, minlength=len(rounds))
-    if client and 'client_id' not in self._columns and max(named) == 1:
-      raise ValueError(
-        f'column {client} may say who the only client of each round was, or not; say '
-        f'which: --columns=client_id={client} or --columns=client_id=.'
+  def _find_columns(self, names: list[str], line: int) -> None:
+    """Sets `sources`, the file's name for each column to read, and `ignored`."""
+    sources = self._match_columns(names, line)
+    by_participation = {'round', 'client_id'} <= sources.keys()
+    if not (sources.keys() & {'completion_time', 'client_ids'} or by_participation):
+      raise self._line_error(
+        line,
+        f'no column of completion times among {", ".join(map(repr, names))}; name it '
+        '(--columns=completion_time=NAME), or where each line is a participation, '
+        '--columns=round=NAME,client_id=NAME.',
       )
-    by = next((n for n in ('round', 'completion_time') if n in self._sources), 'line')
-    if by == 'line' and max(named) == min(named) == 1:
-      raise ValueError(
+    if self._population is not None and 'population' not in sources:
+      raise self._line_error(
+        line,
+        f'no column of populations among {", ".join(map(repr, names))}; say which it '
+        'is (--columns=population=NAME).',
+      )
+    if 'client_ids' in sources:
+      sources.pop('client_id', None)
+    if 'client_id' in sources and 'round' not in sources:
+      raise self._line_error(
+        line,
+        f'{sources["client_id"]} names the client of each line, but no column has the '
+        'number of its round; add one, or say --columns=client_id= if it does not.',
+      )
+    if 'client_id' in sources:  # Its times are of participations, not of rounds.
+      for name in _TIMES:
+        if self._columns.get(name):
+          raise self._line_error(
+            line,
+            f'each line is one participation, in column {sources["client_id"]}, whose '
+            f'time is not that of the round. Leave {name} out of --columns.',
+          )
+      kept = ('round', 'client_id', 'population')
+      sources = {name: sources[name] for name in kept if name in sources}
+    self.sources = sources
+    self.ignored = [name for name in names if name not in sources.values()]
+
+  def _match_columns(self, names: list[str], line: int) -> dict[str, str]:
+    """The file's name for each column that it has."""
+    by_spelling = {name.strip().lower(): name for name in names}
+    if len(by_spelling) < len(names):
+      raise self._line_error(line, 'two columns have the same name.')
+    sources = {}
+    for column, spellings in COLUMNS.items():
+      stated = self._columns.get(column)
+      if stated is None:
+        matches = [by_spelling[s] for s in spellings if s in by_spelling]
+        matches = [name for name in matches if name not in self._columns.values()]
+        if len(matches) > 1 and matches[0].strip().lower() != column:
+          raise self._line_error(
+            line, f'{" and ".join(matches)} could both be {column}; say which it is.'
+          )
+      else:
+        matches = [stated] if stated else []
+        if not set(matches) <= set(names):
+          raise self._line_error(line, f'there is no column {stated!r} for {column}.')
+      if matches:
+        sources[column] = matches[0]
+    for pattern, columns, may in _LIKE:
+      unread = (name for name in names if name not in sources.values())
+      like = next(filter(re.compile(pattern).search, unread), None)
+      if like is not None and not {*sources, *self._columns} & {*columns}:
+        raise self._line_error(
+          line,
+          f'{like} may {may}; say --columns={columns[0]}={like}, or --columns='
+          f'{columns[0]}= if it is something else.',
+        )
+    return sources
+
+  def log(self) -> RoundLog:
+    """Converts, checks and sorts the rounds."""
+    rounds, key, relation = _converted(self._names, 'entries'), 'no', 'table'
+    client_rows = (
+      'select no, unnest(listed(client_ids)) as raw, '
+      'generate_subscripts(listed(client_ids), 1) as place from entries'
+    )
+    client = self.sources.get('client_id')
+    if client:  # Each line is a participation of one client in one round.
+      rounds = (
+        f'select round, min(no) as no, count(*) as times from ({rounds}) group by 1'
+      )
+      client_rows = (
+        'select no, whole(round) as round, client_id as raw, 0 as place from entries'
+      )
+      key, relation = 'round', 'view'  # A table would be as large as the log.
+      self.notes.append('each line is one participation of one client.')
+    self.query(f'create table rounds as {rounds}')
+    self._check_converted()
+    time_format, has_exponents = self._time_format()
+    has_clients = bool(client or 'client_ids' in self.sources)
+    if has_clients:
+      self._number_clients(client_rows)
+      self.query(
+        f'create {relation} members as select each.* exclude (raw, place), client from '
+        f'({client_rows}) as each join ids using (raw) join names using (name)'
+      )
+    if client and 'client_id' not in self._columns:
+      if not self.query('from rounds where times > 1'):
+        raise ValueError(
+          f'{self._path}: column {client} may say who the only client of each round '
+          f'was, or not; say which: --columns=client_id={client} or '
+          '--columns=client_id=.'
+        )
+    if self._key == 'no' and self.query(
+      'select min(client_ids) = 1 and max(client_ids) = 1 from rounds'
+    ) == [(True,)]:
+      raise self.error(
         'has one client in every line, and neither rounds nor times. Name '
         '--columns=round=NAME,client_id=NAME, or add the number of each round.'
       )
-    key = operator.attrgetter(by, 'line')
-    order = sorted(range(len(rounds)), key=lambda index: key(rounds[index]))
-    if order != sorted(order) and not client:
-      if by == 'completion_time' and self._time_format == WITHOUT_ZONE:
-        raise ValueError(
+    if not client and self.query(
+      f'from (select no, lag(no) over (order by {self._key}, no) as before from rounds)'
+      ' where before > no limit 1'
+    ):
+      if self._key == 'completion_time' and time_format == WITHOUT_ZONE:
+        raise self.error(
           'has times without a zone that go back, as clocks do at the end of daylight '
           'saving. Write times with their zone, or sort the lines.'
         )
-      self._notes.append('the lines were not in order and have been sorted.')
-    if client:
-      self._notes.append('each line is one participation of one client.')
-    for before, index in zip([None, *order], order):
-      this, earlier = rounds[index], None if before is None else rounds[before]
-      wrong = _wrong(earlier, this)
-      if 'client_ids' in self._sources and this.cohort_size not in (None, named[index]):
-        wrong = (
-          f'cohort_size is {this.cohort_size}, but client_ids has {named[index]}. Add '
-          'the missing clients, or ignore the column if it is something else '
-          '(--columns=cohort_size=).'
+      self.notes.append('the lines were not in order and have been sorted.')
+    if not client and self._key != 'no':
+      self._remove_repeated()
+    self._sort_rounds()
+    if has_clients:
+      self._count_contributions(key)
+      self.query(f'drop {relation} members; drop table ids')
+    self.query('drop table entries')
+    columns = [name for name in self._names if name not in ('round', 'client_ids')]
+    values = self.arrays(
+      f'select {", ".join(["number", *columns])} from ordered order by number'
+    )
+    first = 'min(round)' if 'round' in self._names else '0'
+    ((num_rounds, number),) = self.query(f'select count(*), {first} from ordered')
+    return RoundLog(
+      num_rounds,
+      number,
+      completions=values.get('completion_time'),
+      starts=values.get('start_time'),
+      cohort_sizes=values.get('cohort_size'),
+      clients=self if has_clients else None,
+      time_format=time_format,
+      notes=tuple(self.notes),
+      resolution=_resolution(values) if has_exponents else 0,
+      twice=self._twice,
+    )
+
+  def _count_contributions(self, key: str) -> None:
+    """Makes the tables of `Database`, and finds the first client twice in a round."""
+    if not self.query('from names limit 1'):
+      raise self.error('names no client in any round.')
+    self.query(f"""
+      create table contributions as
+      select client, number as round from members join ordered using ({key});
+      create table by_client as
+      select client, count(*) as times, min(apart) as closest from (
+        select
+          client,
+          round - lag(round) over (partition by client order by round) as apart
+        from contributions
+      ) group by client
+    """)
+    for twice in self.query(
+      'select client, round from contributions where client = (select min(client) from '
+      'by_client where closest = 0) group by all having count(*) > 1 order by 2 limit 1'
+    ):
+      lines = self.query(
+        f'select distinct members.no from members join ordered using ({key}) where '
+        'client = $1 and number = $2 order by 1',
+        *twice,
+      )
+      self._twice = tuple(self.line(no) for (no,) in lines)
+
+  def _check_converted(self) -> None:
+    """Raises ValueError for the first value that is invalid in its column."""
+    invalid = [
+      (number, place, name)
+      for place, name in enumerate(self._names)
+      for (number,) in self.query(f'select min(no) from rounds where {name} is null')
+      if number is not None
+    ]
+    for number, _, name in sorted(invalid)[:1]:
+      raise self.entry_error(number, _reason(name, self.value(number, name)))
+
+  def _time_format(self) -> tuple[Optional[str], bool]:
+    """The format of the times, and whether they have exponents, so may lack digits."""
+    columns = [name for name in _TIMES if name in self._names]
+    if not columns:
+      return None, False
+    times = ' union all '.join(
+      f'select no, {place} as place, format_of_{name} as format, in_powers_{name} as '
+      'in_powers from rounds'
+      for place, name in enumerate(columns)
+    )
+    formats = self.query(
+      f'select format, min((no, place)) as first, bool_or(in_powers) from ({times}) '
+      'group by format order by first'
+    )
+    for other, (number, place), _ in formats[1:2]:
+      first, (first_number, _), _ = formats[0]
+      raise self.entry_error(
+        number,
+        f'{self.value(number, columns[place])!r} is {other}, but line '
+        f'{self.line(first_number)} has {first}; write all times of a log in one '
+        'way.',
+      )
+    return formats[0][0], formats[0][2]
+
+  def _number_clients(self, client_rows: str) -> None:
+    """Makes the tables of clients, by their normalised ids."""
+    is_json = self._format == 'JSON lines' or 'client_ids' in self.sources
+
+    def client_of(raw: str) -> str:
+      value = _DECODER.decode(raw) if is_json else raw
+      is_single = 'client_ids' not in self.sources and isinstance(value, str)
+      if is_single and _SEVERAL_IDS.search(value.strip()):
+        raise ValueError(
+          f'the client {value!r:.200} looks like several. Name the column client_ids '
+          '(--columns=client_ids=NAME), or write a line for each.'
         )
-      if wrong:
-        raise ValueError(f'line {this.line}: {wrong}')
-    return order
+      return ids.of_client(value)
 
-  def _participations(self, order: list[int]) -> Clients:
-    if not self._client_names:
-      raise ValueError('names no client in any round.')
-    lines_of: dict[str, list[int]] = {}
-    for name, line in zip(self._client_names, self._client_lines):
-      lines_of.setdefault(ids.look_alike(name), []).append(line)
-    if alike := [lines for lines in lines_of.values() if len(lines) > 1]:
-      self._notes.append(
+    for function in (client_of, ids.look_alike):
+      self._connection.create_function(
+        function.__name__,
+        function,
+        ['VARCHAR'],
+        'VARCHAR',
+        exception_handling='return_null',
+      )
+    self.query(
+      'create table ids as select raw, client_of(raw) as name, first from (select raw, '
+      f'min(no * {2**32} + place) as first from ({client_rows}) group by raw)'
+    )
+    for raw, first in self.query(
+      'select raw, first from ids where name is null order by first limit 1'
+    ):
+      try:
+        if not (raw or '').strip():
+          raise ValueError('there is no client_id.')
+        client_of(raw)
+      except ValueError as e:
+        raise self.entry_error(first // 2**32, str(e)) from e
+    self.query(
+      'create table names as select (row_number() over (order by min(first)) - 1)::int '
+      'as client, name from ids group by name'
+    )
+    for count, first in self.query(
+      'select count(*), min(first) from (select min(first) as first from ids group by '
+      'look_alike(name) having count(distinct name) > 1) having count(*) > 0'
+    ):
+      self.notes.append(
         'some ids differ only in case, leading zeros, brackets, quotes or invisible '
-        f'characters ({len(alike)}, in line {alike[0][0]} for example), and count as '
-        'different clients; if they are of one, write them alike.'
+        f'characters ({count}, in line {self.line(first // 2**32)} for example), and '
+        'count as different clients; if they are of one, write them alike.'
       )
-    place = np.empty(len(order), np.int32)
-    place[order] = np.arange(len(order))
-    client = np.array(self._client_of)
-    rounds = place[np.array(self._round_of)]
-    by_client = np.lexsort((rounds, client))
-    return Clients(self._client_names, client[by_client], rounds[by_client])
 
-
-def _match_columns(names: list[str], stated: Mapping[str, str]) -> dict[str, str]:
-  """The file's name for each column that it has."""
-  by_spelling = {name.strip().lower(): name for name in names}
-  if len(by_spelling) < len(names):
-    raise ValueError(f'two columns have the same name among {", ".join(names)}.')
-  sources = {name: source for name, source in stated.items() if source}
-  for column, source in sources.items():
-    if source not in names:
-      raise ValueError(f'there is no column {source!r} for {column}.')
-  for column, spellings in COLUMNS.items():
-    matches = [by_spelling[s] for s in spellings if s in by_spelling]
-    matches = [name for name in matches if name not in stated.values()]
-    if column in stated or not matches:
-      continue
-    if len(matches) > 1 and matches[0].strip().lower() != column:
-      raise ValueError(
-        f'{" and ".join(matches)} could both be {column}; say which it is.'
+  def _remove_repeated(self) -> None:
+    """Removes entries that repeat an earlier entry of the same round."""
+    has_number, clients = 'round' in self._names, '0'
+    if 'client_ids' in self._names:
+      clients = '(select list_sort(list(client)) from members where no = twice.no)'
+    repeated = self.query(f"""
+      with twice as (from rounds qualify count(*) over (partition by {self._key}) > 1),
+      said as (
+        select {self._key} as key, no, ({', '.join(self._names)}, {clients}) as content
+        from twice
       )
-    sources[column] = matches[0]
-  for pattern, columns, may in _LIKE:
-    unread = (name for name in names if name not in sources.values())
-    like = next(filter(re.compile(pattern).search, unread), None)
-    if like is not None and not {*sources, *stated} & {*columns}:
-      raise ValueError(
-        f'{like} may {may}; say --columns={columns[0]}={like}, or --columns='
-        f'{columns[0]}= if it is something else.'
+      select
+        key, no, first_value(no) over same as before,
+        content is not distinct from first_value(content) over same as is_same
+      from said
+      window same as (partition by {'key' if has_number else 'content'} order by no)
+      qualify row_number() over same > 1
+      order by key, no
+    """)
+    for key, number, before, is_same in repeated:
+      if not has_number:
+        raise self.entry_error(
+          number,
+          f'the same as line {self.line(before)}. Is it one round or two? Remove the '
+          'line, or add a column with the number of the round.',
+        )
+      if not is_same or self.ignored:
+        how = 'with other values'
+        if is_same:
+          how = f'and {", ".join(self.ignored)} may differ, which is not read'
+        raise self.entry_error(
+          number,
+          f'round {key} is also in line {self.line(before)}, {how}. Keep one, or say '
+          'whose they are: --columns=client_id=NAME or --columns=population=NAME.',
+        )
+    if repeated:
+      numbers = [number for _, number, *_ in repeated]
+      self.notes.append(
+        f'{len(numbers)} lines are there twice and were counted once, line '
+        f'{self.line(min(numbers))} for example.'
       )
-  return sources
+      self.query('delete from rounds where no in (select unnest($1))', numbers)
+
+  def _sort_rounds(self) -> None:
+    """Makes the table `ordered`, and checks the sequence of rounds."""
+    lags = ''.join(
+      f', lag({name}) over w as {name}_before' for name in ('no', *self._names)
+    )
+    self.query(
+      f'create table ordered as select *, row_number() over w - 1 as number{lags} from '
+      f'rounds window w as (order by {self._key}, no)'
+    )
+    for columns, condition, message in _RULES:
+      if columns <= {*self._names}:
+        violations = self._connection.execute(
+          f'from ordered where {condition} order by number limit 1'
+        )
+        names = [name for name, *_ in violations.description]
+        for values in violations.fetchall():
+          row = dict(zip(names, values))
+          row['line_before'] = self.line(row['no_before'] or row['no'])
+          raise self.entry_error(row['no'], message.format(**row))
 
 
-def _wrong(before: Optional[_Round], this: _Round) -> str:
-  """What is wrong with a round after the one before; '' if nothing."""
-  if this.start_time is not None and this.completion_time is not None:
-    if this.start_time > this.completion_time:
-      return 'this round starts after its completion.'
-  if before is None:
-    if this.round is None or this.round <= 1:
-      return ''
+def _converted(names: Sequence[str], entries: str) -> str:
+  """The SQL query that converts texts to numbers, with the formats of times."""
+  values, texts = {'no': 'no'}, []
+  for name in names:
+    values[name] = f'whole({name})'
+    if name == 'client_ids':
+      values[name] = 'len(listed(client_ids))'
+    if name in _TIMES:
+      text, parts = f"trim({name}, e' \\t')", f'iso_{name}, unix_{name}'
+      texts.append(f', iso({text}) as iso_{name}, unix({text}) as unix_{name}')
+      values[name] = f'in_range(nanoseconds({parts}))'
+      values[f'format_of_{name}'] = f'time_format({parts})'
+      values[f'in_powers_{name}'] = f"contains(lower({name}), 'e')"
+  return f'select {_select_list(values)} from (select *{"".join(texts)} from {entries})'
+
+
+def _sql_literal(text: str) -> str:
+  return "'" + text.replace("'", "''") + "'"
+
+
+def _select_list(values: Mapping[str, str]) -> str:
+  """The select list of an SQL query, for expressions by name."""
+  return ', '.join(f'{value} as {name}' for name, value in values.items())
+
+
+def _json_value(name: str, source: str) -> str:
+  """The SQL expression for a value of a JSON line; NULL if it has the wrong type."""
+  pointer = _sql_literal('/' + source.replace('~', '~0').replace('/', '~1'))
+  type_name = f'json_type(line, {pointer})'
+  text = f'json_extract_string(line, {pointer})'
+  json_text = f'json_extract(line, {pointer})::varchar'
+  if name == 'client_id':
+    return f"case when {type_name} <> 'NULL' then {json_text} end"
+  if name == 'client_ids':
     return (
-      f'the first round is number {this.round}, not 0 or 1. Add the rounds before it; '
-      'if they were of another run, number this one anew.'
+      f"case {type_name} when 'ARRAY' then {json_text} when 'VARCHAR' then {text} end"
     )
-  if this.completion_time is not None and before.completion_time is not None:
-    if this.round is None and this.completion_time == before.completion_time:
-      return (
-        f'this round is complete at the same time as that of line {before.line}. Is it '
-        'one round or two? Remove the line, or add a column with the number of the '
-        'round.'
-      )
-    if this.completion_time < before.completion_time:
-      return f'this round is complete before the one before it, in line {before.line}.'
-  if this.round is not None and before.round is not None:
-    if this.round == before.round:
-      return (
-        f'round {this.round} is also in line {before.line}. Keep one, or say whose '
-        'they are: --columns=client_id=NAME or --columns=population=NAME.'
-      )
-    if this.round > before.round + 1:
-      return (
-        f'round {this.round} follows on round {before.round}. Add what is missing; if '
-        'no result of it was ever released, number the rounds without it.'
-      )
-  return ''
+  # DuckDB formats floats anew, but the digits in the line count. If these are not
+  # found, mark the value as one that may lack digits.
+  key = re.escape(json.dumps(source, ensure_ascii=False))
+  pattern = _sql_literal(key + r'\s*:\s*([-+.0-9eE]+)')
+  digits = f'regexp_extract(line, {pattern}, 1)'
+  return (
+    f"case when {type_name} in ('VARCHAR', 'BIGINT', 'UBIGINT') then {text} "
+    f"when {type_name} = 'DOUBLE' then case when try_cast({digits} as double) = "
+    f"{text}::double then {digits} when contains({text}, 'e') then {text} else {text} "
+    "|| 'e0' end end"
+  )
 
 
-def _text(value: Any) -> str:
-  """A value as it is written in the file."""
-  if not isinstance(value, str):
-    value = '' if value is None else str(getattr(value, 'text', value))
-  return cast(str, value).strip(' \t')
-
-
-def _check_single(value: Any) -> None:
-  """Refuses no id, and several ids in one value."""
-  if value is None or (isinstance(value, str) and not value.strip()):
-    raise ValueError('there is no client_id.')
-  if isinstance(value, str) and _SEVERAL_IDS.search(value.strip()):
-    raise ValueError(
-      f'the client {value!r:.200} looks like several. Name the column client_ids '
-      '(--columns=client_ids=NAME), or write a line for each.'
-    )
-
-
-def _listed(value: Any) -> list[Any]:
-  """The ids in a value, which is a list, or a text that lists them."""
-  if isinstance(value, str) and value.lstrip().startswith('['):
-    value = _DECODER.decode(value)
-  elif isinstance(value, str) and not _NO_LIST.search(value):
-    value = value.replace(';', ' ').split() or None
-  if not isinstance(value, list):
-    raise ValueError(
+def _reason(name: str, value: Any) -> str:
+  """The reason for which a value is refused."""
+  if name == 'client_ids':  # Otherwise, a single bracket would become part of an id.
+    return (
       'client_ids must be a JSON list, or be separated by spaces or semicolons without '
       f'brackets, and [] where nobody took part; got {value!r:.200}.'
     )
-  return value
+  if value is None or value == '':
+    return f'there is no {name}.'
+  if name not in _TIMES:
+    return f'{name} must be a whole number from 0, got {value!r}.'
+  return (
+    f'{value!r} is not a time between the years 1970 and 2200, such as '
+    '2023-05-30T11:00:00Z or Unix time in digits.'
+  )
+
+
+def _resolution(values: Mapping[str, np.ndarray]) -> int:
+  """The largest power of ten that divides all times, if it exceeds a second; else 0."""
+  written = np.concatenate([values[name] for name in _TIMES if name in values])
+  unit = 1
+  while unit < _MAX_TIME and not np.any(written % (10 * unit)):
+    unit *= 10
+  return unit if unit > _SECOND else 0

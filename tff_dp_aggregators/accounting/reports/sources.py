@@ -584,7 +584,7 @@ def from_round_log(
         'were planned.'
       )
     cap = planned.assumed_at_most
-    broken = summary.broken(planned.min_separation, cap)
+    broken = summary.broken_in_short(planned.min_separation, cap)
     summary_json['planned'] = {
       'num_rounds': planned.num_rounds,
       'min_separation': planned.min_separation,
