@@ -338,7 +338,7 @@ def test_schedule_that_violates_min_separation_stops_the_run(tmp_path):
       {'server_optimizer': learning.ServerSchedule(strategies.Workload(9)).ftrl()},
       'FTRL for 9 rounds, but the run has 12',
     ),
-    ({'test_data': None, 'evaluate_every': 2}, 'every=2 needs data'),
+    ({'test_data': None, 'evaluate_every': 2}, 'every=2, need data'),
     (
       {'mechanism': None, 'num_rounds': 3, 'noise_seed': 1},
       'run.noise_seed=1 is for a mechanism',
@@ -351,6 +351,7 @@ def test_schedule_that_violates_min_separation_stops_the_run(tmp_path):
       r'test data: y\[1, 0\] is inf, .*loss',
     ),
     ({'scheduler': 'nowhere'}, 'scheduler=nowhere is not the address'),
+    ({'trusted_network': True}, 'run.trusted_network is for a scheduler='),
     (
       {
         'schedule': sampling.RandomEligible(

@@ -153,6 +153,8 @@ class Evaluation:
 
   def __post_init__(self) -> None:
     checks.check_positive_int('every', self.every)
+    if self.data is None and (self.metrics or self.every != 1):
+      raise ValueError(f'metrics, and every={self.every}, need data to be measured on.')
 
 
 @dataclasses.dataclass(frozen=True)
@@ -208,6 +210,11 @@ class RunOptions:
     checks.check_int('audit_canaries', self.audit_canaries, at_least=0)
     if self.audit_confidence is not None:
       canaries.check_confidence(self.audit_confidence, 'audit_confidence')
+      if not self.audit_canaries:
+        raise ValueError(
+          f'audit_confidence={self.audit_confidence} is for audit_canaries, which is '
+          '0; leave it out.'
+        )
     if self.noise_seed is not None:
       checks.check_int('noise_seed', self.noise_seed)
     if self.packed_simulation not in (True, False, AUTO):

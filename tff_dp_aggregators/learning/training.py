@@ -231,12 +231,28 @@ def train(
   """
   if getattr(multiprocessing.current_process(), '_inheriting', False):
     sys.exit(1)  # A worker process loads a script that lacks a check of __name__.
+  for name, given, kind in (
+    ('local', local, options.ClientTraining),
+    ('server', server, options.Server),
+    ('run', run, options.RunOptions),
+  ):
+    if not isinstance(given, kind):
+      raise TypeError(f'{name} must be a learning.{kind.__name__}; got {given!r}.')
   if not isinstance(test, options.Evaluation):
     test = options.Evaluation(test)
   mechanism, scale, nbafl = _mechanism(mechanism)
   delta = _delta(delta, mechanism)
+  for name in ('noise_seed', 'target_epsilon'):
+    if mechanism is None and getattr(run, name) is not None:
+      value = getattr(run, name)
+      raise ValueError(f'run.{name}={value} is for a mechanism; leave it out.')
   if isinstance(scheduler, str):
     cluster_lib.check(scheduler, run.trusted_network)
+  elif run.trusted_network:
+    raise ValueError(
+      "run.trusted_network is for a scheduler='tcp://HOST:PORT' of another machine, "
+      f'and here it is {scheduler!r}; leave it out.'
+    )
   run_directory.check_usable(run_dir)
   fitting.check_clip_norm(mechanism, clip_norm)
   if seed is None:
@@ -249,7 +265,8 @@ def train(
     )
   population = population_lib.Population(clients, canaries)
   planned = (len(population), clients_per_round, num_rounds)
-  schedule = schedule or _schedule(mechanism, *planned, seed)
+  if schedule is None:
+    schedule = _schedule(mechanism, *planned, seed)
   _check_schedule(schedule, mechanism, *planned)
   schedule = schedule.for_clients(population.draw_ids)
   doubt = gaussian.doubt_of_delta(delta, scale * len(population))
