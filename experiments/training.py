@@ -170,7 +170,7 @@ def _print_data(
       value = [f'{each} ({count})' for each, count in value.items()]
     text = ', '.join(map(str, value)) if isinstance(value, list) else value
     progress.say(f'  {name}: {text}')
-  for remark in settings.remarks:
+  for remark in (*population.remarks, *settings.remarks):
     progress.say(remark)
 
 

@@ -56,6 +56,7 @@ class _Prepared(NamedTuple):
   arranged: arrangement.Arrangement  # Of examples; several may come from a text.
   prep: preprocessing.Preprocessing
   facts: dict[str, Any]
+  remarks: tuple[str, ...] = ()
 
 
 def load(options: data_options.Data) -> population.Population:
@@ -78,7 +79,7 @@ def load(options: data_options.Data) -> population.Population:
     if rows.texts is None
     else _of_texts(rows.texts, arranged, files, uses)
   )
-  examples, arranged, prep, facts = prepared
+  examples, arranged, prep, facts, remarks = prepared
   overlap_remark = ''
   test_batches: Iterable[Any] = (
     [each[is_test] for each in examples(index)]
@@ -109,6 +110,7 @@ def load(options: data_options.Data) -> population.Population:
       **facts,
     },
     not_covered=_not_covered(prep, files, overlap_remark),
+    remarks=remarks,
     preprocessing=prep,
   )
 
@@ -226,7 +228,8 @@ def _of_table(
     separator=files.separator,
   )
   facts = _facts_of_table(prep, moments)
-  return _Prepared(functools.partial(prep.examples_of, ordered), arranged, prep, facts)
+  examples = functools.partial(prep.examples_of, ordered)
+  return _Prepared(examples, arranged, prep, facts, tuple(_remarks(rows, files)))
 
 
 def _not_covered(
@@ -266,6 +269,74 @@ def _not_covered(
     )
     if applies
   )
+
+
+def _remarks(
+  rows: table.Rows,
+  files: data_options.Files,
+) -> Iterator[str]:
+  """Yields sentences on data that may not be meant to be what they are read as."""
+  for name, why in rows.may_be_names.items():
+    remedy = '--one_hot_columns or --embedding_columns'
+    if name not in rows.number_columns:
+      remedy = '--label_kind=class'
+    yield (
+      f'{name} has numbers with {why}, which are read as numbers; if they are names, '
+      f'give {remedy}.'
+    )
+  for name, values in rows.name_columns.items():
+    if name not in files.one_hot_columns and len(values) > max(
+      10, len(rows.hashes) / 2
+    ):
+      yield (
+        f'{name} has {len(values)} different values in {len(rows.hashes)} rows, each '
+        'of which is a feature; if they are numbers with a unit, or times, write them '
+        'as numbers.'
+      )
+  labels = () if rows.classes is None else rows.classes
+  for values in (
+    *rows.name_columns.values(),
+    *rows.embedded_columns.values(),
+    labels,
+  ):
+    first_of: dict[str, str] = {}
+    for value in values:
+      if (other := first_of.setdefault(value.casefold(), value)) != value:
+        yield (
+          f'{other} and {value} differ in upper and lower case alone, and are two '
+          'values; if they are one, write them alike.'
+        )
+        break
+  if rows.classes is not None and len(rows.classes) == 1:
+    yield (
+      f'All labels are the same class, {rows.classes[0]}; there is nothing to learn.'
+    )
+  if files.scaling is not None:
+    return
+  end, is_scaled = 0, len(_input_shape(rows)) == 1
+  for name, shape in rows.number_columns.items():
+    first, end = end, end + math.prod(shape)
+    largest = _largest_if_whole(rows.numbers[:, first:end]) if shape else 0.0
+    if is_scaled and len(shape) == 1 and largest > 1:
+      yield (
+        f'{name} has whole numbers, which are scaled as quantities; if they are ids of '
+        'tokens or names, give --scaling=none.'
+      )
+    elif not is_scaled and 1 < largest <= 255:
+      yield (
+        f'{name} has whole numbers up to {largest:g}, which are not scaled; if they '
+        'are pixels, divide them by 255, or give --scaling=standard.'
+      )
+
+
+def _largest_if_whole(numbers: np.ndarray) -> float:
+  """Returns the largest number if all are whole ones from 0; else 0."""
+  largest = 0.0
+  for chunk in table.chunks(numbers):
+    if (chunk < 0).any() or (chunk % 1).any():
+      return 0.0
+    largest = max(largest, float(chunk.max(initial=0)))
+  return largest
 
 
 class Moments(NamedTuple):

@@ -96,5 +96,7 @@ class Population:
   # Other uses of clients' data without noise, such as the scale of features, in a
   # sentence each: the guarantee does not cover them, and reports say so.
   not_covered: tuple[str, ...] = ()
+  # Sentences on what the data may not be meant to be, printed before training.
+  remarks: tuple[str, ...] = ()
   # Preprocessing of the user's own data, for further data; `None` for a task's data.
   preprocessing: Optional['preprocessing_lib.Preprocessing'] = None

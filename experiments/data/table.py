@@ -3,6 +3,7 @@
 import dataclasses
 import itertools
 import math
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Callable, NamedTuple, Optional
 
@@ -97,6 +98,8 @@ class Rows(NamedTuple):
   name_indices: tuple[np.ndarray, ...] = ()
   # Maps labels to indices of classes; `None` if labels are not classes.
   class_indices: Optional[Callable[[np.ndarray], np.ndarray]] = None
+  # Numeric columns that may be names, with the reason.
+  may_be_names: Mapping[str, str] = {}
 
   def names_of(self, index: Any) -> np.ndarray:
     """Returns the categorical features as indices of values: uint32 [rows, columns]."""
@@ -163,7 +166,9 @@ class Reader:
     self._label_names: tuple[str, ...] = ()
     # The different labels, while all are integers and few; `None` otherwise.
     self._int_labels: Optional[set[float]] = None
-    self._are_tags = False  # Whether all of several labels are 0 or 1.
+    # Whether each of several labels is 0 or 1; and exactly one in each row is 1.
+    self._are_tags, self._are_one_hot = np.array(False), True
+    self._may_be_names: dict[str, str] = {}
 
   def read(self, opened: source.Source) -> Rows:
     for name in self._uses.named:
@@ -233,6 +238,11 @@ class Reader:
         )
     if uses.labels:
       self._infer_labels(batch.columns[uses.labels[0]][0])
+    numeric = [name for name, encoder in self._encoders.items() if encoder is None]
+    for name in (*numeric, *(uses.labels if self._classes is None else ())):
+      values = batch.columns[name]
+      if any(isinstance(each, str) and re.match(r'\s*0\d', each) for each in values):
+        self._may_be_names[name] = 'leading zeros'
 
   def _remedy(self, stated: str) -> str:
     return stated if self._expected is None else _AS_TRAINED
@@ -243,10 +253,10 @@ class Reader:
     if expected is not None:
       self._are_several, known = expected.several is not None, expected.classes
       self._label_names = expected.several or uses.labels
-      self._are_tags, are_classes = expected.are_tags, known is not None
+      self._are_tags, are_classes = np.array(expected.are_tags), known is not None
     else:
       self._are_several = len(uses.labels) > 1 or isinstance(first, (list, np.ndarray))
-      self._are_tags = self._are_several and uses.label_kind != 'number'
+      self._are_tags = np.array(self._are_several and uses.label_kind != 'number')
       are_classes = uses.label_kind == 'class' and not self._are_several
       if uses.label_kind is None and not self._are_several:
         are_classes = not _may_be_number(first)
@@ -314,6 +324,8 @@ class Reader:
     """Returns a numeric column: float64 [rows, numbers of an entry]."""
     values, reading = batch.columns[name], self._uses.reading
     array = columns.finite(values, name, batch.where, self._remedy(remedy), reading)
+    if (np.abs(array) >= columns.EXACT).any():
+      self._may_be_names[name] = 'digits that float64 does not hold'
     shape, before = array.shape[1:], self._shapes.setdefault(name, array.shape[1:])
     if shape != before:
       raise problems.DataError(
@@ -349,16 +361,34 @@ class Reader:
     return block[:, 0], block[:, 0].view(np.uint64)
 
   def _check_tags(self, block: np.ndarray, batch: source.Batch) -> None:
-    bad = np.argwhere((block != 0) & (block != 1))
+    is_tag = (block == 0) | (block == 1)
     if self._expected is None and self._uses.label_kind is None:
-      self._are_tags &= not bad.size
-    elif self._are_tags and bad.size:
-      row, column = bad[0]
+      self._are_tags = self._are_tags & is_tag.all(axis=0)
+      self._are_one_hot &= bool((is_tag.all(axis=1) & (block.sum(axis=1) == 1)).all())
+    elif self._are_tags and not is_tag.all():
+      row, column = np.argwhere(~is_tag)[0]
       raise problems.DataError(
         f'{batch.where(row)}: {self._label_names[column]} is {block[row, column]:g}. '
         'Each of several labels that are tags is 0 or 1; for numbers give '
         '--label_kind=number.'
       )
+
+  def _labels_are_tags(self) -> bool:
+    """Whether all labels are tags; refuses labels of two kinds, and one-hot ones."""
+    if not self._are_tags.ndim:  # It was stated, or there are no such labels.
+      return bool(self._are_tags)
+    tags = [name for name, is_tag in zip(self._label_names, self._are_tags) if is_tag]
+    if tags and len(tags) < len(self._label_names):
+      raise problems.DataError(
+        f'labels are of several kinds: only {problems.listed(tags)} are 0 or 1. If all '
+        'are numbers, give --label_kind=number; else train a model for each kind.'
+      )
+    if tags and self._are_one_hot:
+      raise problems.DataError(
+        f'each row has exactly one of {problems.listed(tags)}. For classes written '
+        'one-hot, give the class in one column; for tags, --label_kind=class.'
+      )
+    return bool(tags)
 
   def _add_int_labels(self, labels: np.ndarray, batch: source.Batch) -> None:
     assert self._int_labels is not None
@@ -392,7 +422,8 @@ class Reader:
       embedded_columns=by_kind[True],
       classes=classes,
       several=self._label_names if self._are_several else None,
-      are_tags=self._are_tags,
+      are_tags=self._labels_are_tags(),
+      may_be_names=self._may_be_names,
       name_indices=tuple(indices),
       class_indices=class_indices,
       **{field: spilled.array for field, spilled in self._spills.items()},

@@ -44,7 +44,7 @@ def _labels(loaded):
   [
     (('warm', 'large'), None, 'tags'),
     (('warm', 'large'), 'number', 'number'),
-    (('sum', 'warm'), None, 'number'),
+    (('sum', 'difference'), None, 'number'),
     (('difference', 'warm', 'sum'), 'number', 'number'),
   ],
 )
@@ -89,6 +89,7 @@ def test_list_values_are_several_labels(tmp_path, data):
 @pytest.mark.parametrize(
   ('arguments', 'message'),
   [
+    (['warm,sum'], 'only warm are 0 or 1. If all are numbers, give'),
     (
       ['sum,who'],
       "line 2: who is 'c0', which is not a number. Correct it, or give",
@@ -211,3 +212,20 @@ def test_simulate_learns_several_labels(
   last = simulations.metrics(tmp_path)[-1]
   assert bounds[0] < float(last[f'test_{metric}']) <= bounds[1]
   assert float(last['test_loss']) < max_loss
+
+
+def test_one_hot_labels_are_refused_unless_label_kind_is_given(tmp_path):
+  rows = [{**row, 'cold': 1 - row['warm']} for row in ROWS]
+  path = own_data.write_csv(tmp_path / 'data.csv', rows)
+  files = {'label_column': 'warm,cold', **FEATURES}
+  with pytest.raises(problems.DataError, match='exactly one of warm, cold. For'):
+    own_data.load(path, **files)
+  for label_kind, kind in (('class', 'tags'), ('number', 'number')):
+    loaded = own_data.load(path, label_kind=label_kind, **files)
+    assert loaded.shape.label_kind == kind
+  # In test data, every row may have exactly one tag by chance.
+  test = own_data.write_csv(tmp_path / 'tested.csv', [{**rows[0], 'who': 'other'}])
+  rows[1] = {**rows[1], 'cold': 1, 'warm': 1}
+  path = own_data.write_csv(tmp_path / 'data.csv', rows)
+  loaded = own_data.load(path, test_data=str(test), **files)
+  assert loaded.shape.label_kind == 'tags'

@@ -14,6 +14,7 @@ from tff_dp_aggregators.accounting.programs import participation
 from tff_dp_aggregators.accounting.programs import plan
 from tff_dp_aggregators.accounting.programs import program
 from tff_dp_aggregators.accounting.programs import report
+from tff_dp_aggregators.base import messages
 
 PROGRAMS = {'report': report, 'plan': plan, 'participation': participation}
 
@@ -194,3 +195,12 @@ def test_help_shows_only_basic_flags_if_some_are():
   assert '--helpfull shows all flags' in short
   full = executing.execute(_program(), '--helpfull').stdout
   assert '--share:' in full and '--mean:' in full
+
+
+def test_renamed_flag_is_refused_with_its_new_name():
+  result = executing.execute(report, '--cohort=9')
+  assert (result.returncode, result.stdout) == (2, '')
+  assert f'--cohort is called --{messages.RENAMED["cohort"]}' in result.stderr
+  assert "Unknown command line flag 'cohort'" in (
+    executing.execute(PROGRAMS['participation'], '--cohort=9').stderr
+  )

@@ -625,3 +625,25 @@ def test_single_label_may_be_a_list_of_one(tmp_path):
   path.write_text('\n'.join([*lines, '{"who": "c1", "x": 1, "y": [1, 2]}']))
   with pytest.raises(problems.DataError, match='y is of shape|y is .*shape'):
     _load_y(path)
+
+
+def test_load_remarks_on_leading_zeros_and_a_single_class(tmp_path):
+  rows = [
+    {'who': f'c{i % 9}', 'zip': f'{i:02}', 'share': f'0.{i}', 'y': 1} for i in range(30)
+  ]
+  path = own_data.write_csv(tmp_path / 'data.csv', rows)
+  zeros, single = _load_y(path).remarks
+  assert zeros.startswith('zip has numbers with leading zeros, which are read as')
+  assert single == 'All labels are the same class, 1; there is nothing to learn.'
+  assert _load_y(path, one_hot_columns=('zip',)).remarks == (single,)
+
+
+def test_load_remarks_on_values_that_may_be_one_or_numbers(tmp_path):
+  rows = [
+    {'who': f'c{i % 9}', 'x': f'{i} kg', 'y': ('Yes', 'yes', 'no')[i % 3]}
+    for i in range(60)
+  ]
+  path = own_data.write_csv(tmp_path / 'data.csv', rows)
+  many, case = _load_y(path).remarks
+  assert many.startswith('x has 60 different values in 60 rows, each of which is a')
+  assert case.startswith('Yes and yes differ in upper and lower case alone')

@@ -279,3 +279,22 @@ def test_json_lists_of_numbers_are_features(tmp_path):
   clients, tested = own_data.everything(loaded)
   expected = sorted((i, 2.0 * i, i, i % 2) for i in range(20))
   assert sorted(sum(clients.values(), []) + tested) == expected
+
+
+@pytest.mark.parametrize(
+  ('array', 'remark'),
+  [
+    (np.full([70, 5], 7), 'x has whole numbers, which are scaled as quantities'),
+    (np.full([70, 2, 2], 7, np.uint8), 'x has whole numbers up to 7, which are not'),
+    (np.full([70, 5], 1), None),  # Tags.
+    (np.full([70, 5], 7.5), None),
+    (np.full([70, 5], -7), None),
+    (np.full([70, 2, 2], 7 / 255), None),
+    (np.full([70, 2, 2], 256), None),
+  ],
+)
+def test_load_remarks_on_arrays_that_may_be_ids_or_pixels(array, remark, tmp_path):
+  path = _write_npz(tmp_path / 'data.npz', x=array)
+  remarks = own_data.load(path).remarks
+  assert [each[: len(remark or '')] for each in remarks] == [remark] * bool(remark)
+  assert own_data.load(path, scaling='none').remarks == ()
