@@ -11,9 +11,9 @@ baseline; the StackOverflow baseline truncates a sentence instead.
 import collections
 import dataclasses
 import functools
+import itertools
 import os
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Union
 
 import numpy as np
 
@@ -23,7 +23,6 @@ from .formats import lines
 PADDING = 0
 SEQUENCE_LENGTHS = {'character': 80, 'word': 20}
 VOCABULARY_SIZES = {'character': 256, 'word': 10_000}
-_NUM_CHARACTERS = 0x110000
 
 
 @dataclasses.dataclass(frozen=True)
@@ -41,12 +40,6 @@ class Vocabulary:
   @functools.cached_property
   def _tokens(self) -> Mapping[str, int]:
     return {entry: token for token, entry in enumerate(self.entries, start=1)}
-
-  @functools.cached_property
-  def _by_character(self) -> np.ndarray:
-    tokens = np.full(_NUM_CHARACTERS, self.unknown, np.int32)
-    tokens[[ord(entry) for entry in self.entries]] = range(1, self.unknown)
-    return tokens
 
   @property
   def unknown(self) -> int:
@@ -67,13 +60,9 @@ class Vocabulary:
 
   def tokens(self, text: str) -> np.ndarray:
     """Returns a text's tokens, with those of its beginning and end; int32."""
-    tokens: Union[Sequence[int], np.ndarray]
-    if self.unit == 'character':
-      code_points = text.encode('utf-32-le', 'surrogatepass')
-      tokens = self._by_character[np.frombuffer(code_points, np.uint32)]
-    else:
-      tokens = [self._tokens.get(word, self.unknown) for word in text.split()]
-    return np.concatenate([[self.begin], tokens, [self.end]]).astype(np.int32)
+    units = text if self.unit == 'character' else text.split()
+    tokens = map(self._tokens.get, units, itertools.repeat(self.unknown))
+    return np.array([self.begin, *tokens, self.end], np.int32)
 
   def sequences(self, text: str, length: int) -> np.ndarray:
     """Returns a text's tokens as int32 [sequences, length + 1], the last one padded."""
