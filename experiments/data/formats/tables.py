@@ -1,12 +1,16 @@
-"""Reads tables: CSV with a header line by Python, JSON lines and Parquet by DuckDB.
+"""Reads tables with DuckDB: CSV with a header line, JSON lines, and Parquet.
 
 Nothing is guessed: a CSV field is text, and JSON and Parquet values keep their type.
+Where DuckDB cannot read CSV, or would overlook a possible error in it, Python reads it
+row by row, and finds the bad line.
 """
 
+import collections
 import csv
 import glob
 import itertools
 import json
+import mmap
 import os
 import re
 from collections.abc import Iterator, Sequence
@@ -20,6 +24,12 @@ from . import source
 
 # In characters. A quote that is not closed would take in the rest of the file.
 _MAX_FIELD = 2**24
+# Limits of what DuckDB reads, which buffers 2,048 rows of all columns; in bytes.
+_MAX_COLUMNS, _MAX_LINE = 500, 2**18
+_SMALL_FILE = 2**15  # In bytes: Python reads smaller files, as DuckDB must start.
+# Files with these bytes are read by Python: DuckDB splits rows and fields otherwise,
+# ignores spaces beside quotes, and ignores surplus fields that are empty.
+_ODD = (b'\r', b'\0', b'\n\n', b'"')
 
 
 def _rows_at_a_time(width: int) -> int:
@@ -48,12 +58,56 @@ class CsvFile:
         )
 
   def batches(self, wanted: Sequence[str]) -> Iterator[source.Batch]:
-    width, num_read = len(self.columns), 1  # Rows, the header included.
+    import duckdb  # Imported here, since checks of flags do not need it.
+
+    num_read = 1  # Rows, the header included.
+    if self._is_plain():
+      try:
+        for rows in _rows_of(self._query(wanted), len(wanted)):
+          columns = dict(zip(wanted, zip(*rows)))
+          yield source.Batch(len(rows), columns, None, self._where(num_read))
+          num_read += len(rows)
+        return
+      except duckdb.Error:
+        pass  # Python reads the rest, or names the line.
+    yield from self._batches_by_python(wanted, num_read)
+
+  def _is_plain(self) -> bool:
+    """Whether DuckDB and Python are sure to read the file alike."""
+    if len(self.columns) > _MAX_COLUMNS or self.path.lower().endswith(lines.PACKED):
+      return False
+    if os.path.getsize(self.path) < _SMALL_FILE:
+      return False
+    with open(self.path, 'rb') as file:
+      with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
+        delimiter = self._delimiter.encode()
+        odd = (*_ODD, delimiter + b'\n')
+        ends_oddly = content[-1:] == delimiter
+        return not ends_oddly and all(content.find(each) < 0 for each in odd)
+
+  def _query(self, wanted: Sequence[str]) -> str:
+    """Returns the query for the texts of a plain file."""
+    columns = ', '.join(f"'c{index}': 'VARCHAR'" for index in range(len(self.columns)))
+    values = (f"coalesce(c{self.columns.index(name)}, '')" for name in wanted)
+    delimiter = "'" if self._delimiter == "'" else ''
+    return (
+      f'SELECT {", ".join(values)} FROM read_csv({_literal(glob.escape(self.path))}, '
+      "auto_detect=false, header=false, skip=1, quote='\"', escape='\"', "
+      f"delim='{delimiter}{self._delimiter}', strict_mode=true, "
+      "allow_quoted_nulls=false, compression='none', hive_partitioning=false, "
+      f'max_line_size={_MAX_LINE}, buffer_size={4 * _MAX_LINE}, '
+      f'columns={{{columns}}})'
+    )
+
+  def _batches_by_python(
+    self, wanted: Sequence[str], num_read: int
+  ) -> Iterator[source.Batch]:
+    width = len(self.columns)
     size = _rows_at_a_time(width)
     with lines.opened(self.path) as file:
       rows: Iterator[list[str]] = filter(None, self._reader(file))
-      next(rows)
       try:
+        collections.deque(itertools.islice(rows, num_read), maxlen=0)
         while True:
           columns: dict[str, list[str]] = {name: [] for name in self.columns}
           (first, *_) = columns.values()
@@ -109,7 +163,7 @@ class CsvFile:
 
 def _rows_of(query: str, width: int) -> Iterator[list[tuple[Any, ...]]]:
   """Yields the rows of a query in batches; raises `duckdb.Error`."""
-  import duckdb  # Imported here, since checks of flags do not need it.
+  import duckdb
 
   settings = {
     'threads': 2,

@@ -142,3 +142,23 @@ def test_empty_client_ids_are_refused_in_any_type(name):
   reading = columns.Reading()
   with pytest.raises(problems.DataError, match='row 0: who is empty'):
     columns.ids([name, b'a'], 'who', lambda row: f'row {row}', reading)
+
+
+def test_lines_that_duckdb_would_skip_are_refused_or_read(tmp_path):
+  path = tmp_path / 'data.csv'
+  good = HEAD + GOOD * 200
+  for text, message in (
+    ('c1,1,2,0,\n', 'line 4002: 5 fields'),
+    ('c1,1,2,0,""', 'line 4002: 5 fields'),
+    ('c1,1,1_0,0\n', "line 4002: height is '1_0', which is not a number"),
+  ):
+    path.write_text(good + text)
+    with pytest.raises(problems.DataError, match=message):
+      own_data.load_rows(path)
+  for text in (
+    *('c1,1,2,0\r', 'c1,1,2,0\n\n', '\nc1,1,2,0\n'),
+    *('"c1",1,2,0', ' c1 , 1,2 ,0\n', 'c1,1,2,0'),
+  ):
+    path.write_bytes((good + text).encode())
+    clients, tested = own_data.everything(own_data.load_rows(path))
+    assert sum(map(len, clients.values())) + len(tested) == 4001
