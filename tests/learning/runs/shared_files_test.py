@@ -197,7 +197,7 @@ def test_shareable_files_have_no_hash_of_a_replayed_schedule(tmp_path):
     for secret in (replay.sha256, replay.checksum.removeprefix('sha256:'), file):
       assert secret.encode() not in content, (name, secret)
   ledgers = [str(run / 'ledger.jsonl') for run in runs]
-  with pytest.raises(ValueError, match='drew their clients from the same file'):
+  with pytest.raises(ValueError, match='drew their clients from the same seed or file'):
     composition.check_not_forked(ledgers)
 
 
