@@ -592,7 +592,15 @@ def strategy_for(
     _check_not_given(name, **registry.check_numbers(options))
     return strategies.Identity(participation.num_rounds)
   checked = registry.check_options(name, options)
-  kind = kind_for(name, participation)
+  kind, scheme = kind_for(name, participation), sampling.of(participation)
+  # Rounds after which a sampling scheme may draw a client again.
+  apart = 'min_separation' if hasattr(scheme, 'min_separation') else 'num_groups'
+  free, bands = getattr(scheme, apart, math.inf), checked.get(kind.bands or '', 0)
+  if bands > free:
+    raise ValueError(
+      f'{kind.bands}={bands} is too many: rounds of a client would share noise. Use '
+      f'{kind.bands} of at most {free}, or {apart}={bands}.'
+    )
   return kind.build(sampling.limits_of(participation), **checked)
 
 

@@ -220,7 +220,7 @@ _RATE = ('--sampling_probability=0.1',)
       '16384 rounds keep',
     ),
     # Rounds of a client would share noise.
-    ((*_BANDED_RUN, '--sampling=poisson', *_RATE), 'num_bands=4 .* at most 1 bands'),
+    ((*_BANDED_RUN, '--sampling=poisson', *_RATE), 'num_bands=4 .* num_groups=4'),
     (('--mechanism=tree', *_GAUSSIAN_RUN[1:], *_B_MIN_SEP, *_RATE), 'share noise; the'),
     # Numbers out of range.
     (
