@@ -38,11 +38,13 @@ _WORKERS_SECONDS, _CLOSE_SECONDS = 60.0, 30.0
 _RETRIES = 2  # How often Dask tries a pack again that has failed.
 # Dask's loggers, which repeat what errors say.
 _LOGGERS = ('distributed', 'distributed.client', 'distributed.nanny', 'tornado')
-# For a cluster that is started here: silent workers are restarted; other users of this
-# machine see no dashboard; memory is not given back to the kernel after each step.
+# For a cluster that is started here: silent workers are restarted, which takes minutes
+# on a busy machine; other users of this machine see no dashboard; memory is not given
+# back to the kernel after each step.
 _LOCAL_CONFIGURATION = {
   'distributed.scheduler.worker-ttl': '30 seconds',
   'distributed.scheduler.no-workers-timeout': '5 minutes',
+  'distributed.deploy.lost-worker-timeout': '5 minutes',
   'distributed.scheduler.http.routes': ['distributed.http.health'],
   'distributed.worker.http.routes': ['distributed.http.health'],
   'distributed.worker.preload': [__name__],
