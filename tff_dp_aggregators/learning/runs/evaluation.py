@@ -15,6 +15,7 @@ import tensorflow_federated as tff
 
 from tff_dp_aggregators.learning import clients as clients_lib
 from tff_dp_aggregators.learning import failures
+from tff_dp_aggregators.learning import functions
 from tff_dp_aggregators.learning import keras_losses
 from tff_dp_aggregators.learning import metrics as metrics_lib
 from tff_dp_aggregators.learning import models
@@ -71,16 +72,14 @@ class Evaluator:
 
     def compute(weights: Any, x: Any, y: Any) -> tuple[Any, Any]:
       output = model.predict_on_batch(weights, x, training=False)
-      loss = model.loss(output, y) if self.takes_loss else 0.0
+      loss = model.loss(output, y) if self.takes_loss else tf.constant(0.0)
       is_penalised = isinstance(output, keras_losses.Penalised)
       return output.output if is_penalised else output, loss
 
     spec_of = lambda each: tf.TensorSpec(np.shape(each), each.dtype)  # noqa: E731
-    self._compute = tf.function(
-      compute,
-      input_signature=[tf.nest.map_structure(spec_of, self._structure), *specs],
-      autograph=False,
-    )
+    weight_specs = tf.nest.map_structure(spec_of, self._structure)
+    # It gives the same bits in every process.
+    self._compute = functions.Traced.of(compute, weight_specs, *specs)
 
   def measure(self, weights: tff.learning.models.ModelWeights) -> dict[str, float]:
     """Returns loss and metrics of the model with these weights, by name."""
@@ -107,7 +106,7 @@ class Evaluator:
   def _batch(self, weights: Any, batch: slice) -> tuple[Any, Any, Any]:
     """Returns output, labels and loss of some examples."""
     x, y = tf.nest.map_structure(lambda each: each[batch], self._arguments)
-    output, loss = self._compute(weights, x, y)
+    output, loss = self._compute(*tf.nest.map_structure(tf.constant, (weights, x, y)))
     labels = tf.nest.map_structure(lambda each: each[batch], self.examples[1])
     return tf.nest.map_structure(np.asarray, output), labels, loss
 

@@ -122,8 +122,8 @@ def check_canaries(
   why = None
   if not gaussian_of_server or is_other_noise:
     why = (
-      'their scores are for Gaussian noise of the server, without adaptive clipping, '
-      'parts, a larger cohort or NbAFL'
+      'their scores are for Gaussian noise of the server, without adaptive clipping, a '
+      'joint mechanism, a larger cohort or NbAFL'
     )
   elif server.zeroing_norm is not None or server.coordinate_bound is not None:
     why = (
