@@ -41,6 +41,9 @@ def run(settings: settings_lib.Settings) -> int:
   progress.say(_headline(settings, run_dir))
   try:
     result = train(settings, population, run_dir)
+  except KeyboardInterrupt:
+    progress.say(f'Interrupted; {run_dir} has no round to report.', sys.stderr)
+    return _INTERRUPTED
   except (cluster.ClusterError, failures.RoundTimeoutError) as e:
     progress.say(f'{e} {_how_to_resume(settings, run_dir)}', sys.stderr)
     return _FAILED

@@ -6,7 +6,6 @@ import json
 import os
 
 import dp_accounting
-import jsonschema
 
 from tff_dp_aggregators import accounting
 from tff_dp_aggregators import sampling
@@ -324,8 +323,4 @@ def verify(folder, report):
 
 def violations(report):
   """Returns the violations of the JSON schema by a report."""
-  draft = jsonschema.Draft202012Validator
-  # A float with an integral value is not an integer: reports write integers as such.
-  types = draft.TYPE_CHECKER.redefine('integer', lambda _, value: type(value) is int)
-  validator = jsonschema.validators.extend(draft, type_checker=types)
-  return list(validator(schema.load()).iter_errors(report))
+  return list(schema.violations(report))

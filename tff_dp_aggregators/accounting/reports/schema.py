@@ -141,3 +141,16 @@ def _add_accountants(definitions: dict[str, Any]) -> None:
       'description': f'By {title}; null where not computed, or infinite.',
       'type': ['number', 'null'],
     }
+
+
+def violations(report: Any) -> Iterator[str]:
+  """Yields a line for each violation of the JSON schema by a value."""
+  import jsonschema  # Imported here as only reading a report needs it.
+
+  draft = jsonschema.Draft202012Validator
+  # A float with an integral value is not an integer: reports write integers as such.
+  types = draft.TYPE_CHECKER.redefine('integer', lambda _, value: type(value) is int)
+  validator = jsonschema.validators.extend(draft, type_checker=types)
+  for error in validator(load()).iter_errors(report):
+    closest = jsonschema.exceptions.best_match([error])
+    yield f'{closest.json_path.lstrip("$.") or "the report"}: {closest.message:.300}'

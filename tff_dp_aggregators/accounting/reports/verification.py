@@ -34,6 +34,7 @@ from tff_dp_aggregators.accounting import nbafl
 from tff_dp_aggregators.accounting import noises
 from tff_dp_aggregators.accounting.reports import composition
 from tff_dp_aggregators.accounting.reports import model
+from tff_dp_aggregators.accounting.reports import schema as schema_lib
 from tff_dp_aggregators.accounting.reports import sources
 from tff_dp_aggregators.accounting.reports import statement as statement_lib
 from tff_dp_aggregators.accounting.reports import terms
@@ -118,6 +119,8 @@ def verify(path: str, statement_of: Optional[StatementOf] = None) -> Result:
 
 def _verify(path: str, statement_of: Optional[StatementOf]) -> Result:
   report, folder = _read(path), os.path.dirname(path)
+  if broken := tuple(schema_lib.violations(report)):
+    return Result(broken, ('the report is not what its JSON schema says',))
   wrong_files: list[str] = []
   try:
     located = _located(report, folder)
