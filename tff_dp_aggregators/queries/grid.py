@@ -338,6 +338,10 @@ def sum_clipped(stacked: Any, clip_norm: Any, steps: tf.Tensor) -> Added:
   many operations, whose number determines the cost of a round of small models.
   """
   flat = tf.nest.flatten(stacked)
+  if all(tensor.shape[0] == 1 for tensor in flat):  # It takes fewer passes.
+    record = tf.nest.map_structure(lambda tensor: tensor[0], stacked)
+    clipped = clip_to_grid(record, clip_norm, steps)
+    return Added(clipped.integers, clipped.norm[tf.newaxis], clipped.finite[tf.newaxis])
   if {tensor.dtype for tensor in flat} != {tf.float32}:
     clipped = tf.vectorized_map(
       lambda record: clip_to_grid(record, clip_norm, steps),
