@@ -8,9 +8,11 @@ is shown against a number that is, or as a dot for each row of the table.
 
 import csv
 import io
+import itertools
 import math
 import os
 import shlex
+import textwrap
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Optional, Union
 
@@ -26,6 +28,7 @@ from . import grid
 CELLS, TABLE, MARKDOWN = 'cells.csv', 'table.csv', 'table.md'
 PICTURES = tuple(f'comparison.{each}' for each in plotting.FORMATS)
 ERROR = '_stderr'  # Suffix of columns: the standard error of a mean.
+_MAX_PAIRS = 5  # Pairs of rows that a note on the ranking names.
 _NOISE_COLUMNS = ('delta', 'noise_multiplier', 'rmse')  # The same for all seeds.
 TUNED = 'tuned_'  # Prefix of columns: the value that tuning chose for a flag.
 _NOISE = ('target_epsilon', 'target_rho', 'noise_multiplier')
@@ -163,8 +166,44 @@ def to_markdown(record: grid.Record, rows: Sequence[Row], notes: Sequence[str]) 
   )
   if given:
     caption += f' Flags of all runs: `{given}`.'
-  listed = '\n'.join(f'- {note}' for note in notes)
+  notes = (ranking(record, rows), *notes)
+  listed = '\n'.join(f'- {note}' for note in notes if note)
   return '\n\n'.join(['# Comparison', caption, '\n'.join(lines), listed]) + '\n'
+
+
+def ranking(record: grid.Record, rows: Sequence[Row]) -> str:
+  """Says which rows have too few seeds to be ranked by Student's t test; '' if none."""
+  from scipy import stats
+
+  measure = next((name for name in rows[0] if f'{name}{ERROR}' in rows[0]), '')
+  measured = [row for row in rows if measure and row[measure] is not None]
+  if len(measured) < 2:
+    return ''
+  if any(row[f'{measure}{ERROR}'] is None for row in measured):
+    return (
+      'One seed does not rank lines: how much a result changes from seed to seed is '
+      'not known. Give more --seeds.'
+    )
+
+  def name_of_row(row: Row) -> str:
+    values = (row[name] for name in columns_varied(record))
+    return ', '.join(str(value) for value in values if value != '') or 'all'
+
+  too_close = []
+  for one, other in itertools.combinations(measured, 2):
+    quantile = float(stats.t.ppf(0.975, one['seeds'] + other['seeds'] - 2))
+    error = math.hypot(one[f'{measure}{ERROR}'], other[f'{measure}{ERROR}'])
+    if abs(one[measure] - other[measure]) <= quantile * error:
+      too_close.append(f'{name_of_row(one)} and {name_of_row(other)}')
+  if not too_close:
+    return ''
+  more = (
+    f'; and {len(too_close) - _MAX_PAIRS} more' if len(too_close) > _MAX_PAIRS else ''
+  )
+  return (
+    f'Seeds are too few to rank these by {_heading(measure)}, whose difference is '
+    f'within its error (95%): {"; ".join(too_close[:_MAX_PAIRS])}{more}.'
+  )
 
 
 def to_text(record: grid.Record, rows: Sequence[Row]) -> str:
@@ -188,7 +227,8 @@ def to_text(record: grid.Record, rows: Sequence[Row]) -> str:
   error = ' ± its standard error' if record.seeds > 1 else ''
   seeds = seeds_in_words(row['seeds'] for row in rows)
   caption = f'After the last round, mean of {seeds}{error}:'
-  return '\n'.join(['', caption, '', *lines, ''])
+  note = textwrap.wrap(ranking(record, rows), 88)
+  return '\n'.join(['', caption, '', *lines, '', *note, *([''] if note else [])])
 
 
 def seeds_in_words(numbers: Iterable[int]) -> str:

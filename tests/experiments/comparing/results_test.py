@@ -138,3 +138,19 @@ def test_picture_labels_simulated_epsilon_as_no_guarantee():
   chart = picture(['noise_multiplier'], lines)
   assert chart.lines[0].x == [3.25, 12.5]
   assert 'no guarantee' in chart.x_label
+
+
+def test_ranking_lists_means_that_seeds_cannot_tell_apart(record):
+  def rows(errors, seeds):
+    names = ('target_epsilon', 'test_accuracy', 'test_accuracy_stderr')
+    return [
+      {**dict(zip(names, each)), 'seeds': seeds}
+      for each in zip((1.0, 2.0, 4.0), (0.90, 0.91, 0.99), errors)
+    ]
+
+  assert results_lib.ranking(record, rows([0.001] * 3, 5)) == ''
+  ranking = results_lib.ranking(record, rows([0.01] * 3, 5))
+  assert '1.0 and 2.0.' in ranking and '4.0' not in ranking
+  # With two seeds the error is poorly known: t with two degrees of freedom is 4.3.
+  assert '2.0 and 4.0' in results_lib.ranking(record, rows([0.014] * 3, 2))
+  assert 'Give more --seeds' in results_lib.ranking(record, rows([None] * 3, 1))
