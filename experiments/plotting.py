@@ -28,7 +28,7 @@ FORMATS = ('png', 'svg')
 _COLORS = ('#0072B2', '#D55E00', '#009E73', '#CC79A7', '#E69F00', '#56B4E9', '#000000')
 _DASHES = ('-', '--', ':')
 _GREY = '#555555'
-_MAX_TICKS = 10  # More of them could not be read.
+_MIN_TICK_DISTANCE = 0.07  # As a fraction of the axis; nearer labels would overlap.
 
 
 @dataclasses.dataclass(frozen=True)
@@ -259,9 +259,13 @@ def figure(chart: Chart) -> Any:
   values = sorted({x for line in chart.lines for x in line.x})
   if chart.log_x:
     axes.set_xscale('log')
-  if chart.are_points and len(values) <= _MAX_TICKS:
-    axes.set_xticks(values, [f'{x:.4g}' for x in values])
+  are_names = any(isinstance(x, str) for x in values)
+  if chart.are_points and values and not are_names:
+    kept = _apart(values, chart.log_x)
+    axes.set_xticks(kept, [f'{x:.4g}' for x in kept])
     axes.set_xticks([], minor=True)
+  elif not are_names and all(float(x).is_integer() for x in values):
+    axes.locator_params(axis='x', integer=True)
   if any(line.label for line in chart.lines):
     beside = {'loc': 'upper left', 'bbox_to_anchor': (1.01, 1.0)}
     axes.legend(handles=handles, fontsize=8.5, frameon=False, **beside)
@@ -271,3 +275,13 @@ def figure(chart: Chart) -> Any:
     right.step(chart.right.x, chart.right.y, where='post', color=_COLORS[1])
     right.set_ylim(bottom=0)
   return fig
+
+
+def _apart(values: Sequence[float], is_log: bool) -> list[float]:
+  """Returns the values without those that are too near the one before to be read."""
+  places = [math.log(x) if is_log else x for x in values]
+  kept = [0]
+  for number, place in enumerate(places):
+    if place - places[kept[-1]] > _MIN_TICK_DISTANCE * (places[-1] - places[0]):
+      kept.append(number)
+  return [values[each] for each in kept]
