@@ -5,7 +5,6 @@ import functools
 from typing import Any, Callable, Optional
 
 import numpy as np
-from scipy import stats
 
 from .data import population
 
@@ -153,6 +152,8 @@ def _auc(shape: population.Shape, labels: np.ndarray, outputs: np.ndarray) -> fl
 
 def _area(scores: np.ndarray, labels: np.ndarray) -> float:
   """That area for labels 0 and 1; ties count half."""
+  from scipy import stats  # Slow to load.
+
   ranks = stats.rankdata(scores)
   positives = int(np.sum(labels == 1))
   negatives = len(labels) - positives

@@ -50,7 +50,7 @@ def test_report_states_epsilon_shown_by_attacker(tmp_path):
 @pytest.mark.parametrize(
   ('arguments', 'message'),
   [
-    (['--mechanism=none', '--clipping=none'], 'no epsilon is claimed'),
+    (['--mechanism=none', '--clipping=none'], 'for Gaussian noise of the server'),
     (['--mechanism=laplace', '--noise_multiplier=90'], 'Gaussian noise of the server'),
     (['--simulated_cohort_scale=2'], 'larger cohort'),
     (['--audit_canaries=0'], 'audit_canaries'),

@@ -143,7 +143,7 @@ def test_adaptive_clipping_has_default_noise_of_count():
       '--clipping=adaptive does not go with --noise_site=clients',
     ),
     (('--clipping=none',), '--clipping=none does not go with --mechanism=banded'),
-    ((NONE, '--inner_aggregator=secure_sum'), 'updates that are not clipped'),
+    ((NONE, '--inner_aggregator=secure_sum'), 'updates without clip norm sum'),
     (
       ('--inner_aggregator=secure_sum', '--packed_simulation'),
       '--packed_simulation is for packs of clients',

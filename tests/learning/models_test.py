@@ -540,7 +540,7 @@ def test_frozen_layers_get_no_noise_packed_or_one_by_one(tmp_path):
     np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-6)
 
 
-def test_compiled_keras_optimizer_is_refused_unless_replaced(tmp_path, capsys):
+def test_compiled_keras_optimizer_is_refused_unless_replaced(tmp_path):
   model = _shared()
   model.compile(_KERAS.optimizers.Adam(1e-9), _CROSS_ENTROPY)
   with pytest.raises(ValueError, match='compiled with the optimizer Adam'):
@@ -549,7 +549,6 @@ def test_compiled_keras_optimizer_is_refused_unless_replaced(tmp_path, capsys):
   arguments = {'client_optimizer': optimizer, 'inner_aggregator': 'secure_modular_sum'}
   with pytest.raises(ValueError, match='inner_aggregator'):  # It is checked later.
     _train(model, tmp_path / 'run', loss=None, **arguments)
-  assert 'optimizer Adam of Keras' in capsys.readouterr().err
 
 
 def _measure(make, x, y, loss, metrics=None):

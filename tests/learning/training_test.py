@@ -334,10 +334,6 @@ def test_schedule_that_violates_min_separation_stops_the_run(tmp_path):
       },
       'server.optimizer is FTRL for the workload.*optimizer\\(\\) of the same',
     ),
-    (
-      {'server_optimizer': learning.ServerSchedule(strategies.Workload(9)).ftrl()},
-      'FTRL for 9 rounds, but the run has 12',
-    ),
     ({'test_data': None, 'evaluate_every': 2}, 'every=2, need data'),
     (
       {'mechanism': None, 'num_rounds': 3, 'noise_seed': 1},

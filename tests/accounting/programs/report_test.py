@@ -71,7 +71,7 @@ def test_output_file_is_written_whole_and_never_overwritten(tmp_path):
   ('arguments', 'message'),
   [
     ((), '--target_delta is missing'),
-    ((*GBOARD[:-1], '--target_epsilon=8'), 'got target_epsilon=8.0, target_delta=None'),
+    ((*GBOARD[:-1], '--target_epsilon=8'), '--target_delta is missing'),
     *(
       ((*GBOARD, '--target_rho=1', flag), 'or target_rho alone; got')
       for flag in ('--accountant=rdp', '--target_epsilon=1')

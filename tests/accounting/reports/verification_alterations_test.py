@@ -186,8 +186,8 @@ def test_altered_epsilon_is_listed_with_both_values(tmp_path):
 def test_invalid_software_and_parts_are_differences(tmp_path, name, value):
   report = statements.build()
   report[name] = value
-  (difference,) = statements.verify(tmp_path, report).differences
-  assert difference.startswith((f'{name} is', 'it cannot be computed again'))
+  differences = statements.verify(tmp_path, report).differences
+  assert any(each.startswith(name) for each in differences)
 
 
 @pytest.mark.parametrize(

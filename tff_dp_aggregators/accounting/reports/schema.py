@@ -151,6 +151,11 @@ def violations(report: Any) -> Iterator[str]:
   # A float with an integral value is not an integer: reports write integers as such.
   types = draft.TYPE_CHECKER.redefine('integer', lambda _, value: type(value) is int)
   validator = jsonschema.validators.extend(draft, type_checker=types)
-  for error in validator(load()).iter_errors(report):
+  mechanism = report.get('mechanism') if isinstance(report, dict) else None
+  kind = 'Private' if isinstance(mechanism, dict) else 'WithoutPrivacy'
+  if kind == 'Private' and mechanism.get('name') == 'nbafl':
+    kind = 'Nbafl'
+  own = {'$defs': load()['$defs'], '$ref': f'#/$defs/{kind}'}
+  for error in validator(own).iter_errors(report):
     closest = jsonschema.exceptions.best_match([error])
     yield f'{closest.json_path.lstrip("$.") or "the report"}: {closest.message:.300}'
