@@ -277,7 +277,7 @@ def figure(chart: Chart) -> Any:
   return fig
 
 
-def _apart(values: Sequence[float], is_log: bool) -> list[float]:
+def _apart(values: Sequence[Any], is_log: bool) -> list[float]:
   """Returns the values without those that are too near the one before to be read."""
   places = [math.log(x) if is_log else x for x in values]
   kept = [0]

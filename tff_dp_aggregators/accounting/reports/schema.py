@@ -152,9 +152,9 @@ def violations(report: Any) -> Iterator[str]:
   types = draft.TYPE_CHECKER.redefine('integer', lambda _, value: type(value) is int)
   validator = jsonschema.validators.extend(draft, type_checker=types)
   mechanism = report.get('mechanism') if isinstance(report, dict) else None
-  kind = 'Private' if isinstance(mechanism, dict) else 'WithoutPrivacy'
-  if kind == 'Private' and mechanism.get('name') == 'nbafl':
-    kind = 'Nbafl'
+  kind = 'WithoutPrivacy'
+  if isinstance(mechanism, dict):
+    kind = 'Nbafl' if mechanism.get('name') == 'nbafl' else 'Private'
   own = {'$defs': load()['$defs'], '$ref': f'#/$defs/{kind}'}
   for error in validator(own).iter_errors(report):
     closest = jsonschema.exceptions.best_match([error])
