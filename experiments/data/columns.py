@@ -324,6 +324,7 @@ class Encoder:
     is_new = self._known is not None and canonical(text) not in self._known
     remark = self._reading.remark(text)
     for is_bad, why in (
+      (is_number(text) and not math.isfinite(float(text)), 'which is not finite.'),
       (
         not self._allows_numbers and (is_number(text) or remark),
         f'and values are read as text. {remark}',

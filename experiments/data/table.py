@@ -346,6 +346,11 @@ class Reader:
     names: list[str] = []
     for name in uses.labels:
       shape = self._shapes[name]
+      if len(shape) > 1:
+        raise problems.DataError(
+          f'{batch.where(0)}: {name} has {list(shape)} values of a row; labels must be '
+          'one, or a list.'
+        )
       names += [f'{name}[{i}]' for i in range(math.prod(shape))] if shape else [name]
     self._label_names = self._label_names or tuple(names)
     if self._label_names != tuple(names):

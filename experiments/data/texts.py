@@ -100,10 +100,21 @@ def most_frequent(texts: Iterable[str], unit: str, size: int) -> Vocabulary:
 
 
 def from_file(path: str, unit: str) -> Vocabulary:
-  """Reads a public vocabulary: all characters of a file, or its words."""
+  """Reads a public vocabulary from a file."""
+  seen: set[str] = set()
   with lines.opened(path) as file:
     content = file.read()
-  entries = dict.fromkeys(content if unit == 'character' else content.split())
+  if unit == 'character':
+    entries = list(dict.fromkeys(content))
+  else:
+    entries = content.splitlines()
+    for number, entry in enumerate(entries, start=1):
+      if entry.split() != [entry] or entry in seen:
+        raise problems.DataError(
+          f'{path}, line {number}: {problems.shown(entry)} is not a single word, or '
+          'in a line before.'
+        )
+      seen.add(entry)
   if not entries:
     raise problems.DataError(f'{os.path.abspath(path)} is empty; it must have entries.')
   return Vocabulary(unit, tuple(entries))

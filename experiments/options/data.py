@@ -256,6 +256,8 @@ def _files(values: flags.FlagValues) -> Files:
     given[name] = tuple(given[name] or ())
   if values.missing_values is not None:
     given['missing_values'] = tuple(values.missing_values)
+  if values.feature_columns == []:
+    raise ValueError('--feature_columns names no column; leave it out for all others.')
   labels = label_columns(values.label_column or '')
   once = [values.client_column, values.text_column, *labels, *given['feature_columns']]
   for listed in (once, [*given['one_hot_columns'], *given['embedding_columns']]):

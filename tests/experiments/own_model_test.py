@@ -131,7 +131,7 @@ def test_loss_of_keras_token_model_ignores_padding():
     ('their_models:ends', None, r'failed: SystemExit: too little \(.*, line'),
     ('their_models:returns_nothing', None, 'returned NoneType, and must'),
     ('their_models:wrong_outputs', None, r'must be \[None, 3\]'),
-    ('their_models:wrong_inputs', None, r'expected .*9'),
+    ('their_models:wrong_inputs', None, 'the model takes .*float32.9'),
     ('their_models:normalised', None, 'batch normalisation'),
     ('their_models:probabilities', None, 'required by the loss cross_entropy'),
     ('their_models:keras', 'nonsense', 'nknown loss function: .?nonsense'),

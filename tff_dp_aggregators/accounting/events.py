@@ -270,6 +270,8 @@ def _field(name: str, value: Any) -> Any:
     return from_json(value)
   if name == 'events':
     return [from_json(each) for each in value]
+  if isinstance(value, bool):
+    raise ValueError(f'{name} must be a number; got {value}.')
   if name == 'noise_multiplier':
     return check_noise_multiplier(value)
   if name == 'sampling_probability':

@@ -78,14 +78,21 @@ def check(
       f'{name}={scheduler} is more than {max_processes} processes, four for each '
       'processor of this machine, and each takes some 500 MB; give fewer.'
     )
-  if address is None or address.group(1) == 'tls' or trusted_network:
-    return
-  try:
-    entries = socket.getaddrinfo(address.group(2).strip('[]'), None)
-  except (OSError, UnicodeError) as e:
-    raise ValueError(f'{name}={scheduler} does not resolve: {e}.') from e
-  if not all(ipaddress.ip_address(entry[4][0]).is_loopback for entry in entries):
-    trust = '--trusted_network' if name.startswith('-') else 'run.trusted_network'
+  trust = '--trusted_network' if name.startswith('-') else 'run.trusted_network'
+  is_elsewhere = False
+  if address is not None and address.group(1) == 'tcp':
+    try:
+      entries = socket.getaddrinfo(address.group(2).strip('[]'), None)
+    except (OSError, UnicodeError) as e:
+      raise ValueError(f'{name}={scheduler} does not resolve: {e}.') from e
+    hosts = [ipaddress.ip_address(entry[4][0]) for entry in entries]
+    is_elsewhere = not all(host.is_loopback for host in hosts)
+  if trusted_network and not is_elsewhere:
+    raise ValueError(
+      f'{trust} is for a {name}=tcp://HOST:PORT of another machine, and here there is '
+      f'{name}={scheduler}; leave it out.'
+    )
+  if is_elsewhere and not trusted_network:
     raise ValueError(
       f'{name}={scheduler} is not on this machine alone, and whoever reaches an '
       'unencrypted scheduler can run code on all of its workers. Give '

@@ -87,7 +87,9 @@ def functional(
     lambda spec: tf.TensorSpec([None, *spec.shape], spec.dtype), element_spec
   )
   x, _ = clients_lib.pair(input_spec)
-  return KerasFunctionalModel(make(model, x, seed), loss, input_spec)
+  keras_model = make(model, x, seed)
+  _check_inputs(keras_model, element_spec, owner)
+  return KerasFunctionalModel(keras_model, loss, input_spec)
 
 
 def with_loss(
@@ -139,6 +141,32 @@ def weight_shapes(model: tff.learning.models.FunctionalModel) -> dict[str, list[
 def weights_in_words(model: tff.learning.models.FunctionalModel) -> list[str]:
   """The names of a model's trainable weights with their shapes, for messages."""
   return [f'{name} {shape}' for name, shape in weight_shapes(model).items()]
+
+
+def _check_inputs(model: tf.keras.Model, element_spec: Any, owner: str) -> None:
+  """Checks the clients' inputs against a model that declares its inputs."""
+  expected = getattr(model, 'inputs', None)
+  if not expected:
+    return
+  x, y = clients_lib.pair(element_spec)
+  given = _inputs_of(model, x)
+  if len(given) != len(expected):
+    raise ValueError(
+      f'{owner} gives {len(given)} inputs, the model takes {len(expected)}: '
+      f'{", ".join(getattr(model, "input_names", []))}.'
+    )
+  wanted = [  # Keras converts dtypes.
+    tf.TensorSpec(one.shape[1:], other.dtype) for one, other in zip(expected, given)
+  ]
+  clients_lib.check_spec((given, y), (wanted, y), owner)
+
+
+def _inputs_of(model: tf.keras.Model, x: Any) -> list[Any]:
+  """Flat inputs in the model's order; a mapping may have the names of its inputs."""
+  names = getattr(model, 'input_names', None) or []
+  if isinstance(x, Mapping) and set(x) == set(names):
+    return [x[name] for name in names]
+  return list(tf.nest.flatten(x))
 
 
 class KerasFunctionalModel(tff.learning.models.FunctionalModel):

@@ -231,6 +231,10 @@ class RunOptions:
     for name in ('settings', 'preprocessing', 'data_facts'):
       if getattr(self, name) is not None:
         checks.check_json(name, getattr(self, name))
+    if self.tuning is not None and not isinstance(self.tuning, model.Tuning):
+      raise TypeError(
+        f'tuning must be a Tuning(num_runs, epsilon); got {self.tuning!r}.'
+      )
     if self.target_epsilon is not None:
       checks.check_number('target_epsilon', self.target_epsilon)
     object.__setattr__(self, 'not_covered', sources.check_not_covered(self.not_covered))

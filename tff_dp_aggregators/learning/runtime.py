@@ -390,8 +390,8 @@ class LocalContext(tff.program.NativeFederatedContext):
     """Ends the worker; pending computations fail with the reason of the first call."""
     left = RuntimeError('the runtime was left; enter local_runtime again.')
     self._reason = self._reason or reason or left
-    atexit.unregister(self.end)
     self._executors.end()
+    atexit.unregister(self.end)
     self._calls.submit(self._loop.close)
 
 

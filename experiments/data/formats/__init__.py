@@ -89,25 +89,43 @@ class Folder:
 
 def _files(folder: str) -> Iterator[tuple[str, str]]:
   """Yields client and path of each file; ignores names that begin with a dot."""
+  kinds: dict[bool, str] = {}
   for entry in _entries(folder):
-    if entry.is_dir():
-      for file in _entries(entry.path):
-        yield entry.name, file.path
-    else:
+    kinds[entry.is_dir()] = entry.name
+    if len(kinds) > 1:
+      raise problems.DataError(
+        f'{folder} has {kinds[False]} and {kinds[True]}; there must be a file for each '
+        'client, or a folder for each client.'
+      )
+    if not entry.is_dir():
       name = re.sub(rf'{re.escape(lines.PACKED)}$', '', entry.name, flags=re.IGNORECASE)
-      yield os.path.splitext(name)[0], entry.path
+      yield os.path.splitext(name)[0], _file(entry)
+      continue
+    inner = [_file(each) for each in _entries(entry.path)]
+    if not inner:
+      raise problems.DataError(
+        f'{entry.path}: client {entry.name!r} has no examples; remove the folder, or '
+        'fill it in.'
+      )
+    for path in inner:
+      yield entry.name, path
+  if not kinds:
+    raise problems.DataError(
+      f'{folder} is empty; it must have a file, or a folder, for each client.'
+    )
+
+
+def _file(entry: 'os.DirEntry[str]') -> str:
+  """Returns the path of a file; refuses folders, dangling links, and pipes."""
+  if not entry.is_file():
+    raise problems.DataError(
+      f'{entry.path} is not a file, of which a client may have several; remove it.'
+    )
+  return entry.path
 
 
 def _entries(path: str) -> Iterator['os.DirEntry[str]']:
-  """Yields what is in a folder; refuses one in which nothing is."""
-  is_empty = True
   with os.scandir(path) as found:
     for entry in found:
       if not entry.name.startswith('.'):
-        is_empty = False
         yield entry
-  if is_empty:
-    raise problems.DataError(
-      f'{path} is empty; it must have a file, or a folder, for each client. The folder '
-      'of a client must have its files.'
-    )

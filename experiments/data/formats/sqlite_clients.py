@@ -24,6 +24,7 @@ class SqliteClients:
     self.path = path
     with connected(path) as connection:
       self.split = self._chosen_split(connection, wanted.split)
+      self._check_metadata(connection)
       (first,) = self._rows(connection, 'serialized_example_proto', 'LIMIT 1')
       self._features = self._features_of(*first)
       self.columns = tuple(sorted(self._features))
@@ -37,6 +38,23 @@ class SqliteClients:
         numbers, clients, protos = zip(*batch)
         columns = self._parsed(wanted, numbers, protos)
         yield source.Batch(len(batch), columns, clients, self._where(numbers))
+
+  def _check_metadata(self, connection: sqlite3.Connection) -> None:
+    """Checks that clients have as many examples as their metadata say, at least 1."""
+    wrong = connection.execute(
+      'SELECT m.client_id, m.num_examples, COALESCE(e.found, 0) '
+      'FROM client_metadata m LEFT JOIN (SELECT client_id, COUNT(*) found '
+      'FROM examples WHERE split_name = ?1 GROUP BY client_id) e USING (client_id) '
+      'WHERE m.split_name = ?1 AND (COALESCE(e.found, 0) != m.num_examples '
+      'OR m.num_examples < 1) LIMIT 1',
+      (self.split,),
+    ).fetchone()
+    if wrong is not None:
+      client, stated, found = wrong
+      raise problems.DataError(
+        f'{self.path}: client {client!r} has {found} examples, and {stated} according '
+        'to table client_metadata; both must be the same, and at least 1.'
+      )
 
   def _parsed(
     self, wanted: Sequence[str], numbers: Sequence[int], protos: Sequence[bytes]

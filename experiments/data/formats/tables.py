@@ -82,8 +82,10 @@ class CsvFile:
       with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
         delimiter = self._delimiter.encode()
         odd = (*_ODD, delimiter + b'\n')
-        ends_oddly = content[-1:] == delimiter
-        return not ends_oddly and all(content.find(each) < 0 for each in odd)
+        # A header that is not the first line, after a byte order mark perhaps.
+        is_odd = content[:4].lstrip(b'\xef\xbb\xbf')[:1] == b'\n'
+        is_odd |= content[-1:] == delimiter
+        return not is_odd and all(content.find(each) < 0 for each in odd)
 
   def _query(self, wanted: Sequence[str]) -> str:
     """Returns the query for the texts of a plain file."""
@@ -105,7 +107,9 @@ class CsvFile:
     width = len(self.columns)
     size = _rows_at_a_time(width)
     with lines.opened(self.path) as file:
-      rows: Iterator[list[str]] = filter(None, self._reader(file))
+      reader = self._reader(file)
+      kept = reader if width > 1 else self._without_gaps(reader)
+      rows: Iterator[list[str]] = filter(None, kept)
       try:
         collections.deque(itertools.islice(rows, num_read), maxlen=0)
         while True:
@@ -125,6 +129,18 @@ class CsvFile:
       except csv.Error:
         list(self._numbered())  # Raises the error with the line.
         raise
+
+  def _without_gaps(self, reader: Any) -> Iterator[list[str]]:
+    """Refuses empty lines before the end: in a single column, values may be missing."""
+    is_gap = False
+    for row in reader:
+      if row and is_gap:
+        raise problems.DataError(
+          f'{self.path}, line {reader.line_num - 1} is empty, and the only column has '
+          'no value in it. Fill it in, or remove the line.'
+        )
+      is_gap = not row
+      yield row
 
   def _reader(self, file: Any) -> Any:
     csv.field_size_limit(_MAX_FIELD)

@@ -73,20 +73,6 @@ def test_most_frequent_breaks_ties_by_order():
   assert vocabulary.names == ('<pad>', 'l', 'e', '<oov>', '<bos>', '<eos>')
 
 
-def test_vocabulary_is_read_from_file(tmp_path):
-  path = tmp_path / 'words'
-  path.write_text('')
-  with pytest.raises(problems.DataError, match='is empty'):
-    texts.from_file(str(path), 'word')
-  path.write_text('to\nbe\n\nto\n')
-  assert texts.from_file(str(path), 'word').entries == ('to', 'be')
-  path.write_text('hello')
-  assert texts.from_file(str(path), 'character').entries == ('h', 'e', 'l', 'o')
-  path.write_bytes(b'a\n\xff\n')
-  with pytest.raises(problems.DataError, match='line 2: .*save the file as UTF-8'):
-    texts.from_file(str(path), 'character')
-
-
 def _decode(population, sequences):
   """Returns the texts of sequences that have a whole text each."""
   names = population.shape.names
@@ -166,3 +152,24 @@ def test_empty_text_is_refused_with_line_number(text, tmp_path):
   path = own_data.write_json(tmp_path / 'data.jsonl', [*good, {'who': 'a', 'said': []}])
   with pytest.raises(problems.DataError, match=r'line 10: said is \[\], which is nei'):
     own_data.load(path, **COLUMNS)
+
+
+def test_vocabulary_file_is_checked_by_line(tmp_path):
+  path = tmp_path / 'words'
+  for content, message in (
+    ('a\nb c\n', "line 2: 'b c' is not a single word"),
+    ('a\n\nb\n', "line 2: '' is not a single word"),
+    ('a\nb\na\n', "line 3: 'a' is not a single word, or in a line before"),
+    ('', 'is empty'),
+  ):
+    path.write_text(content)
+    with pytest.raises(problems.DataError) as error:
+      texts.from_file(str(path), 'word')
+    assert message in str(error.value)
+  path.write_text('to\nbe\n')
+  assert texts.from_file(str(path), 'word').entries == ('to', 'be')
+  path.write_text('hello')
+  assert texts.from_file(str(path), 'character').entries == ('h', 'e', 'l', 'o')
+  path.write_bytes(b'a\n\xff\n')
+  with pytest.raises(problems.DataError, match='line 2: .*byte 0xff'):
+    texts.from_file(str(path), 'character')

@@ -107,7 +107,13 @@ class Task:
       raise ValueError(
         'give either a target (--target_epsilon or --target_rho), or noise_multiplier.'
       )
-    for name in ('target_epsilon', 'noise_multiplier'):
+    positive = (
+      'target_epsilon',
+      'noise_multiplier',
+      'num_clients',
+      'clients_per_round',
+    )
+    for name in positive:
       if getattr(self, name) is not None:
         checks.check_positive(name, getattr(self, name))
     num_clients, cohort = self.num_clients, self.clients_per_round

@@ -92,6 +92,8 @@ def task_from(values: flags.FlagValues) -> planning.Task:
   if missing:
     raise ValueError(f'--{", --".join(missing)} must be given.')
   flags_lib.target_from(values)  # Refuses two of them.
+  if values.mechanisms == []:
+    raise ValueError('--mechanisms is empty; name some, or leave it out for all.')
   mechanisms = values.mechanisms and tuple(values.mechanisms)
   if mechanisms == ('all',):
     mechanisms = tuple(registry.KINDS)

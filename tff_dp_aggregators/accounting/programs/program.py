@@ -107,16 +107,17 @@ def parse(values: flags.FlagValues, arguments: Sequence[str]) -> list[str]:
   ]
   others = [each for each in arguments if each not in (*files, *left_out)]
   try:
-    rest: list[str] = values(['program', *files])[1:]
+    if '--flagfile=' in files or any('undefok' in each for each in others):
+      raise flags.Error('--flagfile needs a file, and --undefok is not supported')
+    rest: list[str] = []
+    for each in files:
+      rest += _parse_once(values, [each])
     for each in left_out:
       values[each[4:]].unparse()
-    in_files = {name: values[name].present for name in values}
-    rest += values(['program', *others])[1:]
-    for name, times in in_files.items():
-      if values[name].present > times + 1 and not isinstance(
-        values[name], flags.MultiFlag
-      ):
-        raise flags.Error(f'--{name} is given twice; give it once')
+    rest += _parse_once(values, others)
+    for each in left_out:
+      if values[each[4:]].present:
+        raise flags.Error(f'{each} and --{each[4:]} are given; give one of them')
     return rest
   except flags.Error as e:
     message = ' '.join(str(e).split()).rstrip('.')
@@ -126,6 +127,17 @@ def parse(values: flags.FlagValues, arguments: Sequence[str]) -> list[str]:
     raise WrongUsage(f'{message}; --helpfull lists all flags.') from e
   except UnicodeError as e:
     raise WrongUsage(f'{" ".join(files)} must be text in UTF-8: {e}.') from e
+
+
+def _parse_once(values: flags.FlagValues, arguments: Sequence[str]) -> list[str]:
+  """Parses flags, each of which may be given once."""
+  before = {name: values[name].present for name in values}
+  rest: list[str] = values(['program', *arguments])[1:]
+  for name, times in before.items():
+    is_many = isinstance(values[name], flags.MultiFlag)
+    if values[name].present > times + 1 and not is_many:
+      raise flags.Error(f'--{name} is given twice; give it once')
+  return rest
 
 
 def values_of(groups: Sequence[Group], arguments: Sequence[str]) -> flags.FlagValues:

@@ -32,6 +32,7 @@ import dataclasses
 import functools
 import itertools
 import json
+import os
 import sys
 from collections.abc import Iterator, Sequence
 from typing import Any, Callable, Optional
@@ -303,6 +304,12 @@ def main(values: flags.FlagValues) -> int:
     program.refuse(values, values, why, but=('schema', 'output'))
     text = json.dumps(schema_lib.load(), indent=2) + '\n'
   else:
+    ending = os.path.splitext(values.output or '')[1]
+    wanted = {'.json': 'json', '.html': 'html'}.get(ending, values.format)
+    if wanted != values.format:
+      raise program.WrongUsage(
+        f'--output={values.output} is for --format={wanted}, not {values.format}.'
+      )
     learned = None
     if values.format == 'html' and values.run_dir and _num_sources(values) == 1:
       learned = learning_curves.of_run(values.run_dir[0])

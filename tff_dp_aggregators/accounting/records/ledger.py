@@ -91,7 +91,9 @@ _Text = Annotated[str, msgspec.Meta(min_length=1)]
 # ISO 8601 in UTC.
 _Time = Annotated[
   str,
-  msgspec.Meta(pattern=r'^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d{6})?\+00:00\Z'),
+  msgspec.Meta(
+    pattern=r'^[0-9]{4}(-[0-9]{2}){2}T[0-9]{2}(:[0-9]{2}){2}(\.[0-9]{6})?\+00:00\Z'
+  ),
 ]
 _Sha256 = Annotated[str, msgspec.Meta(pattern=r'^[0-9a-f]{64}\Z')]
 _Checksum = Annotated[str, msgspec.Meta(pattern=r'^sha256:[0-9a-f]{64}\Z')]
@@ -118,6 +120,7 @@ class _Line:
   """Base class of the lines for rounds and for aborted attempts."""
 
   event: dict[str, Any]
+  time: str
 
   def __post_init__(self) -> None:
     for name, hint in _type_hints(typing.cast(Any, type(self))).items():
@@ -126,6 +129,10 @@ class _Line:
         msgspec.convert(value, hint)
       except msgspec.ValidationError as e:
         raise ValueError(f'{name} must not be {value!r}: {e}.') from e
+    try:
+      datetime.datetime.fromisoformat(self.time)
+    except ValueError as e:
+      raise ValueError(f'time must not be {self.time!r}: {e}.') from e
 
   @property
   def dp_event(self) -> dp_accounting.DpEvent:
@@ -794,7 +801,7 @@ def _to_python(values: dict[str, Any]) -> dict[str, Any]:
   plain = dict(values)
   for name, value in values.items():
     if name in ('clip_norm', 'noise_multiplier') and value is not None:
-      plain[name] = float(value)
+      plain[name] = float(checks.check_number(name, value))
     elif hasattr(value, '__index__') and not isinstance(value, bool):
       plain[name] = operator.index(value)
   return plain

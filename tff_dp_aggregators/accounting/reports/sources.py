@@ -84,8 +84,8 @@ class Inputs:
 
   # The planned mechanism, including what was found from a target.
   mechanism: joint_mechanism.AnyMechanism
-  delta: float
-  target_epsilon: Optional[float] = None
+  delta: float  # At which epsilon is stated.
+  target_epsilon: Optional[float] = None  # The privacy target.
   target_rho: Optional[float] = None  # The privacy target in zCDP, instead.
   # 'noise_multiplier', 'num_rounds' or 'max_participations', if found from the target.
   found: Optional[str] = None
@@ -95,21 +95,21 @@ class Inputs:
   # Shapes of the weights of a joint mechanism, by names of part and weight, from the
   # run's configuration, which has to be among `files`.
   weights_of_parts: Optional[dict[str, dict[str, list[int]]]] = None
-  ledger: Optional[ledger_lib.Ledger] = None
+  ledger: Optional[ledger_lib.Ledger] = None  # Of the rounds that ran.
   # What fixed the number of rounds that ran, fewer than planned, before anything was
   # computed from clients. The guarantee is then of those rounds; without it, it is of
   # all planned rounds, as released results may have decided when to stop.
   rounds_fixed_by: Optional[str] = None
   enforced_by: str = NOT_STATED  # Of the separation, or of the sampling.
   cap_enforced_by: Optional[str] = None  # Of `max_participations` below the possible.
-  noise_source: str = 'not stated'
+  noise_source: str = 'not stated'  # Of the keys of the noise.
   code_version: Optional[str] = None  # Version of the code that trained.
   # The source of the limits, such as the summary of a round log.
   participation_source: Optional[dict[str, Any]] = None
   # 'packed' if many clients were trained in one computation, or 'one_by_one'.
   simulation: Optional[str] = None
   reporting: Optional[model.Reporting] = None  # `None` if all clients reported.
-  before_clipping: Optional[model.BeforeClipping] = None
+  before_clipping: Optional[model.BeforeClipping] = None  # What bounds updates.
   # The larger cohort whose noise the run has; `mechanism` is then the one which that
   # cohort would have had.
   simulated_cohort: Optional[SimulatedCohort] = None
@@ -118,7 +118,7 @@ class Inputs:
   not_covered: tuple[str, ...] = ()
   tuning: Optional[model.Tuning] = None  # The runs from which this one was chosen.
   num_clients: Optional[float] = None  # That a run draws from, if not secret.
-  canary_record: Optional[canaries_lib.Record] = None
+  canary_record: Optional[canaries_lib.Record] = None  # Of made-up clients.
   command: Optional[str] = None  # A command that prints the same numbers.
   # Files that the statement is made from, each with `role`, `path` and `sha256`.
   files: tuple[dict[str, Any], ...] = ()

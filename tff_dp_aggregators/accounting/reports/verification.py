@@ -430,7 +430,10 @@ def _check_command(
   """Returns differences and notes from executing the command in a report."""
   command = (report['verification'] or {}).get('command')
   if command is None:
-    return [], [] if report['mechanism'] is None else [_NO_COMMAND]
+    if report['mechanism'] is None:
+      return [], []
+    by_part = [_check_command(part, folder, statement_of) for part in report['parts']]
+    return [each for found, _ in by_part for each in found], [_NO_COMMAND]
   if statement_of is None:
     return [], ['the command in the report was not tried, as the program does']
   try:

@@ -62,8 +62,9 @@ class Checkpoints:
         content = from_bytes(file.read(), (state, 0, '', ''))
     except (OSError, ValueError) as e:
       raise ValueError(
-        f'the checkpoint {path} cannot be read: {e}. Put it back; or move it away, and '
-        'the run goes on from the one before, if that is there.'
+        f'the checkpoint {path} cannot be read: {e}. If it is of an earlier version, '
+        'that resumes it. Otherwise put it back; or move it away, and the run goes on '
+        'from the one before, if that is there.'
       ) from e
     loaded, lines, sha256, measured = content
     head = ledger.Head(int(lines), sha256)

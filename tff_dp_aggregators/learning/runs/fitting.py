@@ -168,7 +168,7 @@ def check_server(
     ('clip_learning_rate', 'adaptive clipping', is_adaptive),
   ):
     value = getattr(server, name)
-    if value not in (None, False) and not is_so:
+    if value is not None and value is not False and not is_so:
       raise ValueError(f'{prefix}{name}={value} is for {purpose}; leave it out.')
   if inner != plain and (inner != fits or (mechanism or clip_norm) is None):
     raise ValueError(

@@ -3,6 +3,7 @@
 import csv
 import os
 import time
+from collections.abc import Collection
 from typing import Any
 
 from tff_dp_aggregators.base import new_files
@@ -17,8 +18,11 @@ CLIENTS = f'{NOT_PRIVATE}clients'
 class MetricsFile:
   """Appends rows to a CSV file, whose columns are those of the first row."""
 
-  def __init__(self, path: str, rounds: int = 0):
-    """Cuts an existing file to the `rows` of its first `rounds` rounds."""
+  def __init__(self, path: str, rounds: int = 0, measured: Collection[str] = ()):
+    """Cuts an existing file to the `rows` of its first `rounds` rounds.
+
+    `measured`: The columns of test data, which a resumed run has to have again.
+    """
     self._path, self._columns = path, list[str]()
     self.rows: list[dict[str, str]] = []
     if not rounds:
@@ -35,6 +39,12 @@ class MetricsFile:
     new_files.replace(path, ''.join(lines))
     self.rows = list(csv.DictReader(lines))
     self._columns = list(self.rows[0])
+    before = [each for each in self._columns if each.startswith('test_')]
+    if sorted(before) != sorted(measured):
+      raise run_directory.FilesError(
+        f'{path} has {before} of test data, and this run measures {sorted(measured)}: '
+        'resume it with the same test data and metrics, or begin another run.'
+      )
 
   def append(self, row: dict[str, Any]) -> None:
     """Appends the row of a round; values that are `None` are left empty."""

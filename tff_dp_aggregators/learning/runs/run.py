@@ -108,7 +108,9 @@ class Run:
       # A round that may lack its line is completed first.
       rounds = latest.rounds - (measured is not None)
       path = directory.file(run_directory.METRICS)
-      metrics = metrics_file.MetricsFile(path, rounds)
+      names = self._evaluator.names if self._evaluator else ()
+      tested = [f'test_{name}' for name in names]
+      metrics = metrics_file.MetricsFile(path, rounds, tested)
       if plan.canaries is not None:
         canaries = directory.file(run_directory.CANARIES)
         self._canaries_file = metrics_file.MetricsFile(canaries, rounds)

@@ -123,6 +123,11 @@ def load(
   """
   weights = read_weights(os.path.join(run_dir, run_directory.MODEL))
   _check_released(run_dir, weights)
+  is_keras = os.path.exists(os.path.join(run_dir, run_directory.KERAS_ARCHITECTURE))
+  if custom_objects is not None and (model is not None or not is_keras):
+    raise ValueError(
+      'custom_objects are for the Keras model that a run has kept; leave them out.'
+    )
   if model is None:
     model = _load_saved(run_dir, custom_objects)
   elif not isinstance(model, _MODELS) and models.is_maker(model):
@@ -197,6 +202,8 @@ def _check_constants(model: tf.keras.Model, run_dir: str) -> None:
     with np.load(io.BytesIO(archive.read(_SAMPLE))) as sample:
       arrays = dict(sample)
   given = _part(arrays, 'input')
+  if 'structure_0' not in arrays:
+    raise NotKeptError(f'{path} is of an earlier version, which reads it.')
   structure = json.loads(str(arrays['structure_0']))
   inputs = tf.nest.map_structure(lambda number: given[number], structure)
   if not model.built:

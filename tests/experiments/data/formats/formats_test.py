@@ -182,7 +182,8 @@ def test_wrong_folder_is_refused_with_reason(make, message, tmp_path):
   [
     ('b.jsonl', '{"x": 1, "bought": 0}\n', 'is of another format than'),
     ('b.csv', 'x,sold\n1,0\n', 'x, sold'),
-    ('b/c/d.csv', 'x,bought\n1,0\n', 'b/c does not end in any of'),
+    ('b/c.csv', 'x,bought\n1,0\n', 'there must be a file for each client, or a folder'),
+    ('b/c/d.csv', 'x,bought\n1,0\n', 'c is not a file, of which a client may'),
   ],
 )
 def test_different_files_in_a_folder_are_refused(name, text, message, tmp_path):

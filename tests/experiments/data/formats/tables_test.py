@@ -82,9 +82,6 @@ def test_tsv_file_is_read_as_tab_separated(tmp_path):
 
 def test_empty_lines_are_no_rows(tmp_path):
   path = tmp_path / 'data.csv'
-  path.write_text('said\n' + 'hello\n' * 20 + '\n\nx\n\n')
-  loaded = own_data.load(path, num_clients=2, text_column='said')
-  assert loaded.facts['sequences'] + loaded.facts['sequences for testing, exact'] == 21
   path.write_text(HEAD + GOOD + '\n\nc1,1,x,0\n')
   with pytest.raises(problems.DataError, match="line 24: height is 'x'"):
     own_data.load_rows(path)
@@ -162,3 +159,20 @@ def test_lines_that_duckdb_would_skip_are_refused_or_read(tmp_path):
     path.write_bytes((good + text).encode())
     clients, tested = own_data.everything(own_data.load_rows(path))
     assert sum(map(len, clients.values())) + len(tested) == 4001
+
+
+def test_header_after_an_empty_line_is_no_row(tmp_path):
+  path = tmp_path / 'data.csv'
+  path.write_text('\nwho,text\n' + ''.join(f'c{i % 9},word {i}\n' for i in range(4000)))
+  loaded = own_data.load(path, client_column='who', text_column='text')
+  assert loaded.num_clients == 8  # One of nine is held out.
+
+
+def test_single_column_may_have_empty_lines_only_at_the_end(tmp_path):
+  path = tmp_path / 'data.csv'
+  path.write_text('said\n' + 'hello\n' * 20 + '\n\n')
+  loaded = own_data.load(path, num_clients=2, text_column='said')
+  assert loaded.facts['sequences'] == 16
+  path.write_text('said\n' + 'hello\n' * 20 + '\n\nx\n')
+  with pytest.raises(problems.DataError, match='line 23 is empty'):
+    own_data.load(path, num_clients=2, text_column='said')
