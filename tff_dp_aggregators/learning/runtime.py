@@ -16,6 +16,7 @@ import concurrent.futures
 import contextlib
 import ctypes
 import functools
+import gc
 import inspect
 import ipaddress
 import logging
@@ -410,3 +411,17 @@ def _called_from_coroutine(frame: Any) -> bool:
   while frame is not None and frame.f_code.co_filename.startswith(_TFF_CORE):
     frame = frame.f_back
   return frame is not None and bool(frame.f_code.co_flags & _COROUTINE)
+
+
+class _EndedContext(tff.framework.SyncContext):
+  """Replaces TFF's context while the program ends."""
+
+  def invoke(self, comp: Any, arg: Any) -> Any:
+    raise RuntimeError('TFF was shut down; the program is ending.')
+
+
+@atexit.register
+def _drop_default_context() -> None:
+  """Ends the worker of TFF's own context before the interpreter is finalized."""
+  tff.framework.set_default_context(_EndedContext())
+  gc.collect()
