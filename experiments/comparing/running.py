@@ -26,6 +26,7 @@ from . import cells as cells_lib
 
 _TIMEOUTS = (TimeoutError, asyncio.TimeoutError)  # One type in newer Pythons.
 _TICK_SECONDS = 0.2
+_REPLY_SECONDS = 10.0
 _ABSENCE_SECONDS = 600.0  # In which lost workers may come back.
 # TensorFlow keeps what it traced, some 60 MB a run, so a worker's process is replaced
 # by a new one after so many.
@@ -48,17 +49,22 @@ def run(
   name, waiting = secrets.token_hex(8), collections.deque(cells)
   running: dict[Any, cells_lib.Cell] = {}
   numbers: collections.Counter[str] = collections.Counter()  # Of cells, by worker.
+  last_seen = time.monotonic()
   try:
     while waiting or running:
       workers = client.ncores()
       if stop.requested:
         waiting.clear()
-        client.run(finish, name, on_error='ignore')  # Also those that joined since.
+        with contextlib.suppress(*_TIMEOUTS):  # Also those that joined since.
+          client.run(finish, name, on_error='ignore', callback_timeout=_REPLY_SECONDS)
         if not workers:
           return
       if not workers:
-        client.wait_for_workers(1, _ABSENCE_SECONDS)
+        if time.monotonic() > last_seen + _ABSENCE_SECONDS:
+          raise TimeoutError(f'there was no worker for {_ABSENCE_SECONDS:g} seconds')
+        time.sleep(_TICK_SECONDS)
         continue
+      last_seen = time.monotonic()
       # No cell waits behind another one on a worker: if it is lost, Dask would count
       # that as a failure of both.
       while waiting and len(running) < len(workers):

@@ -332,3 +332,23 @@ def test_clients_are_read_lazily():
   assert not read
   clients.examples(42)
   assert read == [42]
+
+
+def test_datasets_of_batches_are_recognised():
+  dataset = tf.data.Dataset.from_tensor_slices((np.zeros([6, 2]), np.zeros(6)))
+  batches = dataset.batch(2)
+  same = lambda x, y: (x, y)  # noqa: E731
+  for kept, expected in (
+    (dataset, False),
+    (dataset.shuffle(6, seed=1).repeat(2), False),
+    (batches, True),
+    (batches.map(same).prefetch(1).take(2), True),
+    (dataset.padded_batch(2).cache(), True),
+    (batches.unbatch().map(same), False),
+    ((np.zeros([6, 2]), np.zeros(6)), False),
+  ):
+    assert clients_lib.Clients.of({'a': kept}).are_batched == expected
+  wrapped = tff.simulation.datasets.TestClientData({'a': {'x': np.zeros([4, 2])}})
+  assert not clients_lib.Clients.of(wrapped).are_batched
+  preprocessed = wrapped.preprocess(lambda each: each.batch(2))
+  assert clients_lib.Clients.of(preprocessed).are_batched

@@ -916,3 +916,18 @@ def test_functional_model_with_dict_of_weights_is_refused():
   named._initial_weights = ({'kernel': np.zeros([2, 1], np.float32)}, ())
   with pytest.raises(ValueError, match='weights of the functional model are a struc'):
     models.functional(named, None, None)
+
+
+def test_model_that_does_not_say_what_it_takes_is_refused_for_batches():
+  class Undeclared(_KERAS.Model):
+    def __init__(self):
+      super().__init__()
+      self.dense = _KERAS.layers.Dense(1)
+
+    def call(self, x):
+      return self.dense(x)
+
+  specs = (tf.TensorSpec([None, 3]), tf.TensorSpec([None, 1]))
+  with pytest.raises(ValueError, match=r'datasets of batches.*\.unbatch\(\)'):
+    models.functional(Undeclared, 'mse', specs, are_batched=True)
+  models.functional(Undeclared, 'mse', specs)

@@ -23,6 +23,11 @@ _BATCH = 1024
 # TFF cannot send more than MAX_BYTES, and reading an endless dataset has to stop.
 MAX_EXAMPLES, MAX_BYTES = 2**20, 2**31
 _NUM_READ_TWICE = 8  # Clients that `check_repeatable` compares.
+# Operations on a dataset that leave batches, or single examples, as they are.
+_KEEPING = (
+  *('Assert', 'Cache', 'Filter', 'FiniteTake', 'Map', 'Model', 'Options'),
+  *('ParallelMap', 'Prefetch', 'Repeat', 'Shuffle', 'Skip', 'Take'),
+)
 _WHY_FINITE = 'Its update would count as zero in each round.'
 # Operations of datasets that draw, and their inputs that are seeds.
 _SEED_INPUTS = {'Shuffle': slice(2, 4), 'RandomDataset': slice(0, 2)}
@@ -159,6 +164,12 @@ class Clients:
       self._check(fitted, owner)
     return fitted
 
+  @property
+  def are_batched(self) -> bool:
+    """Whether the first client's dataset is one of batches."""
+    kept = self._read(self.ids[0])
+    return isinstance(kept, tf.data.Dataset) and _ends_in_batches(kept)
+
   def checked_by(self, check: Callable[[Any, str], None]) -> 'Clients':
     """Returns the same clients, with `check(examples, owner)` called on each read."""
     other = copy.copy(self)
@@ -210,16 +221,36 @@ def check_repeatable(clients: Clients) -> None:
       )
 
 
-def _unseeded(dataset: tf.data.Dataset) -> Iterator[str]:
-  """Yields the operations of a dataset's graph that draw without a seed."""
+def _graph_of(dataset: tf.data.Dataset) -> Any:
+  """The graph of a dataset, without any nodes if it cannot be serialized."""
   try:
     serialized = tf.raw_ops.DatasetToGraphV2(
       input_dataset=dataset._variant_tensor,
       external_state_policy=1,  # Ignores state in Python, such as generators.
     )
   except tf.errors.OpError:
-    return  # It has no serializable graph; only a second read can show a difference.
-  graph = tf.compat.v1.GraphDef.FromString(serialized.numpy())
+    return tf.compat.v1.GraphDef()
+  return tf.compat.v1.GraphDef.FromString(serialized.numpy())
+
+
+def _ends_in_batches(dataset: tf.data.Dataset) -> bool:
+  """Whether the last operation that makes or undoes batches makes them."""
+  graph = _graph_of(dataset)
+  nodes = {node.name: node for node in graph.node}
+  node = next((node for node in graph.node if node.op == '_Retval'), None)
+  while node is not None and node.input:
+    node = nodes[node.input[0].split(':')[0]]
+    if 'Batch' in node.op:
+      return True
+    if not node.op.startswith(_KEEPING):
+      return False
+  return False
+
+
+def _unseeded(dataset: tf.data.Dataset) -> Iterator[str]:
+  """Yields the operations of a dataset's graph that draw without a seed."""
+  # Without a graph, only a second read can show a difference.
+  graph = _graph_of(dataset)
   scopes = [graph.node, *(each.node_def for each in graph.library.function)]
   for nodes in scopes:
     zeros = {

@@ -139,7 +139,7 @@ def connect(
       stack.enter_context(_closing(client))
     try:
       client.wait_for_workers(1, _WORKERS_SECONDS)
-      answers = client.run(differs, software())
+      answers = client.run(differs, software(), callback_timeout=_WORKERS_SECONDS)
     except Exception as e:
       raise ClusterError(
         f'{name} has no workers that answer: {in_words(e)}. Look at their logs, or '
@@ -285,7 +285,8 @@ class Cluster:
     with dask.config.set(_QUIET):
       if self._key != function.key:
         where, files = (function.data_directory, function.data_checksum), None
-        if not all(self._client.run(_sees, *where).values()):
+        sees = self._client.run(_sees, *where, callback_timeout=_WORKERS_SECONDS)
+        if not all(sees.values()):
           files = submit(_identity, _read(function.data_directory))
         self._shared = submit(_identity, pickle.dumps(function)), files
         self._key = function.key

@@ -54,9 +54,12 @@ def functional(
   element_spec: Any,
   owner: str = 'the first client',
   seed: int = 0,
+  are_batched: bool = False,
 ) -> tff.learning.models.FunctionalModel:
   """Makes a functional model, after checking that it takes the clients' examples.
 
+  `are_batched`: Whether clients have datasets of batches, for which a Keras model has
+  to say what it takes.
   `loss`: The loss of a Keras model; `None` for the one that it was compiled with.
   `element_spec`: Structure of `tf.TensorSpec` of one example; `None` if not known.
   """
@@ -87,7 +90,7 @@ def functional(
     lambda spec: tf.TensorSpec([None, *spec.shape], spec.dtype), element_spec
   )
   x, _ = clients_lib.pair(input_spec)
-  keras_model = make(model, x, seed)
+  keras_model = make(model, x, seed, are_batched)
   _check_inputs(keras_model, element_spec, owner)
   return KerasFunctionalModel(keras_model, loss, input_spec)
 
@@ -291,7 +294,7 @@ def is_maker(model: Any) -> bool:
   )
 
 
-def make(model: Any, x: Any, seed: int) -> tf.keras.Model:
+def make(model: Any, x: Any, seed: int, are_batched: bool = False) -> tf.keras.Model:
   """Makes a Keras model with its weights, built for the specs `x` if necessary."""
   with as_in_a_new_process(seed):
     made = model() if is_maker(model) else model
@@ -310,6 +313,13 @@ def make(model: Any, x: Any, seed: int) -> tf.keras.Model:
       raise ValueError(
         'the model has no weights until it is called; give one that says what it '
         'takes, such as by tf.keras.Input.'
+      )
+    if are_batched:
+      raise ValueError(
+        'the clients have datasets of batches, each of which would count as an example '
+        'of a model that does not say what it takes. Give datasets of single examples, '
+        'by .unbatch(); local.batch_size makes batches. If they are examples, have the '
+        'model say so, by tf.keras.Input.'
       )
     made(
       tf.nest.map_structure(

@@ -67,6 +67,11 @@ class Population:
     """Structure of `tf.TensorSpec` of an example; `None` for packed data."""
     return None if self._clients is None else self._clients.element_spec
 
+  @property
+  def are_batched(self) -> bool:
+    """Whether the clients have datasets of batches."""
+    return self._clients is not None and self._clients.are_batched
+
   def fewest_examples(self) -> tuple[str, int]:
     """A client with the fewest examples, for messages, and how many; reads them all."""
     if self._packed is not None:

@@ -273,7 +273,12 @@ def train(
   if mechanism is not None and doubt is not None:
     warnings.warn(doubt, stacklevel=3)  # The caller of the decorated function.
   functional_model = models.functional(
-    model, loss, population.element_spec, population.first, seed
+    model,
+    loss,
+    population.element_spec,
+    population.first,
+    seed,
+    population.are_batched,
   )
   _check_compiled_optimizer(functional_model, local.optimizer)
   if isinstance(functional_model, models.KerasFunctionalModel):

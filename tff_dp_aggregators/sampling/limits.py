@@ -30,7 +30,7 @@ class ReportingGoalError(ValueError):
 
 @dataclasses.dataclass(frozen=True)
 class Limits(scheme.Scheme):
-  """No sampling: only limits on rounds of a client, `strategies.Participation`."""
+  """`strategies.Participation` as a scheme."""
 
   name = 'participation'
   flag = 'none'

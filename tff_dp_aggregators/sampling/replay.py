@@ -16,8 +16,7 @@ the first line; the reader then has to pass its content.
 import dataclasses
 import hashlib
 import json
-import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Annotated, Any, ClassVar, Optional, Union
 
 import msgspec
@@ -25,9 +24,6 @@ import numpy as np
 
 from tff_dp_aggregators.base import strict_json
 from tff_dp_aggregators.sampling import schedule as schedule_lib
-
-# Cohorts with this many bits of entropy are not equal by chance.
-_MIN_ENTROPY = 40.0
 
 _Round = list[schedule_lib.Attempt]
 
@@ -120,19 +116,13 @@ class Replay(schedule_lib.Schedule):
 
   def _fields_to_json(self) -> dict[str, Any]:
     stated = None if self.stated is None else self.stated.to_json()
-    return {
-      'path': self.path,
-      'stated': stated,
-      'sha256': self.sha256,
-      'cohorts': list(_cohort_hashes(self._rounds, self.num_clients)),
-    }
+    return {'path': self.path, 'stated': stated, 'sha256': self.sha256}
 
   @classmethod
   def from_fields(cls, values: dict[str, Any]) -> 'Replay':
     """Reads the file again; raises ValueError if it has changed."""
     fields = dict(values)
     sha256 = fields.pop('sha256', None)
-    fields.pop('cohorts', None)  # These follow from the file.
     if fields.get('stated') is not None:
       fields['stated'] = schedule_lib.Header.from_json(fields['stated'])
     read = cls(**fields)
@@ -142,34 +132,6 @@ class Replay(schedule_lib.Schedule):
         f'{sha256}; give the file that was used.'
       )
     return read
-
-
-def _cohort_hashes(rounds: Sequence[_Round], num_clients: int) -> Iterator[str]:
-  """For each round, a hash of the cohorts from it on that have `_MIN_ENTROPY` bits."""
-  cohorts = [[sorted(a.requested.tolist()) for a in attempts] for attempts in rounds]
-  bits = [
-    sum(_entropy(len(each), num_clients) for each in attempts) for attempts in cohorts
-  ]
-  end, known_bits = 0, 0.0
-  for begin in range(len(cohorts)):
-    while end < len(cohorts) and known_bits < _MIN_ENTROPY:
-      known_bits += bits[end]
-      end += 1
-    if known_bits < _MIN_ENTROPY:
-      return
-    text = json.dumps(cohorts[begin:end])
-    yield hashlib.sha256(text.encode()).hexdigest()[:16]
-    known_bits -= bits[begin]
-
-
-def _entropy(size: int, num_clients: int) -> float:
-  """The entropy, in bits, of a uniformly drawn cohort of a size."""
-  ways = (
-    math.lgamma(num_clients + 1)
-    - math.lgamma(size + 1)
-    - math.lgamma(num_clients - size + 1)
-  )
-  return ways / math.log(2)
 
 
 def _parse(

@@ -38,20 +38,36 @@ BASIC = (
 )
 
 
+# What each scheme of sampling assumes.
+_ASSUMED: dict[type[sampling_lib.Scheme], str] = {
+  sampling_lib.Limits: 'nothing but limits on the rounds of a client',
+  sampling_lib.PoissonSampling: 'Poisson sampling',
+  sampling_lib.FixedSizeSampling: 'cohorts of fixed size, without replacement',
+  sampling_lib.BallsInBins: 'one random round in each cycle for each client',
+  sampling_lib.RandomAllocation: 'a fixed number of random rounds for each client',
+  sampling_lib.BMinSepSampling: 'independent draws of clients, each before a break',
+  sampling_lib.TruncatedPoissonSampling: 'Poisson sampling with a cap of the cohort',
+}
 SCHEME_FLAGS = {
   row.name: row
   for row in (
     Flag(
       'min_separation',
       int,
-      'Smallest difference between two rounds of one client; larger is better.',
+      'Smallest difference between two rounds of one client; larger is better. '
+      'Without it, 1: every round.',
     ),
     Flag(
       'rounds_between',
       int,
       'Rounds strictly between two of one client: --min_separation minus one.',
     ),
-    Flag('max_participations', int, 'Largest number of rounds of one client.'),
+    Flag(
+      'max_participations',
+      int,
+      'Largest number of rounds of one client. Default: as many as the separation '
+      'allows.',
+    ),
     Flag(
       'fixed_epoch',
       bool,
@@ -59,7 +75,10 @@ SCHEME_FLAGS = {
       default=False,
     ),
     Flag(
-      'sampling_probability', float, 'Probability that a client is drawn for a round.'
+      'sampling_probability',
+      float,
+      'Probability that a client is drawn for a round; for b_min_sep, that of a client '
+      'whose break is over.',
     ),
     Flag('num_clients', int, 'Number of clients to draw from.'),
     Flag(
@@ -95,12 +114,13 @@ def participation() -> Rows:
 def sampling() -> Rows:
   """Flags of sampling schemes."""
   schemes = sampling_lib.SCHEMES.values()
-  texts = (f'{k.flag} ({_taken(k)}): {str(k.__doc__).splitlines()[0]}' for k in schemes)
+  texts = (f'{k.flag}: {_ASSUMED[k]}, with {_taken(k)}' for k in schemes)
   return (
     Flag(
       'sampling',
       [scheme.flag for scheme in schemes],
-      f'How clients are drawn, as far as the guarantee relies on it. {" ".join(texts)}',
+      'How clients are drawn, as far as the guarantee relies on it. '
+      f'{"; ".join(texts)}.',
       default=sampling_lib.Limits.flag,
     ),
     *(row for name, row in SCHEME_FLAGS.items() if name not in _limits()),

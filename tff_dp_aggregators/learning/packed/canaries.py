@@ -122,16 +122,19 @@ class Insertion:
   ) -> Any:
     """Adds the updates of a round's canaries, clipped and encoded, to its sums."""
     _, params = self._server.for_clients(state)
-    scaled = tf.gather(self._norms, numbers)[:, tf.newaxis] * tf.gather(
-      directions, numbers
+    norms = tf.constant(self._norms)
+    no_metrics = tf.nest.map_structure(
+      lambda zero: zero[tf.newaxis], self._server.zeros()[2]
     )
-    update = tuple(
-      tf.cast(tf.reshape(each, [-1, *spec.shape]), spec.dtype)
-      for each, spec in zip(tf.split(scaled, self._sizes, axis=1), self._server.specs)
-    )
-    metrics = tf.nest.map_structure(
-      lambda zero: tf.repeat(zero[tf.newaxis], tf.shape(numbers)[0], axis=0),
-      self._server.zeros()[2],
-    )
-    added = self._server.sum(params, training_lib.Trained(update, metrics))
-    return tf.nest.map_structure(tf.add, sums, added)
+
+    def body(place: tf.Tensor, sums: Any) -> Any:  # One by one, as each is large.
+      number = numbers[place]
+      split = tf.split(norms[number] * directions[number], self._sizes)
+      update = tuple(
+        tf.cast(tf.reshape(each, [1, *spec.shape]), spec.dtype)
+        for each, spec in zip(split, self._server.specs)
+      )
+      added = self._server.sum(params, training_lib.Trained(update, no_metrics))
+      return tf.nest.map_structure(tf.add, sums, added)
+
+    return training_lib.fold(body, tf.shape(numbers)[0], sums)

@@ -59,7 +59,6 @@ _PRIVATE = (
   # A schedule's file names the clients that take part.
   'training.schedule.path',
   'training.schedule.sha256',
-  'training.schedule.cohorts',
   'flags.schedule_file',
   'privacy.noise_seed',
   'simulated_cohort.as_planned.noise_seed',

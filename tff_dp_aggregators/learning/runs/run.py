@@ -150,6 +150,8 @@ class Run:
         directory.check_in_place()
         metrics.append(row)
         events.append(row)
+        if self._keeps_rounds:  # No later run would write these events again.
+          events.flush()
         progress.update(row)
         # Checkpoints of large states may take a small part of the time only.
         seconds = plan.options.checkpoint_seconds
@@ -239,12 +241,17 @@ class Run:
     if mechanism is not None and mechanism.clipped_count_stddev is not None:
       clip_norm = float(before.aggregator.query.clip_norm)  # It is adaptive.
     measured['clip_norm'] = clip_norm
-    # Workers on other machines may join in any round. A round that has a line is
-    # confirmed first: only released results are kept.
-    is_elsewhere = self._cluster is not None and self._cluster.is_elsewhere
-    if (self.plan.draws_anew or is_elsewhere) and not has_line:
+    # A round that has a line is confirmed first: only released results are kept.
+    if self._keeps_rounds and not has_line:
       self._save(number + 1, released, measured)
     return state, released, measured
+
+  @property
+  def _keeps_rounds(self) -> bool:
+    """Whether a round has a checkpoint before its line, as it may not be repeatable."""
+    # Workers on other machines, with other processors, may join in any round.
+    is_elsewhere = self._cluster is not None and self._cluster.is_elsewhere
+    return self.plan.draws_anew or is_elsewhere
 
   def _release(
     self,
