@@ -201,33 +201,6 @@ def test_shareable_files_have_no_hash_of_a_replayed_schedule(tmp_path):
     composition.check_not_forked(ledgers)
 
 
-def test_cohorts_of_the_same_draw_match_in_any_format(tmp_path):
-  def cohorts(rounds, write=json.dumps):
-    path = tmp_path / f'{len(list(tmp_path.iterdir()))}.jsonl'
-    path.write_text(''.join(f'{write(each)}\n' for each in rounds))
-    stated = sampling.Header(
-      sampling.PoissonSampling(len(rounds), sampling_probability=0.1), 300, 30.0
-    )
-    return set(sampling.Replay(str(path), stated).to_json()['cohorts'])
-
-  scheme = sampling.PoissonSampling(12, sampling_probability=0.1)
-  drawn = [
-    [sampling.SampledSchedule(scheme, 300, seed).cohort(t).tolist() for t in range(12)]
-    for seed in range(8)
-  ]
-  one = cohorts(drawn[0])
-  assert len(one) == 12
-  reversed_cohorts = [each[::-1] for each in drawn[0]]
-  for same_draw in (
-    cohorts(reversed_cohorts, lambda each: json.dumps(each, separators=(',', ':'))),
-    cohorts(drawn[0][1:]),
-    cohorts([*drawn[1][:8], *drawn[0][8:]]),
-  ):
-    assert not one.isdisjoint(same_draw)
-  for other in drawn[1:]:
-    assert one.isdisjoint(cohorts(other))
-
-
 def test_shared_files_verify_without_the_rest_of_the_run(neighbours, tmp_path):
   run_dir, _ = neighbours[0]
   path, _ = training_runs.shared_report(run_dir, tmp_path / 'reviewer')
