@@ -3,6 +3,7 @@
 import json
 import math
 import operator
+import threading
 from collections.abc import Mapping
 from typing import Any, Callable, Optional
 
@@ -82,12 +83,16 @@ def check_probability(name: str, value: Any) -> float:
   return _check(name, value, lambda x: 0 < x <= 1, 'above 0 and at most 1')
 
 
-def check_timeout(seconds: Any) -> None:
-  """Raises unless `seconds`, the argument `timeout_seconds`, is positive or `None`."""
+def check_timeout(seconds: Any) -> Optional[float]:
+  """Raises unless `seconds`, the argument `timeout_seconds`, is positive or `None`.
+
+  Returns it, or `None` if it is longer than timers can wait, which is no limit.
+  """
   if seconds is not None and not check_number('timeout_seconds', seconds) > 0:
     raise ValueError(
       f'timeout_seconds must be positive, or None for no limit; got {seconds}.'
     )
+  return None if seconds is None or seconds > threading.TIMEOUT_MAX else seconds
 
 
 def check_bool(name: str, value: Any) -> bool:

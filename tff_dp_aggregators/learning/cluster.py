@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any, Optional, Union
 
 import numpy as np
 
+from tff_dp_aggregators.base import checks
 from tff_dp_aggregators.base import machine
 from tff_dp_aggregators.base import version
 from tff_dp_aggregators.learning import failures
@@ -238,7 +239,8 @@ class Cluster:
     self, client: 'distributed.Client', round_seconds: Optional[float] = None
   ):
     """Makes it for any training; a round may take `round_seconds`."""
-    self._client, self._round_seconds = client, round_seconds
+    self._client = client
+    self._round_seconds = checks.check_timeout(round_seconds)
     self._key = ''  # Of the function that workers have.
     # Futures of the serialised function, and of the data that not all workers see.
     self._shared: tuple[Any, Any] = None, None

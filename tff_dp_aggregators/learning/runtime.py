@@ -280,7 +280,7 @@ def local_runtime(
     ...   print(tff.tensorflow.computation(lambda: 1 + 2)())
     3
   """
-  checks.check_timeout(timeout_seconds)
+  timeout_seconds = checks.check_timeout(timeout_seconds)
   with interrupts.Signals() as signals:
     context = LocalContext(timeout_seconds, simulated_secure_sums)
     try:
