@@ -16,10 +16,9 @@ def local_runtime():
 @pytest.fixture
 def secure_backend():
   """Makes TFF use its test context, the only one that simulates secure sums."""
-  before = tff.framework.get_context_stack().current
-  tff.backends.test.set_sync_test_cpp_execution_context()
-  yield
-  tff.framework.set_default_context(before)
+  context = tff.backends.test.create_sync_test_cpp_execution_context()
+  with tff.framework.get_context_stack().install(context):
+    yield
 
 
 def rounds(process, values, num_rounds=1):
