@@ -629,7 +629,8 @@ def secure_sum() -> tff.aggregators.SecureSumFactory:
   TFF leaves secure sums to the platform that it is compiled for. Its local runtime has
   none ("Cannot embed a federated value");
   `tff.backends.test.set_sync_test_cpp_execution_context()` simulates them, with the
-  same result and no security.
+  same result and no security; so does `learning.runtime.local_runtime`'s
+  `simulated_secure_sums`.
   """
   return tff.aggregators.SecureSumFactory(grid.LARGEST_ENTRY)
 
