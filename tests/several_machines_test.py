@@ -149,7 +149,7 @@ def _check_other_certificate_is_refused(folder, command, environment):
       timeout=2 * _SECONDS,
     )
   assert result.returncode == 1 and time.monotonic() - start < _SECONDS
-  assert '--scheduler=tls://127.0.0.1:18786 cannot be ' in (
+  assert 'scheduler=tls://127.0.0.1:18786 cannot be ' in (
     (folder / 'stranger.log').read_text()
   )
 
