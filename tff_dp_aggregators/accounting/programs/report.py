@@ -162,7 +162,6 @@ def build(values: flags.FlagValues) -> dict[str, Any]:
 
 
 def _check_sources(values: flags.FlagValues) -> None:
-  """Raises ValueError for flags that do not go with the given sources."""
   num_sources, has_more = _num_sources(values), values['other_release'].present
   if values.round_log is None:
     program.refuse(values, table.names(table.ROUND_LOG), 'is for --round_log.')
@@ -182,7 +181,6 @@ def _check_sources(values: flags.FlagValues) -> None:
 
 
 def _stated_fields(values: flags.FlagValues) -> dict[str, Any]:
-  """Returns the fields of `Inputs` that flags state."""
   read = program.read(_StatedFlags, values)
   stated = {name: value for name, value in read.items() if value is not None}
   for name, value in stated.items():
@@ -214,6 +212,8 @@ def _parts(values: flags.FlagValues, with_curves: bool) -> Iterator[composition.
   stated = _stated_fields(values)
   for path in values.run_dir or ():
     run = sources.from_run_dir(path, values.accountant, stated.get('rounds_fixed_by'))
+    if run.mechanism is None:
+      raise ValueError(f'{path}: the run had no privacy mechanism.')
     yield part(f'--run_dir={path}', run)
   if _reports_mechanism(values):
 
@@ -249,7 +249,6 @@ def _inputs_of_mechanism(
   arguments: Sequence[str],
   planned: Callable[[Optional[strategies.Participation]], sources.Inputs],
 ) -> sources.Inputs:
-  """Returns the inputs of the mechanism in flags, with the files of a run of it."""
   log = limits = None
   if log_path is not None:
     # Events of a ledger are for its planned limits; the log may show they were kept.

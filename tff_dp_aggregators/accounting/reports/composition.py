@@ -173,23 +173,22 @@ def _event_of_part(part: dict[str, Any]) -> dp_accounting.DpEvent:
 
 
 def _check_distinct(parts: Sequence[Part]) -> None:
-  """Raises ValueError if a run is given twice."""
   seen: dict[Any, str] = {}
   for name, part in parts:
     for _, run in model.runs(part):
       files = run['verification']['files'] if run['mechanism'] else ()
       by_role = {file['role']: file['sha256'] for file in files}
-      if 'ledger' in by_role:
-        identity = ('ledger', by_role['ledger'], None)
-      elif 'round_log' in by_role:
-        population = run['participation']['source']['arguments'].get('population')
-        identity = ('round log', by_role['round_log'], population)
-      else:
+      role = next((each for each in ('ledger', 'round_log') if each in by_role), None)
+      if role is None:
         continue
+      identity: tuple[Any, ...] = (role, by_role[role])
+      if role == 'round_log':
+        source = run['participation']['source']
+        identity += (source['arguments'].get('population'),)
       if identity in seen:
         raise ValueError(
           f'a run is given twice, in {seen[identity]} and in {name}: the same '
-          f'{identity[0]} (sha256 {identity[1]}). Give each run once.'
+          f'{role.replace("_", " ")} (sha256 {by_role[role]}). Give each run once.'
         )
       seen[identity] = name
 
@@ -197,7 +196,6 @@ def _check_distinct(parts: Sequence[Part]) -> None:
 def _check_releases(
   releases: Sequence[model.OtherRelease], delta: float, adjacency: str
 ) -> None:
-  """Raises ValueError if other releases cannot be composed with runs."""
   names = [release.name for release in releases]
   if len(set(names)) < len(names):
     raise ValueError(f'other releases must have names of their own; got {names}.')
@@ -208,8 +206,7 @@ def _check_releases(
         f'{release.name!r} is stated for adjacency={release.adjacency}, and the runs '
         f'are for {adjacency}, with which {" or ".join(accepted)} goes.'
       )
-  deltas = sum(release.delta for release in releases)
-  if not deltas < delta:
+  if not (deltas := sum(release.delta for release in releases)) < delta:
     raise ValueError(
       f'deltas of other releases sum to {deltas:g}, which leaves nothing for the runs '
       f'of delta = {delta:g}, that of all together. Give a larger --target_delta.'

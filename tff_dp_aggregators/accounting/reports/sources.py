@@ -82,9 +82,9 @@ class Inputs:
   Facts that are unknown or do not apply are `None`.
   """
 
-  # The planned mechanism, including what was found from a target.
-  mechanism: joint_mechanism.AnyMechanism
-  delta: float  # At which epsilon is stated.
+  # The planned mechanism, joint or not, including what was found from a target.
+  mechanism: Any = None
+  delta: float = math.nan  # At which epsilon is stated.
   target_epsilon: Optional[float] = None  # The privacy target.
   target_rho: Optional[float] = None  # The privacy target in zCDP, instead.
   # 'noise_multiplier', 'num_rounds' or 'max_participations', if found from the target.
@@ -142,18 +142,6 @@ class Inputs:
           f'the mechanism spends {name} = {rounding.up(spent, digits)}{at}, more than '
           f'target_{name}={rounding.exact(target)}.'
         )
-
-
-@dataclasses.dataclass(frozen=True)
-class WithoutPrivacy:
-  """The inputs for a run without a mechanism; fields are those of `Inputs`."""
-
-  simulation: Optional[str] = None
-  not_covered: tuple[str, ...] = ()
-  tuning: Optional[model.Tuning] = None
-  files: tuple[dict[str, Any], ...] = ()
-  accountant: Optional[str] = None
-  command: Optional[str] = None
 
 
 def check_not_covered(not_covered: Any) -> tuple[str, ...]:
@@ -219,6 +207,18 @@ def _check_same(
       raise ValueError(
         f'{what} has {name}={found.get(name)}, and {planner} {value}: {reason}.'
       )
+
+
+def planned_limits(
+  source: Optional[Mapping[str, Any]],
+) -> Optional[strategies.Participation]:
+  """The planned limits in the summary of a round log, if it has any."""
+  planned = (source or {}).get('planned')
+  if not planned:
+    return None
+  return strategies.Participation(
+    planned['num_rounds'], planned['min_separation'], planned['max_participations']
+  )
 
 
 def enforced_by_log(
@@ -332,12 +332,6 @@ class _Config(msgspec.Struct, frozen=True):
   canaries: Optional[dict[str, Any]] = None
   software: Optional[dict[str, Any]] = None
 
-  @property
-  def simulation(self) -> Optional[str]:
-    """'packed' or 'one_by_one'; `None` if the configuration does not say."""
-    stated = self.training.simulation
-    return stated if stated in (None, 'packed') else 'one_by_one'
-
   def facts(self) -> dict[str, Any]:
     """Fields of `Inputs` on training and clients; `None` for what is not stated."""
     schedule, cohort = self.training.schedule, self.simulated_cohort
@@ -356,11 +350,12 @@ class _Config(msgspec.Struct, frozen=True):
       )
     names, stated = model.BeforeClipping.__struct_fields__, self.training.aggregation
     values = {name: (stated or {}).get(name) for name in names}
-    if values != dict.fromkeys(names):
+    if any(value is not None for value in values.values()):
       before_clipping = model.BeforeClipping(**values)
+    simulation = self.training.simulation
     return {
       'code_version': code_version,
-      'simulation': self.simulation,
+      'simulation': simulation if simulation in (None, 'packed') else 'one_by_one',
       'reporting': reporting,
       'before_clipping': before_clipping,
       'not_covered': check_not_covered(self.not_covered),
@@ -376,23 +371,18 @@ def from_run_dir(
 ) -> Inputs:
   """Returns the inputs from a run's configuration, strategy and ledger.
 
+  Those of a run without privacy have no mechanism.
+
   `accountant`: Computes epsilon; `None` for the one that the run was planned with.
   """
   path, config = _read_config(run_dir)
   try:
+    if config.privacy is None and config.simulated_cohort is None:
+      return Inputs(files=(file_of('config', path),), **config.facts())
     return _from_config(path, config, accountant, rounds_fixed_by)
   except (AttributeError, KeyError, TypeError, ValueError) as e:
     words = str(e) if isinstance(e, ValueError) else f'{type(e).__name__}: {e}.'
     raise ValueError(f'{os.path.normpath(run_dir)}: {words}') from e
-
-
-def without_privacy(run_dir: str) -> WithoutPrivacy:
-  """Returns the inputs for a run without a mechanism, from its configuration."""
-  path, config = _read_config(run_dir)
-  if config.privacy is not None or config.simulated_cohort is not None:
-    raise ValueError(f'the run in {os.path.normpath(run_dir)} had a mechanism.')
-  files, not_covered = (file_of('config', path),), check_not_covered(config.not_covered)
-  return WithoutPrivacy(config.simulation, not_covered, config.tuning, files)
 
 
 def _read_config(run_dir: str) -> tuple[str, _Config]:
@@ -414,9 +404,7 @@ def _from_config(
 ) -> Inputs:
   run_dir = os.path.dirname(config_path)
   cohort = config.simulated_cohort
-  privacy = config.privacy if cohort is None else cohort.as_planned
-  if privacy is None:
-    raise ValueError('the run had no privacy mechanism.')
+  privacy = cast(_Privacy, config.privacy if cohort is None else cohort.as_planned)
   files, strategy = [file_of('config', config_path)], None
   for path in (os.path.join(run_dir, f'strategy.{end}') for end in ('npz', 'json')):
     if strategy is None and os.path.exists(path):
@@ -521,7 +509,6 @@ def _check_ledger(privacy: _Privacy, ledger: ledger_lib.Ledger) -> None:
 def _weights_of_parts(
   mechanism: joint_mechanism.AnyMechanism, privacy: _Privacy
 ) -> Optional[dict[str, dict[str, list[int]]]]:
-  """Returns the weights of each part; raises ValueError if patterns disagree."""
   if not mechanism.parts:
     return None
   stated = privacy.weights_of_parts or {}
@@ -578,11 +565,6 @@ def from_round_log(
   }
   limits = summary.participation
   if planned is not None:
-    if summary.num_rounds > planned.num_rounds:
-      raise ValueError(
-        f'{path} has {summary.num_rounds} rounds, and num_rounds={planned.num_rounds} '
-        'were planned.'
-      )
     cap = planned.assumed_at_most
     broken = summary.broken_in_short(planned.min_separation, cap)
     summary_json['planned'] = {
@@ -603,7 +585,7 @@ def summary_of(log: RoundLog, plan: Inputs) -> dict[str, Any]:
   That has the largest epsilon of a client's participations in the log, if it names
   clients and the server's noise is one Gaussian.
   """
-  mechanism, squared = cast(mechanism_lib.Mechanism, plan.mechanism), None
+  mechanism, squared = plan.mechanism, None
   if not mechanism.parts and mechanism.is_one_gaussian and mechanism.is_private:
     if not mechanism.placement.is_of_client:
       squared = log.proved.sensitivity_squared(mechanism.strategy)
@@ -614,9 +596,11 @@ def summary_of(log: RoundLog, plan: Inputs) -> dict[str, Any]:
   allowed = mechanism.strategy.sensitivity_squared(mechanism.limits)
   share = min(squared / allowed, 1.0)
   mu = accountants.gdp_mu(mechanism.event) * math.sqrt(share)
-  epsilon = plan.epsilon_of(dp_accounting.GaussianDpEvent(1 / mu))
-  squared = share * mechanism.sensitivity_squared
-  occurred = {'sensitivity_squared': squared, 'epsilon': epsilon, 'delta': plan.delta}
+  occurred = {
+    'sensitivity_squared': share * mechanism.sensitivity_squared,
+    'epsilon': plan.epsilon_of(dp_accounting.GaussianDpEvent(1 / mu)),
+    'delta': plan.delta,
+  }
   return {**log.summary, 'occurred': occurred}
 
 

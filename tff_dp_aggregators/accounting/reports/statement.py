@@ -67,6 +67,8 @@ def build(inputs: sources.Inputs, *, with_curves: bool = True) -> dict[str, Any]
   Infinite numbers are `None`, and without `with_curves` so are the points of plots.
   """
   mechanism, delta = inputs.mechanism, inputs.delta
+  if mechanism is None:
+    return _without_privacy(inputs, None)
   gaussian.check_delta(delta)
   if inputs.rounds_fixed_by is None:
     inputs.check_target(mechanism.event)
@@ -77,7 +79,7 @@ def build(inputs: sources.Inputs, *, with_curves: bool = True) -> dict[str, Any]
   if inputs.simulated_cohort is not None:
     if inputs.rounds_fixed_by is not None:
       raise ValueError('rounds_fixed_by is for a guarantee, and this run has none.')
-    return build_without_privacy(inputs)
+    return _without_privacy(inputs, _simulated_cohort(inputs))
   event, run, clip_norm = mechanism.event, None, inputs.clip_norm
   if inputs.ledger is None:
     spent, completed = _spent_in_log(inputs)
@@ -166,7 +168,6 @@ def build(inputs: sources.Inputs, *, with_curves: bool = True) -> dict[str, Any]
 
 
 def _warnings(inputs: sources.Inputs) -> list[str]:
-  """The warnings of a report, such as against whom the guarantee does not hold."""
   mechanism, ledger = inputs.mechanism, inputs.ledger
   entries = () if ledger is None else ledger.entries
   texts = []
@@ -273,20 +274,16 @@ def build_nbafl(plan: nbafl.Nbafl, *, command: Optional[str] = None) -> dict[str
 
 
 def _nbafl_of_run(plan: nbafl.Nbafl) -> model.NbaflOfRun:
-  """The plan that the noise of a run is from, for the run's statement."""
   return model.NbaflOfRun(
     plan=model.NbaflPlan.of(plan, name='nbafl'),
     guarantees=[model.NbaflGuarantee.of(each) for each in plan.guarantees()],
   )
 
 
-def build_without_privacy(
-  run: Union[sources.WithoutPrivacy, sources.Inputs, None] = None,
+def _without_privacy(
+  run: sources.Inputs, cohort: Optional[model.SimulatedCohort]
 ) -> dict[str, Any]:
-  """Builds the statement of a run without a mechanism, or with a simulated cohort."""
-  run, verification, cohort = run or sources.WithoutPrivacy(), None, None
-  if isinstance(run, sources.Inputs):
-    cohort = _simulated_cohort(run)
+  verification = None
   if run.files or cohort is not None:
     verification = model.OtherVerification(
       command=run.command,
@@ -305,15 +302,12 @@ def build_without_privacy(
 
 
 def _simulated_cohort(inputs: sources.Inputs) -> model.SimulatedCohort:
-  """The simulated larger cohort of a run, which is not private itself."""
-  mechanism = cast(mechanism_lib.Mechanism, inputs.mechanism)
-  cohort, ledger = inputs.simulated_cohort, inputs.ledger
-  if mechanism.parts or ledger is None:
+  mechanism, cohort, ledger = inputs.mechanism, inputs.simulated_cohort, inputs.ledger
+  if mechanism.parts or ledger is None or cohort is None:
     raise ValueError(
       'a larger cohort is simulated with one mechanism for all weights, and has a '
       'ledger; something was altered.'
     )
-  assert cohort is not None
   _compare(inputs, ledger)
   rounds, accountant, epsilon = len(ledger.entries), None, None
   if mechanism.noise_multiplier:
@@ -355,11 +349,9 @@ def event_of_rounds(
 
 
 def _mechanisms(inputs: sources.Inputs, clip_norm: Optional[float]) -> Any:
-  """The mechanism, or the joint mechanism with those of its parts."""
   if not inputs.mechanism.parts:
     return _mechanism(inputs, clip_norm)
-  joint = cast(joint_lib.JointMechanism, inputs.mechanism)
-  parts = []
+  joint, parts = inputs.mechanism, []
   for part in joint.parts:
     weights = (inputs.weights_of_parts or {}).get(part.name)
     shapes = None if weights is None else list(weights.values())
@@ -392,7 +384,7 @@ def _mechanism(
   struct: type[model.Mechanism] = model.Mechanism,
   **of_part: Any,
 ) -> Any:
-  mechanism = cast(mechanism_lib.Mechanism, inputs.mechanism)
+  mechanism = inputs.mechanism
   strategy, placement = mechanism.strategy, mechanism.placement
   integers = _integer_noise(mechanism, inputs.ledger)
   factor = 1.0 if integers is None else integers.rounding_factor
@@ -440,7 +432,6 @@ def error_multiplier(mechanism: mechanism_lib.Mechanism) -> float:
 def _integer_noise(
   mechanism: mechanism_lib.Mechanism, ledger: Optional[ledger_lib.Ledger]
 ) -> Optional[model.IntegerNoise]:
-  """Grid, rounding and wrapping of integer noise; `None` for real-valued noise."""
   noise = mechanism.noise
   if not noise.is_integer:
     return None
@@ -499,26 +490,22 @@ def _spent_in_log(inputs: sources.Inputs) -> tuple[dp_accounting.DpEvent, int]:
   """The event of a round log's rounds, and their number; without a log, of all."""
   mechanism, source = inputs.mechanism, inputs.participation_source or {}
   num_rounds = mechanism.participation.num_rounds
-  rounds, planned = source.get('num_rounds', num_rounds), source.get('planned')
+  rounds = source.get('num_rounds', num_rounds)
   if rounds == num_rounds:
     return mechanism.event, rounds
-  limits = None
-  if planned:
-    limits = strategies.Participation(
-      num_rounds, planned['min_separation'], planned['max_participations']
-    )
   observed = strategies.Participation(
     rounds, source['min_separation'], source['max_participations']
   )
-  ran = log_participation.of_plan(
-    observed, rounds, limits, bool(planned and planned['broken'])
-  )
+  planned = sources.planned_limits(source)
+  is_broken = planned is not None and bool(source['planned']['broken'])
+  if planned is not None:
+    planned = dataclasses.replace(planned, num_rounds=num_rounds)
+  ran = log_participation.of_plan(observed, rounds, planned, is_broken)
   # The strategy is for all planned rounds; nobody took part in those after the log.
   shown = strategies.Participation(
     num_rounds, ran.min_separation, ran.possible_participations
   )
-  single = cast(mechanism_lib.Mechanism, mechanism)
-  return dataclasses.replace(single, participation=shown).event, rounds
+  return dataclasses.replace(mechanism, participation=shown).event, rounds
 
 
 def _stopped_early(
@@ -623,7 +610,6 @@ def software() -> model.Software:
 def _curves(
   inputs: sources.Inputs, event: dp_accounting.DpEvent, run: Optional[model.Run]
 ) -> model.Curves:
-  """The points of a report's plots, without infinite epsilons."""
   mechanism, delta = inputs.mechanism, inputs.delta
   num_rounds, relation = mechanism.participation.num_rounds, mechanism.relation
   rounds = np.unique(np.linspace(0, num_rounds - 1, _POINTS).astype(int))
@@ -716,7 +702,6 @@ def _check_ledger(inputs: sources.Inputs, ledger: ledger_lib.Ledger) -> None:
 
 
 def _planned_lines(inputs: sources.Inputs) -> Iterator[dict[str, Any]]:
-  """Yields for each round the fields that the mechanism plans for its line."""
   mechanism, clip_norm = inputs.mechanism, inputs.clip_norm
   line: dict[str, Any] = {'parts': None, **mechanism.line(None), 'clip_norm': clip_norm}
   if clip_norm is None or mechanism.clipped_count_stddev is not None:
@@ -734,7 +719,6 @@ def _planned_lines(inputs: sources.Inputs) -> Iterator[dict[str, Any]]:
 
 
 def _compare(inputs: sources.Inputs, ledger: ledger_lib.Ledger) -> None:
-  """Raises ValueError for the first line that differs from the planned one."""
   entries, num_rounds = ledger.entries, inputs.mechanism.participation.num_rounds
   if not 1 <= len(entries) <= num_rounds:
     raise ValueError(
