@@ -371,15 +371,13 @@ def _source_values(participation: dict[str, Any]) -> Iterator[tuple[str, str]]:
       yield name.replace('_', ' '), _written(value)
 
 
-def _flat(values: dict[str, Any]) -> Iterator[tuple[str, Any]]:
+def _flat(values: dict[str, Any], prefix: str = '') -> Iterator[tuple[str, Any]]:
   """The values of a nested dict, without empty ones and nested plans."""
   for key, value in values.items():
-    if key in ('planned', 'occurred'):
-      continue
-    if isinstance(value, dict):
-      yield from ((f'{key}: {name}', each) for name, each in _flat(value))
-    elif value is not None and value != []:
-      yield key, value
+    if isinstance(value, dict) and key not in ('planned', 'occurred'):
+      yield from _flat(value, f'{prefix}{key}: ')
+    elif value not in (None, []) and key not in ('planned', 'occurred'):
+      yield f'{prefix}{key}', value
 
 
 def _written(value: Any) -> str:
@@ -407,12 +405,8 @@ def _bought(
 ) -> Sequence[tuple[float, float]]:
   """Points of the first measure over epsilon; none if epsilon is constant."""
   by_round = dict(spent.points)
-  points = [
-    (by_round[rounds], value)
-    for _, curve in measures[:1]
-    for rounds, value in curve.points
-    if rounds in by_round
-  ]
+  of_first = measures[0][1].points if measures else ()
+  points = [(by_round[each], value) for each, value in of_first if each in by_round]
   return points if len({epsilon for epsilon, _ in points}) > 1 else []
 
 

@@ -125,8 +125,9 @@ class Inputs:
 
   def epsilon_of(self, event: dp_accounting.DpEvent) -> float:
     """Epsilon of an event at `delta`, by `accountant`."""
-    relation = self.mechanism.relation
-    return accountants.epsilon(event, self.delta, self.accountant, relation)
+    return accountants.epsilon(
+      event, self.delta, self.accountant, self.mechanism.relation
+    )
 
   def check_target(self, event: dp_accounting.DpEvent) -> None:
     """Raises ValueError if an event of the mechanism spends more than the target."""
@@ -255,10 +256,8 @@ def from_plan(
   Without a ledger, the plan must have the limits that a round log gives; with one, the
   log must show that the plan's limits were kept.
   """
-  files: list[dict[str, Any]] = []
+  files = [] if round_log is None else [round_log.file]
   facts: dict[str, Any] = {'command': command}
-  if round_log is not None:
-    files.append(round_log.file)
   if ledger is not None:
     ledger_file, facts['ledger'] = _read_ledger(ledger)
     files.append(ledger_file)
@@ -266,12 +265,11 @@ def from_plan(
     if recorded and plan.noise_source == Inputs.noise_source:
       facts['noise_source'] = recorded
   if round_log is not None:
-    limits = plan.mechanism.limits
+    limits, schema = plan.mechanism.limits, plan.mechanism.participation
     if ledger is not None:
       log_participation.check_agreement(round_log.proved, facts['ledger'], limits)
     else:
       shown = log_participation.of_plan(round_log.limits, limits.num_rounds)
-      schema = plan.mechanism.participation
       if shown != schema:
         raise ValueError(f'the round log gives {shown}, the report has {schema}.')
     summary, cap = summary_of(round_log, plan), plan.cap_enforced_by
@@ -403,17 +401,17 @@ def _from_config(
   rounds_fixed_by: Optional[str],
 ) -> Inputs:
   run_dir = os.path.dirname(config_path)
-  cohort = config.simulated_cohort
+  strategy = canary_record = plan = None
+  cohort, schedule = config.simulated_cohort, config.training.schedule
   privacy = cast(_Privacy, config.privacy if cohort is None else cohort.as_planned)
-  files, strategy = [file_of('config', config_path)], None
+  files = [file_of('config', config_path)]
   for path in (os.path.join(run_dir, f'strategy.{end}') for end in ('npz', 'json')):
     if strategy is None and os.path.exists(path):
       strategy = joint_mechanism.load_strategy(privacy.mechanism, path)
       files.append(file_of('strategy', path))
   ledger_file, ledger = _read_ledger(os.path.join(run_dir, 'ledger.jsonl'))
-  ledger_lib.check_schedule(ledger, config.training.schedule)
+  ledger_lib.check_schedule(ledger, schedule)
   files.append(ledger_file)
-  canary_record = None
   if config.canaries is not None and ledger.entries:
     path = os.path.join(run_dir, canaries_lib.FILE)  # Written at the end of the run.
     canary_record = canaries_lib.Record.load(
@@ -423,46 +421,42 @@ def _from_config(
       most_rounds=len(ledger.entries),
     )
     files.append(file_of('canaries', path))
-  arguments, own_accountant = [f'--run_dir={run_dir or "."}'], privacy.accountant
-  if own_accountant is not None:
-    accountants.entry_of(own_accountant)
-  is_other = accountant not in (None, own_accountant)
+  if privacy.accountant is not None:
+    accountants.entry_of(privacy.accountant)
+  arguments = [f'--run_dir={run_dir or "."}']
+  is_other = accountant not in (None, privacy.accountant)
   if is_other:
     arguments.append(f'--accountant={accountant}')
   if rounds_fixed_by is not None:
     arguments.append(f'--rounds_fixed_by={rounds_fixed_by}')
   mechanism = joint_mechanism.stored(privacy.mechanism, strategy)
   _check_ledger(privacy, ledger)
-  if cohort is None and config.training.schedule:
-    _check_schedule(mechanism, privacy, config.training.schedule)
-  plan = None
+  if cohort is None and schedule:
+    _check_schedule(mechanism, privacy, schedule)
   if config.nbafl is not None:
     plan = nbafl_lib.Nbafl(**config.nbafl)
-    check_nbafl_cohorts(plan, config.training.schedule)
+    check_nbafl_cohorts(plan, schedule)
   target = privacy.target_epsilon
   if target is not None and is_other:
     # By another accountant epsilon may exceed the target, which is then left out.
     spent = mechanism.epsilon(privacy.delta, accountant=accountant)
     target = target if spent <= target else None
+  same = ('delta', 'target_rho', 'clip_norm', 'noise_source')
+  same += ('enforced_by', 'cap_enforced_by')
   return Inputs(
     mechanism,
-    privacy.delta,
     target_epsilon=target,
-    target_rho=privacy.target_rho,
     found='noise_multiplier' if target or privacy.target_rho else None,
-    accountant=own_accountant if accountant is None else accountant,
-    clip_norm=privacy.clip_norm,
+    accountant=privacy.accountant if accountant is None else accountant,
     weights_of_parts=_weights_of_parts(mechanism, privacy),
     ledger=ledger,
     rounds_fixed_by=rounds_fixed_by,
-    enforced_by=privacy.enforced_by,
-    cap_enforced_by=privacy.cap_enforced_by,
-    noise_source=privacy.noise_source,
     simulated_cohort=cohort,
     nbafl=plan,
     canary_record=canary_record,
     command=command_of(arguments),
     files=tuple(files),
+    **{name: getattr(privacy, name) for name in same},
     **config.facts(),
   )
 

@@ -13,7 +13,7 @@ import json
 import math
 import platform
 from collections.abc import Iterator
-from typing import Any, Optional, Union, cast
+from typing import Any, Optional, Union
 
 import dp_accounting
 import msgspec
@@ -97,10 +97,8 @@ def build(inputs: sources.Inputs, *, with_curves: bool = True) -> dict[str, Any]
   if inputs.rounds_fixed_by is not None:
     inputs.check_target(event)
   curves = _curves(inputs, event, run) if with_curves else None
-  target = None
   target_rho = msgspec.UNSET if inputs.target_rho is None else inputs.target_rho
-  if inputs.target_epsilon is not None or target_rho:
-    target = model.Target.of(inputs, epsilon=inputs.target_epsilon, rho=target_rho)
+  target = model.Target.of(inputs, epsilon=inputs.target_epsilon, rho=target_rho)
   guarantee = guarantees.of_event(
     event, delta, mechanism.relation, inputs.accountant, mechanism.sensitivity_kind
   )
@@ -122,9 +120,8 @@ def build(inputs: sources.Inputs, *, with_curves: bool = True) -> dict[str, Any]
   warnings = _warnings(inputs)
   canaries: Any = msgspec.UNSET
   if inputs.canary_record is not None:
-    canaries = _canaries(inputs, guarantee, cast(model.Run, run))
-    shown = [each.epsilon for each in canaries.bounds if each.contradicts]
-    if shown:
+    canaries = _canaries(inputs, guarantee, run)
+    if shown := [each.epsilon for each in canaries.bounds if each.contradicts]:
       warning = _TEXTS.contradicted(
         rounding.down(max(shown), 4),
         rounding.up(guarantee.epsilon),
@@ -142,7 +139,7 @@ def build(inputs: sources.Inputs, *, with_curves: bool = True) -> dict[str, Any]
       participation=_participation(inputs),
       run=run,
       stopped=stopped,
-      target=target,
+      target=target if target.epsilon is not None or target_rho else None,
       guarantee=guarantee,
       canaries=canaries,
       other_guarantees=guarantees.others(inputs),
@@ -168,9 +165,8 @@ def build(inputs: sources.Inputs, *, with_curves: bool = True) -> dict[str, Any]
 
 
 def _warnings(inputs: sources.Inputs) -> list[str]:
-  mechanism, ledger = inputs.mechanism, inputs.ledger
+  mechanism, ledger, texts = inputs.mechanism, inputs.ledger, []
   entries = () if ledger is None else ledger.entries
-  texts = []
   source = inputs.participation_source or {}
   planned, observed = source.get('planned') or {}, source.get('observed') or {}
   if planned.get('broken'):
@@ -389,12 +385,11 @@ def _mechanism(
   integers = _integer_noise(mechanism, inputs.ledger)
   factor = 1.0 if integers is None else integers.rounding_factor
   sensitivity = factor * mechanism.sensitivity
-  adaptive = simulated_epsilon = None
-  if mechanism.clipped_count_stddev is not None:
-    adaptive = model.AdaptiveClipping.of(mechanism)
+  simulated_epsilon = None
   if placement.is_simulation:
     simulated = mechanism.event_with(mechanism.noise_multiplier)
     simulated_epsilon = inputs.epsilon_of(simulated)
+  is_adaptive = mechanism.clipped_count_stddev is not None
   error, noise = strategy.per_query_error(), error_multiplier(mechanism)
   in_sum = noises.MIN_CLIENTS in dict(mechanism.options) or not placement.is_of_client
   return struct.of(
@@ -409,7 +404,7 @@ def _mechanism(
       **registry.options_of(strategy),
     },
     clip_norm=clip_norm,
-    adaptive_clipping=adaptive,
+    adaptive_clipping=model.AdaptiveClipping.of(mechanism) if is_adaptive else None,
     sensitivity=sensitivity,
     sensitivity_squared=factor**2 * mechanism.sensitivity_squared,
     effective_noise_multiplier=mechanism.noise_multiplier / sensitivity,
@@ -580,20 +575,23 @@ def _spent_in_ledger(
 
 
 def _canaries(
-  inputs: sources.Inputs, guarantee: model.Guarantee, run: model.Run
+  inputs: sources.Inputs, guarantee: model.Guarantee, run: Any
 ) -> model.Canaries:
+  record: Any = inputs.canary_record
   audit = canaries_lib.audit(
-    cast(canaries_lib.Record, inputs.canary_record),
+    record,
     delta=inputs.delta,
-    planned_epsilon=cast(float, run.epsilon_planned),
+    planned_epsilon=run.epsilon_planned,
     is_gaussian=inputs.mechanism.is_one_gaussian,
   )
-  claimed = cast(float, guarantee.epsilon)
-  bounds = [
-    model.CanaryBound.of(each, contradicts=each.epsilon > claimed)
-    for each in audit.bounds
-  ]
-  return model.Canaries.of(audit, bounds=bounds)
+  claimed: Any = guarantee.epsilon
+  return model.Canaries.of(
+    audit,
+    bounds=[
+      model.CanaryBound.of(each, contradicts=each.epsilon > claimed)
+      for each in audit.bounds
+    ],
+  )
 
 
 def software() -> model.Software:
@@ -633,13 +631,16 @@ def _curves(
   elif is_shown:  # At the rounds in which the first group of clients takes part.
     limits = mechanism.limits
     last = min(-(-completed // limits.min_separation), limits.possible_participations)
-    for turns in np.unique(np.linspace(1, last, _SAMPLED_POINTS).astype(int)):
-      of_turns = mechanism.event_of_turns(int(turns))
-      epsilon = accountants.epsilon(of_turns, delta, by, relation)
-      spent.append([(int(turns) - 1) * limits.min_separation + 1, epsilon])
+    spent = [
+      [
+        (turns - 1) * limits.min_separation + 1,
+        accountants.epsilon(mechanism.event_of_turns(turns), delta, by, relation),
+      ]
+      for turns in np.unique(np.linspace(1, last, _SAMPLED_POINTS).astype(int)).tolist()
+    ]
   error: list[list[float]] = []
   correlation: list[list[float]] = []
-  if isinstance(mechanism, mechanism_lib.Mechanism):  # Each part would have its own.
+  if not mechanism.parts:  # Each part would have its own.
     strategy = mechanism.strategy
     errors = error_multiplier(mechanism) * np.sqrt(strategy.per_query_error())
     error = [[int(each) + 1, float(errors[each])] for each in rounds]

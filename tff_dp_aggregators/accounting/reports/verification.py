@@ -178,24 +178,24 @@ def _read(path: str) -> dict[str, Any]:
 
 def _bring_up_to_date(report: dict[str, Any]) -> None:
   """Adds what a report of an earlier release lacks, and renames program and flags."""
-  mechanism, parts = report['mechanism'], report.get('parts') or ()
-  stated = report['verification'] or {}
+  mechanism, parts = report['mechanism'] or {}, report.get('parts') or ()
+  stated, provenance = report['verification'] or {}, report.get('provenance')
   if (stated.get('command') or '').startswith(_OLD_PROGRAM):
     arguments = stated['command'][len(_OLD_PROGRAM) - 1 :]
     arguments = _OLD_FLAG.sub(lambda old: messages.RENAMED[old[0]], arguments)
     stated['command'] = sources.PROGRAM + arguments
-  mechanisms = [mechanism or {}, *(mechanism or {}).get('parts', ())]
+  mechanisms = [mechanism, *mechanism.get('parts', ())]
   single = [each for each in mechanisms if 'strategy' in each]
   for each in single:
-    for name in (*mechanism_lib.options(), noises.SERVER_NOISE):
-      each.setdefault(name, None)
+    absent = dict.fromkeys((*mechanism_lib.options(), noises.SERVER_NOISE))
+    each.update({**absent, **each})
   if parts or single:
     report.setdefault('warnings', [])
     report.setdefault('other_releases' if parts else 'nbafl', [] if parts else None)
-  provenance, names = report.get('provenance'), ('mechanism', 'noise_multiplier')
-  if provenance is not None and not set(names) & set(provenance):
+  if provenance is not None and not {'mechanism', 'noise_multiplier'} & set(provenance):
     is_recorded = {'config', 'ledger'} & {file['role'] for file in stated['files']}
-    provenance.update(dict.fromkeys(names, 'recorded' if is_recorded else 'stated'))
+    origin = 'recorded' if is_recorded else 'stated'
+    provenance.update(mechanism=origin, noise_multiplier=origin)
   for part in parts:
     _bring_up_to_date(part)
 
