@@ -138,21 +138,20 @@ def _neighbours_and_delta(parts: Sequence[Part]) -> tuple[str, float]:
   """The adjacency and delta of all parts; raises ValueError if they do not compose."""
   pairs = []
   for name, part in parts:
-    placement = noises.PLACEMENTS.get((part['mechanism'] or {}).get('noise_site', ''))
-    is_simulation = placement is not None and placement.is_simulation
+    site = (part['mechanism'] or {}).get('noise_site')
+    is_simulation = site in noises.PLACEMENTS and noises.PLACEMENTS[site].is_simulation
     if 'accountant' not in part['guarantee'] or is_simulation:
       raise ValueError(
         f'{name} has no guarantee that composes: there is no mechanism, its noise is '
         'that of a larger cohort or simulates that of clients, or it is an NbAFL plan.'
       )
-    adjacency = part['definition']['adjacency']['name']
-    pairs.append((adjacency, part['guarantee']['delta']))
+    pairs.append((part['definition']['adjacency']['name'], part['guarantee']['delta']))
     if pairs[-1] != pairs[0]:
       raise ValueError(
-        f'what is composed needs the same adjacency and delta; {parts[0].name} has '
-        f'{pairs[0][0]} and {pairs[0][1]}, {name} has {pairs[-1][0]} and '
-        f'{pairs[-1][1]}. --adjacency gives a mechanism another one, where it has '
-        'several.'
+        'what is composed needs the same adjacency and delta; '
+        f'{parts[0].name} has {pairs[0][0]} and {pairs[0][1]}, '
+        f'{name} has {pairs[-1][0]} and {pairs[-1][1]}. --adjacency gives a mechanism '
+        'another one, where it has several.'
       )
   return pairs[0]
 
@@ -251,17 +250,15 @@ def _reason_not_independent(
   if all(each.sampling_tag is not None for each in firsts):
     return None  # They are of different seeds, as marks are compared above.
   sizes = [[entry.cohort_requested for entry in entries] for entries in (run, other)]
-  are_random = all(
-    len(set(each)) > 1 and None not in each and not _has_fixed_size(first.dp_event)
-    for each, first in zip(sizes, firsts)
-  )
-  differ = any(size != other_size for size, other_size in zip(*sizes))
-  return None if are_random and differ else _ONE_DRAW
-
-
-def _has_fixed_size(event: dp_accounting.DpEvent) -> bool:
   fixed = dp_accounting.SampledWithoutReplacementDpEvent
-  return any(isinstance(each, fixed) for each in accountants.nested(event))
+  has_fixed_size = any(
+    isinstance(event, fixed)
+    for first in firsts
+    for event in accountants.nested(first.dp_event)
+  )
+  are_random = all(len(set(each)) > 1 and None not in each for each in sizes)
+  differ = any(size != other_size for size, other_size in zip(*sizes))
+  return None if are_random and differ and not has_fixed_size else _ONE_DRAW
 
 
 def _marks(entries: Sequence[ledger_lib.LedgerEntry]) -> dict[str, set[Any]]:

@@ -21,7 +21,6 @@ import markupsafe
 import numpy as np
 
 from tff_dp_aggregators import sampling
-from tff_dp_aggregators.accounting import accountants
 from tff_dp_aggregators.accounting import noises
 from tff_dp_aggregators.accounting.reports import learning_curves
 from tff_dp_aggregators.accounting.reports import model
@@ -146,6 +145,7 @@ def _environment() -> jinja2.Environment:
     down=rounding.down,
     exact=rounding.exact,
     is_bound=statement_lib.is_bound,
+    label=terms.label,
     of_accountant=terms.of_accountant,
     runs=model.runs,
     software=version.in_words,
@@ -354,12 +354,6 @@ def _options(mechanism: dict[str, Any]) -> Iterator[tuple[str, str, str]]:
   for name, each in terms.OPTIONS.items():
     if mechanism.get(name) is not None:
       yield each.title, f'{mechanism[name]}', each.meaning
-
-
-def _label(listed: dict[str, Any]) -> str:
-  """An accountant's name, and the accountant whose bound it states if not its own."""
-  instead = listed['instead']
-  return terms.label(listed['name'], instead and accountants.Instead(**instead))
 
 
 def _source_values(participation: dict[str, Any]) -> Iterator[tuple[str, str]]:

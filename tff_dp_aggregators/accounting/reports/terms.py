@@ -5,7 +5,7 @@ The texts are in `templates/terms.j2` and `templates/schemes.j2`, by name.
 
 import functools
 import types
-from typing import Any, Optional
+from typing import Any
 
 import jinja2
 
@@ -45,6 +45,7 @@ ACCOUNTANTS, OPTIONS, PLACEMENTS = (
   {name: types.SimpleNamespace(**each) for name, each in texts.items()}
   for texts in (_WORDS.accountants, _WORDS.options, _WORDS.placements)
 )
+label = _WORDS.label
 # Accountants whose epsilons a report lists beside that of the accountant in the key, if
 # they can read the event; zCDP cannot read sampled events.
 BESIDE = {'pld': (accountants.QUICK_BOUND,), 'monte_carlo': ()}
@@ -58,13 +59,6 @@ def of_accountant(name: str, sensitivity_kind: str = 'exact') -> Any:
   unknown = types.SimpleNamespace(what=f'by {name}', keeps=name, title=name)
   named = ACCOUNTANTS.get(name, unknown)
   return ACCOUNTANTS.get(f'{name} of a {sensitivity_kind}', named)
-
-
-def label(name: str, instead: Optional[accountants.Instead]) -> str:
-  """An accountant's name for a table, with the one whose bound it states, if any."""
-  if instead is None:
-    return name
-  return f"{name} ({instead.accountant}'s bound, as {instead.reason})"
 
 
 def describe(option: str) -> str:

@@ -234,13 +234,14 @@ def _check_by_another_method(
 ) -> tuple[list[str], list[str]]:
   """Differences and notes by `_OTHER_METHOD`, if that is expected to agree."""
   guarantee = statement['guarantee']
-  if guarantee.get('accountant') != accountants.EXACT or guarantee['gdp_mu'] is None:
+  mu, delta = guarantee.get('gdp_mu'), guarantee['delta']
+  if guarantee.get('accountant') != accountants.EXACT or mu is None:
     return [], []
-  if guarantee['delta'] < _MIN_DELTA or not _MIN_MU <= guarantee['gdp_mu'] <= _MAX_MU:
+  if delta < _MIN_DELTA or not _MIN_MU <= mu <= _MAX_MU:
     return [], []
   relation = sampling.ADJACENCIES[statement['definition']['adjacency']['name']]
   event = events.from_json(statement['verification']['inputs']['event'])
-  other = accountants.epsilon(event, guarantee['delta'], _OTHER_METHOD, relation)
+  other = accountants.epsilon(event, delta, _OTHER_METHOD, relation)
   method, stated = terms.of_accountant(_OTHER_METHOD).title, guarantee['epsilon']
   notes = [f'{method}, another method, give epsilon = {other!r}']
   if 0 <= other - stated <= _AGREEMENT * max(1.0, stated):
