@@ -92,13 +92,11 @@ class Inputs:
   accountant: Optional[str] = None  # Computes epsilon; `None` for the tightest.
   # L2 bound of a client's contribution; a ledger must have it in all rounds.
   clip_norm: Optional[float] = None
-  # Shapes of the weights of a joint mechanism, by names of part and weight, from the
-  # run's configuration, which has to be among `files`.
+  # Shapes by names of part and weight, from the configuration, which is in `files`.
   weights_of_parts: Optional[dict[str, dict[str, list[int]]]] = None
   ledger: Optional[ledger_lib.Ledger] = None  # Of the rounds that ran.
-  # What fixed the number of rounds that ran, fewer than planned, before anything was
-  # computed from clients. The guarantee is then of those rounds; without it, it is of
-  # all planned rounds, as released results may have decided when to stop.
+  # What fixed the number of rounds of a run that ended early, before anything was
+  # computed from clients. Without it, the guarantee is of all planned rounds.
   rounds_fixed_by: Optional[str] = None
   enforced_by: str = NOT_STATED  # Of the separation, or of the sampling.
   cap_enforced_by: Optional[str] = None  # Of `max_participations` below the possible.
@@ -110,8 +108,7 @@ class Inputs:
   simulation: Optional[str] = None
   reporting: Optional[model.Reporting] = None  # `None` if all clients reported.
   before_clipping: Optional[model.BeforeClipping] = None  # What bounds updates.
-  # The larger cohort whose noise the run has; `mechanism` is then the one which that
-  # cohort would have had.
+  # The larger cohort whose noise the run has, and whose mechanism is `mechanism`.
   simulated_cohort: Optional[SimulatedCohort] = None
   nbafl: Optional[nbafl_lib.Nbafl] = None  # The NbAFL plan that the noise is from.
   # Sentences about what else was computed from clients' data without noise.

@@ -405,7 +405,10 @@ def _differences(
 
 
 def _same(stated: Any, computed: Any, tolerance: float) -> bool:
-  if {type(stated), type(computed)} <= {int, float}:
+  numbers = (int, float)
+  if isinstance(stated, bool) or isinstance(computed, bool):
+    return stated is computed
+  if isinstance(stated, numbers) and isinstance(computed, numbers):
     return math.isclose(stated, computed, rel_tol=tolerance, abs_tol=1e-300)
   return bool(stated == computed) and type(stated) is type(computed)
 
