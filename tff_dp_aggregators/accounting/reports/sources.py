@@ -438,8 +438,8 @@ def _from_config(
     # By another accountant epsilon may exceed the target, which is then left out.
     spent = mechanism.epsilon(privacy.delta, accountant=accountant)
     target = target if spent <= target else None
-  same = ('delta', 'target_rho', 'clip_norm', 'noise_source')
-  same += ('enforced_by', 'cap_enforced_by')
+  same = ['delta', 'target_rho', 'clip_norm', 'noise_source']
+  same += ['enforced_by', 'cap_enforced_by']
   return Inputs(
     mechanism,
     target_epsilon=target,
@@ -597,7 +597,12 @@ def summary_of(log: RoundLog, plan: Inputs) -> dict[str, Any]:
 
 def file_of(role: str, path: str) -> dict[str, Any]:
   """Returns role, path and SHA-256 of a file that a statement rests on."""
-  _check_stays(role, path)
+  # A pipe and the like cannot be read a second time.
+  if os.path.exists(path) and not (os.path.isfile(path) or os.path.isdir(path)):
+    raise ValueError(
+      f'the {role.replace("_", " ")} {path} is no regular file, and reports are '
+      'verified from files. Give a file.'
+    )
   digest = hashlib.sha256()
   with open(path, 'rb') as file:
     for block in iter(lambda: file.read(2**20), b''):
@@ -606,19 +611,9 @@ def file_of(role: str, path: str) -> dict[str, Any]:
 
 
 def _read_ledger(path: str) -> tuple[dict[str, Any], ledger_lib.Ledger]:
-  """Reads a ledger; the SHA-256 is of what was read, as a run may append more."""
-  _check_stays('ledger', path)
-  ledger = ledger_lib.read(path)
-  return {'role': 'ledger', 'path': path, 'sha256': ledger.sha256}, ledger
-
-
-def _check_stays(role: str, path: str) -> None:
-  """Raises ValueError for pipes and the like, which cannot be read a second time."""
-  if os.path.exists(path) and not (os.path.isfile(path) or os.path.isdir(path)):
-    raise ValueError(
-      f'the {role.replace("_", " ")} {path} is no regular file, and reports are '
-      'verified from files. Give a file.'
-    )
+  file, ledger = file_of('ledger', path), ledger_lib.read(path)
+  # A run may append more before a file is read again.
+  return {**file, 'sha256': ledger.sha256}, ledger
 
 
 def command_of(arguments: list[str]) -> str:
