@@ -25,9 +25,9 @@ from tff_dp_aggregators.accounting.reports import statement as statement_lib
 from tff_dp_aggregators.accounting.reports import terms
 
 _TEXTS = terms.sentences('statement.j2')
-# Stated adjacencies that imply the adjacency of a report: if a client is removed, or
-# replaced by a client without data, its contributions are replaced by zeros.
-_IMPLYING = {'zero_out': ('zero_out', 'add_or_remove', 'replace_one')}
+# Adjacencies that imply zero-out: if a client is removed, or replaced by a client
+# without data, its contributions are replaced by zeros.
+_IMPLYING_ZERO_OUT = ('zero_out', 'add_or_remove', 'replace_one')
 _OF_ONE_RUN = (
   ': they are of one run, or of two that went on from one state with the same noise. '
   'If one is the beginning of the other, give the longer one alone.'
@@ -198,7 +198,7 @@ def _check_releases(
   names = [release.name for release in releases]
   if len(set(names)) < len(names):
     raise ValueError(f'other releases must have names of their own; got {names}.')
-  accepted = _IMPLYING.get(adjacency, (adjacency,))
+  accepted = _IMPLYING_ZERO_OUT if adjacency == 'zero_out' else (adjacency,)
   for release in releases:
     if release.adjacency not in (None, *accepted):
       raise ValueError(

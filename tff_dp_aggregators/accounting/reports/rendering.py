@@ -84,9 +84,6 @@ def _markdown(
       *texts, markupsafe.Markup(url)
     )
 
-  if learned is not None:
-    spent = learned.epsilon.points or learned.simulated_epsilon.points
-    learned = learned if spent or _measured(learned) else None
   template = _environment().get_template(name)
   return _tidy(template.render(s=statement, learned=learned, plot=plot))
 

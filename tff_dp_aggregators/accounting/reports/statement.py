@@ -452,9 +452,7 @@ def _integer_noise(
 
 def _participation(inputs: sources.Inputs) -> model.Participation:
   schema, limits = inputs.mechanism.participation, inputs.mechanism.limits
-  cap_enforced_by = None
-  if limits.assumed_at_most is not None:
-    cap_enforced_by = inputs.cap_enforced_by or sources.NOT_STATED
+  has_cap = limits.assumed_at_most is not None
   return model.Participation.of(
     limits,
     inputs,
@@ -462,23 +460,22 @@ def _participation(inputs: sources.Inputs) -> model.Participation:
     registered=sampling.to_json(schema),
     assumption=terms.of_scheme('assumption', schema),
     rounds_between=limits.min_separation - 1,
-    cap_enforced_by=cap_enforced_by,
+    cap_enforced_by=(inputs.cap_enforced_by or sources.NOT_STATED) if has_cap else None,
     source=inputs.participation_source,
   )
 
 
 def _strategy(mechanism: joint_lib.AnyMechanism) -> Optional[dict[str, Any]]:
   """The strategy as JSON, or those of parts by name; `None` if one is large."""
-
-  def if_small(strategy: strategies.Strategy) -> Optional[dict[str, Any]]:
+  parts: Any = mechanism.parts
+  by_part = {part.name: part.mechanism.strategy for part in parts}
+  single: Any = mechanism.strategy
+  for strategy in by_part.values() or [single]:
     values = strategy.parameters().values()
-    numbers = sum(np.size(value) for value in values if value is not None)
-    return json.loads(strategy.to_json()) if numbers <= _MAX_NUMBERS else None
-
-  if isinstance(mechanism, mechanism_lib.Mechanism):
-    return if_small(mechanism.strategy)
-  by_part = {part.name: if_small(part.mechanism.strategy) for part in mechanism.parts}
-  return None if None in by_part.values() else by_part
+    if sum(np.size(value) for value in values if value is not None) > _MAX_NUMBERS:
+      return None
+  written = {name: json.loads(each.to_json()) for name, each in by_part.items()}
+  return written or json.loads(single.to_json())
 
 
 def _spent_in_log(inputs: sources.Inputs) -> tuple[dp_accounting.DpEvent, int]:
