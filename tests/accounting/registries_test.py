@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import types
 
 import dp_accounting
 import pytest
@@ -60,8 +61,10 @@ class DiceSampling(round_sampling.RoundSampling):
 @pytest.fixture
 def doubled():
   accountants.register(_Doubled)
-  terms.ACCOUNTANTS['doubled'] = terms.AccountantTerms(
-    'upper bound: twice the exact epsilon', 'doubled: half of what there is', 'doubling'
+  terms.ACCOUNTANTS['doubled'] = types.SimpleNamespace(
+    what='upper bound: twice the exact epsilon',
+    keeps='doubled: half of what there is',
+    title='doubling',
   )
   yield
   del accountants.ACCOUNTANTS['doubled'], terms.ACCOUNTANTS['doubled']

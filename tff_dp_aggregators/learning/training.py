@@ -520,8 +520,7 @@ def _result(run: run_lib.Run, make: Optional[Callable[[], Any]]) -> Result:
   if recorded.is_finished:
     statement = directory.read(run_directory.REPORT)
   else:
-    has_mechanism = plan.mechanism is not None
-    statement = records.write_report(directory, has_mechanism=has_mechanism)
+    statement = records.write_report(directory)
     if len(rows) == num_rounds:
       run.finish()
     else:

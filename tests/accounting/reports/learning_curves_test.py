@@ -48,16 +48,19 @@ def test_of_run_reads_curves_from_metrics_file(run_dir):
 def test_page_plots_test_metrics_and_no_data_of_clients(run_dir, monkeypatch):
   stated = statement.build(sources.from_run_dir(run_dir))
   curves = learning_curves.of_run(run_dir)
-  drawn = []
+  drawn = {}
   with monkeypatch.context() as drawing:
-    drawing.setattr(rendering, '_image', lambda plot: drawn.append(plot) or '')
-    rendering.render(stated, 'html', curves)
-  by_title = {plot.title: plot for plot in drawn}
-  loss = by_title['Test loss against rounds']
-  assert loss.points == ((1, 3.0), (3, 1.5)) and loss.mark_text == '1.5000'
-  assert 'Left out are 1 rounds in which it was not finite' in loss.caption
-  against = by_title['Test accuracy against epsilon']
-  assert against.points == ((0.75, 0.25), (1.25, 0.625))
+
+    def draw(title, x_label, y_label, points, mark, mark_text=None, **options):
+      drawn[title] = (points, mark_text)
+      return ''
+
+    drawing.setattr(rendering, '_image', draw)
+    text = rendering.render(stated, 'html', curves)
+  assert drawn['Test loss against rounds'] == (((1, 3.0), (3, 1.5)), '1.5000')
+  assert 'Left out are 1 rounds in which it was not finite' in text
+  points, _ = drawn['Test accuracy against epsilon']
+  assert points == ((0.75, 0.25), (1.25, 0.625))
   page = rendering.render(stated, 'html', curves)
   assert page.index(_TITLE) < page.index('Setting and definition')
   for figure in ('9.25', 'train loss', 'round_seconds', 'not_private'):

@@ -94,7 +94,7 @@ def test_report_without_noise_or_finite_epsilon_has_no_guarantee():
   noiseless = rendered.build(accounting.Mechanism('tree', rendered.PARTICIPATION, 0.0))
   rendered.assert_says(noiseless, 'Guarantee: none (the noise is zero)', 'infinite')
   assert 'differentialprivacyforeachclient' not in rendered.read(noiseless)
-  without = statement.build_without_privacy()
+  without = statement.build(sources.Inputs())
   rendered.assert_says(without, 'Guarantee: none.', 'epsilon is infinite')
   for built in (noiseless, without):
     assert not built['guarantee']['is_private']

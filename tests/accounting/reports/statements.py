@@ -259,8 +259,7 @@ def _run(folder, name):
 
 
 def _run_without_privacy(folder):
-  without = sources.without_privacy(run_without_privacy(folder / 'without'))
-  return statement.build_without_privacy(without)
+  return statement.build(sources.from_run_dir(run_without_privacy(folder / 'without')))
 
 
 _BUILDERS = {
@@ -272,7 +271,7 @@ _BUILDERS = {
   'ledger': with_ledger,
   'sampled': lambda folder: build(accounting.Mechanism('gaussian', FIXED_SIZE, 2.0)),
   'composition': lambda folder: compose([_tree(), _blt(with_curves=True)]),
-  'without_privacy': lambda folder: statement.build_without_privacy(),
+  'without_privacy': lambda folder: statement.build(reports.Inputs()),
   # Reports of the program, which have commands.
   'flags': lambda folder: by_flags(
     folder,

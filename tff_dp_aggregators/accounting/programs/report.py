@@ -35,7 +35,7 @@ import json
 import os
 import sys
 from collections.abc import Iterator, Sequence
-from typing import Any, Callable, Optional
+from typing import Any, Optional
 
 from absl import flags
 
@@ -162,7 +162,6 @@ def build(values: flags.FlagValues) -> dict[str, Any]:
 
 
 def _check_sources(values: flags.FlagValues) -> None:
-  """Raises ValueError for flags that do not go with the given sources."""
   num_sources, has_more = _num_sources(values), values['other_release'].present
   if values.round_log is None:
     program.refuse(values, table.names(table.ROUND_LOG), 'is for --round_log.')
@@ -171,18 +170,15 @@ def _check_sources(values: flags.FlagValues) -> None:
       why = 'is for one mechanism, and what is composed spends more; leave it out.'
       program.refuse(values, ('target_epsilon', 'target_rho'), why)
     return
-  but = []
-  if values.run_dir is not None:
-    but = ['accountant', 'rounds_fixed_by']
-  elif num_sources > 1 or has_more:
-    but = ['accountant']
+  but = ['rounds_fixed_by'] if values.run_dir is not None else []
+  if values.run_dir is not None or num_sources > 1 or has_more:
+    but.append('accountant')
   others = (*flags_lib.all_names(), *table.names(program.rows_of(_StatedFlags)))
   why = f'does not go with --{"report" if values.run_dir is None else "run_dir"} alone.'
   program.refuse(values, others, why, but=but)
 
 
 def _stated_fields(values: flags.FlagValues) -> dict[str, Any]:
-  """Returns the fields of `Inputs` that flags state."""
   read = program.read(_StatedFlags, values)
   stated = {name: value for name, value in read.items() if value is not None}
   for name, value in stated.items():
@@ -197,9 +193,8 @@ def _stated_fields(values: flags.FlagValues) -> dict[str, Any]:
 
 
 def _reports_mechanism(values: flags.FlagValues) -> bool:
-  if values.ledger is not None or values.round_log is not None:
-    return True
-  return values.run_dir is None and values.report is None
+  is_other = values.run_dir or values.report
+  return bool(values.ledger or values.round_log or not is_other)
 
 
 def _num_sources(values: flags.FlagValues) -> int:
@@ -214,6 +209,8 @@ def _parts(values: flags.FlagValues, with_curves: bool) -> Iterator[composition.
   stated = _stated_fields(values)
   for path in values.run_dir or ():
     run = sources.from_run_dir(path, values.accountant, stated.get('rounds_fixed_by'))
+    if run.mechanism is None:
+      raise ValueError(f'{path}: the run had no privacy mechanism.')
     yield part(f'--run_dir={path}', run)
   if _reports_mechanism(values):
 
@@ -232,50 +229,41 @@ def _parts(values: flags.FlagValues, with_curves: bool) -> Iterator[composition.
         f'--ledger is given {len(ledgers)} times and --round_log {len(logs)} times; '
         'give each ledger its round log, in the same order.'
       )
-    for ledger, log in list(itertools.zip_longest(ledgers, logs)) or [(None, None)]:
-      given = (('ledger', ledger), ('round_log', log))
-      arguments = [f'--{name}={path}' for name, path in given if path is not None]
-      run = _inputs_of_mechanism(values, ledger, log, arguments, planned)
+    flags_of_all = program.given(values, _mechanism_flags())
+    # Events of a ledger are for its planned limits; the log may show they were kept.
+    has_plan = bool(ledgers) and any(
+      values[name].present for name in table.names(table.participation())
+    )
+    for ledger, path in list(itertools.zip_longest(ledgers, logs)) or [(None, None)]:
+      given = (('ledger', ledger), ('round_log', path))
+      arguments = [f'--{name}={value}' for name, value in given if value is not None]
+      log = None if path is None else _round_log(values, path, has_plan)
+      run = sources.from_plan(
+        planned(None if log is None or has_plan else log.limits),
+        ledger=ledger,
+        strategy_file=values.strategy_file,
+        round_log=log,
+        command=sources.command_of([*flags_of_all, *arguments]),
+      )
       yield part(' '.join(arguments) or 'the plan', run)
   for path in values.report or ():
     verified = verification.statement_of_report(path, statement_of)
     yield composition.Part(f'--report={path}', verified)
 
 
-def _inputs_of_mechanism(
-  values: flags.FlagValues,
-  ledger: Optional[str],
-  log_path: Optional[str],
-  arguments: Sequence[str],
-  planned: Callable[[Optional[strategies.Participation]], sources.Inputs],
-) -> sources.Inputs:
-  """Returns the inputs of the mechanism in flags, with the files of a run of it."""
-  log = limits = None
-  if log_path is not None:
-    # Events of a ledger are for its planned limits; the log may show they were kept.
-    has_plan = ledger is not None and any(
-      values[name].present for name in table.names(table.participation())
-    )
-    log = sources.from_round_log(
-      log_path,
-      values.min_wait_hours,
-      values.wait_from,
-      values.first_start,
-      columns=participation.columns_from_flags(values),
-      population=values.population_name,
-      planned=None if has_plan else flags_lib.planned_limits(values),
-    )
-    if log.proved.observed is not None:
-      flags_lib.warn_of_large_delta(values, log.proved.observed.num_clients)
-    limits = None if has_plan else log.limits
-  command = sources.command_of([*program.given(values, _mechanism_flags()), *arguments])
-  return sources.from_plan(
-    planned(limits),
-    ledger=ledger,
-    strategy_file=values.strategy_file,
-    round_log=log,
-    command=command,
+def _round_log(values: flags.FlagValues, path: str, has_plan: bool) -> sources.RoundLog:
+  log = sources.from_round_log(
+    path,
+    values.min_wait_hours,
+    values.wait_from,
+    values.first_start,
+    columns=participation.columns_from_flags(values),
+    population=values.population_name,
+    planned=None if has_plan else flags_lib.planned_limits(values),
   )
+  if log.proved.observed is not None:
+    flags_lib.warn_of_large_delta(values, log.proved.observed.num_clients)
+  return log
 
 
 def statement_of(arguments: Sequence[str]) -> dict[str, Any]:

@@ -25,9 +25,9 @@ from tff_dp_aggregators.accounting.reports import statement as statement_lib
 from tff_dp_aggregators.accounting.reports import terms
 
 _TEXTS = terms.sentences('statement.j2')
-# Stated adjacencies that imply the adjacency of a report: if a client is removed, or
-# replaced by a client without data, its contributions are replaced by zeros.
-_IMPLYING = {'zero_out': ('zero_out', 'add_or_remove', 'replace_one')}
+# Adjacencies that imply zero-out: if a client is removed, or replaced by a client
+# without data, its contributions are replaced by zeros.
+_IMPLYING_ZERO_OUT = ('zero_out', 'add_or_remove', 'replace_one')
 _OF_ONE_RUN = (
   ': they are of one run, or of two that went on from one state with the same noise. '
   'If one is the beginning of the other, give the longer one alone.'
@@ -138,21 +138,20 @@ def _neighbours_and_delta(parts: Sequence[Part]) -> tuple[str, float]:
   """The adjacency and delta of all parts; raises ValueError if they do not compose."""
   pairs = []
   for name, part in parts:
-    placement = noises.PLACEMENTS.get((part['mechanism'] or {}).get('noise_site', ''))
-    is_simulation = placement is not None and placement.is_simulation
+    site = (part['mechanism'] or {}).get('noise_site')
+    is_simulation = site in noises.PLACEMENTS and noises.PLACEMENTS[site].is_simulation
     if 'accountant' not in part['guarantee'] or is_simulation:
       raise ValueError(
         f'{name} has no guarantee that composes: there is no mechanism, its noise is '
         'that of a larger cohort or simulates that of clients, or it is an NbAFL plan.'
       )
-    adjacency = part['definition']['adjacency']['name']
-    pairs.append((adjacency, part['guarantee']['delta']))
+    pairs.append((part['definition']['adjacency']['name'], part['guarantee']['delta']))
     if pairs[-1] != pairs[0]:
       raise ValueError(
-        f'what is composed needs the same adjacency and delta; {parts[0].name} has '
-        f'{pairs[0][0]} and {pairs[0][1]}, {name} has {pairs[-1][0]} and '
-        f'{pairs[-1][1]}. --adjacency gives a mechanism another one, where it has '
-        'several.'
+        'what is composed needs the same adjacency and delta; '
+        f'{parts[0].name} has {pairs[0][0]} and {pairs[0][1]}, '
+        f'{name} has {pairs[-1][0]} and {pairs[-1][1]}. --adjacency gives a mechanism '
+        'another one, where it has several.'
       )
   return pairs[0]
 
@@ -173,23 +172,22 @@ def _event_of_part(part: dict[str, Any]) -> dp_accounting.DpEvent:
 
 
 def _check_distinct(parts: Sequence[Part]) -> None:
-  """Raises ValueError if a run is given twice."""
   seen: dict[Any, str] = {}
   for name, part in parts:
     for _, run in model.runs(part):
       files = run['verification']['files'] if run['mechanism'] else ()
       by_role = {file['role']: file['sha256'] for file in files}
-      if 'ledger' in by_role:
-        identity = ('ledger', by_role['ledger'], None)
-      elif 'round_log' in by_role:
-        population = run['participation']['source']['arguments'].get('population')
-        identity = ('round log', by_role['round_log'], population)
-      else:
+      role = next((each for each in ('ledger', 'round_log') if each in by_role), None)
+      if role is None:
         continue
+      identity: tuple[Any, ...] = (role, by_role[role])
+      if role == 'round_log':
+        source = run['participation']['source']
+        identity += (source['arguments'].get('population'),)
       if identity in seen:
         raise ValueError(
           f'a run is given twice, in {seen[identity]} and in {name}: the same '
-          f'{identity[0]} (sha256 {identity[1]}). Give each run once.'
+          f'{role.replace("_", " ")} (sha256 {by_role[role]}). Give each run once.'
         )
       seen[identity] = name
 
@@ -197,19 +195,17 @@ def _check_distinct(parts: Sequence[Part]) -> None:
 def _check_releases(
   releases: Sequence[model.OtherRelease], delta: float, adjacency: str
 ) -> None:
-  """Raises ValueError if other releases cannot be composed with runs."""
   names = [release.name for release in releases]
   if len(set(names)) < len(names):
     raise ValueError(f'other releases must have names of their own; got {names}.')
-  accepted = _IMPLYING.get(adjacency, (adjacency,))
+  accepted = _IMPLYING_ZERO_OUT if adjacency == 'zero_out' else (adjacency,)
   for release in releases:
     if release.adjacency not in (None, *accepted):
       raise ValueError(
         f'{release.name!r} is stated for adjacency={release.adjacency}, and the runs '
         f'are for {adjacency}, with which {" or ".join(accepted)} goes.'
       )
-  deltas = sum(release.delta for release in releases)
-  if not deltas < delta:
+  if not (deltas := sum(release.delta for release in releases)) < delta:
     raise ValueError(
       f'deltas of other releases sum to {deltas:g}, which leaves nothing for the runs '
       f'of delta = {delta:g}, that of all together. Give a larger --target_delta.'
@@ -254,17 +250,15 @@ def _reason_not_independent(
   if all(each.sampling_tag is not None for each in firsts):
     return None  # They are of different seeds, as marks are compared above.
   sizes = [[entry.cohort_requested for entry in entries] for entries in (run, other)]
-  are_random = all(
-    len(set(each)) > 1 and None not in each and not _has_fixed_size(first.dp_event)
-    for each, first in zip(sizes, firsts)
-  )
-  differ = any(size != other_size for size, other_size in zip(*sizes))
-  return None if are_random and differ else _ONE_DRAW
-
-
-def _has_fixed_size(event: dp_accounting.DpEvent) -> bool:
   fixed = dp_accounting.SampledWithoutReplacementDpEvent
-  return any(isinstance(each, fixed) for each in accountants.nested(event))
+  has_fixed_size = any(
+    isinstance(event, fixed)
+    for first in firsts
+    for event in accountants.nested(first.dp_event)
+  )
+  are_random = all(len(set(each)) > 1 and None not in each for each in sizes)
+  differ = any(size != other_size for size, other_size in zip(*sizes))
+  return None if are_random and differ and not has_fixed_size else _ONE_DRAW
 
 
 def _marks(entries: Sequence[ledger_lib.LedgerEntry]) -> dict[str, set[Any]]:

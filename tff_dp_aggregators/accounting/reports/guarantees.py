@@ -9,7 +9,7 @@ import dataclasses
 import math
 import statistics
 from collections.abc import Sequence
-from typing import Any, Optional, cast
+from typing import Any, Optional
 
 import dp_accounting
 import numpy as np
@@ -137,26 +137,25 @@ def max_power(
 
   Of what is no Gaussian, by the tightest accountant, or one that draws outcomes.
   """
-  if mu == math.inf:
-    return 1.0
   if mu is not None:
     normal = statistics.NormalDist()
     return normal.cdf(mu + normal.inv_cdf(FALSE_ALARMS))
   drawn = [name for name in composed if accountants.ACCOUNTANTS[name].is_drawn]
-  rates = []
-  for name in dict.fromkeys([accountants.tightest(event, relation), *drawn]):
-    accountant = composed.get(name) or accountants.composed(event, name, relation)
-    is_drawn = accountants.ACCOUNTANTS[name].is_drawn
-    rates.append(max_power_by(accountant, pure_epsilon, is_drawn))
-  return min(rates)
+  return min(
+    max_power_by(
+      composed.get(name) or accountants.composed(event, name, relation),
+      pure_epsilon,
+      accountants.ACCOUNTANTS[name].is_drawn,
+    )
+    for name in {accountants.tightest(event, relation), *drawn}
+  )
 
 
 def others(inputs: sources.Inputs) -> list[model.OtherGuarantee]:
   """Other guarantees of a mechanism or its run; none if the server makes the noise."""
   if not inputs.mechanism.placement.is_on_clients or not inputs.mechanism.is_private:
     return []
-  mechanism = cast(mechanism_lib.Mechanism, inputs.mechanism)
-  placement = mechanism.placement
+  mechanism, placement = inputs.mechanism, inputs.mechanism.placement
   own, other = mechanism.adjacency, _OTHER[mechanism.adjacency]
   fewest = dict(mechanism.options).get(noises.MIN_CLIENTS)
   # With another client there are two or more; it can subtract its own noise.
@@ -177,7 +176,16 @@ def others(inputs: sources.Inputs) -> list[model.OtherGuarantee]:
       rows.append(('released', other, fewest))
     if has_sum_bound:
       rows.append(('other_client', own, other_clients))
-  released, reports = _count_reports(inputs)
+  rounds, ledger = mechanism.participation.num_rounds, inputs.ledger
+  if ledger is not None and inputs.rounds_fixed_by is not None:
+    rounds = len(ledger.entries)
+  # How often a client is in a released sum, and how often it reports, aborted or not.
+  released = sum(
+    not isinstance(event, dp_accounting.NoOpDpEvent)
+    for event in mechanism.round_events[:rounds]
+  )
+  attempts = () if ledger is None else ledger.aborted
+  reports = released + sum(each.cohort_reported > 0 for each in attempts)
   stated = []
   for against, adjacency, clients in rows:
     if against == 'everybody':
@@ -188,13 +196,11 @@ def others(inputs: sources.Inputs) -> list[model.OtherGuarantee]:
         participations=reports,
       )
     else:
-      rounds = reports if against == 'server' else released
-      event = _event_of_sums(mechanism, clients, adjacency, rounds)
+      times = reports if against == 'server' else released
+      event = _event_of_sums(mechanism, clients, adjacency, times)
     words = terms.sentences('statement.j2').rests_on(against, placement.name, clients)
-    rests_on = terms.in_a_line(words)
-    stated.append(
-      _build(against, adjacency, event, rests_on, inputs.delta, inputs.accountant)
-    )
+    rests_on, asked = terms.in_a_line(words), (inputs.delta, inputs.accountant)
+    stated.append(_build((against, adjacency), event, rests_on, *asked))
   return stated
 
 
@@ -234,22 +240,17 @@ def others_composed(
   runs = [run for part in parts for _, run in model.runs(part)]
   stated = [each for run in runs for each in run['other_guarantees']]
   found = []
-  for against, adjacency in dict.fromkeys(
-    (each['against'], each['adjacency']) for each in stated
-  ):
-    by_run = [_event_against(run, against, adjacency) for run in runs]
-    known = [each for each in by_run if each is not None]
-    if len(known) == len(runs):
-      event = dp_accounting.ComposedDpEvent([events.from_json(e) for e, _ in known])
-      rests_on = '; '.join(dict.fromkeys(assumptions for _, assumptions in known))
-      delta = stated[0]['delta']
-      found.append(_build(against, adjacency, event, rests_on, delta, accountant))
+  for row in dict.fromkeys((each['against'], each['adjacency']) for each in stated):
+    known = [_event_against(run, *row) for run in runs]
+    if None not in known:
+      by_run, reasons = zip(*known)
+      event = dp_accounting.ComposedDpEvent(list(map(events.from_json, by_run)))
+      rests_on = '; '.join(dict.fromkeys(reasons))
+      found.append(_build(row, event, rests_on, stated[0]['delta'], accountant))
   return found
 
 
-def _event_against(
-  run: dict[str, Any], against: str, adjacency: str
-) -> Optional[tuple[Any, str]]:
+def _event_against(run: dict[str, Any], against: str, adjacency: str) -> Any:
   """Event and assumptions of a run for an observer, or for one who sees more."""
   for observer in _OBSERVERS[_OBSERVERS.index(against) :]:
     for row in run['other_guarantees']:
@@ -261,29 +262,15 @@ def _event_against(
   return None
 
 
-def _count_reports(inputs: sources.Inputs) -> tuple[int, int]:
-  """How often a client is in a released sum; how often it reports, aborted or not."""
-  mechanism, ledger = inputs.mechanism, inputs.ledger
-  rounds = mechanism.participation.num_rounds
-  if ledger is not None and inputs.rounds_fixed_by is not None:
-    rounds = len(ledger.entries)
-  released = sum(
-    not isinstance(event, dp_accounting.NoOpDpEvent)
-    for event in mechanism.round_events[:rounds]
-  )
-  attempts = () if ledger is None else ledger.aborted
-  return released, released + sum(each.cohort_reported > 0 for each in attempts)
-
-
 def _build(
-  against: Any,
-  adjacency: Any,
+  row: Any,
   event: dp_accounting.DpEvent,
   rests_on: str,
   delta: float,
   accountant: Optional[str],
 ) -> model.OtherGuarantee:
-  relation, event = sampling.ADJACENCIES[adjacency], events.simplify(event)
+  (against, adjacency), event = row, events.simplify(event)
+  relation = sampling.ADJACENCIES[adjacency]
   return model.OtherGuarantee(
     against=against,
     adjacency=adjacency,

@@ -30,7 +30,7 @@ class Curves(NamedTuple):
 
 
 def of_run(run_dir: str) -> Optional[Curves]:
-  """Returns the curves of a run; `None` if it has no metrics."""
+  """Returns the curves of a run; `None` if it has no metrics with values."""
   path = os.path.join(run_dir, FILE)
   if not os.path.exists(path):
     return None
@@ -44,7 +44,8 @@ def of_run(run_dir: str) -> Optional[Curves]:
     tests = [name for name in names if name.startswith(_TEST)]
     test = {name[len(_TEST) :]: _curve(rows, name) for name in tests}
     spent = [_curve(rows, name) for name in ('epsilon', 'simulated_epsilon')]
-    return Curves(len(rows), test, *spent)
+    is_any = any(curve.points for curve in (*test.values(), *spent))
+    return Curves(len(rows), test, *spent) if is_any else None
   except (KeyError, TypeError, ValueError, csv.Error) as e:
     raise ValueError(f'{path} is no file of metrics: {type(e).__name__}: {e}') from e
 

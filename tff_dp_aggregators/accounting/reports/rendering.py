@@ -13,7 +13,7 @@ import posixpath
 import re
 import textwrap
 from collections.abc import Iterator, Sequence
-from typing import Any, Callable, NamedTuple, Optional
+from typing import Any, Callable, Optional
 
 import jinja2
 import markdown
@@ -21,7 +21,6 @@ import markupsafe
 import numpy as np
 
 from tff_dp_aggregators import sampling
-from tff_dp_aggregators.accounting import accountants
 from tff_dp_aggregators.accounting import noises
 from tff_dp_aggregators.accounting.reports import learning_curves
 from tff_dp_aggregators.accounting.reports import model
@@ -41,20 +40,6 @@ _LINE, _MARK = '#1f5fa8', '#c0392b'
 _MARKUP = re.compile(r'([\\`*<>|\[\]&~$]|(?<!\w)_|_(?!\w)|^[-+#](?=\s))')
 
 
-class Plot(NamedTuple):
-  """A plot of one curve, for HTML pages."""
-
-  title: str
-  caption: str  # How to read it, in a sentence or two.
-  x_label: str  # Both labels include the unit.
-  y_label: str
-  points: tuple[tuple[float, float], ...]  # At least one.
-  log_x: bool = False
-  is_bars: bool = False  # For values at integers.
-  mark: Optional[tuple[float, float]] = None  # The point that the report states.
-  mark_text: Optional[str] = None  # By default the y of `mark`, rounded up.
-
-
 def render(
   statement: dict[str, Any],
   output_format: str,
@@ -69,14 +54,13 @@ def render(
   if output_format not in FORMATS:
     raise ValueError(f'unknown format {output_format!r}; known: {", ".join(FORMATS)}.')
   if output_format == 'html':
-    return _page(statement, learned)
+    return _page(statement, _markdown(statement, learned, draws=True))
   return _markdown(statement, None, draws=False)
 
 
 def _markdown(
   statement: dict[str, Any], learned: Optional[learning_curves.Curves], draws: bool
 ) -> str:
-  """Renders a report as Markdown, with its plots if it is for a page."""
   if statement['mechanism'] is None:
     name = 'without_guarantee.md.j2'
   elif model.is_plan(statement):
@@ -85,24 +69,21 @@ def _markdown(
     name = 'report.md.j2'
 
   def plot(
-    points: Sequence[Sequence[float]], mark: Any = None, **options: Any
+    points: Any, title: str, caption: str, x_label: str, y_label: str, **options: Any
   ) -> markupsafe.Markup:
     if not draws or not points:
       return markupsafe.Markup('')
+    mark = options.pop('mark', None)
     mark = points[-1] if mark == 'last' else mark
     # At most `_POINTS`, to keep pictures small; the first and the last are included.
     chosen = np.unique(np.linspace(0, len(points) - 1, _POINTS).round().astype(int))
     pairs = tuple((points[index][0], points[index][1]) for index in chosen)
-    drawn = Plot(points=pairs, mark=mark and tuple(mark), **options)
-    alternative = f'{drawn.title}: {drawn.y_label} over {drawn.x_label}'
+    url = _image(title, x_label, y_label, pairs, mark and tuple(mark), **options)
+    texts = map(_escaped, (title, caption, f'{title}: {y_label} over {x_label}'))
     return markupsafe.Markup('**{}** {}\n![{}]({})').format(
-      *map(_escaped, (drawn.title, drawn.caption, alternative)),
-      markupsafe.Markup(_image(drawn)),
+      *texts, markupsafe.Markup(url)
     )
 
-  if learned is not None:
-    spent = learned.epsilon.points or learned.simulated_epsilon.points
-    learned = learned if spent or _measured(learned) else None
   template = _environment().get_template(name)
   return _tidy(template.render(s=statement, learned=learned, plot=plot))
 
@@ -144,7 +125,6 @@ def _code(text: str) -> markupsafe.Markup:
 
 
 def _verbatim(text: str) -> markupsafe.Markup:
-  """Lines of an indented code block."""
   return markupsafe.Markup('\n    '.join(map(messages.visible, text.splitlines())))
 
 
@@ -162,6 +142,7 @@ def _environment() -> jinja2.Environment:
     down=rounding.down,
     exact=rounding.exact,
     is_bound=statement_lib.is_bound,
+    label=terms.label,
     of_accountant=terms.of_accountant,
     runs=model.runs,
     software=version.in_words,
@@ -173,8 +154,7 @@ def _environment() -> jinja2.Environment:
   return templates
 
 
-def _page(statement: dict[str, Any], learned: Optional[learning_curves.Curves]) -> str:
-  text = _markdown(statement, learned, draws=True)
+def _page(statement: dict[str, Any], text: str) -> str:
   reader = markdown.Markdown(extensions=['tables'], output_format='html')
   # Nothing in a report is HTML, whoever wrote its texts.
   reader.preprocessors.deregister('html_block')
@@ -186,60 +166,67 @@ def _page(statement: dict[str, Any], learned: Optional[learning_curves.Curves]) 
     status = ' none'
   elif _what_is_unstated(statement):
     status = ' open'
-  banner = f'<p class="guarantee{status}"><strong>'
-  head, _, rest = body.partition('<h2>')
-  body = head.replace('<p><strong>', banner) + (f'<h2>{rest}' if rest else '')
+  head, *rest = body.partition('<h2>')
+  body = head.replace('<p><strong>', f'<p class="guarantee{status}"><strong>')
   title = re.sub(r'\\(.)', r'\1', re.search(r'\*\*(Guarantee: .*?)\*\*', text)[1])  # type: ignore[index]
   template = _environment().get_template('page.html.j2')
-  title = markupsafe.escape(f'Privacy report: {title}')
-  return template.render(body=markupsafe.Markup(body), title=title)
+  return template.render(
+    body=markupsafe.Markup(body + ''.join(rest)),
+    title=markupsafe.escape(f'Privacy report: {title}'),
+  )
 
 
 # Runs of one mechanism in one process share most plots, and drawing the plots of a page
 # can take longer than the rounds of a run.
 @functools.lru_cache(maxsize=64)
-def _image(plot: Plot) -> str:
-  """A plot as a data URL of an SVG; equal plots have equal URLs."""
+def _image(
+  title: str,
+  x_label: str,
+  y_label: str,
+  points: Sequence[tuple[float, float]],
+  mark: Optional[tuple[float, Optional[float]]],
+  mark_text: Optional[str] = None,
+  log_x: bool = False,
+  is_bars: bool = False,
+) -> str:
+  """A plot as a data URL of an SVG; by default, the text is the y of the mark."""
   # Importing Matplotlib takes longer than all the rest of a report.
   import matplotlib
   from matplotlib import figure
 
+  x, y = zip(*points)
+  file = io.StringIO()
   # Letters are paths, so that plots look the same on any machine.
-  settings = {'svg.hashsalt': plot.title, 'svg.fonttype': 'path'}
+  settings = {'svg.hashsalt': title, 'svg.fonttype': 'path'}
   with matplotlib.rc_context({**settings, 'font.family': 'DejaVu Sans'}):
     picture = figure.Figure(figsize=(5.2, 3.3))
     # Automatic layout would take as long as drawing.
-    _draw(picture.add_axes((0.175, 0.15, 0.795, 0.81)), plot)
-    file = io.StringIO()
+    axes: Any = picture.add_axes((0.175, 0.15, 0.795, 0.81))
+    if is_bars:
+      axes.bar(x, y, color=_LINE)
+      # Rounding errors look like zero.
+      axes.set_ylim(min(*y, -0.1), max(*y, 0.1))
+    else:
+      axes.plot(x, y, color=_LINE)
+      # Negative values, as of a loss, are shown.
+      axes.set_ylim(bottom=None if min(y) < 0 else 0)
+    if log_x:
+      axes.set_xscale('log')
+    else:
+      axes.set_xlim(left=0)
+      axes.xaxis.get_major_locator().set_params(integer=max(x) > 1)
+    axes.set_xlabel(x_label, parse_math=False)
+    # 32 characters fit beside the axis.
+    axes.set_ylabel('\n'.join(textwrap.wrap(y_label, 32)), parse_math=False)
+    axes.grid(color='#dddddd')
+    axes.set_axisbelow(True)
+    if mark is not None and mark[1] is not None:
+      text = mark_text or rounding.up(mark[1])
+      axes.plot(*mark, 'o', color=_MARK, clip_on=False, label=text)
+      axes.legend(loc='best', labelcolor=_MARK, frameon=False)
     picture.savefig(file, format='svg', metadata={'Date': None, 'Creator': None})
   data = base64.b64encode(file.getvalue().encode()).decode()
   return f'data:image/svg+xml;base64,{data}'
-
-
-def _draw(axes: Any, plot: Plot) -> None:
-  x, y = zip(*plot.points)
-  if plot.is_bars:
-    axes.bar(x, y, color=_LINE)
-    # Rounding errors look like zero.
-    axes.set_ylim(min(*y, -0.1), max(*y, 0.1))
-  else:
-    axes.plot(x, y, color=_LINE)
-    # Negative values, as of a loss, are shown.
-    axes.set_ylim(bottom=None if min(y) < 0 else 0)
-  if plot.log_x:
-    axes.set_xscale('log')
-  else:
-    axes.set_xlim(left=0)
-    axes.xaxis.get_major_locator().set_params(integer=max(x) > 1)
-  axes.set_xlabel(plot.x_label, parse_math=False)
-  # 32 characters fit beside the axis.
-  axes.set_ylabel('\n'.join(textwrap.wrap(plot.y_label, 32)), parse_math=False)
-  axes.grid(color='#dddddd')
-  axes.set_axisbelow(True)
-  if plot.mark is not None and plot.mark[1] is not None:
-    text = plot.mark_text or rounding.up(plot.mark[1])
-    axes.plot(*plot.mark, 'o', color=_MARK, clip_on=False, label=text)
-    axes.legend(loc='best', labelcolor=_MARK, frameon=False)
 
 
 # Functions that templates call.
@@ -323,7 +310,6 @@ def _seen(statement: dict[str, Any], words: dict[str, str]) -> str:
 
 
 def _other_releases(statement: dict[str, Any]) -> Iterator[dict[str, Any]]:
-  """The other releases of a composition and of compositions among its parts."""
   yield from statement.get('other_releases', ())
   for part in statement['parts']:
     yield from _other_releases(part)
@@ -367,12 +353,6 @@ def _options(mechanism: dict[str, Any]) -> Iterator[tuple[str, str, str]]:
       yield each.title, f'{mechanism[name]}', each.meaning
 
 
-def _label(listed: dict[str, Any]) -> str:
-  """An accountant's name, and the accountant whose bound it states if not its own."""
-  instead = listed['instead']
-  return terms.label(listed['name'], instead and accountants.Instead(**instead))
-
-
 def _source_values(participation: dict[str, Any]) -> Iterator[tuple[str, str]]:
   """The values of a round log that are not in `participation` already."""
   source = dict(participation['source'])
@@ -382,15 +362,13 @@ def _source_values(participation: dict[str, Any]) -> Iterator[tuple[str, str]]:
       yield name.replace('_', ' '), _written(value)
 
 
-def _flat(values: dict[str, Any]) -> Iterator[tuple[str, Any]]:
+def _flat(values: dict[str, Any], prefix: str = '') -> Iterator[tuple[str, Any]]:
   """The values of a nested dict, without empty ones and nested plans."""
   for key, value in values.items():
-    if key in ('planned', 'occurred'):
-      continue
-    if isinstance(value, dict):
-      yield from ((f'{key}: {name}', each) for name, each in _flat(value))
-    elif value is not None and value != []:
-      yield key, value
+    if isinstance(value, dict) and key not in ('planned', 'occurred'):
+      yield from _flat(value, f'{prefix}{key}: ')
+    elif value not in (None, []) and key not in ('planned', 'occurred'):
+      yield f'{prefix}{key}', value
 
 
 def _written(value: Any) -> str:
@@ -418,12 +396,8 @@ def _bought(
 ) -> Sequence[tuple[float, float]]:
   """Points of the first measure over epsilon; none if epsilon is constant."""
   by_round = dict(spent.points)
-  points = [
-    (by_round[rounds], value)
-    for _, curve in measures[:1]
-    for rounds, value in curve.points
-    if rounds in by_round
-  ]
+  of_first = measures[0][1].points if measures else ()
+  points = [(by_round[each], value) for each, value in of_first if each in by_round]
   return points if len({epsilon for epsilon, _ in points}) > 1 else []
 
 

@@ -76,7 +76,6 @@ def _comments() -> Iterator[tuple[str, str, str]]:
 
 
 def _add_mechanisms(definitions: dict[str, Any]) -> None:
-  """Adds the names of mechanisms and the fields of their options."""
   texts = {
     name: registry.describe(
       {kind: f'{each.title}, {each.meaning}' for kind, each in by_kind.items()}
@@ -124,7 +123,6 @@ def _add_schemes(definitions: dict[str, Any]) -> None:
 
 
 def _add_accountants(definitions: dict[str, Any]) -> None:
-  """Adds the names of accountants and their fields in guarantees."""
   for name, field in (
     ('Guarantee', 'accountant'),
     ('AccountantsEpsilon', 'name'),

@@ -82,9 +82,9 @@ class Inputs:
   Facts that are unknown or do not apply are `None`.
   """
 
-  # The planned mechanism, including what was found from a target.
-  mechanism: joint_mechanism.AnyMechanism
-  delta: float  # At which epsilon is stated.
+  # The planned mechanism, joint or not, including what was found from a target.
+  mechanism: Any = None
+  delta: float = math.nan  # At which epsilon is stated.
   target_epsilon: Optional[float] = None  # The privacy target.
   target_rho: Optional[float] = None  # The privacy target in zCDP, instead.
   # 'noise_multiplier', 'num_rounds' or 'max_participations', if found from the target.
@@ -92,13 +92,11 @@ class Inputs:
   accountant: Optional[str] = None  # Computes epsilon; `None` for the tightest.
   # L2 bound of a client's contribution; a ledger must have it in all rounds.
   clip_norm: Optional[float] = None
-  # Shapes of the weights of a joint mechanism, by names of part and weight, from the
-  # run's configuration, which has to be among `files`.
+  # Shapes by names of part and weight, from the configuration, which is in `files`.
   weights_of_parts: Optional[dict[str, dict[str, list[int]]]] = None
   ledger: Optional[ledger_lib.Ledger] = None  # Of the rounds that ran.
-  # What fixed the number of rounds that ran, fewer than planned, before anything was
-  # computed from clients. The guarantee is then of those rounds; without it, it is of
-  # all planned rounds, as released results may have decided when to stop.
+  # What fixed the number of rounds of a run that ended early, before anything was
+  # computed from clients. Without it, the guarantee is of all planned rounds.
   rounds_fixed_by: Optional[str] = None
   enforced_by: str = NOT_STATED  # Of the separation, or of the sampling.
   cap_enforced_by: Optional[str] = None  # Of `max_participations` below the possible.
@@ -110,8 +108,7 @@ class Inputs:
   simulation: Optional[str] = None
   reporting: Optional[model.Reporting] = None  # `None` if all clients reported.
   before_clipping: Optional[model.BeforeClipping] = None  # What bounds updates.
-  # The larger cohort whose noise the run has; `mechanism` is then the one which that
-  # cohort would have had.
+  # The larger cohort whose noise the run has, and whose mechanism is `mechanism`.
   simulated_cohort: Optional[SimulatedCohort] = None
   nbafl: Optional[nbafl_lib.Nbafl] = None  # The NbAFL plan that the noise is from.
   # Sentences about what else was computed from clients' data without noise.
@@ -125,8 +122,9 @@ class Inputs:
 
   def epsilon_of(self, event: dp_accounting.DpEvent) -> float:
     """Epsilon of an event at `delta`, by `accountant`."""
-    relation = self.mechanism.relation
-    return accountants.epsilon(event, self.delta, self.accountant, relation)
+    return accountants.epsilon(
+      event, self.delta, self.accountant, self.mechanism.relation
+    )
 
   def check_target(self, event: dp_accounting.DpEvent) -> None:
     """Raises ValueError if an event of the mechanism spends more than the target."""
@@ -142,18 +140,6 @@ class Inputs:
           f'the mechanism spends {name} = {rounding.up(spent, digits)}{at}, more than '
           f'target_{name}={rounding.exact(target)}.'
         )
-
-
-@dataclasses.dataclass(frozen=True)
-class WithoutPrivacy:
-  """The inputs for a run without a mechanism; fields are those of `Inputs`."""
-
-  simulation: Optional[str] = None
-  not_covered: tuple[str, ...] = ()
-  tuning: Optional[model.Tuning] = None
-  files: tuple[dict[str, Any], ...] = ()
-  accountant: Optional[str] = None
-  command: Optional[str] = None
 
 
 def check_not_covered(not_covered: Any) -> tuple[str, ...]:
@@ -221,6 +207,18 @@ def _check_same(
       )
 
 
+def planned_limits(
+  source: Optional[Mapping[str, Any]],
+) -> Optional[strategies.Participation]:
+  """The planned limits in the summary of a round log, if it has any."""
+  planned = (source or {}).get('planned')
+  if not planned:
+    return None
+  return strategies.Participation(
+    planned['num_rounds'], planned['min_separation'], planned['max_participations']
+  )
+
+
 def enforced_by_log(
   source: Mapping[str, Any], has_ledger: bool, stated: Optional[str] = None
 ) -> str:
@@ -255,10 +253,8 @@ def from_plan(
   Without a ledger, the plan must have the limits that a round log gives; with one, the
   log must show that the plan's limits were kept.
   """
-  files: list[dict[str, Any]] = []
+  files = [] if round_log is None else [round_log.file]
   facts: dict[str, Any] = {'command': command}
-  if round_log is not None:
-    files.append(round_log.file)
   if ledger is not None:
     ledger_file, facts['ledger'] = _read_ledger(ledger)
     files.append(ledger_file)
@@ -266,12 +262,11 @@ def from_plan(
     if recorded and plan.noise_source == Inputs.noise_source:
       facts['noise_source'] = recorded
   if round_log is not None:
-    limits = plan.mechanism.limits
+    limits, schema = plan.mechanism.limits, plan.mechanism.participation
     if ledger is not None:
       log_participation.check_agreement(round_log.proved, facts['ledger'], limits)
     else:
       shown = log_participation.of_plan(round_log.limits, limits.num_rounds)
-      schema = plan.mechanism.participation
       if shown != schema:
         raise ValueError(f'the round log gives {shown}, the report has {schema}.')
     summary, cap = summary_of(round_log, plan), plan.cap_enforced_by
@@ -332,12 +327,6 @@ class _Config(msgspec.Struct, frozen=True):
   canaries: Optional[dict[str, Any]] = None
   software: Optional[dict[str, Any]] = None
 
-  @property
-  def simulation(self) -> Optional[str]:
-    """'packed' or 'one_by_one'; `None` if the configuration does not say."""
-    stated = self.training.simulation
-    return stated if stated in (None, 'packed') else 'one_by_one'
-
   def facts(self) -> dict[str, Any]:
     """Fields of `Inputs` on training and clients; `None` for what is not stated."""
     schedule, cohort = self.training.schedule, self.simulated_cohort
@@ -356,11 +345,12 @@ class _Config(msgspec.Struct, frozen=True):
       )
     names, stated = model.BeforeClipping.__struct_fields__, self.training.aggregation
     values = {name: (stated or {}).get(name) for name in names}
-    if values != dict.fromkeys(names):
+    if any(value is not None for value in values.values()):
       before_clipping = model.BeforeClipping(**values)
+    simulation = self.training.simulation
     return {
       'code_version': code_version,
-      'simulation': self.simulation,
+      'simulation': simulation if simulation in (None, 'packed') else 'one_by_one',
       'reporting': reporting,
       'before_clipping': before_clipping,
       'not_covered': check_not_covered(self.not_covered),
@@ -376,23 +366,18 @@ def from_run_dir(
 ) -> Inputs:
   """Returns the inputs from a run's configuration, strategy and ledger.
 
+  Those of a run without privacy have no mechanism.
+
   `accountant`: Computes epsilon; `None` for the one that the run was planned with.
   """
   path, config = _read_config(run_dir)
   try:
+    if config.privacy is None and config.simulated_cohort is None:
+      return Inputs(files=(file_of('config', path),), **config.facts())
     return _from_config(path, config, accountant, rounds_fixed_by)
   except (AttributeError, KeyError, TypeError, ValueError) as e:
     words = str(e) if isinstance(e, ValueError) else f'{type(e).__name__}: {e}.'
     raise ValueError(f'{os.path.normpath(run_dir)}: {words}') from e
-
-
-def without_privacy(run_dir: str) -> WithoutPrivacy:
-  """Returns the inputs for a run without a mechanism, from its configuration."""
-  path, config = _read_config(run_dir)
-  if config.privacy is not None or config.simulated_cohort is not None:
-    raise ValueError(f'the run in {os.path.normpath(run_dir)} had a mechanism.')
-  files, not_covered = (file_of('config', path),), check_not_covered(config.not_covered)
-  return WithoutPrivacy(config.simulation, not_covered, config.tuning, files)
 
 
 def _read_config(run_dir: str) -> tuple[str, _Config]:
@@ -413,19 +398,17 @@ def _from_config(
   rounds_fixed_by: Optional[str],
 ) -> Inputs:
   run_dir = os.path.dirname(config_path)
-  cohort = config.simulated_cohort
-  privacy = config.privacy if cohort is None else cohort.as_planned
-  if privacy is None:
-    raise ValueError('the run had no privacy mechanism.')
-  files, strategy = [file_of('config', config_path)], None
+  strategy = canary_record = plan = None
+  cohort, schedule = config.simulated_cohort, config.training.schedule
+  privacy = cast(_Privacy, config.privacy if cohort is None else cohort.as_planned)
+  files = [file_of('config', config_path)]
   for path in (os.path.join(run_dir, f'strategy.{end}') for end in ('npz', 'json')):
     if strategy is None and os.path.exists(path):
       strategy = joint_mechanism.load_strategy(privacy.mechanism, path)
       files.append(file_of('strategy', path))
   ledger_file, ledger = _read_ledger(os.path.join(run_dir, 'ledger.jsonl'))
-  ledger_lib.check_schedule(ledger, config.training.schedule)
+  ledger_lib.check_schedule(ledger, schedule)
   files.append(ledger_file)
-  canary_record = None
   if config.canaries is not None and ledger.entries:
     path = os.path.join(run_dir, canaries_lib.FILE)  # Written at the end of the run.
     canary_record = canaries_lib.Record.load(
@@ -435,46 +418,42 @@ def _from_config(
       most_rounds=len(ledger.entries),
     )
     files.append(file_of('canaries', path))
-  arguments, own_accountant = [f'--run_dir={run_dir or "."}'], privacy.accountant
-  if own_accountant is not None:
-    accountants.entry_of(own_accountant)
-  is_other = accountant not in (None, own_accountant)
+  if privacy.accountant is not None:
+    accountants.entry_of(privacy.accountant)
+  arguments = [f'--run_dir={run_dir or "."}']
+  is_other = accountant not in (None, privacy.accountant)
   if is_other:
     arguments.append(f'--accountant={accountant}')
   if rounds_fixed_by is not None:
     arguments.append(f'--rounds_fixed_by={rounds_fixed_by}')
   mechanism = joint_mechanism.stored(privacy.mechanism, strategy)
   _check_ledger(privacy, ledger)
-  if cohort is None and config.training.schedule:
-    _check_schedule(mechanism, privacy, config.training.schedule)
-  plan = None
+  if cohort is None and schedule:
+    _check_schedule(mechanism, privacy, schedule)
   if config.nbafl is not None:
     plan = nbafl_lib.Nbafl(**config.nbafl)
-    check_nbafl_cohorts(plan, config.training.schedule)
+    check_nbafl_cohorts(plan, schedule)
   target = privacy.target_epsilon
   if target is not None and is_other:
     # By another accountant epsilon may exceed the target, which is then left out.
     spent = mechanism.epsilon(privacy.delta, accountant=accountant)
     target = target if spent <= target else None
+  same = ['delta', 'target_rho', 'clip_norm', 'noise_source']
+  same += ['enforced_by', 'cap_enforced_by']
   return Inputs(
     mechanism,
-    privacy.delta,
     target_epsilon=target,
-    target_rho=privacy.target_rho,
     found='noise_multiplier' if target or privacy.target_rho else None,
-    accountant=own_accountant if accountant is None else accountant,
-    clip_norm=privacy.clip_norm,
+    accountant=privacy.accountant if accountant is None else accountant,
     weights_of_parts=_weights_of_parts(mechanism, privacy),
     ledger=ledger,
     rounds_fixed_by=rounds_fixed_by,
-    enforced_by=privacy.enforced_by,
-    cap_enforced_by=privacy.cap_enforced_by,
-    noise_source=privacy.noise_source,
     simulated_cohort=cohort,
     nbafl=plan,
     canary_record=canary_record,
     command=command_of(arguments),
     files=tuple(files),
+    **{name: getattr(privacy, name) for name in same},
     **config.facts(),
   )
 
@@ -521,7 +500,6 @@ def _check_ledger(privacy: _Privacy, ledger: ledger_lib.Ledger) -> None:
 def _weights_of_parts(
   mechanism: joint_mechanism.AnyMechanism, privacy: _Privacy
 ) -> Optional[dict[str, dict[str, list[int]]]]:
-  """Returns the weights of each part; raises ValueError if patterns disagree."""
   if not mechanism.parts:
     return None
   stated = privacy.weights_of_parts or {}
@@ -578,11 +556,6 @@ def from_round_log(
   }
   limits = summary.participation
   if planned is not None:
-    if summary.num_rounds > planned.num_rounds:
-      raise ValueError(
-        f'{path} has {summary.num_rounds} rounds, and num_rounds={planned.num_rounds} '
-        'were planned.'
-      )
     cap = planned.assumed_at_most
     broken = summary.broken_in_short(planned.min_separation, cap)
     summary_json['planned'] = {
@@ -603,7 +576,7 @@ def summary_of(log: RoundLog, plan: Inputs) -> dict[str, Any]:
   That has the largest epsilon of a client's participations in the log, if it names
   clients and the server's noise is one Gaussian.
   """
-  mechanism, squared = cast(mechanism_lib.Mechanism, plan.mechanism), None
+  mechanism, squared = plan.mechanism, None
   if not mechanism.parts and mechanism.is_one_gaussian and mechanism.is_private:
     if not mechanism.placement.is_of_client:
       squared = log.proved.sensitivity_squared(mechanism.strategy)
@@ -614,15 +587,22 @@ def summary_of(log: RoundLog, plan: Inputs) -> dict[str, Any]:
   allowed = mechanism.strategy.sensitivity_squared(mechanism.limits)
   share = min(squared / allowed, 1.0)
   mu = accountants.gdp_mu(mechanism.event) * math.sqrt(share)
-  epsilon = plan.epsilon_of(dp_accounting.GaussianDpEvent(1 / mu))
-  squared = share * mechanism.sensitivity_squared
-  occurred = {'sensitivity_squared': squared, 'epsilon': epsilon, 'delta': plan.delta}
+  occurred = {
+    'sensitivity_squared': share * mechanism.sensitivity_squared,
+    'epsilon': plan.epsilon_of(dp_accounting.GaussianDpEvent(1 / mu)),
+    'delta': plan.delta,
+  }
   return {**log.summary, 'occurred': occurred}
 
 
 def file_of(role: str, path: str) -> dict[str, Any]:
   """Returns role, path and SHA-256 of a file that a statement rests on."""
-  _check_stays(role, path)
+  # A pipe and the like cannot be read a second time.
+  if os.path.exists(path) and not (os.path.isfile(path) or os.path.isdir(path)):
+    raise ValueError(
+      f'the {role.replace("_", " ")} {path} is no regular file, and reports are '
+      'verified from files. Give a file.'
+    )
   digest = hashlib.sha256()
   with open(path, 'rb') as file:
     for block in iter(lambda: file.read(2**20), b''):
@@ -631,19 +611,9 @@ def file_of(role: str, path: str) -> dict[str, Any]:
 
 
 def _read_ledger(path: str) -> tuple[dict[str, Any], ledger_lib.Ledger]:
-  """Reads a ledger; the SHA-256 is of what was read, as a run may append more."""
-  _check_stays('ledger', path)
-  ledger = ledger_lib.read(path)
-  return {'role': 'ledger', 'path': path, 'sha256': ledger.sha256}, ledger
-
-
-def _check_stays(role: str, path: str) -> None:
-  """Raises ValueError for pipes and the like, which cannot be read a second time."""
-  if os.path.exists(path) and not (os.path.isfile(path) or os.path.isdir(path)):
-    raise ValueError(
-      f'the {role.replace("_", " ")} {path} is no regular file, and reports are '
-      'verified from files. Give a file.'
-    )
+  file, ledger = file_of('ledger', path), ledger_lib.read(path)
+  # A run may append more before a file is read again.
+  return {**file, 'sha256': ledger.sha256}, ledger
 
 
 def command_of(arguments: list[str]) -> str:

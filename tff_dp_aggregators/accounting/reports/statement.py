@@ -13,7 +13,7 @@ import json
 import math
 import platform
 from collections.abc import Iterator
-from typing import Any, Optional, Union, cast
+from typing import Any, Optional, Union
 
 import dp_accounting
 import msgspec
@@ -67,6 +67,8 @@ def build(inputs: sources.Inputs, *, with_curves: bool = True) -> dict[str, Any]
   Infinite numbers are `None`, and without `with_curves` so are the points of plots.
   """
   mechanism, delta = inputs.mechanism, inputs.delta
+  if mechanism is None:
+    return _without_privacy(inputs, None)
   gaussian.check_delta(delta)
   if inputs.rounds_fixed_by is None:
     inputs.check_target(mechanism.event)
@@ -77,7 +79,7 @@ def build(inputs: sources.Inputs, *, with_curves: bool = True) -> dict[str, Any]
   if inputs.simulated_cohort is not None:
     if inputs.rounds_fixed_by is not None:
       raise ValueError('rounds_fixed_by is for a guarantee, and this run has none.')
-    return build_without_privacy(inputs)
+    return _without_privacy(inputs, _simulated_cohort(inputs))
   event, run, clip_norm = mechanism.event, None, inputs.clip_norm
   if inputs.ledger is None:
     spent, completed = _spent_in_log(inputs)
@@ -95,10 +97,8 @@ def build(inputs: sources.Inputs, *, with_curves: bool = True) -> dict[str, Any]
   if inputs.rounds_fixed_by is not None:
     inputs.check_target(event)
   curves = _curves(inputs, event, run) if with_curves else None
-  target = None
   target_rho = msgspec.UNSET if inputs.target_rho is None else inputs.target_rho
-  if inputs.target_epsilon is not None or target_rho:
-    target = model.Target.of(inputs, epsilon=inputs.target_epsilon, rho=target_rho)
+  target = model.Target.of(inputs, epsilon=inputs.target_epsilon, rho=target_rho)
   guarantee = guarantees.of_event(
     event, delta, mechanism.relation, inputs.accountant, mechanism.sensitivity_kind
   )
@@ -120,9 +120,8 @@ def build(inputs: sources.Inputs, *, with_curves: bool = True) -> dict[str, Any]
   warnings = _warnings(inputs)
   canaries: Any = msgspec.UNSET
   if inputs.canary_record is not None:
-    canaries = _canaries(inputs, guarantee, cast(model.Run, run))
-    shown = [each.epsilon for each in canaries.bounds if each.contradicts]
-    if shown:
+    canaries = _canaries(inputs, guarantee, run)
+    if shown := [each.epsilon for each in canaries.bounds if each.contradicts]:
       warning = _TEXTS.contradicted(
         rounding.down(max(shown), 4),
         rounding.up(guarantee.epsilon),
@@ -140,7 +139,7 @@ def build(inputs: sources.Inputs, *, with_curves: bool = True) -> dict[str, Any]
       participation=_participation(inputs),
       run=run,
       stopped=stopped,
-      target=target,
+      target=target if target.epsilon is not None or target_rho else None,
       guarantee=guarantee,
       canaries=canaries,
       other_guarantees=guarantees.others(inputs),
@@ -166,10 +165,8 @@ def build(inputs: sources.Inputs, *, with_curves: bool = True) -> dict[str, Any]
 
 
 def _warnings(inputs: sources.Inputs) -> list[str]:
-  """The warnings of a report, such as against whom the guarantee does not hold."""
-  mechanism, ledger = inputs.mechanism, inputs.ledger
+  mechanism, ledger, texts = inputs.mechanism, inputs.ledger, []
   entries = () if ledger is None else ledger.entries
-  texts = []
   source = inputs.participation_source or {}
   planned, observed = source.get('planned') or {}, source.get('observed') or {}
   if planned.get('broken'):
@@ -273,20 +270,16 @@ def build_nbafl(plan: nbafl.Nbafl, *, command: Optional[str] = None) -> dict[str
 
 
 def _nbafl_of_run(plan: nbafl.Nbafl) -> model.NbaflOfRun:
-  """The plan that the noise of a run is from, for the run's statement."""
   return model.NbaflOfRun(
     plan=model.NbaflPlan.of(plan, name='nbafl'),
     guarantees=[model.NbaflGuarantee.of(each) for each in plan.guarantees()],
   )
 
 
-def build_without_privacy(
-  run: Union[sources.WithoutPrivacy, sources.Inputs, None] = None,
+def _without_privacy(
+  run: sources.Inputs, cohort: Optional[model.SimulatedCohort]
 ) -> dict[str, Any]:
-  """Builds the statement of a run without a mechanism, or with a simulated cohort."""
-  run, verification, cohort = run or sources.WithoutPrivacy(), None, None
-  if isinstance(run, sources.Inputs):
-    cohort = _simulated_cohort(run)
+  verification = None
   if run.files or cohort is not None:
     verification = model.OtherVerification(
       command=run.command,
@@ -305,15 +298,12 @@ def build_without_privacy(
 
 
 def _simulated_cohort(inputs: sources.Inputs) -> model.SimulatedCohort:
-  """The simulated larger cohort of a run, which is not private itself."""
-  mechanism = cast(mechanism_lib.Mechanism, inputs.mechanism)
-  cohort, ledger = inputs.simulated_cohort, inputs.ledger
-  if mechanism.parts or ledger is None:
+  mechanism, cohort, ledger = inputs.mechanism, inputs.simulated_cohort, inputs.ledger
+  if mechanism.parts or ledger is None or cohort is None:
     raise ValueError(
       'a larger cohort is simulated with one mechanism for all weights, and has a '
       'ledger; something was altered.'
     )
-  assert cohort is not None
   _compare(inputs, ledger)
   rounds, accountant, epsilon = len(ledger.entries), None, None
   if mechanism.noise_multiplier:
@@ -355,11 +345,9 @@ def event_of_rounds(
 
 
 def _mechanisms(inputs: sources.Inputs, clip_norm: Optional[float]) -> Any:
-  """The mechanism, or the joint mechanism with those of its parts."""
   if not inputs.mechanism.parts:
     return _mechanism(inputs, clip_norm)
-  joint = cast(joint_lib.JointMechanism, inputs.mechanism)
-  parts = []
+  joint, parts = inputs.mechanism, []
   for part in joint.parts:
     weights = (inputs.weights_of_parts or {}).get(part.name)
     shapes = None if weights is None else list(weights.values())
@@ -392,17 +380,16 @@ def _mechanism(
   struct: type[model.Mechanism] = model.Mechanism,
   **of_part: Any,
 ) -> Any:
-  mechanism = cast(mechanism_lib.Mechanism, inputs.mechanism)
+  mechanism = inputs.mechanism
   strategy, placement = mechanism.strategy, mechanism.placement
   integers = _integer_noise(mechanism, inputs.ledger)
   factor = 1.0 if integers is None else integers.rounding_factor
   sensitivity = factor * mechanism.sensitivity
-  adaptive = simulated_epsilon = None
-  if mechanism.clipped_count_stddev is not None:
-    adaptive = model.AdaptiveClipping.of(mechanism)
+  simulated_epsilon = None
   if placement.is_simulation:
     simulated = mechanism.event_with(mechanism.noise_multiplier)
     simulated_epsilon = inputs.epsilon_of(simulated)
+  is_adaptive = mechanism.clipped_count_stddev is not None
   error, noise = strategy.per_query_error(), error_multiplier(mechanism)
   in_sum = noises.MIN_CLIENTS in dict(mechanism.options) or not placement.is_of_client
   return struct.of(
@@ -417,7 +404,7 @@ def _mechanism(
       **registry.options_of(strategy),
     },
     clip_norm=clip_norm,
-    adaptive_clipping=adaptive,
+    adaptive_clipping=model.AdaptiveClipping.of(mechanism) if is_adaptive else None,
     sensitivity=sensitivity,
     sensitivity_squared=factor**2 * mechanism.sensitivity_squared,
     effective_noise_multiplier=mechanism.noise_multiplier / sensitivity,
@@ -440,7 +427,6 @@ def error_multiplier(mechanism: mechanism_lib.Mechanism) -> float:
 def _integer_noise(
   mechanism: mechanism_lib.Mechanism, ledger: Optional[ledger_lib.Ledger]
 ) -> Optional[model.IntegerNoise]:
-  """Grid, rounding and wrapping of integer noise; `None` for real-valued noise."""
   noise = mechanism.noise
   if not noise.is_integer:
     return None
@@ -466,9 +452,7 @@ def _integer_noise(
 
 def _participation(inputs: sources.Inputs) -> model.Participation:
   schema, limits = inputs.mechanism.participation, inputs.mechanism.limits
-  cap_enforced_by = None
-  if limits.assumed_at_most is not None:
-    cap_enforced_by = inputs.cap_enforced_by or sources.NOT_STATED
+  has_cap = limits.assumed_at_most is not None
   return model.Participation.of(
     limits,
     inputs,
@@ -476,49 +460,44 @@ def _participation(inputs: sources.Inputs) -> model.Participation:
     registered=sampling.to_json(schema),
     assumption=terms.of_scheme('assumption', schema),
     rounds_between=limits.min_separation - 1,
-    cap_enforced_by=cap_enforced_by,
+    cap_enforced_by=(inputs.cap_enforced_by or sources.NOT_STATED) if has_cap else None,
     source=inputs.participation_source,
   )
 
 
 def _strategy(mechanism: joint_lib.AnyMechanism) -> Optional[dict[str, Any]]:
   """The strategy as JSON, or those of parts by name; `None` if one is large."""
-
-  def if_small(strategy: strategies.Strategy) -> Optional[dict[str, Any]]:
+  parts: Any = mechanism.parts
+  by_part = {part.name: part.mechanism.strategy for part in parts}
+  single: Any = mechanism.strategy
+  for strategy in by_part.values() or [single]:
     values = strategy.parameters().values()
-    numbers = sum(np.size(value) for value in values if value is not None)
-    return json.loads(strategy.to_json()) if numbers <= _MAX_NUMBERS else None
-
-  if isinstance(mechanism, mechanism_lib.Mechanism):
-    return if_small(mechanism.strategy)
-  by_part = {part.name: if_small(part.mechanism.strategy) for part in mechanism.parts}
-  return None if None in by_part.values() else by_part
+    if sum(np.size(value) for value in values if value is not None) > _MAX_NUMBERS:
+      return None
+  written = {name: json.loads(each.to_json()) for name, each in by_part.items()}
+  return written or json.loads(single.to_json())
 
 
 def _spent_in_log(inputs: sources.Inputs) -> tuple[dp_accounting.DpEvent, int]:
   """The event of a round log's rounds, and their number; without a log, of all."""
   mechanism, source = inputs.mechanism, inputs.participation_source or {}
   num_rounds = mechanism.participation.num_rounds
-  rounds, planned = source.get('num_rounds', num_rounds), source.get('planned')
+  rounds = source.get('num_rounds', num_rounds)
   if rounds == num_rounds:
     return mechanism.event, rounds
-  limits = None
-  if planned:
-    limits = strategies.Participation(
-      num_rounds, planned['min_separation'], planned['max_participations']
-    )
   observed = strategies.Participation(
     rounds, source['min_separation'], source['max_participations']
   )
-  ran = log_participation.of_plan(
-    observed, rounds, limits, bool(planned and planned['broken'])
-  )
+  planned = sources.planned_limits(source)
+  is_broken = planned is not None and bool(source['planned']['broken'])
+  if planned is not None:
+    planned = dataclasses.replace(planned, num_rounds=num_rounds)
+  ran = log_participation.of_plan(observed, rounds, planned, is_broken)
   # The strategy is for all planned rounds; nobody took part in those after the log.
   shown = strategies.Participation(
     num_rounds, ran.min_separation, ran.possible_participations
   )
-  single = cast(mechanism_lib.Mechanism, mechanism)
-  return dataclasses.replace(single, participation=shown).event, rounds
+  return dataclasses.replace(mechanism, participation=shown).event, rounds
 
 
 def _stopped_early(
@@ -593,20 +572,23 @@ def _spent_in_ledger(
 
 
 def _canaries(
-  inputs: sources.Inputs, guarantee: model.Guarantee, run: model.Run
+  inputs: sources.Inputs, guarantee: model.Guarantee, run: Any
 ) -> model.Canaries:
+  record: Any = inputs.canary_record
   audit = canaries_lib.audit(
-    cast(canaries_lib.Record, inputs.canary_record),
+    record,
     delta=inputs.delta,
-    planned_epsilon=cast(float, run.epsilon_planned),
+    planned_epsilon=run.epsilon_planned,
     is_gaussian=inputs.mechanism.is_one_gaussian,
   )
-  claimed = cast(float, guarantee.epsilon)
-  bounds = [
-    model.CanaryBound.of(each, contradicts=each.epsilon > claimed)
-    for each in audit.bounds
-  ]
-  return model.Canaries.of(audit, bounds=bounds)
+  claimed: Any = guarantee.epsilon
+  return model.Canaries.of(
+    audit,
+    bounds=[
+      model.CanaryBound.of(each, contradicts=each.epsilon > claimed)
+      for each in audit.bounds
+    ],
+  )
 
 
 def software() -> model.Software:
@@ -623,7 +605,6 @@ def software() -> model.Software:
 def _curves(
   inputs: sources.Inputs, event: dp_accounting.DpEvent, run: Optional[model.Run]
 ) -> model.Curves:
-  """The points of a report's plots, without infinite epsilons."""
   mechanism, delta = inputs.mechanism, inputs.delta
   num_rounds, relation = mechanism.participation.num_rounds, mechanism.relation
   rounds = np.unique(np.linspace(0, num_rounds - 1, _POINTS).astype(int))
@@ -647,13 +628,16 @@ def _curves(
   elif is_shown:  # At the rounds in which the first group of clients takes part.
     limits = mechanism.limits
     last = min(-(-completed // limits.min_separation), limits.possible_participations)
-    for turns in np.unique(np.linspace(1, last, _SAMPLED_POINTS).astype(int)):
-      of_turns = mechanism.event_of_turns(int(turns))
-      epsilon = accountants.epsilon(of_turns, delta, by, relation)
-      spent.append([(int(turns) - 1) * limits.min_separation + 1, epsilon])
+    spent = [
+      [
+        (turns - 1) * limits.min_separation + 1,
+        accountants.epsilon(mechanism.event_of_turns(turns), delta, by, relation),
+      ]
+      for turns in np.unique(np.linspace(1, last, _SAMPLED_POINTS).astype(int)).tolist()
+    ]
   error: list[list[float]] = []
   correlation: list[list[float]] = []
-  if isinstance(mechanism, mechanism_lib.Mechanism):  # Each part would have its own.
+  if not mechanism.parts:  # Each part would have its own.
     strategy = mechanism.strategy
     errors = error_multiplier(mechanism) * np.sqrt(strategy.per_query_error())
     error = [[int(each) + 1, float(errors[each])] for each in rounds]
@@ -716,7 +700,6 @@ def _check_ledger(inputs: sources.Inputs, ledger: ledger_lib.Ledger) -> None:
 
 
 def _planned_lines(inputs: sources.Inputs) -> Iterator[dict[str, Any]]:
-  """Yields for each round the fields that the mechanism plans for its line."""
   mechanism, clip_norm = inputs.mechanism, inputs.clip_norm
   line: dict[str, Any] = {'parts': None, **mechanism.line(None), 'clip_norm': clip_norm}
   if clip_norm is None or mechanism.clipped_count_stddev is not None:
@@ -734,7 +717,6 @@ def _planned_lines(inputs: sources.Inputs) -> Iterator[dict[str, Any]]:
 
 
 def _compare(inputs: sources.Inputs, ledger: ledger_lib.Ledger) -> None:
-  """Raises ValueError for the first line that differs from the planned one."""
   entries, num_rounds = ledger.entries, inputs.mechanism.participation.num_rounds
   if not 1 <= len(entries) <= num_rounds:
     raise ValueError(

@@ -4,7 +4,8 @@ The texts are in `templates/terms.j2` and `templates/schemes.j2`, by name.
 """
 
 import functools
-from typing import Any, NamedTuple, Optional
+import types
+from typing import Any
 
 import jinja2
 
@@ -38,35 +39,13 @@ def in_a_line(text: Any) -> str:
   return ' '.join(str(text).split())
 
 
-class AccountantTerms(NamedTuple):
-  """Texts on an accountant."""
-
-  what: str  # Whether its epsilon is exact or a bound, or numerical, with citation.
-  keeps: str  # What it keeps of a mechanism, beginning with the name.
-  title: str  # The method in a few words.
-
-
-class OptionTerms(NamedTuple):
-  """Texts on a numeric option of a noise or of its placement."""
-
-  help: str  # Meaning and default, to follow 'For skellam: '.
-  title: str
-  meaning: str
-
-
-class PlacementTerms(NamedTuple):
-  """Texts on a place where noise is made."""
-
-  help: str  # For the help of `--noise_site`.
-  setting: str  # Who has to be trusted with what.
-  outputs: str  # What the adversary sees.
-  privacy: str = ''  # 'local', 'distributed', or '' if the server makes the noise.
-
-
 _WORDS = sentences('terms.j2')
-ACCOUNTANTS = {k: AccountantTerms(**each) for k, each in _WORDS.accountants.items()}
-OPTIONS = {name: OptionTerms(**each) for name, each in _WORDS.options.items()}
-PLACEMENTS = {name: PlacementTerms(**each) for name, each in _WORDS.placements.items()}
+# The templates explain the fields.
+ACCOUNTANTS, OPTIONS, PLACEMENTS = (
+  {name: types.SimpleNamespace(**each) for name, each in texts.items()}
+  for texts in (_WORDS.accountants, _WORDS.options, _WORDS.placements)
+)
+label = _WORDS.label
 # Accountants whose epsilons a report lists beside that of the accountant in the key, if
 # they can read the event; zCDP cannot read sampled events.
 BESIDE = {'pld': (accountants.QUICK_BOUND,), 'monte_carlo': ()}
@@ -75,17 +54,11 @@ BESIDE_OTHERS = (accountants.EXACT, accountants.QUICK_BOUND, 'zcdp')
 IN_GUARANTEE = (accountants.EXACT, 'pld', accountants.QUICK_BOUND, 'zcdp')
 
 
-def of_accountant(name: str, sensitivity_kind: str = 'exact') -> AccountantTerms:
+def of_accountant(name: str, sensitivity_kind: str = 'exact') -> Any:
   """The texts on an accountant; its name, if it was registered from outside."""
-  named = ACCOUNTANTS.get(name) or AccountantTerms(f'by {name}', name, name)
+  unknown = types.SimpleNamespace(what=f'by {name}', keeps=name, title=name)
+  named = ACCOUNTANTS.get(name, unknown)
   return ACCOUNTANTS.get(f'{name} of a {sensitivity_kind}', named)
-
-
-def label(name: str, instead: Optional[accountants.Instead]) -> str:
-  """An accountant's name for a table, with the one whose bound it states, if any."""
-  if instead is None:
-    return name
-  return f"{name} ({instead.accountant}'s bound, as {instead.reason})"
 
 
 def describe(option: str) -> str:
@@ -93,12 +66,9 @@ def describe(option: str) -> str:
   return f'For {noises.having(option, " and ")}: {OPTIONS[option].help}.'
 
 
-# Schemes of participation.
-
-
 def of_scheme(macro: str, schema: sampling.Schema) -> str:
   """The assumptions of a scheme, by a macro of `schemes.j2`, which says for what."""
-  return _scheme_text(macro, sampling.of(schema))
+  return in_a_line(getattr(sentences('schemes.j2'), macro)(sampling.of(schema)))
 
 
 def enforced_by(schedule: sampling.Schedule) -> str:
@@ -110,8 +80,5 @@ def enforced_by(schedule: sampling.Schedule) -> str:
     way, scheme = 'sampled', schedule.sampling
   elif type(schedule) in (sampling.RandomEligible, sampling.ShuffledEpochs):
     way = 'limits'
-  return _scheme_text('enforced_by', type(schedule).__name__, scheme, way)
-
-
-def _scheme_text(macro: str, *about: object) -> str:
-  return in_a_line(getattr(sentences('schemes.j2'), macro)(*about))
+  texts = sentences('schemes.j2')
+  return in_a_line(texts.enforced_by(type(schedule).__name__, scheme, way))

@@ -25,7 +25,6 @@ from collections.abc import Iterator, Sequence
 from typing import Any, Callable, Optional
 
 from tff_dp_aggregators import sampling
-from tff_dp_aggregators import strategies
 from tff_dp_aggregators.accounting import accountants
 from tff_dp_aggregators.accounting import events
 from tff_dp_aggregators.accounting import joint_mechanism
@@ -59,6 +58,16 @@ _OF_STRATEGY = frozenset({'strategy', 'strategy_checksum', 'event'})
 # The beginning of commands in reports from before the program had a name.
 _OLD_PROGRAM = 'python -m tff_dp_aggregators.accounting.report '
 _OLD_FLAG = re.compile(rf'(?<= --)({"|".join(messages.RENAMED)})(?==)')
+_VERIFIED = (
+  'verified: every number was computed again and is the same. Said and not computed: '
+  'what enforces the limits, where the noise comes from, what was asked for, and, '
+  'where no file of the run says it, which code trained and which mechanism and noise '
+  'multiplier it had.'
+)
+_DRAWN = (
+  ' has the same outcomes on any machine, to round-off; where that decides, a figure '
+  'is a step of 0.2% beside the one of another processor, which is as right'
+)
 _LED_TO = 'verification.command leads to something else: '
 _SHOWN = 20  # The most differences that are printed.
 # An accountant that shares no code with the exact one has to give the same epsilon, up
@@ -77,6 +86,8 @@ class Result:
   # A line for each, with the field and both values; none if the report is correct.
   differences: tuple[str, ...]
   notes: tuple[str, ...]  # Such as on other versions of the software.
+  # What is computed, if it could be, with the paths at which files are.
+  statement: Optional[dict[str, Any]] = None
 
   @property
   def ok(self) -> bool:
@@ -89,15 +100,8 @@ class Result:
     lines = [f'note: {messages.visible(note)}' for note in self.notes]
     shown = self.differences[:_SHOWN]
     lines += [f'difference: {messages.visible(each)}' for each in shown]
-    verdict = (
-      'verified: every number was computed again and is the same. Said and not '
-      'computed: what enforces the limits, where the noise comes from, what was asked '
-      'for, and, where no file of the run says it, which code trained and which '
-      'mechanism and noise multiplier it had.'
-    )
-    if self.differences:
-      verdict = f'NOT verified: {len(self.differences)} difference(s).'
-    return '\n'.join([*lines, verdict]) + '\n'
+    verdict = f'NOT verified: {len(self.differences)} difference(s).'
+    return '\n'.join([*lines, _VERIFIED if self.ok else verdict]) + '\n'
 
 
 def verify(path: str, statement_of: Optional[StatementOf] = None) -> Result:
@@ -128,8 +132,8 @@ def _verify(path: str, statement_of: Optional[StatementOf]) -> Result:
     again = json.loads(json.dumps(_build_again(located)))
     notes += _notes_on_software(report, again)
     differences = [*wrong_files, *_differences(report, again)]
-    other_epsilon = _by_another_method(again)
-    of_command, more_notes = _check_command(report, folder, statement_of)
+    more, notes_on_epsilon = _check_by_another_method(again)
+    of_command, notes_on_command = _check_command(report, folder, statement_of)
   except Exception as e:  # Inputs from a file may cause any error.
     failure = f'it cannot be computed again: {type(e).__name__}: {e}'
     # A wrong file is the reason, so both are one difference.
@@ -137,31 +141,20 @@ def _verify(path: str, statement_of: Optional[StatementOf]) -> Result:
   # Differences that the command leads to as well are listed once.
   known = {f'{_LED_TO}{each}' for each in differences}
   differences += [each for each in of_command if each not in known]
-  notes += more_notes
+  notes += notes_on_command
   entry = accountants.ACCOUNTANTS.get(again['guarantee'].get('accountant'))
   if differences and entry is not None and entry.is_drawn:
-    notes.append(
-      f'{terms.of_accountant(entry.name).title} has the same outcomes on any machine, '
-      'to round-off; where that decides, a figure is a step of 0.2% beside the one of '
-      'another processor, which is as right'
-    )
-  if other_epsilon is not None:
-    method = terms.of_accountant(_OTHER_METHOD).title
-    notes.append(f'{method}, another method, give epsilon = {other_epsilon!r}')
-    stated = again['guarantee']['epsilon']
-    if not 0 <= other_epsilon - stated <= _AGREEMENT * max(1.0, stated):
-      differences.append(
-        f'guarantee.epsilon is {stated!r}, by another method {other_epsilon!r}'
-      )
+    notes.append(f'{terms.of_accountant(entry.name).title}{_DRAWN}')
   # Those of inputs come first, as others follow from them, and of curves last.
-  differences.sort(
-    key=lambda each: ('curves.' in each) - ('verification.inputs' in each)
+  differences = sorted(
+    [*differences, *more],
+    key=lambda each: ('curves.' in each) - ('verification.inputs' in each),
   )
-  return Result(tuple(differences), tuple(notes))
+  same = report if located == report else again
+  return Result(tuple(differences), (*notes, *notes_on_epsilon), same)
 
 
 def _read(path: str) -> dict[str, Any]:
-  """Reads a report and brings it up to date with this release."""
   with open(path, encoding='utf-8') as file:
     try:
       report = strict_json.loads(file.read())
@@ -185,24 +178,24 @@ def _read(path: str) -> dict[str, Any]:
 
 def _bring_up_to_date(report: dict[str, Any]) -> None:
   """Adds what a report of an earlier release lacks, and renames program and flags."""
-  mechanism, parts = report['mechanism'], report.get('parts') or ()
-  stated = report['verification'] or {}
+  mechanism, parts = report['mechanism'] or {}, report.get('parts') or ()
+  stated, provenance = report['verification'] or {}, report.get('provenance')
   if (stated.get('command') or '').startswith(_OLD_PROGRAM):
     arguments = stated['command'][len(_OLD_PROGRAM) - 1 :]
     arguments = _OLD_FLAG.sub(lambda old: messages.RENAMED[old[0]], arguments)
     stated['command'] = sources.PROGRAM + arguments
-  mechanisms = [mechanism or {}, *(mechanism or {}).get('parts', ())]
+  mechanisms = [mechanism, *mechanism.get('parts', ())]
   single = [each for each in mechanisms if 'strategy' in each]
   for each in single:
-    for name in (*mechanism_lib.options(), noises.SERVER_NOISE):
-      each.setdefault(name, None)
+    absent = dict.fromkeys((*mechanism_lib.options(), noises.SERVER_NOISE))
+    each.update({**absent, **each})
   if parts or single:
     report.setdefault('warnings', [])
     report.setdefault('other_releases' if parts else 'nbafl', [] if parts else None)
-  provenance, names = report.get('provenance'), ('mechanism', 'noise_multiplier')
-  if provenance is not None and not set(names) & set(provenance):
+  if provenance is not None and not {'mechanism', 'noise_multiplier'} & set(provenance):
     is_recorded = {'config', 'ledger'} & {file['role'] for file in stated['files']}
-    provenance.update(dict.fromkeys(names, 'recorded' if is_recorded else 'stated'))
+    origin = 'recorded' if is_recorded else 'stated'
+    provenance.update(mechanism=origin, noise_multiplier=origin)
   for part in parts:
     _bring_up_to_date(part)
 
@@ -227,49 +220,51 @@ def _check_files(report: dict[str, Any], folder: str) -> tuple[list[str], list[s
         f'the {role} {path!r} is not the file that the report was made of: its sha256 '
         f'is {found}, the report has {sha256}'
       )
-    if os.path.exists(path) and os.path.isfile(beside):
-      if sources.file_of(role, beside)['sha256'] != found:
-        notes.append(
-          f'{beside} is not the {role} of the report, and was not verified: that is '
-          f'{path}, where the report says'
-        )
+    is_other = os.path.exists(path) and os.path.isfile(beside)
+    if is_other and sources.file_of(role, beside)['sha256'] != found:
+      notes.append(
+        f'{beside} is not the {role} of the report, and was not verified: that is '
+        f'{path}, where the report says'
+      )
   return list(dict.fromkeys(wrong)), list(dict.fromkeys(notes))
 
 
-def _by_another_method(statement: dict[str, Any]) -> Optional[float]:
-  """Epsilon by `_OTHER_METHOD`; `None` if that is not expected to agree."""
+def _check_by_another_method(
+  statement: dict[str, Any],
+) -> tuple[list[str], list[str]]:
+  """Differences and notes by `_OTHER_METHOD`, if that is expected to agree."""
   guarantee = statement['guarantee']
-  if guarantee.get('accountant') != accountants.EXACT or guarantee['gdp_mu'] is None:
-    return None
-  if guarantee['delta'] < _MIN_DELTA or not _MIN_MU <= guarantee['gdp_mu'] <= _MAX_MU:
-    return None
+  mu, delta = guarantee.get('gdp_mu'), guarantee['delta']
+  if guarantee.get('accountant') != accountants.EXACT or mu is None:
+    return [], []
+  if delta < _MIN_DELTA or not _MIN_MU <= mu <= _MAX_MU:
+    return [], []
   relation = sampling.ADJACENCIES[statement['definition']['adjacency']['name']]
   event = events.from_json(statement['verification']['inputs']['event'])
-  return accountants.epsilon(event, guarantee['delta'], _OTHER_METHOD, relation)
+  other = accountants.epsilon(event, delta, _OTHER_METHOD, relation)
+  method, stated = terms.of_accountant(_OTHER_METHOD).title, guarantee['epsilon']
+  notes = [f'{method}, another method, give epsilon = {other!r}']
+  if 0 <= other - stated <= _AGREEMENT * max(1.0, stated):
+    return [], notes
+  return [f'guarantee.epsilon is {stated!r}, by another method {other!r}'], notes
 
 
 def _build_again(report: dict[str, Any]) -> dict[str, Any]:
   """Builds the statement of a report from its inputs; its files are at their paths."""
   stated = report['verification']
-  if report['mechanism'] is not None:
-    strict_json.convert(report['software'], model.Software)
   if stated is None:  # Without privacy, and not of a run.
-    strict_json.convert(report, model.WithoutPrivacy)
-    return statement_lib.build_without_privacy(
-      sources.WithoutPrivacy(report['simulation'])
-    )
+    return statement_lib.build(sources.Inputs(simulation=report['simulation']))
   if model.is_plan(report):
     return statement_lib.build_nbafl(nbafl.Nbafl(**stated['inputs']['plan']))
+  inputs = stated['inputs']
   if report.get('parts'):
+    parts = [
+      composition.Part(f'part {number}', _build_again(part))
+      for number, part in enumerate(report['parts'], start=1)
+    ]
+    releases = [model.OtherRelease(**each) for each in report['other_releases']]
     return composition.compose(
-      [
-        composition.Part(f'part {number}', _build_again(part))
-        for number, part in enumerate(report['parts'], start=1)
-      ],
-      accountant=stated['inputs']['accountant'],
-      other_releases=[
-        model.OtherRelease(**release) for release in report['other_releases']
-      ],
+      parts, accountant=inputs['accountant'], other_releases=releases
     )
   roles = [file['role'] for file in stated['files']]
   if not set(roles) <= set(sources.ROLES) or len(set(roles)) < len(roles):
@@ -279,55 +274,51 @@ def _build_again(report: dict[str, Any]) -> dict[str, Any]:
       f'this one says {", ".join(map(str, roles))}.'
     )
   paths = {file['role']: file['path'] for file in stated['files']}
-  if 'config' in paths:
-    run_dir = os.path.dirname(paths['config']) or '.'
-    if report['mechanism'] is None and report['simulated_cohort'] is None:
-      return statement_lib.build_without_privacy(sources.without_privacy(run_dir))
-    fixed_by = report.get('stopped', {}).get('rounds_fixed_by')
-    inputs = sources.from_run_dir(run_dir, stated['inputs']['accountant'], fixed_by)
+  fixed_by = report.get('stopped', {}).get('rounds_fixed_by')
+  if 'config' not in paths:
+    built = _of_plan(report, paths, fixed_by)
   else:
-    files = tuple(stated['files'])
-    inputs = dataclasses.replace(_of_plan(report, paths), files=files)
-  with_curves = stated['inputs'].get('with_curves', False)
-  return statement_lib.build(inputs, with_curves=with_curves)
+    run_dir = os.path.dirname(paths['config']) or '.'
+    built = sources.from_run_dir(run_dir, inputs['accountant'], fixed_by)
+  with_curves = inputs.get('with_curves', False)
+  return statement_lib.build(built, with_curves=with_curves)
 
 
-def _of_plan(report: dict[str, Any], paths: dict[str, str]) -> sources.Inputs:
-  """The inputs of a report that is not of a run directory."""
+def _of_plan(
+  report: dict[str, Any], paths: dict[str, str], fixed_by: Optional[str]
+) -> sources.Inputs:
   if report['mechanism'] is None:
     raise ValueError('the report of a run names no configuration of it.')
-  inputs, participation = report['verification']['inputs'], report['participation']
-  strict_json.convert(inputs, model.VerificationInputs)
-  stored, strategy = inputs['mechanism'], None
+  verified, participation = report['verification'], report['participation']
+  inputs, log = verified['inputs'], None
+  stored, strategy, path = inputs['mechanism'], None, paths.get('strategy')
   if inputs['strategy'] is not None:
     strategy = joint_mechanism.strategy_from_json(stored, inputs['strategy'])
-  if 'strategy' in paths:
-    path, reported = paths['strategy'], strategy
-    strategy = joint_mechanism.load_strategy(stored, path)
+  if path is not None:
+    reported, strategy = strategy, joint_mechanism.load_strategy(stored, path)
     if reported is not None and reported.checksum != strategy.checksum:
       raise ValueError(f'the strategy in the report is not that of {path}.')
   names = ('delta', 'target_epsilon', 'found', 'accountant', 'clip_norm')
   plan = sources.Inputs(
     joint_mechanism.stored(stored, strategy),
     code_version=report['code_version'],
-    rounds_fixed_by=report.get('stopped', {}).get('rounds_fixed_by'),
+    rounds_fixed_by=fixed_by,
     target_rho=inputs.get('target_rho'),
     **{name: inputs[name] for name in names},
   )
-  log, source = None, participation['source'] or {}
   if 'round_log' in paths:
-    limits = source.get('planned')
-    if limits:
-      of_plan = ('num_rounds', 'min_separation', 'max_participations')
-      limits = strategies.Participation(*(limits[name] for name in of_plan))
-    arguments = source['arguments']
-    log = sources.from_round_log(paths['round_log'], planned=limits, **arguments)
+    source = participation['source']
+    limits = sources.planned_limits(source)
+    log = sources.from_round_log(
+      paths['round_log'], planned=limits, **source['arguments']
+    )
   return dataclasses.replace(
     sources.from_plan(plan, ledger=paths.get('ledger'), round_log=log),
-    enforced_by=str(participation['enforced_by']),
+    enforced_by=participation['enforced_by'],
     cap_enforced_by=participation['cap_enforced_by'],
     noise_source=report['mechanism']['noise_source'],
-    command=report['verification']['command'],
+    command=verified['command'],
+    files=tuple(verified['files']),
   )
 
 
@@ -342,10 +333,9 @@ def find(path: str, folder: str) -> str:
 
 
 def _notes_on_software(report: dict[str, Any], again: dict[str, Any]) -> Iterator[str]:
-  if 'software' not in again:  # Without privacy nothing is computed.
-    return
-  stated = report['software']
-  theirs, ours = version.in_words(stated), version.in_words(again['software'])
+  # Without privacy nothing is computed.
+  stated, now = (each.get('software', {}) for each in (report, again))
+  theirs, ours = version.in_words(stated), version.in_words(now)
   for name in dict.fromkeys([*theirs, *ours]):
     then, now = theirs.get(name, 'none'), ours.get(name, 'none')
     if then != now:
@@ -364,9 +354,8 @@ def statement_of_report(
       f'{path} is not what is computed from its inputs: {result.differences[0]}; '
       f'--verify={path} shows all {len(result.differences)} difference(s).'
     )
-  report = _read(path)
-  located = _located(report, os.path.dirname(path))
-  return report if located == report else _build_again(located)
+  assert result.statement is not None
+  return result.statement
 
 
 def _located(report: dict[str, Any], folder: str) -> dict[str, Any]:
@@ -465,9 +454,7 @@ def _located_argument(argument: str, folder: str) -> str:
   flag, _, path = argument.partition('=')
   if flag in ('--report', '--ledger', '--round_log', '--strategy_file'):
     return f'{flag}={find(path, folder)}'
-  if flag == '--run_dir':
-    config = os.path.join(path, 'config.json')
-    located = find(config, folder)
-    if located != config:
-      return f'{flag}={os.path.dirname(located) or "."}'
+  config = os.path.join(path, 'config.json')
+  if flag == '--run_dir' and (located := find(config, folder)) != config:
+    return f'{flag}={os.path.dirname(located) or "."}'
   return argument

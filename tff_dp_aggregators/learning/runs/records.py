@@ -103,18 +103,12 @@ def find(directory: run_directory.RunDirectory, num_rounds: int) -> Status:
   )
 
 
-def write_report(
-  directory: run_directory.RunDirectory, *, has_mechanism: bool
-) -> dict[str, Any]:
+def write_report(directory: run_directory.RunDirectory) -> dict[str, Any]:
   """Writes the privacy report in all formats, and copies what reviewers may have.
 
   The page in `share/` has no measurements on test data, which may be clients'.
   """
-  if has_mechanism:
-    stated = statement.build(sources.from_run_dir(directory.path))
-  else:
-    inputs = sources.without_privacy(directory.path)
-    stated = statement.build_without_privacy(inputs)
+  stated = statement.build(sources.from_run_dir(directory.path))
   learned = learning_curves.of_run(directory.path)
   for suffix, form in _FORMS.items():
     directory.write(f'report.{suffix}', rendering.render(stated, form, learned))
