@@ -151,28 +151,18 @@ def _sampled_divergence(
   part: dp_accounting.DpEvent, orders: tuple[float, ...], relation: Relation
 ) -> np.ndarray:
   noise_multiplier = min(part.event.noise_multiplier, _MAX_NOISE)
-  if isinstance(part, dp_accounting.PoissonSampledDpEvent):
-    return poisson(part.sampling_probability, noise_multiplier, orders)
-  if isinstance(part, events.TruncatedPoissonDpEvent):
-    return _truncated(part, noise_multiplier, orders, relation)
-  fraction = part.sample_size / part.source_dataset_size
-  # Under add-or-remove the pair is that of a Poisson sample; `pld` has the proof.
+  # Under add-or-remove the pair of a sample of fixed size is that of a Poisson sample;
+  # otherwise, also with a cap, it is noise around three points. `pld` has the proof.
   is_add_or_remove = relation is Relation.ADD_OR_REMOVE_ONE
-  divergences = poisson if is_add_or_remove else without_replacement
-  return divergences(fraction, noise_multiplier, orders)
-
-
-def _truncated(
-  part: events.TruncatedPoissonDpEvent,
-  noise_multiplier: float,
-  orders: tuple[float, ...],
-  relation: Relation,
-) -> np.ndarray:
-  """Divergences of one of two pairs, at random: see `sampling.round_sampling`."""
-  q, displaced = part.sampling_probability, accountant.displacement_probability(part)
-  is_add_or_remove = relation is Relation.ADD_OR_REMOVE_ONE
-  # Under zero-out, noise around three points, as of a fixed-size sample, replace-one.
   of_mixtures = poisson if is_add_or_remove else without_replacement
+  if isinstance(part, dp_accounting.SampledWithoutReplacementDpEvent):
+    fraction = part.sample_size / part.source_dataset_size
+    return of_mixtures(fraction, noise_multiplier, orders)
+  q = part.sampling_probability
+  if isinstance(part, dp_accounting.PoissonSampledDpEvent):
+    return poisson(q, noise_multiplier, orders)
+  # One of two pairs, at random: see `sampling.round_sampling`.
+  displaced = accountant.displacement_probability(part)
   order_minus_one = np.array(orders) - 1
   usual = order_minus_one * poisson(q, noise_multiplier, orders)
   other = order_minus_one * of_mixtures(q, noise_multiplier / 2, orders)
