@@ -22,9 +22,6 @@ def test_by_round_and_of_sums_match_dense_matrices(name):
   row_norms = stddev * np.linalg.norm(mechanism.strategy.noise_matrix(), axis=1)
   sums = stddev * np.linalg.norm(mechanism.strategy.materialize_estimator(), axis=1)
   args = (mechanism, 400, 50)
-  np.testing.assert_allclose(
-    noise_to_signal.per_coordinate(mechanism), 3.0 * row_norms, rtol=1e-9
-  )
   by_round = noise_to_signal.by_round(*args)
   np.testing.assert_allclose(by_round, 3.0 * row_norms * 20.0 / 50.0, rtol=1e-9)
   of_sums = noise_to_signal.of_sums(*args)

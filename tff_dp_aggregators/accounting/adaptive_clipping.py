@@ -7,8 +7,7 @@ with noise multiplier z (arXiv:1905.03871, Theorem 1), where
 
     z^-2 = z_delta^-2 + (2 sigma_b)^-2.
 
-So one target, z, is enough. The budget is mu^2, which adds up over all that is
-released, and the count takes the `share` (z / (2 sigma_b))^2 of it. By default sigma_b
+The count takes the `share` (z / (2 sigma_b))^2 of the budget mu^2. By default sigma_b
 is the maximum of a twentieth of the cohort (as in section 3.2 there, TFF and
 pfl-research) and of the value that takes a tenth of the budget, with which the updates'
 noise is 5.4% larger than without adaptive clipping.
@@ -44,8 +43,7 @@ def values_noise_multiplier(
 
 def share(noise_multiplier: float, clipped_count_stddev: float) -> float:
   """The count's share of the budget mu^2: (z / (2 sigma_b))^2."""
-  values_noise_multiplier(noise_multiplier, clipped_count_stddev)
-  if noise_multiplier == 0:
+  if values_noise_multiplier(noise_multiplier, clipped_count_stddev) == 0:
     return 0.0
   return (noise_multiplier / (2 * clipped_count_stddev)) ** 2
 

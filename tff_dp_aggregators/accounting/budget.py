@@ -108,7 +108,6 @@ class Budget:
     _check_probability(self.sampling_probability)
     checks.check_probability('noise_scale', self.noise_scale)
     epsilon, delta, noise_multiplier = self.epsilon, self.delta, self.noise_multiplier
-    accountant = self.accountant
     if (epsilon, delta, noise_multiplier).count(None) > 1:
       raise ValueError(
         'at least two of epsilon, delta and noise_multiplier must be given; got '
@@ -118,15 +117,14 @@ class Budget:
       checks.check_positive('noise_multiplier', noise_multiplier)
     if epsilon is not None:
       checks.check_not_negative('epsilon', epsilon)
-    if delta is not None and not (delta == 0 and self.noise == noises.LAPLACE.name):
+    is_pure = delta == 0 and self.noise == noises.LAPLACE.name
+    if delta is not None and not is_pure:
       gaussian.check_delta(delta)
-    if delta == 0:
-      if accountant is not None:
-        raise ValueError(f'with delta 0 there is no accountant; got {accountant!r}.')
-      accountant = 'pure'
-    self.__dict__['accountant'] = accountant or accountants.tightest(
-      self.event_with(1.0), self.relation
-    )
+    if is_pure and self.accountant is not None:
+      raise ValueError(f'with delta 0 there is no accountant; got {self.accountant!r}.')
+    if self.accountant is None:
+      tightest = accountants.tightest(self.event_with(1.0), self.relation)
+      self.__dict__['accountant'] = 'pure' if is_pure else tightest
     if noise_multiplier is None:
       noise_multiplier = self._least_noise(epsilon, delta)
     elif epsilon is None:
@@ -134,7 +132,16 @@ class Budget:
     elif delta is None:
       delta = self._delta_of(noise_multiplier, epsilon)
     else:
-      self._check_kept(epsilon, delta, noise_multiplier)
+      spent = self._epsilon_of(noise_multiplier, delta)
+      if spent > epsilon and (
+        is_pure or self._delta_of(noise_multiplier, epsilon) > delta
+      ):
+        raise ValueError(
+          f'epsilon={epsilon:g}, delta={delta:g} and noise_multiplier='
+          f'{noise_multiplier:g} do not fit: {self.num_compositions} times this noise '
+          f'spends epsilon = {rounding.up(spent, 6)} at the delta given (accountant '
+          f'{self.accountant}). Leave out one of the three and it is found.'
+        )
     self.__dict__.update(
       epsilon=float(epsilon),
       delta=float(delta),
@@ -175,41 +182,22 @@ class Budget:
     return dp_accounting.SelfComposedDpEvent(once, self.num_compositions)
 
   def _least_noise(self, epsilon: float, delta: float) -> float:
+    uses, q = self.num_compositions, self.sampling_probability
     if delta == 0:
-      return laplace_noise_multiplier(
-        epsilon, self.num_compositions, self.sampling_probability
-      )
-    return calibration.noise_multiplier(
-      self.event_with,
-      epsilon,
-      delta,
-      accountant=self.accountant,
-      relation=self.relation,
-    )
+      return laplace_noise_multiplier(epsilon, uses, q)
+    by: Any = {'accountant': self.accountant, 'relation': self.relation}
+    return calibration.noise_multiplier(self.event_with, epsilon, delta, **by)
 
   def _epsilon_of(self, noise_multiplier: float, delta: float) -> float:
+    uses, q = self.num_compositions, self.sampling_probability
     if delta == 0:
-      return laplace_epsilon(
-        noise_multiplier, self.num_compositions, self.sampling_probability
-      )
+      return laplace_epsilon(noise_multiplier, uses, q)
     event = self.event_with(noise_multiplier)
     return accountants.epsilon(event, delta, self.accountant, self.relation)
 
   def _delta_of(self, noise_multiplier: float, epsilon: float) -> float:
     event = self.event_with(noise_multiplier)
     return accountants.delta(event, epsilon, self.accountant, self.relation)
-
-  def _check_kept(self, epsilon: float, delta: float, noise_multiplier: float) -> None:
-    spent = self._epsilon_of(noise_multiplier, delta)
-    if spent > epsilon and not (
-      delta and self._delta_of(noise_multiplier, epsilon) <= delta
-    ):
-      raise ValueError(
-        f'epsilon={epsilon:g}, delta={delta:g} and noise_multiplier='
-        f'{noise_multiplier:g} do not fit: {self.num_compositions} times this noise '
-        f'spends epsilon = {rounding.up(spent, 6)} at the delta given (accountant '
-        f'{self.accountant}). Leave out one of the three and it is found.'
-      )
 
 
 _check_probability = functools.partial(checks.check_probability, 'sampling_probability')

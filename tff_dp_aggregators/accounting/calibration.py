@@ -1,13 +1,9 @@
-"""Calibration: the smallest noise, or the largest number of rounds, for a target.
-
-A mechanism is given as a function from a number to its event, so one search serves
-every mechanism and accountant. What it returns never exceeds the target.
-"""
+"""Calibration: the smallest noise, or the largest number of rounds, for a target."""
 
 import contextlib
 import functools
 import math
-from typing import Callable, Optional
+from typing import Any, Callable, Optional
 
 import dp_accounting
 from dp_accounting import NeighboringRelation as Relation
@@ -48,17 +44,14 @@ def noise_multiplier(
     4.2247
   """
   target_epsilon = _check_target(target_epsilon, target_delta)
-  entry, spent = _entry_and_epsilon(make_event, 1.0, target_delta, accountant, relation)
+  settings: Any = {'accountant': accountant, 'relation': relation}
+  entry, spent = _entry_and_epsilon(make_event, 1.0, target_delta, **settings)
   start, factor = 1.0, 2.0
   if entry.is_numerical:
     # Close to the result, and much faster; sampled Laplace noise has no quick bound.
     with contextlib.suppress(NoneFoundError):
       near = about_noise_multiplier(
-        make_event,
-        target_epsilon,
-        target_delta,
-        accountant=accountant,
-        relation=relation,
+        make_event, target_epsilon, target_delta, **settings
       )
       # The quick bound may need far more noise, where epsilon may even rise with noise.
       if entry.is_drawn or near <= _FAR:

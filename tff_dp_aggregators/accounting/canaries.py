@@ -3,16 +3,15 @@
 Canaries are artificial clients. For each, a fair coin decides whether it takes part
 with a random direction of the model as its update, or with zeros. An attacker who sees
 all released sums scores each canary and guesses the coins of those with the highest and
-the lowest scores. Differential privacy limits how many guesses are right, so more right
-guesses than that refute an epsilon. There are three results:
+the lowest scores. More right guesses than differential privacy allows refute an
+epsilon. There are three results:
 
-* `one_run`, a lower bound on epsilon for any mechanism (Steinke, Nasr, Jagielski,
-  arXiv:2305.08846);
-* `one_run_fdp`, a lower bound from the mechanism's trade-off curve (Mahloujifar, Melis,
-  Chaudhuri, arXiv:2410.22235): the Gaussian curve if all rounds are one Gaussian
-  mechanism, otherwise the curve that (epsilon, delta) alone implies;
-* `estimate`, from Gaussians fitted to the scores (as in Andrew et al.,
-  arXiv:2302.03098). It is not a bound.
+* `one_run`, a lower bound on epsilon for any mechanism (arXiv:2305.08846);
+* `one_run_fdp`, a lower bound from the mechanism's trade-off curve (arXiv:2410.22235):
+  the Gaussian curve if all rounds are one Gaussian mechanism, otherwise the curve that
+  (epsilon, delta) alone implies;
+* `estimate`, from Gaussians fitted to the scores (as in arXiv:2302.03098). It is not a
+  bound.
 
 The confidence is that both bounds hold together. The number of guesses is computed from
 the planned epsilon, so nothing is selected by the scores.
@@ -70,24 +69,18 @@ class Record:
         content = strict_json.loads(file.read())
         if (content['inserted'], content['confidence']) != (inserted, confidence):
           raise ValueError('coins and confidence are not those of the configuration')
-        record = cls(
-          np.array([int(each) for each in content['inserted']], bool),
-          np.array(content['scores'], np.float64),
-          checks.check_positive_int('rounds', content['rounds']),
-          check_confidence(content['confidence']),
-        )
-        if (
-          record.rounds > most_rounds
-          or not np.isfinite(record.scores).all()
-          or len(record.scores) != len(inserted)
-        ):
+        rounds = checks.check_positive_int('rounds', content['rounds'])
+        scored = np.array(content['scores'], np.float64)
+        is_complete = len(scored) == len(inserted) and np.isfinite(scored).all()
+        if rounds > most_rounds or not is_complete:
           raise ValueError(
-            f'it has {record.rounds} rounds, and the run {most_rounds}; or not one '
-            'finite score for each coin'
+            f'it has {rounds} rounds, and the run {most_rounds}; or not one finite '
+            'score for each coin'
           )
       except (KeyError, TypeError, ValueError) as e:
         raise ValueError(f'{path} is not of the canaries of this run: {e}.') from e
-    return record
+    coins_of_run = np.array([int(each) for each in inserted], bool)
+    return cls(coins_of_run, scored, rounds, confidence)
 
 
 def coins(inserted: np.ndarray) -> str:
@@ -128,15 +121,14 @@ def audit(
   """
   significance = (1 - check_confidence(record.confidence)) / 2
   num_canaries, inserted = len(record.inserted), record.inserted
-  mu = gaussian.mu_of(planned_epsilon, gaussian.check_delta(delta))
+  mu = gaussian.mu_of(planned_epsilon, delta)
   fdp: Any = functools.partial(one_run_fdp, is_gaussian=is_gaussian)
-  methods: Any = (
+  of_fdp, bounds = 'gdp' if is_gaussian else 'any', []
+  for name, curve, method in (
     ('one_run', 'any', one_run),
-    ('one_run_fdp', 'gdp' if is_gaussian else 'any', fdp),
-  )
-  bounds = []
-  for name, curve, method in methods:
-    bound: Callable[..., float] = functools.partial(
+    ('one_run_fdp', of_fdp, fdp),
+  ):
+    bound: Any = functools.partial(
       method, num_canaries, delta=delta, significance=significance
     )
     roughly = functools.partial(bound, precision=_ROUGHLY)
@@ -175,13 +167,8 @@ def one_run(
   With probability `significance` at most, the bound is above the mechanism's epsilon at
   `delta`. It is rounded down, by the relative `precision`.
   """
-  _check_counts(num_canaries, num_guesses, num_correct)
-
-  def is_refuted(epsilon: float) -> bool:
-    chance = p_value(num_canaries, num_guesses, num_correct, epsilon, delta)
-    return chance <= significance
-
-  return _largest(is_refuted, precision)
+  counts = _check_counts(num_canaries, num_guesses, num_correct)
+  return _largest(lambda each: p_value(*counts, each, delta) <= significance, precision)
 
 
 def p_value(
@@ -214,11 +201,11 @@ def one_run_fdp(
 
   With `is_gaussian` it is assumed to be Gaussian; for others the bound is then wrong.
   """
-  _check_counts(num_canaries, num_guesses, num_correct)
+  counts = _check_counts(num_canaries, num_guesses, num_correct)
 
   def is_refuted(value: float) -> bool:
     inverse = _gaussian_curve(value) if is_gaussian else _any_curve(value, delta)
-    return _are_too_many(num_canaries, num_guesses, num_correct, inverse, significance)
+    return _are_too_many(*counts, inverse, significance)
 
   value = _largest(is_refuted, precision)
   return gaussian.epsilon_of(value, delta) if is_gaussian else value
@@ -281,12 +268,15 @@ def _largest(is_refuted: Callable[[float], bool], precision: float) -> float:
   return low
 
 
-def _check_counts(num_canaries: int, num_guesses: int, num_correct: int) -> None:
+def _check_counts(
+  num_canaries: int, num_guesses: int, num_correct: int
+) -> tuple[int, int, int]:
   if not 0 <= num_correct <= num_guesses <= num_canaries or num_canaries < 1:
     raise ValueError(
       'num_correct must be from 0 to num_guesses, and that at most num_canaries, at '
       f'least 1; got {num_correct} of {num_guesses} guesses of {num_canaries}.'
     )
+  return num_canaries, num_guesses, num_correct
 
 
 def planned_guesses(
@@ -331,10 +321,9 @@ def scores(
 ) -> np.ndarray:
   """Scores of canaries: the likelihood ratio statistic for noise of known covariance.
 
-  If a canary with rounds u was inserted, the sums along its direction are s = u + n,
-  and otherwise s = n, where n is Gaussian with the covariance Sigma of the rounds'
-  noise: no statistic is better than u^T Sigma^-1 s (Neyman and Pearson). Where privacy
-  rests on sampling, u is secret and is replaced by its mean.
+  It is u^T Sigma^-1 s, of the sums s along a canary's direction, its rounds u, and the
+  covariance Sigma of the rounds' noise (Neyman and Pearson). Where privacy rests on
+  sampling, u is secret and is replaced by its mean.
 
   `projections` are those of the sums in clip norms, and `took_part` is whether a canary
   was in a round, inserted or not: [rounds, canaries]. Returns [canaries], with variance

@@ -2,9 +2,8 @@ r"""Integer noise that clients add in shares, within the bits of a secure sum.
 
 A client's contribution x, of L2 norm at most `clip_norm`, goes through these steps:
 
-1. It is scaled by `scale` and rotated at random (signs, then a Hadamard transform), so
-   that no entry is much larger than others. With C = `clip_norm * scale`, its norm is
-   at most C.
+1. It is scaled by `scale` and rotated at random (signs, then a Hadamard transform).
+   With C = `clip_norm * scale`, its norm is at most C.
 2. Each entry is rounded to one of its two neighbouring integers, keeping its mean. All
    entries are rounded again if the norm exceeds a bound, which happens with probability
    at most `beta` (arXiv:2102.06387, Theorem 1 and Section 4.1):
@@ -12,14 +11,13 @@ A client's contribution x, of L2 norm at most `clip_norm`, goes through these st
        D2^2 = min((C + sqrt(d))^2,
                   C^2 + d / 4 + sqrt(2 log(1 / beta)) (C + sqrt(d) / 2)).
 
-   Accounting uses this bound, which holds for all that is sent. As entries are
-   integers, the L1 norm is at most D1 = min(sqrt(d) D2, D2^2).
+   Accounting uses this bound. As entries are integers, the L1 norm is at most D1 =
+   min(sqrt(d) D2, D2^2).
 3. Integer noise of `local_stddev` is added, and all is summed modulo 2^`bits`.
 
 **When sums wrap** (bounds **proved here**). Entries from -2^(bits-1) to 2^(bits-1) - 1
-are correct; others are off by a multiple of 2^bits. This costs no privacy, but spoils
-the round's result. With m clients, an entry of the sum has three parts, whose moments
-E exp(t S) are at most:
+are correct; others are off by a multiple of 2^bits, which costs no privacy. With m
+clients, an entry of the sum has three parts, whose moments E exp(t S) are at most:
 
 * the contributions, of norm at most m C in total: exp(t^2 m^2 C^2 / (2 d)), by the
   random signs, whatever the data are (Hoeffding);
@@ -32,8 +30,7 @@ E exp(t S) are at most:
   (arXiv:2004.00010), and exp(m s^2 (cosh t - 1)) for Skellam ones.
 
 So for every t > 0 the probability that any entry wraps is at most 2 d exp(sum of
-exponents - t 2^(bits-1)). It grows with the number of clients, so it is computed for
-`max_clients`.
+exponents - t 2^(bits-1)), which grows with the number of clients.
 """
 
 import dataclasses
@@ -137,15 +134,14 @@ class DistributedNoise:
 
   def event(self, sensitivity_factor: float = 1.0) -> dp_accounting.DpEvent:
     """The event of a round with `min_clients`; under replace-one, the factor is 2."""
-    values = {
-      'local_stddev': self.local_stddev,
-      'num_clients': self.min_clients,
-      'l2_sensitivity': self.l2_sensitivity * sensitivity_factor,
-      'l1_sensitivity': self.l1_sensitivity * sensitivity_factor,
-    }
-    if self.noise == 'discrete_gaussian':
-      values['dimension'] = self.dimension
-    return NOISES[self.noise](**values)
+    more = (self.dimension,) if self.noise == 'discrete_gaussian' else ()
+    return NOISES[self.noise](
+      self.local_stddev,
+      self.min_clients,
+      self.l2_sensitivity * sensitivity_factor,
+      self.l1_sensitivity * sensitivity_factor,
+      *more,
+    )
 
   def epsilon(self, delta: float, participations: int = 1) -> float:
     """Epsilon of all rounds of one client, under zeroing out its contributions."""
@@ -160,8 +156,7 @@ def design(
 
   Further arguments, of `DistributedNoise`, are `clip_norm`, `min_clients` and
   `dimension`, which is padded to a power of two, and optionally `max_clients`, by
-  default `min_clients`, `max_wrap_probability` and `beta`, by default 1e-6. A small
-  beta costs almost nothing. Bits are from 2 to 30.
+  default `min_clients`, and `max_wrap_probability` and `beta`, by default 1e-6.
   """
   mechanism = _finest(noise, noise_multiplier, bits=bits, **numbers)
   if mechanism is None:
@@ -189,13 +184,12 @@ def plan(
   noise is within 1% of that with 30. Other arguments are those of `design`.
   """
   checks.check_positive_int('participations', participations)
-  gaussians = calibration.noise_multiplier(
-    lambda noise_multiplier: dp_accounting.SelfComposedDpEvent(
-      dp_accounting.GaussianDpEvent(noise_multiplier), participations
-    ),
-    target_epsilon,
-    target_delta,
-  )
+
+  def gaussian_event(noise_multiplier: float) -> dp_accounting.DpEvent:
+    one = dp_accounting.GaussianDpEvent(noise_multiplier)
+    return dp_accounting.SelfComposedDpEvent(one, participations)
+
+  gaussians = calibration.noise_multiplier(gaussian_event, target_epsilon, target_delta)
 
   def with_least_noise(bits: int) -> Optional[DistributedNoise]:
     # More noise needs a coarser grid, whose rounding may cost more privacy than the
@@ -276,26 +270,23 @@ def _finest(
   check(noise, noise_multiplier=noise_multiplier, bits=bits, **numbers)
   clip_norm, min_clients = numbers['clip_norm'], numbers['min_clients']
   max_clients = numbers.get('max_clients') or min_clients
-  max_probability = numbers.get('max_wrap_probability', _UNLIKELY)
-  size = padded(dimension)
+  size, beta = padded(dimension), numbers.get('beta', _UNLIKELY)
   stddev_ratio = noise_multiplier / math.sqrt(min_clients)  # Over the scaled clip norm.
 
   def on_grid(scaled: float) -> DistributedNoise:
     share = max(stddev_ratio * scaled, events.LEAST_DISCRETE_GAUSSIAN)
-    beta = numbers.get('beta', _UNLIKELY)
     return DistributedNoise(
       noise, clip_norm, min_clients, max_clients, size, bits, scaled, share, beta
     )
 
+  def fits(scaled: float) -> bool:
+    probability = on_grid(scaled).wrap_probability
+    return bool(probability <= numbers.get('max_wrap_probability', _UNLIKELY))
+
   finest = min(_MAX_NORM - math.sqrt(size), MAX_LOCAL_STDDEV / stddev_ratio)
   coarsest = events.LEAST_DISCRETE_GAUSSIAN / stddev_ratio
-  if 2**bits <= max_clients:  # The number of clients is part of the same sum.
-    return None
-
-  def fits(scaled: float) -> bool:
-    return on_grid(scaled).wrap_probability <= max_probability
-
-  if coarsest > finest or not fits(coarsest):
+  # The number of clients is part of the same sum.
+  if 2**bits <= max_clients or coarsest > finest or not fits(coarsest):
     return None
   if fits(finest):
     return on_grid(finest)

@@ -1,21 +1,15 @@
 """Privacy events: what a mechanism released, as data for accountants.
 
-Every mechanism of this package describes itself with `dp_accounting` events that any
-accountant can read:
-
 * A whole run of a matrix mechanism is one `GaussianDpEvent` whose noise multiplier is
   the *effective* one, `noise_multiplier / sens(C)`.
 * One round of it is one with the noise multiplier that makes the events of rounds 0 to
   t compose to exactly the Gaussian released up to round t: `noise_multiplier /
   sqrt(sens^2(C_t) - sens^2(C_{t-1}))`, infinite if nothing is added to the worst case.
 
-If the sensitivity is an upper bound, the mechanism is at least as private as both.
-
-**Integer noise in shares, for secure aggregation.** The shares of all clients that
-report protect a client, so an event counts the *minimum* number of clients of a
-released sum. The sensitivity is that of the integers, after rounding
-(`distributed_noise`), under a relation with the same shares in both data sets: zeroing
-out one client's contributions, or replacing them (twice the sensitivity).
+**Integer noise in shares, for secure aggregation.** An event counts the *minimum*
+number of clients of a released sum. The sensitivity is that of the integers, after
+rounding (`distributed_noise`), under a relation with the same shares in both data sets:
+zeroing out one client's contributions, or replacing them (twice the sensitivity).
 """
 
 import dataclasses

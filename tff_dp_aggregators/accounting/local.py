@@ -1,16 +1,14 @@
 """Local and central guarantees of noise that clients add themselves.
 
-If clients add noise before they send anything, there are two different guarantees:
-
 * **Local**: for what one client sends, against everybody including the server. Only the
   client's own noise protects it, and k reports spend k such events (`local_event`).
 * **Central**: for the sum, against those who see only the sum. It contains the noise of
-  all m clients that reported, whose standard deviation is sqrt(m) times as large
-  (`central_event`). So a round with fewer than `min_clients` must not be released.
+  all m clients that reported, sqrt(m) times as much (`central_event`). So a round with
+  fewer than `min_clients` must not be released.
 
 If only the central guarantee is needed, each client adds a *share* of the noise: 1 /
-sqrt(min_clients) of its scale (`share`). A client knows its own share and can subtract
-it, so against c colluding clients `min_clients - c` shares are left (`known_shares`).
+sqrt(min_clients) of its scale (`share`). Against c colluding clients, who can subtract
+theirs, `min_clients - c` shares are left (`known_shares`).
 
 **Rounding** (**proved here**). Shares are rounded to integers before they are summed
 (`queries.grid`), and a sum of rounded Gaussians is not a rounded Gaussian. Let s be the
@@ -22,20 +20,20 @@ independent of T and uniform, up to a total variation of
     q(k) = |k|^2 - (k_1 + ... + k_{m-1})^2 / m,
 
 by Poisson's summation formula: the covariance given T is s^2 (I - 11'/m). The rounding
-of all shares, including that of Z_m, is determined by T and these fractions. So, up to
-that total variation, the sum of rounded shares is post-processing of X + T, the
-Gaussian that is accounted for, and of numbers that are independent of everything. As
-q(k) >= 1/2 (q(k) is the squared distance of k, with a last entry of 0, from the
-multiples of the all-ones vector) and q(k) >= |k|^2 / m, it is at most
+of all shares is determined by T and these fractions. So, up to that total variation,
+the sum of rounded shares is post-processing of X + T, the Gaussian that is accounted
+for, and of numbers that are independent of everything. As q(k) >= 1/2 (q(k) is the
+squared distance of k, with a last entry of 0, from the multiples of the all-ones
+vector) and q(k) >= |k|^2 / m, it is at most
 
     1/2 exp(-pi^2 s^2 / 2) (sum over j in Z of exp(-pi^2 s^2 j^2 / m))^(m-1).
 
 The grid of `queries.client_noise` has s >= 2^16 for a share of at least 2^-20 clip
 norms: it is below 10^-9000000000 for up to 10^7 clients, and not added to any delta.
 
-**Neighbours.** If a client's record is replaced by zeros (`zero_out`), what it sends
-changes by the clip norm; if it is replaced by another record (`replace_one`), by twice
-that. Under `add_or_remove` there is no guarantee: an absent client adds no noise.
+If a client's record is replaced by zeros (`zero_out`), what it sends changes by the
+clip norm; if by another record (`replace_one`), by twice that. Under `add_or_remove`
+there is no guarantee: an absent client adds no noise.
 """
 
 import math
@@ -78,8 +76,6 @@ def central_event(
 ) -> dp_accounting.DpEvent:
   """The event of a sum of records with Gaussian noise of each client.
 
-  It holds against those who see only the sum. (Laplace noise has a local event only.)
-
   `noise_multiplier` is the standard deviation of *one* client's noise over the clip
   norm, `server_noise_multiplier` that of noise that the server adds. `known_shares` is
   how many clients' noise is known to the attacker: 1 for a client of the round.
@@ -94,11 +90,8 @@ def central_event(
   noise_multiplier = events.check_noise_multiplier(noise_multiplier)
   server = checks.check_not_negative('server_noise_multiplier', server_noise_multiplier)
   min_clients = checks.check_positive_int('min_clients', min_clients)
-  known_shares = checks.check_int('known_shares', known_shares, at_least=0)
-  if known_shares >= min_clients:
-    raise ValueError(
-      f'known_shares must be below min_clients, {min_clients}; got {known_shares}.'
-    )
+  known_shares = checks.check_int('known_shares', known_shares)
+  checks.check_within('known_shares', known_shares, 0, min_clients - 1)
   clients = noise_multiplier * math.sqrt(min_clients - known_shares)
   total = math.hypot(clients, server)
   return _repeated(noises.GAUSSIAN, total, adjacency, participations)

@@ -17,12 +17,10 @@ in a round, and L exposures of a client's uploads:
 
 The last is the third with c T / b for c T: with K = N, b is 1.
 
-**Claims and actual guarantees.** Both are for replacing one *example* of a client,
-under an assumption: one example changes an upload by at most 2 C / m. This is not true
-if the finished upload is clipped, as in algorithm 1 there and in programs that follow
-it, and not examples one by one: one example may then change the upload by up to 2 C,
-and only the guarantee for one *client* holds. `Nbafl.guarantees` states both, beside
-what is claimed. Three things differ from the paper:
+Claims and actual guarantees are for replacing one *example* of a client, under the
+assumption that one example changes an upload by at most 2 C / m. This is not true if
+the finished upload is clipped, as in algorithm 1 there, and not examples one by one:
+only the guarantee for one *client* holds then. Three things differ from the paper:
 
 * L times the noise, for L exposures, is more than composition needs: sqrt(L) times.
 * For epsilon >= 1 the constant c has no proof, and for large epsilon it is too small;
@@ -282,8 +280,7 @@ def _delta_of_random_rounds(
 ) -> float:
   """Upper bound on delta of a Gaussian that is released in a binomial number of rounds.
 
-  An observer who knows the rounds sees k Gaussians, and the divergence of a mixture is
-  at most the mean of their divergences (joint convexity).
+  The divergence of a mixture is at most the mean of its parts' (joint convexity).
   """
   # Log probabilities of being in 0 to `rounds` of the rounds.
   k = np.arange(rounds + 1)

@@ -1,20 +1,11 @@
 """The noise-to-signal ratio of a mechanism, for a model of a given size.
 
 In round t a server releases the sum of the clients' clipped updates with noise of
-standard deviation
-
-    noise_multiplier * clip_norm * ||row t of C^-1||
-
-in each of the model's d coordinates. So the norm of the noise is about sqrt(d) times
-that, and the norm of the sum of m updates is at most m clip norms. Their ratio is
-`by_round`, which needs no data.
-
-**Interpretation.** Above 1, a round's update is dominated by the noise, unless updates
-point the same way in many rounds: the norm of their sum over n rounds can be n m clip
-norms, while the noise of that sum is that of row n of `A C^-1`, which grows like
-sqrt(n) if noise is independent, and hardly at all if it is correlated. That ratio,
-`of_sums`, should be used to compare mechanisms. Real updates are smaller than the
-bound, which with Laplace noise only updates with a single non-zero entry reach.
+standard deviation `noise_multiplier * clip_norm * ||row t of C^-1||` in each of the
+model's d coordinates. So the norm of the noise is about sqrt(d) times that, and the
+norm of the sum of m updates is at most m clip norms: their ratio is `by_round`. Above
+1, a round's update is dominated by the noise, unless updates point the same way in many
+rounds: `of_sums`, the ratio of sums over rounds, should be used to compare mechanisms.
 
 Clip norms cancel, also adaptive ones. If parts have their own clip norms, the squared
 norms of noise and of signal add up over the parts.
@@ -44,14 +35,6 @@ class Points(NamedTuple):
     return Points(*(factor * each for each in self))
 
 
-def per_coordinate(
-  mechanism: mechanism_lib.Mechanism, clients_per_round: float = 1
-) -> np.ndarray:
-  """Standard deviation of each round's noise in a coordinate, in clip norms, [n]."""
-  noise = mechanism.sum_noise_multiplier(float(clients_per_round))
-  return noise * mechanism.strategy.noise_row_norms()
-
-
 # Number of trainable parameters; for a joint mechanism, by the name of the part.
 Size = Union[int, Mapping[str, int]]
 
@@ -64,7 +47,11 @@ def by_round(
   `model_size` is d, the number of trainable parameters; with parts, of each part by
   name. `clients_per_round` is m; with Poisson sampling, its expectation.
   """
-  return _ratio(per_coordinate, mechanism, model_size, clients_per_round)
+
+  def of_round(one: mechanism_lib.Mechanism, clients: float) -> np.ndarray:
+    return one.sum_noise_multiplier(clients) * one.strategy.noise_row_norms()
+
+  return _ratio(of_round, mechanism, model_size, clients_per_round)
 
 
 def of_sums(
@@ -74,7 +61,7 @@ def of_sums(
 
   def of_sum(one: mechanism_lib.Mechanism, clients: float) -> np.ndarray:
     rounds = np.arange(1, one.strategy.num_rounds + 1)
-    noise = one.sum_noise_multiplier(float(clients))
+    noise = one.sum_noise_multiplier(clients)
     return noise * np.sqrt(one.strategy.per_query_error()) / rounds
 
   return _ratio(of_sum, mechanism, model_size, clients_per_round)
@@ -122,16 +109,19 @@ def _ratio(
     model_size = checks.check_positive_int('model_size', model_size)
     clients = checks.check_positive('clients_per_round', clients_per_round)
     return math.sqrt(model_size) / clients * noise_of(mechanism, clients)
-  names = [part.name for part in mechanism.parts]
-  if not isinstance(model_size, Mapping) or set(model_size) != set(names):
+  names = {part.name for part in mechanism.parts}
+  if not isinstance(model_size, Mapping) or set(model_size) != names:
     raise TypeError(
-      f'model_size must be the number of parameters of each part, {names}; got '
+      f'model_size must be the number of parameters of each part, {sorted(names)}; got '
       f'{model_size!r}.'
     )
-  noise_squares, signal_squares = np.zeros(()), 0.0
-  for part in mechanism.parts:
-    size = model_size[part.name]
-    part_ratio = _ratio(noise_of, part.mechanism, size, clients_per_round)
-    noise_squares = noise_squares + (part.clip_norm * part_ratio) ** 2
-    signal_squares += part.clip_norm**2
+  noise_squares = sum(
+    (
+      part.clip_norm
+      * _ratio(noise_of, part.mechanism, model_size[part.name], clients_per_round)
+    )
+    ** 2
+    for part in mechanism.parts
+  )
+  signal_squares = sum(part.clip_norm**2 for part in mechanism.parts)
   return np.asarray(np.sqrt(noise_squares / signal_squares))

@@ -1,11 +1,8 @@
 """Kinds of noise, with the event of one round, and who adds the noise.
 
-Gaussian noise may be correlated over rounds by a strategy; all rounds together are then
-one Gaussian. Other noise is independent in each round, and rounds compose. Each noise
-of `OTHERS` is a mechanism by itself, with the identity as its strategy. Integer noise
-needs more parameters than its scale, `Noise.options` (`distributed_noise`).
-
-A placement says who adds the noise: `accounting.local` has the guarantees.
+Gaussian noise may be correlated over rounds by a strategy. Other noise is independent
+in each round; each of `OTHERS` is a mechanism by itself, with the identity as its
+strategy. A placement says who adds the noise: `accounting.local` has the guarantees.
 """
 
 import dataclasses
@@ -36,7 +33,7 @@ class Noise:
   one_round: Callable[..., dp_accounting.DpEvent]
   stddev: float  # Standard deviation of noise whose scale is 1.
   placements: tuple[str, ...]  # Names of valid placements, the default first.
-  options: tuple[str, ...] = ()  # Names of further parameters.
+  options: tuple[str, ...] = ()  # Names of further parameters (`distributed_noise`).
   required: tuple[str, ...] = ()  # Names of the options that have to be given.
   numbers: tuple[tuple[str, int], ...] = ()  # Values of options, if they are known.
 

@@ -1,8 +1,7 @@
 """The events of a matrix mechanism under a participation schema.
 
 Under limits on participation, all rounds are one Gaussian (`events.run_event`); each
-scheme of `sampling` has its own events. If a scheme has several bounds, the one with
-the smallest epsilon at `_DELTA` is chosen; each of them holds at every delta.
+scheme of `sampling` has its own events.
 """
 
 from typing import Optional, cast
@@ -18,7 +17,7 @@ from tff_dp_aggregators.accounting import noises
 from tff_dp_aggregators.sampling import scheme as scheme_lib
 from tff_dp_aggregators.strategies import registry
 
-_DELTA = 1e-6  # Bounds are compared at this delta.
+_DELTA = 1e-6  # Several bounds of a scheme, all valid, are compared at this delta.
 
 
 def event(

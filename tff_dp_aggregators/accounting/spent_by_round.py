@@ -1,12 +1,9 @@
 """A fast upper bound on epsilon after each round, for mechanisms that compose.
 
-Gaussian noise without sampling has the exact epsilon in each line of the ledger.
-Otherwise the tightest accountant takes tenths of a second for one epsilon. The bound
-here takes milliseconds; it is the smaller of two:
-
-* Renyi DP of a client's turns so far (the quick bound), which is up to twice too large.
-* The tightest accountant's epsilon of more turns: those at the next of a few marks, the
-  last of which is the end of the run.
+The tightest accountant may take tenths of a second for one epsilon. The bound here
+takes milliseconds; it is the smaller of the quick bound of a client's turns so far,
+which is up to twice too large, and the tightest accountant's epsilon of more turns:
+those at the next of a few marks, the last of which is the end of the run.
 """
 
 import bisect
@@ -22,10 +19,6 @@ MEANING = (
   f'upper bound: the smaller of {accountants.QUICK_BOUND} after the round, and of the '
   'tightest accountant after some more rounds; after the last round as in the report'
 )
-# Minimum number of marks; number of turns for one more mark; maximum number of marks.
-_MIN_MARKS, _TURNS_PER_MARK, _MAX_MARKS = 4, 64, 16
-# Marks start at this share of the run, before which little is spent.
-_FIRST_SHARE = 1 / 64
 
 
 class SpentByRound:
@@ -46,8 +39,9 @@ class SpentByRound:
     self._accountant = accountant
     self._mechanism, self._limits = mechanism, mechanism.limits
     self._marks = _marks(self._turns_in(self._limits.num_rounds))
-    one_turn = mechanism.event_of_turns(1)
-    self._quick_bound = accountants.quick_bound(one_turn, mechanism.relation)
+    self._quick_bound = accountants.quick_bound(
+      mechanism.event_of_turns(1), mechanism.relation
+    )
     self._epsilon = functools.cache(self._epsilon_of)  # Many rounds need the same one.
 
   def after(self, rounds: int) -> float:
@@ -73,7 +67,7 @@ class SpentByRound:
 
 
 def _marks(turns: int) -> list[int]:
-  """Numbers of turns at which the tightest accountant is used, in increasing order."""
-  number = min(_MAX_MARKS, _MIN_MARKS + turns // _TURNS_PER_MARK)
-  before = (turns * _FIRST_SHARE ** (i / number) for i in range(1, number))
+  """4 to 16 numbers of turns, from a 64th of the run, before which little is spent."""
+  number = min(16, 4 + turns // 64)
+  before = (turns * (1 / 64) ** (i / number) for i in range(1, number))
   return sorted({turns, *(max(1, round(mark)) for mark in before)})

@@ -13,11 +13,8 @@ reports with their JSON schema, and calibration are derived from `ACCOUNTANTS`:
 | `zcdp`        | `gaussian`    | as `exact`: a looser bound                          |
 
 `relation` is a `dp_accounting.NeighboringRelation`, zeroing out one client's
-contributions by default (`REPLACE_SPECIAL`; arXiv:2103.00039, Definition 1.1). Noise
-multipliers are relative to the sensitivity under it; `sampling` documents which scheme
-amplifies under which.
-
-No accountant returns too small a number: each rounds up, returns a bound, or raises.
+contributions by default (`REPLACE_SPECIAL`; arXiv:2103.00039, Definition 1.1). No
+accountant returns too small a number: each rounds up, returns a bound, or raises.
 """
 
 from typing import Optional
@@ -139,16 +136,9 @@ def epsilon(
 ) -> float:
   """The smallest epsilon at `delta` that can be guaranteed; infinite without noise.
 
-  Args:
-    event: What ran.
-    delta: Between 0 and 1, exclusive.
-    accountant: A key of `ACCOUNTANTS`; `None` for the tightest.
-    relation: Neighbouring relation.
-
-  Raises:
-    ValueError: If an argument is out of range, or float64 not precise enough.
-    dp_accounting.UnsupportedEventError: If the accountant cannot read the event, or the
-      event is not valid under `relation`.
+  `accountant` is a key of `ACCOUNTANTS`, `None` for the tightest. Raises ValueError if
+  an argument is out of range or float64 not precise enough, and UnsupportedEventError
+  if the accountant cannot read the event, or it is not valid under `relation`.
 
   Example:
     >>> event = dp_accounting.GaussianDpEvent(7 / 79**0.5)
@@ -192,18 +182,13 @@ def tightest(event: dp_accounting.DpEvent, relation: Relation = _ZERO_OUT) -> st
   """Returns the name of the accountant with the smallest epsilon for such an event.
 
   Raises `UnsupportedEventError` if no accountant reads the event under `relation`.
-
-  Example:
-    >>> event = dp_accounting.GaussianDpEvent(1.0)
-    >>> tightest(event)
-    'exact'
-    >>> event = dp_accounting.SampledWithoutReplacementDpEvent(1000, 10, event)
-    >>> tightest(event, Relation.REPLACE_ONE)
-    'pld'
   """
   parts = components(event, relation)  # Its error messages are more specific.
-  ranked = [entry for entry in ACCOUNTANTS.values() if entry.rank is not None]
-  reading = [entry for entry in ranked if entry.can_read(event, relation)]
+  reading = [
+    entry
+    for entry in ACCOUNTANTS.values()
+    if entry.rank is not None and entry.can_read(event, relation)
+  ]
   if not reading:
     raise dp_accounting.UnsupportedEventError(
       f'no accountant reads {event} under {relation.name}.'

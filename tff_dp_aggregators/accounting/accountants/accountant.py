@@ -1,15 +1,12 @@
 """The base class of accountants, and the decomposition of events that they share.
 
-`components` splits an event into the components that are composed, and checks that each
-is valid under a neighbouring relation. `Accountant` is the base class.
-
-Sampling amplifies privacy under some relations only (`_VALID_RELATIONS`). Integer noise
-is added by clients, so a client that is removed takes its share of the noise along. All
-other events are valid under every relation, with one trap: a noise multiplier is
-relative to the sensitivity *under that relation*. Replacing one client's contribution
-moves a sum by up to twice the clip norm, so under `REPLACE_ONE` the event has half the
-noise multiplier. Within `SampledWithoutReplacementDpEvent` the same holds under both of
-its relations, because a client that joins a cohort takes another client's place.
+Sampling amplifies privacy under some relations only (`_VALID_RELATIONS`), and a client
+that is removed takes its share of integer noise along. All other events are valid under
+every relation, with one trap: a noise multiplier is relative to the sensitivity *under
+that relation*. Replacing one client's contribution moves a sum by up to twice the clip
+norm, so under `REPLACE_ONE` the event has half the noise multiplier. The same holds
+within `SampledWithoutReplacementDpEvent` under both of its relations, because a client
+that joins a cohort takes another client's place.
 """
 
 import fractions
@@ -24,8 +21,6 @@ from scipy import special
 from tff_dp_aggregators.accounting import events
 
 Component = tuple[dp_accounting.DpEvent, int]  # An event, and how often it is composed.
-# Exact sums of the epsilons and the deltas of all `EpsilonDeltaDpEvent`s.
-Stated = tuple[fractions.Fraction, fractions.Fraction]
 
 _ROUND_OFF = 1e-14  # Closed forms are rounded up by this much, relative.
 # Relative and absolute margin of the tail of a binomial distribution.
@@ -198,21 +193,20 @@ class Accountant(dp_accounting.PrivacyAccountant):
       self._composed += [dp_accounting.SelfComposedDpEvent(*each) for each in parts]
     return None
 
-  def _composition(self) -> tuple[list[Component], Stated]:
+  def _composition(self) -> tuple[list[Component], list[fractions.Fraction]]:
     """The composed components, and the sums of the stated epsilons and deltas."""
     everything = dp_accounting.ComposedDpEvent(self._composed)
-    parts = []
-    epsilon = delta = fractions.Fraction(0)
+    parts, stated = [], [fractions.Fraction(0)] * 2
     for part, count in components(everything, self.neighboring_relation):
       if isinstance(part, events.EpsilonDeltaDpEvent):
-        epsilon += count * fractions.Fraction(part.epsilon)
-        delta += count * fractions.Fraction(part.delta)
+        stated[0] += count * fractions.Fraction(part.epsilon)
+        stated[1] += count * fractions.Fraction(part.delta)
       else:
         parts.append((part, count))
-    return parts, (epsilon, delta)
+    return parts, stated
 
 
-def _remaining_delta(delta: float, stated: Stated) -> float:
+def _remaining_delta(delta: float, stated: list[fractions.Fraction]) -> float:
   if not any(stated):
     return delta
   return math.nextafter(float(fractions.Fraction(delta) - stated[1]), -math.inf)

@@ -7,13 +7,12 @@ proves that this pair dominates. The likelihood ratio of an outcome y,
     L(y) = E_S exp(<m_S, y> - |m_S|^2 / 2),
 
 can be computed: over bins directly; over sets of rounds that are b or more apart by
-recursion over rounds, as columns of C that are b apart share no row, so that
-log-likelihoods of the rounds of a set add up (arXiv:2602.09338); over all sets of k
-rounds, with independent noise, as elementary symmetric polynomials (arXiv:2605.07072).
+recursion over rounds, as columns of C that are b apart share no row (arXiv:2602.09338);
+over all sets of k rounds, with independent noise, as elementary symmetric polynomials
+(arXiv:2605.07072).
 
-**Bets.** The deltas of both directions are means of numbers in [0, B]. They are
-estimated from drawn outcomes x_i, and an upper bound on the mean holds with a stated
-probability. If the mean is m or more, then
+**Bets.** The deltas of both directions are means of numbers in [0, B]. If the mean of
+drawn outcomes x_i is m or more, then
 
     mean over some lambda <= 1 / B of prod_i (1 + lambda (m - x_i))
 
@@ -21,14 +20,11 @@ has at most the mean 1, and exceeds 1 / beta with probability at most beta (a be
 arXiv:2010.09686, section 4); if it does, the mean is taken to be less than m. That beta
 counts in delta: a mechanism whose noise is chosen by (epsilon, delta - beta) is
 (epsilon, delta)-DP, over the coins of the accountant as well (arXiv:2412.16802, section
-4; arXiv:2602.09338, appendix A).
-
-* **Search.** Calibration tests many noise multipliers and keeps one that passed. Each
-  test draws outcomes of its own, and beta is chosen for `MAX_QUESTIONS` tests of two
-  directions together, `FAILURE_SHARE` of delta. Each plan's search has its own.
-* **Epsilon.** The x_i fall with epsilon, so what passes at one epsilon passes at all
-  above it. Let e be the largest epsilon of a grid whose true delta is too large: a
-  result that is too small has passed at e, so one beta covers all epsilons.
+4; arXiv:2602.09338, appendix A). A search tests many noise multipliers, each with
+outcomes of its own: beta is chosen for `MAX_QUESTIONS` tests of two directions
+together, `FAILURE_SHARE` of delta. One beta covers all epsilons of a grid: the x_i fall
+with epsilon, so what passes at one epsilon passes at all above it, and a result that is
+too small has passed at the largest epsilon whose true delta is too large.
 
 **Importance bounds** (**proved here**). Deltas are rare events, so outcomes are drawn
 from a distribution that makes them frequent, and the integrand of H_{e^epsilon} is
@@ -44,35 +40,30 @@ chosen of three, for any a > 1:
 
       (a - 1)^(a - 1) / a^a exp(-(a - 1) epsilon).
 
-* `squared`: the density over Q is L^2 / E_Q L^2, for H(P || Q). As L^2 is a mean over
-  two independent sets, S and S', it is a mixture as well: of means m_S + m_S', in
-  proportion to their probabilities times exp(<m_S, m_S'>). The bound, E_Q L^2
-  exp(-epsilon) / 4, is smaller where sets overlap little.
+* `squared`: the density over Q is L^2 / E_Q L^2, for H(P || Q), a mixture as well: of
+  means m_S + m_S' of two independent sets, in proportion to their probabilities times
+  exp(<m_S, m_S'>). The bound, E_Q L^2 exp(-epsilon) / 4, is smaller where sets overlap
+  little.
 * `squared`, doubled: half of the density is that, half that of means 2 m_S; the bound
   is twice as large.
 
-**Normal tails** (**proved here**). The delta of the direction in which a client is
-added, Q against P, can also be bounded from how often losses that are not rare are
-exceeded (`NormalTail`). Let X = -log L(y) be the loss of an outcome y of Q, and G(c) =
-Q(X >= c). log L is convex, as the logarithm of a sum of exponentials of linear
-functions. So the sets K(c) = {y: X >= c} are convex, and for c between c_0 and c_1,
-K(c) contains the points that divide segments from K(c_0) to K(c_1) as c divides the
-interval from c_0 to c_1. The Gaussian measure of such sets is concave on the scale of
-the normal distribution (Ehrhard 1983; for all sets Borell, C. R. Math. 337, 2003):
-
-    c -> z(c) = Phi^-1(G(c)) is concave.
-
-So beyond c_1 > c_0, z is at most the line through its values at both. An upper bound on
-G(c_1) and a lower bound on G(c_0), from counting outcomes, thus bound G, and with it
+**Normal tails** (**proved here**). The delta of Q against P can also be bounded from
+how often losses that are not rare are exceeded (`NormalTail`). Let X = -log L(y) be the
+loss of an outcome y of Q, and G(c) = Q(X >= c). log L is convex, so the sets K(c) = {y:
+X >= c} are convex, and for c between c_0 and c_1, K(c) contains the points that divide
+segments from K(c_0) to K(c_1) as c divides the interval. The Gaussian measure of such
+sets is concave on the scale of the normal distribution (Ehrhard 1983; for all sets
+Borell, C. R. Math. 337, 2003): z(c) = Phi^-1(G(c)) is concave. So beyond c_1 > c_0, z
+is at most the line through its values at both. An upper bound on G(c_1) and a lower
+bound on G(c_0), from counting outcomes, thus bound G, and with it
 
     H_{e^epsilon}(Q || P) = integral over c > epsilon of e^{epsilon - c} G(c)
 
-for all epsilon >= c_1 at once: 100,000 outcomes reach 10^-12. (It does not for H(P ||
-Q), whose outcomes are those outside of a convex set.)
+for all epsilon >= c_1 at once: 100,000 outcomes reach 10^-12.
 
-**Seed.** The seed is a hash of the arguments, of nothing that depends on a processor's
-rounding. So the same arguments give the same answer on any machine, up to some 1e-12;
-or up to 0.2%, if by that difference another point of a grid passes.
+**Seed.** The seed is a hash of the arguments, so the same arguments give the same
+answer on any machine, up to some 1e-12; or up to 0.2%, if by that difference another
+point of a grid passes.
 """
 
 import dataclasses
@@ -96,6 +87,7 @@ from tff_dp_aggregators.base import checks
 from tff_dp_aggregators.sampling import allocation
 from tff_dp_aggregators.sampling import scheme
 
+_Generator = np.random.Generator
 # Maximum number of float64s in memory, 4 GiB: some 6,000 rounds and places.
 _MAX_NUMBERS = 2**29
 _MAX_BINS, _MAX_CELLS = 4096, 2**18  # With more, an outcome takes too long.
@@ -118,7 +110,7 @@ class Proposal(NamedTuple):
   log_most: float  # `log_bound` at epsilon 0.
   slope: float  # How fast it falls with epsilon.
   # Draws so many outcomes, as an array like that of `Mixture.draw`.
-  draw: Callable[[np.random.Generator, int], np.ndarray]
+  draw: Callable[[_Generator, int], np.ndarray]
   # Logarithms of the density over Q, from inner products and logarithms of L.
   log_densities: Callable[[np.ndarray, np.ndarray], np.ndarray]
 
@@ -145,7 +137,7 @@ def squared(mixture: 'Mixture', doubled: bool = False) -> Proposal:
   """The proposal `squared` of the module docstring, or the `doubled` one."""
   log_moment, twice = mixture.log_second_moment(), stretched(mixture, 2.0, True)
 
-  def draw_either(rng: np.random.Generator, size: int) -> np.ndarray:
+  def draw_either(rng: _Generator, size: int) -> np.ndarray:
     some = int(rng.binomial(size, 0.5))
     return np.concatenate(
       [mixture.draw_squared(rng, some), twice.draw(rng, size - some)]
@@ -167,12 +159,12 @@ def squared(mixture: 'Mixture', doubled: bool = False) -> Proposal:
   )
 
 
-# A pair (P, Q) from which outcomes can be drawn. All classes have these methods:
-# `log_moment(c)` is the logarithm of M(c), `log_second_moment()` that of E_Q L^2.
-# `draw(rng, size, w, c)` draws outcomes, those of Q for w = 0, and returns their inner
-# products with columns, or with sums of columns, [size, cells]. `draw_squared(rng,
-# size)` does so with a density over Q in proportion to L^2. `log_ratios(inner, w, c)`
-# are the logarithms of E_S exp(w <m_S, y> - (w^2 - c) |m_S|^2 / 2), by default of L.
+# A pair (P, Q) from which outcomes can be drawn. `log_moment(c)` is the logarithm of
+# M(c), `log_second_moment()` that of E_Q L^2. `draw(rng, size, w, c)` draws outcomes,
+# those of Q for w = 0, and returns their inner products with columns, or with sums of
+# columns, [size, cells]; `draw_squared(rng, size)` has a density in proportion to L^2.
+# `log_ratios(inner, w, c)` are the logarithms of
+# E_S exp(w <m_S, y> - (w^2 - c) |m_S|^2 / 2), by default of L.
 Mixture = Union['_BallsInBinsMixture', '_AllocationMixture', '_BMinSepMixture']
 
 
@@ -207,8 +199,8 @@ class _BallsInBinsMixture:
     _, values, vectors = np.linalg.svd(reduced)
     return np.asarray((vectors.T * values) @ vectors)
 
-  def log_moment(self, tilt: float) -> float:
-    return float(self._mean_of(tilt * self._norms / 2))
+  def log_moment(self, c: float) -> float:
+    return float(self._mean_of(c * self._norms / 2))
 
   def _mean_of(self, logs: np.ndarray) -> np.ndarray:
     """Logarithms of means over bins of exponentials, which are 1 for empty bins."""
@@ -219,23 +211,19 @@ class _BallsInBinsMixture:
   def log_second_moment(self) -> float:
     return float(self._mean_of(self._mean_of(self._products)))
 
-  def log_ratios(
-    self, inner: np.ndarray, stretch: float = 1.0, tilt: float = 0.0
-  ) -> np.ndarray:
-    return self._mean_of(stretch * inner - (stretch**2 - tilt) * self._norms / 2)
+  def log_ratios(self, inner: np.ndarray, w: float = 1.0, c: float = 0.0) -> np.ndarray:
+    return self._mean_of(w * inner - (w**2 - c) * self._norms / 2)
 
-  def draw(
-    self, rng: np.random.Generator, size: int, stretch: float, tilt: float
-  ) -> np.ndarray:
-    logs = np.append(tilt * self._norms / 2, 0.0) - self.log_moment(tilt)
+  def draw(self, rng: _Generator, size: int, w: float, c: float) -> np.ndarray:
+    logs = np.append(c * self._norms / 2, 0.0) - self.log_moment(c)
     weights = np.exp(logs + self._log_counts)
     chosen = rng.choice(len(weights), size=size, p=weights / weights.sum())
     inner = rng.standard_normal((size, self.cells)) @ self._root
     not_empty = chosen < self.cells
-    inner[not_empty] += stretch * self._products[chosen[not_empty]]
+    inner[not_empty] += w * self._products[chosen[not_empty]]
     return inner
 
-  def draw_squared(self, rng: np.random.Generator, size: int) -> np.ndarray:
+  def draw_squared(self, rng: _Generator, size: int) -> np.ndarray:
     """Draws pairs of bins, the second one conditional on the first; then outcomes."""
     # The last row and column are the empty bins, whose inner products are 0.
     products = np.zeros((self.cells + 1, self.cells + 1))
@@ -280,35 +268,31 @@ class _AllocationMixture:
     """Logarithms of means, including the places that are no rounds, which count 1."""
     return np.asarray(np.logaddexp(self._log_takes_part + logs, self._log_missed))
 
-  def log_moment(self, tilt: float) -> float:
-    return float(self._mean_of(tilt * self._times * self._mu**2 / 2))
+  def log_moment(self, c: float) -> float:
+    return float(self._mean_of(c * self._times * self._mu**2 / 2))
 
   def log_second_moment(self) -> float:
     return float(special.logsumexp(self._log_pairs))
 
-  def log_ratios(
-    self, inner: np.ndarray, stretch: float = 1.0, tilt: float = 0.0
-  ) -> np.ndarray:
-    logs = stretch * inner - (stretch**2 - tilt) * self._mu**2 / 2
+  def log_ratios(self, inner: np.ndarray, w: float = 1.0, c: float = 0.0) -> np.ndarray:
+    logs = w * inner - (w**2 - c) * self._mu**2 / 2
     return self._mean_of(log_mean_of_products(logs, self._times))
 
   def _outcomes(
-    self, rng: np.random.Generator, both: np.ndarray, either: np.ndarray, stretch: float
+    self, rng: _Generator, both: np.ndarray, either: np.ndarray, w: float
   ) -> np.ndarray:
     inner = self._mu * rng.standard_normal((len(both), self._rounds))
-    at, shift = np.arange(self._rounds), stretch * self._mu**2
+    at, shift = np.arange(self._rounds), w * self._mu**2
     inner += shift * (at < both[:, None])
     inner += shift * (at < (both + either)[:, None])
     return inner
 
-  def draw(
-    self, rng: np.random.Generator, size: int, stretch: float, tilt: float
-  ) -> np.ndarray:
-    log_takes_part = self._log_takes_part + tilt * self._times * self._mu**2 / 2
-    takes_part = rng.random(size) < np.exp(log_takes_part - self.log_moment(tilt))
-    return self._outcomes(rng, np.zeros(size), self._times * takes_part, stretch)
+  def draw(self, rng: _Generator, size: int, w: float, c: float) -> np.ndarray:
+    log_takes_part = self._log_takes_part + c * self._times * self._mu**2 / 2
+    takes_part = rng.random(size) < np.exp(log_takes_part - self.log_moment(c))
+    return self._outcomes(rng, np.zeros(size), self._times * takes_part, w)
 
-  def draw_squared(self, rng: np.random.Generator, size: int) -> np.ndarray:
+  def draw_squared(self, rng: _Generator, size: int) -> np.ndarray:
     weights = np.exp(self._log_pairs - self.log_second_moment())
     drawn = rng.choice(len(weights), size=size, p=weights / weights.sum())
     return self._outcomes(rng, self._both[drawn], self._either[drawn], 1.0)
@@ -359,12 +343,11 @@ _NEVER = -1e6  # Replaces log(0): its exp is 0, and differences of it are finite
 class _OverlappingSets:
   """Pairs of sets of b-min-sep sampling, weighted by exp(<m_S, m_S'>).
 
-  A client is free in a round if none of its rounds is among the b - 1 before. Columns
-  that are b apart share no row, so the past of a client that is free does not matter,
-  and of another client only its last round does; while neither client is free, nothing
-  happens. Two kinds of states are left: both are free in round t; or one of them is,
-  and the other was in round t - d, for a d below b. (Negative rounds stand for clients
-  that are not free in round 0.)
+  A client is free in a round if none of its rounds is among the b - 1 before: its past
+  does not matter then, and of another client only its last round does. While neither
+  is free, nothing happens. Two kinds of states are left: both are free in round t; or
+  one of them is, and the other was in round t - d, for a d below b. (Negative rounds
+  stand for clients that are not free in round 0.)
 
   `lags` has the inner products of columns t and t - d at t and d, [num_rounds, bands].
   `first` has the probabilities of the first round in which a client is free, [b]; a
@@ -427,7 +410,7 @@ class _OverlappingSets:
   def _of_two(self, t: int) -> float:
     return float(2 * self._take + self._lags[t, 0] + self._both[t + self._b])
 
-  def draw(self, rng: np.random.Generator, size: int) -> sparse.csc_matrix:
+  def draw(self, rng: _Generator, size: int) -> sparse.csc_matrix:
     """Draws pairs; returns how many of the two sets have a round, [rounds, size]."""
     rounds, b = self._rounds, self._b
     weights = np.exp(self._starts - self.log_total).ravel()
@@ -457,7 +440,7 @@ class _OverlappingSets:
     return sparse.csc_matrix((times, (at, pairs)), (rounds, size))
 
   def _next_of_both(
-    self, rng: np.random.Generator, free: np.ndarray
+    self, rng: _Generator, free: np.ndarray
   ) -> tuple[np.ndarray, np.ndarray]:
     """Draws the next round of two free clients, and whether both take part in it."""
     threshold = self._both_stay[free] - rng.standard_exponential(len(free))
@@ -466,7 +449,7 @@ class _OverlappingSets:
     return at, both
 
   def _next_of_one(
-    self, rng: np.random.Generator, was: np.ndarray, free: np.ndarray
+    self, rng: _Generator, was: np.ndarray, free: np.ndarray
   ) -> np.ndarray:
     """Draws how many rounds after `was` the free one takes part; b if not before."""
     stays, low = self._stays[was + self._b], (free - was)[:, None]
@@ -503,7 +486,14 @@ class _BMinSepMixture:
     _check_size(numbers, rounds, free, math.inf)
     scheme.check_groups(strategy, min_separation)
     columns, num_bands = np.abs(strategy.materialize()) / noise, _bands(strategy)
-    self._blocks = _blocks(columns, num_bands)
+    width = max(num_bands, _BLOCK)
+    self._blocks = []  # Columns, the rows in which they are not 0, and the block.
+    for start in range(0, rounds, width):
+      of, rows = (
+        slice(start, start + width),
+        slice(start, start + width + num_bands - 1),
+      )
+      self._blocks.append((of, rows, np.ascontiguousarray(columns[rows, of].T)))
     banded = sparse.csr_matrix(columns.T)
     self._products = (banded @ banded.T).tocsr()  # Of all columns.
     # At t and d, the inner product of columns t and t - d; [rounds, bands].
@@ -544,13 +534,13 @@ class _BMinSepMixture:
       first = np.log(self._first).reshape(b, *(1 for _ in suffixes.shape[1:]))
     return np.asarray(special.logsumexp(first + suffixes[:b], axis=0))
 
-  def log_moment(self, tilt: float) -> float:
-    return float(self._sum(self._suffixes(tilt * self._norms / 2)))
+  def log_moment(self, c: float) -> float:
+    return float(self._sum(self._suffixes(c * self._norms / 2)))
 
-  def _rounds(self, rng: np.random.Generator, size: int, tilt: float) -> np.ndarray:
+  def _rounds(self, rng: _Generator, size: int, c: float) -> np.ndarray:
     """Draws sets in proportion to their weight: whether each has a round, [n, size]."""
     rounds, b = len(self._norms), len(self._first)
-    log_weights = tilt * self._norms / 2
+    log_weights = c * self._norms / 2
     sums = self._suffixes(log_weights)
     first = self._first * np.exp(sums[:b] - sums[:b].max())
     free = rng.choice(b, size=size, p=first / first.sum())
@@ -563,46 +553,28 @@ class _BMinSepMixture:
       free[takes_part] = t + b
     return taken
 
-  def log_ratios(
-    self, inner: np.ndarray, stretch: float = 1.0, tilt: float = 0.0
-  ) -> np.ndarray:
-    norms = (stretch**2 - tilt) * self._norms / 2
-    return self._sum(self._suffixes(stretch * inner.T - norms[:, None]))
+  def log_ratios(self, inner: np.ndarray, w: float = 1.0, c: float = 0.0) -> np.ndarray:
+    norms = (w**2 - c) * self._norms / 2
+    return self._sum(self._suffixes(w * inner.T - norms[:, None]))
 
-  def _outcomes(
-    self, noise: np.ndarray, taken: sparse.csc_matrix, stretch: float
-  ) -> np.ndarray:
+  def _noise(self, rng: _Generator, size: int) -> np.ndarray:
+    noise = rng.standard_normal((len(self._norms), size))
     inner = np.empty_like(noise)
     for columns, rows, block in self._blocks:
       np.matmul(block, noise[rows], out=inner[columns])
-    if stretch:
-      inner += stretch * (self._products @ taken).toarray()
+    return inner
+
+  def draw(self, rng: _Generator, size: int, w: float, c: float) -> np.ndarray:
+    inner = self._noise(rng, size)
+    if w:
+      taken = sparse.csc_matrix(self._rounds(rng, size, c).astype(np.float64))
+      inner += w * (self._products @ taken).toarray()
     return inner.T
 
-  def draw(
-    self, rng: np.random.Generator, size: int, stretch: float, tilt: float
-  ) -> np.ndarray:
-    noise = rng.standard_normal((len(self._norms), size))
-    if not stretch:
-      return self._outcomes(noise, sparse.csc_matrix(noise.shape), stretch)
-    taken = sparse.csc_matrix(self._rounds(rng, size, tilt).astype(np.float64))
-    return self._outcomes(noise, taken, stretch)
-
-  def draw_squared(self, rng: np.random.Generator, size: int) -> np.ndarray:
-    noise = rng.standard_normal((len(self._norms), size))
-    return self._outcomes(noise, self._pairs.draw(rng, size), 1.0)
-
-
-def _blocks(
-  columns: np.ndarray, num_bands: int
-) -> list[tuple[slice, slice, np.ndarray]]:
-  rounds, width = len(columns), max(num_bands, _BLOCK)
-  blocks = []
-  for start in range(0, rounds, width):
-    in_block = slice(start, min(start + width, rounds))
-    rows = slice(start, min(start + width + num_bands - 1, rounds))
-    blocks.append((in_block, rows, np.ascontiguousarray(columns[rows, in_block].T)))
-  return blocks
+  def draw_squared(self, rng: _Generator, size: int) -> np.ndarray:
+    inner = self._noise(rng, size)
+    inner += (self._products @ self._pairs.draw(rng, size)).toarray()
+    return inner.T
 
 
 # Candidates for the share of outcomes beyond c_0, and their number beyond c_1.
@@ -742,13 +714,11 @@ class Tails(NamedTuple):
     if mean == 0:  # It underflows: no sample is large enough for such a bound.
       return False
     outcomes = self.outcomes(epsilon, log_bound)
-    logs = np.array(
-      [
-        float(np.log1p(each * (mean - outcomes)).sum())
-        + (self.size - len(outcomes)) * math.log1p(each * mean)
-        for each in _LAMBDAS
-      ]
-    )
+    logs = [
+      float(np.log1p(each * (mean - outcomes)).sum())
+      + (self.size - len(outcomes)) * math.log1p(each * mean)
+      for each in _LAMBDAS
+    ]
     return bool(special.logsumexp(logs) - math.log(len(logs)) >= -log_beta)
 
 
@@ -773,7 +743,7 @@ def best_proposal(mixture: Mixture, removed: bool, epsilon: float) -> Proposal:
 
 def draw(
   mixture: Mixture,
-  rng: np.random.Generator,
+  rng: _Generator,
   size: int,
   proposal: Proposal,
   epsilon: float,
@@ -791,18 +761,17 @@ def draw(
     all_weights.append(log_ratios[above] - logs if proposal.removed else -logs)
   losses, log_weights = np.concatenate(all_losses), np.concatenate(all_weights)
   order = np.argsort(-losses)
-  bound = proposal.log_bound(epsilon)
-  return Tails(losses[order], log_weights[order], size, bound)
+  return Tails(losses[order], log_weights[order], size, proposal.log_bound(epsilon))
 
 
 class _Search(NamedTuple):
-  """A search for epsilons that pass at a delta, wrong with probability exp(log_beta).
+  """A search for epsilons that pass, wrong with probability exp(log_beta).
 
   `certain` is an upper bound on epsilon that needs no drawn outcomes.
   """
 
   mixture: Mixture
-  rng: np.random.Generator
+  rng: _Generator
   delta: float
   log_beta: float
 
@@ -842,16 +811,18 @@ class _Search(NamedTuple):
     """The smallest epsilon of a grid that passes by bets."""
     if least >= certain:
       return certain
-    proposal = best_proposal(self.mixture, removed, least)
-    tails = self.draw(proposal, least)
+    tails = self.draw(best_proposal(self.mixture, removed, least), least)
     return _smallest_passing(
       _grid(least, certain),
       lambda each: tails.passes(each, self.delta, self.log_beta),
     )
 
   def draw(self, proposal: Proposal, epsilon: float) -> Tails:
-    log_bound = proposal.log_bound(epsilon)
-    size = _size(log_bound, self.delta, self.log_beta, self.mixture.cells)
+    unit = math.exp(min(proposal.log_bound(epsilon), 0.0)) * -self.log_beta / self.delta
+    more = min(_MORE_TIMES * unit, _CELLS / self.mixture.cells)
+    wanted = max(_TIMES * unit, more, _FEWEST)
+    rounded = 2 ** (math.ceil(math.log2(wanted) * _SIZES) / _SIZES)
+    size = min(math.ceil(rounded), MAX_OUTCOMES)
     return draw(self.mixture, self.rng, size, proposal, epsilon)
 
   def _losses_of_absent(self, size: int) -> np.ndarray:
@@ -912,12 +883,9 @@ class MonteCarloAccountant(accountant.Accountant):
 
   def _read(self, event: dp_accounting.DpEvent) -> list[accountant.Component]:
     together = dp_accounting.ComposedDpEvent([*self._composed, event])
-    read = [
-      (part, times)
-      for part, times in accountant.components(together, self.neighboring_relation)
-      if not isinstance(part, events.EpsilonDeltaDpEvent)
-    ]
-    if sum(times for _, times in read) > 1 and not accountant.is_non_private(read):
+    read = accountant.components(together, self.neighboring_relation)
+    own = [n for part, n in read if not isinstance(part, events.EpsilonDeltaDpEvent)]
+    if sum(own) > 1 and not accountant.is_non_private(read):
       raise dp_accounting.UnsupportedEventError(f'Only {self.reads} are supported.')
     return super()._read(event)
 
@@ -988,13 +956,6 @@ def _log_beta(delta: float) -> float:
   return math.log(delta) + math.log(FAILURE_SHARE / (2 * MAX_QUESTIONS))
 
 
-def _size(log_bound: float, delta: float, log_beta: float, cells: int) -> int:
-  unit = math.exp(min(log_bound, 0.0)) * -log_beta / delta
-  wanted = max(_TIMES * unit, min(_MORE_TIMES * unit, _CELLS / cells), _FEWEST)
-  rounded = 2 ** (math.ceil(math.log2(wanted) * _SIZES) / _SIZES)
-  return min(math.ceil(rounded), MAX_OUTCOMES)
-
-
 def _smallest_passing_delta(tails: Tails, epsilon: float, log_beta: float) -> float:
   """The approximate smallest delta that passes; all larger ones pass, too."""
   low, high = math.log(max(tails.delta(epsilon), 1e-300)), 0.0
@@ -1032,9 +993,7 @@ def _seed(event: Any, at: float, side: str) -> int:
   return int.from_bytes(hashlib.sha256(text.encode()).digest()[:16], 'big')
 
 
-def _estimate(
-  mixture: Mixture, rng: np.random.Generator, delta: float, certain: float
-) -> float:
+def _estimate(mixture: Mixture, rng: _Generator, delta: float, certain: float) -> float:
   epsilon, grid = certain, _grid(_LEAST_EPSILON, certain)
   for _ in range(_PILOTS):
     proposal = best_proposal(mixture, True, epsilon)

@@ -1,13 +1,10 @@
 """Accountant by privacy loss distributions, on a grid chosen for event and delta.
 
-**Dominating pairs.** A pair of distributions (P, Q) dominates a round if its divergence
-H_a(P || Q), the integral of max(P - a Q, 0), is for all a >= 0 at least that of the
-round's outcomes on any two neighbouring data sets. The composition of dominating pairs
-dominates all rounds, even if each round is chosen after seeing those before it
-(arXiv:2106.08567): with outcomes x of the earlier rounds, H_a of all is the mean over x
-from P of H_b of the round at b = a Q(x) / P(x), which is not less for its dominating
-pair; that pair being the same for all x, the earlier rounds can be replaced next. All a
-are needed, those below 1 too.
+**Dominating pairs.** A pair of distributions (P, Q) dominates a round if H_a(P || Q),
+the integral of max(P - a Q, 0), is for all a >= 0, also those below 1, at least that of
+the round's outcomes on any two neighbouring data sets. The composition of dominating
+pairs dominates all rounds, even if each is chosen after seeing those before it
+(arXiv:2106.08567).
 
 The loss is log(P(x) / Q(x)) with x from P. The pairs of noise on a sample are:
 
@@ -17,75 +14,59 @@ The loss is log(P(x) / Q(x)) with x from P. The pairs of noise on a sample are:
 | `ADDED` | N(0) | (1 - q) N(0) + q N(1) |
 | `replaced` | losses above 0 as `REMOVED` has them, below 0 as `ADDED` | |
 
-The pair of a round depends on the neighbouring relation:
-
 * Poisson sample, add-or-remove: `REMOVED` if the client is removed, `ADDED` if it is
   added, the same one in all rounds; epsilon is the maximum of the two.
 * Sample of fixed size, add-or-remove: the same two pairs. Draw a cohort without the
-  client; with probability q, cohort over population with the client, the client then
-  takes the place of one of them, drawn at random. Given that cohort and place, the sum
-  is N(mu), or a mixture of N(mu) and, with weight q, N(mu'), where mu and mu' are at
-  most two clip norms apart. As H_a is jointly convex, it is no larger if cohort and
-  place are not known.
-* Sample of fixed size, replace-one (**proved here**). In the same way, given cohort
-  and place, the two data sets have (1 - q) N_0 + q N_1 and (1 - q) N_0 + q N_2: noise
-  around three points of which each two are at most two clip norms apart. For a >= 1,
-  with a' = 1 + (a - 1) / q and w = a / a', the first minus a times the second
-  is q (N_1 - a' ((1 - w) N_0 + w N_2)). So H_a is q times the divergence of N_1 from a
-  mixture at a', which is at most the larger of those from N_0 and N_2 (convexity; also
-  arXiv:1807.01647): at most q H_a' of noise on two clip norms, which is H_a of
-  `REMOVED`. For a < 1 it follows by H_a(P || Q) = 1 - a + a H_1/a(Q || P), with the two
-  data sets exchanged, and is that of `ADDED`. Both together are a convex curve, as its
-  slope rises by the probability of loss 0 in `replaced`, which is not negative; so it
-  is the curve of one pair, `replaced`, which dominates each round and composes, though
-  in many rounds no data set has the worst case of both sides in each
+  client, which with probability q takes the place of one of them, drawn at random.
+  Given cohort and place, the sum is N(mu), or a mixture of N(mu) and, with weight q,
+  N(mu'), with mu and mu' at most two clip norms apart; and H_a is jointly convex.
+* Sample of fixed size, replace-one (**proved here**). Likewise, the two data sets have
+  (1 - q) N_0 + q N_1 and (1 - q) N_0 + q N_2: noise around three points, each two at
+  most two clip norms apart. For a >= 1, with a' = 1 + (a - 1) / q and w = a / a', the
+  first minus a times the second is q (N_1 - a' ((1 - w) N_0 + w N_2)). So H_a is at
+  most q H_a' of noise on two clip norms (convexity; also arXiv:1807.01647), which is
+  H_a of `REMOVED`. For a < 1 it is that of `ADDED`, by H_a(P || Q) = 1 - a + a
+  H_1/a(Q || P). Both together are a convex curve, as its slope rises by the probability
+  of loss 0 in `replaced`, which is not negative; so it is the curve of one pair, which
+  composes, though in many rounds no data set has the worst case of both sides in each
   (arXiv:2405.20769).
 * Poisson sample with a cap: one of two pairs, drawn at random, and the draw is revealed
   (`_MixedLoss`; `sampling.round_sampling` has the proof).
 * Random allocation: a client is in one of m places, drawn uniformly once, of which t
-  are steps with noise. P has the client, Q does not. Their likelihood ratio is
-  `S = ((m - t) + R_1 + ... + R_t) / m`, where under Q the ratios of the steps,
-  `R = exp(mu x - mu^2 / 2)` with x from N(0, 1), are independent. The distribution of S
-  under Q determines both divergences: for every a >= 0,
-
-      H_a(P || Q) = E max(S - a, 0),    H_a(Q || P) = E max(1 - a S, 0).
-
-  Both are means of convex functions of S, and so of each R. Splitting a probability
-  between two grid points such that the mean is kept (a mean-preserving spread) makes no
-  such mean smaller; and if each of two independent numbers is replaced by one that is
-  larger in this order, so is their sum. So R, and each sum, may be rounded to a grid,
-  and the result is a pair that dominates, in both directions, and composes. The grid is
-  geometric, so probabilities of all sizes keep their relative precision. Values of S
-  beyond the largest one are replaced by it, and what the mean of S loses thereby counts
-  as an infinite loss of P; values below the smallest are spread between it and 0, which
-  is an infinite loss of Q. (arXiv:2602.17284 computes it by rounding losses.)
+  are steps with noise. Its likelihood ratio is `S = ((m - t) + R_1 + ... + R_t) / m`,
+  where under Q the `R = exp(mu x - mu^2 / 2)`, x from N(0, 1), are independent. Then
+  H_a(P || Q) = E max(S - a, 0) and H_a(Q || P) = E max(1 - a S, 0) are means of convex
+  functions of S, and of each R. Splitting a probability between two grid points such
+  that the mean is kept makes no such mean smaller, and neither does adding numbers that
+  are larger in this order. So R, and each sum, may be rounded to a grid, and the result
+  dominates in both directions and composes. The grid is geometric, so probabilities
+  keep their relative precision. What the mean of S loses beyond the largest value
+  counts as an infinite loss of P; values below the smallest are spread between it and
+  0, which is an infinite loss of Q. (arXiv:2602.17284 rounds losses instead.)
 
 **Rounding.** The probabilities under P and Q of the losses between two grid points are
-split between these two points such that both probabilities are kept. Between grid
-points the curve of delta over e^epsilon is then the chord of a convex curve, so never
-below it (arXiv:2207.04380). Losses beyond the grid count as infinite.
+split between these two such that both are kept (arXiv:2207.04380). Losses beyond the
+grid count as infinite.
 
-**Composition.** Fourier transforms have a round-off relative to the largest of the
-probabilities. Therefore the distribution of the loss L is tilted before it is
-transformed: it is multiplied by e^(t L), up to a constant, with the t that makes losses
-near epsilon likely (the saddle point, arXiv:2208.09595). The round-off is then relative
-to delta, and a bound on it is added to delta.
+**Composition.** Fourier transforms have a round-off relative to the largest
+probability. So the distribution of the loss L is first multiplied by e^(t L), up to a
+constant, with the t that makes losses near epsilon likely (the saddle point,
+arXiv:2208.09595). The round-off is then relative to delta, and a bound is added to it.
 
 **Round-off** (bounds **proved here**). With u = 2^-53, all of it is counted upwards:
 
-* The place of a grid point in the noise has an error, which changes its loss slightly:
-  every epsilon is raised by the sum of these changes over all rounds. The errors of the
-  two places, under P and Q, differ, so the probability of a narrow cell has a relative
+* The place of a grid point in the noise has an error, which changes its loss: every
+  epsilon is raised by the sum of these changes over all rounds. The errors of the two
+  places, under P and Q, differ, so the probability of a narrow cell has a relative
   error; that much more of it goes to the upper grid point.
 * A coefficient of a transform is a sum of entries whose sizes add up to 1, by at most
-  log2(size) halvings. Each has, in pocketfft, fewer than 16 roundings, so the error of
-  the coefficient is at most 16 u log2(size), to first order. For the inverse transform
-  the same holds for Euclidean norms, relative, as each step is a multiple of a unitary
-  matrix, apart from its roundings.
-* Where losses are rare, nearly all of a tilted distribution is in one cell, and its
-  coefficients are all about 1. That cell is left out of both transforms: with the rest
-  r of the mass, a coefficient relative to the cell's is 1 + z, where z has a round-off
-  of 16 u log2(size) r alone, and its power is e^(n log(1 + z)).
+  log2(size) halvings. Each has, in pocketfft, fewer than 16 roundings: the error is at
+  most 16 u log2(size), to first order. For the inverse transform the same holds for
+  Euclidean norms, relative, as each step is a multiple of a unitary matrix.
+* Where losses are rare, nearly all of a tilted distribution is in one cell, which is
+  left out of both transforms: with the rest r of the mass, a coefficient relative to
+  the cell's is 1 + z, where z has a round-off of 16 u log2(size) r alone, and its power
+  is e^(n log(1 + z)).
 * The rest are sums and products of positive numbers, whose relative errors add up.
 
 The answer is the Renyi bound where the grid or float64 are not fine enough (noise
@@ -384,23 +365,23 @@ class _MixedLoss:
     return np.concatenate(logs), np.concatenate(values)
 
 
+def _halves(mu: float, fraction: float, level: float, *pairs: type[Loss]) -> _MixedLoss:
+  above = pairs[0](False, mu, fraction, Side.REMOVED, 1)
+  below = pairs[1](False, mu, fraction, Side.ADDED, -1)
+  return _MixedLoss(((above, 1.0), (below, 1.0)), level)
+
+
 def replaced(mu: float, fraction: float) -> _MixedLoss:
   """The loss of a sample of fixed size in which a client may be replaced."""
-  above, below = (
-    Loss(False, mu, fraction, side, sign) for side, sign in zip(Side, (1, -1))
-  )
   level = (1 - fraction) * math.erf(mu / 2 / math.sqrt(2))
-  return _MixedLoss(((above, 1.0), (below, 1.0)), level)
+  return _halves(mu, fraction, level, Loss, Loss)
 
 
 def zeroed(mu: float, fraction: float, side: Side) -> _MixedLoss:
   """The loss if a client displaces another one; its contribution is 0 in Q, or in P."""
-  pairs = (_Displacing, Loss) if side is Side.REMOVED else (Loss, _Displacing)
-  above, below = (
-    pair(False, mu, fraction, of, sign) for pair, of, sign in zip(pairs, Side, (1, -1))
-  )
   within = special.ndtr(mu / 2) - special.ndtr(-3 * (mu / 2))
-  return _MixedLoss(((above, 1.0), (below, 1.0)), float((1 - fraction) * within))
+  pairs = (_Displacing, Loss) if side is Side.REMOVED else (Loss, _Displacing)
+  return _halves(mu, fraction, float((1 - fraction) * within), *pairs)
 
 
 class Cells(NamedTuple):
@@ -516,15 +497,8 @@ def plan(
   width = largest - least + displaced
   width = max(width, max(high - low for low, high in ranges))
   interval = max(finest, width / max_cells, MIN_INTERVAL)
-  return _Plan(
-    tilt=tilt,
-    tail=float(positive[cut]),
-    deviations=deviations,
-    interval=interval,
-    least=least,
-    largest=largest,
-    coarseness=interval / narrowest,
-  )
+  tail, coarseness = float(positive[cut]), interval / narrowest
+  return _Plan(tilt, tail, deviations, interval, least, largest, coarseness)
 
 
 def fourier_error(size: int) -> float:
@@ -637,22 +611,18 @@ class Composition:
     if not len(indices):
       return math.inf, 1.0
     at = int(indices[0])
-    error_share = float(self._errors[at]) / delta
-    if at == 0 and self._epsilons[0] > 0:
-      error_share = 1.0  # The true epsilon may be below the window.
-    epsilon = max(0.0, float(self._epsilons[at]))
-    if at == 0 or epsilon == 0 or self.interval > 1:
-      return epsilon, error_share
+    epsilon, error_share = float(self._epsilons[at]), float(self._errors[at]) / delta
+    if at == 0:  # The true epsilon may be below the window.
+      return epsilon, 1.0 if epsilon > 0 else error_share
     more, less = float(self._deltas[at - 1]), float(self._deltas[at])
-    if not less < more < 1.0:  # Also if one of them is NaN.
-      return epsilon, error_share
-    if more <= delta:  # The crossing is below 0.
-      return 0.0, error_share
-    # Delta is linear in e^epsilon between two points.
-    part = (more - delta) / (more - less)
-    before = float(self._epsilons[at - 1])
-    epsilon = before + math.log1p(part * math.expm1(self.interval))
-    return max(0.0, epsilon), error_share
+    if epsilon > 0 and self.interval <= 1 and less < more < 1.0:  # Neither is NaN.
+      if more <= delta:  # The crossing is below 0.
+        return 0.0, error_share
+      # Delta is linear in e^epsilon between two points.
+      part = (more - delta) / (more - less)
+      before = float(self._epsilons[at - 1])
+      epsilon = max(0.0, before + math.log1p(part * math.expm1(self.interval)))
+    return epsilon, error_share
 
   def delta(self, epsilon: float) -> tuple[float, float]:
     """The smallest delta at `epsilon`, and the share of it that is numerical error."""
@@ -889,6 +859,7 @@ _DECADES, _ERROR, _SMALL_EPSILON = 4, 1e-6, 0.05
 _COARSE, _MORE_CELLS = 0.25, 4 * MAX_CELLS
 _ROUND_OFF = 1e-12  # More than the relative round-off of a sum of losses.
 _MIN_DELTA = 1e-280  # Below it, what is cut off would underflow in float64.
+_Parts = tuple[accountant.Component, ...]
 
 
 class PldAccountant(accountant.Accountant):
@@ -915,8 +886,8 @@ class PldAccountant(accountant.Accountant):
   def _epsilon(self, parts: list[accountant.Component], delta: float) -> float:
     return _answer(tuple(parts), self.neighboring_relation, delta)[0]
 
-  def _delta(self, parts: list[accountant.Component], epsilon: float) -> float:
-    relation = self.neighboring_relation
+  def _delta(self, components: list[accountant.Component], epsilon: float) -> float:
+    parts, relation = tuple(components), self.neighboring_relation
     if not _is_in_range(parts):
       return _renyi(parts, relation).get_delta(epsilon)
     deltas = [_delta_of_side(side, epsilon) for side in _sides(parts, relation)]
@@ -933,9 +904,7 @@ class PldAccountant(accountant.Accountant):
     return accountant.Instead(rdp.RdpAccountant.name, reason) if is_renyi else None
 
 
-def _renyi(
-  parts: Iterable[accountant.Component], relation: Relation
-) -> rdp.RdpAccountant:
+def _renyi(parts: _Parts, relation: Relation) -> rdp.RdpAccountant:
   """The Renyi bound; components that it does not read count without their sampling."""
   bound = rdp.RdpAccountant(relation)
   for part, count in parts:
@@ -943,15 +912,13 @@ def _renyi(
   return bound
 
 
-def _is_in_range(parts: Iterable[accountant.Component]) -> bool:
+def _is_in_range(parts: _Parts) -> bool:
   noises = (getattr(part, 'event', part) for part, _ in parts)
   return all(noise.noise_multiplier >= _MIN_NOISE for noise in noises)
 
 
 @functools.lru_cache(maxsize=64)
-def _answer(
-  parts: tuple[accountant.Component, ...], relation: Relation, delta: float
-) -> tuple[float, str]:
+def _answer(parts: _Parts, relation: Relation, delta: float) -> tuple[float, str]:
   """Epsilon, and the reason if it is the Renyi bound, else an empty text."""
   if _total_variation(parts) <= delta:
     return 0.0, ''
@@ -975,23 +942,21 @@ def _answer(
   return epsilon, ''
 
 
-def _is_replaced(parts: Iterable[accountant.Component], relation: Relation) -> bool:
+def _is_replaced(parts: _Parts, relation: Relation) -> bool:
   """Whether rounds have the pair of `replaced`, which is loose for many rounds."""
   has_fixed_size = any(isinstance(part, _FIXED_SIZE) for part, _ in parts)
   return has_fixed_size and relation is Relation.REPLACE_ONE
 
 
 def _fraction(part: dp_accounting.DpEvent) -> float:
-  if isinstance(part, accountant.UNSAMPLED):
-    return 1.0
   if isinstance(part, events.AllocatedDpEvent):
     return float(part.num_steps / part.num_places)
   if isinstance(part, _FIXED_SIZE):
     return float(part.sample_size / part.source_dataset_size)
-  return float(part.sampling_probability)
+  return float(getattr(part, 'sampling_probability', 1.0))
 
 
-def _total_variation(parts: Iterable[accountant.Component]) -> float:
+def _total_variation(parts: _Parts) -> float:
   """An upper bound on delta at epsilon 0: the sum of the total variations of rounds."""
   total = 0.0
   for part, count in parts:
@@ -1066,9 +1031,8 @@ def _loss_bound(side: Losses) -> float:
 _composition = functools.lru_cache(maxsize=8)(Composition)
 
 
-def _sides(parts: Iterable[accountant.Component], relation: Relation) -> list[Losses]:
+def _sides(parts: _Parts, relation: Relation) -> list[Losses]:
   """The losses that are composed: one tuple, or two if adding differs from removing."""
-  parts = list(parts)
   sides = [
     tuple((_loss(part, relation, side), count) for part, count in parts)
     for side in (Side.REMOVED, Side.ADDED)

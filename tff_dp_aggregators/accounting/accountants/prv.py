@@ -14,20 +14,16 @@ Delta must be at least about 1e-14, and 1e-15 times the number of rounds.
 
 import functools
 import math
+from collections.abc import Iterable
 from typing import Any
 
 import dp_accounting
 
 from tff_dp_aggregators.accounting.accountants import accountant
 
-# The package's error of epsilon: without sampling, with sampling, and at most.
-_EPSILON_ERROR = 4e-4
-_SAMPLED_EPSILON_ERROR = 2e-3
-_MAX_EPSILON_ERROR = 0.5
+_MAX_EPSILON_ERROR = 0.5  # The package's error of epsilon is at most this.
 _DELTA_ERROR = 1e-4  # Its relative error of delta, where epsilon is computed.
 _MIN_DELTA = 1e-14  # Its absolute error of delta, where delta is computed.
-# Grid sizes that take a few seconds, without and with sampling, which is slower.
-_MAX_POINTS, _MAX_SAMPLED_POINTS = 2**21, 2**20
 # Tolerance and number of the integrals of which the package computes a mean.
 _QUAD_ERROR, _QUAD_PIECES = 1.5e-8, 11
 _MAX_NOISE = 1e6  # Larger noise multipliers are replaced by this one.
@@ -55,23 +51,26 @@ class PrvAccountant(accountant.Accountant):
         f'of its sums; got {delta}. Take accountant=pld.'
       )
 
-    def epsilon(composed: '_Composed') -> float:
-      _, _, upper = composed.peer.compute_epsilon(delta - round_off, composed.counts)
-      return upper + composed.mean_error
+    def upper(composed: '_Composed') -> float:
+      bounds = composed.peer.compute_epsilon(delta - round_off, composed.counts)
+      return bounds[-1] + composed.mean_error
 
-    return max(0.0, _worst(parts, _DELTA_ERROR * delta, epsilon))
+    return max(0.0, _worst(parts, _DELTA_ERROR * delta, upper))
 
   def _delta(self, parts: list[accountant.Component], epsilon: float) -> float:
-    def delta(composed: '_Composed') -> float:
+    def upper(composed: '_Composed') -> float:
       at = epsilon - composed.mean_error
-      _, _, upper = composed.peer.compute_delta(at, composed.counts)
-      return upper + _round_off(parts)
+      return composed.peer.compute_delta(at, composed.counts)[-1] + _round_off(parts)
 
-    return min(1.0, _worst(parts, _MIN_DELTA, delta))
+    return min(1.0, _worst(parts, _MIN_DELTA, upper))
 
 
 def _round_off(parts: list[accountant.Component]) -> float:
   return _ROUND_OFF * (10 + sum(count for _, count in parts))
+
+
+def _has_sampled(parts: Iterable[accountant.Component]) -> bool:
+  return any(isinstance(p, dp_accounting.PoissonSampledDpEvent) for p, _ in parts)
 
 
 class _Composed:
@@ -83,9 +82,8 @@ class _Composed:
 
     self.counts = [count for _, count in parts]
     variables = [_variable(part, added) for part, _ in parts]
-    sampled = any(isinstance(p, dp_accounting.PoissonSampledDpEvent) for p, _ in parts)
-    epsilon_error = _SAMPLED_EPSILON_ERROR if sampled else _EPSILON_ERROR
-    points = _MAX_SAMPLED_POINTS if sampled else _MAX_POINTS
+    # The package's error of epsilon, and a size of the grid that takes a few seconds.
+    epsilon_error, points = (2e-3, 2**20) if _has_sampled(parts) else (4e-4, 2**21)
     size = package.compute_safe_domain_size
     reach = float(size(variables, self.counts, epsilon_error, delta_error))
     # The mesh of arXiv:2106.02848, Theorem 5.5, is epsilon_error / meshes.
@@ -104,13 +102,10 @@ _composed = functools.lru_cache(maxsize=4)(_Composed)
 
 def _worst(parts: list[accountant.Component], delta_error: float, of: Any) -> float:
   """The larger result of the two directions; without sampling there is only one."""
-  sampled = any(
-    isinstance(part, dp_accounting.PoissonSampledDpEvent) for part, _ in parts
-  )
   try:
     worst = max(
       float(of(_composed(tuple(parts), added, delta_error)))
-      for added in ((False, True) if sampled else (False,))
+      for added in {False, _has_sampled(parts)}
     )
     if not math.isfinite(worst):
       raise ValueError(f'the result is {worst}')

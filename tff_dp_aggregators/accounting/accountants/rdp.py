@@ -12,18 +12,15 @@ variance of the sum, D1 and D2 the L1 and L2 sensitivities, and `order` the Reny
 
     order D2^2 / (2 mu) + min(((2 order - 1) D2^2 + 6 D1) / (4 mu^2), 3 D1 / (2 mu)).
 
-Other orders lie between their neighbours: (order - 1) times a Renyi divergence is
-convex in the order, and 0 at order 1.
-
 *Discrete Gaussians* (arXiv:2102.06387, Proposition 14). For s >= 1/2 every probability
 of the sum is within a factor exp(+-tau / 2) of that of one discrete Gaussian of
 variance parameter mu, where (Theorem 1; half of tau on either side)
 
     tau = 10 \sum_{k=1}^{n-1} exp(-2 pi^2 s^2 k / (k + 1)).
 
-One discrete Gaussian moved by D has divergence at most order D^2 / (2 mu), like the
-continuous one (arXiv:2004.00010, Proposition 5). Three bounds on the divergence of the
-sum follow, the second and third of which are **proved here**:
+One discrete Gaussian moved by D has divergence at most order D^2 / (2 mu)
+(arXiv:2004.00010, Proposition 5). Three bounds on the divergence of the sum follow, the
+second and third of which are **proved here**:
 
 1. Densities that are off by exp(+-tau/2) put a factor of at most
    exp((2 order - 1) tau / 2) on the moment, in each coordinate: the divergence grows by
@@ -35,9 +32,8 @@ sum follow, the second and third of which are **proved here**:
    order / 2 (D2^2 / mu + 2 D1 tau / sqrt(mu) + tau^2 d).
 3. The same for the vector as a whole: order / 2 (D2 / sqrt(mu) + tau sqrt(d))^2.
 
-Only coordinates that a client moves cost anything. It moves them by whole numbers, so
-their count is at most D1 and at most D2^2: d is the minimum of the dimension and these
-two.
+Only coordinates that a client moves cost anything, by whole numbers: d is the minimum
+of the dimension, D1 and D2^2.
 """
 
 import decimal
@@ -155,28 +151,18 @@ def _sampled_divergence(
   part: dp_accounting.DpEvent, orders: tuple[float, ...], relation: Relation
 ) -> np.ndarray:
   noise_multiplier = min(part.event.noise_multiplier, _MAX_NOISE)
-  if isinstance(part, dp_accounting.PoissonSampledDpEvent):
-    return poisson(part.sampling_probability, noise_multiplier, orders)
-  if isinstance(part, events.TruncatedPoissonDpEvent):
-    return _truncated(part, noise_multiplier, orders, relation)
-  fraction = part.sample_size / part.source_dataset_size
-  # Under add-or-remove the pair is that of a Poisson sample; `pld` has the proof.
+  # Under add-or-remove the pair of a sample of fixed size is that of a Poisson sample;
+  # otherwise, also with a cap, it is noise around three points. `pld` has the proof.
   is_add_or_remove = relation is Relation.ADD_OR_REMOVE_ONE
-  divergences = poisson if is_add_or_remove else without_replacement
-  return divergences(fraction, noise_multiplier, orders)
-
-
-def _truncated(
-  part: events.TruncatedPoissonDpEvent,
-  noise_multiplier: float,
-  orders: tuple[float, ...],
-  relation: Relation,
-) -> np.ndarray:
-  """Divergences of one of two pairs, at random: see `sampling.round_sampling`."""
-  q, displaced = part.sampling_probability, accountant.displacement_probability(part)
-  is_add_or_remove = relation is Relation.ADD_OR_REMOVE_ONE
-  # Under zero-out, noise around three points, as of a fixed-size sample, replace-one.
   of_mixtures = poisson if is_add_or_remove else without_replacement
+  if isinstance(part, dp_accounting.SampledWithoutReplacementDpEvent):
+    fraction = part.sample_size / part.source_dataset_size
+    return of_mixtures(fraction, noise_multiplier, orders)
+  q = part.sampling_probability
+  if isinstance(part, dp_accounting.PoissonSampledDpEvent):
+    return poisson(q, noise_multiplier, orders)
+  # One of two pairs, at random: see `sampling.round_sampling`.
+  displaced = accountant.displacement_probability(part)
   order_minus_one = np.array(orders) - 1
   usual = order_minus_one * poisson(q, noise_multiplier, orders)
   other = order_minus_one * of_mixtures(q, noise_multiplier / 2, orders)
@@ -194,9 +180,8 @@ def poisson(
   """Renyi divergences of a Gaussian on a Poisson sample, add-or-remove, rounded up.
 
   For whole orders they are arXiv:1908.10530, Section 3.3, with the constant term taken
-  out of its equation, so that all remaining terms are positive. Fractional orders use
-  its series where that is short, or are interpolated, as (order - 1) times the
-  divergence is convex (arXiv:1808.00087, Corollary 10).
+  out, so that all remaining terms are positive. Fractional orders use its series where
+  that is short, or are interpolated.
   """
   moment = functools.partial(_poisson_moment, probability, noise_multiplier)
   between = _at_orders(orders, moment)
@@ -216,17 +201,17 @@ def poisson(
 def without_replacement(
   fraction: float, noise_multiplier: float, orders: tuple[float, ...]
 ) -> np.ndarray:
-  """Bounds on divergences of a Gaussian on a sample of fixed size, replace-one.
-
-  arXiv:1808.00087, Theorem 27, whose differences B(l) are computed with as many more
-  digits as cancellation loses.
-  """
+  """The bounds of arXiv:1808.00087, Theorem 27, on a sample of fixed size, replaced."""
   moment = functools.partial(_without_replacement_moment, fraction, noise_multiplier)
   return _at_orders(orders, moment)
 
 
 def _at_orders(orders: Sequence[float], moment: Callable[[int], float]) -> np.ndarray:
-  """Divergences at `orders` from `moment(order) = (order - 1) * divergence`."""
+  """Divergences at `orders` from `moment(order) = (order - 1) * divergence`.
+
+  It is convex in the order (arXiv:1808.00087, Corollary 10), so that others lie below
+  the line between their whole neighbours.
+  """
   at = np.array(orders, np.float64)
   whole = np.unique(np.concatenate([[1.0], np.floor(at), np.ceil(at)]))
   moments = np.array([moment(int(order)) if order > 1 else 0.0 for order in whole])
