@@ -18,8 +18,7 @@ the completion of a device's round (--wait_from=completion). If it begins with t
 contribution, a device that contributes early can be back one round sooner.
 
 **Rounding is on the safe side.** A completion exactly 24 hours after another does not
-count as within them. So times may be rounded to any unit that divides the wait. If the
-unit does not, and times with exponents show it, the wait is shortened by one unit.
+count as within them. So times may be rounded to any unit that divides the wait.
 
 **Max participations** is the maximum number of rounds of one device: it takes the first
 round at its start, and then always the first that is not complete before the wait ends.
@@ -395,18 +394,6 @@ def _wait(
   microsecond = datetime.timedelta(microseconds=1)
   wait = datetime.timedelta(hours=min_wait_hours) // microsecond * 1000
   starts, assumptions = _wait_starts(log, wait_from, first_start)
-  if log.resolution and wait % log.resolution:
-    # Rounding can move two times closer together by one unit.
-    seconds = f'{log.resolution / 10**9:g} s'
-    if wait <= log.resolution:
-      raise ValueError(
-        f'the times of the log are written to {seconds}, which is too coarse for '
-        f'min_wait_hours={min_wait_hours:g}; write them out with all digits.'
-      )
-    wait -= log.resolution
-    assumptions += (
-      f'Times are written to {seconds}, so the wait counts as that much shorter.',
-    )
   back = _first_round_back(log.completions, starts, wait)
   separations = (back - np.arange(log.num_rounds))[back < log.num_rounds]
   closest = None
