@@ -11,7 +11,7 @@ import functools
 import hashlib
 import json
 from collections.abc import Iterable, Sequence
-from typing import Annotated, Any, Callable, ClassVar, NamedTuple, Optional, Union
+from typing import Annotated, Any, ClassVar, NamedTuple, Optional, Union, cast
 
 import msgspec
 import numpy as np
@@ -116,13 +116,9 @@ class Schedule(abc.ABC):
   """Base class of schedules: who takes part in which round.
 
   A schedule is a frozen dataclass, and its fields determine it. Clients are numbered
-  from 0 to `num_clients - 1`. The number of a client that leaves the data stays unused.
-
-  Clients of a data set have ids. `for_clients`, which `learning.train` calls, makes the
-  schedule whose draws for a client follow from its id. Then adding or removing a client
-  does not change the draws of others, where the guarantee relies on sampling. Schedules
-  that keep limits do not depend on ids: they draw from all clients that may take part,
-  the same number in every round.
+  from 0 to `num_clients - 1`. `for_clients`, which `learning.train` calls, makes the
+  schedule whose draws for a client follow from its id: adding or removing a client
+  does not change the draws of others, where the guarantee relies on sampling.
   """
 
   name: ClassVar[str]  # The name of the class in JSON.
@@ -179,13 +175,14 @@ class Schedule(abc.ABC):
     return {'schedule': self.name, **self._fields_to_json()}
 
   def _fields_to_json(self) -> dict[str, Any]:
-    def to_json_value(value: Any) -> Any:
-      if isinstance(value, Dropouts):
-        return dataclasses.asdict(value)
-      return scheme.to_json(value) if dataclasses.is_dataclass(value) else value
-
     fields = dataclasses.fields(self)  # type: ignore[arg-type]
-    return {f.name: to_json_value(getattr(self, f.name)) for f in fields if f.init}
+    values = {each.name: getattr(self, each.name) for each in fields if each.init}
+    for name, value in values.items():
+      if isinstance(value, Dropouts):
+        values[name] = dataclasses.asdict(value)
+      elif dataclasses.is_dataclass(value):
+        values[name] = scheme.to_json(cast(Any, value))
+    return values
 
   @classmethod
   def from_fields(cls, values: dict[str, Any]) -> 'Schedule':
@@ -280,9 +277,8 @@ class SampledSchedule(Schedule):
     return self.sampling
 
   @functools.cached_property
-  def _drawing(self) -> Callable[[int], np.ndarray]:
-    drawing: Callable[[int], np.ndarray] = self.sampling.drawing(self.seed, self.keys)
-    return drawing
+  def _drawing(self) -> Any:
+    return self.sampling.drawing(self.seed, self.keys)
 
   def attempts(self, round_num: int) -> tuple[Attempt, ...]:
     """The only attempt at a round."""

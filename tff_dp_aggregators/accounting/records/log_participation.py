@@ -571,19 +571,15 @@ def check_agreement(
   """
   log, entries = summary.log, ledger.entries
 
-  def numbered(number: int) -> str:
-    # Gives the log's number as well if that counts from 1.
-    shift = log.first_number
-    return f'{number} (number {number + shift} in the log)' if shift else f'{number}'
-
   counts: dict[str, Any] = {'clients': log.cohort_sizes}
   if log.clients is not None:
     listed = 'select round, count(*) from contributions group by round'
     zeros = dict.fromkeys(range(log.num_rounds), 0)
     counts['client ids'] = {**zeros, **dict(log.clients.query(listed))}
   differing = [
-    f'in round {numbered(entry.round)} the ledger has {entry.cohort_reported} clients '
-    f'that reported, the round log {numbers[entry.round]} {what}'
+    f'in round {entry.round} (number {entry.round + log.first_number} in the log) the '
+    f'ledger has {entry.cohort_reported} clients that reported, the round log '
+    f'{numbers[entry.round]} {what}'
     for entry in entries[: log.num_rounds]
     for what, numbers in counts.items()
     if numbers is not None and entry.cohort_reported not in (None, numbers[entry.round])

@@ -591,7 +591,7 @@ class _File(Database):
 
   def log(self) -> RoundLog:
     """Converts, checks and sorts the rounds."""
-    rounds, key, relation = _converted(self._names, 'entries'), 'no', 'table'
+    rounds, key = _converted(self._names, 'entries'), 'no'
     client_rows = (
       'select no, unnest(listed(client_ids)) as raw, '
       'generate_subscripts(listed(client_ids), 1) as place from entries'
@@ -604,7 +604,7 @@ class _File(Database):
       client_rows = (
         'select no, whole(round) as round, client_id as raw, 0 as place from entries'
       )
-      key, relation = 'round', 'view'  # A table would be as large as the log.
+      key = 'round'
       self.notes.append('each line is one participation of one client.')
     self.query(f'create table rounds as {rounds}')
     self._check_converted()
@@ -612,16 +612,11 @@ class _File(Database):
     has_clients = bool(client or 'client_ids' in self.sources)
     if has_clients:
       self._number_clients(client_rows)
-      self.query(
-        f'create {relation} members as select each.* exclude (raw, place), client from '
-        f'({client_rows}) as each join ids using (raw) join names using (name)'
-      )
     if client and 'client_id' not in self._columns:
       if not self.query('from rounds where times > 1'):
-        raise ValueError(
-          f'{self._path}: column {client} may say who the only client of each round '
-          f'was, or not; say which: --columns=client_id={client} or '
-          '--columns=client_id=.'
+        raise self.error(
+          f'has a column {client} that may say who the only client of each round was, '
+          f'or not; say which: --columns=client_id={client} or --columns=client_id=.'
         )
     if self._key == 'no' and self.query(
       'select min(client_ids) = 1 and max(client_ids) = 1 from rounds'
@@ -630,22 +625,11 @@ class _File(Database):
         'has one client in every line, and neither rounds nor times. Name '
         '--columns=round=NAME,client_id=NAME, or add the number of each round.'
       )
-    if not client and self.query(
-      f'from (select no, lag(no) over (order by {self._key}, no) as before from rounds)'
-      ' where before > no limit 1'
-    ):
-      if self._key == 'completion_time' and time_format == WITHOUT_ZONE:
-        raise self.error(
-          'has times without a zone that go back, as clocks do at the end of daylight '
-          'saving. Write times with their zone, or sort the lines.'
-        )
-      self.notes.append('the lines were not in order and have been sorted.')
-    if not client and self._key != 'no':
-      self._refuse_repeated()
+    if not client:
+      self._check_order(time_format)
     self._sort_rounds()
     if has_clients:
-      self._count_contributions(key)
-      self.query(f'drop {relation} members; drop table ids')
+      self._count_contributions(key, client_rows)
     self.query('drop table entries')
     columns = [name for name in self._names if name not in ('round', 'client_ids')]
     values = self.arrays(
@@ -665,11 +649,14 @@ class _File(Database):
       twice=self._twice,
     )
 
-  def _count_contributions(self, key: str) -> None:
+  def _count_contributions(self, key: str, client_rows: str) -> None:
     """Makes the tables of `Database`, and finds the first client twice in a round."""
     if not self.query('from names limit 1'):
       raise self.error('names no client in any round.')
     self.query(f"""
+      create view members as
+      select each.* exclude (raw, place), client
+      from ({client_rows}) as each join ids using (raw) join names using (name);
       create table contributions as
       select client, number as round from members join ordered using ({key});
       create table by_client as
@@ -690,6 +677,7 @@ class _File(Database):
         *twice,
       )
       self._twice = tuple(self.line(no) for (no,) in lines)
+    self.query('drop view members; drop table ids')
 
   def _check_converted(self) -> None:
     """Raises ValueError for the first value that is invalid in its column."""
@@ -774,8 +762,20 @@ class _File(Database):
         'count as different clients; if they are of one, write them alike.'
       )
 
-  def _refuse_repeated(self) -> None:
-    """Raises ValueError if a round has two lines, by its number or all its values."""
+  def _check_order(self, time_format: Optional[str]) -> None:
+    """Raises ValueError if clocks go back, or a round has two lines."""
+    if self.query(
+      f'from (select no, lag(no) over (order by {self._key}, no) as before from rounds)'
+      ' where before > no limit 1'
+    ):
+      if self._key == 'completion_time' and time_format == WITHOUT_ZONE:
+        raise self.error(
+          'has times without a zone that go back, as clocks do at the end of daylight '
+          'saving. Write times with their zone, or sort the lines.'
+        )
+      self.notes.append('the lines were not in order and have been sorted.')
+    if self._key == 'no':
+      return
     rounds, same = 'rounds', ', '.join(self._names)
     remedy = 'Is it one round or two? Remove a line, or add the number of each round.'
     if 'round' in self._names:
