@@ -11,7 +11,7 @@ import functools
 import hashlib
 import json
 from collections.abc import Iterable, Sequence
-from typing import Annotated, Any, ClassVar, NamedTuple, Optional, Union, cast
+from typing import Annotated, Any, ClassVar, NamedTuple, Optional, Union
 
 import msgspec
 import numpy as np
@@ -97,19 +97,37 @@ class Header:
 
   def to_json(self) -> dict[str, Any]:
     """JSON-ready values for `from_json`."""
-    return {
-      'schema': scheme.to_json(self.schema),
-      'num_clients': self.num_clients,
-      'clients_per_round': self.clients_per_round,
-    }
+    return _to_json(self)
 
   @classmethod
   def from_json(cls, data: dict[str, Any]) -> 'Header':
     """Makes a header from the values of `to_json`."""
-    values = dict(data)
-    if 'schema' in values:
-      values['schema'] = scheme.from_json(values['schema'])
-    return cls(**values)
+    return cls(**_from_json(data))
+
+
+def _to_json(statement: Any) -> dict[str, Any]:
+  """JSON-ready values of the fields of a header, drop-outs or a schedule."""
+
+  def written(value: Any) -> Any:
+    if isinstance(value, (Header, Dropouts)):
+      return _to_json(value)
+    return scheme.to_json(value) if dataclasses.is_dataclass(value) else value
+
+  fields = (each.name for each in dataclasses.fields(statement) if each.init)
+  return {name: written(getattr(statement, name)) for name in fields}
+
+
+def _from_json(data: dict[str, Any]) -> dict[str, Any]:
+  """The fields for the values of `_to_json`."""
+  readers: dict[str, Any] = {
+    **dict.fromkeys(('schema', 'participation', 'sampling'), scheme.from_json),
+    'dropouts': lambda value: Dropouts(**value),
+    'stated': Header.from_json,
+  }
+  return {
+    name: readers[name](value) if name in readers and value is not None else value
+    for name, value in data.items()
+  }
 
 
 class Schedule(abc.ABC):
@@ -172,28 +190,12 @@ class Schedule(abc.ABC):
 
   def to_json(self) -> dict[str, Any]:
     """JSON-ready values for `sampling.schedule_from_json`."""
-    return {'schedule': self.name, **self._fields_to_json()}
-
-  def _fields_to_json(self) -> dict[str, Any]:
-    fields = dataclasses.fields(self)  # type: ignore[arg-type]
-    values = {each.name: getattr(self, each.name) for each in fields if each.init}
-    for name, value in values.items():
-      if isinstance(value, Dropouts):
-        values[name] = dataclasses.asdict(value)
-      elif dataclasses.is_dataclass(value):
-        values[name] = scheme.to_json(cast(Any, value))
-    return values
+    return {'schedule': self.name, **_to_json(self)}
 
   @classmethod
   def from_fields(cls, values: dict[str, Any]) -> 'Schedule':
     """Makes the schedule from the values of `to_json` without the name."""
-    fields = dict(values)
-    for name in ('participation', 'sampling'):
-      if name in fields:
-        fields[name] = scheme.from_json(fields[name])
-    if fields.get('dropouts') is not None:
-      fields['dropouts'] = Dropouts(**fields['dropouts'])
-    return cls(**fields)
+    return cls(**_from_json(values))
 
   @property
   def checksum(self) -> str:
@@ -285,9 +287,10 @@ class SampledSchedule(Schedule):
     drawn = self._drawing(self.check_round(round_num))
     return attempts_of(round_num, [drawn], self.dropouts, self.keys)
 
-  def _fields_to_json(self) -> dict[str, Any]:
+  def to_json(self) -> dict[str, Any]:
+    """As for all schedules, without the numbers that the scheme states."""
     stated = _stated_by(self.sampling)
-    return {k: v for k, v in super()._fields_to_json().items() if k not in stated}
+    return {k: v for k, v in super().to_json().items() if k not in stated}
 
   @classmethod
   def from_fields(cls, values: dict[str, Any]) -> 'Schedule':
@@ -583,18 +586,16 @@ class Replay(Schedule):
       for requested, reporting, completed in self._rounds[self.check_round(round_num)]
     )
 
-  def _fields_to_json(self) -> dict[str, Any]:
-    stated = None if self.stated is None else self.stated.to_json()
-    return {'path': self.path, 'stated': stated, 'sha256': self.sha256}
+  def to_json(self) -> dict[str, Any]:
+    """As for all schedules, with the file's SHA-256."""
+    return {**super().to_json(), 'sha256': self.sha256}
 
   @classmethod
   def from_fields(cls, values: dict[str, Any]) -> 'Replay':
     """Reads the file again; raises ValueError if it has changed."""
     fields = dict(values)
     sha256 = fields.pop('sha256', None)
-    if fields.get('stated') is not None:
-      fields['stated'] = Header.from_json(fields['stated'])
-    read = cls(**fields)
+    read = cls(**_from_json(fields))
     if read.sha256 != sha256:
       raise ValueError(
         f'{read.path} has SHA-256 {read.sha256}, but the schedule that was used had '

@@ -252,10 +252,6 @@ class Head(NamedTuple):
   lines: int = 0
   sha256: str = hashlib.sha256().hexdigest()
 
-  def after(self, line: bytes) -> 'Head':
-    """The head after this line is appended."""
-    return Head(self.lines + 1, hashlib.sha256(line).hexdigest())
-
 
 def parse(line: bytes) -> Line:
   """Parses a complete line; raises ValueError if it is not a ledger entry."""
@@ -456,8 +452,9 @@ class Ledger:
         f'previous_line_sha256 is {entry.previous_line_sha256}, but the line before '
         f'has {self.head.sha256}: a line was changed, removed or inserted.'
       )
+    head = Head(self.head.lines + 1, hashlib.sha256(line).hexdigest())
     size = self.size + len(line)
-    return dataclasses.replace(self, size=size, head=self.head.after(line), **changes)
+    return dataclasses.replace(self, size=size, head=head, **changes)
 
   def _check_next(self, entry: LedgerEntry) -> None:
     """Checks that the entry is for the next round and has the mechanism of round 0."""

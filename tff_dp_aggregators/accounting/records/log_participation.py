@@ -39,6 +39,7 @@ import numpy as np
 from tff_dp_aggregators import strategies
 from tff_dp_aggregators.accounting.records import ledger as ledger_lib
 from tff_dp_aggregators.accounting.records import round_log
+from tff_dp_aggregators.base import checks
 
 # The event from which a device waits: its own contribution, or the end of the round.
 WAIT_FROM = ('contribution', 'completion')
@@ -378,11 +379,8 @@ def _wait(
   wait_from: str,
   first_start: Optional[str],
 ) -> Waiting:
-  if not 0 < min_wait_hours <= _MAX_WAIT_HOURS:
-    raise ValueError(
-      f'min_wait_hours (--min_wait_hours) must be positive and at most '
-      f'{_MAX_WAIT_HOURS}; got {min_wait_hours}.'
-    )
+  checks.check_positive('min_wait_hours (--min_wait_hours)', min_wait_hours)
+  checks.check_within('min_wait_hours', min_wait_hours, 0, _MAX_WAIT_HOURS)
   if wait_from not in WAIT_FROM:
     raise ValueError(f'wait_from must be one of {WAIT_FROM}, got {wait_from!r}.')
   if log.completions is None:
@@ -394,14 +392,12 @@ def _wait(
   microsecond = datetime.timedelta(microseconds=1)
   wait = datetime.timedelta(hours=min_wait_hours) // microsecond * 1000
   starts, assumptions = _wait_starts(log, wait_from, first_start)
-  back = _first_round_back(log.completions, starts, wait)
-  separations = (back - np.arange(log.num_rounds))[back < log.num_rounds]
+  separations = _rounds_until_back(log.completions, starts, wait)
   closest = None
   if len(separations):
     first = int(np.argmin(separations))
     closest = (first, first + int(separations[first]))
-  within = _first_round_back(log.completions, log.completions, wait)
-  within = (within - np.arange(log.num_rounds) - 1)[within < log.num_rounds]
+  within = _rounds_until_back(log.completions, log.completions, wait) - 1
   return Waiting(
     min_wait_hours=float(min_wait_hours),
     wait_from=wait_from,
@@ -458,12 +454,12 @@ def _wait_starts(
   return np.concatenate([[first], completions[:-1]]), tuple(assumptions)
 
 
-def _first_round_back(
+def _rounds_until_back(
   completions: np.ndarray, starts: np.ndarray, wait: int
 ) -> np.ndarray:
-  """For each round, the first later round that a device can be in; n if none."""
-  back = np.searchsorted(completions, starts + wait, side='left')
-  return np.maximum(back, np.arange(1, len(completions) + 1))
+  """Rounds until a device can be in another one, for each round that one follows."""
+  back, rounds = np.searchsorted(completions, starts + wait), np.arange(len(starts))
+  return np.maximum(back - rounds, 1)[np.maximum(back, rounds + 1) < len(starts)]
 
 
 def _most_rounds(completions: np.ndarray, begins: np.ndarray, wait: int) -> int:
@@ -571,15 +567,19 @@ def check_agreement(
   """
   log, entries = summary.log, ledger.entries
 
+  def numbered(number: int) -> str:
+    # Gives the log's number as well if that counts from 1.
+    shift = log.first_number
+    return f'{number} (number {number + shift} in the log)' if shift else f'{number}'
+
   counts: dict[str, Any] = {'clients': log.cohort_sizes}
   if log.clients is not None:
     listed = 'select round, count(*) from contributions group by round'
     zeros = dict.fromkeys(range(log.num_rounds), 0)
     counts['client ids'] = {**zeros, **dict(log.clients.query(listed))}
   differing = [
-    f'in round {entry.round} (number {entry.round + log.first_number} in the log) the '
-    f'ledger has {entry.cohort_reported} clients that reported, the round log '
-    f'{numbers[entry.round]} {what}'
+    f'in round {numbered(entry.round)} the ledger has {entry.cohort_reported} clients '
+    f'that reported, the round log {numbers[entry.round]} {what}'
     for entry in entries[: log.num_rounds]
     for what, numbers in counts.items()
     if numbers is not None and entry.cohort_reported not in (None, numbers[entry.round])
