@@ -17,7 +17,6 @@ from tff_dp_aggregators.accounting import accountants
 from tff_dp_aggregators.accounting import events
 from tff_dp_aggregators.accounting import run_events
 from tff_dp_aggregators.accounting.accountants import pld
-from tff_dp_aggregators.sampling import schedule as schedule_lib
 
 ADD_OR_REMOVE, ZERO_OUT = Relation.ADD_OR_REMOVE_ONE, Relation.REPLACE_SPECIAL
 Gaussian = dp_accounting.GaussianDpEvent
@@ -295,10 +294,9 @@ def test_groups_have_equal_sizes_and_fixed_clients():
   assert schedule.clients_per_round == 13
 
 
-def test_cohort_above_cap_is_refused():
+def test_cohort_above_cap_is_refused(tmp_path):
   schema = sampling.TruncatedPoissonSampling(2, 0.5, 9, 5)
-  rounds = schedule_lib.Rounds('of a file', sampling.Header(schema, 9, 4.5))
-  full, more = np.arange(5), np.arange(6)
-  rounds.add([sampling.Attempt(full, full, True)])
-  with pytest.raises(ValueError, match='has 6 clients; .* from 0 to 5'):
-    rounds.add([sampling.Attempt(more, more, True)])
+  path = tmp_path / 'cohorts.jsonl'
+  path.write_text('[0, 1, 2, 3, 4]\n[0, 1, 2, 3, 4, 5]\n')
+  with pytest.raises(ValueError, match='round 1 .* has 6 clients; .* from 0 to 5'):
+    sampling.Replay(str(path), sampling.Header(schema, 9, 4.5))

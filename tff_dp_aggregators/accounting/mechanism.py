@@ -279,7 +279,7 @@ class Mechanism(Guaranteed):
     relation = sampling.ADJACENCIES.get(adjacency or '')
     relation = sampling.check_relation(participation, relation)
     # Both, as `dataclasses.replace` passes `options`, and keywords may override them.
-    numbers = check_numbers({**dict(options), **given})
+    numbers = registry.check_numbers({**dict(options), **given}, noises.options())
     _check_name(name)
     noise = noises.of_mechanism(name)
     placement = noise.placement(noise_site)
@@ -617,19 +617,6 @@ def kind_for(name: str, participation: sampling.Schema) -> registry.Kind:
   return kind
 
 
-def check_numbers(given: Mapping[str, Optional[int]]) -> dict[str, int]:
-  """Returns the options that are not `None`, in the order of `options()`."""
-  valid = options()
-  for name in given:
-    if name not in valid:
-      raise TypeError(
-        f'there is no option {name!r}; known: {", ".join(valid)}. Adaptive clipping is '
-        'clipped_count_stddev, or clipped_count_share of for_target.'
-      )
-  values = {name: given[name] for name in valid if given.get(name) is not None}
-  return {name: checks.check_positive_int(name, each) for name, each in values.items()}
-
-
 def _check_name(name: str) -> None:
   if name not in (FROM_FILE, *names()):
     raise ValueError(
@@ -648,7 +635,8 @@ def _with_integer_noise(
   """The mechanism with integer noise, whose grid depends on its scale."""
   noise = noises.of_mechanism(name)
   assert target.epsilon is not None and target.delta is not None
-  numbers = check_numbers({k: v for k, v in options.items() if k in noise.options})
+  numbers = {k: v for k, v in options.items() if k in noise.options}
+  numbers = registry.check_numbers(numbers, noise.options)
   others = {k: v for k, v in options.items() if k not in noise.options}
   placement = noise.placement(None)
   noises.check_numbers(name, noise, placement, {noises.BITS: 0, **numbers})

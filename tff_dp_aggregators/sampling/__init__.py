@@ -41,7 +41,6 @@ from tff_dp_aggregators.sampling.limits import Limits
 from tff_dp_aggregators.sampling.limits import RandomEligible
 from tff_dp_aggregators.sampling.limits import ReportingGoalError
 from tff_dp_aggregators.sampling.limits import ShuffledEpochs
-from tff_dp_aggregators.sampling.replay import Replay
 from tff_dp_aggregators.sampling.round_sampling import FixedSizeSampling
 from tff_dp_aggregators.sampling.round_sampling import PoissonSampling
 from tff_dp_aggregators.sampling.round_sampling import TruncatedPoissonSampling
@@ -49,6 +48,7 @@ from tff_dp_aggregators.sampling.schedule import Attempt
 from tff_dp_aggregators.sampling.schedule import Dropouts
 from tff_dp_aggregators.sampling.schedule import Header
 from tff_dp_aggregators.sampling.schedule import ParticipationWatch
+from tff_dp_aggregators.sampling.schedule import Replay
 from tff_dp_aggregators.sampling.schedule import SampledSchedule
 from tff_dp_aggregators.sampling.schedule import Schedule
 from tff_dp_aggregators.sampling.scheme import ADJACENCIES

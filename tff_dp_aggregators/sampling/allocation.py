@@ -126,10 +126,7 @@ class Allocation(scheme.SampledScheme):
   def _draw(
     self, num_clients: int, hashed: Callable[..., np.ndarray]
   ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """Yields arrays of clients and one place of each, until all places are drawn.
-
-    Places from `num_places` on are in no round. `hashed` returns the clients' hashes.
-    """
+    """Yields arrays of clients and one place of each; `num_places` on is no round."""
 
   def drawing(self, seed: int, keys: np.ndarray) -> Callable[[int], np.ndarray]:
     """As for all schemes; each round then takes time in proportion to its cohort."""
@@ -249,10 +246,7 @@ class Split:
 def bins_event(
   strategy: strategies.Strategy, num_bins: int, noise: scheme.Noise
 ) -> dp_accounting.DpEvent:
-  """The event of all rounds of a client whose bin is drawn at random.
-
-  For correlated noise, it has the strategy and the best bound over all separations.
-  """
+  """The event of all rounds of a client whose bin is drawn at random."""
   power = round(math.log(noise.multiplier) / math.log(_STEP))
   bound = _best_split(strategy, num_bins, power, noise.epsilon).event(noise.multiplier)
   if strategy == strategies.Identity(strategy.num_rounds):
@@ -514,10 +508,7 @@ class BMinSepSampling(Allocation):
   def _draw(
     self, num_clients: int, hashed: Callable[..., np.ndarray]
   ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """Yields the first round of all clients, then the second one, and so on.
-
-    A free client tries once per round. A client that drops out has to wait as well.
-    """
+    """Yields the first round of all clients, then the second one, and so on."""
     p, separation = self.sampling_probability, self.min_separation
     clients = np.arange(num_clients)
     free_from = np.zeros(num_clients, np.int64)

@@ -74,10 +74,7 @@ from tff_dp_aggregators.sampling import scheme
 
 
 class RoundSampling(scheme.SampledScheme):
-  """A scheme in which every round is a mechanism on a separate random sample.
-
-  Unless cohorts are of fixed size, it is a Poisson sample of the round's group.
-  """
+  """A scheme in which every round is a mechanism on a separate random sample."""
 
   num_groups: int = 1  # Groups take turns; 1 draws from all clients in every round.
   # Of a client in the round's group; not defined for cohorts of fixed size.

@@ -11,20 +11,22 @@ import functools
 import hashlib
 import json
 from collections.abc import Iterable, Sequence
-from typing import Any, Callable, ClassVar, NamedTuple, Optional
+from typing import Annotated, Any, ClassVar, NamedTuple, Optional, Union
 
+import msgspec
 import numpy as np
 
 from tff_dp_aggregators import strategies
 from tff_dp_aggregators.base import checks
 from tff_dp_aggregators.base import ids as ids_lib
 from tff_dp_aggregators.base import new_files
+from tff_dp_aggregators.base import strict_json
 from tff_dp_aggregators.sampling import draws
 from tff_dp_aggregators.sampling import scheme
 from tff_dp_aggregators.strategies import participation as participation_lib
 
 # The format in the first line of a schedule's file.
-FILE_FORMAT = {'format': 'tff_dp_aggregators schedule', 'version': 1}
+_FILE_FORMAT = {'format': 'tff_dp_aggregators schedule', 'version': 1}
 _TWICE = (
   '; a client that takes part twice in a round is counted with twice its clip norm, '
   'which no epsilon covers.'
@@ -95,32 +97,46 @@ class Header:
 
   def to_json(self) -> dict[str, Any]:
     """JSON-ready values for `from_json`."""
-    return {
-      'schema': scheme.to_json(self.schema),
-      'num_clients': self.num_clients,
-      'clients_per_round': self.clients_per_round,
-    }
+    return _to_json(self)
 
   @classmethod
   def from_json(cls, data: dict[str, Any]) -> 'Header':
     """Makes a header from the values of `to_json`."""
-    values = dict(data)
-    if 'schema' in values:
-      values['schema'] = scheme.from_json(values['schema'])
-    return cls(**values)
+    return cls(**_from_json(data))
+
+
+def _to_json(statement: Any) -> dict[str, Any]:
+  """JSON-ready values of the fields of a header, drop-outs or a schedule."""
+
+  def written(value: Any) -> Any:
+    if isinstance(value, (Header, Dropouts)):
+      return _to_json(value)
+    return scheme.to_json(value) if dataclasses.is_dataclass(value) else value
+
+  fields = (each.name for each in dataclasses.fields(statement) if each.init)
+  return {name: written(getattr(statement, name)) for name in fields}
+
+
+def _from_json(data: dict[str, Any]) -> dict[str, Any]:
+  """The fields for the values of `_to_json`."""
+  readers: dict[str, Any] = {
+    **dict.fromkeys(('schema', 'participation', 'sampling'), scheme.from_json),
+    'dropouts': lambda value: Dropouts(**value),
+    'stated': Header.from_json,
+  }
+  return {
+    name: readers[name](value) if name in readers and value is not None else value
+    for name, value in data.items()
+  }
 
 
 class Schedule(abc.ABC):
   """Base class of schedules: who takes part in which round.
 
   A schedule is a frozen dataclass, and its fields determine it. Clients are numbered
-  from 0 to `num_clients - 1`. The number of a client that leaves the data stays unused.
-
-  Clients of a data set have ids. `for_clients`, which `learning.train` calls, makes the
-  schedule whose draws for a client follow from its id. Then adding or removing a client
-  does not change the draws of others, where the guarantee relies on sampling. Schedules
-  that keep limits do not depend on ids: they draw from all clients that may take part,
-  the same number in every round.
+  from 0 to `num_clients - 1`. `for_clients`, which `learning.train` calls, makes the
+  schedule whose draws for a client follow from its id: adding or removing a client
+  does not change the draws of others, where the guarantee relies on sampling.
   """
 
   name: ClassVar[str]  # The name of the class in JSON.
@@ -174,27 +190,12 @@ class Schedule(abc.ABC):
 
   def to_json(self) -> dict[str, Any]:
     """JSON-ready values for `sampling.schedule_from_json`."""
-    return {'schedule': self.name, **self._fields_to_json()}
-
-  def _fields_to_json(self) -> dict[str, Any]:
-    def to_json_value(value: Any) -> Any:
-      if isinstance(value, Dropouts):
-        return dataclasses.asdict(value)
-      return scheme.to_json(value) if dataclasses.is_dataclass(value) else value
-
-    fields = dataclasses.fields(self)  # type: ignore[arg-type]
-    return {f.name: to_json_value(getattr(self, f.name)) for f in fields if f.init}
+    return {'schedule': self.name, **_to_json(self)}
 
   @classmethod
   def from_fields(cls, values: dict[str, Any]) -> 'Schedule':
     """Makes the schedule from the values of `to_json` without the name."""
-    fields = dict(values)
-    for name in ('participation', 'sampling'):
-      if name in fields:
-        fields[name] = scheme.from_json(fields[name])
-    if fields.get('dropouts') is not None:
-      fields['dropouts'] = Dropouts(**fields['dropouts'])
-    return cls(**fields)
+    return cls(**_from_json(values))
 
   @property
   def checksum(self) -> str:
@@ -204,7 +205,7 @@ class Schedule(abc.ABC):
 
   def save(self, path: str) -> None:
     """Writes all rounds to a new file that `Replay` reads."""
-    lines: list[Any] = [{**FILE_FORMAT, **self.header.to_json()}]
+    lines: list[Any] = [{**_FILE_FORMAT, **self.header.to_json()}]
     for this_round in range(self.num_rounds):
       attempts = self.attempts(this_round)
       requested, reporting, _ = attempts[-1]
@@ -278,18 +279,18 @@ class SampledSchedule(Schedule):
     return self.sampling
 
   @functools.cached_property
-  def _drawing(self) -> Callable[[int], np.ndarray]:
-    drawing: Callable[[int], np.ndarray] = self.sampling.drawing(self.seed, self.keys)
-    return drawing
+  def _drawing(self) -> Any:
+    return self.sampling.drawing(self.seed, self.keys)
 
   def attempts(self, round_num: int) -> tuple[Attempt, ...]:
     """The only attempt at a round."""
     drawn = self._drawing(self.check_round(round_num))
     return attempts_of(round_num, [drawn], self.dropouts, self.keys)
 
-  def _fields_to_json(self) -> dict[str, Any]:
+  def to_json(self) -> dict[str, Any]:
+    """As for all schedules, without the numbers that the scheme states."""
     stated = _stated_by(self.sampling)
-    return {k: v for k, v in super()._fields_to_json().items() if k not in stated}
+    return {k: v for k, v in super().to_json().items() if k not in stated}
 
   @classmethod
   def from_fields(cls, values: dict[str, Any]) -> 'Schedule':
@@ -400,24 +401,36 @@ def check_cohort(where: str, clients: Any, num_clients: int) -> np.ndarray:
   return clients
 
 
-class Rounds:
-  """Checks each round of a `source` against its header and all earlier rounds."""
+class Watch:
+  """Checks each round of a schedule against its header and all earlier rounds."""
 
-  def __init__(self, source: str, header: Header):
-    self._source, self._header = source, header
-    self._scheme = scheme.of(header.schema)
-    self._participations = _Participations(self._scheme.limits, header.num_clients)
-    self.checked = 0  # Number of rounds checked.
+  def __init__(self, schedule: Schedule, source: Optional[str] = None):
+    self._schedule, self._header = schedule, schedule.header
+    self._source = source or type(schedule).__name__
+    self._scheme = scheme.of(self._header.schema)
+    limits, num_clients = self._scheme.limits, self._header.num_clients
+    self._participations = _Participations(limits, num_clients)
+    self._checked = 0  # Number of rounds checked.
 
-  def add(self, attempts: Sequence[Attempt]) -> None:
-    """Checks the attempts at the next round."""
-    where = f'round {self.checked} {self._source}'
+  def attempts(self, round_num: int) -> tuple[Attempt, ...]:
+    """The attempts at a round, if it and all earlier rounds keep the schema."""
+    for earlier in range(self._checked, round_num):  # Of a resumed run.
+      self._check(earlier, self._schedule.attempts(earlier))
+    attempts = self._schedule.attempts(round_num)
+    self._check(round_num, attempts)
+    return attempts
+
+  def _check(self, this_round: int, attempts: Sequence[Attempt]) -> None:
+    where = f'round {this_round} of {self._source}'
     num_clients = self._header.num_clients
     if len(attempts) > 1 and self._scheme.is_sampled:
       raise ValueError(
         f'{where} was tried {len(attempts)} times, and a schema of sampling allows one '
         'attempt: another makes its clients more likely than the sampling says.'
       )
+    most, least = self._scheme.largest_cohort, 0
+    if self._scheme.has_public_sizes:
+      most = least = self._scheme.expected_cohort(num_clients)
     for requested, reporting, _ in attempts:
       check_cohort(where, requested, num_clients)
       if reporting is not requested:  # They are the same array without drop-outs.
@@ -427,33 +440,13 @@ class Rounds:
           raise ValueError(
             f'{where}: client {unasked[0]} reported and was not requested.'
           )
-      most, least = self._scheme.largest_cohort, 0
-      if self._scheme.has_public_sizes:
-        most = least = self._scheme.expected_cohort(num_clients)
       if most is not None and not least <= len(requested) <= most:
         raise ValueError(
           f'{where} has {len(requested)} clients; its schema has cohorts from {least} '
           f'to {most}.'
         )
-    self._participations.add(where, self.checked, attempts[-1].reporting)
-    self.checked += 1
-
-
-class Watch(Rounds):
-  """Checks the rounds of any schedule, including users' own classes, as they run."""
-
-  def __init__(self, schedule: Schedule):
-    super().__init__(f'of {type(schedule).__name__}', schedule.header)
-    self._schedule = schedule
-
-  def attempts(self, round_num: int) -> tuple[Attempt, ...]:
-    """The attempts at a round, if it and all earlier rounds keep the schema."""
-    for earlier in range(self.checked, round_num):  # Earlier rounds of a resumed run.
-      self.add(self._schedule.attempts(earlier))
-    attempts = self._schedule.attempts(round_num)
-    self.checked = round_num
-    self.add(attempts)
-    return attempts
+    self._participations.add(where, this_round, attempts[-1].reporting)
+    self._checked = this_round + 1
 
 
 class _Participations:
@@ -495,3 +488,152 @@ class _Participations:
       )
     self._times[clients] += 1
     self._last[clients] = this_round
+
+
+class _Attempt(msgspec.Struct, forbid_unknown_fields=True):
+  requested: list[int]
+  reporting: list[int]
+
+
+class _Attempts(msgspec.Struct, forbid_unknown_fields=True):
+  attempts: Annotated[list[_Attempt], msgspec.Meta(min_length=1)]
+
+
+@dataclasses.dataclass(frozen=True)
+class Replay(Schedule):
+  """The cohorts of a file, written by `Schedule.save` or from another source.
+
+  The first line of a file states the schema; each other line is a round.
+
+      {"format": "tff_dp_aggregators schedule", "version": 1, "schema": {...},
+       "num_clients": 100, "clients_per_round": 3.0}
+      [17, 4, 99]
+      {"attempts": [{"requested": [5, 0, 8], "reporting": [8]},
+                    {"requested": [1, 7, 2], "reporting": [1, 2]}]}
+
+  A round is a list of client numbers if all clients that were asked reported, or else
+  an object with all attempts, the last of which counted. A file from another source may
+  lack the first line; the reader then has to pass its content.
+
+  The schema's limits for each client and for the size of cohorts are checked. No check
+  can tell whether cohorts were drawn at random and in secret.
+
+  Raises:
+    ValueError: If the file cannot be read, or does not keep the schema; the message
+      names round and client.
+  """
+
+  name: ClassVar[str] = 'replay'
+
+  path: str  # Path of the file.
+  # The header of the file; `None` if its first line has it.
+  stated: Optional[Header] = None
+  num_clients: int = dataclasses.field(init=False)
+  clients_per_round: float = dataclasses.field(init=False)
+  sha256: str = dataclasses.field(init=False)  # SHA-256 of the file's content.
+  _header: Header = dataclasses.field(init=False, repr=False, compare=False)
+  _rounds: list[list[Attempt]] = dataclasses.field(
+    init=False, repr=False, compare=False
+  )
+
+  def __post_init__(self) -> None:
+    if not (self.stated is None or isinstance(self.stated, Header)):
+      raise TypeError(f'stated must be a sampling.Header; got {self.stated!r}.')
+    self.__dict__['path'] = str(self.path)
+    with open(self.path, 'rb') as file:
+      content = file.read()
+    in_file, rounds = _parse(content, self.path)
+    header = self.stated or in_file
+    if header is None or in_file not in (None, header):
+      raise ValueError(
+        f'{self.path} states {in_file} in its first line, and {self.stated} is stated '
+        'beside it; give stated=sampling.Header(schema, num_clients, '
+        'clients_per_round) for a file without it.'
+      )
+    if len(rounds) != header.schema.num_rounds:
+      raise ValueError(
+        f'{self.path} has {len(rounds)} rounds, but its schema is for '
+        f'{header.schema.num_rounds}.'
+      )
+    self.__dict__.update(
+      num_clients=header.num_clients,
+      clients_per_round=header.clients_per_round,
+      sha256=hashlib.sha256(content).hexdigest(),
+      _header=header,
+      _rounds=rounds,
+    )
+    Watch(self, str(self.path)).attempts(len(rounds) - 1)
+
+  @property
+  def schema(self) -> Any:
+    """The schema that is stated for the file."""
+    return self._header.schema
+
+  @property
+  def checksum(self) -> str:
+    """SHA-256 over the rounds and the statement, independent of the file's path."""
+    text = json.dumps([self.sha256, self._header.to_json()], sort_keys=True)
+    return 'sha256:' + hashlib.sha256(text.encode()).hexdigest()
+
+  def for_clients(self, ids: Sequence[Any]) -> 'Replay':
+    """Returns itself: the file says who takes part."""
+    return self
+
+  def attempts(self, round_num: int) -> tuple[Attempt, ...]:
+    """All attempts at a round, of which only the last one is completed."""
+    return tuple(
+      Attempt(requested.copy(), reporting.copy(), completed)
+      for requested, reporting, completed in self._rounds[self.check_round(round_num)]
+    )
+
+  def to_json(self) -> dict[str, Any]:
+    """As for all schedules, with the file's SHA-256."""
+    return {**super().to_json(), 'sha256': self.sha256}
+
+  @classmethod
+  def from_fields(cls, values: dict[str, Any]) -> 'Replay':
+    """Reads the file again; raises ValueError if it has changed."""
+    fields = dict(values)
+    sha256 = fields.pop('sha256', None)
+    read = cls(**_from_json(fields))
+    if read.sha256 != sha256:
+      raise ValueError(
+        f'{read.path} has SHA-256 {read.sha256}, but the schedule that was used had '
+        f'{sha256}; give the file that was used.'
+      )
+    return read
+
+
+def _parse(content: bytes, path: str) -> tuple[Optional[Header], list[list[Attempt]]]:
+  """The header of a file, if it has one, and the attempts of its rounds."""
+  header: Optional[Header] = None
+  rounds = []
+  for number, line in enumerate(content.splitlines(), 1):
+    try:
+      data = strict_json.loads(line.decode())
+      if number == 1 and line.startswith(b'{"format"'):
+        file_format = {name: data.pop(name, None) for name in _FILE_FORMAT}
+        if file_format != _FILE_FORMAT:
+          raise ValueError(f'it is of format {file_format}, which is not known here')
+        header = Header.from_json(data)
+      else:
+        rounds.append(_attempts(data))
+    except (TypeError, ValueError, OverflowError) as e:
+      raise ValueError(
+        f'line {number} of {path} is not the cohort of a round, a list of client '
+        f'numbers (or what states them, in line 1): {e}; got {line[:200]!r}'
+      ) from e
+  return header, rounds
+
+
+def _attempts(data: Any) -> list[Attempt]:
+  parsed = strict_json.convert(data, Union[list[int], _Attempts])
+  if isinstance(parsed, list):
+    clients = np.array(parsed, np.int64)
+    return [Attempt(clients, clients, True)]
+  attempts = [
+    (np.array(each.requested, np.int64), np.array(each.reporting, np.int64))
+    for each in parsed.attempts
+  ]
+  last = len(attempts) - 1
+  return [Attempt(*each, i == last) for i, each in enumerate(attempts)]

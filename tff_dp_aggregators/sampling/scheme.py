@@ -1,9 +1,7 @@
 """The interface of all schemes of participation, and their registry.
 
-A scheme is a frozen dataclass. Its class defines in which rounds a client can take
-part, which events describe a mechanism under which relations, and which clients a round
-draws. `of` wraps `strategies.Participation`, which are limits without sampling, in
-`limits.Limits`, so that all schemes have the same interface.
+A scheme is a frozen dataclass. `of` wraps `strategies.Participation`, which are limits
+without sampling, in `limits.Limits`, so that all schemes have the same interface.
 """
 
 import abc

@@ -173,9 +173,11 @@ def describe(texts: Mapping[str, str]) -> str:
   return ' '.join(sentences)
 
 
-def check_numbers(given: Mapping[str, Optional[int]]) -> Options:
-  """Returns the options that are not `None`; raises TypeError or ValueError."""
-  known = options()
+def check_numbers(
+  given: Mapping[str, Optional[int]], others: Iterable[str] = ()
+) -> Options:
+  """Returns the options, of kinds and `others`, that are not `None`, if valid."""
+  known = (*options(), *others)
   for name in given:
     if name not in known:
       raise TypeError(f'there is no option {name!r}; known: {", ".join(known)}.')

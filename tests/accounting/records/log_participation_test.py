@@ -309,27 +309,6 @@ def test_program_prints_limits_as_text_and_json(hourly):
   assert result['broken'] == []
 
 
-def test_coarse_times_shorten_the_wait():
-  def summary_of_times(resolution, unit):
-    # A round every 5000 s, with times rounded to the unit in which they are written.
-    exact = (10**6 + 5000 * np.arange(200)) * 10**9
-    rounded = (exact + unit // 2) // unit * unit
-    log = round_log.RoundLog(200, 0, rounded, resolution=resolution)
-    return participation.summarize(log)
-
-  exact = summary_of_times(0, 10**9)
-  coarse = summary_of_times(10**13, 10**13)
-  assert coarse.min_separation < exact.min_separation
-  assert coarse.max_participations > exact.max_participations
-  assert 'written to 10000 s' in coarse.waiting.assumptions[-1]
-  # The wait is a multiple of 100 s.
-  assert summary_of_times(10**11, 10**11).min_separation == exact.min_separation
-  with pytest.raises(
-    ValueError, match='100000 s, which is too coarse for min_wait_hours=24'
-  ):
-    summary_of_times(10**14, 10**14)
-
-
 def test_program_refuses_column_without_name(hourly):
   result = run(hourly, '--columns=round')
   assert (result.returncode, result.stdout) == (2, '')

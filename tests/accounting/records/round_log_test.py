@@ -89,7 +89,7 @@ def test_all_formats_of_one_time_are_equal():
     '2023-11-15T04:00:00-08',
     '2023-11-15T12:00:00',
     *('1700049600', '1700049600000', '1700049600000000', '1700049600000000000'),
-    *('1700049600.', '1.7000496e9', '17000496e2', '1.7000496e12'),
+    '1700049600.',
   )
   assert dict(zip(texts, parse_times(*texts))) == dict.fromkeys(texts, noon)
   fractional = '1700049600.123456789', '2023-11-15T12:00:00.123456789Z'
@@ -99,7 +99,8 @@ def test_all_formats_of_one_time_are_equal():
 
 def test_invalid_times_are_refused():
   texts = (
-    *('', '-5', '1.7e99', '1_700_049_600', 'nan', '2023-11-15', '2023-02-29T12:00:00Z'),
+    *('', '-5', '1.7000496e9', '17000496e2', '1_700_049_600', 'nan', '2023-11-15'),
+    '2023-02-29T12:00:00Z',
     *('2023-11-15T24:00:00Z', '2023-11-15T12:00:60Z', '2023-11-15T12:00:00+24:00'),
     *('2023-11-15T12:00:00 CET', '1969-12-31T23:59:59Z', '2200-01-01T00:00:00Z'),
     '٢٠٢٣-11-15T12:00:00Z',
@@ -110,15 +111,18 @@ def test_invalid_times_are_refused():
 
 
 def test_json_times_keep_the_digits_of_the_file(read):
-  log = read('{"time": 1700000000.123456789}\n{"time":1.70000000125e9}\n')
+  log = read('{"time": 1700000000.123456789}\n{"time":1700000001.25}\n')
   assert log.completions.tolist() == [
     1_700_000_000_123_456_789,
     1_700_000_001_250 * 10**6,
   ]
-  # If the key is escaped, digits are not found, and some may be missing.
-  for name in ('time', '\\u0074ime'):
-    log = read(''.join(f'{{"{name}": {t}}}\n' for t in ('1.7e9', '1.7001e9')))
-    assert log.resolution == 10**14, name
+  # Numbers in powers of ten may lack digits. Those of an escaped key are not found.
+  for entry in ('"time": 1.7001e9', '"\\u0074ime": 1700000000.5', '"time":17e8'):
+    with pytest.raises(ValueError, match='line 1: .* is not a time .*powers of ten'):
+      read(f'{{{entry}}}\n')
+  # A value of the same name elsewhere in the line is not taken for the time.
+  with pytest.raises(ValueError, match='line 1: 1700000000.5 is not a time'):
+    read('{"other": {"time": 1.5}, "time": 1700000000.5}\n')
 
 
 ROUNDS = [
@@ -161,10 +165,10 @@ def test_csv_and_json_lines_read_the_same(read, expected):
 
 
 @pytest.mark.parametrize('write', [to_csv, to_json])
-def test_order_repetition_and_time_zones_change_nothing(read, expected, write):
+def test_order_and_time_zones_change_nothing(read, expected, write):
   rng = random.Random(4)
   for _ in range(2):
-    rounds = [*ROUNDS, ROUNDS[1], ROUNDS[3], ROUNDS[3]]
+    rounds = [*ROUNDS]
     rng.shuffle(rounds)
     shifted = []
     for number, *times, cohort, clients in rounds:
@@ -172,9 +176,9 @@ def test_order_repetition_and_time_zones_change_nothing(read, expected, write):
       times = [datetime.datetime.fromisoformat(t[:-1] + '+00:00') for t in times]
       times = [time.astimezone(zone).isoformat() for time in times]
       shifted.append((number, *times, cohort, clients))
-    log = read(write(shifted))
-    assert contents(log) == expected
-    assert any('counted once' in note for note in log.notes)
+    assert contents(read(write(shifted))) == expected
+    with pytest.raises(ValueError, match='line .*the same round as in line .*Keep one'):
+      read(write([*shifted, rng.choice(shifted)]))
 
 
 def test_columns_may_have_other_names(read, expected):
@@ -211,13 +215,18 @@ Z = '2023-11-15T12:00:00Z'
   ('text', 'line', 'message'),
   [
     # Repeated or contradictory rounds.
-    (f'time\n{Z}\n2023-11-15T13:00:00Z\n{Z}\n', 4, 'the same as line 2'),
-    (f'round,time,cohort\n0,{Z},5\n0,{Z},6\n', 3, 'round 0 is also in line 2'),
+    (f'time\n{Z}\n2023-11-15T13:00:00Z\n{Z}\n', 4, 'the same round as in line 2'),
+    (
+      f'time,client_ids\n{Z},a b\n2023-11-15T13:00:00+01:00,b a\n',
+      3,
+      'the same round as in line 2. Is it one round or two?',
+    ),
+    (f'round,time,cohort\n0,{Z},5\n0,{Z},6\n', 3, 'the same round as in line 2'),
     (
       f'{{"round": 0, "time": "{Z}", "client_ids": ["a"]}}\n'
       f'{{"round": 0, "time": "{Z}", "client_ids": ["b"]}}\n',
       2,
-      'round 0 is also in line 1',
+      'the same round as in line 1',
     ),
     # Missing values.
     (f'round,time\n0,{Z}\n2,{Z}\n', 3, 'round 2 follows on round 0'),
@@ -413,21 +422,6 @@ def test_invalid_utf_8_is_refused_with_line_number(tmp_path):
     round_log.read(str(path))
 
 
-def test_resolution_of_times_with_exponents_is_detected(read):
-  for digits, resolution in ((9, 0), (8, 10), (6, 1000), (5, 10_000)):
-    times = [1_700_000_000 + 12_345 * i for i in range(30)]
-    log = read(
-      'time,round\n'
-      + ''.join(f'{time:.{digits}e},{i}\n' for i, time in enumerate(times))
-    )
-    assert log.resolution == resolution * 10**9
-    assert np.abs(log.completions - np.array(times) * 10**9).max() <= (
-      max(resolution, 1) * 10**9 / 2
-    )
-  log = read('time\n1700000000\n1700001000\n')
-  assert log.resolution == 0  # Without exponents, all digits are there.
-
-
 @pytest.mark.parametrize('write', [to_csv, to_json])
 def test_population_filter_ignores_other_populations(read, expected, write):
   names = ('population', *NAMES)
@@ -616,9 +610,6 @@ def test_names_in_later_json_lines_are_treated_like_those_of_the_first(read):
   with pytest.raises(ValueError, match='line 2: nodes may say which clients took part'):
     read(first + later[1])
   assert read(first + later[1], {'client_ids': ''}).num_rounds == 2
-  # Lines of one round that differ only in this name may be of two clients.
-  with pytest.raises(ValueError, match='line 2, and mood, hue may differ'):
-    read(first + 2 * later[0])
 
 
 def test_participations_are_not_taken_for_repeated_rounds(read):
@@ -626,7 +617,7 @@ def test_participations_are_not_taken_for_repeated_rounds(read):
   # repetitions, epsilon was 0.84 for a log with 2.18.
   lines = [f'{x},{r},2024-03-01T{r:02d}:00:00Z' for r in range(9) for x in 'ab']
   text = '\n'.join(['handset,round,time', *lines, ''])
-  with pytest.raises(ValueError, match='handset may differ.*--columns=client_id=NAME'):
+  with pytest.raises(ValueError, match='same round .*--columns=client_id=NAME'):
     read(text)
   log = read(text, {'client_id': 'handset'})
   assert log_participation.summarize(log).max_participations == 9

@@ -37,7 +37,6 @@ import errno
 import functools
 import hashlib
 import io
-import itertools
 import json
 import logging
 import math
@@ -74,12 +73,19 @@ _CONSTANT_FIELDS = (
   *('noise_multiplier', 'parts', 'noise_site', 'strategy_checksum', 'delta'),
   *('noise_key_tag', 'noise_source', 'sampling_source', 'sampling_tag'),
 )
-_SAMPLED_EVENTS = (
+_DRAWN_EVENTS = (
   dp_accounting.PoissonSampledDpEvent,
   dp_accounting.SampledWithoutReplacementDpEvent,
   events.TruncatedPoissonDpEvent,
+  events.AllocatedDpEvent,
+  events.MixtureDpEvent,
 )
-_NON_GAUSSIAN_EVENTS = (dp_accounting.LaplaceDpEvent, *events.INTEGER_NOISE)
+# Events that compose to one Gaussian.
+_ADDING_UP = (
+  dp_accounting.GaussianDpEvent,
+  dp_accounting.NoOpDpEvent,
+  dp_accounting.NonPrivateDpEvent,
+)
 # Accepted relative errors of stated figures: on the safe side _TOLERANCE; on the unsafe
 # side the effect of _ROUND_OFF of mu, for another summation order or libm.
 _TOLERANCE, _ROUND_OFF = 1e-9, 1e-12
@@ -89,14 +95,16 @@ _Number = Annotated[float, msgspec.Meta(ge=0, le=_MAX_FLOAT)]
 _Positive = Annotated[float, msgspec.Meta(gt=0, le=_MAX_FLOAT)]
 _Text = Annotated[str, msgspec.Meta(min_length=1)]
 # ISO 8601 in UTC.
+_DAY, _CLOCK = '[0-9]{4}-(0[1-9]|1[0-2])-([0-2][0-9]|3[01])', '([01][0-9]|2[0-3])'
 _Time = Annotated[
   str,
-  msgspec.Meta(
-    pattern=r'^[0-9]{4}(-[0-9]{2}){2}T[0-9]{2}(:[0-9]{2}){2}(\.[0-9]{6})?\+00:00\Z'
-  ),
+  msgspec.Meta(pattern=rf'^{_DAY}T{_CLOCK}(:[0-5][0-9]){{2}}(\.[0-9]{{6}})?\+00:00\Z'),
 ]
 _Sha256 = Annotated[str, msgspec.Meta(pattern=r'^[0-9a-f]{64}\Z')]
 _Checksum = Annotated[str, msgspec.Meta(pattern=r'^sha256:[0-9a-f]{64}\Z')]
+
+
+_Parts = tuple[tuple[dp_accounting.DpEvent, int], ...]  # Events, and how often.
 
 
 class _Part(msgspec.Struct, forbid_unknown_fields=True):
@@ -129,10 +137,6 @@ class _Line:
         msgspec.convert(value, hint)
       except msgspec.ValidationError as e:
         raise ValueError(f'{name} must not be {value!r}: {e}.') from e
-    try:
-      datetime.datetime.fromisoformat(self.time)
-    except ValueError as e:
-      raise ValueError(f'time must not be {self.time!r}: {e}.') from e
 
   @property
   def dp_event(self) -> dp_accounting.DpEvent:
@@ -248,10 +252,6 @@ class Head(NamedTuple):
   lines: int = 0
   sha256: str = hashlib.sha256().hexdigest()
 
-  def after(self, line: bytes) -> 'Head':
-    """The head after this line is appended."""
-    return Head(self.lines + 1, hashlib.sha256(line).hexdigest())
-
 
 def parse(line: bytes) -> Line:
   """Parses a complete line; raises ValueError if it is not a ledger entry."""
@@ -294,12 +294,6 @@ def tag_of_seed(purpose: str, seed: int) -> str:
 
   An adversary can test a guess of the seed with it, at 64 MiB and some tenths of a
   second per guess. So it hides seeds of 128 bits, but hardly small ones.
-
-  Example:
-    >>> tag_of_seed('noise', 1) == tag_of_seed('noise', 1)
-    True
-    >>> tag_of_seed('noise', 1) == tag_of_seed('sampling', 1)
-    False
   """
   digest = hashlib.scrypt(
     str(int(seed)).encode(),
@@ -314,38 +308,29 @@ def tag_of_seed(purpose: str, seed: int) -> str:
 
 
 class Spent(NamedTuple):
-  """The composition of the rounds so far: one Gaussian, or a repeated event."""
+  """The composition of the rounds so far."""
 
-  mu_squared: float = 0.0  # Sum of mu^2 over the Gaussian rounds.
-  # The event of each round, if rounds are sampled or their noise is not Gaussian; the
-  # event of all rounds, if the rounds of a client are drawn together.
-  repeated: Optional[dp_accounting.DpEvent] = None
-  is_joint: bool = False  # Whether parts of a joint mechanism are of both kinds.
+  mu_squared: float = 0.0  # Sum of mu^2 over the Gaussian noise.
+  # What rounds repeat if they are sampled or their noise is not Gaussian. `None` before
+  # the first round that spent something.
+  repeated: Optional[_Parts] = None
 
   def plus(self, event: dp_accounting.DpEvent) -> 'Spent':
     """Adds a round; raises ValueError if it is not of the same mechanism."""
-    parts, rest = split(event)
-    try:
-      mu = accountants.gdp_mu(rest)
-    except dp_accounting.UnsupportedEventError as e:
-      raise ValueError(
-        'a ledger adds up Gaussian events, or has Laplace or integer noise, or '
-        f'samples; got {event}; account for others with accountants.epsilon.'
-      ) from e
-    repeated = self.repeated
-    if parts:
-      repeated = parts[0] if len(parts) == 1 else dp_accounting.ComposedDpEvent(parts)
-    # A joint mechanism with parts of both kinds has both from its first round on.
-    is_joint = self.is_joint or bool(self == Spent() and parts and mu)
-    is_other = self.repeated not in (None, repeated)
-    has_both = repeated is not None and (self.mu_squared or mu)
-    if is_other or (has_both and not is_joint):
-      before = 'Gaussian' if self.repeated is None else f'{self.repeated}'
+    repeated, rest = _split(event)
+    mu = accountants.gdp_mu(rest)
+    if not (repeated or mu):
+      return self
+    if self.repeated is None:
+      return Spent(mu * mu, repeated)
+    # A joint mechanism with parts of both kinds has both in its first round.
+    if (repeated and repeated != self.repeated) or (mu and not self.mu_squared):
+      before = [each for each, _ in self.repeated] or 'Gaussian'
       raise ValueError(
         f'the event is {event}, and those before it are {before}: all rounds of a '
         'ledger are of one mechanism, sampled or not. Another one has its own ledger.'
       )
-    return Spent(self.mu_squared + mu * mu, repeated, is_joint)
+    return Spent(self.mu_squared + mu * mu, self.repeated)
 
   @property
   def mu(self) -> float:
@@ -358,8 +343,8 @@ class Spent(NamedTuple):
       'effective_noise_multiplier': 1 / self.mu if self.mu_squared else math.inf,
       'epsilon': gaussian.epsilon_of(self.mu, delta),
     }
-    is_repeated = self.repeated is not None
-    return {n: None if is_repeated or v == math.inf else v for n, v in figures.items()}
+    unknown = bool(self.repeated)
+    return {n: None if unknown or v == math.inf else v for n, v in figures.items()}
 
   def check_stated(self, entry: LedgerEntry) -> None:
     """Checks the figures of an entry against what the events so far compose to."""
@@ -380,7 +365,7 @@ class Spent(NamedTuple):
     for name, value in stated.items():
       lower, upper = bounds[name]
       is_consistent = lower <= (math.inf if value is None else value) <= upper
-      if not (is_consistent if self.repeated is None else value is None):
+      if not (value is None if self.repeated else is_consistent):
         raise ValueError(
           f'{name} is {value}, but the events of rounds 0 to {entry.round} compose to '
           f'{figures[name]} at delta {delta}; it is null where rounds are sampled, or '
@@ -390,48 +375,27 @@ class Spent(NamedTuple):
 
 def is_drawn(event: dp_accounting.DpEvent) -> bool:
   """Whether a round's event relies on clients being sampled in secret."""
-  drawn = (*_SAMPLED_EVENTS, events.AllocatedDpEvent, events.MixtureDpEvent)
-  return any(isinstance(each, drawn) for each in accountants.nested(event))
+  return any(isinstance(each, _DRAWN_EVENTS) for each in accountants.nested(event))
 
 
-def is_allocated(event: dp_accounting.DpEvent) -> bool:
-  """Whether an event covers all rounds, which each client draws before the first."""
-  if isinstance(event, events.MixtureDpEvent):
-    return True
-  if isinstance(event, dp_accounting.SelfComposedDpEvent):
-    event = event.event
-  return isinstance(event, events.AllocatedDpEvent) and isinstance(
-    event.event, dp_accounting.GaussianDpEvent
-  )
-
-
-def split(
-  event: dp_accounting.DpEvent,
-) -> tuple[list[dp_accounting.DpEvent], dp_accounting.DpEvent]:
-  """Splits a round's simplified event into events that repeat, and a rest that adds up.
-
-  Laplace and integer noise, samples, and rounds that are drawn together do not add up
-  to one event: each round repeats them. A joint mechanism can have Gaussian parts too.
-  """
-  noise = event.event if isinstance(event, _SAMPLED_EVENTS) else event
-  also_gaussian = (dp_accounting.GaussianDpEvent,) if noise is not event else ()
-  if is_allocated(event) or isinstance(noise, (*_NON_GAUSSIAN_EVENTS, *also_gaussian)):
-    return [event], dp_accounting.NoOpDpEvent()
-  if not isinstance(event, dp_accounting.ComposedDpEvent):
-    return [], event
-  separate = [
-    each
-    for each in event.events
-    if isinstance(each, dp_accounting.LaplaceDpEvent) or is_allocated(each)
+def _split(event: dp_accounting.DpEvent) -> tuple[_Parts, dp_accounting.DpEvent]:
+  """Splits an event into parts, and the Gaussian noise, which adds up."""
+  parts = list(events.parts_of(event))
+  repeated = tuple(each for each in parts if not isinstance(each[0], _ADDING_UP))
+  if not repeated:
+    return (), event
+  rest = [
+    dp_accounting.SelfComposedDpEvent(*each) for each in parts if each not in repeated
   ]
-  rest = [each for each in event.events if each not in separate]
-  return separate, dp_accounting.ComposedDpEvent(rest)
+  return repeated, dp_accounting.ComposedDpEvent(rest)
 
 
 def total_event(entries: Sequence[Line]) -> dp_accounting.DpEvent:
   """The composition of rounds and aborted attempts, as one event."""
-  split_events = [split(entry.dp_event) for entry in entries]
-  counts = collections.Counter(part for parts, _ in split_events for part in parts)
+  split_events = [_split(entry.dp_event) for entry in entries]
+  counts: collections.Counter[dp_accounting.DpEvent] = collections.Counter()
+  for part, count in (each for parts, _ in split_events for each in parts):
+    counts[part] += count
   repeated = [dp_accounting.SelfComposedDpEvent(*item) for item in counts.items()]
   others = [rest for _, rest in split_events]
   return events.simplify(dp_accounting.ComposedDpEvent([*repeated, *others]))
@@ -488,8 +452,9 @@ class Ledger:
         f'previous_line_sha256 is {entry.previous_line_sha256}, but the line before '
         f'has {self.head.sha256}: a line was changed, removed or inserted.'
       )
+    head = Head(self.head.lines + 1, hashlib.sha256(line).hexdigest())
     size = self.size + len(line)
-    return dataclasses.replace(self, size=size, head=self.head.after(line), **changes)
+    return dataclasses.replace(self, size=size, head=head, **changes)
 
   def _check_next(self, entry: LedgerEntry) -> None:
     """Checks that the entry is for the next round and has the mechanism of round 0."""
@@ -593,7 +558,7 @@ class LedgerWriter:
       path: File of the ledger; it must not exist unless `resume` is true.
       delta: The delta of the reported epsilons; a resumed ledger must have the same.
       resume: Whether to verify and continue the ledger at `path`. A line at its end
-        without line feed is moved to `<path>.cut-<n>`, with a warning in the log.
+        without line feed is cut off, with a warning in the log that has its bytes.
       expected: With `resume`, the `head` in the checkpoint from which the run resumes:
         the ledger must begin with these lines.
     """
@@ -602,8 +567,6 @@ class LedgerWriter:
       raise ValueError('expected is for resume=True; a new ledger has no lines yet.')
     self._lines = Ledger()
     self._path = os.path.abspath(path)
-    # The file with the incomplete last line of a resumed ledger; `None` if none.
-    self.recovered: Optional[str] = None
     flags = os.O_RDWR | os.O_APPEND | (0 if resume else os.O_CREAT | os.O_EXCL)
     self._file = io.FileIO(os.open(path, flags, 0o666), 'r+')
     try:
@@ -675,7 +638,7 @@ class LedgerWriter:
 
   def aborted_attempts(self, round: int) -> int:
     """The number of lines of aborted attempts at a round, released or not."""
-    return len(self._aborted_at(checks.check_int('round', round, 0)))
+    return len(self._aborted_at(round))
 
   def _aborted_at(self, round: int) -> list[AbortedAttempt]:
     return [each for each in self._lines.aborted if each.round == round]
@@ -729,7 +692,7 @@ class LedgerWriter:
     self.close()
 
   def _resume(self, path: str, expected: Optional[Head]) -> None:
-    """Verifies the file and sets an incomplete last line aside."""
+    """Verifies the file and cuts an incomplete last line off."""
     self._lines = read(path, expected, as_resumed=True)
     for first in self._lines.entries[:1]:
       if first.delta != self._delta:
@@ -739,18 +702,9 @@ class LedgerWriter:
         )
     if self._lines.cut:
       cut = os.pread(self._file.fileno(), self._lines.cut, self._lines.size)
-      numbered = (f'{path}.cut-{number}' for number in itertools.count(1))
-      self.recovered = next(name for name in numbered if not os.path.lexists(name))
-      new_files.write_new(self.recovered, cut)
-      new_files.sync(os.path.dirname(os.path.abspath(path)))
+      _logger.warning('%s ended in the middle of a line, cut off now: %r', path, cut)
       os.ftruncate(self._file.fileno(), self._lines.size)
       os.fsync(self._file.fileno())
-      _logger.warning(
-        '%s ended in the middle of a line, whose %d bytes are now in %s.',
-        path,
-        len(cut),
-        self.recovered,
-      )
 
   def _commit(self, entry: Any) -> Any:
     """Writes and returns a line that keeps the rules; counts it once it is on disk."""
@@ -766,9 +720,8 @@ class LedgerWriter:
   def _check_file(self) -> None:
     """Raises OSError unless the file has the lines that were counted, and no other."""
     status, size = os.fstat(self._file.fileno()), self._lines.size
-    is_there = os.path.exists(self._path)
     if status.st_size != size or not (
-      is_there and os.path.samestat(status, os.stat(self._path))
+      os.path.exists(self._path) and os.path.samestat(status, os.stat(self._path))
     ):
       raise OSError(
         'the ledger was changed, moved or removed by something else, or writing its '

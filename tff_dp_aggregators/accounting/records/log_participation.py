@@ -18,8 +18,7 @@ the completion of a device's round (--wait_from=completion). If it begins with t
 contribution, a device that contributes early can be back one round sooner.
 
 **Rounding is on the safe side.** A completion exactly 24 hours after another does not
-count as within them. So times may be rounded to any unit that divides the wait. If the
-unit does not, and times with exponents show it, the wait is shortened by one unit.
+count as within them. So times may be rounded to any unit that divides the wait.
 
 **Max participations** is the maximum number of rounds of one device: it takes the first
 round at its start, and then always the first that is not complete before the wait ends.
@@ -40,6 +39,7 @@ import numpy as np
 from tff_dp_aggregators import strategies
 from tff_dp_aggregators.accounting.records import ledger as ledger_lib
 from tff_dp_aggregators.accounting.records import round_log
+from tff_dp_aggregators.base import checks
 
 # The event from which a device waits: its own contribution, or the end of the round.
 WAIT_FROM = ('contribution', 'completion')
@@ -379,11 +379,8 @@ def _wait(
   wait_from: str,
   first_start: Optional[str],
 ) -> Waiting:
-  if not 0 < min_wait_hours <= _MAX_WAIT_HOURS:
-    raise ValueError(
-      f'min_wait_hours (--min_wait_hours) must be positive and at most '
-      f'{_MAX_WAIT_HOURS}; got {min_wait_hours}.'
-    )
+  checks.check_positive('min_wait_hours (--min_wait_hours)', min_wait_hours)
+  checks.check_within('min_wait_hours', min_wait_hours, 0, _MAX_WAIT_HOURS)
   if wait_from not in WAIT_FROM:
     raise ValueError(f'wait_from must be one of {WAIT_FROM}, got {wait_from!r}.')
   if log.completions is None:
@@ -395,26 +392,12 @@ def _wait(
   microsecond = datetime.timedelta(microseconds=1)
   wait = datetime.timedelta(hours=min_wait_hours) // microsecond * 1000
   starts, assumptions = _wait_starts(log, wait_from, first_start)
-  if log.resolution and wait % log.resolution:
-    # Rounding can move two times closer together by one unit.
-    seconds = f'{log.resolution / 10**9:g} s'
-    if wait <= log.resolution:
-      raise ValueError(
-        f'the times of the log are written to {seconds}, which is too coarse for '
-        f'min_wait_hours={min_wait_hours:g}; write them out with all digits.'
-      )
-    wait -= log.resolution
-    assumptions += (
-      f'Times are written to {seconds}, so the wait counts as that much shorter.',
-    )
-  back = _first_round_back(log.completions, starts, wait)
-  separations = (back - np.arange(log.num_rounds))[back < log.num_rounds]
+  separations = _rounds_until_back(log.completions, starts, wait)
   closest = None
   if len(separations):
     first = int(np.argmin(separations))
     closest = (first, first + int(separations[first]))
-  within = _first_round_back(log.completions, log.completions, wait)
-  within = (within - np.arange(log.num_rounds) - 1)[within < log.num_rounds]
+  within = _rounds_until_back(log.completions, log.completions, wait) - 1
   return Waiting(
     min_wait_hours=float(min_wait_hours),
     wait_from=wait_from,
@@ -471,12 +454,12 @@ def _wait_starts(
   return np.concatenate([[first], completions[:-1]]), tuple(assumptions)
 
 
-def _first_round_back(
+def _rounds_until_back(
   completions: np.ndarray, starts: np.ndarray, wait: int
 ) -> np.ndarray:
-  """For each round, the first later round that a device can be in; n if none."""
-  back = np.searchsorted(completions, starts + wait, side='left')
-  return np.maximum(back, np.arange(1, len(completions) + 1))
+  """Rounds until a device can be in another one, for each round that one follows."""
+  back, rounds = np.searchsorted(completions, starts + wait), np.arange(len(starts))
+  return np.maximum(back - rounds, 1)[np.maximum(back, rounds + 1) < len(starts)]
 
 
 def _most_rounds(completions: np.ndarray, begins: np.ndarray, wait: int) -> int:

@@ -19,14 +19,13 @@ name for a column that is not what it seems. A run's ledger is a round log as we
 
 **Times** are ISO 8601, with a zone (`2023-05-30T13:00:00.25+02:00`) or without, or Unix
 time in seconds, ms, us or ns, which the digits tell apart. A log has only one of these
-formats. Digits that `1.70005e9` lacks shorten the wait (`RoundLog.resolution`).
+formats. Powers of ten are refused, because `1.70005e9` lacks digits.
 
 **Populations** have separate rounds; if a log has several, one has to be chosen.
 
-**Repairs and errors.** Lines are sorted, by round or by completion; a repeated line
-with a round number counts once; different spellings of a client's id (blanks, 7.0) are
-one client. Wherever a guess could overstate the privacy guarantee, the line is refused:
-a repeated line without a round number, a round twice with other values, a missing
+**Repairs and errors.** Lines are sorted, by round or by completion; different spellings
+of a client's id (blanks, 7.0) are one client. Wherever a guess could overstate the
+privacy guarantee, the line is refused: a repeated line, a round twice, a missing
 number, clocks that go back, a value missing or unreadable, and clients called NA, nan
 or null, which is how a missing id is written.
 
@@ -76,8 +75,6 @@ MEMORY = '2GB'  # Limit for DuckDB; 10^8 participations take 2.3 GB, partly on d
 WITHOUT_ZONE = 'ISO 8601 without a zone'
 
 _TIMES = ('completion_time', 'start_time')
-_SECOND = 10**9  # All times are in nanoseconds.
-_MAX_TIME = 7_258_118_400 * _SECOND  # The year 2200, which keeps sums within int64.
 _LONGEST_LINE = 2**24  # Bytes.
 # DuckDB types that are nested, or too coarse for ids and times.
 _UNSUPPORTED_TYPES = ('MAP', 'STRUCT', 'UNION', 'VARIANT', 'FLOAT')
@@ -106,7 +103,7 @@ create macro iso(t) as regexp_extract(
   ['day', 'clock', 'second', 'fraction', 'zone']
 );
 create macro unix(t) as
-  case when regexp_full_match(t, '\d{1,30}(\.\d*)?([eE][+-]?\d{1,2})?')
+  case when regexp_full_match(t, '\d{1,30}(\.\d*)?')
   then try_cast(t as decimal(38, 18)) end;
 create macro places(number) as
   case when number < 1e10::decimal(38, 18) then 9
@@ -130,6 +127,7 @@ create macro nanoseconds_of_unix(unix) as
   + floor((unix - floor(unix)) * (10 ** places(unix))::bigint)::bigint;
 create macro nanoseconds(iso, unix) as case
   when iso.day <> '' then nanoseconds_of_iso(iso) else nanoseconds_of_unix(unix) end;
+-- Before the year 2200, which keeps sums within 64 bits.
 create macro in_range(moment) as
   case when moment between 0 and 7258118399999999999 then moment::bigint end;
 create macro listed(t) as
@@ -213,9 +211,6 @@ class RoundLog:
   clients: Optional[Database] = None  # The participations, if clients are named.
   time_format: Optional[str] = None
   notes: tuple[str, ...] = ()  # Repairs and omissions, for people.
-  # The unit to which times are rounded, in nanoseconds, if they are written with
-  # exponents and are all coarser than a second; else 0.
-  resolution: int = 0
   twice: tuple[int, ...] = ()  # Lines that have one client twice in a round, if any.
 
   def format_time(self, nanoseconds: int) -> str:
@@ -258,7 +253,7 @@ def parse_time(text: str) -> tuple[int, str]:
     (500000000, 'ISO 8601 with a zone')
   """
   query = _converted(['start_time'], '(select 0 as no, $1 as start_time)')
-  ((_, time, time_format, _),) = Database().query(query, text)
+  ((_, time, time_format),) = Database().query(query, text)
   if time is None:
     raise ValueError(_reason('start_time', text))
   return time, time_format
@@ -525,36 +520,38 @@ class _File(Database):
   def _find_columns(self, names: list[str], line: int) -> None:
     """Sets `sources`, the file's name for each column to read, and `ignored`."""
     sources = self._match_columns(names, line)
-    by_participation = {'round', 'client_id'} <= sources.keys()
-    if not (sources.keys() & {'completion_time', 'client_ids'} or by_participation):
-      raise self._line_error(
-        line,
-        f'no column of completion times among {", ".join(map(repr, names))}; name it '
-        '(--columns=completion_time=NAME), or where each line is a participation, '
-        '--columns=round=NAME,client_id=NAME.',
-      )
-    if self._population is not None and 'population' not in sources:
-      raise self._line_error(
-        line,
-        f'no column of populations among {", ".join(map(repr, names))}; say which it '
-        'is (--columns=population=NAME).',
-      )
+    among = f'among {", ".join(map(repr, names))}'
     if 'client_ids' in sources:
       sources.pop('client_id', None)
-    if 'client_id' in sources and 'round' not in sources:
-      raise self._line_error(
-        line,
-        f'{sources["client_id"]} names the client of each line, but no column has the '
-        'number of its round; add one, or say --columns=client_id= if it does not.',
-      )
-    if 'client_id' in sources:  # Its times are of participations, not of rounds.
-      for name in _TIMES:
-        if self._columns.get(name):
-          raise self._line_error(
-            line,
-            f'each line is one participation, in column {sources["client_id"]}, whose '
-            f'time is not that of the round. Leave {name} out of --columns.',
-          )
+    client = sources.get('client_id')
+    # In a log of participations, times are not those of rounds.
+    times = [name for name in _TIMES if client and self._columns.get(name)]
+    for is_wrong, words in (
+      (
+        not sources.keys() & {'completion_time', 'client_ids', 'client_id'},
+        f'no column of completion times {among}; name it (--columns=completion_time='
+        'NAME), or where each line is a participation, --columns=round=NAME,client_id='
+        'NAME.',
+      ),
+      (
+        self._population is not None and 'population' not in sources,
+        f'no column of populations {among}; say which it is (--columns=population='
+        'NAME).',
+      ),
+      (
+        client and 'round' not in sources,
+        f'{client} names the client of each line, but no column has the number of its '
+        'round; add one, or say --columns=client_id= if it does not.',
+      ),
+      (
+        times,
+        f'each line is one participation, in column {client}, whose time is not that '
+        f'of the round. Leave {" and ".join(times)} out of --columns.',
+      ),
+    ):
+      if is_wrong:
+        raise self._line_error(line, words)
+    if client:
       kept = ('round', 'client_id', 'population')
       sources = {name: sources[name] for name in kept if name in sources}
     self.sources = sources
@@ -594,7 +591,7 @@ class _File(Database):
 
   def log(self) -> RoundLog:
     """Converts, checks and sorts the rounds."""
-    rounds, key, relation = _converted(self._names, 'entries'), 'no', 'table'
+    rounds, key = _converted(self._names, 'entries'), 'no'
     client_rows = (
       'select no, unnest(listed(client_ids)) as raw, '
       'generate_subscripts(listed(client_ids), 1) as place from entries'
@@ -607,24 +604,19 @@ class _File(Database):
       client_rows = (
         'select no, whole(round) as round, client_id as raw, 0 as place from entries'
       )
-      key, relation = 'round', 'view'  # A table would be as large as the log.
+      key = 'round'
       self.notes.append('each line is one participation of one client.')
     self.query(f'create table rounds as {rounds}')
     self._check_converted()
-    time_format, has_exponents = self._time_format()
+    time_format = self._time_format()
     has_clients = bool(client or 'client_ids' in self.sources)
     if has_clients:
       self._number_clients(client_rows)
-      self.query(
-        f'create {relation} members as select each.* exclude (raw, place), client from '
-        f'({client_rows}) as each join ids using (raw) join names using (name)'
-      )
     if client and 'client_id' not in self._columns:
       if not self.query('from rounds where times > 1'):
-        raise ValueError(
-          f'{self._path}: column {client} may say who the only client of each round '
-          f'was, or not; say which: --columns=client_id={client} or '
-          '--columns=client_id=.'
+        raise self.error(
+          f'has a column {client} that may say who the only client of each round was, '
+          f'or not; say which: --columns=client_id={client} or --columns=client_id=.'
         )
     if self._key == 'no' and self.query(
       'select min(client_ids) = 1 and max(client_ids) = 1 from rounds'
@@ -633,22 +625,11 @@ class _File(Database):
         'has one client in every line, and neither rounds nor times. Name '
         '--columns=round=NAME,client_id=NAME, or add the number of each round.'
       )
-    if not client and self.query(
-      f'from (select no, lag(no) over (order by {self._key}, no) as before from rounds)'
-      ' where before > no limit 1'
-    ):
-      if self._key == 'completion_time' and time_format == WITHOUT_ZONE:
-        raise self.error(
-          'has times without a zone that go back, as clocks do at the end of daylight '
-          'saving. Write times with their zone, or sort the lines.'
-        )
-      self.notes.append('the lines were not in order and have been sorted.')
-    if not client and self._key != 'no':
-      self._remove_repeated()
+    if not client:
+      self._check_order(time_format)
     self._sort_rounds()
     if has_clients:
-      self._count_contributions(key)
-      self.query(f'drop {relation} members; drop table ids')
+      self._count_contributions(key, client_rows)
     self.query('drop table entries')
     columns = [name for name in self._names if name not in ('round', 'client_ids')]
     values = self.arrays(
@@ -665,15 +646,17 @@ class _File(Database):
       clients=self if has_clients else None,
       time_format=time_format,
       notes=tuple(self.notes),
-      resolution=_resolution(values) if has_exponents else 0,
       twice=self._twice,
     )
 
-  def _count_contributions(self, key: str) -> None:
+  def _count_contributions(self, key: str, client_rows: str) -> None:
     """Makes the tables of `Database`, and finds the first client twice in a round."""
     if not self.query('from names limit 1'):
       raise self.error('names no client in any round.')
     self.query(f"""
+      create view members as
+      select each.* exclude (raw, place), client
+      from ({client_rows}) as each join ids using (raw) join names using (name);
       create table contributions as
       select client, number as round from members join ordered using ({key});
       create table by_client as
@@ -694,6 +677,7 @@ class _File(Database):
         *twice,
       )
       self._twice = tuple(self.line(no) for (no,) in lines)
+    self.query('drop view members; drop table ids')
 
   def _check_converted(self) -> None:
     """Raises ValueError for the first value that is invalid in its column."""
@@ -706,29 +690,28 @@ class _File(Database):
     for number, _, name in sorted(invalid)[:1]:
       raise self.entry_error(number, _reason(name, self.value(number, name)))
 
-  def _time_format(self) -> tuple[Optional[str], bool]:
-    """The format of the times, and whether they have exponents, so may lack digits."""
+  def _time_format(self) -> Optional[str]:
+    """The format of the times."""
     columns = [name for name in _TIMES if name in self._names]
     if not columns:
-      return None, False
+      return None
     times = ' union all '.join(
-      f'select no, {place} as place, format_of_{name} as format, in_powers_{name} as '
-      'in_powers from rounds'
+      f'select no, {place} as place, format_of_{name} as format from rounds'
       for place, name in enumerate(columns)
     )
     formats = self.query(
-      f'select format, min((no, place)) as first, bool_or(in_powers) from ({times}) '
-      'group by format order by first'
+      f'select format, min((no, place)) as first from ({times}) group by format '
+      'order by first'
     )
-    for other, (number, place), _ in formats[1:2]:
-      first, (first_number, _), _ = formats[0]
+    first, (first_number, _) = formats[0]
+    for other, (number, place) in formats[1:]:
       raise self.entry_error(
         number,
         f'{self.value(number, columns[place])!r} is {other}, but line '
         f'{self.line(first_number)} has {first}; write all times of a log in one '
         'way.',
       )
-    return formats[0][0], formats[0][2]
+    return str(first)
 
   def _number_clients(self, client_rows: str) -> None:
     """Makes the tables of clients, by their normalised ids."""
@@ -779,48 +762,37 @@ class _File(Database):
         'count as different clients; if they are of one, write them alike.'
       )
 
-  def _remove_repeated(self) -> None:
-    """Removes entries that repeat an earlier entry of the same round."""
-    has_number, clients = 'round' in self._names, '0'
-    if 'client_ids' in self._names:
-      clients = '(select list_sort(list(client)) from members where no = twice.no)'
-    repeated = self.query(f"""
-      with twice as (from rounds qualify count(*) over (partition by {self._key}) > 1),
-      said as (
-        select {self._key} as key, no, ({', '.join(self._names)}, {clients}) as content
-        from twice
-      )
-      select
-        key, no, first_value(no) over same as before,
-        content is not distinct from first_value(content) over same as is_same
-      from said
-      window same as (partition by {'key' if has_number else 'content'} order by no)
-      qualify row_number() over same > 1
-      order by key, no
-    """)
-    for key, number, before, is_same in repeated:
-      if not has_number:
-        raise self.entry_error(
-          number,
-          f'the same as line {self.line(before)}. Is it one round or two? Remove the '
-          'line, or add a column with the number of the round.',
+  def _check_order(self, time_format: Optional[str]) -> None:
+    """Raises ValueError if clocks go back, or a round has two lines."""
+    if self.query(
+      f'from (select no, lag(no) over (order by {self._key}, no) as before from rounds)'
+      ' where before > no limit 1'
+    ):
+      if self._key == 'completion_time' and time_format == WITHOUT_ZONE:
+        raise self.error(
+          'has times without a zone that go back, as clocks do at the end of daylight '
+          'saving. Write times with their zone, or sort the lines.'
         )
-      if not is_same or self.ignored:
-        how = 'with other values'
-        if is_same:
-          how = f'and {", ".join(self.ignored)} may differ, which is not read'
-        raise self.entry_error(
-          number,
-          f'round {key} is also in line {self.line(before)}, {how}. Keep one, or say '
-          'whose they are: --columns=client_id=NAME or --columns=population=NAME.',
-        )
-    if repeated:
-      numbers = [number for _, number, *_ in repeated]
-      self.notes.append(
-        f'{len(numbers)} lines are there twice and were counted once, line '
-        f'{self.line(min(numbers))} for example.'
+      self.notes.append('the lines were not in order and have been sorted.')
+    if self._key == 'no':
+      return
+    rounds, same = 'rounds', ', '.join(self._names)
+    remedy = 'Is it one round or two? Remove a line, or add the number of each round.'
+    if 'round' in self._names:
+      same = 'round'
+      remedy = 'Keep one, or say whose they are: --columns=client_id=NAME or '
+      remedy += '--columns=population=NAME.'
+    elif 'client_ids' in self._names:
+      rounds = '(from rounds join (select no, list_sort(listed(client_ids)) as clients '
+      rounds += 'from entries) using (no))'
+      same += ', clients'
+    for before, number in self.query(
+      f'select min(no), max(no) from {rounds} group by {same} having count(*) > 1 '
+      'order by 2 limit 1'
+    ):
+      raise self.entry_error(
+        number, f'the same round as in line {self.line(before)}. {remedy}'
       )
-      self.query('delete from rounds where no in (select unnest($1))', numbers)
 
   def _sort_rounds(self) -> None:
     """Makes the table `ordered`, and checks the sequence of rounds."""
@@ -855,7 +827,6 @@ def _converted(names: Sequence[str], entries: str) -> str:
       texts.append(f', iso({text}) as iso_{name}, unix({text}) as unix_{name}')
       values[name] = f'in_range(nanoseconds({parts}))'
       values[f'format_of_{name}'] = f'time_format({parts})'
-      values[f'in_powers_{name}'] = f"contains(lower({name}), 'e')"
   return f'select {_select_list(values)} from (select *{"".join(texts)} from {entries})'
 
 
@@ -875,21 +846,19 @@ def _json_value(name: str, source: str) -> str:
   text = f'json_extract_string(line, {pointer})'
   json_text = f'json_extract(line, {pointer})::varchar'
   if name == 'client_id':
-    return f"case when {type_name} <> 'NULL' then {json_text} end"
+    return f"nullif({json_text}, 'null')"
   if name == 'client_ids':
     return (
       f"case {type_name} when 'ARRAY' then {json_text} when 'VARCHAR' then {text} end"
     )
-  # DuckDB formats floats anew, but the digits in the line count. If these are not
-  # found, mark the value as one that may lack digits.
+  # DuckDB formats floats anew, but the digits in the line count.
   key = re.escape(json.dumps(source, ensure_ascii=False))
   pattern = _sql_literal(key + r'\s*:\s*([-+.0-9eE]+)')
   digits = f'regexp_extract(line, {pattern}, 1)'
   return (
     f"case when {type_name} in ('VARCHAR', 'BIGINT', 'UBIGINT') then {text} "
-    f"when {type_name} = 'DOUBLE' then case when try_cast({digits} as double) = "
-    f"{text}::double then {digits} when contains({text}, 'e') then {text} else {text} "
-    "|| 'e0' end end"
+    f"when {type_name} = 'DOUBLE' and try_cast({digits} as double) = {text}::double "
+    f'then {digits} end'
   )
 
 
@@ -906,14 +875,5 @@ def _reason(name: str, value: Any) -> str:
     return f'{name} must be a whole number from 0, got {value!r}.'
   return (
     f'{value!r} is not a time between the years 1970 and 2200, such as '
-    '2023-05-30T11:00:00Z or Unix time in digits.'
+    '2023-05-30T11:00:00Z or Unix time in digits, without powers of ten.'
   )
-
-
-def _resolution(values: Mapping[str, np.ndarray]) -> int:
-  """The largest power of ten that divides all times, if it exceeds a second; else 0."""
-  written = np.concatenate([values[name] for name in _TIMES if name in values])
-  unit = 1
-  while unit < _MAX_TIME and not np.any(written % (10 * unit)):
-    unit *= 10
-  return unit if unit > _SECOND else 0
