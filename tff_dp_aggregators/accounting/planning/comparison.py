@@ -107,13 +107,8 @@ class Task:
       raise ValueError(
         'give either a target (--target_epsilon or --target_rho), or noise_multiplier.'
       )
-    positive = (
-      'target_epsilon',
-      'noise_multiplier',
-      'num_clients',
-      'clients_per_round',
-    )
-    for name in positive:
+    numbers = 'target_epsilon noise_multiplier num_clients clients_per_round'
+    for name in numbers.split():
       if getattr(self, name) is not None:
         checks.check_positive(name, getattr(self, name))
     num_clients, cohort = self.num_clients, self.clients_per_round
@@ -345,11 +340,12 @@ def _candidates(task: Task) -> list[_Candidate]:
     schema, bands = assumption.make(**cohort), 0
     if assumption.any_noise and sampling in samplings()[task.sampling]:
       bands = _best_bands(task, schema)
-    candidates += (
-      _Candidate(kind, sampling, schema, _bands(task, kind, bands))
-      for kind in kinds
-      if kind.is_independent or bands
-    )
+    for kind in kinds:
+      if kind.is_independent or bands:
+        options = (
+          {kind.bands: task.options.get(kind.bands, bands)} if kind.bands else {}
+        )
+        candidates.append(_Candidate(kind, sampling, schema, options))
   return candidates
 
 
@@ -433,18 +429,13 @@ def quickest_with_bands(limits: strategies.Participation) -> registry.Kind:
   )
 
 
-def _bands(task: Task, kind: registry.Kind, bands: int) -> dict[str, int]:
-  if kind.bands is None:
-    return {}
-  return {kind.bands: task.options.get(kind.bands, bands)}
-
-
 def _free_bands(
   task: Task, kind: registry.Kind, schema: sampling_lib.Schema
 ) -> dict[str, int]:
   """At most as many bands as groups, so that a client's rounds share no noise."""
+  assert kind.bands is not None
   free = strategies.participation.free_bands(sampling_lib.limits_of(schema))
-  return {name: min(each, free) for name, each in _bands(task, kind, free).items()}
+  return {kind.bands: min(task.options.get(kind.bands, free), free)}
 
 
 def _accountant(task: Task, sampling: str, mechanism: mechanism_lib.Mechanism) -> str:
