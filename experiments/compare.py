@@ -352,7 +352,8 @@ def main(values: flags.FlagValues) -> int:
 
 
 def _planned(values: flags.FlagValues, refused: Mapping[str, str]) -> Comparison:
-  scheduler, flag = run_options.scheduler_from(values), '--scheduler'
+  run_options.check_scheduler(values)
+  scheduler, flag = values.scheduler, '--scheduler'
   if scheduler is None:
     scheduler, flag = f'local:{values.jobs}', f'--jobs={values.jobs}, or --scheduler'
     cluster.check(scheduler, name=flag)

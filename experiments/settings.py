@@ -60,8 +60,6 @@ class Settings:
   facts: Optional[Mapping[str, Any]] = None
   # Checksums of what is in the files of flags, by flag, as in a run's configuration.
   checksums: Mapping[str, str] = dataclasses.field(default_factory=dict)
-  scheduler: Optional[str] = None
-  trusted_network: bool = False
 
   @property
   def name(self) -> str:
@@ -77,6 +75,7 @@ def groups() -> tuple[program.Group, ...]:
     + '. With --data, that of your own data.',
     default=next(iter(tasks.TASKS)),
   )
+  cluster = program.rows_of(run_options.Cluster)
   all_groups = (
     ('Data', (task, *data_options.rows())),
     ('Model', model_options.rows()),
@@ -86,8 +85,8 @@ def groups() -> tuple[program.Group, ...]:
     ('NbAFL', table.NBAFL),
     ('Aggregation', optimization_options.AGGREGATION),
     ('Training', program.rows_of(optimization_options.Optimization)),
-    ('Run', program.rows_of(run_options.Run)),
-    ('Cluster', program.rows_of(run_options.Cluster)),
+    ('Run', program.rows_of(run_options.Run)[len(cluster) :]),
+    ('Cluster', cluster),
   )
   return tuple((name, tuple(map(_with_defaults, rows))) for name, rows in all_groups)
 
@@ -110,7 +109,6 @@ def from_flags(values: flags.FlagValues) -> Settings:
   task, data = _task_and_data(values)
   task.check(data)  # Before the search for strategies, which may take long.
   optimization = optimization_options.from_flags(values)
-  scheduler = run_options.scheduler_from(values)
   privacy_options.prepare_nbafl(values)
   known_clients, num_canaries = values.num_clients, run.audit_canaries or 0
   num_clients = known_clients and known_clients + num_canaries
@@ -124,7 +122,7 @@ def from_flags(values: flags.FlagValues) -> Settings:
   server = optimization_options.server_from_flags(
     values, privacy.mechanism, privacy.clip_norm
   )
-  _check_packing(run, privacy, server, scheduler)
+  _check_packing(run, privacy, server)
   if num_clients is not None:
     check_cohorts(privacy, participation.schedule(num_clients))
   facts = None
@@ -141,8 +139,6 @@ def from_flags(values: flags.FlagValues) -> Settings:
     optimization=optimization,
     run=run,
     server=server,
-    scheduler=scheduler,
-    trusted_network=values.trusted_network,
     flags={
       # JSON has no infinity.
       name: 'inf' if values[name].value == math.inf else values[name].value
@@ -161,7 +157,9 @@ def _size(
 ) -> int:
   with warnings.catch_warnings():
     warnings.simplefilter('ignore')  # TFF's dependencies warn about each other.
-    trainable, _ = model.make(task.load(data).shape, seed=0).initial_weights
+    population = task.load(data)
+    model.check_for(population)
+    trainable, _ = model.make(population.shape, seed=0).initial_weights
   return sum(int(np.size(weight)) for weight in trainable)
 
 
@@ -181,10 +179,7 @@ def check_cohorts(
 
 
 def _check_packing(
-  run: run_options.Run,
-  privacy: privacy_options.Privacy,
-  server: options.Server,
-  scheduler: Optional[str],
+  run: run_options.Run, privacy: privacy_options.Privacy, server: options.Server
 ) -> None:
   """Refuses packs, canaries and seeded noise of clients if clients train one by one."""
   mechanism, stated = privacy.mechanism, run.packed_simulation
@@ -192,11 +187,12 @@ def _check_packing(
   why_one_by_one = fitting.why_one_by_one(server, mechanism, '--') or (
     '--nopacked_simulation' if stated is False else None
   )
-  is_seeded = not run.secret_noise and not privacy.is_always_secret
   needing = {
     '--packed_simulation': stated is True,
-    f'--scheduler={scheduler}': scheduler is not None,
-    'noise of clients without --secret_noise': clients_add_noise and is_seeded,
+    f'--scheduler={run.scheduler}': run.scheduler is not None,
+    'noise of clients without --secret_noise': (
+      clients_add_noise and privacy.noise_seed(run) is not None
+    ),
   }
   fitting.check_packing(why_one_by_one, needing)
   if run.audit_canaries is not None:

@@ -10,7 +10,6 @@ from typing import Any, Optional
 
 import numpy as np
 import tensorflow as tf
-import tensorflow_federated as tff
 
 from tff_dp_aggregators import learning
 from tff_dp_aggregators.accounting import accountants
@@ -26,7 +25,6 @@ from . import metrics
 from . import plotting
 from . import settings as settings_lib
 from .data import population as population_lib
-from .options import optimization as optimization_options
 from .options import run as run_options
 
 _INTERRUPTED = 130  # Exit code of a program ended by Ctrl-C.
@@ -61,16 +59,16 @@ def train(
   with contextlib.suppress(RuntimeError):  # TensorFlow is in use already.
     tf.config.threading.set_intra_op_parallelism_threads(1)
   privacy, run, shape = settings.privacy, settings.run, population.shape
-  stated, num_clients = settings.flags['num_clients'], population.num_clients
+  asked_for, num_clients = settings.flags['num_clients'], population.num_clients
   try:
     if settings.facts not in (None, population.facts):
       raise ValueError(
         'the data have changed since their flags were checked; the same command reads '
         'them again.'
       )
-    if stated not in (None, num_clients):
+    if asked_for not in (None, num_clients):
       raise ValueError(
-        f'--num_clients={stated}, and the data have {num_clients} clients of their '
+        f'--num_clients={asked_for}, and the data have {num_clients} clients of their '
         'own; leave it out.'
       )
     settings.model.check_for(population)
@@ -90,25 +88,18 @@ def train(
   if population.test_examples is not None:
     measured = settings.model.test_metrics(shape, population.label_scaling)
     test = learning.Evaluation(population.test_examples, measured, run.evaluate_every)
-  is_seeded = privacy.mechanism is not None and not (
-    run.secret_noise or privacy.is_always_secret
-  )
+  names = {each.name for each in dataclasses.fields(learning.RunOptions)}
+  stated = {n: each for n, each in dataclasses.asdict(run).items() if each is not None}
   options = learning.RunOptions(
-    noise_seed=run.seed if is_seeded else None,
-    packed_simulation=(
-      'auto' if run.packed_simulation is None else run.packed_simulation
-    ),
-    checkpoint_seconds=run.checkpoint_seconds,
-    timeout_seconds=run.timeout_seconds,
-    trusted_network=settings.trusted_network,
+    **{name: each for name, each in stated.items() if name in names},
+    noise_seed=privacy.noise_seed(run),
     settings=settings.flags,
     preprocessing=population.preprocessing and population.preprocessing.to_json(),
     target_epsilon=privacy.target_epsilon,
     not_covered=(*population.not_covered, *not_covered),
     data_facts=population.facts or None,
-    audit_canaries=run.audit_canaries or 0,
-    audit_confidence=run.audit_confidence,
   )
+  optimization = settings.optimization
   result = learning.train(
     model,
     population.clients,
@@ -118,9 +109,11 @@ def train(
     clip_norm=privacy.clip_norm,
     schedule=schedule,
     seed=run.seed,
-    scheduler=settings.scheduler,
-    local=_client_training(settings),
-    server=dataclasses.replace(settings.server, optimizer=_server_optimizer(settings)),
+    scheduler=run.scheduler,
+    local=optimization.client_training(schedule.num_rounds),
+    server=dataclasses.replace(
+      settings.server, optimizer=optimization.server_optimizer_of(schedule.num_rounds)
+    ),
     test=test,
     run=options,
   )
@@ -130,35 +123,6 @@ def train(
     picture = plotting.picture([saved], y=f'test_{name}', title=title)
     plotting.save(picture, os.path.join(run_dir, f'{name}.png'))
   return result
-
-
-def _client_training(settings: settings_lib.Settings) -> learning.ClientTraining:
-  optimization = settings.optimization
-  rate_fn = optimization.client_learning_rate_fn(settings.participation.num_rounds)
-  optimizer = optimization_options.KINDS[optimization.client_optimizer].make
-  if rate_fn is None:
-    optimizer = optimizer(optimization.client_learning_rate)
-  return learning.ClientTraining(
-    optimization.batch_size,
-    optimization.local_epochs,
-    optimizer,
-    rate_fn,
-    optimization.proximal_strength,
-  )
-
-
-def _server_optimizer(
-  settings: settings_lib.Settings,
-) -> tff.learning.optimizers.Optimizer:
-  optimization = settings.optimization
-  if optimization.has_schedule:
-    workload = optimization.workload(settings.participation.num_rounds)
-    return learning.ServerSchedule(
-      workload, optimization.server_learning_rate
-    ).optimizer()
-  rates = (optimization.server_learning_rate, optimization.server_momentum)
-  kind = optimization_options.KINDS[optimization.server_optimizer]
-  return kind.make(*rates, optimization.server_adaptivity)
 
 
 def _print_data(
@@ -195,9 +159,6 @@ def _print_result(
       if remark := remark_on_constant(metric, measured, labels, names):
         progress.say(remark)
   progress.say(_spent(settings, result))
-  if settings.privacy.nbafl is not None:
-    claimed = settings.privacy.nbafl.epsilon
-    progress.say(f'NbAFL claims epsilon {claimed:g}, of one example of a client.')
   report = os.path.join(result.run_dir, 'report.md')
   progress.say(f'Results are in {result.run_dir}; read {report} first.')
   if not result.is_finished:

@@ -15,9 +15,10 @@ from ..data import formats
 Flag = program.Flag
 # Flags that go only with data without clients.
 _SPLIT_FLAGS = ('partition', 'dirichlet_alpha', 'num_clients')
-# Flags that list columns or classes.
-_LISTS = ('feature_columns', 'one_hot_columns', 'embedding_columns', 'class_weights')
-_FEATURE_FLAGS = ('label_column', *_LISTS, 'label_kind', 'scaling', 'label_scaling')
+_FEATURE_FLAGS = (
+  *('label_column', 'feature_columns', 'one_hot_columns', 'embedding_columns'),
+  *('class_weights', 'label_kind', 'scaling', 'label_scaling'),
+)
 _TEXT_FLAGS = ('text_unit', 'sequence_length', 'vocabulary_size', 'vocabulary')
 _CELL_FLAGS = ('missing_values', 'decimal', 'thousands')
 _HELD_OUT = ('test_clients', 'test_examples', 'test_data')
@@ -217,6 +218,7 @@ def _files(values: flags.FlagValues) -> Files:
   )
   partition = None if has_clients else values.partition or 'iid'
   held_out = [name for name in _HELD_OUT if values[name].present]
+  is_one_sign = (values.decimal or '.') == values.thousands
   no_split = 'is for databases in the format of TensorFlow Federated; leave it out.'
   for is_refused, names, why in (
     (has_text, _FEATURE_FLAGS, 'does not go with text, whose next token is the label.'),
@@ -228,7 +230,7 @@ def _files(values: flags.FlagValues) -> Files:
     (
       not has_clients,
       ('test_clients',),
-      'holds out clients that the data have; give --test_examples.',
+      'needs data with clients; see --test_examples.',
     ),
     (partition == 'iid', ('dirichlet_alpha',), 'is for another --partition than iid.'),
     (not _is_database(path, values), ('data_split',), no_split),
@@ -238,29 +240,19 @@ def _files(values: flags.FlagValues) -> Files:
       [each for each in (*_HELD_OUT, 'test_split') if each not in held_out[:1]],
       f'and --{"".join(held_out[:1])} both say what is for testing; give one of them.',
     ),
-    (
-      has_text and partition == 'label_skew',
-      ('partition',),
-      'needs labels here, which texts do not have.',
-    ),
-    (
-      (values.decimal or '.') == values.thousands,
-      ('thousands',),
-      'is the decimal sign as well; change one of them.',
-    ),
+    (has_text and partition == 'label_skew', ('partition',), 'needs labels.'),
+    (is_one_sign, ('thousands',), 'is the decimal sign as well; change one of them.'),
   ):
     if is_refused:
       program.refuse(values, names, why)
   given = program.read(Files, values)
-  for name in _LISTS:
-    given[name] = tuple(given[name] or ())
-  if values.missing_values is not None:
-    given['missing_values'] = tuple(values.missing_values)
   if values.feature_columns == []:
     raise ValueError('--feature_columns names no column; leave it out for all others.')
   labels = label_columns(values.label_column or '')
-  once = [values.client_column, values.text_column, *labels, *given['feature_columns']]
-  for listed in (once, [*given['one_hot_columns'], *given['embedding_columns']]):
+  once = [values.client_column, values.text_column, *labels]
+  once += values.feature_columns or ()
+  encoded = [*(values.one_hot_columns or ()), *(values.embedding_columns or ())]
+  for listed in (once, encoded):
     twice = [each for each in listed if each is not None and listed.count(each) > 1]
     if twice:
       raise ValueError(
@@ -272,7 +264,6 @@ def _files(values: flags.FlagValues) -> Files:
     given |= {'test_clients': 0.1} if has_clients else {'test_examples': 0.2}
   given.update(
     path=path,
-    feature_columns=given['feature_columns'] or None,
     separator=separator(values),
     partition=partition,
     test_data=values.test_data or (path if values.test_split else None),

@@ -46,7 +46,8 @@ class Model:
   def is_own(self) -> bool:
     return ':' in self.kind.name
 
-  def check(self, shape: population.Shape) -> None:
+  def check_for(self, data: population.Population) -> None:
+    shape = data.shape
     chosen: Any
     for flag, chosen in (('model', self.kind), ('metric', self.metric)):
       why_not = chosen.why_not(shape)
@@ -54,15 +55,11 @@ class Model:
         raise ValueError(f'--{flag}={chosen.name} is not for these data: {why_not}.')
     if not self.is_own:
       losses.name_for(shape, self.loss)
-
-  def check_for(self, data: population.Population) -> None:
-    self.check(data.shape)
     why_not = self.metric.why_not_measured(data)
     if why_not is not None:
       raise ValueError(f'--metric={self.metric.name} cannot be measured: {why_not}.')
 
   def make(self, shape: population.Shape, seed: int) -> Any:
-    self.check(shape)
     widths = {name: getattr(self, name) for name in _WIDTHS}
     model = self.kind.build(shape, seed, self.loss, **widths)
     if shape.class_weights is None:

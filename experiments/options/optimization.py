@@ -135,15 +135,29 @@ class Optimization:
     fraction = CLIENT_SCHEDULES[self.client_learning_rate_schedule]
     return lambda number: self.client_learning_rate * fraction(number / num_rounds)
 
-  @property
-  def has_schedule(self) -> bool:
-    return self.server_learning_rate_schedule != _CONSTANT
+  def client_training(self, num_rounds: int) -> options.ClientTraining:
+    rate_fn = self.client_learning_rate_fn(num_rounds)
+    optimizer: Any = KINDS[self.client_optimizer].make
+    if rate_fn is None:
+      optimizer = optimizer(self.client_learning_rate)
+    return options.ClientTraining(
+      self.batch_size, self.local_epochs, optimizer, rate_fn, self.proximal_strength
+    )
+
+  def server_optimizer_of(self, num_rounds: int) -> Any:
+    from tff_dp_aggregators import learning
+
+    rate = self.server_learning_rate
+    if self.server_learning_rate_schedule == _COOLDOWN:
+      return learning.ServerSchedule(self.workload(num_rounds), rate).optimizer()
+    kind = KINDS[self.server_optimizer]
+    return kind.make(rate, self.server_momentum, self.server_adaptivity)
 
   def workload(self, num_rounds: int) -> Optional[strategies.Workload]:
     """The server's linear function of the rounds' means; `None` if it is not linear."""
     if not KINDS[self.server_optimizer].has_momentum:
       return None
-    if self.has_schedule:
+    if self.server_learning_rate_schedule == _COOLDOWN:
       return strategies.Workload.cooldown(num_rounds, self.server_momentum)
     return strategies.Workload(num_rounds, self.server_momentum)
 
@@ -160,41 +174,36 @@ def from_flags(values: flags.FlagValues) -> Optimization:
       why = f'does not go with --server_optimizer={kind.name}, which has none.'
       program.refuse(values, [name], why)
   given = program.read(Optimization, values)
-  if given['server_momentum'] is None:
-    given['server_momentum'] = 0.9 if kind.has_momentum else 0.0
+  given.setdefault('server_momentum', 0.9 if kind.has_momentum else 0.0)
   return Optimization(**given)
 
 
-AGGREGATION = (
-  program.Flag(
-    'inner_aggregator',
-    list(options.INNER),
+@dataclasses.dataclass
+class _Aggregation:
+  inner_aggregator: str = program.flag(
     f'How to sum the clipped updates inside the mechanism. {_INNER}. Secure sums are '
     'simulated: they have the same result and no security.',
+    list(options.INNER),
     default=options.SUM,
-  ),
-  program.Flag(
-    'zeroing_norm',
-    float,
+  )
+  zeroing_norm: Optional[float] = program.flag(
     'Replace updates with a larger L2 norm by zeros, before clipping. Do not choose it '
     'by looking at updates.',
     within='(0, inf)',
-  ),
-  program.Flag(
-    'coordinate_bound',
-    float,
+  )
+  coordinate_bound: Optional[float] = program.flag(
     'Bound of each coordinate of an update, before clipping. Do not choose it by '
     'looking at updates.',
     within='(0, inf)',
-  ),
-  program.Flag(
-    'not_private_signal_to_noise',
-    bool,
+  )
+  not_private_signal_to_noise: bool = program.flag(
     'Measure the ratio of the exact sum to the noise in each round, for metrics.csv. '
     'This is not private, and the report says so.',
     default=False,
-  ),
-)
+  )
+
+
+AGGREGATION = program.rows_of(_Aggregation)
 
 
 def server_from_flags(
@@ -202,8 +211,7 @@ def server_from_flags(
   mechanism: Optional[joint_mechanism.AnyMechanism],
   clip_norm: Optional[float],
 ) -> options.Server:
-  clipping = ('clip_order', 'target_quantile', 'clip_learning_rate')
-  names = (*(row.name for row in AGGREGATION), *clipping)
-  server = options.Server(**{name: values[name].value for name in names})
+  names = [each.name for each in dataclasses.fields(options.Server)]
+  server = options.Server(**{n: values[n].value for n in names if n in values})
   fitting.check_server(server, mechanism, clip_norm, '--')
   return server

@@ -53,30 +53,26 @@ class Participation:
     )
 
 
-_COHORTS = (
-  table.Flag(
-    'schedule',
-    sampling.schedule_names(),
+@dataclasses.dataclass
+class _Cohorts:
+  schedule: Optional[str] = program.flag(
     'How cohorts are drawn, by default as limits or --sampling require.',
-  ),
-  table.Flag(
-    'schedule_file',
-    str,
+    sampling.schedule_names(),
+  )
+  schedule_file: Optional[str] = program.flag(
     'File of sampling.Schedule.save with the cohorts of all rounds. It also states '
-    'rounds, cohort size and limits, unless flags state them.',
-  ),
-  table.Flag(
-    'dropout_probability',
-    float,
+    'rounds, cohort size and limits, unless flags state them.'
+  )
+  dropout_probability: Optional[float] = program.flag(
     'Probability that a selected client does not report, 0 by default.',
     within='[0, 1)',
-  ),
-  table.Flag(
-    'reporting_goal',
-    int,
-    'Number of clients that have to report, or the round is tried again.',
-  ),
-)
+  )
+  reporting_goal: Optional[int] = program.flag(
+    'Number of clients that have to report, or the round is tried again.'
+  )
+
+
+_COHORTS = program.rows_of(_Cohorts)
 
 
 def rows() -> table.Rows:

@@ -6,7 +6,6 @@ their options, accountants and neighbouring relations are among them.
 
 import dataclasses
 import math
-import sys
 from typing import Callable, Optional
 
 from absl import flags
@@ -22,18 +21,17 @@ from tff_dp_aggregators.accounting.programs import flags as flags_lib
 from tff_dp_aggregators.accounting.programs import program
 from tff_dp_aggregators.accounting.programs import table
 from tff_dp_aggregators.learning.runs import fitting
-from tff_dp_aggregators.learning.runs import progress
 from tff_dp_aggregators.strategies import registry
 
 from . import optimization as optimization_options
 from . import participation as participation_options
+from . import run as run_options
 
 NONE = 'none'  # The mechanism without privacy; as a kind of clipping, no clipping.
 FIXED, ADAPTIVE = 'fixed', 'adaptive'
 _DEFAULT_TARGET_EPSILON = 8.0
 _PREFIX_SUMS, _SERVER = 'prefix_sums', 'server'
 _NBAFL = table.names(table.NBAFL)
-_ANNOUNCE_SECONDS = 2  # A longer search for the strategy is announced.
 
 
 @dataclasses.dataclass(frozen=True)
@@ -57,62 +55,53 @@ class Privacy:
       return 'nbafl'
     return NONE if self.mechanism is None else self.mechanism.name
 
-  @property
-  def is_always_secret(self) -> bool:
-    """Whether the noise cannot be seeded, as each client draws a share of it."""
-    return self.mechanism is not None and self.mechanism.has_integer_noise
+  def noise_seed(self, run: run_options.Run) -> Optional[int]:
+    """`None` for secret noise; integer noise always is, as clients draw it."""
+    if self.mechanism is None or run.secret_noise or self.mechanism.has_integer_noise:
+      return None
+    return run.seed
 
 
-_OWN = (
-  table.Flag(
-    'clipping',
-    [FIXED, ADAPTIVE, NONE],
+@dataclasses.dataclass
+class _Own:
+  clipping: Optional[str] = program.flag(
     f'How to clip updates. {FIXED}: to --clip_norm, with --mechanism={NONE} without '
     f"noise; {ADAPTIVE}: to a norm that moves from there to a quantile of the clients' "
     'norms, which is estimated with a small part of the budget (or with '
     f'--clipped_count_stddev); {NONE}: not at all, only with --mechanism={NONE}. '
     f'Default: {FIXED}; with --clipped_count_stddev {ADAPTIVE}, with '
     f'--mechanism={NONE} {NONE}.',
-  ),
-  table.Flag(
-    'clip_order',
-    float,
+    [FIXED, ADAPTIVE, NONE],
+  )
+  clip_order: Optional[float] = program.flag(
     f'With --clipping={FIXED} without noise: order p of the norm, 1 to inf; 2 by '
     'default.',
     within='[1, inf]',
-  ),
-  table.Flag(
-    'target_quantile',
-    float,
-    f'With --clipping={ADAPTIVE}: share of clients not clipped, 0.5 by default.',
-  ),
-  table.Flag(
-    'clip_learning_rate',
-    float,
+  )
+  target_quantile: Optional[float] = program.flag(
+    f'With --clipping={ADAPTIVE}: share of clients not clipped, 0.5 by default.'
+  )
+  clip_learning_rate: Optional[float] = program.flag(
     f'With --clipping={ADAPTIVE}: the norm changes by at most exp(this) a round, 0.2 '
-    'by default.',
-  ),
-  table.Flag(
-    'workload',
-    [_PREFIX_SUMS, _SERVER],
+    'by default.'
+  )
+  workload: str = program.flag(
     'Workload that the strategy is optimised for: prefix sums, or the models of '
     '--server_optimizer with its momentum and learning rates.',
+    [_PREFIX_SUMS, _SERVER],
     default=_PREFIX_SUMS,
-  ),
-  table.Flag(
-    'simulated_cohort_scale',
-    float,
+  )
+  simulated_cohort_scale: float = program.flag(
     'Add noise as if cohort and population were this many times larger. Above 1 there '
     'is no guarantee: it shows how training with so many clients would do.',
     default=1.0,
     within='[1, inf)',
-  ),
-)
+  )
 
 
 def rows() -> table.Rows:
   shared = (*table.mechanism(none=NONE), table.CLIP_NORM, *table.target())
-  return (*shared, *_OWN)
+  return (*shared, *program.rows_of(_Own))
 
 
 def names() -> tuple[str, ...]:
@@ -199,15 +188,16 @@ def _with_parts(
 ) -> Privacy:
   flags_lib.check_beside_parts(values, names())
   _check_adjacency(values, participation.schema)
-  parts = flags_lib.parse_parts(values.part)
-  if flags_lib.have_noise(parts):
+  _set_target(values)
+  mechanism = flags_lib.joint(values, participation.schema)
+  if mechanism.target is None:
     why = 'is for noise that is found, and a --part has a noise_multiplier.'
     program.refuse(values, ('target_epsilon', 'target_rho', 'accountant'), why)
-  else:
-    _set_target(values)
+    values['target_epsilon'].value = None
   values['clip_norm'].value = None  # Each part has its own.
-  joint = flags_lib.joint(values, parts, participation.schema)
-  return Privacy(joint, None, values.target_delta, target_epsilon=values.target_epsilon)
+  return Privacy(
+    mechanism, None, values.target_delta, target_epsilon=values.target_epsilon
+  )
 
 
 def _set_target(values: flags.FlagValues) -> None:
@@ -286,10 +276,6 @@ def _mechanism(
   optimization: optimization_options.Optimization,
 ) -> mechanism_lib.Mechanism:
   schema, strategy = participation.schema, None
-  kind = registry.KINDS.get(values.mechanism)
-  seconds = 0 if kind is None else kind.seconds(sampling.limits_of(schema))
-  if seconds > _ANNOUNCE_SECONDS:
-    progress.say(f'Looking for a strategy takes about {seconds:.0f} s.', sys.stderr)
   if values.workload == _SERVER:
     strategy = _strategy_for_server(values, schema, optimization)
   mechanism = flags_lib.mechanism_from(values, schema, strategy)

@@ -25,7 +25,21 @@ MAY_DIFFER = (
 
 
 @dataclasses.dataclass(frozen=True)
-class Run:
+class Cluster:
+  scheduler: Optional[str] = program.flag(
+    'Compute on a Dask cluster, to the same result: local:4 for four processes here, '
+    "or what `dask scheduler` prints, tcp://HOST:PORT or tls://HOST:PORT, with Dask's "
+    'configuration (distributed.comm.tls). Workers need this environment.'
+  )
+  trusted_network: bool = program.flag(
+    'Allow an unencrypted --scheduler on another machine. Whoever is on that network '
+    'can run code on all of its workers, and read model and data.',
+    default=False,
+  )
+
+
+@dataclasses.dataclass(frozen=True)
+class Run(Cluster):
   seed: int = program.flag(
     'Seed of model, selection of clients, and noise: the same seed gives the same '
     'result, and noise that protects nobody; see --secret_noise.',
@@ -71,34 +85,20 @@ class Run:
   )
 
 
-@dataclasses.dataclass(frozen=True)
-class Cluster:
-  scheduler: Optional[str] = program.flag(
-    'Compute on a Dask cluster, to the same result: local:4 for four processes here, '
-    "or what `dask scheduler` prints, tcp://HOST:PORT or tls://HOST:PORT, with Dask's "
-    'configuration (distributed.comm.tls). Workers need this environment.'
-  )
-  trusted_network: bool = program.flag(
-    'Allow an unencrypted --scheduler on another machine. Whoever is on that network '
-    'can run code on all of its workers, and read model and data.',
-    default=False,
-  )
-
-
 def from_flags(values: flags.FlagValues) -> Run:
   if values.run_dir is not None:
     run_directory.check_usable(values.run_dir)
   if values.audit_canaries is None:
     program.refuse(values, ['audit_confidence'], 'is for --audit_canaries.')
+  check_scheduler(values)
   return Run(**program.read(Run, values))
 
 
-def scheduler_from(values: flags.FlagValues) -> Optional[str]:
+def check_scheduler(values: flags.FlagValues) -> None:
   if values.scheduler is None:
     program.refuse(values, ['trusted_network'], 'is for --scheduler.')
   else:
     cluster.check(values.scheduler, values.trusted_network, '--scheduler')
-  return values.scheduler
 
 
 def make_directory(path: str, flag: str) -> None:

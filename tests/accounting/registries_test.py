@@ -120,7 +120,7 @@ def test_registered_scheme_is_used_by_flags_and_reports(dice, tmp_path):
     '--mechanism=gaussian', '--noise_multiplier=2', '--sampling=dice', '--sides=50'
   )
   text = values['sampling'].help
-  assert 'dice (--sides, or ' in text and 'A client takes part' in text
+  assert 'dice: A client takes part' in text and ', with --sides, or ' in text
   schema = inputs.mechanism.participation
   assert schema == DiceSampling(20, 50)
   assert sampling.from_json(sampling.to_json(schema)) == schema

@@ -20,7 +20,6 @@ import dp_accounting
 import mpmath
 import msgspec
 import numpy as np
-from dp_accounting import NeighboringRelation as Relation
 
 from tff_dp_aggregators import strategies
 from tff_dp_aggregators.accounting import accountants
@@ -204,10 +203,8 @@ def _matrix(inputs: Any) -> np.ndarray:
 
 
 def _exact_errors(inputs: Any) -> np.ndarray:
-  momentum, decay = Fraction(inputs['momentum']), Fraction(inputs['weight_decay'])
-  return squared_errors(
-    _matrix(inputs), workload(inputs['num_rounds'], momentum, decay)
-  )
+  rates = (Fraction(inputs[name]) for name in ('momentum', 'weight_decay'))
+  return squared_errors(_matrix(inputs), workload(inputs['num_rounds'], *rates))
 
 
 def _by_delta(inputs: Any) -> Callable[[mpmath.mpf], mpmath.mpf]:
@@ -232,6 +229,7 @@ def _exact_root(inputs: Any) -> mpmath.mpf:
 
 # Values that this package computes.
 
+_RELATION = dp_accounting.NeighboringRelation.ADD_OR_REMOVE_ONE
 _LIMITS = ('num_rounds', 'min_separation', 'max_participations', 'fixed_epoch')
 _ROUNDING = 1e-12  # Relative tolerance below and above the exact value.
 _BOUND = 1.0  # Relative tolerance above the exact value for upper bounds.
@@ -282,9 +280,9 @@ def _strategy(inputs: dict[str, Any]) -> strategies.Strategy:
 
 def _our_sensitivity(inputs: dict[str, Any]) -> tuple[float, bool]:
   strategy = _strategy(inputs)
-  participation = strategies.Participation(*(inputs[name] for name in _LIMITS))
-  is_bound = strategy.sensitivity_kind(participation) != 'exact'
-  return strategy.sensitivity_squared(participation), is_bound
+  limits = strategies.Participation(*(inputs[name] for name in _LIMITS))
+  is_bound = strategy.sensitivity_kind(limits) != 'exact'
+  return strategy.sensitivity_squared(limits), is_bound
 
 
 def _our_errors(inputs: dict[str, Any]) -> np.ndarray:
@@ -306,13 +304,11 @@ def _event(inputs: dict[str, Any]) -> dp_accounting.DpEvent:
 
 
 def _our_delta(inputs: dict[str, Any]) -> float:
-  event, epsilon = _event(inputs), float(inputs['epsilon'])
-  return accountants.delta(event, epsilon, relation=Relation.ADD_OR_REMOVE_ONE)
+  return accountants.delta(_event(inputs), float(inputs['epsilon']), relation=_RELATION)
 
 
 def _our_epsilon(inputs: dict[str, Any]) -> float:
-  event, delta = _event(inputs), float(inputs['delta'])
-  return accountants.epsilon(event, delta, relation=Relation.ADD_OR_REMOVE_ONE)
+  return accountants.epsilon(_event(inputs), float(inputs['delta']), relation=_RELATION)
 
 
 def _noise_multiplier(inputs: dict[str, Any]) -> float:

@@ -36,7 +36,7 @@ COLUMNS = ('--client_column=who', '--label_column=bought')
     ([*COLUMNS, '--test_data=SAME'], 'test and training data are the same'),
     (
       ['--label_column=bought', '--num_clients=5', '--test_clients=0.1'],
-      '--test_clients holds out clients that the data have',
+      '--test_clients needs data with clients',
     ),
     (
       ['--label_column=bought', '--num_clients=500', '--feature_columns=age'],

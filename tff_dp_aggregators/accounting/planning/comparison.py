@@ -41,12 +41,6 @@ class Assumption(NamedTuple):
   # over the largest column norm, with which a scheme is mu-Gaussian-DP.
   noise_for: Optional[Callable[[Any, float], float]] = None
 
-  @property
-  def make(self) -> Callable[..., Any]:
-    """Makes the scheme from num_rounds, num_clients and clients_per_round."""
-    make: Callable[..., Any] = getattr(self.scheme, 'of_cohort', self.scheme)
-    return make
-
 
 # By their names in JSON, in the order of rows.
 ASSUMPTIONS: dict[str, Assumption] = {
@@ -107,13 +101,8 @@ class Task:
       raise ValueError(
         'give either a target (--target_epsilon or --target_rho), or noise_multiplier.'
       )
-    positive = (
-      'target_epsilon',
-      'noise_multiplier',
-      'num_clients',
-      'clients_per_round',
-    )
-    for name in positive:
+    numbers = 'target_epsilon noise_multiplier num_clients clients_per_round'
+    for name in numbers.split():
       if getattr(self, name) is not None:
         checks.check_positive(name, getattr(self, name))
     num_clients, cohort = self.num_clients, self.clients_per_round
@@ -334,22 +323,25 @@ def _candidates(task: Task) -> list[_Candidate]:
   for sampling, assumption in ASSUMPTIONS.items():
     if sampling == 'none':
       continue
+    make = getattr(assumption.scheme, 'of_cohort', assumption.scheme)
+    make = functools.partial(make, **cohort)
     if assumption.noise_for is not None:
-      schema = _with_best_groups(task, assumption, cohort)
+      schema = _with_best_groups(task, make, assumption.noise_for)
       candidates += (
         _Candidate(kind, sampling, schema, _free_bands(task, kind, schema))
         for kind in kinds
         if kind.bands is not None
       )
       continue
-    schema, bands = assumption.make(**cohort), 0
+    schema, bands = make(), 0
     if assumption.any_noise and sampling in samplings()[task.sampling]:
       bands = _best_bands(task, schema)
-    candidates += (
-      _Candidate(kind, sampling, schema, _bands(task, kind, bands))
-      for kind in kinds
-      if kind.is_independent or bands
-    )
+    for kind in kinds:
+      if kind.is_independent or bands:
+        options = (
+          {kind.bands: task.options.get(kind.bands, bands)} if kind.bands else {}
+        )
+        candidates.append(_Candidate(kind, sampling, schema, options))
   return candidates
 
 
@@ -364,20 +356,17 @@ def least_error(numbers: Iterable[int], error: Callable[[int], float]) -> int:
 
 
 def _with_best_groups(
-  task: Task, assumption: Assumption, cohort: dict[str, int]
+  task: Task, make: Callable[..., Any], noise_for: Callable[[Any, float], float]
 ) -> Any:
   """A scheme with about the best number of groups, or with the most if that is slow.
 
   Minimises the RMSE of the fastest kind, with approximate noise. More groups allow more
   bands, which reduce the error for the same noise, but sampling amplifies privacy less.
   """
-  assert assumption.noise_for is not None
-  make, noise_for = functools.partial(assumption.make, **cohort), assumption.noise_for
+  assert task.num_clients is not None and task.clients_per_round is not None
   if task.num_groups is not None:
     return make(num_groups=task.num_groups)
-  largest = min(
-    cohort['num_clients'] // cohort['clients_per_round'], cohort['num_rounds']
-  )
+  largest = min(task.num_clients // task.clients_per_round, task.limits.num_rounds)
   powers = [2**i for i in range(largest.bit_length())]
   quickest, most, mu = quickest_with_bands(task.limits), powers[-1], _mu(task)
   with_most = _Candidate(quickest, '', make(num_groups=most), {})
@@ -433,18 +422,13 @@ def quickest_with_bands(limits: strategies.Participation) -> registry.Kind:
   )
 
 
-def _bands(task: Task, kind: registry.Kind, bands: int) -> dict[str, int]:
-  if kind.bands is None:
-    return {}
-  return {kind.bands: task.options.get(kind.bands, bands)}
-
-
 def _free_bands(
   task: Task, kind: registry.Kind, schema: sampling_lib.Schema
 ) -> dict[str, int]:
   """At most as many bands as groups, so that a client's rounds share no noise."""
+  assert kind.bands is not None
   free = strategies.participation.free_bands(sampling_lib.limits_of(schema))
-  return {name: min(each, free) for name, each in _bands(task, kind, free).items()}
+  return {kind.bands: min(task.options.get(kind.bands, free), free)}
 
 
 def _accountant(task: Task, sampling: str, mechanism: mechanism_lib.Mechanism) -> str:

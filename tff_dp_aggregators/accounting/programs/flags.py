@@ -1,14 +1,13 @@
 """Makes mechanisms and inputs of statements from the flags that programs share.
 
 `table` has the flags; `planned` turns their values into the inputs of a statement.
-Simulations, which know their clients, use `mechanism_from`, or `parse_parts` and
-`joint` for parts of a model.
+Simulations, which know their clients, use `mechanism_from`, or `joint` for parts of a
+model.
 """
 
-import functools
 import sys
-from collections.abc import Iterable, Sequence
-from typing import Any, Callable, NamedTuple, Optional
+from collections.abc import Iterable
+from typing import Any, Callable, Optional
 
 import dp_accounting
 from absl import flags
@@ -84,10 +83,11 @@ def planned(
   if values.part is not None:
     names = (*table.mechanism(), *table.placement(), *table.target(), FIND)
     check_beside_parts(values, table.names(names))
-    mechanism, found = _mechanism_of_parts(values, limits)
-  else:
-    mechanism, found = _mechanism_of_all_weights(values, limits)
-  target = target_from(values)
+  make = _of_all_weights if values.part is None else _of_parts
+  mechanism, target = make(values, limits), target_from(values)
+  found = 'noise_multiplier' if mechanism.target is not None else values.find
+  if limits is None and values.num_rounds is None:
+    found = 'num_rounds'
   warn_of_large_delta(values)
   plan = sources.Inputs(
     mechanism,
@@ -117,10 +117,9 @@ def warn_of_large_delta(values: flags.FlagValues, seen: Optional[int] = None) ->
     print(f'warning: --target_delta: {warning}', file=sys.stderr)
 
 
-def _mechanism_of_all_weights(
+def _of_all_weights(
   values: flags.FlagValues, limits: Optional[strategies.Participation]
-) -> tuple[joint_mechanism.AnyMechanism, Optional[str]]:
-  """Returns a mechanism for all weights, and what was found from the target."""
+) -> joint_mechanism.AnyMechanism:
   if (values.mechanism is None) == (values.strategy_file is None):
     raise ValueError(
       '--mechanism is missing (or give --strategy_file, but not both; of parts of a '
@@ -142,17 +141,14 @@ def _mechanism_of_all_weights(
       'give two of --noise_multiplier, --target_epsilon (or --target_rho) and '
       '--num_rounds, or all three with --find.'
     )
-  if values.find is not None:
-    return _max_participations(values), values.find
-  if stated[2] is None:
-    return _max_rounds(values), 'num_rounds'
-  found = 'noise_multiplier' if values.noise_multiplier is None else None
+  if values.find is not None or stated[2] is None:
+    return _searched(values)
   if limits is None:
-    return mechanism_from(values, table.schema_from(values)), found
+    return mechanism_from(values, table.schema_from(values))
   strategy = _strategy_that_ran(values)
   if strategy is not None:
     limits = log_participation.of_plan(limits, strategy.num_rounds)
-  return mechanism_from(values, limits, strategy), found
+  return mechanism_from(values, limits, strategy)
 
 
 def _check_beside_log(values: flags.FlagValues) -> None:
@@ -256,39 +252,27 @@ def _options(
   return {**given, 'strategy': strategy}
 
 
-def _max_rounds(values: flags.FlagValues) -> mechanism_lib.Mechanism:
-  if values.strategy_file is not None:
-    raise ValueError('--num_rounds is missing: a strategy is for a number of rounds.')
-  schema = functools.partial(table.schema_from, values)
-  largest = _largest(values, schema, MAX_ROUNDS)
-  if largest == MAX_ROUNDS:
-    raise ValueError(f'{largest} rounds keep the target, or more. Give --num_rounds.')
-  return mechanism_from(values, schema(largest))
-
-
-def _max_participations(values: flags.FlagValues) -> mechanism_lib.Mechanism:
-  limits = table.schema_from(values)
-  if (
-    not isinstance(limits, strategies.Participation)
-    or values.max_participations is not None
-  ):
-    raise ValueError(
-      '--find=max_participations is for limits, without --sampling and '
-      '--max_participations, which is what it looks for.'
-    )
+def _searched(values: flags.FlagValues) -> mechanism_lib.Mechanism:
+  """The mechanism with the most rounds, or participations, that keep the target."""
 
   def schema(number: int) -> sampling.Schema:
+    if values.find is None:
+      return table.schema_from(values, number)
     return table.limits_from(values, values.num_rounds, max_participations=number)
 
-  largest = _largest(values, schema, limits.possible_participations)
-  return mechanism_from(values, schema(largest))
-
-
-def _largest(
-  values: flags.FlagValues, schema: Callable[[int], sampling.Schema], at_most: int
-) -> int:
-  """Returns the largest number, up to `at_most`, whose schema keeps the target."""
-  first, kind = mechanism_from(values, schema(1)), registry.KINDS.get(values.mechanism)
+  at_most = MAX_ROUNDS
+  if values.find is not None:
+    limits = table.schema_from(values)
+    is_limits = isinstance(limits, strategies.Participation)
+    if values.max_participations is not None or not is_limits:
+      raise ValueError(
+        '--find=max_participations is for limits, without --sampling and '
+        '--max_participations, which is what it looks for.'
+      )
+    at_most = sampling.limits_of(limits).possible_participations
+  elif values.strategy_file is not None:
+    raise ValueError('--num_rounds is missing: a strategy is for a number of rounds.')
+  kind = registry.KINDS.get(values.mechanism)
   independent = next(k.name for k in registry.KINDS.values() if k.is_independent)
 
   def event(number: int) -> dp_accounting.DpEvent:
@@ -311,18 +295,23 @@ def _largest(
     options.update(dict.fromkeys(registry.options()))
     return mechanism_lib.Mechanism(independent, made, noise_multiplier, **options).event
 
+  first = mechanism_from(values, schema(1))
   if values.target_rho is not None:
-    return calibration.largest_by(
+    largest = calibration.largest_by(
       lambda number: mechanism_lib.rho_of(event(number)), values.target_rho, at_most
     )
-  return calibration.largest(
-    event,
-    values.target_epsilon,
-    values.target_delta,
-    at_most=at_most,
-    accountant=values.accountant,
-    relation=first.relation,
-  )
+  else:
+    largest = calibration.largest(
+      event,
+      values.target_epsilon,
+      values.target_delta,
+      at_most=at_most,
+      accountant=values.accountant,
+      relation=first.relation,
+    )
+  if largest == MAX_ROUNDS:
+    raise ValueError(f'{largest} rounds keep the target, or more. Give --num_rounds.')
+  return mechanism_from(values, schema(largest))
 
 
 def check_nbafl(values: flags.FlagValues) -> None:
@@ -346,38 +335,69 @@ def nbafl(values: flags.FlagValues) -> nbafl_lib.Nbafl:
 # Parts of a model, each with its own mechanism.
 
 
-class Part(NamedTuple):
-  """A parsed --part: `weights` are patterns, `share` is that of the budget."""
-
-  name: str
-  options: dict[str, int]
-  weights: tuple[str, ...]
-  clip_norm: float
-  mechanism: str = table.DEFAULT_OF_PARTS
-  share: Optional[float] = None
-  noise_multiplier: Optional[float] = None
-
-
-def _mechanism_of_parts(
+def _of_parts(
   values: flags.FlagValues, limits: Optional[strategies.Participation]
-) -> tuple[joint_mechanism.AnyMechanism, Optional[str]]:
-  """Returns a mechanism of parts, and what was found from the target."""
+) -> joint_mechanism.AnyMechanism:
   if limits is None and values.num_rounds is None:
     raise ValueError('--num_rounds is missing, which is not looked for with --part.')
-  parts = parse_parts(values.part)
+  mechanism = joint(values, limits or table.schema_from(values))
   if limits is not None:
-    for part in parts:
-      _check_needs_no_plan(f'--part={part.name}', part.mechanism)
-  mechanism = joint(values, parts, limits or table.schema_from(values))
-  return mechanism, None if mechanism.target is None else 'noise_multiplier'
+    for part in mechanism.parts:
+      _check_needs_no_plan(f'--part={part.name}', part.mechanism.name)
+  return mechanism
 
 
-def parse_parts(texts: Sequence[str]) -> list[Part]:
-  """Parses the values of --part."""
-  return [_parsed(text) for text in texts]
+def check_beside_parts(values: flags.FlagValues, names: Iterable[str]) -> None:
+  """Raises ValueError for flags that are for one mechanism for all weights."""
+  why = 'does not go with --part: it is of one mechanism for all weights.'
+  program.refuse(values, names, why, but=_OF_ALL_PARTS)
 
 
-def _parsed(text: str) -> Part:
+def joint(
+  values: flags.FlagValues, schema: sampling.Schema
+) -> joint_mechanism.JointMechanism:
+  """Returns the joint mechanism of --part, with the least noise if none is stated."""
+  parsed = [_settings_of_part(text) for text in values.part]
+  stated = [each.get('noise_multiplier') for each in parsed]
+  has_noise, target = any(noise is not None for noise in stated), target_from(values)
+  shares = {each['name']: each['share'] for each in parsed if 'share' in each}
+  if (has_noise or target is None) and (shares or not all(stated)):
+    raise ValueError(
+      '--part: without a target each part has its noise_multiplier and none a share. '
+      'Or give --target_epsilon, and no noise_multiplier.'
+    )
+  try:
+    parts = [
+      joint_mechanism.JointPart(
+        each['name'],
+        each['weights'],
+        mechanism_lib.Mechanism(
+          each.get('mechanism', table.DEFAULT_OF_PARTS),
+          schema,
+          each.get('noise_multiplier', 1.0),
+          adjacency=values.adjacency,
+          options={name: each.get(name) for name in registry.options()},
+        ),
+        each['clip_norm'],
+      )
+      for each in parsed
+    ]
+    if has_noise or target is None:
+      return joint_mechanism.JointMechanism(tuple(parts))
+    return joint_mechanism.JointMechanism.for_target(
+      parts,
+      target.epsilon,
+      target.delta,
+      target_rho=target.rho,
+      shares=shares or None,
+      accountant=values.accountant,
+    )
+  except ValueError as e:
+    raise ValueError(f'--part: {e}') from e
+
+
+def _settings_of_part(text: str) -> dict[str, Any]:
+  """Returns name and settings of a --part; `weights` are patterns."""
   parsers: dict[str, Callable[[str], Any]] = {
     'weights': lambda patterns: tuple(patterns.split()),
     'mechanism': str,
@@ -388,66 +408,15 @@ def _parsed(text: str) -> Part:
   try:
     settings = [map(str.strip, each.split('=')) for each in rest.split(',')]
     pairs = [(key, parsers[key](value)) for key, value in settings]
-    given: dict[str, Any] = dict(pairs)
-    if len(given) < len(pairs):
+    given: dict[str, Any] = {'name': name.strip(), **dict(pairs)}
+    if len(given) <= len(pairs):
       raise ValueError('a setting is given twice')
-    options = {key: given.pop(key) for key in registry.options() if key in given}
-    return Part(name.strip(), options, **given)
-  except (KeyError, TypeError, ValueError) as e:
+    if missing := {'weights', 'clip_norm'}.difference(given):
+      raise ValueError(f'{" and ".join(sorted(missing))} missing')
+    return given
+  except (KeyError, ValueError) as e:
     raise ValueError(
       f'--part={text!r} is not a name, a colon, and settings with commas between them, '
       f'among them weights and clip_norm, as in {_EXAMPLE}: {e}. Settings are '
       f'{", ".join(parsers)}.'
     ) from e
-
-
-def check_beside_parts(values: flags.FlagValues, names: Iterable[str]) -> None:
-  """Raises ValueError for flags that are for one mechanism for all weights."""
-  why = 'does not go with --part: it is of one mechanism for all weights.'
-  program.refuse(values, names, why, but=_OF_ALL_PARTS)
-
-
-def have_noise(parts: Sequence[Part]) -> bool:
-  """Whether noise is given for any part; then it is not found from the target."""
-  return any(part.noise_multiplier is not None for part in parts)
-
-
-def joint(
-  values: flags.FlagValues, parts: Sequence[Part], schema: sampling.Schema
-) -> joint_mechanism.JointMechanism:
-  """Returns the joint mechanism of parts, with the least noise if none is stated."""
-  target = None if have_noise(parts) else target_from(values)
-  shares = {part.name: part.share for part in parts if part.share is not None}
-  if target is None and (shares or not all(part.noise_multiplier for part in parts)):
-    raise ValueError(
-      '--part: without a target each part has its noise_multiplier and none a share. '
-      'Or give --target_epsilon, and no noise_multiplier.'
-    )
-  try:
-    joint_parts = [
-      joint_mechanism.JointPart(
-        part.name,
-        part.weights,
-        mechanism_lib.Mechanism(
-          part.mechanism,
-          schema,
-          part.noise_multiplier or 1.0,
-          adjacency=values.adjacency,
-          options=part.options,
-        ),
-        part.clip_norm,
-      )
-      for part in parts
-    ]
-    if target is None:
-      return joint_mechanism.JointMechanism(tuple(joint_parts))
-    return joint_mechanism.JointMechanism.for_target(
-      joint_parts,
-      target.epsilon,
-      target.delta,
-      target_rho=target.rho,
-      shares=shares or None,
-      accountant=values.accountant,
-    )
-  except ValueError as e:
-    raise ValueError(f'--part: {e}') from e

@@ -216,8 +216,13 @@ def rows_of(record: type) -> tuple[Flag, ...]:
 
 
 def read(record: type, values: flags.FlagValues) -> dict[str, Any]:
-  """Returns the values of the flags of a dataclass, by name."""
-  return {row.name: values[row.name].value for row in rows_of(record)}
+  """Returns the values of the flags of a dataclass that have one, by name."""
+  given = {row.name: values[row.name].value for row in rows_of(record)}
+  return {
+    name: tuple(value) if isinstance(value, list) else value
+    for name, value in given.items()
+    if value is not None
+  }
 
 
 def _type_of(annotation: Any) -> Any:

@@ -179,8 +179,7 @@ def _check_sources(values: flags.FlagValues) -> None:
 
 
 def _stated_fields(values: flags.FlagValues) -> dict[str, Any]:
-  read = program.read(_StatedFlags, values)
-  stated = {name: value for name, value in read.items() if value is not None}
+  stated = program.read(_StatedFlags, values)
   for name, value in stated.items():
     if isinstance(value, str) and not value.strip():
       raise ValueError(f'--{name} is empty; leave it out if there is nothing to state.')

@@ -7,6 +7,7 @@ Python functions have the names of the flags, so that their errors name the flag
 or of its `of_cohort`.
 """
 
+import dataclasses
 import inspect
 from collections.abc import Collection, Iterable
 from typing import Any, Callable, Optional, cast
@@ -27,6 +28,7 @@ from tff_dp_aggregators.base import checks
 from tff_dp_aggregators.strategies import registry
 
 Flag = program.Flag
+flag = program.flag
 Rows = tuple[Flag, ...]
 _CLIENTS, _COHORT = 'num_clients', 'clients_per_round'
 DEFAULT_OF_PARTS = 'banded'  # The mechanism of a --part that names none.
@@ -48,54 +50,43 @@ _ASSUMED: dict[type[sampling_lib.Scheme], str] = {
   sampling_lib.BMinSepSampling: 'independent draws of clients, each before a break',
   sampling_lib.TruncatedPoissonSampling: 'Poisson sampling with a cap of the cohort',
 }
-SCHEME_FLAGS = {
-  row.name: row
-  for row in (
-    Flag(
-      'min_separation',
-      int,
-      'Smallest difference between two rounds of one client; larger is better. '
-      'Without it, 1: every round.',
-    ),
-    Flag(
-      'rounds_between',
-      int,
-      'Rounds strictly between two of one client: --min_separation minus one.',
-    ),
-    Flag(
-      'max_participations',
-      int,
-      'Largest number of rounds of one client. Default: as many as the separation '
-      'allows.',
-    ),
-    Flag(
-      'fixed_epoch',
-      bool,
-      'Whether rounds of a client differ by multiples of --min_separation.',
-      default=False,
-    ),
-    Flag(
-      'sampling_probability',
-      float,
-      'Probability that a client is drawn for a round; for b_min_sep, that of a client '
-      'whose break is over.',
-    ),
-    Flag('num_clients', int, 'Number of clients to draw from.'),
-    Flag(
-      'clients_per_round',
-      program.NUMBER,  # It may be a fraction if it is a mean.
-      'Clients per round; their mean number if they are drawn independently.',
-    ),
-    Flag(
-      'max_clients_per_round', int, 'Most clients of a round, a random subset of more.'
-    ),
-    Flag('num_groups', int, 'Number of groups of clients that take turns.'),
-    Flag(
-      'cycle_length', int, 'Rounds of a cycle, in which each client takes part once.'
-    ),
-    Flag('rounds_of_a_client', int, 'Number of rounds of each client.'),
+
+
+@dataclasses.dataclass
+class _Schemes:
+  min_separation: Optional[int] = flag(
+    'Smallest difference between two rounds of one client; larger is better. '
+    'Without it, 1: every round.'
   )
-}
+  rounds_between: Optional[int] = flag(
+    'Rounds strictly between two of one client: --min_separation minus one.'
+  )
+  max_participations: Optional[int] = flag(
+    'Largest number of rounds of one client. Default: as many as the separation allows.'
+  )
+  fixed_epoch: bool = flag(
+    'Whether rounds of a client differ by multiples of --min_separation.', default=False
+  )
+  sampling_probability: Optional[float] = flag(
+    'Probability that a client is drawn for a round; for b_min_sep, that of a client '
+    'whose break is over.'
+  )
+  num_clients: Optional[int] = flag('Number of clients to draw from.')
+  clients_per_round: Optional[float] = flag(
+    'Clients per round; their mean number if they are drawn independently.',
+    program.NUMBER,  # It may be a fraction if it is a mean.
+  )
+  max_clients_per_round: Optional[int] = flag(
+    'Most clients of a round, a random subset of more.'
+  )
+  num_groups: Optional[int] = flag('Number of groups of clients that take turns.')
+  cycle_length: Optional[int] = flag(
+    'Rounds of a cycle, in which each client takes part once.'
+  )
+  rounds_of_a_client: Optional[int] = flag('Number of rounds of each client.')
+
+
+SCHEME_FLAGS = {row.name: row for row in program.rows_of(_Schemes)}
 
 
 def names(rows: Iterable[Flag]) -> tuple[str, ...]:
@@ -114,7 +105,7 @@ def participation() -> Rows:
 def sampling() -> Rows:
   """Flags of sampling schemes."""
   schemes = sampling_lib.SCHEMES.values()
-  texts = (f'{k.flag}: {_ASSUMED[k]}, with {_taken(k)}' for k in schemes)
+  texts = (f'{k.flag}: {_ASSUMED.get(k, k.__doc__)}, with {_taken(k)}' for k in schemes)
   return (
     Flag(
       'sampling',
@@ -194,34 +185,30 @@ def placement() -> Rows:
   )
 
 
+@dataclasses.dataclass
+class _Target:
+  noise_multiplier: Optional[float] = flag(
+    'Standard deviation of the noise over the clip norm, or the least for a target.'
+  )
+  target_epsilon: Optional[float] = flag(
+    'Privacy target: tff-dp-report finds noise or rounds for it, or checks both; '
+    'simulations find the noise, for epsilon 8 without another target or noise.',
+    within='(0, inf)',
+  )
+  target_rho: Optional[float] = flag(
+    'Privacy target in zCDP, instead of --target_epsilon: rho of Gaussian noise '
+    'without sampling. Epsilon is reported as well.',
+    within='(0, inf)',
+  )
+  target_delta: Optional[float] = flag(
+    'Delta of the guarantee; well below 1 / num_clients.', within='(0, 1)'
+  )
+
+
 def target() -> Rows:
   """Flags of noise, privacy target, accountant and adjacency."""
   return (
-    Flag(
-      'noise_multiplier',
-      float,
-      'Standard deviation of the noise over the clip norm, or the least for a target.',
-    ),
-    Flag(
-      'target_epsilon',
-      float,
-      'Privacy target: tff-dp-report finds noise or rounds for it, or checks both; '
-      'simulations find the noise, for epsilon 8 without another target or noise.',
-      within='(0, inf)',
-    ),
-    Flag(
-      'target_rho',
-      float,
-      'Privacy target in zCDP, instead of --target_epsilon: rho of Gaussian noise '
-      'without sampling. Epsilon is reported as well.',
-      within='(0, inf)',
-    ),
-    Flag(
-      'target_delta',
-      float,
-      'Delta of the guarantee; well below 1 / num_clients.',
-      within='(0, 1)',
-    ),
+    *program.rows_of(_Target),
     Flag(
       'accountant',
       sorted(accountants.ACCOUNTANTS),
@@ -243,71 +230,68 @@ CLIP_NORM = Flag(
 )
 
 
-NBAFL = (
-  Flag(
-    'nbafl',
-    bool,
+@dataclasses.dataclass
+class _Nbafl:
+  nbafl: bool = flag(
     'Noise of each client and of the server by NbAFL (arXiv:1911.00222), from '
     '--target_epsilon, --target_delta, --clip_norm, --num_rounds, --num_clients, '
     '--clients_per_round and the flags below. All clients take part in each round, or '
     'are drawn at random anew for each.',
     default=False,
-  ),
-  Flag(
-    'num_exposures',
-    int,
-    "With --nbafl: how often a client's uploads are seen (L), by default each round.",
-  ),
-  Flag('min_examples', int, 'With --nbafl: least number of examples of a client (m).'),
-  Flag(
-    'calibration',
-    nbafl_lib.CALIBRATIONS,
+  )
+  num_exposures: Optional[int] = flag(
+    "With --nbafl: how often a client's uploads are seen (L), by default each round."
+  )
+  min_examples: Optional[int] = flag(
+    'With --nbafl: least number of examples of a client (m).'
+  )
+  calibration: str = flag(
     'With --nbafl: noise by the published formulas, or the least for their promise.',
+    nbafl_lib.CALIBRATIONS,
     default='published',
-  ),
-)
+  )
+
+
+NBAFL = program.rows_of(_Nbafl)
 # Flags of other mechanisms that NbAFL uses as well.
 OF_NBAFL = (
   *('target_epsilon', 'target_delta', 'num_rounds', 'clip_norm', 'num_clients'),
   'clients_per_round',
 )
-# Flags on reading a round log and on the behaviour of its devices.
-ROUND_LOG = (
-  Flag(
-    'columns',
-    program.LIST,
+
+
+@dataclasses.dataclass
+class _RoundLog:
+  """Flags on reading a round log and on the behaviour of its devices."""
+
+  columns: tuple[str, ...] = flag(
     'Names of columns in the log that are not understood, such as '
     'completion_time=done,round=nr; population= ignores that column. '
     'Columns and the names that are understood: '
     f'{"; ".join(f"{k}: " + ", ".join(v) for k, v in round_log.COLUMNS.items())}.',
     default=(),
-  ),
-  Flag(
-    'population_name',
-    str,
-    'Read only the rounds of this value of the column population.',
-  ),
-  Flag(
-    'min_wait_hours',
-    float,
+  )
+  population_name: Optional[str] = flag(
+    'Read only the rounds of this value of the column population.'
+  )
+  min_wait_hours: Optional[float] = flag(
     'Least number of hours between two contributions of a device. Default: 24, or no '
     'such rule if the log names the clients.',
     within='(0, 1e6)',
-  ),
-  Flag(
-    'wait_from',
-    log_participation.WAIT_FROM,
+  )
+  wait_from: str = flag(
     'When the wait begins: with a contribution, which is safe, or with the completion '
     'of its round, as in the published Gboard accounting.',
+    log_participation.WAIT_FROM,
     default='contribution',
-  ),
-  Flag(
-    'first_start',
-    str,
+  )
+  first_start: Optional[str] = flag(
     'Start of the first round, for logs without start times. Default: as long before '
-    'its completion as the longest other round took.',
-  ),
-)
+    'its completion as the longest other round took.'
+  )
+
+
+ROUND_LOG = program.rows_of(_RoundLog)
 
 
 def printed(*formats: str) -> Rows:

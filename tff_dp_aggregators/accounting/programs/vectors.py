@@ -14,7 +14,9 @@ as JSON, whose `definitions` say what each figure is.
 Exit codes: 0 success; 1 a figure is wrong; 2 the file or a flag is refused.
 """
 
+import dataclasses
 import sys
+from typing import Optional
 
 from absl import flags
 
@@ -23,23 +25,22 @@ from tff_dp_aggregators.accounting.programs import program
 from tff_dp_aggregators.base import new_files
 
 
+@dataclasses.dataclass
+class _Flags:
+  file: Optional[str] = program.flag(
+    "Test vectors to check. Default: the package's own."
+  )
+  remake: bool = program.flag(
+    'Compute the figures again, and fail unless the file has the same.', default=False
+  )
+  output: Optional[str] = program.flag(
+    'Compute the figures again and write them to this new file, instead of checking.'
+  )
+
+
 def groups() -> tuple[program.Group, ...]:
   """Returns the program's flags."""
-  rows = (
-    program.Flag('file', str, "Test vectors to check. Default: the package's own."),
-    program.Flag(
-      'remake',
-      bool,
-      'Compute the figures again, and fail unless the file has the same.',
-      default=False,
-    ),
-    program.Flag(
-      'output',
-      str,
-      'Compute the figures again and write them to this new file, instead of checking.',
-    ),
-  )
-  return (('Flags', rows),)
+  return (('Flags', program.rows_of(_Flags)),)
 
 
 def main(values: flags.FlagValues) -> int:
