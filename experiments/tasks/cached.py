@@ -162,7 +162,7 @@ EMNIST = _task(
   features={'pixels': ('float32', [28, 28, 1]), 'label': ('int64', [])},
   parse=lambda pixels, label: {'x': pixels, 'y': label.astype(np.int32)},
   splits=('digits_only_train', 'digits_only_test'),
-  shape=task.shape_of_classes((28, 28, 1), 10),
+  shape=population.Shape((28, 28, 1), 'float32', (), 'class', 10),
   not_covered=(population.HELD_OUT_OF_CLIENTS,),
 )
 
@@ -194,7 +194,7 @@ CIFAR100 = _task(
   ),
   features={'image': ('int64', [32, 32, 3]), 'label': ('int64', [])},
   parse=_images,
-  shape=task.shape_of_classes((32, 32, 3), 100),
+  shape=population.Shape((32, 32, 3), 'float32', (), 'class', 100),
 )
 
 
@@ -273,7 +273,9 @@ def _stackoverflow(options: data_options.Data) -> population.Population:
 
   def parse(sentences: np.ndarray) -> dict[str, np.ndarray]:
     words = (each.decode('utf-8', 'replace').split(' ') for each in sentences)
-    return texts.examples(np.stack([vocabulary.sentence(w, _LENGTH) for w in words]))
+    # The first sequence: a truncated sentence has no end.
+    rows = [vocabulary.sequences(each, _LENGTH)[0] for each in words]
+    return texts.examples(np.stack(rows))
 
   unscored = (vocabulary.unknown, vocabulary.begin, vocabulary.end)
   return _population(

@@ -76,26 +76,20 @@ def of_made_clients(
     rng = np.random.default_rng([options.seed, 0])
     of_data = dict(read(options, rng))
     (inputs, labels), test = of_data.pop('train'), of_data.pop('test')
+    names, size = of_data.pop('names', None), inputs.shape[1:]
     parts = arrangement.split_with_label_skew(
       labels, options.num_clients, options.dirichlet_alpha, rng
     )
-    names = of_data.pop('names', None)
     return population.Population(
       clients={i: {'x': inputs[p], 'y': labels[p]} for i, p in enumerate(parts)},
       num_clients=len(parts),
       test_examples=test,
-      shape=shape_of_classes(inputs.shape[1:], num_classes, names),
+      shape=population.Shape(size, 'float32', (), 'class', num_classes, names),
       facts={'training examples': len(labels), 'test examples': len(test[1])},
       **of_data,
     )
 
   return Task(name=name, check=check_all, load=load, **fields)
-
-
-def shape_of_classes(
-  inputs: tuple[int, ...], num_classes: int, names: Optional[tuple[str, ...]] = None
-) -> population.Shape:
-  return population.Shape(inputs, 'float32', (), 'class', num_classes, names)
 
 
 def shape_of_tokens(
