@@ -81,6 +81,7 @@ class Predictor:
       return False
     shape = (_NUM_SAMPLES, *self._shape.inputs)
     rng = np.random.default_rng(1)
+    x: np.ndarray
     if self._shape.input_dtype == 'int32':
       x = rng.integers(self._shape.num_classes, size=shape, dtype=np.int32)
     else:  # Of which an embedding takes the first vector.
