@@ -29,23 +29,6 @@ LOSSES: dict[str, tuple[population.LabelKind, ...]] = {
 }
 
 
-def _of_each_label(name: str, kind: population.LabelKind) -> Callable[[Any, Any], Any]:
-  """Returns a function of outputs and labels for the loss of each label."""
-  import tensorflow as tf
-
-  def loss(outputs: Any, labels: Any) -> Any:
-    if kind in ('class', 'tokens'):
-      return tf.nn.sparse_softmax_cross_entropy_with_logits(labels, outputs)
-    outputs = tf.reshape(outputs, tf.shape(labels))
-    if kind == 'tags':
-      labels = tf.cast(labels, outputs.dtype)
-      return tf.nn.sigmoid_cross_entropy_with_logits(labels, outputs)
-    difference = outputs - labels
-    return tf.square(difference) if name == 'mean_squared_error' else tf.abs(difference)
-
-  return loss
-
-
 def check(given: str) -> None:
   if given not in LOSSES:
     raise ValueError(
@@ -72,11 +55,20 @@ def function(shape: population.Shape, name: Optional[str]) -> Callable[..., Any]
   """Returns the loss of a batch, a function of outputs, labels and sample weights."""
   import tensorflow as tf
 
-  label_losses = _of_each_label(name_for(shape, name), shape.label_kind)
-  rank = len(shape.labels)
+  name, kind, rank = name_for(shape, name), shape.label_kind, len(shape.labels)
+
+  def of_labels(outputs: Any, labels: Any) -> Any:
+    if kind in ('class', 'tokens'):
+      return tf.nn.sparse_softmax_cross_entropy_with_logits(labels, outputs)
+    outputs = tf.reshape(outputs, tf.shape(labels))
+    labels = tf.cast(labels, outputs.dtype)
+    if kind == 'tags':
+      return tf.nn.sigmoid_cross_entropy_with_logits(labels, outputs)
+    difference = outputs - labels
+    return tf.square(difference) if name == 'mean_squared_error' else tf.abs(difference)
 
   def batch_loss(outputs: Any, labels: Any, sample_weight: Any = None) -> Any:
-    values = label_losses(outputs, labels)
+    values = of_labels(outputs, labels)
     counts = tf.ones_like(values)
     for ignored in shape.ignored_labels:
       counts *= tf.cast(tf.not_equal(labels, ignored), values.dtype)

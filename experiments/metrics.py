@@ -19,7 +19,7 @@ class Metric:
   # Minimum and maximum, for pictures; `None` if there is none.
   limits: tuple[Optional[float], Optional[float]]
   higher_is_better: bool
-  num_classes: tuple[int, Optional[int]] = (0, None)  # Minimum and maximum number.
+  num_classes: tuple[float, float] = (0, np.inf)  # Minimum and maximum number.
   # Whether it is a mean over labels, computed batch by batch; if not, it needs test
   # examples of all classes.
   is_mean: bool = True
@@ -37,22 +37,21 @@ class Metric:
     return learning.MeanMetric(measure)
 
   def why_not(self, shape: population.Shape) -> Optional[str]:
+    """Returns why it cannot measure examples of this shape; `None` if it can."""
     if shape.label_kind not in self.label_kinds:
       fitting = [
-        each.name for each in METRICS.values() if shape.label_kind in each.label_kinds
+        name for name, each in METRICS.items() if shape.label_kind in each.label_kinds
       ]
       return (
         f'their labels are of the kind {shape.label_kind!r}; give '
         f'{" or ".join(fitting)}'
       )
-    if shape.label_kind != 'class':
-      return None
     lower, upper = self.num_classes
-    count = shape.num_classes or 0
-    if count < lower or (upper is not None and count > upper):
-      needed = f'{lower}' if lower == upper else f'{lower} or more'
-      return f'it is for {needed} classes, and there are {count}'
-    return None
+    count = shape.num_classes
+    if shape.label_kind != 'class' or count is None or lower <= count <= upper:
+      return None
+    needed = f'{lower}' if lower == upper else f'{lower} or more'
+    return f'it is for {needed} classes, and there are {count}'
 
   def why_not_measured(self, data: population.Population) -> Optional[str]:
     if self.is_mean or data.test_examples is None:
@@ -86,7 +85,7 @@ def _accuracy(
 ) -> np.ndarray:
   """Whether labels are predicted correctly; a logit above 0 predicts a tag."""
   if shape.label_kind == 'tags':
-    return (_reshaped(outputs, labels) > 0) == labels
+    return (outputs.reshape(labels.shape) > 0) == labels
   return np.argmax(outputs, axis=-1) == labels
 
 
@@ -111,10 +110,6 @@ def _token_accuracy(
   return np.argmax(outputs, axis=-1) == labels, ~np.isin(labels, left_out)
 
 
-def _reshaped(outputs: np.ndarray, labels: np.ndarray) -> np.ndarray:
-  return np.reshape(outputs, np.shape(labels))
-
-
 def _error_metric(name: str, error_function: Callable[..., Any], center: Any) -> Metric:
   """The mean of a function of errors, which the labels' `center` minimises."""
 
@@ -122,7 +117,7 @@ def _error_metric(name: str, error_function: Callable[..., Any], center: Any) ->
     shape: population.Shape, labels: np.ndarray, outputs: np.ndarray
   ) -> np.ndarray:
     del shape
-    difference = _reshaped(outputs, labels) - labels
+    difference = outputs.reshape(labels.shape) - labels
     return error_function(difference.astype(np.float64))
 
   def best_constant(labels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -144,25 +139,17 @@ def _most_frequent(labels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 def _auc(shape: population.Shape, labels: np.ndarray, outputs: np.ndarray) -> float:
   """Area under the receiver operating characteristic, for tags the mean over them."""
-  if shape.label_kind == 'tags':
-    columns = zip(_reshaped(outputs, labels).T.astype(np.float64), labels.T)
-    return float(np.mean([_area(*each) for each in columns]))
-  return _area(outputs[:, 1].astype(np.float64) - outputs[:, 0], labels)
+  from sklearn import metrics  # Slow to load.
 
-
-def _area(scores: np.ndarray, labels: np.ndarray) -> float:
-  """That area for labels 0 and 1; ties count half."""
-  from scipy import stats  # Slow to load.
-
-  ranks = stats.rankdata(scores)
-  positives = int(np.sum(labels == 1))
-  negatives = len(labels) - positives
-  if not positives or not negatives:
+  if not np.ptp(labels, axis=0).all():
     raise ValueError(
       'auc needs test examples of both classes, and of tags, of both of each.'
     )
-  above = np.sum(ranks[labels == 1]) - positives * (positives + 1) / 2
-  return float(above / (positives * negatives))
+  if shape.label_kind == 'tags':
+    scores = outputs.reshape(labels.shape)
+  else:
+    scores = outputs[:, 1].astype(np.float64) - outputs[:, 0]
+  return float(metrics.roc_auc_score(labels, scores))
 
 
 _CLASSES: tuple[population.LabelKind, ...] = ('class', 'tags')
@@ -170,7 +157,7 @@ METRICS = {
   each.name: each
   for each in (
     Metric('accuracy', _CLASSES, _accuracy, (0, 1), True, best_constant=_most_frequent),
-    Metric('top_5_accuracy', ('class',), _top_5_accuracy, (0, 1), True, (6, None)),
+    Metric('top_5_accuracy', ('class',), _top_5_accuracy, (0, 1), True, (6, np.inf)),
     Metric('auc', _CLASSES, _auc, (0, 1), True, (2, 2), is_mean=False),
     Metric('token_accuracy', ('tokens',), _token_accuracy, (0, 1), True),
     _error_metric('mean_squared_error', np.square, np.mean),

@@ -11,7 +11,7 @@ import tensorflow as tf
 
 from tff_dp_aggregators import learning
 from tff_dp_aggregators.learning import keras_losses
-from tff_dp_aggregators.learning import metrics as learning_metrics
+from tff_dp_aggregators.learning.runs import evaluation
 from tff_dp_aggregators.learning.runs import run_directory
 from tff_dp_aggregators.learning.runs import saved_model
 
@@ -22,7 +22,6 @@ from .data import preprocessing as preprocessing_lib
 from .data import texts as texts_lib
 from .models import own
 
-_CROSS_ENTROPY = 'cross_entropy'
 _NUM_SAMPLES = 16  # Random inputs that show whether outputs are probabilities.
 
 
@@ -37,7 +36,7 @@ class Predictor:
     self._metric = metrics.METRICS[flags['metric']]
     self.model = _model(run_dir, flags['model'], self._shape)
     # A model of the user's own may have its own loss.
-    is_known = ':' not in flags['model'] or flags['loss'] == _CROSS_ENTROPY
+    is_known = ':' not in flags['model'] or flags['loss'] == 'cross_entropy'
     self.gives_logits = is_known or not self._gives_probabilities()
 
   def columns(self, data: preprocessing_lib.NewData) -> Iterator[dict[str, list[Any]]]:
@@ -45,43 +44,31 @@ class Predictor:
     for chunk in data.chunks():
       outputs = self._outputs(chunk.inputs, chunk.last)
       result = interpreted(outputs, self.preprocessing, self.gives_logits)
-      values, likely = result['prediction'].numpy(), result.get('probability')
       columns: dict[str, list[Any]] = {}
       if chunk.clients is not None:
         columns[str(data.client_column)] = chunk.clients
       for index, label in enumerate(self.preprocessing.several or ['']):
         suffix = f'_{label}' if label else ''
-        one: Any = (slice(None), index) if label else slice(None)
-        if likely is None:
-          columns[f'prediction{suffix}'] = [f'{each:.9g}' for each in values[one]]
-          continue
-        columns[f'prediction{suffix}'] = [
-          each.decode('utf-8') if isinstance(each, bytes) else each
-          for each in values[one]
-        ]
-        columns[f'probability{suffix}'] = [
-          f'{each:.6g}' for each in likely.numpy()[one]
-        ]
+        for name, digits in (('prediction', 9), ('probability', 6)):
+          if name in result:
+            values = result[name].numpy()
+            columns[name + suffix] = [
+              f'{each:.{digits}g}' if isinstance(each, float) else _text(each)
+              for each in (values[:, index] if label else values).tolist()
+            ]
       yield columns
 
   def measure(self, data: preprocessing_lib.NewData) -> tuple[str, float]:
     """Returns name and value of the run's metric on data with labels."""
-    metric = self._metric.make(self._shape)
-    is_mean = isinstance(metric, learning.MeanMetric)
-    sums, outputs, labels = learning_metrics.Sums(), [], []
+    name, metric = self._metric.name, self._metric.make(self._shape)
+    of_batch, of_all = evaluation.in_batches(name, metric, len(data), are_logits=False)
+    parts = []
     for x, y in data.examples():
       predicted = self._outputs(x)
       if self._shape.label_kind == 'number':
         predicted = self.preprocessing.in_units(predicted)
-      if is_mean:
-        sums = sums.plus(metric.sums(y, predicted))
-      else:
-        outputs.append(predicted)
-        labels.append(y)
-    if is_mean:
-      return self._metric.name, sums.mean
-    value = metric(np.concatenate(labels), np.concatenate(outputs))
-    return self._metric.name, float(value)
+      parts.append(of_batch(y, predicted))
+    return name, of_all(parts)
 
   def _outputs(self, x: np.ndarray, last: Optional[np.ndarray] = None) -> np.ndarray:
     """Returns the model's outputs for a batch; for text, those at the last token."""
@@ -94,14 +81,12 @@ class Predictor:
       return False
     shape = (_NUM_SAMPLES, *self._shape.inputs)
     rng = np.random.default_rng(1)
+    x: np.ndarray
     if self._shape.input_dtype == 'int32':
       x = rng.integers(self._shape.num_classes, size=shape, dtype=np.int32)
-    else:
-      x = rng.normal(size=shape).astype(np.float32)
-    try:
-      outputs = self.model(x)
-    except tf.errors.OpError:  # The inputs may be looked up in an embedding.
-      outputs = self.model(rng.random(shape, np.float32))
+    else:  # Of which an embedding takes the first vector.
+      x = rng.random(shape, np.float32)
+    outputs = self.model(x)
     return keras_losses.why_no_logits(np.asarray(outputs, np.float64)) is not None
 
 
@@ -132,6 +117,10 @@ def interpreted(
   }
 
 
+def _text(value: Any) -> Any:
+  return value.decode('utf-8') if isinstance(value, bytes) else value
+
+
 def _model(run_dir: str, name: str, shape: population.Shape) -> Any:
   """Loads the model of a run; makes a user's own again if it could not be saved."""
   try:
@@ -154,18 +143,16 @@ class Served(tf.Module):
     super().__init__()
     self._preprocessing = predictor.preprocessing
     self._gives_logits = predictor.gives_logits
-    model = predictor.model
-    self._model = model
+    self._model = predictor.model
     self._weights = None
-    if not isinstance(model, tf.keras.Model):
-      self._weights = tf.nest.map_structure(tf.Variable, model.initial_weights)
+    if not isinstance(self._model, tf.keras.Model):
+      self._weights = tf.nest.map_structure(tf.Variable, self._model.initial_weights)
     if self._preprocessing.text is not None:
       vocabulary = self._preprocessing.tokens
-      if vocabulary.unit == 'character':
-        keys = tf.constant([*map(ord, vocabulary.entries)], tf.int64)
-      else:
-        keys = tf.constant(vocabulary.entries, tf.string)
-      self._table = _hash_table(keys, 1, vocabulary.unknown)
+      is_text = vocabulary.unit == 'word'
+      keys = vocabulary.entries if is_text else [*map(ord, vocabulary.entries)]
+      dtype = tf.string if is_text else tf.int64
+      self._table = _hash_table(tf.constant(keys, dtype), 1, vocabulary.unknown)
     self._values = self._known()
     self.columns = self._columns()
     self.predict = tf.function(self._predict, input_signature=[self.columns])

@@ -58,28 +58,20 @@ class Vocabulary:
     """Names of all tokens, special ones included."""
     return ('<pad>', *self.entries, '<oov>', '<bos>', '<eos>')
 
-  def tokens(self, text: str) -> np.ndarray:
-    """Returns a text's tokens, with those of its beginning and end; int32."""
-    units = text if self.unit == 'character' else text.split()
+  def tokens(self, text: Sequence[str]) -> np.ndarray:
+    """Returns the tokens of a text or its words, of beginning and end; int32."""
+    is_whole = isinstance(text, str) and self.unit == 'word'
+    units = str(text).split() if is_whole else text
     tokens = map(self._tokens.get, units, itertools.repeat(self.unknown))
     return np.array([self.begin, *tokens, self.end], np.int32)
 
-  def sequences(self, text: str, length: int) -> np.ndarray:
+  def sequences(self, text: Sequence[str], length: int) -> np.ndarray:
     """Returns a text's tokens as int32 [sequences, length + 1], the last one padded."""
     tokens = self.tokens(text)
     count = -(-len(tokens) // (length + 1))
     padded = np.full(count * (length + 1), PADDING, np.int32)
     padded[: len(tokens)] = tokens
     return padded.reshape(count, length + 1)
-
-  def sentence(self, words: Sequence[str], length: int) -> np.ndarray:
-    """Returns a sentence as int32 [length + 1]; if truncated, it has no end token."""
-    tokens = [self._tokens.get(word, self.unknown) for word in words[:length]]
-    if len(tokens) < length:
-      tokens.append(self.end)
-    padded = np.full(length + 1, PADDING, np.int32)
-    padded[0], padded[1 : len(tokens) + 1] = self.begin, tokens
-    return padded
 
 
 def examples(sequences: np.ndarray) -> dict[str, np.ndarray]:

@@ -20,26 +20,20 @@ class Kind:
   widths: Mapping[str, int] = dataclasses.field(default_factory=dict)
   min_pixels: int = 1  # Minimum height and width of an image.
 
-  @property
-  def embeds_columns(self) -> bool:
-    """Whether it embeds columns in vectors of `embedding_size`."""
-    return self.inputs == 'features'
-
   def why_not(self, shape: population.Shape) -> Optional[str]:
     """Returns why the model cannot take examples of this shape; `None` if it can."""
     dtype = 'int32' if self.inputs == 'tokens' else 'float32'
-    fits = shape.label_kind in self.label_kinds and shape.input_dtype == dtype
-    inputs = f'{dtype} inputs'
+    fits, which = shape.label_kind in self.label_kinds, ''
     if self.inputs == 'images':
       fits &= len(shape.inputs) in (2, 3) and min(shape.inputs[:2]) >= self.min_pixels
-      inputs = (
-        'float32 inputs of shape [height, width] or [height, width, channels], with '
-        f'at least {self.min_pixels} pixels a side,'
+      which = (
+        ' of shape [height, width] or [height, width, channels], with at least '
+        f'{self.min_pixels} pixels a side,'
       )
-    if fits:
+    if fits and shape.input_dtype == dtype:
       return None
     return (
-      f'it is for {inputs} and labels of the kind '
+      f'it is for {dtype} inputs{which} and labels of the kind '
       f'{" or ".join(map(repr, self.label_kinds))}, and these are {shape.input_dtype} '
       f'of shape {list(shape.inputs)} with labels of the kind {shape.label_kind!r}'
     )

@@ -43,8 +43,6 @@ def kind(name: str) -> kind_lib.Kind:
 
 
 class _OwnModel(kind_lib.Kind):
-  embeds_columns = False
-
   def why_not(self, shape: population.Shape) -> Optional[str]:
     return None
 
@@ -56,41 +54,23 @@ class _OwnModel(kind_lib.Kind):
     **widths: Optional[int],  # The user's model has its own.
   ) -> Any:
     import tensorflow as tf
-    import tensorflow_federated as tff
 
-    from tff_dp_aggregators.learning import keras_losses
     from tff_dp_aggregators.learning import models as models_lib
-    from tff_dp_aggregators.learning import packed
-    from tff_dp_aggregators.learning.packed import step_checks
 
     from . import networks
 
     with models_lib.as_in_a_new_process(seed):
-      returned = make(self.name, shape)
+      made = make(self.name, shape)
     example_spec = tf.nest.map_structure(
       lambda each: tf.TensorSpec(each.shape[1:], each.dtype), networks.input_spec(shape)
     )
     try:
-      is_functional = isinstance(returned, tff.learning.models.FunctionalModel)
-      if not is_functional and not isinstance(returned, tf.keras.Model):
-        raise ValueError(
-          f'it returned {type(returned).__name__}, and must return a Keras model or a '
-          'tff.learning.models.FunctionalModel.'
-        )
-      if is_functional and loss is not None:
-        raise ValueError(
-          f'--loss={loss} is for Keras models; this one is functional and has its own.'
-        )
-      of_batch = None if is_functional else _loss(returned, shape, loss)
-      model = models_lib.functional(returned, of_batch, example_spec, 'the data', seed)
-      is_cross_entropy = shape.label_kind in losses.LOSSES['cross_entropy']
-      is_own = isinstance(of_batch, keras_losses.BatchLoss)
-      are_tags = shape.label_kind == 'tags'  # Their metric takes logits as well.
-      if not is_functional and (are_tags or (is_own and is_cross_entropy)):
-        _check_logits(model, are_tags)
+      if isinstance(made, tf.keras.Model):
+        loss = _loss(made, shape, loss)
+      model = models_lib.functional(made, loss, example_spec, 'the data', seed)
+      if isinstance(made, tf.keras.Model):
+        _check_logits(model, shape, loss)
       _check_outputs(model, shape)
-      plain = tff.learning.optimizers.build_sgdm(1.0)
-      step_checks.refuse_random_models(packed.LocalTraining(model, plain, batch_size=1))
     except (ValueError, TypeError) as e:
       text = ' '.join(str(e).split())
       raise program.WrongUsage(f'--model={self.name}: {text}') from e
@@ -111,10 +91,9 @@ def make(name: str, shape: population.Shape) -> Any:
   except (Exception, SystemExit) as e:  # The user's module may raise anything.
     raise program.WrongUsage(f'--model={name} failed: {_why(e)}') from e
   raise program.WrongUsage(
-    f'--model={name} takes no shape, so it cannot know that the last '
-    f'{len(shape.embedded)} inputs are numbers of values of --embedding_columns, and '
-    'no quantities. Have it take the shape, whose `embedded` says how many values each '
-    'has, or leave --embedding_columns out.'
+    f'--model={name} takes no shape, so it would take the numbers of values of '
+    '--embedding_columns for quantities. Have it take the shape, whose `embedded` says '
+    'how many values each has, or leave --embedding_columns out.'
   )
 
 
@@ -129,25 +108,26 @@ def _loss(model: Any, shape: population.Shape, given: Optional[str]) -> Any:
   from tff_dp_aggregators.learning import keras_losses
 
   is_named = given is not None and given not in losses.LOSSES
-  if is_named or (given is None and getattr(model, 'loss', None) is not None):
-    if shape.ignored_labels:
-      raise ValueError(
-        f"Keras's losses count padding like other tokens; give --loss="
-        f'{losses.name_for(shape, None)}, or a functional model.'
-      )
-    return given
-  name = losses.name_for(shape, given)
-  return keras_losses.BatchLoss(losses.function(shape, name))
+  if not is_named and (given or getattr(model, 'loss', None) is None):
+    return keras_losses.BatchLoss(losses.function(shape, given))
+  if shape.ignored_labels:
+    raise ValueError(
+      f"Keras's losses count padding like other tokens; give --loss="
+      f'{losses.name_for(shape, None)}, or a functional model.'
+    )
+  return given
 
 
-def _check_logits(model: Any, are_tags: bool) -> None:
+def _check_logits(model: Any, shape: population.Shape, loss: Any) -> None:
   """Refuses outputs that are probabilities if loss or metric need logits."""
   from tff_dp_aggregators.learning import keras_losses
 
+  are_tags = shape.label_kind == 'tags'  # Their metric takes logits as well.
+  is_own = isinstance(loss, keras_losses.BatchLoss) and shape.label_kind != 'number'
   _, outputs = model.sample()
-  why = hasattr(outputs, 'shape') and keras_losses.why_no_logits(
-    outputs, are_tags, model.keras_model
-  )
+  if not (are_tags or is_own) or not hasattr(outputs, 'shape'):
+    return
+  why = keras_losses.why_no_logits(outputs, are_tags, model.keras_model)
   if why:
     raise ValueError(
       f'it {why}, like probabilities, but logits are required by '
@@ -160,24 +140,19 @@ def _check_logits(model: Any, are_tags: bool) -> None:
 def _check_outputs(model: Any, shape: population.Shape) -> None:
   import tensorflow as tf
 
-  from tff_dp_aggregators.learning import clients
-
-  x_spec, _ = clients.pair(model.input_spec)
   with tf.Graph().as_default():  # Functional models of Keras need a graph.
     weights = tf.nest.map_structure(tf.constant, model.initial_weights)
-    x = tf.compat.v1.placeholder(x_spec.dtype, x_spec.shape)
+    x = tf.compat.v1.placeholder(shape.input_dtype, [None, *shape.inputs])
     outputs = model.predict_on_batch(weights, x, training=False)
-    outputs = getattr(outputs, 'output', outputs)  # Without the regularizers' losses.
-  expected = [None, *shape.labels]
-  if shape.num_classes is not None:
-    expected.append(shape.num_classes)
-  of_numbers = [*expected, 1] if shape.num_classes is None else expected
+  outputs = getattr(outputs, 'output', outputs)  # Without the regularizers' losses.
+  last = [[shape.num_classes]] if shape.num_classes is not None else [[], [1]]
+  expected = [[None, *shape.labels, *each] for each in last]
   if not hasattr(outputs, 'shape') or not any(
-    outputs.shape.is_compatible_with(each) for each in (expected, of_numbers)
+    map(outputs.shape.is_compatible_with, expected)
   ):
     raise ValueError(
       f'it puts out {getattr(outputs, "shape", "several tensors")} for inputs of '
-      f'{list(shape.inputs)}; for these data it must be {expected}: a number for each '
-      'class, token or label. The function may take the shape of the examples as its '
-      'argument.'
+      f'{list(shape.inputs)}; for these data it must be {expected[0]}: a number for '
+      'each class, token or label. The function may take the shape of the examples as '
+      'its argument.'
     )

@@ -108,7 +108,7 @@ def rows() -> tuple[program.Flag, ...]:
 def from_flags(values: flags.FlagValues) -> Model:
   kind = kind_lib.KINDS.get(values.model) or own.kind(values.model)
   for name in _WIDTHS:
-    needs_columns = name == 'embedding_size' and kind.embeds_columns
+    needs_columns = name == 'embedding_size' and kind.inputs == 'features'
     if name not in kind.widths or (needs_columns and not values.embedding_columns):
       having = [each.name for each in kind_lib.KINDS.values() if name in each.widths]
       why = (

@@ -5,9 +5,10 @@ client's examples are read from the database on demand, so a population needs li
 memory; test examples have a split of their own.
 """
 
-import contextlib
 import functools
+import io
 import os
+import pathlib
 import pickle
 import re
 import tarfile
@@ -23,8 +24,8 @@ from ..data.formats import sqlite_clients
 from ..options import data as data_options
 from . import task
 
-# Parses serialised examples.
-_Parse = Callable[[list[bytes]], dict[str, np.ndarray]]
+_Features = Mapping[str, tuple[str, list[int]]]
+_Parse = Callable[..., dict[str, np.ndarray]]
 _SERVER = 'https://storage.googleapis.com/tff-datasets-public/'
 
 
@@ -54,15 +55,21 @@ def _database(options: data_options.Data, name: str) -> str:
 
 
 class _Split:
-  """The clients of a split, read on demand, as `learning.train` takes them."""
+  """The clients of a split, read on demand, as `learning.train` takes them.
 
-  def __init__(self, path: str, name: str, parse: _Parse, max_examples: int):
-    self._path, self._name, self._parse = path, name, parse
-    self._max_examples = max_examples  # Of each client; -1 for all.
+  `features`: Dtype and shape of each feature of the serialised `tf.train.Example`s.
+  `parse`: Makes inputs and labels of the features.
+  """
+
+  def __init__(
+    self, path: str, split: str, features: _Features, parse: _Parse, max_examples: int
+  ):
+    self._path, self._split, self._parse = path, split, parse
+    self._features, self._max_examples = features, max_examples
     query = 'SELECT DISTINCT client_id FROM client_metadata WHERE split_name = ?'
-    self.ids = tuple(sorted(id_ for (id_,) in self._rows(query, name)))
+    self.ids = tuple(sorted(id_ for (id_,) in self._rows(query, split)))
     if not self.ids:
-      raise ValueError(f'{path} has no clients in the split {name!r}.')
+      raise ValueError(f'{path} has no clients in the split {split!r}.')
 
   def examples(self, id_: str) -> dict[str, np.ndarray]:
     import tensorflow as tf
@@ -71,14 +78,20 @@ class _Split:
       'SELECT serialized_example_proto FROM examples '
       'WHERE client_id = ? AND split_name = ? LIMIT ?'
     )
-    rows = self._rows(query, id_, self._name, self._max_examples)
+    rows = self._rows(query, id_, self._split, self._max_examples)
+    specs = {
+      name: tf.io.FixedLenFeature(shape, tf.as_dtype(dtype))
+      for name, (dtype, shape) in self._features.items()
+    }
+    serialized = tf.constant([each for (each,) in rows], tf.string)
     try:
-      return self._parse([serialized for (serialized,) in rows])
+      tensors = tf.io.parse_example(serialized, specs)
     except tf.errors.InvalidArgumentError as e:
       raise ValueError(
         f'{self._path}: examples of client {id_!r} are not those of this task: '
         f'{e.message}'
       ) from e
+    return self._parse(*(tensors[name].numpy() for name in self._features))
 
   def first(self, limit: Optional[int]) -> tuple[np.ndarray, np.ndarray]:
     """Returns examples of one client after the other, at most `limit`."""
@@ -93,18 +106,6 @@ class _Split:
   def _rows(self, query: str, *arguments: Any) -> list[tuple[Any, ...]]:
     with sqlite_clients.connected(self._path) as connection:
       return connection.execute(query, arguments).fetchall()
-
-
-def _features(serialized: list[bytes], **features: Any) -> Mapping[str, np.ndarray]:
-  """Parses serialised `tf.train.Example`s, given dtype and shape of each feature."""
-  import tensorflow as tf
-
-  specs = {
-    name: tf.io.FixedLenFeature(shape, tf.as_dtype(dtype))
-    for name, (dtype, shape) in features.items()
-  }
-  tensors = tf.io.parse_example(tf.constant(serialized, tf.string), specs)
-  return {name: tensor.numpy() for name, tensor in tensors.items()}
 
 
 def _task(
@@ -122,6 +123,7 @@ def _task(
 def _population(
   options: data_options.Data,
   name: str,
+  features: _Features,
   parse: _Parse,
   splits: Sequence[str] = ('train', 'test'),
   max_examples: int = -1,  # Of each client; -1 for all.
@@ -130,7 +132,9 @@ def _population(
   **fields: Any,
 ) -> population.Population:
   path = _database(options, name)
-  clients, test = (_Split(path, split, parse, max_examples) for split in splits)
+  clients, test = (
+    _Split(path, split, features, parse, max_examples) for split in splits
+  )
   x, y = test.first(max_test_examples)
   return population.Population(
     clients=clients,
@@ -141,18 +145,8 @@ def _population(
   )
 
 
-# Digits by writer: the EMNIST experiment of DP-FTRL (arXiv:2103.00039). 3,383 writers
-# with 341,873 training images of 28 x 28 pixels in 10 classes, and 40,832 test images
-# of the same writers: `only_digits`, as in google-research/federated,
-# dp_ftrl/run_emnist.py. Pixels are unchanged, with 1 for the background; batches of
-# 16, one local epoch.
-
-
-def _digits(serialized: list[bytes]) -> dict[str, np.ndarray]:
-  features = _features(serialized, pixels=('float32', [28, 28, 1]), label=('int64', []))
-  return {'x': features['pixels'], 'y': features['label'].astype(np.int32)}
-
-
+# The EMNIST experiment of DP-FTRL (arXiv:2103.00039): digits of 3,383 writers, and test
+# images of the same ones, as in google-research/federated, dp_ftrl/run_emnist.py.
 EMNIST = _task(
   'emnist',
   'digits by writer with the convolutional network of DP-FTRL',
@@ -165,26 +159,25 @@ EMNIST = _task(
     client_learning_rate=0.02,
     server_learning_rate=1.0,
   ),
-  parse=_digits,
+  features={'pixels': ('float32', [28, 28, 1]), 'label': ('int64', [])},
+  parse=lambda pixels, label: {'x': pixels, 'y': label.astype(np.int32)},
   splits=('digits_only_train', 'digits_only_test'),
-  shape=task.shape_of_classes((28, 28, 1), 10),
+  shape=population.Shape((28, 28, 1), 'float32', (), 'class', 10),
   not_covered=(population.HELD_OUT_OF_CLIENTS,),
 )
 
 
-# CIFAR-100 over 500 clients, split by Pachinko allocation (arXiv:2003.00295): 100
-# training images each, and 10,000 test images of other clients. Each image is
-# standardised by its own mean and standard deviation, as in
-# `tff.simulation.baselines.cifar100`, but not cropped at random. The papers' network,
-# ResNet-18 with group normalisation, can be given as --model=package.module:function.
+# CIFAR-100 over 500 clients, split by Pachinko allocation (arXiv:2003.00295), and test
+# images of other clients. Each image is standardised by its own mean and standard
+# deviation, as in `tff.simulation.baselines.cifar100`, but not cropped at random. The
+# papers' network is ResNet-18 with group normalisation.
 
 
-def _images(serialized: list[bytes]) -> dict[str, np.ndarray]:
+def _images(image: np.ndarray, label: np.ndarray) -> dict[str, np.ndarray]:
   import tensorflow as tf
 
-  features = _features(serialized, image=('int64', [32, 32, 3]), label=('int64', []))
-  images = tf.image.per_image_standardization(features['image']).numpy()
-  return {'x': images, 'y': features['label'].astype(np.int32)}
+  images = tf.image.per_image_standardization(image).numpy()
+  return {'x': images, 'y': label.astype(np.int32)}
 
 
 CIFAR100 = _task(
@@ -199,17 +192,16 @@ CIFAR100 = _task(
     client_learning_rate=0.1,
     server_learning_rate=0.5,
   ),
+  features={'image': ('int64', [32, 32, 3]), 'label': ('int64', [])},
   parse=_images,
-  shape=task.shape_of_classes((32, 32, 3), 100),
+  shape=population.Shape((32, 32, 3), 'float32', (), 'class', 100),
 )
 
 
 # The next character in Shakespeare's plays, by role (arXiv:1602.05629, 2003.00295):
-# 715 roles with 16,068 training snippets, and 2,356 test snippets of the same roles.
-# As in `tff.simulation.baselines.shakespeare`, a snippet becomes sequences of 80
-# characters and their successors, the last one padded; 86 characters have tokens, and
-# with padding, out of vocabulary, beginning and end there are 90. All tokens but
-# padding count in loss and accuracy. The order of characters is the baseline's.
+# 715 roles, with test snippets of the same roles. As in
+# `tff.simulation.baselines.shakespeare`, whose order of characters this is, a snippet
+# becomes sequences of 80 characters and their successors, the last one padded.
 CHARACTERS = texts.Vocabulary(
   'character',
   tuple(
@@ -219,8 +211,7 @@ CHARACTERS = texts.Vocabulary(
 )
 
 
-def _snippets(serialized: list[bytes]) -> dict[str, np.ndarray]:
-  snippets = _features(serialized, snippets=('string', []))['snippets']
+def _snippets(snippets: np.ndarray) -> dict[str, np.ndarray]:
   # A character is a byte, as in TFF; those beyond ASCII are out of vocabulary.
   sequences = [CHARACTERS.sequences(each.decode('latin-1'), 80) for each in snippets]
   return texts.examples(np.concatenate(sequences))
@@ -240,22 +231,18 @@ SHAKESPEARE = _task(
     client_learning_rate=1.0,
     server_learning_rate=1.0,
   ),
+  features={'snippets': ('string', [])},
   parse=_snippets,
   shape=task.shape_of_tokens(CHARACTERS, 80),
   not_covered=(population.HELD_OUT_OF_CLIENTS,),
 )
 
 
-# The next word in answers on StackOverflow, by user: the experiment of DP-FTRL.
-# 342,477 users with 135.8 million training sentences. As in google-research/federated
+# The next word in answers on StackOverflow, by user, as in google-research/federated
 # (dp_ftrl, dp_matrix_factorization), and so in arXiv:2103.00039, 2202.08312 and
-# 2306.08153: the 10,000 most frequent words, 20 tokens a sentence, at most 256
-# sentences of a user (the first ones), batches of 16, one local epoch; a truncated
-# sentence has no end. After each round the model is measured on 10,000 sentences
-# of the test split, which is of the same users at later dates. `token_accuracy`
-# leaves out padding, words out of vocabulary and ends of sentences
-# (`accuracy_no_oov_or_eos` there). The words are those of `load_word_counts`: counted
-# over the training users, without noise.
+# 2306.08153: the 10,000 most frequent words, 20 tokens a sentence, of which a truncated
+# one has no end, and the first 256 sentences of a user. Test sentences are of the same
+# users at later dates. `token_accuracy` is `accuracy_no_oov_or_eos` there.
 _WORDS = 'stackoverflow.word_count'
 _NUM_WORDS = 10_000
 _LENGTH = 20
@@ -284,16 +271,17 @@ def _stackoverflow(options: data_options.Data) -> population.Population:
   vocabulary = _vocabulary(_check_stackoverflow(options))
   num_words = len(vocabulary.entries)
 
-  def parse(serialized: list[bytes]) -> dict[str, np.ndarray]:
-    sentences_read = _features(serialized, tokens=('string', []))['tokens']
-    sentences = (each.decode('utf-8', 'replace').split(' ') for each in sentences_read)
-    rows = [vocabulary.sentence(words, _LENGTH) for words in sentences]
+  def parse(sentences: np.ndarray) -> dict[str, np.ndarray]:
+    words = (each.decode('utf-8', 'replace').split(' ') for each in sentences)
+    # The first sequence: a truncated sentence has no end.
+    rows = [vocabulary.sequences(each, _LENGTH)[0] for each in words]
     return texts.examples(np.stack(rows))
 
   unscored = (vocabulary.unknown, vocabulary.begin, vocabulary.end)
   return _population(
     options,
     'stackoverflow',
+    {'tokens': ('string', [])},
     parse,
     max_examples=_MAX_SENTENCES,
     max_test_examples=_NUM_TEST_SENTENCES,
@@ -327,13 +315,11 @@ STACKOVERFLOW = task.Task(
 )
 
 
-# CIFAR-10: 50,000 training and 10,000 test images in 10 classes, from the files that
-# Keras stores. They have no clients: 1,000 are made, each with 50 images and its own
-# label distribution from a Dirichlet distribution (arXiv:1909.06335), as in
+# CIFAR-10, from the files that Keras stores, has no clients: 1,000 are made, each with
+# its own label distribution from a Dirichlet distribution (arXiv:1909.06335), as in
 # pfl-research's benchmark with alpha 0.1; arXiv:2306.08153 has a client for each image,
 # --num_clients=50000. Pixels are scaled to [-1, 1], which needs no statistics of the
-# clients; pfl-research uses mean and standard deviation of the training images
-# instead. Images are not flipped or cropped at random.
+# clients, as mean and standard deviation would; images are not flipped or cropped.
 _FOLDER = 'cifar-10-batches-py'
 _BATCHES = (*(f'data_batch_{number}' for number in range(1, 6)), 'test_batch')
 # Keras unpacks to the first; at its source the archive is cifar-10-python.tar.gz.
@@ -348,7 +334,6 @@ _NAMES = (
 
 
 def _check_cifar10(options: data_options.Data) -> str:
-  task.check_num_clients(options, 50_000)
   source = (
     'https://www.cs.toronto.edu/~kriz/cifar-10-python.tar.gz, which '
     'tf.keras.datasets.cifar10.load_data() unpacks under ~/.keras; an .npz has '
@@ -376,56 +361,57 @@ class _Unpickler(pickle.Unpickler):
 
 def _read(path: str) -> list[tuple[np.ndarray, np.ndarray]]:
   """Returns images and labels for training, then those for testing."""
-  try:
-    if path.endswith('.npz'):
-      with np.load(path, allow_pickle=False) as arrays:
-        return [
-          (arrays[f'x_{split}'], arrays[f'y_{split}'].reshape(-1))
-          for split in ('train', 'test')
-        ]
-    with contextlib.ExitStack() as stack:
-      files: list[Any]
-      if os.path.isdir(path):
-        paths = (os.path.join(path, name) for name in _BATCHES)
-        files = [stack.enter_context(open(each, 'rb')) for each in paths]
-      else:
-        archive = stack.enter_context(tarfile.open(path))
-        files = [archive.extractfile(f'{_FOLDER}/{name}') for name in _BATCHES]
-      batches = [_Unpickler(file, encoding='bytes').load() for file in files]
-    images = [np.asarray(each[b'data']).reshape(-1, 3, 32, 32) for each in batches]
-    images = [each.transpose(0, 2, 3, 1) for each in images]
-    labels = [np.asarray(each[b'labels']) for each in batches]
-  except Exception as e:  # Pickles and archives that are not whole raise many types.
-    raise ValueError(f'{path} is not CIFAR-10: {e}.') from e
+  if path.endswith('.npz'):
+    with np.load(path, allow_pickle=False) as arrays:
+      names = ('train', 'test')
+      return [(arrays[f'x_{each}'], arrays[f'y_{each}'].reshape(-1)) for each in names]
+  if os.path.isdir(path):
+    contents = [pathlib.Path(path, name).read_bytes() for name in _BATCHES]
+  else:
+    archive: Any
+    with tarfile.open(path) as archive:
+      contents = [archive.extractfile(f'{_FOLDER}/{each}').read() for each in _BATCHES]
+  batches = [_Unpickler(io.BytesIO(each), encoding='bytes').load() for each in contents]
+  images = [
+    np.asarray(each[b'data']).reshape(-1, 3, 32, 32).transpose(0, 2, 3, 1)
+    for each in batches
+  ]
+  labels = [np.asarray(each[b'labels']) for each in batches]
   train = np.concatenate(images[:-1]), np.concatenate(labels[:-1])
   return [train, (images[-1], labels[-1])]
 
 
-def _scaled(path: str, images: np.ndarray, labels: np.ndarray) -> Any:
+def _scaled(images: np.ndarray, labels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
   is_valid = images.shape[1:] == (32, 32, 3) and images.dtype == np.uint8
   is_valid &= labels.shape == images.shape[:1] and len(labels) > 0
   if not is_valid or labels.min() < 0 or labels.max() > 9:
     raise ValueError(
-      f'{path} must have uint8 images of [images, 32, 32, 3] and as many labels from 0 '
-      f'to 9; it has {images.dtype} of {list(images.shape)} and labels of '
-      f'{list(labels.shape)}.'
+      'it must have uint8 images of [images, 32, 32, 3] and as many labels from 0 to '
+      f'9; it has {images.dtype} of {list(images.shape)} and labels of '
+      f'{list(labels.shape)}'
     )
   return (images / np.float32(127.5) - 1).astype(np.float32), labels.astype(np.int32)
 
 
-def _load_cifar10(options: data_options.Data) -> population.Population:
+def _read_cifar10(
+  options: data_options.Data, rng: np.random.Generator
+) -> dict[str, Any]:
   path = _check_cifar10(options)
-  train, test = (_scaled(path, *each) for each in _read(path))
-  rng = np.random.default_rng([options.seed, 0])
-  return task.split_with_label_skew(train, test, options, rng, num_classes=10)
+  try:
+    train, test = (_scaled(*each) for each in _read(path))
+  except Exception as e:  # Pickles and archives that are not whole raise many types.
+    raise ValueError(f'{path} is not CIFAR-10: {e}.') from e
+  return {'train': train, 'test': test}
 
 
-CIFAR10 = task.Task(
-  name='cifar10',
+CIFAR10 = task.of_made_clients(
+  'cifar10',
+  50_000,
+  10,
+  _check_cifar10,
+  _read_cifar10,
   summary='small images dealt out to 1,000 clients with skewed labels, as in '
   "pfl-research's benchmark (needs --cache_dir)",
-  check=_check_cifar10,
-  load=_load_cifar10,
   defaults=task.Defaults(
     model='simple_cnn',
     num_rounds=1500,

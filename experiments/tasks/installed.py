@@ -1,8 +1,7 @@
 """Tasks on installed data: small data sets of scikit-learn, and Python's sources.
 
-A fifth of scikit-learn's data is held out. Digits: 1,797 images of 8 x 8 pixels in 10
-classes. Breast cancer: 569 tumours in two classes, with 30 numbers each; these are
-scaled by training examples without noise, so reports say that no privacy covers it.
+A fifth of scikit-learn's data is held out. The numbers of `breast_cancer` are scaled by
+training examples without noise, so reports say that no privacy covers it.
 """
 
 import functools
@@ -27,46 +26,43 @@ def _refuse_cache_dir(options: data_options.Data, name: str) -> None:
     )
 
 
-def _task(name: str, num_examples: int, **fields: Any) -> task.Task:
+def _task(name: str, num_examples: int, num_classes: int, **fields: Any) -> task.Task:
   num_test = round(num_examples / 5)
 
-  def check(options: data_options.Data) -> None:
-    _refuse_cache_dir(options, name)
-    task.check_num_clients(options, num_examples - num_test)
-
-  def load(options: data_options.Data) -> population.Population:
+  def read(options: data_options.Data, rng: np.random.Generator) -> dict[str, Any]:
     import sklearn.datasets  # Takes a second; flags are checked without it.
 
     data = getattr(sklearn.datasets, f'load_{name}')()
-    labels = data.target.astype(np.int32)
-    rng = np.random.default_rng([options.seed, 0])
+    labels, inputs = data.target.astype(np.int32), data.data
     test, train = np.split(rng.permutation(len(labels)), [num_test])
-    of_shape: dict[str, Any] = {}
+    more: dict[str, Any] = {}
     if name == 'digits':
-      inputs = (data.images[..., np.newaxis] / 16.0).astype(np.float32)
+      inputs = data.images[..., np.newaxis] / 16.0
     else:
-      mean, stddev = data.data[train].mean(axis=0), data.data[train].std(axis=0)
-      inputs = ((data.data - mean) / stddev).astype(np.float32)
-      of_shape['names'] = tuple(str(each) for each in data.target_names)
-      of_shape['not_covered'] = (
+      inputs = (inputs - inputs[train].mean(axis=0)) / inputs[train].std(axis=0)
+      more['names'] = tuple(str(each) for each in data.target_names)
+      more['not_covered'] = (
         "Features were scaled by the mean and standard deviation of all clients' "
         'training examples.',
       )
-    return task.split_with_label_skew(
-      (inputs[train], labels[train]),
-      (inputs[test], labels[test]),
-      options,
-      rng,
-      num_classes=len(data.target_names),
-      **of_shape,
-    )
+    inputs = inputs.astype(np.float32)
+    parts = {'train': train, 'test': test}
+    return {key: (inputs[part], labels[part]) for key, part in parts.items()} | more
 
-  return task.Task(name=name, check=check, load=load, **fields)
+  return task.of_made_clients(
+    name,
+    num_examples - num_test,
+    num_classes,
+    functools.partial(_refuse_cache_dir, name=name),
+    read,
+    **fields,
+  )
 
 
 DIGITS = _task(
   'digits',
   1797,
+  10,
   summary='logistic regression on handwritten digits, which shows in some 15 seconds '
   'what privacy costs',
   defaults=task.Defaults(
@@ -83,6 +79,7 @@ DIGITS = _task(
 BREAST_CANCER = _task(
   'breast_cancer',
   569,
+  2,
   summary='logistic regression on a small table, where few clients have to hide behind '
   'much noise',
   defaults=task.Defaults(
@@ -98,11 +95,9 @@ BREAST_CANCER = _task(
 )
 
 
-# The next character in Python's standard library. Each module but tests is a client, so
-# their number depends on the release of Python. A client has the first 24 sequences of
-# 40 characters of its file; other characters than printable ASCII are out of
-# vocabulary, so the vocabulary does not depend on the data. One file in ten is held
-# out.
+# The next character in Python's standard library. A module is a client with the
+# first 24 sequences of 40 characters of its file; one file in ten is held out. The
+# vocabulary, printable ASCII, does not depend on the data.
 _ROOT = sysconfig.get_path('stdlib')
 _LENGTH = 40
 _MAX_SEQUENCES = 24

@@ -1,6 +1,7 @@
 """Definition of a task, from which flags, their help and the simulation follow."""
 
 import dataclasses
+from collections.abc import Mapping
 from typing import Any, Callable, Optional
 
 import numpy as np
@@ -47,46 +48,48 @@ class Task:
   defaults: Defaults
 
 
-def check_num_clients(options: data_options.Data, maximum: int) -> None:
-  """Refuses more clients than examples, for data that are split over made clients."""
-  if options.num_clients is None or options.num_clients > maximum:
-    raise ValueError(
-      f'num_clients must be at most {maximum}, the number of training examples; got '
-      f'{options.num_clients}.'
+def of_made_clients(
+  name: str,
+  num_examples: int,
+  num_classes: int,
+  check: Callable[[data_options.Data], Any],
+  read: Callable[[data_options.Data, np.random.Generator], Mapping[str, Any]],
+  **fields: Any,
+) -> Task:
+  """Returns a task whose examples of classes are dealt out with label skew.
+
+  `num_examples`: Number of training examples.
+  `read`: Returns `train` and `test`, inputs and labels each, and fields of the
+    population.
+  """
+
+  def check_all(options: data_options.Data) -> None:
+    check(options)
+    if options.num_clients is None or options.num_clients > num_examples:
+      raise ValueError(
+        f'num_clients must be at most {num_examples}, the number of training '
+        f'examples; got {options.num_clients}.'
+      )
+
+  def load(options: data_options.Data) -> population.Population:
+    assert options.num_clients is not None
+    rng = np.random.default_rng([options.seed, 0])
+    of_data = dict(read(options, rng))
+    (inputs, labels), test = of_data.pop('train'), of_data.pop('test')
+    names, size = of_data.pop('names', None), inputs.shape[1:]
+    parts = arrangement.split_with_label_skew(
+      labels, options.num_clients, options.dirichlet_alpha, rng
+    )
+    return population.Population(
+      clients={i: {'x': inputs[p], 'y': labels[p]} for i, p in enumerate(parts)},
+      num_clients=len(parts),
+      test_examples=test,
+      shape=population.Shape(size, 'float32', (), 'class', num_classes, names),
+      facts={'training examples': len(labels), 'test examples': len(test[1])},
+      **of_data,
     )
 
-
-def split_with_label_skew(
-  train: tuple[np.ndarray, np.ndarray],
-  test: tuple[np.ndarray, np.ndarray],
-  options: data_options.Data,
-  rng: np.random.Generator,
-  *,
-  num_classes: int,
-  names: Optional[tuple[str, ...]] = None,
-  not_covered: tuple[str, ...] = (),
-) -> population.Population:
-  """Splits examples of classes over made clients with label skew."""
-  inputs, labels = train
-  assert options.num_clients is not None
-  parts = arrangement.split_with_label_skew(
-    labels, options.num_clients, options.dirichlet_alpha, rng
-  )
-  clients = [{'x': inputs[part], 'y': labels[part]} for part in parts]
-  return population.Population(
-    clients=dict(enumerate(clients)),
-    num_clients=len(clients),
-    test_examples=test,
-    shape=shape_of_classes(inputs.shape[1:], num_classes, names),
-    facts={'training examples': len(labels), 'test examples': len(test[1])},
-    not_covered=not_covered,
-  )
-
-
-def shape_of_classes(
-  inputs: tuple[int, ...], num_classes: int, names: Optional[tuple[str, ...]] = None
-) -> population.Shape:
-  return population.Shape(inputs, 'float32', (), 'class', num_classes, names)
+  return Task(name=name, check=check_all, load=load, **fields)
 
 
 def shape_of_tokens(

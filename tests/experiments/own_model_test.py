@@ -129,13 +129,13 @@ def test_loss_of_keras_token_model_ignores_padding():
   [
     ('their_models:nothing', None, "module 'their_models' has no attribute 'nothing'"),
     ('their_models:ends', None, r'failed: SystemExit: too little \(.*, line'),
-    ('their_models:returns_nothing', None, 'returned NoneType, and must'),
+    ('their_models:returns_nothing', None, 'got NoneType'),
     ('their_models:wrong_outputs', None, r'must be \[None, 3\]'),
     ('their_models:wrong_inputs', None, 'the model takes .*float32.9'),
     ('their_models:normalised', None, 'batch normalisation'),
     ('their_models:probabilities', None, 'required by the loss cross_entropy'),
     ('their_models:keras', 'nonsense', 'nknown loss function: .?nonsense'),
-    ('their_models:functional', 'cross_entropy', 'functional and has its own'),
+    ('their_models:functional', 'cross_entropy', 'a functional model has its own'),
     ('their_broken:keras', None, 'failed: ModuleNotFoundError: .*no_such_thing'),
     ('no_such_module:f', None, f"no module 'no_such_module' in {os.sep}"),
     ('their models:f', None, 'not of the form'),
@@ -155,4 +155,4 @@ def test_kind_finds_the_module_without_loading_it(tmp_path):
 
 def test_simulate_refuses_wrong_model_in_one_line(tmp_path):
   error = simulations.refusal('--model=their_models:returns_nothing', *_RUN)
-  assert 'error: --model=their_models:returns_nothing: it returned None' in error
+  assert 'error: --model=their_models:returns_nothing: model must be a tff' in error

@@ -47,13 +47,13 @@ def test_word_sentences_match_stackoverflow_baseline():
   vocabulary = texts.Vocabulary('word', words)
   preprocess = stackoverflow.create_preprocess_fn(SPEC, list(words), 5)
   x, y = _of_baseline(preprocess, 'tokens', sentences)
-  rows = np.stack([vocabulary.sentence(each.split(' '), 5) for each in sentences])
+  rows = np.stack([vocabulary.sequences(each.split(' '), 5)[0] for each in sentences])
   actual = texts.examples(rows)
   assert np.array_equal(actual['x'], x)
   assert np.array_equal(actual['y'], y)
   # A short text is a single sequence.
   sequence = vocabulary.sequences('the list', 5)
-  assert np.array_equal(sequence[0], vocabulary.sentence(['the', 'list'], 5))
+  assert np.array_equal(sequence[0], vocabulary.sequences(['the', 'list'], 5)[0])
   special = stackoverflow.get_special_tokens(len(words))
   assert (texts.PADDING, [vocabulary.unknown], vocabulary.begin, vocabulary.end) == (
     special.padding,

@@ -65,7 +65,7 @@ class Evaluator:
     self.names = list({_LOSS: None, **by_name})  # Names of loss and metrics.
     are_logits = bool(getattr(model, 'logits', None))
     self._metrics = {
-      name: _in_batches(f'test.metrics[{name!r}]', metric, self._count, are_logits)
+      name: in_batches(f'test.metrics[{name!r}]', metric, self._count, are_logits)
       for name, metric in by_name.items()
     }
     self._structure = model.initial_weights
@@ -137,7 +137,7 @@ def _mean_of(sums: Sequence[metrics_lib.Sums]) -> float:
   return metrics_lib.Sums(*map(sum, zip(*sums))).mean
 
 
-def _in_batches(
+def in_batches(
   name: str, metric: Any, count: int, are_logits: bool
 ) -> tuple[Callable[[Any, Any], Any], Callable[[list[Any]], float]]:
   """A metric as a function of each batch, and one of what the first made of all."""
