@@ -80,7 +80,8 @@ class Folder:
       count = 0
       for batch in opened.batches(wanted):
         count += batch.num_rows
-        yield batch._replace(clients=client)
+        ids = [client] * batch.num_rows
+        yield batch._replace(columns={**batch.columns, None: ids})
       if not count:
         raise problems.DataError(
           f'{path}: client {client!r} has no examples; remove it, or fill it in.'

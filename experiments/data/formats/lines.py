@@ -76,7 +76,7 @@ class TextFile:
     while batch := list(itertools.islice(rows, _LINES_PER_BATCH)):
       places = [f'{self.path}, line {number}' for number, _ in batch]
       columns = dict.fromkeys(wanted, [text.rstrip('\r\n') for _, text in batch])
-      yield source.Batch(len(batch), columns, None, places.__getitem__)
+      yield source.Batch(len(batch), columns, places.__getitem__)
 
 
 class WholeFile(TextFile):
@@ -85,7 +85,7 @@ class WholeFile(TextFile):
       text = file.read()
     if not text.strip():
       raise problems.DataError(f'{self.path} is empty; remove it, or fill it in.')
-    yield source.Batch(1, dict.fromkeys(wanted, [text]), None, lambda _: self.path)
+    yield source.Batch(1, dict.fromkeys(wanted, [text]), lambda _: self.path)
 
 
 TEXT = source.Format('text', ('.txt',), 'plain text', TextFile, text_column=COLUMN)

@@ -41,7 +41,7 @@ class NpzFile:
       part = slice(first, first + _BATCH_ROWS)
       columns = {name: array[part] for name, array in arrays.items()}
       num_rows = len(columns[wanted[0]])
-      yield source.Batch(num_rows, columns, None, self._where(first))
+      yield source.Batch(num_rows, columns, self._where(first))
 
   def _where(self, first: int) -> Any:
     return lambda number: f'{self.path}, entry {first + number}'

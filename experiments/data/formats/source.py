@@ -12,10 +12,9 @@ Values = Union[Sequence[Any], np.ndarray]
 
 class Batch(NamedTuple):
   num_rows: int
-  columns: Mapping[str, Values]  # Values of the requested columns.
-  # Clients' ids if the format gives them: one id for all rows, or one for each; `None`
-  # if a column has them, or there are no clients.
-  clients: Union[None, str, Sequence[str]]
+  # Values of the requested columns; that of `None` has clients' ids if the format gives
+  # them.
+  columns: Mapping[Any, Values]
   # Returns file and line of a row, given its index in the batch, for messages.
   where: Callable[[int], str]
 

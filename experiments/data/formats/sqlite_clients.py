@@ -37,7 +37,7 @@ class SqliteClients:
       while batch := rows.fetchmany(_BATCH_ROWS):
         numbers, clients, protos = zip(*batch)
         columns = self._parsed(wanted, numbers, protos)
-        yield source.Batch(len(batch), columns, clients, self._where(numbers))
+        yield source.Batch(len(batch), {**columns, None: clients}, self._where(numbers))
 
   def _check_metadata(self, connection: sqlite3.Connection) -> None:
     """Checks that clients have as many examples as their metadata say, at least 1."""

@@ -65,7 +65,7 @@ class CsvFile:
       try:
         for rows in _rows_of(self._query(wanted), len(wanted)):
           columns = dict(zip(wanted, zip(*rows)))
-          yield source.Batch(len(rows), columns, None, self._where(num_read))
+          yield source.Batch(len(rows), columns, self._where(num_read))
           num_read += len(rows)
         return
       except duckdb.Error:
@@ -124,7 +124,7 @@ class CsvFile:
           if not first:
             return
           read = {name: columns[name] for name in wanted}
-          yield source.Batch(len(first), read, None, self._where(num_read))
+          yield source.Batch(len(first), read, self._where(num_read))
           num_read += len(first)
       except csv.Error:
         list(self._numbered())  # Raises the error with the line.
@@ -246,7 +246,7 @@ class JsonLines:
           name: json.loads(f'[{",".join(column)}]')
           for name, column in zip(wanted, zip(*values))
         }
-        yield source.Batch(len(rows), columns, None, self._where(num_read))
+        yield source.Batch(len(rows), columns, self._where(num_read))
         num_read += len(rows)
     except (duckdb.Error, json.JSONDecodeError, RecursionError) as e:
       raise self._error(e) from e
@@ -308,7 +308,7 @@ class ParquetFile:
         # Keeps float32, whose precision limits which numbers can be ids.
         if self._types[name] == 'FLOAT' and None not in columns[name]:
           columns[name] = np.array(columns[name], np.float32)
-      yield source.Batch(len(rows), columns, None, self._where(num_read))
+      yield source.Batch(len(rows), columns, self._where(num_read))
       num_read += len(rows)
 
   def _rows_of(self, query: str, width: int) -> Iterator[list[tuple[Any, ...]]]:
