@@ -38,6 +38,11 @@ class Arrangement(NamedTuple):
       is_test = (before < 0) | (positions >= self.ends[before])
       yield slice(first, first + len(positions)), is_test
 
+  def training(self, array: np.ndarray) -> Iterator[np.ndarray]:
+    """Yields the entries for training of an array in order."""
+    for index, is_test in self.parts():
+      yield array[index][~is_test]
+
 
 def of_clients(rows: table.Rows, options: data_options.Data) -> Arrangement:
   """Arranges rows by the clients of the data."""
@@ -125,7 +130,7 @@ def of_made_clients(rows: table.Rows, options: data_options.Data) -> Arrangement
     )
   rng = np.random.default_rng([seed, _PARTITION])
   if files.partition == 'label_skew':
-    labels = rows.labels_of(order[num_test:]).astype(np.int32)
+    labels = rows.values[order[num_test:]].astype(np.int32)
     parts = split_with_label_skew(labels, num_clients, alpha, rng)
     sizes = np.array([len(part) for part in parts])
     training = order[num_test:][np.concatenate(parts)]

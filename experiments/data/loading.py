@@ -49,14 +49,11 @@ class FileClients:
     return number if keys is None else keys[number].tobytes().hex()
 
 
-class _Prepared(NamedTuple):
-  """The examples that rows become, and what is to be said of them."""
-
-  examples: Examples
-  arranged: arrangement.Arrangement  # Of examples; several may come from a text.
-  prep: preprocessing.Preprocessing
-  facts: dict[str, Any]
-  remarks: tuple[str, ...] = ()
+# The examples that rows become, their arrangement (several may come from a text), how
+# they were preprocessed, and facts on that.
+_Prepared = tuple[
+  Examples, arrangement.Arrangement, preprocessing.Preprocessing, dict[str, Any]
+]
 
 
 def load(options: data_options.Data) -> population.Population:
@@ -79,7 +76,7 @@ def load(options: data_options.Data) -> population.Population:
     if rows.texts is None
     else _of_texts(rows.texts, arranged, files, uses)
   )
-  examples, arranged, prep, facts, remarks = prepared
+  examples, arranged, prep, facts = prepared
   overlap_remark = ''
   test_batches: Iterable[Any] = (
     [each[is_test] for each in examples(index)]
@@ -110,7 +107,7 @@ def load(options: data_options.Data) -> population.Population:
       **facts,
     },
     not_covered=_not_covered(prep, files, overlap_remark),
-    remarks=remarks,
+    remarks=tuple(_remarks(rows, prep, files)),
     preprocessing=prep,
   )
 
@@ -120,14 +117,12 @@ def _refuse_training_data_as_test_data(
 ) -> None:
   if files.test_data is None:
     return
-  wanted = source.Wanted(files.test_split, files.separator)
-  tested = formats.open_data(files.test_data, files.data_format, wanted)
+  tested = formats.open_data(
+    files.test_data, files.data_format, files.test_split, files.separator
+  )
   pair = (files.path, files.test_data)
-  is_same = os.path.samefile(*pair)
-  if not is_same and all(map(os.path.isfile, pair)):
-    # Compares bytes only if the files have the same size.
-    is_same = filecmp.cmp(*pair, shallow=False)
-  if is_same and getattr(tested, 'split', None) == getattr(training, 'split', None):
+  is_same = os.path.samefile(*pair) or filecmp.cmp(*pair, shallow=False)
+  if is_same and tested.split == training.split:
     raise problems.DataError(
       f'test and training data are the same, {files.test_data}; give another '
       'file by --test_data, or another --test_split of a database.'
@@ -139,8 +134,7 @@ def _opened(files: data_options.Files) -> tuple[source.Source, table.Uses]:
   path = files.path
   file_format = formats.of(path, files.data_format)
   text = files.text_column or file_format.text_column
-  wanted = source.Wanted(files.data_split, files.separator)
-  opened = formats.open_data(path, files.data_format, wanted)
+  opened = formats.open_data(path, files.data_format, files.data_split, files.separator)
   client = files.client_column
   if client is None and file_format.name == 'npz' and not os.path.isdir(path):
     client = 'client_ids' if 'client_ids' in opened.columns else None
@@ -186,21 +180,14 @@ def _of_table(
 ) -> _Prepared:
   shape = _input_shape(rows)
   ordered = rows.in_order(arranged.order, files.scratch)
-  ordered = _with_training_values(ordered, arranged)
+  ordered = _with_training_values(ordered, arranged, files.scratch)
   classes = rows.classes
   is_scaled = files.scaling == 'standard' or (
     files.scaling is None and len(shape) == 1 and ordered.numbers.shape[1] > 0
   )
   moments = _training_moments(ordered.numbers, arranged) if is_scaled else None
-
-  def count_classes() -> np.ndarray:  # Number of training examples by class.
-    totals = np.zeros(len(classes or ()), np.int64)
-    for index, is_test in arranged.parts():
-      labels = ordered.labels_of(index)[~is_test].astype(np.int64)
-      totals += np.bincount(labels, minlength=len(totals))
-    return totals
-
-  weights = preprocessing.class_weights(files.class_weights, classes, count_classes)
+  labels = arranged.training(ordered.values)
+  weights = preprocessing.class_weights(files.class_weights, classes, labels)
   prep = preprocessing.Preprocessing(
     shape=population.Shape(
       inputs=shape,
@@ -227,9 +214,8 @@ def _of_table(
     thousands=files.thousands,
     separator=files.separator,
   )
-  facts = _facts_of_table(prep, moments)
   examples = functools.partial(prep.examples_of, ordered)
-  return _Prepared(examples, arranged, prep, facts, tuple(_remarks(rows, files)))
+  return examples, arranged, prep, _facts_of_table(prep, moments)
 
 
 def _not_covered(
@@ -272,8 +258,7 @@ def _not_covered(
 
 
 def _remarks(
-  rows: table.Rows,
-  files: data_options.Files,
+  rows: table.Rows, prep: preprocessing.Preprocessing, files: data_options.Files
 ) -> Iterator[str]:
   """Yields sentences on data that may not be meant to be what they are read as."""
   for name, why in rows.may_be_names.items():
@@ -313,7 +298,7 @@ def _remarks(
     )
   if files.scaling is not None:
     return
-  end, is_scaled = 0, len(_input_shape(rows)) == 1
+  end, is_scaled = 0, len(prep.shape.inputs) == 1
   for name, shape in rows.number_columns.items():
     first, end = end, end + math.prod(shape)
     largest = _largest_if_whole(rows.numbers[:, first:end]) if shape else 0.0
@@ -369,9 +354,7 @@ def moments_of(chunks: Iterable[np.ndarray], num_columns: int) -> Moments:
 
 
 def _training_moments(values: np.ndarray, arranged: arrangement.Arrangement) -> Moments:
-  training = (
-    values[index][~is_test].astype(np.float64) for index, is_test in arranged.parts()
-  )
+  training = (each.astype(np.float64) for each in arranged.training(values))
   return moments_of(training, values.shape[1])
 
 
@@ -423,20 +406,22 @@ def _overlap_remark(
 
 
 def _with_training_values(
-  ordered: table.Rows, arranged: arrangement.Arrangement
+  ordered: table.Rows, arranged: arrangement.Arrangement, folder: str
 ) -> table.Rows:
   """Restricts embedded columns to values of training examples; others are unknown."""
-  indices = list(ordered.name_indices)
-  first = len(indices) - len(ordered.embedded_columns)
+  index_of_code = [np.arange(len(each)) for each in ordered.name_columns.values()]
   known = {}
-  for column, (name, values) in enumerate(ordered.embedded_columns.items(), first):
+  for name, values in ordered.embedded_columns.items():
     is_trained = np.zeros(len(values), bool)
-    for index, is_test in arranged.parts():
-      is_trained[indices[column][ordered.codes[index, column][~is_test]]] = True
+    for codes in arranged.training(ordered.codes):
+      is_trained[codes[:, len(index_of_code)]] = True
     known[name] = tuple(np.array(values, object)[is_trained])
-    new_indices = np.where(is_trained, np.cumsum(is_trained) - 1, len(known[name]))
-    indices[column] = new_indices[indices[column]]
-  return ordered._replace(name_indices=tuple(indices), embedded_columns=known)
+    indices = np.where(is_trained, np.cumsum(is_trained) - 1, len(known[name]))
+    index_of_code.append(indices)
+  if not known:
+    return ordered
+  codes = table.replaced(ordered.codes, index_of_code, folder)
+  return ordered._replace(codes=codes, embedded_columns=known)
 
 
 def _of_texts(
@@ -487,7 +472,7 @@ def _of_texts(
     'vocabulary size': len(vocabulary.entries),
     'share of unknown tokens': round(unknown / max(1, tokens), 6),
   }
-  return _Prepared(
+  return (
     lambda index: (sequences.array[index, :-1], sequences.array[index, 1:]),
     # Positions of texts become those of their sequences.
     arranged._replace(

@@ -7,7 +7,7 @@ is left behind.
 import contextlib
 import math
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import IO, Any, Optional
 
 import numpy as np
@@ -64,6 +64,17 @@ class Spill:
     if self._count:
       np.memmap(self._file, f'S{size}', 'r+', shape=(self._count,)).sort()
     return self.array
+
+
+def stored(parts: Iterable[np.ndarray], folder: str) -> np.ndarray:
+  """Returns one or more arrays as one array on disk."""
+  spilled: Optional[Spill] = None
+  for part in parts:
+    if spilled is None:
+      spilled = Spill(folder, part.dtype, part.shape[1:])
+    spilled.append(part)
+  assert spilled is not None
+  return spilled.array
 
 
 @contextlib.contextmanager

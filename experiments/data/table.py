@@ -75,11 +75,11 @@ class Rows(NamedTuple):
   clients: Optional[np.ndarray] = None
   # Numeric features, float64 [rows, columns]; float32 if an entry has a shape.
   numbers: np.ndarray = _NONE
-  # Codes of categorical features: values are numbered by first occurrence, uint32
-  # [rows, columns]. Columns with embeddings come last.
+  # Categorical features as indices of values, uint32 [rows, columns]. Columns with
+  # embeddings come last.
   codes: np.ndarray = _NONE
-  # Labels as read, numbers or codes of classes: float64 [rows], or [rows, labels] if a
-  # row has several.
+  # Labels, numbers or indices of classes: float64 [rows], or [rows, labels] if a row
+  # has several.
   values: np.ndarray = _NONE
   texts: Optional['Texts'] = None  # Texts by row; `None` for data with features.
   # Numeric features, with the shape of one entry.
@@ -93,33 +93,16 @@ class Rows(NamedTuple):
   # Names of the labels if a row has several; `None` if it has one.
   several: Optional[tuple[str, ...]] = None
   are_tags: bool = False  # Whether each of several labels is 0 or 1.
-  # For each categorical column, the index among its values of each code.
-  name_indices: tuple[np.ndarray, ...] = ()
-  # Maps labels to indices of classes; `None` if labels are not classes.
-  class_indices: Optional[Callable[[np.ndarray], np.ndarray]] = None
   # Numeric columns that may be names, with the reason.
   may_be_names: Mapping[str, str] = {}
 
-  def names_of(self, index: Any) -> np.ndarray:
-    """Returns the categorical features as indices of values: uint32 [rows, columns]."""
-    codes = np.array(self.codes[index])
-    for column, indices in enumerate(self.name_indices):
-      codes[:, column] = indices[codes[:, column]]
-    return codes
-
-  def labels_of(self, index: Any) -> np.ndarray:
-    """Returns labels, or the indices of their classes: float64."""
-    values = self.values[index]
-    return values if self.class_indices is None else self.class_indices(values)
-
   def in_order(self, order: np.ndarray, folder: str) -> 'Rows':
-    arrays = self.numbers, self.codes, self.values
-    spills = [spill.Spill(folder, each.dtype, each.shape[1:]) for each in arrays]
-    for index in chunks(order):
-      for array, spilled in zip(arrays, spills):
-        spilled.append(array[index])
-    numbers, codes, values = (each.array for each in spills)
-    return self._replace(numbers=numbers, codes=codes, values=values)
+    stored: dict[str, Any] = {
+      field: spill.stored((array[index] for index in chunks(order)), folder)
+      for field, array in self._asdict().items()
+      if field in ('numbers', 'codes', 'values')
+    }
+    return self._replace(**stored)
 
 
 class Texts:
@@ -340,78 +323,75 @@ class Reader:
     )
 
   def _finish(self) -> Rows:
+    by_kind: tuple[dict[str, tuple[str, ...]], ...] = ({}, {})
+    index_of_code, shapes = [], {}
+    for name, column in self._features.items():
+      if isinstance(column, columns.Names):
+        values = by_kind[name in self._uses.embedded]
+        values[name], indices = _names_of(name, column)
+        index_of_code.append(indices)
+      else:
+        shapes[name] = column.shape or ()
     arrays: dict[str, Any] = {
       field: spilled.array for field, spilled in self._spills.items()
     }
-    by_kind: tuple[dict[str, tuple[str, ...]], ...] = ({}, {})
-    indices, shapes, may_be_names = [], {}, {}
-    for name, column in (*self._features.items(), *self._labels.items()):
-      if isinstance(column, columns.Numbers):
-        shapes[name] = column.shape or ()
-        if column.may_be_names:
-          may_be_names[name] = column.may_be_names
-      elif name in self._features:
-        values = by_kind[name in self._uses.embedded]
-        values[name], index_of_code = _names_of(name, column)
-        indices.append(index_of_code)
-    return Rows(
+    rows = Rows(
       ids=self._ids,
       texts=None if self._uses.text is None else self._texts,
-      number_columns={name: shapes[name] for name in self._features if name in shapes},
+      number_columns=shapes,
       name_columns=by_kind[False],
       embedded_columns=by_kind[True],
-      may_be_names=may_be_names,
-      name_indices=tuple(indices),
+      may_be_names={
+        name: column.may_be_names
+        for name, column in (*self._features.items(), *self._labels.items())
+        if isinstance(column, columns.Numbers) and column.may_be_names
+      },
       **arrays,
-      **self._kind_of_labels(arrays.get('values', _NONE), shapes),
     )
+    if index_of_code:
+      rows = rows._replace(codes=replaced(rows.codes, index_of_code, self._folder))
+    return self._with_kind_of_labels(rows) if self._labels else rows
 
-  def _kind_of_labels(
-    self, values: np.ndarray, shapes: Mapping[str, tuple[int, ...]]
-  ) -> dict[str, Any]:
-    """Returns the fields of `Rows` that say what labels are, inferred or stated."""
-    uses, expected = self._uses, self._expected
+  def _with_kind_of_labels(self, rows: Rows) -> Rows:
+    """Adds what labels are, inferred or stated; classes become indices."""
+    uses, expected, values = self._uses, self._expected, rows.values
     is_inferred = expected is None and uses.label_kind is None
+    names: list[str] = []
     for name, column in self._labels.items():
       if isinstance(column, columns.Names):
-        names, indices = _names_of(name, column)
+        classes, indices = _names_of(name, column)
         # If most labels occur in one row only, nothing can be learned.
-        if is_inferred and len(names) > max(_FEW_CLASSES, len(values) / 2):
+        if is_inferred and len(classes) > max(_FEW_CLASSES, len(values) / 2):
           raise problems.DataError(
-            f'{name} has {len(names)} different values in {len(values)} rows, as texts '
-            'and identifiers have; a label must be one of few classes. Give another '
-            '--label_column, or --label_kind=class if these are classes.'
+            f'{name} has {len(classes)} different values in {len(values)} rows, as '
+            'texts and identifiers have; a label must be one of few classes. Give '
+            'another --label_column, or --label_kind=class if these are classes.'
           )
-        return {
-          'classes': names,
-          'class_indices': functools.partial(_indices_of, indices.astype(np.float64)),
-        }
-      if len(shapes[name]) > 1:
+        found = (indices[codes.astype(np.int64)] for codes in chunks(values))
+        return self._with_classes(rows, classes, found)
+      shape = column.shape or ()
+      if len(shape) > 1:
         raise problems.DataError(
-          f'{name} has {list(shapes[name])} values of a row; labels must be one, or a '
-          'list.'
+          f'{name} has {list(shape)} values of a row; labels must be one, or a list.'
         )
+      names += [f'{name}[{i}]' for i in range(*shape)] if shape else [name]
     if expected is not None:
-      return {'several': expected.several, 'are_tags': expected.are_tags}
-    if values.ndim == 1:
-      numbers = _few_integers(values) if is_inferred else None
-      if not numbers:
-        return {}
-      return {
-        'classes': tuple(map(columns.number_name, numbers)),
-        'class_indices': lambda labels: np.searchsorted(numbers, labels).astype(float),
-      }
-    several = [
-      f'{name}[{i}]' if shapes[name] else name
-      for name in uses.labels
-      for i in range(*shapes[name] or (1,))
-    ]
-    are_tags = _are_tags(values, several) if is_inferred else uses.label_kind == 'class'
-    return {'several': tuple(several), 'are_tags': are_tags}
+      return rows._replace(several=expected.several, are_tags=expected.are_tags)
+    if values.ndim > 1:
+      are_tags = _are_tags(values, names) if is_inferred else uses.label_kind == 'class'
+      return rows._replace(several=tuple(names), are_tags=are_tags)
+    numbers = _few_integers(values) if is_inferred else None
+    if not numbers:
+      return rows
+    classes = tuple(map(columns.number_name, numbers))
+    found = (np.searchsorted(numbers, labels) for labels in chunks(values))
+    return self._with_classes(rows, classes, found)
 
-
-def _indices_of(index_of_code: np.ndarray, codes: np.ndarray) -> np.ndarray:
-  return np.asarray(index_of_code[codes.astype(np.int64)])
+  def _with_classes(
+    self, rows: Rows, classes: tuple[str, ...], indices: Iterator[np.ndarray]
+  ) -> Rows:
+    values = (each.astype(np.float64) for each in indices)
+    return rows._replace(classes=classes, values=spill.stored(values, self._folder))
 
 
 def _names_of(name: str, column: columns.Names) -> tuple[tuple[str, ...], np.ndarray]:
@@ -419,6 +399,17 @@ def _names_of(name: str, column: columns.Names) -> tuple[tuple[str, ...], np.nda
     return column.names()
   except problems.DataError as e:
     raise problems.DataError(f'{name} {e}') from e
+
+
+def replaced(
+  codes: np.ndarray, index_of_code: Sequence[np.ndarray], folder: str
+) -> np.ndarray:
+  """Returns the codes of columns with others in their place, on disk."""
+  parts = (
+    np.column_stack([each[codes] for each, codes in zip(index_of_code, chunk.T)])
+    for chunk in chunks(codes)
+  )
+  return spill.stored((each.astype(np.uint32) for each in parts), folder)
 
 
 def _few_integers(values: np.ndarray) -> Optional[list[float]]:
