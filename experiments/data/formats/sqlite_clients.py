@@ -6,6 +6,8 @@ import sqlite3
 from collections.abc import Iterator, Sequence
 from typing import Any, Optional
 
+import numpy as np
+
 from .. import problems
 from . import source
 
@@ -29,7 +31,8 @@ class SqliteClients(source.Source):
       self.split = self._chosen_split(connection, split)
       self._check_metadata(connection)
       ((proto,),) = self._rows(connection, 'serialized_example_proto', 'LIMIT 1')
-      self.columns = tuple(sorted(self._values(0, proto)))
+      self._first = self._values(0, proto)
+      self.columns = tuple(sorted(self._first))
 
   @classmethod
   def has_clients(cls, path: str) -> bool:
@@ -37,13 +40,25 @@ class SqliteClients(source.Source):
     return True
 
   def read(self, wanted: Sequence[str]) -> Iterator[source.Columns]:
+    import tensorflow as tf
+
+    kinds = {'f': tf.float32, 'i': tf.int64, 'S': tf.string, 'U': tf.string}
+    specs = {
+      name: tf.io.FixedLenFeature(np.shape(first), kinds[np.array(first).dtype.kind])
+      for name, first in self._first.items()
+      if name in wanted
+    }
     num_read = 0
     with connected(self.path) as connection:
       rows = self._rows(connection, 'client_id, CAST(serialized_example_proto AS BLOB)')
       while batch := rows.fetchmany(_BATCH_ROWS):
         clients, protos = zip(*batch)
-        parsed = [self._values(*each) for each in enumerate(protos, num_read)]
-        columns = {name: [each.get(name) for each in parsed] for name in wanted}
+        try:
+          parsed = tf.io.parse_example(protos, specs)
+          columns = {name: _decoded(parsed[name].numpy()) for name in wanted}
+        except tf.errors.InvalidArgumentError:  # Not all have such values.
+          parsed = [self._values(*each) for each in enumerate(protos, num_read)]
+          columns = {name: [each.get(name) for each in parsed] for name in wanted}
         yield {**columns, None: clients}
         num_read += len(batch)
 
@@ -66,8 +81,8 @@ class SqliteClients(source.Source):
     values: dict[str, Any] = {}
     for name, feature in example.features.feature.items():
       if kind := feature.WhichOneof('kind'):
-        found = getattr(feature, kind).value
-        values[name] = found[0] if len(found) == 1 else list(found)
+        found = _decoded(getattr(feature, kind).value)
+        values[name] = found[0] if len(found) == 1 else found
     return values
 
   def _check_metadata(self, connection: sqlite3.Connection) -> None:
@@ -104,6 +119,15 @@ class SqliteClients(source.Source):
         f'choose one of {problems.listed(sorted(map(str, splits)))} by --data_split.'
       )
     return split
+
+
+def _decoded(values: Any) -> Any:
+  """Returns bytes as text, if they are UTF-8; numbers as they are."""
+  if isinstance(values, np.ndarray) and values.dtype != object:
+    return values
+  with contextlib.suppress(UnicodeDecodeError):
+    return [each.decode() if isinstance(each, bytes) else each for each in values]
+  return list(values)
 
 
 def connect(path: str) -> sqlite3.Connection:
