@@ -42,10 +42,12 @@ class Preprocessing:
 
   # Shapes of inputs and labels, and names of classes or tokens.
   shape: population.Shape
-  # Columns and their uses, as in `table.Uses` and `table.Rows`. Inputs are numeric
-  # features, then one-hot encoded ones, then those with embeddings.
+  # Column with the client's id; `None` if the format gives the ids, or there are none.
   client: Optional[str] = None
-  labels: tuple[str, ...] = ()
+  labels: tuple[str, ...] = ()  # Columns to predict; empty for text.
+  # Numeric features, with the shape of an entry; then those that are one-hot encoded,
+  # and those with an embedding by value, with all their values. Inputs are in this
+  # order.
   number_columns: Mapping[str, tuple[int, ...]] = dataclasses.field(
     default_factory=dict
   )
@@ -53,8 +55,9 @@ class Preprocessing:
   embedded_columns: Mapping[str, tuple[str, ...]] = dataclasses.field(
     default_factory=dict
   )
+  # Names of the labels if a row has several; `None` if it has one.
   several: Optional[tuple[str, ...]] = None
-  are_tags: bool = False
+  are_tags: bool = False  # Whether each of several labels is 0 or 1.
   # Subtracted from numeric features, by column; `None` for no scaling.
   mean: Optional[tuple[float, ...]] = None
   scale: Optional[tuple[float, ...]] = None  # By which they are divided afterwards.
@@ -144,21 +147,20 @@ class Preprocessing:
     scratch = scratch or tempfile.gettempdir()
     opened = formats.open_data(path, data_format, split, self.separator)
     present = frozenset(opened.columns)
-    uses = table.Uses(
+    there = dataclasses.replace(
+      self,
       client=self.client if self.client in present else None,
       labels=self.labels if present.issuperset(self.labels) else (),
-      embedded=frozenset(self.embedded_columns),
-      features=(*self.number_columns, *self.name_columns, *self.embedded_columns),
-      text=self.text,
-      reading=self.reading,
     )
-    rows = table.Reader(uses, scratch, expected=self).read(opened)
+    rows = table.Reader(there, scratch).read(opened)
+    features = (*self.number_columns, *self.name_columns, *self.embedded_columns)
+    used = (there.client, *there.labels, self.text, *features)
     return NewData(
       self,
       rows,
-      unused=tuple(each for each in opened.columns if each not in uses.named),
-      client_column=None if rows.clients is None else uses.client or 'client',
-      has_labels=uses.text is not None or bool(uses.labels),
+      unused=tuple(each for each in opened.columns if each not in used),
+      client_column=None if rows.clients is None else there.client or 'client',
+      has_labels=self.text is not None or bool(there.labels),
     )
 
 

@@ -4,6 +4,7 @@ import contextlib
 import dataclasses
 import functools
 import itertools
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Callable, NamedTuple, Optional
 
@@ -11,11 +12,13 @@ import numpy as np
 
 from . import columns
 from . import hashing
+from . import population
 from . import problems
 from . import spill
 from .formats import source
 
-if TYPE_CHECKING:  # It imports this module.
+if TYPE_CHECKING:  # They import this module.
+  from ..options import data as data_options
   from . import preprocessing
 
 MAX_VALUES = 100  # Of a column that is one-hot encoded.
@@ -38,37 +41,13 @@ _COLUMNS = (
 )
 
 
-@dataclasses.dataclass(frozen=True)
-class Uses:
-  """What the columns are used for, and how their values are read."""
-
-  # Column with the client's id; `None` if the format gives the ids, or there are none.
-  client: Optional[str] = None
-  # Columns to predict; empty for text, and for data without labels.
-  labels: tuple[str, ...] = ()
-  features: tuple[str, ...] = ()  # Columns to predict from.
-  one_hot: frozenset[str] = frozenset()  # Features categorical even if numbers.
-  embedded: frozenset[str] = frozenset()  # Features with an embedding by value.
-  text: Optional[str] = None  # Column of text; `None` for data with features.
-  # `class` (for several labels of a row: tags), `number`, or `None` to infer it.
-  label_kind: Optional[str] = None
-  reading: columns.Reading = columns.Reading()
-
-  @property
-  def named(self) -> tuple[str, ...]:
-    named = (self.client, *self.labels, self.text, *self.features)
-    return tuple(each for each in named if each is not None)
-
-
 _NONE = np.zeros(0)  # For data without such columns.
 
 
 class Rows(NamedTuple):
-  """All rows, and what their columns are.
+  """All rows: arrays with one entry per row, memory-mapped from files."""
 
-  Arrays have one entry per row, and are memory-mapped from files.
-  """
-
+  prep: 'preprocessing.Preprocessing'  # What the columns are.
   hashes: np.ndarray  # Hash of a row's content without the client, uint64 [rows].
   ids: 'Texts'  # Clients' ids by row; empty for training data, and without clients.
   # Keys of clients' ids, uint64 [rows, 2]; `None` without clients.
@@ -82,17 +61,6 @@ class Rows(NamedTuple):
   # has several.
   values: np.ndarray = _NONE
   texts: Optional['Texts'] = None  # Texts by row; `None` for data with features.
-  # Numeric features, with the shape of one entry.
-  number_columns: Mapping[str, tuple[int, ...]] = {}
-  # Categorical features that are one-hot encoded, with all their values.
-  name_columns: Mapping[str, tuple[str, ...]] = {}
-  # Categorical features with an embedding for each value, with all their values.
-  embedded_columns: Mapping[str, tuple[str, ...]] = {}
-  # Names of classes; `None` if labels are not classes, or there are none.
-  classes: Optional[tuple[str, ...]] = None
-  # Names of the labels if a row has several; `None` if it has one.
-  several: Optional[tuple[str, ...]] = None
-  are_tags: bool = False  # Whether each of several labels is 0 or 1.
   # Numeric columns that may be names, with the reason.
   may_be_names: Mapping[str, str] = {}
 
@@ -125,18 +93,28 @@ class Texts:
 
 
 class Reader:
-  """Reads all rows of a source, and infers what their columns are unless it is known.
+  """Reads all rows of a source, whose columns have the uses that `prep` says.
 
-  `expected`: What the columns must be; `None` to infer it.
+  `files`: The flags of training data, whose other columns and kinds of values are found
+  out; `None` for data like those of training.
   """
 
   def __init__(
     self,
-    uses: Uses,
+    prep: 'preprocessing.Preprocessing',
     folder: str,
-    expected: Optional['preprocessing.Preprocessing'] = None,
+    files: Optional['data_options.Files'] = None,
   ):
-    self._uses, self._folder, self._expected = uses, folder, expected
+    self._prep, self._folder, self._files = prep, folder, files
+    self._reading = prep.reading
+    known = {**prep.number_columns, **prep.name_columns, **prep.embedded_columns}
+    self._known: Mapping[str, Any] = known  # Shapes of numbers, or values.
+    self._feature_names, self._embedded = tuple(known), tuple(prep.embedded_columns)
+    self._one_hot, self._label_kind = tuple(prep.name_columns), None
+    if files is not None:
+      self._feature_names = files.feature_columns or ()
+      self._embedded, self._one_hot = files.embedding_columns, files.one_hot_columns
+      self._label_kind = files.label_kind
     self._spills: dict[str, spill.Spill] = {}  # By the name of the field of `Rows`.
     self._ids, self._texts = Texts(folder), Texts(folder)
     self._features: dict[str, columns.Column] = {}
@@ -145,13 +123,16 @@ class Reader:
     self._parse: dict[Optional[str], Callable[[source.Values], Any]] = {}
 
   def read(self, opened: source.Source) -> Rows:
-    for name in self._uses.named:
+    prep = self._prep
+    stated = (prep.client, *prep.labels, prep.text, *self._feature_names)
+    named = [name for name in stated if name is not None]
+    for name in named:
       if name not in opened.columns:
         raise problems.DataError(
           f'{opened.path} has no column {name!r}; its columns are: '
           f'{problems.listed(opened.columns)}. {self._remedy(_COLUMNS)}'
         )
-    self._batches = opened.batches(self._uses.named)
+    self._batches = opened.batches(named)
     for batch in self._batches:
       if not self._parse:
         self._infer_columns(batch.columns)
@@ -161,33 +142,30 @@ class Reader:
     return self._finish()
 
   def _remedy(self, stated: str) -> str:
-    return stated if self._expected is None else 'It must be as in the training data.'
+    return stated if self._files else 'It must be as in the training data.'
 
   def _infer_columns(self, first: Mapping[Any, source.Values]) -> None:
-    uses, expected, reading = self._uses, self._expected, self._uses.reading
-    if uses.client is not None:
-      self._parse[uses.client] = functools.partial(columns.ids, reading=reading)
+    prep, reading = self._prep, self._reading
+    if prep.client is not None:
+      self._parse[prep.client] = functools.partial(columns.ids, reading=reading)
     elif None in first:
       # Names of files, for instance, are not numbers with a decimal sign.
       as_text = dataclasses.replace(reading, decimal='.', thousands='')
       self._parse[None] = functools.partial(columns.ids, reading=as_text)
-    if uses.text is not None:
-      self._parse[uses.text] = functools.partial(columns.texts, reading=reading)
-    known: Mapping[str, tuple[str, ...]] = {}
-    if expected is not None:
-      known = {**expected.name_columns, **expected.embedded_columns}
+    if prep.text is not None:
+      self._parse[prep.text] = functools.partial(columns.texts, reading=reading)
     remedy = self._remedy(_FEATURE)
-    for name in sorted(uses.features, key=uses.embedded.__contains__):
-      is_stated = name in uses.embedded or name in uses.one_hot or name in known
-      if is_stated or expected is None and not self._may_be_number(first[name]):
-        limit = _MAX_EMBEDDED_VALUES if name in uses.embedded else MAX_VALUES
+    for name in sorted(self._feature_names, key=self._embedded.__contains__):
+      known, is_embedded = self._known.get(name), name in self._embedded
+      is_stated = is_embedded or name in self._one_hot
+      if is_stated or self._files and not self._may_be_number(first[name]):
+        limit = _MAX_EMBEDDED_VALUES if is_embedded else MAX_VALUES
         self._features[name] = columns.Names(
-          reading, remedy, limit, known.get(name), is_stated, name in uses.embedded
+          reading, remedy, limit, known, is_stated, is_embedded
         )
       else:
-        shape = None if expected is None else expected.number_columns[name]
-        self._features[name] = columns.Numbers(reading, remedy, shape)
-    for name in uses.labels:
+        self._features[name] = columns.Numbers(reading, remedy, known)
+    for name in prep.labels:
       self._labels[name] = self._label(first[name])
     for name, column in (*self._features.items(), *self._labels.items()):
       self._parse[name] = column.add
@@ -198,37 +176,34 @@ class Reader:
     The first may be missing.
     """
     with contextlib.suppress(problems.DataError):
-      value = self._uses.reading.standard(values[:1])[0]
+      value = self._reading.standard(values[:1])[0]
       is_empty = value is None or not str(value).strip()
       return is_empty or columns.is_number(value)
     return True
 
   def _label(self, values: source.Values) -> columns.Column:
     """Returns a column of labels that begins with these values."""
-    uses, expected, remedy = self._uses, self._expected, self._remedy(_LABEL)
-    if expected is not None:
-      known, is_class = expected.classes, expected.classes is not None
-      are_tags, is_inferred = expected.are_tags, False
+    prep, remedy, shape = self._prep, self._remedy(_LABEL), None
+    classes, are_tags, is_inferred = prep.classes, prep.are_tags, False
+    is_class = classes is not None
+    if self._files is None:
+      is_list = len(prep.labels) < len(prep.several or prep.labels)
+      shape = (len(prep.several or ()),) if is_list else ()
     else:
-      are_several = (
-        len(uses.labels) > 1
-        or isinstance(values[0], (list, np.ndarray))
-        and len(values[0]) > 1
+      is_list = isinstance(values[0], (list, np.ndarray)) and len(values[0]) > 1
+      are_several, is_stated = (
+        is_list or len(prep.labels) > 1,
+        self._label_kind == 'class',
       )
-      known, is_class = None, not are_several and uses.label_kind == 'class'
-      are_tags, is_inferred = are_several and uses.label_kind == 'class', False
-      if uses.label_kind is None and not are_several:
+      is_class, are_tags = is_stated and not are_several, is_stated and are_several
+      if self._label_kind is None and not are_several:
         is_inferred, is_class = True, not self._may_be_number(values)
     if is_class:
       return columns.Names(
-        uses.reading, remedy, _MAX_CLASSES, known, allows_numbers=not is_inferred
+        self._reading, remedy, _MAX_CLASSES, classes, allows_numbers=not is_inferred
       )
     refused = columns.NO_TAG if are_tags else columns.INEXACT if is_inferred else None
-    shape = None
-    if expected is not None:
-      is_list = len(uses.labels) < len(expected.several or uses.labels)
-      shape = (len(expected.several or ()),) if is_list else ()
-    return columns.Numbers(uses.reading, remedy, shape, is_label=True, refused=refused)
+    return columns.Numbers(self._reading, remedy, shape, is_label=True, refused=refused)
 
   def _append(self, field: str, array: np.ndarray) -> None:
     if field not in self._spills:
@@ -253,7 +228,7 @@ class Reader:
     where, row, words = next(found, (batch.where, 0, str(error)))
     places = itertools.chain([(where, row)], (each[:2] for each in found))
     more = ''
-    if self._expected is not None and name in self._uses.labels:
+    if self._files is None and name in self._prep.labels:
       more = ' To predict without labels, leave the column out.'
     return problems.DataError(
       f'{where(row)}: {name or "the id of the client"} {words}'
@@ -274,14 +249,14 @@ class Reader:
         yield row, str(e)
 
   def _add(self, batch: source.Batch) -> None:
-    uses = self._uses
-    if uses.client in self._parse:
-      encoded = hashing.encoded(self._parsed(uses.client, batch))
+    prep = self._prep
+    if prep.client in self._parse:
+      encoded = hashing.encoded(self._parsed(prep.client, batch))
       self._append('clients', hashing.of_ids(encoded))
-      if self._expected is not None:
+      if self._files is None:
         self._ids.append(encoded)
-    if uses.text is not None:
-      encoded = hashing.encoded(self._parsed(uses.text, batch))
+    if prep.text is not None:
+      encoded = hashing.encoded(self._parsed(prep.text, batch))
       self._texts.append(encoded)
       self._append('hashes', hashing.of_texts(encoded)[:, 0])
       return
@@ -291,7 +266,7 @@ class Reader:
     self._append('numbers', numbers.astype(np.float32) if is_large else numbers)
     self._append('codes', codes)
     parts = [hashing.of_rows(numbers), hashing.of_rows(hashes)]
-    if uses.labels:
+    if prep.labels:
       numbers, codes, hashes = self._blocks(self._labels, batch)
       labels = np.concatenate([numbers, codes], axis=1)
       are_several = labels.shape[1] > 1
@@ -327,20 +302,43 @@ class Reader:
     index_of_code, shapes = [], {}
     for name, column in self._features.items():
       if isinstance(column, columns.Names):
-        values = by_kind[name in self._uses.embedded]
-        values[name], indices = _names_of(name, column)
+        names = by_kind[name in self._embedded]
+        names[name], indices = _names_of(name, column)
         index_of_code.append(indices)
       else:
         shapes[name] = column.shape or ()
     arrays: dict[str, Any] = {
       field: spilled.array for field, spilled in self._spills.items()
     }
-    rows = Rows(
+    if index_of_code:
+      arrays['codes'] = replaced(arrays['codes'], index_of_code, self._folder)
+    prep = self._prep
+    if self._labels:
+      kind, label_names, values = self._kind_of_labels(arrays['values'])
+      arrays['values'] = values
+      if self._files is not None:
+        name_columns, embedded_columns = by_kind
+        prep = dataclasses.replace(
+          prep,
+          shape=population.Shape(
+            inputs=_input_shape(shapes, name_columns, embedded_columns),
+            input_dtype='float32',
+            labels=values.shape[1:],
+            label_kind=kind,
+            num_classes=len(label_names or ()) if kind == 'class' else None,
+            names=label_names,
+            embedded=tuple(map(len, embedded_columns.values())),
+          ),
+          number_columns=shapes,
+          name_columns=name_columns,
+          embedded_columns=embedded_columns,
+          several=label_names if values.ndim > 1 else None,
+          are_tags=kind == 'tags',
+        )
+    return Rows(
+      prep,
       ids=self._ids,
-      texts=None if self._uses.text is None else self._texts,
-      number_columns=shapes,
-      name_columns=by_kind[False],
-      embedded_columns=by_kind[True],
+      texts=None if prep.text is None else self._texts,
       may_be_names={
         name: column.may_be_names
         for name, column in (*self._features.items(), *self._labels.items())
@@ -348,14 +346,15 @@ class Reader:
       },
       **arrays,
     )
-    if index_of_code:
-      rows = rows._replace(codes=replaced(rows.codes, index_of_code, self._folder))
-    return self._with_kind_of_labels(rows) if self._labels else rows
 
-  def _with_kind_of_labels(self, rows: Rows) -> Rows:
-    """Adds what labels are, inferred or stated; classes become indices."""
-    uses, expected, values = self._uses, self._expected, rows.values
-    is_inferred = expected is None and uses.label_kind is None
+  def _kind_of_labels(
+    self, values: np.ndarray
+  ) -> tuple[population.LabelKind, Optional[tuple[str, ...]], np.ndarray]:
+    """Returns the kind of labels, their names if they have any, and the labels.
+
+    Labels that are classes become indices.
+    """
+    is_inferred = self._files is not None and self._label_kind is None
     names: list[str] = []
     for name, column in self._labels.items():
       if isinstance(column, columns.Names):
@@ -368,30 +367,43 @@ class Reader:
             'another --label_column, or --label_kind=class if these are classes.'
           )
         found = (indices[codes.astype(np.int64)] for codes in chunks(values))
-        return self._with_classes(rows, classes, found)
+        return 'class', classes, self._as_floats(found)
       shape = column.shape or ()
       if len(shape) > 1:
         raise problems.DataError(
           f'{name} has {list(shape)} values of a row; labels must be one, or a list.'
         )
       names += [f'{name}[{i}]' for i in range(*shape)] if shape else [name]
-    if expected is not None:
-      return rows._replace(several=expected.several, are_tags=expected.are_tags)
     if values.ndim > 1:
-      are_tags = _are_tags(values, names) if is_inferred else uses.label_kind == 'class'
-      return rows._replace(several=tuple(names), are_tags=are_tags)
+      are_tags = self._label_kind == 'class'
+      if is_inferred:
+        are_tags = _are_tags(values, names)
+      return 'tags' if are_tags else 'number', tuple(names), values
     numbers = _few_integers(values) if is_inferred else None
     if not numbers:
-      return rows
-    classes = tuple(map(columns.number_name, numbers))
+      return 'number', None, values
     found = (np.searchsorted(numbers, labels) for labels in chunks(values))
-    return self._with_classes(rows, classes, found)
+    return 'class', tuple(map(columns.number_name, numbers)), self._as_floats(found)
 
-  def _with_classes(
-    self, rows: Rows, classes: tuple[str, ...], indices: Iterator[np.ndarray]
-  ) -> Rows:
-    values = (each.astype(np.float64) for each in indices)
-    return rows._replace(classes=classes, values=spill.stored(values, self._folder))
+  def _as_floats(self, parts: Iterator[np.ndarray]) -> np.ndarray:
+    return spill.stored((each.astype(np.float64) for each in parts), self._folder)
+
+
+def _input_shape(
+  number_columns: Mapping[str, tuple[int, ...]],
+  name_columns: Mapping[str, tuple[str, ...]],
+  embedded_columns: Mapping[str, tuple[str, ...]],
+) -> tuple[int, ...]:
+  """Returns the shape of one example's inputs: an image's, or one vector."""
+  shapes = list(number_columns.values())
+  if len(shapes) == 1 and len(shapes[0]) > 1:
+    if not name_columns and not embedded_columns:
+      return shapes[0]
+  size = sum(map(math.prod, shapes)) + len(embedded_columns)
+  size += sum(map(len, name_columns.values()))
+  if not size:
+    raise problems.DataError('the data have no features; name --feature_columns.')
+  return (size,)
 
 
 def _names_of(name: str, column: columns.Names) -> tuple[tuple[str, ...], np.ndarray]:

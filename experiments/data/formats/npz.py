@@ -19,16 +19,12 @@ class NpzFile(source.Source):
 
   name, endings = 'npz', ('.npz',)
   summary = 'NumPy arrays x, y and client_ids'
-  label_column = 'y'
+  client_column, label_column = 'client_ids', 'y'
 
   def __init__(self, path: str, split: Optional[str] = None, separator: Any = None):
     super().__init__(path, split, separator)
     with self._archive() as archive:
       self.columns = tuple(archive.files)
-
-  @classmethod
-  def has_clients(cls, path: str) -> bool:
-    return 'client_ids' in cls(path).columns
 
   def read(self, wanted: Sequence[str]) -> Iterator[source.Columns]:
     with self._archive() as archive:

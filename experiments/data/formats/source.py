@@ -27,7 +27,9 @@ class Source:
   summary: str  # For `--help`.
   # Name of the text column, if files of the format have nothing but text.
   text_column: Optional[str] = None
-  label_column: Optional[str] = None  # The default of `--label_column`.
+  # Defaults of the flags of these names, the first if there is such a column.
+  client_column: Optional[str] = None
+  label_column: Optional[str] = None
   # Names of all columns, in an order that does not depend on the order of rows.
   columns: tuple[str, ...]
 
@@ -42,8 +44,7 @@ class Source:
   @classmethod
   def has_clients(cls, path: str) -> bool:
     """Whether a file gives clients' ids without a `--client_column`."""
-    del path
-    return False
+    return cls.client_column is not None and cls.client_column in cls(path).columns
 
   def read(self, wanted: Sequence[str]) -> Iterator[Columns]:
     """Yields some rows at a time, with the columns `wanted`."""
