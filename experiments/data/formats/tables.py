@@ -108,24 +108,16 @@ class CsvFile(source.Source):
   ) -> Iterator[source.Columns]:
     """Yields the rows after the first `num_read` ones, the header included."""
     width = len(self.columns)
-    size = _rows_at_a_time(width)
     with lines.opened(self.path) as file:
       reader = self._reader(file)
       kept = reader if width > 1 else self._without_gaps(reader)
       rows: Iterator[list[str]] = filter(None, kept)
       try:
         collections.deque(itertools.islice(rows, num_read), maxlen=0)
-        while True:
-          columns: dict[str, list[str]] = {name: [] for name in self.columns}
-          (first, *_) = columns.values()
-          # With more rows at a time, Python's garbage collector takes twice as long.
-          while len(first) < size and (some := list(itertools.islice(rows, 2**9))):
-            if set(map(len, some)) != {width}:
-              raise self._width_error()
-            for values, more in zip(columns.values(), zip(*some)):
-              values.extend(more)
-          if not first:
-            return
+        while some := list(itertools.islice(rows, _rows_at_a_time(width))):
+          if set(map(len, some)) != {width}:
+            raise self._width_error()
+          columns = dict(zip(self.columns, zip(*some)))
           yield {name: columns[name] for name in wanted}
       except csv.Error:
         list(self._numbered())  # Raises the error with the line.
@@ -222,10 +214,8 @@ class JsonLines(source.Source):
   def read(self, wanted: Sequence[str]) -> Iterator[source.Columns]:
     import duckdb
 
-    for _ in lines.numbered(
-      self.path
-    ):  # Checks what DuckDB does not: UTF-8, gzip's checksum.
-      pass
+    for _ in lines.numbered(self.path):
+      pass  # Checks what DuckDB does not: UTF-8, gzip's checksum.
     path = _literal(glob.escape(os.path.abspath(self.path)))
     is_gzipped = self.path.lower().endswith(lines.PACKED)
     names = ', '.join(map(_literal, self.columns))
