@@ -189,14 +189,14 @@ class Numbers:
   def add(self, values: source.Values) -> np.ndarray:
     """Returns the values as float64, finite in float32."""
     values = self.reading.standard(values)
+    if self.is_label:
+      values = _singles(values)
     with contextlib.suppress(ValueError, TypeError, OverflowError):
       if self.shape is None:
         if any(isinstance(v, str) and re.match(r'\s*0\d', v) for v in values):
           self.may_be_names = 'leading zeros'
-        self.shape = self._shape_of(values[0])
+        self.shape = np.shape(values[0])
       array = _numbers(values)
-      if self.is_label and array.shape[1:] == (1,):
-        array = array[:, 0]
       is_refused = self.refused is not None and self.refused[0](array).any()
       are_fit = array.shape[1:] == self.shape and self.reading.are_usable(array).all()
       if are_fit and not is_refused:
@@ -207,10 +207,6 @@ class Numbers:
       self._refuse(value)
     raise problems.DataError(f'has values that are not numbers alike. {self.remedy}')
 
-  def _shape_of(self, value: Any) -> tuple[int, ...]:
-    shape = np.shape(value)
-    return () if self.is_label and shape == (1,) else shape
-
   def _refuse(self, value: Any) -> None:
     """Raises an error if the value is not fit."""
     if not is_number(value):
@@ -219,7 +215,7 @@ class Numbers:
     elif not self.reading.are_usable(_numbers([value])).all():
       self.reading.refuse_missing(value)
       why = 'not finite in float32'
-    elif self._shape_of(value) != self.shape:
+    elif np.shape(value) != self.shape:
       why = 'of another shape than values before'
     elif self.refused is not None and self.refused[0](_numbers([value])).any():
       raise problems.DataError(self.refused[1].format(problems.shown(value)))
@@ -229,6 +225,13 @@ class Numbers:
       f'is {problems.shown(value)}, which is {why}. {self.reading.remark(value)}'
       f'{self.remedy}'
     )
+
+
+def _singles(values: source.Values) -> source.Values:
+  """Returns the values, those in a list of one without the list."""
+  if isinstance(values, np.ndarray):
+    return values[:, 0] if values.shape[1:] == (1,) else values
+  return [v[0] if isinstance(v, list) and len(v) == 1 else v for v in values]
 
 
 def texts(values: source.Values, reading: Reading) -> list[str]:
@@ -281,8 +284,7 @@ def ids(values: source.Values, reading: Reading) -> list[str]:
 def _one_a_row(values: source.Values) -> list[Any]:
   if not isinstance(values, np.ndarray):
     return list(values)
-  if values.shape[1:] == (1,):
-    values = values[:, 0]
+  values = np.asarray(_singles(values))
   if values.ndim > 1:
     raise problems.DataError('has several values of a row, which make no name.')
   return values.tolist()

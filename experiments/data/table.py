@@ -221,24 +221,25 @@ class Reader:
   ) -> problems.DataError:
     """Returns the error for a column, with its first row and the number of others."""
     found = (
-      (each.where, row, words)
+      (each.where, row, words, kind)
       for each in itertools.chain([batch], self._batches)
-      for row, words in self._problems(name, each.columns[name])
+      for row, words, kind in self._problems(name, each.columns[name])
     )
-    where, row, words = next(found, (batch.where, 0, str(error)))
-    places = itertools.chain([(where, row)], (each[:2] for each in found))
+    first = next(found, (batch.where, 0, str(error), ''))
+    where, row, words, kind = first
+    alike = (each for each in itertools.chain([first], found) if each[3] == kind)
     more = ''
     if self._files is None and name in self._prep.labels:
       more = ' To predict without labels, leave the column out.'
     return problems.DataError(
       f'{where(row)}: {name or "the id of the client"} {words}'
-      f'{problems.others(places)}{more}'
+      f'{problems.others(each[:2] for each in alike)}{more}'
     )
 
   def _problems(
     self, name: Optional[str], values: source.Values
-  ) -> Iterator[tuple[int, str]]:
-    """Yields rows that cannot be parsed, with the words of the errors."""
+  ) -> Iterator[tuple[int, str, str]]:
+    """Yields rows that cannot be parsed, with words, and words without the value."""
     with contextlib.suppress(problems.DataError):
       self._parse[name](values)
       return
@@ -246,7 +247,7 @@ class Reader:
       try:
         self._parse[name](values[row : row + 1])
       except problems.DataError as e:
-        yield row, str(e)
+        yield row, str(e), str(e).replace(problems.shown(values[row]), '')
 
   def _add(self, batch: source.Batch) -> None:
     prep = self._prep
