@@ -4,7 +4,7 @@ The result does not depend on the order of rows in a file, or of files in a fold
 """
 
 import bisect
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from typing import NamedTuple, Optional
 
 import numpy as np
@@ -16,14 +16,13 @@ from . import spill
 from . import table
 
 _ORDER, _CLIENTS, _ROUNDING, _PARTITION = range(4)  # Separate uses of the seed.
-_BUCKET_BITS, _BUFFER = 6, 2**15  # Of the files for sorting.
 _PART = 2**14
 
 
 class Arrangement(NamedTuple):
   """An order of rows in which each client's rows are together."""
 
-  order: np.ndarray  # Index in the file of the row at each position, int64.
+  order: np.ndarray  # Index in the file of the row at each position.
   starts: np.ndarray  # Position of the first row of each participating client, int64.
   ends: np.ndarray  # Position after its last row. Rows of no client are for testing.
   # Keys of the clients' ids, uint64 [clients, 2]; `None` if clients were made.
@@ -39,73 +38,45 @@ class Arrangement(NamedTuple):
       is_test = (before < 0) | (positions >= self.ends[before])
       yield slice(first, first + len(positions)), is_test
 
+  def training(self, array: np.ndarray) -> Iterator[np.ndarray]:
+    """Yields the entries for training of an array in order."""
+    for index, is_test in self.parts():
+      yield array[index][~is_test]
+
 
 def of_clients(rows: table.Rows, options: data_options.Data) -> Arrangement:
   """Arranges rows by the clients of the data."""
   assert rows.clients is not None and options.files is not None
-  folder = options.files.scratch
-  order = spill.Spill(folder, np.int64)
-  starts = spill.Spill(folder, np.int64)
-  client_keys = spill.Spill(folder, np.uint64, (2,))
-  order_keys = _row_keys(rows, options.seed)
-  keys = (np.column_stack(each) for each in zip(table.chunks(rows.clients), order_keys))
-  for block in sorted_rows(keys, 3, folder):
-    # A client's rows have the same first key, so one block has them all.
-    is_first = np.ones(len(block), bool)
-    is_first[1:] = (block[1:, :2] != block[:-1, :2]).any(axis=1)
-    firsts = np.flatnonzero(is_first)
-    starts.append(len(order) + firsts)
-    client_keys.append(block[firsts, :2])
-    order.append(block[:, 3])
-  sizes = np.diff(starts.array, append=len(order))
-  is_kept, num_held = _held_out(
-    client_keys.array[:, 0], sizes, options.files, options.seed
-  )
-  kept_starts = starts.array[is_kept]
+  keys = _sorted(rows, options.seed, options.files.scratch)
+  is_first = np.ones(len(keys), bool)
+  is_first[1:] = keys[1:, 0] != keys[:-1, 0]
+  is_first[1:] |= keys[1:, 1] != keys[:-1, 1]
+  starts = np.flatnonzero(is_first)
+  client_keys = keys[starts, :2].astype(np.uint64)
+  sizes = np.diff(starts, append=len(keys))
+  is_kept, num_held = _held_out(client_keys[:, 0], sizes, options.files, options.seed)
   return Arrangement(
-    order.array,
-    kept_starts + num_held[is_kept],  # A client's first rows may be for testing.
-    kept_starts + sizes[is_kept],
-    client_keys.array[is_kept],
+    keys[:, -1],
+    (starts + num_held)[is_kept],  # A client's first rows may be for testing.
+    (starts + sizes)[is_kept],
+    client_keys[is_kept],
     num_test_clients=int(np.count_nonzero(~is_kept)),
-    num_positions=len(order),
+    num_positions=len(keys),
   )
 
 
-def _row_keys(rows: table.Rows, seed: int) -> Iterator[np.ndarray]:
-  """Yields the keys by which rows of one client, or without clients, are sorted."""
-  for hashes in table.chunks(rows.hashes):
-    yield hashing.seeded(hashes, seed, _ORDER)
-
-
-def sorted_rows(
-  keys: Iterable[np.ndarray], width: int, folder: str
-) -> Iterator[np.ndarray]:
-  """Yields blocks of rows sorted by keys; a last column has the rows' indices.
-
-  Rows are distributed to buckets on disk by the first key, a hash, and each bucket is
-  sorted by itself; so rows with the same first key are in one block.
-
-  `keys`: Chunks of uint64 [rows, width].
-  """
-  count = 2**_BUCKET_BITS
-  buckets = [
-    spill.Spill(folder, np.uint64, (width + 1,), _BUFFER) for _ in range(count)
-  ]
-  num_read = 0
-  for chunk in keys:
-    numbers = np.arange(num_read, num_read + len(chunk), dtype=np.uint64)
-    chunk = np.column_stack([chunk, numbers])
-    num_read += len(chunk)
-    bucket_of = chunk[:, 0] >> np.uint64(64 - _BUCKET_BITS)
-    order = np.argsort(bucket_of, kind='stable')
-    ends = np.cumsum(np.bincount(bucket_of.astype(np.int64), minlength=count))
-    for bucket, part in zip(buckets, np.split(chunk[order], ends[:-1])):
-      bucket.append(part)
-  for bucket in buckets:
-    if len(bucket):
-      # `lexsort` takes the primary key last.
-      yield bucket.array[np.lexsort(bucket.array.T[::-1])]
+def _sorted(rows: table.Rows, seed: int, folder: str) -> np.ndarray:
+  """Returns rows' keys in order: clients if there are any, hashes, and indices."""
+  width = 2 if rows.clients is None else 4
+  spilled = spill.Spill(folder, '>u8', (width,))
+  for first in range(0, len(rows.hashes), _PART):
+    part = slice(first, first + _PART)
+    hashes = hashing.seeded(rows.hashes[part], seed, _ORDER)
+    keys = [hashes, first + np.arange(len(hashes), dtype=np.uint64)]
+    if rows.clients is not None:
+      keys.insert(0, rows.clients[part])
+    spilled.append(np.column_stack(keys))
+  return spilled.sorted_array()
 
 
 def _held_out(
@@ -146,11 +117,8 @@ def of_made_clients(rows: table.Rows, options: data_options.Data) -> Arrangement
   """Partitions rows among clients that are made for data without clients."""
   files, num_clients = options.files, options.num_clients
   assert files is not None and num_clients is not None
-  folder, seed, alpha = files.scratch, options.seed, options.dirichlet_alpha
-  order = spill.Spill(folder, np.int64)
-  keys = (hashes[:, None] for hashes in _row_keys(rows, seed))
-  for block in sorted_rows(keys, 1, folder):
-    order.append(block[:, 1])
+  seed, alpha = options.seed, options.dirichlet_alpha
+  order = _sorted(rows, seed, files.scratch)[:, -1]
   count, num_test = len(order), 0
   if files.test_examples is not None:
     num_test = max(1, round(files.test_examples * count))
@@ -161,19 +129,18 @@ def of_made_clients(rows: table.Rows, options: data_options.Data) -> Arrangement
       f'examples; got {num_clients}.'
     )
   rng = np.random.default_rng([seed, _PARTITION])
-  order_array = order.array
   if files.partition == 'label_skew':
-    labels = rows.labels_of(order_array[num_test:]).astype(np.int32)
+    labels = rows.values[order[num_test:]].astype(np.int32)
     parts = split_with_label_skew(labels, num_clients, alpha, rng)
     sizes = np.array([len(part) for part in parts])
-    training = order_array[num_test:][np.concatenate(parts)]
-    order_array = np.concatenate([order_array[:num_test], training])
+    training = order[num_test:][np.concatenate(parts)]
+    order = np.concatenate([order[:num_test], training])
   elif files.partition == 'quantity_skew':
     sizes = skewed_sizes(num_training, num_clients, alpha, rng)
   else:
     sizes = equal_sizes(num_training, num_clients)
   ends = num_test + np.cumsum(sizes)
-  return Arrangement(order_array, ends - sizes, ends, None, 0, num_positions=count)
+  return Arrangement(order, ends - sizes, ends, None, 0, num_positions=count)
 
 
 def split_with_label_skew(

@@ -1,4 +1,4 @@
-"""Parses columns of a table: numbers, ids, and values from a limited set.
+"""Parses columns of a table: numbers, ids, texts, and values from a limited set.
 
 Nothing is guessed: text that another notation would read as a number is refused, and
 the message names the flags that state the notation.
@@ -11,8 +11,8 @@ import functools
 import math
 import re
 import unicodedata
-from collections.abc import Sequence
-from typing import Any, Callable, Optional
+from collections.abc import Collection, Sequence
+from typing import Any, Callable, Optional, Union
 
 import numpy as np
 
@@ -37,6 +37,18 @@ _PLAIN_IDS = re.compile(r'(?:(?:[A-Za-z_](?:[ -~]*[!-~])?|[0-9]+)\n)*')
 # From here on, a float stands for several whole numbers.
 EXACT = 2**53
 _MAX_FLOAT32 = float(np.finfo(np.float32).max)
+# Words on numbers that satisfy a condition.
+_Refusal = tuple[Callable[[np.ndarray], np.ndarray], str]
+NO_TAG: _Refusal = (
+  lambda array: (array != 0) & (array != 1),
+  'is {}. Each of several labels that are tags is 0 or 1; for numbers give '
+  '--label_kind=number.',
+)
+INEXACT: _Refusal = (
+  lambda array: np.abs(array) >= EXACT,
+  'is {}, a number of 2^53 or more, some of which are the same as floats. Give '
+  '--label_kind=class if they are names, or --label_kind=number.',
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -59,16 +71,6 @@ class Reading:
     numbers_ = (float(text) for text in self.missing_texts if is_number(text))
     return np.array([each for each in numbers_ if math.isfinite(each)])
 
-  def is_missing(self, value: Any) -> bool:
-    """Whether a value is null, white space, or says that a value is missing."""
-    if value is None or not isinstance(value, (str, int, float)):
-      return value is None
-    text = str(value).strip()
-    if not text or text in self.missing_texts:
-      return True
-    are_numbers = self._missing_numbers.size and is_number(text)
-    return bool(are_numbers and float(text) in self._missing_numbers)
-
   def are_usable(self, array: np.ndarray) -> np.ndarray:
     """Which numbers are finite in float32, and do not mark a missing value."""
     are_finite = np.abs(array) <= _MAX_FLOAT32
@@ -76,32 +78,31 @@ class Reading:
       return are_finite
     return are_finite & ~np.isin(array, self._missing_numbers)
 
-  def refuse_missing(self, value: Any, name: str, where: str) -> None:
-    if not self.is_missing(value):
+  def refuse_missing(self, value: Any) -> None:
+    """Refuses null, white space, and what says that a value is missing."""
+    if value is not None and not isinstance(value, (str, int, float)):
       return
-    message = f'{where}: {name} is empty. Fill it in, or remove the row.'
-    if value is not None and str(value).strip():
-      message = (
-        f'{where}: {name} is {problems.shown(value)}, which says that a value is '
-        'missing. Fill it in, or remove the row. If it is a value, give '
-        '--missing_values with only those texts that say so, or with none '
-        '(--missing_values=).'
+    text = '' if value is None else str(value).strip()
+    if not text:
+      raise problems.DataError('is empty. Fill it in, or remove the row.')
+    are_numbers = self._missing_numbers.size and is_number(text)
+    if text in self.missing_texts or (
+      are_numbers and float(text) in self._missing_numbers
+    ):
+      raise problems.DataError(
+        f'is {problems.shown(value)}, which says that a value is missing. Fill it in, '
+        'or remove the row. If it is a value, give --missing_values with only those '
+        'texts that say so, or with none (--missing_values=).'
       )
-    raise problems.ValueOfRowError(message, name, self.is_missing)
 
-  def standard(
-    self, values: source.Values, name: str, where: problems.Where
-  ) -> source.Values:
+  def standard(self, values: source.Values) -> source.Values:
     """Returns the values, with numbers that are text in Python's notation."""
     are_plain = self.decimal in (None, '.') and not self.thousands
     if are_plain or (isinstance(values, np.ndarray) and values.dtype.kind != 'U'):
       return values
-    return [
-      self._standardize(value, name, where, row) if isinstance(value, str) else value
-      for row, value in enumerate(values)
-    ]
+    return [self._standard(each) if isinstance(each, str) else each for each in values]
 
-  def _standardize(self, text: str, name: str, where: problems.Where, row: int) -> str:
+  def _standard(self, text: str) -> str:
     stripped = text.strip()
     point, thousands = self.decimal or '.', self.thousands or ''
     if _pattern(point, thousands).fullmatch(stripped):
@@ -110,14 +111,14 @@ class Reading:
       return stripped.replace(point, '.')
     if _pattern('.', '').fullmatch(stripped):
       raise problems.DataError(
-        f'{where(row)}: {name} is {problems.shown(text)}, which is not a number as '
-        f'--decimal={point} --thousands={thousands} has it. Correct it, or the flags.'
+        f'is {problems.shown(text)}, which is not a number as --decimal={point} '
+        f'--thousands={thousands} has it. Correct it, or the flags.'
       )
     return text
 
-  def remark(self, text: str) -> str:
+  def remark(self, value: Any) -> str:
     """Returns a hint for text that is a number in another notation, else ''."""
-    text = text.strip()
+    text = value.strip() if isinstance(value, str) else ''
     has_no_others = self.decimal is not None and self.thousands == ''
     if has_no_others or _SIGNS.isdisjoint(text):
       return ''
@@ -126,7 +127,7 @@ class Reading:
     notations = ((p, t) for p in DECIMALS for t in ('', *THOUSANDS) if p != t)
     if not any(_pattern(*each).fullmatch(text) for each in notations):
       return ''
-    return 'If it is a number, say by --decimal= or --thousands= how it is written.'
+    return 'If it is a number, say by --decimal= or --thousands= how it is written. '
 
 
 @functools.cache
@@ -142,7 +143,7 @@ def _pattern(point: str, thousands: str) -> 're.Pattern[str]':
   )
 
 
-def numbers(values: source.Values) -> np.ndarray:
+def _numbers(values: source.Values) -> np.ndarray:
   """Returns values as float64; with more dimensions if each entry is an array.
 
   Raises:
@@ -164,81 +165,105 @@ def numbers(values: source.Values) -> np.ndarray:
 def is_number(value: Any) -> bool:
   """Whether a value is a number or an array of numbers, finite or not."""
   try:
-    numbers([value])
+    _numbers([value])
   except (ValueError, TypeError, OverflowError):
     return False
   return value is not None
 
 
-def finite(
-  values: source.Values,
-  name: str,
-  where: problems.Where,
-  remedy: str,
-  reading: Reading,
-) -> np.ndarray:
-  """Returns the values as float64; refuses those that are not finite in float32."""
-  with contextlib.suppress(ValueError, TypeError, OverflowError):
-    array = numbers(values)
-    if reading.are_usable(array).all():
-      return array
-
-  def is_bad(value: Any) -> bool:
-    return not is_number(value) or not reading.are_usable(numbers([value])).all()
-
-  row = next((i for i, value in enumerate(values) if is_bad(value)), None)
-  if row is None:
-    shape = np.shape(values[0])
-    row = next(i for i, value in enumerate(values) if np.shape(value) != shape)
-    why = 'of another shape than values before'
-  else:
-    reading.refuse_missing(values[row], name, where(row))
-    why = f'not {"finite in float32" if is_number(values[row]) else "a number"}'
-  value = values[row]
-  remark = reading.remark(value) if isinstance(value, str) else ''
-  raise problems.ValueOfRowError(
-    f'{where(row)}: {name} is {problems.shown(value)}, which is {why}. '
-    f'{remark}{" " if remark else ""}{remedy}',
-    name,
-    is_bad,
-  )
+# The functions below, and `add` of the classes, parse one or more values of a column.
+# They raise `problems.DataError` with words that follow the column's name.
 
 
-def texts(
-  values: source.Values, name: str, where: problems.Where, reading: Reading
-) -> list[str]:
-  """Returns values of text, or of a limited set, as text; refuses empty ones."""
-  values = _one_a_row(values, name, where)
-  if set(map(type, values)) == {str} and all(map(str.strip, values)):
-    return values
-  result = []
-  for row, value in enumerate(values):
-    text = _as_text(value, name, where, row)
-    if not text.strip():
-      reading.refuse_missing(text, name, where(row))
-    result.append(text)
+@dataclasses.dataclass
+class Numbers:
+  """A column of numbers, or of arrays of numbers of one shape."""
+
+  reading: Reading
+  remedy: str
+  shape: Optional[tuple[int, ...]] = None  # Of an entry; `None`: that of the first.
+  is_label: bool = False  # A label may be a list of one, as Keras's data sets have it.
+  refused: Optional[_Refusal] = None
+  may_be_names: str = ''  # The reason, if any.
+
+  def add(self, values: source.Values) -> np.ndarray:
+    """Returns the values as float64, finite in float32."""
+    values = self.reading.standard(values)
+    if self.is_label:
+      values = _singles(values)
+    with contextlib.suppress(ValueError, TypeError, OverflowError):
+      if self.shape is None:
+        if any(isinstance(v, str) and re.match(r'\s*0\d', v) for v in values):
+          self.may_be_names = 'leading zeros'
+        self.shape = np.shape(values[0])
+      array = _numbers(values)
+      is_refused = self.refused is not None and self.refused[0](array).any()
+      are_fit = array.shape[1:] == self.shape and self.reading.are_usable(array).all()
+      if are_fit and not is_refused:
+        if (np.abs(array) >= EXACT).any():
+          self.may_be_names = 'digits that float64 does not hold'
+        return array
+    for value in values:
+      self._refuse(value)
+    raise problems.DataError(f'has values that are not numbers alike. {self.remedy}')
+
+  def _refuse(self, value: Any) -> None:
+    """Raises an error if the value is not fit."""
+    if not is_number(value):
+      self.reading.refuse_missing(value)
+      why = 'not a number'
+    elif not self.reading.are_usable(_numbers([value])).all():
+      self.reading.refuse_missing(value)
+      why = 'not finite in float32'
+    elif np.shape(value) != self.shape:
+      why = 'of another shape than values before'
+    elif self.refused is not None and self.refused[0](_numbers([value])).any():
+      raise problems.DataError(self.refused[1].format(problems.shown(value)))
+    else:
+      return
+    raise problems.DataError(
+      f'is {problems.shown(value)}, which is {why}. {self.reading.remark(value)}'
+      f'{self.remedy}'
+    )
+
+
+def _singles(values: source.Values) -> source.Values:
+  """Returns the values, those in a list of one without the list."""
+  if isinstance(values, np.ndarray):
+    return values[:, 0] if values.shape[1:] == (1,) else values
+  return [v[0] if isinstance(v, list) and len(v) == 1 else v for v in values]
+
+
+def texts(values: source.Values, reading: Reading) -> list[str]:
+  """Returns values of text, none of which is missing."""
+  result = _texts(values)
+  for text in result:
+    reading.refuse_missing(text)
   return result
 
 
-def ids(
-  values: source.Values, name: str, where: problems.Where, reading: Reading
-) -> list[str]:
+def _texts(values: source.Values) -> list[str]:
+  values = _one_a_row(values)
+  return values if set(map(type, values)) == {str} else list(map(_as_text, values))
+
+
+def ids(values: source.Values, reading: Reading) -> list[str]:
   """Returns clients' ids as text, in one notation for each client.
 
   A client taken for two would take part twice as often as the guarantee assumes. So
   white space around an id is removed, Unicode is composed in one way, and integers,
   floats included, have one notation.
   """
-  exact = EXACT
+  values, exact = reading.standard(values), EXACT
   if isinstance(values, np.ndarray) and values.dtype.kind == 'f':
     exact = 2 ** (np.finfo(values.dtype).nmant + 1)
-  values = _one_a_row(values, name, where)
+  values = _one_a_row(values)
   if set(map(type, values)) == {str} and reading.missing_texts.isdisjoint(values):
     if _PLAIN_IDS.fullmatch('\n'.join([*values, ''])):
       return values
   result = []
-  for row, value in enumerate(values):
-    text = '' if isinstance(value, float) else _as_text(value, name, where, row)
+  for value in values:
+    text = '' if isinstance(value, float) else _as_text(value)
     try:
       if isinstance(value, bool):
         raise ValueError('neither text nor a whole number.')
@@ -246,28 +271,26 @@ def ids(
         text = ids_lib.of_number(value, exact)
       result.append(ids_lib.of_text(text))
     except ValueError as e:
-      raise problems.DataError(
-        f'{where(row)}: {name} is {problems.shown(value)}, which is {e}'
-      ) from e
-    if reading.is_missing(result[-1]):
-      reading.refuse_missing(result[-1], name, where(row))
+      raise problems.DataError(f'is {problems.shown(value)}, which is {e}') from e
+    reading.refuse_missing(result[-1])
     if remark := reading.remark(result[-1]):
       raise problems.DataError(
-        f'{where(row)}: {name} is {problems.shown(value)}. {remark} If it is text, '
-        'give --decimal=. --thousands= for numbers with a point and no groups.'
+        f'is {problems.shown(value)}. {remark}If it is text, give --decimal=. '
+        '--thousands= for numbers with a point and no groups.'
       )
   return result
 
 
-def _one_a_row(values: source.Values, name: str, where: problems.Where) -> list[Any]:
-  if getattr(values, 'ndim', 1) > 1:
-    raise problems.DataError(
-      f'{where(0)}: {name} has several values of a row, which make no name.'
-    )
-  return values.tolist() if isinstance(values, np.ndarray) else list(values)
+def _one_a_row(values: source.Values) -> list[Any]:
+  if not isinstance(values, np.ndarray):
+    return list(values)
+  values = np.asarray(_singles(values))
+  if values.ndim > 1:
+    raise problems.DataError('has several values of a row, which make no name.')
+  return values.tolist()
 
 
-def _as_text(value: Any, name: str, where: problems.Where, row: int) -> str:
+def _as_text(value: Any) -> str:
   if value is None:
     return ''
   if isinstance(value, (str, int)) or (
@@ -278,71 +301,62 @@ def _as_text(value: Any, name: str, where: problems.Where, row: int) -> str:
     return bytes.decode(value)
   except (TypeError, UnicodeDecodeError) as e:
     raise problems.DataError(
-      f'{where(row)}: {name} is {problems.shown(value)}, which is neither text in '
-      'UTF-8 nor a finite number; convert it to one of these, a time to seconds, say.'
+      f'is {problems.shown(value)}, which is neither text in UTF-8 nor a finite '
+      'number; convert it to one of these, a time to seconds, say.'
     ) from e
 
 
-class Encoder:
-  """Encodes a categorical column: values are numbered as they first occur.
+@dataclasses.dataclass
+class Names:
+  """A categorical column, whose values are numbered as they first occur.
 
   Two notations of a number are one value; see `canonical`.
   """
 
-  def __init__(
-    self,
-    name: str,
-    limit: int,
-    remedy: str,
-    reading: Reading,
-    # All values of the training data, as `names` returned them; `None` for any.
-    known: Optional[tuple[str, ...]] = None,
-    allows_numbers: bool = True,
-    allows_unknown: bool = False,
-  ):
-    self._name, self._limit, self._remedy = name, limit, remedy
-    self._reading, self._allows_numbers = reading, allows_numbers
-    self._allows_unknown = allows_unknown
-    self._known = None if known is None else frozenset(known)
+  reading: Reading
+  remedy: str
+  limit: int  # Of the number of values.
+  # All values of the training data, as `names` returned them; `None` for any.
+  known: Optional[Collection[str]] = None
+  allows_numbers: bool = True
+  allows_unknown: bool = False
+
+  def __post_init__(self) -> None:
     self._codes: dict[str, int] = {}
     self._hashes = np.zeros(0, np.uint64)
 
-  def add(self, values: source.Values, where: problems.Where) -> np.ndarray:
-    strings = texts(values, self._name, where, self._reading)
+  def add(self, values: source.Values) -> np.ndarray:
+    strings = _texts(self.reading.standard(values))
     new = [text for text in dict.fromkeys(strings) if text not in self._codes]
     for text in new:
-      self._check_new(text, lambda: where(strings.index(text)))  # noqa: B023
+      self._refuse(text)
       self._codes[text] = len(self._codes)
-    if new:
-      hashes = hashing.of_texts(hashing.encoded(new))[:, 0]
-      self._hashes = np.append(self._hashes, hashes)
+    hashes = hashing.of_texts(hashing.encoded(new))[:, 0]
+    self._hashes = np.append(self._hashes, hashes)
     return np.fromiter(map(self._codes.__getitem__, strings), np.uint32, len(strings))
 
-  def _check_new(self, text: str, where: Callable[[], str]) -> None:
-    if self._reading.is_missing(text):
-      self._reading.refuse_missing(text, self._name, where())
-    is_new = self._known is not None and canonical(text) not in self._known
-    remark = self._reading.remark(text)
+  def _refuse(self, text: str) -> None:
+    """Raises an error if a new value is not fit."""
+    self.reading.refuse_missing(text)
+    known, remark = self.known, self.reading.remark(text)
     for is_bad, why in (
       (is_number(text) and not math.isfinite(float(text)), 'which is not finite.'),
       (
-        not self._allows_numbers and (is_number(text) or remark),
-        f'and values are read as text. {remark}',
+        not self.allows_numbers and (is_number(text) or remark),
+        f'and values are read as text. {remark}'.rstrip(),
       ),
       (
-        self._known is None and len(self._codes) == self._limit,
-        f'and there are {self._limit} other values already.',
+        known is None and len(self._codes) == self.limit,
+        f'and there are {self.limit} other values already.',
       ),
       (
-        is_new and not self._allows_unknown,
+        known is not None and not self.allows_unknown and canonical(text) not in known,
         'which the training data do not have; theirs are '
-        f'{problems.listed(sorted(self._known or ()))}.',
+        f'{problems.listed(sorted(known or ()))}.',
       ),
     ):
       if is_bad:
-        raise problems.DataError(
-          f'{where()}: {self._name} is {problems.shown(text)}, {why} {self._remedy}'
-        )
+        raise problems.DataError(f'is {problems.shown(text)}, {why} {self.remedy}')
 
   def hashes(self, codes: np.ndarray) -> np.ndarray:
     return np.asarray(self._hashes[codes])
@@ -350,26 +364,24 @@ class Encoder:
   def names(self) -> tuple[tuple[str, ...], np.ndarray]:
     """Returns the values in order, and the index among them of each code."""
     found = list(map(canonical, self._codes))
-    self._refuse_look_alikes(found)
-    values = set(found) if self._known is None else self._known
-    are_numbers = all(map(_NUMBER.fullmatch, values))
-    names = sorted(values, key=decimal.Decimal if are_numbers else None)
+    known = set(found) if self.known is None else set(self.known)
+    by_content = {} if self.known is None else {_as_seen(each): each for each in known}
+    for value in found:
+      other = by_content.setdefault(_as_seen(value), value)
+      if value != other and (self.known is None or value not in known):
+        raise problems.DataError(
+          f'has the values {ascii(other)} and {ascii(value)}, which are the same but '
+          'for white space or the encoding of characters, and would count as two. '
+          'Write them alike.'
+        )
+    are_numbers = all(map(_NUMBER.fullmatch, known))
+    names = sorted(known, key=decimal.Decimal if are_numbers else None)
     index_of = {name: index for index, name in enumerate(names)}
     indices = [index_of.get(each, len(names)) for each in found]
     return tuple(names), np.array(indices, np.uint32)
 
-  def _refuse_look_alikes(self, values: Sequence[str]) -> None:
-    """Refuses a value that is another one but for what people do not see."""
-    known = self._known or frozenset()
-    by_content = {_as_seen(each): each for each in known}
-    for value in values:
-      other = by_content.setdefault(_as_seen(value), value)
-      if value != other and value not in known:
-        raise problems.DataError(
-          f'{self._name} has the values {ascii(other)} and {ascii(value)}, which are '
-          'the same but for white space or the encoding of characters, and would count '
-          'as two. Write them alike.'
-        )
+
+Column = Union[Numbers, Names]
 
 
 def _as_seen(text: str) -> str:

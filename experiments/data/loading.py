@@ -4,6 +4,7 @@ Rows are read once and kept on disk, then sorted by client; a client's examples 
 on demand. So memory does not grow with the data, except for a few numbers per client.
 """
 
+import dataclasses
 import filecmp
 import functools
 import hashlib
@@ -49,23 +50,20 @@ class FileClients:
     return number if keys is None else keys[number].tobytes().hex()
 
 
-class _Prepared(NamedTuple):
-  """The examples that rows become, and what is to be said of them."""
-
-  examples: Examples
-  arranged: arrangement.Arrangement  # Of examples; several may come from a text.
-  prep: preprocessing.Preprocessing
-  facts: dict[str, Any]
-  remarks: tuple[str, ...] = ()
+# The examples that rows become, their arrangement (several may come from a text), how
+# they were preprocessed, and facts on that.
+_Prepared = tuple[
+  Examples, arrangement.Arrangement, preprocessing.Preprocessing, dict[str, Any]
+]
 
 
 def load(options: data_options.Data) -> population.Population:
   files = options.files
   assert files is not None
-  opened, uses = _opened(files)
+  opened, stated, files = _opened(files)
   _refuse_training_data_as_test_data(opened, files)
-  rows = table.Reader(uses, files.scratch).read(opened)
-  if files.partition == 'label_skew' and rows.classes is None:
+  rows = table.Reader(stated, files.scratch, files).read(opened)
+  if files.partition == 'label_skew' and rows.prep.classes is None:
     raise problems.DataError(
       '--partition=label_skew needs labels of which each is one class; give '
       '--label_kind=class if they are names, or another --partition.'
@@ -75,11 +73,11 @@ def load(options: data_options.Data) -> population.Population:
   )
   arranged = arrange(rows, options)
   prepared = (
-    _of_table(rows, arranged, files, uses)
+    _of_table(rows, arranged, files)
     if rows.texts is None
-    else _of_texts(rows.texts, arranged, files, uses)
+    else _of_texts(rows.texts, arranged, files, stated)
   )
-  examples, arranged, prep, facts, remarks = prepared
+  examples, arranged, prep, facts = prepared
   overlap_remark = ''
   test_batches: Iterable[Any] = (
     [each[is_test] for each in examples(index)]
@@ -105,12 +103,11 @@ def load(options: data_options.Data) -> population.Population:
     shape=prep.shape,
     label_scaling=prep.label_scaling,
     facts={
-      **_facts(rows, arranged, test_examples),
-      **_facts_of_labels(prep.shape, y.array),
+      **_facts(rows, arranged, test_examples, prep.shape),
       **facts,
     },
     not_covered=_not_covered(prep, files, overlap_remark),
-    remarks=remarks,
+    remarks=tuple(_remarks(rows, files)),
     preprocessing=prep,
   )
 
@@ -120,30 +117,29 @@ def _refuse_training_data_as_test_data(
 ) -> None:
   if files.test_data is None:
     return
-  wanted = source.Wanted(files.test_split, files.separator)
-  tested = formats.open_data(files.test_data, files.data_format, wanted)
+  tested = formats.open_data(
+    files.test_data, files.data_format, files.test_split, files.separator
+  )
   pair = (files.path, files.test_data)
-  is_same = os.path.samefile(*pair)
-  if not is_same and all(map(os.path.isfile, pair)):
-    # Compares bytes only if the files have the same size.
-    is_same = filecmp.cmp(*pair, shallow=False)
-  if is_same and getattr(tested, 'split', None) == getattr(training, 'split', None):
+  is_same = os.path.samefile(*pair) or filecmp.cmp(*pair, shallow=False)
+  if is_same and tested.split == training.split:
     raise problems.DataError(
       f'test and training data are the same, {files.test_data}; give another '
       'file by --test_data, or another --test_split of a database.'
     )
 
 
-def _opened(files: data_options.Files) -> tuple[source.Source, table.Uses]:
+def _opened(
+  files: data_options.Files,
+) -> tuple[source.Source, preprocessing.Preprocessing, data_options.Files]:
   """Opens the data, reading only their head, and decides what the columns are for."""
   path = files.path
   file_format = formats.of(path, files.data_format)
   text = files.text_column or file_format.text_column
-  wanted = source.Wanted(files.data_split, files.separator)
-  opened = formats.open_data(path, files.data_format, wanted)
+  opened = formats.open_data(path, files.data_format, files.data_split, files.separator)
   client = files.client_column
-  if client is None and file_format.name == 'npz' and not os.path.isdir(path):
-    client = 'client_ids' if 'client_ids' in opened.columns else None
+  if client is None and not os.path.isdir(path) and file_format.has_clients(path):
+    client = file_format.client_column
   label = None if text else files.label_column or file_format.label_column
   labels: tuple[str, ...] = () if label is None else (label,)
   if label is not None and label not in opened.columns:  # It may have commas.
@@ -166,70 +162,42 @@ def _opened(files: data_options.Files) -> tuple[source.Source, table.Uses]:
       )
   # Lines of a text file are never missing values.
   missing_values = () if file_format.text_column else files.missing_values
-  return opened, table.Uses(
+  reading = columns.Reading(missing_values)
+  stated = preprocessing.Preprocessing(
+    shape=population.Shape((), 'float32', (), 'number'),  # Until the rows are read.
     client=client,
     labels=labels,
-    features=() if text else features,
-    one_hot=frozenset(files.one_hot_columns),
-    embedded=frozenset(files.embedding_columns),
     text=text,
-    label_kind=files.label_kind,
-    reading=columns.Reading(missing_values, files.decimal, files.thousands),
-  )
-
-
-def _of_table(
-  rows: table.Rows,
-  arranged: arrangement.Arrangement,
-  files: data_options.Files,
-  uses: table.Uses,
-) -> _Prepared:
-  shape = _input_shape(rows)
-  ordered = rows.in_order(arranged.order, files.scratch)
-  ordered = _with_training_values(ordered, arranged)
-  classes = rows.classes
-  is_scaled = files.scaling == 'standard' or (
-    files.scaling is None and len(shape) == 1 and ordered.numbers.shape[1] > 0
-  )
-  moments = _training_moments(ordered.numbers, arranged) if is_scaled else None
-
-  def count_classes() -> np.ndarray:  # Number of training examples by class.
-    totals = np.zeros(len(classes or ()), np.int64)
-    for index, is_test in arranged.parts():
-      labels = ordered.labels_of(index)[~is_test].astype(np.int64)
-      totals += np.bincount(labels, minlength=len(totals))
-    return totals
-
-  weights = preprocessing.class_weights(files.class_weights, classes, count_classes)
-  prep = preprocessing.Preprocessing(
-    shape=population.Shape(
-      inputs=shape,
-      input_dtype='float32',
-      labels=ordered.values.shape[1:],
-      label_kind='class' if classes else 'tags' if rows.are_tags else 'number',
-      num_classes=None if classes is None else len(classes),
-      names=classes or rows.several,
-      class_weights=weights,
-      embedded=tuple(map(len, ordered.embedded_columns.values())),
-    ),
-    client=uses.client,
-    labels=uses.labels,
-    number_columns=rows.number_columns,
-    name_columns=rows.name_columns,
-    embedded_columns=ordered.embedded_columns,
-    several=rows.several,
-    are_tags=rows.are_tags,
-    mean=None if moments is None else tuple(moments.mean.tolist()),
-    scale=None if moments is None else tuple(moments.scale.tolist()),
-    label_scaling=_label_scaling(ordered, arranged, files),
-    missing_values=tuple(sorted(uses.reading.missing_texts)),
+    missing_values=tuple(sorted(reading.missing_texts)),
     decimal=files.decimal,
     thousands=files.thousands,
     separator=files.separator,
   )
-  facts = _facts_of_table(prep, moments)
+  return opened, stated, dataclasses.replace(files, feature_columns=tuple(features))
+
+
+def _of_table(
+  rows: table.Rows, arranged: arrangement.Arrangement, files: data_options.Files
+) -> _Prepared:
+  ordered = rows.in_order(arranged.order, files.scratch)
+  ordered = _with_training_values(ordered, arranged, files.scratch)
+  prep, shape = ordered.prep, ordered.prep.shape
+  is_scaled = files.scaling == 'standard' or (
+    files.scaling is None and len(shape.inputs) == 1 and ordered.numbers.shape[1] > 0
+  )
+  moments = _training_moments(ordered.numbers, arranged) if is_scaled else None
+  weights = preprocessing.class_weights(
+    files.class_weights, prep.classes, arranged.training(ordered.values)
+  )
+  prep = dataclasses.replace(
+    prep,
+    shape=dataclasses.replace(shape, class_weights=weights),
+    mean=None if moments is None else tuple(moments.mean.tolist()),
+    scale=None if moments is None else tuple(moments.scale.tolist()),
+    label_scaling=_label_scaling(ordered, arranged, files),
+  )
   examples = functools.partial(prep.examples_of, ordered)
-  return _Prepared(examples, arranged, prep, facts, tuple(_remarks(rows, files)))
+  return examples, arranged, prep, _facts_of_table(prep, moments)
 
 
 def _not_covered(
@@ -271,20 +239,18 @@ def _not_covered(
   )
 
 
-def _remarks(
-  rows: table.Rows,
-  files: data_options.Files,
-) -> Iterator[str]:
+def _remarks(rows: table.Rows, files: data_options.Files) -> Iterator[str]:
   """Yields sentences on data that may not be meant to be what they are read as."""
+  prep, classes = rows.prep, rows.prep.classes or ()
   for name, why in rows.may_be_names.items():
     remedy = '--one_hot_columns or --embedding_columns'
-    if name not in rows.number_columns:
+    if name not in prep.number_columns:
       remedy = '--label_kind=class'
     yield (
       f'{name} has numbers with {why}, which are read as numbers; if they are names, '
       f'give {remedy}.'
     )
-  for name, values in rows.name_columns.items():
+  for name, values in prep.name_columns.items():
     if name not in files.one_hot_columns and len(values) > max(
       10, len(rows.hashes) / 2
     ):
@@ -293,11 +259,10 @@ def _remarks(
         'of which is a feature; if they are numbers with a unit, or times, write them '
         'as numbers.'
       )
-  labels = () if rows.classes is None else rows.classes
   for values in (
-    *rows.name_columns.values(),
-    *rows.embedded_columns.values(),
-    labels,
+    *prep.name_columns.values(),
+    *prep.embedded_columns.values(),
+    classes,
   ):
     first_of: dict[str, str] = {}
     for value in values:
@@ -307,14 +272,12 @@ def _remarks(
           'values; if they are one, write them alike.'
         )
         break
-  if rows.classes is not None and len(rows.classes) == 1:
-    yield (
-      f'All labels are the same class, {rows.classes[0]}; there is nothing to learn.'
-    )
+  if len(classes) == 1:
+    yield (f'All labels are the same class, {classes[0]}; there is nothing to learn.')
   if files.scaling is not None:
     return
-  end, is_scaled = 0, len(_input_shape(rows)) == 1
-  for name, shape in rows.number_columns.items():
+  end, is_scaled = 0, len(prep.shape.inputs) == 1
+  for name, shape in prep.number_columns.items():
     first, end = end, end + math.prod(shape)
     largest = _largest_if_whole(rows.numbers[:, first:end]) if shape else 0.0
     if is_scaled and len(shape) == 1 and largest > 1:
@@ -369,29 +332,14 @@ def moments_of(chunks: Iterable[np.ndarray], num_columns: int) -> Moments:
 
 
 def _training_moments(values: np.ndarray, arranged: arrangement.Arrangement) -> Moments:
-  training = (
-    values[index][~is_test].astype(np.float64) for index, is_test in arranged.parts()
-  )
+  training = (each.astype(np.float64) for each in arranged.training(values))
   return moments_of(training, values.shape[1])
-
-
-def _input_shape(rows: table.Rows) -> tuple[int, ...]:
-  """Returns the shape of one example's inputs: an image's, or one vector."""
-  shapes = list(rows.number_columns.values())
-  if len(shapes) == 1 and len(shapes[0]) > 1:
-    if not rows.name_columns and not rows.embedded_columns:
-      return shapes[0]
-  size = sum(map(math.prod, shapes)) + len(rows.embedded_columns)
-  size += sum(map(len, rows.name_columns.values()))
-  if not size:
-    raise problems.DataError('the data have no features; name --feature_columns.')
-  return (size,)
 
 
 def _label_scaling(
   ordered: table.Rows, arranged: arrangement.Arrangement, files: data_options.Files
 ) -> Optional[population.LabelScaling]:
-  if ordered.classes is not None or ordered.are_tags:
+  if ordered.prep.shape.label_kind != 'number':
     if files.label_scaling == 'standard':
       raise problems.DataError(
         '--label_scaling=standard is for labels that are numbers, and these are '
@@ -423,27 +371,32 @@ def _overlap_remark(
 
 
 def _with_training_values(
-  ordered: table.Rows, arranged: arrangement.Arrangement
+  ordered: table.Rows, arranged: arrangement.Arrangement, folder: str
 ) -> table.Rows:
   """Restricts embedded columns to values of training examples; others are unknown."""
-  indices = list(ordered.name_indices)
-  first = len(indices) - len(ordered.embedded_columns)
+  prep = ordered.prep
+  index_of_code = [np.arange(len(each)) for each in prep.name_columns.values()]
   known = {}
-  for column, (name, values) in enumerate(ordered.embedded_columns.items(), first):
+  for name, values in prep.embedded_columns.items():
     is_trained = np.zeros(len(values), bool)
-    for index, is_test in arranged.parts():
-      is_trained[indices[column][ordered.codes[index, column][~is_test]]] = True
+    for codes in arranged.training(ordered.codes):
+      is_trained[codes[:, len(index_of_code)]] = True
     known[name] = tuple(np.array(values, object)[is_trained])
-    new_indices = np.where(is_trained, np.cumsum(is_trained) - 1, len(known[name]))
-    indices[column] = new_indices[indices[column]]
-  return ordered._replace(name_indices=tuple(indices), embedded_columns=known)
+    indices = np.where(is_trained, np.cumsum(is_trained) - 1, len(known[name]))
+    index_of_code.append(indices)
+  if not known:
+    return ordered
+  codes = table.replaced(ordered.codes, index_of_code, folder)
+  shape = dataclasses.replace(prep.shape, embedded=tuple(map(len, known.values())))
+  prep = dataclasses.replace(prep, embedded_columns=known, shape=shape)
+  return ordered._replace(codes=codes, prep=prep)
 
 
 def _of_texts(
   texts: table.Texts,
   arranged: arrangement.Arrangement,
   files: data_options.Files,
-  uses: table.Uses,
+  stated: preprocessing.Preprocessing,
 ) -> _Prepared:
   assert files.text_unit is not None
   unit = files.text_unit
@@ -454,7 +407,8 @@ def _of_texts(
     size = files.vocabulary_size or texts_lib.VOCABULARY_SIZES[unit]
     training = (text for text, is_test in _texts(texts, arranged) if not is_test)
     vocabulary = texts_lib.most_frequent(training, unit, size)
-  prep = preprocessing.Preprocessing(
+  prep = dataclasses.replace(
+    stated,
     shape=population.Shape(
       inputs=(length,),
       input_dtype='int32',
@@ -464,12 +418,8 @@ def _of_texts(
       names=vocabulary.names,
       ignored_labels=(texts_lib.PADDING,),
     ),
-    client=uses.client,
-    text=uses.text,
     text_unit=unit,
     vocabulary=vocabulary.entries,
-    missing_values=tuple(sorted(uses.reading.missing_texts)),
-    separator=files.separator,
   )
   sequences = spill.Spill(files.scratch, np.int32, (length + 1,))
   ends = spill.Spill(files.scratch, np.int64)
@@ -487,7 +437,7 @@ def _of_texts(
     'vocabulary size': len(vocabulary.entries),
     'share of unknown tokens': round(unknown / max(1, tokens), 6),
   }
-  return _Prepared(
+  return (
     lambda index: (sequences.array[index, :-1], sequences.array[index, 1:]),
     # Positions of texts become those of their sequences.
     arranged._replace(
@@ -509,7 +459,10 @@ def _texts(
 
 
 def _facts(
-  rows: table.Rows, arranged: arrangement.Arrangement, test_examples: Any
+  rows: table.Rows,
+  arranged: arrangement.Arrangement,
+  test_examples: Any,
+  shape: population.Shape,
 ) -> dict[str, Any]:
   sizes = arranged.ends - arranged.starts
   unit = 'examples' if rows.texts is None else 'sequences'
@@ -538,24 +491,16 @@ def _facts(
     total = np.add.reduce(hashing.mixed(hashes), initial=total, dtype=np.uint64)
   facts['checksum of those'] = f'sha256:{digest.hexdigest()[:32]}'
   facts['checksum of all rows'] = f'{int(total):016x}'  # Whatever the order of rows.
-  return facts
-
-
-def _facts_of_labels(
-  shape: population.Shape, test_labels: np.ndarray
-) -> dict[str, Any]:
-  if not len(test_labels) or shape.names is None:
-    return {}
+  _, labels = test_examples
   if shape.label_kind == 'tags':
-    shares = test_labels.mean(axis=0).round(4).tolist()
-    return {'share with a tag for testing': dict(zip(shape.names[:20], shares))}
-  if shape.label_kind != 'class':
-    return {}
-  # The accuracy of always predicting one class.
-  counts = np.bincount(test_labels, minlength=len(shape.names))
-  share = round(float(counts.max() / counts.sum()), 4)
-  name = shape.names[int(np.argmax(counts))]
-  return {'most frequent class for testing': f'{name}, a share of {share:g}'}
+    shares = labels.mean(axis=0).round(4).tolist()
+    facts['share with a tag for testing'] = dict(zip(shape.names or (), shares[:20]))
+  elif shape.label_kind == 'class':  # The accuracy of always predicting one class.
+    names, counts = np.unique(labels, return_counts=True)
+    name = (shape.names or ())[names[np.argmax(counts)]]
+    share = round(float(counts.max() / counts.sum()), 4)
+    facts['most frequent class for testing'] = f'{name}, a share of {share:g}'
+  return facts
 
 
 def _facts_of_table(

@@ -10,8 +10,8 @@ import json
 import math
 import os
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Callable, NamedTuple, Optional
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple, Optional
 
 import msgspec
 import numpy as np
@@ -25,7 +25,6 @@ from . import population
 from . import problems
 from . import table
 from . import texts as texts_lib
-from .formats import source
 
 BALANCED = 'balanced'  # Weights of classes.
 _CHUNK, _NUM_OUTPUTS = 2**12, 2**24  # Maximum of rows, and of a model's outputs.
@@ -43,10 +42,12 @@ class Preprocessing:
 
   # Shapes of inputs and labels, and names of classes or tokens.
   shape: population.Shape
-  # Columns and their uses, as in `table.Uses` and `table.Rows`. Inputs are numeric
-  # features, then one-hot encoded ones, then those with embeddings.
+  # Column with the client's id; `None` if the format gives the ids, or there are none.
   client: Optional[str] = None
-  labels: tuple[str, ...] = ()
+  labels: tuple[str, ...] = ()  # Columns to predict; empty for text.
+  # Numeric features, with the shape of an entry; then those that are one-hot encoded,
+  # and those with an embedding by value, with all their values. Inputs are in this
+  # order.
   number_columns: Mapping[str, tuple[int, ...]] = dataclasses.field(
     default_factory=dict
   )
@@ -54,8 +55,9 @@ class Preprocessing:
   embedded_columns: Mapping[str, tuple[str, ...]] = dataclasses.field(
     default_factory=dict
   )
+  # Names of the labels if a row has several; `None` if it has one.
   several: Optional[tuple[str, ...]] = None
-  are_tags: bool = False
+  are_tags: bool = False  # Whether each of several labels is 0 or 1.
   # Subtracted from numeric features, by column; `None` for no scaling.
   mean: Optional[tuple[float, ...]] = None
   scale: Optional[tuple[float, ...]] = None  # By which they are divided afterwards.
@@ -91,13 +93,13 @@ class Preprocessing:
     self, rows: table.Rows, index: slice, is_scaled: bool = True
   ) -> tuple[np.ndarray, np.ndarray]:
     """Returns inputs and labels of the rows, the latter scaled or in their unit."""
-    labels = rows.labels_of(index)
+    labels = rows.values[index]
     if is_scaled and self.label_scaling is not None:
       labels = self.label_scaling.done(labels)
     return self.inputs_of(rows, index), labels.astype(self.label_dtype)
 
   def inputs_of(self, rows: table.Rows, index: slice) -> np.ndarray:
-    numbers, names = rows.numbers[index], rows.names_of(index)
+    numbers, names = rows.numbers[index], rows.codes[index]
     if self.mean is not None and self.scale is not None:
       numbers = (numbers - np.array(self.mean)) / np.array(self.scale)
     sizes = tuple(map(len, self.name_columns.values()))
@@ -143,23 +145,22 @@ class Preprocessing:
   ) -> 'NewData':
     """Reads data like those of the training, with or without labels."""
     scratch = scratch or tempfile.gettempdir()
-    opened = formats.open_data(path, data_format, source.Wanted(split, self.separator))
+    opened = formats.open_data(path, data_format, split, self.separator)
     present = frozenset(opened.columns)
-    uses = table.Uses(
+    there = dataclasses.replace(
+      self,
       client=self.client if self.client in present else None,
       labels=self.labels if present.issuperset(self.labels) else (),
-      embedded=frozenset(self.embedded_columns),
-      features=(*self.number_columns, *self.name_columns, *self.embedded_columns),
-      text=self.text,
-      reading=self.reading,
     )
-    rows = table.Reader(uses, scratch, expected=self).read(opened)
+    rows = table.Reader(there, scratch).read(opened)
+    features = (*self.number_columns, *self.name_columns, *self.embedded_columns)
+    used = (there.client, *there.labels, self.text, *features)
     return NewData(
       self,
       rows,
-      unused=tuple(each for each in opened.columns if each not in uses.named),
-      client_column=None if rows.clients is None else uses.client or 'client',
-      has_labels=uses.text is not None or bool(uses.labels),
+      unused=tuple(each for each in opened.columns if each not in used),
+      client_column=None if rows.clients is None else there.client or 'client',
+      has_labels=self.text is not None or bool(there.labels),
     )
 
 
@@ -258,12 +259,12 @@ def of_run(run_dir: str) -> Preprocessing:
 def class_weights(
   stated: Sequence[str],
   classes: Optional[Sequence[str]],
-  count: Callable[[], np.ndarray],
+  labels: Iterable[np.ndarray],
 ) -> Optional[tuple[float, ...]]:
   """Returns the weight of each class in their order; `None` if no weights are stated.
 
   Balanced weights are those of scikit-learn, n / (k n_c) for a class with n_c of n
-  training examples if k classes have any.
+  training examples if k classes have any. `labels`: Those for training, in parts.
   """
   if not stated:
     return None
@@ -273,7 +274,8 @@ def class_weights(
       'numbers or tags. Leave it out, or give --label_kind=class if they are names.'
     )
   if tuple(stated) == (BALANCED,):
-    counts = count()
+    parts = (np.bincount(each.astype(int), minlength=len(classes)) for each in labels)
+    counts = np.sum(list(parts), axis=0)
     total, num_present = int(counts.sum()), int(np.count_nonzero(counts))
     return tuple(float(total / (num_present * n)) if n else 1.0 for n in counts)
   weights: dict[str, float] = {}

@@ -13,14 +13,6 @@ class DataError(ValueError):
   """Raised for data that cannot be used as they are; names file and line."""
 
 
-class ValueOfRowError(DataError):
-  """Raised for a value that cannot be used; others of its column may be bad too."""
-
-  def __init__(self, message: str, column: str, is_bad: Callable[[Any], bool]):
-    super().__init__(message)
-    self.column, self.is_bad = column, is_bad
-
-
 def shown(value: Any) -> str:
   """Returns a value as shown in a message: on one line, and shortened."""
   text = repr(value)

@@ -5,8 +5,9 @@ is left behind.
 """
 
 import contextlib
+import math
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import IO, Any, Optional
 
 import numpy as np
@@ -22,14 +23,13 @@ class Spill:
     folder: str,
     dtype: Any,
     shape: tuple[int, ...] = (),  # Shape of one entry.
-    buffering: int = _BUFFER,
   ):
     self.dtype, self.shape = np.dtype(dtype), shape
     self._folder = folder
     self._count = 0
     self._array: Optional[np.ndarray] = None
     with _advice_on_space(folder):
-      self._file: IO[bytes] = tempfile.TemporaryFile(dir=folder, buffering=buffering)
+      self._file: IO[bytes] = tempfile.TemporaryFile(dir=folder, buffering=_BUFFER)
 
   def __len__(self) -> int:
     return self._count
@@ -55,6 +55,26 @@ class Spill:
         self._array = np.zeros(shape, self.dtype)
       self._file.close()
     return self._array
+
+  def sorted_array(self) -> np.ndarray:
+    """All entries, sorted on disk as bytes: numbers must be big-endian."""
+    with _advice_on_space(self._folder):
+      self._file.flush()
+    size = self.dtype.itemsize * math.prod(self.shape)
+    if self._count:
+      np.memmap(self._file, f'S{size}', 'r+', shape=(self._count,)).sort()
+    return self.array
+
+
+def stored(parts: Iterable[np.ndarray], folder: str) -> np.ndarray:
+  """Returns one or more arrays as one array on disk."""
+  spilled: Optional[Spill] = None
+  for part in parts:
+    if spilled is None:
+      spilled = Spill(folder, part.dtype, part.shape[1:])
+    spilled.append(part)
+  assert spilled is not None
+  return spilled.array
 
 
 @contextlib.contextmanager

@@ -1,9 +1,10 @@
 """Reads the rows of a data source once and stores them on disk, column by column."""
 
+import contextlib
 import dataclasses
+import functools
 import itertools
 import math
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Callable, NamedTuple, Optional
 
@@ -11,11 +12,13 @@ import numpy as np
 
 from . import columns
 from . import hashing
+from . import population
 from . import problems
 from . import spill
 from .formats import source
 
-if TYPE_CHECKING:  # It imports this module.
+if TYPE_CHECKING:  # They import this module.
+  from ..options import data as data_options
   from . import preprocessing
 
 MAX_VALUES = 100  # Of a column that is one-hot encoded.
@@ -36,91 +39,38 @@ _COLUMNS = (
   'Name columns by --client_column, --label_column, --feature_columns or '
   '--text_column, and what separates them by --separator.'
 )
-_AS_TRAINED = 'It must be as in the training data.'
-
-
-@dataclasses.dataclass(frozen=True)
-class Uses:
-  """What the columns are used for, and how their values are read."""
-
-  # Column with the client's id; `None` if the format gives the ids, or there are none.
-  client: Optional[str] = None
-  # Columns to predict; empty for text, and for data without labels.
-  labels: tuple[str, ...] = ()
-  features: tuple[str, ...] = ()  # Columns to predict from.
-  one_hot: frozenset[str] = frozenset()  # Features categorical even if numbers.
-  embedded: frozenset[str] = frozenset()  # Features with an embedding by value.
-  text: Optional[str] = None  # Column of text; `None` for data with features.
-  # `class` (for several labels of a row: tags), `number`, or `None` to infer it.
-  label_kind: Optional[str] = None
-  reading: columns.Reading = columns.Reading()
-
-  @property
-  def named(self) -> tuple[str, ...]:
-    named = (self.client, *self.labels, self.text, *self.features)
-    return tuple(each for each in named if each is not None)
 
 
 _NONE = np.zeros(0)  # For data without such columns.
 
 
 class Rows(NamedTuple):
-  """All rows, and what their columns are.
+  """All rows: arrays with one entry per row, memory-mapped from files."""
 
-  Arrays have one entry per row, and are memory-mapped from files.
-  """
-
+  prep: 'preprocessing.Preprocessing'  # What the columns are.
   hashes: np.ndarray  # Hash of a row's content without the client, uint64 [rows].
   ids: 'Texts'  # Clients' ids by row; empty for training data, and without clients.
   # Keys of clients' ids, uint64 [rows, 2]; `None` without clients.
   clients: Optional[np.ndarray] = None
   # Numeric features, float64 [rows, columns]; float32 if an entry has a shape.
   numbers: np.ndarray = _NONE
-  # Codes of categorical features: values are numbered by first occurrence, uint32
-  # [rows, columns]. Columns with embeddings come last.
+  # Categorical features as indices of values, uint32 [rows, columns]. Columns with
+  # embeddings come last.
   codes: np.ndarray = _NONE
-  # Labels as read, numbers or codes of classes: float64 [rows], or [rows, labels] if a
-  # row has several.
+  # Labels, numbers or indices of classes: float64 [rows], or [rows, labels] if a row
+  # has several.
   values: np.ndarray = _NONE
   texts: Optional['Texts'] = None  # Texts by row; `None` for data with features.
-  # Numeric features, with the shape of one entry.
-  number_columns: Mapping[str, tuple[int, ...]] = {}
-  # Categorical features that are one-hot encoded, with all their values.
-  name_columns: Mapping[str, tuple[str, ...]] = {}
-  # Categorical features with an embedding for each value, with all their values.
-  embedded_columns: Mapping[str, tuple[str, ...]] = {}
-  # Names of classes; `None` if labels are not classes, or there are none.
-  classes: Optional[tuple[str, ...]] = None
-  # Names of the labels if a row has several; `None` if it has one.
-  several: Optional[tuple[str, ...]] = None
-  are_tags: bool = False  # Whether each of several labels is 0 or 1.
-  # For each categorical column, the index among its values of each code.
-  name_indices: tuple[np.ndarray, ...] = ()
-  # Maps labels to indices of classes; `None` if labels are not classes.
-  class_indices: Optional[Callable[[np.ndarray], np.ndarray]] = None
   # Numeric columns that may be names, with the reason.
   may_be_names: Mapping[str, str] = {}
 
-  def names_of(self, index: Any) -> np.ndarray:
-    """Returns the categorical features as indices of values: uint32 [rows, columns]."""
-    codes = np.array(self.codes[index])
-    for column, indices in enumerate(self.name_indices):
-      codes[:, column] = indices[codes[:, column]]
-    return codes
-
-  def labels_of(self, index: Any) -> np.ndarray:
-    """Returns labels, or the indices of their classes: float64."""
-    values = self.values[index]
-    return values if self.class_indices is None else self.class_indices(values)
-
   def in_order(self, order: np.ndarray, folder: str) -> 'Rows':
-    arrays = self.numbers, self.codes, self.values
-    spills = [spill.Spill(folder, each.dtype, each.shape[1:]) for each in arrays]
-    for index in chunks(order):
-      for array, spilled in zip(arrays, spills):
-        spilled.append(array[index])
-    numbers, codes, values = (each.array for each in spills)
-    return self._replace(numbers=numbers, codes=codes, values=values)
+    stored: dict[str, Any] = {
+      field: spill.stored((array[index] for index in chunks(order)), folder)
+      for field, array in self._asdict().items()
+      if field in ('numbers', 'codes', 'values')
+    }
+    return self._replace(**stored)
 
 
 class Texts:
@@ -143,354 +93,366 @@ class Texts:
 
 
 class Reader:
-  """Reads all rows of a source, and infers what their columns are unless it is known.
+  """Reads all rows of a source, whose columns have the uses that `prep` says.
 
-  `expected`: What the columns must be; `None` to infer it.
+  `files`: The flags of training data, whose other columns and kinds of values are found
+  out; `None` for data like those of training.
   """
 
   def __init__(
     self,
-    uses: Uses,
+    prep: 'preprocessing.Preprocessing',
     folder: str,
-    expected: Optional['preprocessing.Preprocessing'] = None,
+    files: Optional['data_options.Files'] = None,
   ):
-    self._uses, self._folder, self._expected = uses, folder, expected
+    self._prep, self._folder, self._files = prep, folder, files
+    self._reading = prep.reading
+    known = {**prep.number_columns, **prep.name_columns, **prep.embedded_columns}
+    self._known: Mapping[str, Any] = known  # Shapes of numbers, or values.
+    self._feature_names, self._embedded = tuple(known), tuple(prep.embedded_columns)
+    self._one_hot, self._label_kind = tuple(prep.name_columns), None
+    if files is not None:
+      self._feature_names = files.feature_columns or ()
+      self._embedded, self._one_hot = files.embedding_columns, files.one_hot_columns
+      self._label_kind = files.label_kind
     self._spills: dict[str, spill.Spill] = {}  # By the name of the field of `Rows`.
-    self._ids = Texts(folder)
-    self._texts = None if uses.text is None else Texts(folder)
-    self._encoders: dict[str, Optional[columns.Encoder]] = {}  # `None` for numbers.
-    # Shapes of the entries of numeric columns; without `expected`, those of the first.
-    self._shapes = {} if expected is None else dict(expected.number_columns)
-    self._classes: Optional[columns.Encoder] = None  # `None` if labels are numbers.
-    self._are_several = False  # Whether each row has several labels, as in a list.
-    self._label_names: tuple[str, ...] = ()
-    # The different labels, while all are integers and few; `None` otherwise.
-    self._int_labels: Optional[set[float]] = None
-    # Whether each of several labels is 0 or 1; and exactly one in each row is 1.
-    self._are_tags, self._are_one_hot = np.array(False), True
-    self._may_be_names: dict[str, str] = {}
+    self._ids, self._texts = Texts(folder), Texts(folder)
+    self._features: dict[str, columns.Column] = {}
+    self._labels: dict[str, columns.Column] = {}
+    # How the values of each column are parsed; that of `None` has the format's ids.
+    self._parse: dict[Optional[str], Callable[[source.Values], Any]] = {}
 
   def read(self, opened: source.Source) -> Rows:
-    for name in self._uses.named:
+    prep = self._prep
+    stated = (prep.client, *prep.labels, prep.text, *self._feature_names)
+    named = [name for name in stated if name is not None]
+    for name in named:
       if name not in opened.columns:
         raise problems.DataError(
           f'{opened.path} has no column {name!r}; its columns are: '
           f'{problems.listed(opened.columns)}. {self._remedy(_COLUMNS)}'
         )
-    batches = self._batches(opened)
-    first = next(batches, None)
-    if first is None:
+    self._batches = opened.batches(named)
+    for batch in self._batches:
+      if not self._parse:
+        self._infer_columns(batch.columns)
+      self._add(batch)
+    if not self._parse:
       raise problems.DataError(f'{opened.path} is empty: it has no rows.')
-    self._infer_columns(first)
-    for batch in itertools.chain([first], batches):
-      try:
-        self._add(batch)
-      except problems.ValueOfRowError as e:
-        others = problems.others(
-          (each.where, row)
-          for each in itertools.chain([batch], batches)
-          for row, value in enumerate(each.columns.get(e.column, ()))
-          if e.is_bad(value)
-        )
-        is_label = self._expected is not None and e.column in self._uses.labels
-        more = ' To predict without labels, leave the column out.' if is_label else ''
-        raise problems.DataError(f'{e}{others}{more}') from e
     return self._finish()
 
-  def _batches(self, opened: source.Source) -> Iterator[source.Batch]:
-    """Yields batches with numbers as Python reads them, but in the text column.
-
-    A single label may be a list of one, as Keras's data sets have it.
-    """
-    reading = self._uses.reading
-    may_be_single = self._expected is None or self._expected.several is None
-    for batch in opened.batches(self._uses.named):
-      standard = {
-        name: values
-        if name == self._uses.text
-        else reading.standard(values, name, batch.where)
-        for name, values in batch.columns.items()
-      }
-      if may_be_single and len(self._uses.labels) == 1:
-        (name,) = self._uses.labels
-        standard[name] = _single(standard[name])
-      yield batch._replace(columns=standard)
-
-  def _infer_columns(self, batch: source.Batch) -> None:
-    """Infers from the first row which columns are categorical, and the labels."""
-    uses, expected = self._uses, self._expected
-    known: Mapping[str, tuple[str, ...]] = {}
-    if expected is not None:
-      known = {**expected.name_columns, **expected.embedded_columns}
-    for name in sorted(uses.features, key=uses.embedded.__contains__):
-      are_stated = name in uses.embedded or name in uses.one_hot or name in known
-      is_inferred = expected is None and not _may_be_number(batch.columns[name][0])
-      self._encoders[name] = None
-      if are_stated or is_inferred:
-        self._encoders[name] = columns.Encoder(
-          name,
-          _MAX_EMBEDDED_VALUES if name in uses.embedded else MAX_VALUES,
-          self._remedy(_FEATURE),
-          uses.reading,
-          known.get(name),
-          allows_numbers=are_stated,
-          allows_unknown=name in uses.embedded,
-        )
-    if uses.labels:
-      self._infer_labels(batch.columns[uses.labels[0]][0])
-    numeric = [name for name, encoder in self._encoders.items() if encoder is None]
-    for name in (*numeric, *(uses.labels if self._classes is None else ())):
-      values = batch.columns[name]
-      if any(isinstance(each, str) and re.match(r'\s*0\d', each) for each in values):
-        self._may_be_names[name] = 'leading zeros'
-
   def _remedy(self, stated: str) -> str:
-    return stated if self._expected is None else _AS_TRAINED
+    return stated if self._files else 'It must be as in the training data.'
 
-  def _infer_labels(self, first: Any) -> None:
-    """Infers from the first label whether labels are several, classes, or numbers."""
-    uses, expected, known = self._uses, self._expected, None
-    if expected is not None:
-      self._are_several, known = expected.several is not None, expected.classes
-      self._label_names = expected.several or uses.labels
-      self._are_tags, are_classes = np.array(expected.are_tags), known is not None
+  def _infer_columns(self, first: Mapping[Any, source.Values]) -> None:
+    prep, reading = self._prep, self._reading
+    if prep.client is not None:
+      self._parse[prep.client] = functools.partial(columns.ids, reading=reading)
+    elif None in first:
+      # Names of files, for instance, are not numbers with a decimal sign.
+      as_text = dataclasses.replace(reading, decimal='.', thousands='')
+      self._parse[None] = functools.partial(columns.ids, reading=as_text)
+    if prep.text is not None:
+      self._parse[prep.text] = functools.partial(columns.texts, reading=reading)
+    remedy = self._remedy(_FEATURE)
+    for name in sorted(self._feature_names, key=self._embedded.__contains__):
+      known, is_embedded = self._known.get(name), name in self._embedded
+      is_stated = is_embedded or name in self._one_hot
+      if is_stated or self._files and not self._may_be_number(first[name]):
+        limit = _MAX_EMBEDDED_VALUES if is_embedded else MAX_VALUES
+        self._features[name] = columns.Names(
+          reading, remedy, limit, known, is_stated, is_embedded
+        )
+      else:
+        self._features[name] = columns.Numbers(reading, remedy, known)
+    for name in prep.labels:
+      self._labels[name] = self._label(first[name])
+    for name, column in (*self._features.items(), *self._labels.items()):
+      self._parse[name] = column.add
+
+  def _may_be_number(self, values: source.Values) -> bool:
+    """Whether a column that begins with these values is numeric.
+
+    The first may be missing.
+    """
+    with contextlib.suppress(problems.DataError):
+      value = self._reading.standard(values[:1])[0]
+      is_empty = value is None or not str(value).strip()
+      return is_empty or columns.is_number(value)
+    return True
+
+  def _label(self, values: source.Values) -> columns.Column:
+    """Returns a column of labels that begins with these values."""
+    prep, remedy, shape = self._prep, self._remedy(_LABEL), None
+    classes, are_tags, is_inferred = prep.classes, prep.are_tags, False
+    is_class = classes is not None
+    if self._files is None:
+      is_list = len(prep.labels) < len(prep.several or prep.labels)
+      shape = (len(prep.several or ()),) if is_list else ()
     else:
-      self._are_several = len(uses.labels) > 1 or isinstance(first, (list, np.ndarray))
-      self._are_tags = np.array(self._are_several and uses.label_kind != 'number')
-      are_classes = uses.label_kind == 'class' and not self._are_several
-      if uses.label_kind is None and not self._are_several:
-        are_classes = not _may_be_number(first)
-        self._int_labels = set()
-    if are_classes:
-      self._classes = columns.Encoder(
-        uses.labels[0],
-        _MAX_CLASSES,
-        self._remedy(_LABEL),
-        uses.reading,
-        known,
-        allows_numbers=bool(known or uses.label_kind),
+      is_list = isinstance(values[0], (list, np.ndarray)) and len(values[0]) > 1
+      are_several, is_stated = (
+        is_list or len(prep.labels) > 1,
+        self._label_kind == 'class',
       )
+      is_class, are_tags = is_stated and not are_several, is_stated and are_several
+      if self._label_kind is None and not are_several:
+        is_inferred, is_class = True, not self._may_be_number(values)
+    if is_class:
+      return columns.Names(
+        self._reading, remedy, _MAX_CLASSES, classes, allows_numbers=not is_inferred
+      )
+    refused = columns.NO_TAG if are_tags else columns.INEXACT if is_inferred else None
+    return columns.Numbers(self._reading, remedy, shape, is_label=True, refused=refused)
 
   def _append(self, field: str, array: np.ndarray) -> None:
     if field not in self._spills:
       self._spills[field] = spill.Spill(self._folder, array.dtype, array.shape[1:])
     self._spills[field].append(array)
 
+  def _parsed(self, name: Optional[str], batch: source.Batch) -> Any:
+    try:
+      return self._parse[name](batch.columns[name])
+    except problems.DataError as e:
+      raise self._problem(name, batch, e) from e
+
+  def _problem(
+    self, name: Optional[str], batch: source.Batch, error: problems.DataError
+  ) -> problems.DataError:
+    """Returns the error for a column, with its first row and the number of others."""
+    found = (
+      (each.where, row, words, kind)
+      for each in itertools.chain([batch], self._batches)
+      for row, words, kind in self._problems(name, each.columns[name])
+    )
+    first = next(found, (batch.where, 0, str(error), ''))
+    where, row, words, kind = first
+    alike = (each for each in itertools.chain([first], found) if each[3] == kind)
+    more = ''
+    if self._files is None and name in self._prep.labels:
+      more = ' To predict without labels, leave the column out.'
+    return problems.DataError(
+      f'{where(row)}: {name or "the id of the client"} {words}'
+      f'{problems.others(each[:2] for each in alike)}{more}'
+    )
+
+  def _problems(
+    self, name: Optional[str], values: source.Values
+  ) -> Iterator[tuple[int, str, str]]:
+    """Yields rows that cannot be parsed, with words, and words without the value."""
+    with contextlib.suppress(problems.DataError):
+      self._parse[name](values)
+      return
+    for row in range(len(values)):
+      try:
+        self._parse[name](values[row : row + 1])
+      except problems.DataError as e:
+        yield row, str(e), str(e).replace(problems.shown(values[row]), '')
+
   def _add(self, batch: source.Batch) -> None:
-    uses = self._uses
-    ids = _ids_of(batch, uses.client, uses.reading)
-    if ids is not None:
-      encoded = hashing.encoded(ids)
+    prep = self._prep
+    if prep.client in self._parse:
+      encoded = hashing.encoded(self._parsed(prep.client, batch))
       self._append('clients', hashing.of_ids(encoded))
-      if self._expected is not None:
+      if self._files is None:
         self._ids.append(encoded)
-    if self._texts is not None and uses.text is not None:
-      texts = columns.texts(
-        batch.columns[uses.text], uses.text, batch.where, uses.reading
-      )
-      for number, text in enumerate(texts):
-        if uses.reading.is_missing(text):
-          uses.reading.refuse_missing(text, uses.text, batch.where(number))
-      encoded = hashing.encoded(texts)
+    if prep.text is not None:
+      encoded = hashing.encoded(self._parsed(prep.text, batch))
       self._texts.append(encoded)
       self._append('hashes', hashing.of_texts(encoded)[:, 0])
       return
-    parts = self._add_features(batch)
-    if uses.labels:
-      labels, label_hashes = self._encode_labels(batch)
-      self._append('values', labels)
-      parts.append(label_hashes)
+    numbers, codes, hashes = self._blocks(self._features, batch)
+    shapes = (getattr(each, 'shape', ()) for each in self._features.values())
+    is_large = any(len(shape) > 1 for shape in shapes)
+    self._append('numbers', numbers.astype(np.float32) if is_large else numbers)
+    self._append('codes', codes)
+    parts = [hashing.of_rows(numbers), hashing.of_rows(hashes)]
+    if prep.labels:
+      numbers, codes, hashes = self._blocks(self._labels, batch)
+      labels = np.concatenate([numbers, codes], axis=1)
+      are_several = labels.shape[1] > 1
+      self._append('values', labels if are_several else labels[:, 0])
+      if are_several:
+        parts.append(hashing.of_rows(labels))
+      else:
+        parts.append(np.concatenate([numbers.view(np.uint64), hashes], axis=1)[:, 0])
     self._append('hashes', hashing.of_rows(np.stack(parts, axis=1)))
 
-  def _add_features(self, batch: source.Batch) -> list[np.ndarray]:
-    """Appends the features; returns hashes of the rows' numbers and of their codes."""
-    numbers = [np.zeros((batch.num_rows, 0))]
-    codes = [np.zeros((batch.num_rows, 0), np.uint32)]
-    hashes = [np.zeros((batch.num_rows, 0), np.uint64)]
-    dtype: Any = np.float64
-    for name, encoder in self._encoders.items():
-      if encoder is None:
-        numbers.append(self._numbers(name, batch, _FEATURE))
-        dtype = dtype if len(self._shapes[name]) < 2 else np.float32
+  def _blocks(
+    self, group: Mapping[str, columns.Column], batch: source.Batch
+  ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Returns the numbers, codes, and hashes of the values with codes, by row."""
+    count = batch.num_rows
+    numbers = [np.zeros((count, 0))]
+    codes, hashes = [np.zeros((count, 0), np.uint32)], [np.zeros((count, 0), np.uint64)]
+    for name, column in group.items():
+      parsed = self._parsed(name, batch).reshape(count, -1)
+      if isinstance(column, columns.Names):
+        codes.append(parsed)
+        hashes.append(column.hashes(parsed))
       else:
-        codes.append(encoder.add(batch.columns[name], batch.where)[:, None])
-        hashes.append(encoder.hashes(codes[-1]))
-    block = np.concatenate(numbers, axis=1)
-    self._append('numbers', block.astype(dtype, copy=False))
-    self._append('codes', np.concatenate(codes, axis=1))
-    return [hashing.of_rows(each) for each in (block, np.concatenate(hashes, axis=1))]
-
-  def _numbers(self, name: str, batch: source.Batch, remedy: str) -> np.ndarray:
-    """Returns a numeric column: float64 [rows, numbers of an entry]."""
-    values, reading = batch.columns[name], self._uses.reading
-    array = columns.finite(values, name, batch.where, self._remedy(remedy), reading)
-    if (np.abs(array) >= columns.EXACT).any():
-      self._may_be_names[name] = 'digits that float64 does not hold'
-    shape, before = array.shape[1:], self._shapes.setdefault(name, array.shape[1:])
-    if shape != before:
-      raise problems.DataError(
-        f'{batch.where(0)}: {name} is of shape {list(shape)}, not {list(before)} as '
-        'before.'
-      )
-    return array.reshape(batch.num_rows, -1)
-
-  def _encode_labels(self, batch: source.Batch) -> tuple[np.ndarray, np.ndarray]:
-    """Returns labels as numbers or codes of classes, and their hashes."""
-    uses = self._uses
-    if self._classes is not None:
-      codes = self._classes.add(batch.columns[uses.labels[0]], batch.where)
-      return codes.astype(np.float64), self._classes.hashes(codes)
-    block = np.concatenate(
-      [self._numbers(name, batch, _LABEL) for name in uses.labels], axis=1
+        numbers.append(parsed)
+    return (
+      np.concatenate(numbers, axis=1),
+      np.concatenate(codes, axis=1),
+      np.concatenate(hashes, axis=1),
     )
-    names: list[str] = []
-    for name in uses.labels:
-      shape = self._shapes[name]
-      if len(shape) > 1:
-        raise problems.DataError(
-          f'{batch.where(0)}: {name} has {list(shape)} values of a row; labels must be '
-          'one, or a list.'
-        )
-      names += [f'{name}[{i}]' for i in range(math.prod(shape))] if shape else [name]
-    self._label_names = self._label_names or tuple(names)
-    if self._label_names != tuple(names):
-      raise problems.DataError(
-        f'{batch.where(0)}: labels are {problems.listed(names)}, and before '
-        f'{problems.listed(self._label_names)}.'
-      )
-    if self._are_several:
-      self._check_tags(block, batch)
-      return block, hashing.of_rows(block)
-    if self._int_labels is not None:
-      self._add_int_labels(block[:, 0], batch)
-    return block[:, 0], block[:, 0].view(np.uint64)
-
-  def _check_tags(self, block: np.ndarray, batch: source.Batch) -> None:
-    is_tag = (block == 0) | (block == 1)
-    if self._expected is None and self._uses.label_kind is None:
-      self._are_tags = self._are_tags & is_tag.all(axis=0)
-      self._are_one_hot &= bool((is_tag.all(axis=1) & (block.sum(axis=1) == 1)).all())
-    elif self._are_tags and not is_tag.all():
-      row, column = np.argwhere(~is_tag)[0]
-      raise problems.DataError(
-        f'{batch.where(row)}: {self._label_names[column]} is {block[row, column]:g}. '
-        'Each of several labels that are tags is 0 or 1; for numbers give '
-        '--label_kind=number.'
-      )
-
-  def _labels_are_tags(self) -> bool:
-    """Whether all labels are tags; refuses labels of two kinds, and one-hot ones."""
-    if not self._are_tags.ndim:  # It was stated, or there are no such labels.
-      return bool(self._are_tags)
-    tags = [name for name, is_tag in zip(self._label_names, self._are_tags) if is_tag]
-    if tags and len(tags) < len(self._label_names):
-      raise problems.DataError(
-        f'labels are of several kinds: only {problems.listed(tags)} are 0 or 1. If all '
-        'are numbers, give --label_kind=number; else train a model for each kind.'
-      )
-    if tags and self._are_one_hot:
-      raise problems.DataError(
-        f'each row has exactly one of {problems.listed(tags)}. For classes written '
-        'one-hot, give the class in one column; for tags, --label_kind=class.'
-      )
-    return bool(tags)
-
-  def _add_int_labels(self, labels: np.ndarray, batch: source.Batch) -> None:
-    assert self._int_labels is not None
-    too_large = np.flatnonzero(np.abs(labels) >= columns.EXACT)
-    if too_large.size:
-      raise problems.DataError(
-        f'{batch.where(int(too_large[0]))}: {self._uses.labels[0]} has numbers of 2^53 '
-        'or more, some of which are the same as floats. Give --label_kind=class if '
-        'they are names, or --label_kind=number.'
-      )
-    self._int_labels |= set(np.unique(labels).tolist())
-    are_few = len(self._int_labels) <= MAX_INT_CLASSES
-    if not are_few or not all(map(float.is_integer, self._int_labels)):
-      self._int_labels = None
 
   def _finish(self) -> Rows:
-    indices = []
     by_kind: tuple[dict[str, tuple[str, ...]], ...] = ({}, {})
-    for name, encoder in self._encoders.items():
-      if encoder is not None:
-        values = by_kind[name in self._uses.embedded]
-        values[name], index_of_code = encoder.names()
-        indices.append(index_of_code)
-    classes, class_indices = self._class_encoding()
-    numeric = (name for name, encoder in self._encoders.items() if encoder is None)
+    index_of_code, shapes = [], {}
+    for name, column in self._features.items():
+      if isinstance(column, columns.Names):
+        names = by_kind[name in self._embedded]
+        names[name], indices = _names_of(name, column)
+        index_of_code.append(indices)
+      else:
+        shapes[name] = column.shape or ()
+    arrays: dict[str, Any] = {
+      field: spilled.array for field, spilled in self._spills.items()
+    }
+    if index_of_code:
+      arrays['codes'] = replaced(arrays['codes'], index_of_code, self._folder)
+    prep = self._prep
+    if self._labels:
+      kind, label_names, values = self._kind_of_labels(arrays['values'])
+      arrays['values'] = values
+      if self._files is not None:
+        name_columns, embedded_columns = by_kind
+        prep = dataclasses.replace(
+          prep,
+          shape=population.Shape(
+            inputs=_input_shape(shapes, name_columns, embedded_columns),
+            input_dtype='float32',
+            labels=values.shape[1:],
+            label_kind=kind,
+            num_classes=len(label_names or ()) if kind == 'class' else None,
+            names=label_names,
+            embedded=tuple(map(len, embedded_columns.values())),
+          ),
+          number_columns=shapes,
+          name_columns=name_columns,
+          embedded_columns=embedded_columns,
+          several=label_names if values.ndim > 1 else None,
+          are_tags=kind == 'tags',
+        )
     return Rows(
+      prep,
       ids=self._ids,
-      texts=self._texts,
-      number_columns={name: self._shapes[name] for name in numeric},
-      name_columns=by_kind[False],
-      embedded_columns=by_kind[True],
-      classes=classes,
-      several=self._label_names if self._are_several else None,
-      are_tags=self._labels_are_tags(),
-      may_be_names=self._may_be_names,
-      name_indices=tuple(indices),
-      class_indices=class_indices,
-      **{field: spilled.array for field, spilled in self._spills.items()},
+      texts=None if prep.text is None else self._texts,
+      may_be_names={
+        name: column.may_be_names
+        for name, column in (*self._features.items(), *self._labels.items())
+        if isinstance(column, columns.Numbers) and column.may_be_names
+      },
+      **arrays,
     )
 
-  def _class_encoding(
-    self,
-  ) -> tuple[Optional[tuple[str, ...]], Optional[Callable[[np.ndarray], np.ndarray]]]:
-    """Returns names of classes, and the map from labels to indices, or `None`s."""
-    if self._classes is not None:
-      names, indices = self._classes.names()
-      num_rows = len(self._spills['hashes'])
-      is_inferred = self._expected is None and not self._uses.label_kind
-      # If most labels occur in one row only, nothing can be learned.
-      if is_inferred and len(names) > max(_FEW_CLASSES, num_rows / 2):
+  def _kind_of_labels(
+    self, values: np.ndarray
+  ) -> tuple[population.LabelKind, Optional[tuple[str, ...]], np.ndarray]:
+    """Returns the kind of labels, their names if they have any, and the labels.
+
+    Labels that are classes become indices.
+    """
+    is_inferred = self._files is not None and self._label_kind is None
+    names: list[str] = []
+    for name, column in self._labels.items():
+      if isinstance(column, columns.Names):
+        classes, indices = _names_of(name, column)
+        # If most labels occur in one row only, nothing can be learned.
+        if is_inferred and len(classes) > max(_FEW_CLASSES, len(values) / 2):
+          raise problems.DataError(
+            f'{name} has {len(classes)} different values in {len(values)} rows, as '
+            'texts and identifiers have; a label must be one of few classes. Give '
+            'another --label_column, or --label_kind=class if these are classes.'
+          )
+        found = (indices[codes.astype(np.int64)] for codes in chunks(values))
+        return 'class', classes, self._as_floats(found)
+      shape = column.shape or ()
+      if len(shape) > 1:
         raise problems.DataError(
-          f'{self._uses.labels[0]} has {len(names)} different values in {num_rows} '
-          'rows, as texts and identifiers have; a label must be one of few classes. '
-          'Give another --label_column, or --label_kind=class if these are classes.'
+          f'{name} has {list(shape)} values of a row; labels must be one, or a list.'
         )
-      index_of_code = indices.astype(np.float64)
-      return names, lambda codes: index_of_code[codes.astype(np.int64)]
-    if not self._int_labels:
-      return None, None
-    values = np.array(sorted(self._int_labels))
-    names = tuple(map(columns.number_name, values.tolist()))
-    return names, lambda labels: np.searchsorted(values, labels).astype(np.float64)
+      names += [f'{name}[{i}]' for i in range(*shape)] if shape else [name]
+    if values.ndim > 1:
+      are_tags = self._label_kind == 'class'
+      if is_inferred:
+        are_tags = _are_tags(values, names)
+      return 'tags' if are_tags else 'number', tuple(names), values
+    numbers = _few_integers(values) if is_inferred else None
+    if not numbers:
+      return 'number', None, values
+    found = (np.searchsorted(numbers, labels) for labels in chunks(values))
+    return 'class', tuple(map(columns.number_name, numbers)), self._as_floats(found)
+
+  def _as_floats(self, parts: Iterator[np.ndarray]) -> np.ndarray:
+    return spill.stored((each.astype(np.float64) for each in parts), self._folder)
 
 
-def _single(values: source.Values) -> source.Values:
-  """Returns the values without the lists, if each is a list of one value."""
-  if isinstance(values, np.ndarray):
-    return values[:, 0] if values.shape[1:] == (1,) else values
-  if all(isinstance(each, (list, np.ndarray)) and len(each) == 1 for each in values):
-    inner = [each[0] for each in values]
-    return values if isinstance(inner[0], (list, np.ndarray)) else inner
-  return values
+def _input_shape(
+  number_columns: Mapping[str, tuple[int, ...]],
+  name_columns: Mapping[str, tuple[str, ...]],
+  embedded_columns: Mapping[str, tuple[str, ...]],
+) -> tuple[int, ...]:
+  """Returns the shape of one example's inputs: an image's, or one vector."""
+  shapes = list(number_columns.values())
+  if len(shapes) == 1 and len(shapes[0]) > 1:
+    if not name_columns and not embedded_columns:
+      return shapes[0]
+  size = sum(map(math.prod, shapes)) + len(embedded_columns)
+  size += sum(map(len, name_columns.values()))
+  if not size:
+    raise problems.DataError('the data have no features; name --feature_columns.')
+  return (size,)
 
 
-def _may_be_number(value: Any) -> bool:
-  """Whether a column with this first value is numeric; the first may be missing."""
-  is_empty = value is None or not str(value).strip()
-  return is_empty or columns.is_number(value)
+def _names_of(name: str, column: columns.Names) -> tuple[tuple[str, ...], np.ndarray]:
+  try:
+    return column.names()
+  except problems.DataError as e:
+    raise problems.DataError(f'{name} {e}') from e
 
 
-def _ids_of(
-  batch: source.Batch, name: Optional[str], reading: columns.Reading
-) -> Optional[list[str]]:
-  """Returns the ids of the rows' clients; `None` if there are no clients.
+def replaced(
+  codes: np.ndarray, index_of_code: Sequence[np.ndarray], folder: str
+) -> np.ndarray:
+  """Returns the codes of columns with others in their place, on disk."""
+  parts = (
+    np.column_stack([each[codes] for each, codes in zip(index_of_code, chunk.T)])
+    for chunk in chunks(codes)
+  )
+  return spill.stored((each.astype(np.uint32) for each in parts), folder)
 
-  `name`: Column with the ids; `None` if the format gives them, or there are none.
-  """
-  if name is not None:
-    return columns.ids(batch.columns[name], name, batch.where, reading)
-  if batch.clients is None:
-    return None
-  ids = batch.clients
-  if isinstance(ids, str):
-    ids = [ids] * batch.num_rows
-  # Ids of the format, such as names of files, are not numbers with a decimal sign.
-  as_text = dataclasses.replace(reading, decimal='.', thousands='')
-  return columns.ids(ids, 'the id of the client', batch.where, as_text)
+
+def _few_integers(values: np.ndarray) -> Optional[list[float]]:
+  """Returns the different values if they are few and whole; otherwise `None`."""
+  found: set[float] = set()
+  for chunk in chunks(values):
+    found.update(np.unique(chunk).tolist())
+    if len(found) > MAX_INT_CLASSES or not all(map(float.is_integer, found)):
+      return None
+  return sorted(found)
+
+
+def _are_tags(values: np.ndarray, names: Sequence[str]) -> bool:
+  """Whether all labels are 0 or 1; refuses labels of two kinds, and one-hot ones."""
+  is_tag, is_one_hot = np.ones(len(names), bool), True
+  for chunk in chunks(values):
+    is_tag &= ((chunk == 0) | (chunk == 1)).all(axis=0)
+    is_one_hot &= bool((chunk.sum(axis=1) == 1).all())
+  tags = [name for name, each in zip(names, is_tag) if each]
+  if tags and len(tags) < len(names):
+    raise problems.DataError(
+      f'labels are of several kinds: only {problems.listed(tags)} are 0 or 1. If all '
+      'are numbers, give --label_kind=number; else train a model for each kind.'
+    )
+  if tags and is_one_hot:
+    raise problems.DataError(
+      f'each row has exactly one of {problems.listed(tags)}. For classes written '
+      'one-hot, give the class in one column; for tags, --label_kind=class.'
+    )
+  return bool(tags)
 
 
 def chunks(array: np.ndarray, size: int = 2**14) -> Iterator[np.ndarray]:

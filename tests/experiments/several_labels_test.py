@@ -110,7 +110,7 @@ def test_conflicting_flags_are_refused(arguments, message, data):
 @pytest.mark.parametrize(
   ('label_column', 'change', 'message'),
   [
-    ('warm,large', {'large': 2}, 'large is 2. Each of several labels that are tags'),
+    ('warm,large', {'large': 2}, "large is '2'. Each of several labels that are tags"),
     ('warm,large', {}, None),
     # Labels that are numbers may happen to be only 0 and 1 in test data.
     ('sum,difference', {'sum': 1, 'difference': 0.5}, None),
@@ -144,7 +144,7 @@ def test_test_data_with_different_number_of_labels_are_refused(is_list, tmp_path
   one = write('one.jsonl', lambda row: row['sum'])
   several = write('several.jsonl', lambda row: [row['sum'], row['x']])
   train, test = (one, several) if is_list else (several, one)
-  with pytest.raises(problems.DataError, match='labels are y.*, and before y'):
+  with pytest.raises(problems.DataError, match='line 1: y is .* of another shape than'):
     own_data.load(train, client_column='who', label_column='y', test_data=str(test))
 
 

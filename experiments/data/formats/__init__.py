@@ -1,4 +1,4 @@
-"""Data formats by their name in `--data_format`; each is a module with a `FORMAT`.
+"""Data formats by their name in `--data_format`; each is a class of sources.
 
 TensorFlow is imported to read databases only, so that errors are found before it loads.
 """
@@ -6,7 +6,7 @@ TensorFlow is imported to read databases only, so that errors are found before i
 import os
 import re
 from collections.abc import Iterator, Sequence
-from typing import Optional
+from typing import Any, NoReturn, Optional
 
 from .. import problems
 from . import lines
@@ -15,27 +15,27 @@ from . import source
 from . import sqlite_clients
 from . import tables
 
-FORMATS = {
+FORMATS: dict[str, type[source.Source]] = {
   each.name: each
   for each in (
-    tables.CSV,
-    tables.JSON,
-    npz.FORMAT,
-    sqlite_clients.FORMAT,
-    lines.TEXT,
-    tables.PARQUET,
+    tables.CsvFile,
+    tables.JsonLines,
+    npz.NpzFile,
+    sqlite_clients.SqliteClients,
+    lines.TextFile,
+    tables.ParquetFile,
   )
 }
 
 
-def of(path: str, name: Optional[str] = None) -> source.Format:
+def of(path: str, name: Optional[str] = None) -> type[source.Source]:
   """Returns the format of a file, or of the files in a folder."""
   if name is not None:
     return FORMATS[name]
   file = next(_files(path))[1] if os.path.isdir(path) else path
   for each in FORMATS.values():
     plain = file.lower()
-    if each in (tables.CSV, tables.JSON, lines.TEXT):
+    if each in (tables.CsvFile, tables.JsonLines, lines.TextFile):
       plain = plain.removesuffix(lines.PACKED)
     if plain.endswith(each.endings):
       return each
@@ -46,26 +46,30 @@ def of(path: str, name: Optional[str] = None) -> source.Format:
   )
 
 
-def open_data(path: str, name: Optional[str], wanted: source.Wanted) -> source.Source:
+def open_data(
+  path: str,
+  name: Optional[str],
+  split: Optional[str] = None,
+  separator: Optional[str] = None,
+) -> source.Source:
   if os.path.isdir(path):
-    return Folder(path, name, wanted)
-  return of(path, name).open(path, wanted)
+    return Folder(path, name, split, separator)
+  return of(path, name)(path, split, separator)
 
 
-class Folder:
+class Folder(source.Source):
   """A folder of files of one format; opening it reads the head of the first file."""
 
-  def __init__(self, path: str, name: Optional[str], wanted: source.Wanted):
+  def __init__(self, path: str, name: Optional[str], *how: Optional[str]):
     self.path = path
-    self._name, self._wanted = name, wanted
+    self._name, self._how = name, how
     self._first = self._open(next(_files(path))[1])
-    self.columns = self._first.columns
-    self.split = getattr(self._first, 'split', None)
+    self.columns, self.split = self._first.columns, self._first.split
 
-  def _open(self, file: str) -> source.Source:
+  def _open(self, file: str) -> Any:
     file_format = of(file, self._name)
-    opener = lines.WholeFile if file_format is lines.TEXT else file_format.open
-    return opener(file, self._wanted)
+    opener: Any = lines.WholeFile if file_format is lines.TextFile else file_format
+    return opener(file, *self._how)
 
   def batches(self, wanted: Sequence[str]) -> Iterator[source.Batch]:
     for client, path in _files(self.path):
@@ -80,7 +84,8 @@ class Folder:
       count = 0
       for batch in opened.batches(wanted):
         count += batch.num_rows
-        yield batch._replace(clients=client)
+        ids = [client] * batch.num_rows
+        yield batch._replace(columns={**batch.columns, None: ids})
       if not count:
         raise problems.DataError(
           f'{path}: client {client!r} has no examples; remove it, or fill it in.'
@@ -89,43 +94,24 @@ class Folder:
 
 def _files(folder: str) -> Iterator[tuple[str, str]]:
   """Yields client and path of each file; ignores names that begin with a dot."""
-  kinds: dict[bool, str] = {}
-  for entry in _entries(folder):
-    kinds[entry.is_dir()] = entry.name
-    if len(kinds) > 1:
+  for path, folders, names in os.walk(folder, onerror=_raised, followlinks=True):
+    folders[:] = [each for each in folders if each[0] != '.']
+    files = [each for each in names if each[0] != '.']
+    paths = [os.path.join(path, each) for each in files]
+    is_wrong = bool(folders) == bool(files) or (folders and path != folder)
+    if is_wrong or not all(map(os.path.isfile, paths)):
       raise problems.DataError(
-        f'{folder} has {kinds[False]} and {kinds[True]}; there must be a file for each '
-        'client, or a folder for each client.'
+        f'{path} has {problems.listed([*folders[:1], *files[:1]]) or "no files"}; '
+        f'there must be a file for each client in {folder}, or a folder of files for '
+        'each, and nothing else.'
       )
-    if not entry.is_dir():
-      name = re.sub(rf'{re.escape(lines.PACKED)}$', '', entry.name, flags=re.IGNORECASE)
-      yield os.path.splitext(name)[0], _file(entry)
-      continue
-    inner = [_file(each) for each in _entries(entry.path)]
-    if not inner:
-      raise problems.DataError(
-        f'{entry.path}: client {entry.name!r} has no examples; remove the folder, or '
-        'fill it in.'
+    for name, file in zip(files, paths):
+      stem = re.sub(rf'{re.escape(lines.PACKED)}$', '', name, flags=re.IGNORECASE)
+      yield (
+        os.path.splitext(stem)[0] if path == folder else os.path.basename(path),
+        file,
       )
-    for path in inner:
-      yield entry.name, path
-  if not kinds:
-    raise problems.DataError(
-      f'{folder} is empty; it must have a file, or a folder, for each client.'
-    )
 
 
-def _file(entry: 'os.DirEntry[str]') -> str:
-  """Returns the path of a file; refuses folders, dangling links, and pipes."""
-  if not entry.is_file():
-    raise problems.DataError(
-      f'{entry.path} is not a file, of which a client may have several; remove it.'
-    )
-  return entry.path
-
-
-def _entries(path: str) -> Iterator['os.DirEntry[str]']:
-  with os.scandir(path) as found:
-    for entry in found:
-      if not entry.name.startswith('.'):
-        yield entry
+def _raised(error: Any) -> NoReturn:
+  raise error

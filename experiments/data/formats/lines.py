@@ -62,30 +62,26 @@ def place(path: str, rows: Iterator[tuple[int, Any]], index: int) -> str:
   return f'{path}, line {number}'
 
 
-class TextFile:
+class TextFile(source.Source):
   """A file with one text per line; empty lines are skipped."""
 
-  columns: tuple[str, ...] = (COLUMN,)
+  name, endings, summary = 'text', ('.txt',), 'plain text'
+  text_column = COLUMN
+  columns = (COLUMN,)
 
-  def __init__(self, path: str, wanted: source.Wanted):
-    del wanted
-    self.path = path
-
-  def batches(self, wanted: Sequence[str]) -> Iterator[source.Batch]:
+  def read(self, wanted: Sequence[str]) -> Iterator[source.Columns]:
     rows = numbered(self.path)
     while batch := list(itertools.islice(rows, _LINES_PER_BATCH)):
-      places = [f'{self.path}, line {number}' for number, _ in batch]
-      columns = dict.fromkeys(wanted, [text.rstrip('\r\n') for _, text in batch])
-      yield source.Batch(len(batch), columns, None, places.__getitem__)
+      yield dict.fromkeys(wanted, [text.rstrip('\r\n') for _, text in batch])
+
+  def place(self, row: int) -> str:
+    return place(self.path, numbered(self.path), row)
 
 
 class WholeFile(TextFile):
-  def batches(self, wanted: Sequence[str]) -> Iterator[source.Batch]:
+  def read(self, wanted: Sequence[str]) -> Iterator[source.Columns]:
     with opened(self.path) as file:
-      text = file.read()
-    if not text.strip():
-      raise problems.DataError(f'{self.path} is empty; remove it, or fill it in.')
-    yield source.Batch(1, dict.fromkeys(wanted, [text]), None, lambda _: self.path)
+      yield dict.fromkeys(wanted, [file.read()])
 
-
-TEXT = source.Format('text', ('.txt',), 'plain text', TextFile, text_column=COLUMN)
+  def place(self, row: int) -> str:
+    return self.path

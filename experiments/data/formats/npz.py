@@ -4,7 +4,7 @@ import contextlib
 import zipfile
 import zlib
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, Optional
 
 import numpy as np
 
@@ -14,18 +14,19 @@ from . import source
 _BATCH_ROWS = 2**10
 
 
-class NpzFile:
+class NpzFile(source.Source):
   """A NumPy archive; opening it reads the names of the arrays only."""
 
-  columns: tuple[str, ...]
+  name, endings = 'npz', ('.npz',)
+  summary = 'NumPy arrays x, y and client_ids'
+  client_column, label_column = 'client_ids', 'y'
 
-  def __init__(self, path: str, wanted: source.Wanted):
-    del wanted
-    self.path = path
+  def __init__(self, path: str, split: Optional[str] = None, separator: Any = None):
+    super().__init__(path, split, separator)
     with self._archive() as archive:
       self.columns = tuple(archive.files)
 
-  def batches(self, wanted: Sequence[str]) -> Iterator[source.Batch]:
+  def read(self, wanted: Sequence[str]) -> Iterator[source.Columns]:
     with self._archive() as archive:
       arrays = {name: archive[name] for name in wanted}
     counts = {len(array) if array.ndim else 0 for array in arrays.values()}
@@ -39,12 +40,10 @@ class NpzFile:
       )
     for first in range(0, counts.pop(), _BATCH_ROWS):
       part = slice(first, first + _BATCH_ROWS)
-      columns = {name: array[part] for name, array in arrays.items()}
-      num_rows = len(columns[wanted[0]])
-      yield source.Batch(num_rows, columns, None, self._where(first))
+      yield {name: array[part] for name, array in arrays.items()}
 
-  def _where(self, first: int) -> Any:
-    return lambda number: f'{self.path}, entry {first + number}'
+  def place(self, row: int) -> str:
+    return f'{self.path}, entry {row}'
 
   @contextlib.contextmanager
   def _archive(self) -> Iterator[Any]:
@@ -57,13 +56,3 @@ class NpzFile:
         f'{self.path} is not an archive of numpy.savez with numbers and texts: {e}. '
         'Save it by numpy.savez, texts by .astype(str).'
       ) from e
-
-
-FORMAT = source.Format(
-  'npz',
-  ('.npz',),
-  'NumPy arrays x, y and client_ids',
-  NpzFile,
-  has_clients=lambda path: 'client_ids' in NpzFile(path, source.Wanted()).columns,
-  label_column='y',
-)

@@ -1,50 +1,63 @@
 """Interface of data formats: sources that yield batches of rows, column by column."""
 
-import dataclasses
+import functools
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Callable, NamedTuple, Optional, Protocol, Union
+from typing import Any, Callable, NamedTuple, Optional, Union
 
 import numpy as np
 
 # Unparsed texts, Python values, or an array with one entry per row.
 Values = Union[Sequence[Any], np.ndarray]
+# Values by name of the column; those of `None` are clients' ids that the format gives.
+Columns = Mapping[Any, Values]
 
 
 class Batch(NamedTuple):
   num_rows: int
-  columns: Mapping[str, Values]  # Values of the requested columns.
-  # Clients' ids if the format gives them: one id for all rows, or one for each; `None`
-  # if a column has them, or there are no clients.
-  clients: Union[None, str, Sequence[str]]
+  columns: Columns
   # Returns file and line of a row, given its index in the batch, for messages.
   where: Callable[[int], str]
 
 
-class Source(Protocol):
-  """A file or folder that is open for reading."""
+class Source:
+  """A file that is open for reading; opening it reads no more than its columns."""
 
-  path: str
-  # Names of all columns, in an order that does not depend on the order of rows.
-  columns: tuple[str, ...]
-
-  def batches(self, wanted: Sequence[str]) -> Iterator[Batch]:
-    """Yields all rows, with the columns `wanted`."""
-
-
-class Wanted(NamedTuple):
-  split: Optional[str] = None  # Split of a database; `None` for the only one.
-  separator: Optional[str] = None  # Between CSV fields; `None`: by the file's ending.
-
-
-@dataclasses.dataclass(frozen=True)
-class Format:
   name: str  # Value of `--data_format`.
   endings: tuple[str, ...]  # Of file names.
   summary: str  # For `--help`.
-  # Opens a file and finds its columns; reads no more than is needed for that.
-  open: Callable[[str, Wanted], Source]
-  # Whether a file gives clients' ids without a `--client_column`.
-  has_clients: Callable[[str], bool] = lambda path: False
   # Name of the text column, if files of the format have nothing but text.
   text_column: Optional[str] = None
-  label_column: Optional[str] = None  # The default of `--label_column`.
+  # Defaults of the flags of these names, the first if there is such a column.
+  client_column: Optional[str] = None
+  label_column: Optional[str] = None
+  # Names of all columns, in an order that does not depend on the order of rows.
+  columns: tuple[str, ...]
+
+  # `split`: Split of a database; `None` for the only one.
+  # `separator`: Between CSV fields; `None`: by the file's ending.
+  def __init__(
+    self, path: str, split: Optional[str] = None, separator: Optional[str] = None
+  ):
+    del separator
+    self.path, self.split = path, split
+
+  @classmethod
+  def has_clients(cls, path: str) -> bool:
+    """Whether a file gives clients' ids without a `--client_column`."""
+    return cls.client_column is not None and cls.client_column in cls(path).columns
+
+  def read(self, wanted: Sequence[str]) -> Iterator[Columns]:
+    """Yields some rows at a time, with the columns `wanted`."""
+    raise NotImplementedError
+
+  def place(self, row: int) -> str:
+    """Returns file and line of a row, given its index."""
+    raise NotImplementedError
+
+  def batches(self, wanted: Sequence[str]) -> Iterator[Batch]:
+    num_read = 0
+    for columns in self.read(wanted):
+      num_rows = len(next(iter(columns.values())))
+      where = functools.partial(lambda first, row: self.place(first + row), num_read)
+      yield Batch(num_rows, columns, where)
+      num_read += num_rows

@@ -6,6 +6,8 @@ import sqlite3
 from collections.abc import Iterator, Sequence
 from typing import Any, Optional
 
+import numpy as np
+
 from .. import problems
 from . import source
 
@@ -17,27 +19,71 @@ _TABLES = {
 }
 
 
-class SqliteClients:
+class SqliteClients(source.Source):
   """A database of clients' examples; opening it reads one example of the split."""
 
-  def __init__(self, path: str, wanted: source.Wanted):
-    self.path = path
-    with connected(path) as connection:
-      self.split = self._chosen_split(connection, wanted.split)
-      self._check_metadata(connection)
-      (first,) = self._rows(connection, 'serialized_example_proto', 'LIMIT 1')
-      self._features = self._features_of(*first)
-      self.columns = tuple(sorted(self._features))
+  name, endings = 'sqlite', ('.sqlite', '.sqlite3', '.db')
+  summary = "SQLite as TensorFlow Federated's clients have it"
 
-  def batches(self, wanted: Sequence[str]) -> Iterator[source.Batch]:
+  def __init__(self, path: str, split: Optional[str] = None, separator: Any = None):
+    super().__init__(path, split, separator)
+    with connected(path) as connection:
+      self.split = self._chosen_split(connection, split)
+      self._check_metadata(connection)
+      ((proto,),) = self._rows(connection, 'serialized_example_proto', 'LIMIT 1')
+      self._first = self._values(0, proto)
+      self.columns = tuple(sorted(self._first))
+
+  @classmethod
+  def has_clients(cls, path: str) -> bool:
+    del path
+    return True
+
+  def read(self, wanted: Sequence[str]) -> Iterator[source.Columns]:
+    import tensorflow as tf
+
+    kinds = {'f': tf.float32, 'i': tf.int64, 'S': tf.string, 'U': tf.string}
+    specs = {
+      name: tf.io.FixedLenFeature(np.shape(first), kinds[np.array(first).dtype.kind])
+      for name, first in self._first.items()
+      if name in wanted
+    }
+    num_read = 0
     with connected(self.path) as connection:
-      rows = self._rows(
-        connection, 'rowid, client_id, CAST(serialized_example_proto AS BLOB)'
-      )
+      rows = self._rows(connection, 'client_id, CAST(serialized_example_proto AS BLOB)')
       while batch := rows.fetchmany(_BATCH_ROWS):
-        numbers, clients, protos = zip(*batch)
-        columns = self._parsed(wanted, numbers, protos)
-        yield source.Batch(len(batch), columns, clients, self._where(numbers))
+        clients, protos = zip(*batch)
+        try:
+          parsed = tf.io.parse_example(protos, specs)
+          columns = {name: _decoded(parsed[name].numpy()) for name in wanted}
+        except tf.errors.InvalidArgumentError:  # Not all have such values.
+          parsed = [self._values(*each) for each in enumerate(protos, num_read)]
+          columns = {name: [each.get(name) for each in parsed] for name in wanted}
+        yield {**columns, None: clients}
+        num_read += len(batch)
+
+  def place(self, row: int) -> str:
+    with connected(self.path) as connection:
+      ((number,),) = self._rows(connection, 'rowid', f'LIMIT 1 OFFSET {row}')
+    return f'{self.path}, row {number} of table examples'
+
+  def _values(self, row: int, proto: Any) -> dict[str, Any]:
+    """Returns the values of an example by name, lists if there are not one."""
+    import tensorflow as tf
+    from google.protobuf import message
+
+    try:
+      example = tf.train.Example.FromString(proto)
+    except (message.DecodeError, TypeError) as e:
+      raise problems.DataError(
+        f'{self.place(row)} is not a tf.train.Example: {e}.'
+      ) from e
+    values: dict[str, Any] = {}
+    for name, feature in example.features.feature.items():
+      if kind := feature.WhichOneof('kind'):
+        found = _decoded(getattr(feature, kind).value)
+        values[name] = found[0] if len(found) == 1 else found
+    return values
 
   def _check_metadata(self, connection: sqlite3.Connection) -> None:
     """Checks that clients have as many examples as their metadata say, at least 1."""
@@ -56,60 +102,11 @@ class SqliteClients:
         'to table client_metadata; both must be the same, and at least 1.'
       )
 
-  def _parsed(
-    self, wanted: Sequence[str], numbers: Sequence[int], protos: Sequence[bytes]
-  ) -> dict[str, source.Values]:
-    import tensorflow as tf
-
-    features = {name: self._features[name] for name in wanted}
-    try:
-      parsed = tf.io.parse_example(protos, features)
-      return {name: _values(parsed[name].numpy()) for name in wanted}
-    except (tf.errors.InvalidArgumentError, UnicodeDecodeError) as e:
-      if len(protos) > 1:  # Finds the row.
-        for number, proto in zip(numbers, protos):
-          self._parsed(wanted, [number], [proto])
-      reason = str(getattr(e, 'message', e)).rpartition('}} ')[2]
-      raise problems.DataError(
-        f'{self._where(numbers)(0)}: {reason} It must be a tf.train.Example with one '
-        'text in UTF-8, or as many numbers as the first, under each name.'
-      ) from e
-
   def _rows(
     self, connection: sqlite3.Connection, values: str, clause: str = ''
   ) -> sqlite3.Cursor:
     query = f'SELECT {values} FROM examples WHERE split_name = ? {clause}'
     return connection.execute(query, (self.split,))
-
-  def _where(self, numbers: Sequence[int]) -> Any:
-    return lambda number: f'{self.path}, row {numbers[number]} of table examples'
-
-  def _features_of(self, proto: Any) -> dict[str, Any]:
-    """Returns dtypes and shapes of an example's features, for `tf.io.parse_example`."""
-    import tensorflow as tf
-    from google.protobuf import message
-
-    try:
-      example = tf.train.Example.FromString(proto)
-    except (message.DecodeError, TypeError) as e:
-      raise problems.DataError(
-        f'{self.path}: the first row of split {self.split!r} in table examples is not '
-        f'a tf.train.Example: {e}.'
-      ) from e
-    dtypes = {
-      'bytes_list': tf.string,
-      'float_list': tf.float32,
-      'int64_list': tf.int64,
-    }
-    features: dict[str, Any] = {}
-    for name, feature in example.features.feature.items():
-      kind = feature.WhichOneof('kind')
-      if kind is not None:
-        count = len(getattr(feature, kind).value)
-        is_single = count == 1 or kind == 'bytes_list'
-        shape = [] if is_single else [count]
-        features[name] = tf.io.FixedLenFeature(shape, dtypes[kind])
-    return features
 
   def _chosen_split(self, connection: sqlite3.Connection, split: Optional[str]) -> str:
     query = 'SELECT DISTINCT split_name FROM examples'
@@ -124,9 +121,13 @@ class SqliteClients:
     return split
 
 
-def _values(array: Any) -> Any:
-  """Returns numbers as they are, and texts decoded."""
-  return [str(each, 'utf-8') for each in array] if array.dtype == object else array
+def _decoded(values: Any) -> Any:
+  """Returns bytes as text, if they are UTF-8; numbers as they are."""
+  if isinstance(values, np.ndarray) and values.dtype != object:
+    return values
+  with contextlib.suppress(UnicodeDecodeError):
+    return [each.decode() if isinstance(each, bytes) else each for each in values]
+  return list(values)
 
 
 def connect(path: str) -> sqlite3.Connection:
@@ -151,12 +152,3 @@ def connected(path: str) -> Iterator[sqlite3.Connection]:
     raise problems.DataError(f'{path} cannot be read as SQLite: {e}.') from e
   finally:
     connection.close()
-
-
-FORMAT = source.Format(
-  'sqlite',
-  ('.sqlite', '.sqlite3', '.db'),
-  "SQLite as TensorFlow Federated's clients have it",
-  SqliteClients,
-  has_clients=lambda path: True,
-)

@@ -14,7 +14,7 @@ import mmap
 import os
 import re
 from collections.abc import Iterator, Sequence
-from typing import Any, Callable
+from typing import Any, Optional
 
 import numpy as np
 
@@ -37,13 +37,16 @@ def _rows_at_a_time(width: int) -> int:
   return max(2**6, min(2**13, 2**16 // max(1, width)))
 
 
-class CsvFile:
+class CsvFile(source.Source):
   """A CSV file; opening it reads the header only. Empty lines are no rows."""
 
-  def __init__(self, path: str, wanted: source.Wanted):
-    self.path = path
+  name, endings = 'csv', ('.csv', '.tsv')
+  summary = 'comma- or tab-separated with a line of names'
+
+  def __init__(self, path: str, split: Any = None, separator: Optional[str] = None):
+    super().__init__(path, split)
     is_tsv = path.lower().removesuffix(lines.PACKED).endswith('.tsv')
-    self._delimiter = wanted.separator or ('\t' if is_tsv else ',')
+    self._delimiter = separator or ('\t' if is_tsv else ',')
     _, names = next(self._numbered(), (1, ()))
     self.columns = tuple(names)
     if not names:
@@ -57,20 +60,19 @@ class CsvFile:
           'each needs a name of its own.'
         )
 
-  def batches(self, wanted: Sequence[str]) -> Iterator[source.Batch]:
+  def read(self, wanted: Sequence[str]) -> Iterator[source.Columns]:
     import duckdb  # Imported here, since checks of flags do not need it.
 
     num_read = 1  # Rows, the header included.
     if self._is_plain():
       try:
         for rows in _rows_of(self._query(wanted), len(wanted)):
-          columns = dict(zip(wanted, zip(*rows)))
-          yield source.Batch(len(rows), columns, None, self._where(num_read))
+          yield dict(zip(wanted, zip(*rows)))
           num_read += len(rows)
         return
       except duckdb.Error:
         pass  # Python reads the rest, or names the line.
-    yield from self._batches_by_python(wanted, num_read)
+    yield from self._read_by_python(wanted, num_read)
 
   def _is_plain(self) -> bool:
     """Whether DuckDB and Python are sure to read the file alike."""
@@ -101,31 +103,22 @@ class CsvFile:
       f'columns={{{columns}}})'
     )
 
-  def _batches_by_python(
+  def _read_by_python(
     self, wanted: Sequence[str], num_read: int
-  ) -> Iterator[source.Batch]:
+  ) -> Iterator[source.Columns]:
+    """Yields the rows after the first `num_read` ones, the header included."""
     width = len(self.columns)
-    size = _rows_at_a_time(width)
     with lines.opened(self.path) as file:
       reader = self._reader(file)
       kept = reader if width > 1 else self._without_gaps(reader)
       rows: Iterator[list[str]] = filter(None, kept)
       try:
         collections.deque(itertools.islice(rows, num_read), maxlen=0)
-        while True:
-          columns: dict[str, list[str]] = {name: [] for name in self.columns}
-          (first, *_) = columns.values()
-          # With more rows at a time, Python's garbage collector takes twice as long.
-          while len(first) < size and (some := list(itertools.islice(rows, 2**9))):
-            if set(map(len, some)) != {width}:
-              raise self._width_error()
-            for values, more in zip(columns.values(), zip(*some)):
-              values.extend(more)
-          if not first:
-            return
-          read = {name: columns[name] for name in wanted}
-          yield source.Batch(len(first), read, None, self._where(num_read))
-          num_read += len(first)
+        while some := list(itertools.islice(rows, _rows_at_a_time(width))):
+          if set(map(len, some)) != {width}:
+            raise self._width_error()
+          columns = dict(zip(self.columns, zip(*some)))
+          yield {name: columns[name] for name in wanted}
       except csv.Error:
         list(self._numbered())  # Raises the error with the line.
         raise
@@ -162,9 +155,8 @@ class CsvFile:
           'closed, or not doubled inside quotes?'
         ) from e
 
-  def _where(self, num_read: int) -> Callable[[int], str]:
-    """Returns a function that finds a row's line when called, after `num_read` rows."""
-    return lambda row: lines.place(self.path, self._numbered(), num_read + row)
+  def place(self, row: int) -> str:
+    return lines.place(self.path, self._numbered(), 1 + row)
 
   def _width_error(self) -> problems.DataError:
     width = len(self.columns)
@@ -198,14 +190,15 @@ def _literal(text: str) -> str:
   return "'" + text.replace("'", "''") + "'"
 
 
-class JsonLines:
+class JsonLines(source.Source):
   """JSON lines; opening reads the first, whose names all lines must have."""
 
-  columns: tuple[str, ...] = ()
+  name, endings = 'jsonl', ('.jsonl', '.ndjson')
+  summary = 'a JSON object a line'
+  columns = ()
 
-  def __init__(self, path: str, wanted: source.Wanted):
-    del wanted
-    self.path = path
+  def __init__(self, path: str, split: Any = None, separator: Any = None):
+    super().__init__(path, split, separator)
     first = next(lines.numbered(path), None)
     if first is None:
       raise problems.DataError(f'{path} is empty; it must have a JSON object a line.')
@@ -218,13 +211,11 @@ class JsonLines:
     # Sorted, since the order of names in the first row means nothing.
     self.columns = tuple(sorted(row))
 
-  def batches(self, wanted: Sequence[str]) -> Iterator[source.Batch]:
+  def read(self, wanted: Sequence[str]) -> Iterator[source.Columns]:
     import duckdb
 
-    for _ in lines.numbered(
-      self.path
-    ):  # Checks what DuckDB does not: UTF-8, gzip's checksum.
-      pass
+    for _ in lines.numbered(self.path):
+      pass  # Checks what DuckDB does not: UTF-8, gzip's checksum.
     path = _literal(glob.escape(os.path.abspath(self.path)))
     is_gzipped = self.path.lower().endswith(lines.PACKED)
     names = ', '.join(map(_literal, self.columns))
@@ -241,20 +232,17 @@ class JsonLines:
       for rows in _rows_of(query, len(self.columns)):
         values, have_names = zip(*rows)
         if not all(have_names):
-          raise self._other_names(self._where(num_read)(have_names.index(False)))
-        columns = {
+          raise self._other_names(self.place(num_read + have_names.index(False)))
+        yield {
           name: json.loads(f'[{",".join(column)}]')
           for name, column in zip(wanted, zip(*values))
         }
-        yield source.Batch(len(rows), columns, None, self._where(num_read))
         num_read += len(rows)
     except (duckdb.Error, json.JSONDecodeError, RecursionError) as e:
       raise self._error(e) from e
 
-  def _where(self, num_read: int) -> Callable[[int], str]:
-    """Returns a function that finds a row's line when called, after `num_read` rows."""
-    numbered = lines.numbered
-    return lambda row: lines.place(self.path, numbered(self.path), num_read + row)
+  def place(self, row: int) -> str:
+    return lines.place(self.path, lines.numbered(self.path), row)
 
   def _error(self, error: Exception) -> problems.DataError:
     """Returns the error for the first line that Python cannot read, else DuckDB's."""
@@ -274,12 +262,13 @@ class JsonLines:
     )
 
 
-class ParquetFile:
+class ParquetFile(source.Source):
   """A Parquet file; opening it reads the schema only."""
 
-  def __init__(self, path: str, wanted: source.Wanted):
-    del wanted
-    self.path = path
+  name, endings, summary = 'parquet', ('.parquet',), 'Parquet'
+
+  def __init__(self, path: str, split: Any = None, separator: Any = None):
+    super().__init__(path, split, separator)
     file = _literal(glob.escape(os.path.abspath(path)))
     self._table = f'read_parquet({file}, hive_partitioning=false)'
     described = self._rows_of(f'DESCRIBE FROM {self._table}', 1)
@@ -294,8 +283,7 @@ class ParquetFile:
         'whatever case; names must differ.'
       )
 
-  def batches(self, wanted: Sequence[str]) -> Iterator[source.Batch]:
-    num_read = 0
+  def read(self, wanted: Sequence[str]) -> Iterator[source.Columns]:
     as_text = [
       re.fullmatch(r'UUID|DECIMAL\([0-9]+,0\)', self._types[n]) for n in wanted
     ]
@@ -308,8 +296,7 @@ class ParquetFile:
         # Keeps float32, whose precision limits which numbers can be ids.
         if self._types[name] == 'FLOAT' and None not in columns[name]:
           columns[name] = np.array(columns[name], np.float32)
-      yield source.Batch(len(rows), columns, None, self._where(num_read))
-      num_read += len(rows)
+      yield columns
 
   def _rows_of(self, query: str, width: int) -> Iterator[list[tuple[Any, ...]]]:
     import duckdb
@@ -319,12 +306,5 @@ class ParquetFile:
     except duckdb.Error as e:
       raise problems.DataError(f'{self.path} is not a Parquet file: {e}.') from e
 
-  def _where(self, num_read: int) -> Callable[[int], str]:
-    return lambda number: f'{self.path}, row {num_read + number + 1}'
-
-
-CSV = source.Format(
-  'csv', ('.csv', '.tsv'), 'comma- or tab-separated with a line of names', CsvFile
-)
-JSON = source.Format('jsonl', ('.jsonl', '.ndjson'), 'a JSON object a line', JsonLines)
-PARQUET = source.Format('parquet', ('.parquet',), 'Parquet', ParquetFile)
+  def place(self, row: int) -> str:
+    return f'{self.path}, row {row + 1}'

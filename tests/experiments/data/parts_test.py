@@ -8,6 +8,7 @@ import pytest
 from experiments.data import arrangement
 from experiments.data import hashing
 from experiments.data import loading
+from experiments.data import spill
 
 # If these change, other clients are held out and the order of clients changes.
 ALICE = [
@@ -57,18 +58,16 @@ def test_keys_are_spread_evenly():
 
 
 @pytest.mark.parametrize('count', [0, 1, 100, 5000])
-def test_sorted_rows_are_in_order_of_keys(count, tmp_path):
+def test_sorted_array_is_in_order_of_keys(count, tmp_path):
   rng = np.random.default_rng(count)
   firsts = hashing.mixed(rng.integers(0, 50, count).astype(np.uint64))
-  keys = np.stack([firsts, rng.integers(0, 9, count).astype(np.uint64)], axis=1)
-  chunks = (keys[first : first + 77] for first in range(0, count, 77))
-  parts = list(arrangement.sorted_rows(chunks, 2, str(tmp_path)))
-  rows = np.concatenate([np.zeros((0, 3), np.uint64), *parts])
-  order = np.lexsort((np.arange(count), keys[:, 1], keys[:, 0]))
-  assert np.array_equal(rows[:, 2], order)
-  assert np.array_equal(rows[:, :2], keys[order])
-  keys_of_parts = [set(part[:, 0].tolist()) for part in parts]
-  assert sum(map(len, keys_of_parts)) == len(set().union(*keys_of_parts))
+  seconds = rng.integers(0, 2**10, count).astype(np.uint64)
+  keys = np.stack([firsts, seconds, np.arange(count, dtype=np.uint64)], axis=1)
+  spilled = spill.Spill(str(tmp_path), '>u8', (3,))
+  for first in range(0, count, 77):
+    spilled.append(keys[first : first + 77])
+  order = np.lexsort(keys.T[::-1])
+  assert np.array_equal(spilled.sorted_array(), keys[order])
 
 
 # If these change, clients get other examples.

@@ -149,20 +149,20 @@ def test_too_long_json_line_is_refused_with_line_number(tmp_path):
   path = tmp_path / 'data.jsonl'
   path.write_text('{"x": 1, "y": ""}\n' + '{"x": 1, "y": "%s"}\n' % ('a' * 2**25))
   with pytest.raises(problems.DataError, match='maximum_object_size. of'):
-    list(tables.JsonLines(str(path), None).batches(['x']))
+    list(tables.JsonLines(str(path)).batches(['x']))
 
 
 def test_json_texts_may_contain_comma_before_bracket(tmp_path):
   path = tmp_path / 'data.jsonl'
   path.write_text('{"x": "a, ]"}\n\n{"x": ",}"}\n')
-  (batch,) = tables.JsonLines(str(path), None).batches(['x'])
+  (batch,) = tables.JsonLines(str(path)).batches(['x'])
   assert batch.columns == {'x': ['a, ]', ',}']}
 
 
 @pytest.mark.parametrize(
   ('make', 'message'),
   [
-    (lambda folder: None, 'is empty; it must have a file, or a folder, for each'),
+    (lambda folder: None, 'has no files; there must be a file for each client in'),
     (lambda folder: (folder / 'a.csv').write_text('x,bought\n'), "'a' has no examples"),
     (lambda folder: (folder / 'a.csv').write_text(''), 'a.csv is empty'),
     (lambda folder: (folder / 'a.xyz').write_text('x'), 'a.xyz does not end in any of'),
@@ -182,8 +182,8 @@ def test_wrong_folder_is_refused_with_reason(make, message, tmp_path):
   [
     ('b.jsonl', '{"x": 1, "bought": 0}\n', 'is of another format than'),
     ('b.csv', 'x,sold\n1,0\n', 'x, sold'),
-    ('b/c.csv', 'x,bought\n1,0\n', 'there must be a file for each client, or a folder'),
-    ('b/c/d.csv', 'x,bought\n1,0\n', 'c is not a file, of which a client may'),
+    ('b/c.csv', 'x,bought\n1,0\n', 'has b, a.csv; there must be a file for each'),
+    ('b/c/d.csv', 'x,bought\n1,0\n', 'has b, a.csv; there must be a file for each'),
   ],
 )
 def test_different_files_in_a_folder_are_refused(name, text, message, tmp_path):

@@ -105,18 +105,21 @@ _LONGER = cached_files.example(
   [
     (
       f"UPDATE examples SET serialized_example_proto = x'{_LONGER}' WHERE rowid = 50",
-      'row 50 of table examples: Name: <unknown>, Key: person',
+      'row 50 of table examples: person is [1.0, 1.0, 1.0], which is of another',
     ),
     ('DELETE FROM examples', 'is empty'),
     ('DROP TABLE client_metadata', 'table client_metadata lacks client_id'),
-    ('UPDATE examples SET serialized_example_proto = 7', 'the first row of split'),
+    (
+      'UPDATE examples SET serialized_example_proto = 7',
+      'row 1 of table examples is not a tf.train.Example',
+    ),
     (
       "UPDATE examples SET serialized_example_proto = 'x' WHERE rowid = 33",
-      'row 33 of table examples: Could not parse example',
+      'row 33 of table examples is not a tf.train.Example',
     ),
     (
       "UPDATE examples SET serialized_example_proto = x'' WHERE rowid = 33",
-      'row 33 of table examples: Name: <unknown>, Feature: bought',
+      'row 33 of table examples: person is empty',
     ),
   ],
 )
