@@ -281,22 +281,14 @@ def local_runtime(
     3
   """
   timeout_seconds = checks.check_timeout(timeout_seconds)
-  with interrupts.Signals() as signals:
+  with interrupts.ending() as leaving:
     context = LocalContext(timeout_seconds, simulated_secure_sums)
     try:
       with tff.framework.get_context_stack().install(context):
         yield context
     finally:
-      signals.ignore()
+      leaving.set()
       context.end()
-
-
-_compile = tff.backends.native.desugar_and_transform_to_native
-
-
-def _compile_with_plain_sums(computation: Any) -> Any:
-  """Compiles with plain sums in place of secure ones, as `tff.backends.test` does."""
-  return _compile(tff.backends.test.replace_secure_intrinsics_with_bodies(computation))
 
 
 class LocalContext(tff.program.NativeFederatedContext):
@@ -320,9 +312,16 @@ class LocalContext(tff.program.NativeFederatedContext):
     self._calls = interrupts.CallingThread()
     self._executors = self._calls.submit(_WorkerExecutors).result()
     self._loop = asyncio.new_event_loop()
+
+    def compile_native(computation: Any) -> Any:
+      if simulated_secure_sums:  # As `tff.backends.test` does.
+        with_bodies = tff.backends.test.replace_secure_intrinsics_with_bodies
+        computation = with_bodies(computation)
+      return tff.backends.native.desugar_and_transform_to_native(computation)
+
     self._execution = tff.framework.AsyncExecutionContext(
       executor_fn=self._executors,
-      compiler_fn=_compile_with_plain_sums if simulated_secure_sums else _compile,
+      compiler_fn=compile_native,
       transform_args=tff.tensorflow.transform_args,
       transform_result=tff.tensorflow.transform_result,
     )

@@ -10,7 +10,6 @@ import pytest
 from experiments import settings
 from experiments.comparing import cells
 from experiments.comparing import grid
-from experiments.comparing import running
 from tests.experiments.data import own_data
 from tff_dp_aggregators import sampling
 from tff_dp_aggregators import strategies
@@ -67,7 +66,7 @@ def test_data_changed_during_comparison_are_refused(data, tmp_path):
   with pytest.raises(program.WrongUsage, match='have changed since the comparison beg'):
     maker.cell(POINT, 2)
   with pytest.raises(ValueError, match='have changed since the comparison began'):
-    running.train(_job(cell), lambda: False)
+    cells.train(_job(cell), lambda: False)
 
 
 def _save_strategy(path, bands):
@@ -109,7 +108,7 @@ def test_file_with_other_content_than_that_of_earlier_runs_is_refused(
   with pytest.raises(program.WrongUsage, match=f'the file of --{flag} is not .* Put'):
     maker.cell(grid.Point({}), 1)
   with pytest.raises(ValueError, match=f'{flag}.* have changed since the comp'):
-    running.train(_job(cell), lambda: False)
+    cells.train(_job(cell), lambda: False)
 
 
 def test_column_names_may_contain_commas(tmp_path):
@@ -119,14 +118,14 @@ def test_column_names_may_contain_commas(tmp_path):
   path.write_text(text)
   arguments = ['--feature_columns="x, y",z']
   values = program.values_of(settings.groups(), arguments)
-  flags = cells.given(values, ['feature_columns'])
+  (flag,) = program.given(values, ['feature_columns'])
   read = cells.settings_of(
     [
       f'--data={path}',
       '--client_column=who',
       '--label_column=y',
       '--clients_per_round=2',
-      *flags['feature_columns'],
+      flag,
     ]
   )
   assert read.data.files.feature_columns == ('x, y', 'z')
@@ -178,14 +177,14 @@ def trials(make, axes, accuracies, point=TUNED, seeds=1):
 def test_choose_picks_value_with_best_metric(make, axes):
   choice = cells.choose(trials(make, axes, [0.5, 0.8, 0.7]), make)
   assert choice.settings == (('server_learning_rate', '0.3'),)
-  assert choice.num_runs == 3
+  assert 'the best of 3 runs' in choice.sentence
 
 
 def test_choose_averages_over_seeds(make, axes):
   accuracies = [0.5, 0.9, 0.7, 0.5, 0.3, 0.7]
   choice = cells.choose(trials(make, axes, accuracies, seeds=2), make)
   assert choice.settings == (('server_learning_rate', '1'),)
-  assert choice.num_runs == 6
+  assert 'the best of 6 runs' in choice.sentence
 
 
 def test_choose_ranks_diverged_runs_last(make, axes):
