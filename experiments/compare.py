@@ -95,7 +95,7 @@ def check_apart(axes: grid.Axes, tuned: grid.Axes, given: Iterable[str] = ()) ->
   places = [('--grid', {*axes}), ('the command line', {*given})]
   places += [('--tune', names) for names in in_tune]
   extra = {flag for values in axes.values() for each in values for flag, _ in each[1:]}
-  places.append(('a value of --grid', extra.intersection(*[set().union(*in_tune)])))
+  places.append(('a value of --grid', extra & set().union(*in_tune)))
   for (one, names), (other, more) in itertools.combinations(places, 2):
     for name in sorted(names & more):
       raise ValueError(
@@ -132,7 +132,7 @@ class Comparison:
   def _selections(self) -> dict[grid.Point, cells_lib.Selected]:
     results = [cells_lib.read(cell) for cell in self._trials]
     selections = {
-      point: cells_lib.choose([r for r in results if r.cell.point == point], self._make)
+      point: cells_lib.choose([each for each in results if each.cell.point == point])
       for point in self._record.points
     }
     return {point: each for point, each in selections.items() if each is not None}

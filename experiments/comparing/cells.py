@@ -256,23 +256,22 @@ class Selected:
   sentence: Optional[str]  # For the report of a run with them; `None` without privacy.
 
 
-def choose(results: Sequence[Result], make: Maker) -> Optional[Selected]:
+def choose(results: Sequence[Result]) -> Optional[Selected]:
   """Returns the best settings of a point; `None` unless all runs are finished."""
   if not results or not all(each.is_finished for each in results):
     return None
-  by_settings: dict[tuple[grid.Setting, ...], list[float]] = {}
-  for each in results:
-    by_settings.setdefault(each.cell.tuned, []).append(each.metric)
   sign = 1.0 if results[0].cell.settings.model.metric.higher_is_better else -1.0
 
   def score(settings: tuple[grid.Setting, ...]) -> float:
-    mean = sign * float(np.mean(by_settings[settings]))
+    values = [each.metric for each in results if each.cell.tuned == settings]
+    mean = sign * float(np.mean(values))
     return -math.inf if math.isnan(mean) else mean
 
-  best = max(by_settings, key=score)
-  delta = make.cell(results[0].cell.point, 1, best).settings.privacy.delta
-  # With the noise of a simulated cohort there is no guarantee, whatever its mechanism.
+  best = max(dict.fromkeys(each.cell.tuned for each in results), key=score)
   privacies = [each.cell.settings.privacy for each in results]
+  of_best = next(each.cell for each in results if each.cell.tuned == best)
+  delta = of_best.settings.privacy.delta
+  # With the noise of a simulated cohort there is no guarantee, whatever its mechanism.
   mechanisms = [
     each.mechanism if each.simulated_cohort_scale == 1 else None for each in privacies
   ]

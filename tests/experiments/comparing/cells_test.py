@@ -175,31 +175,31 @@ def trials(make, axes, accuracies, point=TUNED, seeds=1):
 
 
 def test_choose_picks_value_with_best_metric(make, axes):
-  choice = cells.choose(trials(make, axes, [0.5, 0.8, 0.7]), make)
+  choice = cells.choose(trials(make, axes, [0.5, 0.8, 0.7]))
   assert choice.settings == (('server_learning_rate', '0.3'),)
   assert 'the best of 3 runs' in choice.sentence
 
 
 def test_choose_averages_over_seeds(make, axes):
   accuracies = [0.5, 0.9, 0.7, 0.5, 0.3, 0.7]
-  choice = cells.choose(trials(make, axes, accuracies, seeds=2), make)
+  choice = cells.choose(trials(make, axes, accuracies, seeds=2))
   assert choice.settings == (('server_learning_rate', '1'),)
   assert 'the best of 6 runs' in choice.sentence
 
 
 def test_choose_ranks_diverged_runs_last(make, axes):
-  choice = cells.choose(trials(make, axes, [math.nan, 0.1, math.nan]), make)
+  choice = cells.choose(trials(make, axes, [math.nan, 0.1, math.nan]))
   assert choice.settings == (('server_learning_rate', '0.3'),)
 
 
 def test_choose_returns_none_until_all_runs_are_finished(make, axes):
   tried = trials(make, axes, [0.5, 0.8, 0.7])
   tried[2] = cells.Result(tried[2].cell, cells.BEGUN)
-  assert cells.choose(tried, make) is None
+  assert cells.choose(tried) is None
 
 
 def test_epsilon_of_choice_composes_all_runs(make, axes):
-  choice = cells.choose(trials(make, axes, [0.5, 0.8, 0.7]), make)
+  choice = cells.choose(trials(make, axes, [0.5, 0.8, 0.7]))
   mechanism = make.cell(TUNED, 1).settings.privacy.mechanism
   # Four Gaussian mechanisms are one whose noise is half as loud.
   halved = dp_accounting.GaussianDpEvent(mechanism.effective_noise_multiplier / 2)
@@ -211,7 +211,7 @@ def test_epsilon_of_choice_composes_all_runs(make, axes):
   # The split is the same in all runs: no client trains in one and tests in another.
   seeds = (cells.FIRST_TUNING_SEED, cells.FIRST_TUNING_SEED + 1, 1, 2)
   assert len({make.cell(TUNED, seed).settings.data for seed in seeds}) == 1
-  none = cells.choose(trials(make, axes, [0.5, 0.8, 0.7], NONE), make)
+  none = cells.choose(trials(make, axes, [0.5, 0.8, 0.7], NONE))
   assert none.epsilon is None and none.sentence is None
 
 
@@ -228,7 +228,7 @@ def test_every_tuning_run_has_its_own_noise_seed(make, axes):
 def test_epsilon_of_choice_composes_different_mechanisms(make):
   axes = _axes('target_epsilon=1,3')
   point = grid.Point({'mechanism': 'tree'})
-  choice = cells.choose(trials(make, axes, [0.5, 0.8], point), make)
+  choice = cells.choose(trials(make, axes, [0.5, 0.8], point))
   trained = (make.cell(point, 1, tuned=(('target_epsilon', each),)) for each in '13')
   multipliers = (
     each.settings.privacy.mechanism.effective_noise_multiplier for each in trained
@@ -252,7 +252,7 @@ def test_runs_without_common_guarantee_are_not_composed(tuned, expected, tmp_pat
   axes = _axes(tuned)
   maker = cells.Maker(str(tmp_path), {'noise_multiplier': ('--noise_multiplier=1',)})
   point = grid.Point({'mechanism': 'gaussian'})
-  choice = cells.choose(trials(maker, axes, [0.5, 0.8], point), maker)
+  choice = cells.choose(trials(maker, axes, [0.5, 0.8], point))
   assert choice.epsilon == expected
   if expected is None:
     assert choice.sentence is None
