@@ -16,7 +16,9 @@ Takes a minute or two for 1,000 rounds. Exit codes: 0 the claims hold, 1 one doe
 2 wrong usage.
 """
 
+import dataclasses
 import math
+from typing import Optional
 
 from absl import flags
 
@@ -27,46 +29,35 @@ from tff_dp_aggregators.accounting.reports import statement
 from tff_dp_aggregators.base import rounding
 from tff_dp_aggregators.base import version
 
-_STORAGES = ('auto', 'in_process', 'state', 'redraw', 'files')
 _RUNTIMES = ('tff', 'simulation')
-# What `--help` shows.
-_BASIC = (
-  'run_dir',
-  'first_rounds',
-  'runtime',
-  'storage',
-  'mechanism',
-  'num_rounds',
-  'min_separation',
-  'max_participations',
-  'noise_multiplier',
-  'target_delta',
-)
+
+
+@dataclasses.dataclass
+class _Flags:
+  run_dir: Optional[str] = program.flag(
+    'Directory of a run, whose mechanism is audited.'
+  )
+  first_rounds: Optional[int] = program.flag(
+    'Read only so many of the rounds, the first. Default: all of them.',
+    within='[1, inf)',
+  )
+  runtime: Optional[str] = program.flag(
+    "What runs the mechanism: TFF's runtime, or what simulations use. Default: both, "
+    'one after the other.',
+    list(_RUNTIMES),
+  )
+  storage: Optional[str] = program.flag(
+    'Where the past of the noise is kept, see docs/noise.md. Default: what each '
+    'runtime has by default.',
+    ['auto', 'in_process', 'state', 'redraw', 'files'],
+  )
+
+
+_FLAGS = program.rows_of(_Flags)
 
 
 def groups() -> tuple[program.Group, ...]:
-  own = (
-    program.Flag('run_dir', str, 'Directory of a run, whose mechanism is audited.'),
-    program.Flag(
-      'first_rounds',
-      int,
-      'Read only so many of the rounds, the first. Default: all of them.',
-      within='[1, inf)',
-    ),
-    program.Flag(
-      'runtime',
-      list(_RUNTIMES),
-      "What runs the mechanism: TFF's runtime, or what simulations use. Default: both, "
-      'one after the other.',
-    ),
-    program.Flag(
-      'storage',
-      list(_STORAGES),
-      'Where the past of the noise is kept, see docs/noise.md. Default: what each '
-      'runtime has by default.',
-    ),
-  )
-  return (('Audit', own), *flags_lib.groups())
+  return (('Audit', _FLAGS), *flags_lib.groups())
 
 
 def main(values: flags.FlagValues) -> int:
@@ -130,17 +121,10 @@ def _table(inputs: sources.Inputs, readings: tuple) -> str:
   names = ('part', 'run by', 'rounds', 'claimed', 'read', 'sensitivity', 'unexplained')
   lines = ['Effective noise multipliers of these rounds:', row(*names)]
   for each in readings:
-    lines.append(
-      row(
-        each.part or 'all',
-        each.runtime,
-        len(each.matrix),
-        f'{each.claimed:.6g}',
-        f'{each.found:.6g}',
-        'exact' if each.exact else 'bound',
-        f'{each.unexplained:.0e}',
-      )
-    )
+    kind, residual = 'exact' if each.exact else 'bound', f'{each.unexplained:.0e}'
+    multipliers = (f'{each.claimed:.6g}', f'{each.found:.6g}')
+    first = (each.part or 'all', each.runtime, len(each.matrix))
+    lines.append(row(*first, *multipliers, kind, residual))
   mechanism = inputs.mechanism
   if not mechanism.is_one_gaussian:
     lines.append('Epsilon rests on sampling as well, and is not computed.')
@@ -161,6 +145,10 @@ def _table(inputs: sources.Inputs, readings: tuple) -> str:
   return '\n'.join(lines)
 
 
+_BASIC = (
+  'mechanism num_rounds min_separation max_participations noise_multiplier'.split()
+)
+_BASIC += ['target_delta', *(row.name for row in _FLAGS)]
 PROGRAM = program.Program('tff-dp-audit', __doc__ or '', groups, main, basic=_BASIC)
 execute, run = PROGRAM.execute, PROGRAM.run
 

@@ -23,7 +23,7 @@ import contextlib
 import dataclasses
 import itertools
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Optional
 
 from absl import flags
@@ -39,7 +39,6 @@ from . import settings as settings_lib
 from .comparing import cells as cells_lib
 from .comparing import grid
 from .comparing import results as results_lib
-from .comparing import running
 from .options import run as run_options
 
 
@@ -90,30 +89,18 @@ _METRIC_FLAGS = (
 )
 
 
-def check_apart(
-  axes: Sequence[grid.Axis], tuned: Sequence[grid.Axis], given: Sequence[str] = ()
-) -> None:
+def check_apart(axes: grid.Axes, tuned: grid.Axes, given: Iterable[str] = ()) -> None:
   """Refuses flags set in two places, except by what a value of --grid brings along."""
-  tuned_flags = [{flag for each in axis.values for flag, _ in each} for axis in tuned]
-  extra_flags = {flag for axis in axes for each in axis.values for flag, _ in each[1:]}
-  places = (
-    ('--grid', {axis.flag for axis in axes}),
-    *(('--tune', flags_of_axis) for flags_of_axis in tuned_flags),
-    ('the command line', set(given)),
-    ('a value of --grid', extra_flags.intersection(itertools.chain(*tuned_flags))),
-  )
+  in_tune = [{flag for each in values for flag, _ in each} for values in tuned.values()]
+  places = [('--grid', {*axes}), ('the command line', {*given})]
+  places += [('--tune', names) for names in in_tune]
+  extra = {flag for values in axes.values() for each in values for flag, _ in each[1:]}
+  places.append(('a value of --grid', extra & set().union(*in_tune)))
   for (one, names), (other, more) in itertools.combinations(places, 2):
     for name in sorted(names & more):
       raise ValueError(
         f'--{name} is set by {one} and by {other}; leave it out of one of them.'
       )
-
-
-def _values_of(axis: grid.Axis) -> tuple[str, ...]:
-  return tuple(
-    ':'.join([own, *(f'{flag}={value}' for flag, value in extra_flags)])
-    for (_, own), *extra_flags in axis.values
-  )
 
 
 class Comparison:
@@ -123,7 +110,7 @@ class Comparison:
     self,
     output: str,
     requested: grid.Record,
-    tuned: Sequence[grid.Axis],
+    tuned: grid.Axes,
     workers: Mapping[str, Any],
   ):
     """Checks all settings, before anything is run or written.
@@ -131,16 +118,24 @@ class Comparison:
     `workers`: Arguments of `cluster.connect`.
     """
     self._saved = grid.saved_record(output)
-    requested, self._record = grid.merged(output, self._saved, requested)
-    self._output, self._requested, self._tuned = output, requested, tuned
+    self._record = grid.merged(output, self._saved, requested)
+    self._output, self._requested = output, requested
     self._workers, self._client = workers, None
     self._make = cells_lib.Maker(output, requested.given)
     points, num_seeds = self._record.points, requested.tuning_seeds
     self._trials = [*self._make.trials(points, tuned, num_seeds)] if tuned else []
-    self._cells = self._make_cells({})
+    self._cells = [] if tuned else self._make_cells({})
     names = (cell.settings.task.name for cell in (*self._trials, *self._cells))
     tasks = tuple(dict.fromkeys(names))
     self._record = dataclasses.replace(self._record, tasks=tasks)
+
+  def _selections(self) -> dict[grid.Point, cells_lib.Selected]:
+    results = [cells_lib.read(cell) for cell in self._trials]
+    selections = {
+      point: cells_lib.choose([each for each in results if each.cell.point == point])
+      for point in self._record.points
+    }
+    return {point: each for point, each in selections.items() if each is not None}
 
   def _make_cells(
     self, selections: Mapping[grid.Point, cells_lib.Selected]
@@ -149,9 +144,9 @@ class Comparison:
     cells, seeds = [], range(1, self._record.seeds + 1)
     for seed, point in itertools.product(seeds, self._record.points):
       if selected := selections.get(point):
-        notes = filter(None, [selected.sentence])
-        cells.append(self._make.cell(point, seed, selected.settings, tuple(notes)))
-      elif not self._tuned:
+        notes = (selected.sentence,) if selected.sentence else ()
+        cells.append(self._make.cell(point, seed, selected.settings, notes))
+      elif not self._trials:
         cells.append(self._make.cell(point, seed))
     return cells
 
@@ -166,12 +161,14 @@ class Comparison:
           'give the same command again.'
         )
       grid.write_record(self._output, self._record)
-      self._announce()
-      error: Optional[cluster.ClusterError] = None
+      runs = len(self._trials) + len(self._record.points) * self._record.seeds
+      where = f'{self._workers["scheduler"]}. Writing to {self._output}.'
+      progress.say('\n'.join([f'{runs} runs on {where}', *self._left_out()]))
+      failed, error = 0, None
       try:
         with contextlib.ExitStack() as stack:
-          failed = self._run(self._trials, stop, stack, 'tuning ')
-          if self._tuned:
+          failed += self._run(self._trials, stop, stack, 'tuning ')
+          if self._trials:
             self._cells = self._make_cells(self._selections())
           failed += self._run(self._cells, stop, stack)
       except cluster.ClusterError as e:
@@ -219,37 +216,13 @@ class Comparison:
         self._client = stack.enter_context(cluster.connect(**self._workers))
       except cluster.ClusterError as e:
         raise program.WrongUsage(str(e)) from e
-    failed = 0
-    ended = running.run(self._client, todo, stop)
+    failed, ended = 0, cells_lib.run(self._client, todo, stop)
     for number, (cell, error, seconds) in enumerate(ended, 1):
       result = cells_lib.after_run(cell, error, stop.requested)
       failed += result.status == cells_lib.FAILED
       text = _in_words(result, seconds)
       progress.say(f'{kind}{number}/{len(todo)} {cell.name}: {text}')
     return failed
-
-  def _selections(self) -> dict[grid.Point, cells_lib.Selected]:
-    by_point = {}
-    for point in self._record.points:
-      results = [cells_lib.read(cell) for cell in self._trials if cell.point == point]
-      selected = cells_lib.choose(results, self._make)
-      if selected is not None:
-        by_point[point] = selected
-    return by_point
-
-  def _announce(self) -> None:
-    points, seeds = len(self._requested.points), self._requested.seeds
-    trials = len(self._trials) // len(self._record.points)
-    runs = points * (seeds + trials)
-    text = f'{points} point{_s(points)} with {seeds} seed{_s(seeds)} each'
-    if trials:
-      text += f', and {trials} tuning run{_s(trials)} before'
-    scheduler = self._workers['scheduler']
-    jobs = scheduler.removeprefix('local:')
-    where = f'one on each Dask worker of {scheduler}'
-    where = where if jobs == scheduler else f'{jobs} at a time'
-    text += f': {runs} run{_s(runs)}, {where}. Writing to {self._output}.'
-    progress.say('\n'.join([text, *self._left_out()]))
 
   def _left_out(self) -> list[str]:
     """Says which flags of the command line do not apply to which points."""
@@ -264,35 +237,33 @@ class Comparison:
     results: Sequence[cells_lib.Result],
     selections: Mapping[grid.Point, cells_lib.Selected],
   ) -> list[str]:
-    notes = list(self._left_out())
     missing = [
       f'{each.cell.name} ({each.error or each.status})'
       for each in results
       if not each.is_finished
     ]
-    if missing:
-      notes.append(
-        f'{len(missing)} of {len(results)} runs are missing: {"; ".join(missing)}.'
-      )
-    notes.append(
-      'Each epsilon is that of one run by itself. All runs are on the same clients: '
-      'publishing several of them spends more, and those of one seed have the same '
-      'clients and noise, which no composition covers.'
-    )
     warnings = collections.Counter(
       each.split('. ')[0].rstrip('.') for result in results for each in result.warnings
     )
-    notes += [
-      f'Of {count} of {len(results)} runs: {sentence}.'
-      for sentence, count in warnings.items()
+    notes = [
+      *self._left_out(),
+      f'{len(missing)} of {len(results)} runs are missing: {"; ".join(missing)}.'
+      if missing
+      else '',
+      'Each epsilon is that of one run by itself. All runs are on the same clients: '
+      'publishing several of them spends more, and those of one seed have the same '
+      'clients and noise, which no composition covers.',
+      *(f'Of {n} of {len(results)} runs: {each}.' for each, n in warnings.items()),
     ]
-    if not self._tuned:
+    if not self._trials:
       return notes
     tuned = '; '.join(
       f'{name} among {", ".join(values)}' for name, values in self._record.tuned.items()
     )
     number, first = self._record.tuning_seeds, cells_lib.FIRST_TUNING_SEED
-    notes += [
+    waiting = [p.name or 'all' for p in self._record.points if p not in selections]
+    return [
+      *notes,
       f'Tuned for each point: {tuned}; the best by the metric on test data, of runs '
       f'({number} each) with seeds from {first} on, none of which is in the table. '
       'They chose by the test data that the table is measured on, which flatters what '
@@ -301,17 +272,10 @@ class Comparison:
       'chosen, and of the choice, all composed: what publishing a tuned run really '
       'spends, if the clients are private and the test data are of none of them. '
       f'{cells_lib.TIGHTER}',
+      f'Not tuned yet, as not all tuning runs are finished: {"; ".join(waiting)}.'
+      if waiting
+      else '',
     ]
-    waiting = [p.name or 'all' for p in self._record.points if p not in selections]
-    if waiting:
-      notes.append(
-        f'Not tuned yet, as not all tuning runs are finished: {"; ".join(waiting)}.'
-      )
-    return notes
-
-
-def _s(number: int) -> str:
-  return '' if number == 1 else 's'
 
 
 def _in_words(result: cells_lib.Result, seconds: float) -> str:
@@ -319,8 +283,7 @@ def _in_words(result: cells_lib.Result, seconds: float) -> str:
     return f'failed: {result.error}; all of it is in {result.cell.error_path}'
   if not result.is_finished:
     return 'stopped, and can go on'
-  name = result.cell.settings.model.metric.name
-  spent = rounding.up(result.epsilon)
+  name, spent = result.cell.settings.model.metric.name, rounding.up(result.epsilon)
   return f'{name} {result.metric:.4f}, epsilon {spent} ({seconds:.0f} s)'
 
 
@@ -339,16 +302,7 @@ def main(values: flags.FlagValues) -> int:
     planned = _planned(values, refused)
   except program.BAD_INPUT as e:
     raise program.WrongUsage(program.error_message(e)) from e
-  try:
-    return planned.run()
-  except BlockingIOError as e:
-    raise program.WrongUsage(str(e)) from e
-  except OSError as e:  # Such as a full disk.
-    progress.say(
-      f'error: {e}. Nothing is lost; the same command resumes the comparison.',
-      sys.stderr,
-    )
-    return FAILED
+  return planned.run()
 
 
 def _planned(values: flags.FlagValues, refused: Mapping[str, str]) -> Comparison:
@@ -357,31 +311,35 @@ def _planned(values: flags.FlagValues, refused: Mapping[str, str]) -> Comparison
   if scheduler is None:
     scheduler, flag = f'local:{values.jobs}', f'--jobs={values.jobs}, or --scheduler'
     cluster.check(scheduler, name=flag)
-  elif values['jobs'].present:
-    raise program.WrongUsage(
-      f'--jobs={values.jobs} is for runs here, and --scheduler={scheduler} for runs on '
-      'a Dask cluster; give one of them.'
-    )
-  names = [name for name in values if name not in NAMES]
-  given = cells_lib.given(values, names)
+  else:
+    program.refuse(values, ['jobs'], 'is for runs here; leave out it or --scheduler.')
+  names = [each for each in values if each not in NAMES and values[each].present]
+  given = {name: tuple(program.given(values, [name])) for name in names}
   on_all = {name: values[name].value for name in given}
   axes = grid.axes(values.grid or (), values, refused)
   untuned = {**refused, **dict.fromkeys(_METRIC_FLAGS, 'it decides what is best')}
   tuned = grid.axes(values.tune or (), values, untuned, '--tune')
-  check_apart(axes, tuned, list(given))
+  check_apart(axes, tuned, given)
   record = grid.Record(
     given=given,
-    varied=[axis.flag for axis in axes],
+    varied=[*axes],
     points=grid.points(axes, {**on_all, 'mechanism': values.mechanism}),
     tasks=(),
     seeds=values.seeds,
-    tuned={axis.flag: _values_of(axis) for axis in tuned},
+    tuned={
+      name: [
+        ':'.join([own, *(f'{flag}={value}' for flag, value in extra)])
+        for (_, own), *extra in listed
+      ]
+      for name, listed in tuned.items()
+    },
     tuning_seeds=values.tuning_seeds,
   )
   output = values.output or run_options.new_directory('compare')
   trusted = {'trusted_network': values.trusted_network}
-  workers = {'scheduler': scheduler, 'name': flag, **trusted}
-  return Comparison(output, record, tuned, workers)
+  return Comparison(
+    output, record, tuned, {'scheduler': scheduler, 'name': flag, **trusted}
+  )
 
 
 # Other errors of the comparison are shown with a traceback.

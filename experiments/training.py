@@ -22,7 +22,7 @@ from tff_dp_aggregators.learning import models as models_lib
 from tff_dp_aggregators.learning.runs import progress
 
 from . import metrics
-from . import plotting
+from . import plot
 from . import settings as settings_lib
 from .data import population as population_lib
 from .options import run as run_options
@@ -117,11 +117,11 @@ def train(
     test=test,
     run=options,
   )
-  name, saved = settings.model.metric.name, plotting.read_run(run_dir)
+  name, saved = settings.model.metric.name, plot.read_run(run_dir)
   if saved.has(f'test_{name}'):
     title = f'{settings.name}, {population.num_clients} clients'
-    picture = plotting.picture([saved], y=f'test_{name}', title=title)
-    plotting.save(picture, os.path.join(run_dir, f'{name}.png'))
+    picture = plot.picture([saved], y=f'test_{name}', title=title)
+    plot.save(picture, os.path.join(run_dir, f'{name}.png'))
   return result
 
 

@@ -1,21 +1,13 @@
 r"""The grid of a comparison, from flags such as `--grid mechanism=tree,banded`.
 
-`FLAG=V1,V2` varies a flag; several `--grid` are crossed, and one that names the flag
-again adds values. A value may set other flags, after colons, which override those of
-the grid and the command line, as in `mechanism=tree,banded:num_bands=8`; without a
-value, the other flag is left out: `mechanism=gaussian,none:clip_norm=`. A comma in a
-value is written `\,`, and a colon before a name and `=` is written `\:`.
-
 `comparison.json` in the folder of a comparison records which flags are varied, which
 all runs have, and which are tuned. A command with the same flags resumes it; values of
 the grid and seeds may be added, which does not change existing runs.
 """
 
 import contextlib
-import csv
 import dataclasses
 import hashlib
-import io
 import itertools
 import json
 import os
@@ -28,6 +20,7 @@ from absl import flags
 
 from tff_dp_aggregators.accounting import mechanism as mechanism_lib
 from tff_dp_aggregators.accounting import noises
+from tff_dp_aggregators.accounting.programs import program
 from tff_dp_aggregators.base import folder_lock
 from tff_dp_aggregators.base import new_files
 from tff_dp_aggregators.base import strict_json
@@ -53,11 +46,8 @@ _OF_ANY_FOLDER = (new_files.HALF_WRITTEN, folder_lock.FILE)
 Setting = tuple[str, str]
 
 
-@dataclasses.dataclass(frozen=True)
-class Axis:
-  flag: str  # The name of the flag.
-  # Each value is the setting of this flag, and those of the flags that it brings along.
-  values: tuple[tuple[Setting, ...], ...]
+# The values of varied flags: each is the flag's setting, and those it brings along.
+Axes = dict[str, tuple[tuple[Setting, ...], ...]]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -72,7 +62,6 @@ class Point:
 
   @property
   def name(self) -> str:
-    """A unique name for messages and folders."""
     return name_of([*self.settings.items()])
 
 
@@ -101,7 +90,7 @@ def axes(
   values: flags.FlagValues,
   refused: Mapping[str, str],
   option: str = '--grid',
-) -> tuple[Axis, ...]:
+) -> Axes:
   by_flag: dict[str, dict[tuple[Setting, ...], None]] = {}
   for text in texts:
     flag, equals, listed = text.partition('=')
@@ -115,7 +104,7 @@ def axes(
       if not all(each for _, each in (value if option == '--tune' else value[:1])):
         raise ValueError(f'{option} {text!r} has an empty value; leave it out.')
       by_flag.setdefault(flag, {})[value] = None
-  return tuple(Axis(flag, tuple(listed)) for flag, listed in by_flag.items())
+  return {flag: tuple(listed) for flag, listed in by_flag.items()}
 
 
 def _value(
@@ -134,50 +123,26 @@ def _value(
       )
     if why is not None:
       raise ValueError(f'{where}: --{flag} cannot be varied: {why}.')
-    try:  # In one notation, so that 2 and 2.0 are the same.
-      value = written(values[flag].parser.parse(text)) if text else ''
+    try:
+      if text:
+        values[flag].parser.parse(text)
     except (ValueError, TypeError) as e:
       raise ValueError(f'{where}: {text!r} is not a value of --{flag}: {e}.') from e
-    settings.append((flag, value))
+    settings.append((flag, text))
   return tuple(settings)
 
 
-def written(value: Any) -> str:
-  """Returns the value of a flag as text.
-
-  Example:
-    >>> written(2.0), written(0.1), written(True), written('tree')
-    ('2', '0.1', 'true', 'tree')
-    >>> written(['age', 'height, in m'])
-    'age,"height, in m"'
-  """
-  if isinstance(value, bool):
-    return str(value).lower()
-  if isinstance(value, float):
-    short = f'{value:g}'
-    return short if float(short) == value else repr(value)
-  if isinstance(value, (list, tuple)):
-    line = io.StringIO()  # Flags read names with commas in quotes.
-    csv.writer(line, lineterminator='').writerow(map(written, value))
-    return line.getvalue()
-  return str(value)
-
-
-def points(axes: Sequence[Axis], others: Mapping[str, Any]) -> tuple[Point, ...]:
+def points(axes: Axes, others: Mapping[str, Any]) -> tuple[Point, ...]:
   """Returns all points of a grid; the last axis varies fastest.
 
   Options that a mechanism does not have are left out, and so are all flags of privacy
   without a mechanism. Points that are then equal are one point.
   """
   all_points: dict[Point, None] = {}
-  for combination in itertools.product(*(axis.values for axis in axes)):
-    merged: dict[str, str] = {flag: value for (flag, value), *_ in combination}
-    for _, *extra in combination:
-      merged.update(extra)
-    chosen = {**others, **merged}
-    unused = unused_by(
-      chosen.get('mechanism'), chosen.get('noise_site'), chosen.get('clipping')
-    )
+  for combination in itertools.product(*axes.values()):
+    merged = dict(own for own, *_ in combination)
+    merged |= dict(each for _, *extra in combination for each in extra)
+    unused = unused_by({**others, **merged})
     settings = {f: v for f, v in merged.items() if v and f not in unused}
     left_out = {f for f, v in merged.items() if not v}
     left_out |= {f for f in unused if others.get(f) is not None}
@@ -185,14 +150,12 @@ def points(axes: Sequence[Axis], others: Mapping[str, Any]) -> tuple[Point, ...]
   return tuple(all_points)
 
 
-def unused_by(
-  mechanism: Optional[str],
-  noise_site: Optional[str] = None,
-  clipping: Optional[str] = None,
-) -> frozenset[str]:
+def unused_by(chosen: Mapping[str, Any]) -> frozenset[str]:
   """Returns flags that only go with other mechanisms, or other sites of noise."""
+  mechanism, site = chosen.get('mechanism'), chosen.get('noise_site')
   if mechanism == privacy_options.NONE:
-    unused = set(privacy_options.privacy_flags(clipping))
+    clipping = chosen.get('clipping')
+    unused = {*privacy_options.privacy_flags(clipping)}
     if clipping != privacy_options.FIXED:
       # Other kinds of clipping need noise, and secure sums need bounded values.
       unused |= {'clipping', 'inner_aggregator'}
@@ -202,9 +165,9 @@ def unused_by(
   options = registry.options()
   unused = {name for name, having in options.items() if mechanism not in having}
   noise = noises.of_mechanism(mechanism)
-  if noise_site in (None, *noise.placements):  # Other sites are refused later.
-    unused |= {*noises.options()} - {*noises.options_of(noise, noise_site)}
-    if not noise.placement(noise_site).adds_on_server:
+  if site in (None, *noise.placements):  # Other sites are refused later.
+    unused |= {*noises.options()} - {*noises.options_of(noise, site)}
+    if not noise.placement(site).adds_on_server:
       unused.add(noises.SERVER_NOISE)
   return frozenset(unused)
 
@@ -225,15 +188,11 @@ class Record:
   version: Literal[1] = 1  # Of the format of the file.
 
 
-def is_comparison(output: str) -> bool:
-  return os.path.exists(os.path.join(output, FILE))
-
-
 def saved_record(output: str) -> Optional[Record]:
   """Returns the record in a folder; `None` if it is not of a comparison."""
-  if not is_comparison(output):
-    return None
   path = os.path.join(output, FILE)
+  if not os.path.exists(path):
+    return None
   try:
     with open(path, encoding='utf-8') as file:
       record: Record = strict_json.convert(json.load(file), Record)
@@ -242,10 +201,8 @@ def saved_record(output: str) -> Optional[Record]:
     raise ValueError(f'{path} is not a record of a comparison: {e}.') from e
 
 
-def merged(
-  output: str, saved: Optional[Record], record: Record
-) -> tuple[Record, Record]:
-  """Returns the record of this command, and the saved one with its additions.
+def merged(output: str, saved: Optional[Record], record: Record) -> Record:
+  """Returns the record of this command with the points and seeds of the saved one.
 
   Points whose flags are in another order are the same.
   """
@@ -256,22 +213,18 @@ def merged(
         f'{output} exists, is not empty, and is not of a comparison; nothing is '
         'overwritten. Give another --output.'
       )
-    return record, record
+    return record
   if differences := _differences(saved, record):
     raise ValueError(
       f'the comparison in {output} is a different one, and resumes only with the same '
       f'flags, to which values of --grid and --seeds may be added: '
       f'{"; ".join(differences)}. Give another --output.'
     )
-  known = {point: point for point in saved.points}
-  points = [known.get(each, each) for each in record.points]
-  requested = dataclasses.replace(
-    record, varied=saved.varied, points=tuple(dict.fromkeys(points))
-  )
-  return requested, dataclasses.replace(
-    requested,
-    points=tuple(dict.fromkeys([*saved.points, *requested.points])),
-    seeds=max(saved.seeds, requested.seeds),
+  return dataclasses.replace(
+    record,
+    varied=saved.varied,
+    points=tuple(dict.fromkeys([*saved.points, *record.points])),
+    seeds=max(saved.seeds, record.seeds),
   )
 
 
@@ -300,7 +253,7 @@ def folder(output: str) -> Iterator[None]:
   try:
     lock = folder_lock.FolderLock(output)
   except BlockingIOError as e:
-    raise BlockingIOError(
+    raise program.WrongUsage(
       f'another comparison, here or on another machine, works in {output}; wait for '
       'it, or give another --output.'
     ) from e

@@ -14,40 +14,28 @@ import os
 import shlex
 import textwrap
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Optional, Union
+from typing import Any, Optional
 
 import numpy as np
 
 from tff_dp_aggregators.base import new_files
 from tff_dp_aggregators.base import rounding
 
-from .. import plotting
+from .. import plot
 from . import cells as cells_lib
 from . import grid
 
 CELLS, TABLE, MARKDOWN = 'cells.csv', 'table.csv', 'table.md'
-PICTURES = tuple(f'comparison.{each}' for each in plotting.FORMATS)
+PICTURES = tuple(f'comparison.{each}' for each in plot.FORMATS)
 ERROR = '_stderr'  # Suffix of columns: the standard error of a mean.
+TUNED = 'tuned_'  # Prefix of columns: the value that tuning chose for a flag.
 _MAX_PAIRS = 5  # Pairs of rows that a note on the ranking names.
 _NOISE_COLUMNS = ('delta', 'noise_multiplier', 'rmse')  # The same for all seeds.
-TUNED = 'tuned_'  # Prefix of columns: the value that tuning chose for a flag.
 _NOISE = ('target_epsilon', 'target_rho', 'noise_multiplier')
 _MIN_AXIS_VALUES = 3  # Different numbers for which a flag becomes an axis.
-_LOG_RATIO = 8.0  # Largest by smallest value from which on an axis is logarithmic.
-_TOLERANCE = 1e-3  # Relative difference of epsilons that are drawn as equal.
+_LOG_RATIO = 7.0  # Largest by smallest value from which on an axis is logarithmic.
 _SIMULATED = 'simulated_epsilon'  # Column of runs with the noise of a larger cohort.
 Row = dict[str, Any]  # A row of the table, with numbers.
-_Row = Mapping[str, str]  # The same when it is read, with texts.
-
-
-def mean_and_error(values: Sequence[float]) -> tuple[Optional[float], Optional[float]]:
-  """The mean, and its standard error by the sample variance (n - 1)."""
-  if not values:
-    return None, None
-  mean = float(np.mean(values))
-  if len(values) < 2:
-    return mean, None
-  return mean, float(np.std(values, ddof=1) / math.sqrt(len(values)))
 
 
 def rows(
@@ -57,24 +45,25 @@ def rows(
 ) -> list[Row]:
   table, measures = [], _measures(results)
   for point in record.points:
-    of_point = (each for each in results if each.cell.point == point)
+    of_point = [each for each in results if each.cell.point == point]
     finished = [each for each in of_point if each.is_finished]
     selected = selections.get(point)
     row = _settings_of(record, point, selected.settings if selected else ())
     for name in measures:
       values = [each.measures[name] for each in finished if name in each.measures]
-      row[name], row[f'{name}{ERROR}'] = mean_and_error(values)
+      error = np.std(values, ddof=1) / math.sqrt(len(values)) if values[1:] else None
+      row[name] = float(np.mean(values)) if values else None
+      row[f'{name}{ERROR}'] = None if error is None else float(error)
     # All seeds have the same epsilon unless, for example, clients drop out.
     row['epsilon'] = max((each.epsilon for each in finished), default=None)
     if record.tuned:
       row['epsilon_with_tuning'] = None if selected is None else selected.epsilon
-    for name in _NOISE_COLUMNS:
-      known = (getattr(each, name) for each in finished)
-      row[name] = next((each for each in known if each is not None), None)
-    row['seeds'] = len(finished)
-    row['seeds_missing'] = record.seeds - len(finished)
-    seconds, _ = mean_and_error([each.seconds for each in finished])
-    row['seconds'] = None if seconds is None else round(seconds, 3)
+    row |= dict.fromkeys(_NOISE_COLUMNS)
+    for each in finished[:1]:
+      row |= {name: getattr(each, name) for name in _NOISE_COLUMNS}
+    row['seeds'], row['seeds_missing'] = len(finished), record.seeds - len(finished)
+    seconds = [each.seconds for each in finished]
+    row['seconds'] = round(float(np.mean(seconds)), 3) if seconds else None
     table.append(row)
   return table
 
@@ -106,22 +95,8 @@ def write(
   selections: Mapping[grid.Point, cells_lib.Selected],
   notes: Sequence[str],
 ) -> list[Row]:
-  table = rows(record, results, selections)
-  contents = {
-    CELLS: to_csv(_cell_rows(output, record, results)),
-    TABLE: to_csv(table),
-    MARKDOWN: to_markdown(record, table, notes),
-  }
-  for name, content in contents.items():
-    new_files.replace(os.path.join(output, name), content)
-  return table
-
-
-def _cell_rows(
-  output: str, record: grid.Record, results: Sequence[cells_lib.Result]
-) -> list[Row]:
-  measures = _measures(results)
-  return [
+  table, measures = rows(record, results, selections), _measures(results)
+  of_cells = [
     {
       **_settings_of(record, each.cell.point, each.cell.tuned),
       **{'seed': each.cell.seed, 'status': each.status, 'rounds': each.rounds},
@@ -133,6 +108,13 @@ def _cell_rows(
     }
     for each in results
   ]
+  for name, content in (
+    (CELLS, to_csv(of_cells)),
+    (TABLE, to_csv(table)),
+    (MARKDOWN, to_markdown(record, table, notes)),
+  ):
+    new_files.replace(os.path.join(output, name), content)
+  return table
 
 
 def to_csv(rows: Sequence[Row]) -> str:
@@ -145,37 +127,57 @@ def to_csv(rows: Sequence[Row]) -> str:
   return text.getvalue()
 
 
-def read(output: str) -> list[dict[str, str]]:
-  path = os.path.join(output, TABLE)
-  with open(path, newline='', encoding='utf-8') as file:
-    return list(csv.DictReader(file))
-
-
 def to_markdown(record: grid.Record, rows: Sequence[Row], notes: Sequence[str]) -> str:
-  shown = [name for name in rows[0] if _is_shown(name, rows)]
-  flags = columns_varied(record)
-  lines = [
-    f'| {" | ".join(_heading(name) for name in shown)} |',
-    f'|{"|".join("---" if name in flags else "--:" for name in shown)}|',
-    *(f'| {" | ".join(_cell(row, name) for name in shown)} |' for row in rows),
-  ]
+  shown, flags = _shown(rows), columns_varied(record)
+  heading, *lines = (f'| {" | ".join(each)} |' for each in _texts(rows, shown))
+  rule = f'|{"|".join("---" if name in flags else "--:" for name in shown)}|'
   given = ' '.join(shlex.join(each) for each in record.given.values())
-  caption = (
-    'Mean and standard error of the mean over '
-    f'{seeds_in_words(row["seeds"] for row in rows)}, after the last round.'
-  )
+  caption = f'Mean and standard error of the mean over {seeds_in_words(rows)}, '
+  caption += 'after the last round.'
   if given:
     caption += f' Flags of all runs: `{given}`.'
-  notes = (ranking(record, rows), *notes)
-  listed = '\n'.join(f'- {note}' for note in notes if note)
-  return '\n\n'.join(['# Comparison', caption, '\n'.join(lines), listed]) + '\n'
+  table = '\n'.join([heading, rule, *lines])
+  listed = '\n'.join(f'- {each}' for each in (ranking(record, rows), *notes) if each)
+  return '\n\n'.join(['# Comparison', caption, table, listed]) + '\n'
+
+
+def to_text(record: grid.Record, rows: Sequence[Row]) -> str:
+  """A table for terminals: how points differ, and their metric and epsilon."""
+  wanted = {*columns_varied(record), *_measured(rows)[:1]}
+  if any(row['seeds_missing'] for row in rows):
+    wanted.add('seeds')
+  shown = [
+    name
+    for name in _shown(rows)
+    if name in wanted or name.startswith((TUNED, 'epsilon'))
+  ]
+  table = _texts(rows, shown)
+  widths = [max(map(len, column)) for column in zip(*table)]
+  lines = ['  '.join(map(str.ljust, line, widths)).rstrip() for line in table]
+  error = ' ± its standard error' if record.seeds > 1 else ''
+  caption = f'After the last round, mean of {seeds_in_words(rows)}{error}:'
+  note = textwrap.wrap(ranking(record, rows), 88)
+  return '\n'.join(['', caption, '', *lines, '', *note])
+
+
+def seeds_in_words(rows: Sequence[Mapping[str, Any]]) -> str:
+  """Returns the number of seeds of rows; in an unfinished comparison, the range.
+
+  Example:
+    >>> seeds_in_words([{'seeds': 5}]), seeds_in_words([{'seeds': '2'}, {'seeds': '0'}])
+    ('5 seeds', '0 to 2 seeds')
+  """
+  numbers = [int(row['seeds']) for row in rows]
+  lower, upper = min(numbers), max(numbers)
+  many = f'{upper} seed{"" if upper == 1 else "s"}'
+  return many if lower == upper else f'{lower} to {many}'
 
 
 def ranking(record: grid.Record, rows: Sequence[Row]) -> str:
   """Says which rows have too few seeds to be ranked by Student's t test; '' if none."""
   from scipy import stats
 
-  measure = next((name for name in rows[0] if f'{name}{ERROR}' in rows[0]), '')
+  (measure, *_), too_close = (*_measured(rows), ''), []
   measured = [row for row in rows if measure and row[measure] is not None]
   if len(measured) < 2:
     return ''
@@ -184,70 +186,39 @@ def ranking(record: grid.Record, rows: Sequence[Row]) -> str:
       'One seed does not rank lines: how much a result changes from seed to seed is '
       'not known. Give more --seeds.'
     )
-
-  def name_of_row(row: Row) -> str:
-    values = (row[name] for name in columns_varied(record))
-    return ', '.join(str(value) for value in values if value != '') or 'all'
-
-  too_close = []
-  for one, other in itertools.combinations(measured, 2):
-    quantile = float(stats.t.ppf(0.975, one['seeds'] + other['seeds'] - 2))
-    error = math.hypot(one[f'{measure}{ERROR}'], other[f'{measure}{ERROR}'])
-    if abs(one[measure] - other[measure]) <= quantile * error:
-      too_close.append(f'{name_of_row(one)} and {name_of_row(other)}')
+  for pair in itertools.combinations(measured, 2):
+    quantile = stats.t.ppf(0.975, sum(row['seeds'] for row in pair) - 2)
+    error = math.hypot(*(row[f'{measure}{ERROR}'] for row in pair))
+    if abs(pair[0][measure] - pair[1][measure]) <= quantile * error:
+      settings = ([row[each] for each in columns_varied(record)] for row in pair)
+      names = (', '.join(str(v) for v in values if v != '') for values in settings)
+      too_close.append(' and '.join(names))
   if not too_close:
     return ''
-  more = (
-    f'; and {len(too_close) - _MAX_PAIRS} more' if len(too_close) > _MAX_PAIRS else ''
-  )
+  more = f'; and {len(too_close) - _MAX_PAIRS} more' if too_close[_MAX_PAIRS:] else ''
   return (
     f'Seeds are too few to rank these by {_heading(measure)}, whose difference is '
     f'within its error (95%): {"; ".join(too_close[:_MAX_PAIRS])}{more}.'
   )
 
 
-def to_text(record: grid.Record, rows: Sequence[Row]) -> str:
-  """A table for terminals: how points differ, and their metric and epsilon."""
-  measures = [name for name in rows[0] if f'{name}{ERROR}' in rows[0]]
-  wanted = {*columns_varied(record), *measures[:1]}
-  if any(row['seeds_missing'] for row in rows):
-    wanted.add('seeds')
-  shown = [
+def _measured(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+  return [name for name in rows[0] if f'{name}{ERROR}' in rows[0]]
+
+
+def _shown(rows: Sequence[Row]) -> list[str]:
+  """The columns that have values, and are not in cells of other columns."""
+  return [
     name
     for name in rows[0]
-    if _is_shown(name, rows) and (name in wanted or name.startswith((TUNED, 'epsilon')))
+    if not (name.endswith(ERROR) or name == 'seeds_missing')
+    and any(row[name] not in (None, '') for row in rows)
   ]
-  table = [[_heading(name) for name in shown]]
-  table += [[_cell(row, name) for name in shown] for row in rows]
-  widths = [max(map(len, column)) for column in zip(*table)]
-  lines = [
-    '  '.join(cell.ljust(width) for cell, width in zip(line, widths)).rstrip()
-    for line in table
-  ]
-  error = ' ± its standard error' if record.seeds > 1 else ''
-  seeds = seeds_in_words(row['seeds'] for row in rows)
-  caption = f'After the last round, mean of {seeds}{error}:'
-  note = textwrap.wrap(ranking(record, rows), 88)
-  return '\n'.join(['', caption, '', *lines, '', *note, *([''] if note else [])])
 
 
-def seeds_in_words(numbers: Iterable[int]) -> str:
-  """Returns the number of seeds of rows; in an unfinished comparison, the range.
-
-  Example:
-    >>> seeds_in_words([5, 5]), seeds_in_words([2, 0, 5])
-    ('5 seeds', '0 to 5 seeds')
-  """
-  all_numbers = [*numbers]
-  lower, upper = min(all_numbers), max(all_numbers)
-  many = f'{upper} seed{"" if upper == 1 else "s"}'
-  return many if lower == upper else f'{lower} to {many}'
-
-
-def _is_shown(name: str, rows: Sequence[Row]) -> bool:
-  if name.endswith(ERROR) or name == 'seeds_missing':  # In cells of other columns.
-    return False
-  return any(row[name] not in (None, '') for row in rows)
+def _texts(rows: Sequence[Row], names: Sequence[str]) -> list[list[str]]:
+  heading = [_heading(name) for name in names]
+  return [heading, *([_cell(row, name) for name in names] for row in rows)]
 
 
 def _heading(name: str) -> str:
@@ -256,11 +227,10 @@ def _heading(name: str) -> str:
 
 def _cell(row: Row, name: str) -> str:
   value = row[name]
-  if name == 'seeds':
-    missing = row['seeds_missing']
-    return f'{value} ({missing} missing)' if missing else str(value)
   if value is None or value == '':
     return ''
+  if name == 'seeds' and row['seeds_missing']:
+    return f'{value} ({row["seeds_missing"]} missing)'
   if f'{name}{ERROR}' in row:
     error = row[f'{name}{ERROR}']
     return f'{value:.4f}' + ('' if error is None else f' ± {error:.4f}')
@@ -274,71 +244,84 @@ def _cell(row: Row, name: str) -> str:
 def draw(output: str, path: Optional[str] = None) -> list[str]:
   """Draws the comparison in a folder, to that or to `path`; returns the paths."""
   record = grid.saved_record(output)
-  drawing = None if record is None else picture(record, read(output))
-  if drawing is None:
-    return []
+  assert record is not None
+  with open(os.path.join(output, TABLE), newline='', encoding='utf-8') as file:
+    drawing = picture(record, list(csv.DictReader(file)))
   paths = [path] if path else [os.path.join(output, name) for name in PICTURES]
-  for each in paths:
-    plotting.save(drawing, each)
-  return paths
+  for each in paths if drawing else ():
+    plot.save(drawing, each)
+  return paths if drawing else []
 
 
-def picture(record: grid.Record, rows: Sequence[_Row]) -> Optional[plotting.Chart]:
-  """Returns the picture of a table; `None` if no run is finished yet."""
-  names = [name for row in rows for name in row if f'{name}{ERROR}' in row]
+def picture(record: grid.Record, rows: Sequence[Mapping[str, str]]) -> Any:
+  """Draws a table as it is read; returns axes, or `None` if no run is finished yet."""
   # The metric is the table's first measure that has values.
-  measure = next((name for name in names if any(row[name] for row in rows)), '')
-  drawn = [row for row in rows if math.isfinite(_number(row.get(measure, '')))]
+  measures = (name for name in _measured(rows) if any(row[name] for row in rows))
+  measure = next(measures, '')
+  drawn = [row for row in rows if measure and math.isfinite(_number(row[measure]))]
   if not drawn:
     return None
   varied = columns_varied(record)
   x, metric_name = _axis(record, varied, drawn), _heading(measure)
-  seeds = seeds_in_words(int(row['seeds']) for row in drawn)
-  title = f'{", ".join(record.tasks)}: {metric_name}, {seeds}'
+  title = f'{", ".join(record.tasks)}: {metric_name}, {seeds_in_words(drawn)}'
   if record.seeds > 1:
     title += ' (bars: standard error)'
+  style: dict[str, Any] = {'marker': 'o', 'markersize': 4.5, 'capsize': 2.5}
+  errors = [_number(row[f'{measure}{ERROR}']) for row in drawn]
+  values = [float(row[measure]) for row in drawn]
   if x is None:
     names = [_label(row, varied) or 'all' for row in drawn]
-    return plotting.Chart(title, metric_name, '', [_line('', names, drawn, measure)])
-  finite = [each for each in (_x(row, x) for row in drawn) if each is not None]
-  return plotting.Chart(
-    title,
-    x_label=_x_label(x, drawn),
-    y_label=metric_name,
-    lines=_lines(drawn, [name for name in varied if name != x], x, measure),
-    are_points=True,
-    log_x=min(finite) > 0 and max(finite) >= _LOG_RATIO * min(finite),
-  )
+    axes = plot.new_axes(title, metric_name, '')
+    axes.errorbar(values, names, xerr=errors, linestyle='', **style)
+    axes.invert_yaxis()
+    return axes
+  axes = plot.new_axes(title, _x_label(x, drawn), metric_name)
+  lines: dict[str, list[tuple[float, float, float]]] = {}
+  places = [_x(row, x) for row in drawn]
+  for row, place, value, error in zip(drawn, places, values, errors):
+    label = _label(row, [name for name in varied if name != x])
+    if math.isfinite(place):
+      lines.setdefault(label, []).append((place, value, error))
+      continue
+    is_private = math.isfinite(_number(row['epsilon']))
+    label = label if is_private else f'{label} (no privacy)'.lstrip()
+    axes.axhline(value, color=plot.GREY, label=label)
+    if math.isfinite(error):
+      axes.axhspan(value - error, value + error, color=plot.GREY, alpha=0.12)
+  for label, points in lines.items():
+    x_values, y_values, y_errors = zip(*sorted(points))
+    axes.errorbar(x_values, y_values, yerr=y_errors, label=label, **style)
+  finite = [place for place in places if math.isfinite(place)]
+  if min(finite) > 0 and max(finite) >= _LOG_RATIO * min(finite):
+    axes.set_xscale('log', base=2)
+    axes.minorticks_off()
+    axes.xaxis.set_major_formatter('{x:.4g}')
+  return axes
 
 
 def _axis(
-  record: grid.Record, varied: Sequence[str], rows: Sequence[_Row]
+  record: grid.Record, varied: Sequence[str], rows: Sequence[Mapping[str, str]]
 ) -> Optional[str]:
   """The flag of the horizontal axis: a varied noise, or else a varied number."""
   for name in _NOISE:
     if name in record.varied and len({row[name] for row in rows} - {''}) > 1:
       return name
   for name in varied:
-    values = [row[name] for row in rows if row[name]]
-    numbers = {_number(value) for value in values}
+    numbers = {_number(row[name]) for row in rows if row[name]}
     if len(numbers) >= _MIN_AXIS_VALUES and all(map(math.isfinite, numbers)):
       return name
   return None
 
 
-def _x(row: _Row, axis: str) -> Optional[float]:
-  """Position of a row on the axis; `None` for a horizontal line."""
+def _x(row: Mapping[str, str], axis: str) -> float:
+  """Position of a row on the axis; not finite for a horizontal line."""
   # With equal noise, mechanisms spend different epsilons; and with a target, runs may
   # spend less, if the accountant is not the tightest one.
   own = row.get(_SIMULATED) or row['epsilon']
-  value = _number(own if axis in _NOISE else row[axis])
-  if axis == 'target_epsilon':
-    target = _number(row[axis])
-    value = target if math.isclose(value, target, rel_tol=_TOLERANCE) else value
-  return value if math.isfinite(value) else None
+  return _number(own if axis in _NOISE else row[axis])
 
 
-def _x_label(axis: str, rows: Sequence[_Row]) -> str:
+def _x_label(axis: str, rows: Sequence[Mapping[str, str]]) -> str:
   if axis not in _NOISE:
     return _heading(axis)
   deltas = {row['delta'] for row in rows} - {''}
@@ -348,37 +331,7 @@ def _x_label(axis: str, rows: Sequence[_Row]) -> str:
   return f'epsilon{at_delta}'
 
 
-def _lines(
-  rows: Sequence[_Row], others: Sequence[str], axis: str, measure: str
-) -> list[plotting.Line]:
-  groups: dict[Any, list[tuple[Optional[float], _Row]]] = {}
-  for number, row in enumerate(rows):
-    x, label = _x(row, axis), _label(row, others)
-    # A row without a position is a horizontal line of its own.
-    groups.setdefault(number if x is None else label, []).append((x, row))
-  lines = []
-  for points in groups.values():
-    ordered = sorted(points, key=lambda each: each[0] or 0.0)
-    label = _label(ordered[0][1], others)
-    is_level = ordered[0][0] is None
-    if is_level and math.isinf(_number(ordered[0][1]['epsilon'])):
-      parts = [part for part in label.split(', ') if part not in ('none', '')]
-      label = ', '.join(['no privacy', *parts])
-    x_values = [x for x, _ in ordered if x is not None]
-    lines.append(_line(label, x_values, [row for _, row in ordered], measure))
-  return lines
-
-
-def _line(
-  label: str, x: Sequence[Union[float, str]], rows: Sequence[_Row], measure: str
-) -> plotting.Line:
-  values = [_number(row[measure]) for row in rows]
-  return plotting.Line(
-    label, x, values, [_number(row[f'{measure}{ERROR}']) for row in rows]
-  )
-
-
-def _label(row: _Row, names: Sequence[str]) -> str:
+def _label(row: Mapping[str, str], names: Sequence[str]) -> str:
   """Label of a row by its flags; a mechanism is named without its flag."""
   return ', '.join(
     row[name] if name == 'mechanism' else f'{name}={row[name]}'
@@ -389,6 +342,6 @@ def _label(row: _Row, names: Sequence[str]) -> str:
 
 def _number(text: str) -> float:
   try:
-    return float(text) if text else math.nan
+    return float(text)
   except ValueError:
     return math.nan

@@ -174,10 +174,12 @@ def test_conflicting_flags_are_refused_with_reason(arguments, message, tmp_path)
 
 def test_unused_by_lists_flags_that_a_mechanism_ignores():
   of_integers = {'min_clients', 'max_clients', 'dimension', 'bits'}
-  unused = grid.unused_by('gaussian')
+  unused = grid.unused_by({'mechanism': 'gaussian'})
   assert {'num_bands', *of_integers} < unused
-  assert grid.unused_by('gaussian', 'clients') == unused - {'min_clients'}
-  assert not of_integers & grid.unused_by('skellam')
+  assert grid.unused_by(
+    {'mechanism': 'gaussian', 'noise_site': 'clients'}
+  ) == unused - {'min_clients'}
+  assert not of_integers & grid.unused_by({'mechanism': 'skellam'})
   # With --mechanism=none, clip_norm is used only if clipping is set.
-  assert 'clip_norm' in grid.unused_by('none')
-  assert 'clip_norm' not in grid.unused_by('none', clipping='fixed')
+  assert 'clip_norm' in grid.unused_by({'mechanism': 'none'})
+  assert 'clip_norm' not in grid.unused_by({'mechanism': 'none', 'clipping': 'fixed'})

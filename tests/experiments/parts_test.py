@@ -96,7 +96,7 @@ def test_resume_command_has_each_part():
 
 def test_every_cell_of_a_comparison_has_the_parts(tmp_path):
   values = program.values_of(settings.groups(), [*SHARED, BODY, REST])
-  make = cells.Maker(str(tmp_path), cells.given(values, ['part']))
+  make = cells.Maker(str(tmp_path), {'part': tuple(program.given(values, ['part']))})
   cell = make.cell(grid.Point({'target_epsilon': '3'}), 5)
   chosen = cells.settings_of((*SHARED, *cell.arguments)).privacy
   assert [part.name for part in chosen.mechanism.parts] == ['body', 'rest']

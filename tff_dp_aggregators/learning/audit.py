@@ -1,12 +1,11 @@
 """Audits a mechanism: recovers its noise matrix from noise that its code releases.
 
-A mechanism's noise is D z, with z iid Gaussian. The audit runs the mean for its rounds
-with one client who sends zeros, so that it releases its noise and nothing else. The
-rows of z are a function of the key, which is in the state (`noise.GaussianRows`). The
-audit draws them again and solves for D by least squares, with more entries than rows of
-z; the residual is the noise that no row explains. Two tensors with the same noise, a
-tensor without noise, a key used twice, a missing restart and a storage that loses past
-noise all show in residual or matrix.
+A mechanism's noise is D z, with z iid Gaussian. The audit runs the mean with one client
+who sends zeros, so that it releases its noise and nothing else. The rows of z follow
+from the key in the state (`noise.GaussianRows`): the audit draws them again and solves
+for D by least squares, with more entries than rows of z. The residual is noise that no
+row explains. Tensors with the same noise or without noise, a key used twice, a missing
+restart and a storage that loses past noise show in residual or matrix.
 
 With Sigma = D D^T, and u the contributions of one client in units of the clip norm, the
 rounds together are a Gaussian mechanism with mu^2 = max u^T Sigma^-1 u over the
@@ -14,9 +13,6 @@ patterns that the limits allow. Patterns are enumerated where they are not too m
 Otherwise mu is the sensitivity of the matrix C' with C'^T C' = Sigma^-1: exact for
 some, a bound for others. Where Sigma is that of the strategy, the bound from the
 strategy's structure holds as well, unless a pattern with a larger value is found.
-
-Moments and correlations of the rows of z are tested against a Gaussian. Tests of
-`noise` cover tails and the bits of large models, tests of `queries` clipping.
 """
 
 import contextlib
@@ -47,15 +43,13 @@ _STORAGES = {'tff': 'auto', 'simulation': 'in_process'}
 RUNTIMES = tuple(_STORAGES)
 # Rounding of float32, relative to the largest entry of the noise, and to sensitivities.
 _TOLERANCE = 1e-5
-# Entries of C' below this, relative to the largest, are rounding.
-_ROUNDING = 3e-7
+_ROUNDING = 3e-7  # Of entries of C', relative to the largest.
 _MAX_PATTERNS = 20_000
-# Rows of z that trees may use in addition to two for each round.
-_EXTRA_ROWS = 64
-# A clip learning rate so small that the clip norm does not change.
-_NO_CHANGE = 1e-30
+_EXTRA_ROWS = 64  # Of z, which trees may use in addition to two for each round.
+_NO_CHANGE = 1e-30  # A learning rate so small that the clip norm does not change.
 # Extra entries and dtype of each tensor of a part.
 _TENSORS = ((0, np.float32), (1, np.float32), (2, np.float64))
+_Key = tuple[int, ...]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -213,15 +207,13 @@ def _parts(
 
 
 def _factory(
-  mechanism: joint_mechanism.AnyMechanism,
-  clip_norm: float,
-  noise_options: dict[str, Any],
+  mechanism: joint_mechanism.AnyMechanism, clip_norm: float, options: dict[str, Any]
 ) -> aggregators.DPMeanFactory:
   """The aggregator that users build from a mechanism, with a constant clip norm."""
   if isinstance(mechanism, accounting.JointMechanism):
     part_of = [each.name for each in mechanism.parts for _ in _TENSORS]
     return aggregators.from_joint_mechanism(
-      mechanism, part_of, clients_per_round=1.0, **noise_options
+      mechanism, part_of, clients_per_round=1.0, **options
     )
   adapts = mechanism.clipped_count_stddev is not None
   return aggregators.from_mechanism(
@@ -230,7 +222,7 @@ def _factory(
     clients_per_round=1.0,
     schedule=_OneClient(mechanism.participation),
     clip_learning_rate=_NO_CHANGE if adapts else None,
-    **noise_options,
+    **options,
   )
 
 
@@ -250,18 +242,16 @@ class _OneClient(sampling.Schedule):
     return (sampling.Attempt(np.array([0]), np.array([0]), True),)
 
 
-_Key = tuple[int, ...]
-# Each round's released tensors, and its noise keys; last, keys of a second start.
-_Run = tuple[list[list[np.ndarray]], list[list[_Key]]]
-
-
 def _run(
   runtime: str,
   factory: aggregators.DPMeanFactory,
   value_type: tff.Type,
   num_rounds: int,
-) -> _Run:
-  """Runs the rounds as a TFF process, or as packed simulation does."""
+) -> tuple[list[list[np.ndarray]], list[list[_Key]]]:
+  """Runs the rounds as a TFF process, or as packed simulation does.
+
+  Returns each round's tensors, and its noise keys; last, the keys of a second start.
+  """
   with contextlib.ExitStack() as stack:
     step: Callable[[Any], tuple[Any, Any]]
     if runtime == 'tff':
@@ -298,10 +288,10 @@ def _keys(state: Any) -> list[_Key]:
   keys = []
   if 'key' in getattr(state, '_fields', ()):
     keys.append(tuple(np.asarray(state.key).tolist()))
-  inner: Iterable[Any] = state if isinstance(state, (list, tuple)) else ()
-  if isinstance(state, Mapping):
-    inner = state.values()
-  return [*keys, *(key for each in inner for key in _keys(each))]
+  inner = state.values() if isinstance(state, Mapping) else state
+  if isinstance(state, (list, tuple, Mapping)):
+    keys += [key for each in inner for key in _keys(each)]
+  return keys
 
 
 def _matrix(

@@ -24,7 +24,6 @@ from typing import TYPE_CHECKING, Any, Optional, Union
 import numpy as np
 
 from tff_dp_aggregators.base import checks
-from tff_dp_aggregators.base import machine
 from tff_dp_aggregators.base import version
 from tff_dp_aggregators.learning import failures
 from tff_dp_aggregators.learning import interrupts
@@ -37,7 +36,7 @@ _LOCAL = re.compile(r'local:([1-9][0-9]{0,3})')
 _INDEX = 'index.json'  # File of packed data that has their checksum.
 _WORKERS_SECONDS, _CLOSE_SECONDS = 60.0, 30.0
 _RETRIES = 2  # How often Dask tries a pack again that has failed.
-# Dask's loggers, which repeat what errors say.
+# These repeat what errors say.
 _LOGGERS = ('distributed', 'distributed.client', 'distributed.nanny', 'tornado')
 # For a cluster that is started here: silent workers are restarted, which takes minutes
 # on a busy machine; other users of this machine see no dashboard; memory is not given
@@ -72,12 +71,6 @@ def check(
       f'{name}={scheduler} is not the address of a Dask scheduler; give {name}='
       'tcp://HOST:PORT or tls://HOST:PORT, as `dask scheduler` prints it, or '
       f'{name}=local:4 for four processes of this machine.'
-    )
-  max_processes = max(8, 4 * machine.usable_processors())
-  if local is not None and int(local.group(1)) > max_processes:
-    raise ValueError(
-      f'{name}={scheduler} is more than {max_processes} processes, four for each '
-      'processor of this machine, and each takes some 500 MB; give fewer.'
     )
   trust = '--trusted_network' if name.startswith('-') else 'run.trusted_network'
   is_elsewhere = False
@@ -117,7 +110,9 @@ def connect(
     client: Any = scheduler
     if isinstance(scheduler, str):
       check(scheduler, trusted_network, name)
-      stack.enter_context(_quiet_dask())
+      for logger in map(logging.getLogger, _LOGGERS):
+        stack.callback(logger.setLevel, logger.level)
+        logger.setLevel(logging.CRITICAL + 1)
       name, local = f'{name}={scheduler}', _LOCAL.fullmatch(scheduler)
       # A server that is no scheduler may leave the client waiting for ever.
       thread, address = interrupts.CallingThread(), scheduler.rstrip('/')
@@ -132,10 +127,10 @@ def connect(
         raise ClusterError(
           f'{name} cannot be used, or not be reached within {reach_seconds:g} seconds: '
           f'{in_words(e)}. Look whether a scheduler of Dask {distributed.__version__} '
-          'runs there by this protocol, whether this machine may connect to it, and '
-          "whether Dask's configuration names keys and certificates of the same "
-          'authority (docs/several_machines.md). A script that starts local processes '
-          "has to begin below if __name__ == '__main__'."
+          "runs there by this protocol, whether this machine may connect, and Dask's "
+          'configuration names keys and certificates of the same authority '
+          '(docs/several_machines.md). A script that starts local processes has to '
+          "begin below if __name__ == '__main__'."
         ) from e
       stack.enter_context(_closing(client))
     try:
@@ -157,7 +152,6 @@ def connect(
 
 @contextlib.contextmanager
 def _local_cluster(processes: int) -> Iterator[Any]:
-  """A cluster on this machine, encrypted, so that other users cannot connect."""
   import dask
   import distributed
 
@@ -166,7 +160,7 @@ def _local_cluster(processes: int) -> Iterator[Any]:
       n_workers=processes,
       threads_per_worker=1,
       host='127.0.0.1',
-      protocol='tls://',
+      protocol='tls://',  # Other users of this machine cannot connect.
       security=distributed.Security.temporary(),
       dashboard_address='127.0.0.1:0',
       env={'TF_CPP_MIN_LOG_LEVEL': '3'},
@@ -186,15 +180,6 @@ def _closing(resource: Any) -> Iterator[Any]:
   finally:
     with contextlib.suppress(Exception):
       resource.close(timeout=_CLOSE_SECONDS)
-
-
-@contextlib.contextmanager
-def _quiet_dask() -> Iterator[None]:
-  with contextlib.ExitStack() as stack:
-    for logger in map(logging.getLogger, _LOGGERS):
-      stack.callback(logger.setLevel, logger.level)
-      logger.setLevel(logging.CRITICAL + 1)
-    yield
 
 
 def in_words(error: BaseException) -> str:
@@ -238,7 +223,6 @@ class Cluster:
   def __init__(
     self, client: 'distributed.Client', round_seconds: Optional[float] = None
   ):
-    """Makes it for any training; a round may take `round_seconds`."""
     self._client = client
     self._round_seconds = checks.check_timeout(round_seconds)
     self._key = ''  # Of the function that workers have.
@@ -309,7 +293,7 @@ _FUNCTIONS: dict[str, Any] = {}  # By key; they read data in a folder of this ma
 
 
 def _identity(value: Any) -> Any:
-  """Returns a value unchanged: the task keeps it on the cluster for other tasks."""
+  """Keeps a value on the cluster for other tasks."""
   return value
 
 
@@ -327,7 +311,6 @@ def _pack(
   broadcast: list[np.ndarray],
   expected: Mapping[str, str],
 ) -> list[np.ndarray]:
-  """Computes the sums of a pack."""
   import distributed
   import tensorflow as tf
 

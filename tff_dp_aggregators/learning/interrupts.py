@@ -9,7 +9,7 @@ import sys
 import threading
 import types
 import weakref
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any, Callable, Optional
 
 _DEFAULTS = (signal.SIG_DFL, signal.default_int_handler)
@@ -28,9 +28,8 @@ class StopRequest:
   """Records whether the program was asked to stop; see `graceful_interrupts`."""
 
   def __init__(self, notice: str):
-    self._signalled = False
+    self._signalled, self._notice = False, notice
     self._asks = getattr(_THREAD, 'asks', None)
-    self._notice = notice
 
   @property
   def requested(self) -> bool:
@@ -71,18 +70,28 @@ def graceful_interrupts(notice: str = '') -> Iterator[StopRequest]:
     0
   """
   request = StopRequest(notice)
+  with _handled((signal.SIGINT, signal.SIGTERM), request.handle, is_inner=True):
+    yield request
+
+
+@contextlib.contextmanager
+def _handled(
+  numbers: Iterable[int], handle: Callable[..., None], is_inner: bool = False
+) -> Iterator[None]:
+  """Handles signals that the program does not handle or, if inner, this module does."""
   previous = {}
   if threading.current_thread() is threading.main_thread():
-    for number in (signal.SIGINT, signal.SIGTERM):
+    for number in numbers:
       current = signal.getsignal(number)
-      owner = getattr(current, '__self__', None)
-      if current in _DEFAULTS or isinstance(owner, (Signals, StopRequest)):
-        previous[number] = signal.signal(number, request.handle)
+      is_ours = getattr(current, '__module__', None) == __name__
+      if current in _DEFAULTS or (is_inner and is_ours):
+        previous[number] = signal.signal(number, handle)
   try:
-    yield request
+    yield
   finally:
-    for number, handler in previous.items():
-      signal.signal(number, handler)
+    if not sys.is_finalizing():  # Handlers cannot be set any more then.
+      for number, handler in previous.items():
+        signal.signal(number, handler)
 
 
 @contextlib.contextmanager
@@ -96,36 +105,23 @@ def stopped_by(asks: Callable[[], bool]) -> Iterator[None]:
     _THREAD.asks = before
 
 
-class Signals:
-  """Makes signals end the body of a `with`, and ignores them during the clean-up.
+@contextlib.contextmanager
+def ending() -> Iterator[threading.Event]:
+  """Makes signals end the body of a `with`, until the event is set for the clean-up.
 
   Signals of an enclosing `graceful_interrupts` are left to it.
   """
+  leaving = threading.Event()
 
-  def __init__(self) -> None:
-    self._previous: dict[int, Any] = {}
-    self._leaving = False
-
-  def __enter__(self) -> 'Signals':
-    if threading.current_thread() is threading.main_thread():
-      for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        if signal.getsignal(number) in _DEFAULTS:
-          self._previous[number] = signal.signal(number, self._handle)
-    return self
-
-  def _handle(self, number: int, unused_frame: Optional[types.FrameType]) -> None:
-    if not self._leaving:
+  def handle(number: int, unused_frame: Optional[types.FrameType]) -> None:
+    if not leaving.is_set():
       _end(number)
 
-  def ignore(self) -> None:
-    """Ignores signals from now to the end of the `with`, because the body has ended."""
-    self._leaving = True
-
-  def __exit__(self, *unused: Any) -> None:
-    self.ignore()
-    if not sys.is_finalizing():  # Handlers cannot be set any more then.
-      for number, handler in self._previous.items():
-        signal.signal(number, handler)
+  with _handled((signal.SIGINT, signal.SIGTERM, signal.SIGHUP), handle):
+    try:
+      yield leaving
+    finally:
+      leaving.set()
 
 
 class CallingThread:

@@ -1,10 +1,6 @@
 """Runs TFF computations in a child process, and ends it with the program.
 
-TFF computes in a child process, `worker_binary`. `local_runtime` owns one: it returns
-results as values or, to programs that wait for them, as references; it ends a round
-that hangs; and it leaves no process behind, however the program ends.
-
-A `worker_binary` listens on every address of the machine, without authentication. A
+TFF's `worker_binary` listens on every address of the machine, without authentication. A
 parent can access its child's listening socket, though, by pidfd_getfd(2). Bound to the
 loopback device (SO_BINDTODEVICE, which needs no privilege since Linux 5.7), the socket
 accepts connections from this machine alone.
@@ -96,11 +92,7 @@ _ENVIRONMENT = {
 _BINARY = os.path.join(os.path.dirname(tff.__file__), 'data', 'worker_binary')
 _START_SECONDS, _TICK_SECONDS, _PATIENCE_SECONDS = 120.0, 0.004, 5.0
 _PIDFD_OPEN, _PIDFD_GETFD = 434, 438  # System calls, the same on all of Linux.
-
-
 _Result = TypeVar('_Result')
-
-
 # Code of the frames between the caller of a computation and its context.
 _TFF_CORE = os.path.join(os.path.dirname(tff.__file__), 'python', 'core', '')
 _COROUTINE = inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
@@ -206,11 +198,7 @@ def _warn_that_worker_is_open(because: str) -> None:
 
 
 class _WorkerExecutors(tff.framework.ResourceManagingExecutorFactory):
-  """Creates executors of a worker process.
-
-  TFF repeats a computation whose worker is gone, with another executor, without limit;
-  here that is an error.
-  """
+  """Executors of a worker; an error if it is gone, where TFF repeats without limit."""
 
   def __init__(self) -> None:
     self._worker = Worker()
@@ -247,21 +235,19 @@ def local_runtime(
   """Runs TFF on this machine and leaves no process behind.
 
   Inside, a computation returns its values, and programs such as
-  `tff.learning.programs.train_model` run as well: see `LocalContext`.
-
-  However the context is left, the worker is ended; if the program is killed, the kernel
-  ends it. Inside, Ctrl-C, SIGTERM and SIGHUP leave the context by an exception
+  `tff.learning.programs.train_model` run as well: see `LocalContext`. However the
+  context is left, the worker is ended; if the program is killed, the kernel ends it.
+  Inside, Ctrl-C, SIGTERM and SIGHUP leave the context by an exception
   (KeyboardInterrupt or SystemExit); `graceful_interrupts` lets a round finish before.
 
-  If the worker dies in a round, for instance for lack of memory, that is an error, and
-  nothing of the round was released. Enter another runtime to run it again: noise of the
-  server is a function of the state, and is therefore the same again.
+  If the worker dies in a round, for instance for lack of memory, nothing of the round
+  was released. Enter another runtime to run it again: noise of the server is a function
+  of the state, and is therefore the same again.
 
   Args:
     timeout_seconds: Maximum duration of a computation, such as a round. One that takes
-      longer, for instance because the worker hangs, ends with a `RoundTimeoutError` and
-      ends the runtime: enter another one to go on from the last state. None for no
-      limit.
+      longer ends the runtime: enter another one to go on from the last state. None for
+      no limit.
     simulated_secure_sums: Whether secure sums, which TFF leaves to the platform that it
       compiles for, are computed here as in TFF's tests: with the same result and no
       security. Otherwise a round that has one fails.
@@ -281,36 +267,27 @@ def local_runtime(
     3
   """
   timeout_seconds = checks.check_timeout(timeout_seconds)
-  with interrupts.Signals() as signals:
+  with interrupts.ending() as leaving:
     context = LocalContext(timeout_seconds, simulated_secure_sums)
     try:
       with tff.framework.get_context_stack().install(context):
         yield context
     finally:
-      signals.ignore()
+      leaving.set()
       context.end()
 
 
-_compile = tff.backends.native.desugar_and_transform_to_native
-
-
-def _compile_with_plain_sums(computation: Any) -> Any:
-  """Compiles with plain sums in place of secure ones, as `tff.backends.test` does."""
-  return _compile(tff.backends.test.replace_secure_intrinsics_with_bodies(computation))
-
-
 class LocalContext(tff.program.NativeFederatedContext):
-  """The context in which TFF's computations run inside `local_runtime`.
+  """The context in which TFF's computations run, one after the other.
 
-  Called from a plain function, a computation returns its values. Called from a
-  coroutine (`async def`), it returns references to them at once, as TFF's programs
-  expect, for `await tff.program.materialize_value(...)`; meanwhile the event loop can,
-  for example, save the state of the previous round. Called from a plain function that
-  runs inside an event loop, as in a notebook, it returns the values, since a reference
-  could not be awaited there; `materialize_value` takes both.
+  Called from a plain function, also one that runs inside an event loop, as in a
+  notebook, a computation returns its values. Called from a coroutine (`async def`), it
+  returns references to them at once, as TFF's programs expect, for
+  `await tff.program.materialize_value(...)`; meanwhile the event loop can, for example,
+  save the state of the previous round.
 
-  Computations run one after the other. Contexts are specific to a thread; `bound` makes
-  a function that uses this one in any thread.
+  Contexts are specific to a thread; `bound` makes a function that uses this one in any
+  thread.
   """
 
   def __init__(self, timeout_seconds: Optional[float], simulated_secure_sums: bool):
@@ -320,9 +297,16 @@ class LocalContext(tff.program.NativeFederatedContext):
     self._calls = interrupts.CallingThread()
     self._executors = self._calls.submit(_WorkerExecutors).result()
     self._loop = asyncio.new_event_loop()
+
+    def compile_native(computation: Any) -> Any:
+      if simulated_secure_sums:  # As `tff.backends.test` does.
+        with_bodies = tff.backends.test.replace_secure_intrinsics_with_bodies
+        computation = with_bodies(computation)
+      return tff.backends.native.desugar_and_transform_to_native(computation)
+
     self._execution = tff.framework.AsyncExecutionContext(
       executor_fn=self._executors,
-      compiler_fn=_compile_with_plain_sums if simulated_secure_sums else _compile,
+      compiler_fn=compile_native,
       transform_args=tff.tensorflow.transform_args,
       transform_result=tff.tensorflow.transform_result,
     )

@@ -313,13 +313,13 @@ def train(
       cluster = None
       with contextlib.ExitStack() as stack:
         if plan.packed:
-          signals = stack.enter_context(interrupts.Signals())
+          leaving = stack.enter_context(interrupts.ending())
           if scheduler is not None:
             client = stack.enter_context(
               cluster_lib.connect(scheduler, trusted_network=run.trusted_network)
             )
             cluster = cluster_lib.Cluster(client, run.timeout_seconds)
-          stack.callback(signals.ignore)
+          stack.callback(leaving.set)
         else:
           stack.enter_context(
             runtime.local_runtime(

@@ -10,7 +10,6 @@ import pytest
 from experiments import settings
 from experiments.comparing import cells
 from experiments.comparing import grid
-from experiments.comparing import running
 from tests.experiments.data import own_data
 from tff_dp_aggregators import sampling
 from tff_dp_aggregators import strategies
@@ -67,7 +66,7 @@ def test_data_changed_during_comparison_are_refused(data, tmp_path):
   with pytest.raises(program.WrongUsage, match='have changed since the comparison beg'):
     maker.cell(POINT, 2)
   with pytest.raises(ValueError, match='have changed since the comparison began'):
-    running.train(_job(cell), lambda: False)
+    cells.train(_job(cell), lambda: False)
 
 
 def _save_strategy(path, bands):
@@ -109,7 +108,7 @@ def test_file_with_other_content_than_that_of_earlier_runs_is_refused(
   with pytest.raises(program.WrongUsage, match=f'the file of --{flag} is not .* Put'):
     maker.cell(grid.Point({}), 1)
   with pytest.raises(ValueError, match=f'{flag}.* have changed since the comp'):
-    running.train(_job(cell), lambda: False)
+    cells.train(_job(cell), lambda: False)
 
 
 def test_column_names_may_contain_commas(tmp_path):
@@ -119,14 +118,14 @@ def test_column_names_may_contain_commas(tmp_path):
   path.write_text(text)
   arguments = ['--feature_columns="x, y",z']
   values = program.values_of(settings.groups(), arguments)
-  flags = cells.given(values, ['feature_columns'])
+  (flag,) = program.given(values, ['feature_columns'])
   read = cells.settings_of(
     [
       f'--data={path}',
       '--client_column=who',
       '--label_column=y',
       '--clients_per_round=2',
-      *flags['feature_columns'],
+      flag,
     ]
   )
   assert read.data.files.feature_columns == ('x, y', 'z')
@@ -176,31 +175,31 @@ def trials(make, axes, accuracies, point=TUNED, seeds=1):
 
 
 def test_choose_picks_value_with_best_metric(make, axes):
-  choice = cells.choose(trials(make, axes, [0.5, 0.8, 0.7]), make)
+  choice = cells.choose(trials(make, axes, [0.5, 0.8, 0.7]))
   assert choice.settings == (('server_learning_rate', '0.3'),)
-  assert choice.num_runs == 3
+  assert 'the best of 3 runs' in choice.sentence
 
 
 def test_choose_averages_over_seeds(make, axes):
   accuracies = [0.5, 0.9, 0.7, 0.5, 0.3, 0.7]
-  choice = cells.choose(trials(make, axes, accuracies, seeds=2), make)
+  choice = cells.choose(trials(make, axes, accuracies, seeds=2))
   assert choice.settings == (('server_learning_rate', '1'),)
-  assert choice.num_runs == 6
+  assert 'the best of 6 runs' in choice.sentence
 
 
 def test_choose_ranks_diverged_runs_last(make, axes):
-  choice = cells.choose(trials(make, axes, [math.nan, 0.1, math.nan]), make)
+  choice = cells.choose(trials(make, axes, [math.nan, 0.1, math.nan]))
   assert choice.settings == (('server_learning_rate', '0.3'),)
 
 
 def test_choose_returns_none_until_all_runs_are_finished(make, axes):
   tried = trials(make, axes, [0.5, 0.8, 0.7])
   tried[2] = cells.Result(tried[2].cell, cells.BEGUN)
-  assert cells.choose(tried, make) is None
+  assert cells.choose(tried) is None
 
 
 def test_epsilon_of_choice_composes_all_runs(make, axes):
-  choice = cells.choose(trials(make, axes, [0.5, 0.8, 0.7]), make)
+  choice = cells.choose(trials(make, axes, [0.5, 0.8, 0.7]))
   mechanism = make.cell(TUNED, 1).settings.privacy.mechanism
   # Four Gaussian mechanisms are one whose noise is half as loud.
   halved = dp_accounting.GaussianDpEvent(mechanism.effective_noise_multiplier / 2)
@@ -212,7 +211,7 @@ def test_epsilon_of_choice_composes_all_runs(make, axes):
   # The split is the same in all runs: no client trains in one and tests in another.
   seeds = (cells.FIRST_TUNING_SEED, cells.FIRST_TUNING_SEED + 1, 1, 2)
   assert len({make.cell(TUNED, seed).settings.data for seed in seeds}) == 1
-  none = cells.choose(trials(make, axes, [0.5, 0.8, 0.7], NONE), make)
+  none = cells.choose(trials(make, axes, [0.5, 0.8, 0.7], NONE))
   assert none.epsilon is None and none.sentence is None
 
 
@@ -229,7 +228,7 @@ def test_every_tuning_run_has_its_own_noise_seed(make, axes):
 def test_epsilon_of_choice_composes_different_mechanisms(make):
   axes = _axes('target_epsilon=1,3')
   point = grid.Point({'mechanism': 'tree'})
-  choice = cells.choose(trials(make, axes, [0.5, 0.8], point), make)
+  choice = cells.choose(trials(make, axes, [0.5, 0.8], point))
   trained = (make.cell(point, 1, tuned=(('target_epsilon', each),)) for each in '13')
   multipliers = (
     each.settings.privacy.mechanism.effective_noise_multiplier for each in trained
@@ -253,7 +252,7 @@ def test_runs_without_common_guarantee_are_not_composed(tuned, expected, tmp_pat
   axes = _axes(tuned)
   maker = cells.Maker(str(tmp_path), {'noise_multiplier': ('--noise_multiplier=1',)})
   point = grid.Point({'mechanism': 'gaussian'})
-  choice = cells.choose(trials(maker, axes, [0.5, 0.8], point), maker)
+  choice = cells.choose(trials(maker, axes, [0.5, 0.8], point))
   assert choice.epsilon == expected
   if expected is None:
     assert choice.sentence is None

@@ -7,7 +7,6 @@ import math
 import numpy as np
 import pytest
 
-from experiments import plotting
 from experiments.comparing import cells
 from experiments.comparing import grid
 from experiments.comparing import results as results_lib
@@ -86,9 +85,6 @@ def test_epsilon_without_guarantee_is_printed_as_infinite(record, results):
   assert '| infinite |' in results_lib.to_markdown(record, [row], ())
 
 
-NAN = pytest.approx(math.nan, nan_ok=True)
-
-
 def picture(varied, lines):
   """Returns the picture of lines: varied values, accuracy, error, epsilon, columns."""
   rows, points = [], []
@@ -120,14 +116,22 @@ def test_picture_draws_metric_against_epsilon_with_line_per_mechanism():
       (('none', ''), '0.95', '0.005', 'inf', {'delta': ''}),
     ],
   )
-  assert chart.lines == [
-    plotting.Line('tree', [2.0, 8.0], [0.8, 0.9], [0.02, 0.01]),
-    plotting.Line('blt', [2.0], [0.7], [NAN]),
-    plotting.Line('no privacy', [], [0.95], [0.005]),
-  ]
-  assert chart.x_label == 'epsilon at delta = 1e-05'
-  assert chart.y_label == 'test accuracy'
-  assert chart.title == 'digits: test accuracy, 1 to 2 seeds (bars: standard error)'
+  tree, blt = chart.containers
+  assert [each.get_label() for each in chart.containers] == ['tree', 'blt']
+  assert tree[0].get_xdata() == pytest.approx([2.0, 8.0], rel=1e-6)
+  assert tree[0].get_ydata() == pytest.approx([0.8, 0.9])
+  first, second = (bar[:, 1] for bar in tree[2][0].get_segments())
+  assert first == pytest.approx([0.78, 0.82])
+  assert second == pytest.approx([0.89, 0.91])
+  assert blt[0].get_xydata() == pytest.approx(np.array([[2.0, 0.7]]), rel=1e-6)
+  (level,) = (line for line in chart.lines if 'no privacy' in line.get_label())
+  assert level.get_ydata() == [0.95, 0.95]
+  (band,) = chart.patches
+  assert band.get_extents().height > 0
+  assert chart.get_xlabel() == 'epsilon at delta = 1e-05'
+  assert chart.get_ylabel() == 'test accuracy'
+  title = chart.get_title('left')
+  assert title == 'digits: test accuracy, 1 to 2 seeds (bars: standard error)'
 
 
 def test_picture_labels_simulated_epsilon_as_no_guarantee():
@@ -136,8 +140,9 @@ def test_picture_labels_simulated_epsilon_as_no_guarantee():
     for noise, epsilon in (('1', '12.5'), ('2', '3.25'))
   ]
   chart = picture(['noise_multiplier'], lines)
-  assert chart.lines[0].x == [3.25, 12.5]
-  assert 'no guarantee' in chart.x_label
+  (line,) = chart.containers
+  assert list(line[0].get_xdata()) == [3.25, 12.5]
+  assert 'no guarantee' in chart.get_xlabel()
 
 
 def test_ranking_lists_means_that_seeds_cannot_tell_apart(record):

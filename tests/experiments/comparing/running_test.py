@@ -17,7 +17,7 @@ import psutil
 import pytest
 
 from experiments import compare
-from experiments.comparing import running
+from experiments.comparing import cells
 from tests import executing
 from tests.experiments import simulations
 from tests.experiments.comparing import dask_clusters
@@ -104,7 +104,7 @@ def _results(output, cell=CELL):
     (('--scheduler=tcp://10.0.0.5:1',), 'or --trusted_network, if nobody else is on'),
     (
       ('--jobs=1', '--scheduler=tcp://[::1]:1'),
-      '--jobs=1 is for runs here, and --scheduler=tcp://[::1]:1 for runs on a',
+      '--jobs is for runs here; leave out it or --scheduler.',
     ),
   ],
 )
@@ -128,7 +128,7 @@ def test_unfit_worker_refuses_a_cell(changes, message, monkeypatch, tmp_path):
   monkeypatch.setattr(distributed, 'get_worker', lambda: worker)
   job = {'software': cluster_lib.software(), 'directory': str(tmp_path / 'none')}
   with pytest.raises(cluster_lib.ClusterError, match=message):
-    running.run_cell({**job, **changes}, 'name')
+    cells.run_cell({**job, **changes}, 'name')
 
 
 @pytest.fixture(scope='module')
@@ -153,7 +153,7 @@ def test_run_resumes_with_same_result_after_worker_is_killed(
   cell.kill()  # Its nanny starts another one; or the cell goes on elsewhere.
   code, stdout, errors = _wait(process, output)
   assert (code, errors) == (0, ''), cluster.logs()
-  assert f'1 run, one on each Dask worker of {cluster.address}.' in stdout
+  assert f'1 runs on {cluster.address}. Writing to ' in stdout
   assert f'\n1/1 {CELL}: accuracy ' in stdout
   log = (output / 'cells' / CELL / 'log.txt').read_text()
   (resumed,) = [line for line in log.splitlines() if ': going on after round ' in line]
