@@ -277,9 +277,9 @@ def test_resumed_run_keeps_the_learning_rates_of_its_rounds(packed_run, tmp_path
   run_dir = tmp_path / 'run'
   with pytest.raises(training_runs.Killed):
     _train(run_dir, test_metrics=training_runs.kill_in(3), checkpoint_seconds=0.0)
-  with pytest.raises(ValueError, match=r'local\.learning_rate_fn\.first: .*\.last: '):
+  with pytest.raises(ValueError, match=r'client_learning_rates\.first: .*\.last: '):
     _train(run_dir, learning_rate_fn=lambda round_num: 0.3 * 0.6**round_num)
-  with pytest.raises(ValueError, match='local.learning_rate_fn'):
+  with pytest.raises(ValueError, match='client_learning_rates'):
     _train(run_dir, learning_rate_fn=None)
   _train(run_dir, test_metrics=training_runs.kill_in(0))
   assert training_runs.results(run_dir) == training_runs.results(packed_run[0])

@@ -12,7 +12,9 @@ from typing import Any, Callable, Optional, Union
 import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
-from tensorflow_federated.python.learning.templates import model_delta_client_work
+from tensorflow_federated.python.learning.algorithms import (
+  fed_avg_with_optimizer_schedule,
+)
 
 from tff_dp_aggregators.aggregators import factory
 from tff_dp_aggregators.aggregators import tracing
@@ -302,58 +304,21 @@ def build_scheduled_dp_fed_avg(
 ) -> tff.learning.templates.LearningProcess:
   """Builds federated averaging whose clients' learning rate depends on the round.
 
-  The clients' work has the number of the round as its state.
-
-  TFF 0.87's `build_weighted_fed_avg_with_optimizer_schedule` fails for such models.
+  TFF 0.87's `build_weighted_fed_avg_with_optimizer_schedule` fails for such models,
+  since it does not make tensors of their weights; its client work does not.
   """
   initial = tff.learning.models.ModelWeights(*map(tuple, model.initial_weights))
   initial_weights = tff.tensorflow.computation(
     lambda: tf.nest.map_structure(tf.convert_to_tensor, initial)
   )
   weights_type = initial_weights.type_signature.result
-  data_type = tff.SequenceType(tff.types.tensorflow_to_type(model.input_spec))
-
-  @tff.tensorflow.computation(weights_type, data_type, np.float32)
-  def train(weights: Any, dataset: Any, learning_rate: Any) -> Any:
-    update = model_delta_client_work.build_functional_model_delta_update(
-      model=model,
-      weighting=_UNIFORM,
-      loop_implementation=_DATASET_ITERATOR,
-    )
-    optimizer = schedule.make(learning_rate)
-    return update(optimizer, (weights.trainable, weights.non_trainable), dataset)
-
-  learning_rate = tff.tensorflow.computation(
-    tracing.as_written(schedule.learning_rate), np.int32
-  )
-  next_round = tff.tensorflow.computation(lambda this_round: this_round + 1, np.int32)
-
-  @tff.federated_computation
-  def init_fn() -> Any:
-    return tff.federated_value(0, tff.SERVER)
-
-  @tff.federated_computation(
-    init_fn.type_signature.result,
-    tff.FederatedType(weights_type, tff.CLIENTS),
-    tff.FederatedType(data_type, tff.CLIENTS),
-  )
-  def next_fn(state: Any, weights: Any, data: Any) -> Any:
-    rate = tff.federated_map(learning_rate, state)
-    updates, metrics = tff.federated_map(
-      train, (weights, data, tff.federated_broadcast(rate))
-    )
-    finalized = _SUM(model.finalize_metrics)(metrics)
-    return tff.templates.MeasuredProcessOutput(
-      tff.federated_map(next_round, state),
-      updates,
-      tff.federated_zip(collections.OrderedDict(train=finalized)),
-    )
-
   mean = _private_mean(aggregator, server_optimizer)
   return tff.learning.templates.compose_learning_process(
     initial_weights,
     tff.learning.templates.build_broadcast_process(weights_type),
-    tff.learning.templates.ClientWorkProcess(init_fn, next_fn),
+    fed_avg_with_optimizer_schedule.build_scheduled_client_work(
+      model, tracing.as_written(schedule.learning_rate), schedule.make, _SUM
+    ),
     mean.create(weights_type.trainable, tff.TensorType(np.float32)),
     tff.learning.templates.build_apply_optimizer_finalizer(
       server_optimizer, weights_type

@@ -32,7 +32,7 @@ _OF_LOGITS |= {'Softmax', 'LogSoftmax', 'Sigmoid'}
 # tf.nn.sigmoid_cross_entropy_with_logits applies all of these to logits.
 _SIGMOID_CROSS_ENTROPY = {'GreaterEqual', 'Neg', 'Mul'}
 # These keep the values; and these scale and clip probabilities before a logarithm.
-_KEEPING = {'Identity', 'Reshape', 'Squeeze', 'ExpandDims', 'Cast'}
+_KEEPING = {'Identity', 'Reshape', 'Squeeze', 'ExpandDims', 'Cast', 'GatherV2'}
 _CLIPPING = {'RealDiv', 'Minimum', 'Maximum', 'AddV2'}
 _CALLS = ('PartitionedCall', 'StatefulPartitionedCall')
 # Rounding tolerance of float32 probabilities, and of their sums, which should be 1.
@@ -84,29 +84,18 @@ class Losses:
         made = _loss_object(loss_of[name])
         _check_shapes(made, labels[name], output, '' if self._is_single else name)
         self._parts.append((name, made, float(weight_of[name])))
-    # Whether a loss takes logits; `None` if it is not known.
-    self._takes_logits = {name: _takes_logits(each) for name, each, _ in self._parts}
-    if not all(_function_of(each) for _, each, _ in self._parts):
-      self._takes_logits.update(self._own_take_logits(output_spec, label_spec))
-
-  def _own_take_logits(
-    self, output_spec: Any, label_spec: Any
-  ) -> dict[str, Optional[bool]]:
-    """Traces the user's own losses, which may fail on these shapes."""
+    # Users' own losses may fail on these shapes.
     batch_specs = tf.nest.map_structure(
       lambda each: tf.TensorSpec([_BATCH, *each.shape[1:]], each.dtype),
       (output_spec, label_spec),
     )
-    traced = tf.function(lambda output, label: self(output, label))
-    given = traced.get_concrete_function(*batch_specs).graph.inputs
-    tensors = tf.nest.pack_sequence_as(
-      output_spec, given[: len(tf.nest.flatten(output_spec))]
-    )
-    by_name = by_output('outputs', tensors, self._names)
-    return {
-      name: _graph_takes_logits(by_name[name])
-      for name, loss, _ in self._parts
-      if not _function_of(loss)
+    graph = tf.function(self.__call__).get_concrete_function(*batch_specs).graph
+    traced = graph.inputs[: len(tf.nest.flatten(output_spec))]
+    traced = tf.nest.pack_sequence_as(output_spec, traced)
+    # Whether the loss of each output takes logits; `None` if it is not known.
+    self._takes_logits = {
+      name: _graph_takes_logits(tensor)
+      for name, tensor in by_output('outputs', traced, self._names).items()
     }
 
   def __call__(self, output: Any, label: Any, sample_weight: Any = None) -> Any:
@@ -147,7 +136,7 @@ class Losses:
   @property
   def of_logits(self) -> set[str]:
     """Names of the outputs whose loss is known to take logits."""
-    return {name for name, loss, _ in self._parts if _takes_logits(loss)}
+    return {name for name, takes_logits in self._takes_logits.items() if takes_logits}
 
   def check_probabilities(self, output: Any) -> None:
     """Refuses logits where the loss takes probabilities, and vice versa."""
@@ -364,13 +353,6 @@ def _function_of(loss: tf.keras.losses.Loss) -> str:
     return ''
   is_of_keras = getattr(loss.fn, '__module__', '') == losses_lib.__name__
   return str(loss.fn.__name__) if is_of_keras else ''
-
-
-def _takes_logits(loss: tf.keras.losses.Loss) -> Optional[bool]:
-  """Whether a loss takes logits; `None` if that is not known."""
-  if _function_of(loss) not in (*_CATEGORICAL, *_BINARY):
-    return None
-  return bool(loss.get_config().get('from_logits', False))
 
 
 def _graph_takes_logits(output: tf.Tensor) -> Optional[bool]:

@@ -3,7 +3,7 @@
 import functools
 import os
 from collections.abc import Sequence
-from typing import Any, Callable, Optional
+from typing import Any, Optional
 
 import numpy as np
 import tensorflow as tf
@@ -17,77 +17,54 @@ class Population:
   """The clients of a run, made from what `Clients.of` takes or `packed.PackedData`.
 
   Canaries are numbered after the clients, and have no examples.
+
+  Attributes:
+    is_laid_out: Whether the clients are `packed.PackedData`.
   """
 
   def __init__(self, clients: Any, canaries: Optional[packed.Canaries] = None):
     self._canaries = canaries
-    self._packed = clients if isinstance(clients, packed.PackedData) else None
-    self._clients = None if self._packed else clients_lib.Clients.of(clients)
+    self.is_laid_out = isinstance(clients, packed.PackedData)
+    self._given = clients if self.is_laid_out else clients_lib.Clients.of(clients)
 
   def __len__(self) -> int:
-    canaries = 0 if self._canaries is None else self._canaries.number
-    return len(self._packed or self._clients or ()) + canaries
+    return len(self._given) + (0 if self._canaries is None else self._canaries.number)
 
   @property
   def clients(self) -> clients_lib.Clients:
     """The clients by number."""
-    if self._clients is None:
+    if self.is_laid_out:
       raise ValueError(
         'packed.PackedData are for packed simulation alone; give the clients '
         'themselves, or leave run.packed_simulation on.'
       )
-    return self._clients
+    return self._given
+
+  @clients.setter
+  def clients(self, clients: clients_lib.Clients) -> None:
+    self._given = clients
 
   @property
   def ids(self) -> Optional[Sequence[Any]]:
     """The clients' ids by number; `None` if there are only numbers."""
-    if self._clients is None:
-      return None
-    ids: Sequence[Any] = self._clients.ids
-    return ids if self._canaries is None else self._canaries.ids_after(ids)
-
-  def check_with(self, check: Callable[[Any, str], None]) -> None:
-    """Calls `check` whenever examples are read: see `Clients.checked_by`."""
-    if self._clients is not None:
-      self._clients = self._clients.checked_by(check)
+    return None if self.is_laid_out else self._with_canaries(self._given.ids)
 
   @property
   def draw_ids(self) -> Sequence[Any]:
     """The ids by which clients are drawn, by number."""
-    ids = self._packed.draw_ids if self._packed else self.clients.draw_ids
+    return self._with_canaries(self._given.draw_ids)
+
+  def _with_canaries(self, ids: Sequence[Any]) -> Sequence[Any]:
     return ids if self._canaries is None else self._canaries.ids_after(ids)
-
-  @property
-  def first(self) -> str:
-    """The client whose examples determine `element_spec`, for messages."""
-    return f'client {self.clients.ids[0]!r}' if self._clients else 'the packed data'
-
-  @property
-  def element_spec(self) -> Any:
-    """Structure of `tf.TensorSpec` of an example; `None` for packed data."""
-    return None if self._clients is None else self._clients.element_spec
-
-  @property
-  def are_batched(self) -> bool:
-    """Whether the clients have datasets of batches."""
-    return self._clients is not None and self._clients.are_batched
 
   def fewest_examples(self) -> tuple[str, int]:
     """A client with the fewest examples, for messages, and how many; reads them all."""
-    if self._packed is not None:
-      number = int(np.argmin(self._packed.all_sizes))
-      return f'client number {number}', int(self._packed.all_sizes[number])
-    clients = self.clients
-    size, number = min(
-      (len(tf.nest.flatten(clients.examples(number))[0]), number)
-      for number in range(len(clients))
-    )
-    return clients.owner(number), size
-
-  @property
-  def is_laid_out(self) -> bool:
-    """Whether the clients are `packed.PackedData`."""
-    return self._packed is not None
+    if self.is_laid_out:
+      number = int(np.argmin(self._given.all_sizes))
+      return f'client number {number}', int(self._given.all_sizes[number])
+    read = map(self._given.examples, range(len(self._given)))
+    sizes = [len(tf.nest.flatten(examples)[0]) for examples in read]
+    return self._given.owner(int(np.argmin(sizes))), min(sizes)
 
   @functools.cached_property
   def checksum(self) -> str:
@@ -95,7 +72,7 @@ class Population:
 
     It includes the ids by which clients are drawn, unless these are their numbers.
     """
-    return self._packed.checksum if self._packed else data.checksum(self.clients)
+    return self._given.checksum if self.is_laid_out else data.checksum(self._given)
 
   def lay_out(self, directory: str) -> None:
     """Lays the clients out for packed simulation, and caches their checksum."""
@@ -103,12 +80,12 @@ class Population:
 
   def laid_out(self, directory: str) -> packed.PackedData:
     """Returns the examples for packed simulation, laid out if they are not yet."""
-    if self._packed is not None:
-      return self._packed
+    if self.is_laid_out:
+      return self._given
     if os.path.isdir(directory):
       packed_data = packed.PackedData(directory)
     else:
-      packed_data = packed.lay_out(self.clients, directory)
+      packed_data = packed.lay_out(self._given, directory)
     if packed_data.checksum != self.checksum:
       raise ValueError(
         f'the examples in {directory} are not those of the clients: they have the '

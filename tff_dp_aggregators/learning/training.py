@@ -50,6 +50,11 @@ if TYPE_CHECKING:  # It takes long to load, and few need it.
 
 # The delta of ledger lines without privacy, where epsilon is infinite at any delta.
 _DELTA_WITHOUT_PRIVACY = 1e-5
+_WHAT_TO_GIVE = {
+  'delta': 'epsilon is reported at it. Give one well below one over the number of '
+  'clients',
+  **dict.fromkeys(('clients_per_round', 'num_rounds'), 'give it, or a schedule'),
+}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -241,7 +246,16 @@ def train(
   if not isinstance(test, options.Evaluation):
     test = options.Evaluation(test)
   mechanism, scale, nbafl = _mechanism(mechanism)
-  delta = _delta(delta, mechanism)
+  for name, given, is_needed in (
+    ('delta', delta, mechanism is not None),
+    ('clients_per_round', clients_per_round, schedule is None),
+    ('num_rounds', num_rounds, schedule is None and mechanism is None),
+  ):
+    if is_needed and given is None:
+      raise ValueError(f'{name} is missing: {_WHAT_TO_GIVE[name]}.')
+  delta = gaussian.check_delta(
+    _DELTA_WITHOUT_PRIVACY if delta is None else delta, 'delta'
+  )
   for name in ('noise_seed', 'target_epsilon'):
     if mechanism is None and getattr(run, name) is not None:
       value = getattr(run, name)
@@ -264,25 +278,32 @@ def train(
       run.audit_canaries, seed, run.audit_confidence or accounting.canaries.CONFIDENCE
     )
   population = population_lib.Population(clients, canaries)
-  planned = (len(population), clients_per_round, num_rounds)
   if schedule is None:
-    schedule = _schedule(mechanism, *planned, seed)
-  _check_schedule(schedule, mechanism, *planned)
+    numbers = (len(population), clients_per_round, seed)
+    if mechanism is None:
+      schedule = sampling.for_scheme(strategies.Participation(num_rounds), *numbers)
+    else:
+      schedule = sampling.for_mechanism(mechanism, *numbers)
+  _check_schedule(schedule, mechanism, len(population), clients_per_round, num_rounds)
   schedule = schedule.for_clients(population.draw_ids)
   doubt = gaussian.doubt_of_delta(delta, scale * len(population))
   if mechanism is not None and doubt is not None:
     warnings.warn(doubt, stacklevel=3)  # The caller of the decorated function.
-  functional_model = models.functional(
-    model,
-    loss,
-    population.element_spec,
-    population.first,
-    seed,
-    population.are_batched,
-  )
+  if population.is_laid_out:
+    functional_model = models.functional(model, loss, None)
+  else:
+    by_number = population.clients
+    functional_model = models.functional(
+      model,
+      loss,
+      by_number.element_spec,
+      by_number.owner(0),
+      seed,
+      by_number.are_batched,
+    )
+    if isinstance(functional_model, models.KerasFunctionalModel):
+      population.clients = by_number.checked_by(functional_model.check_examples)
   _check_compiled_optimizer(functional_model, local.optimizer)
-  if isinstance(functional_model, models.KerasFunctionalModel):
-    population.check_with(functional_model.check_examples)
   local_training = _local_training(functional_model, local, schedule.num_rounds)
   plan = plan_lib.Plan(
     training=local_training,
@@ -376,20 +397,6 @@ def _evaluator(
   return evaluator
 
 
-def _delta(
-  given: Optional[float], mechanism: Optional[joint_mechanism.AnyMechanism]
-) -> float:
-  """Returns the given delta, checked, or a default where there is no privacy."""
-  if given is None:
-    if mechanism is None:
-      return _DELTA_WITHOUT_PRIVACY
-    raise ValueError(
-      'delta is missing: epsilon is reported at it. Give one well below one over the '
-      'number of clients.'
-    )
-  return gaussian.check_delta(given, 'delta')
-
-
 def _target(
   given: Optional[float],
   mechanism: Optional[joint_mechanism.AnyMechanism],
@@ -463,24 +470,6 @@ def _server_optimizer(
     'server.optimizer', optimizer, fed_avg.default_server_optimizer()
   )
   return checked.on_means() if isinstance(checked, optimizers.FTRL) else checked
-
-
-def _schedule(
-  mechanism: Optional[joint_mechanism.AnyMechanism],
-  num_clients: int,
-  clients_per_round: Optional[float],
-  num_rounds: Optional[int],
-  seed: int,
-) -> sampling.Schedule:
-  """A schedule that the mechanism's guarantee allows; without privacy, any cohorts."""
-  if clients_per_round is None:
-    raise ValueError('clients_per_round is missing: give it, or a schedule.')
-  if mechanism is not None:
-    return sampling.for_mechanism(mechanism, num_clients, clients_per_round, seed)
-  if num_rounds is None:
-    raise ValueError('num_rounds is missing: give it, or a schedule.')
-  unlimited = strategies.Participation(num_rounds)
-  return sampling.for_scheme(unlimited, num_clients, clients_per_round, seed)
 
 
 def _check_schedule(

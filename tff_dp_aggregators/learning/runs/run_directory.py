@@ -120,9 +120,13 @@ class RunDirectory:
     if saved is not None:
       _refuse_others(self.path, saved, config)
     if not self.has(LEDGER):  # Of what may differ, that of the first checkpoint counts.
-      public, secret = _split(config, private)
+      flat = _flat(config)
+      secret = {name: flat[name] for name in flat if _is_among(name, private)}
+      public = _nested({name: flat[name] for name in flat if name not in secret})
+      if secret:
+        public[_PRIVATE_FILE] = PRIVATE
       # The configuration marks the run as begun, so it is written last.
-      self._write_json(PRIVATE, secret, is_private=True)
+      self._write_json(PRIVATE, _nested(secret), is_private=True)
       self._write_json(CONFIG, public, is_private=False)
 
   def keep_preprocessing(self, preprocessing: Optional[Mapping[str, Any]]) -> None:
@@ -246,12 +250,17 @@ def recorded_data_facts(facts: Mapping[str, Any]) -> dict[str, Any]:
 def _refuse_others(path: str, saved: Any, config: Mapping[str, Any]) -> None:
   private = os.path.join(path, PRIVATE)
   # Settings whose values must not appear in messages.
-  secret = set(_names_within(_read(private))) if os.path.exists(private) else set()
+  kept = _flat(_read(private)) if os.path.exists(private) else {}
+  secret = ['.'.join(name) for name in kept]
+  before, after = _flat(saved), _flat(json.loads(json.dumps(config)))
   differences = [
-    f'{name}: another value then, which is in {PRIVATE}'
-    if name in secret
-    else f'{name.replace("flags.", "--")}: {before!r} then, {after!r} now'
-    for name, before, after in _differences(saved, json.loads(json.dumps(config)))
+    f'{".".join(name)}: another value then, which is in {PRIVATE}'
+    if _is_among(name, secret)
+    else f'{".".join(name).replace("flags.", "--")}: {before.get(name)!r} then, '
+    f'{after.get(name)!r} now'
+    for name in sorted({**before, **after})
+    if before.get(name) != after.get(name) and not _is_among(name, _MAY_DIFFER)
+    if {} not in (before.get(name), after.get(name))  # Its settings are compared.
   ]
   if differences:
     raise FilesError(
@@ -260,13 +269,31 @@ def _refuse_others(path: str, saved: Any, config: Mapping[str, Any]) -> None:
     )
 
 
-def _names_within(settings: Mapping[str, Any], within: str = '') -> Iterator[str]:
-  """Yields the dotted names of all settings and groups of settings."""
+def _flat(settings: Mapping[str, Any], *within: str) -> dict[tuple[str, ...], Any]:
+  """All settings by their paths, in which groups are not empty."""
+  flat: dict[tuple[str, ...], Any] = {}
   for key, value in settings.items():
-    name = f'{within}{key}'
-    yield name
-    if isinstance(value, dict):
-      yield from _names_within(value, f'{name}.')
+    if isinstance(value, dict) and value:
+      flat.update(_flat(value, *within, key))
+    else:
+      flat[(*within, key)] = value
+  return flat
+
+
+def _nested(flat: Mapping[tuple[str, ...], Any]) -> dict[str, Any]:
+  """Inverts `_flat`."""
+  settings: dict[str, Any] = {}
+  for (*groups, key), value in flat.items():
+    group = settings
+    for name in groups:
+      group = group.setdefault(name, {})
+    group[key] = value
+  return settings
+
+
+def _is_among(path: tuple[str, ...], names: Collection[str]) -> bool:
+  """Whether a setting, or a group that it is in, has one of these dotted names."""
+  return any('.'.join(path[:end]) in names for end in range(1, len(path) + 1))
 
 
 def _read(path: str) -> dict[str, Any]:
@@ -280,7 +307,7 @@ def read_config(path: str) -> dict[str, Any]:
   config = _read(os.path.join(path, CONFIG))
   private = os.path.join(path, PRIVATE)
   if os.path.exists(private):
-    _merge(config, _read(private))
+    config = _nested({**_flat(config), **_flat(_read(private))})
   elif config.get(_PRIVATE_FILE) is not None:
     raise FilesError(
       f'{private} is gone, which has the seeds of the run and what tells its data from '
@@ -300,49 +327,7 @@ def secret_seed(path: Optional[str]) -> int:
   return secrets.randbits(_SEED_BITS)
 
 
-def _split(
-  config: Mapping[str, Any], private: Collection[str], within: str = ''
-) -> tuple[dict[str, Any], dict[str, Any]]:
-  """Splits a configuration into settings that may be shared, and private ones."""
-  public: dict[str, Any] = {}
-  secret: dict[str, Any] = {}
-  for key, value in config.items():
-    name = f'{within}{key}'
-    if name in private:
-      secret[key] = value
-    elif isinstance(value, dict):
-      public[key], hidden = _split(value, private, f'{name}.')
-      if hidden:
-        secret[key] = hidden
-    else:
-      public[key] = value
-  if secret and not within:
-    public[_PRIVATE_FILE] = PRIVATE
-  return public, secret
-
-
-def _merge(config: dict[str, Any], secret: Mapping[str, Any]) -> None:
-  """Puts private settings back to their places in `config`."""
-  for key, value in secret.items():
-    if isinstance(value, dict) and isinstance(config.get(key), dict):
-      _merge(config[key], value)
-    else:
-      config[key] = value
-
-
 def looks_finished(path: str) -> bool:
   """Whether a run in `path` seems to be finished; only `records.find` checks it."""
   names = set(os.listdir(path)) if os.path.isdir(path) else set()
   return REPORT in names and not names & {CHECKPOINTS, REMOVED}
-
-
-def _differences(
-  before: Any, after: Any, name: str = ''
-) -> Iterator[tuple[str, Any, Any]]:
-  if isinstance(before, dict) and isinstance(after, dict):
-    for key in [*before, *(each for each in after if each not in before)]:
-      path = f'{name}.{key}' if name else key
-      if path not in _MAY_DIFFER:
-        yield from _differences(before.get(key), after.get(key), path)
-  elif before != after:
-    yield name, before, after
