@@ -137,7 +137,7 @@ class Clients:
   @functools.cached_property
   def element_spec(self) -> Any:
     """Structure of `tf.TensorSpec` of one example."""
-    return _spec_of(_as_arrays(self._read(self.ids[0]), self.owner(0)))
+    return example_spec(_as_arrays(self._read(self.ids[0]), self.owner(0)))
 
   def examples(self, number: int) -> Any:
     """Returns the examples of one client, in the order in which they are stored.
@@ -156,7 +156,7 @@ class Clients:
     fitted = _fitted(self.element_spec, arrays)
     if fitted is None:
       raise ValueError(
-        f'{owner} has {_in_words(_spec_of(arrays))} for each example, and '
+        f'{owner} has {_in_words(example_spec(arrays))} for each example, and '
         f'{self._whose_spec} {_in_words(self.element_spec)}. Convert it, by .astype or '
         '.reshape.'
       )
@@ -350,28 +350,28 @@ def _array(value: Any, path: str, owner: str) -> np.ndarray:
 
 def _fitted(spec: Any, arrays: Any) -> Any:
   """Arrays in the structure of a spec; `None` if they differ from it."""
-  if isinstance(spec, tf.TensorSpec):
-    fits = isinstance(arrays, np.ndarray) and (
-      tf.as_dtype(arrays.dtype) == spec.dtype
-      and spec.shape.is_compatible_with(arrays.shape[1:])
-    )
-    return arrays if fits else None
-  if not isinstance(arrays, (Mapping, tuple)) or len(arrays) != len(spec):
-    return None
-  if isinstance(spec, Mapping):
-    by_key = arrays if isinstance(arrays, Mapping) else dict(zip(spec, arrays))
-    fitted = {key: _fitted(each, by_key.get(key)) for key, each in spec.items()}
-    is_whole = all(each is not None for each in fitted.values())
-    return collections.OrderedDict(fitted) if is_whole else None
-  if isinstance(arrays, Mapping):
-    return None
-  parts = tuple(map(_fitted, spec, arrays))
-  return parts if all(each is not None for each in parts) else None
+  if isinstance(spec, Mapping) and isinstance(arrays, tuple):
+    arrays = dict(zip(spec, arrays)) if len(spec) == len(arrays) else arrays
+  by_path, specs = dict(_leaves_by_path(arrays)), dict(_leaves_by_path(spec))
+  fits = by_path.keys() == specs.keys() and all(
+    each.dtype == tf.as_dtype(by_path[path].dtype)
+    and each.shape.is_compatible_with(by_path[path].shape[1:])
+    for path, each in specs.items()
+  )
+  return _map_leaves(lambda path, _: by_path[path], spec) if fits else None
 
 
-def _spec_of(arrays: Any) -> Any:
+def example_spec(batch: Any) -> Any:
+  """The spec of one example of a batch, of which there are arrays or specs."""
   return tf.nest.map_structure(
-    lambda array: tf.TensorSpec(array.shape[1:], array.dtype), arrays
+    lambda each: tf.TensorSpec(each.shape[1:], each.dtype), batch
+  )
+
+
+def batch_spec(example: Any) -> Any:
+  """The spec of a batch of examples with this spec."""
+  return tf.nest.map_structure(
+    lambda each: tf.TensorSpec([None, *each.shape], each.dtype), example
   )
 
 
@@ -407,7 +407,7 @@ def _without_batch(spec: Any) -> tf.TensorSpec:
       'input_spec must be a structure of tf.TensorSpec whose first dimension is that '
       f'of a batch; got {spec!r}.'
     )
-  return tf.TensorSpec(spec.shape[1:], spec.dtype)
+  return example_spec(spec)
 
 
 def pair(structure: Any) -> tuple[Any, Any]:

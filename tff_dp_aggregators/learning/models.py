@@ -23,6 +23,7 @@ from tensorflow.python.ops import resource_variable_ops
 from tensorflow.python.util import nest
 
 from tff_dp_aggregators.learning import clients as clients_lib
+from tff_dp_aggregators.learning import functions
 from tff_dp_aggregators.learning import keras_losses
 
 # A Keras loss, its name, or a function of labels and outputs; for several outputs also
@@ -74,10 +75,8 @@ def functional(
           'models whose trainable and other weights are each a tuple of arrays.'
         )
     if element_spec is not None:
-      single_spec = tf.nest.map_structure(
-        lambda spec: tf.TensorSpec(spec.shape[1:], spec.dtype), model.input_spec
-      )
-      clients_lib.check_spec(element_spec, single_spec, owner)
+      taken = clients_lib.example_spec(model.input_spec)
+      clients_lib.check_spec(element_spec, taken, owner)
     return model
   if element_spec is None:
     raise ValueError(
@@ -86,9 +85,7 @@ def functional(
       'makes of a Keras model.'
     )
   clients_lib.inputs_and_labels(element_spec, owner)
-  input_spec = tf.nest.map_structure(
-    lambda spec: tf.TensorSpec([None, *spec.shape], spec.dtype), element_spec
-  )
+  input_spec = clients_lib.batch_spec(element_spec)
   x, _ = clients_lib.pair(input_spec)
   keras_model = make(model, x, seed, are_batched)
   _check_inputs(keras_model, element_spec, owner)
@@ -244,11 +241,8 @@ class KerasFunctionalModel(tff.learning.models.FunctionalModel):
     x, y = clients_lib.pair(examples)
     if self._losses is not None:
       self._losses.check_labels(y, owner)
-    names = getattr(self.keras_model, 'input_names', None) or []
-    if isinstance(x, Mapping) and set(x) == set(names):
-      x = [x[name] for name in names]
     inputs = getattr(self.keras_model, 'inputs', None) or []
-    for each, tokens in zip(inputs, tf.nest.flatten(x)):
+    for each, tokens in zip(inputs, _inputs_of(self.keras_model, x)):
       for node in each.node.layer._outbound_nodes:
         if isinstance(node.layer, tf.keras.layers.Embedding):
           what = f'{owner}: the input of layer {node.layer.name!r}'
@@ -436,10 +430,7 @@ class _Traced:
     )
     with tf.init_scope():
       self._function = forward.get_concrete_function(specs, x)
-    self.output_spec = tf.nest.map_structure(
-      lambda each: tf.TensorSpec(each.shape, each.dtype),
-      self._function.structured_outputs[0],
-    )
+    self.output_spec = functions.specs_of(self._function.structured_outputs[0])
     if any(each.dtype == tf.resource for each, _ in self._function.graph.captures):
       refuse_batch_normalisation(model)
       names = [each.name for each in self._function.graph.variables]

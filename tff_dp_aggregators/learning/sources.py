@@ -98,11 +98,9 @@ class ClientSource(tff.program.FederatedDataSource):
   @functools.cached_property
   def federated_type(self) -> tff.FederatedType:
     """Type of a round's data, which `next` of a learning process takes."""
-    batch_spec = tf.nest.map_structure(
-      lambda spec: tf.TensorSpec([None, *spec.shape], spec.dtype),
-      self.clients.element_spec,
+    dataset_spec = tf.data.DatasetSpec(
+      clients_lib.batch_spec(self.clients.element_spec)
     )
-    dataset_spec = tf.data.DatasetSpec(batch_spec)
     return tff.FederatedType(tff.types.tensorflow_to_type(dataset_spec), tff.CLIENTS)
 
   def iterator(self) -> 'ClientIterator':

@@ -9,7 +9,7 @@ import sys
 import threading
 import warnings
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any, Callable, Optional, Union
+from typing import TYPE_CHECKING, Any, Callable, Optional, Union, cast
 
 import tensorflow as tf
 import tensorflow_federated as tff
@@ -156,8 +156,7 @@ def train(
   Trainings in several threads of a process run one after the other.
 
   Clients are simulated, packed if that is possible: see `learning.packed`. Where their
-  noise is drawn without `noise_seed`, no round is run, or released, twice: its result
-  is on disk before its line.
+  noise is drawn without `noise_seed`, no round is run, or released, twice.
 
   Args:
     model: A `tff.learning.models.FunctionalModel`; or a Keras model, or a function that
@@ -166,37 +165,36 @@ def train(
     clients: Inputs and labels of each client, `(x, y)` or named `x` and `y`: anything
       that `Clients.of` takes, such as a mapping from ids; or `packed.PackedData`.
     mechanism: Strategy, participation and noise; `None` for training without privacy.
-      An `accounting.JointMechanism` has them for each part of the model's trainable
-      weights, by their names in `weight_names`. A `learning.SimulatedCohort` has less
-      noise than its mechanism, and no guarantee. An `accounting.nbafl.Nbafl` has the
-      noise of that plan (arXiv:1911.00222), and the report states what its formulas
-      claim next to what holds; the other arguments have to be the plan's.
+      An `accounting.JointMechanism` has them for each part of the weights, by their
+      names in `weight_names`. A `learning.SimulatedCohort` has less noise, and no
+      guarantee. An `accounting.nbafl.Nbafl` has the noise of that plan
+      (arXiv:1911.00222), which the other arguments have to be those of; the report has
+      what its formulas claim next to what holds.
     run_dir: The directory of the run's files, which `docs/threat_model.md` lists. It
       does not exist, is empty, or is that of the same run.
     delta: The delta at which epsilon is reported; well below one over the number of
       clients. It may be left out without a mechanism, where epsilon is infinite.
     clip_norm: Bound of one client's update in one round, the initial one if the
-      mechanism adapts it: of its L2 norm, and with Laplace noise of its L1 norm.
-      Without a mechanism, updates are clipped to it, or not if it is `None`. The parts
-      of a joint mechanism have their own.
+      mechanism adapts it: of its L2 norm, and with Laplace noise of its L1 norm. `None`
+      for parts of a joint mechanism, which have their own, or for no clipping without a
+      mechanism.
     clients_per_round: Clients requested for a round, which is the mean's denominator;
       with Poisson sampling the expected number. `None` for that of `schedule`.
     num_rounds: Rounds to train. `None` for those of mechanism or schedule.
     schedule: Which clients take part in which round; `None` for one that satisfies the
       assumptions of the mechanism's guarantee, see `sampling.for_mechanism`.
     loss: Loss of a Keras model, or its name; `None` for the one it was compiled with.
-    seed: Seed of cohorts and of the order of examples: same seed, same run. `None`
-      draws one of 128 bits, which is kept in `private.json`. Where privacy rests on
-      secret draws, a seed that can be guessed voids all amplification by sampling, and
-      the report says so of a seed of 64 bits or less.
+    seed: Seed of cohorts and of the order of examples. `None` draws one of 128 bits,
+      which is kept in `private.json`. Where privacy rests on secret draws, a seed that
+      can be guessed voids amplification by sampling, and the report says so.
     scheduler: Where packs of clients are trained, with the same result: 'local:4' for
       four processes of this machine, the address of a Dask scheduler, such as
       'tcp://10.0.0.1:8786' or 'tls://...', or a `distributed.Client`; `None` for this
       process. State, noise and its keys stay in this process.
     local: How the model is trained on a client: batches, epochs and optimizer.
     server: How the server sums updates, and its optimizer.
-    test: An `Evaluation`, or only its data: inputs and labels that contain no data of
-      anyone whose privacy is to be protected; `None` for no evaluation.
+    test: An `Evaluation`, or only its data: inputs and labels of nobody whose privacy
+      is to be protected; `None` for no evaluation.
     run: The seed of the noise, how the run is carried out, and facts for its report.
 
   Raises:
@@ -208,8 +206,7 @@ def train(
     RoundTimeoutError: If a round takes longer than `run.timeout_seconds`.
     TypeError: If an argument is not of its type.
     ValueError: If an argument is out of range or does not fit the others, or the run in
-      `run_dir` was started with other settings, or has lost files, or a round that is
-      run again does not give the same result.
+      `run_dir` has other settings, lost files, or another result of a repeated round.
 
   Example:
     >>> import os
@@ -279,9 +276,10 @@ def train(
     )
   population = population_lib.Population(clients, canaries)
   if schedule is None:
-    numbers = (len(population), clients_per_round, seed)
+    numbers: Any = (len(population), clients_per_round, seed)
     if mechanism is None:
-      schedule = sampling.for_scheme(strategies.Participation(num_rounds), *numbers)
+      limits = strategies.Participation(cast(int, num_rounds))
+      schedule = sampling.for_scheme(limits, *numbers)
     else:
       schedule = sampling.for_mechanism(mechanism, *numbers)
   _check_schedule(schedule, mechanism, len(population), clients_per_round, num_rounds)

@@ -13,6 +13,7 @@ from tff_dp_aggregators.aggregators import clientwise
 from tff_dp_aggregators.aggregators import factory
 from tff_dp_aggregators.aggregators import tracing
 from tff_dp_aggregators.base import machine
+from tff_dp_aggregators.learning import functions
 from tff_dp_aggregators.learning.packed import training as training_lib
 from tff_dp_aggregators.queries import grid
 
@@ -37,9 +38,7 @@ class Server:
       tuple(tf.nest.flatten(trainable)), tuple(tf.nest.flatten(rest))
     )
     # Of the trainable weights, and so of a client's update.
-    self.specs = tuple(
-      tf.TensorSpec(each.shape, each.dtype) for each in self._initial_weights.trainable
-    )
+    self.specs = functions.specs_of(self._initial_weights.trainable)
     self._first_steps, mean = clientwise.taken_off(aggregator)
     # `None` for the mean of `tff.aggregators.UnweightedMeanFactory`.
     self._private_mean: Optional[factory.DPMean] = None

@@ -10,9 +10,6 @@ the same bits; state, noise and its keys stay here.
 """
 
 import concurrent.futures
-import contextlib
-import logging
-from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Callable, NamedTuple, Optional, cast
 
 import numpy as np
@@ -35,8 +32,6 @@ from tff_dp_aggregators.sampling import schedule as schedule_lib
 if TYPE_CHECKING:
   from tff_dp_aggregators.learning import cluster as cluster_lib
 
-# Prefixes of TensorFlow's log messages about operations that it cannot vectorise.
-_CONVERSION_PREFIXES = ('Got error while pfor was converting op', '%s\ncreated at:\n')
 _PATIENCE_SECONDS = 10.0
 # Minimum number of examples in a pack. Measured on two cores: a pack costs 0.8 ms plus
 # its clients, an example of a small model 5 us, and adding up sums of 10^6 parameters
@@ -111,12 +106,11 @@ class PackedFedAvg:
     Args:
       training: The clients' local training, with the model.
       aggregator: The private mean, alone or in `CoordinateBoundsFactory` and
-        `ZeroLargeFactory`; `None` for training without privacy. Its own summation of
-        records is not used, because packs are summed here.
+        `ZeroLargeFactory`; `None` for training without privacy. Packs are summed here.
       data: Clients' examples.
       server_optimizer: Applies the mean of updates to the model.
-      num_packs: The number of packs of a cohort; `None` for the function `num_packs`,
-        which gives the same number on all machines.
+      num_packs: The number of packs of a cohort; `None` for one that depends on the
+        cohort alone.
       cluster: The cluster that trains packs; `None` for this process.
       timeout_seconds: Maximum duration of a round in this process; `None` for no limit.
       canaries: Clients to audit with, numbered after those of `data`; `None` for none.
@@ -124,8 +118,7 @@ class PackedFedAvg:
 
     Raises:
       TypeError: If an optimizer is not an optimizer of TFF.
-      ValueError: If the features of `data` do not match the model's `input_spec`, or
-        the server's optimizer cannot work on the results of the aggregator.
+      ValueError: If data and model, or optimizer and aggregator, do not go together.
     """
     data.check_against(training.model.input_spec)
     server_optimizer = optimizers.check_optimizer('server_optimizer', server_optimizer)
@@ -149,12 +142,15 @@ class PackedFedAvg:
     self._specs = functions.specs_of(self.initialize())
     self._sums_specs = functions.specs_of(self._server.zeros())
     if self.one_by_one is None:
+      logger = tf.get_logger()
+      logger.disabled = True  # It would name each operation; `one_by_one` says why.
       try:
-        with _conversion_logs_suppressed():
-          self._build()
+        self._build()
       except Exception as e:  # TensorFlow raises many types if it cannot vectorise.
         *_, why = str(e).strip().splitlines() or [type(e).__name__]
         self.one_by_one = f'TensorFlow cannot vectorise the model: {why.strip()}'
+      finally:
+        logger.disabled = False
     if self.one_by_one is not None:
       self._build()
 
@@ -254,9 +250,8 @@ class PackedFedAvg:
   def next(self, state: Any, clients: np.ndarray, keys: np.ndarray) -> tuple[Any, Any]:
     """Runs a round.
 
-    A round that is run again from the same state has the same noise: with the same
-    clients and keys it releases the same bits, and with others it reveals the
-    difference of two sums without noise.
+    Run again from the same state it has the same noise: with the same clients and keys
+    it releases the same bits, and with others the difference of two sums without noise.
 
     Args:
       state: The state before the round, from `initialize`, `next` or `hold`.
@@ -264,8 +259,7 @@ class PackedFedAvg:
       keys: From `local_order.keys`; they determine the order of clients' examples.
 
     Returns:
-      The state after the round, as tensors, and the metrics of a learning process, as
-      NumPy arrays.
+      The next state, as tensors, and a learning process's metrics, as NumPy arrays.
 
     Raises:
       ComputationError: If a computation of the round fails; the message says why.
@@ -369,18 +363,3 @@ def _sum_in_groups(
     return add(lambda pack: compute(first + pack), packs, min(size, processors))
 
   return add(group, (number + size - 1) // size, -(-processors // size))
-
-
-@contextlib.contextmanager
-def _conversion_logs_suppressed() -> Iterator[None]:
-  """Suppresses TensorFlow's log messages about operations that it cannot vectorise."""
-
-  def is_other(record: logging.LogRecord) -> bool:
-    return not str(record.msg).startswith(_CONVERSION_PREFIXES)
-
-  logger = tf.get_logger()
-  logger.addFilter(is_other)
-  try:
-    yield
-  finally:
-    logger.removeFilter(is_other)

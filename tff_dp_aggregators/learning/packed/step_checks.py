@@ -13,6 +13,7 @@ import numpy as np
 import tensorflow as tf
 
 from tff_dp_aggregators.learning import failures
+from tff_dp_aggregators.learning import functions
 from tff_dp_aggregators.learning.packed import data as data_lib
 from tff_dp_aggregators.learning.packed import training as training_lib
 
@@ -53,17 +54,15 @@ def random_operations(training: training_lib.LocalTraining) -> list[str]:
 @functools.lru_cache(maxsize=1)  # Slow; a run calls it three times.
 def _operations(training: training_lib.LocalTraining) -> list[tuple[str, str]]:
   """Names and operations of a step's graph, including the graph's functions."""
-  with tf.Graph().as_default() as graph:
-    batch = tf.nest.map_structure(
-      lambda spec: tf.compat.v1.placeholder(spec.dtype, spec.shape),
-      training.model.input_spec,
-    )
+
+  def step(batch: Any) -> None:
     weights = _weights(training, tf.constant)
     initial = training_lib.initial_state(training, weights)
     training_lib.train_step(training, weights, initial, batch)
-  definition = graph.as_graph_def()
-  functions = (each.node_def for each in definition.library.function)
-  nodes = itertools.chain(definition.node, *functions)
+
+  definition, *_ = functions.graph_of(step, training.model.input_spec)
+  called = (each.node_def for each in definition.library.function)
+  nodes = itertools.chain(definition.node, *called)
   return [(node.name, node.op) for node in nodes]
 
 

@@ -133,12 +133,6 @@ class Batches:
     flat = [tf.gather(feature, examples) for feature in self._features]
     return tf.nest.pack_sequence_as(self._spec, flat), counts
 
-  def of_the_only_client(self, step: tf.Tensor) -> Any:
-    """Returns the unpadded batch of a single client."""
-    batch, counts = self.side_by_side(step)
-    size = tf.reduce_sum(tf.cast(counts, tf.int32))
-    return tf.nest.map_structure(lambda each: each[0, :size], batch)
-
 
 def train_step(
   training: LocalTraining,
@@ -264,8 +258,10 @@ def one(training: LocalTraining, weights: Weights, batches: Batches) -> Trained:
   initial = initial_state(training, weights)
 
   def body(step: tf.Tensor, state: Any) -> Any:
-    batch = batches.of_the_only_client(step)
-    return train_step(training, weights, state, batch)
+    batch, counts = batches.side_by_side(step)
+    size = tf.reduce_sum(tf.cast(counts, tf.int32))
+    unpadded = tf.nest.map_structure(lambda each: each[0, :size], batch)
+    return train_step(training, weights, state, unpadded)
 
   trained = _trained(batches.num_steps, body, initial)
   return tf.nest.map_structure(lambda tensor: tensor[tf.newaxis], trained)

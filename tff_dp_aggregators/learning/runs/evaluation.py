@@ -41,9 +41,8 @@ class Evaluator:
       spec_shape = (len(y), *specs[1].shape[1:])
       fits = keras_losses.fitted_shape(y.shape, spec_shape) is not None
       y = y.reshape(spec_shape) if fits else y
-    clients_lib.check_spec(
-      _example_spec((x, y)), _example_spec(specs), 'test data', dtypes=False
-    )
+    given, wanted = clients_lib.example_spec((x, y)), clients_lib.example_spec(specs)
+    clients_lib.check_spec(given, wanted, 'test data', dtypes=False)
     lengths = [
       (name, len(each))
       for name, part in (('x', x), ('y', y))
@@ -76,9 +75,8 @@ class Evaluator:
       is_penalised = isinstance(output, keras_losses.Penalised)
       return output.output if is_penalised else output, loss
 
-    spec_of = lambda each: tf.TensorSpec(np.shape(each), each.dtype)  # noqa: E731
-    weight_specs = tf.nest.map_structure(spec_of, self._structure)
     # It gives the same bits in every process.
+    weight_specs = functions.specs_of(self._structure)
     self._compute = functions.Traced.of(compute, weight_specs, *specs)
 
   def measure(self, weights: tff.learning.models.ModelWeights) -> dict[str, float]:
@@ -234,9 +232,3 @@ def _arrays(part: Any) -> Any:
   if isinstance(part, list):  # A list becomes one array, as with clients.
     return np.asarray(part)
   return tf.nest.map_structure(np.asarray, part)
-
-
-def _example_spec(batch: Any) -> Any:
-  return tf.nest.map_structure(
-    lambda each: tf.TensorSpec(each.shape[1:], each.dtype), batch
-  )

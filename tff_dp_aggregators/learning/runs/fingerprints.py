@@ -18,6 +18,7 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from tff_dp_aggregators.accounting.records import ledger
+from tff_dp_aggregators.learning import functions as functions_lib
 from tff_dp_aggregators.learning.packed import training as training_lib
 
 # Names and numbers that differ from process to process, and compute nothing.
@@ -100,16 +101,10 @@ def graph_of(function: Callable[..., Any], *specs: Any) -> str:
   Code of Python functions that the graph calls, and seeds of random operations, are not
   part of it.
   """
-  with tf.Graph().as_default() as graph:
-    arguments = [
-      tf.nest.map_structure(
-        lambda spec: tf.compat.v1.placeholder(spec.dtype, spec.shape), structure
-      )
-      for structure in specs
-    ]
-    results = tf.nest.map_structure(tf.convert_to_tensor, function(*arguments))
-    outputs = [tensor.name for tensor in tf.nest.flatten(results)]
-  definition = graph.as_graph_def()
+  definition, _, results = functions_lib.graph_of(
+    lambda *inputs: tf.nest.map_structure(tf.convert_to_tensor, function(*inputs)),
+    *specs,
+  )
   functions = {each.signature.name: each for each in definition.library.function}
 
   def body(
@@ -150,6 +145,7 @@ def graph_of(function: Callable[..., Any], *specs: Any) -> str:
     types = [each.type for each in signature.input_arg]
     return _sha256([types, body(called.node_def, results, names)])
 
+  outputs = [tensor.name for tensor in tf.nest.flatten(results)]
   return _sha256(body(definition.node, outputs))
 
 

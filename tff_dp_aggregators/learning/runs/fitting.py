@@ -46,19 +46,16 @@ def check_scale(
   scale: float, mechanism: Optional[joint_mechanism.AnyMechanism], name: str = 'scale'
 ) -> None:
   """Refuses a larger cohort's noise unless one server adds it for all weights."""
-  if scale == 1:
-    return
-  conflict = None
   if mechanism is None:
-    conflict = 'training without a mechanism'
+    given = 'training without a mechanism'
   elif mechanism.parts:
-    conflict = 'a joint mechanism'
-  elif mechanism.noise_site != 'server':
-    conflict = f'noise_site={mechanism.noise_site}'
-  if conflict is not None:
+    given = 'a joint mechanism'
+  else:
+    given = f'noise_site={mechanism.noise_site}'
+  if scale != 1 and given != 'noise_site=server':
     raise ValueError(
-      f'{name}={scale:g} does not go with {conflict}: it is for the noise of one '
-      'server, under one mechanism for all weights. Leave one of them out.'
+      f'{name}={scale:g} does not go with {given}: it is for the noise of one server, '
+      'under one mechanism for all weights. Leave one of them out.'
     )
 
 
@@ -119,30 +116,33 @@ def check_canaries(
     and mechanism.clipped_count_stddev is None
   )
   rounds = 0 if mechanism is None else mechanism.limits.num_rounds
-  why = None
-  if not gaussian_of_server or is_other_noise:
-    why = (
+  size = model_size if isinstance(model_size, int) else 0
+  for does_not_fit, why in (
+    (
+      not gaussian_of_server or is_other_noise,
       'their scores are for Gaussian noise of the server, without adaptive clipping, a '
-      'joint mechanism, a larger cohort or NbAFL'
-    )
-  elif server.zeroing_norm is not None or server.coordinate_bound is not None:
-    why = (
-      'zeroing_norm and coordinate_bound would change what they send; leave them out'
-    )
-  elif not is_packed:
-    why = 'clients are trained one by one, and they are added to sums of packs'
-  elif rounds > _MAX_AUDITED_ROUNDS:
-    why = (
-      f'the noise covariance of at most {_MAX_AUDITED_ROUNDS} rounds fits in memory, '
-      f'and there are {rounds}'
-    )
-  elif isinstance(model_size, int) and number * model_size > _MAX_CANARY_NUMBERS:
-    why = (
-      f'their directions of {model_size} parameters do not fit in memory; at most '
-      f'{_MAX_CANARY_NUMBERS // model_size} do'
-    )
-  if why is not None:
-    raise ValueError(f'{name}={number} does not go with this: {why}.')
+      'joint mechanism, a larger cohort or NbAFL',
+    ),
+    (
+      server.zeroing_norm is not None or server.coordinate_bound is not None,
+      'zeroing_norm and coordinate_bound would change what they send; leave them out',
+    ),
+    (
+      not is_packed,
+      'clients are trained one by one, and they are added to sums of packs',
+    ),
+    (
+      rounds > _MAX_AUDITED_ROUNDS,
+      f'the noise covariance of at most {_MAX_AUDITED_ROUNDS} rounds fits in memory',
+    ),
+    (
+      number * size > _MAX_CANARY_NUMBERS,
+      f'their directions of {size} parameters do not fit in memory; at most '
+      f'{_MAX_CANARY_NUMBERS // max(size, 1)} do',
+    ),
+  ):
+    if does_not_fit:
+      raise ValueError(f'{name}={number} does not go with this: {why}.')
 
 
 def check_server(

@@ -122,7 +122,7 @@ class RunDirectory:
     if not self.has(LEDGER):  # Of what may differ, that of the first checkpoint counts.
       flat = _flat(config)
       secret = {name: flat[name] for name in flat if _is_among(name, private)}
-      public = _nested({name: flat[name] for name in flat if name not in secret})
+      public = _nested(flat, left_out=secret)
       if secret:
         public[_PRIVATE_FILE] = PRIVATE
       # The configuration marks the run as begun, so it is written last.
@@ -280,14 +280,17 @@ def _flat(settings: Mapping[str, Any], *within: str) -> dict[tuple[str, ...], An
   return flat
 
 
-def _nested(flat: Mapping[tuple[str, ...], Any]) -> dict[str, Any]:
-  """Inverts `_flat`."""
+def _nested(
+  flat: Mapping[tuple[str, ...], Any], left_out: Collection[tuple[str, ...]] = ()
+) -> dict[str, Any]:
+  """Inverts `_flat`, without some of the settings."""
   settings: dict[str, Any] = {}
-  for (*groups, key), value in flat.items():
+  for path, value in flat.items():
     group = settings
-    for name in groups:
+    for name in path[:-1]:
       group = group.setdefault(name, {})
-    group[key] = value
+    if path not in left_out:
+      group[path[-1]] = value
   return settings
 
 

@@ -207,8 +207,7 @@ def _check_constants(model: tf.keras.Model, run_dir: str) -> None:
   structure = json.loads(str(arrays['structure_0']))
   inputs = tf.nest.map_structure(lambda number: given[number], structure)
   if not model.built:
-    of_any = lambda each: tf.TensorSpec([None, *each.shape[1:]], each.dtype)  # noqa: E731
-    models.make(model, tf.nest.map_structure(of_any, inputs), seed=0)
+    models.make(model, clients.batch_spec(clients.example_spec(inputs)), seed=0)
   weights = _part(arrays, 'trainable'), _part(arrays, 'rest')
   _assign(model, tff.learning.models.ModelWeights(*weights))
   found = [each.numpy() for each in tf.nest.flatten(model(inputs, training=False))]
