@@ -77,11 +77,11 @@ class Clients:
 
     A client's examples are a structure of arrays with an entry for each example: an
     array, a tuple of arrays such as x and y, or a mapping of names to arrays; or a
-    `tf.data.Dataset` of single examples, not of batches. A list is an array. Models are
-    trained on inputs and labels: a tuple of both, or the names x and y and no others.
-    All numbers must be finite, and the same whenever a client is read: shuffling and
-    random draws need seeds. A dataset must end within `MAX_BYTES`, and within
-    `MAX_EXAMPLES` if its cardinality is unknown.
+    `tf.data.Dataset` of single examples, not of batches. A list is an array. Models
+    take a tuple of inputs and labels, or the names x and y and no others. All numbers
+    must be finite, and the same whenever a client is read: shuffling and random draws
+    need seeds. A dataset must end within `MAX_BYTES`, and within `MAX_EXAMPLES` if its
+    cardinality is unknown.
 
     Args:
       clients: A mapping of ids to examples; a `tff.simulation.datasets.ClientData`; or

@@ -129,13 +129,10 @@ def build_dp_fed_avg(
 ) -> tff.learning.templates.LearningProcess:
   """Builds federated averaging that uses client updates only through `aggregator`.
 
-  All clients have equal weight: a weight by number of examples would be data that the
-  privacy analysis does not cover. The process is that of
-  `tff.learning.algorithms.build_unweighted_fed_avg`, with one addition: clients whose
-  local training ended in NaN or infinity, which TFF silently replaces by zeros, are
-  counted in the aggregator's measurement `nonfinite_count`.
-
-  The clients' own training metrics in the process's output are *not* private.
+  The process is that of `tff.learning.algorithms.build_unweighted_fed_avg`, but clients
+  whose local training ended in NaN or infinity, which TFF silently replaces by zeros,
+  are counted in the aggregator's measurement `nonfinite_count`. The clients' own
+  training metrics in the process's output are *not* private.
 
   Args:
     model_fn: A `tff.learning.models.FunctionalModel`, which simulates fastest, or a
@@ -151,11 +148,9 @@ def build_dp_fed_avg(
     loop_implementation: How TFF iterates over client data; the default is faster.
 
   Raises:
-    TypeError: If `aggregator` is not an unweighted aggregation factory, or another
-      argument is not of its type.
-    ValueError: If clients are to be weighted, `server_optimizer_fn` is not for the
-      results of `aggregator`, or a Keras model has layers that cannot be trained in
-      this way, such as batch normalisation.
+    TypeError: If an argument is not of its type.
+    ValueError: If clients are to be weighted, optimizer and aggregator do not go
+      together, or a Keras model has layers that cannot be trained in this way.
   """
   if client_weighting != _UNIFORM:
     raise ValueError(
@@ -234,10 +229,7 @@ def build_dp_fed_prox(
   *,
   proximal_strength: float,
   client_optimizer_fn: Optional[tff.learning.optimizers.Optimizer] = None,
-  server_optimizer_fn: Optional[tff.learning.optimizers.Optimizer] = None,
-  client_weighting: tff.learning.ClientWeighting = _UNIFORM,
-  metrics_aggregator: MetricsAggregator = _SUM,
-  loop_implementation: tff.learning.LoopImplementation = _DATASET_ITERATOR,
+  **arguments: Any,
 ) -> tff.learning.templates.LearningProcess:
   """Builds FedProx that uses client updates only through `aggregator`.
 
@@ -247,7 +239,7 @@ def build_dp_fed_prox(
 
   `proximal_strength` is the paper's mu, at least 0; with 0 it is federated averaging.
   Times the client's learning rate it should be below 1, because otherwise a step
-  overshoots the server's model. Other arguments and errors are those of
+  overshoots the server's model. Other `arguments` and errors are those of
   `build_dp_fed_avg`.
   """
   client_optimizer = optimizers.check_client_optimizer(client_optimizer_fn)
@@ -255,10 +247,7 @@ def build_dp_fed_prox(
     model_fn,
     aggregator,
     client_optimizer_fn=Proximal(client_optimizer, proximal_strength),
-    server_optimizer_fn=server_optimizer_fn,
-    client_weighting=client_weighting,
-    metrics_aggregator=metrics_aggregator,
-    loop_implementation=loop_implementation,
+    **arguments,
   )
 
 

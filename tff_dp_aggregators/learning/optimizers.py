@@ -81,9 +81,8 @@ class FTRL(tff.learning.optimizers.Optimizer):
     """Applies the sum of all rounds so far: Algorithm 1 of arXiv:2103.00039.
 
     The regularized leader, argmin <s, w> + |w - w_0|^2 / (2 learning_rate), is
-    w_0 - learning_rate s; with momentum, v takes the place of the sum s. The anchor is
-    w_0 after the first round, and moves by exactly 0 unless the model was changed after
-    this optimizer's last step. Weight decay shrinks the anchor, as it does the sum.
+    w_0 - learning_rate s; with momentum, v takes the place of s. The anchor is w_0, and
+    moves only if the model was changed in between; weight decay shrinks it like s.
     """
     tff.learning.optimizers.check_weights_gradients_match(weights, gradients)
     rate, momentum, kept = self._learning_rate, self._momentum, 1 - self._weight_decay
@@ -112,18 +111,16 @@ def build_ftrl(learning_rate: float, momentum: float = 0.0) -> FTRL:
       w_t = w_0 - learning_rate v_t
 
   which is the model of SGD with that learning rate and momentum on the rounds' means.
-
-  For learning rates that change, or momentum in the released values, give these to the
-  aggregator as its workload, and no momentum here, as `ServerSchedule.ftrl` does.
+  Learning rates that change, and momentum in the released values, are the aggregator's
+  workload, with no momentum here, as in `ServerSchedule.ftrl`.
 
   Args:
     learning_rate: The inverse of the paper's regularization strength lambda.
     momentum: At least 0 and below 1.
 
   Returns:
-    A server optimizer for an aggregator whose result is cumulative, such as
-    `aggregators.tree(cumulative=True)`, or any with a workload; this package's learning
-    processes refuse it with other aggregators.
+    A server optimizer for aggregators with a workload, or a cumulative result, such as
+    `aggregators.tree(cumulative=True)`; learning processes refuse it with others.
 
   Raises:
     TypeError: If an argument is not a number.

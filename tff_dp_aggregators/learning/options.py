@@ -163,31 +163,29 @@ class RunOptions:
 
   Attributes:
     noise_seed: Seed of the noise, for simulations that are to be repeated; `None` for
-      secret noise. It cannot be given where clients are trained one by one and add
-      noise, because these draw their own keys.
+      secret noise, the only noise that clients add.
     packed_simulation: Whether to pack clients; 'auto' packs them where that is
       possible, and says why not where it is not.
     checkpoint_seconds: Minimum time between two checkpoints.
     timeout_seconds: Maximum duration of a round; `None` for no limit. A round that
-      takes longer, for instance if it hangs, ends with an error; the same call resumes.
+      takes longer ends with an error; the same call resumes.
     trusted_network: Whether a scheduler on another machine may be reached by `tcp://`,
       because nobody else is on the network.
     settings: Further settings to record in `config.json`, under `flags`; JSON-ready.
     preprocessing: How the clients' inputs were made, for new data to be prepared in the
-      same way: JSON-ready, kept as `preprocessing.json`. It may be computed from
-      clients' data, as means are, so it must be kept confidential.
+      same way: JSON-ready, kept as `preprocessing.json`. It is confidential if it was
+      computed from clients' data, as means are.
     target_epsilon: The target that the mechanism was calibrated to, for the report;
       `None` for that of `Mechanism.for_target`, if it was at the same `delta`.
     not_covered: What else was computed from clients' data without noise, a sentence
-      each, such as 'Features were scaled by the mean of all examples.' The report lists
-      it among what the guarantee does not cover.
+      each, such as 'Features were scaled by the mean of all examples.', for the report.
     tuning: The number of runs on the same clients from which this one was chosen, and
       what all of them together spend, for the report; `None` if that is not known.
     data_facts: Facts about the data for the report, such as numbers of examples: they
       are exact, and marked as not private; JSON-ready.
     audit_canaries: Number of artificial clients that measure what an attacker achieves;
       the report has the resulting lower bounds of epsilon (`accounting.canaries`). They
-      count as clients in everything. They need packed simulation, fixed clipping and
+      count as clients in everything, and need packed simulation, fixed clipping and
       Gaussian noise of the server. 0 for none.
     audit_confidence: Probability that these bounds are right; `None` means 0.95.
   """

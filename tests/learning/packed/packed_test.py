@@ -238,9 +238,9 @@ def test_cohort_rows_have_clients_with_most_examples_first(data, not_private):
     [starts[client], size, int(keys[client].view(np.int64))]
     for size, client in sorted(zip(sizes, clients), key=lambda each: -each[0])
   ]
-  cohort = not_private.cohort(clients, local_order.keys(1, 0, clients))
-  assert [len(rows) for rows in cohort.packs] == [3, 4]
-  assert cohort.rows.tolist() == np.concatenate(cohort.packs).tolist() == expected
+  packs = not_private.packs(clients, local_order.keys(1, 0, clients))
+  assert [len(rows) for rows in packs] == [3, 4]
+  assert np.concatenate(packs).tolist() == expected
 
 
 def test_hold_refuses_state_of_another_process(banded, not_private):

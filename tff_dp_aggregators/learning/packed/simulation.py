@@ -10,7 +10,7 @@ the same bits; state, noise and its keys stay here.
 """
 
 import concurrent.futures
-from typing import TYPE_CHECKING, Any, Callable, NamedTuple, Optional, cast
+from typing import TYPE_CHECKING, Any, Callable, Optional, cast
 
 import numpy as np
 import tensorflow as tf
@@ -39,24 +39,6 @@ _PATIENCE_SECONDS = 10.0
 _MIN_EXAMPLES_SIDE_BY_SIDE, _MIN_EXAMPLES_ONE_BY_ONE = 8192, 256
 # More packs do not speed up a single machine, unless packs are large.
 _ENOUGH_PACKS = 32
-
-
-class Cohort(NamedTuple):
-  """Clients of a round, most examples first, and how they are cut into packs.
-
-  The last bits of an update may depend on how many clients are trained side by side.
-  So packs depend on the cohort alone, and a round has the same bits on any machine.
-
-  A *row* has the index of a client's first example, its number of examples, and a key.
-  """
-
-  rows: np.ndarray  # Rows of all packs in order, int64 of shape [clients, 3].
-  cuts: np.ndarray  # Boundaries of the packs, int32 of shape [packs + 1].
-
-  @property
-  def packs(self) -> list[np.ndarray]:
-    """The rows of each pack."""
-    return np.split(self.rows, self.cuts[1:-1])
 
 
 def num_packs(sizes: np.ndarray, local_epochs: int, *, side_by_side: bool) -> int:
@@ -223,8 +205,13 @@ class PackedFedAvg:
     sums = self._insertion.add(state, sums, directions, numbers)
     return self._server.finish(state, sums, directions)
 
-  def cohort(self, clients: np.ndarray, keys: np.ndarray) -> Cohort:
-    """Orders clients and cuts them into packs; arguments and errors as in `next`."""
+  def packs(self, clients: np.ndarray, keys: np.ndarray) -> list[np.ndarray]:
+    """Rows of each pack's clients, int64 [clients, 3], most examples first.
+
+    A *row* has the index of a client's first example, its number of examples, and a
+    key. The last bits of an update may depend on how many clients are trained side by
+    side. So packs depend on the cohort alone, and a round has the same bits anywhere.
+    """
     clients = schedule_lib.check_cohort('clients', clients, len(self._data))
     if np.shape(keys) != clients.shape:
       raise ValueError(
@@ -238,10 +225,8 @@ class PackedFedAvg:
       )
     order = np.argsort(-sizes, kind='stable')
     columns = (self._data.starts(clients), sizes, keys.view(np.int64))
-    return Cohort(
-      np.stack(columns, axis=-1)[order],
-      cuts(len(clients), max(1, min(packs, len(clients)))),
-    )
+    boundaries = cuts(len(clients), max(1, min(packs, len(clients))))
+    return np.split(np.stack(columns, axis=-1)[order], boundaries[1:-1])
 
   def initialize(self) -> Any:
     """Returns the initial state; with secret noise, each call draws a new key."""
@@ -273,18 +258,20 @@ class PackedFedAvg:
       numbers = (clients[~is_client] - len(self._data)).astype(np.int32)
       canaries = self._insertion.directions, tf.constant(numbers)
       clients, keys = clients[is_client], keys[is_client]
-    cohort = self.cohort(clients, keys)
-    round_inputs = (tf.constant(cohort.rows), tf.constant(cohort.cuts), *canaries)
+    packs = self.packs(clients, keys)
+    boundaries = np.cumsum([0, *map(len, packs)], dtype=np.int32)
+    rows = tf.constant(np.concatenate(packs))
+    round_inputs = (rows, tf.constant(boundaries), *canaries)
     if self._cluster is None:
       state, metrics = self._call(self._traced_round, state, *round_inputs)
     else:
       broadcast = [np.asarray(each) for each in tf.nest.flatten(self._broadcast(state))]
-      sums = self._cluster.sums(self._function, broadcast, cohort.packs)
+      sums = self._cluster.sums(self._function, broadcast, packs)
       _, counts, _ = tf.nest.pack_sequence_as(self._sums_specs, sums)
-      if counts[0] != len(cohort.rows):
+      if counts[0] != len(rows):
         raise RuntimeError(
           f'the cluster summed {counts[0]} clients, and the round has '
-          f'{len(cohort.rows)}; the sum was discarded. Check that its workers run the '
+          f'{len(rows)}; the sum was discarded. Check that its workers run the '
           'same version as this program.'
         )
       state, metrics = self._call(

@@ -107,7 +107,7 @@ class Batches:
   """The batches of several clients: the examples of each client in each step."""
 
   def __init__(self, training: LocalTraining, examples: Examples, rows: tf.Tensor):
-    """Orders each client's examples by its row, see `simulation.Cohort`."""
+    """Orders each client's examples by its row, see `PackedFedAvg.packs`."""
     self._batch_size = training.batch_size
     self._starts, self._sizes = rows[:, 0], rows[:, 1]
     keys = tf.bitcast(rows[:, 2], tf.uint64)

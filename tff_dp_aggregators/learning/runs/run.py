@@ -50,7 +50,6 @@ from tff_dp_aggregators.learning.runs import run_directory
 from tff_dp_aggregators.learning.runs import saved_model
 from tff_dp_aggregators.sampling import schedule as schedule_lib
 
-_MAX_CHECKPOINT_FRACTION = 0.05  # Of the running time.
 _CLIENTS, NOT_PRIVATE = metrics_file.CLIENTS, metrics_file.NOT_PRIVATE
 # Columns of the signal-to-noise ratio; the learning process measures the first two.
 _SIGNAL, _NOISE = f'{NOT_PRIVATE}signal_norm', 'squared_noise_norm'
@@ -75,7 +74,7 @@ class Run:
     self.plan, self.directory = plan, directory
     self._evaluator = evaluator
     self._cluster: Optional[cluster_lib.Cluster] = None
-    self._checkpointed, self._checkpoint_took = time.monotonic(), 0.0
+    self._checkpointed = time.monotonic()
     # Sum of all rounds so far; from exact sums of clients, and so not private.
     self._signal_to_noise = aggregators.SignalToNoise()
     self._measures_signal = plan.server.not_private_signal_to_noise
@@ -153,11 +152,7 @@ class Run:
         if self._keeps_rounds:  # No later run would write these events again.
           events.flush()
         progress.update(row)
-        # Checkpoints of large states may take a small part of the time only.
-        seconds = plan.options.checkpoint_seconds
-        if seconds:
-          seconds = max(seconds, self._checkpoint_took / _MAX_CHECKPOINT_FRACTION)
-        if time.monotonic() - self._checkpointed >= seconds:
+        if time.monotonic() - self._checkpointed >= plan.options.checkpoint_seconds:
           events.flush()
           self._checkpoint(rounds, released)
       self._checkpoint(rounds, released)
@@ -190,7 +185,6 @@ class Run:
     return latest or self._checkpoint(0, initial)
 
   def _checkpoint(self, rounds: int, state: Any) -> checkpoints_lib.Checkpoint:
-    begun = time.monotonic()
     checkpoint = self._save(rounds, state)
     weights = state.global_model_weights
     content = saved_model.numbered(
@@ -198,7 +192,6 @@ class Run:
     )
     self.directory.write(run_directory.MODEL, content)
     self._checkpointed = time.monotonic()
-    self._checkpoint_took = self._checkpointed - begun
     return checkpoint
 
   def _save(
