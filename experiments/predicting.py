@@ -11,7 +11,7 @@ import tensorflow as tf
 
 from tff_dp_aggregators import learning
 from tff_dp_aggregators.learning import keras_losses
-from tff_dp_aggregators.learning import metrics as learning_metrics
+from tff_dp_aggregators.learning.runs import evaluation
 from tff_dp_aggregators.learning.runs import run_directory
 from tff_dp_aggregators.learning.runs import saved_model
 
@@ -68,7 +68,7 @@ class Predictor:
     """Returns name and value of the run's metric on data with labels."""
     metric = self._metric.make(self._shape)
     is_mean = isinstance(metric, learning.MeanMetric)
-    sums, outputs, labels = learning_metrics.Sums(), [], []
+    sums, outputs, labels = evaluation.Sums(), [], []
     for x, y in data.examples():
       predicted = self._outputs(x)
       if self._shape.label_kind == 'number':

@@ -61,7 +61,7 @@ class _OwnModel(kind_lib.Kind):
     from tff_dp_aggregators.learning import keras_losses
     from tff_dp_aggregators.learning import models as models_lib
     from tff_dp_aggregators.learning import packed
-    from tff_dp_aggregators.learning.packed import step_checks
+    from tff_dp_aggregators.learning.packed import training as training_lib
 
     from . import networks
 
@@ -90,7 +90,9 @@ class _OwnModel(kind_lib.Kind):
         _check_logits(model, are_tags)
       _check_outputs(model, shape)
       plain = tff.learning.optimizers.build_sgdm(1.0)
-      step_checks.refuse_random_models(packed.LocalTraining(model, plain, batch_size=1))
+      training_lib.refuse_random_models(
+        packed.LocalTraining(model, plain, batch_size=1)
+      )
     except (ValueError, TypeError) as e:
       text = ' '.join(str(e).split())
       raise program.WrongUsage(f'--model={self.name}: {text}') from e

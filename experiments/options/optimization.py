@@ -13,7 +13,6 @@ from tff_dp_aggregators import strategies
 from tff_dp_aggregators.accounting import joint_mechanism
 from tff_dp_aggregators.accounting.programs import program
 from tff_dp_aggregators.learning import options
-from tff_dp_aggregators.learning.runs import fitting
 
 
 @dataclasses.dataclass(frozen=True)
@@ -205,5 +204,5 @@ def server_from_flags(
   clipping = ('clip_order', 'target_quantile', 'clip_learning_rate')
   names = (*(row.name for row in AGGREGATION), *clipping)
   server = options.Server(**{name: values[name].value for name in names})
-  fitting.check_server(server, mechanism, clip_norm, '--')
+  options.check_server(server, mechanism, clip_norm, '--')
   return server

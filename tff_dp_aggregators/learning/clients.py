@@ -137,7 +137,7 @@ class Clients:
   @functools.cached_property
   def element_spec(self) -> Any:
     """Structure of `tf.TensorSpec` of one example."""
-    return example_spec(_as_arrays(self._read(self.ids[0]), self.owner(0)))
+    return example_spec(as_arrays(self._read(self.ids[0]), self.owner(0)))
 
   def examples(self, number: int) -> Any:
     """Returns the examples of one client, in the order in which they are stored.
@@ -151,7 +151,7 @@ class Clients:
     """
     number = checks.check_int('number', number, at_least=0)
     owner = self.owner(number)
-    arrays = _as_arrays(self._read(self.ids[number]), owner)
+    arrays = as_arrays(self._read(self.ids[number]), owner)
     check_finite(arrays, owner)
     fitted = _fitted(self.element_spec, arrays)
     if fitted is None:
@@ -200,10 +200,7 @@ def check_finite(examples: Any, owner: str, why: str = _WHY_FINITE) -> None:
 
 
 def check_repeatable(clients: Clients) -> None:
-  """Refuses clients whose examples change from one read to the next.
-
-  Only a few clients are read twice, since the same code reads all of them.
-  """
+  """Refuses clients whose examples differ when read again; reads only a few twice."""
   numbers = np.linspace(0, len(clients) - 1, _NUM_READ_TWICE).round().astype(int)
   for number in np.unique(numbers):
     first = [np.asarray(each) for each in tf.nest.flatten(clients.examples(number))]
@@ -289,7 +286,7 @@ def _sorted_ids(ids: Any) -> Sequence[Any]:
   return tuple(sorted_ids)
 
 
-def _as_arrays(examples: Any, owner: str) -> Any:
+def as_arrays(examples: Any, owner: str) -> Any:
   """A client's examples as a structure of arrays of one length above 0."""
   if isinstance(examples, tf.data.Dataset):
     examples = _from_dataset(examples, owner)
@@ -297,7 +294,7 @@ def _as_arrays(examples: Any, owner: str) -> Any:
   lengths = [(path, len(array)) for path, array in _leaves_by_path(arrays)]
   check_lengths(lengths, owner)
   if not any(length for _, length in lengths):
-    raise ValueError(f'{owner} has no examples; leave out such clients.')
+    raise ValueError(f'{owner} has no examples; leave it out.')
   return arrays
 
 
@@ -376,7 +373,6 @@ def batch_spec(example: Any) -> Any:
 
 
 def _in_words(spec: Any) -> str:
-  """The dtypes and shapes of a structure of specs."""
   words = tf.nest.map_structure(
     lambda each: f'{each.dtype.name}{list(each.shape)}', spec
   )

@@ -40,11 +40,7 @@ def default_server_optimizer() -> tff.learning.optimizers.Optimizer:
 
 
 class _CountZeroWeights(tff.aggregators.WeightedAggregationFactory):
-  """Ignores weights, but counts the clients whose weight is zero.
-
-  TFF's client work replaces a non-finite model update by zeros, and indicates that only
-  by weight zero; with uniform weighting no other client has weight zero.
-  """
+  """Counts clients of weight 0, by which TFF shows updates that are not finite."""
 
   def __init__(self, inner: tff.aggregators.UnweightedAggregationFactory):
     self._inner = inner
@@ -111,7 +107,6 @@ def _restoring_keras() -> Iterator[None]:
 def _private_mean(
   aggregator: Any, server_optimizer: tff.learning.optimizers.Optimizer
 ) -> tff.aggregators.WeightedAggregationFactory:
-  """Wraps an aggregator for TFF's processes, after checking it with the optimizer."""
   factory.check_unweighted('aggregator', aggregator)
   optimizers.check_pair(aggregator, server_optimizer)
   return _CountZeroWeights(aggregator)
@@ -178,11 +173,7 @@ def build_dp_fed_avg(
 
 
 class Proximal(tff.learning.optimizers.Optimizer):
-  """Adds to a loss strength / 2 times the squared distance from the initial weights.
-
-  FedProx in TFF 0.87 is not used: its term has the wrong sign, and drives clients away
-  from the server's model.
-  """
+  """FedProx's pull to the initial weights, which in TFF 0.87 has the wrong sign."""
 
   def __init__(self, inner: tff.learning.optimizers.Optimizer, strength: float):
     checks.check_not_negative('proximal_strength', strength)

@@ -56,12 +56,7 @@ class Losses:
   def __init__(
     self, loss: Any, model: tf.keras.Model, output_spec: Any, label_spec: Any
   ):
-    """Determines the loss of each output.
-
-    `loss`: A `tf.keras.losses.Loss`, its name, or a function of labels and outputs that
-    returns a value for each example; for several outputs also a list or mapping of
-    these. `None` for the loss that the model was compiled with.
-    """
+    """`loss`: In any form that Keras's `compile` takes; `None` for the compiled one."""
     if loss is None:
       loss = getattr(model, 'loss', None)
     if loss is None:
@@ -185,11 +180,7 @@ def check_range(
   things: str,
   ignored: Optional[int] = None,
 ) -> None:
-  """Refuses indices of classes or tokens that are not in [0, count).
-
-  `things`: What the model has `count` of, for the message.
-  `ignored`: An index that is allowed besides, such as that of padding.
-  """
+  """Refuses indices outside of [0, count), other than `ignored`."""
   indices = np.asarray(numbers)
   if count is None:
     return
@@ -208,7 +199,6 @@ def check_range(
 def _refuse_where(
   is_wrong: np.ndarray, values: np.ndarray, what: str, why: str
 ) -> None:
-  """Raises an error that names the first value that is wrong, if there is one."""
   if is_wrong.any():
     index = tuple(np.argwhere(is_wrong)[0].tolist())
     raise ValueError(f'{what} in row {index[0]} is {values[index]}, and {why}')
@@ -313,7 +303,6 @@ def _shape(spec: Any, end: Optional[int] = None) -> str:
 def _check_shapes(
   loss: tf.keras.losses.Loss, label: Any, output: Any, name: str
 ) -> None:
-  """Checks that the shape of labels fits the outputs and the kind of loss."""
   if not isinstance(label, tf.TensorSpec):
     raise ValueError(f'the labels of an output must be one array; got {label}.')
   if label.shape.rank is None or output.shape.rank is None:
@@ -356,15 +345,12 @@ def _function_of(loss: tf.keras.losses.Loss) -> str:
 
 
 def _graph_takes_logits(output: tf.Tensor) -> Optional[bool]:
-  """Whether a loss takes an output as logits, by the operations in the loss's graph.
-
-  Probabilities are clipped to at most 1 before their logarithm is taken. `None` if the
-  graph does neither, or both.
-  """
+  """Whether a loss takes an output as logits; `None` if its operations do not tell."""
   takes_logits = any(
     uses & _OF_LOGITS or uses >= _SIGMOID_CROSS_ENTROPY
     for _, uses in _made_of(output, _KEEPING)
   )
+  # Probabilities are clipped to at most 1 before their logarithm is taken.
   takes_probabilities = any(
     'Log' in uses
     for clipped, _ in _made_of(output, _KEEPING | _CLIPPING)
@@ -377,11 +363,7 @@ def _graph_takes_logits(output: tf.Tensor) -> Optional[bool]:
 def _made_of(
   tensor: tf.Tensor, types: set[str]
 ) -> Iterator[tuple[tf.Tensor, set[str]]]:
-  """Yields a tensor and those that operations of these types make of it.
-
-  With each come the types of all operations that take it first. Functions that are
-  called with a tensor are followed.
-  """
+  """Yields a tensor and what these operations make of it, each with its users."""
   for call in tensor.consumers():
     if call.type in _CALLS:
       graph = call.graph._get_function(call.get_attr('f').name).graph

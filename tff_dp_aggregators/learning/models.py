@@ -57,13 +57,7 @@ def functional(
   seed: int = 0,
   are_batched: bool = False,
 ) -> tff.learning.models.FunctionalModel:
-  """Makes a functional model, after checking that it takes the clients' examples.
-
-  `are_batched`: Whether clients have datasets of batches, for which a Keras model has
-  to say what it takes.
-  `loss`: The loss of a Keras model; `None` for the one that it was compiled with.
-  `element_spec`: Structure of `tf.TensorSpec` of one example; `None` if not known.
-  """
+  """Makes a functional model, after checking that it takes examples of this spec."""
   if isinstance(model, tff.learning.models.FunctionalModel):
     if loss is not None:
       raise ValueError('loss is for Keras models; a functional model has its own.')
@@ -144,7 +138,6 @@ def weights_in_words(model: tff.learning.models.FunctionalModel) -> list[str]:
 
 
 def _check_inputs(model: tf.keras.Model, element_spec: Any, owner: str) -> None:
-  """Checks the clients' inputs against a model that declares its inputs."""
   expected = getattr(model, 'inputs', None)
   if not expected:
     return
@@ -170,14 +163,7 @@ def _inputs_of(model: tf.keras.Model, x: Any) -> list[Any]:
 
 
 class KerasFunctionalModel(tff.learning.models.FunctionalModel):
-  """A functional model that computes what a Keras model does.
-
-  Attributes:
-    keras_model: The model; its variables keep the initial weights.
-    output_spec: The spec of its output for a batch: a structure of `tf.TensorSpec`.
-    logits: Names of the outputs that are logits according to the loss.
-    weight_names: Names of the trainable weights, in Keras's order: number and name.
-  """
+  """A functional model that computes what a Keras model does."""
 
   def __init__(self, model: tf.keras.Model, loss: Any, input_spec: Any):
     refuse(model)
@@ -193,7 +179,7 @@ class KerasFunctionalModel(tff.learning.models.FunctionalModel):
     # Whether penalties depend on inputs, as activity regularizers do.
     self.penalty_needs_inputs = traced[True].penalty_needs_inputs
     self.output_spec = traced[False].output_spec
-    self.logits: set[str] = set()
+    self.logits: set[str] = set()  # Outputs that are logits according to the loss.
     self._losses: Optional[keras_losses.Losses] = None
     if not isinstance(loss, keras_losses.BatchLoss):
       loss = keras_losses.Losses(loss, model, self.output_spec, y)
@@ -249,12 +235,7 @@ class KerasFunctionalModel(tff.learning.models.FunctionalModel):
           keras_losses.check_range(tokens, node.layer.input_dim, what, 'embeddings')
 
   def sample(self) -> tuple[Any, Any]:
-    """Random inputs that the model takes, and outputs with the initial weights.
-
-    Floats are normal with standard deviation 10, and integers 0. If the model fails on
-    these, as an embedding does that looks floats up, or puts out numbers that are not
-    finite, floats are from 0 to 1, and integers 1.
-    """
+    """Random inputs, of deviation 10 or else from 0 to 1, and outputs for them."""
     x, _ = clients_lib.pair(self.input_spec)
     weights = tf.nest.map_structure(tf.constant, self.initial_weights)
     rng = np.random.default_rng(1)
@@ -454,10 +435,7 @@ def _inner(variable: Any) -> Any:
 
 @contextlib.contextmanager
 def _read_instead(tensors: Mapping[int, tf.Tensor]) -> Iterator[None]:
-  """Has reads of variables return tensors, by id of the variable.
-
-  Eager tensors become constants, because TensorFlow 1 graphs cannot hold them.
-  """
+  """Has reads of variables return tensors, by id; eager ones become constants."""
   captures = capture_container.FunctionCaptures
   capture = captures.capture_by_value
 

@@ -25,10 +25,7 @@ from tff_dp_aggregators.strategies import registry
 
 
 class FTRL(tff.learning.optimizers.Optimizer):
-  """Follows the regularized leader on cumulative sums; see `build_ftrl`.
-
-  It has no TFF hyperparameters: a new learning rate would apply to past rounds too.
-  """
+  """DP-FTRL. A hyperparameter would change past rounds too, so there is none."""
 
   def __init__(
     self,
@@ -75,7 +72,8 @@ class FTRL(tff.learning.optimizers.Optimizer):
 
   def initialize(self, specs: Any) -> Any:
     """Returns the state before the first round."""
-    return collections.OrderedDict(anchor=_zeros(specs), velocity=_zeros(specs))
+    zeros = tf.nest.map_structure(lambda each: tf.zeros(each.shape, each.dtype), specs)
+    return collections.OrderedDict(anchor=zeros, velocity=zeros)
 
   def next(self, state: Any, weights: Any, gradients: Any) -> Any:
     """Applies the sum of all rounds so far: Algorithm 1 of arXiv:2103.00039.
@@ -192,13 +190,10 @@ class ServerSchedule:
 
     Args:
       name: One of `strategies.registry.KINDS`. 'gaussian' and 'tree' have nothing to
-        optimise; 'blt' and its variants take momentum and weight decay, but only
-        constant learning rates.
+        optimise; 'blt' and its variants take only constant learning rates.
       participation: Limits of participation, for the workload's number of rounds.
-      **options: As for `accounting.Mechanism`.
-
-    Returns:
-      A strategy, to be given to `accounting.Mechanism` under the name 'file'.
+      **options: As for `accounting.Mechanism`, to which it is given under the name
+        'file'.
     """
     given = registry.check_options(name, options)
     limits = sampling.limits_of(participation)
@@ -245,16 +240,7 @@ class ScheduledOptimizer(tff.learning.optimizers.Optimizer):
 
 
 class ClientSchedule:
-  """The clients' learning rate in each round, and optimizers with that rate.
-
-  A schedule within a client's optimizer would count the client's steps, and restart in
-  each round. So the round's number is in the server's state, as in TFF's
-  `build_weighted_fed_avg_with_optimizer_schedule`, and clients receive the rate.
-
-  Attributes:
-    learning_rates: By round, float32; computed once, before the first round.
-    make: Makes the optimizer with a given learning rate.
-  """
+  """Clients' learning rates by round, float32, and optimizers with one of them."""
 
   def __init__(
     self,
@@ -308,10 +294,7 @@ def check_pair(
   aggregator: tff.aggregators.UnweightedAggregationFactory,
   server_optimizer: tff.learning.optimizers.Optimizer,
 ) -> None:
-  """Refuses an aggregator whose results a server's optimizer cannot work on.
-
-  This package's aggregators and TFF's mean are checked; others are accepted.
-  """
+  """Refuses an aggregator, of this package or TFF's mean, that is not for it."""
   while isinstance(aggregator, _WRAPPERS):
     aggregator = aggregator.inner
   is_private = isinstance(aggregator, aggregators.DPMeanFactory)
@@ -367,28 +350,20 @@ _ADAFACTOR = type(tff.learning.optimizers.build_adafactor(1.0))
 
 
 class _Adafactor(tff.learning.optimizers.Optimizer):
-  """TFF's Adafactor, with a state of constant type, which TFF's processes require.
-
-  In TFF 0.87 its `next` turns the number of steps from an integer into a float.
-  """
+  """Keeps the types of Adafactor's state: in TFF 0.87 an integer becomes a float."""
 
   def __init__(self, inner: tff.learning.optimizers.Optimizer):
     self._inner = inner
 
   def initialize(self, specs: Any) -> Any:
-    return _adafactor_state(self._inner.initialize(specs))
+    return tf.nest.map_structure(tf.convert_to_tensor, self._inner.initialize(specs))
 
   def next(self, state: Any, weights: Any, gradients: Any) -> Any:
-    state, weights = self._inner.next(state, weights, gradients)
-    return _adafactor_state(state), weights
-
-
-def _adafactor_state(state: Any) -> Any:
-  return collections.OrderedDict(
-    steps=tf.cast(state['steps'], tf.int32),
-    moments=state['moments'],
-    hparams=collections.OrderedDict(sorted(state['hparams'].items())),
-  )
+    after, weights = self._inner.next(state, weights, gradients)
+    cast = tf.nest.map_structure(
+      lambda old, new: tf.cast(new, old.dtype), state, after, check_types=False
+    )
+    return cast, weights
 
 
 def _rate_of(
@@ -396,7 +371,3 @@ def _rate_of(
 ) -> tf.Tensor:
   """The learning rate of a round; after the last round, the last rate (unused)."""
   return tf.gather(tf.constant(rates), tf.minimum(this_round, len(rates) - 1))
-
-
-def _zeros(specs: Any) -> Any:
-  return tf.nest.map_structure(lambda spec: tf.zeros(spec.shape, spec.dtype), specs)

@@ -32,11 +32,9 @@ from tff_dp_aggregators.learning import models
 from tff_dp_aggregators.learning import optimizers
 from tff_dp_aggregators.learning import options
 from tff_dp_aggregators.learning import packed
-from tff_dp_aggregators.learning import population as population_lib
 from tff_dp_aggregators.learning import runtime
-from tff_dp_aggregators.learning.packed import step_checks
+from tff_dp_aggregators.learning.packed import training as training_lib
 from tff_dp_aggregators.learning.runs import evaluation
-from tff_dp_aggregators.learning.runs import fitting
 from tff_dp_aggregators.learning.runs import metrics_file
 from tff_dp_aggregators.learning.runs import plan as plan_lib
 from tff_dp_aggregators.learning.runs import progress
@@ -65,15 +63,14 @@ class Result:
     run_dir: The run's directory.
     rounds: Number of rounds released, according to the ledger.
     num_rounds: Number of rounds planned.
-    epsilon: The report's epsilon at `delta`, which is that of the whole plan even if
-      not all rounds were run; infinite without privacy, and with the noise of a
-      simulated cohort.
+    epsilon: The report's epsilon at `delta`, that of the whole plan even if not all
+      rounds were run; infinite without privacy, and with a simulated cohort's noise.
     delta: The delta at which epsilon was computed.
     metrics: The row of the last round in `metrics.csv`.
     weights: The model's weights, as NumPy arrays.
     statement: The statement from which the report is rendered.
-    simulated_epsilon: What a run with the simulated cohort would have spent; `None` if
-      none was simulated. If it is set, there is no guarantee.
+    simulated_epsilon: What a run with the simulated cohort would have spent; if it is
+      not `None`, there is no guarantee.
   """
 
   run_dir: str
@@ -265,7 +262,7 @@ def train(
       f'and here it is {scheduler!r}; leave it out.'
     )
   run_directory.check_usable(run_dir)
-  fitting.check_clip_norm(mechanism, clip_norm)
+  options.check_clip_norm(mechanism, clip_norm)
   if seed is None:
     seed = run_directory.secret_seed(run_dir)
   seed = checks.check_int('seed', seed, at_least=0)
@@ -274,7 +271,7 @@ def train(
     canaries = packed.Canaries(
       run.audit_canaries, seed, run.audit_confidence or accounting.canaries.CONFIDENCE
     )
-  population = population_lib.Population(clients, canaries)
+  population = plan_lib.Population(clients, canaries)
   if schedule is None:
     numbers: Any = (len(population), clients_per_round, seed)
     if mechanism is None:
@@ -303,9 +300,14 @@ def train(
       population.clients = by_number.checked_by(functional_model.check_examples)
   _check_compiled_optimizer(functional_model, local.optimizer)
   local_training = _local_training(functional_model, local, schedule.num_rounds)
+  server_optimizer = optimizers.check_optimizer(
+    'server.optimizer', server.optimizer, fed_avg.default_server_optimizer()
+  )
+  if isinstance(server_optimizer, optimizers.FTRL):
+    server_optimizer = server_optimizer.on_means()
   plan = plan_lib.Plan(
     training=local_training,
-    server=dataclasses.replace(server, optimizer=_server_optimizer(server.optimizer)),
+    server=dataclasses.replace(server, optimizer=server_optimizer),
     clients=population,
     mechanism=mechanism,
     schedule=schedule,
@@ -320,7 +322,7 @@ def train(
     canaries=canaries,
   )
   plan.check(scheduler)
-  step_checks.refuse_random_models(local_training)
+  training_lib.refuse_random_models(local_training)
   evaluator = _evaluator(local_training.model, test, run_dir)
   with run_directory.RunDirectory(run_dir) as directory:
     training = run_lib.Run(plan, directory, evaluator)
@@ -361,7 +363,6 @@ def _mechanism(
 ) -> tuple[
   Optional[joint_mechanism.AnyMechanism], float, Optional[accounting.nbafl.Nbafl]
 ]:
-  """Splits the argument into mechanism, scale of the cohort, and plan of NbAFL."""
   scale, nbafl = 1.0, None
   if isinstance(given, options.SimulatedCohort):
     given, scale = given.mechanism, given.scale
@@ -374,14 +375,13 @@ def _mechanism(
       'mechanism must be an accounting.Mechanism, JointMechanism or nbafl.Nbafl, a '
       f'learning.SimulatedCohort of a mechanism, or None; got {given!r}.'
     )
-  fitting.check_scale(scale, given)
+  options.check_scale(scale, given)
   return given, scale, nbafl
 
 
 def _evaluator(
   model: tff.learning.models.FunctionalModel, test: options.Evaluation, run_dir: str
 ) -> Optional[evaluation.Evaluator]:
-  """Makes the evaluator, and tries it once unless the run is finished."""
   if test.data is None:
     return None
   evaluator = evaluation.Evaluator(model, test.data, test.metrics)
@@ -400,7 +400,6 @@ def _target(
   mechanism: Optional[joint_mechanism.AnyMechanism],
   delta: float,
 ) -> Optional[mechanism_lib.Target]:
-  """The target that was given, or that the mechanism was calibrated to."""
   if mechanism is None or mechanism.placement.is_simulation:
     return None  # Without a guarantee, there is no target to record.
   known = mechanism.target
@@ -460,16 +459,6 @@ def _check_compiled_optimizer(
     )
 
 
-def _server_optimizer(
-  optimizer: Optional[tff.learning.optimizers.Optimizer],
-) -> tff.learning.optimizers.Optimizer:
-  """The optimizer for the mean of each round; for FTRL, SGD makes the same model."""
-  checked = optimizers.check_optimizer(
-    'server.optimizer', optimizer, fed_avg.default_server_optimizer()
-  )
-  return checked.on_means() if isinstance(checked, optimizers.FTRL) else checked
-
-
 def _check_schedule(
   schedule: sampling.Schedule,
   mechanism: Optional[joint_mechanism.AnyMechanism],
@@ -477,7 +466,6 @@ def _check_schedule(
   clients_per_round: Optional[float],
   num_rounds: Optional[int],
 ) -> None:
-  """Refuses a schedule that contradicts the other arguments, unless `Plan` does."""
   if mechanism is not None and not mechanism.is_sampled:
     # States, and so the ledger, have events for this neighbouring relation alone.
     relation = sampling.check_relation(mechanism.participation)
@@ -497,7 +485,6 @@ def _check_schedule(
 
 
 def _result(run: run_lib.Run, make: Optional[Callable[[], Any]]) -> Result:
-  """Writes the report of the run so far, and returns its result."""
   directory, plan = run.directory, run.plan
   num_rounds = plan.schedule.num_rounds
   if not directory.has(run_directory.METRICS):

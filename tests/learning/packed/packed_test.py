@@ -23,7 +23,7 @@ from tff_dp_aggregators.learning import local_order
 from tff_dp_aggregators.learning import models
 from tff_dp_aggregators.learning import packed
 from tff_dp_aggregators.learning.packed import simulation as packed_lib
-from tff_dp_aggregators.learning.packed import step_checks
+from tff_dp_aggregators.learning.packed import training as training_lib
 
 _runtime, data = populations.local_runtime, populations.data
 _PARTICIPATION = strategies.Participation(8, min_separation=2)
@@ -69,7 +69,7 @@ def _packed(data, aggregator, model=None, **kwargs):
 
 def _why_one_by_one(data, model):
   """Returns the reason that `_packed` would find, before it makes graphs."""
-  return step_checks.why_one_by_one(_training(model), data)
+  return training_lib.why_one_by_one(_training(model), data)
 
 
 def _composed_process(aggregator):
@@ -317,7 +317,7 @@ def test_only_activity_regularizers_prevent_padding(data, regularizer, reason):
   layer = tf.keras.layers.Dense(
     populations.NUM_CLASSES, input_shape=[populations.NUM_FEATURES], **regularizer
   )
-  assert step_checks.is_padded(_training(), data)
+  assert training_lib.is_padded(_training(), data)
   assert _why_one_by_one(data, _keras(layer)) == reason
 
 

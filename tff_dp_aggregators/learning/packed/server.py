@@ -117,7 +117,8 @@ class Server:
       finite = _rows_finite(stacked.update)
     metrics = grid.zero_rows_unless(finite, stacked.metrics)
     metrics = tf.nest.map_structure(grid.sum_of_rows, metrics)
-    return total, _counts_of(counted_finite), metrics
+    nonfinite = tf.reduce_sum(tf.cast(tf.logical_not(counted_finite), tf.int32))
+    return total, factory.Counts(tf.size(counted_finite), nonfinite), metrics
 
   def add_noise(
     self,
@@ -197,11 +198,6 @@ class Server:
       aggregator=measured,
       finalizer=collections.OrderedDict(update_non_finite=non_finite),
     )
-
-
-def _counts_of(finite: tf.Tensor) -> factory.Counts:
-  nonfinite_clients = tf.reduce_sum(tf.cast(tf.logical_not(finite), tf.int32))
-  return factory.Counts(tf.size(finite), nonfinite_clients)
 
 
 def _rows_finite(stacked: Any) -> tf.Tensor:

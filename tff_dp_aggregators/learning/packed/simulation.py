@@ -25,7 +25,6 @@ from tff_dp_aggregators.learning import optimizers
 from tff_dp_aggregators.learning.packed import canaries as canaries_lib
 from tff_dp_aggregators.learning.packed import data as data_lib
 from tff_dp_aggregators.learning.packed import server as server_lib
-from tff_dp_aggregators.learning.packed import step_checks
 from tff_dp_aggregators.learning.packed import training as training_lib
 from tff_dp_aggregators.sampling import schedule as schedule_lib
 
@@ -45,7 +44,7 @@ def num_packs(sizes: np.ndarray, local_epochs: int, *, side_by_side: bool) -> in
   """Number of packs for a cohort whose clients have the given numbers of examples.
 
   At least two, if there are two clients; more if every pack then has enough examples;
-  and enough for no pack to be larger than `step_checks.LARGEST`.
+  and enough for no pack to be larger than `LARGEST` of `training`.
   """
   cohort = len(sizes)
   min_examples = _MIN_EXAMPLES_ONE_BY_ONE
@@ -53,7 +52,7 @@ def num_packs(sizes: np.ndarray, local_epochs: int, *, side_by_side: bool) -> in
     min_examples = _MIN_EXAMPLES_SIDE_BY_SIDE
   num = min(_ENOUGH_PACKS, int(sizes.sum()) * local_epochs // min_examples)
   power = max(1, num.bit_length() - 1)
-  while cohort > step_checks.LARGEST << power:
+  while cohort > training_lib.LARGEST << power:
     power += 1
   return max(1, min(cohort, 1 << power))
 
@@ -116,7 +115,7 @@ class PackedFedAvg:
     self._thread = interrupts.CallingThread()
     self._server = server_lib.Server(training, aggregator, server_optimizer)
     self._training = training
-    self.one_by_one = step_checks.why_one_by_one(training, data)
+    self.one_by_one = training_lib.why_one_by_one(training, data)
     self._insertion = None
     if canaries is not None:
       assert clip_norm is not None
@@ -170,8 +169,8 @@ class PackedFedAvg:
 
   def _pack(self, weights: training_lib.Weights, params: Any, rows: tf.Tensor) -> Any:
     """Returns the sums of clients' contributions; rows are int64 [clients, 3]."""
-    at_once = 1 if self.one_by_one else step_checks.at_once(self._training)
-    padded = step_checks.is_padded(self._training, self._data)
+    at_once = 1 if self.one_by_one else training_lib.at_once(self._training)
+    padded = training_lib.is_padded(self._training, self._data)
     examples = self._data.tensors()
 
     def body(number: tf.Tensor, sums: Any) -> Any:
@@ -195,7 +194,6 @@ class PackedFedAvg:
   def _finish_round(
     self, state: Any, sums: Any, rows: tf.Tensor, cuts: tf.Tensor, *canaries: tf.Tensor
   ) -> tuple[Any, Any]:
-    """Adds noise, also that of clients; returns the next state and metrics."""
     sums = tf.nest.pack_sequence_as(self._sums_specs, tf.nest.flatten(sums))
     # The sums and the noise are integers, so the order of addition does not matter.
     sums = self._server.add_noise(state, sums, rows[:, 2])

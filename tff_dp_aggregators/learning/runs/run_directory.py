@@ -112,10 +112,7 @@ class RunDirectory:
     return read_config(self.path) if self.has(CONFIG) else None
 
   def begin(self, config: Mapping[str, Any], private: Collection[str] = ()) -> None:
-    """Records a new run's configuration, or refuses another one than a resumed run's.
-
-    `private`: Dotted names of the settings that `config.json` must not have.
-    """
+    """Records a new run's configuration, or refuses another than a resumed run's."""
     saved = self.config
     if saved is not None:
       _refuse_others(self.path, saved, config)
@@ -158,11 +155,7 @@ class RunDirectory:
         self.write(os.path.join(SHARE, name), file.read())
 
   def mark_as_original(self) -> None:
-    """Marks a directory with checkpoints as the one that its run began in.
-
-    The mark is the inode number, which a move within a file system keeps, and a copy
-    does not. If a network file system renumbers, the user has to remove the mark.
-    """
+    """Marks a directory by its inode number, which a move keeps and a copy does not."""
     if not self.has(ORIGINAL):
       self.write(ORIGINAL, json.dumps({'inode': os.stat(self.path).st_ino}) + '\n')
 
@@ -223,10 +216,7 @@ def check_flags(
   data_facts: Optional[Mapping[str, Any]] = None,
   checksums: Optional[Mapping[str, str]] = None,
 ) -> None:
-  """Compares flags with those of a run in `path`, if any, before anything is loaded.
-
-  `checksums`: Those that a configuration has of what is in a flag's file, by flag.
-  """
+  """Compares flags, and checksums of their files, with those of a run in `path`."""
   if not os.path.exists(os.path.join(path, CONFIG)):
     return
   now: dict[str, Any] = {'flags': flags}
