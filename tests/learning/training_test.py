@@ -314,7 +314,7 @@ def test_schedule_that_violates_min_separation_stops_the_run(tmp_path):
 @pytest.mark.parametrize(
   ('changes', 'match'),
   [
-    ({'clip_norm': None}, 'clip_norm is missing, which a mechanism needs'),
+    ({'clip_norm': None}, 'clip_norm is missing: a mechanism needs it'),
     ({'mechanism': None, 'clip_norm': None}, 'num_rounds is missing'),
     ({'clients_per_round': None}, 'clients_per_round is missing'),
     ({'clients_per_round': 6}, 'need 18 clients with min_separation=3; num_clients=12'),

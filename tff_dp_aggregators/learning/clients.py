@@ -57,11 +57,7 @@ class Clients:
     input_spec: Any = None,
     draw_id: Optional[Callable[[Any], Any]] = None,
   ):
-    """Initializes the clients; `of` does so from common containers, see there.
-
-    `ids`: One for each client; all strings, or all integers. `read`: Returns a client's
-    examples by its id.
-    """
+    """`ids` are all strings or all integers; `read` returns the examples of one."""
     self.ids = _sorted_ids(ids)
     self._read = read
     self._draw_id = draw_id

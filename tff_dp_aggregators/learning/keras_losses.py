@@ -88,7 +88,7 @@ class Losses:
     traced = graph.inputs[: len(tf.nest.flatten(output_spec))]
     traced = tf.nest.pack_sequence_as(output_spec, traced)
     # Whether the loss of each output takes logits; `None` if it is not known.
-    self._takes_logits = {
+    self.takes_logits = {
       name: _graph_takes_logits(tensor)
       for name, tensor in by_output('outputs', traced, self._names).items()
     }
@@ -128,17 +128,12 @@ class Losses:
         why = f'the loss {function} takes whole numbers, those of classes. Correct it.'
         _refuse_where(values % 1 != 0, values, what, why)
 
-  @property
-  def of_logits(self) -> set[str]:
-    """Names of the outputs whose loss is known to take logits."""
-    return {name for name, takes_logits in self._takes_logits.items() if takes_logits}
-
   def check_probabilities(self, output: Any) -> None:
     """Refuses logits where the loss takes probabilities, and vice versa."""
     outputs = by_output('outputs', output, self._names)
     for name, loss, _ in self._parts:
       function = _function_of(loss)
-      takes_logits = self._takes_logits[name]
+      takes_logits = self.takes_logits[name]
       if takes_logits is None:
         continue
       values = np.asarray(outputs[name], np.float64)

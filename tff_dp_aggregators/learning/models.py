@@ -183,7 +183,8 @@ class KerasFunctionalModel(tff.learning.models.FunctionalModel):
     self._losses: Optional[keras_losses.Losses] = None
     if not isinstance(loss, keras_losses.BatchLoss):
       loss = keras_losses.Losses(loss, model, self.output_spec, y)
-      self.logits, self._losses = loss.of_logits, loss
+      self.logits = {name for name, is_so in loss.takes_logits.items() if is_so}
+      self._losses = loss
       if any(traced[True].masks):
         raise ValueError(_MASKED)
 

@@ -1,7 +1,7 @@
 """Options of `train` besides model, clients and mechanism; imports no TensorFlow.
 
-All of them raise TypeError if a field is not of its type, and ValueError if its value
-is out of range or not known. Functions check that they fit the mechanism.
+They raise TypeError or ValueError if a field is not of its type, or out of range;
+functions check that they fit the mechanism.
 """
 
 import dataclasses
@@ -25,8 +25,6 @@ _MAX_AUDITED_ROUNDS = 8192
 _MAX_CANARY_NUMBERS = 2**29
 # Value of `packed_simulation` that packs clients wherever that is possible.
 AUTO = 'auto'
-
-
 SUM, SECURE, MODULAR = 'sum', 'secure_sum', 'secure_modular_sum'
 # Aggregators of a round's clipped values, with help texts; secure sums are simulated.
 INNER = {
@@ -266,21 +264,6 @@ def check_packing(why_not_packed: Optional[str], needing: Mapping[str, bool]) ->
         f'{stated} is for packs of clients, and these clients are trained one by one: '
         f'{why_not_packed}. Leave one of them out.'
       )
-
-
-def check_clip_norm(
-  mechanism: Optional[joint_mechanism.AnyMechanism], clip_norm: Optional[float]
-) -> None:
-  """Refuses a mechanism without clip norm, and a clip norm beside those of parts."""
-  if mechanism is None:
-    return
-  if mechanism.parts and clip_norm is not None:
-    raise ValueError(
-      f'clip_norm={clip_norm:g} does not go with a joint mechanism: each of its parts '
-      'has its own. Leave it out.'
-    )
-  if not mechanism.parts and clip_norm is None:
-    raise ValueError('clip_norm is missing, which a mechanism needs.')
 
 
 def check_scale(

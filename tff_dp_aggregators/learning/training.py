@@ -51,6 +51,7 @@ _DELTA_WITHOUT_PRIVACY = 1e-5
 _WHAT_TO_GIVE = {
   'delta': 'epsilon is reported at it. Give one well below one over the number of '
   'clients',
+  'clip_norm': 'a mechanism needs it',
   **dict.fromkeys(('clients_per_round', 'num_rounds'), 'give it, or a schedule'),
 }
 
@@ -242,6 +243,7 @@ def train(
   mechanism, scale, nbafl = _mechanism(mechanism)
   for name, given, is_needed in (
     ('delta', delta, mechanism is not None),
+    ('clip_norm', clip_norm, mechanism is not None and not mechanism.parts),
     ('clients_per_round', clients_per_round, schedule is None),
     ('num_rounds', num_rounds, schedule is None and mechanism is None),
   ):
@@ -262,7 +264,11 @@ def train(
       f'and here it is {scheduler!r}; leave it out.'
     )
   run_directory.check_usable(run_dir)
-  options.check_clip_norm(mechanism, clip_norm)
+  if mechanism is not None and mechanism.parts and clip_norm is not None:
+    raise ValueError(
+      f'clip_norm={clip_norm:g} does not go with a joint mechanism: each of its parts '
+      'has its own. Leave it out.'
+    )
   if seed is None:
     seed = run_directory.secret_seed(run_dir)
   seed = checks.check_int('seed', seed, at_least=0)
@@ -297,8 +303,14 @@ def train(
       by_number.are_batched,
     )
     if isinstance(functional_model, models.KerasFunctionalModel):
-      population.clients = by_number.checked_by(functional_model.check_examples)
-  _check_compiled_optimizer(functional_model, local.optimizer)
+      population.given = by_number.checked_by(functional_model.check_examples)
+  compiled = getattr(getattr(functional_model, 'keras_model', None), 'optimizer', None)
+  if compiled is not None and local.optimizer is None:
+    raise ValueError(
+      f'the model is compiled with the optimizer {compiled.name} of Keras, and clients '
+      'are trained by one of TFF: give local.optimizer, such as '
+      'tff.learning.optimizers.build_sgdm(0.1).'
+    )
   local_training = _local_training(functional_model, local, schedule.num_rounds)
   server_optimizer = optimizers.check_optimizer(
     'server.optimizer', server.optimizer, fed_avg.default_server_optimizer()
@@ -444,19 +456,6 @@ def _local_training(
   return packed.LocalTraining(
     model, optimizer, int(local.batch_size), int(local.epochs), rates
   )
-
-
-def _check_compiled_optimizer(
-  model: tff.learning.models.FunctionalModel, client_optimizer: Any
-) -> None:
-  """Refuses a compiled Keras model whose optimizer would silently not be used."""
-  compiled = getattr(getattr(model, 'keras_model', None), 'optimizer', None)
-  if compiled is not None and client_optimizer is None:
-    raise ValueError(
-      f'the model is compiled with the optimizer {compiled.name} of Keras, and clients '
-      'are trained by one of TFF: give local.optimizer, such as '
-      'tff.learning.optimizers.build_sgdm(0.1).'
-    )
 
 
 def _check_schedule(

@@ -151,10 +151,7 @@ class Server:
     sums: Any,
     directions: Optional[tf.Tensor] = None,
   ) -> tuple[tff.learning.templates.LearningAlgorithmState, Any]:
-    """Returns the state after the round, and the metrics of a learning process.
-
-    `directions`: The metrics have projections onto these, float32 [canaries, size].
-    """
+    """Returns next state and metrics, with projections onto directions, if any."""
     total, counts, metrics = sums
     counts = factory.Counts(*counts)
     aggregator_state = state.aggregator

@@ -1,12 +1,10 @@
 """Packed federated averaging: trains many clients in one TensorFlow function.
 
-A round of TFF costs some 14 ms for each client, whatever the client does. Here clients
-are trained in *packs*, whose examples are read in place: clients of a pack are trained
-side by side where possible, and their updates clipped, encoded and summed. The result
+A round of TFF costs some 14 ms for each client. Here clients are trained in *packs*,
+side by side where possible, and their updates clipped, encoded and summed: the result
 of a pack is an exact sum of integers, with counts. So state, noise and accounting are
-those of `build_dp_fed_avg` with the same model, aggregator and optimizers, and a state
-of one can be used by the other. The processes of a Dask cluster may train the packs, to
-the same bits; state, noise and its keys stay here.
+those of `build_dp_fed_avg`, and a state of one can be used by the other. A Dask cluster
+may train the packs, to the same bits; state, noise and its keys stay here.
 """
 
 import concurrent.futures

@@ -93,10 +93,10 @@ class Population:
   def __init__(self, clients: Any, canaries: Optional[packed.Canaries] = None):
     self._canaries = canaries
     self.is_laid_out = isinstance(clients, packed.PackedData)
-    self._given = clients if self.is_laid_out else clients_lib.Clients.of(clients)
+    self.given = clients if self.is_laid_out else clients_lib.Clients.of(clients)
 
   def __len__(self) -> int:
-    return len(self._given) + (0 if self._canaries is None else self._canaries.number)
+    return len(self.given) + (0 if self._canaries is None else self._canaries.number)
 
   @property
   def clients(self) -> clients_lib.Clients:
@@ -106,21 +106,17 @@ class Population:
         'packed.PackedData are for packed simulation alone; give the clients '
         'themselves, or leave run.packed_simulation on.'
       )
-    return self._given
-
-  @clients.setter
-  def clients(self, clients: clients_lib.Clients) -> None:
-    self._given = clients
+    return self.given
 
   @property
   def ids(self) -> Optional[Sequence[Any]]:
     """The clients' ids by number; `None` if there are only numbers."""
-    return None if self.is_laid_out else self._with_canaries(self._given.ids)
+    return None if self.is_laid_out else self._with_canaries(self.given.ids)
 
   @property
   def draw_ids(self) -> Sequence[Any]:
     """The ids by which clients are drawn, by number."""
-    return self._with_canaries(self._given.draw_ids)
+    return self._with_canaries(self.given.draw_ids)
 
   def _with_canaries(self, ids: Sequence[Any]) -> Sequence[Any]:
     return ids if self._canaries is None else self._canaries.ids_after(ids)
@@ -128,16 +124,16 @@ class Population:
   def fewest_examples(self) -> tuple[str, int]:
     """A client with the fewest examples, for messages, and how many; reads them all."""
     if self.is_laid_out:
-      number = int(np.argmin(self._given.all_sizes))
-      return f'client number {number}', int(self._given.all_sizes[number])
-    read = map(self._given.examples, range(len(self._given)))
+      number = int(np.argmin(self.given.all_sizes))
+      return f'client number {number}', int(self.given.all_sizes[number])
+    read = map(self.given.examples, range(len(self.given)))
     sizes = [len(tf.nest.flatten(examples)[0]) for examples in read]
-    return self._given.owner(int(np.argmin(sizes))), min(sizes)
+    return self.given.owner(int(np.argmin(sizes))), min(sizes)
 
   @functools.cached_property
   def checksum(self) -> str:
     """A checksum of all examples, of who has them, and of ids that are not numbers."""
-    return self._given.checksum if self.is_laid_out else data_lib.checksum(self._given)
+    return self.given.checksum if self.is_laid_out else data_lib.checksum(self.given)
 
   def lay_out(self, directory: str) -> None:
     """Lays the clients out for packed simulation, and caches their checksum."""
@@ -146,11 +142,11 @@ class Population:
   def laid_out(self, directory: str) -> packed.PackedData:
     """Returns the examples for packed simulation, laid out if they are not yet."""
     if self.is_laid_out:
-      return self._given
+      return self.given
     if os.path.isdir(directory):
       packed_data = packed.PackedData(directory)
     else:
-      packed_data = packed.lay_out(self._given, directory)
+      packed_data = packed.lay_out(self.given, directory)
     if packed_data.checksum != self.checksum:
       raise ValueError(
         f'the examples in {directory} are not those of the clients: they have the '

@@ -70,10 +70,8 @@ class Status(NamedTuple):
 
 def find(directory: run_directory.RunDirectory, num_rounds: int) -> Status:
   """Returns how far a run is; raises FilesError if its files contradict each other."""
-  path, has_ledger = (
-    directory.file(run_directory.LEDGER),
-    directory.has(run_directory.LEDGER),
-  )
+  path = directory.file(run_directory.LEDGER)
+  has_ledger = directory.has(run_directory.LEDGER)
   has_checkpoint = has_checkpoint_in(directory.file(run_directory.CHECKPOINTS))
   # Existing files that are written after the ledger.
   later = list(filter(directory.has, _LATER))

@@ -4,9 +4,8 @@
 lock on `.lock`, which is never removed; `log.txt` and `error.txt` belong to the program
 that runs, and may exist before the run.
 
-Somebody who knows all clients but one could find out from a hash of the data, by
-trying, whether that one is among them; a seed reveals who was drawn, or the noise. So
-no file that may be shared has a seed or a hash of the data, nor a hash of a seed that
+A hash of the data shows who is among them to somebody who tries, and a seed who was
+drawn, or the noise. So no file that may be shared has these, nor a hash of a seed that
 is quick to try: see `Plan.private_settings`.
 """
 
