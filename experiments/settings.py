@@ -18,7 +18,6 @@ from tff_dp_aggregators import sampling
 from tff_dp_aggregators.accounting.programs import program
 from tff_dp_aggregators.accounting.programs import table
 from tff_dp_aggregators.learning import options
-from tff_dp_aggregators.learning.runs import fitting
 from tff_dp_aggregators.learning.runs import run_directory
 
 from . import tasks
@@ -175,7 +174,7 @@ def check_cohorts(
       f'--max_clients={maximum}, and rounds ask for {cohort:g} clients, whose sum '
       'might wrap around. Change one of them.'
     )
-  fitting.check_clients(privacy.mechanism, numbers.get('min_clients', 0), schedule)
+  options.check_clients(privacy.mechanism, numbers.get('min_clients', 0), schedule)
 
 
 def _check_packing(
@@ -184,7 +183,7 @@ def _check_packing(
   """Refuses packs, canaries and seeded noise of clients if clients train one by one."""
   mechanism, stated = privacy.mechanism, run.packed_simulation
   clients_add_noise = mechanism is not None and mechanism.placement.is_on_clients
-  why_one_by_one = fitting.why_one_by_one(server, mechanism, '--') or (
+  why_one_by_one = options.why_one_by_one(server, mechanism, '--') or (
     '--nopacked_simulation' if stated is False else None
   )
   needing = {
@@ -194,9 +193,9 @@ def _check_packing(
       clients_add_noise and privacy.noise_seed(run) is not None
     ),
   }
-  fitting.check_packing(why_one_by_one, needing)
+  options.check_packing(why_one_by_one, needing)
   if run.audit_canaries is not None:
-    fitting.check_canaries(
+    options.check_canaries(
       run.audit_canaries,
       mechanism,
       server,

@@ -18,7 +18,7 @@ import warnings
 from absl import flags
 
 from tff_dp_aggregators.accounting.programs import program
-from tff_dp_aggregators.learning.runs import fitting
+from tff_dp_aggregators.learning import options as learning_options
 from tff_dp_aggregators.learning.runs import run_directory
 
 from . import settings as settings_lib
@@ -47,7 +47,7 @@ PROGRAM = program.Program(
   settings_lib.groups,
   main,
   # Other errors of the training are shown with a traceback.
-  (run_directory.FilesError, fitting.TooFewExamplesError, BlockingIOError),
+  (run_directory.FilesError, learning_options.TooFewExamplesError, BlockingIOError),
   settings_lib.BASIC,
 )
 execute, run = PROGRAM.execute, PROGRAM.run

@@ -13,7 +13,6 @@ from tff_dp_aggregators import strategies
 from tff_dp_aggregators.accounting import joint_mechanism
 from tff_dp_aggregators.accounting.programs import program
 from tff_dp_aggregators.learning import options
-from tff_dp_aggregators.learning.runs import fitting
 
 
 @dataclasses.dataclass(frozen=True)
@@ -213,5 +212,5 @@ def server_from_flags(
 ) -> options.Server:
   names = [each.name for each in dataclasses.fields(options.Server)]
   server = options.Server(**{n: values[n].value for n in names if n in values})
-  fitting.check_server(server, mechanism, clip_norm, '--')
+  options.check_server(server, mechanism, clip_norm, '--')
   return server

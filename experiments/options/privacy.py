@@ -20,7 +20,7 @@ from tff_dp_aggregators.accounting import noises
 from tff_dp_aggregators.accounting.programs import flags as flags_lib
 from tff_dp_aggregators.accounting.programs import program
 from tff_dp_aggregators.accounting.programs import table
-from tff_dp_aggregators.learning.runs import fitting
+from tff_dp_aggregators.learning import options as learning_options
 from tff_dp_aggregators.strategies import registry
 
 from . import optimization as optimization_options
@@ -161,7 +161,7 @@ def from_flags(
     mechanism = _mechanism(values, participation, optimization)
     if values.noise_multiplier is None and not mechanism.placement.is_simulation:
       target_epsilon = values.target_epsilon  # Simulated noise does not keep a target.
-  fitting.check_scale(
+  learning_options.check_scale(
     values.simulated_cohort_scale, mechanism, '--simulated_cohort_scale'
   )
   return Privacy(

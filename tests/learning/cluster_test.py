@@ -169,7 +169,7 @@ def test_noise_key_is_not_sent_to_workers(client, banded, monkeypatch):
 
 
 def test_pack_that_fails_on_all_workers_raises_computation_error(client, data, banded):
-  packs = banded.cohort(*_cohort(0)).packs
+  packs = banded.packs(*_cohort(0))
   arguments = [np.zeros([2, 7], np.float32)] * len(banded._broadcast.results)
   with pytest.raises(tf.errors.InvalidArgumentError):
     banded._function.at(data.directory)(arguments, packs[0])

@@ -14,7 +14,7 @@ from tff_dp_aggregators import learning
 from tff_dp_aggregators import strategies
 from tff_dp_aggregators.learning import models
 from tff_dp_aggregators.learning import packed
-from tff_dp_aggregators.learning.packed import step_checks
+from tff_dp_aggregators.learning.packed import training as training_lib
 from tff_dp_aggregators.learning.runs import evaluation
 
 _KERAS = tf.keras
@@ -743,7 +743,7 @@ def test_losses_that_hide_effects_of_padding_are_trained_one_by_one(
   functional = _functional(make, *clients['6'], loss)
   training = packed.LocalTraining(functional, tff.learning.optimizers.build_sgdm(), 4)
   data = packed.lay_out(learning.Clients.of(clients), str(tmp_path / 'data'))
-  assert 'have to be padded' in step_checks.why_one_by_one(training, data)
+  assert 'have to be padded' in training_lib.why_one_by_one(training, data)
 
 
 def test_mixed_precision_regularizers_use_unrounded_weights():

@@ -314,7 +314,7 @@ def test_schedule_that_violates_min_separation_stops_the_run(tmp_path):
 @pytest.mark.parametrize(
   ('changes', 'match'),
   [
-    ({'clip_norm': None}, 'clip_norm is missing, which a mechanism needs'),
+    ({'clip_norm': None}, 'clip_norm is missing: a mechanism needs it'),
     ({'mechanism': None, 'clip_norm': None}, 'num_rounds is missing'),
     ({'clients_per_round': None}, 'clients_per_round is missing'),
     ({'clients_per_round': 6}, 'need 18 clients with min_separation=3; num_clients=12'),
@@ -341,7 +341,7 @@ def test_schedule_that_violates_min_separation_stops_the_run(tmp_path):
     ),
     ({'model': training_runs.random_model()}, 'random numbers anew'),
     ({'test_metrics': {'max': max}}, r"metrics\['max'\] must make a number"),
-    ({'test_data': (np.zeros([0, 2]), np.zeros([0, 1]))}, 'test data have no examples'),
+    ({'test_data': (np.zeros([0, 2]), np.zeros([0, 1]))}, 'test data has no examples'),
     (
       {'test_data': {'x': np.zeros([2, 2]), 'y': np.array([[0.0], [np.inf]])}},
       r'test data: y\[1, 0\] is inf, .*loss',

@@ -31,7 +31,7 @@ _NAMES = {
   'ClientTraining': 'options',
   'Clients': 'clients',
   'Evaluation': 'options',
-  'MeanMetric': 'metrics',
+  'MeanMetric': 'runs.evaluation',
   'Result': 'training',
   'RunOptions': 'options',
   'Server': 'options',

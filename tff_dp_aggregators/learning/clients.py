@@ -57,11 +57,7 @@ class Clients:
     input_spec: Any = None,
     draw_id: Optional[Callable[[Any], Any]] = None,
   ):
-    """Initializes the clients; `of` does so from common containers, see there.
-
-    `ids`: One for each client; all strings, or all integers. `read`: Returns a client's
-    examples by its id.
-    """
+    """`ids` are all strings or all integers; `read` returns the examples of one."""
     self.ids = _sorted_ids(ids)
     self._read = read
     self._draw_id = draw_id
@@ -77,11 +73,11 @@ class Clients:
 
     A client's examples are a structure of arrays with an entry for each example: an
     array, a tuple of arrays such as x and y, or a mapping of names to arrays; or a
-    `tf.data.Dataset` of single examples, not of batches. A list is an array. Models are
-    trained on inputs and labels: a tuple of both, or the names x and y and no others.
-    All numbers must be finite, and the same whenever a client is read: shuffling and
-    random draws need seeds. A dataset must end within `MAX_BYTES`, and within
-    `MAX_EXAMPLES` if its cardinality is unknown.
+    `tf.data.Dataset` of single examples, not of batches. A list is an array. Models
+    take a tuple of inputs and labels, or the names x and y and no others. All numbers
+    must be finite, and the same whenever a client is read: shuffling and random draws
+    need seeds. A dataset must end within `MAX_BYTES`, and within `MAX_EXAMPLES` if its
+    cardinality is unknown.
 
     Args:
       clients: A mapping of ids to examples; a `tff.simulation.datasets.ClientData`; or
@@ -137,7 +133,7 @@ class Clients:
   @functools.cached_property
   def element_spec(self) -> Any:
     """Structure of `tf.TensorSpec` of one example."""
-    return _spec_of(_as_arrays(self._read(self.ids[0]), self.owner(0)))
+    return example_spec(as_arrays(self._read(self.ids[0]), self.owner(0)))
 
   def examples(self, number: int) -> Any:
     """Returns the examples of one client, in the order in which they are stored.
@@ -151,12 +147,12 @@ class Clients:
     """
     number = checks.check_int('number', number, at_least=0)
     owner = self.owner(number)
-    arrays = _as_arrays(self._read(self.ids[number]), owner)
+    arrays = as_arrays(self._read(self.ids[number]), owner)
     check_finite(arrays, owner)
     fitted = _fitted(self.element_spec, arrays)
     if fitted is None:
       raise ValueError(
-        f'{owner} has {_in_words(_spec_of(arrays))} for each example, and '
+        f'{owner} has {_in_words(example_spec(arrays))} for each example, and '
         f'{self._whose_spec} {_in_words(self.element_spec)}. Convert it, by .astype or '
         '.reshape.'
       )
@@ -200,10 +196,7 @@ def check_finite(examples: Any, owner: str, why: str = _WHY_FINITE) -> None:
 
 
 def check_repeatable(clients: Clients) -> None:
-  """Refuses clients whose examples change from one read to the next.
-
-  Only a few clients are read twice, since the same code reads all of them.
-  """
+  """Refuses clients whose examples differ when read again; reads only a few twice."""
   numbers = np.linspace(0, len(clients) - 1, _NUM_READ_TWICE).round().astype(int)
   for number in np.unique(numbers):
     first = [np.asarray(each) for each in tf.nest.flatten(clients.examples(number))]
@@ -289,7 +282,7 @@ def _sorted_ids(ids: Any) -> Sequence[Any]:
   return tuple(sorted_ids)
 
 
-def _as_arrays(examples: Any, owner: str) -> Any:
+def as_arrays(examples: Any, owner: str) -> Any:
   """A client's examples as a structure of arrays of one length above 0."""
   if isinstance(examples, tf.data.Dataset):
     examples = _from_dataset(examples, owner)
@@ -297,7 +290,7 @@ def _as_arrays(examples: Any, owner: str) -> Any:
   lengths = [(path, len(array)) for path, array in _leaves_by_path(arrays)]
   check_lengths(lengths, owner)
   if not any(length for _, length in lengths):
-    raise ValueError(f'{owner} has no examples; leave out such clients.')
+    raise ValueError(f'{owner} has no examples; leave it out.')
   return arrays
 
 
@@ -350,33 +343,32 @@ def _array(value: Any, path: str, owner: str) -> np.ndarray:
 
 def _fitted(spec: Any, arrays: Any) -> Any:
   """Arrays in the structure of a spec; `None` if they differ from it."""
-  if isinstance(spec, tf.TensorSpec):
-    fits = isinstance(arrays, np.ndarray) and (
-      tf.as_dtype(arrays.dtype) == spec.dtype
-      and spec.shape.is_compatible_with(arrays.shape[1:])
-    )
-    return arrays if fits else None
-  if not isinstance(arrays, (Mapping, tuple)) or len(arrays) != len(spec):
-    return None
-  if isinstance(spec, Mapping):
-    by_key = arrays if isinstance(arrays, Mapping) else dict(zip(spec, arrays))
-    fitted = {key: _fitted(each, by_key.get(key)) for key, each in spec.items()}
-    is_whole = all(each is not None for each in fitted.values())
-    return collections.OrderedDict(fitted) if is_whole else None
-  if isinstance(arrays, Mapping):
-    return None
-  parts = tuple(map(_fitted, spec, arrays))
-  return parts if all(each is not None for each in parts) else None
+  if isinstance(spec, Mapping) and isinstance(arrays, tuple):
+    arrays = dict(zip(spec, arrays)) if len(spec) == len(arrays) else arrays
+  by_path, specs = dict(_leaves_by_path(arrays)), dict(_leaves_by_path(spec))
+  fits = by_path.keys() == specs.keys() and all(
+    each.dtype == tf.as_dtype(by_path[path].dtype)
+    and each.shape.is_compatible_with(by_path[path].shape[1:])
+    for path, each in specs.items()
+  )
+  return _map_leaves(lambda path, _: by_path[path], spec) if fits else None
 
 
-def _spec_of(arrays: Any) -> Any:
+def example_spec(batch: Any) -> Any:
+  """The spec of one example of a batch, of which there are arrays or specs."""
   return tf.nest.map_structure(
-    lambda array: tf.TensorSpec(array.shape[1:], array.dtype), arrays
+    lambda each: tf.TensorSpec(each.shape[1:], each.dtype), batch
+  )
+
+
+def batch_spec(example: Any) -> Any:
+  """The spec of a batch of examples with this spec."""
+  return tf.nest.map_structure(
+    lambda each: tf.TensorSpec([None, *each.shape], each.dtype), example
   )
 
 
 def _in_words(spec: Any) -> str:
-  """The dtypes and shapes of a structure of specs."""
   words = tf.nest.map_structure(
     lambda each: f'{each.dtype.name}{list(each.shape)}', spec
   )
@@ -407,7 +399,7 @@ def _without_batch(spec: Any) -> tf.TensorSpec:
       'input_spec must be a structure of tf.TensorSpec whose first dimension is that '
       f'of a batch; got {spec!r}.'
     )
-  return tf.TensorSpec(spec.shape[1:], spec.dtype)
+  return example_spec(spec)
 
 
 def pair(structure: Any) -> tuple[Any, Any]:

@@ -12,7 +12,9 @@ from typing import Any, Callable, Optional, Union
 import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
-from tensorflow_federated.python.learning.templates import model_delta_client_work
+from tensorflow_federated.python.learning.algorithms import (
+  fed_avg_with_optimizer_schedule,
+)
 
 from tff_dp_aggregators.aggregators import factory
 from tff_dp_aggregators.aggregators import tracing
@@ -38,11 +40,7 @@ def default_server_optimizer() -> tff.learning.optimizers.Optimizer:
 
 
 class _CountZeroWeights(tff.aggregators.WeightedAggregationFactory):
-  """Ignores weights, but counts the clients whose weight is zero.
-
-  TFF's client work replaces a non-finite model update by zeros, and indicates that only
-  by weight zero; with uniform weighting no other client has weight zero.
-  """
+  """Counts clients of weight 0, by which TFF shows updates that are not finite."""
 
   def __init__(self, inner: tff.aggregators.UnweightedAggregationFactory):
     self._inner = inner
@@ -109,7 +107,6 @@ def _restoring_keras() -> Iterator[None]:
 def _private_mean(
   aggregator: Any, server_optimizer: tff.learning.optimizers.Optimizer
 ) -> tff.aggregators.WeightedAggregationFactory:
-  """Wraps an aggregator for TFF's processes, after checking it with the optimizer."""
   factory.check_unweighted('aggregator', aggregator)
   optimizers.check_pair(aggregator, server_optimizer)
   return _CountZeroWeights(aggregator)
@@ -127,13 +124,10 @@ def build_dp_fed_avg(
 ) -> tff.learning.templates.LearningProcess:
   """Builds federated averaging that uses client updates only through `aggregator`.
 
-  All clients have equal weight: a weight by number of examples would be data that the
-  privacy analysis does not cover. The process is that of
-  `tff.learning.algorithms.build_unweighted_fed_avg`, with one addition: clients whose
-  local training ended in NaN or infinity, which TFF silently replaces by zeros, are
-  counted in the aggregator's measurement `nonfinite_count`.
-
-  The clients' own training metrics in the process's output are *not* private.
+  The process is that of `tff.learning.algorithms.build_unweighted_fed_avg`, but clients
+  whose local training ended in NaN or infinity, which TFF silently replaces by zeros,
+  are counted in the aggregator's measurement `nonfinite_count`. The clients' own
+  training metrics in the process's output are *not* private.
 
   Args:
     model_fn: A `tff.learning.models.FunctionalModel`, which simulates fastest, or a
@@ -149,11 +143,9 @@ def build_dp_fed_avg(
     loop_implementation: How TFF iterates over client data; the default is faster.
 
   Raises:
-    TypeError: If `aggregator` is not an unweighted aggregation factory, or another
-      argument is not of its type.
-    ValueError: If clients are to be weighted, `server_optimizer_fn` is not for the
-      results of `aggregator`, or a Keras model has layers that cannot be trained in
-      this way, such as batch normalisation.
+    TypeError: If an argument is not of its type.
+    ValueError: If clients are to be weighted, optimizer and aggregator do not go
+      together, or a Keras model has layers that cannot be trained in this way.
   """
   if client_weighting != _UNIFORM:
     raise ValueError(
@@ -181,11 +173,7 @@ def build_dp_fed_avg(
 
 
 class Proximal(tff.learning.optimizers.Optimizer):
-  """Adds to a loss strength / 2 times the squared distance from the initial weights.
-
-  FedProx in TFF 0.87 is not used: its term has the wrong sign, and drives clients away
-  from the server's model.
-  """
+  """FedProx's pull to the initial weights, which in TFF 0.87 has the wrong sign."""
 
   def __init__(self, inner: tff.learning.optimizers.Optimizer, strength: float):
     checks.check_not_negative('proximal_strength', strength)
@@ -232,10 +220,7 @@ def build_dp_fed_prox(
   *,
   proximal_strength: float,
   client_optimizer_fn: Optional[tff.learning.optimizers.Optimizer] = None,
-  server_optimizer_fn: Optional[tff.learning.optimizers.Optimizer] = None,
-  client_weighting: tff.learning.ClientWeighting = _UNIFORM,
-  metrics_aggregator: MetricsAggregator = _SUM,
-  loop_implementation: tff.learning.LoopImplementation = _DATASET_ITERATOR,
+  **arguments: Any,
 ) -> tff.learning.templates.LearningProcess:
   """Builds FedProx that uses client updates only through `aggregator`.
 
@@ -245,7 +230,7 @@ def build_dp_fed_prox(
 
   `proximal_strength` is the paper's mu, at least 0; with 0 it is federated averaging.
   Times the client's learning rate it should be below 1, because otherwise a step
-  overshoots the server's model. Other arguments and errors are those of
+  overshoots the server's model. Other `arguments` and errors are those of
   `build_dp_fed_avg`.
   """
   client_optimizer = optimizers.check_client_optimizer(client_optimizer_fn)
@@ -253,10 +238,7 @@ def build_dp_fed_prox(
     model_fn,
     aggregator,
     client_optimizer_fn=Proximal(client_optimizer, proximal_strength),
-    server_optimizer_fn=server_optimizer_fn,
-    client_weighting=client_weighting,
-    metrics_aggregator=metrics_aggregator,
-    loop_implementation=loop_implementation,
+    **arguments,
   )
 
 
@@ -302,58 +284,21 @@ def build_scheduled_dp_fed_avg(
 ) -> tff.learning.templates.LearningProcess:
   """Builds federated averaging whose clients' learning rate depends on the round.
 
-  The clients' work has the number of the round as its state.
-
-  TFF 0.87's `build_weighted_fed_avg_with_optimizer_schedule` fails for such models.
+  TFF 0.87's `build_weighted_fed_avg_with_optimizer_schedule` fails for such models,
+  since it does not make tensors of their weights; its client work does not.
   """
   initial = tff.learning.models.ModelWeights(*map(tuple, model.initial_weights))
   initial_weights = tff.tensorflow.computation(
     lambda: tf.nest.map_structure(tf.convert_to_tensor, initial)
   )
   weights_type = initial_weights.type_signature.result
-  data_type = tff.SequenceType(tff.types.tensorflow_to_type(model.input_spec))
-
-  @tff.tensorflow.computation(weights_type, data_type, np.float32)
-  def train(weights: Any, dataset: Any, learning_rate: Any) -> Any:
-    update = model_delta_client_work.build_functional_model_delta_update(
-      model=model,
-      weighting=_UNIFORM,
-      loop_implementation=_DATASET_ITERATOR,
-    )
-    optimizer = schedule.make(learning_rate)
-    return update(optimizer, (weights.trainable, weights.non_trainable), dataset)
-
-  learning_rate = tff.tensorflow.computation(
-    tracing.as_written(schedule.learning_rate), np.int32
-  )
-  next_round = tff.tensorflow.computation(lambda this_round: this_round + 1, np.int32)
-
-  @tff.federated_computation
-  def init_fn() -> Any:
-    return tff.federated_value(0, tff.SERVER)
-
-  @tff.federated_computation(
-    init_fn.type_signature.result,
-    tff.FederatedType(weights_type, tff.CLIENTS),
-    tff.FederatedType(data_type, tff.CLIENTS),
-  )
-  def next_fn(state: Any, weights: Any, data: Any) -> Any:
-    rate = tff.federated_map(learning_rate, state)
-    updates, metrics = tff.federated_map(
-      train, (weights, data, tff.federated_broadcast(rate))
-    )
-    finalized = _SUM(model.finalize_metrics)(metrics)
-    return tff.templates.MeasuredProcessOutput(
-      tff.federated_map(next_round, state),
-      updates,
-      tff.federated_zip(collections.OrderedDict(train=finalized)),
-    )
-
   mean = _private_mean(aggregator, server_optimizer)
   return tff.learning.templates.compose_learning_process(
     initial_weights,
     tff.learning.templates.build_broadcast_process(weights_type),
-    tff.learning.templates.ClientWorkProcess(init_fn, next_fn),
+    fed_avg_with_optimizer_schedule.build_scheduled_client_work(
+      model, tracing.as_written(schedule.learning_rate), schedule.make, _SUM
+    ),
     mean.create(weights_type.trainable, tff.TensorType(np.float32)),
     tff.learning.templates.build_apply_optimizer_finalizer(
       server_optimizer, weights_type

@@ -56,14 +56,12 @@ class Traced:
   @classmethod
   def of(cls, compute: Callable[..., Any], *specs: Any) -> 'Traced':
     """Traces a function of arguments with the given specs."""
-    with tf.Graph().as_default() as graph:
-      arguments = tf.nest.map_structure(
-        lambda spec: tf.compat.v1.placeholder(spec.dtype, spec.shape), specs
-      )
-      # A result may be an argument or a constant itself, so it gets its own tensor.
-      results = tf.nest.map_structure(tf.identity, compute(*arguments))
+    # A result may be an argument or a constant itself, so it gets its own tensor.
+    graph, arguments, results = graph_of(
+      lambda *inputs: tf.nest.map_structure(tf.identity, compute(*inputs)), *specs
+    )
     return cls(
-      graph.as_graph_def().SerializeToString(),
+      graph.SerializeToString(),
       tuple(each.name for each in tf.nest.flatten(arguments)),
       tuple(each.name for each in tf.nest.flatten(results)),
       specs_of(results),
@@ -90,6 +88,16 @@ class Traced:
     with _without_rewriting():
       flat = self._function(*tf.nest.flatten(arguments))
     return tf.nest.pack_sequence_as(self.specs, flat)
+
+
+def graph_of(compute: Callable[..., Any], *specs: Any) -> tuple[Any, Any, Any]:
+  """The graph of a function of arguments with given specs, and its tensors of both."""
+  with tf.Graph().as_default() as graph:
+    arguments = tf.nest.map_structure(
+      lambda spec: tf.compat.v1.placeholder(spec.dtype, spec.shape), specs
+    )
+    results = compute(*arguments)
+  return graph.as_graph_def(), arguments, results
 
 
 def specs_of(structure: Any) -> Any:

@@ -32,7 +32,7 @@ _OF_LOGITS |= {'Softmax', 'LogSoftmax', 'Sigmoid'}
 # tf.nn.sigmoid_cross_entropy_with_logits applies all of these to logits.
 _SIGMOID_CROSS_ENTROPY = {'GreaterEqual', 'Neg', 'Mul'}
 # These keep the values; and these scale and clip probabilities before a logarithm.
-_KEEPING = {'Identity', 'Reshape', 'Squeeze', 'ExpandDims', 'Cast'}
+_KEEPING = {'Identity', 'Reshape', 'Squeeze', 'ExpandDims', 'Cast', 'GatherV2'}
 _CLIPPING = {'RealDiv', 'Minimum', 'Maximum', 'AddV2'}
 _CALLS = ('PartitionedCall', 'StatefulPartitionedCall')
 # Rounding tolerance of float32 probabilities, and of their sums, which should be 1.
@@ -56,12 +56,7 @@ class Losses:
   def __init__(
     self, loss: Any, model: tf.keras.Model, output_spec: Any, label_spec: Any
   ):
-    """Determines the loss of each output.
-
-    `loss`: A `tf.keras.losses.Loss`, its name, or a function of labels and outputs that
-    returns a value for each example; for several outputs also a list or mapping of
-    these. `None` for the loss that the model was compiled with.
-    """
+    """`loss`: In any form that Keras's `compile` takes; `None` for the compiled one."""
     if loss is None:
       loss = getattr(model, 'loss', None)
     if loss is None:
@@ -84,29 +79,18 @@ class Losses:
         made = _loss_object(loss_of[name])
         _check_shapes(made, labels[name], output, '' if self._is_single else name)
         self._parts.append((name, made, float(weight_of[name])))
-    # Whether a loss takes logits; `None` if it is not known.
-    self._takes_logits = {name: _takes_logits(each) for name, each, _ in self._parts}
-    if not all(_function_of(each) for _, each, _ in self._parts):
-      self._takes_logits.update(self._own_take_logits(output_spec, label_spec))
-
-  def _own_take_logits(
-    self, output_spec: Any, label_spec: Any
-  ) -> dict[str, Optional[bool]]:
-    """Traces the user's own losses, which may fail on these shapes."""
+    # Users' own losses may fail on these shapes.
     batch_specs = tf.nest.map_structure(
       lambda each: tf.TensorSpec([_BATCH, *each.shape[1:]], each.dtype),
       (output_spec, label_spec),
     )
-    traced = tf.function(lambda output, label: self(output, label))
-    given = traced.get_concrete_function(*batch_specs).graph.inputs
-    tensors = tf.nest.pack_sequence_as(
-      output_spec, given[: len(tf.nest.flatten(output_spec))]
-    )
-    by_name = by_output('outputs', tensors, self._names)
-    return {
-      name: _graph_takes_logits(by_name[name])
-      for name, loss, _ in self._parts
-      if not _function_of(loss)
+    graph = tf.function(self.__call__).get_concrete_function(*batch_specs).graph
+    traced = graph.inputs[: len(tf.nest.flatten(output_spec))]
+    traced = tf.nest.pack_sequence_as(output_spec, traced)
+    # Whether the loss of each output takes logits; `None` if it is not known.
+    self.takes_logits = {
+      name: _graph_takes_logits(tensor)
+      for name, tensor in by_output('outputs', traced, self._names).items()
     }
 
   def __call__(self, output: Any, label: Any, sample_weight: Any = None) -> Any:
@@ -144,17 +128,12 @@ class Losses:
         why = f'the loss {function} takes whole numbers, those of classes. Correct it.'
         _refuse_where(values % 1 != 0, values, what, why)
 
-  @property
-  def of_logits(self) -> set[str]:
-    """Names of the outputs whose loss is known to take logits."""
-    return {name for name, loss, _ in self._parts if _takes_logits(loss)}
-
   def check_probabilities(self, output: Any) -> None:
     """Refuses logits where the loss takes probabilities, and vice versa."""
     outputs = by_output('outputs', output, self._names)
     for name, loss, _ in self._parts:
       function = _function_of(loss)
-      takes_logits = self._takes_logits[name]
+      takes_logits = self.takes_logits[name]
       if takes_logits is None:
         continue
       values = np.asarray(outputs[name], np.float64)
@@ -196,11 +175,7 @@ def check_range(
   things: str,
   ignored: Optional[int] = None,
 ) -> None:
-  """Refuses indices of classes or tokens that are not in [0, count).
-
-  `things`: What the model has `count` of, for the message.
-  `ignored`: An index that is allowed besides, such as that of padding.
-  """
+  """Refuses indices outside of [0, count), other than `ignored`."""
   indices = np.asarray(numbers)
   if count is None:
     return
@@ -219,7 +194,6 @@ def check_range(
 def _refuse_where(
   is_wrong: np.ndarray, values: np.ndarray, what: str, why: str
 ) -> None:
-  """Raises an error that names the first value that is wrong, if there is one."""
   if is_wrong.any():
     index = tuple(np.argwhere(is_wrong)[0].tolist())
     raise ValueError(f'{what} in row {index[0]} is {values[index]}, and {why}')
@@ -324,7 +298,6 @@ def _shape(spec: Any, end: Optional[int] = None) -> str:
 def _check_shapes(
   loss: tf.keras.losses.Loss, label: Any, output: Any, name: str
 ) -> None:
-  """Checks that the shape of labels fits the outputs and the kind of loss."""
   if not isinstance(label, tf.TensorSpec):
     raise ValueError(f'the labels of an output must be one array; got {label}.')
   if label.shape.rank is None or output.shape.rank is None:
@@ -366,23 +339,13 @@ def _function_of(loss: tf.keras.losses.Loss) -> str:
   return str(loss.fn.__name__) if is_of_keras else ''
 
 
-def _takes_logits(loss: tf.keras.losses.Loss) -> Optional[bool]:
-  """Whether a loss takes logits; `None` if that is not known."""
-  if _function_of(loss) not in (*_CATEGORICAL, *_BINARY):
-    return None
-  return bool(loss.get_config().get('from_logits', False))
-
-
 def _graph_takes_logits(output: tf.Tensor) -> Optional[bool]:
-  """Whether a loss takes an output as logits, by the operations in the loss's graph.
-
-  Probabilities are clipped to at most 1 before their logarithm is taken. `None` if the
-  graph does neither, or both.
-  """
+  """Whether a loss takes an output as logits; `None` if its operations do not tell."""
   takes_logits = any(
     uses & _OF_LOGITS or uses >= _SIGMOID_CROSS_ENTROPY
     for _, uses in _made_of(output, _KEEPING)
   )
+  # Probabilities are clipped to at most 1 before their logarithm is taken.
   takes_probabilities = any(
     'Log' in uses
     for clipped, _ in _made_of(output, _KEEPING | _CLIPPING)
@@ -395,11 +358,7 @@ def _graph_takes_logits(output: tf.Tensor) -> Optional[bool]:
 def _made_of(
   tensor: tf.Tensor, types: set[str]
 ) -> Iterator[tuple[tf.Tensor, set[str]]]:
-  """Yields a tensor and those that operations of these types make of it.
-
-  With each come the types of all operations that take it first. Functions that are
-  called with a tensor are followed.
-  """
+  """Yields a tensor and what these operations make of it, each with its users."""
   for call in tensor.consumers():
     if call.type in _CALLS:
       graph = call.graph._get_function(call.get_attr('f').name).graph

@@ -1,9 +1,7 @@
 """Orders a client's examples by a hash of seed, round and client.
 
-So a round that is run again has the same batches, whether NumPy or TensorFlow orders
-them. Workers receive only the hash (`sampling.draws.of_step`), which reveals neither
-the seed, from which other draws are made too, nor the order of another round. No noise
-is made from it.
+A round that is run again has the same batches, in NumPy and in TensorFlow. The hash
+that workers receive reveals neither the seed nor the order of another round.
 """
 
 import numpy as np

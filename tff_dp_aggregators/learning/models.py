@@ -23,6 +23,7 @@ from tensorflow.python.ops import resource_variable_ops
 from tensorflow.python.util import nest
 
 from tff_dp_aggregators.learning import clients as clients_lib
+from tff_dp_aggregators.learning import functions
 from tff_dp_aggregators.learning import keras_losses
 
 # A Keras loss, its name, or a function of labels and outputs; for several outputs also
@@ -56,13 +57,7 @@ def functional(
   seed: int = 0,
   are_batched: bool = False,
 ) -> tff.learning.models.FunctionalModel:
-  """Makes a functional model, after checking that it takes the clients' examples.
-
-  `are_batched`: Whether clients have datasets of batches, for which a Keras model has
-  to say what it takes.
-  `loss`: The loss of a Keras model; `None` for the one that it was compiled with.
-  `element_spec`: Structure of `tf.TensorSpec` of one example; `None` if not known.
-  """
+  """Makes a functional model, after checking that it takes examples of this spec."""
   if isinstance(model, tff.learning.models.FunctionalModel):
     if loss is not None:
       raise ValueError('loss is for Keras models; a functional model has its own.')
@@ -74,10 +69,8 @@ def functional(
           'models whose trainable and other weights are each a tuple of arrays.'
         )
     if element_spec is not None:
-      single_spec = tf.nest.map_structure(
-        lambda spec: tf.TensorSpec(spec.shape[1:], spec.dtype), model.input_spec
-      )
-      clients_lib.check_spec(element_spec, single_spec, owner)
+      taken = clients_lib.example_spec(model.input_spec)
+      clients_lib.check_spec(element_spec, taken, owner)
     return model
   if element_spec is None:
     raise ValueError(
@@ -86,9 +79,7 @@ def functional(
       'makes of a Keras model.'
     )
   clients_lib.inputs_and_labels(element_spec, owner)
-  input_spec = tf.nest.map_structure(
-    lambda spec: tf.TensorSpec([None, *spec.shape], spec.dtype), element_spec
-  )
+  input_spec = clients_lib.batch_spec(element_spec)
   x, _ = clients_lib.pair(input_spec)
   keras_model = make(model, x, seed, are_batched)
   _check_inputs(keras_model, element_spec, owner)
@@ -147,7 +138,6 @@ def weights_in_words(model: tff.learning.models.FunctionalModel) -> list[str]:
 
 
 def _check_inputs(model: tf.keras.Model, element_spec: Any, owner: str) -> None:
-  """Checks the clients' inputs against a model that declares its inputs."""
   expected = getattr(model, 'inputs', None)
   if not expected:
     return
@@ -173,14 +163,7 @@ def _inputs_of(model: tf.keras.Model, x: Any) -> list[Any]:
 
 
 class KerasFunctionalModel(tff.learning.models.FunctionalModel):
-  """A functional model that computes what a Keras model does.
-
-  Attributes:
-    keras_model: The model; its variables keep the initial weights.
-    output_spec: The spec of its output for a batch: a structure of `tf.TensorSpec`.
-    logits: Names of the outputs that are logits according to the loss.
-    weight_names: Names of the trainable weights, in Keras's order: number and name.
-  """
+  """A functional model that computes what a Keras model does."""
 
   def __init__(self, model: tf.keras.Model, loss: Any, input_spec: Any):
     refuse(model)
@@ -196,11 +179,12 @@ class KerasFunctionalModel(tff.learning.models.FunctionalModel):
     # Whether penalties depend on inputs, as activity regularizers do.
     self.penalty_needs_inputs = traced[True].penalty_needs_inputs
     self.output_spec = traced[False].output_spec
-    self.logits: set[str] = set()
+    self.logits: set[str] = set()  # Outputs that are logits according to the loss.
     self._losses: Optional[keras_losses.Losses] = None
     if not isinstance(loss, keras_losses.BatchLoss):
       loss = keras_losses.Losses(loss, model, self.output_spec, y)
-      self.logits, self._losses = loss.of_logits, loss
+      self.logits = {name for name, is_so in loss.takes_logits.items() if is_so}
+      self._losses = loss
       if any(traced[True].masks):
         raise ValueError(_MASKED)
 
@@ -244,23 +228,15 @@ class KerasFunctionalModel(tff.learning.models.FunctionalModel):
     x, y = clients_lib.pair(examples)
     if self._losses is not None:
       self._losses.check_labels(y, owner)
-    names = getattr(self.keras_model, 'input_names', None) or []
-    if isinstance(x, Mapping) and set(x) == set(names):
-      x = [x[name] for name in names]
     inputs = getattr(self.keras_model, 'inputs', None) or []
-    for each, tokens in zip(inputs, tf.nest.flatten(x)):
+    for each, tokens in zip(inputs, _inputs_of(self.keras_model, x)):
       for node in each.node.layer._outbound_nodes:
         if isinstance(node.layer, tf.keras.layers.Embedding):
           what = f'{owner}: the input of layer {node.layer.name!r}'
           keras_losses.check_range(tokens, node.layer.input_dim, what, 'embeddings')
 
   def sample(self) -> tuple[Any, Any]:
-    """Random inputs that the model takes, and outputs with the initial weights.
-
-    Floats are normal with standard deviation 10, and integers 0. If the model fails on
-    these, as an embedding does that looks floats up, or puts out numbers that are not
-    finite, floats are from 0 to 1, and integers 1.
-    """
+    """Random inputs, of deviation 10 or else from 0 to 1, and outputs for them."""
     x, _ = clients_lib.pair(self.input_spec)
     weights = tf.nest.map_structure(tf.constant, self.initial_weights)
     rng = np.random.default_rng(1)
@@ -436,10 +412,7 @@ class _Traced:
     )
     with tf.init_scope():
       self._function = forward.get_concrete_function(specs, x)
-    self.output_spec = tf.nest.map_structure(
-      lambda each: tf.TensorSpec(each.shape, each.dtype),
-      self._function.structured_outputs[0],
-    )
+    self.output_spec = functions.specs_of(self._function.structured_outputs[0])
     if any(each.dtype == tf.resource for each, _ in self._function.graph.captures):
       refuse_batch_normalisation(model)
       names = [each.name for each in self._function.graph.variables]
@@ -463,10 +436,7 @@ def _inner(variable: Any) -> Any:
 
 @contextlib.contextmanager
 def _read_instead(tensors: Mapping[int, tf.Tensor]) -> Iterator[None]:
-  """Has reads of variables return tensors, by id of the variable.
-
-  Eager tensors become constants, because TensorFlow 1 graphs cannot hold them.
-  """
+  """Has reads of variables return tensors, by id; eager ones become constants."""
   captures = capture_container.FunctionCaptures
   capture = captures.capture_by_value
 

@@ -25,10 +25,7 @@ from tff_dp_aggregators.strategies import registry
 
 
 class FTRL(tff.learning.optimizers.Optimizer):
-  """Follows the regularized leader on cumulative sums; see `build_ftrl`.
-
-  It has no TFF hyperparameters: a new learning rate would apply to past rounds too.
-  """
+  """DP-FTRL. A hyperparameter would change past rounds too, so there is none."""
 
   def __init__(
     self,
@@ -75,15 +72,15 @@ class FTRL(tff.learning.optimizers.Optimizer):
 
   def initialize(self, specs: Any) -> Any:
     """Returns the state before the first round."""
-    return collections.OrderedDict(anchor=_zeros(specs), velocity=_zeros(specs))
+    zeros = tf.nest.map_structure(lambda each: tf.zeros(each.shape, each.dtype), specs)
+    return collections.OrderedDict(anchor=zeros, velocity=zeros)
 
   def next(self, state: Any, weights: Any, gradients: Any) -> Any:
     """Applies the sum of all rounds so far: Algorithm 1 of arXiv:2103.00039.
 
     The regularized leader, argmin <s, w> + |w - w_0|^2 / (2 learning_rate), is
-    w_0 - learning_rate s; with momentum, v takes the place of the sum s. The anchor is
-    w_0 after the first round, and moves by exactly 0 unless the model was changed after
-    this optimizer's last step. Weight decay shrinks the anchor, as it does the sum.
+    w_0 - learning_rate s; with momentum, v takes the place of s. The anchor is w_0, and
+    moves only if the model was changed in between; weight decay shrinks it like s.
     """
     tff.learning.optimizers.check_weights_gradients_match(weights, gradients)
     rate, momentum, kept = self._learning_rate, self._momentum, 1 - self._weight_decay
@@ -112,18 +109,16 @@ def build_ftrl(learning_rate: float, momentum: float = 0.0) -> FTRL:
       w_t = w_0 - learning_rate v_t
 
   which is the model of SGD with that learning rate and momentum on the rounds' means.
-
-  For learning rates that change, or momentum in the released values, give these to the
-  aggregator as its workload, and no momentum here, as `ServerSchedule.ftrl` does.
+  Learning rates that change, and momentum in the released values, are the aggregator's
+  workload, with no momentum here, as in `ServerSchedule.ftrl`.
 
   Args:
     learning_rate: The inverse of the paper's regularization strength lambda.
     momentum: At least 0 and below 1.
 
   Returns:
-    A server optimizer for an aggregator whose result is cumulative, such as
-    `aggregators.tree(cumulative=True)`, or any with a workload; this package's learning
-    processes refuse it with other aggregators.
+    A server optimizer for aggregators with a workload, or a cumulative result, such as
+    `aggregators.tree(cumulative=True)`; learning processes refuse it with others.
 
   Raises:
     TypeError: If an argument is not a number.
@@ -195,13 +190,10 @@ class ServerSchedule:
 
     Args:
       name: One of `strategies.registry.KINDS`. 'gaussian' and 'tree' have nothing to
-        optimise; 'blt' and its variants take momentum and weight decay, but only
-        constant learning rates.
+        optimise; 'blt' and its variants take only constant learning rates.
       participation: Limits of participation, for the workload's number of rounds.
-      **options: As for `accounting.Mechanism`.
-
-    Returns:
-      A strategy, to be given to `accounting.Mechanism` under the name 'file'.
+      **options: As for `accounting.Mechanism`, to which it is given under the name
+        'file'.
     """
     given = registry.check_options(name, options)
     limits = sampling.limits_of(participation)
@@ -248,16 +240,7 @@ class ScheduledOptimizer(tff.learning.optimizers.Optimizer):
 
 
 class ClientSchedule:
-  """The clients' learning rate in each round, and optimizers with that rate.
-
-  A schedule within a client's optimizer would count the client's steps, and restart in
-  each round. So the round's number is in the server's state, as in TFF's
-  `build_weighted_fed_avg_with_optimizer_schedule`, and clients receive the rate.
-
-  Attributes:
-    learning_rates: By round, float32; computed once, before the first round.
-    make: Makes the optimizer with a given learning rate.
-  """
+  """Clients' learning rates by round, float32, and optimizers with one of them."""
 
   def __init__(
     self,
@@ -311,10 +294,7 @@ def check_pair(
   aggregator: tff.aggregators.UnweightedAggregationFactory,
   server_optimizer: tff.learning.optimizers.Optimizer,
 ) -> None:
-  """Refuses an aggregator whose results a server's optimizer cannot work on.
-
-  This package's aggregators and TFF's mean are checked; others are accepted.
-  """
+  """Refuses an aggregator, of this package or TFF's mean, that is not for it."""
   while isinstance(aggregator, _WRAPPERS):
     aggregator = aggregator.inner
   is_private = isinstance(aggregator, aggregators.DPMeanFactory)
@@ -370,28 +350,20 @@ _ADAFACTOR = type(tff.learning.optimizers.build_adafactor(1.0))
 
 
 class _Adafactor(tff.learning.optimizers.Optimizer):
-  """TFF's Adafactor, with a state of constant type, which TFF's processes require.
-
-  In TFF 0.87 its `next` turns the number of steps from an integer into a float.
-  """
+  """Keeps the types of Adafactor's state: in TFF 0.87 an integer becomes a float."""
 
   def __init__(self, inner: tff.learning.optimizers.Optimizer):
     self._inner = inner
 
   def initialize(self, specs: Any) -> Any:
-    return _adafactor_state(self._inner.initialize(specs))
+    return tf.nest.map_structure(tf.convert_to_tensor, self._inner.initialize(specs))
 
   def next(self, state: Any, weights: Any, gradients: Any) -> Any:
-    state, weights = self._inner.next(state, weights, gradients)
-    return _adafactor_state(state), weights
-
-
-def _adafactor_state(state: Any) -> Any:
-  return collections.OrderedDict(
-    steps=tf.cast(state['steps'], tf.int32),
-    moments=state['moments'],
-    hparams=collections.OrderedDict(sorted(state['hparams'].items())),
-  )
+    after, weights = self._inner.next(state, weights, gradients)
+    cast = tf.nest.map_structure(
+      lambda old, new: tf.cast(new, old.dtype), state, after, check_types=False
+    )
+    return cast, weights
 
 
 def _rate_of(
@@ -399,7 +371,3 @@ def _rate_of(
 ) -> tf.Tensor:
   """The learning rate of a round; after the last round, the last rate (unused)."""
   return tf.gather(tf.constant(rates), tf.minimum(this_round, len(rates) - 1))
-
-
-def _zeros(specs: Any) -> Any:
-  return tf.nest.map_structure(lambda spec: tf.zeros(spec.shape, spec.dtype), specs)

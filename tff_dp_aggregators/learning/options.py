@@ -1,7 +1,7 @@
 """Options of `train` besides model, clients and mechanism; imports no TensorFlow.
 
-All of them raise TypeError if a field is not of its type, and ValueError if its value
-is out of range or not known. `runs.fitting` checks that they fit the mechanism.
+They raise TypeError or ValueError if a field is not of its type, or out of range;
+functions check that they fit the mechanism.
 """
 
 import dataclasses
@@ -9,7 +9,9 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Callable, Optional, Union
 
+from tff_dp_aggregators import sampling
 from tff_dp_aggregators.accounting import canaries
+from tff_dp_aggregators.accounting import joint_mechanism
 from tff_dp_aggregators.accounting import mechanism as mechanism_lib
 from tff_dp_aggregators.accounting.reports import model
 from tff_dp_aggregators.accounting.reports import sources
@@ -18,10 +20,11 @@ from tff_dp_aggregators.base import checks
 if TYPE_CHECKING:
   import tensorflow_federated as tff
 
+# Memory limits of canaries: dense matrices of rounds, and 2 GiB of directions.
+_MAX_AUDITED_ROUNDS = 8192
+_MAX_CANARY_NUMBERS = 2**29
 # Value of `packed_simulation` that packs clients wherever that is possible.
 AUTO = 'auto'
-
-
 SUM, SECURE, MODULAR = 'sum', 'secure_sum', 'secure_modular_sum'
 # Aggregators of a round's clipped values, with help texts; secure sums are simulated.
 INNER = {
@@ -73,10 +76,9 @@ class Server:
 
   Attributes:
     optimizer: Applies the mean of updates. `None` for the default of
-      `build_dp_fed_avg`: SGD with learning rate 0.2 and momentum 0.9. The strategies of
-      `Mechanism` are nevertheless optimised for plain sums; `ServerSchedule` has the
-      strategy for momentum, and the optimizer for it. `build_ftrl` is DP-FTRL, and with
-      momentum DP-FTRLM, on the sum of the means so far.
+      `build_dp_fed_avg`: SGD with learning rate 0.2 and momentum 0.9. `ServerSchedule`
+      has strategies for momentum, and the optimizer for them; `build_ftrl` is DP-FTRL,
+      and with momentum DP-FTRLM, on the sum of the means so far.
     inner_aggregator: How clipped updates are summed: 'sum', 'secure_sum', or for
       integer noise 'secure_modular_sum'. Secure sums are simulated, to the same result.
     zeroing_norm: Updates of a larger L2 norm count as zeros; `None` for no limit. It
@@ -122,27 +124,18 @@ class Server:
     checks.check_bool('not_private_signal_to_noise', self.not_private_signal_to_noise)
 
 
-def aggregation_to_json(server: Server) -> dict[str, Any]:
-  """JSON-ready values of all fields but the optimizer."""
-  values = dataclasses.asdict(dataclasses.replace(server, optimizer=None))
-  del values['optimizer']
-  if server.clip_order is not None and math.isinf(server.clip_order):
-    values['clip_order'] = 'infinity'  # JSON has no infinite numbers.
-  return values
-
-
 @dataclasses.dataclass(frozen=True)
 class Evaluation:
   """Test data, and metrics to evaluate on it during training.
 
   Attributes:
-    data: Inputs and labels, `(x, y)` or named `x` and `y`. They must not contain data
-      of anyone whose privacy is to be protected. `None` for no evaluation.
+    data: Inputs and labels, `(x, y)` or named `x` and `y`, of nobody whose privacy is
+      to be protected. `None` for no evaluation.
     metrics: Metrics besides the loss, by name: functions of the labels of all test
       examples and the model's outputs, as in scikit-learn and Keras; a `MeanMetric`
       where outputs are large; Keras metrics, or their names. A metric named 'loss'
-      replaces the model's loss. Or a list of metrics that have names themselves. `None`
-      for the metrics that a Keras model was compiled with.
+      replaces the model's loss. Or a list of metrics that have names; `None` for those
+      that a Keras model was compiled with.
     every: Rounds between two evaluations; the last round is always evaluated. A run may
       be resumed with another number.
   """
@@ -163,31 +156,29 @@ class RunOptions:
 
   Attributes:
     noise_seed: Seed of the noise, for simulations that are to be repeated; `None` for
-      secret noise. It cannot be given where clients are trained one by one and add
-      noise, because these draw their own keys.
+      secret noise, the only noise that clients add.
     packed_simulation: Whether to pack clients; 'auto' packs them where that is
       possible, and says why not where it is not.
     checkpoint_seconds: Minimum time between two checkpoints.
     timeout_seconds: Maximum duration of a round; `None` for no limit. A round that
-      takes longer, for instance if it hangs, ends with an error; the same call resumes.
+      takes longer ends with an error; the same call resumes.
     trusted_network: Whether a scheduler on another machine may be reached by `tcp://`,
       because nobody else is on the network.
     settings: Further settings to record in `config.json`, under `flags`; JSON-ready.
     preprocessing: How the clients' inputs were made, for new data to be prepared in the
-      same way: JSON-ready, kept as `preprocessing.json`. It may be computed from
-      clients' data, as means are, so it must be kept confidential.
+      same way: JSON-ready, kept as `preprocessing.json`. It is confidential if it was
+      computed from clients' data, as means are.
     target_epsilon: The target that the mechanism was calibrated to, for the report;
       `None` for that of `Mechanism.for_target`, if it was at the same `delta`.
     not_covered: What else was computed from clients' data without noise, a sentence
-      each, such as 'Features were scaled by the mean of all examples.' The report lists
-      it among what the guarantee does not cover.
+      each, such as 'Features were scaled by the mean of all examples.', for the report.
     tuning: The number of runs on the same clients from which this one was chosen, and
       what all of them together spend, for the report; `None` if that is not known.
     data_facts: Facts about the data for the report, such as numbers of examples: they
       are exact, and marked as not private; JSON-ready.
     audit_canaries: Number of artificial clients that measure what an attacker achieves;
       the report has the resulting lower bounds of epsilon (`accounting.canaries`). They
-      count as clients in everything. They need packed simulation, fixed clipping and
+      count as clients in everything, and need packed simulation, fixed clipping and
       Gaussian noise of the server. 0 for none.
     audit_confidence: Probability that these bounds are right; `None` means 0.95.
   """
@@ -259,3 +250,164 @@ class SimulatedCohort:
   def __post_init__(self) -> None:
     scale = checks.check_within('scale', self.scale, 1, math.inf)
     object.__setattr__(self, 'scale', scale)
+
+
+class TooFewExamplesError(ValueError):
+  """A client has fewer examples than the noise was planned for."""
+
+
+def check_packing(why_not_packed: Optional[str], needing: Mapping[str, bool]) -> None:
+  """Refuses stated settings that need packs, if clients are trained one by one."""
+  for stated, is_stated in needing.items():
+    if is_stated and why_not_packed is not None:
+      raise ValueError(
+        f'{stated} is for packs of clients, and these clients are trained one by one: '
+        f'{why_not_packed}. Leave one of them out.'
+      )
+
+
+def check_scale(
+  scale: float, mechanism: Optional[joint_mechanism.AnyMechanism], name: str = 'scale'
+) -> None:
+  """Refuses a larger cohort's noise unless one server adds it for all weights."""
+  if mechanism is None:
+    given = 'training without a mechanism'
+  elif mechanism.parts:
+    given = 'a joint mechanism'
+  else:
+    given = f'noise_site={mechanism.noise_site}'
+  if scale != 1 and given != 'noise_site=server':
+    raise ValueError(
+      f'{name}={scale:g} does not go with {given}: it is for the noise of one server, '
+      'under one mechanism for all weights. Leave one of them out.'
+    )
+
+
+def check_clients(
+  mechanism: joint_mechanism.AnyMechanism, min_clients: int, schedule: sampling.Schedule
+) -> None:
+  """Refuses cohorts of fewer than `min_clients`, and retries that no event counts."""
+  dropouts = getattr(schedule, 'dropouts', None)
+  goal, rounds = schedule.reporting_goal, range(schedule.num_rounds)
+  placement = mechanism.placement
+  if placement.is_on_clients and placement.is_of_client:
+    if (dropouts and goal is not None) or (
+      not dropouts and any(len(schedule.attempts(number)) > 1 for number in rounds)
+    ):
+      raise ValueError(
+        f'rounds that are tried again (reporting_goal={goal}) do not go with '
+        f'noise_site={placement.name}: clients have sent their updates by then, and '
+        'send others when they are asked again, which no event counts. Leave the '
+        'reporting goal out: with noise of its own a client is hidden in any round.'
+      )
+  if dropouts and min_clients > (goal or 0):
+    raise ValueError(
+      f'min_clients is {min_clients}, and clients drop out with reporting_goal={goal}: '
+      'a round in which fewer report cannot be released. Give the schedule '
+      f'reporting_goal={min_clients} or more, so that such a round is tried again, or '
+      'plan with a smaller min_clients.'
+    )
+  if dropouts or not min_clients:
+    return
+  for number in rounds:
+    size = len(schedule.cohort(number))
+    if size < min_clients:
+      raise ValueError(
+        f'round {number} is of {size} clients, but min_clients is {min_clients}. '
+        'Ask for more clients a round, or plan with a smaller min_clients.'
+      )
+
+
+def check_canaries(
+  number: int,
+  mechanism: Optional[joint_mechanism.AnyMechanism],
+  server: Server,
+  *,
+  is_packed: bool,
+  is_other_noise: bool,
+  model_size: Any = None,
+  name: str = 'run.audit_canaries',
+) -> None:
+  """Refuses canaries without a claimed epsilon, or that the run cannot carry."""
+  gaussian_of_server = (
+    isinstance(mechanism, mechanism_lib.Mechanism)
+    and mechanism.has_noise
+    and mechanism.noise_site == 'server'
+    and mechanism.noise.is_gaussian
+    and mechanism.clipped_count_stddev is None
+  )
+  rounds = 0 if mechanism is None else mechanism.limits.num_rounds
+  size = model_size if isinstance(model_size, int) else 0
+  for does_not_fit, why in (
+    (
+      not gaussian_of_server or is_other_noise,
+      'their scores are for Gaussian noise of the server, without adaptive clipping, a '
+      'joint mechanism, a larger cohort or NbAFL',
+    ),
+    (
+      server.zeroing_norm is not None or server.coordinate_bound is not None,
+      'zeroing_norm and coordinate_bound would change what they send; leave them out',
+    ),
+    (
+      not is_packed,
+      'clients are trained one by one, and they are added to sums of packs',
+    ),
+    (
+      rounds > _MAX_AUDITED_ROUNDS,
+      f'the noise covariance of at most {_MAX_AUDITED_ROUNDS} rounds fits in memory',
+    ),
+    (
+      number * size > _MAX_CANARY_NUMBERS,
+      f'their directions of {size} parameters do not fit in memory; at most '
+      f'{_MAX_CANARY_NUMBERS // max(size, 1)} do',
+    ),
+  ):
+    if does_not_fit:
+      raise ValueError(f'{name}={number} does not go with this: {why}.')
+
+
+def check_server(
+  server: Server,
+  mechanism: Optional[joint_mechanism.AnyMechanism],
+  clip_norm: Optional[float],
+  prefix: str = 'server.',
+) -> None:
+  """Refuses options of the server that do not go with the mechanism, or with none."""
+  plain, secure, modular = INNER
+  inner = server.inner_aggregator
+  is_adaptive = is_of_server = False
+  fits = secure
+  if mechanism is not None:
+    is_adaptive = mechanism.clipped_count_stddev is not None
+    is_of_server = mechanism.noise_site == 'server'
+    fits = modular if mechanism.has_integer_noise else secure
+  is_clipped_alone = mechanism is None and clip_norm is not None
+  for name, purpose, is_so in (
+    ('clip_order', 'a clip_norm without a mechanism', is_clipped_alone),
+    ('not_private_signal_to_noise', 'noise of the server', is_of_server),
+    ('target_quantile', 'adaptive clipping', is_adaptive),
+    ('clip_learning_rate', 'adaptive clipping', is_adaptive),
+  ):
+    value = getattr(server, name)
+    if value is not None and value is not False and not is_so:
+      raise ValueError(f'{prefix}{name}={value} is for {purpose}; leave it out.')
+  if inner != plain and (inner != fits or (mechanism or clip_norm) is None):
+    raise ValueError(
+      f'{prefix}inner_aggregator={inner} does not go with this: clipped updates with '
+      f'integer noise (skellam, discrete_gaussian) take {modular} or {plain}, other '
+      f'clipped updates {secure} or {plain}, and updates without clip norm {plain}.'
+    )
+
+
+def why_one_by_one(
+  server: Server,
+  mechanism: Optional[joint_mechanism.AnyMechanism],
+  prefix: str = 'server.',
+) -> Optional[str]:
+  """Why clients cannot be packed; `None` if they can."""
+  if mechanism is not None and mechanism.has_integer_noise:
+    return f'each client draws its share of {mechanism.name} noise with its own key'
+  if server.inner_aggregator != SUM:
+    name = f'{prefix}inner_aggregator={server.inner_aggregator}'
+    return f'{name} sums what each client sends'
+  return None

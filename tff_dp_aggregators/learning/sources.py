@@ -37,8 +37,7 @@ class ClientSource(tff.program.FederatedDataSource):
   the passes are concatenated and cut into batches, of which the last may be smaller.
 
   TFF's program state managers can save its iterator: the number of the next round, and
-  the identity of the source, which consists of ids, schedule and the other arguments.
-  So make the source before a saved iterator is read.
+  the identity of the source, which has to be made before a saved iterator is read.
 
   Attributes:
     clients: Ids and data of the clients.
@@ -77,8 +76,7 @@ class ClientSource(tff.program.FederatedDataSource):
       input_spec: The model's input spec, if examples are tuples and the spec has names.
 
     Raises:
-      ValueError: If the schedule is for another number of clients, or their examples
-        change from one read to the next.
+      ValueError: If schedule and clients do not match, or examples change when read.
     """
     self.clients = clients_lib.Clients.of(clients, input_spec)
     self._batch_size = checks.check_positive_int('batch_size', batch_size)
@@ -98,11 +96,9 @@ class ClientSource(tff.program.FederatedDataSource):
   @functools.cached_property
   def federated_type(self) -> tff.FederatedType:
     """Type of a round's data, which `next` of a learning process takes."""
-    batch_spec = tf.nest.map_structure(
-      lambda spec: tf.TensorSpec([None, *spec.shape], spec.dtype),
-      self.clients.element_spec,
+    dataset_spec = tf.data.DatasetSpec(
+      clients_lib.batch_spec(self.clients.element_spec)
     )
-    dataset_spec = tf.data.DatasetSpec(batch_spec)
     return tff.FederatedType(tff.types.tensorflow_to_type(dataset_spec), tff.CLIENTS)
 
   def iterator(self) -> 'ClientIterator':

@@ -9,7 +9,7 @@ import sys
 import threading
 import warnings
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any, Callable, Optional, Union
+from typing import TYPE_CHECKING, Any, Callable, Optional, Union, cast
 
 import tensorflow as tf
 import tensorflow_federated as tff
@@ -32,11 +32,9 @@ from tff_dp_aggregators.learning import models
 from tff_dp_aggregators.learning import optimizers
 from tff_dp_aggregators.learning import options
 from tff_dp_aggregators.learning import packed
-from tff_dp_aggregators.learning import population as population_lib
 from tff_dp_aggregators.learning import runtime
-from tff_dp_aggregators.learning.packed import step_checks
+from tff_dp_aggregators.learning.packed import training as training_lib
 from tff_dp_aggregators.learning.runs import evaluation
-from tff_dp_aggregators.learning.runs import fitting
 from tff_dp_aggregators.learning.runs import metrics_file
 from tff_dp_aggregators.learning.runs import plan as plan_lib
 from tff_dp_aggregators.learning.runs import progress
@@ -50,6 +48,12 @@ if TYPE_CHECKING:  # It takes long to load, and few need it.
 
 # The delta of ledger lines without privacy, where epsilon is infinite at any delta.
 _DELTA_WITHOUT_PRIVACY = 1e-5
+_WHAT_TO_GIVE = {
+  'delta': 'epsilon is reported at it. Give one well below one over the number of '
+  'clients',
+  'clip_norm': 'a mechanism needs it',
+  **dict.fromkeys(('clients_per_round', 'num_rounds'), 'give it, or a schedule'),
+}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -60,15 +64,14 @@ class Result:
     run_dir: The run's directory.
     rounds: Number of rounds released, according to the ledger.
     num_rounds: Number of rounds planned.
-    epsilon: The report's epsilon at `delta`, which is that of the whole plan even if
-      not all rounds were run; infinite without privacy, and with the noise of a
-      simulated cohort.
+    epsilon: The report's epsilon at `delta`, that of the whole plan even if not all
+      rounds were run; infinite without privacy, and with a simulated cohort's noise.
     delta: The delta at which epsilon was computed.
     metrics: The row of the last round in `metrics.csv`.
     weights: The model's weights, as NumPy arrays.
     statement: The statement from which the report is rendered.
-    simulated_epsilon: What a run with the simulated cohort would have spent; `None` if
-      none was simulated. If it is set, there is no guarantee.
+    simulated_epsilon: What a run with the simulated cohort would have spent; if it is
+      not `None`, there is no guarantee.
   """
 
   run_dir: str
@@ -151,8 +154,7 @@ def train(
   Trainings in several threads of a process run one after the other.
 
   Clients are simulated, packed if that is possible: see `learning.packed`. Where their
-  noise is drawn without `noise_seed`, no round is run, or released, twice: its result
-  is on disk before its line.
+  noise is drawn without `noise_seed`, no round is run, or released, twice.
 
   Args:
     model: A `tff.learning.models.FunctionalModel`; or a Keras model, or a function that
@@ -161,37 +163,36 @@ def train(
     clients: Inputs and labels of each client, `(x, y)` or named `x` and `y`: anything
       that `Clients.of` takes, such as a mapping from ids; or `packed.PackedData`.
     mechanism: Strategy, participation and noise; `None` for training without privacy.
-      An `accounting.JointMechanism` has them for each part of the model's trainable
-      weights, by their names in `weight_names`. A `learning.SimulatedCohort` has less
-      noise than its mechanism, and no guarantee. An `accounting.nbafl.Nbafl` has the
-      noise of that plan (arXiv:1911.00222), and the report states what its formulas
-      claim next to what holds; the other arguments have to be the plan's.
+      An `accounting.JointMechanism` has them for each part of the weights, by their
+      names in `weight_names`. A `learning.SimulatedCohort` has less noise, and no
+      guarantee. An `accounting.nbafl.Nbafl` has the noise of that plan
+      (arXiv:1911.00222), which the other arguments have to be those of; the report has
+      what its formulas claim next to what holds.
     run_dir: The directory of the run's files, which `docs/threat_model.md` lists. It
       does not exist, is empty, or is that of the same run.
     delta: The delta at which epsilon is reported; well below one over the number of
       clients. It may be left out without a mechanism, where epsilon is infinite.
     clip_norm: Bound of one client's update in one round, the initial one if the
-      mechanism adapts it: of its L2 norm, and with Laplace noise of its L1 norm.
-      Without a mechanism, updates are clipped to it, or not if it is `None`. The parts
-      of a joint mechanism have their own.
+      mechanism adapts it: of its L2 norm, and with Laplace noise of its L1 norm. `None`
+      for parts of a joint mechanism, which have their own, or for no clipping without a
+      mechanism.
     clients_per_round: Clients requested for a round, which is the mean's denominator;
       with Poisson sampling the expected number. `None` for that of `schedule`.
     num_rounds: Rounds to train. `None` for those of mechanism or schedule.
     schedule: Which clients take part in which round; `None` for one that satisfies the
       assumptions of the mechanism's guarantee, see `sampling.for_mechanism`.
     loss: Loss of a Keras model, or its name; `None` for the one it was compiled with.
-    seed: Seed of cohorts and of the order of examples: same seed, same run. `None`
-      draws one of 128 bits, which is kept in `private.json`. Where privacy rests on
-      secret draws, a seed that can be guessed voids all amplification by sampling, and
-      the report says so of a seed of 64 bits or less.
+    seed: Seed of cohorts and of the order of examples. `None` draws one of 128 bits,
+      which is kept in `private.json`. Where privacy rests on secret draws, a seed that
+      can be guessed voids amplification by sampling, and the report says so.
     scheduler: Where packs of clients are trained, with the same result: 'local:4' for
       four processes of this machine, the address of a Dask scheduler, such as
       'tcp://10.0.0.1:8786' or 'tls://...', or a `distributed.Client`; `None` for this
       process. State, noise and its keys stay in this process.
     local: How the model is trained on a client: batches, epochs and optimizer.
     server: How the server sums updates, and its optimizer.
-    test: An `Evaluation`, or only its data: inputs and labels that contain no data of
-      anyone whose privacy is to be protected; `None` for no evaluation.
+    test: An `Evaluation`, or only its data: inputs and labels of nobody whose privacy
+      is to be protected; `None` for no evaluation.
     run: The seed of the noise, how the run is carried out, and facts for its report.
 
   Raises:
@@ -203,8 +204,7 @@ def train(
     RoundTimeoutError: If a round takes longer than `run.timeout_seconds`.
     TypeError: If an argument is not of its type.
     ValueError: If an argument is out of range or does not fit the others, or the run in
-      `run_dir` was started with other settings, or has lost files, or a round that is
-      run again does not give the same result.
+      `run_dir` has other settings, lost files, or another result of a repeated round.
 
   Example:
     >>> import os
@@ -241,7 +241,17 @@ def train(
   if not isinstance(test, options.Evaluation):
     test = options.Evaluation(test)
   mechanism, scale, nbafl = _mechanism(mechanism)
-  delta = _delta(delta, mechanism)
+  for name, given, is_needed in (
+    ('delta', delta, mechanism is not None),
+    ('clip_norm', clip_norm, mechanism is not None and not mechanism.parts),
+    ('clients_per_round', clients_per_round, schedule is None),
+    ('num_rounds', num_rounds, schedule is None and mechanism is None),
+  ):
+    if is_needed and given is None:
+      raise ValueError(f'{name} is missing: {_WHAT_TO_GIVE[name]}.')
+  delta = gaussian.check_delta(
+    _DELTA_WITHOUT_PRIVACY if delta is None else delta, 'delta'
+  )
   for name in ('noise_seed', 'target_epsilon'):
     if mechanism is None and getattr(run, name) is not None:
       value = getattr(run, name)
@@ -254,7 +264,11 @@ def train(
       f'and here it is {scheduler!r}; leave it out.'
     )
   run_directory.check_usable(run_dir)
-  fitting.check_clip_norm(mechanism, clip_norm)
+  if mechanism is not None and mechanism.parts and clip_norm is not None:
+    raise ValueError(
+      f'clip_norm={clip_norm:g} does not go with a joint mechanism: each of its parts '
+      'has its own. Leave it out.'
+    )
   if seed is None:
     seed = run_directory.secret_seed(run_dir)
   seed = checks.check_int('seed', seed, at_least=0)
@@ -263,30 +277,49 @@ def train(
     canaries = packed.Canaries(
       run.audit_canaries, seed, run.audit_confidence or accounting.canaries.CONFIDENCE
     )
-  population = population_lib.Population(clients, canaries)
-  planned = (len(population), clients_per_round, num_rounds)
+  population = plan_lib.Population(clients, canaries)
   if schedule is None:
-    schedule = _schedule(mechanism, *planned, seed)
-  _check_schedule(schedule, mechanism, *planned)
+    numbers: Any = (len(population), clients_per_round, seed)
+    if mechanism is None:
+      limits = strategies.Participation(cast(int, num_rounds))
+      schedule = sampling.for_scheme(limits, *numbers)
+    else:
+      schedule = sampling.for_mechanism(mechanism, *numbers)
+  _check_schedule(schedule, mechanism, len(population), clients_per_round, num_rounds)
   schedule = schedule.for_clients(population.draw_ids)
   doubt = gaussian.doubt_of_delta(delta, scale * len(population))
   if mechanism is not None and doubt is not None:
     warnings.warn(doubt, stacklevel=3)  # The caller of the decorated function.
-  functional_model = models.functional(
-    model,
-    loss,
-    population.element_spec,
-    population.first,
-    seed,
-    population.are_batched,
-  )
-  _check_compiled_optimizer(functional_model, local.optimizer)
-  if isinstance(functional_model, models.KerasFunctionalModel):
-    population.check_with(functional_model.check_examples)
+  if population.is_laid_out:
+    functional_model = models.functional(model, loss, None)
+  else:
+    by_number = population.clients
+    functional_model = models.functional(
+      model,
+      loss,
+      by_number.element_spec,
+      by_number.owner(0),
+      seed,
+      by_number.are_batched,
+    )
+    if isinstance(functional_model, models.KerasFunctionalModel):
+      population.given = by_number.checked_by(functional_model.check_examples)
+  compiled = getattr(getattr(functional_model, 'keras_model', None), 'optimizer', None)
+  if compiled is not None and local.optimizer is None:
+    raise ValueError(
+      f'the model is compiled with the optimizer {compiled.name} of Keras, and clients '
+      'are trained by one of TFF: give local.optimizer, such as '
+      'tff.learning.optimizers.build_sgdm(0.1).'
+    )
   local_training = _local_training(functional_model, local, schedule.num_rounds)
+  server_optimizer = optimizers.check_optimizer(
+    'server.optimizer', server.optimizer, fed_avg.default_server_optimizer()
+  )
+  if isinstance(server_optimizer, optimizers.FTRL):
+    server_optimizer = server_optimizer.on_means()
   plan = plan_lib.Plan(
     training=local_training,
-    server=dataclasses.replace(server, optimizer=_server_optimizer(server.optimizer)),
+    server=dataclasses.replace(server, optimizer=server_optimizer),
     clients=population,
     mechanism=mechanism,
     schedule=schedule,
@@ -301,7 +334,7 @@ def train(
     canaries=canaries,
   )
   plan.check(scheduler)
-  step_checks.refuse_random_models(local_training)
+  training_lib.refuse_random_models(local_training)
   evaluator = _evaluator(local_training.model, test, run_dir)
   with run_directory.RunDirectory(run_dir) as directory:
     training = run_lib.Run(plan, directory, evaluator)
@@ -342,7 +375,6 @@ def _mechanism(
 ) -> tuple[
   Optional[joint_mechanism.AnyMechanism], float, Optional[accounting.nbafl.Nbafl]
 ]:
-  """Splits the argument into mechanism, scale of the cohort, and plan of NbAFL."""
   scale, nbafl = 1.0, None
   if isinstance(given, options.SimulatedCohort):
     given, scale = given.mechanism, given.scale
@@ -355,14 +387,13 @@ def _mechanism(
       'mechanism must be an accounting.Mechanism, JointMechanism or nbafl.Nbafl, a '
       f'learning.SimulatedCohort of a mechanism, or None; got {given!r}.'
     )
-  fitting.check_scale(scale, given)
+  options.check_scale(scale, given)
   return given, scale, nbafl
 
 
 def _evaluator(
   model: tff.learning.models.FunctionalModel, test: options.Evaluation, run_dir: str
 ) -> Optional[evaluation.Evaluator]:
-  """Makes the evaluator, and tries it once unless the run is finished."""
   if test.data is None:
     return None
   evaluator = evaluation.Evaluator(model, test.data, test.metrics)
@@ -376,26 +407,11 @@ def _evaluator(
   return evaluator
 
 
-def _delta(
-  given: Optional[float], mechanism: Optional[joint_mechanism.AnyMechanism]
-) -> float:
-  """Returns the given delta, checked, or a default where there is no privacy."""
-  if given is None:
-    if mechanism is None:
-      return _DELTA_WITHOUT_PRIVACY
-    raise ValueError(
-      'delta is missing: epsilon is reported at it. Give one well below one over the '
-      'number of clients.'
-    )
-  return gaussian.check_delta(given, 'delta')
-
-
 def _target(
   given: Optional[float],
   mechanism: Optional[joint_mechanism.AnyMechanism],
   delta: float,
 ) -> Optional[mechanism_lib.Target]:
-  """The target that was given, or that the mechanism was calibrated to."""
   if mechanism is None or mechanism.placement.is_simulation:
     return None  # Without a guarantee, there is no target to record.
   known = mechanism.target
@@ -442,47 +458,6 @@ def _local_training(
   )
 
 
-def _check_compiled_optimizer(
-  model: tff.learning.models.FunctionalModel, client_optimizer: Any
-) -> None:
-  """Refuses a compiled Keras model whose optimizer would silently not be used."""
-  compiled = getattr(getattr(model, 'keras_model', None), 'optimizer', None)
-  if compiled is not None and client_optimizer is None:
-    raise ValueError(
-      f'the model is compiled with the optimizer {compiled.name} of Keras, and clients '
-      'are trained by one of TFF: give local.optimizer, such as '
-      'tff.learning.optimizers.build_sgdm(0.1).'
-    )
-
-
-def _server_optimizer(
-  optimizer: Optional[tff.learning.optimizers.Optimizer],
-) -> tff.learning.optimizers.Optimizer:
-  """The optimizer for the mean of each round; for FTRL, SGD makes the same model."""
-  checked = optimizers.check_optimizer(
-    'server.optimizer', optimizer, fed_avg.default_server_optimizer()
-  )
-  return checked.on_means() if isinstance(checked, optimizers.FTRL) else checked
-
-
-def _schedule(
-  mechanism: Optional[joint_mechanism.AnyMechanism],
-  num_clients: int,
-  clients_per_round: Optional[float],
-  num_rounds: Optional[int],
-  seed: int,
-) -> sampling.Schedule:
-  """A schedule that the mechanism's guarantee allows; without privacy, any cohorts."""
-  if clients_per_round is None:
-    raise ValueError('clients_per_round is missing: give it, or a schedule.')
-  if mechanism is not None:
-    return sampling.for_mechanism(mechanism, num_clients, clients_per_round, seed)
-  if num_rounds is None:
-    raise ValueError('num_rounds is missing: give it, or a schedule.')
-  unlimited = strategies.Participation(num_rounds)
-  return sampling.for_scheme(unlimited, num_clients, clients_per_round, seed)
-
-
 def _check_schedule(
   schedule: sampling.Schedule,
   mechanism: Optional[joint_mechanism.AnyMechanism],
@@ -490,7 +465,6 @@ def _check_schedule(
   clients_per_round: Optional[float],
   num_rounds: Optional[int],
 ) -> None:
-  """Refuses a schedule that contradicts the other arguments, unless `Plan` does."""
   if mechanism is not None and not mechanism.is_sampled:
     # States, and so the ledger, have events for this neighbouring relation alone.
     relation = sampling.check_relation(mechanism.participation)
@@ -510,7 +484,6 @@ def _check_schedule(
 
 
 def _result(run: run_lib.Run, make: Optional[Callable[[], Any]]) -> Result:
-  """Writes the report of the run so far, and returns its result."""
   directory, plan = run.directory, run.plan
   num_rounds = plan.schedule.num_rounds
   if not directory.has(run_directory.METRICS):

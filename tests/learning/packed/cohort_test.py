@@ -15,7 +15,7 @@ from tff_dp_aggregators import strategies
 from tff_dp_aggregators.learning import local_order
 from tff_dp_aggregators.learning import packed
 from tff_dp_aggregators.learning.packed import simulation as simulation_lib
-from tff_dp_aggregators.learning.packed import step_checks
+from tff_dp_aggregators.learning.packed import training as training_lib
 
 
 @pytest.mark.parametrize('cohort', [1, 3, 4097, 10**5])
@@ -27,7 +27,7 @@ def test_packs_cover_cohort_and_differ_by_at_most_one_client(cohort, side_by_sid
   assert lengths.sum() == cohort
   assert lengths.max() - lengths.min() <= 1
   assert lengths.min() >= 1
-  assert lengths.max() <= step_checks.LARGEST
+  assert lengths.max() <= training_lib.LARGEST
 
 
 def test_more_examples_never_make_fewer_packs():

@@ -23,7 +23,7 @@ from tff_dp_aggregators.learning import local_order
 from tff_dp_aggregators.learning import models
 from tff_dp_aggregators.learning import packed
 from tff_dp_aggregators.learning.packed import simulation as packed_lib
-from tff_dp_aggregators.learning.packed import step_checks
+from tff_dp_aggregators.learning.packed import training as training_lib
 
 _runtime, data = populations.local_runtime, populations.data
 _PARTICIPATION = strategies.Participation(8, min_separation=2)
@@ -69,7 +69,7 @@ def _packed(data, aggregator, model=None, **kwargs):
 
 def _why_one_by_one(data, model):
   """Returns the reason that `_packed` would find, before it makes graphs."""
-  return step_checks.why_one_by_one(_training(model), data)
+  return training_lib.why_one_by_one(_training(model), data)
 
 
 def _composed_process(aggregator):
@@ -238,9 +238,9 @@ def test_cohort_rows_have_clients_with_most_examples_first(data, not_private):
     [starts[client], size, int(keys[client].view(np.int64))]
     for size, client in sorted(zip(sizes, clients), key=lambda each: -each[0])
   ]
-  cohort = not_private.cohort(clients, local_order.keys(1, 0, clients))
-  assert [len(rows) for rows in cohort.packs] == [3, 4]
-  assert cohort.rows.tolist() == np.concatenate(cohort.packs).tolist() == expected
+  packs = not_private.packs(clients, local_order.keys(1, 0, clients))
+  assert [len(rows) for rows in packs] == [3, 4]
+  assert np.concatenate(packs).tolist() == expected
 
 
 def test_hold_refuses_state_of_another_process(banded, not_private):
@@ -317,7 +317,7 @@ def test_only_activity_regularizers_prevent_padding(data, regularizer, reason):
   layer = tf.keras.layers.Dense(
     populations.NUM_CLASSES, input_shape=[populations.NUM_FEATURES], **regularizer
   )
-  assert step_checks.is_padded(_training(), data)
+  assert training_lib.is_padded(_training(), data)
   assert _why_one_by_one(data, _keras(layer)) == reason
 
 

@@ -1,4 +1,4 @@
-"""Tests of `step_checks`, which examines a step of local training before it is run."""
+"""Tests of the checks of a step of local training before it is run."""
 
 import pytest
 import tensorflow as tf
@@ -6,7 +6,7 @@ import tensorflow_federated as tff
 
 from tff_dp_aggregators.learning import models
 from tff_dp_aggregators.learning import packed
-from tff_dp_aggregators.learning.packed import step_checks
+from tff_dp_aggregators.learning.packed import training as training_lib
 
 _SPEC = (tf.TensorSpec([2]), tf.TensorSpec([1]))
 
@@ -53,17 +53,17 @@ def _training(*layers, spec=_SPEC):
 )
 def test_random_operations_are_found_and_refused(layer):
   training = _training(layer)
-  assert step_checks.random_operations(training)
+  assert training_lib.random_operations(training)
   with pytest.raises(
     ValueError, match='(forgets/|Shuffle|shuffle).*Dropout does.*stateless'
   ):
-    step_checks.refuse_random_models(training)
+    training_lib.refuse_random_models(training)
 
 
 def test_stateless_random_operations_are_accepted():
-  assert step_checks.random_operations(_training(_Stateless)) == []
+  assert training_lib.random_operations(_training(_Stateless)) == []
 
 
 def test_layer_that_changes_its_own_weights_is_refused():
   with pytest.raises(ValueError, match='change weights of their own'):
-    step_checks.random_operations(_training(_Counting))
+    training_lib.random_operations(_training(_Counting))

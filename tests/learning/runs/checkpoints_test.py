@@ -9,19 +9,19 @@ import pytest
 import tensorflow as tf
 
 from tff_dp_aggregators.accounting.records import ledger
-from tff_dp_aggregators.learning.runs import checkpoints as checkpoints_lib
+from tff_dp_aggregators.learning.runs import records
 
 _LIKE = {'weights': np.zeros(2, np.float32)}
 
 
 def _checkpoint(rounds):
   state = {'weights': np.full(2, rounds + 0.1, np.float32)}
-  return checkpoints_lib.Checkpoint(rounds, state, ledger.Head(rounds, 'ab' * 32))
+  return records.Checkpoint(rounds, state, ledger.Head(rounds, 'ab' * 32))
 
 
 @pytest.fixture
 def checkpoint_dir(tmp_path):
-  checkpoints = checkpoints_lib.Checkpoints(str(tmp_path / 'checkpoints'))
+  checkpoints = records.Checkpoints(str(tmp_path / 'checkpoints'))
   for rounds in (0, 2, 5):
     checkpoints.save(_checkpoint(rounds))
   return tmp_path / 'checkpoints'
@@ -35,8 +35,8 @@ def _check(checkpoint, rounds):
 
 def test_latest_checkpoint_is_read_and_two_are_kept(checkpoint_dir):
   assert sorted(os.listdir(checkpoint_dir)) == ['after_round_2', 'after_round_5']
-  _check(checkpoints_lib.Checkpoints(str(checkpoint_dir)).latest(_LIKE), 5)
-  assert checkpoints_lib.is_any(str(checkpoint_dir))
+  _check(records.Checkpoints(str(checkpoint_dir)).latest(_LIKE), 5)
+  assert records.has_checkpoint_in(str(checkpoint_dir))
 
 
 _KILLED_WRITE = """
@@ -54,7 +54,7 @@ def test_partial_file_of_killed_write_is_removed_by_next_reader(checkpoint_dir):
   subprocess.run([sys.executable, '-c', _KILLED_WRITE, str(path)])
   (partial,) = set(os.listdir(checkpoint_dir)) - set(names_before)
   assert (checkpoint_dir / partial).read_text() == 'a state, with the key of the noise'
-  _check(checkpoints_lib.Checkpoints(str(checkpoint_dir)).latest(_LIKE), 5)
+  _check(records.Checkpoints(str(checkpoint_dir)).latest(_LIKE), 5)
   assert sorted(os.listdir(checkpoint_dir)) == names_before
 
 
@@ -80,7 +80,7 @@ def _replace_by_directory(path):  # Checkpoints of earlier versions are director
 def test_unreadable_checkpoint_is_refused_and_can_be_moved_away(damage, checkpoint_dir):
   path = checkpoint_dir / 'after_round_5'
   damage(path)
-  checkpoints = checkpoints_lib.Checkpoints(str(checkpoint_dir))
+  checkpoints = records.Checkpoints(str(checkpoint_dir))
   with pytest.raises(ValueError, match='after_round_5 cannot be read.* move it away'):
     checkpoints.latest(_LIKE)
   path.rename(checkpoint_dir / 'after_round_5.damaged')
@@ -100,7 +100,7 @@ _STATE = {
 
 
 def test_bytes_numbers_text_and_bfloat16_are_restored_exactly():
-  restored = checkpoints_lib.from_bytes(checkpoints_lib.to_bytes(_STATE), _STATE)
+  restored = records.from_bytes(records.to_bytes(_STATE), _STATE)
   assert restored.keys() == _STATE.keys()
   for name, expected in _STATE.items():
     assert type(restored[name]) is type(expected)
@@ -109,13 +109,13 @@ def test_bytes_numbers_text_and_bfloat16_are_restored_exactly():
 
 
 def test_damaged_bytes_are_refused_or_give_the_same_state():
-  content = checkpoints_lib.to_bytes(_STATE)
+  content = records.to_bytes(_STATE)
   num_refused = 0
   for position in range(0, len(content), 5):
     damaged = bytearray(content)
     damaged[position] ^= 0x11
     try:
-      restored = checkpoints_lib.from_bytes(bytes(damaged), _STATE)
+      restored = records.from_bytes(bytes(damaged), _STATE)
     except ValueError:
       num_refused += 1
       continue

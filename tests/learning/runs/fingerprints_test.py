@@ -9,7 +9,7 @@ import pytest
 import tensorflow as tf
 
 from tff_dp_aggregators.learning import models
-from tff_dp_aggregators.learning.runs import fingerprints
+from tff_dp_aggregators.learning.runs import plan
 
 ROOT = pathlib.Path(__file__).resolve().parents[3]
 _SPEC = tf.TensorSpec([None, 2])
@@ -47,7 +47,7 @@ def test_fingerprint_depends_on_operations_constants_and_functions():
     lambda x: tf.split(x, 2, axis=1)[0],
     lambda x: tf.split(x, 2, axis=1)[1],
   ]
-  distinct = {fingerprints.graph_of(function, _SPEC) for function in functions}
+  distinct = {plan.fingerprint(function, _SPEC) for function in functions}
   assert len(distinct) == len(functions)
 
 
@@ -58,7 +58,7 @@ def test_fingerprint_does_not_depend_on_names():
   def plain(x):
     return tf.identity(_inner(2.0)(x))
 
-  assert fingerprints.graph_of(named, _SPEC) == fingerprints.graph_of(plain, _SPEC)
+  assert plan.fingerprint(named, _SPEC) == plan.fingerprint(plain, _SPEC)
 
 
 @pytest.mark.slow
@@ -66,7 +66,7 @@ def test_fingerprint_of_recurrent_model_is_same_in_another_process():
   program = (
     'import tensorflow as tf; tf.keras.layers.Dense(1)(tf.zeros([1, 1]));'
     'from tests.learning.runs import fingerprints_test as here;'
-    'print(here.fingerprints.model(here._recurrent())["graph"])'
+    'print(here.plan.model_fingerprint(here._recurrent())["graph"])'
   )
   result = subprocess.run(
     [sys.executable, '-c', program],
@@ -76,4 +76,4 @@ def test_fingerprint_of_recurrent_model_is_same_in_another_process():
     check=True,
     text=True,
   )
-  assert result.stdout.strip() == fingerprints.model(_recurrent())['graph']
+  assert result.stdout.strip() == plan.model_fingerprint(_recurrent())['graph']

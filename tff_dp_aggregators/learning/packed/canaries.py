@@ -106,7 +106,6 @@ class Insertion:
   """Adds canaries to the graph of a round."""
 
   def __init__(self, canaries: Canaries, clip_norm: float, server: server_lib.Server):
-    """`server` adds up the updates of clients, and those of canaries."""
     self._server = server
     self._sizes = [spec.shape.num_elements() for spec in server.specs]
     self._norms = (_NORM * clip_norm * canaries.inserted).astype(np.float32)

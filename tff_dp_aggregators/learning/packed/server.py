@@ -13,6 +13,7 @@ from tff_dp_aggregators.aggregators import clientwise
 from tff_dp_aggregators.aggregators import factory
 from tff_dp_aggregators.aggregators import tracing
 from tff_dp_aggregators.base import machine
+from tff_dp_aggregators.learning import functions
 from tff_dp_aggregators.learning.packed import training as training_lib
 from tff_dp_aggregators.queries import grid
 
@@ -37,9 +38,7 @@ class Server:
       tuple(tf.nest.flatten(trainable)), tuple(tf.nest.flatten(rest))
     )
     # Of the trainable weights, and so of a client's update.
-    self.specs = tuple(
-      tf.TensorSpec(each.shape, each.dtype) for each in self._initial_weights.trainable
-    )
+    self.specs = functions.specs_of(self._initial_weights.trainable)
     self._first_steps, mean = clientwise.taken_off(aggregator)
     # `None` for the mean of `tff.aggregators.UnweightedMeanFactory`.
     self._private_mean: Optional[factory.DPMean] = None
@@ -118,7 +117,8 @@ class Server:
       finite = _rows_finite(stacked.update)
     metrics = grid.zero_rows_unless(finite, stacked.metrics)
     metrics = tf.nest.map_structure(grid.sum_of_rows, metrics)
-    return total, _counts_of(counted_finite), metrics
+    nonfinite = tf.reduce_sum(tf.cast(tf.logical_not(counted_finite), tf.int32))
+    return total, factory.Counts(tf.size(counted_finite), nonfinite), metrics
 
   def add_noise(
     self,
@@ -151,10 +151,7 @@ class Server:
     sums: Any,
     directions: Optional[tf.Tensor] = None,
   ) -> tuple[tff.learning.templates.LearningAlgorithmState, Any]:
-    """Returns the state after the round, and the metrics of a learning process.
-
-    `directions`: The metrics have projections onto these, float32 [canaries, size].
-    """
+    """Returns next state and metrics, with projections onto directions, if any."""
     total, counts, metrics = sums
     counts = factory.Counts(*counts)
     aggregator_state = state.aggregator
@@ -198,11 +195,6 @@ class Server:
       aggregator=measured,
       finalizer=collections.OrderedDict(update_non_finite=non_finite),
     )
-
-
-def _counts_of(finite: tf.Tensor) -> factory.Counts:
-  nonfinite_clients = tf.reduce_sum(tf.cast(tf.logical_not(finite), tf.int32))
-  return factory.Counts(tf.size(finite), nonfinite_clients)
 
 
 def _rows_finite(stacked: Any) -> tf.Tensor:

@@ -1,19 +1,14 @@
 """Packed federated averaging: trains many clients in one TensorFlow function.
 
-A round of TFF costs some 14 ms for each client, whatever the client does. Here clients
-are trained in *packs*, whose examples are read in place: clients of a pack are trained
-side by side where possible, and their updates clipped, encoded and summed. The result
+A round of TFF costs some 14 ms for each client. Here clients are trained in *packs*,
+side by side where possible, and their updates clipped, encoded and summed: the result
 of a pack is an exact sum of integers, with counts. So state, noise and accounting are
-those of `build_dp_fed_avg` with the same model, aggregator and optimizers, and a state
-of one can be used by the other. The processes of a Dask cluster may train the packs, to
-the same bits; state, noise and its keys stay here.
+those of `build_dp_fed_avg`, and a state of one can be used by the other. A Dask cluster
+may train the packs, to the same bits; state, noise and its keys stay here.
 """
 
 import concurrent.futures
-import contextlib
-import logging
-from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any, Callable, NamedTuple, Optional, cast
+from typing import TYPE_CHECKING, Any, Callable, Optional, cast
 
 import numpy as np
 import tensorflow as tf
@@ -28,15 +23,12 @@ from tff_dp_aggregators.learning import optimizers
 from tff_dp_aggregators.learning.packed import canaries as canaries_lib
 from tff_dp_aggregators.learning.packed import data as data_lib
 from tff_dp_aggregators.learning.packed import server as server_lib
-from tff_dp_aggregators.learning.packed import step_checks
 from tff_dp_aggregators.learning.packed import training as training_lib
 from tff_dp_aggregators.sampling import schedule as schedule_lib
 
 if TYPE_CHECKING:
   from tff_dp_aggregators.learning import cluster as cluster_lib
 
-# Prefixes of TensorFlow's log messages about operations that it cannot vectorise.
-_CONVERSION_PREFIXES = ('Got error while pfor was converting op', '%s\ncreated at:\n')
 _PATIENCE_SECONDS = 10.0
 # Minimum number of examples in a pack. Measured on two cores: a pack costs 0.8 ms plus
 # its clients, an example of a small model 5 us, and adding up sums of 10^6 parameters
@@ -46,29 +38,11 @@ _MIN_EXAMPLES_SIDE_BY_SIDE, _MIN_EXAMPLES_ONE_BY_ONE = 8192, 256
 _ENOUGH_PACKS = 32
 
 
-class Cohort(NamedTuple):
-  """Clients of a round, most examples first, and how they are cut into packs.
-
-  The last bits of an update may depend on how many clients are trained side by side.
-  So packs depend on the cohort alone, and a round has the same bits on any machine.
-
-  A *row* has the index of a client's first example, its number of examples, and a key.
-  """
-
-  rows: np.ndarray  # Rows of all packs in order, int64 of shape [clients, 3].
-  cuts: np.ndarray  # Boundaries of the packs, int32 of shape [packs + 1].
-
-  @property
-  def packs(self) -> list[np.ndarray]:
-    """The rows of each pack."""
-    return np.split(self.rows, self.cuts[1:-1])
-
-
 def num_packs(sizes: np.ndarray, local_epochs: int, *, side_by_side: bool) -> int:
   """Number of packs for a cohort whose clients have the given numbers of examples.
 
   At least two, if there are two clients; more if every pack then has enough examples;
-  and enough for no pack to be larger than `step_checks.LARGEST`.
+  and enough for no pack to be larger than `LARGEST` of `training`.
   """
   cohort = len(sizes)
   min_examples = _MIN_EXAMPLES_ONE_BY_ONE
@@ -76,7 +50,7 @@ def num_packs(sizes: np.ndarray, local_epochs: int, *, side_by_side: bool) -> in
     min_examples = _MIN_EXAMPLES_SIDE_BY_SIDE
   num = min(_ENOUGH_PACKS, int(sizes.sum()) * local_epochs // min_examples)
   power = max(1, num.bit_length() - 1)
-  while cohort > step_checks.LARGEST << power:
+  while cohort > training_lib.LARGEST << power:
     power += 1
   return max(1, min(cohort, 1 << power))
 
@@ -111,12 +85,11 @@ class PackedFedAvg:
     Args:
       training: The clients' local training, with the model.
       aggregator: The private mean, alone or in `CoordinateBoundsFactory` and
-        `ZeroLargeFactory`; `None` for training without privacy. Its own summation of
-        records is not used, because packs are summed here.
+        `ZeroLargeFactory`; `None` for training without privacy. Packs are summed here.
       data: Clients' examples.
       server_optimizer: Applies the mean of updates to the model.
-      num_packs: The number of packs of a cohort; `None` for the function `num_packs`,
-        which gives the same number on all machines.
+      num_packs: The number of packs of a cohort; `None` for one that depends on the
+        cohort alone.
       cluster: The cluster that trains packs; `None` for this process.
       timeout_seconds: Maximum duration of a round in this process; `None` for no limit.
       canaries: Clients to audit with, numbered after those of `data`; `None` for none.
@@ -124,8 +97,7 @@ class PackedFedAvg:
 
     Raises:
       TypeError: If an optimizer is not an optimizer of TFF.
-      ValueError: If the features of `data` do not match the model's `input_spec`, or
-        the server's optimizer cannot work on the results of the aggregator.
+      ValueError: If data and model, or optimizer and aggregator, do not go together.
     """
     data.check_against(training.model.input_spec)
     server_optimizer = optimizers.check_optimizer('server_optimizer', server_optimizer)
@@ -141,7 +113,7 @@ class PackedFedAvg:
     self._thread = interrupts.CallingThread()
     self._server = server_lib.Server(training, aggregator, server_optimizer)
     self._training = training
-    self.one_by_one = step_checks.why_one_by_one(training, data)
+    self.one_by_one = training_lib.why_one_by_one(training, data)
     self._insertion = None
     if canaries is not None:
       assert clip_norm is not None
@@ -149,12 +121,15 @@ class PackedFedAvg:
     self._specs = functions.specs_of(self.initialize())
     self._sums_specs = functions.specs_of(self._server.zeros())
     if self.one_by_one is None:
+      logger = tf.get_logger()
+      logger.disabled = True  # It would name each operation; `one_by_one` says why.
       try:
-        with _conversion_logs_suppressed():
-          self._build()
+        self._build()
       except Exception as e:  # TensorFlow raises many types if it cannot vectorise.
         *_, why = str(e).strip().splitlines() or [type(e).__name__]
         self.one_by_one = f'TensorFlow cannot vectorise the model: {why.strip()}'
+      finally:
+        logger.disabled = False
     if self.one_by_one is not None:
       self._build()
 
@@ -192,8 +167,8 @@ class PackedFedAvg:
 
   def _pack(self, weights: training_lib.Weights, params: Any, rows: tf.Tensor) -> Any:
     """Returns the sums of clients' contributions; rows are int64 [clients, 3]."""
-    at_once = 1 if self.one_by_one else step_checks.at_once(self._training)
-    padded = step_checks.is_padded(self._training, self._data)
+    at_once = 1 if self.one_by_one else training_lib.at_once(self._training)
+    padded = training_lib.is_padded(self._training, self._data)
     examples = self._data.tensors()
 
     def body(number: tf.Tensor, sums: Any) -> Any:
@@ -217,7 +192,6 @@ class PackedFedAvg:
   def _finish_round(
     self, state: Any, sums: Any, rows: tf.Tensor, cuts: tf.Tensor, *canaries: tf.Tensor
   ) -> tuple[Any, Any]:
-    """Adds noise, also that of clients; returns the next state and metrics."""
     sums = tf.nest.pack_sequence_as(self._sums_specs, tf.nest.flatten(sums))
     # The sums and the noise are integers, so the order of addition does not matter.
     sums = self._server.add_noise(state, sums, rows[:, 2])
@@ -227,8 +201,13 @@ class PackedFedAvg:
     sums = self._insertion.add(state, sums, directions, numbers)
     return self._server.finish(state, sums, directions)
 
-  def cohort(self, clients: np.ndarray, keys: np.ndarray) -> Cohort:
-    """Orders clients and cuts them into packs; arguments and errors as in `next`."""
+  def packs(self, clients: np.ndarray, keys: np.ndarray) -> list[np.ndarray]:
+    """Rows of each pack's clients, int64 [clients, 3], most examples first.
+
+    A *row* has the index of a client's first example, its number of examples, and a
+    key. The last bits of an update may depend on how many clients are trained side by
+    side. So packs depend on the cohort alone, and a round has the same bits anywhere.
+    """
     clients = schedule_lib.check_cohort('clients', clients, len(self._data))
     if np.shape(keys) != clients.shape:
       raise ValueError(
@@ -242,10 +221,8 @@ class PackedFedAvg:
       )
     order = np.argsort(-sizes, kind='stable')
     columns = (self._data.starts(clients), sizes, keys.view(np.int64))
-    return Cohort(
-      np.stack(columns, axis=-1)[order],
-      cuts(len(clients), max(1, min(packs, len(clients)))),
-    )
+    boundaries = cuts(len(clients), max(1, min(packs, len(clients))))
+    return np.split(np.stack(columns, axis=-1)[order], boundaries[1:-1])
 
   def initialize(self) -> Any:
     """Returns the initial state; with secret noise, each call draws a new key."""
@@ -254,9 +231,8 @@ class PackedFedAvg:
   def next(self, state: Any, clients: np.ndarray, keys: np.ndarray) -> tuple[Any, Any]:
     """Runs a round.
 
-    A round that is run again from the same state has the same noise: with the same
-    clients and keys it releases the same bits, and with others it reveals the
-    difference of two sums without noise.
+    Run again from the same state it has the same noise: with the same clients and keys
+    it releases the same bits, and with others the difference of two sums without noise.
 
     Args:
       state: The state before the round, from `initialize`, `next` or `hold`.
@@ -264,8 +240,7 @@ class PackedFedAvg:
       keys: From `local_order.keys`; they determine the order of clients' examples.
 
     Returns:
-      The state after the round, as tensors, and the metrics of a learning process, as
-      NumPy arrays.
+      The next state, as tensors, and a learning process's metrics, as NumPy arrays.
 
     Raises:
       ComputationError: If a computation of the round fails; the message says why.
@@ -279,18 +254,20 @@ class PackedFedAvg:
       numbers = (clients[~is_client] - len(self._data)).astype(np.int32)
       canaries = self._insertion.directions, tf.constant(numbers)
       clients, keys = clients[is_client], keys[is_client]
-    cohort = self.cohort(clients, keys)
-    round_inputs = (tf.constant(cohort.rows), tf.constant(cohort.cuts), *canaries)
+    packs = self.packs(clients, keys)
+    boundaries = np.cumsum([0, *map(len, packs)], dtype=np.int32)
+    rows = tf.constant(np.concatenate(packs))
+    round_inputs = (rows, tf.constant(boundaries), *canaries)
     if self._cluster is None:
       state, metrics = self._call(self._traced_round, state, *round_inputs)
     else:
       broadcast = [np.asarray(each) for each in tf.nest.flatten(self._broadcast(state))]
-      sums = self._cluster.sums(self._function, broadcast, cohort.packs)
+      sums = self._cluster.sums(self._function, broadcast, packs)
       _, counts, _ = tf.nest.pack_sequence_as(self._sums_specs, sums)
-      if counts[0] != len(cohort.rows):
+      if counts[0] != len(rows):
         raise RuntimeError(
           f'the cluster summed {counts[0]} clients, and the round has '
-          f'{len(cohort.rows)}; the sum was discarded. Check that its workers run the '
+          f'{len(rows)}; the sum was discarded. Check that its workers run the '
           'same version as this program.'
         )
       state, metrics = self._call(
@@ -369,18 +346,3 @@ def _sum_in_groups(
     return add(lambda pack: compute(first + pack), packs, min(size, processors))
 
   return add(group, (number + size - 1) // size, -(-processors // size))
-
-
-@contextlib.contextmanager
-def _conversion_logs_suppressed() -> Iterator[None]:
-  """Suppresses TensorFlow's log messages about operations that it cannot vectorise."""
-
-  def is_other(record: logging.LogRecord) -> bool:
-    return not str(record.msg).startswith(_CONVERSION_PREFIXES)
-
-  logger = tf.get_logger()
-  logger.addFilter(is_other)
-  try:
-    yield
-  finally:
-    logger.removeFilter(is_other)

@@ -19,10 +19,7 @@ class MetricsFile:
   """Appends rows to a CSV file, whose columns are those of the first row."""
 
   def __init__(self, path: str, rounds: int = 0, measured: Collection[str] = ()):
-    """Cuts an existing file to the `rows` of its first `rounds` rounds.
-
-    `measured`: The columns of test data, which a resumed run has to have again.
-    """
+    """Keeps the first `rounds` rounds of a file with the same columns of test data."""
     self._path, self._columns = path, list[str]()
     self.rows: list[dict[str, str]] = []
     if not rounds:

@@ -2,8 +2,13 @@
 
 import dataclasses
 import functools
+import hashlib
+import json
 import math
+import numbers
+import os
 import platform
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Callable, NamedTuple, Optional, Union, cast
 
 import dp_accounting
@@ -26,17 +31,17 @@ from tff_dp_aggregators.accounting.reports import sources as report_sources
 from tff_dp_aggregators.accounting.reports import terms
 from tff_dp_aggregators.base import machine
 from tff_dp_aggregators.base import version
+from tff_dp_aggregators.learning import clients as clients_lib
 from tff_dp_aggregators.learning import fed_avg
 from tff_dp_aggregators.learning import functions
 from tff_dp_aggregators.learning import local_order
 from tff_dp_aggregators.learning import models
 from tff_dp_aggregators.learning import options as options_lib
 from tff_dp_aggregators.learning import packed
-from tff_dp_aggregators.learning import population
 from tff_dp_aggregators.learning import sources
+from tff_dp_aggregators.learning.packed import data as data_lib
 from tff_dp_aggregators.learning.packed import simulation as simulation_lib
-from tff_dp_aggregators.learning.runs import fingerprints
-from tff_dp_aggregators.learning.runs import fitting
+from tff_dp_aggregators.learning.packed import training as training_lib
 from tff_dp_aggregators.learning.runs import run_directory
 from tff_dp_aggregators.sampling import draws
 
@@ -76,6 +81,81 @@ _PRIVATE_IF_SAMPLED = (
 )
 
 
+# Names and numbers that differ from process to process, and compute nothing.
+_IGNORED = ('config_proto', 'container', 'seed', 'seed2', 'shared_name')
+# Attributes of TFF's optimizers that have other names than their arguments.
+_ARGUMENT_NAMES = {'lr': 'learning_rate'}
+
+
+class Population:
+  """A run's clients, by number or laid out, and then canaries without examples."""
+
+  def __init__(self, clients: Any, canaries: Optional[packed.Canaries] = None):
+    self._canaries = canaries
+    self.is_laid_out = isinstance(clients, packed.PackedData)
+    self.given = clients if self.is_laid_out else clients_lib.Clients.of(clients)
+
+  def __len__(self) -> int:
+    return len(self.given) + (0 if self._canaries is None else self._canaries.number)
+
+  @property
+  def clients(self) -> clients_lib.Clients:
+    """The clients by number."""
+    if self.is_laid_out:
+      raise ValueError(
+        'packed.PackedData are for packed simulation alone; give the clients '
+        'themselves, or leave run.packed_simulation on.'
+      )
+    return self.given
+
+  @property
+  def ids(self) -> Optional[Sequence[Any]]:
+    """The clients' ids by number; `None` if there are only numbers."""
+    return None if self.is_laid_out else self._with_canaries(self.given.ids)
+
+  @property
+  def draw_ids(self) -> Sequence[Any]:
+    """The ids by which clients are drawn, by number."""
+    return self._with_canaries(self.given.draw_ids)
+
+  def _with_canaries(self, ids: Sequence[Any]) -> Sequence[Any]:
+    return ids if self._canaries is None else self._canaries.ids_after(ids)
+
+  def fewest_examples(self) -> tuple[str, int]:
+    """A client with the fewest examples, for messages, and how many; reads them all."""
+    if self.is_laid_out:
+      number = int(np.argmin(self.given.all_sizes))
+      return f'client number {number}', int(self.given.all_sizes[number])
+    read = map(self.given.examples, range(len(self.given)))
+    sizes = [len(tf.nest.flatten(examples)[0]) for examples in read]
+    return self.given.owner(int(np.argmin(sizes))), min(sizes)
+
+  @functools.cached_property
+  def checksum(self) -> str:
+    """A checksum of all examples, of who has them, and of ids that are not numbers."""
+    return self.given.checksum if self.is_laid_out else data_lib.checksum(self.given)
+
+  def lay_out(self, directory: str) -> None:
+    """Lays the clients out for packed simulation, and caches their checksum."""
+    self.checksum = packed.lay_out(self.clients, directory).checksum
+
+  def laid_out(self, directory: str) -> packed.PackedData:
+    """Returns the examples for packed simulation, laid out if they are not yet."""
+    if self.is_laid_out:
+      return self.given
+    if os.path.isdir(directory):
+      packed_data = packed.PackedData(directory)
+    else:
+      packed_data = packed.lay_out(self.given, directory)
+    if packed_data.checksum != self.checksum:
+      raise ValueError(
+        f'the examples in {directory} are not those of the clients: they have the '
+        f'checksum {packed_data.checksum}, the clients {self.checksum}. If the clients '
+        f'are the same whenever they are read, remove {directory}; it is made again.'
+      )
+    return packed_data
+
+
 class Engine(NamedTuple):
   """Computes the rounds; its states are those of a TFF learning process."""
 
@@ -93,7 +173,7 @@ class Plan:
 
   training: packed.LocalTraining
   server: options_lib.Server
-  clients: population.Population
+  clients: Population
   mechanism: Optional[joint_mechanism.AnyMechanism]
   schedule: sampling_lib.Schedule
   clip_norm: Optional[float]
@@ -136,7 +216,7 @@ class Plan:
     """The mechanism that is run, which is `mechanism` unless a cohort is simulated."""
     if self.larger_cohort is None:
       return self.mechanism
-    # `fitting.check_scale` refuses joint mechanisms.
+    # `options_lib.check_scale` refuses joint mechanisms.
     mechanism = cast(accounting.Mechanism, self.mechanism)
     return mechanism_of_run(mechanism, self.simulated_cohort_scale)
 
@@ -215,7 +295,7 @@ class Plan:
   def why_one_by_one(self) -> Optional[str]:
     """Why clients are not packed; `None` if they are."""
     stated = None if self.options.packed_simulation else 'run.packed_simulation=False'
-    return fitting.why_one_by_one(self.server, self.mechanism) or stated
+    return options_lib.why_one_by_one(self.server, self.mechanism) or stated
 
   @property
   def clients_add_noise(self) -> bool:
@@ -235,11 +315,11 @@ class Plan:
 
   def check(self, scheduler: Any) -> None:
     """Checks that the settings go together, before anything is written."""
-    fitting.check_server(self.server, self.mechanism, self.clip_norm)
+    options_lib.check_server(self.server, self.mechanism, self.clip_norm)
     if self.nbafl is not None:
       self._check_nbafl(self.nbafl)
     if self.canaries is not None:
-      fitting.check_canaries(
+      options_lib.check_canaries(
         self.canaries.number,
         self.mechanism,
         self.server,
@@ -248,7 +328,7 @@ class Plan:
         model_size=self.noised_size,
       )
     stated, seed = self.options.packed_simulation, self.options.noise_seed
-    fitting.check_packing(
+    options_lib.check_packing(
       self.why_one_by_one,
       {
         f'run.packed_simulation={stated}': stated is True,
@@ -261,10 +341,9 @@ class Plan:
     )
     mean = self.mean()
     if self.mechanism is not None and mean is not None:
-      fitting.check_clients(self.mechanism, mean.min_clients, self.schedule)
+      options_lib.check_clients(self.mechanism, mean.min_clients, self.schedule)
 
   def _check_nbafl(self, planned: accounting.nbafl.Nbafl) -> None:
-    """Checks that the run is the one that NbAFL plans."""
     assert self.mechanism is not None
     report_sources.check_nbafl_cohorts(planned, self.schedule.to_json())
     report_sources.check_nbafl(
@@ -272,7 +351,7 @@ class Plan:
     )
     client, fewest = self.clients.fewest_examples()
     if fewest < planned.min_examples:
-      raise fitting.TooFewExamplesError(
+      raise options_lib.TooFewExamplesError(
         f'{client} has {fewest} examples, and NbAFL counts on min_examples='
         f'{planned.min_examples} or more of each: its noise is too little for fewer. '
         f'Leave such clients out, or plan with min_examples={fewest}.'
@@ -422,23 +501,27 @@ class Plan:
     """The whole plan as JSON values."""
     model, tuning = self.training.model, self.options.tuning
     facts, canaries = self.options.data_facts, self.canaries
+    aggregation = dataclasses.asdict(dataclasses.replace(self.server, optimizer=None))
+    del aggregation['optimizer']
+    if aggregation['clip_order'] == math.inf:
+      aggregation['clip_order'] = 'infinity'  # JSON has no infinite numbers.
     rates, rates_json = self.training.schedule, None
     if rates is not None:
-      graph = fingerprints.graph_of_steps(rates.make, model, tf.TensorSpec([]))
+      graph = steps_fingerprint(rates.make, model, tf.TensorSpec([]))
       rates_json = {**rates.to_json(), 'graph': graph}
     return {
       'program': 'tff_dp_aggregators.learning.train',
       'flags': dict(self.options.settings or {}),
       'data_facts': None if facts is None else run_directory.recorded_data_facts(facts),
       'training': {
-        'model': fingerprints.model(model),
+        'model': model_fingerprint(model),
         'clients': self.clients.checksum,
         'schedule': self.schedule.to_json(),
         'batch_size': self.training.batch_size,
         'local_epochs': self.training.local_epochs,
-        'client_optimizer': fingerprints.optimizer(self.training.optimizer, model),
+        'client_optimizer': optimizer_fingerprint(self.training.optimizer, model),
         'client_learning_rates': rates_json,
-        'server_optimizer': fingerprints.optimizer(self.server.optimizer, model),
+        'server_optimizer': optimizer_fingerprint(self.server.optimizer, model),
         'evaluate_every': self.evaluate_every,
         'seed': self.seed,
         'simulation': 'packed' if self.packed else 'one TFF client for each client',
@@ -447,7 +530,7 @@ class Plan:
         'clip_norm_without_mechanism': (
           self.clip_norm if self.mechanism is None else None
         ),
-        'aggregation': options_lib.aggregation_to_json(self.server),
+        'aggregation': aggregation,
       },
       'privacy': self._privacy() if self.larger_cohort is None else None,
       'simulated_cohort': self._simulated_cohort(),
@@ -520,7 +603,7 @@ class Plan:
       'guarantee': f'none: {self.both_cohorts}',
       'scale': facts.scale,
       'clients_per_round': facts.clients_per_round,
-      'simulated_clients_per_round': facts.simulated_clients_per_round,
+      'simulated_clients_per_round': planned,
       'num_clients': facts.num_clients,
       'simulated_num_clients': facts.simulated_num_clients,
       'noise_multiplier': mechanism.noise_multiplier,
@@ -539,3 +622,132 @@ def mechanism_of_run(
     noise_multiplier=mechanism.noise_multiplier / scale,
     clipped_count_stddev=None if stddev is None else stddev / scale,
   )
+
+
+# Numbers with a name are recorded under it; all else that decides what is computed is
+# in a fingerprint of the graph. Names in TensorFlow's serialised graphs have counters,
+# which depend on what was made before, and so names are replaced by positions here.
+
+
+def model_fingerprint(
+  functional: tff.learning.models.FunctionalModel,
+) -> dict[str, Any]:
+  """Fingerprint of the weights, and of the graph of a training step with the loss."""
+  weights = functional.initial_weights
+  flat = [np.asarray(each) for each in tf.nest.flatten(weights)]
+  # With the simplest optimizer, the step is the model's own.
+  plain = packed.LocalTraining(
+    functional, tff.learning.optimizers.build_sgdm(1.0), batch_size=1
+  )
+
+  def step(trainable: Any, rest: Any, batch: Any) -> Any:
+    server_weights = training_lib.Weights(trainable, rest)
+    state = training_lib.initial_state(plain, server_weights)
+    return training_lib.train_step(plain, server_weights, state, batch)
+
+  return {
+    'weights': [f'{each.dtype.name}{list(each.shape)}' for each in flat],
+    'initial_weights': ledger.checksum_of(flat),
+    'graph': fingerprint(step, *map(_specs, weights), functional.input_spec),
+  }
+
+
+def optimizer_fingerprint(
+  which: tff.learning.optimizers.Optimizer,
+  functional: tff.learning.models.FunctionalModel,
+) -> dict[str, Any]:
+  """Kind and numbers of an optimizer, and fingerprint of its steps on a model."""
+  graph = steps_fingerprint(lambda: which, functional)
+  return {**_kind_and_numbers(which), 'graph': graph}
+
+
+def steps_fingerprint(
+  make: Callable[..., tff.learning.optimizers.Optimizer],
+  functional: tff.learning.models.FunctionalModel,
+  *inputs: tf.TensorSpec,
+) -> str:
+  """Fingerprint of the steps of an optimizer that is made from some inputs."""
+  trainable = _specs(functional.initial_weights[0])
+
+  def step(*arguments: Any) -> Any:
+    *made_from, weights, gradients = arguments
+    which = make(*made_from)
+    state = which.initialize(trainable)
+    return state, which.next(state, weights, gradients)
+
+  return fingerprint(step, *inputs, trainable, trainable)
+
+
+def _kind_and_numbers(which: tff.learning.optimizers.Optimizer) -> dict[str, Any]:
+  fields: dict[str, Any] = {'kind': type(which).__name__.lstrip('_')}
+  for name, value in getattr(which, '__dict__', {}).items():
+    argument = _ARGUMENT_NAMES.get(name.lstrip('_'), name.lstrip('_'))
+    if isinstance(value, tff.learning.optimizers.Optimizer):
+      fields[argument] = _kind_and_numbers(value)
+    elif isinstance(value, bool):
+      fields[argument] = value
+    elif isinstance(value, numbers.Real):
+      number = float(value)
+      fields[argument] = number if math.isfinite(number) else str(number)
+  return fields
+
+
+def _specs(weights: Any) -> Any:
+  return tf.nest.map_structure(
+    lambda each: tf.TensorSpec(np.shape(each), np.asarray(each).dtype), tuple(weights)
+  )
+
+
+def fingerprint(function: Callable[..., Any], *specs: Any) -> str:
+  """SHA-256 of the operations, constants and types of a function's graph."""
+  definition, _, results = functions.graph_of(
+    lambda *inputs: tf.nest.map_structure(tf.convert_to_tensor, function(*inputs)),
+    *specs,
+  )
+  called_functions = {each.signature.name: each for each in definition.library.function}
+
+  def body(
+    nodes: Sequence[Any], outputs: Sequence[str], arguments: Sequence[str] = ()
+  ) -> list[Any]:
+    positions = {name: f'argument {index}' for index, name in enumerate(arguments)}
+    positions.update((node.name, str(index)) for index, node in enumerate(nodes))
+
+    def tensor(name: str) -> list[str]:  # Position of its node, and which output it is.
+      node, *output = name.removeprefix('^').split(':')
+      return [positions[node], *(output if output != ['0'] else [])]
+
+    described: list[Any] = [[tensor(name) for name in outputs]]
+    for node in nodes:
+      control = sorted(tensor(name) for name in node.input if name.startswith('^'))
+      data = [tensor(name) for name in node.input if not name.startswith('^')]
+      attributes = [
+        [name, attribute(node.attr[name])]
+        for name in sorted(node.attr)
+        if not name.startswith('_') and name not in _IGNORED
+      ]
+      described.append([node.op, data, control, attributes])
+    return described
+
+  def attribute(value: Any) -> Any:
+    called = [value.func] if value.HasField('func') else value.list.func
+    if called:
+      return [of_function(each.name) for each in called]
+    return value.SerializeToString(deterministic=True).hex()
+
+  @functools.cache
+  def of_function(name: str) -> str:
+    if name not in called_functions:
+      return name  # A function of TensorFlow's own.
+    called = called_functions[name]
+    signature = called.signature
+    results = [called.ret[each.name] for each in signature.output_arg]
+    names = [each.name for each in signature.input_arg]
+    types = [each.type for each in signature.input_arg]
+    return _sha256([types, body(called.node_def, results, names)])
+
+  outputs = [tensor.name for tensor in tf.nest.flatten(results)]
+  return _sha256(body(definition.node, outputs))
+
+
+def _sha256(description: Any) -> str:
+  return f'sha256:{hashlib.sha256(json.dumps(description).encode()).hexdigest()}'

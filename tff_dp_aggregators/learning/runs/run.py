@@ -40,7 +40,6 @@ from tff_dp_aggregators.learning import failures
 from tff_dp_aggregators.learning import interrupts
 from tff_dp_aggregators.learning import runtime
 from tff_dp_aggregators.learning.packed import server as server_lib
-from tff_dp_aggregators.learning.runs import checkpoints as checkpoints_lib
 from tff_dp_aggregators.learning.runs import evaluation as evaluation_lib
 from tff_dp_aggregators.learning.runs import metrics_file
 from tff_dp_aggregators.learning.runs import plan as plan_lib
@@ -50,7 +49,6 @@ from tff_dp_aggregators.learning.runs import run_directory
 from tff_dp_aggregators.learning.runs import saved_model
 from tff_dp_aggregators.sampling import schedule as schedule_lib
 
-_MAX_CHECKPOINT_FRACTION = 0.05  # Of the running time.
 _CLIENTS, NOT_PRIVATE = metrics_file.CLIENTS, metrics_file.NOT_PRIVATE
 # Columns of the signal-to-noise ratio; the learning process measures the first two.
 _SIGNAL, _NOISE = f'{NOT_PRIVATE}signal_norm', 'squared_noise_norm'
@@ -63,7 +61,7 @@ class Run:
 
   # Set by `go`.
   _ledger: ledger_lib.LedgerWriter
-  _checkpoints: checkpoints_lib.Checkpoints
+  _checkpoints: records.Checkpoints
 
   def __init__(
     self,
@@ -71,11 +69,10 @@ class Run:
     directory: run_directory.RunDirectory,
     evaluator: Optional[evaluation_lib.Evaluator] = None,
   ):
-    """Begins the run, or prepares to resume it."""
     self.plan, self.directory = plan, directory
     self._evaluator = evaluator
     self._cluster: Optional[cluster_lib.Cluster] = None
-    self._checkpointed, self._checkpoint_took = time.monotonic(), 0.0
+    self._checkpointed = time.monotonic()
     # Sum of all rounds so far; from exact sums of clients, and so not private.
     self._signal_to_noise = aggregators.SignalToNoise()
     self._measures_signal = plan.server.not_private_signal_to_noise
@@ -153,11 +150,7 @@ class Run:
         if self._keeps_rounds:  # No later run would write these events again.
           events.flush()
         progress.update(row)
-        # Checkpoints of large states may take a small part of the time only.
-        seconds = plan.options.checkpoint_seconds
-        if seconds:
-          seconds = max(seconds, self._checkpoint_took / _MAX_CHECKPOINT_FRACTION)
-        if time.monotonic() - self._checkpointed >= seconds:
+        if time.monotonic() - self._checkpointed >= plan.options.checkpoint_seconds:
           events.flush()
           self._checkpoint(rounds, released)
       self._checkpoint(rounds, released)
@@ -168,12 +161,9 @@ class Run:
 
   def _resume(
     self, engine: plan_lib.Engine, stack: contextlib.ExitStack
-  ) -> checkpoints_lib.Checkpoint:
-    """Opens ledger and checkpoints; returns the checkpoint to start from."""
+  ) -> records.Checkpoint:
     directory = self.directory
-    self._checkpoints = checkpoints_lib.Checkpoints(
-      directory.file(run_directory.CHECKPOINTS)
-    )
+    self._checkpoints = records.Checkpoints(directory.file(run_directory.CHECKPOINTS))
     directory.mark_as_original()
     initial = engine.release(engine.initialize())
     with run_directory.reading(directory.file(run_directory.CHECKPOINTS)):
@@ -189,8 +179,7 @@ class Run:
     self._ledger = stack.enter_context(ledger)
     return latest or self._checkpoint(0, initial)
 
-  def _checkpoint(self, rounds: int, state: Any) -> checkpoints_lib.Checkpoint:
-    begun = time.monotonic()
+  def _checkpoint(self, rounds: int, state: Any) -> records.Checkpoint:
     checkpoint = self._save(rounds, state)
     weights = state.global_model_weights
     content = saved_model.numbered(
@@ -198,19 +187,18 @@ class Run:
     )
     self.directory.write(run_directory.MODEL, content)
     self._checkpointed = time.monotonic()
-    self._checkpoint_took = self._checkpointed - begun
     return checkpoint
 
   def _save(
     self, rounds: int, state: Any, measured: Optional[dict[str, Any]] = None
-  ) -> checkpoints_lib.Checkpoint:
+  ) -> records.Checkpoint:
     """Writes a checkpoint, when the files that it continues are on disk."""
     self.directory.check_in_place()
     for name in (run_directory.METRICS, run_directory.CANARIES):
       if self.directory.has(name):
         new_files.sync(self.directory.file(name))
     head = self._ledger.head
-    checkpoint = checkpoints_lib.Checkpoint(rounds, state, head, measured)
+    checkpoint = records.Checkpoint(rounds, state, head, measured)
     self._checkpoints.save(checkpoint)
     return checkpoint
 
@@ -260,7 +248,6 @@ class Run:
     released: Any,
     measured: dict[str, Any],
   ) -> dict[str, Any]:
-    """Writes or confirms the line of a round; returns its metrics."""
     counted = attempts[-1]
     entry = self._account(number, counted, released, measured)
     epsilon = math.inf if entry.epsilon is None else entry.epsilon
@@ -288,7 +275,6 @@ class Run:
     return row
 
   def _planned_columns(self, number: int) -> dict[str, float]:
-    """The columns of a round that depend on the plan alone."""
     plan, row = self.plan, {}
     if plan.simulated_spending is not None:
       row['simulated_epsilon'] = plan.simulated_spending(number + 1)
@@ -300,7 +286,6 @@ class Run:
     return row
 
   def _add_signal(self, measured: Sequence[float]) -> dict[str, float]:
-    """Adds a round's signal and noise to the totals; returns its columns."""
     this_round = aggregators.SignalToNoise(*measured)
     self._signal_to_noise += this_round
     values = (*measured, this_round.ratio, self._signal_to_noise.ratio)
@@ -309,7 +294,6 @@ class Run:
   def _keep_projections(
     self, number: int, clients: np.ndarray, projections: Sequence[float]
   ) -> None:
-    """Writes what a round released along the directions of the canaries."""
     plan = self.plan
     assert plan.canaries is not None and plan.clip_norm and self._canaries_file
     took_part = clients - (len(plan.clients) - plan.canaries.number)
@@ -325,7 +309,6 @@ class Run:
     state: Any,
     measured: dict[str, Any],
   ) -> ledger_lib.LedgerEntry:
-    """Writes the round's line, or compares it with the line that the ledger has."""
     mechanism, clip_norm = self.plan.added_noise, measured['clip_norm']
     event: dp_accounting.DpEvent = dp_accounting.NonPrivateDpEvent()
     noise: dict[str, Any] = {
@@ -367,7 +350,6 @@ class Run:
     return self._ledger.append(**line)
 
   def _announce(self, rounds: int) -> None:
-    """Says what begins, or after which round it is resumed."""
     plan, path, released = self.plan, self.directory.path, self._ledger.rounds
     schedule = plan.schedule
     if released:
@@ -410,7 +392,6 @@ class Run:
 
 
 def _measured(metrics: Any) -> dict[str, Any]:
-  """The metrics of a learning process that the run uses, as JSON values."""
   train = metrics['client_work']['train']
   row = {
     f'{NOT_PRIVATE}train_{name}': np.asarray(train[name]).tolist() for name in train

@@ -4,9 +4,8 @@
 lock on `.lock`, which is never removed; `log.txt` and `error.txt` belong to the program
 that runs, and may exist before the run.
 
-Somebody who knows all clients but one could find out from a hash of the data, by
-trying, whether that one is among them; a seed reveals who was drawn, or the noise. So
-no file that may be shared has a seed or a hash of the data, nor a hash of a seed that
+A hash of the data shows who is among them to somebody who tries, and a seed who was
+drawn, or the noise. So no file that may be shared has these, nor a hash of a seed that
 is quick to try: see `Plan.private_settings`.
 """
 
@@ -112,17 +111,18 @@ class RunDirectory:
     return read_config(self.path) if self.has(CONFIG) else None
 
   def begin(self, config: Mapping[str, Any], private: Collection[str] = ()) -> None:
-    """Records a new run's configuration, or refuses another one than a resumed run's.
-
-    `private`: Dotted names of the settings that `config.json` must not have.
-    """
+    """Records a new run's configuration, or refuses another than a resumed run's."""
     saved = self.config
     if saved is not None:
       _refuse_others(self.path, saved, config)
     if not self.has(LEDGER):  # Of what may differ, that of the first checkpoint counts.
-      public, secret = _split(config, private)
+      flat = _flat(config)
+      secret = {name: flat[name] for name in flat if _is_among(name, private)}
+      public = _nested(flat, left_out=secret)
+      if secret:
+        public[_PRIVATE_FILE] = PRIVATE
       # The configuration marks the run as begun, so it is written last.
-      self._write_json(PRIVATE, secret, is_private=True)
+      self._write_json(PRIVATE, _nested(secret), is_private=True)
       self._write_json(CONFIG, public, is_private=False)
 
   def keep_preprocessing(self, preprocessing: Optional[Mapping[str, Any]]) -> None:
@@ -154,11 +154,7 @@ class RunDirectory:
         self.write(os.path.join(SHARE, name), file.read())
 
   def mark_as_original(self) -> None:
-    """Marks a directory with checkpoints as the one that its run began in.
-
-    The mark is the inode number, which a move within a file system keeps, and a copy
-    does not. If a network file system renumbers, the user has to remove the mark.
-    """
+    """Marks a directory by its inode number, which a move keeps and a copy does not."""
     if not self.has(ORIGINAL):
       self.write(ORIGINAL, json.dumps({'inode': os.stat(self.path).st_ino}) + '\n')
 
@@ -219,10 +215,7 @@ def check_flags(
   data_facts: Optional[Mapping[str, Any]] = None,
   checksums: Optional[Mapping[str, str]] = None,
 ) -> None:
-  """Compares flags with those of a run in `path`, if any, before anything is loaded.
-
-  `checksums`: Those that a configuration has of what is in a flag's file, by flag.
-  """
+  """Compares flags, and checksums of their files, with those of a run in `path`."""
   if not os.path.exists(os.path.join(path, CONFIG)):
     return
   now: dict[str, Any] = {'flags': flags}
@@ -246,12 +239,17 @@ def recorded_data_facts(facts: Mapping[str, Any]) -> dict[str, Any]:
 def _refuse_others(path: str, saved: Any, config: Mapping[str, Any]) -> None:
   private = os.path.join(path, PRIVATE)
   # Settings whose values must not appear in messages.
-  secret = set(_names_within(_read(private))) if os.path.exists(private) else set()
+  kept = _flat(_read(private)) if os.path.exists(private) else {}
+  secret = ['.'.join(name) for name in kept]
+  before, after = _flat(saved), _flat(json.loads(json.dumps(config)))
   differences = [
-    f'{name}: another value then, which is in {PRIVATE}'
-    if name in secret
-    else f'{name.replace("flags.", "--")}: {before!r} then, {after!r} now'
-    for name, before, after in _differences(saved, json.loads(json.dumps(config)))
+    f'{".".join(name)}: another value then, which is in {PRIVATE}'
+    if _is_among(name, secret)
+    else f'{".".join(name).replace("flags.", "--")}: {before.get(name)!r} then, '
+    f'{after.get(name)!r} now'
+    for name in sorted({**before, **after})
+    if before.get(name) != after.get(name) and not _is_among(name, _MAY_DIFFER)
+    if {} not in (before.get(name), after.get(name))  # Its settings are compared.
   ]
   if differences:
     raise FilesError(
@@ -260,13 +258,34 @@ def _refuse_others(path: str, saved: Any, config: Mapping[str, Any]) -> None:
     )
 
 
-def _names_within(settings: Mapping[str, Any], within: str = '') -> Iterator[str]:
-  """Yields the dotted names of all settings and groups of settings."""
+def _flat(settings: Mapping[str, Any], *within: str) -> dict[tuple[str, ...], Any]:
+  """All settings by their paths, in which groups are not empty."""
+  flat: dict[tuple[str, ...], Any] = {}
   for key, value in settings.items():
-    name = f'{within}{key}'
-    yield name
-    if isinstance(value, dict):
-      yield from _names_within(value, f'{name}.')
+    if isinstance(value, dict) and value:
+      flat.update(_flat(value, *within, key))
+    else:
+      flat[(*within, key)] = value
+  return flat
+
+
+def _nested(
+  flat: Mapping[tuple[str, ...], Any], left_out: Collection[tuple[str, ...]] = ()
+) -> dict[str, Any]:
+  """Inverts `_flat`, without some of the settings."""
+  settings: dict[str, Any] = {}
+  for path, value in flat.items():
+    group = settings
+    for name in path[:-1]:
+      group = group.setdefault(name, {})
+    if path not in left_out:
+      group[path[-1]] = value
+  return settings
+
+
+def _is_among(path: tuple[str, ...], names: Collection[str]) -> bool:
+  """Whether a setting, or a group that it is in, has one of these dotted names."""
+  return any('.'.join(path[:end]) in names for end in range(1, len(path) + 1))
 
 
 def _read(path: str) -> dict[str, Any]:
@@ -280,7 +299,7 @@ def read_config(path: str) -> dict[str, Any]:
   config = _read(os.path.join(path, CONFIG))
   private = os.path.join(path, PRIVATE)
   if os.path.exists(private):
-    _merge(config, _read(private))
+    config = _nested({**_flat(config), **_flat(_read(private))})
   elif config.get(_PRIVATE_FILE) is not None:
     raise FilesError(
       f'{private} is gone, which has the seeds of the run and what tells its data from '
@@ -300,49 +319,7 @@ def secret_seed(path: Optional[str]) -> int:
   return secrets.randbits(_SEED_BITS)
 
 
-def _split(
-  config: Mapping[str, Any], private: Collection[str], within: str = ''
-) -> tuple[dict[str, Any], dict[str, Any]]:
-  """Splits a configuration into settings that may be shared, and private ones."""
-  public: dict[str, Any] = {}
-  secret: dict[str, Any] = {}
-  for key, value in config.items():
-    name = f'{within}{key}'
-    if name in private:
-      secret[key] = value
-    elif isinstance(value, dict):
-      public[key], hidden = _split(value, private, f'{name}.')
-      if hidden:
-        secret[key] = hidden
-    else:
-      public[key] = value
-  if secret and not within:
-    public[_PRIVATE_FILE] = PRIVATE
-  return public, secret
-
-
-def _merge(config: dict[str, Any], secret: Mapping[str, Any]) -> None:
-  """Puts private settings back to their places in `config`."""
-  for key, value in secret.items():
-    if isinstance(value, dict) and isinstance(config.get(key), dict):
-      _merge(config[key], value)
-    else:
-      config[key] = value
-
-
 def looks_finished(path: str) -> bool:
   """Whether a run in `path` seems to be finished; only `records.find` checks it."""
   names = set(os.listdir(path)) if os.path.isdir(path) else set()
   return REPORT in names and not names & {CHECKPOINTS, REMOVED}
-
-
-def _differences(
-  before: Any, after: Any, name: str = ''
-) -> Iterator[tuple[str, Any, Any]]:
-  if isinstance(before, dict) and isinstance(after, dict):
-    for key in [*before, *(each for each in after if each not in before)]:
-      path = f'{name}.{key}' if name else key
-      if path not in _MAY_DIFFER:
-        yield from _differences(before.get(key), after.get(key), path)
-  elif before != after:
-    yield name, before, after

@@ -103,23 +103,20 @@ def load(
 
   Args:
     run_dir: Directory of a run that has released a round.
-    model: The model given to `learning.train`, if the run could not save it: a function
-      that makes a Keras model, a Keras model, which gets the weights, or a functional
-      one. `None` for the model that the run saved.
+    model: The model given to `learning.train`, if the run could not save it: a
+      functional or Keras model, which gets the weights, or a function that makes one.
     custom_objects: Classes and functions of a Keras model by name, as
       `tf.keras.models.load_model` takes them; registered ones can be left out.
 
   Returns:
-    A Keras model, not compiled, if one was trained; else a functional model. Either
-    can be called with a batch of inputs.
+    A Keras model, not compiled, or a functional one, for batches of inputs.
 
   Raises:
     FileNotFoundError: If there is no run.
     NotKeptError: If the model was not saved or cannot be loaded; the message says which
       arguments help.
     TypeError: If `model` is not a model.
-    ValueError: If the run has released no round yet, or if the weights do not fit the
-      model or are of none of the rounds.
+    ValueError: If the run has released no round yet, or the weights do not fit.
   """
   weights = read_weights(os.path.join(run_dir, run_directory.MODEL))
   _check_released(run_dir, weights)
@@ -165,7 +162,6 @@ def _save_functional(
 
 
 def _keras_bytes(model: models.KerasFunctionalModel) -> bytes:
-  """Returns the model in Keras's format, with its outputs for some inputs."""
   inputs, outputs = model.sample()
   flat = tf.nest.flatten(inputs)
   trainable, rest = model.initial_weights
@@ -186,10 +182,7 @@ def _keras_bytes(model: models.KerasFunctionalModel) -> bytes:
 
 
 def _check_constants(model: tf.keras.Model, run_dir: str) -> None:
-  """Refuses a model with other constants or activations than the trained one.
-
-  A model that has no weights before its first call is called on the saved inputs.
-  """
+  """Refuses a model that puts out other numbers than the one that was trained."""
   path = os.path.join(run_dir, run_directory.KERAS_ARCHITECTURE)
   if not os.path.exists(path):
     if not model.built:
@@ -207,8 +200,7 @@ def _check_constants(model: tf.keras.Model, run_dir: str) -> None:
   structure = json.loads(str(arrays['structure_0']))
   inputs = tf.nest.map_structure(lambda number: given[number], structure)
   if not model.built:
-    of_any = lambda each: tf.TensorSpec([None, *each.shape[1:]], each.dtype)  # noqa: E731
-    models.make(model, tf.nest.map_structure(of_any, inputs), seed=0)
+    models.make(model, clients.batch_spec(clients.example_spec(inputs)), seed=0)
   weights = _part(arrays, 'trainable'), _part(arrays, 'rest')
   _assign(model, tff.learning.models.ModelWeights(*weights))
   found = [each.numpy() for each in tf.nest.flatten(model(inputs, training=False))]
@@ -225,7 +217,6 @@ def _check_constants(model: tf.keras.Model, run_dir: str) -> None:
 
 
 def _load_saved(run_dir: str, custom_objects: Optional[Mapping[str, Any]]) -> Any:
-  """Loads the model that a run saved, with its initial weights."""
   path = os.path.join(run_dir, run_directory.KERAS_ARCHITECTURE)
   if os.path.exists(path):
     try:
@@ -277,7 +268,6 @@ def _assign(model: tf.keras.Model, weights: tff.learning.models.ModelWeights) ->
 def _with_weights(
   model: tff.learning.models.FunctionalModel, weights: tff.learning.models.ModelWeights
 ) -> TrainedModel:
-  """Returns a functional model with other weights."""
   _check_shapes(model.initial_weights, weights)
   return TrainedModel(
     initial_weights=tf.nest.pack_sequence_as(
