@@ -95,10 +95,11 @@ _Number = Annotated[float, msgspec.Meta(ge=0, le=_MAX_FLOAT)]
 _Positive = Annotated[float, msgspec.Meta(gt=0, le=_MAX_FLOAT)]
 _Text = Annotated[str, msgspec.Meta(min_length=1)]
 # ISO 8601 in UTC.
-_DAY, _CLOCK = '[0-9]{4}-(0[1-9]|1[0-2])-([0-2][0-9]|3[01])', '([01][0-9]|2[0-3])'
 _Time = Annotated[
   str,
-  msgspec.Meta(pattern=rf'^{_DAY}T{_CLOCK}(:[0-5][0-9]){{2}}(\.[0-9]{{6}})?\+00:00\Z'),
+  msgspec.Meta(
+    pattern=r'^[0-9]{4}(-[0-9]{2}){2}T[0-9]{2}(:[0-9]{2}){2}(\.[0-9]{6})?\+00:00\Z'
+  ),
 ]
 _Sha256 = Annotated[str, msgspec.Meta(pattern=r'^[0-9a-f]{64}\Z')]
 _Checksum = Annotated[str, msgspec.Meta(pattern=r'^sha256:[0-9a-f]{64}\Z')]
@@ -137,6 +138,10 @@ class _Line:
         msgspec.convert(value, hint)
       except msgspec.ValidationError as e:
         raise ValueError(f'{name} must not be {value!r}: {e}.') from e
+    try:
+      datetime.datetime.fromisoformat(self.time)
+    except ValueError as e:
+      raise ValueError(f'time must not be {self.time!r}: {e}.') from e
 
   @property
   def dp_event(self) -> dp_accounting.DpEvent:

@@ -556,6 +556,11 @@ def from_round_log(
   }
   limits = summary.participation
   if planned is not None:
+    if summary.num_rounds > planned.num_rounds:
+      raise ValueError(
+        f'{path} has {summary.num_rounds} rounds, and num_rounds={planned.num_rounds} '
+        'were planned.'
+      )
     cap = planned.assumed_at_most
     broken = summary.broken_in_short(planned.min_separation, cap)
     summary_json['planned'] = {
