@@ -116,6 +116,8 @@ def _is_safe(folder, original):
   except ValueError:
     return True
   epsilon = edited['guarantee']['epsilon']
+  if edited['guarantee']['delta'] is None:  # It says that there is no privacy.
+    return epsilon is None
   least = original['guarantee']['epsilon'] * (1 - 1e-9)
   return (
     (epsilon is None or epsilon >= least)

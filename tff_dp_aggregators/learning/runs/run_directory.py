@@ -118,7 +118,7 @@ class RunDirectory:
     if not self.has(LEDGER):  # Of what may differ, that of the first checkpoint counts.
       flat = _flat(config)
       secret = {name: flat[name] for name in flat if _is_among(name, private)}
-      public = _nested(flat, left_out=secret)
+      public = _nested(flat, left_out=private)
       if secret:
         public[_PRIVATE_FILE] = PRIVATE
       # The configuration marks the run as begun, so it is written last.
@@ -270,16 +270,19 @@ def _flat(settings: Mapping[str, Any], *within: str) -> dict[tuple[str, ...], An
 
 
 def _nested(
-  flat: Mapping[tuple[str, ...], Any], left_out: Collection[tuple[str, ...]] = ()
+  flat: Mapping[tuple[str, ...], Any], left_out: Collection[str] = ()
 ) -> dict[str, Any]:
-  """Inverts `_flat`, without some of the settings."""
+  """Inverts `_flat`, without the settings and groups of some dotted names."""
   settings: dict[str, Any] = {}
   for path, value in flat.items():
     group = settings
-    for name in path[:-1]:
-      group = group.setdefault(name, {})
-    if path not in left_out:
-      group[path[-1]] = value
+    for end in range(1, len(path)):
+      if _is_among(path[:end], left_out):
+        break
+      group = group.setdefault(path[end - 1], {})
+    else:
+      if not _is_among(path, left_out):
+        group[path[-1]] = value
   return settings
 
 
