@@ -47,7 +47,7 @@ class Metric:
         f'{" or ".join(fitting)}'
       )
     lower, upper = self.num_classes
-    count = shape.num_classes
+    count = shape.num_classes or 0
     if shape.label_kind != 'class' or count is None or lower <= count <= upper:
       return None
     needed = f'{lower}' if lower == upper else f'{lower} or more'
@@ -149,7 +149,9 @@ def _auc(shape: population.Shape, labels: np.ndarray, outputs: np.ndarray) -> fl
     scores = outputs.reshape(labels.shape)
   else:
     scores = outputs[:, 1].astype(np.float64) - outputs[:, 0]
-  return float(metrics.roc_auc_score(labels, scores))
+  if np.isnan(scores).any():
+    return float('nan')
+  return float(metrics.roc_auc_score(labels, np.nan_to_num(scores)))
 
 
 _CLASSES: tuple[population.LabelKind, ...] = ('class', 'tags')

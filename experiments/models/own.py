@@ -54,8 +54,11 @@ class _OwnModel(kind_lib.Kind):
     **widths: Optional[int],  # The user's model has its own.
   ) -> Any:
     import tensorflow as tf
+    import tensorflow_federated as tff
 
     from tff_dp_aggregators.learning import models as models_lib
+    from tff_dp_aggregators.learning import packed
+    from tff_dp_aggregators.learning.packed import training as training_lib
 
     from . import networks
 
@@ -71,6 +74,10 @@ class _OwnModel(kind_lib.Kind):
       if isinstance(made, tf.keras.Model):
         _check_logits(model, shape, loss)
       _check_outputs(model, shape)
+      plain = tff.learning.optimizers.build_sgdm(1.0)
+      training_lib.refuse_random_models(
+        packed.LocalTraining(model, plain, batch_size=1)
+      )
     except (ValueError, TypeError) as e:
       text = ' '.join(str(e).split())
       raise program.WrongUsage(f'--model={self.name}: {text}') from e

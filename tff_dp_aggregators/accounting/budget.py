@@ -134,7 +134,7 @@ class Budget:
     else:
       spent = self._epsilon_of(noise_multiplier, delta)
       if spent > epsilon and (
-        is_pure or self._delta_of(noise_multiplier, epsilon) > delta
+        is_pure or not self._delta_of(noise_multiplier, epsilon) <= delta
       ):
         raise ValueError(
           f'epsilon={epsilon:g}, delta={delta:g} and noise_multiplier='

@@ -279,7 +279,10 @@ class Mechanism(Guaranteed):
     relation = sampling.ADJACENCIES.get(adjacency or '')
     relation = sampling.check_relation(participation, relation)
     # Both, as `dataclasses.replace` passes `options`, and keywords may override them.
-    numbers = registry.check_numbers({**dict(options), **given}, noises.options())
+    given = {**dict(options), **given}
+    if 'clipped_count_share' in given:
+      raise TypeError('clipped_count_share is an argument of Mechanism.for_target.')
+    numbers = registry.check_numbers(given, noises.options())
     _check_name(name)
     noise = noises.of_mechanism(name)
     placement = noise.placement(noise_site)

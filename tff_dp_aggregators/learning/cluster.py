@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any, Optional, Union
 import numpy as np
 
 from tff_dp_aggregators.base import checks
+from tff_dp_aggregators.base import machine
 from tff_dp_aggregators.base import version
 from tff_dp_aggregators.learning import failures
 from tff_dp_aggregators.learning import interrupts
@@ -71,6 +72,12 @@ def check(
       f'{name}={scheduler} is not the address of a Dask scheduler; give {name}='
       'tcp://HOST:PORT or tls://HOST:PORT, as `dask scheduler` prints it, or '
       f'{name}=local:4 for four processes of this machine.'
+    )
+  max_processes = max(8, 4 * machine.usable_processors())
+  if local is not None and int(local.group(1)) > max_processes:
+    raise ValueError(
+      f'{name}={scheduler} is more than {max_processes} processes, four for each '
+      'processor of this machine, and each takes some 500 MB; give fewer.'
     )
   trust = '--trusted_network' if name.startswith('-') else 'run.trusted_network'
   is_elsewhere = False

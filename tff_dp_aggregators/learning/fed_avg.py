@@ -220,7 +220,10 @@ def build_dp_fed_prox(
   *,
   proximal_strength: float,
   client_optimizer_fn: Optional[tff.learning.optimizers.Optimizer] = None,
-  **arguments: Any,
+  server_optimizer_fn: Optional[tff.learning.optimizers.Optimizer] = None,
+  client_weighting: tff.learning.ClientWeighting = _UNIFORM,
+  metrics_aggregator: MetricsAggregator = _SUM,
+  loop_implementation: tff.learning.LoopImplementation = _DATASET_ITERATOR,
 ) -> tff.learning.templates.LearningProcess:
   """Builds FedProx that uses client updates only through `aggregator`.
 
@@ -230,7 +233,7 @@ def build_dp_fed_prox(
 
   `proximal_strength` is the paper's mu, at least 0; with 0 it is federated averaging.
   Times the client's learning rate it should be below 1, because otherwise a step
-  overshoots the server's model. Other `arguments` and errors are those of
+  overshoots the server's model. Other arguments and errors are those of
   `build_dp_fed_avg`.
   """
   client_optimizer = optimizers.check_client_optimizer(client_optimizer_fn)
@@ -238,7 +241,10 @@ def build_dp_fed_prox(
     model_fn,
     aggregator,
     client_optimizer_fn=Proximal(client_optimizer, proximal_strength),
-    **arguments,
+    server_optimizer_fn=server_optimizer_fn,
+    client_weighting=client_weighting,
+    metrics_aggregator=metrics_aggregator,
+    loop_implementation=loop_implementation,
   )
 
 

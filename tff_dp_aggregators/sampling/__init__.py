@@ -142,7 +142,7 @@ def schedule_from_json(data: dict[str, Any]) -> Schedule:
   name = values.pop('schedule')
   try:
     schedule = SCHEDULES.get(name, SampledSchedule).from_fields(values)
-  except (KeyError, TypeError) as e:
+  except (AttributeError, KeyError, TypeError) as e:
     raise ValueError(f'the stored {name} is not one: {e}') from e
   if schedule.name != name:
     raise ValueError(f'the stored {name} is the schedule {schedule.name}.')

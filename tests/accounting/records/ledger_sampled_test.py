@@ -103,3 +103,19 @@ def test_append_refuses_event_of_another_mechanism(mechanism, event, path):
       ledgers.append_of(writer, mechanism, event)
     assert ledgers.lines_of(path) == before
     ledgers.append_of(writer, mechanism, mechanism.round_events[2])
+
+
+@pytest.mark.parametrize(
+  'event',
+  [
+    dp_accounting.PoissonSampledDpEvent(
+      0.1, dp_accounting.SelfComposedDpEvent(dp_accounting.LaplaceDpEvent(2.0), 2)
+    ),
+    dp_accounting.EpsilonDeltaDpEvent(1.0, 1e-8),
+  ],
+)
+def test_append_refuses_composed_events(event, path):
+  with ledger.LedgerWriter(path, 1e-6) as writer:
+    with pytest.raises(ValueError, match='integer noise, or samples; got'):
+      ledgers.append_of(writer, MECHANISMS['poisson'], event)
+  assert ledgers.lines_of(path) == []

@@ -309,7 +309,7 @@ def _searched(values: flags.FlagValues) -> mechanism_lib.Mechanism:
       accountant=values.accountant,
       relation=first.relation,
     )
-  if largest == MAX_ROUNDS:
+  if largest == MAX_ROUNDS and values.num_rounds is None:
     raise ValueError(f'{largest} rounds keep the target, or more. Give --num_rounds.')
   return mechanism_from(values, schema(largest))
 

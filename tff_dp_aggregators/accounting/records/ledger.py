@@ -73,19 +73,21 @@ _CONSTANT_FIELDS = (
   *('noise_multiplier', 'parts', 'noise_site', 'strategy_checksum', 'delta'),
   *('noise_key_tag', 'noise_source', 'sampling_source', 'sampling_tag'),
 )
-_DRAWN_EVENTS = (
+_SAMPLED_EVENTS = (
   dp_accounting.PoissonSampledDpEvent,
   dp_accounting.SampledWithoutReplacementDpEvent,
   events.TruncatedPoissonDpEvent,
-  events.AllocatedDpEvent,
-  events.MixtureDpEvent,
 )
+_DRAWN_EVENTS = (*_SAMPLED_EVENTS, events.AllocatedDpEvent, events.MixtureDpEvent)
 # Events that compose to one Gaussian.
 _ADDING_UP = (
   dp_accounting.GaussianDpEvent,
   dp_accounting.NoOpDpEvent,
   dp_accounting.NonPrivateDpEvent,
 )
+_OTHER_NOISES = (dp_accounting.LaplaceDpEvent, *events.INTEGER_NOISE)
+_REPEATED_EVENTS = (*_OTHER_NOISES, events.AllocatedDpEvent, events.MixtureDpEvent)
+_NOISES = (dp_accounting.GaussianDpEvent, *_OTHER_NOISES)  # Of samples.
 # Accepted relative errors of stated figures: on the safe side _TOLERANCE; on the unsafe
 # side the effect of _ROUND_OFF of mu, for another summation order or libm.
 _TOLERANCE, _ROUND_OFF = 1e-9, 1e-12
@@ -387,6 +389,13 @@ def _split(event: dp_accounting.DpEvent) -> tuple[_Parts, dp_accounting.DpEvent]
   """Splits an event into parts, and the Gaussian noise, which adds up."""
   parts = list(events.parts_of(event))
   repeated = tuple(each for each in parts if not isinstance(each[0], _ADDING_UP))
+  for each, _ in repeated:
+    noise = each.event if isinstance(each, _SAMPLED_EVENTS) else each
+    if not isinstance(noise, _NOISES if noise is not each else _REPEATED_EVENTS):
+      raise ValueError(
+        'a ledger adds up Gaussian events, or has Laplace or integer noise, or '
+        f'samples; got {event}; account for others with accountants.epsilon.'
+      )
   if not repeated:
     return (), event
   rest = [
@@ -643,7 +652,7 @@ class LedgerWriter:
 
   def aborted_attempts(self, round: int) -> int:
     """The number of lines of aborted attempts at a round, released or not."""
-    return len(self._aborted_at(round))
+    return len(self._aborted_at(checks.check_int('round', round, 0)))
 
   def _aborted_at(self, round: int) -> list[AbortedAttempt]:
     return [each for each in self._lines.aborted if each.round == round]

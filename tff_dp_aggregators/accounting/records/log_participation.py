@@ -380,7 +380,9 @@ def _wait(
   first_start: Optional[str],
 ) -> Waiting:
   checks.check_positive('min_wait_hours (--min_wait_hours)', min_wait_hours)
-  checks.check_within('min_wait_hours', min_wait_hours, 0, _MAX_WAIT_HOURS)
+  checks.check_within(
+    'min_wait_hours (--min_wait_hours)', min_wait_hours, 0, _MAX_WAIT_HOURS
+  )
   if wait_from not in WAIT_FROM:
     raise ValueError(f'wait_from must be one of {WAIT_FROM}, got {wait_from!r}.')
   if log.completions is None:

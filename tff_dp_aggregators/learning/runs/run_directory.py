@@ -249,7 +249,8 @@ def _refuse_others(path: str, saved: Any, config: Mapping[str, Any]) -> None:
     f'{after.get(name)!r} now'
     for name in sorted({**before, **after})
     if before.get(name) != after.get(name) and not _is_among(name, _MAY_DIFFER)
-    if {} not in (before.get(name), after.get(name))  # Its settings are compared.
+    # The settings of a group that was empty are compared.
+    if {} not in (before.get(name), after.get(name)) or name in before and name in after
   ]
   if differences:
     raise FilesError(
