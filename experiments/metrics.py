@@ -48,7 +48,7 @@ class Metric:
       )
     lower, upper = self.num_classes
     count = shape.num_classes or 0
-    if shape.label_kind != 'class' or count is None or lower <= count <= upper:
+    if shape.label_kind != 'class' or lower <= count <= upper:
       return None
     needed = f'{lower}' if lower == upper else f'{lower} or more'
     return f'it is for {needed} classes, and there are {count}'

@@ -111,7 +111,7 @@ def test_append_refuses_event_of_another_mechanism(mechanism, event, path):
     dp_accounting.PoissonSampledDpEvent(
       0.1, dp_accounting.SelfComposedDpEvent(dp_accounting.LaplaceDpEvent(2.0), 2)
     ),
-    dp_accounting.EpsilonDeltaDpEvent(1.0, 1e-8),
+    events.EpsilonDeltaDpEvent(1.0, 1e-8),
   ],
 )
 def test_append_refuses_composed_events(event, path):
