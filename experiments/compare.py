@@ -302,7 +302,14 @@ def main(values: flags.FlagValues) -> int:
     planned = _planned(values, refused)
   except program.BAD_INPUT as e:
     raise program.WrongUsage(program.error_message(e)) from e
-  return planned.run()
+  try:
+    return planned.run()
+  except OSError as e:  # Such as a full disk.
+    progress.say(
+      f'error: {e}. Nothing is lost; the same command resumes the comparison.',
+      sys.stderr,
+    )
+    return FAILED
 
 
 def _planned(values: flags.FlagValues, refused: Mapping[str, str]) -> Comparison:

@@ -104,6 +104,14 @@ def axes(
       if not all(each for _, each in (value if option == '--tune' else value[:1])):
         raise ValueError(f'{option} {text!r} has an empty value; leave it out.')
       by_flag.setdefault(flag, {})[value] = None
+    parsed = [
+      [values[name].parser.parse(each) if each else None for name, each in value]
+      for value in by_flag[flag]
+    ]
+    if any(each in parsed[:place] for place, each in enumerate(parsed)):
+      raise ValueError(
+        f'{option} {text!r} has a value twice, in other words; leave one out.'
+      )
   return {flag: tuple(listed) for flag, listed in by_flag.items()}
 
 

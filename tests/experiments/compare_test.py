@@ -5,6 +5,7 @@ when the same command runs again. Each run has its own process.
 """
 
 import contextlib
+import errno
 import json
 import os
 import pathlib
@@ -193,6 +194,7 @@ def test_different_flags_for_same_output_are_refused_by_name(shared):
       ('--grid=mechanism=tree:clip_norm=2', '--tune=clip_norm=1,3'),
       '--clip_norm is set by --tune and by a value of --grid',
     ),
+    (('--jobs=1000',), '--jobs=1000, or --scheduler=local:1000 is more than'),
   ],
 )
 def test_wrong_flags_are_refused_before_any_run(arguments, message, tmp_path):
@@ -226,3 +228,15 @@ def test_folder_that_another_comparison_changed_meanwhile_is_refused(
   assert result.returncode == 2
   assert 'was changed meanwhile by another one; give the same comm' in result.stderr
   assert path.read_text() == text
+
+
+def test_full_disk_is_reported_in_one_line(tmp_path, monkeypatch):
+  def full(*unused):
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), 'cells.csv')
+
+  monkeypatch.setattr(grid, 'write_record', full)
+  result = _compare(tmp_path / 'output', '--grid', 'mechanism=tree', '--seeds=1')
+  assert result.returncode == 1
+  assert result.stderr.startswith('error: [Errno 28] No space left on device: ')
+  assert result.stderr.endswith('the same command resumes the comparison.\n')
+  assert result.stderr.count('\n') == 1

@@ -44,6 +44,12 @@ def test_equal_values_are_merged(axes):
   ]
 
 
+@pytest.mark.parametrize('text', ['target_epsilon=2,2.0', 'secret_noise=True,true'])
+def test_same_value_in_other_words_is_refused(text, axes):
+  with pytest.raises(ValueError, match='has a value twice'):
+    axes(text)
+
+
 def test_flags_attached_to_value_override_grid(axes):
   crossed = axes('mechanism=tree,banded:num_bands=8', 'num_bands=2,3')
   assert names(crossed) == ['mechanism=tree', 'mechanism=banded,num_bands=8']
