@@ -226,6 +226,14 @@ def test_client_guarantee_matches_fixed_size_sampling_accountant():
   assert downlink[0].epsilon >= of_client
 
 
+@pytest.mark.parametrize('cohort', [50, 5])
+def test_least_delta_has_guarantees_and_smaller_ones_are_refused(cohort):
+  made = _nbafl(clients_per_round=cohort, delta=1e-280)
+  assert all(0 < each.epsilon < math.inf for each in made.guarantees())
+  with pytest.raises(ValueError, match='delta must be at least 1e-280'):
+    _nbafl(clients_per_round=cohort, delta=1e-281)
+
+
 def test_constant_is_too_small_at_flower_dp_default_epsilon():
   # The defaults of flower-dp's PrivateClient: epsilon=10, delta=1/2e5.
   noise = math.sqrt(2 * math.log(1.25 * 2e5)) / 10

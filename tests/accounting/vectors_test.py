@@ -84,6 +84,10 @@ def test_program_reports_wrong_figures_and_invalid_files(stored, tmp_path):
   result = executing.execute(program, f'--file={_changed(stored, tmp_path, value="5")}')
   assert result.returncode == 1
   assert f'1 of {len(stored)} figures are wrong, first {stored[0].id}' in result.stderr
+  zero = executing.execute(program, f'--file={_changed(stored, tmp_path, value="0")}')
+  assert zero.returncode == 1
+  few = executing.execute(program, f'--file={_changed(stored, tmp_path, digits=0)}')
+  assert few.returncode == 2 and 'digits' in few.stderr
   path = tmp_path / 'other.json'
   unknown = vectors.to_json([structs.replace(stored[0], kind='other')])
   no_inputs = vectors.to_json([structs.replace(stored[0], inputs={})])

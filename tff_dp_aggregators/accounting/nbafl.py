@@ -52,6 +52,7 @@ CALIBRATIONS = ('published', 'exact')
 # Numbers of rounds whose probability is below this times delta are counted in delta.
 _UNLIKELY = 1e-9
 _SAFETY = 1e-12
+_LEAST_DELTA = 1e-280  # Below, what is counted in delta would underflow in float64.
 
 
 def gaussian_constant(epsilon: float, delta: float) -> float:
@@ -119,6 +120,10 @@ class Nbafl:
       )
     checks.check_positive('epsilon', self.epsilon)
     gaussian.check_delta(self.delta)
+    if self.delta < _LEAST_DELTA:
+      raise ValueError(
+        f'delta must be at least {_LEAST_DELTA:g} for NbAFL; got {self.delta}.'
+      )
     checks.check_positive('clip_norm', self.clip_norm)
     for name in ('num_exposures', 'num_rounds', 'num_clients', 'min_examples'):
       checks.check_positive_int(name, getattr(self, name))

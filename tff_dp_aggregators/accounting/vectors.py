@@ -143,7 +143,7 @@ class Vector(
   kind: str  # A key of `QUANTITIES`.
   inputs: Inputs  # Non-integer numbers are strings: decimals, or fractions 'p/q'.
   value: str  # A decimal.
-  digits: int  # Number of its correct digits.
+  digits: Annotated[int, msgspec.Meta(ge=15)]  # Number of its correct digits.
   method: str  # How it was computed.
   exact: Optional[str] = None  # The exact value as a fraction 'p/q', if it is rational.
 
@@ -244,10 +244,10 @@ class Checked(NamedTuple):
 
   @property
   def difference(self) -> float:
-    """(ours - exact) / exact."""
-    with mpmath.workdps(self.vector.digits):
+    """(ours - exact) / exact; without the division if exact is 0."""
+    with mpmath.workdps(max(self.vector.digits, DIGITS)):
       exact = mpmath.mpf(self.vector.value)
-      return float((mpmath.mpf(self.ours) - exact) / exact)
+      return float((mpmath.mpf(self.ours) - exact) / (exact or 1))
 
   @property
   def is_right(self) -> bool:

@@ -12,6 +12,7 @@ from dp_accounting.pld import privacy_loss_distribution
 from scipy import special
 
 from tff_dp_aggregators import accounting
+from tff_dp_aggregators import sampling
 from tff_dp_aggregators.accounting import accountants
 from tff_dp_aggregators.accounting.accountants import pld
 
@@ -313,7 +314,7 @@ def test_loss_of_added_client_is_at_most_that_of_absence_in_all_rounds():
   # P <= Q / (1 - q) for each round, so that no loss is above -T log(1 - q).
   losses = ((pld.Loss(False, 5.0, 1e-6, pld.Side.ADDED), 3000),)
   assert pld._loss_bound(losses) == pytest.approx(-3000 * math.log1p(-1e-6), rel=1e-9)
-  assert pld._delta_of_side(losses, 0.0031) == 0.0
+  assert pld._delta_of_side(losses, 0.0031) == (0.0, 0.0)
 
 
 @pytest.mark.slow
@@ -339,3 +340,10 @@ def test_composed_delta_bounds_two_rounds_of_any_data_sets(q, sigma):
   for epsilon, delta in zip(epsilons, deltas):
     bound = accountants.delta(event, epsilon, 'pld', REPLACE_ONE)
     assert delta * (1 - 1e-4) <= bound <= 1.2 * delta
+
+
+def test_delta_is_the_renyi_bound_where_the_grid_has_no_digits():
+  schema = sampling.TruncatedPoissonSampling(10**6, 0.01, 1000, 15)
+  mechanism = accounting.Mechanism('gaussian', schema, 1000.0)
+  epsilon = mechanism.epsilon(1e-6, accountant='pld')
+  assert mechanism.delta(epsilon, accountant='pld') == pytest.approx(1e-6, rel=1e-6)

@@ -102,4 +102,7 @@ def test_gboard_run_has_published_zcdp_and_epsilon():
   assert zcdp == pytest.approx(GBOARD['zcdp'], rel=1e-14)
   assert epsilon == pytest.approx(GBOARD['epsilon_rdp'], rel=1e-12)
   assert order == GBOARD['rdp_order']
+  assert np.array_equal(
+    ours.compute_rdp_single_tree(**run, orders={*ORDERS[:1]}), rdp[:1]
+  )
   assert (f'{zcdp:.2f}', f'{epsilon:.2f}') == ('0.81', '8.90')  # As published.

@@ -250,6 +250,18 @@ def test_wait_that_violates_promised_limits_is_listed():
   assert participation.summarize(make_log([1, 2])).broken(10, 1) == []
 
 
+def test_broken_separation_counts_for_the_rounds_after_the_log():
+  planned = strategies.Participation(100, 24)
+  half, whole = (
+    participation.summarize(make_log(range(1, n + 1)), 6).participation
+    for n in (50, 100)
+  )
+  limits = participation.of_plan(half, 100, planned, broken=True)
+  assert limits.min_separation == whole.min_separation
+  assert limits.possible_participations >= whole.possible_participations
+  assert limits == participation.of_plan(half, 100)
+
+
 THREE, ONE_CLIENT = make_log([1, 2, 3]), make_log(None, clients=[['a']])
 START = '2020-01-01T00:00:00Z'
 

@@ -172,6 +172,10 @@ def test_short_round_log_has_guarantee_of_the_plan(tmp_path):
     *(f'--round_log={log}', '--min_wait_hours=24'),
   )
   assert 'the log does not tell how many were planned' in without_plan.stdout
+  # A target finds some noise, which is not that of the rounds that ran.
+  flags = tuple(each for each in flags if 'noise_multiplier' not in each)
+  target = reporting.execute(*flags, '--target_epsilon=9')
+  assert target.returncode == 2 and '--noise_multiplier' in target.stderr
 
 
 def test_stopped_run_is_composed_with_epsilon_of_the_plan(tmp_path):

@@ -890,9 +890,10 @@ class PldAccountant(accountant.Accountant):
     parts, relation = tuple(components), self.neighboring_relation
     if not _is_in_range(parts):
       return _renyi(parts, relation).get_delta(epsilon)
-    deltas = [_delta_of_side(side, epsilon) for side in _sides(parts, relation)]
+    sides = [_delta_of_side(side, epsilon) for side in _sides(parts, relation)]
+    deltas, errors = zip(*sides)
     bounds = [1.0, max(math.ulp(0.0), *deltas), _total_variation(parts)]
-    if _is_replaced(parts, relation):
+    if max(errors) > _ERROR or _is_replaced(parts, relation):
       bounds.append(_renyi(parts, relation).get_delta(epsilon))
     return min(bounds)
 
@@ -990,18 +991,18 @@ def _epsilon_of_side(side: Losses, delta: float) -> tuple[float, bool]:
   return epsilon, composition.coarseness > _COARSE
 
 
-def _delta_of_side(side: Losses, epsilon: float) -> float:
-  """Delta of a composition, by grids of growing range until the error is negligible."""
+def _delta_of_side(side: Losses, epsilon: float) -> tuple[float, float]:
+  """Delta, by grids of growing range until the error's share is negligible; the share."""
   if epsilon >= _loss_bound(side):
-    return 0.0
-  delta = 1.0
+    return 0.0, 0.0
+  delta, error_share = 1.0, 1.0
   for log_delta in (-20.0, -50.0, -120.0, -300.0, math.log(_MIN_DELTA)):
     composition = _composition(side, plan(side, log_delta, epsilon))
     bound, error_share = composition.delta(epsilon)
     delta = min(delta, bound)
     if error_share <= _ERROR:
       break
-  return delta
+  return delta, error_share
 
 
 def _loss_bound(side: Losses) -> float:

@@ -85,6 +85,11 @@ def planned(
     check_beside_parts(values, table.names(names))
   make = _of_all_weights if values.part is None else _of_parts
   mechanism, target = make(values, limits), target_from(values)
+  if limits is not None and mechanism.target is not None:
+    raise ValueError(
+      '--round_log is of rounds that ran with some noise, which no target finds: give '
+      '--noise_multiplier as well, and the report checks that they kept the target.'
+    )
   found = 'noise_multiplier' if mechanism.target is not None else values.find
   if limits is None and values.num_rounds is None:
     found = 'num_rounds'

@@ -530,7 +530,7 @@ def of_plan(
   """Limits for all `num_rounds` of a plan, given the log of its first rounds.
 
   Returns the planned limits. If these are unknown or were broken: the limits that the
-  log shows (`seen`), and after its rounds as many as the separation allows.
+  log shows (`seen`), and after its rounds as many as the smaller separation allows.
   """
   if seen.num_rounds > num_rounds:
     raise ValueError(
@@ -549,10 +549,12 @@ def of_plan(
     separation = planned.min_separation
     allowed = of_plan(seen, num_rounds, planned)
     participations = allowed.possible_participations
+  # A separation that was broken may be broken again.
+  separation = min(separation, seen.min_separation)
   remaining = -(-(num_rounds - seen.num_rounds) // separation)
   return strategies.Participation(
     num_rounds,
-    min(separation, seen.min_separation),
+    separation,
     max(participations, seen.possible_participations + remaining),
   )
 
