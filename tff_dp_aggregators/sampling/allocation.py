@@ -367,11 +367,7 @@ class RandomAllocation(Allocation):
 
   def __post_init__(self) -> None:
     super().__post_init__()
-    if self.rounds_of_a_client > self.num_rounds:
-      raise ValueError(
-        f'rounds_of_a_client must be at most num_rounds={self.num_rounds}; got '
-        f'{self.rounds_of_a_client}.'
-      )
+    scheme.check_at_most(self, 'rounds_of_a_client', 'num_rounds')
 
   @classmethod
   def of_cohort(

@@ -229,11 +229,7 @@ class FixedSizeSampling(RoundSampling):
 
   def __post_init__(self) -> None:
     super().__post_init__()
-    if self.clients_per_round > self.num_clients:
-      raise ValueError(
-        f'clients_per_round must be at most num_clients={self.num_clients}; got '
-        f'{self.clients_per_round}.'
-      )
+    scheme.check_at_most(self, 'clients_per_round', 'num_clients')
 
   def sensitivity_factor(self, relation: Relation) -> int:
     """Two: the client's contribution replaces that of another."""

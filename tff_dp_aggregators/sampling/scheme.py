@@ -46,6 +46,13 @@ def check_fields(
       instance.__dict__[field.name] = check(field.name, getattr(instance, field.name))
 
 
+def check_at_most(instance: Any, name: str, limit: str) -> None:
+  """Checks that one field of a dataclass is not larger than another one."""
+  value, most = getattr(instance, name), getattr(instance, limit)
+  if value > most:
+    raise ValueError(f'{name} must be at most {limit}={most}; got {value}.')
+
+
 class OwnDpEvent(dp_accounting.DpEvent):
   """Base class of this package's events, which dp-accounting cannot serialise."""
 
@@ -67,9 +74,7 @@ class AllocatedDpEvent(OwnDpEvent):
 
   def __post_init__(self) -> None:
     super().__post_init__()
-    if self.num_steps > self.num_places:
-      num_places = self.num_places
-      raise ValueError(f'num_steps must be at most {num_places}; got {self.num_steps}.')
+    check_at_most(self, 'num_steps', 'num_places')
 
 
 @dataclasses.dataclass(frozen=True)
