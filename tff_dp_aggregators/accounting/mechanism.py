@@ -284,7 +284,11 @@ class Mechanism(Guaranteed):
     if 'clipped_count_share' in given:
       raise TypeError('clipped_count_share is an argument of Mechanism.for_target.')
     numbers = registry.check_numbers(given, noises.options())
-    _check_name(name)
+    if name not in (FROM_FILE, *names()):
+      raise ValueError(
+        f'unknown mechanism {name!r}; known: {", ".join(names())}, and {FROM_FILE} for '
+        'strategy=... that was made elsewhere.'
+      )
     noise = noises.of_mechanism(name)
     placement = noise.placement(noise_site)
     for_strategy = {key: numbers[key] for key in registry.options() if key in numbers}
@@ -617,14 +621,6 @@ def kind_for(name: str, participation: sampling.Schema) -> registry.Kind:
       f'the largest norm would count for all. Take {kind.unscaled}.'
     )
   return kind
-
-
-def _check_name(name: str) -> None:
-  if name not in (FROM_FILE, *names()):
-    raise ValueError(
-      f'unknown mechanism {name!r}; known: {", ".join(names())}, and {FROM_FILE} for '
-      'strategy=... that was made elsewhere.'
-    )
 
 
 def _with_integer_noise(

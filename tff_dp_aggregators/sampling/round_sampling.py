@@ -128,7 +128,9 @@ class RoundSampling(scheme.SampledScheme):
     all orders of the drawn clients are equally likely. Cohorts may be empty.
     """
     groups = [(each, keys[each]) for each in self._groups(seed, keys)]
-    probability, most = rounded_down(self.sampling_probability), self.largest_cohort
+    # Rounded down to a multiple of 2^-53, as the draws are.
+    probability = math.floor(self.sampling_probability * 2**53) / 2**53
+    most = self.largest_cohort
 
     def of_round(round_num: int) -> np.ndarray:
       clients, their_keys = groups[round_num % self.num_groups]
@@ -205,11 +207,6 @@ class PoissonSampling(RoundSampling):
     by_group = np.argsort(group, kind='stable')
     ends = np.cumsum(np.bincount(group, minlength=self.num_groups))[:-1]
     return np.split(by_group, ends)
-
-
-def rounded_down(probability: float) -> float:
-  """Rounds a probability down to a multiple of 2^-53, as the draws are."""
-  return math.floor(probability * 2**53) / 2**53
 
 
 @dataclasses.dataclass(frozen=True)
