@@ -599,13 +599,11 @@ def strategy_for(
     return strategies.Identity(participation.num_rounds)
   checked = registry.check_options(name, options)
   kind, scheme = kind_for(name, participation), sampling.of(participation)
-  # Rounds after which a sampling scheme may draw a client again.
-  apart = 'min_separation' if hasattr(scheme, 'min_separation') else 'num_groups'
-  free, bands = getattr(scheme, apart, math.inf), checked.get(kind.bands or '', 0)
-  if bands > free:
+  apart, bands = scheme.drawn_again_after, checked.get(kind.bands or '', 0)
+  if apart is not None and bands > getattr(scheme, apart):
     raise ValueError(
       f'{kind.bands}={bands} is too many: rounds of a client would share noise. Use '
-      f'{kind.bands} of at most {free}, or {apart}={bands}.'
+      f'{kind.bands} of at most {getattr(scheme, apart)}, or {apart}={bands}.'
     )
   return kind.build(sampling.limits_of(participation), **checked)
 

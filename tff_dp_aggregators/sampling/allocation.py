@@ -167,6 +167,7 @@ class BallsInBins(Allocation):
 
   name = 'balls_in_bins'
   flag = 'balls_in_bins'
+  drawn_again_after = None
 
   num_rounds: int  # Rounds in all, n.
   # Rounds of a cycle, b; if it exceeds `num_rounds`, some clients are in no round.
@@ -175,9 +176,6 @@ class BallsInBins(Allocation):
   def __post_init__(self) -> None:
     super().__post_init__()
     scheme.check_cycle('cycle_length', self.cycle_length)
-
-  def check(self, strategy: strategies.Strategy) -> None:
-    """Accepts any strategy, as the events of all are known."""
 
   @classmethod
   def of_cohort(
@@ -361,6 +359,7 @@ class RandomAllocation(Allocation):
 
   name = 'random_allocation'
   flag = 'random_allocation'
+  drawn_again_after = None
 
   num_rounds: int  # Rounds in all, n.
   rounds_of_a_client: int  # Number of rounds of each client, k, at most `num_rounds`.
@@ -448,6 +447,7 @@ class BMinSepSampling(Allocation):
 
   name = 'b_min_sep_sampling'
   flag = 'b_min_sep'
+  drawn_again_after = 'min_separation'
 
   num_rounds: int  # Rounds in all, n.
   sampling_probability: float  # Of a free client, p in (0, 1].
@@ -456,10 +456,6 @@ class BMinSepSampling(Allocation):
   def __post_init__(self) -> None:
     super().__post_init__()
     scheme.check_cycle('min_separation', self.min_separation)
-
-  def check(self, strategy: strategies.Strategy) -> None:
-    """Raises ValueError if rounds of a client would share noise."""
-    scheme.check_groups(strategy, self.min_separation)
 
   @classmethod
   def of_cohort(

@@ -37,6 +37,7 @@ class Limits(scheme.Scheme):
   relations = (Relation.REPLACE_SPECIAL, Relation.REPLACE_ONE)
   is_sampled = False
   known_noises = None
+  drawn_again_after = None
 
   participation: strategies.Participation  # The limits, for all rounds.
 
@@ -49,9 +50,6 @@ class Limits(scheme.Scheme):
   def limits(self) -> strategies.Participation:
     """The limits themselves."""
     return self.participation
-
-  def check(self, strategy: strategies.Strategy) -> None:
-    """Accepts any strategy, as the events of all are known."""
 
   @property
   def schedule_name(self) -> str:

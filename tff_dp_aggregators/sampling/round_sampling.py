@@ -76,6 +76,8 @@ from tff_dp_aggregators.sampling import scheme
 class RoundSampling(scheme.SampledScheme):
   """A scheme in which every round is a mechanism on a separate random sample."""
 
+  drawn_again_after = 'num_groups'
+
   num_groups: int = 1  # Groups take turns; 1 draws from all clients in every round.
   # Of a client in the round's group; not defined for cohorts of fixed size.
   sampling_probability: float
@@ -99,10 +101,6 @@ class RoundSampling(scheme.SampledScheme):
   def expected_cohort(self, num_clients: int) -> Optional[float]:
     """Expected number of clients drawn from the smallest group, before any cap."""
     return self.sampling_probability * (num_clients // self.num_groups)
-
-  def check(self, strategy: strategies.Strategy) -> None:
-    """Raises ValueError if rounds of a client would share noise."""
-    scheme.check_groups(strategy, self.num_groups)
 
   def event(
     self, strategy: strategies.Strategy, noise: scheme.Noise
