@@ -207,13 +207,8 @@ class Schedule(abc.ABC):
 
   def check_round(self, round_num: int) -> int:
     """Returns `round_num`, or raises ValueError if there is no such round."""
-    round_num = checks.check_int('round_num', round_num, at_least=0)
-    if round_num >= self.num_rounds:
-      raise ValueError(
-        f'round_num must be at most {self.num_rounds - 1}: the schedule is for '
-        f'{self.num_rounds} rounds; got {round_num}.'
-      )
-    return round_num
+    checks.check_within('round_num', round_num, 0, self.num_rounds - 1)
+    return checks.check_int('round_num', round_num)
 
 
 @dataclasses.dataclass(frozen=True)
