@@ -174,7 +174,7 @@ def unused_by(chosen: Mapping[str, Any]) -> frozenset[str]:
   unused = {name for name, having in options.items() if mechanism not in having}
   noise = noises.of_mechanism(mechanism)
   if site in (None, *noise.placements):  # Other sites are refused later.
-    unused |= {*noises.options()} - {*noises.options_of(noise, site)}
+    unused |= {*noises.options()} - {*noise.options, *noise.placement(site).options}
     if not noise.placement(site).adds_on_server:
       unused.add(noises.SERVER_NOISE)
   return frozenset(unused)

@@ -91,7 +91,7 @@ def test_schedules_refuse_invalid_arguments():
     sampling.RandomEligible(20, _LIMITS, 1, 0)
   with pytest.raises(ValueError, match='seed'):
     sampling.RandomEligible(_LIMITS, 100, 10, seed=-1)
-  with pytest.raises(ValueError, match='at most 19'):
+  with pytest.raises(ValueError, match='from 0 to 19'):
     sampling.RandomEligible(_LIMITS, 100, 10, seed=1).cohort(20)
   with pytest.raises(ValueError, match='fixed_epoch=False'):
     sampling.RandomEligible(_EPOCHS, 100, 10, seed=1)

@@ -5,7 +5,6 @@ It is for independent noise in each use, on all clients or on a Poisson sample, 
 """
 
 import dataclasses
-import functools
 import math
 from typing import Any
 
@@ -43,7 +42,7 @@ def laplace_noise_multiplier(
   """
   checks.check_positive('epsilon', epsilon)
   checks.check_positive_int('num_compositions', num_compositions)
-  q = _check_probability(sampling_probability)
+  q = checks.check_probability('sampling_probability', sampling_probability)
   one = epsilon / num_compositions
   # ln((e^one - 1) / q + 1), where e^one and 1 / q may overflow.
   if one > 1:
@@ -65,7 +64,7 @@ def laplace_epsilon(
   """
   checks.check_positive('noise_multiplier', noise_multiplier)
   checks.check_positive_int('num_compositions', num_compositions)
-  q = _check_probability(sampling_probability)
+  q = checks.check_probability('sampling_probability', sampling_probability)
   one = accountant_lib.laplace_epsilon(noise_multiplier, q)
   return num_compositions * one * (1 + _ROUND_OFF)
 
@@ -105,7 +104,7 @@ class Budget:
   def __post_init__(self) -> None:
     noises.real(self.noise)
     checks.check_positive_int('num_compositions', self.num_compositions)
-    _check_probability(self.sampling_probability)
+    checks.check_probability('sampling_probability', self.sampling_probability)
     checks.check_probability('noise_scale', self.noise_scale)
     epsilon, delta, noise_multiplier = self.epsilon, self.delta, self.noise_multiplier
     if (epsilon, delta, noise_multiplier).count(None) > 1:
@@ -198,6 +197,3 @@ class Budget:
   def _delta_of(self, noise_multiplier: float, epsilon: float) -> float:
     event = self.event_with(noise_multiplier)
     return accountants.delta(event, epsilon, self.accountant, self.relation)
-
-
-_check_probability = functools.partial(checks.check_probability, 'sampling_probability')

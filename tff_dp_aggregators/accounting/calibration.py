@@ -60,12 +60,6 @@ def noise_multiplier(
   return smallest if entry.is_numerical else smallest * (1 + _ROUND_OFF)
 
 
-def noise_multiplier_of_rho(rho: float, target_rho: float) -> float:
-  """The smallest noise for a zCDP target, where noise 1 has `rho`, rounded up."""
-  checks.check_positive('target_rho', target_rho)
-  return math.sqrt(rho) / math.sqrt(target_rho) * (1 + _ROUND_OFF)
-
-
 def about_noise_multiplier(
   make_event: Callable[[float], dp_accounting.DpEvent],
   target_epsilon: float,

@@ -26,6 +26,7 @@ from tff_dp_aggregators.accounting.accountants import gaussian
 from tff_dp_aggregators.base import checks
 from tff_dp_aggregators.strategies import registry
 
+_ROUND_OFF = 1e-12  # Margin of noise from closed forms.
 FROM_FILE = 'file'  # The name of a mechanism whose strategy is given by the caller.
 
 
@@ -283,7 +284,11 @@ class Mechanism(Guaranteed):
     if 'clipped_count_share' in given:
       raise TypeError('clipped_count_share is an argument of Mechanism.for_target.')
     numbers = registry.check_numbers(given, noises.options())
-    _check_name(name)
+    if name not in (FROM_FILE, *names()):
+      raise ValueError(
+        f'unknown mechanism {name!r}; known: {", ".join(names())}, and {FROM_FILE} for '
+        'strategy=... that was made elsewhere.'
+      )
     noise = noises.of_mechanism(name)
     placement = noise.placement(noise_site)
     for_strategy = {key: numbers[key] for key in registry.options() if key in numbers}
@@ -360,7 +365,6 @@ class Mechanism(Guaranteed):
       raise ValueError(
         'clipped_count_stddev and clipped_count_share: give one of them.'
       )
-    _check_name(name)
     if noises.of_mechanism(name).is_integer and target_rho is None:
       _check_not_given(name, clipped_count_stddev=stddev, clipped_count_share=share)
       mechanism = _with_integer_noise(cls, name, participation, target, options)
@@ -448,26 +452,24 @@ class Mechanism(Guaranteed):
   @property
   def is_private(self) -> bool:
     """Whether there is noise, and it is not only simulated."""
-    return self.noise_multiplier > 0 and not self.placement.is_simulation
+    return self._protecting_noise > 0
+
+  @property
+  def _protecting_noise(self) -> float:
+    # Noise that is only simulated protects nobody.
+    return 0.0 if self.placement.is_simulation else self.noise_multiplier
 
   @property
   def event(self) -> dp_accounting.DpEvent:
     """The event of all rounds together; not private if noise is only simulated."""
-    if self.placement.is_simulation:
-      return dp_accounting.NonPrivateDpEvent()
-    return self.event_with(self.noise_multiplier)
+    return self.event_with(self._protecting_noise)
 
   @property
   def round_events(self) -> tuple[dp_accounting.DpEvent, ...]:
     """The event of each round, for a ledger; they compose to `event`."""
-    if self.placement.is_simulation:
-      return (dp_accounting.NonPrivateDpEvent(),) * self.participation.num_rounds
+    noise = self._protecting_noise
     return run_events.round_events(
-      self.strategy,
-      self.participation,
-      self.noise_multiplier,
-      self.relation,
-      self.noise,
+      self.strategy, self.participation, noise, self.relation, self.noise
     )
 
   def event_with(self, noise_multiplier: float) -> dp_accounting.DpEvent:
@@ -576,7 +578,8 @@ def least_noise(
 ) -> float:
   """The smallest noise multiplier with which an event keeps a target."""
   if target.rho is not None:
-    return calibration.noise_multiplier_of_rho(rho_of(make_event(1.0)), target.rho)
+    rho = rho_of(make_event(1.0))
+    return math.sqrt(rho) / math.sqrt(target.rho) * (1 + _ROUND_OFF)
   assert target.epsilon is not None and target.delta is not None
   return calibration.noise_multiplier(
     make_event,
@@ -596,13 +599,11 @@ def strategy_for(
     return strategies.Identity(participation.num_rounds)
   checked = registry.check_options(name, options)
   kind, scheme = kind_for(name, participation), sampling.of(participation)
-  # Rounds after which a sampling scheme may draw a client again.
-  apart = 'min_separation' if hasattr(scheme, 'min_separation') else 'num_groups'
-  free, bands = getattr(scheme, apart, math.inf), checked.get(kind.bands or '', 0)
-  if bands > free:
+  apart, bands = scheme.drawn_again_after, checked.get(kind.bands or '', 0)
+  if apart is not None and bands > getattr(scheme, apart):
     raise ValueError(
       f'{kind.bands}={bands} is too many: rounds of a client would share noise. Use '
-      f'{kind.bands} of at most {free}, or {apart}={bands}.'
+      f'{kind.bands} of at most {getattr(scheme, apart)}, or {apart}={bands}.'
     )
   return kind.build(sampling.limits_of(participation), **checked)
 
@@ -618,14 +619,6 @@ def kind_for(name: str, participation: sampling.Schema) -> registry.Kind:
       f'the largest norm would count for all. Take {kind.unscaled}.'
     )
   return kind
-
-
-def _check_name(name: str) -> None:
-  if name not in (FROM_FILE, *names()):
-    raise ValueError(
-      f'unknown mechanism {name!r}; known: {", ".join(names())}, and {FROM_FILE} for '
-      'strategy=... that was made elsewhere.'
-    )
 
 
 def _with_integer_noise(

@@ -232,11 +232,6 @@ def options() -> tuple[str, ...]:
   return tuple(dict.fromkeys((*of_noises, *of_placements)))
 
 
-def options_of(noise: Noise, name: Optional[str] = None) -> tuple[str, ...]:
-  """Names of the options of a noise and of a placement."""
-  return tuple(dict.fromkeys((*noise.options, *noise.placement(name).options)))
-
-
 def having(option: str, last: str = ' or ') -> str:
   """The noises and the placements that have an option, for messages."""
   *others, final = [

@@ -167,6 +167,7 @@ class BallsInBins(Allocation):
 
   name = 'balls_in_bins'
   flag = 'balls_in_bins'
+  drawn_again_after = None
 
   num_rounds: int  # Rounds in all, n.
   # Rounds of a cycle, b; if it exceeds `num_rounds`, some clients are in no round.
@@ -175,9 +176,6 @@ class BallsInBins(Allocation):
   def __post_init__(self) -> None:
     super().__post_init__()
     scheme.check_cycle('cycle_length', self.cycle_length)
-
-  def check(self, strategy: strategies.Strategy) -> None:
-    """Accepts any strategy, as the events of all are known."""
 
   @classmethod
   def of_cohort(
@@ -361,17 +359,14 @@ class RandomAllocation(Allocation):
 
   name = 'random_allocation'
   flag = 'random_allocation'
+  drawn_again_after = None
 
   num_rounds: int  # Rounds in all, n.
   rounds_of_a_client: int  # Number of rounds of each client, k, at most `num_rounds`.
 
   def __post_init__(self) -> None:
     super().__post_init__()
-    if self.rounds_of_a_client > self.num_rounds:
-      raise ValueError(
-        f'rounds_of_a_client must be at most num_rounds={self.num_rounds}; got '
-        f'{self.rounds_of_a_client}.'
-      )
+    scheme.check_at_most(self, 'rounds_of_a_client', 'num_rounds')
 
   @classmethod
   def of_cohort(
@@ -452,6 +447,7 @@ class BMinSepSampling(Allocation):
 
   name = 'b_min_sep_sampling'
   flag = 'b_min_sep'
+  drawn_again_after = 'min_separation'
 
   num_rounds: int  # Rounds in all, n.
   sampling_probability: float  # Of a free client, p in (0, 1].
@@ -460,10 +456,6 @@ class BMinSepSampling(Allocation):
   def __post_init__(self) -> None:
     super().__post_init__()
     scheme.check_cycle('min_separation', self.min_separation)
-
-  def check(self, strategy: strategies.Strategy) -> None:
-    """Raises ValueError if rounds of a client would share noise."""
-    scheme.check_groups(strategy, self.min_separation)
 
   @classmethod
   def of_cohort(

@@ -8,7 +8,6 @@ import abc
 import collections
 import dataclasses
 import functools
-from collections.abc import Sequence
 from typing import Any, Callable, ClassVar, Optional
 
 import numpy as np
@@ -38,6 +37,7 @@ class Limits(scheme.Scheme):
   relations = (Relation.REPLACE_SPECIAL, Relation.REPLACE_ONE)
   is_sampled = False
   known_noises = None
+  drawn_again_after = None
 
   participation: strategies.Participation  # The limits, for all rounds.
 
@@ -50,9 +50,6 @@ class Limits(scheme.Scheme):
   def limits(self) -> strategies.Participation:
     """The limits themselves."""
     return self.participation
-
-  def check(self, strategy: strategies.Strategy) -> None:
-    """Accepts any strategy, as the events of all are known."""
 
   @property
   def schedule_name(self) -> str:
@@ -90,17 +87,15 @@ class LimitsSchedule(schedule_lib.Schedule):
       raise ValueError(f'clients_per_round must be a whole number; got {size}.')
     size = checks.check_positive_int('clients_per_round', int(size))
     participation_lib.check_population(self.num_clients, size, self.participation)
-    goal = self.reporting_goal
-    if goal is not None and checks.check_positive_int('reporting_goal', goal) > size:
-      raise ValueError(
-        f'reporting_goal must be at most clients_per_round={size}; got {goal}.'
-      )
     self.__dict__.update(
       num_clients=int(self.num_clients),
       clients_per_round=size,
       seed=schedule_lib.check_seed(self.seed),
-      reporting_goal=None if goal is None else int(goal),
     )
+    if self.reporting_goal is not None:
+      goal = checks.check_positive_int('reporting_goal', self.reporting_goal)
+      self.__dict__['reporting_goal'] = goal
+      scheme.check_at_most(self, 'reporting_goal', 'clients_per_round')
     if self.dropouts is not None and self.reporting_goal is not None:
       for this_round in range(self.num_rounds):
         self._requested_in(this_round)  # Raises if a round would miss its goal.
@@ -113,10 +108,6 @@ class LimitsSchedule(schedule_lib.Schedule):
   def schema(self) -> strategies.Participation:
     """The limits."""
     return self.participation
-
-  def for_clients(self, ids: Sequence[Any]) -> 'LimitsSchedule':
-    """Returns itself: cohorts have one size, and stay if a client sends zeros."""
-    return self
 
   def attempts(self, round_num: int) -> tuple[schedule_lib.Attempt, ...]:
     """All attempts at a round; the last one is completed, and no other."""

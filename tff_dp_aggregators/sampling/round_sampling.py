@@ -76,6 +76,8 @@ from tff_dp_aggregators.sampling import scheme
 class RoundSampling(scheme.SampledScheme):
   """A scheme in which every round is a mechanism on a separate random sample."""
 
+  drawn_again_after = 'num_groups'
+
   num_groups: int = 1  # Groups take turns; 1 draws from all clients in every round.
   # Of a client in the round's group; not defined for cohorts of fixed size.
   sampling_probability: float
@@ -99,10 +101,6 @@ class RoundSampling(scheme.SampledScheme):
   def expected_cohort(self, num_clients: int) -> Optional[float]:
     """Expected number of clients drawn from the smallest group, before any cap."""
     return self.sampling_probability * (num_clients // self.num_groups)
-
-  def check(self, strategy: strategies.Strategy) -> None:
-    """Raises ValueError if rounds of a client would share noise."""
-    scheme.check_groups(strategy, self.num_groups)
 
   def event(
     self, strategy: strategies.Strategy, noise: scheme.Noise
@@ -128,7 +126,9 @@ class RoundSampling(scheme.SampledScheme):
     all orders of the drawn clients are equally likely. Cohorts may be empty.
     """
     groups = [(each, keys[each]) for each in self._groups(seed, keys)]
-    probability, most = rounded_down(self.sampling_probability), self.largest_cohort
+    # Rounded down to a multiple of 2^-53, as the draws are.
+    probability = math.floor(self.sampling_probability * 2**53) / 2**53
+    most = self.largest_cohort
 
     def of_round(round_num: int) -> np.ndarray:
       clients, their_keys = groups[round_num % self.num_groups]
@@ -207,11 +207,6 @@ class PoissonSampling(RoundSampling):
     return np.split(by_group, ends)
 
 
-def rounded_down(probability: float) -> float:
-  """Rounds a probability down to a multiple of 2^-53, as the draws are."""
-  return math.floor(probability * 2**53) / 2**53
-
-
 @dataclasses.dataclass(frozen=True)
 class FixedSizeSampling(RoundSampling):
   """Each round draws a cohort of the same size, uniformly without replacement."""
@@ -229,11 +224,7 @@ class FixedSizeSampling(RoundSampling):
 
   def __post_init__(self) -> None:
     super().__post_init__()
-    if self.clients_per_round > self.num_clients:
-      raise ValueError(
-        f'clients_per_round must be at most num_clients={self.num_clients}; got '
-        f'{self.clients_per_round}.'
-      )
+    scheme.check_at_most(self, 'clients_per_round', 'num_clients')
 
   def sensitivity_factor(self, relation: Relation) -> int:
     """Two: the client's contribution replaces that of another."""

@@ -161,23 +161,9 @@ class Schedule(abc.ABC):
     """All attempts at a round (from 0), of which only the last one is completed."""
 
   def for_clients(self, ids: Sequence[Any]) -> 'Schedule':
-    """Returns the schedule whose draws follow from the clients' ids and the seed."""
-    if len(ids) != self.num_clients:
-      raise ValueError(
-        f'ids must be of all num_clients={self.num_clients} clients; got {len(ids)}.'
-      )
-    draws.check_ids(ids)
-    # A copy of the fields, without cached draws.
-    bound = object.__new__(type(self))
-    for field in dataclasses.fields(self):  # type: ignore[arg-type]
-      bound.__dict__[field.name] = getattr(self, field.name)
-    bound.__dict__['keys'] = draws.keys_of_ids(ids, getattr(self, 'seed', 0))
-    return bound
-
-  @functools.cached_property
-  def keys(self) -> np.ndarray:
-    """The clients' keys for draws, by number: uint64 of shape [num_clients]."""
-    return draws.keys_of_ids(range(self.num_clients), getattr(self, 'seed', 0))
+    """Returns itself, unless draws follow from the clients' ids and the seed."""
+    del ids
+    return self
 
   @property
   def num_rounds(self) -> int:
@@ -221,13 +207,8 @@ class Schedule(abc.ABC):
 
   def check_round(self, round_num: int) -> int:
     """Returns `round_num`, or raises ValueError if there is no such round."""
-    round_num = checks.check_int('round_num', round_num, at_least=0)
-    if round_num >= self.num_rounds:
-      raise ValueError(
-        f'round_num must be at most {self.num_rounds - 1}: the schedule is for '
-        f'{self.num_rounds} rounds; got {round_num}.'
-      )
-    return round_num
+    checks.check_within('round_num', round_num, 0, self.num_rounds - 1)
+    return checks.check_int('round_num', round_num)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -277,6 +258,22 @@ class SampledSchedule(Schedule):
   def schema(self) -> Any:
     """The sampling."""
     return self.sampling
+
+  def for_clients(self, ids: Sequence[Any]) -> 'SampledSchedule':
+    """Returns the schedule whose draws follow from the clients' ids and the seed."""
+    if len(ids) != self.num_clients:
+      raise ValueError(
+        f'ids must be of all num_clients={self.num_clients} clients; got {len(ids)}.'
+      )
+    draws.check_ids(ids)
+    bound = dataclasses.replace(self)  # Without cached draws.
+    bound.__dict__['keys'] = draws.keys_of_ids(ids, self.seed)
+    return bound
+
+  @functools.cached_property
+  def keys(self) -> np.ndarray:
+    """The clients' keys for draws, by number: uint64 of shape [num_clients]."""
+    return draws.keys_of_ids(range(self.num_clients), self.seed)
 
   @functools.cached_property
   def _drawing(self) -> Any:
@@ -574,10 +571,6 @@ class Replay(Schedule):
     """SHA-256 over the rounds and the statement, independent of the file's path."""
     text = json.dumps([self.sha256, self._header.to_json()], sort_keys=True)
     return 'sha256:' + hashlib.sha256(text.encode()).hexdigest()
-
-  def for_clients(self, ids: Sequence[Any]) -> 'Replay':
-    """Returns itself: the file says who takes part."""
-    return self
 
   def attempts(self, round_num: int) -> tuple[Attempt, ...]:
     """All attempts at a round, of which only the last one is completed."""

@@ -46,6 +46,13 @@ def check_fields(
       instance.__dict__[field.name] = check(field.name, getattr(instance, field.name))
 
 
+def check_at_most(instance: Any, name: str, limit: str) -> None:
+  """Checks that one field of a dataclass is not larger than another one."""
+  value, most = getattr(instance, name), getattr(instance, limit)
+  if value > most:
+    raise ValueError(f'{name} must be at most {limit}={most}; got {value}.')
+
+
 class OwnDpEvent(dp_accounting.DpEvent):
   """Base class of this package's events, which dp-accounting cannot serialise."""
 
@@ -67,9 +74,7 @@ class AllocatedDpEvent(OwnDpEvent):
 
   def __post_init__(self) -> None:
     super().__post_init__()
-    if self.num_steps > self.num_places:
-      num_places = self.num_places
-      raise ValueError(f'num_steps must be at most {num_places}; got {self.num_steps}.')
+    check_at_most(self, 'num_steps', 'num_places')
 
 
 @dataclasses.dataclass(frozen=True)
@@ -173,6 +178,9 @@ class Scheme(abc.ABC):
   # Whether the rounds' events compose; otherwise one event covers all rounds.
   composes: ClassVar[bool] = True
   json_names: ClassVar[dict[str, str]] = {}  # JSON names of fields, where they differ.
+  # The field with the number of rounds after which a client may be drawn again, and may
+  # not share noise; `None` if it may.
+  drawn_again_after: ClassVar[Optional[str]]
   # Kinds of noise for which accountants read its events; `None` for all.
   known_noises: ClassVar[Optional[tuple[str, ...]]] = ('gaussian',)
 
@@ -195,9 +203,10 @@ class Scheme(abc.ABC):
     """By how many clip norms a round's sum changes if one client's data change."""
     return sensitivity_factor(relation)
 
-  @abc.abstractmethod
   def check(self, strategy: strategies.Strategy) -> None:
     """Raises ValueError if a strategy's events are not known; it has `num_rounds`."""
+    if self.drawn_again_after is not None:
+      check_groups(strategy, getattr(self, self.drawn_again_after))
 
   def expected_cohort(self, num_clients: int) -> Optional[float]:
     """Expected number of clients in a round; `None` if the scheme leaves it open."""

@@ -138,7 +138,7 @@ def test_epsilon_is_finite_and_decreases_with_noise():
 
 def test_invalid_steps_relations_and_accountants_are_refused():
   gaussian = dp_accounting.GaussianDpEvent(1.0)
-  with pytest.raises(ValueError, match='num_steps must be at most 3'):
+  with pytest.raises(ValueError, match='num_steps must be at most num_places=3'):
     events.AllocatedDpEvent(3, 4, gaussian)
   event = events.AllocatedDpEvent(3, 3, gaussian)
   with pytest.raises(dp_accounting.UnsupportedEventError, match='neighbouring'):

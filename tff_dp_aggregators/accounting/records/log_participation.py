@@ -31,7 +31,6 @@ the mechanism that enforced the limits.
 import bisect
 import dataclasses
 import datetime
-from collections.abc import Sequence
 from typing import Any, Optional, Union
 
 import numpy as np
@@ -51,7 +50,10 @@ _MAX_WAIT_HOURS = 24 * 3660
 
 @dataclasses.dataclass(frozen=True)
 class Waiting:
-  """The participation that is possible for a device that waits between rounds."""
+  """The participation that is possible for a device that waits between rounds.
+
+  Rounds have the numbers of the log, here and in `Observed`.
+  """
 
   min_wait_hours: float
   wait_from: str  # One of `WAIT_FROM`.
@@ -60,9 +62,9 @@ class Waiting:
   # Minimum number of rounds completed in an open window of the wait's length; `None` if
   # the log is shorter than the wait.
   fewest_rounds_in_wait: Optional[int]
-  # Two rounds, from 0, `min_separation` apart, that one device can be in.
-  closest: Optional[tuple[int, int]]
-  assumptions: tuple[str, ...]  # Full sentences.
+  # Two rounds, `min_separation` apart, that one device can be in.
+  closest: Optional[list[int]]
+  assumptions: list[str]  # Full sentences.
 
 
 @dataclasses.dataclass(frozen=True)
@@ -73,10 +75,10 @@ class Observed:
   # 0 if a client is twice in a round, `num_rounds` if no client took part twice.
   min_separation: int
   max_participations: int
-  # A client and two of its rounds, from 0, `min_separation` apart.
+  # A client and two of its rounds, `min_separation` apart.
   closest: Optional[tuple[Optional[str], int, int]]
   most_active: Optional[str]
-  rounds_of_most_active: tuple[int, ...]
+  rounds_of_most_active: list[int]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -159,14 +161,14 @@ class Summary:
       lines = ', '.join(map(str, self.log.twice))
       lines = f' (lines of the log: {lines})' if lines else ''
       violations.append(
-        f'{self._closest(self.observed)}{lines}; no schema allows this: if it took '
+        f'{_closest(self.observed)}{lines}; no schema allows this: if it took '
         'part once, name it once'
       )
-    violations += self._violations(self.waiting, *promised, 'promised')
-    violations += self._violations(self.observed, *promised, 'what was promised')
+    violations += _violations(self.waiting, *promised, 'promised')
+    violations += _violations(self.observed, *promised, 'what was promised')
     if self.waiting is not None:
       allowed = (self.waiting.min_separation, self.waiting.max_participations)
-      violations += self._violations(self.observed, *allowed, 'by the wait')
+      violations += _violations(self.observed, *allowed, 'by the wait')
     return violations
 
   def broken_in_short(
@@ -174,7 +176,7 @@ class Summary:
   ) -> list[str]:
     """Like `broken`, but with the number of clients instead of their names."""
     promised = (min_separation, max_participations)
-    violations = self._violations(self.waiting, *promised, 'promised')
+    violations = _violations(self.waiting, *promised, 'promised')
     offenders = self.offenders(*promised)
     if self.observed is not None and offenders:
       violations.append(
@@ -182,44 +184,6 @@ class Summary:
         f'more often, {sum(times for _, times, _ in offenders)} times in all'
       )
     return violations
-
-  def _violations(
-    self,
-    basis: Union[None, Waiting, Observed],
-    min_separation: Optional[int],
-    max_participations: Optional[int],
-    standard: str,
-  ) -> list[str]:
-    broken: list[str] = []
-    if basis is None:
-      return broken
-    if basis.closest is not None and basis.min_separation < (min_separation or 0):
-      broken.append(f'{self._closest(basis)}; {standard}: at least {min_separation}')
-    if max_participations is not None and basis.max_participations > max_participations:
-      if isinstance(basis, Waiting):
-        text = f'{_device(basis)} {basis.max_participations} rounds'
-      else:
-        rounds = self._numbers(basis.rounds_of_most_active)
-        shown = ', '.join(map(str, rounds[:20])) + (', ...' if len(rounds) > 20 else '')
-        client = _client(basis.most_active)
-        text = f'{client} took part {len(rounds)} times, in rounds {shown}'
-      broken.append(f'{text}; {standard}: at most {max_participations}')
-    return broken
-
-  def _closest(self, basis: Union[Waiting, Observed]) -> str:
-    assert basis.closest is not None
-    *client, first, second = basis.closest
-    if isinstance(basis, Waiting):
-      return f'{_device(basis)} {self._rounds_apart(first, second)}'
-    if first == second:
-      return f'{_client(*client)} is twice in round {first + self.log.first_number}'
-    return f'{_client(*client)} took part in {self._rounds_apart(first, second)}'
-
-  def _rounds_apart(self, first: int, second: int) -> str:
-    number = self.log.first_number
-    return (
-      f'rounds {first + number} and {second + number}, which are {second - first} apart'
-    )
 
   def sensitivity_squared(self, strategy: strategies.Strategy) -> Optional[float]:
     """The largest ||C u||^2 over the clients of the log, or an upper bound on it.
@@ -253,9 +217,6 @@ class Summary:
     assert basis is not None  # `summarize` sets at least one.
     return basis
 
-  def _numbers(self, rounds: Sequence[int]) -> list[int]:
-    return [r + self.log.first_number for r in rounds]
-
   def to_json(self) -> dict[str, Any]:
     """JSON-ready values; rounds have the log's numbers."""
     log, waiting, observed = self.log, self.waiting, self.observed
@@ -275,15 +236,12 @@ class Summary:
       result['smallest_cohort'] = int(log.cohort_sizes.min())
       result['largest_cohort'] = int(log.cohort_sizes.max())
     if waiting is not None:
-      data = result['waiting'] = dataclasses.asdict(waiting)
-      data['closest'] = waiting.closest and self._numbers(waiting.closest)
-      data['assumptions'] = list(waiting.assumptions)
+      result['waiting'] = dataclasses.asdict(waiting)
     if observed is not None:
       data = result['observed'] = dataclasses.asdict(observed)
-      data['rounds_of_most_active'] = self._numbers(observed.rounds_of_most_active)
       if observed.closest is not None:
         client, *rounds = observed.closest
-        data['closest'] = {'client': client, 'rounds': self._numbers(rounds)}
+        data['closest'] = {'client': client, 'rounds': rounds}
     result['notes'] = list(log.notes)
     return result
 
@@ -309,7 +267,7 @@ class Summary:
       if waiting.closest is None:
         add('', 'The log is too short for a device to be in two rounds.')
       else:
-        add('for example', self._rounds_apart(*waiting.closest))
+        add('for example', _rounds_apart(*waiting.closest))
       if waiting.fewest_rounds_in_wait is not None:
         fewest, hours = waiting.fewest_rounds_in_wait, waiting.min_wait_hours
         add('fewest rounds', f'{fewest} complete within {hours:g} h')
@@ -320,12 +278,49 @@ class Summary:
       if observed.closest is None:
         add('', 'No client took part twice.')
       else:
-        add('closest seen', self._closest(observed))
+        add('closest seen', _closest(observed))
       text = f'{_client(observed.most_active)}, {observed.max_participations} times'
       add('most active', text)
     for note in self.log.notes:
       add('note', note)
     return ''.join(lines)
+
+
+def _violations(
+  basis: Union[None, Waiting, Observed],
+  min_separation: Optional[int],
+  max_participations: Optional[int],
+  standard: str,
+) -> list[str]:
+  broken: list[str] = []
+  if basis is None:
+    return broken
+  if basis.closest is not None and basis.min_separation < (min_separation or 0):
+    broken.append(f'{_closest(basis)}; {standard}: at least {min_separation}')
+  if max_participations is not None and basis.max_participations > max_participations:
+    if isinstance(basis, Waiting):
+      text = f'{_device(basis)} {basis.max_participations} rounds'
+    else:
+      rounds = basis.rounds_of_most_active
+      shown = ', '.join(map(str, rounds[:20])) + (', ...' if len(rounds) > 20 else '')
+      client = _client(basis.most_active)
+      text = f'{client} took part {len(rounds)} times, in rounds {shown}'
+    broken.append(f'{text}; {standard}: at most {max_participations}')
+  return broken
+
+
+def _closest(basis: Union[Waiting, Observed]) -> str:
+  assert basis.closest is not None
+  *client, first, second = basis.closest
+  if isinstance(basis, Waiting):
+    return f'{_device(basis)} {_rounds_apart(first, second)}'
+  if first == second:
+    return f'{_client(*client)} is twice in round {first}'
+  return f'{_client(*client)} took part in {_rounds_apart(first, second)}'
+
+
+def _rounds_apart(first: int, second: int) -> str:
+  return f'rounds {first} and {second}, which are {second - first} apart'
 
 
 def _device(waiting: Waiting) -> str:
@@ -359,7 +354,7 @@ def summarize(
     Participation(num_rounds=100, min_separation=23, max_participations=5, \
 fixed_epoch=False)
   """
-  observed = None if log.clients is None else _observe(log.clients, log.num_rounds)
+  observed = None if log.clients is None else _observe(log.clients, log)
   waiting = None
   if min_wait_hours is None and observed is None:
     min_wait_hours = _DEFAULT_MIN_WAIT_HOURS
@@ -398,7 +393,8 @@ def _wait(
   closest = None
   if len(separations):
     first = int(np.argmin(separations))
-    closest = (first, first + int(separations[first]))
+    number = first + log.first_number
+    closest = [number, number + int(separations[first])]
   within = _rounds_until_back(log.completions, log.completions, wait) - 1
   return Waiting(
     min_wait_hours=float(min_wait_hours),
@@ -413,7 +409,7 @@ def _wait(
 
 def _wait_starts(
   log: round_log.RoundLog, wait_from: str, first_start: Optional[str]
-) -> tuple[np.ndarray, tuple[str, ...]]:
+) -> tuple[np.ndarray, list[str]]:
   """The earliest time at which the wait after each round begins, and assumptions."""
   completions = log.completions
   assert completions is not None
@@ -430,12 +426,12 @@ def _wait_starts(
     assumptions.append('Times have no zone; their clock was never set back.')
   if wait_from == 'completion':
     assumptions.append('A device waits from the completion of its round.')
-    return completions, tuple(assumptions)
+    return completions, assumptions
   assumptions.append('A device waits from its contribution to a round.')
   if log.starts is not None:
     assumptions.append('Devices contribute between the start and the completion.')
     # If a later round starts earlier, use its start: earlier is on the safe side.
-    return np.minimum.accumulate(log.starts[::-1])[::-1], tuple(assumptions)
+    return np.minimum.accumulate(log.starts[::-1])[::-1], assumptions
   assumptions.append('Devices contribute to a round after the one before is complete.')
   if first_start is not None:
     first, time_format = round_log.parse_time(first_start)
@@ -453,7 +449,7 @@ def _wait_starts(
       'The first round lasted no longer than the longest other one, '
       f'{datetime.timedelta(microseconds=longest // 1000)}; first_start can tell.'
     )
-  return np.concatenate([[first], completions[:-1]]), tuple(assumptions)
+  return np.concatenate([[first], completions[:-1]]), assumptions
 
 
 def _rounds_until_back(
@@ -480,15 +476,15 @@ def _most_rounds(completions: np.ndarray, begins: np.ndarray, wait: int) -> int:
     back_at = max(starts[chosen], back_at) + wait
 
 
-def _observe(clients: round_log.Database, num_rounds: int) -> Observed:
-  def first(order: str) -> tuple[str, tuple[int, ...]]:
+def _observe(clients: round_log.Database, log: round_log.RoundLog) -> Observed:
+  def first(order: str) -> tuple[str, list[int]]:
     """The first client in an order, and its rounds."""
     ((name, rounds),) = clients.query(
-      'select name, list(round order by round) from (from by_client order by '
-      f'{order}, client limit 1) join names using (client) join contributions using '
-      '(client) group by name'
+      f'select name, list(round + {log.first_number} order by round) from (from '
+      f'by_client order by {order}, client limit 1) join names using (client) join '
+      'contributions using (client) group by name'
     )
-    return name, tuple(rounds)
+    return name, rounds
 
   ((num_clients,),) = clients.query('select count(*) from by_client')
   most_active, rounds_of_most_active = first('times desc')
@@ -499,7 +495,7 @@ def _observe(clients: round_log.Database, num_rounds: int) -> Observed:
     closest = (name, rounds[i], rounds[i + 1])
   return Observed(
     num_clients=num_clients,
-    min_separation=num_rounds if closest is None else closest[2] - closest[1],
+    min_separation=log.num_rounds if closest is None else closest[2] - closest[1],
     max_participations=len(rounds_of_most_active),
     closest=closest,
     most_active=most_active,

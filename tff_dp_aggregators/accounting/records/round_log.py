@@ -260,11 +260,11 @@ def parse_time(text: str) -> tuple[int, str]:
 
 
 class _File(Database):
-  """Reads and checks the file of a log in three steps, each of which makes a table.
+  """Reads and checks the file of a log in two steps, each of which makes a table.
 
   `entries` has texts, NULL for missing or invalid ones, and `no`, the number of the
-  entry in the file, from 1. `rounds` has numbers instead of texts. `ordered` adds the
-  index of the round in its order, and the values of the round before.
+  entry in the file, from 1. `rounds` has numbers instead of texts, the index of the
+  round in its order, and the values of the round before.
   """
 
   def __init__(self, path: str, columns: dict[str, str], population: Optional[str]):
@@ -606,7 +606,13 @@ class _File(Database):
       )
       key = 'round'
       self.notes.append('each line is one participation of one client.')
-    self.query(f'create table rounds as {rounds}')
+    lags = ''.join(
+      f', lag({name}) over w as {name}_before' for name in ('no', *self._names)
+    )
+    self.query(
+      f'create table rounds as select *, row_number() over w - 1 as number{lags} from '
+      f'({rounds}) window w as (order by {self._key}, no)'
+    )
     self._check_converted()
     time_format = self._time_format()
     has_clients = bool(client or 'client_ids' in self.sources)
@@ -627,16 +633,16 @@ class _File(Database):
       )
     if not client:
       self._check_order(time_format)
-    self._sort_rounds()
+    self._check_sequence()
     if has_clients:
       self._count_contributions(key, client_rows)
     self.query('drop table entries')
     columns = [name for name in self._names if name not in ('round', 'client_ids')]
     values = self.arrays(
-      f'select {", ".join(["number", *columns])} from ordered order by number'
+      f'select {", ".join(["number", *columns])} from rounds order by number'
     )
     first = 'min(round)' if 'round' in self._names else '0'
-    ((num_rounds, number),) = self.query(f'select count(*), {first} from ordered')
+    ((num_rounds, number),) = self.query(f'select count(*), {first} from rounds')
     return RoundLog(
       num_rounds,
       number,
@@ -658,7 +664,7 @@ class _File(Database):
       select each.* exclude (raw, place), client
       from ({client_rows}) as each join ids using (raw) join names using (name);
       create table contributions as
-      select client, number as round from members join ordered using ({key});
+      select client, number as round from members join rounds using ({key});
       create table by_client as
       select client, count(*) as times, min(apart) as closest from (
         select
@@ -672,7 +678,7 @@ class _File(Database):
       'by_client where closest = 0) group by all having count(*) > 1 order by 2 limit 1'
     ):
       lines = self.query(
-        f'select distinct members.no from members join ordered using ({key}) where '
+        f'select distinct members.no from members join rounds using ({key}) where '
         'client = $1 and number = $2 order by 1',
         *twice,
       )
@@ -764,10 +770,7 @@ class _File(Database):
 
   def _check_order(self, time_format: Optional[str]) -> None:
     """Raises ValueError if clocks go back, or a round has two lines."""
-    if self.query(
-      f'from (select no, lag(no) over (order by {self._key}, no) as before from rounds)'
-      ' where before > no limit 1'
-    ):
+    if self.query('from rounds where no_before > no limit 1'):
       if self._key == 'completion_time' and time_format == WITHOUT_ZONE:
         raise self.error(
           'has times without a zone that go back, as clocks do at the end of daylight '
@@ -794,19 +797,12 @@ class _File(Database):
         number, f'the same round as in line {self.line(before)}. {remedy}'
       )
 
-  def _sort_rounds(self) -> None:
-    """Makes the table `ordered`, and checks the sequence of rounds."""
-    lags = ''.join(
-      f', lag({name}) over w as {name}_before' for name in ('no', *self._names)
-    )
-    self.query(
-      f'create table ordered as select *, row_number() over w - 1 as number{lags} from '
-      f'rounds window w as (order by {self._key}, no)'
-    )
+  def _check_sequence(self) -> None:
+    """Raises ValueError for the first round that does not follow on the one before."""
     for columns, condition, message in _RULES:
       if columns <= {*self._names}:
         violations = self._connection.execute(
-          f'from ordered where {condition} order by number limit 1'
+          f'from rounds where {condition} order by number limit 1'
         )
         names = [name for name, *_ in violations.description]
         for values in violations.fetchall():
