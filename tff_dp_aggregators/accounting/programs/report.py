@@ -55,6 +55,7 @@ from tff_dp_aggregators.accounting.reports import verification
 
 # Flags that name what to report; they can be repeated and combined.
 _SOURCES = ('run_dir', 'report', 'ledger', 'round_log')
+_EXAMPLE = "--other_release='survey of March: epsilon=0.5, delta=1e-7'"
 
 
 @dataclasses.dataclass
@@ -156,7 +157,8 @@ def build(values: flags.FlagValues) -> dict[str, Any]:
     accountant=values.accountant,
     command=sources.command_of(program.given(values, (*_mechanism_flags(), *_SOURCES))),
     other_releases=[
-      model.OtherRelease.parse(text) for text in values.other_release or ()
+      program.settings_of('other_release', text, model.OtherRelease, _EXAMPLE)
+      for text in values.other_release or ()
     ],
   )
 

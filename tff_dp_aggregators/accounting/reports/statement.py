@@ -32,7 +32,6 @@ from tff_dp_aggregators.accounting import nbafl
 from tff_dp_aggregators.accounting import noises
 from tff_dp_aggregators.accounting.accountants import gaussian
 from tff_dp_aggregators.accounting.records import ledger as ledger_lib
-from tff_dp_aggregators.accounting.records import log_participation
 from tff_dp_aggregators.accounting.reports import guarantees
 from tff_dp_aggregators.accounting.reports import model
 from tff_dp_aggregators.accounting.reports import sources
@@ -480,24 +479,16 @@ def _strategy(mechanism: joint_lib.AnyMechanism) -> Optional[dict[str, Any]]:
 
 def _spent_in_log(inputs: sources.Inputs) -> tuple[dp_accounting.DpEvent, int]:
   """The event of a round log's rounds, and their number; without a log, of all."""
-  mechanism, source = inputs.mechanism, inputs.participation_source or {}
+  mechanism, in_log = inputs.mechanism, inputs.limits_in_log
   num_rounds = mechanism.participation.num_rounds
-  rounds = source.get('num_rounds', num_rounds)
-  if rounds == num_rounds:
-    return mechanism.event, rounds
-  observed = strategies.Participation(
-    rounds, source['min_separation'], source['max_participations']
-  )
-  planned = sources.planned_limits(source)
-  is_broken = planned is not None and bool(source['planned']['broken'])
-  if planned is not None:
-    planned = dataclasses.replace(planned, num_rounds=num_rounds)
-  ran = log_participation.of_plan(observed, rounds, planned, is_broken)
+  if in_log is None or in_log.num_rounds == num_rounds:
+    return mechanism.event, num_rounds
   # The strategy is for all planned rounds; nobody took part in those after the log.
   shown = strategies.Participation(
-    num_rounds, ran.min_separation, ran.possible_participations
+    num_rounds, in_log.min_separation, in_log.possible_participations
   )
-  return dataclasses.replace(mechanism, participation=shown).event, rounds
+  event = dataclasses.replace(mechanism, participation=shown).event
+  return event, in_log.num_rounds
 
 
 def _stopped_early(

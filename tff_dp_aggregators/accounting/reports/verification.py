@@ -25,6 +25,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any, Callable, Optional
 
 from tff_dp_aggregators import sampling
+from tff_dp_aggregators import strategies
 from tff_dp_aggregators.accounting import accountants
 from tff_dp_aggregators.accounting import events
 from tff_dp_aggregators.accounting import joint_mechanism
@@ -128,9 +129,9 @@ def _verify(path: str, statement_of: Optional[StatementOf]) -> Result:
   wrong_files: list[str] = []
   try:
     located = _located(report, folder)
-    wrong_files, notes = _check_files(report, folder)
+    wrong_files = _wrong_files(located)
     again = json.loads(json.dumps(_build_again(located)))
-    notes += _notes_on_software(report, again)
+    notes = [*_notes_on_software(report, again)]
     differences = [*wrong_files, *_differences(report, again)]
     more, notes_on_epsilon = _check_by_another_method(again)
     of_command, notes_on_command = _check_command(report, folder, statement_of)
@@ -200,15 +201,14 @@ def _bring_up_to_date(report: dict[str, Any]) -> None:
     _bring_up_to_date(part)
 
 
-def _check_files(report: dict[str, Any], folder: str) -> tuple[list[str], list[str]]:
-  """Lines on files that are missing or changed, and notes on those beside a report."""
-  wrong, notes = [], []
+def _wrong_files(report: dict[str, Any]) -> list[str]:
+  """Lines on files of a report, at their paths, that are missing or changed."""
+  wrong = []
   runs = [run['verification'] or {} for _, run in model.runs(report)]
   for stated in [file for run in runs for file in run.get('files', ())]:
     role, path, sha256 = stated['role'], stated['path'], stated['sha256']
-    beside = os.path.join(folder, os.path.basename(path))
     try:
-      found = sources.file_of(role, find(path, folder))['sha256']
+      found = sources.file_of(role, path)['sha256']
     except OSError as e:
       wrong.append(
         f'the {role} {path!r} cannot be read; it is looked for from the current '
@@ -220,13 +220,7 @@ def _check_files(report: dict[str, Any], folder: str) -> tuple[list[str], list[s
         f'the {role} {path!r} is not the file that the report was made of: its sha256 '
         f'is {found}, the report has {sha256}'
       )
-    is_other = os.path.exists(path) and os.path.isfile(beside)
-    if is_other and sources.file_of(role, beside)['sha256'] != found:
-      notes.append(
-        f'{beside} is not the {role} of the report, and was not verified: that is '
-        f'{path}, where the report says'
-      )
-  return list(dict.fromkeys(wrong)), list(dict.fromkeys(notes))
+  return list(dict.fromkeys(wrong))
 
 
 def _check_by_another_method(
@@ -307,8 +301,11 @@ def _of_plan(
     **{name: inputs[name] for name in names},
   )
   if 'round_log' in paths:
-    source = participation['source']
-    limits = sources.planned_limits(source)
+    source, limits = participation['source'], None
+    if stated := source.get('planned'):
+      limits = strategies.Participation(
+        stated['num_rounds'], stated['min_separation'], stated['max_participations']
+      )
     log = sources.from_round_log(
       paths['round_log'], planned=limits, **source['arguments']
     )
