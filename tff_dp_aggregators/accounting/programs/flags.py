@@ -185,8 +185,9 @@ def _strategy_that_ran(values: flags.FlagValues) -> Optional[strategies.Strategy
     _check_needs_no_plan('--mechanism', values.mechanism)
   if not planned or values.mechanism not in registry.KINDS:
     return None
-  schema = table.schema_from(values)
-  return mechanism_from(values, schema, noise_multiplier=1.0).strategy
+  return mechanism_lib.strategy_for(
+    values.mechanism, table.schema_from(values), **options_from(values)
+  )
 
 
 def _has_separation(values: flags.FlagValues) -> bool:
@@ -217,14 +218,12 @@ def mechanism_from(
   values: flags.FlagValues,
   schema: sampling.Schema,
   strategy: Optional[strategies.Strategy] = None,
-  noise_multiplier: Optional[float] = None,
 ) -> mechanism_lib.Mechanism:
   """Returns the mechanism of flags, with their noise or the least for the target."""
   name = values.mechanism or mechanism_lib.FROM_FILE
   options = _options(values, schema.num_rounds, strategy)
-  noise = values.noise_multiplier if noise_multiplier is None else noise_multiplier
-  if noise is not None:
-    return mechanism_lib.Mechanism(name, schema, noise, **options)
+  if values.noise_multiplier is not None:
+    return mechanism_lib.Mechanism(name, schema, values.noise_multiplier, **options)
   return mechanism_lib.Mechanism.for_target(
     name,
     schema,

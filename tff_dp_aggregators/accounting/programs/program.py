@@ -186,8 +186,8 @@ def settings_of(name: str, text: str, to: type[_Settings], example: str) -> _Set
   except (ValueError, msgspec.ValidationError) as e:
     known = ', '.join(to.__struct_fields__[1:])
     raise ValueError(
-      f'--{name}={text!r} is not a name, a colon, and settings (of {known}) with commas '
-      f'between them, as in {example}: {e}.'
+      f'--{name}={text!r} is not a name, a colon, and settings (of {known}) with '
+      f'commas between them, as in {example}: {e}.'
     ) from e
 
 

@@ -164,16 +164,16 @@ def build(values: flags.FlagValues) -> dict[str, Any]:
 
 
 def _check_sources(values: flags.FlagValues) -> None:
-  num_sources, has_more = _num_sources(values), values['other_release'].present
+  is_composed = _num_sources(values) > 1 or values['other_release'].present
   if values.round_log is None:
     program.refuse(values, table.names(table.ROUND_LOG), 'is for --round_log.')
   if _reports_mechanism(values):
-    if num_sources > 1 or has_more:
+    if is_composed:
       why = 'is for one mechanism, and what is composed spends more; leave it out.'
       program.refuse(values, ('target_epsilon', 'target_rho'), why)
     return
   but = ['rounds_fixed_by'] if values.run_dir is not None else []
-  if values.run_dir is not None or num_sources > 1 or has_more:
+  if values.run_dir is not None or is_composed:
     but.append('accountant')
   others = (*flags_lib.all_names(), *table.names(program.rows_of(_StatedFlags)))
   why = f'does not go with --{"report" if values.run_dir is None else "run_dir"} alone.'

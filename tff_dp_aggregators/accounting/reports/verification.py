@@ -229,9 +229,8 @@ def _check_by_another_method(
   """Differences and notes by `_OTHER_METHOD`, if that is expected to agree."""
   guarantee = statement['guarantee']
   mu, delta = guarantee.get('gdp_mu'), guarantee['delta']
-  if guarantee.get('accountant') != accountants.EXACT or mu is None:
-    return [], []
-  if delta < _MIN_DELTA or not _MIN_MU <= mu <= _MAX_MU:
+  is_exact = guarantee.get('accountant') == accountants.EXACT and mu is not None
+  if not is_exact or delta < _MIN_DELTA or not _MIN_MU <= mu <= _MAX_MU:
     return [], []
   relation = sampling.ADJACENCIES[statement['definition']['adjacency']['name']]
   event = events.from_json(statement['verification']['inputs']['event'])
