@@ -206,19 +206,17 @@ def _without_sampling(inputs: sources.Inputs) -> str:
 
 def _provenance(inputs: sources.Inputs) -> model.Provenance:
   """The origin of each fact that computing a report again does not confirm."""
-  roles = {file['role'] for file in inputs.files}
-  if inputs.ledger is not None:
-    roles.add('ledger')
   names = model.Provenance.__struct_fields__
-  origins: Any = {name: _origin(name, inputs, roles) for name in names}
+  origins: Any = {name: _origin(name, inputs) for name in names}
   return model.Provenance(**origins)
 
 
-def _origin(name: str, inputs: sources.Inputs, roles: set[str]) -> str:
-  if name in _IN_LEDGERS and 'ledger' in roles:
+def _origin(name: str, inputs: sources.Inputs) -> str:
+  is_configured = any(file['role'] == 'config' for file in inputs.files)
+  if name in _IN_LEDGERS and inputs.ledger is not None:
     return 'recorded'
   if name in _MECHANISM_FACTS:
-    return 'recorded' if 'config' in roles else 'stated'
+    return 'recorded' if is_configured else 'stated'
   value = getattr(inputs, name)
   if name == 'clip_norm' and inputs.mechanism.parts:
     value = [part.clip_norm for part in inputs.mechanism.parts]
@@ -228,7 +226,7 @@ def _origin(name: str, inputs: sources.Inputs, roles: set[str]) -> str:
     return 'not_stated'
   if name == 'cap_enforced_by' and inputs.mechanism.limits.assumed_at_most is None:
     return 'not_stated'  # There is no such assumption.
-  if 'config' in roles:
+  if is_configured:
     return 'recorded'
   source = inputs.participation_source or {}
   if name in ('enforced_by', 'cap_enforced_by') and 'basis' in source:
