@@ -131,28 +131,29 @@ def _verify(path: str, statement_of: Optional[StatementOf]) -> Result:
     located = _located(report, folder)
     wrong_files = _wrong_files(located)
     again = json.loads(json.dumps(_build_again(located)))
-    notes = [*_notes_on_software(report, again)]
     differences = [*wrong_files, *_differences(report, again)]
-    more, notes_on_epsilon = _check_by_another_method(again)
-    of_command, notes_on_command = _check_command(report, folder, statement_of)
+    notes = [*_notes_on_software(report, again)]
+    # Differences that the command leads to as well are listed once.
+    known = {f'{_LED_TO}{each}' for each in differences}
+    for found, remarks in (
+      _check_command(report, folder, statement_of),
+      _check_by_another_method(again),
+    ):
+      differences += [each for each in found if each not in known]
+      notes += remarks
   except Exception as e:  # Inputs from a file may cause any error.
     failure = f'it cannot be computed again: {type(e).__name__}: {e}'
     # A wrong file is the reason, so both are one difference.
     return Result(('; so '.join((*wrong_files, failure)),), ())
-  # Differences that the command leads to as well are listed once.
-  known = {f'{_LED_TO}{each}' for each in differences}
-  differences += [each for each in of_command if each not in known]
-  notes += notes_on_command
   entry = accountants.ACCOUNTANTS.get(again['guarantee'].get('accountant'))
   if differences and entry is not None and entry.is_drawn:
     notes.append(f'{terms.of_accountant(entry.name).title}{_DRAWN}')
   # Those of inputs come first, as others follow from them, and of curves last.
-  differences = sorted(
-    [*differences, *more],
-    key=lambda each: ('curves.' in each) - ('verification.inputs' in each),
+  differences.sort(
+    key=lambda each: ('curves.' in each) - ('verification.inputs' in each)
   )
   same = report if located == report else again
-  return Result(tuple(differences), (*notes, *notes_on_epsilon), same)
+  return Result(tuple(differences), tuple(notes), same)
 
 
 def _read(path: str) -> dict[str, Any]:
@@ -259,14 +260,13 @@ def _build_again(report: dict[str, Any]) -> dict[str, Any]:
     return composition.compose(
       parts, accountant=inputs['accountant'], other_releases=releases
     )
-  roles = [file['role'] for file in stated['files']]
-  if not set(roles) <= set(sources.ROLES) or len(set(roles)) < len(roles):
+  paths = {file['role']: file['path'] for file in stated['files']}
+  if not set(paths) <= set(sources.ROLES) or len(paths) < len(stated['files']):
     # A configuration with another role would not be read.
     raise ValueError(
       f'a report rests on at most one file of each role, {", ".join(sources.ROLES)}; '
-      f'this one says {", ".join(map(str, roles))}.'
+      f'this one says {", ".join(file["role"] for file in stated["files"])}.'
     )
-  paths = {file['role']: file['path'] for file in stated['files']}
   fixed_by = report.get('stopped', {}).get('rounds_fixed_by')
   if 'config' not in paths:
     built = _of_plan(report, paths, fixed_by)
