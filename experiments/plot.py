@@ -23,9 +23,9 @@ from absl import flags
 
 from tff_dp_aggregators.accounting.programs import program
 from tff_dp_aggregators.accounting.records import ledger
+from tff_dp_aggregators.accounting.reports import learning_curves
 from tff_dp_aggregators.base import messages
 from tff_dp_aggregators.base import new_files
-from tff_dp_aggregators.learning.runs import metrics_file
 from tff_dp_aggregators.learning.runs import progress
 from tff_dp_aggregators.learning.runs import run_directory
 
@@ -85,7 +85,7 @@ def read_run(directory: str) -> Run:
     if isinstance(seed, int) and seed < ledger.GUESSABLE:
       shown['seed'] = seed
     delta = dict(config.get('privacy') or {}).get('delta')
-    rows = metrics_file.read(metrics_path)
+    rows = learning_curves.read(metrics_path)
     columns = {
       name: np.array([float(row[name] or 'nan') for row in rows])
       for name in (rows[0] if rows else ())

@@ -26,13 +26,13 @@ from tff_dp_aggregators.accounting import accountants
 from tff_dp_aggregators.accounting import joint_mechanism
 from tff_dp_aggregators.accounting import mechanism as mechanism_lib
 from tff_dp_aggregators.accounting.programs import program
+from tff_dp_aggregators.accounting.reports import learning_curves
 from tff_dp_aggregators.accounting.reports import statement
 from tff_dp_aggregators.base import new_files
 from tff_dp_aggregators.base import rounding
 from tff_dp_aggregators.learning import cluster
 from tff_dp_aggregators.learning import failures
 from tff_dp_aggregators.learning import interrupts
-from tff_dp_aggregators.learning.runs import metrics_file
 from tff_dp_aggregators.learning.runs import run_directory
 
 from .. import settings as settings_lib
@@ -174,7 +174,7 @@ def read(cell: Cell) -> Result:
       with open(cell.error_path, encoding='utf-8') as file:
         error = last_line(file.read())
     status = FAILED if error else BEGUN if has_begun else WAITING
-    rows = metrics_file.read(path) if has_begun else []
+    rows = learning_curves.read(path) if has_begun else []
     if not rows:
       return Result(cell, status, error=error)
     epsilon, warnings = None, ()

@@ -109,8 +109,9 @@ def test_every_cell_of_a_comparison_has_the_parts(tmp_path):
     ((BODY,), '--part: a joint mechanism has two parts or more'),
     (
       ('--part=a: clip_norm=1', REST),
-      ': weights missing. Settings are',
+      'share, noise_multiplier, num_bands',
     ),
+    (('--part=a: clip_norm=1', REST), 'missing required field `weights`'),
     (
       ('--part=a: weights=0, clip_norm=inf', REST),
       'clip_norm of part a must be positive and finite',

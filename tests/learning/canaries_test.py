@@ -11,11 +11,11 @@ from tff_dp_aggregators import accounting
 from tff_dp_aggregators import sampling
 from tff_dp_aggregators import strategies
 from tff_dp_aggregators.accounting import canaries
+from tff_dp_aggregators.accounting.reports import learning_curves
 from tff_dp_aggregators.accounting.reports import rendering
 from tff_dp_aggregators.accounting.reports import sources
 from tff_dp_aggregators.accounting.reports import verification
 from tff_dp_aggregators.learning import packed
-from tff_dp_aggregators.learning.runs import metrics_file
 from tff_dp_aggregators.queries import grid
 
 _SIZE = 64  # Of inputs and of outputs; the model has _SIZE**2 weights.
@@ -60,7 +60,7 @@ def audited(tmp_path_factory):
 
 def _released(run_dir):
   """Returns what each round released along each direction, and who took part in it."""
-  rows = metrics_file.read(str(run_dir / 'canaries.csv'))
+  rows = learning_curves.read(str(run_dir / 'canaries.csv'))
   packed_bits = [
     np.frombuffer(bytes.fromhex(row.pop('took_part')), 'u1') for row in rows
   ]

@@ -13,11 +13,11 @@ from tff_dp_aggregators import learning
 from tff_dp_aggregators import strategies
 from tff_dp_aggregators.accounting.programs import report as report_program
 from tff_dp_aggregators.accounting.records import ledger as ledger_lib
+from tff_dp_aggregators.accounting.reports import learning_curves
 from tff_dp_aggregators.accounting.reports import rendering
 from tff_dp_aggregators.accounting.reports import sources
 from tff_dp_aggregators.accounting.reports import statement
 from tff_dp_aggregators.accounting.reports import verification
-from tff_dp_aggregators.learning.runs import metrics_file
 
 _ROUNDS, _DELTA = 6, 1e-3
 _LIMITS = strategies.Participation(_ROUNDS, min_separation=3)
@@ -62,7 +62,7 @@ def test_killed_and_resumed_run_matches_uninterrupted_run(run, tmp_path):
 
 def test_run_spends_planned_epsilon_and_ledger_lists_parts(run):
   assert run.epsilon == pytest.approx(_joint().epsilon(_DELTA), rel=1e-6)
-  rows = metrics_file.read(os.path.join(run.run_dir, 'metrics.csv'))
+  rows = learning_curves.read(os.path.join(run.run_dir, 'metrics.csv'))
   spent = [float(row['epsilon']) for row in rows]
   assert spent == sorted(spent) and spent[-1] == pytest.approx(run.epsilon, rel=1e-9)
   entries = ledger_lib.read(os.path.join(run.run_dir, 'ledger.jsonl')).entries

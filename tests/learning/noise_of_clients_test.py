@@ -12,7 +12,7 @@ from tests.learning import training_runs
 from tff_dp_aggregators import accounting
 from tff_dp_aggregators import strategies
 from tff_dp_aggregators.accounting.records import ledger as ledger_lib
-from tff_dp_aggregators.learning.runs import metrics_file
+from tff_dp_aggregators.accounting.reports import learning_curves
 
 _ROUNDS = 6
 _LIMITS = strategies.Participation(_ROUNDS, min_separation=3)
@@ -71,7 +71,7 @@ def test_killed_run_with_client_noise_releases_no_round_twice(tmp_path, capfd):
   assert (run_dir / 'ledger.jsonl').read_text().startswith(before)
   assert [each.round for each in _entries(run_dir)] == list(range(_ROUNDS))
   assert _matches_last_ledger_line(result, run_dir)
-  assert len(metrics_file.read(str(run_dir / 'metrics.csv'))) == _ROUNDS
+  assert len(learning_curves.read(str(run_dir / 'metrics.csv'))) == _ROUNDS
   (tag,) = {each.noise_key_tag for each in _entries(run_dir)}
   assert tag
   assert '1 more were released' in capfd.readouterr().err

@@ -14,9 +14,9 @@ from tff_dp_aggregators import aggregators
 from tff_dp_aggregators import learning
 from tff_dp_aggregators import sampling
 from tff_dp_aggregators import strategies
+from tff_dp_aggregators.accounting.reports import learning_curves
 from tff_dp_aggregators.learning import local_order
 from tff_dp_aggregators.learning import optimizers
-from tff_dp_aggregators.learning.runs import metrics_file
 from tff_dp_aggregators.sampling import draws
 
 _sgd = tff.learning.optimizers.build_sgdm
@@ -248,7 +248,7 @@ def _weights_in_numpy(cohorts):
 
 def test_rounds_have_the_client_learning_rates_of_the_schedule(packed_run):
   run_dir, result = packed_run
-  rows = metrics_file.read(str(run_dir / 'metrics.csv'))
+  rows = learning_curves.read(str(run_dir / 'metrics.csv'))
   assert [float(row['client_learning_rate']) for row in rows] == _RATES
   schedule = sampling.RandomEligible(
     strategies.Participation(_RUN_ROUNDS), 12, 3, 7

@@ -22,6 +22,7 @@ from tff_dp_aggregators import strategies
 from tff_dp_aggregators.accounting import joint_mechanism
 from tff_dp_aggregators.accounting import mechanism as mechanism_lib
 from tff_dp_aggregators.accounting.accountants import gaussian
+from tff_dp_aggregators.accounting.reports import learning_curves
 from tff_dp_aggregators.base import checks
 from tff_dp_aggregators.base import rounding
 from tff_dp_aggregators.learning import clients as clients_lib
@@ -35,7 +36,6 @@ from tff_dp_aggregators.learning import packed
 from tff_dp_aggregators.learning import runtime
 from tff_dp_aggregators.learning.packed import training as training_lib
 from tff_dp_aggregators.learning.runs import evaluation
-from tff_dp_aggregators.learning.runs import metrics_file
 from tff_dp_aggregators.learning.runs import plan as plan_lib
 from tff_dp_aggregators.learning.runs import progress
 from tff_dp_aggregators.learning.runs import records
@@ -488,7 +488,7 @@ def _result(run: run_lib.Run, make: Optional[Callable[[], Any]]) -> Result:
   num_rounds = plan.schedule.num_rounds
   if not directory.has(run_directory.METRICS):
     raise KeyboardInterrupt  # It came before the first round; nothing can be reported.
-  rows = metrics_file.read(directory.file(run_directory.METRICS))
+  rows = learning_curves.read(directory.file(run_directory.METRICS))
   recorded = records.find(directory, num_rounds)
   if recorded.is_finished:
     statement = directory.read(run_directory.REPORT)

@@ -12,6 +12,7 @@ from tests.accounting.reports import statements
 from tff_dp_aggregators import accounting
 from tff_dp_aggregators import strategies
 from tff_dp_aggregators.accounting import accountants
+from tff_dp_aggregators.accounting.programs import program
 from tff_dp_aggregators.accounting.records import ledger
 from tff_dp_aggregators.accounting.reports import model
 
@@ -190,9 +191,9 @@ def test_invalid_other_releases_are_refused(releases, reason):
     ('epsilon=1, delta=0', ''),
   ],
 )
-def test_other_release_parse_refuses_invalid_text(text, reason):
+def test_other_release_of_invalid_text_is_refused(text, reason):
   with pytest.raises(ValueError, match=f'is not a name, a colon.*: .*{reason}$'):
-    model.OtherRelease.parse(text)
+    program.settings_of('other_release', text, model.OtherRelease, 'this')
 
 
 def test_schema_describes_statements_of_all_mechanisms(monkeypatch):

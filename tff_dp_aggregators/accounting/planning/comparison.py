@@ -37,9 +37,7 @@ class Assumption(NamedTuple):
   title: str  # Text after a mechanism's name; empty for no sampling.
   scheme: type[sampling_lib.Scheme]
   any_noise: bool = False  # Whether noise may be correlated between rounds.
-  # To choose the number of groups that take turns: the approximate noise multiplier,
-  # over the largest column norm, with which a scheme is mu-Gaussian-DP.
-  noise_for: Optional[Callable[[Any, float], float]] = None
+  has_groups: bool = False  # Whether groups of clients take turns.
 
 
 # By their names in JSON, in the order of rows.
@@ -47,9 +45,7 @@ ASSUMPTIONS: dict[str, Assumption] = {
   'none': Assumption('', sampling_lib.Limits),
   'poisson': Assumption('Poisson sampling', sampling_lib.PoissonSampling),
   'cyclic_poisson': Assumption(
-    'cyclic Poisson sampling',
-    sampling_lib.PoissonSampling,
-    noise_for=sampling_lib.PoissonSampling.rough_noise_multiplier,
+    'cyclic Poisson sampling', sampling_lib.PoissonSampling, has_groups=True
   ),
   'fixed_size': Assumption('sampling of fixed size', sampling_lib.FixedSizeSampling),
   'balls_in_bins': Assumption('balls in bins', sampling_lib.BallsInBins, True),
@@ -325,8 +321,8 @@ def _candidates(task: Task) -> list[_Candidate]:
       continue
     make = getattr(assumption.scheme, 'of_cohort', assumption.scheme)
     make = functools.partial(make, **cohort)
-    if assumption.noise_for is not None:
-      schema = _with_best_groups(task, make, assumption.noise_for)
+    if assumption.has_groups:
+      schema = _with_best_groups(task, make)
       candidates += (
         _Candidate(kind, sampling, schema, _free_bands(task, kind, schema))
         for kind in kinds
@@ -355,9 +351,7 @@ def least_error(numbers: Iterable[int], error: Callable[[int], float]) -> int:
   return min(errors, key=errors.__getitem__)
 
 
-def _with_best_groups(
-  task: Task, make: Callable[..., Any], noise_for: Callable[[Any, float], float]
-) -> Any:
+def _with_best_groups(task: Task, make: Callable[..., Any]) -> Any:
   """A scheme with about the best number of groups, or with the most if that is slow.
 
   Minimises the RMSE of the fastest kind, with approximate noise. More groups allow more
@@ -378,7 +372,7 @@ def _with_best_groups(
     strategy = mechanism_lib.strategy_for(
       quickest.name, schema, **_free_bands(task, quickest, schema)
     )
-    return strategy.rmse() * noise_for(schema, mu)
+    return strategy.rmse() * schema.rough_noise_multiplier(mu)
 
   return make(num_groups=least_error(powers, error))
 
@@ -434,11 +428,10 @@ def _free_bands(
 def _accountant(task: Task, sampling: str, mechanism: mechanism_lib.Mechanism) -> str:
   if task.accountant is not None:
     return task.accountant
+  event, relation, quick = mechanism.event, mechanism.relation, None
   if sampling not in samplings()[task.sampling]:
-    quick = accountants.quick_bound(mechanism.event, mechanism.relation)
-    if quick is not None:
-      return quick
-  return accountants.tightest(mechanism.event, mechanism.relation)
+    quick = accountants.quick_bound(event, relation)
+  return quick or accountants.tightest(event, relation)
 
 
 def _row(

@@ -7,9 +7,10 @@ model.
 
 import sys
 from collections.abc import Iterable
-from typing import Any, Callable, Optional
+from typing import Any, Optional
 
 import dp_accounting
+import msgspec
 from absl import flags
 
 from tff_dp_aggregators import sampling
@@ -189,8 +190,9 @@ def _strategy_that_ran(values: flags.FlagValues) -> Optional[strategies.Strategy
     _check_needs_no_plan('--mechanism', values.mechanism)
   if not planned or values.mechanism not in registry.KINDS:
     return None
-  schema = table.schema_from(values)
-  return mechanism_from(values, schema, noise_multiplier=1.0).strategy
+  return mechanism_lib.strategy_for(
+    values.mechanism, table.schema_from(values), **options_from(values)
+  )
 
 
 def _has_separation(values: flags.FlagValues) -> bool:
@@ -221,14 +223,12 @@ def mechanism_from(
   values: flags.FlagValues,
   schema: sampling.Schema,
   strategy: Optional[strategies.Strategy] = None,
-  noise_multiplier: Optional[float] = None,
 ) -> mechanism_lib.Mechanism:
   """Returns the mechanism of flags, with their noise or the least for the target."""
   name = values.mechanism or mechanism_lib.FROM_FILE
   options = _options(values, schema.num_rounds, strategy)
-  noise = values.noise_multiplier if noise_multiplier is None else noise_multiplier
-  if noise is not None:
-    return mechanism_lib.Mechanism(name, schema, noise, **options)
+  if values.noise_multiplier is not None:
+    return mechanism_lib.Mechanism(name, schema, values.noise_multiplier, **options)
   return mechanism_lib.Mechanism.for_target(
     name,
     schema,
@@ -362,10 +362,22 @@ def joint(
   values: flags.FlagValues, schema: sampling.Schema
 ) -> joint_mechanism.JointMechanism:
   """Returns the joint mechanism of --part, with the least noise if none is stated."""
-  parsed = [_settings_of_part(text) for text in values.part]
-  stated = [each.get('noise_multiplier') for each in parsed]
+  settings = msgspec.defstruct(
+    'Settings',
+    [
+      *(('name', str), ('weights', str), ('clip_norm', float)),
+      ('mechanism', str, table.DEFAULT_OF_PARTS),
+      *((name, Optional[float], None) for name in ('share', 'noise_multiplier')),
+      *((name, Optional[int], None) for name in registry.options()),
+    ],
+    forbid_unknown_fields=True,
+  )
+  parsed: list[Any] = [
+    program.settings_of('part', text, settings, _EXAMPLE) for text in values.part
+  ]
+  stated = [each.noise_multiplier for each in parsed]
   has_noise, target = any(noise is not None for noise in stated), target_from(values)
-  shares = {each['name']: each['share'] for each in parsed if 'share' in each}
+  shares = {each.name: each.share for each in parsed if each.share is not None}
   if (has_noise or target is None) and (shares or not all(stated)):
     raise ValueError(
       '--part: without a target each part has its noise_multiplier and none a share. '
@@ -374,16 +386,16 @@ def joint(
   try:
     parts = [
       joint_mechanism.JointPart(
-        each['name'],
-        each['weights'],
+        each.name,
+        each.weights,
         mechanism_lib.Mechanism(
-          each.get('mechanism', table.DEFAULT_OF_PARTS),
+          each.mechanism,
           schema,
-          each.get('noise_multiplier', 1.0),
+          each.noise_multiplier or 1.0,
           adjacency=values.adjacency,
-          options={name: each.get(name) for name in registry.options()},
+          options={name: getattr(each, name) for name in registry.options()},
         ),
-        each['clip_norm'],
+        each.clip_norm,
       )
       for each in parsed
     ]
@@ -399,29 +411,3 @@ def joint(
     )
   except ValueError as e:
     raise ValueError(f'--part: {e}') from e
-
-
-def _settings_of_part(text: str) -> dict[str, Any]:
-  """Returns name and settings of a --part; `weights` are patterns."""
-  parsers: dict[str, Callable[[str], Any]] = {
-    'weights': lambda patterns: tuple(patterns.split()),
-    'mechanism': str,
-    **dict.fromkeys(('clip_norm', 'share', 'noise_multiplier'), float),
-    **dict.fromkeys(registry.options(), int),
-  }
-  name, _, rest = text.partition(':')
-  try:
-    settings = [map(str.strip, each.split('=')) for each in rest.split(',')]
-    pairs = [(key, parsers[key](value)) for key, value in settings]
-    given: dict[str, Any] = {'name': name.strip(), **dict(pairs)}
-    if len(given) <= len(pairs):
-      raise ValueError('a setting is given twice')
-    if missing := {'weights', 'clip_norm'}.difference(given):
-      raise ValueError(f'{" and ".join(sorted(missing))} missing')
-    return given
-  except (KeyError, ValueError) as e:
-    raise ValueError(
-      f'--part={text!r} is not a name, a colon, and settings with commas between them, '
-      f'among them weights and clip_norm, as in {_EXAMPLE}: {e}. Settings are '
-      f'{", ".join(parsers)}.'
-    ) from e

@@ -9,16 +9,19 @@ import os
 import sys
 import typing
 from collections.abc import Collection, Iterable, Sequence
-from typing import Any, Callable, Optional, Union
+from typing import Any, Callable, Optional, TypeVar, Union
 
 import dp_accounting
+import msgspec
 from absl import flags
 
 from tff_dp_aggregators.base import messages
 from tff_dp_aggregators.base import new_files
+from tff_dp_aggregators.base import strict_json
 from tff_dp_aggregators.base import version
 from tff_dp_aggregators.strategies.numerics import descent
 
+_Settings = TypeVar('_Settings', bound=msgspec.Struct)
 CHECK_FAILED, WRONG_USAGE = 1, 2  # Exit codes; 0 is fine.
 _COMMON = """
 --flagfile=FILE reads flags from a file, one per line. The command line overrides them,
@@ -168,6 +171,24 @@ def given(values: flags.FlagValues, names: Iterable[str]) -> list[str]:
     else:
       arguments.append(values[name].serialize())
   return arguments
+
+
+def settings_of(name: str, text: str, to: type[_Settings], example: str) -> _Settings:
+  """Returns the value of a flag that is a name and settings, as in `example`."""
+  what, _, settings = text.partition(':')
+  try:
+    if not what.strip() or not what.isprintable():
+      raise ValueError('it has no name')
+    pairs = [each.partition('=')[::2] for each in settings.split(',')]
+    given = [(key.strip(), value.strip()) for key, value in pairs]
+    fields = strict_json.unique([('name', what.strip()), *given])
+    return msgspec.convert(fields, to, strict=False)
+  except (ValueError, msgspec.ValidationError) as e:
+    known = ', '.join(to.__struct_fields__[1:])
+    raise ValueError(
+      f'--{name}={text!r} is not a name, a colon, and settings (of {known}) with '
+      f'commas between them, as in {example}: {e}.'
+    ) from e
 
 
 def check_new(values: flags.FlagValues, *names: str) -> None:

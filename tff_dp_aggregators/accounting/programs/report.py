@@ -55,6 +55,7 @@ from tff_dp_aggregators.accounting.reports import verification
 
 # Flags that name what to report; they can be repeated and combined.
 _SOURCES = ('run_dir', 'report', 'ledger', 'round_log')
+_EXAMPLE = "--other_release='survey of March: epsilon=0.5, delta=1e-7'"
 
 
 @dataclasses.dataclass
@@ -156,22 +157,23 @@ def build(values: flags.FlagValues) -> dict[str, Any]:
     accountant=values.accountant,
     command=sources.command_of(program.given(values, (*_mechanism_flags(), *_SOURCES))),
     other_releases=[
-      model.OtherRelease.parse(text) for text in values.other_release or ()
+      program.settings_of('other_release', text, model.OtherRelease, _EXAMPLE)
+      for text in values.other_release or ()
     ],
   )
 
 
 def _check_sources(values: flags.FlagValues) -> None:
-  num_sources, has_more = _num_sources(values), values['other_release'].present
+  is_composed = _num_sources(values) > 1 or values['other_release'].present
   if values.round_log is None:
     program.refuse(values, table.names(table.ROUND_LOG), 'is for --round_log.')
   if _reports_mechanism(values):
-    if num_sources > 1 or has_more:
+    if is_composed:
       why = 'is for one mechanism, and what is composed spends more; leave it out.'
       program.refuse(values, ('target_epsilon', 'target_rho'), why)
     return
   but = ['rounds_fixed_by'] if values.run_dir is not None else []
-  if values.run_dir is not None or num_sources > 1 or has_more:
+  if values.run_dir is not None or is_composed:
     but.append('accountant')
   others = (*flags_lib.all_names(), *table.names(program.rows_of(_StatedFlags)))
   why = f'does not go with --{"report" if values.run_dir is None else "run_dir"} alone.'

@@ -107,17 +107,17 @@ def of_event(
   )
 
 
-def max_power_by(accountant: Any, pure_epsilon: float, is_drawn: bool = False) -> float:
+def max_power_by(accountant: Any, pure_epsilon: float) -> float:
   """The largest power of a test with `FALSE_ALARMS`, by one accountant."""
   # It is the minimum over points of the privacy curve, so all of them have to be right:
   # where they are drawn, the probabilities that they are wrong are added to it.
   points, rate, failure = [(pure_epsilon, 0.0)], 1.0, 0.0
-  for delta in map(float, _DRAWN_DELTAS if is_drawn else _DELTAS):
+  for delta in map(float, _DRAWN_DELTAS if accountant.is_drawn else _DELTAS):
     try:
       points.append((accountant.get_epsilon(delta), delta))
     except ValueError:
       continue  # The accountant has no answer; fewer points are a bound as well.
-    if is_drawn:
+    if accountant.is_drawn:
       failure += accountant.failure_probability(delta)
   for epsilon, delta in points:
     first = math.exp(min(epsilon, 100.0)) * FALSE_ALARMS + delta  # Above 1 at the cap.
@@ -140,12 +140,10 @@ def max_power(
   if mu is not None:
     normal = statistics.NormalDist()
     return normal.cdf(mu + normal.inv_cdf(FALSE_ALARMS))
-  drawn = [name for name in composed if accountants.ACCOUNTANTS[name].is_drawn]
+  drawn = [name for name, each in composed.items() if each.is_drawn]
   return min(
     max_power_by(
-      composed.get(name) or accountants.composed(event, name, relation),
-      pure_epsilon,
-      accountants.ACCOUNTANTS[name].is_drawn,
+      composed.get(name) or accountants.composed(event, name, relation), pure_epsilon
     )
     for name in {accountants.tightest(event, relation), *drawn}
   )

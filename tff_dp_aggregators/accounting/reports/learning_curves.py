@@ -1,4 +1,4 @@
-"""Reads the learning curves of a run from `metrics.csv`, for its HTML page alone.
+"""Reads `metrics.csv` of a run, and its learning curves for its HTML page alone.
 
 Test data may be that of clients, so the page that is shared has no such curves. They
 are not a part of the statement and are not verified.
@@ -29,19 +29,23 @@ class Curves(NamedTuple):
   simulated_epsilon: Curve  # That of a simulated larger cohort.
 
 
+def read(path: str) -> list[dict[str, str]]:
+  """Returns the rows of a file of metrics, without an incomplete last line.
+
+  A run that was killed may have left one.
+  """
+  with open(path, newline='', encoding='utf-8') as file:
+    return list(csv.DictReader(line for line in file if line.endswith('\n')))
+
+
 def of_run(run_dir: str) -> Optional[Curves]:
   """Returns the curves of a run; `None` if it has no metrics with values."""
   path = os.path.join(run_dir, FILE)
   if not os.path.exists(path):
     return None
-  with open(path, newline='', encoding='utf-8') as file:
-    text = file.read()
-  # A run that was killed may have left an incomplete last line.
-  reader = csv.DictReader(text[: text.rfind('\n') + 1].splitlines(), strict=True)
   try:
-    rows = list(reader)
-    names = reader.fieldnames or ()
-    tests = [name for name in names if name.startswith(_TEST)]
+    rows = read(path)
+    tests = [name for name in (rows[0] if rows else ()) if f'{name}'.startswith(_TEST)]
     test = {name[len(_TEST) :]: _curve(rows, name) for name in tests}
     spent = [_curve(rows, name) for name in ('epsilon', 'simulated_epsilon')]
     is_any = any(curve.points for curve in (*test.values(), *spent))

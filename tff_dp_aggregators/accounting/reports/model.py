@@ -13,7 +13,6 @@ from msgspec import Meta
 
 from tff_dp_aggregators.accounting import events
 from tff_dp_aggregators.base import checks
-from tff_dp_aggregators.base import strict_json
 
 # The `format` of every JSON report.
 FORMAT: Final = 'tff_dp_aggregators.privacy_report'
@@ -387,26 +386,6 @@ class OtherRelease(Model, frozen=True):
   def to_event(self) -> events.EpsilonDeltaDpEvent:
     """Returns the event that accountants read."""
     return events.EpsilonDeltaDpEvent(self.epsilon, self.delta)
-
-  @classmethod
-  def parse(cls, text: str) -> 'OtherRelease':
-    """Parses 'NAME: epsilon=0.5, delta=1e-7' with an optional adjacency=NAME."""
-    try:
-      name, _, settings = text.partition(':')
-      if not name.strip() or not name.isprintable():
-        raise ValueError('it has no name')
-      pairs = [each.partition('=')[::2] for each in settings.split(',')]
-      given = [(key.strip(), value.strip()) for key, value in pairs]
-      fields = strict_json.unique([('name', name.strip()), *given])
-      release = msgspec.convert(fields, cls, strict=False)
-      release.to_event()
-    except (ValueError, msgspec.ValidationError) as e:
-      raise ValueError(
-        f'{text!r} is not a name, a colon, epsilon and delta, as in '
-        "'survey of March: epsilon=0.5, delta=1e-7', which adjacency=add_or_remove may "
-        f'follow: {e}.'
-      ) from e
-    return release
 
 
 class NbaflPlan(Model, frozen=True, kw_only=True):

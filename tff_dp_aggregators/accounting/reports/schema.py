@@ -83,19 +83,18 @@ def _add_mechanisms(definitions: dict[str, Any]) -> None:
     for name, by_kind in registry.options().items()
   }
   texts |= {name: f'{o.title}: {o.meaning}.' for name, o in terms.OPTIONS.items()}
+  names = [*mechanism_lib.names(), mechanism_lib.FROM_FILE]
   for each in (definitions['Mechanism'], definitions['Part']):
     for name, text in texts.items():
-      description = f'{text} Null for others.'
-      each['properties'][name] = {
-        'description': description,
-        'type': ['integer', 'null'],
-      }
-    each['properties']['name']['enum'] = [
-      *mechanism_lib.names(),
-      mechanism_lib.FROM_FILE,
-    ]
+      _add(each, name, f'{text} Null for others.', 'integer')
+    each['properties']['name']['enum'] = names
     each['properties']['noise_site']['enum'] = list(noises.PLACEMENTS)
-    each['required'] += texts
+
+
+def _add(definition: dict[str, Any], name: str, description: str, type: str) -> None:
+  added = {'description': description, 'type': [type, 'null']}
+  definition['properties'][name] = added
+  definition['required'].append(name)
 
 
 def _add_schemes(definitions: dict[str, Any]) -> None:
@@ -131,14 +130,10 @@ def _add_accountants(definitions: dict[str, Any]) -> None:
   ):
     known = [*accountants.ACCOUNTANTS, *([None] if name.endswith('Inputs') else [])]
     definitions[name]['properties'][field]['enum'] = known
-  guarantee = definitions['Guarantee']
   for name in terms.IN_GUARANTEE:
     title = terms.of_accountant(name).title
-    guarantee['required'].append(f'epsilon_{name}')
-    guarantee['properties'][f'epsilon_{name}'] = {
-      'description': f'By {title}; null where not computed, or infinite.',
-      'type': ['number', 'null'],
-    }
+    text = f'By {title}; null where not computed, or infinite.'
+    _add(definitions['Guarantee'], f'epsilon_{name}', text, 'number')
 
 
 def violations(report: Any) -> Iterator[str]:

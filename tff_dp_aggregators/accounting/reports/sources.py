@@ -104,6 +104,8 @@ class Inputs:
   code_version: Optional[str] = None  # Version of the code that trained.
   # The source of the limits, such as the summary of a round log.
   participation_source: Optional[dict[str, Any]] = None
+  # Limits on a client in the rounds of a round log, which may be fewer than planned.
+  limits_in_log: Optional[strategies.Participation] = None
   # 'packed' if many clients were trained in one computation, or 'one_by_one'.
   simulation: Optional[str] = None
   reporting: Optional[model.Reporting] = None  # `None` if all clients reported.
@@ -207,18 +209,6 @@ def _check_same(
       )
 
 
-def planned_limits(
-  source: Optional[Mapping[str, Any]],
-) -> Optional[strategies.Participation]:
-  """The planned limits in the summary of a round log, if it has any."""
-  planned = (source or {}).get('planned')
-  if not planned:
-    return None
-  return strategies.Participation(
-    planned['num_rounds'], planned['min_separation'], planned['max_participations']
-  )
-
-
 def enforced_by_log(
   source: Mapping[str, Any], has_ledger: bool, stated: Optional[str] = None
 ) -> str:
@@ -272,7 +262,7 @@ def from_plan(
     summary, cap = summary_of(round_log, plan), plan.cap_enforced_by
     if cap is None and summary['basis'] == 'min_wait':
       cap = plan.enforced_by  # The wait implies both the separation and the cap.
-    facts['participation_source'] = summary
+    facts |= {'participation_source': summary, 'limits_in_log': round_log.limits_in_log}
     for name, stated in ('enforced_by', plan.enforced_by), ('cap_enforced_by', cap):
       facts[name] = enforced_by_log(summary, ledger is not None, stated)
   if strategy_file is not None:
@@ -520,6 +510,7 @@ class RoundLog(NamedTuple):
 
   # The planned limits, widened by those that the log shows; or the latter alone.
   limits: strategies.Participation
+  limits_in_log: strategies.Participation  # The same, of the rounds in the log alone.
   proved: log_participation.Summary
   # JSON-ready, with the arguments of `from_round_log`, and without names of clients.
   summary: dict[str, Any]
@@ -554,7 +545,7 @@ def from_round_log(
     'columns': dict(columns or {}),
     'population': population,
   }
-  limits = summary.participation
+  limits = in_log = summary.participation
   if planned is not None:
     if summary.num_rounds > planned.num_rounds:
       raise ValueError(
@@ -569,10 +560,11 @@ def from_round_log(
       'max_participations': cap,
       'broken': broken,
     }
-    limits = log_participation.of_plan(
-      limits, planned.num_rounds, planned, bool(broken)
+    limits, in_log = (
+      log_participation.of_plan(limits, num_rounds, planned, bool(broken))
+      for num_rounds in (planned.num_rounds, summary.num_rounds)
     )
-  return RoundLog(limits, summary, summary_json, file)
+  return RoundLog(limits, in_log, summary, summary_json, file)
 
 
 def summary_of(log: RoundLog, plan: Inputs) -> dict[str, Any]:

@@ -32,7 +32,6 @@ from tff_dp_aggregators.accounting import nbafl
 from tff_dp_aggregators.accounting import noises
 from tff_dp_aggregators.accounting.accountants import gaussian
 from tff_dp_aggregators.accounting.records import ledger as ledger_lib
-from tff_dp_aggregators.accounting.records import log_participation
 from tff_dp_aggregators.accounting.reports import guarantees
 from tff_dp_aggregators.accounting.reports import model
 from tff_dp_aggregators.accounting.reports import sources
@@ -207,19 +206,17 @@ def _without_sampling(inputs: sources.Inputs) -> str:
 
 def _provenance(inputs: sources.Inputs) -> model.Provenance:
   """The origin of each fact that computing a report again does not confirm."""
-  roles = {file['role'] for file in inputs.files}
-  if inputs.ledger is not None:
-    roles.add('ledger')
   names = model.Provenance.__struct_fields__
-  origins: Any = {name: _origin(name, inputs, roles) for name in names}
+  origins: Any = {name: _origin(name, inputs) for name in names}
   return model.Provenance(**origins)
 
 
-def _origin(name: str, inputs: sources.Inputs, roles: set[str]) -> str:
-  if name in _IN_LEDGERS and 'ledger' in roles:
+def _origin(name: str, inputs: sources.Inputs) -> str:
+  is_configured = any(file['role'] == 'config' for file in inputs.files)
+  if name in _IN_LEDGERS and inputs.ledger is not None:
     return 'recorded'
   if name in _MECHANISM_FACTS:
-    return 'recorded' if 'config' in roles else 'stated'
+    return 'recorded' if is_configured else 'stated'
   value = getattr(inputs, name)
   if name == 'clip_norm' and inputs.mechanism.parts:
     value = [part.clip_norm for part in inputs.mechanism.parts]
@@ -229,7 +226,7 @@ def _origin(name: str, inputs: sources.Inputs, roles: set[str]) -> str:
     return 'not_stated'
   if name == 'cap_enforced_by' and inputs.mechanism.limits.assumed_at_most is None:
     return 'not_stated'  # There is no such assumption.
-  if 'config' in roles:
+  if is_configured:
     return 'recorded'
   source = inputs.participation_source or {}
   if name in ('enforced_by', 'cap_enforced_by') and 'basis' in source:
@@ -480,24 +477,16 @@ def _strategy(mechanism: joint_lib.AnyMechanism) -> Optional[dict[str, Any]]:
 
 def _spent_in_log(inputs: sources.Inputs) -> tuple[dp_accounting.DpEvent, int]:
   """The event of a round log's rounds, and their number; without a log, of all."""
-  mechanism, source = inputs.mechanism, inputs.participation_source or {}
+  mechanism, in_log = inputs.mechanism, inputs.limits_in_log
   num_rounds = mechanism.participation.num_rounds
-  rounds = source.get('num_rounds', num_rounds)
-  if rounds == num_rounds:
-    return mechanism.event, rounds
-  observed = strategies.Participation(
-    rounds, source['min_separation'], source['max_participations']
-  )
-  planned = sources.planned_limits(source)
-  is_broken = planned is not None and bool(source['planned']['broken'])
-  if planned is not None:
-    planned = dataclasses.replace(planned, num_rounds=num_rounds)
-  ran = log_participation.of_plan(observed, rounds, planned, is_broken)
+  if in_log is None or in_log.num_rounds == num_rounds:
+    return mechanism.event, num_rounds
   # The strategy is for all planned rounds; nobody took part in those after the log.
   shown = strategies.Participation(
-    num_rounds, ran.min_separation, ran.possible_participations
+    num_rounds, in_log.min_separation, in_log.possible_participations
   )
-  return dataclasses.replace(mechanism, participation=shown).event, rounds
+  event = dataclasses.replace(mechanism, participation=shown).event
+  return event, in_log.num_rounds
 
 
 def _stopped_early(

@@ -25,6 +25,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any, Callable, Optional
 
 from tff_dp_aggregators import sampling
+from tff_dp_aggregators import strategies
 from tff_dp_aggregators.accounting import accountants
 from tff_dp_aggregators.accounting import events
 from tff_dp_aggregators.accounting import joint_mechanism
@@ -128,30 +129,31 @@ def _verify(path: str, statement_of: Optional[StatementOf]) -> Result:
   wrong_files: list[str] = []
   try:
     located = _located(report, folder)
-    wrong_files, notes = _check_files(report, folder)
+    wrong_files = _wrong_files(located)
     again = json.loads(json.dumps(_build_again(located)))
-    notes += _notes_on_software(report, again)
     differences = [*wrong_files, *_differences(report, again)]
-    more, notes_on_epsilon = _check_by_another_method(again)
-    of_command, notes_on_command = _check_command(report, folder, statement_of)
+    notes = [*_notes_on_software(report, again)]
+    # Differences that the command leads to as well are listed once.
+    known = {f'{_LED_TO}{each}' for each in differences}
+    for found, remarks in (
+      _check_command(report, folder, statement_of),
+      _check_by_another_method(again),
+    ):
+      differences += [each for each in found if each not in known]
+      notes += remarks
   except Exception as e:  # Inputs from a file may cause any error.
     failure = f'it cannot be computed again: {type(e).__name__}: {e}'
     # A wrong file is the reason, so both are one difference.
     return Result(('; so '.join((*wrong_files, failure)),), ())
-  # Differences that the command leads to as well are listed once.
-  known = {f'{_LED_TO}{each}' for each in differences}
-  differences += [each for each in of_command if each not in known]
-  notes += notes_on_command
   entry = accountants.ACCOUNTANTS.get(again['guarantee'].get('accountant'))
   if differences and entry is not None and entry.is_drawn:
     notes.append(f'{terms.of_accountant(entry.name).title}{_DRAWN}')
   # Those of inputs come first, as others follow from them, and of curves last.
-  differences = sorted(
-    [*differences, *more],
-    key=lambda each: ('curves.' in each) - ('verification.inputs' in each),
+  differences.sort(
+    key=lambda each: ('curves.' in each) - ('verification.inputs' in each)
   )
   same = report if located == report else again
-  return Result(tuple(differences), (*notes, *notes_on_epsilon), same)
+  return Result(tuple(differences), tuple(notes), same)
 
 
 def _read(path: str) -> dict[str, Any]:
@@ -200,15 +202,14 @@ def _bring_up_to_date(report: dict[str, Any]) -> None:
     _bring_up_to_date(part)
 
 
-def _check_files(report: dict[str, Any], folder: str) -> tuple[list[str], list[str]]:
-  """Lines on files that are missing or changed, and notes on those beside a report."""
-  wrong, notes = [], []
+def _wrong_files(report: dict[str, Any]) -> list[str]:
+  """Lines on files of a report, at their paths, that are missing or changed."""
+  wrong = []
   runs = [run['verification'] or {} for _, run in model.runs(report)]
   for stated in [file for run in runs for file in run.get('files', ())]:
     role, path, sha256 = stated['role'], stated['path'], stated['sha256']
-    beside = os.path.join(folder, os.path.basename(path))
     try:
-      found = sources.file_of(role, find(path, folder))['sha256']
+      found = sources.file_of(role, path)['sha256']
     except OSError as e:
       wrong.append(
         f'the {role} {path!r} cannot be read; it is looked for from the current '
@@ -220,13 +221,7 @@ def _check_files(report: dict[str, Any], folder: str) -> tuple[list[str], list[s
         f'the {role} {path!r} is not the file that the report was made of: its sha256 '
         f'is {found}, the report has {sha256}'
       )
-    is_other = os.path.exists(path) and os.path.isfile(beside)
-    if is_other and sources.file_of(role, beside)['sha256'] != found:
-      notes.append(
-        f'{beside} is not the {role} of the report, and was not verified: that is '
-        f'{path}, where the report says'
-      )
-  return list(dict.fromkeys(wrong)), list(dict.fromkeys(notes))
+  return list(dict.fromkeys(wrong))
 
 
 def _check_by_another_method(
@@ -235,9 +230,8 @@ def _check_by_another_method(
   """Differences and notes by `_OTHER_METHOD`, if that is expected to agree."""
   guarantee = statement['guarantee']
   mu, delta = guarantee.get('gdp_mu'), guarantee['delta']
-  if guarantee.get('accountant') != accountants.EXACT or mu is None:
-    return [], []
-  if delta < _MIN_DELTA or not _MIN_MU <= mu <= _MAX_MU:
+  is_exact = guarantee.get('accountant') == accountants.EXACT and mu is not None
+  if not is_exact or delta < _MIN_DELTA or not _MIN_MU <= mu <= _MAX_MU:
     return [], []
   relation = sampling.ADJACENCIES[statement['definition']['adjacency']['name']]
   event = events.from_json(statement['verification']['inputs']['event'])
@@ -266,14 +260,13 @@ def _build_again(report: dict[str, Any]) -> dict[str, Any]:
     return composition.compose(
       parts, accountant=inputs['accountant'], other_releases=releases
     )
-  roles = [file['role'] for file in stated['files']]
-  if not set(roles) <= set(sources.ROLES) or len(set(roles)) < len(roles):
+  paths = {file['role']: file['path'] for file in stated['files']}
+  if not set(paths) <= set(sources.ROLES) or len(paths) < len(stated['files']):
     # A configuration with another role would not be read.
     raise ValueError(
       f'a report rests on at most one file of each role, {", ".join(sources.ROLES)}; '
-      f'this one says {", ".join(map(str, roles))}.'
+      f'this one says {", ".join(file["role"] for file in stated["files"])}.'
     )
-  paths = {file['role']: file['path'] for file in stated['files']}
   fixed_by = report.get('stopped', {}).get('rounds_fixed_by')
   if 'config' not in paths:
     built = _of_plan(report, paths, fixed_by)
@@ -307,8 +300,11 @@ def _of_plan(
     **{name: inputs[name] for name in names},
   )
   if 'round_log' in paths:
-    source = participation['source']
-    limits = sources.planned_limits(source)
+    source, limits = participation['source'], None
+    if stated := source.get('planned'):
+      limits = strategies.Participation(
+        stated['num_rounds'], stated['min_separation'], stated['max_participations']
+      )
     log = sources.from_round_log(
       paths['round_log'], planned=limits, **source['arguments']
     )

@@ -75,9 +75,3 @@ class EventFile:
       if name != 'round' and isinstance(value, (int, float))
     ]
     self._writer.add_summary(self._tf.Summary(value=values), row['round'])
-
-
-def read(path: str) -> list[dict[str, str]]:
-  """Returns the rows of a metrics file without an incomplete last line."""
-  with open(path, newline='', encoding='utf-8') as file:
-    return list(csv.DictReader(line for line in file if line.endswith('\n')))

@@ -21,7 +21,6 @@ from tff_dp_aggregators.accounting.reports import rendering
 from tff_dp_aggregators.accounting.reports import sources
 from tff_dp_aggregators.accounting.reports import statement
 from tff_dp_aggregators.base import new_files
-from tff_dp_aggregators.learning.runs import metrics_file
 from tff_dp_aggregators.learning.runs import run_directory
 
 _LATER = (
@@ -82,7 +81,7 @@ def find(directory: run_directory.RunDirectory, num_rounds: int) -> Status:
     with run_directory.reading(path):
       rounds = len(ledger_lib.read(path, as_resumed=has_checkpoint).entries)
   if run_directory.METRICS in later:
-    rows = metrics_file.read(directory.file(run_directory.METRICS))
+    rows = learning_curves.read(directory.file(run_directory.METRICS))
     found[run_directory.METRICS] = len(rows)
   if run_directory.REPORT in later:
     report = directory.read(run_directory.REPORT)

@@ -34,6 +34,7 @@ from tff_dp_aggregators import aggregators
 from tff_dp_aggregators import sampling
 from tff_dp_aggregators.accounting import noise_to_signal
 from tff_dp_aggregators.accounting.records import ledger as ledger_lib
+from tff_dp_aggregators.accounting.reports import learning_curves
 from tff_dp_aggregators.base import new_files
 from tff_dp_aggregators.learning import cluster as cluster_lib
 from tff_dp_aggregators.learning import failures
@@ -156,7 +157,7 @@ class Run:
       self._checkpoint(rounds, released)
       if plan.canaries is not None and rounds:
         mechanism = cast(accounting.Mechanism, plan.mechanism)
-        record = plan.canaries.record(metrics_file.read(canaries), mechanism)
+        record = plan.canaries.record(learning_curves.read(canaries), mechanism)
         directory.write(run_directory.CANARY_SCORES, record.to_json())
 
   def _resume(
