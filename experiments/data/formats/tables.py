@@ -5,7 +5,6 @@ Where DuckDB cannot read CSV, or would overlook a possible error in it, Python r
 row by row, and finds the bad line.
 """
 
-import collections
 import csv
 import glob
 import itertools
@@ -42,12 +41,13 @@ class CsvFile(source.Source):
 
   name, endings = 'csv', ('.csv', '.tsv')
   summary = 'comma- or tab-separated with a line of names'
+  columns = ()  # Until the first line is read.
 
   def __init__(self, path: str, split: Any = None, separator: Optional[str] = None):
     super().__init__(path, split)
     is_tsv = path.lower().removesuffix(lines.PACKED).endswith('.tsv')
     self._delimiter = separator or ('\t' if is_tsv else ',')
-    _, names = next(self._numbered(), (1, ()))
+    _, names = next(self._rows(), (1, ()))
     self.columns = tuple(names)
     if not names:
       raise problems.DataError(
@@ -72,13 +72,18 @@ class CsvFile(source.Source):
         return
       except duckdb.Error:
         pass  # Python reads the rest, or names the line.
-    yield from self._read_by_python(wanted, num_read)
+    width, rest = len(self.columns), itertools.islice(self._rows(), num_read, None)
+    while some := list(itertools.islice(rest, _rows_at_a_time(width))):
+      if any(len(fields) != width for _, fields in some):
+        raise self._width_error(itertools.chain(some, rest))
+      columns = dict(zip(self.columns, zip(*(fields for _, fields in some))))
+      yield {name: columns[name] for name in wanted}
 
   def _is_plain(self) -> bool:
     """Whether DuckDB and Python are sure to read the file alike."""
-    if len(self.columns) > _MAX_COLUMNS or self.path.lower().endswith(lines.PACKED):
-      return False
-    if os.path.getsize(self.path) < _SMALL_FILE:
+    is_small = os.path.getsize(self.path) < _SMALL_FILE
+    is_packed = self.path.lower().endswith(lines.PACKED)
+    if is_small or is_packed or len(self.columns) > _MAX_COLUMNS:
       return False
     with open(self.path, 'rb') as file:
       with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
@@ -103,50 +108,22 @@ class CsvFile(source.Source):
       f'columns={{{columns}}})'
     )
 
-  def _read_by_python(
-    self, wanted: Sequence[str], num_read: int
-  ) -> Iterator[source.Columns]:
-    """Yields the rows after the first `num_read` ones, the header included."""
-    width = len(self.columns)
-    with lines.opened(self.path) as file:
-      reader = self._reader(file)
-      kept = reader if width > 1 else self._without_gaps(reader)
-      rows: Iterator[list[str]] = filter(None, kept)
-      try:
-        collections.deque(itertools.islice(rows, num_read), maxlen=0)
-        while some := list(itertools.islice(rows, _rows_at_a_time(width))):
-          if set(map(len, some)) != {width}:
-            raise self._width_error()
-          columns = dict(zip(self.columns, zip(*some)))
-          yield {name: columns[name] for name in wanted}
-      except csv.Error:
-        list(self._numbered())  # Raises the error with the line.
-        raise
-
-  def _without_gaps(self, reader: Any) -> Iterator[list[str]]:
-    """Refuses empty lines before the end: in a single column, values may be missing."""
-    is_gap = False
-    for row in reader:
-      if row and is_gap:
-        raise problems.DataError(
-          f'{self.path}, line {reader.line_num - 1} is empty, and the only column has '
-          'no value in it. Fill it in, or remove the line.'
-        )
-      is_gap = not row
-      yield row
-
-  def _reader(self, file: Any) -> Any:
+  def _rows(self) -> Iterator[tuple[int, list[str]]]:
+    """Yields each row, the header too, after the number of its first line."""
     csv.field_size_limit(_MAX_FIELD)
-    return csv.reader(file, delimiter=self._delimiter, strict=True)
-
-  def _numbered(self) -> Iterator[tuple[int, list[str]]]:
-    """Yields each row after the number of its first line."""
-    line = 1
+    line, gap = 1, 0
     with lines.opened(self.path) as file:
-      reader = self._reader(file)
+      reader = csv.reader(file, delimiter=self._delimiter, strict=True)
       try:
         for row in reader:
-          if row:
+          if not row:
+            gap = line
+          elif gap and len(self.columns) == 1:
+            raise problems.DataError(
+              f'{self.path}, line {gap} is empty, and the only column has no value in '
+              'it. Fill it in, or remove the line.'
+            )
+          else:
             yield line, row
           line = reader.line_num + 1
       except csv.Error as e:
@@ -156,16 +133,18 @@ class CsvFile(source.Source):
         ) from e
 
   def place(self, row: int) -> str:
-    return lines.place(self.path, self._numbered(), 1 + row)
+    return lines.place(self.path, self._rows(), 1 + row)
 
-  def _width_error(self) -> problems.DataError:
+  def _width_error(self, rows: Iterator[tuple[int, list[str]]]) -> problems.DataError:
     width = len(self.columns)
-    bad = [(line, len(row)) for line, row in self._numbered() if len(row) != width]
-    line, count = bad[0]
+    bad = ((line, len(row)) for line, row in rows if len(row) != width)
+    line, count = first = next(bad)
+    others = problems.others(
+      ('line {}'.format, line) for line, _ in itertools.chain([first], bad)
+    )
     return problems.DataError(
       f'{self.path}, line {line}: {count} fields, where the {width} columns '
-      f'{problems.listed(self.columns)} need {width}.'
-      f'{problems.others(("line {}".format, line) for line, _ in bad)}'
+      f'{problems.listed(self.columns)} need {width}.{others}'
     )
 
 
