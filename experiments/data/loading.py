@@ -138,8 +138,8 @@ def _opened(
   text = files.text_column or file_format.text_column
   opened = formats.open_data(path, files.data_format, files.data_split, files.separator)
   client = files.client_column
-  if client is None and not os.path.isdir(path) and file_format.has_clients(path):
-    client = file_format.client_column
+  if client is None and opened.client_column in opened.columns:
+    client = opened.client_column
   label = None if text else files.label_column or file_format.label_column
   labels: tuple[str, ...] = () if label is None else (label,)
   if label is not None and label not in opened.columns:  # It may have commas.

@@ -41,13 +41,12 @@ class CsvFile(source.Source):
 
   name, endings = 'csv', ('.csv', '.tsv')
   summary = 'comma- or tab-separated with a line of names'
-  columns = ()  # Until the first line is read.
 
   def __init__(self, path: str, split: Any = None, separator: Optional[str] = None):
     super().__init__(path, split)
     is_tsv = path.lower().removesuffix(lines.PACKED).endswith('.tsv')
     self._delimiter = separator or ('\t' if is_tsv else ',')
-    _, names = next(self._rows(), (1, ()))
+    self._header, names = next(self._rows(), (1, ()))
     self.columns = tuple(names)
     if not names:
       raise problems.DataError(
@@ -56,8 +55,8 @@ class CsvFile(source.Source):
     for number, name in enumerate(self.columns, start=1):
       if not name.strip() or self.columns.count(name) > 1:
         raise problems.DataError(
-          f'{path}, line 1: column {number} of {len(self.columns)} is called {name!r}; '
-          'each needs a name of its own.'
+          f'{path}, line {self._header}: column {number} of {len(self.columns)} is '
+          f'called {name!r}; each needs a name of its own.'
         )
 
   def read(self, wanted: Sequence[str]) -> Iterator[source.Columns]:
@@ -83,16 +82,14 @@ class CsvFile(source.Source):
     """Whether DuckDB and Python are sure to read the file alike."""
     is_small = os.path.getsize(self.path) < _SMALL_FILE
     is_packed = self.path.lower().endswith(lines.PACKED)
-    if is_small or is_packed or len(self.columns) > _MAX_COLUMNS:
+    is_wide = len(self.columns) > _MAX_COLUMNS
+    if is_small or is_packed or is_wide or self._header > 1:
       return False
+    delimiter = self._delimiter.encode()
     with open(self.path, 'rb') as file:
       with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
-        delimiter = self._delimiter.encode()
-        odd = (*_ODD, delimiter + b'\n')
-        # A header that is not the first line, after a byte order mark perhaps.
-        is_odd = content[:4].lstrip(b'\xef\xbb\xbf')[:1] == b'\n'
-        is_odd |= content[-1:] == delimiter
-        return not is_odd and all(content.find(each) < 0 for each in odd)
+        found = map(content.find, (*_ODD, delimiter + b'\n'))
+        return content[-1:] != delimiter and max(found) < 0
 
   def _query(self, wanted: Sequence[str]) -> str:
     """Returns the query for the texts of a plain file."""
@@ -100,7 +97,7 @@ class CsvFile(source.Source):
     values = (f"coalesce(c{self.columns.index(name)}, '')" for name in wanted)
     delimiter = "'" if self._delimiter == "'" else ''
     return (
-      f'SELECT {", ".join(values)} FROM read_csv({_literal(glob.escape(self.path))}, '
+      f'SELECT {", ".join(values)} FROM read_csv({_file(self.path)}, '
       "auto_detect=false, header=false, skip=1, quote='\"', escape='\"', "
       f"delim='{delimiter}{self._delimiter}', strict_mode=true, "
       "allow_quoted_nulls=false, compression='none', hive_partitioning=false, "
@@ -169,12 +166,15 @@ def _literal(text: str) -> str:
   return "'" + text.replace("'", "''") + "'"
 
 
+def _file(path: str) -> str:
+  return _literal(glob.escape(os.path.abspath(path)))
+
+
 class JsonLines(source.Source):
   """JSON lines; opening reads the first, whose names all lines must have."""
 
   name, endings = 'jsonl', ('.jsonl', '.ndjson')
   summary = 'a JSON object a line'
-  columns = ()
 
   def __init__(self, path: str, split: Any = None, separator: Any = None):
     super().__init__(path, split, separator)
@@ -195,15 +195,13 @@ class JsonLines(source.Source):
 
     for _ in lines.numbered(self.path):
       pass  # Checks what DuckDB does not: UTF-8, gzip's checksum.
-    path = _literal(glob.escape(os.path.abspath(self.path)))
     is_gzipped = self.path.lower().endswith(lines.PACKED)
     names = ', '.join(map(_literal, self.columns))
     pointers = (f'/{name.replace("~", "~0").replace("/", "~1")}' for name in wanted)
     query = (
       f'SELECT json_extract(json, [{", ".join(map(_literal, pointers))}]), '
       f'coalesce(list_sort(json_keys(json)) = [{names}], false) '
-      f"FROM read_json({path}, columns={{json: 'JSON'}}, format='newline_delimited', "
-      'records=false, auto_detect=false, hive_partitioning=false, '
+      f'FROM read_ndjson_objects({_file(self.path)}, hive_partitioning=false, '
       f"compression='{'gzip' if is_gzipped else 'uncompressed'}')"
     )
     num_read = 0
@@ -248,13 +246,12 @@ class ParquetFile(source.Source):
 
   def __init__(self, path: str, split: Any = None, separator: Any = None):
     super().__init__(path, split, separator)
-    file = _literal(glob.escape(os.path.abspath(path)))
-    self._table = f'read_parquet({file}, hive_partitioning=false)'
+    self._table = f'read_parquet({_file(path)}, hive_partitioning=false)'
     described = self._rows_of(f'DESCRIBE FROM {self._table}', 1)
     self._types = {name: kind for name, kind, *_ in itertools.chain(*described)}
     self.columns = tuple(self._types)
     # DuckDB gives other names to columns whose names are equal but for case.
-    nodes = self._rows_of(f'SELECT name FROM parquet_schema({file})', 1)
+    nodes = self._rows_of(f'SELECT name FROM parquet_schema({_file(path)})', 1)
     in_file = {name for (name,) in itertools.chain(*nodes)}
     if renamed := set(self.columns) - in_file:
       raise problems.DataError(
