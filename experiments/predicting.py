@@ -242,9 +242,7 @@ class Served(tf.Module):
     if vocabulary.unit == 'character':
       units = tf.cast(tf.strings.unicode_decode(text, 'UTF-8'), tf.int64)
     else:
-      words = tf.strings.regex_replace(text, _WHITE_SPACE, ' ')
-      units = tf.strings.split(tf.strings.strip(words), ' ')
-      units = tf.ragged.boolean_mask(units, tf.strings.length(units) > 0)
+      units = tf.strings.split(tf.strings.regex_replace(text, _WHITE_SPACE, ' '))
     begin = tf.fill([tf.size(text), 1], tf.constant(vocabulary.unknown + 1, tf.int64))
     tokens = tf.concat([begin, self._table[units]], axis=1)[:, -length:]
     padded = tokens.to_tensor(texts_lib.PADDING, shape=[None, length])

@@ -138,8 +138,8 @@ def _opened(
   text = files.text_column or file_format.text_column
   opened = formats.open_data(path, files.data_format, files.data_split, files.separator)
   client = files.client_column
-  if client is None and not os.path.isdir(path) and file_format.has_clients(path):
-    client = file_format.client_column
+  if client is None and opened.client_column in opened.columns:
+    client = opened.client_column
   label = None if text else files.label_column or file_format.label_column
   labels: tuple[str, ...] = () if label is None else (label,)
   if label is not None and label not in opened.columns:  # It may have commas.
@@ -185,7 +185,8 @@ def _of_table(
   is_scaled = files.scaling == 'standard' or (
     files.scaling is None and len(shape.inputs) == 1 and ordered.numbers.shape[1] > 0
   )
-  moments = _training_moments(ordered.numbers, arranged) if is_scaled else None
+  training = arranged.training(ordered.numbers)
+  moments = moments_of(training, ordered.numbers.shape[1]) if is_scaled else None
   weights = preprocessing.class_weights(
     files.class_weights, prep.classes, arranged.training(ordered.values)
   )
@@ -318,7 +319,7 @@ def moments_of(chunks: Iterable[np.ndarray], num_columns: int) -> Moments:
   first, mean, squares = np.zeros((3, num_columns))
   for chunk in filter(len, chunks):
     if not count:
-      first = np.array(chunk[0])
+      first = np.array(chunk[0], np.float64)
     chunk = chunk - first
     total = count + len(chunk)
     chunk_mean = chunk.mean(axis=0)
@@ -329,11 +330,6 @@ def moments_of(chunks: Iterable[np.ndarray], num_columns: int) -> Moments:
     count = total
   scale = np.sqrt(squares / max(1, count))
   return Moments(first + mean, np.where(scale == 0, 1.0, scale), scale == 0)
-
-
-def _training_moments(values: np.ndarray, arranged: arrangement.Arrangement) -> Moments:
-  training = (each.astype(np.float64) for each in arranged.training(values))
-  return moments_of(training, values.shape[1])
 
 
 def _label_scaling(
@@ -348,8 +344,8 @@ def _label_scaling(
     return None
   if files.label_scaling == 'none':
     return None
-  columns_of_labels = ordered.values.reshape(len(ordered.values), -1)
-  mean, scale, _ = _training_moments(columns_of_labels, arranged)
+  labels = ordered.values.reshape(len(ordered.values), -1)
+  mean, scale, _ = moments_of(arranged.training(labels), labels.shape[1])
   if ordered.values.ndim > 1:
     return population.LabelScaling(tuple(mean.tolist()), tuple(scale.tolist()))
   return population.LabelScaling(float(mean[0]), float(scale[0]))
@@ -409,15 +405,7 @@ def _of_texts(
     vocabulary = texts_lib.most_frequent(training, unit, size)
   prep = dataclasses.replace(
     stated,
-    shape=population.Shape(
-      inputs=(length,),
-      input_dtype='int32',
-      labels=(length,),
-      label_kind='tokens',
-      num_classes=len(vocabulary.names),
-      names=vocabulary.names,
-      ignored_labels=(texts_lib.PADDING,),
-    ),
+    shape=vocabulary.shape(length),
     text_unit=unit,
     vocabulary=vocabulary.entries,
   )

@@ -14,9 +14,11 @@ import functools
 import itertools
 import os
 from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
+from . import population
 from . import problems
 from .formats import lines
 
@@ -57,6 +59,19 @@ class Vocabulary:
   def names(self) -> tuple[str, ...]:
     """Names of all tokens, special ones included."""
     return ('<pad>', *self.entries, '<oov>', '<bos>', '<eos>')
+
+  def shape(self, length: int, **unscored: Any) -> population.Shape:
+    """Returns the shape of examples of so many tokens."""
+    return population.Shape(
+      (length,),
+      'int32',
+      (length,),
+      'tokens',
+      len(self.names),
+      self.names,
+      ignored_labels=(PADDING,),
+      **unscored,
+    )
 
   def tokens(self, text: Sequence[str]) -> np.ndarray:
     """Returns the tokens of a text or its words, of beginning and end; int32."""

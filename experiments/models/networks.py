@@ -94,12 +94,8 @@ def features(x: Any, *tables: Any) -> tf.Tensor:
   return tf.concat(parts, axis=1)
 
 
-@tf.custom_gradient
-def lstm(x: Any, kernel: Any, recurrent: Any, bias: Any) -> Any:
+def lstm(x: Any, kernel: Any, recurrent: Any, bias: Any) -> tf.Tensor:
   """Returns all states of an LSTM, computed as in `tf.keras.layers.LSTM`.
-
-  With the explicit gradient, those of the kernels are one product of matrices for all
-  steps: rounds take half to a quarter of the time.
 
   `x`: Of shape [batch, steps, inputs]. Later steps do not change earlier states, so
   padding at the end needs no mask here.
@@ -108,61 +104,47 @@ def lstm(x: Any, kernel: Any, recurrent: Any, bias: Any) -> Any:
 
   Returns [batch, steps, units].
   """
-  units = recurrent.shape[0]
-  x = tf.transpose(x, [1, 0, 2])
-  zero = tf.zeros([tf.shape(x)[1], units])
+  projected = dense(tf.transpose(x, [1, 0, 2]), kernel, bias)
+  return tf.transpose(_states(projected, recurrent), [1, 0, 2])
 
-  def forward(before: Any, projected: tf.Tensor) -> Any:
-    h, c, _ = before
-    z = projected + tf.matmul(h, recurrent)
-    i, f, _, o = tf.split(tf.sigmoid(z), 4, axis=1)
-    g = tf.tanh(z[:, 2 * units : 3 * units])
-    c = f * c + i * g
-    return o * tf.tanh(c), c, tf.concat([i, f, g, o], axis=1)
 
-  states, cells, gates = tf.scan(
-    forward,
-    tf.tensordot(x, kernel, 1) + bias,
-    (zero, zero, tf.tile(zero, [1, 4])),
-    parallel_iterations=1,
-  )
+@tf.custom_gradient
+def _states(projected: tf.Tensor, recurrent: tf.Tensor) -> Any:
+  """Returns the states after each step.
 
-  def gradient(upstream: Any) -> Any:
-    i, f, g, o = tf.split(gates, 4, axis=2)
-    squashed = tf.tanh(cells)
-    cells_before = tf.concat([zero[tf.newaxis], cells[:-1]], axis=0)
-    # dh/dc, dc/dz of input, forget and candidate, and dh/dz of the output gate.
-    cell_factor = o * (1 - squashed * squashed)
-    gate_factors = tf.concat(
-      [g * i * (1 - i), cells_before * f * (1 - f), i * (1 - g * g)], axis=2
-    )
-    output_factor = squashed * o * (1 - o)
+  The gradient of `recurrent` is one product for all steps, not a sum over them: rounds
+  take half to a quarter of the time.
+  """
+  zero = tf.zeros([tf.shape(projected)[1], recurrent.shape[0]])
 
-    def backward(after: Any, step: Any) -> Any:
-      dh, dc, _ = after
-      upstream, f, of_cell, of_gates, of_output = step
-      dh = dh + upstream
-      dc = dc + dh * of_cell
-      dz = tf.concat([tf.tile(dc, [1, 3]) * of_gates, dh * of_output], axis=1)
-      return tf.matmul(dz, recurrent, transpose_b=True), dc * f, dz
+  def step(before: Any, x: tf.Tensor) -> Any:
+    h, c = before
+    i, f, g, o = tf.split(x + tf.matmul(h, recurrent), 4, axis=1)
+    c = tf.sigmoid(f) * c + tf.sigmoid(i) * tf.tanh(g)
+    return tf.sigmoid(o) * tf.tanh(c), c
 
-    upstream = tf.transpose(upstream, [1, 0, 2])
-    _, _, dz = tf.scan(
+  states, cells = tf.scan(step, projected, (zero, zero), parallel_iterations=1)
+
+  def gradient(upstream: tf.Tensor) -> Any:
+    h, c = (tf.concat([[zero], each[:-1]], axis=0) for each in (states, cells))
+
+    def backward(after: Any, inputs: Any) -> Any:
+      upstream, *inputs = inputs
+      with tf.GradientTape() as tape:
+        tape.watch(inputs)
+        outputs = step(inputs[:2], inputs[2])
+      return tuple(tape.gradient(outputs, inputs, [after[0] + upstream, after[1]]))
+
+    _, _, of_projected = tf.scan(
       backward,
-      (upstream, f, cell_factor, gate_factors, output_factor),
-      (zero, zero, tf.tile(zero, [1, 4])),
+      (upstream, h, c, projected),
+      (zero, zero, tf.zeros_like(projected[0])),
       parallel_iterations=1,
       reverse=True,
     )
-    states_before = tf.concat([zero[tf.newaxis], states[:-1]], axis=0)
-    return (
-      tf.transpose(tf.tensordot(dz, kernel, [[2], [1]]), [1, 0, 2]),
-      tf.tensordot(x, dz, [[0, 1], [0, 1]]),
-      tf.tensordot(states_before, dz, [[0, 1], [0, 1]]),
-      tf.reduce_sum(dz, axis=[0, 1]),
-    )
+    return of_projected, tf.tensordot(h, of_projected, [[0, 1], [0, 1]])
 
-  return tf.transpose(states, [1, 0, 2]), gradient
+  return states, gradient
 
 
 # A function that computes outputs from inputs and weights, and their initial values.

@@ -213,9 +213,10 @@ def _files(values: flags.FlagValues) -> Files:
   is_text = file_format.text_column is not None
   has_text = is_text or values.text_column is not None
   names_clients = os.path.isdir(path) or _is_database(path, values)
-  has_clients = (
-    names_clients or values.client_column is not None or file_format.has_clients(path)
-  )
+  own_column = file_format.client_column
+  has_clients = names_clients or values.client_column is not None
+  if own_column is not None and not has_clients:
+    has_clients = own_column in file_format(path).columns
   partition = None if has_clients else values.partition or 'iid'
   held_out = [name for name in _HELD_OUT if values[name].present]
   is_one_sign = (values.decimal or '.') == values.thousands

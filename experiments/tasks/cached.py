@@ -233,7 +233,7 @@ SHAKESPEARE = _task(
   ),
   features={'snippets': ('string', [])},
   parse=_snippets,
-  shape=task.shape_of_tokens(CHARACTERS, 80),
+  shape=CHARACTERS.shape(80),
   not_covered=(population.HELD_OUT_OF_CLIENTS,),
 )
 
@@ -286,7 +286,7 @@ def _stackoverflow(options: data_options.Data) -> population.Population:
     max_examples=_MAX_SENTENCES,
     max_test_examples=_NUM_TEST_SENTENCES,
     facts={'words in the vocabulary': num_words},
-    shape=task.shape_of_tokens(vocabulary, _LENGTH, unscored_labels=unscored),
+    shape=vocabulary.shape(_LENGTH, unscored_labels=unscored),
     not_covered=(
       f"The vocabulary of {num_words} words was counted over the training clients' "
       'sentences, by those who published the data.',

@@ -142,7 +142,7 @@ def _load_text(options: data_options.Data) -> population.Population:
     clients=clients,
     num_clients=len(clients),
     test_examples=(test['x'], test['y']),
-    shape=task.shape_of_tokens(VOCABULARY, _LENGTH),
+    shape=VOCABULARY.shape(_LENGTH),
     facts={'clients': len(clients), 'test clients': len(held_out)},
   )
 

@@ -8,7 +8,6 @@ import numpy as np
 
 from ..data import arrangement
 from ..data import population
-from ..data import texts
 from ..options import data as data_options
 
 
@@ -90,18 +89,3 @@ def of_made_clients(
     )
 
   return Task(name=name, check=check_all, load=load, **fields)
-
-
-def shape_of_tokens(
-  vocabulary: texts.Vocabulary, length: int, **unscored: Any
-) -> population.Shape:
-  return population.Shape(
-    (length,),
-    'int32',
-    (length,),
-    'tokens',
-    len(vocabulary.names),
-    vocabulary.names,
-    ignored_labels=(texts.PADDING,),
-    **unscored,
-  )

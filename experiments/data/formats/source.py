@@ -31,7 +31,7 @@ class Source:
   client_column: Optional[str] = None
   label_column: Optional[str] = None
   # Names of all columns, in an order that does not depend on the order of rows.
-  columns: tuple[str, ...]
+  columns: tuple[str, ...] = ()
 
   # `split`: Split of a database; `None` for the only one.
   # `separator`: Between CSV fields; `None`: by the file's ending.
@@ -40,11 +40,6 @@ class Source:
   ):
     del separator
     self.path, self.split = path, split
-
-  @classmethod
-  def has_clients(cls, path: str) -> bool:
-    """Whether a file gives clients' ids without a `--client_column`."""
-    return cls.client_column is not None and cls.client_column in cls(path).columns
 
   def read(self, wanted: Sequence[str]) -> Iterator[Columns]:
     """Yields some rows at a time, with the columns `wanted`."""

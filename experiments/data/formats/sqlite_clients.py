@@ -34,11 +34,6 @@ class SqliteClients(source.Source):
       self._first = self._values(0, proto)
       self.columns = tuple(sorted(self._first))
 
-  @classmethod
-  def has_clients(cls, path: str) -> bool:
-    del path
-    return True
-
   def read(self, wanted: Sequence[str]) -> Iterator[source.Columns]:
     import tensorflow as tf
 

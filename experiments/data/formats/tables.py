@@ -5,7 +5,6 @@ Where DuckDB cannot read CSV, or would overlook a possible error in it, Python r
 row by row, and finds the bad line.
 """
 
-import collections
 import csv
 import glob
 import itertools
@@ -47,7 +46,7 @@ class CsvFile(source.Source):
     super().__init__(path, split)
     is_tsv = path.lower().removesuffix(lines.PACKED).endswith('.tsv')
     self._delimiter = separator or ('\t' if is_tsv else ',')
-    _, names = next(self._numbered(), (1, ()))
+    self._header, names = next(self._rows(), (1, ()))
     self.columns = tuple(names)
     if not names:
       raise problems.DataError(
@@ -56,8 +55,8 @@ class CsvFile(source.Source):
     for number, name in enumerate(self.columns, start=1):
       if not name.strip() or self.columns.count(name) > 1:
         raise problems.DataError(
-          f'{path}, line 1: column {number} of {len(self.columns)} is called {name!r}; '
-          'each needs a name of its own.'
+          f'{path}, line {self._header}: column {number} of {len(self.columns)} is '
+          f'called {name!r}; each needs a name of its own.'
         )
 
   def read(self, wanted: Sequence[str]) -> Iterator[source.Columns]:
@@ -72,22 +71,25 @@ class CsvFile(source.Source):
         return
       except duckdb.Error:
         pass  # Python reads the rest, or names the line.
-    yield from self._read_by_python(wanted, num_read)
+    width, rest = len(self.columns), itertools.islice(self._rows(), num_read, None)
+    while some := list(itertools.islice(rest, _rows_at_a_time(width))):
+      if any(len(fields) != width for _, fields in some):
+        raise self._width_error(itertools.chain(some, rest))
+      columns = dict(zip(self.columns, zip(*(fields for _, fields in some))))
+      yield {name: columns[name] for name in wanted}
 
   def _is_plain(self) -> bool:
     """Whether DuckDB and Python are sure to read the file alike."""
-    if len(self.columns) > _MAX_COLUMNS or self.path.lower().endswith(lines.PACKED):
+    is_small = os.path.getsize(self.path) < _SMALL_FILE
+    is_packed = self.path.lower().endswith(lines.PACKED)
+    is_wide = len(self.columns) > _MAX_COLUMNS
+    if is_small or is_packed or is_wide or self._header > 1:
       return False
-    if os.path.getsize(self.path) < _SMALL_FILE:
-      return False
+    delimiter = self._delimiter.encode()
     with open(self.path, 'rb') as file:
       with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
-        delimiter = self._delimiter.encode()
-        odd = (*_ODD, delimiter + b'\n')
-        # A header that is not the first line, after a byte order mark perhaps.
-        is_odd = content[:4].lstrip(b'\xef\xbb\xbf')[:1] == b'\n'
-        is_odd |= content[-1:] == delimiter
-        return not is_odd and all(content.find(each) < 0 for each in odd)
+        found = map(content.find, (*_ODD, delimiter + b'\n'))
+        return content[-1:] != delimiter and max(found) < 0
 
   def _query(self, wanted: Sequence[str]) -> str:
     """Returns the query for the texts of a plain file."""
@@ -95,7 +97,7 @@ class CsvFile(source.Source):
     values = (f"coalesce(c{self.columns.index(name)}, '')" for name in wanted)
     delimiter = "'" if self._delimiter == "'" else ''
     return (
-      f'SELECT {", ".join(values)} FROM read_csv({_literal(glob.escape(self.path))}, '
+      f'SELECT {", ".join(values)} FROM read_csv({_file(self.path)}, '
       "auto_detect=false, header=false, skip=1, quote='\"', escape='\"', "
       f"delim='{delimiter}{self._delimiter}', strict_mode=true, "
       "allow_quoted_nulls=false, compression='none', hive_partitioning=false, "
@@ -103,50 +105,22 @@ class CsvFile(source.Source):
       f'columns={{{columns}}})'
     )
 
-  def _read_by_python(
-    self, wanted: Sequence[str], num_read: int
-  ) -> Iterator[source.Columns]:
-    """Yields the rows after the first `num_read` ones, the header included."""
-    width = len(self.columns)
-    with lines.opened(self.path) as file:
-      reader = self._reader(file)
-      kept = reader if width > 1 else self._without_gaps(reader)
-      rows: Iterator[list[str]] = filter(None, kept)
-      try:
-        collections.deque(itertools.islice(rows, num_read), maxlen=0)
-        while some := list(itertools.islice(rows, _rows_at_a_time(width))):
-          if set(map(len, some)) != {width}:
-            raise self._width_error()
-          columns = dict(zip(self.columns, zip(*some)))
-          yield {name: columns[name] for name in wanted}
-      except csv.Error:
-        list(self._numbered())  # Raises the error with the line.
-        raise
-
-  def _without_gaps(self, reader: Any) -> Iterator[list[str]]:
-    """Refuses empty lines before the end: in a single column, values may be missing."""
-    is_gap = False
-    for row in reader:
-      if row and is_gap:
-        raise problems.DataError(
-          f'{self.path}, line {reader.line_num - 1} is empty, and the only column has '
-          'no value in it. Fill it in, or remove the line.'
-        )
-      is_gap = not row
-      yield row
-
-  def _reader(self, file: Any) -> Any:
+  def _rows(self) -> Iterator[tuple[int, list[str]]]:
+    """Yields each row, the header too, after the number of its first line."""
     csv.field_size_limit(_MAX_FIELD)
-    return csv.reader(file, delimiter=self._delimiter, strict=True)
-
-  def _numbered(self) -> Iterator[tuple[int, list[str]]]:
-    """Yields each row after the number of its first line."""
-    line = 1
+    line, gap = 1, 0
     with lines.opened(self.path) as file:
-      reader = self._reader(file)
+      reader = csv.reader(file, delimiter=self._delimiter, strict=True)
       try:
         for row in reader:
-          if row:
+          if not row:
+            gap = line
+          elif gap and len(self.columns) == 1:
+            raise problems.DataError(
+              f'{self.path}, line {gap} is empty, and the only column has no value in '
+              'it. Fill it in, or remove the line.'
+            )
+          else:
             yield line, row
           line = reader.line_num + 1
       except csv.Error as e:
@@ -156,16 +130,18 @@ class CsvFile(source.Source):
         ) from e
 
   def place(self, row: int) -> str:
-    return lines.place(self.path, self._numbered(), 1 + row)
+    return lines.place(self.path, self._rows(), 1 + row)
 
-  def _width_error(self) -> problems.DataError:
+  def _width_error(self, rows: Iterator[tuple[int, list[str]]]) -> problems.DataError:
     width = len(self.columns)
-    bad = [(line, len(row)) for line, row in self._numbered() if len(row) != width]
-    line, count = bad[0]
+    bad = ((line, len(row)) for line, row in rows if len(row) != width)
+    line, count = first = next(bad)
+    others = problems.others(
+      ('line {}'.format, line) for line, _ in itertools.chain([first], bad)
+    )
     return problems.DataError(
       f'{self.path}, line {line}: {count} fields, where the {width} columns '
-      f'{problems.listed(self.columns)} need {width}.'
-      f'{problems.others(("line {}".format, line) for line, _ in bad)}'
+      f'{problems.listed(self.columns)} need {width}.{others}'
     )
 
 
@@ -190,12 +166,15 @@ def _literal(text: str) -> str:
   return "'" + text.replace("'", "''") + "'"
 
 
+def _file(path: str) -> str:
+  return _literal(glob.escape(os.path.abspath(path)))
+
+
 class JsonLines(source.Source):
   """JSON lines; opening reads the first, whose names all lines must have."""
 
   name, endings = 'jsonl', ('.jsonl', '.ndjson')
   summary = 'a JSON object a line'
-  columns = ()
 
   def __init__(self, path: str, split: Any = None, separator: Any = None):
     super().__init__(path, split, separator)
@@ -216,15 +195,13 @@ class JsonLines(source.Source):
 
     for _ in lines.numbered(self.path):
       pass  # Checks what DuckDB does not: UTF-8, gzip's checksum.
-    path = _literal(glob.escape(os.path.abspath(self.path)))
     is_gzipped = self.path.lower().endswith(lines.PACKED)
     names = ', '.join(map(_literal, self.columns))
     pointers = (f'/{name.replace("~", "~0").replace("/", "~1")}' for name in wanted)
     query = (
       f'SELECT json_extract(json, [{", ".join(map(_literal, pointers))}]), '
       f'coalesce(list_sort(json_keys(json)) = [{names}], false) '
-      f"FROM read_json({path}, columns={{json: 'JSON'}}, format='newline_delimited', "
-      'records=false, auto_detect=false, hive_partitioning=false, '
+      f'FROM read_ndjson_objects({_file(self.path)}, hive_partitioning=false, '
       f"compression='{'gzip' if is_gzipped else 'uncompressed'}')"
     )
     num_read = 0
@@ -269,13 +246,12 @@ class ParquetFile(source.Source):
 
   def __init__(self, path: str, split: Any = None, separator: Any = None):
     super().__init__(path, split, separator)
-    file = _literal(glob.escape(os.path.abspath(path)))
-    self._table = f'read_parquet({file}, hive_partitioning=false)'
+    self._table = f'read_parquet({_file(path)}, hive_partitioning=false)'
     described = self._rows_of(f'DESCRIBE FROM {self._table}', 1)
     self._types = {name: kind for name, kind, *_ in itertools.chain(*described)}
     self.columns = tuple(self._types)
     # DuckDB gives other names to columns whose names are equal but for case.
-    nodes = self._rows_of(f'SELECT name FROM parquet_schema({file})', 1)
+    nodes = self._rows_of(f'SELECT name FROM parquet_schema({_file(path)})', 1)
     in_file = {name for (name,) in itertools.chain(*nodes)}
     if renamed := set(self.columns) - in_file:
       raise problems.DataError(
