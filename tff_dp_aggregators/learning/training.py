@@ -256,13 +256,8 @@ def train(
     if mechanism is None and getattr(run, name) is not None:
       value = getattr(run, name)
       raise ValueError(f'run.{name}={value} is for a mechanism; leave it out.')
-  if isinstance(scheduler, str):
-    cluster_lib.check(scheduler, run.trusted_network)
-  elif run.trusted_network:
-    raise ValueError(
-      "run.trusted_network is for a scheduler='tcp://HOST:PORT' of another machine, "
-      f'and here it is {scheduler!r}; leave it out.'
-    )
+  address = scheduler if isinstance(scheduler, str) else None
+  cluster_lib.check(address, run.trusted_network)
   run_directory.check_usable(run_dir)
   if mechanism is not None and mechanism.parts and clip_norm is not None:
     raise ValueError(

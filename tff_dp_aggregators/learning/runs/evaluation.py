@@ -70,10 +70,6 @@ class Sums(NamedTuple):
   values: float = 0.0
   weights: float = 0.0
 
-  def plus(self, other: 'Sums') -> 'Sums':
-    """Returns the sums of these examples and others."""
-    return Sums(self.values + other.values, self.weights + other.weights)
-
   @property
   def mean(self) -> float:
     """The weighted mean; raises ValueError if there is no weight."""
