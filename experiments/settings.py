@@ -74,7 +74,8 @@ class Settings:
       privacy.mechanism,
       clip_norm=privacy.clip_norm,
       scheduler=self.run.scheduler,
-      is_other_noise=privacy.nbafl is not None or privacy.simulated_cohort_scale != 1,
+      cohort_scale=privacy.simulated_cohort_scale,
+      is_nbafl=privacy.nbafl is not None,
       schedule=schedule,
       are_flags=True,
     )

@@ -263,17 +263,29 @@ def check_together(
   *,
   clip_norm: Optional[float],
   scheduler: Any,
-  is_other_noise: bool,
+  cohort_scale: float,
+  is_nbafl: bool,
   schedule: Optional[sampling.Schedule] = None,
   model_size: Any = None,
   are_flags: bool = False,
 ) -> None:
   """Refuses options that do not go with each other, or not with the mechanism.
 
-  `is_other_noise`: Whether the noise is of NbAFL, or of a larger cohort.
   `schedule`, `model_size`: Where they are known.
   """
   of_run = '--' if are_flags else 'run.'
+  if mechanism is not None and not mechanism.is_sampled:
+    # States, and so the ledger, have events for this neighbouring relation alone.
+    relation = sampling.check_relation(mechanism.participation)
+    if mechanism.relation is not relation:
+      raise ValueError(
+        f'{"--" if are_flags else "mechanism."}adjacency={mechanism.adjacency} does '
+        'not go with a run without sampling, whose ledger has events for '
+        f'{sampling.adjacency(relation)}. Leave it out; for a plan, tff-dp-report '
+        'takes it.'
+      )
+  scale_name = '--simulated_cohort_scale' if are_flags else 'scale'
+  _check_scale(cohort_scale, mechanism, scale_name)
   _check_server(server, mechanism, clip_norm, '--' if are_flags else 'server.')
   one_by_one = why_one_by_one(run, server, mechanism, are_flags)
   if run.audit_canaries:
@@ -283,7 +295,7 @@ def check_together(
       mechanism,
       server,
       is_packed=one_by_one is None,
-      is_other_noise=is_other_noise,
+      is_other_noise=is_nbafl or cohort_scale != 1,
       model_size=model_size,
     )
   seed = 'no --secret_noise' if are_flags else f'run.noise_seed={run.noise_seed}'
@@ -305,8 +317,8 @@ def check_together(
     _check_clients(mechanism, schedule)
 
 
-def check_scale(
-  scale: float, mechanism: Optional[joint_mechanism.AnyMechanism], name: str = 'scale'
+def _check_scale(
+  scale: float, mechanism: Optional[joint_mechanism.AnyMechanism], name: str
 ) -> None:
   """Refuses a larger cohort's noise unless one server adds it for all weights."""
   if mechanism is None:

@@ -216,7 +216,7 @@ class Plan:
     """The mechanism that is run, which is `mechanism` unless a cohort is simulated."""
     if self.larger_cohort is None:
       return self.mechanism
-    # `options_lib.check_scale` refuses joint mechanisms.
+    # `options_lib.check_together` refuses joint mechanisms.
     mechanism = cast(accounting.Mechanism, self.mechanism)
     return mechanism_of_run(mechanism, self.simulated_cohort_scale)
 
@@ -316,7 +316,8 @@ class Plan:
       self.mechanism,
       clip_norm=self.clip_norm,
       scheduler=scheduler,
-      is_other_noise=bool(self.nbafl or self.larger_cohort),
+      cohort_scale=self.simulated_cohort_scale,
+      is_nbafl=self.nbafl is not None,
       schedule=self.schedule,
       model_size=self.noised_size,
     )
